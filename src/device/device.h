@@ -1,0 +1,50 @@
+// A device: memory, copies, streams, and the kernels of ops.h. Backends: cpu, meta (no data), cuda.
+#pragma once
+#include <memory>
+#include <string_view>
+
+#include "device/kernels.h"
+#include "tensor/stream.h"
+#include "tensor/tensor.h"
+
+namespace trireme {
+
+struct DeviceOptions {
+  int threads = 0;            // CPU threads of this rank; 0 = every core this process may use
+  std::string_view models = "cpu";  // meta: the device whose scratch and placement it stands for
+};
+
+// Thread-compatible: one rank drives its device from its own thread.
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual std::string_view name() const = 0;
+  virtual bool has_data() const = 0;  // false on meta: tensors are addresses only
+  virtual bool native(DType) const = 0;  // are matrix products of this type done by the hardware?
+
+  // One range for an arena, at least 64-byte aligned; contents undefined. Release with the same size.
+  virtual std::byte* reserve(int64_t bytes) = 0;
+  virtual void release(std::byte*, int64_t bytes) = 0;
+
+  // Equal shapes and dtypes, any strides.
+  virtual void copy(const Tensor& dst, const Tensor& src, Stream) = 0;
+  // Contiguous; synchronous with the host side. On meta they do nothing (download leaves dst as it was).
+  virtual void upload(const Tensor& dst, const void* src) = 0;
+  virtual void download(void* dst, const Tensor& src) = 0;
+
+  virtual Stream stream(std::string_view name) = 0;  // "compute", "tp", "dp", "p2p"
+  virtual Event record(Stream) = 0;
+  virtual void wait(Stream, Event) = 0;
+  virtual void sync(Stream) = 0;
+
+  virtual Kernels& kernels() = 0;
+};
+
+// "cpu", "meta" or "cuda"; an unknown or absent backend is a bad request that says what is there.
+std::unique_ptr<Device> make_device(std::string_view name, const DeviceOptions& = {});
+std::unique_ptr<Device> make_cpu_device(const DeviceOptions&);
+std::unique_ptr<Device> make_meta_device(const DeviceOptions&);
+std::unique_ptr<Device> make_cuda_device(const DeviceOptions&);  // no_cuda.cc where CUDA is not built
+
+
+}  // namespace trireme

@@ -1,0 +1,59 @@
+// The one checked and counted front of all operations.
+#pragma once
+#include <span>
+
+#include "device/ops.h"
+#include "tensor/arena.h"
+#include "tensor/stream.h"
+
+namespace trireme {
+
+// Sees every op after it was launched: traces, profiles on meta, the search for a non-finite value.
+class OpObserver {
+ public:
+  virtual ~OpObserver() = default;
+  virtual void after(std::string_view op, const Cost&, const Outputs&) = 0;
+};
+
+// run(args): check, take scratch from the arena, launch, count. Backends implement launch and scratch_bytes.
+class Kernels {
+ public:
+  virtual ~Kernels() = default;
+
+  template <class A>
+  void run(const A& args, Stream stream = {}) {
+    check(args);
+    int64_t bytes = scratch_bytes(args);
+    if (bytes > 0) {
+      require(arena_ != nullptr, "an op needs scratch and no arena is attached");
+      Owned scratch(*arena_, Bucket::scratch, Shape{bytes}, DType::u8);
+      launch(args, *scratch, stream);
+    } else {
+      launch(args, Tensor(), stream);
+    }
+    Cost c = cost(args);
+    total_ += c;
+    launches_++;
+    if (observer_) observer_->after(A::kName, c, outputs(args));
+  }
+
+  void attach(Arena* arena) { arena_ = arena; }  // where scratch comes from
+  OpObserver* observe(OpObserver* o) { return std::exchange(observer_, o); }
+  const Cost& total() const { return total_; }
+  int64_t launches() const { return launches_; }
+  void restart_counts() { total_ = {}, launches_ = 0; }
+
+ private:
+#define TRIREME_OP_HOOKS(Args)                                              \
+  virtual void launch(const Args&, const Tensor& scratch, Stream) = 0;     \
+  virtual int64_t scratch_bytes(const Args&) { return 0; }
+  TRIREME_OPS(TRIREME_OP_HOOKS)
+#undef TRIREME_OP_HOOKS
+
+  Arena* arena_ = nullptr;
+  OpObserver* observer_ = nullptr;
+  Cost total_;
+  int64_t launches_ = 0;
+};
+
+}  // namespace trireme

@@ -1,0 +1,74 @@
+// Placement of a step's memory in one address range, booked by bucket.
+//
+// An Arena hands out blocks of a range that a device reserved once. Placement is a pure function of the sequence
+// of alloc and free calls (best fit, lowest address first, neighbours merged), so the same calls over a virtual
+// range on meta give the same addresses, and memory never depends on time. The ledger books the exact bytes asked
+// for; high_water() is the end of the highest block ever placed: what the range must hold, holes included.
+#pragma once
+#include <utility>
+#include <vector>
+
+#include "tensor/tensor.h"
+#include "trace/ledger.h"
+
+namespace trireme {
+
+class Arena {
+ public:
+  static constexpr int64_t kAlign = 64;  // bytes: one cache line, one AVX-512 register
+
+  Arena(std::byte* base, int64_t capacity);  // the range outlives the arena
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  // Throws Error when the range cannot hold it, naming the bucket and what is booked.
+  Tensor alloc(Bucket, const Shape&, DType);
+  void free(Bucket, const Tensor&);
+
+  const Ledger& ledger() const { return ledger_; }
+  Ledger& ledger() { return ledger_; }
+  int64_t high_water() const { return high_water_; }
+  int64_t capacity() const { return capacity_; }
+  int64_t live_blocks() const { return live_; }
+
+ private:
+  struct Hole {
+    int64_t begin, size;
+  };
+  std::byte* base_;
+  int64_t capacity_, high_water_ = 0, live_ = 0;
+  std::vector<Hole> holes_;  // sorted by begin, never adjacent; capacity is kept, so steady steps allocate nothing
+  Ledger ledger_;
+};
+
+// A tensor that goes back to its arena at the end of its owner's life. Move-only; empty when default-made.
+class Owned {
+ public:
+  Owned() = default;
+  Owned(Arena& arena, Bucket bucket, const Shape& shape, DType dtype)
+      : arena_(&arena), bucket_(bucket), tensor_(arena.alloc(bucket, shape, dtype)) {}
+  Owned(Owned&& o) noexcept
+      : arena_(std::exchange(o.arena_, nullptr)), bucket_(o.bucket_), tensor_(std::exchange(o.tensor_, {})) {}
+  Owned& operator=(Owned&& o) noexcept {
+    if (this != &o) {
+      reset();
+      arena_ = std::exchange(o.arena_, nullptr), bucket_ = o.bucket_, tensor_ = std::exchange(o.tensor_, {});
+    }
+    return *this;
+  }
+  ~Owned() { reset(); }
+  void reset() {
+    if (arena_) arena_->free(bucket_, tensor_);
+    arena_ = nullptr, tensor_ = {};
+  }
+  const Tensor& operator*() const { return tensor_; }
+  const Tensor* operator->() const { return &tensor_; }
+  explicit operator bool() const { return arena_ != nullptr; }
+
+ private:
+  Arena* arena_ = nullptr;
+  Bucket bucket_ = Bucket::scratch;
+  Tensor tensor_;
+};
+
+}  // namespace trireme

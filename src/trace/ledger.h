@@ -1,0 +1,52 @@
+// Where every byte is: one account per bucket, shared by the arena, the simulator and the metrics.
+#pragma once
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+namespace trireme {
+
+enum class Bucket : uint8_t { weights, grads, optimizer, activations, comm, scratch, count };
+inline constexpr size_t kBuckets = size_t(Bucket::count);
+inline constexpr std::array<std::string_view, kBuckets> kBucketNames = {"weights",     "grads", "optimizer",
+                                                                        "activations", "comm",  "scratch"};
+using BucketBytes = std::array<int64_t, kBuckets>;
+
+// Bytes booked now, the peak of each bucket, and the peak of the total with its composition (peaks by bucket do
+// not add up to it). Exact requested bytes: alignment and holes are the arena's placement, not booked here.
+class Ledger {
+ public:
+  void book(Bucket b, int64_t bytes) {
+    now_[size_t(b)] += bytes;
+    total_ += bytes;
+    peak_[size_t(b)] = std::max(peak_[size_t(b)], now_[size_t(b)]);
+    if (total_ > peak_total_) peak_total_ = total_, at_peak_ = now_;
+  }
+  void release(Bucket b, int64_t bytes) { now_[size_t(b)] -= bytes, total_ -= bytes; }
+
+  int64_t now(Bucket b) const { return now_[size_t(b)]; }
+  int64_t peak(Bucket b) const { return peak_[size_t(b)]; }
+  int64_t total() const { return total_; }
+  int64_t peak_total() const { return peak_total_; }
+  const BucketBytes& peaks() const { return peak_; }
+  const BucketBytes& at_peak() const { return at_peak_; }  // what the peak of the total was made of
+  void restart_peaks() { peak_ = now_, peak_total_ = total_, at_peak_ = now_; }
+
+ private:
+  BucketBytes now_{}, peak_{}, at_peak_{};
+  int64_t total_ = 0, peak_total_ = 0;
+};
+
+// What one operation does. FLOPs count a multiply-add as 2; bytes are those of its operands touched once.
+struct Cost {
+  double flops = 0;
+  int64_t bytes_read = 0, bytes_written = 0;
+  Cost& operator+=(const Cost& c) {
+    flops += c.flops, bytes_read += c.bytes_read, bytes_written += c.bytes_written;
+    return *this;
+  }
+  bool operator==(const Cost&) const = default;
+};
+
+}  // namespace trireme
