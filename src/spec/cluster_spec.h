@@ -1,0 +1,60 @@
+// The machines that a run is priced for: what `bench` measures of this one, or what a vendor states of
+// another.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/file.h"
+#include "spec/field.h"
+
+namespace trireme {
+
+// Dense peak of one device, FLOP/s (a multiply-add is 2); 0 = not known, or the device has no such type.
+struct Peaks {
+  double f32 = 0, bf16 = 0;
+  bool operator==(const Peaks&) const = default;
+
+  template <class V>
+  void visit(V& v) {
+    v("f32", f32, "FLOP/s", "dense peak of one device in f32; 0 = not known", between(0, 1e21));
+    v("bf16", bf16, "FLOP/s", "dense peak of one device in bf16; 0 = not native", between(0, 1e21));
+  }
+};
+
+struct ClusterSpec {
+  std::string name;
+  int64_t nodes = 1, devices_per_node = 1;
+  Peaks peak;
+  int64_t memory_bytes = 0;     // of one device
+  double memory_bandwidth = 0;  // bytes/s of one device
+  int64_t threads = 0;          // CPU: threads that the numbers were measured with
+  std::string source, date;     // "measured by bench" or a vendor's page; YYYY-MM-DD
+  bool operator==(const ClusterSpec&) const = default;
+
+  int64_t devices() const { return nodes * devices_per_node; }
+  double peak_flops(std::string_view dtype) const;  // "f32" | "bf16"; 0 = not known
+
+  template <class V>
+  void visit(V& v) {
+    v("name", name, "", "of the cluster");
+    v("nodes", nodes, "", "machines", between(1, 1e6));
+    v("devices_per_node", devices_per_node, "", "devices in a machine (a CPU machine is one)",
+      between(1, 1024));
+    v.section("peak", peak, "what a device can compute");
+    v("memory_bytes", memory_bytes, "bytes", "memory of one device; 0 = not known", between(0, 1e15));
+    v("memory_bandwidth", memory_bandwidth, "bytes/s", "to and from that memory; 0 = not known",
+      between(0, 1e18));
+    v("threads", threads, "threads", "CPU threads that the numbers were measured with", between(0, 65536));
+    v("source", source, "", "where the numbers are from");
+    v("date", date, "YYYY-MM-DD", "when they were measured or read");
+  }
+};
+
+// Errors as of load_run: all of them at once, FILE:LINE: key: problem, value, what is right.
+ClusterSpec load_cluster(const fs::path&);
+ClusterSpec parse_cluster(std::string_view toml, std::string_view file);
+std::string save_cluster(const ClusterSpec&);
+void save_cluster(const ClusterSpec&, const fs::path&);
+
+}  // namespace trireme

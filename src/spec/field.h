@@ -1,0 +1,41 @@
+// What every spec tells a visitor about each of its keys. A spec is a plain struct with one member
+//   template <class V> void visit(V& v)
+// that calls v(key, field, unit, help[, rule]) for each field and v.section(key, struct, help) for each
+// nested struct. Loading, --set, saving, listing, comparing and hashing are visitors over that one list.
+// Fields are std::string, bool, int64_t, double, std::array<double, 2> or CountOrAuto.
+#pragma once
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string_view>
+
+namespace trireme {
+
+// What a value may be, beside its type.
+struct Rule {
+  double low = -std::numeric_limits<double>::infinity();
+  double high = std::numeric_limits<double>::infinity();
+  bool low_open = false, high_open = false;        // the bound itself is not allowed
+  std::span<const std::string_view> choices = {};  // of a string; empty = any
+};
+constexpr Rule between(double low, double high) {
+  return {.low = low, .high = high};
+}
+constexpr Rule at_least(double low) {
+  return {.low = low};
+}
+constexpr Rule above(double low) {
+  return {.low = low, .low_open = true};
+}
+constexpr Rule one_of(std::span<const std::string_view> choices) {
+  return {.choices = choices};
+}
+
+// A count, or "auto": something else decides.
+struct CountOrAuto {
+  int64_t count = 0;
+  bool automatic = false;
+  bool operator==(const CountOrAuto&) const = default;
+};
+
+}  // namespace trireme

@@ -1,0 +1,104 @@
+// The architecture of a model, as numbers: what layers are built from and costs are counted from.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "spec/field.h"
+
+namespace trireme {
+
+// Stretches rotary frequencies for longer contexts. "linear": positions / factor. "llama3" (Llama 3.1):
+// frequencies whose wavelength exceeds original_max_positions / low_freq_factor are divided by factor, those
+// below original_max_positions / high_freq_factor stay, and those between are blended.
+struct RopeScaling {
+  std::string type = "none";
+  double factor = 1, low_freq_factor = 1, high_freq_factor = 4;
+  int64_t original_max_positions = 8192;
+  bool operator==(const RopeScaling&) const = default;
+
+  template <class V>
+  void visit(V& v) {
+    static constexpr std::string_view kTypes[] = {"none", "linear", "llama3"};
+    v("type", type, "", "how rotary frequencies are stretched", one_of(kTypes));
+    v("factor", factor, "", "context is stretched by this", between(1, 1e6));
+    v("low_freq_factor", low_freq_factor, "", "llama3: slow frequencies turn fewer times than this",
+      above(0));
+    v("high_freq_factor", high_freq_factor, "", "llama3: fast frequencies turn more times than this",
+      above(0));
+    v("original_max_positions", original_max_positions, "tokens", "llama3: context before stretching",
+      between(1, 1e9));
+  }
+};
+
+// Largest accepted sizes: far above any model, small enough that no product of a few overflows 64 bits
+// unseen.
+inline constexpr double kMaxVocab = 2147483647, kMaxLayers = 65536, kMaxWidth = 16777216;
+
+struct ModelSpec {
+  std::string from;
+  std::string arch = "llama";
+  int64_t vocab = 4096;
+  int64_t layers = 6;
+  int64_t hidden = 384;
+  int64_t heads = 6;
+  // 0 = derived, until finish() puts the number in its place.
+  int64_t kv_heads = 0;       // heads
+  int64_t head_dim = 0;       // hidden / heads
+  int64_t ffn = 0;            // llama: 8/3 hidden rounded up to a multiple of 256; gpt2: 4 hidden
+  int64_t max_positions = 0;  // seq_len
+  // Set by of(arch).
+  std::string norm = "rms";           // "rms" | "layer"
+  std::string activation = "swiglu";  // "swiglu" | "gelu_tanh" | "gelu"
+  std::string positions = "rope";     // "rope" | "learned"
+  bool attn_bias = false;             // on q, k, v and o
+  bool mlp_bias = false;
+  bool tied = false;  // head.weight is embed.tokens.weight
+  double norm_eps = 1e-5;
+  double rope_theta = 10000;
+  RopeScaling rope_scaling;
+  double init_std = 0.02;
+  bool operator==(const ModelSpec&) const = default;
+
+  // What an architecture sets, derived sizes still 0. gpt2: LayerNorm, tanh gelu, learned positions, biases,
+  // tied head. llama: RMSNorm, swiglu, rope, no biases, own head. Another name is a bad request that says
+  // what works.
+  static ModelSpec of(std::string_view arch);
+
+  // Puts numbers in place of the zeros that mean "derived". Idempotent.
+  void finish(int64_t seq_len);
+
+  int64_t q_size() const { return heads * head_dim; }      // columns of q
+  int64_t kv_size() const { return kv_heads * head_dim; }  // columns of k, of v
+
+  template <class V>
+  void visit(V& v) {
+    static constexpr std::string_view kNorms[] = {"rms", "layer"};
+    static constexpr std::string_view kActivations[] = {"swiglu", "gelu_tanh", "gelu"};
+    static constexpr std::string_view kPositions[] = {"rope", "learned"};
+    v("from", from, "folder", "Hugging Face folder (config.json + safetensors); empty = from scratch");
+    v("arch", arch, "", "architecture; sets the defaults of the keys below");
+    v("vocab", vocab, "tokens", "vocabulary", between(1, kMaxVocab));
+    v("layers", layers, "", "transformer blocks", between(1, kMaxLayers));
+    v("hidden", hidden, "", "width of the residual stream", between(1, kMaxWidth));
+    v("heads", heads, "", "query heads", between(1, kMaxWidth));
+    v("kv_heads", kv_heads, "", "key and value heads, a divisor of heads; 0 = heads", between(0, kMaxWidth));
+    v("head_dim", head_dim, "", "width of a head; 0 = hidden / heads", between(0, kMaxWidth));
+    v("ffn", ffn, "", "width of the feed-forward; 0 = 8/3 hidden up to a multiple of 256 (gpt2: 4 hidden)",
+      between(0, kMaxWidth));
+    v("max_positions", max_positions, "tokens", "longest context; 0 = data.seq_len", between(0, 2147483647));
+    v("norm", norm, "", "normalisation: RMSNorm or LayerNorm", one_of(kNorms));
+    v("activation", activation, "", "feed-forward: gated silu, gelu by tanh, gelu by erf",
+      one_of(kActivations));
+    v("positions", positions, "", "rotary or learned positions", one_of(kPositions));
+    v("attn_bias", attn_bias, "", "biases on q, k, v and o");
+    v("mlp_bias", mlp_bias, "", "biases in the feed-forward");
+    v("tied", tied, "", "the output head is the token embedding");
+    v("norm_eps", norm_eps, "", "added inside the root of the normalisations", between(0, 1));
+    v("rope_theta", rope_theta, "", "base of the rotary frequencies", above(0));
+    v.section("rope_scaling", rope_scaling, "rotary frequencies for longer contexts");
+    v("init_std", init_std, "", "standard deviation of fresh weights", between(0, 10));
+  }
+};
+
+}  // namespace trireme

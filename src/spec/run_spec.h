@@ -1,0 +1,243 @@
+// One run: model, data, batch, layout, precision, optimizer, training. The keys and defaults of a run file
+// (DESIGN.md section 5); docs/spec.md lists them.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/file.h"
+#include "spec/field.h"
+#include "spec/model_spec.h"
+
+namespace trireme {
+
+struct DataSpec {
+  std::string train = "data/train", valid = "data/valid", tokenizer;
+  int64_t seq_len = 256;
+  std::string order = "shuffled";
+  bool operator==(const DataSpec&) const = default;
+
+  template <class V>
+  void visit(V& v) {
+    static constexpr std::string_view kOrders[] = {"shuffled", "sequential"};
+    v("train", train, "path", "token shard to train on: NAME.bin + NAME.idx, or a raw uint16 .bin");
+    v("valid", valid, "path", "held-out token shard");
+    v("tokenizer", tokenizer, "path", "tokenizer that made the shards; empty = none, text cannot be shown");
+    v("seq_len", seq_len, "tokens", "length of a sample", between(1, 2147483647));
+    v("order", order, "", "sequential: sample i is tokens [i*seq_len, (i+1)*seq_len)", one_of(kOrders));
+  }
+};
+
+struct BatchSpec {
+  int64_t global = 32, micro = 8;
+  bool operator==(const BatchSpec&) const = default;
+
+  template <class V>
+  void visit(V& v) {
+    v("global", global, "sequences", "per optimizer step", between(1, 2147483647));
+    v("micro", micro, "sequences", "per microbatch and replica; global is a multiple of dp * micro",
+      between(1, 2147483647));
+  }
+};
+
+struct LayoutSpec {
+  int64_t dp = 1, tp = 1, pp = 1, cp = 1, ep = 1;
+  std::string order = "pp dp cp tp";
+  bool sequence = false;
+  std::string cp_method = "ring", cp_placement = "zigzag";
+  int64_t zero = 0, shard_group = 0;
+  std::string schedule = "1f1b";
+  int64_t chunks = 1;
+  std::string recompute = "none";
+  bool operator==(const LayoutSpec&) const = default;
+
+  template <class V>
+  void visit(V& v) {
+    static constexpr std::string_view kMethods[] = {"ring", "ulysses"};
+    static constexpr std::string_view kPlacements[] = {"zigzag", "contiguous", "striped"};
+    static constexpr std::string_view kSchedules[] = {"1f1b",  "gpipe", "interleaved", "zb-h1",
+                                                      "zb-h2", "zb-v",  "dualpipe-v"};
+    static constexpr std::string_view kRecomputes[] = {"none", "selective", "full"};
+    v("dp", dp, "ranks", "data parallel", between(1, 1048576));
+    v("tp", tp, "ranks", "tensor parallel", between(1, 1048576));
+    v("pp", pp, "ranks", "pipeline parallel", between(1, 1048576));
+    v("cp", cp, "ranks", "context parallel", between(1, 1048576));
+    v("ep", ep, "ranks", "expert parallel, a divisor of dp * cp * tp", between(1, 1048576));
+    v("order", order, "", "axes from outer to inner: ranks that differ in the last are nearest");
+    v("sequence", sequence, "", "Megatron sequence parallel on tp");
+    v("cp_method", cp_method, "", "how context parallel attends across ranks", one_of(kMethods));
+    v("cp_placement", cp_placement, "", "which tokens a context rank holds", one_of(kPlacements));
+    v("zero", zero, "", "ZeRO stage: 1 shards optimizer state, 2 gradients too, 3 weights too",
+      between(0, 3));
+    v("shard_group", shard_group, "ranks", "hybrid sharding: ranks per shard group; 0 = all of dp",
+      between(0, 1048576));
+    v("schedule", schedule, "", "pipeline schedule", one_of(kSchedules));
+    v("chunks", chunks, "", "model chunks per pipeline rank", between(1, 65536));
+    v("recompute", recompute, "", "activations that the backward pass computes again", one_of(kRecomputes));
+  }
+};
+
+struct PrecisionSpec {
+  std::string compute = "auto", grads = "auto";
+  bool operator==(const PrecisionSpec&) const = default;
+
+  template <class V>
+  void visit(V& v) {
+    static constexpr std::string_view kCompute[] = {"auto", "bf16", "f32", "f16", "fp8"};
+    static constexpr std::string_view kGrads[] = {"auto", "bf16", "f32"};
+    v("compute", compute, "",
+      "type of weights and activations; auto = bf16 where the device has it natively, else f32",
+      one_of(kCompute));
+    v("grads", grads, "", "type of gradients; auto = f32 when a step has several microbatches, else compute",
+      one_of(kGrads));
+  }
+};
+
+struct OptimizerSpec {
+  std::string name = "adamw";
+  double lr = 1e-3;
+  std::array<double, 2> betas = {0.9, 0.95};
+  double eps = 1e-8, weight_decay = 0.1, clip_norm = 1;
+  std::string schedule = "cosine";
+  int64_t warmup = 100;
+  double min_lr = 0;
+  bool operator==(const OptimizerSpec&) const = default;
+
+  template <class V>
+  void visit(V& v) {
+    static constexpr std::string_view kNames[] = {"adamw", "muon"};
+    static constexpr std::string_view kSchedules[] = {"cosine", "constant", "linear", "wsd"};
+    v("name", name, "", "optimizer", one_of(kNames));
+    v("lr", lr, "", "peak learning rate", between(0, 1e6));
+    v("betas", betas, "", "decay of the running mean of gradients, and of their squares",
+      Rule{.low = 0, .high = 1, .high_open = true});
+    v("eps", eps, "", "added to the root of the second moment", between(0, 1));
+    v("weight_decay", weight_decay, "", "decoupled decay of tensors of two or more dimensions",
+      between(0, 1e6));
+    v("clip_norm", clip_norm, "", "largest global gradient norm; 0 = no clipping", between(0, 1e30));
+    v("schedule", schedule, "", "learning rate after warmup, from lr to min_lr; wsd decays in the last tenth",
+      one_of(kSchedules));
+    v("warmup", warmup, "steps", "lr at step s (from 1) is lr * s / warmup", between(0, 1e12));
+    v("min_lr", min_lr, "", "learning rate at the last step, at most lr", between(0, 1e6));
+  }
+};
+
+struct TrainSpec {
+  int64_t steps = 1000, seed = 1;
+  std::string device = "cpu", comm = "thread";
+  int64_t threads = 0;
+  double timeout = 600;
+  std::string dir = "runs/demo";
+  CountOrAuto checkpoint_every{.count = 200};
+  int64_t keep = 2, eval_every = 0, eval_batches = 0, log_every = 10;
+  bool operator==(const TrainSpec&) const = default;
+
+  template <class V>
+  void visit(V& v) {
+    static constexpr std::string_view kDevices[] = {"cpu", "cuda"};
+    static constexpr std::string_view kComms[] = {"thread", "mpi", "nccl"};
+    v("steps", steps, "steps", "optimizer steps", between(1, 1e12));
+    v("seed", seed, "", "of weights, data order and sampling", between(0, 9007199254740992));
+    v("device", device, "", "where kernels run", one_of(kDevices));
+    v("comm", comm, "", "how ranks talk", one_of(kComms));
+    v("threads", threads, "threads", "per rank; 0 = share the cores", between(0, 65536));
+    v("timeout", timeout, "seconds", "before a rank that is late ends the run",
+      Rule{.low = 0, .high = 1e9, .low_open = true});
+    v("dir", dir, "folder", "metrics.jsonl, checkpoints/ and all else of the run");
+    v("checkpoint_every", checkpoint_every, "steps",
+      "0 = only at the end; auto = from the measured save and the failure rate", between(0, 1e12));
+    v("keep", keep, "checkpoints", "newest complete ones that stay", between(1, 1e6));
+    v("eval_every", eval_every, "steps", "loss on data.valid; 0 = only at the end", between(0, 1e12));
+    v("eval_batches", eval_batches, "microbatches", "of one evaluation; 0 = all of data.valid",
+      between(0, 1e12));
+    v("log_every", log_every, "steps", "between progress lines where the output is not a terminal",
+      between(1, 1e12));
+  }
+};
+
+struct ClusterRef {
+  std::string file;
+  bool operator==(const ClusterRef&) const = default;
+
+  template <class V>
+  void visit(V& v) {
+    v("file", file, "path", "cluster file; empty = this machine, as bench measured it");
+  }
+};
+
+struct RunSpec {
+  ModelSpec model;
+  DataSpec data;
+  BatchSpec batch;
+  LayoutSpec layout;
+  PrecisionSpec precision;
+  OptimizerSpec optimizer;
+  TrainSpec train;
+  ClusterRef cluster;
+  bool operator==(const RunSpec&) const = default;
+
+  int64_t world() const { return layout.pp * layout.dp * layout.cp * layout.tp; }
+  int64_t microbatches() const { return batch.global / (layout.dp * batch.micro); }  // per replica and step
+  int64_t tokens_per_step() const { return batch.global * data.seq_len; }
+
+  template <class V>
+  void visit(V& v) {
+    v.section("model", model, "the architecture, or a folder that holds a model");
+    v.section("data", data, "token shards");
+    v.section("batch", batch, "sequences in a step");
+    v.section("layout", layout, "how the work is divided over ranks");
+    v.section("precision", precision, "number types");
+    v.section("optimizer", optimizer, "how weights move");
+    v.section("train", train, "the loop, its place and its files");
+    v.section("cluster", cluster, "the machines that plan prices for");
+  }
+};
+
+struct LoadOptions {
+  // With model.from: take the model from its config.json; keys of [model] given beside it must agree.
+  // Without: keep what the text says (a run saved inside a checkpoint outlives the folder it started from).
+  bool read_from = true;
+};
+
+// A validated spec whose derived sizes are numbers ("auto" values stay until resolve()). `sets` are
+// "section.key=value" overrides in TOML's value syntax, bare strings accepted. One Error (request) lists
+// everything that is wrong, a line each: "FILE:LINE: key: problem, value, what is right".
+RunSpec load_run(const fs::path&, std::span<const std::string> sets = {}, const LoadOptions& = {});
+RunSpec parse_run(std::string_view toml, std::string_view file, std::span<const std::string> sets = {},
+                  const LoadOptions& = {});
+
+// What is contradictory or out of range, "key: problem, value, what is right" each; empty = valid. Expects
+// model.finish() to have been called.
+std::vector<std::string> problems_of(const RunSpec&);
+
+// What this version cannot run (yet): one Error (request), a line for each key, with what works.
+void refuse_unsupported(const RunSpec&);
+
+struct Facts {
+  bool native_bf16 = false;  // the device multiplies bf16 matrices in hardware
+};
+// Puts types in place of "auto" in [precision], and derives what is still derived in [model].
+RunSpec resolve(RunSpec, const Facts&);
+
+std::string save_run(const RunSpec&);  // TOML; parse_run of it gives the same spec
+void save_run(const RunSpec&, const fs::path&);
+
+// Of what determines the numbers of a run: model (of model.from only whether it is given), training data,
+// batch, precision, optimizer, steps and seed; not places, devices or cadences. Take it after resolve().
+uint64_t hash(const RunSpec&);
+
+// "batch.micro: 8 -> 4" for each key that differs.
+std::vector<std::string> diff(const RunSpec& before, const RunSpec& after);
+
+// Every key of a run file, for the `config` verb.
+struct ConfigRow {
+  std::string key, type, value, unit, help, allowed;  // value: the default, in TOML
+};
+std::vector<ConfigRow> config_rows();
+std::string
+config_table();  // a run file of all defaults, each key with its unit, sentence and allowed values
+
+}  // namespace trireme
