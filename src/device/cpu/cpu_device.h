@@ -1,0 +1,19 @@
+// The CPU as a device: one rank's memory is an anonymous mapping, every stream runs inline on the rank's
+// thread.
+#pragma once
+#include "device/cpu/launch.h"
+#include "device/device.h"
+
+namespace trireme::cpu {
+
+// Cores in this process's affinity mask: what `threads = 0` means.
+int usable_cores();
+Context make_context(const DeviceOptions&);  // a negative thread count is a bad request
+
+// Does the processor multiply this type itself? f32 and f64 always; bf16 with AVX512-BF16 or AMX-BF16.
+bool multiplies_natively(DType);
+
+// dst[i] = src[i] for equal shapes and dtypes, any strides. Memory must not overlap unless it is the same.
+void copy_strided(const Tensor& dst, const Tensor& src);
+
+}  // namespace trireme::cpu

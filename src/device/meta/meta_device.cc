@@ -1,0 +1,72 @@
+// A device without data: addresses are booked, never dereferenced, and operations are checked and counted
+// only. Planning is running the real layers here, so what scratch an op takes must be what the modelled
+// device takes.
+#include "device/cpu/cpu_device.h"
+
+namespace trireme {
+namespace {
+
+class MetaKernels final : public Kernels {
+ public:
+  explicit MetaKernels(cpu::Context ctx) : ctx_(ctx) {}
+
+ private:
+#define TRIREME_BOOK(Args)                                    \
+  void launch(const Args&, const Tensor&, Stream) override {} \
+  int64_t scratch_bytes(const Args& p) override {             \
+    return cpu::scratch_bytes(p, ctx_);                       \
+  }
+  TRIREME_OPS(TRIREME_BOOK)
+#undef TRIREME_BOOK
+  cpu::Context ctx_;
+};
+
+class MetaDevice final : public Device {
+ public:
+  explicit MetaDevice(cpu::Context ctx) : kernels_(ctx) {}
+
+  std::string_view name() const override { return "meta"; }
+  bool has_data() const override { return false; }
+  bool native(DType t) const override { return cpu::multiplies_natively(t); }
+
+  // Ranges follow one another from an address that no process maps: a stray access faults at once, and
+  // tensors of two arenas never look like one another.
+  std::byte* reserve(int64_t bytes) override {
+    uintptr_t base = next_;
+    next_ += (uintptr_t(std::max<int64_t>(bytes, 1)) + kAlign - 1) / kAlign * kAlign;
+    return reinterpret_cast<std::byte*>(base);
+  }
+  void release(std::byte*, int64_t) override {}
+
+  void copy(const Tensor& dst, const Tensor& src, Stream) override {
+    require(dst.shape == src.shape && dst.dtype == src.dtype, "copy() between unequal shapes or types");
+  }
+  void upload(const Tensor& dst, const void*) override {
+    require(dst.contiguous(), "upload() needs a contiguous tensor");
+  }
+  void download(void*, const Tensor& src) override {
+    require(src.contiguous(), "download() needs a contiguous tensor");
+  }
+
+  Stream stream(std::string_view) override { return {}; }
+  Event record(Stream) override { return {}; }
+  void wait(Stream, Event) override {}
+  void sync(Stream) override {}
+
+  Kernels& kernels() override { return kernels_; }
+
+ private:
+  static constexpr uintptr_t kAlign = 2 << 20;
+  uintptr_t next_ = uintptr_t(1) << 56;  // above every user address of x86-64 and AArch64
+  MetaKernels kernels_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_meta_device(const DeviceOptions& options) {
+  if (options.models != "cpu")
+    bad_request("meta cannot stand for device '{}'; it knows the scratch of: cpu", options.models);
+  return std::make_unique<MetaDevice>(cpu::make_context(options));
+}
+
+}  // namespace trireme

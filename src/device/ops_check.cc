@@ -1,0 +1,309 @@
+// check() of every op: presence, element types, shapes and strides against the contract of ops.h.
+//
+// What all ops share: [N, C] operands are rank 2 with stride 1 in the last dim and a free row stride (at
+// least C); vectors may have any shape of the right number of elements but are contiguous. Messages are built
+// only when a check fails, so that a step allocates nothing.
+#include <initializer_list>
+
+#include "device/ops.h"
+#include "mesh/shard.h"
+
+namespace trireme {
+namespace {
+
+std::string describe(const Tensor& t) {
+  if (!t && t.shape.rank == 0) return "absent";
+  std::string s = fmt::format("{} {} strides [", name_of(t.dtype), to_string(t.shape));
+  for (int i = 0; i < t.shape.rank; i++) s += fmt::format("{}{}", i ? ", " : "", t.stride[size_t(i)]);
+  return s + "]";
+}
+
+// An empty tensor needs no memory behind it.
+bool present(const Tensor& t) {
+  return t.data != nullptr || (t.shape.rank > 0 && t.numel() == 0);
+}
+
+class Checker {
+ public:
+  explicit Checker(std::string_view op) : op_(op) {}
+
+  [[noreturn]] void fail(std::string_view name, const Tensor& t, std::string_view must) const {
+    invariant_failed(fmt::format("{}: operand '{}' is {}, but must be {}", op_, name, describe(t), must),
+                     __FILE__, __LINE__);
+  }
+  void that(bool ok, std::string_view name, const Tensor& t, std::string_view must) const {
+    if (!ok) [[unlikely]]
+      fail(name, t, must);
+  }
+  // The compute type: f32 or bf16 (attention also takes f64).
+  DType compute_type(std::string_view name, const Tensor& t, bool f64 = false) const {
+    that(present(t), name, t, "present");
+    that(t.dtype == DType::f32 || t.dtype == DType::bf16 || (f64 && t.dtype == DType::f64), name, t,
+         f64 ? "f32, bf16 or f64" : "f32 or bf16");
+    return t.dtype;
+  }
+  void type(std::string_view name, const Tensor& t, DType want) const {
+    that(present(t), name, t, "present");
+    if (t.dtype != want) [[unlikely]]
+      fail(name, t, name_of(want));
+  }
+  void type(std::string_view name, const Tensor& t, DType want, DType or_that) const {
+    that(present(t), name, t, "present");
+    if (t.dtype != want && t.dtype != or_that) [[unlikely]]
+      fail(name, t, fmt::format("{} or {}", name_of(want), name_of(or_that)));
+  }
+  void shape(std::string_view name, const Tensor& t, std::initializer_list<int64_t> dims) const {
+    bool ok = t.shape.rank == int(dims.size());
+    for (int i = 0; ok && i < t.shape.rank; i++) ok = t.shape[i] == dims.begin()[i];
+    if (!ok) [[unlikely]]
+      fail(name, t, "of shape " + to_string(Shape(dims)));
+  }
+  // Stride 1 in the last dim; outer dims free, but elements must not overlap.
+  void unit_columns(std::string_view name, const Tensor& t) const {
+    int last = t.shape.rank - 1;
+    bool ok = last < 0 || t.shape[last] <= 1 || t.stride[size_t(last)] == 1;
+    for (int i = 0; ok && i < last; i++) ok = t.shape[i] <= 1 || t.stride[size_t(i)] >= t.shape[last];
+    that(ok, name, t, "of stride 1 in its last dim and of outer strides at least as long as its rows");
+  }
+  void matrix(std::string_view name, const Tensor& t, DType want) const {
+    type(name, t, want);
+    that(t.shape.rank == 2, name, t, "a matrix (rank 2)");
+    unit_columns(name, t);
+  }
+  void matrix(std::string_view name, const Tensor& t, int64_t rows, int64_t cols, DType want) const {
+    matrix(name, t, want);
+    shape(name, t, {rows, cols});
+  }
+  void vector(std::string_view name, const Tensor& t, int64_t n, DType want) const {
+    type(name, t, want);
+    if (t.numel() != n || !t.contiguous()) [[unlikely]]
+      fail(name, t, fmt::format("contiguous, of {} elements", n));
+  }
+  void like(std::string_view name, const Tensor& t, std::string_view other, const Tensor& o) const {
+    type(name, t, o.dtype);
+    if (t.shape != o.shape) [[unlikely]]
+      fail(name, t, fmt::format("like '{}', which is {}", other, describe(o)));
+  }
+
+ private:
+  std::string_view op_;
+};
+
+}  // namespace
+
+void check(const MatmulArgs& p) {
+  Checker c(p.kName);
+  DType type = c.compute_type("a", p.a);
+  c.matrix("a", p.a, type);
+  c.matrix("b", p.b, type);
+  int64_t m = p.a.shape[p.trans_a ? 1 : 0], k = p.a.shape[p.trans_a ? 0 : 1],
+          n = p.b.shape[p.trans_b ? 0 : 1];
+  c.that(k > 0, "a", p.a, "of at least one column to sum over (K > 0)");
+  if (p.b.shape[p.trans_b ? 1 : 0] != k) [[unlikely]]
+    c.fail("b", p.b,
+           fmt::format("of {} {} to match 'a' {}", k, p.trans_b ? "columns" : "rows", describe(p.a)));
+  c.type("c", p.c, type, DType::f32);
+  c.matrix("c", p.c, m, n, p.c.dtype);
+  if (p.bias) c.vector("bias", p.bias, n, type);
+  if (p.residual) c.matrix("residual", p.residual, m, n, p.c.dtype);
+}
+
+void check(const EmbeddingArgs& p) {
+  Checker c(p.kName);
+  DType type = c.compute_type("table", p.table);
+  c.matrix("table", p.table, type);
+  c.vector("ids", p.ids, p.ids.numel(), DType::i32);
+  c.matrix("y", p.y, p.ids.numel(), p.table.shape[1], type);
+}
+void check(const EmbeddingBackwardArgs& p) {
+  Checker c(p.kName);
+  DType type = c.compute_type("dy", p.dy);
+  c.vector("ids", p.ids, p.ids.numel(), DType::i32);
+  c.type("dtable", p.dtable, type, DType::f32);
+  c.matrix("dtable", p.dtable, p.dtable.dtype);
+  c.matrix("dy", p.dy, p.ids.numel(), p.dtable.shape[1], type);
+}
+
+void check(const LayerNormArgs& p) {
+  Checker c(p.kName);
+  DType type = c.compute_type("x", p.x);
+  c.matrix("x", p.x, type);
+  int64_t n = p.x.shape[0], cols = p.x.shape[1];
+  c.vector("weight", p.weight, cols, type);
+  c.vector("bias", p.bias, cols, type);
+  c.matrix("y", p.y, n, cols, type);
+  c.vector("mean", p.mean, n, DType::f32);
+  c.vector("rstd", p.rstd, n, DType::f32);
+}
+void check(const LayerNormBackwardArgs& p) {
+  Checker c(p.kName);
+  DType type = c.compute_type("x", p.x);
+  c.matrix("x", p.x, type);
+  int64_t n = p.x.shape[0], cols = p.x.shape[1];
+  c.matrix("dy", p.dy, n, cols, type);
+  c.vector("weight", p.weight, cols, type);
+  c.vector("mean", p.mean, n, DType::f32);
+  c.vector("rstd", p.rstd, n, DType::f32);
+  if (p.add) c.matrix("add", p.add, n, cols, type);
+  c.matrix("dx", p.dx, n, cols, type);
+  c.vector("dweight", p.dweight, cols, DType::f32);
+  c.vector("dbias", p.dbias, cols, DType::f32);
+}
+void check(const RmsNormArgs& p) {
+  Checker c(p.kName);
+  DType type = c.compute_type("x", p.x);
+  c.matrix("x", p.x, type);
+  int64_t n = p.x.shape[0], cols = p.x.shape[1];
+  c.vector("weight", p.weight, cols, type);
+  c.matrix("y", p.y, n, cols, type);
+  c.vector("rstd", p.rstd, n, DType::f32);
+}
+void check(const RmsNormBackwardArgs& p) {
+  Checker c(p.kName);
+  DType type = c.compute_type("x", p.x);
+  c.matrix("x", p.x, type);
+  int64_t n = p.x.shape[0], cols = p.x.shape[1];
+  c.matrix("dy", p.dy, n, cols, type);
+  c.vector("weight", p.weight, cols, type);
+  c.vector("rstd", p.rstd, n, DType::f32);
+  if (p.add) c.matrix("add", p.add, n, cols, type);
+  c.matrix("dx", p.dx, n, cols, type);
+  c.vector("dweight", p.dweight, cols, DType::f32);
+}
+
+void check(const RopeArgs& p) {
+  Checker c(p.kName);
+  c.compute_type("x", p.x);
+  c.that(p.x.shape.rank == 3, "x", p.x, "[N, heads, D]");
+  int64_t d = p.x.shape[2];
+  c.unit_columns("x", p.x);
+  c.that(p.x.shape[1] <= 1 || p.x.stride[1] == d, "x", p.x, "of heads that lie one behind the other");
+  c.that(d % 2 == 0, "x", p.x, "of an even head size");
+  c.matrix("cos", p.cos, DType::f32);
+  c.matrix("cos", p.cos, p.cos.shape[0], d / 2, DType::f32);
+  c.matrix("sin", p.sin, p.cos.shape[0], d / 2, DType::f32);
+  c.vector("positions", p.positions, p.x.shape[0], DType::i32);
+}
+
+void check(const GeluArgs& p) {
+  Checker c(p.kName);
+  c.matrix("x", p.x, c.compute_type("x", p.x));
+  c.matrix("y", p.y, p.x.shape[0], p.x.shape[1], p.x.dtype);
+}
+void check(const GeluBackwardArgs& p) {
+  Checker c(p.kName);
+  c.matrix("x", p.x, c.compute_type("x", p.x));
+  c.matrix("dy", p.dy, p.x.shape[0], p.x.shape[1], p.x.dtype);
+  c.matrix("dx", p.dx, p.x.shape[0], p.x.shape[1], p.x.dtype);
+}
+void check(const SwigluArgs& p) {
+  Checker c(p.kName);
+  DType type = c.compute_type("gate", p.gate);
+  c.matrix("gate", p.gate, type);
+  c.matrix("up", p.up, p.gate.shape[0], p.gate.shape[1], type);
+  c.matrix("y", p.y, p.gate.shape[0], p.gate.shape[1], type);
+}
+void check(const SwigluBackwardArgs& p) {
+  Checker c(p.kName);
+  DType type = c.compute_type("gate", p.gate);
+  c.matrix("gate", p.gate, type);
+  int64_t n = p.gate.shape[0], f = p.gate.shape[1];
+  c.matrix("up", p.up, n, f, type);
+  c.matrix("dy", p.dy, n, f, type);
+  c.matrix("dgate", p.dgate, n, f, type);
+  c.matrix("dup", p.dup, n, f, type);
+}
+
+namespace {
+// q [B,S,H,D], k and v [B,S,KV,D], o like q, lse [B,H,S]: the same for both passes.
+template <class A>
+void check_attention(const Checker& c, const A& p) {
+  DType type = c.compute_type("q", p.q, true);
+  c.that(p.q.shape.rank == 4, "q", p.q, "[B, S, H, D]");
+  c.type("k", p.k, type);
+  c.that(p.k.shape.rank == 4, "k", p.k, "[B, S, KV, D]");
+  int64_t b = p.q.shape[0], s = p.q.shape[1], h = p.q.shape[2], d = p.q.shape[3], kv = p.k.shape[2];
+  c.shape("k", p.k, {b, s, kv, d});
+  c.that(kv > 0 && h % kv == 0, "q", p.q, "of a number of heads that is a multiple of k's");
+  c.like("v", p.v, "k", p.k);
+  c.like("o", p.o, "q", p.q);
+  c.unit_columns("q", p.q);
+  c.unit_columns("k", p.k);
+  c.unit_columns("v", p.v);
+  c.unit_columns("o", p.o);
+  c.type("lse", p.lse, type == DType::f64 ? DType::f64 : DType::f32);
+  c.shape("lse", p.lse, {b, h, s});
+  c.that(p.lse.contiguous(), "lse", p.lse, "contiguous");
+}
+}  // namespace
+
+void check(const AttentionArgs& p) {
+  check_attention(Checker(p.kName), p);
+}
+void check(const AttentionBackwardArgs& p) {
+  Checker c(p.kName);
+  check_attention(c, p);
+  c.like("dout", p.dout, "q", p.q);
+  c.like("dq", p.dq, "q", p.q);
+  c.like("dk", p.dk, "k", p.k);
+  c.like("dv", p.dv, "v", p.v);
+  c.unit_columns("dout", p.dout);
+  c.unit_columns("dq", p.dq);
+  c.unit_columns("dk", p.dk);
+  c.unit_columns("dv", p.dv);
+}
+
+void check(const CrossEntropyArgs& p) {
+  Checker c(p.kName);
+  c.matrix("logits", p.logits, c.compute_type("logits", p.logits));
+  c.that(p.vocab > 0 && p.vocab <= p.logits.shape[1], "logits", p.logits,
+         "of at least `vocab` columns, and vocab at least 1");
+  c.vector("targets", p.targets, p.logits.shape[0], DType::i32);
+  c.vector("loss", p.loss, p.logits.shape[0], DType::f32);
+}
+
+void check(const AddArgs& p) {
+  Checker c(p.kName);
+  c.vector("a", p.a, p.a.numel(), c.compute_type("a", p.a));
+  c.vector("b", p.b, p.a.numel(), c.compute_type("b", p.b));
+  c.vector("y", p.y, p.a.numel(), c.compute_type("y", p.y));
+}
+void check(const CastArgs& p) {
+  Checker c(p.kName);
+  c.vector("src", p.src, p.src.numel(), p.src.dtype);
+  c.vector("dst", p.dst, p.src.numel(), p.dst.dtype);
+  if (p.src.dtype != p.dst.dtype) c.compute_type("src", p.src), c.compute_type("dst", p.dst);
+}
+void check(const ZeroArgs& p) {
+  Checker(p.kName).vector("y", p.y, p.y.numel(), p.y.dtype);
+}
+void check(const ColumnSumArgs& p) {
+  Checker c(p.kName);
+  DType type = c.compute_type("dy", p.dy);
+  c.matrix("dy", p.dy, type);
+  c.type("db", p.db, type, DType::f32);
+  c.vector("db", p.db, p.dy.shape[1], p.db.dtype);
+}
+
+void check(const AdamWArgs& p) {
+  Checker c(p.kName);
+  int64_t n = p.master.numel();
+  c.vector("master", p.master, n, DType::f32);
+  c.vector("exp_avg", p.exp_avg, n, DType::f32);
+  c.vector("exp_avg_sq", p.exp_avg_sq, n, DType::f32);
+  c.vector("grad", p.grad, n, c.compute_type("grad", p.grad));
+  if (p.weight) c.vector("weight", p.weight, n, DType::bf16);
+}
+void check(const SquareSumsArgs& p) {
+  Checker c(p.kName);
+  c.vector("x", p.x, p.x.numel(), c.compute_type("x", p.x));
+  c.vector("sums", p.sums, (p.x.numel() + kFlatBlock - 1) / kFlatBlock, DType::f64);
+}
+void check(const CountNonfiniteArgs& p) {
+  Checker c(p.kName);
+  c.compute_type("x", p.x, true);
+  c.unit_columns("x", p.x);
+  c.vector("count", p.count, 1, DType::i64);
+}
+
+}  // namespace trireme

@@ -1,0 +1,227 @@
+// cost() and outputs() of every op.
+//
+// FLOPs: a multiply-add counts 2; exp, tanh, erf, sqrt and divisions count 1; the counts per element below
+// are those of the plain formulas of ops.h, not of one kernel. Bytes: each operand once, updates both read
+// and written; of an embedding table only the rows that are looked up, because a gather touches no others.
+#include <algorithm>
+
+#include "device/ops.h"
+
+namespace trireme {
+namespace {
+
+int64_t bytes_of(const Tensor& t) {
+  return t ? t.bytes() : 0;
+}
+
+template <class... T>
+int64_t sum_bytes(const T&... t) {
+  return (bytes_of(t) + ... + 0);
+}
+template <class... T>
+Outputs list(const T&... t) {
+  Outputs out;
+  auto put = [&](const Tensor& x) {
+    if (x) out.t[out.n++] = x;
+  };
+  (put(t), ...);
+  return out;
+}
+double count(const Tensor& t) {
+  return double(t.numel());
+}
+
+}  // namespace
+
+// 2 M N K, and one add per element of c for each epilogue.
+Cost cost(const MatmulArgs& p) {
+  double mn = count(p.c), k = double(p.a.shape[p.trans_a ? 0 : 1]);
+  double epilogues = (p.bias ? 1 : 0) + (p.residual ? 1 : 0) + (p.accumulate ? 1 : 0);
+  return {2 * mn * k + epilogues * mn,
+          sum_bytes(p.a, p.b, p.bias, p.residual) + (p.accumulate ? p.c.bytes() : 0), p.c.bytes()};
+}
+Outputs outputs(const MatmulArgs& p) {
+  return list(p.c);
+}
+
+Cost cost(const EmbeddingArgs& p) {
+  int64_t gathered = p.y.bytes();
+  return {p.accumulate ? count(p.y) : 0, p.ids.bytes() + gathered + (p.accumulate ? p.y.bytes() : 0),
+          p.y.bytes()};
+}
+Outputs outputs(const EmbeddingArgs& p) {
+  return list(p.y);
+}
+
+// Accumulating touches at most as many rows as there are ids; else the whole table is written.
+Cost cost(const EmbeddingBackwardArgs& p) {
+  int64_t rows = std::min(p.ids.numel(), p.dtable.shape[0]);
+  int64_t touched = rows * p.dtable.shape[1] * size_of(p.dtable.dtype);
+  return {count(p.dy), sum_bytes(p.ids, p.dy) + (p.accumulate ? touched : 0),
+          p.accumulate ? touched : p.dtable.bytes()};
+}
+Outputs outputs(const EmbeddingBackwardArgs& p) {
+  return list(p.dtable);
+}
+
+// Mean 1, variance 3, normalise 2, affine 2.
+Cost cost(const LayerNormArgs& p) {
+  return {8 * count(p.x), sum_bytes(p.x, p.weight, p.bias), sum_bytes(p.y, p.mean, p.rstd)};
+}
+Outputs outputs(const LayerNormArgs& p) {
+  return list(p.y, p.mean, p.rstd);
+}
+
+// xhat 2, dy*w 1, two row sums 3, dx 4, dweight 2, dbias 1; the residual branch 1.
+Cost cost(const LayerNormBackwardArgs& p) {
+  return {(p.add ? 14 : 13) * count(p.x), sum_bytes(p.dy, p.x, p.weight, p.mean, p.rstd, p.add),
+          sum_bytes(p.dx, p.dweight, p.dbias)};
+}
+Outputs outputs(const LayerNormBackwardArgs& p) {
+  return list(p.dx, p.dweight, p.dbias);
+}
+
+// Sum of squares 2, normalise 1, weight 1.
+Cost cost(const RmsNormArgs& p) {
+  return {4 * count(p.x), sum_bytes(p.x, p.weight), sum_bytes(p.y, p.rstd)};
+}
+Outputs outputs(const RmsNormArgs& p) {
+  return list(p.y, p.rstd);
+}
+
+// xhat 1, dy*w 1, row sum 2, dx 3, dweight 2; the residual branch 1.
+Cost cost(const RmsNormBackwardArgs& p) {
+  return {(p.add ? 10 : 9) * count(p.x), sum_bytes(p.dy, p.x, p.weight, p.rstd, p.add),
+          sum_bytes(p.dx, p.dweight)};
+}
+Outputs outputs(const RmsNormBackwardArgs& p) {
+  return list(p.dx, p.dweight);
+}
+
+// 4 products and 2 sums per pair; each row reads its own line of cos and sin.
+Cost cost(const RopeArgs& p) {
+  int64_t angles = 2 * p.x.shape[0] * (p.x.shape[2] / 2) * size_of(DType::f32);
+  return {3 * count(p.x), sum_bytes(p.x, p.positions) + angles, p.x.bytes()};
+}
+Outputs outputs(const RopeArgs& p) {
+  return list(p.x);
+}
+
+// tanh form: x(1 + a x^2)c 5, tanh 1, (1 + t) x/2 3. erf form: 1 + 1 + 3.
+Cost cost(const GeluArgs& p) {
+  return {(p.tanh_approx ? 9 : 5) * count(p.x), p.x.bytes(), p.y.bytes()};
+}
+Outputs outputs(const GeluArgs& p) {
+  return list(p.y);
+}
+
+// tanh form: tanh 6, cdf part 2, density part 9, times dy 1. erf form: cdf 4, density 5, sum 1, times dy 1.
+Cost cost(const GeluBackwardArgs& p) {
+  return {(p.tanh_approx ? 18 : 11) * count(p.x), sum_bytes(p.x, p.dy), p.dx.bytes()};
+}
+Outputs outputs(const GeluBackwardArgs& p) {
+  return list(p.dx);
+}
+
+// Sigmoid 4, two products.
+Cost cost(const SwigluArgs& p) {
+  return {6 * count(p.y), sum_bytes(p.gate, p.up), p.y.bytes()};
+}
+Outputs outputs(const SwigluArgs& p) {
+  return list(p.y);
+}
+
+// Sigmoid 4, silu 1, dup 1, dgate 6.
+Cost cost(const SwigluBackwardArgs& p) {
+  return {12 * count(p.dy), sum_bytes(p.gate, p.up, p.dy), sum_bytes(p.dgate, p.dup)};
+}
+Outputs outputs(const SwigluBackwardArgs& p) {
+  return list(p.dgate, p.dup);
+}
+
+namespace {
+// Scores that are computed: S(S+1)/2 per head when causal, else S^2; 2 D FLOPs each for q k^T and for p v.
+double attention_flops(const Tensor& q, bool causal) {
+  double b = double(q.shape[0]), s = double(q.shape[1]), h = double(q.shape[2]), d = double(q.shape[3]);
+  double pairs = causal ? s * (s + 1) / 2 : s * s;
+  return 4 * b * h * pairs * d;
+}
+}  // namespace
+Cost cost(const AttentionArgs& p) {
+  return {attention_flops(p.q, p.causal), sum_bytes(p.q, p.k, p.v), sum_bytes(p.o, p.lse)};
+}
+Outputs outputs(const AttentionArgs& p) {
+  return list(p.o, p.lse);
+}
+
+// Five products instead of two: the scores again, dv, dp, dq, dk.
+Cost cost(const AttentionBackwardArgs& p) {
+  return {2.5 * attention_flops(p.q, p.causal), sum_bytes(p.q, p.k, p.v, p.o, p.lse, p.dout),
+          sum_bytes(p.dq, p.dk, p.dv)};
+}
+Outputs outputs(const AttentionBackwardArgs& p) {
+  return list(p.dq, p.dk, p.dv);
+}
+
+// Maximum 1, shift 1, exp 1, sum 1; gradient 2.
+Cost cost(const CrossEntropyArgs& p) {
+  double scores = double(p.logits.shape[0]) * double(p.vocab);
+  return {(p.backward ? 6 : 4) * scores, sum_bytes(p.logits, p.targets),
+          p.loss.bytes() + (p.backward ? p.logits.bytes() : 0)};
+}
+Outputs outputs(const CrossEntropyArgs& p) {
+  return p.backward ? list(p.loss, p.logits) : list(p.loss);
+}
+
+Cost cost(const AddArgs& p) {
+  return {count(p.y), sum_bytes(p.a, p.b), p.y.bytes()};
+}
+Outputs outputs(const AddArgs& p) {
+  return list(p.y);
+}
+
+Cost cost(const CastArgs& p) {
+  return {0, p.src.bytes(), p.dst.bytes()};
+}
+Outputs outputs(const CastArgs& p) {
+  return list(p.dst);
+}
+
+Cost cost(const ZeroArgs& p) {
+  return {0, 0, p.y.bytes()};
+}
+Outputs outputs(const ZeroArgs& p) {
+  return list(p.y);
+}
+
+Cost cost(const ColumnSumArgs& p) {
+  return {count(p.dy), p.dy.bytes() + (p.accumulate ? p.db.bytes() : 0), p.db.bytes()};
+}
+Outputs outputs(const ColumnSumArgs& p) {
+  return list(p.db);
+}
+
+// g 1, m 3, v 4, decay 2, m/bias1 1, v/bias2 1, sqrt 1, eps 1, quotient 1, lr 1, update 1.
+Cost cost(const AdamWArgs& p) {
+  int64_t state = sum_bytes(p.master, p.exp_avg, p.exp_avg_sq);
+  return {17 * count(p.master), state + p.grad.bytes(), state + bytes_of(p.weight)};
+}
+Outputs outputs(const AdamWArgs& p) {
+  return list(p.master, p.exp_avg, p.exp_avg_sq, p.weight);
+}
+
+Cost cost(const SquareSumsArgs& p) {
+  return {2 * count(p.x), p.x.bytes(), p.sums.bytes()};
+}
+Outputs outputs(const SquareSumsArgs& p) {
+  return list(p.sums);
+}
+
+Cost cost(const CountNonfiniteArgs& p) {
+  return {0, sum_bytes(p.x, p.count), p.count.bytes()};
+}
+Outputs outputs(const CountNonfiniteArgs& p) {
+  return list(p.count);
+}
+
+}  // namespace trireme
