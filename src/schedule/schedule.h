@@ -1,0 +1,72 @@
+// A training step as data: what each pipeline rank does, in order. The runtime runs it, the simulator replays
+// it, and a text file holds it. Generators emit compute only; passes add the rest.
+//
+// Stages are parts of the model in the order data travels; a rank holds one or more of them, whole. `p`
+// pipeline ranks, `m` microbatches a step.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trireme {
+
+enum class Act : uint8_t {
+  F,           // forward
+  B,           // backward, both gradients: I then W
+  I,           // gradient of the input: the critical path
+  W,           // gradient of the weights
+  R,           // recompute what the forward did not keep
+  SendF,       // activations of `stage` to the next stage
+  RecvF,       // activations that `stage` reads, from the stage before
+  SendB,       // input gradient of `stage` to the stage before
+  RecvB,       // output gradient that `stage` reads, from the next stage
+  Unshard,     // gather the stage's weights (ZeRO 3)
+  Reshard,     // let the gathered weights go
+  ReduceGrad,  // sum the stage's gradients over replicas
+  Step,        // update the weights of all of the rank's stages
+};
+
+// mb is -1 where the kind has no microbatch (Unshard and after). Actions of a rank that share a nonzero
+// overlap id are issued together. Step covers the rank; its stage is the rank's first.
+struct Action {
+  Act kind = Act::F;
+  int16_t stage = 0;
+  int16_t mb = -1;
+  uint16_t overlap = 0;
+  bool operator==(const Action&) const = default;
+};
+bool has_microbatch(Act);
+std::string_view name_of(Act);
+
+struct Schedule {
+  int stages = 0, microbatches = 0;
+  std::vector<std::vector<Action>> ranks;  // [pipeline rank][step]
+  bool operator==(const Schedule&) const = default;
+};
+
+// Text: one line a rank, tokens "<stage><kind><mb>" as 0F0, 1W3, 0SendF2, "<stage><kind>" as 0ReduceGrad,
+// 0Step, and
+// "@<id>" behind a token for an overlap id. parse(to_text(s)) == s. The parser skips blank lines and what
+// follows a
+// '#'; errors (request) name line, token and what is right.
+std::string to_text(const Action&);
+std::string to_text(const Schedule&);
+Schedule parse_schedule(std::string_view);
+
+// Throws one Error (request) at the first thing that is missing, doubled, out of order or can never run, with
+// the steps x ranks grid, "<-- here". Sends never block, receives do. Returns warnings, one line each:
+// schedules whose weight gradients do not add up in ascending microbatch order lose bit-identity with the
+// others (DESIGN.md 4).
+std::vector<std::string> validate(const Schedule&);
+
+// Generators: compute only, any p >= 1 and m >= 1.
+Schedule gpipe(int pp, int microbatches);
+Schedule one_f_one_b(int pp, int microbatches);
+// By the name in a run file, layout.schedule; errors (request) name the key.
+Schedule make_schedule(std::string_view name, int pp, int chunks, int microbatches);
+
+// Pass: ReduceGrad of each stage right after its last weight gradient, and one Step at the end of each rank.
+Schedule add_step(Schedule);
+
+}  // namespace trireme

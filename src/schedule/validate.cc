@@ -1,0 +1,319 @@
+// Holds a schedule against what its actions need. Everything is looked up in one table (kind, stage,
+// microbatch) -> place, filled once; then each action's needs are checked, and last the whole is run as a
+// dataflow.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <optional>
+
+#include "base/error.h"
+#include "schedule/schedule.h"
+
+namespace trireme {
+namespace {
+
+struct Place {
+  int rank = -1, step = -1;
+};
+
+// Steps downwards, ranks across, the place in brackets and its row marked. Big schedules show what is around
+// it.
+std::string grid(const Schedule& s, Place here) {
+  constexpr int kSteps = 12, kRanks = 8;  // shown on either side of the place
+  int steps = 0;
+  size_t width = 8;
+  for (const auto& actions : s.ranks) {
+    steps = std::max(steps, int(actions.size()));
+    for (const Action& a : actions) width = std::max(width, to_text(a).size() + 2);
+  }
+  const int ranks = int(s.ranks.size());
+  const int r0 = std::max(0, here.rank - kRanks), r1 = std::min(ranks, std::max(here.rank, 0) + kRanks + 1);
+  const int t0 = std::max(0, here.step - kSteps), t1 = std::min(steps, std::max(here.step, 0) + kSteps + 1);
+  std::string out = fmt::format("{:>6}", "step");
+  for (int r = r0; r < r1; r++) out += fmt::format(" {:<{}}", fmt::format(" rank {}", r), width);
+  if (r1 < ranks) out += " ...";
+  if (t0 > 0) out += "\n   ...";
+  for (int t = t0; t < t1; t++) {
+    out += fmt::format("\n{:>6}", t);
+    for (int r = r0; r < r1; r++) {
+      const auto& actions = s.ranks[size_t(r)];
+      const std::string token = t < int(actions.size()) ? to_text(actions[size_t(t)]) : "";
+      const bool marked = r == here.rank && t == here.step;
+      out += fmt::format(" {:<{}}", (marked ? "[" : " ") + token + (marked ? "]" : " "), width);
+    }
+    out.resize(out.find_last_not_of(' ') + 1);
+    if (t == here.step) out += "  <-- here";
+  }
+  if (t1 < steps) out += "\n   ...";
+  return out;
+}
+
+class Validator {
+ public:
+  explicit Validator(const Schedule& s)
+      : s_(s),
+        places_(kKinds * size_t(s.stages) * size_t(s.microbatches)),
+        rank_of_stage_(size_t(s.stages), -1) {}
+
+  std::vector<std::string> run() {
+    place_all();
+    check_complete();
+    check_transfers();
+    check_order();
+    check_progress();
+    check_steps();
+    return warnings();
+  }
+
+ private:
+  static constexpr size_t kKinds = size_t(Act::Unshard);  // the kinds that have a microbatch
+
+  template <class... A>
+  [[noreturn]] void fail(Place here, fmt::format_string<A...> f, A&&... a) const {
+    bad_request("schedule: {}\n{}", fmt::format(f, std::forward<A>(a)...), grid(s_, here));
+  }
+
+  Place& place(Act kind, int stage, int mb) {
+    return places_[(size_t(kind) * size_t(s_.stages) + size_t(stage)) * size_t(s_.microbatches) + size_t(mb)];
+  }
+  Place place(const Action& a) { return place(a.kind, a.stage, a.mb); }
+  bool has(Act kind, int stage, int mb) { return place(kind, stage, mb).rank >= 0; }
+  static Action action(Act kind, int stage, int mb) { return {kind, int16_t(stage), int16_t(mb)}; }
+  int rank_of(int stage) const { return rank_of_stage_[size_t(stage)]; }
+  Place end_of(int rank) const { return {rank, rank < 0 ? -1 : int(s_.ranks[size_t(rank)].size()) - 1}; }
+
+  void place_all() {
+    for (int r = 0; r < int(s_.ranks.size()); r++) {
+      for (int t = 0; t < int(s_.ranks[size_t(r)].size()); t++) {
+        const Action& a = s_.ranks[size_t(r)][size_t(t)];
+        if (a.stage < 0 || a.stage >= s_.stages) {
+          fail({r, t}, "rank {}: {} names stage {} of {} (from 0)", r, to_text(a), a.stage, s_.stages);
+        }
+        if (has_microbatch(a.kind) ? a.mb < 0 || a.mb >= s_.microbatches : a.mb != -1) {
+          fail({r, t}, "rank {}: {} names microbatch {} of {} (from 0)", r, to_text(a), a.mb,
+               s_.microbatches);
+        }
+        int& owner = rank_of_stage_[size_t(a.stage)];
+        if (owner >= 0 && owner != r)
+          fail({r, t}, "stage {} is on rank {} and on rank {}", a.stage, owner, r);
+        owner = r;
+        if (!has_microbatch(a.kind)) continue;
+        Place& p = place(a.kind, a.stage, a.mb);
+        if (p.rank >= 0)
+          fail({r, t}, "rank {}: {} is there twice, at steps {} and {}", r, to_text(a), p.step, t);
+        p = {r, t};
+        transfers_ |= a.kind >= Act::SendF;
+      }
+    }
+  }
+
+  void check_complete() {
+    for (int stage = 0; stage < s_.stages; stage++) {
+      if (rank_of(stage) < 0) fail({}, "no rank has stage {} of {}", stage, s_.stages);
+      for (int mb = 0; mb < s_.microbatches; mb++) check_complete(stage, mb);
+    }
+  }
+
+  void check_complete(int stage, int mb) {
+    const int rank = rank_of(stage);
+    const bool b = has(Act::B, stage, mb), i = has(Act::I, stage, mb), w = has(Act::W, stage, mb);
+    if (!has(Act::F, stage, mb)) fail(end_of(rank), "rank {}: {}F{} is missing", rank, stage, mb);
+    if (b && (i || w)) {
+      const Act twice = i ? Act::I : Act::W;
+      fail(place(twice, stage, mb), "rank {}: {}{}{} is done by {}B{} already", rank, stage, name_of(twice),
+           mb, stage, mb);
+    }
+    if (!b && !i && !w) {
+      fail(end_of(rank), "rank {}: {}B{} (or {}I{} and {}W{}) is missing", rank, stage, mb, stage, mb, stage,
+           mb);
+    }
+    if (!b && i != w) fail(end_of(rank), "rank {}: {}{}{} is missing", rank, stage, i ? "W" : "I", mb);
+  }
+
+  // In a schedule that has transfers, each one has its other half, and every border between ranks has its
+  // pair.
+  void check_transfers() {
+    if (!transfers_) return;
+    for (int r = 0; r < int(s_.ranks.size()); r++) {
+      for (int t = 0; t < int(s_.ranks[size_t(r)].size()); t++) {
+        const Action& a = s_.ranks[size_t(r)][size_t(t)];
+        const std::optional<Action> half = other_half(a);
+        if (!half) continue;
+        if (half->stage < 0 || half->stage >= s_.stages || rank_of(half->stage) == r) {
+          fail({r, t}, "rank {}: {} has no other rank at its far end", r, to_text(a));
+        }
+        if (place(*half).rank < 0)
+          fail({r, t}, "rank {}: {} has no {} at its far end", r, to_text(a), to_text(*half));
+      }
+    }
+  }
+
+  static std::optional<Action> other_half(const Action& a) {
+    switch (a.kind) {
+      case Act::SendF:
+        return action(Act::RecvF, a.stage + 1, a.mb);
+      case Act::RecvF:
+        return action(Act::SendF, a.stage - 1, a.mb);
+      case Act::SendB:
+        return action(Act::RecvB, a.stage - 1, a.mb);
+      case Act::RecvB:
+        return action(Act::SendB, a.stage + 1, a.mb);
+      default:
+        return std::nullopt;
+    }
+  }
+
+  // The action that makes the gradient of a stage's input: I where the backward is split.
+  Action input_grad(int stage, int mb) { return action(has(Act::I, stage, mb) ? Act::I : Act::B, stage, mb); }
+
+  // What must be done before `a` can run.
+  std::vector<Action> needs(const Action& a) {
+    const int s = a.stage, mb = a.mb;
+    const auto crosses = [&](int other) { return transfers_ && rank_of(other) != rank_of(s); };
+    std::vector<Action> n;
+    switch (a.kind) {
+      case Act::F:
+        if (s > 0) n.push_back(crosses(s - 1) ? action(Act::RecvF, s, mb) : action(Act::F, s - 1, mb));
+        break;
+      case Act::B:
+      case Act::I:
+        n.push_back(action(Act::F, s, mb));
+        if (has(Act::R, s, mb)) n.push_back(action(Act::R, s, mb));
+        if (s + 1 < s_.stages)
+          n.push_back(crosses(s + 1) ? action(Act::RecvB, s, mb) : input_grad(s + 1, mb));
+        break;
+      case Act::W:
+        n.push_back(action(Act::I, s, mb));
+        break;
+      case Act::R:
+      case Act::SendF:
+        n.push_back(action(Act::F, s, mb));
+        break;
+      case Act::SendB:
+        n.push_back(input_grad(s, mb));
+        break;
+      case Act::RecvF:
+      case Act::RecvB:
+        n.push_back(*other_half(a));
+        break;
+      default:
+        break;
+    }
+    return n;
+  }
+
+  void check_order() {
+    for (int r = 0; r < int(s_.ranks.size()); r++) {
+      for (int t = 0; t < int(s_.ranks[size_t(r)].size()); t++) {
+        const Action& a = s_.ranks[size_t(r)][size_t(t)];
+        for (const Action& need : needs(a)) {
+          const Place p = place(need);
+          if (p.rank < 0)
+            fail({r, t}, "rank {}: {} needs {}, which is missing", r, to_text(a), to_text(need));
+          if (p.rank == r && p.step > t) {
+            fail({r, t}, "rank {}: {} comes before {}, which it needs", r, to_text(a), to_text(need));
+          }
+        }
+      }
+    }
+  }
+
+  // Runs all ranks until nothing moves. What then remains waits in a circle: each blocked rank waits for
+  // another.
+  void check_progress() {
+    std::vector<int> next(s_.ranks.size(), 0);
+    const auto waits_for = [&](int r) -> std::optional<Action> {
+      for (const Action& need : needs(s_.ranks[size_t(r)][size_t(next[size_t(r)])])) {
+        const Place p = place(need);
+        if (p.step >= next[size_t(p.rank)]) return need;
+      }
+      return std::nullopt;
+    };
+    const auto blocked = [&](int r) { return next[size_t(r)] < int(s_.ranks[size_t(r)].size()); };
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (int r = 0; r < int(s_.ranks.size()); r++) {
+        for (; blocked(r) && !waits_for(r); moved = true) next[size_t(r)]++;
+      }
+    }
+    int r = 0;
+    while (r < int(s_.ranks.size()) && !blocked(r)) r++;
+    if (r == int(s_.ranks.size())) return;
+    for (size_t i = 0; i < s_.ranks.size(); i++)
+      r = place(*waits_for(r)).rank;  // now surely inside the circle
+    std::vector<std::string> circle;
+    const int first = r;
+    do {
+      const Action need = *waits_for(r);
+      circle.push_back(fmt::format("rank {} at {} waits for {}", r,
+                                   to_text(s_.ranks[size_t(r)][size_t(next[size_t(r)])]), to_text(need)));
+      r = place(need).rank;
+    } while (r != first);
+    fail({first, next[size_t(first)]}, "deadlock: {}", fmt::join(circle, ", "));
+  }
+
+  // Either no rank steps, or each does once, last, with the gradients of all its stages reduced.
+  void check_steps() {
+    int stepping = -1;
+    for (int r = 0; r < int(s_.ranks.size()); r++) {
+      const auto& actions = s_.ranks[size_t(r)];
+      const auto step =
+          std::find_if(actions.begin(), actions.end(), [](auto& a) { return a.kind == Act::Step; });
+      const bool steps = step != actions.end();
+      if (stepping >= 0 && stepping != int(steps))
+        fail(end_of(r), "rank {}: has {} Step, unlike rank 0", r, steps ? "a" : "no");
+      stepping = int(steps);
+      if (!steps) continue;
+      const int t = int(step - actions.begin());
+      if (step + 1 != actions.end())
+        fail({r, t + 1}, "rank {}: {} comes after its Step", r, to_text(step[1]));
+      std::vector<bool> unreduced(size_t(s_.stages), false);
+      for (const Action& a : actions) {
+        if (a.kind == Act::B || a.kind == Act::W) unreduced[size_t(a.stage)] = true;
+        if (a.kind == Act::ReduceGrad) unreduced[size_t(a.stage)] = false;
+      }
+      const auto left = std::find(unreduced.begin(), unreduced.end(), true) - unreduced.begin();
+      if (left < s_.stages) fail({r, t}, "rank {}: {}ReduceGrad is missing before its Step", r, left);
+    }
+  }
+
+  // At most one for each stage.
+  std::vector<std::string> warnings() const {
+    std::vector<std::string> out;
+    for (int stage = 0; stage < s_.stages; stage++) {
+      int before = -1;
+      for (const Action& a : s_.ranks[size_t(rank_of(stage))]) {
+        if (a.stage != stage || (a.kind != Act::B && a.kind != Act::W)) continue;
+        if (a.mb < before) {
+          out.push_back(
+              fmt::format("schedule: stage {} adds the weight gradient of microbatch {} after that of {}: "
+                          "results are not bit-identical to those of schedules in ascending order",
+                          stage, a.mb, before));
+          break;
+        }
+        before = a.mb;
+      }
+    }
+    return out;
+  }
+
+  const Schedule& s_;
+  std::vector<Place> places_;
+  std::vector<int> rank_of_stage_;
+  bool transfers_ = false;
+};
+
+}  // namespace
+
+std::vector<std::string> validate(const Schedule& s) {
+  if (s.stages < 1 || s.microbatches < 1) {
+    bad_request("schedule: {} stages and {} microbatches; right is at least one of each", s.stages,
+                s.microbatches);
+  }
+  return Validator(s).run();
+}
+
+}  // namespace trireme

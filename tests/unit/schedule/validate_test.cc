@@ -1,0 +1,143 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "schedule/schedule.h"
+
+namespace trireme {
+namespace {
+
+std::string complaint(const Schedule& s) {
+  try {
+    validate(s);
+  } catch (const Error& e) {
+    EXPECT_EQ(e.fault, Fault::request);
+    return e.what();
+  }
+  return "no error";
+}
+std::string complaint(const char* text) {
+  return complaint(parse_schedule(text));
+}
+std::string first_line(const std::string& s) {
+  return s.substr(0, s.find('\n'));
+}
+
+TEST(Validate, SaysWhatIsWrong) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"0F0 0B0 0F1", "schedule: rank 0: 0B1 (or 0I1 and 0W1) is missing"},
+      {"0F0 0B0 0B1", "schedule: rank 0: 0F1 is missing"},
+      {"0F0 0I0", "schedule: rank 0: 0W0 is missing"},
+      {"0F0 0W0", "schedule: rank 0: 0I0 is missing"},
+      {"0F0 0B0 0W0", "schedule: rank 0: 0W0 is done by 0B0 already"},
+      {"0F0 0F0 0B0", "schedule: rank 0: 0F0 is there twice, at steps 0 and 1"},
+      {"0F0 0B0\n2F0 2B0", "schedule: no rank has stage 1 of 3"},
+      {"0F0 0B0 1F0\n1B0", "schedule: stage 1 is on rank 0 and on rank 1"},
+      {"0B0 0F0", "schedule: rank 0: 0B0 comes before 0F0, which it needs"},
+      {"0F0 0W0 0I0", "schedule: rank 0: 0W0 comes before 0I0, which it needs"},
+      {"0F0 0B0 0R0", "schedule: rank 0: 0B0 comes before 0R0, which it needs"},
+      {"1F0 0F0 1B0 0B0", "schedule: rank 0: 1F0 comes before 0F0, which it needs"},
+      {"0F0 1F0 0B0 1B0", "schedule: rank 0: 0B0 comes before 1B0, which it needs"},
+      // Each rank waits for the other: rank 0 wants gradients of microbatch 1, whose forward it sends
+      // afterwards.
+      {"0F0 0B0 0F1 0B1\n1F0 1F1 1B0 1B1",
+       "schedule: deadlock: rank 0 at 0B0 waits for 1B0, rank 1 at 1F1 waits for 0F1"},
+      {"0F0 0SendF0 0RecvB0 0B0\n1RecvF0 1F0 1B0", "schedule: rank 0: 0RecvB0 has no 1SendB0 at its far end"},
+      {"0F0 0SendF0 0B0\n1RecvF0 1F0 1B0", "schedule: rank 0: 0B0 needs 0RecvB0, which is missing"},
+      {"0F0 0SendF0 0B0", "schedule: rank 0: 0SendF0 has no other rank at its far end"},
+      {"0SendF0 0F0 0RecvB0 0B0\n1RecvF0 1F0 1B0 1SendB0",
+       "schedule: rank 0: 0SendF0 comes before 0F0, which it needs"},
+      {"0F0 0RecvB0 0SendF0 0B0\n1RecvF0 1F0 1B0 1SendB0",
+       "schedule: deadlock: rank 0 at 0RecvB0 waits for 1SendB0, rank 1 at 1RecvF0 waits for 0SendF0"},
+      {"0F0 0B0 0Step", "schedule: rank 0: 0ReduceGrad is missing before its Step"},
+      {"0F0 0ReduceGrad 0B0 0Step", "schedule: rank 0: 0ReduceGrad is missing before its Step"},
+      {"0F0 0B0 0ReduceGrad 0Step 0Step", "schedule: rank 0: 0Step comes after its Step"},
+      {"0F0 0B0 0ReduceGrad 0Step\n1F0 1B0", "schedule: rank 1: has no Step, unlike rank 0"},
+  };
+  for (const auto& [text, want] : cases) EXPECT_EQ(first_line(complaint(text)), want) << text;
+}
+
+TEST(Validate, GoodSchedules) {
+  EXPECT_EQ(complaint("0F0 0I0 0W0"), "no error");
+  EXPECT_EQ(complaint("0F0 0R0 0B0 0ReduceGrad 0Step"), "no error");
+  EXPECT_EQ(complaint("0Unshard 0F0 0Reshard 0Unshard 0B0 0ReduceGrad 0Reshard 0Step"), "no error");
+  EXPECT_EQ(complaint("0F0 0SendF0 0RecvB0 0B0\n1RecvF0 1F0 1B0 1SendB0"), "no error");
+  // A V: stages 0 and 3 on rank 0, 1 and 2 on rank 1; no transfer between neighbours of one rank.
+  EXPECT_EQ(complaint("0F0 0SendF0 3RecvF0 3F0 3B0 3SendB0 0RecvB0 0B0\n"
+                      "1RecvF0 1F0 2F0 2SendF0 2RecvB0 2B0 1B0 1SendB0"),
+            "no error");
+}
+
+TEST(Validate, GridMarksThePlace) {
+  EXPECT_EQ(complaint("0F0 0F1 0B0 0B1\n1F0 1B1 1F1 1B0"),
+            "schedule: rank 1: 1B1 comes before 1F1, which it needs\n"
+            "  step  rank 0   rank 1 \n"
+            "     0  0F0      1F0\n"
+            "     1  0F1     [1B1]  <-- here\n"
+            "     2  0B0      1F1\n"
+            "     3  0B1      1B0");
+}
+
+TEST(Validate, GridOfABigScheduleShowsWhatIsAround) {
+  Schedule s = one_f_one_b(30, 100);
+  std::swap(s.ranks[15][80], s.ranks[15][81]);  // two neighbours of the steady state
+  s.ranks[15][90].mb = 0;
+  const std::string message = complaint(s);
+  EXPECT_NE(message.find("rank 15"), std::string::npos);
+  EXPECT_NE(message.find(" <-- here"), std::string::npos);
+  EXPECT_EQ(message.find("rank 2 "), std::string::npos);
+  EXPECT_LT(std::count(message.begin(), message.end(), '\n'), 30);
+}
+
+// Any one action of a good schedule taken away, doubled, or moved before what it needs is found.
+TEST(Validate, FindsEveryPlantedFault) {
+  const uint64_t key = rng_key(5, 0, "faults");
+  uint64_t draw = 0;
+  const auto pick = [&](size_t n) { return size_t(below(key, draw++, n)); };
+  for (int trial = 0; trial < 300; trial++) {
+    const int p = 2 + int(pick(3)), m = 1 + int(pick(6));
+    const Schedule good = add_step(trial % 2 ? gpipe(p, m) : one_f_one_b(p, m));
+    Schedule s = good;
+    auto& actions = s.ranks[pick(s.ranks.size())];
+    const size_t at = pick(actions.size());
+    switch (trial % 3) {
+      case 0:
+        actions.erase(actions.begin() + int(at));
+        break;
+      case 1:
+        actions.insert(actions.begin() + int(pick(actions.size() + 1)), actions[at]);
+        break;
+      case 2:
+        std::swap(actions[0], actions[actions.size() - 1]);  // Step first
+        break;
+    }
+    // A second ReduceGrad does no harm to the order of things; all else does.
+    if (trial % 3 == 1 &&
+        std::count(actions.begin(), actions.end(), Action{Act::ReduceGrad, actions[0].stage}) == 2)
+      continue;
+    ASSERT_NE(complaint(s), "no error") << to_text(s);
+    ASSERT_EQ(complaint(good), "no error");
+  }
+}
+
+TEST(Validate, WarnsOnceAStageWhenWeightGradientsDescend) {
+  EXPECT_EQ(
+      validate(parse_schedule("0F0 0F1 0F2 0I0 0I1 0I2 0W2 0W1 0W0")),
+      std::vector<std::string>{"schedule: stage 0 adds the weight gradient of microbatch 1 after that of 2: "
+                               "results are not bit-identical to those of schedules in ascending order"});
+  EXPECT_TRUE(validate(parse_schedule("0F0 0F1 0I1 0I0 0W0 0W1")).empty());
+}
+
+TEST(Validate, NothingAtAll) {
+  EXPECT_EQ(complaint(Schedule{}), "schedule: 0 stages and 0 microbatches; right is at least one of each");
+  EXPECT_EQ(first_line(complaint(Schedule{.stages = 1, .microbatches = 1, .ranks = {{{Act::F, 0, 1}}}})),
+            "schedule: rank 0: 0F1 names microbatch 1 of 1 (from 0)");
+  EXPECT_EQ(first_line(complaint(Schedule{.stages = 1, .microbatches = 1, .ranks = {{{Act::F, 1, 0}}}})),
+            "schedule: rank 0: 1F0 names stage 1 of 1 (from 0)");
+}
+
+}  // namespace
+}  // namespace trireme
