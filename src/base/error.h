@@ -1,4 +1,5 @@
-// The one exception type, and the two ways to raise it: a request that was wrong, and an invariant that broke.
+// The one exception type, and the two ways to raise it: a request that was wrong, and an invariant that
+// broke.
 #pragma once
 #include <fmt/core.h>
 
@@ -29,7 +30,8 @@ template <class... A>
 [[noreturn]] void run_failed(fmt::format_string<A...> f, A&&... a) {
   throw Error(fmt::format(f, std::forward<A>(a)...), Fault::run);
 }
-// An invariant of the program: a failure is a bug in trireme and names its place. Never reachable by bad input.
+// An invariant of the program: a failure is a bug in trireme and names its place. Never reachable by bad
+// input.
 [[noreturn]] void invariant_failed(std::string_view msg, const char* file, int line);
 inline void require(bool ok, std::string_view msg, const char* file = __builtin_FILE(),
                     int line = __builtin_LINE()) {

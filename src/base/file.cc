@@ -65,7 +65,9 @@ AtomicFile::~AtomicFile() {
     ::unlink(part_.c_str());
   }
 }
-void AtomicFile::write(const void* data, size_t bytes) { write_all(fd_, data, bytes, part_); }
+void AtomicFile::write(const void* data, size_t bytes) {
+  write_all(fd_, data, bytes, part_);
+}
 void AtomicFile::commit() {
   if (::fsync(fd_) != 0) io_error("cannot flush", part_, errno);
   int rc = ::close(fd_);
@@ -131,6 +133,8 @@ void sync_folder(const fs::path& path) {
 uint64_t hash64(const void* data, size_t bytes, uint64_t seed) {
   return XXH3_64bits_withSeed(data, bytes, seed);
 }
-std::string hex64(uint64_t h) { return fmt::format("{:016x}", h); }
+std::string hex64(uint64_t h) {
+  return fmt::format("{:016x}", h);
+}
 
 }  // namespace trireme

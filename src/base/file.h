@@ -28,8 +28,8 @@ class MappedFile {
 };
 
 // Writes beside the target ("<name>.part"), flushes to disk, and takes the target's name on commit(); without
-// commit the part file is removed. Every failure (no space, not writable) is one Error naming path and reason, and
-// leaves what was at the target before untouched.
+// commit the part file is removed. Every failure (no space, not writable) is one Error naming path and
+// reason, and leaves what was at the target before untouched.
 class AtomicFile {
  public:
   explicit AtomicFile(fs::path target);
@@ -45,11 +45,12 @@ class AtomicFile {
   int fd_ = -1;
 };
 
-std::string read_text(const fs::path&);              // bad_request with the path and the reason
+std::string read_text(const fs::path&);  // bad_request with the path and the reason
 void write_text_atomic(const fs::path&, std::string_view);
-void append_line(const fs::path&, std::string_view);  // one write(2) of line + '\n': never half a line on success
-void make_folders(const fs::path&);                  // like mkdir -p; error names the path and the reason
-void sync_folder(const fs::path&);                   // fsync of a folder: renames inside it are durable
+void append_line(const fs::path&,
+                 std::string_view);  // one write(2) of line + '\n': never half a line on success
+void make_folders(const fs::path&);  // like mkdir -p; error names the path and the reason
+void sync_folder(const fs::path&);   // fsync of a folder: renames inside it are durable
 void write_all(int fd, const void* data, size_t bytes, const fs::path& for_message);
 
 // xxh3, 64 bits, of some bytes; and as 16 hex digits.

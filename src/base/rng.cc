@@ -40,7 +40,9 @@ std::array<uint32_t, 4> philox(uint64_t key, uint64_t index) {
   return {c0, c1, c2, c3};
 }
 
-double uniform(uint64_t key, uint64_t index) { return double(word64(key, index) >> 11) * 0x1.0p-53; }
+double uniform(uint64_t key, uint64_t index) {
+  return double(word64(key, index) >> 11) * 0x1.0p-53;
+}
 
 double normal(uint64_t key, uint64_t index) {
   auto w = philox(key, index / 2);

@@ -10,7 +10,7 @@
 namespace trireme {
 
 struct DeviceOptions {
-  int threads = 0;            // CPU threads of this rank; 0 = every core this process may use
+  int threads = 0;                  // CPU threads of this rank; 0 = every core this process may use
   std::string_view models = "cpu";  // meta: the device whose scratch and placement it stands for
 };
 
@@ -19,7 +19,7 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual std::string_view name() const = 0;
-  virtual bool has_data() const = 0;  // false on meta: tensors are addresses only
+  virtual bool has_data() const = 0;     // false on meta: tensors are addresses only
   virtual bool native(DType) const = 0;  // are matrix products of this type done by the hardware?
 
   // One range for an arena, at least 64-byte aligned; contents undefined. Release with the same size.
@@ -45,6 +45,5 @@ std::unique_ptr<Device> make_device(std::string_view name, const DeviceOptions& 
 std::unique_ptr<Device> make_cpu_device(const DeviceOptions&);
 std::unique_ptr<Device> make_meta_device(const DeviceOptions&);
 std::unique_ptr<Device> make_cuda_device(const DeviceOptions&);  // no_cuda.cc where CUDA is not built
-
 
 }  // namespace trireme

@@ -44,9 +44,11 @@ class Kernels {
   void restart_counts() { total_ = {}, launches_ = 0; }
 
  private:
-#define TRIREME_OP_HOOKS(Args)                                              \
-  virtual void launch(const Args&, const Tensor& scratch, Stream) = 0;     \
-  virtual int64_t scratch_bytes(const Args&) { return 0; }
+#define TRIREME_OP_HOOKS(Args)                                         \
+  virtual void launch(const Args&, const Tensor& scratch, Stream) = 0; \
+  virtual int64_t scratch_bytes(const Args&) {                         \
+    return 0;                                                          \
+  }
   TRIREME_OPS(TRIREME_OP_HOOKS)
 #undef TRIREME_OP_HOOKS
 

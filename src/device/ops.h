@@ -1,11 +1,11 @@
-// The op contract: each operation is a struct of arguments, a check, a cost, and a visit of its outputs, written
-// once. Backends implement Kernels::launch for each (kernels.h).
+// The op contract: each operation is a struct of arguments, a check, a cost, and a visit of its outputs,
+// written once. Backends implement Kernels::launch for each (kernels.h).
 //
-// Conventions: [M, N] lists dims outer to inner. "T" is the compute type, f32 or bf16; the attention op also takes
-// f64. Arithmetic and sums are f32 (f64 for f64) whatever T is; one rounding at each store. A missing optional
-// operand is a default Tensor. "accumulate": out = round(out + value), else out = round(value). All operands are on
-// one device; rows are contiguous (stride 1 in the last dim) unless said otherwise. Costs count a multiply-add as
-// 2 FLOPs and every operand's bytes once.
+// Conventions: [M, N] lists dims outer to inner. "T" is the compute type, f32 or bf16; the attention op also
+// takes f64. Arithmetic and sums are f32 (f64 for f64) whatever T is; one rounding at each store. A missing
+// optional operand is a default Tensor. "accumulate": out = round(out + value), else out = round(value). All
+// operands are on one device; rows are contiguous (stride 1 in the last dim) unless said otherwise. Costs
+// count a multiply-add as 2 FLOPs and every operand's bytes once.
 #pragma once
 #include <cstdint>
 #include <string_view>
@@ -15,9 +15,9 @@
 
 namespace trireme {
 
-// c[M,N] (+)= op(a)[M,K] . op(b)[K,N] + bias[N] + residual[M,N]; op transposes when told. a, b: T; c: T or f32.
-// Sums in f32. The row stride of each matrix may exceed its columns. residual may be c itself (same element, read
-// before written). K = 0 is refused.
+// c[M,N] (+)= op(a)[M,K] . op(b)[K,N] + bias[N] + residual[M,N]; op transposes when told. a, b: T; c: T or
+// f32. Sums in f32. The row stride of each matrix may exceed its columns. residual may be c itself (same
+// element, read before written). K = 0 is refused.
 struct MatmulArgs {
   static constexpr std::string_view kName = "matmul";
   Tensor a, b, c;
@@ -27,23 +27,23 @@ struct MatmulArgs {
   bool accumulate = false;
 };
 
-// y[N,C] (+)= table[ids[n], :]. ids i32 [N] (any shape of N elements), every id in [0, V) or the run stops with the
-// id and its place. table T [V,C], y T.
+// y[N,C] (+)= table[ids[n], :]. ids i32 [N] (any shape of N elements), every id in [0, V) or the run stops
+// with the id and its place. table T [V,C], y T.
 struct EmbeddingArgs {
   static constexpr std::string_view kName = "embedding";
   Tensor ids, table, y;
   bool accumulate = false;
 };
-// dtable[V,C] (+)= scatter of dy[N,C] by ids, added in ascending n (deterministic at any thread count), in f32, one
-// rounding per element. dtable: f32 or T. Not accumulating: rows without ids become 0.
+// dtable[V,C] (+)= scatter of dy[N,C] by ids, added in ascending n (deterministic at any thread count), in
+// f32, one rounding per element. dtable: f32 or T. Not accumulating: rows without ids become 0.
 struct EmbeddingBackwardArgs {
   static constexpr std::string_view kName = "embedding_backward";
   Tensor ids, dy, dtable;
   bool accumulate = false;
 };
 
-// Layer normalisation (Ba et al. 2016): y = (x - mean) * rstd * weight + bias per row. x, y, weight, bias T; mean
-// and rstd f32 [N] are kept for the backward pass. Two-pass variance, eps inside the root.
+// Layer normalisation (Ba et al. 2016): y = (x - mean) * rstd * weight + bias per row. x, y, weight, bias T;
+// mean and rstd f32 [N] are kept for the backward pass. Two-pass variance, eps inside the root.
 struct LayerNormArgs {
   static constexpr std::string_view kName = "layernorm";
   Tensor x, weight, bias, y, mean, rstd;
@@ -67,8 +67,9 @@ struct RmsNormBackwardArgs {
   Tensor dy, x, weight, rstd, add, dx, dweight;
 };
 
-// Rotary embedding (Su et al. 2021) in place on x [N, heads, D] (row stride free), the half-split layout of Hugging
-// Face: pairs (i, i + D/2). cos, sin: f32 [positions, D/2]; positions: i32 [N]. inverse = the backward pass.
+// Rotary embedding (Su et al. 2021) in place on x [N, heads, D] (row stride free), the half-split layout of
+// Hugging Face: pairs (i, i + D/2). cos, sin: f32 [positions, D/2]; positions: i32 [N]. inverse = the
+// backward pass.
 struct RopeArgs {
   static constexpr std::string_view kName = "rope";
   Tensor x, cos, sin, positions;
@@ -87,7 +88,8 @@ struct GeluBackwardArgs {  // dx = dy * gelu'(x); dx may be dy
   bool tanh_approx = true;
 };
 
-// y = silu(gate) * up (Shazeer 2020). gate, up, dgate, dup: T [N,F], row strides free (halves of one [N,2F] matrix).
+// y = silu(gate) * up (Shazeer 2020). gate, up, dgate, dup: T [N,F], row strides free (halves of one [N,2F]
+// matrix).
 struct SwigluArgs {
   static constexpr std::string_view kName = "swiglu";
   Tensor gate, up, y;
@@ -97,8 +99,8 @@ struct SwigluBackwardArgs {
   Tensor gate, up, dy, dgate, dup;
 };
 
-// Elements moved between "large" memory (the operands) and "tile" memory (what a block of the kernel holds), counted
-// by the kernel as it loads and stores tiles: the last inch. Elements, not bytes.
+// Elements moved between "large" memory (the operands) and "tile" memory (what a block of the kernel holds),
+// counted by the kernel as it loads and stores tiles: the last inch. Elements, not bytes.
 struct TileTraffic {
   int64_t loads = 0, stores = 0;
 };
@@ -116,8 +118,8 @@ struct AttentionArgs {
   FlashVersion version = FlashVersion::fa2;
   TileTraffic* traffic = nullptr;  // optional, host memory
 };
-// Recomputes the scores from lse (2307.08691 section 3.1.2). dq, dk, dv are written, with q's, k's, v's shapes and
-// free outer strides; dk, dv sum over the heads that share them. `dout` is the gradient of o.
+// Recomputes the scores from lse (2307.08691 section 3.1.2). dq, dk, dv are written, with q's, k's, v's
+// shapes and free outer strides; dk, dv sum over the heads that share them. `dout` is the gradient of o.
 struct AttentionBackwardArgs {
   static constexpr std::string_view kName = "attention_backward";
   Tensor q, k, v, o, lse, dout, dq, dk, dv;
@@ -126,9 +128,10 @@ struct AttentionBackwardArgs {
   TileTraffic* traffic = nullptr;
 };
 
-// Softmax cross-entropy fused with its gradient. logits T [N,V]; targets i32 [N], -1 = ignored (loss 0, gradient 0);
-// loss f32 [N] = logsumexp - logit[target] over columns [0, vocab); with `backward`, logits are overwritten by
-// (softmax - onehot) * grad_scale, padding columns [vocab, V) by 0. Targets outside [-1, vocab) stop the run.
+// Softmax cross-entropy fused with its gradient. logits T [N,V]; targets i32 [N], -1 = ignored (loss 0,
+// gradient 0); loss f32 [N] = logsumexp - logit[target] over columns [0, vocab); with `backward`, logits are
+// overwritten by (softmax - onehot) * grad_scale, padding columns [vocab, V) by 0. Targets outside [-1,
+// vocab) stop the run.
 struct CrossEntropyArgs {
   static constexpr std::string_view kName = "cross_entropy";
   Tensor logits, targets, loss;
@@ -152,7 +155,8 @@ struct ZeroArgs {
   static constexpr std::string_view kName = "zero";
   Tensor y;
 };
-// db[C] (+)= sum over rows of dy[N,C], in f32, in an order that does not depend on the thread count. db f32 or T.
+// db[C] (+)= sum over rows of dy[N,C], in f32, in an order that does not depend on the thread count. db f32
+// or T.
 struct ColumnSumArgs {
   static constexpr std::string_view kName = "column_sum";
   Tensor dy, db;
@@ -161,8 +165,10 @@ struct ColumnSumArgs {
 
 // AdamW (Loshchilov & Hutter 2019) over flat ranges of n elements, in f32:
 //   g = grad * grad_scale;  m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2
-//   master = master - lr * weight_decay * master - lr * (m / bias1) / (sqrt(v / bias2) + eps)   [PyTorch's order]
-// bias_i = 1 - beta_i^step. weight: bf16 copy of master, optional (f32 runs train master itself). grad: f32 or bf16.
+//   master = master - lr * weight_decay * master - lr * (m / bias1) / (sqrt(v / bias2) + eps)   [PyTorch's
+//   order]
+// bias_i = 1 - beta_i^step. weight: bf16 copy of master, optional (f32 runs train master itself). grad: f32
+// or bf16.
 struct AdamWArgs {
   static constexpr std::string_view kName = "adamw";
   Tensor master, exp_avg, exp_avg_sq, grad, weight;
@@ -170,15 +176,15 @@ struct AdamWArgs {
   float bias1 = 1, bias2 = 1, grad_scale = 1;
 };
 
-// sums[i] = sum of squares, in double, of block i of 4,096 elements (kFlatBlock) of x; order inside a block is
-// fixed. x: f32 or bf16 [n]; sums: f64 [ceil(n / 4096)].
+// sums[i] = sum of squares, in double, of block i of 4,096 elements (kFlatBlock) of x; order inside a block
+// is fixed. x: f32 or bf16 [n]; sums: f64 [ceil(n / 4096)].
 struct SquareSumsArgs {
   static constexpr std::string_view kName = "square_sums";
   Tensor x, sums;
 };
 
-// count i64 [1] += number of elements of x that are not finite. Any float dtype, rows strided freely. For finding
-// where a bad value first appeared.
+// count i64 [1] += number of elements of x that are not finite. Any float dtype, rows strided freely. For
+// finding where a bad value first appeared.
 struct CountNonfiniteArgs {
   static constexpr std::string_view kName = "count_nonfinite";
   Tensor x, count;
@@ -186,13 +192,14 @@ struct CountNonfiniteArgs {
 
 // X-macro over all ops, for kernels.h, meta and the harness.
 #define TRIREME_OPS(X)                                                                                       \
-  X(MatmulArgs) X(EmbeddingArgs) X(EmbeddingBackwardArgs) X(LayerNormArgs) X(LayerNormBackwardArgs)          \
-  X(RmsNormArgs) X(RmsNormBackwardArgs) X(RopeArgs) X(GeluArgs) X(GeluBackwardArgs) X(SwigluArgs)            \
-  X(SwigluBackwardArgs) X(AttentionArgs) X(AttentionBackwardArgs) X(CrossEntropyArgs) X(AddArgs) X(CastArgs) \
-  X(ZeroArgs) X(ColumnSumArgs) X(AdamWArgs) X(SquareSumsArgs) X(CountNonfiniteArgs)
+  X(MatmulArgs)                                                                                              \
+  X(EmbeddingArgs) X(EmbeddingBackwardArgs) X(LayerNormArgs) X(LayerNormBackwardArgs) X(RmsNormArgs)         \
+      X(RmsNormBackwardArgs) X(RopeArgs) X(GeluArgs) X(GeluBackwardArgs) X(SwigluArgs) X(SwigluBackwardArgs) \
+          X(AttentionArgs) X(AttentionBackwardArgs) X(CrossEntropyArgs) X(AddArgs) X(CastArgs) X(ZeroArgs)   \
+              X(ColumnSumArgs) X(AdamWArgs) X(SquareSumsArgs) X(CountNonfiniteArgs)
 
-// check: shapes, dtypes and strides fit the contract, else an invariant error that names op, operand and shapes.
-// cost: FLOPs and bytes. outputs: the tensors that the op writes (for observers), at most 4.
+// check: shapes, dtypes and strides fit the contract, else an invariant error that names op, operand and
+// shapes. cost: FLOPs and bytes. outputs: the tensors that the op writes (for observers), at most 4.
 struct Outputs {
   Tensor t[4];
   int n = 0;

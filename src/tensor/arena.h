@@ -1,9 +1,10 @@
 // Placement of a step's memory in one address range, booked by bucket.
 //
-// An Arena hands out blocks of a range that a device reserved once. Placement is a pure function of the sequence
-// of alloc and free calls (best fit, lowest address first, neighbours merged), so the same calls over a virtual
-// range on meta give the same addresses, and memory never depends on time. The ledger books the exact bytes asked
-// for; high_water() is the end of the highest block ever placed: what the range must hold, holes included.
+// An Arena hands out blocks of a range that a device reserved once. Placement is a pure function of the
+// sequence of alloc and free calls (best fit, lowest address first, neighbours merged), so the same calls
+// over a virtual range on meta give the same addresses, and memory never depends on time. The ledger books
+// the exact bytes asked for; high_water() is the end of the highest block ever placed: what the range must
+// hold, holes included.
 #pragma once
 #include <utility>
 #include <vector>
@@ -37,7 +38,8 @@ class Arena {
   };
   std::byte* base_;
   int64_t capacity_, high_water_ = 0, live_ = 0;
-  std::vector<Hole> holes_;  // sorted by begin, never adjacent; capacity is kept, so steady steps allocate nothing
+  std::vector<Hole>
+      holes_;  // sorted by begin, never adjacent; capacity is kept, so steady steps allocate nothing
   Ledger ledger_;
 };
 

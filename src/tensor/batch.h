@@ -4,11 +4,12 @@
 
 namespace trireme {
 
-// The caller keeps it alive until the backward pass of the microbatch is done. All three are i32 [sequences, seq].
+// The caller keeps it alive until the backward pass of the microbatch is done. All three are i32 [sequences,
+// seq].
 struct BatchView {
   Tensor tokens;
-  Tensor targets;        // next tokens; -1 = no loss at this place
-  Tensor positions;      // position of each token, for rope and learned positions
+  Tensor targets;    // next tokens; -1 = no loss at this place
+  Tensor positions;  // position of each token, for rope and learned positions
   int64_t sequences = 0, seq = 0;
   int64_t rows() const { return sequences * seq; }
 };

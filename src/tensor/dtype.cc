@@ -11,8 +11,12 @@ constexpr std::array<std::pair<std::string_view, int>, 8> kTypes = {
     {{"f64", 8}, {"f32", 4}, {"bf16", 2}, {"f16", 2}, {"i32", 4}, {"i64", 8}, {"u16", 2}, {"u8", 1}}};
 }
 
-int64_t size_of(DType t) { return kTypes[size_t(t)].second; }
-std::string_view name_of(DType t) { return kTypes[size_t(t)].first; }
+int64_t size_of(DType t) {
+  return kTypes[size_t(t)].second;
+}
+std::string_view name_of(DType t) {
+  return kTypes[size_t(t)].first;
+}
 DType dtype_from_name(std::string_view name) {
   for (size_t i = 0; i < kTypes.size(); i++)
     if (kTypes[i].first == name) return DType(i);

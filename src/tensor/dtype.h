@@ -9,8 +9,8 @@ namespace trireme {
 
 enum class DType : uint8_t { f64, f32, bf16, f16, i32, i64, u16, u8 };
 
-int64_t size_of(DType);                // bytes per element
-std::string_view name_of(DType);       // "f32"
+int64_t size_of(DType);                   // bytes per element
+std::string_view name_of(DType);          // "f32"
 DType dtype_from_name(std::string_view);  // bad_request on an unknown name
 
 // bfloat16: the upper half of an f32. Conversion from f32 rounds to nearest, ties to even; NaN stays NaN.
@@ -30,11 +30,17 @@ static_assert(sizeof(bf16) == 2);
 
 template <class T>
 inline constexpr DType dtype_of = DType::u8;
-template <> inline constexpr DType dtype_of<double> = DType::f64;
-template <> inline constexpr DType dtype_of<float> = DType::f32;
-template <> inline constexpr DType dtype_of<bf16> = DType::bf16;
-template <> inline constexpr DType dtype_of<int32_t> = DType::i32;
-template <> inline constexpr DType dtype_of<int64_t> = DType::i64;
-template <> inline constexpr DType dtype_of<uint16_t> = DType::u16;
+template <>
+inline constexpr DType dtype_of<double> = DType::f64;
+template <>
+inline constexpr DType dtype_of<float> = DType::f32;
+template <>
+inline constexpr DType dtype_of<bf16> = DType::bf16;
+template <>
+inline constexpr DType dtype_of<int32_t> = DType::i32;
+template <>
+inline constexpr DType dtype_of<int64_t> = DType::i64;
+template <>
+inline constexpr DType dtype_of<uint16_t> = DType::u16;
 
 }  // namespace trireme

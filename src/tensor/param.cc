@@ -8,10 +8,11 @@ Param* ParamSet::find(std::string_view name) {
   auto it = std::find_if(params.begin(), params.end(), [&](const Param& p) { return p.decl.name == name; });
   return it == params.end() ? nullptr : &*it;
 }
-const Param* ParamSet::find(std::string_view name) const { return const_cast<ParamSet*>(this)->find(name); }
+const Param* ParamSet::find(std::string_view name) const {
+  return const_cast<ParamSet*>(this)->find(name);
+}
 
 ParamSet lay_out(std::span<const ParamDecl> decls, const Mesh& mesh, int rank) {
-  constexpr int64_t kGroupAlign = 64;  // elements
   ParamSet set;
   for (const ParamDecl& d : decls) {
     if (!d.tied_to.empty()) continue;
@@ -19,9 +20,7 @@ ParamSet lay_out(std::span<const ParamDecl> decls, const Mesh& mesh, int rank) {
     Param p;
     p.decl = d;
     p.box = local_slice(d.global, d.shard, mesh, rank);
-    if (!d.follows) set.flat_size = (set.flat_size + kGroupAlign - 1) / kGroupAlign * kGroupAlign;
-    p.offset = set.flat_size;
-    set.flat_size += p.numel();
+    p.offset = set.numel;
     set.numel += p.numel();
     set.params.push_back(std::move(p));
   }

@@ -24,7 +24,6 @@ struct ParamDecl {
   bool decay = true;           // weight decay: tensors of two or more dims
   std::string tied_to;         // not empty: shares that parameter's storage, and is never stored itself
   std::vector<Axis> sum_grad;  // axes on which the gradient is a partial sum
-  bool follows = false;        // stored right behind the declaration before it, so that both are one matrix
 };
 
 // A parameter on this rank. Weight and grad are views into flat buffers (row-major box, same offset in each).
@@ -39,19 +38,19 @@ struct Param {
   int64_t numel() const { return box.extent.numel(); }
 };
 
-// The parameters of a rank in declaration order. Flat buffers hold `flat_size` elements; gaps (each group of
-// `follows` starts on a multiple of 64 elements) are zero and stay zero.
+// The parameters of a rank in declaration order, dense: flat buffers hold `numel` elements, one box behind
+// the other.
 struct ParamSet {
   std::vector<Param> params;
-  int64_t flat_size = 0;  // elements, gaps included
-  int64_t numel = 0;      // elements of parameters
+  int64_t numel = 0;
 
   Param* find(std::string_view name);
   const Param* find(std::string_view name) const;
 };
 
-// Lays the boxes out one behind the other; tied declarations get no storage (their Param is the one they are tied
-// to). Weight and grad views are null until the runtime binds memory.
+// Lays the boxes out one behind the other, so that neighbours (q, k, v; gate, up) are one matrix; tied
+// declarations get no storage (their Param is the one they are tied to). Weight and grad views are null until
+// the runtime binds memory.
 ParamSet lay_out(std::span<const ParamDecl>, const Mesh&, int rank);
 
 // A tensor of the state that an optimizer keeps per parameter ("exp_avg"): planner and checkpoint know it.

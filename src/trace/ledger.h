@@ -13,8 +13,9 @@ inline constexpr std::array<std::string_view, kBuckets> kBucketNames = {"weights
                                                                         "activations", "comm",  "scratch"};
 using BucketBytes = std::array<int64_t, kBuckets>;
 
-// Bytes booked now, the peak of each bucket, and the peak of the total with its composition (peaks by bucket do
-// not add up to it). Exact requested bytes: alignment and holes are the arena's placement, not booked here.
+// Bytes booked now, the peak of each bucket, and the peak of the total with its composition (peaks by bucket
+// do not add up to it). Exact requested bytes: alignment and holes are the arena's placement, not booked
+// here.
 class Ledger {
  public:
   void book(Bucket b, int64_t bytes) {

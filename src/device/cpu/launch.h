@@ -11,8 +11,9 @@ struct Context {
   int threads = 1;  // of this rank
 };
 
-// Runs f(begin, end, thread) over [0, n) cut into at most `threads` contiguous pieces, each but the last a multiple
-// of `grain`. Inline when one piece is enough. f must not throw: collect what was wrong and throw after.
+// Runs f(begin, end, thread) over [0, n) cut into at most `threads` contiguous pieces, each but the last a
+// multiple of `grain`. Inline when one piece is enough. f must not throw: collect what was wrong and throw
+// after.
 template <class F>
 void parallel_for(const Context& ctx, int64_t n, int64_t grain, F&& f) {
   int64_t blocks = (n + grain - 1) / grain;
@@ -30,8 +31,8 @@ void parallel_for(const Context& ctx, int64_t n, int64_t grain, F&& f) {
 
 // launch: arguments were checked. scratch: as many bytes as scratch_bytes asked for (null if none).
 // scratch_bytes: a function of shapes, types and threads alone; no data is touched, so meta calls it too.
-#define TRIREME_CPU_OP(Args)                                                  \
-  void launch(const Args&, const Tensor& scratch, const Context&);            \
+#define TRIREME_CPU_OP(Args)                                       \
+  void launch(const Args&, const Tensor& scratch, const Context&); \
   int64_t scratch_bytes(const Args&, const Context&);
 TRIREME_OPS(TRIREME_CPU_OP)
 #undef TRIREME_CPU_OP

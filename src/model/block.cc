@@ -1,0 +1,63 @@
+#include "model/block.h"
+
+namespace trireme {
+
+Block::Block(std::string name, Norm norm1, Attention attn, Norm norm2, Mlp mlp)
+    : name_(std::move(name)),
+      attn_name_(name_ + ".attn"),
+      mlp_name_(name_ + ".mlp"),
+      norm1_(std::move(norm1)),
+      attn_(std::move(attn)),
+      norm2_(std::move(norm2)),
+      mlp_(std::move(mlp)) {}
+
+void Block::declare(std::vector<ParamDecl>& decls) const {
+  norm1_.declare(decls);
+  attn_.declare(decls);
+  norm2_.declare(decls);
+  mlp_.declare(decls);
+}
+void Block::bind(ParamSet& set) {
+  norm1_.bind(set);
+  attn_.bind(set);
+  norm2_.bind(set);
+  mlp_.bind(set);
+}
+
+Owned Block::forward(Ctx& ctx, const Tensor& x, Saved& saved) {
+  ctx.layer = attn_name_;
+  Owned n1 = norm1_.forward(ctx, x, saved);
+  Owned mid = attn_.forward(ctx, *n1, x, saved);
+  ctx.layer = mlp_name_;
+  Owned n2 = norm2_.forward(ctx, *mid, saved);
+  Owned y = mlp_.forward(ctx, *n2, *mid, saved);
+  saved.keep(this, "n1", std::move(n1));
+  saved.keep(this, "mid", std::move(mid));
+  saved.keep(this, "n2", std::move(n2));
+  return y;
+}
+
+Owned Block::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved) {
+  ctx.layer = mlp_name_;
+  Owned dn2 = mlp_.backward_input(ctx, dy, saved);
+  Owned dmid = norm2_.backward_input(ctx, *dn2, saved, dy);
+  dn2.reset();
+  saved.drop(this, "mid");
+  ctx.layer = attn_name_;
+  Owned dn1 = attn_.backward_input(ctx, *dmid, saved);
+  Owned dx = norm1_.backward_input(ctx, *dn1, saved, *dmid);
+  saved.keep(this, "dmid", std::move(dmid));
+  return dx;
+}
+
+void Block::backward_weight(Ctx& ctx, Saved& saved) {
+  ctx.layer = mlp_name_;
+  mlp_.backward_weight(ctx, saved);
+  norm2_.backward_weight(ctx, saved);
+  ctx.layer = attn_name_;
+  attn_.backward_weight(ctx, saved);
+  norm1_.backward_weight(ctx, saved);
+  saved.drop_all(this);
+}
+
+}  // namespace trireme

@@ -1,0 +1,27 @@
+// A transformer block: x + attention(norm(x)), then + mlp(norm(.)).
+#pragma once
+#include "model/attention.h"
+#include "model/mlp.h"
+#include "model/norm.h"
+
+namespace trireme {
+
+class Block : public Layer {
+ public:
+  Block(std::string name, Norm norm1, Attention, Norm norm2, Mlp);
+  std::string_view name() const override { return name_; }
+  void declare(std::vector<ParamDecl>&) const override;
+  void bind(ParamSet&) override;
+  Owned forward(Ctx&, const Tensor& x, Saved&) override;
+  Owned backward_input(Ctx&, const Tensor& dy, Saved&) override;
+  void backward_weight(Ctx&, Saved&) override;
+
+ private:
+  std::string name_, attn_name_, mlp_name_;
+  Norm norm1_;
+  Attention attn_;
+  Norm norm2_;
+  Mlp mlp_;
+};
+
+}  // namespace trireme

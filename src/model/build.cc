@@ -1,0 +1,68 @@
+#include "model/build.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "model/block.h"
+#include "model/embedding.h"
+#include "model/head.h"
+
+namespace trireme {
+namespace {
+
+Norm make_norm(const ModelSpec& m, std::string name) {
+  return Norm(std::move(name), m.norm == "layer" ? NormKind::layer : NormKind::rms, m.hidden,
+              float(m.norm_eps));
+}
+
+Activation activation_of(const ModelSpec& m) {
+  if (m.activation == "swiglu") return Activation::swiglu;
+  return m.activation == "gelu_tanh" ? Activation::gelu_tanh : Activation::gelu_erf;
+}
+
+std::unique_ptr<Layer> make_block(const ModelSpec& m, int64_t i, const RopeTable* rope) {
+  std::string name = fmt::format("blocks.{}", i);
+  // Projections back into the residual stream start smaller, so its variance does not grow with depth
+  // (GPT-2).
+  float std = float(m.init_std), out_std = float(m.init_std / std::sqrt(2.0 * double(m.layers)));
+  Attention::Sizes sizes{.hidden = m.hidden,
+                         .heads = m.heads,
+                         .kv_heads = m.kv_heads,
+                         .head_dim = m.head_dim,
+                         .bias = m.attn_bias,
+                         .init_std = std,
+                         .out_init_std = out_std};
+  return std::make_unique<Block>(
+      name, make_norm(m, name + ".norm1"), Attention(name + ".attn", sizes, rope),
+      make_norm(m, name + ".norm2"),
+      Mlp(name + ".mlp", activation_of(m), m.hidden, m.ffn, m.mlp_bias, std, out_std));
+}
+
+}  // namespace
+
+std::vector<ParamDecl> Stage::declare() const {
+  std::vector<ParamDecl> decls;
+  for (auto& l : layers) l->declare(decls);
+  return decls;
+}
+
+void Stage::bind(ParamSet& set) {
+  for (auto& l : layers) l->bind(set);
+}
+
+Stage build_stage(const ModelSpec& m, const StageRange& range) {
+  Stage stage;
+  if (m.positions == "rope") stage.rope = std::make_unique<RopeTable>();
+  int64_t learned = m.positions == "learned" ? m.max_positions : 0;
+  if (range.embedding)
+    stage.layers.push_back(std::make_unique<Embedding>(m.vocab, m.hidden, learned, float(m.init_std)));
+  for (int64_t i = range.first; i < range.last; i++)
+    stage.layers.push_back(make_block(m, i, stage.rope.get()));
+  if (range.head)
+    stage.layers.push_back(
+        std::make_unique<Head>(make_norm(m, "norm"), m.vocab, m.hidden, m.tied, float(m.init_std)));
+  return stage;
+}
+
+}  // namespace trireme

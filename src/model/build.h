@@ -1,0 +1,26 @@
+// From the numbers of a ModelSpec to the layers of one pipeline stage.
+#pragma once
+#include "model/attention.h"
+#include "spec/model_spec.h"
+
+namespace trireme {
+
+// Which layers a stage holds: blocks [first, last), the embedding before them, the head behind them.
+struct StageRange {
+  int64_t first = 0, last = 0;
+  bool embedding = true, head = true;
+};
+
+// Layers in the order data travels. They share the rope table, whose memory the runtime binds.
+struct Stage {
+  std::unique_ptr<RopeTable> rope;  // null with learned positions
+  std::vector<std::unique_ptr<Layer>> layers;
+
+  std::vector<ParamDecl> declare() const;
+  void bind(ParamSet&);
+};
+
+// The spec is resolved: heads, kv_heads, head_dim, ffn and max_positions are numbers.
+Stage build_stage(const ModelSpec&, const StageRange&);
+
+}  // namespace trireme

@@ -1,0 +1,39 @@
+// Final norm, output projection and loss: the last layer of the last stage.
+#pragma once
+#include "model/norm.h"
+
+namespace trireme {
+
+// Cross-entropy is fused with its gradient, and logits are never stored whole in f32:
+// - bf16: logits are computed once, stored in bf16 and overwritten by their gradient in place;
+// - f32: kRows rows of logits at a time live in one scratch block; each block's input gradient is kept [N,
+// hidden],
+//   and its share of the weight gradient is summed into a buffer [vocab, hidden] of the microbatch, which
+//   backward_weight adds to the gradient. So the weight's sum over microbatches keeps the order of the W
+//   actions.
+class Head : public Layer {
+ public:
+  static constexpr int64_t kRows = 512;
+
+  Head(Norm norm, int64_t vocab, int64_t hidden, bool tied, float init_std);
+  std::string_view name() const override { return "head"; }
+  void declare(std::vector<ParamDecl>&) const override;
+  void bind(ParamSet&) override;
+  Owned forward(Ctx&, const Tensor& x,
+                Saved&) override;  // fills ctx.token_loss or ctx.logits, returns nothing
+  Owned backward_input(Ctx&, const Tensor& dy, Saved&) override;  // dy is ignored
+  void backward_weight(Ctx&, Saved&) override;
+
+ private:
+  void whole(Ctx&, Owned n, Saved&) const;
+  void by_blocks(Ctx&, Owned n, Saved&) const;
+  void cross_entropy(Ctx&, const Tensor& logits, int64_t first_row) const;
+
+  Norm norm_;
+  int64_t vocab_, hidden_;
+  bool tied_;
+  float init_std_;
+  Param* weight_ = nullptr;
+};
+
+}  // namespace trireme

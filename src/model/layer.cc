@@ -1,0 +1,45 @@
+#include "model/layer.h"
+
+#include <algorithm>
+
+namespace trireme {
+
+const Saved::Entry* Saved::find(const void* layer, std::string_view name) const {
+  for (const Entry& e : entries_)
+    if (e.layer == layer && e.name == name) return &e;
+  return nullptr;
+}
+void Saved::keep(const void* layer, std::string_view name, Owned t) {
+  require(find(layer, name) == nullptr, "a saved tensor was kept twice");
+  Tensor view = *t;
+  entries_.push_back({layer, name, std::move(t), view});
+}
+void Saved::borrow(const void* layer, std::string_view name, const Tensor& t) {
+  require(find(layer, name) == nullptr, "a saved tensor was kept twice");
+  entries_.push_back({layer, name, Owned(), t});
+}
+Tensor Saved::get(const void* layer, std::string_view name) const {
+  const Entry* e = find(layer, name);
+  require(e != nullptr, "a saved tensor is missing: backward before forward, or after it was dropped");
+  return e->view;
+}
+bool Saved::has(const void* layer, std::string_view name) const {
+  return find(layer, name) != nullptr;
+}
+void Saved::drop(const void* layer, std::string_view name) {
+  std::erase_if(entries_, [&](const Entry& e) { return e.layer == layer && e.name == name; });
+}
+void Saved::drop_all(const void* layer) {
+  std::erase_if(entries_, [&](const Entry& e) { return e.layer == layer; });
+}
+
+void add_gradient(Ctx& ctx, Param& p, const Tensor& contribution) {
+  Tensor grad(p.grad.data, contribution.shape, p.grad.dtype);
+  if (p.grad_started)
+    ctx.k.run(AddArgs{.a = grad, .b = contribution, .y = grad}, ctx.compute);
+  else
+    ctx.k.run(CastArgs{.src = contribution, .dst = grad}, ctx.compute);
+  p.grad_started = true;
+}
+
+}  // namespace trireme

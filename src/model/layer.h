@@ -1,0 +1,76 @@
+// What a layer is: parameters declared once, and maths in three passes.
+#pragma once
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "device/device.h"
+#include "tensor/arena.h"
+#include "tensor/batch.h"
+#include "tensor/param.h"
+
+namespace trireme {
+
+// What differs between one use of a layer and the next: training and generation, this microbatch and that.
+struct Ctx {
+  Device& device;
+  Kernels& k;
+  Arena& arena;
+  Stream compute;
+  DType dtype = DType::f32;  // compute type: weights and activations
+  BatchView batch;
+  bool backward = true;     // will a backward pass follow?
+  float grad_scale = 1;     // gradient of one token's loss: loss scale / target tokens of the global batch
+  Tensor token_loss;        // f32 [rows], written by the head; or, when `logits` is set,
+  Tensor logits;            // f32 or compute dtype [rows, vocab], written by the head in place of a loss
+  std::string_view& layer;  // which layer runs now, for traces and errors
+
+  Owned activation(const Shape& s, DType t) { return Owned(arena, Bucket::activations, s, t); }
+  Owned activation(const Shape& s) { return activation(s, dtype); }
+};
+
+// What one microbatch keeps between passes. Keys are (layer object, name literal); owned tensors go back to
+// the arena when dropped. Capacity is kept over clear(), so steady steps allocate nothing.
+class Saved {
+ public:
+  void keep(const void* layer, std::string_view name, Owned t);
+  // Remembers a tensor that someone else keeps alive until the layer's backward_weight is done.
+  void borrow(const void* layer, std::string_view name, const Tensor& t);
+  Tensor get(const void* layer, std::string_view name) const;
+  bool has(const void* layer, std::string_view name) const;
+  void drop(const void* layer, std::string_view name);
+  void drop_all(const void* layer);
+  void clear() { entries_.clear(); }
+  bool empty() const { return entries_.empty(); }
+
+ private:
+  struct Entry {
+    const void* layer;
+    std::string_view name;
+    Owned owned;
+    Tensor view;
+  };
+  const Entry* find(const void* layer, std::string_view name) const;
+  std::vector<Entry> entries_;
+};
+
+// The three passes. x and dy belong to the caller, who keeps them alive until backward_weight is done (layers
+// keep views of them). Activations are [rows, features] with rows = sequences * seq.
+class Layer {
+ public:
+  virtual ~Layer() = default;
+  virtual std::string_view name() const = 0;
+  // The only source of parameter names, shapes, sharding and initial values.
+  virtual void declare(std::vector<ParamDecl>&) const = 0;
+  virtual void bind(ParamSet&) = 0;  // after memory was bound to the set; the set outlives the layer
+  virtual Owned forward(Ctx&, const Tensor& x, Saved&) = 0;
+  // The critical path: returns dx and keeps only what backward_weight needs.
+  virtual Owned backward_input(Ctx&, const Tensor& dy, Saved&) = 0;
+  // Adds into the gradients and drops the rest.
+  virtual void backward_weight(Ctx&, Saved&) = 0;
+};
+
+// Adds one microbatch's contribution, computed in f32, into a gradient of f32 or bf16.
+void add_gradient(Ctx&, Param&, const Tensor& contribution);
+
+}  // namespace trireme

@@ -1,0 +1,70 @@
+#include "model/mlp.h"
+
+namespace trireme {
+namespace {
+
+std::vector<Linear::Part> up_parts(const std::string& name, Activation act, int64_t ffn) {
+  if (act == Activation::swiglu) return {{name + ".gate", ffn}, {name + ".up", ffn}};
+  return {{name + ".up", ffn}};
+}
+
+}  // namespace
+
+Mlp::Mlp(const std::string& name, Activation act, int64_t hidden, int64_t ffn, bool bias, float init_std,
+         float out_init_std)
+    : act_(act),
+      ffn_(ffn),
+      up_(up_parts(name, act, ffn), hidden, bias, init_std),
+      down_({{name + ".down", hidden}}, ffn, bias, out_init_std) {}
+
+void Mlp::declare(std::vector<ParamDecl>& decls) const {
+  up_.declare(decls);
+  down_.declare(decls);
+}
+void Mlp::bind(ParamSet& set) {
+  up_.bind(set);
+  down_.bind(set);
+}
+
+Owned Mlp::forward(Ctx& ctx, const Tensor& x, const Tensor& residual, Saved& saved) const {
+  Owned u = up_.forward(ctx, x, saved);
+  Owned a = ctx.activation({x.rows(), ffn_});
+  if (act_ == Activation::swiglu)
+    ctx.k.run(SwigluArgs{.gate = u->narrow(1, 0, ffn_), .up = u->narrow(1, ffn_, ffn_), .y = *a},
+              ctx.compute);
+  else
+    ctx.k.run(GeluArgs{.x = *u, .y = *a, .tanh_approx = act_ == Activation::gelu_tanh}, ctx.compute);
+  Owned y = down_.forward(ctx, *a, saved, residual);
+  saved.keep(this, "u", std::move(u));
+  saved.keep(this, "a", std::move(a));
+  return y;
+}
+
+Owned Mlp::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved) const {
+  Owned da = down_.backward_input(ctx, dy, saved);
+  Tensor u = saved.get(this, "u");
+  Owned du = ctx.activation(u.shape);
+  if (act_ == Activation::swiglu)
+    ctx.k.run(SwigluBackwardArgs{.gate = u.narrow(1, 0, ffn_),
+                                 .up = u.narrow(1, ffn_, ffn_),
+                                 .dy = *da,
+                                 .dgate = du->narrow(1, 0, ffn_),
+                                 .dup = du->narrow(1, ffn_, ffn_)},
+              ctx.compute);
+  else
+    ctx.k.run(GeluBackwardArgs{.x = u, .dy = *da, .dx = *du, .tanh_approx = act_ == Activation::gelu_tanh},
+              ctx.compute);
+  da.reset();
+  saved.drop(this, "u");
+  Owned dx = up_.backward_input(ctx, *du, saved);
+  saved.keep(this, "du", std::move(du));
+  return dx;
+}
+
+void Mlp::backward_weight(Ctx& ctx, Saved& saved) const {
+  down_.backward_weight(ctx, saved);
+  up_.backward_weight(ctx, saved);
+  saved.drop_all(this);
+}
+
+}  // namespace trireme

@@ -1,0 +1,26 @@
+// The feed-forward layer: up -> gelu -> down (GPT-2), or silu(gate) * up -> down (llama).
+#pragma once
+#include "model/linear.h"
+
+namespace trireme {
+
+enum class Activation : uint8_t { gelu_tanh, gelu_erf, swiglu };
+
+class Mlp {
+ public:
+  Mlp(const std::string& name, Activation, int64_t hidden, int64_t ffn, bool bias, float init_std,
+      float out_init_std);
+  void declare(std::vector<ParamDecl>&) const;
+  void bind(ParamSet&);
+  // x [N, hidden] -> residual + mlp(x).
+  Owned forward(Ctx&, const Tensor& x, const Tensor& residual, Saved&) const;
+  Owned backward_input(Ctx&, const Tensor& dy, Saved&) const;
+  void backward_weight(Ctx&, Saved&) const;
+
+ private:
+  Activation act_;
+  int64_t ffn_;
+  Linear up_, down_;  // up_ holds gate and up side by side when gated
+};
+
+}  // namespace trireme

@@ -1,0 +1,91 @@
+#include "model/norm.h"
+
+namespace trireme {
+
+Norm::Norm(std::string name, NormKind kind, int64_t features, float eps)
+    : name_(std::move(name)), kind_(kind), features_(features), eps_(eps) {}
+
+void Norm::declare(std::vector<ParamDecl>& decls) const {
+  ParamDecl d{.name = name_ + ".weight",
+              .global = {features_},
+              .shard = {},
+              .init = {Init::Kind::ones},
+              .decay = false,
+              .tied_to = {},
+              .sum_grad = {}};
+  decls.push_back(d);
+  if (kind_ == NormKind::layer) {
+    d.name = name_ + ".bias";
+    d.init = {};
+    decls.push_back(d);
+  }
+}
+
+void Norm::bind(ParamSet& set) {
+  weight_ = set.find(name_ + ".weight");
+  bias_ = kind_ == NormKind::layer ? set.find(name_ + ".bias") : nullptr;
+}
+
+Owned Norm::forward(Ctx& ctx, const Tensor& x, Saved& saved) const {
+  int64_t n = x.rows();
+  Owned y = ctx.activation({n, features_}), rstd = ctx.activation({n}, DType::f32);
+  if (kind_ == NormKind::layer) {
+    Owned mean = ctx.activation({n}, DType::f32);
+    ctx.k.run(LayerNormArgs{.x = x,
+                            .weight = weight_->weight,
+                            .bias = bias_->weight,
+                            .y = *y,
+                            .mean = *mean,
+                            .rstd = *rstd,
+                            .eps = eps_},
+              ctx.compute);
+    saved.keep(this, "mean", std::move(mean));
+  } else {
+    ctx.k.run(RmsNormArgs{.x = x, .weight = weight_->weight, .y = *y, .rstd = *rstd, .eps = eps_},
+              ctx.compute);
+  }
+  saved.keep(this, "rstd", std::move(rstd));
+  saved.borrow(this, "x", x);
+  return y;
+}
+
+Owned Norm::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved, const Tensor& add) const {
+  Tensor x = saved.get(this, "x"), rstd = saved.get(this, "rstd");
+  Owned dx = ctx.activation({x.rows(), features_}), dweight = ctx.activation({features_}, DType::f32);
+  if (kind_ == NormKind::layer) {
+    Owned dbias = ctx.activation({features_}, DType::f32);
+    ctx.k.run(LayerNormBackwardArgs{.dy = dy,
+                                    .x = x,
+                                    .weight = weight_->weight,
+                                    .mean = saved.get(this, "mean"),
+                                    .rstd = rstd,
+                                    .add = add,
+                                    .dx = *dx,
+                                    .dweight = *dweight,
+                                    .dbias = *dbias},
+              ctx.compute);
+    saved.keep(this, "dbias", std::move(dbias));
+  } else {
+    ctx.k.run(RmsNormBackwardArgs{.dy = dy,
+                                  .x = x,
+                                  .weight = weight_->weight,
+                                  .rstd = rstd,
+                                  .add = add,
+                                  .dx = *dx,
+                                  .dweight = *dweight},
+              ctx.compute);
+  }
+  saved.keep(this, "dweight", std::move(dweight));
+  saved.drop(this, "mean");
+  saved.drop(this, "rstd");
+  saved.drop(this, "x");
+  return dx;
+}
+
+void Norm::backward_weight(Ctx& ctx, Saved& saved) const {
+  add_gradient(ctx, *weight_, saved.get(this, "dweight"));
+  if (bias_) add_gradient(ctx, *bias_, saved.get(this, "dbias"));
+  saved.drop_all(this);
+}
+
+}  // namespace trireme

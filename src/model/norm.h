@@ -1,0 +1,33 @@
+// Layer and root-mean-square normalisation as layers see them.
+#pragma once
+#include <string>
+
+#include "model/layer.h"
+
+namespace trireme {
+
+enum class NormKind : uint8_t { layer, rms };
+
+class Norm {
+ public:
+  Norm(std::string name, NormKind kind, int64_t features, float eps);
+  void declare(std::vector<ParamDecl>&) const;
+  void bind(ParamSet&);
+
+  // x [N, C] -> y [N, C]; x stays alive until backward_input.
+  Owned forward(Ctx&, const Tensor& x, Saved&) const;
+  // dx = gradient + add (the residual branch's, optional). The weights' share of this microbatch is computed
+  // here, as f32 [C], and added to the gradients by backward_weight: x is free after this pass.
+  Owned backward_input(Ctx&, const Tensor& dy, Saved&, const Tensor& add = {}) const;
+  void backward_weight(Ctx&, Saved&) const;
+
+ private:
+  std::string name_;
+  NormKind kind_;
+  int64_t features_;
+  float eps_;
+  Param* weight_ = nullptr;
+  Param* bias_ = nullptr;
+};
+
+}  // namespace trireme

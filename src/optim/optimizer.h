@@ -1,0 +1,38 @@
+// Sharded updates of weights from gradients.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "device/device.h"
+#include "tensor/param.h"
+
+namespace trireme {
+
+// The flat buffers of a rank, each `ParamSet::numel` long in the order of the set.
+struct FlatState {
+  Tensor weights;             // compute dtype
+  Tensor grads;               // f32 or bf16
+  Tensor master;              // f32; the weights themselves when the compute dtype is f32
+  std::vector<Tensor> state;  // as Optimizer::state() declares
+};
+
+struct UpdateInput {
+  double lr = 0;
+  int64_t step = 1;      // from 1
+  float grad_scale = 1;  // clipping and loss scale, applied to each gradient
+};
+
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+  virtual std::vector<StateDecl> state() const = 0;  // per parameter element: planner and checkpoint read it
+  virtual void step(Kernels&, const ParamSet&, const FlatState&, const UpdateInput&, Stream) = 0;
+};
+
+struct AdamWOptions {
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
+};
+// Weight decay acts on parameters declared with `decay` (two or more dims).
+std::unique_ptr<Optimizer> make_adamw(const AdamWOptions&);
+
+}  // namespace trireme

@@ -1,0 +1,70 @@
+#include "runtime/booking.h"
+
+#include <algorithm>
+
+namespace trireme {
+namespace {
+
+constexpr int64_t kEndless = int64_t(1) << 52;
+
+class OpCounter : public OpObserver {
+ public:
+  void after(std::string_view op, const Cost& cost, const Outputs&) override {
+    auto it = std::find_if(ops.begin(), ops.end(), [&](const OpTotal& t) { return t.op == op; });
+    if (it == ops.end())
+      it = ops.insert(ops.end(), OpTotal{.op = std::string(op), .launches = 0, .cost = {}});
+    it->launches++;
+    it->cost += cost;
+  }
+  std::vector<OpTotal> ops;
+};
+
+std::unique_ptr<Device> meta(int threads) {
+  return make_device("meta", {.threads = threads, .models = "cpu"});
+}
+void nothing(int64_t, int64_t, const HostBatch&) {}
+
+// The longest sequence wants the most of every tensor, but placement may differ for others: try a spread.
+void try_lengths(StageRunner& r, int64_t seq_len) {
+  std::vector<float> out;
+  for (int64_t s = seq_len; s >= 1; s = s > 64 ? s - std::max<int64_t>(1, seq_len / 64) : s - 1) {
+    std::vector<int32_t> tokens(static_cast<size_t>(s));
+    r.logits(tokens, out);
+  }
+}
+
+}  // namespace
+
+Booking book_training(const RunSpec& run, const Schedule& schedule, int threads) {
+  auto device = meta(threads);
+  StageRunner r(run, RunMode::train, *device, kEndless);
+  OpCounter counter;
+  device->kernels().observe(&counter);
+  device->kernels().restart_counts();
+  r.restart_peaks();
+  r.step(schedule.ranks.at(0), 1, run.tokens_per_step(), nothing);
+  Booking b;
+  b.parameters = r.params().numel;
+  b.peak = r.arena().ledger().peaks();
+  b.at_peak = r.arena().ledger().at_peak();
+  b.peak_total = r.arena().ledger().peak_total();
+  b.total = device->kernels().total();
+  b.launches = device->kernels().launches();
+  device->kernels().observe(nullptr);
+  b.ops = std::move(counter.ops);
+  std::stable_sort(b.ops.begin(), b.ops.end(),
+                   [](const OpTotal& x, const OpTotal& y) { return x.cost.flops > y.cost.flops; });
+  r.evaluate(run.batch.micro, run.data.seq_len, nothing);
+  b.arena_bytes = r.arena().high_water();
+  return b;
+}
+
+int64_t book_inference(const RunSpec& run, int threads) {
+  auto device = meta(threads);
+  StageRunner r(run, RunMode::infer, *device, kEndless);
+  r.evaluate(run.batch.micro, run.data.seq_len, nothing);
+  try_lengths(r, run.data.seq_len);
+  return r.arena().high_water();
+}
+
+}  // namespace trireme

@@ -1,0 +1,33 @@
+// What a step takes, found by running the real layers and the real schedule on meta: no data, the same code.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "runtime/stage_runner.h"
+
+namespace trireme {
+
+struct OpTotal {
+  std::string op;
+  int64_t launches = 0;
+  Cost cost;
+};
+
+struct Booking {
+  int64_t parameters = 0;
+  BucketBytes peak{};     // of a step, by bucket
+  BucketBytes at_peak{};  // what the peak of the total was made of
+  int64_t peak_total = 0;
+  int64_t arena_bytes =
+      0;       // the range that holds a step, an evaluation and a one-sequence forward, holes included
+  Cost total;  // of a step
+  int64_t launches = 0;
+  std::vector<OpTotal> ops;  // of a step, by kind, most FLOPs first
+};
+
+// threads: of the rank, because kernels' scratch depends on it.
+Booking book_training(const RunSpec&, const Schedule&, int threads);
+// Weights only, one sequence forward at a time, every length up to seq_len.
+int64_t book_inference(const RunSpec&, int threads);
+
+}  // namespace trireme

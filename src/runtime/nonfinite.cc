@@ -1,0 +1,26 @@
+#include "runtime/nonfinite.h"
+
+namespace trireme {
+
+NonfiniteFinder::NonfiniteFinder(Device& device, const Tensor& count, int64_t step,
+                                 const std::string_view& layer)
+    : device_(device), count_(count), step_(step), layer_(layer) {}
+
+void NonfiniteFinder::after(std::string_view op, const Cost&, const Outputs& outputs) {
+  Kernels& k = device_.kernels();
+  OpObserver* self = k.observe(nullptr);
+  for (int i = 0; i < outputs.n; i++) {
+    const Tensor& t = outputs.t[i];
+    if (!t || (t.dtype != DType::f32 && t.dtype != DType::bf16 && t.dtype != DType::f64)) continue;
+    int64_t bad = 0;
+    device_.upload(count_, &bad);
+    k.run(CountNonfiniteArgs{.x = t, .count = count_});
+    device_.download(&bad, count_);
+    if (bad > 0)
+      run_failed("step {}: {} of {} values are not finite, first in the output of {} in layer {}", step_, bad,
+                 t.numel(), op, layer_);
+  }
+  k.observe(self);
+}
+
+}  // namespace trireme

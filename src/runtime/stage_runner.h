@@ -1,0 +1,118 @@
+// The only interpreter of schedule actions: the same class trains on cpu, prices on meta, evaluates and
+// generates.
+#pragma once
+#include <array>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/build.h"
+#include "optim/grad_norm.h"
+#include "optim/lr_schedule.h"
+#include "optim/optimizer.h"
+#include "schedule/schedule.h"
+#include "spec/run_spec.h"
+
+namespace trireme {
+
+// Host buffers of one microbatch, [sequences * seq] each, filled by the data side.
+struct HostBatch {
+  std::span<int32_t> tokens, targets, positions;
+};
+// A pure function of (step, microbatch). It must not allocate.
+using FillBatch = std::function<void(int64_t step, int64_t mb, const HostBatch&)>;
+
+struct StepResult {
+  double loss = 0;       // sum of token losses of the global batch / number of its targets
+  double grad_norm = 0;  // before clipping
+  double lr = 0;
+  int64_t tokens = 0;  // targets of the step
+  double seconds = 0;
+  // Where they went: waiting for data, F, B (or I and W), the gradient norm, the update.
+  double data_s = 0, forward_s = 0, backward_s = 0, norm_s = 0, update_s = 0;
+};
+
+enum class RunMode : uint8_t { train, infer };  // infer: weights only, no gradients, no optimizer
+
+class StageRunner {
+ public:
+  // The spec is resolved (no "auto"). arena_bytes: what a booking run on meta found; on meta itself, endless.
+  StageRunner(const RunSpec&, RunMode, Device&, int64_t arena_bytes);
+  ~StageRunner();
+  StageRunner(const StageRunner&) = delete;
+
+  // ---- parameters and state ----
+  const ParamSet& params() const { return params_; }
+  const FlatState& flat() const { return flat_; }
+  std::vector<StateDecl> state_decls() const;
+  // Fresh weights: functions of (train.seed, name, global element index); optimizer state zero.
+  void init_weights();
+  // f32 on the host; what = "" for the parameter itself (its master copy), or a state name such as "exp_avg".
+  void write_param(const Param&, std::string_view what, std::span<const float>);
+  void read_param(const Param&, std::string_view what, std::span<float>) const;
+  void weights_from_master();  // after write_param: rounds the master copies into the compute dtype
+
+  // ---- training ----
+  // Runs one rank's actions of a step (counted from 1). `targets` = target tokens of the global batch. Throws
+  // Error naming step, layer and op when a value is not finite; the weights are then still those before the
+  // step.
+  StepResult step(std::span<const Action> actions, int64_t step, int64_t targets, const FillBatch&);
+
+  // ---- evaluation: forward only ----
+  struct TokenLoss {
+    double sum = 0;
+    int64_t tokens = 0;
+  };
+  TokenLoss evaluate(int64_t sequences, int64_t seq, const FillBatch&);
+  // Next-token logits f32 [seq, vocab] of one sequence, on the host; all rows.
+  void logits(std::span<const int32_t> tokens, std::vector<float>& out);
+
+  const Arena& arena() const { return *arena_; }
+  void restart_peaks() { arena_->ledger().restart_peaks(); }
+  Device& device() { return device_; }
+
+ private:
+  struct Microbatch;
+  void bind_memory();
+  void bind_rope();
+  void load_batch(Microbatch&, int64_t sequences, int64_t seq, int64_t step, int64_t mb, const FillBatch&);
+  Ctx context(const Microbatch&, bool backward);
+  void forward(Microbatch&, int64_t mb, const FillBatch&);
+  void read_losses(const Microbatch&, int64_t mb);
+  void backward(Microbatch&, bool input, bool weight);
+  void forward_only(Microbatch&, Ctx&);
+  void run_actions(std::span<const Action>, const FillBatch&);
+  void finish_gradients();
+  void update();
+  [[noreturn]] void find_nonfinite(std::span<const Action>, const FillBatch&, double loss, double norm);
+  Tensor tensor_of(const Param&, std::string_view what) const;
+
+  RunSpec run_;
+  RunMode mode_;
+  Device& device_;
+  Stream compute_;
+  DType dtype_, grad_dtype_;
+  std::byte* memory_ = nullptr;
+  int64_t memory_bytes_ = 0;
+  std::unique_ptr<Arena> arena_;
+  Stage stage_;
+  ParamSet params_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::vector<StateDecl> state_decls_;
+  FlatState flat_;
+  std::vector<Owned> persistent_;
+  Tensor nonfinite_count_;  // i64 [1]: held always, so that a replay places its memory as the step did
+  std::unique_ptr<GradNorm> grad_norm_;
+  LrSchedule lr_;
+  std::vector<Microbatch> microbatches_;
+  std::vector<double> sequence_loss_;  // of the global batch, in order of global index
+  std::vector<float> token_loss_host_;
+  std::vector<int32_t> staging_;
+  int64_t step_ = 0, targets_ = 0, targets_seen_ = 0;
+  std::string_view layer_;  // which layer runs, for find_nonfinite
+  StepResult result_;
+};
+
+}  // namespace trireme

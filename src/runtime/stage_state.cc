@@ -1,0 +1,104 @@
+// Parameters and optimizer state of a StageRunner: how they start, and how they come and go.
+#include "base/rng.h"
+#include "device/rope_table.h"
+#include "runtime/microbatch.h"
+
+namespace trireme {
+namespace {
+
+void upload_f32(Device& device, const Tensor& dst, std::span<const float> src) {
+  require(int64_t(src.size()) == dst.numel(), "a parameter was written with another number of elements");
+  if (dst.dtype == DType::f32) {
+    device.upload(dst, src.data());
+    return;
+  }
+  std::vector<bf16> rounded(src.size());
+  for (size_t i = 0; i < src.size(); i++) rounded[i] = bf16(src[i]);
+  device.upload(dst, rounded.data());
+}
+
+void download_f32(Device& device, std::span<float> dst, const Tensor& src) {
+  require(int64_t(dst.size()) == src.numel(), "a parameter was read with another number of elements");
+  if (src.dtype == DType::f32) {
+    device.download(dst.data(), src);
+    return;
+  }
+  std::vector<bf16> raw(dst.size());
+  device.download(raw.data(), src);
+  for (size_t i = 0; i < dst.size(); i++) dst[i] = float(raw[i]);
+}
+
+// Elements of a box count by their global row-major index, so every layout draws the same numbers.
+void draw(const Param& p, uint64_t seed, std::span<float> out) {
+  require(p.box.extent == p.decl.global, "drawing a part of a parameter is not there yet");
+  const Init& init = p.decl.init;
+  if (init.kind != Init::Kind::normal) {
+    std::fill(out.begin(), out.end(), init.kind == Init::Kind::ones ? 1.0f : 0.0f);
+    return;
+  }
+  uint64_t key = rng_key(seed, 0, p.decl.name);
+  for (size_t i = 0; i < out.size(); i++) out[i] = float(normal(key, i) * init.std);
+}
+
+}  // namespace
+
+void StageRunner::bind_rope() {
+  if (!stage_.rope) return;
+  const ModelSpec& m = run_.model;
+  RopeScaling s = m.rope_scaling;
+  int64_t positions = std::max(m.max_positions, run_.data.seq_len), half = m.head_dim / 2;
+  RopeAngles angles{.theta = m.rope_theta,
+                    .scaling = rope_scaling_from_name(s.type),
+                    .factor = s.factor,
+                    .low_freq_factor = s.low_freq_factor,
+                    .high_freq_factor = s.high_freq_factor,
+                    .original_max_positions = s.original_max_positions};
+  for (Tensor* t : {&stage_.rope->cos, &stage_.rope->sin}) {
+    persistent_.emplace_back(*arena_, Bucket::scratch, Shape{positions, half}, DType::f32);
+    *t = *persistent_.back();
+  }
+  if (!device_.has_data()) return;
+  std::vector<float> cos(size_t(positions * half)), sin(cos.size());
+  rope_table(angles, positions, m.head_dim, cos, sin);
+  device_.upload(stage_.rope->cos, cos.data());
+  device_.upload(stage_.rope->sin, sin.data());
+}
+
+std::vector<StateDecl> StageRunner::state_decls() const {
+  return state_decls_;
+}
+
+void StageRunner::init_weights() {
+  if (!device_.has_data()) return;
+  std::vector<float> host;
+  for (const Param& p : params_.params) {
+    host.resize(size_t(p.numel()));
+    draw(p, uint64_t(run_.train.seed), host);
+    write_param(p, "", host);
+  }
+  for (const Tensor& s : flat_.state) device_.kernels().run(ZeroArgs{.y = s}, compute_);
+  weights_from_master();
+}
+
+Tensor StageRunner::tensor_of(const Param& p, std::string_view what) const {
+  if (what.empty()) return flat_.master.narrow(0, p.offset, p.numel());
+  for (size_t i = 0; i < state_decls_.size(); i++)
+    if (state_decls_[i].name == what) return flat_.state[i].narrow(0, p.offset, p.numel());
+  run_failed("parameter {} has no state '{}'", p.decl.name, what);
+}
+
+void StageRunner::write_param(const Param& p, std::string_view what, std::span<const float> values) {
+  upload_f32(device_, tensor_of(p, what), values);
+}
+
+void StageRunner::read_param(const Param& p, std::string_view what, std::span<float> values) const {
+  download_f32(device_, values, tensor_of(p, what));
+}
+
+void StageRunner::weights_from_master() {
+  if (flat_.weights.data == flat_.master.data) return;
+  device_.kernels().run(CastArgs{.src = flat_.master, .dst = flat_.weights}, compute_);
+  device_.sync(compute_);
+}
+
+}  // namespace trireme

@@ -1,0 +1,64 @@
+#include "trace/metrics.h"
+
+#include <nlohmann/json.hpp>
+
+namespace trireme {
+namespace {
+
+nlohmann::ordered_json buckets(const BucketBytes& b) {
+  nlohmann::ordered_json j;
+  for (size_t i = 0; i < kBuckets; i++) j[std::string(kBucketNames[i])] = b[i];
+  return j;
+}
+
+}  // namespace
+
+std::string to_json_line(const StepMetrics& m) {
+  nlohmann::ordered_json j;
+  j["step"] = m.step;
+  j["loss"] = m.loss;
+  j["grad_norm"] = m.grad_norm;
+  j["lr"] = m.lr;
+  j["tokens"] = m.tokens;
+  j["step_s"] = m.step_s;
+  j["tokens_per_s"] = m.tokens_per_s;
+  j["mfu"] = m.mfu;
+  j["hfu"] = m.hfu;
+  j["peak_bytes"] = buckets(m.peak);
+  j["peak_bytes"]["total"] = m.peak_total;
+  j["at_peak_bytes"] = buckets(m.at_peak);
+  j["data_s"] = m.data_s;
+  j["time"] = {{"forward", m.forward_s},
+               {"backward", m.backward_s},
+               {"norm", m.norm_s},
+               {"update", m.update_s},
+               {"other", m.other_s}};
+  if (m.eval_loss) j["eval_loss"] = *m.eval_loss;
+  if (m.checkpoint_s) j["checkpoint_s"] = *m.checkpoint_s;
+  return j.dump();
+}
+
+MetricsFile::MetricsFile(fs::path path, int64_t last_step) : path_(std::move(path)) {
+  if (!fs::exists(path_)) return;
+  std::string text = read_text(path_), kept;
+  bool dropped = false;
+  for (size_t at = 0; at < text.size();) {
+    size_t end = text.find('\n', at);
+    std::string line = text.substr(at, end == std::string::npos ? end : end - at);
+    at = end == std::string::npos ? text.size() : end + 1;
+    auto j = nlohmann::json::parse(line, nullptr, false);
+    bool keep = end != std::string::npos && j.is_object() && j.contains("step") &&
+                j["step"].is_number_integer() && j["step"].get<int64_t>() <= last_step;
+    if (keep)
+      kept += line + '\n';
+    else
+      dropped = true;
+  }
+  if (dropped) write_text_atomic(path_, kept);
+}
+
+void MetricsFile::write(const StepMetrics& m) {
+  append_line(path_, to_json_line(m));
+}
+
+}  // namespace trireme

@@ -1,0 +1,39 @@
+// metrics.jsonl: one JSON object per step (DESIGN.md section 5).
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/file.h"
+#include "trace/ledger.h"
+
+namespace trireme {
+
+struct StepMetrics {
+  int64_t step = 0;  // from 1
+  double loss = 0, grad_norm = 0, lr = 0;
+  int64_t tokens = 0;  // target tokens of the step
+  double step_s = 0, tokens_per_s = 0;
+  double mfu = 0, hfu = 0;  // 0-1; 0 = the peak of this machine is not known
+  BucketBytes peak{};       // peak bytes of the step by bucket,
+  int64_t peak_total = 0;   // of the total,
+  BucketBytes at_peak{};    // and what that peak was made of
+  double data_s = 0, forward_s = 0, backward_s = 0, norm_s = 0, update_s = 0, other_s = 0;
+  std::optional<double> eval_loss;     // nats per token on the held-out shard, where this step evaluated
+  std::optional<double> checkpoint_s;  // seconds that saving took, where this step saved
+};
+
+std::string to_json_line(const StepMetrics&);
+
+// Appends whole lines. Opening at step k drops what an interrupted run wrote beyond it (steps > k, half a
+// line).
+class MetricsFile {
+ public:
+  MetricsFile(fs::path, int64_t last_step);
+  void write(const StepMetrics&);
+
+ private:
+  fs::path path_;
+};
+
+}  // namespace trireme
