@@ -1,0 +1,157 @@
+"""GPT-2 and Llama as plain functions of f64 tensors: the oracle behind tests/golden.
+
+Written from the papers and independent of transformers, because `model.double()` is no oracle there: its
+Llama keeps RMSNorm, softmax and the rotary angles in f32 whatever the weights are. make_goldens.py refuses to
+write a golden where the two disagree by more than f32 rounding.
+
+Shapes: ids i64 [B, S]; activations [B, S, hidden]; q, k, v [B, heads, S, head_dim]; logits [B, S, vocab].
+Weights go by their Hugging Face names; GPT-2's Conv1D matrices are [in, out], all others [out, in].
+"""
+
+import math
+
+import torch
+
+
+def rope_frequencies(config):
+    """Radians per position of each rotary pair, f64 [head_dim / 2], scaled as config says."""
+    dim, theta = config["head_dim"], config["rope_theta"]
+    freq = theta ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+    scaling = config.get("rope_scaling")
+    if scaling is None:
+        return freq
+    if scaling["rope_type"] == "linear":
+        return freq / scaling["factor"]
+    # Llama 3.1: how often a pair turns within the old context decides; between the two limits, a blend.
+    turns = scaling["original_max_position_embeddings"] * freq / (2 * math.pi)
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    keep = ((turns - low) / (high - low)).clamp(0, 1)
+    return keep * freq + (1 - keep) * freq / scaling["factor"]
+
+
+def rope_bands(config):
+    """Pairs that llama3 scaling keeps, blends and slows: a golden must have all three."""
+    scaling = config["rope_scaling"]
+    plain = rope_frequencies({**config, "rope_scaling": None})
+    turns = scaling["original_max_position_embeddings"] * plain / (2 * math.pi)
+    kept = int((turns >= scaling["high_freq_factor"]).sum())
+    slowed = int((turns <= scaling["low_freq_factor"]).sum())
+    return {"kept": kept, "blended": len(turns) - kept - slowed, "slowed": slowed}
+
+
+def rotate(x, freq):
+    """Rotary embedding (Su et al. 2021), pairs (i, i + head_dim / 2)."""
+    angle = torch.arange(x.shape[-2], dtype=torch.float64)[:, None] * freq  # [S, D/2]
+    cos, sin = angle.cos(), angle.sin()
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+
+def attend(q, k, v):
+    """Causal softmax attention; key/value head h * KV / H serves query head h."""
+    groups = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
+    scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+    size = q.shape[-2]
+    future = torch.ones(size, size, dtype=torch.bool).triu(1)
+    out = scores.masked_fill(future, -math.inf).softmax(-1) @ v
+    return out.transpose(1, 2).flatten(2)  # [B, S, heads * head_dim]
+
+
+def split_heads(x, heads):
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def gpt2_logits(config, w, ids):
+    eps, heads = config["layer_norm_epsilon"], config["n_head"]
+
+    def norm(x, name):
+        centred = x - x.mean(-1, keepdim=True)
+        rstd = (centred.pow(2).mean(-1, keepdim=True) + eps).rsqrt()
+        return centred * rstd * w[name + ".weight"] + w[name + ".bias"]
+
+    def linear(x, name):
+        return x @ w[name + ".weight"] + w[name + ".bias"]
+
+    x = w["transformer.wte.weight"][ids] + w["transformer.wpe.weight"][: ids.shape[1]]
+    for i in range(config["n_layer"]):
+        p = f"transformer.h.{i}."
+        q, k, v = linear(norm(x, p + "ln_1"), p + "attn.c_attn").chunk(3, dim=-1)
+        x = x + linear(attend(*(split_heads(t, heads) for t in (q, k, v))), p + "attn.c_proj")
+        u = linear(norm(x, p + "ln_2"), p + "mlp.c_fc")
+        # gelu_new: the tanh approximation of Hendrycks & Gimpel 2016
+        u = 0.5 * u * (1 + torch.tanh(math.sqrt(2 / math.pi) * (u + 0.044715 * u**3)))
+        x = x + linear(u, p + "mlp.c_proj")
+    return norm(x, "transformer.ln_f") @ w["transformer.wte.weight"].T
+
+
+def llama_logits(config, w, ids):
+    eps, freq = config["rms_norm_eps"], rope_frequencies(config)
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+
+    def norm(x, name):
+        return x * (x.pow(2).mean(-1, keepdim=True) + eps).rsqrt() * w[name + ".weight"]
+
+    def linear(x, name):
+        y = x @ w[name + ".weight"].T
+        bias = w.get(name + ".bias")
+        return y if bias is None else y + bias
+
+    x = w["model.embed_tokens.weight"][ids]
+    for i in range(config["num_hidden_layers"]):
+        p = f"model.layers.{i}."
+        y = norm(x, p + "input_layernorm")
+        q = rotate(split_heads(linear(y, p + "self_attn.q_proj"), heads), freq)
+        k = rotate(split_heads(linear(y, p + "self_attn.k_proj"), kv_heads), freq)
+        v = split_heads(linear(y, p + "self_attn.v_proj"), kv_heads)
+        x = x + linear(attend(q, k, v), p + "self_attn.o_proj")
+        y = norm(x, p + "post_attention_layernorm")
+        gate, up = linear(y, p + "mlp.gate_proj"), linear(y, p + "mlp.up_proj")
+        x = x + linear(gate * torch.sigmoid(gate) * up, p + "mlp.down_proj")
+    head = w["model.embed_tokens.weight" if config["tie_word_embeddings"] else "lm_head.weight"]
+    return norm(x, "model.norm") @ head.T
+
+
+def token_losses(logits, targets):
+    """-log softmax at the target, [B, S]; 0 where the target is -1 (ignored)."""
+    picked = logits.gather(-1, targets.clamp(min=0)[..., None])[..., 0]
+    return (logits.logsumexp(-1) - picked) * (targets >= 0)
+
+
+class Oracle:
+    """A model in f64 with its own AdamW (Loshchilov & Hutter 2019)."""
+
+    def __init__(self, config, weights):
+        self.logits_of = gpt2_logits if config["model_type"] == "gpt2" else llama_logits
+        self.config = config
+        self.w = {n: t.detach().double().requires_grad_() for n, t in weights.items()}
+        self.m = {n: torch.zeros_like(t) for n, t in self.w.items()}
+        self.v = {n: torch.zeros_like(t) for n, t in self.w.items()}
+        self.steps = 0
+
+    def backward(self, ids, targets):
+        """logits, token losses, loss, {name: gradient} of one batch."""
+        logits = self.logits_of(self.config, self.w, ids)
+        losses = token_losses(logits, targets)
+        loss = losses.sum() / (targets >= 0).sum()
+        grads = torch.autograd.grad(loss, list(self.w.values()))
+        return logits.detach(), losses.detach(), loss.detach(), dict(zip(self.w, grads))
+
+    def step(self, ids, targets, opt):
+        """One update; returns the loss and the gradient norm before clipping."""
+        _, _, loss, grads = self.backward(ids, targets)
+        norm = torch.sqrt(sum(g.pow(2).sum() for g in grads.values()))
+        scale = torch.clamp(opt["clip_norm"] / (norm + 1e-6), max=1.0)
+        b1, b2 = opt["betas"]
+        self.steps += 1
+        with torch.no_grad():
+            for name, w in self.w.items():
+                g = grads[name] * scale
+                self.m[name].mul_(b1).add_((1 - b1) * g)
+                self.v[name].mul_(b2).add_((1 - b2) * g * g)
+                if w.dim() >= 2:
+                    w.mul_(1 - opt["lr"] * opt["weight_decay"])
+                m_hat = self.m[name] / (1 - b1**self.steps)
+                v_hat = self.v[name] / (1 - b2**self.steps)
+                w.sub_(opt["lr"] * m_hat / (v_hat.sqrt() + opt["eps"]))
+        return loss, norm
