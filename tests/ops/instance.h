@@ -1,0 +1,57 @@
+// A case built for one problem on one device, with its memory.
+#pragma once
+#include "case.h"
+#include "device/device.h"
+
+namespace trireme::harness {
+
+class Instance {
+ public:
+  // scratch: bytes that the op's scratch may take (what meta booked), with a guard behind them.
+  Instance(const CaseEntry&, const Problem&, Device&, int64_t scratch);
+  Instance(const Instance&) = delete;
+  ~Instance();
+
+  void reset();   // the operands as they were built, outputs and scratch poisoned
+  void launch();  // once
+  void fetch();   // what the op left, into Operand::got
+  // What the op wrote that it may not: a changed input, padding, guard or scratch beyond its size; "" if
+  // nothing. After fetch().
+  std::string trespass() const;
+
+  // The bytes of the operand as fetched, in logical order.
+  std::vector<std::byte> bits(const Operand&) const;
+
+  Case& the_case() { return *case_; }
+  Operands& operands() { return builder_.operands(); }
+  int64_t scratch_peak() const { return arena_.ledger().peak(Bucket::scratch); }
+  Kernels& kernels() { return device_.kernels(); }
+
+ private:
+  static int64_t slab_bytes(Case&, const Problem&);
+  Tensor slab() const { return Tensor(slab_, {slab_size_}, DType::u8); }
+  Tensor guarded_scratch() const { return Tensor(scratch_, {scratch_size_}, DType::u8); }
+
+  std::unique_ptr<Case> case_;
+  Device& device_;
+  int64_t slab_size_, scratch_limit_, scratch_size_;
+  std::byte *slab_, *scratch_;
+  Builder builder_;
+  Arena arena_;
+  std::vector<std::byte> initial_, left_, scratch_left_;  // host images
+};
+
+// Calls f(logical index, byte offset from the tensor's data) for each element in row-major order.
+template <class F>
+void for_each_element(const Tensor& t, F&& f) {
+  std::array<int64_t, kMaxDims> i{};
+  int64_t n = t.numel(), size = size_of(t.dtype);
+  for (int64_t at = 0; at < n; at++) {
+    int64_t offset = 0;
+    for (int d = 0; d < t.shape.rank; d++) offset += i[size_t(d)] * t.stride[size_t(d)];
+    f(at, offset * size);
+    for (int d = t.shape.rank - 1; d >= 0 && ++i[size_t(d)] == t.shape[d]; d--) i[size_t(d)] = 0;
+  }
+}
+
+}  // namespace trireme::harness

@@ -1,0 +1,38 @@
+// trireme_ops: one harness for all operations of a device. README.md says how to add an op.
+#include <CLI/CLI.hpp>
+
+#include "modes.h"
+
+int main(int argc, char** argv) {
+  using namespace trireme::harness;
+  CLI::App app(
+      "Tests and measures the operations of src/device/ops.h.\nExample: trireme_ops test --op matmul "
+      "--threads 1,2");
+  Options options;
+  options.problems = TRIREME_OPS_PROBLEMS;
+  app.add_option("--device", options.device, "cpu, meta or cuda")->capture_default_str();
+  app.add_option("--op", options.op, "only this op");
+  app.add_option("--filter", options.filter, "only problem lines that contain this text");
+  app.add_option("--threads", options.threads, "thread counts, comma separated")
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--problems", options.problems, "folder of problem files")->capture_default_str();
+  app.add_flag("--verbose", options.verbose, "print every output's distance");
+  app.require_subcommand(1)->fallthrough();
+  app.add_subcommand("test", "against a naive double-precision reference; bits, fences, scratch");
+  app.add_subcommand("grad", "finite differences");
+  app.add_subcommand("perf", "GFLOP/s, GB/s and the ratio to what the machine can do; medians");
+  app.add_subcommand("support", "what the device takes");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    std::string mode = app.get_subcommands()[0]->get_name();
+    int failures = mode == "test"   ? run_test(options)
+                   : mode == "grad" ? run_grad(options)
+                   : mode == "perf" ? run_perf(options)
+                                    : run_support(options);
+    return failures > 0 ? 1 : 0;
+  } catch (const trireme::Error& e) {
+    fmt::print(stderr, "trireme_ops: {}\n", e.what());
+    return int(e.fault);
+  }
+}

@@ -1,0 +1,57 @@
+// matmul: c (+)= op(a) op(b) + bias + residual. Keys: m n k, trans_a trans_b bias residual accumulate (0 or
+// 1), dtype = type of a, b and bias, out = type of c (dtype's when absent), inplace=1: the residual is c
+// itself.
+#include "cases.h"
+
+namespace trireme::harness {
+namespace {
+
+class MatmulCase final : public CaseOf<MatmulArgs> {
+ public:
+  void build(Builder& b) override {
+    const Problem& p = b.problem;
+    m_ = p.size("m"), n_ = p.size("n"), k_ = p.size("k");
+    DType type = p.dtype(), out = p.has("out") ? p.dtype("out") : type;
+    bool residual = p.flag("residual");
+    inplace_ = p.flag("inplace");
+    args = {};
+    args.trans_a = p.flag("trans_a"), args.trans_b = p.flag("trans_b"),
+    args.accumulate = p.flag("accumulate");
+    args.a = b.matrix(Role::in, "a", args.trans_a ? Shape{k_, m_} : Shape{m_, k_}, type);
+    args.b = b.matrix(Role::in, "b", args.trans_b ? Shape{n_, k_} : Shape{k_, n_}, type);
+    args.c = b.matrix(args.accumulate || inplace_ ? Role::inout : Role::out, "c", {m_, n_}, out);
+    if (p.flag("bias")) args.bias = b.dense(Role::in, "bias", {n_}, type);
+    if (residual) args.residual = inplace_ ? args.c : b.matrix(Role::in, "residual", {m_, n_}, out);
+  }
+
+  void reference(Operands& o) const override {
+    const auto &a = o.in("a"), &b = o.in("b");
+    auto& c = o.want("c");
+    for (int64_t i = 0; i < m_; i++)
+      for (int64_t j = 0; j < n_; j++) {
+        double s = 0;
+        for (int64_t k = 0; k < k_; k++)
+          s += a[size_t(args.trans_a ? k * m_ + i : i * k_ + k)] *
+               b[size_t(args.trans_b ? j * k_ + k : k * n_ + j)];
+        if (args.bias) s += o.in("bias")[size_t(j)];
+        if (args.residual) s += o.in(inplace_ ? "c" : "residual")[size_t(i * n_ + j)];
+        if (args.accumulate) s += o.in("c")[size_t(i * n_ + j)];
+        c[size_t(i * n_ + j)] = s;
+      }
+  }
+
+  // Sums over tokens (dW = dy^T x) may be split by threads; rows of c are not.
+  bool same_bits_for_any_threads(std::string_view) const override { return !args.trans_a; }
+
+ private:
+  int64_t m_ = 0, n_ = 0, k_ = 0;
+  bool inplace_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Case> make_matmul() {
+  return std::make_unique<MatmulCase>();
+}
+
+}  // namespace trireme::harness

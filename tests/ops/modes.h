@@ -1,0 +1,48 @@
+// The four modes of the harness. Each prints one line per op (per problem in perf), every failure in full,
+// and returns the number of failures.
+#pragma once
+#include "case.h"
+#include "device/device.h"
+
+namespace trireme::harness {
+
+struct Options {
+  std::string device = "cpu";
+  std::string op;      // only this op; "" = all
+  std::string filter;  // only problem lines that contain this
+  std::vector<int> threads = {1};
+  fs::path problems;  // folder of <op>.txt
+  bool verbose = false;
+};
+
+int run_test(const Options&);  // against the double-precision reference; bits; fences; scratch against meta
+int run_grad(const Options&);  // finite differences
+int run_perf(const Options&);  // medians, and their ratio to what the machine can do
+int run_support(const Options&);  // which ops and types the device takes
+
+// Calls f(entry, file, problem) for each problem line of the chosen ops that is for `mode` ("" = any).
+template <class F>
+void for_each_problem(const Options& options, std::string_view mode, F&& f) {
+  for (const CaseEntry& entry : all_cases()) {
+    if (!options.op.empty() && options.op != entry.op) continue;
+    ProblemFile file(options.problems / (std::string(entry.op) + ".txt"));
+    for (const Problem& p : file.problems()) {
+      if (p.op != entry.op)
+        bad_request("{}: the line is of op '{}', the file of '{}'", p.place, p.op, entry.op);
+      if (!mode.empty() && !p.is_for(mode)) continue;
+      if (p.line.find(options.filter) == std::string::npos) continue;
+      f(entry, file, p);
+    }
+  }
+}
+
+// Distance of `got` from `want`. nmse = sum (got - want)^2 / sum want^2. worst = max over elements of
+// |got - want| / (|want| + rms(want)): relative for large elements, against the typical one for small
+// elements. Not-a-numbers and infinities must match exactly, else both are infinite.
+struct Distance {
+  double nmse = 0, worst = 0;
+  int64_t at = 0;  // the worst element
+};
+Distance distance(const std::vector<double>& want, const std::vector<double>& got);
+
+}  // namespace trireme::harness
