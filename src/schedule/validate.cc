@@ -264,7 +264,7 @@ class Validator {
           std::find_if(actions.begin(), actions.end(), [](auto& a) { return a.kind == Act::Step; });
       const bool steps = step != actions.end();
       if (stepping >= 0 && stepping != int(steps))
-        fail(end_of(r), "rank {}: has {} Step, unlike rank 0", r, steps ? "a" : "no");
+        fail(end_of(r), "rank {} has {} Step, unlike rank 0", r, steps ? "a" : "no");
       stepping = int(steps);
       if (!steps) continue;
       const int t = int(step - actions.begin());

@@ -55,7 +55,7 @@ TEST(Validate, SaysWhatIsWrong) {
       {"0F0 0B0 0Step", "schedule: rank 0: 0ReduceGrad is missing before its Step"},
       {"0F0 0ReduceGrad 0B0 0Step", "schedule: rank 0: 0ReduceGrad is missing before its Step"},
       {"0F0 0B0 0ReduceGrad 0Step 0Step", "schedule: rank 0: 0Step comes after its Step"},
-      {"0F0 0B0 0ReduceGrad 0Step\n1F0 1B0", "schedule: rank 1: has no Step, unlike rank 0"},
+      {"0F0 0B0 0ReduceGrad 0Step\n1F0 1B0", "schedule: rank 1 has no Step, unlike rank 0"},
   };
   for (const auto& [text, want] : cases) EXPECT_EQ(first_line(complaint(text)), want) << text;
 }

@@ -1,0 +1,76 @@
+#include "base/interrupt.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+
+namespace trireme {
+namespace {
+
+std::atomic<bool> requested{false};
+std::atomic<int> signal_number{0};
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free,
+              "a signal handler may touch only lock-free atomics");
+
+void on_signal(int number) {
+  if (requested.exchange(true)) _exit(int(Fault::interrupted));
+  signal_number = number;
+}
+
+}  // namespace
+
+void install_interrupt_handlers() {
+  struct sigaction action {};
+  action.sa_handler = on_signal;
+  action.sa_flags = SA_RESTART;  // a write of a checkpoint goes on
+  for (int s : {SIGTERM, SIGINT, SIGUSR1}) {
+    if (sigaction(s, &action, nullptr) != 0) run_failed("cannot handle signal {}", s);
+  }
+}
+
+bool interrupt_requested() {
+  return requested;
+}
+int interrupt_signal() {
+  return signal_number;
+}
+void request_interrupt() {
+  requested = true;
+}
+void clear_interrupt() {
+  requested = false, signal_number = 0;
+}
+
+double parse_duration(std::string_view key, std::string_view text) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string_view unit(end, size_t(text.data() + text.size() - end));
+  const double scale = unit == "s" ? 1 : unit == "m" ? 60 : unit == "h" ? 3600 : unit == "d" ? 86400 : 0;
+  if (error != std::errc() || !std::isfinite(number) || number < 0 || scale == 0) {
+    bad_request("{} = \"{}\": write a number and a unit as 55m (s, m, h or d)", key, text);
+  }
+  return number * scale;
+}
+
+Deadline Deadline::after(double seconds) {
+  Deadline d;
+  // A century is never; beyond it the clock's 64 bits of nanoseconds could overflow.
+  if (seconds < 100 * 365.25 * 86400) {
+    d.at_ =
+        Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  }
+  return d;
+}
+
+double Deadline::seconds_left() const {
+  if (at_ == Clock::time_point::max()) return std::numeric_limits<double>::infinity();
+  return std::chrono::duration<double>(at_ - Clock::now()).count();
+}
+
+}  // namespace trireme

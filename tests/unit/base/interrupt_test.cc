@@ -1,0 +1,79 @@
+#include "base/interrupt.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cmath>
+
+#include "base/error.h"
+
+namespace trireme {
+namespace {
+
+TEST(Interrupt, TheFirstSignalSetsTheFlag) {
+  for (int s : {SIGTERM, SIGINT, SIGUSR1}) {
+    install_interrupt_handlers();
+    clear_interrupt();
+    EXPECT_FALSE(interrupt_requested());
+    EXPECT_EQ(interrupt_signal(), 0);
+    raise(s);
+    EXPECT_TRUE(interrupt_requested());
+    EXPECT_EQ(interrupt_signal(), s);
+    clear_interrupt();
+  }
+}
+
+TEST(InterruptDeathTest, TheSecondSignalLeavesAtOnce) {
+  const auto two = [](int first, int second) {
+    install_interrupt_handlers();
+    clear_interrupt();
+    raise(first);
+    raise(second);
+    exit(0);
+  };
+  EXPECT_EXIT(two(SIGTERM, SIGTERM), ::testing::ExitedWithCode(3), "");
+  EXPECT_EXIT(two(SIGUSR1, SIGINT), ::testing::ExitedWithCode(3), "");
+}
+
+TEST(Interrupt, CanBeRequestedWithoutASignal) {
+  clear_interrupt();
+  request_interrupt();
+  EXPECT_TRUE(interrupt_requested());
+  EXPECT_EQ(interrupt_signal(), 0);
+  clear_interrupt();
+}
+
+TEST(Duration, Units) {
+  EXPECT_EQ(parse_duration("--stop-after", "90s"), 90);
+  EXPECT_EQ(parse_duration("--stop-after", "55m"), 3300);
+  EXPECT_EQ(parse_duration("--stop-after", "1.5h"), 5400);
+  EXPECT_EQ(parse_duration("--stop-after", "2d"), 172800);
+  EXPECT_EQ(parse_duration("--stop-after", "0s"), 0);
+}
+
+TEST(Duration, ErrorsNameKeyValueAndWhatIsRight) {
+  for (const char* text : {"", "m", "55", "55x", "5 m", "-5m", "nanm", "infs", "1e999s", "5mm", "0x5m"}) {
+    try {
+      parse_duration("--stop-after", text);
+      ADD_FAILURE() << text;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.fault, Fault::request);
+      EXPECT_EQ(std::string(e.what()), "--stop-after = \"" + std::string(text) +
+                                           "\": write a number and a unit as 55m (s, m, h or d)");
+    }
+  }
+}
+
+TEST(Deadline, Passes) {
+  EXPECT_FALSE(Deadline().passed());
+  EXPECT_TRUE(std::isinf(Deadline().seconds_left()));
+  EXPECT_TRUE(Deadline::after(0).passed());
+  EXPECT_TRUE(Deadline::after(-1).passed());
+  EXPECT_FALSE(Deadline::after(3600).passed());
+  EXPECT_LE(Deadline::after(3600).seconds_left(), 3600);
+  EXPECT_GT(Deadline::after(3600).seconds_left(), 3000);
+  EXPECT_FALSE(Deadline::after(1e300).passed());  // no overflow
+}
+
+}  // namespace
+}  // namespace trireme
