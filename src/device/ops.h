@@ -100,9 +100,13 @@ struct SwigluBackwardArgs {
 };
 
 // Elements moved between "large" memory (the operands) and "tile" memory (what a block of the kernel holds),
-// counted by the kernel as it loads and stores tiles: the last inch. Elements, not bytes.
+// counted by the kernel as it loads and stores tiles: the last inch. Elements, not bytes. Numbers kept per row
+// (running maximum and sum, logsumexp, D) are counted apart. The counters are added to, never cleared.
 struct TileTraffic {
-  int64_t loads = 0, stores = 0;
+  int64_t loads = 0, stores = 0;          // of matrices: q, k, v, o and their gradients
+  int64_t row_loads = 0, row_stores = 0;  // of row statistics
+  int64_t total() const { return loads + stores; }
+  bool operator==(const TileTraffic&) const = default;
 };
 enum class FlashVersion : uint8_t { fa1, fa2 };  // loop order and rescaling of 2205.14135 | 2307.08691
 
@@ -117,6 +121,7 @@ struct AttentionArgs {
   bool causal = true;
   FlashVersion version = FlashVersion::fa2;
   TileTraffic* traffic = nullptr;  // optional, host memory
+  int block_q = 0, block_k = 0;    // rows of a block of q and of k, v; 0 = the backend's choice
 };
 // Recomputes the scores from lse (2307.08691 section 3.1.2). dq, dk, dv are written, with q's, k's, v's
 // shapes and free outer strides; dk, dv sum over the heads that share them. `dout` is the gradient of o.
@@ -126,6 +131,7 @@ struct AttentionBackwardArgs {
   float scale = 1;
   bool causal = true;
   TileTraffic* traffic = nullptr;
+  int block_q = 0, block_k = 0;
 };
 
 // Softmax cross-entropy fused with its gradient. logits T [N,V]; targets i32 [N], -1 = ignored (loss 0,
