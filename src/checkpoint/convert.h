@@ -1,0 +1,20 @@
+// Conversions of element types between files and host memory: exact where the target can hold the value, else
+// to nearest, ties to even.
+#pragma once
+#include <cstdint>
+#include <string_view>
+
+#include "tensor/dtype.h"
+
+namespace trireme {
+
+// IEEE 754 binary16. To f32 is exact (NaN payloads kept); from f32 rounds once, overflow gives infinity.
+float f32_of_f16(uint16_t);
+uint16_t f16_of_f32(float);
+
+// n elements; neither side needs alignment. Equal types are copied bit by bit; f32, bf16 and f16 convert into
+// each other; any other pair is a bad request, and so is a finite value beyond the largest f16 (65504).
+// `what` names the tensor in messages.
+void convert_elements(std::string_view what, DType to, void* dst, DType from, const void* src, int64_t n);
+
+}  // namespace trireme

@@ -1,0 +1,57 @@
+#include "checkpoint/hash.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <cerrno>
+#include <cstring>
+#include <vector>
+
+#include "base/error.h"
+
+namespace trireme {
+
+Hasher::Hasher() : state_(XXH3_createState()) {
+  require(state_ != nullptr, "no memory for a hash state");
+  XXH3_64bits_reset(state_.get());
+}
+void Hasher::add(const void* data, size_t bytes) {
+  XXH3_64bits_update(state_.get(), data, bytes);
+}
+uint64_t Hasher::value() const {
+  return XXH3_64bits_digest(state_.get());
+}
+void Hasher::Free::operator()(XXH3_state_s* s) const {
+  XXH3_freeState(s);
+}
+
+FileDigest digest_file(const fs::path& path) {
+  struct Fd {
+    int fd;
+    ~Fd() {
+      if (fd >= 0) ::close(fd);
+    }
+  } file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};  // O_NONBLOCK: a pipe must not hang us
+  struct stat st;
+  if (file.fd < 0 || ::fstat(file.fd, &st) != 0)
+    bad_request("cannot open {}: {}", path.string(), std::strerror(errno));
+  if (!S_ISREG(st.st_mode)) bad_request("{} is not a regular file", path.string());
+  ::posix_fadvise(file.fd, 0, 0, POSIX_FADV_DONTNEED);  // advice: drops clean pages, may do nothing
+  FileDigest out;
+  Hasher hasher;
+  std::vector<char> buffer(size_t(1) << 20);
+  for (;;) {
+    ssize_t n = ::read(file.fd, buffer.data(), buffer.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) bad_request("cannot read {}: {}", path.string(), std::strerror(errno));
+    if (n == 0) break;
+    hasher.add(buffer.data(), size_t(n));
+    out.bytes += n;
+  }
+  out.xxh3 = hasher.value();
+  return out;
+}
+
+}  // namespace trireme

@@ -1,0 +1,34 @@
+// A folder that appears under its name all at once, or not at all.
+#pragma once
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+
+namespace trireme {
+
+// Files are written into "<target>.part"; publish() gives it the target's name. A folder that was there
+// before changes places with it in one step and is kept until discard_replaced(). Unpublished, the part is
+// removed.
+class PartFolder {
+ public:
+  explicit PartFolder(fs::path target);
+  PartFolder(const PartFolder&) = delete;
+  ~PartFolder();
+
+  const fs::path& path() const { return part_; }
+  void flush();     // fsync of the folder; its files flush themselves (AtomicFile)
+  void publish();   // rename, fsync of the parent
+  void withdraw();  // after publish(): everything is as it was before
+  void discard_replaced();
+
+ private:
+  fs::path target_, part_;
+  bool published_ = false, replaced_ = false;
+};
+
+// Removes a folder so that it is never seen half there: it loses its name first.
+void remove_published(const fs::path&);
+
+}  // namespace trireme

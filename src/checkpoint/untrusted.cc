@@ -1,0 +1,27 @@
+#include "checkpoint/untrusted.h"
+
+#include <fmt/format.h>
+
+namespace trireme {
+
+std::string shown(std::string_view untrusted) {
+  constexpr size_t kMost = 100;
+  std::string out;
+  for (char c : untrusted) {
+    if (out.size() >= kMost) return out + "...";
+    if (c >= 0x20 && c < 0x7f)
+      out += c;
+    else
+      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+  }
+  return out;
+}
+
+bool is_plain_file_name(std::string_view name) {
+  if (name.empty() || name.size() > 200 || name == "." || name == "..") return false;
+  for (char c : name)
+    if (c == '/' || c == '\\' || static_cast<unsigned char>(c) < 0x20 || c == 0x7f) return false;
+  return true;
+}
+
+}  // namespace trireme

@@ -1,0 +1,14 @@
+// Text that came out of a file somebody else may have written.
+#pragma once
+#include <string>
+#include <string_view>
+
+namespace trireme {
+
+// For an error message: one line, printable ASCII (other bytes as \xNN), at most 100 characters of it.
+std::string shown(std::string_view untrusted);
+
+// May it name a file inside one folder? No separators, no "." or "..", no control bytes, 1 to 200 bytes.
+bool is_plain_file_name(std::string_view);
+
+}  // namespace trireme
