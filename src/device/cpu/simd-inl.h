@@ -1,0 +1,164 @@
+// What the Highway kernels share: loads and stores of T in {float, bf16} as f32 lanes, whole or partial
+// vectors, exp, sigmoid, reductions. Included once per target (hwy/foreach_target.h), hence the toggled
+// guard.
+//
+// Rules that keep results independent of the place of an element (vector body or tail, thread, flat range):
+// tails run the very code of whole vectors on a partial load and store; a product that is added is always
+// written as MulAdd / NegMulAdd, so that a compiler has nothing left to contract differently in two copies of
+// a loop.
+#if defined(TRIREME_DEVICE_CPU_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TRIREME_DEVICE_CPU_SIMD_INL_H_
+#undef TRIREME_DEVICE_CPU_SIMD_INL_H_
+#else
+#define TRIREME_DEVICE_CPU_SIMD_INL_H_
+#endif
+
+#include <cmath>
+#include <cstring>
+
+#include "hwy/highway.h"
+#include "tensor/dtype.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace trireme::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using DF = hn::ScalableTag<float>;    // f32 lanes of one vector
+using DU = hn::RebindToUnsigned<DF>;  // their bits
+using DH = hn::Rebind<uint16_t, DF>;  // as many 16-bit lanes (half a vector)
+using VF = hn::Vec<DF>;
+inline constexpr int64_t kLanes = int64_t(HWY_LANES(float));
+
+// How much of a vector to touch: Whole, or the first n lanes (0 < n < kLanes); lanes beyond are 0 after a
+// load.
+struct Whole {};
+
+HWY_INLINE VF fill(float x) {
+  return hn::Set(DF(), x);
+}
+HWY_INLINE VF load(const float* p, Whole) {
+  return hn::LoadU(DF(), p);
+}
+HWY_INLINE VF load(const bf16* p, Whole) {
+  return hn::BitCast(DF(), hn::ShiftLeft<16>(hn::PromoteTo(DU(), hn::LoadU(DH(), &p->bits))));
+}
+
+// bf16 of each lane, to nearest even, NaN stays NaN: bit for bit tensor/dtype.h's bf16(float).
+HWY_INLINE hn::Vec<DH> to_bf16(VF v) {
+  const DU d;
+  const auto u = hn::BitCast(d, v);
+  const auto high = hn::ShiftRight<16>(u);
+  const auto half = hn::Add(hn::And(high, hn::Set(d, 1)), hn::Set(d, 0x7fff));
+  const auto rounded = hn::ShiftRight<16>(hn::Add(u, half));
+  const auto quiet = hn::Or(high, hn::Set(d, 0x40));
+  return hn::TruncateTo(DH(), hn::IfThenElse(hn::RebindMask(d, hn::IsNaN(v)), quiet, rounded));
+}
+HWY_INLINE void store(VF v, float* p, Whole) {
+  hn::StoreU(v, DF(), p);
+}
+HWY_INLINE void store(VF v, bf16* p, Whole) {
+  hn::StoreU(to_bf16(v), DH(), &p->bits);
+}
+
+// Partial accesses never touch a byte beyond their lanes: masked where the target's masks suppress faults,
+// else through a small copy.
+HWY_INLINE VF load(const float* p, int64_t n) {
+#if HWY_MEM_OPS_MIGHT_FAULT
+  HWY_ALIGN float t[kLanes] = {};
+  std::memcpy(t, p, size_t(n) * sizeof *p);
+  return hn::Load(DF(), t);
+#else
+  return hn::MaskedLoad(hn::FirstN(DF(), size_t(n)), DF(), p);
+#endif
+}
+HWY_INLINE VF load(const bf16* p, int64_t n) {
+  HWY_ALIGN bf16 t[kLanes] = {};
+  std::memcpy(static_cast<void*>(t), p, size_t(n) * sizeof *p);
+  return load(t, Whole());
+}
+HWY_INLINE void store(VF v, float* p, int64_t n) {
+#if HWY_MEM_OPS_MIGHT_FAULT
+  HWY_ALIGN float t[kLanes];
+  hn::Store(v, DF(), t);
+  std::memcpy(p, t, size_t(n) * sizeof *p);
+#else
+  hn::BlendedStore(v, hn::FirstN(DF(), size_t(n)), DF(), p);
+#endif
+}
+HWY_INLINE void store(VF v, bf16* p, int64_t n) {
+  HWY_ALIGN bf16 t[kLanes];
+  store(v, t, Whole());
+  std::memcpy(static_cast<void*>(p), t, size_t(n) * sizeof *p);
+}
+// Lanes that a partial access leaves out get `x` (0 is the natural filling of sums, -inf that of maxima).
+HWY_INLINE VF pad(VF v, Whole, float) {
+  return v;
+}
+HWY_INLINE VF pad(VF v, int64_t n, float x) {
+  return hn::IfThenElse(hn::FirstN(DF(), size_t(n)), v, fill(x));
+}
+
+// body(i, part) for every vector of [0, n): part is Whole, or the number of lanes of the tail.
+template <class Body>
+HWY_INLINE void each_vector(int64_t n, const Body& body) {
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) body(i, Whole());
+  if (i < n) body(i, n - i);
+}
+// body(i, k, part): the same for reductions, which keep four accumulators (k = 0..3) to hide latency. The
+// lane and accumulator of an element depend on its index alone.
+template <class Body>
+HWY_INLINE void each_vector_of_4(int64_t n, const Body& body) {
+  int64_t i = 0;
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
+    body(i, 0, Whole());
+    body(i + kLanes, 1, Whole());
+    body(i + 2 * kLanes, 2, Whole());
+    body(i + 3 * kLanes, 3, Whole());
+  }
+  if (i + kLanes <= n) body(i, 0, Whole()), i += kLanes;
+  if (i + kLanes <= n) body(i, 1, Whole()), i += kLanes;
+  if (i + kLanes <= n) body(i, 2, Whole()), i += kLanes;
+  if (i < n) body(i, 3, n - i);
+}
+HWY_INLINE float sum(VF v) {
+  return hn::GetLane(hn::SumOfLanes(DF(), v));
+}
+HWY_INLINE float sum(const VF (&v)[4]) {
+  return sum(hn::Add(hn::Add(v[0], v[1]), hn::Add(v[2], v[3])));
+}
+HWY_INLINE float max(const VF (&v)[4]) {
+  return hn::GetLane(hn::MaxOfLanes(DF(), hn::Max(hn::Max(v[0], v[1]), hn::Max(v[2], v[3]))));
+}
+
+// exp(x), at most 1.1 ulp off for results that are normal numbers (measured over all of them); 0 below, inf
+// above, NaN for NaN. x = n ln2 + r with |r| <= ln2/2: exp(x) = 2^n (1 + r + r^2 q(r)), q the minimax
+// polynomial of degree 4 for the relative error of the whole (3.1e-9). n appears in the low bits of x/ln2
+// + 1.5 * 2^23 and goes straight into the exponent field; ln2 is split in two so that n * ln2's high part is
+// exact without fused multiply-add too.
+HWY_INLINE VF exp(VF x) {
+  const DU du;
+  const VF magic = fill(12582912.0f);
+  const VF shifted = hn::MulAdd(x, fill(1.44269504f), magic);
+  const VF n = hn::Sub(shifted, magic);
+  const VF r = hn::NegMulAdd(n, fill(1.428606765330187e-6f), hn::NegMulAdd(n, fill(0.693145751953125f), x));
+  VF q = hn::MulAdd(r, fill(1.38146501e-3f), fill(8.36870957e-3f));
+  q = hn::MulAdd(r, q, fill(4.16683864e-2f));
+  q = hn::MulAdd(r, q, fill(1.66665207e-1f));
+  q = hn::MulAdd(r, q, fill(4.99999935e-1f));
+  const VF p = hn::Add(hn::MulAdd(hn::Mul(r, r), q, r), fill(1.0f));
+  const auto scale = hn::ShiftLeft<23>(hn::BitCast(du, shifted));
+  const VF y = hn::BitCast(DF(), hn::Add(hn::BitCast(du, p), scale));
+  // x + inf: inf where the result overflows, NaN where x is NaN.
+  const VF top = hn::IfThenElse(hn::Le(x, fill(88.72283f)), y, hn::Add(x, fill(HUGE_VALF)));
+  return hn::IfThenZeroElse(hn::Lt(x, fill(-87.33654f)), top);
+}
+HWY_INLINE VF sigmoid(VF x) {
+  const VF one = fill(1.0f);
+  return hn::Div(one, hn::Add(one, exp(hn::Neg(x))));
+}
+
+}  // namespace trireme::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // guard

@@ -1,0 +1,9 @@
+// Which instruction sets the Highway kernels are compiled for: include before hwy/foreach_target.h.
+//
+// Every target compiles every kernel once more. What stays covers what is met in practice: the portable
+// baseline (x86-64 without AVX2; NEON on ARM), AVX2, and AVX-512. Scalable vectors (SVE, RVV) are left out:
+// the kernels keep accumulators in arrays of vectors, which must have a fixed size.
+#pragma once
+
+#define HWY_DISABLED_TARGETS \
+  (HWY_SSSE3 | HWY_SSE4 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV | HWY_AVX3_DL)
