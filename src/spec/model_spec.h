@@ -31,6 +31,8 @@ struct RopeScaling {
   }
 };
 
+inline constexpr std::string_view kArchs[] = {"gpt2", "llama"};
+
 // Largest accepted sizes: far above any model, small enough that no product of a few overflows 64 bits
 // unseen.
 inline constexpr double kMaxVocab = 2147483647, kMaxLayers = 65536, kMaxWidth = 16777216;
@@ -64,8 +66,11 @@ struct ModelSpec {
   // tied head. llama: RMSNorm, swiglu, rope, no biases, own head. Another name is a bad request that says
   // what works.
   static ModelSpec of(std::string_view arch);
+  // Why an architecture cannot be had, and which can; empty = it can.
+  static std::string refusal(std::string_view arch);
 
-  // Puts numbers in place of the zeros that mean "derived". Idempotent.
+  // Puts numbers in place of the zeros that mean "derived". Idempotent. head_dim stays 0 where hidden is not
+  // a multiple of heads: problems_of() reports it.
   void finish(int64_t seq_len);
 
   int64_t q_size() const { return heads * head_dim; }      // columns of q
@@ -77,16 +82,19 @@ struct ModelSpec {
     static constexpr std::string_view kActivations[] = {"swiglu", "gelu_tanh", "gelu"};
     static constexpr std::string_view kPositions[] = {"rope", "learned"};
     v("from", from, "folder", "Hugging Face folder (config.json + safetensors); empty = from scratch");
-    v("arch", arch, "", "architecture; sets the defaults of the keys below");
+    v("arch", arch, "", "architecture; sets the defaults of the keys below", one_of(kArchs));
     v("vocab", vocab, "tokens", "vocabulary", between(1, kMaxVocab));
     v("layers", layers, "", "transformer blocks", between(1, kMaxLayers));
     v("hidden", hidden, "", "width of the residual stream", between(1, kMaxWidth));
     v("heads", heads, "", "query heads", between(1, kMaxWidth));
-    v("kv_heads", kv_heads, "", "key and value heads, a divisor of heads; 0 = heads", between(0, kMaxWidth));
-    v("head_dim", head_dim, "", "width of a head; 0 = hidden / heads", between(0, kMaxWidth));
-    v("ffn", ffn, "", "width of the feed-forward; 0 = 8/3 hidden up to a multiple of 256 (gpt2: 4 hidden)",
+    v("kv_heads", kv_heads, "", "key and value heads, a divisor of heads; not given or 0: heads",
       between(0, kMaxWidth));
-    v("max_positions", max_positions, "tokens", "longest context; 0 = data.seq_len", between(0, 2147483647));
+    v("head_dim", head_dim, "", "width of a head; not given or 0: hidden / heads", between(0, kMaxWidth));
+    v("ffn", ffn, "",
+      "width of the feed-forward; not given or 0: 8/3 hidden up to a multiple of 256 (gpt2: 4 hidden)",
+      between(0, 4 * kMaxWidth));
+    v("max_positions", max_positions, "tokens", "longest context; not given or 0: data.seq_len",
+      between(0, 2147483647));
     v("norm", norm, "", "normalisation: RMSNorm or LayerNorm", one_of(kNorms));
     v("activation", activation, "", "feed-forward: gated silu, gelu by tanh, gelu by erf",
       one_of(kActivations));
@@ -94,8 +102,10 @@ struct ModelSpec {
     v("attn_bias", attn_bias, "", "biases on q, k, v and o");
     v("mlp_bias", mlp_bias, "", "biases in the feed-forward");
     v("tied", tied, "", "the output head is the token embedding");
-    v("norm_eps", norm_eps, "", "added inside the root of the normalisations", between(0, 1));
-    v("rope_theta", rope_theta, "", "base of the rotary frequencies", above(0));
+    v("norm_eps", norm_eps, "", "added inside the root of the normalisations",
+      Rule{.low = 0, .high = 1, .low_open = true});
+    v("rope_theta", rope_theta, "", "base of the rotary frequencies",
+      Rule{.low = 0, .high = 1e30, .low_open = true});
     v.section("rope_scaling", rope_scaling, "rotary frequencies for longer contexts");
     v("init_std", init_std, "", "standard deviation of fresh weights", between(0, 10));
   }

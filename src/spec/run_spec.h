@@ -114,7 +114,7 @@ struct OptimizerSpec {
     v("lr", lr, "", "peak learning rate", between(0, 1e6));
     v("betas", betas, "", "decay of the running mean of gradients, and of their squares",
       Rule{.low = 0, .high = 1, .high_open = true});
-    v("eps", eps, "", "added to the root of the second moment", between(0, 1));
+    v("eps", eps, "", "added to the root of the second moment", Rule{.low = 0, .high = 1, .low_open = true});
     v("weight_decay", weight_decay, "", "decoupled decay of tensors of two or more dimensions",
       between(0, 1e6));
     v("clip_norm", clip_norm, "", "largest global gradient norm; 0 = no clipping", between(0, 1e30));
@@ -209,9 +209,14 @@ RunSpec load_run(const fs::path&, std::span<const std::string> sets = {}, const 
 RunSpec parse_run(std::string_view toml, std::string_view file, std::span<const std::string> sets = {},
                   const LoadOptions& = {});
 
-// What is contradictory or out of range, "key: problem, value, what is right" each; empty = valid. Expects
-// model.finish() to have been called.
-std::vector<std::string> problems_of(const RunSpec&);
+// A contradiction. keys.front() is the one to blame; the others are those that its text speaks of.
+struct Problem {
+  std::vector<std::string> keys;
+  std::string text;  // problem, value, what is right
+};
+// What is contradictory between values that are in range one by one; empty = valid. Call model.finish()
+// before.
+std::vector<Problem> problems_of(const RunSpec&);
 
 // What this version cannot run (yet): one Error (request), a line for each key, with what works.
 void refuse_unsupported(const RunSpec&);

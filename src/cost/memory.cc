@@ -1,0 +1,31 @@
+#include "cost/memory.h"
+
+#include "cost/checked.h"
+
+namespace trireme {
+
+BucketBytes state_bytes_per_parameter(std::string_view compute, std::string_view grads) {
+  auto known = [](std::string_view t) { return t == "f32" || t == "bf16"; };
+  require(known(compute) && known(grads),
+          "state bytes are known of f32 and bf16; \"auto\" is resolved before");
+  bool low = compute == "bf16";
+  BucketBytes bytes{};
+  bytes[size_t(Bucket::weights)] = low ? 2 : 4;
+  bytes[size_t(Bucket::grads)] = grads == "bf16" ? 2 : 4;
+  bytes[size_t(Bucket::optimizer)] = low ? 12 : 8;
+  return bytes;
+}
+
+BucketBytes state_bytes(int64_t elements, std::string_view compute, std::string_view grads) {
+  BucketBytes bytes = state_bytes_per_parameter(compute, grads);
+  for (int64_t& b : bytes) b = checked_mul(b, elements);
+  return bytes;
+}
+
+int64_t total(const BucketBytes& bytes) {
+  int64_t sum = 0;
+  for (int64_t b : bytes) sum = checked_add(sum, b);
+  return sum;
+}
+
+}  // namespace trireme

@@ -1,0 +1,172 @@
+// What contradicts itself in a run, and what this version cannot run.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "base/error.h"
+#include "spec/run_spec.h"
+#include "spec/toml.h"
+
+namespace trireme {
+namespace {
+
+using Problems = std::vector<Problem>;
+using Wide = __int128;  // products of a few in-range sizes fit
+
+void check_model(const ModelSpec& m, Problems& out) {
+  auto wrong = [&](std::vector<std::string> keys, std::string text) {
+    for (std::string& k : keys) k = "model." + k;
+    out.push_back({std::move(keys), std::move(text)});
+  };
+  if (m.heads < 1 || m.kv_heads < 1)
+    return wrong({"heads", "kv_heads"}, "needs at least one head of each kind");
+  if (m.heads % m.kv_heads != 0)
+    wrong({"kv_heads", "heads"}, fmt::format("{} does not divide heads = {}", m.kv_heads, m.heads));
+  if (m.head_dim == 0)
+    wrong({"heads", "hidden"},
+          fmt::format("{} does not divide hidden = {}; change one, or give head_dim", m.heads, m.hidden));
+  if (m.positions == "rope" && m.head_dim % 2 != 0)
+    wrong({"head_dim", "heads", "hidden"},
+          fmt::format("{} is odd; rotary positions turn pairs, so it must be even", m.head_dim));
+  const RopeScaling& r = m.rope_scaling;
+  if (r.type != "none" && m.positions != "rope")
+    wrong({"rope_scaling.type", "positions"},
+          fmt::format("{} has no effect on {} positions; positions = \"rope\" or type = \"none\"",
+                      shown(r.type), m.positions));
+  if (r.type == "none" && r.factor != 1)
+    wrong(
+        {"rope_scaling.factor", "rope_scaling.type"},
+        fmt::format("{} has no effect with type = \"none\"; give type = \"linear\" or \"llama3\"", r.factor));
+  if (r.type == "llama3" && !(r.low_freq_factor < r.high_freq_factor))
+    wrong({"rope_scaling.low_freq_factor", "rope_scaling.high_freq_factor"},
+          fmt::format("{} must be below high_freq_factor = {}", r.low_freq_factor, r.high_freq_factor));
+}
+
+void check_sizes(const RunSpec& run, Problems& out) {
+  const ModelSpec& m = run.model;
+  if (m.max_positions > 0 && run.data.seq_len > m.max_positions)
+    out.push_back({{"data.seq_len", "model.max_positions"},
+                   fmt::format("{} is longer than model.max_positions = {}; give at most that",
+                               run.data.seq_len, m.max_positions)});
+  // An upper bound of the parameters, and of the largest activation of a microbatch, in elements. Bytes of
+  // either, with optimizer state, stay far below 2^63.
+  Wide width = Wide(m.hidden) * (2 * m.q_size() + 2 * m.kv_size() + 3 * Wide(m.ffn) + 8) + 4 * Wide(m.ffn);
+  Wide params = m.layers * width + Wide(m.hidden) * (2 * Wide(m.vocab) + m.max_positions + 2);
+  if (params > Wide(1) << 54)
+    out.push_back({{"model.hidden", "model.layers", "model.vocab", "model.ffn"},
+                   fmt::format("the model has about {:.1e} parameters; at most 1.8e16 can be counted",
+                               double(params))});
+  Wide rows = Wide(run.batch.micro) * run.data.seq_len;
+  Wide columns = std::max({Wide(m.vocab), 2 * Wide(m.ffn), Wide(m.q_size()) + 2 * m.kv_size()});
+  if (rows * columns > Wide(1) << 54)
+    out.push_back(
+        {{"batch.micro", "data.seq_len"},
+         fmt::format("{} sequences of {} tokens make an activation of {:.1e} numbers; at most 1.8e16 can "
+                     "be counted",
+                     run.batch.micro, run.data.seq_len, double(rows * columns))});
+  Wide tokens = Wide(run.batch.global) * run.data.seq_len * run.train.steps;
+  if (tokens > Wide(1) << 62)
+    out.push_back({{"train.steps", "batch.global", "data.seq_len"},
+                   fmt::format("the run has {:.1e} tokens; at most 4.6e18 can be counted", double(tokens))});
+}
+
+void check_layout(const RunSpec& run, Problems& out) {
+  const LayoutSpec& l = run.layout;
+  auto wrong = [&](std::vector<std::string> keys, std::string text) {
+    out.push_back({std::move(keys), std::move(text)});
+  };
+  Wide world = Wide(l.pp) * l.dp * l.cp * l.tp;
+  if (world > 1 << 20)
+    wrong({"layout.dp", "layout.tp", "layout.pp", "layout.cp"},
+          fmt::format("world = pp * dp * cp * tp = {} * {} * {} * {} is more than 1048576 ranks", l.pp, l.dp,
+                      l.cp, l.tp));
+  else if (l.dp * l.cp * l.tp % l.ep != 0)
+    wrong({"layout.ep", "layout.dp", "layout.cp", "layout.tp"},
+          fmt::format("{} does not divide dp * cp * tp = {}", l.ep, l.dp * l.cp * l.tp));
+
+  std::istringstream words(l.order);
+  std::vector<std::string> axes;
+  for (std::string w; words >> w;) axes.push_back(w);
+  std::sort(axes.begin(), axes.end());
+  if (axes != std::vector<std::string>{"cp", "dp", "pp", "tp"})
+    wrong({"layout.order"},
+          fmt::format("{} must name pp, dp, cp and tp once each, such as \"pp dp cp tp\"", shown(l.order)));
+  if (run.model.heads % l.tp != 0)
+    wrong({"layout.tp", "model.heads"},
+          fmt::format("{} does not divide model.heads = {}", l.tp, run.model.heads));
+  if (l.pp * l.chunks > run.model.layers)
+    wrong({"layout.pp", "layout.chunks", "model.layers"},
+          fmt::format("pp * chunks = {} * {} stages are more than model.layers = {}", l.pp, l.chunks,
+                      run.model.layers));
+  if (l.shard_group > 0 && l.dp % l.shard_group != 0)
+    wrong({"layout.shard_group", "layout.dp"},
+          fmt::format("{} does not divide dp = {}", l.shard_group, l.dp));
+
+  Wide per_round = Wide(l.dp) * run.batch.micro;
+  if (run.batch.global % per_round != 0)
+    wrong({"batch.global", "batch.micro", "layout.dp"},
+          fmt::format("{} is not a multiple of dp * micro = {} * {} = {}", run.batch.global, l.dp,
+                      run.batch.micro, int64_t(per_round)));
+}
+
+void check_training(const RunSpec& run, Problems& out) {
+  const OptimizerSpec& o = run.optimizer;
+  if (o.min_lr > o.lr)
+    out.push_back({{"optimizer.min_lr", "optimizer.lr"},
+                   fmt::format("{} is above lr = {}; give at most that", o.min_lr, o.lr)});
+  if (run.precision.compute == "f32" && run.precision.grads == "bf16")
+    out.push_back({{"precision.grads", "precision.compute"},
+                   "\"bf16\" gradients need compute = \"bf16\"; with f32 give \"f32\" or \"auto\""});
+  if (run.train.dir.empty())
+    out.push_back({{"train.dir"}, "\"\" is no folder; give one, such as \"runs/demo\""});
+  if (run.data.train.empty())
+    out.push_back({{"data.train"}, "\"\" is no token shard; give a path, such as \"data/train\""});
+}
+
+}  // namespace
+
+std::vector<Problem> problems_of(const RunSpec& run) {
+  Problems out;
+  check_model(run.model, out);
+  check_sizes(run, out);
+  check_layout(run, out);
+  check_training(run, out);
+  return out;
+}
+
+// One line for each thing that a later version lifts: drop the line with the limit.
+void refuse_unsupported(const RunSpec& run) {
+  std::string lines;
+  auto refuse = [&](bool unsupported, std::string_view key, const auto& value, std::string_view works) {
+    if (unsupported)
+      lines += fmt::format("{}{}: {} is not supported by this version; {}", lines.empty() ? "" : "\n", key,
+                           value, works);
+  };
+  auto text = [](const std::string& s) { return shown(s); };
+  const LayoutSpec& l = run.layout;
+  std::string_view one = "it runs one rank: give 1";
+  refuse(l.dp > 1, "layout.dp", l.dp, one);
+  refuse(l.tp > 1, "layout.tp", l.tp, one);
+  refuse(l.pp > 1, "layout.pp", l.pp, one);
+  refuse(l.cp > 1, "layout.cp", l.cp, one);
+  refuse(l.ep > 1, "layout.ep", l.ep, one);
+  refuse(l.sequence, "layout.sequence", "true", "it needs tp > 1: give false");
+  refuse(l.zero > 0, "layout.zero", l.zero, "one rank has nobody to share state with: give 0");
+  refuse(l.shard_group > 1, "layout.shard_group", l.shard_group, "give 0");
+  refuse(l.schedule != "1f1b" && l.schedule != "gpipe", "layout.schedule", text(l.schedule),
+         "give \"1f1b\" or \"gpipe\"");
+  refuse(l.chunks > 1, "layout.chunks", l.chunks, "give 1");
+  refuse(l.recompute != "none", "layout.recompute", text(l.recompute), "give \"none\"");
+  const PrecisionSpec& p = run.precision;
+  refuse(p.compute == "f16" || p.compute == "fp8", "precision.compute", text(p.compute),
+         "give \"auto\", \"bf16\" or \"f32\"");
+  refuse(run.optimizer.name != "adamw", "optimizer.name", text(run.optimizer.name), "give \"adamw\"");
+  refuse(run.train.device != "cpu", "train.device", text(run.train.device), "give \"cpu\"");
+  refuse(run.train.comm != "thread", "train.comm", text(run.train.comm), "give \"thread\"");
+  refuse(run.train.checkpoint_every.automatic, "train.checkpoint_every", "\"auto\"",
+         "give a number of steps, or 0 for only at the end");
+  if (!lines.empty()) throw Error(lines, Fault::request);
+}
+
+}  // namespace trireme

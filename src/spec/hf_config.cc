@@ -1,0 +1,388 @@
+#include "spec/hf_config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/error.h"
+#include "spec/suggest.h"
+#include "spec/toml.h"
+
+namespace trireme {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr size_t kMaxBytes = 4 << 20;  // of a config.json; real ones have a few thousand
+
+// Keys that say nothing about the maths of a forward pass: provenance, types of files, labels of other heads,
+// defaults of text generation.
+constexpr std::string_view kHarmless[] = {"_name_or_path",
+                                          "name_or_path",
+                                          "_commit_hash",
+                                          "transformers_version",
+                                          "torch_dtype",
+                                          "dtype",
+                                          "use_cache",
+                                          "bos_token_id",
+                                          "eos_token_id",
+                                          "pad_token_id",
+                                          "sep_token_id",
+                                          "decoder_start_token_id",
+                                          "n_ctx",
+                                          "max_sequence_length",
+                                          "task_specific_params",
+                                          "summary_type",
+                                          "summary_use_proj",
+                                          "summary_activation",
+                                          "summary_proj_to_labels",
+                                          "summary_first_dropout",
+                                          "gradient_checkpointing",
+                                          "output_hidden_states",
+                                          "output_attentions",
+                                          "output_past",
+                                          "return_dict",
+                                          "use_return_dict",
+                                          "id2label",
+                                          "label2id",
+                                          "num_labels",
+                                          "_num_labels",
+                                          "problem_type",
+                                          "tokenizer_class",
+                                          "prefix",
+                                          "finetuning_task",
+                                          "torchscript",
+                                          "use_bfloat16",
+                                          "is_decoder",
+                                          "chunk_size_feed_forward",
+                                          "tf_legacy_loss",
+                                          "_attn_implementation",
+                                          "_attn_implementation_autoset",
+                                          "attn_implementation",
+                                          "_flash_attn_2_enabled",
+                                          "unsloth_fixed",
+                                          "unsloth_version",
+                                          "max_length",
+                                          "min_length",
+                                          "do_sample",
+                                          "early_stopping",
+                                          "num_beams",
+                                          "num_beam_groups",
+                                          "diversity_penalty",
+                                          "temperature",
+                                          "top_k",
+                                          "top_p",
+                                          "typical_p",
+                                          "repetition_penalty",
+                                          "length_penalty",
+                                          "no_repeat_ngram_size",
+                                          "encoder_no_repeat_ngram_size",
+                                          "bad_words_ids",
+                                          "num_return_sequences",
+                                          "output_scores",
+                                          "return_dict_in_generate",
+                                          "forced_bos_token_id",
+                                          "forced_eos_token_id",
+                                          "remove_invalid_values",
+                                          "exponential_decay_length_penalty",
+                                          "suppress_tokens",
+                                          "begin_suppress_tokens",
+                                          "tie_encoder_decoder",
+                                          "predict_special_tokens",
+                                          "is_llama_config",
+                                          "transformers.js_config"};
+
+constexpr std::string_view kDropout[] = {"attn_pdrop",        "embd_pdrop",     "resid_pdrop",
+                                         "attention_dropout", "hidden_dropout", "residual_dropout",
+                                         "embedding_dropout"};
+
+// Switches of features that are not here, with the value that turns each off. null does too.
+struct Off {
+  std::string_view key;
+  Json value;
+};
+const std::vector<Off>& switches() {
+  static const std::vector<Off> kOff = {{"scale_attn_weights", true},
+                                        {"scale_attn_by_inverse_layer_idx", false},
+                                        {"reorder_and_upcast_attn", false},
+                                        {"add_cross_attention", false},
+                                        {"is_encoder_decoder", false},
+                                        {"cross_attention_hidden_size", nullptr},
+                                        {"pretraining_tp", 1},
+                                        {"sliding_window", nullptr},
+                                        {"use_sliding_window", false},
+                                        {"attention_chunk_size", nullptr},
+                                        {"partial_rotary_factor", 1},
+                                        {"quantization_config", nullptr},
+                                        {"compression_config", nullptr},
+                                        {"pruned_heads", Json::object()},
+                                        {"per_layer_config", nullptr},
+                                        {"auto_map", nullptr},
+                                        {"n_special", 0},
+                                        {"use_qk_norm", false},
+                                        {"rope_interleaved", false}};
+  return kOff;
+}
+
+std::string shown_json(const Json& j) {
+  if (j.is_string()) return shown(j.get_ref<const std::string&>());
+  if (j.is_object()) return "an object";
+  if (j.is_array()) return "a list";
+  return j.dump(-1, ' ', true);
+}
+
+// One object of the config: reads keys with defaults, remembers which were read, and collects problems.
+class Object {
+ public:
+  Object(const Json& json, std::string prefix, std::vector<std::string>& problems)
+      : json_(json), prefix_(std::move(prefix)), problems_(problems) {}
+
+  // null counts as not given, as in transformers.
+  const Json* find(std::string_view key) {
+    seen_.insert(std::string(key));
+    auto it = json_.find(std::string(key));
+    return it == json_.end() || it->is_null() ? nullptr : &*it;
+  }
+  void problem(std::string_view key, const std::string& text) {
+    problems_.push_back(fmt::format("{}{}: {}", prefix_, shown_key(key), text));
+  }
+
+  int64_t whole(std::string_view key, std::optional<int64_t> otherwise, double high) {
+    const Json* j = find(key);
+    if (!j) {
+      if (!otherwise) problem(key, fmt::format("missing; give a whole number from 1 to {:.0f}", high));
+      return otherwise.value_or(1);
+    }
+    bool fits = j->is_number_integer() && j->get<double>() >= 1 && j->get<double>() <= high;
+    if (!fits) problem(key, fmt::format("{} is not a whole number from 1 to {:.0f}", shown_json(*j), high));
+    return fits ? j->get<int64_t>() : 1;
+  }
+  double number(std::string_view key, std::optional<double> otherwise, double low, double high) {
+    const Json* j = find(key);
+    if (!j) {
+      if (!otherwise) problem(key, fmt::format("missing; give a number from {} to {}", low, high));
+      return otherwise.value_or(low);
+    }
+    bool fits = j->is_number() && j->get<double>() >= low && j->get<double>() <= high;
+    if (!fits) problem(key, fmt::format("{} is not a number from {} to {}", shown_json(*j), low, high));
+    return fits ? j->get<double>() : low;
+  }
+  bool flag(std::string_view key, bool otherwise) {
+    const Json* j = find(key);
+    if (j && !j->is_boolean()) problem(key, fmt::format("{} is neither true nor false", shown_json(*j)));
+    return j && j->is_boolean() ? j->get<bool>() : otherwise;
+  }
+  std::string text(std::string_view key, std::string_view otherwise) {
+    const Json* j = find(key);
+    if (j && !j->is_string()) problem(key, fmt::format("{} is not a string", shown_json(*j)));
+    return j && j->is_string() ? j->get<std::string>() : std::string(otherwise);
+  }
+  // No problem yet: what a second key contradicts is then the value that was given.
+  bool clean() const { return problems_.empty(); }
+  template <class List>
+  void ignore(const List& keys) {
+    for (std::string_view k : keys) seen_.insert(std::string(k));
+  }
+  void refuse_others() {
+    constexpr int kMost = 50;
+    int others = 0;
+    for (const auto& [key, value] : json_.items()) {
+      if (seen_.count(key)) continue;
+      if (++others <= kMost)
+        problem(key,
+                fmt::format("{} is not supported: it may change what the model computes", shown_json(value)));
+    }
+    if (others > kMost) problems_.push_back(fmt::format("{}and {} more keys", prefix_, others - kMost));
+  }
+
+ private:
+  const Json& json_;
+  std::string prefix_;
+  std::vector<std::string>& problems_;
+  std::set<std::string> seen_;
+};
+
+void read_switches(Object& o) {
+  for (const auto& [key, off] : switches()) {
+    const Json* j = o.find(key);
+    if (!j || *j == off) continue;
+    std::string right = off.is_null() ? "null" : off.is_object() ? "{}" : off.dump();
+    o.problem(key, fmt::format("{} is not supported; only {} is", shown_json(*j), right));
+  }
+  if (const Json* types = o.find("layer_types")) {
+    bool full = types->is_array() && std::all_of(types->begin(), types->end(),
+                                                 [](const Json& t) { return t == "full_attention"; });
+    if (!full) o.problem("layer_types", "only \"full_attention\" in every layer is supported");
+  }
+}
+
+void read_dropout(Object& o, std::string_view file, std::vector<std::string>* notes) {
+  for (std::string_view key : kDropout) {
+    double p = o.number(key, 0.0, 0, 1);
+    if (p > 0 && notes)
+      notes->push_back(
+          fmt::format("{}: {}: {} is not applied: trireme trains without dropout", file, key, p));
+  }
+}
+
+void read_architectures(Object& o, const std::vector<std::string_view>& known) {
+  const Json* j = o.find("architectures");
+  if (!j) return;
+  bool fits = j->is_array() && std::all_of(j->begin(), j->end(), [&](const Json& a) {
+                return a.is_string() &&
+                       std::find(known.begin(), known.end(), a.get_ref<const std::string&>()) != known.end();
+              });
+  if (!fits)
+    o.problem(
+        "architectures",
+        fmt::format("{} is not supported; one of {} is",
+                    j->is_array() && !j->empty() ? shown_json(j->front()) : shown_json(*j), joined(known)));
+}
+
+// rope_theta and rope_scaling (transformers 4), or both within rope_parameters (5).
+void read_rope(Object& o, std::string_view file, ModelSpec& m, std::vector<std::string>& problems) {
+  m.rope_theta = o.number("rope_theta", 10000, 1e-6, 1e30);
+  bool outer_theta = o.find("rope_theta") != nullptr;
+  const Json* scaling = o.find("rope_scaling");
+  const Json* parameters = o.find("rope_parameters");
+  if (scaling && parameters)
+    return o.problem("rope_parameters", "given beside rope_scaling; keep one of them");
+  std::string_view name = scaling ? "rope_scaling" : "rope_parameters";
+  const Json* j = scaling ? scaling : parameters;
+  if (!j) return;
+  if (!j->is_object()) return o.problem(name, fmt::format("{} is not an object", shown_json(*j)));
+
+  Object r(*j, fmt::format("{}: {}.", file, name), problems);
+  std::string old_type = r.text("type", ""), type = r.text("rope_type", old_type);
+  if (!old_type.empty() && old_type != type) r.problem("type", "contradicts rope_type");
+  double theta = r.number("rope_theta", m.rope_theta, 1e-6, 1e30);
+  if (outer_theta && theta != m.rope_theta)
+    r.problem("rope_theta", fmt::format("{} contradicts rope_theta = {} outside", theta, m.rope_theta));
+  m.rope_theta = theta;
+  if (r.number("partial_rotary_factor", 1.0, 0, 1) != 1)
+    r.problem("partial_rotary_factor", "only 1 is supported");
+  RopeScaling& s = m.rope_scaling;
+  if (type.empty() || type == "default") {
+    s.type = "none";
+  } else if (type == "linear" || type == "llama3") {
+    s.type = type;
+    s.factor = r.number("factor", std::nullopt, 1, 1e6);
+  } else {
+    return r.problem("rope_type",
+                     fmt::format("{} is not supported; default, linear and llama3 are", shown(type)));
+  }
+  if (type == "llama3") {
+    s.low_freq_factor = r.number("low_freq_factor", std::nullopt, 1e-6, 1e6);
+    s.high_freq_factor = r.number("high_freq_factor", std::nullopt, 1e-6, 1e6);
+    s.original_max_positions = r.whole("original_max_position_embeddings", std::nullopt, 1e9);
+    if (!(s.low_freq_factor < s.high_freq_factor))
+      r.problem("low_freq_factor",
+                fmt::format("{} must be below high_freq_factor = {}", s.low_freq_factor, s.high_freq_factor));
+  }
+  r.refuse_others();
+}
+
+ModelSpec read_gpt2(Object& o) {
+  ModelSpec m = ModelSpec::of("gpt2");
+  m.vocab = o.whole("vocab_size", std::nullopt, kMaxVocab);
+  m.max_positions = o.whole("n_positions", 1024, 2147483647);
+  m.hidden = o.whole("n_embd", std::nullopt, kMaxWidth);
+  m.layers = o.whole("n_layer", std::nullopt, kMaxLayers);
+  m.heads = o.whole("n_head", std::nullopt, kMaxWidth);
+  m.ffn = o.whole("n_inner", 4 * m.hidden, 4 * kMaxWidth);
+  std::string act = o.text("activation_function", "gelu_new");
+  if (act == "gelu")
+    m.activation = "gelu";
+  else if (act != "gelu_new" && act != "gelu_pytorch_tanh")
+    o.problem("activation_function",
+              fmt::format("{} is not supported; gelu_new, gelu_pytorch_tanh and gelu are", shown(act)));
+  m.norm_eps = o.number("layer_norm_epsilon", 1e-5, 1e-30, 1);
+  m.init_std = o.number("initializer_range", 0.02, 0, 10);
+  m.tied = o.flag("tie_word_embeddings", true);
+  if (o.clean() && m.hidden % m.heads != 0)
+    o.problem("n_head", fmt::format("{} does not divide n_embd = {}", m.heads, m.hidden));
+  read_architectures(o, {"GPT2LMHeadModel", "GPT2Model"});
+  return m;
+}
+
+ModelSpec read_llama(Object& o, std::string_view file, std::vector<std::string>& problems) {
+  ModelSpec m = ModelSpec::of("llama");
+  m.vocab = o.whole("vocab_size", std::nullopt, kMaxVocab);
+  m.hidden = o.whole("hidden_size", std::nullopt, kMaxWidth);
+  m.ffn = o.whole("intermediate_size", std::nullopt, 4 * kMaxWidth);
+  m.layers = o.whole("num_hidden_layers", std::nullopt, kMaxLayers);
+  m.heads = o.whole("num_attention_heads", std::nullopt, kMaxWidth);
+  m.kv_heads = o.whole("num_key_value_heads", m.heads, kMaxWidth);
+  m.max_positions = o.whole("max_position_embeddings", 2048, 2147483647);
+  if (o.clean() && !o.find("head_dim") && m.hidden % m.heads != 0)
+    o.problem("num_attention_heads", fmt::format("{} does not divide hidden_size = {}", m.heads, m.hidden));
+  m.head_dim = o.whole("head_dim", std::max<int64_t>(1, m.hidden / m.heads), kMaxWidth);
+  if (o.clean() && m.head_dim % 2 != 0)
+    o.problem("head_dim",
+              fmt::format("{} is odd; rotary positions turn pairs, so it must be even", m.head_dim));
+  if (o.clean() && m.heads % m.kv_heads != 0)
+    o.problem("num_key_value_heads",
+              fmt::format("{} does not divide num_attention_heads = {}", m.kv_heads, m.heads));
+  if (std::string act = o.text("hidden_act", "silu"); act != "silu")
+    o.problem("hidden_act", fmt::format("{} is not supported; silu is", shown(act)));
+  m.norm_eps = o.number("rms_norm_eps", 1e-6, 1e-30, 1);
+  m.init_std = o.number("initializer_range", 0.02, 0, 10);
+  m.tied = o.flag("tie_word_embeddings", false);
+  m.attn_bias = o.flag("attention_bias", false);
+  m.mlp_bias = o.flag("mlp_bias", false);
+  read_rope(o, file, m, problems);
+  read_architectures(o, {"LlamaForCausalLM", "LlamaModel"});
+  return m;
+}
+
+Json parse_json(std::string_view text, std::string_view file) {
+  if (text.size() > kMaxBytes)
+    bad_request("{}: {} bytes are too many for a config.json; at most {}", file, text.size(), kMaxBytes);
+  try {
+    return Json::parse(text);
+  } catch (const Json::exception& e) {
+    std::string why = e.what();  // "[json.exception.parse_error.101] parse error at line 1, column 2: ..."
+    if (size_t end = why.find("] "); end != std::string::npos) why = why.substr(end + 2);
+    std::string line = shown(std::string_view(why).substr(0, 160));
+    bad_request("{}: not JSON: {}", file, line.substr(1, line.size() - 2));
+  }
+}
+
+}  // namespace
+
+ModelSpec parse_hf_config(std::string_view text, std::string_view file, std::vector<std::string>* notes) {
+  Json json = parse_json(text, file);
+  if (!json.is_object())
+    bad_request("{}: {} where an object with model_type was expected", file, shown_json(json));
+  std::vector<std::string> problems;
+  Object o(json, fmt::format("{}: ", file), problems);
+  std::string type = o.text("model_type", "");
+  if (type.empty()) bad_request("{}: model_type: missing; give one of {}", file, joined(kArchs));
+  if (std::string why = ModelSpec::refusal(type); !why.empty()) bad_request("{}: model_type: {}", file, why);
+
+  ModelSpec m = type == "gpt2" ? read_gpt2(o) : read_llama(o, file, problems);
+  read_switches(o);
+  read_dropout(o, file, notes);
+  o.ignore(kHarmless);
+  o.refuse_others();
+  if (!problems.empty()) {
+    std::string all;
+    for (const std::string& p : problems) all += (all.empty() ? "" : "\n") + p;
+    throw Error(all, Fault::request);
+  }
+  m.finish(m.max_positions);
+  return m;
+}
+
+ModelSpec model_from_hf(const fs::path& config_json, std::vector<std::string>* notes) {
+  std::error_code ec;  // a size that cannot be had is read_text's to report
+  if (auto bytes = fs::file_size(config_json, ec); !ec && bytes > kMaxBytes)
+    bad_request("{}: {} bytes are too many for a config.json; at most {}", config_json.string(), bytes,
+                kMaxBytes);
+  return parse_hf_config(read_text(config_json), config_json.string(), notes);
+}
+
+}  // namespace trireme

@@ -1,0 +1,91 @@
+// The config.json of a model: the inverse of hf_config.cc.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "spec/hf_config.h"
+
+namespace trireme {
+namespace {
+
+using Json = nlohmann::ordered_json;  // keys in the order that people read
+
+void must(bool ok, std::string_view key, std::string_view value, const ModelSpec& m, std::string_view right) {
+  if (!ok)
+    bad_request("model.{}: {} cannot be exported: Hugging Face's {} has {}", key, value, m.arch, right);
+}
+
+void write_gpt2(const ModelSpec& m, Json& j) {
+  must(m.norm == "layer", "norm", m.norm, m, "layer");
+  must(m.positions == "learned", "positions", m.positions, m, "learned");
+  must(m.activation != "swiglu", "activation", m.activation, m, "gelu_tanh or gelu");
+  must(m.attn_bias, "attn_bias", "false", m, "biases");
+  must(m.mlp_bias, "mlp_bias", "false", m, "biases");
+  must(m.kv_heads == m.heads, "kv_heads", std::to_string(m.kv_heads), m, "as many as heads");
+  must(m.q_size() == m.hidden, "head_dim", std::to_string(m.head_dim), m, "hidden / heads");
+  j["n_embd"] = m.hidden;
+  j["n_layer"] = m.layers;
+  j["n_head"] = m.heads;
+  j["n_inner"] = m.ffn;
+  j["n_positions"] = m.max_positions;
+  j["n_ctx"] = m.max_positions;
+  j["activation_function"] = m.activation == "gelu_tanh" ? "gelu_new" : "gelu";
+  j["layer_norm_epsilon"] = m.norm_eps;
+  for (auto key : {"attn_pdrop", "embd_pdrop", "resid_pdrop"}) j[key] = 0.0;
+}
+
+void write_llama(const ModelSpec& m, Json& j) {
+  must(m.norm == "rms", "norm", m.norm, m, "rms");
+  must(m.positions == "rope", "positions", m.positions, m, "rope");
+  must(m.activation == "swiglu", "activation", m.activation, m, "swiglu");
+  must(m.hidden % m.heads == 0, "heads", std::to_string(m.heads), m, "a divisor of hidden");
+  j["hidden_size"] = m.hidden;
+  j["intermediate_size"] = m.ffn;
+  j["num_hidden_layers"] = m.layers;
+  j["num_attention_heads"] = m.heads;
+  j["num_key_value_heads"] = m.kv_heads;
+  j["head_dim"] = m.head_dim;
+  j["max_position_embeddings"] = m.max_positions;
+  j["hidden_act"] = "silu";
+  j["rms_norm_eps"] = m.norm_eps;
+  j["attention_bias"] = m.attn_bias;
+  j["attention_dropout"] = 0.0;
+  j["mlp_bias"] = m.mlp_bias;
+  j["rope_theta"] = m.rope_theta;
+  const RopeScaling& s = m.rope_scaling;
+  if (s.type == "none") return;
+  Json& r = j["rope_scaling"];
+  r["rope_type"] = s.type;
+  r["factor"] = s.factor;
+  if (s.type != "llama3") return;
+  r["low_freq_factor"] = s.low_freq_factor;
+  r["high_freq_factor"] = s.high_freq_factor;
+  r["original_max_position_embeddings"] = s.original_max_positions;
+}
+
+}  // namespace
+
+std::string hf_config_json(const ModelSpec& m, const HfExport& e) {
+  if (std::string why = ModelSpec::refusal(m.arch); !why.empty()) bad_request("model.arch: {}", why);
+  Json j;
+  j["architectures"] = {m.arch == "gpt2" ? "GPT2LMHeadModel" : "LlamaForCausalLM"};
+  j["model_type"] = m.arch;
+  j["vocab_size"] = m.vocab;
+  if (m.arch == "gpt2")
+    write_gpt2(m, j);
+  else
+    write_llama(m, j);
+  j["initializer_range"] = m.init_std;
+  j["tie_word_embeddings"] = m.tied;
+  // null, not left out: transformers would put its own default in place of a missing id.
+  auto id = [](const std::optional<int64_t>& v) { return v ? Json(*v) : Json(nullptr); };
+  j["bos_token_id"] = id(e.bos);
+  j["eos_token_id"] = id(e.eos);
+  if (e.pad) j["pad_token_id"] = *e.pad;
+  j["torch_dtype"] = e.dtype;
+  j["use_cache"] = true;
+  return j.dump(2) + "\n";
+}
+
+}  // namespace trireme

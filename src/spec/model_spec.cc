@@ -1,0 +1,53 @@
+#include "spec/model_spec.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "base/error.h"
+#include "spec/suggest.h"
+#include "spec/toml.h"
+
+namespace trireme {
+
+std::string ModelSpec::refusal(std::string_view arch) {
+  // Known by name, so that nobody takes a missing architecture for a misspelt one.
+  static constexpr std::string_view kKnown[] = {
+      "qwen2", "qwen3", "qwen2_moe",  "qwen3_moe",   "mixtral",     "mistral", "gemma", "gemma2",  "gemma3",
+      "phi",   "phi3",  "gpt_neox",   "gpt_neo",     "gptj",        "opt",     "bloom", "falcon",  "mpt",
+      "olmo",  "olmo2", "starcoder2", "deepseek_v2", "deepseek_v3", "cohere",  "glm4",  "granite", "llama4"};
+  if (std::find(std::begin(kArchs), std::end(kArchs), arch) != std::end(kArchs)) return "";
+  if (std::find(std::begin(kKnown), std::end(kKnown), arch) != std::end(kKnown))
+    return fmt::format("{} is not supported by this version; {} are", shown(arch), joined(kArchs));
+  std::vector<std::string> names(std::begin(kArchs), std::end(kArchs));
+  std::string meant = suggest(arch, names);
+  return fmt::format("{} is not known, {}; give one of {}", shown(arch),
+                     meant.empty() ? "nothing is like it" : "did you mean \"" + meant + "\"?",
+                     joined(kArchs));
+}
+
+ModelSpec ModelSpec::of(std::string_view arch) {
+  if (std::string why = refusal(arch); !why.empty()) bad_request("model.arch: {}", why);
+  ModelSpec m;
+  m.arch = arch;
+  if (arch == "gpt2") {
+    m.norm = "layer";
+    m.activation = "gelu_tanh";
+    m.positions = "learned";
+    m.attn_bias = m.mlp_bias = m.tied = true;
+  }
+  return m;
+}
+
+void ModelSpec::finish(int64_t seq_len) {
+  auto sane = [](int64_t n) {
+    return n > 0 && n <= int64_t(kMaxWidth);
+  };  // else leave it to the range checks
+  if (kv_heads == 0) kv_heads = heads;
+  if (head_dim == 0 && sane(heads) && sane(hidden) && hidden % heads == 0) head_dim = hidden / heads;
+  if (ffn == 0 && sane(hidden)) ffn = arch == "gpt2" ? 4 * hidden : (8 * hidden / 3 + 255) / 256 * 256;
+  if (max_positions == 0) max_positions = seq_len;
+}
+
+}  // namespace trireme

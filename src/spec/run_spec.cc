@@ -1,0 +1,187 @@
+#include "spec/run_spec.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+#include "spec/hf_config.h"
+#include "spec/reader.h"
+#include "spec/toml.h"
+#include "spec/walk.h"
+
+namespace trireme {
+namespace {
+
+// The architecture comes first: it sets the defaults that the other keys of [model] override.
+ModelSpec start_from_arch(Reader& reader) {
+  const TomlEntry* e = reader.given("model.arch");
+  const std::string* arch = e ? std::get_if<std::string>(&e->value) : nullptr;
+  if (!arch) return ModelSpec();
+  if (std::string why = ModelSpec::refusal(*arch); !why.empty()) {
+    reader.problem("model.arch", why);
+    return ModelSpec();
+  }
+  return ModelSpec::of(*arch);
+}
+
+// model.from: what its config.json says. Null on a problem, which is then reported.
+bool start_from_folder(Reader& reader, ModelSpec& model) {
+  const TomlEntry* e = reader.given("model.from");
+  const std::string* from = e ? std::get_if<std::string>(&e->value) : nullptr;
+  if (!from || from->empty()) return false;
+  try {
+    model = model_from_hf(fs::path(*from) / "config.json");
+  } catch (const Error& err) {
+    reader.problem("model.from", err.what());
+    return false;
+  }
+  model.from = *from;
+  return true;
+}
+
+// Keys beside model.from may repeat what its config.json says, not change it.
+void must_agree(Reader& reader, const ModelSpec& given, const ModelSpec& folder) {
+  std::vector<FieldText> a = fields_of(given), b = fields_of(folder);
+  for (size_t i = 0; i < a.size(); i++) {
+    std::string key = "model." + a[i].key;
+    if (a[i].value != b[i].value && reader.given(key))
+      reader.problem({key, std::string("model.from")},
+                     fmt::format("{} contradicts {} in model.from; remove the line", a[i].value, b[i].value));
+  }
+}
+
+void read_run(Reader& reader, RunSpec& run, const LoadOptions& options) {
+  bool from_folder = options.read_from && start_from_folder(reader, run.model);
+  if (!from_folder) run.model = start_from_arch(reader);
+  ModelSpec folder = run.model;
+  reader.read(run);
+  reader.report_unknown();
+  run.model.finish(run.data.seq_len);
+  folder.finish(run.data.seq_len);
+  if (from_folder) must_agree(reader, run.model, folder);
+  for (const Problem& p : problems_of(run)) reader.problem(p.keys, p.text);
+}
+
+std::string with_comment(const std::string& line, const FieldText& f) {
+  std::string unit = f.unit.empty() ? "" : fmt::format("[{}] ", f.unit);
+  std::string choices = f.rule.choices.empty() ? "" : fmt::format(" ({})", allowed(f));
+  return fmt::format("{:<36} # {}{}{}\n", line, unit, f.help, choices);
+}
+
+// A run file: [section], then key = value, deeper keys dotted.
+std::string as_toml(const std::vector<FieldText>& fields, bool comments) {
+  std::string out, section;
+  for (const FieldText& f : fields) {
+    size_t dot = f.key.find('.');
+    std::string head = f.key.substr(0, dot), rest = f.key.substr(dot + 1);
+    if (head != section) {
+      if (!section.empty()) out += '\n';
+      out += fmt::format("[{}]", head) + (comments ? fmt::format("  # {}", f.section_help) : "") + '\n';
+      section = head;
+    }
+    std::string line = fmt::format("{} = {}", rest, f.value);
+    out += comments ? with_comment(line, f) : line + '\n';
+  }
+  return out;
+}
+
+RunSpec defaults() {
+  RunSpec run;
+  run.model.finish(run.data.seq_len);
+  return run;
+}
+
+// Does this key change what a run computes?
+bool determines_numbers(const std::string& key) {
+  static constexpr std::string_view kSections[] = {"model.", "batch.", "precision.", "optimizer."};
+  static constexpr std::string_view kKeys[] = {"data.train", "data.seq_len", "data.order", "train.steps",
+                                               "train.seed"};
+  return std::any_of(std::begin(kSections), std::end(kSections),
+                     [&](auto s) { return key.starts_with(s); }) ||
+         std::find(std::begin(kKeys), std::end(kKeys), key) != std::end(kKeys);
+}
+
+}  // namespace
+
+RunSpec parse_run(std::string_view toml, std::string_view file, std::span<const std::string> sets,
+                  const LoadOptions& options) {
+  std::vector<TomlEntry> entries = parse_toml(toml, file);
+  std::vector<std::string> failures;
+  for (const std::string& s : sets) {
+    try {
+      std::vector<TomlEntry> more = parse_set(s);
+      entries.insert(entries.end(), more.begin(), more.end());
+    } catch (const Error& err) {
+      failures.push_back(err.what());
+    }
+  }
+  Reader reader(std::move(entries), std::string(file));
+  for (const std::string& f : failures) reader.failure(f);
+  RunSpec run;
+  read_run(reader, run, options);
+  reader.raise();
+  return run;
+}
+
+RunSpec load_run(const fs::path& path, std::span<const std::string> sets, const LoadOptions& options) {
+  return parse_run(read_text(path), path.string(), sets, options);
+}
+
+RunSpec resolve(RunSpec run, const Facts& facts) {
+  run.model.finish(run.data.seq_len);
+  PrecisionSpec& p = run.precision;
+  if (p.compute == "auto") p.compute = facts.native_bf16 ? "bf16" : "f32";
+  if (p.grads == "auto") p.grads = p.compute == "bf16" && run.microbatches() == 1 ? "bf16" : "f32";
+  if (p.compute == "f32" && p.grads == "bf16")
+    bad_request(
+        "precision.grads: \"bf16\" gradients need bf16 compute, and this device has no native bf16; give "
+        "\"auto\", or compute = \"bf16\"");
+  return run;
+}
+
+std::string save_run(const RunSpec& run) {
+  return as_toml(fields_of(run), false);
+}
+void save_run(const RunSpec& run, const fs::path& path) {
+  write_text_atomic(path, save_run(run));
+}
+
+uint64_t hash(const RunSpec& run) {
+  std::string text;
+  for (const FieldText& f : fields_of(run)) {
+    if (!determines_numbers(f.key)) continue;
+    // The folder may move; its weights are hashed where they are read.
+    std::string value = f.key == "model.from" ? (run.model.from.empty() ? "scratch" : "folder") : f.value;
+    text += fmt::format("{} = {}\n", f.key, value);
+  }
+  return hash64(text.data(), text.size());
+}
+
+std::vector<std::string> diff(const RunSpec& before, const RunSpec& after) {
+  std::vector<FieldText> a = fields_of(before), b = fields_of(after);
+  std::vector<std::string> out;
+  for (size_t i = 0; i < a.size(); i++)
+    if (a[i].value != b[i].value)
+      out.push_back(fmt::format("{}: {} -> {}", a[i].key, a[i].value, b[i].value));
+  return out;
+}
+
+std::vector<ConfigRow> config_rows() {
+  std::vector<ConfigRow> rows;
+  for (const FieldText& f : fields_of(defaults()))
+    rows.push_back({.key = f.key,
+                    .type = std::string(f.type),
+                    .value = f.value,
+                    .unit = std::string(f.unit),
+                    .help = std::string(f.help),
+                    .allowed = allowed(f)});
+  return rows;
+}
+
+std::string config_table() {
+  return as_toml(fields_of(defaults()), true);
+}
+
+}  // namespace trireme

@@ -1,0 +1,192 @@
+#include "spec/toml.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <sstream>
+
+#include "base/error.h"
+
+#define TOML_EXCEPTIONS 0
+#include <toml++/toml.h>
+
+namespace trireme {
+namespace {
+
+// Far above any run file. The count of dots bounds how deep dotted keys nest, since toml++ frees tables
+// recursively.
+constexpr size_t kMaxBytes = 1 << 20, kMaxDots = 4096;
+
+int line_of(const toml::node& n) {
+  return int(n.source().begin.line);
+}
+
+TomlEntry entry_of(std::string key, const toml::node& n) {
+  TomlEntry e{.key = std::move(key), .value = TomlOther{}, .line = line_of(n), .text = {}};
+  if (auto* s = n.as_string()) {
+    e.value = s->get();
+  } else if (auto* b = n.as_boolean()) {
+    e.value = b->get();
+  } else if (auto* i = n.as_integer()) {
+    e.value = i->get();
+  } else if (auto* d = n.as_floating_point()) {
+    e.value = d->get();
+  } else if (auto* a = n.as_array()) {
+    std::vector<double> numbers;
+    for (const toml::node& x : *a)
+      if (auto v = x.is_number() ? x.value<double>() : std::nullopt) numbers.push_back(*v);
+    if (numbers.size() == a->size())
+      e.value = std::move(numbers);
+    else
+      e.value =
+          TomlOther{a->is_array_of_tables() ? "a list of tables" : "a list of other things than numbers"};
+  } else {
+    e.value = TomlOther{n.is_date_time() || n.is_date() ? "a date" : "a time"};
+  }
+  return e;
+}
+
+void flatten(const toml::table& t, const std::string& prefix, std::vector<TomlEntry>& out) {
+  for (auto&& [k, node] : t) {
+    std::string key = prefix.empty() ? std::string(k.str()) : prefix + "." + std::string(k.str());
+    if (const toml::table* sub = node.as_table()) {
+      out.push_back({.key = key, .value = TomlTable{}, .line = line_of(node), .text = {}});
+      flatten(*sub, key, out);
+    } else {
+      out.push_back(entry_of(std::move(key), node));
+    }
+  }
+}
+
+bool plain_key_char(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-';
+}
+
+std::string escaped(std::string_view s, size_t limit) {
+  std::string out;
+  for (char c : s.substr(0, limit)) {
+    auto u = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\')
+      out += '\\', out += c;
+    else if (u < 0x20 || u >= 0x7f)
+      out += fmt::format("\\x{:02x}", u);
+    else
+      out += c;
+  }
+  if (s.size() > limit) out += "...";
+  return out;
+}
+
+std::string_view trimmed(std::string_view s) {
+  while (!s.empty() && std::isspace(static_cast<unsigned char>(s.front()))) s.remove_prefix(1);
+  while (!s.empty() && std::isspace(static_cast<unsigned char>(s.back()))) s.remove_suffix(1);
+  return s;
+}
+
+}  // namespace
+
+std::vector<TomlEntry> parse_toml(std::string_view text, std::string_view file) {
+  if (text.size() > kMaxBytes || size_t(std::count(text.begin(), text.end(), '.')) > kMaxDots)
+    bad_request("{}: too large for a spec: {} bytes; at most {} bytes and {} dots", file, text.size(),
+                kMaxBytes, kMaxDots);
+  toml::parse_result parsed = toml::parse(text);
+  if (!parsed)
+    bad_request("{}:{}: not TOML: {}", file, parsed.error().source().begin.line,
+                escaped(parsed.error().description(), 200));
+  std::vector<TomlEntry> out;
+  flatten(parsed.table(), "", out);
+  std::stable_sort(out.begin(), out.end(),
+                   [](const TomlEntry& a, const TomlEntry& b) { return a.line < b.line; });
+  return out;
+}
+
+std::vector<TomlEntry> parse_set(std::string_view assignment) {
+  size_t eq = assignment.find('=');
+  std::string_view key = trimmed(assignment.substr(0, eq));
+  if (eq == std::string_view::npos || key.empty())
+    bad_request("--set: {} is not section.key=value, such as batch.micro=4", shown(assignment));
+  std::string_view value = trimmed(assignment.substr(eq + 1));
+  bool plain = std::all_of(key.begin(), key.end(), [](char c) { return plain_key_char(c) || c == '.'; });
+  bool printable =
+      std::none_of(value.begin(), value.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; });
+  if (!plain || !printable || assignment.size() > 65536)
+    bad_request("--set: {} is not section.key=value, such as batch.micro=4", shown(assignment));
+  if (value.empty()) bad_request("--set: {}: no value given; an empty string is {}=\"\"", key, key);
+
+  std::vector<TomlEntry> out;
+  toml::parse_result parsed = toml::parse(fmt::format("v = {}\n", value));
+  bool quoted = value.front() == '"' || value.front() == '\'' || value.front() == '[' || value.front() == '{';
+  if (parsed && parsed.table().size() == 1) {
+    const toml::node& n = *parsed.table().get("v");
+    if (const toml::table* t = n.as_table()) {
+      out.push_back({.key = std::string(key), .value = TomlTable{}, .line = 0, .text = {}});
+      flatten(*t, std::string(key), out);
+    } else {
+      out.push_back(entry_of(std::string(key), n));
+    }
+  } else if (quoted) {
+    bad_request("--set: {}: {} is not a TOML value: {}", key, shown(value),
+                escaped(parsed ? "more than one value" : parsed.error().description(), 200));
+  } else {
+    out.push_back({.key = std::string(key), .value = std::string(value), .line = 0, .text = {}});
+  }
+  for (TomlEntry& e : out) e.line = 0;
+  out.front().text = std::string(value);
+  return out;
+}
+
+std::string toml_string(std::string_view s) {
+  std::string out = "\"";
+  for (char c : s) {
+    auto u = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\')
+      out += '\\', out += c;
+    else if (u < 0x20 || u == 0x7f)
+      out += fmt::format("\\u{:04x}", u);
+    else
+      out += c;
+  }
+  return out + '"';
+}
+
+std::string toml_number(double d) {
+  std::string s = fmt::format("{}", d);
+  return s.find_first_of(".en") == std::string::npos ? s + ".0" : s;  // "n" of inf and nan
+}
+
+std::string shown(std::string_view s) {
+  return '"' + escaped(s, 80) + '"';
+}
+std::string shown_key(std::string_view s) {
+  bool plain = !s.empty() && s.size() <= 80 &&
+               std::all_of(s.begin(), s.end(), [](char c) { return plain_key_char(c) || c == '.'; });
+  return plain ? std::string(s) : shown(s);
+}
+
+std::string shown(const TomlEntry& e) {
+  struct Show {
+    std::string operator()(const std::string& s) const { return shown(s); }
+    std::string operator()(bool b) const { return b ? "true" : "false"; }
+    std::string operator()(int64_t i) const { return fmt::format("{}", i); }
+    std::string operator()(double d) const { return toml_number(d); }
+    std::string operator()(const std::vector<double>& v) const {
+      std::string s;
+      for (size_t i = 0; i < std::min<size_t>(v.size(), 4); i++)
+        s += (i ? ", " : "") + fmt::format("{}", v[i]);
+      return "[" + s + (v.size() > 4 ? ", ...]" : "]");
+    }
+    std::string operator()(const TomlTable&) const { return "it"; }
+    std::string operator()(const TomlOther&) const { return "it"; }
+  };
+  return std::visit(Show{}, e.value);
+}
+
+std::string_view kind_of(const TomlEntry& e) {
+  static constexpr std::string_view kKinds[] = {"a string", "true or false", "a whole number",
+                                                "a number", "a list",        "a section"};
+  if (auto* o = std::get_if<TomlOther>(&e.value)) return o->kind;
+  return kKinds[e.value.index()];
+}
+
+}  // namespace trireme

@@ -1,0 +1,38 @@
+// TOML as a flat list of keys: what the readers of specs work on. The one place that knows toml++.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace trireme {
+
+struct TomlTable {};  // a table's own entry; its keys follow as entries of their own
+struct TomlOther {    // dates, times, arrays of anything but numbers
+  std::string kind;   // with its article: "a date"
+};
+struct TomlEntry {
+  std::string key;  // "section.key"
+  std::variant<std::string, bool, int64_t, double, std::vector<double>, TomlTable, TomlOther> value;
+  int line = 0;      // from 1; 0 = from --set
+  std::string text;  // the value as it was written, for --set
+};
+
+// Entries in the order of the file. A syntax error is a bad request "FILE:LINE: what is wrong".
+std::vector<TomlEntry> parse_toml(std::string_view text, std::string_view file);
+
+// "key=value" of a --set: TOML's value syntax, or a bare string. A bad request when there is no key or no
+// value.
+std::vector<TomlEntry> parse_set(std::string_view assignment);
+
+std::string toml_string(std::string_view);  // quoted and escaped
+std::string toml_number(double);            // shortest text that reads back as the same double
+
+// For messages: quoted, one line, unprintable bytes escaped, long text cut.
+std::string shown(std::string_view);
+std::string shown_key(std::string_view);     // the same without quotes where it is a plain key
+std::string shown(const TomlEntry&);         // the value
+std::string_view kind_of(const TomlEntry&);  // "a whole number", "a string", ...
+
+}  // namespace trireme
