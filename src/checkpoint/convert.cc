@@ -1,5 +1,6 @@
 #include "checkpoint/convert.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -71,7 +72,34 @@ void convert_from(std::string_view what, DType to, void* dst, int64_t n, Load f3
   }
 }
 
+template <class T>
+void transpose(void* dst, int64_t dst_stride, const void* src, int64_t src_stride, int64_t rows,
+               int64_t cols) {
+  constexpr int64_t kBlock = 32;
+  for (int64_t r0 = 0; r0 < rows; r0 += kBlock)
+    for (int64_t c0 = 0; c0 < cols; c0 += kBlock)
+      for (int64_t c = c0; c < std::min(cols, c0 + kBlock); c++)
+        for (int64_t r = r0; r < std::min(rows, r0 + kBlock); r++)
+          store(dst, c * dst_stride + r, load<T>(src, r * src_stride + c));
+}
+
 }  // namespace
+
+void transpose_elements(int64_t item, void* dst, int64_t dst_stride, const void* src, int64_t src_stride,
+                        int64_t rows, int64_t cols) {
+  switch (item) {
+    case 1:
+      return transpose<uint8_t>(dst, dst_stride, src, src_stride, rows, cols);
+    case 2:
+      return transpose<uint16_t>(dst, dst_stride, src, src_stride, rows, cols);
+    case 4:
+      return transpose<uint32_t>(dst, dst_stride, src, src_stride, rows, cols);
+    case 8:
+      return transpose<uint64_t>(dst, dst_stride, src, src_stride, rows, cols);
+    default:
+      require(false, "no element has this size");
+  }
+}
 
 void convert_elements(std::string_view what, DType to, void* dst, DType from, const void* src, int64_t n) {
   if (to == from) {

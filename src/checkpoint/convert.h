@@ -17,4 +17,10 @@ uint16_t f16_of_f32(float);
 // `what` names the tensor in messages.
 void convert_elements(std::string_view what, DType to, void* dst, DType from, const void* src, int64_t n);
 
+// dst[c * dst_stride + r] = src[r * src_stride + c] for rows x cols elements of `item` bytes (1, 2, 4 or 8),
+// strides in elements; bit by bit, in square blocks so that both sides stay in cache; neither side needs
+// alignment.
+void transpose_elements(int64_t item, void* dst, int64_t dst_stride, const void* src, int64_t src_stride,
+                        int64_t rows, int64_t cols);
+
 }  // namespace trireme

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -16,12 +17,6 @@ fs::path parent_of(const fs::path& p) {
   return p.has_parent_path() ? p.parent_path() : fs::path(".");
 }
 
-void remove_tree(const fs::path& p) {
-  std::error_code ec;
-  fs::remove_all(p, ec);
-  if (ec) bad_request("cannot remove {}: {}", p.string(), ec.message());
-}
-
 void rename_or_throw(const fs::path& from, const fs::path& to) {
   if (::rename(from.c_str(), to.c_str()) != 0)
     bad_request("cannot rename {} to {}: {}", from.string(), to.string(), std::strerror(errno));
@@ -30,7 +25,7 @@ void rename_or_throw(const fs::path& from, const fs::path& to) {
 // Gives `from` the name `to`. What had that name before gets the name `from`: did anything?
 bool take_name(const fs::path& from, const fs::path& to) {
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return true;
-  bool there = fs::exists(to);
+  bool there = is_there(to);
   if (!there) {
     rename_or_throw(from, to);
     return false;
@@ -51,9 +46,33 @@ fs::path without_slash(const fs::path& p) {
 
 }  // namespace
 
+bool is_there(const fs::path& p) {
+  std::error_code ec;
+  bool there = fs::exists(p, ec);
+  if (ec) bad_request("cannot look at {}: {}", p.string(), ec.message());
+  return there;
+}
+
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  if (!is_there(folder)) return names;
+  std::error_code ec;
+  for (fs::directory_iterator it(folder, ec), end; !ec && it != end; it.increment(ec))
+    names.push_back(it->path().filename().string());
+  if (ec) bad_request("cannot list {}: {}", folder.string(), ec.message());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+void remove_tree(const fs::path& p) {
+  std::error_code ec;
+  fs::remove_all(p, ec);
+  if (ec) bad_request("cannot remove {}: {}", p.string(), ec.message());
+}
+
 PartFolder::PartFolder(fs::path target) : target_(without_slash(target)), part_(target_.string() + ".part") {
   fs::path parent = parent_of(target_);
-  if (!fs::exists(parent)) {
+  if (!is_there(parent)) {
     make_folders(parent);
     sync_folder(parent_of(parent));
   }

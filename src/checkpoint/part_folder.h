@@ -28,6 +28,12 @@ class PartFolder {
   bool published_ = false, replaced_ = false;
 };
 
+// Unlike fs::exists() it tells what is absent from what may not be looked at (an Error).
+bool is_there(const fs::path&);
+// Names in a folder, sorted; none when it does not exist.
+std::vector<std::string> names_in(const fs::path& folder);
+// Like rm -rf; an Error names the path and the reason.
+void remove_tree(const fs::path&);
 // Removes a folder so that it is never seen half there: it loses its name first.
 void remove_published(const fs::path&);
 

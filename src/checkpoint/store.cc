@@ -22,18 +22,6 @@ std::string utc_now() {
   return text;
 }
 
-// Names in a folder, sorted; none when it does not exist.
-std::vector<std::string> names_in(const fs::path& folder) {
-  std::vector<std::string> names;
-  std::error_code ec;
-  if (!fs::exists(folder, ec) && !ec) return names;
-  for (fs::directory_iterator it(folder, ec), end; !ec && it != end; it.increment(ec))
-    names.push_back(it->path().filename().string());
-  if (ec) bad_request("cannot list {}: {}", folder.string(), ec.message());
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
 // Newest first.
 std::vector<int64_t> steps_in(const fs::path& root) {
   std::vector<int64_t> steps;
@@ -194,9 +182,7 @@ std::vector<std::string> remove_leftovers(const fs::path& root) {
   std::vector<std::string> removed;
   for (const std::string& name : names_in(root)) {
     if (!name.starts_with(kStepPrefix) || !name.ends_with(kPartSuffix)) continue;
-    std::error_code ec;
-    fs::remove_all(root / name, ec);
-    if (ec) bad_request("cannot remove {}: {}", (root / name).string(), ec.message());
+    remove_tree(root / name);
     removed.push_back(name);
   }
   return removed;

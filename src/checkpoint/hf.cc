@@ -1,0 +1,209 @@
+#include "checkpoint/hf.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstring>
+#include <set>
+
+#include "base/error.h"
+#include "checkpoint/convert.h"
+#include "checkpoint/json.h"
+#include "checkpoint/part_folder.h"
+#include "checkpoint/untrusted.h"
+
+namespace trireme {
+namespace {
+
+constexpr std::string_view kSingle = "model.safetensors", kIndex = "model.safetensors.index.json";
+constexpr size_t kMaxIndexBytes = size_t(64) << 20;
+
+// "a, b, c and 4 more".
+std::string some_of(const std::vector<std::string>& names) {
+  size_t n = std::min<size_t>(names.size(), 3);
+  std::string more = names.size() > n ? fmt::format(" and {} more", names.size() - n) : "";
+  return fmt::format("{}{}", fmt::join(names.begin(), names.begin() + int64_t(n), ", "), more);
+}
+
+// File name by tensor name.
+std::map<std::string, std::string> read_index(const fs::path& path) {
+  std::string file = path.string();
+  MappedFile map(path);
+  std::string_view text(reinterpret_cast<const char*>(map.bytes().data()), map.bytes().size());
+  nlohmann::json json = parse_json(text, file, kMaxIndexBytes);
+  if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object())
+    bad_request("{}: has no 'weight_map' object of file names by tensor name", file);
+  std::map<std::string, std::string> out;
+  for (const auto& [tensor, value] : json["weight_map"].items()) {
+    if (!value.is_string())
+      bad_request("{}: tensor '{}' is in {}; right is a file name", file, shown(tensor), shown(value.dump()));
+    auto name = value.get<std::string>();
+    if (!is_plain_file_name(name) || !name.ends_with(".safetensors"))
+      bad_request("{}: tensor '{}' is in '{}'; right is a *.safetensors file in the same folder", file,
+                  shown(tensor), shown(name));
+    out.emplace(tensor, name);
+  }
+  return out;
+}
+
+// The index must say what the shards hold, no more and no less.
+void check_index(const std::map<std::string, std::string>& index, const std::vector<SafetensorsFile>& files) {
+  std::map<std::string, const SafetensorsFile*> by_name;
+  for (const SafetensorsFile& f : files) {
+    std::string shard = f.path().filename().string();
+    by_name[shard] = &f;
+    for (const SafetensorsEntry& e : f.header().entries) {
+      auto it = index.find(e.name);
+      if (it == index.end() || it->second != shard)
+        bad_request("{}: holds tensor '{}', which {} does not list there", f.path().string(), shown(e.name),
+                    kIndex);
+    }
+  }
+  for (const auto& [tensor, shard] : index)
+    if (!by_name.at(shard)->find(tensor))
+      bad_request("{}: holds no tensor '{}', though {} lists it there", by_name.at(shard)->path().string(),
+                  shown(tensor), kIndex);
+}
+
+}  // namespace
+
+// Everything in the files, by Hugging Face name without the prefix.
+struct HfFolder::Tensors {
+  struct One {
+    const SafetensorsFile* file;
+    const SafetensorsEntry* entry;
+    std::string where() const {
+      return fmt::format("{}: tensor '{}'", file->path().string(), shown(entry->name));
+    }
+  };
+  std::map<std::string, One> by_name;
+};
+
+HfFolder::HfFolder(const fs::path& folder, const ModelSpec& model) : folder_(folder) {
+  Tensors tensors;
+  open_files(tensors);
+  match(model, std::move(tensors));
+}
+
+void HfFolder::open_files(Tensors& tensors) {
+  if (is_there(folder_ / kSingle)) {
+    files_.emplace_back(folder_ / kSingle);
+  } else if (is_there(folder_ / kIndex)) {
+    auto index = read_index(folder_ / kIndex);
+    std::set<std::string> shards;
+    for (const auto& [tensor, shard] : index) shards.insert(shard);
+    for (const std::string& shard : shards) files_.emplace_back(folder_ / shard);
+    check_index(index, files_);
+  } else {
+    bad_request("{}: holds neither {} nor {}; weights in other formats are not read", folder_.string(),
+                kSingle, kIndex);
+  }
+  for (const SafetensorsFile& f : files_)
+    for (const SafetensorsEntry& e : f.header().entries)
+      tensors.by_name.emplace(e.name, Tensors::One{&f, &e});
+}
+
+void HfFolder::match(const ModelSpec& model, Tensors tensors) {
+  const std::string prefix(hf_prefix(model));
+  auto first = tensors.by_name.lower_bound(prefix);
+  const bool prefixed = first != tensors.by_name.end() && first->first.starts_with(prefix);
+  auto full_name = [&](const std::string& theirs) {
+    return prefixed && theirs != kHfHead ? prefix + theirs : theirs;
+  };
+
+  std::vector<std::string> missing;
+  std::set<std::string> used;
+  for (HfPlace& place : hf_places(model)) {
+    std::string name = full_name(place.theirs);
+    auto it = tensors.by_name.find(name);
+    if (it == tensors.by_name.end()) {
+      if (missing.empty() || missing.back() != name) missing.push_back(name);
+      continue;
+    }
+    const auto& [file, entry] = it->second;
+    if (entry->shape != place.their_shape)
+      bad_request("{} has shape {}, but the model's configuration makes it {}", it->second.where(),
+                  to_string(entry->shape), to_string(place.their_shape));
+    if (entry->dtype != DType::f32 && entry->dtype != DType::bf16 && entry->dtype != DType::f16)
+      bad_request("{} is {}; right is F32, BF16 or F16", it->second.where(), entry->stored_type);
+    used.insert(name);
+    std::string ours = place.ours;
+    sources_.emplace(std::move(ours), Source{std::move(place), entry, file->bytes(*entry).data()});
+  }
+  if (!missing.empty())
+    bad_request("{}: lacks {} of the tensors that a {} of this configuration has: {}", folder_.string(),
+                missing.size(), model.arch, some_of(missing));
+  dtype_ = *sources_.at("embed.tokens.weight").entry->dtype;
+
+  std::vector<std::string> unexpected;
+  for (const auto& [name, one] : tensors.by_name) {
+    if (used.contains(name)) continue;
+    std::string_view bare = name;
+    if (prefixed && bare.starts_with(prefix)) bare.remove_prefix(prefix.size());
+    if (model.tied && name == kHfHead)
+      check_tied_head(tensors);
+    else if (hf_is_buffer(model, bare))
+      ignored_.push_back(name);
+    else
+      unexpected.push_back(shown(name));
+  }
+  if (!unexpected.empty())
+    bad_request("{}: holds {} tensors that no {} of this configuration has: {}", folder_.string(),
+                unexpected.size(), model.arch, some_of(unexpected));
+}
+
+void HfFolder::check_tied_head(const Tensors& tensors) const {
+  const Tensors::One& head = tensors.by_name.at(std::string(kHfHead));
+  const SafetensorsEntry& embed = *sources_.at("embed.tokens.weight").entry;
+  auto bytes = head.file->bytes(*head.entry);
+  if (head.entry->dtype != embed.dtype || head.entry->shape != embed.shape ||
+      std::memcmp(bytes.data(), sources_.at("embed.tokens.weight").data, bytes.size()) != 0)
+    bad_request(
+        "{} differs from '{}', though the configuration ties them; tie_word_embeddings = false reads both",
+        head.where(), shown(embed.name));
+}
+
+void HfFolder::read(std::string_view name, const Slice& box, const Range& range, const Tensor& dst) const {
+  auto it = sources_.find(name);
+  if (it == sources_.end()) bad_request("{}: the model has no parameter '{}'", folder_.string(), name);
+  const auto& [place, entry, data] = it->second;
+  const Part wanted{box, range};
+  if (std::string why = why_not_part(wanted, place.shape); !why.empty())
+    bad_request("{}: parameter '{}': {}", folder_.string(), name, why);
+  require(dst.contiguous() && dst.numel() == range.size(),
+          "a parameter is read into range.size() elements in a row");
+  const int64_t item = size_of(*entry->dtype), dst_item = size_of(dst.dtype);
+  const int64_t in = place.shape.rank == 2 ? place.shape[1] : 1;
+
+  if (!place.transposed) {
+    const std::byte* src = data + place.begin * in * item;
+    for_each_run(wanted, whole(place.shape), [&](const Run& r) {
+      convert_elements(name, dst.dtype, dst.data + (r.to - range.begin) * dst_item, *entry->dtype,
+                       src + r.from * item, r.n);
+    });
+    return;
+  }
+  // Rows of ours are columns of theirs: a band of them is turned at a time.
+  constexpr int64_t kBand = 64;
+  const int64_t out_total = place.their_shape[1];
+  std::vector<std::byte> band(size_t(kBand * in * item));
+  for_each_run(wanted, whole(place.shape), [&](const Run& r) {
+    for (int64_t row = r.from / in; row * in < r.from + r.n; row += kBand) {
+      const int64_t rows = std::min(kBand, place.shape[0] - row);
+      transpose_elements(item, band.data(), in, data + (place.begin + row) * item, out_total, in, rows);
+      const int64_t begin = std::max(r.from, row * in), end = std::min(r.from + r.n, (row + rows) * in);
+      convert_elements(name, dst.dtype, dst.data + (r.to + begin - r.from - range.begin) * dst_item,
+                       *entry->dtype, band.data() + (begin - row * in) * item, end - begin);
+    }
+  });
+}
+
+void HfFolder::read(std::string_view name, const Tensor& dst) const {
+  auto it = sources_.find(name);
+  if (it == sources_.end()) bad_request("{}: the model has no parameter '{}'", folder_.string(), name);
+  const Shape& shape = it->second.place.shape;
+  require(dst.numel() == shape.numel(), "the whole parameter was asked for");
+  read(name, whole(shape).box, whole(shape).range, dst);
+}
+
+}  // namespace trireme

@@ -1,0 +1,61 @@
+// Hugging Face folders in and out: config.json, model.safetensors (or shards with an index), tokenizer files.
+#pragma once
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/hf_names.h"
+#include "checkpoint/parts.h"
+#include "checkpoint/safetensors.h"
+
+namespace trireme {
+
+// The weights of a folder, held against the model when opened: every tensor that the model needs is there in
+// its shape, in f32, bf16 or f16; nothing else is, save the buffers of hf_is_buffer(). A head beside a tied
+// embedding must be equal to it. Anything else is one Error that names the tensor.
+class HfFolder {
+ public:
+  HfFolder(const fs::path& folder, const ModelSpec&);
+
+  // Elements `range` of `box` of a parameter (trireme's name) into contiguous host memory of type f32, bf16
+  // or f16: exact where the type can hold the values, else to nearest, ties to even.
+  void read(std::string_view name, const Slice& box, const Range& range, const Tensor& dst) const;
+  void read(std::string_view name, const Tensor& dst) const;  // the whole of it
+
+  DType dtype() const { return dtype_; }                                // of the token embedding
+  const std::vector<std::string>& ignored() const { return ignored_; }  // buffers that were there
+
+ private:
+  struct Source {
+    HfPlace place;
+    const SafetensorsEntry* entry;
+    const std::byte* data;
+  };
+  struct Tensors;
+  void open_files(Tensors&);
+  void match(const ModelSpec&, Tensors);
+  void check_tied_head(const Tensors&) const;
+
+  fs::path folder_;
+  std::vector<SafetensorsFile> files_;
+  std::map<std::string, Source, std::less<>> sources_;  // by trireme's name
+  std::vector<std::string> ignored_;
+  DType dtype_ = DType::f32;
+};
+
+// Fills dst (contiguous host memory, the export's type, the whole tensor's shape) with a parameter.
+using TensorGetter = std::function<void(std::string_view name, const Tensor& dst)>;
+
+struct HfOptions {
+  DType dtype = DType::f32;              // of the tensors: f32, bf16 or f16
+  std::optional<int64_t> bos, eos, pad;  // token ids for config.json
+  std::vector<fs::path> copy;            // tokenizer.json, tokenizer_config.json, ...: under their own names
+};
+// Writes config.json, model.safetensors and the copies, one tensor in memory at a time. The folder appears
+// whole or not at all; one that is there is replaced if it holds nothing but such files, else refused.
+void export_hf(const fs::path& folder, const ModelSpec&, const TensorGetter&, const HfOptions& = {});
+
+}  // namespace trireme

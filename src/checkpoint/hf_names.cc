@@ -1,0 +1,128 @@
+#include "checkpoint/hf_names.h"
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+
+namespace trireme {
+namespace {
+
+// Refuses what the architecture cannot be.
+void check(const ModelSpec& m, std::string_view key, bool ok, std::string_view right) {
+  if (!ok) bad_request("model.{}: a Hugging Face {} has {}", key, m.arch, right);
+}
+
+class Places {
+ public:
+  explicit Places(const ModelSpec& m) : m_(m) {}
+
+  // One parameter that is one tensor.
+  void add(const std::string& ours, const std::string& theirs, const Shape& shape) {
+    out_.push_back({ours, shape, theirs, shape});
+  }
+  void llama_linear(const std::string& ours, const std::string& theirs, int64_t out, int64_t in, bool bias) {
+    add(ours + ".weight", theirs + ".weight", {out, in});
+    if (bias) add(ours + ".bias", theirs + ".bias", {out});
+  }
+  // GPT-2's Conv1D: weight [in, out_total], of which ours are the outputs [begin, begin + out).
+  void conv1d(const std::string& ours, const std::string& theirs, int64_t out, int64_t in, int64_t begin,
+              int64_t out_total) {
+    out_.push_back({ours + ".weight", {out, in}, theirs + ".weight", {in, out_total}, true, begin});
+    out_.push_back({ours + ".bias", {out}, theirs + ".bias", {out_total}, false, begin});
+  }
+  void layer_norm(const std::string& ours, const std::string& theirs) {
+    add(ours + ".weight", theirs + ".weight", {m_.hidden});
+    add(ours + ".bias", theirs + ".bias", {m_.hidden});
+  }
+
+  void gpt2() {
+    int64_t h = m_.hidden;
+    add("embed.tokens.weight", "wte.weight", {m_.vocab, h});
+    add("embed.positions.weight", "wpe.weight", {m_.max_positions, h});
+    for (int64_t i = 0; i < m_.layers; i++) {
+      std::string ours = fmt::format("blocks.{}.", i), theirs = fmt::format("h.{}.", i);
+      layer_norm(ours + "norm1", theirs + "ln_1");
+      conv1d(ours + "attn.q", theirs + "attn.c_attn", h, h, 0, 3 * h);
+      conv1d(ours + "attn.k", theirs + "attn.c_attn", h, h, h, 3 * h);
+      conv1d(ours + "attn.v", theirs + "attn.c_attn", h, h, 2 * h, 3 * h);
+      conv1d(ours + "attn.o", theirs + "attn.c_proj", h, h, 0, h);
+      layer_norm(ours + "norm2", theirs + "ln_2");
+      conv1d(ours + "mlp.up", theirs + "mlp.c_fc", m_.ffn, h, 0, m_.ffn);
+      conv1d(ours + "mlp.down", theirs + "mlp.c_proj", h, m_.ffn, 0, h);
+    }
+    layer_norm("norm", "ln_f");
+  }
+
+  void llama() {
+    int64_t h = m_.hidden;
+    add("embed.tokens.weight", "embed_tokens.weight", {m_.vocab, h});
+    for (int64_t i = 0; i < m_.layers; i++) {
+      std::string ours = fmt::format("blocks.{}.", i), theirs = fmt::format("layers.{}.", i);
+      add(ours + "norm1.weight", theirs + "input_layernorm.weight", {h});
+      llama_linear(ours + "attn.q", theirs + "self_attn.q_proj", m_.q_size(), h, m_.attn_bias);
+      llama_linear(ours + "attn.k", theirs + "self_attn.k_proj", m_.kv_size(), h, m_.attn_bias);
+      llama_linear(ours + "attn.v", theirs + "self_attn.v_proj", m_.kv_size(), h, m_.attn_bias);
+      llama_linear(ours + "attn.o", theirs + "self_attn.o_proj", h, m_.q_size(), m_.attn_bias);
+      add(ours + "norm2.weight", theirs + "post_attention_layernorm.weight", {h});
+      llama_linear(ours + "mlp.gate", theirs + "mlp.gate_proj", m_.ffn, h, m_.mlp_bias);
+      llama_linear(ours + "mlp.up", theirs + "mlp.up_proj", m_.ffn, h, m_.mlp_bias);
+      llama_linear(ours + "mlp.down", theirs + "mlp.down_proj", h, m_.ffn, m_.mlp_bias);
+    }
+    add("norm.weight", "norm.weight", {h});
+  }
+
+  std::vector<HfPlace> take() {
+    if (!m_.tied) add("head.weight", std::string(kHfHead), {m_.vocab, m_.hidden});
+    return std::move(out_);
+  }
+
+ private:
+  const ModelSpec& m_;
+  std::vector<HfPlace> out_;
+};
+
+bool is_gpt2(const ModelSpec& m) {
+  if (m.arch != "gpt2" && m.arch != "llama")
+    bad_request("model.arch: no Hugging Face names for '{}'; known are gpt2 and llama", m.arch);
+  return m.arch == "gpt2";
+}
+
+}  // namespace
+
+std::vector<HfPlace> hf_places(const ModelSpec& m) {
+  Places places(m);
+  if (is_gpt2(m)) {
+    check(m, "norm", m.norm == "layer", "LayerNorm (layer)");
+    check(m, "positions", m.positions == "learned", "learned positions");
+    check(m, "activation", m.activation != "swiglu", "gelu or gelu_tanh");
+    check(m, "attn_bias", m.attn_bias, "biases: true");
+    check(m, "mlp_bias", m.mlp_bias, "biases: true");
+    check(m, "kv_heads", m.kv_heads == m.heads, "as many as heads");
+    check(m, "head_dim", m.q_size() == m.hidden, "hidden / heads");
+    places.gpt2();
+  } else {
+    check(m, "norm", m.norm == "rms", "RMSNorm (rms)");
+    check(m, "positions", m.positions == "rope", "rope");
+    check(m, "activation", m.activation == "swiglu", "swiglu");
+    places.llama();
+  }
+  return places.take();
+}
+
+std::string_view hf_prefix(const ModelSpec& m) {
+  return is_gpt2(m) ? "transformer." : "model.";
+}
+
+bool hf_is_buffer(const ModelSpec& m, std::string_view name) {
+  std::string_view head = is_gpt2(m) ? "h." : "layers.";
+  if (!name.starts_with(head)) return false;
+  name.remove_prefix(head.size());
+  size_t digits = 0;
+  while (digits < name.size() && name[digits] >= '0' && name[digits] <= '9') digits++;
+  if (digits == 0) return false;
+  name.remove_prefix(digits);
+  if (is_gpt2(m)) return name == ".attn.bias" || name == ".attn.masked_bias";
+  return name == ".self_attn.rotary_emb.inv_freq";
+}
+
+}  // namespace trireme
