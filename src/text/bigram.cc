@@ -1,0 +1,50 @@
+#include "text/bigram.h"
+
+#include <cmath>
+
+#include "base/error.h"
+
+namespace trireme {
+
+BigramModel::BigramModel(int32_t vocab)
+    : vocab_(vocab), count_(size_t(vocab)), context_(size_t(vocab)), followers_(size_t(vocab)) {
+  require(vocab >= 1, "BigramModel: vocab must be at least 1");
+}
+
+void BigramModel::add(std::span<const int32_t> tokens) {
+  for (int32_t w : tokens) {
+    require(w >= 0 && w < vocab_, "BigramModel::add(): an id outside the vocabulary");
+    count_[size_t(w)]++;
+    total_++;
+    if (last_ >= 0) {
+      auto [count, is_new] = pairs_.insert(pairs_.key(last_, w));
+      ++*count;
+      context_[size_t(last_)]++;
+      followers_[size_t(last_)] += is_new;
+    }
+    last_ = w;
+  }
+}
+
+double BigramModel::probability(int32_t prev, int32_t next) const {
+  require(prev >= 0 && prev < vocab_ && next >= 0 && next < vocab_,
+          "BigramModel: an id outside the vocabulary");
+  double unigram = double(count_[size_t(next)] + 1) / double(total_ + vocab_);
+  int64_t context = context_[size_t(prev)];
+  if (context == 0) return unigram;
+  const int64_t* pair = pairs_.find(pairs_.key(prev, next));
+  double kinds = followers_[size_t(prev)];
+  return ((pair ? double(*pair) : 0.0) + kinds * unigram) / (double(context) + kinds);
+}
+
+void BigramModel::score(std::span<const int32_t> tokens, std::span<const int32_t> targets,
+                        BigramScore& score) const {
+  require(tokens.size() == targets.size(), "BigramModel::score(): as many targets as tokens");
+  for (size_t i = 0; i < tokens.size(); i++) {
+    if (targets[i] < 0) continue;
+    score.nll -= std::log(probability(tokens[i], targets[i]));
+    score.tokens++;
+  }
+}
+
+}  // namespace trireme

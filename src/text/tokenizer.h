@@ -1,0 +1,75 @@
+// Byte-level byte-pair encoding (Sennrich et al., 2016; Radford et al., 2019), in the file format of the
+// `tokenizers` library (tokenizer.json): what we export gives the same ids there, and the other way round.
+//
+// Text is bytes. Every byte is a token, so any text, valid UTF-8 or not, comes back from decode() exactly.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/file.h"
+#include "text/added_tokens.h"
+#include "text/pair_map.h"
+
+namespace trireme {
+
+inline constexpr std::string_view kEndOfText = "<|endoftext|>";
+
+class Tokenizer {
+ public:
+  struct Merge {
+    int32_t left, right, result;  // earlier merges go first
+  };
+  // What a tokenizer is made of. Ids are 0..n-1: first `tokens` (bytes of each; all 256 single bytes among
+  // them), then those of `added` that are not in `tokens` under their own id, in ascending order.
+  struct Parts {
+    std::vector<std::string> tokens;
+    std::vector<Merge> merges;
+    std::vector<AddedToken> added;
+    bool ignore_merges = false;  // a word that is a token as a whole is that token, whatever the merges say
+  };
+  explicit Tokenizer(Parts);
+
+  // Everything in a file from outside is checked; what is not supported is refused by name (bad_request).
+  static Tokenizer load(const fs::path&);
+  static Tokenizer parse(std::span<const std::byte>, std::string_view name);
+  std::string to_json() const;       // tokenizer.json
+  void save(const fs::path&) const;  // to_json(), published atomically
+  // The tokenizer_config.json that lets `transformers` load a folder with our tokenizer.json in it.
+  std::string config_json(int64_t max_positions) const;
+
+  std::vector<int32_t> encode(std::string_view text, Specials = Specials::recognise) const;
+  std::string decode(std::span<const int32_t> ids) const;  // bad_request on an id that is no token
+
+  int32_t vocab_size() const { return int32_t(tokens_.size()); }
+  std::string_view token(int32_t id) const;  // its bytes; bad_request on an id that is no token
+  std::optional<int32_t> find_added(std::string_view) const;  // id of an added token by its content
+  int32_t end_of_text() const;  // id of <|endoftext|>; bad_request when there is none
+  const std::vector<AddedToken>& added() const { return added_; }
+  const std::vector<Merge>& merges() const { return merges_; }
+
+ private:
+  friend class Encoder;
+  struct Ranked {
+    uint32_t rank = 0;
+    int32_t result = 0;
+  };
+
+  std::vector<std::string> tokens_;
+  int32_t model_tokens_ = 0;  // ids below are in the file's model.vocab
+  std::vector<Merge> merges_;
+  std::vector<AddedToken> added_;
+  bool ignore_merges_ = false;
+  std::array<int32_t, 256> of_byte_{};
+  PairMap<Ranked> ranks_;
+  std::map<std::string, int32_t, std::less<>> whole_;  // word -> id, filled when ignore_merges_
+  AddedTokenFinder raw_, normalized_;
+};
+
+}  // namespace trireme

@@ -1,0 +1,243 @@
+// tokenizer.json, the file of the `tokenizers` library: read with every field checked, and written.
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+#include <utility>
+
+#include "base/error.h"
+#include "text/tokenizer.h"
+#include "text/unicode.h"
+
+namespace trireme {
+namespace {
+
+using Json = nlohmann::json;
+
+// A string of the file as an error message may show it: printable, and not endless.
+std::string in_quotes(std::string_view s) {
+  std::string out = "\"";
+  for (char c : s.substr(0, 60)) out += uint8_t(c) < 0x20 || c == 0x7F ? '?' : c;
+  return out + (s.size() > 60 ? "...\"" : "\"");
+}
+std::string shown(const Json& v) {
+  std::string text = v.dump(-1, ' ', true, Json::error_handler_t::replace);
+  return text.size() > 60 ? text.substr(0, 60) + "..." : text;
+}
+
+class Reader {
+ public:
+  Reader(const Json& root, std::string_view name) : root_(root), name_(name) {}
+
+  Tokenizer read() {
+    if (!root_.is_object()) fail("is not a JSON object");
+    refuse_unless_null("truncation"), refuse_unless_null("padding"), refuse_unless_null("normalizer");
+    check_pre_tokenizer();
+    check_byte_level_or_null("post_processor"), check_byte_level_or_null("decoder");
+    const Json& model = member(root_, "model");
+    if (!model.is_object()) fail("model is {}, not an object", shown(model));
+    check_model(model);
+    read_added();
+    read_vocab(member(model, "vocab"));
+    read_merges(member(model, "merges"));
+    try {
+      return Tokenizer(std::move(parts_));
+    } catch (const Error& e) {
+      fail("{}", e.what());
+    }
+  }
+
+ private:
+  template <class... A>
+  [[noreturn]] void fail(fmt::format_string<A...> f, A&&... a) const {
+    bad_request("{}: {}", name_, fmt::format(f, std::forward<A>(a)...));
+  }
+  // The member, or null when it is absent.
+  static const Json& member(const Json& object, const char* key) {
+    static const Json null;
+    auto it = object.find(key);
+    return it == object.end() ? null : *it;
+  }
+  void refuse_unless_null(const char* key) const {
+    if (const Json& v = member(root_, key); !v.is_null())
+      fail("{} is {}; only null is supported", key, shown(v));
+  }
+  bool is_type(const Json& v, const char* type) const {
+    return v.is_object() && member(v, "type").is_string() && member(v, "type") == type;
+  }
+  void check_pre_tokenizer() const {
+    const Json& v = member(root_, "pre_tokenizer");
+    if (!is_type(v, "ByteLevel")) fail("pre_tokenizer is {}; only ByteLevel is supported", shown(v));
+    const Json& prefix = member(v, "add_prefix_space");
+    if (prefix != false) fail("pre_tokenizer.add_prefix_space is {}; only false is supported", shown(prefix));
+    const Json& regex = member(v, "use_regex");
+    if (!regex.is_null() && regex != true)
+      fail("pre_tokenizer.use_regex is {}; only true is supported", shown(regex));
+  }
+  void check_byte_level_or_null(const char* key) const {
+    const Json& v = member(root_, key);
+    if (!v.is_null() && !is_type(v, "ByteLevel"))
+      fail("{} is {}; only ByteLevel or null is supported", key, shown(v));
+  }
+
+  void check_model(const Json& model) {
+    // Files of early versions of the library have no type: BPE is what has merges.
+    const Json& type = member(model, "type");
+    if (type.is_null() ? !model.contains("merges") : type != "BPE")
+      fail("model.type is {}; only BPE is supported", shown(type));
+    for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+      const Json& v = member(model, key);
+      if (!v.is_null() && v != "") fail("model.{} is {}; only null is supported", key, shown(v));
+    }
+    if (const Json& v = member(model, "dropout"); !v.is_null() && v != 0)
+      fail("model.dropout is {}; only null is supported", shown(v));
+    if (const Json& v = member(model, "byte_fallback"); !v.is_null() && v != false)
+      fail("model.byte_fallback is {}; only false is supported", shown(v));
+    const Json& ignore = member(model, "ignore_merges");
+    if (!ignore.is_null() && !ignore.is_boolean())
+      fail("model.ignore_merges is {}, not a boolean", shown(ignore));
+    parts_.ignore_merges = ignore == true;
+  }
+
+  void read_added() {
+    const Json& list = member(root_, "added_tokens");
+    if (list.is_null()) return;
+    if (!list.is_array()) fail("added_tokens is {}, not a list", shown(list));
+    for (const Json& v : list) {
+      if (!v.is_object() || !member(v, "content").is_string() || !member(v, "id").is_number_integer())
+        fail("added token {} has no content or no id", shown(v));
+      for (const char* key : {"single_word", "lstrip", "rstrip"})
+        if (const Json& flag = member(v, key); !flag.is_null() && flag != false)
+          fail("added token {}: {} is {}; only false is supported", shown(v["content"]), key, shown(flag));
+      AddedToken t{.content = v["content"].get<std::string>(), .id = id_of(v["id"])};
+      t.special = member(v, "special") == true;
+      t.normalized = member(v, "normalized") == true;
+      if (!added_ids_.emplace(t.content, t.id).second)
+        fail("added token {} is there twice", in_quotes(t.content));
+      parts_.added.push_back(std::move(t));
+    }
+  }
+  int32_t id_of(const Json& v) const {
+    // A number above int64 reads as negative, which no id is.
+    int64_t id = v.is_number_integer() ? v.get<int64_t>() : -1;
+    if (id < 0 || id > INT32_MAX) fail("token id {} is not between 0 and {}", shown(v), INT32_MAX);
+    return int32_t(id);
+  }
+
+  void read_vocab(const Json& vocab) {
+    if (!vocab.is_object() || vocab.empty()) fail("model.vocab is {}, not an object of tokens", shown(vocab));
+    parts_.tokens.resize(vocab.size());
+    std::vector<bool> seen(vocab.size());
+    ids_.reserve(vocab.size());
+    for (const auto& [spelled, value] : vocab.items()) {
+      int32_t id = id_of(value);
+      if (size_t(id) >= seen.size() || seen[size_t(id)])
+        fail("model.vocab: token {} has id {}; the {} tokens must have the ids 0 to {}, each once",
+             in_quotes(spelled), id, seen.size(), seen.size() - 1);
+      seen[size_t(id)] = true;
+      if (spelled.empty()) fail("model.vocab: token {} is empty", id);
+      std::string& bytes = parts_.tokens[size_t(id)];
+      if (added_ids_.contains(spelled))
+        bytes = spelled;
+      else if (!unspell_bytes(spelled, bytes))
+        fail("model.vocab: token {} is not spelled in byte-level characters", in_quotes(spelled));
+      ids_.emplace(spelled, id);
+    }
+  }
+
+  // A merge is "left right" or ["left", "right"]; its result is the joined token, which must be there.
+  void read_merges(const Json& merges) {
+    if (!merges.is_array()) fail("model.merges is {}, not a list", shown(merges));
+    parts_.merges.reserve(merges.size());
+    for (const Json& v : merges) {
+      std::string left, right;
+      if (v.is_string()) {
+        const auto& both = v.get_ref<const std::string&>();
+        size_t space = both.find(' ');
+        if (space == std::string::npos) fail("merge {} is not two tokens", shown(v));
+        left = both.substr(0, space), right = both.substr(space + 1);
+      } else if (v.is_array() && v.size() == 2 && v[0].is_string() && v[1].is_string()) {
+        left = v[0].get<std::string>(), right = v[1].get<std::string>();
+      } else {
+        fail("merge {} is not two tokens", shown(v));
+      }
+      auto id = [&](const std::string& token) {
+        auto it = ids_.find(token);
+        if (it == ids_.end()) fail("merge {}: {} is not in model.vocab", shown(v), in_quotes(token));
+        return it->second;
+      };
+      parts_.merges.push_back({id(left), id(right), id(left + right)});
+    }
+  }
+
+  const Json& root_;
+  std::string_view name_;
+  Tokenizer::Parts parts_;
+  std::unordered_map<std::string, int32_t> added_ids_, ids_;  // by content; by spelling in model.vocab
+};
+
+}  // namespace
+
+Tokenizer Tokenizer::parse(std::span<const std::byte> bytes, std::string_view name) {
+  auto text = reinterpret_cast<const char*>(bytes.data());
+  Json root;
+  try {
+    root = Json::parse(text, text + bytes.size());
+  } catch (const Json::exception& e) {
+    bad_request("{} is not JSON: {}", name, e.what());
+  }
+  return Reader(root, name).read();
+}
+
+Tokenizer Tokenizer::load(const fs::path& path) {
+  MappedFile file(path);
+  return parse(file.bytes(), path.string());
+}
+
+std::string Tokenizer::to_json() const {
+  using Ordered = nlohmann::ordered_json;
+  std::vector<std::string> spelled;
+  for (int32_t id = 0; id < model_tokens_; id++) spelled.push_back(spell_bytes(tokens_[size_t(id)]));
+  Ordered added = Ordered::array();
+  for (const AddedToken& t : added_) {
+    if (t.id < model_tokens_) spelled[size_t(t.id)] = t.content;
+    added.push_back({{"id", t.id},
+                     {"content", t.content},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", t.normalized},
+                     {"special", t.special}});
+  }
+  // ordered_json looks a key up among all before it; made as text, a large vocabulary stays quick.
+  std::string vocab, merges;
+  for (int32_t id = 0; id < model_tokens_; id++)
+    vocab += fmt::format("{}      {}: {}", id ? ",\n" : "", Json(spelled[size_t(id)]).dump(), id);
+  for (const Merge& m : merges_)
+    merges += fmt::format("{}      {}", merges.empty() ? "" : ",\n",
+                          Json(spelled[size_t(m.left)] + ' ' + spelled[size_t(m.right)]).dump());
+  Ordered byte_level = {
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}};
+  return fmt::format(
+      "{{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": {},\n"
+      "  \"normalizer\": null,\n  \"pre_tokenizer\": {},\n  \"post_processor\": null,\n  \"decoder\": {},\n"
+      "  \"model\": {{\n    \"type\": \"BPE\",\n    \"dropout\": null,\n    \"unk_token\": null,\n"
+      "    \"continuing_subword_prefix\": null,\n    \"end_of_word_suffix\": null,\n    \"fuse_unk\": "
+      "false,\n"
+      "    \"byte_fallback\": false,\n    \"ignore_merges\": {},\n    \"vocab\": {{\n{}\n    }},\n"
+      "    \"merges\": [\n{}\n    ]\n  }}\n}}\n",
+      added.dump(), byte_level.dump(), byte_level.dump(), ignore_merges_, vocab, merges);
+}
+
+void Tokenizer::save(const fs::path& path) const {
+  write_text_atomic(path, to_json());
+}
+
+std::string Tokenizer::config_json(int64_t max_positions) const {
+  nlohmann::ordered_json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                                   {"model_max_length", max_positions},
+                                   {"clean_up_tokenization_spaces", false}};
+  if (find_added(kEndOfText))
+    for (const char* key : {"bos_token", "eos_token", "unk_token"}) config[key] = kEndOfText;
+  return config.dump(2) + "\n";
+}
+
+}  // namespace trireme
