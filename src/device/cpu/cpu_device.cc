@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "device/cpu/matmul.h"
+
 namespace trireme {
 namespace cpu {
 
@@ -66,7 +68,7 @@ namespace {
 
 class CpuKernels final : public Kernels {
  public:
-  explicit CpuKernels(Context ctx) : ctx_(ctx) {}
+  explicit CpuKernels(Context ctx) : ctx_(ctx) { ctx_.matmuls = &matmuls_; }
 
  private:
 #define TRIREME_FORWARD(Args)                                          \
@@ -78,6 +80,7 @@ class CpuKernels final : public Kernels {
   }
   TRIREME_OPS(TRIREME_FORWARD)
 #undef TRIREME_FORWARD
+  MatmulCache matmuls_;
   Context ctx_;
 };
 

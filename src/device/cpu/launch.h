@@ -7,8 +7,12 @@
 
 namespace trireme::cpu {
 
+class MatmulCache;  // matmul.h
+
 struct Context {
   int threads = 1;  // of this rank
+  MatmulCache* matmuls =
+      nullptr;  // plans of matrix products that the device keeps; without it each call plans anew
 };
 
 // Runs f(begin, end, thread) over [0, n) cut into at most `threads` contiguous pieces, each but the last a

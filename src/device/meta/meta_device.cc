@@ -2,13 +2,14 @@
 // only. Planning is running the real layers here, so what scratch an op takes must be what the modelled
 // device takes.
 #include "device/cpu/cpu_device.h"
+#include "device/cpu/matmul.h"
 
 namespace trireme {
 namespace {
 
 class MetaKernels final : public Kernels {
  public:
-  explicit MetaKernels(cpu::Context ctx) : ctx_(ctx) {}
+  explicit MetaKernels(cpu::Context ctx) : ctx_(ctx) { ctx_.matmuls = &matmuls_; }
 
  private:
 #define TRIREME_BOOK(Args)                                    \
@@ -18,6 +19,7 @@ class MetaKernels final : public Kernels {
   }
   TRIREME_OPS(TRIREME_BOOK)
 #undef TRIREME_BOOK
+  cpu::MatmulCache matmuls_;
   cpu::Context ctx_;
 };
 

@@ -1,0 +1,63 @@
+// matmul on the CPU: c[M,N] (+)= op(a) op(b) + bias + residual, sums in f32.
+//
+// Determinism: the same bits every time at one thread count. Rows of c have the same bits for any thread
+// count and any cut along M; sums along K of a weight gradient (trans_a, K = tokens) may be grouped by
+// threads. oneDNN allocates per execution (its argument map); everything else comes from the plan or from
+// scratch.
+#include "device/cpu/matmul.h"
+
+#include <omp.h>
+
+namespace trireme::cpu {
+namespace {
+
+// oneDNN plans and runs with omp_get_max_threads() of the calling thread.
+class OmpThreads {
+ public:
+  explicit OmpThreads(int n) : before_(omp_get_max_threads()) {
+    if (before_ != n) omp_set_num_threads(n);
+  }
+  OmpThreads(const OmpThreads&) = delete;
+  ~OmpThreads() {
+    if (omp_get_max_threads() != before_) omp_set_num_threads(before_);
+  }
+
+ private:
+  int before_;
+};
+
+// Calls without a device's cache (tests of a kernel by itself) plan anew.
+template <class F>
+auto with_cache(const Context& ctx, F&& f) {
+  OmpThreads threads(ctx.threads);
+  if (ctx.matmuls) return f(*ctx.matmuls);
+  MatmulCache once;
+  return f(once);
+}
+
+}  // namespace
+
+int64_t matmul_scratch_bytes(const MatmulArgs& p, const Context& ctx, MatmulCache& cache) {
+  if (p.c.numel() == 0) return 0;
+  MatmulPlan& plan = cache.find(key_of(p, ctx.threads));
+  return plan.supported() ? plan.scratch_bytes() : matmul_in_f32_scratch_bytes(p, ctx, cache);
+}
+
+void matmul(const MatmulArgs& p, std::byte* scratch, const Context& ctx, MatmulCache& cache) {
+  if (p.c.numel() == 0) return;
+  MatmulPlan& plan = cache.find(key_of(p, ctx.threads));
+  if (plan.supported())
+    plan.execute(p, scratch, cache.stream());
+  else
+    matmul_in_f32(p, scratch, ctx, cache);
+}
+
+int64_t scratch_bytes(const MatmulArgs& p, const Context& ctx) {
+  return with_cache(ctx, [&](MatmulCache& cache) { return matmul_scratch_bytes(p, ctx, cache); });
+}
+
+void launch(const MatmulArgs& p, const Tensor& scratch, const Context& ctx) {
+  with_cache(ctx, [&](MatmulCache& cache) { matmul(p, scratch.data, ctx, cache); });
+}
+
+}  // namespace trireme::cpu
