@@ -33,6 +33,11 @@ void try_lengths(StageRunner& r, int64_t seq_len) {
   }
 }
 
+// The last batch of an evaluation may be any size.
+void try_batches(StageRunner& r, const RunSpec& run) {
+  for (int64_t n = run.batch.micro; n >= 1; n--) r.evaluate(n, run.data.seq_len, nothing);
+}
+
 }  // namespace
 
 Booking book_training(const RunSpec& run, const Schedule& schedule, int threads) {
@@ -54,7 +59,7 @@ Booking book_training(const RunSpec& run, const Schedule& schedule, int threads)
   b.ops = std::move(counter.ops);
   std::stable_sort(b.ops.begin(), b.ops.end(),
                    [](const OpTotal& x, const OpTotal& y) { return x.cost.flops > y.cost.flops; });
-  r.evaluate(run.batch.micro, run.data.seq_len, nothing);
+  try_batches(r, run);
   b.arena_bytes = r.arena().high_water();
   return b;
 }
@@ -62,7 +67,7 @@ Booking book_training(const RunSpec& run, const Schedule& schedule, int threads)
 int64_t book_inference(const RunSpec& run, int threads) {
   auto device = meta(threads);
   StageRunner r(run, RunMode::infer, *device, kEndless);
-  r.evaluate(run.batch.micro, run.data.seq_len, nothing);
+  try_batches(r, run);
   try_lengths(r, run.data.seq_len);
   return r.arena().high_water();
 }

@@ -161,8 +161,10 @@ void StageRunner::backward(Microbatch& m, bool input, bool weight) {
   if (weight) m.release();
 }
 
-void StageRunner::run_actions(std::span<const Action> actions, const FillBatch& fill) {
-  for (const Action& a : actions) {
+bool StageRunner::run_actions(std::span<const Action> actions, const FillBatch& fill) {
+  for (size_t i = 0; i < actions.size(); i++) {
+    const Action& a = actions[i];
+    enter(name_of(a.kind));
     Microbatch* m = a.mb >= 0 ? &microbatches_.at(size_t(a.mb)) : nullptr;
     switch (a.kind) {
       case Act::F:
@@ -185,7 +187,12 @@ void StageRunner::run_actions(std::span<const Action> actions, const FillBatch& 
       default:
         run_failed("this version has no runtime for action kind {} of the schedule", int(a.kind));
     }
+    // Left only where more microbatches would follow: with the last one done, the step is nearly free.
+    bool done = a.kind == Act::B || a.kind == Act::W;
+    bool more = i + 1 < actions.size() && has_microbatch(actions[i + 1].kind);
+    if (done && more && control_.stop && control_.stop()) return false;
   }
+  return true;
 }
 
 // With one rank there is nobody to reduce with: what got no contribution becomes zero.
@@ -203,7 +210,11 @@ StepResult StageRunner::step(std::span<const Action> actions, int64_t step, int6
   result_ = {};
   step_ = step, targets_ = targets, targets_seen_ = 0;
   for (Param& p : params_.params) p.grad_started = false;
-  run_actions(actions, fill);
+  if (!run_actions(actions, fill)) {
+    for (Microbatch& m : microbatches_) m.abandon();
+    result_.stopped = true;
+    return result_;
+  }
   double loss = 0;
   for (double s : sequence_loss_) loss += s;
   result_.loss = loss / double(std::max<int64_t>(1, targets));
@@ -211,6 +222,7 @@ StepResult StageRunner::step(std::span<const Action> actions, int64_t step, int6
     run_failed("step {}: the batch has {} target tokens where {} were announced", step, targets_seen_,
                targets);
   {
+    enter("norm");
     Timed t(result_.norm_s);
     result_.grad_norm = grad_norm_->compute(device_, params_, compute_);
   }
@@ -224,6 +236,7 @@ StepResult StageRunner::step(std::span<const Action> actions, int64_t step, int6
 }
 
 void StageRunner::update() {
+  enter("update");
   Timed t(result_.update_s);
   double clip = run_.optimizer.clip_norm, norm = result_.grad_norm;
   // As PyTorch's clip_grad_norm_: the coefficient is clip / (norm + 1e-6), at most 1.

@@ -32,6 +32,15 @@ struct StepResult {
   double seconds = 0;
   // Where they went: waiting for data, F, B (or I and W), the gradient norm, the update.
   double data_s = 0, forward_s = 0, backward_s = 0, norm_s = 0, update_s = 0;
+  bool stopped = false;  // StepControl::stop said so; the weights are those before the step
+};
+
+// Looked at between actions. Both may be empty.
+struct StepControl {
+  // "F", "B", ..., "norm", "update": before each action and each part of Step; a test kills the process here.
+  std::function<void(std::string_view phase)> phase;
+  // After a microbatch's last backward action, when more follow: true = leave the step, drop its gradients.
+  std::function<bool()> stop;
 };
 
 enum class RunMode : uint8_t { train, infer };  // infer: weights only, no gradients, no optimizer
@@ -52,12 +61,15 @@ class StageRunner {
   // f32 on the host; what = "" for the parameter itself (its master copy), or a state name such as "exp_avg".
   void write_param(const Param&, std::string_view what, std::span<const float>);
   void read_param(const Param&, std::string_view what, std::span<float>) const;
+  // The same memory as a tensor [numel]: host memory on cpu, for checkpoints.
+  Tensor state_tensor(const Param&, std::string_view what) const;
   void weights_from_master();  // after write_param: rounds the master copies into the compute dtype
 
   // ---- training ----
   // Runs one rank's actions of a step (counted from 1). `targets` = target tokens of the global batch. Throws
   // Error naming step, layer and op when a value is not finite; the weights are then still those before the
   // step.
+  void set_control(StepControl c) { control_ = std::move(c); }
   StepResult step(std::span<const Action> actions, int64_t step, int64_t targets, const FillBatch&);
 
   // ---- evaluation: forward only ----
@@ -83,11 +95,13 @@ class StageRunner {
   void read_losses(const Microbatch&, int64_t mb);
   void backward(Microbatch&, bool input, bool weight);
   void forward_only(Microbatch&, Ctx&);
-  void run_actions(std::span<const Action>, const FillBatch&);
+  bool run_actions(std::span<const Action>, const FillBatch&);  // false: stopped
+  void enter(std::string_view phase) const {
+    if (control_.phase) control_.phase(phase);
+  }
   void finish_gradients();
   void update();
   [[noreturn]] void find_nonfinite(std::span<const Action>, const FillBatch&, double loss, double norm);
-  Tensor tensor_of(const Param&, std::string_view what) const;
 
   RunSpec run_;
   RunMode mode_;
@@ -113,6 +127,7 @@ class StageRunner {
   int64_t step_ = 0, targets_ = 0, targets_seen_ = 0;
   std::string_view layer_;  // which layer runs, for find_nonfinite
   StepResult result_;
+  StepControl control_;
 };
 
 }  // namespace trireme

@@ -80,7 +80,7 @@ void StageRunner::init_weights() {
   weights_from_master();
 }
 
-Tensor StageRunner::tensor_of(const Param& p, std::string_view what) const {
+Tensor StageRunner::state_tensor(const Param& p, std::string_view what) const {
   if (what.empty()) return flat_.master.narrow(0, p.offset, p.numel());
   for (size_t i = 0; i < state_decls_.size(); i++)
     if (state_decls_[i].name == what) return flat_.state[i].narrow(0, p.offset, p.numel());
@@ -88,11 +88,11 @@ Tensor StageRunner::tensor_of(const Param& p, std::string_view what) const {
 }
 
 void StageRunner::write_param(const Param& p, std::string_view what, std::span<const float> values) {
-  upload_f32(device_, tensor_of(p, what), values);
+  upload_f32(device_, state_tensor(p, what), values);
 }
 
 void StageRunner::read_param(const Param& p, std::string_view what, std::span<float> values) const {
-  download_f32(device_, values, tensor_of(p, what));
+  download_f32(device_, values, state_tensor(p, what));
 }
 
 void StageRunner::weights_from_master() {

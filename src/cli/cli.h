@@ -1,0 +1,42 @@
+// What the verbs share: the request as the command line gives it.
+#pragma once
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "base/progress.h"
+#include "spec/cluster_spec.h"
+#include "spec/run_spec.h"
+
+namespace trireme::cli {
+
+// One function a verb, in the file of its name: adds the subcommand, whose callback does the work and throws Error.
+void add_demo(CLI::App&);
+void add_tokenize(CLI::App&);
+void add_plan(CLI::App&);
+void add_train(CLI::App&);
+void add_eval(CLI::App&);
+void add_generate(CLI::App&);
+void add_bench(CLI::App&);
+void add_convert(CLI::App&);
+void add_inspect(CLI::App&);
+void add_config(CLI::App&);
+
+// RUN.toml and --set key=value, as most verbs take them.
+struct RunRequest {
+  std::string file;
+  std::vector<std::string> sets;
+  bool json = false;
+  void add_to(CLI::App& verb, bool with_json = true);
+  // Loaded, refused where this version cannot run it, resolved for this machine.
+  RunSpec load() const;
+};
+
+// The machine: run.cluster.file, or what `bench` measured of this one (measured now, briefly, when it was not).
+ClusterSpec cluster_of(const RunSpec&);
+fs::path measured_cluster_path();  // in the user's cache folder
+ClusterSpec measure_this_machine(int threads);
+
+int threads_of(const RunSpec&);  // train.threads, or the cores this process may use
+
+}  // namespace trireme::cli

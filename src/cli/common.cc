@@ -1,0 +1,60 @@
+#include <sched.h>
+
+#include <cstdlib>
+
+#include "cli/cli.h"
+#include "device/cpu/peak.h"
+#include "device/device.h"
+
+namespace trireme::cli {
+
+void RunRequest::add_to(CLI::App& verb, bool with_json) {
+  verb.add_option("RUN", file, "run file (TOML); `trireme config` prints every key")->required();
+  verb.add_option("--set", sets, "overrides a key: --set batch.micro=4 (may be repeated)")
+      ->take_all()
+      ->type_name("KEY=VALUE");
+  if (with_json) verb.add_flag("--json", json, "prints JSON");
+}
+
+RunSpec RunRequest::load() const {
+  RunSpec run = load_run(file, sets);
+  refuse_unsupported(run);
+  auto device = make_device(run.train.device);
+  return resolve(run, {.native_bf16 = device->native(DType::bf16)});
+}
+
+int threads_of(const RunSpec& run) {
+  if (run.train.threads > 0) return int(run.train.threads);
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+}
+
+fs::path measured_cluster_path() {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  fs::path base = cache && *cache ? fs::path(cache) : fs::path(home && *home ? home : "/tmp") / ".cache";
+  return base / "trireme" / "this-machine.toml";
+}
+
+ClusterSpec cluster_of(const RunSpec& run) {
+  if (!run.cluster.file.empty()) return load_cluster(run.cluster.file);
+  int threads = threads_of(run);
+  if (fs::exists(measured_cluster_path())) {
+    try {
+      ClusterSpec c = load_cluster(measured_cluster_path());
+      if (c.threads == threads) return c;
+    } catch (const Error&) {
+      // Only a cache: a file that does not read is measured again below.
+    }
+  }
+  ClusterSpec c = measure_this_machine(threads);
+  try {
+    make_folders(measured_cluster_path().parent_path());
+    save_cluster(c, measured_cluster_path());
+  } catch (const Error& e) {
+    fmt::print(stderr, "note: the measured peaks are not kept: {}\n", e.what());
+  }
+  return c;
+}
+
+}  // namespace trireme::cli

@@ -1,0 +1,99 @@
+// trireme train RUN.toml: asks plan for the forecast, refuses or writes it into the run folder, then trains.
+#include "train/trainer.h"
+
+#include <fmt/core.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/cli.h"
+#include "cli/training.h"
+
+namespace trireme::cli {
+
+TrainingSetup prepare_training(const RunSpec& run) {
+  TrainingSetup t;
+  int threads = threads_of(run);
+  t.cluster = cluster_of(run);
+  t.schedule = add_step(make_schedule(run.layout.schedule, 1, 1, int(run.microbatches())));
+  t.forecast = forecast(run, t.schedule, t.cluster, threads);
+  if (std::string why = why_not(run, t.forecast); !why.empty()) throw Error(why, Fault::request);
+  make_folders(run.train.dir);
+  write_text_atomic(fs::path(run.train.dir) / "forecast.json", to_json(run, t.forecast) + "\n");
+  t.device = make_device(run.train.device, {.threads = threads});
+  t.options.arena_bytes = t.forecast.booking.arena_bytes;
+  t.options.peak_flops = t.cluster.peak_flops(run.precision.compute);
+  return t;
+}
+
+namespace {
+
+std::string step_text(const StepMetrics& m) {
+  std::string s = fmt::format("step {}  loss {:.4f}  {} tokens/s", m.step, m.loss, human_count(m.tokens_per_s));
+  if (m.mfu > 0) s += fmt::format("  MFU {:.1f} %", m.mfu * 100);
+  s += "  memory " + human_bytes(m.peak_total);
+  if (m.eval_loss) s += fmt::format("  held-out loss {:.4f}", *m.eval_loss);
+  return s;
+}
+
+}  // namespace
+
+TrainSummary train_with_progress(const RunSpec& run, TrainingSetup& t, bool quiet) {
+  std::optional<Progress> bar;
+  TrainHooks hooks;
+  hooks.note = [&](const std::string& line) {
+    if (quiet) return;
+    if (bar)
+      bar->note(line);
+    else
+      fmt::print(stderr, "{}\n", line);
+  };
+  hooks.step = [&](const StepMetrics& m) {
+    if (quiet) return;
+    if (!bar) bar.emplace("train", run.train.steps, Progress::Options{.begin = m.step - 1, .line_every_s = 10});
+    bar->update(m.step, step_text(m));
+    if (m.eval_loss) bar->note(fmt::format("step {}: held-out loss {:.4f} nats per token", m.step, *m.eval_loss));
+  };
+  install_interrupt_handlers();
+  TrainSummary s = train(run, t.schedule, *t.device, t.options, hooks);
+  if (bar) bar->finish();
+  return s;
+}
+
+void add_train(CLI::App& app) {
+  CLI::App* verb = app.add_subcommand("train",
+                                      "trains; resumes by itself from the newest complete checkpoint in its run "
+                                      "folder\nexample: trireme train configs/run/demo.toml --set train.steps=100");
+  auto request = std::make_shared<RunRequest>();
+  auto stop_after = std::make_shared<std::string>();
+  request->add_to(*verb);
+  verb->add_option("--stop-after", *stop_after, "saves and leaves (exit code 3) after this long: 55m, 90s, 2h");
+  verb->callback([request, stop_after] {
+    Deadline deadline;
+    if (!stop_after->empty()) deadline = Deadline::after(parse_duration("--stop-after", *stop_after));
+    RunSpec run = request->load();
+    TrainingSetup t = prepare_training(run);
+    t.options.deadline = deadline;
+    TrainSummary s = train_with_progress(run, t, request->json);
+    if (request->json) {
+      nlohmann::ordered_json j = {{"steps", s.last_step},
+                                  {"finished", s.ending == Ending::done},
+                                  {"tokens_per_s", s.tokens_per_s},
+                                  {"mfu", s.mfu},
+                                  {"peak_bytes", s.peak_bytes},
+                                  {"seconds", s.seconds},
+                                  {"checkpoint", s.checkpoint.string()}};
+      if (s.last_step >= s.first_step) j["loss"] = s.loss;
+      if (s.eval_loss) j["eval_loss"] = *s.eval_loss;
+      fmt::print("{}\n", j.dump(2));
+    } else {
+      fmt::print("{} at step {} of {}; checkpoint {}\n", s.ending == Ending::done ? "done" : "interrupted",
+                 s.last_step, run.train.steps, s.checkpoint.string());
+    }
+    if (s.ending == Ending::interrupted)
+      throw Error(fmt::format("interrupted at step {} of {}; the same command goes on from there", s.last_step,
+                              run.train.steps),
+                  Fault::interrupted);
+  });
+}
+
+}  // namespace trireme::cli

@@ -1,0 +1,24 @@
+// What the verbs `train` and `demo` share.
+#pragma once
+#include <memory>
+
+#include "plan/forecast.h"
+#include "train/trainer.h"
+
+namespace trireme::cli {
+
+struct TrainingSetup {
+  ClusterSpec cluster;
+  Schedule schedule;
+  Forecast forecast;
+  std::unique_ptr<Device> device;
+  TrainOptions options;
+};
+
+// Forecasts the run; refuses what cannot fit; writes forecast.json into the run folder.
+TrainingSetup prepare_training(const RunSpec&);
+
+// Trains with a live progress line, notes and interrupt handlers; quiet: none of the lines.
+TrainSummary train_with_progress(const RunSpec&, TrainingSetup&, bool quiet);
+
+}  // namespace trireme::cli

@@ -1,0 +1,45 @@
+#include "plan/forecast.h"
+
+#include <algorithm>
+
+#include "cost/flops.h"
+
+namespace trireme {
+
+Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpec& cluster, int threads) {
+  Forecast f;
+  f.booking = book_training(run, schedule, threads);
+  f.tokens = run.tokens_per_step();
+  f.model_flops = train_flops_per_token(run.model, run.data.seq_len) * double(f.tokens);
+  f.op_flops = f.booking.total.flops;
+  f.memory_bytes = cluster.memory_bytes;
+  f.fits = f.memory_bytes == 0 || f.booking.arena_bytes <= f.memory_bytes;
+  double matrix_peak = cluster.peak_flops(run.precision.compute), bandwidth = cluster.memory_bandwidth;
+  double vector_peak = cluster.peak_flops("f32");
+  for (const OpTotal& t : f.booking.ops) {
+    bool matrix = t.op == "matmul" || t.op.starts_with("attention");
+    double peak = matrix ? matrix_peak : vector_peak;
+    double compute = peak > 0 ? t.cost.flops / peak : 0;
+    double moving = bandwidth > 0 ? double(t.cost.bytes_read + t.cost.bytes_written) / bandwidth : 0;
+    f.ops.push_back({.total = t, .seconds = std::max(compute, moving), .compute_bound = compute >= moving});
+    f.step_s += f.ops.back().seconds;
+  }
+  if (f.step_s > 0 && matrix_peak > 0) {
+    f.tokens_per_s = double(f.tokens) / f.step_s;
+    f.mfu = f.model_flops / (f.step_s * matrix_peak);
+  }
+  return f;
+}
+
+std::string why_not(const RunSpec& run, const Forecast& f) {
+  if (f.fits) return {};
+  size_t worst = size_t(std::max_element(f.booking.at_peak.begin(), f.booking.at_peak.end()) -
+                        f.booking.at_peak.begin());
+  return fmt::format(
+      "this run needs {} bytes on rank 0 and the device has {}; most are {} ({} bytes): try batch.micro below {}, "
+      "a shorter data.seq_len than {}, or a smaller model",
+      f.booking.arena_bytes, f.memory_bytes, kBucketNames[worst], f.booking.at_peak[worst], run.batch.micro,
+      run.data.seq_len);
+}
+
+}  // namespace trireme

@@ -1,0 +1,106 @@
+#include <nlohmann/json.hpp>
+
+#include "base/progress.h"
+#include "plan/forecast.h"
+
+namespace trireme {
+namespace {
+
+std::string bar(double share, int width) {
+  int n = int(share * width + 0.5);
+  return std::string(size_t(n), '#') + std::string(size_t(width - n), '.');
+}
+
+std::string memory_text(const Forecast& f) {
+  std::string s = "memory of a step (exact bytes; what the peak of the total is made of)\n";
+  for (size_t i = 0; i < kBuckets; i++) {
+    if (f.booking.peak[i] == 0) continue;
+    double share = double(f.booking.at_peak[i]) / double(f.booking.peak_total);
+    s += fmt::format("  {:<12} {:>15} {:>10}  {}  peak {}\n", kBucketNames[i], f.booking.at_peak[i],
+                     human_bytes(f.booking.at_peak[i]), bar(share, 30), f.booking.peak[i]);
+  }
+  s += fmt::format("  {:<12} {:>15} {:>10}\n", "total", f.booking.peak_total, human_bytes(f.booking.peak_total));
+  int64_t holes = f.booking.arena_bytes - f.booking.peak_total;
+  s += fmt::format("  {:<12} {:>15} {:>10}  with {} of alignment, holes and evaluation\n", "arena",
+                   f.booking.arena_bytes, human_bytes(f.booking.arena_bytes), human_bytes(holes));
+  if (f.memory_bytes > 0)
+    s += fmt::format("  {} {} of the device's memory\n", f.fits ? "fits in" : "DOES NOT FIT in",
+                     human_bytes(f.memory_bytes));
+  return s;
+}
+
+std::string time_text(const Forecast& f) {
+  std::string s = "time of a step (roofline: the larger of FLOPs / peak and bytes / bandwidth)\n";
+  s += fmt::format("  {:<20} {:>8} {:>12} {:>12} {:>10}  bound by\n", "op", "calls", "GFLOP", "MB moved", "ms");
+  for (const OpForecast& o : f.ops)
+    s += fmt::format("  {:<20} {:>8} {:>12.3f} {:>12.2f} {:>10.3f}  {}\n", o.total.op, o.total.launches,
+                     o.total.cost.flops / 1e9,
+                     double(o.total.cost.bytes_read + o.total.cost.bytes_written) / 1e6, o.seconds * 1e3,
+                     o.compute_bound ? "compute" : "memory");
+  s += fmt::format("  {:<20} {:>8} {:>12.3f}\n", "all", f.booking.launches, f.op_flops / 1e9);
+  if (f.step_s > 0 && f.mfu > 0)
+    s += fmt::format("  at the roof: {:.1f} ms a step, {} tokens/s, MFU {:.1f} % (a bound, not a promise)\n",
+                     f.step_s * 1e3, human_count(f.tokens_per_s), f.mfu * 100);
+  else
+    s += "  no peaks of this machine are known: `trireme bench` measures them\n";
+  return s;
+}
+
+nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
+  nlohmann::ordered_json j, ops = nlohmann::ordered_json::array();
+  const LayoutSpec& l = run.layout;
+  j["layout"] = {{"dp", l.dp},     {"tp", l.tp},       {"pp", l.pp},           {"cp", l.cp}, {"ep", l.ep},
+                 {"zero", l.zero}, {"schedule", l.schedule}, {"recompute", l.recompute}};
+  j["step_s"] = f.step_s;
+  j["tokens_per_s_per_gpu"] = f.tokens_per_s;
+  j["mfu"] = f.mfu;
+  j["bubble"] = 0.0;
+  for (size_t i = 0; i < kBuckets; i++) j["memory"][std::string(kBucketNames[i])] = f.booking.peak[i];
+  j["memory"]["total"] = f.booking.peak_total;
+  j["memory"]["arena"] = f.booking.arena_bytes;
+  for (size_t i = 0; i < kBuckets; i++) j["at_peak"][std::string(kBucketNames[i])] = f.booking.at_peak[i];
+  j["fits"] = f.fits;
+  j["cost"] = nullptr;  // no price of this machine is known
+  j["parameters"] = f.booking.parameters;
+  j["tokens"] = f.tokens;
+  j["model_flops"] = f.model_flops;
+  j["flops"] = f.op_flops;
+  j["bytes_read"] = f.booking.total.bytes_read;
+  j["bytes_written"] = f.booking.total.bytes_written;
+  j["launches"] = f.booking.launches;
+  for (const OpForecast& o : f.ops)
+    ops.push_back({{"op", o.total.op},
+                   {"calls", o.total.launches},
+                   {"flops", o.total.cost.flops},
+                   {"bytes_read", o.total.cost.bytes_read},
+                   {"bytes_written", o.total.cost.bytes_written},
+                   {"seconds", o.seconds}});
+  j["ops"] = ops;
+  if (std::string why = why_not(run, f); !why.empty()) j["why_rejected"] = why;
+  return j;
+}
+
+}  // namespace
+
+std::string to_text(const RunSpec& run, const Forecast& f, const ClusterSpec& cluster) {
+  const ModelSpec& m = run.model;
+  std::string s = fmt::format(
+      "{} of {} parameters: {} layers, hidden {}, {} heads ({} for keys and values), ffn {}, vocabulary {}\n"
+      "a step: {} sequences of {} tokens = {} tokens in {} microbatch(es); {} compute, {} gradients\n",
+      m.arch, human_count(double(f.booking.parameters)), m.layers, m.hidden, m.heads, m.kv_heads, m.ffn, m.vocab,
+      run.batch.global, run.data.seq_len, f.tokens, run.microbatches(), run.precision.compute,
+      run.precision.grads);
+  s += fmt::format("model FLOPs of a step: {:.4g} (3 x forward); kernels count {:.4g}\n", f.model_flops,
+                   f.op_flops);
+  if (!cluster.name.empty()) s += fmt::format("machine: {} ({})\n", cluster.name, cluster.source);
+  return s + "\n" + memory_text(f) + "\n" + time_text(f);
+}
+
+std::string to_json(const RunSpec& run, const Forecast& f) {
+  nlohmann::ordered_json j;
+  j["best"] = f.fits ? candidate(run, f) : nlohmann::ordered_json(nullptr);
+  j["candidates"] = nlohmann::ordered_json::array({candidate(run, f)});
+  return j.dump(2);
+}
+
+}  // namespace trireme

@@ -1,0 +1,63 @@
+#include "train/checkpointing.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace trireme {
+namespace {
+
+std::string entry_name(const Param& p, std::string_view what) {
+  return p.decl.name + "/" + std::string(what.empty() ? "master" : what);
+}
+
+NamedTensor named(const StageRunner& r, const Param& p, std::string_view what, const Tensor& host) {
+  return {.name = entry_name(p, what),
+          .global = p.decl.global,
+          .box = p.box,
+          .range = {0, p.numel()},
+          .host_data = host};
+}
+
+std::vector<std::string> states_of(const StageRunner& r) {
+  std::vector<std::string> names = {""};
+  for (const StateDecl& s : r.state_decls()) names.push_back(s.name);
+  return names;
+}
+
+}  // namespace
+
+fs::path save_checkpoint(const StageRunner& r, const RunSpec& run, int64_t step, const PhaseHook& phase) {
+  std::vector<NamedTensor> tensors;
+  for (const Param& p : r.params().params)
+    for (const std::string& what : states_of(r)) tensors.push_back(named(r, p, what, r.state_tensor(p, what)));
+  Manifest m;
+  m.step = step;
+  m.samples = step * run.batch.global;
+  m.tokens = step * run.tokens_per_step();
+  m.seed = uint64_t(run.train.seed);
+  m.spec_hash = hash(run);
+  m.run_toml = save_run(run);
+  return save(checkpoint_root(run.train.dir), m, tensors, {.keep = int(run.train.keep), .phase = phase});
+}
+
+void load_checkpoint(StageRunner& r, const Checkpoint& c, bool with_state) {
+  std::vector<float> host;
+  for (const Param& p : r.params().params)
+    for (const std::string& what : states_of(r)) {
+      if (!what.empty() && !with_state) continue;
+      host.resize(size_t(p.numel()));
+      c.read(named(r, p, what, Tensor(host.data(), {p.numel()}, DType::f32)));
+      r.write_param(p, what, host);
+    }
+  r.weights_from_master();
+}
+
+void refuse_other_run(const RunSpec& run, const Checkpoint& c) {
+  if (c.manifest().spec_hash == hash(run)) return;
+  RunSpec saved = parse_run(c.manifest().run_toml, (c.folder() / "manifest.json").string(), {}, {.read_from = false});
+  bad_request(
+      "{} holds a checkpoint of another run ({}): choose another train.dir, or remove it to start afresh",
+      c.folder().string(), fmt::join(diff(saved, run), "; "));
+}
+
+}  // namespace trireme

@@ -1,0 +1,19 @@
+// Between a StageRunner and the checkpoint store: names, boxes, and what a resume must find.
+#pragma once
+#include "checkpoint/store.h"
+#include "runtime/stage_runner.h"
+
+namespace trireme {
+
+inline fs::path checkpoint_root(const fs::path& run_dir) { return run_dir / "checkpoints"; }
+
+// Saves parameters (f32 master copies) and optimizer state as of the end of `step`. Returns the folder.
+fs::path save_checkpoint(const StageRunner&, const RunSpec&, int64_t step, const PhaseHook&);
+
+// Reads a checkpoint into the runner; `with_state` = optimizer state too.
+void load_checkpoint(StageRunner&, const Checkpoint&, bool with_state);
+
+// Does the checkpoint belong to this run? bad_request with the keys that differ if not.
+void refuse_other_run(const RunSpec&, const Checkpoint&);
+
+}  // namespace trireme

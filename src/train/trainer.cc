@@ -1,0 +1,213 @@
+#include "train/trainer.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+
+#include "base/progress.h"
+#include "cost/flops.h"
+#include "train/batches.h"
+#include "train/checkpointing.h"
+
+namespace trireme {
+namespace {
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// One trainer to a run folder.
+class RunLock {
+ public:
+  explicit RunLock(const fs::path& dir) {
+    make_folders(dir);
+    fs::path path = dir / "lock";
+    fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (fd_ < 0) bad_request("cannot write in {}: choose a folder that you may write to", dir.string());
+    if (::flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      ::close(fd_);
+      bad_request("{} is in use by another run: wait for it, or choose another train.dir", dir.string());
+    }
+  }
+  RunLock(const RunLock&) = delete;
+  ~RunLock() { ::close(fd_); }
+
+ private:
+  int fd_ = -1;
+};
+
+double median(std::vector<double> v) {
+  if (v.empty()) return 0;
+  std::nth_element(v.begin(), v.begin() + int64_t(v.size() / 2), v.end());
+  return v[v.size() / 2];
+}
+
+class Trainer {
+ public:
+  Trainer(const RunSpec& run, const Schedule& schedule, Device& device, const TrainOptions& options,
+          const TrainHooks& hooks)
+      : run_(run),
+        schedule_(schedule),
+        options_(options),
+        hooks_(hooks),
+        lock_(run.train.dir),
+        batches_(run),
+        runner_(run, RunMode::train, device, options.arena_bytes),
+        fill_(batches_.training()) {}
+
+  TrainSummary train() {
+    double begin = now_s();
+    start_or_resume();
+    MetricsFile metrics(fs::path(run_.train.dir) / "metrics.jsonl", done_);
+    runner_.set_control({.phase = hooks_.phase, .stop = [this] { return leaving(); }});
+    summary_.first_step = done_ + 1;
+    while (done_ < run_.train.steps && !leaving()) {
+      runner_.restart_peaks();
+      StepResult r = runner_.step(schedule_.ranks.at(0), done_ + 1, batches_.targets_per_step(), fill_);
+      if (r.stopped) break;
+      done_++;
+      after_step(r, metrics);
+    }
+    if (done_ < run_.train.steps) summary_.ending = Ending::interrupted;
+    if (saved_ != done_) save();
+    summary_.last_step = done_;
+    summary_.seconds = now_s() - begin;
+    summary_.tokens_per_s = median(speeds_);
+    summary_.mfu = mfu_of(summary_.tokens_per_s);
+    return summary_;
+  }
+
+ private:
+  bool leaving() const { return interrupt_requested() || options_.deadline.passed(); }
+  void phase(std::string_view p) const {
+    if (hooks_.phase) hooks_.phase(p);
+  }
+  void note(const std::string& line) const {
+    if (hooks_.note) hooks_.note(line);
+  }
+
+  void start_or_resume() {
+    fs::path root = checkpoint_root(run_.train.dir);
+    for (const std::string& left : remove_leftovers(root)) note("removed the unfinished save " + left);
+    Found found = find_newest(root);
+    for (const std::string& d : found.damaged) note("passed over a damaged checkpoint: " + d);
+    if (!found.newest && !found.damaged.empty())
+      bad_request("no checkpoint in {} is complete: {}; remove them to start afresh", root.string(),
+                  found.damaged.front());
+    write_text_atomic(fs::path(run_.train.dir) / "plan.toml", save_run(run_));
+    write_text_atomic(fs::path(run_.train.dir) / "schedule.txt", to_text(schedule_));
+    if (!found.newest) {
+      initial_weights(runner_, run_);
+      return;
+    }
+    refuse_other_run(run_, *found.newest);
+    load_checkpoint(runner_, *found.newest, true);
+    done_ = saved_ = found.newest->manifest().step;
+    summary_.checkpoint = found.newest->folder();
+    note(fmt::format("resumed from step {} ({})", done_, found.newest->folder().string()));
+  }
+
+  void after_step(const StepResult& r, MetricsFile& metrics) {
+    StepMetrics m = metrics_of(r);
+    summary_.loss = r.loss;
+    summary_.peak_bytes = std::max(summary_.peak_bytes, m.peak_total);
+    if (done_ > summary_.first_step + 1) speeds_.push_back(m.tokens_per_s);
+    bool last = done_ == run_.train.steps;
+    int64_t every = run_.train.eval_every, save_every = run_.train.checkpoint_every.count;
+    if (batches_.has_valid() && (last || (every > 0 && done_ % every == 0))) {
+      phase("eval");
+      m.eval_loss = evaluate_shard(runner_, run_, run_.data.valid, run_.train.eval_batches).loss;
+      summary_.eval_loss = m.eval_loss;
+    }
+    // Metrics first: a step that a checkpoint holds is always in metrics.jsonl; lines beyond are dropped on resume.
+    if (last || (save_every > 0 && done_ % save_every == 0)) {
+      double begin = now_s();
+      phase("metrics");
+      metrics.write(m);
+      save();
+      note(fmt::format("saved {} in {}", summary_.checkpoint.string(), human_seconds(now_s() - begin)));
+    } else {
+      phase("metrics");
+      metrics.write(m);
+    }
+    if (hooks_.step) hooks_.step(m);
+  }
+
+  void save() {
+    PhaseHook hook;
+    if (hooks_.phase) hook = [this](std::string_view p) { hooks_.phase("save:" + std::string(p)); };
+    summary_.checkpoint = save_checkpoint(runner_, run_, done_, hook);
+    saved_ = done_;
+  }
+
+  double mfu_of(double tokens_per_s) const {
+    if (options_.peak_flops <= 0) return 0;
+    return tokens_per_s * train_flops_per_token(run_.model, run_.data.seq_len) / options_.peak_flops;
+  }
+
+  StepMetrics metrics_of(const StepResult& r) const {
+    StepMetrics m;
+    m.step = done_, m.loss = r.loss, m.grad_norm = r.grad_norm, m.lr = r.lr, m.tokens = r.tokens;
+    m.step_s = r.seconds, m.tokens_per_s = double(r.tokens) / r.seconds;
+    m.mfu = mfu_of(m.tokens_per_s);
+    m.hfu = m.mfu;  // nothing is computed again in this version
+    m.peak = runner_.arena().ledger().peaks();
+    m.peak_total = runner_.arena().ledger().peak_total();
+    m.at_peak = runner_.arena().ledger().at_peak();
+    m.data_s = r.data_s, m.forward_s = r.forward_s, m.backward_s = r.backward_s, m.norm_s = r.norm_s;
+    m.update_s = r.update_s;
+    m.other_s = r.seconds - r.data_s - r.forward_s - r.backward_s - r.norm_s - r.update_s;
+    return m;
+  }
+
+  const RunSpec& run_;
+  const Schedule& schedule_;
+  const TrainOptions& options_;
+  const TrainHooks& hooks_;
+  RunLock lock_;
+  Batches batches_;
+  StageRunner runner_;
+  FillBatch fill_;
+  int64_t done_ = 0, saved_ = 0;
+  std::vector<double> speeds_;
+  TrainSummary summary_;
+};
+
+}  // namespace
+
+TrainSummary train(const RunSpec& run, const Schedule& schedule, Device& device, const TrainOptions& options,
+                   const TrainHooks& hooks) {
+  return Trainer(run, schedule, device, options, hooks).train();
+}
+
+EvalResult evaluate_shard(StageRunner& runner, const RunSpec& run, const fs::path& shard, int64_t most_batches) {
+  EvalWindows windows(run, shard);
+  EvalResult total;
+  double sum = 0;
+  int64_t micro = run.batch.micro, n = windows.count();
+  if (most_batches > 0) n = std::min(n, most_batches * micro);
+  for (int64_t first = 0; first < n; first += micro) {
+    int64_t sequences = std::min(micro, n - first);
+    auto part = runner.evaluate(sequences, run.data.seq_len, windows.from(first));
+    sum += part.sum, total.tokens += part.tokens;
+  }
+  if (total.tokens == 0)
+    bad_request("{} holds no whole window of seq_len = {} tokens to evaluate on", shard.string(), run.data.seq_len);
+  total.loss = sum / double(total.tokens);
+  return total;
+}
+
+int64_t load_newest(StageRunner& runner, const fs::path& run_dir) {
+  Found found = find_newest(checkpoint_root(run_dir));
+  if (!found.newest)
+    bad_request("{} holds no complete checkpoint{}{}", run_dir.string(), found.damaged.empty() ? "" : ": ",
+                found.damaged.empty() ? "" : found.damaged.front());
+  load_checkpoint(runner, *found.newest, false);
+  return found.newest->manifest().step;
+}
+
+}  // namespace trireme

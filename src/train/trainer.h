@@ -1,0 +1,58 @@
+// The step loop: data, steps, metrics, evaluation, checkpoints, resume.
+#pragma once
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "base/interrupt.h"
+#include "runtime/stage_runner.h"
+#include "trace/metrics.h"
+
+namespace trireme {
+
+// What a caller shows of a run, and what a test does to it. Every function may be empty.
+struct TrainHooks {
+  std::function<void(const std::string& line)> note;   // "resumed from step 200", "saved ...", warnings
+  std::function<void(const StepMetrics&)> step;        // after each step's metrics were written
+  std::function<void(std::string_view phase)> phase;   // as StepControl::phase, and "save:...", "metrics", "eval"
+};
+
+struct TrainOptions {
+  int64_t arena_bytes = 0;  // from a Booking
+  double peak_flops = 0;    // of this rank's device in the compute type; 0 = not known, MFU is 0
+  double flops_per_step = 0;  // counted by the kernels; for hfu, where something is computed again
+  Deadline deadline;        // leave in good order then (--stop-after)
+};
+
+enum class Ending : uint8_t { done, interrupted };
+
+struct TrainSummary {
+  Ending ending = Ending::done;
+  int64_t first_step = 1, last_step = 0;  // of this call
+  double loss = 0;                        // of the last step
+  std::optional<double> eval_loss;
+  double seconds = 0;
+  double tokens_per_s = 0, mfu = 0;  // medians over this call's steps, the first two left out
+  int64_t peak_bytes = 0;
+  fs::path checkpoint;  // newest complete one
+};
+
+// Trains run.train.dir up to run.train.steps, from its newest complete checkpoint or from the start. The folder is
+// locked while it runs; a checkpoint of another run (its spec's hash differs) is refused with the keys that differ.
+// Interrupted (signal or deadline): finishes the microbatch, saves the last finished step, returns.
+TrainSummary train(const RunSpec&, const Schedule&, Device&, const TrainOptions&, const TrainHooks&);
+
+// Mean loss per predicted token over sequential windows of seq_len, a last partial one dropped.
+struct EvalResult {
+  double loss = 0;  // nats
+  int64_t tokens = 0;
+};
+EvalResult evaluate_shard(StageRunner&, const RunSpec&, const fs::path& shard, int64_t most_batches = 0);
+
+// Fresh weights (seeded), or those of model.from.
+void initial_weights(StageRunner&, const RunSpec&);
+
+// Weights of the newest complete checkpoint of a run folder, into a runner of either mode; returns its step.
+int64_t load_newest(StageRunner&, const fs::path& run_dir);
+
+}  // namespace trireme

@@ -1,0 +1,135 @@
+// An independent witness of the ledger: malloc, interposed. After warm-up a step takes nothing from the system, and
+// what lives outside the arenas is small and does not grow.
+#include <dlfcn.h>
+#include <dnnl.h>
+#include <gtest/gtest.h>
+#include <malloc.h>
+#include <sys/resource.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <fstream>
+
+#include "tiny.h"
+
+extern "C" {
+void* __libc_malloc(size_t);
+void __libc_free(void*);
+void* __libc_calloc(size_t, size_t);
+void* __libc_realloc(void*, size_t);
+void* __libc_memalign(size_t, size_t);
+}
+
+namespace {
+
+struct Counts {
+  std::atomic<int64_t> calls{0}, bytes{0}, largest{0};
+  void add(size_t n) {
+    calls++, bytes += int64_t(n);
+    if (int64_t(n) > largest) largest = int64_t(n);
+  }
+  void clear() { calls = 0, bytes = 0, largest = 0; }
+};
+std::atomic<bool> g_counting{false};
+Counts g_ours, g_library;
+std::atomic<int64_t> g_live{0};  // bytes asked of malloc and not given back, since the program began
+thread_local int t_in_library = 0;
+
+void* count(void* p, size_t n) {
+  if (!p) return p;
+  g_live += int64_t(malloc_usable_size(p));
+  if (g_counting) (t_in_library ? g_library : g_ours).add(n);
+  return p;
+}
+void forget(void* p) {
+  if (p) g_live -= int64_t(malloc_usable_size(p));
+}
+
+}  // namespace
+
+extern "C" {
+void* malloc(size_t n) { return count(__libc_malloc(n), n); }
+void* calloc(size_t k, size_t n) { return count(__libc_calloc(k, n), k * n); }
+void* realloc(void* p, size_t n) {
+  forget(p);
+  return count(__libc_realloc(p, n), n);
+}
+void* memalign(size_t a, size_t n) { return count(__libc_memalign(a, n), n); }
+void* aligned_alloc(size_t a, size_t n) { return memalign(a, n); }
+int posix_memalign(void** out, size_t a, size_t n) {
+  *out = memalign(a, n);
+  return *out ? 0 : 12;
+}
+void free(void* p) {
+  forget(p);
+  __libc_free(p);
+}
+
+// oneDNN builds a small argument map for each execution; its allocations are counted apart from ours.
+dnnl_status_t dnnl_primitive_execute(const_dnnl_primitive_t prim, dnnl_stream_t stream, int n,
+                                     const dnnl_exec_arg_t* args) {
+  using Fn = dnnl_status_t (*)(const_dnnl_primitive_t, dnnl_stream_t, int, const dnnl_exec_arg_t*);
+  static Fn real = reinterpret_cast<Fn>(dlsym(RTLD_NEXT, "dnnl_primitive_execute"));
+  t_in_library++;
+  dnnl_status_t status = real(prim, stream, n, args);
+  t_in_library--;
+  return status;
+}
+}
+
+namespace trireme {
+namespace {
+
+int64_t resident_bytes() {
+  std::ifstream f("/proc/self/statm");
+  int64_t size = 0, resident = 0;
+  f >> size >> resident;
+  return resident * 4096;
+}
+
+void check_steady(const RunSpec& run, int threads) {
+  test::Rig rig(run, "1f1b", threads);
+  FillBatch fill = test::random_batches(run);
+  auto step = [&](int64_t s) {
+    return rig.runner->step(rig.schedule.ranks[0], s, run.tokens_per_step(), fill);
+  };
+  for (int64_t s = 1; s <= 3; s++) step(s);
+  int64_t live = g_live, resident = resident_bytes();
+  g_ours.clear(), g_library.clear();
+  g_counting = true;
+  for (int64_t s = 4; s <= 8; s++) step(s);
+  g_counting = false;
+  fmt::print("{} {} threads {}: in 5 steps malloc was called {} times by us and the thread runtime, {} times inside "
+             "oneDNN (largest {} bytes, all given back); live bytes moved by {}\n",
+             run.model.arch, run.precision.compute, threads, g_ours.calls.load(), g_library.calls.load(),
+             g_library.largest.load(), g_live.load() - live);
+  EXPECT_EQ(g_ours.calls, 0) << "largest " << g_ours.largest;
+  EXPECT_EQ(g_live, live);
+  EXPECT_LT(g_library.largest, 4096);
+  EXPECT_LT(resident_bytes() - resident, 1 << 20);
+}
+
+TEST(Malloc, AStepAllocatesNothingAfterWarmUp) {
+  for (const char* arch : {"gpt2", "llama"})
+    for (const char* compute : {"f32", "bf16"})
+      for (int threads : {1, 2}) check_steady(test::tiny_run(arch, compute, 2), threads);
+}
+
+// Bytes outside the arenas stay below 16 MiB (DESIGN.md section 4), at a size where the arena is far larger.
+TEST(Malloc, LittleLivesOutsideTheArenas) {
+  RunSpec run = test::tiny_run("llama", "bf16", 2);
+  run.model = ModelSpec::of("llama");
+  run.model.hidden = 256, run.model.heads = 4, run.model.layers = 4, run.model.vocab = 2048;
+  run.data.seq_len = 128, run.batch.micro = 4, run.batch.global = 8;
+  run.model.finish(run.data.seq_len);
+  int64_t before = g_live;
+  test::Rig rig(run, "1f1b", 2);
+  for (int64_t s = 1; s <= 2; s++) rig.step(s);
+  int64_t outside = g_live - before;
+  fmt::print("arena {} bytes, outside it {} bytes\n", rig.booking.arena_bytes, outside);
+  EXPECT_GT(rig.booking.arena_bytes, 64 << 20);
+  EXPECT_LT(outside, 16 << 20);
+}
+
+}  // namespace
+}  // namespace trireme

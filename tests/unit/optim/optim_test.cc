@@ -1,0 +1,109 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/rng.h"
+#include "optim/grad_norm.h"
+#include "optim/lr_schedule.h"
+#include "optim/optimizer.h"
+
+namespace trireme {
+namespace {
+
+TEST(LrSchedule, WarmsUpThenFollowsItsShape) {
+  LrSchedule s{.lr = 2e-3, .min_lr = 2e-4, .warmup = 10, .steps = 110, .shape = LrShape::cosine};
+  EXPECT_DOUBLE_EQ(s.at(1), 2e-4);
+  EXPECT_DOUBLE_EQ(s.at(10), 2e-3);
+  EXPECT_NEAR(s.at(60), (2e-3 + 2e-4) / 2, 1e-12);
+  EXPECT_NEAR(s.at(110), 2e-4, 1e-15);
+  EXPECT_NEAR(s.at(500), 2e-4, 1e-15);
+  s.shape = LrShape::linear;
+  EXPECT_NEAR(s.at(60), (2e-3 + 2e-4) / 2, 1e-12);
+  EXPECT_NEAR(s.at(35), 2e-3 - 0.25 * 1.8e-3, 1e-12);
+  s.shape = LrShape::constant;
+  EXPECT_DOUBLE_EQ(s.at(110), 2e-3);
+  s.shape = LrShape::wsd;  // the last tenth of 110 steps: from step 99 down
+  EXPECT_DOUBLE_EQ(s.at(99), 2e-3);
+  EXPECT_NEAR(s.at(110), 2e-4, 1e-15);
+  EXPECT_LT(s.at(100), 2e-3);
+}
+
+TEST(LrSchedule, NoWarmupAndOneStep) {
+  LrSchedule s{.lr = 1e-3, .min_lr = 0, .warmup = 0, .steps = 1, .shape = LrShape::cosine};
+  EXPECT_NEAR(s.at(1), 0, 1e-18);
+  s.shape = LrShape::wsd;
+  EXPECT_NEAR(s.at(1), 0, 1e-18);
+  s.warmup = 5, s.steps = 3, s.shape = LrShape::cosine;  // all of it is warmup
+  EXPECT_DOUBLE_EQ(s.at(3), 3e-3 / 5);
+}
+
+TEST(OrderIndependentSum, DoesNotDependOnOrderAndIsExactEnough) {
+  std::vector<double> v;
+  long double reference = 0;
+  for (uint64_t i = 0; i < 10007; i++) {
+    v.push_back(std::exp(20 * (uniform(1, i) - 0.5)));
+    reference += v.back();
+  }
+  double a = order_independent_sum(v);
+  EXPECT_NEAR(a, double(reference), 1e-12 * double(reference));
+  for (uint64_t round = 0; round < 5; round++) {
+    std::vector<double> w(v.size());
+    for (size_t i = 0; i < v.size(); i++) w[permute(round, i, v.size())] = v[i];
+    EXPECT_EQ(order_independent_sum(w), a);
+  }
+  v[77] = std::nan("");
+  EXPECT_TRUE(std::isnan(order_independent_sum(v)));
+  EXPECT_EQ(order_independent_sum(std::vector<double>{0.0, 0.0}), 0);
+  EXPECT_EQ(order_independent_sum(std::vector<double>{1e300}), 1e300);
+  EXPECT_EQ(order_independent_sum(std::vector<double>{5e-324, 5e-324}), 1e-323);
+}
+
+struct Flat {
+  std::vector<float> w, g, m, v;
+};
+
+TEST(AdamW, DecaysOnlyWhatIsDeclaredToDecay) {
+  std::vector<ParamDecl> decls;
+  ParamDecl d;
+  d.name = "matrix", d.global = {3, 7}, d.decay = true;
+  decls.push_back(d);
+  d.name = "bias", d.global = {5}, d.decay = false;
+  decls.push_back(d);
+  ParamSet set = lay_out(decls, Mesh(), 0);
+  ASSERT_EQ(set.numel, 26);
+  Flat f{std::vector<float>(26, 2.0f), std::vector<float>(26, 0.0f), std::vector<float>(26, 0.0f),
+         std::vector<float>(26, 0.0f)};
+  auto t = [](std::vector<float>& x) { return Tensor(x.data(), {26}, DType::f32); };
+  FlatState state{.weights = t(f.w), .grads = t(f.g), .master = t(f.w), .state = {t(f.m), t(f.v)}};
+  auto device = make_device("cpu", {.threads = 1});
+  auto opt = make_adamw({.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.5});
+  opt->step(device->kernels(), set, state, {.lr = 0.1, .step = 1, .grad_scale = 1}, {});
+  for (int i = 0; i < 21; i++) EXPECT_FLOAT_EQ(f.w[size_t(i)], 2.0f * (1 - 0.1f * 0.5f));
+  for (int i = 21; i < 26; i++) EXPECT_EQ(f.w[size_t(i)], 2.0f);
+}
+
+TEST(GradNorm, EqualsTheDoubleReferenceInBothTypes) {
+  std::vector<ParamDecl> decls;
+  for (int64_t n : {1, 4095, 4096, 4097, 10000}) {
+    ParamDecl d;
+    d.name = "p" + std::to_string(n), d.global = {n};
+    decls.push_back(d);
+  }
+  ParamSet set = lay_out(decls, Mesh(), 0);
+  std::vector<float> g(static_cast<size_t>(set.numel));
+  double want = 0;
+  for (size_t i = 0; i < g.size(); i++) {
+    g[i] = float(normal(3, i));
+    want += double(g[i]) * g[i];
+  }
+  for (Param& p : set.params) p.grad = Tensor(g.data() + p.offset, p.box.extent, DType::f32);
+  auto device = make_device("cpu", {.threads = 2});
+  std::vector<std::byte> memory(1 << 16);
+  Arena arena(memory.data(), int64_t(memory.size()));
+  GradNorm norm(set, arena);
+  EXPECT_NEAR(norm.compute(*device, set, {}), std::sqrt(want), 1e-12 * std::sqrt(want));
+}
+
+}  // namespace
+}  // namespace trireme
