@@ -5,9 +5,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <optional>
+#include <unordered_map>
 
 #include "base/error.h"
 #include "schedule/schedule.h"
@@ -53,10 +53,7 @@ std::string grid(const Schedule& s, Place here) {
 
 class Validator {
  public:
-  explicit Validator(const Schedule& s)
-      : s_(s),
-        places_(kKinds * size_t(s.stages) * size_t(s.microbatches)),
-        rank_of_stage_(size_t(s.stages), -1) {}
+  explicit Validator(const Schedule& s) : s_(s), rank_of_stage_(size_t(s.stages), -1) {}
 
   std::vector<std::string> run() {
     place_all();
@@ -69,18 +66,20 @@ class Validator {
   }
 
  private:
-  static constexpr size_t kKinds = size_t(Act::Unshard);  // the kinds that have a microbatch
-
   template <class... A>
   [[noreturn]] void fail(Place here, fmt::format_string<A...> f, A&&... a) const {
     bad_request("schedule: {}\n{}", fmt::format(f, std::forward<A>(a)...), grid(s_, here));
   }
 
-  Place& place(Act kind, int stage, int mb) {
-    return places_[(size_t(kind) * size_t(s_.stages) + size_t(stage)) * size_t(s_.microbatches) + size_t(mb)];
+  static uint64_t key(Act kind, int stage, int mb) {
+    return (uint64_t(kind) << 32) | (uint64_t(stage) << 16) | uint64_t(mb);
   }
-  Place place(const Action& a) { return place(a.kind, a.stage, a.mb); }
-  bool has(Act kind, int stage, int mb) { return place(kind, stage, mb).rank >= 0; }
+  Place place(Act kind, int stage, int mb) const {
+    const auto it = places_.find(key(kind, stage, mb));
+    return it == places_.end() ? Place{} : it->second;
+  }
+  Place place(const Action& a) const { return place(a.kind, a.stage, a.mb); }
+  bool has(Act kind, int stage, int mb) const { return place(kind, stage, mb).rank >= 0; }
   static Action action(Act kind, int stage, int mb) { return {kind, int16_t(stage), int16_t(mb)}; }
   int rank_of(int stage) const { return rank_of_stage_[size_t(stage)]; }
   Place end_of(int rank) const { return {rank, rank < 0 ? -1 : int(s_.ranks[size_t(rank)].size()) - 1}; }
@@ -101,10 +100,10 @@ class Validator {
           fail({r, t}, "stage {} is on rank {} and on rank {}", a.stage, owner, r);
         owner = r;
         if (!has_microbatch(a.kind)) continue;
-        Place& p = place(a.kind, a.stage, a.mb);
-        if (p.rank >= 0)
-          fail({r, t}, "rank {}: {} is there twice, at steps {} and {}", r, to_text(a), p.step, t);
-        p = {r, t};
+        const auto [it, fresh] = places_.try_emplace(key(a.kind, a.stage, a.mb), Place{r, t});
+        if (!fresh) {
+          fail({r, t}, "rank {}: {} is there twice, at steps {} and {}", r, to_text(a), it->second.step, t);
+        }
         transfers_ |= a.kind >= Act::SendF;
       }
     }
@@ -301,7 +300,8 @@ class Validator {
   }
 
   const Schedule& s_;
-  std::vector<Place> places_;
+  // By key: a text may name stage and microbatch 32767 with one action, so nothing is sized by their product.
+  std::unordered_map<uint64_t, Place> places_;
   std::vector<int> rank_of_stage_;
   bool transfers_ = false;
 };

@@ -131,6 +131,10 @@ TEST(Validate, WarnsOnceAStageWhenWeightGradientsDescend) {
   EXPECT_TRUE(validate(parse_schedule("0F0 0F1 0I1 0I0 0W0 0W1")).empty());
 }
 
+TEST(Validate, ALyingTextCostsNoMemory) {
+  EXPECT_EQ(first_line(complaint("32767F32767")), "schedule: no rank has stage 0 of 32768");
+}
+
 TEST(Validate, NothingAtAll) {
   EXPECT_EQ(complaint(Schedule{}), "schedule: 0 stages and 0 microbatches; right is at least one of each");
   EXPECT_EQ(first_line(complaint(Schedule{.stages = 1, .microbatches = 1, .ranks = {{{Act::F, 0, 1}}}})),

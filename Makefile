@@ -1,0 +1,80 @@
+# What a person types; CMake does the work (CMakePresets.json). `make help` lists it all. What the machine lacks is
+# installed by tools/setup, which is silent when nothing is missing.
+.DEFAULT_GOAL := all
+SHELL := /bin/bash
+# How many compilers run at once, and seconds for each fuzzer.
+JOBS ?= $(shell nproc)
+FUZZ_SECONDS ?= 60
+
+# The layout of the code is that of clang-format 14; another version would move lines.
+CLANG_FORMAT = clang-format-14
+CODE = $(shell find src tests bench tools -name '*.h' -o -name '*.cc' -o -name '*.cu' 2>/dev/null | sort)
+
+.PHONY: all demo test test-slow bench fuzz format format-check clean help setup setup-test setup-slow check-format-only
+
+all: build/release/build.ninja  ## build build/release/trireme
+	@cmake --build build/release -j $(JOBS) --target trireme
+
+demo: all  ## the main job on this machine, from text to trained model (DEMO_TEXT=folder for your own text)
+	@build/release/trireme demo $(if $(DEMO_TEXT),--text "$(DEMO_TEXT)")
+
+test: build/release/with-tests build/asan/with-tests  ## all fast tests, optimised and under the address sanitizer
+	@cmake --build build/release -j $(JOBS)
+	@cmake --build build/asan -j $(JOBS)
+	@if command -v $(CLANG_FORMAT) >/dev/null; then $(MAKE) --no-print-directory check-format-only; fi
+	@printf 'subdirs(asan release)\n' >build/CTestTestfile.cmake
+	@ctest --test-dir build -L fast --output-on-failure --no-tests=error
+
+test-slow: build/clang/with-tests build/tsan/with-tests build/release/with-tests  ## clang, the thread sanitizer, long tests
+	@$(MAKE) --no-print-directory format-check
+	@cmake --build build/clang -j $(JOBS)
+	@cmake --build build/tsan -j $(JOBS)
+	@cmake --build build/release -j $(JOBS)
+	@ctest --test-dir build/clang -L fast --output-on-failure --no-tests=error
+	@OMP_NUM_THREADS=1 ctest --test-dir build/tsan -L fast --output-on-failure --no-tests=error
+	@ctest --test-dir build/release -L slow --output-on-failure
+
+bench: build/release/with-tests  ## the time of every op beside what this machine can do
+	@cmake --build build/release -j $(JOBS) --target trireme_ops
+	@build/release/tests/ops/trireme_ops perf
+
+fuzz: setup-slow  ## hostile files against every parser, FUZZ_SECONDS=60 each
+	@[ -f build/fuzz/build.ninja ] || cmake --preset fuzz
+	@cmake --build build/fuzz -j $(JOBS) --target fuzzers
+	@set -e; for f in build/fuzz/tests/fuzz/fuzz_*; do [ -f $$f ] && [ -x $$f ] || continue; \
+	  corpus=build/corpus/$$(basename $$f); mkdir -p $$corpus; echo "$$f"; \
+	  $$f $$corpus -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=1024 -print_final_stats=1 \
+	    -artifact_prefix=build/corpus/ 2>&1 | grep -E -A40 'ERROR|stat::(number_of|peak)|SUMMARY' ; \
+	  [ $${PIPESTATUS[0]} = 0 ]; done
+
+format: setup-slow  ## lay out the code with clang-format 14
+	@$(CLANG_FORMAT) -i $(CODE)
+
+format-check: setup-slow check-format-only  ## fail if clang-format 14 would change a file
+
+check-format-only:
+	@$(CLANG_FORMAT) --dry-run -Werror $(CODE) && echo "format: $(words $(CODE)) files are as they should be"
+
+clean:  ## remove what was built
+	rm -rf build
+
+help:  ## this list
+	@sed -nE 's/^([a-z-]+):.*  ## (.*)/  make \1\t\2/p' Makefile | expand -t 20
+
+setup:
+	@tools/setup build
+setup-test:
+	@tools/setup build test
+setup-slow:
+	@tools/setup build test slow
+
+build/release/build.ninja: | setup
+	@cmake --preset release
+
+# A folder configured before GoogleTest was there knows no tests yet, so the mark is a file of its own.
+build/release/with-tests build/asan/with-tests: build/%/with-tests: | setup-test
+	@cmake --preset $* -DTRIREME_TESTS=ON
+	@touch $@
+build/clang/with-tests build/tsan/with-tests: build/%/with-tests: | setup-slow
+	@cmake --preset $* -DTRIREME_TESTS=ON
+	@touch $@

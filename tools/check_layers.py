@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""Holds every #include "..." under src against the layer table (ARCHITECTURE.md, DESIGN section 2).
+
+    tools/check_layers.py [SRC]      # SRC is src/ beside this folder unless given
+
+A room may include itself and rooms of lower rows; rooms of one row never include each other; sim sees rows 0-3 only.
+Each breach is one line, "file:line: what and why", and makes the exit code 1. Files above 600 lines are warned of.
+"""
+import pathlib
+import re
+import sys
+
+ROWS = [
+    ["base"],
+    ["mesh", "schedule", "trace"],
+    ["spec"],
+    ["tensor", "cost"],
+    ["device", "text"],
+    ["comm"],
+    ["model", "optim", "checkpoint", "data"],
+    ["runtime", "sim"],
+    ["generate", "plan", "train"],
+    ["tune", "report"],
+    ["cli"],
+]
+ROW_OF = {room: row for row, rooms in enumerate(ROWS) for room in rooms}
+LIBRARIES = {"hwy"}  # includes its own headers in quotes, as Highway's documentation does
+HIGHEST_SEEN_BY = {"sim": 3}  # rooms that see less than all rows below their own
+SUFFIXES = {".h", ".cc", ".cu", ".cuh", ".inc"}
+MOST_LINES = 600
+INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"')
+
+
+def why_not(room, other):
+    """Why `room` must not include `other`; None if it may."""
+    if room == other:
+        return None
+    highest = HIGHEST_SEEN_BY.get(room, ROW_OF[room] - 1)
+    if ROW_OF[other] <= highest:
+        return None
+    if ROW_OF[other] == ROW_OF[room]:
+        return f"{room} and {other} are siblings in row {ROW_OF[room]}, and siblings never include each other"
+    return f"{room} (row {ROW_OF[room]}) sees rows 0-{highest}, and {other} is in row {ROW_OF[other]}"
+
+
+def check_file(src, path):
+    """Errors and warnings of one file, as lists of lines."""
+    name = path.relative_to(src).as_posix()
+    room = name.split("/")[0]
+    if "/" not in name:
+        return [f"{name}: a file outside of every room; each belongs to a folder of the layer table"], []
+    if room not in ROW_OF:
+        return [f"{name}: folder {room} is not in the layer table"], []
+    errors, warnings = [], []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines, 1):
+        match = INCLUDE.match(line)
+        if not match:
+            continue
+        target = match.group(1)
+        other = target.split("/")[0]
+        if other in LIBRARIES:
+            continue
+        if "/" not in target or other not in ROW_OF:
+            errors.append(f'{name}:{number}: "{target}" names no room; right is a path from src, as "{room}/file.h"')
+        elif reason := why_not(room, other):
+            errors.append(f'{name}:{number}: "{target}": {reason}')
+        elif not (src / target).is_file():
+            errors.append(f'{name}:{number}: "{target}" does not exist')
+    if len(lines) > MOST_LINES:
+        warnings.append(f"{name}: {len(lines)} lines, above {MOST_LINES}: one thought a file")
+    return errors, warnings
+
+
+def check_tree(src):
+    """Errors, warnings and the number of files of the whole tree."""
+    # A generated table (*_table.inc, say) may be long, and so may be data; code may not: suffixes say which is which.
+    files = sorted(p for p in src.rglob("*") if p.is_file() and p.suffix in SUFFIXES)
+    errors, warnings = [], []
+    for path in files:
+        new_errors, new_warnings = check_file(src, path)
+        errors += new_errors
+        warnings += [w for w in new_warnings if path.suffix != ".inc"]
+    for folder in sorted(p.name for p in src.iterdir() if p.is_dir()):
+        if folder not in ROW_OF and not any(e.startswith(folder + "/") for e in errors):
+            errors.append(f"{folder}: this folder is not in the layer table")
+    return errors, warnings, len(files)
+
+
+def main(argv):
+    src = pathlib.Path(argv[1]) if len(argv) > 1 else pathlib.Path(__file__).resolve().parent.parent / "src"
+    errors, warnings, files = check_tree(src)
+    for line in warnings:
+        print(f"warning: {line}")
+    for line in errors:
+        print(f"error: {line}")
+    print(f"check_layers: {files} files, {len(errors)} errors, {len(warnings)} warnings")
+    return 1 if errors or not files else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))
