@@ -275,10 +275,11 @@ void read_rope(Object& o, std::string_view file, ModelSpec& m, std::vector<std::
                      fmt::format("{} is not supported; default, linear and llama3 are", shown(type)));
   }
   if (type == "llama3") {
+    size_t before = problems.size();
     s.low_freq_factor = r.number("low_freq_factor", std::nullopt, 1e-6, 1e6);
     s.high_freq_factor = r.number("high_freq_factor", std::nullopt, 1e-6, 1e6);
     s.original_max_positions = r.whole("original_max_position_embeddings", std::nullopt, 1e9);
-    if (!(s.low_freq_factor < s.high_freq_factor))
+    if (problems.size() == before && !(s.low_freq_factor < s.high_freq_factor))
       r.problem("low_freq_factor",
                 fmt::format("{} must be below high_freq_factor = {}", s.low_freq_factor, s.high_freq_factor));
   }
@@ -360,6 +361,7 @@ ModelSpec parse_hf_config(std::string_view text, std::string_view file, std::vec
   std::vector<std::string> problems;
   Object o(json, fmt::format("{}: ", file), problems);
   std::string type = o.text("model_type", "");
+  if (!problems.empty()) bad_request("{}; give one of {}", problems.front(), joined(kArchs));
   if (type.empty()) bad_request("{}: model_type: missing; give one of {}", file, joined(kArchs));
   if (std::string why = ModelSpec::refusal(type); !why.empty()) bad_request("{}: model_type: {}", file, why);
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <climits>
 #include <cmath>
 #include <optional>
 
@@ -52,7 +51,7 @@ struct Assign {
       std::vector<std::string> known(rule.choices.begin(), rule.choices.end());
       std::string meant = suggest(text, known);
       return fmt::format("{} is not known{}", shown(text),
-                         meant.empty() ? "" : ", did you mean \"" + meant + "\"?");
+                         meant.empty() ? "" : ", did you mean \"" + meant + "\"");
     }
     if (text.find('\0') != std::string::npos) return fmt::format("{} holds a NUL byte", shown(text));
     *f = text;

@@ -1,5 +1,6 @@
 // Fills a spec from TOML entries and collects everything that is wrong, to be reported at once.
 #pragma once
+#include <climits>
 #include <map>
 #include <set>
 #include <string>
@@ -33,7 +34,7 @@ class Reader {
   // The same, unless reading one of the keys failed: then what looks contradictory may be only a consequence.
   // It is placed at the first of the keys that was given.
   void problem(const std::vector<std::string>& keys, const std::string& text);
-  void failure(const std::string& line) { problems_.emplace_back(0, line); }  // of no key
+  void failure(const std::string& line) { problems_.emplace_back(INT_MAX, line); }  // of --set
 
   // Keys that no spec asked for, each with what may have been meant. Call after all read()s.
   void report_unknown();

@@ -52,7 +52,7 @@ std::string allowed(std::string_view type, const Rule& rule) {
   };
   bool low = std::isfinite(rule.low), high = std::isfinite(rule.high);
   if (low) out += rule.low_open ? " above " + number(rule.low) : " from " + number(rule.low);
-  if (low && high) out += rule.high_open ? " and" : " to";
+  if (low && high) out += " to";
   if (high)
     out += rule.high_open ? " below " + number(rule.high) : (low ? " " : " up to ") + number(rule.high);
   return out;

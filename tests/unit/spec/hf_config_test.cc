@@ -1,0 +1,340 @@
+#include "spec/hf_config.h"
+
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/rng.h"
+#include "spec/run_spec.h"
+#include "testing.h"
+
+namespace trireme {
+namespace {
+using testing::error_of;
+using testing::lines_of;
+using Json = nlohmann::json;
+
+// The published config.json of gpt2 (124M), every key of it.
+constexpr const char* kGpt2 = R"({
+  "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1, "bos_token_id": 50256,
+  "embd_pdrop": 0.1, "eos_token_id": 50256, "initializer_range": 0.02, "layer_norm_epsilon": 1e-05,
+  "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024,
+  "resid_pdrop": 0.1, "summary_activation": null, "summary_first_dropout": 0.1, "summary_proj_to_labels": true,
+  "summary_type": "cls_index", "summary_use_proj": true,
+  "task_specific_params": {"text-generation": {"do_sample": true, "max_length": 50}}, "vocab_size": 50257})";
+
+// Of Llama 2 7B, Llama 3.2 1B.
+constexpr const char* kLlama2 = R"({
+  "_name_or_path": "meta-llama/Llama-2-7b-hf", "architectures": ["LlamaForCausalLM"], "bos_token_id": 1,
+  "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
+  "intermediate_size": 11008, "max_position_embeddings": 4096, "model_type": "llama", "num_attention_heads": 32,
+  "num_hidden_layers": 32, "num_key_value_heads": 32, "pretraining_tp": 1, "rms_norm_eps": 1e-05,
+  "rope_scaling": null, "tie_word_embeddings": false, "torch_dtype": "float16",
+  "transformers_version": "4.31.0.dev0", "use_cache": true, "vocab_size": 32000})";
+constexpr const char* kLlama32 = R"({
+  "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 128000,
+  "eos_token_id": 128001, "head_dim": 64, "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02,
+  "intermediate_size": 8192, "max_position_embeddings": 131072, "mlp_bias": false, "model_type": "llama",
+  "num_attention_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8, "pretraining_tp": 1,
+  "rms_norm_eps": 1e-05,
+  "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+                   "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+  "rope_theta": 500000.0, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+  "transformers_version": "4.45.0.dev0", "use_cache": true, "vocab_size": 128256})";
+
+ModelSpec parse(const Json& j, std::vector<std::string>* notes = nullptr) {
+  return parse_hf_config(j.dump(), "config.json", notes);
+}
+// The error of a config with one key changed.
+std::string wrong_with(const char* base, const char* key, Json value) {
+  Json j = Json::parse(base);
+  j[key] = std::move(value);
+  return error_of([&] { parse(j); });
+}
+
+TEST(HfConfig, Gpt2) {
+  std::vector<std::string> notes;
+  ModelSpec m = parse_hf_config(kGpt2, "config.json", &notes);
+  ModelSpec want = ModelSpec::of("gpt2");
+  want.vocab = 50257, want.layers = 12, want.hidden = 768, want.heads = want.kv_heads = 12;
+  want.head_dim = 64, want.ffn = 3072, want.max_positions = 1024;
+  EXPECT_TRUE(m == want);
+  ASSERT_EQ(notes.size(), 3u);
+  EXPECT_EQ(notes[0], "config.json: attn_pdrop: 0.1 is not applied: trireme trains without dropout");
+
+  Json j = Json::parse(kGpt2);
+  j["n_inner"] = 1000, j["activation_function"] = "gelu", j["tie_word_embeddings"] = false;
+  m = parse(j);
+  EXPECT_EQ(m.ffn, 1000);
+  EXPECT_EQ(m.activation, "gelu");
+  EXPECT_FALSE(m.tied);
+  j["activation_function"] = "gelu_pytorch_tanh", j["n_inner"] = nullptr;
+  EXPECT_EQ(parse(j).activation, "gelu_tanh");
+  EXPECT_EQ(parse(j).ffn, 3072);
+}
+
+TEST(HfConfig, Llama2) {
+  ModelSpec m = parse_hf_config(kLlama2, "config.json");
+  ModelSpec want;
+  want.vocab = 32000, want.layers = 32, want.hidden = 4096, want.heads = want.kv_heads = 32;
+  want.head_dim = 128, want.ffn = 11008, want.max_positions = 4096;
+  EXPECT_TRUE(m == want);
+  Json j = Json::parse(kLlama2);
+  j.erase("rms_norm_eps"), j.erase("num_key_value_heads");
+  EXPECT_EQ(parse(j).norm_eps, 1e-6);  // transformers' default, not ours
+  EXPECT_EQ(parse(j).kv_heads, 32);
+  j["attention_bias"] = true, j["mlp_bias"] = true, j["head_dim"] = 80;
+  EXPECT_TRUE(parse(j).attn_bias && parse(j).mlp_bias);
+  EXPECT_EQ(parse(j).head_dim, 80);
+}
+
+TEST(HfConfig, Llama3) {
+  ModelSpec m = parse_hf_config(kLlama32, "config.json");
+  EXPECT_EQ(m.kv_heads, 8);
+  EXPECT_TRUE(m.tied);
+  EXPECT_EQ(m.rope_theta, 500000);
+  EXPECT_TRUE(m.rope_scaling == (RopeScaling{"llama3", 32, 1, 4, 8192}));
+}
+
+TEST(HfConfig, EveryFormOfRope) {
+  auto rope = [](const char* key, Json value, bool theta_outside = false) {
+    Json j = Json::parse(kLlama2);
+    j[key] = std::move(value);
+    if (theta_outside) j["rope_theta"] = 1e6;
+    return parse(j);
+  };
+  EXPECT_EQ(rope("rope_scaling", {{"type", "linear"}, {"factor", 2.5}}).rope_scaling.type, "linear");
+  EXPECT_EQ(rope("rope_scaling", {{"type", "linear"}, {"factor", 2.5}}).rope_scaling.factor, 2.5);
+  EXPECT_EQ(rope("rope_scaling", {{"rope_type", "default"}}, true).rope_scaling.type, "none");
+  EXPECT_EQ(rope("rope_scaling", {{"rope_type", "default"}}, true).rope_theta, 1e6);
+  // transformers 5
+  ModelSpec m = rope("rope_parameters", {{"rope_type", "default"}, {"rope_theta", 123456.0}});
+  EXPECT_EQ(m.rope_theta, 123456);
+  EXPECT_EQ(m.rope_scaling.type, "none");
+  m = rope("rope_parameters", {{"rope_type", "llama3"},
+                               {"rope_theta", 5e5},
+                               {"factor", 8},
+                               {"low_freq_factor", 1},
+                               {"high_freq_factor", 4},
+                               {"original_max_position_embeddings", 8192}});
+  EXPECT_TRUE(m.rope_scaling == (RopeScaling{"llama3", 8, 1, 4, 8192}));
+  EXPECT_EQ(m.rope_theta, 5e5);
+}
+
+TEST(HfConfig, RopeThatIsNotHereIsRefused) {
+  auto wrong = [](const char* key, Json value) { return wrong_with(kLlama2, key, std::move(value)); };
+  EXPECT_EQ(wrong("rope_scaling", {{"type", "yarn"}, {"factor", 4}}),
+            "config.json: rope_scaling.rope_type: \"yarn\" is not supported; default, linear and llama3 are");
+  EXPECT_HAS(wrong("rope_scaling", {{"type", "dynamic"}, {"factor", 4}}), "\"dynamic\" is not supported");
+  EXPECT_HAS(wrong("rope_scaling", {{"type", "linear"}}), "rope_scaling.factor: missing");
+  EXPECT_HAS(wrong("rope_scaling", {{"type", "linear"}, {"factor", 0.5}}), "0.5 is not a number from 1 to");
+  EXPECT_HAS(wrong("rope_scaling", {{"type", "linear"}, {"factor", 2}, {"beta_fast", 32}}),
+             "rope_scaling.beta_fast: 32 is not supported");
+  EXPECT_HAS(wrong("rope_scaling", {{"type", "linear"}, {"rope_type", "llama3"}, {"factor", 2}}),
+             "rope_scaling.type: contradicts rope_type");
+  EXPECT_HAS(wrong("rope_scaling", 3), "rope_scaling: 3 is not an object");
+  EXPECT_EQ(lines_of(wrong("rope_scaling", {{"rope_type", "llama3"}})).size(), 4u);  // each missing number
+  EXPECT_HAS(wrong("rope_parameters", {{"rope_type", "default"}, {"partial_rotary_factor", 0.5}}),
+             "rope_parameters.partial_rotary_factor: only 1");
+  EXPECT_HAS(wrong("partial_rotary_factor", 0.5), "partial_rotary_factor: 0.5 is not supported; only 1 is");
+  Json j = Json::parse(kLlama32);
+  j["rope_parameters"] = Json::object();
+  EXPECT_HAS(error_of([&] { parse(j); }), "rope_parameters: given beside rope_scaling");
+  j.erase("rope_scaling");
+  j["rope_parameters"] = {{"rope_theta", 1e4}};
+  EXPECT_HAS(error_of([&] { parse(j); }), "rope_theta: 10000 contradicts rope_theta = 500000 outside");
+}
+
+TEST(HfConfig, WhatChangesTheMathsIsRefusedByName) {
+  struct Case {
+    const char *base, *key;
+    Json value;
+  };
+  for (const Case& c :
+       std::initializer_list<Case>{{kGpt2, "scale_attn_by_inverse_layer_idx", true},
+                                   {kGpt2, "reorder_and_upcast_attn", true},
+                                   {kGpt2, "add_cross_attention", true},
+                                   {kGpt2, "scale_attn_weights", false},
+                                   {kGpt2, "activation_function", "relu"},
+                                   {kGpt2, "pruned_heads", {{"0", {1}}}},
+                                   {kGpt2, "architectures", {"GPT2DoubleHeadsModel"}},
+                                   {kLlama2, "pretraining_tp", 2},
+                                   {kLlama2, "hidden_act", "gelu"},
+                                   {kLlama2, "sliding_window", 4096},
+                                   {kLlama2, "quantization_config", {{"bits", 4}}},
+                                   {kLlama2, "auto_map", {{"AutoModel", "x.y"}}},
+                                   {kLlama2, "layer_types", {"sliding_attention"}},
+                                   {kLlama2, "architectures", {"LlamaForSequenceClassification"}},
+                                   {kLlama2, "embedding_multiplier", 12.0},
+                                   {kLlama2, "num_local_experts", 8},
+                                   {kLlama2, "some_new_trick", false}}) {
+    std::string err = wrong_with(c.base, c.key, c.value);
+    EXPECT_EQ(err.find(std::string("config.json: ") + c.key + ": "), 0u) << c.key << ": " << err;
+    EXPECT_EQ(lines_of(err).size(), 1u) << err;
+  }
+  // Off is off.
+  for (const Case& c : std::initializer_list<Case>{{kGpt2, "scale_attn_by_inverse_layer_idx", false},
+                                                   {kGpt2, "pruned_heads", Json::object()},
+                                                   {kLlama2, "sliding_window", nullptr},
+                                                   {kLlama2, "quantization_config", nullptr},
+                                                   {kLlama2, "partial_rotary_factor", 1.0},
+                                                   {kLlama2, "layer_types", {"full_attention"}}})
+    EXPECT_EQ(wrong_with(c.base, c.key, c.value), "") << c.key;
+}
+
+TEST(HfConfig, OtherModelsAreRefusedByName) {
+  EXPECT_EQ(wrong_with(kLlama2, "model_type", "qwen2"),
+            "config.json: model_type: \"qwen2\" is not supported by this version; gpt2, llama are");
+  EXPECT_HAS(wrong_with(kLlama2, "model_type", nullptr), "config.json: model_type: missing");
+  EXPECT_HAS(wrong_with(kLlama2, "model_type", "xyzzy"), "\"xyzzy\" is not known");
+}
+
+TEST(HfConfig, HostileFiles) {
+  auto wrong = [](const std::string& text) {
+    return error_of([&] { parse_hf_config(text, "config.json"); });
+  };
+  for (const std::string& text :
+       {std::string(), std::string("{"), std::string("\xff\xfe"), std::string("nul"),
+        std::string("{\"a\": NaN}"), std::string("{\"a\": 1e999999}"), std::string("{\"\0", 3),
+        std::string("{\"x\n\": 1}"), std::string(200000, '[')}) {
+    std::string err = wrong(text);
+    EXPECT_EQ(err.find("config.json: "), 0u) << err;
+    EXPECT_EQ(lines_of(err).size(), 1u) << err;
+    EXPECT_LT(err.size(), 300u);
+  }
+  std::string deep(200000, '[');
+  EXPECT_HAS(wrong("{\"model_type\": \"llama\", \"x\": " + deep + std::string(200000, ']') + "}"),
+             "x: a list is not");
+  EXPECT_HAS(wrong(std::string(5 << 20, ' ')), "too many for a config.json");
+  EXPECT_HAS(wrong("[]"), "a list where an object with model_type was expected");
+  EXPECT_HAS(wrong("{\"model_type\": [1]}"), "model_type: a list is not a string");
+
+  for (Json v : {Json(-1), Json(0), Json(1.5), Json("768"), Json(true), Json::array(),
+                 Json(18446744073709551615u), Json(1e300), Json(2147483648)}) {
+    for (const char* key : {"vocab_size", "num_hidden_layers", "intermediate_size"}) {
+      std::string err = wrong_with(kLlama2, key, v);
+      EXPECT_EQ(err.find(std::string("config.json: ") + key + ": "), 0u) << err;
+      EXPECT_EQ(lines_of(err).size(), 1u) << err;
+    }
+  }
+  EXPECT_HAS(wrong_with(kLlama2, "rms_norm_eps", 0), "rms_norm_eps: 0 is not a number from");
+  EXPECT_HAS(wrong_with(kLlama2, "num_attention_heads", 33), "33 does not divide hidden_size = 4096");
+  EXPECT_HAS(wrong_with(kLlama2, "num_key_value_heads", 3), "3 does not divide num_attention_heads = 32");
+  EXPECT_HAS(wrong_with(kLlama2, "head_dim", 63), "63 is odd");
+  EXPECT_HAS(wrong_with(kLlama2, "tie_word_embeddings", 1), "1 is neither true nor false");
+  EXPECT_HAS(wrong_with(kGpt2, "n_head", 7), "7 does not divide n_embd = 768");
+  EXPECT_HAS(wrong_with(kGpt2, "bad\nkey\x01", 1), "config.json: \"bad\\x0akey\\x01\": ");
+  std::string all = wrong("{\"model_type\": \"llama\", \"zzz\": 1}");
+  EXPECT_EQ(lines_of(all).size(), 6u) << all;  // five missing sizes, one unknown key
+  EXPECT_HAS(error_of([] { model_from_hf("/nonexistent/config.json"); }), "/nonexistent/config.json");
+}
+
+// Any single byte of a config changed, or the file cut anywhere: a spec or one clear error, nothing else.
+TEST(HfConfig, MutatedFiles) {
+  uint64_t key = rng_key(11, 0, "mutated config");
+  for (uint64_t i = 0; i < 4000; i++) {
+    std::string text = i % 2 ? kGpt2 : kLlama32;
+    if (i % 5 == 0) text.resize(below(key, 3 * i, text.size()));
+    if (!text.empty()) text[below(key, 3 * i + 1, text.size())] = char(below(key, 3 * i + 2, 256));
+    std::string err = error_of([&] { parse_hf_config(text, "config.json"); });
+    for (const std::string& line : lines_of(err)) EXPECT_EQ(line.find("config.json: "), 0u) << line;
+  }
+}
+
+TEST(HfExport, ReadsBackAsTheSameModel) {
+  for (const char* text : {kGpt2, kLlama2, kLlama32}) {
+    ModelSpec m = parse_hf_config(text, "config.json");
+    EXPECT_TRUE(parse_hf_config(hf_config_json(m), "out.json") == m) << hf_config_json(m);
+  }
+  ModelSpec m = parse_hf_config(kLlama2, "config.json");
+  m.rope_scaling = {"linear", 3};
+  m.head_dim = 80, m.kv_heads = 4, m.attn_bias = m.mlp_bias = m.tied = true;
+  EXPECT_TRUE(parse_hf_config(hf_config_json(m), "out.json") == m);
+  m = parse_hf_config(kGpt2, "config.json");
+  m.activation = "gelu", m.ffn = 1000, m.tied = false;
+  EXPECT_TRUE(parse_hf_config(hf_config_json(m), "out.json") == m);
+}
+
+TEST(HfExport, Fields) {
+  Json j =
+      Json::parse(hf_config_json(parse_hf_config(kLlama32, "c"), {.dtype = "float32", .bos = 5, .eos = 6}));
+  EXPECT_EQ(j["architectures"], Json::array({"LlamaForCausalLM"}));
+  EXPECT_EQ(j["model_type"], "llama");
+  EXPECT_EQ(j["torch_dtype"], "float32");
+  EXPECT_EQ(j["bos_token_id"], 5);
+  EXPECT_EQ(j["eos_token_id"], 6);
+  EXPECT_FALSE(j.contains("pad_token_id"));
+  EXPECT_EQ(j["rope_scaling"], Json::parse(kLlama32)["rope_scaling"]);
+  j = Json::parse(hf_config_json(parse_hf_config(kGpt2, "c")));
+  EXPECT_EQ(j["attn_pdrop"], 0.0);  // it was trained without
+  EXPECT_EQ(j["activation_function"], "gelu_new");
+  EXPECT_TRUE(j["bos_token_id"].is_null());
+}
+
+TEST(HfExport, WhatTheFormatCannotSayIsRefused) {
+  auto wrong = [](const char* base, auto change) {
+    ModelSpec m = parse_hf_config(base, "c");
+    change(m);
+    return error_of([&] { hf_config_json(m); });
+  };
+  EXPECT_HAS(wrong(kLlama2, [](ModelSpec& m) { m.norm = "layer"; }), "model.norm: layer cannot be exported");
+  EXPECT_HAS(wrong(kLlama2, [](ModelSpec& m) { m.activation = "gelu"; }), "model.activation: ");
+  EXPECT_HAS(wrong(kLlama2, [](ModelSpec& m) { m.positions = "learned"; }), "model.positions: ");
+  EXPECT_HAS(wrong(kLlama2, [](ModelSpec& m) { m.heads = 5; }), "model.heads: ");
+  EXPECT_HAS(wrong(kGpt2, [](ModelSpec& m) { m.kv_heads = 4; }), "model.kv_heads: ");
+  EXPECT_HAS(wrong(kGpt2, [](ModelSpec& m) { m.head_dim = 32; }), "model.head_dim: ");
+  EXPECT_HAS(wrong(kGpt2, [](ModelSpec& m) { m.attn_bias = false; }), "model.attn_bias: ");
+  EXPECT_HAS(wrong(kGpt2, [](ModelSpec& m) { m.positions = "rope"; }), "model.positions: ");
+}
+
+// A run that starts from a folder.
+class FromFolder : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::path(::testing::TempDir()) / ("trireme_from_" + std::to_string(::getpid()));
+    make_folders(folder_);
+    write_text_atomic(folder_ / "config.json", kLlama32);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+  std::string from() const { return "[model]\nfrom = \"" + folder_.string() + "\"\n"; }
+  fs::path folder_;
+};
+
+TEST_F(FromFolder, TakesTheModelFromItsConfig) {
+  RunSpec run = parse_run(from(), "run.toml");
+  ModelSpec want = parse_hf_config(kLlama32, "c");
+  want.from = folder_.string();
+  EXPECT_TRUE(run.model == want);
+  EXPECT_TRUE(parse_run(save_run(run), "saved.toml") == run);
+  EXPECT_NE(hash(run), hash([&] {
+              RunSpec scratch = run;
+              scratch.model.from.clear();
+              return scratch;
+            }()));
+}
+
+TEST_F(FromFolder, KeysBesideMustAgree) {
+  EXPECT_TRUE(parse_run(from() + "layers = 16\nhead_dim = 64\n", "run.toml").model.layers == 16);
+  EXPECT_EQ(
+      error_of([&] { parse_run(from() + "layers = 4\n[model.rope_scaling]\nfactor = 8\n", "run.toml"); }),
+      "run.toml:3: model.layers: 4 contradicts 16 in model.from; remove the line\n"
+      "run.toml:5: model.rope_scaling.factor: 8.0 contradicts 32.0 in model.from; remove the line");
+}
+
+TEST_F(FromFolder, ABadConfigIsReportedAtItsKey) {
+  write_text_atomic(folder_ / "config.json", R"({"model_type": "mixtral"})");
+  std::string err = error_of([&] { parse_run(from() + "[batch]\nmicro = 0\n", "run.toml"); });
+  EXPECT_HAS(err, "run.toml:2: model.from: ");
+  EXPECT_HAS(err, "config.json: model_type: \"mixtral\" is not supported");
+  EXPECT_HAS(err, "run.toml:4: batch.micro: 0 is out of range");
+}
+
+TEST_F(FromFolder, ASavedRunOutlivesTheFolder) {
+  std::string saved = save_run(parse_run(from(), "run.toml"));
+  fs::remove_all(folder_);
+  EXPECT_HAS(error_of([&] { parse_run(saved, "saved.toml"); }), "model.from: ");
+  EXPECT_EQ(parse_run(saved, "saved.toml", {}, {.read_from = false}).model.kv_heads, 8);
+}
+
+}  // namespace
+}  // namespace trireme

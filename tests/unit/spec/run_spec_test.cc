@@ -1,0 +1,362 @@
+#include "spec/run_spec.h"
+
+#include <algorithm>
+#include <set>
+
+#include "spec/walk.h"
+#include "testing.h"
+
+namespace trireme {
+namespace {
+using testing::error_of;
+using testing::lines_of;
+
+RunSpec parse(std::string_view toml, std::vector<std::string> sets = {}) {
+  return parse_run(toml, "run.toml", sets);
+}
+std::string wrong(std::string_view toml, std::vector<std::string> sets = {}) {
+  return error_of([&] { parse(toml, sets); });
+}
+
+// The run file of DESIGN.md section 5, as it stands there. Tools and people rely on these keys and defaults.
+constexpr const char* kContract = R"(
+[model]
+arch = "llama"
+vocab = 4096
+layers = 6
+hidden = 384
+heads = 6
+kv_heads = 6
+ffn = 1024
+[data]
+train = "data/train"
+valid = "data/valid"
+seq_len = 256
+order = "shuffled"
+[batch]
+global = 32
+micro = 8
+[layout]
+dp = 1
+tp = 1
+pp = 1
+cp = 1
+ep = 1
+order = "pp dp cp tp"
+sequence = false
+cp_method = "ring"
+cp_placement = "zigzag"
+zero = 0
+shard_group = 0
+schedule = "1f1b"
+chunks = 1
+recompute = "none"
+[precision]
+compute = "auto"
+grads = "auto"
+[optimizer]
+name = "adamw"
+lr = 1e-3
+betas = [0.9, 0.95]
+eps = 1e-8
+weight_decay = 0.1
+clip_norm = 1.0
+schedule = "cosine"
+warmup = 100
+min_lr = 0.0
+[train]
+steps = 1000
+seed = 1
+device = "cpu"
+comm = "thread"
+threads = 0
+timeout = 600
+dir = "runs/demo"
+checkpoint_every = 200
+keep = 2
+[cluster]
+file = ""
+)";
+
+TEST(RunSpec, ContractKeysHaveTheContractDefaults) {
+  EXPECT_EQ(diff(parse(""), parse(kContract)), std::vector<std::string>{});
+  std::set<std::string> keys;
+  for (const ConfigRow& r : config_rows()) keys.insert(r.key);
+  std::string section;
+  int contract = 0;
+  for (const std::string& line : lines_of(kContract)) {
+    if (line.empty()) continue;
+    if (line[0] == '[') {
+      section = line.substr(1, line.size() - 2);
+    } else {
+      EXPECT_TRUE(keys.count(section + "." + line.substr(0, line.find(' ')))) << line;
+      contract++;
+    }
+  }
+  EXPECT_EQ(contract, 48);
+}
+
+TEST(RunSpec, DefaultsAreDerivedFromOtherKeys) {
+  RunSpec run = parse("[model]\nhidden = 4096\nheads = 32\nvocab = 32000");
+  EXPECT_EQ(run.model.kv_heads, 32);
+  EXPECT_EQ(run.model.head_dim, 128);
+  EXPECT_EQ(run.model.ffn, 11008);  // as in llama 7B
+  EXPECT_EQ(run.model.max_positions, 256);
+  EXPECT_EQ(run.model.norm, "rms");
+  EXPECT_FALSE(run.model.tied);
+
+  run = parse("[data]\nseq_len = 77\n[model]\nhidden = 768\nheads = 12\narch = \"gpt2\"");
+  EXPECT_EQ(run.model.ffn, 3072);
+  EXPECT_EQ(run.model.max_positions, 77);
+  EXPECT_EQ(run.model.norm, "layer");
+  EXPECT_EQ(run.model.activation, "gelu_tanh");
+  EXPECT_EQ(run.model.positions, "learned");
+  EXPECT_TRUE(run.model.attn_bias && run.model.mlp_bias && run.model.tied);
+  // An explicit key wins over what the architecture sets, in any order in the file.
+  EXPECT_FALSE(parse("[model]\ntied = false\narch = \"gpt2\"").model.tied);
+}
+
+TEST(RunSpec, Sets) {
+  RunSpec run =
+      parse("[batch]\nmicro = 8\nglobal = 32",
+            {"batch.micro=4", "layout.schedule=gpipe", "train.dir=123", "optimizer.betas=[0.8, 0.9]",
+             "train.checkpoint_every=auto", "train.steps=1e6", "batch.micro=2", "train.timeout=5"});
+  EXPECT_EQ(run.batch.micro, 2);  // the last one counts
+  EXPECT_EQ(run.batch.global, 32);
+  EXPECT_EQ(run.layout.schedule, "gpipe");
+  EXPECT_EQ(run.train.dir, "123");
+  EXPECT_EQ(run.optimizer.betas, (std::array<double, 2>{0.8, 0.9}));
+  EXPECT_TRUE(run.train.checkpoint_every.automatic);
+  EXPECT_EQ(run.train.steps, 1000000);
+  EXPECT_EQ(run.train.timeout, 5);
+  EXPECT_EQ(parse("[batch]\nglobal = 64", {"batch={micro=2}"}).batch.global, 64);
+  EXPECT_EQ(wrong("", {"batch.micro=three"}),
+            "--set: batch.micro: \"three\" is a string; give a whole number from 1 to 2147483647, such as 8");
+  EXPECT_EQ(wrong("", {"batch.micr=4"}), "--set: batch.micr: unknown key, did you mean batch.micro?");
+  EXPECT_HAS(wrong("", {"batch.global=9"}),
+             "--set: batch.global: 9 is not a multiple of dp * micro = 1 * 8 = 8");
+}
+
+TEST(RunSpec, AllErrorsAtOnceEachWithItsLine) {
+  std::string err = wrong(
+      "[model]\n"              // 1
+      "layer = 3\n"            // 2
+      "hidden = \"big\"\n"     // 3
+      "heads = 0\n"            // 4
+      "[data]\n"               // 5
+      "order = \"shufled\"\n"  // 6
+      "[optimizr]\n"           // 7
+      "lr = 1\n"               // 8
+      "[optimizer]\n"          // 9
+      "betas = [0.9, 1.0]\n"   // 10
+      "lr = nan\n"             // 11
+      "[batch]\n"              // 12
+      "global = 30\n",         // 13
+      {"train.stepz=4", "nonsense"});
+  // clang-format off
+  EXPECT_EQ(lines_of(err), (std::vector<std::string>{
+      "run.toml:2: model.layer: unknown key, did you mean model.layers?",
+      "run.toml:3: model.hidden: \"big\" is a string; give a whole number from 1 to 16777216, such as 384",
+      "run.toml:4: model.heads: 0 is out of range; give a whole number from 1 to 16777216, such as 6",
+      "run.toml:6: data.order: \"shufled\" is not known, did you mean \"shuffled\"; give one of shuffled, sequential, such as \"shuffled\"",
+      "run.toml:7: optimizr: unknown section, did you mean optimizer?",
+      "run.toml:10: optimizer.betas: [0.9, 1] is out of range; give a list of two numbers from 0 to below 1, such as [0.9, 0.95]",
+      "run.toml:11: optimizer.lr: nan is out of range; give a number from 0 to 1000000, such as 0.001",
+      "run.toml:13: batch.global: 30 is not a multiple of dp * micro = 1 * 8 = 8",
+      "--set: \"nonsense\" is not section.key=value, such as batch.micro=4",
+      "--set: train.stepz: unknown key, did you mean train.steps?"}));
+  // clang-format on
+}
+
+TEST(RunSpec, WrongShapes) {
+  EXPECT_HAS(wrong("model = 3"), "run.toml:1: model: 3 is a whole number; it is a section: write [model]");
+  EXPECT_HAS(wrong("[[model]]\nlayers = 1"), "run.toml:1: model: it is a list of tables; it is a section");
+  EXPECT_HAS(wrong("[model.layers]\nx = 1"),
+             "run.toml:1: model.layers: it is a section; give a whole number");
+  EXPECT_EQ(lines_of(wrong("[model.layers]\nx = 1")).size(), 1u);
+  EXPECT_HAS(wrong("layers = 3"), "run.toml:1: layers: unknown key, did you mean model.layers?");
+  EXPECT_HAS(wrong("[zzz]\na = 1\nb = 2"),
+             "run.toml:1: zzz: unknown section, sections are batch, cluster, data,");
+  EXPECT_EQ(lines_of(wrong("[zzz]\na = 1\nb = 2")).size(), 1u);
+  EXPECT_HAS(wrong("[optimizer]\nbetas = [0.9]"), "[0.9] has 1 numbers");
+  EXPECT_HAS(wrong("[optimizer]\nbetas = 0.9"), "0.9 is a number; give a list of two numbers");
+  EXPECT_HAS(wrong("[model]\nlayers = 2.5"), "2.5 is a number; give a whole number");
+  EXPECT_HAS(wrong("[model]\ntied = 1"), "1 is a whole number; give true or false");
+  EXPECT_HAS(wrong("[model]\nfrom = 1979-05-27"), "is a date; give a string");
+  EXPECT_HAS(wrong("[train]\ncheckpoint_every = \"always\""), "give a whole number, or \"auto\"");
+}
+
+TEST(RunSpec, HostileValues) {
+  EXPECT_HAS(wrong("[model]\nlayers = -1"), "-1 is out of range");
+  EXPECT_HAS(wrong("[model]\nlayers = 9223372036854775807"), "is out of range");
+  EXPECT_HAS(wrong("[model]\nvocab = 0"), "run.toml:2: model.vocab: 0 is out of range");
+  EXPECT_HAS(wrong("[train]\nseed = -5"), "-5 is out of range");
+  EXPECT_HAS(wrong("[optimizer]\neps = 0.0"), "0.0 is out of range; give a number above 0 to 1");
+  EXPECT_HAS(wrong("[optimizer]\nlr = inf"), "inf is out of range");
+  EXPECT_HAS(wrong("[train]\ntimeout = -nan"), "is out of range");
+  EXPECT_HAS(wrong("[train]\ndir = \"a\\u0000b\""), "NUL");
+  // Sizes that are each allowed, and whose products are not.
+  EXPECT_HAS(wrong("[model]\nlayers = 65536\nhidden = 16777216\nheads = 65536\nvocab = 2147483647"),
+             "run.toml:3: model.hidden: the model has about");
+  EXPECT_HAS(wrong("[batch]\nmicro = 2147483647\nglobal = 2147483647\n[data]\nseq_len = 2147483647"),
+             "run.toml:2: batch.micro: 2147483647 sequences of 2147483647 tokens");
+  EXPECT_HAS(wrong("[layout]\ndp = 1048576\ntp = 1048576\npp = 1048576\ncp = 1048576"),
+             "world = pp * dp * cp * tp");
+  std::string many;
+  for (int i = 0; i < 5000; i++) many += "key" + std::to_string(i) + " = 1\n";
+  EXPECT_EQ(lines_of(wrong(many)).size(), 51u);
+  EXPECT_HAS(wrong(many), "run.toml: and 4950 more unknown keys");
+}
+
+TEST(RunSpec, Contradictions) {
+  struct Case {
+    const char *toml, *says;
+  };
+  for (const Case& c : std::initializer_list<Case>{
+           {"[model]\nhidden = 100", "run.toml:2: model.hidden: 6 does not divide hidden = 100"},
+           {"[model]\nkv_heads = 4", "run.toml:2: model.kv_heads: 4 does not divide heads = 6"},
+           {"[model]\nhead_dim = 63", "run.toml:2: model.head_dim: 63 is odd"},
+           {"[model]\nmax_positions = 100",
+            "model.max_positions: 256 is longer than model.max_positions = 100"},
+           {"[model]\narch = \"gpt2\"\nrope_scaling.type = \"linear\"", "has no effect on learned positions"},
+           {"[model]\nrope_scaling.factor = 2", "2 has no effect with type = \"none\""},
+           {"[model.rope_scaling]\ntype = \"llama3\"\nlow_freq_factor = 4",
+            "must be below high_freq_factor = 4"},
+           {"[batch]\nmicro = 5", "run.toml:2: batch.micro: 32 is not a multiple of dp * micro = 1 * 5 = 5"},
+           {"[layout]\ndp = 3", "run.toml:2: layout.dp: 32 is not a multiple of dp * micro = 3 * 8 = 24"},
+           {"[layout]\nep = 2", "run.toml:2: layout.ep: 2 does not divide dp * cp * tp = 1"},
+           {"[layout]\norder = \"pp dp cp\"", "\"pp dp cp\" must name pp, dp, cp and tp once each"},
+           {"[layout]\norder = \"pp dp cp cp\"", "must name pp, dp, cp and tp once each"},
+           {"[layout]\ntp = 4", "run.toml:2: layout.tp: 4 does not divide model.heads = 6"},
+           {"[layout]\npp = 4\nchunks = 2", "pp * chunks = 4 * 2 stages are more than model.layers = 6"},
+           {"[layout]\ndp = 4\nshard_group = 3", "run.toml:3: layout.shard_group: 3 does not divide dp = 4"},
+           {"[optimizer]\nmin_lr = 0.1", "run.toml:2: optimizer.min_lr: 0.1 is above lr = 0.001"},
+           {"[precision]\ncompute = \"f32\"\ngrads = \"bf16\"",
+            "run.toml:3: precision.grads: \"bf16\" gradients need"},
+           {"[train]\ndir = \"\"", "run.toml:2: train.dir: \"\" is no folder"},
+           {"[data]\ntrain = \"\"", "run.toml:2: data.train: \"\" is no token shard"}}) {
+    std::string err = wrong(c.toml);
+    EXPECT_HAS(err, c.says);
+    EXPECT_EQ(lines_of(err).size(), 1u) << err;
+  }
+  EXPECT_EQ(wrong("[train]\nsteps = 3"), "");  // shorter than the warmup: the rate just climbs
+  EXPECT_EQ(wrong("[model]\nheads = 5\nhead_dim = 64"), "");
+  EXPECT_EQ(wrong("[layout]\norder = \"tp  cp dp pp\""), "");
+}
+
+TEST(RunSpec, ArchitecturesAreRefusedByName) {
+  EXPECT_EQ(wrong("[model]\narch = \"qwen2\""),
+            "run.toml:2: model.arch: \"qwen2\" is not supported by this version; gpt2, llama are");
+  EXPECT_EQ(wrong("[model]\narch = \"mixtral\"").find("run.toml:2: model.arch: \"mixtral\" is not supported"),
+            0u);
+  EXPECT_HAS(wrong("[model]\narch = \"lama\""), "\"lama\" is not known, did you mean \"llama\"?");
+  EXPECT_HAS(wrong("[model]\narch = 3"), "3 is a whole number; give one of gpt2, llama");
+  EXPECT_HAS(error_of([] { ModelSpec::of("qwen3"); }), "model.arch: \"qwen3\" is not supported");
+}
+
+TEST(RunSpec, UnsupportedByThisVersion) {
+  refuse_unsupported(parse(""));
+  refuse_unsupported(parse("[layout]\nschedule = \"gpipe\"\n[precision]\ncompute = \"bf16\""));
+  for (const char* set :
+       {"layout.dp=2", "layout.tp=2", "layout.pp=2", "layout.cp=2", "layout.zero=1", "layout.sequence=true",
+        "layout.shard_group=1", "layout.schedule=zb-v", "layout.chunks=2", "layout.recompute=full",
+        "precision.compute=fp8", "precision.compute=f16", "optimizer.name=muon", "train.device=cuda",
+        "train.comm=mpi", "train.comm=nccl", "train.checkpoint_every=auto"}) {
+    std::string key = std::string(set).substr(0, std::string(set).find('='));
+    RunSpec run = parse("", {set});
+    std::string err = error_of([&] { refuse_unsupported(run); });
+    if (std::string(set) == "layout.shard_group=1") {
+      EXPECT_EQ(err, "");
+      continue;
+    }
+    EXPECT_EQ(err.find(key + ": "), 0u) << err;
+    EXPECT_HAS(err, "not supported by this version; ");
+    EXPECT_EQ(lines_of(err).size(), 1u) << err;
+  }
+  RunSpec run = parse("[layout]\ndp = 2\ntp = 2\nep = 2");
+  EXPECT_EQ(lines_of(error_of([&] { refuse_unsupported(run); })).size(), 3u);
+}
+
+TEST(RunSpec, ResolvePutsTypesInPlaceOfAuto) {
+  auto types = [](const char* toml, bool native) {
+    RunSpec r = resolve(parse(toml), {.native_bf16 = native});
+    return r.precision.compute + "/" + r.precision.grads;
+  };
+  EXPECT_EQ(types("", true), "bf16/f32");  // 32 / 8 = 4 microbatches
+  EXPECT_EQ(types("[batch]\nmicro = 32", true), "bf16/bf16");
+  EXPECT_EQ(types("[batch]\nmicro = 16\n[layout]\ndp = 2", true), "bf16/bf16");
+  EXPECT_EQ(types("[batch]\nmicro = 32", false), "f32/f32");
+  EXPECT_EQ(types("[precision]\ncompute = \"bf16\"", false), "bf16/f32");
+  EXPECT_EQ(types("[precision]\ngrads = \"bf16\"", true), "bf16/bf16");
+  EXPECT_HAS(error_of([&] { types("[precision]\ngrads = \"bf16\"", false); }), "precision.grads: ");
+}
+
+TEST(RunSpec, SavedTextReadsBackAsTheSameSpec) {
+  RunSpec run = parse(R"(
+[model]
+arch = "gpt2"
+hidden = 96
+heads = 3
+tied = false
+norm_eps = 1.2345678901234567e-6
+[optimizer]
+lr = 0.1
+betas = [0.123456789012345678, 0.3]
+[train]
+dir = "a \"quoted\" folder\\with\ttab"
+checkpoint_every = "auto"
+)");
+  EXPECT_EQ(diff(run, parse(save_run(run))), std::vector<std::string>{});
+  EXPECT_TRUE(run == parse(save_run(run)));
+  EXPECT_EQ(save_run(parse(save_run(run))), save_run(run));
+  RunSpec llama3 = parse("[model.rope_scaling]\ntype = \"llama3\"\nfactor = 8");
+  EXPECT_TRUE(llama3 == parse(save_run(llama3)));
+}
+
+TEST(RunSpec, HashFollowsWhatDeterminesTheNumbers) {
+  const RunSpec base = resolve(parse(""), {});
+  auto changed = [&](const char* set) { return hash(resolve(parse("", {set}), {})) != hash(base); };
+  EXPECT_EQ(hash(base), hash(resolve(parse(kContract), {})));
+  for (const char* set :
+       {"model.layers=5", "model.rope_theta=1e5", "model.rope_scaling.type=llama3", "model.init_std=0.01",
+        "data.train=other", "data.seq_len=128", "data.order=sequential", "batch.micro=4", "batch.global=64",
+        "precision.compute=bf16", "optimizer.lr=1e-4", "optimizer.betas=[0.9, 0.99]", "train.steps=999",
+        "train.seed=2"})
+    EXPECT_TRUE(changed(set)) << set;
+  for (const char* set : {"train.dir=x", "train.device=cuda", "train.checkpoint_every=7", "train.keep=3",
+                          "train.threads=1", "train.log_every=1", "data.valid=x", "data.tokenizer=x",
+                          "cluster.file=x", "layout.schedule=gpipe", "train.eval_every=5"})
+    EXPECT_FALSE(changed(set)) << set;
+}
+
+TEST(RunSpec, Diff) {
+  EXPECT_EQ(diff(parse(""), parse("", {"batch.micro=4", "model.rope_theta=5e5"})),
+            (std::vector<std::string>{"model.rope_theta: 10000.0 -> 500000.0", "batch.micro: 8 -> 4"}));
+}
+
+TEST(RunSpec, EveryKeyHasASentenceAndTheTableIsARunFile) {
+  std::set<std::string> seen;
+  for (const ConfigRow& r : config_rows()) {
+    EXPECT_TRUE(seen.insert(r.key).second) << r.key << " twice";
+    EXPECT_GE(r.help.size(), 8u) << r.key;
+    EXPECT_FALSE(r.type.empty() || r.value.empty() || r.allowed.empty()) << r.key;
+    EXPECT_HAS(r.key, ".");
+  }
+  RunSpec defaults = parse("");
+  EXPECT_TRUE(parse(config_table()) == defaults);
+  for (const std::string& line : lines_of(config_table()))
+    EXPECT_TRUE(line.empty() || testing::has(line, "# ")) << line;
+}
+
+TEST(RunSpec, EveryKeyCanBeSetAndIsRangeChecked) {
+  // A value of the wrong type in each key, one at a time, names the key.
+  for (const ConfigRow& r : config_rows()) {
+    std::string err = wrong("", {r.key + "=[\"x\"]"});
+    if (r.type == "a string" && r.allowed == "a string") continue;  // takes any text
+    EXPECT_EQ(err.find("--set: " + r.key + ": "), 0u) << r.key << ": " << err;
+    EXPECT_EQ(wrong("", {r.key + "=" + r.value}), "") << r.key;  // its own default is allowed
+  }
+}
+
+}  // namespace
+}  // namespace trireme
