@@ -96,7 +96,7 @@ Checkpoint Checkpoint::open(const fs::path& folder, Verify verify) {
 void Checkpoint::add_pieces_of(size_t file) {
   const SafetensorsFile& f = files_[file];
   for (const SafetensorsEntry& e : f.header().entries) {
-    std::string where = fmt::format("{}: tensor '{}'", f.path().string(), shown(e.name));
+    std::string where = fmt::format("{}: tensor '{}'", f.path().string(), printable(e.name));
     if (!e.dtype) bad_request("{}: has the type {}, which no checkpoint holds", where, e.stored_type);
     auto meta = f.header().metadata.find(e.name);
     StoredPart p = meta == f.header().metadata.end() ? StoredPart{e.name, e.shape, whole(e.shape)}
@@ -107,7 +107,7 @@ void Checkpoint::add_pieces_of(size_t file) {
     Stored stored{p.global, *e.dtype};
     auto [it, fresh] = tensors_.try_emplace(p.name, Pieces{stored, {}});
     if (!fresh && it->second.stored != stored)
-      bad_request("{}: a part of '{}' of shape {} in {}, but other parts say {} in {}", where, shown(p.name),
+      bad_request("{}: a part of '{}' of shape {} in {}, but other parts say {} in {}", where, printable(p.name),
                   to_string(stored.global), name_of(stored.dtype), to_string(it->second.stored.global),
                   name_of(it->second.stored.dtype));
     it->second.pieces.push_back({file, &e, p.part});

@@ -36,11 +36,11 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
   std::map<std::string, std::string> out;
   for (const auto& [tensor, value] : json["weight_map"].items()) {
     if (!value.is_string())
-      bad_request("{}: tensor '{}' is in {}; right is a file name", file, shown(tensor), shown(value.dump()));
+      bad_request("{}: tensor '{}' is in {}; right is a file name", file, printable(tensor), printable(value.dump()));
     auto name = value.get<std::string>();
     if (!is_plain_file_name(name) || !name.ends_with(".safetensors"))
       bad_request("{}: tensor '{}' is in '{}'; right is a *.safetensors file in the same folder", file,
-                  shown(tensor), shown(name));
+                  printable(tensor), printable(name));
     out.emplace(tensor, name);
   }
   return out;
@@ -55,14 +55,14 @@ void check_index(const std::map<std::string, std::string>& index, const std::vec
     for (const SafetensorsEntry& e : f.header().entries) {
       auto it = index.find(e.name);
       if (it == index.end() || it->second != shard)
-        bad_request("{}: holds tensor '{}', which {} does not list there", f.path().string(), shown(e.name),
+        bad_request("{}: holds tensor '{}', which {} does not list there", f.path().string(), printable(e.name),
                     kIndex);
     }
   }
   for (const auto& [tensor, shard] : index)
     if (!by_name.at(shard)->find(tensor))
       bad_request("{}: holds no tensor '{}', though {} lists it there", by_name.at(shard)->path().string(),
-                  shown(tensor), kIndex);
+                  printable(tensor), kIndex);
 }
 
 }  // namespace
@@ -73,7 +73,7 @@ struct HfFolder::Tensors {
     const SafetensorsFile* file;
     const SafetensorsEntry* entry;
     std::string where() const {
-      return fmt::format("{}: tensor '{}'", file->path().string(), shown(entry->name));
+      return fmt::format("{}: tensor '{}'", file->path().string(), printable(entry->name));
     }
   };
   std::map<std::string, One> by_name;
@@ -145,7 +145,7 @@ void HfFolder::match(const ModelSpec& model, Tensors tensors) {
     else if (hf_is_buffer(model, bare))
       ignored_.push_back(name);
     else
-      unexpected.push_back(shown(name));
+      unexpected.push_back(printable(name));
   }
   if (!unexpected.empty())
     bad_request("{}: holds {} tensors that no {} of this configuration has: {}", folder_.string(),
@@ -160,7 +160,7 @@ void HfFolder::check_tied_head(const Tensors& tensors) const {
       std::memcmp(bytes.data(), sources_.at("embed.tokens.weight").data, bytes.size()) != 0)
     bad_request(
         "{} differs from '{}', though the configuration ties them; tie_word_embeddings = false reads both",
-        head.where(), shown(embed.name));
+        head.where(), printable(embed.name));
 }
 
 void HfFolder::read(std::string_view name, const Slice& box, const Range& range, const Tensor& dst) const {

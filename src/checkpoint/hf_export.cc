@@ -31,7 +31,7 @@ void refuse_foreign(const fs::path& folder) {
   for (const std::string& name : names_in(folder))
     if (name != kConfig && name != kWeights && !is_copy(name))
       bad_request("{} holds '{}', which no export wrote; choose a new or empty folder", folder.string(),
-                  shown(name));
+                  printable(name));
 }
 
 std::string torch_name_of(DType t) {

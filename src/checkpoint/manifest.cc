@@ -31,12 +31,12 @@ struct Fields {
   int64_t count(const char* key) const {
     const json& v = at(key);
     if (!v.is_number_unsigned() || v.get<uint64_t>() > uint64_t(INT64_MAX))
-      bad_request("{}: '{}' is {}; right is a whole number from 0 on", file, key, shown(v.dump()));
+      bad_request("{}: '{}' is {}; right is a whole number from 0 on", file, key, printable(v.dump()));
     return v.get<int64_t>();
   }
   std::string text(const char* key) const {
     const json& v = at(key);
-    if (!v.is_string()) bad_request("{}: '{}' is {}; right is a text", file, key, shown(v.dump()));
+    if (!v.is_string()) bad_request("{}: '{}' is {}; right is a text", file, key, printable(v.dump()));
     return v.get<std::string>();
   }
   uint64_t hex(const char* key) const {
@@ -44,7 +44,7 @@ struct Fields {
     uint64_t value = 0;
     auto [end, error] = std::from_chars(s.data(), s.data() + s.size(), value, 16);
     if (s.size() != 16 || error != std::errc() || end != s.data() + s.size())
-      bad_request("{}: '{}' is '{}'; right are 16 hex digits", file, key, shown(s));
+      bad_request("{}: '{}' is '{}'; right are 16 hex digits", file, key, printable(s));
     return value;
   }
 };
@@ -54,12 +54,12 @@ std::vector<CheckpointFile> parse_files(const json& list, std::string_view file)
   std::vector<CheckpointFile> out;
   std::set<std::string> seen;
   for (const json& item : list) {
-    if (!item.is_object()) bad_request("{}: 'files' has {}; right are objects", file, shown(item.dump()));
+    if (!item.is_object()) bad_request("{}: 'files' has {}; right are objects", file, printable(item.dump()));
     Fields f{item, file};
     CheckpointFile c{f.text("name"), {f.count("bytes"), f.hex("xxh3")}};
     if (!is_plain_file_name(c.name) || c.name == kManifestName)
-      bad_request("{}: 'files' names '{}'; right is a file name inside the folder", file, shown(c.name));
-    if (!seen.insert(c.name).second) bad_request("{}: 'files' names '{}' twice", file, shown(c.name));
+      bad_request("{}: 'files' names '{}'; right is a file name inside the folder", file, printable(c.name));
+    if (!seen.insert(c.name).second) bad_request("{}: 'files' names '{}' twice", file, printable(c.name));
     out.push_back(std::move(c));
   }
   return out;
@@ -99,7 +99,7 @@ Manifest parse_manifest(std::string_view text, std::string_view file) {
   m.step = f.count("step"), m.tokens = f.count("tokens"), m.samples = f.count("samples");
   const json& seed = f.at("seed");
   if (!seed.is_number_unsigned())
-    bad_request("{}: 'seed' is {}; right is a whole number", file, shown(seed.dump()));
+    bad_request("{}: 'seed' is {}; right is a whole number", file, printable(seed.dump()));
   m.seed = seed.get<uint64_t>();
   m.spec_hash = f.hex("spec_hash");
   m.run_toml = f.text("run_toml"), m.saved_at = f.text("saved_at");

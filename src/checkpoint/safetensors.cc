@@ -68,12 +68,12 @@ class HeaderWalk final : public nlohmann::json_sax<nlohmann::json> {
   }
   bool key(std::string& k) override {
     if (place_ == Place::top && !names_.insert(k).second)
-      bad_request("{}: the name '{}' occurs twice; names must be unique", file_, shown(k));
+      bad_request("{}: the name '{}' occurs twice; names must be unique", file_, printable(k));
     if (place_ == Place::metadata && out_.metadata.contains(k))
-      bad_request("{}: __metadata__ has the key '{}' twice; keys must be unique", file_, shown(k));
+      bad_request("{}: __metadata__ has the key '{}' twice; keys must be unique", file_, printable(k));
     if (place_ == Place::entry && k != "dtype" && k != "shape" && k != "data_offsets")
       bad_request("{}: tensor '{}': unknown key '{}'; right are dtype, shape and data_offsets", file_,
-                  shown(entry_.name), shown(k));
+                  printable(entry_.name), printable(k));
     (place_ == Place::top ? key_ : field_) = k;
     return true;
   }
@@ -91,7 +91,7 @@ class HeaderWalk final : public nlohmann::json_sax<nlohmann::json> {
     if (place_ != Place::list) unexpected(fmt::format("the number {}", n));
     if (n > uint64_t(INT64_MAX)) refuse_number(fmt::format("{}", n));
     if (numbers_.size() == size_t(kMaxDims))
-      bad_request("{}: tensor '{}': {} has more than {} numbers; right are {}", file_, shown(entry_.name),
+      bad_request("{}: tensor '{}': {} has more than {} numbers; right are {}", file_, printable(entry_.name),
                   field_, kMaxDims, field_ == "shape" ? "at most 4 dims" : "two, begin and end");
     numbers_.push_back(int64_t(n));
     return true;
@@ -104,7 +104,7 @@ class HeaderWalk final : public nlohmann::json_sax<nlohmann::json> {
     } else if (place_ == Place::entry && field_ == "dtype") {
       take_type(s);
     } else {
-      unexpected(fmt::format("the text '{}'", shown(s)));
+      unexpected(fmt::format("the text '{}'", printable(s)));
     }
     return true;
   }
@@ -130,28 +130,28 @@ class HeaderWalk final : public nlohmann::json_sax<nlohmann::json> {
         bad_request("{}: the header is {}; right is one object of tensors", file_, what);
       case Place::top:
         bad_request("{}: tensor '{}' is {}; right is an object of dtype, shape and data_offsets", file_,
-                    shown(key_), what);
+                    printable(key_), what);
       case Place::metadata:
-        bad_request("{}: __metadata__ key '{}' is {}; right are texts", file_, shown(field_), what);
+        bad_request("{}: __metadata__ key '{}' is {}; right are texts", file_, printable(field_), what);
       default:
-        bad_request("{}: tensor '{}': {} is {}; right is {}", file_, shown(entry_.name), field_, what,
+        bad_request("{}: tensor '{}': {} is {}; right is {}", file_, printable(entry_.name), field_, what,
                     field_ == "dtype" ? "the name of a type" : "a list of numbers");
     }
   }
   [[noreturn]] void refuse_number(const std::string& text) {
-    if (place_ != Place::list) unexpected("the number " + shown(text));
+    if (place_ != Place::list) unexpected("the number " + printable(text));
     bad_request("{}: tensor '{}': {} has the number {}; right are whole numbers from 0 to {}", file_,
-                shown(entry_.name), field_, shown(text), INT64_MAX);
+                printable(entry_.name), field_, printable(text), INT64_MAX);
   }
   void once(bool& seen) {
-    if (seen) bad_request("{}: tensor '{}': {} occurs twice", file_, shown(entry_.name), field_);
+    if (seen) bad_request("{}: tensor '{}': {} occurs twice", file_, printable(entry_.name), field_);
     seen = true;
   }
   void take_type(const std::string& s) {
     once(has_type_);
     const StoredType* t = stored_type(s);
     if (!t)
-      bad_request("{}: tensor '{}': unknown dtype '{}'; right is {}", file_, shown(entry_.name), shown(s),
+      bad_request("{}: tensor '{}': unknown dtype '{}'; right is {}", file_, printable(entry_.name), printable(s),
                   kKnownTypes);
     entry_.stored_type = s, entry_.dtype = t->dtype, item_bytes_ = t->bytes;
   }
@@ -164,7 +164,7 @@ class HeaderWalk final : public nlohmann::json_sax<nlohmann::json> {
     once(has_offsets_);
     if (numbers_.size() != 2 || numbers_[0] > numbers_[1])
       bad_request("{}: tensor '{}': data_offsets is [{}]; right is [begin, end] with begin <= end", file_,
-                  shown(entry_.name), fmt::join(numbers_, ", "));
+                  printable(entry_.name), fmt::join(numbers_, ", "));
     entry_.begin = numbers_[0], entry_.end = numbers_[1];
   }
   void finish_entry() {
@@ -172,7 +172,7 @@ class HeaderWalk final : public nlohmann::json_sax<nlohmann::json> {
                           : !has_shape_   ? "shape"
                           : !has_offsets_ ? "data_offsets"
                                           : nullptr;
-    if (missing) bad_request("{}: tensor '{}' has no {}", file_, shown(entry_.name), missing);
+    if (missing) bad_request("{}: tensor '{}' has no {}", file_, printable(entry_.name), missing);
     // Products in the order of Shape::numel(), so that none of its steps can overflow later.
     int64_t bytes = 1;
     bool ok = true;
@@ -181,10 +181,10 @@ class HeaderWalk final : public nlohmann::json_sax<nlohmann::json> {
     ok = ok && !__builtin_mul_overflow(bytes, item_bytes_, &bytes);
     if (!ok)
       bad_request("{}: tensor '{}': shape {} has more elements than any file can hold", file_,
-                  shown(entry_.name), to_string(entry_.shape));
+                  printable(entry_.name), to_string(entry_.shape));
     if (bytes != entry_.end - entry_.begin)
       bad_request("{}: tensor '{}': shape {} of {} takes {} bytes, but data_offsets [{}, {}] span {}", file_,
-                  shown(entry_.name), to_string(entry_.shape), entry_.stored_type, bytes, entry_.begin,
+                  printable(entry_.name), to_string(entry_.shape), entry_.stored_type, bytes, entry_.begin,
                   entry_.end, entry_.end - entry_.begin);
     out_.entries.push_back(std::move(entry_));
   }
@@ -210,14 +210,14 @@ void check_cover(std::vector<SafetensorsEntry>& entries, int64_t data_bytes, std
   for (const SafetensorsEntry& e : entries) {
     if (e.end > data_bytes)
       bad_request("{}: tensor '{}' ends at byte {} of the data, but the file holds {}; it is truncated", file,
-                  shown(e.name), e.end, data_bytes);
+                  printable(e.name), e.end, data_bytes);
     if (e.begin < at)
       bad_request("{}: tensor '{}' begins at byte {} of the data, inside '{}', which ends at {}", file,
-                  shown(e.name), e.begin, shown(last->name), at);
+                  printable(e.name), e.begin, printable(last->name), at);
     if (e.begin > at)
       bad_request(
           "{}: tensor '{}' begins at byte {} of the data, but the bytes from {} on belong to no tensor", file,
-          shown(e.name), e.begin, at);
+          printable(e.name), e.begin, at);
     at = e.end, last = &e;
   }
   if (at != data_bytes)

@@ -4,7 +4,7 @@
 
 namespace trireme {
 
-std::string shown(std::string_view untrusted) {
+std::string printable(std::string_view untrusted) {
   constexpr size_t kMost = 100;
   std::string out;
   for (char c : untrusted) {

@@ -6,7 +6,7 @@
 namespace trireme {
 
 // For an error message: one line, printable ASCII (other bytes as \xNN), at most 100 characters of it.
-std::string shown(std::string_view untrusted);
+std::string printable(std::string_view untrusted);
 
 // May it name a file inside one folder? No separators, no "." or "..", no control bytes, 1 to 200 bytes.
 bool is_plain_file_name(std::string_view);
