@@ -6,6 +6,25 @@ namespace trireme::harness {
 std::span<const CaseEntry> all_cases() {
   static constexpr CaseEntry kCases[] = {
       {"matmul", make_matmul},
+      {"embedding", make_embedding},
+      {"embedding_backward", make_embedding_backward},
+      {"layernorm", make_layernorm},
+      {"layernorm_backward", make_layernorm_backward},
+      {"rmsnorm", make_rmsnorm},
+      {"rmsnorm_backward", make_rmsnorm_backward},
+      {"rope", make_rope},
+      {"gelu", make_gelu},
+      {"gelu_backward", make_gelu_backward},
+      {"swiglu", make_swiglu},
+      {"swiglu_backward", make_swiglu_backward},
+      {"cross_entropy", make_cross_entropy},
+      {"add", make_add},
+      {"cast", make_cast},
+      {"zero", make_zero},
+      {"column_sum", make_column_sum},
+      {"adamw", make_adamw},
+      {"square_sums", make_square_sums},
+      {"count_nonfinite", make_count_nonfinite},
   };
   return kCases;
 }

@@ -5,5 +5,24 @@
 namespace trireme::harness {
 
 std::unique_ptr<Case> make_matmul();
+std::unique_ptr<Case> make_embedding();
+std::unique_ptr<Case> make_embedding_backward();
+std::unique_ptr<Case> make_layernorm();
+std::unique_ptr<Case> make_layernorm_backward();
+std::unique_ptr<Case> make_rmsnorm();
+std::unique_ptr<Case> make_rmsnorm_backward();
+std::unique_ptr<Case> make_rope();
+std::unique_ptr<Case> make_gelu();
+std::unique_ptr<Case> make_gelu_backward();
+std::unique_ptr<Case> make_swiglu();
+std::unique_ptr<Case> make_swiglu_backward();
+std::unique_ptr<Case> make_cross_entropy();
+std::unique_ptr<Case> make_add();
+std::unique_ptr<Case> make_cast();
+std::unique_ptr<Case> make_zero();
+std::unique_ptr<Case> make_column_sum();
+std::unique_ptr<Case> make_adamw();
+std::unique_ptr<Case> make_square_sums();
+std::unique_ptr<Case> make_count_nonfinite();
 
 }  // namespace trireme::harness

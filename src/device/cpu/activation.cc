@@ -30,11 +30,11 @@ struct ValueAndSlope {
 struct GeluTanh {
   HWY_INLINE ValueAndSlope operator()(VF x) const {
     constexpr float k = 1.5957691216057308f;  // 2 sqrt(2/pi)
-    const VF one = fill(1), x2 = hn::Mul(x, x);
-    const VF s = sigmoid(hn::Mul(x, hn::MulAdd(x2, fill(k * 0.044715f), fill(k))));
+    const VF x2 = hn::Mul(x, x);
+    const auto [s, rest] = sigmoid(hn::Mul(x, hn::MulAdd(x2, fill(k * 0.044715f), fill(k))));
     const VF slope_u = hn::MulAdd(x2, fill(3 * k * 0.044715f), fill(k));
     const VF value = hn::Mul(x, s);
-    return {value, hn::MulAdd(hn::Mul(value, hn::Sub(one, s)), slope_u, s)};
+    return {value, hn::MulAdd(hn::Mul(value, rest), slope_u, s)};
   }
 };
 
@@ -92,7 +92,7 @@ void swiglu_rows(const SwigluArgs& a, int64_t begin, int64_t end) {
     T* out = y[n];
     each_vector(a.gate.shape[1], [&](int64_t c, auto part) HWY_ATTR {
       const VF x = load(g + c, part);
-      store(hn::Mul(hn::Mul(x, sigmoid(x)), load(u + c, part)), out + c, part);
+      store(hn::Mul(hn::Mul(x, sigmoid(x).s), load(u + c, part)), out + c, part);
     });
   }
 }
@@ -106,8 +106,9 @@ void swiglu_backward_rows(const SwigluBackwardArgs& a, int64_t begin, int64_t en
     const T *g = gate[n], *u = up[n], *d = dy[n];
     T *dg = dgate[n], *du = dup[n];
     each_vector(a.gate.shape[1], [&](int64_t c, auto part) HWY_ATTR {
-      const VF one = fill(1), x = load(g + c, part), s = sigmoid(x), dout = load(d + c, part);
-      const VF slope = hn::Mul(s, hn::MulAdd(x, hn::Sub(one, s), one));
+      const VF x = load(g + c, part), dout = load(d + c, part);
+      const auto [s, rest] = sigmoid(x);
+      const VF slope = hn::Mul(s, hn::MulAdd(x, rest, fill(1)));
       const VF to_gate = hn::Mul(hn::Mul(dout, load(u + c, part)), slope);
       store(hn::Mul(dout, hn::Mul(x, s)), du + c, part);
       store(to_gate, dg + c, part);

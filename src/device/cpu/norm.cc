@@ -110,8 +110,7 @@ HWY_INLINE void backward_rows(const Backward<T>& a, int64_t n, float* dweight, f
       const VF h = hn::Mul(hn::Sub(load(x[r] + c, part), mean[r]), rstd[r]);
       dw = hn::MulAdd(d, h, dw);
       if constexpr (centered) db = hn::Add(db, d);
-      const VF centered_g = hn::Sub(hn::Mul(d, w), mean_g[r]);
-      const VF inner = hn::NegMulAdd(h, mean_gh[r], centered_g);
+      const VF inner = hn::NegMulAdd(h, mean_gh[r], hn::MulSub(d, w, mean_g[r]));
       const VF other = a.add ? load(add[r] + c, part) : fill(0);
       store(hn::MulAdd(rstd[r], inner, other), dx[r] + c, part);
     }
