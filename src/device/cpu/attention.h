@@ -1,0 +1,183 @@
+// What the files of attention share: tiles, the functions that work on them, and the entry points for tests.
+//
+// The algorithm (attention_forward.cc, attention_backward.cc) is written once, for sums in f32 or f64. It
+// cuts q into blocks and blocks into strips of 16 rows, k and v into blocks of keys, and calls a set of tile
+// functions that an element type and a processor provide: plain f64; f32 by Highway; bf16 by AVX512-BF16;
+// bf16 by f32 elsewhere.
+//
+// A *unit* is what one lane of a tile holds along the summed dim of a product: one f64, one f32, or two bf16.
+// Tiles are padded with zeros: rows to strips, columns to kLane, head dims to kLane. Operands of a product:
+//   left:  rows of units, a(i, k) = a[i * a_row + k * a_step]
+//   right: panels of kPanel columns (the last narrower), each [units along the summed dim][columns of the
+//   panel]
+#pragma once
+#include "device/attention_traffic.h"
+#include "device/cpu/launch.h"
+
+namespace trireme::cpu::attention {
+
+inline constexpr int64_t kLane = 16;   // columns come in multiples of this
+inline constexpr int64_t kPanel = 64;  // columns of a panel
+inline constexpr int64_t kStrip = 16;  // rows that go through a block of keys together
+
+inline int64_t round_up(int64_t n, int64_t to) {
+  return (n + to - 1) / to * to;
+}
+
+// Rows of an operand in large memory, `stride` elements apart.
+struct Rows {
+  std::byte* data = nullptr;
+  int64_t stride = 0, rows = 0, dim = 0;
+};
+
+// c[m][n] = (add ? keep[i] * c : 0) + a[m][k] . b[k][n]; without keep the factor is 1. m is a multiple of
+// kStrip, n of kLane. Each element is one chain of additions in ascending k, so nothing depends on how blocks
+// are cut along m or n.
+template <class Acc>
+struct Product {
+  const std::byte* a = nullptr;
+  int64_t a_row = 0, a_step = 0;  // units
+  const std::byte* b = nullptr;
+  int64_t b_depth = 0, b_cols = 0;  // units along the summed dim of a whole panel; columns of all panels
+  int64_t b_first = 0;              // unit of b that k = 0 means
+  Acc* c = nullptr;
+  int64_t ldc = 0;
+  int64_t m = 0, n = 0, k = 0;  // k in units
+  bool add = false;
+  const Acc* keep = nullptr;
+};
+
+// Row r of a strip sees the first clamp(visible + r * step, 0, limit) of the block's keys.
+struct Mask {
+  int64_t visible = 0, step = 0, limit = 0;
+  int64_t row(int64_t r) const { return std::clamp<int64_t>(visible + r * step, 0, limit); }
+};
+
+// Online softmax of one strip: m' = max(m, max_j scale s); p = exp(scale s - m'); keep = exp(m - m');
+// l' = keep l + sum_j p; p is rounded to the element type after it was summed. Masked columns get p = 0.
+template <class Acc>
+struct SoftmaxTile {
+  const Acc* s = nullptr;  // [16][ld]
+  std::byte* p = nullptr;  // left operand [16][ld / group] units
+  int64_t ld = 0, n = 0;   // columns: of a row in memory, to be written (multiple of kLane)
+  Mask mask;
+  Acc scale = 1;
+  Acc *m = nullptr, *l = nullptr, *keep = nullptr;  // [16]
+};
+
+// Backward of one strip: p = exp(scale s - lse); ds = p (dp - delta), not yet times scale. Both are rounded
+// to the element type. Written as left operands of products that sum over keys (ds_rows [16][ld / group]
+// units) and over queries (p_pairs, ds_pairs [16 / group][ld] units). With group = 1 ds_pairs serves both and
+// ds_rows is null.
+template <class Acc>
+struct GradientTile {
+  const Acc *s = nullptr, *dp = nullptr;  // [16][ld]
+  std::byte *ds_rows = nullptr, *p_pairs = nullptr, *ds_pairs = nullptr;
+  int64_t ld = 0, n = 0;
+  Mask mask;
+  Acc scale = 1;
+  const Acc *lse = nullptr, *delta = nullptr;  // [16]
+};
+
+template <class Acc>
+struct Tiles {
+  int64_t element, unit, group;  // bytes of an element, of a unit; elements in a unit
+
+  // dst[padded][depth / group]: rows as they are.
+  void (*pack_rows)(const Rows&, int64_t padded, int64_t depth, std::byte* dst);
+  // Right operand whose columns are the rows of src: panels of [depth / group][columns], `padded` columns.
+  void (*pack_columns)(const Rows&, int64_t padded, int64_t depth, std::byte* dst);
+  // Right operand that sums over the rows of src: panels of [padded / group][columns], `depth` columns.
+  void (*pack_summed)(const Rows&, int64_t padded, int64_t depth, std::byte* dst);
+  void (*product)(const Product<Acc>&);
+  void (*softmax)(const SoftmaxTile<Acc>&);
+  void (*gradient)(const GradientTile<Acc>&);
+  // dst row r = round(factor * (factors ? factors[r] : 1) * c[r])
+  void (*store)(const Acc* c, int64_t ldc, Acc factor, const Acc* factors, const Rows& dst);
+  // out[r] = sum_d a[r][d] b[r][d], products and sums in Acc
+  void (*row_dots)(const Rows& a, const Rows& b, Acc* out);
+};
+
+const Tiles<double>& tiles_f64();
+const Tiles<float>& tiles_f32();          // of the best target this processor has
+const Tiles<float>& tiles_bf16_by_f32();  // bf16 operands, f32 arithmetic, P and dS rounded to bf16
+const Tiles<float>* tiles_bf16();  // AVX512-BF16; null where it was not compiled. Ask the processor first
+
+// Blocks as asked for by the arguments, else the ones that measured fastest (docs/attention.md). A function
+// of shapes and types alone: another thread count gives the same blocks, and so the same bits.
+AttentionBlocks blocks(const AttentionArgs&);
+AttentionBlocks blocks(const AttentionBackwardArgs&);
+
+// Scratch of a launch and the launch, on a given set of tile functions.
+template <class Acc>
+int64_t scratch_bytes(const AttentionArgs&, const Tiles<Acc>&, const Context&);
+template <class Acc>
+void forward(const AttentionArgs&, const Tiles<Acc>&, const Tensor& scratch, const Context&);
+template <class Acc>
+int64_t scratch_bytes(const AttentionBackwardArgs&, const Tiles<Acc>&, const Context&);
+template <class Acc>
+void backward(const AttentionBackwardArgs&, const Tiles<Acc>&, const Tensor& scratch, const Context&);
+
+// Hands out consecutive pieces of a scratch range; over a null range it only adds up.
+class Carver {
+ public:
+  explicit Carver(std::byte* base) : base_(base) {}
+  std::byte* bytes(int64_t n) {
+    std::byte* p = base_ ? base_ + used_ : nullptr;
+    used_ += round_up(n, 64);
+    return p;
+  }
+  template <class T>
+  T* take(int64_t n) {
+    return reinterpret_cast<T*>(bytes(n * int64_t(sizeof(T))));
+  }
+  int64_t used() const { return used_; }
+
+ private:
+  std::byte* base_;
+  int64_t used_ = 0;
+};
+
+// Sizes that both directions need.
+struct Geometry {
+  int64_t batch, seq, heads, kv_heads, dim;
+  int64_t depth;           // dim rounded up to kLane
+  int64_t bq, bk;          // rows of a block
+  int64_t bq_pad, bk_pad;  // rounded up to strips, to lanes
+  int64_t q_blocks, k_blocks;
+  bool causal;
+
+  Geometry(const Tensor& q, const Tensor& k, bool causal, AttentionBlocks b)
+      : batch(q.shape[0]),
+        seq(q.shape[1]),
+        heads(q.shape[2]),
+        kv_heads(k.shape[2]),
+        dim(q.shape[3]),
+        depth(round_up(dim, kLane)),
+        bq(b.q),
+        bk(b.k),
+        bq_pad(round_up(b.q, kStrip)),
+        bk_pad(round_up(b.k, kLane)),
+        q_blocks((seq + bq - 1) / bq),
+        k_blocks((seq + bk - 1) / bk),
+        causal(causal) {}
+
+  // `rows` rows from `first` of one head of t [B, S, heads, D].
+  Rows rows(const Tensor& t, int64_t b, int64_t head, int64_t first, int64_t rows) const {
+    int64_t at = b * t.stride[0] + first * t.stride[1] + head * t.stride[2];
+    return {t.data + at * size_of(t.dtype), t.stride[1], rows, dim};
+  }
+  // The mask of the strip that starts at query `row` against `kn` keys from k0, and its padded columns.
+  Mask mask(int64_t row, int64_t k0, int64_t kn) const {
+    return causal ? Mask{row - k0 + 1, 1, kn} : Mask{kn, 0, kn};
+  }
+  int64_t columns(int64_t row, int64_t k0, int64_t kn) const {
+    if (!causal) return round_up(kn, kLane);
+    int64_t last = std::min(row + kStrip, seq) - 1;
+    return round_up(std::clamp<int64_t>(last - k0 + 1, 0, kn), kLane);
+  }
+};
+
+void add_traffic(TileTraffic* to, const TileTraffic& from);  // atomic; null: nothing
+
+}  // namespace trireme::cpu::attention

@@ -1,0 +1,231 @@
+// FlashAttention backward (2307.08691 section 3.1.2, algorithm 2), scores recomputed from the logsumexp L.
+//
+//   D = rowsum(dO o O);  P_ij = e^(scale Q_i K_j^T - L_i);  dP_ij = dO_i V_j^T;  dS = P o (dP - D)
+//   dV_j += P^T dO_i;  dQ_i += scale dS K_j;  dK_j += scale dS^T Q_i          (outer j, inner i)
+//
+// q, o, dout, dq [B,S,H,D]; k, v, dk, dv [B,S,KV,D]; sums f32 (f64). P and dS are rounded to the element type
+// before the products that take them; dq, dk, dv once, at the end (scale is applied there). A (sequence, kv
+// head) is one thread's: it goes through the heads that share k, v in order, key blocks in order, and dQ of a
+// head waits in f32 (f64) scratch between key blocks, so no bit depends on the thread count. Causal as in the
+// forward pass. Scratch per thread: the tile, O(block); D and dQ of one head, and dK, dV where heads share:
+// O(S D).
+#include <cstring>
+
+#include "device/cpu/attention.h"
+
+namespace trireme::cpu::attention {
+namespace {
+
+template <class Acc>
+class Backward {
+ public:
+  Backward(const AttentionBackwardArgs& p, const Tiles<Acc>& tiles, std::byte* scratch)
+      : p_(p), t_(tiles), g_(p.q, p.k, p.causal, blocks(p)), group_(g_.heads / g_.kv_heads) {
+    Carver carve(scratch);
+    int64_t q_tile = g_.bq_pad * g_.depth / t_.group * t_.unit;
+    int64_t k_tile = g_.bk_pad * g_.depth / t_.group * t_.unit;
+    int64_t score_tile = g_.bq_pad * g_.bk_pad / t_.group * t_.unit;
+    for (std::byte** tile : {&q_rows_, &q_summed_, &dout_rows_, &dout_summed_}) *tile = carve.bytes(q_tile);
+    for (std::byte** tile : {&k_columns_, &k_summed_, &v_columns_}) *tile = carve.bytes(k_tile);
+    for (std::byte** tile : {&p_pairs_, &ds_pairs_}) *tile = carve.bytes(score_tile);
+    ds_rows_ = t_.group > 1 ? carve.bytes(kStrip * g_.bk_pad / t_.group * t_.unit) : nullptr;
+    for (Acc** tile : {&s_, &dp_}) *tile = carve.template take<Acc>(kStrip * g_.bk_pad);
+    for (Acc** tile : {&dk_, &dv_}) *tile = carve.template take<Acc>(g_.bk_pad * g_.depth);
+    for (Acc** tile : {&lse_, &delta_}) *tile = carve.template take<Acc>(g_.bq_pad);
+    large_delta_ = carve.template take<Acc>(g_.seq);
+    large_dq_ = carve.template take<Acc>(g_.q_blocks * g_.bq_pad * g_.depth);
+    if (group_ > 1)
+      for (Acc** all : {&large_dk_, &large_dv_}) *all = carve.template take<Acc>(g_.seq * g_.depth);
+    bytes_ = carve.used();
+  }
+
+  int64_t bytes() const { return bytes_; }
+  int64_t units() const { return g_.batch * g_.kv_heads; }
+  const TileTraffic& count() const { return count_; }
+
+  void unit(int64_t u) {
+    b_ = u / g_.kv_heads, kv_ = u % g_.kv_heads;
+    for (int64_t i = 0; i < group_; i++) {
+      h_ = kv_ * group_ + i;
+      row_dots();
+      for (int64_t k0 = 0; k0 < g_.seq; k0 += g_.bk)
+        key_block(k0, std::min(g_.bk, g_.seq - k0), i == 0, i + 1 == group_);
+    }
+  }
+
+ private:
+  void row_dots() {
+    t_.row_dots(g_.rows(p_.o, b_, h_, 0, g_.seq), g_.rows(p_.dout, b_, h_, 0, g_.seq), large_delta_);
+    count_.loads += 2 * g_.seq * g_.dim, count_.row_stores += g_.seq;
+  }
+
+  void key_block(int64_t k0, int64_t kn, bool first_head, bool last_head) {
+    int64_t kn_pad = round_up(kn, kLane), elements = kn * g_.depth;
+    Rows k = g_.rows(p_.k, b_, kv_, k0, kn), v = g_.rows(p_.v, b_, kv_, k0, kn);
+    t_.pack_columns(k, kn_pad, g_.depth, k_columns_);
+    t_.pack_summed(k, kn_pad, g_.depth, k_summed_);
+    t_.pack_columns(v, kn_pad, g_.depth, v_columns_);
+    count_.loads += 2 * kn * g_.dim;
+    if (first_head) {
+      std::fill(dk_, dk_ + kn_pad * g_.depth, Acc(0));
+      std::fill(dv_, dv_ + kn_pad * g_.depth, Acc(0));
+    } else {
+      std::copy(large_dk_ + k0 * g_.depth, large_dk_ + k0 * g_.depth + elements, dk_);
+      std::copy(large_dv_ + k0 * g_.depth, large_dv_ + k0 * g_.depth + elements, dv_);
+      count_.loads += 2 * kn * g_.dim;
+    }
+    for (int64_t i = g_.causal ? k0 / g_.bq : 0; i < g_.q_blocks; i++) query_block(i, k0, kn);
+    if (last_head) {
+      t_.store(dk_, g_.depth, Acc(p_.scale), nullptr, g_.rows(p_.dk, b_, kv_, k0, kn));
+      t_.store(dv_, g_.depth, Acc(1), nullptr, g_.rows(p_.dv, b_, kv_, k0, kn));
+    } else {
+      std::copy(dk_, dk_ + elements, large_dk_ + k0 * g_.depth);
+      std::copy(dv_, dv_ + elements, large_dv_ + k0 * g_.depth);
+    }
+    count_.stores += 2 * kn * g_.dim;
+  }
+
+  // Rows behind the sequence's end are zeros with an L that makes their P exactly 0.
+  void load_queries(int64_t q0, int64_t rows, int64_t padded) {
+    Rows q = g_.rows(p_.q, b_, h_, q0, rows), dout = g_.rows(p_.dout, b_, h_, q0, rows);
+    t_.pack_rows(q, padded, g_.depth, q_rows_);
+    t_.pack_summed(q, padded, g_.depth, q_summed_);
+    t_.pack_rows(dout, padded, g_.depth, dout_rows_);
+    t_.pack_summed(dout, padded, g_.depth, dout_summed_);
+    count_.loads += 2 * rows * g_.dim;
+    const Acc* lse = p_.lse.as<Acc>() + (b_ * g_.heads + h_) * g_.seq + q0;
+    std::copy(lse, lse + rows, lse_);
+    std::fill(lse_ + rows, lse_ + padded, Acc(1e30));
+    std::copy(large_delta_ + q0, large_delta_ + q0 + rows, delta_);
+    std::fill(delta_ + rows, delta_ + padded, Acc(0));
+    count_.row_loads += 2 * rows;
+  }
+
+  void query_block(int64_t i, int64_t k0, int64_t kn) {
+    int64_t q0 = i * g_.bq, rows = std::min(g_.bq, g_.seq - q0), padded = round_up(rows, kStrip);
+    Acc* dq = large_dq_ + i * g_.bq_pad * g_.depth;
+    load_queries(q0, rows, padded);
+    if (k0 > 0) count_.loads += rows * g_.dim;  // dQ, by the strips' products
+    for (int64_t r = 0; r < padded; r += kStrip) {
+      int64_t n = g_.columns(q0 + r, k0, kn);
+      if (n > 0) strip(r, q0 + r, k0, kn, n, dq + r * g_.depth);
+    }
+    sum_over_queries(q0, padded, k0, kn);
+    if (k0 + kn >= (g_.causal ? q0 + rows : g_.seq))  // the last key block that these rows see
+      t_.store(dq, g_.depth, Acc(p_.scale), nullptr, g_.rows(p_.dq, b_, h_, q0, rows));
+    count_.stores += rows * g_.dim;
+  }
+
+  // P, dS of one strip, and its dQ.
+  void strip(int64_t r, int64_t row, int64_t k0, int64_t kn, int64_t n, Acc* dq) {
+    int64_t units = g_.depth / t_.group, kn_pad = round_up(kn, kLane);
+    Product<Acc> scores{.a = q_rows_ + r * units * t_.unit,
+                        .a_row = units,
+                        .a_step = 1,
+                        .b = k_columns_,
+                        .b_depth = units,
+                        .b_cols = kn_pad,
+                        .c = s_,
+                        .ldc = g_.bk_pad,
+                        .m = kStrip,
+                        .n = n,
+                        .k = units};
+    t_.product(scores);
+    scores.a = dout_rows_ + r * units * t_.unit, scores.b = v_columns_, scores.c = dp_;
+    t_.product(scores);
+    std::byte* ds_pairs = ds_pairs_ + r / t_.group * g_.bk_pad * t_.unit;
+    t_.gradient({.s = s_,
+                 .dp = dp_,
+                 .ds_rows = ds_rows_,
+                 .p_pairs = p_pairs_ + r / t_.group * g_.bk_pad * t_.unit,
+                 .ds_pairs = ds_pairs,
+                 .ld = g_.bk_pad,
+                 .n = n,
+                 .mask = g_.mask(row, k0, kn),
+                 .scale = Acc(p_.scale),
+                 .lse = lse_ + r,
+                 .delta = delta_ + r});
+    t_.product({.a = ds_rows_ ? ds_rows_ : ds_pairs,
+                .a_row = g_.bk_pad / t_.group,
+                .a_step = 1,
+                .b = k_summed_,
+                .b_depth = kn_pad / t_.group,
+                .b_cols = g_.depth,
+                .c = dq,
+                .ldc = g_.depth,
+                .m = kStrip,
+                .n = g_.depth,
+                .k = n / t_.group,
+                .add = k0 > 0});
+  }
+
+  // dV += P^T dO and dK += dS^T Q over the block's strips that see the keys: on the diagonal, groups of kLane
+  // keys begin at the first strip that sees one of them (its columns were written up to a multiple of kLane).
+  void sum_over_queries(int64_t q0, int64_t padded, int64_t k0, int64_t kn) {
+    int64_t kn_pad = round_up(kn, kLane);
+    auto first_strip = [&](int64_t c) {
+      return g_.causal ? std::max<int64_t>(0, k0 + c - q0) / kStrip * kStrip : 0;
+    };
+    for (int64_t c = 0, end; c < kn_pad; c = end) {
+      int64_t first = first_strip(c);
+      for (end = c + kLane; end < kn_pad && first_strip(end) == first;) end += kLane;
+      if (first >= padded) break;
+      int64_t at = first / t_.group;
+      Product<Acc> sum{.a = p_pairs_ + (at * g_.bk_pad + c) * t_.unit,
+                       .a_row = 1,
+                       .a_step = g_.bk_pad,
+                       .b = dout_summed_,
+                       .b_depth = padded / t_.group,
+                       .b_cols = g_.depth,
+                       .b_first = at,
+                       .c = dv_ + c * g_.depth,
+                       .ldc = g_.depth,
+                       .m = end - c,
+                       .n = g_.depth,
+                       .k = padded / t_.group - at,
+                       .add = true};
+      t_.product(sum);
+      sum.a = ds_pairs_ + (at * g_.bk_pad + c) * t_.unit, sum.b = q_summed_, sum.c = dk_ + c * g_.depth;
+      t_.product(sum);
+    }
+  }
+
+  const AttentionBackwardArgs& p_;
+  const Tiles<Acc>& t_;
+  Geometry g_;
+  int64_t group_;                                              // heads that share k, v
+  int64_t b_ = 0, kv_ = 0, h_ = 0;                             // the sequence, kv head and head in work
+  std::byte *q_rows_, *q_summed_, *dout_rows_, *dout_summed_;  // [bq][D]
+  std::byte *k_columns_, *k_summed_, *v_columns_;              // [bk][D]
+  std::byte *p_pairs_, *ds_pairs_, *ds_rows_;                  // [bq][bk], [bq][bk], [16][bk]
+  Acc *s_, *dp_, *dk_, *dv_, *lse_, *delta_;                   // [16][bk] x 2, [bk][D] x 2, [bq] x 2
+  Acc *large_delta_, *large_dq_;                               // of one head: [S], [S][D]
+  Acc *large_dk_ = nullptr, *large_dv_ = nullptr;              // [S][D], where heads share
+  int64_t bytes_ = 0;
+  TileTraffic count_;
+};
+
+}  // namespace
+
+template <class Acc>
+int64_t scratch_bytes(const AttentionBackwardArgs& p, const Tiles<Acc>& tiles, const Context& ctx) {
+  Backward<Acc> f(p, tiles, nullptr);
+  return f.bytes() * std::min<int64_t>(ctx.threads, f.units());
+}
+template <class Acc>
+void backward(const AttentionBackwardArgs& p, const Tiles<Acc>& tiles, const Tensor& scratch,
+              const Context& ctx) {
+  Backward<Acc> sizes(p, tiles, nullptr);
+  parallel_for(ctx, sizes.units(), 1, [&](int64_t begin, int64_t end, int thread) {
+    Backward<Acc> f(p, tiles, scratch.data + thread * sizes.bytes());
+    for (int64_t u = begin; u < end; u++) f.unit(u);
+    add_traffic(p.traffic, f.count());
+  });
+}
+
+template int64_t scratch_bytes(const AttentionBackwardArgs&, const Tiles<float>&, const Context&);
+template int64_t scratch_bytes(const AttentionBackwardArgs&, const Tiles<double>&, const Context&);
+template void backward(const AttentionBackwardArgs&, const Tiles<float>&, const Tensor&, const Context&);
+template void backward(const AttentionBackwardArgs&, const Tiles<double>&, const Tensor&, const Context&);
+
+}  // namespace trireme::cpu::attention

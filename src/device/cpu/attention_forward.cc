@@ -1,0 +1,218 @@
+// FlashAttention forward, versions 1 and 2.
+//
+//   S_ij = Q_i K_j^T;  m' = max(m, rowmax scale S);  P = e^(scale S - m');  l' = e^(m - m') l + rowsum P
+//   FA2 (outer i, inner j):  O <- e^(m - m') O + P V_j;  in the end O / l and L = m + log l
+//   FA1 (outer j, inner i):  O <- (l e^(m - m') O + P V_j) / l', with O, l, m in large memory between blocks
+// (FA1 writes P~ = e^(S - m~) with the block's own maximum and a factor e^(m~ - m') in front of P~ V; the
+// exponents are added here, which is the same number.)
+//
+// q, o [B,S,H,D]; k, v [B,S,KV,D]; sums f32 (f64). P is rounded to the element type before P V, l sums it
+// unrounded. Causal: key blocks above the diagonal are skipped; inside a block strips above it too, and a
+// strip's columns behind its last row's key. Rows are independent and their sums run in ascending key order:
+// no bit depends on the thread count or on block_q. Scratch per thread: the tile, O(block), and for FA1 one
+// head's O, l, m, O(S D).
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "device/cpu/attention.h"
+
+namespace trireme::cpu::attention {
+namespace {
+
+template <class Acc>
+class Forward {
+ public:
+  Forward(const AttentionArgs& p, const Tiles<Acc>& tiles, std::byte* scratch)
+      : p_(p), t_(tiles), g_(p.q, p.k, p.causal, blocks(p)) {
+    Carver carve(scratch);
+    q_ = carve.bytes(g_.bq_pad * g_.depth / t_.group * t_.unit);
+    k_ = carve.bytes(g_.bk_pad * g_.depth / t_.group * t_.unit);
+    v_ = carve.bytes(g_.bk_pad * g_.depth / t_.group * t_.unit);
+    prob_ = carve.bytes(kStrip * g_.bk_pad / t_.group * t_.unit);
+    s_ = carve.template take<Acc>(kStrip * g_.bk_pad);
+    o_ = carve.template take<Acc>(g_.bq_pad * g_.depth);
+    m_ = carve.template take<Acc>(g_.bq_pad);
+    l_ = carve.template take<Acc>(g_.bq_pad);
+    keep_ = carve.template take<Acc>(kStrip);
+    if (fa1()) {
+      int64_t rows = g_.q_blocks * g_.bq_pad;
+      large_o_ = carve.template take<Acc>(rows * g_.depth);
+      large_m_ = carve.template take<Acc>(rows);
+      large_l_ = carve.template take<Acc>(rows);
+    }
+    bytes_ = carve.used();
+  }
+
+  int64_t bytes() const { return bytes_; }
+  // FA1 hands out whole heads, FA2 blocks of q too.
+  int64_t units() const { return g_.batch * g_.heads * (fa1() ? 1 : g_.q_blocks); }
+  const TileTraffic& count() const { return count_; }
+
+  void unit(int64_t u) {
+    int64_t n = fa1() ? 1 : g_.q_blocks, i = u % n, head = u / n;
+    if (fa1())
+      fa1_head(head / g_.heads, head % g_.heads);
+    else  // first, last, second, last but one ...: neighbours cost as much as any others, so cuts are fair
+      fa2_block(head / g_.heads, head % g_.heads, i % 2 ? n - 1 - i / 2 : i / 2);
+  }
+
+ private:
+  bool fa1() const { return p_.version == FlashVersion::fa1; }
+  int64_t rows_of(int64_t i) const { return std::min(g_.bq, g_.seq - i * g_.bq); }
+  Acc* lse(int64_t b, int64_t h, int64_t row) const {
+    return p_.lse.as<Acc>() + (b * g_.heads + h) * g_.seq + row;
+  }
+
+  void load_queries(int64_t b, int64_t h, int64_t q0, int64_t rows) {
+    t_.pack_rows(g_.rows(p_.q, b, h, q0, rows), round_up(rows, kStrip), g_.depth, q_);
+    count_.loads += rows * g_.dim;
+  }
+  void load_keys(int64_t b, int64_t h, int64_t k0, int64_t kn) {
+    int64_t kv = h * g_.kv_heads / g_.heads;
+    t_.pack_columns(g_.rows(p_.k, b, kv, k0, kn), round_up(kn, kLane), g_.depth, k_);
+    t_.pack_summed(g_.rows(p_.v, b, kv, k0, kn), round_up(kn, kLane), g_.depth, v_);
+    count_.loads += 2 * kn * g_.dim;
+  }
+
+  // All strips of the q block against the key block. `first`: no O yet.
+  void attend(int64_t q0, int64_t rows, int64_t k0, int64_t kn, bool first) {
+    for (int64_t r = 0; r < rows; r += kStrip) {
+      int64_t n = g_.columns(q0 + r, k0, kn);
+      if (n > 0) attend_strip(r, q0 + r, k0, kn, n, first);
+    }
+  }
+  void attend_strip(int64_t r, int64_t row, int64_t k0, int64_t kn, int64_t n, bool first) {
+    int64_t units = g_.depth / t_.group, kn_pad = round_up(kn, kLane);
+    t_.product({.a = q_ + r * units * t_.unit,
+                .a_row = units,
+                .a_step = 1,
+                .b = k_,
+                .b_depth = units,
+                .b_cols = kn_pad,
+                .c = s_,
+                .ldc = g_.bk_pad,
+                .m = kStrip,
+                .n = n,
+                .k = units});
+    Acc *m = m_ + r, *l = l_ + r, *o = o_ + r * g_.depth, old_l[kStrip];
+    if (fa1()) std::copy(l, l + kStrip, old_l);
+    t_.softmax({.s = s_,
+                .p = prob_,
+                .ld = g_.bk_pad,
+                .n = n,
+                .mask = g_.mask(row, k0, kn),
+                .scale = Acc(p_.scale),
+                .m = m,
+                .l = l,
+                .keep = keep_});
+    if (fa1())  // O was divided by the old l
+      for (int64_t i = 0; i < kStrip; i++) keep_[i] *= old_l[i];
+    t_.product({.a = prob_,
+                .a_row = g_.bk_pad / t_.group,
+                .a_step = 1,
+                .b = v_,
+                .b_depth = kn_pad / t_.group,
+                .b_cols = g_.depth,
+                .c = o,
+                .ldc = g_.depth,
+                .m = kStrip,
+                .n = g_.depth,
+                .k = n / t_.group,
+                .add = !first,
+                .keep = keep_});
+    if (fa1())
+      for (int64_t i = 0; i < kStrip; i++)
+        for (int64_t d = 0; d < g_.depth; d++) o[i * g_.depth + d] /= l[i];
+  }
+
+  void store(int64_t b, int64_t h, int64_t q0, int64_t rows, const Acc* factors) {
+    t_.store(o_, g_.depth, 1, factors, g_.rows(p_.o, b, h, q0, rows));
+    count_.stores += rows * g_.dim;
+  }
+  void store_lse(int64_t b, int64_t h, int64_t q0, int64_t rows) {
+    Acc* out = lse(b, h, q0);
+    for (int64_t r = 0; r < rows; r++) out[r] = m_[r] + std::log(l_[r]);
+    count_.row_stores += rows;
+  }
+
+  void fa2_block(int64_t b, int64_t h, int64_t i) {
+    int64_t q0 = i * g_.bq, rows = rows_of(i), end = g_.causal ? q0 + rows : g_.seq;
+    load_queries(b, h, q0, rows);
+    std::fill(m_, m_ + g_.bq_pad, -std::numeric_limits<Acc>::infinity());
+    std::fill(l_, l_ + g_.bq_pad, Acc(0));
+    for (int64_t k0 = 0; k0 < end; k0 += g_.bk) {
+      int64_t kn = std::min(g_.bk, end - k0);
+      load_keys(b, h, k0, kn);
+      attend(q0, rows, k0, kn, k0 == 0);
+    }
+    store_lse(b, h, q0, rows);
+    for (int64_t r = 0; r < rows; r++) l_[r] = 1 / l_[r];
+    store(b, h, q0, rows, l_);
+  }
+
+  void fa1_head(int64_t b, int64_t h) {
+    int64_t all = g_.q_blocks * g_.bq_pad;  // line 2 of algorithm 1: filled in large memory, not moved
+    std::fill(large_o_, large_o_ + all * g_.depth, Acc(0));
+    std::fill(large_m_, large_m_ + all, -std::numeric_limits<Acc>::infinity());
+    std::fill(large_l_, large_l_ + all, Acc(0));
+    for (int64_t k0 = 0; k0 < g_.seq; k0 += g_.bk) {
+      int64_t kn = std::min(g_.bk, g_.seq - k0);
+      load_keys(b, h, k0, kn);
+      for (int64_t i = g_.causal ? k0 / g_.bq : 0; i < g_.q_blocks; i++) fa1_block(b, h, i, k0, kn);
+    }
+  }
+  void fa1_block(int64_t b, int64_t h, int64_t i, int64_t k0, int64_t kn) {
+    int64_t q0 = i * g_.bq, rows = rows_of(i), pad = round_up(rows, kStrip), at = i * g_.bq_pad;
+    load_queries(b, h, q0, rows);
+    std::copy(large_o_ + at * g_.depth, large_o_ + (at + pad) * g_.depth, o_);
+    std::copy(large_m_ + at, large_m_ + at + pad, m_);
+    std::copy(large_l_ + at, large_l_ + at + pad, l_);
+    count_.loads += rows * g_.dim, count_.row_loads += 2 * rows;
+    attend(q0, rows, k0, kn, false);
+    int64_t end = g_.causal ? q0 + rows : g_.seq;
+    if (k0 + kn >= end) {  // the last key block that this q block sees
+      store(b, h, q0, rows, nullptr);
+      store_lse(b, h, q0, rows);
+    } else {
+      std::copy(o_, o_ + pad * g_.depth, large_o_ + at * g_.depth);
+      count_.stores += rows * g_.dim;
+    }
+    std::copy(m_, m_ + pad, large_m_ + at);
+    std::copy(l_, l_ + pad, large_l_ + at);
+    count_.row_stores += 2 * rows;
+  }
+
+  const AttentionArgs& p_;
+  const Tiles<Acc>& t_;
+  Geometry g_;
+  std::byte *q_, *k_, *v_, *prob_;  // [bq][D], K^T [D][bk], V [bk][D], P [16][bk]
+  Acc *s_, *o_, *m_, *l_, *keep_;   // S [16][bk], O [bq][D], [bq], [bq], [16]
+  Acc *large_o_ = nullptr, *large_m_ = nullptr, *large_l_ = nullptr;  // one head's, for FA1
+  int64_t bytes_ = 0;
+  TileTraffic count_;
+};
+
+}  // namespace
+
+template <class Acc>
+int64_t scratch_bytes(const AttentionArgs& p, const Tiles<Acc>& tiles, const Context& ctx) {
+  Forward<Acc> f(p, tiles, nullptr);
+  return f.bytes() * std::min<int64_t>(ctx.threads, f.units());
+}
+template <class Acc>
+void forward(const AttentionArgs& p, const Tiles<Acc>& tiles, const Tensor& scratch, const Context& ctx) {
+  Forward<Acc> sizes(p, tiles, nullptr);
+  parallel_for(ctx, sizes.units(), 1, [&](int64_t begin, int64_t end, int thread) {
+    Forward<Acc> f(p, tiles, scratch.data + thread * sizes.bytes());
+    for (int64_t u = begin; u < end; u++) f.unit(u);
+    add_traffic(p.traffic, f.count());
+  });
+}
+
+template int64_t scratch_bytes(const AttentionArgs&, const Tiles<float>&, const Context&);
+template int64_t scratch_bytes(const AttentionArgs&, const Tiles<double>&, const Context&);
+template void forward(const AttentionArgs&, const Tiles<float>&, const Tensor&, const Context&);
+template void forward(const AttentionArgs&, const Tiles<double>&, const Tensor&, const Context&);
+
+}  // namespace trireme::cpu::attention

@@ -1,0 +1,265 @@
+// FlashAttention on CPU against naive attention in double, what its tiles move against the closed form, and
+// what it keeps in memory.
+#include <gtest/gtest.h>
+
+#include <hwy/targets.h>
+#include <cmath>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "device/attention_traffic.h"
+#include "device/cpu/attention.h"
+#include "device/cpu/cpu_device.h"
+
+namespace trireme {
+namespace {
+
+namespace att = cpu::attention;
+
+struct Size {
+  int64_t batch, seq, heads, kv_heads, dim;
+  bool causal;
+  int block_q = 0, block_k = 0;
+  FlashVersion version = FlashVersion::fa2;
+};
+std::ostream& operator<<(std::ostream& out, const Size& s) {
+  return out << "B" << s.batch << " S" << s.seq << " H" << s.heads << " KV" << s.kv_heads << " D" << s.dim
+             << (s.causal ? " causal" : "") << " blocks " << s.block_q << "x" << s.block_k
+             << (s.version == FlashVersion::fa1 ? " FA1" : " FA2");
+}
+
+double value(double x) {
+  return x;
+}
+double value(float x) {
+  return x;
+}
+double value(bf16 x) {
+  return float(x);
+}
+
+// Operands of one problem: q, k, v are columns of one fused [B*S, (H + 2 KV) D + 3] matrix and dq, dk, dv of
+// another, as the model has them; the 3 spare columns must stay as they were.
+template <class T>
+struct Problem {
+  using Acc = std::conditional_t<std::is_same_v<T, double>, double, float>;
+  static constexpr int64_t kSpare = 3;
+  Size size;
+  int64_t width;
+  std::vector<T> qkv, o, dout, dqkv;
+  std::vector<Acc> lse;
+  float scale;
+
+  explicit Problem(const Size& s, unsigned seed = 1, double spread = 1.0)
+      : size(s),
+        width((s.heads + 2 * s.kv_heads) * s.dim + kSpare),
+        qkv(size_t(s.batch * s.seq * width)),
+        o(size_t(s.batch * s.seq * s.heads * s.dim)),
+        dout(o.size()),
+        dqkv(qkv.size(), T(7)),
+        lse(size_t(s.batch * s.heads * s.seq)),
+        scale(float(spread / std::sqrt(double(s.dim)))) {
+    std::mt19937 rng(seed);
+    std::normal_distribution<float> normal;
+    for (T& x : qkv) x = T(normal(rng));
+    for (T& x : dout) x = T(normal(rng));
+  }
+  Tensor part(std::vector<T>& m, int64_t first_head, int64_t heads) {
+    Tensor t(m.data() + first_head * size.dim, {size.batch, size.seq, heads, size.dim}, dtype_of<T>);
+    t.stride = {size.seq * width, width, size.dim, 1};
+    return t;
+  }
+  Tensor whole(std::vector<T>& m) {
+    return Tensor(m.data(), {size.batch, size.seq, size.heads, size.dim}, dtype_of<T>);
+  }
+  Tensor rows() { return Tensor(lse.data(), {size.batch, size.heads, size.seq}, dtype_of<Acc>); }
+  AttentionArgs forward() {
+    int64_t h = size.heads, kv = size.kv_heads;
+    return {.q = part(qkv, 0, h),
+            .k = part(qkv, h, kv),
+            .v = part(qkv, h + kv, kv),
+            .o = whole(o),
+            .lse = rows(),
+            .scale = scale,
+            .causal = size.causal,
+            .version = size.version,
+            .block_q = size.block_q,
+            .block_k = size.block_k};
+  }
+  AttentionBackwardArgs backward() {
+    int64_t h = size.heads, kv = size.kv_heads;
+    return {.q = part(qkv, 0, h),
+            .k = part(qkv, h, kv),
+            .v = part(qkv, h + kv, kv),
+            .o = whole(o),
+            .lse = rows(),
+            .dout = whole(dout),
+            .dq = part(dqkv, 0, h),
+            .dk = part(dqkv, h, kv),
+            .dv = part(dqkv, h + kv, kv),
+            .scale = scale,
+            .causal = size.causal,
+            .block_q = size.block_q,
+            .block_k = size.block_k};
+  }
+};
+
+struct Aligned {
+  explicit Aligned(int64_t bytes)
+      : size(bytes), data(static_cast<std::byte*>(std::aligned_alloc(64, size_t((bytes + 63) / 64 * 64)))) {
+    std::fill(data.get(), data.get() + bytes, std::byte(0xff));  // NaN in every float type
+  }
+  Tensor tensor() const { return Tensor(data.get(), Shape{size}, DType::u8); }
+  struct Free {
+    void operator()(std::byte* p) const { std::free(p); }
+  };
+  int64_t size;
+  std::unique_ptr<std::byte, Free> data;
+};
+
+template <class Args>
+void launch(const Args& p, int threads = 1) {
+  check(p);
+  cpu::Context ctx{threads};
+  Aligned scratch(cpu::scratch_bytes(p, ctx));
+  cpu::launch(p, scratch.tensor(), ctx);
+}
+// On given tile functions.
+template <class Acc>
+void launch(const AttentionArgs& p, const att::Tiles<Acc>& tiles, int threads = 1) {
+  Aligned scratch(att::scratch_bytes(p, tiles, {threads}));
+  att::forward(p, tiles, scratch.tensor(), {threads});
+}
+template <class Acc>
+void launch(const AttentionBackwardArgs& p, const att::Tiles<Acc>& tiles, int threads = 1) {
+  Aligned scratch(att::scratch_bytes(p, tiles, {threads}));
+  att::backward(p, tiles, scratch.tensor(), {threads});
+}
+
+// Naive attention in double, with whole rows of scores: o, lse, dq, dk, dv with the layouts of Problem.
+struct Reference {
+  std::vector<double> o, lse, dqkv;
+
+  template <class T>
+  explicit Reference(const Problem<T>& p) : o(p.o.size()), lse(p.lse.size()), dqkv(p.qkv.size(), 7.0) {
+    const Size& z = p.size;
+    for (int64_t b = 0; b < z.batch; b++)
+      for (int64_t s = 0; s < z.seq; s++)
+        for (int64_t c = 0; c < p.width - Problem<T>::kSpare; c++)
+          dqkv[size_t((b * z.seq + s) * p.width + c)] = 0;
+    for (int64_t b = 0; b < z.batch; b++)
+      for (int64_t h = 0; h < z.heads; h++)
+        for (int64_t i = 0; i < z.seq; i++) row(p, b, h, i);
+  }
+
+ private:
+  template <class T>
+  void row(const Problem<T>& p, int64_t b, int64_t h, int64_t i) {
+    const Size& z = p.size;
+    int64_t kv = h / (z.heads / z.kv_heads), d = z.dim, seen = z.causal ? i + 1 : z.seq;
+    auto at = [&](int64_t s, int64_t head) { return (b * z.seq + s) * p.width + head * d; };
+    auto dot = [&](int64_t x, int64_t y) {
+      double sum = 0;
+      for (int64_t e = 0; e < d; e++) sum += value(p.qkv[size_t(x + e)]) * value(p.qkv[size_t(y + e)]);
+      return sum;
+    };
+    int64_t q = at(i, h), out = ((b * z.seq + i) * z.heads + h) * d;
+    std::vector<double> prob(static_cast<size_t>(seen));
+    double m = -INFINITY, l = 0, delta = 0;
+    for (int64_t j = 0; j < seen; j++)
+      m = std::max(m, prob[size_t(j)] = p.scale * dot(q, at(j, z.heads + kv)));
+    for (double& x : prob) l += x = std::exp(x - m);
+    lse[size_t((b * z.heads + h) * z.seq + i)] = m + std::log(l);
+    for (int64_t j = 0; j < seen; j++)
+      for (int64_t e = 0; e < d; e++)
+        o[size_t(out + e)] +=
+            prob[size_t(j)] / l * value(p.qkv[size_t(at(j, z.heads + z.kv_heads + kv) + e)]);
+    auto g = [&](int64_t e) { return value(p.dout[size_t(out + e)]); };
+    for (int64_t e = 0; e < d; e++) delta += g(e) * o[size_t(out + e)];
+    for (int64_t j = 0; j < seen; j++) {
+      int64_t k = at(j, z.heads + kv), v = at(j, z.heads + z.kv_heads + kv);
+      double pj = prob[size_t(j)] / l, dp = 0;
+      for (int64_t e = 0; e < d; e++) dp += g(e) * value(p.qkv[size_t(v + e)]);
+      double ds = pj * (dp - delta) * p.scale;
+      for (int64_t e = 0; e < d; e++) {
+        dqkv[size_t(v + e)] += pj * g(e);
+        dqkv[size_t(q + e)] += ds * value(p.qkv[size_t(k + e)]);
+        dqkv[size_t(k + e)] += ds * value(p.qkv[size_t(q + e)]);
+      }
+    }
+  }
+};
+
+// Largest difference, in units of the value plus the root mean square of all (at least 1e-3).
+template <class T>
+double error(const std::vector<T>& got, const std::vector<double>& want) {
+  double worst = 0, square = 0;
+  for (double x : want) square += x * x;
+  double rms = std::max(1e-3, std::sqrt(square / double(want.size())));
+  for (size_t i = 0; i < want.size(); i++) {
+    double e = std::abs(value(got[i]) - want[i]) / (std::abs(want[i]) + rms);
+    worst = e > worst || std::isnan(e) ? e : worst;
+  }
+  return worst;
+}
+
+struct Bounds {
+  double o, lse, grad;
+};
+
+template <class T>
+void expect_close(const Problem<T>& p, const Reference& want, const Bounds& b, bool backward = true) {
+  EXPECT_LE(error(p.o, want.o), b.o) << p.size;
+  EXPECT_LE(error(p.lse, want.lse), b.lse) << p.size;
+  if (backward) {
+    EXPECT_LE(error(p.dqkv, want.dqkv), b.grad) << p.size;
+  }
+}
+
+const std::vector<Size> kSizes = {
+    {1, 1, 1, 1, 1, true},
+    {1, 1, 1, 1, 64, false},
+    {2, 2, 2, 1, 3, true},
+    {1, 17, 3, 3, 40, true},
+    {2, 33, 4, 2, 80, false},
+    {1, 100, 2, 2, 64, true},
+    {1, 129, 6, 2, 37, true},
+    {1, 64, 2, 1, 256, true},
+    {1, 257, 2, 2, 64, true},
+    {2, 70, 3, 1, 16, false},
+    {1, 300, 1, 1, 48, true, 64, 32},
+    {1, 53, 2, 1, 24, true, 7, 5},
+    {1, 53, 2, 1, 24, false, 7, 5},
+    {1, 90, 2, 2, 20, true, 16, 48},
+    {1, 90, 2, 2, 20, true, 48, 16},
+    {1, 61, 2, 2, 128, true, 1, 1},
+    {1, 150, 1, 1, 72, false, 100, 60},
+    {1, 150, 2, 1, 96, true, 33, 70},
+};
+
+template <class T>
+void run_all_sizes(const Bounds& bounds) {
+  for (Size size : kSizes)
+    for (FlashVersion version : {FlashVersion::fa1, FlashVersion::fa2}) {
+      size.version = version;
+      Problem<T> p(size, unsigned(size.seq + size.dim));
+      Reference want(p);
+      launch(p.forward());
+      launch(p.backward());
+      expect_close(p, want, bounds);
+    }
+}
+
+TEST(attention, f64_equals_naive_attention) {
+  run_all_sizes<double>({1e-12, 1e-12, 1e-12});
+}
+TEST(attention, f32_is_within_its_bounds) {
+  run_all_sizes<float>({5e-6, 2e-6, 2e-5});
+}
+TEST(attention, bf16_is_within_its_bounds) {
+  run_all_sizes<bf16>({3e-2, 1e-4, 6e-2});
+}
+
+}  // namespace
+}  // namespace trireme
