@@ -22,6 +22,7 @@ class MatmulCase final : public CaseOf<MatmulArgs> {
     args.c = b.matrix(args.accumulate || inplace_ ? Role::inout : Role::out, "c", {m_, n_}, out);
     if (p.flag("bias")) args.bias = b.dense(Role::in, "bias", {n_}, type);
     if (residual) args.residual = inplace_ ? args.c : b.matrix(Role::in, "residual", {m_, n_}, out);
+    if (p.is_for("grad")) b.dense(Role::in, "variable", {m_, n_}, DType::f32);  // x of dx, w of dw
   }
 
   void reference(Operands& o) const override {
@@ -40,8 +41,24 @@ class MatmulCase final : public CaseOf<MatmulArgs> {
       }
   }
 
-  // Sums over tokens (dW = dy^T x) may be split by threads; rows of c are not.
-  bool same_bits_for_any_threads(std::string_view) const override { return !args.trans_a; }
+  std::vector<GradPair> gradients() const override { return {{"variable", "c"}}; }
+  // <dy, x w^T>: dy is operand a; the other operand of y is b.
+  double objective(const Operands& o) const override {
+    const auto &dy = o.in("a"), &other = o.in("b"), &variable = o.in("variable");
+    int64_t tokens = args.trans_a ? k_ : m_, outs = args.trans_a ? m_ : k_, ins = n_;
+    const auto &x = args.trans_a ? other : variable, &w = args.trans_a ? variable : other;
+    double loss = 0;
+    for (int64_t t = 0; t < tokens; t++)
+      for (int64_t u = 0; u < outs; u++) {
+        double y = 0;
+        for (int64_t i = 0; i < ins; i++) y += x[size_t(t * ins + i)] * w[size_t(u * ins + i)];
+        loss += dy[size_t(t * outs + u)] * y;
+      }
+    return loss;
+  }
+
+  // Matrix libraries split long sums by thread count (DESIGN.md section 4 asks for equal threads).
+  bool same_bits_for_any_threads(std::string_view) const override { return false; }
 
  private:
   int64_t m_ = 0, n_ = 0, k_ = 0;

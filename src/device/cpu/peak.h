@@ -1,0 +1,30 @@
+// What this machine reaches at best, measured: the denominators of MFU and of the op harness.
+//
+// Each figure is the best of many short bursts in which all threads run at once: neighbours and clocks only
+// ever take away, so the best is the machine's and the rest is noise.
+#pragma once
+
+namespace trireme::cpu {
+
+// FLOP/s (a multiply-add counts 2) of independent fused multiply-adds on registers, f32 at the widest
+// vectors.
+double f32_peak(int threads, double seconds = 0.3);
+// The same of AVX512-BF16's dot products, which is what bf16 matrix products are made of; 0 where there are
+// none.
+double bf16_peak(int threads, double seconds = 0.3);
+
+// Bytes/s over arrays far larger than the caches; triad is a = b + s * c, counted as three bytes moved per
+// byte of a (the line that a store first reads is not counted). Plain stores, as the kernels use.
+struct MemoryRates {
+  double read = 0, write = 0, triad = 0;
+};
+MemoryRates memory_rates(int threads, double seconds = 0.3);
+
+// One burst on the calling thread: `rounds` rounds, FLOPs of one round; returns a value that depends on all
+// of it.
+inline constexpr int kChains =
+    12;                          // independent accumulators: more than latency x issue width of today's cores
+double bf16_burst(long rounds);  // peak_avx512bf16.cc; only where the processor has it
+double bf16_flops_per_round();
+
+}  // namespace trireme::cpu
