@@ -38,6 +38,9 @@ class Kernels {
   }
 
   void attach(Arena* arena) { arena_ = arena; }  // where scratch comes from
+  void detach(const Arena* arena) {
+    if (arena_ == arena) arena_ = nullptr;
+  }
   OpObserver* observe(OpObserver* o) { return std::exchange(observer_, o); }
   const Cost& total() const { return total_; }
   int64_t launches() const { return launches_; }

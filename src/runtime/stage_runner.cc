@@ -66,7 +66,7 @@ StageRunner::~StageRunner() {
   microbatches_.clear();
   grad_norm_.reset();
   persistent_.clear();
-  device_.kernels().attach(nullptr);
+  device_.kernels().detach(arena_.get());
   device_.release(memory_, memory_bytes_);
 }
 
@@ -92,6 +92,7 @@ void StageRunner::bind_memory() {
 }
 
 Ctx StageRunner::context(const Microbatch& m, bool backward) {
+  device_.kernels().attach(arena_.get());  // several runners may share a device
   return Ctx{.device = device_,
              .k = device_.kernels(),
              .arena = *arena_,
@@ -206,6 +207,7 @@ void StageRunner::finish_gradients() {
 StepResult StageRunner::step(std::span<const Action> actions, int64_t step, int64_t targets,
                              const FillBatch& fill) {
   require(mode_ == RunMode::train, "a runner made for inference cannot train");
+  device_.kernels().attach(arena_.get());
   double begin = now_s();
   result_ = {};
   step_ = step, targets_ = targets, targets_seen_ = 0;

@@ -70,6 +70,7 @@ std::vector<StateDecl> StageRunner::state_decls() const {
 
 void StageRunner::init_weights() {
   if (!device_.has_data()) return;
+  device_.kernels().attach(arena_.get());
   std::vector<float> host;
   for (const Param& p : params_.params) {
     host.resize(size_t(p.numel()));
@@ -97,6 +98,7 @@ void StageRunner::read_param(const Param& p, std::string_view what, std::span<fl
 
 void StageRunner::weights_from_master() {
   if (flat_.weights.data == flat_.master.data) return;
+  device_.kernels().attach(arena_.get());
   device_.kernels().run(CastArgs{.src = flat_.master, .dst = flat_.weights}, compute_);
   device_.sync(compute_);
 }

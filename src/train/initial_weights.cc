@@ -1,0 +1,19 @@
+#include "checkpoint/hf.h"
+#include "train/trainer.h"
+
+namespace trireme {
+
+void initial_weights(StageRunner& runner, const RunSpec& run) {
+  runner.init_weights();
+  if (run.model.from.empty()) return;
+  HfFolder folder(run.model.from, run.model);
+  std::vector<float> host;
+  for (const Param& p : runner.params().params) {
+    host.resize(size_t(p.numel()));
+    folder.read(p.decl.name, p.box, {0, p.numel()}, Tensor(host.data(), {p.numel()}, DType::f32));
+    runner.write_param(p, "", host);
+  }
+  runner.weights_from_master();
+}
+
+}  // namespace trireme
