@@ -107,9 +107,9 @@ void Checkpoint::add_pieces_of(size_t file) {
     Stored stored{p.global, *e.dtype};
     auto [it, fresh] = tensors_.try_emplace(p.name, Pieces{stored, {}});
     if (!fresh && it->second.stored != stored)
-      bad_request("{}: a part of '{}' of shape {} in {}, but other parts say {} in {}", where, printable(p.name),
-                  to_string(stored.global), name_of(stored.dtype), to_string(it->second.stored.global),
-                  name_of(it->second.stored.dtype));
+      bad_request("{}: a part of '{}' of shape {} in {}, but other parts say {} in {}", where,
+                  printable(p.name), to_string(stored.global), name_of(stored.dtype),
+                  to_string(it->second.stored.global), name_of(it->second.stored.dtype));
     it->second.pieces.push_back({file, &e, p.part});
   }
 }
@@ -142,7 +142,7 @@ void Checkpoint::read(std::string_view name, const Slice& box, const Range& rang
   Cover cover;
   for (const Piece& p : t.pieces) {
     const std::byte* src = files_[p.file].bytes(*p.entry).data();
-    for_each_run(wanted, p.part, [&](const Run& r) {
+    for_each_run(wanted, p.part, [&](const Overlap& r) {
       convert_elements(name, dst.dtype, dst.data + (r.to - range.begin) * to_size, t.stored.dtype,
                        src + (r.from - p.part.range.begin) * from_size, r.n);
       cover.add({r.to, r.to + r.n});

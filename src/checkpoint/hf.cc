@@ -36,7 +36,8 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
   std::map<std::string, std::string> out;
   for (const auto& [tensor, value] : json["weight_map"].items()) {
     if (!value.is_string())
-      bad_request("{}: tensor '{}' is in {}; right is a file name", file, printable(tensor), printable(value.dump()));
+      bad_request("{}: tensor '{}' is in {}; right is a file name", file, printable(tensor),
+                  printable(value.dump()));
     auto name = value.get<std::string>();
     if (!is_plain_file_name(name) || !name.ends_with(".safetensors"))
       bad_request("{}: tensor '{}' is in '{}'; right is a *.safetensors file in the same folder", file,
@@ -55,8 +56,8 @@ void check_index(const std::map<std::string, std::string>& index, const std::vec
     for (const SafetensorsEntry& e : f.header().entries) {
       auto it = index.find(e.name);
       if (it == index.end() || it->second != shard)
-        bad_request("{}: holds tensor '{}', which {} does not list there", f.path().string(), printable(e.name),
-                    kIndex);
+        bad_request("{}: holds tensor '{}', which {} does not list there", f.path().string(),
+                    printable(e.name), kIndex);
     }
   }
   for (const auto& [tensor, shard] : index)
@@ -177,7 +178,7 @@ void HfFolder::read(std::string_view name, const Slice& box, const Range& range,
 
   if (!place.transposed) {
     const std::byte* src = data + place.begin * in * item;
-    for_each_run(wanted, whole(place.shape), [&](const Run& r) {
+    for_each_run(wanted, whole(place.shape), [&](const Overlap& r) {
       convert_elements(name, dst.dtype, dst.data + (r.to - range.begin) * dst_item, *entry->dtype,
                        src + r.from * item, r.n);
     });
@@ -187,7 +188,7 @@ void HfFolder::read(std::string_view name, const Slice& box, const Range& range,
   constexpr int64_t kBand = 64;
   const int64_t out_total = place.their_shape[1];
   std::vector<std::byte> band(size_t(kBand * in * item));
-  for_each_run(wanted, whole(place.shape), [&](const Run& r) {
+  for_each_run(wanted, whole(place.shape), [&](const Overlap& r) {
     for (int64_t row = r.from / in; row * in < r.from + r.n; row += kBand) {
       const int64_t rows = std::min(kBand, place.shape[0] - row);
       transpose_elements(item, band.data(), in, data + (place.begin + row) * item, out_total, in, rows);

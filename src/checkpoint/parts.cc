@@ -62,7 +62,7 @@ std::string why_not_part(const Part& part, const Shape& global) {
   return "";
 }
 
-void for_each_run(const Part& to_part, const Part& from_part, const std::function<void(const Run&)>& f) {
+void for_each_run(const Part& to_part, const Part& from_part, const std::function<void(const Overlap&)>& f) {
   require(to_part.box.extent.rank == from_part.box.extent.rank, "two parts of one tensor differ in rank");
   if (to_part.range.size() <= 0 || from_part.range.size() <= 0) return;
   const Full to(to_part), from(from_part);
@@ -95,6 +95,7 @@ void for_each_run(const Part& to_part, const Part& from_part, const std::functio
 }
 
 void Cover::add(const Range& r) {
+  if (r.size() <= 0) return;
   if (!filled_.empty() && filled_.back().end == r.begin)
     filled_.back().end = r.end;
   else
@@ -105,6 +106,7 @@ Range Cover::first_missing(const Range& wanted) {
   std::sort(filled_.begin(), filled_.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
   int64_t at = wanted.begin;
   for (const Range& r : filled_) {
+    if (at >= wanted.end) break;
     if (r.begin > at) return {at, std::min(r.begin, wanted.end)};
     at = std::max(at, r.end);
   }

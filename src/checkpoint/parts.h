@@ -24,12 +24,12 @@ Part whole(const Shape& global);
 std::string why_not_part(const Part&, const Shape& global);
 
 // n elements that both parts hold, by their row-major index in either box (not in the range).
-struct Run {
+struct Overlap {
   int64_t to = 0, from = 0, n = 0;
 };
 // Every element of the intersection once, in rising order of `to`, in runs as long as both layouts allow.
 // Both parts are of one tensor.
-void for_each_run(const Part& to, const Part& from, const std::function<void(const Run&)>&);
+void for_each_run(const Part& to, const Part& from, const std::function<void(const Overlap&)>&);
 
 // What of [begin, end) has been filled.
 class Cover {

@@ -151,8 +151,8 @@ class HeaderWalk final : public nlohmann::json_sax<nlohmann::json> {
     once(has_type_);
     const StoredType* t = stored_type(s);
     if (!t)
-      bad_request("{}: tensor '{}': unknown dtype '{}'; right is {}", file_, printable(entry_.name), printable(s),
-                  kKnownTypes);
+      bad_request("{}: tensor '{}': unknown dtype '{}'; right is {}", file_, printable(entry_.name),
+                  printable(s), kKnownTypes);
     entry_.stored_type = s, entry_.dtype = t->dtype, item_bytes_ = t->bytes;
   }
   void take_shape() {
