@@ -1,0 +1,141 @@
+#include "base/file.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <set>
+#include <utility>
+
+#include "base/error.h"
+
+namespace trireme {
+namespace {
+
+// A folder of its own for each test.
+class Files : public ::testing::Test {
+ protected:
+  Files() {
+    std::string name = (fs::temp_directory_path() / "trireme-files-XXXXXX").string();
+    if (!mkdtemp(name.data())) throw Error("mkdtemp failed");
+    dir_ = name;
+  }
+  ~Files() override { fs::remove_all(dir_); }
+  std::set<std::string> names() const {
+    std::set<std::string> s;
+    for (const auto& e : fs::directory_iterator(dir_)) s.insert(e.path().filename());
+    return s;
+  }
+  fs::path dir_;
+};
+
+template <class F>
+std::string request_error(F f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.fault, Fault::request);
+    return e.what();
+  }
+  return "no error";
+}
+
+TEST_F(Files, MapsTheWholeFile) {
+  const std::string text("a\0b\n", 4);
+  write_text_atomic(dir_ / "f", text);
+  EXPECT_EQ(read_text(dir_ / "f"), text);
+  MappedFile f(dir_ / "f");
+  MappedFile g(std::move(f));
+  EXPECT_EQ(f.bytes().size(), 0u);
+  ASSERT_EQ(g.bytes().size(), 4u);
+  EXPECT_EQ(g.bytes()[3], std::byte('\n'));
+  write_text_atomic(dir_ / "empty", "");
+  EXPECT_EQ(read_text(dir_ / "empty"), "");
+  g = MappedFile(dir_ / "empty");
+  EXPECT_EQ(g.bytes().size(), 0u);
+}
+
+TEST_F(Files, WhatCannotBeReadSaysWhy) {
+  EXPECT_EQ(request_error([&] { read_text(dir_ / "gone"); }),
+            "cannot open " + (dir_ / "gone").string() + ": No such file or directory");
+  EXPECT_EQ(request_error([&] { read_text(dir_); }), dir_.string() + " is not a regular file");
+}
+
+TEST_F(Files, AtomicFileShowsNothingUntilItIsWhole) {
+  write_text_atomic(dir_ / "f", "old");
+  {
+    AtomicFile f(dir_ / "f");
+    f.write("half");
+    EXPECT_EQ(read_text(dir_ / "f"), "old");
+  }  // not committed
+  EXPECT_EQ(read_text(dir_ / "f"), "old");
+  EXPECT_EQ(names(), (std::set<std::string>{"f"}));
+  AtomicFile f(dir_ / "f");
+  f.write("new ");
+  f.write("text");
+  f.commit();
+  EXPECT_EQ(read_text(dir_ / "f"), "new text");
+  EXPECT_EQ(names(), (std::set<std::string>{"f"}));
+}
+
+TEST_F(Files, FailuresNameThePathAndLeaveTheTarget) {
+  EXPECT_EQ(request_error([&] { write_text_atomic(dir_ / "no" / "f", "x"); }),
+            "cannot write " + (dir_ / "no" / "f.part").string() + ": No such file or directory");
+  // The target is a folder with something in it: the rename fails, and nothing is lost or left over.
+  make_folders(dir_ / "target");
+  write_text_atomic(dir_ / "target" / "inside", "x");
+  EXPECT_NE(request_error([&] { write_text_atomic(dir_ / "target", "x"); }).find("cannot publish"),
+            std::string::npos);
+  EXPECT_EQ(names(), (std::set<std::string>{"target"}));
+  EXPECT_EQ(read_text(dir_ / "target" / "inside"), "x");
+}
+
+TEST_F(Files, AFullDiskIsToldWithAHint) {
+  const int full = open("/dev/full", O_WRONLY);
+  ASSERT_GE(full, 0);
+  EXPECT_EQ(request_error([&] { write_all(full, "x", 1, "some/file"); }),
+            "cannot write some/file: No space left on device; free some space or choose another folder");
+  close(full);
+}
+
+TEST_F(Files, AppendsWholeLines) {
+  append_line(dir_ / "log", "one");
+  append_line(dir_ / "log", "");
+  append_line(dir_ / "log", "three");
+  EXPECT_EQ(read_text(dir_ / "log"), "one\n\nthree\n");
+}
+
+TEST_F(Files, MakesFoldersAndSaysWhatIsInTheWay) {
+  make_folders(dir_ / "a" / "b");
+  make_folders(dir_ / "a" / "b");
+  EXPECT_TRUE(fs::is_directory(dir_ / "a" / "b"));
+  write_text_atomic(dir_ / "f", "");
+  EXPECT_NE(request_error([&] { make_folders(dir_ / "f" / "b"); }).find((dir_ / "f" / "b").string()),
+            std::string::npos);
+  EXPECT_NE(request_error([&] { make_folders(dir_ / "f"); }).find((dir_ / "f").string()), std::string::npos);
+}
+
+// Hashes are stored in checkpoints: a change of the function would make all of them unreadable.
+TEST(Hash, IsXxh3) {
+  EXPECT_EQ(hex64(hash64("", 0)), "2d06800538d394c2");
+  EXPECT_EQ(hex64(hash64("abc", 3)), "78af5f94892f3950");
+  EXPECT_NE(hash64("abc", 3, 1), hash64("abc", 3));
+  EXPECT_EQ(hex64(1), "0000000000000001");
+}
+
+TEST(Errors, CarryTheirExitCode) {
+  try {
+    require(1 + 1 == 3, "sums");
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.fault, Fault::run);
+    const std::string what = e.what();
+    EXPECT_EQ(what.find("internal error: sums ("), 0u) << what;
+    EXPECT_NE(what.find("file_test.cc:"), std::string::npos) << what;
+  }
+  EXPECT_NO_THROW(require(true, "x"));
+  EXPECT_THROW(run_failed("{}", 1), Error);
+}
+
+}  // namespace
+}  // namespace trireme
