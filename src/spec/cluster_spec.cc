@@ -21,7 +21,7 @@ ClusterSpec parse_cluster(std::string_view toml, std::string_view file) {
   return cluster;
 }
 ClusterSpec load_cluster(const fs::path& path) {
-  return parse_cluster(read_text(path), path.string());
+  return parse_cluster(read_small(path, kMostTomlBytes), path.string());
 }
 
 std::string save_cluster(const ClusterSpec& cluster) {

@@ -380,11 +380,7 @@ ModelSpec parse_hf_config(std::string_view text, std::string_view file, std::vec
 }
 
 ModelSpec model_from_hf(const fs::path& config_json, std::vector<std::string>* notes) {
-  std::error_code ec;  // a size that cannot be had is read_text's to report
-  if (auto bytes = fs::file_size(config_json, ec); !ec && bytes > kMaxBytes)
-    bad_request("{}: {} bytes are too many for a config.json; at most {}", config_json.string(), bytes,
-                kMaxBytes);
-  return parse_hf_config(read_text(config_json), config_json.string(), notes);
+  return parse_hf_config(read_small(config_json, kMaxBytes), config_json.string(), notes);
 }
 
 }  // namespace trireme

@@ -169,7 +169,8 @@ void Reader::report_unknown() {
   for (const auto& [key, entry] : entries_) {
     if (fields_.count(key) || sections_.count(key) || skipped_.count(key)) continue;
     // Keys of an unknown section, or below a key that is no section, need no line of their own.
-    if (std::any_of(failed_.begin(), failed_.end(), [&](auto& f) { return inside(key, f); })) continue;
+    auto holds_key = [&k = key](const std::string& failed) { return inside(k, failed); };
+    if (std::any_of(failed_.begin(), failed_.end(), holds_key)) continue;
     if (++reported > kMost) {
       more++;
       continue;

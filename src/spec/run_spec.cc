@@ -58,8 +58,12 @@ void read_run(Reader& reader, RunSpec& run, const LoadOptions& options) {
   ModelSpec folder = run.model;
   reader.read(run);
   reader.report_unknown();
+  if (from_folder) {  // 0 = not given
+    for (auto field :
+         {&ModelSpec::kv_heads, &ModelSpec::head_dim, &ModelSpec::ffn, &ModelSpec::max_positions})
+      if (run.model.*field == 0) run.model.*field = folder.*field;
+  }
   run.model.finish(run.data.seq_len);
-  folder.finish(run.data.seq_len);
   if (from_folder) must_agree(reader, run.model, folder);
   for (const Problem& p : problems_of(run)) reader.problem(p.keys, p.text);
 }
@@ -126,7 +130,7 @@ RunSpec parse_run(std::string_view toml, std::string_view file, std::span<const 
 }
 
 RunSpec load_run(const fs::path& path, std::span<const std::string> sets, const LoadOptions& options) {
-  return parse_run(read_text(path), path.string(), sets, options);
+  return parse_run(read_small(path, kMostTomlBytes), path.string(), sets, options);
 }
 
 RunSpec resolve(RunSpec run, const Facts& facts) {

@@ -16,7 +16,7 @@ namespace {
 
 // Far above any run file. The count of dots bounds how deep dotted keys nest, since toml++ frees tables
 // recursively.
-constexpr size_t kMaxBytes = 1 << 20, kMaxDots = 4096;
+constexpr size_t kMaxDots = 4096;
 
 int line_of(const toml::node& n) {
   return int(n.source().begin.line);
@@ -87,9 +87,9 @@ std::string_view trimmed(std::string_view s) {
 }  // namespace
 
 std::vector<TomlEntry> parse_toml(std::string_view text, std::string_view file) {
-  if (text.size() > kMaxBytes || size_t(std::count(text.begin(), text.end(), '.')) > kMaxDots)
+  if (text.size() > kMostTomlBytes || size_t(std::count(text.begin(), text.end(), '.')) > kMaxDots)
     bad_request("{}: too large for a spec: {} bytes; at most {} bytes and {} dots", file, text.size(),
-                kMaxBytes, kMaxDots);
+                kMostTomlBytes, kMaxDots);
   toml::parse_result parsed = toml::parse(text);
   if (!parsed)
     bad_request("{}:{}: not TOML: {}", file, parsed.error().source().begin.line,
@@ -99,6 +99,13 @@ std::vector<TomlEntry> parse_toml(std::string_view text, std::string_view file) 
   std::stable_sort(out.begin(), out.end(),
                    [](const TomlEntry& a, const TomlEntry& b) { return a.line < b.line; });
   return out;
+}
+
+std::string read_small(const fs::path& path, uint64_t most) {
+  std::error_code ec;  // a size that cannot be had is read_text's to report
+  if (auto bytes = fs::file_size(path, ec); !ec && bytes > most)
+    bad_request("{}: {} bytes are too many for this kind of file; at most {}", path.string(), bytes, most);
+  return read_text(path);
 }
 
 std::vector<TomlEntry> parse_set(std::string_view assignment) {

@@ -6,6 +6,8 @@
 #include <variant>
 #include <vector>
 
+#include "base/file.h"
+
 namespace trireme {
 
 struct TomlTable {};  // a table's own entry; its keys follow as entries of their own
@@ -21,6 +23,10 @@ struct TomlEntry {
 
 // Entries in the order of the file. A syntax error is a bad request "FILE:LINE: what is wrong".
 std::vector<TomlEntry> parse_toml(std::string_view text, std::string_view file);
+
+// A whole small file; one of more than `most` bytes is a bad request before it is read.
+inline constexpr uint64_t kMostTomlBytes = 1 << 20;
+std::string read_small(const fs::path&, uint64_t most);
 
 // "key=value" of a --set: TOML's value syntax, or a bare string. A bad request when there is no key or no
 // value.

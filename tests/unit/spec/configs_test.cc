@@ -1,4 +1,6 @@
 // Every file in configs/ loads, and what can run here is not refused.
+#include <unistd.h>
+
 #include "spec/cluster_spec.h"
 #include "spec/run_spec.h"
 #include "testing.h"
@@ -35,6 +37,14 @@ TEST(Configs, Clusters) {
 
 TEST(Configs, AMissingFileIsNamed) {
   EXPECT_HAS(testing::error_of([] { load_run("/nonexistent/run.toml"); }), "/nonexistent/run.toml");
+}
+
+TEST(Configs, AHugeFileIsRefusedBeforeItIsRead) {
+  fs::path file = fs::path(::testing::TempDir()) / ("trireme_huge_" + std::to_string(::getpid()) + ".toml");
+  write_text_atomic(file, "");
+  fs::resize_file(file, uint64_t(1) << 40);  // sparse
+  EXPECT_HAS(testing::error_of([&] { load_run(file); }), "1099511627776 bytes are too many");
+  fs::remove(file);
 }
 
 }  // namespace

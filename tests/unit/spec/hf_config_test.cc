@@ -314,7 +314,7 @@ TEST_F(FromFolder, TakesTheModelFromItsConfig) {
 }
 
 TEST_F(FromFolder, KeysBesideMustAgree) {
-  EXPECT_TRUE(parse_run(from() + "layers = 16\nhead_dim = 64\n", "run.toml").model.layers == 16);
+  EXPECT_TRUE(parse_run(from() + "layers = 16\nhead_dim = 64\nffn = 0\n", "run.toml").model.layers == 16);
   EXPECT_EQ(
       error_of([&] { parse_run(from() + "layers = 4\n[model.rope_scaling]\nfactor = 8\n", "run.toml"); }),
       "run.toml:3: model.layers: 4 contradicts 16 in model.from; remove the line\n"

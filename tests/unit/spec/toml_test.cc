@@ -40,6 +40,9 @@ TEST(Toml, DeepNestingIsRefusedNotOverflowed) {
   for (int i = 0; i < 100000; i++) deep += "[", dotted += ".a";
   EXPECT_NE(error_of([&] { parse_toml(deep, "f"); }), "");
   EXPECT_HAS(error_of([&] { parse_toml(dotted + " = 1", "f"); }), "too large for a spec");
+  std::string least = "a";  // as deep as is allowed
+  for (int i = 0; i < 4096; i++) least += ".a";
+  EXPECT_EQ(parse_toml(least + " = 1", "f").size(), 4097u);
   EXPECT_HAS(error_of([&] { parse_toml(std::string(2 << 20, '#'), "f"); }), "too large for a spec");
 }
 
