@@ -153,14 +153,15 @@ HWY_INLINE VF exp(VF x) {
   const VF top = hn::IfThenElse(hn::Le(x, fill(88.72283f)), y, hn::Add(x, fill(HUGE_VALF)));
   return hn::IfThenZeroElse(hn::Lt(x, fill(-87.33654f)), top);
 }
-// s = 1 / (1 + exp(-x)), and 1 - s as exp(-x) s: without cancellation for large x. The bound keeps inf * 0 out.
+// s = 1 / (1 + exp(-x)), and 1 - s as exp(-x) s: no cancellation for large x. Where exp overflows both are 0,
+// for the minimum keeps inf * 0 out.
 struct Sigmoid {
   VF s, rest;
 };
 HWY_INLINE Sigmoid sigmoid(VF x) {
-  const VF one = fill(1), e = hn::Min(fill(3e38f), exp(hn::Neg(x)));
+  const VF one = fill(1), e = exp(hn::Neg(x));
   const VF s = hn::Div(one, hn::Add(one, e));
-  return {s, hn::Mul(e, s)};
+  return {s, hn::Mul(hn::Min(fill(3e38f), e), s)};
 }
 
 }  // namespace trireme::cpu::HWY_NAMESPACE
