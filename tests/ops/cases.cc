@@ -17,6 +17,8 @@ std::span<const CaseEntry> all_cases() {
       {"gelu_backward", make_gelu_backward},
       {"swiglu", make_swiglu},
       {"swiglu_backward", make_swiglu_backward},
+      {"attention", make_attention},
+      {"attention_backward", make_attention_backward},
       {"cross_entropy", make_cross_entropy},
       {"add", make_add},
       {"cast", make_cast},

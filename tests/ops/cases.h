@@ -16,6 +16,8 @@ std::unique_ptr<Case> make_gelu();
 std::unique_ptr<Case> make_gelu_backward();
 std::unique_ptr<Case> make_swiglu();
 std::unique_ptr<Case> make_swiglu_backward();
+std::unique_ptr<Case> make_attention();
+std::unique_ptr<Case> make_attention_backward();
 std::unique_ptr<Case> make_cross_entropy();
 std::unique_ptr<Case> make_add();
 std::unique_ptr<Case> make_cast();

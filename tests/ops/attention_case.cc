@@ -1,0 +1,184 @@
+// attention, forward and backward. Keys: b sequences of s rows, h heads, kv of them for keys and values (h
+// when absent), d head size, causal (1 when absent), fa=1 for version 1, bq and bk block sizes, fused=1: rows
+// of q, k, v (and their gradients) are h*d + 2*kv*d elements apart, as columns of one fused matrix are; pad
+// lengthens rows. dtype f64, f32, bf16. The reference is naive attention over whole rows of scores.
+#include <cmath>
+
+#include "cases.h"
+
+namespace trireme::harness {
+namespace {
+
+// Row-major q, o [b, s, h, d]; k, v [b, s, kv, d]; lse [b, h, s].
+struct Sizes {
+  int64_t b, s, h, kv, d;
+  bool causal;
+  float scale;
+
+  explicit Sizes(const Problem& p)
+      : b(p.size("b", 1)),
+        s(p.size("s")),
+        h(p.size("h")),
+        kv(p.size("kv", h)),
+        d(p.size("d")),
+        causal(p.size("causal", 1) != 0),
+        scale(float(p.number("scale", 1 / std::sqrt(double(d))))) {}
+  int64_t q_at(int64_t n, int64_t row, int64_t head) const { return ((n * s + row) * h + head) * d; }
+  int64_t k_at(int64_t n, int64_t row, int64_t head) const {
+    return ((n * s + row) * kv + head / (h / kv)) * d;
+  }
+};
+using Values = std::vector<double>;
+
+double dot(const Values& a, int64_t i, const Values& b, int64_t j, int64_t n) {
+  double sum = 0;
+  for (int64_t e = 0; e < n; e++) sum += a[size_t(i + e)] * b[size_t(j + e)];
+  return sum;
+}
+void add(Values& a, int64_t i, double factor, const Values& b, int64_t j, int64_t n) {
+  for (int64_t e = 0; e < n; e++) a[size_t(i + e)] += factor * b[size_t(j + e)];
+}
+
+struct Attended {
+  Values o, lse;
+};
+// each(n, head, row, probabilities of the keys that the row sees), after o and lse of the row are known.
+template <class F>
+Attended attend(const Sizes& z, const Values& q, const Values& k, const Values& v, F&& each) {
+  Attended a{Values(q.size()), Values(size_t(z.b * z.h * z.s))};
+  for (int64_t n = 0; n < z.b; n++)
+    for (int64_t head = 0; head < z.h; head++)
+      for (int64_t i = 0; i < z.s; i++) {
+        Values p(size_t(z.causal ? i + 1 : z.s));
+        int64_t at = z.q_at(n, i, head);
+        double most = -HUGE_VAL, sum = 0;
+        for (size_t j = 0; j < p.size(); j++)
+          most = std::max(most, p[j] = z.scale * dot(q, at, k, z.k_at(n, int64_t(j), head), z.d));
+        for (double& x : p) sum += x = std::exp(x - most);
+        for (size_t j = 0; j < p.size(); j++) add(a.o, at, p[j] /= sum, v, z.k_at(n, int64_t(j), head), z.d);
+        a.lse[size_t((n * z.h + head) * z.s + i)] = most + std::log(sum);
+        each(a, n, head, i, p);
+      }
+  return a;
+}
+Attended attend(const Sizes& z, const Values& q, const Values& k, const Values& v) {
+  return attend(z, q, k, v, [](auto&&...) {});
+}
+
+DType sums(DType t) {
+  return t == DType::f64 ? t : DType::f32;
+}
+double rounded(double x, DType t) {
+  return t == DType::f64 ? x : t == DType::f32 ? double(float(x)) : double(float(bf16(float(x))));
+}
+
+template <class Args>
+class Common : public CaseOf<Args> {
+ protected:
+  // q, k, v and, for the backward pass, their gradients.
+  Tensor rows(Builder& b, const Sizes& z, Role role, std::string name, int64_t heads) {
+    int64_t fused = b.problem.flag("fused") ? (z.h + 2 * z.kv) * z.d : heads * z.d;
+    int64_t row = fused + b.problem.size("pad", 0);
+    return b.strided(role, std::move(name), {z.b, z.s, heads, z.d}, {z.s * row, row, z.d, 1},
+                     b.problem.dtype());
+  }
+  void operands(Builder& b, const Sizes& z) {
+    Args& a = this->args;
+    const Problem& p = b.problem;
+    a = {};
+    a.q = rows(b, z, Role::in, "q", z.h);
+    a.k = rows(b, z, Role::in, "k", z.kv);
+    a.v = rows(b, z, Role::in, "v", z.kv);
+    a.scale = z.scale, a.causal = z.causal;
+    a.block_q = int(p.size("bq", 0)), a.block_k = int(p.size("bk", 0));
+  }
+};
+
+class AttentionCase final : public Common<AttentionArgs> {
+ public:
+  void build(Builder& b) override {
+    z_ = std::make_unique<Sizes>(b.problem);
+    operands(b, *z_);
+    args.o = b.matrix(Role::out, "o", args.q.shape, b.problem.dtype());
+    args.lse = b.dense(Role::out, "lse", {z_->b, z_->h, z_->s}, sums(b.problem.dtype()));
+    args.version = b.problem.size("fa", 2) == 1 ? FlashVersion::fa1 : FlashVersion::fa2;
+  }
+  void reference(Operands& o) const override {
+    Attended a = attend(*z_, o.in("q"), o.in("k"), o.in("v"));
+    o.want("o") = std::move(a.o), o.want("lse") = std::move(a.lse);
+  }
+
+ private:
+  std::unique_ptr<Sizes> z_;
+};
+
+// The reference is the exact gradient; the op is given o and lse as the forward pass rounds them.
+class AttentionBackwardCase final : public Common<AttentionBackwardArgs> {
+ public:
+  void build(Builder& b) override {
+    z_ = std::make_unique<Sizes>(b.problem);
+    DType type = b.problem.dtype();
+    operands(b, *z_);
+    auto known = forward_of(b, *z_, type);
+    args.o = b.matrix(Role::in, "o", args.q.shape, type, [=](int64_t i) { return (*known)().o[size_t(i)]; });
+    args.lse = b.dense(Role::in, "lse", {z_->b, z_->h, z_->s}, sums(type),
+                       [=](int64_t i) { return (*known)().lse[size_t(i)]; });
+    args.dout = b.matrix(Role::in, "dout", args.q.shape, type);
+    args.dq = rows(b, *z_, Role::out, "dq", z_->h);
+    args.dk = rows(b, *z_, Role::out, "dk", z_->kv);
+    args.dv = rows(b, *z_, Role::out, "dv", z_->kv);
+  }
+  void reference(Operands& o) const override {
+    const Sizes& z = *z_;
+    const Values &q = o.in("q"), &k = o.in("k"), &v = o.in("v"), &g = o.in("dout");
+    Values dq(q.size()), dk(k.size()), dv(v.size());
+    attend(z, q, k, v, [&](const Attended& a, int64_t n, int64_t head, int64_t i, const Values& p) {
+      int64_t at = z.q_at(n, i, head);
+      double delta = dot(g, at, a.o, at, z.d);
+      for (size_t j = 0; j < p.size(); j++) {
+        int64_t key = z.k_at(n, int64_t(j), head);
+        double ds = p[j] * (dot(g, at, v, key, z.d) - delta) * z.scale;
+        add(dv, key, p[j], g, at, z.d);
+        add(dq, at, ds, k, key, z.d);
+        add(dk, key, ds, q, at, z.d);
+      }
+    });
+    o.want("dq") = std::move(dq), o.want("dk") = std::move(dk), o.want("dv") = std::move(dv);
+  }
+  std::vector<GradPair> gradients() const override { return {{"q", "dq"}, {"k", "dk"}, {"v", "dv"}}; }
+  double objective(const Operands& o) const override {
+    Attended a = attend(*z_, o.in("q"), o.in("k"), o.in("v"));
+    return dot(a.o, 0, o.in("dout"), 0, int64_t(a.o.size()));
+  }
+
+ private:
+  // o and lse of the values that q, k, v will hold; worked out when first asked for.
+  static std::shared_ptr<std::function<const Attended&()>> forward_of(const Builder& b, Sizes z, DType type) {
+    auto values = [type](Builder::Fill fill, int64_t n) {
+      Values x(static_cast<size_t>(n));
+      for (int64_t i = 0; i < n; i++) x[size_t(i)] = rounded(fill(i), type);
+      return x;
+    };
+    auto cache = std::make_shared<Attended>();
+    auto q = b.gaussian("q"), k = b.gaussian("k"), v = b.gaussian("v");
+    return std::make_shared<std::function<const Attended&()>>([=]() -> const Attended& {
+      int64_t rows = z.b * z.s * z.d;
+      if (cache->o.empty())
+        *cache = attend(z, values(q, rows * z.h), values(k, rows * z.kv), values(v, rows * z.kv));
+      return *cache;
+    });
+  }
+
+  std::unique_ptr<Sizes> z_;
+};
+
+}  // namespace
+
+std::unique_ptr<Case> make_attention() {
+  return std::make_unique<AttentionCase>();
+}
+std::unique_ptr<Case> make_attention_backward() {
+  return std::make_unique<AttentionBackwardCase>();
+}
+
+}  // namespace trireme::harness
