@@ -280,7 +280,7 @@ def reload_or_refuse(name, folder, data):
                                                               dtype=torch.float32).eval()
     with torch.no_grad():
         logits = model(input_ids=data["input_ids"].long()).logits
-    # Not bit-equal: weights mapped from a file are aligned otherwise, and sums are then taken in another order.
+    # Not bit-equal: weights mapped from a file are aligned otherwise, and sums then run in another order.
     error = (logits - data["logits"]).abs().max().item()
     if error > 1e-5:
         sys.exit(f"{name}: the folder as reloaded has logits that differ by {error:.1e}")

@@ -1,0 +1,206 @@
+#include "golden_case.h"
+
+#include <cstring>
+
+#include "checkpoint/hf.h"
+#include "runtime/booking.h"
+#include "spec/hf_config.h"
+
+namespace trireme::golden {
+namespace {
+
+fs::path folder_of(const std::string& name) {
+  return fs::path(TRIREME_SOURCE_DIR) / "tests" / "golden" / name;
+}
+
+template <class T>
+Values read_as(std::span<const std::byte> bytes) {
+  Values out(bytes.size() / sizeof(T));
+  for (size_t i = 0; i < out.size(); i++) {
+    T value;
+    std::memcpy(&value, bytes.data() + i * sizeof(T), sizeof(T));
+    out[i] = double(value);
+  }
+  return out;
+}
+
+RunSpec run_of(const GoldenCase& golden, const std::string& compute, const std::string& grads,
+               int64_t micro) {
+  const nlohmann::json& adamw = golden.meta().at("optimizer");
+  RunSpec run;
+  run.model = golden.model();
+  run.data.seq_len = golden.seq();
+  run.batch = {.global = golden.sequences(), .micro = micro};
+  run.precision = {.compute = compute, .grads = grads};
+  run.optimizer.lr = adamw.at("lr");
+  run.optimizer.betas = {adamw.at("betas")[0], adamw.at("betas")[1]};
+  run.optimizer.eps = adamw.at("eps");
+  run.optimizer.weight_decay = adamw.at("weight_decay");
+  run.optimizer.clip_norm = adamw.at("clip_norm");
+  run.optimizer.schedule = adamw.at("schedule");
+  run.optimizer.warmup = 0;
+  run.train.steps = golden.steps();
+  return run;
+}
+
+}  // namespace
+
+double norm(const Values& v) {
+  double sum = 0;
+  for (double x : v) sum += x * x;
+  return std::sqrt(sum);
+}
+
+double distance(const Values& a, const Values& b) {
+  require(a.size() == b.size(), "distance() of vectors of two sizes");
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); i++) sum += (a[i] - b[i]) * (a[i] - b[i]);
+  return std::sqrt(sum);
+}
+
+double global_norm(const ByName& tensors) {
+  double sum = 0;
+  for (const auto& [name, v] : tensors) sum += norm(v) * norm(v);
+  return std::sqrt(sum);
+}
+
+GoldenCase::GoldenCase(const std::string& name)
+    : folder_(folder_of(name)),
+      file_(folder_ / "golden.safetensors"),
+      model_(model_from_hf(folder_ / "config.json")),
+      meta_(nlohmann::json::parse(read_text(folder_ / "meta.json"))),
+      sequences_(meta_.at("batch")[0]),
+      seq_(meta_.at("batch")[1]),
+      steps_(meta_.at("steps")) {}
+
+Values GoldenCase::values(const std::string& key) const {
+  const SafetensorsEntry* e = file_.find(key);
+  if (!e) bad_request("{}: holds no {}", file_.path().string(), key);
+  switch (*e->dtype) {
+    case DType::f32:
+      return read_as<float>(file_.bytes(*e));
+    case DType::f64:
+      return read_as<double>(file_.bytes(*e));
+    case DType::i32:
+      return read_as<int32_t>(file_.bytes(*e));
+    default:
+      bad_request("{}: {} is {}", file_.path().string(), key, e->stored_type);
+  }
+}
+
+ByName GoldenCase::by_parameter(const std::string& prefix) const {
+  ByName out;
+  for (const HfPlace& p : hf_places(model_)) {
+    std::string name = p.theirs == kHfHead ? p.theirs : std::string(hf_prefix(model_)) + p.theirs;
+    Values theirs = values(prefix + "." + name), ours(size_t(p.shape.numel()));
+    require(int64_t(theirs.size()) == p.their_shape.numel(), "a golden has another shape than its model");
+    int64_t in = p.shape.rank == 2 ? p.shape[1] : 1;
+    for (int64_t o = 0; o < p.shape[0]; o++)
+      for (int64_t i = 0; i < in; i++)
+        ours[size_t(o * in + i)] =
+            theirs[size_t(p.transposed ? i * p.their_shape[1] + p.begin + o : (p.begin + o) * in + i)];
+    out[p.ours] = std::move(ours);
+  }
+  return out;
+}
+
+Values GoldenCase::batch(const std::string& what, int64_t step) const {
+  if (step == 0) return values(what);
+  Values all = values("steps." + what);
+  auto n = sequences_ * seq_;
+  return {all.begin() + (step - 1) * n, all.begin() + step * n};
+}
+
+FillBatch GoldenCase::fill(int64_t step, int64_t micro) const {
+  return [ids = batch("input_ids", step), targets = batch("targets", step), micro, seq = seq_](
+             int64_t, int64_t mb, const HostBatch& b) {
+    size_t first = size_t(mb * micro * seq);
+    for (size_t i = 0; i < b.tokens.size(); i++) {
+      b.tokens[i] = int32_t(ids[first + i]);
+      b.targets[i] = int32_t(targets[first + i]);
+      b.positions[i] = int32_t(i % size_t(seq));
+    }
+  };
+}
+
+int64_t GoldenCase::target_tokens(int64_t step) const {
+  int64_t n = 0;
+  for (double t : batch("targets", step)) n += t >= 0;
+  return n;
+}
+
+GoldenRun::GoldenRun(const GoldenCase& golden, const std::string& compute, const std::string& grads,
+                     int64_t micro)
+    : golden_(golden),
+      run_(run_of(golden, compute, grads, micro)),
+      schedule_(add_step(make_schedule("1f1b", 1, 1, int(run_.microbatches())))),
+      device_(make_device("cpu", {.threads = 1})) {
+  int64_t arena_bytes = book_training(run_, schedule_, 1).arena_bytes;
+  runner_ = std::make_unique<StageRunner>(run_, RunMode::train, *device_, arena_bytes);
+  runner_->init_weights();  // the optimizer's state begins at zero
+  HfFolder weights(golden.folder(), golden.model());
+  for (const Param& p : runner_->params().params) {
+    std::vector<float> host(size_t(p.numel()));
+    weights.read(p.decl.name, Tensor(host.data(), p.decl.global, DType::f32));
+    runner_->write_param(p, "", host);
+  }
+  runner_->weights_from_master();
+}
+
+StepResult GoldenRun::step(int64_t number, int64_t batch) {
+  return runner_->step(schedule_.ranks[0], number, golden_.target_tokens(batch),
+                       golden_.fill(batch, run_.batch.micro));
+}
+
+ByName GoldenRun::gradients() const {
+  ByName out;
+  for (const Param& p : runner_->params().params) {
+    auto bytes = std::span(p.grad.data, size_t(p.grad.bytes()));
+    if (p.grad.dtype == DType::f32) {
+      out[p.decl.name] = read_as<float>(bytes);
+    } else {
+      Values& v = out[p.decl.name];
+      for (const bf16* g = p.grad.as<bf16>(); v.size() < size_t(p.numel());) v.push_back(float(g[v.size()]));
+    }
+  }
+  return out;
+}
+
+ByName GoldenRun::weights() const {
+  ByName out;
+  for (const Param& p : runner_->params().params) {
+    std::vector<float> host(size_t(p.numel()));
+    runner_->read_param(p, "", host);
+    out[p.decl.name] = Values(host.begin(), host.end());
+  }
+  return out;
+}
+
+Values GoldenRun::logits() {
+  Values ids = golden_.values("input_ids"), all;
+  for (int64_t s = 0; s < golden_.sequences(); s++) {
+    std::vector<int32_t> tokens(ids.begin() + s * golden_.seq(), ids.begin() + (s + 1) * golden_.seq());
+    std::vector<float> out;
+    runner_->logits(tokens, out);
+    all.insert(all.end(), out.begin(), out.end());
+  }
+  return all;
+}
+
+Values GoldenRun::token_losses() {
+  Values ids = golden_.values("input_ids"), targets = golden_.values("targets"), losses(targets.size());
+  auto seq = size_t(golden_.seq());
+  for (size_t at = 0; at < targets.size(); at++) {
+    auto only_one = [&](int64_t, int64_t, const HostBatch& b) {
+      for (size_t t = 0; t < seq; t++) {
+        b.tokens[t] = int32_t(ids[at / seq * seq + t]);
+        b.targets[t] = t == at % seq ? int32_t(targets[at]) : -1;
+        b.positions[t] = int32_t(t);
+      }
+    };
+    losses[at] = runner_->evaluate(1, golden_.seq(), only_one).sum;
+  }
+  return losses;
+}
+
+}  // namespace trireme::golden

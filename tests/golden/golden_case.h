@@ -1,0 +1,72 @@
+// One folder of tests/golden, and a runner that holds its model (README.md says what the files hold).
+#pragma once
+#include <cmath>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "checkpoint/safetensors.h"
+#include "runtime/stage_runner.h"
+
+namespace trireme::golden {
+
+using Values = std::vector<double>;
+using ByName = std::map<std::string, Values>;  // by trireme's names
+
+double norm(const Values&);
+double distance(const Values&, const Values&);  // norm of the difference
+double global_norm(const ByName&);
+
+class GoldenCase {
+ public:
+  explicit GoldenCase(const std::string& name);
+
+  const fs::path& folder() const { return folder_; }
+  const ModelSpec& model() const { return model_; }
+  const nlohmann::json& meta() const { return meta_; }
+  int64_t sequences() const { return sequences_; }
+  int64_t seq() const { return seq_; }
+  int64_t steps() const { return steps_; }
+
+  // A tensor of golden.safetensors of type f32, f64 or i32, row-major.
+  Values values(const std::string& key) const;
+  // Every parameter of the model from the tensors "<prefix>.<Hugging Face name>", in trireme's layout.
+  ByName by_parameter(const std::string& prefix) const;
+
+  // Batch `step` from 1 of steps.input_ids and steps.targets; 0 = input_ids and targets.
+  FillBatch fill(int64_t step, int64_t micro) const;
+  int64_t target_tokens(int64_t step) const;
+
+ private:
+  Values batch(const std::string& what, int64_t step) const;
+
+  fs::path folder_;
+  SafetensorsFile file_;
+  ModelSpec model_;
+  nlohmann::json meta_;
+  int64_t sequences_, seq_, steps_;
+};
+
+// The case's model, as its Hugging Face folder says, on one thread.
+class GoldenRun {
+ public:
+  GoldenRun(const GoldenCase&, const std::string& compute, const std::string& grads, int64_t micro);
+
+  StageRunner& runner() { return *runner_; }
+  StepResult step(int64_t number, int64_t batch);  // number: Adam's count, from 1
+  ByName gradients() const;                        // of the last step, before clipping
+  ByName weights() const;                          // master copies
+  Values logits();                                 // of the case's first batch
+  Values token_losses();  // likewise, each from a pass in which it is the only target
+
+ private:
+  const GoldenCase& golden_;
+  RunSpec run_;
+  Schedule schedule_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<StageRunner> runner_;
+};
+
+}  // namespace trireme::golden

@@ -1,0 +1,135 @@
+// Logits, losses, every gradient and ten AdamW steps against PyTorch, from a Hugging Face folder through the
+// runner. Bounds and their reasons: README.md.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "golden_case.h"
+
+namespace trireme::golden {
+namespace {
+
+// f32.
+constexpr double kLogit = 5e-5, kTokenLoss = 2e-5, kLoss = 1e-5, kGradient = 2e-5, kGradNorm = 1e-4;
+constexpr double kNoise = 1e-7;   // of the global norm: what a gradient that is zero on paper may hold
+constexpr double kUpdate = 5e-4;  // of how far ten steps moved a tensor
+// bf16. Of PyTorch's own bf16 error; a loss's error is one draw of noise, so it has a bound of its own.
+constexpr double kOfPeer = 1.0, kLossBf16 = 2e-3, kStepsBf16 = 6e-3;
+
+class Golden : public testing::TestWithParam<const char*> {
+ protected:
+  GoldenCase golden_{GetParam()};
+};
+
+double relative(double a, double b) {
+  return std::abs(a / b - 1);
+}
+
+double worst_difference(const Values& a, const Values& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double worst = 0;
+  for (size_t i = 0; i < a.size(); i++) worst = std::max(worst, std::abs(a[i] - b[i]));
+  return worst;
+}
+
+// Keys' biases shift all scores of a query alike where positions are not rotary: no gradient, on paper.
+bool has_no_gradient(const ModelSpec& m, const std::string& name) {
+  return m.positions == "learned" && name.ends_with("attn.k.bias");
+}
+
+void expect_gradients(const ByName& got, const ByName& want) {
+  ASSERT_EQ(got.size(), want.size());
+  double total = global_norm(want);
+  for (const auto& [name, g] : want) {
+    ASSERT_TRUE(got.contains(name)) << name;
+    ASSERT_EQ(got.at(name).size(), g.size()) << name;
+    EXPECT_LE(distance(got.at(name), g), std::max(kGradient * norm(g), kNoise * total)) << name;
+  }
+}
+
+TEST_P(Golden, F32LogitsAndTokenLosses) {
+  GoldenRun run(golden_, "f32", "f32", 2);
+  EXPECT_LE(worst_difference(run.logits(), golden_.values("logits")), kLogit);
+  Values losses = run.token_losses();
+  EXPECT_LE(worst_difference(losses, golden_.values("token_losses")), kTokenLoss);
+  EXPECT_LE(worst_difference(losses, golden_.values("oracle.token_losses")), kTokenLoss);
+}
+
+// In one microbatch, and in two that add up.
+TEST_P(Golden, F32LossAndEveryGradient) {
+  for (int64_t micro : {2, 1}) {
+    SCOPED_TRACE(micro);
+    GoldenRun run(golden_, "f32", "f32", micro);
+    StepResult r = run.step(1, 0);
+    EXPECT_LE(relative(r.loss, golden_.values("loss")[0]), kLoss);
+    EXPECT_LE(relative(r.loss, golden_.values("oracle.loss")[0]), kLoss);
+    expect_gradients(run.gradients(), golden_.by_parameter("grad"));
+    expect_gradients(run.gradients(), golden_.by_parameter("oracle.grad"));
+  }
+}
+
+TEST_P(Golden, F32TenSteps) {
+  GoldenRun run(golden_, "f32", "f32", 2);
+  ByName begin = run.weights();
+  Values losses = golden_.values("steps.loss"), norms = golden_.values("steps.grad_norm");
+  for (int64_t s = 1; s <= golden_.steps(); s++) {
+    StepResult r = run.step(s, s);
+    EXPECT_LE(relative(r.loss, losses[size_t(s - 1)]), kLoss) << "step " << s;
+    EXPECT_LE(relative(r.grad_norm, norms[size_t(s - 1)]), kGradNorm) << "step " << s;
+  }
+  ByName end = run.weights();
+  for (const auto& [name, want] : golden_.by_parameter("final")) {
+    if (has_no_gradient(golden_.model(), name)) continue;  // Adam makes steps of any size out of noise
+    EXPECT_LE(distance(end.at(name), want), kUpdate * distance(begin.at(name), want)) << name;
+  }
+}
+
+struct Errors {
+  double global = 0, worst = 0;
+};
+Errors errors_of(const ModelSpec& model, const ByName& got, const ByName& oracle) {
+  double total = global_norm(oracle), sum = 0;
+  Errors e;
+  for (const auto& [name, g] : oracle) {
+    double d = distance(got.at(name), g);
+    sum += d * d;
+    if (!has_no_gradient(model, name)) e.worst = std::max(e.worst, d / norm(g));
+  }
+  e.global = std::sqrt(sum) / total;
+  return e;
+}
+
+// How far from the f64 oracle, next to PyTorch in the same precision (meta.json).
+TEST_P(Golden, Bf16NoFurtherFromTheOracleThanPyTorch) {
+  const nlohmann::json& peer = golden_.meta().at("pytorch_bf16_error");
+  double peer_logits = peer.at("logits_relative"), peer_global = peer.at("gradient_global_relative");
+  double peer_worst = 0;
+  for (const auto& [name, error] : peer.at("gradient_relative").items())
+    peer_worst = std::max(peer_worst, error.get<double>());
+  Values exact = golden_.values("logits");  // f32: exact, next to bf16
+  for (const char* grads : {"f32", "bf16"}) {
+    SCOPED_TRACE(grads);
+    GoldenRun run(golden_, "bf16", grads, 2);
+    EXPECT_LE(distance(run.logits(), exact) / norm(exact), kOfPeer * peer_logits);
+    EXPECT_LE(relative(run.step(1, 0).loss, golden_.values("oracle.loss")[0]), kLossBf16);
+    Errors e = errors_of(golden_.model(), run.gradients(), golden_.by_parameter("oracle.grad"));
+    EXPECT_LE(e.global, kOfPeer * peer_global);
+    EXPECT_LE(e.worst, kOfPeer * peer_worst);
+  }
+}
+
+TEST_P(Golden, Bf16TenSteps) {
+  GoldenRun run(golden_, "bf16", "f32", 1);
+  Values losses = golden_.values("oracle.steps.loss");
+  double worst = 0;
+  for (int64_t s = 1; s <= golden_.steps(); s++)
+    worst = std::max(worst, relative(run.step(s, s).loss, losses[size_t(s - 1)]));
+  EXPECT_LE(worst, kStepsBf16);
+}
+
+INSTANTIATE_TEST_SUITE_P(PyTorch, Golden,
+                         testing::Values("gpt2", "llama2", "llama3", "llama_linear", "llama_bias"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace trireme::golden
