@@ -1,0 +1,38 @@
+// Writes a token shard in Megatron's format, document by document.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/file.h"
+#include "data/indexed_dataset.h"
+
+namespace trireme {
+
+// Tokens go to <prefix>.bin.part as they come; the index, 4 bytes a document, stays in memory. Nothing is
+// seen under the shard's name before commit(), and a crash inside commit() leaves no pair of files that do
+// not belong together: the old index goes first, then .bin is published, then .idx.
+class ShardWriter {
+ public:
+  // Ids are in [0, vocab); their type is token_type_for(vocab). The folder must exist.
+  ShardWriter(const fs::path& prefix, int64_t vocab);
+
+  void add_document(std::span<const int32_t> ids);  // one document of one sequence; may be empty
+  void commit();
+
+  int64_t tokens() const { return tokens_; }
+  int64_t documents() const { return int64_t(lengths_.size()); }
+
+ private:
+  void flush();
+
+  fs::path bin_path_, idx_path_;
+  int64_t vocab_;
+  TokenType type_;
+  AtomicFile bin_;
+  std::vector<std::byte> buffer_;
+  std::vector<int32_t> lengths_;
+  int64_t tokens_ = 0;
+};
+
+}  // namespace trireme

@@ -1,0 +1,62 @@
+// A shard of tokens, memory-mapped: all its documents end to end.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "data/indexed_dataset.h"
+
+namespace trireme {
+
+// The files of a shard, by the name it goes by: "data/train" is data/train.bin + data/train.idx (either may
+// be named too); "x.bin" without x.idx is raw uint16, one long document.
+struct ShardFiles {
+  fs::path bin;
+  std::optional<fs::path> idx;
+};
+ShardFiles shard_files(const fs::path& name);  // bad_request says which file is missing
+
+class TokenShard {
+ public:
+  static TokenShard open(const fs::path& name);  // bad_request unless both files are sound
+
+  int64_t tokens() const { return tokens_; }
+  int64_t documents() const { return index_ ? index_->documents() : 1; }
+  TokenType type() const { return type_; }
+  std::string name() const { return bin_.path().string(); }
+
+  // Tokens [begin, begin + out.size()) of the concatenation. An id outside [0, vocab) is a bad_request that
+  // names the file, the document, the place in it, the id and the vocabulary. Allocates nothing.
+  void read(int64_t begin, std::span<int32_t> out, int64_t vocab) const;
+  // Every id of the shard at memory speed; the same error. For the start of a run: it ends before it trains.
+  void check_ids(int64_t vocab) const;
+
+  struct Place {
+    int64_t document = 0, token = 0;  // token = place within the document
+  };
+  Place place_of(int64_t token) const;  // 0 <= token < tokens(); slow, for messages and inspection
+
+ private:
+  explicit TokenShard(MappedFile bin) : bin_(std::move(bin)) {}
+  // Calls visit(first token, pointer to elements, elements) for the runs of .bin that make up [begin, end).
+  template <class Visit>
+  void visit_runs(int64_t begin, int64_t end, Visit&&) const;
+  template <class T>
+  void read_as(int64_t begin, std::span<int32_t> out, int64_t vocab) const;
+  template <class T>
+  void check_as(int64_t vocab) const;
+  [[noreturn]] void refuse_id(int64_t token, int64_t id, int64_t vocab) const;
+
+  MappedFile bin_;
+  std::optional<MappedFile> idx_;
+  std::optional<IndexView> index_;
+  TokenType type_ = TokenType::u16;
+  int64_t tokens_ = 0;
+  std::vector<int64_t>
+      starts_;  // first token of each sequence, and the end; empty when .bin is the concatenation
+};
+
+}  // namespace trireme

@@ -1,0 +1,62 @@
+#include "text/bigram.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/rng.h"
+
+namespace trireme {
+namespace {
+
+// Counted by hand: V = 4, text 0 1 0 2 0 1, so c = 3 2 1 0, N = 6 and p(w) = 4/10, 3/10, 2/10, 1/10.
+// After 0 came 1 twice and 2 once (3 pairs, 2 kinds); after 1 came 0 once; after 2, 0 once; 3 was never seen.
+TEST(Bigram, EqualsTheHandComputedExample) {
+  BigramModel m(4);
+  m.add(std::vector<int32_t>{0, 1, 0});
+  m.add(std::vector<int32_t>{2, 0, 1});  // goes on where the first stretch ended
+  EXPECT_DOUBLE_EQ(m.probability(0, 1), (2 + 2 * 0.3) / 5);
+  EXPECT_DOUBLE_EQ(m.probability(0, 2), (1 + 2 * 0.2) / 5);
+  EXPECT_DOUBLE_EQ(m.probability(0, 0), (0 + 2 * 0.4) / 5);
+  EXPECT_DOUBLE_EQ(m.probability(0, 3), (0 + 2 * 0.1) / 5);
+  EXPECT_DOUBLE_EQ(m.probability(1, 0), (1 + 1 * 0.4) / 2);
+  EXPECT_DOUBLE_EQ(m.probability(2, 3), (0 + 1 * 0.1) / 2);
+  EXPECT_DOUBLE_EQ(m.probability(3, 2), 0.2);  // no context: the unigram
+
+  BigramScore score;
+  std::vector<int32_t> tokens = {0, 1, 2, 3}, targets = {1, 0, -1, 2};
+  m.score(tokens, targets, score);
+  EXPECT_EQ(score.tokens, 3);
+  EXPECT_NEAR(score.nll, -std::log(0.52) - std::log(0.7) - std::log(0.2), 1e-12);
+  EXPECT_NEAR(score.mean(), score.nll / 3, 1e-15);
+  m.score(tokens, targets, score);  // scores add up
+  EXPECT_EQ(score.tokens, 6);
+  EXPECT_EQ(BigramScore{}.mean(), 0);
+}
+
+TEST(Bigram, ProbabilitiesSumToOne) {
+  for (int32_t vocab : {1, 2, 37}) {
+    BigramModel m(vocab);
+    std::vector<int32_t> text;
+    for (uint64_t i = 0; i < 500; i++) text.push_back(int32_t(below(9, i, uint64_t(vocab))) * (i % 3 != 0));
+    m.add(text);
+    for (int32_t u = 0; u < vocab; u++) {
+      double sum = 0;
+      for (int32_t w = 0; w < vocab; w++) sum += m.probability(u, w);
+      EXPECT_NEAR(sum, 1, 1e-12) << vocab << " " << u;
+    }
+  }
+}
+
+TEST(Bigram, LearnsWhatFollows) {
+  BigramModel m(64);
+  std::vector<int32_t> cycle;
+  for (int32_t i = 0; i < 6400; i++) cycle.push_back(i * 7 % 64);
+  m.add(cycle);
+  BigramScore score;
+  m.score(std::span(cycle).first(6399), std::span(cycle).subspan(1), score);
+  EXPECT_LT(score.mean(), 0.02);  // ln 64 = 4.16 without context
+}
+
+}  // namespace
+}  // namespace trireme
