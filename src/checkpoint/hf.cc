@@ -118,7 +118,7 @@ void HfFolder::match(const ModelSpec& model, Tensors tensors) {
     std::string name = full_name(place.theirs);
     auto it = tensors.by_name.find(name);
     if (it == tensors.by_name.end()) {
-      if (missing.empty() || missing.back() != name) missing.push_back(name);
+      if (used.insert(name).second) missing.push_back(name);  // once, though q, k and v share it
       continue;
     }
     const auto& [file, entry] = it->second;

@@ -72,10 +72,9 @@ void remove_tree(const fs::path& p) {
 
 PartFolder::PartFolder(fs::path target) : target_(without_slash(target)), part_(target_.string() + ".part") {
   fs::path parent = parent_of(target_);
-  if (!is_there(parent)) {
-    make_folders(parent);
-    sync_folder(parent_of(parent));
-  }
+  const bool fresh = !is_there(parent);
+  make_folders(parent);
+  if (fresh) sync_folder(parent_of(parent));
   remove_tree(part_);
   make_folders(part_);
 }
