@@ -93,6 +93,13 @@ Instance::Instance(const CaseEntry& entry, const Problem& problem, Device& devic
   }
 }
 
+int64_t planned_scratch(const CaseEntry& entry, const Problem& p, std::string_view device, int threads) {
+  auto meta = make_device("meta", {.threads = threads, .models = device == "meta" ? "cpu" : device});
+  Instance plan(entry, p, *meta, int64_t(1) << 40);
+  plan.launch();
+  return plan.scratch_peak();
+}
+
 Instance::~Instance() {
   device_.release(slab_, slab_size_);
   device_.release(scratch_, scratch_size_);

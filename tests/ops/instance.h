@@ -41,6 +41,9 @@ class Instance {
   std::vector<std::byte> initial_, left_, scratch_left_;  // host images
 };
 
+// Bytes of scratch that the op books on meta, standing for `device` with so many threads.
+int64_t planned_scratch(const CaseEntry&, const Problem&, std::string_view device, int threads);
+
 // Calls f(logical index, byte offset from the tensor's data) for each element in row-major order.
 template <class F>
 void for_each_element(const Tensor& t, F&& f) {

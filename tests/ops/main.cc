@@ -23,7 +23,11 @@ int main(int argc, char** argv) {
   app.add_subcommand("grad", "finite differences");
   app.add_subcommand("perf", "GFLOP/s, GB/s and the ratio to what the machine can do; medians");
   app.add_subcommand("support", "what the device takes");
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : 2;
+  }
   try {
     std::string mode = app.get_subcommands()[0]->get_name();
     int failures = mode == "test"   ? run_test(options)

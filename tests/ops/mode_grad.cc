@@ -65,6 +65,7 @@ double worst_miss(const std::vector<double>& g, const std::vector<std::vector<do
 }  // namespace
 
 int run_grad(const Options& options) {
+  if (options.device == "meta") bad_request("device meta has no data to test; cpu and cuda have");
   int failures = 0;
   std::map<std::string_view, std::pair<int, double>> seen;  // op -> gradients checked, worst miss of the op
   for (int threads : options.threads) {
@@ -75,7 +76,7 @@ int run_grad(const Options& options) {
         failures++;
       };
       try {
-        Instance run(entry, p, *device, int64_t(64) << 20);
+        Instance run(entry, p, *device, planned_scratch(entry, p, options.device, threads));
         const Case& c = run.the_case();
         if (c.gradients().empty()) fail("the line is for grad, but the case names no gradients");
         run.reset();

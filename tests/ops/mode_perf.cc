@@ -60,7 +60,7 @@ int run_perf(const Options& options) {
     fmt::print("{:>10} {:>10} {:>10} {:>9} {:>7}  problem\n", "median ms", "best ms", "GFLOP/s", "GB/s",
                "roof %");
     for_each_problem(options, "perf", [&](const CaseEntry& entry, const ProblemFile&, const Problem& p) {
-      Instance run(entry, p, *device, int64_t(1) << 30);
+      Instance run(entry, p, *device, planned_scratch(entry, p, options.device, threads));
       run.reset();
       auto [s, best] = time_launches(run);
       Cost c = run.the_case().expense();

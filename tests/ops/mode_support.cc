@@ -17,7 +17,7 @@ int run_support(const Options& options) {
     std::pair<std::string_view, std::string> key(entry.op, p.word("dtype", "f32"));
     if (seen.contains(key)) return;
     try {
-      Instance run(entry, p, *device, int64_t(256) << 20);
+      Instance run(entry, p, *device, planned_scratch(entry, p, options.device, options.threads[0]));
       run.reset();
       run.launch();
       Cost c = run.the_case().expense();

@@ -155,6 +155,7 @@ class Tester {
 }  // namespace
 
 int run_test(const Options& options) {
+  if (options.device == "meta") bad_request("device meta has no data to test; cpu and cuda have");
   Tester tester(options);
   for_each_problem(options, "test",
                    [&](auto& entry, auto& file, auto& p) { tester.problem(entry, file, p); });

@@ -20,21 +20,10 @@ int run_grad(const Options&);  // finite differences
 int run_perf(const Options&);  // medians, and their ratio to what the machine can do
 int run_support(const Options&);  // which ops and types the device takes
 
-// Calls f(entry, file, problem) for each problem line of the chosen ops that is for `mode` ("" = any).
-template <class F>
-void for_each_problem(const Options& options, std::string_view mode, F&& f) {
-  for (const CaseEntry& entry : all_cases()) {
-    if (!options.op.empty() && options.op != entry.op) continue;
-    ProblemFile file(options.problems / (std::string(entry.op) + ".txt"));
-    for (const Problem& p : file.problems()) {
-      if (p.op != entry.op)
-        bad_request("{}: the line is of op '{}', the file of '{}'", p.place, p.op, entry.op);
-      if (!mode.empty() && !p.is_for(mode)) continue;
-      if (p.line.find(options.filter) == std::string::npos) continue;
-      f(entry, file, p);
-    }
-  }
-}
+// Calls f(entry, file, problem) for each problem line of the chosen ops that is for `mode` ("" = any). An op
+// without a case and a choice that no line meets are bad requests, so that nothing passes by not being run.
+using ProblemVisitor = std::function<void(const CaseEntry&, const ProblemFile&, const Problem&)>;
+void for_each_problem(const Options&, std::string_view mode, const ProblemVisitor&);
 
 // Distance of `got` from `want`. nmse = sum (got - want)^2 / sum want^2. worst = max over elements of
 // |got - want| / (|want| + rms(want)): relative for large elements, against the typical one for small

@@ -1,0 +1,40 @@
+#include <algorithm>
+
+#include "modes.h"
+
+namespace trireme::harness {
+namespace {
+
+void refuse_missing_cases() {
+  auto has_case = [](std::string_view op) {
+    return std::ranges::any_of(all_cases(), [op](const CaseEntry& e) { return e.op == op; });
+  };
+#define TRIREME_NEEDS_CASE(Args) \
+  if (!has_case(Args::kName)) bad_request("cases.cc has no case of op '{}'", Args::kName);
+  TRIREME_OPS(TRIREME_NEEDS_CASE)
+#undef TRIREME_NEEDS_CASE
+}
+
+}  // namespace
+
+void for_each_problem(const Options& options, std::string_view mode, const ProblemVisitor& visit) {
+  refuse_missing_cases();
+  int visited = 0;
+  for (const CaseEntry& entry : all_cases()) {
+    if (!options.op.empty() && options.op != entry.op) continue;
+    ProblemFile file(options.problems / (std::string(entry.op) + ".txt"));
+    for (const Problem& p : file.problems()) {
+      if (p.op != entry.op)
+        bad_request("{}: the line is of op '{}', the file of '{}'", p.place, p.op, entry.op);
+      if (!mode.empty() && !p.is_for(mode)) continue;
+      if (p.line.find(options.filter) == std::string::npos) continue;
+      visit(entry, file, p);
+      visited++;
+    }
+  }
+  if (visited == 0)
+    bad_request("no problem line is for mode '{}' with --op '{}' and --filter '{}'", mode, options.op,
+                options.filter);
+}
+
+}  // namespace trireme::harness
