@@ -250,8 +250,12 @@ TEST(HfExport, ReadsBackAsTheSameModel) {
   m.rope_scaling = {"linear", 3};
   m.head_dim = 80, m.kv_heads = 4, m.attn_bias = m.mlp_bias = m.tied = true;
   EXPECT_TRUE(parse_hf_config(hf_config_json(m), "out.json") == m);
+  m.rope_scaling = {"llama3", 7, 1.5, 5, 1234};
+  m.norm_eps = 3e-7, m.rope_theta = 12345.5, m.init_std = 0.03, m.max_positions = 99;
+  EXPECT_TRUE(parse_hf_config(hf_config_json(m), "out.json") == m);
   m = parse_hf_config(kGpt2, "config.json");
-  m.activation = "gelu", m.ffn = 1000, m.tied = false;
+  m.activation = "gelu", m.ffn = 1000, m.tied = false, m.norm_eps = 2e-6, m.init_std = 0.01,
+  m.max_positions = 7;
   EXPECT_TRUE(parse_hf_config(hf_config_json(m), "out.json") == m);
 }
 

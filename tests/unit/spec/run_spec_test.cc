@@ -1,8 +1,10 @@
 #include "spec/run_spec.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
+#include "spec/toml.h"
 #include "spec/walk.h"
 #include "testing.h"
 
@@ -168,6 +170,14 @@ TEST(RunSpec, AllErrorsAtOnceEachWithItsLine) {
   // clang-format on
 }
 
+// What a bad value seems to contradict is not reported on top of it.
+TEST(RunSpec, NoErrorsThatFollowFromErrors) {
+  EXPECT_EQ(lines_of(wrong("[model]\nhidden = \"big\"\nheads = 7")).size(), 1u);
+  EXPECT_EQ(lines_of(wrong("[batch]\nglobal = 9\nmicro = 0")).size(), 1u);
+  EXPECT_EQ(lines_of(wrong("[model]\nhidden = 378\nheads = 7")).size(), 0u);
+  EXPECT_EQ(lines_of(wrong("[model]\nhidden = 386\nheads = 7")).size(), 1u);
+}
+
 TEST(RunSpec, WrongShapes) {
   EXPECT_HAS(wrong("model = 3"), "run.toml:1: model: 3 is a whole number; it is a section: write [model]");
   EXPECT_HAS(wrong("[[model]]\nlayers = 1"), "run.toml:1: model: it is a list of tables; it is a section");
@@ -202,6 +212,9 @@ TEST(RunSpec, HostileValues) {
              "run.toml:2: batch.micro: 2147483647 sequences of 2147483647 tokens");
   EXPECT_HAS(wrong("[layout]\ndp = 1048576\ntp = 1048576\npp = 1048576\ncp = 1048576"),
              "world = pp * dp * cp * tp");
+  EXPECT_HAS(
+      wrong("[batch]\nmicro = 1\nglobal = 2147483647\n[data]\nseq_len = 2147483647\n[train]\nsteps = 1e12"),
+      "run.toml:7: train.steps: the run has 4.6e+30 tokens");
   std::string many;
   for (int i = 0; i < 5000; i++) many += "key" + std::to_string(i) + " = 1\n";
   EXPECT_EQ(lines_of(wrong(many)).size(), 51u);
@@ -356,6 +369,30 @@ TEST(RunSpec, EveryKeyCanBeSetAndIsRangeChecked) {
     EXPECT_EQ(err.find("--set: " + r.key + ": "), 0u) << r.key << ": " << err;
     EXPECT_EQ(wrong("", {r.key + "=" + r.value}), "") << r.key;  // its own default is allowed
   }
+}
+
+// Of every key with a range: its bounds are in (or out, where open), what is just beyond is out.
+TEST(RunSpec, BoundsAreExact) {
+  int ranges = 0;
+  for (const FieldText& f : fields_of(RunSpec())) {
+    bool whole = f.type.starts_with("a whole number"), number = f.type == "a number";
+    if (!whole && !number) continue;
+    ranges++;
+    auto out_of_range = [&](double v) {
+      std::string text = whole ? std::to_string(int64_t(v)) : toml_number(v);
+      return testing::has(wrong("", {f.key + "=" + text}), f.key + ": " + text + " is out of range");
+    };
+    auto beyond = [&](double v, double sign) {
+      return whole ? v + sign : std::nextafter(v, sign * std::numeric_limits<double>::infinity());
+    };
+    ASSERT_TRUE(std::isfinite(f.rule.low)) << f.key;
+    EXPECT_EQ(out_of_range(f.rule.low), f.rule.low_open) << f.key;
+    EXPECT_TRUE(out_of_range(beyond(f.rule.low, -1))) << f.key;
+    if (!std::isfinite(f.rule.high)) continue;
+    EXPECT_EQ(out_of_range(f.rule.high), f.rule.high_open) << f.key;
+    EXPECT_TRUE(f.rule.high > 9e15 || out_of_range(beyond(f.rule.high, +1))) << f.key;
+  }
+  EXPECT_GE(ranges, 35);
 }
 
 }  // namespace

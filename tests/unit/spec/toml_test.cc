@@ -91,7 +91,7 @@ TEST(Toml, NumbersAndStringsReadBack) {
 
 TEST(Toml, ShownTextIsOneShortPrintableLine) {
   EXPECT_EQ(shown(std::string_view("a\n\"b\"\x01")), "\"a\\x0a\\\"b\\\"\\x01\"");
-  EXPECT_LT(shown(std::string(100000, 'x')).size(), 100u);
+  EXPECT_EQ(shown(std::string(100000, 'x')), "\"" + std::string(80, 'x') + "...\"");
   EXPECT_EQ(shown_key("model.layers"), "model.layers");
   EXPECT_EQ(shown_key("a\nb"), "\"a\\x0ab\"");
 }
