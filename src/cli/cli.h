@@ -1,16 +1,21 @@
 // What the verbs share: the request as the command line gives it.
 #pragma once
+#include <fmt/core.h>
+
 #include <CLI/CLI.hpp>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "base/progress.h"
 #include "spec/cluster_spec.h"
 #include "spec/run_spec.h"
 
 namespace trireme::cli {
 
-// One function a verb, in the file of its name: adds the subcommand, whose callback does the work and throws Error.
+// One function a verb, in the file of its name: adds the subcommand, whose callback does the work and throws
+// Error.
 void add_demo(CLI::App&);
 void add_tokenize(CLI::App&);
 void add_plan(CLI::App&);
@@ -32,7 +37,8 @@ struct RunRequest {
   RunSpec load() const;
 };
 
-// The machine: run.cluster.file, or what `bench` measured of this one (measured now, briefly, when it was not).
+// The machine: run.cluster.file, or what `bench` measured of this one (measured now, briefly, when it was
+// not).
 ClusterSpec cluster_of(const RunSpec&);
 fs::path measured_cluster_path();  // in the user's cache folder
 ClusterSpec measure_this_machine(int threads);

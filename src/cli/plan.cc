@@ -6,9 +6,10 @@
 namespace trireme::cli {
 
 void add_plan(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand("plan",
-                                      "forecasts memory, FLOPs and time of a run by running its real step without "
-                                      "data\nexample: trireme plan configs/run/demo.toml --set batch.micro=4");
+  CLI::App* verb =
+      app.add_subcommand("plan",
+                         "forecasts memory, FLOPs and time of a run by running its real step without "
+                         "data\nexample: trireme plan configs/run/demo.toml --set batch.micro=4");
   auto request = std::make_shared<RunRequest>();
   request->add_to(*verb);
   verb->callback([request] {

@@ -28,7 +28,8 @@ TrainingSetup prepare_training(const RunSpec& run) {
 namespace {
 
 std::string step_text(const StepMetrics& m) {
-  std::string s = fmt::format("step {}  loss {:.4f}  {} tokens/s", m.step, m.loss, human_count(m.tokens_per_s));
+  std::string s =
+      fmt::format("step {}  loss {:.4f}  {} tokens/s", m.step, m.loss, human_count(m.tokens_per_s));
   if (m.mfu > 0) s += fmt::format("  MFU {:.1f} %", m.mfu * 100);
   s += "  memory " + human_bytes(m.peak_total);
   if (m.eval_loss) s += fmt::format("  held-out loss {:.4f}", *m.eval_loss);
@@ -49,9 +50,11 @@ TrainSummary train_with_progress(const RunSpec& run, TrainingSetup& t, bool quie
   };
   hooks.step = [&](const StepMetrics& m) {
     if (quiet) return;
-    if (!bar) bar.emplace("train", run.train.steps, Progress::Options{.begin = m.step - 1, .line_every_s = 10});
+    if (!bar)
+      bar.emplace("train", run.train.steps, Progress::Options{.begin = m.step - 1, .line_every_s = 10});
     bar->update(m.step, step_text(m));
-    if (m.eval_loss) bar->note(fmt::format("step {}: held-out loss {:.4f} nats per token", m.step, *m.eval_loss));
+    if (m.eval_loss)
+      bar->note(fmt::format("step {}: held-out loss {:.4f} nats per token", m.step, *m.eval_loss));
   };
   install_interrupt_handlers();
   TrainSummary s = train(run, t.schedule, *t.device, t.options, hooks);
@@ -60,13 +63,15 @@ TrainSummary train_with_progress(const RunSpec& run, TrainingSetup& t, bool quie
 }
 
 void add_train(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand("train",
-                                      "trains; resumes by itself from the newest complete checkpoint in its run "
-                                      "folder\nexample: trireme train configs/run/demo.toml --set train.steps=100");
+  CLI::App* verb =
+      app.add_subcommand("train",
+                         "trains; resumes by itself from the newest complete checkpoint in its run "
+                         "folder\nexample: trireme train configs/run/demo.toml --set train.steps=100");
   auto request = std::make_shared<RunRequest>();
   auto stop_after = std::make_shared<std::string>();
   request->add_to(*verb);
-  verb->add_option("--stop-after", *stop_after, "saves and leaves (exit code 3) after this long: 55m, 90s, 2h");
+  verb->add_option("--stop-after", *stop_after,
+                   "saves and leaves (exit code 3) after this long: 55m, 90s, 2h");
   verb->callback([request, stop_after] {
     Deadline deadline;
     if (!stop_after->empty()) deadline = Deadline::after(parse_duration("--stop-after", *stop_after));
@@ -90,8 +95,8 @@ void add_train(CLI::App& app) {
                  s.last_step, run.train.steps, s.checkpoint.string());
     }
     if (s.ending == Ending::interrupted)
-      throw Error(fmt::format("interrupted at step {} of {}; the same command goes on from there", s.last_step,
-                              run.train.steps),
+      throw Error(fmt::format("interrupted at step {} of {}; the same command goes on from there",
+                              s.last_step, run.train.steps),
                   Fault::interrupted);
   });
 }

@@ -1,0 +1,9 @@
+#pragma once
+#include "cli/source.h"
+
+namespace trireme::cli {
+
+// config.json, model.safetensors and, when there is one, the tokenizer. The runner holds f32 weights.
+void export_model(const LoadedModel&, const fs::path& folder, DType, const fs::path& tokenizer);
+
+}  // namespace trireme::cli

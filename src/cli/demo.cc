@@ -1,0 +1,243 @@
+// trireme demo: the main job on this machine, from text to a trained model, in one command.
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/interrupt.h"
+#include "cli/convert.h"
+#include "cli/prepare.h"
+#include "cli/training.h"
+#include "generate/generate.h"
+#include "text/bigram.h"
+#include "train/batches.h"
+
+namespace trireme::cli {
+namespace {
+
+struct Request {
+  std::string text, dir = "runs/demo";
+  double minutes = 3.5;  // of training: the whole demo stays below five
+};
+
+void heading(int n, std::string_view what) {
+  fmt::print("\n[{}/6] {}\n", n, what);
+}
+
+void leave_if_interrupted() {
+  if (interrupt_requested())
+    throw Error("interrupted; the same command goes on from here", Fault::interrupted);
+}
+
+// ---- 1, 2: text, tokenizer, shards: once, marked by prepared.json ----
+void prepare(const Request& r) {
+  fs::path dir = r.dir, mark = dir / "prepared.json";
+  if (fs::exists(mark)) {
+    auto j = nlohmann::json::parse(read_text(mark), nullptr, false);
+    std::string from = j.is_object() ? j.value("text", "") : "";
+    if (!r.text.empty() && fs::weakly_canonical(r.text).string() != from)
+      bad_request("{} was made from {}, not {}: choose another --dir, or remove it to start afresh", r.dir,
+                  from, r.text);
+    heading(1, "text and tokenizer: done before");
+    fmt::print("      {}\n", from);
+    heading(2, "token shards: done before");
+    return;
+  }
+  bool own = !r.text.empty();
+  fs::path text = fs::weakly_canonical(own ? fs::path(r.text) : python_stdlib_folder());
+  heading(1, "gather text and learn a tokenizer");
+  Corpus all = gather_corpus(text, own ? CorpusOptions{} : CorpusOptions{.extensions = {".py"}});
+  auto [train, valid] = hold_out(all, 0.04);
+  fmt::print("      {} files, {} of {}; {} files held out ({})\n", all.files.size(), human_bytes(all.bytes),
+             own ? text.string() : "Python's standard library in " + text.string(), valid.files.size(),
+             human_bytes(valid.bytes));
+  make_folders(dir / "data");
+  Tokenizer t = train_tokenizer(train, 4096);
+  leave_if_interrupted();
+  t.save(dir / "tokenizer.json");
+  write_text_atomic(dir / "tokenizer_config.json", t.config_json(256));
+  heading(2, "encode into token shards");
+  int threads = threads_of(RunSpec());
+  Encoded a = encode_corpus(t, train, dir / "data/train", threads);
+  leave_if_interrupted();
+  Encoded b = encode_corpus(t, valid, dir / "data/valid", threads);
+  fmt::print("      {} tokens to train on, {} held out; a token is {:.2f} bytes of text\n", a.tokens,
+             b.tokens, double(a.bytes) / double(std::max<int64_t>(1, a.tokens)));
+  nlohmann::ordered_json j = {{"text", text.string()},
+                              {"files", all.files.size()},
+                              {"bytes", all.bytes},
+                              {"train_tokens", a.tokens},
+                              {"valid_tokens", b.tokens}};
+  write_text_atomic(mark, j.dump(2) + "\n");
+}
+
+// ---- 3: the run file, its number of steps fitted to the time ----
+RunSpec demo_spec(const fs::path& dir, int64_t vocab) {
+  RunSpec run;
+  run.model = ModelSpec::of("llama");
+  run.model.vocab = vocab, run.model.layers = 6, run.model.hidden = 384, run.model.heads = 6;
+  run.model.kv_heads = 2, run.model.ffn = 896, run.model.tied = true;
+  run.data.train = (dir / "data/train").string(), run.data.valid = (dir / "data/valid").string();
+  run.data.tokenizer = (dir / "tokenizer.json").string();
+  run.batch.global = 16, run.batch.micro = 8;
+  run.optimizer.lr = 3e-3, run.optimizer.min_lr = 1e-4, run.optimizer.warmup = 40;
+  run.train.dir = dir.string(), run.train.checkpoint_every.count = 100;
+  return run;
+}
+
+// Runs a few real steps with throw-away weights; returns seconds of one.
+double measured_step(const RunSpec& run) {
+  int threads = threads_of(run);
+  Schedule schedule = add_step(make_schedule(run.layout.schedule, 1, 1, int(run.microbatches())));
+  auto device = make_device(run.train.device, {.threads = threads});
+  Batches batches(run);
+  StageRunner r(run, RunMode::train, *device, book_training(run, schedule, threads).arena_bytes);
+  r.init_weights();
+  std::vector<double> seconds;
+  FillBatch fill = batches.training();
+  for (int64_t s = 1; s <= 6; s++)
+    seconds.push_back(r.step(schedule.ranks[0], s, batches.targets_per_step(), fill).seconds);
+  std::sort(seconds.begin() + 1, seconds.end());
+  return seconds[3];
+}
+
+RunSpec make_run_file(const Request& r) {
+  fs::path dir = r.dir, path = dir / "run.toml";
+  auto load = [&] {
+    RunSpec run = load_run(path);
+    refuse_unsupported(run);
+    return resolve(run, {.native_bf16 = make_device(run.train.device)->native(DType::bf16)});
+  };
+  if (fs::exists(path)) return load();
+  Tokenizer t = Tokenizer::load(dir / "tokenizer.json");
+  RunSpec run = demo_spec(dir, t.vocab_size());
+  run.model.finish(run.data.seq_len);
+  run = resolve(run, {.native_bf16 = make_device("cpu")->native(DType::bf16)});
+  double step_s = measured_step(run);
+  run.train.steps = std::clamp<int64_t>(int64_t(r.minutes * 60 / step_s), 100, 2000);
+  run.optimizer.warmup = std::min<int64_t>(run.optimizer.warmup, run.train.steps / 5);
+  save_run(run, path);
+  return load();
+}
+
+// ---- 5: the model against a bigram control, over the same predicted tokens ----
+double bigram_loss(const RunSpec& run) {
+  BigramModel bigram{int32_t(run.model.vocab)};
+  TokenShard train = TokenShard::open(run.data.train);
+  std::vector<int32_t> ids(1 << 16);
+  for (int64_t at = 0; at < train.tokens(); at += int64_t(ids.size())) {
+    auto part = std::span(ids).first(size_t(std::min<int64_t>(int64_t(ids.size()), train.tokens() - at)));
+    train.read(at, part, run.model.vocab);
+    bigram.add(part);
+  }
+  EvalWindows windows(run, run.data.valid);
+  size_t seq = size_t(run.data.seq_len);
+  std::vector<int32_t> tokens(seq), targets(seq), positions(seq);
+  BigramScore score;
+  for (int64_t i = 0; i < windows.count(); i++) {
+    windows.from(i)(0, 0, {.tokens = tokens, .targets = targets, .positions = positions});
+    bigram.score(tokens, targets, score);
+  }
+  return score.mean();
+}
+
+void show_samples(const LoadedModel& m, const Tokenizer& t) {
+  for (const char* prompt : {"def main(", "class ", "import os\n\n"}) {
+    GenerateOptions o{.sample = {.temperature = 0.7, .top_k = 50, .top_p = 0.95, .seed = 7},
+                      .tokens = 70,
+                      .context = m.run.data.seq_len,
+                      .end_of_text = t.end_of_text()};
+    std::vector<int32_t> ids = t.encode(prompt);
+    std::string text = prompt + t.decode(generate(*m.runner, ids, o));
+    fmt::print("      | ");
+    for (char c : text)
+      if (c == '\n')
+        fmt::print("\n      | ");
+      else
+        std::putchar(c);
+    fmt::print("\n      --\n");
+  }
+}
+
+void results(const RunSpec& run, const TrainSummary& trained) {
+  heading(5, "evaluate on the held-out files, against a bigram control");
+  RunSpec f32 = run;
+  LoadedModel m = load_model(run);
+  EvalResult e = evaluate_shard(*m.runner, run, run.data.valid);
+  double control = bigram_loss(run);
+  leave_if_interrupted();
+  fmt::print("      trained model   loss {:.4f} nats per token, perplexity {:>8.2f}\n", e.loss,
+             std::exp(e.loss));
+  fmt::print(
+      "      bigram control  loss {:.4f} nats per token, perplexity {:>8.2f}   (over the same {} tokens)\n",
+      control, std::exp(control), e.tokens);
+  fmt::print("      the model {} the control by {:.3f} nats\n", e.loss < control ? "beats" : "does NOT beat",
+             std::fabs(control - e.loss));
+  heading(6, "sample, and export for Hugging Face");
+  show_samples(m, Tokenizer::load(run.data.tokenizer));
+  f32.precision.compute = f32.precision.grads = "f32";
+  fs::path dir = run.train.dir, hf = dir / "hf";
+  export_model(load_model(f32), hf, DType::f32, run.data.tokenizer);
+  fmt::print("\nEverything is in {}:\n", dir.string());
+  fmt::print("  run.toml            the run: trireme train {}\n", (dir / "run.toml").string());
+  fmt::print("  metrics.jsonl       one line a step: loss, tokens/s, MFU, memory by bucket, time by part\n");
+  fmt::print("  forecast.json       what `plan` knew before the first step\n");
+  fmt::print("  checkpoints/        {} (weights, optimizer, data position: resumes to the bit)\n",
+             trained.checkpoint.filename().string());
+  fmt::print("  hf/                 config.json, model.safetensors, tokenizer: loads in transformers\n");
+  fmt::print("\nTry next:\n");
+  fmt::print("  trireme generate {} --prompt 'def read(' --temperature 0.5\n", (dir / "run.toml").string());
+  fmt::print("  trireme plan {} --set batch.micro=4     what another batch would cost\n",
+             (dir / "run.toml").string());
+  fmt::print("  trireme inspect {}                      what is in the checkpoint\n", dir.string());
+}
+
+void demo(const Request& r) {
+  install_interrupt_handlers();
+  make_folders(r.dir);
+  fmt::print("trireme demo: text -> tokenizer -> shards -> training -> evaluation -> text, in {}\n", r.dir);
+  prepare(r);
+  leave_if_interrupted();
+  heading(3, "plan: the real step on meta, no data");
+  RunSpec run = make_run_file(r);
+  leave_if_interrupted();
+  TrainingSetup t = prepare_training(run);
+  const Forecast& f = t.forecast;
+  fmt::print("      {} of {} parameters, {} compute, {} gradients; {} steps of {} tokens\n", run.model.arch,
+             human_count(double(f.booking.parameters)), run.precision.compute, run.precision.grads,
+             run.train.steps, f.tokens);
+  fmt::print(
+      "      a step will take {} ({} weights, {} gradients, {} optimizer, {} activations) and {:.1f} GFLOP\n",
+      human_bytes(f.booking.peak_total), human_bytes(f.booking.peak[size_t(Bucket::weights)]),
+      human_bytes(f.booking.peak[size_t(Bucket::grads)]),
+      human_bytes(f.booking.peak[size_t(Bucket::optimizer)]),
+      human_bytes(f.booking.peak[size_t(Bucket::activations)]), f.op_flops / 1e9);
+  heading(4, "train (interrupt whenever you like: the same command goes on)");
+  TrainSummary s = train_with_progress(run, t, false);
+  if (s.ending == Ending::interrupted)
+    throw Error(fmt::format("interrupted at step {} of {}; the same command goes on from there", s.last_step,
+                            run.train.steps),
+                Fault::interrupted);
+  if (s.last_step >= s.first_step)
+    fmt::print("      {} steps in {}: {} tokens/s, MFU {:.1f} % of {:.0f} GFLOP/s; peak {} (forecast {})\n",
+               s.last_step - s.first_step + 1, human_seconds(s.seconds), human_count(s.tokens_per_s),
+               s.mfu * 100, t.options.peak_flops / 1e9, human_bytes(s.peak_bytes),
+               human_bytes(f.booking.peak_total));
+  results(run, s);
+}
+
+}  // namespace
+
+void add_demo(CLI::App& app) {
+  CLI::App* verb =
+      app.add_subcommand("demo",
+                         "the main job on this machine: real text in, a trained model out, in about "
+                         "five minutes\nexample: trireme demo --text ~/notes");
+  auto r = std::make_shared<Request>();
+  verb->add_option("--text", r->text, "folder of text; default: the sources of Python's standard library");
+  verb->add_option("--dir", r->dir, "run folder")->capture_default_str();
+  verb->add_option("--minutes", r->minutes, "of training")
+      ->capture_default_str()
+      ->check(CLI::Range(0.05, 1e4));
+  verb->callback([r] { demo(*r); });
+}
+
+}  // namespace trireme::cli

@@ -1,0 +1,43 @@
+#include "cli/source.h"
+
+#include "runtime/booking.h"
+#include "train/checkpointing.h"
+
+namespace trireme::cli {
+
+LoadedModel load_model(const RunSpec& run) {
+  LoadedModel m;
+  m.run = run;
+  int threads = threads_of(run);
+  m.device = make_device(run.train.device, {.threads = threads});
+  m.runner = std::make_unique<StageRunner>(run, RunMode::infer, *m.device, book_inference(run, threads));
+  Found found = find_newest(checkpoint_root(run.train.dir));
+  for (const std::string& d : found.damaged) fmt::print(stderr, "passed over a damaged checkpoint: {}\n", d);
+  if (found.newest) {
+    load_checkpoint(*m.runner, *found.newest, false);
+    m.step = found.newest->manifest().step;
+    m.where = found.newest->folder().string();
+  } else if (!run.model.from.empty()) {
+    initial_weights(*m.runner, run);
+    m.where = run.model.from;
+  } else {
+    bad_request(
+        "{} holds no complete checkpoint and model.from is empty: train first, or name a Hugging Face folder",
+        run.train.dir);
+  }
+  return m;
+}
+
+fs::path tokenizer_path(const RunSpec& run) {
+  if (!run.data.tokenizer.empty()) return run.data.tokenizer;
+  for (const std::string& dir : {run.model.from, run.train.dir})
+    if (!dir.empty() && fs::exists(fs::path(dir) / "tokenizer.json")) return fs::path(dir) / "tokenizer.json";
+  bad_request("no tokenizer: data.tokenizer is empty, and neither {} nor {} holds a tokenizer.json",
+              run.model.from.empty() ? "(no model.from)" : run.model.from, run.train.dir);
+}
+
+Tokenizer tokenizer_of(const RunSpec& run) {
+  return Tokenizer::load(tokenizer_path(run));
+}
+
+}  // namespace trireme::cli
