@@ -9,10 +9,10 @@ namespace trireme::cpu {
 namespace attention {
 
 AttentionBlocks blocks(const AttentionArgs& p) {
-  return {p.block_q > 0 ? p.block_q : 256, p.block_k > 0 ? p.block_k : 128};
+  return {p.block_q > 0 ? p.block_q : 256, p.block_k > 0 ? p.block_k : 256};
 }
 AttentionBlocks blocks(const AttentionBackwardArgs& p) {
-  return {p.block_q > 0 ? p.block_q : 128, p.block_k > 0 ? p.block_k : 128};
+  return {p.block_q > 0 ? p.block_q : 128, p.block_k > 0 ? p.block_k : 256};
 }
 
 void add_traffic(TileTraffic* to, const TileTraffic& from) {

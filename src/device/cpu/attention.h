@@ -138,6 +138,35 @@ class Carver {
   int64_t used_ = 0;
 };
 
+// Asks the caches for rows that will be packed or written soon, a share at each step, so that waiting for
+// memory hides behind products. Rows of one head lie far apart (the row of the whole model between them),
+// which hardware does not foresee. Nothing is counted here: a hint moves no element into a tile.
+class Ahead {
+ public:
+  void start(int64_t steps) { count_ = at_ = row_ = pending_ = 0, steps_ = steps; }
+  void want(Rows rows, int64_t element) {  // at most 8 before the next start
+    if (count_ == 8 || rows.rows <= 0) return;
+    rows.stride *= element, rows.dim *= element;  // bytes from here on
+    list_[count_++] = rows, pending_ += rows.rows;
+  }
+  void step() {
+    if (pending_ == 0 || steps_ <= 0) return;
+    int64_t n = (pending_ + steps_ - 1) / steps_;
+    steps_--, pending_ -= n;
+    for (; n > 0; n--) {
+      const Rows& r = list_[at_];
+      const std::byte* p = r.data + row_ * r.stride;
+      const std::byte* end = p + r.dim;
+      for (p -= reinterpret_cast<uintptr_t>(p) % 64; p < end; p += 64) __builtin_prefetch(p, 0, 3);
+      if (++row_ == r.rows) at_++, row_ = 0;
+    }
+  }
+
+ private:
+  Rows list_[8];
+  int64_t count_ = 0, at_ = 0, row_ = 0, pending_ = 0, steps_ = 0;
+};
+
 // Sizes that both directions need.
 struct Geometry {
   int64_t batch, seq, heads, kv_heads, dim;

@@ -10,6 +10,7 @@
 #include <immintrin.h>
 
 #include <cmath>
+#include <cstring>
 
 #ifndef __clang__  // g++ 12 takes the undefined lanes inside its own intrinsics for a mistake
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -58,14 +59,42 @@ TRIREME_INLINE __m512i pairs(__m512i x) {
   return _mm512_permutexvar_epi16(index, x);
 }
 
+// Lane i of the result is the sum (the largest) of the lanes of r[i].
+template <class Op>
+TRIREME_INLINE __m512 reduce16(const __m512 r[16], Op op) {
+  __m512 t[8], u[4];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; i++)
+    t[i] = op(_mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]), _mm512_unpackhi_ps(r[2 * i], r[2 * i + 1]));
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++) {  // 128-bit lanes hold partial results of rows 4i..4i+3
+    __m512d x = _mm512_castps_pd(t[2 * i]), y = _mm512_castps_pd(t[2 * i + 1]);
+    u[i] = op(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
+  }
+  __m512 v0 = op(_mm512_shuffle_f32x4(u[0], u[1], 0x88), _mm512_shuffle_f32x4(u[0], u[1], 0xdd));
+  __m512 v1 = op(_mm512_shuffle_f32x4(u[2], u[3], 0x88), _mm512_shuffle_f32x4(u[2], u[3], 0xdd));
+  return op(_mm512_shuffle_f32x4(v0, v1, 0x88), _mm512_shuffle_f32x4(v0, v1, 0xdd));
+}
+TRIREME_INLINE __m512 sum16(const __m512 r[16]) {
+  return reduce16(r, [](__m512 a, __m512 b) { return _mm512_add_ps(a, b); });
+}
+TRIREME_INLINE __m512 max16(const __m512 r[16]) {
+  return reduce16(r, [](__m512 a, __m512 b) { return _mm512_max_ps(a, b); });
+}
+
 void pack_rows(const Rows& src, int64_t padded, int64_t depth, std::byte* dst) {
   auto* out = reinterpret_cast<uint16_t*>(dst);
-  for (int64_t i = 0; i < padded; i++, out += depth)
-    for (int64_t d = 0; d < depth; d += 32) {
-      __m512i x = i < src.rows ? _mm512_maskz_loadu_epi16(mask32(src.dim - d), row(src, i) + d)
-                               : _mm512_setzero_si512();
-      _mm512_mask_storeu_epi16(out + d, mask32(depth - d), x);
-    }
+  if (src.dim % 32 == 0) {  // no tails
+    for (int64_t i = 0; i < src.rows; i++, out += depth)
+      for (int64_t d = 0; d < depth; d += 32)
+        _mm512_storeu_si512(out + d, _mm512_loadu_si512(row(src, i) + d));
+  } else {
+    for (int64_t i = 0; i < src.rows; i++, out += depth)
+      for (int64_t d = 0; d < depth; d += 32)
+        _mm512_mask_storeu_epi16(out + d, mask32(depth - d),
+                                 _mm512_maskz_loadu_epi16(mask32(src.dim - d), row(src, i) + d));
+  }
+  std::memset(out, 0, size_t((padded - src.rows) * depth) * sizeof *out);
 }
 
 // Transposes 16 x 16 units: r[i] holds row i, afterwards column i.
@@ -125,19 +154,32 @@ void pack_columns(const Rows& src, int64_t padded, int64_t depth, std::byte* dst
   }
 }
 
+// Rows 2u and 2u + 1, interleaved: 32 columns at a time by two-source permutations, tails 16 at a time by
+// shifts.
 void pack_summed(const Rows& src, int64_t padded, int64_t depth, std::byte* dst) {
   auto* out = reinterpret_cast<uint32_t*>(dst);
-  int64_t units = padded / 2;
+  const __m512i even = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  const __m512i low = _mm512_or_si512(
+      even, _mm512_slli_epi32(_mm512_add_epi32(even, _mm512_set1_epi32(32)), 16));  // 0 32 1 33 ...
+  const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+  int64_t units = padded / 2, whole = src.rows / 2;
   for (int64_t first = 0; first < depth; first += kPanel, out += kPanel * units) {
-    int64_t width = std::min(kPanel, depth - first);
+    int64_t width = std::min(kPanel, depth - first), j = 0;
+    for (; j + 32 <= std::min(width, src.dim - first); j += 32)
+      for (int64_t u = 0; u < whole; u++) {
+        const uint16_t* at = row(src, 2 * u) + first + j;
+        __m512i x = _mm512_loadu_si512(at), y = _mm512_loadu_si512(at + src.stride);
+        _mm512_storeu_si512(out + u * width + j, _mm512_permutex2var_epi16(x, low, y));
+        _mm512_storeu_si512(out + u * width + j + 16, _mm512_permutex2var_epi16(x, high, y));
+      }
     for (int64_t u = 0; u < units; u++)
-      for (int64_t j = 0; j < width; j += 16) {
-        __mmask16 seen = mask16(src.dim - first - j);
+      for (int64_t l = u < whole ? j : 0; l < width; l += 16) {
+        __mmask16 seen = mask16(src.dim - first - l);
         __mmask16 m0 = 2 * u < src.rows ? seen : 0, m1 = 2 * u + 1 < src.rows ? seen : 0;
-        const uint16_t* at = row(src, m0 ? 2 * u : 0) + first + j;
+        const uint16_t* at = row(src, m0 ? 2 * u : 0) + first + l;
         __m512i lo = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m0, at));
         __m512i hi = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m1, at + (m1 ? src.stride : 0)));
-        _mm512_storeu_si512(out + u * width + j, _mm512_or_si512(lo, _mm512_slli_epi32(hi, 16)));
+        _mm512_storeu_si512(out + u * width + l, _mm512_or_si512(lo, _mm512_slli_epi32(hi, 16)));
       }
   }
 }
@@ -206,47 +248,50 @@ void product(const Product<float>& p) {
 }
 
 void softmax(const SoftmaxTile<float>& t) {
-  alignas(64) float top[kStrip], sums[kStrip];
-  __m512 scale = f32(t.scale);
+  // max(scale s) = |scale| max(sign(scale) s)
+  const __m512 sign = _mm512_castsi512_ps(_mm512_set1_epi32(t.scale < 0 ? int(0x80000000u) : 0));
+  __m512 most[kStrip], sums[kStrip];
   for (int64_t r = 0; r < kStrip; r++) {
     const float* s = t.s + r * t.ld;
     int64_t seen = std::min(t.mask.row(r), t.n), j = 0;
     __m512 m0 = f32(-INFINITY), m1 = m0;
     for (; j + 32 <= seen; j += 32) {
-      m0 = _mm512_max_ps(m0, _mm512_mul_ps(_mm512_loadu_ps(s + j), scale));
-      m1 = _mm512_max_ps(m1, _mm512_mul_ps(_mm512_loadu_ps(s + j + 16), scale));
+      m0 = _mm512_max_ps(m0, _mm512_xor_ps(_mm512_loadu_ps(s + j), sign));
+      m1 = _mm512_max_ps(m1, _mm512_xor_ps(_mm512_loadu_ps(s + j + 16), sign));
     }
     for (; j < seen; j += 16)
-      m0 = _mm512_mask_max_ps(m0, mask16(seen - j), m0, _mm512_mul_ps(_mm512_loadu_ps(s + j), scale));
-    top[r] = _mm512_reduce_max_ps(_mm512_max_ps(m0, m1));
+      m0 = _mm512_mask_max_ps(m0, mask16(seen - j), m0, _mm512_xor_ps(_mm512_loadu_ps(s + j), sign));
+    most[r] = _mm512_max_ps(m0, m1);
   }
-  __m512 old = _mm512_loadu_ps(t.m), m = _mm512_max_ps(old, _mm512_load_ps(top));
+  __m512 old = _mm512_loadu_ps(t.m);
+  __m512 m = _mm512_max_ps(old, _mm512_mul_ps(max16(most), f32(std::fabs(t.scale))));
   __m512 keep = exp2(_mm512_mul_ps(_mm512_sub_ps(old, m), f32(kLog2e)));
+  alignas(64) float shifts[kStrip];
   _mm512_storeu_ps(t.m, m);
   _mm512_storeu_ps(t.keep, keep);
-  _mm512_store_ps(top, _mm512_mul_ps(m, f32(kLog2e)));
+  _mm512_store_ps(shifts, _mm512_mul_ps(m, f32(kLog2e)));
 
-  __m512 scale2 = f32(t.scale * kLog2e);
+  const __m512 scale = f32(t.scale * kLog2e);
   for (int64_t r = 0; r < kStrip; r++) {
     const float* s = t.s + r * t.ld;
     auto* p = reinterpret_cast<uint16_t*>(t.p) + r * t.ld;
     int64_t seen = std::min(t.mask.row(r), t.n), j = 0;
-    __m512 shift = f32(top[r]), sum0 = _mm512_setzero_ps(), sum1 = sum0;
+    __m512 shift = f32(shifts[r]), sum0 = _mm512_setzero_ps(), sum1 = sum0;
     for (; j + 32 <= seen; j += 32) {
-      __m512 e0 = exp2(_mm512_fmsub_ps(_mm512_loadu_ps(s + j), scale2, shift));
-      __m512 e1 = exp2(_mm512_fmsub_ps(_mm512_loadu_ps(s + j + 16), scale2, shift));
+      __m512 e0 = exp2(_mm512_fmsub_ps(_mm512_loadu_ps(s + j), scale, shift));
+      __m512 e1 = exp2(_mm512_fmsub_ps(_mm512_loadu_ps(s + j + 16), scale, shift));
       sum0 = _mm512_add_ps(sum0, e0), sum1 = _mm512_add_ps(sum1, e1);
       _mm512_storeu_si512(p + j, round2(e0, e1));
     }
     for (; j < t.n; j += 16) {
-      __m512 e = exp2(_mm512_fmsub_ps(_mm512_loadu_ps(s + j), scale2, shift));
+      __m512 e = exp2(_mm512_fmsub_ps(_mm512_loadu_ps(s + j), scale, shift));
       e = _mm512_maskz_mov_ps(mask16(seen - j), e);
       sum0 = _mm512_add_ps(sum0, e);
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + j), (__m256i)_mm512_cvtneps_pbh(e));
     }
-    sums[r] = _mm512_reduce_add_ps(_mm512_add_ps(sum0, sum1));
+    sums[r] = _mm512_add_ps(sum0, sum1);
   }
-  _mm512_storeu_ps(t.l, _mm512_fmadd_ps(keep, _mm512_loadu_ps(t.l), _mm512_load_ps(sums)));
+  _mm512_storeu_ps(t.l, _mm512_fmadd_ps(keep, _mm512_loadu_ps(t.l), sum16(sums)));
 }
 
 void gradient(const GradientTile<float>& t) {
@@ -276,27 +321,33 @@ void gradient(const GradientTile<float>& t) {
 }
 
 void store(const float* c, int64_t ldc, float factor, const float* factors, const Rows& dst) {
-  for (int64_t r = 0; r < dst.rows; r++) {
+  for (int64_t r = 0; r < dst.rows; r++, c += ldc) {
     __m512 f = f32(factors ? factor * factors[r] : factor);
     auto* out = const_cast<uint16_t*>(row(dst, r));
-    for (int64_t d = 0; d < dst.dim; d += 16) {
-      __m512 x = _mm512_mul_ps(_mm512_loadu_ps(c + r * ldc + d), f);
-      _mm256_mask_storeu_epi16(out + d, mask16(dst.dim - d), (__m256i)_mm512_cvtneps_pbh(x));
-    }
+    int64_t d = 0;
+    for (; d + 32 <= dst.dim; d += 32)
+      _mm512_storeu_si512(out + d, round2(_mm512_mul_ps(_mm512_loadu_ps(c + d), f),
+                                          _mm512_mul_ps(_mm512_loadu_ps(c + d + 16), f)));
+    for (; d < dst.dim; d += 16)
+      _mm256_mask_storeu_epi16(out + d, mask16(dst.dim - d),
+                               (__m256i)_mm512_cvtneps_pbh(_mm512_mul_ps(_mm512_loadu_ps(c + d), f)));
   }
 }
 
-TRIREME_INLINE __m512 load(const uint16_t* p, __mmask16 m) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, p)), 16));
-}
 void row_dots(const Rows& a, const Rows& b, float* out) {
-  for (int64_t r = 0; r < a.rows; r++) {
-    __m512 sum = _mm512_setzero_ps();
-    for (int64_t d = 0; d < a.dim; d += 16) {
-      __mmask16 m = mask16(a.dim - d);
-      sum = _mm512_fmadd_ps(load(row(a, r) + d, m), load(row(b, r) + d, m), sum);
+  for (int64_t first = 0; first < a.rows; first += 16) {
+    __m512 sums[16];
+    for (int64_t r = 0; r < 16; r++) {
+      int64_t i = std::min(first + r, a.rows - 1);
+      const uint16_t *x = row(a, i), *y = row(b, i);
+      sums[r] = _mm512_setzero_ps();
+      for (int64_t d = 0; d < a.dim; d += 32) {
+        __mmask32 m = mask32(a.dim - d);
+        sums[r] = _mm512_dpbf16_ps(sums[r], (__m512bh)_mm512_maskz_loadu_epi16(m, x + d),
+                                   (__m512bh)_mm512_maskz_loadu_epi16(m, y + d));
+      }
     }
-    out[r] = _mm512_reduce_add_ps(sum);
+    _mm512_mask_storeu_ps(out + first, mask16(a.rows - first), sum16(sums));
   }
 }
 

@@ -43,13 +43,13 @@ class Backward {
   int64_t units() const { return g_.batch * g_.kv_heads; }
   const TileTraffic& count() const { return count_; }
 
-  void unit(int64_t u) {
-    b_ = u / g_.kv_heads, kv_ = u % g_.kv_heads;
-    for (int64_t i = 0; i < group_; i++) {
-      h_ = kv_ * group_ + i;
+  // Units [begin, end): their heads, numbered over all sequences, in order.
+  void run(int64_t begin, int64_t end) {
+    for (int64_t head = begin * group_; head < end * group_; head++) {
+      b_ = head / g_.heads, h_ = head % g_.heads;
+      next_head_ = head + 1 < end * group_ ? head + 1 : -1;
       row_dots();
-      for (int64_t k0 = 0; k0 < g_.seq; k0 += g_.bk)
-        key_block(k0, std::min(g_.bk, g_.seq - k0), i == 0, i + 1 == group_);
+      for (int64_t k0 = 0; k0 < g_.seq; k0 += g_.bk) key_block(k0, std::min(g_.bk, g_.seq - k0));
     }
   }
 
@@ -59,14 +59,30 @@ class Backward {
     count_.loads += 2 * g_.seq * g_.dim, count_.row_stores += g_.seq;
   }
 
-  void key_block(int64_t k0, int64_t kn, bool first_head, bool last_head) {
-    int64_t kn_pad = round_up(kn, kLane), elements = kn * g_.depth;
-    Rows k = g_.rows(p_.k, b_, kv_, k0, kn), v = g_.rows(p_.v, b_, kv_, k0, kn);
+  // What is needed after this key block: more keys, or what the next head begins with.
+  void look_ahead(int64_t k0, int64_t kn) {
+    int64_t first = g_.causal ? k0 / g_.bq * g_.bq : 0;
+    ahead_.start(2 * ((g_.seq - first + kStrip - 1) / kStrip));
+    if (h_ % group_ == group_ - 1)
+      for (const Tensor* t : {&p_.dk, &p_.dv}) ahead_.want(g_.rows(*t, b_, h_ / group_, k0, kn), t_.element);
+    int64_t b = b_, h = h_, next = k0 + kn, rows = std::min(g_.bq, g_.seq);
+    if (next == g_.seq) {
+      if (next_head_ < 0) return;
+      b = next_head_ / g_.heads, h = next_head_ % g_.heads, next = 0;
+      for (const Tensor* t : {&p_.o, &p_.dout, &p_.q}) ahead_.want(g_.rows(*t, b, h, 0, rows), t_.element);
+    }
+    rows = std::min(g_.bk, g_.seq - next);
+    for (const Tensor* t : {&p_.k, &p_.v}) ahead_.want(g_.rows(*t, b, h / group_, next, rows), t_.element);
+  }
+
+  void key_block(int64_t k0, int64_t kn) {
+    int64_t kn_pad = round_up(kn, kLane), elements = kn * g_.depth, kv = h_ / group_;
+    Rows k = g_.rows(p_.k, b_, kv, k0, kn), v = g_.rows(p_.v, b_, kv, k0, kn);
     t_.pack_columns(k, kn_pad, g_.depth, k_columns_);
     t_.pack_summed(k, kn_pad, g_.depth, k_summed_);
     t_.pack_columns(v, kn_pad, g_.depth, v_columns_);
     count_.loads += 2 * kn * g_.dim;
-    if (first_head) {
+    if (h_ % group_ == 0) {
       std::fill(dk_, dk_ + kn_pad * g_.depth, Acc(0));
       std::fill(dv_, dv_ + kn_pad * g_.depth, Acc(0));
     } else {
@@ -74,10 +90,11 @@ class Backward {
       std::copy(large_dv_ + k0 * g_.depth, large_dv_ + k0 * g_.depth + elements, dv_);
       count_.loads += 2 * kn * g_.dim;
     }
+    look_ahead(k0, kn);
     for (int64_t i = g_.causal ? k0 / g_.bq : 0; i < g_.q_blocks; i++) query_block(i, k0, kn);
-    if (last_head) {
-      t_.store(dk_, g_.depth, Acc(p_.scale), nullptr, g_.rows(p_.dk, b_, kv_, k0, kn));
-      t_.store(dv_, g_.depth, Acc(1), nullptr, g_.rows(p_.dv, b_, kv_, k0, kn));
+    if (h_ % group_ == group_ - 1) {
+      t_.store(dk_, g_.depth, Acc(p_.scale), nullptr, g_.rows(p_.dk, b_, kv, k0, kn));
+      t_.store(dv_, g_.depth, Acc(1), nullptr, g_.rows(p_.dv, b_, kv, k0, kn));
     } else {
       std::copy(dk_, dk_ + elements, large_dk_ + k0 * g_.depth);
       std::copy(dv_, dv_ + elements, large_dv_ + k0 * g_.depth);
@@ -105,14 +122,18 @@ class Backward {
     int64_t q0 = i * g_.bq, rows = std::min(g_.bq, g_.seq - q0), padded = round_up(rows, kStrip);
     Acc* dq = large_dq_ + i * g_.bq_pad * g_.depth;
     load_queries(q0, rows, padded);
+    bool last = k0 + kn >= (g_.causal ? q0 + rows : g_.seq);  // key block that these rows see
+    soon_.start(2 * (padded / kStrip));
+    if (last) soon_.want(g_.rows(p_.dq, b_, h_, q0, rows), t_.element);
+    for (const Tensor* t : {&p_.q, &p_.dout})
+      soon_.want(g_.rows(*t, b_, h_, q0 + rows, std::min(g_.bq, g_.seq - q0 - rows)), t_.element);
     if (k0 > 0) count_.loads += rows * g_.dim;  // dQ, by the strips' products
     for (int64_t r = 0; r < padded; r += kStrip) {
       int64_t n = g_.columns(q0 + r, k0, kn);
       if (n > 0) strip(r, q0 + r, k0, kn, n, dq + r * g_.depth);
     }
     sum_over_queries(q0, padded, k0, kn);
-    if (k0 + kn >= (g_.causal ? q0 + rows : g_.seq))  // the last key block that these rows see
-      t_.store(dq, g_.depth, Acc(p_.scale), nullptr, g_.rows(p_.dq, b_, h_, q0, rows));
+    if (last) t_.store(dq, g_.depth, Acc(p_.scale), nullptr, g_.rows(p_.dq, b_, h_, q0, rows));
     count_.stores += rows * g_.dim;
   }
 
@@ -130,7 +151,11 @@ class Backward {
                         .m = kStrip,
                         .n = n,
                         .k = units};
+    ahead_.step();
+    soon_.step();
     t_.product(scores);
+    ahead_.step();
+    soon_.step();
     scores.a = dout_rows_ + r * units * t_.unit, scores.b = v_columns_, scores.c = dp_;
     t_.product(scores);
     std::byte* ds_pairs = ds_pairs_ + r / t_.group * g_.bk_pad * t_.unit;
@@ -194,7 +219,7 @@ class Backward {
   const Tiles<Acc>& t_;
   Geometry g_;
   int64_t group_;                                              // heads that share k, v
-  int64_t b_ = 0, kv_ = 0, h_ = 0;                             // the sequence, kv head and head in work
+  int64_t b_ = 0, h_ = 0, next_head_ = -1;                     // sequence and head in work; the head after it
   std::byte *q_rows_, *q_summed_, *dout_rows_, *dout_summed_;  // [bq][D]
   std::byte *k_columns_, *k_summed_, *v_columns_;              // [bk][D]
   std::byte *p_pairs_, *ds_pairs_, *ds_rows_;                  // [bq][bk], [bq][bk], [16][bk]
@@ -203,6 +228,7 @@ class Backward {
   Acc *large_dk_ = nullptr, *large_dv_ = nullptr;              // [S][D], where heads share
   int64_t bytes_ = 0;
   TileTraffic count_;
+  Ahead ahead_, soon_;  // spread over a key block; over a query block
 };
 
 }  // namespace
@@ -218,7 +244,7 @@ void backward(const AttentionBackwardArgs& p, const Tiles<Acc>& tiles, const Ten
   Backward<Acc> sizes(p, tiles, nullptr);
   parallel_for(ctx, sizes.units(), 1, [&](int64_t begin, int64_t end, int thread) {
     Backward<Acc> f(p, tiles, scratch.data + thread * sizes.bytes());
-    for (int64_t u = begin; u < end; u++) f.unit(u);
+    f.run(begin, end);
     add_traffic(p.traffic, f.count());
   });
 }

@@ -49,15 +49,31 @@ class Forward {
   int64_t units() const { return g_.batch * g_.heads * (fa1() ? 1 : g_.q_blocks); }
   const TileTraffic& count() const { return count_; }
 
-  void unit(int64_t u) {
-    int64_t n = fa1() ? 1 : g_.q_blocks, i = u % n, head = u / n;
-    if (fa1())
-      fa1_head(head / g_.heads, head % g_.heads);
-    else  // first, last, second, last but one ...: neighbours cost as much as any others, so cuts are fair
-      fa2_block(head / g_.heads, head % g_.heads, i % 2 ? n - 1 - i / 2 : i / 2);
+  // Units [begin, end), in order.
+  void run(int64_t begin, int64_t end) {
+    for (int64_t u = begin; u < end; u++) {
+      if (fa1()) {
+        fa1_head(u / g_.heads, u % g_.heads);
+      } else {
+        Block next;
+        if (u + 1 < end) next = block(u + 1);
+        fa2_block(block(u), u + 1 < end ? &next : nullptr);
+      }
+    }
   }
 
  private:
+  struct Block {
+    int64_t b, h, i;
+  };
+  // First, last, second, last but one ... block of a head: neighbours cost as much as any others, so cuts are
+  // fair.
+  Block block(int64_t u) const {
+    int64_t i = u % g_.q_blocks, head = u / g_.q_blocks;
+    return {head / g_.heads, head % g_.heads, i % 2 ? g_.q_blocks - 1 - i / 2 : i / 2};
+  }
+  int64_t kv(int64_t h) const { return h * g_.kv_heads / g_.heads; }
+
   bool fa1() const { return p_.version == FlashVersion::fa1; }
   int64_t rows_of(int64_t i) const { return std::min(g_.bq, g_.seq - i * g_.bq); }
   Acc* lse(int64_t b, int64_t h, int64_t row) const {
@@ -69,9 +85,8 @@ class Forward {
     count_.loads += rows * g_.dim;
   }
   void load_keys(int64_t b, int64_t h, int64_t k0, int64_t kn) {
-    int64_t kv = h * g_.kv_heads / g_.heads;
-    t_.pack_columns(g_.rows(p_.k, b, kv, k0, kn), round_up(kn, kLane), g_.depth, k_);
-    t_.pack_summed(g_.rows(p_.v, b, kv, k0, kn), round_up(kn, kLane), g_.depth, v_);
+    t_.pack_columns(g_.rows(p_.k, b, kv(h), k0, kn), round_up(kn, kLane), g_.depth, k_);
+    t_.pack_summed(g_.rows(p_.v, b, kv(h), k0, kn), round_up(kn, kLane), g_.depth, v_);
     count_.loads += 2 * kn * g_.dim;
   }
 
@@ -84,6 +99,7 @@ class Forward {
   }
   void attend_strip(int64_t r, int64_t row, int64_t k0, int64_t kn, int64_t n, bool first) {
     int64_t units = g_.depth / t_.group, kn_pad = round_up(kn, kLane);
+    ahead_.step();
     t_.product({.a = q_ + r * units * t_.unit,
                 .a_row = units,
                 .a_step = 1,
@@ -108,6 +124,7 @@ class Forward {
                 .keep = keep_});
     if (fa1())  // O was divided by the old l
       for (int64_t i = 0; i < kStrip; i++) keep_[i] *= old_l[i];
+    ahead_.step();
     t_.product({.a = prob_,
                 .a_row = g_.bk_pad / t_.group,
                 .a_step = 1,
@@ -136,7 +153,25 @@ class Forward {
     count_.row_stores += rows;
   }
 
-  void fa2_block(int64_t b, int64_t h, int64_t i) {
+  // What the key block after this one will load: more keys, or the next block of q and its first keys.
+  void look_ahead(const Block& now, int64_t next_k0, int64_t end, const Block* next) {
+    ahead_.start(2 * (round_up(rows_of(now.i), kStrip) / kStrip));
+    auto keys = [&](const Block& at, int64_t k0, int64_t kn) {
+      ahead_.want(g_.rows(p_.k, at.b, kv(at.h), k0, kn), t_.element);
+      ahead_.want(g_.rows(p_.v, at.b, kv(at.h), k0, kn), t_.element);
+    };
+    if (next_k0 < end) {
+      keys(now, next_k0, std::min(g_.bk, end - next_k0));
+      return;
+    }
+    ahead_.want(g_.rows(p_.o, now.b, now.h, now.i * g_.bq, rows_of(now.i)), t_.element);
+    if (!next) return;
+    ahead_.want(g_.rows(p_.q, next->b, next->h, next->i * g_.bq, rows_of(next->i)), t_.element);
+    keys(*next, 0, std::min(g_.bk, g_.seq));
+  }
+
+  void fa2_block(const Block& at, const Block* next) {
+    auto [b, h, i] = at;
     int64_t q0 = i * g_.bq, rows = rows_of(i), end = g_.causal ? q0 + rows : g_.seq;
     load_queries(b, h, q0, rows);
     std::fill(m_, m_ + g_.bq_pad, -std::numeric_limits<Acc>::infinity());
@@ -144,6 +179,7 @@ class Forward {
     for (int64_t k0 = 0; k0 < end; k0 += g_.bk) {
       int64_t kn = std::min(g_.bk, end - k0);
       load_keys(b, h, k0, kn);
+      look_ahead(at, k0 + kn, end, next);
       attend(q0, rows, k0, kn, k0 == 0);
     }
     store_lse(b, h, q0, rows);
@@ -191,6 +227,7 @@ class Forward {
   Acc *large_o_ = nullptr, *large_m_ = nullptr, *large_l_ = nullptr;  // one head's, for FA1
   int64_t bytes_ = 0;
   TileTraffic count_;
+  Ahead ahead_;
 };
 
 }  // namespace
@@ -205,7 +242,7 @@ void forward(const AttentionArgs& p, const Tiles<Acc>& tiles, const Tensor& scra
   Forward<Acc> sizes(p, tiles, nullptr);
   parallel_for(ctx, sizes.units(), 1, [&](int64_t begin, int64_t end, int thread) {
     Forward<Acc> f(p, tiles, scratch.data + thread * sizes.bytes());
-    for (int64_t u = begin; u < end; u++) f.unit(u);
+    f.run(begin, end);
     add_traffic(p.traffic, f.count());
   });
 }
