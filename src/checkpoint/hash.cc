@@ -5,6 +5,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <vector>
@@ -41,7 +42,7 @@ FileDigest digest_file(const fs::path& path) {
   ::posix_fadvise(file.fd, 0, 0, POSIX_FADV_DONTNEED);  // advice: drops clean pages, may do nothing
   FileDigest out;
   Hasher hasher;
-  std::vector<char> buffer(size_t(1) << 20);
+  std::vector<char> buffer(std::clamp<size_t>(size_t(st.st_size), 4096, size_t(1) << 20));
   for (;;) {
     ssize_t n = ::read(file.fd, buffer.data(), buffer.size());
     if (n < 0 && errno == EINTR) continue;
