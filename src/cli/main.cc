@@ -49,6 +49,8 @@ int run(int argc, char** argv) {
 }  // namespace trireme::cli
 
 int main(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF,
+               1 << 16);  // lines keep their order with those of stderr, in a pipe too
   try {
     return trireme::cli::run(argc, argv);
   } catch (const trireme::Error& e) {

@@ -18,16 +18,20 @@ Sampler::Sampler(const SampleOptions& o) : o_(o), key_(rng_key(o.seed, 0, "sampl
 int32_t Sampler::next(std::span<const float> logits, uint64_t index) {
   require(!logits.empty(), "no logits to sample from");
   // Ties go to the smaller id, so the order of equal logits is no chance.
-  auto larger = [](const Item& a, const Item& b) { return a.weight != b.weight ? a.weight > b.weight : a.id < b.id; };
+  auto larger = [](const Item& a, const Item& b) {
+    return a.weight != b.weight ? a.weight > b.weight : a.id < b.id;
+  };
   double t = std::max(o_.temperature, 1e-5);
   items_.clear();
   for (size_t i = 0; i < logits.size(); i++) {
-    if (!std::isfinite(logits[i])) run_failed("the logit of token {} is {}: the weights are damaged", i, logits[i]);
+    if (!std::isfinite(logits[i]))
+      run_failed("the logit of token {} is {}: the weights are damaged", i, logits[i]);
     items_.push_back({int32_t(i), double(logits[i]) / t});
   }
   if (o_.temperature < 1e-5) return std::min_element(items_.begin(), items_.end(), larger)->id;
   size_t keep = o_.top_k > 0 ? std::min(items_.size(), size_t(o_.top_k)) : items_.size();
-  if (keep < items_.size()) std::nth_element(items_.begin(), items_.begin() + int64_t(keep), items_.end(), larger);
+  if (keep < items_.size())
+    std::nth_element(items_.begin(), items_.begin() + int64_t(keep), items_.end(), larger);
   items_.resize(keep);
   std::sort(items_.begin(), items_.end(), larger);
   double top = items_[0].weight, sum = 0;

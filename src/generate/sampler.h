@@ -1,4 +1,5 @@
-// The next token from logits: temperature, then top-k, then top-p, then a draw that is a function of the seed.
+// The next token from logits: temperature, then top-k, then top-p, then a draw that is a function of the
+// seed.
 #pragma once
 #include <cstdint>
 #include <span>

@@ -13,15 +13,15 @@ struct ShardSpec {
   std::array<std::vector<Axis>, kMaxDims> axes_of_dim;
 };
 
-// Elements of the flat range that one ZeRO rank owns are padded to blocks of this many (DESIGN.md section 3); the
-// gradient norm sums over the same blocks.
+// Elements of the flat range that one ZeRO rank owns are padded to blocks of this many (DESIGN.md section 3);
+// the gradient norm sums over the same blocks.
 inline constexpr int64_t kFlatBlock = 4096;
 
 // The box of `rank`. Each sharded dim must divide evenly; the error (request) names dim, size and degree.
 Slice local_slice(const Shape& global, const ShardSpec&, const Mesh&, int rank);
 
-// The row-major elements of the box that `rank` owns in its group along `zero_axes`: whole blocks of kFlatBlock,
-// as even as blocks allow, the last one short; empty for ranks beyond the last block.
+// The row-major elements of the box that `rank` owns in its group along `zero_axes`: whole blocks of
+// kFlatBlock, as even as blocks allow, the last one short; empty for ranks beyond the last block.
 Range flat_range(const Slice& box, const Mesh&, Axes zero_axes, int rank);
 
 }  // namespace trireme

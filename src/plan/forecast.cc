@@ -36,7 +36,8 @@ std::string why_not(const RunSpec& run, const Forecast& f) {
   size_t worst = size_t(std::max_element(f.booking.at_peak.begin(), f.booking.at_peak.end()) -
                         f.booking.at_peak.begin());
   return fmt::format(
-      "this run needs {} bytes on rank 0 and the device has {}; most are {} ({} bytes): try batch.micro below {}, "
+      "this run needs {} bytes on rank 0 and the device has {}; most are {} ({} bytes): try batch.micro "
+      "below {}, "
       "a shorter data.seq_len than {}, or a smaller model",
       f.booking.arena_bytes, f.memory_bytes, kBucketNames[worst], f.booking.at_peak[worst], run.batch.micro,
       run.data.seq_len);

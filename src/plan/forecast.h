@@ -16,17 +16,17 @@ struct OpForecast {
 
 struct Forecast {
   Booking booking;
-  int64_t tokens = 0;      // target tokens of a step
-  double model_flops = 0;  // of a step: 3 x forward, as MFU counts
-  double op_flops = 0;     // of a step, as the kernels count
+  int64_t tokens = 0;                            // target tokens of a step
+  double model_flops = 0;                        // of a step: 3 x forward, as MFU counts
+  double op_flops = 0;                           // of a step, as the kernels count
   double step_s = 0, tokens_per_s = 0, mfu = 0;  // 0 when the machine's peaks are not known
   std::vector<OpForecast> ops;
   int64_t memory_bytes = 0;  // of the device; 0 = not known
   bool fits = true;
 };
 
-// The spec is resolved. threads: of the rank. Only compute and memory traffic are priced: one rank has no cable
-// and no bubble.
+// The spec is resolved. threads: of the rank. Only compute and memory traffic are priced: one rank has no
+// cable and no bubble.
 Forecast forecast(const RunSpec&, const Schedule&, const ClusterSpec&, int threads);
 
 // The one line that says why a run cannot start, or "" when it fits.

@@ -19,7 +19,8 @@ std::string memory_text(const Forecast& f) {
     s += fmt::format("  {:<12} {:>15} {:>10}  {}  peak {}\n", kBucketNames[i], f.booking.at_peak[i],
                      human_bytes(f.booking.at_peak[i]), bar(share, 30), f.booking.peak[i]);
   }
-  s += fmt::format("  {:<12} {:>15} {:>10}\n", "total", f.booking.peak_total, human_bytes(f.booking.peak_total));
+  s += fmt::format("  {:<12} {:>15} {:>10}\n", "total", f.booking.peak_total,
+                   human_bytes(f.booking.peak_total));
   int64_t holes = f.booking.arena_bytes - f.booking.peak_total;
   s += fmt::format("  {:<12} {:>15} {:>10}  with {} of alignment, holes and evaluation\n", "arena",
                    f.booking.arena_bytes, human_bytes(f.booking.arena_bytes), human_bytes(holes));
@@ -31,7 +32,8 @@ std::string memory_text(const Forecast& f) {
 
 std::string time_text(const Forecast& f) {
   std::string s = "time of a step (roofline: the larger of FLOPs / peak and bytes / bandwidth)\n";
-  s += fmt::format("  {:<20} {:>8} {:>12} {:>12} {:>10}  bound by\n", "op", "calls", "GFLOP", "MB moved", "ms");
+  s += fmt::format("  {:<20} {:>8} {:>12} {:>12} {:>10}  bound by\n", "op", "calls", "GFLOP", "MB moved",
+                   "ms");
   for (const OpForecast& o : f.ops)
     s += fmt::format("  {:<20} {:>8} {:>12.3f} {:>12.2f} {:>10.3f}  {}\n", o.total.op, o.total.launches,
                      o.total.cost.flops / 1e9,
@@ -49,8 +51,14 @@ std::string time_text(const Forecast& f) {
 nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
   nlohmann::ordered_json j, ops = nlohmann::ordered_json::array();
   const LayoutSpec& l = run.layout;
-  j["layout"] = {{"dp", l.dp},     {"tp", l.tp},       {"pp", l.pp},           {"cp", l.cp}, {"ep", l.ep},
-                 {"zero", l.zero}, {"schedule", l.schedule}, {"recompute", l.recompute}};
+  j["layout"] = {{"dp", l.dp},
+                 {"tp", l.tp},
+                 {"pp", l.pp},
+                 {"cp", l.cp},
+                 {"ep", l.ep},
+                 {"zero", l.zero},
+                 {"schedule", l.schedule},
+                 {"recompute", l.recompute}};
   j["step_s"] = f.step_s;
   j["tokens_per_s_per_gpu"] = f.tokens_per_s;
   j["mfu"] = f.mfu;
@@ -87,8 +95,8 @@ std::string to_text(const RunSpec& run, const Forecast& f, const ClusterSpec& cl
   std::string s = fmt::format(
       "{} of {} parameters: {} layers, hidden {}, {} heads ({} for keys and values), ffn {}, vocabulary {}\n"
       "a step: {} sequences of {} tokens = {} tokens in {} microbatch(es); {} compute, {} gradients\n",
-      m.arch, human_count(double(f.booking.parameters)), m.layers, m.hidden, m.heads, m.kv_heads, m.ffn, m.vocab,
-      run.batch.global, run.data.seq_len, f.tokens, run.microbatches(), run.precision.compute,
+      m.arch, human_count(double(f.booking.parameters)), m.layers, m.hidden, m.heads, m.kv_heads, m.ffn,
+      m.vocab, run.batch.global, run.data.seq_len, f.tokens, run.microbatches(), run.precision.compute,
       run.precision.grads);
   s += fmt::format("model FLOPs of a step: {:.4g} (3 x forward); kernels count {:.4g}\n", f.model_flops,
                    f.op_flops);

@@ -29,7 +29,8 @@ std::vector<std::string> states_of(const StageRunner& r) {
 fs::path save_checkpoint(const StageRunner& r, const RunSpec& run, int64_t step, const PhaseHook& phase) {
   std::vector<NamedTensor> tensors;
   for (const Param& p : r.params().params)
-    for (const std::string& what : states_of(r)) tensors.push_back(named(r, p, what, r.state_tensor(p, what)));
+    for (const std::string& what : states_of(r))
+      tensors.push_back(named(r, p, what, r.state_tensor(p, what)));
   Manifest m;
   m.step = step;
   m.samples = step * run.batch.global;
@@ -54,7 +55,8 @@ void load_checkpoint(StageRunner& r, const Checkpoint& c, bool with_state) {
 
 void refuse_other_run(const RunSpec& run, const Checkpoint& c) {
   if (c.manifest().spec_hash == hash(run)) return;
-  RunSpec saved = parse_run(c.manifest().run_toml, (c.folder() / "manifest.json").string(), {}, {.read_from = false});
+  RunSpec saved =
+      parse_run(c.manifest().run_toml, (c.folder() / "manifest.json").string(), {}, {.read_from = false});
   bad_request(
       "{} holds a checkpoint of another run ({}): choose another train.dir, or remove it to start afresh",
       c.folder().string(), fmt::join(diff(saved, run), "; "));

@@ -5,7 +5,9 @@
 
 namespace trireme {
 
-inline fs::path checkpoint_root(const fs::path& run_dir) { return run_dir / "checkpoints"; }
+inline fs::path checkpoint_root(const fs::path& run_dir) {
+  return run_dir / "checkpoints";
+}
 
 // Saves parameters (f32 master copies) and optimizer state as of the end of `step`. Returns the folder.
 fs::path save_checkpoint(const StageRunner&, const RunSpec&, int64_t step, const PhaseHook&);

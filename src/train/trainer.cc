@@ -123,7 +123,8 @@ class Trainer {
       m.eval_loss = evaluate_shard(runner_, run_, run_.data.valid, run_.train.eval_batches).loss;
       summary_.eval_loss = m.eval_loss;
     }
-    // Metrics first: a step that a checkpoint holds is always in metrics.jsonl; lines beyond are dropped on resume.
+    // Metrics first: a step that a checkpoint holds is always in metrics.jsonl; lines beyond are dropped on
+    // resume.
     if (last || (save_every > 0 && done_ % save_every == 0)) {
       double begin = now_s();
       phase("metrics");
@@ -184,7 +185,8 @@ TrainSummary train(const RunSpec& run, const Schedule& schedule, Device& device,
   return Trainer(run, schedule, device, options, hooks).train();
 }
 
-EvalResult evaluate_shard(StageRunner& runner, const RunSpec& run, const fs::path& shard, int64_t most_batches) {
+EvalResult evaluate_shard(StageRunner& runner, const RunSpec& run, const fs::path& shard,
+                          int64_t most_batches) {
   EvalWindows windows(run, shard);
   EvalResult total;
   double sum = 0;
@@ -196,7 +198,8 @@ EvalResult evaluate_shard(StageRunner& runner, const RunSpec& run, const fs::pat
     sum += part.sum, total.tokens += part.tokens;
   }
   if (total.tokens == 0)
-    bad_request("{} holds no whole window of seq_len = {} tokens to evaluate on", shard.string(), run.data.seq_len);
+    bad_request("{} holds no whole window of seq_len = {} tokens to evaluate on", shard.string(),
+                run.data.seq_len);
   total.loss = sum / double(total.tokens);
   return total;
 }

@@ -12,15 +12,15 @@ namespace trireme {
 
 // What a caller shows of a run, and what a test does to it. Every function may be empty.
 struct TrainHooks {
-  std::function<void(const std::string& line)> note;   // "resumed from step 200", "saved ...", warnings
-  std::function<void(const StepMetrics&)> step;        // after each step's metrics were written
-  std::function<void(std::string_view phase)> phase;   // as StepControl::phase, and "save:...", "metrics", "eval"
+  std::function<void(const std::string& line)> note;  // "resumed from step 200", "saved ...", warnings
+  std::function<void(const StepMetrics&)> step;       // after each step's metrics were written
+  std::function<void(std::string_view phase)>
+      phase;  // as StepControl::phase, and "save:...", "metrics", "eval"
 };
 
 struct TrainOptions {
   int64_t arena_bytes = 0;  // from a Booking
   double peak_flops = 0;    // of this rank's device in the compute type; 0 = not known, MFU is 0
-  double flops_per_step = 0;  // counted by the kernels; for hfu, where something is computed again
   Deadline deadline;        // leave in good order then (--stop-after)
 };
 
@@ -37,9 +37,10 @@ struct TrainSummary {
   fs::path checkpoint;  // newest complete one
 };
 
-// Trains run.train.dir up to run.train.steps, from its newest complete checkpoint or from the start. The folder is
-// locked while it runs; a checkpoint of another run (its spec's hash differs) is refused with the keys that differ.
-// Interrupted (signal or deadline): finishes the microbatch, saves the last finished step, returns.
+// Trains run.train.dir up to run.train.steps, from its newest complete checkpoint or from the start. The
+// folder is locked while it runs; a checkpoint of another run (its spec's hash differs) is refused with the
+// keys that differ. Interrupted (signal or deadline): finishes the microbatch, saves the last finished step,
+// returns.
 TrainSummary train(const RunSpec&, const Schedule&, Device&, const TrainOptions&, const TrainHooks&);
 
 // Mean loss per predicted token over sequential windows of seq_len, a last partial one dropped.

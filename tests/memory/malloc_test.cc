@@ -1,5 +1,5 @@
-// An independent witness of the ledger: malloc, interposed. After warm-up a step takes nothing from the system, and
-// what lives outside the arenas is small and does not grow.
+// An independent witness of the ledger: malloc, interposed. After warm-up a step takes nothing from the
+// system, and what lives outside the arenas is small and does not grow.
 #include <dlfcn.h>
 #include <dnnl.h>
 #include <gtest/gtest.h>
@@ -48,14 +48,22 @@ void forget(void* p) {
 }  // namespace
 
 extern "C" {
-void* malloc(size_t n) { return count(__libc_malloc(n), n); }
-void* calloc(size_t k, size_t n) { return count(__libc_calloc(k, n), k * n); }
+void* malloc(size_t n) {
+  return count(__libc_malloc(n), n);
+}
+void* calloc(size_t k, size_t n) {
+  return count(__libc_calloc(k, n), k * n);
+}
 void* realloc(void* p, size_t n) {
   forget(p);
   return count(__libc_realloc(p, n), n);
 }
-void* memalign(size_t a, size_t n) { return count(__libc_memalign(a, n), n); }
-void* aligned_alloc(size_t a, size_t n) { return memalign(a, n); }
+void* memalign(size_t a, size_t n) {
+  return count(__libc_memalign(a, n), n);
+}
+void* aligned_alloc(size_t a, size_t n) {
+  return memalign(a, n);
+}
 int posix_memalign(void** out, size_t a, size_t n) {
   *out = memalign(a, n);
   return *out ? 0 : 12;
@@ -99,10 +107,11 @@ void check_steady(const RunSpec& run, int threads) {
   g_counting = true;
   for (int64_t s = 4; s <= 8; s++) step(s);
   g_counting = false;
-  fmt::print("{} {} threads {}: in 5 steps malloc was called {} times by us and the thread runtime, {} times inside "
-             "oneDNN (largest {} bytes, all given back); live bytes moved by {}\n",
-             run.model.arch, run.precision.compute, threads, g_ours.calls.load(), g_library.calls.load(),
-             g_library.largest.load(), g_live.load() - live);
+  fmt::print(
+      "{} {} threads {}: in 5 steps malloc was called {} times by us and the thread runtime, {} times inside "
+      "oneDNN (largest {} bytes, all given back); live bytes moved by {}\n",
+      run.model.arch, run.precision.compute, threads, g_ours.calls.load(), g_library.calls.load(),
+      g_library.largest.load(), g_live.load() - live);
   EXPECT_EQ(g_ours.calls, 0) << "largest " << g_ours.largest;
   EXPECT_EQ(g_live, live);
   EXPECT_LT(g_library.largest, 4096);

@@ -89,8 +89,8 @@ TEST_P(EveryModel, MetaEqualsTheRun) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, EveryModel,
-                         ::testing::Combine(::testing::Values("gpt2", "llama"), ::testing::Values("f32", "bf16"),
-                                            ::testing::Bool()));
+                         ::testing::Combine(::testing::Values("gpt2", "llama"),
+                                            ::testing::Values("f32", "bf16"), ::testing::Bool()));
 
 // 16 bytes per parameter in f32, and in bf16 with bf16 gradients; 18 in bf16 with f32 gradients.
 TEST(StageRunner, BytesPerParameter) {
@@ -128,10 +128,11 @@ TEST(StageRunner, GradientIsTheSlopeOfTheLoss) {
         at.runner->write_param(p, "", std::span(w).subspan(size_t(p.offset), size_t(p.numel())));
       double sum = 0;
       for (int64_t mb = 0; mb < 2; mb++)
-        sum += at.runner
-                   ->evaluate(2, run.data.seq_len,
-                              [&](int64_t, int64_t, const HostBatch& b) { test::random_batch(run, 1, mb, b); })
-                   .sum;
+        sum +=
+            at.runner
+                ->evaluate(2, run.data.seq_len,
+                           [&](int64_t, int64_t, const HostBatch& b) { test::random_batch(run, 1, mb, b); })
+                .sum;
       return sum / double(run.tokens_per_step());
     };
     double h = 5e-3;

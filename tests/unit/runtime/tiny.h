@@ -6,7 +6,8 @@
 namespace trireme::test {
 
 // Odd sizes on purpose: nothing is a multiple of a tile.
-inline RunSpec tiny_run(std::string arch, std::string compute, int64_t microbatches, std::string grads = "f32") {
+inline RunSpec tiny_run(std::string arch, std::string compute, int64_t microbatches,
+                        std::string grads = "f32") {
   RunSpec r;
   r.model = ModelSpec::of(arch);
   r.model.vocab = 61, r.model.layers = 2, r.model.hidden = 36, r.model.heads = 3;
