@@ -1,9 +1,8 @@
 // matmul on the CPU: c[M,N] (+)= op(a) op(b) + bias + residual, sums in f32.
 //
-// Determinism: the same bits every time at one thread count. Rows of c have the same bits for any thread
-// count and any cut along M; sums along K of a weight gradient (trans_a, K = tokens) may be grouped by
-// threads. oneDNN allocates per execution (its argument map); everything else comes from the plan or from
-// scratch.
+// Determinism: the same bits every time at one thread count; another one may group sums along K differently.
+// oneDNN allocates per execution (its argument map, some 300 bytes, freed at once); everything else comes
+// from the plan or from scratch.
 #include "device/cpu/matmul.h"
 
 #include <omp.h>
