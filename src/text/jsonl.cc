@@ -1,0 +1,34 @@
+#include "text/jsonl.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/error.h"
+
+namespace trireme {
+
+JsonLines::JsonLines(const fs::path& path, std::string key) : file_(path), key_(std::move(key)) {
+  std::string_view all(reinterpret_cast<const char*>(file_.bytes().data()), file_.bytes().size());
+  int64_t number = 1;
+  for (size_t at = 0; at < all.size(); number++) {
+    size_t end = std::min(all.find('\n', at), all.size());
+    if (all.substr(at, end - at).find_first_not_of(" \t\r") != std::string_view::npos)
+      lines_.push_back({at, end - at, number});
+    at = end + 1;
+  }
+}
+
+std::string JsonLines::read(int64_t document) const {
+  const Line& line = lines_[size_t(document)];
+  auto text = reinterpret_cast<const char*>(file_.bytes().data()) + line.begin;
+  auto value = nlohmann::json::parse(text, text + line.bytes, nullptr, /*allow_exceptions=*/false);
+  auto where = [&] { return fmt::format("{}, line {}", file_.path().string(), line.number); };
+  if (!value.is_object()) bad_request("{}: not a JSON object", where());
+  auto it = value.find(key_);
+  if (it == value.end()) bad_request("{}: no key {:?}; which key holds the text?", where(), key_);
+  if (!it->is_string()) bad_request("{}: {:?} is not a string", where(), key_);
+  return std::move(it->get_ref<std::string&>());
+}
+
+}  // namespace trireme

@@ -1,0 +1,34 @@
+// JSON Lines: one document a line, its text under one key. The form in which most corpora are handed around.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/file.h"
+
+namespace trireme {
+
+// A mapped .jsonl: lines are found once and parsed when asked for, by any thread. Lines of blanks are no
+// documents.
+class JsonLines {
+ public:
+  explicit JsonLines(const fs::path&, std::string key = "text");
+
+  int64_t documents() const { return int64_t(lines_.size()); }
+  int64_t bytes() const { return int64_t(file_.bytes().size()); }
+  // The text of a document: fits ReadDocument of encode_documents. bad_request names file, line and key when
+  // the line is no JSON object, or has no string under the key.
+  std::string read(int64_t document) const;
+
+ private:
+  struct Line {
+    uint64_t begin, bytes;
+    int64_t number;  // from 1, as editors count
+  };
+  MappedFile file_;
+  std::string key_;
+  std::vector<Line> lines_;
+};
+
+}  // namespace trireme
