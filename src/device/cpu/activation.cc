@@ -22,18 +22,20 @@ HWY_BEFORE_NAMESPACE();
 namespace trireme::cpu::HWY_NAMESPACE {
 namespace {
 
-// Value and derivative of an activation at x; the value's users let the compiler drop the rest.
+// An activation: the argument whose exp it needs, and from x and that exp e the value and the derivative at x
+// (the compiler drops the one that is not used). Apart, so that exp works on packs of vectors.
 struct ValueAndSlope {
   VF value, slope;
 };
 
 struct GeluTanh {
-  HWY_INLINE ValueAndSlope operator()(VF x) const {
-    constexpr float k = 1.5957691216057308f;  // 2 sqrt(2/pi)
-    const VF x2 = hn::Mul(x, x);
-    const auto [s, rest] = sigmoid(hn::Mul(x, hn::MulAdd(x2, fill(k * 0.044715f), fill(k))));
-    const VF slope_u = hn::MulAdd(x2, fill(3 * k * 0.044715f), fill(k));
-    const VF value = hn::Mul(x, s);
+  static constexpr float k = 1.5957691216057308f;  // 2 sqrt(2/pi)
+  static HWY_INLINE VF argument(VF x) {
+    return hn::Mul(x, hn::MulAdd(hn::Mul(x, x), fill(-k * 0.044715f), fill(-k)));
+  }
+  static HWY_INLINE ValueAndSlope finish(VF x, VF e) {
+    const auto [s, rest] = sigmoid_of_exp(e);
+    const VF value = hn::Mul(x, s), slope_u = hn::MulAdd(hn::Mul(x, x), fill(3 * k * 0.044715f), fill(k));
     return {value, hn::MulAdd(hn::Mul(value, rest), slope_u, s)};
   }
 };
@@ -42,30 +44,50 @@ struct GeluTanh {
 // relative error (4.8e-8 up to |x| = 13.3, beyond which exp is 0), so that the left tail keeps its relative
 // accuracy too.
 struct GeluErf {
-  HWY_INLINE ValueAndSlope operator()(VF x) const {
-    const VF one = fill(1), a = hn::Abs(x);
-    const VF t = hn::Div(one, hn::MulAdd(a, fill(0.33f), one));
+  static HWY_INLINE VF argument(VF x) { return hn::Mul(hn::Mul(x, x), fill(-0.5f)); }
+  static HWY_INLINE ValueAndSlope finish(VF x, VF gauss) {
+    const VF one = fill(1), t = hn::Div(one, hn::MulAdd(hn::Abs(x), fill(0.33f), one));
     constexpr float c[9] = {0.1316192783f, 0.1323543831f,  0.1106809474f, 0.1233839526f,  -0.06032850687f,
                             0.230301699f,  -0.2722750963f, 0.1255996523f, -0.02133628593f};
     VF p = fill(c[8]);
     for (int i = 7; i >= 0; i--) p = hn::MulAdd(p, t, fill(c[i]));
-    const VF gauss = exp(hn::Mul(hn::Mul(x, x), fill(-0.5f)));
     const VF tail = hn::Mul(hn::Mul(gauss, t), p);
     const VF phi = hn::IfThenElse(hn::Lt(x, fill(0)), tail, hn::Sub(one, tail));
     return {hn::Mul(x, phi), hn::MulAdd(hn::Mul(x, gauss), fill(0.3989422804f), phi)};
   }
 };
 
+struct Silu {
+  static HWY_INLINE VF argument(VF x) { return hn::Neg(x); }
+  static HWY_INLINE ValueAndSlope finish(VF x, VF e) {
+    const auto [s, rest] = sigmoid_of_exp(e);
+    return {hn::Mul(x, s), hn::Mul(s, hn::MulAdd(x, rest, fill(1)))};
+  }
+};
+
+// done(column, value and slope, part) for the vectors of a row of n elements.
+template <class Activation, class T, class Done>
+HWY_INLINE void activate(const T* row, int64_t n, const Done& done) {
+  each_pack(n, [&](int64_t c, auto width, auto part) HWY_ATTR {
+    VF x[width], e[width];
+    for (int k = 0; k < width; k++) {
+      x[k] = load(row + c + k * kLanes, part);
+      e[k] = Activation::argument(x[k]);
+    }
+    exp(e);
+    for (int k = 0; k < width; k++) done(c + k * kLanes, Activation::finish(x[k], e[k]), part);
+  });
+}
+
 template <class Activation, class T>
 void gelu_rows(const GeluArgs& a, int64_t begin, int64_t end) {
   const Rows<const T> x = rows_of<const T>(a.x);
   const Rows<T> y = rows_of<T>(a.y);
-  const Activation f;
   for (int64_t n = begin; n < end; n++) {
-    const T* in = x[n];
     T* out = y[n];
-    each_vector(a.x.shape[1],
-                [&](int64_t c, auto part) HWY_ATTR { store(f(load(in + c, part)).value, out + c, part); });
+    activate<Activation>(x[n], a.x.shape[1], [&](int64_t c, const ValueAndSlope& f, auto part) HWY_ATTR {
+      store(f.value, out + c, part);
+    });
   }
 }
 
@@ -73,12 +95,11 @@ template <class Activation, class T>
 void gelu_backward_rows(const GeluBackwardArgs& a, int64_t begin, int64_t end) {
   const Rows<const T> x = rows_of<const T>(a.x), dy = rows_of<const T>(a.dy);
   const Rows<T> dx = rows_of<T>(a.dx);
-  const Activation f;
   for (int64_t n = begin; n < end; n++) {
-    const T *in = x[n], *d = dy[n];
+    const T* d = dy[n];
     T* out = dx[n];
-    each_vector(a.x.shape[1], [&](int64_t c, auto part) HWY_ATTR {
-      store(hn::Mul(load(d + c, part), f(load(in + c, part)).slope), out + c, part);
+    activate<Activation>(x[n], a.x.shape[1], [&](int64_t c, const ValueAndSlope& f, auto part) HWY_ATTR {
+      store(hn::Mul(load(d + c, part), f.slope), out + c, part);
     });
   }
 }
@@ -88,11 +109,10 @@ void swiglu_rows(const SwigluArgs& a, int64_t begin, int64_t end) {
   const Rows<const T> gate = rows_of<const T>(a.gate), up = rows_of<const T>(a.up);
   const Rows<T> y = rows_of<T>(a.y);
   for (int64_t n = begin; n < end; n++) {
-    const T *g = gate[n], *u = up[n];
+    const T* u = up[n];
     T* out = y[n];
-    each_vector(a.gate.shape[1], [&](int64_t c, auto part) HWY_ATTR {
-      const VF x = load(g + c, part);
-      store(hn::Mul(hn::Mul(x, sigmoid(x).s), load(u + c, part)), out + c, part);
+    activate<Silu>(gate[n], a.gate.shape[1], [&](int64_t c, const ValueAndSlope& f, auto part) HWY_ATTR {
+      store(hn::Mul(f.value, load(u + c, part)), out + c, part);
     });
   }
 }
@@ -103,14 +123,11 @@ void swiglu_backward_rows(const SwigluBackwardArgs& a, int64_t begin, int64_t en
                       dy = rows_of<const T>(a.dy);
   const Rows<T> dgate = rows_of<T>(a.dgate), dup = rows_of<T>(a.dup);
   for (int64_t n = begin; n < end; n++) {
-    const T *g = gate[n], *u = up[n], *d = dy[n];
+    const T *u = up[n], *d = dy[n];
     T *dg = dgate[n], *du = dup[n];
-    each_vector(a.gate.shape[1], [&](int64_t c, auto part) HWY_ATTR {
-      const VF x = load(g + c, part), dout = load(d + c, part);
-      const auto [s, rest] = sigmoid(x);
-      const VF slope = hn::Mul(s, hn::MulAdd(x, rest, fill(1)));
-      const VF to_gate = hn::Mul(hn::Mul(dout, load(u + c, part)), slope);
-      store(hn::Mul(dout, hn::Mul(x, s)), du + c, part);
+    activate<Silu>(gate[n], a.gate.shape[1], [&](int64_t c, const ValueAndSlope& f, auto part) HWY_ATTR {
+      const VF dout = load(d + c, part), to_gate = hn::Mul(hn::Mul(dout, load(u + c, part)), f.slope);
+      store(hn::Mul(dout, f.value), du + c, part);
       store(to_gate, dg + c, part);
     });
   }

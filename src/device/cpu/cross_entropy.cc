@@ -23,21 +23,26 @@ template <class T>
 HWY_INLINE float row_max(const T* x, int64_t vocab) {
   const VF low = fill(-HUGE_VALF);
   VF acc[4] = {low, low, low, low};
-  each_vector_of_4(vocab, [&](int64_t i, int k, auto part) HWY_ATTR {
-    acc[k] = hn::Max(acc[k], pad(load(x + i, part), part, -HUGE_VALF));
+  each_pack(vocab, [&](int64_t i, auto width, auto part) HWY_ATTR {
+    for (int k = 0; k < width; k++)
+      acc[k] = hn::Max(acc[k], pad(load(x + i + k * kLanes, part), part, -HUGE_VALF));
   });
   return max(acc);
 }
 
-// Sum of exp(x - m); the terms go to `kept` where it is given (f32, may be x itself).
+// Sum of exp(x - m); the terms go to `kept` where told (f32, may be x itself).
 template <bool keep, class T>
 HWY_INLINE float sum_exp(const T* x, float m, int64_t vocab, float* kept) {
   const VF shift = fill(m);
   VF acc[4] = {fill(0), fill(0), fill(0), fill(0)};
-  each_vector_of_4(vocab, [&](int64_t i, int k, auto part) HWY_ATTR {
-    const VF e = pad(exp(hn::Sub(load(x + i, part), shift)), part, 0);
-    if constexpr (keep) store(e, kept + i, part);
-    acc[k] = hn::Add(acc[k], e);
+  each_pack(vocab, [&](int64_t i, auto width, auto part) HWY_ATTR {
+    VF e[width];
+    for (int k = 0; k < width; k++) e[k] = hn::Sub(load(x + i + k * kLanes, part), shift);
+    exp(e);
+    for (int k = 0; k < width; k++) {
+      if constexpr (keep) store(e[k], kept + i + k * kLanes, part);
+      acc[k] = hn::Add(acc[k], pad(e[k], part, 0));
+    }
   });
   return sum(acc);
 }

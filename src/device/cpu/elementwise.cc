@@ -44,33 +44,37 @@ void convert(const CastArgs& p, int64_t begin, int64_t end) {
   each_vector(end - begin, [&](int64_t i, auto part) HWY_ATTR { store(load(src + i, part), dst + i, part); });
 }
 
+using DD = hn::ScalableTag<double>;
+HWY_INLINE hn::Vec<DD> load_double(const float* p) {
+  return hn::PromoteTo(DD(), hn::LoadU(hn::Rebind<float, DD>(), p));
+}
+HWY_INLINE hn::Vec<DD> load_double(const bf16* p) {
+  const hn::Rebind<float, DD> f;
+  const auto bits =
+      hn::PromoteTo(hn::RebindToUnsigned<decltype(f)>(), hn::LoadU(hn::Rebind<uint16_t, DD>(), &p->bits));
+  return hn::PromoteTo(DD(), hn::BitCast(f, hn::ShiftLeft<16>(bits)));
+}
+
 template <class T>
 double block_square_sum(const T* x, int64_t n) {
-  constexpr int64_t kSums = 32;
-  using DD = hn::ScalableTag<double>;
-  constexpr int64_t lanes = int64_t(HWY_LANES(double)), vectors = kSums / lanes;
-  const DD d;
-  const hn::Rebind<float, DD> half;
+  constexpr int64_t kSums = 32, lanes = int64_t(HWY_LANES(double)), vectors = kSums / lanes;
   hn::Vec<DD> acc[vectors];
-  for (int64_t v = 0; v < vectors; v++) acc[v] = hn::Zero(d);
-  HWY_ALIGN float tail[kSums];
-  for (int64_t i = 0; i < n; i += kSums) {
-    const float* from = tail;
-    if constexpr (std::is_same_v<T, float>) from = x + i;
-    if (n - i < kSums) {
-      std::memset(tail, 0, sizeof tail);
-      for (int64_t j = 0; j < n - i; j++) tail[j] = float(x[i + j]);
-      from = tail;
-    } else if constexpr (std::is_same_v<T, bf16>) {
-      for (int64_t j = 0; j < kSums; j += kLanes) store(load(x + i + j, Whole()), tail + j, Whole());
-    }
+  for (int64_t v = 0; v < vectors; v++) acc[v] = hn::Zero(DD());
+  auto add = [&](const T* from) HWY_ATTR {
     for (int64_t v = 0; v < vectors; v++) {
-      const auto e = hn::PromoteTo(d, hn::LoadU(half, from + v * lanes));
+      const auto e = load_double(from + v * lanes);
       acc[v] = hn::MulAdd(e, e, acc[v]);
     }
+  };
+  int64_t i = 0;
+  for (; i + kSums <= n; i += kSums) add(x + i);
+  if (i < n) {
+    T tail[kSums] = {};
+    std::memcpy(static_cast<void*>(tail), x + i, size_t(n - i) * sizeof(T));
+    add(tail);
   }
   HWY_ALIGN double sums[kSums];
-  for (int64_t v = 0; v < vectors; v++) hn::Store(acc[v], d, sums + v * lanes);
+  for (int64_t v = 0; v < vectors; v++) hn::Store(acc[v], DD(), sums + v * lanes);
   double total = 0;
   for (double s : sums) total += s;
   return total;

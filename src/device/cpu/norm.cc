@@ -27,42 +27,61 @@ inline constexpr bool kCentered = requires(const Args& a) {
   a.mean;
 };
 
-template <class T, class Args>
-void forward(const Args& a, int64_t begin, int64_t end) {
+// Rows [n, n + R) together: the columns of weight and bias are converted once for all of them.
+template <int R, class T, class Args>
+HWY_INLINE void forward_rows(const Args& a, int64_t n) {
+  constexpr bool centered = kCentered<Args>;
   const Rows<const T> x = rows_of<const T>(a.x);
   const Rows<T> y = rows_of<T>(a.y);
-  const T *weight = a.weight.template as<T>(), *bias = nullptr;
-  if constexpr (kCentered<Args>) bias = a.bias.template as<T>();
+  const T *weight = a.weight.template as<T>(), *bias = nullptr, *in[R];
+  if constexpr (centered) bias = a.bias.template as<T>();
+  T* out[R];
   const int64_t cols = a.x.shape[1];
-  for (int64_t n = begin; n < end; n++) {
-    const T* row = x[n];
-    float mean = 0;
-    if constexpr (kCentered<Args>) {
-      VF acc[4] = {fill(0), fill(0), fill(0), fill(0)};
-      each_vector_of_4(
-          cols, [&](int64_t c, int k, auto part) HWY_ATTR { acc[k] = hn::Add(acc[k], load(row + c, part)); });
-      mean = sum(acc) / float(cols);
-      a.mean.template as<float>()[n] = mean;
-    }
-    const VF center = fill(mean);
-    VF acc[4] = {fill(0), fill(0), fill(0), fill(0)};
-    each_vector_of_4(cols, [&](int64_t c, int k, auto part) HWY_ATTR {
-      const VF d = pad(hn::Sub(load(row + c, part), center), part, 0);
-      acc[k] = hn::MulAdd(d, d, acc[k]);
-    });
-    const float rstd = 1 / std::sqrt(sum(acc) / float(cols) + a.eps);
-    a.rstd.template as<float>()[n] = rstd;
-    const VF scale = fill(rstd);
-    T* out = y[n];
-    each_vector(cols, [&](int64_t c, auto part) HWY_ATTR {
-      const VF h = hn::Mul(hn::Sub(load(row + c, part), center), scale);
-      const VF w = load(weight + c, part);
-      if constexpr (kCentered<Args>)
-        store(hn::MulAdd(h, w, load(bias + c, part)), out + c, part);
-      else
-        store(hn::Mul(h, w), out + c, part);
-    });
+  VF mean[R], square[R], rstd[R];
+  for (int r = 0; r < R; r++) {
+    in[r] = x[n + r], out[r] = y[n + r];
+    mean[r] = square[r] = fill(0);
   }
+  if constexpr (centered) {
+    each_vector(cols, [&](int64_t c, auto part) HWY_ATTR {
+      for (int r = 0; r < R; r++) mean[r] = hn::Add(mean[r], load(in[r] + c, part));
+    });
+    for (int r = 0; r < R; r++) {
+      const float m = sum(mean[r]) / float(cols);
+      a.mean.template as<float>()[n + r] = m;
+      mean[r] = fill(m);
+    }
+  }
+  each_vector(cols, [&](int64_t c, auto part) HWY_ATTR {
+    for (int r = 0; r < R; r++) {
+      VF d = load(in[r] + c, part);
+      if constexpr (centered) d = pad(hn::Sub(d, mean[r]), part, 0);
+      square[r] = hn::MulAdd(d, d, square[r]);
+    }
+  });
+  for (int r = 0; r < R; r++) {
+    const float s = 1 / std::sqrt(sum(square[r]) / float(cols) + a.eps);
+    a.rstd.template as<float>()[n + r] = s;
+    rstd[r] = fill(s);
+  }
+  each_vector(cols, [&](int64_t c, auto part) HWY_ATTR {
+    const VF w = load(weight + c, part);
+    VF b = fill(0);
+    if constexpr (centered) b = load(bias + c, part);
+    for (int r = 0; r < R; r++) {
+      const VF v = load(in[r] + c, part);
+      if constexpr (centered)
+        store(hn::MulAdd(hn::Mul(hn::Sub(v, mean[r]), rstd[r]), w, b), out[r] + c, part);
+      else
+        store(hn::Mul(hn::Mul(v, rstd[r]), w), out[r] + c, part);
+    }
+  });
+}
+template <class T, class Args>
+void forward(const Args& a, int64_t begin, int64_t end) {
+  int64_t n = begin;
+  for (; n + 4 <= end; n += 4) forward_rows<4, T>(a, n);
+  for (; n < end; n++) forward_rows<1, T>(a, n);
 }
 
 // One operand set for both norms; dbias and mean are unused by RMSNorm.

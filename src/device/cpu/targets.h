@@ -7,3 +7,13 @@
 
 #define HWY_DISABLED_TARGETS \
   (HWY_SSSE3 | HWY_SSE4 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV | HWY_AVX3_DL)
+
+namespace trireme::cpu {
+#if defined(__x86_64__)
+// AVX512-BF16: rounds a vector of f32 to bf16 in one instruction.
+inline const bool kHasBf16Rounding = [] {
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx512bf16") != 0;
+}();
+#endif
+}  // namespace trireme::cpu

@@ -12,11 +12,16 @@ HWY_BEFORE_NAMESPACE();
 namespace trireme::cpu::HWY_NAMESPACE {
 
 void exp_of(const float* x, float* y, int64_t n) {
-  each_vector(n, [&](int64_t i, auto part) HWY_ATTR { store(exp(load(x + i, part)), y + i, part); });
+  each_pack(n, [&](int64_t i, auto width, auto part) HWY_ATTR {
+    VF e[width];
+    for (int k = 0; k < width; k++) e[k] = load(x + i + k * kLanes, part);
+    exp(e);
+    for (int k = 0; k < width; k++) store(e[k], y + i + k * kLanes, part);
+  });
 }
 void sigmoid_of(const float* x, float* s, float* rest, int64_t n) {
   each_vector(n, [&](int64_t i, auto part) HWY_ATTR {
-    const Sigmoid v = sigmoid(load(x + i, part));
+    const Sigmoid v = sigmoid_of_exp(exp(hn::Neg(load(x + i, part))));
     store(v.s, s + i, part), store(v.rest, rest + i, part);
   });
 }
