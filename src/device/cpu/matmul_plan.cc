@@ -3,7 +3,7 @@
 // c = a b + bias (oneDNN's own bias, in f32) + sum * c (sum post-op) + residual (binary_add post-op): all
 // inside one f32 accumulation, one rounding at the store. Dense rows go to its brgemm kernels
 // (jit:avx512_core_bf16 and avx512_core); row strides longer than the rows go to its gemm:jit, which for bf16
-// outputs takes scratch of several times c.
+// outputs takes scratch of four times c.
 #include "base/file.h"
 #include "device/cpu/matmul.h"
 
