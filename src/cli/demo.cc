@@ -77,9 +77,9 @@ RunSpec demo_spec(const fs::path& dir, int64_t vocab) {
   run.model.kv_heads = 2, run.model.ffn = 896, run.model.tied = true;
   run.data.train = (dir / "data/train").string(), run.data.valid = (dir / "data/valid").string();
   run.data.tokenizer = (dir / "tokenizer.json").string();
-  run.batch.global = 16, run.batch.micro = 8;
-  run.optimizer.lr = 3e-3, run.optimizer.min_lr = 1e-4, run.optimizer.warmup = 40;
-  run.train.dir = dir.string(), run.train.checkpoint_every.count = 100;
+  run.batch.global = 8, run.batch.micro = 8;
+  run.optimizer.lr = 2.5e-3, run.optimizer.min_lr = 1e-4, run.optimizer.warmup = 60;
+  run.train.dir = dir.string(), run.train.checkpoint_every.count = 200;
   return run;
 }
 
@@ -112,7 +112,7 @@ RunSpec make_run_file(const Request& r) {
   run.model.finish(run.data.seq_len);
   run = resolve(run, {.native_bf16 = make_device("cpu")->native(DType::bf16)});
   double step_s = measured_step(run);
-  run.train.steps = std::clamp<int64_t>(int64_t(r.minutes * 60 / step_s), 100, 2000);
+  run.train.steps = std::clamp<int64_t>(int64_t(r.minutes * 60 / step_s), 100, 4000);
   run.optimizer.warmup = std::min<int64_t>(run.optimizer.warmup, run.train.steps / 5);
   save_run(run, path);
   return load();
@@ -140,7 +140,7 @@ double bigram_loss(const RunSpec& run) {
 }
 
 void show_samples(const LoadedModel& m, const Tokenizer& t) {
-  for (const char* prompt : {"def main(", "class ", "import os\n\n"}) {
+  for (const char* prompt : {"def main(", "class "}) {
     GenerateOptions o{.sample = {.temperature = 0.7, .top_k = 50, .top_p = 0.95, .seed = 7},
                       .tokens = 70,
                       .context = m.run.data.seq_len,
@@ -204,12 +204,11 @@ void demo(const Request& r) {
   fmt::print("      {} of {} parameters, {} compute, {} gradients; {} steps of {} tokens\n", run.model.arch,
              human_count(double(f.booking.parameters)), run.precision.compute, run.precision.grads,
              run.train.steps, f.tokens);
-  fmt::print(
-      "      a step will take {} ({} weights, {} gradients, {} optimizer, {} activations) and {:.1f} GFLOP\n",
-      human_bytes(f.booking.peak_total), human_bytes(f.booking.peak[size_t(Bucket::weights)]),
-      human_bytes(f.booking.peak[size_t(Bucket::grads)]),
-      human_bytes(f.booking.peak[size_t(Bucket::optimizer)]),
-      human_bytes(f.booking.peak[size_t(Bucket::activations)]), f.op_flops / 1e9);
+  auto bucket = [&](Bucket b) { return human_bytes(f.booking.peak[size_t(b)]); };
+  fmt::print("      a step will take {:.1f} GFLOP and {}:\n", f.op_flops / 1e9,
+             human_bytes(f.booking.peak_total));
+  fmt::print("      {} weights, {} gradients, {} optimizer, {} activations\n", bucket(Bucket::weights),
+             bucket(Bucket::grads), bucket(Bucket::optimizer), bucket(Bucket::activations));
   heading(4, "train (interrupt whenever you like: the same command goes on)");
   TrainSummary s = train_with_progress(run, t, false);
   if (s.ending == Ending::interrupted)

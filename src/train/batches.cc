@@ -22,7 +22,9 @@ bool shard_exists(const fs::path& name) {
 Batches::Batches(const RunSpec& run) : loader_(open(run, run.data.train, sample_order(run.data.order))) {
   loader_.shard().check_ids(run.model.vocab);
   has_valid_ = !run.data.valid.empty() && shard_exists(run.data.valid);
-  if (has_valid_) check_shard(run.data.valid, run.model.vocab);
+  if (!has_valid_) return;
+  check_shard(run.data.valid, run.model.vocab);
+  EvalWindows(run, run.data.valid);  // too short a shard is refused now, not at the first evaluation
 }
 
 FillBatch Batches::training() const {
