@@ -205,6 +205,12 @@ struct Geometry {
     int64_t last = std::min(row + kStrip, seq) - 1;
     return round_up(std::clamp<int64_t>(last - k0 + 1, 0, kn), kLane);
   }
+  // Panels of scores in the strips of rows [row, row + rows) against the key block.
+  int64_t panels(int64_t row, int64_t rows, int64_t k0, int64_t kn) const {
+    int64_t n = 0;
+    for (int64_t r = 0; r < rows; r += kStrip) n += round_up(columns(row + r, k0, kn), kPanel) / kPanel;
+    return n;
+  }
 };
 
 void add_traffic(TileTraffic* to, const TileTraffic& from);  // atomic; null: nothing

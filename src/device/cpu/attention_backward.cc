@@ -62,7 +62,7 @@ class Backward {
   // What is needed after this key block: more keys, or what the next head begins with.
   void look_ahead(int64_t k0, int64_t kn) {
     int64_t first = g_.causal ? k0 / g_.bq * g_.bq : 0;
-    ahead_.start(2 * ((g_.seq - first + kStrip - 1) / kStrip));
+    ahead_.start(2 * g_.panels(first, g_.seq - first, k0, kn));
     if (h_ % group_ == group_ - 1)
       for (const Tensor* t : {&p_.dk, &p_.dv}) ahead_.want(g_.rows(*t, b_, h_ / group_, k0, kn), t_.element);
     int64_t b = b_, h = h_, next = k0 + kn, rows = std::min(g_.bq, g_.seq);
@@ -123,7 +123,7 @@ class Backward {
     Acc* dq = large_dq_ + i * g_.bq_pad * g_.depth;
     load_queries(q0, rows, padded);
     bool last = k0 + kn >= (g_.causal ? q0 + rows : g_.seq);  // key block that these rows see
-    soon_.start(2 * (padded / kStrip));
+    soon_.start(2 * g_.panels(q0, rows, k0, kn));
     if (last) soon_.want(g_.rows(p_.dq, b_, h_, q0, rows), t_.element);
     for (const Tensor* t : {&p_.q, &p_.dout})
       soon_.want(g_.rows(*t, b_, h_, q0 + rows, std::min(g_.bq, g_.seq - q0 - rows)), t_.element);
@@ -140,24 +140,25 @@ class Backward {
   // P, dS of one strip, and its dQ.
   void strip(int64_t r, int64_t row, int64_t k0, int64_t kn, int64_t n, Acc* dq) {
     int64_t units = g_.depth / t_.group, kn_pad = round_up(kn, kLane);
-    Product<Acc> scores{.a = q_rows_ + r * units * t_.unit,
-                        .a_row = units,
-                        .a_step = 1,
-                        .b = k_columns_,
-                        .b_depth = units,
-                        .b_cols = kn_pad,
-                        .c = s_,
-                        .ldc = g_.bk_pad,
-                        .m = kStrip,
-                        .n = n,
-                        .k = units};
-    ahead_.step();
-    soon_.step();
-    t_.product(scores);
-    ahead_.step();
-    soon_.step();
-    scores.a = dout_rows_ + r * units * t_.unit, scores.b = v_columns_, scores.c = dp_;
-    t_.product(scores);
+    auto scores = [&](const std::byte* rows, const std::byte* keys, Acc* out) {
+      for (int64_t c = 0; c < n; c += kPanel) {
+        ahead_.step();
+        soon_.step();
+        t_.product({.a = rows + r * units * t_.unit,
+                    .a_row = units,
+                    .a_step = 1,
+                    .b = keys + c * units * t_.unit,
+                    .b_depth = units,
+                    .b_cols = kn_pad - c,
+                    .c = out + c,
+                    .ldc = g_.bk_pad,
+                    .m = kStrip,
+                    .n = std::min(kPanel, n - c),
+                    .k = units});
+      }
+    };
+    scores(q_rows_, k_columns_, s_);
+    scores(dout_rows_, v_columns_, dp_);
     std::byte* ds_pairs = ds_pairs_ + r / t_.group * g_.bk_pad * t_.unit;
     t_.gradient({.s = s_,
                  .dp = dp_,
