@@ -65,8 +65,7 @@ void convert_from(std::string_view what, DType to, void* dst, int64_t n, Load f3
       float f = f32_at(i);
       uint16_t h = f16_of_f32(f);
       if ((h & 0x7fff) == 0x7c00 && std::isfinite(f))
-        bad_request("{}: element {} is {}, and f16 holds at most 65504; bf16 or f32 would hold it", what, i,
-                    f);
+        bad_request("{}: holds {}, and f16 holds at most 65504; bf16 or f32 would hold it", what, f);
       store(dst, i, h);
     }
   }

@@ -167,19 +167,21 @@ void HfFolder::check_tied_head(const Tensors& tensors) const {
 void HfFolder::read(std::string_view name, const Slice& box, const Range& range, const Tensor& dst) const {
   auto it = sources_.find(name);
   if (it == sources_.end()) bad_request("{}: the model has no parameter '{}'", folder_.string(), name);
-  const auto& [place, entry, data] = it->second;
+  const HfPlace& place = it->second.place;
+  const std::byte* data = it->second.data;
+  const DType stored = *it->second.entry->dtype;
   const Part wanted{box, range};
   if (std::string why = why_not_part(wanted, place.shape); !why.empty())
     bad_request("{}: parameter '{}': {}", folder_.string(), name, why);
   require(dst.contiguous() && dst.numel() == range.size(),
           "a parameter is read into range.size() elements in a row");
-  const int64_t item = size_of(*entry->dtype), dst_item = size_of(dst.dtype);
+  const int64_t item = size_of(stored), dst_item = size_of(dst.dtype);
   const int64_t in = place.shape.rank == 2 ? place.shape[1] : 1;
 
   if (!place.transposed) {
     const std::byte* src = data + place.begin * in * item;
     for_each_run(wanted, whole(place.shape), [&](const Overlap& r) {
-      convert_elements(name, dst.dtype, dst.data + (r.to - range.begin) * dst_item, *entry->dtype,
+      convert_elements(name, dst.dtype, dst.data + (r.to - range.begin) * dst_item, stored,
                        src + r.from * item, r.n);
     });
     return;
@@ -193,8 +195,8 @@ void HfFolder::read(std::string_view name, const Slice& box, const Range& range,
       const int64_t rows = std::min(kBand, place.shape[0] - row);
       transpose_elements(item, band.data(), in, data + (place.begin + row) * item, out_total, in, rows);
       const int64_t begin = std::max(r.from, row * in), end = std::min(r.from + r.n, (row + rows) * in);
-      convert_elements(name, dst.dtype, dst.data + (r.to + begin - r.from - range.begin) * dst_item,
-                       *entry->dtype, band.data() + (begin - row * in) * item, end - begin);
+      convert_elements(name, dst.dtype, dst.data + (r.to + begin - r.from - range.begin) * dst_item, stored,
+                       band.data() + (begin - row * in) * item, end - begin);
     }
   });
 }

@@ -103,7 +103,6 @@ void export_hf(const fs::path& folder, const ModelSpec& model, const TensorGette
   HfFolder check(part.path(), model);  // what was written is what a reader of this model needs
   part.flush();
   part.publish();
-  part.discard_replaced();
 }
 
 }  // namespace trireme

@@ -104,11 +104,6 @@ void PartFolder::withdraw() {
   sync_folder(parent_of(target_));
 }
 
-void PartFolder::discard_replaced() {
-  require(published_, "nothing is replaced before publish()");
-  remove_tree(part_);
-}
-
 void remove_published(const fs::path& folder) {
   fs::path gone = folder.string() + ".part";
   remove_tree(gone);

@@ -9,8 +9,8 @@
 namespace trireme {
 
 // Files are written into "<target>.part"; publish() gives it the target's name. A folder that was there
-// before changes places with it in one step and is kept until discard_replaced(). Unpublished, the part is
-// removed.
+// before changes places with it in one step, so that withdraw() can bring it back. The destructor removes
+// whatever is the part then: what was not published, or what was replaced.
 class PartFolder {
  public:
   explicit PartFolder(fs::path target);
@@ -21,7 +21,6 @@ class PartFolder {
   void flush();     // fsync of the folder; its files flush themselves (AtomicFile)
   void publish();   // rename, fsync of the parent
   void withdraw();  // after publish(): everything is as it was before
-  void discard_replaced();
 
  private:
   fs::path target_, part_;

@@ -123,7 +123,6 @@ fs::path CheckpointWriter::publish(Manifest m) {
         "{}: not saved: it reads back differently than it was written ({}); the disk or the memory is faulty",
         target_.string(), e.what());
   }
-  part_.discard_replaced();
   phase("verified");
   return target_;
 }

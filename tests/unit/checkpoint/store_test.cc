@@ -3,10 +3,9 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mount.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
-
-#include <map>
 
 #include "splits.h"
 #include "support.h"
@@ -287,6 +286,71 @@ TEST(StoreKill, ReplacingAStepIsAtomicToo) {
     EXPECT_TRUE(holds(*found.newest, Content(3, after_rename))) << phase;
     remove_leftovers(tmp.path());
     EXPECT_EQ(names_in(tmp.path()), (Names{"step-00000003"})) << phase;
+  }
+}
+
+// Runs f in a child that is killed when it is about to make its n-th system call (from 0); false if it made
+// fewer and ended. None where tracing is not allowed.
+std::optional<bool> killed_at_system_call(int n, const std::function<void()>& f) {
+  pid_t child = ::fork();
+  if (child == 0) {
+    if (::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) ::_exit(77);
+    ::raise(SIGSTOP);
+    f();
+    ::_exit(0);
+  }
+  int status = 0;
+  for (int stops = -1;; stops++) {  // the first is the SIGSTOP; then each call stops on its way in and out
+    ::waitpid(child, &status, 0);
+    if (WIFEXITED(status)) {
+      if (WEXITSTATUS(status) == 77) return std::nullopt;
+      EXPECT_EQ(WEXITSTATUS(status), 0);
+      return false;
+    }
+    if (!WIFSTOPPED(status)) {
+      ADD_FAILURE() << "the child ended with status " << status;
+      return false;
+    }
+    if (stops == 2 * n) {
+      ::kill(child, SIGKILL);
+      ::waitpid(child, &status, 0);
+      return true;
+    }
+    ::ptrace(PTRACE_SYSCALL, child, nullptr, nullptr);
+  }
+}
+
+// Not only between phases: before every system call of a save and of the pruning behind it, one complete
+// checkpoint is the newest, first the one before, then the new one.
+TEST(StoreKill, BeforeEverySystemCall) {
+  for (bool replacing : {false, true}) {
+    const Content before(replacing ? 2 : 1, 0), after(2, 1);
+    bool published = false;
+    int kills = 0;
+    for (;; kills++) {
+      TempFolder tmp;
+      before.save_to(tmp.path());
+      auto killed = killed_at_system_call(kills, [&] { after.save_to(tmp.path(), {.keep = 1}); });
+      if (!killed) GTEST_SKIP() << "tracing a child process is not allowed here";
+      Found found = find_newest(tmp.path());
+      ASSERT_TRUE(found.newest) << kills;
+      EXPECT_TRUE(found.damaged.empty()) << kills;
+      if (holds(*found.newest, after)) {
+        published = true;
+      } else {
+        EXPECT_FALSE(published) << kills;
+        EXPECT_TRUE(holds(*found.newest, before)) << kills;
+      }
+      remove_leftovers(tmp.path());
+      for (const std::string& name : names_in(tmp.path())) {
+        EXPECT_TRUE(step_of_folder_name(name)) << name;
+        EXPECT_NO_THROW(Checkpoint::open(tmp / name))
+            << kills;  // one that is pruned is never seen half there
+      }
+      if (!*killed) break;
+    }
+    EXPECT_TRUE(published);
+    EXPECT_GT(kills, 40);  // about 80 on Linux
   }
 }
 
