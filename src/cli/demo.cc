@@ -77,9 +77,9 @@ RunSpec demo_spec(const fs::path& dir, int64_t vocab) {
   run.model.kv_heads = 2, run.model.ffn = 896, run.model.tied = true;
   run.data.train = (dir / "data/train").string(), run.data.valid = (dir / "data/valid").string();
   run.data.tokenizer = (dir / "tokenizer.json").string();
-  run.batch.global = 8, run.batch.micro = 8;
-  run.optimizer.lr = 2.5e-3, run.optimizer.min_lr = 1e-4, run.optimizer.warmup = 60;
-  run.train.dir = dir.string(), run.train.checkpoint_every.count = 200;
+  run.batch.global = 16, run.batch.micro = 8;
+  run.optimizer.lr = 3e-3, run.optimizer.min_lr = 1e-4, run.optimizer.warmup = 40;
+  run.train.dir = dir.string(), run.train.checkpoint_every.count = 100;
   return run;
 }
 
