@@ -136,11 +136,10 @@ double bf16_peak(int threads, double seconds) {
   return arithmetic_peak(threads, seconds, bf16_flops_per_round(), bf16_burst);
 }
 
-MemoryRates memory_rates(int threads, double seconds) {
-  // Three arrays that together are four times the last cache, and at least 192 MiB.
-  const long cache = std::max(0L, sysconf(_SC_LEVEL3_CACHE_SIZE));
-  const long per_thread =
-      std::max(4 * cache, 192L << 20) / 3 / 4 / threads / 4096 * 4096;  // floats of one array
+MemoryRates memory_rates(int threads, double seconds, long bytes_of_all) {
+  if (bytes_of_all == 0)
+    bytes_of_all = std::max(4 * std::max(0L, sysconf(_SC_LEVEL3_CACHE_SIZE)), 192L << 20);
+  const long per_thread = std::max(1L, bytes_of_all / 3 / 4 / threads / 4096) * 4096;  // floats of one array
   const long n = per_thread * threads;
   Pages pages(size_t(3 * n) * sizeof(float));
   float *a = pages.floats(), *b = a + n, *c = b + n;

@@ -18,7 +18,8 @@ double bf16_peak(int threads, double seconds = 0.3);
 struct MemoryRates {
   double read = 0, write = 0, triad = 0;
 };
-MemoryRates memory_rates(int threads, double seconds = 0.3);
+// bytes: of the three arrays together; 0 = four times the last cache, 192 MiB at least.
+MemoryRates memory_rates(int threads, double seconds = 0.3, long bytes = 0);
 
 // One burst on the calling thread: `rounds` rounds, FLOPs of one round; returns a value that depends on all
 // of it.

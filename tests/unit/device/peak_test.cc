@@ -18,7 +18,7 @@ TEST(Peak, MeasuresWhatTheProcessorHas) {
     else
       EXPECT_EQ(bf16_peak(threads, 0.005), 0);
   }
-  MemoryRates rates = memory_rates(2, 0.01);
+  MemoryRates rates = memory_rates(2, 0.01, 3 << 20);
   for (double r : {rates.read, rates.write, rates.triad}) EXPECT_TRUE(std::isfinite(r) && r > 1e6) << r;
 }
 
