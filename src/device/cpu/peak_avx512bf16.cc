@@ -18,7 +18,7 @@ double bf16_burst(long rounds) {
   for (long r = 0; r < rounds; r++)
     for (int i = 0; i < kChains; i++) sum[i] = _mm512_dpbf16_ps(sum[i], a, b);
   double total = 0;
-  for (int i = 0; i < kChains; i++) total += double(_mm512_reduce_add_ps(sum[i]));
+  for (int i = 0; i < kChains; i++) total += double(_mm512_cvtss_f32(sum[i]));
   return total;
 }
 
