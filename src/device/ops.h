@@ -100,8 +100,8 @@ struct SwigluBackwardArgs {
 };
 
 // Elements moved between "large" memory (the operands) and "tile" memory (what a block of the kernel holds),
-// counted by the kernel as it loads and stores tiles: the last inch. Elements, not bytes. Numbers kept per row
-// (running maximum and sum, logsumexp, D) are counted apart. The counters are added to, never cleared.
+// counted by the kernel as it loads and stores tiles: the last inch. Elements, not bytes. Numbers kept per
+// row (running maximum and sum, logsumexp, D) are counted apart. The counters are added to, never cleared.
 struct TileTraffic {
   int64_t loads = 0, stores = 0;          // of matrices: q, k, v, o and their gradients
   int64_t row_loads = 0, row_stores = 0;  // of row statistics
@@ -197,12 +197,13 @@ struct CountNonfiniteArgs {
 };
 
 // X-macro over all ops, for kernels.h, meta and the harness.
-#define TRIREME_OPS(X)                                                                                       \
-  X(MatmulArgs)                                                                                              \
-  X(EmbeddingArgs) X(EmbeddingBackwardArgs) X(LayerNormArgs) X(LayerNormBackwardArgs) X(RmsNormArgs)         \
-      X(RmsNormBackwardArgs) X(RopeArgs) X(GeluArgs) X(GeluBackwardArgs) X(SwigluArgs) X(SwigluBackwardArgs) \
-          X(AttentionArgs) X(AttentionBackwardArgs) X(CrossEntropyArgs) X(AddArgs) X(CastArgs) X(ZeroArgs)   \
-              X(ColumnSumArgs) X(AdamWArgs) X(SquareSumsArgs) X(CountNonfiniteArgs)
+#define TRIREME_OPS(X)                                                                                     \
+  X(MatmulArgs)                                                                                            \
+  X(EmbeddingArgs)                                                                                         \
+  X(EmbeddingBackwardArgs) X(LayerNormArgs) X(LayerNormBackwardArgs) X(RmsNormArgs) X(RmsNormBackwardArgs) \
+      X(RopeArgs) X(GeluArgs) X(GeluBackwardArgs) X(SwigluArgs) X(SwigluBackwardArgs) X(AttentionArgs)     \
+          X(AttentionBackwardArgs) X(CrossEntropyArgs) X(AddArgs) X(CastArgs) X(ZeroArgs) X(ColumnSumArgs) \
+              X(AdamWArgs) X(SquareSumsArgs) X(CountNonfiniteArgs)
 
 // check: shapes, dtypes and strides fit the contract, else an invariant error that names op, operand and
 // shapes. cost: FLOPs and bytes. outputs: the tensors that the op writes (for observers), at most 4.
