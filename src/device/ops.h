@@ -196,14 +196,14 @@ struct CountNonfiniteArgs {
   Tensor x, count;
 };
 
-// X-macro over all ops, for kernels.h, meta and the harness.
-#define TRIREME_OPS(X)                                                                                     \
-  X(MatmulArgs)                                                                                            \
-  X(EmbeddingArgs)                                                                                         \
-  X(EmbeddingBackwardArgs) X(LayerNormArgs) X(LayerNormBackwardArgs) X(RmsNormArgs) X(RmsNormBackwardArgs) \
-      X(RopeArgs) X(GeluArgs) X(GeluBackwardArgs) X(SwigluArgs) X(SwigluBackwardArgs) X(AttentionArgs)     \
-          X(AttentionBackwardArgs) X(CrossEntropyArgs) X(AddArgs) X(CastArgs) X(ZeroArgs) X(ColumnSumArgs) \
-              X(AdamWArgs) X(SquareSumsArgs) X(CountNonfiniteArgs)
+// X-macro over all ops, for kernels.h, meta and the harness. (Each formatting would indent it one step more.)
+// clang-format off
+#define TRIREME_OPS(X)                                                                                       \
+  X(MatmulArgs) X(EmbeddingArgs) X(EmbeddingBackwardArgs) X(LayerNormArgs) X(LayerNormBackwardArgs)          \
+  X(RmsNormArgs) X(RmsNormBackwardArgs) X(RopeArgs) X(GeluArgs) X(GeluBackwardArgs) X(SwigluArgs)            \
+  X(SwigluBackwardArgs) X(AttentionArgs) X(AttentionBackwardArgs) X(CrossEntropyArgs) X(AddArgs) X(CastArgs) \
+  X(ZeroArgs) X(ColumnSumArgs) X(AdamWArgs) X(SquareSumsArgs) X(CountNonfiniteArgs)
+// clang-format on
 
 // check: shapes, dtypes and strides fit the contract, else an invariant error that names op, operand and
 // shapes. cost: FLOPs and bytes. outputs: the tensors that the op writes (for observers), at most 4.
