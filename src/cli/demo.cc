@@ -157,6 +157,15 @@ void show_samples(const LoadedModel& m, const Tokenizer& t) {
   }
 }
 
+// How to call this very program from here: it is seldom on the path.
+std::string program() {
+  std::error_code ec;
+  fs::path self = fs::read_symlink("/proc/self/exe", ec);
+  if (ec) return "trireme";
+  fs::path near = fs::relative(self, ec);
+  return ec || near.empty() || near.native().starts_with("..") ? self.string() : near.string();
+}
+
 void results(const RunSpec& run, const TrainSummary& trained) {
   heading(5, "evaluate on the held-out files, against a bigram control");
   RunSpec f32 = run;
@@ -177,17 +186,17 @@ void results(const RunSpec& run, const TrainSummary& trained) {
   fs::path dir = run.train.dir, hf = dir / "hf";
   export_model(load_model(f32), hf, DType::f32, run.data.tokenizer);
   fmt::print("\nEverything is in {}:\n", dir.string());
-  fmt::print("  run.toml            the run: trireme train {}\n", (dir / "run.toml").string());
+  fmt::print("  run.toml            the run, every key\n");
   fmt::print("  metrics.jsonl       one line a step: loss, tokens/s, MFU, memory by bucket, time by part\n");
   fmt::print("  forecast.json       what `plan` knew before the first step\n");
   fmt::print("  checkpoints/        {} (weights, optimizer, data position: resumes to the bit)\n",
              trained.checkpoint.filename().string());
   fmt::print("  hf/                 config.json, model.safetensors, tokenizer: loads in transformers\n");
   fmt::print("\nTry next:\n");
-  fmt::print("  trireme generate {} --prompt 'def read(' --temperature 0.5\n", (dir / "run.toml").string());
-  fmt::print("  trireme plan {} --set batch.micro=4     what another batch would cost\n",
-             (dir / "run.toml").string());
-  fmt::print("  trireme inspect {}                      what is in the checkpoint\n", dir.string());
+  std::string me = program(), file = (dir / "run.toml").string();
+  fmt::print("  {} generate {} --prompt 'def read(' --temperature 0.5\n", me, file);
+  fmt::print("  {} plan {} --set batch.micro=4      what another batch would cost\n", me, file);
+  fmt::print("  {} inspect {}                       what is in the checkpoint\n", me, dir.string());
 }
 
 void demo(const Request& r) {
