@@ -12,8 +12,12 @@ LoadedModel load_model(const RunSpec& run) {
   m.device = make_device(run.train.device, {.threads = threads});
   m.runner = std::make_unique<StageRunner>(run, RunMode::infer, *m.device, book_inference(run, threads));
   Found found = find_newest(checkpoint_root(run.train.dir));
+  if (!found.newest && !found.damaged.empty())
+    bad_request("no checkpoint in {} is complete: {}; name another train.dir, or remove them",
+                checkpoint_root(run.train.dir).string(), found.damaged.front());
   for (const std::string& d : found.damaged) fmt::print(stderr, "passed over a damaged checkpoint: {}\n", d);
   if (found.newest) {
+    refuse_other_model(run, *found.newest);
     load_checkpoint(*m.runner, *found.newest, false);
     m.step = found.newest->manifest().step;
     m.where = found.newest->folder().string();

@@ -17,11 +17,10 @@ TrainingSetup prepare_training(const RunSpec& run) {
   t.schedule = add_step(make_schedule(run.layout.schedule, 1, 1, int(run.microbatches())));
   t.forecast = forecast(run, t.schedule, t.cluster, threads);
   if (std::string why = why_not(run, t.forecast); !why.empty()) throw Error(why, Fault::request);
-  make_folders(run.train.dir);
-  write_text_atomic(fs::path(run.train.dir) / "forecast.json", to_json(run, t.forecast) + "\n");
   t.device = make_device(run.train.device, {.threads = threads});
   t.options.arena_bytes = t.forecast.booking.arena_bytes;
   t.options.peak_flops = t.cluster.peak_flops(run.precision.compute);
+  t.options.forecast_json = to_json(run, t.forecast) + "\n";
   return t;
 }
 
@@ -48,10 +47,11 @@ TrainSummary train_with_progress(const RunSpec& run, TrainingSetup& t, bool quie
     else
       fmt::print(stderr, "{}\n", line);
   };
+  hooks.start = [&](int64_t done) {
+    if (!quiet) bar.emplace("train", run.train.steps, Progress::Options{.begin = done, .line_every_s = 10});
+  };
   hooks.step = [&](const StepMetrics& m) {
     if (quiet) return;
-    if (!bar)
-      bar.emplace("train", run.train.steps, Progress::Options{.begin = m.step - 1, .line_every_s = 10});
     bar->update(m.step, step_text(m));
     if (m.eval_loss)
       bar->note(fmt::format("step {}: held-out loss {:.4f} nats per token", m.step, *m.eval_loss));
@@ -73,6 +73,7 @@ void add_train(CLI::App& app) {
   verb->add_option("--stop-after", *stop_after,
                    "saves and leaves (exit code 3) after this long: 55m, 90s, 2h");
   verb->callback([request, stop_after] {
+    install_interrupt_handlers();  // a signal during the preparations is a signal to this run too
     Deadline deadline;
     if (!stop_after->empty()) deadline = Deadline::after(parse_duration("--stop-after", *stop_after));
     RunSpec run = request->load();

@@ -15,7 +15,7 @@ struct TrainingSetup {
   TrainOptions options;
 };
 
-// Forecasts the run; refuses what cannot fit; writes forecast.json into the run folder.
+// Forecasts the run; refuses what cannot fit. Writes nothing: the folder is not locked yet.
 TrainingSetup prepare_training(const RunSpec&);
 
 // Trains with a live progress line, notes and interrupt handlers; quiet: none of the lines.

@@ -24,6 +24,10 @@ std::vector<std::string> states_of(const StageRunner& r) {
   return names;
 }
 
+RunSpec saved_run(const Checkpoint& c) {
+  return parse_run(c.manifest().run_toml, (c.folder() / "manifest.json").string(), {}, {.read_from = false});
+}
+
 }  // namespace
 
 fs::path save_checkpoint(const StageRunner& r, const RunSpec& run, int64_t step, const PhaseHook& phase) {
@@ -55,11 +59,21 @@ void load_checkpoint(StageRunner& r, const Checkpoint& c, bool with_state) {
 
 void refuse_other_run(const RunSpec& run, const Checkpoint& c) {
   if (c.manifest().spec_hash == hash(run)) return;
-  RunSpec saved =
-      parse_run(c.manifest().run_toml, (c.folder() / "manifest.json").string(), {}, {.read_from = false});
   bad_request(
       "{} holds a checkpoint of another run ({}): choose another train.dir, or remove it to start afresh",
-      c.folder().string(), fmt::join(diff(saved, run), "; "));
+      c.folder().string(), fmt::join(diff(saved_run(c), run), "; "));
+}
+
+void refuse_other_model(const RunSpec& run, const Checkpoint& c) {
+  RunSpec saved = run;
+  saved.model = saved_run(c).model;
+  saved.model.from = run.model.from, saved.model.init_std = run.model.init_std;
+  // Rotary positions have no end; how many there are follows from data.seq_len.
+  if (run.model.positions == "rope") saved.model.max_positions = run.model.max_positions;
+  if (std::vector<std::string> keys = diff(saved, run); !keys.empty())
+    bad_request(
+        "{} holds another model ({}): use the run file that it was trained with, or another train.dir",
+        c.folder().string(), fmt::join(keys, "; "));
 }
 
 }  // namespace trireme

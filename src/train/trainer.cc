@@ -65,6 +65,7 @@ class Trainer {
     MetricsFile metrics(fs::path(run_.train.dir) / "metrics.jsonl", done_);
     runner_.set_control({.phase = hooks_.phase, .stop = [this] { return leaving(); }});
     summary_.first_step = done_ + 1;
+    if (hooks_.start) hooks_.start(done_);
     while (done_ < run_.train.steps && !leaving()) {
       runner_.restart_peaks();
       StepResult r = runner_.step(schedule_.ranks.at(0), done_ + 1, batches_.targets_per_step(), fill_);
@@ -98,17 +99,26 @@ class Trainer {
     if (!found.newest && !found.damaged.empty())
       bad_request("no checkpoint in {} is complete: {}; remove them to start afresh", root.string(),
                   found.damaged.front());
-    write_text_atomic(fs::path(run_.train.dir) / "plan.toml", save_run(run_));
-    write_text_atomic(fs::path(run_.train.dir) / "schedule.txt", to_text(schedule_));
+    if (found.newest) refuse_other_run(run_, *found.newest);
+    describe_run();
     if (!found.newest) {
       initial_weights(runner_, run_);
       return;
     }
-    refuse_other_run(run_, *found.newest);
     load_checkpoint(runner_, *found.newest, true);
     done_ = saved_ = found.newest->manifest().step;
     summary_.checkpoint = found.newest->folder();
     note(fmt::format("resumed from step {} ({})", done_, found.newest->folder().string()));
+    const int64_t known_good[] = {done_};
+    prune(root, int(run_.train.keep), known_good);  // a run killed in its last save had not come to it
+  }
+
+  // What somebody who finds the folder needs. Not before the folder is known to be this run's own.
+  void describe_run() const {
+    fs::path dir = run_.train.dir;
+    write_text_atomic(dir / "plan.toml", save_run(run_));
+    write_text_atomic(dir / "schedule.txt", to_text(schedule_));
+    if (!options_.forecast_json.empty()) write_text_atomic(dir / "forecast.json", options_.forecast_json);
   }
 
   void after_step(const StepResult& r, MetricsFile& metrics) {
@@ -125,15 +135,12 @@ class Trainer {
     }
     // Metrics first: a step that a checkpoint holds is always in metrics.jsonl; lines beyond are dropped on
     // resume.
+    phase("metrics");
+    or_say_what_stays([&] { metrics.write(m); });
     if (last || (save_every > 0 && done_ % save_every == 0)) {
       double begin = now_s();
-      phase("metrics");
-      metrics.write(m);
       save();
       note(fmt::format("saved {} in {}", summary_.checkpoint.string(), human_seconds(now_s() - begin)));
-    } else {
-      phase("metrics");
-      metrics.write(m);
     }
     if (hooks_.step) hooks_.step(m);
   }
@@ -141,8 +148,23 @@ class Trainer {
   void save() {
     PhaseHook hook;
     if (hooks_.phase) hook = [this](std::string_view p) { hooks_.phase("save:" + std::string(p)); };
-    summary_.checkpoint = save_checkpoint(runner_, run_, done_, hook);
+    or_say_what_stays([&] { summary_.checkpoint = save_checkpoint(runner_, run_, done_, hook); });
     saved_ = done_;
+  }
+
+  // A full disk is no reason to fear for what was saved before: the line says so.
+  template <class Write>
+  void or_say_what_stays(Write&& write) const {
+    try {
+      write();
+    } catch (const Error& e) {
+      std::string stays = saved_ == 0 ? "nothing had been saved before"
+                                      : fmt::format(
+                                            "the checkpoint of step {} stays, and the same command "
+                                            "goes on from there",
+                                            saved_);
+      throw Error(fmt::format("step {}: {}; {}", done_, e.what(), stays), e.fault);
+    }
   }
 
   double mfu_of(double tokens_per_s) const {
@@ -191,7 +213,7 @@ EvalResult evaluate_shard(StageRunner& runner, const RunSpec& run, const fs::pat
   EvalResult total;
   double sum = 0;
   int64_t micro = run.batch.micro, n = windows.count();
-  if (most_batches > 0) n = std::min(n, most_batches * micro);
+  if (most_batches > 0 && most_batches < (n + micro - 1) / micro) n = most_batches * micro;
   for (int64_t first = 0; first < n; first += micro) {
     int64_t sequences = std::min(micro, n - first);
     auto part = runner.evaluate(sequences, run.data.seq_len, windows.from(first));

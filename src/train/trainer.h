@@ -13,15 +13,17 @@ namespace trireme {
 // What a caller shows of a run, and what a test does to it. Every function may be empty.
 struct TrainHooks {
   std::function<void(const std::string& line)> note;  // "resumed from step 200", "saved ...", warnings
+  std::function<void(int64_t done)> start;            // steps done before this call: 0, or a checkpoint's
   std::function<void(const StepMetrics&)> step;       // after each step's metrics were written
   std::function<void(std::string_view phase)>
       phase;  // as StepControl::phase, and "save:...", "metrics", "eval"
 };
 
 struct TrainOptions {
-  int64_t arena_bytes = 0;  // from a Booking
-  double peak_flops = 0;    // of this rank's device in the compute type; 0 = not known, MFU is 0
-  Deadline deadline;        // leave in good order then (--stop-after)
+  int64_t arena_bytes = 0;    // from a Booking
+  double peak_flops = 0;      // of this rank's device in the compute type; 0 = not known, MFU is 0
+  Deadline deadline;          // leave in good order then (--stop-after)
+  std::string forecast_json;  // goes into the run folder as forecast.json; empty = none
 };
 
 enum class Ending : uint8_t { done, interrupted };

@@ -1,0 +1,189 @@
+// Verbs that speak of the same thing say the same: plan and train, train and eval, a folder in and the folder
+// out.
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/safetensors.h"
+#include "data/token_shard.h"
+#include "process.h"
+#include "spec/hf_config.h"
+#include "tiny_run.h"
+
+namespace trireme::test {
+namespace {
+
+using nlohmann::json;
+
+fs::path golden(const std::string& name) {
+  return fs::path(TRIREME_SOURCE_DIR) / "tests/golden" / name;
+}
+
+json json_of(const Ran& r) {
+  EXPECT_EQ(r.code, 0) << r.err;
+  json j = json::parse(r.out, nullptr, false);
+  EXPECT_TRUE(j.is_object()) << r.out;
+  return j;
+}
+
+std::vector<json> metrics_of(const fs::path& run_dir) {
+  std::vector<json> lines;
+  for (const std::string& line : lines_of(read_text(run_dir / "metrics.jsonl")))
+    lines.push_back(json::parse(line));
+  return lines;
+}
+
+// A run file for a model of tests/golden; f32, data in order.
+fs::path golden_run(const fs::path& folder, const std::string& name, const std::string& more = "") {
+  tiny_run(folder, 1);
+  put_file(folder / "golden.toml",
+           fmt::format("[model]\nfrom = \"{0}\"\n"
+                       "[data]\ntrain = \"{1}/data/train\"\nvalid = \"{1}/data/train\"\nseq_len = 13\n"
+                       "order = \"sequential\"\n"
+                       "[precision]\ncompute = \"f32\"\n"
+                       "[cluster]\nfile = \"{1}/cluster.toml\"\n"
+                       "[train]\nthreads = 1\nsteps = 1\ndir = \"{1}/run\"\n{2}",
+                       golden(name).string(), folder.string(), more));
+  return folder / "golden.toml";
+}
+
+std::map<std::string, std::pair<std::string, std::string>> tensors_of(const fs::path& folder) {
+  std::map<std::string, std::pair<std::string, std::string>> all;  // name -> type and shape, bytes
+  for (const auto& e : fs::directory_iterator(folder)) {
+    if (e.path().extension() != ".safetensors" || e.path().stem() == "golden") continue;
+    SafetensorsFile f(e.path());
+    for (const SafetensorsEntry& t : f.header().entries) {
+      auto bytes = f.bytes(t);
+      all[t.name] = {t.stored_type + to_string(t.shape),
+                     std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size())};
+    }
+  }
+  return all;
+}
+
+TEST(Agree, PlanAndTrainOnEveryByteAndEveryFlop) {
+  for (const char* batch : {"batch.global=6", "batch.global=2"})  // with bf16: f32 gradients, bf16 gradients
+    for (const char* compute : {"auto", "f32"}) {
+      TempFolder tmp;
+      fs::path file = tiny_run_file(tmp.path(), 2);
+      std::vector<std::string> sets = {"--set", batch, "--set", fmt::format("precision.compute={}", compute)};
+      auto with_sets = [&](std::vector<std::string> args) {
+        args.insert(args.end(), sets.begin(), sets.end());
+        return args;
+      };
+      json plan = json_of(trireme(tmp.path(), with_sets({"plan", file.string(), "--json"})))["best"];
+      json end = json_of(trireme(tmp.path(), with_sets({"train", file.string(), "--json"})));
+      std::vector<json> lines = metrics_of(tmp / "run");
+      ASSERT_EQ(lines.size(), 2u);
+      for (json& line : lines) {
+        for (const char* bucket : {"weights", "grads", "optimizer", "activations", "scratch", "total"})
+          EXPECT_EQ(line["peak_bytes"].at(bucket), plan["memory"].at(bucket)) << bucket;
+        EXPECT_EQ(line["at_peak_bytes"], plan["at_peak"]);
+        EXPECT_EQ(line["tokens"], plan["tokens"]);
+        // mfu = model FLOPs / (seconds * peak); the peaks are cluster.toml's.
+        bool f32 = std::string(compute) == "f32" || !make_device("cpu")->native(DType::bf16);
+        double flops = line["mfu"].get<double>() * line["step_s"].get<double>() * (f32 ? 1e9 : 2e9);
+        EXPECT_NEAR(flops / plan["model_flops"].get<double>(), 1, 1e-9);
+      }
+      EXPECT_EQ(end["peak_bytes"], plan["memory"]["total"]);
+      EXPECT_EQ(end["steps"], 2);
+      json forecast = json::parse(read_text(tmp / "run" / "forecast.json"));
+      EXPECT_EQ(forecast["best"], plan);
+    }
+}
+
+// The kernels count themselves: what plan says a step launches, computes and moves is what a step does.
+TEST(Agree, PlanAndTheKernelsCounters) {
+  TempFolder tmp;
+  json plan = json_of(trireme(tmp.path(), {"plan", tiny_run_file(tmp.path(), 3).string(), "--json"}))["best"];
+  RunSpec run = tiny_run(tmp.path(), 3);
+  auto device = make_device("cpu", {.threads = 1});
+  run = resolve(run, {.native_bf16 = device->native(DType::bf16)});
+  run.data.valid.clear();
+  Schedule schedule = add_step(make_schedule(run.layout.schedule, 1, 1, int(run.microbatches())));
+  TrainOptions options;
+  options.arena_bytes = plan["memory"]["arena"];
+  int steps = 0;
+  Kernels& k = device->kernels();
+  TrainHooks hooks;
+  hooks.start = [&](int64_t) { k.restart_counts(); };
+  hooks.step = [&](const StepMetrics&) {
+    steps++;
+    EXPECT_EQ(k.total().flops, plan["flops"].get<double>());
+    EXPECT_EQ(k.total().bytes_read, plan["bytes_read"].get<int64_t>());
+    EXPECT_EQ(k.total().bytes_written, plan["bytes_written"].get<int64_t>());
+    EXPECT_EQ(k.launches(), plan["launches"].get<int64_t>());
+    k.restart_counts();
+  };
+  train(run, schedule, *device, options, hooks);
+  EXPECT_EQ(steps, 3);
+}
+
+TEST(Agree, EvalAndTheLastEvaluationOfTraining) {
+  for (const char* compute : {"auto", "f32"}) {
+    TempFolder tmp;
+    fs::path file = tiny_run_file(tmp.path(), 5);
+    // Windows of this length are odd in number, microbatches of two: the last one is short.
+    int64_t seq = 13, tokens = TokenShard::open(tmp / "data/valid").tokens();
+    while ((tokens - 1) / seq % 2 == 0) seq--;
+    std::vector<std::string> set = {"--set", fmt::format("precision.compute={}", compute), "--set",
+                                    fmt::format("data.seq_len={}", seq)};
+    json end =
+        json_of(trireme(tmp.path(), {"train", file.string(), "--json", set[0], set[1], set[2], set[3]}));
+    json eval =
+        json_of(trireme(tmp.path(), {"eval", file.string(), "--json", set[0], set[1], set[2], set[3]}));
+    EXPECT_EQ(eval["loss"], end["eval_loss"]);
+    EXPECT_EQ(eval["loss"], metrics_of(tmp / "run").back()["eval_loss"]);
+    EXPECT_EQ(eval["step"], 5);
+    EXPECT_NEAR(eval["perplexity"], std::exp(eval["loss"].get<double>()), 1e-9);
+    EXPECT_EQ(eval["tokens"], (tokens - 1) / seq * seq);
+    EXPECT_LT(eval["loss"], std::log(61.0));
+    // And of a shard by name.
+    json other = json_of(trireme(tmp.path(), {"eval", file.string(), "--json", "--data",
+                                              (tmp / "data/train").string(), set[2], set[3]}));
+    EXPECT_NE(other["tokens"], eval["tokens"]);
+  }
+}
+
+// One step over every window of a shard, in order: its loss is taken before the weights move.
+TEST(Agree, FineTuningStartsAtTheLossOfTheFolder) {
+  for (const char* name : {"gpt2", "llama2", "llama3", "llama_bias", "llama_linear"}) {
+    TempFolder tmp;
+    tiny_run(tmp.path(), 1);
+    int64_t windows = (TokenShard::open(tmp / "data/train").tokens() - 1) / 13;
+    fs::path file = golden_run(tmp.path(), name, fmt::format("[batch]\nglobal = {}\nmicro = 1\n", windows));
+    json eval = json_of(trireme(tmp.path(), {"eval", file.string(), "--json"}));
+    EXPECT_EQ(eval["step"], 0);
+    EXPECT_EQ(eval["model"], golden(name).string());
+    json end = json_of(trireme(tmp.path(), {"train", file.string(), "--json", "--set", "optimizer.warmup=0",
+                                            "--set", "optimizer.schedule=constant"}));
+    EXPECT_NEAR(end["loss"].get<double>(), eval["loss"].get<double>(), 1e-12) << name;
+    EXPECT_EQ(metrics_of(tmp / "run").at(0)["tokens"], eval["tokens"]);
+    EXPECT_LT(end["eval_loss"], end["loss"]) << "the step was a step down";
+  }
+}
+
+TEST(Agree, AFolderInIsTheFolderOut) {
+  for (const char* name : {"gpt2", "llama2", "llama3", "llama_bias", "llama_linear"}) {
+    TempFolder tmp;
+    fs::path file = golden_run(tmp.path(), name, "[optimizer]\nlr = 0.0\n[batch]\nglobal = 2\nmicro = 2\n");
+    const auto want = tensors_of(golden(name));
+    ASSERT_GT(want.size(), 10u);
+    ModelSpec model = model_from_hf(golden(name) / "config.json");
+    // Straight, then through a checkpoint whose one step has a learning rate of zero.
+    for (const char* out : {"straight", "through"}) {
+      if (std::string(out) == "through") {
+        ASSERT_EQ(trireme(tmp.path(), {"train", file.string()}).code, 0);
+      }
+      Ran r = trireme(tmp.path(), {"convert", file.string(), "--to", (tmp / out).string()});
+      EXPECT_EQ(r.code, 0) << r.err;
+      EXPECT_TRUE(tensors_of(tmp / out) == want) << name << " " << out;
+      EXPECT_EQ(model_from_hf(tmp / out / "config.json"), model) << name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trireme::test

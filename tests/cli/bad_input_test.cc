@@ -1,0 +1,297 @@
+// What is wrong with a request is said in one line (one for each key of a run file), with exit code 2, before
+// anything is touched.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <functional>
+#include <limits>
+
+#include "checkpoint/safetensors.h"
+#include "process.h"
+#include "tiny_run.h"
+
+namespace trireme::test {
+namespace {
+
+// "{}" in args and parts is the folder of the test: data/, cluster.toml, run.toml (tiny_run) and, for
+// hf.toml, a model in hf/.
+struct Case {
+  std::string name;
+  std::vector<std::string> args;
+  std::vector<std::string> parts;                   // of standard error
+  std::function<void(const fs::path&)> spoil = {};  // done to the folder before
+  size_t lines = 1;
+};
+
+std::string replaced(std::string s, const std::string& what, const std::string& with) {
+  size_t at = s.find(what);
+  EXPECT_NE(at, std::string::npos) << what;
+  return at == std::string::npos ? s : s.replace(at, what.size(), with);
+}
+
+std::string in_folder(std::string s, const fs::path& folder) {
+  for (size_t at; (at = s.find("{}")) != std::string::npos;) s.replace(at, 2, folder.string());
+  return s;
+}
+
+// A change of the run file.
+std::function<void(const fs::path&)> edit(std::string what, std::string with) {
+  return
+      [=](const fs::path& f) { put_file(f / "run.toml", replaced(read_text(f / "run.toml"), what, with)); };
+}
+std::function<void(const fs::path&)> cut(std::string name, int64_t bytes) {
+  return [=](const fs::path& f) {
+    fs::resize_file(f / name, uint64_t(int64_t(fs::file_size(f / name)) + bytes));
+  };
+}
+std::function<void(const fs::path&)> put(std::string name, std::string content) {
+  return [=](const fs::path& f) { put_file(f / name, content); };
+}
+std::function<void(const fs::path&)> hf_edit(std::string name, std::string what, std::string with) {
+  return
+      [=](const fs::path& f) { put_file(f / "hf" / name, replaced(read_text(f / "hf" / name), what, with)); };
+}
+
+// hf/ is the golden llama 3; hf.toml trains on from it.
+void add_hf(const fs::path& folder) {
+  fs::path golden = fs::path(TRIREME_SOURCE_DIR) / "tests/golden/llama3";
+  for (const char* name : {"config.json", "model.safetensors"})
+    put_file(folder / "hf" / name, read_text(golden / name));
+  put_file(folder / "hf.toml",
+           in_folder("[model]\nfrom = \"{}/hf\"\n"
+                     "[data]\ntrain = \"{}/data/train\"\nvalid = \"{}/data/valid\"\nseq_len = 13\n"
+                     "[batch]\nglobal = 4\nmicro = 2\n"
+                     "[train]\nsteps = 2\nthreads = 1\ndir = \"{}/run\"\n"
+                     "[cluster]\nfile = \"{}/cluster.toml\"\n",
+                     folder));
+}
+
+const std::vector<Case> kCases = {
+    // ---- the command line ----
+    {"NoVerb", {}, {"no verb", "trireme demo"}},
+    {"UnknownVerb", {"trian", "{}/run.toml"}, {"trian"}},
+    {"VerbOfALaterVersion", {"simulate", "{}/run.toml"}, {"simulate", "not in this version"}},
+    {"NoRunFile", {"train"}, {"RUN", "required"}},
+    {"UnknownOption", {"train", "{}/run.toml", "--fast"}, {"--fast"}},
+    {"OptionWithoutItsValue", {"convert", "{}/run.toml", "--to"}, {"--to"}},
+    {"OptionOutOfRange", {"bench", "--threads", "0"}, {"--threads", "0"}},
+    {"OptionOfNoNumber", {"generate", "{}/run.toml", "--tokens", "many"}, {"--tokens", "many"}},
+    // ---- run files ----
+    {"NoSuchRunFile", {"train", "{}/none.toml"}, {"{}/none.toml", "No such file"}},
+    {"RunFileIsAFolder", {"plan", "{}/data"}, {"{}/data", "not a regular file"}},
+    {"NoToml", {"train", "{}/run.toml"}, {"{}/run.toml:"}, edit("[batch]", "[batch")},
+    {"UnknownKey",
+     {"train", "{}/run.toml"},
+     {"{}/run.toml:", "optimizer.warmpu", "did you mean optimizer.warmup?"},
+     edit("warmup =", "warmpu =")},
+    {"UnknownKeyOfSet",
+     {"plan", "{}/run.toml", "--set", "train.stepz=3"},
+     {"--set", "train.stepz", "did you mean train.steps?"}},
+    {"SetOfNothing", {"plan", "{}/run.toml", "--set", "train.steps"}, {"train.steps", "="}},
+    {"WrongType",
+     {"train", "{}/run.toml"},
+     {"{}/run.toml:", "train.steps", "\"many\""},
+     edit("steps = 10", "steps = \"many\"")},
+    {"OutOfRange", {"train", "{}/run.toml", "--set", "data.seq_len=0"}, {"data.seq_len", "0"}},
+    {"Contradiction",
+     {"train", "{}/run.toml", "--set", "model.kv_heads=2"},
+     {"model.kv_heads", "2 does not divide heads = 3"}},
+    {"UnevenBatch", {"train", "{}/run.toml", "--set", "batch.micro=4"}, {"batch.", "6 is not a multiple"}},
+    {"AllAtOnce",
+     {"train", "{}/run.toml", "--set", "model.kv_heads=2"},
+     {"optimizer.warmpu", "did you mean optimizer.warmup?", "train.steps", "optimizer.schedule",
+      "did you mean \"cosine\"", "model.kv_heads"},
+     [](const fs::path& f) {
+       edit("warmup =", "warmpu =")(f);
+       edit("steps = 10", "steps = -1")(f);
+       edit("\"cosine\"", "\"cosin\"")(f);
+     },
+     4},
+    {"NotInThisVersion",
+     {"train", "{}/run.toml", "--set", "layout.tp=3", "--set", "layout.recompute=full"},
+     {"layout.tp", "layout.recompute", "not supported by this version"},
+     {},
+     2},
+    {"NoSuchClusterFile", {"plan", "{}/run.toml", "--set", "cluster.file={}/none.toml"}, {"{}/none.toml"}},
+    {"DoesNotFit",
+     {"train", "{}/run.toml"},
+     {"this run needs", "4096"},
+     [](const fs::path& f) {
+       std::string s = read_text(f / "cluster.toml");
+       put_file(f / "cluster.toml", replaced(s, "17179869184", "4096"));
+     }},
+    // ---- shards ----
+    {"NoSuchShard",
+     {"train", "{}/run.toml", "--set", "data.train={}/data/none"},
+     {"{}/data/none", "trireme tokenize"}},
+    {"IdOutsideTheVocabulary",
+     {"train", "{}/run.toml", "--set", "model.vocab=50"},
+     {"{}/data/train.bin", "outside the vocabulary of 50", "model.vocab"}},
+    {"IdOutsideInValid",
+     {"train", "{}/run.toml"},
+     {"{}/data/valid.bin", "outside the vocabulary of 61"},
+     [](const fs::path& f) {
+       std::string s = read_text(f / "data/valid.bin");
+       s[20] = 61, s[21] = 0;
+       put_file(f / "data/valid.bin", s);
+     }},
+    {"CutIndex", {"train", "{}/run.toml"}, {"{}/data/train.idx", "bytes"}, cut("data/train.idx", -5)},
+    {"CutShard", {"train", "{}/run.toml"}, {"{}/data/train.idx", ".bin"}, cut("data/train.bin", -2)},
+    {"NoIndex",
+     {"train", "{}/run.toml"},
+     {"{}/data/train.idx", "not a Megatron index"},
+     put("data/train.idx", "")},
+    {"ShardWithoutIndex",
+     {"train", "{}/run.toml"},
+     {"{}/data/train.idx is missing"},
+     [](const fs::path& f) { fs::remove(f / "data/train.idx"); }},
+    {"SampleLongerThanTheShard",
+     {"train", "{}/run.toml", "--set", "data.seq_len=5000", "--set", "model.max_positions=5000"},
+     {"{}/data/train.bin", "data.seq_len = 5000 needs 5001"}},
+    {"SampleLongerThanValid",
+     {"train", "{}/run.toml", "--set", "data.seq_len=250", "--set", "model.max_positions=250"},
+     {"{}/data/valid.bin", "data.seq_len = 250 needs 251"}},
+    {"SampleLongerThanTheContext",
+     {"train", "{}/run.toml", "--set", "data.seq_len=14"},
+     {"data.seq_len", "model.max_positions = 13"}},
+    // ---- folders ----
+    {"RunFolderIsAFile", {"train", "{}/run.toml"}, {"{}/run"}, put("run", "mine")},
+    {"ItsParentIsAFile",
+     {"train", "{}/run.toml", "--set", "train.dir={}/cluster.toml/run"},
+     {"{}/cluster.toml/run"}},
+    {"RunFolderCannotBe",
+     {"train", "{}/run.toml", "--set", "train.dir=/proc/trireme/run"},
+     {"/proc/trireme/run"}},
+    {"CheckpointsIsAFile", {"train", "{}/run.toml"}, {"{}/run/checkpoints"}, put("run/checkpoints", "mine")},
+    {"NothingToEvaluate", {"eval", "{}/run.toml"}, {"{}/run", "no complete checkpoint", "train first"}},
+    {"NothingToEvaluateOn", {"eval", "{}/hf.toml", "--data", "{}/none"}, {"{}/none"}, add_hf},
+    {"NoTokenizer", {"generate", "{}/run.toml"}, {"data.tokenizer", "{}/run"}},
+    {"DamagedTokenizer",
+     {"generate", "{}/run.toml"},
+     {"{}/run/tokenizer.json"},
+     put("run/tokenizer.json", "{\"model\": 3}")},
+    {"ExportOverOtherFiles", {"convert", "{}/hf.toml", "--to", "{}/data"}, {"{}/data", "train.bin"}, add_hf},
+    {"NothingToInspect", {"inspect", "{}/none"}, {"{}/none"}},
+    {"NoFolderOfText", {"tokenize", "{}/none", "--out", "{}/out"}, {"{}/none"}},
+    // ---- Hugging Face folders ----
+    {"NoSuchModel",
+     {"train", "{}/hf.toml"},
+     {"{}/hf.toml:", "model.from", "{}/hf/config.json"},
+     [](const fs::path& f) {
+       add_hf(f);
+       fs::remove_all(f / "hf");
+     }},
+    {"UnsupportedKeyOfConfig",
+     {"train", "{}/hf.toml"},
+     {"{}/hf/config.json", "hidden_act", "relu"},
+     [](const fs::path& f) {
+       add_hf(f);
+       hf_edit("config.json", "\"silu\"", "\"relu\"")(f);
+     }},
+    {"UnknownKeyOfConfig",
+     {"train", "{}/hf.toml"},
+     {"{}/hf/config.json", "sliding_window"},
+     [](const fs::path& f) {
+       add_hf(f);
+       hf_edit("config.json", "\"mlp_bias\": false", "\"mlp_bias\": false, \"sliding_window\": 64")(f);
+     }},
+    {"KeyThatContradictsConfig",
+     {"plan", "{}/hf.toml", "--set", "model.layers=3"},
+     {"model.layers", "contradicts 2"},
+     add_hf},
+    {"CutWeights",
+     {"train", "{}/hf.toml"},
+     {"{}/hf/model.safetensors"},
+     [](const fs::path& f) {
+       add_hf(f);
+       cut("hf/model.safetensors", -1000)(f);
+     }},
+    {"HeaderLongerThanTheFile",
+     {"train", "{}/hf.toml"},
+     {"{}/hf/model.safetensors", "header"},
+     [](const fs::path& f) {
+       add_hf(f);
+       std::string s = read_text(f / "hf/model.safetensors");
+       s[4] = 1;  // 2^32 more
+       put_file(f / "hf/model.safetensors", s);
+     }},
+    {"HeaderThatLies",
+     {"eval", "{}/hf.toml"},
+     {"{}/hf/model.safetensors", "model.norm.weight"},
+     [](const fs::path& f) {
+       add_hf(f);
+       std::string s = read_text(f / "hf/model.safetensors");
+       size_t at = s.find("[48]", s.find("\"model.norm.weight\""));
+       put_file(f / "hf/model.safetensors", s.replace(at, 4, "[84]"));
+     }},
+    {"TensorOfAnotherName",
+     {"train", "{}/hf.toml"},
+     {"{}/hf", "model.norm.weight"},
+     [](const fs::path& f) {
+       add_hf(f);
+       hf_edit("model.safetensors", "\"model.norm.weight\"", "\"model.nrom.weight\"")(f);
+     }},
+};
+
+class BadInput : public ::testing::TestWithParam<Case> {};
+
+TEST_P(BadInput, IsOneClearLineAndExitCodeTwo) {
+  const Case& c = GetParam();
+  TempFolder tmp;
+  tiny_run_file(tmp.path(), 10);
+  if (c.spoil) c.spoil(tmp.path());
+  Files before = files_in(tmp.path());
+  std::vector<std::string> args;
+  for (const std::string& a : c.args) args.push_back(in_folder(a, tmp.path()));
+  Ran r = trireme(tmp.path(), args);
+  EXPECT_EQ(r.code, 2) << r.signal << " " << r.err;
+  EXPECT_EQ(lines_of(r.err).size(), c.lines) << r.err;
+  EXPECT_EQ(r.out, "");
+  for (const std::string& p : c.parts)
+    EXPECT_NE(r.err.find(in_folder(p, tmp.path())), std::string::npos) << p << "\nnot in: " << r.err;
+  for (const std::string& line : lines_of(r.err)) EXPECT_LT(line.size(), 600u) << line;
+  EXPECT_EQ(damage(before, files_in(tmp.path())), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Cli, BadInput, ::testing::ValuesIn(kCases),
+                         [](const auto& info) { return info.param.name; });
+
+// A folder that may not be written to, where permissions hold for this user.
+TEST(BadInputOnce, AFolderWithoutPermission) {
+  if (::geteuid() == 0) GTEST_SKIP() << "root may write anywhere";
+  TempFolder tmp;
+  tiny_run_file(tmp.path(), 10);
+  make_folders(tmp / "run");
+  fs::permissions(tmp / "run", fs::perms::owner_read | fs::perms::owner_exec);
+  Ran r = trireme(tmp.path(), {"train", (tmp / "run.toml").string()});
+  fs::permissions(tmp / "run", fs::perms::owner_all);
+  EXPECT_EQ(r.code, 2);
+  EXPECT_EQ(lines_of(r.err).size(), 1u) << r.err;
+  EXPECT_NE(r.err.find((tmp / "run").string()), std::string::npos) << r.err;
+}
+
+// Not a bad request but a run that fails: exit code 1, with the step, the layer and the op.
+TEST(BadInputOnce, ANonFiniteWeightEndsTheRunWithOne) {
+  TempFolder tmp;
+  tiny_run_file(tmp.path(), 10);
+  add_hf(tmp.path());
+  fs::path file = tmp / "hf" / "model.safetensors";
+  std::string s = read_text(file);
+  {
+    SafetensorsFile f(file);
+    const SafetensorsEntry* e = f.find("model.layers.1.mlp.up_proj.weight");
+    ASSERT_TRUE(e && e->dtype == DType::f32);
+    float nan = std::numeric_limits<float>::quiet_NaN();
+    std::memcpy(s.data() + f.header().data_begin + e->begin + 40, &nan, sizeof nan);
+  }
+  put_file(file, s);
+  Ran r = trireme(tmp.path(), {"train", (tmp / "hf.toml").string(), "--json"});
+  EXPECT_EQ(r.code, 1) << r.err;
+  EXPECT_EQ(lines_of(r.err).size(), 1u) << r.err;
+  for (const char* part : {"step 1", "not finite", "matmul", "layer blocks.1.mlp"})
+    EXPECT_NE(r.err.find(part), std::string::npos) << part << " not in: " << r.err;
+}
+
+}  // namespace
+}  // namespace trireme::test

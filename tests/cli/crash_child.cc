@@ -1,0 +1,36 @@
+// crash_child DIR STEPS EVENT [SIGNAL [TIMES]]: trains DIR/run to STEPS and sends itself SIGNAL (SIGKILL),
+// TIMES times (once), at the EVENT-th thing that TrainHooks::phase tells of, counted from 1 in this process.
+// EVENT 0: no signal, and every event is printed. Exit codes are trireme's.
+#include <fmt/core.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "base/interrupt.h"
+#include "tiny_run.h"
+
+int main(int argc, char** argv) {
+  using namespace trireme;
+  if (argc < 4) {
+    fmt::print(stderr, "crash_child DIR STEPS EVENT [SIGNAL [TIMES]]\n");
+    return 2;
+  }
+  const int64_t steps = std::atoll(argv[2]), event = std::atoll(argv[3]);
+  const int signal = argc > 4 ? std::atoi(argv[4]) : SIGKILL, times = argc > 5 ? std::atoi(argv[5]) : 1;
+  int64_t count = 0;
+  TrainHooks hooks;
+  hooks.phase = [&](std::string_view phase) {
+    count++;
+    if (event == 0) fmt::print("{}\n", phase);
+    for (int i = 0; count == event && i < times; i++) ::kill(::getpid(), signal);
+  };
+  try {
+    install_interrupt_handlers();
+    TrainSummary s = test::train_here(test::tiny_run(argv[1], steps), hooks);
+    return s.ending == Ending::interrupted ? 3 : 0;
+  } catch (const Error& e) {
+    fmt::print(stderr, "crash_child: {}\n", e.what());
+    return int(e.fault);
+  }
+}

@@ -1,0 +1,213 @@
+// `trireme train` itself: killed, interrupted, started twice, given damaged folders, and out of disk.
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <random>
+
+#include "base/interrupt.h"
+#include "process.h"
+#include "tiny_run.h"
+
+namespace trireme::test {
+namespace {
+
+constexpr int64_t kEndless = 1'000'000;  // steps of a run that is always interrupted
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::vector<std::string> train_args(const fs::path& run_file, std::vector<std::string> more = {}) {
+  std::vector<std::string> args = {"train", run_file.string()};
+  args.insert(args.end(), more.begin(), more.end());
+  return args;
+}
+
+void expect_one_line(const Ran& r, int code, const std::vector<std::string>& parts) {
+  EXPECT_EQ(r.code, code) << r.err;
+  EXPECT_EQ(lines_of(r.err).size(), 1u) << r.err;
+  for (const std::string& p : parts) EXPECT_NE(r.err.find(p), std::string::npos) << p << " not in: " << r.err;
+}
+
+fs::path newest_of(const fs::path& folder) {
+  return find_newest(folder / "run" / "checkpoints").newest.value().folder();
+}
+
+TEST(Train, TheProgramAndTheLibraryAgreeToTheBit) {
+  TempFolder a, b;
+  Ran r = trireme(a.path(), train_args(tiny_run_file(a.path(), 10)));
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(train_here(tiny_run(b.path(), 10)).ending, Ending::done);
+  Outcome got = outcome_of(a / "run"), want = outcome_of(b / "run");
+  expect_same(got, want);
+  // Again: there is nothing to do, and nothing is done.
+  Files before = files_in(a / "run");
+  EXPECT_EQ(trireme(a.path(), train_args(a / "run.toml")).code, 0);
+  EXPECT_EQ(damage(before, files_in(a / "run")), "");
+}
+
+TEST(Train, KilledAtAnyInstantItEndsTheSame) {
+  constexpr int64_t kSteps = 40;
+#ifdef TRIREME_FEW_PROCESSES
+  constexpr int kKills = 3;
+#else
+  constexpr int kKills = 6;
+#endif
+  TempFolder whole, killed;
+  double begin = now_s();
+  ASSERT_EQ(trireme(whole.path(), train_args(tiny_run_file(whole.path(), kSteps))).code, 0);
+  double seconds = now_s() - begin;
+  tiny_run_file(killed.path(), kSteps);
+  std::mt19937_64 rng(3);
+  int kills = 0;
+  for (int i = 0; i < kKills; i++) {
+    Process p(trireme_args(train_args(killed / "run.toml")), killed.path());
+    bool alive = p.runs_after(seconds * double(rng() % 1000) / 1000);
+    p.send(SIGKILL);
+    Ran r = p.wait();
+    kills += alive && r.signal == SIGKILL;
+  }
+  Ran r = trireme(killed.path(), train_args(killed / "run.toml"));
+  ASSERT_EQ(r.code, 0) << r.err;
+  expect_same(outcome_of(killed / "run"), outcome_of(whole / "run"));
+  fmt::print("a run of {:.2f} s: {} kills of {} at random instants came in time; it ended the same\n",
+             seconds, kills, kKills);
+}
+
+TEST(Train, EverySignalAndADeadlineLeaveWithThreeAndLoseNothing) {
+  TempFolder tmp, whole;
+  fs::path file = tiny_run_file(tmp.path(), kEndless);
+  int64_t step = 0;
+  for (int signal : {SIGTERM, SIGINT, SIGUSR1, 0}) {
+    Ran r;
+    if (signal == 0) {
+      r = trireme(tmp.path(), train_args(file, {"--stop-after", "1s"}));
+    } else {
+      Process p(trireme_args(train_args(file)), tmp.path());
+      ASSERT_TRUE(p.wait_for_err("loss"));  // a step is done
+      p.send(signal);
+      r = p.wait();
+    }
+    EXPECT_EQ(r.code, 3) << signal << " " << r.err;
+    EXPECT_NE(r.err.find("the same command goes on from there"), std::string::npos) << r.err;
+    Outcome o = outcome_of(tmp / "run");
+    EXPECT_GT(o.step, step) << signal;
+    EXPECT_EQ(int64_t(o.metrics.size()), o.step);
+    step = o.step;
+  }
+  // The same number of steps in one go.
+  TrainHooks hooks;
+  hooks.step = [&](const StepMetrics& m) {
+    if (m.step == step) request_interrupt();
+  };
+  EXPECT_EQ(train_here(tiny_run(whole.path(), kEndless), hooks).ending, Ending::interrupted);
+  clear_interrupt();
+  Outcome got = outcome_of(tmp / "run"), want = outcome_of(whole / "run");
+  got.checkpoints = want.checkpoints;  // pauses save at steps of their own
+  expect_same(got, want);
+}
+
+TEST(Train, ADeadlineThatHasPassedIsExitThreeWithoutAStep) {
+  TempFolder tmp;
+  Ran r = trireme(tmp.path(), train_args(tiny_run_file(tmp.path(), 10), {"--stop-after", "0s"}));
+  EXPECT_EQ(r.code, 3) << r.err;
+  EXPECT_EQ(outcome_of(tmp / "run").step, 0);
+  expect_one_line(trireme(tmp.path(), train_args(tmp / "run.toml", {"--stop-after", "soon"})), 2,
+                  {"--stop-after", "soon", "55m"});
+}
+
+TEST(Train, TwoTrainersInOneFolderAreOneTooMany) {
+  TempFolder tmp;
+  fs::path file = tiny_run_file(tmp.path(), kEndless);
+  Process first(trireme_args(train_args(file)), tmp.path());
+  ASSERT_TRUE(first.wait_for_err("loss"));
+  expect_one_line(trireme(tmp.path(), train_args(file)), 2, {(tmp / "run").string(), "in use", "train.dir"});
+  first.send(SIGTERM);
+  EXPECT_EQ(first.wait().code, 3);
+  EXPECT_GT(outcome_of(tmp / "run").step, 0);
+}
+
+TEST(Train, ADamagedCheckpointIsPassedOver) {
+  TempFolder tmp;
+  fs::path file = tiny_run_file(tmp.path(), 10);
+  ASSERT_EQ(trireme(tmp.path(), train_args(file)).code, 0);
+  const Outcome whole = outcome_of(tmp / "run");
+  for (auto [name, at] :
+       {std::pair("rank-00000.safetensors", size_t(60000)), std::pair("rank-00000.safetensors", size_t(9)),
+        std::pair("manifest.json", size_t(40))}) {
+    fs::path damaged = newest_of(tmp.path()) / name;
+    flip_byte(damaged, at);
+    Ran r = trireme(tmp.path(), train_args(file));
+    EXPECT_EQ(r.code, 0) << r.err;
+    EXPECT_NE(r.err.find("passed over a damaged checkpoint"), std::string::npos) << r.err;
+    EXPECT_NE(r.err.find(damaged.string()), std::string::npos) << r.err;
+    EXPECT_NE(r.err.find("resumed from step 9"), std::string::npos) << r.err;
+    expect_same(outcome_of(tmp / "run"), whole);
+  }
+}
+
+TEST(Train, AllCheckpointsDamagedIsTheUsersDecision) {
+  TempFolder tmp;
+  fs::path file = tiny_run_file(tmp.path(), 10);
+  ASSERT_EQ(trireme(tmp.path(), train_args(file)).code, 0);
+  for (const char* step : {"step-00000009", "step-00000010"})
+    flip_byte(tmp / "run" / "checkpoints" / step / "rank-00000.safetensors", 50000);
+  Files before = files_in(tmp.path());
+  Ran r = trireme(tmp.path(), train_args(file, {"--json"}));
+  expect_one_line(r, 2, {"no checkpoint", "step-00000010", "damaged", "remove them"});
+  expect_one_line(trireme(tmp.path(), {"eval", file.string()}), 2, {"no checkpoint", "step-00000010"});
+  EXPECT_EQ(damage(before, files_in(tmp.path())), "");
+}
+
+TEST(Train, ACheckpointOfAnotherRunIsRefusedByItsKeys) {
+  TempFolder tmp;
+  fs::path file = tiny_run_file(tmp.path(), 4);
+  ASSERT_EQ(trireme(tmp.path(), train_args(file)).code, 0);
+  Files before = files_in(tmp.path());
+  Ran r = trireme(tmp.path(),
+                  train_args(file, {"--set", "optimizer.lr=0.002", "--set", "train.seed=8", "--json"}));
+  expect_one_line(r, 2, {"another run", "optimizer.lr: 0.01 -> 0.002", "train.seed: 7 -> 8", "train.dir"});
+  // Its weights would fit this model, and mean something else.
+  r = trireme(tmp.path(), {"eval", file.string(), "--set", "model.rope_theta=500.0"});
+  expect_one_line(r, 2, {"another model", "model.rope_theta: 10000.0 -> 500.0"});
+  EXPECT_EQ(damage(before, files_in(tmp.path())), "");
+  // What does not change the numbers may change.
+  r = trireme(tmp.path(), train_args(file, {"--set", "train.keep=5", "--set", "train.eval_every=3"}));
+  EXPECT_EQ(r.code, 0) << r.err;
+}
+
+TEST(Train, AFullDiskLeavesThePreviousCheckpointWhole) {
+  TempFolder tmp, whole;
+  if (::geteuid() != 0) GTEST_SKIP() << "mounting a small tmpfs needs root";
+  fs::path disk = tmp / "run";
+  make_folders(disk);
+  // A checkpoint has about 0.28 MB: the second or the third one does not fit.
+  if (::mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=600k") != 0)
+    GTEST_SKIP() << "cannot mount a small tmpfs: " << std::strerror(errno);
+  struct Unmount {
+    fs::path path;
+    ~Unmount() { ::umount2(path.c_str(), MNT_DETACH); }
+  } unmount{disk};
+  fs::path file = tiny_run_file(tmp.path(), 10);
+  Ran r = trireme(tmp.path(), train_args(file, {"--json"}));
+  Outcome o = outcome_of(disk);
+  expect_one_line(r, 2,
+                  {disk.string(), "No space left on device", "free some space",
+                   fmt::format("the checkpoint of step {} stays", o.step)});
+  EXPECT_TRUE(o.step == 3 || o.step == 6) << o.step;
+  EXPECT_TRUE(o.parts.empty()) << o.parts.front();
+  // With more room the same command ends as if the disk had never been full.
+  ASSERT_EQ(::mount("tmpfs", disk.c_str(), "tmpfs", MS_REMOUNT, "size=8m"), 0) << std::strerror(errno);
+  EXPECT_EQ(trireme(tmp.path(), train_args(file)).code, 0);
+  train_here(tiny_run(whole.path(), 10));
+  expect_same(outcome_of(disk), outcome_of(whole / "run"));
+}
+
+}  // namespace
+}  // namespace trireme::test
