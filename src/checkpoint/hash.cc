@@ -28,6 +28,10 @@ void Hasher::Free::operator()(XXH3_state_s* s) const {
   XXH3_freeState(s);
 }
 
+namespace {
+constexpr size_t kPiece = size_t(1) << 20;  // bytes
+}
+
 FileDigest digest_file(const fs::path& path) {
   struct Fd {
     int fd;
@@ -39,10 +43,12 @@ FileDigest digest_file(const fs::path& path) {
   if (file.fd < 0 || ::fstat(file.fd, &st) != 0)
     bad_request("cannot open {}: {}", path.string(), std::strerror(errno));
   if (!S_ISREG(st.st_mode)) bad_request("{} is not a regular file", path.string());
-  ::posix_fadvise(file.fd, 0, 0, POSIX_FADV_DONTNEED);  // advice: drops clean pages, may do nothing
+  // Advice that drops clean pages, or does nothing. It waits for every core of the machine, so only where it
+  // pays.
+  if (st.st_size >= int64_t(kPiece)) ::posix_fadvise(file.fd, 0, 0, POSIX_FADV_DONTNEED);
   FileDigest out;
   Hasher hasher;
-  std::vector<char> buffer(std::clamp<size_t>(size_t(st.st_size), 4096, size_t(1) << 20));
+  std::vector<char> buffer(std::clamp<size_t>(size_t(st.st_size), 4096, kPiece));
   for (;;) {
     ssize_t n = ::read(file.fd, buffer.data(), buffer.size());
     if (n < 0 && errno == EINTR) continue;

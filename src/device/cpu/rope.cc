@@ -61,8 +61,10 @@ int64_t scratch_bytes(const RopeArgs&, const Context&) {
 void launch(const RopeArgs& a, const Tensor&, const Context& ctx) {
   require_indices(a.positions, 0, a.cos.shape[0], "rope: position", "the table has positions");
   parallel_for(ctx, a.x.shape[0], row_grain(a.x.shape[1] * a.x.shape[2]),
-               [&](int64_t begin, int64_t end, int) { HWY_DYNAMIC_DISPATCH(rope)
-                                                      (a, begin, end); });
+               [&](int64_t begin, int64_t end, int) {
+                 HWY_DYNAMIC_DISPATCH(rope)
+                 (a, begin, end);
+               });
 }
 
 }  // namespace trireme::cpu
