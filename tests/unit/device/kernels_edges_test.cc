@@ -23,6 +23,23 @@ TEST(Embedding, AnIdOutOfRangeStopsTheRunWithTheIdAndItsPlace) {
   EXPECT_EQ(error_of([&] { run(forward); }), "");
 }
 
+// 1 + 1e8 - 1e8 is 0 in f32, and 1 in any other order: the contract says ascending places, each sum in f32,
+// then one addition to what was there.
+TEST(EmbeddingBackward, AddsInAscendingOrder) {
+  for_each_target([&] {
+    Array<float> dy({4, 33}), table({3, 33}, 0.5);
+    Array<int32_t> ids({4}, 2);
+    ids[1] = 0;
+    for (int64_t c = 0; c < 33; c++) dy[c] = 1, dy[33 + c] = 7, dy[66 + c] = 1e8f, dy[99 + c] = -1e8f;
+    run(EmbeddingBackwardArgs{.ids = ids.t, .dy = dy.t, .dtable = table.t, .accumulate = true}, 2);
+    for (int64_t c = 0; c < 33; c++) {
+      EXPECT_EQ(table[c], 7.5f);
+      EXPECT_EQ(table[33 + c], 0.5f);
+      EXPECT_EQ(table[66 + c], 0.5f);
+    }
+  });
+}
+
 TEST(Rope, APositionBeyondTheTableStopsTheRun) {
   Array<float> x({2, 1, 4}), cos({5, 2}), sin({5, 2});
   Array<int32_t> positions({2}, 4);
