@@ -330,14 +330,14 @@ TEST(Hf, AnIndexThatLiesIsRefused) {
   std::mt19937_64 rng(42);
   largest_allocation_and_reset();
   int loaded = 0;
-  for (int i = 0; i < 1500; i++) {
+  for (int i = 0; i < 600; i++) {
     write_raw(index, mutated(good, rng));
     loaded += loads_or_refused([&] { HfFolder(tmp.path(), spec); });
   }
   EXPECT_GT(loaded, 10);
   write_raw(index, good);
   const std::string shard = read_text(tmp / "model-00003-of-00003.safetensors");
-  for (int i = 0; i < 1500; i++) {
+  for (int i = 0; i < 600; i++) {
     write_raw(tmp / "model-00003-of-00003.safetensors", mutated(shard, rng));
     loads_or_refused([&] {
       HfFolder f(tmp.path(), spec);

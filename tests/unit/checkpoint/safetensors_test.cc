@@ -221,7 +221,7 @@ TEST(Safetensors, MutationsLoadOrAreRefused) {
   std::mt19937_64 rng(12);
   int loaded = 0, refused = 0;
   largest_allocation_and_reset();
-  for (int i = 0; i < 30000; i++) {
+  for (int i = 0; i < 15000; i++) {
     std::string bad = mutated(seeds[i % 3], rng);
     bool ok = loads_or_refused([&] {
       SafetensorsHeader h = parse_safetensors(bytes_of(bad), "mutant");
@@ -232,8 +232,8 @@ TEST(Safetensors, MutationsLoadOrAreRefused) {
     });
     (ok ? loaded : refused)++;
   }
-  EXPECT_GT(loaded, 1000);
-  EXPECT_GT(refused, 10000);
+  EXPECT_GT(loaded, 500);
+  EXPECT_GT(refused, 5000);
   EXPECT_LT(largest_allocation_and_reset(), 64u << 10);
 }
 
