@@ -64,7 +64,6 @@ Progress::Progress(std::string what, int64_t total, Options options)
     : what_(std::move(what)), total_(total), done_(options.begin), options_(options) {
   if (options_.terminal < 0) options_.terminal = isatty(fileno(options_.out));
   if (!options_.now_s) options_.now_s = steady_seconds;
-  start_s_ = options_.now_s();
 }
 
 Progress::~Progress() {
@@ -86,9 +85,9 @@ std::string Progress::line(bool with_bar) const {
     s += fmt::format(" {}", done_);
   }
   if (!text_.empty()) s += "  " + text_;
-  const int64_t here = done_ - options_.begin, left = total_ - done_;
+  const int64_t here = done_ - first_done_, left = total_ - done_;
   if (here > 0 && left > 0) {
-    s += fmt::format("  {} left", human_seconds((options_.now_s() - start_s_) * double(left) / double(here)));
+    s += fmt::format("  {} left", human_seconds((options_.now_s() - first_s_) * double(left) / double(here)));
   }
   return s;
 }
@@ -111,6 +110,7 @@ void Progress::redraw() {
 
 void Progress::update(int64_t done, std::string_view text) {
   done_ = done, text_ = text;
+  if (!updated_) first_done_ = done, first_s_ = options_.now_s();
   updated_ = true, shown_ = false, finished_ = false;
   const double every = options_.terminal == 1 ? options_.redraw_every_s : options_.line_every_s;
   if (options_.now_s() - shown_s_ >= every) redraw();

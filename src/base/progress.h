@@ -15,7 +15,9 @@ std::string human_count(double n);          // "999", "1.25 k", "10.3 M", "7.00 
 // On a terminal, a bar, the percentage, the caller's text and the time left, redrawn in place:
 //   train [=========>          ]  47 %  loss 3.214  11.2 k tokens/s  2 min 10 s left
 // elsewhere the same without the bar, as lines that are at least line_every_s apart (the first and the last
-// always come). Used by one thread; writes nothing but what it was asked to, and ends its line when it goes.
+// always come). The time left is that of the work since the first update, so it comes with the second: what
+// begins slowly (memory that is touched first, a cache that fills) is no measure of the rest. Used by one
+// thread; writes nothing but what it was asked to, and ends its line when it goes.
 class Progress {
  public:
   struct Options {
@@ -43,7 +45,8 @@ class Progress {
   std::string what_, text_;
   int64_t total_, done_;
   Options options_;
-  double start_s_, shown_s_ = -1e300;
+  int64_t first_done_ = 0;  // at the first update
+  double first_s_ = 0, shown_s_ = -1e300;
   bool updated_ = false, shown_ = true, finished_ = false;
 };
 

@@ -19,6 +19,7 @@ void RunRequest::add_to(CLI::App& verb, bool with_json) {
 RunSpec RunRequest::load() const {
   RunSpec run = load_run(file, sets);
   refuse_unsupported(run);
+  if (std::string note = note_of(run); !note.empty()) fmt::print(stderr, "note: {}: {}\n", file, note);
   auto device = make_device(run.train.device);
   return resolve(run, {.native_bf16 = device->native(DType::bf16)});
 }

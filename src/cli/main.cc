@@ -1,35 +1,14 @@
 // trireme VERB [RUN.toml] [--set key=value ...] [--json]
 //
 // Exit code: 0 done, 1 the run failed, 2 the request was wrong, 3 interrupted and resumable.
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <array>
 #include <cstdio>
 #include <new>
 
 #include "cli/cli.h"
-#include "spec/suggest.h"
+#include "cli/usage.h"
 
 namespace trireme::cli {
 namespace {
-
-// Verbs of the whole design (DESIGN.md section 5) that this version does not have.
-constexpr std::array<std::string_view, 7> kLater = {"simulate", "distill", "tune",  "scale",
-                                                    "score",    "report",  "doctor"};
-
-void refuse_unknown_verb(const CLI::App& app, std::string_view given) {
-  if (given.empty() || given[0] == '-') return;
-  if (std::find(kLater.begin(), kLater.end(), given) != kLater.end())
-    bad_request("the verb '{}' is not in this version; `trireme --help` lists those that are", given);
-  std::vector<std::string> verbs;
-  for (const CLI::App* v : app.get_subcommands([](const CLI::App*) { return true; }))
-    verbs.push_back(v->get_name());
-  if (std::find(verbs.begin(), verbs.end(), given) != verbs.end()) return;
-  std::string near = suggest(given, verbs);
-  bad_request("there is no verb '{}'{}; verbs are {}", given,
-              near.empty() ? "" : fmt::format(", did you mean {}?", near), fmt::join(verbs, ", "));
-}
 
 int run(int argc, char** argv) {
   CLI::App app(
@@ -37,9 +16,7 @@ int run(int argc, char** argv) {
       "every second is spent on.\nStart with: trireme demo");
   app.name("trireme");
   app.require_subcommand(1);
-  app.failure_message([](const CLI::App*, const CLI::Error& e) {
-    return fmt::format("trireme: {} (`trireme --help` and `trireme VERB --help` say more)\n", e.what());
-  });
+  app.set_version_flag("--version", "trireme " TRIREME_VERSION);
   add_demo(app);
   add_tokenize(app);
   add_plan(app);
@@ -50,13 +27,14 @@ int run(int argc, char** argv) {
   add_convert(app);
   add_inspect(app);
   add_config(app);
+  add_help(app);
   if (argc < 2) bad_request("no verb given: start with `trireme demo`; `trireme --help` lists all verbs");
   refuse_unknown_verb(app, argv[1]);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    int code = app.exit(e);
-    return code == 0 ? 0 : 2;
+    if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version
+    throw Error(usage_problem(app, e), Fault::request);
   }
   return 0;
 }

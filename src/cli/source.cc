@@ -1,5 +1,7 @@
 #include "cli/source.h"
 
+#include <fmt/ranges.h>
+
 #include "runtime/booking.h"
 #include "train/checkpointing.h"
 
@@ -34,10 +36,15 @@ LoadedModel load_model(const RunSpec& run) {
 
 fs::path tokenizer_path(const RunSpec& run) {
   if (!run.data.tokenizer.empty()) return run.data.tokenizer;
-  for (const std::string& dir : {run.model.from, run.train.dir})
-    if (!dir.empty() && fs::exists(fs::path(dir) / "tokenizer.json")) return fs::path(dir) / "tokenizer.json";
-  bad_request("no tokenizer: data.tokenizer is empty, and neither {} nor {} holds a tokenizer.json",
-              run.model.from.empty() ? "(no model.from)" : run.model.from, run.train.dir);
+  std::vector<std::string> places;
+  for (const fs::path& dir :
+       {fs::path(run.model.from), fs::path(run.train.dir), fs::path(run.data.train).parent_path()})
+    if (!dir.empty()) {
+      if (fs::exists(dir / "tokenizer.json")) return dir / "tokenizer.json";
+      places.push_back(dir.string());
+    }
+  bad_request("no tokenizer: data.tokenizer is empty, and there is no tokenizer.json in {}; name one",
+              fmt::join(places, " or "));
 }
 
 Tokenizer tokenizer_of(const RunSpec& run) {

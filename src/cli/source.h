@@ -19,8 +19,8 @@ struct LoadedModel {
 // Weights only. The newest complete checkpoint of run.train.dir, else model.from.
 LoadedModel load_model(const RunSpec&);
 
-// data.tokenizer, else tokenizer.json in model.from or in the run folder; bad_request that says where it
-// looked.
+// data.tokenizer, else tokenizer.json in model.from, in the run folder or beside data.train; bad_request that
+// says where it looked.
 Tokenizer tokenizer_of(const RunSpec&);
 fs::path tokenizer_path(const RunSpec&);
 

@@ -81,19 +81,19 @@ void add_train(CLI::App& app) {
     t.options.deadline = deadline;
     TrainSummary s = train_with_progress(run, t, request->json);
     if (request->json) {
-      nlohmann::ordered_json j = {{"steps", s.last_step},
-                                  {"finished", s.ending == Ending::done},
-                                  {"tokens_per_s", s.tokens_per_s},
-                                  {"mfu", s.mfu},
-                                  {"peak_bytes", s.peak_bytes},
-                                  {"seconds", s.seconds},
-                                  {"checkpoint", s.checkpoint.string()}};
+      nlohmann::ordered_json j = {{"steps", s.last_step},           {"finished", s.ending == Ending::done},
+                                  {"tokens_per_s", s.tokens_per_s}, {"mfu", s.mfu},
+                                  {"peak_bytes", s.peak_bytes},     {"seconds", s.seconds},
+                                  {"checkpoint", nullptr}};
+      if (!s.checkpoint.empty()) j["checkpoint"] = s.checkpoint.string();
       if (s.last_step >= s.first_step) j["loss"] = s.loss;
       if (s.eval_loss) j["eval_loss"] = *s.eval_loss;
       fmt::print("{}\n", j.dump(2));
     } else {
-      fmt::print("{} at step {} of {}; checkpoint {}\n", s.ending == Ending::done ? "done" : "interrupted",
-                 s.last_step, run.train.steps, s.checkpoint.string());
+      fmt::print("{} at step {} of {}; {}\n", s.ending == Ending::done ? "done" : "interrupted", s.last_step,
+                 run.train.steps,
+                 s.checkpoint.empty() ? "no step was finished, so there is nothing to save"
+                                      : "checkpoint " + s.checkpoint.string());
     }
     if (s.ending == Ending::interrupted)
       throw Error(fmt::format("interrupted at step {} of {}; the same command goes on from there",

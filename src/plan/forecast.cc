@@ -27,7 +27,10 @@ Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpe
   if (f.step_s > 0 && matrix_peak > 0) {
     f.tokens_per_s = double(f.tokens) / f.step_s;
     f.mfu = f.model_flops / (f.step_s * matrix_peak);
+    f.run_s = f.step_s * double(run.train.steps);
+    f.cost = f.run_s / 3600 * double(run.world()) * cluster.price_per_hour;
   }
+  f.run_flops = f.model_flops * double(run.train.steps);
   return f;
 }
 

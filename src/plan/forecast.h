@@ -21,6 +21,9 @@ struct Forecast {
   double op_flops = 0;                           // of a step, as the kernels count
   double step_s = 0, tokens_per_s = 0, mfu = 0;  // 0 when the machine's peaks are not known
   std::vector<OpForecast> ops;
+  // Of all train.steps, evaluations and checkpoints left out; 0 where the step's time is not known.
+  double run_s = 0, run_flops = 0;
+  double cost = 0;           // run_s x devices x their price; 0 = no price is known
   int64_t memory_bytes = 0;  // of the device; 0 = not known
   bool fits = true;
 };

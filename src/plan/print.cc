@@ -48,6 +48,15 @@ std::string time_text(const Forecast& f) {
   return s;
 }
 
+std::string run_text(const RunSpec& run, const Forecast& f) {
+  std::string s = fmt::format("the whole run: {} steps, {} tokens, {:.3g} model FLOPs", run.train.steps,
+                              human_count(double(run.train.steps) * double(f.tokens)), f.run_flops);
+  if (f.run_s > 0)
+    s += fmt::format("; at the roof {}, evaluations and checkpoints left out", human_seconds(f.run_s));
+  if (f.cost > 0) s += fmt::format("; {:.2f} at the cluster's price", f.cost);
+  return s + "\n";
+}
+
 nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
   nlohmann::ordered_json j, ops = nlohmann::ordered_json::array();
   const LayoutSpec& l = run.layout;
@@ -68,7 +77,12 @@ nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
   j["memory"]["arena"] = f.booking.arena_bytes;
   for (size_t i = 0; i < kBuckets; i++) j["at_peak"][std::string(kBucketNames[i])] = f.booking.at_peak[i];
   j["fits"] = f.fits;
-  j["cost"] = nullptr;  // no price of this machine is known
+  j["cost"] = nullptr;
+  if (f.cost > 0) j["cost"] = f.cost;
+  j["run"] = {{"steps", run.train.steps},
+              {"tokens", run.train.steps * f.tokens},
+              {"model_flops", f.run_flops},
+              {"seconds", f.run_s}};
   j["parameters"] = f.booking.parameters;
   j["tokens"] = f.tokens;
   j["model_flops"] = f.model_flops;
@@ -101,7 +115,7 @@ std::string to_text(const RunSpec& run, const Forecast& f, const ClusterSpec& cl
   s += fmt::format("model FLOPs of a step: {:.4g} (3 x forward); kernels count {:.4g}\n", f.model_flops,
                    f.op_flops);
   if (!cluster.name.empty()) s += fmt::format("machine: {} ({})\n", cluster.name, cluster.source);
-  return s + "\n" + memory_text(f) + "\n" + time_text(f);
+  return s + "\n" + memory_text(f) + "\n" + time_text(f) + "\n" + run_text(run, f);
 }
 
 std::string to_json(const RunSpec& run, const Forecast& f) {

@@ -29,6 +29,10 @@ void check_model(const ModelSpec& m, Problems& out) {
   if (m.positions == "rope" && m.head_dim % 2 != 0)
     wrong({"head_dim", "heads", "hidden"},
           fmt::format("{} is odd; rotary positions turn pairs, so it must be even", m.head_dim));
+  if (m.positions != "rope" && m.rope_theta != ModelSpec().rope_theta)
+    wrong({"rope_theta", "positions", "arch"},
+          fmt::format("{} has no effect on {} positions; remove the line, or give positions = \"rope\"",
+                      m.rope_theta, m.positions));
   const RopeScaling& r = m.rope_scaling;
   if (r.type != "none" && m.positions != "rope")
     wrong({"rope_scaling.type", "positions"},
@@ -133,6 +137,21 @@ std::vector<Problem> problems_of(const RunSpec& run) {
   check_layout(run, out);
   check_training(run, out);
   return out;
+}
+
+std::string note_of(const RunSpec& run) {
+  const ModelSpec &m = run.model, own = ModelSpec::of(m.arch);
+  std::string keys;
+  auto foreign = [&](std::string_view key, const std::string& is, const std::string& others) {
+    keys += fmt::format("{}model.{} = {} where {} has {}", keys.empty() ? "" : ", ", key, shown(is), m.arch,
+                        shown(others));
+  };
+  if (m.norm != own.norm) foreign("norm", m.norm, own.norm);
+  if ((m.activation == "swiglu") != (own.activation == "swiglu"))
+    foreign("activation", m.activation, own.activation);
+  if (m.positions != own.positions) foreign("positions", m.positions, own.positions);
+  if (keys.empty()) return keys;
+  return keys + ": it trains, but cannot be exported as a Hugging Face model; remove the lines unless meant";
 }
 
 // One line for each thing that a later version lifts: drop the line with the limit.

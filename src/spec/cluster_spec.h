@@ -28,6 +28,7 @@ struct ClusterSpec {
   Peaks peak;
   int64_t memory_bytes = 0;     // of one device
   double memory_bandwidth = 0;  // bytes/s of one device
+  double price_per_hour = 0;    // of one device, in any currency; 0 = not known
   int64_t threads = 0;          // CPU: threads that the numbers were measured with
   std::string source, date;     // "measured by bench" or a vendor's page; YYYY-MM-DD
   bool operator==(const ClusterSpec&) const = default;
@@ -45,6 +46,8 @@ struct ClusterSpec {
     v("memory_bytes", memory_bytes, "bytes", "memory of one device; 0 = not known", between(0, 1e15));
     v("memory_bandwidth", memory_bandwidth, "bytes/s", "to and from that memory; 0 = not known",
       between(0, 1e18));
+    v("price_per_hour", price_per_hour, "money per hour", "of one device, in any currency; 0 = not known",
+      between(0, 1e9));
     v("threads", threads, "threads", "CPU threads that the numbers were measured with", between(0, 65536));
     v("source", source, "", "where the numbers are from");
     v("date", date, "YYYY-MM-DD", "when they were measured or read");

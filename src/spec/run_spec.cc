@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
+#include <set>
 
 #include "base/error.h"
 #include "spec/hf_config.h"
@@ -74,8 +74,10 @@ std::string with_comment(const std::string& line, const FieldText& f) {
   return fmt::format("{:<36} # {}{}{}\n", line, unit, f.help, choices);
 }
 
-// A run file: [section], then key = value, deeper keys dotted.
-std::string as_toml(const std::vector<FieldText>& fields, bool comments) {
+// A run file: [section], then key = value, deeper keys dotted. With comments, the keys in `derived` are
+// commented out: what they follow from may be edited without contradicting them.
+std::string as_toml(const std::vector<FieldText>& fields, bool comments,
+                    const std::set<std::string>& derived = {}) {
   std::string out, section;
   for (const FieldText& f : fields) {
     size_t dot = f.key.find('.');
@@ -85,7 +87,7 @@ std::string as_toml(const std::vector<FieldText>& fields, bool comments) {
       out += fmt::format("[{}]", head) + (comments ? fmt::format("  # {}", f.section_help) : "") + '\n';
       section = head;
     }
-    std::string line = fmt::format("{} = {}", rest, f.value);
+    std::string line = fmt::format("{}{} = {}", derived.count(f.key) ? "# " : "", rest, f.value);
     out += comments ? with_comment(line, f) : line + '\n';
   }
   return out;
@@ -95,6 +97,21 @@ RunSpec defaults() {
   RunSpec run;
   run.model.finish(run.data.seq_len);
   return run;
+}
+
+// Keys of [model] that have no value of their own until finish() or the architecture gives them one.
+std::set<std::string> derived_keys() {
+  std::set<std::string> keys;
+  std::vector<FieldText> own = fields_of(RunSpec()), finished = fields_of(defaults());
+  for (size_t i = 0; i < own.size(); i++)
+    if (own[i].value != finished[i].value) keys.insert(own[i].key);
+  std::vector<FieldText> llama = fields_of(ModelSpec());
+  for (std::string_view arch : kArchs) {
+    std::vector<FieldText> other = fields_of(ModelSpec::of(arch));
+    for (size_t i = 0; i < llama.size(); i++)
+      if (llama[i].value != other[i].value && llama[i].key != "arch") keys.insert("model." + llama[i].key);
+  }
+  return keys;
 }
 
 // Does this key change what a run computes?
@@ -185,7 +202,7 @@ std::vector<ConfigRow> config_rows() {
 }
 
 std::string config_table() {
-  return as_toml(fields_of(defaults()), true);
+  return as_toml(fields_of(defaults()), true, derived_keys());
 }
 
 }  // namespace trireme

@@ -218,6 +218,10 @@ struct Problem {
 // before.
 std::vector<Problem> problems_of(const RunSpec&);
 
+// What is valid and seldom meant: a model that mixes one architecture's parts with another's. Empty =
+// nothing.
+std::string note_of(const RunSpec&);
+
 // What this version cannot run (yet): one Error (request), a line for each key, with what works.
 void refuse_unsupported(const RunSpec&);
 
@@ -243,6 +247,7 @@ struct ConfigRow {
 };
 std::vector<ConfigRow> config_rows();
 std::string
-config_table();  // a run file of all defaults, each key with its unit, sentence and allowed values
+config_table();  // a run file of all defaults, each key with its unit, sentence and allowed values; those
+                 // that follow from others are commented out, so that any line may be edited
 
 }  // namespace trireme

@@ -72,9 +72,14 @@ const std::vector<Case> kCases = {
     {"NoVerb", {}, {"no verb", "trireme demo"}},
     {"UnknownVerb", {"trian", "{}/run.toml"}, {"trian"}},
     {"VerbOfALaterVersion", {"simulate", "{}/run.toml"}, {"simulate", "not in this version"}},
-    {"NoRunFile", {"train"}, {"RUN", "required"}},
+    {"NoRunFile", {"train"}, {"train: RUN is required: run file", "example: trireme train"}},
     {"UnknownOption", {"train", "{}/run.toml", "--fast"}, {"--fast"}},
-    {"OptionWithoutItsValue", {"convert", "{}/run.toml", "--to"}, {"--to"}},
+    {"MisspeltOption", {"train", "{}/run.toml", "--stop-afer=3m"}, {"train:", "did you mean --stop-after?"}},
+    {"MisspeltFlag", {"train", "--jsn", "{}/run.toml"}, {"train:", "--jsn, did you mean --json?"}},
+    {"OptionBeforeTheVerb", {"--json", "train", "{}/run.toml"}, {"--json comes after the verb"}},
+    {"OneTooMany", {"train", "{}/run.toml", "more"}, {"'more' is one argument too many", "help train"}},
+    {"HelpOfNoVerb", {"help", "trian"}, {"trian", "did you mean train?"}},
+    {"OptionWithoutItsValue", {"convert", "{}/run.toml", "--to"}, {"convert: --to takes a value: folder"}},
     {"OptionOutOfRange", {"bench", "--threads", "0"}, {"--threads", "0"}},
     {"OptionOfNoNumber", {"generate", "{}/run.toml", "--tokens", "many"}, {"--tokens", "many"}},
     // ---- run files ----
@@ -121,6 +126,9 @@ const std::vector<Case> kCases = {
        std::string s = read_text(f / "cluster.toml");
        put_file(f / "cluster.toml", replaced(s, "17179869184", "4096"));
      }},
+    {"RopeOfLearnedPositions",
+     {"plan", "{}/run.toml", "--set", "model.positions=learned", "--set", "model.rope_theta=5e5"},
+     {"model.rope_theta", "no effect on learned positions"}},
     // ---- shards ----
     {"NoSuchShard",
      {"train", "{}/run.toml", "--set", "data.train={}/data/none"},

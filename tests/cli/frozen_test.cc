@@ -14,8 +14,8 @@ namespace {
 
 bool g_regenerate = false;
 
-constexpr const char* kVerbs[] = {"demo",     "tokenize", "plan",    "train",   "eval",
-                                  "generate", "bench",    "convert", "inspect", "config"};
+constexpr const char* kVerbs[] = {"demo",  "tokenize", "plan",    "train",  "eval", "generate",
+                                  "bench", "convert",  "inspect", "config", "help"};
 
 void compare(const std::string& name, const std::string& now) {
   fs::path file = fs::path(TRIREME_SOURCE_DIR) / "tests/cli/frozen" / (name + ".txt");

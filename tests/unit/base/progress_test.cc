@@ -74,7 +74,7 @@ TEST_F(ProgressTest, PlainLinesInAPipe) {
     p.note("valid loss 3.1");
   }
   EXPECT_EQ(written(),
-            "train   1 %  loss 3.2  1 min 39 s left\n"
+            "train   1 %  loss 3.2\n"
             "train  11 %  loss 3.2  1 min 29 s left\n"
             "train  21 %  loss 3.2  1 min 19 s left\n"
             "valid loss 3.1\n"
@@ -94,10 +94,10 @@ TEST_F(ProgressTest, OneRedrawnLineOnATerminal) {
     p.update(4, "ab");
   }
   EXPECT_EQ(written(),
-            "\reval [======>                 ]  25 %  3.00 s left\x1b[K"
-            "\reval [==================>     ]  75 %  ab  667 ms left\x1b[K"
+            "\reval [======>                 ]  25 %\x1b[K"
+            "\reval [==================>     ]  75 %  ab  500 ms left\x1b[K"
             "\r\x1b[Khello\n"
-            "\reval [==================>     ]  75 %  ab  667 ms left\x1b[K"
+            "\reval [==================>     ]  75 %  ab  500 ms left\x1b[K"
             "\reval [========================] 100 %  ab\x1b[K\n");
 }
 
@@ -117,9 +117,11 @@ TEST_F(ProgressTest, ResumedWorkDoesNotCountInTheSpeed) {
     o.begin = 50;
     Progress p("train", 100, o);
     fake_now = 10;
-    p.update(60);
+    p.update(60);  // how long these ten took, warm-up and all, says little
+    fake_now = 12;
+    p.update(64);
   }
-  EXPECT_EQ(written(), "train  60 %  40.0 s left\n");
+  EXPECT_EQ(written(), "train  60 %\ntrain  64 %  18.0 s left\n");
 }
 
 TEST_F(ProgressTest, WithoutATotalOnlyTheCount) {

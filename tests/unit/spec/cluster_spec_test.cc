@@ -13,6 +13,7 @@ TEST(ClusterSpec, ReadsBackWhatItSaved) {
                 .peak = {.f32 = 1.25e12, .bf16 = 9.894e14},
                 .memory_bytes = 85899345920,
                 .memory_bandwidth = 3.35e12,
+                .price_per_hour = 2.5,
                 .threads = 2,
                 .source = "measured by bench",
                 .date = "2025-01-31"};

@@ -361,6 +361,37 @@ TEST(RunSpec, EveryKeyHasASentenceAndTheTableIsARunFile) {
     EXPECT_TRUE(line.empty() || testing::has(line, "# ")) << line;
 }
 
+// What follows from an edited line follows, whatever else the table says.
+TEST(RunSpec, TheTableMayBeEditedAnywhere) {
+  auto edited = [](std::vector<std::pair<std::string, std::string>> edits) {
+    std::string table = config_table();
+    for (auto& [from, to] : edits) {
+      size_t at = table.find("\n" + from);
+      EXPECT_NE(at, std::string::npos) << from;
+      table.replace(at + 1, from.size(), to);
+    }
+    return parse(table);
+  };
+  RunSpec run = edited({{"hidden = 384", "hidden = 640"}, {"heads = 6", "heads = 10"}});
+  EXPECT_TRUE(run == parse("[model]\nhidden = 640\nheads = 10\n"));
+  EXPECT_EQ(run.model.kv_heads, 10);
+  EXPECT_EQ(run.model.ffn, 1792);
+  EXPECT_TRUE(edited({{"arch = \"llama\"", "arch = \"gpt2\""}, {"seq_len = 256", "seq_len = 512"}}) ==
+              parse("[model]\narch = \"gpt2\"\n[data]\nseq_len = 512\n"));
+  EXPECT_EQ(edited({{"# kv_heads = 6", "kv_heads = 2"}}).model.kv_heads, 2);
+}
+
+TEST(RunSpec, PartsOfAnotherArchitectureAreNotedOrRefused) {
+  EXPECT_EQ(note_of(parse("[model]\narch = \"gpt2\"\nactivation = \"gelu\"\ntied = false")), "");
+  EXPECT_EQ(note_of(parse("")), "");
+  std::string note = note_of(parse("[model]\narch = \"gpt2\"\nnorm = \"rms\"\nactivation = \"swiglu\""));
+  EXPECT_HAS(note, "model.norm = \"rms\" where gpt2 has \"layer\"");
+  EXPECT_HAS(note, "model.activation = \"swiglu\"");
+  EXPECT_EQ(note.find("positions"), std::string::npos);
+  EXPECT_HAS(wrong("[model]\narch = \"gpt2\"\nrope_theta = 5e5", {}),
+             "model.rope_theta: 500000 has no effect on learned positions");
+}
+
 TEST(RunSpec, EveryKeyCanBeSetAndIsRangeChecked) {
   // A value of the wrong type in each key, one at a time, names the key.
   for (const ConfigRow& r : config_rows()) {
