@@ -139,14 +139,23 @@ double bigram_loss(const RunSpec& run) {
   return score.mean();
 }
 
-void show_samples(const LoadedModel& m, const Tokenizer& t) {
-  for (const char* prompt : {"def main(", "class "}) {
-    GenerateOptions o{.sample = {.temperature = 0.7, .top_k = 50, .top_p = 0.95, .seed = 7},
-                      .tokens = 70,
-                      .context = m.run.data.seq_len,
-                      .end_of_text = t.end_of_text()};
-    std::vector<int32_t> ids = t.encode(prompt);
-    std::string text = prompt + t.decode(generate(*m.runner, ids, o));
+void show_samples(const RunSpec& run) {
+  constexpr std::string_view kPrompts[] = {"def main(", "class "};
+  const Tokenizer t = Tokenizer::load(run.data.tokenizer);
+  const GenerateOptions o{.sample = {.temperature = 0.7, .top_k = 50, .top_p = 0.95, .seed = 7},
+                          .tokens = 70,
+                          .context = run.data.seq_len,
+                          .end_of_text = t.end_of_text(),
+                          .vocab = t.vocab_size(),
+                          .parallel = 2};
+  const Prompts ids = {t.encode(kPrompts[0]), t.encode(kPrompts[1])};
+  LoadedModel m = load_model(run, book_generation(run, threads_of(run), generation_shape(ids, o)));
+  std::string texts[2];
+  GenerateHooks hooks;
+  hooks.done = [&](size_t i, const Generated& g) { texts[i] = t.decode(g.tokens); };
+  generate(*m.runner, ids, o, hooks);
+  for (size_t i = 0; i < 2; i++) {
+    std::string text = std::string(kPrompts[i]) + texts[i];
     fmt::print("      | ");
     for (char c : text)
       if (c == '\n')
@@ -169,8 +178,7 @@ std::string program() {
 void results(const RunSpec& run, const TrainSummary& trained) {
   heading(5, "evaluate on the held-out files, against a bigram control");
   RunSpec f32 = run;
-  LoadedModel m = load_model(run);
-  EvalResult e = evaluate_shard(*m.runner, run, run.data.valid);
+  EvalResult e = evaluate_shard(*load_model(run).runner, run, run.data.valid);
   double control = bigram_loss(run);
   leave_if_interrupted();
   fmt::print("      trained model   loss {:.4f} nats per token, perplexity {:>8.2f}\n", e.loss,
@@ -181,7 +189,7 @@ void results(const RunSpec& run, const TrainSummary& trained) {
   fmt::print("      the model {} the control by {:.3f} nats\n", e.loss < control ? "beats" : "does NOT beat",
              std::fabs(control - e.loss));
   heading(6, "sample, and export for Hugging Face");
-  show_samples(m, Tokenizer::load(run.data.tokenizer));
+  show_samples(run);
   f32.precision.compute = f32.precision.grads = "f32";
   fs::path dir = run.train.dir, hf = dir / "hf";
   export_model(load_model(f32), hf, DType::f32, run.data.tokenizer);

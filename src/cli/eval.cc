@@ -1,37 +1,136 @@
-// trireme eval RUN.toml: loss and perplexity on a token shard.
+// trireme eval RUN.toml: loss and perplexity on a token shard, or multiple-choice questions.
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 
+#include "base/interrupt.h"
 #include "cli/source.h"
 #include "data/loader.h"
+#include "train/multiple_choice.h"
 
 namespace trireme::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct Request {
+  RunRequest run;
+  std::string data, tasks, out;
+  int64_t context = 0;
+};
+
+// A bar, and the way out at a signal. Nothing of an evaluation is worth keeping, so the run failed (exit code
+// 1) rather than paused.
+class Watched {
+ public:
+  explicit Watched(std::string what) : what_(std::move(what)) { install_interrupt_handlers(); }
+  void operator()(int64_t done, int64_t total) {
+    if (!bar_) bar_.emplace("evaluate", total);
+    bar_->update(done);
+    if (!interrupt_requested() || done == total) return;
+    bar_->finish();
+    run_failed(
+        "interrupted by signal {} after {} of {} {}: there is no result, the same command starts again",
+        interrupt_signal(), done, total, what_);
+  }
+
+ private:
+  std::string what_;
+  std::optional<Progress> bar_;
+};
+
+void perplexity(const Request& r, const RunSpec& run) {
+  fs::path shard = r.data.empty() ? fs::path(run.data.valid) : fs::path(r.data);
+  check_shard(shard, run.model.vocab);
+  LoadedModel m = load_model(run);
+  Watched watched("windows");
+  EvalResult e = evaluate_shard(*m.runner, run, shard, 0, std::ref(watched));
+  if (r.run.json)
+    fmt::print("{}\n", ordered_json{{"loss", e.loss},
+                                    {"perplexity", std::exp(e.loss)},
+                                    {"tokens", e.tokens},
+                                    {"step", m.step},
+                                    {"model", m.where}}
+                           .dump(2));
+  else
+    fmt::print("{}: loss {:.4f} nats per token, perplexity {:.2f}, over {} predicted tokens of {}\n", m.where,
+               e.loss, std::exp(e.loss), e.tokens, shard.string());
+}
+
+// A line a question: what the model held of each choice.
+std::string details(const std::vector<ChoiceQuestion>& questions, const std::vector<ChoiceScore>& scores) {
+  std::string lines;
+  for (size_t i = 0; i < questions.size(); i++)
+    lines += ordered_json{{"line", questions[i].line},
+                          {"answer", questions[i].answer},
+                          {"raw", scores[i].raw},
+                          {"per_byte", scores[i].per_byte},
+                          {"log_likelihood", scores[i].log_likelihood}}
+                 .dump() +
+             "\n";
+  return lines;
+}
+
+void multiple_choice(const Request& r, const RunSpec& run) {
+  Tokenizer tokenizer = tokenizer_of(run);
+  refuse_foreign_tokenizer(run, tokenizer);
+  ChoiceBatches batches(tokenizer, read_choices(r.tasks), run, context_of(run, r.context));
+  if (!r.out.empty()) write_text_atomic(r.out, "");  // refused now rather than after the work
+  LoadedModel m = load_model(run, book_evaluation(run, threads_of(run), batches.shapes()));
+  Watched watched("choices");
+  ChoiceResult e = batches.run(*m.runner, [&](int64_t done) { watched(done, batches.count()); });
+  if (!r.out.empty()) write_text_atomic(r.out, details(batches.questions(), e.scores));
+  if (r.run.json) {
+    // NaN (the error of one question's mean) is null.
+    fmt::print("{}\n", ordered_json{{"accuracy", e.raw.mean},
+                                    {"accuracy_stderr", e.raw.standard_error},
+                                    {"accuracy_per_byte", e.per_byte.mean},
+                                    {"accuracy_per_byte_stderr", e.per_byte.standard_error},
+                                    {"chance", e.chance},
+                                    {"questions", e.scores.size()},
+                                    {"truncated", e.truncated},
+                                    {"step", m.step},
+                                    {"model", m.where}}
+                           .dump(2));
+    return;
+  }
+  auto show = [](const Accuracy& a) {
+    return std::isnan(a.standard_error) ? fmt::format("{:.4f}", a.mean)
+                                        : fmt::format("{:.4f} +- {:.4f}", a.mean, a.standard_error);
+  };
+  fmt::print("{}: accuracy {}, by likelihood per byte {}, over {} questions of {}; guessing reaches {:.4f}\n",
+             m.where, show(e.raw), show(e.per_byte), e.scores.size(), r.tasks, e.chance);
+  if (e.truncated > 0)
+    fmt::print(
+        "{} choices lost the beginning of their prompt: together they are longer than the context of {}\n",
+        e.truncated, context_of(run, r.context));
+}
+
+}  // namespace
 
 void add_eval(CLI::App& app) {
-  CLI::App* verb =
-      app.add_subcommand("eval",
-                         "loss and perplexity on a token shard, of the newest checkpoint or of "
-                         "model.from\nexample: trireme eval configs/run/demo.toml --data data/valid");
-  auto request = std::make_shared<RunRequest>();
-  auto data = std::make_shared<std::string>();
-  request->add_to(*verb);
-  verb->add_option("--data", *data, "token shard; default: data.valid of the run file");
-  verb->callback([request, data] {
-    RunSpec run = request->load();
-    fs::path shard = data->empty() ? fs::path(run.data.valid) : fs::path(*data);
-    check_shard(shard, run.model.vocab);
-    LoadedModel m = load_model(run);
-    EvalResult r = evaluate_shard(*m.runner, run, shard);
-    if (request->json)
-      fmt::print("{}\n", nlohmann::ordered_json{{"loss", r.loss},
-                                                {"perplexity", std::exp(r.loss)},
-                                                {"tokens", r.tokens},
-                                                {"step", m.step},
-                                                {"model", m.where}}
-                             .dump(2));
-    else
-      fmt::print("{}: loss {:.4f} nats per token, perplexity {:.2f}, over {} predicted tokens of {}\n",
-                 m.where, r.loss, std::exp(r.loss), r.tokens, shard.string());
+  CLI::App* verb = app.add_subcommand(
+      "eval",
+      "loss and perplexity on a token shard, or the accuracy on multiple-choice questions, of "
+      "the newest checkpoint or of model.from\n"
+      "example: trireme eval configs/run/demo.toml --data data/valid\n"
+      "example: trireme eval configs/run/demo.toml --tasks arc-easy.jsonl --json");
+  auto r = std::make_shared<Request>();
+  r->run.add_to(*verb);
+  auto* data = verb->add_option("--data", r->data, "token shard; default: data.valid of the run file");
+  auto* tasks = verb->add_option("--tasks", r->tasks,
+                                 "questions, JSON lines: {\"prompt\": \"...\", \"choices\": [\"...\", ...], "
+                                 "\"answer\": 0 or \"A\"}")
+                    ->excludes(data);
+  verb->add_option("--out", r->out, "file for the likelihood of every choice, JSON lines")->needs(tasks);
+  verb->add_option(
+          "--context", r->context,
+          "tokens that the model sees of a question. Default: data.seq_len, or max_positions of model.from")
+      ->check(CLI::Range(2, 1 << 30))
+      ->needs(tasks);
+  verb->callback([r] {
+    RunSpec run = r->run.load();
+    r->tasks.empty() ? perplexity(*r, run) : multiple_choice(*r, run);
   });
 }
 

@@ -1,51 +1,170 @@
 // trireme generate RUN.toml --prompt TEXT: samples text from a checkpoint or a Hugging Face folder.
 #include "generate/generate.h"
 
+#include <unistd.h>
+
+#include <fstream>
+#include <optional>
+
+#include "base/interrupt.h"
+#include "cli/prompts.h"
 #include "cli/source.h"
+#include "generate/text_stream.h"
 
 namespace trireme::cli {
+namespace {
+
+struct Request {
+  RunRequest run;
+  std::string prompt, prompts, out;
+  std::vector<std::string> stops;
+  GenerateOptions o{.context = 0, .parallel = 8};
+};
+
+// Takes texts as they grow and shows them in the order of their prompts: one prompt's as it comes, of many
+// each when it is whole.
+class Output {
+ public:
+  Output(const Request& r, const Tokenizer& tokenizer, const std::vector<std::string>& prompts)
+      : request_(r), tokenizer_(tokenizer), prompts_(prompts), done_(prompts.size()) {
+    for (size_t i = 0; i < prompts.size(); i++) streams_.emplace_back(r.stops);
+    if (!r.out.empty()) write_text_atomic(r.out, "");  // refused now rather than after the work
+    if (prompts.size() > 1 || lines()) bar_.emplace("generate", int64_t(prompts.size()));
+    if (live()) show(prompts[0]);
+  }
+
+  GenerateHooks hooks() {
+    GenerateHooks h;
+    h.token = [this](size_t i, int32_t id) {
+      std::string_view part = streams_[i].push(tokenizer_.decode(std::span(&id, 1)));
+      if (live()) show(part);
+      return streams_[i].stopped();
+    };
+    h.done = [this](size_t i, const Generated& g) { done(i, g); };
+    h.leave = [] { return interrupt_requested(); };
+    return h;
+  }
+
+  size_t complete() const { return shown_; }
+  void finish() {
+    if (bar_) bar_->finish();
+  }
+
+ private:
+  bool lines() const { return request_.run.json || !request_.out.empty(); }
+  bool live() const { return prompts_.size() == 1 && !lines(); }
+
+  static void show(std::string_view text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  }
+
+  void done(size_t i, const Generated& g) {
+    std::string_view rest = streams_[i].finish();
+    if (live()) show(std::string(rest) + "\n");
+    if (g.finish == Finish::interrupted) return;
+    done_[i] = g;
+    for (; shown_ < done_.size() && done_[shown_]; shown_++) {
+      if (!live()) print(shown_);
+      done_[shown_]->tokens.clear();
+    }
+    if (bar_) bar_->update(int64_t(shown_));
+  }
+
+  void print(size_t i) {
+    const std::string &prompt = prompts_[i], &text = streams_[i].text();
+    if (!lines()) return show(fmt::format("--- {} of {}\n{}{}\n", i + 1, prompts_.size(), prompt, text));
+    std::string line = json_line(i, prompt, text, *done_[i]);
+    if (request_.out.empty())
+      show(line + "\n");
+    else
+      append_line(request_.out, line);
+  }
+
+  const Request& request_;
+  const Tokenizer& tokenizer_;
+  const std::vector<std::string>& prompts_;
+  std::vector<TextStream> streams_;
+  std::vector<std::optional<Generated>> done_;
+  size_t shown_ = 0;
+  std::optional<Progress> bar_;
+};
+
+std::string speed(int64_t tokens, double seconds) {
+  return fmt::format("{} tokens in {} ({} tokens/s)", tokens, human_seconds(seconds),
+                     human_count(double(tokens) / std::max(seconds, 1e-9)));
+}
+
+void generate_verb(Request& r) {
+  RunSpec run = r.run.load();
+  Tokenizer tokenizer = tokenizer_of(run);
+  refuse_foreign_tokenizer(run, tokenizer);
+  r.o.context = context_of(run, r.o.context);
+  if (r.o.context < 2) bad_request("the model sees one token at once (data.seq_len = 1): a text needs two");
+  r.o.vocab = tokenizer.vocab_size();
+  r.o.end_of_text = tokenizer.find_added(kEndOfText).value_or(-1);
+  Sampler good_options(r.o.sample);
+  TextStream good_stops(r.stops);
+  std::vector<std::string> texts = r.prompts.empty() ? std::vector{r.prompt} : read_prompts(r.prompts);
+  Prompts prompts = encode_prompts(tokenizer, texts);
+  const GenerationShape shape = generation_shape(prompts, r.o);
+  int64_t arena = book_generation(run, threads_of(run), shape);
+  LoadedModel m = load_model(run, arena);
+  install_interrupt_handlers();
+  fmt::print(stderr, "{} of memory: {} weights, {} cache for {} x {} tokens\n", human_bytes(arena),
+             human_bytes(m.runner->flat().weights.bytes()), human_bytes(cache_bytes(run, shape)), shape.slots,
+             shape.capacity);
+  Output output(r, tokenizer, texts);
+  GenerateStats s = generate(*m.runner, prompts, r.o, output.hooks());
+  output.finish();
+  fmt::print(stderr, "read {}; new {}{}\n", speed(s.read_tokens, s.read_s), speed(s.decoded, s.decode_s),
+             s.reread ? fmt::format("; {} times at the end of the context of {}, half of it read again",
+                                    s.reread, r.o.context)
+                      : "");
+  if (output.complete() < texts.size())
+    run_failed("interrupted by signal {}: {} of {} texts are complete", interrupt_signal(), output.complete(),
+               texts.size());
+}
+
+}  // namespace
 
 void add_generate(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand("generate",
-                                      "samples text from the newest checkpoint of a run, or from model.from\n"
-                                      "example: trireme generate runs/demo/run.toml --prompt 'def main('");
-  auto request = std::make_shared<RunRequest>();
-  auto prompt = std::make_shared<std::string>();
-  auto o = std::make_shared<GenerateOptions>();
-  request->add_to(*verb, false);
-  verb->add_option("--prompt", *prompt, "text to go on from; default: the start of a document");
-  verb->add_option("--tokens", o->tokens, "new tokens, at most")
+  CLI::App* verb =
+      app.add_subcommand("generate",
+                         "samples text from the newest checkpoint of a run, or from model.from\n"
+                         "example: trireme generate runs/demo/run.toml --prompt 'def main(' --stop 'class '\n"
+                         "example: trireme generate runs/demo/run.toml --prompts questions.jsonl "
+                         "--temperature 0 --out answers.jsonl");
+  auto r = std::make_shared<Request>();
+  r->run.add_to(*verb);
+  auto* prompt =
+      verb->add_option("--prompt", r->prompt, "text to go on from; default: the start of a document");
+  verb->add_option(
+          "--prompts", r->prompts,
+          "file of prompts: one a line, or JSON lines with \"prompt\" (.jsonl); --json and --out answer\n"
+          "in JSON lines")
+      ->excludes(prompt);
+  verb->add_option("--out", r->out, "file for the texts, JSON lines; default: standard output");
+  verb->add_option("--tokens", r->o.tokens, "new tokens of a text, at most")
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
-  verb->add_option("--temperature", o->sample.temperature, "0 = the most likely token")
+  verb->add_option("--stop", r->stops, "ends a text before this string (may be repeated)")->take_all();
+  verb->add_option("--temperature", r->o.sample.temperature, "0 = the most likely token")
       ->capture_default_str();
-  verb->add_option("--top-k", o->sample.top_k, "keep the k most likely tokens; 0 = all")
+  verb->add_option("--top-k", r->o.sample.top_k, "keep the k most likely tokens; 0 = all")
       ->capture_default_str();
-  verb->add_option("--top-p", o->sample.top_p, "keep the likeliest tokens that reach p")
+  verb->add_option("--top-p", r->o.sample.top_p, "keep the likeliest tokens that reach p")
       ->capture_default_str();
-  verb->add_option("--seed", o->sample.seed, "of the draws")->capture_default_str();
-  verb->callback([request, prompt, o] {
-    RunSpec run = request->load();
-    Tokenizer tokenizer = tokenizer_of(run);
-    if (tokenizer.vocab_size() > run.model.vocab)
-      bad_request("{} has {} tokens, the model {}: they do not belong together", tokenizer_path(run).string(),
-                  tokenizer.vocab_size(), run.model.vocab);
-    std::vector<int32_t> ids = tokenizer.encode(*prompt);
-    if (auto end = tokenizer.find_added(kEndOfText)) {
-      o->end_of_text = *end;
-      if (ids.empty()) ids = {*end};
-    }
-    if (ids.empty()) bad_request("--prompt is empty and the tokenizer has no {} to start from", kEndOfText);
-    LoadedModel m = load_model(run);
-    o->context = run.data.seq_len;
-    fmt::print("{}", *prompt);
-    generate(*m.runner, ids, *o, [&](int32_t id) {
-      // Ids beyond the tokenizer's are padding rows of the vocabulary: they stand for nothing.
-      if (id < tokenizer.vocab_size()) fmt::print("{}", tokenizer.decode(std::span(&id, 1)));
-      std::fflush(stdout);
-    });
-    fmt::print("\n");
-  });
+  verb->add_option("--seed", r->o.sample.seed, "of the draws")->capture_default_str();
+  verb->add_option(
+          "--context", r->o.context,
+          "tokens that the model sees; at its end the last half is read again. Default: data.seq_len,\n"
+          "or max_positions of model.from")
+      ->check(CLI::Range(2, 1 << 30));
+  verb->add_option("--parallel", r->o.parallel, "texts at once")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 16));
+  verb->callback([r] { generate_verb(*r); });
 }
 
 }  // namespace trireme::cli

@@ -7,12 +7,13 @@
 
 namespace trireme::cli {
 
-LoadedModel load_model(const RunSpec& run) {
+LoadedModel load_model(const RunSpec& run, int64_t arena_bytes) {
   LoadedModel m;
   m.run = run;
   int threads = threads_of(run);
   m.device = make_device(run.train.device, {.threads = threads});
-  m.runner = std::make_unique<StageRunner>(run, RunMode::infer, *m.device, book_inference(run, threads));
+  if (arena_bytes == 0) arena_bytes = book_inference(run, threads);
+  m.runner = std::make_unique<StageRunner>(run, RunMode::infer, *m.device, arena_bytes);
   Found found = find_newest(checkpoint_root(run.train.dir));
   if (!found.newest && !found.damaged.empty())
     bad_request("no checkpoint in {} is complete: {}; name another train.dir, or remove them",
@@ -45,6 +46,19 @@ fs::path tokenizer_path(const RunSpec& run) {
     }
   bad_request("no tokenizer: data.tokenizer is empty, and there is no tokenizer.json in {}; name one",
               fmt::join(places, " or "));
+}
+
+void refuse_foreign_tokenizer(const RunSpec& run, const Tokenizer& tokenizer) {
+  if (tokenizer.vocab_size() > run.model.vocab)
+    bad_request("{} has {} tokens, the model {}: they do not belong together", tokenizer_path(run).string(),
+                tokenizer.vocab_size(), run.model.vocab);
+}
+
+int64_t context_of(const RunSpec& run, int64_t asked) {
+  int64_t most = std::max(run.model.max_positions, run.data.seq_len);
+  if (asked > most) bad_request("--context {} is beyond the {} positions of the model", asked, most);
+  if (asked > 0) return asked;
+  return run.model.from.empty() ? run.data.seq_len : most;
 }
 
 Tokenizer tokenizer_of(const RunSpec& run) {

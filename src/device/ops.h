@@ -134,6 +134,24 @@ struct AttentionBackwardArgs {
   int block_q = 0, block_k = 0;
 };
 
+// The key/value cache of one layer while a model generates: k, v T [B,Cap,KV,D], outer strides free. Position
+// p of text b lies at [b, p], whatever order positions are written in.
+//
+// k_cache[b, positions[b,s]] = k[b,s], and v likewise. k, v: T [B,S,KV,D], outer strides free. positions: i32
+// [B,S] in [-1, Cap), else the run stops; -1 = a padding row, nothing is written.
+struct CacheAppendArgs {
+  static constexpr std::string_view kName = "cache_append";
+  Tensor k, v, positions, k_cache, v_cache;
+};
+// o[b,s,h] = softmax over j in [0, p] of (q[b,s,h] . k[b,j,g] * scale) times v[b,j,g], where p =
+// positions[b,s] and g = h*KV/H. Forward only; q, o: T [B,S,H,D], outer strides free. p = -1: a padding row,
+// o = 0. Probabilities stay f32. A row's bits depend on that row's operands alone, not on B, S or threads.
+struct CachedAttentionArgs {
+  static constexpr std::string_view kName = "attention_cached";
+  Tensor q, k, v, positions, o;
+  float scale = 1;
+};
+
 // Softmax cross-entropy fused with its gradient. logits T [N,V]; targets i32 [N], -1 = ignored (loss 0,
 // gradient 0); loss f32 [N] = logsumexp - logit[target] over columns [0, vocab); with `backward`, logits are
 // overwritten by (softmax - onehot) * grad_scale, padding columns [vocab, V) by 0. Targets outside [-1,
@@ -201,7 +219,8 @@ struct CountNonfiniteArgs {
 #define TRIREME_OPS(X)                                                                                       \
   X(MatmulArgs) X(EmbeddingArgs) X(EmbeddingBackwardArgs) X(LayerNormArgs) X(LayerNormBackwardArgs)          \
   X(RmsNormArgs) X(RmsNormBackwardArgs) X(RopeArgs) X(GeluArgs) X(GeluBackwardArgs) X(SwigluArgs)            \
-  X(SwigluBackwardArgs) X(AttentionArgs) X(AttentionBackwardArgs) X(CrossEntropyArgs) X(AddArgs) X(CastArgs) \
+  X(SwigluBackwardArgs) X(AttentionArgs) X(AttentionBackwardArgs) X(CacheAppendArgs)              \
+  X(CachedAttentionArgs) X(CrossEntropyArgs) X(AddArgs) X(CastArgs)                                          \
   X(ZeroArgs) X(ColumnSumArgs) X(AdamWArgs) X(SquareSumsArgs) X(CountNonfiniteArgs)
 // clang-format on
 

@@ -253,6 +253,42 @@ void check(const AttentionBackwardArgs& p) {
   c.unit_columns("dv", p.dv);
 }
 
+namespace {
+// k and v of a cache [B, Cap, KV, D], and positions [B, S] of B x S new rows.
+void check_cache(const Checker& c, const Tensor& k, const Tensor& v, const Tensor& positions,
+                 const Shape& rows, DType type, std::string_view k_name, std::string_view v_name) {
+  c.type(k_name, k, type);
+  c.that(k.shape.rank == 4, k_name, k, "[B, Cap, KV, D]");
+  c.shape(k_name, k, {rows[0], k.shape[1], k.shape[2], rows[3]});
+  c.like(v_name, v, k_name, k);
+  c.unit_columns(k_name, k);
+  c.unit_columns(v_name, v);
+  c.vector("positions", positions, rows[0] * rows[1], DType::i32);
+}
+}  // namespace
+
+void check(const CacheAppendArgs& p) {
+  Checker c(p.kName);
+  DType type = c.compute_type("k", p.k);
+  c.that(p.k.shape.rank == 4, "k", p.k, "[B, S, KV, D]");
+  c.like("v", p.v, "k", p.k);
+  c.unit_columns("k", p.k);
+  c.unit_columns("v", p.v);
+  check_cache(c, p.k_cache, p.v_cache, p.positions, p.k.shape, type, "k_cache", "v_cache");
+  c.that(p.k_cache.shape[2] == p.k.shape[2], "k_cache", p.k_cache, "of as many heads as k");
+}
+void check(const CachedAttentionArgs& p) {
+  Checker c(p.kName);
+  DType type = c.compute_type("q", p.q);
+  c.that(p.q.shape.rank == 4, "q", p.q, "[B, S, H, D]");
+  check_cache(c, p.k, p.v, p.positions, p.q.shape, type, "k", "v");
+  int64_t heads = p.q.shape[2], kv = p.k.shape[2];
+  c.that(kv > 0 && heads % kv == 0, "q", p.q, "of a number of heads that is a multiple of k's");
+  c.like("o", p.o, "q", p.q);
+  c.unit_columns("q", p.q);
+  c.unit_columns("o", p.o);
+}
+
 void check(const CrossEntropyArgs& p) {
   Checker c(p.kName);
   c.matrix("logits", p.logits, c.compute_type("logits", p.logits));

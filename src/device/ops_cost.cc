@@ -163,6 +163,22 @@ Outputs outputs(const AttentionBackwardArgs& p) {
   return list(p.dq, p.dk, p.dv);
 }
 
+Cost cost(const CacheAppendArgs& p) {
+  int64_t moved = sum_bytes(p.k, p.v);
+  return {0, moved + p.positions.bytes(), moved};
+}
+Outputs outputs(const CacheAppendArgs& p) {
+  return list(p.k_cache, p.v_cache);
+}
+
+// As if every row saw the whole cache: how much of it they see is data, which a cost knows nothing of.
+Cost cost(const CachedAttentionArgs& p) {
+  return {4 * count(p.q) * double(p.k.shape[1]), sum_bytes(p.q, p.k, p.v, p.positions), p.o.bytes()};
+}
+Outputs outputs(const CachedAttentionArgs& p) {
+  return list(p.o);
+}
+
 // Maximum 1, shift 1, exp 1, sum 1; gradient 2.
 Cost cost(const CrossEntropyArgs& p) {
   double scores = double(p.logits.shape[0]) * double(p.vocab);

@@ -1,26 +1,174 @@
 #include "generate/generate.h"
 
 #include <algorithm>
+#include <chrono>
+#include <set>
 
 namespace trireme {
+namespace {
 
-std::vector<int32_t> generate(StageRunner& runner, std::vector<int32_t> prompt, const GenerateOptions& o,
-                              const std::function<void(int32_t)>& on_token) {
-  if (prompt.empty()) bad_request("a prompt must have at least one token");
-  Sampler sampler(o.sample);
-  std::vector<int32_t> out;
-  std::vector<float> logits;
-  for (int64_t i = 0; i < o.tokens; i++) {
-    size_t n = std::min(prompt.size(), size_t(o.context));
-    runner.logits(std::span(prompt).last(n), logits);
-    size_t vocab = logits.size() / n;
-    int32_t id = sampler.next(std::span<const float>(logits).last(vocab), uint64_t(i));
-    if (id == o.end_of_text) break;
-    prompt.push_back(id);
-    out.push_back(id);
-    if (on_token) on_token(id);
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// What a full text goes on from.
+int64_t reread_tokens(const GenerateOptions& o) {
+  return std::max<int64_t>(1, o.context / 2);
+}
+
+class Generator {
+ public:
+  Generator(StageRunner& runner, const Prompts& prompts, const GenerateOptions& o, const GenerateHooks& hooks)
+      : runner_(runner), prompts_(prompts), o_(o), hooks_(hooks), sampler_(o.sample) {
+    GenerationShape shape = generation_shape(prompts, o);
+    runner_.open_cache(shape.slots, shape.capacity);
+    slots_ = size_t(shape.slots);
+    texts_.reserve(slots_);
+    vocab_ = size_t(runner.run().model.vocab);
+    logits_.resize(slots_ * vocab_);
+    tokens_.resize(slots_), positions_.resize(slots_);
   }
-  return out;
+
+  GenerateStats run() {
+    while (begin_texts(), !texts_.empty()) {
+      if (hooks_.leave && hooks_.leave()) {
+        for (Text& t : texts_) end(t, Finish::interrupted);
+        break;
+      }
+      reread_full();
+      drop_ended();
+      if (texts_.empty()) continue;
+      decode();
+      drop_ended();
+    }
+    return stats_;
+  }
+
+ private:
+  // The text in the slot of the same number.
+  struct Text {
+    size_t prompt = 0;
+    std::vector<int32_t> seen;  // prompt and new tokens; all but the last are in the cache ...
+    int64_t cached = 0;         // ... as far as the context reaches: so many
+    Generated out;
+    bool ended = false;
+  };
+
+  // Prompts take free slots. One may end at its first token and make room for another.
+  void begin_texts() {
+    while (texts_.size() < slots_ && next_ < prompts_.size() && !(hooks_.leave && hooks_.leave())) {
+      texts_.push_back({.prompt = next_, .seen = prompts_[next_], .cached = 0, .out = {}});
+      next_++;
+      read(texts_.size() - 1, o_.context);
+      drop_ended();
+    }
+  }
+
+  // Reads the last `most` tokens of a text into its slot and draws what follows.
+  void read(size_t slot, int64_t most) {
+    Text& t = texts_[slot];
+    auto n = std::min(t.seen.size(), size_t(most));
+    double begin = now_s();
+    std::span<float> row = std::span(logits_).first(vocab_);
+    runner_.prefill(int64_t(slot), std::span(t.seen).last(n), row);
+    stats_.read_s += now_s() - begin;
+    stats_.read_tokens += int64_t(n);
+    t.cached = int64_t(n);
+    draw(t, row);
+  }
+
+  void decode() {
+    size_t n = texts_.size();
+    double begin = now_s();
+    for (size_t i = 0; i < n; i++)
+      tokens_[i] = texts_[i].seen.back(), positions_[i] = int32_t(texts_[i].cached);
+    runner_.decode(std::span(tokens_).first(n), std::span(positions_).first(n),
+                   std::span(logits_).first(n * vocab_));
+    for (size_t i = 0; i < n; i++) {
+      texts_[i].cached++;
+      draw(texts_[i], std::span(logits_).subspan(i * vocab_, vocab_));
+    }
+    stats_.decoded += int64_t(n);
+    stats_.decode_s += now_s() - begin;
+  }
+
+  void draw(Text& t, std::span<const float> logits) {
+    if (o_.vocab > 0) logits = logits.first(std::min(logits.size(), size_t(o_.vocab)));
+    int32_t id = sampler_.next(logits, t.prompt, t.out.tokens.size());
+    stats_.new_tokens++;
+    if (id == o_.end_of_text) return end(t, Finish::end_of_text);
+    t.seen.push_back(id);
+    t.out.tokens.push_back(id);
+    if (hooks_.token && hooks_.token(t.prompt, id)) return end(t, Finish::stopped);
+    if (int64_t(t.out.tokens.size()) >= o_.tokens) end(t, Finish::length);
+  }
+
+  void end(Text& t, Finish why) {
+    t.out.finish = why, t.ended = true;
+    if (hooks_.done) hooks_.done(t.prompt, t.out);
+  }
+
+  // The last text moves into the slot that is free, so that those that run are always the first ones.
+  void drop_ended() {
+    for (size_t i = 0; i < texts_.size();) {
+      if (!texts_[i].ended) {
+        i++;
+        continue;
+      }
+      size_t last = texts_.size() - 1;
+      if (i < last && !texts_[last].ended) runner_.move_text(int64_t(last), int64_t(i), texts_[last].cached);
+      if (i < last) texts_[i] = std::move(texts_[last]);
+      texts_.pop_back();
+    }
+  }
+
+  void reread_full() {
+    for (size_t i = 0; i < texts_.size(); i++)
+      if (texts_[i].cached >= o_.context) {
+        stats_.reread++;
+        read(i, reread_tokens(o_));
+      }
+  }
+
+  StageRunner& runner_;
+  const Prompts& prompts_;
+  const GenerateOptions& o_;
+  const GenerateHooks& hooks_;
+  Sampler sampler_;
+  size_t slots_ = 0, vocab_ = 0, next_ = 0;
+  std::vector<Text> texts_;
+  std::vector<float> logits_;
+  std::vector<int32_t> tokens_, positions_;
+  GenerateStats stats_;
+};
+
+}  // namespace
+
+std::string_view name_of(Finish f) {
+  constexpr std::string_view kNames[] = {"length", "end_of_text", "stop", "interrupted"};
+  return kNames[size_t(f)];
+}
+
+GenerationShape generation_shape(const Prompts& prompts, const GenerateOptions& o) {
+  require(o.tokens >= 1 && o.context >= 2 && o.parallel >= 1, "generation of nothing");
+  GenerationShape s;
+  std::set<int64_t> lengths;
+  for (size_t i = 0; i < prompts.size(); i++) {
+    auto n = int64_t(prompts[i].size());
+    if (n == 0) bad_request("prompt {} has no token: a text needs at least one to go on from", i + 1);
+    lengths.insert(std::min(n, o.context));
+    // The last new token is never read.
+    s.capacity = std::max(s.capacity, std::min(o.context, n + o.tokens - 1));
+    if (n + o.tokens - 1 > o.context) lengths.insert(reread_tokens(o));
+  }
+  s.slots = std::clamp<int64_t>(int64_t(prompts.size()), 1, o.parallel);
+  s.prefills.assign(lengths.begin(), lengths.end());
+  return s;
+}
+
+GenerateStats generate(StageRunner& runner, const Prompts& prompts, const GenerateOptions& o,
+                       const GenerateHooks& hooks) {
+  return Generator(runner, prompts, o, hooks).run();
 }
 
 }  // namespace trireme

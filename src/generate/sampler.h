@@ -1,5 +1,4 @@
-// The next token from logits: temperature, then top-k, then top-p, then a draw that is a function of the
-// seed.
+// The next token from logits: temperature, then top-k, then top-p, then a draw.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -14,20 +13,27 @@ struct SampleOptions {
   uint64_t seed = 1;
 };
 
+// Draws are functions of (seed, text, index), so it makes no difference which texts are sampled together.
 // Reuses its buffers from call to call.
 class Sampler {
  public:
   explicit Sampler(const SampleOptions&);  // bad_request on values out of range
-  // logits [vocab]; `index` counts the draws of a text, so that each has a number of its own.
-  int32_t next(std::span<const float> logits, uint64_t index);
+  // logits [vocab]; text: the number of the prompt; index counts the draws of that text.
+  int32_t next(std::span<const float> logits, uint64_t text, uint64_t index);
 
  private:
   struct Item {
     int32_t id;
-    double weight;  // logit / temperature, then probability
+    float weight;  // logit, then probability times a constant
   };
+  // The likeliest first: ties go to the smaller id, so the order of equal logits is no chance.
+  static bool likelier(const Item& a, const Item& b) {
+    return a.weight != b.weight ? a.weight > b.weight : a.id < b.id;
+  }
+  void keep_top_k();
+  void keep_top_p();
+
   SampleOptions o_;
-  uint64_t key_;
   std::vector<Item> items_;
 };
 

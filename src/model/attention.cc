@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "model/kv_cache.h"
+
 namespace trireme {
 namespace {
 
@@ -54,19 +56,40 @@ void Attention::rotate(Ctx& ctx, const Tensor& qkv, bool inverse) const {
       ctx.compute);
 }
 
+// Keys and values of new tokens go into the cache. True: o [B, S, H, D] was computed from it. False where
+// there is nothing before these tokens: the attention of training, with its bits.
+bool Attention::attend_to_cache(Ctx& ctx, const Heads& t, const Tensor& o) const {
+  if (!ctx.cache) return false;
+  KvCache::Part cache = ctx.cache->next();
+  const Tensor& positions = ctx.batch.positions;
+  ctx.k.run(
+      CacheAppendArgs{.k = t.k, .v = t.v, .positions = positions, .k_cache = cache.k, .v_cache = cache.v},
+      ctx.compute);
+  if (ctx.cache->fresh()) return false;
+  ctx.k.run(CachedAttentionArgs{.q = t.q,
+                                .k = cache.k,
+                                .v = cache.v,
+                                .positions = positions,
+                                .o = o,
+                                .scale = 1 / std::sqrt(float(sizes_.head_dim))},
+            ctx.compute);
+  return true;
+}
+
 Owned Attention::forward(Ctx& ctx, const Tensor& x, const Tensor& residual, Saved& saved) const {
   Owned qkv = qkv_.forward(ctx, x, saved);
   rotate(ctx, *qkv, false);
   int64_t b = ctx.batch.sequences, s = ctx.batch.seq, h = sizes_.heads, d = sizes_.head_dim;
   Owned o = ctx.activation({x.rows(), h * d}), lse = ctx.activation({b, h, s}, DType::f32);
   Heads t = split(ctx, *qkv);
-  ctx.k.run(AttentionArgs{.q = t.q,
-                          .k = t.k,
-                          .v = t.v,
-                          .o = o->view({b, s, h, d}),
-                          .lse = *lse,
-                          .scale = 1 / std::sqrt(float(d))},
-            ctx.compute);
+  if (!attend_to_cache(ctx, t, o->view({b, s, h, d})))
+    ctx.k.run(AttentionArgs{.q = t.q,
+                            .k = t.k,
+                            .v = t.v,
+                            .o = o->view({b, s, h, d}),
+                            .lse = *lse,
+                            .scale = 1 / std::sqrt(float(d))},
+              ctx.compute);
   Owned y = out_.forward(ctx, *o, saved, residual);
   saved.keep(this, "qkv", std::move(qkv));
   saved.keep(this, "o", std::move(o));

@@ -33,6 +33,7 @@ class Attention {
   };
   Heads split(const Ctx&, const Tensor& qkv) const;
   void rotate(Ctx&, const Tensor& qkv, bool inverse) const;
+  bool attend_to_cache(Ctx&, const Heads&, const Tensor& o) const;
 
   Sizes sizes_;
   const RopeTable* rope_;

@@ -36,7 +36,8 @@ void Head::cross_entropy(Ctx& ctx, const Tensor& logits, int64_t first_row) cons
 
 Owned Head::forward(Ctx& ctx, const Tensor& x, Saved& saved) {
   ctx.layer = name();
-  Owned n = norm_.forward(ctx, x, saved);
+  int64_t rows = ctx.logits ? ctx.logits.rows() : x.rows();
+  Owned n = norm_.forward(ctx, x.narrow(0, x.rows() - rows, rows), saved);
   if (ctx.logits)
     ctx.k.run(MatmulArgs{.a = *n, .b = weight_->weight, .c = ctx.logits, .trans_b = true}, ctx.compute);
   else if (ctx.dtype == DType::f32)

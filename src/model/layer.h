@@ -11,6 +11,8 @@
 
 namespace trireme {
 
+class KvCache;  // kv_cache.h
+
 // What differs between one use of a layer and the next: training and generation, this microbatch and that.
 struct Ctx {
   Device& device;
@@ -19,11 +21,13 @@ struct Ctx {
   Stream compute;
   DType dtype = DType::f32;  // compute type: weights and activations
   BatchView batch;
-  bool backward = true;     // will a backward pass follow?
-  float grad_scale = 1;     // gradient of one token's loss: loss scale / target tokens of the global batch
-  Tensor token_loss;        // f32 [rows], written by the head; or, when `logits` is set,
-  Tensor logits;            // f32 or compute dtype [rows, vocab], written by the head in place of a loss
-  std::string_view& layer;  // which layer runs now, for traces and errors
+  bool backward = true;      // will a backward pass follow?
+  float grad_scale = 1;      // gradient of one token's loss: loss scale / target tokens of the global batch
+  Tensor token_loss;         // f32 [rows], written by the head; or, when `logits` is set,
+  Tensor logits;             // f32 or compute dtype [n, vocab], written by the head in place of a loss: of
+                             // the last n rows of the batch
+  std::string_view& layer;   // which layer runs now, for traces and errors
+  KvCache* cache = nullptr;  // generation: keys and values of the tokens before; forward only
 
   Owned activation(const Shape& s, DType t) { return Owned(arena, Bucket::activations, s, t); }
   Owned activation(const Shape& s) { return activation(s, dtype); }

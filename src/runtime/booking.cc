@@ -64,6 +64,31 @@ Booking book_training(const RunSpec& run, const Schedule& schedule, int threads)
   return b;
 }
 
+int64_t cache_bytes(const RunSpec& run, const GenerationShape& shape) {
+  return StageRunner::cache_sizes(run, shape.slots, shape.capacity).bytes();
+}
+
+int64_t book_generation(const RunSpec& run, int threads, const GenerationShape& shape) {
+  auto device = meta(threads);
+  StageRunner r(run, RunMode::infer, *device, kEndless);
+  r.open_cache(shape.slots, shape.capacity);
+  std::vector<float> logits(size_t(shape.slots * run.model.vocab));
+  auto rows = [&](int64_t n) { return std::span(logits).first(size_t(n * run.model.vocab)); };
+  for (int64_t n : shape.prefills) r.prefill(0, std::vector<int32_t>(size_t(n)), rows(1));
+  for (int64_t n = 1; n <= shape.slots; n++) {
+    std::vector<int32_t> each(static_cast<size_t>(n));
+    r.decode(each, each, rows(n));
+  }
+  return r.arena().high_water();
+}
+
+int64_t book_evaluation(const RunSpec& run, int threads, std::span<const BatchShape> shapes) {
+  auto device = meta(threads);
+  StageRunner r(run, RunMode::infer, *device, kEndless);
+  for (const BatchShape& s : shapes) r.evaluate(s.sequences, s.seq, nothing);
+  return r.arena().high_water();
+}
+
 int64_t book_inference(const RunSpec& run, int threads) {
   auto device = meta(threads);
   StageRunner r(run, RunMode::infer, *device, kEndless);

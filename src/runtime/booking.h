@@ -27,6 +27,19 @@ struct Booking {
 
 // threads: of the rank, because kernels' scratch depends on it.
 Booking book_training(const RunSpec&, const Schedule&, int threads);
+// Weights and a key/value cache: what generation takes.
+struct GenerationShape {
+  int64_t slots = 1, capacity = 1;  // texts at once; tokens of each
+  std::vector<int64_t> prefills;    // lengths of the texts that come in
+};
+int64_t cache_bytes(const RunSpec&, const GenerationShape&);  // a part of book_generation
+int64_t book_generation(const RunSpec&, int threads, const GenerationShape&);
+// Weights and evaluations of given shapes.
+struct BatchShape {
+  int64_t sequences = 1, seq = 1;
+  bool operator==(const BatchShape&) const = default;
+};
+int64_t book_evaluation(const RunSpec&, int threads, std::span<const BatchShape>);
 // Weights only, one sequence forward at a time, every length up to seq_len.
 int64_t book_inference(const RunSpec&, int threads);
 

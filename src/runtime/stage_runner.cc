@@ -64,6 +64,7 @@ StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64
 
 StageRunner::~StageRunner() {
   microbatches_.clear();
+  cache_.reset();
   grad_norm_.reset();
   persistent_.clear();
   device_.kernels().detach(arena_.get());
@@ -272,7 +273,10 @@ void StageRunner::forward_only(Microbatch& m, Ctx& ctx) {
   m.x[0].reset();
 }
 
-StageRunner::TokenLoss StageRunner::evaluate(int64_t sequences, int64_t seq, const FillBatch& fill) {
+StageRunner::TokenLoss StageRunner::evaluate(int64_t sequences, int64_t seq, const FillBatch& fill,
+                                             std::span<double> each) {
+  require(each.empty() || int64_t(each.size()) == sequences,
+          "a sum of losses for each sequence, or for none");
   Microbatch& m = microbatches_[0];
   load_batch(m, sequences, seq, 0, 0, fill);
   Ctx ctx = context(m, false);
@@ -280,8 +284,13 @@ StageRunner::TokenLoss StageRunner::evaluate(int64_t sequences, int64_t seq, con
   if (token_loss_host_.size() < size_t(sequences * seq)) token_loss_host_.resize(size_t(sequences * seq));
   device_.download(token_loss_host_.data(), *m.token_loss);
   TokenLoss sum;
+  std::fill(each.begin(), each.end(), 0.0);
   for (int64_t i = 0; device_.has_data() && i < sequences * seq; i++)
-    if (staging_[size_t(sequences * seq + i)] >= 0) sum.sum += token_loss_host_[size_t(i)], sum.tokens++;
+    if (staging_[size_t(sequences * seq + i)] >= 0) {
+      double loss = token_loss_host_[size_t(i)];
+      sum.sum += loss, sum.tokens++;
+      if (!each.empty()) each[size_t(i / seq)] += loss;
+    }
   m.release();
   return sum;
 }

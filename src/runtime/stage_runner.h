@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "model/build.h"
+#include "model/kv_cache.h"
 #include "optim/grad_norm.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
@@ -52,6 +53,8 @@ class StageRunner {
   ~StageRunner();
   StageRunner(const StageRunner&) = delete;
 
+  const RunSpec& run() const { return run_; }
+
   // ---- parameters and state ----
   const ParamSet& params() const { return params_; }
   const FlatState& flat() const { return flat_; }
@@ -77,9 +80,24 @@ class StageRunner {
     double sum = 0;
     int64_t tokens = 0;
   };
-  TokenLoss evaluate(int64_t sequences, int64_t seq, const FillBatch&);
+  // each: empty, or room for the sum of each sequence's token losses.
+  TokenLoss evaluate(int64_t sequences, int64_t seq, const FillBatch&, std::span<double> each = {});
   // Next-token logits f32 [seq, vocab] of one sequence, on the host; all rows.
   void logits(std::span<const int32_t> tokens, std::vector<float>& out);
+
+  // ---- generation: texts in the slots of a key/value cache (stage_cached.cc) ----
+  // Memory for `slots` texts of at most `capacity` tokens; the one opened before is given up.
+  void open_cache(int64_t slots, int64_t capacity);
+  static KvCache::Sizes cache_sizes(const RunSpec&, int64_t slots, int64_t capacity);
+  const KvCache& cache() const { return *cache_; }
+  // A new text in `slot`, in place of what was there: logits f32 [vocab] of what follows its last token. The
+  // arithmetic is logits()'s, so are the bits.
+  void prefill(int64_t slot, std::span<const int32_t> tokens, std::span<float> logits);
+  // The next token of each text in slots 0, 1, ...: positions[i] tokens of text i came before. logits f32
+  // [texts, vocab]. A text's bits do not depend on the others', up to cpu::kFewRows texts.
+  void decode(std::span<const int32_t> tokens, std::span<const int32_t> positions, std::span<float> logits);
+  // The first `length` tokens of the text in `from`, to `to`.
+  void move_text(int64_t from, int64_t to, int64_t length);
 
   const Arena& arena() const { return *arena_; }
   void restart_peaks() { arena_->ledger().restart_peaks(); }
@@ -95,6 +113,8 @@ class StageRunner {
   void read_losses(const Microbatch&, int64_t mb);
   void backward(Microbatch&, bool input, bool weight);
   void forward_only(Microbatch&, Ctx&);
+  void run_cached(int64_t texts, std::span<const int32_t> tokens, std::span<const int32_t> positions,
+                  std::span<float> logits);
   bool run_actions(std::span<const Action>, const FillBatch&);  // false: stopped
   void enter(std::string_view phase) const {
     if (control_.phase) control_.phase(phase);
@@ -120,6 +140,7 @@ class StageRunner {
   Tensor nonfinite_count_;  // i64 [1]: held always, so that a replay places its memory as the step did
   std::unique_ptr<GradNorm> grad_norm_;
   LrSchedule lr_;
+  std::unique_ptr<KvCache> cache_;
   std::vector<Microbatch> microbatches_;
   std::vector<double> sequence_loss_;  // of the global batch, in order of global index
   std::vector<float> token_loss_host_;

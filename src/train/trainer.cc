@@ -208,7 +208,8 @@ TrainSummary train(const RunSpec& run, const Schedule& schedule, Device& device,
 }
 
 EvalResult evaluate_shard(StageRunner& runner, const RunSpec& run, const fs::path& shard,
-                          int64_t most_batches) {
+                          int64_t most_batches,
+                          const std::function<void(int64_t, int64_t)>& progress) {
   EvalWindows windows(run, shard);
   EvalResult total;
   double sum = 0;
@@ -218,6 +219,7 @@ EvalResult evaluate_shard(StageRunner& runner, const RunSpec& run, const fs::pat
     int64_t sequences = std::min(micro, n - first);
     auto part = runner.evaluate(sequences, run.data.seq_len, windows.from(first));
     sum += part.sum, total.tokens += part.tokens;
+    if (progress) progress(first + sequences, n);
   }
   if (total.tokens == 0)
     bad_request("{} holds no whole window of seq_len = {} tokens to evaluate on", shard.string(),

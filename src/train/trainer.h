@@ -50,7 +50,9 @@ struct EvalResult {
   double loss = 0;  // nats
   int64_t tokens = 0;
 };
-EvalResult evaluate_shard(StageRunner&, const RunSpec&, const fs::path& shard, int64_t most_batches = 0);
+// progress: called with windows done and in all after each batch; what it throws ends the evaluation.
+EvalResult evaluate_shard(StageRunner&, const RunSpec&, const fs::path& shard, int64_t most_batches = 0,
+                          const std::function<void(int64_t done, int64_t total)>& progress = {});
 
 // Fresh weights (seeded), or those of model.from.
 void initial_weights(StageRunner&, const RunSpec&);

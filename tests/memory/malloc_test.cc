@@ -124,6 +124,35 @@ TEST(Malloc, AStepAllocatesNothingAfterWarmUp) {
       for (int threads : {1, 2}) check_steady(test::tiny_run(arch, compute, 2), threads);
 }
 
+TEST(Malloc, DecodingAllocatesNothingAfterWarmUp) {
+  for (const char* compute : {"f32", "bf16"})
+    for (int threads : {1, 2}) {
+      RunSpec run = test::tiny_run("llama", compute, 1);
+      auto device = make_device("cpu", {.threads = threads});
+      StageRunner runner(run, RunMode::infer, *device,
+                         book_generation(run, threads, {.slots = 3, .capacity = 20, .prefills = {4}}));
+      runner.init_weights();
+      runner.open_cache(3, 20);
+      std::vector<float> logits(size_t(3 * run.model.vocab));
+      std::vector<int32_t> tokens = {1, 2, 3, 4}, positions;
+      for (int64_t slot = 0; slot < 3; slot++)
+        runner.prefill(slot, tokens, std::span(logits).first(size_t(run.model.vocab)));
+      tokens.resize(3);
+      auto decode = [&](int32_t position) {
+        positions.assign(3, position);
+        runner.decode(tokens, positions, logits);
+      };
+      for (int32_t p = 4; p < 7; p++) decode(p);
+      int64_t live = g_live;
+      g_ours.clear(), g_library.clear();
+      g_counting = true;
+      for (int32_t p = 7; p < 20; p++) decode(p);
+      g_counting = false;
+      EXPECT_EQ(g_ours.calls, 0) << compute << ", largest " << g_ours.largest;
+      EXPECT_EQ(g_live, live);
+    }
+}
+
 // Bytes outside the arenas stay below 16 MiB (DESIGN.md section 4), at a size where the arena is far larger.
 TEST(Malloc, LittleLivesOutsideTheArenas) {
   RunSpec run = test::tiny_run("llama", "bf16", 2);

@@ -19,6 +19,8 @@ std::span<const CaseEntry> all_cases() {
       {"swiglu_backward", make_swiglu_backward},
       {"attention", make_attention},
       {"attention_backward", make_attention_backward},
+      {"cache_append", make_cache_append},
+      {"attention_cached", make_attention_cached},
       {"cross_entropy", make_cross_entropy},
       {"add", make_add},
       {"cast", make_cast},

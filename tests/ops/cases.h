@@ -18,6 +18,8 @@ std::unique_ptr<Case> make_swiglu();
 std::unique_ptr<Case> make_swiglu_backward();
 std::unique_ptr<Case> make_attention();
 std::unique_ptr<Case> make_attention_backward();
+std::unique_ptr<Case> make_cache_append();
+std::unique_ptr<Case> make_attention_cached();
 std::unique_ptr<Case> make_cross_entropy();
 std::unique_ptr<Case> make_add();
 std::unique_ptr<Case> make_cast();

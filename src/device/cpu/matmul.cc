@@ -52,10 +52,12 @@ void matmul(const MatmulArgs& p, std::byte* scratch, const Context& ctx, MatmulC
 }
 
 int64_t scratch_bytes(const MatmulArgs& p, const Context& ctx) {
+  if (has_few_rows(p)) return matmul_few_rows_scratch_bytes(p);
   return with_cache(ctx, [&](MatmulCache& cache) { return matmul_scratch_bytes(p, ctx, cache); });
 }
 
 void launch(const MatmulArgs& p, const Tensor& scratch, const Context& ctx) {
+  if (has_few_rows(p)) return matmul_few_rows(p, scratch.data, ctx);
   with_cache(ctx, [&](MatmulCache& cache) { matmul(p, scratch.data, ctx, cache); });
 }
 

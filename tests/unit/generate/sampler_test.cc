@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 
 #include "base/error.h"
+#include "base/rng.h"
 
 namespace trireme {
 namespace {
@@ -15,13 +17,13 @@ const std::vector<float> kLogits = {1.0f, 3.0f, 2.0f, -1.0f, 3.0f};
 std::map<int32_t, double> frequencies(const SampleOptions& o, int n = 40000) {
   Sampler s(o);
   std::map<int32_t, double> f;
-  for (int i = 0; i < n; i++) f[s.next(kLogits, uint64_t(i))] += 1.0 / n;
+  for (int i = 0; i < n; i++) f[s.next(kLogits, 0, uint64_t(i))] += 1.0 / n;
   return f;
 }
 
 TEST(Sampler, GreedyTakesTheFirstOfTheLargest) {
   Sampler s({.temperature = 0});
-  EXPECT_EQ(s.next(kLogits, 0), 1);
+  EXPECT_EQ(s.next(kLogits, 0, 0), 1);
 }
 
 TEST(Sampler, FrequenciesFollowTheTemperedSoftmax) {
@@ -51,10 +53,60 @@ TEST(Sampler, SameSeedSameText) {
   Sampler a({.seed = 5}), b({.seed = 5}), c({.seed = 6});
   int differ = 0;
   for (uint64_t i = 0; i < 200; i++) {
-    int32_t x = a.next(kLogits, i);
-    EXPECT_EQ(x, b.next(kLogits, i));
-    differ += x != c.next(kLogits, i);
+    int32_t x = a.next(kLogits, 3, i);
+    EXPECT_EQ(x, b.next(kLogits, 3, i));
+    differ += x != c.next(kLogits, 3, i);
   }
+  EXPECT_GT(differ, 20);
+}
+
+// The order is temperature, top-k, top-p: each of the others would keep other tokens.
+TEST(Sampler, TemperatureFirstThenTopKThenTopP) {
+  const std::vector<float> logits = {2.0f, 1.0f, 0.5f, 0.0f, -1.0f};
+  auto kept = [&](const SampleOptions& o) {
+    Sampler s(o);
+    std::map<int32_t, int> seen;
+    for (uint64_t i = 0; i < 20000; i++) seen[s.next(logits, 0, i)]++;
+    return seen.size();
+  };
+  // exp(l): 7.39 2.72 1.65 1 0.37, together 13.1. Half of that is the first alone; of a flat distribution
+  // (temperature 100) half is three tokens; of the first three (11.8) 0.6 is the first, of all five two are.
+  EXPECT_EQ(kept({.temperature = 1, .top_p = 0.5}), 1u);
+  EXPECT_EQ(kept({.temperature = 100, .top_p = 0.5}), 3u);
+  EXPECT_EQ(kept({.temperature = 1, .top_k = 3, .top_p = 0.6}), 1u);
+  EXPECT_EQ(kept({.temperature = 1, .top_p = 0.6}), 2u);
+}
+
+// A large vocabulary goes through the sort in parts.
+TEST(Sampler, TopPOfALargeVocabularyIsTheNucleus) {
+  std::vector<float> logits(5000);
+  for (size_t i = 0; i < logits.size(); i++) logits[i] = float(normal(rng_key(1, 0, "logits"), i));
+  std::vector<std::pair<double, int32_t>> order;
+  double sum = 0, reached = 0;
+  for (size_t i = 0; i < logits.size(); i++) {
+    order.push_back({-std::exp(double(logits[i])), int32_t(i)});
+    sum -= order.back().first;
+  }
+  std::sort(order.begin(), order.end());
+  for (double p : {0.05, 0.5, 0.97}) {
+    std::map<int32_t, bool> nucleus;
+    reached = 0;
+    for (size_t n = 0; reached < p * sum; n++) reached -= order[n].first, nucleus[order[n].second] = true;
+    Sampler s({.temperature = 1, .top_p = p});
+    std::map<int32_t, int> seen;
+    for (uint64_t i = 0; i < 3000; i++) {
+      int32_t id = s.next(logits, 1, i);
+      ASSERT_TRUE(nucleus.contains(id)) << id << " at p = " << p;
+      seen[id]++;
+    }
+    EXPECT_GT(seen.size(), nucleus.size() / 8);
+  }
+}
+
+TEST(Sampler, TextsHaveDrawsOfTheirOwn) {
+  Sampler s({.seed = 5});
+  int differ = 0;
+  for (uint64_t i = 0; i < 200; i++) differ += s.next(kLogits, 0, i) != s.next(kLogits, 1, i);
   EXPECT_GT(differ, 20);
 }
 
@@ -63,7 +115,7 @@ TEST(Sampler, RefusesWhatMakesNoSense) {
   EXPECT_THROW(Sampler({.top_k = -3}), Error);
   EXPECT_THROW(Sampler({.top_p = 0}), Error);
   Sampler s({});
-  EXPECT_THROW(s.next(std::vector<float>{1.0f, NAN}, 0), Error);
+  EXPECT_THROW(s.next(std::vector<float>{1.0f, NAN}, 0, 0), Error);
 }
 
 }  // namespace

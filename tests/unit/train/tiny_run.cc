@@ -8,6 +8,7 @@
 #include "data/shard_writer.h"
 #include "runtime/booking.h"
 #include "spec/cluster_spec.h"
+#include "text/tokenizer.h"
 #include "train/checkpointing.h"
 
 namespace trireme::test {
@@ -60,6 +61,14 @@ RunSpec tiny_run(const fs::path& folder, int64_t steps) {
 fs::path tiny_run_file(const fs::path& folder, int64_t steps) {
   save_run(tiny_run(folder, steps), folder / "run.toml");
   return folder / "run.toml";
+}
+
+fs::path byte_tokenizer_file(const fs::path& folder) {
+  Tokenizer::Parts parts;
+  for (int b = 0; b < 256; b++) parts.tokens.push_back(std::string(1, char(b)));
+  parts.added.push_back({.content = std::string(kEndOfText), .id = 256});
+  Tokenizer(std::move(parts)).save(folder / "tokenizer.json");
+  return folder / "tokenizer.json";
 }
 
 TrainSummary train_here(RunSpec run, const TrainHooks& hooks) {

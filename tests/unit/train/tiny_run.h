@@ -19,6 +19,9 @@ RunSpec tiny_run(const fs::path& folder, int64_t steps);
 // The same as a run file, `folder`/run.toml.
 fs::path tiny_run_file(const fs::path& folder, int64_t steps);
 
+// `folder`/tokenizer.json: bytes are tokens 0-255, <|endoftext|> is 256. For runs with model.vocab = 300.
+fs::path byte_tokenizer_file(const fs::path& folder);
+
 // Runs it in this process, with "auto" settled as the program does.
 TrainSummary train_here(RunSpec, const TrainHooks& = {});
 

@@ -1,0 +1,159 @@
+// `trireme generate` and `trireme eval --tasks` themselves: streams, files, stops, signals.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "process.h"
+#include "tiny_run.h"
+
+namespace trireme::test {
+namespace {
+
+using nlohmann::json;
+
+// A model of 300 tokens (bytes, end of text, and some that mean nothing), trained for two steps.
+class Generate : public testing::Test {
+ protected:
+  void SetUp() override {
+    file_ = tiny_run_file(tmp_.path(), 2);
+    sets_ = {
+        "--set", "model.vocab=300",    "--set", "data.tokenizer=" + byte_tokenizer_file(tmp_.path()).string(),
+        "--set", "model.init_std=0.2", "--set", "data.seq_len=40"};
+    Ran r = run("train", {});
+    ASSERT_EQ(r.code, 0) << r.err;
+  }
+  std::vector<std::string> args(const std::string& verb, const std::vector<std::string>& more) const {
+    std::vector<std::string> all = {verb, file_.string()};
+    all.insert(all.end(), sets_.begin(), sets_.end());
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  Ran run(const std::string& verb, const std::vector<std::string>& more) const {
+    return trireme(tmp_.path(), args(verb, more));
+  }
+  static std::vector<json> json_lines(const std::string& text) {
+    std::vector<json> all;
+    for (const std::string& line : lines_of(text)) {
+      all.push_back(json::parse(line, nullptr, false));
+      EXPECT_TRUE(all.back().is_object()) << line;
+    }
+    return all;
+  }
+
+  TempFolder tmp_;
+  fs::path file_;
+  std::vector<std::string> sets_;
+};
+
+TEST_F(Generate, ManyPromptsAreAnsweredAsEachAlone) {
+  put_file(tmp_ / "p.txt",
+           "def main(\r\n\n  \nxyz\nthe quick brown fox jumps over the lazy dog and on\nab\n");
+  put_file(tmp_ / "p.jsonl",
+           "{\"prompt\": \"def main(\"}\n{\"prompt\": \"xyz\", \"id\": 3}\n"
+           "{\"prompt\": \"the quick brown fox jumps over the lazy dog and on\"}\n{\"prompt\": \"ab\"}\n");
+  const std::vector<std::string> options = {"--json", "--tokens", "30", "--seed", "4"};
+  auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), options.begin(), options.end());
+    return run("generate", more);
+  };
+  Ran alone = with({"--prompts", (tmp_ / "p.txt").string(), "--parallel", "1"});
+  ASSERT_EQ(alone.code, 0) << alone.err;
+  auto lines = json_lines(alone.out);
+  ASSERT_EQ(lines.size(), 4u);
+  for (size_t i = 0; i < 4; i++) {
+    EXPECT_EQ(lines[i]["index"], i);
+    EXPECT_LE(lines[i]["tokens"], 30);
+    EXPECT_EQ(lines[i]["finish"] == "length", lines[i]["tokens"] == 30);
+  }
+  EXPECT_EQ(lines[0]["prompt"], "def main(");
+  EXPECT_EQ(with({"--prompts", (tmp_ / "p.txt").string(), "--parallel", "3"}).out, alone.out);
+  EXPECT_EQ(with({"--prompts", (tmp_ / "p.jsonl").string()}).out, alone.out);
+  EXPECT_NE(alone.err.find("tokens/s"), std::string::npos) << alone.err;
+  EXPECT_NE(alone.err.find("cache for 1 x"), std::string::npos) << alone.err;
+  // Into a file: the same lines, and nothing on the screen.
+  Ran r = with({"--prompts", (tmp_ / "p.txt").string(), "--out", (tmp_ / "out.jsonl").string()});
+  EXPECT_EQ(r.out, "");
+  EXPECT_EQ(read_text(tmp_ / "out.jsonl"), alone.out);
+  // One prompt, as text: what was asked, then the text of the first line.
+  r = run("generate", {"--prompt", "def main(", "--tokens", "30", "--seed", "4"});
+  auto clean = [](const std::string& s) {
+    return json::parse(json(s).dump(-1, ' ', false, json::error_handler_t::replace));
+  };
+  EXPECT_EQ(clean(r.out), "def main(" + lines[0]["text"].get<std::string>() + "\n");
+  // Many as text.
+  r = run("generate", {"--prompts", (tmp_ / "p.txt").string(), "--tokens", "3"});
+  EXPECT_EQ(r.out.find("--- 1 of 4\ndef main("), 0u) << r.out;
+  EXPECT_NE(r.out.find("--- 4 of 4\nab"), std::string::npos) << r.out;
+}
+
+TEST_F(Generate, AStopStringEndsTheTextBeforeIt) {
+  std::string seed, whole, stop;
+  auto with = [&](std::vector<std::string> more) {
+    for (const char* o : {"--prompt", "abc", "--tokens", "60", "--seed", seed.c_str()}) more.push_back(o);
+    return run("generate", more);
+  };
+  // Two printable bytes from the middle, which are two tokens here; the first place where they occur.
+  for (int s = 1; stop.empty() && s < 20; s++) {
+    seed = std::to_string(s);
+    whole = with({}).out;
+    for (size_t at = 8; at + 2 < whole.size() && stop.empty(); at++)
+      if (isalnum(uint8_t(whole[at])) && isalnum(uint8_t(whole[at + 1]))) stop = whole.substr(at, 2);
+  }
+  ASSERT_EQ(stop.size(), 2u) << "no two letters side by side";
+  EXPECT_EQ(with({"--stop", "never to be seen", "--stop", stop}).out,
+            whole.substr(0, whole.find(stop, 3)) + "\n");
+  json line = json_lines(with({"--stop", stop, "--json"}).out).at(0);
+  EXPECT_EQ(line["finish"], "stop");
+}
+
+TEST_F(Generate, ASignalLeavesTheCompleteTexts) {
+  put_file(tmp_ / "p.txt", "a\nb\n");
+  Process p(trireme_args(args("generate", {"--prompts", (tmp_ / "p.txt").string(), "--tokens", "1000000",
+                                           "--out", (tmp_ / "out.jsonl").string()})),
+            tmp_.path());
+  ASSERT_TRUE(p.wait_for_err("of memory"));
+  p.send(SIGINT);
+  Ran r = p.wait();
+  EXPECT_EQ(r.code, 1) << r.err;
+  EXPECT_NE(r.err.find("interrupted by signal 2"), std::string::npos) << r.err;
+  json_lines(read_text(tmp_ / "out.jsonl"));  // as far as they are, whole
+}
+
+TEST_F(Generate, QuestionsAreScored) {
+  put_file(
+      tmp_ / "q.jsonl",
+      "{\"prompt\": \"2 + 2 =\", \"choices\": [\" 3\", \" 4\", \" seven\"], \"answer\": 1}\n"
+      "{\"prompt\": \"the sky is \", \"choices\": [\"blue\", \"a rather long answer\"], \"answer\": \"A\"}\n"
+      "{\"prompt\": \"x\", \"choices\": [\"y\", \"z\"], \"answer\": \"B\"}\n");
+  Ran r =
+      run("eval", {"--tasks", (tmp_ / "q.jsonl").string(), "--json", "--out", (tmp_ / "o.jsonl").string()});
+  ASSERT_EQ(r.code, 0) << r.err;
+  json got = json::parse(r.out);
+  auto lines = json_lines(read_text(tmp_ / "o.jsonl"));
+  ASSERT_EQ(lines.size(), 3u);
+  const std::vector<std::vector<double>> bytes = {{2, 2, 6}, {4, 20}, {1, 1}};
+  double raw = 0, per_byte = 0;
+  for (size_t q = 0; q < 3; q++) {
+    EXPECT_EQ(lines[q]["line"], q + 1);
+    auto ll = lines[q]["log_likelihood"].get<std::vector<double>>();
+    ASSERT_EQ(ll.size(), bytes[q].size());
+    raw += std::max_element(ll.begin(), ll.end()) - ll.begin() == lines[q]["answer"];
+    for (size_t c = 0; c < ll.size(); c++) {
+      EXPECT_LT(ll[c], 0);
+      ll[c] /= bytes[q][c];
+    }
+    per_byte += std::max_element(ll.begin(), ll.end()) - ll.begin() == lines[q]["answer"];
+  }
+  EXPECT_DOUBLE_EQ(got["accuracy"], raw / 3);
+  EXPECT_DOUBLE_EQ(got["accuracy_per_byte"], per_byte / 3);
+  EXPECT_NEAR(got["chance"], (1.0 / 3 + 0.5 + 0.5) / 3, 1e-12);
+  EXPECT_EQ(got["questions"], 3);
+  EXPECT_EQ(got["step"], 2);
+  r = run("eval", {"--tasks", (tmp_ / "q.jsonl").string()});
+  EXPECT_NE(r.out.find("over 3 questions"), std::string::npos) << r.out;
+}
+
+}  // namespace
+}  // namespace trireme::test
