@@ -15,49 +15,62 @@ Sampler::Sampler(const SampleOptions& o) : o_(o) {
   if (!(o.top_p > 0 && o.top_p <= 1)) bad_request("top-p {} must be above 0 and at most 1", o.top_p);
 }
 
-void Sampler::keep_top_k() {
-  if (o_.top_k == 0 || size_t(o_.top_k) >= items_.size()) return;
-  std::nth_element(items_.begin(), items_.begin() + o_.top_k, items_.end(), likelier);
-  items_.resize(size_t(o_.top_k));
+// The k likeliest in descending order. A heap of the best so far turns nearly all others away at one
+// comparison, where selecting from the whole vocabulary would move it about.
+void Sampler::keep_top_k(std::span<const float> logits) {
+  auto k = std::min(logits.size(), size_t(o_.top_k));
+  items_.clear();
+  for (size_t i = 0; i < logits.size(); i++) {
+    Item item{int32_t(i), logits[i]};
+    if (items_.size() == k && !likelier(item, items_.front())) continue;
+    if (items_.size() == k) std::pop_heap(items_.begin(), items_.end(), likelier), items_.pop_back();
+    items_.push_back(item);
+    std::push_heap(items_.begin(), items_.end(), likelier);
+  }
+  std::sort_heap(items_.begin(), items_.end(), likelier);
 }
 
-// The fewest items whose sum reaches p of the whole. Sorting a vocabulary takes longer than a small model's
-// forward pass, so the likeliest are sorted in parts, each four times the last, until they are enough.
+// Items in the order of ids, or of likelihood; their weights are relative to the largest, which is 1. Keeps
+// the fewest whose sum reaches p of the whole, in descending order. They are looked for among those that are
+// likely at all, because sorting a vocabulary takes longer than a small model's forward pass.
 void Sampler::keep_top_p() {
-  double sum = 0, reached = 0;
+  double sum = 0;
   for (const Item& i : items_) sum += i.weight;
-  size_t n = 0;
-  for (size_t sorted = 0, part = 256; n < items_.size(); part *= 4) {
-    if (n == sorted) {
-      size_t end = std::min(items_.size(), sorted + part);
-      if (end < items_.size())
-        std::nth_element(items_.begin() + int64_t(sorted), items_.begin() + int64_t(end), items_.end(),
-                         likelier);
-      std::sort(items_.begin() + int64_t(sorted), items_.begin() + int64_t(end), likelier);
-      sorted = end;
-    }
-    while (n < sorted) {
-      reached += items_[n++].weight;
-      if (reached >= o_.top_p * sum) return items_.resize(n);
-    }
+  for (float least : {1e-3f, 1e-6f, 0.0f}) {
+    nucleus_.clear();
+    double held = 0;
+    for (const Item& i : items_)
+      if (i.weight >= least) nucleus_.push_back(i), held += i.weight;
+    if (held < o_.top_p * sum && least > 0) continue;
+    std::sort(nucleus_.begin(), nucleus_.end(), likelier);
+    double reached = 0;
+    size_t n = 0;
+    while (n < nucleus_.size() && (n == 0 || reached < o_.top_p * sum)) reached += nucleus_[n++].weight;
+    nucleus_.resize(n);
+    items_.swap(nucleus_);
+    return;
   }
 }
 
 int32_t Sampler::next(std::span<const float> logits, uint64_t text, uint64_t index) {
   require(!logits.empty(), "no logits to sample from");
-  items_.clear();
+  Item top{0, logits[0]};
   for (size_t i = 0; i < logits.size(); i++) {
     if (!std::isfinite(logits[i]))
       run_failed("the logit of token {} is {}: the weights are damaged", i, logits[i]);
-    items_.push_back({int32_t(i), logits[i]});
+    if (logits[i] > top.weight) top = {int32_t(i), logits[i]};
   }
-  const Item top = *std::min_element(items_.begin(), items_.end(), likelier);
   if (o_.temperature < 1e-5) return top.id;
-  keep_top_k();
-  double sum = 0;
-  for (Item& i : items_)
-    i.weight = float(std::exp(float((double(i.weight) - double(top.weight)) / o_.temperature)));
+  if (o_.top_k > 0) {
+    keep_top_k(logits);
+  } else {
+    items_.resize(logits.size());
+    for (size_t i = 0; i < logits.size(); i++) items_[i] = {int32_t(i), logits[i]};
+  }
+  const auto scale = float(1 / o_.temperature);
+  for (Item& i : items_) i.weight = std::exp((i.weight - top.weight) * scale);
   if (o_.top_p < 1) keep_top_p();
+  double sum = 0;
   for (const Item& i : items_) sum += i.weight;
   double u = uniform(rng_key(o_.seed, text, "sample"), index) * sum;
   for (const Item& i : items_)

@@ -24,17 +24,17 @@ class Sampler {
  private:
   struct Item {
     int32_t id;
-    float weight;  // logit, then probability times a constant
+    float weight;  // logit, then probability over that of the likeliest
   };
   // The likeliest first: ties go to the smaller id, so the order of equal logits is no chance.
   static bool likelier(const Item& a, const Item& b) {
     return a.weight != b.weight ? a.weight > b.weight : a.id < b.id;
   }
-  void keep_top_k();
+  void keep_top_k(std::span<const float> logits);
   void keep_top_p();
 
   SampleOptions o_;
-  std::vector<Item> items_;
+  std::vector<Item> items_, nucleus_;
 };
 
 }  // namespace trireme
