@@ -18,9 +18,11 @@ class Generate : public testing::Test {
  protected:
   void SetUp() override {
     file_ = tiny_run_file(tmp_.path(), 2);
-    sets_ = {
-        "--set", "model.vocab=300",    "--set", "data.tokenizer=" + byte_tokenizer_file(tmp_.path()).string(),
-        "--set", "model.init_std=0.2", "--set", "data.seq_len=40"};
+    sets_ = {"--set", "model.vocab=300",
+             "--set", "data.tokenizer=" + byte_tokenizer_file(tmp_.path()).string(),
+             "--set", "model.init_std=0.2",
+             "--set", "data.seq_len=40",
+             "--set", "model.max_positions=40"};
     Ran r = run("train", {});
     ASSERT_EQ(r.code, 0) << r.err;
   }
