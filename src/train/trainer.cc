@@ -208,8 +208,7 @@ TrainSummary train(const RunSpec& run, const Schedule& schedule, Device& device,
 }
 
 EvalResult evaluate_shard(StageRunner& runner, const RunSpec& run, const fs::path& shard,
-                          int64_t most_batches,
-                          const std::function<void(int64_t, int64_t)>& progress) {
+                          int64_t most_batches, const std::function<void(int64_t, int64_t)>& progress) {
   EvalWindows windows(run, shard);
   EvalResult total;
   double sum = 0;
