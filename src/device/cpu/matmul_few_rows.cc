@@ -34,7 +34,7 @@ HWY_INLINE void tile(const FewRows& f, int64_t r0, int64_t j0, float* sums) {
     VF right[C];
     for (int j = 0; j < C; j++) right[j] = load(b[j] + i, part);
     if (r0 == 0)  // the next block's part of b
-      for (int j = 0; j < C; j++) __builtin_prefetch(b[kFewCols + j] + i, 0, 2);
+      for (int j = 0; j < C; j++) __builtin_prefetch(b[kFewCols] + i * C + j * kLanes);
     for (int r = 0; r < R; r++) {
       const VF left = load(a[r] + i, part);
       for (int j = 0; j < C; j++) acc[r][j] = hn::MulAdd(left, right[j], acc[r][j]);

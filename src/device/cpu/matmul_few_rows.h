@@ -10,7 +10,8 @@ inline constexpr int64_t kFewCols = 16;  // of a block
 //
 // b comes from memory through up to sixteen streams at once, as many as its rows in a tile, each a few KB
 // long: too many and too short for the processor to foresee. So while a block is computed, the lines of the
-// next one are asked for: GPT-2 small's head in bf16 on one thread went from 13 to 32 GB/s.
+// next one are asked for, one behind the other: two threads read GPT-2's weights at 75 GB/s, where a plain
+// read reaches 90 and none asked for 27.
 struct FewRows {
   const void *a, *b;
   int64_t a_row, b_row, rows, k;

@@ -57,7 +57,7 @@ TRIREME_INLINE void tile(const FewRows& f, int64_t r0, int64_t j0, float* sums) 
     __m512bh right[C];
     for (int j = 0; j < C; j++) right[j] = load(b + j * f.b_row + i, mask);
     if (r0 == 0)
-      for (int j = 0; j < C; j++) __builtin_prefetch(b + (kFewCols + j) * f.b_row + i, 0, 2);
+      for (int j = 0; j < C; j++) __builtin_prefetch(b + kFewCols * f.b_row + i * C + 32 * j);
     for (int r = 0; r < R; r++) {
       const __m512bh left = load(a + r * f.a_row + i, mask);
       for (int j = 0; j < C; j++) acc[r][j] = _mm512_dpbf16_ps(acc[r][j], left, right[j]);
