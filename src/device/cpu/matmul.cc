@@ -7,6 +7,8 @@
 
 #include <omp.h>
 
+#include "device/cpu/gemm.h"
+
 namespace trireme::cpu {
 namespace {
 
@@ -38,12 +40,14 @@ auto with_cache(const Context& ctx, F&& f) {
 
 int64_t matmul_scratch_bytes(const MatmulArgs& p, const Context& ctx, MatmulCache& cache) {
   if (p.c.numel() == 0) return 0;
+  if (takes_own_matmul(p, ctx)) return own_matmul_scratch_bytes(p, ctx);
   MatmulPlan& plan = cache.find(key_of(p, ctx.threads));
   return plan.supported() ? plan.scratch_bytes() : matmul_in_f32_scratch_bytes(p, ctx, cache);
 }
 
 void matmul(const MatmulArgs& p, std::byte* scratch, const Context& ctx, MatmulCache& cache) {
   if (p.c.numel() == 0) return;
+  if (takes_own_matmul(p, ctx)) return own_matmul(p, scratch, ctx);
   MatmulPlan& plan = cache.find(key_of(p, ctx.threads));
   if (plan.supported())
     plan.execute(p, scratch, cache.stream());

@@ -1,0 +1,172 @@
+// trireme_step_ops RUN.toml [--set key=value ...]: where the time of whole training steps goes, op by op.
+//
+// Runs real steps (forward, backward, norm, update) of the run file's model on random tokens, without data
+// files, checkpoints or evaluation, and takes the time between one op's end and the next one's: what an op
+// costs *inside* the step, caches as the step leaves them. One JSON object on stdout:
+//   peaks    f32 and bf16 FLOP/s and memory bytes/s on the same threads: best of the bursts before and after
+//   step_s   seconds of every timed step; flops_per_step: 3 x forward, causal attention at half
+//   ops      by op and shape of its output: launches a step, FLOPs, bytes, median and least seconds of a step
+//   startup_s  seconds from the first line of main to the end of the first step, device and memory included
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/rng.h"
+#include "cost/flops.h"
+#include "device/cpu/peak.h"
+#include "runtime/booking.h"
+
+namespace trireme {
+namespace {
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double median(std::vector<double> v) {
+  std::nth_element(v.begin(), v.begin() + int64_t(v.size() / 2), v.end());
+  return v[v.size() / 2];
+}
+
+// Seconds of each kind of launch, per step. Kind: op, shape of its first output, FLOPs and bytes of one
+// launch.
+class Stopwatch : public OpObserver {
+ public:
+  struct Kind {
+    std::string op, out;
+    double flops;
+    int64_t bytes;
+    auto operator<=>(const Kind&) const = default;
+  };
+  struct Times {
+    int64_t launches = 0;
+    std::vector<double> seconds;  // one a step
+  };
+  void start() {
+    steps_++;
+    last_ = now();
+  }
+  void after(std::string_view op, const Cost& c, const Outputs& o) override {
+    double t = now();
+    Times& k = kinds_[{std::string(op), to_string(o.t[0].shape), c.flops, c.bytes_read + c.bytes_written}];
+    k.seconds.resize(steps_);
+    k.seconds.back() += t - last_;
+    k.launches++;
+    last_ = now();
+  }
+  void clear() { kinds_.clear(), steps_ = 0; }
+  nlohmann::ordered_json table() const {
+    auto rows = nlohmann::ordered_json::array();
+    for (const auto& [kind, t] : kinds_) {
+      double launches = double(t.launches) / double(steps_);
+      rows.push_back({{"op", kind.op},
+                      {"out", kind.out},
+                      {"launches", launches},
+                      {"flops", kind.flops * launches},
+                      {"bytes", double(kind.bytes) * launches},
+                      {"s", median(t.seconds)},
+                      {"s_min", *std::min_element(t.seconds.begin(), t.seconds.end())}});
+    }
+    std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a["s"] > b["s"]; });
+    return rows;
+  }
+
+ private:
+  std::map<Kind, Times> kinds_;
+  size_t steps_ = 0;
+  double last_ = 0;
+};
+
+struct Peaks {
+  double f32 = 0, bf16 = 0, memory = 0;
+  void measure(int threads) {
+    f32 = std::max(f32, cpu::f32_peak(threads, 0.15));
+    bf16 = std::max(bf16, cpu::bf16_peak(threads, 0.15));
+    memory = std::max(memory, cpu::memory_rates(threads, 0.3).triad);
+  }
+};
+
+// Token i of sample s is uniform in [0, vocab); the target is the next one.
+FillBatch random_batch(const RunSpec& run) {
+  return [vocab = double(run.model.vocab), seq = run.data.seq_len](int64_t step, int64_t mb,
+                                                                   const HostBatch& b) {
+    uint64_t key = rng_key(uint64_t(step), uint64_t(mb), "bench");
+    auto token = [&](size_t i) { return int32_t(uniform(key, i) * vocab); };
+    for (size_t i = 0; i < b.tokens.size(); i++) {
+      b.tokens[i] = token(i), b.targets[i] = token(i + 1);
+      b.positions[i] = int32_t(int64_t(i) % seq);
+    }
+  };
+}
+
+struct Options {
+  std::string run;
+  std::vector<std::string> sets;
+  int steps = 10, warmup = 3;
+};
+
+void measure(const Options& o, double begin) {
+  RunSpec run = load_run(o.run, o.sets);
+  run = resolve(run, {.native_bf16 = make_device("cpu")->native(DType::bf16)});
+  refuse_unsupported(run);
+  auto device = make_device("cpu", {.threads = int(run.train.threads)});
+  int threads = run.train.threads > 0 ? int(run.train.threads) : int(std::thread::hardware_concurrency());
+  Schedule schedule = add_step(make_schedule(run.layout.schedule, 1, 1, int(run.microbatches())));
+  Booking booked = book_training(run, schedule, threads);
+  StageRunner runner(run, RunMode::train, *device, booked.arena_bytes);
+  runner.init_weights();
+  FillBatch fill = random_batch(run);
+  Stopwatch watch;
+  device->kernels().observe(&watch);
+  std::vector<double> seconds;
+  double startup = 0, loss = 0;
+  Peaks peaks;
+  for (int s = 1; s <= o.warmup + o.steps; s++) {
+    if (s == o.warmup + 1) peaks.measure(threads), watch.clear();
+    watch.start();
+    StepResult r = runner.step(schedule.ranks.at(0), s, run.tokens_per_step(), fill);
+    if (s == 1) startup = now() - begin;
+    if (s > o.warmup) seconds.push_back(r.seconds);
+    loss = r.loss;
+  }
+  device->kernels().observe(nullptr);
+  peaks.measure(threads);
+  double tokens = double(run.tokens_per_step());
+  nlohmann::ordered_json j = {{"threads", threads},
+                              {"compute", run.precision.compute},
+                              {"tokens", tokens},
+                              {"flops_per_step", tokens * train_flops_per_token(run.model, run.data.seq_len)},
+                              {"peaks", {{"f32", peaks.f32}, {"bf16", peaks.bf16}, {"memory", peaks.memory}}},
+                              {"startup_s", startup},
+                              {"step_s", seconds},
+                              {"loss", loss},
+                              {"ops", watch.table()}};
+  fmt::print("{}\n", j.dump());
+}
+
+}  // namespace
+}  // namespace trireme
+
+int main(int argc, char** argv) {
+  using namespace trireme;
+  double begin = now();
+  CLI::App app("where the time of whole training steps goes, op by op (bench/README.md)");
+  Options o;
+  app.add_option("run", o.run, "run file")->required();
+  app.add_option("--set", o.sets, "section.key=value in place of the run file's");
+  app.add_option("--steps", o.steps, "timed steps")->check(CLI::Range(1, 10000));
+  app.add_option("--warmup", o.warmup, "steps before them")->check(CLI::Range(1, 1000));
+  CLI11_PARSE(app, argc, argv);
+  try {
+    measure(o, begin);
+  } catch (const Error& e) {
+    fmt::print(stderr, "trireme_step_ops: {}\n", e.what());
+    return e.fault == Fault::request ? 2 : 1;
+  }
+  return 0;
+}

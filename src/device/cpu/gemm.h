@@ -1,0 +1,72 @@
+// Matrix products of our own, for processors with AVX512-BF16: f32 and bf16, epilogues inside.
+//
+// op(b) is cut into panels of 64 columns, op(a) into strips of 6 rows. A thread owns rows of c, whole strips;
+// it packs a panel of b just before its strips need it, so a panel comes from L2 while rows of a stream by:
+//
+//   for block of rows (all of the thread's, or kPackedRows where a is stored transposed and packed first)
+//     for block of the summed dim (kc)
+//       for panel of b: pack it; for strip of a: 6 x 64 sums in 24 registers; epilogue after the last kc
+//
+// An element of c is one chain of additions in ascending k whatever the thread count or the place of its row,
+// so neither more threads nor a batch cut into rows change a bit of it.
+//
+// A *unit* is what one lane multiplies at a step: one f32, or two bf16 neighbours along the summed dim.
+#pragma once
+#include "device/cpu/launch.h"
+
+namespace trireme::cpu::gemm {
+
+inline constexpr int64_t kStrip = 6, kPanel = 64;
+
+// sums[rows][64] = from[rows][64] (0 if null) + a[rows][units] . b[units][64]
+struct Tile {
+  const std::byte* a = nullptr;
+  int64_t a_row = 0, a_step = 0;  // bytes to the next row, to the next unit
+  const std::byte* b = nullptr;   // a packed panel: [units][64]
+  int64_t units = 0;
+  bool half = false;  // bf16: after the units one more element of a; its unit of b holds a 0 beside it
+  const float* from = nullptr;
+  int64_t ld_from = 0;  // floats
+  float* sums = nullptr;
+  int64_t ld_sums = 0;
+};
+
+// c = round(sums + bias + residual + c): a tile, or what of it lies inside the matrix.
+struct Finish {
+  const float* sums = nullptr;
+  int64_t ld_sums = 0;
+  int64_t rows = 0, cols = 0;  // at most 6 x 64
+  std::byte* c = nullptr;
+  const std::byte* bias = nullptr;      // [cols], of the operands' type
+  const std::byte* residual = nullptr;  // like c
+  int64_t c_row = 0, residual_row = 0;  // bytes
+  bool accumulate = false;
+};
+
+struct Kernels {
+  int64_t element, group;  // bytes of an element; elements in a unit
+  // By rows - 1.
+  void (*multiply[kStrip])(const Tile&);
+  // Columns [0, rows) of src, `depth` rows of `row` bytes, as strips: [strip][units][6], zeros beyond the
+  // edges.
+  void (*pack_strips)(const std::byte* src, int64_t row, int64_t rows, int64_t depth, std::byte* dst);
+  // A panel from rows of b^T (columns of the product) | from rows of b; columns beyond `cols` are zeros.
+  void (*pack_transposed)(const std::byte* src, int64_t row, int64_t cols, int64_t depth, std::byte* dst);
+  void (*pack_rows)(const std::byte* src, int64_t row, int64_t cols, int64_t depth, std::byte* dst);
+  void (*finish_same)(const Finish&);  // c of the operands' type
+  void (*finish_f32)(const Finish&);   // c f32
+};
+// Null where they were not compiled. Ask the processor first (multiplies_natively(bf16)).
+const Kernels* kernels(DType);  // gemm_avx512bf16.cc
+
+}  // namespace trireme::cpu::gemm
+
+namespace trireme::cpu {
+
+// Does our own product take this problem here, and does it pay (measured in training steps)? A function of
+// shapes, types, strides and threads.
+bool takes_own_matmul(const MatmulArgs&, const Context&);
+int64_t own_matmul_scratch_bytes(const MatmulArgs&, const Context&);
+void own_matmul(const MatmulArgs&, std::byte* scratch, const Context&);
+
+}  // namespace trireme::cpu

@@ -1,0 +1,175 @@
+// Our own matrix product against sums in double, at every size of edge, and its promise that neither threads
+// nor a cut along the rows change a bit.
+#include "device/cpu/gemm.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "base/rng.h"
+#include "device/cpu/cpu_device.h"
+#include "device/cpu/matmul.h"
+
+namespace trireme::cpu {
+namespace {
+
+// Standard normal values rounded to the type, rows `stride` apart; what lies between rows is NaN.
+struct Matrix {
+  std::vector<std::byte> bytes;
+  Tensor tensor;
+  Matrix(int64_t rows, int64_t cols, int64_t stride, DType t, std::string_view name)
+      : bytes(size_t(rows * stride * size_of(t))), tensor(bytes.data(), {rows, cols}, t) {
+    tensor.stride[0] = stride;
+    for (int64_t i = 0; i < rows * stride; i++) {
+      float v = i % stride < cols ? float(normal(rng_key(7, 0, name), uint64_t(i))) : NAN;
+      if (t == DType::f32)
+        tensor.as<float>()[i] = v;
+      else
+        tensor.as<bf16>()[i] = bf16(v);
+    }
+  }
+  double at(int64_t r, int64_t c) const {
+    int64_t i = r * tensor.stride[0] + c;
+    return tensor.dtype == DType::f32 ? double(tensor.as<float>()[i]) : double(float(tensor.as<bf16>()[i]));
+  }
+};
+
+struct Problem {
+  int64_t m, n, k;
+  bool trans_a = false, trans_b = false;
+  DType type = DType::bf16, out = DType::bf16;
+  bool bias = false, residual = false, accumulate = false;
+};
+
+class Case {
+ public:
+  explicit Case(const Problem& s)
+      : s_(s),
+        a_(s.trans_a ? s.k : s.m, s.trans_a ? s.m : s.k, (s.trans_a ? s.m : s.k) + 3, s.type, "a"),
+        b_(s.trans_b ? s.n : s.k, s.trans_b ? s.k : s.n, (s.trans_b ? s.k : s.n) + 1, s.type, "b"),
+        c_(s.m, s.n, s.n + 5, s.out, "c"),
+        residual_(s.m, s.n, s.n + 2, s.out, "residual"),
+        bias_(1, s.n, s.n, s.type, "bias") {
+    args = {.a = a_.tensor, .b = b_.tensor, .c = c_.tensor, .trans_a = s.trans_a, .trans_b = s.trans_b};
+    if (s.bias) args.bias = Tensor(bias_.tensor.data, {s.n}, s.type);
+    if (s.residual) args.residual = residual_.tensor;
+    args.accumulate = s.accumulate;
+  }
+  static void run(const MatmulArgs& args, int threads) {
+    Context ctx{.threads = threads};
+    std::vector<std::byte> scratch(size_t(own_matmul_scratch_bytes(args, ctx)) + 128, std::byte(0xff));
+    auto* at = scratch.data() + 64 - reinterpret_cast<uintptr_t>(scratch.data()) % 64;
+    own_matmul(args, at, ctx);
+  }
+  std::vector<std::byte> result(int threads) const {
+    Matrix c = c_;
+    MatmulArgs p = args;
+    p.c.data = c.bytes.data();
+    run(p, threads);
+    return c.bytes;
+  }
+  void check(int threads) const {
+    Matrix got = c_;
+    got.bytes = result(threads);
+    got.tensor.data = got.bytes.data();
+    double rounding = s_.out == DType::bf16 ? 0x1p-8 : 0x1p-22;
+    for (int64_t i = 0; i < s_.m; i++)
+      for (int64_t j = 0; j < s_.n; j++) {
+        double want = (s_.bias ? bias_.at(0, j) : 0) + (s_.residual ? residual_.at(i, j) : 0) +
+                      (s_.accumulate ? c_.at(i, j) : 0);
+        for (int64_t k = 0; k < s_.k; k++)
+          want += (s_.trans_a ? a_.at(k, i) : a_.at(i, k)) * (s_.trans_b ? b_.at(j, k) : b_.at(k, j));
+        ASSERT_NEAR(got.at(i, j), want, std::fabs(want) * rounding + 1.5e-7 * double(s_.k) + 1e-5)
+            << s_.m << "x" << s_.n << "x" << s_.k << " at " << i << ", " << j;
+      }
+    for (int64_t i = 0; i + 1 < s_.m; i++)
+      for (int64_t j = s_.n; j < s_.n + 5; j++) ASSERT_TRUE(std::isnan(got.at(i, j))) << "wrote between rows";
+  }
+  MatmulArgs args;
+
+ private:
+  Problem s_;
+  Matrix a_, b_, c_, residual_, bias_;
+};
+
+bool able() {
+  return multiplies_natively(DType::bf16) && gemm::kernels(DType::bf16) != nullptr;
+}
+#define NEEDS_AVX512BF16() \
+  if (!able()) GTEST_SKIP() << "this processor has no AVX512-BF16"
+
+constexpr DType kTypes[][2] = {
+    {DType::bf16, DType::bf16}, {DType::bf16, DType::f32}, {DType::f32, DType::f32}};
+
+TEST(OwnMatmul, MatchesDoubleAtEveryEdge) {
+  NEEDS_AVX512BF16();
+  // One element, each height of a strip, narrow and wide panels, odd depths, strips packed eight at a time.
+  const int64_t sizes[][3] = {{1, 1, 1},    {2, 63, 2},  {3, 64, 3},   {4, 65, 31},
+                              {5, 130, 33}, {7, 16, 64}, {53, 17, 35}, {97, 70, 47}};
+  for (auto [type, out] : kTypes)
+    for (auto [m, n, k] : sizes)
+      for (int trans = 0; trans < 4; trans++)
+        Case({m, n, k, bool(trans & 1), bool(trans & 2), type, out}).check(1 + trans % 3);
+}
+
+TEST(OwnMatmul, AddsEachEpilogueOnce) {
+  NEEDS_AVX512BF16();
+  for (auto [type, out] : kTypes)
+    for (int what = 0; what < 8; what++)
+      Case({20, 75, 40, false, true, type, out, bool(what & 1), bool(what & 2), bool(what & 4)}).check(2);
+}
+
+// Sums that go through memory between blocks of the summed dim, in c or in scratch.
+TEST(OwnMatmul, BlocksOfTheSummedDimMeetInF32) {
+  NEEDS_AVX512BF16();
+  for (auto [type, out] : kTypes)
+    for (bool trans_a : {false, true})
+      for (bool add : {false, true})
+        Case({13, 77, 3101, trans_a, !trans_a, type, out, add, add, add}).check(2);
+}
+
+// More rows than one block of packed strips holds.
+TEST(OwnMatmul, PacksRowsInBlocks) {
+  NEEDS_AVX512BF16();
+  for (auto [type, out] : kTypes) Case({805, 9, 11, true, false, type, out}).check(1);
+}
+
+TEST(OwnMatmul, ThreadsAndCutsAlongRowsKeepEveryBit) {
+  NEEDS_AVX512BF16();
+  for (auto [type, out] : kTypes)
+    for (bool trans_a : {false, true}) {
+      Case whole({61, 70, 3001, trans_a, false, type, out, true, true, true});
+      const auto one = whole.result(1);
+      for (int threads : {2, 3, 7}) EXPECT_EQ(whole.result(threads), one) << threads << " threads";
+      // The last 20 rows by themselves.
+      Case part = whole;
+      const int64_t first = 41, rows = 20;
+      MatmulArgs p = part.args;
+      p.a = p.a.narrow(trans_a ? 1 : 0, first, rows);
+      std::vector<std::byte> c(one.size());
+      std::memcpy(c.data(), whole.args.c.data, c.size());
+      p.c.data = c.data();
+      p.c = p.c.narrow(0, first, rows), p.residual = p.residual.narrow(0, first, rows);
+      Case::run(p, 1);
+      int64_t at = first * p.c.stride[0] * size_of(out);
+      EXPECT_EQ(std::memcmp(c.data() + at, one.data() + at, one.size() - size_t(at)), 0);
+    }
+}
+
+TEST(OwnMatmul, LeavesToOneDnnWhatItDoesNotTake) {
+  auto* at = reinterpret_cast<void*>(64);
+  MatmulArgs p{.a = Tensor(at, {256, 64}, DType::bf16),
+               .b = Tensor(at, {64, 128}, DType::bf16),
+               .c = Tensor(at, {256, 128}, DType::bf16)};
+  EXPECT_EQ(takes_own_matmul(p, {.threads = 2}), able());
+  p.residual = p.c;  // partial sums in an f32 c would overwrite it
+  EXPECT_FALSE(takes_own_matmul(p, {.threads = 2}));
+  p.residual = {};
+  p.a = p.a.narrow(0, 0, 1), p.c = p.c.narrow(0, 0, 1);  // one row: a stream of b, nothing to reuse
+  EXPECT_FALSE(takes_own_matmul(p, {.threads = 1}));
+}
+
+}  // namespace
+}  // namespace trireme::cpu
