@@ -1,7 +1,8 @@
-// matmul on the CPU: c[M,N] (+)= op(a) op(b) + bias + residual, sums in f32.
+// matmul on the CPU: c[M,N] (+)= op(a) op(b) + bias + residual, sums in f32. By our own product where it pays
+// (gemm.h), else by oneDNN.
 //
-// Determinism: the same bits every time at one thread count; another one may group sums along K differently.
-// oneDNN allocates per execution (its argument map, some 300 bytes, freed at once); everything else comes
+// oneDNN: the same bits every time at one thread count; another one may group sums along K differently.
+// It allocates per execution (its argument map, some 300 bytes, freed at once); everything else comes
 // from the plan or from scratch.
 #include "device/cpu/matmul.h"
 
