@@ -1,40 +1,12 @@
 #include "checkpoint/convert.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 
 #include "base/error.h"
 
 namespace trireme {
-
-float f32_of_f16(uint16_t h) {
-  uint32_t sign = uint32_t(h & 0x8000) << 16, exponent = h >> 10 & 31, mantissa = h & 0x3ff;
-  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000 | mantissa << 13);
-  if (exponent == 0) {  // zero and subnormals: mantissa * 2^-24
-    float magnitude = float(mantissa) * 0x1p-24f;
-    return sign ? -magnitude : magnitude;
-  }
-  return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
-}
-
-uint16_t f16_of_f32(float f) {
-  uint32_t u = std::bit_cast<uint32_t>(f), sign = u >> 16 & 0x8000, a = u & 0x7fffffff;
-  if (a > 0x7f800000) return uint16_t(sign | 0x7e00 | (a >> 13 & 0x3ff));
-  if (a >= 0x477ff000) return uint16_t(sign | 0x7c00);  // from 65520 on: infinity
-  if (a >= 0x38800000) {                                // normal in f16: 2^-14 and above
-    uint32_t v = a - (112u << 23);
-    v += 0xfff + (v >> 13 & 1);
-    return uint16_t(sign | v >> 13);
-  }
-  if (a < 0x33000000) return uint16_t(sign);  // below 2^-25: zero
-  // Subnormal in f16: a multiple of 2^-24.
-  uint32_t shift = 126 - (a >> 23), mantissa = (a & 0x7fffff) | 0x800000;
-  uint32_t q = mantissa >> shift, rest = mantissa & ((1u << shift) - 1), half = 1u << (shift - 1);
-  if (rest > half || (rest == half && (q & 1))) q++;
-  return uint16_t(sign | q);
-}
 
 namespace {
 
@@ -63,8 +35,8 @@ void convert_from(std::string_view what, DType to, void* dst, int64_t n, Load f3
   } else {
     for (int64_t i = 0; i < n; i++) {
       float f = f32_at(i);
-      uint16_t h = f16_of_f32(f);
-      if ((h & 0x7fff) == 0x7c00 && std::isfinite(f))
+      f16 h(f);
+      if ((h.bits & 0x7fff) == 0x7c00 && std::isfinite(f))
         bad_request("{}: holds {}, and f16 holds at most 65504; bf16 or f32 would hold it", what, f);
       store(dst, i, h);
     }
@@ -113,7 +85,7 @@ void convert_elements(std::string_view what, DType to, void* dst, DType from, co
   else if (from == DType::bf16)
     convert_from(what, to, dst, n, [=](int64_t i) { return float(load<bf16>(src, i)); });
   else
-    convert_from(what, to, dst, n, [=](int64_t i) { return f32_of_f16(load<uint16_t>(src, i)); });
+    convert_from(what, to, dst, n, [=](int64_t i) { return float(load<f16>(src, i)); });
 }
 
 }  // namespace trireme

@@ -8,10 +8,6 @@
 
 namespace trireme {
 
-// IEEE 754 binary16. To f32 is exact (NaN payloads kept); from f32 rounds once, overflow gives infinity.
-float f32_of_f16(uint16_t);
-uint16_t f16_of_f32(float);
-
 // n elements; neither side needs alignment. Equal types are copied bit by bit; f32, bf16 and f16 convert into
 // each other; any other pair is a bad request, and so is a finite value beyond the largest f16 (65504).
 // `what` names the tensor in messages.

@@ -1,11 +1,11 @@
 // The op contract: each operation is a struct of arguments, a check, a cost, and a visit of its outputs,
 // written once. Backends implement Kernels::launch for each (kernels.h).
 //
-// Conventions: [M, N] lists dims outer to inner. "T" is the compute type, f32 or bf16; the attention op also
-// takes f64. Arithmetic and sums are f32 (f64 for f64) whatever T is; one rounding at each store. A missing
-// optional operand is a default Tensor. "accumulate": out = round(out + value), else out = round(value). All
-// operands are on one device; rows are contiguous (stride 1 in the last dim) unless said otherwise. Costs
-// count a multiply-add as 2 FLOPs and every operand's bytes once.
+// Conventions: [M, N] lists dims outer to inner. "T" is the compute type, f32, bf16 or f16; the attention op
+// also takes f64. Arithmetic and sums are f32 (f64 for f64) whatever T is; one rounding at each store. A
+// missing optional operand is a default Tensor. "accumulate": out = round(out + value), else out =
+// round(value). All operands are on one device; rows are contiguous (stride 1 in the last dim) unless said
+// otherwise. Costs count a multiply-add as 2 FLOPs and every operand's bytes once.
 #pragma once
 #include <cstdint>
 #include <string_view>
@@ -164,12 +164,12 @@ struct CrossEntropyArgs {
   bool backward = true;
 };
 
-// y = a + b elementwise; each of f32 or bf16, equal element counts, contiguous; y may be a or b.
+// y = a + b elementwise; each of f32, bf16 or f16, equal element counts, contiguous; y may be a or b.
 struct AddArgs {
   static constexpr std::string_view kName = "add";
   Tensor a, b, y;
 };
-// dst = (dst's dtype) src; f32 <-> bf16 round to nearest even, or equal types. Contiguous.
+// dst = (dst's dtype) src, to nearest even, between f32, bf16 and f16; or equal types. Contiguous.
 struct CastArgs {
   static constexpr std::string_view kName = "cast";
   Tensor src, dst;
@@ -191,8 +191,8 @@ struct ColumnSumArgs {
 //   g = grad * grad_scale;  m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2
 //   master = master - lr * weight_decay * master - lr * (m / bias1) / (sqrt(v / bias2) + eps)   [PyTorch's
 //   order]
-// bias_i = 1 - beta_i^step. weight: bf16 copy of master, optional (f32 runs train master itself). grad: f32
-// or bf16.
+// bias_i = 1 - beta_i^step. weight: bf16 or f16 copy of master, optional (f32 runs train master itself).
+// grad: f32 or bf16.
 struct AdamWArgs {
   static constexpr std::string_view kName = "adamw";
   Tensor master, exp_avg, exp_avg_sq, grad, weight;
@@ -201,7 +201,7 @@ struct AdamWArgs {
 };
 
 // sums[i] = sum of squares, in double, of block i of 4,096 elements (kFlatBlock) of x; order inside a block
-// is fixed. x: f32 or bf16 [n]; sums: f64 [ceil(n / 4096)].
+// is fixed. x: f32, bf16 or f16 [n]; sums: f64 [ceil(n / 4096)].
 struct SquareSumsArgs {
   static constexpr std::string_view kName = "square_sums";
   Tensor x, sums;
@@ -214,7 +214,8 @@ struct CountNonfiniteArgs {
   Tensor x, count;
 };
 
-// X-macro over all ops, for kernels.h, meta and the harness. (Each formatting would indent it one step more.)
+// X-macro over all ops, for kernels.h, meta and the harness; operands.h lists the tensors of each. (Each
+// formatting would indent it one step more.)
 // clang-format off
 #define TRIREME_OPS(X)                                                                                       \
   X(MatmulArgs) X(EmbeddingArgs) X(EmbeddingBackwardArgs) X(LayerNormArgs) X(LayerNormBackwardArgs)          \

@@ -35,11 +35,12 @@ class Checker {
     if (!ok) [[unlikely]]
       fail(name, t, must);
   }
-  // The compute type: f32 or bf16 (attention also takes f64).
+  // The compute type: f32, bf16 or f16 (attention also takes f64).
   DType compute_type(std::string_view name, const Tensor& t, bool f64 = false) const {
     that(present(t), name, t, "present");
-    that(t.dtype == DType::f32 || t.dtype == DType::bf16 || (f64 && t.dtype == DType::f64), name, t,
-         f64 ? "f32, bf16 or f64" : "f32 or bf16");
+    that(t.dtype == DType::f32 || t.dtype == DType::bf16 || t.dtype == DType::f16 ||
+             (f64 && t.dtype == DType::f64),
+         name, t, f64 ? "f32, bf16, f16 or f64" : "f32, bf16 or f16");
     return t.dtype;
   }
   void type(std::string_view name, const Tensor& t, DType want) const {
@@ -327,8 +328,12 @@ void check(const AdamWArgs& p) {
   c.vector("master", p.master, n, DType::f32);
   c.vector("exp_avg", p.exp_avg, n, DType::f32);
   c.vector("exp_avg_sq", p.exp_avg_sq, n, DType::f32);
-  c.vector("grad", p.grad, n, c.compute_type("grad", p.grad));
-  if (p.weight) c.vector("weight", p.weight, n, DType::bf16);
+  c.type("grad", p.grad, DType::f32, DType::bf16);
+  c.vector("grad", p.grad, n, p.grad.dtype);
+  if (p.weight) {
+    c.type("weight", p.weight, DType::bf16, DType::f16);
+    c.vector("weight", p.weight, n, p.weight.dtype);
+  }
 }
 void check(const SquareSumsArgs& p) {
   Checker c(p.kName);

@@ -28,6 +28,34 @@ struct bf16 {
 };
 static_assert(sizeof(bf16) == 2);
 
+// IEEE 754 binary16: 5 bits of exponent, 10 of mantissa. Largest 65504, smallest normal 2^-14, smallest
+// 2^-24. To f32 is exact; from f32 rounds once to nearest, ties to even, and from 65520 on gives infinity.
+// NaN stays NaN, made quiet, its payload's upper bits kept: bit for bit what the processors' instructions do.
+struct f16 {
+  uint16_t bits;
+  f16() = default;
+  explicit f16(float f) {
+    uint32_t u = std::bit_cast<uint32_t>(f), sign = u >> 16 & 0x8000, a = u & 0x7fffffff;
+    if (a > 0x7f800000)
+      bits = uint16_t(sign | 0x7e00 | (a >> 13 & 0x3ff));
+    else if (a >= 0x477ff000)  // 65520
+      bits = uint16_t(sign | 0x7c00);
+    else if (a >= 0x38800000)  // 2^-14
+      bits = uint16_t(sign | (a - (112u << 23) + 0xfff + (a >> 13 & 1)) >> 13);
+    else  // a multiple of 2^-24, which is the last bit of floats around 0.5
+      bits = uint16_t(sign | (std::bit_cast<uint32_t>(std::bit_cast<float>(a) + 0.5f) - 0x3f000000));
+  }
+  explicit operator float() const {
+    uint32_t sign = uint32_t(bits & 0x8000) << 16, a = bits & 0x7fff;
+    if (a > 0x7c00) return std::bit_cast<float>(sign | 0x7fc00000 | a << 13);
+    if (a == 0x7c00) return std::bit_cast<float>(sign | 0x7f800000);
+    if (a >= 0x400) return std::bit_cast<float>(sign | ((112u << 23) + (a << 13)));
+    float magnitude = float(a) * 0x1p-24f;
+    return sign ? -magnitude : magnitude;
+  }
+};
+static_assert(sizeof(f16) == 2);
+
 template <class T>
 inline constexpr DType dtype_of = DType::u8;
 template <>
@@ -36,6 +64,8 @@ template <>
 inline constexpr DType dtype_of<float> = DType::f32;
 template <>
 inline constexpr DType dtype_of<bf16> = DType::bf16;
+template <>
+inline constexpr DType dtype_of<f16> = DType::f16;
 template <>
 inline constexpr DType dtype_of<int32_t> = DType::i32;
 template <>

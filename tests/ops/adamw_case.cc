@@ -1,6 +1,6 @@
-// adamw: one step over a flat range. Keys: n, grad = type of the gradient, weight=1: with a bf16 copy, step
-// (bias corrections), lr, beta2, eps, weight_decay, grad_scale. The reference takes the hyperparameters as
-// the op does: f32.
+// adamw: one step over a flat range. Keys: n, grad = type of the gradient, weight=1: with a copy of type to
+// (bf16 when absent), step (bias corrections), lr, beta2, eps, weight_decay, grad_scale. The reference takes
+// the hyperparameters as the op does: f32.
 #include <cmath>
 
 #include "cases.h"
@@ -25,7 +25,8 @@ class AdamWCase final : public CaseOf<AdamWArgs> {
     args.exp_avg_sq = b.dense(Role::inout, "exp_avg_sq", shape, DType::f32,
                               [=](int64_t i) { return square(i) * square(i); });
     args.grad = b.dense(Role::in, "grad", shape, p.dtype("grad"));
-    if (p.flag("weight")) args.weight = b.dense(Role::out, "weight", shape, DType::bf16);
+    if (p.flag("weight"))
+      args.weight = b.dense(Role::out, "weight", shape, p.has("to") ? p.dtype("to") : DType::bf16);
   }
 
   void reference(Operands& o) const override {

@@ -1,7 +1,7 @@
 // attention, forward and backward. Keys: b sequences of s rows, h heads, kv of them for keys and values (h
 // when absent), d head size, causal (1 when absent), fa=1 for version 1, bq and bk block sizes, fused=1: rows
 // of q, k, v (and their gradients) are h*d + 2*kv*d elements apart, as columns of one fused matrix are; pad
-// lengthens rows. dtype f64, f32, bf16. The reference is naive attention over whole rows of scores.
+// lengthens rows. dtype f64, f32, bf16, f16. The reference is naive attention over whole rows of scores.
 #include <cmath>
 
 #include "cases.h"
@@ -69,7 +69,9 @@ DType sums(DType t) {
   return t == DType::f64 ? t : DType::f32;
 }
 double rounded(double x, DType t) {
-  return t == DType::f64 ? x : t == DType::f32 ? double(float(x)) : double(float(bf16(float(x))));
+  if (t == DType::f64) return x;
+  float f = float(x);
+  return double(t == DType::bf16 ? float(bf16(f)) : t == DType::f16 ? float(f16(f)) : f);
 }
 
 template <class Args>

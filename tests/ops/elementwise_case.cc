@@ -42,6 +42,8 @@ class CastCase final : public CaseOf<CastArgs> {
     o.want("dst") = o.in("src");
     if (args.dst.dtype == DType::bf16)
       for (double& v : o.want("dst")) v = double(float(bf16(float(v))));
+    if (args.dst.dtype == DType::f16)
+      for (double& v : o.want("dst")) v = double(float(f16(float(v))));
   }
 };
 

@@ -27,7 +27,7 @@ void put(std::byte* at, DType t, double v) {
     case DType::u8:
       return store(uint8_t(v));
     case DType::f16:
-      break;
+      return store(f16(float(v)));
   }
   run_failed("the harness has no operands of type {}", name_of(t));
 }
@@ -54,7 +54,7 @@ double get(const std::byte* at, DType t) {
     case DType::u8:
       return double(load(uint8_t()));
     case DType::f16:
-      break;
+      return double(float(load(f16())));
   }
   run_failed("the harness has no operands of type {}", name_of(t));
 }

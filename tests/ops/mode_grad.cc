@@ -14,7 +14,7 @@ namespace {
 // |fd - <g, d>| may be this share of |g| |d| ...
 constexpr double kReferenceBound = 1e-6;
 double op_bound(DType t) {
-  return t == DType::f64 ? 1e-6 : t == DType::f32 ? 2e-5 : 1e-2;
+  return t == DType::f64 ? 1e-6 : t == DType::f32 ? 2e-5 : t == DType::f16 ? 1.3e-3 : 1e-2;
 }
 
 double dot(const std::vector<double>& a, const std::vector<double>& b) {

@@ -141,7 +141,7 @@ class NormBackwardCase final : public CaseOf<Args> {
       std::vector<double> x;
       for (int64_t j = 0; j < c; j++) {
         float v = float(fill(i * c + j));
-        x.push_back(double(type == DType::bf16 ? float(bf16(v)) : v));
+        x.push_back(double(type == DType::bf16 ? float(bf16(v)) : type == DType::f16 ? float(f16(v)) : v));
       }
       return moments(x.data(), c, kEps, kCentered<Args>).*which;
     };

@@ -2,13 +2,15 @@
 //   g = grad * grad_scale;  m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2
 //   master = master (1 - lr wd) - (lr / bias1) m / (sqrt(v / bias2) + eps)       PyTorch's order
 // An element's bits do not depend on where a range is cut. Traffic: 24 B for master and moments, 2 or 4 for
-// the gradient, 2 + 2 for the bf16 weight (its line is read before it is written): 30 B with bf16 gradients.
+// the gradient, 2 + 2 for the bf16 or f16 weight (its line is read before it is written): 30 B with bf16
+// gradients.
 #include "device/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "device/cpu/adamw.cc"
 #include "hwy/foreach_target.h"
 
+#include "device/cpu/f16-inl.h"
 #include "device/cpu/launch.h"
 #include "device/cpu/rows.h"
 #include "device/cpu/simd-inl.h"
@@ -17,12 +19,14 @@ HWY_BEFORE_NAMESPACE();
 namespace trireme::cpu::HWY_NAMESPACE {
 namespace {
 
-template <bool copies, class G>
+// W: type of the rounded copy of the weights; float = there is none.
+template <class W, class G>
 void update(const AdamWArgs& a, int64_t begin, int64_t end) {
+  constexpr bool copies = !std::is_same_v<W, float>;
   float *master = a.master.as<float>() + begin, *m = a.exp_avg.as<float>() + begin,
         *v = a.exp_avg_sq.as<float>() + begin;
   const G* grad = a.grad.as<G>() + begin;
-  bf16* weight = copies ? a.weight.as<bf16>() + begin : nullptr;
+  W* weight = copies ? a.weight.as<W>() + begin : nullptr;
   const VF scale = fill(a.grad_scale), b1 = fill(a.beta1), b2 = fill(a.beta2);
   const VF new1 = fill(float(1 - double(a.beta1))), new2 = fill(float(1 - double(a.beta2)));
   const VF keep = fill(float(1 - double(a.lr) * double(a.weight_decay)));
@@ -45,10 +49,12 @@ void update(const AdamWArgs& a, int64_t begin, int64_t end) {
 
 void adamw(const AdamWArgs& a, int64_t begin, int64_t end) {
   const bool half = a.grad.dtype == DType::bf16;
-  if (a.weight)
-    half ? update<true, bf16>(a, begin, end) : update<true, float>(a, begin, end);
+  if (!a.weight)
+    half ? update<float, bf16>(a, begin, end) : update<float, float>(a, begin, end);
+  else if (a.weight.dtype == DType::bf16)
+    half ? update<bf16, bf16>(a, begin, end) : update<bf16, float>(a, begin, end);
   else
-    half ? update<false, bf16>(a, begin, end) : update<false, float>(a, begin, end);
+    half ? update<f16, bf16>(a, begin, end) : update<f16, float>(a, begin, end);
 }
 
 }  // namespace trireme::cpu::HWY_NAMESPACE

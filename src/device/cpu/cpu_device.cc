@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "device/cpu/f16.h"
 #include "device/cpu/matmul.h"
 
 namespace trireme {
@@ -73,10 +74,10 @@ class CpuKernels final : public Kernels {
  private:
 #define TRIREME_FORWARD(Args)                                          \
   void launch(const Args& p, const Tensor& scratch, Stream) override { \
-    cpu::launch(p, scratch, ctx_);                                     \
+    cpu::launch_any(p, scratch, ctx_);                                 \
   }                                                                    \
   int64_t scratch_bytes(const Args& p) override {                      \
-    return cpu::scratch_bytes(p, ctx_);                                \
+    return cpu::scratch_bytes_of_any(p, ctx_);                         \
   }
   TRIREME_OPS(TRIREME_FORWARD)
 #undef TRIREME_FORWARD

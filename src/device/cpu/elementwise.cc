@@ -10,6 +10,7 @@
 
 #include <atomic>
 
+#include "device/cpu/f16-inl.h"
 #include "device/cpu/launch.h"
 #include "device/cpu/rows.h"
 #include "device/cpu/simd-inl.h"
@@ -99,7 +100,10 @@ void add(const AddArgs& p, int64_t begin, int64_t end) {
   p.a.dtype == DType::bf16 ? add_with<bf16>(p, begin, end) : add_with<float>(p, begin, end);
 }
 void cast(const CastArgs& p, int64_t begin, int64_t end) {
-  p.src.dtype == DType::bf16 ? convert<bf16, float>(p, begin, end) : convert<float, bf16>(p, begin, end);
+  if (p.src.dtype == DType::f32)
+    p.dst.dtype == DType::bf16 ? convert<float, bf16>(p, begin, end) : convert<float, f16>(p, begin, end);
+  else
+    p.src.dtype == DType::bf16 ? convert<bf16, float>(p, begin, end) : convert<f16, float>(p, begin, end);
 }
 void square_sums(const SquareSumsArgs& p, int64_t begin, int64_t end) {
   const int64_t n = p.x.numel();

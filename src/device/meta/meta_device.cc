@@ -2,6 +2,7 @@
 // only. Planning is running the real layers here, so what scratch an op takes must be what the modelled
 // device takes.
 #include "device/cpu/cpu_device.h"
+#include "device/cpu/f16.h"
 #include "device/cpu/matmul.h"
 
 namespace trireme {
@@ -15,7 +16,7 @@ class MetaKernels final : public Kernels {
 #define TRIREME_BOOK(Args)                                    \
   void launch(const Args&, const Tensor&, Stream) override {} \
   int64_t scratch_bytes(const Args& p) override {             \
-    return cpu::scratch_bytes(p, ctx_);                       \
+    return cpu::scratch_bytes_of_any(p, ctx_);                \
   }
   TRIREME_OPS(TRIREME_BOOK)
 #undef TRIREME_BOOK

@@ -185,8 +185,8 @@ TEST(Hf, ReadsBf16AndF16AsF32AndBack) {
     for (int64_t i = 0; i < 32; i++) {
       uint16_t h;
       std::memcpy(&h, raw.data() + 2 * (i * 96 + 64 + 7 + o), 2);
-      EXPECT_EQ(as_f32[size_t(o * 32 + i)], f32_of_f16(h));
-      EXPECT_EQ(as_bf16[size_t(o * 32 + i)].bits, bf16(f32_of_f16(h)).bits);
+      EXPECT_EQ(as_f32[size_t(o * 32 + i)], float(std::bit_cast<f16>(h)));
+      EXPECT_EQ(as_bf16[size_t(o * 32 + i)].bits, bf16(float(std::bit_cast<f16>(h))).bits);
     }
 }
 

@@ -1,0 +1,87 @@
+// The tensors of every op's arguments, for whoever treats all ops alike (device/cpu/f16.h). A new op brings
+// its line, a new tensor of an op joins its op's.
+#pragma once
+#include <array>
+
+#include "device/ops.h"
+
+namespace trireme {
+
+// Pointers to the Tensor members of an op's arguments, optional ones included.
+template <class Args>
+inline constexpr std::array<Tensor Args::*, 0> kOperands = {};
+
+template <>
+inline constexpr std::array kOperands<MatmulArgs> = {&MatmulArgs::a, &MatmulArgs::b, &MatmulArgs::c,
+                                                     &MatmulArgs::bias, &MatmulArgs::residual};
+template <>
+inline constexpr std::array kOperands<EmbeddingArgs> = {&EmbeddingArgs::ids, &EmbeddingArgs::table,
+                                                        &EmbeddingArgs::y};
+template <>
+inline constexpr std::array kOperands<EmbeddingBackwardArgs> = {
+    &EmbeddingBackwardArgs::ids, &EmbeddingBackwardArgs::dy, &EmbeddingBackwardArgs::dtable};
+template <>
+inline constexpr std::array kOperands<LayerNormArgs> = {&LayerNormArgs::x,    &LayerNormArgs::weight,
+                                                        &LayerNormArgs::bias, &LayerNormArgs::y,
+                                                        &LayerNormArgs::mean, &LayerNormArgs::rstd};
+template <>
+inline constexpr std::array kOperands<LayerNormBackwardArgs> = {
+    &LayerNormBackwardArgs::dy,   &LayerNormBackwardArgs::x,       &LayerNormBackwardArgs::weight,
+    &LayerNormBackwardArgs::mean, &LayerNormBackwardArgs::rstd,    &LayerNormBackwardArgs::add,
+    &LayerNormBackwardArgs::dx,   &LayerNormBackwardArgs::dweight, &LayerNormBackwardArgs::dbias};
+template <>
+inline constexpr std::array kOperands<RmsNormArgs> = {&RmsNormArgs::x, &RmsNormArgs::weight, &RmsNormArgs::y,
+                                                      &RmsNormArgs::rstd};
+template <>
+inline constexpr std::array kOperands<RmsNormBackwardArgs> = {
+    &RmsNormBackwardArgs::dy,     &RmsNormBackwardArgs::x,   &RmsNormBackwardArgs::weight,
+    &RmsNormBackwardArgs::rstd,   &RmsNormBackwardArgs::add, &RmsNormBackwardArgs::dx,
+    &RmsNormBackwardArgs::dweight};
+template <>
+inline constexpr std::array kOperands<RopeArgs> = {&RopeArgs::x, &RopeArgs::cos, &RopeArgs::sin,
+                                                   &RopeArgs::positions};
+template <>
+inline constexpr std::array kOperands<GeluArgs> = {&GeluArgs::x, &GeluArgs::y};
+template <>
+inline constexpr std::array kOperands<GeluBackwardArgs> = {&GeluBackwardArgs::x, &GeluBackwardArgs::dy,
+                                                           &GeluBackwardArgs::dx};
+template <>
+inline constexpr std::array kOperands<SwigluArgs> = {&SwigluArgs::gate, &SwigluArgs::up, &SwigluArgs::y};
+template <>
+inline constexpr std::array kOperands<SwigluBackwardArgs> = {
+    &SwigluBackwardArgs::gate, &SwigluBackwardArgs::up, &SwigluBackwardArgs::dy, &SwigluBackwardArgs::dgate,
+    &SwigluBackwardArgs::dup};
+template <>
+inline constexpr std::array kOperands<AttentionArgs> = {
+    &AttentionArgs::q, &AttentionArgs::k, &AttentionArgs::v, &AttentionArgs::o, &AttentionArgs::lse};
+template <>
+inline constexpr std::array kOperands<AttentionBackwardArgs> = {
+    &AttentionBackwardArgs::q,  &AttentionBackwardArgs::k,   &AttentionBackwardArgs::v,
+    &AttentionBackwardArgs::o,  &AttentionBackwardArgs::lse, &AttentionBackwardArgs::dout,
+    &AttentionBackwardArgs::dq, &AttentionBackwardArgs::dk,  &AttentionBackwardArgs::dv};
+template <>
+inline constexpr std::array kOperands<CrossEntropyArgs> = {
+    &CrossEntropyArgs::logits, &CrossEntropyArgs::targets, &CrossEntropyArgs::loss};
+template <>
+inline constexpr std::array kOperands<AddArgs> = {&AddArgs::a, &AddArgs::b, &AddArgs::y};
+template <>
+inline constexpr std::array kOperands<CastArgs> = {&CastArgs::src, &CastArgs::dst};
+template <>
+inline constexpr std::array kOperands<ZeroArgs> = {&ZeroArgs::y};
+template <>
+inline constexpr std::array kOperands<ColumnSumArgs> = {&ColumnSumArgs::dy, &ColumnSumArgs::db};
+template <>
+inline constexpr std::array kOperands<AdamWArgs> = {
+    &AdamWArgs::master, &AdamWArgs::exp_avg, &AdamWArgs::exp_avg_sq, &AdamWArgs::grad, &AdamWArgs::weight};
+template <>
+inline constexpr std::array kOperands<SquareSumsArgs> = {&SquareSumsArgs::x, &SquareSumsArgs::sums};
+template <>
+inline constexpr std::array kOperands<CountNonfiniteArgs> = {&CountNonfiniteArgs::x,
+                                                             &CountNonfiniteArgs::count};
+
+#define TRIREME_HAS_OPERANDS(Args) \
+  static_assert(!kOperands<Args>.empty(), "list the tensors of " #Args " in device/operands.h");
+TRIREME_OPS(TRIREME_HAS_OPERANDS)
+#undef TRIREME_HAS_OPERANDS
+
+}  // namespace trireme
