@@ -1,6 +1,7 @@
 // trireme convert RUN.toml --to FOLDER: a checkpoint (or model.from) as a Hugging Face folder.
 #include "cli/convert.h"
 
+#include "checkpoint/convert.h"
 #include "checkpoint/hf.h"
 #include "cli/source.h"
 #include "tensor/dtype.h"
@@ -23,8 +24,7 @@ void export_model(const LoadedModel& m, const fs::path& folder, DType dtype, con
     require(p != nullptr, "the export asks for a parameter that the model lacks");
     host.resize(size_t(p->numel()));
     m.runner->read_param(*p, "", host);
-    if (dst.dtype == DType::f32) std::copy(host.begin(), host.end(), dst.as<float>());
-    for (size_t i = 0; dst.dtype == DType::bf16 && i < host.size(); i++) dst.as<bf16>()[i] = bf16(host[i]);
+    convert_elements(name, dst.dtype, dst.data, DType::f32, host.data(), int64_t(host.size()));
   };
   if (folder.has_parent_path()) make_folders(folder.parent_path());
   export_hf(folder, m.run.model, get, o);
@@ -42,7 +42,7 @@ void add_convert(CLI::App& app) {
   verb->add_option("--to", *to, "folder to write; replaced if it is an export, else refused")->required();
   verb->add_option("--dtype", *dtype, "of the tensors")
       ->capture_default_str()
-      ->check(CLI::IsMember({"f32", "bf16"}));
+      ->check(CLI::IsMember({"f32", "bf16", "f16"}));
   verb->callback([request, to, dtype] {
     RunSpec run = request->load();
     // Master copies are f32: read them unrounded, whatever the run computes in.

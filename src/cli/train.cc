@@ -29,6 +29,7 @@ namespace {
 std::string step_text(const StepMetrics& m) {
   std::string s =
       fmt::format("step {}  loss {:.4f}  {} tokens/s", m.step, m.loss, human_count(m.tokens_per_s));
+  if (m.loss_scale) s += fmt::format("  loss scale {}{}", *m.loss_scale, m.skipped ? " (skipped)" : "");
   if (m.mfu > 0) s += fmt::format("  MFU {:.1f} %", m.mfu * 100);
   s += "  memory " + human_bytes(m.peak_total);
   if (m.eval_loss) s += fmt::format("  held-out loss {:.4f}", *m.eval_loss);
@@ -88,6 +89,7 @@ void add_train(CLI::App& app) {
       if (!s.checkpoint.empty()) j["checkpoint"] = s.checkpoint.string();
       if (s.last_step >= s.first_step) j["loss"] = s.loss;
       if (s.eval_loss) j["eval_loss"] = *s.eval_loss;
+      if (run.precision.compute == "f16") j["skipped_steps"] = s.skipped;
       fmt::print("{}\n", j.dump(2));
     } else {
       fmt::print("{} at step {} of {}; {}\n", s.ending == Ending::done ? "done" : "interrupted", s.last_step,

@@ -5,10 +5,9 @@
 namespace trireme {
 
 BucketBytes state_bytes_per_parameter(std::string_view compute, std::string_view grads) {
-  auto known = [](std::string_view t) { return t == "f32" || t == "bf16"; };
-  require(known(compute) && known(grads),
-          "state bytes are known of f32 and bf16; \"auto\" is resolved before");
-  bool low = compute == "bf16";
+  bool low = compute == "bf16" || compute == "f16";
+  require((low || compute == "f32") && (grads == "f32" || grads == "bf16"),
+          "state bytes are known of f32, bf16 and f16; \"auto\" is resolved before");
   BucketBytes bytes{};
   bytes[size_t(Bucket::weights)] = low ? 2 : 4;
   bytes[size_t(Bucket::grads)] = grads == "bf16" ? 2 : 4;

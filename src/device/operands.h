@@ -60,6 +60,14 @@ inline constexpr std::array kOperands<AttentionBackwardArgs> = {
     &AttentionBackwardArgs::o,  &AttentionBackwardArgs::lse, &AttentionBackwardArgs::dout,
     &AttentionBackwardArgs::dq, &AttentionBackwardArgs::dk,  &AttentionBackwardArgs::dv};
 template <>
+inline constexpr std::array kOperands<CacheAppendArgs> = {
+    &CacheAppendArgs::k, &CacheAppendArgs::v, &CacheAppendArgs::positions, &CacheAppendArgs::k_cache,
+    &CacheAppendArgs::v_cache};
+template <>
+inline constexpr std::array kOperands<CachedAttentionArgs> = {
+    &CachedAttentionArgs::q, &CachedAttentionArgs::k, &CachedAttentionArgs::v,
+    &CachedAttentionArgs::positions, &CachedAttentionArgs::o};
+template <>
 inline constexpr std::array kOperands<CrossEntropyArgs> = {
     &CrossEntropyArgs::logits, &CrossEntropyArgs::targets, &CrossEntropyArgs::loss};
 template <>

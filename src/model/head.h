@@ -5,7 +5,7 @@
 namespace trireme {
 
 // Cross-entropy is fused with its gradient, and logits are never stored whole in f32:
-// - bf16: logits are computed once, stored in bf16 and overwritten by their gradient in place;
+// - bf16, f16: logits are computed once, stored in that type and overwritten by their gradient in place;
 // - f32: kRows rows of logits at a time live in one scratch block; each block's input gradient is kept [N,
 // hidden],
 //   and its share of the weight gradient is summed into a buffer [vocab, hidden] of the microbatch, which

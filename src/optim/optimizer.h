@@ -18,7 +18,7 @@ struct FlatState {
 
 struct UpdateInput {
   double lr = 0;
-  int64_t step = 1;      // from 1
+  int64_t step = 1;      // from 1; skipped ones are not counted
   float grad_scale = 1;  // clipping and loss scale, applied to each gradient
 };
 

@@ -11,7 +11,9 @@ void NonfiniteFinder::after(std::string_view op, const Cost&, const Outputs& out
   OpObserver* self = k.observe(nullptr);
   for (int i = 0; i < outputs.n; i++) {
     const Tensor& t = outputs.t[i];
-    if (!t || (t.dtype != DType::f32 && t.dtype != DType::bf16 && t.dtype != DType::f64)) continue;
+    bool is_float =
+        t.dtype == DType::f32 || t.dtype == DType::bf16 || t.dtype == DType::f16 || t.dtype == DType::f64;
+    if (!t || !is_float) continue;
     int64_t bad = 0;
     device_.upload(count_, &bad);
     k.run(CountNonfiniteArgs{.x = t, .count = count_});

@@ -29,6 +29,15 @@ LrSchedule lr_of(const RunSpec& r) {
           .shape = lr_shape_from_name(r.optimizer.schedule)};
 }
 
+LossScale loss_scale_of(const PrecisionSpec& p) {
+  if (p.compute != "f16") return {};
+  return LossScale({.dynamic = p.loss_scale.dynamic,
+                    .initial = p.loss_scale.dynamic ? p.initial_scale : p.loss_scale.number,
+                    .backoff = p.backoff_factor,
+                    .growth_interval = p.growth_interval,
+                    .least = p.min_scale});
+}
+
 }  // namespace
 
 StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64_t arena_bytes)
@@ -42,7 +51,8 @@ StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64
       memory_bytes_(arena_bytes),
       arena_(std::make_unique<Arena>(memory_, arena_bytes)),
       stage_(build_stage(run.model, {.first = 0, .last = run.model.layers})),
-      lr_(lr_of(run)) {
+      lr_(lr_of(run)),
+      loss_scale_(loss_scale_of(run.precision)) {
   std::vector<ParamDecl> decls = stage_.declare();
   params_ = lay_out(decls, Mesh(), 0);
   optimizer_ = make_adamw({.beta1 = run.optimizer.betas[0],
@@ -101,7 +111,7 @@ Ctx StageRunner::context(const Microbatch& m, bool backward) {
              .dtype = dtype_,
              .batch = m.view,
              .backward = backward,
-             .grad_scale = float(1.0 / double(std::max<int64_t>(1, targets_))),
+             .grad_scale = float(loss_scale_.scale() / double(std::max<int64_t>(1, targets_))),
              .token_loss = m.token_loss ? *m.token_loss : Tensor(),
              .logits = {},
              .layer = layer_};
@@ -210,7 +220,7 @@ StepResult StageRunner::step(std::span<const Action> actions, int64_t step, int6
   require(mode_ == RunMode::train, "a runner made for inference cannot train");
   device_.kernels().attach(arena_.get());
   double begin = now_s();
-  result_ = {};
+  result_ = {.loss_scale = loss_scale_.scale()};
   step_ = step, targets_ = targets, targets_seen_ = 0;
   for (Param& p : params_.params) p.grad_started = false;
   if (!run_actions(actions, fill)) {
@@ -227,27 +237,53 @@ StepResult StageRunner::step(std::span<const Action> actions, int64_t step, int6
   {
     enter("norm");
     Timed t(result_.norm_s);
-    result_.grad_norm = grad_norm_->compute(device_, params_, compute_);
+    result_.grad_norm = grad_norm_->compute(device_, params_, compute_) / loss_scale_.scale();
   }
-  if (device_.has_data() && !(std::isfinite(result_.loss) && std::isfinite(result_.grad_norm)))
-    find_nonfinite(actions, fill, result_.loss, result_.grad_norm);
-  update();
+  result_.lr = lr_.at(step_);
+  if (device_.has_data() && !(std::isfinite(result_.loss) && std::isfinite(result_.grad_norm))) {
+    if (!skip_overflow()) find_nonfinite(actions, fill, result_.loss, result_.grad_norm);
+  } else {
+    update();
+  }
   device_.sync(compute_);
   result_.tokens = targets;
   result_.seconds = now_s() - begin;
   return result_;
 }
 
+// A loss that is not finite is none of the scale's doing: it enters behind the loss.
+bool StageRunner::skip_overflow() {
+  result_.skipped = std::isfinite(result_.loss) && loss_scale_.overflow();
+  return result_.skipped;
+}
+
+// The learning rate counts every step, AdamW's bias correction only those that moved its moments.
 void StageRunner::update() {
   enter("update");
   Timed t(result_.update_s);
   double clip = run_.optimizer.clip_norm, norm = result_.grad_norm;
   // As PyTorch's clip_grad_norm_: the coefficient is clip / (norm + 1e-6), at most 1.
   double scale = clip > 0 ? std::min(1.0, clip / (norm + 1e-6)) : 1.0;
-  result_.lr = lr_.at(step_);
   optimizer_->step(device_.kernels(), params_, flat_,
-                   {.lr = result_.lr, .step = step_, .grad_scale = float(scale)}, compute_);
+                   {.lr = result_.lr,
+                    .step = step_ - loss_scale_.state().skipped,
+                    .grad_scale = float(scale / loss_scale_.scale())},
+                   compute_);
+  loss_scale_.good_step();
 }
+
+namespace {
+// What an f16 run's user needs beside step, layer and op.
+std::string why_not_skipped(const LossScale& scale, double loss) {
+  if (!std::isfinite(loss))
+    return "; the forward pass needs more range than f16 has (65504), whatever the loss scale: give "
+           "precision.compute = \"bf16\" or \"f32\"";
+  if (scale.dynamic())
+    return fmt::format("; the loss scale is {}, its least (precision.min_scale)", scale.scale());
+  return fmt::format("; precision.loss_scale is fixed at {}: give \"dynamic\", or a smaller one",
+                     scale.scale());
+}
+}  // namespace
 
 // Runs the step's forward and backward passes once more (data and randomness are pure functions, and the
 // weights have not moved) with every op's outputs checked.
@@ -257,7 +293,12 @@ void StageRunner::find_nonfinite(std::span<const Action> actions, const FillBatc
   for (Param& p : params_.params) p.grad_started = false;
   NonfiniteFinder finder(device_, nonfinite_count_, step_, layer_);
   OpObserver* before = device_.kernels().observe(&finder);
-  run_actions(actions, fill);
+  try {
+    run_actions(actions, fill);
+  } catch (const Error& e) {
+    if (!loss_scale_.active()) throw;
+    throw Error(e.what() + why_not_skipped(loss_scale_, loss), e.fault);
+  }
   device_.kernels().observe(before);
   run_failed(
       "step {}: loss {} and gradient norm {} are not finite, yet no op's output shows it when run again",

@@ -11,6 +11,7 @@
 #include "model/build.h"
 #include "model/kv_cache.h"
 #include "optim/grad_norm.h"
+#include "optim/loss_scale.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
 #include "schedule/schedule.h"
@@ -27,13 +28,15 @@ using FillBatch = std::function<void(int64_t step, int64_t mb, const HostBatch&)
 
 struct StepResult {
   double loss = 0;       // sum of token losses of the global batch / number of its targets
-  double grad_norm = 0;  // before clipping
+  double grad_norm = 0;  // before clipping; of a skipped step NaN
   double lr = 0;
   int64_t tokens = 0;  // targets of the step
   double seconds = 0;
   // Where they went: waiting for data, F, B (or I and W), the gradient norm, the update.
   double data_s = 0, forward_s = 0, backward_s = 0, norm_s = 0, update_s = 0;
-  bool stopped = false;  // StepControl::stop said so; the weights are those before the step
+  bool stopped = false;   // StepControl::stop said so; the weights are those before the step
+  double loss_scale = 1;  // of this step; 1 where the precision needs none
+  bool skipped = false;   // gradients overflowed at that scale: weights and moments are those before the step
 };
 
 // Looked at between actions. Both may be empty.
@@ -67,6 +70,8 @@ class StageRunner {
   // The same memory as a tensor [numel]: host memory on cpu, for checkpoints.
   Tensor state_tensor(const Param&, std::string_view what) const;
   void weights_from_master();  // after write_param: rounds the master copies into the compute dtype
+  const LossScale& loss_scale() const { return loss_scale_; }
+  void restore_loss_scale(const LossScaleState& s) { loss_scale_.restore(s); }
 
   // ---- training ----
   // Runs one rank's actions of a step (counted from 1). `targets` = target tokens of the global batch. Throws
@@ -120,6 +125,7 @@ class StageRunner {
     if (control_.phase) control_.phase(phase);
   }
   void finish_gradients();
+  bool skip_overflow();
   void update();
   [[noreturn]] void find_nonfinite(std::span<const Action>, const FillBatch&, double loss, double norm);
 
@@ -141,6 +147,7 @@ class StageRunner {
   std::unique_ptr<GradNorm> grad_norm_;
   LrSchedule lr_;
   std::unique_ptr<KvCache> cache_;
+  LossScale loss_scale_;
   std::vector<Microbatch> microbatches_;
   std::vector<double> sequence_loss_;  // of the global batch, in order of global index
   std::vector<float> token_loss_host_;

@@ -1,4 +1,6 @@
 // Parameters and optimizer state of a StageRunner: how they start, and how they come and go.
+#include <cmath>
+
 #include "base/rng.h"
 #include "device/rope_table.h"
 #include "runtime/microbatch.h"
@@ -6,15 +8,34 @@
 namespace trireme {
 namespace {
 
-void upload_f32(Device& device, const Tensor& dst, std::span<const float> src) {
+template <class T>
+void upload_rounded(Device& device, const Tensor& dst, std::span<const float> src) {
+  std::vector<T> rounded(src.size());
+  for (size_t i = 0; i < src.size(); i++) rounded[i] = T(src[i]);
+  device.upload(dst, rounded.data());
+}
+void upload_f32(Device& device, const std::string& name, const Tensor& dst, std::span<const float> src) {
   require(int64_t(src.size()) == dst.numel(), "a parameter was written with another number of elements");
   if (dst.dtype == DType::f32) {
     device.upload(dst, src.data());
-    return;
+  } else if (dst.dtype == DType::bf16) {
+    upload_rounded<bf16>(device, dst, src);
+  } else {
+    for (float f : src)
+      if (std::isfinite(f) && !std::isfinite(float(f16(f))))
+        bad_request(
+            "parameter {} holds {}, and f16 holds at most 65504; give precision.compute = \"bf16\" or "
+            "\"f32\"",
+            name, f);
+    upload_rounded<f16>(device, dst, src);
   }
-  std::vector<bf16> rounded(src.size());
-  for (size_t i = 0; i < src.size(); i++) rounded[i] = bf16(src[i]);
-  device.upload(dst, rounded.data());
+}
+
+template <class T>
+void download_widened(Device& device, std::span<float> dst, const Tensor& src) {
+  std::vector<T> raw(dst.size());
+  device.download(raw.data(), src);
+  for (size_t i = 0; i < dst.size(); i++) dst[i] = float(raw[i]);
 }
 
 void download_f32(Device& device, std::span<float> dst, const Tensor& src) {
@@ -23,9 +44,8 @@ void download_f32(Device& device, std::span<float> dst, const Tensor& src) {
     device.download(dst.data(), src);
     return;
   }
-  std::vector<bf16> raw(dst.size());
-  device.download(raw.data(), src);
-  for (size_t i = 0; i < dst.size(); i++) dst[i] = float(raw[i]);
+  src.dtype == DType::bf16 ? download_widened<bf16>(device, dst, src)
+                           : download_widened<f16>(device, dst, src);
 }
 
 // Elements of a box count by their global row-major index, so every layout draws the same numbers.
@@ -89,7 +109,7 @@ Tensor StageRunner::state_tensor(const Param& p, std::string_view what) const {
 }
 
 void StageRunner::write_param(const Param& p, std::string_view what, std::span<const float> values) {
-  upload_f32(device_, state_tensor(p, what), values);
+  upload_f32(device_, p.decl.name, state_tensor(p, what), values);
 }
 
 void StageRunner::read_param(const Param& p, std::string_view what, std::span<float> values) const {

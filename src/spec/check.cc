@@ -119,9 +119,15 @@ void check_training(const RunSpec& run, Problems& out) {
   if (o.min_lr > o.lr)
     out.push_back({{"optimizer.min_lr", "optimizer.lr"},
                    fmt::format("{} is above lr = {}; give at most that", o.min_lr, o.lr)});
-  if (run.precision.compute == "f32" && run.precision.grads == "bf16")
+  const PrecisionSpec& p = run.precision;
+  if ((p.compute == "f32" || p.compute == "f16") && p.grads == "bf16")
     out.push_back({{"precision.grads", "precision.compute"},
-                   "\"bf16\" gradients need compute = \"bf16\"; with f32 give \"f32\" or \"auto\""});
+                   fmt::format("\"bf16\" gradients need compute = \"bf16\"; with {} give \"f32\" or \"auto\"",
+                               p.compute)});
+  if (p.initial_scale < p.min_scale)
+    out.push_back(
+        {{"precision.initial_scale", "precision.min_scale"},
+         fmt::format("{} is below min_scale = {}; give at least that", p.initial_scale, p.min_scale)});
   if (run.train.dir.empty())
     out.push_back({{"train.dir"}, "\"\" is no folder; give one, such as \"runs/demo\""});
   if (run.data.train.empty())
@@ -178,8 +184,8 @@ void refuse_unsupported(const RunSpec& run) {
   refuse(l.chunks > 1, "layout.chunks", l.chunks, "give 1");
   refuse(l.recompute != "none", "layout.recompute", text(l.recompute), "give \"none\"");
   const PrecisionSpec& p = run.precision;
-  refuse(p.compute == "f16" || p.compute == "fp8", "precision.compute", text(p.compute),
-         "give \"auto\", \"bf16\" or \"f32\"");
+  refuse(p.compute == "fp8", "precision.compute", text(p.compute),
+         "give \"auto\", \"bf16\", \"f32\" or \"f16\"");
   refuse(run.optimizer.name != "adamw", "optimizer.name", text(run.optimizer.name), "give \"adamw\"");
   refuse(run.train.device != "cpu", "train.device", text(run.train.device), "give \"cpu\"");
   refuse(run.train.comm != "thread", "train.comm", text(run.train.comm), "give \"thread\"");

@@ -9,7 +9,7 @@
 namespace trireme {
 
 double ClusterSpec::peak_flops(std::string_view dtype) const {
-  return dtype == "f32" ? peak.f32 : dtype == "bf16" ? peak.bf16 : 0;
+  return dtype == "f32" || dtype == "f16" ? peak.f32 : dtype == "bf16" ? peak.bf16 : 0;
 }
 
 ClusterSpec parse_cluster(std::string_view toml, std::string_view file) {

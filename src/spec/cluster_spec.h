@@ -34,7 +34,8 @@ struct ClusterSpec {
   bool operator==(const ClusterSpec&) const = default;
 
   int64_t devices() const { return nodes * devices_per_node; }
-  double peak_flops(std::string_view dtype) const;  // "f32" | "bf16"; 0 = not known
+  // "f32" | "bf16" | "f16" (which CPUs compute in f32); 0 = not known.
+  double peak_flops(std::string_view dtype) const;
 
   template <class V>
   void visit(V& v) {

@@ -2,7 +2,7 @@
 //   template <class V> void visit(V& v)
 // that calls v(key, field, unit, help[, rule]) for each field and v.section(key, struct, help) for each
 // nested struct. Loading, --set, saving, listing, comparing and hashing are visitors over that one list.
-// Fields are std::string, bool, int64_t, double, std::array<double, 2> or CountOrAuto.
+// Fields are std::string, bool, int64_t, double, std::array<double, 2>, CountOrAuto or NumberOrDynamic.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -36,6 +36,13 @@ struct CountOrAuto {
   int64_t count = 0;
   bool automatic = false;
   bool operator==(const CountOrAuto&) const = default;
+};
+
+// A number, or "dynamic": it moves with the run.
+struct NumberOrDynamic {
+  double number = 0;
+  bool dynamic = false;
+  bool operator==(const NumberOrDynamic&) const = default;
 };
 
 }  // namespace trireme

@@ -96,6 +96,16 @@ struct Assign {
     if (wrong.empty()) *f = {.count = count, .automatic = false};
     return wrong;
   }
+  std::string operator()(NumberOrDynamic* f) const {
+    if (auto* s = std::get_if<std::string>(&entry.value); s && *s == "dynamic") {
+      *f = {.number = 0, .dynamic = true};
+      return "";
+    }
+    double number = 0;
+    std::string wrong = (*this)(&number);
+    if (wrong.empty()) *f = {.number = number, .dynamic = false};
+    return wrong;
+  }
 };
 
 // "model.rope_scaling.x" -> "model.rope_scaling", "model"

@@ -82,6 +82,11 @@ struct LayoutSpec {
 
 struct PrecisionSpec {
   std::string compute = "auto", grads = "auto";
+  // f16 alone: loss scaling (optim/loss_scale.h).
+  NumberOrDynamic loss_scale{.number = 0, .dynamic = true};
+  double initial_scale = 65536;
+  int64_t growth_interval = 2000;
+  double backoff_factor = 0.5, min_scale = 1;
   bool operator==(const PrecisionSpec&) const = default;
 
   template <class V>
@@ -91,8 +96,22 @@ struct PrecisionSpec {
     v("compute", compute, "",
       "type of weights and activations; auto = bf16 where the device has it natively, else f32",
       one_of(kCompute));
-    v("grads", grads, "", "type of gradients; auto = f32 when a step has several microbatches, else compute",
+    v("grads", grads, "",
+      "type of gradients; auto = f32 when a step has several microbatches or computes in f16, else compute",
       one_of(kGrads));
+    constexpr double kMostScale = 18446744073709551616.0;  // 2^64
+    v("loss_scale", loss_scale, "",
+      "f16: factor on the loss in the backward pass; a power of two loses nothing",
+      Rule{.low = 0, .high = kMostScale, .low_open = true});
+    v("initial_scale", initial_scale, "", "f16: dynamic loss scale of the first step",
+      Rule{.low = 0, .high = kMostScale, .low_open = true});
+    v("growth_interval", growth_interval, "steps",
+      "f16: the dynamic loss scale doubles after so many good steps in a row", between(1, 1e12));
+    v("backoff_factor", backoff_factor, "",
+      "f16: the dynamic loss scale falls by this factor when a gradient overflows, and the step is skipped",
+      Rule{.low = 0, .high = 1, .low_open = true, .high_open = true});
+    v("min_scale", min_scale, "", "f16: an overflow at this loss scale ends the run",
+      Rule{.low = 0, .high = kMostScale, .low_open = true});
   }
 };
 

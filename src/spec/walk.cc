@@ -17,6 +17,7 @@ struct Type {
   std::string_view operator()(double*) const { return "a number"; }
   std::string_view operator()(std::array<double, 2>*) const { return "a list of two numbers"; }
   std::string_view operator()(CountOrAuto*) const { return "a whole number, or \"auto\""; }
+  std::string_view operator()(NumberOrDynamic*) const { return "\"dynamic\", or a number"; }
 };
 struct Value {
   std::string operator()(std::string* s) const { return toml_string(*s); }
@@ -28,6 +29,9 @@ struct Value {
   }
   std::string operator()(CountOrAuto* c) const {
     return c->automatic ? "\"auto\"" : fmt::format("{}", c->count);
+  }
+  std::string operator()(NumberOrDynamic* n) const {
+    return n->dynamic ? "\"dynamic\"" : toml_number(n->number);
   }
 };
 

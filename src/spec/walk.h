@@ -12,7 +12,8 @@
 
 namespace trireme {
 
-using FieldRef = std::variant<std::string*, bool*, int64_t*, double*, std::array<double, 2>*, CountOrAuto*>;
+using FieldRef = std::variant<std::string*, bool*, int64_t*, double*, std::array<double, 2>*, CountOrAuto*,
+                              NumberOrDynamic*>;
 
 struct FieldInfo {
   std::string key;  // "model.rope_scaling.factor"

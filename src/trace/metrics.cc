@@ -33,6 +33,7 @@ std::string to_json_line(const StepMetrics& m) {
                {"norm", m.norm_s},
                {"update", m.update_s},
                {"other", m.other_s}};
+  if (m.loss_scale) j["loss_scale"] = *m.loss_scale, j["skipped"] = m.skipped;
   if (m.eval_loss) j["eval_loss"] = *m.eval_loss;
   if (m.checkpoint_s) j["checkpoint_s"] = *m.checkpoint_s;
   return j.dump();

@@ -19,6 +19,8 @@ struct StepMetrics {
   int64_t peak_total = 0;   // of the total,
   BucketBytes at_peak{};    // and what that peak was made of
   double data_s = 0, forward_s = 0, backward_s = 0, norm_s = 0, update_s = 0, other_s = 0;
+  std::optional<double> loss_scale;    // where the precision needs one;
+  bool skipped = false;                // then also whether gradients overflowed, so that nothing moved
   std::optional<double> eval_loss;     // nats per token on the held-out shard, where this step evaluated
   std::optional<double> checkpoint_s;  // seconds that saving took, where this step saved
 };

@@ -28,6 +28,22 @@ RunSpec saved_run(const Checkpoint& c) {
   return parse_run(c.manifest().run_toml, (c.folder() / "manifest.json").string(), {}, {.read_from = false});
 }
 
+LossScaleState saved_loss_scale(const LossScale& scale, const Checkpoint& c) {
+  const Manifest& m = c.manifest();
+  auto broken = [&] {
+    bad_request("{}: state holds no loss scale that this run can go on with: {}",
+                (c.folder() / "manifest.json").string(), m.state.dump());
+  };
+  nlohmann::json j = m.state.is_object() ? m.state.value("loss_scale", nlohmann::json()) : nlohmann::json();
+  auto whole = [&](const char* key) { return j.contains(key) && j[key].is_number_integer(); };
+  if (!j.is_object() || !j.contains("scale") || !j["scale"].is_number() || !whole("good_steps") ||
+      !whole("skipped"))
+    broken();
+  LossScaleState s{.scale = j["scale"], .good_steps = j["good_steps"], .skipped = j["skipped"]};
+  if (!scale.plausible(s) || s.skipped > m.step) broken();
+  return s;
+}
+
 }  // namespace
 
 fs::path save_checkpoint(const StageRunner& r, const RunSpec& run, int64_t step, const PhaseHook& phase) {
@@ -42,6 +58,10 @@ fs::path save_checkpoint(const StageRunner& r, const RunSpec& run, int64_t step,
   m.seed = uint64_t(run.train.seed);
   m.spec_hash = hash(run);
   m.run_toml = save_run(run);
+  if (r.loss_scale().active()) {
+    const LossScaleState& s = r.loss_scale().state();
+    m.state["loss_scale"] = {{"scale", s.scale}, {"good_steps", s.good_steps}, {"skipped", s.skipped}};
+  }
   return save(checkpoint_root(run.train.dir), m, tensors, {.keep = int(run.train.keep), .phase = phase});
 }
 
@@ -55,6 +75,7 @@ void load_checkpoint(StageRunner& r, const Checkpoint& c, bool with_state) {
       r.write_param(p, what, host);
     }
   r.weights_from_master();
+  if (with_state && r.loss_scale().active()) r.restore_loss_scale(saved_loss_scale(r.loss_scale(), c));
 }
 
 void refuse_other_run(const RunSpec& run, const Checkpoint& c) {

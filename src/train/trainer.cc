@@ -76,6 +76,7 @@ class Trainer {
     if (done_ < run_.train.steps) summary_.ending = Ending::interrupted;
     if (saved_ != done_) save();
     summary_.last_step = done_;
+    summary_.skipped = runner_.loss_scale().state().skipped;
     summary_.seconds = now_s() - begin;
     summary_.tokens_per_s = median(speeds_);
     summary_.mfu = mfu_of(summary_.tokens_per_s);
@@ -123,6 +124,9 @@ class Trainer {
 
   void after_step(const StepResult& r, MetricsFile& metrics) {
     StepMetrics m = metrics_of(r);
+    if (r.skipped)
+      note(fmt::format("step {}: gradients overflowed at loss scale {}: skipped, and the scale is {} now",
+                       done_, r.loss_scale, runner_.loss_scale().scale()));
     summary_.loss = r.loss;
     summary_.peak_bytes = std::max(summary_.peak_bytes, m.peak_total);
     if (done_ > summary_.first_step + 1) speeds_.push_back(m.tokens_per_s);
@@ -175,6 +179,7 @@ class Trainer {
   StepMetrics metrics_of(const StepResult& r) const {
     StepMetrics m;
     m.step = done_, m.loss = r.loss, m.grad_norm = r.grad_norm, m.lr = r.lr, m.tokens = r.tokens;
+    if (runner_.loss_scale().active()) m.loss_scale = r.loss_scale, m.skipped = r.skipped;
     m.step_s = r.seconds, m.tokens_per_s = double(r.tokens) / r.seconds;
     m.mfu = mfu_of(m.tokens_per_s);
     m.hfu = m.mfu;  // nothing is computed again in this version

@@ -33,6 +33,7 @@ struct TrainSummary {
   int64_t first_step = 1, last_step = 0;  // of this call
   double loss = 0;                        // of the last step
   std::optional<double> eval_loss;
+  int64_t skipped = 0;  // steps of the run so far that moved nothing (f16)
   double seconds = 0;
   double tokens_per_s = 0, mfu = 0;  // medians over this call's steps, the first two left out
   int64_t peak_bytes = 0;

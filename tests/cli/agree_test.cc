@@ -65,7 +65,7 @@ std::map<std::string, std::pair<std::string, std::string>> tensors_of(const fs::
 
 TEST(Agree, PlanAndTrainOnEveryByteAndEveryFlop) {
   for (const char* batch : {"batch.global=6", "batch.global=2"})  // with bf16: f32 gradients, bf16 gradients
-    for (const char* compute : {"auto", "f32"}) {
+    for (const char* compute : {"auto", "f32", "f16"}) {
       TempFolder tmp;
       fs::path file = tiny_run_file(tmp.path(), 2);
       std::vector<std::string> sets = {"--set", batch, "--set", fmt::format("precision.compute={}", compute)};
@@ -83,7 +83,8 @@ TEST(Agree, PlanAndTrainOnEveryByteAndEveryFlop) {
         EXPECT_EQ(line["at_peak_bytes"], plan["at_peak"]);
         EXPECT_EQ(line["tokens"], plan["tokens"]);
         // mfu = model FLOPs / (seconds * peak); the peaks are cluster.toml's.
-        bool f32 = std::string(compute) == "f32" || !make_device("cpu")->native(DType::bf16);
+        // A CPU computes f16 in f32.
+        bool f32 = std::string(compute) != "auto" || !make_device("cpu")->native(DType::bf16);
         double flops = line["mfu"].get<double>() * line["step_s"].get<double>() * (f32 ? 1e9 : 2e9);
         EXPECT_NEAR(flops / plan["model_flops"].get<double>(), 1, 1e-9);
       }
@@ -122,7 +123,7 @@ TEST(Agree, PlanAndTheKernelsCounters) {
 }
 
 TEST(Agree, EvalAndTheLastEvaluationOfTraining) {
-  for (const char* compute : {"auto", "f32"}) {
+  for (const char* compute : {"auto", "f32", "f16"}) {
     TempFolder tmp;
     fs::path file = tiny_run_file(tmp.path(), 5);
     // Windows of this length are odd in number, microbatches of two: the last one is short.

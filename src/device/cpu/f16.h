@@ -28,6 +28,9 @@ inline bool takes_f16(const AdamWArgs&) {
 inline bool takes_f16(const CastArgs& p) {
   return p.src.dtype != DType::bf16 && p.dst.dtype != DType::bf16;
 }
+inline bool takes_f16(const CacheAppendArgs&) {
+  return true;
+}
 inline bool takes_f16(const ZeroArgs&) {
   return true;
 }

@@ -16,9 +16,11 @@ TEST(StateBytes, PerParameter) {
   };
   EXPECT_EQ(of("bf16", "bf16"), (std::array<int64_t, 4>{2, 2, 12, 16}));
   EXPECT_EQ(of("bf16", "f32"), (std::array<int64_t, 4>{2, 4, 12, 18}));
+  EXPECT_EQ(of("f16", "f32"), (std::array<int64_t, 4>{2, 4, 12, 18}));
   EXPECT_EQ(of("f32", "f32"), (std::array<int64_t, 4>{4, 4, 8, 16}));
   EXPECT_THROW(of("auto", "f32"), Error);
   EXPECT_THROW(of("bf16", "auto"), Error);
+  EXPECT_THROW(of("f16", "f16"), Error);
 }
 
 TEST(StateBytes, OfAModel) {

@@ -90,15 +90,16 @@ TEST_P(EveryModel, MetaEqualsTheRun) {
 
 INSTANTIATE_TEST_SUITE_P(All, EveryModel,
                          ::testing::Combine(::testing::Values("gpt2", "llama"),
-                                            ::testing::Values("f32", "bf16"), ::testing::Bool()));
+                                            ::testing::Values("f32", "bf16", "f16"), ::testing::Bool()));
 
-// 16 bytes per parameter in f32, and in bf16 with bf16 gradients; 18 in bf16 with f32 gradients.
+// 16 bytes per parameter in f32, and in bf16 with bf16 gradients; 18 in bf16 and f16 with f32 gradients.
 TEST(StageRunner, BytesPerParameter) {
   struct Case {
     const char *compute, *grads;
     int64_t bytes;
   };
-  for (Case c : {Case{"f32", "f32", 16}, Case{"bf16", "bf16", 16}, Case{"bf16", "f32", 18}}) {
+  for (Case c :
+       {Case{"f32", "f32", 16}, Case{"bf16", "bf16", 16}, Case{"bf16", "f32", 18}, Case{"f16", "f32", 18}}) {
     Rig rig(tiny_run("llama", c.compute, 1, c.grads));
     const Ledger& l = rig.runner->arena().ledger();
     int64_t state = l.now(Bucket::weights) + l.now(Bucket::grads) + l.now(Bucket::optimizer);
@@ -182,7 +183,7 @@ TEST(StageRunner, StopsBetweenMicrobatchesAndKeepsTheWeights) {
 
 // Logits of the last row do not depend on what follows, and agree with the loss of training.
 TEST(StageRunner, LogitsAgreeWithTheLoss) {
-  for (const char* compute : {"f32", "bf16"}) {
+  for (const char* compute : {"f32", "bf16", "f16"}) {
     RunSpec run = tiny_run("llama", compute, 1);
     run.model.vocab = 261;  // the loss reads padded rows of logits, infer.logits rows as they are
     Rig rig(run);

@@ -22,7 +22,8 @@ TEST(ClusterSpec, ReadsBackWhatItSaved) {
   EXPECT_EQ(c.devices(), 24);
   EXPECT_EQ(c.peak_flops("bf16"), 9.894e14);
   EXPECT_EQ(c.peak_flops("f32"), 1.25e12);
-  EXPECT_EQ(c.peak_flops("f16"), 0);
+  EXPECT_EQ(c.peak_flops("f16"), 1.25e12);  // computed in f32
+  EXPECT_EQ(c.peak_flops("fp8"), 0);
 }
 
 TEST(ClusterSpec, AllErrorsAtOnce) {

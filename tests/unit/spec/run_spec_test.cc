@@ -246,6 +246,14 @@ TEST(RunSpec, Contradictions) {
            {"[optimizer]\nmin_lr = 0.1", "run.toml:2: optimizer.min_lr: 0.1 is above lr = 0.001"},
            {"[precision]\ncompute = \"f32\"\ngrads = \"bf16\"",
             "run.toml:3: precision.grads: \"bf16\" gradients need"},
+           {"[precision]\ncompute = \"f16\"\ngrads = \"bf16\"",
+            "run.toml:3: precision.grads: \"bf16\" gradients need compute = \"bf16\"; with f16 give \"f32\""},
+           {"[precision]\nloss_scale = \"static\"",
+            "run.toml:2: precision.loss_scale: \"static\" is a string; give \"dynamic\", or a number above "
+            "0"},
+           {"[precision]\nloss_scale = 0", "run.toml:2: precision.loss_scale: 0 is out of range"},
+           {"[precision]\ninitial_scale = 0.5",
+            "run.toml:2: precision.initial_scale: 0.5 is below min_scale = 1"},
            {"[train]\ndir = \"\"", "run.toml:2: train.dir: \"\" is no folder"},
            {"[data]\ntrain = \"\"", "run.toml:2: data.train: \"\" is no token shard"}}) {
     std::string err = wrong(c.toml);
@@ -273,8 +281,8 @@ TEST(RunSpec, UnsupportedByThisVersion) {
   for (const char* set :
        {"layout.dp=2", "layout.tp=2", "layout.pp=2", "layout.cp=2", "layout.zero=1", "layout.sequence=true",
         "layout.shard_group=1", "layout.schedule=zb-v", "layout.chunks=2", "layout.recompute=full",
-        "precision.compute=fp8", "precision.compute=f16", "optimizer.name=muon", "train.device=cuda",
-        "train.comm=mpi", "train.comm=nccl", "train.checkpoint_every=auto"}) {
+        "precision.compute=fp8", "optimizer.name=muon", "train.device=cuda", "train.comm=mpi",
+        "train.comm=nccl", "train.checkpoint_every=auto"}) {
     std::string key = std::string(set).substr(0, std::string(set).find('='));
     RunSpec run = parse("", {set});
     std::string err = error_of([&] { refuse_unsupported(run); });
@@ -297,6 +305,8 @@ TEST(RunSpec, ResolvePutsTypesInPlaceOfAuto) {
   };
   EXPECT_EQ(types("", true), "bf16/f32");  // 32 / 8 = 4 microbatches
   EXPECT_EQ(types("[batch]\nmicro = 32", true), "bf16/bf16");
+  EXPECT_EQ(types("[precision]\ncompute = \"f16\"", true), "f16/f32");
+  EXPECT_EQ(types("[batch]\nmicro = 32\n[precision]\ncompute = \"f16\"", true), "f16/f32");
   EXPECT_EQ(types("[batch]\nmicro = 16\n[layout]\ndp = 2", true), "bf16/bf16");
   EXPECT_EQ(types("[batch]\nmicro = 32", false), "f32/f32");
   EXPECT_EQ(types("[precision]\ncompute = \"bf16\"", false), "bf16/f32");
@@ -326,6 +336,15 @@ checkpoint_every = "auto"
   EXPECT_TRUE(llama3 == parse(save_run(llama3)));
 }
 
+TEST(RunSpec, LossScaleIsDynamicOrANumber) {
+  EXPECT_TRUE(parse("").precision.loss_scale.dynamic);
+  RunSpec fixed = parse("[precision]\nloss_scale = 1024");
+  EXPECT_EQ(fixed.precision.loss_scale, (NumberOrDynamic{.number = 1024, .dynamic = false}));
+  EXPECT_TRUE(parse(save_run(fixed)) == fixed);
+  EXPECT_TRUE(parse("[precision]\nloss_scale = 8", {"precision.loss_scale=dynamic"}) == parse(""));
+  EXPECT_EQ(parse("", {"precision.loss_scale=0.5"}).precision.loss_scale.number, 0.5);
+}
+
 TEST(RunSpec, HashFollowsWhatDeterminesTheNumbers) {
   const RunSpec base = resolve(parse(""), {});
   auto changed = [&](const char* set) { return hash(resolve(parse("", {set}), {})) != hash(base); };
@@ -333,8 +352,8 @@ TEST(RunSpec, HashFollowsWhatDeterminesTheNumbers) {
   for (const char* set :
        {"model.layers=5", "model.rope_theta=1e5", "model.rope_scaling.type=llama3", "model.init_std=0.01",
         "data.train=other", "data.seq_len=128", "data.order=sequential", "batch.micro=4", "batch.global=64",
-        "precision.compute=bf16", "optimizer.lr=1e-4", "optimizer.betas=[0.9, 0.99]", "train.steps=999",
-        "train.seed=2"})
+        "precision.compute=bf16", "precision.loss_scale=8", "precision.growth_interval=9",
+        "optimizer.lr=1e-4", "optimizer.betas=[0.9, 0.99]", "train.steps=999", "train.seed=2"})
     EXPECT_TRUE(changed(set)) << set;
   for (const char* set : {"train.dir=x", "train.device=cuda", "train.checkpoint_every=7", "train.keep=3",
                           "train.threads=1", "train.log_every=1", "data.valid=x", "data.tokenizer=x",

@@ -50,8 +50,12 @@ TEST_F(MetricsTest, ALineHasEveryNumberUnrounded) {
   m.peak[size_t(Bucket::weights)] = 1 << 20, m.peak_total = int64_t(1) << 40;
   m.at_peak[size_t(Bucket::scratch)] = 3;
   m.data_s = 1, m.forward_s = 2, m.backward_s = 3, m.norm_s = 4, m.update_s = 5, m.other_s = 6;
+  EXPECT_FALSE(json::parse(to_json_line(m)).contains("loss_scale"));
+  m.loss_scale = 0x1p-3, m.skipped = true;
   std::string line = to_json_line(m);
   EXPECT_EQ(line.find('\n'), std::string::npos);
+  EXPECT_EQ(json::parse(line)["loss_scale"], 0.125);
+  EXPECT_EQ(json::parse(line)["skipped"], true);
   json j = json::parse(line);
   EXPECT_EQ(j["step"], 7);
   EXPECT_EQ(j["loss"].get<double>(), m.loss);

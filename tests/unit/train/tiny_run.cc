@@ -100,7 +100,8 @@ Outcome outcome_of(const fs::path& run_dir) {
   if (found.newest) {
     const Manifest& m = found.newest->manifest();
     o.step = m.step;
-    o.numbers = fmt::format("step {} samples {} tokens {} seed {}", m.step, m.samples, m.tokens, m.seed);
+    o.numbers = fmt::format("step {} samples {} tokens {} seed {} state {}", m.step, m.samples, m.tokens,
+                            m.seed, m.state.dump());
     for (const std::string& name : found.newest->names()) {
       Shape shape = found.newest->find(name)->global;
       std::string bytes(size_t(shape.numel()) * sizeof(float), '\0');
@@ -114,7 +115,8 @@ Outcome outcome_of(const fs::path& run_dir) {
     nlohmann::json all = nlohmann::json::parse(line), kept;
     for (const char* key : {"step", "loss", "grad_norm", "lr", "tokens", "peak_bytes", "at_peak_bytes"})
       kept[key] = all.at(key);
-    if (all.contains("eval_loss")) kept["eval_loss"] = all["eval_loss"];
+    for (const char* key : {"eval_loss", "loss_scale", "skipped"})
+      if (all.contains(key)) kept[key] = all[key];
     o.metrics.push_back(kept.dump());
   }
   for (const auto& e : fs::recursive_directory_iterator(run_dir))

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/error.h"
@@ -55,14 +57,34 @@ struct Variant {
   const char* order;
 };
 
+// A run that a resume can go wrong in: steps skipped at its begin and later, and scales that grew between.
+void expect_skips_and_growth(const fs::path& run_dir) {
+  std::vector<bool> skipped;
+  std::vector<double> scales;
+  for (const std::string& line : lines_of(read_text(run_dir / "metrics.jsonl"))) {
+    auto m = nlohmann::json::parse(line);
+    skipped.push_back(m["skipped"]);
+    scales.push_back(m["loss_scale"]);
+    EXPECT_EQ(m["grad_norm"].is_null(), skipped.back()) << line;
+  }
+  EXPECT_TRUE(skipped.front());
+  EXPECT_TRUE(std::count(skipped.begin() + 3, skipped.end(), true) > 0);
+  int grew = 0;
+  for (size_t i = 1; i < scales.size(); i++) grew += scales[i] > scales[i - 1];
+  EXPECT_GT(grew, 0);
+}
+
 class Resume : public ::testing::TestWithParam<Variant> {
  protected:
   static constexpr int64_t kSteps = 8;
+  static constexpr double kTooLarge = 0x1p23;
   RunSpec spec(const fs::path& folder) const {
     RunSpec r = tiny_run(folder, kSteps);
     r.precision.compute = GetParam().compute;
     r.batch.global = 2 * GetParam().microbatches;
     r.data.order = GetParam().order;
+    // In f16: above what this model's gradients stand, and back there again and again.
+    r.precision.initial_scale = kTooLarge, r.precision.growth_interval = 2;
     return r;
   }
 };
@@ -75,6 +97,7 @@ TEST_P(Resume, AnInterruptedRunEndsAsTheUninterruptedOne) {
   EXPECT_EQ(s.last_step, kSteps);
   const Outcome want = outcome_of(whole / "run");
   ASSERT_EQ(want.step, kSteps);
+  if (GetParam().compute == std::string("f16")) expect_skips_and_growth(whole / "run");
   const int m = int(GetParam().microbatches);
   // In the middle of step 4, between steps, in an evaluation, in a save: then again and again.
   for (auto [phase, n] : {std::pair("B", 3 * m + 1), std::pair("update", 3), std::pair("eval", 2),
@@ -103,7 +126,8 @@ INSTANTIATE_TEST_SUITE_P(Train, Resume,
                          ::testing::Values(Variant{"F32", "f32", 3, "shuffled"},
                                            Variant{"Bf16WithF32Gradients", "bf16", 3, "shuffled"},
                                            Variant{"Bf16WithBf16Gradients", "bf16", 1, "shuffled"},
-                                           Variant{"Sequential", "f32", 2, "sequential"}),
+                                           Variant{"Sequential", "f32", 2, "sequential"},
+                                           Variant{"F16ThroughSkippedSteps", "f16", 2, "shuffled"}),
                          [](const auto& info) { return info.param.name; });
 
 // So that Resume means something: the order matters, and each epoch draws its own.
