@@ -41,6 +41,7 @@ from safetensors.torch import save_file
 from golden_oracle import Oracle, rope_bands
 
 SEQUENCES, LENGTH, STEPS = 2, 37, 10
+F16_LOSS_SCALE = 1024.0
 OPTIMIZER = {"name": "adamw", "lr": 0.004, "schedule": "constant", "betas": [0.9, 0.95], "eps": 1e-8,
              "weight_decay": 0.1, "decayed": "tensors of two or more dims, embeddings included",
              "clip_norm": 1.0}
@@ -137,14 +138,14 @@ def make_batches(seed, vocab, count):
     return ids[..., :-1].int().contiguous(), targets.int().contiguous()
 
 
-def backward(model, ids, targets):
-    """logits, token losses and loss of one batch; gradients are left in the model's parameters."""
+def backward(model, ids, targets, scale=1.0):
+    """logits, token losses and loss of one batch; gradients, times scale, are left in the parameters."""
     model.zero_grad(set_to_none=True)
     logits = model(input_ids=ids.long()).logits
     losses = F.cross_entropy(logits.float().flatten(0, 1), targets.long().flatten(), ignore_index=-1,
                              reduction="none").view(targets.shape)
     loss = losses.sum() / (targets >= 0).sum()
-    loss.backward()
+    (loss * scale).backward()
     return logits.detach(), losses.detach(), loss.detach()
 
 
@@ -156,15 +157,15 @@ def adamw(params):
                              eps=OPTIMIZER["eps"], foreach=False, fused=False)
 
 
-def train(model, ids, targets, clip_norm):
-    """Ten steps. A bf16 model trains f32 masters. Returns losses, gradient norms, final f32 weights."""
+def train(model, ids, targets, clip_norm, scale=1.0):
+    """Ten steps. A bf16 or f16 model trains f32 masters. Returns losses, gradient norms, final f32 weights."""
     masters = {n: torch.nn.Parameter(p.detach().float().clone()) for n, p in model.named_parameters()}
     optimizer = adamw(list(masters.values()))
     losses, norms = [], []
     for i in range(STEPS):
-        _, _, loss = backward(model, ids[i], targets[i])
+        _, _, loss = backward(model, ids[i], targets[i], scale)
         for name, p in model.named_parameters():
-            masters[name].grad = p.grad.float()
+            masters[name].grad = p.grad.float() / scale
         norms.append(torch.nn.utils.clip_grad_norm_(masters.values(), clip_norm, foreach=False))
         losses.append(loss)
         optimizer.step()
@@ -180,7 +181,7 @@ def relative(value, oracle):
 
 
 def errors(logits, loss, grads, losses, norms, oracle):
-    """How far one precision is from the oracle; the tests take their bf16 bounds from here."""
+    """How far one precision is from the oracle; the tests take their bf16 and f16 bounds from here."""
     total = math.sqrt(sum(g.pow(2).sum().item() for g in oracle["grads"].values()))
     diff = {n: (grads[n].double() - g).norm().item() for n, g in oracle["grads"].items()}
     per_tensor = {n: d / max(oracle["grads"][n].norm().item(), 1e-6 * total) for n, d in diff.items()}
@@ -193,12 +194,22 @@ def errors(logits, loss, grads, losses, norms, oracle):
             "step_grad_norm_relative_max": (norms.double() / oracle["norms"] - 1).abs().max().item()}
 
 
-def run_precision(model, data, clip_norm):
+def run_precision(model, data, clip_norm, scale=1.0):
     """(logits, token losses, loss, gradients), (step losses, step norms, final weights) of one model."""
-    logits, token_losses, loss = backward(model, data["input_ids"], data["targets"])
-    grads = {n: p.grad.float().clone() for n, p in model.named_parameters()}
-    steps = train(model, data["steps.input_ids"], data["steps.targets"], clip_norm)
+    logits, token_losses, loss = backward(model, data["input_ids"], data["targets"], scale)
+    grads = {n: p.grad.float() / scale for n, p in model.named_parameters()}
+    steps = train(model, data["steps.input_ids"], data["steps.targets"], clip_norm, scale)
     return (logits, token_losses, loss, grads), steps
+
+
+def half_errors(config, weights, data, clip_norm, oracle):
+    """PyTorch's own f16, at a fixed loss scale."""
+    model = build(config).half()
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.copy_(weights[name])
+    (logits, _, loss, grads), (losses, norms, _) = run_precision(model, data, clip_norm, F16_LOSS_SCALE)
+    return {"loss_scale": F16_LOSS_SCALE, **errors(logits, loss, grads, losses, norms, oracle)}
 
 
 def compute(case):
@@ -238,7 +249,8 @@ def compute(case):
     facts = {"parameters": sum(w.numel() for w in weights.values()),
              "target_tokens": int((targets[0] >= 0).sum()),
              "step_target_tokens": [int((t >= 0).sum()) for t in targets[1:]],
-             "pytorch_f32_error": f32, "pytorch_bf16_error": bf16}
+             "pytorch_f32_error": f32, "pytorch_bf16_error": bf16,
+             "pytorch_f16_error": half_errors(config, weights, data, opt["clip_norm"], oracle)}
     return tensors, facts, model, weights
 
 

@@ -32,6 +32,7 @@ RunSpec run_of(const GoldenCase& golden, const std::string& compute, const std::
   run.data.seq_len = golden.seq();
   run.batch = {.global = golden.sequences(), .micro = micro};
   run.precision = {.compute = compute, .grads = grads};
+  run.precision.initial_scale = 1024;  // as the peer's f16 (make_goldens.py)
   run.optimizer.lr = adamw.at("lr");
   run.optimizer.betas = {adamw.at("betas")[0], adamw.at("betas")[1]};
   run.optimizer.eps = adamw.at("eps");
@@ -154,10 +155,12 @@ StepResult GoldenRun::step(int64_t number, int64_t batch) {
 
 ByName GoldenRun::gradients() const {
   ByName out;
+  double scale = runner_->loss_scale().scale();  // of f16; no step of a golden moves it
   for (const Param& p : runner_->params().params) {
     auto bytes = std::span(p.grad.data, size_t(p.grad.bytes()));
     if (p.grad.dtype == DType::f32) {
       out[p.decl.name] = read_as<float>(bytes);
+      for (double& g : out[p.decl.name]) g /= scale;
     } else {
       Values& v = out[p.decl.name];
       for (const bf16* g = p.grad.as<bf16>(); v.size() < size_t(p.numel());) v.push_back(float(g[v.size()]));

@@ -13,8 +13,10 @@ namespace {
 constexpr double kLogit = 5e-5, kTokenLoss = 2e-5, kLoss = 1e-5, kGradient = 2e-5, kGradNorm = 1e-4;
 constexpr double kNoise = 1e-7;   // of the global norm: what a gradient that is zero on paper may hold
 constexpr double kUpdate = 5e-4;  // of how far ten steps moved a tensor
-// bf16. Of PyTorch's own bf16 error; a loss's error is one draw of noise, so it has a bound of its own.
+// bf16 and f16. Of PyTorch's own error in that type; a loss's error is one draw of noise, so it has a bound
+// of its own.
 constexpr double kOfPeer = 1.0, kLossBf16 = 2e-3, kStepsBf16 = 6e-3;
+constexpr double kLossF16 = 2.5e-4, kStepsF16 = 1.2e-3;
 
 class Golden : public testing::TestWithParam<const char*> {
  protected:
@@ -99,32 +101,61 @@ Errors errors_of(const ModelSpec& model, const ByName& got, const ByName& oracle
   return e;
 }
 
+struct LowPrecision {
+  const char *compute, *peer;
+  std::vector<const char*> grads;
+  double loss, steps;  // bounds
+};
+const LowPrecision kBf16{"bf16", "pytorch_bf16_error", {"f32", "bf16"}, kLossBf16, kStepsBf16};
+const LowPrecision kF16{"f16", "pytorch_f16_error", {"f32"}, kLossF16, kStepsF16};
+
 // How far from the f64 oracle, next to PyTorch in the same precision (meta.json).
-TEST_P(Golden, Bf16NoFurtherFromTheOracleThanPyTorch) {
-  const nlohmann::json& peer = golden_.meta().at("pytorch_bf16_error");
+void expect_no_further_than_pytorch(const GoldenCase& golden, const LowPrecision& low) {
+  const nlohmann::json& peer = golden.meta().at(low.peer);
   double peer_logits = peer.at("logits_relative"), peer_global = peer.at("gradient_global_relative");
   double peer_worst = 0;
   for (const auto& [name, error] : peer.at("gradient_relative").items())
     peer_worst = std::max(peer_worst, error.get<double>());
-  Values exact = golden_.values("logits");  // f32: exact, next to bf16
-  for (const char* grads : {"f32", "bf16"}) {
+  Values exact = golden.values("logits");  // f32: exact, next to bf16 and f16
+  for (const char* grads : low.grads) {
     SCOPED_TRACE(grads);
-    GoldenRun run(golden_, "bf16", grads, 2);
-    EXPECT_LE(distance(run.logits(), exact) / norm(exact), kOfPeer * peer_logits);
-    EXPECT_LE(relative(run.step(1, 0).loss, golden_.values("oracle.loss")[0]), kLossBf16);
-    Errors e = errors_of(golden_.model(), run.gradients(), golden_.by_parameter("oracle.grad"));
+    GoldenRun run(golden, low.compute, grads, 2);
+    double logits = distance(run.logits(), exact) / norm(exact);
+    StepResult r = run.step(1, 0);
+    double loss = relative(r.loss, golden.values("oracle.loss")[0]);
+    Errors e = errors_of(golden.model(), run.gradients(), golden.by_parameter("oracle.grad"));
+    fmt::print(
+        "{} with {} gradients, of PyTorch's error: logits {:.2f}, gradients {:.2f}, the worst {:.2f}; loss "
+        "{:.1e}\n",
+        low.compute, grads, logits / peer_logits, e.global / peer_global, e.worst / peer_worst, loss);
+    EXPECT_FALSE(r.skipped);
+    EXPECT_LE(logits, kOfPeer * peer_logits);
+    EXPECT_LE(loss, low.loss);
     EXPECT_LE(e.global, kOfPeer * peer_global);
     EXPECT_LE(e.worst, kOfPeer * peer_worst);
   }
 }
+TEST_P(Golden, Bf16NoFurtherFromTheOracleThanPyTorch) {
+  expect_no_further_than_pytorch(golden_, kBf16);
+}
+TEST_P(Golden, F16NoFurtherFromTheOracleThanPyTorch) {
+  expect_no_further_than_pytorch(golden_, kF16);
+}
 
-TEST_P(Golden, Bf16TenSteps) {
-  GoldenRun run(golden_, "bf16", "f32", 1);
-  Values losses = golden_.values("oracle.steps.loss");
+void expect_ten_steps(const GoldenCase& golden, const LowPrecision& low) {
+  GoldenRun run(golden, low.compute, "f32", 1);
+  Values losses = golden.values("oracle.steps.loss");
   double worst = 0;
-  for (int64_t s = 1; s <= golden_.steps(); s++)
+  for (int64_t s = 1; s <= golden.steps(); s++)
     worst = std::max(worst, relative(run.step(s, s).loss, losses[size_t(s - 1)]));
-  EXPECT_LE(worst, kStepsBf16);
+  fmt::print("{}: losses of ten steps within {:.1e}\n", low.compute, worst);
+  EXPECT_LE(worst, low.steps);
+}
+TEST_P(Golden, Bf16TenSteps) {
+  expect_ten_steps(golden_, kBf16);
+}
+TEST_P(Golden, F16TenSteps) {
+  expect_ten_steps(golden_, kF16);
 }
 
 INSTANTIATE_TEST_SUITE_P(PyTorch, Golden,
