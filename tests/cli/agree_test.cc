@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/safetensors.h"
@@ -184,6 +185,33 @@ TEST(Agree, AFolderInIsTheFolderOut) {
       EXPECT_EQ(model_from_hf(tmp / out / "config.json"), model) << name;
     }
   }
+}
+
+// convert --dtype f16: every weight rounded once; and what was written evaluates and generates in f16.
+TEST(Agree, AnExportInF16IsTheModelRounded) {
+  TempFolder tmp;
+  fs::path file = golden_run(tmp.path(), "llama3"), half = tmp / "half";
+  Ran r = trireme(tmp.path(), {"convert", file.string(), "--to", half.string(), "--dtype", "f16"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  auto want = tensors_of(golden("llama3")), got = tensors_of(half);
+  ASSERT_EQ(got.size(), want.size());
+  for (auto& [name, t] : want) {
+    std::string rounded;
+    for (size_t at = 0; at < t.second.size(); at += 4) {
+      float f;
+      std::memcpy(&f, t.second.data() + at, 4);
+      f16 h(f);
+      rounded.append(reinterpret_cast<const char*>(&h), 2);
+    }
+    EXPECT_TRUE(got[name].second == rounded) << name;
+    EXPECT_EQ(got[name].first, "F16" + t.first.substr(3)) << name;
+  }
+  double full = json_of(trireme(tmp.path(), {"eval", file.string(), "--json"}))["loss"];
+  double low =
+      json_of(trireme(tmp.path(), {"eval", file.string(), "--json", "--set", "model.from=" + half.string(),
+                                   "--set", "precision.compute=f16"}))["loss"];
+  EXPECT_NEAR(low / full, 1, 1e-3);
+  EXPECT_NE(low, full);
 }
 
 }  // namespace

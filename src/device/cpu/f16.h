@@ -16,8 +16,8 @@ namespace trireme::cpu {
 void widen(const Tensor& f32, const Tensor& half, const Context&);
 void round_to_f16(const Tensor& half, const Tensor& f32, const Context&);
 
-// Kernels that read and write f16 themselves: elementwise ones over whole flat buffers, where a widened copy
-// of the model would not fit.
+// Kernels that take f16 as it is: elementwise ones over whole flat buffers, where a widened copy of the model
+// would not fit, and those that only move bits.
 template <class A>
 bool takes_f16(const A&) {
   return false;

@@ -48,45 +48,40 @@ int64_t skip_down(Rig& rig) {
   return 60;
 }
 
-// It skips, backs off, trains beside the f32 run, grows again, overflows again, and goes on.
+// It skips, backs off, trains, grows, overflows again and goes on. An f32 run that takes the batches of its
+// good steps takes the same way.
 TEST(F16, ARunThatOverflowsTrainsLikeF32Afterwards) {
   for (const char* arch : {"gpt2", "llama"}) {
     Rig half(f16_run(arch, kHuge, 4));
-    int64_t skipped = skip_down(half);
+    int64_t skipped = skip_down(half), good = 1, later = 0, grown = 0;
     EXPECT_GT(skipped, 10);
     EXPECT_LT(skipped, 40);
-    double settled = half.runner->loss_scale().scale();
-    Rig full(tiny_run(arch, "f32", 2));
-    full.run.optimizer = half.run.optimizer;
-    full.runner =
-        std::make_unique<StageRunner>(full.run, RunMode::train, *full.device, full.booking.arena_bytes);
-    full.runner->init_weights();
-    step_on_later(full, 1, skipped);
-    // Good steps of the f16 run move as the same number of f32 steps do, on the same batches where no step
-    // was skipped between.
-    double worst = 0, first = 0, last = 0;
-    for (int64_t s = 2; s <= 4; s++) {
-      StepResult a = half.step(skipped + s), b = step_on_later(full, s, skipped);
-      EXPECT_FALSE(a.skipped);
-      EXPECT_EQ(a.loss_scale, settled);
+    RunSpec exact = half.run;
+    exact.precision.compute = "f32";
+    Rig full(exact);
+    double first = step_on_later(full, 1, skipped).loss, last = 0, worst = 0;
+    for (int64_t s = skipped + 2; s <= skipped + 40; s++) {
+      double scale = half.runner->loss_scale().scale();
+      StepResult a = half.step(s);
+      EXPECT_TRUE(std::isfinite(a.loss));
+      grown += half.runner->loss_scale().scale() > scale;
+      later += a.skipped;
+      if (a.skipped) continue;
+      good++;
+      StepResult b = step_on_later(full, good, s - good);
       worst = std::max(worst, std::abs(a.loss / b.loss - 1));
       EXPECT_NEAR(a.grad_norm / b.grad_norm, 1, 0.02) << arch << " step " << s;
-      if (s == 2) first = a.loss;
+      last = a.loss;
     }
+    fmt::print(
+        "{}: {} steps skipped from scale 2^40 on, {} later; grown {} times; {} good steps within {:.1e} of "
+        "f32's\n",
+        arch, skipped, later, grown, good, worst);
     EXPECT_LT(worst, 1e-3) << arch;
-    // Four good steps in a row: twice the scale, which overflows again or not; then on.
-    EXPECT_EQ(half.runner->loss_scale().scale(), 2 * settled);
-    int64_t more = 0;
-    for (int64_t s = 5; s <= 40; s++) {
-      StepResult a = half.step(skipped + s);
-      more += a.skipped, last = a.loss;
-      EXPECT_TRUE(std::isfinite(a.loss));
-    }
-    fmt::print("{}: {} steps skipped from scale 2^40 down to {}, {} later; within {:.1e} of f32's losses\n",
-               arch, skipped, settled, more, worst);
-    EXPECT_GT(more, 0);
-    EXPECT_LT(more, 20);
+    EXPECT_GT(later, 0);
+    EXPECT_GT(grown, later / 2);
     EXPECT_LT(last, first - 0.2);
+    EXPECT_EQ(half.runner->loss_scale().state().skipped, skipped + later);
   }
 }
 
@@ -100,7 +95,8 @@ TEST(F16, SkippedStepsLeaveNoTrace) {
   for (int64_t s = 2; s <= 6; s++) {
     StepResult ra = a.step(skipped + s), rb = step_on_later(b, s, skipped);
     EXPECT_EQ(ra.loss, rb.loss);
-    EXPECT_EQ(ra.grad_norm, rb.grad_norm);
+    EXPECT_EQ(ra.skipped, rb.skipped);
+    if (!ra.skipped) EXPECT_EQ(ra.grad_norm, rb.grad_norm);
   }
   for (const char* what : {"", "exp_avg", "exp_avg_sq"}) EXPECT_EQ(a.all(what), b.all(what)) << what;
 }

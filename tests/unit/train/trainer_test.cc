@@ -77,7 +77,7 @@ void expect_skips_and_growth(const fs::path& run_dir) {
 class Resume : public ::testing::TestWithParam<Variant> {
  protected:
   static constexpr int64_t kSteps = 8;
-  static constexpr double kTooLarge = 0x1p23;
+  static constexpr double kTooLarge = 0x1p21;
   RunSpec spec(const fs::path& folder) const {
     RunSpec r = tiny_run(folder, kSteps);
     r.precision.compute = GetParam().compute;
