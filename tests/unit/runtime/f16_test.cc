@@ -96,7 +96,9 @@ TEST(F16, SkippedStepsLeaveNoTrace) {
     StepResult ra = a.step(skipped + s), rb = step_on_later(b, s, skipped);
     EXPECT_EQ(ra.loss, rb.loss);
     EXPECT_EQ(ra.skipped, rb.skipped);
-    if (!ra.skipped) EXPECT_EQ(ra.grad_norm, rb.grad_norm);
+    if (!ra.skipped) {
+      EXPECT_EQ(ra.grad_norm, rb.grad_norm);
+    }
   }
   for (const char* what : {"", "exp_avg", "exp_avg_sq"}) EXPECT_EQ(a.all(what), b.all(what)) << what;
 }
