@@ -34,9 +34,9 @@ test-slow: build/clang/with-tests build/tsan/with-tests build/release/with-tests
 	@OMP_NUM_THREADS=1 ctest --test-dir build/tsan -L fast --output-on-failure --no-tests=error
 	@ctest --test-dir build/release -L slow --output-on-failure
 
-bench: build/release/with-tests  ## the time of every op beside what this machine can do
-	@cmake --build build/release -j $(JOBS) --target trireme_ops
-	@build/release/tests/ops/trireme_ops perf
+bench: all  ## training steps, ops and start-up, as a table (PEER_PYTHON=python-with-torch, BENCH_ARGS="--threads 2")
+	@cmake --build build/release -j $(JOBS) --target trireme_step_ops
+	@python3 bench/report.py $(if $(PEER_PYTHON),--peer-python "$(PEER_PYTHON)") $(BENCH_ARGS)
 
 fuzz: setup-slow  ## hostile files against every parser, FUZZ_SECONDS=60 each
 	@[ -f build/fuzz/build.ninja ] || cmake --preset fuzz
