@@ -44,11 +44,15 @@ double uniform(uint64_t key, uint64_t index) {
   return double(word64(key, index) >> 11) * 0x1.0p-53;
 }
 
-double normal(uint64_t key, uint64_t index) {
-  auto w = philox(key, index / 2);
+std::array<double, 2> normal_pair(uint64_t key, uint64_t pair) {
+  auto w = philox(key, pair);
   double u1 = (double(w[0]) + 0.5) * 0x1.0p-32, u2 = (double(w[1]) + 0.5) * 0x1.0p-32;
   double r = std::sqrt(-2 * std::log(u1)), t = 2 * M_PI * u2;
-  return index % 2 ? r * std::sin(t) : r * std::cos(t);
+  return {r * std::cos(t), r * std::sin(t)};
+}
+
+double normal(uint64_t key, uint64_t index) {
+  return normal_pair(key, index / 2)[index % 2];
 }
 
 uint64_t below(uint64_t key, uint64_t index, uint64_t n) {

@@ -17,6 +17,8 @@ std::array<uint32_t, 4> philox(uint64_t key, uint64_t index);
 double uniform(uint64_t key, uint64_t index);
 // Standard normal of element `index` (Box-Muller in double; elements 2i and 2i+1 share one counter).
 double normal(uint64_t key, uint64_t index);
+// Elements 2 * pair and 2 * pair + 1 of it, at the price of one.
+std::array<double, 2> normal_pair(uint64_t key, uint64_t pair);
 // Uniform integer in [0, n), n >= 1, without modulo bias beyond 2^-64 (multiply-high).
 uint64_t below(uint64_t key, uint64_t index, uint64_t n);
 

@@ -13,7 +13,7 @@ namespace trireme {
 //   actions.
 class Head : public Layer {
  public:
-  static constexpr int64_t kRows = 512;
+  static constexpr int64_t kRows = 1024;
 
   Head(Norm norm, int64_t vocab, int64_t hidden, bool tied, float init_std);
   std::string_view name() const override { return "head"; }

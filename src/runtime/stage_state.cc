@@ -1,4 +1,5 @@
 // Parameters and optimizer state of a StageRunner: how they start, and how they come and go.
+#include <algorithm>
 #include <cmath>
 
 #include "base/rng.h"
@@ -49,15 +50,22 @@ void download_f32(Device& device, std::span<float> dst, const Tensor& src) {
 }
 
 // Elements of a box count by their global row-major index, so every layout draws the same numbers.
-void draw(const Param& p, uint64_t seed, std::span<float> out) {
+// Draws [first, first + out.size()), first even, by the device's team of threads.
+void draw(const Param& p, uint64_t seed, int64_t first, std::span<float> out) {
   require(p.box.extent == p.decl.global, "drawing a part of a parameter is not there yet");
   const Init& init = p.decl.init;
   if (init.kind != Init::Kind::normal) {
     std::fill(out.begin(), out.end(), init.kind == Init::Kind::ones ? 1.0f : 0.0f);
     return;
   }
-  uint64_t key = rng_key(seed, 0, p.decl.name);
-  for (size_t i = 0; i < out.size(); i++) out[i] = float(normal(key, i) * init.std);
+  const uint64_t key = rng_key(seed, 0, p.decl.name);
+  const int64_t n = int64_t(out.size());
+#pragma omp parallel for schedule(static) if (n > 1024)
+  for (int64_t i = 0; i < n; i += 2) {
+    const auto pair = normal_pair(key, uint64_t(first + i) / 2);
+    out[size_t(i)] = float(pair[0] * init.std);
+    if (i + 1 < n) out[size_t(i + 1)] = float(pair[1] * init.std);
+  }
 }
 
 }  // namespace
@@ -88,16 +96,20 @@ std::vector<StateDecl> StageRunner::state_decls() const {
   return state_decls_;
 }
 
+// Memory is touched first by ops, whose threads share the page faults; numbers are drawn a few MB at a time.
 void StageRunner::init_weights() {
   if (!device_.has_data()) return;
   device_.kernels().attach(arena_.get());
-  std::vector<float> host;
-  for (const Param& p : params_.params) {
-    host.resize(size_t(p.numel()));
-    draw(p, uint64_t(run_.train.seed), host);
-    write_param(p, "", host);
-  }
+  device_.kernels().run(ZeroArgs{.y = flat_.master}, compute_);
   for (const Tensor& s : flat_.state) device_.kernels().run(ZeroArgs{.y = s}, compute_);
+  constexpr int64_t kChunk = 1 << 20;
+  std::vector<float> host;
+  for (const Param& p : params_.params)
+    for (int64_t first = 0; first < p.numel(); first += kChunk) {
+      host.resize(size_t(std::min(kChunk, p.numel() - first)));
+      draw(p, uint64_t(run_.train.seed), first, host);
+      upload_f32(device_, p.decl.name, state_tensor(p, "").narrow(0, first, int64_t(host.size())), host);
+    }
   weights_from_master();
 }
 

@@ -1,6 +1,8 @@
 // The loops of our own matrix product (gemm.h), for any element type.
 #include "device/cpu/gemm.h"
 
+#include <atomic>
+
 #include "device/cpu/cpu_device.h"
 #include "device/cpu/matmul.h"
 
@@ -13,15 +15,17 @@ int64_t round_up(int64_t n, int64_t to) {
   return (n + to - 1) / to * to;
 }
 
-// Sizes of a problem and of what each thread packs. Scratch: partial sums f32 [M, N] where several blocks of
-// K meet in a bf16 c (an f32 c keeps them itself) | for each thread a panel of b | and a block of packed a.
+// Sizes of a problem and of what each thread packs. Scratch: partial sums f32
+// [M, N] where several blocks of K meet in a bf16 c (an f32 c keeps them
+// itself) | for each thread a panel of b | and a block of packed a.
 struct Blocks {
   int64_t m, n, k, kc, mc;
   int64_t partial = 0, panel, packed = 0;  // bytes
   int threads;
 
   Blocks(const MatmulArgs& p, const Context& ctx) : m(rows_of(p)), n(cols_of(p)), k(depth_of(p)) {
-    // A panel of b fills less than half of L2 (1 MB on this family); packed a fills the rest.
+    // A panel of b fills less than half of L2 (1 MB on this family); packed a
+    // fills the rest.
     int64_t element = size_of(p.a.dtype), most = (p.trans_a ? 2048 : 6144) / element;
     int64_t count = (k + most - 1) / most;
     kc = round_up((k + count - 1) / count, 32);
@@ -34,8 +38,8 @@ struct Blocks {
   int64_t bytes() const { return partial + threads * (panel + packed); }
 };
 
-// Asks L2 for the source of the next panel, a share at each strip, so that packing it does not wait for
-// memory.
+// Asks L2 for the source of the next panel, a share at each strip, so that
+// packing it does not wait for memory.
 class Ahead {
  public:
   Ahead(const std::byte* rows, int64_t row, int64_t count, int64_t bytes, int64_t steps)
@@ -54,55 +58,103 @@ class Ahead {
   int64_t row_, bytes_, left_, share_;
 };
 
+// A matrix as its tiles are found: where element (i, j) lies.
+struct Grid {
+  std::byte* data;
+  int64_t row, element;  // bytes
+  explicit Grid(const Tensor& t)
+      : data(t.data),
+        row((t.shape[0] > 1 ? t.stride[0] : t.shape[1]) * size_of(t.dtype)),
+        element(size_of(t.dtype)) {}
+  std::byte* at(int64_t i, int64_t j) const { return data + i * row + j * element; }
+};
+
 class Product {
  public:
   Product(const MatmulArgs& p, const Blocks& g, const gemm::Kernels& k, std::byte* scratch)
-      : p_(p), g_(g), k_(k), scratch_(scratch) {
-    partial_ = reinterpret_cast<float*>(p.c.dtype == DType::f32 ? p.c.data : scratch);
-    ld_partial_ = p.c.dtype == DType::f32 ? row_elements(p.c) : g.n;
+      : g_(g),
+        k_(k),
+        scratch_(scratch),
+        a_(p.a),
+        b_(p.b),
+        c_(p.c),
+        residual_(p.residual ? Grid(p.residual) : c_),
+        bias_(p.bias.data),
+        trans_a_(p.trans_a),
+        trans_b_(p.trans_b),
+        has_residual_(bool(p.residual)),
+        accumulate_(p.accumulate),
+        f32_out_(p.c.dtype == DType::f32),
+        finish_(p.c.dtype == p.a.dtype ? k.finish_same : k.finish_f32) {
+    partial_ = reinterpret_cast<float*>(f32_out_ ? p.c.data : scratch);
+    ld_partial_ = f32_out_ ? c_.row / 4 : g.n;
   }
 
-  // Rows [begin, end) of c.
-  void rows(int64_t begin, int64_t end, int thread) {
-    std::byte* own = scratch_ + g_.partial + thread * (g_.panel + g_.packed);
-    for (int64_t m0 = begin; m0 < end; m0 += g_.mc)
-      for (int64_t k0 = 0; k0 < g_.k; k0 += g_.kc)
-        block(m0, std::min(end, m0 + g_.mc), k0, std::min(g_.k, k0 + g_.kc), own);
+  void run(const Context& ctx) {
+    parallel_for(ctx, g_.threads, 1, [&](int64_t begin, int64_t end, int) {
+      for (int64_t t = begin; t < end; t++) one_blocked_sum() ? share(t) : keep_own(t);
+    });
   }
 
  private:
-  static int64_t row_elements(const Tensor& t) { return t.shape[0] > 1 ? t.stride[0] : t.shape[1]; }
-  static int64_t row_bytes(const Tensor& t) { return row_elements(t) * size_of(t.dtype); }
+  struct Range {
+    int64_t begin, end;
+  };
+  Range rows_of_thread(int64_t t) const {
+    int64_t strips = (g_.m + kStrip - 1) / kStrip;
+    return {strips * t / g_.threads * kStrip, std::min(g_.m, strips * (t + 1) / g_.threads * kStrip)};
+  }
+  std::byte* own_scratch(int64_t t) const { return scratch_ + g_.partial + t * (g_.panel + g_.packed); }
+  bool one_blocked_sum() const { return !trans_a_ && g_.kc >= g_.k && g_.threads <= kMostSharing; }
 
-  void block(int64_t m0, int64_t m1, int64_t k0, int64_t k1, std::byte* panel) {
-    std::byte* packed = panel + g_.panel;
-    if (p_.trans_a)
-      k_.pack_strips(p_.a.data + k0 * row_bytes(p_.a) + m0 * k_.element, row_bytes(p_.a), m1 - m0, k1 - k0,
-                     packed);
-    const auto pack = p_.trans_b ? k_.pack_transposed : k_.pack_rows;
-    for (int64_t n0 = 0; n0 < g_.n; n0 += kPanel) {
-      int64_t cols = std::min(kPanel, g_.n - n0);
-      pack(panel_source(n0, k0), row_bytes(p_.b), cols, k1 - k0, panel);
-      Ahead next = next_panel(n0 + kPanel, k0, k1, (m1 - m0 + kStrip - 1) / kStrip);
-      for (int64_t i = m0; i < m1; i += kStrip) {
-        next.step();
-        tile({i, std::min(kStrip, m1 - i), n0, cols, k0, k1}, packed + (i - m0) * packed_row(k1 - k0), panel);
-      }
+  // A thread's own rows first, panel after panel; then panels that another
+  // thread has not come to, so that a core slowed by a neighbour does not hold
+  // up the others.
+  void share(int64_t own) {
+    const int64_t panels = (g_.n + kPanel - 1) / kPanel;
+    for (int64_t i = 0; i < g_.threads; i++) {
+      const int64_t t = (own + i) % g_.threads;
+      const Range rows = rows_of_thread(t);
+      for (int64_t p; (p = turns_[t].next.fetch_add(1, std::memory_order_relaxed)) < panels;)
+        panel(rows, p * kPanel, 0, g_.k, own_scratch(own), nullptr);
     }
   }
-  const std::byte* panel_source(int64_t n0, int64_t k0) const {
-    return p_.trans_b ? p_.b.data + n0 * row_bytes(p_.b) + k0 * k_.element
-                      : p_.b.data + k0 * row_bytes(p_.b) + n0 * k_.element;
+
+  // Products of packed a, or of several blocks of K.
+  void keep_own(int64_t t) {
+    auto [begin, end] = rows_of_thread(t);
+    std::byte* panel_at = own_scratch(t);
+    std::byte* packed = trans_a_ ? panel_at + g_.panel : nullptr;
+    for (int64_t m0 = begin; m0 < end; m0 += g_.mc)
+      for (int64_t k0 = 0; k0 < g_.k; k0 += g_.kc) {
+        const int64_t m1 = std::min(end, m0 + g_.mc), k1 = std::min(g_.k, k0 + g_.kc);
+        if (trans_a_) k_.pack_strips(a_.at(k0, m0), a_.row, m1 - m0, k1 - k0, packed);
+        for (int64_t n0 = 0; n0 < g_.n; n0 += kPanel) panel({m0, m1}, n0, k0, k1, panel_at, packed);
+      }
   }
+
+  // Sums over [k0, k1) of some rows and one panel of columns; packed: the rows'
+  // strips, if a is packed.
+  void panel(Range rows, int64_t n0, int64_t k0, int64_t k1, std::byte* panel, const std::byte* packed) {
+    const int64_t cols = std::min(kPanel, g_.n - n0);
+    (trans_b_ ? k_.pack_transposed : k_.pack_rows)(b_source(n0, k0), b_.row, cols, k1 - k0, panel);
+    const int64_t strip = (k1 - k0 + k_.group - 1) / k_.group * k_.group * k_.element * kStrip;
+    Ahead next = next_panel(n0 + kPanel, k0, k1, (rows.end - rows.begin + kStrip - 1) / kStrip);
+    for (int64_t i = rows.begin; i < rows.end; i += kStrip) {
+      next.step();
+      tile({i, std::min(kStrip, rows.end - i), n0, cols, k0, k1}, packed, panel);
+      if (packed) packed += strip;
+    }
+  }
+  const std::byte* b_source(int64_t n0, int64_t k0) const { return trans_b_ ? b_.at(n0, k0) : b_.at(k0, n0); }
   Ahead next_panel(int64_t n0, int64_t k0, int64_t k1, int64_t steps) const {
     int64_t cols = std::clamp<int64_t>(g_.n - n0, 0, kPanel), depth = k1 - k0;
-    return {panel_source(n0, k0), row_bytes(p_.b),
-            p_.trans_b ? cols
-            : cols     ? depth
-                       : 0,
-            (p_.trans_b ? depth : cols) * k_.element, steps};
+    return {b_source(n0, k0), b_.row,
+            trans_b_ ? cols
+            : cols   ? depth
+                     : 0,
+            (trans_b_ ? depth : cols) * k_.element, steps};
   }
-  int64_t packed_row(int64_t depth) const { return round_up(depth, k_.group) * k_.element; }
 
   struct Place {
     int64_t i, rows, n0, cols, k0, k1;
@@ -114,16 +166,16 @@ class Product {
     if (last) prefetch(at);
     gemm::Tile t;
     t.units = (at.k1 - at.k0) / k_.group;
-    if (p_.trans_a) {
+    if (packed) {
       t.a = packed, t.a_row = k_.element * k_.group, t.a_step = t.a_row * kStrip;
       t.units = (at.k1 - at.k0 + k_.group - 1) / k_.group;
     } else {
-      t.a_row = row_bytes(p_.a), t.a_step = k_.element * k_.group;
-      t.a = p_.a.data + at.i * t.a_row + at.k0 * k_.element;
+      t.a = a_.at(at.i, at.k0), t.a_row = a_.row, t.a_step = k_.element * k_.group;
       t.half = (at.k1 - at.k0) % k_.group != 0;
     }
     t.b = panel;
-    // Sums go through memory between blocks of K; a narrow last panel keeps to its own columns.
+    // Sums go through memory between blocks of K; a narrow last panel keeps to
+    // its own columns.
     if (!first) {
       t.from = partial, t.ld_from = ld_partial_;
       if (!whole) {
@@ -131,7 +183,7 @@ class Product {
         t.from = sums, t.ld_from = kPanel;
       }
     }
-    bool direct = !last && whole && !(first && p_.accumulate && p_.c.dtype == DType::f32);
+    bool direct = !last && whole && !(first && accumulate_ && f32_out_);
     t.sums = direct ? partial : sums, t.ld_sums = direct ? ld_partial_ : kPanel;
     k_.multiply[at.rows - 1](t);
     if (last)
@@ -140,9 +192,10 @@ class Product {
       keep(at, sums, partial, first);
   }
 
-  // Partial sums of the first blocks of K. An f32 c that is added to holds its old value until then.
+  // Partial sums of the first blocks of K. An f32 c that is added to holds its
+  // old value until then.
   void keep(const Place& at, float* sums, float* partial, bool first) {
-    if (first && p_.accumulate && p_.c.dtype == DType::f32)
+    if (first && accumulate_ && f32_out_)
       for (int64_t r = 0; r < at.rows; r++)
         for (int64_t j = 0; j < at.cols; j++) sums[r * kPanel + j] += partial[r * ld_partial_ + j];
     copy(sums, kPanel, partial, ld_partial_, at);
@@ -152,37 +205,40 @@ class Product {
   }
 
   void finish(const Place& at, const float* sums, bool first) {
-    gemm::Finish f;
-    f.sums = sums, f.ld_sums = kPanel, f.rows = at.rows, f.cols = at.cols;
-    f.c_row = row_bytes(p_.c);
-    f.c = p_.c.data + at.i * f.c_row + at.n0 * size_of(p_.c.dtype);
-    if (p_.bias) f.bias = p_.bias.data + at.n0 * k_.element;
-    if (p_.residual) {
-      f.residual_row = row_bytes(p_.residual);
-      f.residual = p_.residual.data + at.i * f.residual_row + at.n0 * size_of(p_.c.dtype);
-    }
-    f.accumulate = p_.accumulate && (first || p_.c.dtype != DType::f32);
-    (p_.c.dtype == p_.a.dtype ? k_.finish_same : k_.finish_f32)(f);
+    gemm::Finish f{.sums = sums, .ld_sums = kPanel, .rows = at.rows, .cols = at.cols};
+    f.c = c_.at(at.i, at.n0), f.c_row = c_.row;
+    if (bias_) f.bias = bias_ + at.n0 * k_.element;
+    if (has_residual_) f.residual = residual_.at(at.i, at.n0), f.residual_row = residual_.row;
+    f.accumulate = accumulate_ && (first || !f32_out_);
+    finish_(f);
   }
 
-  // What the epilogue reads and writes is asked for before the sums begin: its rows lie far apart, which no
-  // hardware foresees.
+  // What the epilogue reads and writes is asked for before the sums begin: its
+  // rows lie far apart, which no hardware foresees.
   void prefetch(const Place& at) const {
-    auto ask = [&](const Tensor& t, auto write) {
-      const std::byte* line = t.data + at.i * row_bytes(t) + at.n0 * size_of(t.dtype);
-      for (int64_t r = 0; r < at.rows; r++, line += row_bytes(t))
-        for (int64_t b = 0; b < at.cols * size_of(t.dtype); b += 64) __builtin_prefetch(line + b, write(), 3);
-    };
-    ask(p_.c, [] { return 1; });
-    if (p_.residual) ask(p_.residual, [] { return 0; });
+    const int64_t bytes = at.cols * c_.element;
+    for (int64_t r = 0; r < at.rows; r++)
+      for (int64_t b = 0; b < bytes; b += 64) {
+        __builtin_prefetch(c_.at(at.i + r, at.n0) + b, 1, 3);
+        if (has_residual_) __builtin_prefetch(residual_.at(at.i + r, at.n0) + b, 0, 3);
+      }
   }
 
-  const MatmulArgs& p_;
+  struct alignas(64) Turn {
+    std::atomic<int64_t> next = 0;
+  };
+  static constexpr int64_t kMostSharing = 64;
+
   const Blocks& g_;
   const gemm::Kernels& k_;
   std::byte* scratch_;
+  const Grid a_, b_, c_, residual_;
+  const std::byte* bias_;
+  const bool trans_a_, trans_b_, has_residual_, accumulate_, f32_out_;
+  void (*const finish_)(const gemm::Finish&);
   float* partial_;
   int64_t ld_partial_;
+  Turn turns_[kMostSharing];  // by thread: the next panel of its rows
 };
 
 }  // namespace
@@ -201,9 +257,7 @@ int64_t own_matmul_scratch_bytes(const MatmulArgs& p, const Context& ctx) {
 
 void own_matmul(const MatmulArgs& p, std::byte* scratch, const Context& ctx) {
   Blocks g(p, ctx);
-  Product product(p, g, *gemm::kernels(p.a.dtype), scratch);
-  parallel_for(ctx, g.m, kStrip,
-               [&](int64_t begin, int64_t end, int thread) { product.rows(begin, end, thread); });
+  Product(p, g, *gemm::kernels(p.a.dtype), scratch).run(ctx);
 }
 
 }  // namespace trireme::cpu

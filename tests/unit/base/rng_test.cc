@@ -17,6 +17,14 @@ TEST(Rng, PhiloxKnownAnswer) {
   EXPECT_EQ(w[3], 0x9b00dbd8u);
 }
 
+TEST(Rng, PairsAreTheElementsThemselves) {
+  uint64_t key = rng_key(5, 0, "pairs");
+  for (uint64_t i = 0; i < 2000; i++) {
+    EXPECT_EQ(normal_pair(key, i)[0], normal(key, 2 * i));
+    EXPECT_EQ(normal_pair(key, i)[1], normal(key, 2 * i + 1));
+  }
+}
+
 TEST(Rng, NormalHasTheRightMoments) {
   double s = 0, s2 = 0, s4 = 0;
   int n = 200000;

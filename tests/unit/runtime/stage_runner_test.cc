@@ -107,6 +107,23 @@ TEST(StageRunner, BytesPerParameter) {
   }
 }
 
+// Initial weights are functions of (seed, name, global element index), whatever draws them.
+TEST(StageRunner, WeightsAreThoseOfTheirElements) {
+  for (int threads : {1, 3}) {
+    RunSpec run = tiny_run("gpt2", "f32", 1);
+    run.model.vocab = 501;
+    Rig rig(run, "1f1b", threads);
+    for (const Param& p : rig.runner->params().params) {
+      if (p.decl.init.kind != Init::Kind::normal) continue;
+      std::vector<float> got(size_t(p.numel()));
+      rig.runner->read_param(p, "", got);
+      uint64_t key = rng_key(uint64_t(run.train.seed), 0, p.decl.name);
+      for (size_t i = 0; i < got.size(); i++)
+        ASSERT_EQ(got[i], float(normal(key, i) * p.decl.init.std)) << p.decl.name << " " << i;
+    }
+  }
+}
+
 // Directional finite difference of the whole model's loss along its gradient.
 TEST(StageRunner, GradientIsTheSlopeOfTheLoss) {
   for (auto [arch, vocab] : {std::pair("gpt2", 61), {"llama", 61}, {"llama", 261}}) {  // 261: rows padded
