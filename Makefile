@@ -2,9 +2,10 @@
 # installed by tools/setup, which is silent when nothing is missing.
 .DEFAULT_GOAL := all
 SHELL := /bin/bash
-# How many compilers run at once, and seconds for each fuzzer.
+# How many compilers run at once; seconds for each fuzzer, and how many of them run at once.
 JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 60
+FUZZ_JOBS ?= $(shell nproc)
 
 # The layout of the code is that of clang-format 14; another version would move lines.
 CLANG_FORMAT = clang-format-14
@@ -18,11 +19,12 @@ all: build/release/build.ninja  ## build build/release/trireme
 demo: all  ## the main job on this machine, from text to trained model (DEMO_TEXT=folder for your own text)
 	@build/release/trireme demo $(if $(DEMO_TEXT),--text "$(DEMO_TEXT)")
 
-test: build/release/with-tests build/asan/with-tests  ## all fast tests, optimised and under the address sanitizer
+test: build/release/with-tests build/asan/with-tests build/fuzz/with-tests  ## all fast tests, optimised and under the address sanitizer; fuzzers for seconds
 	@cmake --build build/release -j $(JOBS)
 	@cmake --build build/asan -j $(JOBS)
+	@cmake --build build/fuzz -j $(JOBS) --target fuzzers
 	@if command -v $(CLANG_FORMAT) >/dev/null; then $(MAKE) --no-print-directory check-format-only; fi
-	@printf 'subdirs(asan release)\n' >build/CTestTestfile.cmake
+	@printf 'subdirs(asan fuzz release)\n' >build/CTestTestfile.cmake
 	@ctest --test-dir build -L fast --output-on-failure --no-tests=error
 
 test-slow: build/clang/with-tests build/tsan/with-tests build/release/with-tests  ## clang, the thread sanitizer, long tests
@@ -38,14 +40,9 @@ bench: all  ## training steps, ops and start-up, as a table (PEER_PYTHON=python-
 	@cmake --build build/release -j $(JOBS) --target trireme_step_ops
 	@python3 bench/report.py $(if $(PEER_PYTHON),--peer-python "$(PEER_PYTHON)") $(BENCH_ARGS)
 
-fuzz: setup-slow  ## hostile files against every parser, FUZZ_SECONDS=60 each
-	@[ -f build/fuzz/build.ninja ] || cmake --preset fuzz
+fuzz: build/fuzz/with-tests  ## hostile files against every parser, FUZZ_SECONDS=60 each, FUZZ_JOBS at once
 	@cmake --build build/fuzz -j $(JOBS) --target fuzzers
-	@set -e; for f in build/fuzz/tests/fuzz/fuzz_*; do [ -f $$f ] && [ -x $$f ] || continue; \
-	  corpus=build/corpus/$$(basename $$f); mkdir -p $$corpus; echo "$$f"; \
-	  $$f $$corpus -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=1024 -print_final_stats=1 \
-	    -artifact_prefix=build/corpus/ 2>&1 | grep -E -A40 'ERROR|stat::(number_of|peak)|SUMMARY' ; \
-	  [ $${PIPESTATUS[0]} = 0 ]; done
+	@tools/fuzz --seconds $(FUZZ_SECONDS) --jobs $(FUZZ_JOBS)
 
 format: setup-slow  ## lay out the code with clang-format 14
 	@$(CLANG_FORMAT) -i $(CODE)
@@ -74,6 +71,9 @@ build/release/build.ninja: | setup
 # A folder configured before GoogleTest was there knows no tests yet, so the mark is a file of its own.
 build/release/with-tests build/asan/with-tests: build/%/with-tests: | setup-test
 	@cmake --preset $* -DTRIREME_TESTS=ON
+	@touch $@
+build/fuzz/with-tests: | setup-test
+	@cmake --preset fuzz
 	@touch $@
 build/clang/with-tests build/tsan/with-tests: build/%/with-tests: | setup-slow
 	@cmake --preset $* -DTRIREME_TESTS=ON

@@ -1,12 +1,10 @@
 // Text that came out of a file somebody else may have written.
 #pragma once
-#include <string>
 #include <string_view>
 
-namespace trireme {
+#include "base/printable.h"
 
-// For an error message: one line, printable ASCII (other bytes as \xNN), at most 100 characters of it.
-std::string printable(std::string_view untrusted);
+namespace trireme {
 
 // May it name a file inside one folder? No separators, no "." or "..", no control bytes, 1 to 200 bytes.
 bool is_plain_file_name(std::string_view);

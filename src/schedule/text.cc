@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "schedule/schedule.h"
 
 namespace trireme {
@@ -28,7 +29,7 @@ std::optional<int> take_number(std::string_view& s, int most) {
   bad_request(
       "schedule line {}: \"{}\" {}; right is stage, kind and microbatch as 0F3 (F B I W R SendF RecvF SendB "
       "RecvB), or stage and kind as 0Step (Unshard Reshard ReduceGrad Step), numbers up to {}",
-      line, token, why, std::numeric_limits<int16_t>::max());
+      line, printable(token), why, std::numeric_limits<int16_t>::max());
 }
 
 Action parse_action(int line, std::string_view token) {

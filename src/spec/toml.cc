@@ -8,7 +8,19 @@
 
 #include "base/error.h"
 
-#define TOML_EXCEPTIONS 0
+// toml++ 3.3 asserts what some texts break (a date's T before no digit); without assertions it would run into
+// undefined behaviour there. Here a broken one means what it is: the text is not TOML.
+namespace trireme {
+namespace {
+struct BrokenAssertion {};
+[[noreturn]] void broken_assertion() {
+  throw BrokenAssertion();
+}
+}  // namespace
+}  // namespace trireme
+#undef NDEBUG
+#define TOML_ASSERT(ok) ((ok) ? void(0) : ::trireme::broken_assertion())
+#define TOML_EXCEPTIONS 1
 #include <toml++/toml.h>
 
 namespace trireme {
@@ -18,6 +30,62 @@ namespace {
 // recursively.
 constexpr size_t kMaxDots = 4096;
 
+// toml++ 3.3 has no answer to whether U+00A1 to U+0499, and some others, are spaces: it runs into undefined
+// behaviour wherever it asks. So it never sees a byte beyond ASCII: each is parsed as the private code point
+// U+10FF00 + byte, and becomes itself again in keys, strings and messages.
+constexpr std::string_view kHidden = "\xf4\x8f";
+std::string hide_unicode(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (char c : text) {
+    auto u = static_cast<unsigned char>(c);
+    if (u < 0x80)
+      out += c;
+    else
+      out += kHidden, out += char(0xbc | u >> 6), out += char(0x80 | (u & 0x3f));
+  }
+  return out;
+}
+std::string unhide(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); i++) {
+    if (text.substr(i, 2) == kHidden && i + 3 < text.size())
+      out += char((text[i + 2] & 3) << 6 | (text[i + 3] & 0x3f)), i += 3;
+    else
+      out += text[i];
+  }
+  return out;
+}
+
+// Bytes of the character that text begins with (the Unicode standard's table 3-7); 0 if it is none.
+size_t utf8_length(std::string_view text) {
+  auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
+  auto tail = [&](size_t i) { return (byte(i) & 0xc0) == 0x80; };
+  const unsigned a = byte(0), b = byte(1);
+  if (a < 0x80) return 1;
+  if (a >= 0xc2 && a <= 0xdf) return tail(1) ? 2 : 0;
+  if (a >= 0xe0 && a <= 0xef)
+    return tail(1) && tail(2) && !(a == 0xe0 && b < 0xa0) && !(a == 0xed && b > 0x9f) ? 3 : 0;
+  if (a >= 0xf0 && a <= 0xf4)
+    return tail(1) && tail(2) && tail(3) && !(a == 0xf0 && b < 0x90) && !(a == 0xf4 && b > 0x8f) ? 4 : 0;
+  return 0;
+}
+
+// The line of the first bytes that toml++ may not see: no UTF-8, or an escape of a code point that hides a
+// byte. 0 if there are none.
+int line_of_unreadable(std::string_view text) {
+  int line = 1;
+  for (size_t i = 0, n = 1; i < text.size(); i += n) {
+    n = utf8_length(text.substr(i));
+    std::string_view e = text.substr(i, 8);
+    bool hiding = e.substr(0, 6) == "\\U0010" &&
+                  (e.substr(6) == "ff" || e.substr(6) == "FF" || e.substr(6) == "fF" || e.substr(6) == "Ff");
+    if (n == 0 || hiding) return line;
+    line += text[i] == '\n';
+  }
+  return 0;
+}
+
 int line_of(const toml::node& n) {
   return int(n.source().begin.line);
 }
@@ -25,7 +93,7 @@ int line_of(const toml::node& n) {
 TomlEntry entry_of(std::string key, const toml::node& n) {
   TomlEntry e{.key = std::move(key), .value = TomlOther{}, .line = line_of(n), .text = {}};
   if (auto* s = n.as_string()) {
-    e.value = s->get();
+    e.value = unhide(s->get());
   } else if (auto* b = n.as_boolean()) {
     e.value = b->get();
   } else if (auto* i = n.as_integer()) {
@@ -49,7 +117,7 @@ TomlEntry entry_of(std::string key, const toml::node& n) {
 
 void flatten(const toml::table& t, const std::string& prefix, std::vector<TomlEntry>& out) {
   for (auto&& [k, node] : t) {
-    std::string key = prefix.empty() ? std::string(k.str()) : prefix + "." + std::string(k.str());
+    std::string key = prefix.empty() ? unhide(k.str()) : prefix + "." + unhide(k.str());
     if (const toml::table* sub = node.as_table()) {
       out.push_back({.key = key, .value = TomlTable{}, .line = line_of(node), .text = {}});
       flatten(*sub, key, out);
@@ -78,6 +146,27 @@ std::string escaped(std::string_view s, size_t limit) {
   return out;
 }
 
+// A table, or what is wrong and where.
+struct Parsed {
+  toml::table table;
+  std::string wrong;
+  int line = 0;
+};
+Parsed parse(std::string_view text) {
+  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // the mark that some editors write
+  if (int line = line_of_unreadable(text)) return {.table = {}, .wrong = "not a text in UTF-8", .line = line};
+  try {
+    return {.table = toml::parse(hide_unicode(text)), .wrong = "", .line = 0};
+  } catch (const toml::parse_error& e) {
+    std::string wrong = escaped(unhide(e.description()), 200);
+    return {.table = {}, .wrong = wrong, .line = int(e.source().begin.line)};
+  } catch (const BrokenAssertion&) {
+    return {.table = {},
+            .wrong = "a value somewhere in it breaks off, such as a date before its time",
+            .line = 1};
+  }
+}
+
 std::string_view trimmed(std::string_view s) {
   while (!s.empty() && std::isspace(static_cast<unsigned char>(s.front()))) s.remove_prefix(1);
   while (!s.empty() && std::isspace(static_cast<unsigned char>(s.back()))) s.remove_suffix(1);
@@ -90,12 +179,10 @@ std::vector<TomlEntry> parse_toml(std::string_view text, std::string_view file) 
   if (text.size() > kMostTomlBytes || size_t(std::count(text.begin(), text.end(), '.')) > kMaxDots)
     bad_request("{}: too large for a spec: {} bytes; at most {} bytes and {} dots", file, text.size(),
                 kMostTomlBytes, kMaxDots);
-  toml::parse_result parsed = toml::parse(text);
-  if (!parsed)
-    bad_request("{}:{}: not TOML: {}", file, parsed.error().source().begin.line,
-                escaped(parsed.error().description(), 200));
+  const Parsed parsed = parse(text);
+  if (!parsed.wrong.empty()) bad_request("{}:{}: not TOML: {}", file, parsed.line, parsed.wrong);
   std::vector<TomlEntry> out;
-  flatten(parsed.table(), "", out);
+  flatten(parsed.table, "", out);
   std::stable_sort(out.begin(), out.end(),
                    [](const TomlEntry& a, const TomlEntry& b) { return a.line < b.line; });
   return out;
@@ -119,13 +206,14 @@ std::vector<TomlEntry> parse_set(std::string_view assignment) {
       std::none_of(value.begin(), value.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; });
   if (!plain || !printable || assignment.size() > 65536)
     bad_request("--set: {} is not section.key=value, such as batch.micro=4", shown(assignment));
+  if (line_of_unreadable(assignment)) bad_request("--set: {}: {} is not a text in UTF-8", key, shown(value));
   if (value.empty()) bad_request("--set: {}: no value given; an empty string is {}=\"\"", key, key);
 
   std::vector<TomlEntry> out;
-  toml::parse_result parsed = toml::parse(fmt::format("v = {}\n", value));
+  const Parsed parsed = parse(fmt::format("v = {}\n", value));
   bool quoted = value.front() == '"' || value.front() == '\'' || value.front() == '[' || value.front() == '{';
-  if (parsed && parsed.table().size() == 1) {
-    const toml::node& n = *parsed.table().get("v");
+  if (parsed.wrong.empty() && parsed.table.size() == 1) {
+    const toml::node& n = *parsed.table.get("v");
     if (const toml::table* t = n.as_table()) {
       out.push_back({.key = std::string(key), .value = TomlTable{}, .line = 0, .text = {}});
       flatten(*t, std::string(key), out);
@@ -134,7 +222,7 @@ std::vector<TomlEntry> parse_set(std::string_view assignment) {
     }
   } else if (quoted) {
     bad_request("--set: {}: {} is not a TOML value: {}", key, shown(value),
-                escaped(parsed ? "more than one value" : parsed.error().description(), 200));
+                parsed.wrong.empty() ? "more than one value" : parsed.wrong);
   } else {
     out.push_back({.key = std::string(key), .value = std::string(value), .line = 0, .text = {}});
   }

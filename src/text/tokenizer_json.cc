@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json_depth.h"
+#include "base/printable.h"
 #include "text/tokenizer.h"
 #include "text/unicode.h"
 
@@ -178,11 +180,13 @@ class Reader {
 
 Tokenizer Tokenizer::parse(std::span<const std::byte> bytes, std::string_view name) {
   auto text = reinterpret_cast<const char*>(bytes.data());
+  if (json_depth({text, bytes.size()}) > kMostJsonDepth)
+    bad_request("{}: JSON nested deeper than {} levels", name, kMostJsonDepth);
   Json root;
   try {
     root = Json::parse(text, text + bytes.size());
   } catch (const Json::exception& e) {
-    bad_request("{} is not JSON: {}", name, e.what());
+    bad_request("{} is not JSON: {}", name, printable(e.what()));
   }
   return Reader(root, name).read();
 }

@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/json_depth.h"
+
 namespace trireme {
 namespace {
 
@@ -47,6 +49,7 @@ MetricsFile::MetricsFile(fs::path path, int64_t last_step) : path_(std::move(pat
     size_t end = text.find('\n', at);
     std::string line = text.substr(at, end == std::string::npos ? end : end - at);
     at = end == std::string::npos ? text.size() : end + 1;
+    if (json_depth(line) > kMostJsonDepth) line = "";
     auto j = nlohmann::json::parse(line, nullptr, false);
     bool keep = end != std::string::npos && j.is_object() && j.contains("step") &&
                 j["step"].is_number_integer() && j["step"].get<int64_t>() <= last_step;

@@ -1,18 +1,13 @@
-// A schedule's text: what parses is printed and parsed back the same, and validate says yes or throws an
-// Error.
-#include <cstdlib>
-#include <string_view>
-
-#include "base/error.h"
+// A schedule's text: what parses is printed and parsed back the same, and validate says yes or refuses.
+#include "fuzz.h"
 #include "schedule/schedule.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, size_t size) {
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace trireme;
-  try {
-    const Schedule s = parse_schedule({reinterpret_cast<const char*>(data), size});
-    if (parse_schedule(to_text(s)) != s) std::abort();
+  fuzz::accepts([&] {
+    const Schedule s = parse_schedule(fuzz::text_of(data, size));
+    fuzz::expect(parse_schedule(to_text(s)) == s, "a printed schedule parses differently");
     validate(s);
-  } catch (const Error&) {
-  }
+  });
   return 0;
 }

@@ -35,6 +35,41 @@ TEST(Toml, SyntaxErrorsNameFileAndLine) {
   EXPECT_HAS(error_of([] { parse_toml(std::string("a = \"\0\"", 7), "run.toml"); }), "run.toml:1: ");
 }
 
+// What once led toml++ into undefined behaviour, and what must go on to work.
+TEST(Toml, BeyondAscii) {
+  const std::string e = "\xc3\xa9", han = "\xe4\xbd\xa0", emoji = "\xf0\x9f\x98\x80";
+  for (const std::string& c : {e, han, emoji, std::string("\xf4\x8f\xbf\xbf")}) {
+    auto out = parse_toml("a=\"" + c + "\"#" + c + "\n'" + c + "' = '''x" + c + "\n'''\nm=\"\"\"" + c +
+                              "\\\n  " + c + "\"\"\"\n",
+                          "f");
+    ASSERT_EQ(out.size(), 3u);
+    EXPECT_EQ(std::get<std::string>(out[0].value), c);
+    EXPECT_EQ(out[1].key, c);
+    EXPECT_EQ(std::get<std::string>(out[1].value), "x" + c + "\n");
+    EXPECT_EQ(std::get<std::string>(out[2].value), c + c);
+    EXPECT_EQ(std::get<std::string>(parse_set("a.b=" + c + "/x").at(0).value), c + "/x");
+    for (const char* form : {"a = %\n", "a = 3.3%12\n", "% = 1\n", "a=3b=c=\"2%\"\n", "a = 3[\"%\"]\n"}) {
+      std::string text = form;
+      text.replace(text.find('%'), 1, c);
+      EXPECT_HAS(error_of([&] { parse_toml(text, "f"); }), "f:1: not TOML: ");
+    }
+  }
+  EXPECT_EQ(std::get<std::string>(parse_toml("\xef\xbb\xbf\na = 'x'", "f")[0].value), "x");
+  EXPECT_EQ(std::get<std::string>(parse_toml("a = \"\\u00e9\\ue0a9\"", "f")[0].value), e + "\xee\x82\xa9");
+  EXPECT_HAS(error_of([] { parse_toml("\na = \"\\U0010fFa9\"", "f"); }),
+             "f:2: not TOML: not a text in UTF-8");
+  for (const char* bad :
+       {"\xff", "\xc0\x80", "\xc3", "\xe0\x80\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xf0\x9f\x98"})
+    EXPECT_HAS(error_of([&] { parse_toml(fmt::format("\na = '{}'", bad), "f"); }),
+               "f:2: not TOML: not a text in UTF-8");
+}
+
+TEST(Toml, BrokenOffDates) {
+  for (const char* v : {"1979-05-27T", "1979-05-27T`07:32:0Z", "1979-05-27t#", "1979-05-27 07:", "07:3",
+                        "1979-05-27T07:32:00+"})
+    EXPECT_HAS(error_of([&] { parse_toml(fmt::format("a = {}\n", v), "f"); }), "f:1: not TOML: ");
+}
+
 TEST(Toml, DeepNestingIsRefusedNotOverflowed) {
   std::string deep = "a = ", dotted = "a";
   for (int i = 0; i < 100000; i++) deep += "[", dotted += ".a";
@@ -65,8 +100,8 @@ TEST(Toml, Sets) {
 }
 
 TEST(Toml, BadSetsAreOneLineEach) {
-  for (const char* s :
-       {"", "=", "=4", "batch.micro", "a.b=", "a b=1", "a.b=\"open", "a.b=[1,", "a\nb=1", "a.b=x\ny"}) {
+  for (const char* s : {"", "=", "=4", "batch.micro", "a.b=", "a b=1", "a.b=\"open", "a.b=[1,", "a\nb=1",
+                        "a.b=x\ny", "a.b=\xff"}) {
     std::string err = error_of([&] { parse_set(s); });
     EXPECT_EQ(testing::lines_of(err).size(), 1u) << s << ": " << err;
     EXPECT_HAS(err, "--set: ");
