@@ -8,7 +8,6 @@
 #include <set>
 
 #include "base/error.h"
-#include "base/json_depth.h"
 #include "spec/suggest.h"
 #include "spec/toml.h"
 
@@ -343,8 +342,6 @@ ModelSpec read_llama(Object& o, std::string_view file, std::vector<std::string>&
 Json parse_json(std::string_view text, std::string_view file) {
   if (text.size() > kMaxBytes)
     bad_request("{}: {} bytes are too many for a config.json; at most {}", file, text.size(), kMaxBytes);
-  if (json_depth(text) > kMostJsonDepth)
-    bad_request("{}: JSON nested deeper than {} levels", file, kMostJsonDepth);
   try {
     return Json::parse(text);
   } catch (const Json::exception& e) {
