@@ -121,14 +121,14 @@ RunSpec make_run_file(const Request& r) {
 // ---- 5: the model against a bigram control, over the same predicted tokens ----
 double bigram_loss(const RunSpec& run) {
   BigramModel bigram{int32_t(run.model.vocab)};
-  TokenShard train = TokenShard::open(run.data.train);
+  TokenShard train = TokenShard::open(run.data.train.first());
   std::vector<int32_t> ids(1 << 16);
   for (int64_t at = 0; at < train.tokens(); at += int64_t(ids.size())) {
     auto part = std::span(ids).first(size_t(std::min<int64_t>(int64_t(ids.size()), train.tokens() - at)));
     train.read(at, part, run.model.vocab);
     bigram.add(part);
   }
-  EvalWindows windows(run, run.data.valid);
+  EvalWindows windows(run, run.data.valid.first());
   size_t seq = size_t(run.data.seq_len);
   std::vector<int32_t> tokens(seq), targets(seq), positions(seq);
   BigramScore score;
@@ -178,7 +178,7 @@ std::string program() {
 void results(const RunSpec& run, const TrainSummary& trained) {
   heading(5, "evaluate on the held-out files, against a bigram control");
   RunSpec f32 = run;
-  EvalResult e = evaluate_shard(*load_model(run).runner, run, run.data.valid);
+  EvalResult e = evaluate_shard(*load_model(run).runner, run, run.data.valid.first());
   double control = bigram_loss(run);
   leave_if_interrupted();
   fmt::print("      trained model   loss {:.4f} nats per token, perplexity {:>8.2f}\n", e.loss,

@@ -40,21 +40,35 @@ class Watched {
 };
 
 void perplexity(const Request& r, const RunSpec& run) {
-  fs::path shard = r.data.empty() ? fs::path(run.data.valid) : fs::path(r.data);
-  check_shard(shard, run.model.vocab);
+  Texts shards = r.data.empty() ? run.data.valid : Texts(r.data);
+  if (shards.empty()) bad_request("data.valid is empty: name a token shard with --data");
+  for (const std::string& shard : shards) check_shard(shard, run.model.vocab);
   LoadedModel m = load_model(run);
-  Watched watched("windows");
-  EvalResult e = evaluate_shard(*m.runner, run, shard, 0, std::ref(watched));
-  if (r.run.json)
-    fmt::print("{}\n", ordered_json{{"loss", e.loss},
-                                    {"perplexity", std::exp(e.loss)},
-                                    {"tokens", e.tokens},
-                                    {"step", m.step},
-                                    {"model", m.where}}
-                           .dump(2));
-  else
-    fmt::print("{}: loss {:.4f} nats per token, perplexity {:.2f}, over {} predicted tokens of {}\n", m.where,
-               e.loss, std::exp(e.loss), e.tokens, shard.string());
+  ordered_json each = ordered_json::array();
+  double sum = 0;
+  EvalResult all;
+  for (const std::string& shard : shards) {
+    Watched watched("windows");
+    EvalResult e = evaluate_shard(*m.runner, run, shard, 0, std::ref(watched));
+    sum += e.loss * double(e.tokens), all.tokens += e.tokens;
+    all.loss = shards.size() > 1 ? sum / double(all.tokens) : e.loss;
+    each.push_back({{"shard", shard}, {"loss", e.loss}, {"tokens", e.tokens}});
+    if (!r.run.json)
+      fmt::print("{}: loss {:.4f} nats per token, perplexity {:.2f}, over {} predicted tokens of {}\n",
+                 m.where, e.loss, std::exp(e.loss), e.tokens, shard);
+  }
+  if (r.run.json) {
+    ordered_json j = {{"loss", all.loss},
+                      {"perplexity", std::exp(all.loss)},
+                      {"tokens", all.tokens},
+                      {"step", m.step},
+                      {"model", m.where}};
+    if (shards.size() > 1) j["shards"] = each;
+    fmt::print("{}\n", j.dump(2));
+  } else if (shards.size() > 1) {
+    fmt::print("{}: loss {:.4f} nats per token, perplexity {:.2f}, over all {} predicted tokens\n", m.where,
+               all.loss, std::exp(all.loss), all.tokens);
+  }
 }
 
 // A line a question: what the model held of each choice.

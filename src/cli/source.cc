@@ -39,7 +39,7 @@ fs::path tokenizer_path(const RunSpec& run) {
   if (!run.data.tokenizer.empty()) return run.data.tokenizer;
   std::vector<std::string> places;
   for (const fs::path& dir :
-       {fs::path(run.model.from), fs::path(run.train.dir), fs::path(run.data.train).parent_path()})
+       {fs::path(run.model.from), fs::path(run.train.dir), fs::path(run.data.train.first()).parent_path()})
     if (!dir.empty()) {
       if (fs::exists(dir / "tokenizer.json")) return dir / "tokenizer.json";
       places.push_back(dir.string());

@@ -15,17 +15,46 @@ SampleOrder sample_order(std::string_view name) {
   bad_request("data.order is {:?}; it is \"shuffled\" or \"sequential\"", name);
 }
 
+namespace {
+
+std::vector<TokenShard> one(TokenShard shard) {
+  std::vector<TokenShard> shards;
+  shards.push_back(std::move(shard));
+  return shards;
+}
+
+// At least one each: too short a shard is refused by name later.
+std::vector<double> windows_of(const std::vector<TokenShard>& shards, int64_t seq_len) {
+  std::vector<double> out;
+  for (const TokenShard& s : shards) out.push_back(double(std::max<int64_t>(1, (s.tokens() - 1) / seq_len)));
+  return out;
+}
+
+}  // namespace
+
 DataLoader::DataLoader(TokenShard shard, const LoaderOptions& options)
-    : shard_(std::move(shard)), options_(options) {
+    : DataLoader(one(std::move(shard)), {}, options) {}
+
+DataLoader::DataLoader(std::vector<TokenShard> shards, std::span<const double> weights,
+                       const LoaderOptions& options)
+    : options_(options),
+      mixture_(weights.empty() ? windows_of(shards, options.seq_len)
+                               : std::vector<double>(weights.begin(), weights.end())) {
   require(options.vocab >= 1 && options.seq_len >= 1, "DataLoader: vocab and seq_len must be at least 1");
   require(options.global >= 1 && options.micro >= 1 && options.dp >= 1, "DataLoader: an empty batch");
+  require(mixture_.sources() == int64_t(shards.size()), "DataLoader: one weight a shard");
   if (options.global % options.micro || options.global / options.micro % options.dp)
     bad_request("batch.global = {} is not a multiple of layout.dp * batch.micro = {} * {}", options.global,
                 options.dp, options.micro);
-  windows_ = (shard_.tokens() - 1) / options.seq_len;
-  if (windows_ < 1)
-    bad_request("{} has {} tokens; one sample of data.seq_len = {} needs {}", shard_.name(), shard_.tokens(),
-                options.seq_len, options.seq_len + 1);
+  for (TokenShard& s : shards) {
+    const int64_t windows = (s.tokens() - 1) / options.seq_len;
+    if (windows < 1)
+      bad_request("{} has {} tokens; one sample of data.seq_len = {} needs {}", s.name(), s.tokens(),
+                  options.seq_len, options.seq_len + 1);
+    // The first one's name is what a run of one shard has always had.
+    std::string order = sources_.empty() ? "data order" : fmt::format("data order {}", sources_.size());
+    sources_.push_back({std::move(s), windows, std::move(order)});
+  }
 }
 
 int64_t DataLoader::sample(int64_t step, int64_t microbatch, int64_t dp_rank, int64_t row) const {
@@ -39,33 +68,41 @@ int64_t DataLoader::sample(int64_t step, int64_t microbatch, int64_t dp_rank, in
   return first;
 }
 
-int64_t DataLoader::window(int64_t sample) const {
-  int64_t epoch = sample / windows_, position = sample % windows_;
+int64_t DataLoader::window(Mixture::Draw draw) const {
+  const Source& source = sources_[size_t(draw.source)];
+  int64_t epoch = draw.index / source.windows, position = draw.index % source.windows;
   if (options_.order == SampleOrder::sequential) return position;
-  uint64_t key = rng_key(options_.seed, uint64_t(epoch), "data order");
-  return int64_t(permute(key, uint64_t(position), uint64_t(windows_)));
+  uint64_t key = rng_key(options_.seed, uint64_t(epoch), source.order);
+  return int64_t(permute(key, uint64_t(position), uint64_t(source.windows)));
 }
 
 void DataLoader::get(int64_t step, int64_t microbatch, int64_t dp_rank, std::span<int32_t> tokens,
-                     std::span<int32_t> targets, std::span<int32_t> positions) const {
+                     std::span<int32_t> targets, std::span<int32_t> positions) {
   const size_t seq = size_t(options_.seq_len), all = size_t(options_.micro) * seq;
   require(tokens.size() == all && targets.size() == all && positions.size() == all,
           "DataLoader::get(): each buffer holds [micro, seq_len]");
-  for (size_t row = 0; row < size_t(options_.micro); row++)
-    get_window(window(sample(step, microbatch, dp_rank, int64_t(row))), tokens.subspan(row * seq, seq),
-               targets.subspan(row * seq, seq), positions.subspan(row * seq, seq));
+  for (size_t row = 0; row < size_t(options_.micro); row++) {
+    const Mixture::Draw draw = mixture_.at(sample(step, microbatch, dp_rank, int64_t(row)));
+    read(sources_[size_t(draw.source)], window(draw), tokens.subspan(row * seq, seq),
+         targets.subspan(row * seq, seq), positions.subspan(row * seq, seq));
+  }
 }
 
 void DataLoader::get_window(int64_t window, std::span<int32_t> tokens, std::span<int32_t> targets,
                             std::span<int32_t> positions) const {
+  read(sources_.front(), window, tokens, targets, positions);
+}
+
+void DataLoader::read(const Source& source, int64_t window, std::span<int32_t> tokens,
+                      std::span<int32_t> targets, std::span<int32_t> positions) const {
   const size_t seq = size_t(options_.seq_len);
-  require(window >= 0 && window < windows_, "DataLoader::get_window() outside the shard");
+  require(window >= 0 && window < source.windows, "DataLoader: a window outside the shard");
   require(tokens.size() == seq && targets.size() == seq && positions.size() == seq,
           "DataLoader::get_window(): each buffer holds [seq_len]");
   const int64_t begin = window * options_.seq_len;
-  shard_.read(begin, tokens, options_.vocab);
+  source.shard.read(begin, tokens, options_.vocab);
   std::copy(tokens.begin() + 1, tokens.end(), targets.begin());
-  shard_.read(begin + options_.seq_len, targets.last(1), options_.vocab);
+  source.shard.read(begin + options_.seq_len, targets.last(1), options_.vocab);
   std::iota(positions.begin(), positions.end(), 0);
 }
 

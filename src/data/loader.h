@@ -3,8 +3,11 @@
 #pragma once
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
+#include "data/mixture.h"
 #include "data/token_shard.h"
 
 namespace trireme {
@@ -23,40 +26,55 @@ struct LoaderOptions {
 };
 
 // Documents are packed: window w is tokens [w * seq_len, (w + 1) * seq_len) of their concatenation, its
-// targets are the same shifted by one, and what is left at the end is not used. Sample i (from 0) is window i
-// mod n in sequential order; shuffled, it is element i mod n of a permutation that each epoch i / n draws
-// anew.
+// targets are the same shifted by one, and what is left at the end is not used. A source's sample i (from 0)
+// is window i mod n in sequential order; shuffled, it is element i mod n of a permutation that each epoch i /
+// n draws anew. Of several sources, the mixture says of which the n-th sample of the run is, and the how
+// maniest.
 class DataLoader {
  public:
-  DataLoader(TokenShard,
-             const LoaderOptions&);  // bad_request when the shard has not one window, or the split is uneven
+  // bad_request when a shard has not one window, or the split is uneven. Weights of the shards as Mixture
+  // takes them; none = the windows of each, so that all end their epochs together.
+  DataLoader(std::vector<TokenShard>, std::span<const double> weights, const LoaderOptions&);
+  DataLoader(TokenShard, const LoaderOptions&);
 
-  int64_t samples() const { return windows_; }  // in an epoch
-  int64_t tokens() const { return shard_.tokens(); }
+  int64_t sources() const { return int64_t(sources_.size()); }
+  int64_t samples(int64_t source = 0) const { return sources_[size_t(source)].windows; }  // in an epoch
+  const TokenShard& shard(int64_t source = 0) const { return sources_[size_t(source)].shard; }
+  const Mixture& mixture() const { return mixture_; }
   int64_t microbatches() const {
     return options_.global / (options_.dp * options_.micro);
   }  // of a replica in a step
   int64_t targets_per_step() const { return options_.global * options_.seq_len; }
   const LoaderOptions& options() const { return options_; }
-  const TokenShard& shard() const { return shard_; }
 
   // Global index of sample `row` of a microbatch: within a step, microbatches first, then replicas, then
   // rows. step from 1; the others from 0.
   int64_t sample(int64_t step, int64_t microbatch, int64_t dp_rank, int64_t row) const;
-  int64_t window(int64_t sample) const;  // which window a sample is
+  // Which window of its source a source's sample is.
+  int64_t window(Mixture::Draw) const;
+  int64_t window(int64_t sample) const { return window(Mixture::Draw{0, sample}); }  // of one source alone
 
   // One microbatch of one replica; each span is [micro, seq_len]. Allocates nothing. Positions count from 0
-  // in each row. bad_request on an id outside the vocabulary.
+  // in each row. bad_request on an id outside the vocabulary. One thread at a time: the mixture walks on.
   void get(int64_t step, int64_t microbatch, int64_t dp_rank, std::span<int32_t> tokens,
-           std::span<int32_t> targets, std::span<int32_t> positions) const;
-  // One window, 0 <= window < samples(); each span is [seq_len]. Evaluation reads them all in order.
+           std::span<int32_t> targets, std::span<int32_t> positions);
+  // One window of the first source, 0 <= window < samples(); each span is [seq_len]. Evaluation reads them
+  // all in order.
   void get_window(int64_t window, std::span<int32_t> tokens, std::span<int32_t> targets,
                   std::span<int32_t> positions) const;
 
  private:
-  TokenShard shard_;
+  struct Source {
+    TokenShard shard;
+    int64_t windows;
+    std::string order;  // name of its random numbers
+  };
+  void read(const Source&, int64_t window, std::span<int32_t> tokens, std::span<int32_t> targets,
+            std::span<int32_t> positions) const;
+
   LoaderOptions options_;
-  int64_t windows_ = 0;
+  std::vector<Source> sources_;
+  Mixture mixture_;
 };
 
 // For the start of a run: opens a shard and looks at every id. bad_request as TokenShard::check_ids.

@@ -132,6 +132,16 @@ void check_training(const RunSpec& run, Problems& out) {
     out.push_back({{"train.dir"}, "\"\" is no folder; give one, such as \"runs/demo\""});
   if (run.data.train.empty())
     out.push_back({{"data.train"}, "\"\" is no token shard; give a path, such as \"data/train\""});
+  const Numbers& w = run.data.weights;
+  if (run.data.train.size() > 4096)
+    out.push_back(
+        {{"data.train"}, fmt::format("{} shards are too many; give at most 4096", run.data.train.size())});
+  if (!w.empty() && w.size() != run.data.train.size())
+    out.push_back({{"data.weights", "data.train"},
+                   fmt::format("{} weights for the {} shards of data.train; give one each, or none", w.size(),
+                               run.data.train.size())});
+  else if (!w.empty() && std::all_of(w.begin(), w.end(), [](double d) { return d == 0; }))
+    out.push_back({{"data.weights"}, "every weight is 0; give one above"});
 }
 
 }  // namespace

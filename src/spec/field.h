@@ -2,12 +2,15 @@
 //   template <class V> void visit(V& v)
 // that calls v(key, field, unit, help[, rule]) for each field and v.section(key, struct, help) for each
 // nested struct. Loading, --set, saving, listing, comparing and hashing are visitors over that one list.
-// Fields are std::string, bool, int64_t, double, std::array<double, 2>, CountOrAuto or NumberOrDynamic.
+// Fields are std::string, bool, int64_t, double, std::array<double, 2>, CountOrAuto, NumberOrDynamic, Texts
+// or Numbers.
 #pragma once
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace trireme {
 
@@ -44,5 +47,23 @@ struct NumberOrDynamic {
   bool dynamic = false;
   bool operator==(const NumberOrDynamic&) const = default;
 };
+
+// One text, or a list of them: "a", ["a", "b"]. "" and [] are none.
+struct Texts {
+  Texts() = default;
+  Texts(const std::string& one) {  // NOLINT: one text is a list of one
+    if (!one.empty()) list.push_back(one);
+  }
+  Texts(const char* one) : Texts(std::string(one)) {}  // NOLINT
+  std::vector<std::string> list;
+
+  bool empty() const { return list.empty(); }
+  size_t size() const { return list.size(); }
+  auto begin() const { return list.begin(); }
+  auto end() const { return list.end(); }
+  std::string first() const { return list.empty() ? std::string() : list.front(); }
+  bool operator==(const Texts&) const = default;
+};
+using Numbers = std::vector<double>;
 
 }  // namespace trireme

@@ -86,6 +86,29 @@ struct Assign {
     *f = {(*v)[0], (*v)[1]};
     return "";
   }
+  std::string operator()(Texts* f) const {
+    Texts texts;
+    if (auto* list = std::get_if<std::vector<std::string>>(&entry.value))
+      texts.list = *list;
+    else if (auto* none = std::get_if<std::vector<double>>(&entry.value); !none || !none->empty()) {
+      std::string one;
+      if (std::string wrong = (*this)(&one); !wrong.empty()) return wrong;
+      texts = one;
+    }
+    for (const std::string& s : texts)
+      if (s.empty() || s.find('\0') != std::string::npos)
+        return fmt::format("{} has an empty or unprintable entry", shown(entry));
+    *f = texts;
+    return "";
+  }
+  std::string operator()(Numbers* f) const {
+    auto* v = std::get_if<std::vector<double>>(&entry.value);
+    if (!v) return wrong_type();
+    for (double d : *v)
+      if (!std::isfinite(d) || !in_range(d, rule)) return out_of_range();
+    *f = *v;
+    return "";
+  }
   std::string operator()(CountOrAuto* f) const {
     if (auto* s = std::get_if<std::string>(&entry.value); s && *s == "auto") {
       *f = {.count = 0, .automatic = true};

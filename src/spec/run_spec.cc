@@ -117,8 +117,8 @@ std::set<std::string> derived_keys() {
 // Does this key change what a run computes?
 bool determines_numbers(const std::string& key) {
   static constexpr std::string_view kSections[] = {"model.", "batch.", "precision.", "optimizer."};
-  static constexpr std::string_view kKeys[] = {"data.train", "data.seq_len", "data.order", "train.steps",
-                                               "train.seed"};
+  static constexpr std::string_view kKeys[] = {"data.train", "data.weights", "data.seq_len",
+                                               "data.order", "train.steps",  "train.seed"};
   return std::any_of(std::begin(kSections), std::end(kSections),
                      [&](auto s) { return key.starts_with(s); }) ||
          std::find(std::begin(kKeys), std::end(kKeys), key) != std::end(kKeys);

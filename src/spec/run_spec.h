@@ -15,19 +15,28 @@
 namespace trireme {
 
 struct DataSpec {
-  std::string train = "data/train", valid = "data/valid", tokenizer;
+  Texts train = "data/train", valid = "data/valid";
+  Numbers weights;
+  std::string tokenizer;
   int64_t seq_len = 256;
   std::string order = "shuffled";
+  int64_t prefetch = 4;
   bool operator==(const DataSpec&) const = default;
 
   template <class V>
   void visit(V& v) {
     static constexpr std::string_view kOrders[] = {"shuffled", "sequential"};
-    v("train", train, "path", "token shard to train on: NAME.bin + NAME.idx, or a raw uint16 .bin");
-    v("valid", valid, "path", "held-out token shard");
+    v("train", train, "path",
+      "token shard to train on: NAME.bin + NAME.idx, or a raw uint16 .bin; or a list of them, mixed");
+    v("weights", weights, "",
+      "shares of the shards of a list, in its order and of any sum; empty = by their tokens",
+      between(0, 1e300));
+    v("valid", valid, "path", "held-out token shard, or a list of them, each evaluated");
     v("tokenizer", tokenizer, "path", "tokenizer that made the shards; empty = none, text cannot be shown");
     v("seq_len", seq_len, "tokens", "length of a sample", between(1, 2147483647));
     v("order", order, "", "sequential: sample i is tokens [i*seq_len, (i+1)*seq_len)", one_of(kOrders));
+    v("prefetch", prefetch, "microbatches", "that a thread of its own reads ahead; 0 = none does",
+      between(0, 4096));
   }
 };
 

@@ -102,13 +102,18 @@ TomlEntry entry_of(std::string key, const toml::node& n) {
     e.value = d->get();
   } else if (auto* a = n.as_array()) {
     std::vector<double> numbers;
-    for (const toml::node& x : *a)
+    std::vector<std::string> strings;
+    for (const toml::node& x : *a) {
       if (auto v = x.is_number() ? x.value<double>() : std::nullopt) numbers.push_back(*v);
+      if (auto* s = x.as_string()) strings.push_back(unhide(s->get()));
+    }
     if (numbers.size() == a->size())
       e.value = std::move(numbers);
+    else if (strings.size() == a->size())
+      e.value = std::move(strings);
     else
-      e.value =
-          TomlOther{a->is_array_of_tables() ? "a list of tables" : "a list of other things than numbers"};
+      e.value = TomlOther{a->is_array_of_tables() ? "a list of tables"
+                                                  : "a list of other things than numbers or strings"};
   } else {
     e.value = TomlOther{n.is_date_time() || n.is_date() ? "a date" : "a time"};
   }
@@ -271,6 +276,11 @@ std::string shown(const TomlEntry& e) {
         s += (i ? ", " : "") + fmt::format("{}", v[i]);
       return "[" + s + (v.size() > 4 ? ", ...]" : "]");
     }
+    std::string operator()(const std::vector<std::string>& v) const {
+      std::string s;
+      for (size_t i = 0; i < std::min<size_t>(v.size(), 4); i++) s += (i ? ", " : "") + shown(v[i]);
+      return "[" + s + (v.size() > 4 ? ", ...]" : "]");
+    }
     std::string operator()(const TomlTable&) const { return "it"; }
     std::string operator()(const TomlOther&) const { return "it"; }
   };
@@ -278,8 +288,8 @@ std::string shown(const TomlEntry& e) {
 }
 
 std::string_view kind_of(const TomlEntry& e) {
-  static constexpr std::string_view kKinds[] = {"a string", "true or false", "a whole number",
-                                                "a number", "a list",        "a section"};
+  static constexpr std::string_view kKinds[] = {"a string", "true or false", "a whole number", "a number",
+                                                "a list",   "a list",        "a section"};
   if (auto* o = std::get_if<TomlOther>(&e.value)) return o->kind;
   return kKinds[e.value.index()];
 }

@@ -11,12 +11,14 @@
 namespace trireme {
 
 struct TomlTable {};  // a table's own entry; its keys follow as entries of their own
-struct TomlOther {    // dates, times, arrays of anything but numbers
+struct TomlOther {    // dates, times, lists of other things
   std::string kind;   // with its article: "a date"
 };
 struct TomlEntry {
   std::string key;  // "section.key"
-  std::variant<std::string, bool, int64_t, double, std::vector<double>, TomlTable, TomlOther> value;
+  std::variant<std::string, bool, int64_t, double, std::vector<double>, std::vector<std::string>, TomlTable,
+               TomlOther>
+      value;         // an empty list is one of numbers
   int line = 0;      // from 1; 0 = from --set
   std::string text;  // the value as it was written, for --set
 };

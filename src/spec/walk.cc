@@ -18,6 +18,8 @@ struct Type {
   std::string_view operator()(std::array<double, 2>*) const { return "a list of two numbers"; }
   std::string_view operator()(CountOrAuto*) const { return "a whole number, or \"auto\""; }
   std::string_view operator()(NumberOrDynamic*) const { return "\"dynamic\", or a number"; }
+  std::string_view operator()(Texts*) const { return "a string, or a list of strings"; }
+  std::string_view operator()(Numbers*) const { return "a list of numbers"; }
 };
 struct Value {
   std::string operator()(std::string* s) const { return toml_string(*s); }
@@ -32,6 +34,17 @@ struct Value {
   }
   std::string operator()(NumberOrDynamic* n) const {
     return n->dynamic ? "\"dynamic\"" : toml_number(n->number);
+  }
+  std::string operator()(Texts* t) const {
+    if (t->size() <= 1) return toml_string(t->first());
+    std::string out;
+    for (const std::string& s : *t) out += (out.empty() ? "" : ", ") + toml_string(s);
+    return "[" + out + "]";
+  }
+  std::string operator()(Numbers* n) const {
+    std::string out;
+    for (double d : *n) out += (out.empty() ? "" : ", ") + toml_number(d);
+    return "[" + out + "]";
   }
 };
 

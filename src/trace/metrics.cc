@@ -36,7 +36,11 @@ std::string to_json_line(const StepMetrics& m) {
                {"update", m.update_s},
                {"other", m.other_s}};
   if (m.loss_scale) j["loss_scale"] = *m.loss_scale, j["skipped"] = m.skipped;
+  // Lists in the order of the run file: a shard may be named twice.
+  for (const auto& [shard, n] : m.sequences) j["sequences"].push_back({{"shard", shard}, {"drawn", n}});
   if (m.eval_loss) j["eval_loss"] = *m.eval_loss;
+  for (const auto& [shard, loss] : m.eval_losses)
+    j["eval_losses"].push_back({{"shard", shard}, {"loss", loss}});
   if (m.checkpoint_s) j["checkpoint_s"] = *m.checkpoint_s;
   return j.dump();
 }

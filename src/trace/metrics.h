@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/file.h"
 #include "trace/ledger.h"
@@ -19,10 +21,12 @@ struct StepMetrics {
   int64_t peak_total = 0;   // of the total,
   BucketBytes at_peak{};    // and what that peak was made of
   double data_s = 0, forward_s = 0, backward_s = 0, norm_s = 0, update_s = 0, other_s = 0;
-  std::optional<double> loss_scale;    // where the precision needs one;
-  bool skipped = false;                // then also whether gradients overflowed, so that nothing moved
-  std::optional<double> eval_loss;     // nats per token on the held-out shard, where this step evaluated
-  std::optional<double> checkpoint_s;  // seconds that saving took, where this step saved
+  std::optional<double> loss_scale;  // where the precision needs one;
+  bool skipped = false;              // then also whether gradients overflowed, so that nothing moved
+  std::optional<double> eval_loss;   // nats per token on the held-out data, where this step evaluated
+  std::vector<std::pair<std::string, double>> eval_losses;  // by shard, where there are several
+  std::vector<std::pair<std::string, int64_t>> sequences;   // drawn up to here from each shard of a mixture
+  std::optional<double> checkpoint_s;                       // seconds that saving took, where this step saved
 };
 
 std::string to_json_line(const StepMetrics&);

@@ -3,14 +3,23 @@
 namespace trireme {
 namespace {
 
-DataLoader open(const RunSpec& run, const fs::path& shard, SampleOrder order) {
-  return DataLoader(TokenShard::open(shard), {.vocab = run.model.vocab,
-                                              .seq_len = run.data.seq_len,
-                                              .global = run.batch.global,
-                                              .micro = run.batch.micro,
-                                              .dp = run.layout.dp,
-                                              .order = order,
-                                              .seed = uint64_t(run.train.seed)});
+LoaderOptions options_of(const RunSpec& run, SampleOrder order) {
+  return {.vocab = run.model.vocab,
+          .seq_len = run.data.seq_len,
+          .global = run.batch.global,
+          .micro = run.batch.micro,
+          .dp = run.layout.dp,
+          .order = order,
+          .seed = uint64_t(run.train.seed)};
+}
+
+DataLoader open_training(const RunSpec& run) {
+  std::vector<TokenShard> shards;
+  for (const std::string& name : run.data.train) {
+    shards.push_back(TokenShard::open(name));
+    shards.back().check_ids(run.model.vocab);
+  }
+  return DataLoader(std::move(shards), run.data.weights, options_of(run, sample_order(run.data.order)));
 }
 
 }  // namespace
@@ -19,22 +28,54 @@ bool shard_exists(const fs::path& name) {
   return fs::exists(name) || fs::exists(name.string() + ".bin") || fs::exists(name.string() + ".idx");
 }
 
-Batches::Batches(const RunSpec& run) : loader_(open(run, run.data.train, sample_order(run.data.order))) {
-  loader_.shard().check_ids(run.model.vocab);
-  has_valid_ = !run.data.valid.empty() && shard_exists(run.data.valid);
-  if (!has_valid_) return;
-  check_shard(run.data.valid, run.model.vocab);
-  EvalWindows(run, run.data.valid);  // too short a shard is refused now, not at the first evaluation
+Batches::Batches(const RunSpec& run) : run_(run), loader_(open_training(run)), count_(loader_.mixture()) {
+  for (const std::string& name : run.data.valid) {
+    if (!shard_exists(name)) continue;
+    check_shard(name, run.model.vocab);
+    EvalWindows(run, name);  // too short a shard is refused now, not at the first evaluation
+    valid_.push_back(name);
+  }
 }
 
-FillBatch Batches::training() const {
+FillBatch Batches::training() {
   return [this](int64_t step, int64_t mb, const HostBatch& b) {
     loader_.get(step, mb, 0, b.tokens, b.targets, b.positions);
   };
 }
 
+FillBatch Batches::training_from(int64_t first) {
+  if (run_.data.prefetch == 0 || first > run_.train.steps) return training();
+  require(!ahead_, "one thread reads the data of a run");
+  ahead_ = std::make_unique<Prefetcher>(
+      loader_,
+      Prefetcher::Options{
+          .depth = run_.data.prefetch, .first_step = first, .last_step = run_.train.steps, .dp_rank = 0});
+  return [this](int64_t step, int64_t mb, const HostBatch& b) {
+    ahead_->get(step, mb, b.tokens, b.targets, b.positions);
+  };
+}
+
+std::vector<std::pair<std::string, int64_t>> Batches::drawn(int64_t steps) {
+  std::vector<std::pair<std::string, int64_t>> out;
+  if (count_.sources() == 1) return out;
+  std::span<const int64_t> n = count_.drawn(steps * run_.batch.global);
+  for (size_t i = 0; i < n.size(); i++) out.emplace_back(run_.data.train.list[i], n[i]);
+  return out;
+}
+
+std::vector<std::string> Batches::notes() const {
+  std::vector<std::string> out;
+  if (count_.sources() == 1) return out;
+  const double all = double(run_.train.steps) * double(run_.batch.global);
+  for (int64_t i = 0; i < count_.sources(); i++)
+    out.push_back(fmt::format("mixture: {:6.2f} % {}, {} sequences, of which the run takes {:.3g} epochs",
+                              100 * count_.share(i), run_.data.train.list[size_t(i)], loader_.samples(i),
+                              all * count_.share(i) / double(loader_.samples(i))));
+  return out;
+}
+
 EvalWindows::EvalWindows(const RunSpec& run, const fs::path& shard)
-    : loader_(open(run, shard, SampleOrder::sequential)), seq_(run.data.seq_len) {}
+    : loader_(TokenShard::open(shard), options_of(run, SampleOrder::sequential)), seq_(run.data.seq_len) {}
 
 FillBatch EvalWindows::from(int64_t first) const {
   return [this, first](int64_t, int64_t, const HostBatch& b) {

@@ -1,23 +1,35 @@
 // Between data and the runner: batches of a run, windows of an evaluation.
 #pragma once
+#include <memory>
 #include <optional>
+#include <utility>
 
-#include "data/loader.h"
+#include "data/prefetch.h"
 #include "runtime/stage_runner.h"
 
 namespace trireme {
 
 class Batches {
  public:
-  // Opens data.train, and data.valid where it exists; every id is checked against the vocabulary.
+  // Opens the shards of data.train, and of data.valid what exists; every id is checked against the
+  // vocabulary.
   explicit Batches(const RunSpec&);
-  FillBatch training() const;  // this object outlives it
+  FillBatch training();  // read when asked for; this object outlives it
+  // From step `first` on, data.prefetch microbatches ahead by a thread of its own (0: as training()). Once.
+  FillBatch training_from(int64_t first);
   int64_t targets_per_step() const { return loader_.targets_per_step(); }
-  bool has_valid() const { return has_valid_; }
+  const std::vector<std::string>& valid() const { return valid_; }  // shards that exist
+
+  // Sequences drawn from each shard in the first `steps` steps; nothing where there is one shard.
+  std::vector<std::pair<std::string, int64_t>> drawn(int64_t steps);
+  std::vector<std::string> notes() const;  // of a mixture: a line a shard
 
  private:
+  RunSpec run_;
   DataLoader loader_;
-  bool has_valid_ = false;
+  Mixture count_;  // a second cursor: the loader's is the reading thread's
+  std::vector<std::string> valid_;
+  std::unique_ptr<Prefetcher> ahead_;  // last: it stops before what it reads from goes
 };
 
 // Sequential windows of seq_len tokens, a last partial one dropped.

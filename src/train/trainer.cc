@@ -57,7 +57,7 @@ class Trainer {
         lock_(run.train.dir),
         batches_(run),
         runner_(run, RunMode::train, device, options.arena_bytes),
-        fill_(batches_.training()) {}
+        fill_() {}
 
   TrainSummary train() {
     double begin = now_s();
@@ -66,6 +66,8 @@ class Trainer {
     runner_.set_control({.phase = hooks_.phase, .stop = [this] { return leaving(); }});
     summary_.first_step = done_ + 1;
     if (hooks_.start) hooks_.start(done_);
+    for (const std::string& line : batches_.notes()) note(line);
+    fill_ = batches_.training_from(done_ + 1);
     while (done_ < run_.train.steps && !leaving()) {
       runner_.restart_peaks();
       StepResult r = runner_.step(schedule_.ranks.at(0), done_ + 1, batches_.targets_per_step(), fill_);
@@ -132,11 +134,11 @@ class Trainer {
     if (done_ > summary_.first_step + 1) speeds_.push_back(m.tokens_per_s);
     bool last = done_ == run_.train.steps;
     int64_t every = run_.train.eval_every, save_every = run_.train.checkpoint_every.count;
-    if (batches_.has_valid() && (last || (every > 0 && done_ % every == 0))) {
+    if (!batches_.valid().empty() && (last || (every > 0 && done_ % every == 0))) {
       phase("eval");
-      m.eval_loss = evaluate_shard(runner_, run_, run_.data.valid, run_.train.eval_batches).loss;
-      summary_.eval_loss = m.eval_loss;
+      evaluate(m);
     }
+    m.sequences = batches_.drawn(done_);
     // Metrics first: a step that a checkpoint holds is always in metrics.jsonl; lines beyond are dropped on
     // resume.
     phase("metrics");
@@ -147,6 +149,19 @@ class Trainer {
       note(fmt::format("saved {} in {}", summary_.checkpoint.string(), human_seconds(now_s() - begin)));
     }
     if (hooks_.step) hooks_.step(m);
+  }
+
+  // The mean over all tokens of data.valid; of several shards each one's too.
+  void evaluate(StepMetrics& m) {
+    double sum = 0;
+    int64_t tokens = 0;
+    for (const std::string& shard : batches_.valid()) {
+      EvalResult e = evaluate_shard(runner_, run_, shard, run_.train.eval_batches);
+      if (batches_.valid().size() > 1) m.eval_losses.emplace_back(shard, e.loss);
+      sum += e.loss * double(e.tokens), tokens += e.tokens;
+      m.eval_loss = batches_.valid().size() > 1 ? sum / double(tokens) : e.loss;
+    }
+    summary_.eval_loss = m.eval_loss;
   }
 
   void save() {

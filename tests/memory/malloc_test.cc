@@ -5,11 +5,14 @@
 #include <gtest/gtest.h>
 #include <malloc.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
 #include <fstream>
 
+#include "data/prefetch.h"
+#include "data/shard_writer.h"
 #include "tiny.h"
 
 extern "C" {
@@ -151,6 +154,35 @@ TEST(Malloc, DecodingAllocatesNothingAfterWarmUp) {
       EXPECT_EQ(g_ours.calls, 0) << compute << ", largest " << g_ours.largest;
       EXPECT_EQ(g_live, live);
     }
+}
+
+// Nor does the thread that reads ahead, of a mixture, over the epochs of its sources and the mixture's kept
+// states.
+TEST(Malloc, ReadingAheadAllocatesNothing) {
+  const fs::path folder = fs::path(testing::TempDir()) / fmt::format("trireme_malloc_{}", ::getpid());
+  make_folders(folder);
+  std::vector<TokenShard> shards;
+  for (const char* name : {"a", "b", "c"}) {
+    ShardWriter w(folder / name, 100);
+    w.add_document(std::vector<int32_t>(300, 7));
+    w.commit();
+    shards.push_back(TokenShard::open(folder / name));
+  }
+  const double weights[] = {5, 2, 0.3};
+  DataLoader loader(std::move(shards), weights, {.vocab = 100, .seq_len = 16, .global = 64, .micro = 8});
+  std::vector<int32_t> tokens(128), targets(128), positions(128);
+  {
+    Prefetcher ahead(loader, {.depth = 4, .first_step = 1, .last_step = 300});
+    int64_t live = 0;
+    for (int64_t step = 1; step <= 300; step++) {
+      if (step == 3) live = g_live, g_ours.clear(), g_counting = true;
+      for (int64_t mb = 0; mb < 8; mb++) ahead.get(step, mb, tokens, targets, positions);
+    }
+    g_counting = false;
+    EXPECT_EQ(g_ours.calls, 0) << "largest " << g_ours.largest;
+    EXPECT_EQ(g_live, live);
+  }
+  fs::remove_all(folder);
 }
 
 // Bytes outside the arenas stay below 16 MiB (DESIGN.md section 4), at a size where the arena is far larger.

@@ -255,7 +255,19 @@ TEST(RunSpec, Contradictions) {
            {"[precision]\ninitial_scale = 0.5",
             "run.toml:2: precision.initial_scale: 0.5 is below min_scale = 1"},
            {"[train]\ndir = \"\"", "run.toml:2: train.dir: \"\" is no folder"},
-           {"[data]\ntrain = \"\"", "run.toml:2: data.train: \"\" is no token shard"}}) {
+           {"[data]\ntrain = \"\"", "run.toml:2: data.train: \"\" is no token shard"},
+           {"[data]\ntrain = []", "run.toml:2: data.train: \"\" is no token shard"},
+           {"[data]\ntrain = [\"a\", 1]",
+            "run.toml:2: data.train: it is a list of other things than numbers or"},
+           {"[data]\ntrain = [\"a\", \"\"]", "run.toml:2: data.train: [\"a\", \"\"] has an empty"},
+           {"[data]\ntrain = [1]",
+            "run.toml:2: data.train: [1] is a list; give a string, or a list of strings"},
+           {"[data]\nweights = [1, 2]", "run.toml:2: data.weights: 2 weights for the 1 shards of data.train"},
+           {"[data]\nweights = [-1]", "run.toml:2: data.weights: [-1] is out of range"},
+           {"[data]\nweights = [inf]", "run.toml:2: data.weights: [inf] is out of range"},
+           {"[data]\nweights = 1", "run.toml:2: data.weights: 1 is a whole number; give a list of numbers"},
+           {"[data]\nweights = [0]", "run.toml:2: data.weights: every weight is 0"},
+           {"[data]\nprefetch = -1", "run.toml:2: data.prefetch: -1 is out of range"}}) {
     std::string err = wrong(c.toml);
     EXPECT_HAS(err, c.says);
     EXPECT_EQ(lines_of(err).size(), 1u) << err;
@@ -357,8 +369,26 @@ TEST(RunSpec, HashFollowsWhatDeterminesTheNumbers) {
     EXPECT_TRUE(changed(set)) << set;
   for (const char* set : {"train.dir=x", "train.device=cuda", "train.checkpoint_every=7", "train.keep=3",
                           "train.threads=1", "train.log_every=1", "data.valid=x", "data.tokenizer=x",
-                          "cluster.file=x", "layout.schedule=gpipe", "train.eval_every=5"})
+                          "cluster.file=x", "layout.schedule=gpipe", "train.eval_every=5", "data.prefetch=0"})
     EXPECT_FALSE(changed(set)) << set;
+}
+
+TEST(RunSpec, ShardsAreOneOrAList) {
+  EXPECT_EQ(parse("").data.train.list, (std::vector<std::string>{"data/train"}));
+  RunSpec one = parse("[data]\ntrain = [\"x\"]\nvalid = \"\"");
+  EXPECT_EQ(one.data.train.first(), "x");
+  EXPECT_TRUE(one.data.valid.empty());
+  EXPECT_HAS(save_run(one), "train = \"x\"\n");
+  EXPECT_HAS(save_run(one), "valid = \"\"\n");
+  RunSpec mix = parse("[data]\ntrain = [\"a\", \"b c\"]\nweights = [3, 0.5]\nvalid = [\"v\", \"w\"]");
+  EXPECT_EQ(mix.data.train.list, (std::vector<std::string>{"a", "b c"}));
+  EXPECT_EQ(mix.data.weights, (Numbers{3, 0.5}));
+  EXPECT_EQ(mix.data.valid.size(), 2u);
+  EXPECT_TRUE(parse(save_run(mix)) == mix);
+  EXPECT_TRUE(parse("", {"data.train=[\"a\", 'b c']", "data.weights=[3, 0.5]", "data.valid=[\"v\",\"w\"]"}) ==
+              mix);
+  EXPECT_EQ(parse("", {"data.train=x y"}).data.train.first(), "x y");
+  EXPECT_NE(hash(resolve(mix, {})), hash(resolve(parse("[data]\ntrain = [\"a\", \"b c\"]"), {})));
 }
 
 TEST(RunSpec, Diff) {

@@ -59,7 +59,7 @@ TEST(Evaluate, IsTheMeanOverAllWholeWindows) {
   for (int64_t micro : {1, 2, 5, 64}) {
     run.batch = {.global = micro, .micro = micro};
     Model m(run);
-    for (const std::string& shard : {run.data.train, run.data.valid}) {
+    for (const std::string& shard : {run.data.train.first(), run.data.valid.first()}) {
       int64_t tokens = TokenShard::open(shard).tokens(), windows = (tokens - 1) / run.data.seq_len;
       EvalResult e = evaluate_shard(*m.runner, run, shard);
       Sum want = by_hand(m, run, shard, windows);
@@ -73,13 +73,13 @@ TEST(Evaluate, MostBatchesAreMicrobatches) {
   TempFolder tmp;
   RunSpec run = f32_run(tmp.path());
   Model m(run);
-  int64_t windows = (TokenShard::open(run.data.valid).tokens() - 1) / run.data.seq_len;
+  int64_t windows = (TokenShard::open(run.data.valid.first()).tokens() - 1) / run.data.seq_len;
   ASSERT_GT(windows, 6);
   for (int64_t most : {int64_t(1), int64_t(3), int64_t(1) << 62}) {
     int64_t n = most > windows ? windows : 2 * most;
-    EvalResult e = evaluate_shard(*m.runner, run, run.data.valid, most);
+    EvalResult e = evaluate_shard(*m.runner, run, run.data.valid.first(), most);
     EXPECT_EQ(e.tokens, n * run.data.seq_len) << most;
-    EXPECT_NEAR(e.loss, by_hand(m, run, run.data.valid, n).loss / double(e.tokens), 1e-6) << most;
+    EXPECT_NEAR(e.loss, by_hand(m, run, run.data.valid.first(), n).loss / double(e.tokens), 1e-6) << most;
   }
 }
 

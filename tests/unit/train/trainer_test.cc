@@ -45,7 +45,7 @@ TrainHooks interrupt_at(std::string phase, int n) {
 
 // The tests below may count on it: 8 steps of the shuffled order go over more than one epoch.
 void expect_epoch_border(const RunSpec& run, int64_t steps) {
-  int64_t windows = (TokenShard::open(run.data.train).tokens() - 1) / run.data.seq_len;
+  int64_t windows = (TokenShard::open(run.data.train.first()).tokens() - 1) / run.data.seq_len;
   EXPECT_GT(steps * run.batch.global, windows);
   EXPECT_GT(windows, run.batch.global);
   EXPECT_EQ(run.data.order, "shuffled");
@@ -88,6 +88,16 @@ class Resume : public ::testing::TestWithParam<Variant> {
     return r;
   }
 };
+
+// data.prefetch moves when a batch is read, not what is in it: losses, weights and all else are equal to the
+// bit.
+TEST_P(Resume, ReadingAheadChangesNothing) {
+  TempFolder ahead, in_line;
+  RunSpec a = spec(ahead.path()), b = spec(in_line.path());
+  a.data.prefetch = 3, b.data.prefetch = 0;
+  train_here(a), train_here(b);
+  expect_same(outcome_of(ahead / "run"), outcome_of(in_line / "run"));
+}
 
 TEST_P(Resume, AnInterruptedRunEndsAsTheUninterruptedOne) {
   TempFolder whole;
@@ -316,6 +326,49 @@ TEST(InitialWeights, AreThoseOfTheFolder) {
       EXPECT_EQ(got, want) << p.decl.name;
     }
   }
+}
+
+// Two shards, three to one: metrics say what was drawn of each; a run that is interrupted ends as the other;
+// data.valid of two shards gives the loss of each and the mean over all tokens.
+TEST(Trainer, AMixture) {
+  TempFolder whole, broken;
+  auto spec = [](const fs::path& folder, int64_t steps) {
+    RunSpec r = tiny_run(folder, steps);
+    const std::string train = r.data.train.first(), valid = r.data.valid.first();
+    r.data.train.list = {train, valid};
+    r.data.weights = {3, 1};
+    r.data.valid.list = {valid, train};
+    return r;
+  };
+  std::vector<std::string> notes;
+  TrainHooks hooks;
+  hooks.note = [&](const std::string& line) { notes.push_back(line); };
+  train_here(spec(whole.path(), 6), hooks);
+  EXPECT_EQ(std::count_if(notes.begin(), notes.end(), [](auto& l) { return l.starts_with("mixture: "); }), 2);
+  TrainHooks interrupt = interrupt_at("update", 4);
+  EXPECT_EQ(train_here(spec(broken.path(), 6), interrupt).ending, Ending::interrupted);
+  clear_interrupt();
+  train_here(spec(broken.path(), 6));
+  expect_same(outcome_of(broken / "run"), outcome_of(whole / "run"));
+  std::vector<nlohmann::json> lines;
+  for (const std::string& line : lines_of(read_text(whole / "run/metrics.jsonl")))
+    lines.push_back(nlohmann::json::parse(line));
+  ASSERT_EQ(lines.size(), 6u);
+  for (int64_t step = 1; step <= 6; step++) {
+    const auto& drawn = lines[size_t(step - 1)]["sequences"];
+    ASSERT_EQ(drawn.size(), 2u);
+    EXPECT_NEAR(drawn[0]["drawn"].get<double>(), 4.5 * double(step), 0.5);
+    EXPECT_EQ(drawn[0]["drawn"].get<int64_t>() + drawn[1]["drawn"].get<int64_t>(), 6 * step);
+  }
+  const auto& last = lines.back();
+  ASSERT_EQ(last["eval_losses"].size(), 2u);
+  const double a = last["eval_losses"][0]["loss"], b = last["eval_losses"][1]["loss"];
+  EXPECT_NE(a, b);
+  EXPECT_GT(last["eval_loss"].get<double>(), std::min(a, b));
+  EXPECT_LT(last["eval_loss"].get<double>(), std::max(a, b));
+  RunSpec missing = spec(whole.path(), 6);
+  missing.data.train.list[1] += "x";
+  expect_has(refusal([&] { train_here(missing); }), {"there is no token shard", "validx"});
 }
 
 }  // namespace
