@@ -163,7 +163,7 @@ void add_generate(CLI::App& app) {
       ->check(CLI::Range(2, 1 << 30));
   verb->add_option("--parallel", r->o.parallel, "texts at once")
       ->capture_default_str()
-      ->check(CLI::Range(1, 16));
+      ->check(CLI::Range(1, 32));
   verb->callback([r] { generate_verb(*r); });
 }
 

@@ -190,6 +190,32 @@ Values GoldenRun::logits() {
   return all;
 }
 
+Values GoldenRun::cached_logits(int64_t read) {
+  const int64_t seq = golden_.seq();
+  StageRunner cached(run_, RunMode::infer, *device_,
+                     book_generation(run_, 1, {.slots = 1, .capacity = seq, .prefills = {read}}));
+  std::vector<float> host;
+  for (const Param& p : runner_->params().params) {
+    host.resize(size_t(p.numel()));
+    runner_->read_param(p, "", host);
+    cached.write_param(*cached.params().find(p.decl.name), "", host);
+  }
+  cached.open_cache(1, seq);
+  Values ids = golden_.values("input_ids"), all;
+  std::vector<float> row(size_t(run_.model.vocab));
+  for (int64_t s = 0; s < golden_.sequences(); s++) {
+    std::vector<int32_t> tokens(ids.begin() + s * seq, ids.begin() + (s + 1) * seq);
+    all.resize(all.size() + size_t(read - 1) * row.size());
+    cached.prefill(0, std::span(tokens).first(size_t(read)), row);
+    all.insert(all.end(), row.begin(), row.end());
+    for (auto t = int32_t(read); t < seq; t++) {
+      cached.decode({&tokens[size_t(t)], 1}, {&t, 1}, row);
+      all.insert(all.end(), row.begin(), row.end());
+    }
+  }
+  return all;
+}
+
 Values GoldenRun::token_losses() {
   Values ids = golden_.values("input_ids"), targets = golden_.values("targets"), losses(targets.size());
   auto seq = size_t(golden_.seq());

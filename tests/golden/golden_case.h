@@ -59,6 +59,9 @@ class GoldenRun {
   ByName gradients() const;                        // of the last step, before clipping
   ByName weights() const;                          // master copies
   Values logits();                                 // of the case's first batch
+  // The same through a key/value cache: `read` tokens of each sequence at once, the others one by one. Rows
+  // of tokens before the last that was read are zero.
+  Values cached_logits(int64_t read);
   Values token_losses();  // likewise, each from a pass in which it is the only target
 
  private:

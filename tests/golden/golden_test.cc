@@ -57,6 +57,22 @@ TEST_P(Golden, F32LogitsAndTokenLosses) {
   EXPECT_LE(worst_difference(losses, golden_.values("oracle.token_losses")), kTokenLoss);
 }
 
+// Generation: the cache gives PyTorch's logits too.
+TEST_P(Golden, F32LogitsThroughTheCache) {
+  GoldenRun run(golden_, "f32", "f32", 2);
+  Values want = golden_.values("logits");
+  auto vocab = size_t(golden_.model().vocab);
+  for (int64_t read : {int64_t(1), golden_.seq() / 2}) {
+    Values got = run.cached_logits(read);
+    ASSERT_EQ(got.size(), want.size());
+    double worst = 0;
+    for (size_t i = 0; i < got.size(); i++)
+      if (int64_t(i / vocab) % golden_.seq() >= read - 1) worst = std::max(worst, std::abs(got[i] - want[i]));
+    EXPECT_LE(worst, kLogit) << read << " tokens read";
+    EXPECT_GT(worst, 0);
+  }
+}
+
 // In one microbatch, and in two that add up.
 TEST_P(Golden, F32LossAndEveryGradient) {
   for (int64_t micro : {2, 1}) {

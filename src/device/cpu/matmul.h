@@ -80,7 +80,7 @@ int64_t matmul_in_f32_scratch_bytes(const MatmulArgs&, const Context&, MatmulCac
 void matmul_in_f32(const MatmulArgs&, std::byte* scratch, const Context&, MatmulCache&);
 
 // c = a b^T of few rows of a, bound by reading b once (matmul_few_rows.cc).
-inline constexpr int64_t kFewRows = 16;
+inline constexpr int64_t kFewRows = 32;
 bool has_few_rows(const MatmulArgs&);
 int64_t matmul_few_rows_scratch_bytes(const MatmulArgs&);
 void matmul_few_rows(const MatmulArgs&, std::byte* scratch, const Context&);
