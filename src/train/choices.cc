@@ -11,9 +11,9 @@ namespace {
 
 using nlohmann::json;
 
-// A value as a message may quote it.
+// A value as a message may quote it: printable ASCII, whatever is in the file.
 std::string quoted(const json& j) {
-  std::string s = j.dump();
+  std::string s = j.dump(-1, ' ', /*ensure_ascii=*/true);
   if (s.size() > 40) s = s.substr(0, 37) + "...";
   return s;
 }

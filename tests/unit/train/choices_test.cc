@@ -62,6 +62,7 @@ TEST(Choices, NamesFileLineAndKeyOfWhatIsWrong) {
       {"{\"prompt\": \"p\", \"choices\": [\"a\", \"b\"], \"answer\": \"C\"}", "\"answer\" is \"C\""},
       {"{\"prompt\": \"p\", \"choices\": [\"a\", \"b\"], \"answer\": \"b)\"}", "\"answer\" is \"b)\""},
       {"{\"prompt\": \"p\", \"choices\": [\"a\", \"b\"], \"answer\": null}", "\"answer\" is null"},
+      {"{\"prompt\": \"p\", \"choices\": [\"a\", \"b\"], \"answer\": \"\x7f\\u0001\"}", "\\u007f\\u0001"},
   };
   for (const auto& c : cases) {
     std::string e = error_of([&] { parse_choices(good + c.line + "\n" + good, "q.jsonl"); });
