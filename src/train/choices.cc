@@ -11,8 +11,11 @@ namespace {
 
 using nlohmann::json;
 
-// A value as a message may quote it: printable ASCII, whatever is in the file.
+// A value as a message may quote it: short printable ASCII, whatever is in the file. Lists and objects are
+// only named: nested deeply enough, printing one would overflow the stack.
 std::string quoted(const json& j) {
+  if (j.is_array()) return fmt::format("a list of {}", j.size());
+  if (j.is_object()) return "an object";
   std::string s = j.dump(-1, ' ', /*ensure_ascii=*/true);
   if (s.size() > 40) s = s.substr(0, 37) + "...";
   return s;
