@@ -7,13 +7,17 @@
 tokenizer.json is the peer's own file, trained on "training" of cases.json. Every case has the ids of its text with
 special tokens recognised ("ids"), with them read as text ("as_text", where it differs), and from a copy of the
 tokenizer with ignore_merges set and its last 60 merges dropped ("ignore_merges", where it differs).
+
+pipelines.json has small tokenizers with the normalizers, pre-tokenizers, decoders and added tokens of the well-known
+models ("file", what the library would save), the ids of "texts" with special tokens recognised ("ids") and read as text
+("as_text"), and what the library decodes from the latter ("decoded", where it is not the text).
 """
 import json
 import pathlib
 import random
 
 import tokenizers
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "tests" / "unit" / "text" / "golden"
 VOCAB = 700
@@ -113,6 +117,128 @@ def train():
     return peer
 
 
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+TAIL = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|" + TAIL
+QWEN2 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|" + TAIL
+# Of a kind that has no matcher of its own: goes through PCRE2.
+O200K = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+         r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+         r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+BYTE_LEVEL = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+SPACE = "\u2581"
+
+
+def split(pattern):
+    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"), BYTE_LEVEL])
+
+
+def byte_level(pre, normalizer=None, vocab=420, special=("<|endoftext|>",), **model):
+    peer = Tokenizer(models.BPE(**model))
+    peer.pre_tokenizer, peer.decoder = pre, decoders.ByteLevel()
+    if normalizer:
+        peer.normalizer = normalizer
+    peer.train_from_iterator([TRAINING], trainers.BpeTrainer(
+        vocab_size=vocab, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    peer.add_special_tokens([AddedToken(s, special=True) for s in special])
+    return peer
+
+
+def llama3():
+    peer = byte_level(split(LLAMA3), special=("<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"), ignore_merges=True)
+    peer.post_processor = processors.Sequence([
+        processors.ByteLevel(trim_offsets=False),
+        processors.TemplateProcessing(single="<|begin_of_text|> $A", pair="<|begin_of_text|> $A $B",
+                                      special_tokens=[("<|begin_of_text|>", peer.token_to_id("<|begin_of_text|>"))])])
+    return peer
+
+
+def flags():
+    """Every flag of an added token, and contents that begin alike."""
+    peer = byte_level(split(QWEN2), normalizers.NFC(), special=("<|endoftext|>", "<|endoftext|><tag>"))
+    peer.add_special_tokens([AddedToken("<mask>", lstrip=True, special=True), AddedToken("</eat>", rstrip=True, special=True),
+                             AddedToken("[both]", lstrip=True, rstrip=True, special=True)])
+    peer.add_tokens([AddedToken("<tag>", normalized=False), AddedToken("oar", single_word=True, normalized=False),
+                     AddedToken("ship", single_word=True, lstrip=True), AddedToken("cafe\u0301", normalized=True),
+                     AddedToken(" ", normalized=False, single_word=True), AddedToken("e\u0301!", normalized=False)])
+    return peer
+
+
+def characters(normalizer, pre, replace=True, strip=1, added_normalized=False, space=SPACE):
+    """As SentencePiece models of Llama 2, Mistral and Gemma are converted: characters, and bytes for the others."""
+    peer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    learner = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(prepend_scheme="always", split=True)])
+    peer.pre_tokenizer = learner
+    bytes_ = [f"<0x{b:02X}>" for b in range(256)]
+    peer.train_from_iterator([TRAINING[:1500]], trainers.BpeTrainer(
+        vocab_size=520, show_progress=False, special_tokens=["<unk>", "<s>", "</s>", *bytes_]))
+    file = json.loads(peer.to_str())
+    file["added_tokens"] = [t | {"normalized": added_normalized} for t in file["added_tokens"][:3]]
+    peer = Tokenizer.from_str(json.dumps(file))
+    if normalizer:
+        peer.normalizer = normalizer
+    peer.pre_tokenizer = pre
+    chain = [decoders.Replace(SPACE, " ")] * replace + [decoders.ByteFallback(), decoders.Fuse()]
+    peer.decoder = decoders.Sequence(chain + [decoders.Strip(" ", strip, 0)] * bool(strip))
+    peer.post_processor = processors.TemplateProcessing(single="<s> $A", pair="<s> $A $B", special_tokens=[("<s>", 1)])
+    return peer
+
+
+def pipelines():
+    replace = normalizers.Replace(" ", SPACE)
+    return {
+        "llama3": llama3(),
+        "qwen2": byte_level(split(QWEN2), normalizers.NFC(), special=("<|endoftext|>", "<|im_start|>", "<|im_end|>")),
+        "flags": flags(),
+        "digits": byte_level(pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True),
+                                                      pre_tokenizers.ByteLevel(add_prefix_space=False)])),
+        "o200k": byte_level(split(O200K)),
+        "llama2": characters(normalizers.Sequence([normalizers.Prepend(SPACE), replace]), None, added_normalized=True),
+        "mistral": characters(None, pre_tokenizers.Metaspace(prepend_scheme="first", split=False)),
+        "metaspace": characters(None, pre_tokenizers.Metaspace(prepend_scheme="always", split=True)),
+        "gemma": characters(replace, pre_tokenizers.Split(" ", "merged_with_previous"), strip=0),
+    }
+
+
+TEXTS = [
+    "It'S THEY'LL we\u2019re I'D don't \u017fhe'\u017f 'Tis ''s 'rE '\u212a",
+    "12345678 1 22 333 4444 x12y3 \u0661\u0662\u0663\u0664 \u2167\u2168\u2169 \u00bd\u00be",
+    "a\n\n\n b \n \n  c\r\n\r\n\td  \n  e   ",
+    "x = y;\n\n};\r\n  // !!\n\n\u3000\u3000\u2028z",
+    "oar ship oars ship, oar. xoar oarx \u00e9oar oar\u0301 1oar _ship ship-oar  ship  ship\u200dx",
+    "a   <mask>  b</eat>   c [both] [both]  d<mask></eat> e  [both]\n</eat>\n\n<mask>",
+    "<|endoftext|><tag><tag> <|endoftext|><ta <|endoftext|>",
+    "cafe\u0301 caf\u00e9 e\u0301! \u00e9! q\u0323\u0307 \u1e0d\u0307 \u212b \u2126 \uac00\u11a8 \u1100\u1161\u11a8 \u0344 \u0958",
+    "a\u0315\u0300\u05ae\u0300\u0062 \U0001d15e \U0001d15f \u0f73\u0f71 \u0fb2\u0f80 \u1025\u102e \u0cca\u0cd5 \U0001109a \u0b92\u0bd7",
+    "<s>Hello</s> <unk> <s> <s>\u2581x <0x41> <0x0A>",
+    " lead  two   three\u2581visible \u2581\u2581 end ",
+    "\tTab \x00\x01 \x7f \ufeff \U0010ffff \u0378",
+    "the rowers' rhythm" * 40,
+    "\u4e09\u767e\u306e\u6ac2" * 60,
+    "<|begin_of_text|>x<|eot_id|> <|im_start|>user\n<|im_end|>",
+]
+
+
+def write_pipelines():
+    rng = random.Random(20261120)
+    texts = FIXED + TEXTS + [noise(rng) for _ in range(40)]
+    texts = [t for t in texts if len(t) < 400] + [t for t in texts if 400 <= len(t) < 800]
+    out = {}
+    for name, peer in pipelines().items():
+        ids = [peer.encode(t, add_special_tokens=False).ids for t in texts]
+        peer.encode_special_tokens = True
+        plain = [peer.encode(t, add_special_tokens=False).ids for t in texts]
+        decoded = [peer.decode(p, skip_special_tokens=False) for p in plain]
+        peer.encode_special_tokens = False
+        out[name] = {"file": json.loads(peer.to_str()), "ids": ids,
+                     "as_text": {i: p for i, p in enumerate(plain) if p != ids[i]},
+                     "decoded": {i: d for i, d in enumerate(decoded) if d != texts[i]}}
+    lines = ",\n".join(f"{json.dumps(n)}: {json.dumps(v, separators=(',', ':'))}" for n, v in out.items())
+    head = json.dumps({"tokenizers": tokenizers.__version__, "texts": texts})
+    (FOLDER / "pipelines.json").write_text(f'{head[:-1]}, "pipelines": {{\n{lines}\n}}}}\n')
+    print(f"{len(out)} pipelines, {len(texts)} texts")
+
+
 def main():
     FOLDER.mkdir(parents=True, exist_ok=True)
     peer = train()
@@ -132,6 +258,7 @@ def main():
     lines = ",\n".join(json.dumps(c, separators=(",", ":")) for c in cases)
     head = json.dumps({"tokenizers": tokenizers.__version__, "dropped": DROPPED, "training": TRAINING})
     (FOLDER / "cases.json").write_text(f'{head[:-1]}, "cases": [\n{lines}\n]}}\n')
+    write_pipelines()
     print(f"{len(cases)} cases, vocabulary of {peer.get_vocab_size()}, tokenizers {tokenizers.__version__}")
 
 

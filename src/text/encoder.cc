@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "text/split.h"
 
 namespace trireme {
 namespace {
@@ -17,23 +16,49 @@ constexpr uint32_t kNever = ~uint32_t(0);
 
 Encoder::Encoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
 
-void Encoder::encode(std::string_view text, Specials specials, std::vector<int32_t>& out) {
+void Encoder::encode(std::string_view text, Specials specials, std::vector<int32_t>& out, Place place) {
+  // A short text is not worth filling a table for.
+  if (cache_.empty() && text.size() > 4096) cache_.resize(kSlots);
   auto on_token = [&](int32_t id) { out.push_back(id); };
-  auto on_words = [&](std::string_view piece) { encode_words(piece, out); };
   tokenizer_.raw_.cut(
       text, specials,
-      [&](std::string_view piece) { tokenizer_.normalized_.cut(piece, specials, on_words, on_token); },
+      [&](std::string_view piece) {
+        // Everything put before a text is put before each piece between added tokens, as the peer does.
+        bool continues = place == Place::continues && piece.data() == text.data();
+        bool first = place == Place::begins && piece.data() == text.data();
+        piece = tokenizer_.pipeline_.normalizer.apply(piece, continues, normal_);
+        const char* begin = piece.data();
+        tokenizer_.normalized_.cut(
+            piece, specials,
+            [&](std::string_view words) {
+              encode_words(words, first && words.data() == begin, continues && words.data() == begin, out);
+            },
+            on_token);
+      },
       on_token);
 }
 
-void Encoder::encode_words(std::string_view text, std::vector<int32_t>& out) {
-  // A short text is not worth filling a table for.
-  if (cache_.empty() && text.size() > 4096) cache_.resize(kSlots);
-  split_words(text, [&](std::string_view word) { encode_word(word, out); });
+// One piece of normalized text without added tokens. `first`: it begins the document; `continues`: it goes on
+// where an earlier piece was divided.
+void Encoder::encode_words(std::string_view text, bool first, bool continues, std::vector<int32_t>& out) {
+  const Pipeline& p = tokenizer_.pipeline_;
+  if (!p.metaspace.empty()) {
+    spaced_.clear();
+    const bool prefix = !continues && (p.prefix == Pipeline::Prefix::always ||
+                                       (p.prefix == Pipeline::Prefix::first && first));
+    if (prefix && text[0] != ' ' && !text.starts_with(p.metaspace)) spaced_ = p.metaspace;
+    for (char c : text)
+      if (c == ' ')
+        spaced_ += p.metaspace;
+      else
+        spaced_ += c;
+    text = spaced_;
+  }
+  p.pre_tokenizer.split(text, [&](std::string_view word) { encode_word(word, out); });
 }
 
 void Encoder::encode_word(std::string_view word, std::vector<int32_t>& out) {
-  if (word.size() == 1) {
+  if (word.size() == 1 && tokenizer_.of_code_.empty()) {
     out.push_back(tokenizer_.of_byte_[uint8_t(word[0])]);
     return;
   }
@@ -70,12 +95,11 @@ void Encoder::merge_short(std::string_view word, std::vector<int32_t>& out) {
   using Ranks = PairMap<Tokenizer::Ranked>;
   std::array<int32_t, kShort> ids;
   std::array<Tokenizer::Ranked, kShort> merge;  // of ids[i] and ids[i + 1]
-  size_t n = word.size();
+  size_t n = tokenizer_.first_symbols(word, ids.data());
   auto look_up = [&](size_t i) {
     const auto* found = tokenizer_.ranks_.find(Ranks::key(ids[i], ids[i + 1]));
     merge[i] = found ? *found : Tokenizer::Ranked{kNever, 0};
   };
-  for (size_t i = 0; i < n; i++) ids[i] = tokenizer_.of_byte_[uint8_t(word[i])];
   for (size_t i = 0; i + 1 < n; i++) look_up(i);
   while (n > 1) {
     size_t best = 0;
@@ -107,10 +131,10 @@ void Encoder::merge_long(std::string_view word, std::vector<int32_t>& out) {
   };
   if (word.size() > size_t(1) << 30)
     bad_request("a single word of {} bytes: no text, or in need of cutting", word.size());
-  int32_t n = int32_t(word.size());
+  ids_.resize(word.size());
+  int32_t n = int32_t(tokenizer_.first_symbols(word, ids_.data()));
   symbols_.clear(), heap_.clear();
-  for (int32_t i = 0; i < n; i++)
-    symbols_.push_back({tokenizer_.of_byte_[uint8_t(word[size_t(i)])], i - 1, i + 1 < n ? i + 1 : -1});
+  for (int32_t i = 0; i < n; i++) symbols_.push_back({ids_[size_t(i)], i - 1, i + 1 < n ? i + 1 : -1});
   for (int32_t i = 0; i < n; i++) push_candidate(i);
   std::make_heap(heap_.begin(), heap_.end(), later);
   auto add = [&](int32_t at) {

@@ -1,6 +1,7 @@
 // Encodes text with a tokenizer: the working memory that a thread reuses from text to text.
 #pragma once
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -13,8 +14,9 @@ namespace trireme {
 class Encoder {
  public:
   explicit Encoder(const Tokenizer&);
-  // Appends the ids of text to out.
-  void encode(std::string_view text, Specials, std::vector<int32_t>& out);
+  // Appends the ids of text to out. A text that continues a document, divided where cut.h allows, has the ids
+  // that it has in the whole.
+  void encode(std::string_view text, Specials, std::vector<int32_t>& out, Place = Place::begins);
 
  private:
   // A remembered word; one cache line, so a look-up touches one.
@@ -37,7 +39,7 @@ class Encoder {
     int32_t id, prev, next;  // id -1: merged into the one before; prev and next -1: none
   };
 
-  void encode_words(std::string_view text, std::vector<int32_t>& out);
+  void encode_words(std::string_view text, bool first, bool continues, std::vector<int32_t>& out);
   void encode_word(std::string_view word, std::vector<int32_t>& out);
   void merge_word(std::string_view word, std::vector<int32_t>& out);
   void merge_short(std::string_view word, std::vector<int32_t>& out);
@@ -46,6 +48,8 @@ class Encoder {
 
   const Tokenizer& tokenizer_;
   std::vector<Slot> cache_;
+  std::string normal_, spaced_;  // buffers of the text normalized, and of a piece with metaspaces
+  std::vector<int32_t> ids_;
   std::vector<Symbol> symbols_;
   std::vector<Candidate> heap_;
 };

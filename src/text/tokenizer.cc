@@ -1,5 +1,6 @@
 #include "text/tokenizer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
@@ -7,15 +8,42 @@
 #include "text/unicode.h"
 
 namespace trireme {
+namespace {
+
+// The byte that <0x00> to <0xFF> spell; -1 for other tokens.
+int byte_spelled(std::string_view token) {
+  constexpr std::string_view kDigits = "0123456789ABCDEF";
+  if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return -1;
+  size_t high = kDigits.find(token[3]), low = kDigits.find(token[4]);
+  return high < 16 && low < 16 ? int(16 * high + low) : -1;
+}
+
+std::string replace_all(std::string_view text,
+                        const std::vector<std::pair<std::string, std::string>>& pairs) {
+  Normalizer n;
+  for (const auto& [from, to] : pairs) n.add_replace(from, to);
+  std::string buffer;
+  return std::string(n.apply(text, false, buffer));
+}
+
+}  // namespace
 
 Tokenizer::Tokenizer(Parts parts)
     : tokens_(std::move(parts.tokens)),
       model_tokens_(int32_t(tokens_.size())),
       merges_(std::move(parts.merges)),
       added_(std::move(parts.added)),
-      ignore_merges_(parts.ignore_merges) {
-  of_byte_.fill(-1);
-  std::vector<bool> outside(tokens_.size());  // added tokens are found by their content only
+      ignore_merges_(parts.ignore_merges),
+      fuse_unk_(parts.fuse_unk),
+      pipeline_(std::move(parts.pipeline)),
+      unknown_(std::move(parts.unknown)) {
+  index_added();
+  index_symbols();
+  index_merges();
+}
+
+void Tokenizer::index_added() {
+  outside_.resize(tokens_.size());
   for (const AddedToken& t : added_) {
     if (t.content.empty() || !is_utf8(t.content)) bad_request("added token {} is empty or not UTF-8", t.id);
     if (t.id < 0 || t.id > vocab_size())
@@ -25,16 +53,42 @@ Tokenizer::Tokenizer(Parts parts)
     else if (tokens_[size_t(t.id)] != t.content)
       bad_request("added token {:?} has id {}, which is the token {:?}", t.content, t.id,
                   tokens_[size_t(t.id)]);
-    if (t.id < model_tokens_) outside[size_t(t.id)] = true;
-    (t.normalized ? normalized_ : raw_).add(t);
+    if (t.id < model_tokens_ && pipeline_.byte_level) outside_[size_t(t.id)] = true;
+    std::string buffer;
+    if (t.normalized)
+      normalized_.add(t, pipeline_.normalizer.apply(t.content, false, buffer));
+    else
+      raw_.add(t, t.content);
   }
+}
+
+void Tokenizer::index_symbols() {
+  of_byte_.fill(-1);
+  if (!pipeline_.byte_level) of_code_.assign(0x110000, -1);
   for (int32_t id = 0; id < model_tokens_; id++) {
-    const std::string& bytes = tokens_[size_t(id)];
-    if (bytes.size() == 1 && !outside[size_t(id)]) of_byte_[uint8_t(bytes[0])] = id;
-    if (ignore_merges_ && !outside[size_t(id)]) whole_.emplace(bytes, id);
+    const std::string& token = tokens_[size_t(id)];
+    if (outside_[size_t(id)]) continue;
+    if (ignore_merges_) whole_.emplace(token, id);
+    if (pipeline_.byte_level) {
+      if (token.size() == 1) of_byte_[uint8_t(token[0])] = id;
+      continue;
+    }
+    if (int b = byte_spelled(token); b >= 0) of_byte_[size_t(b)] = id;
+    if (CodePoint c = code_point_at(token, 0); c.valid && c.bytes == token.size()) of_code_[c.code] = id;
   }
   for (int b = 0; b < 256; b++)
-    if (of_byte_[size_t(b)] < 0) bad_request("the vocabulary has no token for the byte 0x{:02X}", b);
+    if (of_byte_[size_t(b)] < 0)
+      bad_request("the vocabulary has no token for the byte 0x{:02X}{}", b,
+                  pipeline_.byte_level ? "" : " (<0x00> to <0xFF>, as byte_fallback needs)");
+  if (pipeline_.byte_level) return;
+  for (const std::string& token : tokens_) {
+    int b = byte_spelled(token);
+    decoded_.push_back(b >= 0 ? std::string(1, char(b)) : replace_all(token, pipeline_.decoder_replaces));
+  }
+}
+
+void Tokenizer::index_merges() {
+  cut_before_space_ = !pipeline_.byte_level && pipeline_.pre_tokenizer.empty();
   for (size_t rank = 0; rank < merges_.size(); rank++) {
     const Merge& m = merges_[rank];
     auto known = [&](int32_t id) { return id >= 0 && id < model_tokens_; };
@@ -43,7 +97,28 @@ Tokenizer::Tokenizer(Parts parts)
       bad_request("merge {} ({}, {} -> {}) does not join two tokens to a third", rank, m.left, m.right,
                   m.result);
     *ranks_.insert(ranks_.key(m.left, m.right)).first = {uint32_t(rank), m.result};
+    if (tokens_[size_t(m.right)].starts_with(kMetaspace) && !tokens_[size_t(m.left)].ends_with(kMetaspace))
+      cut_before_space_ = false;
   }
+  // Then the pieces between such places merge by themselves: words, where the file has only the whole text.
+  if (cut_before_space_) pipeline_.pre_tokenizer.add_before(std::string(kMetaspace), true);
+}
+
+size_t Tokenizer::first_symbols(std::string_view word, int32_t* ids) const {
+  if (of_code_.empty()) {
+    for (size_t i = 0; i < word.size(); i++) ids[i] = of_byte_[uint8_t(word[i])];
+    return word.size();
+  }
+  size_t n = 0;
+  for (size_t at = 0; at < word.size();) {
+    CodePoint c = code_point_at(word, at);
+    if (int32_t id = c.valid ? of_code_[c.code] : -1; id >= 0)
+      ids[n++] = id;
+    else
+      for (uint32_t k = 0; k < c.bytes; k++) ids[n++] = of_byte_[uint8_t(word[at + k])];
+    at += c.bytes;
+  }
+  return n;
 }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, Specials specials) const {
@@ -55,12 +130,19 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, Specials specials)
 std::string Tokenizer::decode(std::span<const int32_t> ids) const {
   std::string text;
   for (int32_t id : ids) text += token(id);
-  return text;
+  size_t strip = 0;
+  while (strip < size_t(pipeline_.decoder_strips) && strip < text.size() && text[strip] == ' ') strip++;
+  return strip ? text.substr(strip) : text;
 }
 
 std::string_view Tokenizer::token(int32_t id) const {
   if (id < 0 || id >= vocab_size()) bad_request("{} is no token: ids are 0 to {}", id, vocab_size() - 1);
-  return tokens_[size_t(id)];
+  return (decoded_.empty() ? tokens_ : decoded_)[size_t(id)];
+}
+
+bool Tokenizer::lossless() const {
+  return pipeline_.byte_level && pipeline_.normalizer.empty() &&
+         std::none_of(added_.begin(), added_.end(), [](const AddedToken& t) { return t.lstrip || t.rstrip; });
 }
 
 std::optional<int32_t> Tokenizer::find_added(std::string_view content) const {
@@ -69,8 +151,15 @@ std::optional<int32_t> Tokenizer::find_added(std::string_view content) const {
   return std::nullopt;
 }
 
+std::optional<int32_t> Tokenizer::find_end_of_text() const {
+  for (std::string_view name :
+       {kEndOfText, std::string_view("<|end_of_text|>"), std::string_view("</s>"), std::string_view("<eos>")})
+    if (auto id = find_added(name)) return id;
+  return std::nullopt;
+}
+
 int32_t Tokenizer::end_of_text() const {
-  auto id = find_added(kEndOfText);
+  auto id = find_end_of_text();
   if (!id) bad_request("the tokenizer has no token {}", kEndOfText);
   return *id;
 }

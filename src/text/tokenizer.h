@@ -1,7 +1,9 @@
-// Byte-level byte-pair encoding (Sennrich et al., 2016; Radford et al., 2019), in the file format of the
-// `tokenizers` library (tokenizer.json): what we export gives the same ids there, and the other way round.
+// Byte-pair encoding (Sennrich et al., 2016; Radford et al., 2019), in the file format of the `tokenizers`
+// library (tokenizer.json): what we export gives the same ids there, and the other way round.
 //
-// Text is bytes. Every byte is a token, so any text, valid UTF-8 or not, comes back from decode() exactly.
+// Text is bytes. Every byte is a token, so any text, valid UTF-8 or not, comes back from decode() exactly,
+// unless the file says otherwise: it may normalize (NFC), put a space before texts, or have added tokens that
+// swallow spaces.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -16,10 +18,14 @@
 #include "base/file.h"
 #include "text/added_tokens.h"
 #include "text/pair_map.h"
+#include "text/pipeline.h"
 
 namespace trireme {
 
 inline constexpr std::string_view kEndOfText = "<|endoftext|>";
+
+// Where in its document a text that is encoded stands.
+enum class Place { begins, continues };
 
 class Tokenizer {
  public:
@@ -27,12 +33,17 @@ class Tokenizer {
     int32_t left, right, result;  // earlier merges go first
   };
   // What a tokenizer is made of. Ids are 0..n-1: first `tokens` (bytes of each; all 256 single bytes among
-  // them), then those of `added` that are not in `tokens` under their own id, in ascending order.
+  // them), then those of `added` that are not in `tokens` under their own id, in ascending order. Where the
+  // pipeline is not byte_level, tokens are characters as the file spells them, and <0x00> to <0xFF> are the
+  // bytes.
   struct Parts {
     std::vector<std::string> tokens;
     std::vector<Merge> merges;
     std::vector<AddedToken> added;
     bool ignore_merges = false;  // a word that is a token as a whole is that token, whatever the merges say
+    Pipeline pipeline = Pipeline::of(SplitPattern::gpt2);
+    std::string unknown;    // model.unk_token: kept; with all bytes there, nothing is unknown
+    bool fuse_unk = false;  // kept likewise
   };
   explicit Tokenizer(Parts);
 
@@ -50,7 +61,12 @@ class Tokenizer {
   int32_t vocab_size() const { return int32_t(tokens_.size()); }
   std::string_view token(int32_t id) const;  // its bytes; bad_request on an id that is no token
   std::optional<int32_t> find_added(std::string_view) const;  // id of an added token by its content
-  int32_t end_of_text() const;  // id of <|endoftext|>; bad_request when there is none
+  // The token that closes a document: the first there is of <|endoftext|>, <|end_of_text|>, </s>, <eos>.
+  std::optional<int32_t> find_end_of_text() const;
+  int32_t end_of_text() const;  // bad_request when there is none
+  const Pipeline& pipeline() const { return pipeline_; }
+  // decode(encode(text)) is text, for every text.
+  bool lossless() const;
   const std::vector<AddedToken>& added() const { return added_; }
   const std::vector<Merge>& merges() const { return merges_; }
 
@@ -61,11 +77,23 @@ class Tokenizer {
     int32_t result = 0;
   };
 
-  std::vector<std::string> tokens_;
-  int32_t model_tokens_ = 0;  // ids below are in the file's model.vocab
+  void index_symbols();
+  void index_merges();
+  void index_added();
+  // Ids of the characters, or bytes, that merging a word begins with: at most word.size().
+  size_t first_symbols(std::string_view word, int32_t* ids) const;
+
+  std::vector<std::string> tokens_;   // as the model spells them; byte-level: their bytes
+  std::vector<std::string> decoded_;  // their bytes; empty = tokens_
+  int32_t model_tokens_ = 0;          // ids below are in the file's model.vocab
   std::vector<Merge> merges_;
   std::vector<AddedToken> added_;
-  bool ignore_merges_ = false;
+  bool ignore_merges_ = false, fuse_unk_ = false;
+  Pipeline pipeline_;
+  std::string unknown_;
+  std::vector<bool> outside_;      // of model_tokens_, those that are added: found by their content only
+  std::vector<int32_t> of_code_;   // code point -> id, -1 where there is none; empty = byte-level
+  bool cut_before_space_ = false;  // no merge joins a character to a metaspace behind it
   std::array<int32_t, 256> of_byte_{};
   PairMap<Ranked> ranks_;
   std::map<std::string, int32_t, std::less<>> whole_;  // word -> id, filled when ignore_merges_

@@ -1,4 +1,5 @@
 // tokenizer.json, the file of the `tokenizers` library: read with every field checked, and written.
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 #include <utility>
@@ -6,6 +7,7 @@
 #include "base/error.h"
 #include "base/json_depth.h"
 #include "base/printable.h"
+#include "text/json_fields.h"
 #include "text/tokenizer.h"
 #include "text/unicode.h"
 
@@ -14,26 +16,14 @@ namespace {
 
 using Json = nlohmann::json;
 
-// A string of the file as an error message may show it: printable, and not endless.
-std::string in_quotes(std::string_view s) {
-  std::string out = "\"";
-  for (char c : s.substr(0, 60)) out += uint8_t(c) < 0x20 || c == 0x7F ? '?' : c;
-  return out + (s.size() > 60 ? "...\"" : "\"");
-}
-std::string shown(const Json& v) {
-  std::string text = v.dump(-1, ' ', true, Json::error_handler_t::replace);
-  return text.size() > 60 ? text.substr(0, 60) + "..." : text;
-}
-
 class Reader {
  public:
   Reader(const Json& root, std::string_view name) : root_(root), name_(name) {}
 
   Tokenizer read() {
     if (!root_.is_object()) fail("is not a JSON object");
-    refuse_unless_null("truncation"), refuse_unless_null("padding"), refuse_unless_null("normalizer");
-    check_pre_tokenizer();
-    check_byte_level_or_null("post_processor"), check_byte_level_or_null("decoder");
+    refuse_unless_null("truncation"), refuse_unless_null("padding");
+    read_pipeline();
     const Json& model = member(root_, "model");
     if (!model.is_object()) fail("model is {}, not an object", shown(model));
     check_model(model);
@@ -52,32 +42,21 @@ class Reader {
   [[noreturn]] void fail(fmt::format_string<A...> f, A&&... a) const {
     bad_request("{}: {}", name_, fmt::format(f, std::forward<A>(a)...));
   }
-  // The member, or null when it is absent.
-  static const Json& member(const Json& object, const char* key) {
-    static const Json null;
-    auto it = object.find(key);
-    return it == object.end() ? null : *it;
-  }
   void refuse_unless_null(const char* key) const {
     if (const Json& v = member(root_, key); !v.is_null())
       fail("{} is {}; only null is supported", key, shown(v));
   }
-  bool is_type(const Json& v, const char* type) const {
-    return v.is_object() && member(v, "type").is_string() && member(v, "type") == type;
+  void read_pipeline() {
+    try {
+      parts_.pipeline = Pipeline::read(root_);
+    } catch (const Error& e) {
+      fail("{}", e.what());
+    }
   }
-  void check_pre_tokenizer() const {
-    const Json& v = member(root_, "pre_tokenizer");
-    if (!is_type(v, "ByteLevel")) fail("pre_tokenizer is {}; only ByteLevel is supported", shown(v));
-    const Json& prefix = member(v, "add_prefix_space");
-    if (prefix != false) fail("pre_tokenizer.add_prefix_space is {}; only false is supported", shown(prefix));
-    const Json& regex = member(v, "use_regex");
-    if (!regex.is_null() && regex != true)
-      fail("pre_tokenizer.use_regex is {}; only true is supported", shown(regex));
-  }
-  void check_byte_level_or_null(const char* key) const {
-    const Json& v = member(root_, key);
-    if (!v.is_null() && !is_type(v, "ByteLevel"))
-      fail("{} is {}; only ByteLevel or null is supported", key, shown(v));
+  bool flag(const Json& v, const char* key, const std::string& where) const {
+    const Json& f = member(v, key);
+    if (!f.is_null() && !f.is_boolean()) fail("{}{} is {}, not a boolean", where, key, shown(f));
+    return f == true;
   }
 
   void check_model(const Json& model) {
@@ -91,12 +70,18 @@ class Reader {
     }
     if (const Json& v = member(model, "dropout"); !v.is_null() && v != 0)
       fail("model.dropout is {}; only null is supported", shown(v));
-    if (const Json& v = member(model, "byte_fallback"); !v.is_null() && v != false)
-      fail("model.byte_fallback is {}; only false is supported", shown(v));
-    const Json& ignore = member(model, "ignore_merges");
-    if (!ignore.is_null() && !ignore.is_boolean())
-      fail("model.ignore_merges is {}, not a boolean", shown(ignore));
-    parts_.ignore_merges = ignore == true;
+    const bool fallback = flag(model, "byte_fallback", "model.");
+    if (!fallback && !parts_.pipeline.byte_level)
+      fail("pre_tokenizer is {}: without ByteLevel only models with byte_fallback are supported",
+           shown(member(root_, "pre_tokenizer")));
+    if (fallback && parts_.pipeline.byte_level)
+      fail("model.byte_fallback is true with a ByteLevel pre_tokenizer; only one of both is supported");
+    parts_.ignore_merges = flag(model, "ignore_merges", "model.");
+    parts_.fuse_unk = flag(model, "fuse_unk", "model.");
+    if (const Json& v = member(model, "unk_token"); v.is_string())
+      parts_.unknown = v.get<std::string>();
+    else if (!v.is_null())
+      fail("model.unk_token is {}, not a token", shown(v));
   }
 
   void read_added() {
@@ -106,16 +91,17 @@ class Reader {
     for (const Json& v : list) {
       if (!v.is_object() || !member(v, "content").is_string() || !member(v, "id").is_number_integer())
         fail("added token {} has no content or no id", shown(v));
-      for (const char* key : {"single_word", "lstrip", "rstrip"})
-        if (const Json& flag = member(v, key); !flag.is_null() && flag != false)
-          fail("added token {}: {} is {}; only false is supported", shown(v["content"]), key, shown(flag));
+      const std::string where = "added token " + shown(v["content"]) + ": ";
       AddedToken t{.content = v["content"].get<std::string>(), .id = id_of(v["id"])};
-      t.special = member(v, "special") == true;
-      t.normalized = member(v, "normalized") == true;
+      t.special = flag(v, "special", where), t.normalized = flag(v, "normalized", where);
+      t.single_word = flag(v, "single_word", where);
+      t.lstrip = flag(v, "lstrip", where), t.rstrip = flag(v, "rstrip", where);
       if (!added_ids_.emplace(t.content, t.id).second)
         fail("added token {} is there twice", in_quotes(t.content));
       parts_.added.push_back(std::move(t));
     }
+    std::stable_sort(parts_.added.begin(), parts_.added.end(),
+                     [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
   }
   int32_t id_of(const Json& v) const {
     // A number above int64 reads as negative, which no id is.
@@ -137,7 +123,7 @@ class Reader {
       seen[size_t(id)] = true;
       if (spelled.empty()) fail("model.vocab: token {} is empty", id);
       std::string& bytes = parts_.tokens[size_t(id)];
-      if (added_ids_.contains(spelled))
+      if (added_ids_.contains(spelled) || !parts_.pipeline.byte_level)
         bytes = spelled;
       else if (!unspell_bytes(spelled, bytes))
         fail("model.vocab: token {} is not spelled in byte-level characters", in_quotes(spelled));
@@ -199,36 +185,40 @@ Tokenizer Tokenizer::load(const fs::path& path) {
 std::string Tokenizer::to_json() const {
   using Ordered = nlohmann::ordered_json;
   std::vector<std::string> spelled;
-  for (int32_t id = 0; id < model_tokens_; id++) spelled.push_back(spell_bytes(tokens_[size_t(id)]));
+  bool spaces = false;  // in a token: then "left right" would not say where left ends
+  for (int32_t id = 0; id < model_tokens_; id++) {
+    const std::string& token = tokens_[size_t(id)];
+    spelled.push_back(pipeline_.byte_level && !outside_[size_t(id)] ? spell_bytes(token) : token);
+    spaces = spaces || spelled.back().find(' ') != std::string::npos;
+  }
   Ordered added = Ordered::array();
-  for (const AddedToken& t : added_) {
-    if (t.id < model_tokens_) spelled[size_t(t.id)] = t.content;
+  for (const AddedToken& t : added_)
     added.push_back({{"id", t.id},
                      {"content", t.content},
-                     {"single_word", false},
-                     {"lstrip", false},
-                     {"rstrip", false},
+                     {"single_word", t.single_word},
+                     {"lstrip", t.lstrip},
+                     {"rstrip", t.rstrip},
                      {"normalized", t.normalized},
                      {"special", t.special}});
-  }
   // ordered_json looks a key up among all before it; made as text, a large vocabulary stays quick.
   std::string vocab, merges;
   for (int32_t id = 0; id < model_tokens_; id++)
     vocab += fmt::format("{}      {}: {}", id ? ",\n" : "", Json(spelled[size_t(id)]).dump(), id);
-  for (const Merge& m : merges_)
+  for (const Merge& m : merges_) {
+    const std::string &left = spelled[size_t(m.left)], &right = spelled[size_t(m.right)];
     merges += fmt::format("{}      {}", merges.empty() ? "" : ",\n",
-                          Json(spelled[size_t(m.left)] + ' ' + spelled[size_t(m.right)]).dump());
-  Ordered byte_level = {
-      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}};
+                          spaces ? Json{left, right}.dump() : Json(left + ' ' + right).dump());
+  }
   return fmt::format(
       "{{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": {},\n"
-      "  \"normalizer\": null,\n  \"pre_tokenizer\": {},\n  \"post_processor\": null,\n  \"decoder\": {},\n"
-      "  \"model\": {{\n    \"type\": \"BPE\",\n    \"dropout\": null,\n    \"unk_token\": null,\n"
-      "    \"continuing_subword_prefix\": null,\n    \"end_of_word_suffix\": null,\n    \"fuse_unk\": "
-      "false,\n"
-      "    \"byte_fallback\": false,\n    \"ignore_merges\": {},\n    \"vocab\": {{\n{}\n    }},\n"
+      "  \"normalizer\": {},\n  \"pre_tokenizer\": {},\n  \"post_processor\": {},\n  \"decoder\": {},\n"
+      "  \"model\": {{\n    \"type\": \"BPE\",\n    \"dropout\": null,\n    \"unk_token\": {},\n"
+      "    \"continuing_subword_prefix\": null,\n    \"end_of_word_suffix\": null,\n    \"fuse_unk\": {},\n"
+      "    \"byte_fallback\": {},\n    \"ignore_merges\": {},\n    \"vocab\": {{\n{}\n    }},\n"
       "    \"merges\": [\n{}\n    ]\n  }}\n}}\n",
-      added.dump(), byte_level.dump(), byte_level.dump(), ignore_merges_, vocab, merges);
+      added.dump(), pipeline_.normalizer_json, pipeline_.pre_tokenizer_json, pipeline_.post_processor_json,
+      pipeline_.decoder_json, unknown_.empty() ? "null" : Json(unknown_).dump(), fuse_unk_,
+      !pipeline_.byte_level, ignore_merges_, vocab, merges);
 }
 
 void Tokenizer::save(const fs::path& path) const {
@@ -239,8 +229,8 @@ std::string Tokenizer::config_json(int64_t max_positions) const {
   nlohmann::ordered_json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
                                    {"model_max_length", max_positions},
                                    {"clean_up_tokenization_spaces", false}};
-  if (find_added(kEndOfText))
-    for (const char* key : {"bos_token", "eos_token", "unk_token"}) config[key] = kEndOfText;
+  if (auto end = find_end_of_text())
+    for (const char* key : {"bos_token", "eos_token", "unk_token"}) config[key] = tokens_[size_t(*end)];
   return config.dump(2) + "\n";
 }
 

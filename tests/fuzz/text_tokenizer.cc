@@ -11,7 +11,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     fuzz::expect(Tokenizer::parse(fuzz::bytes_of(json), "again").to_json() == json,
                  "a written tokenizer reads differently");
     for (auto specials : {Specials::recognise, Specials::as_text})
-      fuzz::expect(t.decode(t.encode(text, specials)) == text, "text does not come back from its ids");
+      fuzz::expect(!t.lossless() || t.decode(t.encode(text, specials)) == text,
+                   "text does not come back from its ids");
   });
   return 0;
 }

@@ -9,23 +9,28 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "folder.h"
+#include "text/regex_split.h"
 
 namespace trireme {
 namespace {
 
-std::vector<std::string> words(std::string_view text) {
+std::vector<std::string> words(SplitPattern pattern, std::string_view text) {
   std::vector<std::string> out;
-  split_words(text, [&](std::string_view w) { out.emplace_back(w); });
+  split_words(pattern, text, [&](std::string_view w) { out.emplace_back(w); });
   return out;
+}
+std::vector<std::string> words(std::string_view text) {
+  return words(SplitPattern::gpt2, text);
 }
 
 // The published pattern, run by an engine that was written by others.
 class Oracle {
  public:
-  explicit Oracle(const char* pattern) {
+  explicit Oracle(std::string_view pattern) {
     int error = 0;
     PCRE2_SIZE at = 0;
-    code_ = pcre2_compile(PCRE2_SPTR(pattern), PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &error, &at,
+    code_ = pcre2_compile(PCRE2_SPTR(pattern.data()), pattern.size(), PCRE2_UTF | PCRE2_UCP, &error, &at,
                           nullptr);
     match_ = pcre2_match_data_create_from_pattern(code_, nullptr);
   }
@@ -54,7 +59,13 @@ class Oracle {
   pcre2_code* code_;
   pcre2_match_data* match_;
 };
-constexpr char kGpt2[] = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+struct Known {
+  SplitPattern pattern;
+  std::string_view regex;
+};
+constexpr Known kKnown[] = {{SplitPattern::gpt2, kGpt2Pattern},
+                            {SplitPattern::llama3, kLlama3Pattern},
+                            {SplitPattern::qwen2, kQwen2Pattern}};
 
 // Code points on which the engine's Unicode version has the same opinion as ours.
 std::vector<uint32_t> agreed(CharClass kind) {
@@ -91,13 +102,25 @@ TEST(Split, KnownTexts) {
   EXPECT_EQ(words(" 12 ab"), (V{" 12", " ab"}));
 }
 
+TEST(Split, KnownTextsOfLlamaAndQwen) {
+  using V = std::vector<std::string>;
+  const auto llama = SplitPattern::llama3, qwen = SplitPattern::qwen2;
+  EXPECT_EQ(words(llama, "It'S 12345 (ok)\n\n  x\r\n"),
+            (V{"It", "'S", " ", "123", "45", " (", "ok", ")\n\n", " ", " x", "\r\n"}));
+  EXPECT_EQ(words(qwen, "a12\t\tb\t c"), (V{"a", "1", "2", "\t", "\tb", "\t", " c"}));
+  EXPECT_EQ(words(qwen, "  \n \n  !"), (V{"  \n \n", " ", " !"}));
+  EXPECT_EQ(words(llama, "'\u017fo 's'Ll"), (V{"'\u017f", "o", " '", "s", "'Ll"}));
+  for (const Known& k : kKnown) EXPECT_EQ(known_pattern(k.regex), k.pattern);
+  EXPECT_EQ(known_pattern("\\s+"), std::nullopt);
+}
+
 TEST(Split, EqualsThePatternOnRandomText) {
-  Oracle oracle(kGpt2);
   std::vector<uint32_t> pools[] = {agreed(CharClass::letter), agreed(CharClass::number),
                                    agreed(CharClass::space), agreed(CharClass::other)};
   for (auto& pool : pools) ASSERT_GE(pool.size(), 20u);
-  const std::string_view common = "   ''stmdrevelSL\n\tab12.,(";
-  for (uint64_t round = 0; round < 4000; round++) {
+  const std::string_view common = "   ''stmdrevelSL\n\r\tab12.,(";
+  const Oracle oracles[] = {Oracle(kKnown[0].regex), Oracle(kKnown[1].regex), Oracle(kKnown[2].regex)};
+  for (uint64_t round = 0; round < 6000; round++) {
     uint64_t key = rng_key(11, round, "split");
     std::string text;
     size_t length = below(key, 0, 40);
@@ -109,13 +132,14 @@ TEST(Split, EqualsThePatternOnRandomText) {
         append_utf8(text, pool[below(key, i + 2, pool.size())]);
       }
     }
-    ASSERT_EQ(words(text), oracle.words(text)) << testing::PrintToString(text);
+    const size_t k = round % std::size(kKnown);
+    ASSERT_EQ(words(kKnown[k].pattern, text), oracles[k].words(text)) << k << testing::PrintToString(text);
   }
 }
 
 // A byte that is no UTF-8 is split as U+FFFD would be, and stays as it is.
 TEST(Split, IllFormedBytesAreOther) {
-  Oracle oracle(kGpt2);
+  const Oracle oracles[] = {Oracle(kKnown[0].regex), Oracle(kKnown[1].regex), Oracle(kKnown[2].regex)};
   const std::string_view pieces[] = {"\xFF", "\x80", "\xC3", "\xF0\x9F", "a",
                                      " ",    "1",    "'s",   "\n",       "\xC3\xA9"};
   for (uint64_t round = 0; round < 2000; round++) {
@@ -132,13 +156,65 @@ TEST(Split, IllFormedBytesAreOther) {
     place.push_back(replaced.size());
     size_t begin = 0;
     std::vector<std::string> got;
-    for (const std::string& w : words(text)) {
+    const size_t k = round % std::size(kKnown);
+    for (const std::string& w : words(kKnown[k].pattern, text)) {
       got.push_back(replaced.substr(place[begin], place[begin + w.size()] - place[begin]));
       begin += w.size();
     }
     EXPECT_EQ(begin, text.size());
-    ASSERT_EQ(got, oracle.words(replaced)) << testing::PrintToString(text);
+    ASSERT_EQ(got, oracles[k].words(replaced)) << testing::PrintToString(text);
   }
+}
+
+// A pattern without a matcher of its own gives the same through PCRE2, on bytes that are no UTF-8 too.
+TEST(RegexSplit, EqualsTheMatchers) {
+  const std::string_view pieces[] = {"\xFF", "\xC3", "\xF0\x9F", "a",      " ", "1",
+                                     "'s",   "\n",   "\u00e9",   "\u0661", "!?"};
+  for (const Known& k : kKnown) {
+    RegexSplit regex(std::string(k.regex), "pattern");
+    for (uint64_t round = 0; round < 500; round++) {
+      uint64_t key = rng_key(13, round, "regex");
+      std::string text;
+      for (uint64_t i = 1; i <= below(key, 0, 20); i++) text += pieces[below(key, i, std::size(pieces))];
+      std::vector<size_t> ends;
+      regex.pieces(text, ends);
+      std::vector<std::string> got;
+      size_t begin = 0;
+      for (size_t end : ends) got.push_back(text.substr(begin, end - begin)), begin = end;
+      ASSERT_EQ(got, words(k.pattern, text)) << testing::PrintToString(text);
+    }
+  }
+}
+
+TEST(RegexSplit, GapsAndEmptyMatches) {
+  auto cut = [](const char* pattern, std::string_view text) {
+    std::vector<size_t> ends;
+    RegexSplit(pattern, "pattern").pieces(text, ends);
+    return ends;
+  };
+  using V = std::vector<size_t>;
+  EXPECT_EQ(cut("b+", "abba"), (V{1, 3, 4}));
+  EXPECT_EQ(cut("x*", "aax"), (V{2, 3}));
+  EXPECT_EQ(cut("x*", "\u00e9"), (V{2}));
+  EXPECT_EQ(cut("^b", "b\nb"), (V{1, 2, 3}));
+  EXPECT_EQ(cut("a", ""), (V{}));
+  EXPECT_EQ(cut("a\\K", "aab"), (V{3}));
+}
+
+TEST(RegexSplit, WhatItCannotDoIsRefused) {
+  auto why = [](const char* pattern) { return refusal([&] { RegexSplit(pattern, "the pattern"); }); };
+  EXPECT_EQ(why("[^[a]]"), "the pattern: a class inside a class is not supported");
+  EXPECT_EQ(why("[a-z&&b]"), "the pattern: an intersection of classes is not supported");
+  EXPECT_EQ(why("[]a]\\[b[&]&&"), "");
+  EXPECT_NE(why("a{2").find(""), std::string::npos);
+  EXPECT_NE(why("(?<n").find("wrong at byte"), std::string::npos);
+  EXPECT_NE(why("").find("1 to 4096 bytes"), std::string::npos);
+  const std::string long_text(60, 'a');
+  std::string gave_up = refusal([&] {
+    std::vector<size_t> ends;
+    RegexSplit("(?:a?){60}(?:a{1,2}){60}b|(a+)+c", "x").pieces(long_text, ends);
+  });
+  EXPECT_NE(gave_up.find("gave up at byte 0 of a text of 60 bytes"), std::string::npos) << gave_up;
 }
 
 }  // namespace

@@ -17,6 +17,13 @@ using Json = nlohmann::json;
 Json valid() {
   return Json::parse(read_text(fs::path(TRIREME_SOURCE_DIR) / "tests/unit/text/golden/tokenizer.json"));
 }
+// A Split by a pattern of its own, then ByteLevel.
+Json split(const char* pattern) {
+  Json cut = {
+      {"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}};
+  Json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
+  return {{"type", "Sequence"}, {"pretokenizers", Json::array({cut, bytes})}};
+}
 std::string refusal_of(const std::string& file) {
   return refusal([&] { Tokenizer::parse(std::as_bytes(std::span(file)), "x/tokenizer.json"); });
 }
@@ -29,9 +36,13 @@ TEST(TokenizerFile, WhatIsNotSupportedIsRefusedByName) {
   const Case cases[] = {
       {[](Json& f) { f = Json::array(); }, "not a JSON object"},
       {[](Json& f) {
-         f["normalizer"] = {{"type", "NFC"}};
+         f["normalizer"] = {{"type", "Lowercase"}};
        },
-       "normalizer is {\"type\":\"NFC\"}"},
+       "normalizer is {\"type\":\"Lowercase\"}"},
+      {[](Json& f) {
+         f["normalizer"] = {{"type", "Replace"}, {"pattern", {{"Regex", "a"}}}, {"content", ""}};
+       },
+       "only a String"},
       {[](Json& f) {
          f["truncation"] = {{"max_length", 8}};
        },
@@ -43,15 +54,33 @@ TEST(TokenizerFile, WhatIsNotSupportedIsRefusedByName) {
       {[](Json& f) {
          f["pre_tokenizer"] = {{"type", "Metaspace"}};
        },
-       "Metaspace"},
-      {[](Json& f) { f["pre_tokenizer"] = nullptr; }, "pre_tokenizer is null"},
+       "replacement is null"},
+      {[](Json& f) {
+         f["pre_tokenizer"] = {{"type", "Whitespace"}};
+       },
+       "pre_tokenizer is {\"type\":\"Whitespace\"}"},
+      {[](Json& f) { f["pre_tokenizer"] = nullptr, f["decoder"] = nullptr; },
+       "pre_tokenizer is null: without ByteLevel"},
+      {[](Json& f) { f["pre_tokenizer"] = split("a[b[c]]"); }, "a class inside a class"},
+      {[](Json& f) { f["pre_tokenizer"] = split("[a&&b]"); }, "an intersection of classes"},
+      {[](Json& f) { f["pre_tokenizer"] = split("(a"); }, "the pattern is wrong at byte 2"},
+      {[](Json& f) {
+         f["pre_tokenizer"] = split("a");
+         f["pre_tokenizer"]["pretokenizers"][0]["behavior"] = "Removed";
+       },
+       "behavior \"Removed\""},
+      {[](Json& f) {
+         auto& parts = (f["pre_tokenizer"] = split("a"))["pretokenizers"];
+         std::swap(parts[0], parts[1]);
+       },
+       "after ByteLevel"},
       {[](Json& f) { f["pre_tokenizer"]["add_prefix_space"] = true; }, "add_prefix_space is true"},
       {[](Json& f) { f["pre_tokenizer"].erase("add_prefix_space"); }, "add_prefix_space is null"},
-      {[](Json& f) { f["pre_tokenizer"]["use_regex"] = false; }, "use_regex is false"},
+      {[](Json& f) { f["pre_tokenizer"]["use_regex"] = 1; }, "use_regex is 1"},
       {[](Json& f) {
-         f["post_processor"] = {{"type", "TemplateProcessing"}};
+         f["post_processor"] = {{"type", "BertProcessing"}};
        },
-       "TemplateProcessing"},
+       "BertProcessing"},
       {[](Json& f) {
          f["decoder"] = {{"type", "WordPiece"}};
        },
@@ -61,6 +90,13 @@ TEST(TokenizerFile, WhatIsNotSupportedIsRefusedByName) {
       {[](Json& f) { f["model"]["type"] = "WordPiece"; }, "model.type is \"WordPiece\""},
       {[](Json& f) { f["model"]["dropout"] = 0.1; }, "model.dropout is 0.1"},
       {[](Json& f) { f["model"]["byte_fallback"] = true; }, "model.byte_fallback"},
+      {[](Json& f) {
+         f["model"]["byte_fallback"] = true;
+         f["pre_tokenizer"] = nullptr;
+         f["decoder"] = nullptr;
+       },
+       "no token for the byte 0x00 (<0x00> to <0xFF>"},
+      {[](Json& f) { f["model"]["unk_token"] = 1; }, "unk_token is 1"},
       {[](Json& f) { f["model"]["continuing_subword_prefix"] = "##"; }, "continuing_subword_prefix"},
       {[](Json& f) { f["model"]["end_of_word_suffix"] = "</w>"; }, "end_of_word_suffix"},
       {[](Json& f) { f["model"]["ignore_merges"] = 1; }, "ignore_merges"},
@@ -92,8 +128,8 @@ TEST(TokenizerFile, WhatIsNotSupportedIsRefusedByName) {
       {[](Json& f) { f["added_tokens"][0]["id"] = 12; }, "has id 12"},
       {[](Json& f) { f["added_tokens"][1]["id"] = 999; }, "next free id is 407"},
       {[](Json& f) { f["added_tokens"][2] = f["added_tokens"][1]; }, "there twice"},
-      {[](Json& f) { f["added_tokens"][0]["lstrip"] = true; }, "lstrip"},
-      {[](Json& f) { f["added_tokens"][0]["single_word"] = true; }, "single_word"},
+      {[](Json& f) { f["added_tokens"][0]["lstrip"] = 1; }, "lstrip is 1"},
+      {[](Json& f) { f["added_tokens"][0]["single_word"] = ""; }, "single_word"},
   };
   EXPECT_EQ(refusal_of(valid().dump()), "");
   for (const Case& c : cases) {
@@ -128,7 +164,10 @@ void survives(const std::string& file, int& loaded) {
   try {
     Tokenizer t = Tokenizer::parse(std::as_bytes(std::span(file)), "mutated");
     const std::string text = "def f(x): return '\xFF' <|endoftext|> <tag>x it's 12\n\n";
-    EXPECT_EQ(t.decode(t.encode(text)), text);
+    const std::string back = t.decode(t.encode(text));
+    if (t.lossless()) {
+      EXPECT_EQ(back, text);
+    }
     loaded++;
   } catch (const Error& e) {
     EXPECT_EQ(e.fault, Fault::request) << e.what();
