@@ -33,9 +33,6 @@ struct Pipeline {
   static Pipeline of(SplitPattern);
   // From a tokenizer.json; bad_request names what is not supported. Messages are without the file's name.
   static Pipeline read(const nlohmann::json& root);
-
-  // Whether decode() gives back every text but for the space that `prefix` and decoder_strips put and take.
-  bool changes_text() const { return !normalizer.empty() || !metaspace.empty(); }
 };
 
 }  // namespace trireme
