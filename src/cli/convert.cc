@@ -13,7 +13,7 @@ void export_model(const LoadedModel& m, const fs::path& folder, DType dtype, con
   fs::path config;
   if (!tokenizer.empty()) {
     Tokenizer t = Tokenizer::load(tokenizer);
-    if (auto end = t.find_added(kEndOfText)) o.bos = o.eos = *end;
+    if (auto end = t.find_end_of_text()) o.bos = o.eos = *end;
     o.copy.push_back(tokenizer);
     config = tokenizer.parent_path() / "tokenizer_config.json";
     if (fs::exists(config)) o.copy.push_back(config);

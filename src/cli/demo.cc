@@ -50,7 +50,7 @@ void prepare(const Request& r) {
              own ? text.string() : "Python's standard library in " + text.string(), valid.files.size(),
              human_bytes(valid.bytes));
   make_folders(dir / "data");
-  Tokenizer t = train_tokenizer(train, 4096);
+  Tokenizer t = train_tokenizer(texts_of(train), {.vocab = 4096, .threads = threads_of(RunSpec())});
   leave_if_interrupted();
   t.save(dir / "tokenizer.json");
   write_text_atomic(dir / "tokenizer_config.json", t.config_json(256));

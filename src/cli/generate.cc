@@ -36,7 +36,7 @@ class Output {
   GenerateHooks hooks() {
     GenerateHooks h;
     h.token = [this](size_t i, int32_t id) {
-      std::string_view part = streams_[i].push(tokenizer_.decode(std::span(&id, 1)));
+      std::string_view part = streams_[i].push(tokenizer_.token(id));
       if (live()) show(part);
       return streams_[i].stopped();
     };
@@ -102,7 +102,7 @@ void generate_verb(Request& r) {
   r.o.context = context_of(run, r.o.context);
   if (r.o.context < 2) bad_request("the model sees one token at once (data.seq_len = 1): a text needs two");
   r.o.vocab = tokenizer.vocab_size();
-  r.o.end_of_text = tokenizer.find_added(kEndOfText).value_or(-1);
+  r.o.end_of_text = tokenizer.find_end_of_text().value_or(-1);
   Sampler good_options(r.o.sample);
   TextStream good_stops(r.stops);
   std::vector<std::string> texts = r.prompts.empty() ? std::vector{r.prompt} : read_prompts(r.prompts);

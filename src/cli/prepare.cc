@@ -1,44 +1,187 @@
 #include "cli/prepare.h"
 
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <numeric>
+#include <optional>
+
+#include "base/interrupt.h"
 #include "data/shard_writer.h"
 #include "text/encode_documents.h"
+#include "text/jsonl.h"
 #include "text/train_bpe.h"
 
 namespace trireme::cli {
+namespace {
 
-Tokenizer train_tokenizer(const Corpus& corpus, int32_t vocab) {
-  WordCounts counts;
-  {
-    Progress bar("count words", corpus.bytes);
-    int64_t done = 0;
-    for (size_t i = 0; i < corpus.files.size(); i++) {
-      counts.add(corpus.read(int64_t(i)));
-      bar.update(done += corpus.files[i].bytes);
-    }
+void leave_if_interrupted() {
+  if (interrupt_requested())
+    throw Error("interrupted: nothing was written; the same command starts afresh", Fault::interrupted);
+}
+
+int64_t size_of_file(const fs::path& path) {
+  std::error_code error;
+  auto size = fs::file_size(path, error);
+  if (error) bad_request("cannot read {}: {}", path.string(), error.message());
+  return int64_t(size);
+}
+
+TextSource source_of(const fs::path& path, std::string name, int64_t bytes) {
+  return {.path = path, .name = std::move(name), .json_lines = is_json_lines(path), .end = bytes};
+}
+
+// Where a text of one document is divided: the beginning of a line, about `fraction` before its end.
+int64_t line_near(const TextSource& s, double fraction) {
+  const int64_t near = s.end - int64_t(double(s.end) * fraction);
+  std::ifstream in(s.path, std::ios::binary);
+  in.seekg(near);
+  std::string line;
+  constexpr int64_t kLongest = 1 << 20;  // a line longer than this is cut where it is
+  for (char c; int64_t(line.size()) < kLongest && in.get(c);) {
+    line += c;
+    if (c == '\n') return near + int64_t(line.size());
   }
-  Progress bar("learn merges", vocab);
+  return near;
+}
+
+// As hold_out() does for a corpus: both sides get something.
+void hold_out_texts(Texts& t, double fraction) {
+  for (TextSource& s : t.sources) s.held_out = held_out(s.name, fraction);
+  if (std::any_of(t.sources.begin(), t.sources.end(), [](const TextSource& s) { return s.json_lines; }))
+    return;
+  if (t.sources.size() == 1) {
+    TextSource tail = t.sources[0];
+    t.sources[0].end = tail.begin = line_near(tail, fraction);
+    t.sources[0].held_out = false, tail.held_out = true;
+    if (tail.begin <= 0 || tail.begin >= tail.end)
+      bad_request("{} has {} bytes: too few to hold out {:g} of them; give more text, or --hold-out 0",
+                  tail.path.string(), tail.end, fraction);
+    t.sources.push_back(tail);
+    return;
+  }
+  auto held =
+      std::count_if(t.sources.begin(), t.sources.end(), [](const TextSource& s) { return s.held_out; });
+  if (held == 0 || held == ptrdiff_t(t.sources.size())) t.sources.back().held_out = held == 0;
+}
+
+// What a progress line says beside the bar: MB of text a second, and the caller's word.
+class Rate {
+ public:
+  std::string text(int64_t bytes, const std::string& more) const {
+    const double s = seconds();
+    return fmt::format("{:.1f} MB/s{}", s > 0 ? double(bytes) * 1e-6 / s : 0.0,
+                       more.empty() ? "" : "  " + more);
+  }
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace
+
+int64_t Texts::bytes() const {
+  return std::accumulate(sources.begin(), sources.end(), int64_t(0),
+                         [](int64_t sum, const TextSource& s) { return sum + s.end - s.begin; });
+}
+
+Texts texts_of(const Corpus& corpus) {
+  Texts t;
+  for (const CorpusFile& f : corpus.files)
+    t.sources.push_back({.path = corpus.root / f.path, .name = f.path, .end = f.bytes});
+  return t;
+}
+
+Texts gather_texts(const std::vector<std::string>& paths, const std::vector<std::string>& extensions,
+                   const std::string& key, double hold_out) {
+  Texts t{.key = key, .hold_out = hold_out};
+  for (const std::string& path : paths) {
+    std::error_code none;
+    if (!fs::is_directory(path, none)) {
+      if (!fs::is_regular_file(path, none)) bad_request("{} is neither a folder nor a file of text", path);
+      t.sources.push_back(source_of(path, fs::path(path).filename().string(), size_of_file(path)));
+      continue;
+    }
+    for (const CorpusFile& f :
+         gather_corpus(path, {.extensions = extensions, .max_file_bytes = INT64_MAX}).files)
+      t.sources.push_back(source_of(fs::path(path) / f.path, f.path, f.bytes));
+  }
+  std::erase_if(t.sources, [](const TextSource& s) { return s.end == 0; });
+  if (t.sources.empty()) bad_request("{}: no text in it", fmt::join(paths, ", "));
+  if (hold_out > 0) hold_out_texts(t, hold_out);
+  return t;
+}
+
+Tokenizer train_tokenizer(const Texts& texts, const LearnOptions& options) {
+  WordCounts counts(options.pattern);
+  {
+    DocumentStream stream(texts.sources, Divider(Pipeline::of(options.pattern)),
+                          {.key = texts.key, .hold_out = texts.hold_out});
+    Progress bar("count words", texts.bytes());
+    Rate rate;
+    count_words(stream, options.threads, counts, [&](int64_t bytes) {
+      bar.update(bytes, rate.text(bytes, ""));
+      leave_if_interrupted();
+    });
+    if (counts.dropped())
+      bar.note(
+          fmt::format("words are many: the rarest, {} of all that were read, were left out to save memory",
+                      human_count(double(counts.dropped()))));
+  }
+  Progress bar("learn merges", options.vocab);
   BpeOptions o;
-  o.vocab_size = vocab;
-  o.progress = [&](int32_t done, int32_t) { bar.update(done); };
+  o.vocab_size = options.vocab, o.specials = options.specials;
+  o.progress = [&](int32_t done, int32_t) {
+    bar.update(done);
+    leave_if_interrupted();
+  };
   return train_bpe(counts, o);
 }
 
-Encoded encode_corpus(const Tokenizer& t, const Corpus& corpus, const fs::path& prefix, int threads) {
-  if (prefix.has_parent_path()) make_folders(prefix.parent_path());
-  ShardWriter writer(prefix, t.vocab_size());
-  Progress bar("encode", corpus.bytes);
-  EncodeOptions o;
-  o.threads = threads;
-  o.end_of_text = t.find_added(kEndOfText).has_value();
-  o.progress = [&](int64_t, int64_t bytes, int64_t tokens) {
-    bar.update(bytes, human_count(double(tokens)) + " tokens");
+EncodedTexts encode_texts(const Tokenizer& t, const Texts& texts, const fs::path& train,
+                          const fs::path& valid, int threads, int32_t end_of_text,
+                          const std::function<void()>& before_commit) {
+  for (const fs::path& p : {train, valid})
+    if (p.has_parent_path()) make_folders(p.parent_path());
+  const bool both = std::any_of(texts.sources.begin(), texts.sources.end(), [&](const TextSource& s) {
+    return s.json_lines ? texts.hold_out > 0 : s.held_out;
+  });
+  ShardWriter train_writer(train, t.vocab_size());
+  std::optional<ShardWriter> valid_writer;
+  if (both) valid_writer.emplace(valid, t.vocab_size());
+  DocumentStream stream(texts.sources, Divider(t), {.key = texts.key, .hold_out = texts.hold_out});
+  Progress bar("encode", texts.bytes());
+  Rate rate;
+  EncodeOptions o{.threads = threads, .end_of_text = end_of_text};
+  o.progress = [&](int64_t bytes, int64_t tokens) {
+    bar.update(bytes, rate.text(bytes, human_count(double(tokens)) + " tokens"));
+    leave_if_interrupted();
   };
-  EncodeTotals e = encode_documents(
-      t, int64_t(corpus.files.size()), [&](int64_t i) { return corpus.read(i); },
-      [&](int64_t, std::span<const int32_t> ids) { writer.add_document(ids); }, o);
+  EncodedTexts all;
+  encode_documents(
+      t, stream,
+      [&](const DocumentPart& part, std::span<const int32_t> ids) {
+        ShardWriter& writer = part.held_out ? *valid_writer : train_writer;
+        Encoded& sum = part.held_out ? all.valid : all.train;
+        writer.append(ids);
+        if (part.last) writer.end_document();
+        sum.documents += part.last, sum.bytes += int64_t(part.bytes), sum.tokens += int64_t(ids.size());
+      },
+      o);
   bar.finish();
-  writer.commit();
-  return {e.documents, e.bytes, e.tokens};
+  all.seconds = rate.seconds();
+  if (all.train.documents == 0) bad_request("{}: no document to train on", texts.sources[0].path.string());
+  if (before_commit) before_commit();
+  train_writer.commit();
+  if (all.valid.documents > 0) valid_writer->commit();
+  return all;
+}
+
+Encoded encode_corpus(const Tokenizer& t, const Corpus& corpus, const fs::path& prefix, int threads) {
+  return encode_texts(t, texts_of(corpus), prefix, {}, threads, t.find_end_of_text().value_or(-1)).train;
 }
 
 }  // namespace trireme::cli

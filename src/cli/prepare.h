@@ -1,18 +1,49 @@
-// From a folder of text to a tokenizer and two token shards: what `demo` and `tokenize` share.
+// From text to a tokenizer and two token shards: what `demo` and `tokenize` share.
 #pragma once
+#include <vector>
+
 #include "cli/cli.h"
 #include "text/corpus.h"
+#include "text/document_stream.h"
 #include "text/tokenizer.h"
 
 namespace trireme::cli {
 
-// Learns from the whole corpus; shows progress.
-Tokenizer train_tokenizer(const Corpus&, int32_t vocab);
+// Documents to learn from and to encode, in order.
+struct Texts {
+  std::vector<TextSource> sources;
+  std::string key = "text";  // of JSON Lines
+  double hold_out = 0;       // share of JSON Lines' documents
+  int64_t bytes() const;
+};
+// Folders (their text files; .jsonl and .ndjson as JSON Lines), text files and JSON Lines, in the order
+// given. With a share to hold out there is at least one document on each side: of a single text file, its
+// end.
+Texts gather_texts(const std::vector<std::string>& paths, const std::vector<std::string>& extensions,
+                   const std::string& key, double hold_out);
+Texts texts_of(const Corpus&);  // a document a file, none held out
+
+struct LearnOptions {
+  int32_t vocab = 4096;
+  SplitPattern pattern = SplitPattern::gpt2;
+  std::vector<std::string> specials = {std::string(kEndOfText)};
+  int threads = 1;
+};
+// Learns from what is not held out; shows progress.
+Tokenizer train_tokenizer(const Texts&, const LearnOptions&);
 
 struct Encoded {
   int64_t documents = 0, bytes = 0, tokens = 0;
 };
-// Writes PREFIX.bin and PREFIX.idx, a document a file; shows progress.
+struct EncodedTexts {
+  Encoded train, valid;
+  double seconds = 0;
+};
+// Writes TRAIN.bin and .idx, and VALID.bin and .idx of what is held out; shows progress. `end_of_text` closes
+// every document, -1 = nothing does. before_commit() is called when all is written, before the shards take
+// their names. An interrupt ends it with Fault::interrupted, and leaves nothing.
+EncodedTexts encode_texts(const Tokenizer&, const Texts&, const fs::path& train, const fs::path& valid,
+                          int threads, int32_t end_of_text, const std::function<void()>& before_commit = {});
 Encoded encode_corpus(const Tokenizer&, const Corpus&, const fs::path& prefix, int threads);
 
 }  // namespace trireme::cli

@@ -33,7 +33,7 @@ Prompts encode_prompts(const Tokenizer& tokenizer, const std::vector<std::string
   for (const std::string& text : texts) {
     prompts.push_back(tokenizer.encode(text));
     if (!prompts.back().empty()) continue;
-    auto start = tokenizer.find_added(kEndOfText);
+    auto start = tokenizer.find_end_of_text();
     if (!start)
       bad_request("prompt {} is empty and the tokenizer has no {} to start from", prompts.size(), kEndOfText);
     prompts.back() = {*start};

@@ -1,50 +1,97 @@
-// trireme tokenize FOLDER --out DIR: trains (or takes) a tokenizer and encodes text into token shards.
+// trireme tokenize TEXT... --out DIR: trains (or takes) a tokenizer and encodes text into token shards.
+#include <algorithm>
+
+#include "base/interrupt.h"
 #include "cli/prepare.h"
 
 namespace trireme::cli {
 namespace {
 
 struct Request {
-  std::string text, out, tokenizer;
-  std::vector<std::string> extensions;
+  std::vector<std::string> texts, extensions, specials;
+  std::string out, tokenizer, key = "text", pattern = "gpt2", end_of_text;
   int vocab = 4096, threads = 0;
   double hold_out = 0.05;
 };
 
+SplitPattern pattern_of(const std::string& name) {
+  return name == "llama3" ? SplitPattern::llama3 : name == "qwen2" ? SplitPattern::qwen2 : SplitPattern::gpt2;
+}
+
+// The token that closes every document: the one asked for, or the tokenizer's own; -1 = it has none.
+int32_t end_of(const Request& r, const Tokenizer& t) {
+  if (r.end_of_text.empty()) return t.find_end_of_text().value_or(-1);
+  auto id = t.find_added(r.end_of_text);
+  if (!id) bad_request("--end-of-text {:?} is no added token of the tokenizer", r.end_of_text);
+  return *id;
+}
+
+Tokenizer learn(const Request& r, const Texts& texts, int threads) {
+  LearnOptions o{.vocab = r.vocab, .pattern = pattern_of(r.pattern), .threads = threads};
+  if (!r.end_of_text.empty()) o.specials = {r.end_of_text};
+  for (const std::string& s : r.specials) {
+    if (s.empty() || std::find(o.specials.begin(), o.specials.end(), s) != o.specials.end())
+      bad_request("--special {:?} is empty or there twice", s);
+    o.specials.push_back(s);
+  }
+  return train_tokenizer(texts, o);
+}
+
 void tokenize(const Request& r) {
-  Corpus all = gather_corpus(r.text, {.extensions = r.extensions});
-  fs::path out = r.out;
-  make_folders(out);
-  auto [train, valid] = r.hold_out > 0 ? hold_out(all, r.hold_out) : std::pair(all, Corpus());
-  fmt::print("{}: {} files, {}; {} held out\n", r.text, all.files.size(), human_bytes(all.bytes),
-             valid.files.size());
-  Tokenizer t = r.tokenizer.empty() ? train_tokenizer(train, r.vocab) : Tokenizer::load(r.tokenizer);
-  t.save(out / "tokenizer.json");
-  int threads = r.threads > 0 ? r.threads : threads_of(RunSpec());
-  Encoded a = encode_corpus(t, train, out / "train", threads);
-  fmt::print("{}: {} documents, {} tokens\n", (out / "train").string(), a.documents, a.tokens);
-  if (valid.files.empty()) return;
-  Encoded b = encode_corpus(t, valid, out / "valid", threads);
-  fmt::print("{}: {} documents, {} tokens\n", (out / "valid").string(), b.documents, b.tokens);
+  install_interrupt_handlers();
+  const Texts texts = gather_texts(r.texts, r.extensions, r.key, r.hold_out);
+  const fs::path out = r.out;
+  fmt::print("{} file{}, {}\n", texts.sources.size(), texts.sources.size() == 1 ? "" : "s",
+             human_bytes(texts.bytes()));
+  const int threads = r.threads > 0 ? r.threads : threads_of(RunSpec());
+  const Tokenizer t = r.tokenizer.empty() ? learn(r, texts, threads) : Tokenizer::load(r.tokenizer);
+  const EncodedTexts done = encode_texts(t, texts, out / "train", out / "valid", threads, end_of(r, t),
+                                         [&] { t.save(out / "tokenizer.json"); });
+  auto report = [&](const char* name, const Encoded& e) {
+    fmt::print("{}: {} document{}, {} tokens\n", (out / name).string(), e.documents,
+               e.documents == 1 ? "" : "s", e.tokens);
+  };
+  report("train", done.train);
+  if (done.valid.documents > 0) report("valid", done.valid);
+  const int64_t bytes = done.train.bytes + done.valid.bytes;
+  fmt::print("encoded {} in {}: {:.1f} MB/s on {} thread{}\n", human_bytes(bytes),
+             human_seconds(done.seconds), double(bytes) * 1e-6 / std::max(done.seconds, 1e-9), threads,
+             threads == 1 ? "" : "s");
 }
 
 }  // namespace
 
 void add_tokenize(CLI::App& app) {
-  CLI::App* verb =
-      app.add_subcommand("tokenize",
-                         "trains a byte-level BPE tokenizer on a folder of text and encodes it into token "
-                         "shards\nexample: trireme tokenize src --ext .py --out data");
+  CLI::App* verb = app.add_subcommand(
+      "tokenize",
+      "trains a byte-level BPE tokenizer on text and encodes it into token shards; or encodes with a "
+      "tokenizer.json that is there\nexample: trireme tokenize src notes.txt corpus.jsonl --out data");
   auto r = std::make_shared<Request>();
-  verb->add_option("TEXT", r->text, "folder of text files, a document each")->required();
+  verb->add_option("TEXT", r->texts,
+                   "folders of text files (a document each), text files, and JSON Lines (.jsonl or .ndjson: "
+                   "a document "
+                   "a line); of any size")
+      ->required();
   verb->add_option("--out", r->out, "folder for tokenizer.json, train.bin/.idx and valid.bin/.idx")
       ->required();
   verb->add_option("--tokenizer", r->tokenizer, "tokenizer.json to use; default: trains one");
   verb->add_option("--vocab", r->vocab, "tokens of a trained tokenizer")
       ->capture_default_str()
       ->check(CLI::Range(257, 1 << 24));
-  verb->add_option("--ext", r->extensions, "only files that end so (may be repeated)");
-  verb->add_option("--hold-out", r->hold_out, "share of the files for valid; 0 = none")
+  verb->add_option("--pattern", r->pattern, "how a trained tokenizer cuts words: gpt2, llama3 or qwen2")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"gpt2", "llama3", "qwen2"}));
+  verb->add_option("--special", r->specials,
+                   "a special token of a trained tokenizer, beside the one that ends a text "
+                   "(may be repeated)")
+      ->allow_extra_args(false);
+  verb->add_option(
+      "--end-of-text", r->end_of_text,
+      "token that closes every document; default: the tokenizer's, <|endoftext|> when it is trained");
+  verb->add_option("--key", r->key, "of JSON Lines: the key of the text")->capture_default_str();
+  verb->add_option("--ext", r->extensions, "of folders: only files that end so (may be repeated)")
+      ->allow_extra_args(false);
+  verb->add_option("--hold-out", r->hold_out, "share of the documents for valid; 0 = none")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 0.9));
   verb->add_option("--threads", r->threads, "default: the cores this process may use")

@@ -45,13 +45,18 @@ ShardWriter::ShardWriter(const fs::path& prefix, int64_t vocab)
 }
 
 void ShardWriter::add_document(std::span<const int32_t> ids) {
-  if (ids.size() > size_t(INT32_MAX))
+  append(ids);
+  end_document();
+}
+
+void ShardWriter::append(std::span<const int32_t> ids) {
+  if (int64_t(ids.size()) > INT32_MAX - open_)
     bad_request("{}: document {} has {} tokens; the format holds at most {}", bin_path_.string(), documents(),
-                ids.size(), INT32_MAX);
+                open_ + int64_t(ids.size()), INT32_MAX);
   for (size_t i = 0; i < ids.size(); i++)
     if (ids[i] < 0 || ids[i] >= vocab_)
-      bad_request("{}: token {} of document {} is {}, outside the vocabulary of {}", bin_path_.string(), i,
-                  documents(), ids[i], vocab_);
+      bad_request("{}: token {} of document {} is {}, outside the vocabulary of {}", bin_path_.string(),
+                  open_ + int64_t(i), documents(), ids[i], vocab_);
   const size_t size = size_t(size_of(type_)), before = buffer_.size();
   buffer_.resize(before + ids.size() * size);
   std::byte* to = buffer_.data() + before;
@@ -63,9 +68,14 @@ void ShardWriter::add_document(std::span<const int32_t> ids) {
       std::memcpy(to + 2 * i, &id, 2);
     }
   }
-  lengths_.push_back(int32_t(ids.size()));
+  open_ += int64_t(ids.size());
   tokens_ += int64_t(ids.size());
   if (buffer_.size() >= kBuffer) flush();
+}
+
+void ShardWriter::end_document() {
+  lengths_.push_back(int32_t(open_));
+  open_ = 0;
 }
 
 void ShardWriter::flush() {
@@ -74,6 +84,7 @@ void ShardWriter::flush() {
 }
 
 void ShardWriter::commit() {
+  require(open_ == 0, "ShardWriter::commit(): a document is not ended");
   flush();
   IndexFile idx(idx_path_);
   idx.put_bytes({kIndexMagic, sizeof(kIndexMagic)});

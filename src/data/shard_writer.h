@@ -18,6 +18,9 @@ class ShardWriter {
   ShardWriter(const fs::path& prefix, int64_t vocab);
 
   void add_document(std::span<const int32_t> ids);  // one document of one sequence; may be empty
+  // The same piece by piece, for documents larger than memory.
+  void append(std::span<const int32_t> ids);
+  void end_document();
   void commit();
 
   int64_t tokens() const { return tokens_; }
@@ -32,6 +35,7 @@ class ShardWriter {
   AtomicFile bin_;
   std::vector<std::byte> buffer_;
   std::vector<int32_t> lengths_;
+  int64_t open_ = 0;  // tokens of the document that is not ended
   int64_t tokens_ = 0;
 };
 

@@ -1,35 +1,31 @@
-// Encodes many documents on several threads, and hands them over in their order.
+// Encodes a stream of documents on several threads, and hands the tokens over in order.
 #pragma once
 #include <cstdint>
 #include <functional>
 #include <span>
 #include <string>
 
+#include "text/document_stream.h"
 #include "text/tokenizer.h"
 
 namespace trireme {
 
-// Document i of many: its text. Called once for each, by any of the threads, at the same time for different
-// i.
-using ReadDocument = std::function<std::string(int64_t)>;
-// Takes document i encoded. Called by the caller's thread, for 0, 1, 2, ... in order.
-using TakeTokens = std::function<void(int64_t, std::span<const int32_t>)>;
+// Takes the ids of the next part of a document; a part that is the last ends its document. Called by the
+// caller's thread.
+using TakeTokens = std::function<void(const DocumentPart&, std::span<const int32_t>)>;
 
 struct EncodeOptions {
-  int threads = 1;          // 1 = all in the caller's thread
-  bool end_of_text = true;  // <|endoftext|> closes every document
+  int threads = 1;           // 1 = all in the caller's thread
+  int32_t end_of_text = -1;  // closes every document; -1 = nothing does
   Specials specials = Specials::as_text;
-  std::function<void(int64_t documents, int64_t bytes, int64_t tokens)>
-      progress;  // after each document, in order
+  std::function<void(int64_t bytes, int64_t tokens)> progress;  // bytes of files, after each batch, in order
 };
 struct EncodeTotals {
   int64_t documents = 0, bytes = 0, tokens = 0;
 };
 
-// The result does not depend on the number of threads. The first error, in document order, of read or take
-// ends the work and is thrown; documents before it have been taken. A few documents per thread are in memory
-// at a time.
-EncodeTotals encode_documents(const Tokenizer&, int64_t documents, const ReadDocument&, const TakeTokens&,
-                              const EncodeOptions&);
+// The result does not depend on the number of threads. The first error, in order, of reading or take ends the
+// work and is thrown; what is before it has been taken. A few batches a thread are in memory at a time.
+EncodeTotals encode_documents(const Tokenizer&, DocumentStream&, const TakeTokens&, const EncodeOptions&);
 
 }  // namespace trireme

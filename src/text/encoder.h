@@ -14,8 +14,8 @@ namespace trireme {
 class Encoder {
  public:
   explicit Encoder(const Tokenizer&);
-  // Appends the ids of text to out. A text that continues a document, divided where cut.h allows, has the ids
-  // that it has in the whole.
+  // Appends the ids of text to out. A text that continues a document, divided where divide.h allows, has the
+  // ids that it has in the whole.
   void encode(std::string_view text, Specials, std::vector<int32_t>& out, Place = Place::begins);
 
  private:

@@ -22,13 +22,20 @@ JsonLines::JsonLines(const fs::path& path, std::string key) : file_(path), key_(
 std::string JsonLines::read(int64_t document) const {
   const Line& line = lines_[size_t(document)];
   auto text = reinterpret_cast<const char*>(file_.bytes().data()) + line.begin;
-  auto value = nlohmann::json::parse(text, text + line.bytes, nullptr, /*allow_exceptions=*/false);
-  auto where = [&] { return fmt::format("{}, line {}", file_.path().string(), line.number); };
-  if (!value.is_object()) bad_request("{}: not a JSON object", where());
-  auto it = value.find(key_);
-  if (it == value.end()) bad_request("{}: no key {:?}; which key holds the text?", where(), key_);
-  if (!it->is_string()) bad_request("{}: {:?} is not a string", where(), key_);
+  return json_text({text, line.bytes}, key_, fmt::format("{}, line {}", file_.path().string(), line.number));
+}
+
+std::string json_text(std::string_view line, const std::string& key, const std::string& where) {
+  auto value = nlohmann::json::parse(line.begin(), line.end(), nullptr, /*allow_exceptions=*/false);
+  if (!value.is_object()) bad_request("{}: not a JSON object", where);
+  auto it = value.find(key);
+  if (it == value.end()) bad_request("{}: no key {:?}; which key holds the text?", where, key);
+  if (!it->is_string()) bad_request("{}: {:?} is not a string", where, key);
   return std::move(it->get_ref<std::string&>());
+}
+
+bool is_json_lines(const fs::path& path) {
+  return path.extension() == ".jsonl" || path.extension() == ".ndjson";
 }
 
 }  // namespace trireme

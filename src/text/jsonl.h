@@ -9,6 +9,10 @@
 
 namespace trireme {
 
+// The text under `key` of one line; bad_request begins with `where`.
+std::string json_text(std::string_view line, const std::string& key, const std::string& where);
+bool is_json_lines(const fs::path&);  // by its name: .jsonl or .ndjson
+
 // A mapped .jsonl: lines are found once and parsed when asked for, by any thread. Lines of blanks are no
 // documents.
 class JsonLines {

@@ -24,6 +24,12 @@ bool Normalizer::has_prepend() const {
   return std::any_of(steps_.begin(), steps_.end(), [](const Step& s) { return s.kind == Kind::prepend; });
 }
 
+bool Normalizer::divisible(bool byte_level) const {
+  return std::all_of(steps_.begin(), steps_.end(), [&](const Step& s) {
+    return s.kind != Kind::replace || (!byte_level && s.from == " " && s.to == kMetaspace);
+  });
+}
+
 bool Normalizer::removes(std::string_view text) const {
   return !steps_.empty() && steps_.back().kind == Kind::replace && steps_.back().from == text &&
          steps_.back().to.find(text) == std::string::npos;

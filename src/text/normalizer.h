@@ -7,6 +7,8 @@
 
 namespace trireme {
 
+inline constexpr std::string_view kMetaspace = "\xE2\x96\x81";  // U+2581, SentencePiece's visible space
+
 class Normalizer {
  public:
   void add_nfc() { steps_.push_back({Kind::nfc, {}, {}}); }
@@ -18,6 +20,8 @@ class Normalizer {
 
   bool empty() const { return steps_.empty(); }
   bool has_prepend() const;
+  // Whether a text may be normalized in pieces, divided where divide.h says.
+  bool divisible(bool byte_level) const;
   bool removes(std::string_view text) const;  // no normalized text holds it
 
   // The text normalized: itself, or in `buffer`. A text that goes on where another ended has nothing put

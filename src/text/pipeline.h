@@ -10,8 +10,6 @@
 
 namespace trireme {
 
-inline constexpr std::string_view kMetaspace = "\xE2\x96\x81";  // U+2581, SentencePiece's visible space
-
 struct Pipeline {
   Normalizer normalizer;
   // Spaces become `metaspace`, and a piece that does not begin with one may get one before it (the peer's

@@ -28,6 +28,15 @@ bool PreTokenizer::divisible() const {
   });
 }
 
+bool PreTokenizer::has_pattern() const {
+  return std::any_of(stages_.begin(), stages_.end(),
+                     [](const Stage& s) { return std::holds_alternative<SplitPattern>(s); });
+}
+bool PreTokenizer::has_before() const {
+  return std::any_of(stages_.begin(), stages_.end(),
+                     [](const Stage& s) { return std::holds_alternative<Before>(s); });
+}
+
 void PreTokenizer::cut(const Stage& stage, std::string_view text, std::vector<size_t>& ends) const {
   auto take = [&](std::string_view word) { ends.push_back(size_t(word.data() - text.data()) + word.size()); };
   if (auto* known = std::get_if<SplitPattern>(&stage))

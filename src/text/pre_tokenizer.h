@@ -24,8 +24,11 @@ class PreTokenizer {
   void add_regex(std::shared_ptr<const RegexSplit> regex) { stages_.push_back(std::move(regex)); }
 
   bool empty() const { return stages_.empty(); }
-  // Whether every stage is one of those for which cut.h knows where a text may be divided.
+  // What divide.h asks: whether every stage is of a kind that it knows; whether one is a split pattern, or
+  // cuts before a text.
   bool divisible() const;
+  bool has_pattern() const;
+  bool has_before() const;
 
   // Calls take(word) for every word in order. Without stages the text is one word.
   template <class Take>

@@ -88,7 +88,7 @@ void Tokenizer::index_symbols() {
 }
 
 void Tokenizer::index_merges() {
-  cut_before_space_ = !pipeline_.byte_level && pipeline_.pre_tokenizer.empty();
+  bool cut_before_space = !pipeline_.byte_level && pipeline_.pre_tokenizer.empty() && !ignore_merges_;
   for (size_t rank = 0; rank < merges_.size(); rank++) {
     const Merge& m = merges_[rank];
     auto known = [&](int32_t id) { return id >= 0 && id < model_tokens_; };
@@ -98,10 +98,10 @@ void Tokenizer::index_merges() {
                   m.result);
     *ranks_.insert(ranks_.key(m.left, m.right)).first = {uint32_t(rank), m.result};
     if (tokens_[size_t(m.right)].starts_with(kMetaspace) && !tokens_[size_t(m.left)].ends_with(kMetaspace))
-      cut_before_space_ = false;
+      cut_before_space = false;
   }
   // Then the pieces between such places merge by themselves: words, where the file has only the whole text.
-  if (cut_before_space_) pipeline_.pre_tokenizer.add_before(std::string(kMetaspace), true);
+  if (cut_before_space) pipeline_.pre_tokenizer.add_before(std::string(kMetaspace), true);
 }
 
 size_t Tokenizer::first_symbols(std::string_view word, int32_t* ids) const {

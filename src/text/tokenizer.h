@@ -91,9 +91,8 @@ class Tokenizer {
   bool ignore_merges_ = false, fuse_unk_ = false;
   Pipeline pipeline_;
   std::string unknown_;
-  std::vector<bool> outside_;      // of model_tokens_, those that are added: found by their content only
-  std::vector<int32_t> of_code_;   // code point -> id, -1 where there is none; empty = byte-level
-  bool cut_before_space_ = false;  // no merge joins a character to a metaspace behind it
+  std::vector<bool> outside_;     // of model_tokens_, those that are added: found by their content only
+  std::vector<int32_t> of_code_;  // code point -> id, -1 where there is none; empty = byte-level
   std::array<int32_t, 256> of_byte_{};
   PairMap<Ranked> ranks_;
   std::map<std::string, int32_t, std::less<>> whole_;  // word -> id, filled when ignore_merges_

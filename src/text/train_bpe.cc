@@ -1,27 +1,97 @@
 #include "text/train_bpe.h"
 
 #include <algorithm>
+#include <memory>
 #include <queue>
 #include <unordered_map>
 #include <utility>
 
 #include "base/error.h"
+#include "text/in_order.h"
 #include "text/split.h"
 #include "text/unicode.h"
 
 namespace trireme {
+namespace {
+
+// About what a word takes in the table: its node, its bucket, and its bytes where they do not fit into the
+// node.
+int64_t bytes_of(std::string_view word) {
+  return 72 + (word.size() > 15 ? int64_t(word.size()) + 17 : 0);
+}
+
+}  // namespace
 
 size_t WordCounts::Hash::operator()(std::string_view s) const {
   return size_t(hash64(s.data(), s.size()));
 }
 
 void WordCounts::add(std::string_view text) {
-  split_words(text, [&](std::string_view word) {
-    if (auto it = counts_.find(word); it != counts_.end())
-      it->second++;
-    else
-      counts_.emplace(word, 1);
-  });
+  text = pipeline_.normalizer.apply(text, false, buffer_);
+  split_words(pattern_, text, [&](std::string_view word) { add(word, 1); });
+  drop_rarest();
+}
+
+void WordCounts::add(const WordCounts& other) {
+  require(other.pattern_ == pattern_, "WordCounts::add(): counted with another pattern");
+  for (const auto& [word, count] : other.counts_) add(word, count);
+  dropped_ += other.dropped_;
+  drop_rarest();  // only now: in which order a table lists its words must not matter
+}
+
+void WordCounts::add(std::string_view word, int64_t count) {
+  if (auto it = counts_.find(word); it != counts_.end()) {
+    it->second += count;
+    return;
+  }
+  counts_.emplace(word, count);
+  bytes_ += bytes_of(word);
+}
+
+// Where the words take too much, half of the memory comes free: first the words seen once, then those seen
+// twice, and so on.
+void WordCounts::drop_rarest() {
+  if (bytes_ <= max_bytes_) return;
+  for (int64_t rarest = 1; bytes_ > max_bytes_ / 2; rarest++) {
+    for (auto it = counts_.begin(); it != counts_.end();) {
+      if (it->second > rarest) {
+        ++it;
+        continue;
+      }
+      dropped_ += it->second;
+      bytes_ -= bytes_of(it->first);
+      it = counts_.erase(it);
+    }
+  }
+}
+
+void WordCounts::clear() {
+  counts_.clear();
+  bytes_ = dropped_ = 0;
+}
+
+void count_words(DocumentStream& stream, int threads, WordCounts& counts,
+                 const std::function<void(int64_t bytes)>& progress) {
+  struct Counted {
+    DocumentBatch batch;
+    std::unique_ptr<WordCounts> words;
+  };
+  auto worker = [&]() -> InOrder<Counted>::Work {
+    return [&](Counted& c) {
+      if (!c.words) c.words = std::make_unique<WordCounts>(counts.pattern());
+      c.words->clear();
+      std::string buffer;
+      for (const DocumentPart& part : c.batch.parts)
+        if (!part.held_out) c.words->add(stream.text(c.batch, part, buffer));
+    };
+  };
+  int64_t bytes = 0;
+  InOrder<Counted>::run(
+      threads, [&](Counted& c) { return stream.next(c.batch); }, worker,
+      [&](Counted& c) {
+        counts.add(*c.words);
+        if (progress) progress(bytes += int64_t(c.batch.bytes.size()));
+      });
 }
 
 // Keeps the count of every adjacent pair and the words that hold it; a merge touches only those words. The
@@ -33,6 +103,7 @@ class BpeTrainer {
     if (target_ < 256)
       bad_request("a vocabulary of {} is too small: 256 bytes and {} special tokens need {}",
                   options.vocab_size, options.specials.size(), 256 + options.specials.size());
+    parts_.pipeline = Pipeline::of(counts.pattern());
     add_bytes();
     add_words(counts);
   }

@@ -221,6 +221,23 @@ const std::vector<Case> kCases = {
     {"ExportOverOtherFiles", {"convert", "{}/hf.toml", "--to", "{}/data"}, {"{}/data", "train.bin"}, add_hf},
     {"NothingToInspect", {"inspect", "{}/none"}, {"{}/none"}},
     {"NoFolderOfText", {"tokenize", "{}/none", "--out", "{}/out"}, {"{}/none"}},
+    {"NoTextUnderTheKey",
+     {"tokenize", "{}/t.jsonl", "--out", "{}/out"},
+     {"{}/t.jsonl, line 2", "no key \"text\""},
+     put("t.jsonl", "{\"text\": \"a b\"}\n{\"body\": \"c\"}\n")},
+    {"EmptyText", {"tokenize", "{}/t.txt", "--out", "{}/out"}, {"{}/t.txt", "no text"}, put("t.txt", "")},
+    {"TextTooShortToHoldOut",
+     {"tokenize", "{}/t.txt", "--out", "{}/out"},
+     {"{}/t.txt", "--hold-out 0"},
+     put("t.txt", "a")},
+    {"NoSuchEndOfText",
+     {"tokenize", "{}/t.txt", "--hold-out", "0", "--tokenizer", "{}/t.json", "--end-of-text", "<end>",
+      "--out", "{}/out"},
+     {"--end-of-text", "<end>"},
+     [](const fs::path& f) {
+       put("t.txt", "some text\n")(f);
+       fs::copy_file(fs::path(TRIREME_SOURCE_DIR) / "tests/unit/text/golden/tokenizer.json", f / "t.json");
+     }},
     // ---- Hugging Face folders ----
     {"NoSuchModel",
      {"train", "{}/hf.toml"},

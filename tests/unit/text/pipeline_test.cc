@@ -4,12 +4,9 @@
 
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
 #include "base/rng.h"
-#include "folder.h"
+#include "goldens.h"
 #include "text/encoder.h"
-#include "text/train_bpe.h"
 
 namespace trireme {
 namespace {
@@ -17,20 +14,11 @@ namespace {
 using Json = nlohmann::json;
 using Ids = std::vector<int32_t>;
 
-const Json& goldens() {
-  static const Json all =
-      Json::parse(read_text(fs::path(TRIREME_SOURCE_DIR) / "tests/unit/text/golden/pipelines.json"));
-  return all;
-}
-Tokenizer parse(const std::string& json, std::string_view name) {
-  return Tokenizer::parse(std::as_bytes(std::span(json)), name);
-}
-
 class Pipelines : public testing::TestWithParam<const char*> {
  protected:
   const Json& golden_ = goldens()["pipelines"][GetParam()];
   const Json& texts_ = goldens()["texts"];
-  Tokenizer peers_ = parse(golden_["file"].dump(), GetParam());
+  Tokenizer peers_ = golden_tokenizer(GetParam());
   Ids as_text(size_t i) const {
     return golden_["as_text"].value(std::to_string(i), golden_["ids"][i].get<Ids>());
   }
@@ -82,7 +70,7 @@ TEST_P(Pipelines, LongTexts) {
 
 TEST_P(Pipelines, WrittenFilesMeanTheSame) {
   const std::string written = peers_.to_json();
-  Tokenizer back = parse(written, "written");
+  Tokenizer back = parse_tokenizer(written, "written");
   EXPECT_EQ(back.to_json(), written);
   for (size_t i = 0; i < texts_.size(); i++)
     EXPECT_EQ(back.encode(texts_[i].get<std::string>()), peers_.encode(texts_[i].get<std::string>())) << i;

@@ -112,6 +112,73 @@ TEST(TrainBpe, TheOrderOfTextsDoesNotMatter) {
   EXPECT_EQ(train_bpe(forth, {.vocab_size = 400}).to_json(), train_bpe(back, {.vocab_size = 400}).to_json());
 }
 
+TEST(TrainBpe, CountsTheSameOnAnyThreads) {
+  TestFolder folder;
+  std::string text, lines;
+  for (uint64_t i = 0; i < 4000; i++)
+    text += "w" + std::to_string(below(rng_key(7, i, "t"), 0, 90)) + (i % 9 ? " x " : "\nand ");
+  for (int i = 0; i < 300; i++) lines += "{\"body\": \"line " + std::to_string(i % 20) + "\"}\n";
+  const std::vector<TextSource> sources = {
+      {.path = folder.write("a.txt", text), .name = "a", .end = int64_t(text.size())},
+      {.path = folder.write("b.txt", "held out"), .name = "b", .end = 8, .held_out = true},
+      {.path = folder.write("c.jsonl", lines),
+       .name = "c",
+       .json_lines = true,
+       .end = int64_t(lines.size())}};
+  for (SplitPattern pattern : {SplitPattern::gpt2, SplitPattern::llama3, SplitPattern::qwen2}) {
+    WordCounts whole(pattern);
+    whole.add(text);
+    for (int i = 0; i < 300; i++) whole.add("line " + std::to_string(i % 20));
+    const std::string want = train_bpe(whole, {.vocab_size = 320}).to_json();
+    for (int threads : {1, 3}) {
+      DocumentStream stream(sources, Divider(Pipeline::of(pattern)), {.key = "body", .batch_bytes = 700});
+      WordCounts counts(pattern);
+      int64_t done = 0;
+      count_words(stream, threads, counts, [&](int64_t bytes) { done = bytes; });
+      EXPECT_EQ(counts.words(), whole.words());
+      EXPECT_EQ(train_bpe(counts, {.vocab_size = 320}).to_json(), want) << threads;
+      EXPECT_EQ(done, stream.total_bytes());
+    }
+  }
+}
+
+TEST(TrainBpe, MemoryForWordsIsBounded) {
+  TestFolder folder;
+  std::string text;
+  for (uint64_t i = 0; i < 20000; i++)
+    text += i % 3 ? "word" + std::to_string(i % 11) + "s " : std::to_string(rng_key(1, i, "n")) + " often ";
+  const std::vector<TextSource> sources = {
+      {.path = folder.write("a.txt", text), .name = "a", .end = int64_t(text.size())}};
+  std::string learned;
+  for (int threads : {1, 4}) {
+    DocumentStream stream(sources, Divider(Pipeline::of(SplitPattern::gpt2)), {.batch_bytes = 10000});
+    WordCounts counts(SplitPattern::gpt2, 100000);
+    count_words(stream, threads, counts, {});
+    EXPECT_LT(counts.words(), 2000);  // of more than 6,000
+    EXPECT_GT(counts.dropped(), 3000);
+    const Tokenizer t = train_bpe(counts, {.vocab_size = 290});
+    EXPECT_EQ(t.encode(" often").size(), 1u);  // what is frequent stays
+    if (threads == 1) learned = t.to_json();
+    EXPECT_EQ(t.to_json(), learned);
+  }
+}
+
+// What is trained for a pattern says so in its file, and reads back.
+TEST(TrainBpe, PatternsOfOthers) {
+  for (SplitPattern pattern : {SplitPattern::llama3, SplitPattern::qwen2}) {
+    WordCounts counts(pattern);
+    counts.add("It'S 12345 cafe\u0301 cafe\u0301 12345!\n\n");
+    Tokenizer t = train_bpe(counts, {.vocab_size = 262});
+    const std::string json = t.to_json();
+    Tokenizer back = Tokenizer::parse(std::as_bytes(std::span(json)), "json");
+    EXPECT_EQ(back.to_json(), json);
+    const std::string text = "cafe\u0301 123456\n\n!\n";
+    EXPECT_EQ(back.encode(text), t.encode(text));
+    EXPECT_EQ(back.decode(back.encode(text)),
+              pattern == SplitPattern::qwen2 ? "caf\u00e9 123456\n\n!\n" : text);
+  }
+}
+
 TEST(TrainBpe, SizesAndSpecials) {
   Tokenizer t = train("abababab abab", {.vocab_size = 1000});
   EXPECT_LT(t.vocab_size(), 270);  // the text has no more pairs

@@ -1,0 +1,23 @@
+// The tokenizers of golden/pipelines.json, as files and parsed.
+#pragma once
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+
+#include "text/tokenizer.h"
+
+namespace trireme {
+
+inline const nlohmann::json& goldens() {
+  static const nlohmann::json all = nlohmann::json::parse(
+      read_text(fs::path(TRIREME_SOURCE_DIR) / "tests/unit/text/golden/pipelines.json"));
+  return all;
+}
+inline Tokenizer parse_tokenizer(const std::string& json, std::string_view name) {
+  return Tokenizer::parse(std::as_bytes(std::span(json)), name);
+}
+inline Tokenizer golden_tokenizer(const std::string& name) {
+  return parse_tokenizer(goldens()["pipelines"][name]["file"].dump(), name);
+}
+
+}  // namespace trireme
