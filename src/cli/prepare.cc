@@ -1,5 +1,7 @@
 #include "cli/prepare.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <fstream>

@@ -1,6 +1,9 @@
 // `trireme tokenize`: mixed texts, any number of threads, and a signal in the middle.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+
+#include <system_error>
 
 #include "data/token_shard.h"
 #include "folder.h"
