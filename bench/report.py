@@ -16,12 +16,13 @@ import json
 import platform
 from pathlib import Path
 
+from encode import encode
 from startup import startup
 from step import MODELS, ROOT
 from training import training
 
 # Each: (options) -> list of Section. A new one goes at the end.
-SECTIONS = [training, startup]
+SECTIONS = [training, startup, encode]
 
 
 def processor():
