@@ -27,7 +27,7 @@ class RegexSplit {
   // Any thread.
   void pieces(std::string_view text, std::vector<size_t>& ends) const;
 
-  static constexpr uint32_t kMatchLimit = 50'000'000;
+  static constexpr uint32_t kMatchLimit = 10'000'000;
 
  private:
   struct Compiled;
