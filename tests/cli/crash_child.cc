@@ -1,6 +1,7 @@
-// crash_child DIR STEPS EVENT [SIGNAL [TIMES]]: trains DIR/run to STEPS and sends itself SIGNAL (SIGKILL),
-// TIMES times (once), at the EVENT-th thing that TrainHooks::phase tells of, counted from 1 in this process.
-// EVENT 0: no signal, and every event is printed. Exit codes are trireme's.
+// crash_child DIR STEPS EVENT [SIGNAL [TIMES [SCALE]]]: trains DIR/run to STEPS and sends itself SIGNAL
+// (SIGKILL), TIMES times (once), at the EVENT-th thing that TrainHooks::phase tells of, counted from 1 in
+// this process. EVENT 0: no signal, and every event is printed. SCALE: in f16, from that loss scale on, which
+// doubles after two good steps in a row. Exit codes are trireme's.
 #include <fmt/core.h>
 #include <signal.h>
 #include <unistd.h>
@@ -13,7 +14,7 @@
 int main(int argc, char** argv) {
   using namespace trireme;
   if (argc < 4) {
-    fmt::print(stderr, "crash_child DIR STEPS EVENT [SIGNAL [TIMES]]\n");
+    fmt::print(stderr, "crash_child DIR STEPS EVENT [SIGNAL [TIMES [SCALE]]]\n");
     return 2;
   }
   const int64_t steps = std::atoll(argv[2]), event = std::atoll(argv[3]);
@@ -27,7 +28,12 @@ int main(int argc, char** argv) {
   };
   try {
     install_interrupt_handlers();
-    TrainSummary s = test::train_here(test::tiny_run(argv[1], steps), hooks);
+    RunSpec run = test::tiny_run(argv[1], steps);
+    if (argc > 6) {
+      run.precision.compute = "f16";
+      run.precision.initial_scale = std::atof(argv[6]), run.precision.growth_interval = 2;
+    }
+    TrainSummary s = test::train_here(run, hooks);
     return s.ending == Ending::interrupted ? 3 : 0;
   } catch (const Error& e) {
     fmt::print(stderr, "crash_child: {}\n", e.what());

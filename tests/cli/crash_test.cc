@@ -176,6 +176,35 @@ TEST(Crash, ASignalInAnyPhaseSavesAndLeavesWithThree) {
   }
 }
 
+// Loss scale, good steps in a row and AdamW's own count of steps come back: in f16, at norms of good and of
+// skipped steps, and between a save and the next step.
+TEST(Crash, KilledAroundSkippedStepsItEndsTheSame) {
+  auto half = [](const fs::path& folder, size_t event) {
+    return run({CRASH_CHILD, folder.string(), std::to_string(kSteps), std::to_string(event),
+                std::to_string(SIGKILL), "1", "8388608"},
+               folder);
+  };
+  TempFolder whole;
+  Ran r = half(whole.path(), 0);
+  ASSERT_EQ(r.code, 0) << r.err;
+  const std::vector<std::string> events = lines_of(r.out);
+  const Outcome want = outcome_of(whole / "run");
+  auto skipped = std::count_if(want.metrics.begin(), want.metrics.end(), [](const std::string& line) {
+    return line.find("\"skipped\":true") != std::string::npos;
+  });
+  EXPECT_GE(skipped, 2);
+  EXPECT_LE(skipped, kSteps / 2);
+  for (auto [kind, nth] : {std::pair("norm", 2), std::pair("norm", 5), std::pair("norm", 8),
+                           std::pair("update", 3), std::pair("save:renamed", 1)}) {
+    size_t event = 0;
+    for (int seen = 0; event < events.size() && seen < nth; event++) seen += events[event] == kind;
+    TempFolder tmp;
+    ASSERT_EQ(half(tmp.path(), event).signal, SIGKILL) << kind << " " << nth;
+    ASSERT_EQ(half(tmp.path(), 0).code, 0);
+    expect_same(outcome_of(tmp / "run"), want);
+  }
+}
+
 TEST(Crash, ASecondSignalLeavesAtOnce) {
   const Reference& ref = Reference::get();
   for (const char* kind : {"F", "B", "save:tensor"}) {

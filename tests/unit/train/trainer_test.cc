@@ -140,6 +140,31 @@ INSTANTIATE_TEST_SUITE_P(Train, Resume,
                                            Variant{"F16ThroughSkippedSteps", "f16", 2, "shuffled"}),
                          [](const auto& info) { return info.param.name; });
 
+// What a manifest claims of the loss scale is judged before it is believed.
+TEST(Train, ALossScaleThatCannotHaveBeenIsRefused) {
+  TempFolder tmp;
+  RunSpec run = tiny_run(tmp.path(), 3);
+  run.precision.compute = "f16";
+  train_here(run);
+  Found found = find_newest(checkpoint_root(run.train.dir));
+  const Manifest good = found.newest.value().manifest();
+  ASSERT_EQ(good.state["loss_scale"]["scale"], 65536);
+  const char* broken[] = {"{}",
+                          "[]",
+                          R"({"loss_scale": 3})",
+                          R"({"loss_scale": {"scale": 65536, "good_steps": 3}})",
+                          R"({"loss_scale": {"scale": -1, "good_steps": 3, "skipped": 0}})",
+                          R"({"loss_scale": {"scale": 65536, "good_steps": 3, "skipped": 4}})",
+                          R"({"loss_scale": {"scale": 65536, "good_steps": 1e300, "skipped": 0}})"};
+  for (const char* state : broken) {
+    Manifest m = good;
+    m.state = nlohmann::json::parse(state);
+    write_text_atomic(found.newest->folder() / "manifest.json", to_text(m));
+    expect_has(refusal([&] { train_here(run); }),
+               {"manifest.json", "no loss scale that this run can go on with"});
+  }
+}
+
 // So that Resume means something: the order matters, and each epoch draws its own.
 TEST(Train, GoesOverAnEpochBorderInAnOrderOfItsSeed) {
   TempFolder a, b;
