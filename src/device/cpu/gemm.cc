@@ -107,14 +107,14 @@ class Product {
   std::byte* own_scratch(int64_t t) const { return scratch_ + g_.partial + t * (g_.panel + g_.packed); }
   bool one_blocked_sum() const { return !trans_a_ && g_.kc >= g_.k && g_.threads <= kMostSharing; }
 
-  // A thread's own rows first, panel after panel; then panels that another
-  // thread has not come to, so that a core slowed by a neighbour does not hold
-  // up the others.
+  // A thread's own rows first, panel after panel; then panels that another thread has not come to, so that a
+  // core slowed by a neighbour does not hold up the others. Of few rows, all: each panel is then packed once.
   void share(int64_t own) {
     const int64_t panels = (g_.n + kPanel - 1) / kPanel;
-    for (int64_t i = 0; i < g_.threads; i++) {
-      const int64_t t = (own + i) % g_.threads;
-      const Range rows = rows_of_thread(t);
+    const bool few = g_.m < kFewRows * g_.threads && (panels % g_.threads == 0 || panels >= 12 * g_.threads);
+    for (int64_t i = 0; i < (few ? 1 : g_.threads); i++) {
+      const int64_t t = few ? 0 : (own + i) % g_.threads;
+      const Range rows = few ? Range{0, g_.m} : rows_of_thread(t);
       for (int64_t p; (p = turns_[t].next.fetch_add(1, std::memory_order_relaxed)) < panels;)
         panel(rows, p * kPanel, 0, g_.k, own_scratch(own), nullptr);
     }
@@ -227,7 +227,8 @@ class Product {
   struct alignas(64) Turn {
     std::atomic<int64_t> next = 0;
   };
-  static constexpr int64_t kMostSharing = 64;
+  // Below kFewRows a thread, packing a panel for each costs more than rows of a from the cache that has them.
+  static constexpr int64_t kMostSharing = 64, kFewRows = 1024;
 
   const Blocks& g_;
   const gemm::Kernels& k_;

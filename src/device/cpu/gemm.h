@@ -1,11 +1,14 @@
 // Matrix products of our own, for processors with AVX512-BF16: f32 and bf16, epilogues inside.
 //
-// op(b) is cut into panels of 64 columns, op(a) into strips of 6 rows. A thread owns rows of c, whole strips;
-// it packs a panel of b just before its strips need it, so a panel comes from L2 while rows of a stream by:
+// op(b) is cut into panels of 64 columns, op(a) into strips of 6 rows. A panel is packed just before its
+// strips need it, so it comes from L2 while rows of a stream by:
 //
-//   for block of rows (all of the thread's, or kPackedRows where a is stored transposed and packed first)
+//   for block of rows (all of the thread's, or 384 where a is stored transposed and packed first)
 //     for block of the summed dim (kc)
 //       for panel of b: pack it; for strip of a: 6 x 64 sums in 24 registers; epilogue after the last kc
+//
+// Threads own rows of c, and where sums are of one block take panels from each other at the end; where rows
+// are few they take panels of all rows in turn.
 //
 // An element of c is one chain of additions in ascending k whatever the thread count or the place of its row,
 // so neither more threads nor a batch cut into rows change a bit of it.
