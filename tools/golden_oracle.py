@@ -1,4 +1,4 @@
-"""GPT-2 and Llama as plain functions of f64 tensors: the oracle behind tests/golden.
+"""GPT-2, Llama and Qwen 2 and 3 as plain functions of f64 tensors: the oracle behind tests/golden.
 
 Written from the papers and independent of transformers, because `model.double()` is no oracle there: its
 Llama keeps RMSNorm, softmax and the rotary angles in f32 whatever the weights are. make_goldens.py refuses to
@@ -15,7 +15,8 @@ import torch
 
 def rope_frequencies(config):
     """Radians per position of each rotary pair, f64 [head_dim / 2], scaled as config says."""
-    dim, theta = config["head_dim"], config["rope_theta"]
+    dim = config.get("head_dim", config["hidden_size"] // config["num_attention_heads"])
+    theta = config["rope_theta"]
     freq = theta ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
     scaling = config.get("rope_scaling")
     if scaling is None:
@@ -82,10 +83,12 @@ def gpt2_logits(config, w, ids):
         # gelu_new: the tanh approximation of Hendrycks & Gimpel 2016
         u = 0.5 * u * (1 + torch.tanh(math.sqrt(2 / math.pi) * (u + 0.044715 * u**3)))
         x = x + linear(u, p + "mlp.c_proj")
-    return norm(x, "transformer.ln_f") @ w["transformer.wte.weight"].T
+    tied = config.get("tie_word_embeddings", True)
+    return norm(x, "transformer.ln_f") @ w["transformer.wte.weight" if tied else "lm_head.weight"].T
 
 
 def llama_logits(config, w, ids):
+    """Llama; Qwen 2 and 3 where their biases and norms of the heads of q and k are among the weights."""
     eps, freq = config["rms_norm_eps"], rope_frequencies(config)
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
 
@@ -101,8 +104,11 @@ def llama_logits(config, w, ids):
     for i in range(config["num_hidden_layers"]):
         p = f"model.layers.{i}."
         y = norm(x, p + "input_layernorm")
-        q = rotate(split_heads(linear(y, p + "self_attn.q_proj"), heads), freq)
-        k = rotate(split_heads(linear(y, p + "self_attn.k_proj"), kv_heads), freq)
+        q = split_heads(linear(y, p + "self_attn.q_proj"), heads)
+        k = split_heads(linear(y, p + "self_attn.k_proj"), kv_heads)
+        if p + "self_attn.q_norm.weight" in w:
+            q, k = norm(q, p + "self_attn.q_norm"), norm(k, p + "self_attn.k_norm")
+        q, k = rotate(q, freq), rotate(k, freq)
         v = split_heads(linear(y, p + "self_attn.v_proj"), kv_heads)
         x = x + linear(attend(q, k, v), p + "self_attn.o_proj")
         y = norm(x, p + "post_attention_layernorm")

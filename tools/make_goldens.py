@@ -50,6 +50,13 @@ LLAMA = {"model_type": "llama", "num_hidden_layers": 2, "max_position_embeddings
          "attention_bias": False, "mlp_bias": False, "rms_norm_eps": 1e-5, "rope_scaling": None,
          "attention_dropout": 0.0, "initializer_range": 0.02, "bos_token_id": 1, "eos_token_id": 2}
 
+# What published Qwen folders say: a window that is not in use. ARCHITECTURE is what a config.json names.
+QWEN = {"num_hidden_layers": 2, "max_position_embeddings": 64, "hidden_act": "silu", "rms_norm_eps": 1e-6,
+        "rope_theta": 1000000.0, "attention_dropout": 0.0, "initializer_range": 0.02, "bos_token_id": 1,
+        "eos_token_id": 2, "use_sliding_window": False, "sliding_window": 32, "max_window_layers": 2}
+ARCHITECTURES = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM",
+                 "qwen3": "Qwen3ForCausalLM"}
+
 # `config` is what config.json says, in the form that published checkpoints have; `saved_by` "library" lets
 # transformers write its newer form instead (rope_parameters, dtype), so that both are read by the tests.
 CASES = {
@@ -89,6 +96,38 @@ CASES = {
                    "num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 10,
                    "rope_theta": 10000.0, "attention_bias": True, "mlp_bias": True,
                    "tie_word_embeddings": False}},
+    "gpt2_untied": {
+        "what": "GPT-2 with an output head of its own and a feed-forward of 40; head_dim 10",
+        "seed": 66, "saved_by": "hand", "shard": None,
+        "config": {"model_type": "gpt2", "vocab_size": 53, "n_layer": 2, "n_head": 2, "n_embd": 20,
+                   "n_positions": 40, "n_inner": 40, "activation_function": "gelu_new",
+                   "layer_norm_epsilon": 1e-5, "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0,
+                   "initializer_range": 0.02, "bos_token_id": 50, "eos_token_id": 50,
+                   "tie_word_embeddings": False}},
+    "qwen2": {
+        "what": "Qwen 2: biases on q, k and v alone, 4 query heads on 2, own output head; two shards",
+        "seed": 77, "saved_by": "hand", "shard": "30KB",
+        "config": {"model_type": "qwen2", **QWEN, "vocab_size": 71, "hidden_size": 24,
+                   "intermediate_size": 40, "num_attention_heads": 4, "num_key_value_heads": 2,
+                   "tie_word_embeddings": False}},
+    "qwen2_tied": {
+        "what": "Qwen 2 small: tied head, one key/value head, linear rope scaling; rope_parameters, dtype",
+        "seed": 88, "saved_by": "library", "shard": None,
+        "config": {"model_type": "qwen2", **QWEN, "vocab_size": 67, "hidden_size": 24,
+                   "intermediate_size": 36, "num_attention_heads": 3, "num_key_value_heads": 1,
+                   "rope_scaling": {"rope_type": "linear", "factor": 2.0}, "tie_word_embeddings": True}},
+    "qwen3": {
+        "what": "Qwen 3: normalised heads of q and k, head_dim 10 where hidden / heads is 6; own output head",
+        "seed": 99, "saved_by": "library", "shard": None,
+        "config": {"model_type": "qwen3", **QWEN, "vocab_size": 67, "hidden_size": 24, "head_dim": 10,
+                   "intermediate_size": 36, "num_attention_heads": 4, "num_key_value_heads": 2,
+                   "attention_bias": False, "tie_word_embeddings": False}},
+    "qwen3_tied": {
+        "what": "Qwen 3 small: tied head, biases on q, k, v and o, hidden no multiple of heads; two shards",
+        "seed": 110, "saved_by": "hand", "shard": "30KB",
+        "config": {"model_type": "qwen3", **QWEN, "vocab_size": 71, "hidden_size": 20, "head_dim": 8,
+                   "intermediate_size": 36, "num_attention_heads": 3, "num_key_value_heads": 3,
+                   "attention_bias": True, "tie_word_embeddings": True}},
 }
 
 
@@ -100,7 +139,9 @@ def build(config):
     """The transformers model of a config, eager attention, f32."""
     config = copy.deepcopy(config)  # transformers writes into rope_scaling
     classes = {"gpt2": (transformers.GPT2Config, transformers.GPT2LMHeadModel),
-               "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM)}
+               "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
+               "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
+               "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM)}
     config_class, model_class = classes[config.pop("model_type")]
     model = model_class(config_class(**config, attn_implementation="eager", use_cache=False))
     return model.float().eval()
@@ -280,7 +321,7 @@ def write_folder(case, model, weights, folder):
     model.save_pretrained(folder, max_shard_size=case["shard"] or "50GB")
     (folder / "generation_config.json").unlink(missing_ok=True)
     if case["saved_by"] == "hand":
-        architecture = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM"}[case["config"]["model_type"]]
+        architecture = ARCHITECTURES[case["config"]["model_type"]]
         kept = {k: v for k, v in case["config"].items() if k not in case.get("omit", ())}
         write_json(folder / "config.json",
                    {"architectures": [architecture], **kept, "torch_dtype": "float32", "use_cache": True})

@@ -1,6 +1,9 @@
 #include "checkpoint/hf_names.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 
 #include "base/error.h"
 
@@ -53,15 +56,20 @@ class Places {
     layer_norm("norm", "ln_f");
   }
 
+  // qwen2 and qwen3 too: they differ in biases and in the norms of q and k.
   void llama() {
     int64_t h = m_.hidden;
     add("embed.tokens.weight", "embed_tokens.weight", {m_.vocab, h});
     for (int64_t i = 0; i < m_.layers; i++) {
       std::string ours = fmt::format("blocks.{}.", i), theirs = fmt::format("layers.{}.", i);
       add(ours + "norm1.weight", theirs + "input_layernorm.weight", {h});
-      llama_linear(ours + "attn.q", theirs + "self_attn.q_proj", m_.q_size(), h, m_.attn_bias);
-      llama_linear(ours + "attn.k", theirs + "self_attn.k_proj", m_.kv_size(), h, m_.attn_bias);
-      llama_linear(ours + "attn.v", theirs + "self_attn.v_proj", m_.kv_size(), h, m_.attn_bias);
+      llama_linear(ours + "attn.q", theirs + "self_attn.q_proj", m_.q_size(), h, m_.biased_qkv());
+      llama_linear(ours + "attn.k", theirs + "self_attn.k_proj", m_.kv_size(), h, m_.biased_qkv());
+      llama_linear(ours + "attn.v", theirs + "self_attn.v_proj", m_.kv_size(), h, m_.biased_qkv());
+      if (m_.qk_norm) {
+        add(ours + "attn.q_norm.weight", theirs + "self_attn.q_norm.weight", {m_.head_dim});
+        add(ours + "attn.k_norm.weight", theirs + "self_attn.k_norm.weight", {m_.head_dim});
+      }
       llama_linear(ours + "attn.o", theirs + "self_attn.o_proj", h, m_.q_size(), m_.attn_bias);
       add(ours + "norm2.weight", theirs + "post_attention_layernorm.weight", {h});
       llama_linear(ours + "mlp.gate", theirs + "mlp.gate_proj", m_.ffn, h, m_.mlp_bias);
@@ -82,8 +90,8 @@ class Places {
 };
 
 bool is_gpt2(const ModelSpec& m) {
-  if (m.arch != "gpt2" && m.arch != "llama")
-    bad_request("model.arch: no Hugging Face names for '{}'; known are gpt2 and llama", m.arch);
+  if (std::find(std::begin(kArchs), std::end(kArchs), m.arch) == std::end(kArchs))
+    bad_request("model.arch: no Hugging Face names for '{}'; known are {}", m.arch, fmt::join(kArchs, ", "));
   return m.arch == "gpt2";
 }
 
@@ -91,7 +99,11 @@ bool is_gpt2(const ModelSpec& m) {
 
 std::vector<HfPlace> hf_places(const ModelSpec& m) {
   Places places(m);
-  if (is_gpt2(m)) {
+  const bool gpt2 = is_gpt2(m), qwen2 = m.arch == "qwen2", qwen3 = m.arch == "qwen3";
+  if (qwen2) check(m, "qkv_bias", m.qkv_bias, "biases on q, k and v: true");
+  if (!qwen2) check(m, "qkv_bias", !m.qkv_bias, "no biases on q, k and v alone: false");
+  check(m, "qk_norm", m.qk_norm == qwen3, qwen3 ? "normalised heads: true" : "no norms of q and k: false");
+  if (gpt2) {
     check(m, "norm", m.norm == "layer", "LayerNorm (layer)");
     check(m, "positions", m.positions == "learned", "learned positions");
     check(m, "activation", m.activation != "swiglu", "gelu or gelu_tanh");
@@ -104,6 +116,8 @@ std::vector<HfPlace> hf_places(const ModelSpec& m) {
     check(m, "norm", m.norm == "rms", "RMSNorm (rms)");
     check(m, "positions", m.positions == "rope", "rope");
     check(m, "activation", m.activation == "swiglu", "swiglu");
+    if (m.arch == "qwen2") check(m, "attn_bias", !m.attn_bias, "no bias on o: false");
+    if (m.arch != "llama") check(m, "mlp_bias", !m.mlp_bias, "no such biases: false");
     places.llama();
   }
   return places.take();

@@ -32,7 +32,7 @@ inline constexpr std::string_view kHfHead = "lm_head.weight";  // never prefixed
 // Buffers that older versions of transformers saved beside the weights and that follow from the
 // configuration:
 //   gpt2   h.{i}.attn.bias, h.{i}.attn.masked_bias             causal masks
-//   llama  layers.{i}.self_attn.rotary_emb.inv_freq            rotary frequencies
+//   others layers.{i}.self_attn.rotary_emb.inv_freq            rotary frequencies
 // Takes a name without its prefix.
 bool hf_is_buffer(const ModelSpec&, std::string_view name);
 

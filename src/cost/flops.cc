@@ -29,7 +29,8 @@ double train_flops_per_token(const ModelSpec& m, int64_t seq) {
 
 int64_t block_parameters(const ModelSpec& m) {
   int64_t q = m.q_size(), kv = m.kv_size(), up = checked_mul(up_matrices(m), m.ffn);
-  int64_t attn = checked_mul(m.hidden, 2 * q + 2 * kv) + (m.attn_bias ? q + 2 * kv + m.hidden : 0);
+  int64_t attn = checked_mul(m.hidden, 2 * q + 2 * kv) + (m.biased_qkv() ? q + 2 * kv : 0) +
+                 (m.attn_bias ? m.hidden : 0) + (m.qk_norm ? 2 * m.head_dim : 0);
   int64_t mlp = checked_mul(m.hidden, up + m.ffn) + (m.mlp_bias ? up + m.hidden : 0);
   return checked_add(checked_add(attn, mlp), 2 * norm_parameters(m));
 }

@@ -57,6 +57,8 @@ struct LayerNormBackwardArgs {
 };
 
 // RMS normalisation (Zhang & Sennrich 2019): y = x * rstd * weight, rstd = 1/sqrt(mean(x^2) + eps).
+// x, y, dy, dx [N, C] or [N, heads, C]: each head is a row of its own, heads lie one behind the other, and
+// rstd has N * heads elements. dx may be dy.
 struct RmsNormArgs {
   static constexpr std::string_view kName = "rmsnorm";
   Tensor x, weight, y, rstd;

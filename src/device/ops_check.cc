@@ -150,25 +150,40 @@ void check(const LayerNormBackwardArgs& p) {
   c.vector("dweight", p.dweight, cols, DType::f32);
   c.vector("dbias", p.dbias, cols, DType::f32);
 }
+namespace {
+// x [N, C] or [N, heads, C]: its columns; and the other operands of its shape.
+int64_t check_head_rows(const Checker& c, const Tensor& x, DType type) {
+  c.that(x.shape.rank == 2 || x.shape.rank == 3, "x", x, "[N, C] or [N, heads, C]");
+  c.type("x", x, type);
+  return x.shape[x.shape.rank - 1];
+}
+void check_heads(const Checker& c, std::string_view name, const Tensor& t, const Tensor& x) {
+  c.like(name, t, "x", x);
+  c.unit_columns(name, t);
+  if (t.shape.rank == 3)
+    c.that(t.shape[1] <= 1 || t.stride[1] == t.shape[2], name, t, "of heads that lie one behind the other");
+}
+}  // namespace
+
 void check(const RmsNormArgs& p) {
   Checker c(p.kName);
   DType type = c.compute_type("x", p.x);
-  c.matrix("x", p.x, type);
-  int64_t n = p.x.shape[0], cols = p.x.shape[1];
+  int64_t cols = check_head_rows(c, p.x, type), n = cols > 0 ? p.x.numel() / cols : p.x.shape[0];
+  check_heads(c, "x", p.x, p.x);
+  check_heads(c, "y", p.y, p.x);
   c.vector("weight", p.weight, cols, type);
-  c.matrix("y", p.y, n, cols, type);
   c.vector("rstd", p.rstd, n, DType::f32);
 }
 void check(const RmsNormBackwardArgs& p) {
   Checker c(p.kName);
   DType type = c.compute_type("x", p.x);
-  c.matrix("x", p.x, type);
-  int64_t n = p.x.shape[0], cols = p.x.shape[1];
-  c.matrix("dy", p.dy, n, cols, type);
+  int64_t cols = check_head_rows(c, p.x, type), n = cols > 0 ? p.x.numel() / cols : p.x.shape[0];
+  check_heads(c, "x", p.x, p.x);
+  check_heads(c, "dy", p.dy, p.x);
   c.vector("weight", p.weight, cols, type);
   c.vector("rstd", p.rstd, n, DType::f32);
-  if (p.add) c.matrix("add", p.add, n, cols, type);
-  c.matrix("dx", p.dx, n, cols, type);
+  if (p.add) check_heads(c, "add", p.add, p.x);
+  check_heads(c, "dx", p.dx, p.x);
   c.vector("dweight", p.dweight, cols, DType::f32);
 }
 

@@ -16,6 +16,14 @@ Tensor heads_of(const Tensor& fused, int64_t batch, int64_t seq, int64_t first, 
   return t;
 }
 
+// Columns [first, first + heads * d) of a matrix [N, row] as [N, heads, d].
+Tensor rows_of_heads(const Tensor& m, int64_t first, int64_t heads, int64_t d) {
+  Tensor t = m.narrow(1, first, heads * d);
+  t.shape = {m.rows(), heads, d};
+  t.stride = {m.cols(), d, 1, 0};
+  return t;
+}
+
 }  // namespace
 
 Attention::Attention(const std::string& name, const Sizes& s, const RopeTable* rope)
@@ -24,32 +32,41 @@ Attention::Attention(const std::string& name, const Sizes& s, const RopeTable* r
       qkv_({{name + ".q", s.heads * s.head_dim},
             {name + ".k", s.kv_heads * s.head_dim},
             {name + ".v", s.kv_heads * s.head_dim}},
-           s.hidden, s.bias, s.init_std),
-      out_({{name + ".o", s.hidden}}, s.heads * s.head_dim, s.bias, s.out_init_std) {}
+           s.hidden, s.qkv_bias, s.init_std),
+      out_({{name + ".o", s.hidden}}, s.heads * s.head_dim, s.out_bias, s.out_init_std) {
+  if (!s.qk_norm_eps) return;
+  q_norm_.emplace(name + ".q_norm", s.head_dim, *s.qk_norm_eps);
+  k_norm_.emplace(name + ".k_norm", s.head_dim, *s.qk_norm_eps);
+}
 
 void Attention::declare(std::vector<ParamDecl>& decls) const {
   qkv_.declare(decls);
+  if (q_norm_) q_norm_->declare(decls), k_norm_->declare(decls);
   out_.declare(decls);
 }
 void Attention::bind(ParamSet& set) {
   qkv_.bind(set);
+  if (q_norm_) q_norm_->bind(set), k_norm_->bind(set);
   out_.bind(set);
 }
 
-Attention::Heads Attention::split(const Ctx& ctx, const Tensor& qkv) const {
-  auto [hidden, h, kv, d, bias, std1, std2] = sizes_;
+Attention::Heads Attention::split(const Ctx& ctx, const Tensor& qk, const Tensor& qkv) const {
+  int64_t h = sizes_.heads, kv = sizes_.kv_heads, d = sizes_.head_dim;
   int64_t b = ctx.batch.sequences, s = ctx.batch.seq;
-  return {heads_of(qkv, b, s, 0, h, d), heads_of(qkv, b, s, h * d, kv, d),
+  return {heads_of(qk, b, s, 0, h, d), heads_of(qk, b, s, h * d, kv, d),
           heads_of(qkv, b, s, (h + kv) * d, kv, d)};
+}
+Tensor Attention::q_heads(const Tensor& qk) const {
+  return rows_of_heads(qk, 0, sizes_.heads, sizes_.head_dim);
+}
+Tensor Attention::k_heads(const Tensor& qk) const {
+  return rows_of_heads(qk, sizes_.heads * sizes_.head_dim, sizes_.kv_heads, sizes_.head_dim);
 }
 
 // q and k lie side by side, so one call turns both.
-void Attention::rotate(Ctx& ctx, const Tensor& qkv, bool inverse) const {
+void Attention::rotate(Ctx& ctx, const Tensor& qk, bool inverse) const {
   if (!rope_) return;
-  int64_t heads = sizes_.heads + sizes_.kv_heads, d = sizes_.head_dim;
-  Tensor x = qkv.narrow(1, 0, heads * d);
-  x.shape = {qkv.rows(), heads, d};
-  x.stride = {qkv.cols(), d, 1, 0};
+  Tensor x = rows_of_heads(qk, 0, sizes_.heads + sizes_.kv_heads, sizes_.head_dim);
   ctx.k.run(
       RopeArgs{
           .x = x, .cos = rope_->cos, .sin = rope_->sin, .positions = ctx.batch.positions, .inverse = inverse},
@@ -76,12 +93,24 @@ bool Attention::attend_to_cache(Ctx& ctx, const Heads& t, const Tensor& o) const
   return true;
 }
 
+// Normalised q and k [N, (H + KV) D]; empty where heads are not normalised. The backward pass wants them as
+// they were too, so they get memory of their own.
+Owned Attention::normalise(Ctx& ctx, const Tensor& qkv, Saved& saved) const {
+  if (!q_norm_) return {};
+  Owned qk = ctx.activation({qkv.rows(), (sizes_.heads + sizes_.kv_heads) * sizes_.head_dim});
+  q_norm_->forward(ctx, q_heads(qkv), q_heads(*qk), saved);
+  k_norm_->forward(ctx, k_heads(qkv), k_heads(*qk), saved);
+  return qk;
+}
+
 Owned Attention::forward(Ctx& ctx, const Tensor& x, const Tensor& residual, Saved& saved) const {
   Owned qkv = qkv_.forward(ctx, x, saved);
-  rotate(ctx, *qkv, false);
+  Owned normed = normalise(ctx, *qkv, saved);
+  const Tensor qk = normed ? *normed : *qkv;
+  rotate(ctx, qk, false);
   int64_t b = ctx.batch.sequences, s = ctx.batch.seq, h = sizes_.heads, d = sizes_.head_dim;
   Owned o = ctx.activation({x.rows(), h * d}), lse = ctx.activation({b, h, s}, DType::f32);
-  Heads t = split(ctx, *qkv);
+  Heads t = split(ctx, qk, *qkv);
   if (!attend_to_cache(ctx, t, o->view({b, s, h, d})))
     ctx.k.run(AttentionArgs{.q = t.q,
                             .k = t.k,
@@ -92,6 +121,7 @@ Owned Attention::forward(Ctx& ctx, const Tensor& x, const Tensor& residual, Save
               ctx.compute);
   Owned y = out_.forward(ctx, *o, saved, residual);
   saved.keep(this, "qkv", std::move(qkv));
+  if (normed) saved.keep(this, "qk", std::move(normed));
   saved.keep(this, "o", std::move(o));
   saved.keep(this, "lse", std::move(lse));
   return y;
@@ -102,7 +132,7 @@ Owned Attention::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved) const 
   Tensor qkv = saved.get(this, "qkv"), o = saved.get(this, "o");
   Owned dout = out_.backward_input(ctx, dy, saved);
   Owned dqkv = ctx.activation(qkv.shape);
-  Heads t = split(ctx, qkv), g = split(ctx, *dqkv);
+  Heads t = split(ctx, q_norm_ ? saved.get(this, "qk") : qkv, qkv), g = split(ctx, *dqkv, *dqkv);
   ctx.k.run(AttentionBackwardArgs{.q = t.q,
                                   .k = t.k,
                                   .v = t.v,
@@ -115,6 +145,11 @@ Owned Attention::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved) const 
                                   .scale = 1 / std::sqrt(float(d))},
             ctx.compute);
   rotate(ctx, *dqkv, true);
+  if (q_norm_) {
+    q_norm_->backward_input(ctx, q_heads(*dqkv), saved);
+    k_norm_->backward_input(ctx, k_heads(*dqkv), saved);
+    saved.drop(this, "qk");
+  }
   saved.drop(this, "qkv");
   saved.drop(this, "lse");
   dout.reset();
@@ -125,6 +160,7 @@ Owned Attention::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved) const 
 
 void Attention::backward_weight(Ctx& ctx, Saved& saved) const {
   out_.backward_weight(ctx, saved);
+  if (q_norm_) q_norm_->backward_weight(ctx, saved), k_norm_->backward_weight(ctx, saved);
   qkv_.backward_weight(ctx, saved);
   saved.drop_all(this);
 }

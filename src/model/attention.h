@@ -1,6 +1,9 @@
-// Causal self-attention with grouped queries: q, k, v in one product, rope, FlashAttention, output
-// projection.
+// Causal self-attention with grouped queries: q, k, v in one product, norms of the heads of q and k where
+// there are any, rope, FlashAttention, output projection.
 #pragma once
+#include <optional>
+
+#include "model/head_norm.h"
 #include "model/linear.h"
 
 namespace trireme {
@@ -14,7 +17,8 @@ class Attention {
  public:
   struct Sizes {
     int64_t hidden, heads, kv_heads, head_dim;
-    bool bias;
+    bool qkv_bias, out_bias;
+    std::optional<float> qk_norm_eps;  // empty: heads are not normalised
     float init_std, out_init_std;
   };
   // rope: null when positions are learned; it outlives the layer.
@@ -29,15 +33,21 @@ class Attention {
 
  private:
   struct Heads {
-    Tensor q, k, v;  // views [B, S, heads, D] into the fused matrix
+    Tensor q, k, v;  // views [B, S, heads, D]
   };
-  Heads split(const Ctx&, const Tensor& qkv) const;
-  void rotate(Ctx&, const Tensor& qkv, bool inverse) const;
   bool attend_to_cache(Ctx&, const Heads&, const Tensor& o) const;
+  // q and k lie side by side in the first columns of qk; v in the last of the fused matrix, which may be qk.
+  Heads split(const Ctx&, const Tensor& qk, const Tensor& qkv) const;
+  // Columns of q, of k, as [N, heads, D].
+  Tensor q_heads(const Tensor& qk) const;
+  Tensor k_heads(const Tensor& qk) const;
+  void rotate(Ctx&, const Tensor& qk, bool inverse) const;
+  Owned normalise(Ctx&, const Tensor& qkv, Saved&) const;
 
   Sizes sizes_;
   const RopeTable* rope_;
   Linear qkv_, out_;
+  std::optional<HeadNorm> q_norm_, k_norm_;
 };
 
 }  // namespace trireme

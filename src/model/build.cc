@@ -30,9 +30,12 @@ std::unique_ptr<Layer> make_block(const ModelSpec& m, int64_t i, const RopeTable
                          .heads = m.heads,
                          .kv_heads = m.kv_heads,
                          .head_dim = m.head_dim,
-                         .bias = m.attn_bias,
+                         .qkv_bias = m.biased_qkv(),
+                         .out_bias = m.attn_bias,
+                         .qk_norm_eps = {},
                          .init_std = std,
                          .out_init_std = out_std};
+  if (m.qk_norm) sizes.qk_norm_eps = float(m.norm_eps);
   return std::make_unique<Block>(
       name, make_norm(m, name + ".norm1"), Attention(name + ".attn", sizes, rope),
       make_norm(m, name + ".norm2"),

@@ -29,10 +29,13 @@ void check_model(const ModelSpec& m, Problems& out) {
   if (m.positions == "rope" && m.head_dim % 2 != 0)
     wrong({"head_dim", "heads", "hidden"},
           fmt::format("{} is odd; rotary positions turn pairs, so it must be even", m.head_dim));
-  if (m.positions != "rope" && m.rope_theta != ModelSpec().rope_theta)
+  const bool known = ModelSpec::refusal(m.arch).empty();
+  if (m.positions != "rope" && m.rope_theta != (known ? ModelSpec::of(m.arch) : ModelSpec()).rope_theta)
     wrong({"rope_theta", "positions", "arch"},
           fmt::format("{} has no effect on {} positions; remove the line, or give positions = \"rope\"",
                       m.rope_theta, m.positions));
+  if (m.attn_bias && m.qkv_bias)
+    wrong({"qkv_bias", "attn_bias"}, "true adds nothing to attn_bias = true; give one of them");
   const RopeScaling& r = m.rope_scaling;
   if (r.type != "none" && m.positions != "rope")
     wrong({"rope_scaling.type", "positions"},

@@ -112,8 +112,7 @@ const std::vector<Off>& switches() {
                                         {"is_encoder_decoder", false},
                                         {"cross_attention_hidden_size", nullptr},
                                         {"pretraining_tp", 1},
-                                        {"sliding_window", nullptr},
-                                        {"use_sliding_window", false},
+                                        {"use_mrope", false},
                                         {"attention_chunk_size", nullptr},
                                         {"partial_rotary_factor", 1},
                                         {"quantization_config", nullptr},
@@ -180,6 +179,7 @@ class Object {
     if (j && !j->is_string()) problem(key, fmt::format("{} is not a string", shown_json(*j)));
     return j && j->is_string() ? j->get<std::string>() : std::string(otherwise);
   }
+  bool given(std::string_view key) const { return json_.contains(std::string(key)); }  // null too
   // No problem yet: what a second key contradicts is then the value that was given.
   bool clean() const { return problems_.empty(); }
   template <class List>
@@ -309,18 +309,46 @@ ModelSpec read_gpt2(Object& o) {
   return m;
 }
 
-ModelSpec read_llama(Object& o, std::string_view file, std::vector<std::string>& problems) {
-  ModelSpec m = ModelSpec::of("llama");
+// Qwen's sliding_window is a number even where nothing slides: use_sliding_window decides, and then only
+// layers from max_window_layers on slide. Where layer_types is given, it decides (read_switches).
+void read_window(Object& o, const ModelSpec& m) {
+  if (m.arch != "qwen2" && m.arch != "qwen3") {
+    if (const Json* j = o.find("sliding_window"))
+      o.problem("sliding_window", fmt::format("{} is not supported; only null is", shown_json(*j)));
+    if (o.flag("use_sliding_window", false))
+      o.problem("use_sliding_window", "true is not supported; only false is");
+    return;
+  }
+  bool use = o.flag("use_sliding_window", false),
+       none = o.given("sliding_window") && !o.find("sliding_window");
+  int64_t tokens = none ? 0 : o.whole("sliding_window", 4096, 2147483647);
+  const Json* from = o.find("max_window_layers");
+  bool fits = !from || (from->is_number_integer() && from->get<double>() >= 0);
+  if (!fits) o.problem("max_window_layers", fmt::format("{} is not a whole number", shown_json(*from)));
+  double first = from && fits ? from->get<double>() : 28;
+  if (use && !none && !o.find("layer_types") && first < double(m.layers))
+    o.problem(
+        "use_sliding_window",
+        fmt::format("true is not supported: layers from {:.0f} on would attend to {} tokens; only false is",
+                    first, tokens));
+}
+
+// llama, and the two that are written with its keys: qwen2 and qwen3.
+ModelSpec read_llama(Object& o, std::string_view arch, std::string_view file,
+                     std::vector<std::string>& problems) {
+  ModelSpec m = ModelSpec::of(arch);
+  const bool llama = arch == "llama", qwen3 = arch == "qwen3";
   m.vocab = o.whole("vocab_size", std::nullopt, kMaxVocab);
   m.hidden = o.whole("hidden_size", std::nullopt, kMaxWidth);
   m.ffn = o.whole("intermediate_size", std::nullopt, 4 * kMaxWidth);
   m.layers = o.whole("num_hidden_layers", std::nullopt, kMaxLayers);
   m.heads = o.whole("num_attention_heads", std::nullopt, kMaxWidth);
-  m.kv_heads = o.whole("num_key_value_heads", m.heads, kMaxWidth);
-  m.max_positions = o.whole("max_position_embeddings", 2048, 2147483647);
-  if (o.clean() && !o.find("head_dim") && m.hidden % m.heads != 0)
+  bool by_heads = llama || o.given("num_key_value_heads");  // transformers: left out, a qwen has 32
+  m.kv_heads = o.whole("num_key_value_heads", by_heads ? m.heads : 32, kMaxWidth);
+  m.max_positions = o.whole("max_position_embeddings", llama ? 2048 : 32768, 2147483647);
+  if (o.clean() && !qwen3 && !o.find("head_dim") && m.hidden % m.heads != 0)
     o.problem("num_attention_heads", fmt::format("{} does not divide hidden_size = {}", m.heads, m.hidden));
-  m.head_dim = o.whole("head_dim", std::max<int64_t>(1, m.hidden / m.heads), kMaxWidth);
+  m.head_dim = o.whole("head_dim", qwen3 ? 128 : std::max<int64_t>(1, m.hidden / m.heads), kMaxWidth);
   if (o.clean() && m.head_dim % 2 != 0)
     o.problem("head_dim",
               fmt::format("{} is odd; rotary positions turn pairs, so it must be even", m.head_dim));
@@ -332,10 +360,15 @@ ModelSpec read_llama(Object& o, std::string_view file, std::vector<std::string>&
   m.norm_eps = o.number("rms_norm_eps", 1e-6, 1e-30, 1);
   m.init_std = o.number("initializer_range", 0.02, 0, 10);
   m.tied = o.flag("tie_word_embeddings", false);
-  m.attn_bias = o.flag("attention_bias", false);
-  m.mlp_bias = o.flag("mlp_bias", false);
+  if (llama || qwen3) m.attn_bias = o.flag("attention_bias", false);
+  if (llama) m.mlp_bias = o.flag("mlp_bias", false);
   read_rope(o, file, m, problems);
-  read_architectures(o, {"LlamaForCausalLM", "LlamaModel"});
+  if (llama)
+    read_architectures(o, {"LlamaForCausalLM", "LlamaModel"});
+  else if (qwen3)
+    read_architectures(o, {"Qwen3ForCausalLM", "Qwen3Model"});
+  else
+    read_architectures(o, {"Qwen2ForCausalLM", "Qwen2Model"});
   return m;
 }
 
@@ -365,7 +398,8 @@ ModelSpec parse_hf_config(std::string_view text, std::string_view file, std::vec
   if (type.empty()) bad_request("{}: model_type: missing; give one of {}", file, joined(kArchs));
   if (std::string why = ModelSpec::refusal(type); !why.empty()) bad_request("{}: model_type: {}", file, why);
 
-  ModelSpec m = type == "gpt2" ? read_gpt2(o) : read_llama(o, file, problems);
+  ModelSpec m = type == "gpt2" ? read_gpt2(o) : read_llama(o, type, file, problems);
+  read_window(o, m);
   read_switches(o);
   read_dropout(o, file, notes);
   o.ignore(kHarmless);

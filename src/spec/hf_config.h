@@ -1,4 +1,4 @@
-// Hugging Face's config.json: what it says of a gpt2 or llama, and the same written back.
+// Hugging Face's config.json: what it says of a gpt2, llama, qwen2 or qwen3, and the same written back.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -23,8 +23,8 @@ struct HfExport {
   std::string dtype = "bfloat16";        // of the tensors beside it, by PyTorch's name
   std::optional<int64_t> bos, eos, pad;  // token ids
 };
-// The config.json that transformers 4.43 or newer reads as this model. A model that gpt2 or llama there
-// cannot be is a bad request by key.
+// The config.json that transformers 4.43 or newer reads as this model. A model that its architecture
+// there cannot be is a bad request by key.
 std::string hf_config_json(const ModelSpec&, const HfExport& = {});
 
 }  // namespace trireme

@@ -16,12 +16,20 @@ void must(bool ok, std::string_view key, std::string_view value, const ModelSpec
     bad_request("model.{}: {} cannot be exported: Hugging Face's {} has {}", key, value, m.arch, right);
 }
 
+std::string_view architecture_of(std::string_view arch) {
+  if (arch == "gpt2") return "GPT2LMHeadModel";
+  if (arch == "llama") return "LlamaForCausalLM";
+  return arch == "qwen2" ? "Qwen2ForCausalLM" : "Qwen3ForCausalLM";
+}
+
 void write_gpt2(const ModelSpec& m, Json& j) {
   must(m.norm == "layer", "norm", m.norm, m, "layer");
   must(m.positions == "learned", "positions", m.positions, m, "learned");
   must(m.activation != "swiglu", "activation", m.activation, m, "gelu_tanh or gelu");
   must(m.attn_bias, "attn_bias", "false", m, "biases");
   must(m.mlp_bias, "mlp_bias", "false", m, "biases");
+  must(!m.qkv_bias, "qkv_bias", "true", m, "attn_bias");
+  must(!m.qk_norm, "qk_norm", "true", m, "no norms of q and k");
   must(m.kv_heads == m.heads, "kv_heads", std::to_string(m.kv_heads), m, "as many as heads");
   must(m.q_size() == m.hidden, "head_dim", std::to_string(m.head_dim), m, "hidden / heads");
   j["n_embd"] = m.hidden;
@@ -35,11 +43,27 @@ void write_gpt2(const ModelSpec& m, Json& j) {
   for (auto key : {"attn_pdrop", "embd_pdrop", "resid_pdrop"}) j[key] = 0.0;
 }
 
+// What tells llama, qwen2 and qwen3 from one another.
+void write_biases_and_norms(const ModelSpec& m, Json& j) {
+  bool llama = m.arch == "llama", qwen2 = m.arch == "qwen2", qwen3 = m.arch == "qwen3";
+  must(m.qkv_bias == qwen2, "qkv_bias", m.qkv_bias ? "true" : "false", m, qwen2 ? "true" : "false");
+  must(m.qk_norm == qwen3, "qk_norm", m.qk_norm ? "true" : "false", m, qwen3 ? "true" : "false");
+  must(llama || !m.mlp_bias, "mlp_bias", "true", m, "false");
+  must(!qwen2 || !m.attn_bias, "attn_bias", "true", m, "biases on q, k and v alone");
+  if (!qwen2) j["attention_bias"] = m.attn_bias;
+  if (llama) j["mlp_bias"] = m.mlp_bias;
+  if (llama) return;
+  j["use_sliding_window"] = false;
+  j["sliding_window"] = nullptr;
+}
+
+// llama, qwen2 and qwen3.
 void write_llama(const ModelSpec& m, Json& j) {
   must(m.norm == "rms", "norm", m.norm, m, "rms");
   must(m.positions == "rope", "positions", m.positions, m, "rope");
   must(m.activation == "swiglu", "activation", m.activation, m, "swiglu");
-  must(m.hidden % m.heads == 0, "heads", std::to_string(m.heads), m, "a divisor of hidden");
+  must(m.arch == "qwen3" || m.hidden % m.heads == 0, "heads", std::to_string(m.heads), m,
+       "a divisor of hidden");
   j["hidden_size"] = m.hidden;
   j["intermediate_size"] = m.ffn;
   j["num_hidden_layers"] = m.layers;
@@ -49,9 +73,8 @@ void write_llama(const ModelSpec& m, Json& j) {
   j["max_position_embeddings"] = m.max_positions;
   j["hidden_act"] = "silu";
   j["rms_norm_eps"] = m.norm_eps;
-  j["attention_bias"] = m.attn_bias;
   j["attention_dropout"] = 0.0;
-  j["mlp_bias"] = m.mlp_bias;
+  write_biases_and_norms(m, j);
   j["rope_theta"] = m.rope_theta;
   const RopeScaling& s = m.rope_scaling;
   if (s.type == "none") return;
@@ -69,7 +92,7 @@ void write_llama(const ModelSpec& m, Json& j) {
 std::string hf_config_json(const ModelSpec& m, const HfExport& e) {
   if (std::string why = ModelSpec::refusal(m.arch); !why.empty()) bad_request("model.arch: {}", why);
   Json j;
-  j["architectures"] = {m.arch == "gpt2" ? "GPT2LMHeadModel" : "LlamaForCausalLM"};
+  j["architectures"] = {architecture_of(m.arch)};
   j["model_type"] = m.arch;
   j["vocab_size"] = m.vocab;
   if (m.arch == "gpt2")

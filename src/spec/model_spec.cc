@@ -14,9 +14,10 @@ namespace trireme {
 std::string ModelSpec::refusal(std::string_view arch) {
   // Known by name, so that nobody takes a missing architecture for a misspelt one.
   static constexpr std::string_view kKnown[] = {
-      "qwen2", "qwen3", "qwen2_moe",  "qwen3_moe",   "mixtral",     "mistral", "gemma", "gemma2",  "gemma3",
-      "phi",   "phi3",  "gpt_neox",   "gpt_neo",     "gptj",        "opt",     "bloom", "falcon",  "mpt",
-      "olmo",  "olmo2", "starcoder2", "deepseek_v2", "deepseek_v3", "cohere",  "glm4",  "granite", "llama4"};
+      "qwen2_moe", "qwen3_moe",  "qwen2_vl",    "qwen2_5_vl",  "qwen3_vl", "qwen3_next", "mixtral", "mistral",
+      "gemma",     "gemma2",     "gemma3",      "phi",         "phi3",     "gpt_neox",   "gpt_neo", "gptj",
+      "opt",       "bloom",      "falcon",      "mpt",         "olmo",     "olmo2",      "cohere",  "glm4",
+      "granite",   "starcoder2", "deepseek_v2", "deepseek_v3", "llama4"};
   if (std::find(std::begin(kArchs), std::end(kArchs), arch) != std::end(kArchs)) return "";
   if (std::find(std::begin(kKnown), std::end(kKnown), arch) != std::end(kKnown))
     return fmt::format("{} is not supported by this version; {} are", shown(arch), joined(kArchs));
@@ -36,6 +37,12 @@ ModelSpec ModelSpec::of(std::string_view arch) {
     m.activation = "gelu_tanh";
     m.positions = "learned";
     m.attn_bias = m.mlp_bias = m.tied = true;
+  }
+  if (arch == "qwen2" || arch == "qwen3") {
+    m.norm_eps = 1e-6;
+    m.rope_theta = 1e6;
+    m.qkv_bias = arch == "qwen2";
+    m.qk_norm = arch == "qwen3";
   }
   return m;
 }

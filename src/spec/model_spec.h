@@ -31,7 +31,7 @@ struct RopeScaling {
   }
 };
 
-inline constexpr std::string_view kArchs[] = {"gpt2", "llama"};
+inline constexpr std::string_view kArchs[] = {"gpt2", "llama", "qwen2", "qwen3"};
 
 // Largest accepted sizes: far above any model, small enough that no product of a few overflows 64 bits
 // unseen.
@@ -54,6 +54,8 @@ struct ModelSpec {
   std::string activation = "swiglu";  // "swiglu" | "gelu_tanh" | "gelu"
   std::string positions = "rope";     // "rope" | "learned"
   bool attn_bias = false;             // on q, k, v and o
+  bool qkv_bias = false;              // on q, k and v alone
+  bool qk_norm = false;               // RMSNorm of each head of q and k, before rope
   bool mlp_bias = false;
   bool tied = false;  // head.weight is embed.tokens.weight
   double norm_eps = 1e-5;
@@ -63,8 +65,8 @@ struct ModelSpec {
   bool operator==(const ModelSpec&) const = default;
 
   // What an architecture sets, derived sizes still 0. gpt2: LayerNorm, tanh gelu, learned positions, biases,
-  // tied head. llama: RMSNorm, swiglu, rope, no biases, own head. Another name is a bad request that says
-  // what works.
+  // tied head. llama: RMSNorm, swiglu, rope, no biases, own head. qwen2: llama with biases on q, k and v.
+  // qwen3: llama with normalised heads of q and k. Another name is a bad request that says what works.
   static ModelSpec of(std::string_view arch);
   // Why an architecture cannot be had, and which can; empty = it can.
   static std::string refusal(std::string_view arch);
@@ -75,6 +77,7 @@ struct ModelSpec {
 
   int64_t q_size() const { return heads * head_dim; }      // columns of q
   int64_t kv_size() const { return kv_heads * head_dim; }  // columns of k, of v
+  bool biased_qkv() const { return attn_bias || qkv_bias; }
 
   template <class V>
   void visit(V& v) {
@@ -100,6 +103,8 @@ struct ModelSpec {
       one_of(kActivations));
     v("positions", positions, "", "rotary or learned positions", one_of(kPositions));
     v("attn_bias", attn_bias, "", "biases on q, k, v and o");
+    v("qkv_bias", qkv_bias, "", "biases on q, k and v, none on o");
+    v("qk_norm", qk_norm, "", "RMSNorm of each head of q and k, before positions are applied");
     v("mlp_bias", mlp_bias, "", "biases in the feed-forward");
     v("tied", tied, "", "the output head is the token embedding");
     v("norm_eps", norm_eps, "", "added inside the root of the normalisations",

@@ -18,6 +18,10 @@ namespace {
 
 using nlohmann::json;
 
+// One of each architecture, tied and not.
+constexpr const char* kGoldens[] = {"gpt2",       "gpt2_untied", "llama2",     "llama3", "llama_linear",
+                                    "llama_bias", "qwen2",       "qwen2_tied", "qwen3",  "qwen3_tied"};
+
 fs::path golden(const std::string& name) {
   return fs::path(TRIREME_SOURCE_DIR) / "tests/golden" / name;
 }
@@ -151,7 +155,7 @@ TEST(Agree, EvalAndTheLastEvaluationOfTraining) {
 
 // One step over every window of a shard, in order: its loss is taken before the weights move.
 TEST(Agree, FineTuningStartsAtTheLossOfTheFolder) {
-  for (const char* name : {"gpt2", "llama2", "llama3", "llama_bias", "llama_linear"}) {
+  for (const char* name : kGoldens) {
     TempFolder tmp;
     tiny_run(tmp.path(), 1);
     int64_t windows = (TokenShard::open(tmp / "data/train").tokens() - 1) / 13;
@@ -168,7 +172,7 @@ TEST(Agree, FineTuningStartsAtTheLossOfTheFolder) {
 }
 
 TEST(Agree, AFolderInIsTheFolderOut) {
-  for (const char* name : {"gpt2", "llama2", "llama3", "llama_bias", "llama_linear"}) {
+  for (const char* name : kGoldens) {
     TempFolder tmp;
     fs::path file = golden_run(tmp.path(), name, "[optimizer]\nlr = 0.0\n[batch]\nglobal = 2\nmicro = 2\n");
     const auto want = tensors_of(golden(name));

@@ -175,7 +175,8 @@ TEST_P(Golden, F16TenSteps) {
 }
 
 INSTANTIATE_TEST_SUITE_P(PyTorch, Golden,
-                         testing::Values("gpt2", "llama2", "llama3", "llama_linear", "llama_bias"),
+                         testing::Values("gpt2", "gpt2_untied", "llama2", "llama3", "llama_linear",
+                                         "llama_bias", "qwen2", "qwen2_tied", "qwen3", "qwen3_tied"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -122,7 +122,7 @@ void check_steady(const RunSpec& run, int threads) {
 }
 
 TEST(Malloc, AStepAllocatesNothingAfterWarmUp) {
-  for (const char* arch : {"gpt2", "llama"})
+  for (const char* arch : {"gpt2", "llama", "qwen2", "qwen3"})
     for (const char* compute : {"f32", "bf16", "f16"})
       for (int threads : {1, 2}) check_steady(test::tiny_run(arch, compute, 2), threads);
 }

@@ -1,6 +1,7 @@
 // layernorm and rmsnorm, forward and backward. Keys: n rows, c columns, dtype; backward also add (the
-// residual branch's gradient), inplace=1: add is dx itself. x has mean 0.5 and deviation 2, so that a
-// forgotten mean shows.
+// residual branch's gradient), inplace=1: add is dx itself, over=1: dx is dy itself. rmsnorm also heads: rows
+// [n, heads, c] as columns of a matrix of 5 columns more. x has mean 0.5 and deviation 2, so that a forgotten
+// mean shows.
 #include <cmath>
 
 #include "cases.h"
@@ -30,25 +31,40 @@ Builder::Fill x_fill(const Builder& b) {
   return b.gaussian("x", 2, 0.5);
 }
 
+// [n, c], or [n, heads, c].
+Tensor rows(Builder& b, Role role, std::string name, DType type, Builder::Fill fill = {}) {
+  int64_t n = b.problem.size("n"), c = b.problem.size("c"), heads = b.problem.size("heads", 0);
+  if (heads == 0) return b.matrix(role, std::move(name), {n, c}, type, std::move(fill));
+  int64_t row = heads * c + 5 + b.problem.size("pad", 0);
+  return b.strided(role, std::move(name), {n, heads, c}, {row, c, 1}, type, std::move(fill));
+}
+int64_t columns(const Tensor& x) {
+  return x.shape[x.shape.rank - 1];
+}
+int64_t rows_in(const Tensor& x) {
+  return x.numel() / columns(x);
+}
+
 template <class Args>
 class NormCase final : public CaseOf<Args> {
  public:
   void build(Builder& b) override {
     Args& a = this->args;
     const Problem& p = b.problem;
-    int64_t n = p.size("n"), c = p.size("c");
+    int64_t c = p.size("c");
     DType type = p.dtype();
     a = {};
-    a.x = b.matrix(Role::in, "x", {n, c}, type, x_fill(b));
+    a.x = rows(b, Role::in, "x", type, x_fill(b));
+    int64_t n = rows_in(a.x);
     a.weight = b.dense(Role::in, "weight", {c}, type, b.gaussian("weight", 0.5, 1));
     if constexpr (kCentered<Args>) a.bias = b.dense(Role::in, "bias", {c}, type);
-    a.y = b.matrix(Role::out, "y", {n, c}, type);
+    a.y = rows(b, Role::out, "y", type);
     if constexpr (kCentered<Args>) a.mean = b.dense(Role::out, "mean", {n}, DType::f32);
     a.rstd = b.dense(Role::out, "rstd", {n}, DType::f32);
   }
   void reference(Operands& o) const override {
     const Args& a = this->args;
-    int64_t n = a.x.shape[0], c = a.x.shape[1];
+    int64_t n = rows_in(a.x), c = columns(a.x);
     for (int64_t i = 0; i < n; i++) {
       const double* x = &o.in("x")[size_t(i * c)];
       Moments m = moments(x, c, double(a.eps), kCentered<Args>);
@@ -67,18 +83,19 @@ class NormBackwardCase final : public CaseOf<Args> {
   void build(Builder& b) override {
     Args& a = this->args;
     const Problem& p = b.problem;
-    int64_t n = p.size("n"), c = p.size("c");
+    int64_t c = p.size("c");
     DType type = p.dtype();
-    inplace_ = p.flag("inplace");
+    inplace_ = p.flag("inplace"), over_ = p.flag("over");
     a = {};
-    a.dy = b.matrix(Role::in, "dy", {n, c}, type);
-    a.x = b.matrix(Role::in, "x", {n, c}, type, x_fill(b));
+    a.dy = rows(b, over_ ? Role::inout : Role::in, "dy", type);
+    a.x = rows(b, Role::in, "x", type, x_fill(b));
+    int64_t n = rows_in(a.x);
     a.weight = b.dense(Role::in, "weight", {c}, type, b.gaussian("weight", 0.5, 1));
     if constexpr (kCentered<Args>)
       a.mean = b.dense(Role::in, "mean", {n}, DType::f32, of_row(b, type, c, &Moments::mean));
     a.rstd = b.dense(Role::in, "rstd", {n}, DType::f32, of_row(b, type, c, &Moments::rstd));
-    if (p.flag("add") && !inplace_) a.add = b.matrix(Role::in, "add", {n, c}, type);
-    a.dx = b.matrix(inplace_ ? Role::inout : Role::out, "dx", {n, c}, type);
+    if (p.flag("add") && !inplace_) a.add = rows(b, Role::in, "add", type);
+    a.dx = over_ ? a.dy : rows(b, inplace_ ? Role::inout : Role::out, "dx", type);
     if (inplace_) a.add = a.dx;
     a.dweight = b.dense(Role::out, "dweight", {c}, DType::f32);
     if constexpr (kCentered<Args>) a.dbias = b.dense(Role::out, "dbias", {c}, DType::f32);
@@ -88,7 +105,7 @@ class NormBackwardCase final : public CaseOf<Args> {
 
   void reference(Operands& o) const override {
     const Args& a = this->args;
-    int64_t n = a.x.shape[0], c = a.x.shape[1];
+    int64_t n = rows_in(a.x), c = columns(a.x);
     o.want("dweight").assign(size_t(c), 0.0);
     if (kCentered<Args>) o.want("dbias").assign(size_t(c), 0.0);
     for (int64_t i = 0; i < n; i++) {
@@ -105,7 +122,8 @@ class NormBackwardCase final : public CaseOf<Args> {
       for (int64_t j = 0; j < c; j++) {
         double h = (x[j] - m.mean) * m.rstd, add = 0;
         if (a.add) add = o.in(inplace_ ? "dx" : "add")[size_t(i * c + j)];
-        o.want("dx")[size_t(i * c + j)] = m.rstd * (dy[j] * w[size_t(j)] - mean_g - h * mean_gh) + add;
+        o.want(over_ ? "dy" : "dx")[size_t(i * c + j)] =
+            m.rstd * (dy[j] * w[size_t(j)] - mean_g - h * mean_gh) + add;
       }
     }
   }
@@ -116,7 +134,7 @@ class NormBackwardCase final : public CaseOf<Args> {
   }
   double objective(const Operands& o) const override {
     const Args& a = this->args;
-    int64_t n = a.x.shape[0], c = a.x.shape[1];
+    int64_t n = rows_in(a.x), c = columns(a.x);
     double s = 0;
     for (int64_t i = 0; i < n; i++) {
       const double *x = &o.in("x")[size_t(i * c)], *dy = &o.in("dy")[size_t(i * c)];
@@ -147,7 +165,7 @@ class NormBackwardCase final : public CaseOf<Args> {
     };
   }
 
-  bool inplace_ = false;
+  bool inplace_ = false, over_ = false;
 };
 
 }  // namespace

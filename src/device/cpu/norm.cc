@@ -27,16 +27,36 @@ inline constexpr bool kCentered = requires(const Args& a) {
   a.mean;
 };
 
+// Rows of [N, C], or of [N, heads, C] with heads one behind the other.
+template <class T>
+struct HeadRows {
+  T* data;
+  int64_t stride, heads, width;  // in elements
+  explicit HeadRows(const Tensor& t)
+      : data(t ? t.as<std::remove_const_t<T>>() : nullptr), stride(0), heads(1), width(0) {
+    if (!t) return;
+    stride = t.stride[0], width = t.shape[t.shape.rank - 1];
+    if (t.shape.rank == 3) heads = t.shape[1];
+  }
+  T* operator[](int64_t i) const {
+    return heads == 1 ? data + i * stride : data + i / heads * stride + i % heads * width;
+  }
+  explicit operator bool() const { return data != nullptr; }
+};
+int64_t columns(const Tensor& x) {
+  return x.shape[x.shape.rank - 1];
+}
+
 // Rows [n, n + R) together: the columns of weight and bias are converted once for all of them.
 template <int R, class T, class Args>
 HWY_INLINE void forward_rows(const Args& a, int64_t n) {
   constexpr bool centered = kCentered<Args>;
-  const Rows<const T> x = rows_of<const T>(a.x);
-  const Rows<T> y = rows_of<T>(a.y);
+  const HeadRows<const T> x(a.x);
+  const HeadRows<T> y(a.y);
   const T *weight = a.weight.template as<T>(), *bias = nullptr, *in[R];
   if constexpr (centered) bias = a.bias.template as<T>();
   T* out[R];
-  const int64_t cols = a.x.shape[1];
+  const int64_t cols = columns(a.x);
   VF mean[R], square[R], rstd[R];
   for (int r = 0; r < R; r++) {
     in[r] = x[n + r], out[r] = y[n + r];
@@ -87,8 +107,8 @@ void forward(const Args& a, int64_t begin, int64_t end) {
 // One operand set for both norms; dbias and mean are unused by RMSNorm.
 template <class T>
 struct Backward {
-  Rows<const T> dy, x, add;
-  Rows<T> dx;
+  HeadRows<const T> dy, x, add;
+  HeadRows<T> dx;
   const T* weight;
   const float *mean, *rstd;
   int64_t cols;
@@ -141,12 +161,12 @@ HWY_INLINE void backward_rows(const Backward<T>& a, int64_t n, float* dweight, f
 template <class T, class Args>
 void backward(const Args& a, float* partial, int64_t begin, int64_t end) {
   constexpr bool centered = kCentered<Args>;
-  Backward<T> b{rows_of<const T>(a.dy),      rows_of<const T>(a.x),
-                rows_of<const T>(a.add),     rows_of<T>(a.dx),
+  Backward<T> b{HeadRows<const T>(a.dy),     HeadRows<const T>(a.x),
+                HeadRows<const T>(a.add),    HeadRows<T>(a.dx),
                 a.weight.template as<T>(),   nullptr,
-                a.rstd.template as<float>(), a.x.shape[1]};
+                a.rstd.template as<float>(), columns(a.x)};
   if constexpr (centered) b.mean = a.mean.template as<float>();
-  const RowBlocks blocks(a.x.shape[0], b.cols);
+  const RowBlocks blocks(a.rstd.numel(), b.cols);
   const int64_t width = blocks.padded * (centered ? 2 : 1);
   for (int64_t i = begin; i < end; i++) {
     float *dweight = partial + i * width, *dbias = dweight + blocks.padded;
@@ -203,7 +223,7 @@ int64_t scratch_bytes(const RmsNormArgs&, const Context&) {
   return 0;
 }
 void launch(const RmsNormArgs& a, const Tensor&, const Context& ctx) {
-  parallel_for(ctx, a.x.shape[0], row_grain(a.x.shape[1]), [&](int64_t begin, int64_t end, int) {
+  parallel_for(ctx, a.rstd.numel(), row_grain(a.weight.numel()), [&](int64_t begin, int64_t end, int) {
     HWY_DYNAMIC_DISPATCH(rmsnorm)(a, begin, end);
   });
 }
@@ -221,10 +241,10 @@ void launch(const LayerNormBackwardArgs& a, const Tensor& scratch, const Context
   add_partials(ctx, {partial + blocks.padded, blocks.blocks, 2 * blocks.padded, false}, a.dbias);
 }
 int64_t scratch_bytes(const RmsNormBackwardArgs& a, const Context&) {
-  return RowBlocks(a.x.shape[0], a.x.shape[1]).scratch_bytes(1);
+  return RowBlocks(a.rstd.numel(), a.weight.numel()).scratch_bytes(1);
 }
 void launch(const RmsNormBackwardArgs& a, const Tensor& scratch, const Context& ctx) {
-  const RowBlocks blocks(a.x.shape[0], a.x.shape[1]);
+  const RowBlocks blocks(a.rstd.numel(), a.weight.numel());
   float* partial = reinterpret_cast<float*>(scratch.data);
   parallel_for(ctx, blocks.blocks, 1, [&](int64_t begin, int64_t end, int) {
     HWY_DYNAMIC_DISPATCH(rmsnorm_backward)(a, partial, begin, end);

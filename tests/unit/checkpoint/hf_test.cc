@@ -14,7 +14,8 @@ namespace trireme {
 namespace {
 
 const fs::path kModels = fs::path(TRIREME_SOURCE_DIR) / "tests/golden";
-const std::vector<std::string> kCases = {"gpt2", "llama2", "llama3", "llama_linear", "llama_bias"};
+const std::vector<std::string> kCases = {"gpt2",       "gpt2_untied", "llama2",     "llama3", "llama_linear",
+                                         "llama_bias", "qwen2",       "qwen2_tied", "qwen3",  "qwen3_tied"};
 
 ModelSpec spec_of(const fs::path& folder) {
   return model_from_hf(folder / "config.json");

@@ -24,6 +24,15 @@ ModelSpec llama(int64_t layers, int64_t hidden, int64_t heads, int64_t kv_heads,
   return m;
 }
 
+ModelSpec qwen(const char* arch, int64_t layers, int64_t hidden, int64_t heads, int64_t kv_heads,
+               int64_t head_dim, int64_t ffn) {
+  ModelSpec m = ModelSpec::of(arch);
+  m.vocab = 151936, m.layers = layers, m.hidden = hidden, m.heads = heads, m.kv_heads = kv_heads;
+  m.head_dim = head_dim, m.ffn = ffn;
+  m.finish(4096);
+  return m;
+}
+
 // Published counts.
 TEST(Parameters, OfKnownModels) {
   EXPECT_EQ(parameters(gpt2(12, 768, 12)), 124439808);
@@ -37,6 +46,16 @@ TEST(Parameters, OfKnownModels) {
   ModelSpec m = llama(16, 2048, 32, 8, 8192, 128256);
   m.tied = true;
   EXPECT_EQ(parameters(m), 1235814400);  // Llama 3.2 1B
+  m = qwen("qwen2", 24, 896, 14, 2, 64, 4864);
+  m.tied = true;
+  EXPECT_EQ(parameters(m), 494032768);  // Qwen2.5 0.5B
+  m = qwen("qwen2", 28, 3584, 28, 4, 128, 18944);
+  m.vocab = 152064;
+  EXPECT_EQ(parameters(m), 7615616512);  // Qwen2.5 7B
+  m = qwen("qwen3", 28, 1024, 16, 8, 128, 3072);
+  m.tied = true;
+  EXPECT_EQ(parameters(m), 596049920);                                            // Qwen3 0.6B
+  EXPECT_EQ(parameters(qwen("qwen3", 36, 4096, 32, 8, 128, 12288)), 8190735360);  // Qwen3 8B
 }
 
 TEST(Parameters, PartsMakeTheWhole) {
@@ -58,10 +77,11 @@ TEST(Parameters, EqualTheSumOfTensors) {
     uint64_t n = i * 16;
     auto pick = [&](uint64_t high) { return int64_t(1 + below(key, n++, high)); };
     auto coin = [&] { return below(key, n++, 2) == 1; };
-    ModelSpec m = ModelSpec::of(coin() ? "gpt2" : "llama");
+    ModelSpec m = ModelSpec::of(kArchs[below(key, n++, 4)]);
     m.vocab = pick(500), m.layers = pick(4), m.hidden = pick(50), m.kv_heads = pick(3);
     m.heads = m.kv_heads * pick(3), m.head_dim = pick(20), m.ffn = pick(90), m.max_positions = pick(40);
     m.attn_bias = coin(), m.mlp_bias = coin(), m.tied = coin();
+    m.qkv_bias = coin(), m.qk_norm = coin();
     int64_t sum = m.vocab * m.hidden + (m.tied ? 0 : m.vocab * m.hidden);
     if (m.positions == "learned") sum += m.max_positions * m.hidden;
     int64_t norm = m.norm == "layer" ? 2 * m.hidden : m.hidden;
@@ -69,9 +89,10 @@ TEST(Parameters, EqualTheSumOfTensors) {
     for (int64_t l = 0; l < m.layers; l++) {
       sum += 2 * norm;
       auto linear = [&](int64_t in, int64_t out, bool bias) { sum += in * out + (bias ? out : 0); };
-      linear(m.hidden, m.heads * m.head_dim, m.attn_bias);
-      linear(m.hidden, m.kv_heads * m.head_dim, m.attn_bias);
-      linear(m.hidden, m.kv_heads * m.head_dim, m.attn_bias);
+      linear(m.hidden, m.heads * m.head_dim, m.attn_bias || m.qkv_bias);
+      linear(m.hidden, m.kv_heads * m.head_dim, m.attn_bias || m.qkv_bias);
+      linear(m.hidden, m.kv_heads * m.head_dim, m.attn_bias || m.qkv_bias);
+      if (m.qk_norm) sum += m.head_dim + m.head_dim;
       linear(m.heads * m.head_dim, m.hidden, m.attn_bias);
       if (m.activation == "swiglu") linear(m.hidden, m.ffn, m.mlp_bias);
       linear(m.hidden, m.ffn, m.mlp_bias);

@@ -89,7 +89,7 @@ TEST_P(EveryModel, MetaEqualsTheRun) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, EveryModel,
-                         ::testing::Combine(::testing::Values("gpt2", "llama"),
+                         ::testing::Combine(::testing::Values("gpt2", "llama", "qwen2", "qwen3"),
                                             ::testing::Values("f32", "bf16", "f16"), ::testing::Bool()));
 
 // 16 bytes per parameter in f32, and in bf16 with bf16 gradients; 18 in bf16 and f16 with f32 gradients.
@@ -126,7 +126,11 @@ TEST(StageRunner, WeightsAreThoseOfTheirElements) {
 
 // Directional finite difference of the whole model's loss along its gradient.
 TEST(StageRunner, GradientIsTheSlopeOfTheLoss) {
-  for (auto [arch, vocab] : {std::pair("gpt2", 61), {"llama", 61}, {"llama", 261}}) {  // 261: rows padded
+  for (auto [arch, vocab] : {std::pair("gpt2", 61),
+                             {"llama", 61},
+                             {"llama", 261},
+                             {"qwen2", 61},
+                             {"qwen3", 61}}) {  // 261: rows padded
     RunSpec run = tiny_run(arch, "f32", 2);
     run.model.vocab = vocab;
     run.optimizer.clip_norm = 0;

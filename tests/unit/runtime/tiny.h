@@ -11,7 +11,8 @@ inline RunSpec tiny_run(std::string arch, std::string compute, int64_t microbatc
   RunSpec r;
   r.model = ModelSpec::of(arch);
   r.model.vocab = 61, r.model.layers = 2, r.model.hidden = 36, r.model.heads = 3;
-  r.model.kv_heads = arch == "llama" ? 1 : 3;
+  r.model.kv_heads = arch == "gpt2" ? 3 : 1;
+  if (arch == "qwen3") r.model.head_dim = 18;  // not hidden / heads
   r.model.ffn = 52;
   r.data.seq_len = 23;
   r.batch.micro = 2, r.batch.global = 2 * microbatches;

@@ -96,6 +96,80 @@ TEST(HfConfig, Llama3) {
   EXPECT_TRUE(m.rope_scaling == (RopeScaling{"llama3", 32, 1, 4, 8192}));
 }
 
+// Of Qwen2.5 0.5B, Qwen3 0.6B.
+constexpr const char* kQwen25 = R"({
+  "architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 151643, "eos_token_id": 151643,
+  "hidden_act": "silu", "hidden_size": 896, "initializer_range": 0.02, "intermediate_size": 4864,
+  "max_position_embeddings": 32768, "max_window_layers": 24, "model_type": "qwen2", "num_attention_heads": 14,
+  "num_hidden_layers": 24, "num_key_value_heads": 2, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0,
+  "sliding_window": 32768, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+  "transformers_version": "4.40.1", "use_cache": true, "use_mrope": false, "use_sliding_window": false,
+  "vocab_size": 151936})";
+constexpr const char* kQwen3 = R"({
+  "architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+  "bos_token_id": 151643, "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu", "hidden_size": 1024,
+  "initializer_range": 0.02, "intermediate_size": 3072, "max_position_embeddings": 40960, "max_window_layers": 28,
+  "model_type": "qwen3", "num_attention_heads": 16, "num_hidden_layers": 28, "num_key_value_heads": 8,
+  "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 1000000, "sliding_window": null,
+  "tie_word_embeddings": true, "torch_dtype": "bfloat16", "transformers_version": "4.51.0", "use_cache": true,
+  "use_sliding_window": false, "vocab_size": 151936})";
+
+TEST(HfConfig, Qwen2) {
+  ModelSpec want = ModelSpec::of("qwen2");
+  EXPECT_TRUE(want.qkv_bias && !want.attn_bias && !want.qk_norm);
+  want.vocab = 151936, want.layers = 24, want.hidden = 896, want.heads = 14, want.kv_heads = 2;
+  want.head_dim = 64, want.ffn = 4864, want.max_positions = 32768, want.tied = true;
+  EXPECT_EQ(parse(Json::parse(kQwen25)), want);
+  Json j = Json::parse(kQwen25);
+  for (const char* key : {"max_position_embeddings", "rms_norm_eps", "rope_theta", "tie_word_embeddings",
+                          "sliding_window", "use_sliding_window", "max_window_layers", "use_mrope"})
+    j.erase(key);
+  want.tied = false, want.rope_theta = 10000;  // transformers' defaults, not ours
+  EXPECT_EQ(parse(j), want);
+  j["num_key_value_heads"] = nullptr;
+  EXPECT_EQ(parse(j).kv_heads, 14);
+  j.erase("num_key_value_heads");
+  EXPECT_HAS(error_of([&] { parse(j); }), "num_key_value_heads: 32 does not divide num_attention_heads = 14");
+}
+
+TEST(HfConfig, Qwen3) {
+  ModelSpec want = ModelSpec::of("qwen3");
+  EXPECT_TRUE(!want.qkv_bias && !want.attn_bias && want.qk_norm);
+  want.vocab = 151936, want.layers = 28, want.hidden = 1024, want.heads = 16, want.kv_heads = 8;
+  want.head_dim = 128, want.ffn = 3072, want.max_positions = 40960, want.tied = true;
+  EXPECT_EQ(parse(Json::parse(kQwen3)), want);
+  Json j = Json::parse(kQwen3);
+  j.erase("head_dim");  // 128 too, not hidden / heads
+  EXPECT_EQ(parse(j), want);
+  j["attention_bias"] = true;
+  EXPECT_TRUE(parse(j).attn_bias);
+}
+
+TEST(HfConfig, WindowsInUseAreRefused) {
+  for (const char* base : {kQwen25, kQwen3}) {
+    EXPECT_HAS(wrong_with(base, "layer_types", {"full_attention", "sliding_attention"}),
+               "layer_types: only \"full_attention\"");
+    Json j = Json::parse(base);
+    j["use_sliding_window"] = true, j["sliding_window"] = 100, j["max_window_layers"] = 3;
+    EXPECT_HAS(error_of([&] { parse(j); }),
+               "use_sliding_window: true is not supported: layers from 3 on would attend to 100 tokens");
+    j.erase("max_window_layers");  // 28
+    if (base == kQwen25) EXPECT_NO_THROW(parse(j));
+    j["max_window_layers"] = 28;  // no layer is above it
+    EXPECT_NO_THROW(parse(j));
+    j["max_window_layers"] = 0, j["sliding_window"] = nullptr;
+    EXPECT_NO_THROW(parse(j));
+    j["sliding_window"] = 100, j["layer_types"] = Json::array({"full_attention"});
+    EXPECT_NO_THROW(parse(j));
+    j["max_window_layers"] = "three";
+    EXPECT_HAS(error_of([&] { parse(j); }), "max_window_layers: \"three\" is not a whole number");
+    EXPECT_HAS(wrong_with(base, "sliding_window", -1), "sliding_window: -1 is not a whole number");
+    EXPECT_HAS(wrong_with(base, "use_mrope", true), "use_mrope: true is not supported");
+    EXPECT_HAS(wrong_with(base, "rope_scaling", Json{{"type", "yarn"}, {"factor", 4.0}}),
+               "\"yarn\" is not supported; default, linear and llama3 are");
+  }
+}
+
 TEST(HfConfig, EveryFormOfRope) {
   auto rope = [](const char* key, Json value, bool theta_outside = false) {
     Json j = Json::parse(kLlama2);
@@ -183,8 +257,9 @@ TEST(HfConfig, WhatChangesTheMathsIsRefusedByName) {
 }
 
 TEST(HfConfig, OtherModelsAreRefusedByName) {
-  EXPECT_EQ(wrong_with(kLlama2, "model_type", "qwen2"),
-            "config.json: model_type: \"qwen2\" is not supported by this version; gpt2, llama are");
+  EXPECT_EQ(
+      wrong_with(kLlama2, "model_type", "mixtral"),
+      "config.json: model_type: \"mixtral\" is not supported by this version; gpt2, llama, qwen2, qwen3 are");
   EXPECT_HAS(wrong_with(kLlama2, "model_type", nullptr), "config.json: model_type: missing");
   EXPECT_HAS(wrong_with(kLlama2, "model_type", "xyzzy"), "\"xyzzy\" is not known");
 }
@@ -253,6 +328,13 @@ TEST(HfExport, ReadsBackAsTheSameModel) {
   m.rope_scaling = {"llama3", 7, 1.5, 5, 1234};
   m.norm_eps = 3e-7, m.rope_theta = 12345.5, m.init_std = 0.03, m.max_positions = 99;
   EXPECT_TRUE(parse_hf_config(hf_config_json(m), "out.json") == m);
+  for (const char* base : {kQwen25, kQwen3}) {
+    m = parse_hf_config(base, "config.json");
+    EXPECT_TRUE(parse_hf_config(hf_config_json(m), "out.json") == m);
+    m.tied = false, m.rope_theta = 5e5, m.rope_scaling = {"linear", 3}, m.norm_eps = 1e-5;
+    if (m.arch == "qwen3") m.head_dim = 30, m.heads = 9, m.kv_heads = 3, m.attn_bias = true;
+    EXPECT_TRUE(parse_hf_config(hf_config_json(m), "out.json") == m);
+  }
   m = parse_hf_config(kGpt2, "config.json");
   m.activation = "gelu", m.ffn = 1000, m.tied = false, m.norm_eps = 2e-6, m.init_std = 0.01,
   m.max_positions = 7;
@@ -289,6 +371,13 @@ TEST(HfExport, WhatTheFormatCannotSayIsRefused) {
   EXPECT_HAS(wrong(kGpt2, [](ModelSpec& m) { m.head_dim = 32; }), "model.head_dim: ");
   EXPECT_HAS(wrong(kGpt2, [](ModelSpec& m) { m.attn_bias = false; }), "model.attn_bias: ");
   EXPECT_HAS(wrong(kGpt2, [](ModelSpec& m) { m.positions = "rope"; }), "model.positions: ");
+  for (const char* base : {kGpt2, kLlama2, kQwen25, kQwen3}) {
+    EXPECT_HAS(wrong(base, [](ModelSpec& m) { m.qkv_bias = !m.qkv_bias; }), "model.qkv_bias: ");
+    EXPECT_HAS(wrong(base, [](ModelSpec& m) { m.qk_norm = !m.qk_norm; }), "model.qk_norm: ");
+  }
+  EXPECT_HAS(wrong(kQwen25, [](ModelSpec& m) { m.attn_bias = true; }), "model.attn_bias: ");
+  EXPECT_HAS(wrong(kQwen25, [](ModelSpec& m) { m.mlp_bias = true; }), "model.mlp_bias: ");
+  EXPECT_HAS(wrong(kQwen3, [](ModelSpec& m) { m.mlp_bias = true; }), "model.mlp_bias: ");
 }
 
 // A run that starts from a folder.

@@ -228,6 +228,8 @@ TEST(RunSpec, Contradictions) {
   for (const Case& c : std::initializer_list<Case>{
            {"[model]\nhidden = 100", "run.toml:2: model.hidden: 6 does not divide hidden = 100"},
            {"[model]\nkv_heads = 4", "run.toml:2: model.kv_heads: 4 does not divide heads = 6"},
+           {"[model]\narch = \"gpt2\"\nqkv_bias = true",
+            "run.toml:3: model.qkv_bias: true adds nothing to attn_bias = true"},
            {"[model]\nhead_dim = 63", "run.toml:2: model.head_dim: 63 is odd"},
            {"[model]\nmax_positions = 100",
             "model.max_positions: 256 is longer than model.max_positions = 100"},
@@ -278,13 +280,14 @@ TEST(RunSpec, Contradictions) {
 }
 
 TEST(RunSpec, ArchitecturesAreRefusedByName) {
-  EXPECT_EQ(wrong("[model]\narch = \"qwen2\""),
-            "run.toml:2: model.arch: \"qwen2\" is not supported by this version; gpt2, llama are");
+  EXPECT_EQ(
+      wrong("[model]\narch = \"mixtral\""),
+      "run.toml:2: model.arch: \"mixtral\" is not supported by this version; gpt2, llama, qwen2, qwen3 are");
   EXPECT_EQ(wrong("[model]\narch = \"mixtral\"").find("run.toml:2: model.arch: \"mixtral\" is not supported"),
             0u);
   EXPECT_HAS(wrong("[model]\narch = \"lama\""), "\"lama\" is not known, did you mean \"llama\"?");
   EXPECT_HAS(wrong("[model]\narch = 3"), "3 is a whole number; give one of gpt2, llama");
-  EXPECT_HAS(error_of([] { ModelSpec::of("qwen3"); }), "model.arch: \"qwen3\" is not supported");
+  EXPECT_HAS(error_of([] { ModelSpec::of("phi3"); }), "model.arch: \"phi3\" is not supported");
 }
 
 TEST(RunSpec, UnsupportedByThisVersion) {

@@ -1,0 +1,49 @@
+#include "model/head_norm.h"
+
+namespace trireme {
+
+HeadNorm::HeadNorm(std::string name, int64_t head_dim, float eps)
+    : name_(std::move(name)), head_dim_(head_dim), eps_(eps) {}
+
+void HeadNorm::declare(std::vector<ParamDecl>& decls) const {
+  decls.push_back({.name = name_ + ".weight",
+                   .global = {head_dim_},
+                   .shard = {},
+                   .init = {Init::Kind::ones},
+                   .decay = false,
+                   .tied_to = {},
+                   .sum_grad = {}});
+}
+
+void HeadNorm::bind(ParamSet& set) {
+  weight_ = set.find(name_ + ".weight");
+}
+
+void HeadNorm::forward(Ctx& ctx, const Tensor& x, const Tensor& y, Saved& saved) const {
+  Owned rstd = ctx.activation({x.shape[0] * x.shape[1]}, DType::f32);
+  ctx.k.run(RmsNormArgs{.x = x, .weight = weight_->weight, .y = y, .rstd = *rstd, .eps = eps_}, ctx.compute);
+  saved.keep(this, "rstd", std::move(rstd));
+  saved.borrow(this, "x", x);
+}
+
+void HeadNorm::backward_input(Ctx& ctx, const Tensor& d, Saved& saved) const {
+  Owned dweight = ctx.activation({head_dim_}, DType::f32);
+  ctx.k.run(RmsNormBackwardArgs{.dy = d,
+                                .x = saved.get(this, "x"),
+                                .weight = weight_->weight,
+                                .rstd = saved.get(this, "rstd"),
+                                .add = {},
+                                .dx = d,
+                                .dweight = *dweight},
+            ctx.compute);
+  saved.keep(this, "dweight", std::move(dweight));
+  saved.drop(this, "rstd");
+  saved.drop(this, "x");
+}
+
+void HeadNorm::backward_weight(Ctx& ctx, Saved& saved) const {
+  add_gradient(ctx, *weight_, saved.get(this, "dweight"));
+  saved.drop_all(this);
+}
+
+}  // namespace trireme

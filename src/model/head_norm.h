@@ -1,0 +1,30 @@
+// RMS normalisation of each head of q or k before positions are applied (Qwen3; Henry et al. 2020): one
+// weight [head_dim], shared by all heads.
+#pragma once
+#include <string>
+
+#include "model/layer.h"
+
+namespace trireme {
+
+class HeadNorm {
+ public:
+  HeadNorm(std::string name, int64_t head_dim, float eps);
+  void declare(std::vector<ParamDecl>&) const;
+  void bind(ParamSet&);
+
+  // x, y [N, heads, D], rows free strides apart. x stays alive until backward_input.
+  void forward(Ctx&, const Tensor& x, const Tensor& y, Saved&) const;
+  // d [N, heads, D]: the gradient of y, which becomes the gradient of x. The weight's share of this
+  // microbatch is computed here, as f32 [D], and added to the gradient by backward_weight.
+  void backward_input(Ctx&, const Tensor& d, Saved&) const;
+  void backward_weight(Ctx&, Saved&) const;
+
+ private:
+  std::string name_;
+  int64_t head_dim_;
+  float eps_;
+  Param* weight_ = nullptr;
+};
+
+}  // namespace trireme
