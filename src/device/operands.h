@@ -73,6 +73,9 @@ inline constexpr std::array kOperands<CrossEntropyArgs> = {
 template <>
 inline constexpr std::array kOperands<AddArgs> = {&AddArgs::a, &AddArgs::b, &AddArgs::y};
 template <>
+inline constexpr std::array kOperands<DropoutArgs> = {&DropoutArgs::x, &DropoutArgs::residual,
+                                                      &DropoutArgs::y};
+template <>
 inline constexpr std::array kOperands<CastArgs> = {&CastArgs::src, &CastArgs::dst};
 template <>
 inline constexpr std::array kOperands<ZeroArgs> = {&ZeroArgs::y};

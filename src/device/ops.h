@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "device/dropout_mask.h"
 #include "tensor/tensor.h"
 #include "trace/ledger.h"
 
@@ -114,13 +115,15 @@ enum class FlashVersion : uint8_t { fa1, fa2 };  // loop order and rescaling of 
 
 // o = softmax(q k^T * scale + causal mask) v, tiled, online softmax; nothing of size S x S is stored.
 // q, o: T [B,S,H,D]; k, v: T [B,S,KV,D], H a multiple of KV (grouped queries: head h reads k/v head h*KV/H);
-// outer strides free, last stride 1. lse: f32 (f64 for f64) [B,H,S] = logsumexp of the scaled, masked scores.
-// Causal: blocks above the diagonal are skipped, only diagonal blocks are masked.
+// outer strides free, last stride 1. dropout: of the probabilities, after the softmax; element (b, h, query,
+// key) has index ((b H + h) S + query) S + key. lse: f32 (f64 for f64) [B,H,S] = logsumexp of the scaled,
+// masked scores. Causal: blocks above the diagonal are skipped, only diagonal blocks are masked.
 struct AttentionArgs {
   static constexpr std::string_view kName = "attention";
   Tensor q, k, v, o, lse;
   float scale = 1;
   bool causal = true;
+  DropoutMask dropout = {};
   FlashVersion version = FlashVersion::fa2;
   TileTraffic* traffic = nullptr;  // optional, host memory
   int block_q = 0, block_k = 0;    // rows of a block of q and of k, v; 0 = the backend's choice
@@ -132,6 +135,7 @@ struct AttentionBackwardArgs {
   Tensor q, k, v, o, lse, dout, dq, dk, dv;
   float scale = 1;
   bool causal = true;
+  DropoutMask dropout = {};  // the forward pass's: drawn again
   TileTraffic* traffic = nullptr;
   int block_q = 0, block_k = 0;
 };
@@ -170,6 +174,14 @@ struct CrossEntropyArgs {
 struct AddArgs {
   static constexpr std::string_view kName = "add";
   Tensor a, b, y;
+};
+// y = (mask keeps it ? x / (1 - rate) : 0) (+ residual). x, y, residual: T, equal element counts, contiguous;
+// y may be x or residual. mask.rate must be above 0: where nothing is dropped nothing is launched. Its own
+// backward pass, with the same mask and no residual.
+struct DropoutArgs {
+  static constexpr std::string_view kName = "dropout";
+  Tensor x, residual, y;
+  DropoutMask mask;
 };
 // dst = (dst's dtype) src, to nearest even, between f32, bf16 and f16; or equal types. Contiguous.
 struct CastArgs {
@@ -224,7 +236,7 @@ struct CountNonfiniteArgs {
   X(RmsNormArgs) X(RmsNormBackwardArgs) X(RopeArgs) X(GeluArgs) X(GeluBackwardArgs) X(SwigluArgs)            \
   X(SwigluBackwardArgs) X(AttentionArgs) X(AttentionBackwardArgs) X(CacheAppendArgs)              \
   X(CachedAttentionArgs) X(CrossEntropyArgs) X(AddArgs) X(CastArgs)                                          \
-  X(ZeroArgs) X(ColumnSumArgs) X(AdamWArgs) X(SquareSumsArgs) X(CountNonfiniteArgs)
+  X(DropoutArgs) X(ZeroArgs) X(ColumnSumArgs) X(AdamWArgs) X(SquareSumsArgs) X(CountNonfiniteArgs)
 // clang-format on
 
 // check: shapes, dtypes and strides fit the contract, else an invariant error that names op, operand and

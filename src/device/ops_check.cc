@@ -250,6 +250,7 @@ void check_attention(const Checker& c, const A& p) {
   c.type("lse", p.lse, type == DType::f64 ? DType::f64 : DType::f32);
   c.shape("lse", p.lse, {b, h, s});
   c.that(p.lse.contiguous(), "lse", p.lse, "contiguous");
+  c.that(p.dropout.rate >= 0 && p.dropout.rate < 1, "q", p.q, "dropped at a rate of at least 0 and below 1");
 }
 }  // namespace
 
@@ -319,6 +320,14 @@ void check(const AddArgs& p) {
   c.vector("a", p.a, p.a.numel(), c.compute_type("a", p.a));
   c.vector("b", p.b, p.a.numel(), c.compute_type("b", p.b));
   c.vector("y", p.y, p.a.numel(), c.compute_type("y", p.y));
+}
+void check(const DropoutArgs& p) {
+  Checker c(p.kName);
+  DType type = c.compute_type("x", p.x);
+  c.vector("x", p.x, p.x.numel(), type);
+  if (p.residual) c.vector("residual", p.residual, p.x.numel(), type);
+  c.vector("y", p.y, p.x.numel(), type);
+  c.that(p.mask.rate > 0 && p.mask.rate < 1, "x", p.x, "dropped at a rate above 0 and below 1");
 }
 void check(const CastArgs& p) {
   Checker c(p.kName);

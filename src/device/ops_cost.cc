@@ -196,6 +196,14 @@ Outputs outputs(const AddArgs& p) {
   return list(p.y);
 }
 
+// A product, and a sum with the residual; drawing is no arithmetic on floats.
+Cost cost(const DropoutArgs& p) {
+  return {(p.residual ? 2 : 1) * count(p.x), sum_bytes(p.x, p.residual), p.y.bytes()};
+}
+Outputs outputs(const DropoutArgs& p) {
+  return list(p.y);
+}
+
 Cost cost(const CastArgs& p) {
   return {0, p.src.bytes(), p.dst.bytes()};
 }

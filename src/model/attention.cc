@@ -33,7 +33,9 @@ Attention::Attention(const std::string& name, const Sizes& s, const RopeTable* r
             {name + ".k", s.kv_heads * s.head_dim},
             {name + ".v", s.kv_heads * s.head_dim}},
            s.hidden, s.qkv_bias, s.init_std),
-      out_({{name + ".o", s.hidden}}, s.heads * s.head_dim, s.out_bias, s.out_init_std) {
+      out_({{name + ".o", s.hidden}}, s.heads * s.head_dim, s.out_bias, s.out_init_std),
+      probs_(name + ".probs", s.attn_pdrop),
+      resid_(name + ".resid", s.resid_pdrop) {
   if (!s.qk_norm_eps) return;
   q_norm_.emplace(name + ".q_norm", s.head_dim, *s.qk_norm_eps);
   k_norm_.emplace(name + ".k_norm", s.head_dim, *s.qk_norm_eps);
@@ -117,9 +119,12 @@ Owned Attention::forward(Ctx& ctx, const Tensor& x, const Tensor& residual, Save
                             .v = t.v,
                             .o = o->view({b, s, h, d}),
                             .lse = *lse,
-                            .scale = 1 / std::sqrt(float(d))},
+                            .scale = 1 / std::sqrt(float(d)),
+                            .dropout = probs_.mask(ctx, h * s * s)},
               ctx.compute);
-  Owned y = out_.forward(ctx, *o, saved, residual);
+  bool drop = resid_.on(ctx);
+  Owned y = out_.forward(ctx, *o, saved, drop ? Tensor() : residual);
+  if (drop) resid_.forward(ctx, *y, *y, residual);
   saved.keep(this, "qkv", std::move(qkv));
   if (normed) saved.keep(this, "qk", std::move(normed));
   saved.keep(this, "o", std::move(o));
@@ -130,7 +135,9 @@ Owned Attention::forward(Ctx& ctx, const Tensor& x, const Tensor& residual, Save
 Owned Attention::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved) const {
   int64_t b = ctx.batch.sequences, s = ctx.batch.seq, h = sizes_.heads, d = sizes_.head_dim;
   Tensor qkv = saved.get(this, "qkv"), o = saved.get(this, "o");
-  Owned dout = out_.backward_input(ctx, dy, saved);
+  Owned dropped = resid_.backward(ctx, dy);
+  Owned dout = out_.backward_input(ctx, dropped ? *dropped : dy, saved);
+  if (dropped) saved.keep(this, "dropped", std::move(dropped));
   Owned dqkv = ctx.activation(qkv.shape);
   Heads t = split(ctx, q_norm_ ? saved.get(this, "qk") : qkv, qkv), g = split(ctx, *dqkv, *dqkv);
   ctx.k.run(AttentionBackwardArgs{.q = t.q,
@@ -142,7 +149,8 @@ Owned Attention::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved) const 
                                   .dq = g.q,
                                   .dk = g.k,
                                   .dv = g.v,
-                                  .scale = 1 / std::sqrt(float(d))},
+                                  .scale = 1 / std::sqrt(float(d)),
+                                  .dropout = probs_.mask(ctx, h * s * s)},
             ctx.compute);
   rotate(ctx, *dqkv, true);
   if (q_norm_) {

@@ -3,6 +3,7 @@
 #pragma once
 #include <optional>
 
+#include "model/dropout.h"
 #include "model/head_norm.h"
 #include "model/linear.h"
 
@@ -20,6 +21,7 @@ class Attention {
     bool qkv_bias, out_bias;
     std::optional<float> qk_norm_eps;  // empty: heads are not normalised
     float init_std, out_init_std;
+    double attn_pdrop, resid_pdrop;  // of probabilities; of what is added to the residual stream
   };
   // rope: null when positions are learned; it outlives the layer.
   Attention(const std::string& name, const Sizes&, const RopeTable* rope);
@@ -48,6 +50,7 @@ class Attention {
   const RopeTable* rope_;
   Linear qkv_, out_;
   std::optional<HeadNorm> q_norm_, k_norm_;
+  Dropout probs_, resid_;
 };
 
 }  // namespace trireme

@@ -34,12 +34,14 @@ std::unique_ptr<Layer> make_block(const ModelSpec& m, int64_t i, const RopeTable
                          .out_bias = m.attn_bias,
                          .qk_norm_eps = {},
                          .init_std = std,
-                         .out_init_std = out_std};
+                         .out_init_std = out_std,
+                         .attn_pdrop = m.attn_pdrop,
+                         .resid_pdrop = m.resid_pdrop};
   if (m.qk_norm) sizes.qk_norm_eps = float(m.norm_eps);
   return std::make_unique<Block>(
       name, make_norm(m, name + ".norm1"), Attention(name + ".attn", sizes, rope),
       make_norm(m, name + ".norm2"),
-      Mlp(name + ".mlp", activation_of(m), m.hidden, m.ffn, m.mlp_bias, std, out_std));
+      Mlp(name + ".mlp", activation_of(m), m.hidden, m.ffn, m.mlp_bias, std, out_std, m.resid_pdrop));
 }
 
 }  // namespace
@@ -59,7 +61,8 @@ Stage build_stage(const ModelSpec& m, const StageRange& range) {
   if (m.positions == "rope") stage.rope = std::make_unique<RopeTable>();
   int64_t learned = m.positions == "learned" ? m.max_positions : 0;
   if (range.embedding)
-    stage.layers.push_back(std::make_unique<Embedding>(m.vocab, m.hidden, learned, float(m.init_std)));
+    stage.layers.push_back(
+        std::make_unique<Embedding>(m.vocab, m.hidden, learned, float(m.init_std), m.embd_pdrop));
   for (int64_t i = range.first; i < range.last; i++)
     stage.layers.push_back(make_block(m, i, stage.rope.get()));
   if (range.head)

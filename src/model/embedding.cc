@@ -2,8 +2,12 @@
 
 namespace trireme {
 
-Embedding::Embedding(int64_t vocab, int64_t hidden, int64_t max_positions, float init_std)
-    : vocab_(vocab), hidden_(hidden), max_positions_(max_positions), init_std_(init_std) {}
+Embedding::Embedding(int64_t vocab, int64_t hidden, int64_t max_positions, float init_std, double embd_pdrop)
+    : vocab_(vocab),
+      hidden_(hidden),
+      max_positions_(max_positions),
+      init_std_(init_std),
+      dropout_("embed", embd_pdrop) {}
 
 void Embedding::declare(std::vector<ParamDecl>& decls) const {
   ParamDecl d{.name = "embed.tokens.weight",
@@ -34,6 +38,7 @@ Owned Embedding::forward(Ctx& ctx, const Tensor&, Saved&) {
     ctx.k.run(
         EmbeddingArgs{.ids = ctx.batch.positions, .table = positions_->weight, .y = *y, .accumulate = true},
         ctx.compute);
+  if (dropout_.on(ctx)) dropout_.forward(ctx, *y, *y);
   return y;
 }
 
@@ -50,7 +55,8 @@ void Embedding::scatter(Ctx& ctx, Param& p, const Tensor& ids, const Tensor& dy)
 
 void Embedding::backward_weight(Ctx& ctx, Saved& saved) {
   ctx.layer = name();
-  Tensor dy = saved.get(this, "dy");
+  Owned dropped = dropout_.backward(ctx, saved.get(this, "dy"));
+  const Tensor dy = dropped ? *dropped : saved.get(this, "dy");
   scatter(ctx, *tokens_, ctx.batch.tokens, dy);
   if (positions_) scatter(ctx, *positions_, ctx.batch.positions, dy);
   saved.drop_all(this);

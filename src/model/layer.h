@@ -22,6 +22,9 @@ struct Ctx {
   DType dtype = DType::f32;  // compute type: weights and activations
   BatchView batch;
   bool backward = true;      // will a backward pass follow?
+  bool training = false;     // dropout draws, from (seed, step, place, global element index)
+  uint64_t seed = 0;         // of the run
+  int64_t step = 0;          // of the optimizer, from 1
   float grad_scale = 1;      // gradient of one token's loss: loss scale / target tokens of the global batch
   Tensor token_loss;         // f32 [rows], written by the head; or, when `logits` is set,
   Tensor logits;             // f32 or compute dtype [n, vocab], written by the head in place of a loss: of

@@ -11,11 +11,12 @@ std::vector<Linear::Part> up_parts(const std::string& name, Activation act, int6
 }  // namespace
 
 Mlp::Mlp(const std::string& name, Activation act, int64_t hidden, int64_t ffn, bool bias, float init_std,
-         float out_init_std)
+         float out_init_std, double resid_pdrop)
     : act_(act),
       ffn_(ffn),
       up_(up_parts(name, act, ffn), hidden, bias, init_std),
-      down_({{name + ".down", hidden}}, ffn, bias, out_init_std) {}
+      down_({{name + ".down", hidden}}, ffn, bias, out_init_std),
+      resid_(name + ".resid", resid_pdrop) {}
 
 void Mlp::declare(std::vector<ParamDecl>& decls) const {
   up_.declare(decls);
@@ -34,14 +35,18 @@ Owned Mlp::forward(Ctx& ctx, const Tensor& x, const Tensor& residual, Saved& sav
               ctx.compute);
   else
     ctx.k.run(GeluArgs{.x = *u, .y = *a, .tanh_approx = act_ == Activation::gelu_tanh}, ctx.compute);
-  Owned y = down_.forward(ctx, *a, saved, residual);
+  bool drop = resid_.on(ctx);
+  Owned y = down_.forward(ctx, *a, saved, drop ? Tensor() : residual);
+  if (drop) resid_.forward(ctx, *y, *y, residual);
   saved.keep(this, "u", std::move(u));
   saved.keep(this, "a", std::move(a));
   return y;
 }
 
 Owned Mlp::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved) const {
-  Owned da = down_.backward_input(ctx, dy, saved);
+  Owned dropped = resid_.backward(ctx, dy);
+  Owned da = down_.backward_input(ctx, dropped ? *dropped : dy, saved);
+  if (dropped) saved.keep(this, "dropped", std::move(dropped));
   Tensor u = saved.get(this, "u");
   Owned du = ctx.activation(u.shape);
   if (act_ == Activation::swiglu)

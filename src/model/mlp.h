@@ -1,5 +1,6 @@
 // The feed-forward layer: up -> gelu -> down (GPT-2), or silu(gate) * up -> down (llama).
 #pragma once
+#include "model/dropout.h"
 #include "model/linear.h"
 
 namespace trireme {
@@ -9,7 +10,7 @@ enum class Activation : uint8_t { gelu_tanh, gelu_erf, swiglu };
 class Mlp {
  public:
   Mlp(const std::string& name, Activation, int64_t hidden, int64_t ffn, bool bias, float init_std,
-      float out_init_std);
+      float out_init_std, double resid_pdrop);
   void declare(std::vector<ParamDecl>&) const;
   void bind(ParamSet&);
   // x [N, hidden] -> residual + mlp(x).
@@ -21,6 +22,7 @@ class Mlp {
   Activation act_;
   int64_t ffn_;
   Linear up_, down_;  // up_ holds gate and up side by side when gated
+  Dropout resid_;
 };
 
 }  // namespace trireme

@@ -111,6 +111,9 @@ Ctx StageRunner::context(const Microbatch& m, bool backward) {
              .dtype = dtype_,
              .batch = m.view,
              .backward = backward,
+             .training = backward,
+             .seed = uint64_t(run_.train.seed),
+             .step = step_,
              .grad_scale = float(loss_scale_.scale() / double(std::max<int64_t>(1, targets_))),
              .token_loss = m.token_loss ? *m.token_loss : Tensor(),
              .logits = {},
@@ -136,6 +139,7 @@ void StageRunner::load_batch(Microbatch& m, int64_t sequences, int64_t seq, int6
 
 void StageRunner::forward(Microbatch& m, int64_t mb, const FillBatch& fill) {
   load_batch(m, run_.batch.micro, run_.data.seq_len, step_, mb, fill);
+  m.view.first_sequence = mb * run_.batch.micro;
   Timed t(result_.forward_s);
   Ctx ctx = context(m, true);
   for (size_t l = 0; l < stage_.layers.size(); l++) {

@@ -95,9 +95,8 @@ constexpr std::string_view kHarmless[] = {"_name_or_path",
                                           "is_llama_config",
                                           "transformers.js_config"};
 
-constexpr std::string_view kDropout[] = {"attn_pdrop",        "embd_pdrop",     "resid_pdrop",
-                                         "attention_dropout", "hidden_dropout", "residual_dropout",
-                                         "embedding_dropout"};
+// Rates that no architecture here reads.
+constexpr std::string_view kOtherDropout[] = {"hidden_dropout", "residual_dropout", "embedding_dropout"};
 
 // Switches of features that are not here, with the value that turns each off. null does too.
 struct Off {
@@ -219,13 +218,27 @@ void read_switches(Object& o) {
   }
 }
 
-void read_dropout(Object& o, std::string_view file, std::vector<std::string>* notes) {
-  for (std::string_view key : kDropout) {
+// gpt2 has three rates, 0.1 each where config.json does not say; the others have attention_dropout. What an
+// export of ours wrote beside it is read too.
+void read_dropout(Object& o, std::string_view file, ModelSpec& m, std::vector<std::string>* notes) {
+  const bool gpt2 = m.arch == "gpt2";
+  auto rate = [&](std::string_view key, double otherwise) {
+    double p = o.number(key, otherwise, 0, 1);
+    if (p < 1) return p;
+    o.problem(key, "1 drops everything; give a number below 1");
+    return 0.0;
+  };
+  m.embd_pdrop = rate("embd_pdrop", gpt2 ? 0.1 : 0);
+  m.resid_pdrop = rate("resid_pdrop", gpt2 ? 0.1 : 0);
+  m.attn_pdrop = rate(gpt2 ? "attn_pdrop" : "attention_dropout", gpt2 ? 0.1 : 0);
+  auto not_read = [&](std::string_view key) {
     double p = o.number(key, 0.0, 0, 1);
     if (p > 0 && notes)
       notes->push_back(
-          fmt::format("{}: {}: {} is not applied: trireme trains without dropout", file, key, p));
-  }
+          fmt::format("{}: {}: {} is not applied: a {} has no such dropout", file, key, p, m.arch));
+  };
+  not_read(gpt2 ? "attention_dropout" : "attn_pdrop");
+  for (std::string_view key : kOtherDropout) not_read(key);
 }
 
 void read_architectures(Object& o, const std::vector<std::string_view>& known) {
@@ -401,7 +414,7 @@ ModelSpec parse_hf_config(std::string_view text, std::string_view file, std::vec
   ModelSpec m = type == "gpt2" ? read_gpt2(o) : read_llama(o, type, file, problems);
   read_window(o, m);
   read_switches(o);
-  read_dropout(o, file, notes);
+  read_dropout(o, file, m, notes);
   o.ignore(kHarmless);
   o.refuse_others();
   if (!problems.empty()) {

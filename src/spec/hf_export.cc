@@ -40,7 +40,9 @@ void write_gpt2(const ModelSpec& m, Json& j) {
   j["n_ctx"] = m.max_positions;
   j["activation_function"] = m.activation == "gelu_tanh" ? "gelu_new" : "gelu";
   j["layer_norm_epsilon"] = m.norm_eps;
-  for (auto key : {"attn_pdrop", "embd_pdrop", "resid_pdrop"}) j[key] = 0.0;
+  j["attn_pdrop"] = m.attn_pdrop;
+  j["embd_pdrop"] = m.embd_pdrop;
+  j["resid_pdrop"] = m.resid_pdrop;
 }
 
 // What tells llama, qwen2 and qwen3 from one another.
@@ -73,7 +75,9 @@ void write_llama(const ModelSpec& m, Json& j) {
   j["max_position_embeddings"] = m.max_positions;
   j["hidden_act"] = "silu";
   j["rms_norm_eps"] = m.norm_eps;
-  j["attention_dropout"] = 0.0;
+  j["attention_dropout"] = m.attn_pdrop;
+  if (m.embd_pdrop > 0) j["embd_pdrop"] = m.embd_pdrop;  // ours: transformers has no such dropout there
+  if (m.resid_pdrop > 0) j["resid_pdrop"] = m.resid_pdrop;
   write_biases_and_norms(m, j);
   j["rope_theta"] = m.rope_theta;
   const RopeScaling& s = m.rope_scaling;

@@ -62,6 +62,9 @@ struct ModelSpec {
   double rope_theta = 10000;
   RopeScaling rope_scaling;
   double init_std = 0.02;
+  // Dropout while training: of embeddings, of attention's probabilities, of what attention and feed-forward
+  // add to the residual stream. No part of what the weights mean.
+  double embd_pdrop = 0, attn_pdrop = 0, resid_pdrop = 0;
   bool operator==(const ModelSpec&) const = default;
 
   // What an architecture sets, derived sizes still 0. gpt2: LayerNorm, tanh gelu, learned positions, biases,
@@ -113,6 +116,11 @@ struct ModelSpec {
       Rule{.low = 0, .high = 1e30, .low_open = true});
     v.section("rope_scaling", rope_scaling, "rotary frequencies for longer contexts");
     v("init_std", init_std, "", "standard deviation of fresh weights", between(0, 10));
+    static constexpr Rule kRate{.low = 0, .high = 1, .high_open = true};
+    v("embd_pdrop", embd_pdrop, "", "training: share of the embeddings' elements dropped", kRate);
+    v("attn_pdrop", attn_pdrop, "", "training: share of attention's probabilities dropped", kRate);
+    v("resid_pdrop", resid_pdrop, "",
+      "training: share dropped of what attention and feed-forward add to the residual stream", kRate);
   }
 };
 

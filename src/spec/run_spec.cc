@@ -41,12 +41,13 @@ bool start_from_folder(Reader& reader, ModelSpec& model) {
   return true;
 }
 
-// Keys beside model.from may repeat what its config.json says, not change it.
+// Keys beside model.from may repeat what its config.json says, not change it; but how much is dropped in
+// training is the run's to say.
 void must_agree(Reader& reader, const ModelSpec& given, const ModelSpec& folder) {
   std::vector<FieldText> a = fields_of(given), b = fields_of(folder);
   for (size_t i = 0; i < a.size(); i++) {
     std::string key = "model." + a[i].key;
-    if (a[i].value != b[i].value && reader.given(key))
+    if (a[i].value != b[i].value && !a[i].key.ends_with("_pdrop") && reader.given(key))
       reader.problem({key, std::string("model.from")},
                      fmt::format("{} contradicts {} in model.from; remove the line", a[i].value, b[i].value));
   }

@@ -11,6 +11,7 @@ struct BatchView {
   Tensor targets;    // next tokens; -1 = no loss at this place
   Tensor positions;  // position of each token, for rope and learned positions
   int64_t sequences = 0, seq = 0;
+  int64_t first_sequence = 0;  // index of the first one in the global batch
   int64_t rows() const { return sequences * seq; }
 };
 

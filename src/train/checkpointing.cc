@@ -80,6 +80,8 @@ void load_checkpoint(StageRunner& r, const Checkpoint& c, bool with_state) {
 
 void refuse_other_run(const RunSpec& run, const Checkpoint& c) {
   if (c.manifest().spec_hash == hash(run)) return;
+  // Saved when a run file had fewer keys: what they would have said are their defaults.
+  if (hash(saved_run(c)) == hash(run)) return;
   bad_request(
       "{} holds a checkpoint of another run ({}): choose another train.dir, or remove it to start afresh",
       c.folder().string(), fmt::join(diff(saved_run(c), run), "; "));
@@ -89,6 +91,8 @@ void refuse_other_model(const RunSpec& run, const Checkpoint& c) {
   RunSpec saved = run;
   saved.model = saved_run(c).model;
   saved.model.from = run.model.from, saved.model.init_std = run.model.init_std;
+  for (auto rate : {&ModelSpec::embd_pdrop, &ModelSpec::attn_pdrop, &ModelSpec::resid_pdrop})
+    saved.model.*rate = run.model.*rate;
   // Rotary positions have no end; how many there are follows from data.seq_len.
   if (run.model.positions == "rope") saved.model.max_positions = run.model.max_positions;
   if (std::vector<std::string> keys = diff(saved, run); !keys.empty())

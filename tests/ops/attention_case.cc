@@ -1,7 +1,8 @@
 // attention, forward and backward. Keys: b sequences of s rows, h heads, kv of them for keys and values (h
 // when absent), d head size, causal (1 when absent), fa=1 for version 1, bq and bk block sizes, fused=1: rows
 // of q, k, v (and their gradients) are h*d + 2*kv*d elements apart, as columns of one fused matrix are; pad
-// lengthens rows. dtype f64, f32, bf16, f16. The reference is naive attention over whole rows of scores.
+// lengthens rows; dropout = rate of the probabilities, first = global index of the first. dtype f64, f32,
+// bf16, f16. The reference is naive attention over whole rows of scores.
 #include <cmath>
 
 #include "cases.h"
@@ -14,6 +15,7 @@ struct Sizes {
   int64_t b, s, h, kv, d;
   bool causal;
   float scale;
+  DropoutMask dropout;
 
   explicit Sizes(const Problem& p)
       : b(p.size("b", 1)),
@@ -22,7 +24,15 @@ struct Sizes {
         kv(p.size("kv", h)),
         d(p.size("d")),
         causal(p.size("causal", 1) != 0),
-        scale(float(p.number("scale", 1 / std::sqrt(double(d))))) {}
+        scale(float(p.number("scale", 1 / std::sqrt(double(d))))),
+        dropout{.rate = p.number("dropout", 0),
+                .key = rng_key(uint64_t(p.size("seed", 1)), 3, "probs"),
+                .first = p.size("first", 0)} {}
+  // What the probability of a key is multiplied with.
+  double factor(int64_t n, int64_t head, int64_t row, size_t key) const {
+    if (!dropout) return 1;
+    return dropout.keeps(((n * h + head) * s + row) * s + int64_t(key)) ? dropout.scale() : 0;
+  }
   int64_t q_at(int64_t n, int64_t row, int64_t head) const { return ((n * s + row) * h + head) * d; }
   int64_t k_at(int64_t n, int64_t row, int64_t head) const {
     return ((n * s + row) * kv + head / (h / kv)) * d;
@@ -55,7 +65,8 @@ Attended attend(const Sizes& z, const Values& q, const Values& k, const Values& 
         for (size_t j = 0; j < p.size(); j++)
           most = std::max(most, p[j] = z.scale * dot(q, at, k, z.k_at(n, int64_t(j), head), z.d));
         for (double& x : p) sum += x = std::exp(x - most);
-        for (size_t j = 0; j < p.size(); j++) add(a.o, at, p[j] /= sum, v, z.k_at(n, int64_t(j), head), z.d);
+        for (size_t j = 0; j < p.size(); j++)
+          add(a.o, at, (p[j] /= sum) * z.factor(n, head, i, j), v, z.k_at(n, int64_t(j), head), z.d);
         a.lse[size_t((n * z.h + head) * z.s + i)] = most + std::log(sum);
         each(a, n, head, i, p);
       }
@@ -91,7 +102,7 @@ class Common : public CaseOf<Args> {
     a.q = rows(b, z, Role::in, "q", z.h);
     a.k = rows(b, z, Role::in, "k", z.kv);
     a.v = rows(b, z, Role::in, "v", z.kv);
-    a.scale = z.scale, a.causal = z.causal;
+    a.scale = z.scale, a.causal = z.causal, a.dropout = z.dropout;
     a.block_q = int(p.size("bq", 0)), a.block_k = int(p.size("bk", 0));
   }
 };
@@ -139,8 +150,9 @@ class AttentionBackwardCase final : public Common<AttentionBackwardArgs> {
       double delta = dot(g, at, a.o, at, z.d);
       for (size_t j = 0; j < p.size(); j++) {
         int64_t key = z.k_at(n, int64_t(j), head);
-        double ds = p[j] * (dot(g, at, v, key, z.d) - delta) * z.scale;
-        add(dv, key, p[j], g, at, z.d);
+        double factor = z.factor(n, head, i, j);
+        double ds = p[j] * (factor * dot(g, at, v, key, z.d) - delta) * z.scale;
+        add(dv, key, factor * p[j], g, at, z.d);
         add(dq, at, ds, k, key, z.d);
         add(dk, key, ds, q, at, z.d);
       }

@@ -24,6 +24,7 @@ std::span<const CaseEntry> all_cases() {
       {"cross_entropy", make_cross_entropy},
       {"add", make_add},
       {"cast", make_cast},
+      {"dropout", make_dropout},
       {"zero", make_zero},
       {"column_sum", make_column_sum},
       {"adamw", make_adamw},

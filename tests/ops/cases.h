@@ -23,6 +23,7 @@ std::unique_ptr<Case> make_attention_cached();
 std::unique_ptr<Case> make_cross_entropy();
 std::unique_ptr<Case> make_add();
 std::unique_ptr<Case> make_cast();
+std::unique_ptr<Case> make_dropout();
 std::unique_ptr<Case> make_zero();
 std::unique_ptr<Case> make_column_sum();
 std::unique_ptr<Case> make_adamw();

@@ -12,6 +12,7 @@
 //   panel]
 #pragma once
 #include "device/attention_traffic.h"
+#include "device/cpu/dropout.h"
 #include "device/cpu/launch.h"
 
 namespace trireme::cpu::attention {
@@ -79,6 +80,16 @@ struct GradientTile {
   const Acc *lse = nullptr, *delta = nullptr;  // [16]
 };
 
+// Dropout of one strip: x[r][j] = kept ? factor * x[r][j] : 0.
+template <class Acc>
+struct DropTile {
+  Acc* x = nullptr;  // [16][ld]
+  int64_t ld = 0, n = 0;
+  const uint16_t* bits = nullptr;  // [16][words], see keep_bits()
+  int64_t words = 0;
+  Acc factor = 1;
+};
+
 template <class Acc>
 struct Tiles {
   int64_t element, unit, group;  // bytes of an element, of a unit; elements in a unit
@@ -96,6 +107,8 @@ struct Tiles {
   void (*store)(const Acc* c, int64_t ldc, Acc factor, const Acc* factors, const Rows& dst);
   // out[r] = sum_d a[r][d] b[r][d], products and sums in Acc
   void (*row_dots)(const Rows& a, const Rows& b, Acc* out);
+  // Null where tiles hold no single numbers of type Acc: such a set does not serve dropout.
+  void (*drop)(const DropTile<Acc>&);
 };
 
 const Tiles<double>& tiles_f64();
@@ -204,6 +217,15 @@ struct Geometry {
     if (!causal) return round_up(kn, kLane);
     int64_t last = std::min(row + kStrip, seq) - 1;
     return round_up(std::clamp<int64_t>(last - k0 + 1, 0, kn), kLane);
+  }
+  // Which probabilities of the strip that starts at query `row` of a head are kept, keys k0 to k0 + n.
+  KeepTile keep_tile(const DropoutMask& mask, int64_t b, int64_t head, int64_t row, int64_t k0,
+                     int64_t n) const {
+    return {.first = uint64_t(mask.first + ((b * heads + head) * seq + row) * seq + k0),
+            .stride = seq,
+            .rows = kStrip,
+            .columns = n,
+            .words = bk_pad / kLane};
   }
   // Panels of scores in the strips of rows [row, row + rows) against the key block.
   int64_t panels(int64_t row, int64_t rows, int64_t k0, int64_t kn) const {

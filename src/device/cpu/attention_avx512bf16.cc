@@ -312,7 +312,7 @@ void row_dots(const Rows& a, const Rows& b, float* out) {
 
 const Tiles<float>* tiles_bf16() {
   static const Tiles<float> tiles{2,       4,       2,        pack_rows, pack_columns, pack_summed,
-                                  product, softmax, gradient, store,     row_dots};
+                                  product, softmax, gradient, store,     row_dots,     nullptr};
   return &tiles;
 }
 

@@ -31,6 +31,7 @@ class Backward {
     ds_rows_ = t_.group > 1 ? carve.bytes(kStrip * g_.bk_pad / t_.group * t_.unit) : nullptr;
     for (Acc** tile : {&s_, &dp_}) *tile = carve.template take<Acc>(kStrip * g_.bk_pad);
     for (Acc** tile : {&dk_, &dv_}) *tile = carve.template take<Acc>(g_.bk_pad * g_.depth);
+    if (p.dropout) keep_bits_ = carve.template take<uint16_t>(kStrip * g_.bk_pad / kLane);
     for (Acc** tile : {&lse_, &delta_}) *tile = carve.template take<Acc>(g_.bq_pad);
     large_delta_ = carve.template take<Acc>(g_.seq);
     large_dq_ = carve.template take<Acc>(g_.q_blocks * g_.bq_pad * g_.depth);
@@ -94,7 +95,8 @@ class Backward {
     for (int64_t i = g_.causal ? k0 / g_.bq : 0; i < g_.q_blocks; i++) query_block(i, k0, kn);
     if (h_ % group_ == group_ - 1) {
       t_.store(dk_, g_.depth, Acc(p_.scale), nullptr, g_.rows(p_.dk, b_, kv, k0, kn));
-      t_.store(dv_, g_.depth, Acc(1), nullptr, g_.rows(p_.dv, b_, kv, k0, kn));
+      t_.store(dv_, g_.depth, p_.dropout ? Acc(p_.dropout.scale()) : Acc(1), nullptr,
+               g_.rows(p_.dv, b_, kv, k0, kn));
     } else {
       std::copy(dk_, dk_ + elements, large_dk_ + k0 * g_.depth);
       std::copy(dv_, dv_ + elements, large_dv_ + k0 * g_.depth);
@@ -160,10 +162,20 @@ class Backward {
     scores(q_rows_, k_columns_, s_);
     scores(dout_rows_, v_columns_, dp_);
     std::byte* ds_pairs = ds_pairs_ + r / t_.group * g_.bk_pad * t_.unit;
+    std::byte* p_pairs = p_pairs_ + r / t_.group * g_.bk_pad * t_.unit;
+    KeepTile keep;
+    auto drop = [&](Acc* x, Acc factor) {
+      t_.drop({.x = x, .ld = g_.bk_pad, .n = n, .bits = keep_bits_, .words = keep.words, .factor = factor});
+    };
+    if (p_.dropout) {
+      keep = g_.keep_tile(p_.dropout, b_, h_, row, k0, n);
+      keep_bits(p_.dropout, keep, keep_bits_);
+      drop(dp_, Acc(p_.dropout.scale()));
+    }
     t_.gradient({.s = s_,
                  .dp = dp_,
                  .ds_rows = ds_rows_,
-                 .p_pairs = p_pairs_ + r / t_.group * g_.bk_pad * t_.unit,
+                 .p_pairs = p_pairs,
                  .ds_pairs = ds_pairs,
                  .ld = g_.bk_pad,
                  .n = n,
@@ -171,6 +183,7 @@ class Backward {
                  .scale = Acc(p_.scale),
                  .lse = lse_ + r,
                  .delta = delta_ + r});
+    if (p_.dropout) drop(reinterpret_cast<Acc*>(p_pairs), Acc(1));
     t_.product({.a = ds_rows_ ? ds_rows_ : ds_pairs,
                 .a_row = g_.bk_pad / t_.group,
                 .a_step = 1,
@@ -225,6 +238,7 @@ class Backward {
   std::byte *k_columns_, *k_summed_, *v_columns_;              // [bk][D]
   std::byte *p_pairs_, *ds_pairs_, *ds_rows_;                  // [bq][bk], [bq][bk], [16][bk]
   Acc *s_, *dp_, *dk_, *dv_, *lse_, *delta_;                   // [16][bk] x 2, [bk][D] x 2, [bq] x 2
+  uint16_t* keep_bits_ = nullptr;                              // [16][bk / 16], with dropout
   Acc *large_delta_, *large_dq_;                               // of one head: [S], [S][D]
   Acc *large_dk_ = nullptr, *large_dv_ = nullptr;              // [S][D], where heads share
   int64_t bytes_ = 0;

@@ -206,6 +206,20 @@ void gradient(const GradientTile<float>& t) {
   }
 }
 
+void drop(const DropTile<float>& t) {
+  const VF factor = fill(t.factor);
+  for (int64_t r = 0; r < kStrip; r++) {
+    float* x = t.x + r * t.ld;
+    const uint16_t* bits = t.bits + r * t.words;
+    for (int64_t j = 0; j < t.n; j += kLanes) {
+      const uint32_t word = uint32_t(bits[j / 16]) >> (j % 16);
+      const uint8_t raw[8] = {uint8_t(word), uint8_t(word >> 8)};
+      const VF v = hn::Mul(load(x + j, Whole()), factor);
+      store(hn::IfThenElseZero(hn::LoadMaskBits(DF(), raw), v), x + j, Whole());
+    }
+  }
+}
+
 template <class T>
 void store_rows(const float* c, int64_t ldc, float factor, const float* factors, const attention::Rows& dst) {
   for (int64_t r = 0; r < dst.rows; r++) {
@@ -231,7 +245,7 @@ template <class T>
 const Tiles<float>* tiles() {
   static const Tiles<float> t{sizeof(T),      4,       1,          pack_rows<T>, pack_columns<T>,
                               pack_summed<T>, product, softmax<T>, gradient<T>,  store_rows<T>,
-                              row_dots<T>};
+                              row_dots<T>,    drop};
   return &t;
 }
 const Tiles<float>* f32_tiles() {

@@ -87,6 +87,14 @@ void gradient(const GradientTile<double>& t) {
   }
 }
 
+void drop(const DropTile<double>& t) {
+  for (int64_t r = 0; r < kStrip; r++)
+    for (int64_t j = 0; j < t.n; j++) {
+      bool kept = t.bits[r * t.words + j / 16] >> (j % 16) & 1;
+      t.x[r * t.ld + j] = kept ? t.factor * t.x[r * t.ld + j] : 0.0;
+    }
+}
+
 void store(const double* c, int64_t ldc, double factor, const double* factors, const Rows& dst) {
   for (int64_t r = 0; r < dst.rows; r++) {
     double f = factors ? factor * factors[r] : factor, *out = const_cast<double*>(row(dst, r));
@@ -106,7 +114,7 @@ void row_dots(const Rows& a, const Rows& b, double* out) {
 
 const Tiles<double>& tiles_f64() {
   static const Tiles<double> tiles{8,       8,       1,        pack_rows, pack_columns, pack_summed,
-                                   product, softmax, gradient, store,     row_dots};
+                                   product, softmax, gradient, store,     row_dots,     drop};
   return tiles;
 }
 

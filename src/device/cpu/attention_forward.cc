@@ -7,10 +7,10 @@
 // exponents are added here, which is the same number.)
 //
 // q, o [B,S,H,D]; k, v [B,S,KV,D]; sums f32 (f64). P is rounded to the element type before P V, l sums it
-// unrounded. Causal: key blocks above the diagonal are skipped; inside a block strips above it too, and a
-// strip's columns behind its last row's key. Rows are independent and their sums run in ascending key order:
-// no bit depends on the thread count or on block_q. Scratch per thread: the tile, O(block), and for FA1 one
-// head's O, l, m, O(S D).
+// unrounded. Dropout zeroes elements of P after l has summed them, and O is scaled at its store. Causal: key
+// blocks above the diagonal are skipped; inside a block strips above it too, and a strip's columns behind its
+// last row's key. Rows are independent and their sums run in ascending key order: no bit depends on the
+// thread count or on block_q. Scratch per thread: the tile, O(block), and for FA1 one head's O, l, m, O(S D).
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -35,6 +35,7 @@ class Forward {
     m_ = carve.template take<Acc>(g_.bq_pad);
     l_ = carve.template take<Acc>(g_.bq_pad);
     keep_ = carve.template take<Acc>(kStrip);
+    if (p.dropout) keep_bits_ = carve.template take<uint16_t>(kStrip * g_.bk_pad / kLane);
     if (fa1()) {
       int64_t rows = g_.q_blocks * g_.bq_pad;
       large_o_ = carve.template take<Acc>(rows * g_.depth);
@@ -122,6 +123,7 @@ class Forward {
                 .m = m,
                 .l = l,
                 .keep = keep_});
+    if (p_.dropout) drop(row, k0, n);
     if (fa1())  // O was divided by the old l
       for (int64_t i = 0; i < kStrip; i++) keep_[i] *= old_l[i];
     ahead_.step();
@@ -143,8 +145,20 @@ class Forward {
         for (int64_t d = 0; d < g_.depth; d++) o[i * g_.depth + d] /= l[i];
   }
 
+  // Of the strip's P.
+  void drop(int64_t row, int64_t k0, int64_t n) {
+    KeepTile keep = g_.keep_tile(p_.dropout, b_, h_, row, k0, n);
+    keep_bits(p_.dropout, keep, keep_bits_);
+    t_.drop({.x = reinterpret_cast<Acc*>(prob_),
+             .ld = g_.bk_pad,
+             .n = n,
+             .bits = keep_bits_,
+             .words = keep.words});
+  }
+
   void store(int64_t b, int64_t h, int64_t q0, int64_t rows, const Acc* factors) {
-    t_.store(o_, g_.depth, 1, factors, g_.rows(p_.o, b, h, q0, rows));
+    t_.store(o_, g_.depth, p_.dropout ? Acc(p_.dropout.scale()) : Acc(1), factors,
+             g_.rows(p_.o, b, h, q0, rows));
     count_.stores += rows * g_.dim;
   }
   void store_lse(int64_t b, int64_t h, int64_t q0, int64_t rows) {
@@ -172,6 +186,7 @@ class Forward {
 
   void fa2_block(const Block& at, const Block* next) {
     auto [b, h, i] = at;
+    b_ = b, h_ = h;
     int64_t q0 = i * g_.bq, rows = rows_of(i), end = g_.causal ? q0 + rows : g_.seq;
     load_queries(b, h, q0, rows);
     std::fill(m_, m_ + g_.bq_pad, -std::numeric_limits<Acc>::infinity());
@@ -188,6 +203,7 @@ class Forward {
   }
 
   void fa1_head(int64_t b, int64_t h) {
+    b_ = b, h_ = h;
     int64_t all = g_.q_blocks * g_.bq_pad;  // line 2 of algorithm 1: filled in large memory, not moved
     std::fill(large_o_, large_o_ + all * g_.depth, Acc(0));
     std::fill(large_m_, large_m_ + all, -std::numeric_limits<Acc>::infinity());
@@ -224,6 +240,8 @@ class Forward {
   Geometry g_;
   std::byte *q_, *k_, *v_, *prob_;  // [bq][D], K^T [D][bk], V [bk][D], P [16][bk]
   Acc *s_, *o_, *m_, *l_, *keep_;   // S [16][bk], O [bq][D], [bq], [bq], [16]
+  uint16_t* keep_bits_ = nullptr;   // [16][bk / 16], with dropout
+  int64_t b_ = 0, h_ = 0;           // sequence and head in work
   Acc *large_o_ = nullptr, *large_m_ = nullptr, *large_l_ = nullptr;  // one head's, for FA1
   int64_t bytes_ = 0;
   TileTraffic count_;

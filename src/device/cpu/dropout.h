@@ -1,0 +1,17 @@
+// Dropout masks as kernels use them.
+#pragma once
+#include "device/dropout_mask.h"
+
+namespace trireme::cpu {
+
+// rows x columns of elements, row r from element first + r * stride (counted as mask.first is: globally) on.
+struct KeepTile {
+  uint64_t first = 0;
+  int64_t stride = 0, rows = 0, columns = 0;
+  int64_t words = 0;  // of 16 bits between rows of `bits`, at least columns / 16 rounded up
+};
+// Bit c % 16 of bits[r * words + c / 16] says whether element (r, c) is kept; bits beyond the last column are
+// arbitrary.
+void keep_bits(const DropoutMask&, const KeepTile&, uint16_t* bits);
+
+}  // namespace trireme::cpu

@@ -1,0 +1,29 @@
+// Which elements dropout keeps (Srivastava et al. 2014): a function of (key, global element index) alone, so
+// that every layout, microbatch split, recompute and resume draws the same, and no mask is ever stored.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "base/rng.h"
+
+namespace trireme {
+
+// Element i is kept when word i % 4 of philox(key, i / 4) is at least rate * 2^32; what is kept is divided by
+// 1 - rate, so nothing has to be scaled where nothing is dropped.
+struct DropoutMask {
+  double rate = 0;    // in [0, 1); 0: off, and the rest is not read
+  uint64_t key = 0;   // rng_key(seed, step, name of the place in the model)
+  int64_t first = 0;  // global index of element 0 of the operand
+
+  explicit operator bool() const { return rate > 0; }
+  uint32_t threshold() const { return uint32_t(std::min(std::round(rate * 0x1p32), 0x1p32 - 1)); }
+  double scale() const { return 1 / (1 - rate); }
+  // Element i of the operand. For tests and reference code: kernels draw many at once.
+  bool keeps(int64_t i) const {
+    uint64_t at = uint64_t(first + i);
+    return philox(key, at / 4)[at % 4] >= threshold();
+  }
+};
+
+}  // namespace trireme

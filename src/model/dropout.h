@@ -1,0 +1,29 @@
+// Dropout at one place of the model: off outside training and at rate 0, where nothing is launched or kept.
+#pragma once
+#include <string>
+
+#include "model/layer.h"
+
+namespace trireme {
+
+class Dropout {
+ public:
+  // name: of the place ("blocks.3.mlp.resid"), which draws its own numbers.
+  Dropout(std::string name, double rate) : name_(std::move(name)), rate_(rate) {}
+
+  bool on(const Ctx& ctx) const { return rate_ > 0 && ctx.training; }
+  // For a tensor whose sequences hold per_sequence elements each: element e of sequence s of the global batch
+  // has index s * per_sequence + e. Rate 0 where dropout is off.
+  DropoutMask mask(const Ctx&, int64_t per_sequence) const;
+
+  // y = dropped x (+ residual); y may be either. Only where on().
+  void forward(Ctx&, const Tensor& x, const Tensor& y, const Tensor& residual = {}) const;
+  // The gradient of x, drawn again; empty where off: it is dy.
+  Owned backward(Ctx&, const Tensor& dy) const;
+
+ private:
+  std::string name_;
+  double rate_;
+};
+
+}  // namespace trireme
