@@ -201,6 +201,12 @@ void HfFolder::read(std::string_view name, const Slice& box, const Range& range,
   });
 }
 
+DType HfFolder::dtype(std::string_view name) const {
+  auto it = sources_.find(name);
+  if (it == sources_.end()) bad_request("{}: the model has no parameter '{}'", folder_.string(), name);
+  return *it->second.entry->dtype;
+}
+
 void HfFolder::read(std::string_view name, const Tensor& dst) const {
   auto it = sources_.find(name);
   if (it == sources_.end()) bad_request("{}: the model has no parameter '{}'", folder_.string(), name);

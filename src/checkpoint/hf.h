@@ -26,6 +26,7 @@ class HfFolder {
   void read(std::string_view name, const Tensor& dst) const;  // the whole of it
 
   DType dtype() const { return dtype_; }                                // of the token embedding
+  DType dtype(std::string_view name) const;                             // that a parameter is stored in
   const std::vector<std::string>& ignored() const { return ignored_; }  // buffers that were there
 
  private:
@@ -50,10 +51,17 @@ class HfFolder {
 using TensorGetter = std::function<void(std::string_view name, const Tensor& dst)>;
 
 struct HfOptions {
-  DType dtype = DType::f32;              // of the tensors: f32, bf16 or f16
-  std::optional<int64_t> bos, eos, pad;  // token ids for config.json
-  std::vector<fs::path> copy;            // tokenizer.json, tokenizer_config.json, ...: under their own names
+  DType dtype = DType::f32;  // of the tensors: f32, bf16 or f16
+  // Of each tensor, by one of the parameters in it; empty: dtype. config.json says dtype all the same.
+  std::function<DType(std::string_view name)> dtype_of = {};
+  std::optional<int64_t> bos = {};  // token ids for config.json
+  std::vector<int64_t> eos = {};
+  std::optional<int64_t> pad = {};
+  std::vector<fs::path> copy = {};  // tokenizer.json, tokenizer_config.json, ...: under their own names
 };
+// The files of a folder that may be copied beside an export: its tokenizer's, and the defaults of generation.
+std::vector<fs::path> hf_companions(const fs::path& folder);
+
 // Writes config.json, model.safetensors and the copies, one tensor in memory at a time. The folder appears
 // whole or not at all; one that is there is replaced if it holds nothing but such files, else refused.
 void export_hf(const fs::path& folder, const ModelSpec&, const TensorGetter&, const HfOptions& = {});

@@ -18,9 +18,10 @@ namespace {
 
 constexpr std::string_view kConfig = "config.json", kWeights = "model.safetensors";
 // What an export may hold beside them.
-constexpr std::array<std::string_view, 6> kCopies = {
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
-    "merges.txt",     "generation_config.json"};
+constexpr std::array<std::string_view, 9> kCopies = {
+    "tokenizer.json",     "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
+    "merges.txt",         "added_tokens.json",     "tokenizer.model",         "generation_config.json",
+    "chat_template.jinja"};
 
 bool is_copy(std::string_view name) {
   return std::find(kCopies.begin(), kCopies.end(), name) != kCopies.end();
@@ -53,23 +54,25 @@ void place_into(std::vector<std::byte>& theirs, const HfPlace& p, const Tensor& 
   }
 }
 
-void write_weights(const fs::path& file, const ModelSpec& model, const TensorGetter& get, DType dtype) {
+void write_weights(const fs::path& file, const ModelSpec& model, const TensorGetter& get,
+                   const HfOptions& options) {
   const std::vector<HfPlace> places = hf_places(model);
   std::map<std::string, std::vector<const HfPlace*>> parts;  // by their name
   std::vector<SafetensorsItem> items;
   for (const HfPlace& p : places) {
     std::string name = p.theirs == kHfHead ? p.theirs : std::string(hf_prefix(model)) + p.theirs;
     auto& list = parts[name];
+    DType dtype = options.dtype_of ? options.dtype_of(p.ours) : options.dtype;
     if (list.empty()) items.push_back({name, dtype, p.their_shape});
     list.push_back(&p);
   }
   SafetensorsWriter writer(file, std::move(items), {{"format", "pt"}});
   std::vector<std::byte> ours, theirs;
   for (const SafetensorsItem& item : writer.items()) {
-    theirs.assign(size_t(item.shape.numel() * size_of(dtype)), std::byte{0});
+    theirs.assign(size_t(item.shape.numel() * size_of(item.dtype)), std::byte{0});
     for (const HfPlace* p : parts.at(item.name)) {
-      ours.resize(size_t(p->shape.numel() * size_of(dtype)));
-      Tensor t(ours.data(), p->shape, dtype);
+      ours.resize(size_t(p->shape.numel() * size_of(item.dtype)));
+      Tensor t(ours.data(), p->shape, item.dtype);
       get(p->ours, t);
       place_into(theirs, *p, t);
     }
@@ -90,6 +93,13 @@ void copy_tokenizer_file(const fs::path& from, const fs::path& folder) {
 
 }  // namespace
 
+std::vector<fs::path> hf_companions(const fs::path& folder) {
+  std::vector<fs::path> out;
+  for (std::string_view name : kCopies)
+    if (fs::is_regular_file(folder / name)) out.push_back(folder / name);
+  return out;
+}
+
 void export_hf(const fs::path& folder, const ModelSpec& model, const TensorGetter& get,
                const HfOptions& options) {
   std::string config = hf_config_json(
@@ -99,7 +109,7 @@ void export_hf(const fs::path& folder, const ModelSpec& model, const TensorGette
   PartFolder part(folder);
   write_text_atomic(part.path() / kConfig, config);
   for (const fs::path& f : options.copy) copy_tokenizer_file(f, part.path());
-  write_weights(part.path() / kWeights, model, get, options.dtype);
+  write_weights(part.path() / kWeights, model, get, options);
   HfFolder check(part.path(), model);  // what was written is what a reader of this model needs
   part.flush();
   part.publish();

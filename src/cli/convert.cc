@@ -4,27 +4,63 @@
 #include "checkpoint/convert.h"
 #include "checkpoint/hf.h"
 #include "cli/source.h"
+#include "spec/hf_config.h"
 #include "tensor/dtype.h"
+#include "train/checkpointing.h"
 
 namespace trireme::cli {
+namespace {
 
-void export_model(const LoadedModel& m, const fs::path& folder, DType dtype, const fs::path& tokenizer) {
-  HfOptions o{.dtype = dtype, .bos = {}, .eos = {}, .pad = {}, .copy = {}};
-  fs::path config;
-  if (!tokenizer.empty()) {
-    Tokenizer t = Tokenizer::load(tokenizer);
-    if (auto end = t.find_end_of_text()) o.bos = o.eos = *end;
-    o.copy.push_back(tokenizer);
-    config = tokenizer.parent_path() / "tokenizer_config.json";
-    if (fs::exists(config)) o.copy.push_back(config);
+// The files beside the weights, and the ids that config.json names: all that model.from has, unless the run
+// has a tokenizer of its own; then that, with the end-of-text token that it knows.
+void add_tokenizer(HfOptions& o, const RunSpec& run) {
+  const fs::path own = run.data.tokenizer, from = run.model.from;
+  const bool of_folder =
+      !from.empty() && (own.empty() || fs::weakly_canonical(own).parent_path() == fs::weakly_canonical(from));
+  if (of_folder) {
+    o.copy = hf_companions(from);
+    HfIds ids = hf_token_ids(from / "config.json");
+    o.bos = ids.bos, o.eos = ids.eos, o.pad = ids.pad;
+    return;
   }
+  fs::path tokenizer = own.empty() ? fs::path(run.train.dir) / "tokenizer.json" : own;
+  if (own.empty() && !fs::exists(tokenizer)) return;
+  Tokenizer t = Tokenizer::load(tokenizer);
+  if (auto end = t.find_end_of_text()) o.bos = *end, o.eos = {*end};
+  o.copy.push_back(tokenizer);
+  fs::path config = tokenizer.parent_path() / "tokenizer_config.json";
+  if (fs::exists(config)) o.copy.push_back(config);
+}
+
+// model.from itself, where no checkpoint stands in its place: tensor for tensor, with nothing computed.
+void copy_folder(const RunSpec& run, const fs::path& to, const std::string& dtype) {
+  HfFolder folder(run.model.from, run.model);
+  HfOptions o;
+  add_tokenizer(o, run);
+  o.dtype = dtype == "auto" ? folder.dtype() : dtype_from_name(dtype);
+  if (dtype == "auto") o.dtype_of = [&](std::string_view name) { return folder.dtype(name); };
+  if (to.has_parent_path()) make_folders(to.parent_path());
+  export_hf(
+      to, run.model, [&](std::string_view name, const Tensor& dst) { folder.read(name, dst); }, o);
+}
+
+bool has_checkpoints(const fs::path& run_dir) {
+  fs::path root = checkpoint_root(run_dir);
+  return fs::exists(root) && !fs::is_empty(root);
+}
+
+}  // namespace
+
+void export_model(const LoadedModel& m, const fs::path& folder, DType dtype) {
+  HfOptions o{.dtype = dtype};
+  add_tokenizer(o, m.run);
   std::vector<float> host;
   auto get = [&](std::string_view name, const Tensor& dst) {
     const Param* p = m.runner->params().find(name);
     require(p != nullptr, "the export asks for a parameter that the model lacks");
     host.resize(size_t(p->numel()));
     m.runner->read_param(*p, "", host);
-    convert_elements(name, dst.dtype, dst.data, DType::f32, host.data(), int64_t(host.size()));
+    convert_elements(name, dst.dtype, dst.data, DType::f32, host.data(), p->numel());
   };
   if (folder.has_parent_path()) make_folders(folder.parent_path());
   export_hf(folder, m.run.model, get, o);
@@ -37,23 +73,26 @@ void add_convert(CLI::App& app) {
                          "folder\nexample: trireme convert runs/demo/run.toml --to runs/demo/hf");
   auto request = std::make_shared<RunRequest>();
   auto to = std::make_shared<std::string>();
-  auto dtype = std::make_shared<std::string>("f32");
+  auto dtype = std::make_shared<std::string>("auto");
   request->add_to(*verb, false);
   verb->add_option("--to", *to, "folder to write; replaced if it is an export, else refused")->required();
-  verb->add_option("--dtype", *dtype, "of the tensors")
+  verb->add_option("--dtype", *dtype,
+                   "of the tensors; auto: a checkpoint's f32, or what each tensor of model.from is stored in")
       ->capture_default_str()
-      ->check(CLI::IsMember({"f32", "bf16", "f16"}));
+      ->check(CLI::IsMember({"auto", "f32", "bf16", "f16"}));
   verb->callback([request, to, dtype] {
     RunSpec run = request->load();
+    if (!run.model.from.empty() && !has_checkpoints(run.train.dir)) {
+      copy_folder(run, *to, *dtype);
+      fmt::print("{} written to {} as {}\n", run.model.from, *to, *dtype == "auto" ? "stored" : *dtype);
+      return;
+    }
     // Master copies are f32: read them unrounded, whatever the run computes in.
     run.precision.compute = run.precision.grads = "f32";
     LoadedModel m = load_model(run);
-    fs::path tokenizer;
-    if (!run.data.tokenizer.empty() || fs::exists(fs::path(run.train.dir) / "tokenizer.json") ||
-        (!run.model.from.empty() && fs::exists(fs::path(run.model.from) / "tokenizer.json")))
-      tokenizer = tokenizer_path(run);
-    export_model(m, *to, dtype_from_name(*dtype), tokenizer);
-    fmt::print("{} written to {} as {}\n", m.where, *to, *dtype);
+    const std::string type = *dtype == "auto" ? "f32" : *dtype;
+    export_model(m, *to, dtype_from_name(type));
+    fmt::print("{} written to {} as {}\n", m.where, *to, type);
   });
 }
 

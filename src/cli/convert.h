@@ -3,7 +3,7 @@
 
 namespace trireme::cli {
 
-// config.json, model.safetensors and, when there is one, the tokenizer. The runner holds f32 weights.
-void export_model(const LoadedModel&, const fs::path& folder, DType, const fs::path& tokenizer);
+// config.json, model.safetensors and, when there is one, the run's tokenizer. The runner holds f32 weights.
+void export_model(const LoadedModel&, const fs::path& folder, DType);
 
 }  // namespace trireme::cli

@@ -192,7 +192,7 @@ void results(const RunSpec& run, const TrainSummary& trained) {
   show_samples(run);
   f32.precision.compute = f32.precision.grads = "f32";
   fs::path dir = run.train.dir, hf = dir / "hf";
-  export_model(load_model(f32), hf, DType::f32, run.data.tokenizer);
+  export_model(load_model(f32), hf, DType::f32);
   fmt::print("\nEverything is in {}:\n", dir.string());
   fmt::print("  run.toml            the run, every key\n");
   fmt::print("  metrics.jsonl       one line a step: loss, tokens/s, MFU, memory by bucket, time by part\n");

@@ -426,6 +426,29 @@ ModelSpec parse_hf_config(std::string_view text, std::string_view file, std::vec
   return m;
 }
 
+HfIds hf_token_ids(std::string_view text, std::string_view file) {
+  Json json = parse_json(text, file);
+  if (!json.is_object()) bad_request("{}: {} where an object was expected", file, shown_json(json));
+  auto id = [&](std::string_view key, const Json& j) {
+    if (!j.is_number_integer()) bad_request("{}: {}: {} is no token id", file, key, shown_json(j));
+    return j.get<int64_t>();
+  };
+  auto one = [&](std::string_view key) -> std::optional<int64_t> {
+    auto it = json.find(std::string(key));
+    if (it == json.end() || it->is_null()) return {};
+    return id(key, *it);
+  };
+  HfIds ids{.bos = one("bos_token_id"), .eos = {}, .pad = one("pad_token_id")};
+  if (auto it = json.find("eos_token_id"); it != json.end() && it->is_array())
+    for (const Json& j : *it) ids.eos.push_back(id("eos_token_id", j));
+  else if (auto eos = one("eos_token_id"))
+    ids.eos.push_back(*eos);
+  return ids;
+}
+HfIds hf_token_ids(const fs::path& config_json) {
+  return hf_token_ids(read_small(config_json, kMaxBytes), config_json.string());
+}
+
 ModelSpec model_from_hf(const fs::path& config_json, std::vector<std::string>* notes) {
   return parse_hf_config(read_small(config_json, kMaxBytes), config_json.string(), notes);
 }

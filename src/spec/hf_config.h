@@ -20,9 +20,20 @@ ModelSpec parse_hf_config(std::string_view json, std::string_view file,
 
 // What a config.json says beside the model.
 struct HfExport {
-  std::string dtype = "bfloat16";        // of the tensors beside it, by PyTorch's name
-  std::optional<int64_t> bos, eos, pad;  // token ids
+  std::string dtype = "bfloat16";   // of the tensors beside it, by PyTorch's name
+  std::optional<int64_t> bos = {};  // token ids
+  std::vector<int64_t> eos = {};
+  std::optional<int64_t> pad = {};
 };
+// The token ids of a config.json: they go through an export as they came.
+struct HfIds {
+  std::optional<int64_t> bos;
+  std::vector<int64_t> eos;  // one, or several that all end a text
+  std::optional<int64_t> pad;
+};
+HfIds hf_token_ids(std::string_view json, std::string_view file);
+HfIds hf_token_ids(const fs::path& config_json);
+
 // The config.json that transformers 4.43 or newer reads as this model. A model that its architecture
 // there cannot be is a bad request by key.
 std::string hf_config_json(const ModelSpec&, const HfExport& = {});

@@ -108,7 +108,7 @@ std::string hf_config_json(const ModelSpec& m, const HfExport& e) {
   // null, not left out: transformers would put its own default in place of a missing id.
   auto id = [](const std::optional<int64_t>& v) { return v ? Json(*v) : Json(nullptr); };
   j["bos_token_id"] = id(e.bos);
-  j["eos_token_id"] = id(e.eos);
+  j["eos_token_id"] = e.eos.size() > 1 ? Json(e.eos) : e.eos.empty() ? Json(nullptr) : Json(e.eos[0]);
   if (e.pad) j["pad_token_id"] = *e.pad;
   j["torch_dtype"] = e.dtype;
   j["use_cache"] = true;

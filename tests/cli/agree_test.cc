@@ -7,7 +7,9 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/convert.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/safetensors_writer.h"
 #include "data/token_shard.h"
 #include "process.h"
 #include "spec/hf_config.h"
@@ -66,6 +68,27 @@ std::map<std::string, std::pair<std::string, std::string>> tensors_of(const fs::
     }
   }
   return all;
+}
+
+// The tensors of a golden in one file, in a low type but for the norms.
+void write_low(const fs::path& golden, const fs::path& folder, DType low) {
+  std::vector<SafetensorsItem> items;
+  std::map<std::string, std::string> bytes;
+  for (const auto& e : fs::directory_iterator(golden)) {
+    if (e.path().extension() != ".safetensors" || e.path().stem() == "golden") continue;
+    SafetensorsFile f(e.path());
+    for (const SafetensorsEntry& t : f.header().entries) {
+      bool norm = t.name.find("norm") != std::string::npos || t.name.find("ln_") != std::string::npos;
+      DType type = norm ? DType::f32 : low;
+      std::string out(size_t(t.shape.numel() * size_of(type)), '\0');
+      convert_elements(t.name, type, out.data(), *t.dtype, f.bytes(t).data(), t.shape.numel());
+      items.push_back({t.name, type, t.shape});
+      bytes[t.name] = out;
+    }
+  }
+  SafetensorsWriter w(folder / "model.safetensors", items, {{"format", "pt"}});
+  for (const SafetensorsItem& i : w.items()) w.write(bytes.at(i.name).data(), bytes.at(i.name).size());
+  w.commit();
 }
 
 TEST(Agree, PlanAndTrainOnEveryByteAndEveryFlop) {
@@ -216,6 +239,46 @@ TEST(Agree, AnExportInF16IsTheModelRounded) {
                                    "--set", "precision.compute=f16"}))["loss"];
   EXPECT_NEAR(low / full, 1, 1e-3);
   EXPECT_NE(low, full);
+}
+
+// A folder as published ones are: bf16 or f16 with norms in f32, a tokenizer's files beside the weights.
+TEST(Agree, ConvertKeepsTypesIdsAndTokenizers) {
+  const char* companions[] = {"tokenizer.json", "merges.txt", "tokenizer.model", "generation_config.json"};
+  for (const char* name : {"gpt2", "llama2", "qwen2", "qwen3_tied"})
+    for (DType low : {DType::bf16, DType::f16}) {
+      SCOPED_TRACE(fmt::format("{} {}", name, name_of(low)));
+      TempFolder tmp;
+      fs::path from = tmp / "from";
+      make_folders(from);
+      write_low(golden(name), from, low);
+      json config = json::parse(read_text(golden(name) / "config.json"));
+      config["bos_token_id"] = 3, config["eos_token_id"] = {4, 5}, config["pad_token_id"] = 6;
+      put_file(from / "config.json", config.dump());
+      for (const char* file : companions) put_file(from / file, std::string("not parsed: ") + file);
+      put_file(tmp / "run.toml", fmt::format("[model]\nfrom = \"{0}\"\n[data]\nseq_len = 13\n"
+                                             "[train]\nthreads = 1\ndir = \"{1}/run\"\n",
+                                             from.string(), tmp.path().string()));
+      Ran r = trireme(tmp.path(), {"convert", (tmp / "run.toml").string(), "--to", (tmp / "to").string()});
+      EXPECT_EQ(r.code, 0) << r.err;
+      EXPECT_TRUE(tensors_of(tmp / "to") == tensors_of(from));
+      json out = json::parse(read_text(tmp / "to" / "config.json"));
+      for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
+        EXPECT_EQ(out[key], config[key]);
+      EXPECT_EQ(out["torch_dtype"], low == DType::bf16 ? "bfloat16" : "float16");
+      for (const char* file : companions) EXPECT_EQ(read_text(tmp / "to" / file), read_text(from / file));
+      // Asked for f32, every tensor is; back from there to the low type, as it was.
+      std::string f32 = (tmp / "f32").string();
+      EXPECT_EQ(
+          trireme(tmp.path(), {"convert", (tmp / "run.toml").string(), "--to", f32, "--dtype", "f32"}).code,
+          0);
+      r = trireme(tmp.path(), {"convert", (tmp / "run.toml").string(), "--to", (tmp / "low").string(),
+                               "--dtype", std::string(name_of(low)), "--set", "model.from=" + f32});
+      EXPECT_EQ(r.code, 0) << r.err;
+      for (const auto& [tensor, value] : tensors_of(tmp / "low"))
+        if (tensor.find("norm") == std::string::npos && tensor.find("ln_") == std::string::npos) {
+          EXPECT_TRUE(value == tensors_of(from)[tensor]) << tensor;
+        }
+    }
 }
 
 }  // namespace

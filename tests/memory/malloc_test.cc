@@ -185,6 +185,12 @@ TEST(Malloc, ReadingAheadAllocatesNothing) {
   fs::remove_all(folder);
 }
 
+TEST(Malloc, NorDoesOneWithDropout) {
+  RunSpec run = test::tiny_run("gpt2", "bf16", 2);
+  run.model.embd_pdrop = run.model.attn_pdrop = run.model.resid_pdrop = 0.1;
+  for (int threads : {1, 2}) check_steady(run, threads);
+}
+
 // Bytes outside the arenas stay below 16 MiB (DESIGN.md section 4), at a size where the arena is far larger.
 TEST(Malloc, LittleLivesOutsideTheArenas) {
   RunSpec run = test::tiny_run("llama", "bf16", 2);

@@ -366,7 +366,7 @@ TEST(Hf, AnExportAppearsWholeOrNotAtAll) {
   EXPECT_EQ(names_in(out), (std::vector<std::string>{"config.json", "model.safetensors", "tokenizer.json"}));
   EXPECT_EQ(read_text(out / "tokenizer.json"), "{}");
   // Again, over itself, with a slash: replaced.
-  export_hf(out / "", spec, getter_of(in), {.dtype = DType::bf16, .bos = 1, .eos = 2});
+  export_hf(out / "", spec, getter_of(in), {.dtype = DType::bf16, .bos = 1, .eos = {2}});
   EXPECT_EQ(names_in(out), (std::vector<std::string>{"config.json", "model.safetensors"}));
   EXPECT_EQ(names_in(tmp / "deep"), (std::vector<std::string>{"export"}));
   EXPECT_EQ(HfFolder(out, spec).dtype(), DType::bf16);

@@ -58,9 +58,9 @@ TEST(HfConfig, Gpt2) {
   ModelSpec want = ModelSpec::of("gpt2");
   want.vocab = 50257, want.layers = 12, want.hidden = 768, want.heads = want.kv_heads = 12;
   want.head_dim = 64, want.ffn = 3072, want.max_positions = 1024;
+  want.embd_pdrop = want.attn_pdrop = want.resid_pdrop = 0.1;
   EXPECT_TRUE(m == want);
-  ASSERT_EQ(notes.size(), 3u);
-  EXPECT_EQ(notes[0], "config.json: attn_pdrop: 0.1 is not applied: trireme trains without dropout");
+  EXPECT_TRUE(notes.empty());
 
   Json j = Json::parse(kGpt2);
   j["n_inner"] = 1000, j["activation_function"] = "gelu", j["tie_word_embeddings"] = false;
@@ -154,7 +154,9 @@ TEST(HfConfig, WindowsInUseAreRefused) {
     EXPECT_HAS(error_of([&] { parse(j); }),
                "use_sliding_window: true is not supported: layers from 3 on would attend to 100 tokens");
     j.erase("max_window_layers");  // 28
-    if (base == kQwen25) EXPECT_NO_THROW(parse(j));
+    if (base == kQwen25) {
+      EXPECT_NO_THROW(parse(j));
+    }
     j["max_window_layers"] = 28;  // no layer is above it
     EXPECT_NO_THROW(parse(j));
     j["max_window_layers"] = 0, j["sliding_window"] = nullptr;
@@ -167,6 +169,35 @@ TEST(HfConfig, WindowsInUseAreRefused) {
     EXPECT_HAS(wrong_with(base, "use_mrope", true), "use_mrope: true is not supported");
     EXPECT_HAS(wrong_with(base, "rope_scaling", Json{{"type", "yarn"}, {"factor", 4.0}}),
                "\"yarn\" is not supported; default, linear and llama3 are");
+  }
+}
+
+TEST(HfConfig, RatesOfDropout) {
+  Json j = Json::parse(kGpt2);
+  j["attn_pdrop"] = 0, j["embd_pdrop"] = 0.25, j["resid_pdrop"] = nullptr;  // null: transformers' 0.1
+  ModelSpec m = parse(j);
+  EXPECT_EQ(m.attn_pdrop, 0);
+  EXPECT_EQ(m.embd_pdrop, 0.25);
+  EXPECT_EQ(m.resid_pdrop, 0.1);
+  for (const char* base : {kLlama32, kQwen25, kQwen3}) {
+    j = Json::parse(base);
+    EXPECT_EQ(parse(j).attn_pdrop, 0);
+    j["attention_dropout"] = 0.2;
+    m = parse(j);
+    EXPECT_EQ(m.attn_pdrop, 0.2);
+    EXPECT_EQ(m.embd_pdrop, 0);
+    EXPECT_EQ(m.resid_pdrop, 0);
+    std::vector<std::string> notes;
+    j["hidden_dropout"] = 0.3;
+    parse(j, &notes);
+    ASSERT_EQ(notes.size(), 1u);
+    EXPECT_HAS(notes[0], "hidden_dropout: 0.3 is not applied: a " + m.arch + " has no such dropout");
+    EXPECT_HAS(wrong_with(base, "attention_dropout", 1), "attention_dropout: 1 drops everything");
+    EXPECT_HAS(wrong_with(base, "attention_dropout", 1.5),
+               "attention_dropout: 1.5 is not a number from 0 to 1");
+    EXPECT_HAS(wrong_with(base, "attention_dropout", "x"), "attention_dropout: \"x\" is not a number");
+    m.embd_pdrop = 0.1, m.resid_pdrop = 0.05;
+    EXPECT_TRUE(parse_hf_config(hf_config_json(m), "out.json") == m);
   }
 }
 
@@ -343,7 +374,7 @@ TEST(HfExport, ReadsBackAsTheSameModel) {
 
 TEST(HfExport, Fields) {
   Json j =
-      Json::parse(hf_config_json(parse_hf_config(kLlama32, "c"), {.dtype = "float32", .bos = 5, .eos = 6}));
+      Json::parse(hf_config_json(parse_hf_config(kLlama32, "c"), {.dtype = "float32", .bos = 5, .eos = {6}}));
   EXPECT_EQ(j["architectures"], Json::array({"LlamaForCausalLM"}));
   EXPECT_EQ(j["model_type"], "llama");
   EXPECT_EQ(j["torch_dtype"], "float32");
@@ -352,9 +383,25 @@ TEST(HfExport, Fields) {
   EXPECT_FALSE(j.contains("pad_token_id"));
   EXPECT_EQ(j["rope_scaling"], Json::parse(kLlama32)["rope_scaling"]);
   j = Json::parse(hf_config_json(parse_hf_config(kGpt2, "c")));
-  EXPECT_EQ(j["attn_pdrop"], 0.0);  // it was trained without
+  EXPECT_EQ(j["attn_pdrop"], 0.1);
   EXPECT_EQ(j["activation_function"], "gelu_new");
   EXPECT_TRUE(j["bos_token_id"].is_null());
+}
+
+TEST(HfExport, TokenIdsGoThrough) {
+  Json j = Json::parse(kQwen3);
+  HfIds ids = hf_token_ids(j.dump(), "config.json");
+  EXPECT_EQ(ids.bos, 151643);
+  EXPECT_EQ(ids.eos, (std::vector<int64_t>{151645}));
+  EXPECT_FALSE(ids.pad);
+  j["eos_token_id"] = {151645, 151643}, j["pad_token_id"] = 7, j["bos_token_id"] = nullptr;
+  ids = hf_token_ids(j.dump(), "config.json");
+  EXPECT_FALSE(ids.bos);
+  Json out = Json::parse(hf_config_json(parse(j), {.bos = ids.bos, .eos = ids.eos, .pad = ids.pad}));
+  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) EXPECT_EQ(out[key], j[key]) << key;
+  for (const char* bad : {R"({"eos_token_id": "x"})", R"({"eos_token_id": [1, 2.5]})",
+                          R"({"bos_token_id": {}})", R"({"pad_token_id": 1e300})", "[]", "{"})
+    EXPECT_HAS(error_of([&] { hf_token_ids(bad, "config.json"); }), "config.json: ") << bad;
 }
 
 TEST(HfExport, WhatTheFormatCannotSayIsRefused) {
@@ -412,6 +459,15 @@ TEST_F(FromFolder, KeysBesideMustAgree) {
       error_of([&] { parse_run(from() + "layers = 4\n[model.rope_scaling]\nfactor = 8\n", "run.toml"); }),
       "run.toml:3: model.layers: 4 contradicts 16 in model.from; remove the line\n"
       "run.toml:5: model.rope_scaling.factor: 8.0 contradicts 32.0 in model.from; remove the line");
+}
+
+// How much is dropped is the run's to say, whatever the folder says.
+TEST_F(FromFolder, RatesOfDropoutMayDiffer) {
+  EXPECT_EQ(parse_run(from() + "attn_pdrop = 0.1\nresid_pdrop = 0.2\n", "run.toml").model.attn_pdrop, 0.1);
+  write_text_atomic(folder_ / "config.json", kGpt2);
+  EXPECT_EQ(parse_run(from(), "run.toml").model.resid_pdrop, 0.1);
+  EXPECT_EQ(parse_run(from() + "resid_pdrop = 0\n", "run.toml").model.resid_pdrop, 0);
+  EXPECT_HAS(error_of([&] { parse_run(from() + "resid_pdrop = 1\n", "run.toml"); }), "model.resid_pdrop: 1");
 }
 
 TEST_F(FromFolder, ABadConfigIsReportedAtItsKey) {

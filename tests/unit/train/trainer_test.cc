@@ -55,6 +55,7 @@ struct Variant {
   const char *name, *compute;
   int64_t microbatches;
   const char* order;
+  double dropout = 0;
 };
 
 // A run that a resume can go wrong in: steps skipped at its begin and later, and scales that grew between.
@@ -83,6 +84,7 @@ class Resume : public ::testing::TestWithParam<Variant> {
     r.precision.compute = GetParam().compute;
     r.batch.global = 2 * GetParam().microbatches;
     r.data.order = GetParam().order;
+    r.model.embd_pdrop = r.model.attn_pdrop = r.model.resid_pdrop = GetParam().dropout;
     // In f16: above what this model's gradients stand, and back there again and again.
     r.precision.initial_scale = kTooLarge, r.precision.growth_interval = 2;
     return r;
@@ -136,6 +138,7 @@ INSTANTIATE_TEST_SUITE_P(Train, Resume,
                          ::testing::Values(Variant{"F32", "f32", 3, "shuffled"},
                                            Variant{"Bf16WithF32Gradients", "bf16", 3, "shuffled"},
                                            Variant{"Bf16WithBf16Gradients", "bf16", 1, "shuffled"},
+                                           Variant{"Dropout", "bf16", 2, "shuffled", 0.1},
                                            Variant{"Sequential", "f32", 2, "sequential"},
                                            Variant{"F16ThroughSkippedSteps", "f16", 2, "shuffled"}),
                          [](const auto& info) { return info.param.name; });
@@ -327,6 +330,7 @@ TEST(LoadNewest, TakesTheWeightsAndRefusesAnotherModel) {
   refuse_other_model(run, c);
   RunSpec other = run;
   other.train.steps = 100, other.batch.micro = 1, other.model.init_std = 0.5;  // not of the model's maths
+  other.model.attn_pdrop = 0.5;
   refuse_other_model(other, c);
   other.model.norm_eps = 1e-6;
   expect_has(refusal([&] { refuse_other_model(other, c); }), {"model.norm_eps: 1e-05 -> 1e-06"});
