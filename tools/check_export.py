@@ -3,7 +3,7 @@
 
     ~/goldens-venv/bin/python tools/check_export.py        # the environment of tools/make_goldens.py
 
-For every case of tests/golden, in f32 and in bf16:
+For every case of tests/golden, in f32, bf16 and f16 (training, of f16, in f32):
   1. `trireme convert` of the case's own folder: transformers must load the export without a missing or
      unexpected key, every tensor bit-equal to the case's, and give the golden logits.
   2. `trireme train` some steps from that folder on random tokens, then `trireme eval` and `trireme convert`:
@@ -27,10 +27,11 @@ from safetensors.torch import load_file
 
 ROOT = Path(__file__).resolve().parents[1]
 SEQ, TRAIN_STEPS = 37, 5
-# The weights of a case are bf16 numbers, so both exports are exact; its logits reach 5.
+# The weights of a case are bf16 numbers, so those exports are exact, and f16 but for numbers below 2^-16; its
+# logits reach 5.
 LOGITS_BOUND = 1e-5
 # Of a loss near 5. The export keeps f32 masters (f32) or rounds them (bf16); eval computes in the run's type.
-LOSS_BOUND = {"f32": 1e-6, "bf16": 2e-3}
+LOSS_BOUND = {"f32": 1e-6, "bf16": 2e-3, "f16": 1e-3}
 
 
 def run_file(case, shard, folder, compute):
@@ -76,7 +77,8 @@ def same_tensors(export, case):
     theirs = {}
     for shard in sorted(case.glob("model*.safetensors")):
         theirs.update(load_file(shard))
-    return ours.keys() == theirs.keys() and all(torch.equal(ours[n].float(), t) for n, t in theirs.items())
+    return ours.keys() == theirs.keys() and all(
+        torch.equal(ours[n], t.to(ours[n].dtype)) for n, t in theirs.items())
 
 
 def loss_of(model, ids):
@@ -96,7 +98,7 @@ def check(case, dtype, trireme, folder):
     ids = [draw.randrange(vocab) for _ in range(40 * SEQ + 5)]
     shard, run = folder / "random.bin", folder / "run.toml"
     shard.write_bytes(array.array("H", ids).tobytes())
-    run.write_text(run_file(case, shard, folder / "run", dtype))
+    run.write_text(run_file(case, shard, folder / "run", "bf16" if dtype == "bf16" else "f32"))
 
     call(trireme, "convert", run, "--to", folder / "before", "--dtype", dtype)
     model, complaints = load(folder / "before")
@@ -132,7 +134,7 @@ def main():
     transformers.logging.disable_progress_bar()
     failed = False
     for case in sorted(p.parent for p in args.golden.glob("*/golden.safetensors")):
-        for dtype in ("f32", "bf16"):
+        for dtype in ("f32", "bf16", "f16"):
             with tempfile.TemporaryDirectory() as temporary:
                 for what, holds, detail in check(case, dtype, args.trireme, Path(temporary)):
                     failed |= not holds

@@ -97,23 +97,25 @@ CASES = {
                    "rope_theta": 10000.0, "attention_bias": True, "mlp_bias": True,
                    "tie_word_embeddings": False}},
     "gpt2_untied": {
-        "what": "GPT-2 with an output head of its own and a feed-forward of 40; head_dim 10",
+        "what": "GPT-2 with an output head of its own and a feed-forward of 2 hidden; head_dim 12",
         "seed": 66, "saved_by": "hand", "shard": None,
-        "config": {"model_type": "gpt2", "vocab_size": 53, "n_layer": 2, "n_head": 2, "n_embd": 20,
-                   "n_positions": 40, "n_inner": 40, "activation_function": "gelu_new",
+        "config": {"model_type": "gpt2", "vocab_size": 67, "n_layer": 2, "n_head": 4, "n_embd": 32,
+                   "n_positions": 40, "n_inner": 64, "activation_function": "gelu_new",
                    "layer_norm_epsilon": 1e-5, "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0,
                    "initializer_range": 0.02, "bos_token_id": 50, "eos_token_id": 50,
                    "tie_word_embeddings": False}},
     "qwen2": {
+        # A base of 1e6 would leave biases of keys with next to no gradient (slow pairs hardly turn, and what
+        # shifts all scores alike changes nothing), and Adam would make steps of noise.
         "what": "Qwen 2: biases on q, k and v alone, 4 query heads on 2, own output head; two shards",
         "seed": 77, "saved_by": "hand", "shard": "30KB",
-        "config": {"model_type": "qwen2", **QWEN, "vocab_size": 71, "hidden_size": 24,
+        "config": {"model_type": "qwen2", **QWEN, "vocab_size": 71, "hidden_size": 24, "rope_theta": 100.0,
                    "intermediate_size": 40, "num_attention_heads": 4, "num_key_value_heads": 2,
                    "tie_word_embeddings": False}},
     "qwen2_tied": {
         "what": "Qwen 2 small: tied head, one key/value head, linear rope scaling; rope_parameters, dtype",
         "seed": 88, "saved_by": "library", "shard": None,
-        "config": {"model_type": "qwen2", **QWEN, "vocab_size": 67, "hidden_size": 24,
+        "config": {"model_type": "qwen2", **QWEN, "vocab_size": 67, "hidden_size": 24, "rope_theta": 50.0,
                    "intermediate_size": 36, "num_attention_heads": 3, "num_key_value_heads": 1,
                    "rope_scaling": {"rope_type": "linear", "factor": 2.0}, "tie_word_embeddings": True}},
     "qwen3": {

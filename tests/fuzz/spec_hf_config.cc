@@ -4,6 +4,7 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace trireme;
+  fuzz::accepts([&] { hf_token_ids(fuzz::text_of(data, size), "config.json"); });
   ModelSpec model;
   std::string json;
   if (!fuzz::accepts([&] { model = parse_hf_config(fuzz::text_of(data, size), "config.json"); })) return 0;
