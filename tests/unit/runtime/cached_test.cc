@@ -193,7 +193,8 @@ TEST(Cache, RefusesWhatItCannotHold) {
 
 INSTANTIATE_TEST_SUITE_P(Models, Cached,
                          testing::Values(Case{"gpt2", "f32"}, Case{"llama", "f32"}, Case{"gpt2", "bf16"},
-                                         Case{"llama", "bf16"}, Case{"llama", "f16"}),
+                                         Case{"llama", "bf16"}, Case{"llama", "f16"}, Case{"qwen2", "f32"},
+                                         Case{"qwen3", "f32"}, Case{"qwen3", "bf16"}),
                          [](const auto& i) { return std::string(i.param.arch) + "_" + i.param.compute; });
 
 }  // namespace
