@@ -97,7 +97,7 @@ CASES = {
                    "rope_theta": 10000.0, "attention_bias": True, "mlp_bias": True,
                    "tie_word_embeddings": False}},
     "gpt2_untied": {
-        "what": "GPT-2 with an output head of its own and a feed-forward of 2 hidden; head_dim 12",
+        "what": "GPT-2 with an output head of its own and a feed-forward of 2 hidden; head_dim 8",
         "seed": 66, "saved_by": "hand", "shard": None,
         "config": {"model_type": "gpt2", "vocab_size": 67, "n_layer": 2, "n_head": 4, "n_embd": 32,
                    "n_positions": 40, "n_inner": 64, "activation_function": "gelu_new",
