@@ -109,13 +109,13 @@ CASES = {
         # shifts all scores alike changes nothing), and Adam would make steps of noise.
         "what": "Qwen 2: biases on q, k and v alone, 4 query heads on 2, own output head; two shards",
         "seed": 77, "saved_by": "hand", "shard": "30KB",
-        "config": {"model_type": "qwen2", **QWEN, "vocab_size": 71, "hidden_size": 24, "rope_theta": 100.0,
+        "config": {"model_type": "qwen2", **QWEN, "vocab_size": 71, "hidden_size": 24, "rope_theta": 10.0,
                    "intermediate_size": 40, "num_attention_heads": 4, "num_key_value_heads": 2,
                    "tie_word_embeddings": False}},
     "qwen2_tied": {
         "what": "Qwen 2 small: tied head, one key/value head, linear rope scaling; rope_parameters, dtype",
         "seed": 88, "saved_by": "library", "shard": None,
-        "config": {"model_type": "qwen2", **QWEN, "vocab_size": 67, "hidden_size": 24, "rope_theta": 50.0,
+        "config": {"model_type": "qwen2", **QWEN, "vocab_size": 67, "hidden_size": 24, "rope_theta": 1000.0,
                    "intermediate_size": 36, "num_attention_heads": 3, "num_key_value_heads": 1,
                    "rope_scaling": {"rope_type": "linear", "factor": 2.0}, "tie_word_embeddings": True}},
     "qwen3": {
