@@ -26,6 +26,8 @@ void add_bench(CLI::App&);
 void add_convert(CLI::App&);
 void add_inspect(CLI::App&);
 void add_config(CLI::App&);
+void add_doctor(CLI::App&);
+void add_completion(CLI::App&);
 
 // RUN.toml and --set key=value, as most verbs take them.
 struct RunRequest {

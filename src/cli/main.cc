@@ -27,6 +27,8 @@ int run(int argc, char** argv) {
   add_convert(app);
   add_inspect(app);
   add_config(app);
+  add_doctor(app);
+  add_completion(app);
   add_help(app);
   if (argc < 2) bad_request("no verb given: start with `trireme demo`; `trireme --help` lists all verbs");
   refuse_unknown_verb(app, argv[1]);

@@ -19,6 +19,8 @@ TrainingSetup prepare_training(const RunSpec& run) {
   if (std::string why = why_not(run, t.forecast); !why.empty()) throw Error(why, Fault::request);
   t.device = make_device(run.train.device, {.threads = threads});
   t.options.arena_bytes = t.forecast.booking.arena_bytes;
+  t.options.launches = t.forecast.booking.launches;
+  t.options.machine = t.cluster.name;
   t.options.peak_flops = t.cluster.peak_flops(run.precision.compute);
   t.options.forecast_json = to_json(run, t.forecast) + "\n";
   return t;
@@ -73,10 +75,14 @@ void add_train(CLI::App& app) {
   request->add_to(*verb);
   verb->add_option("--stop-after", *stop_after,
                    "saves and leaves (exit code 3) after this long: 55m, 90s, 2h");
-  verb->callback([request, stop_after] {
+  auto trace_steps = std::make_shared<std::string>();
+  verb->add_option("--trace-steps", *trace_steps,
+                   "records these steps op by op into trace.json: 3-5 (as train.trace_steps)");
+  verb->callback([request, stop_after, trace_steps] {
     install_interrupt_handlers();  // a signal during the preparations is a signal to this run too
     Deadline deadline;
     if (!stop_after->empty()) deadline = Deadline::after(parse_duration("--stop-after", *stop_after));
+    if (!trace_steps->empty()) request->sets.push_back("train.trace_steps=" + *trace_steps);
     RunSpec run = request->load();
     TrainingSetup t = prepare_training(run);
     t.options.deadline = deadline;

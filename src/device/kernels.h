@@ -12,6 +12,7 @@ namespace trireme {
 class OpObserver {
  public:
   virtual ~OpObserver() = default;
+  virtual void before(std::string_view op) {}  // its scratch is taken, the launch comes next
   virtual void after(std::string_view op, const Cost&, const Outputs&) = 0;
 };
 
@@ -27,8 +28,10 @@ class Kernels {
     if (bytes > 0) {
       require(arena_ != nullptr, "an op needs scratch and no arena is attached");
       Owned scratch(*arena_, Bucket::scratch, Shape{bytes}, DType::u8);
+      if (observer_) observer_->before(A::kName);
       launch(args, *scratch, stream);
     } else {
+      if (observer_) observer_->before(A::kName);
       launch(args, Tensor(), stream);
     }
     Cost c = cost(args);

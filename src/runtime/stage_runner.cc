@@ -129,6 +129,7 @@ void StageRunner::load_batch(Microbatch& m, int64_t sequences, int64_t seq, int6
                  .positions = {staging_.data() + 2 * rows, rows}};
   {
     Timed t(result_.data_s);
+    TraceScope traced(tracer_.get(), SpanKind::wait, "data", mb);
     if (device_.has_data()) fill(step, mb, host);
   }
   m.allocate_batch(*arena_, sequences, seq);
@@ -181,6 +182,8 @@ bool StageRunner::run_actions(std::span<const Action> actions, const FillBatch& 
   for (size_t i = 0; i < actions.size(); i++) {
     const Action& a = actions[i];
     enter(name_of(a.kind));
+    if (a.kind == Act::Step) continue;  // step() does it once loss and norm are known to be finite
+    TraceScope traced(tracer_.get(), SpanKind::action, name_of(a.kind), a.mb);
     Microbatch* m = a.mb >= 0 ? &microbatches_.at(size_t(a.mb)) : nullptr;
     switch (a.kind) {
       case Act::F:
@@ -198,8 +201,6 @@ bool StageRunner::run_actions(std::span<const Action> actions, const FillBatch& 
       case Act::ReduceGrad:
         finish_gradients();
         break;
-      case Act::Step:
-        break;  // step() does it once loss and norm are known to be finite
       default:
         run_failed("this version has no runtime for action kind {} of the schedule", int(a.kind));
     }
@@ -219,11 +220,18 @@ void StageRunner::finish_gradients() {
   }
 }
 
+void StageRunner::trace(SpanRecorder* spans) {
+  tracer_ = spans ? std::make_unique<OpTracer>(*spans, arena_->ledger(), layer_) : nullptr;
+  device_.kernels().observe(tracer_.get());
+}
+
 StepResult StageRunner::step(std::span<const Action> actions, int64_t step, int64_t targets,
                              const FillBatch& fill) {
   require(mode_ == RunMode::train, "a runner made for inference cannot train");
   device_.kernels().attach(arena_.get());
   double begin = now_s();
+  if (tracer_) tracer_->set_step(step);
+  TraceScope traced(tracer_.get(), SpanKind::step, "step");
   result_ = {.loss_scale = loss_scale_.scale()};
   step_ = step, targets_ = targets, targets_seen_ = 0;
   for (Param& p : params_.params) p.grad_started = false;
@@ -241,6 +249,8 @@ StepResult StageRunner::step(std::span<const Action> actions, int64_t step, int6
   {
     enter("norm");
     Timed t(result_.norm_s);
+    TraceScope part(tracer_.get(), SpanKind::action, "norm");
+    layer_ = "grad_norm";
     result_.grad_norm = grad_norm_->compute(device_, params_, compute_) / loss_scale_.scale();
   }
   result_.lr = lr_.at(step_);
@@ -265,6 +275,8 @@ bool StageRunner::skip_overflow() {
 void StageRunner::update() {
   enter("update");
   Timed t(result_.update_s);
+  TraceScope part(tracer_.get(), SpanKind::action, "Step");
+  layer_ = "optimizer";
   double clip = run_.optimizer.clip_norm, norm = result_.grad_norm;
   // As PyTorch's clip_grad_norm_: the coefficient is clip / (norm + 1e-6), at most 1.
   double scale = clip > 0 ? std::min(1.0, clip / (norm + 1e-6)) : 1.0;

@@ -14,6 +14,7 @@
 #include "optim/loss_scale.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
+#include "runtime/op_tracer.h"
 #include "schedule/schedule.h"
 #include "spec/run_spec.h"
 
@@ -77,6 +78,8 @@ class StageRunner {
   // Runs one rank's actions of a step (counted from 1). `targets` = target tokens of the global batch. Throws
   // Error naming step, layer and op when a value is not finite; the weights are then still those before the
   // step.
+  // The steps from now on are recorded; null = no more. The recorder outlives them.
+  void trace(SpanRecorder*);
   void set_control(StepControl c) { control_ = std::move(c); }
   StepResult step(std::span<const Action> actions, int64_t step, int64_t targets, const FillBatch&);
 
@@ -153,7 +156,8 @@ class StageRunner {
   std::vector<float> token_loss_host_;
   std::vector<int32_t> staging_;
   int64_t step_ = 0, targets_ = 0, targets_seen_ = 0;
-  std::string_view layer_;  // which layer runs, for find_nonfinite
+  std::string_view layer_;            // which layer runs, for traces and find_nonfinite
+  std::unique_ptr<OpTracer> tracer_;  // none: not traced
   StepResult result_;
   StepControl control_;
 };

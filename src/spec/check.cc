@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "spec/run_spec.h"
 #include "spec/toml.h"
+#include "trace/step_set.h"
 
 namespace trireme {
 namespace {
@@ -131,6 +132,13 @@ void check_training(const RunSpec& run, Problems& out) {
     out.push_back(
         {{"precision.initial_scale", "precision.min_scale"},
          fmt::format("{} is below min_scale = {}; give at least that", p.initial_scale, p.min_scale)});
+  StepSet traced;
+  if (std::string why = StepSet::parse(run.train.trace_steps, traced); !why.empty())
+    out.push_back({{"train.trace_steps"}, why});
+  else if (!traced.empty() && traced.first() > run.train.steps)
+    out.push_back(
+        {{"train.trace_steps", "train.steps"},
+         fmt::format("{} are beyond train.steps = {}", shown(run.train.trace_steps), run.train.steps)});
   if (run.train.dir.empty())
     out.push_back({{"train.dir"}, "\"\" is no folder; give one, such as \"runs/demo\""});
   if (run.data.train.empty())

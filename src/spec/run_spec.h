@@ -161,6 +161,8 @@ struct TrainSpec {
   std::string dir = "runs/demo";
   CountOrAuto checkpoint_every{.count = 200};
   int64_t keep = 2, eval_every = 0, eval_batches = 0, log_every = 10;
+  bool tensorboard = true;
+  std::string trace_steps;
   bool operator==(const TrainSpec&) const = default;
 
   template <class V>
@@ -183,6 +185,9 @@ struct TrainSpec {
       between(0, 1e12));
     v("log_every", log_every, "steps", "between progress lines where the output is not a terminal",
       between(1, 1e12));
+    v("tensorboard", tensorboard, "", "writes TensorBoard event files into train.dir");
+    v("trace_steps", trace_steps, "steps",
+      "recorded op by op into train.dir/trace.json, such as \"3-5\" or \"7,20-22\"; empty = none");
   }
 };
 

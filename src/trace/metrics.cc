@@ -45,6 +45,28 @@ std::string to_json_line(const StepMetrics& m) {
   return j.dump();
 }
 
+std::vector<std::pair<std::string, double>> scalars_of(const StepMetrics& m) {
+  std::vector<std::pair<std::string, double>> s = {{"loss/train", m.loss},
+                                                   {"optimizer/grad_norm", m.grad_norm},
+                                                   {"optimizer/lr", m.lr},
+                                                   {"speed/step_s", m.step_s},
+                                                   {"speed/mfu", m.mfu},
+                                                   {"speed/tokens_per_s", m.tokens_per_s},
+                                                   {"seconds/data", m.data_s},
+                                                   {"seconds/forward", m.forward_s},
+                                                   {"seconds/norm", m.norm_s},
+                                                   {"seconds/backward", m.backward_s},
+                                                   {"seconds/update", m.update_s},
+                                                   {"seconds/other", m.other_s},
+                                                   {"memory/total", double(m.peak_total)}};
+  for (size_t i = 0; i < kBuckets; i++)
+    s.emplace_back("memory/" + std::string(kBucketNames[i]), double(m.peak[i]));
+  if (m.eval_loss) s.emplace_back("loss/eval", *m.eval_loss);
+  if (m.loss_scale) s.emplace_back("optimizer/loss_scale", *m.loss_scale);
+  if (m.checkpoint_s) s.emplace_back("seconds/checkpoint", *m.checkpoint_s);
+  return s;
+}
+
 MetricsFile::MetricsFile(fs::path path, int64_t last_step) : path_(std::move(path)) {
   if (!fs::exists(path_)) return;
   std::string text = read_text(path_), kept;

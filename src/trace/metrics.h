@@ -31,6 +31,9 @@ struct StepMetrics {
 
 std::string to_json_line(const StepMetrics&);
 
+// The same numbers by tag, "memory/weights", for writers of curves; what a step does not have is left out.
+std::vector<std::pair<std::string, double>> scalars_of(const StepMetrics&);
+
 // Appends whole lines. Opening at step k drops what an interrupted run wrote beyond it (steps > k, half a
 // line).
 class MetricsFile {

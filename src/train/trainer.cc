@@ -12,6 +12,7 @@
 #include "cost/flops.h"
 #include "train/batches.h"
 #include "train/checkpointing.h"
+#include "train/run_files.h"
 
 namespace trireme {
 namespace {
@@ -62,7 +63,7 @@ class Trainer {
   TrainSummary train() {
     double begin = now_s();
     start_or_resume();
-    MetricsFile metrics(fs::path(run_.train.dir) / "metrics.jsonl", done_);
+    RunFiles files(run_, options_, done_);
     runner_.set_control({.phase = hooks_.phase, .stop = [this] { return leaving(); }});
     summary_.first_step = done_ + 1;
     if (hooks_.start) hooks_.start(done_);
@@ -70,11 +71,14 @@ class Trainer {
     fill_ = batches_.training_from(done_ + 1);
     while (done_ < run_.train.steps && !leaving()) {
       runner_.restart_peaks();
+      runner_.trace(files.recorder(done_ + 1));
       StepResult r = runner_.step(schedule_.ranks.at(0), done_ + 1, batches_.targets_per_step(), fill_);
       if (r.stopped) break;
       done_++;
-      after_step(r, metrics);
+      after_step(r, files);
     }
+    runner_.trace(nullptr);
+    if (!files.traced().empty()) note(files.traced());
     if (done_ < run_.train.steps) summary_.ending = Ending::interrupted;
     if (saved_ != done_) save();
     summary_.last_step = done_;
@@ -124,7 +128,7 @@ class Trainer {
     if (!options_.forecast_json.empty()) write_text_atomic(dir / "forecast.json", options_.forecast_json);
   }
 
-  void after_step(const StepResult& r, MetricsFile& metrics) {
+  void after_step(const StepResult& r, RunFiles& files) {
     StepMetrics m = metrics_of(r);
     if (r.skipped)
       note(fmt::format("step {}: gradients overflowed at loss scale {}: skipped, and the scale is {} now",
@@ -136,13 +140,14 @@ class Trainer {
     int64_t every = run_.train.eval_every, save_every = run_.train.checkpoint_every.count;
     if (!batches_.valid().empty() && (last || (every > 0 && done_ % every == 0))) {
       phase("eval");
+      runner_.trace(nullptr);
       evaluate(m);
     }
     m.sequences = batches_.drawn(done_);
     // Metrics first: a step that a checkpoint holds is always in metrics.jsonl; lines beyond are dropped on
     // resume.
     phase("metrics");
-    or_say_what_stays([&] { metrics.write(m); });
+    or_say_what_stays([&] { files.write(m); });
     if (last || (save_every > 0 && done_ % save_every == 0)) {
       double begin = now_s();
       save();

@@ -22,6 +22,8 @@ struct TrainHooks {
 struct TrainOptions {
   int64_t arena_bytes = 0;    // from a Booking
   double peak_flops = 0;      // of this rank's device in the compute type; 0 = not known, MFU is 0
+  int64_t launches = 0;       // ops of a step, from a Booking: room for a trace; 0 = not known
+  std::string machine;        // named in a trace
   Deadline deadline;          // leave in good order then (--stop-after)
   std::string forecast_json;  // goes into the run folder as forecast.json; empty = none
 };

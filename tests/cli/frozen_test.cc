@@ -14,8 +14,9 @@ namespace {
 
 bool g_regenerate = false;
 
-constexpr const char* kVerbs[] = {"demo",  "tokenize", "plan",    "train",  "eval", "generate",
-                                  "bench", "convert",  "inspect", "config", "help"};
+constexpr const char* kVerbs[] = {"demo",     "tokenize",   "plan",    "train",   "eval",
+                                  "generate", "bench",      "convert", "inspect", "config",
+                                  "doctor",   "completion", "help"};
 
 void compare(const std::string& name, const std::string& now) {
   fs::path file = fs::path(TRIREME_SOURCE_DIR) / "tests/cli/frozen" / (name + ".txt");

@@ -98,18 +98,23 @@ int64_t resident_bytes() {
   return resident * 4096;
 }
 
-void check_steady(const RunSpec& run, int threads) {
+void check_steady(const RunSpec& run, int threads, bool traced = false) {
   test::Rig rig(run, "1f1b", threads);
+  SpanRecorder spans(size_t(5 * (rig.booking.launches + 4 * run.microbatches() + 8)));
   FillBatch fill = test::random_batches(run);
   auto step = [&](int64_t s) {
     return rig.runner->step(rig.schedule.ranks[0], s, run.tokens_per_step(), fill);
   };
   for (int64_t s = 1; s <= 3; s++) step(s);
   int64_t live = g_live, resident = resident_bytes();
+  if (traced) rig.runner->trace(&spans);
+  live = g_live;
   g_ours.clear(), g_library.clear();
   g_counting = true;
   for (int64_t s = 4; s <= 8; s++) step(s);
   g_counting = false;
+  EXPECT_EQ(spans.spans().empty(), !traced);
+  EXPECT_EQ(spans.dropped(), 0);
   fmt::print(
       "{} {} threads {}: in 5 steps malloc was called {} times by us and the thread runtime, {} times inside "
       "oneDNN (largest {} bytes, all given back); live bytes moved by {}\n",
@@ -189,6 +194,10 @@ TEST(Malloc, NorDoesOneWithDropout) {
   RunSpec run = test::tiny_run("gpt2", "bf16", 2);
   run.model.embd_pdrop = run.model.attn_pdrop = run.model.resid_pdrop = 0.1;
   for (int threads : {1, 2}) check_steady(run, threads);
+}
+
+TEST(Malloc, ATracedStepAllocatesNothingEither) {
+  check_steady(test::tiny_run("llama", "f32", 2), 2, true);
 }
 
 // Bytes outside the arenas stay below 16 MiB (DESIGN.md section 4), at a size where the arena is far larger.

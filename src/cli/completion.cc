@@ -1,0 +1,160 @@
+// trireme completion SHELL: a script that completes verbs, options, their values, keys behind --set, and
+// files. It is made from the command line itself, so it knows what this program knows.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "cli/cli.h"
+
+namespace trireme::cli {
+namespace {
+
+struct Option {
+  std::string name, help;  // "--stop-after"
+  bool takes_value = false;
+  std::vector<std::string> choices;  // of its value; none: a file
+};
+struct Verb {
+  std::string name, help;
+  std::vector<Option> options;
+};
+
+// CLI11 tells the choices of an option only in its type's name: "TEXT:{f32,bf16}".
+std::vector<std::string> choices_of(const CLI::Option& o) {
+  std::string type = o.get_type_name();
+  size_t open = type.find('{'), close = type.find('}', open == std::string::npos ? 0 : open);
+  std::vector<std::string> all;
+  if (open == std::string::npos || close == std::string::npos) return all;
+  for (size_t at = open + 1; at < close;) {
+    size_t end = std::min(type.find(',', at), close);
+    all.push_back(type.substr(at, end - at));
+    at = end + 1;
+  }
+  return all;
+}
+
+std::vector<Verb> verbs_of(CLI::App& app) {
+  std::vector<Verb> all;
+  for (CLI::App* v : app.get_subcommands([](CLI::App*) { return true; })) {
+    std::string help = v->get_description();
+    Verb verb{v->get_name(), help.substr(0, help.find('\n')), {}};
+    for (const CLI::Option* o : v->get_options())
+      if (o->nonpositional())
+        verb.options.push_back({"--" + o->get_lnames().front(), o->get_description(),
+                                o->get_items_expected_max() > 0, choices_of(*o)});
+    all.push_back(verb);
+  }
+  return all;
+}
+
+std::vector<std::string> names(const std::vector<Verb>& verbs) {
+  std::vector<std::string> all;
+  for (const Verb& v : verbs) all.push_back(v.name);
+  return all;
+}
+std::vector<std::string> names(const std::vector<Option>& options) {
+  std::vector<std::string> all;
+  for (const Option& o : options) all.push_back(o.name);
+  return all;
+}
+std::vector<std::string> keys() {
+  std::vector<std::string> all;
+  for (const ConfigRow& r : config_rows()) all.push_back(r.key + "=");
+  return all;
+}
+
+// What both bash and zsh (through its bashcompinit) run.
+std::string bash(const std::vector<Verb>& verbs) {
+  std::string options, values;
+  for (const Verb& v : verbs) {
+    options += fmt::format("    {}) words='{}' ;;\n", v.name, fmt::join(names(v.options), " "));
+    for (const Option& o : v.options)
+      if (!o.choices.empty())
+        values += fmt::format("    {}:{}) words='{}' ;;\n", v.name, o.name, fmt::join(o.choices, " "));
+  }
+  return fmt::format(
+      R"(# completion of trireme for bash; put it to use with:  source <(trireme completion bash)
+_trireme() {{
+  local cur=${{COMP_WORDS[COMP_CWORD]}} prev=${{COMP_WORDS[COMP_CWORD-1]}} verb=${{COMP_WORDS[1]}} words=
+  COMPREPLY=()
+  if [[ $COMP_CWORD == 1 ]]; then
+    COMPREPLY=($(compgen -W '{0} --help --version' -- "$cur"))
+    return
+  fi
+  case $verb:$prev in
+    help:help) words='{0}' ;;
+    completion:completion) words='bash zsh fish' ;;
+    *:--set)
+      COMPREPLY=($(compgen -W '{1}' -- "$cur"))
+      type compopt >/dev/null 2>&1 && compopt -o nospace
+      return ;;
+{2}  esac
+  if [[ -z $words && $cur == -* ]]; then
+    case $verb in
+{3}    esac
+  fi
+  if [[ -n $words ]]; then
+    COMPREPLY=($(compgen -W "$words" -- "$cur"))
+  else
+    COMPREPLY=($(compgen -f -- "$cur"))
+    type compopt >/dev/null 2>&1 && compopt -o filenames
+  fi
+}}
+complete -F _trireme trireme
+)",
+      fmt::join(names(verbs), " "), fmt::join(keys(), " "), values, options);
+}
+
+std::string zsh(const std::vector<Verb>& verbs) {
+  return "#compdef trireme\n# completion of trireme for zsh; put it to use with:  source <(trireme "
+         "completion zsh)\n"
+         "autoload -U +X compinit && compinit -u\nautoload -U +X bashcompinit && bashcompinit\n" +
+         bash(verbs);
+}
+
+std::string fish_text(std::string s) {
+  for (size_t at = 0; (at = s.find_first_of("'\\", at)) != std::string::npos; at += 2) s.insert(at, "\\");
+  return "'" + s + "'";
+}
+
+std::string fish(const std::vector<Verb>& verbs) {
+  std::string s = "# completion of trireme for fish; put it into ~/.config/fish/completions/trireme.fish\n";
+  for (const Verb& v : verbs)
+    s += fmt::format("complete -c trireme -f -n __fish_use_subcommand -a {} -d {}\n", v.name,
+                     fish_text(v.help));
+  for (const Verb& v : verbs)
+    for (const Option& o : v.options) {
+      s += fmt::format("complete -c trireme -n '__fish_seen_subcommand_from {}' -l {} -d {}", v.name,
+                       o.name.substr(2), fish_text(o.help));
+      if (o.name == "--set")
+        s += fmt::format(" -x -a '{}'", fmt::join(keys(), " "));
+      else if (!o.choices.empty())
+        s += fmt::format(" -x -a '{}'", fmt::join(o.choices, " "));
+      else if (o.takes_value)
+        s += " -r";
+      s += "\n";
+    }
+  s += fmt::format("complete -c trireme -f -n '__fish_seen_subcommand_from help' -a '{}'\n",
+                   fmt::join(names(verbs), " "));
+  return s + "complete -c trireme -f -n '__fish_seen_subcommand_from completion' -a 'bash zsh fish'\n";
+}
+
+}  // namespace
+
+void add_completion(CLI::App& app) {
+  CLI::App* verb =
+      app.add_subcommand("completion",
+                         "a script that completes verbs, options, keys and files in bash, zsh or fish\n"
+                         "example: source <(trireme completion bash)");
+  auto shell = std::make_shared<std::string>();
+  verb->add_option("SHELL", *shell, "bash, zsh or fish")
+      ->required()
+      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+  verb->callback([&app, shell] {
+    std::vector<Verb> verbs = verbs_of(app);
+    fmt::print("{}", *shell == "bash" ? bash(verbs) : *shell == "zsh" ? zsh(verbs) : fish(verbs));
+  });
+}
+
+}  // namespace trireme::cli

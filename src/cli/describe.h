@@ -1,0 +1,27 @@
+// What a file or folder is and what is in it, as one JSON object; `inspect` prints it as such or as text.
+#pragma once
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "cli/cli.h"
+
+namespace trireme::cli {
+
+using Description = nlohmann::ordered_json;  // {"kind": ..., "path": ..., ...}
+
+// A bad_request that says what was expected when it is nothing that trireme knows.
+Description describe(const fs::path&);
+
+// Indented "key  value" lines; lists of objects become tables. Keys that end in "bytes" are shown as people
+// read them.
+std::string as_text(const Description&);
+
+// Of one kind each.
+Description describe_checkpoint(const fs::path&);
+Description describe_run(const fs::path&);
+Description describe_hf_folder(const fs::path&);
+Description describe_safetensors(const fs::path&);
+Description describe_shard(const fs::path&);
+Description describe_trace(const fs::path&);
+
+}  // namespace trireme::cli

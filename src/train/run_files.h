@@ -1,0 +1,35 @@
+// What a run writes about its steps: metrics.jsonl, TensorBoard's event file, and the trace of chosen steps.
+#pragma once
+#include <memory>
+#include <optional>
+
+#include "spec/run_spec.h"
+#include "trace/chrome_trace.h"
+#include "trace/metrics.h"
+#include "trace/step_set.h"
+#include "trace/tensorboard.h"
+#include "train/trainer.h"
+
+namespace trireme {
+
+class RunFiles {
+ public:
+  // Steps after `done` follow.
+  RunFiles(const RunSpec&, const TrainOptions&, int64_t done);
+
+  // Where the next step is recorded; null: it is not traced.
+  SpanRecorder* recorder(int64_t step);
+  void write(const StepMetrics&);  // and the spans of this step, if it was traced
+  std::string traced() const;      // "traced 3 steps into ..."; empty if none was
+
+ private:
+  MetricsFile metrics_;
+  std::optional<TensorBoardFile> tensorboard_;
+  StepSet trace_steps_;
+  std::optional<SpanRecorder> spans_;
+  fs::path trace_path_;
+  std::unique_ptr<ChromeTraceFile> trace_;
+  int64_t traced_ = 0, dropped_ = 0;
+};
+
+}  // namespace trireme
