@@ -1,0 +1,155 @@
+// Verbs and files that show: traces, event files, inspect, doctor, completion.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "process.h"
+#include "tiny_run.h"
+
+namespace trireme::test {
+namespace {
+
+using nlohmann::json;
+
+json json_of(const Ran& r) {
+  EXPECT_EQ(r.code, 0) << r.err;
+  json j = json::parse(r.out, nullptr, false);
+  EXPECT_TRUE(j.is_object()) << r.out;
+  return j;
+}
+
+json inspected(const fs::path& home, const fs::path& what) {
+  return json_of(trireme(home, {"inspect", what.string(), "--json"}));
+}
+
+TEST(Seeing, ATraceOfChosenStepsAddsUp) {
+  TempFolder tmp;
+  fs::path file = tiny_run_file(tmp.path(), 5);
+  Ran r = trireme(tmp.path(), {"train", file.string(), "--trace-steps", "2,4-9"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_NE(r.err.find("traced 3 step(s) into"), std::string::npos) << r.err;
+  json plan = json_of(trireme(tmp.path(), {"plan", file.string(), "--json"}))["best"];
+  json j = json::parse(read_text(tmp / "run/trace.json"));
+  std::map<int64_t, int64_t> ops;
+  double flops = 0, last = 0;
+  for (const json& e : j["traceEvents"]) {
+    EXPECT_GE(e["ts"].get<double>(), last);
+    last = e["ts"];
+    if (e["ph"] != "X" || e["cat"] != "op") continue;
+    ops[e["args"]["step"]]++;
+    flops += e["args"]["flops"].get<double>();
+  }
+  int64_t launches = plan["launches"];
+  EXPECT_EQ(ops, (std::map<int64_t, int64_t>{{2, launches}, {4, launches}, {5, launches}}));
+  EXPECT_NEAR(flops / (3 * plan["flops"].get<double>()), 1, 1e-6);
+  json d = inspected(tmp.path(), tmp / "run/trace.json");
+  EXPECT_EQ(d["kind"], "trace");
+  EXPECT_EQ(d["steps"], 3);
+  EXPECT_EQ(d["peak_bytes"], plan["memory"]["total"]);
+  EXPECT_GT(d["inside_ops_percent"], 20);
+  EXPECT_LE(d["inside_ops_percent"], 100);
+  EXPECT_NE(
+      trireme(tmp.path(), {"inspect", (tmp / "run/trace.json").string()}).out.find("matmul in blocks.*.mlp"),
+      std::string::npos);
+}
+
+TEST(Seeing, OneEventFileAStartAndNoneWhenToldSo) {
+  auto event_files = [](const fs::path& run) {
+    int n = 0;
+    for (const auto& e : fs::directory_iterator(run))
+      n += e.path().string().find("events.out.tfevents.") != std::string::npos;
+    return n;
+  };
+  TempFolder tmp, without;
+  fs::path file = tiny_run_file(tmp.path(), 4);
+  EXPECT_EQ(trireme(tmp.path(), {"train", file.string()}).code, 0);
+  EXPECT_EQ(event_files(tmp / "run"), 1);
+  EXPECT_EQ(trireme(tmp.path(), {"train", file.string()}).code, 0);  // nothing to do
+  EXPECT_EQ(event_files(tmp / "run"), 1);
+  file = tiny_run_file(without.path(), 4);
+  EXPECT_EQ(trireme(without.path(), {"train", file.string(), "--set", "train.tensorboard=false"}).code, 0);
+  EXPECT_EQ(event_files(without / "run"), 0);
+  EXPECT_FALSE(fs::exists(without / "run/trace.json"));
+}
+
+TEST(Seeing, InspectKnowsWhatARunLeaves) {
+  TempFolder tmp;
+  fs::path file = tiny_run_file(tmp.path(), 4), golden = fs::path(TRIREME_SOURCE_DIR) / "tests/golden/llama3";
+  ASSERT_EQ(trireme(tmp.path(), {"train", file.string()}).code, 0);
+  json run = inspected(tmp.path(), tmp / "run");
+  EXPECT_EQ(run["kind"], "run folder");
+  EXPECT_EQ(run["steps_done"], 4);
+  EXPECT_EQ(run["checkpoints"].size(), 2u);
+  json checkpoint = inspected(tmp.path(), run["checkpoints"][1]["path"].get<std::string>());
+  EXPECT_EQ(checkpoint["kind"], "checkpoint");
+  EXPECT_EQ(checkpoint["step"], 4);
+  EXPECT_EQ(checkpoint["numbers"], 3 * run["run"]["parameters"].get<int64_t>());  // master and two moments
+  EXPECT_EQ(inspected(tmp.path(), tmp / "data/train")["kind"], "token shard");
+  EXPECT_EQ(inspected(tmp.path(), tmp / "cluster.toml")["kind"], "cluster file");
+  EXPECT_EQ(inspected(tmp.path(), file)["steps"], 4);
+  EXPECT_EQ(inspected(tmp.path(), tmp / "run/metrics.jsonl")["lines"], 4);
+  EXPECT_EQ(inspected(tmp.path(), golden)["kind"], "Hugging Face folder");
+  json tensors = inspected(tmp.path(), golden / "model.safetensors");
+  EXPECT_EQ(tensors["tensors"].size(), tensors["count"]);
+  std::string text = trireme(tmp.path(), {"inspect", golden.string()}).out;
+  EXPECT_NE(text.find("parameters"), std::string::npos) << text;
+}
+
+TEST(Seeing, TheDoctorFindsNothingBadHere) {
+  TempFolder tmp;
+  json d = json_of(trireme(tmp.path(), {"doctor", "--json", "--dir", tmp.path().string()}));
+  EXPECT_EQ(d["usable"], true);
+  std::set<std::string> topics;
+  for (const json& f : d["findings"]) {
+    topics.insert(f["topic"]);
+    EXPECT_FALSE(f["text"].get<std::string>().empty()) << f;
+    EXPECT_EQ(f["text"].get<std::string>().find('\n'), std::string::npos) << f;
+  }
+  for (const char* t : {"cores", "kernels", "memory", "huge pages", "disk", "peak", "MPI", "CUDA", "NCCL"})
+    EXPECT_TRUE(topics.count(t)) << t;
+  EXPECT_TRUE(files_in(tmp.path()).empty()) << "it leaves nothing behind";
+  Ran r = trireme(tmp.path(), {"doctor", "--dir", "/proc/none"});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_NE(r.out.find("cannot be written to"), std::string::npos) << r.out;
+}
+
+// What bash offers for the last of some words.
+std::vector<std::string> offered(const fs::path& home, const std::string& words) {
+  std::string script =
+      "source <(" TRIREME_BINARY " completion bash); COMP_WORDS=(" + words +
+      "); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _trireme; printf '%s\\n' \"${COMPREPLY[@]}\"";
+  Ran r = run({"/bin/bash", "-c", script}, home);
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(r.err, "");
+  return lines_of(r.out);
+}
+
+TEST(Completion, BashCompletesVerbsOptionsKeysAndFiles) {
+  if (!fs::exists("/bin/bash")) GTEST_SKIP() << "no bash here";
+  TempFolder tmp;
+  using Words = std::vector<std::string>;
+  EXPECT_EQ(offered(tmp.path(), "trireme tr"), Words{"train"});
+  EXPECT_EQ(offered(tmp.path(), "trireme train --stop"), Words{"--stop-after"});
+  EXPECT_EQ(offered(tmp.path(), "trireme train x.toml --set optimizer.lr"), Words{"optimizer.lr="});
+  EXPECT_EQ(offered(tmp.path(), "trireme completion z"), Words{"zsh"});
+  EXPECT_EQ(offered(tmp.path(), "trireme help ev"), Words{"eval"});
+  tiny_run_file(tmp.path(), 1);
+  EXPECT_EQ(offered(tmp.path(), "trireme plan " + (tmp / "ru").string()), Words{(tmp / "run.toml").string()});
+  EXPECT_GE(offered(tmp.path(), "trireme ''").size(), 12u);
+}
+
+TEST(Completion, EveryShellKnowsEveryVerb) {
+  TempFolder tmp;
+  std::string help = trireme(tmp.path(), {"--help"}).out;
+  for (const char* shell : {"bash", "zsh", "fish"}) {
+    Ran r = trireme(tmp.path(), {"completion", shell});
+    EXPECT_EQ(r.code, 0);
+    for (const char* word : {"train", "inspect", "doctor", "convert", "stop-after", "data.seq_len="})
+      EXPECT_NE(r.out.find(word), std::string::npos) << shell << " " << word;
+  }
+}
+
+}  // namespace
+}  // namespace trireme::test
