@@ -35,13 +35,19 @@ TEST(OpTracer, EveryOpWithItsCostItsPlaceAndTheMemoryOfThen) {
       EXPECT_LE(s.end_ns, step.end_ns);
       last = s.begin_ns;
       peak = std::max(peak, std::accumulate(s.memory.begin(), s.memory.end(), int64_t(0)));
-      if (s.kind == SpanKind::wait) EXPECT_EQ(s.name, "data");
+      if (s.kind == SpanKind::wait) {
+        EXPECT_EQ(s.name, "data");
+      }
       if (s.kind != SpanKind::op) continue;
       ops[std::string(s.name)]++;
       costs[std::string(s.name)] += s.cost;
       EXPECT_FALSE(s.layer.empty() || s.action.empty()) << s.name;
-      if (s.name == "attention") EXPECT_EQ(s.action, "F");
-      if (s.name == "attention_backward") EXPECT_EQ(s.action, "B");
+      if (s.name == "attention") {
+        EXPECT_EQ(s.action, "F");
+      }
+      if (s.name == "attention_backward") {
+        EXPECT_EQ(s.action, "B");
+      }
       EXPECT_EQ(s.name == "adamw", s.action == "Step");
       EXPECT_EQ(s.microbatch >= 0, s.action == "F" || s.action == "B") << s.name;
     }

@@ -88,18 +88,19 @@ TEST(Evaluate, TellsItsProgressAndCanBeLeft) {
   TempFolder tmp;
   RunSpec run = f32_run(tmp.path());
   Model m(run);
-  int64_t windows = (TokenShard::open(run.data.valid).tokens() - 1) / run.data.seq_len, last = 0;
-  EvalResult whole = evaluate_shard(*m.runner, run, run.data.valid, 0, [&](int64_t done, int64_t total) {
-    EXPECT_EQ(total, windows);
-    EXPECT_EQ(done, std::min(windows, last + run.batch.micro));
-    last = done;
-  });
+  int64_t windows = (TokenShard::open(run.data.valid.first()).tokens() - 1) / run.data.seq_len, last = 0;
+  EvalResult whole =
+      evaluate_shard(*m.runner, run, run.data.valid.first(), 0, [&](int64_t done, int64_t total) {
+        EXPECT_EQ(total, windows);
+        EXPECT_EQ(done, std::min(windows, last + run.batch.micro));
+        last = done;
+      });
   EXPECT_EQ(last, windows);
   auto leave = [](int64_t done, int64_t) {
     if (done >= 4) run_failed("left");
   };
-  EXPECT_THROW(evaluate_shard(*m.runner, run, run.data.valid, 0, leave), Error);
-  EXPECT_EQ(evaluate_shard(*m.runner, run, run.data.valid).loss, whole.loss);
+  EXPECT_THROW(evaluate_shard(*m.runner, run, run.data.valid.first(), 0, leave), Error);
+  EXPECT_EQ(evaluate_shard(*m.runner, run, run.data.valid.first()).loss, whole.loss);
 }
 
 TEST(Evaluate, RefusesAShardWithoutAWindow) {
