@@ -87,8 +87,8 @@ _trireme() {{
     completion:completion) words='bash zsh fish' ;;
     *:--set)
       COMPREPLY=($(compgen -W '{1}' -- "$cur"))
-      type compopt >/dev/null 2>&1 && compopt -o nospace
-      return ;;
+      compopt -o nospace 2>/dev/null
+      return 0 ;;
 {2}  esac
   if [[ -z $words && $cur == -* ]]; then
     case $verb in
@@ -98,8 +98,9 @@ _trireme() {{
     COMPREPLY=($(compgen -W "$words" -- "$cur"))
   else
     COMPREPLY=($(compgen -f -- "$cur"))
-    type compopt >/dev/null 2>&1 && compopt -o filenames
+    compopt -o filenames 2>/dev/null
   fi
+  return 0
 }}
 complete -F _trireme trireme
 )",

@@ -120,7 +120,7 @@ Description describe_run(const fs::path& p) {
       if (last.contains(key)) some[key] = last[key];
     d["last_metrics"] = some;
   }
-  d["damaged"] = found.damaged;
+  if (!found.damaged.empty()) d["damaged"] = found.damaged;
   d["checkpoints"] = checkpoints;
   Description files = Description::array();
   for (const auto& e : fs::directory_iterator(p))

@@ -1,15 +1,16 @@
 // Event files, read back by a parser of this test's own: framing, checksums, and what TensorBoard would keep.
 #include "trace/tensorboard.h"
 
-#include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <fmt/core.h>
+
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <map>
-#include <optional>
-#include <stdexcept>
+#include <utility>
 
 namespace trireme {
 namespace {
@@ -81,7 +82,8 @@ struct Message {
       if ((key & 7) == 5) numbers.emplace(field, fixed(4));
       if ((key & 7) != 2) continue;
       uint64_t n = varint();
-      if (n > m.size()) throw std::runtime_error("a field is longer than its message");
+      EXPECT_LE(n, m.size());
+      n = std::min<uint64_t>(n, m.size());
       sized.emplace(field, std::string(m.substr(0, n)));
       m.remove_prefix(n);
     }
