@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/json_depth.h"
 
 namespace trireme {
 namespace {
@@ -24,7 +23,6 @@ std::string quoted(const json& j) {
 class Line {
  public:
   Line(std::string_view text, std::string_view file, int64_t number) : file_(file), number_(number) {
-    if (json_depth(text) > kMostJsonDepth) fail("JSON nested deeper than 64 levels");  // a message prints it
     value_ = json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
     if (!value_.is_object()) fail("not a JSON object with \"prompt\", \"choices\" and \"answer\"");
   }

@@ -171,7 +171,7 @@ TEST(TrainBpe, PatternsOfOthers) {
     Tokenizer t = train_bpe(counts, {.vocab_size = 262});
     const std::string json = t.to_json();
     Tokenizer back = Tokenizer::parse(std::as_bytes(std::span(json)), "json");
-    EXPECT_EQ(back.to_json(), json);
+    EXPECT_EQ(nlohmann::json::parse(back.to_json()), nlohmann::json::parse(json));
     const std::string text = "cafe\u0301 123456\n\n!\n";
     EXPECT_EQ(back.encode(text), t.encode(text));
     EXPECT_EQ(back.decode(back.encode(text)),
