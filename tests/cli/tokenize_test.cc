@@ -16,7 +16,7 @@ namespace {
 std::string prose(int64_t bytes, int seed) {
   std::string text;
   for (int i = seed; int64_t(text.size()) < bytes; i++)
-    text += "line " + std::to_string(i) + " of " + std::to_string(i * 7919 % 1000) +
+    text += "line " + std::to_string(i) + " of " + std::to_string(i % 1000 * 7919 % 1000) +
             ", the oars rise and fall.\n";
   return text;
 }
