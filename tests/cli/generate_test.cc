@@ -111,7 +111,9 @@ TEST_F(Generate, AStopStringEndsTheTextBeforeIt) {
 }
 
 TEST_F(Generate, ASignalLeavesTheCompleteTexts) {
-  put_file(tmp_ / "p.txt", "a\nb\n");
+  std::string prompts;  // so many that they cannot all have drawn their end of text before the signal
+  for (int i = 0; i < 20000; i++) prompts += "a\n";
+  put_file(tmp_ / "p.txt", prompts);
   Process p(trireme_args(args("generate", {"--prompts", (tmp_ / "p.txt").string(), "--tokens", "1000000",
                                            "--out", (tmp_ / "out.jsonl").string()})),
             tmp_.path());
