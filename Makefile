@@ -25,7 +25,7 @@ test: build/release/with-tests build/asan/with-tests build/fuzz/with-tests  ## a
 	@cmake --build build/fuzz -j $(JOBS) --target fuzzers
 	@if command -v $(CLANG_FORMAT) >/dev/null; then $(MAKE) --no-print-directory check-format-only; fi
 	@printf 'subdirs(asan fuzz release)\n' >build/CTestTestfile.cmake
-	@ctest --test-dir build -L fast --output-on-failure --no-tests=error
+	@ctest --test-dir build -j $(JOBS) -L fast --output-on-failure --no-tests=error
 
 test-slow: build/clang/with-tests build/tsan/with-tests build/release/with-tests  ## clang, the thread sanitizer, long tests
 	@$(MAKE) --no-print-directory format-check
