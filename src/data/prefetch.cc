@@ -1,33 +1,13 @@
 #include "data/prefetch.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <algorithm>
 #include <system_error>
 #include <utility>
 
 #include "base/error.h"
+#include "base/no_signals.h"
 
 namespace trireme {
-namespace {
-
-// Signals are the main thread's: a thread takes over what is blocked where it is made.
-class NoSignals {
- public:
-  NoSignals() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  NoSignals(const NoSignals&) = delete;
-  ~NoSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_;
-};
-
-}  // namespace
 
 Prefetcher::Prefetcher(DataLoader& loader, const Options& options)
     : loader_(loader),

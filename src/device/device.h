@@ -12,6 +12,9 @@ namespace trireme {
 struct DeviceOptions {
   int threads = 0;                  // CPU threads of this rank; 0 = every core this process may use
   std::string_view models = "cpu";  // meta: the device whose scratch and placement it stands for
+  // CPU: threads that wait for a stream look for some microseconds before they sleep. Faster where cores are
+  // idle meanwhile; where ranks x threads fill them it takes time from those that compute.
+  bool spin = false;
 };
 
 // Thread-compatible: one rank drives its device from its own thread.
@@ -26,16 +29,21 @@ class Device {
   virtual std::byte* reserve(int64_t bytes) = 0;
   virtual void release(std::byte*, int64_t bytes) = 0;
 
-  // Equal shapes and dtypes, any strides.
+  // Equal shapes and dtypes, any strides; on another stream than compute it is done when the stream passes
+  // it.
   virtual void copy(const Tensor& dst, const Tensor& src, Stream) = 0;
   // Contiguous; synchronous with the host side. On meta they do nothing (download leaves dst as it was).
   virtual void upload(const Tensor& dst, const void* src) = 0;
   virtual void download(void* dst, const Tensor& src) = 0;
 
-  virtual Stream stream(std::string_view name) = 0;  // "compute", "tp", "dp", "p2p"
-  virtual Event record(Stream) = 0;
-  virtual void wait(Stream, Event) = 0;
-  virtual void sync(Stream) = 0;
+  // Queues of work in order, beside one another. "compute" is id 0; other names ("tp", "dp", "p2p") make
+  // theirs when first asked for, the same one ever after. What fails on a stream is thrown at the next
+  // enqueue, copy, wait or sync that touches it; it stays failed, and what stood behind is skipped.
+  virtual Stream stream(std::string_view name) = 0;
+  virtual Event record(Stream) = 0;      // what was issued there so far
+  virtual void wait(Stream, Event) = 0;  // what is issued on the stream from here on comes after the event
+  virtual void sync(Stream) = 0;         // returns when all that was issued there is done
+  virtual void enqueue(Stream, HostTask) = 0;  // on meta nothing runs
 
   virtual Kernels& kernels() = 0;
 };

@@ -6,9 +6,11 @@
 
 #include <cerrno>
 #include <cstring>
+#include <vector>
 
 #include "device/cpu/f16.h"
 #include "device/cpu/matmul.h"
+#include "device/cpu/worker.h"
 
 namespace trireme {
 namespace cpu {
@@ -72,12 +74,13 @@ class CpuKernels final : public Kernels {
   explicit CpuKernels(Context ctx) : ctx_(ctx) { ctx_.matmuls = &matmuls_; }
 
  private:
-#define TRIREME_FORWARD(Args)                                          \
-  void launch(const Args& p, const Tensor& scratch, Stream) override { \
-    cpu::launch_any(p, scratch, ctx_);                                 \
-  }                                                                    \
-  int64_t scratch_bytes(const Args& p) override {                      \
-    return cpu::scratch_bytes_of_any(p, ctx_);                         \
+#define TRIREME_FORWARD(Args)                                            \
+  void launch(const Args& p, const Tensor& scratch, Stream s) override { \
+    require(s.id == 0, "kernels run on the compute stream");             \
+    cpu::launch_any(p, scratch, ctx_);                                   \
+  }                                                                      \
+  int64_t scratch_bytes(const Args& p) override {                        \
+    return cpu::scratch_bytes_of_any(p, ctx_);                           \
   }
   TRIREME_OPS(TRIREME_FORWARD)
 #undef TRIREME_FORWARD
@@ -87,7 +90,13 @@ class CpuKernels final : public Kernels {
 
 class CpuDevice final : public Device {
  public:
-  explicit CpuDevice(Context ctx) : kernels_(ctx) { omp_set_num_threads(ctx.threads); }
+  CpuDevice(Context ctx, bool spin) : kernels_(ctx), looks_(spin ? kLooks : 1) {
+    omp_set_num_threads(ctx.threads);
+  }
+
+  ~CpuDevice() override {
+    for (auto& w : workers_) w->drain();  // all before the first is gone: streams wait for one another
+  }
 
   std::string_view name() const override { return "cpu"; }
   bool has_data() const override { return true; }
@@ -111,9 +120,9 @@ class CpuDevice final : public Device {
     if (p) require(munmap(p, padded(bytes)) == 0, "release() of memory that this device did not reserve");
   }
 
-  void copy(const Tensor& dst, const Tensor& src, Stream) override {
+  void copy(const Tensor& dst, const Tensor& src, Stream s) override {
     require(dst.shape == src.shape && dst.dtype == src.dtype, "copy() between unequal shapes or types");
-    copy_strided(dst, src);
+    s.id == 0 ? copy_strided(dst, src) : worker(s.id).copy(dst, src);
   }
   void upload(const Tensor& dst, const void* src) override {
     require(dst.contiguous(), "upload() needs a contiguous tensor");
@@ -124,12 +133,25 @@ class CpuDevice final : public Device {
     if (src.bytes() > 0) std::memcpy(dst, src.data, size_t(src.bytes()));
   }
 
-  // Every stream is the rank's own thread, inline: work is done when the call returns, and there is nothing
-  // to wait for.
-  Stream stream(std::string_view) override { return {}; }
-  Event record(Stream) override { return {}; }
-  void wait(Stream, Event) override {}
-  void sync(Stream) override {}
+  Stream stream(std::string_view name) override {
+    if (name == "compute") return {};
+    for (size_t i = 0; i < workers_.size(); i++)
+      if (workers_[i]->name() == name) return {int(i) + 1};
+    workers_.push_back(std::make_unique<Worker>(std::string(name), looks_));
+    return {int(workers_.size())};
+  }
+  // What was issued on the compute stream is done.
+  Event record(Stream s) override { return s.id == 0 ? Event{} : Event{s.id, worker(s.id).issued()}; }
+  void wait(Stream s, Event e) override {
+    if (e.stream == 0 || e.stream == s.id) return;
+    s.id == 0 ? worker(e.stream).join(e.mark) : worker(s.id).wait_for(worker(e.stream), e.mark);
+  }
+  void sync(Stream s) override {
+    if (s.id != 0) worker(s.id).join(worker(s.id).issued());
+  }
+  void enqueue(Stream s, HostTask task) override {
+    s.id == 0 ? task.run(task.self, task.arg) : worker(s.id).run(task);
+  }
 
   Kernels& kernels() override { return kernels_; }
 
@@ -138,14 +160,21 @@ class CpuDevice final : public Device {
   static size_t padded(int64_t bytes) {
     return (size_t(std::max<int64_t>(bytes, 1)) + kHuge - 1) / kHuge * kHuge;
   }
+  static constexpr int kLooks = 2000;  // some 50 us
+  Worker& worker(int id) {
+    require(id >= 1 && size_t(id) <= workers_.size(), "a stream of another device");
+    return *workers_[size_t(id) - 1];
+  }
   CpuKernels kernels_;
+  int looks_;
+  std::vector<std::unique_ptr<Worker>> workers_;  // of streams 1, 2, ...
 };
 
 }  // namespace
 }  // namespace cpu
 
 std::unique_ptr<Device> make_cpu_device(const DeviceOptions& options) {
-  return std::make_unique<cpu::CpuDevice>(cpu::make_context(options));
+  return std::make_unique<cpu::CpuDevice>(cpu::make_context(options), options.spin);
 }
 
 }  // namespace trireme

@@ -1,5 +1,5 @@
-// The CPU as a device: one rank's memory is an anonymous mapping, every stream runs inline on the rank's
-// thread.
+// The CPU as a device: one rank's memory is an anonymous mapping, the compute stream is the rank's thread,
+// every other stream a thread of its own (worker.h).
 #pragma once
 #include "device/cpu/launch.h"
 #include "device/device.h"

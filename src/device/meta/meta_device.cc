@@ -1,6 +1,10 @@
 // A device without data: addresses are booked, never dereferenced, and operations are checked and counted
 // only. Planning is running the real layers here, so what scratch an op takes must be what the modelled
 // device takes.
+#include <algorithm>
+#include <string>
+#include <vector>
+
 #include "device/cpu/cpu_device.h"
 #include "device/cpu/f16.h"
 #include "device/cpu/matmul.h"
@@ -51,16 +55,24 @@ class MetaDevice final : public Device {
     require(src.contiguous(), "download() needs a contiguous tensor");
   }
 
-  Stream stream(std::string_view) override { return {}; }
-  Event record(Stream) override { return {}; }
+  // Streams have the ids that a CPU's would have; whatever is issued is over at once.
+  Stream stream(std::string_view name) override {
+    if (name == "compute") return {};
+    auto it = std::find(streams_.begin(), streams_.end(), name);
+    if (it == streams_.end()) it = streams_.insert(it, std::string(name));
+    return {int(it - streams_.begin()) + 1};
+  }
+  Event record(Stream s) override { return {s.id, 0}; }
   void wait(Stream, Event) override {}
   void sync(Stream) override {}
+  void enqueue(Stream, HostTask) override {}
 
   Kernels& kernels() override { return kernels_; }
 
  private:
   static constexpr uintptr_t kAlign = 2 << 20;
   uintptr_t next_ = uintptr_t(1) << 56;  // above every user address of x86-64 and AArch64
+  std::vector<std::string> streams_;
   MetaKernels kernels_;
 };
 

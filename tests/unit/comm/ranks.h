@@ -1,0 +1,138 @@
+// Ranks as threads, and values to send between them.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <exception>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "base/rng.h"
+#include "comm/thread/thread_world.h"
+
+namespace trireme::testing {
+
+struct Rank {
+  int rank;
+  Device& device;
+  CommFactory& factory;
+  std::unique_ptr<Communicator> all;  // the whole world
+};
+
+inline std::vector<int> ranks_upto(int n) {
+  std::vector<int> r(static_cast<size_t>(n));
+  for (int i = 0; i < n; i++) r[size_t(i)] = i;
+  return r;
+}
+
+// Runs body on n rank threads over a world; what each threw, "" = nothing.
+inline std::vector<std::string> run_ranks(ThreadWorld& world, int n, const std::function<void(Rank&)>& body) {
+  std::vector<std::string> errors(static_cast<size_t>(n));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < n; r++)
+    threads.emplace_back([&, r] {
+      auto device = make_device("cpu", {.threads = 1});
+      auto factory = world.factory(r, device.get());
+      try {
+        Rank me{r, *device, *factory, factory->split(ranks_upto(n), "all")};
+        body(me);
+      } catch (const std::exception& e) {
+        errors[size_t(r)] = e.what();
+        factory->fail(e.what());
+      }
+    });
+  for (auto& t : threads) t.join();
+  return errors;
+}
+inline void with_ranks(int n, const std::function<void(Rank&)>& body) {
+  ThreadWorld world(n);
+  for (const std::string& e : run_ranks(world, n, body)) EXPECT_EQ(e, "");
+}
+
+// A buffer of any type, its elements as doubles.
+class Values {
+ public:
+  Values(DType t, int64_t n) : dtype_(t), bytes_(size_t(n * size_of(t))), n_(n) {}
+  Tensor tensor() { return Tensor(bytes_.data(), {n_}, dtype_); }
+  Tensor part(int64_t begin, int64_t n) { return tensor().narrow(0, begin, n); }
+  int64_t size() const { return n_; }
+  double get(int64_t i) const {
+    return visit([&](auto* p) { return as_double(p[i]); });
+  }
+  void set(int64_t i, double x) {
+    visit([&](auto* p) {
+      using T = std::remove_reference_t<decltype(*p)>;
+      if constexpr (std::is_integral_v<T>)
+        p[i] = T(int64_t(x));
+      else if constexpr (std::is_same_v<T, double>)
+        p[i] = x;
+      else
+        p[i] = T(float(x));
+      return 0.0;
+    });
+  }
+  const std::vector<std::byte>& bytes() const { return bytes_; }
+
+  // Floats of mixed size, integers of some thousands: a function of (seed, i).
+  void fill(uint64_t seed) {
+    for (int64_t i = 0; i < n_; i++) {
+      double x = double(below(seed, uint64_t(i), 20001)) - 10000;
+      bool whole = dtype_ == DType::i32 || dtype_ == DType::i64;
+      set(i, whole                                         ? x
+             : dtype_ == DType::u8 || dtype_ == DType::u16 ? double(below(seed, uint64_t(i), 256))
+                                                           : x / 1024);
+    }
+  }
+
+ private:
+  static double as_double(bf16 x) { return float(x); }
+  static double as_double(f16 x) { return float(x); }
+  template <class T>
+  static double as_double(T x) {
+    return double(x);
+  }
+  template <class F>
+  double visit(const F& f) const {
+    auto* p = const_cast<std::byte*>(bytes_.data());
+    switch (dtype_) {
+      case DType::f64:
+        return f(reinterpret_cast<double*>(p));
+      case DType::f32:
+        return f(reinterpret_cast<float*>(p));
+      case DType::bf16:
+        return f(reinterpret_cast<bf16*>(p));
+      case DType::f16:
+        return f(reinterpret_cast<f16*>(p));
+      case DType::i64:
+        return f(reinterpret_cast<int64_t*>(p));
+      case DType::i32:
+        return f(reinterpret_cast<int32_t*>(p));
+      case DType::u16:
+        return f(reinterpret_cast<uint16_t*>(p));
+      case DType::u8:
+        return f(reinterpret_cast<uint8_t*>(p));
+    }
+    return 0;
+  }
+  DType dtype_;
+  std::vector<std::byte> bytes_;
+  int64_t n_;
+};
+
+inline constexpr DType kAdded[] = {DType::f64, DType::f32, DType::bf16, DType::f16, DType::i64, DType::i32};
+
+// What the ordered reduction of the ranks' values must give: the sum in rank order in f32 (f64 for f64,
+// integers exactly), rounded once.
+inline double reduced(DType t, Reduce op, const std::vector<double>& x) {
+  if (op == Reduce::max) return *std::max_element(x.begin(), x.end());
+  if (t == DType::f64 || t == DType::i64 || t == DType::i32) {
+    double s = x[0];
+    for (size_t r = 1; r < x.size(); r++) s += x[r];
+    return s;
+  }
+  float s = float(x[0]);
+  for (size_t r = 1; r < x.size(); r++) s += float(x[r]);
+  return t == DType::f32 ? double(s) : t == DType::bf16 ? double(float(bf16(s))) : double(float(f16(s)));
+}
+
+}  // namespace trireme::testing

@@ -1,0 +1,135 @@
+#include "device/cpu/sum_pieces.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "base/rng.h"
+
+namespace trireme {
+namespace {
+
+template <class T>
+double wide(T x) {
+  if constexpr (std::is_same_v<T, bf16> || std::is_same_v<T, f16>)
+    return double(float(x));
+  else
+    return double(x);
+}
+template <class T>
+T narrow(double x) {
+  if constexpr (std::is_same_v<T, bf16> || std::is_same_v<T, f16>)
+    return T(float(x));
+  else
+    return T(x);
+}
+
+// In f32 for floats up to f32, exactly for the rest: as sum_pieces.h says.
+template <class T>
+T added(const std::vector<std::vector<T>>& src, size_t i) {
+  if constexpr (std::is_same_v<T, double> || std::is_integral_v<T>) {
+    T s = src[0][i];
+    for (size_t r = 1; r < src.size(); r++) s += src[r][i];
+    return s;
+  } else {
+    float s = float(wide(src[0][i]));
+    for (size_t r = 1; r < src.size(); r++) s += float(wide(src[r][i]));
+    return T(s);
+  }
+}
+
+template <class T>
+std::vector<std::byte*> pointers(std::vector<std::vector<T>>& v) {
+  std::vector<std::byte*> p;
+  for (auto& x : v) p.push_back(reinterpret_cast<std::byte*>(x.data()));
+  return p;
+}
+std::span<const std::byte* const> sources(const std::vector<std::byte*>& p) {
+  return {p.data(), p.size()};
+}
+
+template <class T>
+class SumPieces : public ::testing::Test {};
+using Types = ::testing::Types<float, double, bf16, f16, int32_t, int64_t>;
+TYPED_TEST_SUITE(SumPieces, Types);
+
+TYPED_TEST(SumPieces, AgreesWithADoubleLoop) {
+  using T = TypeParam;
+  uint64_t trial = 0;
+  for (size_t ranks : {1, 2, 3, 5})
+    for (size_t n : {0, 1, 2, 15, 16, 17, 63, 64, 65, 127, 1000}) {
+      trial++;
+      std::vector<std::vector<T>> src(ranks, std::vector<T>(n)), dst(2, std::vector<T>(n + 1, narrow<T>(9)));
+      for (size_t r = 0; r < ranks; r++)
+        for (size_t i = 0; i < n; i++)
+          src[r][i] = narrow<T>((double(below(trial, r * n + i, 20001)) - 10000) / 64);
+      std::vector<std::byte*> from = pointers(src), to = pointers(dst);
+      cpu::sum_pieces(to, sources(from), int64_t(n), dtype_of<T>);
+      for (auto& d : dst) {
+        for (size_t i = 0; i < n; i++)
+          ASSERT_EQ(wide(d[i]), wide(added(src, i))) << ranks << " pieces of " << n << ", element " << i;
+        EXPECT_EQ(wide(d[n]), 9) << "one too many was written";
+      }
+      cpu::max_pieces(to, sources(from), int64_t(n), dtype_of<T>);
+      for (size_t i = 0; i < n; i++) {
+        double most = wide(src[0][i]);
+        for (auto& s : src) most = std::max(most, wide(s[i]));
+        ASSERT_EQ(wide(dst[1][i]), most);
+      }
+    }
+}
+
+TYPED_TEST(SumPieces, MayWriteOverItsSources) {
+  using T = TypeParam;
+  std::vector<std::vector<T>> src(3, std::vector<T>(77));
+  for (size_t r = 0; r < 3; r++)
+    for (size_t i = 0; i < 77; i++) src[r][i] = narrow<T>(double(r * 10 + i));
+  auto before = src;
+  std::vector<std::byte*> at = pointers(src);
+  cpu::sum_pieces(at, sources(at), 77, dtype_of<T>);
+  for (auto& s : src)
+    for (size_t i = 0; i < 77; i++) ASSERT_EQ(wide(s[i]), wide(added(before, i)));
+}
+
+TEST(SumPieces, RoundOnceInF32) {
+  // 256 + 1 + 1: in bf16 steps it would stay 256 (ties to even), in f32 it is 258.
+  std::vector<std::vector<bf16>> src = {{bf16(256)}, {bf16(1)}, {bf16(1)}};
+  std::vector<std::byte*> at = pointers(src);
+  cpu::sum_pieces({at.data(), 1}, sources(at), 1, DType::bf16);
+  EXPECT_EQ(float(src[0][0]), 258);
+}
+
+TEST(SumPieces, OrderIsThatOfTheSources) {
+  std::vector<std::vector<float>> src = {{1e8f}, {-1e8f}, {1.f}};
+  std::vector<std::byte*> at = pointers(src), last = {at[2], at[1], at[0]};
+  float out = 0;
+  std::byte* to = reinterpret_cast<std::byte*>(&out);
+  cpu::sum_pieces({&to, 1}, sources(at), 1, DType::f32);
+  EXPECT_EQ(out, 1.f);
+  cpu::sum_pieces({&to, 1}, sources(last), 1, DType::f32);
+  EXPECT_EQ(out, 0.f);
+}
+
+TEST(SumPieces, IntegersWrapAndNanIsTheLargest) {
+  std::vector<std::vector<int32_t>> ints = {{std::numeric_limits<int32_t>::max()}, {1}};
+  std::vector<std::byte*> at = pointers(ints);
+  cpu::sum_pieces({at.data(), 1}, sources(at), 1, DType::i32);
+  EXPECT_EQ(ints[0][0], std::numeric_limits<int32_t>::min());
+  for (int place : {0, 1, 2}) {
+    std::vector<std::vector<float>> f = {{1}, {5}, {-2}};
+    f[size_t(place)][0] = NAN;
+    std::vector<std::byte*> p = pointers(f);
+    cpu::max_pieces({p.data(), 1}, sources(p), 1, DType::f32);
+    EXPECT_TRUE(std::isnan(f[0][0])) << place;
+    std::vector<std::vector<double>> d = {{1}, {5}, {-2}};
+    d[size_t(place)][0] = NAN;
+    p = pointers(d);
+    cpu::max_pieces({p.data(), 1}, sources(p), 1, DType::f64);
+    EXPECT_TRUE(std::isnan(d[0][0])) << place;
+  }
+}
+
+}  // namespace
+}  // namespace trireme
