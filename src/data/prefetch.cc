@@ -1,5 +1,7 @@
 #include "data/prefetch.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <system_error>
 #include <utility>
@@ -8,14 +10,24 @@
 #include "base/no_signals.h"
 
 namespace trireme {
+namespace {
+
+// Woken by the main thread, the kernel would put an ordinary thread in its place at once, and the step would
+// wait for what it was to be spared. A batch thread gets its share of the cores, but pushes nobody aside
+// (sched(7)). Whoever was given another policy keeps it.
+void push_nobody_aside() {
+  sched_param none{};
+  if (sched_getscheduler(0) == SCHED_OTHER) sched_setscheduler(0, SCHED_BATCH, &none);
+}
+
+}  // namespace
 
 Prefetcher::Prefetcher(DataLoader& loader, const Options& options)
     : loader_(loader),
       options_(options),
       rows_(size_t(loader.options().micro * loader.options().seq_len)),
       ring_(size_t(options.depth)),
-      front_{options.first_step, 0},
-      next_(front_) {
+      front_{options.first_step, 0} {
   require(options.depth >= 1, "a prefetcher reads at least one microbatch ahead");
   for (Slot& s : ring_) s.numbers.resize(3 * rows_);
   NoSignals blocked;
@@ -28,12 +40,14 @@ Prefetcher::Prefetcher(DataLoader& loader, const Options& options)
 }
 
 Prefetcher::~Prefetcher() {
-  {
-    std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  wanted_.notify_one();
+  stop_ = true;
+  ring_bell();
   thread_.join();
+}
+
+void Prefetcher::ring_bell() {
+  bell_.fetch_add(1);
+  bell_.notify_one();
 }
 
 Prefetcher::Place Prefetcher::after(Place p) const {
@@ -52,34 +66,41 @@ void Prefetcher::fill(Slot& slot, Place p) {
 }
 
 void Prefetcher::work() {
-  std::unique_lock lock(mutex_);
+  push_nobody_aside();
+  Place next{options_.first_step, 0};
+  size_t write = 0;
+  uint32_t obeyed = 0;
+  bool failed = false;  // after an error nothing is read until the next order
   for (;;) {
-    wanted_.wait(lock, [&] {
-      return stop_ || (!failed_ && count_ < ring_.size() && next_.step <= options_.last_step);
-    });
+    const uint32_t bell = bell_.load();  // before anything is looked at: what changes later rings again
     if (stop_) return;
-    // The slot behind the filled ones is nobody else's while it is filled: begin_again() leaves begin_ and
-    // count_ such that it stays so.
-    Slot& slot = ring_[(begin_ + count_) % ring_.size()];
-    const Place place = next_;
-    const uint64_t generation = generation_;
-    lock.unlock();
-    fill(slot, place);
-    lock.lock();
-    if (generation != generation_) continue;
-    count_++;
-    next_ = after(place);
-    failed_ = slot.error != nullptr;
+    if (const uint32_t order = order_.load(); order != obeyed) {
+      obeyed = order, next = order_place_, write = read_,
+      failed = false;  // the caller waits: its members rest
+      filled_ = taken_.load();
+      answer_ = order;
+      answer_.notify_one();
+      continue;
+    }
+    const uint32_t filled = filled_.load();
+    if (failed || filled - taken_.load() == ring_.size() || next.step > options_.last_step) {
+      bell_.wait(bell);
+      continue;
+    }
+    fill(ring_[write], next);
+    failed = ring_[write].error != nullptr;
+    next = after(next), write = (write + 1) % ring_.size();
+    filled_ = filled + 1;
     filled_.notify_one();
   }
 }
 
 void Prefetcher::begin_again(Place place) {
-  generation_++;
-  begin_ = (begin_ + count_) % ring_.size(), count_ = 0;
-  front_ = next_ = place;
-  failed_ = false;
-  wanted_.notify_one();
+  order_place_ = place;
+  const uint32_t order = order_.fetch_add(1) + 1;
+  ring_bell();
+  for (uint32_t a = answer_.load(); a != order; a = answer_.load()) answer_.wait(a);
+  front_ = place;
 }
 
 void Prefetcher::get(int64_t step, int64_t microbatch, std::span<int32_t> tokens, std::span<int32_t> targets,
@@ -88,25 +109,22 @@ void Prefetcher::get(int64_t step, int64_t microbatch, std::span<int32_t> tokens
           "Prefetcher::get(): each buffer holds [micro, seq_len]");
   require(step <= options_.last_step, "Prefetcher::get() beyond the last step");
   const Place place{step, microbatch};
-  std::unique_lock lock(mutex_);
   if (place != front_) begin_again(place);
-  filled_.wait(lock, [&] { return count_ > 0; });
-  Slot& slot = ring_[begin_];
+  const uint32_t taken = taken_.load();
+  filled_.wait(taken);
+  Slot& slot = ring_[read_];
   if (slot.error) {
-    std::exception_ptr error = std::exchange(slot.error, nullptr);
-    begin_ = (begin_ + 1) % ring_.size(), count_ = 0;
     front_ = {-1, -1};  // whoever asks again reads again
-    std::rethrow_exception(error);
+    std::rethrow_exception(std::exchange(slot.error, nullptr));
   }
-  lock.unlock();  // a filled slot is the reader's
   std::span<const int32_t> all(slot.numbers);
   std::copy_n(all.begin(), rows_, tokens.begin());
   std::copy_n(all.begin() + int64_t(rows_), rows_, targets.begin());
   std::copy_n(all.begin() + 2 * int64_t(rows_), rows_, positions.begin());
-  lock.lock();
-  begin_ = (begin_ + 1) % ring_.size(), count_--;
-  front_ = after(front_);
-  wanted_.notify_one();
+  read_ = (read_ + 1) % ring_.size();
+  front_ = after(place);
+  taken_ = taken + 1;
+  ring_bell();
 }
 
 }  // namespace trireme

@@ -1,9 +1,8 @@
 // Batches ahead of time: a thread of its own fills a ring of host buffers with the microbatches to come.
 #pragma once
-#include <condition_variable>
+#include <atomic>
 #include <cstdint>
 #include <exception>
-#include <mutex>
 #include <span>
 #include <thread>
 #include <vector>
@@ -43,21 +42,26 @@ class Prefetcher {
   };
   void work();
   void fill(Slot&, Place);
-  void begin_again(Place);  // with the lock held
+  void begin_again(Place);
+  void ring_bell();
   Place after(Place) const;
 
   DataLoader& loader_;
   const Options options_;
   size_t rows_;  // micro * seq_len
-
-  std::mutex mutex_;
-  std::condition_variable filled_, wanted_;
   std::vector<Slot> ring_;
-  size_t begin_ = 0, count_ = 0;  // filled slots: begin_, begin_ + 1, ...
-  Place front_, next_;            // of slot begin_; to be read next
-  uint64_t generation_ = 0;       // what was read for an earlier one is dropped
-  bool failed_ = false;           // after an error nothing is read until begin_again()
-  bool stop_ = false;
+
+  // No locks: on a machine with more work than cores, a step must not wait for a thread that lost its core
+  // while it held one. The reading thread fills where filled_ - taken_ < ring_.size(), the caller takes where
+  // they differ. Counts wrap; only their differences mean something.
+  std::atomic<uint32_t> filled_{0}, taken_{0};
+  std::atomic<uint32_t> order_{0}, answer_{0};  // orders to begin again at order_place_; the last one obeyed
+  std::atomic<uint32_t> bell_{0};               // rung when the reading thread may have something to do
+  std::atomic<bool> stop_{false};
+  Place order_place_;
+  // The caller's: the microbatch to come in order, and its slot.
+  Place front_;
+  size_t read_ = 0;
   std::thread thread_;
 };
 
