@@ -42,8 +42,8 @@ struct Assign {
     std::string text;
     if (auto* s = std::get_if<std::string>(&entry.value))
       text = *s;
-    else if (!entry.text.empty())  // --set train.dir=123: bare text is a string where one is wanted
-      text = entry.text;
+    else if (!entry.text.empty() && entry.text[0] != '[' && entry.text[0] != '{')
+      text = entry.text;  // --set train.dir=123: a bare word is a string where one is wanted
     else
       return wrong_type();
     if (!rule.choices.empty() &&
