@@ -50,7 +50,6 @@ std::vector<const Json*> parts_of(const Json& v, const char* list_key, const cha
 
 void read_normalizer(const Json& root, Pipeline& p) {
   const Json& v = member(root, "normalizer");
-  p.normalizer_json = v.dump();
   for (const Json* part : parts_of(v, "normalizers", "normalizer")) {
     if (is_type(*part, "NFC")) {
       p.normalizer.add_nfc();
@@ -111,7 +110,6 @@ void read_byte_level(const Json& v, Pipeline& p) {
 
 void read_pre_tokenizer(const Json& root, Pipeline& p) {
   const Json& v = member(root, "pre_tokenizer");
-  p.pre_tokenizer_json = v.dump();
   p.byte_level = false;
   const auto parts = parts_of(v, "pretokenizers", "pre_tokenizer");
   for (const Json* part : parts) {
@@ -191,12 +189,16 @@ Pipeline Pipeline::of(SplitPattern pattern) {
   return p;
 }
 
-Pipeline Pipeline::read(const nlohmann::json& root) {
+Pipeline Pipeline::read(const nlohmann::json& root, const nlohmann::ordered_json& as_written) {
   Pipeline p;
   read_normalizer(root, p);
   read_pre_tokenizer(root, p);
   const Json &decoder = member(root, "decoder"), &post = member(root, "post_processor");
-  p.decoder_json = decoder.dump(), p.post_processor_json = post.dump();
+  for (auto [key, text] : {std::pair("normalizer", &p.normalizer_json),
+                           {"pre_tokenizer", &p.pre_tokenizer_json},
+                           {"post_processor", &p.post_processor_json},
+                           {"decoder", &p.decoder_json}})
+    *text = as_written.contains(key) ? as_written[key].dump() : "null";
   if (!p.byte_level)
     read_char_decoder(decoder, p);
   else if (!decoder.is_null() && !is_type(decoder, "ByteLevel"))

@@ -30,7 +30,8 @@ struct Pipeline {
   // Byte-level, no normalizer, one of the known patterns: what train_bpe() learns for.
   static Pipeline of(SplitPattern);
   // From a tokenizer.json; bad_request names what is not supported. Messages are without the file's name.
-  static Pipeline read(const nlohmann::json& root);
+  // as_written: the same sections with their keys in the file's order, which is kept.
+  static Pipeline read(const nlohmann::json& root, const nlohmann::ordered_json& as_written);
 };
 
 }  // namespace trireme

@@ -15,10 +15,13 @@ namespace trireme {
 namespace {
 
 using Json = nlohmann::json;
+using Ordered = nlohmann::ordered_json;
 
 class Reader {
  public:
-  Reader(const Json& root, std::string_view name) : root_(root), name_(name) {}
+  // sections: the sections around the model, their keys in the order of the file.
+  Reader(const Json& root, const Ordered& sections, std::string_view name)
+      : root_(root), sections_(sections), name_(name) {}
 
   Tokenizer read() {
     if (!root_.is_object()) fail("is not a JSON object");
@@ -48,7 +51,7 @@ class Reader {
   }
   void read_pipeline() {
     try {
-      parts_.pipeline = Pipeline::read(root_);
+      parts_.pipeline = Pipeline::read(root_, sections_);
     } catch (const Error& e) {
       fail("{}", e.what());
     }
@@ -157,10 +160,18 @@ class Reader {
   }
 
   const Json& root_;
+  const Ordered& sections_;
   std::string_view name_;
   Tokenizer::Parts parts_;
   std::unordered_map<std::string, int32_t> added_ids_, ids_;  // by content; by spelling in model.vocab
 };
+
+// Ordered looks a key up among all before it, so what is long is passed over.
+Ordered sections_of(std::string_view text) {
+  return Ordered::parse(text, [](int depth, Ordered::parse_event_t event, Ordered& key) {
+    return depth != 1 || event != Ordered::parse_event_t::key || (key != "model" && key != "added_tokens");
+  });
+}
 
 }  // namespace
 
@@ -169,12 +180,14 @@ Tokenizer Tokenizer::parse(std::span<const std::byte> bytes, std::string_view na
   if (json_depth({text, bytes.size()}) > kMostJsonDepth)
     bad_request("{}: JSON nested deeper than {} levels", name, kMostJsonDepth);
   Json root;
+  Ordered sections;
   try {
     root = Json::parse(text, text + bytes.size());
+    sections = sections_of({text, bytes.size()});
   } catch (const Json::exception& e) {
     bad_request("{} is not JSON: {}", name, printable(e.what()));
   }
-  return Reader(root, name).read();
+  return Reader(root, sections, name).read();
 }
 
 Tokenizer Tokenizer::load(const fs::path& path) {
@@ -183,7 +196,6 @@ Tokenizer Tokenizer::load(const fs::path& path) {
 }
 
 std::string Tokenizer::to_json() const {
-  using Ordered = nlohmann::ordered_json;
   std::vector<std::string> spelled;
   bool spaces = false;  // in a token: then "left right" would not say where left ends
   for (int32_t id = 0; id < model_tokens_; id++) {
