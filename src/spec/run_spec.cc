@@ -116,7 +116,13 @@ std::set<std::string> derived_keys() {
 }
 
 // Does this key change what a run computes?
-bool determines_numbers(const std::string& key) {
+bool determines_numbers(const RunSpec& run, const std::string& key) {
+  static constexpr std::string_view kOfF16[] = {"precision.loss_scale", "precision.initial_scale",
+                                                "precision.growth_interval", "precision.backoff_factor",
+                                                "precision.min_scale"};
+  if (run.precision.compute != "f16" &&
+      std::find(std::begin(kOfF16), std::end(kOfF16), key) != std::end(kOfF16))
+    return false;
   static constexpr std::string_view kSections[] = {"model.", "batch.", "precision.", "optimizer."};
   static constexpr std::string_view kKeys[] = {"data.train", "data.weights", "data.seq_len",
                                                "data.order", "train.steps",  "train.seed"};
@@ -173,7 +179,7 @@ void save_run(const RunSpec& run, const fs::path& path) {
 uint64_t hash(const RunSpec& run) {
   std::string text;
   for (const FieldText& f : fields_of(run)) {
-    if (!determines_numbers(f.key)) continue;
+    if (!determines_numbers(run, f.key)) continue;
     // The folder may move; its weights are hashed where they are read.
     std::string value = f.key == "model.from" ? (run.model.from.empty() ? "scratch" : "folder") : f.value;
     text += fmt::format("{} = {}\n", f.key, value);

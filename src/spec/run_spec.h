@@ -268,7 +268,8 @@ std::string save_run(const RunSpec&);  // TOML; parse_run of it gives the same s
 void save_run(const RunSpec&, const fs::path&);
 
 // Of what determines the numbers of a run: model (of model.from only whether it is given), training data,
-// batch, precision, optimizer, steps and seed; not places, devices or cadences. Take it after resolve().
+// batch, precision (loss scaling where it is f16), optimizer, steps and seed; not places, devices or
+// cadences. Take it after resolve().
 uint64_t hash(const RunSpec&);
 
 // "batch.micro: 8 -> 4" for each key that differs.

@@ -367,13 +367,27 @@ TEST(RunSpec, HashFollowsWhatDeterminesTheNumbers) {
   for (const char* set :
        {"model.layers=5", "model.rope_theta=1e5", "model.rope_scaling.type=llama3", "model.init_std=0.01",
         "data.train=other", "data.seq_len=128", "data.order=sequential", "batch.micro=4", "batch.global=64",
-        "precision.compute=bf16", "precision.loss_scale=8", "precision.growth_interval=9",
-        "optimizer.lr=1e-4", "optimizer.betas=[0.9, 0.99]", "train.steps=999", "train.seed=2"})
+        "precision.compute=bf16", "optimizer.lr=1e-4", "optimizer.betas=[0.9, 0.99]", "train.steps=999",
+        "train.seed=2"})
     EXPECT_TRUE(changed(set)) << set;
   for (const char* set : {"train.dir=x", "train.device=cuda", "train.checkpoint_every=7", "train.keep=3",
                           "train.threads=1", "train.log_every=1", "data.valid=x", "data.tokenizer=x",
                           "cluster.file=x", "layout.schedule=gpipe", "train.eval_every=5", "data.prefetch=0"})
     EXPECT_FALSE(changed(set)) << set;
+  // Loss scaling is f16's alone.
+  const std::vector<const char*> scaling = {"precision.loss_scale=8", "precision.initial_scale=1024",
+                                            "precision.growth_interval=9", "precision.backoff_factor=0.25",
+                                            "precision.min_scale=2"};
+  for (const char* set : scaling) {
+    for (const char* compute : {"f32", "bf16"}) {
+      const std::string type = std::string("precision.compute=") + compute;
+      EXPECT_EQ(hash(resolve(parse("", {type, set}), {})), hash(resolve(parse("", {type}), {})))
+          << type << set;
+    }
+    EXPECT_NE(hash(resolve(parse("", {"precision.compute=f16", set}), {})),
+              hash(resolve(parse("", {"precision.compute=f16"}), {})))
+        << set;
+  }
 }
 
 TEST(RunSpec, ShardsAreOneOrAList) {
@@ -447,10 +461,13 @@ TEST(RunSpec, PartsOfAnotherArchitectureAreNotedOrRefused) {
 TEST(RunSpec, EveryKeyCanBeSetAndIsRangeChecked) {
   // A value of the wrong type in each key, one at a time, names the key.
   for (const ConfigRow& r : config_rows()) {
-    const bool list = r.type.find("list of strings") != std::string::npos;
-    std::string err = wrong("", {r.key + (list ? "=[\"\"]" : "=[\"x\"]")});
-    if (r.type == "a string" && r.allowed == "a string") continue;  // takes any text
-    EXPECT_EQ(err.find("--set: " + r.key + ": "), 0u) << r.key << ": " << err;
+    std::vector<std::string> values = {"[{}]", "{}", "[[1]]"};
+    if (r.type.find("list of numbers") == std::string::npos) values.push_back("[3]");
+    values.push_back(r.type.find("list of strings") != std::string::npos ? "[\"\"]" : "[\"x\"]");
+    for (const std::string& value : values) {
+      std::string err = wrong("", {r.key + "=" + value});
+      EXPECT_EQ(err.find("--set: " + r.key + ": "), 0u) << r.key << "=" << value << ": " << err;
+    }
     EXPECT_EQ(wrong("", {r.key + "=" + r.value}), "") << r.key;  // its own default is allowed
   }
 }
