@@ -38,6 +38,10 @@ void leave_if_interrupted() {
     throw Error("interrupted; the same command goes on from here", Fault::interrupted);
 }
 
+void banner(const Request& r) {
+  fmt::print("trireme demo: text -> tokenizer -> shards -> training -> evaluation -> text, in {}\n", r.dir);
+}
+
 // ---- 1, 2: text, tokenizer, shards: once, marked by prepared.json ----
 void prepare(const Request& r) {
   fs::path dir = r.dir, mark = dir / "prepared.json";
@@ -47,6 +51,7 @@ void prepare(const Request& r) {
     if (!r.text.empty() && fs::weakly_canonical(r.text).string() != from)
       bad_request("{} was made from {}, not {}: choose another --dir, or remove it to start afresh", r.dir,
                   from, r.text);
+    banner(r);
     heading(1, "text and tokenizer: done before");
     fmt::print("      {}\n", from);
     heading(2, "token shards: done before");
@@ -54,13 +59,14 @@ void prepare(const Request& r) {
   }
   bool own = !r.text.empty();
   fs::path text = fs::weakly_canonical(own ? fs::path(r.text) : python_stdlib_folder());
-  heading(1, "gather text and learn a tokenizer");
   Corpus all = gather_corpus(text, own ? CorpusOptions{} : CorpusOptions{.extensions = {".py"}});
   auto [train, valid] = hold_out(all, 0.04);
+  make_folders(dir / "data");
+  banner(r);  // not before it is clear that there is something to do
+  heading(1, "gather text and learn a tokenizer");
   fmt::print("      {} files, {} of {}; {} files held out ({})\n", all.files.size(), human_bytes(all.bytes),
              own ? text.string() : "Python's standard library in " + text.string(), valid.files.size(),
              human_bytes(valid.bytes));
-  make_folders(dir / "data");
   Tokenizer t = train_tokenizer(texts_of(train), {.vocab = 4096, .threads = threads_of(RunSpec())});
   leave_if_interrupted();
   t.save(dir / "tokenizer.json");
@@ -228,8 +234,6 @@ void results(const RunSpec& run, const TrainSummary& trained) {
 
 void demo(const Request& r) {
   install_interrupt_handlers();
-  make_folders(r.dir);
-  fmt::print("trireme demo: text -> tokenizer -> shards -> training -> evaluation -> text, in {}\n", r.dir);
   prepare(r);
   leave_if_interrupted();
   heading(3, "plan: the real step on meta, no data");

@@ -67,6 +67,18 @@ void hold_out_texts(Texts& t, double fraction) {
   if (held == 0 || held == ptrdiff_t(t.sources.size())) t.sources.back().held_out = held == 0;
 }
 
+bool holds_out(const Texts& texts) {
+  return std::any_of(texts.sources.begin(), texts.sources.end(),
+                     [&](const TextSource& s) { return s.json_lines ? texts.hold_out > 0 : s.held_out; });
+}
+
+void refuse_if_there(const fs::path& shard) {
+  for (const char* end : {".bin", ".idx"})
+    if (fs::path file = shard.string() + end; fs::exists(file))
+      bad_request("{} is of an earlier run, and now nothing is held out: remove it, or choose another --out",
+                  file.string());
+}
+
 // What a progress line says beside the bar: MB of text a second, and the caller's word.
 class Rate {
  public:
@@ -117,6 +129,10 @@ Texts gather_texts(const std::vector<std::string>& paths, const std::vector<std:
   return t;
 }
 
+void refuse_old_valid(const Texts& texts, const fs::path& valid) {
+  if (!valid.empty() && !holds_out(texts)) refuse_if_there(valid);
+}
+
 Tokenizer train_tokenizer(const Texts& texts, const LearnOptions& options) {
   WordCounts counts(options.pattern);
   {
@@ -148,12 +164,10 @@ EncodedTexts encode_texts(const Tokenizer& t, const Texts& texts, const fs::path
                           const std::function<void()>& before_commit) {
   for (const fs::path& p : {train, valid})
     if (p.has_parent_path()) make_folders(p.parent_path());
-  const bool both = std::any_of(texts.sources.begin(), texts.sources.end(), [&](const TextSource& s) {
-    return s.json_lines ? texts.hold_out > 0 : s.held_out;
-  });
+  refuse_old_valid(texts, valid);
   ShardWriter train_writer(train, t.vocab_size());
   std::optional<ShardWriter> valid_writer;
-  if (both) valid_writer.emplace(valid, t.vocab_size());
+  if (holds_out(texts)) valid_writer.emplace(valid, t.vocab_size());
   DocumentStream stream(texts.sources, Divider(t), {.key = texts.key, .hold_out = texts.hold_out});
   Progress bar("encode", texts.bytes());
   Rate rate;
@@ -176,6 +190,7 @@ EncodedTexts encode_texts(const Tokenizer& t, const Texts& texts, const fs::path
   bar.finish();
   all.seconds = rate.seconds();
   if (all.train.documents == 0) bad_request("{}: no document to train on", texts.sources[0].path.string());
+  if (valid_writer && all.valid.documents == 0) refuse_if_there(valid);  // few JSON Lines, none of them drawn
   if (before_commit) before_commit();
   train_writer.commit();
   if (all.valid.documents > 0) valid_writer->commit();

@@ -29,6 +29,10 @@ struct LearnOptions {
   std::vector<std::string> specials = {std::string(kEndOfText)};
   int threads = 1;
 };
+// Where nothing is held out: bad_request if a shard VALID is there. It would pass for the held-out part of
+// these texts, and its ids may be another tokenizer's.
+void refuse_old_valid(const Texts&, const fs::path& valid);
+
 // Learns from what is not held out; shows progress.
 Tokenizer train_tokenizer(const Texts&, const LearnOptions&);
 

@@ -1,5 +1,7 @@
 // trireme tokenize TEXT... --out DIR: trains (or takes) a tokenizer and encodes text into token shards.
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "base/interrupt.h"
 #include "cli/prepare.h"
@@ -41,10 +43,13 @@ void tokenize(const Request& r) {
   install_interrupt_handlers();
   const Texts texts = gather_texts(r.texts, r.extensions, r.key, r.hold_out);
   const fs::path out = r.out;
-  fmt::print("{} file{}, {}\n", texts.sources.size(), texts.sources.size() == 1 ? "" : "s",
+  refuse_old_valid(texts, out / "valid");
+  std::optional<Tokenizer> given;
+  if (!r.tokenizer.empty()) end_of(r, given.emplace(Tokenizer::load(r.tokenizer)));  // wrong ones end it here
+  fmt::print(stderr, "{} file{}, {}\n", texts.sources.size(), texts.sources.size() == 1 ? "" : "s",
              human_bytes(texts.bytes()));
   const int threads = r.threads > 0 ? r.threads : threads_of(RunSpec());
-  const Tokenizer t = r.tokenizer.empty() ? learn(r, texts, threads) : Tokenizer::load(r.tokenizer);
+  const Tokenizer t = given ? std::move(*given) : learn(r, texts, threads);
   const EncodedTexts done = encode_texts(t, texts, out / "train", out / "valid", threads, end_of(r, t),
                                          [&] { t.save(out / "tokenizer.json"); });
   auto report = [&](const char* name, const Encoded& e) {

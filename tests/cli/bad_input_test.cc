@@ -9,6 +9,7 @@
 
 #include "checkpoint/safetensors.h"
 #include "process.h"
+#include "source_dir.h"
 #include "tiny_run.h"
 
 namespace trireme::test {
@@ -55,7 +56,7 @@ std::function<void(const fs::path&)> hf_edit(std::string name, std::string what,
 
 // hf/ is the golden llama 3; hf.toml trains on from it.
 void add_hf(const fs::path& folder) {
-  fs::path golden = fs::path(TRIREME_SOURCE_DIR) / "tests/golden/llama3";
+  fs::path golden = source_dir() / "tests/golden/llama3";
   for (const char* name : {"config.json", "model.safetensors"})
     put_file(folder / "hf" / name, read_text(golden / name));
   put_file(folder / "hf.toml",
@@ -226,11 +227,17 @@ const std::vector<Case> kCases = {
      put("run/tokenizer.json", "{\"model\": 3}")},
     {"ExportOverOtherFiles", {"convert", "{}/hf.toml", "--to", "{}/data"}, {"{}/data", "train.bin"}, add_hf},
     {"NothingToInspect", {"inspect", "{}/none"}, {"{}/none"}},
+    {"DemoOfNoText", {"demo", "--text", "{}/none", "--dir", "{}/demo"}, {"{}/none", "not a folder of texts"}},
+    {"DemoOfEmptyFolder",
+     {"demo", "--text", "{}/texts", "--dir", "{}/demo"},
+     {"{}/texts", "no text file"},
+     [](const fs::path& f) { make_folders(f / "texts"); }},
     {"NoFolderOfText", {"tokenize", "{}/none", "--out", "{}/out"}, {"{}/none"}},
     {"NoTextUnderTheKey",
      {"tokenize", "{}/t.jsonl", "--out", "{}/out"},
      {"{}/t.jsonl, line 2", "no key \"text\""},
-     put("t.jsonl", "{\"text\": \"a b\"}\n{\"body\": \"c\"}\n")},
+     put("t.jsonl", "{\"text\": \"a b\"}\n{\"body\": \"c\"}\n"),
+     2},  // after how much there is to read
     {"EmptyText", {"tokenize", "{}/t.txt", "--out", "{}/out"}, {"{}/t.txt", "no text"}, put("t.txt", "")},
     {"TextTooShortToHoldOut",
      {"tokenize", "{}/t.txt", "--out", "{}/out"},
@@ -242,7 +249,7 @@ const std::vector<Case> kCases = {
      {"--end-of-text", "<end>"},
      [](const fs::path& f) {
        put("t.txt", "some text\n")(f);
-       fs::copy_file(fs::path(TRIREME_SOURCE_DIR) / "tests/unit/text/golden/tokenizer.json", f / "t.json");
+       fs::copy_file(source_dir() / "tests/unit/text/golden/tokenizer.json", f / "t.json");
      }},
     // ---- Hugging Face folders ----
     {"NoSuchModel",
@@ -317,9 +324,7 @@ TEST_P(BadInput, IsOneClearLineAndExitCodeTwo) {
   Ran r = trireme(tmp.path(), args);
   EXPECT_EQ(r.code, 2) << r.signal << " " << r.err;
   EXPECT_EQ(lines_of(r.err).size(), c.lines) << r.err;
-  if (args.empty() || args[0] != "tokenize") {  // which says first how much it was given
-    EXPECT_EQ(r.out, "");
-  }
+  EXPECT_EQ(r.out, "");
   for (const std::string& p : c.parts)
     EXPECT_NE(r.err.find(in_folder(p, tmp.path())), std::string::npos) << p << "\nnot in: " << r.err;
   for (const std::string& line : lines_of(r.err)) EXPECT_LT(line.size(), 600u) << line;

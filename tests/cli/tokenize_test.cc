@@ -73,6 +73,31 @@ TEST(Tokenize, TheEndOfASingleTextIsHeldOut) {
   EXPECT_NEAR(valid / (train + valid), 0.2, 0.02);
 }
 
+// What was held out before would pass for the held-out part of the new text.
+TEST(Tokenize, AnOldValidShardIsNoneOfANewText) {
+  TempFolder f;
+  write_text_atomic(f / "a.txt", prose(50'000, 1));
+  write_text_atomic(f / "b.jsonl", "{\"text\": \"all of it is for training\"}\n");
+  auto tokenize = [&](const char* text, const char* hold_out) {
+    return trireme(f.path(), {"tokenize", (f / text).string(), "--out", (f / "out").string(), "--vocab",
+                              "300", "--hold-out", hold_out});
+  };
+  ASSERT_EQ(tokenize("a.txt", "0.2").code, 0);
+  const Files before = files_in(f.path());
+  for (auto [text, share] : {std::pair("a.txt", "0"), {"b.jsonl", "0"}, {"b.jsonl", "0.001"}}) {
+    Ran r = tokenize(text, share);
+    EXPECT_EQ(r.code, 2) << text << share;
+    EXPECT_NE(r.err.find("out/valid.bin is of an earlier run"), std::string::npos) << r.err;
+    EXPECT_EQ(files_in(f.path()), before) << text << share;
+  }
+  fs::remove(f / "out/valid.bin");
+  EXPECT_NE(tokenize("a.txt", "0").err.find("out/valid.idx is of an earlier run"), std::string::npos);
+  fs::remove(f / "out/valid.idx");
+  EXPECT_EQ(tokenize("a.txt", "0").code, 0);
+  EXPECT_FALSE(fs::exists(f / "out/valid.bin"));
+  EXPECT_EQ(tokenize("b.jsonl", "0.001").code, 0);
+}
+
 TEST(Tokenize, ASignalLeavesNothingHalfWritten) {
   TempFolder f;
   write_text_atomic(f / "a.txt", prose(20'000'000, 1));
