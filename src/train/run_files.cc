@@ -11,6 +11,12 @@ size_t spans_of(const RunSpec& run, int64_t launches) {
   return size_t((launches > 0 ? launches : kUnknown) + 4 * run.microbatches() + 8);
 }
 
+// A resumed run leaves the trace of the start before as it is: its own is named by the step it goes on with.
+fs::path trace_path(const fs::path& dir, int64_t done) {
+  fs::path first = dir / "trace.json";
+  return done > 0 && fs::exists(first) ? dir / fmt::format("trace-from-{}.json", done + 1) : first;
+}
+
 std::map<std::string, std::string> about(const RunSpec& run, const TrainOptions& o) {
   const ModelSpec& m = run.model;
   return {{"model",
@@ -26,7 +32,7 @@ std::map<std::string, std::string> about(const RunSpec& run, const TrainOptions&
 
 RunFiles::RunFiles(const RunSpec& run, const TrainOptions& options, int64_t done)
     : metrics_(fs::path(run.train.dir) / "metrics.jsonl", done),
-      trace_path_(fs::path(run.train.dir) / "trace.json") {
+      trace_path_(trace_path(run.train.dir, done)) {
   if (run.train.tensorboard) tensorboard_.emplace(run.train.dir, done, save_run(run));
   if (std::string why = StepSet::parse(run.train.trace_steps, trace_steps_); !why.empty())
     bad_request("train.trace_steps: {}", why);
