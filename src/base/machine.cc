@@ -1,12 +1,15 @@
 #include "base/machine.h"
 
 #include <sched.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
 #include <fstream>
 #include <limits>
 #include <sstream>
+#include <utility>
 #include <vector>
 
 namespace trireme {
@@ -103,7 +106,44 @@ int numa_nodes(const fs::path& root) {
   return std::max(1, n);
 }
 
+struct CpuTime {
+  double busy = 0, all = 0;  // seconds, of all cores together
+};
+
+// The first line of /proc/stat: "cpu" and ticks of user, nice, system, idle, iowait, irq, softirq, steal;
+// what follows is part of user and nice.
+CpuTime cpu_time(const fs::path& root) {
+  std::istringstream in(slurp(root / "proc/stat"));
+  std::string name;
+  in >> name;
+  CpuTime t;
+  const double tick = 1 / double(std::max(1L, sysconf(_SC_CLK_TCK)));
+  int64_t n = 0;
+  for (int i = 0; name == "cpu" && i < 8 && in >> n; i++) {
+    t.all += double(n) * tick;
+    if (i != 3 && i != 4) t.busy += double(n) * tick;
+  }
+  return t;
+}
+
+double own_cpu_seconds() {
+  timespec t{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return double(t.tv_sec) + double(t.tv_nsec) * 1e-9;
+}
+
 }  // namespace
+
+OthersCpu::OthersCpu(fs::path root) : root_(std::move(root)), own_(own_cpu_seconds()) {
+  const CpuTime t = cpu_time(root_);
+  busy_ = t.busy, all_ = t.all;
+}
+
+double OthersCpu::share() const {
+  const CpuTime t = cpu_time(root_);
+  const double others = t.busy - busy_ - (own_cpu_seconds() - own_), all = t.all - all_;
+  return all > 0 ? std::clamp(others / all, 0.0, 1.0) : 0;
+}
 
 std::string chosen_word(std::string_view text) {
   size_t open = text.find('['), close = text.find(']', open == std::string_view::npos ? 0 : open);

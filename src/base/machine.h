@@ -26,6 +26,18 @@ struct Machine {
 // root: "/" but for tests. Files that are missing or hold something else leave their fact unknown.
 Machine read_machine(const fs::path& root = "/");
 
+// What other processes took of the machine's processors since this was made (a virtual machine's neighbours
+// too, where the system counts them).
+class OthersCpu {
+ public:
+  explicit OthersCpu(fs::path root = "/");
+  double share() const;  // of the time of all cores, 0 to 1; 0 = the system does not say
+
+ private:
+  fs::path root_;
+  double busy_ = 0, all_ = 0, own_ = 0;  // seconds until then: of all cores; of this process
+};
+
 // The chosen word of "always [madvise] never"; "" if there is none.
 std::string chosen_word(std::string_view);
 

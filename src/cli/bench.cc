@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "base/machine.h"
 #include "cli/cli.h"
 #include "device/cpu/peak.h"
 
@@ -34,17 +35,20 @@ void show(const ClusterSpec& c) {
 
 }  // namespace
 
-ClusterSpec measure_this_machine(int threads) {
-  ClusterSpec c;
+MeasuredMachine measure_this_machine(int threads) {
+  MeasuredMachine m;
+  ClusterSpec& c = m.cluster;
+  const OthersCpu others;
   c.name = processor_name();
   c.threads = threads;
   c.peak.f32 = cpu::f32_peak(threads);
   c.peak.bf16 = cpu::bf16_peak(threads);
   c.memory_bandwidth = cpu::memory_rates(threads).triad;
+  m.others = others.share();
   c.memory_bytes = int64_t(sysconf(_SC_PHYS_PAGES)) * int64_t(sysconf(_SC_PAGESIZE));
   c.source = "measured by trireme bench: FMA and bf16 dot peaks, memory triad";
   c.date = fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
-  return c;
+  return m;
 }
 
 void add_bench(CLI::App& app) {
@@ -59,7 +63,13 @@ void add_bench(CLI::App& app) {
   verb->add_option("--threads", *threads, "threads to measure with; default: the cores this process may use")
       ->check(CLI::Range(1, 65536));
   verb->callback([out, threads] {
-    ClusterSpec c = measure_this_machine(*threads > 0 ? *threads : threads_of(RunSpec()));
+    const MeasuredMachine m = measure_this_machine(*threads > 0 ? *threads : threads_of(RunSpec()));
+    const ClusterSpec& c = m.cluster;
+    if (m.disturbed())
+      fmt::print(stderr,
+                 "note: other processes had {:.0f} % of the processors meanwhile: the peaks are too low; "
+                 "measure again when the machine is quiet\n",
+                 100 * m.others);
     fs::path path = out->empty() ? measured_cluster_path() : fs::path(*out);
     if (path.has_parent_path()) make_folders(path.parent_path());
     save_cluster(c, path);

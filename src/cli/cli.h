@@ -43,7 +43,13 @@ struct RunRequest {
 // not).
 ClusterSpec cluster_of(const RunSpec&);
 fs::path measured_cluster_path();  // in the user's cache folder
-ClusterSpec measure_this_machine(int threads);
+struct MeasuredMachine {
+  ClusterSpec cluster;
+  double others = 0;  // share of the processors that other processes had meanwhile
+  // Above a tenth, the peaks are too low to be held against a quiet run.
+  bool disturbed() const { return others > 0.1; }
+};
+MeasuredMachine measure_this_machine(int threads);
 
 int threads_of(const RunSpec&);  // train.threads, or the cores this process may use
 

@@ -48,14 +48,22 @@ ClusterSpec cluster_of(const RunSpec& run) {
       // Only a cache: a file that does not read is measured again below.
     }
   }
-  ClusterSpec c = measure_this_machine(threads);
+  const MeasuredMachine m = measure_this_machine(threads);
+  if (m.disturbed()) {
+    fmt::print(
+        stderr,
+        "note: other processes had {:.0f} % of the processors while the peaks of this machine were measured: "
+        "they serve now and are not kept; `trireme bench` keeps them\n",
+        100 * m.others);
+    return m.cluster;
+  }
   try {
     make_folders(measured_cluster_path().parent_path());
-    save_cluster(c, measured_cluster_path());
+    save_cluster(m.cluster, measured_cluster_path());
   } catch (const Error& e) {
     fmt::print(stderr, "note: the measured peaks are not kept: {}\n", e.what());
   }
-  return c;
+  return m.cluster;
 }
 
 }  // namespace trireme::cli

@@ -119,6 +119,8 @@ Description describe_run(const fs::path& p) {
     for (const char* key : {"step", "loss", "eval_loss", "grad_norm", "lr", "tokens_per_s", "mfu"})
       if (last.contains(key)) some[key] = last[key];
     d["last_metrics"] = some;
+    if (last.contains("sequences"))
+      d["mixture"] = last["sequences"];  // a shard and what was drawn of it, each
   }
   if (!found.damaged.empty()) d["damaged"] = found.damaged;
   d["checkpoints"] = checkpoints;

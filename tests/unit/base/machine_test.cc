@@ -62,6 +62,25 @@ TEST_F(MachineTest, ControlGroupsOfTheFirstVersion) {
   EXPECT_EQ(m.memory_limit, 0) << "near 2^63 is none";
 }
 
+// Ticks are hundredths of a second on every Linux that there is. This test's own time is far below a tenth of
+// what the others are made to use.
+TEST_F(MachineTest, OthersShareOfTheProcessors) {
+  put("proc/stat", "cpu  1000 0 500 4000 100 7 3 20 999 9\ncpu0 1 2 3 4\n");
+  OthersCpu others(root_);
+  EXPECT_EQ(others.share(), 0) << "no time has passed";
+  // 20,000 ticks more: 3,000 of user, 1,000 each of nice, system, irq, softirq and steal, and 12,000 idle or
+  // waiting.
+  put("proc/stat", "cpu  4000 1000 1500 14000 2100 1007 1003 1020 99999 9\n");
+  EXPECT_NEAR(others.share(), 0.4, 0.02);
+  put("proc/stat", "cpu  1000 0 500 24000 100 7 3 20 999 9\n");
+  EXPECT_EQ(others.share(), 0) << "only this process ran";
+  for (const char* nonsense : {"", "cpu", "cpu x", "intr 5 5 5 5 5 5 5 5", "cpu  -1 -1 -1 -1\n"}) {
+    put("proc/stat", nonsense);
+    EXPECT_EQ(others.share(), 0) << nonsense;
+  }
+  EXPECT_EQ(OthersCpu(root_ / "none").share(), 0);
+}
+
 TEST_F(MachineTest, NothingOrNonsenseIsNotKnown) {
   for (int nonsense = 0; nonsense < 2; nonsense++) {
     Machine m = read_machine(root_);
