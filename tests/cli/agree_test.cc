@@ -12,6 +12,7 @@
 #include "checkpoint/safetensors_writer.h"
 #include "data/token_shard.h"
 #include "process.h"
+#include "source_dir.h"
 #include "spec/hf_config.h"
 #include "tiny_run.h"
 
@@ -25,7 +26,7 @@ constexpr const char* kGoldens[] = {"gpt2",       "gpt2_untied", "llama2",     "
                                     "llama_bias", "qwen2",       "qwen2_tied", "qwen3",  "qwen3_tied"};
 
 fs::path golden(const std::string& name) {
-  return fs::path(TRIREME_SOURCE_DIR) / "tests/golden" / name;
+  return source_dir() / "tests/golden" / name;
 }
 
 json json_of(const Ran& r) {

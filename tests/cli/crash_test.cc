@@ -29,7 +29,7 @@ std::string kind_of(const std::string& event) {
 }
 
 Ran child(const fs::path& folder, size_t event, int signal = SIGKILL, int times = 1) {
-  return run({CRASH_CHILD, folder.string(), std::to_string(kSteps), std::to_string(event),
+  return run({crash_child(), folder.string(), std::to_string(kSteps), std::to_string(event),
               std::to_string(signal), std::to_string(times)},
              folder);
 }
@@ -180,7 +180,7 @@ TEST(Crash, ASignalInAnyPhaseSavesAndLeavesWithThree) {
 // skipped steps, and between a save and the next step.
 TEST(Crash, KilledAroundSkippedStepsItEndsTheSame) {
   auto half = [](const fs::path& folder, size_t event) {
-    return run({CRASH_CHILD, folder.string(), std::to_string(kSteps), std::to_string(event),
+    return run({crash_child(), folder.string(), std::to_string(kSteps), std::to_string(event),
                 std::to_string(SIGKILL), "1", "2097152"},
                folder);
   };

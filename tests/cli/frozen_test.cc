@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "process.h"
+#include "source_dir.h"
 #include "tiny_run.h"
 
 namespace trireme::test {
@@ -19,7 +20,7 @@ constexpr const char* kVerbs[] = {"demo",     "tokenize",   "plan",    "train", 
                                   "doctor",   "completion", "help"};
 
 void compare(const std::string& name, const std::string& now) {
-  fs::path file = fs::path(TRIREME_SOURCE_DIR) / "tests/cli/frozen" / (name + ".txt");
+  fs::path file = source_dir() / "tests/cli/frozen" / (name + ".txt");
   if (g_regenerate) return put_file(file, now);
   ASSERT_TRUE(fs::exists(file)) << file << " is missing; --regenerate writes it";
   EXPECT_EQ(read_text(file), now) << "if that is meant: test_cli_frozen --regenerate";

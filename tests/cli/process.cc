@@ -120,8 +120,15 @@ Ran run(const std::vector<std::string>& argv, const fs::path& home) {
   return Process(argv, home).wait();
 }
 
+std::string program() {
+  return TRIREME_BINARY;
+}
+std::string crash_child() {
+  return CRASH_CHILD;
+}
+
 std::vector<std::string> trireme_args(std::vector<std::string> args) {
-  args.insert(args.begin(), TRIREME_BINARY);
+  args.insert(args.begin(), program());
   return args;
 }
 

@@ -42,6 +42,10 @@ class Process {
 // The whole life of one.
 Ran run(const std::vector<std::string>& argv, const fs::path& home);
 
+// Paths of the program, and of crash_child.cc's.
+std::string program();
+std::string crash_child();
+
 // `trireme ARGS...`
 std::vector<std::string> trireme_args(std::vector<std::string> args);
 Ran trireme(const fs::path& home, std::vector<std::string> args);

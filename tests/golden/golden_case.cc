@@ -4,13 +4,14 @@
 
 #include "checkpoint/hf.h"
 #include "runtime/booking.h"
+#include "source_dir.h"
 #include "spec/hf_config.h"
 
 namespace trireme::golden {
 namespace {
 
 fs::path folder_of(const std::string& name) {
-  return fs::path(TRIREME_SOURCE_DIR) / "tests" / "golden" / name;
+  return test::source_dir() / "tests" / "golden" / name;
 }
 
 template <class T>

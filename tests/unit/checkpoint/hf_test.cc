@@ -13,7 +13,7 @@
 namespace trireme {
 namespace {
 
-const fs::path kModels = fs::path(TRIREME_SOURCE_DIR) / "tests/golden";
+const fs::path kModels = test::source_dir() / "tests/golden";
 const std::vector<std::string> kCases = {"gpt2",       "gpt2_untied", "llama2",     "llama3", "llama_linear",
                                          "llama_bias", "qwen2",       "qwen2_tied", "qwen3",  "qwen3_tied"};
 

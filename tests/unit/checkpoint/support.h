@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "source_dir.h"
 
 namespace trireme {
 
@@ -143,6 +144,6 @@ inline void write_raw(const fs::path& path, const std::string& s) {
   std::fclose(f);
 }
 
-inline const fs::path kUnitGoldens = fs::path(TRIREME_SOURCE_DIR) / "tests/unit/checkpoint/golden";
+inline const fs::path kUnitGoldens = test::source_dir() / "tests/unit/checkpoint/golden";
 
 }  // namespace trireme

@@ -1,6 +1,7 @@
 // Every file in configs/ loads, and what can run here is not refused.
 #include <unistd.h>
 
+#include "source_dir.h"
 #include "spec/cluster_spec.h"
 #include "spec/run_spec.h"
 #include "testing.h"
@@ -10,7 +11,7 @@ namespace {
 
 std::vector<fs::path> files_in(const char* folder) {
   std::vector<fs::path> files;
-  for (const auto& e : fs::directory_iterator(fs::path(TRIREME_SOURCE_DIR) / "configs" / folder))
+  for (const auto& e : fs::directory_iterator(test::source_dir() / "configs" / folder))
     if (e.path().extension() == ".toml") files.push_back(e.path());
   return files;
 }

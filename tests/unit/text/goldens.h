@@ -4,13 +4,14 @@
 #include <span>
 #include <string>
 
+#include "source_dir.h"
 #include "text/tokenizer.h"
 
 namespace trireme {
 
 inline const nlohmann::json& goldens() {
-  static const nlohmann::json all = nlohmann::json::parse(
-      read_text(fs::path(TRIREME_SOURCE_DIR) / "tests/unit/text/golden/pipelines.json"));
+  static const nlohmann::json all =
+      nlohmann::json::parse(read_text(test::source_dir() / "tests/unit/text/golden/pipelines.json"));
   return all;
 }
 inline Tokenizer parse_tokenizer(const std::string& json, std::string_view name) {

@@ -7,6 +7,7 @@
 
 #include "base/rng.h"
 #include "folder.h"
+#include "source_dir.h"
 #include "text/tokenizer.h"
 
 namespace trireme {
@@ -15,7 +16,7 @@ namespace {
 using Json = nlohmann::json;
 
 Json valid() {
-  return Json::parse(read_text(fs::path(TRIREME_SOURCE_DIR) / "tests/unit/text/golden/tokenizer.json"));
+  return Json::parse(read_text(test::source_dir() / "tests/unit/text/golden/tokenizer.json"));
 }
 // A Split by a pattern of its own, then ByteLevel.
 Json split(const char* pattern) {

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "folder.h"
+#include "source_dir.h"
 #include "text/encoder.h"
 #include "text/split.h"
 #include "text/train_bpe.h"
@@ -17,7 +18,7 @@ namespace {
 using Json = nlohmann::json;
 
 fs::path golden(const char* file) {
-  return fs::path(TRIREME_SOURCE_DIR) / "tests/unit/text/golden" / file;
+  return test::source_dir() / "tests/unit/text/golden" / file;
 }
 const Json& cases() {
   static const Json all = Json::parse(read_text(golden("cases.json")));

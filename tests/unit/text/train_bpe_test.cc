@@ -7,6 +7,7 @@
 
 #include "base/rng.h"
 #include "folder.h"
+#include "source_dir.h"
 #include "text/split.h"
 
 namespace trireme {
@@ -64,7 +65,7 @@ Tokenizer train(std::string_view text, BpeOptions options) {
 }
 
 TEST(TrainBpe, LearnsWhatThePeerLearns) {
-  auto golden = fs::path(TRIREME_SOURCE_DIR) / "tests/unit/text/golden";
+  auto golden = test::source_dir() / "tests/unit/text/golden";
   auto cases = nlohmann::json::parse(read_text(golden / "cases.json"));
   Tokenizer peer = Tokenizer::load(golden / "tokenizer.json");
   Tokenizer ours = train(cases["training"].get<std::string>(), {.vocab_size = 700});
@@ -171,7 +172,7 @@ TEST(TrainBpe, PatternsOfOthers) {
     Tokenizer t = train_bpe(counts, {.vocab_size = 262});
     const std::string json = t.to_json();
     Tokenizer back = Tokenizer::parse(std::as_bytes(std::span(json)), "json");
-    EXPECT_EQ(nlohmann::json::parse(back.to_json()), nlohmann::json::parse(json));
+    EXPECT_EQ(back.to_json(), json);
     const std::string text = "cafe\u0301 123456\n\n!\n";
     EXPECT_EQ(back.encode(text), t.encode(text));
     EXPECT_EQ(back.decode(back.encode(text)),

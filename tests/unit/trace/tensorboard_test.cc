@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -178,6 +180,29 @@ TEST_F(TensorBoardTest, EveryNumberOfEveryStep) {
   EXPECT_EQ(all.by_tag["memory/weights"][3], 17);
   EXPECT_EQ(all.by_tag["memory/total"][5], 1005);
   EXPECT_EQ(all.by_tag["seconds/forward"][1], 0.25f);
+}
+
+// A skipped step of f16 has no gradient norm. The file stays whole, and the curve has a gap there.
+TEST_F(TensorBoardTest, NumbersThatAreNotFinite) {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  const std::map<int64_t, double> norms = {{1, kInf}, {2, -kInf}, {3, std::nan("")}, {4, 1e300}, {5, 0.5}};
+  {
+    TensorBoardFile f(folder_, 0, "");
+    for (auto [step, norm] : norms) {
+      StepMetrics m = of_step(step, 1);
+      m.grad_norm = norm;
+      f.write(m);
+    }
+  }
+  Scalars all = read_folder(folder_);
+  std::map<int64_t, float>& read = all.by_tag["optimizer/grad_norm"];
+  ASSERT_EQ(read.size(), 5u);
+  EXPECT_EQ(read[1], float(kInf));
+  EXPECT_EQ(read[2], float(-kInf));
+  EXPECT_TRUE(std::isnan(read[3]));
+  EXPECT_EQ(read[4], float(kInf));
+  EXPECT_EQ(read[5], 0.5f);
+  EXPECT_EQ(all.by_tag["loss/train"].size(), 5u);
 }
 
 // Killed at step 7, resumed from 4, killed at once, resumed from 4 again: within one second.

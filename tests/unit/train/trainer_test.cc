@@ -11,8 +11,10 @@
 #include "checkpoint/hf.h"
 #include "data/loader.h"
 #include "runtime/booking.h"
+#include "source_dir.h"
 #include "spec/hf_config.h"
 #include "tiny_run.h"
+#include "trace/chrome_trace.h"
 #include "train/checkpointing.h"
 
 namespace trireme::test {
@@ -224,6 +226,51 @@ TEST(Train, AnotherRunsCheckpointIsRefusedByItsKeysAndLeftAlone) {
   EXPECT_EQ(damage(before, files_in(tmp.path())), "");
 }
 
+// What a run does not read may change, and what an older version hashed otherwise is no other run.
+TEST(Train, ARunGoesOnWhateverItDoesNotRead) {
+  TempFolder tmp;
+  RunSpec run = tiny_run(tmp.path(), 4);
+  run.precision.compute = run.precision.grads = "f32";
+  train_here(run);
+  RunSpec other = run;
+  other.precision.initial_scale = 8, other.precision.growth_interval = 7;  // f16's
+  EXPECT_EQ(train_here(other).last_step, 4);
+  Found found = find_newest(checkpoint_root(run.train.dir));
+  Manifest older = found.newest->manifest();
+  older.spec_hash ^= 12345;
+  write_text_atomic(found.newest->folder() / "manifest.json", to_text(older));
+  EXPECT_EQ(train_here(other).last_step, 4);
+  other.optimizer.lr *= 2;
+  expect_has(refusal([&] { train_here(other); }), {"step-00000004", "optimizer.lr"});
+}
+
+// A resumed run keeps the trace of the start before beside its own; a start from the beginning replaces it.
+TEST(Train, EveryPartOfARunHasItsTrace) {
+  TempFolder tmp;
+  RunSpec run = tiny_run(tmp.path(), 6);
+  run.train.trace_steps = "2-5";
+  auto steps_in = [&](const char* name) {
+    std::set<int64_t> steps;
+    for (const Span& s : read_chrome_trace(tmp / "run" / name).spans) steps.insert(s.step);
+    return steps;
+  };
+  using Steps = std::set<int64_t>;
+  TrainHooks hooks = interrupt_at("update", 3);
+  EXPECT_EQ(train_here(run, hooks).last_step, 3);
+  clear_interrupt();
+  EXPECT_EQ(steps_in("trace.json"), (Steps{2, 3}));
+  std::string notes;
+  hooks = {};
+  hooks.note = [&](const std::string& line) { notes += line + "\n"; };
+  EXPECT_EQ(train_here(run, hooks).ending, Ending::done);
+  expect_has(notes, {"traced 2 step(s) into", "trace-from-4.json"});
+  EXPECT_EQ(steps_in("trace.json"), (Steps{2, 3}));
+  EXPECT_EQ(steps_in("trace-from-4.json"), (Steps{4, 5}));
+  fs::remove_all(checkpoint_root(run.train.dir));
+  EXPECT_EQ(train_here(run).ending, Ending::done);
+  EXPECT_EQ(steps_in("trace.json"), (Steps{2, 3, 4, 5}));
+}
+
 TEST(Train, OneTrainerToAFolder) {
   TempFolder tmp;
   RunSpec run = tiny_run(tmp.path(), 4);
@@ -339,7 +386,7 @@ TEST(LoadNewest, TakesTheWeightsAndRefusesAnotherModel) {
 TEST(InitialWeights, AreThoseOfTheFolder) {
   for (const char* name : {"gpt2", "llama2"}) {
     TempFolder tmp;
-    fs::path folder = fs::path(TRIREME_SOURCE_DIR) / "tests/golden" / name;
+    fs::path folder = test::source_dir() / "tests/golden" / name;
     RunSpec run = tiny_run(tmp.path(), 1);
     run.model = model_from_hf(folder / "config.json");
     run.model.from = folder.string();
