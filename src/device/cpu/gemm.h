@@ -7,6 +7,9 @@
 //     for block of the summed dim (kc)
 //       for panel of b: pack it; for strip of a: 6 x 64 sums in 24 registers; epilogue after the last kc
 //
+// Where a is packed and rows are many, the panels of a block of the summed dim are packed once, by all
+// threads, before the rows begin.
+//
 // Threads own rows of c, and where sums are of one block take panels from each other at the end; where rows
 // are few they take panels of all rows in turn.
 //
@@ -21,7 +24,20 @@ namespace trireme::cpu::gemm {
 
 inline constexpr int64_t kStrip = 6, kPanel = 64;
 
-// sums[rows][64] = from[rows][64] (0 if null) + a[rows][units] . b[units][64]
+// Bytes of a packed strip of `units`. The line between strips keeps them from starting at equal offsets of a
+// page, where eight of them, written together, would push each other out of L1.
+inline int64_t strip_bytes(int64_t units) {
+  return units * kStrip * 4 + 64;
+}
+
+// Lines of memory that will be needed soon: `lines` of 64 bytes from each of `rows`, `row` bytes apart.
+struct Lines {
+  const std::byte* data = nullptr;
+  int64_t row = 0, rows = 0, lines = 0;
+};
+
+// sums[rows][64] = from[rows][64] (0 if null) + a[rows][units] . b[units][64]. Lines are asked for one by one
+// as the sums proceed: a burst of requests would hold up the loads of b behind it.
 struct Tile {
   const std::byte* a = nullptr;
   int64_t a_row = 0, a_step = 0;  // bytes to the next row, to the next unit
@@ -32,6 +48,8 @@ struct Tile {
   int64_t ld_from = 0;  // floats
   float* sums = nullptr;
   int64_t ld_sums = 0;
+  Lines soon[4];
+  int64_t wanted = 0;  // how many of them
 };
 
 // c = round(sums + bias + residual + c): a tile, or what of it lies inside the matrix.
@@ -50,8 +68,8 @@ struct Kernels {
   int64_t element, group;  // bytes of an element; elements in a unit
   // By rows - 1.
   void (*multiply[kStrip])(const Tile&);
-  // Columns [0, rows) of src, `depth` rows of `row` bytes, as strips: [strip][units][6], zeros beyond the
-  // edges.
+  // Columns [0, rows) of src, `depth` rows of `row` bytes, as strips of strip_bytes(): [strip][units][6],
+  // zeros beyond the edges.
   void (*pack_strips)(const std::byte* src, int64_t row, int64_t rows, int64_t depth, std::byte* dst);
   // A panel from rows of b^T (columns of the product) | from rows of b; columns beyond `cols` are zeros.
   void (*pack_transposed)(const std::byte* src, int64_t row, int64_t cols, int64_t depth, std::byte* dst);

@@ -44,6 +44,34 @@ TRIREME_INLINE void step(__m512 (&sum)[MR][4], const std::byte* b, const A& a) {
   }
 }
 
+// Steps through the lines of a tile's `soon`.
+class Asking {
+ public:
+  explicit Asking(const Tile& t) : at_(t.soon), end_(t.soon + t.wanted) { enter(); }
+  TRIREME_INLINE bool more() const { return at_ != end_; }
+  TRIREME_INLINE void ask() {
+    __builtin_prefetch(line_, 0, 3);
+    line_ += 64;
+    if (--lines_ > 0) return;
+    lines_ = at_->lines;
+    line_ = row_ += at_->row;
+    if (--rows_ == 0) at_++, enter();
+  }
+  static int64_t count(const Tile& t) {
+    int64_t n = 0;
+    for (int64_t i = 0; i < t.wanted; i++) n += t.soon[i].rows * t.soon[i].lines;
+    return n;
+  }
+
+ private:
+  TRIREME_INLINE void enter() {
+    if (more()) line_ = row_ = at_->data, lines_ = at_->lines, rows_ = at_->rows;
+  }
+  const Lines *at_, *end_;
+  const std::byte *line_ = nullptr, *row_ = nullptr;
+  int64_t lines_ = 0, rows_ = 0;
+};
+
 template <class T, int MR>
 __attribute__((noinline)) void multiply(const Tile& t) {
   __m512 sum[MR][4];
@@ -57,9 +85,16 @@ __attribute__((noinline)) void multiply(const Tile& t) {
   for (int i = 0; i < MR; i++) row[i] = t.a + i * t.a_row;
   const int64_t end = t.units * t.a_step, by = t.a_step;
   int64_t at = 0;
-  for (; at < end; at += by, b += 4 * kPanel)
-    step<T, MR>(
-        sum, b, [&](int i) __attribute__((always_inline)) { return unit_at<uint32_t>(row[i] + at); });
+  auto steps_to = [&](int64_t stop) __attribute__((always_inline)) {
+    for (; at < stop; at += by, b += 4 * kPanel)
+      step<T, MR>(
+          sum, b, [&](int i) __attribute__((always_inline)) { return unit_at<uint32_t>(row[i] + at); });
+  };
+  if (t.wanted) {  // all lines within the first three quarters of the steps
+    const int64_t few = std::max<int64_t>(1, t.units * 3 / (4 * Asking::count(t))) * by;
+    for (Asking soon(t); soon.more() && at + few <= end; steps_to(at + few)) soon.ask();
+  }
+  steps_to(end);
   if (t.half)
     step<T, MR>(
         sum, b, [&](int i) __attribute__((always_inline)) { return unit_at<uint16_t>(row[i] + at); });
@@ -158,7 +193,7 @@ TRIREME_INLINE void store_strips(__m512i x0, __m512i x1, __m512i x2, std::byte* 
 template <class T>
 void pack_strips(const std::byte* src, int64_t row, int64_t rows, int64_t depth, std::byte* dst) {
   constexpr int64_t kGroup = 4 / int64_t(sizeof(T)), kAcross = 8 * kStrip;
-  const int64_t units = (depth + kGroup - 1) / kGroup, strip = units * kStrip * 4;
+  const int64_t units = (depth + kGroup - 1) / kGroup, strip = strip_bytes(units);
   for (int64_t i = 0; i < rows; i += kAcross, dst += 8 * strip) {
     const std::byte* from = src + i * int64_t(sizeof(T));
     const int64_t n = std::min(kAcross, rows - i);

@@ -136,6 +136,17 @@ TEST(OwnMatmul, PacksRowsInBlocks) {
   for (auto [type, out] : kTypes) Case({805, 9, 11, true, false, type, out}).check(1);
 }
 
+// Rows enough that threads share packed panels, several blocks of the summed dim, a narrow last panel, an
+// unequal last block of rows; the same bits for any threads.
+TEST(OwnMatmul, SharesPanelsAmongManyRows) {
+  NEEDS_AVX512BF16();
+  for (auto [type, out] : kTypes) {
+    Case many({1541, 67, 1031, true, out == DType::f32, type, out, true, true, true});
+    many.check(2);
+    for (int threads : {1, 3, 7}) EXPECT_EQ(many.result(threads), many.result(2)) << threads << " threads";
+  }
+}
+
 TEST(OwnMatmul, ThreadsAndCutsAlongRowsKeepEveryBit) {
   NEEDS_AVX512BF16();
   for (auto [type, out] : kTypes)
