@@ -23,8 +23,9 @@ MemoryRates memory_rates(int threads, double seconds = 0.3, long bytes = 0);
 
 // One burst on the calling thread: `rounds` rounds, FLOPs of one round; returns a value that depends on all
 // of it.
-inline constexpr int kChains =
-    12;                          // independent accumulators: more than latency x issue width of today's cores
+// Independent accumulators: more than latency x issue width of today's cores. Dot products take longer than
+// multiply-adds: with 12 accumulators their burst reached 93 % of what 16 and more reach.
+inline constexpr int kChains = 12, kBf16Chains = 24;
 double bf16_burst(long rounds);  // peak_avx512bf16.cc; only where the processor has it
 double bf16_flops_per_round();
 
