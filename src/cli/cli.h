@@ -51,6 +51,7 @@ struct MeasuredMachine {
 };
 MeasuredMachine measure_this_machine(int threads);
 
-int threads_of(const RunSpec&);  // train.threads, or the cores this process may use
+int threads_of(const RunSpec&);       // of one rank alone: train.threads, or the cores this process may use
+int rank_threads_of(const RunSpec&);  // of each rank of the run: train.threads, or its share of the cores
 
 }  // namespace trireme::cli

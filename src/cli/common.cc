@@ -30,6 +30,10 @@ int threads_of(const RunSpec& run) {
   return sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
 }
 
+int rank_threads_of(const RunSpec& run) {
+  return run.train.threads > 0 ? int(run.train.threads) : std::max(1, threads_of(run) / int(run.world()));
+}
+
 fs::path measured_cluster_path() {
   const char* cache = std::getenv("XDG_CACHE_HOME");
   const char* home = std::getenv("HOME");
@@ -39,7 +43,7 @@ fs::path measured_cluster_path() {
 
 ClusterSpec cluster_of(const RunSpec& run) {
   if (!run.cluster.file.empty()) return load_cluster(run.cluster.file);
-  int threads = threads_of(run);
+  int threads = rank_threads_of(run);
   if (fs::exists(measured_cluster_path())) {
     try {
       ClusterSpec c = load_cluster(measured_cluster_path());

@@ -9,6 +9,7 @@
 #include "cli/prepare.h"
 #include "cli/training.h"
 #include "generate/generate.h"
+#include "spec/run_schedule.h"
 #include "text/bigram.h"
 #include "train/batches.h"
 
@@ -105,7 +106,7 @@ RunSpec demo_spec(const fs::path& dir, int64_t vocab) {
 // with them.
 double measured_step(const RunSpec& run) {
   int threads = threads_of(run);
-  Schedule schedule = add_step(make_schedule(run.layout.schedule, 1, 1, int(run.microbatches())));
+  Schedule schedule = schedule_of(run);
   auto device = make_device(run.train.device, {.threads = threads});
   Batches batches(run);
   StageRunner r(run, RunMode::train, *device, book_training(run, schedule, threads).arena_bytes);

@@ -2,6 +2,7 @@
 #include "plan/forecast.h"
 
 #include "cli/cli.h"
+#include "spec/run_schedule.h"
 
 namespace trireme::cli {
 
@@ -15,8 +16,8 @@ void add_plan(CLI::App& app) {
   verb->callback([request] {
     RunSpec run = request->load();
     ClusterSpec cluster = cluster_of(run);
-    Schedule schedule = add_step(make_schedule(run.layout.schedule, 1, 1, int(run.microbatches())));
-    Forecast f = forecast(run, schedule, cluster, threads_of(run));
+    Schedule schedule = schedule_of(run);
+    Forecast f = forecast(run, schedule, cluster, rank_threads_of(run));
     fmt::print("{}\n", request->json ? to_json(run, f) : to_text(run, f, cluster));
   });
 }

@@ -12,12 +12,12 @@ namespace trireme::cli {
 
 TrainingSetup prepare_training(const RunSpec& run) {
   TrainingSetup t;
-  int threads = threads_of(run);
+  int threads = rank_threads_of(run);
   t.cluster = cluster_of(run);
-  t.schedule = add_step(make_schedule(run.layout.schedule, 1, 1, int(run.microbatches())));
+  t.schedule = schedule_of(run);
   t.forecast = forecast(run, t.schedule, t.cluster, threads);
   if (std::string why = why_not(run, t.forecast); !why.empty()) throw Error(why, Fault::request);
-  t.device = make_device(run.train.device, {.threads = threads});
+  t.device = {.threads = threads};
   t.options.arena_bytes = t.forecast.booking.arena_bytes;
   t.options.launches = t.forecast.booking.launches;
   t.options.machine = t.cluster.name;
@@ -60,7 +60,7 @@ TrainSummary train_with_progress(const RunSpec& run, TrainingSetup& t, bool quie
       bar->note(fmt::format("step {}: held-out loss {:.4f} nats per token", m.step, *m.eval_loss));
   };
   install_interrupt_handlers();
-  TrainSummary s = train(run, t.schedule, *t.device, t.options, hooks);
+  TrainSummary s = train_on_threads(run, t.schedule, t.device, t.options, hooks);
   if (bar) bar->finish();
   return s;
 }

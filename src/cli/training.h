@@ -3,7 +3,8 @@
 #include <memory>
 
 #include "plan/forecast.h"
-#include "train/trainer.h"
+#include "spec/run_schedule.h"
+#include "train/launch.h"
 
 namespace trireme::cli {
 
@@ -11,7 +12,7 @@ struct TrainingSetup {
   ClusterSpec cluster;
   Schedule schedule;
   Forecast forecast;
-  std::unique_ptr<Device> device;
+  DeviceOptions device;
   TrainOptions options;
 };
 

@@ -1,6 +1,7 @@
 #include "cost/memory.h"
 
 #include "cost/checked.h"
+#include "cost/flops.h"
 
 namespace trireme {
 
@@ -18,6 +19,30 @@ BucketBytes state_bytes_per_parameter(std::string_view compute, std::string_view
 BucketBytes state_bytes(int64_t elements, std::string_view compute, std::string_view grads) {
   BucketBytes bytes = state_bytes_per_parameter(compute, grads);
   for (int64_t& b : bytes) b = checked_mul(b, elements);
+  return bytes;
+}
+
+namespace {
+constexpr int64_t kBlock = 4096;  // elements (DESIGN.md section 3)
+
+int64_t padded(int64_t numel, const Division& d) {
+  if (d.zero == 0 || d.shards == 1) return numel;
+  int64_t blocks = (numel + kBlock - 1) / kBlock, each = (blocks + d.shards - 1) / d.shards;
+  return checked_mul(checked_mul(each, d.shards), kBlock);
+}
+}  // namespace
+
+int64_t flat_elements(const ModelSpec& m, const Division& d) {
+  return checked_add(checked_mul(m.layers, padded(block_parameters(m), d)),
+                     checked_add(padded(embedding_parameters(m), d), padded(head_parameters(m), d)));
+}
+
+BucketBytes state_bytes(const ModelSpec& m, std::string_view compute, std::string_view grads,
+                        const Division& d) {
+  BucketBytes bytes = state_bytes(flat_elements(m, d), compute, grads);
+  if (d.zero >= 3) bytes[size_t(Bucket::weights)] /= d.shards;
+  if (d.zero >= 2) bytes[size_t(Bucket::grads)] /= d.shards;
+  if (d.zero >= 1) bytes[size_t(Bucket::optimizer)] /= d.shards;
   return bytes;
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "spec/model_spec.h"
 #include "trace/ledger.h"
 
 namespace trireme {
@@ -16,6 +17,21 @@ BucketBytes state_bytes_per_parameter(std::string_view compute, std::string_view
 
 // The same of `elements` numbers: parameters, or the size of the flat buffers that hold them.
 BucketBytes state_bytes(int64_t elements, std::string_view compute, std::string_view grads);
+
+// How replicas divide a training state (ZeRO): `shards` ranks to a shard group.
+struct Division {
+  int zero = 0;
+  int64_t shards = 1;
+};
+
+// Elements of the flat layout: each layer's parameters, padded to `shards` equal parts of whole blocks of
+// 4,096 where zero > 0 and shards > 1.
+int64_t flat_elements(const ModelSpec&, const Division&);
+
+// What a rank keeps between steps. With Psi elements, in bf16 with bf16 gradients and N shards: 16 Psi; zero
+// 1: 4 Psi + 12 Psi/N; zero 2: 2 Psi + 14 Psi/N; zero 3: 16 Psi/N. f32 computes with its master copies, so
+// where weights are whole each rank keeps 4 Psi of them.
+BucketBytes state_bytes(const ModelSpec&, std::string_view compute, std::string_view grads, const Division&);
 
 int64_t total(const BucketBytes&);
 

@@ -46,9 +46,9 @@ std::unique_ptr<Layer> make_block(const ModelSpec& m, int64_t i, const RopeTable
 
 }  // namespace
 
-std::vector<ParamDecl> Stage::declare() const {
-  std::vector<ParamDecl> decls;
-  for (auto& l : layers) l->declare(decls);
+std::vector<std::vector<ParamDecl>> Stage::declare() const {
+  std::vector<std::vector<ParamDecl>> decls;
+  for (auto& l : layers) l->declare(decls.emplace_back());
   return decls;
 }
 

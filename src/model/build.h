@@ -16,7 +16,7 @@ struct Stage {
   std::unique_ptr<RopeTable> rope;  // null with learned positions
   std::vector<std::unique_ptr<Layer>> layers;
 
-  std::vector<ParamDecl> declare() const;
+  std::vector<std::vector<ParamDecl>> declare() const;  // a list a layer
   void bind(ParamSet&);
 };
 

@@ -6,6 +6,7 @@ namespace {
 // One view over the storage of neighbouring parameters.
 Tensor joined(const std::vector<Param*>& ps, Tensor Param::*field, const Shape& shape) {
   const Tensor& first = ps[0]->*field;
+  require(bool(first), "a linear layer runs while its weights or gradients are nowhere");
   int64_t offset = ps[0]->offset;
   for (const Param* p : ps) {
     require(p->offset == offset, "the parts of a linear layer are not neighbours in memory");
@@ -51,35 +52,44 @@ void Linear::declare(std::vector<ParamDecl>& decls) const {
 void Linear::bind(ParamSet& set) {
   weights_.clear(), biases_.clear();
   for (const Part& p : parts_) weights_.push_back(set.find(p.name + ".weight"));
-  weight_ = joined(weights_, &Param::weight, {out_, in_});
-  weight_grad_ = joined(weights_, &Param::grad, {out_, in_});
   if (!bias_) return;
   for (const Part& p : parts_) biases_.push_back(set.find(p.name + ".bias"));
-  bias_value_ = joined(biases_, &Param::weight, {out_});
-  bias_grad_ = joined(biases_, &Param::grad, {out_});
+}
+
+Tensor Linear::weight(Tensor Param::*field) const {
+  return joined(weights_, field, {out_, in_});
+}
+Tensor Linear::bias(Tensor Param::*field) const {
+  return bias_ ? joined(biases_, field, {out_}) : Tensor();
 }
 
 Owned Linear::forward(Ctx& ctx, const Tensor& x, Saved& saved, const Tensor& residual) const {
   Owned y = ctx.activation({x.rows(), out_});
-  ctx.k.run(
-      MatmulArgs{.a = x, .b = weight_, .c = *y, .trans_b = true, .bias = bias_value_, .residual = residual},
-      ctx.compute);
+  ctx.k.run(MatmulArgs{.a = x,
+                       .b = weight(&Param::weight),
+                       .c = *y,
+                       .trans_b = true,
+                       .bias = bias(&Param::weight),
+                       .residual = residual},
+            ctx.compute);
   saved.borrow(this, "x", x);
   return y;
 }
 
 Owned Linear::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved) const {
   Owned dx = ctx.activation({dy.rows(), in_});
-  ctx.k.run(MatmulArgs{.a = dy, .b = weight_, .c = *dx}, ctx.compute);
+  ctx.k.run(MatmulArgs{.a = dy, .b = weight(&Param::weight), .c = *dx}, ctx.compute);
   saved.borrow(this, "dy", dy);
   return dx;
 }
 
 void Linear::backward_weight(Ctx& ctx, Saved& saved) const {
   Tensor x = saved.get(this, "x"), dy = saved.get(this, "dy");
-  ctx.k.run(MatmulArgs{.a = dy, .b = x, .c = weight_grad_, .trans_a = true, .accumulate = start(weights_)},
-            ctx.compute);
-  if (bias_) ctx.k.run(ColumnSumArgs{.dy = dy, .db = bias_grad_, .accumulate = start(biases_)}, ctx.compute);
+  ctx.k.run(
+      MatmulArgs{.a = dy, .b = x, .c = weight(&Param::grad), .trans_a = true, .accumulate = start(weights_)},
+      ctx.compute);
+  if (bias_)
+    ctx.k.run(ColumnSumArgs{.dy = dy, .db = bias(&Param::grad), .accumulate = start(biases_)}, ctx.compute);
   saved.drop_all(this);
 }
 

@@ -30,8 +30,11 @@ class Linear {
   int64_t in_, out_ = 0;
   bool bias_;
   float init_std_;
+  // All parts as one. Made at each use: weights and gradients may lie elsewhere in every pass (ZeRO 2 and 3).
+  Tensor weight(Tensor Param::*) const;  // [out, in]
+  Tensor bias(Tensor Param::*) const;    // [out], null without biases
+
   std::vector<Param*> weights_, biases_;
-  Tensor weight_, weight_grad_, bias_value_, bias_grad_;  // all parts as one
 };
 
 }  // namespace trireme

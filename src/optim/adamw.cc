@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "optim/optimizer.h"
@@ -11,27 +12,33 @@ class AdamW : public Optimizer {
 
   std::vector<StateDecl> state() const override { return {{"exp_avg"}, {"exp_avg_sq"}}; }
 
-  // One launch for each run of neighbours that decay alike.
-  void step(Kernels& k, const ParamSet& set, const FlatState& flat, const UpdateInput& in,
+  // One launch for each run of neighbours that decay alike. Padding is left alone: it stays zero.
+  void step(Kernels& k, const ParamSet& set, const Unit& unit, const FlatState& flat, const UpdateInput& in,
             Stream stream) override {
-    size_t n = set.params.size();
-    for (size_t i = 0, j; i < n; i = j) {
+    const Range own = own_part(unit, flat.place);
+    for (size_t i = unit.first, j; i < unit.last; i = j) {
       bool decay = set.params[i].decl.decay;
-      for (j = i + 1; j < n && set.params[j].decl.decay == decay;) j++;
-      int64_t begin = set.params[i].offset, end = set.params[j - 1].offset + set.params[j - 1].numel();
-      launch(k, flat, begin, end - begin, decay, in, stream);
+      for (j = i + 1; j < unit.last && set.params[j].decl.decay == decay;) j++;
+      int64_t end_of_run = set.params[j - 1].offset + set.params[j - 1].numel();
+      int64_t begin = std::max(own.begin, set.params[i].offset - unit.offset);
+      int64_t end = std::min(own.end, end_of_run - unit.offset);
+      if (begin < end) launch(k, set, unit, flat, {begin - own.begin, end - own.begin}, decay, in, stream);
     }
   }
 
  private:
-  void launch(Kernels& k, const FlatState& flat, int64_t begin, int64_t n, bool decay, const UpdateInput& in,
-              Stream stream) const {
+  // r: elements of the rank's own part.
+  void launch(Kernels& k, const ParamSet& set, const Unit& unit, const FlatState& flat, const Range& r,
+              bool decay, const UpdateInput& in, Stream stream) const {
+    auto part = [&](const Tensor& buffer) {
+      return flat.own(buffer, set, unit).narrow(0, r.begin, r.size());
+    };
     bool copy = flat.weights.data != flat.master.data;
-    k.run(AdamWArgs{.master = flat.master.narrow(0, begin, n),
-                    .exp_avg = flat.state[0].narrow(0, begin, n),
-                    .exp_avg_sq = flat.state[1].narrow(0, begin, n),
-                    .grad = flat.grads.narrow(0, begin, n),
-                    .weight = copy ? flat.weights.narrow(0, begin, n) : Tensor(),
+    k.run(AdamWArgs{.master = part(flat.master),
+                    .exp_avg = part(flat.state[0]),
+                    .exp_avg_sq = part(flat.state[1]),
+                    .grad = part(flat.grads),
+                    .weight = copy ? part(flat.weights) : Tensor(),
                     .lr = float(in.lr),
                     .beta1 = float(o_.beta1),
                     .beta2 = float(o_.beta2),
@@ -46,6 +53,12 @@ class AdamW : public Optimizer {
 };
 
 }  // namespace
+
+Tensor FlatState::own(const Tensor& buffer, const ParamSet& set, const Unit& u) const {
+  const Range part = own_part(u, place);
+  return whole(buffer, set) ? buffer.narrow(0, u.offset + part.begin, part.size())
+                            : buffer.narrow(0, u.offset / place.shards, part.size());
+}
 
 std::unique_ptr<Optimizer> make_adamw(const AdamWOptions& o) {
   return std::make_unique<AdamW>(o);

@@ -1,46 +1,100 @@
 #include "optim/grad_norm.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <limits>
 
 namespace trireme {
 namespace {
-int64_t blocks_of(const Param& p) {
-  return (p.numel() + kFlatBlock - 1) / kFlatBlock;
-}
-}  // namespace
 
-double order_independent_sum(std::span<const double> values) {
-  double largest = 0;
-  for (double v : values) {
-    if (!std::isfinite(v)) return std::nan("");
-    largest = std::max(largest, v);
-  }
-  if (largest == 0) return 0;
+constexpr int kLimbBits = 43;
+
+int64_t blocks_of(int64_t numel) {
+  return (numel + kFlatBlock - 1) / kFlatBlock;
+}
+
+// Terms come below 2^100: room for 2^27 of them.
+int shift_of(double largest) {
   int exponent;
   std::frexp(largest, &exponent);  // largest < 2^exponent
-  int shift = 100 - exponent;      // terms below 2^100: room for 2^27 of them
-  __int128 sum = 0;
-  for (double v : values) sum += __int128(std::ldexp(v, shift));
-  return std::ldexp(double(sum), -shift);
+  return 100 - exponent;
 }
 
-GradNorm::GradNorm(const ParamSet& set, Arena& arena) {
+// Non-negative doubles order as their bits do; a value that is not finite lies above all.
+double largest_over(double mine, Communicator& world) {
+  int64_t bits = mine == kNonfinite ? std::numeric_limits<int64_t>::max() : std::bit_cast<int64_t>(mine);
+  bits = agree_max(world, bits);
+  return bits == std::numeric_limits<int64_t>::max() ? kNonfinite : std::bit_cast<double>(bits);
+}
+
+}  // namespace
+
+double largest_of(std::span<const double> values) {
+  double largest = 0;
+  for (double v : values) {
+    if (!std::isfinite(v)) return kNonfinite;
+    largest = std::max(largest, v);
+  }
+  return largest;
+}
+
+Limbs limbs_of(std::span<const double> values, double largest) {
+  if (largest <= 0) return {};
+  const int shift = shift_of(largest);
+  __int128 sum = 0;
+  for (double v : values) sum += __int128(std::ldexp(v, shift));
+  constexpr int64_t kMask = (int64_t(1) << kLimbBits) - 1;
+  return {int64_t(sum) & kMask, int64_t(sum >> kLimbBits) & kMask, int64_t(sum >> 2 * kLimbBits)};
+}
+
+double sum_of(const Limbs& limbs, double largest) {
+  if (largest == kNonfinite) return std::nan("");
+  if (largest == 0) return 0;
+  __int128 sum = limbs[0] + (__int128(limbs[1]) << kLimbBits) + (__int128(limbs[2]) << 2 * kLimbBits);
+  return std::ldexp(double(sum), -shift_of(largest));
+}
+
+double order_independent_sum(std::span<const double> values) {
+  double largest = largest_of(values);
+  return sum_of(limbs_of(values, largest), largest);
+}
+
+GradNorm::GradNorm(const ParamSet& set, const ShardPlace& place, Arena& arena) {
+  // The first replica's share is the largest; every rank books as much.
+  ShardPlace first = place;
+  first.replica = 0;
   int64_t n = 0;
-  for (const Param& p : set.params) n += blocks_of(p);
+  for (const Unit& u : set.units) n += blocks_of(own_share(u, first).size());
   sums_ = Owned(arena, Bucket::scratch, {n}, DType::f64);
   host_.resize(size_t(n));
 }
 
-double GradNorm::compute(Device& device, const ParamSet& set, Stream stream) {
+double GradNorm::compute(Device& device, const ParamSet& set, const FlatState& flat, Communicator* world,
+                         Stream stream) {
   int64_t at = 0;
-  for (const Param& p : set.params) {
+  for (const Unit& u : set.units) {
+    const Range share = own_share(u, flat.place), part = own_part(u, flat.place);
+    if (share.size() == 0) continue;
     device.kernels().run(
-        SquareSumsArgs{.x = p.grad.view({p.numel()}), .sums = sums_->narrow(0, at, blocks_of(p))}, stream);
-    at += blocks_of(p);
+        SquareSumsArgs{.x = flat.own(flat.grads, set, u).narrow(0, share.begin - part.begin, share.size()),
+                       .sums = sums_->narrow(0, at, blocks_of(share.size()))},
+        stream);
+    at += blocks_of(share.size());
   }
-  device.download(host_.data(), *sums_);
-  return std::sqrt(order_independent_sum(host_));
+  std::span<double> values = std::span(host_).first(size_t(at));
+  device.download(values.data(), sums_->narrow(0, 0, at));
+  double largest = largest_of(values);
+  if (!world || world->size() == 1) return std::sqrt(sum_of(limbs_of(values, largest), largest));
+  largest = largest_over(largest, *world);
+  Limbs mine = limbs_of(values, largest);
+  gathered_.resize(size_t(world->size()));
+  gather_bytes(*world, std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(gathered_)));
+  if (!device.has_data()) return 0;
+  Limbs sum{};
+  for (const Limbs& l : gathered_)
+    for (size_t i = 0; i < l.size(); i++) sum[i] += l[i];
+  return std::sqrt(sum_of(sum, largest));
 }
 
 }  // namespace trireme

@@ -1,11 +1,14 @@
 // The norm of all gradients as an order-independent sum: no grouping by stage, shard or rank changes a bit.
 #pragma once
+#include <array>
+#include <cstdint>
 #include <span>
 #include <vector>
 
+#include "comm/comm_set.h"
 #include "device/device.h"
+#include "optim/optimizer.h"
 #include "tensor/arena.h"
-#include "tensor/param.h"
 
 namespace trireme {
 
@@ -14,16 +17,26 @@ namespace trireme {
 // absolute error is below n * max * 2^-100 for n < 2^20. Any non-finite value makes the sum NaN.
 double order_independent_sum(std::span<const double> values);
 
+// Its parts, for values on several ranks: the largest over all of them, each rank's integer sum cut into
+// limbs, the limbs added up, and the sum they stand for.
+inline constexpr double kNonfinite = -1;            // in place of a largest value
+double largest_of(std::span<const double> values);  // or kNonfinite
+using Limbs = std::array<int64_t, 3>;  // 43 bits each, lowest first: 2^20 ranks cannot overflow one
+Limbs limbs_of(std::span<const double> values, double largest);
+double sum_of(const Limbs&, double largest);
+
 class GradNorm {
  public:
-  // Books one f64 per block of kFlatBlock elements of each parameter.
-  GradNorm(const ParamSet&, Arena&);
-  // Square root of the sum of squares of all gradients, blocks counted from the start of each parameter.
-  double compute(Device&, const ParamSet&, Stream);
+  // Books one f64 per block of kFlatBlock elements of each unit that this rank answers for.
+  GradNorm(const ParamSet&, const ShardPlace&, Arena&);
+  // Square root of the sum of squares of all gradients; blocks are counted from the start of each unit, so
+  // they are the same under every ZeRO stage. world: all ranks that hold gradients, null for one alone.
+  double compute(Device&, const ParamSet&, const FlatState&, Communicator* world, Stream);
 
  private:
   Owned sums_;
   std::vector<double> host_;
+  std::vector<Limbs> gathered_;
 };
 
 }  // namespace trireme

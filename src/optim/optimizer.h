@@ -8,12 +8,18 @@
 
 namespace trireme {
 
-// The flat buffers of a rank, each `ParamSet::numel` long in the order of the set.
+// The flat buffers of a rank, in the order of the set. Each is whole ([set.numel]) or this rank's shard of it
+// ([set.numel / shards]: its own part of every unit, one behind the other).
 struct FlatState {
   Tensor weights;             // compute dtype
   Tensor grads;               // f32 or bf16
   Tensor master;              // f32; the weights themselves when the compute dtype is f32
   std::vector<Tensor> state;  // as Optimizer::state() declares
+  ShardPlace place;
+
+  // This rank's own part of a unit, [padded / shards]; `buffer` is one of the above.
+  Tensor own(const Tensor& buffer, const ParamSet&, const Unit&) const;
+  bool whole(const Tensor& buffer, const ParamSet& set) const { return buffer.numel() == set.numel; }
 };
 
 struct UpdateInput {
@@ -26,7 +32,8 @@ class Optimizer {
  public:
   virtual ~Optimizer() = default;
   virtual std::vector<StateDecl> state() const = 0;  // per parameter element: planner and checkpoint read it
-  virtual void step(Kernels&, const ParamSet&, const FlatState&, const UpdateInput&, Stream) = 0;
+  // This rank's own part of one unit.
+  virtual void step(Kernels&, const ParamSet&, const Unit&, const FlatState&, const UpdateInput&, Stream) = 0;
 };
 
 struct AdamWOptions {

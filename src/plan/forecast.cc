@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cost/flops.h"
+#include "spec/run_schedule.h"
 
 namespace trireme {
 
@@ -13,7 +14,8 @@ Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpe
   f.model_flops = train_flops_per_token(run.model, run.data.seq_len) * double(f.tokens);
   f.op_flops = f.booking.total.flops;
   f.memory_bytes = cluster.memory_bytes;
-  f.fits = f.memory_bytes == 0 || f.booking.arena_bytes <= f.memory_bytes;
+  f.ranks_on_device = run.train.comm == "thread" ? run.world() : 1;
+  f.fits = f.memory_bytes == 0 || f.booking.arena_bytes <= f.memory_bytes / f.ranks_on_device;
   double matrix_peak = cluster.peak_flops(run.precision.compute), bandwidth = cluster.memory_bandwidth;
   double vector_peak = cluster.peak_flops("f32");
   for (const OpTotal& t : f.booking.ops) {
@@ -26,7 +28,7 @@ Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpe
   }
   if (f.step_s > 0 && matrix_peak > 0) {
     f.tokens_per_s = double(f.tokens) / f.step_s;
-    f.mfu = f.model_flops / (f.step_s * matrix_peak);
+    f.mfu = f.model_flops / (f.step_s * matrix_peak * double(run.world()));
     f.run_s = f.step_s * double(run.train.steps);
     f.cost = f.run_s / 3600 * double(run.world()) * cluster.price_per_hour;
   }
@@ -38,12 +40,17 @@ std::string why_not(const RunSpec& run, const Forecast& f) {
   if (f.fits) return {};
   size_t worst = size_t(std::max_element(f.booking.at_peak.begin(), f.booking.at_peak.end()) -
                         f.booking.at_peak.begin());
+  const std::string ranks =
+      f.ranks_on_device > 1 ? fmt::format("each of {} ranks", f.ranks_on_device) : "rank 0";
+  const std::string sharing = run.layout.dp > 1 && effective_zero(run.layout) < 3
+                                  ? fmt::format("layout.zero above {}, ", run.layout.zero)
+                                  : "";
   return fmt::format(
-      "this run needs {} bytes on rank 0 and the device has {}; most are {} ({} bytes): try batch.micro "
-      "below {}, "
+      "this run needs {} bytes on {} and the device has {}; most are {} ({} bytes): try {}batch.micro below "
+      "{}, "
       "a shorter data.seq_len than {}, or a smaller model",
-      f.booking.arena_bytes, f.memory_bytes, kBucketNames[worst], f.booking.at_peak[worst], run.batch.micro,
-      run.data.seq_len);
+      f.booking.arena_bytes, ranks, f.memory_bytes, kBucketNames[worst], f.booking.at_peak[worst], sharing,
+      run.batch.micro, run.data.seq_len);
 }
 
 }  // namespace trireme

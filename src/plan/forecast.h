@@ -23,13 +23,14 @@ struct Forecast {
   std::vector<OpForecast> ops;
   // Of all train.steps, evaluations and checkpoints left out; 0 where the step's time is not known.
   double run_s = 0, run_flops = 0;
-  double cost = 0;           // run_s x devices x their price; 0 = no price is known
-  int64_t memory_bytes = 0;  // of the device; 0 = not known
+  double cost = 0;              // run_s x devices x their price; 0 = no price is known
+  int64_t memory_bytes = 0;     // of the device; 0 = not known
+  int64_t ranks_on_device = 1;  // that share that memory: all of them where ranks are threads
   bool fits = true;
 };
 
-// The spec is resolved. threads: of the rank. Only compute and memory traffic are priced: one rank has no
-// cable and no bubble.
+// The spec is resolved. threads: of each rank. Only compute and memory traffic are priced, of one rank; what
+// goes over the wire is counted (booking.comm) and takes no time here.
 Forecast forecast(const RunSpec&, const Schedule&, const ClusterSpec&, int threads);
 
 // The one line that says why a run cannot start, or "" when it fits.

@@ -2,6 +2,7 @@
 
 #include "base/progress.h"
 #include "plan/forecast.h"
+#include "spec/run_schedule.h"
 
 namespace trireme {
 namespace {
@@ -11,8 +12,9 @@ std::string bar(double share, int width) {
   return std::string(size_t(n), '#') + std::string(size_t(width - n), '.');
 }
 
-std::string memory_text(const Forecast& f) {
-  std::string s = "memory of a step (exact bytes; what the peak of the total is made of)\n";
+std::string memory_text(const RunSpec& run, const Forecast& f) {
+  std::string s = fmt::format("memory of a step{} (exact bytes; what the peak of the total is made of)\n",
+                              run.world() > 1 ? ", each rank" : "");
   for (size_t i = 0; i < kBuckets; i++) {
     if (f.booking.peak[i] == 0) continue;
     double share = double(f.booking.at_peak[i]) / double(f.booking.peak_total);
@@ -26,8 +28,32 @@ std::string memory_text(const Forecast& f) {
                    f.booking.arena_bytes, human_bytes(f.booking.arena_bytes), human_bytes(holes));
   if (f.memory_bytes > 0)
     s += fmt::format("  {} {} of the device's memory\n", f.fits ? "fits in" : "DOES NOT FIT in",
-                     human_bytes(f.memory_bytes));
+                     human_bytes(f.memory_bytes)) +
+         (f.ranks_on_device > 1 ? fmt::format("  ({} ranks share it)\n", f.ranks_on_device) : "");
   return s;
+}
+
+// "dp 4, ZeRO 3 in shard groups of 2".
+std::string layout_text(const LayoutSpec& l) {
+  std::string s = fmt::format("{} data parallel ranks, ZeRO {}", l.dp, effective_zero(l));
+  if (effective_zero(l) > 0 && l.shard_group > 0 && l.shard_group < l.dp)
+    s += fmt::format(" in shard groups of {}", l.shard_group);
+  return s;
+}
+
+std::string wire_text(const RunSpec& run, const Forecast& f) {
+  if (run.world() == 1) return "";
+  std::string s = fmt::format("on the wire in a step, each rank ({}; gradients travel in {})\n",
+                              layout_text(run.layout), run.precision.reduce);
+  int64_t all = 0;
+  for (size_t k = 0; k < kCollectives; k++) {
+    const CommCount& c = f.booking.comm[k];
+    all += c.wire;
+    if (c.calls > 0)
+      s += fmt::format("  {:<20} {:>8} calls {:>15} {:>10}\n", name_of(Collective(k)), c.calls, c.wire,
+                       human_bytes(c.wire));
+  }
+  return s + fmt::format("  {:<20} {:>8}       {:>15} {:>10}\n\n", "all", "", all, human_bytes(all));
 }
 
 std::string time_text(const Forecast& f) {
@@ -66,16 +92,24 @@ nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
                  {"cp", l.cp},
                  {"ep", l.ep},
                  {"zero", l.zero},
+                 {"shard_group", l.shard_group},
                  {"schedule", l.schedule},
                  {"recompute", l.recompute}};
   j["step_s"] = f.step_s;
-  j["tokens_per_s_per_gpu"] = f.tokens_per_s;
+  j["tokens_per_s_per_gpu"] = f.tokens_per_s / double(run.world());
   j["mfu"] = f.mfu;
   j["bubble"] = 0.0;
   for (size_t i = 0; i < kBuckets; i++) j["memory"][std::string(kBucketNames[i])] = f.booking.peak[i];
   j["memory"]["total"] = f.booking.peak_total;
   j["memory"]["arena"] = f.booking.arena_bytes;
   for (size_t i = 0; i < kBuckets; i++) j["at_peak"][std::string(kBucketNames[i])] = f.booking.at_peak[i];
+  for (size_t i = 0; i < kBuckets; i++)
+    if (f.booking.state[i] > 0) j["state"][std::string(kBucketNames[i])] = f.booking.state[i];
+  j["wire"] = nlohmann::ordered_json::object();
+  for (size_t k = 0; k < kCollectives; k++)
+    if (f.booking.comm[k].calls > 0)
+      j["wire"][std::string(name_of(Collective(k)))] = {{"calls", f.booking.comm[k].calls},
+                                                        {"bytes", f.booking.comm[k].wire}};
   j["fits"] = f.fits;
   j["cost"] = nullptr;
   if (f.cost > 0) j["cost"] = f.cost;
@@ -115,7 +149,7 @@ std::string to_text(const RunSpec& run, const Forecast& f, const ClusterSpec& cl
   s += fmt::format("model FLOPs of a step: {:.4g} (3 x forward); kernels count {:.4g}\n", f.model_flops,
                    f.op_flops);
   if (!cluster.name.empty()) s += fmt::format("machine: {} ({})\n", cluster.name, cluster.source);
-  return s + "\n" + memory_text(f) + "\n" + time_text(f) + "\n" + run_text(run, f);
+  return s + "\n" + memory_text(run, f) + "\n" + wire_text(run, f) + time_text(f) + "\n" + run_text(run, f);
 }
 
 std::string to_json(const RunSpec& run, const Forecast& f) {

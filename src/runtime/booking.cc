@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/meta_comm.h"
+
 namespace trireme {
 namespace {
 
@@ -42,14 +44,18 @@ void try_batches(StageRunner& r, const RunSpec& run) {
 
 Booking book_training(const RunSpec& run, const Schedule& schedule, int threads) {
   auto device = meta(threads);
-  StageRunner r(run, RunMode::train, *device, kEndless);
+  std::unique_ptr<CommFactory> factory = make_meta_comm(0, int(run.world()));
+  CommSet comms(*factory, mesh_of(run.layout));
+  StageRunner r(run, RunMode::train, *device, kEndless, &comms);
   OpCounter counter;
   device->kernels().observe(&counter);
   device->kernels().restart_counts();
   r.restart_peaks();
-  r.step(schedule.ranks.at(0), 1, run.tokens_per_step(), nothing);
   Booking b;
-  b.parameters = r.params().numel;
+  for (Bucket k : {Bucket::weights, Bucket::grads, Bucket::optimizer})
+    b.state[size_t(k)] = r.arena().ledger().now(k);
+  b.comm = r.step(schedule.ranks.at(0), 1, run.tokens_per_step(), nothing).comm;
+  b.parameters = r.params().parameters;
   b.peak = r.arena().ledger().peaks();
   b.at_peak = r.arena().ledger().at_peak();
   b.peak_total = r.arena().ledger().peak_total();

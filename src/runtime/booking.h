@@ -23,9 +23,12 @@ struct Booking {
   Cost total;  // of a step
   int64_t launches = 0;
   std::vector<OpTotal> ops;  // of a step, by kind, most FLOPs first
+  BucketBytes state{};  // kept between steps: weights, gradients, optimizer, as far as they are this rank's
+  CommCounts comm{};    // collectives of a step, as one rank counts them
 };
 
-// threads: of the rank, because kernels' scratch depends on it.
+// One rank of the run's layout; under data parallelism all take the same. threads: of the rank, because
+// kernels' scratch depends on it.
 Booking book_training(const RunSpec&, const Schedule&, int threads);
 // Weights and a key/value cache: what generation takes.
 struct GenerationShape {

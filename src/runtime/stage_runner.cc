@@ -1,25 +1,12 @@
 #include "runtime/stage_runner.h"
 
-#include <chrono>
-#include <cmath>
+#include <algorithm>
 
 #include "runtime/microbatch.h"
-#include "runtime/nonfinite.h"
+#include "runtime/timed.h"
 
 namespace trireme {
 namespace {
-
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-// Adds the life of the object to a number of seconds.
-struct Timed {
-  explicit Timed(double& s) : seconds(s), begin(now_s()) {}
-  ~Timed() { seconds += now_s() - begin; }
-  double& seconds;
-  double begin;
-};
 
 LrSchedule lr_of(const RunSpec& r) {
   return {.lr = r.optimizer.lr,
@@ -40,10 +27,13 @@ LossScale loss_scale_of(const PrecisionSpec& p) {
 
 }  // namespace
 
-StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64_t arena_bytes)
+StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64_t arena_bytes,
+                         CommSet* comms)
     : run_(run),
       mode_(mode),
       device_(device),
+      comms_(comms && comms->world() > 1 ? comms : nullptr),
+      sharing_(sharing_of(run, comms_)),
       compute_(device.stream("compute")),
       dtype_(dtype_from_name(run.precision.compute)),
       grad_dtype_(dtype_from_name(run.precision.grads)),
@@ -53,8 +43,11 @@ StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64
       stage_(build_stage(run.model, {.first = 0, .last = run.model.layers})),
       lr_(lr_of(run)),
       loss_scale_(loss_scale_of(run.precision)) {
-  std::vector<ParamDecl> decls = stage_.declare();
-  params_ = lay_out(decls, Mesh(), 0);
+  require(mode == RunMode::train || !comms_, "several ranks train; inference is one rank's");
+  std::vector<std::vector<ParamDecl>> decls = stage_.declare();
+  params_ = comms_ ? lay_out(decls, comms_->mesh(), comms_->rank(), sharing_.place.shards)
+                   : lay_out(decls, Mesh(), 0);
+  find_units(decls);
   optimizer_ = make_adamw({.beta1 = run.optimizer.betas[0],
                            .beta2 = run.optimizer.betas[1],
                            .eps = run.optimizer.eps,
@@ -64,15 +57,19 @@ StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64
   bind_memory();
   bind_rope();
   stage_.bind(params_);
-  microbatches_.resize(size_t(run.microbatches()));
+  const int64_t microbatches = run.batch.global / (sharing_.dp * run.batch.micro);
+  microbatches_.resize(size_t(microbatches));
   for (Microbatch& m : microbatches_) m.resize(stage_.layers.size());
-  sequence_loss_.resize(size_t(run.batch.global));
+  sequence_loss_.resize(size_t(microbatches * run.batch.micro) + 1);
+  global_loss_.resize(size_t(run.batch.global));
+  if (comms_) gathered_loss_.resize(sequence_loss_.size() * size_t(comms_->world()));
   size_t rows = size_t(run.batch.micro * run.data.seq_len);
   token_loss_host_.resize(rows);
   staging_.resize(3 * rows);
 }
 
 StageRunner::~StageRunner() {
+  sync_.reset();
   microbatches_.clear();
   cache_.reset();
   grad_norm_.reset();
@@ -81,25 +78,70 @@ StageRunner::~StageRunner() {
   device_.release(memory_, memory_bytes_);
 }
 
+// A layer uses its own unit, and that of the parameter it is tied to.
+void StageRunner::find_units(std::span<const std::vector<ParamDecl>> decls) {
+  for (size_t l = 0; l < decls.size(); l++) {
+    std::vector<uint32_t>& units = units_of_layer_.emplace_back(1, uint32_t(l));
+    for (const ParamDecl& d : decls[l])
+      for (size_t u = 0; u < params_.units.size(); u++)
+        for (size_t i = params_.units[u].first; i < params_.units[u].last; i++)
+          if (!d.tied_to.empty() && params_.params[i].decl.name == d.tied_to) units.push_back(uint32_t(u));
+  }
+  seen_.resize(params_.units.size());
+}
+
 void StageRunner::bind_memory() {
-  int64_t n = params_.numel;
-  auto hold = [&](Bucket b, const Shape& s, DType t) {
-    persistent_.emplace_back(*arena_, b, s, t);
+  auto hold = [&](Bucket b, int64_t n, DType t) {
+    persistent_.emplace_back(*arena_, b, Shape{n}, t);
     return *persistent_.back();
   };
-  flat_.weights = hold(Bucket::weights, {n}, dtype_);
+  const int64_t all = params_.numel, part = all / sharing_.place.shards;
+  flat_.place = sharing_.place;
+  flat_.weights = hold(Bucket::weights, sharing_.zero == 3 ? part : all, dtype_);
   flat_.master = flat_.weights;
   if (mode_ == RunMode::train) {
-    flat_.grads = hold(Bucket::grads, {n}, grad_dtype_);
-    if (dtype_ != DType::f32) flat_.master = hold(Bucket::optimizer, {n}, DType::f32);
-    for (const StateDecl& s : state_decls_) flat_.state.push_back(hold(Bucket::optimizer, {n}, s.dtype));
-    grad_norm_ = std::make_unique<GradNorm>(params_, *arena_);
-    nonfinite_count_ = hold(Bucket::scratch, {1}, DType::i64);
+    flat_.grads = hold(Bucket::grads, sharing_.zero >= 2 ? part : all, grad_dtype_);
+    if (dtype_ != DType::f32) flat_.master = hold(Bucket::optimizer, part, DType::f32);
+    for (const StateDecl& s : state_decls_) flat_.state.push_back(hold(Bucket::optimizer, part, s.dtype));
+    grad_norm_ = std::make_unique<GradNorm>(params_, flat_.place, *arena_);
+    nonfinite_count_ = hold(Bucket::scratch, 1, DType::i64);
   }
+  bind_views();
+  if (params_.shards > 1) zero_padding();
+  if (mode_ != RunMode::train) return;
+  const DType wire = comms_ ? dtype_from_name(run_.precision.reduce) : grad_dtype_;
+  sync_ = std::make_unique<GradSync>(params_, flat_,
+                                     GradSyncOptions{.zero = sharing_.zero,
+                                                     .wire = wire,
+                                                     .bucket_bytes = int64_t(run_.layout.bucket_mb * 1e6),
+                                                     .prefetch = run_.layout.prefetch},
+                                     sharing_.shard, sharing_.replicas, device_, *arena_);
+}
+
+// What is whole is seen from the start; the rest while GradSync has it.
+void StageRunner::bind_views() {
   for (Param& p : params_.params) {
-    p.weight = flat_.weights.narrow(0, p.offset, p.numel()).view(p.box.extent);
-    if (mode_ == RunMode::train) p.grad = flat_.grads.narrow(0, p.offset, p.numel()).view(p.box.extent);
+    auto view = [&](const Tensor& flat) { return flat.narrow(0, p.offset, p.numel()).view(p.box.extent); };
+    if (sharing_.zero < 3) p.weight = view(flat_.weights);
+    if (mode_ == RunMode::train && sharing_.zero < 2) p.grad = view(flat_.grads);
   }
+}
+
+// So that sums over padding are zero, and what is gathered is the same on every run.
+void StageRunner::zero_padding() {
+  std::vector<Tensor> buffers = flat_.state;
+  buffers.insert(buffers.end(), {flat_.weights, flat_.grads, flat_.master});
+  for (const Tensor& t : buffers)
+    for (const Unit& u : params_.units) {
+      const Range own = own_part(u, flat_.place);
+      const int64_t begin = flat_.whole(t, params_) ? 0 : own.begin,
+                    end = flat_.whole(t, params_) ? u.padded : own.end;
+      const int64_t first = std::max(begin, u.numel);
+      if (first >= end) continue;
+      const Tensor unit =
+          flat_.whole(t, params_) ? t.narrow(0, u.offset, u.padded) : flat_.own(t, params_, u);
+      device_.kernels().run(ZeroArgs{.y = unit.narrow(0, first - begin, end - first)}, compute_);
+    }
 }
 
 Ctx StageRunner::context(const Microbatch& m, bool backward) {
@@ -140,16 +182,40 @@ void StageRunner::load_batch(Microbatch& m, int64_t sequences, int64_t seq, int6
 
 void StageRunner::forward(Microbatch& m, int64_t mb, const FillBatch& fill) {
   load_batch(m, run_.batch.micro, run_.data.seq_len, step_, mb, fill);
-  m.view.first_sequence = mb * run_.batch.micro;
+  m.view.first_sequence = (mb * sharing_.dp + sharing_.dp_rank) * run_.batch.micro;
   Timed t(result_.forward_s);
   Ctx ctx = context(m, true);
   for (size_t l = 0; l < stage_.layers.size(); l++) {
+    use_weights(l);
     m.x[l + 1] = stage_.layers[l]->forward(ctx, *m.x[l], m.saved[l]);
+    let_weights_go(l);
   }
   read_losses(m, mb);
 }
 
-// Token losses are added in double, per sequence; step() adds sequences in order of global index.
+void StageRunner::use_weights(size_t layer) {
+  if (!sync_) return;
+  for (uint32_t u : units_of_layer_[layer]) sync_->need(u);
+}
+void StageRunner::let_weights_go(size_t layer) {
+  if (!sync_) return;
+  for (uint32_t u : units_of_layer_[layer]) sync_->done(u);
+}
+
+// The uses of one pass over the layers. A unit that two layers use is kept from the first to the last.
+void StageRunner::add_pass(bool forward, bool release) {
+  const size_t begin = walk_.size(), layers = stage_.layers.size();
+  for (size_t i = 0; i < layers; i++)
+    for (uint32_t u : units_of_layer_[forward ? i : layers - 1 - i]) walk_.push_back({u, false});
+  if (!release) return;
+  std::fill(seen_.begin(), seen_.end(), 0);
+  for (size_t i = walk_.size(); i-- > begin;) {
+    walk_[i].release = !seen_[walk_[i].unit];
+    seen_[walk_[i].unit] = 1;
+  }
+}
+
+// Token losses are added in double, per sequence; global_loss() adds sequences in order of global index.
 void StageRunner::read_losses(const Microbatch& m, int64_t mb) {
   device_.download(token_loss_host_.data(), *m.token_loss);
   if (!device_.has_data()) return;
@@ -164,166 +230,37 @@ void StageRunner::read_losses(const Microbatch& m, int64_t mb) {
 }
 
 // I and W of each layer in turn when both are asked for, so a layer's memory is free before the next begins.
-void StageRunner::backward(Microbatch& m, bool input, bool weight) {
+// reduce: this rank's sum of the layer's gradients is complete then, and goes to the other ranks.
+void StageRunner::backward(Microbatch& m, bool input, bool weight, bool reduce) {
   Timed t(result_.backward_s);
   Ctx ctx = context(m, true);
   for (size_t l = stage_.layers.size(); l-- > 0;) {
-    if (input) m.dx[l] = stage_.layers[l]->backward_input(ctx, *m.dx[l + 1], m.saved[l]);
+    if (input) {
+      use_weights(l);
+      m.dx[l] = stage_.layers[l]->backward_input(ctx, *m.dx[l + 1], m.saved[l]);
+      let_weights_go(l);
+    }
     if (!weight) continue;
+    for (uint32_t u : units_of_layer_[l]) sync_->open(u);
     stage_.layers[l]->backward_weight(ctx, m.saved[l]);
     require(m.saved[l].empty(), "a layer kept something beyond its backward pass");
+    if (reduce) sync_->ready(l);
     m.dx[l + 1].reset();
     m.x[l].reset();
   }
   if (weight) m.release();
 }
 
-bool StageRunner::run_actions(std::span<const Action> actions, const FillBatch& fill) {
-  for (size_t i = 0; i < actions.size(); i++) {
-    const Action& a = actions[i];
-    enter(name_of(a.kind));
-    if (a.kind == Act::Step) continue;  // step() does it once loss and norm are known to be finite
-    TraceScope traced(tracer_.get(), SpanKind::action, name_of(a.kind), a.mb);
-    Microbatch* m = a.mb >= 0 ? &microbatches_.at(size_t(a.mb)) : nullptr;
-    switch (a.kind) {
-      case Act::F:
-        forward(*m, a.mb, fill);
-        break;
-      case Act::B:
-        backward(*m, true, true);
-        break;
-      case Act::I:
-        backward(*m, true, false);
-        break;
-      case Act::W:
-        backward(*m, false, true);
-        break;
-      case Act::ReduceGrad:
-        finish_gradients();
-        break;
-      default:
-        run_failed("this version has no runtime for action kind {} of the schedule", int(a.kind));
-    }
-    // Left only where more microbatches would follow: with the last one done, the step is nearly free.
-    bool done = a.kind == Act::B || a.kind == Act::W;
-    bool more = i + 1 < actions.size() && has_microbatch(actions[i + 1].kind);
-    if (done && more && control_.stop && control_.stop()) return false;
-  }
-  return true;
-}
-
-// With one rank there is nobody to reduce with: what got no contribution becomes zero.
-void StageRunner::finish_gradients() {
-  for (Param& p : params_.params) {
-    if (!p.grad_started) device_.kernels().run(ZeroArgs{.y = p.grad}, compute_);
-    p.grad_started = true;
-  }
-}
-
-void StageRunner::trace(SpanRecorder* spans) {
-  tracer_ = spans ? std::make_unique<OpTracer>(*spans, arena_->ledger(), layer_) : nullptr;
-  device_.kernels().observe(tracer_.get());
-}
-
-StepResult StageRunner::step(std::span<const Action> actions, int64_t step, int64_t targets,
-                             const FillBatch& fill) {
-  require(mode_ == RunMode::train, "a runner made for inference cannot train");
-  device_.kernels().attach(arena_.get());
-  double begin = now_s();
-  if (tracer_) tracer_->set_step(step);
-  TraceScope traced(tracer_.get(), SpanKind::step, "step");
-  result_ = {.loss_scale = loss_scale_.scale()};
-  step_ = step, targets_ = targets, targets_seen_ = 0;
-  for (Param& p : params_.params) p.grad_started = false;
-  if (!run_actions(actions, fill)) {
-    for (Microbatch& m : microbatches_) m.abandon();
-    result_.stopped = true;
-    return result_;
-  }
-  double loss = 0;
-  for (double s : sequence_loss_) loss += s;
-  result_.loss = loss / double(std::max<int64_t>(1, targets));
-  if (device_.has_data() && targets_seen_ != targets)
-    run_failed("step {}: the batch has {} target tokens where {} were announced", step, targets_seen_,
-               targets);
-  {
-    enter("norm");
-    Timed t(result_.norm_s);
-    TraceScope part(tracer_.get(), SpanKind::action, "norm");
-    layer_ = "grad_norm";
-    result_.grad_norm = grad_norm_->compute(device_, params_, compute_) / loss_scale_.scale();
-  }
-  result_.lr = lr_.at(step_);
-  if (device_.has_data() && !(std::isfinite(result_.loss) && std::isfinite(result_.grad_norm))) {
-    if (!skip_overflow()) find_nonfinite(actions, fill, result_.loss, result_.grad_norm);
-  } else {
-    update();
-  }
-  device_.sync(compute_);
-  result_.tokens = targets;
-  result_.seconds = now_s() - begin;
-  return result_;
-}
-
-// A loss that is not finite is none of the scale's doing: it enters behind the loss.
-bool StageRunner::skip_overflow() {
-  result_.skipped = std::isfinite(result_.loss) && loss_scale_.overflow();
-  return result_.skipped;
-}
-
-// The learning rate counts every step, AdamW's bias correction only those that moved its moments.
-void StageRunner::update() {
-  enter("update");
-  Timed t(result_.update_s);
-  TraceScope part(tracer_.get(), SpanKind::action, "Step");
-  layer_ = "optimizer";
-  double clip = run_.optimizer.clip_norm, norm = result_.grad_norm;
-  // As PyTorch's clip_grad_norm_: the coefficient is clip / (norm + 1e-6), at most 1.
-  double scale = clip > 0 ? std::min(1.0, clip / (norm + 1e-6)) : 1.0;
-  optimizer_->step(device_.kernels(), params_, flat_,
-                   {.lr = result_.lr,
-                    .step = step_ - loss_scale_.state().skipped,
-                    .grad_scale = float(scale / loss_scale_.scale())},
-                   compute_);
-  loss_scale_.good_step();
-}
-
-namespace {
-// What an f16 run's user needs beside step, layer and op.
-std::string why_not_skipped(const LossScale& scale, double loss) {
-  if (!std::isfinite(loss))
-    return "; the forward pass needs more range than f16 has (65504), whatever the loss scale: give "
-           "precision.compute = \"bf16\" or \"f32\"";
-  if (scale.dynamic())
-    return fmt::format("; the loss scale is {}, its least (precision.min_scale)", scale.scale());
-  return fmt::format("; precision.loss_scale is fixed at {}: give \"dynamic\", or a smaller one",
-                     scale.scale());
-}
-}  // namespace
-
-// Runs the step's forward and backward passes once more (data and randomness are pure functions, and the
-// weights have not moved) with every op's outputs checked.
-void StageRunner::find_nonfinite(std::span<const Action> actions, const FillBatch& fill, double loss,
-                                 double norm) {
-  for (Microbatch& m : microbatches_) m.abandon();
-  for (Param& p : params_.params) p.grad_started = false;
-  NonfiniteFinder finder(device_, nonfinite_count_, step_, layer_);
-  OpObserver* before = device_.kernels().observe(&finder);
-  try {
-    run_actions(actions, fill);
-  } catch (const Error& e) {
-    if (!loss_scale_.active()) throw;
-    throw Error(e.what() + why_not_skipped(loss_scale_, loss), e.fault);
-  }
-  device_.kernels().observe(before);
-  run_failed(
-      "step {}: loss {} and gradient norm {} are not finite, yet no op's output shows it when run again",
-      step_, loss, norm);
-}
-
 void StageRunner::forward_only(Microbatch& m, Ctx& ctx) {
+  if (sync_) {
+    walk_.clear();
+    add_pass(true, true);
+    sync_->follow(walk_);
+  }
   for (size_t l = 0; l < stage_.layers.size(); l++) {
+    use_weights(l);
     Owned y = stage_.layers[l]->forward(ctx, *m.x[0], m.saved[l]);
+    let_weights_go(l);
     m.saved[l].clear();
     m.x[0] = std::move(y);
   }

@@ -11,10 +11,12 @@
 #include "model/build.h"
 #include "model/kv_cache.h"
 #include "optim/grad_norm.h"
+#include "optim/grad_sync.h"
 #include "optim/loss_scale.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
 #include "runtime/op_tracer.h"
+#include "runtime/sharing.h"
 #include "schedule/schedule.h"
 #include "spec/run_spec.h"
 
@@ -35,6 +37,8 @@ struct StepResult {
   double seconds = 0;
   // Where they went: waiting for data, F, B (or I and W), the gradient norm, the update.
   double data_s = 0, forward_s = 0, backward_s = 0, norm_s = 0, update_s = 0;
+  double comm_s = 0;      // of these, spent waiting for other ranks and for the wire
+  CommCounts comm{};      // collectives of the step, control messages apart
   bool stopped = false;   // StepControl::stop said so; the weights are those before the step
   double loss_scale = 1;  // of this step; 1 where the precision needs none
   bool skipped = false;   // gradients overflowed at that scale: weights and moments are those before the step
@@ -45,6 +49,7 @@ struct StepControl {
   // "F", "B", ..., "norm", "update": before each action and each part of Step; a test kills the process here.
   std::function<void(std::string_view phase)> phase;
   // After a microbatch's last backward action, when more follow: true = leave the step, drop its gradients.
+  // All ranks must answer alike.
   std::function<bool()> stop;
 };
 
@@ -53,7 +58,9 @@ enum class RunMode : uint8_t { train, infer };  // infer: weights only, no gradi
 class StageRunner {
  public:
   // The spec is resolved (no "auto"). arena_bytes: what a booking run on meta found; on meta itself, endless.
-  StageRunner(const RunSpec&, RunMode, Device&, int64_t arena_bytes);
+  // comms: the other ranks; null = this is the only one, whatever the layout says (evaluation, generation).
+  // Every rank makes its runner, and calls what says so below, at the same place of the program.
+  StageRunner(const RunSpec&, RunMode, Device&, int64_t arena_bytes, CommSet* comms = nullptr);
   ~StageRunner();
   StageRunner(const StageRunner&) = delete;
 
@@ -62,22 +69,31 @@ class StageRunner {
   // ---- parameters and state ----
   const ParamSet& params() const { return params_; }
   const FlatState& flat() const { return flat_; }
+  const Sharing& sharing() const { return sharing_; }
+  CommSet* comms() const { return comms_; }
   std::vector<StateDecl> state_decls() const;
   // Fresh weights: functions of (train.seed, name, global element index); optimizer state zero.
   void init_weights();
-  // f32 on the host; what = "" for the parameter itself (its master copy), or a state name such as "exp_avg".
+  // Elements of the parameter whose master copy and moments are this rank's (all of them on one rank), and
+  // those that it answers for where replicas have the same ones.
+  Range owned(const Param&) const;
+  Range answers_for(const Param&) const;
+  // The owned elements, f32 on the host; what = "" for the parameter itself (its master copy), or a state
+  // name such as "exp_avg".
   void write_param(const Param&, std::string_view what, std::span<const float>);
   void read_param(const Param&, std::string_view what, std::span<float>) const;
-  // The same memory as a tensor [numel]: host memory on cpu, for checkpoints.
+  // The same memory as a tensor [owned]: host memory on cpu, for checkpoints.
   Tensor state_tensor(const Param&, std::string_view what) const;
-  void weights_from_master();  // after write_param: rounds the master copies into the compute dtype
+  // After write_param: rounds the master copies into the compute dtype, and the owners hand them round. On
+  // all ranks.
+  void weights_from_master();
   const LossScale& loss_scale() const { return loss_scale_; }
   void restore_loss_scale(const LossScaleState& s) { loss_scale_.restore(s); }
 
   // ---- training ----
   // Runs one rank's actions of a step (counted from 1). `targets` = target tokens of the global batch. Throws
   // Error naming step, layer and op when a value is not finite; the weights are then still those before the
-  // step.
+  // step. On all ranks; loss, gradient norm and what is skipped are the same on each.
   // The steps from now on are recorded; null = no more. The recorder outlives them.
   void trace(SpanRecorder*);
   void set_control(StepControl c) { control_ = std::move(c); }
@@ -88,7 +104,8 @@ class StageRunner {
     double sum = 0;
     int64_t tokens = 0;
   };
-  // each: empty, or room for the sum of each sequence's token losses.
+  // each: empty, or room for the sum of each sequence's token losses. On all ranks, whatever the sequences,
+  // where weights are sharded (ZeRO 3).
   TokenLoss evaluate(int64_t sequences, int64_t seq, const FillBatch&, std::span<double> each = {});
   // Next-token logits f32 [seq, vocab] of one sequence, on the host; all rows.
   void logits(std::span<const int32_t> tokens, std::vector<float>& out);
@@ -114,12 +131,19 @@ class StageRunner {
  private:
   struct Microbatch;
   void bind_memory();
+  void bind_views();
+  void zero_padding();
   void bind_rope();
+  const Unit& unit_of(const Param&) const;
+  void find_units(std::span<const std::vector<ParamDecl>>);
   void load_batch(Microbatch&, int64_t sequences, int64_t seq, int64_t step, int64_t mb, const FillBatch&);
   Ctx context(const Microbatch&, bool backward);
   void forward(Microbatch&, int64_t mb, const FillBatch&);
   void read_losses(const Microbatch&, int64_t mb);
-  void backward(Microbatch&, bool input, bool weight);
+  void backward(Microbatch&, bool input, bool weight, bool reduce);
+  void use_weights(size_t layer);
+  void let_weights_go(size_t layer);
+  void add_pass(bool forward, bool release);  // to walk_
   void forward_only(Microbatch&, Ctx&);
   void run_cached(int64_t texts, std::span<const int32_t> tokens, std::span<const int32_t> positions,
                   std::span<float> logits);
@@ -127,7 +151,9 @@ class StageRunner {
   void enter(std::string_view phase) const {
     if (control_.phase) control_.phase(phase);
   }
-  void finish_gradients();
+  void add_passes(std::span<const Action>);
+  void reduce_stage(bool with_backward);
+  double global_loss(int64_t targets);
   bool skip_overflow();
   void update();
   [[noreturn]] void find_nonfinite(std::span<const Action>, const FillBatch&, double loss, double norm);
@@ -135,6 +161,8 @@ class StageRunner {
   RunSpec run_;
   RunMode mode_;
   Device& device_;
+  CommSet* comms_;
+  Sharing sharing_;
   Stream compute_;
   DType dtype_, grad_dtype_;
   std::byte* memory_ = nullptr;
@@ -148,11 +176,15 @@ class StageRunner {
   std::vector<Owned> persistent_;
   Tensor nonfinite_count_;  // i64 [1]: held always, so that a replay places its memory as the step did
   std::unique_ptr<GradNorm> grad_norm_;
+  std::vector<std::vector<uint32_t>> units_of_layer_;  // its own, then that of a tied parameter
+  std::vector<UnitUse> walk_;                          // of weights, to come
+  std::vector<char> seen_;                             // by unit, for add_pass
   LrSchedule lr_;
   std::unique_ptr<KvCache> cache_;
   LossScale loss_scale_;
   std::vector<Microbatch> microbatches_;
-  std::vector<double> sequence_loss_;  // of the global batch, in order of global index
+  std::vector<double> sequence_loss_;  // of this rank's part of the batch, microbatch by microbatch
+  std::vector<double> global_loss_, gathered_loss_;  // of the global batch: in order of global index; by rank
   std::vector<float> token_loss_host_;
   std::vector<int32_t> staging_;
   int64_t step_ = 0, targets_ = 0, targets_seen_ = 0;
@@ -160,6 +192,7 @@ class StageRunner {
   std::unique_ptr<OpTracer> tracer_;  // none: not traced
   StepResult result_;
   StepControl control_;
+  std::unique_ptr<GradSync> sync_;  // last: it waits for what is under way before the rest goes
 };
 
 }  // namespace trireme

@@ -50,7 +50,7 @@ void download_f32(Device& device, std::span<float> dst, const Tensor& src) {
 }
 
 // Elements of a box count by their global row-major index, so every layout draws the same numbers.
-// Draws [first, first + out.size()), first even, by the device's team of threads.
+// Draws [first, first + out.size()), first even (pairs share a counter), by the device's team of threads.
 void draw(const Param& p, uint64_t seed, int64_t first, std::span<float> out) {
   require(p.box.extent == p.decl.global, "drawing a part of a parameter is not there yet");
   const Init& init = p.decl.init;
@@ -104,19 +104,57 @@ void StageRunner::init_weights() {
   for (const Tensor& s : flat_.state) device_.kernels().run(ZeroArgs{.y = s}, compute_);
   constexpr int64_t kChunk = 1 << 20;
   std::vector<float> host;
-  for (const Param& p : params_.params)
-    for (int64_t first = 0; first < p.numel(); first += kChunk) {
-      host.resize(size_t(std::min(kChunk, p.numel() - first)));
-      draw(p, uint64_t(run_.train.seed), first, host);
-      upload_f32(device_, p.decl.name, state_tensor(p, "").narrow(0, first, int64_t(host.size())), host);
+  for (const Param& p : params_.params) {
+    const Range own = owned(p);
+    const Tensor master = state_tensor(p, "");
+    for (int64_t first = own.begin; first < own.end;) {
+      const int64_t even = first / 2 * 2, end = std::min(even + kChunk, own.end);
+      host.resize(size_t(end - even));
+      draw(p, uint64_t(run_.train.seed), even, host);
+      upload_f32(device_, p.decl.name, master.narrow(0, first - own.begin, end - first),
+                 std::span(host).subspan(size_t(first - even)));
+      first = end;
     }
+  }
   weights_from_master();
 }
 
+namespace {
+// Elements of the parameter that lie in a range of its unit.
+Range inside(const Param& p, const Unit& u, const Range& of_unit) {
+  const int64_t at = p.offset - u.offset, n = p.numel();
+  const int64_t begin = std::clamp(of_unit.begin - at, int64_t(0), n);
+  return {begin, std::clamp(of_unit.end - at, begin, n)};
+}
+}  // namespace
+
+const Unit& StageRunner::unit_of(const Param& p) const {
+  auto u = std::find_if(params_.units.begin(), params_.units.end(),
+                        [&](const Unit& v) { return p.offset < v.offset + v.numel; });
+  require(u != params_.units.end() && p.offset >= u->offset, "a parameter of another model");
+  return *u;
+}
+
+Range StageRunner::owned(const Param& p) const {
+  const Unit& u = unit_of(p);
+  return inside(p, u, own_part(u, flat_.place));
+}
+Range StageRunner::answers_for(const Param& p) const {
+  const Unit& u = unit_of(p);
+  return inside(p, u, own_share(u, flat_.place));
+}
+
 Tensor StageRunner::state_tensor(const Param& p, std::string_view what) const {
-  if (what.empty()) return flat_.master.narrow(0, p.offset, p.numel());
+  const Unit& u = unit_of(p);
+  const Range own = owned(p);
+  const int64_t begin = std::max<int64_t>(0, p.offset - u.offset - own_part(u, flat_.place).begin);
+  auto part = [&](const Tensor& buffer) {
+    return own.size() == 0 ? Tensor(nullptr, Shape{0}, buffer.dtype)
+                           : flat_.own(buffer, params_, u).narrow(0, begin, own.size());
+  };
+  if (what.empty()) return part(flat_.master);
   for (size_t i = 0; i < state_decls_.size(); i++)
-    if (state_decls_[i].name == what) return flat_.state[i].narrow(0, p.offset, p.numel());
+    if (state_decls_[i].name == what) return part(flat_.state[i]);
   run_failed("parameter {} has no state '{}'", p.decl.name, what);
 }
 
@@ -129,9 +167,16 @@ void StageRunner::read_param(const Param& p, std::string_view what, std::span<fl
 }
 
 void StageRunner::weights_from_master() {
-  if (flat_.weights.data == flat_.master.data) return;
   device_.kernels().attach(arena_.get());
-  device_.kernels().run(CastArgs{.src = flat_.master, .dst = flat_.weights}, compute_);
+  const bool copy = flat_.weights.data != flat_.master.data;
+  if (copy && params_.shards == 1)
+    device_.kernels().run(CastArgs{.src = flat_.master, .dst = flat_.weights}, compute_);
+  for (const Unit& u : params_.units)
+    if (copy && params_.shards > 1 && u.numel > 0)
+      device_.kernels().run(
+          CastArgs{.src = flat_.own(flat_.master, params_, u), .dst = flat_.own(flat_.weights, params_, u)},
+          compute_);
+  if (sync_) sync_->spread_weights();
   device_.sync(compute_);
 }
 

@@ -21,7 +21,7 @@ enum class Act : uint8_t {
   RecvF,       // activations that `stage` reads, from the stage before
   SendB,       // input gradient of `stage` to the stage before
   RecvB,       // output gradient that `stage` reads, from the next stage
-  Unshard,     // gather the stage's weights (ZeRO 3)
+  Unshard,     // see to it that the stage's weights are gathered (ZeRO 3)
   Reshard,     // let the gathered weights go
   ReduceGrad,  // sum the stage's gradients over replicas
   Step,        // update the weights of all of the rank's stages
@@ -68,5 +68,11 @@ Schedule make_schedule(std::string_view name, int pp, int chunks, int microbatch
 
 // Pass: ReduceGrad of each stage right after its last weight gradient, and one Step at the end of each rank.
 Schedule add_step(Schedule);
+
+// Pass over a schedule with its steps, for several replicas. ZeRO 0 and 1: the ReduceGrad of a stage is
+// issued together with its last weight gradient. 2: one with every weight gradient. 3: besides, Unshard with
+// every action that uses weights (F, B, I, R) and Reshard behind it; not behind F unless
+// reshard_after_forward.
+Schedule add_zero(Schedule, int zero, bool reshard_after_forward = true);
 
 }  // namespace trireme

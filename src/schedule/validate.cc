@@ -62,6 +62,7 @@ class Validator {
     check_order();
     check_progress();
     check_steps();
+    check_weights();
     return warnings();
   }
 
@@ -276,6 +277,32 @@ class Validator {
       }
       const auto left = std::find(unreduced.begin(), unreduced.end(), true) - unreduced.begin();
       if (left < s_.stages) fail({r, t}, "rank {}: {}ReduceGrad is missing before its Step", r, left);
+    }
+  }
+
+  // Where a stage's weights are gathered at all, they are wherever they are used, and let go in the end.
+  void check_weights() const {
+    std::vector<bool> sharded(size_t(s_.stages), false);
+    for (const auto& actions : s_.ranks)
+      for (const Action& a : actions)
+        if (a.kind == Act::Unshard) sharded[size_t(a.stage)] = true;
+    for (int r = 0; r < int(s_.ranks.size()); r++) {
+      std::vector<bool> gathered(size_t(s_.stages), false);
+      const auto& actions = s_.ranks[size_t(r)];
+      for (int t = 0; t < int(actions.size()); t++) {
+        const Action& a = actions[size_t(t)];
+        const size_t stage = size_t(a.stage);
+        const bool uses = a.kind == Act::F || a.kind == Act::B || a.kind == Act::I || a.kind == Act::R;
+        if (uses && sharded[stage] && !gathered[stage])
+          fail({r, t}, "rank {}: {} uses weights that are not gathered; {}Unshard is missing before it", r,
+               to_text(a), a.stage);
+        if (a.kind == Act::Reshard && !gathered[stage])
+          fail({r, t}, "rank {}: {} lets go what is not gathered", r, to_text(a));
+        if (a.kind == Act::Unshard) gathered[stage] = true;
+        if (a.kind == Act::Reshard) gathered[stage] = false;
+      }
+      const auto left = std::find(gathered.begin(), gathered.end(), true) - gathered.begin();
+      if (left < s_.stages) fail(end_of(r), "rank {}: {}Reshard is missing at its end", r, left);
     }
   }
 

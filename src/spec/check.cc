@@ -191,15 +191,12 @@ void refuse_unsupported(const RunSpec& run) {
   };
   auto text = [](const std::string& s) { return shown(s); };
   const LayoutSpec& l = run.layout;
-  std::string_view one = "it runs one rank: give 1";
-  refuse(l.dp > 1, "layout.dp", l.dp, one);
+  std::string_view one = "it has data parallel ranks only: give 1";
   refuse(l.tp > 1, "layout.tp", l.tp, one);
   refuse(l.pp > 1, "layout.pp", l.pp, one);
   refuse(l.cp > 1, "layout.cp", l.cp, one);
   refuse(l.ep > 1, "layout.ep", l.ep, one);
   refuse(l.sequence, "layout.sequence", "true", "it needs tp > 1: give false");
-  refuse(l.zero > 0, "layout.zero", l.zero, "one rank has nobody to share state with: give 0");
-  refuse(l.shard_group > 1, "layout.shard_group", l.shard_group, "give 0");
   refuse(l.schedule != "1f1b" && l.schedule != "gpipe", "layout.schedule", text(l.schedule),
          "give \"1f1b\" or \"gpipe\"");
   refuse(l.chunks > 1, "layout.chunks", l.chunks, "give 1");

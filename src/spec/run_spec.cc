@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <set>
+#include <sstream>
 
 #include "base/error.h"
 #include "spec/hf_config.h"
@@ -115,11 +116,14 @@ std::set<std::string> derived_keys() {
   return keys;
 }
 
-// Does this key change what a run computes?
+// Does this key say what a run computes? How work and sums are divided changes last bits, and is no part of
+// it.
 bool determines_numbers(const RunSpec& run, const std::string& key) {
+  static constexpr std::string_view kDivision[] = {"batch.micro", "precision.grads", "precision.reduce"};
   static constexpr std::string_view kOfF16[] = {"precision.loss_scale", "precision.initial_scale",
                                                 "precision.growth_interval", "precision.backoff_factor",
                                                 "precision.min_scale"};
+  if (std::find(std::begin(kDivision), std::end(kDivision), key) != std::end(kDivision)) return false;
   if (run.precision.compute != "f16" &&
       std::find(std::begin(kOfF16), std::end(kOfF16), key) != std::end(kOfF16))
     return false;
@@ -162,11 +166,21 @@ RunSpec resolve(RunSpec run, const Facts& facts) {
   PrecisionSpec& p = run.precision;
   if (p.compute == "auto") p.compute = facts.native_bf16 ? "bf16" : "f32";
   if (p.grads == "auto") p.grads = p.compute == "bf16" && run.microbatches() == 1 ? "bf16" : "f32";
+  if (p.reduce == "auto") p.reduce = p.compute == "bf16" ? "bf16" : "f32";
   if (p.compute == "f32" && p.grads == "bf16")
     bad_request(
         "precision.grads: \"bf16\" gradients need bf16 compute, and this device has no native bf16; give "
         "\"auto\", or compute = \"bf16\"");
   return run;
+}
+
+Mesh mesh_of(const LayoutSpec& l) {
+  std::vector<Axis> order;
+  std::istringstream words(l.order);
+  for (std::string w; words >> w;)
+    for (Axis a : Mesh::kDefaultOrder)
+      if (name_of(a) == w) order.push_back(a);
+  return Mesh({.pp = int(l.pp), .dp = int(l.dp), .cp = int(l.cp), .tp = int(l.tp), .ep = int(l.ep)}, order);
 }
 
 std::string save_run(const RunSpec& run) {

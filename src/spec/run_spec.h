@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "mesh/mesh.h"
 #include "spec/field.h"
 #include "spec/model_spec.h"
 
@@ -57,7 +58,9 @@ struct LayoutSpec {
   std::string order = "pp dp cp tp";
   bool sequence = false;
   std::string cp_method = "ring", cp_placement = "zigzag";
-  int64_t zero = 0, shard_group = 0;
+  int64_t zero = 0, shard_group = 0, prefetch = 1;
+  bool reshard_after_forward = true;
+  double bucket_mb = 25;
   std::string schedule = "1f1b";
   int64_t chunks = 1;
   std::string recompute = "none";
@@ -83,6 +86,13 @@ struct LayoutSpec {
       between(0, 3));
     v("shard_group", shard_group, "ranks", "hybrid sharding: ranks per shard group; 0 = all of dp",
       between(0, 1048576));
+    v("prefetch", prefetch, "layers", "zero = 3: whose weights are gathered ahead of the one that runs",
+      between(0, 65536));
+    v("reshard_after_forward", reshard_after_forward, "",
+      "zero = 3: let gathered weights go after the forward pass, and gather them again for the backward "
+      "pass");
+    v("bucket_mb", bucket_mb, "MB",
+      "zero = 0: gradients of neighbouring layers are reduced together up to this", between(0, 1e6));
     v("schedule", schedule, "", "pipeline schedule", one_of(kSchedules));
     v("chunks", chunks, "", "model chunks per pipeline rank", between(1, 65536));
     v("recompute", recompute, "", "activations that the backward pass computes again", one_of(kRecomputes));
@@ -90,7 +100,7 @@ struct LayoutSpec {
 };
 
 struct PrecisionSpec {
-  std::string compute = "auto", grads = "auto";
+  std::string compute = "auto", grads = "auto", reduce = "auto";
   // f16 alone: loss scaling (optim/loss_scale.h).
   NumberOrDynamic loss_scale{.number = 0, .dynamic = true};
   double initial_scale = 65536;
@@ -107,6 +117,10 @@ struct PrecisionSpec {
       one_of(kCompute));
     v("grads", grads, "",
       "type of gradients; auto = f32 when a step has several microbatches or computes in f16, else compute",
+      one_of(kGrads));
+    v("reduce", reduce, "",
+      "type in which gradients travel between replicas, summed in f32; auto = bf16 when compute is bf16, "
+      "else f32",
       one_of(kGrads));
     constexpr double kMostScale = 18446744073709551616.0;  // 2^64
     v("loss_scale", loss_scale, "",
@@ -160,7 +174,7 @@ struct TrainSpec {
   double timeout = 600;
   std::string dir = "runs/demo";
   CountOrAuto checkpoint_every{.count = 200};
-  int64_t keep = 2, eval_every = 0, eval_batches = 0, log_every = 10;
+  int64_t keep = 2, eval_every = 0, eval_batches = 0, log_every = 10, check_every = 100;
   bool tensorboard = true;
   std::string trace_steps;
   bool operator==(const TrainSpec&) const = default;
@@ -185,6 +199,8 @@ struct TrainSpec {
       between(0, 1e12));
     v("log_every", log_every, "steps", "between progress lines where the output is not a terminal",
       between(1, 1e12));
+    v("check_every", check_every, "steps",
+      "replicas compare a hash of weights and optimizer state; 0 = never", between(0, 1e12));
     v("tensorboard", tensorboard, "", "writes TensorBoard event files into train.dir");
     v("trace_steps", trace_steps, "steps",
       "recorded op by op into train.dir/trace.json, such as \"3-5\" or \"7,20-22\"; empty = none");
@@ -229,6 +245,8 @@ struct RunSpec {
   }
 };
 
+Mesh mesh_of(const LayoutSpec&);  // bad_request as Mesh's
+
 struct LoadOptions {
   // With model.from: take the model from its config.json; keys of [model] given beside it must agree.
   // Without: keep what the text says (a run saved inside a checkpoint outlives the folder it started from).
@@ -267,9 +285,10 @@ RunSpec resolve(RunSpec, const Facts&);
 std::string save_run(const RunSpec&);  // TOML; parse_run of it gives the same spec
 void save_run(const RunSpec&, const fs::path&);
 
-// Of what determines the numbers of a run: model (of model.from only whether it is given), training data,
-// batch, precision (loss scaling where it is f16), optimizer, steps and seed; not places, devices or
-// cadences. Take it after resolve().
+// Of what makes a run this run and no other: model (of model.from only whether it is given), training data,
+// global batch, compute type (loss scaling where it is f16), optimizer, steps and seed; not places, devices
+// or cadences, nor how the batch is divided (layout, batch.micro, the gradients' types), which may change at
+// a resume. Take it after resolve().
 uint64_t hash(const RunSpec&);
 
 // "batch.micro: 8 -> 4" for each key that differs.

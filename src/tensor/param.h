@@ -26,11 +26,12 @@ struct ParamDecl {
   std::vector<Axis> sum_grad;  // axes on which the gradient is a partial sum
 };
 
-// A parameter on this rank. Weight and grad are views into flat buffers (row-major box, same offset in each).
+// A parameter on this rank. Weight and grad are views into flat buffers (row-major box, same offset in each);
+// null while nobody holds the whole of them (ZeRO 2 and 3).
 struct Param {
   ParamDecl decl;
   Slice box;
-  int64_t offset = 0;  // elements from the start of every flat buffer
+  int64_t offset = 0;  // elements from the start of the flat layout
   Tensor weight;       // compute dtype
   Tensor grad;         // f32 or bf16
   // Does the gradient hold a sum yet in this step? The first contribution writes, later ones add.
@@ -38,20 +39,50 @@ struct Param {
   int64_t numel() const { return box.extent.numel(); }
 };
 
-// The parameters of a rank in declaration order, dense: flat buffers hold `numel` elements, one box behind
-// the other.
+// Neighbouring parameters that are gathered, reduced and updated together: those of one layer (the unit of
+// FSDP; Zhao et al. 2023, arXiv 2304.11277, section 3.2).
+struct Unit {
+  size_t first = 0, last = 0;  // parameters [first, last) of the set
+  int64_t offset = 0;          // elements from the start of the flat layout
+  int64_t numel = 0;           // of its parameters
+  int64_t padded = 0;          // that it takes in the flat layout; what lies beyond numel is zero
+};
+
+// The parameters of a rank in declaration order. The flat layout is unit behind unit, `numel` elements in
+// all; inside a unit it is one box behind the other. Weights, gradients, master copies and moments all follow
+// it.
 struct ParamSet {
   std::vector<Param> params;
-  int64_t numel = 0;
+  std::vector<Unit> units;
+  int shards = 1;          // ranks that may divide each unit among them, in equal parts
+  int64_t numel = 0;       // of the flat layout
+  int64_t parameters = 0;  // without padding
 
   Param* find(std::string_view name);
   const Param* find(std::string_view name) const;
 };
 
+// Elements that a unit of `numel` takes: dense for one shard, else shards equal parts of whole blocks.
+int64_t padded_unit(int64_t numel, int shards);
+
 // Lays the boxes out one behind the other, so that neighbours (q, k, v; gate, up) are one matrix; tied
-// declarations get no storage (their Param is the one they are tied to). Weight and grad views are null until
-// the runtime binds memory.
-ParamSet lay_out(std::span<const ParamDecl>, const Mesh&, int rank);
+// declarations get no storage (their Param is the one they are tied to). One unit a list of declarations.
+// Weight and grad views are null until the runtime binds memory.
+ParamSet lay_out(std::span<const std::vector<ParamDecl>> units, const Mesh&, int rank, int shards = 1);
+// All of them one unit.
+ParamSet lay_out(const std::vector<ParamDecl>&, const Mesh&, int rank);
+
+// Where a rank stands among those that share a training state: each unit is divided among `shards` ranks, and
+// `replicas` ranks hold the same part.
+struct ShardPlace {
+  int shards = 1, shard = 0;
+  int replicas = 1, replica = 0;
+};
+// Of the unit's elements (0 = its first), padding included: the part that is this rank's,
+Range own_part(const Unit&, const ShardPlace&);
+// and what of it this rank answers for (gradient norm, checkpoints) where replicas have the same: whole
+// blocks, as even as they allow. Every element is exactly one rank's.
+Range own_share(const Unit&, const ShardPlace&);
 
 // A tensor of the state that an optimizer keeps per parameter ("exp_avg"): planner and checkpoint know it.
 struct StateDecl {

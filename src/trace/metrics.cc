@@ -35,6 +35,8 @@ std::string to_json_line(const StepMetrics& m) {
                {"norm", m.norm_s},
                {"update", m.update_s},
                {"other", m.other_s}};
+  if (m.comm_s) j["comm_s"] = *m.comm_s;
+  for (const auto& [kind, bytes] : m.comm_bytes) j["comm_bytes"][kind] = bytes;
   if (m.loss_scale) j["loss_scale"] = *m.loss_scale, j["skipped"] = m.skipped;
   // Lists in the order of the run file: a shard may be named twice.
   for (const auto& [shard, n] : m.sequences) j["sequences"].push_back({{"shard", shard}, {"drawn", n}});
@@ -61,6 +63,8 @@ std::vector<std::pair<std::string, double>> scalars_of(const StepMetrics& m) {
                                                    {"memory/total", double(m.peak_total)}};
   for (size_t i = 0; i < kBuckets; i++)
     s.emplace_back("memory/" + std::string(kBucketNames[i]), double(m.peak[i]));
+  if (m.comm_s) s.emplace_back("seconds/comm", *m.comm_s);
+  for (const auto& [kind, bytes] : m.comm_bytes) s.emplace_back("wire/" + kind, double(bytes));
   if (m.eval_loss) s.emplace_back("loss/eval", *m.eval_loss);
   if (m.loss_scale) s.emplace_back("optimizer/loss_scale", *m.loss_scale);
   if (m.checkpoint_s) s.emplace_back("seconds/checkpoint", *m.checkpoint_s);

@@ -17,10 +17,14 @@ struct StepMetrics {
   int64_t tokens = 0;  // target tokens of the step
   double step_s = 0, tokens_per_s = 0;
   double mfu = 0, hfu = 0;  // 0-1; 0 = the peak of this machine is not known
-  BucketBytes peak{};       // peak bytes of the step by bucket,
+  BucketBytes peak{};       // peak bytes of the step by bucket, on the rank that takes the most,
   int64_t peak_total = 0;   // of the total,
   BucketBytes at_peak{};    // and what that peak was made of
   double data_s = 0, forward_s = 0, backward_s = 0, norm_s = 0, update_s = 0, other_s = 0;
+  // Of several ranks: seconds of the step spent waiting for others and the wire (mean over ranks), and bytes
+  // on the wire by collective (of the rank with the most).
+  std::optional<double> comm_s;
+  std::vector<std::pair<std::string, int64_t>> comm_bytes;
   std::optional<double> loss_scale;  // where the precision needs one;
   bool skipped = false;              // then also whether gradients overflowed, so that nothing moved
   std::optional<double> eval_loss;   // nats per token on the held-out data, where this step evaluated

@@ -13,11 +13,11 @@ LoaderOptions options_of(const RunSpec& run, SampleOrder order) {
           .seed = uint64_t(run.train.seed)};
 }
 
-DataLoader open_training(const RunSpec& run) {
+DataLoader open_training(const RunSpec& run, bool check) {
   std::vector<TokenShard> shards;
   for (const std::string& name : run.data.train) {
     shards.push_back(TokenShard::open(name));
-    shards.back().check_ids(run.model.vocab);
+    if (check) shards.back().check_ids(run.model.vocab);
   }
   return DataLoader(std::move(shards), run.data.weights, options_of(run, sample_order(run.data.order)));
 }
@@ -28,10 +28,11 @@ bool shard_exists(const fs::path& name) {
   return fs::exists(name) || fs::exists(name.string() + ".bin") || fs::exists(name.string() + ".idx");
 }
 
-Batches::Batches(const RunSpec& run) : run_(run), loader_(open_training(run)), count_(loader_.mixture()) {
+Batches::Batches(const RunSpec& run, int dp_rank, bool check)
+    : run_(run), dp_rank_(dp_rank), loader_(open_training(run, check)), count_(loader_.mixture()) {
   for (const std::string& name : run.data.valid) {
     if (!shard_exists(name)) continue;
-    check_shard(name, run.model.vocab);
+    if (check) check_shard(name, run.model.vocab);
     EvalWindows(run, name);  // too short a shard is refused now, not at the first evaluation
     valid_.push_back(name);
   }
@@ -39,17 +40,17 @@ Batches::Batches(const RunSpec& run) : run_(run), loader_(open_training(run)), c
 
 FillBatch Batches::training() {
   return [this](int64_t step, int64_t mb, const HostBatch& b) {
-    loader_.get(step, mb, 0, b.tokens, b.targets, b.positions);
+    loader_.get(step, mb, dp_rank_, b.tokens, b.targets, b.positions);
   };
 }
 
 FillBatch Batches::training_from(int64_t first) {
   if (run_.data.prefetch == 0 || first > run_.train.steps) return training();
   require(!ahead_, "one thread reads the data of a run");
-  ahead_ = std::make_unique<Prefetcher>(
-      loader_,
-      Prefetcher::Options{
-          .depth = run_.data.prefetch, .first_step = first, .last_step = run_.train.steps, .dp_rank = 0});
+  ahead_ = std::make_unique<Prefetcher>(loader_, Prefetcher::Options{.depth = run_.data.prefetch,
+                                                                     .first_step = first,
+                                                                     .last_step = run_.train.steps,
+                                                                     .dp_rank = dp_rank_});
   return [this](int64_t step, int64_t mb, const HostBatch& b) {
     ahead_->get(step, mb, b.tokens, b.targets, b.positions);
   };

@@ -11,9 +11,9 @@ namespace trireme {
 
 class Batches {
  public:
-  // Opens the shards of data.train, and of data.valid what exists; every id is checked against the
-  // vocabulary.
-  explicit Batches(const RunSpec&);
+  // Opens the shards of data.train, and of data.valid what exists. check: every id is held against the
+  // vocabulary (once is enough for all ranks).
+  explicit Batches(const RunSpec&, int dp_rank = 0, bool check = true);
   FillBatch training();  // read when asked for; this object outlives it
   // From step `first` on, data.prefetch microbatches ahead by a thread of its own (0: as training()). Once.
   FillBatch training_from(int64_t first);
@@ -26,6 +26,7 @@ class Batches {
 
  private:
   RunSpec run_;
+  int dp_rank_;
   DataLoader loader_;
   Mixture count_;  // a second cursor: the loader's is the reading thread's
   std::vector<std::string> valid_;

@@ -10,12 +10,10 @@ std::string entry_name(const Param& p, std::string_view what) {
   return p.decl.name + "/" + std::string(what.empty() ? "master" : what);
 }
 
-NamedTensor named(const StageRunner& r, const Param& p, std::string_view what, const Tensor& host) {
-  return {.name = entry_name(p, what),
-          .global = p.decl.global,
-          .box = p.box,
-          .range = {0, p.numel()},
-          .host_data = host};
+// host: elements `range` of the parameter.
+NamedTensor named(const Param& p, std::string_view what, const Range& range, const Tensor& host) {
+  return {
+      .name = entry_name(p, what), .global = p.decl.global, .box = p.box, .range = range, .host_data = host};
 }
 
 std::vector<std::string> states_of(const StageRunner& r) {
@@ -46,11 +44,22 @@ LossScaleState saved_loss_scale(const LossScale& scale, const Checkpoint& c) {
 
 }  // namespace
 
-fs::path save_checkpoint(const StageRunner& r, const RunSpec& run, int64_t step, const PhaseHook& phase) {
+namespace {
+
+// What this rank answers for.
+std::vector<NamedTensor> tensors_of(const StageRunner& r) {
   std::vector<NamedTensor> tensors;
-  for (const Param& p : r.params().params)
+  for (const Param& p : r.params().params) {
+    const Range own = r.owned(p), mine = r.answers_for(p);
+    if (mine.size() == 0) continue;
     for (const std::string& what : states_of(r))
-      tensors.push_back(named(r, p, what, r.state_tensor(p, what)));
+      tensors.push_back(
+          named(p, what, mine, r.state_tensor(p, what).narrow(0, mine.begin - own.begin, mine.size())));
+  }
+  return tensors;
+}
+
+Manifest manifest_of(const StageRunner& r, const RunSpec& run, int64_t step) {
   Manifest m;
   m.step = step;
   m.samples = step * run.batch.global;
@@ -62,7 +71,51 @@ fs::path save_checkpoint(const StageRunner& r, const RunSpec& run, int64_t step,
     const LossScaleState& s = r.loss_scale().state();
     m.state["loss_scale"] = {{"scale", s.scale}, {"good_steps", s.good_steps}, {"skipped", s.skipped}};
   }
-  return save(checkpoint_root(run.train.dir), m, tensors, {.keep = int(run.train.keep), .phase = phase});
+  return m;
+}
+
+// How a rank tells rank 0 what it wrote; the hash as text, which JSON's numbers could not hold.
+std::string to_line(const CheckpointFile& f) {
+  return nlohmann::json{{"name", f.name}, {"bytes", f.digest.bytes}, {"xxh3", std::to_string(f.digest.xxh3)}}
+      .dump();
+}
+CheckpointFile from_line(const std::string& text) {
+  nlohmann::json j = nlohmann::json::parse(text);
+  return {j.at("name"), {.bytes = j.at("bytes"), .xxh3 = std::stoull(j.at("xxh3").get<std::string>())}};
+}
+
+fs::path save_together(const StageRunner& r, const RunSpec& run, int64_t step, const PhaseHook& phase) {
+  Communicator& all = r.comms()->control();
+  const fs::path root = checkpoint_root(run.train.dir);
+  const std::vector<NamedTensor> tensors = tensors_of(r);
+  if (r.comms()->rank() > 0) {
+    const fs::path folder = broadcast_text(all, "");
+    const std::string name = fmt::format("rank-{:05}.safetensors", r.comms()->rank());
+    gather_texts(all, tensors.empty() ? "" : to_line(write_parts(folder, name, tensors)));
+    return broadcast_text(all, "");
+  }
+  fs::path folder;
+  {
+    CheckpointWriter writer(root, step, phase);
+    broadcast_text(all, writer.folder().string());
+    writer.write("rank-00000.safetensors", tensors);
+    std::vector<std::string> files = gather_texts(all, "");
+    for (size_t i = 1; i < files.size(); i++)
+      if (!files[i].empty()) writer.add(from_line(files[i]));
+    folder = writer.publish(manifest_of(r, run, step));
+  }
+  const int64_t known_good[] = {step};
+  prune(root, int(run.train.keep), known_good);
+  if (phase) phase("pruned");
+  return broadcast_text(all, folder.string());
+}
+
+}  // namespace
+
+fs::path save_checkpoint(const StageRunner& r, const RunSpec& run, int64_t step, const PhaseHook& phase) {
+  if (r.comms()) return save_together(r, run, step, phase);
+  return save(checkpoint_root(run.train.dir), manifest_of(r, run, step), tensors_of(r),
+              {.keep = int(run.train.keep), .phase = phase});
 }
 
 void load_checkpoint(StageRunner& r, const Checkpoint& c, bool with_state) {
@@ -70,8 +123,10 @@ void load_checkpoint(StageRunner& r, const Checkpoint& c, bool with_state) {
   for (const Param& p : r.params().params)
     for (const std::string& what : states_of(r)) {
       if (!what.empty() && !with_state) continue;
-      host.resize(size_t(p.numel()));
-      c.read(named(r, p, what, Tensor(host.data(), {p.numel()}, DType::f32)));
+      const Range own = r.owned(p);
+      if (own.size() == 0) continue;
+      host.resize(size_t(own.size()));
+      c.read(named(p, what, own, Tensor(host.data(), {own.size()}, DType::f32)));
       r.write_param(p, what, host);
     }
   r.weights_from_master();

@@ -9,10 +9,11 @@ inline fs::path checkpoint_root(const fs::path& run_dir) {
   return run_dir / "checkpoints";
 }
 
-// Saves parameters (f32 master copies) and optimizer state as of the end of `step`. Returns the folder.
+// Saves parameters (f32 master copies) and optimizer state as of the end of `step`. Returns the folder. On
+// all ranks: each writes a file of what it answers for, rank 0 publishes; the hook sees rank 0's phases.
 fs::path save_checkpoint(const StageRunner&, const RunSpec&, int64_t step, const PhaseHook&);
 
-// Reads a checkpoint into the runner; `with_state` = optimizer state too.
+// Reads a checkpoint of any layout into the runner, on all ranks; `with_state` = optimizer state too.
 void load_checkpoint(StageRunner&, const Checkpoint&, bool with_state);
 
 // Does the checkpoint belong to this run? bad_request with the keys that differ if not.

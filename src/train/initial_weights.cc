@@ -9,8 +9,10 @@ void initial_weights(StageRunner& runner, const RunSpec& run) {
   HfFolder folder(run.model.from, run.model);
   std::vector<float> host;
   for (const Param& p : runner.params().params) {
-    host.resize(size_t(p.numel()));
-    folder.read(p.decl.name, p.box, {0, p.numel()}, Tensor(host.data(), {p.numel()}, DType::f32));
+    const Range own = runner.owned(p);
+    if (own.size() == 0) continue;
+    host.resize(size_t(own.size()));
+    folder.read(p.decl.name, p.box, own, Tensor(host.data(), {own.size()}, DType::f32));
     runner.write_param(p, "", host);
   }
   runner.weights_from_master();

@@ -12,6 +12,7 @@
 #include "cost/flops.h"
 #include "train/batches.h"
 #include "train/checkpointing.h"
+#include "train/replicas.h"
 #include "train/run_files.h"
 
 namespace trireme {
@@ -47,42 +48,57 @@ double median(std::vector<double> v) {
   return v[v.size() / 2];
 }
 
+// What each rank says of a step.
+struct Report {
+  BucketBytes peak{}, at_peak{};
+  int64_t peak_total = 0;
+  std::array<int64_t, kCollectives> wire{};
+  double comm_s = 0;
+};
+
 class Trainer {
  public:
-  Trainer(const RunSpec& run, const Schedule& schedule, Device& device, const TrainOptions& options,
-          const TrainHooks& hooks)
+  Trainer(const RunSpec& run, const Schedule& schedule, Device& device, CommFactory& factory,
+          const TrainOptions& options, const TrainHooks& hooks)
       : run_(run),
         schedule_(schedule),
         options_(options),
         hooks_(hooks),
-        lock_(run.train.dir),
-        batches_(run),
-        runner_(run, RunMode::train, device, options.arena_bytes),
-        fill_() {}
+        comms_(factory, mesh_of(run.layout)),
+        control_(factory.control()),
+        reports_(size_t(factory.world())) {
+    // Rank 0 looks first: what is wrong with folder or data is told once.
+    if (first()) lock_.emplace(run.train.dir);
+    if (first()) open_data();
+    agree_max(control_, 0);
+    if (!first()) open_data();
+    runner_.emplace(run, RunMode::train, device, options.arena_bytes, &comms_);
+  }
 
   TrainSummary train() {
     double begin = now_s();
     start_or_resume();
-    RunFiles files(run_, options_, done_);
-    runner_.set_control({.phase = hooks_.phase, .stop = [this] { return leaving(); }});
+    if (first()) files_.emplace(run_, options_, done_);
+    runner_->set_control({.phase = hooks_.phase, .stop = [this] { return leaving(); }});
     summary_.first_step = done_ + 1;
     if (hooks_.start) hooks_.start(done_);
-    for (const std::string& line : batches_.notes()) note(line);
-    fill_ = batches_.training_from(done_ + 1);
+    if (first())
+      for (const std::string& line : batches_->notes()) note(line);
+    fill_ = batches_->training_from(done_ + 1);
     while (done_ < run_.train.steps && !leaving()) {
-      runner_.restart_peaks();
-      runner_.trace(files.recorder(done_ + 1));
-      StepResult r = runner_.step(schedule_.ranks.at(0), done_ + 1, batches_.targets_per_step(), fill_);
+      runner_->restart_peaks();
+      runner_->trace(files_ ? files_->recorder(done_ + 1) : nullptr);
+      StepResult r = runner_->step(schedule_.ranks.at(0), done_ + 1, batches_->targets_per_step(), fill_);
       if (r.stopped) break;
       done_++;
-      after_step(r, files);
+      after_step(r);
     }
-    runner_.trace(nullptr);
-    if (!files.traced().empty()) note(files.traced());
+    runner_->trace(nullptr);
+    if (files_ && !files_->traced().empty()) note(files_->traced());
     if (done_ < run_.train.steps) summary_.ending = Ending::interrupted;
     if (saved_ != done_) save();
     summary_.last_step = done_;
-    summary_.skipped = runner_.loss_scale().state().skipped;
+    summary_.skipped = runner_->loss_scale().state().skipped;
     summary_.seconds = now_s() - begin;
     summary_.tokens_per_s = median(speeds_);
     summary_.mfu = mfu_of(summary_.tokens_per_s);
@@ -90,16 +106,40 @@ class Trainer {
   }
 
  private:
-  bool leaving() const { return interrupt_requested() || options_.deadline.passed(); }
+  bool first() const { return comms_.rank() == 0; }
+  // A signal may find one process only, and deadlines pass on one rank before another: all leave together.
+  bool leaving() const {
+    return agree_max(control_, interrupt_requested() || options_.deadline.passed()) > 0;
+  }
   void phase(std::string_view p) const {
     if (hooks_.phase) hooks_.phase(p);
   }
   void note(const std::string& line) const {
     if (hooks_.note) hooks_.note(line);
   }
+  void open_data() { batches_.emplace(run_, comms_.mesh().coord(comms_.rank(), Axis::dp), first()); }
 
+  // Rank 0 finds the checkpoint, the others read what it found.
   void start_or_resume() {
     fs::path root = checkpoint_root(run_.train.dir);
+    std::optional<Checkpoint> c;
+    if (first()) c = find_checkpoint(root);
+    const std::string folder = broadcast_text(control_, c ? c->folder().string() : "");
+    if (folder.empty()) {
+      initial_weights(*runner_, run_);
+      return;
+    }
+    if (!c) c = Checkpoint::open(folder, Verify::sizes);
+    load_checkpoint(*runner_, *c, true);
+    done_ = saved_ = c->manifest().step;
+    summary_.checkpoint = c->folder();
+    note(fmt::format("resumed from step {} ({})", done_, c->folder().string()));
+    const int64_t known_good[] = {done_};
+    // A run killed in its last save had not come to it.
+    if (first()) prune(root, int(run_.train.keep), known_good);
+  }
+
+  std::optional<Checkpoint> find_checkpoint(const fs::path& root) const {
     for (const std::string& left : remove_leftovers(root)) note("removed the unfinished save " + left);
     Found found = find_newest(root);
     for (const std::string& d : found.damaged) note("passed over a damaged checkpoint: " + d);
@@ -108,16 +148,7 @@ class Trainer {
                   found.damaged.front());
     if (found.newest) refuse_other_run(run_, *found.newest);
     describe_run();
-    if (!found.newest) {
-      initial_weights(runner_, run_);
-      return;
-    }
-    load_checkpoint(runner_, *found.newest, true);
-    done_ = saved_ = found.newest->manifest().step;
-    summary_.checkpoint = found.newest->folder();
-    note(fmt::format("resumed from step {} ({})", done_, found.newest->folder().string()));
-    const int64_t known_good[] = {done_};
-    prune(root, int(run_.train.keep), known_good);  // a run killed in its last save had not come to it
+    return std::move(found.newest);
   }
 
   // What somebody who finds the folder needs. Not before the folder is known to be this run's own.
@@ -128,26 +159,27 @@ class Trainer {
     if (!options_.forecast_json.empty()) write_text_atomic(dir / "forecast.json", options_.forecast_json);
   }
 
-  void after_step(const StepResult& r, RunFiles& files) {
+  void after_step(const StepResult& r) {
     StepMetrics m = metrics_of(r);
     if (r.skipped)
       note(fmt::format("step {}: gradients overflowed at loss scale {}: skipped, and the scale is {} now",
-                       done_, r.loss_scale, runner_.loss_scale().scale()));
+                       done_, r.loss_scale, runner_->loss_scale().scale()));
     summary_.loss = r.loss;
     summary_.peak_bytes = std::max(summary_.peak_bytes, m.peak_total);
     if (done_ > summary_.first_step + 1) speeds_.push_back(m.tokens_per_s);
     bool last = done_ == run_.train.steps;
     int64_t every = run_.train.eval_every, save_every = run_.train.checkpoint_every.count;
-    if (!batches_.valid().empty() && (last || (every > 0 && done_ % every == 0))) {
+    if (run_.train.check_every > 0 && done_ % run_.train.check_every == 0) compare_replicas(*runner_, done_);
+    if (!batches_->valid().empty() && (last || (every > 0 && done_ % every == 0))) {
       phase("eval");
-      runner_.trace(nullptr);
+      runner_->trace(nullptr);
       evaluate(m);
     }
-    m.sequences = batches_.drawn(done_);
+    m.sequences = batches_->drawn(done_);
     // Metrics first: a step that a checkpoint holds is always in metrics.jsonl; lines beyond are dropped on
     // resume.
     phase("metrics");
-    or_say_what_stays([&] { files.write(m); });
+    if (files_) or_say_what_stays([&] { files_->write(m); });
     if (last || (save_every > 0 && done_ % save_every == 0)) {
       double begin = now_s();
       save();
@@ -160,11 +192,11 @@ class Trainer {
   void evaluate(StepMetrics& m) {
     double sum = 0;
     int64_t tokens = 0;
-    for (const std::string& shard : batches_.valid()) {
-      EvalResult e = evaluate_shard(runner_, run_, shard, run_.train.eval_batches);
-      if (batches_.valid().size() > 1) m.eval_losses.emplace_back(shard, e.loss);
+    for (const std::string& shard : batches_->valid()) {
+      EvalResult e = evaluate_shard(*runner_, run_, shard, run_.train.eval_batches);
+      if (batches_->valid().size() > 1) m.eval_losses.emplace_back(shard, e.loss);
       sum += e.loss * double(e.tokens), tokens += e.tokens;
-      m.eval_loss = batches_.valid().size() > 1 ? sum / double(tokens) : e.loss;
+      m.eval_loss = batches_->valid().size() > 1 ? sum / double(tokens) : e.loss;
     }
     summary_.eval_loss = m.eval_loss;
   }
@@ -172,7 +204,7 @@ class Trainer {
   void save() {
     PhaseHook hook;
     if (hooks_.phase) hook = [this](std::string_view p) { hooks_.phase("save:" + std::string(p)); };
-    or_say_what_stays([&] { summary_.checkpoint = save_checkpoint(runner_, run_, done_, hook); });
+    or_say_what_stays([&] { summary_.checkpoint = save_checkpoint(*runner_, run_, done_, hook); });
     saved_ = done_;
   }
 
@@ -193,22 +225,45 @@ class Trainer {
 
   double mfu_of(double tokens_per_s) const {
     if (options_.peak_flops <= 0) return 0;
-    return tokens_per_s * train_flops_per_token(run_.model, run_.data.seq_len) / options_.peak_flops;
+    double peak = options_.peak_flops * double(comms_.world());
+    return tokens_per_s * train_flops_per_token(run_.model, run_.data.seq_len) / peak;
   }
 
-  StepMetrics metrics_of(const StepResult& r) const {
+  // Memory of the rank that takes the most, wire bytes of the one that moves the most, mean wait.
+  Report worst(const StepResult& r) {
+    const Ledger& ledger = runner_->arena().ledger();
+    Report mine{.peak = ledger.peaks(), .at_peak = ledger.at_peak(), .peak_total = ledger.peak_total()};
+    for (size_t k = 0; k < kCollectives; k++) mine.wire[k] = r.comm[k].wire;
+    mine.comm_s = r.comm_s;
+    if (comms_.world() == 1) return mine;
+    gather_bytes(control_, std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(reports_)));
+    Report all = *std::max_element(reports_.begin(), reports_.end(), [](const Report& a, const Report& b) {
+      return a.peak_total < b.peak_total;
+    });
+    all.comm_s = 0;
+    for (const Report& one : reports_) {
+      all.comm_s += one.comm_s / double(reports_.size());
+      for (size_t k = 0; k < kCollectives; k++) all.wire[k] = std::max(all.wire[k], one.wire[k]);
+    }
+    return all;
+  }
+
+  StepMetrics metrics_of(const StepResult& r) {
     StepMetrics m;
     m.step = done_, m.loss = r.loss, m.grad_norm = r.grad_norm, m.lr = r.lr, m.tokens = r.tokens;
-    if (runner_.loss_scale().active()) m.loss_scale = r.loss_scale, m.skipped = r.skipped;
+    if (runner_->loss_scale().active()) m.loss_scale = r.loss_scale, m.skipped = r.skipped;
     m.step_s = r.seconds, m.tokens_per_s = double(r.tokens) / r.seconds;
     m.mfu = mfu_of(m.tokens_per_s);
     m.hfu = m.mfu;  // nothing is computed again in this version
-    m.peak = runner_.arena().ledger().peaks();
-    m.peak_total = runner_.arena().ledger().peak_total();
-    m.at_peak = runner_.arena().ledger().at_peak();
+    const Report all = worst(r);
+    m.peak = all.peak, m.peak_total = all.peak_total, m.at_peak = all.at_peak;
     m.data_s = r.data_s, m.forward_s = r.forward_s, m.backward_s = r.backward_s, m.norm_s = r.norm_s;
     m.update_s = r.update_s;
     m.other_s = r.seconds - r.data_s - r.forward_s - r.backward_s - r.norm_s - r.update_s;
+    if (comms_.world() == 1) return m;
+    m.comm_s = all.comm_s;
+    for (size_t k = 0; k < kCollectives; k++)
+      if (all.wire[k] > 0) m.comm_bytes.emplace_back(name_of(Collective(k)), all.wire[k]);
     return m;
   }
 
@@ -216,10 +271,14 @@ class Trainer {
   const Schedule& schedule_;
   const TrainOptions& options_;
   const TrainHooks& hooks_;
-  RunLock lock_;
-  Batches batches_;
-  StageRunner runner_;
+  CommSet comms_;
+  Communicator& control_;
+  std::optional<RunLock> lock_;
+  std::optional<Batches> batches_;
+  std::optional<StageRunner> runner_;
+  std::optional<RunFiles> files_;
   FillBatch fill_;
+  std::vector<Report> reports_;  // by rank
   int64_t done_ = 0, saved_ = 0;
   std::vector<double> speeds_;
   TrainSummary summary_;
@@ -227,27 +286,51 @@ class Trainer {
 
 }  // namespace
 
-TrainSummary train(const RunSpec& run, const Schedule& schedule, Device& device, const TrainOptions& options,
-                   const TrainHooks& hooks) {
-  return Trainer(run, schedule, device, options, hooks).train();
+TrainSummary train(const RunSpec& run, const Schedule& schedule, Device& device, CommFactory& factory,
+                   const TrainOptions& options, const TrainHooks& hooks) {
+  Trainer trainer(run, schedule, device, factory, options, hooks);
+  try {
+    return trainer.train();
+  } catch (const std::exception& e) {
+    // Before the trainer goes: it waits for collectives under way, which only this brings to an end.
+    factory.fail(e.what());
+    throw;
+  }
 }
 
+// Batch b is rank b % ranks's. Sums are added in order of batches, so how many ranks there are changes
+// nothing.
 EvalResult evaluate_shard(StageRunner& runner, const RunSpec& run, const fs::path& shard,
                           int64_t most_batches, const std::function<void(int64_t, int64_t)>& progress) {
   EvalWindows windows(run, shard);
-  EvalResult total;
-  double sum = 0;
   int64_t micro = run.batch.micro, n = windows.count();
   if (most_batches > 0 && most_batches < (n + micro - 1) / micro) n = most_batches * micro;
-  for (int64_t first = 0; first < n; first += micro) {
-    int64_t sequences = std::min(micro, n - first);
-    auto part = runner.evaluate(sequences, run.data.seq_len, windows.from(first));
-    sum += part.sum, total.tokens += part.tokens;
-    if (progress) progress(first + sequences, n);
-  }
-  if (total.tokens == 0)
+  if (n == 0)
     bad_request("{} holds no whole window of seq_len = {} tokens to evaluate on", shard.string(),
                 run.data.seq_len);
+  const Sharing& s = runner.sharing();
+  const int64_t batches = (n + micro - 1) / micro, rounds = (batches + s.dp - 1) / s.dp;
+  std::vector<StageRunner::TokenLoss> mine(static_cast<size_t>(rounds)), all(size_t(rounds * s.dp));
+  for (int64_t k = 0; k < rounds; k++) {
+    const int64_t batch = k * s.dp + s.dp_rank, first = std::min(batch, batches - 1) * micro;
+    // With sharded weights every rank takes part in every round, the last one for nothing.
+    if (batch >= batches && s.zero < 3) continue;
+    StageRunner::TokenLoss part =
+        runner.evaluate(std::min(micro, n - first), run.data.seq_len, windows.from(first));
+    if (batch < batches) mine[size_t(k)] = part;
+    if (progress) progress(std::min(n, (k + 1) * s.dp * micro), n);
+  }
+  if (runner.comms())
+    gather_bytes(runner.comms()->control(), std::as_bytes(std::span(mine)),
+                 std::as_writable_bytes(std::span(all)));
+  else
+    all = mine;
+  EvalResult total;
+  double sum = 0;
+  for (int64_t b = 0; b < batches; b++) {
+    const auto& part = all[size_t(b % s.dp * rounds + b / s.dp)];
+    sum += part.sum, total.tokens += part.tokens;
+  }
   total.loss = sum / double(total.tokens);
   return total;
 }

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/interrupt.h"
+#include "comm/comm_set.h"
 #include "runtime/stage_runner.h"
 #include "trace/metrics.h"
 
@@ -45,15 +46,18 @@ struct TrainSummary {
 // Trains run.train.dir up to run.train.steps, from its newest complete checkpoint or from the start. The
 // folder is locked while it runs; a checkpoint of another run (its spec's hash differs) is refused with the
 // keys that differ. Interrupted (signal or deadline): finishes the microbatch, saves the last finished step,
-// returns.
-TrainSummary train(const RunSpec&, const Schedule&, Device&, const TrainOptions&, const TrainHooks&);
+// returns. On every rank of the run, each with its device and its way to the others; rank 0 has the files,
+// and the hooks that matter. An error is told to the other ranks before it leaves here.
+TrainSummary train(const RunSpec&, const Schedule&, Device&, CommFactory&, const TrainOptions&,
+                   const TrainHooks&);
 
 // Mean loss per predicted token over sequential windows of seq_len, a last partial one dropped.
 struct EvalResult {
   double loss = 0;  // nats
   int64_t tokens = 0;
 };
-// progress: called with windows done and in all after each batch; what it throws ends the evaluation.
+// Several ranks share the batches; the sum is the same on any number of them. progress: called with windows
+// done and in all after each batch; what it throws ends the evaluation.
 EvalResult evaluate_shard(StageRunner&, const RunSpec&, const fs::path& shard, int64_t most_batches = 0,
                           const std::function<void(int64_t done, int64_t total)>& progress = {});
 

@@ -14,6 +14,7 @@
 #include "process.h"
 #include "source_dir.h"
 #include "spec/hf_config.h"
+#include "spec/run_schedule.h"
 #include "tiny_run.h"
 
 namespace trireme::test {
@@ -132,7 +133,7 @@ TEST(Agree, PlanAndTheKernelsCounters) {
   auto device = make_device("cpu", {.threads = 1});
   run = resolve(run, {.native_bf16 = device->native(DType::bf16)});
   run.data.valid = "";
-  Schedule schedule = add_step(make_schedule(run.layout.schedule, 1, 1, int(run.microbatches())));
+  Schedule schedule = schedule_of(run);
   TrainOptions options;
   options.arena_bytes = plan["memory"]["arena"];
   int steps = 0;
@@ -147,7 +148,8 @@ TEST(Agree, PlanAndTheKernelsCounters) {
     EXPECT_EQ(k.launches(), plan["launches"].get<int64_t>());
     k.restart_counts();
   };
-  train(run, schedule, *device, options, hooks);
+  auto alone = make_single(device.get());
+  train(run, schedule, *device, *alone, options, hooks);
   EXPECT_EQ(steps, 3);
 }
 

@@ -75,10 +75,11 @@ TEST(AdamW, DecaysOnlyWhatIsDeclaredToDecay) {
   Flat f{std::vector<float>(26, 2.0f), std::vector<float>(26, 0.0f), std::vector<float>(26, 0.0f),
          std::vector<float>(26, 0.0f)};
   auto t = [](std::vector<float>& x) { return Tensor(x.data(), {26}, DType::f32); };
-  FlatState state{.weights = t(f.w), .grads = t(f.g), .master = t(f.w), .state = {t(f.m), t(f.v)}};
+  FlatState state{
+      .weights = t(f.w), .grads = t(f.g), .master = t(f.w), .state = {t(f.m), t(f.v)}, .place = {}};
   auto device = make_device("cpu", {.threads = 1});
   auto opt = make_adamw({.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.5});
-  opt->step(device->kernels(), set, state, {.lr = 0.1, .step = 1, .grad_scale = 1}, {});
+  opt->step(device->kernels(), set, set.units[0], state, {.lr = 0.1, .step = 1, .grad_scale = 1}, {});
   for (int i = 0; i < 21; i++) EXPECT_FLOAT_EQ(f.w[size_t(i)], 2.0f * (1 - 0.1f * 0.5f));
   for (int i = 21; i < 26; i++) EXPECT_EQ(f.w[size_t(i)], 2.0f);
 }
@@ -97,12 +98,13 @@ TEST(GradNorm, EqualsTheDoubleReferenceInBothTypes) {
     g[i] = float(normal(3, i));
     want += double(g[i]) * g[i];
   }
-  for (Param& p : set.params) p.grad = Tensor(g.data() + p.offset, p.box.extent, DType::f32);
+  FlatState flat;
+  flat.grads = Tensor(g.data(), {set.numel}, DType::f32);
   auto device = make_device("cpu", {.threads = 2});
   std::vector<std::byte> memory(1 << 16);
   Arena arena(memory.data(), int64_t(memory.size()));
-  GradNorm norm(set, arena);
-  EXPECT_NEAR(norm.compute(*device, set, {}), std::sqrt(want), 1e-12 * std::sqrt(want));
+  GradNorm norm(set, {}, arena);
+  EXPECT_NEAR(norm.compute(*device, set, flat, nullptr, {}), std::sqrt(want), 1e-12 * std::sqrt(want));
 }
 
 }  // namespace

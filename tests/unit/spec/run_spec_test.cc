@@ -292,25 +292,21 @@ TEST(RunSpec, ArchitecturesAreRefusedByName) {
 
 TEST(RunSpec, UnsupportedByThisVersion) {
   refuse_unsupported(parse(""));
+  refuse_unsupported(parse("[layout]\ndp = 4\nzero = 3\nshard_group = 2"));
   refuse_unsupported(parse("[layout]\nschedule = \"gpipe\"\n[precision]\ncompute = \"bf16\""));
   for (const char* set :
-       {"layout.dp=2", "layout.tp=2", "layout.pp=2", "layout.cp=2", "layout.zero=1", "layout.sequence=true",
-        "layout.shard_group=1", "layout.schedule=zb-v", "layout.chunks=2", "layout.recompute=full",
-        "precision.compute=fp8", "optimizer.name=muon", "train.device=cuda", "train.comm=mpi",
-        "train.comm=nccl", "train.checkpoint_every=auto"}) {
+       {"layout.tp=2", "layout.pp=2", "layout.cp=2", "layout.sequence=true", "layout.schedule=zb-v",
+        "layout.chunks=2", "layout.recompute=full", "precision.compute=fp8", "optimizer.name=muon",
+        "train.device=cuda", "train.comm=mpi", "train.comm=nccl", "train.checkpoint_every=auto"}) {
     std::string key = std::string(set).substr(0, std::string(set).find('='));
     RunSpec run = parse("", {set});
     std::string err = error_of([&] { refuse_unsupported(run); });
-    if (std::string(set) == "layout.shard_group=1") {
-      EXPECT_EQ(err, "");
-      continue;
-    }
     EXPECT_EQ(err.find(key + ": "), 0u) << err;
     EXPECT_HAS(err, "not supported by this version; ");
     EXPECT_EQ(lines_of(err).size(), 1u) << err;
   }
   RunSpec run = parse("[layout]\ndp = 2\ntp = 2\nep = 2");
-  EXPECT_EQ(lines_of(error_of([&] { refuse_unsupported(run); })).size(), 3u);
+  EXPECT_EQ(lines_of(error_of([&] { refuse_unsupported(run); })).size(), 2u);
 }
 
 TEST(RunSpec, ResolvePutsTypesInPlaceOfAuto) {
@@ -366,13 +362,14 @@ TEST(RunSpec, HashFollowsWhatDeterminesTheNumbers) {
   EXPECT_EQ(hash(base), hash(resolve(parse(kContract), {})));
   for (const char* set :
        {"model.layers=5", "model.rope_theta=1e5", "model.rope_scaling.type=llama3", "model.init_std=0.01",
-        "data.train=other", "data.seq_len=128", "data.order=sequential", "batch.micro=4", "batch.global=64",
+        "data.train=other", "data.seq_len=128", "data.order=sequential", "batch.global=64",
         "precision.compute=bf16", "optimizer.lr=1e-4", "optimizer.betas=[0.9, 0.99]", "train.steps=999",
         "train.seed=2"})
     EXPECT_TRUE(changed(set)) << set;
   for (const char* set : {"train.dir=x", "train.device=cuda", "train.checkpoint_every=7", "train.keep=3",
                           "train.threads=1", "train.log_every=1", "data.valid=x", "data.tokenizer=x",
-                          "cluster.file=x", "layout.schedule=gpipe", "train.eval_every=5", "data.prefetch=0"})
+                          "cluster.file=x", "layout.schedule=gpipe", "train.eval_every=5", "data.prefetch=0",
+                          "layout.dp=2", "layout.zero=3", "batch.micro=4", "precision.reduce=bf16"})
     EXPECT_FALSE(changed(set)) << set;
   // Loss scaling is f16's alone.
   const std::vector<const char*> scaling = {"precision.loss_scale=8", "precision.initial_scale=1024",

@@ -8,8 +8,10 @@
 #include "data/shard_writer.h"
 #include "runtime/booking.h"
 #include "spec/cluster_spec.h"
+#include "spec/run_schedule.h"
 #include "text/tokenizer.h"
 #include "train/checkpointing.h"
+#include "train/launch.h"
 
 namespace trireme::test {
 namespace {
@@ -72,12 +74,11 @@ fs::path byte_tokenizer_file(const fs::path& folder) {
 }
 
 TrainSummary train_here(RunSpec run, const TrainHooks& hooks) {
-  auto device = make_device("cpu", {.threads = int(run.train.threads)});
-  run = resolve(run, {.native_bf16 = device->native(DType::bf16)});
-  Schedule schedule = add_step(make_schedule(run.layout.schedule, 1, 1, int(run.microbatches())));
+  run = resolve(run, {.native_bf16 = make_device("cpu")->native(DType::bf16)});
+  Schedule schedule = schedule_of(run);
   TrainOptions options;
   options.arena_bytes = book_training(run, schedule, int(run.train.threads)).arena_bytes;
-  return train(run, schedule, *device, options, hooks);
+  return train_on_threads(run, schedule, {.threads = int(run.train.threads)}, options, hooks);
 }
 
 std::vector<std::string> lines_of(std::string_view text) {

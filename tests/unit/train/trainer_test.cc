@@ -13,9 +13,11 @@
 #include "runtime/booking.h"
 #include "source_dir.h"
 #include "spec/hf_config.h"
+#include "spec/run_schedule.h"
 #include "tiny_run.h"
 #include "trace/chrome_trace.h"
 #include "train/checkpointing.h"
+#include "train/launch.h"
 
 namespace trireme::test {
 namespace {
@@ -204,12 +206,11 @@ TEST(Train, ADeadlineInThePastDoesNoStep) {
   TempFolder tmp;
   RunSpec run = tiny_run(tmp.path(), 4);
   run.precision.compute = run.precision.grads = "f32";
-  auto device = make_device("cpu", {.threads = 1});
-  Schedule schedule = add_step(make_schedule("1f1b", 1, 1, int(run.microbatches())));
+  Schedule schedule = schedule_of(run);
   TrainOptions options;
   options.arena_bytes = book_training(run, schedule, 1).arena_bytes;
   options.deadline = Deadline::after(0);
-  TrainSummary s = train(run, schedule, *device, options, {});
+  TrainSummary s = train_on_threads(run, schedule, {.threads = 1}, options, {});
   EXPECT_EQ(s.ending, Ending::interrupted);
   EXPECT_EQ(s.last_step, 0);
   EXPECT_FALSE(fs::exists(tmp / "run" / "checkpoints"));
@@ -317,7 +318,7 @@ TEST(Train, MemoryIsWhatWasBooked) {
     TempFolder tmp;
     RunSpec run = tiny_run(tmp.path(), 3);
     run.precision.compute = compute, run.precision.grads = "f32";
-    Booking b = book_training(run, add_step(make_schedule("1f1b", 1, 1, int(run.microbatches()))), 1);
+    Booking b = book_training(run, schedule_of(run), 1);
     TrainHooks hooks;
     int steps = 0;
     hooks.step = [&](const StepMetrics& m) {

@@ -1,0 +1,264 @@
+#include "optim/grad_sync.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace trireme {
+namespace {
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+constexpr size_t kMostPending = 2;  // reductions that hold memory of their own
+
+}  // namespace
+
+GradSync::GradSync(ParamSet& set, FlatState& flat, const GradSyncOptions& options, Communicator* shard,
+                   Communicator* replicas, Device& device, Arena& arena)
+    : set_(set),
+      flat_(flat),
+      options_(options),
+      shard_(shard),
+      replicas_(replicas),
+      device_(device),
+      arena_(arena),
+      compute_(device.stream("compute")),
+      dp_(shard || replicas ? device.stream("dp") : compute_),
+      gathered_(set.units.size()),
+      slots_(set.units.size()),
+      started_(set.units.size()) {
+  pending_.reserve(set.units.size());
+}
+
+// The memory of a collective that is still under way must not go before it: an error elsewhere has told the
+// group that this rank failed, so the stream comes to its end.
+GradSync::~GradSync() {
+  if (alone()) return;
+  try {
+    device_.sync(dp_);
+  } catch (const std::exception&) {
+    // What ended the run is told by whoever caught it.
+  }
+}
+
+void GradSync::wait(Event e) {
+  double begin = now_s();
+  device_.wait(compute_, e);
+  waited_s_ += now_s() - begin;
+}
+
+void GradSync::on_wire() {
+  device_.wait(dp_, device_.record(compute_));
+}
+
+// ---- weights ----
+
+void GradSync::follow(std::span<const UnitUse> walk) {
+  if (!gathers()) return;
+  walk_ = walk, at_ = 0;
+}
+
+void GradSync::gather(size_t unit) {
+  const Unit& u = set_.units[unit];
+  Gathered& g = gathered_[unit];
+  if (g.full || u.numel == 0) return;
+  g.full = Owned(arena_, Bucket::weights, {u.padded}, flat_.weights.dtype);
+  g.waited = false;
+  live_++;
+  on_wire();
+  shard_->all_gather({.shard = flat_.own(flat_.weights, set_, u), .full = *g.full}, dp_);
+  g.arrived = device_.record(dp_);
+}
+
+void GradSync::gather_ahead() {
+  if (!gathers()) return;
+  for (size_t i = at_; i < walk_.size() && i < at_ + size_t(options_.prefetch); i++) gather(walk_[i].unit);
+}
+
+void GradSync::need(size_t unit) {
+  if (!gathers()) return;
+  require(at_ < walk_.size() && walk_[at_].unit == unit, "a layer runs that the walk did not foresee");
+  at_++;
+  gather(unit);
+  // The next use of this very unit in another pass gathers again, when this one has let it go.
+  gather_ahead();
+  Gathered& g = gathered_[unit];
+  if (g.waited || !g.full) return;
+  wait(g.arrived);
+  g.waited = true;
+  const Unit& u = set_.units[unit];
+  for (size_t i = u.first; i < u.last; i++) {
+    Param& p = set_.params[i];
+    p.weight = g.full->narrow(0, p.offset - u.offset, p.numel()).view(p.box.extent);
+  }
+}
+
+void GradSync::done(size_t unit) {
+  if (!gathers()) return;
+  require(at_ > 0, "done() before need()");
+  for (size_t i = at_; i-- > 0;)
+    if (walk_[i].unit == unit) {
+      if (walk_[i].release) release(unit);
+      break;
+    }
+  gather_ahead();
+}
+
+void GradSync::release(size_t unit) {
+  Gathered& g = gathered_[unit];
+  if (!g.full) return;
+  if (!g.waited) wait(g.arrived);
+  g = {};
+  live_--;
+  const Unit& u = set_.units[unit];
+  for (size_t i = u.first; i < u.last; i++) set_.params[i].weight = {};
+}
+
+// ---- gradients ----
+
+void GradSync::start_step() {
+  waited_s_ = 0;
+  bucket_first_ = bucket_last_ = 0;
+  std::fill(started_.begin(), started_.end(), 0);
+  for (Param& p : set_.params) p.grad_started = false;
+}
+
+void GradSync::open(size_t unit) {
+  if (!slots() || slots_[unit] || set_.units[unit].numel == 0) return;
+  while (pending_.size() >= kMostPending) retire();
+  const Unit& u = set_.units[unit];
+  Owned& slot = slots_[unit];
+  slot = Owned(arena_, Bucket::grads, {u.padded}, flat_.grads.dtype);
+  for (size_t i = u.first; i < u.last; i++) {
+    Param& p = set_.params[i];
+    p.grad = slot->narrow(0, p.offset - u.offset, p.numel()).view(p.box.extent);
+    p.grad_started = false;
+  }
+  if (u.padded > u.numel)
+    device_.kernels().run(ZeroArgs{.y = slot->narrow(0, u.numel, u.padded - u.numel)}, compute_);
+}
+
+// What got no contribution is zero.
+void GradSync::zero_unstarted(size_t unit) {
+  const Unit& u = set_.units[unit];
+  for (size_t i = u.first; i < u.last; i++) {
+    Param& p = set_.params[i];
+    if (!p.grad_started) device_.kernels().run(ZeroArgs{.y = p.grad}, compute_);
+    p.grad_started = true;
+  }
+}
+
+void GradSync::ready(size_t unit) {
+  const Unit& u = set_.units[unit];
+  if (u.numel == 0) return;
+  zero_unstarted(unit);
+  if (alone()) return;
+  if (slots()) {
+    reduce({.first = unit, .last = unit + 1, .slot = std::move(slots_[unit])});
+    for (size_t i = u.first; i < u.last; i++) set_.params[i].grad = {};
+    return;
+  }
+  if (bucket_first_ != bucket_last_ && unit + 1 != bucket_first_) flush();  // not a neighbour
+  if (bucket_first_ == bucket_last_) bucket_last_ = unit + 1;
+  bucket_first_ = unit;
+  const Unit& last = set_.units[bucket_last_ - 1];
+  int64_t bytes = (last.offset + last.padded - u.offset) * size_of(options_.wire);
+  if (options_.zero > 0 || bytes >= options_.bucket_bytes) flush();
+}
+
+void GradSync::flush() {
+  if (bucket_first_ == bucket_last_) return;
+  reduce({.first = bucket_first_, .last = bucket_last_});
+  bucket_first_ = bucket_last_ = 0;
+}
+
+// The gradients of the units are complete on this rank. Casts, issues, and lets the memory of the cast go.
+void GradSync::reduce(Pending p) {
+  const Unit &first = set_.units[p.first], &last = set_.units[p.last - 1];
+  Tensor buf =
+      p.slot ? *p.slot : flat_.grads.narrow(0, first.offset, last.offset + last.padded - first.offset);
+  if (options_.wire != buf.dtype) {
+    while (pending_.size() >= kMostPending) retire();
+    p.wire = Owned(arena_, Bucket::comm, buf.shape, options_.wire);
+    device_.kernels().run(CastArgs{.src = buf, .dst = *p.wire}, compute_);
+    p.slot.reset();
+    buf = *p.wire;
+  }
+  on_wire();
+  if (options_.zero == 0) {
+    replicas_->all_reduce({.buf = buf}, dp_);
+  } else {
+    const Range own = own_part(first, flat_.place);
+    Tensor part = buf.narrow(0, own.begin, own.size());
+    shard_->reduce_scatter({.full = buf, .shard = part}, dp_);
+    if (replicas_) replicas_->all_reduce({.buf = part}, dp_);
+  }
+  p.reduced = device_.record(dp_);
+  pending_.push_back(std::move(p));
+}
+
+void GradSync::retire() {
+  Pending p = std::move(pending_.front());
+  pending_.erase(pending_.begin());
+  wait(p.reduced);
+  if (!p.slot && !p.wire) return;  // it was summed in place
+  const Tensor& buf = p.wire ? *p.wire : *p.slot;
+  const Unit& u = set_.units[p.first];
+  if (options_.zero == 0) {
+    device_.kernels().run(CastArgs{.src = buf, .dst = flat_.grads.narrow(0, u.offset, buf.numel())},
+                          compute_);
+    return;
+  }
+  const Range own = own_part(u, flat_.place);
+  const Tensor sum = buf.narrow(0, own.begin, own.size()), grads = flat_.own(flat_.grads, set_, u);
+  if (started_[p.first])
+    device_.kernels().run(AddArgs{.a = grads, .b = sum, .y = grads}, compute_);
+  else
+    device_.kernels().run(CastArgs{.src = sum, .dst = grads}, compute_);
+  started_[p.first] = slots();
+}
+
+void GradSync::finish() {
+  if (alone()) {
+    for (size_t u = 0; u < set_.units.size(); u++) zero_unstarted(u);
+    return;
+  }
+  flush();
+  while (!pending_.empty()) retire();
+}
+
+// ---- update ----
+
+void GradSync::updated(size_t unit) {
+  const Unit& u = set_.units[unit];
+  if (!shard_ || gathers() || u.numel == 0) return;
+  on_wire();
+  shard_->all_gather(
+      {.shard = flat_.own(flat_.weights, set_, u), .full = flat_.weights.narrow(0, u.offset, u.padded)}, dp_);
+}
+
+void GradSync::settle() {
+  if (!alone()) wait(device_.record(dp_));
+}
+
+void GradSync::spread_weights() {
+  for (size_t u = 0; u < set_.units.size(); u++) updated(u);
+  settle();
+}
+
+void GradSync::abandon() {
+  if (alone()) return;
+  flush();
+  for (Pending& p : pending_) wait(p.reduced);
+  pending_.clear();
+  for (size_t u = 0; u < slots_.size(); u++) {
+    if (!slots_[u]) continue;
+    slots_[u].reset();
+    for (size_t i = set_.units[u].first; i < set_.units[u].last; i++) set_.params[i].grad = {};
+  }
+  for (size_t u = 0; u < gathered_.size(); u++) release(u);
+  walk_ = {}, at_ = 0;
+}
+
+}  // namespace trireme

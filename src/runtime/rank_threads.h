@@ -1,0 +1,17 @@
+// Ranks as threads of this process: each with a device of its own, a way to its peers, and one body of work.
+#pragma once
+#include <functional>
+
+#include "comm/comm_set.h"
+#include "device/device.h"
+
+namespace trireme {
+
+// Runs the body on `world` ranks at once, rank 0 on the calling thread; returns when all are done. Devices
+// are made on the rank's thread. An error of one rank ends all of them: thrown here is the first one's, which
+// names its rank where there are several. The body calls CommFactory::fail() before it leaves with an error
+// while work of its own is under way.
+using RankBody = std::function<void(Device&, CommFactory&)>;
+void run_rank_threads(int world, std::string_view device, const DeviceOptions&, const RankBody&);
+
+}  // namespace trireme

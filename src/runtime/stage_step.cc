@@ -1,0 +1,227 @@
+// A training step: the actions of the schedule, then loss, norm and update.
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/microbatch.h"
+#include "runtime/nonfinite.h"
+#include "runtime/timed.h"
+
+namespace trireme {
+namespace {
+
+// Is an action of this kind issued together with the i-th one?
+bool together(std::span<const Action> actions, size_t i, Act kind) {
+  const uint16_t id = actions[i].overlap;
+  if (id == 0) return false;
+  size_t first = i;
+  while (first > 0 && actions[first - 1].overlap == id) first--;
+  for (size_t j = first; j < actions.size() && actions[j].overlap == id; j++)
+    if (actions[j].kind == kind) return true;
+  return false;
+}
+
+CommCounts minus(CommCounts a, const CommCounts& b) {
+  for (size_t i = 0; i < kCollectives; i++)
+    a[i].calls -= b[i].calls, a[i].payload -= b[i].payload, a[i].wire -= b[i].wire;
+  return a;
+}
+
+}  // namespace
+
+// Every use of weights in the step, so that each gather can be on its way before it is needed.
+void StageRunner::add_passes(std::span<const Action> actions) {
+  walk_.clear();
+  for (size_t i = 0; sharing_.zero == 3 && i < actions.size(); i++) {
+    const Act kind = actions[i].kind;
+    if (kind != Act::F && kind != Act::B && kind != Act::I) continue;
+    require(together(actions, i, Act::Unshard), "ZeRO 3 needs an Unshard with every use of weights");
+    add_pass(kind == Act::F, together(actions, i, Act::Reshard));
+  }
+  sync_->follow(walk_);
+}
+
+bool StageRunner::run_actions(std::span<const Action> actions, const FillBatch& fill) {
+  add_passes(actions);
+  for (size_t i = 0; i < actions.size(); i++) {
+    const Action& a = actions[i];
+    enter(name_of(a.kind));
+    if (a.kind == Act::Step) continue;  // step() does it once loss and norm are known to be finite
+    TraceScope traced(tracer_.get(), SpanKind::action, name_of(a.kind), a.mb);
+    Microbatch* m = a.mb >= 0 ? &microbatches_.at(size_t(a.mb)) : nullptr;
+    const bool reduce = together(actions, i, Act::ReduceGrad);
+    switch (a.kind) {
+      case Act::F:
+        forward(*m, a.mb, fill);
+        break;
+      case Act::B:
+        backward(*m, true, true, reduce);
+        break;
+      case Act::I:
+        backward(*m, true, false, false);
+        break;
+      case Act::W:
+        backward(*m, false, true, reduce);
+        break;
+      case Act::ReduceGrad:
+        reduce_stage(a.overlap != 0);
+        break;
+      case Act::Unshard:
+        sync_->gather_ahead();
+        break;
+      case Act::Reshard:  // done layer by layer in the pass it is issued with
+        break;
+      default:
+        run_failed("this version has no runtime for action kind {} of the schedule", int(a.kind));
+    }
+    // Left only where more microbatches would follow: with the last one done, the step is nearly free.
+    bool done = a.kind == Act::B || a.kind == Act::W;
+    bool more = std::any_of(actions.begin() + std::ptrdiff_t(i) + 1, actions.end(),
+                            [](const Action& next) { return has_microbatch(next.kind); });
+    if (done && more && control_.stop && control_.stop()) return false;
+  }
+  return true;
+}
+
+// Beside a backward the layers' gradients were reduced as they came; alone, all of them here.
+void StageRunner::reduce_stage(bool with_backward) {
+  if (with_backward) return;
+  require(sharing_.zero < 2, "ZeRO 2 and 3 need a ReduceGrad with every weight gradient");
+  for (size_t u = params_.units.size(); u-- > 0;) sync_->ready(u);
+}
+
+void StageRunner::trace(SpanRecorder* spans) {
+  tracer_ = spans ? std::make_unique<OpTracer>(*spans, arena_->ledger(), layer_) : nullptr;
+  device_.kernels().observe(tracer_.get());
+}
+
+// Sums of sequences, added in order of global index whatever the layout: equal weights give the same number.
+double StageRunner::global_loss(int64_t targets) {
+  const size_t sequences = sequence_loss_.size() - 1, micro = size_t(run_.batch.micro);
+  sequence_loss_.back() = double(targets_seen_);
+  std::span<const double> all = sequence_loss_;
+  if (comms_) {
+    Timed t(result_.comm_s);
+    gather_bytes(comms_->control(), std::as_bytes(std::span(sequence_loss_)),
+                 std::as_writable_bytes(std::span(gathered_loss_)));
+    all = gathered_loss_;
+  }
+  if (!device_.has_data()) return 0;
+  int64_t seen = 0;
+  for (size_t r = 0; r * (sequences + 1) < all.size(); r++) {
+    std::span<const double> mine = all.subspan(r * (sequences + 1), sequences + 1);
+    size_t replica = comms_ ? size_t(comms_->mesh().coord(int(r), Axis::dp)) : 0;
+    for (size_t i = 0; i < sequences; i++)
+      global_loss_[(i / micro * size_t(sharing_.dp) + replica) * micro + i % micro] = mine[i];
+    seen += int64_t(mine.back());
+  }
+  if (seen != targets)
+    run_failed("step {}: the batch has {} target tokens where {} were announced", step_, seen, targets);
+  double loss = 0;
+  for (double s : global_loss_) loss += s;
+  return loss / double(std::max<int64_t>(1, targets));
+}
+
+StepResult StageRunner::step(std::span<const Action> actions, int64_t step, int64_t targets,
+                             const FillBatch& fill) {
+  require(mode_ == RunMode::train, "a runner made for inference cannot train");
+  device_.kernels().attach(arena_.get());
+  double begin = now_s();
+  if (tracer_) tracer_->set_step(step);
+  TraceScope traced(tracer_.get(), SpanKind::step, "step");
+  result_ = {.loss_scale = loss_scale_.scale()};
+  step_ = step, targets_ = targets, targets_seen_ = 0;
+  const CommCounts before = comms_ ? comms_->counts() : CommCounts{};
+  sync_->start_step();
+  if (!run_actions(actions, fill)) {
+    for (Microbatch& m : microbatches_) m.abandon();
+    sync_->abandon();
+    result_.stopped = true;
+    return result_;
+  }
+  result_.loss = global_loss(targets);
+  {
+    enter("norm");
+    Timed t(result_.norm_s);
+    TraceScope part(tracer_.get(), SpanKind::action, "norm");
+    layer_ = "grad_norm";
+    sync_->finish();
+    double norm =
+        grad_norm_->compute(device_, params_, flat_, comms_ ? &comms_->control() : nullptr, compute_);
+    result_.grad_norm = norm / loss_scale_.scale();
+  }
+  result_.lr = lr_.at(step_);
+  if (device_.has_data() && !(std::isfinite(result_.loss) && std::isfinite(result_.grad_norm))) {
+    if (!skip_overflow()) find_nonfinite(actions, fill, result_.loss, result_.grad_norm);
+  } else {
+    update();
+  }
+  device_.sync(compute_);
+  result_.comm_s += sync_->waited_s();
+  if (comms_) result_.comm = minus(comms_->counts(), before);
+  result_.tokens = targets;
+  result_.seconds = now_s() - begin;
+  return result_;
+}
+
+// A loss that is not finite is none of the scale's doing: it enters behind the loss.
+bool StageRunner::skip_overflow() {
+  result_.skipped = std::isfinite(result_.loss) && loss_scale_.overflow();
+  return result_.skipped;
+}
+
+// The learning rate counts every step, AdamW's bias correction only those that moved its moments.
+void StageRunner::update() {
+  enter("update");
+  Timed t(result_.update_s);
+  TraceScope part(tracer_.get(), SpanKind::action, "Step");
+  layer_ = "optimizer";
+  double clip = run_.optimizer.clip_norm, norm = result_.grad_norm;
+  // As PyTorch's clip_grad_norm_: the coefficient is clip / (norm + 1e-6), at most 1.
+  double scale = clip > 0 ? std::min(1.0, clip / (norm + 1e-6)) : 1.0;
+  const UpdateInput in{.lr = result_.lr,
+                       .step = step_ - loss_scale_.state().skipped,
+                       .grad_scale = float(scale / loss_scale_.scale())};
+  for (size_t u = 0; u < params_.units.size(); u++) {
+    optimizer_->step(device_.kernels(), params_, params_.units[u], flat_, in, compute_);
+    sync_->updated(u);
+  }
+  sync_->settle();
+  loss_scale_.good_step();
+}
+
+namespace {
+// What an f16 run's user needs beside step, layer and op.
+std::string why_not_skipped(const LossScale& scale, double loss) {
+  if (!std::isfinite(loss))
+    return "; the forward pass needs more range than f16 has (65504), whatever the loss scale: give "
+           "precision.compute = \"bf16\" or \"f32\"";
+  if (scale.dynamic())
+    return fmt::format("; the loss scale is {}, its least (precision.min_scale)", scale.scale());
+  return fmt::format("; precision.loss_scale is fixed at {}: give \"dynamic\", or a smaller one",
+                     scale.scale());
+}
+}  // namespace
+
+// Runs the step's forward and backward passes once more (data and randomness are pure functions, and the
+// weights have not moved) with every op's outputs checked.
+void StageRunner::find_nonfinite(std::span<const Action> actions, const FillBatch& fill, double loss,
+                                 double norm) {
+  for (Microbatch& m : microbatches_) m.abandon();
+  sync_->start_step();
+  NonfiniteFinder finder(device_, nonfinite_count_, step_, layer_);
+  OpObserver* before = device_.kernels().observe(&finder);
+  try {
+    run_actions(actions, fill);
+  } catch (const Error& e) {
+    if (!loss_scale_.active()) throw;
+    throw Error(e.what() + why_not_skipped(loss_scale_, loss), e.fault);
+  }
+  device_.kernels().observe(before);
+  sync_->finish();
+  if (comms_) agree_max(comms_->control(), 0);  // a rank that found it is told of first
+  run_failed(
+      "step {}: loss {} and gradient norm {} are not finite, yet no op's output shows it when run again",
+      step_, loss, norm);
+}
+
+}  // namespace trireme

@@ -1,0 +1,68 @@
+// The classes of DESIGN section 4, as EXPECTs.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "layout_run.h"
+
+namespace trireme::parity {
+
+inline bool same_bits(const Values& a, const Values& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+// Losses, norms, weights and optimizer state, bit for bit.
+inline void expect_identical(const Ran& a, const Ran& b) {
+  EXPECT_EQ(a.losses, b.losses);
+  EXPECT_EQ(a.norms, b.norms);
+  for (const auto& [what, tensors] : a.state)
+    for (const auto& [name, values] : tensors)
+      EXPECT_TRUE(same_bits(values, b.state.at(what).at(name))) << name << "/" << what;
+}
+
+inline double norm_of(const Values& v) {
+  double sum = 0;
+  for (float x : v) sum += double(x) * x;
+  return std::sqrt(sum);
+}
+inline double norm_of(const ByName& all) {
+  double sum = 0;
+  for (const auto& [name, v] : all) sum += norm_of(v) * norm_of(v);
+  return std::sqrt(sum);
+}
+inline double distance(const Values& a, const Values& b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); i++) sum += (double(a[i]) - b[i]) * (double(a[i]) - b[i]);
+  return std::sqrt(sum);
+}
+
+// Relative differences of losses; the worst.
+inline double loss_difference(const Ran& a, const Ran& b) {
+  double worst = 0;
+  EXPECT_EQ(a.losses.size(), b.losses.size());
+  for (size_t i = 0; i < a.losses.size(); i++)
+    worst = std::max(worst, std::abs(a.losses[i] / b.losses[i] - 1));
+  return worst;
+}
+
+// Every gradient of every step against another run's at equal weights: distance in units of max(its norm,
+// 1e-6 of the global norm); the worst.
+inline double gradient_difference(const Ran& a, const Ran& b) {
+  double worst = 0;
+  EXPECT_EQ(a.gradients.size(), b.gradients.size());
+  for (size_t s = 0; s < a.gradients.size(); s++) {
+    const double floor = 1e-6 * norm_of(b.gradients[s]);
+    EXPECT_EQ(a.gradients[s].size(), b.gradients[s].size());
+    for (const auto& [name, g] : b.gradients[s]) {
+      const Values& mine = a.gradients[s].at(name);
+      EXPECT_EQ(mine.size(), g.size()) << name;
+      for (float x : mine) EXPECT_TRUE(std::isfinite(x)) << name;
+      worst = std::max(worst, distance(mine, g) / std::max(norm_of(g), floor));
+    }
+  }
+  return worst;
+}
+
+}  // namespace trireme::parity

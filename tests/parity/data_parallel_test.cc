@@ -1,0 +1,111 @@
+// Data parallelism, ZeRO 0-3 and hybrid sharding against one rank and against each other.
+#include "compare.h"
+#include "layout_case.h"
+
+namespace trireme::parity {
+namespace {
+
+class Zero : public testing::TestWithParam<const char*> {};
+
+// 0 = 1 and 2 = 3 always, all four when a step has one microbatch: losses, norms, weights, moments, to the
+// bit.
+TEST_P(Zero, StagesAreBitIdentical) {
+  Case c = from_text(GetParam());
+  std::vector<Ran> ran;
+  for (int64_t zero = 0; zero <= 3; zero++) {
+    c.zero = zero;
+    ran.push_back(train_layout(run_of(c), {}));
+    ASSERT_EQ(ran.back().losses.size(), 50u);
+    EXPECT_LT(ran.back().losses.back(), ran.back().losses.front() - 0.1);
+  }
+  SCOPED_TRACE(to_text(c));
+  expect_identical(ran[0], ran[1]);
+  expect_identical(ran[2], ran[3]);
+  if (c.microbatches == 1) expect_identical(ran[0], ran[3]);
+  // Weights that stay gathered, fewer or more of them ahead, other buckets: nothing but when things happen.
+  c.reshard = false, c.prefetch = 3;
+  expect_identical(train_layout(run_of(c), {}), ran[3]);
+  c = from_text(GetParam());
+  c.bucket_mb = 0.01;
+  expect_identical(train_layout(run_of(c), {}), ran[0]);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, Zero,
+    testing::Values("dp=2 microbatches=2", "dp=3 compute=bf16 grads=bf16",
+                    "dp=3 compute=bf16 microbatches=2 arch=gpt2 tied=1 layers=1",
+                    "dp=4 microbatches=1 micro=1 arch=qwen3 tied=1 hidden=33 vocab=127 seq=17"));
+
+// dp ranks of m microbatches against one rank of dp m: bounded.
+class AgainstOneRank : public testing::TestWithParam<const char*> {};
+
+TEST_P(AgainstOneRank, F32IsBounded) {
+  const Case c = from_text(GetParam());
+  SCOPED_TRACE(GetParam());
+  const RunSpec run = run_of(c), one = one_rank_of(c);
+  EXPECT_LE(loss_difference(train_layout(run, {}), train_layout(one, {})), 1e-5);
+  const Plan equal{.steps = 3, .gradients = true};
+  EXPECT_LE(gradient_difference(train_layout(run, equal), train_layout(one, equal)), 1e-4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, AgainstOneRank,
+                         testing::Values("dp=2 microbatches=3", "dp=3 zero=1 arch=gpt2 tied=1 micro=1",
+                                         "dp=3 zero=2 microbatches=2 arch=qwen2", "dp=4 zero=3 vocab=67",
+                                         "dp=4 zero=3 group=2 microbatches=2",
+                                         "dp=4 zero=1 group=2 hidden=66", "dp=4 zero=2 group=1",
+                                         "dp=3 schedule=gpipe microbatches=2 zero=3",
+                                         "dp=2 dropout=0.2 zero=2 microbatches=2"));
+
+// Low precision: how far gradients are from f32's on the same weights, next to the one-rank run in that
+// precision.
+TEST(LowPrecision, NoFurtherFromF32ThanOneRankByHalf) {
+  for (const char* text :
+       {"dp=2 compute=bf16 grads=bf16", "dp=4 compute=bf16 microbatches=2 zero=2", "dp=3 compute=f16 zero=3",
+        "dp=4 zero=3 group=2 compute=bf16 grads=bf16", "dp=3 compute=bf16 reduce=f32"}) {
+    SCOPED_TRACE(text);
+    const Case c = from_text(text);
+    Case exact = c;
+    exact.compute = "f32", exact.grads = "f32";
+    const Plan equal{.steps = 2, .gradients = true};
+    const Ran layout = train_layout(run_of(c), equal), one = train_layout(one_rank_of(c), equal),
+              oracle = train_layout(one_rank_of(exact), equal);
+    for (size_t s = 0; s < 2; s++) {
+      double mine = 0, peer = 0;
+      for (const auto& [name, g] : oracle.gradients[s]) {
+        mine += std::pow(distance(layout.gradients[s].at(name), g), 2);
+        peer += std::pow(distance(one.gradients[s].at(name), g), 2);
+      }
+      EXPECT_LE(std::sqrt(mine), 1.5 * std::sqrt(peer));
+      EXPECT_GT(peer, 0);
+    }
+  }
+}
+
+// At equal weights the reported loss and the gradient norm do not know how many ranks there are, where
+// gradients are those of the same sums.
+TEST(Loss, IsTheSameNumberOnEveryLayout) {
+  const Plan equal{.steps = 3, .gradients = true};
+  const Case c = from_text("micro=1 microbatches=12");
+  const std::vector<double> want = train_layout(run_of(c), equal).losses;
+  for (int64_t dp : {2, 3, 4})
+    for (int64_t zero : {0, 3}) {
+      Case d = c;
+      d.dp = dp, d.zero = zero, d.microbatches = 12 / dp;
+      EXPECT_EQ(train_layout(run_of(d), equal).losses, want) << to_text(d);
+    }
+}
+
+// The sum over ranks of what they count, against what was announced.
+TEST(Loss, TargetsThatWereNotAnnouncedEndTheRun) {
+  for (const char* text : {"dp=1", "dp=3 zero=3"}) {
+    try {
+      train_layout(run_of(from_text(text)), {.steps = 1, .announce_more = 1});
+      ADD_FAILURE() << text;
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find("target tokens where"), std::string::npos) << e.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trireme::parity

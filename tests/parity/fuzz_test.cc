@@ -1,0 +1,94 @@
+// Random layouts against one rank. PARITY_CASES of them (12), from PARITY_SEED on (1); PARITY_CASE="dp=3
+// zero=2 ..." runs one. A case that fails is printed as the command that runs it alone.
+#include <cstdlib>
+
+#include "base/rng.h"
+#include "compare.h"
+#include "layout_case.h"
+
+namespace trireme::parity {
+namespace {
+
+std::string from_environment(const char* name, const char* otherwise) {
+  const char* text = std::getenv(name);
+  return text && *text ? text : otherwise;
+}
+
+Case draw(uint64_t seed) {
+  const uint64_t key = rng_key(seed, 0, "parity case");
+  uint64_t n = 0;
+  auto one_of = [&](auto... values) {
+    const std::array all{values...};
+    return all[size_t(below(key, n++, all.size()))];
+  };
+  Case c;
+  c.arch = one_of("llama", "gpt2", "qwen2", "qwen3");
+  c.compute = one_of("f32", "f32", "bf16", "f16");
+  c.tied = one_of(false, true);
+  c.dp = one_of(1, 2, 3, 4);
+  c.zero = one_of(0, 1, 2, 3);
+  c.group = c.dp == 4 ? one_of(0, 2, 4, 1) : 0;
+  c.micro = one_of(1, 2), c.microbatches = one_of(1, 2, 3);
+  c.layers = one_of(1, 2, 3), c.hidden = one_of(30, 36, 66);
+  c.vocab = one_of(61, 127, 509), c.seq = one_of(5, 17, 23);
+  c.schedule = one_of("1f1b", "gpipe");
+  c.reshard = one_of(true, false), c.prefetch = one_of(0, 1, 2);
+  c.bucket_mb = one_of(0.0, 0.02, 25.0);
+  c.dropout = one_of(0.0, 0.0, 0.1);
+  if (c.compute == "bf16") {
+    c.grads = one_of("f32", "bf16");
+    c.reduce = one_of("auto", "f32", "bf16");
+  }
+  return c;
+}
+
+// Another layout of the same class: equal to the bit. Shard groups round sums twice, ZeRO 0 has none of them.
+Case twin_of(Case c) {
+  const bool hybrid = c.group > 1 && c.group < c.dp;
+  if (hybrid && c.zero == 0)
+    c.group = 0;
+  else if (hybrid && c.zero == 1)
+    c.zero = c.microbatches == 1 ? 2 : 1;
+  else
+    c.zero = c.zero % 2 == 0 ? c.zero + 1 : c.zero - 1;
+  if (!hybrid && c.microbatches == 1) c.zero = 3 - c.zero;
+  c.prefetch = 1, c.bucket_mb = 25, c.reshard = true;
+  return c;
+}
+
+void check(const Case& c) {
+  const std::string command =
+      fmt::format("PARITY_CASE=\"{}\" ctest -R 'parity_fuzz$' --output-on-failure", to_text(c));
+  SCOPED_TRACE(command);
+  try {
+    const Ran ran = train_layout(run_of(c), {.steps = 8});
+    expect_identical(ran, train_layout(run_of(twin_of(c)), {.steps = 8}));
+    for (const RankFacts& r : ran.ranks) {
+      EXPECT_EQ(r.peaks, ran.booking.peak);
+      EXPECT_EQ(r.moved, r.counted);
+    }
+    const Plan equal{.steps = 2, .gradients = true};
+    const Ran layout = train_layout(run_of(c), equal), one = train_layout(one_rank_of(c), equal);
+    // f16 and bf16: roundings of the wire and of the accumulators, of gradients that are equal otherwise.
+    const double bound = c.compute == "f32" ? 1e-4 : 6e-2;
+    EXPECT_LE(gradient_difference(layout, one), bound);
+    EXPECT_LE(loss_difference(layout, one), c.compute == "f32" ? 1e-5 : 1e-2);
+  } catch (const Error& e) {
+    ADD_FAILURE() << e.what();
+  }
+}
+
+TEST(Fuzz, RandomLayoutsTrainTheSameModel) {
+  if (std::string one = from_environment("PARITY_CASE", ""); !one.empty()) return check(from_text(one));
+  const uint64_t seed = std::stoull(from_environment("PARITY_SEED", "1"));
+  const uint64_t cases = std::stoull(from_environment("PARITY_CASES", "12"));
+  for (uint64_t i = 0; i < cases && !HasFailure(); i++) check(draw(seed + i));
+}
+
+TEST(Fuzz, CasesComeBackFromTheirText) {
+  for (uint64_t i = 1; i <= 50; i++) EXPECT_TRUE(from_text(to_text(draw(i))) == draw(i)) << to_text(draw(i));
+  EXPECT_THROW(from_text("dp=2 zebra=1"), Error);
+}
+
+}  // namespace
+}  // namespace trireme::parity

@@ -1,0 +1,92 @@
+#include "layout_case.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <sstream>
+
+#include "base/error.h"
+
+namespace trireme::parity {
+namespace {
+
+// Visits every field by name; V takes (name, value).
+template <class C, class V>
+void each(C& c, V&& v) {
+  v("arch", c.arch), v("compute", c.compute), v("grads", c.grads), v("reduce", c.reduce);
+  v("schedule", c.schedule), v("tied", c.tied), v("reshard", c.reshard), v("dp", c.dp), v("zero", c.zero);
+  v("group", c.group), v("prefetch", c.prefetch), v("micro", c.micro), v("microbatches", c.microbatches);
+  v("layers", c.layers), v("hidden", c.hidden), v("vocab", c.vocab), v("seq", c.seq);
+  v("bucket_mb", c.bucket_mb), v("dropout", c.dropout);
+}
+
+void set(std::string& value, const std::string& text) {
+  value = text;
+}
+template <class T>
+void set(T& value, const std::string& text) {
+  std::istringstream(text) >> value;
+}
+
+}  // namespace
+
+std::string to_text(const Case& c) {
+  const Case defaults;
+  std::string out;
+  each(c, [&](std::string_view name, const auto& value) {
+    bool same = false;
+    each(defaults, [&](std::string_view other, const auto& default_value) {
+      if constexpr (std::is_same_v<decltype(value), decltype(default_value)>)
+        same |= name == other && value == default_value;
+    });
+    if constexpr (std::is_same_v<std::decay_t<decltype(value)>, bool>)
+      out += same ? "" : fmt::format("{}{}={}", out.empty() ? "" : " ", name, int(value));
+    else
+      out += same ? "" : fmt::format("{}{}={}", out.empty() ? "" : " ", name, value);
+  });
+  return out;
+}
+
+Case from_text(std::string_view text) {
+  Case c;
+  std::istringstream words{std::string(text)};
+  for (std::string word; words >> word;) {
+    const size_t at = word.find('=');
+    bool known = false;
+    each(c, [&](std::string_view name, auto& value) {
+      if (at == std::string::npos || name != word.substr(0, at)) return;
+      set(value, word.substr(at + 1));
+      known = true;
+    });
+    if (!known) bad_request("a parity case has no '{}'", word);
+  }
+  return c;
+}
+
+RunSpec run_of(const Case& c) {
+  RunSpec r;
+  r.model = ModelSpec::of(c.arch);
+  r.model.vocab = c.vocab, r.model.layers = c.layers, r.model.hidden = c.hidden, r.model.heads = 3;
+  r.model.kv_heads = c.arch == "gpt2" ? 3 : 1;
+  if (c.arch == "qwen3") r.model.head_dim = 18;
+  r.model.ffn = c.hidden + 16;
+  r.model.tied = c.tied;
+  r.model.embd_pdrop = r.model.attn_pdrop = r.model.resid_pdrop = c.dropout;
+  r.data.seq_len = c.seq;
+  r.batch = {.global = c.global(), .micro = c.micro};
+  r.layout.dp = c.dp, r.layout.zero = c.zero, r.layout.shard_group = c.group, r.layout.schedule = c.schedule;
+  r.layout.prefetch = c.prefetch, r.layout.reshard_after_forward = c.reshard,
+  r.layout.bucket_mb = c.bucket_mb;
+  r.precision.compute = c.compute, r.precision.grads = c.grads, r.precision.reduce = c.reduce;
+  r.optimizer.lr = 3e-3, r.optimizer.warmup = 2;
+  r.train.steps = 60, r.train.seed = 11, r.train.threads = 1;
+  return resolve(r, {.native_bf16 = true});
+}
+
+RunSpec one_rank_of(const Case& c) {
+  RunSpec r = run_of(c);
+  r.layout.dp = 1, r.layout.zero = 0, r.layout.shard_group = 0;
+  return r;
+}
+
+}  // namespace trireme::parity

@@ -1,0 +1,31 @@
+// One layout of one tiny model, as text: what the fuzzer prints, and takes back.
+#pragma once
+#include <string>
+#include <string_view>
+
+#include "spec/run_spec.h"
+
+namespace trireme::parity {
+
+struct Case {
+  std::string arch = "llama", compute = "f32", grads = "f32", reduce = "auto", schedule = "1f1b";
+  bool tied = false, reshard = true;
+  int64_t dp = 1, zero = 0, group = 0, prefetch = 1;
+  int64_t micro = 2, microbatches = 1;  // of each replica
+  int64_t layers = 2, hidden = 36, vocab = 61, seq = 23;
+  double bucket_mb = 25, dropout = 0;
+  bool operator==(const Case&) const = default;
+
+  int64_t global() const { return dp * micro * microbatches; }
+};
+
+// "dp=3 zero=2 arch=gpt2 ...": what differs from the defaults. from_text takes the same, and fails on others.
+std::string to_text(const Case&);
+Case from_text(std::string_view);
+
+// Resolved. The numbers of a run depend on the case's model, batch and precision, not on its layout.
+RunSpec run_of(const Case&);
+// The same model, global batch and precision on one rank, in microbatches of the same size.
+RunSpec one_rank_of(const Case&);
+
+}  // namespace trireme::parity

@@ -1,0 +1,154 @@
+#include "layout_run.h"
+
+#include <limits>
+#include <mutex>
+
+#include "base/rng.h"
+#include "runtime/rank_threads.h"
+#include "spec/run_schedule.h"
+
+namespace trireme::parity {
+namespace {
+
+constexpr const char* kStates[] = {"", "exp_avg", "exp_avg_sq"};
+
+FillBatch batches_of(const RunSpec& run, int dp_rank) {
+  return [run, dp_rank](int64_t step, int64_t mb, const HostBatch& b) {
+    const size_t seq = size_t(run.data.seq_len);
+    for (size_t row = 0; row * seq < b.tokens.size(); row++)
+      fill_row(run, step, (mb * run.layout.dp + dp_rank) * run.batch.micro + int64_t(row),
+               b.tokens.subspan(row * seq, seq), b.targets.subspan(row * seq, seq),
+               b.positions.subspan(row * seq, seq));
+  };
+}
+
+int64_t targets_of(const RunSpec& run, int64_t step) {
+  std::vector<int32_t> t(size_t(run.data.seq_len)), targets(t.size()), p(t.size());
+  int64_t n = 0;
+  for (int64_t row = 0; row < run.batch.global; row++) {
+    fill_row(run, step, row, t, targets, p);
+    for (int32_t x : targets) n += x >= 0;
+  }
+  return n;
+}
+
+class Calls : public CommObserver {
+ public:
+  void issued(const CommCall& c) override { list.push_back(fmt::format("{} {}", name_of(c.kind), c.numel)); }
+  std::vector<std::string> list;
+};
+
+// Rank by rank into whole parameters: each says what it answers for.
+struct Home {
+  std::mutex mutex;
+  Ran ran;
+
+  void take(ByName& whole, const Param& p, const Range& range, std::span<const float> part) {
+    std::lock_guard lock(mutex);
+    Values& v = whole[p.decl.name];
+    v.resize(size_t(p.numel()), std::numeric_limits<float>::quiet_NaN());
+    std::copy(part.begin(), part.end(), v.begin() + range.begin);
+  }
+};
+
+void bring_state(Home& home, const StageRunner& r) {
+  for (const Param& p : r.params().params) {
+    const Range own = r.owned(p), mine = r.answers_for(p);
+    Values all(size_t(own.size()));
+    for (const char* what : kStates) {
+      r.read_param(p, what, all);
+      home.take(home.ran.state.at(what), p, mine,
+                std::span(all).subspan(size_t(mine.begin - own.begin), size_t(mine.size())));
+    }
+  }
+}
+
+void bring_gradients(Home& home, StageRunner& r, ByName& whole) {
+  const FlatState& flat = r.flat();
+  for (const Unit& u : r.params().units) {
+    if (u.numel == 0) continue;
+    const Range part = own_part(u, flat.place);
+    const Tensor own = flat.own(flat.grads, r.params(), u);
+    Values f32(size_t(own.numel()));
+    if (own.dtype == DType::f32) {
+      r.device().download(f32.data(), own);
+    } else {
+      std::vector<bf16> raw(f32.size());
+      r.device().download(raw.data(), own);
+      for (size_t i = 0; i < raw.size(); i++) f32[i] = float(raw[i]);
+    }
+    for (size_t i = u.first; i < u.last; i++) {
+      const Param& p = r.params().params[i];
+      const Range mine = r.answers_for(p);
+      home.take(whole, p, mine,
+                std::span(f32).subspan(
+                    size_t(p.offset - u.offset + mine.begin - part.begin) * size_t(mine.size() > 0),
+                    size_t(mine.size())));
+    }
+  }
+}
+
+}  // namespace
+
+void fill_row(const RunSpec& run, int64_t step, int64_t global_row, std::span<int32_t> tokens,
+              std::span<int32_t> targets, std::span<int32_t> positions) {
+  const uint64_t key = rng_key(5, uint64_t(step), "parity data");
+  for (size_t i = 0; i < tokens.size(); i++) {
+    const uint64_t at = uint64_t(global_row) * 100003 + i;
+    tokens[i] = int32_t(below(key, at, uint64_t(run.model.vocab) / 3) * 3);
+    const bool ignored = below(key, at + 50000, uint64_t(2 + global_row)) == 0 && i > 0;
+    targets[i] = ignored ? -1 : (tokens[i] * 7 + 3) % int32_t(run.model.vocab);
+    positions[i] = int32_t(i);
+  }
+}
+
+Ran train_layout(RunSpec run, const Plan& plan) {
+  if (plan.gradients) run.optimizer.lr = 0;
+  const Schedule schedule = schedule_of(run);
+  validate(schedule);
+  Home home;
+  home.ran.booking = book_training(run, schedule, 1);
+  home.ran.ranks.resize(size_t(run.world()));
+  for (const char* what : kStates) home.ran.state[what];  // maps of maps grow under Home's lock only
+  if (plan.gradients) home.ran.gradients.resize(size_t(plan.steps));
+  run_rank_threads(int(run.world()), "cpu", {.threads = 1}, [&](Device& device, CommFactory& factory) {
+    CommSet comms(factory, mesh_of(run.layout));
+    Calls calls;
+    StageRunner r(run, RunMode::train, device, home.ran.booking.arena_bytes, &comms);
+    comms.observe(&calls);
+    RankFacts& facts = home.ran.ranks[size_t(factory.rank())];
+    const Ledger& ledger = r.arena().ledger();
+    for (Bucket b : {Bucket::weights, Bucket::grads, Bucket::optimizer})
+      facts.state[size_t(b)] = ledger.now(b);
+    r.init_weights();
+    const FillBatch fill = batches_of(run, r.sharing().dp_rank);
+    try {
+      for (int64_t s = 1; s <= plan.steps; s++) {
+        calls.list.clear();
+        r.restart_peaks();
+        device.kernels().restart_counts();
+        StepResult result = r.step(schedule.ranks[0], s, targets_of(run, s) + plan.announce_more, fill);
+        facts.comm = result.comm;
+        if (factory.rank() == 0)
+          home.ran.losses.push_back(result.loss), home.ran.norms.push_back(result.grad_norm);
+        if (plan.gradients) bring_gradients(home, r, home.ran.gradients[size_t(s - 1)]);
+      }
+    } catch (const std::exception& e) {
+      factory.fail(e.what());
+      throw;
+    }
+    bring_state(home, r);
+    facts.peaks = ledger.peaks(), facts.at_peak = ledger.at_peak(), facts.peak_total = ledger.peak_total();
+    facts.high_water = r.arena().high_water();
+    facts.left_over = ledger.now(Bucket::activations) + ledger.now(Bucket::comm);
+    facts.cost = device.kernels().total(), facts.launches = device.kernels().launches();
+    facts.calls = calls.list;
+    for (const CommCount& c : comms.counts()) facts.counted += c.wire;
+    for (Communicator* c : {r.sharing().shard, r.sharing().replicas})
+      if (c) facts.moved += c->moved_bytes();
+    agree_max(factory.control(), 0);  // nobody leaves while others still need it
+  });
+  return std::move(home.ran);
+}
+
+}  // namespace trireme::parity

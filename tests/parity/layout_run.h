@@ -1,0 +1,46 @@
+// Trains a layout on rank threads, one thread each, and brings home all that a comparison wants.
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+
+#include "runtime/booking.h"
+
+namespace trireme::parity {
+
+using Values = std::vector<float>;
+using ByName = std::map<std::string, Values>;  // whole parameters, put together from all ranks
+
+struct RankFacts {
+  BucketBytes state{}, peaks{}, at_peak{};  // of the ledger: kept between steps; of the last step
+  int64_t peak_total = 0, high_water = 0, left_over = 0;
+  CommCounts comm{};               // of the last step
+  int64_t moved = 0, counted = 0;  // bytes on the wire from the start: by the backend, by the front
+  Cost cost;
+  int64_t launches = 0;
+  int64_t most_live_units = 0;     // gathered at once
+  std::vector<std::string> calls;  // collectives of the last step, in program order: "all_gather 12288"
+};
+
+struct Ran {
+  std::vector<double> losses, norms;
+  std::map<std::string, ByName> state;  // "" = master copies, "exp_avg", "exp_avg_sq"
+  std::vector<ByName> gradients;        // of the steps asked for, before clipping
+  std::vector<RankFacts> ranks;
+  Booking booking;
+};
+
+struct Plan {
+  int64_t steps = 50;
+  int64_t announce_more = 0;  // target tokens than the batch has
+  bool gradients = false;     // of every step; the learning rate is 0 then, so weights stay equal
+};
+
+Ran train_layout(RunSpec, const Plan&);
+
+// Sample `global_row` of a step, the same under every layout; some targets are -1, more of them in the first
+// samples, so ranks have uneven numbers of targets.
+void fill_row(const RunSpec&, int64_t step, int64_t global_row, std::span<int32_t> tokens,
+              std::span<int32_t> targets, std::span<int32_t> positions);
+
+}  // namespace trireme::parity

@@ -1,0 +1,278 @@
+// Training on several ranks: what stays equal, what is refused, who is named.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "runtime/booking.h"
+#include "runtime/rank_threads.h"
+#include "spec/run_schedule.h"
+#include "tiny_run.h"
+#include "train/checkpointing.h"
+#include "train/replicas.h"
+
+namespace trireme::test {
+namespace {
+
+struct Layout {
+  int64_t dp = 1, zero = 0, group = 0, micro = 2;
+};
+
+RunSpec ranks_run(const fs::path& folder, const Layout& l, int64_t steps = 8, const char* compute = "f32") {
+  RunSpec r = tiny_run(folder, steps);
+  r.batch.micro = l.micro;
+  r.layout.dp = l.dp, r.layout.zero = l.zero, r.layout.shard_group = l.group;
+  r.precision.compute = compute, r.precision.grads = "f32";
+  r.precision.reduce = r.precision.compute == "bf16" ? "bf16" : "f32";
+  r.train.check_every = 3;
+  return r;
+}
+
+TrainHooks interrupt_at(std::string phase, int n) {
+  TrainHooks hooks;
+  hooks.phase = [phase, n, count = 0](std::string_view p) mutable {
+    if (p == phase && ++count == n) request_interrupt();
+  };
+  return hooks;
+}
+
+// Metrics hold bytes, which differ between layouts: numbers alone.
+Outcome numbers_of(const fs::path& run_dir) {
+  Outcome o = outcome_of(run_dir);
+  for (std::string& line : o.metrics) {
+    auto m = nlohmann::json::parse(line);
+    m.erase("peak_bytes"), m.erase("at_peak_bytes");
+    line = m.dump();
+  }
+  return o;
+}
+
+// One microbatch a step: every stage of ZeRO ends with the same bits, evaluations and files' contents
+// included.
+TEST(Ranks, ZeroStagesLeaveTheSameRun) {
+  for (const char* compute : {"f32", "bf16"}) {
+    TempFolder first;
+    train_here(ranks_run(first.path(), {.dp = 3}, 6, compute));
+    const Outcome want = numbers_of(first / "run");
+    ASSERT_EQ(want.step, 6);
+    for (int64_t zero : {1, 2, 3}) {
+      SCOPED_TRACE(zero);
+      TempFolder tmp;
+      train_here(ranks_run(tmp.path(), {.dp = 3, .zero = zero}, 6, compute));
+      expect_same(numbers_of(tmp / "run"), want);
+    }
+  }
+}
+
+// Interrupted in a microbatch, between steps, in an evaluation, in a save, and gone on under another stage of
+// ZeRO each time: the uninterrupted run's bits. global = 6, micro = 1: dp = 3 makes two microbatches, dp = 6
+// one.
+TEST(Ranks, AnInterruptedRunEndsTheSameUnderOtherStages) {
+  for (int64_t dp : {3, 6}) {
+    TempFolder whole;
+    train_here(ranks_run(whole.path(), {.dp = dp, .micro = 1}));
+    const Outcome want = numbers_of(whole / "run");
+    const std::vector<int64_t> zeros =
+        dp == 6 ? std::vector<int64_t>{3, 1, 2, 0} : std::vector<int64_t>{1, 0, 1, 0};
+    TempFolder tmp;
+    int i = 0;
+    for (auto [phase, n] : {std::pair("B", 3), std::pair("update", 2), std::pair("eval", 1)}) {
+      RunSpec run = ranks_run(tmp.path(), {.dp = dp, .zero = zeros[size_t(i++)], .micro = 1});
+      EXPECT_EQ(train_here(run, interrupt_at(phase, n)).ending, Ending::interrupted) << phase;
+      clear_interrupt();
+    }
+    EXPECT_EQ(train_here(ranks_run(tmp.path(), {.dp = dp, .zero = zeros[3], .micro = 1})).ending,
+              Ending::done);
+    Outcome got = numbers_of(tmp / "run");
+    got.checkpoints = want.checkpoints;  // pauses save at steps of their own
+    expect_same(got, want);
+  }
+}
+
+// Any layout goes on where any other was: the state is read to the bit, and losses stay those of one rank.
+TEST(Ranks, ACheckpointGoesOnUnderAnyOtherLayout) {
+  const Layout layouts[] = {{.dp = 1},
+                            {.dp = 3, .zero = 3},
+                            {.dp = 2, .zero = 1, .micro = 1},
+                            {.dp = 6, .zero = 2, .group = 3, .micro = 1},
+                            {.dp = 1, .micro = 3},
+                            {.dp = 6, .zero = 3, .group = 2, .micro = 1},
+                            {.dp = 3, .zero = 0, .micro = 1}};
+  TempFolder one;
+  train_here(ranks_run(one.path(), {}, 14));
+  const Outcome want = numbers_of(one / "run");
+  TempFolder tmp;
+  int64_t done = 0;
+  for (const Layout& l : layouts) {
+    TrainHooks hooks;
+    int64_t start = -1;
+    hooks.start = [&](int64_t s) { start = s; };
+    hooks.step = [&](const StepMetrics& m) {
+      if (m.step == done + 2) request_interrupt();
+    };
+    train_here(ranks_run(tmp.path(), l, 14), hooks);
+    clear_interrupt();
+    EXPECT_EQ(start, done);
+    done += 2;
+  }
+  const Outcome got = numbers_of(tmp / "run");
+  EXPECT_EQ(got.step, 14);
+  ASSERT_EQ(got.metrics.size(), want.metrics.size());
+  for (size_t i = 0; i < got.metrics.size(); i++) {
+    auto a = nlohmann::json::parse(got.metrics[i]), b = nlohmann::json::parse(want.metrics[i]);
+    EXPECT_NEAR(a["loss"].get<double>() / b["loss"].get<double>(), 1, 1e-5) << i;
+  }
+}
+
+// A save under ten ranks' shares holds what a save under one holds.
+TEST(Ranks, ACheckpointOfManyRanksHoldsEveryElementOnce) {
+  TempFolder one, many;
+  RunSpec a = ranks_run(one.path(), {}, 1),
+          b = ranks_run(many.path(), {.dp = 6, .zero = 1, .group = 2, .micro = 1}, 1);
+  a.optimizer.lr = b.optimizer.lr = 0;
+  train_here(a);
+  const Checkpoint alone = Checkpoint::open(train_here(a).checkpoint),
+                   shared = Checkpoint::open(train_here(b).checkpoint);
+  EXPECT_EQ(shared.names(), alone.names());
+  EXPECT_GT(shared.manifest().files.size(), 1u);
+  int64_t stored = 0, bytes = 0;
+  for (const std::string& name : alone.names()) {
+    const int64_t n = alone.find(name)->global.numel();
+    stored += n * 4;
+    if (!name.ends_with("/master")) continue;
+    std::vector<float> x(static_cast<size_t>(n)), y(x.size());
+    for (auto [c, to] : {std::pair(&alone, &x), std::pair(&shared, &y)})
+      c->read(name, whole(alone.find(name)->global).box, {0, n}, Tensor(to->data(), {n}, DType::f32));
+    EXPECT_EQ(x, y) << name;
+  }
+  for (const CheckpointFile& f : shared.manifest().files) {
+    const SafetensorsFile file(shared.folder() / f.name);
+    for (const SafetensorsEntry& e : file.header().entries) bytes += int64_t(file.bytes(e).size());
+  }
+  EXPECT_EQ(bytes, stored);
+}
+
+TEST(Ranks, MetricsTellOfAllRanks) {
+  TempFolder tmp;
+  RunSpec run = ranks_run(tmp.path(), {.dp = 3, .zero = 3}, 3);
+  const Booking b = book_training(run, schedule_of(run), 1);
+  TrainHooks hooks;
+  int steps = 0;
+  hooks.step = [&](const StepMetrics& m) {
+    steps++;
+    EXPECT_EQ(m.peak, b.peak);
+    EXPECT_EQ(m.at_peak, b.at_peak);
+    ASSERT_EQ(m.comm_bytes.size(), 2u);
+    EXPECT_EQ(m.comm_bytes[0],
+              std::pair(std::string("all_gather"), b.comm[size_t(Collective::all_gather)].wire));
+    EXPECT_EQ(m.comm_bytes[1],
+              std::pair(std::string("reduce_scatter"), b.comm[size_t(Collective::reduce_scatter)].wire));
+    EXPECT_GE(m.comm_s.value(), 0);
+  };
+  train_here(run, hooks);
+  EXPECT_EQ(steps, 3);
+}
+
+// Sums of batches in order of batches: the same bits on any number of ranks, sharded or not, also with a last
+// round that not every rank has work for.
+TEST(Ranks, AnEvaluationIsTheSameNumberOnAllOfThem) {
+  TempFolder tmp;
+  double want = 0;
+  for (Layout l : {Layout{}, Layout{.dp = 3}, Layout{.dp = 3, .zero = 3}, Layout{.dp = 1, .micro = 2}}) {
+    RunSpec run = ranks_run(tmp.path(), l);
+    const int64_t arena = book_training(run, schedule_of(run), 1).arena_bytes;
+    run_rank_threads(int(run.world()), "cpu", {.threads = 1}, [&](Device& device, CommFactory& factory) {
+      CommSet comms(factory, mesh_of(run.layout));
+      StageRunner r(run, RunMode::train, device, arena, &comms);
+      r.init_weights();
+      for (int64_t most : {0, 4}) {
+        EvalResult e = evaluate_shard(r, run, run.data.valid.first(), most);
+        if (factory.rank() > 0 || most > 0) continue;
+        if (want == 0) want = e.loss;
+        EXPECT_EQ(e.loss, want);
+      }
+    });
+  }
+  EXPECT_GT(want, 0);
+}
+
+std::string error_of(int ranks, const RankBody& body, Fault fault = Fault::run) {
+  try {
+    run_rank_threads(ranks, "cpu", {.threads = 1}, body);
+  } catch (const Error& e) {
+    EXPECT_EQ(e.fault, fault);
+    return e.what();
+  }
+  return "no error";
+}
+
+// Whoever fails first is named, whether the others wait for it in a collective or on a stream, and its fault
+// stays.
+TEST(Ranks, TheFirstErrorIsTheOneThatIsTold) {
+  for (int guilty : {0, 2}) {
+    const std::string told = error_of(
+        3,
+        [&](Device&, CommFactory& f) {
+          if (f.rank() == guilty) bad_request("the moon is full");
+          agree_max(f.control(), 1);
+          ADD_FAILURE() << "an agreement without everybody";
+        },
+        Fault::request);
+    EXPECT_EQ(told, fmt::format("rank {}: the moon is full", guilty));
+  }
+  EXPECT_EQ(error_of(1, [](Device&, CommFactory&) { run_failed("alone"); }), "alone");
+  EXPECT_EQ(error_of(4, [](Device&, CommFactory& f) { agree_max(f.control(), f.rank()); }), "no error");
+}
+
+// What is wrong with the request is rank 0's to say, once.
+TEST(Ranks, AMissingShardIsToldOnce) {
+  TempFolder tmp;
+  RunSpec run = ranks_run(tmp.path(), {.dp = 3});
+  run.data.train = (tmp / "nothing").string();
+  try {
+    train_here(run);
+    ADD_FAILURE();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.fault, Fault::request);
+    EXPECT_NE(std::string(e.what()).find("nothing"), std::string::npos) << e.what();
+    EXPECT_EQ(std::string(e.what()).find('\n'), std::string::npos) << e.what();
+  }
+}
+
+// One bit of one replica's state: found, and named with rank, tensor and step.
+TEST(Replicas, ADifferenceIsNamed) {
+  struct Spoilt {
+    Layout layout;
+    int rank;
+    const char *parameter, *what, *named;
+  };
+  for (const Spoilt& s :
+       {Spoilt{{.dp = 3, .zero = 0}, 1, "blocks.1.mlp.up.weight", "exp_avg", "/exp_avg"},
+        Spoilt{{.dp = 3, .zero = 0}, 0, "norm.weight", "", "weight"},
+        Spoilt{{.dp = 3, .zero = 2}, 2, "embed.tokens.weight", "", "weight"},
+        Spoilt{
+            {.dp = 6, .zero = 3, .group = 2, .micro = 1}, 4, "head.weight", "exp_avg_sq", "/exp_avg_sq"}}) {
+    TempFolder tmp;
+    RunSpec run = ranks_run(tmp.path(), s.layout);
+    const int64_t arena = book_training(run, schedule_of(run), 1).arena_bytes;
+    const std::string told = error_of(int(run.world()), [&](Device& device, CommFactory& factory) {
+      CommSet comms(factory, mesh_of(run.layout));
+      StageRunner r(run, RunMode::train, device, arena, &comms);
+      r.init_weights();
+      compare_replicas(r, 7);
+      const Param& p = *r.params().find(s.parameter);
+      if (factory.rank() == s.rank) {
+        Tensor t = s.what[0] || s.layout.zero == 0 ? r.state_tensor(p, s.what) : p.weight;
+        ASSERT_GT(t.numel(), 0);
+        t.as<float>()[0] += 0x1p-10f;
+      }
+      compare_replicas(r, 9);
+    });
+    EXPECT_EQ(told.find(fmt::format("rank {}: step 9: its {}", s.rank, s.parameter)), 0u) << told;
+    EXPECT_NE(told.find(s.named), std::string::npos) << told;
+  }
+}
+
+}  // namespace
+}  // namespace trireme::test
