@@ -85,6 +85,15 @@ template <>
 inline constexpr std::array kOperands<AdamWArgs> = {
     &AdamWArgs::master, &AdamWArgs::exp_avg, &AdamWArgs::exp_avg_sq, &AdamWArgs::grad, &AdamWArgs::weight};
 template <>
+inline constexpr std::array kOperands<MuonMomentumArgs> = {
+    &MuonMomentumArgs::momentum, &MuonMomentumArgs::grad, &MuonMomentumArgs::update};
+template <>
+inline constexpr std::array kOperands<MuonApplyArgs> = {&MuonApplyArgs::master, &MuonApplyArgs::update,
+                                                        &MuonApplyArgs::weight};
+template <>
+inline constexpr std::array kOperands<ScaledSumArgs> = {&ScaledSumArgs::a, &ScaledSumArgs::b,
+                                                        &ScaledSumArgs::y};
+template <>
 inline constexpr std::array kOperands<SquareSumsArgs> = {&SquareSumsArgs::x, &SquareSumsArgs::sums};
 template <>
 inline constexpr std::array kOperands<CountNonfiniteArgs> = {&CountNonfiniteArgs::x,

@@ -214,6 +214,31 @@ struct AdamWArgs {
   float bias1 = 1, bias2 = 1, grad_scale = 1;
 };
 
+// Muon (Jordan et al. 2024), before its matrices are orthogonalised, over flat ranges of n elements, in f32:
+//   g = grad * grad_scale;  momentum += (1-beta) (g - momentum);  update = g + beta (momentum - g)
+// (without nesterov: update = momentum). momentum f32; grad f32 or bf16; update f32 or bf16: the type that it
+// is orthogonalised in.
+struct MuonMomentumArgs {
+  static constexpr std::string_view kName = "muon_momentum";
+  Tensor momentum, grad, update;
+  float beta = 0.95f, grad_scale = 1;
+  bool nesterov = true;
+};
+// ... and after: master = keep * master - lr * update, with the orthogonal update. master f32; update f32 or
+// bf16; weight: bf16 or f16 copy of master, optional.
+struct MuonApplyArgs {
+  static constexpr std::string_view kName = "muon_apply";
+  Tensor master, update, weight;
+  float lr = 0, keep = 1;
+};
+// y = alpha a + beta b, in f32, one rounding. a, b, y: T, equal element counts, contiguous; b optional; y may
+// be a or b.
+struct ScaledSumArgs {
+  static constexpr std::string_view kName = "scaled_sum";
+  Tensor a, b, y;
+  float alpha = 1, beta = 1;
+};
+
 // sums[i] = sum of squares, in double, of block i of 4,096 elements (kFlatBlock) of x; order inside a block
 // is fixed. x: f32, bf16 or f16 [n]; sums: f64 [ceil(n / 4096)].
 struct SquareSumsArgs {
@@ -236,7 +261,8 @@ struct CountNonfiniteArgs {
   X(RmsNormArgs) X(RmsNormBackwardArgs) X(RopeArgs) X(GeluArgs) X(GeluBackwardArgs) X(SwigluArgs)            \
   X(SwigluBackwardArgs) X(AttentionArgs) X(AttentionBackwardArgs) X(CacheAppendArgs)              \
   X(CachedAttentionArgs) X(CrossEntropyArgs) X(AddArgs) X(CastArgs)                                          \
-  X(DropoutArgs) X(ZeroArgs) X(ColumnSumArgs) X(AdamWArgs) X(SquareSumsArgs) X(CountNonfiniteArgs)
+  X(DropoutArgs) X(ZeroArgs) X(ColumnSumArgs) X(AdamWArgs) X(MuonMomentumArgs) X(MuonApplyArgs)              \
+  X(ScaledSumArgs) X(SquareSumsArgs) X(CountNonfiniteArgs)
 // clang-format on
 
 // check: shapes, dtypes and strides fit the contract, else an invariant error that names op, operand and

@@ -359,6 +359,33 @@ void check(const AdamWArgs& p) {
     c.vector("weight", p.weight, n, p.weight.dtype);
   }
 }
+void check(const MuonMomentumArgs& p) {
+  Checker c(p.kName);
+  int64_t n = p.momentum.numel();
+  c.vector("momentum", p.momentum, n, DType::f32);
+  c.type("grad", p.grad, DType::f32, DType::bf16);
+  c.vector("grad", p.grad, n, p.grad.dtype);
+  c.type("update", p.update, DType::f32, DType::bf16);
+  c.vector("update", p.update, n, p.update.dtype);
+}
+void check(const MuonApplyArgs& p) {
+  Checker c(p.kName);
+  int64_t n = p.master.numel();
+  c.vector("master", p.master, n, DType::f32);
+  c.type("update", p.update, DType::f32, DType::bf16);
+  c.vector("update", p.update, n, p.update.dtype);
+  if (p.weight) {
+    c.type("weight", p.weight, DType::bf16, DType::f16);
+    c.vector("weight", p.weight, n, p.weight.dtype);
+  }
+}
+void check(const ScaledSumArgs& p) {
+  Checker c(p.kName);
+  DType type = c.compute_type("a", p.a);
+  c.vector("a", p.a, p.a.numel(), type);
+  if (p.b) c.vector("b", p.b, p.a.numel(), type);
+  c.vector("y", p.y, p.a.numel(), type);
+}
 void check(const SquareSumsArgs& p) {
   Checker c(p.kName);
   c.vector("x", p.x, p.x.numel(), c.compute_type("x", p.x));

@@ -234,6 +234,30 @@ Outputs outputs(const AdamWArgs& p) {
   return list(p.master, p.exp_avg, p.exp_avg_sq, p.weight);
 }
 
+// g 1, momentum 3, update 3.
+Cost cost(const MuonMomentumArgs& p) {
+  return {(p.nesterov ? 7 : 4) * count(p.momentum), sum_bytes(p.momentum, p.grad),
+          sum_bytes(p.momentum, p.update)};
+}
+Outputs outputs(const MuonMomentumArgs& p) {
+  return list(p.momentum, p.update);
+}
+
+// Decay 1, step 2.
+Cost cost(const MuonApplyArgs& p) {
+  return {3 * count(p.master), sum_bytes(p.master, p.update), sum_bytes(p.master, p.weight)};
+}
+Outputs outputs(const MuonApplyArgs& p) {
+  return list(p.master, p.weight);
+}
+
+Cost cost(const ScaledSumArgs& p) {
+  return {(p.b ? 3 : 1) * count(p.a), sum_bytes(p.a, p.b), p.y.bytes()};
+}
+Outputs outputs(const ScaledSumArgs& p) {
+  return list(p.y);
+}
+
 Cost cost(const SquareSumsArgs& p) {
   return {2 * count(p.x), p.x.bytes(), p.sums.bytes()};
 }

@@ -28,6 +28,9 @@ std::span<const CaseEntry> all_cases() {
       {"zero", make_zero},
       {"column_sum", make_column_sum},
       {"adamw", make_adamw},
+      {"muon_momentum", make_muon_momentum},
+      {"muon_apply", make_muon_apply},
+      {"scaled_sum", make_scaled_sum},
       {"square_sums", make_square_sums},
       {"count_nonfinite", make_count_nonfinite},
   };

@@ -25,6 +25,9 @@ bool takes_f16(const A&) {
 inline bool takes_f16(const AdamWArgs&) {
   return true;
 }
+inline bool takes_f16(const MuonApplyArgs&) {
+  return true;
+}
 inline bool takes_f16(const CastArgs& p) {
   return p.src.dtype != DType::bf16 && p.dst.dtype != DType::bf16;
 }

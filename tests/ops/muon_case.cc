@@ -1,0 +1,90 @@
+// muon_momentum (keys n, grad and update = their types, beta, grad_scale, nesterov), muon_apply (n, update,
+// weight=1: with a copy of type to, bf16 when absent, lr, keep), scaled_sum (n, dtype, alpha, beta, one=1: no
+// b, inplace=1: y is a, inplace=2: y is b). References take the numbers as the ops do: f32.
+#include "cases.h"
+
+namespace trireme::harness {
+namespace {
+
+class MomentumCase final : public CaseOf<MuonMomentumArgs> {
+ public:
+  void build(Builder& b) override {
+    const Problem& p = b.problem;
+    Shape shape{p.size("n")};
+    args = {};
+    args.beta = float(p.number("beta", 0.95)), args.grad_scale = float(p.number("grad_scale", 1));
+    args.nesterov = p.size("nesterov", 1) != 0;
+    args.momentum = b.dense(Role::inout, "momentum", shape, DType::f32, b.gaussian("momentum", 0.3));
+    args.grad = b.dense(Role::in, "grad", shape, p.dtype("grad"));
+    args.update = b.dense(Role::out, "update", shape, p.dtype("update"));
+  }
+  void reference(Operands& o) const override {
+    const double beta = double(args.beta);
+    for (size_t i = 0; i < o.in("grad").size(); i++) {
+      double g = o.in("grad")[i] * double(args.grad_scale);
+      double m = beta * o.in("momentum")[i] + (1 - beta) * g;
+      o.want("momentum")[i] = m;
+      o.want("update")[i] = args.nesterov ? (1 - beta) * g + beta * m : m;
+    }
+  }
+};
+
+class ApplyCase final : public CaseOf<MuonApplyArgs> {
+ public:
+  void build(Builder& b) override {
+    const Problem& p = b.problem;
+    Shape shape{p.size("n")};
+    args = {};
+    args.lr = float(p.number("lr", 0.02)), args.keep = float(p.number("keep", 0.999));
+    args.master = b.dense(Role::inout, "master", shape, DType::f32);
+    args.update = b.dense(Role::in, "update", shape, p.dtype("update"));
+    if (p.flag("weight"))
+      args.weight = b.dense(Role::out, "weight", shape, p.has("to") ? p.dtype("to") : DType::bf16);
+  }
+  void reference(Operands& o) const override {
+    for (size_t i = 0; i < o.in("master").size(); i++) {
+      double w = double(args.keep) * o.in("master")[i] - double(args.lr) * o.in("update")[i];
+      o.want("master")[i] = w;
+      if (args.weight) o.want("weight")[i] = w;
+    }
+  }
+};
+
+class ScaledSumCase final : public CaseOf<ScaledSumArgs> {
+ public:
+  void build(Builder& b) override {
+    const Problem& p = b.problem;
+    Shape shape{p.size("n")};
+    args = {};
+    inplace_ = p.size("inplace", 0), one_ = p.flag("one");
+    args.alpha = float(p.number("alpha", -4.775)), args.beta = float(p.number("beta", 2.0315));
+    args.y = b.dense(inplace_ ? Role::inout : Role::out, "y", shape, p.dtype());
+    args.a = inplace_ == 1 ? args.y : b.dense(Role::in, "a", shape, p.dtype());
+    if (!one_) args.b = inplace_ == 2 ? args.y : b.dense(Role::in, "b", shape, p.dtype());
+  }
+  void reference(Operands& o) const override {
+    for (size_t i = 0; i < o.want("y").size(); i++) {
+      double y = double(args.alpha) * o.in(inplace_ == 1 ? "y" : "a")[i];
+      if (!one_) y += double(args.beta) * o.in(inplace_ == 2 ? "y" : "b")[i];
+      o.want("y")[i] = y;
+    }
+  }
+
+ private:
+  int64_t inplace_ = 0;
+  bool one_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Case> make_muon_momentum() {
+  return std::make_unique<MomentumCase>();
+}
+std::unique_ptr<Case> make_muon_apply() {
+  return std::make_unique<ApplyCase>();
+}
+std::unique_ptr<Case> make_scaled_sum() {
+  return std::make_unique<ScaledSumCase>();
+}
+
+}  // namespace trireme::harness
