@@ -20,6 +20,7 @@ TrainingSetup prepare_training(const RunSpec& run) {
   t.device = {.threads = threads};
   t.options.arena_bytes = t.forecast.booking.arena_bytes;
   t.options.launches = t.forecast.booking.launches;
+  t.options.mtbf_s = t.cluster.mtbf_s(run.world());
   t.options.machine = t.cluster.name;
   t.options.peak_flops = t.cluster.peak_flops(run.precision.compute);
   t.options.forecast_json = to_json(run, t.forecast) + "\n";

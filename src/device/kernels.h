@@ -40,6 +40,13 @@ class Kernels {
     if (observer_) observer_->after(A::kName, c, outputs(args));
   }
 
+  // Bytes of scratch that run(args) would take.
+  template <class A>
+  int64_t scratch_of(const A& args) {
+    check(args);
+    return scratch_bytes(args);
+  }
+
   void attach(Arena* arena) { arena_ = arena; }  // where scratch comes from
   void detach(const Arena* arena) {
     if (arena_ == arena) arena_ = nullptr;

@@ -36,6 +36,7 @@ void Linear::declare(std::vector<ParamDecl>& decls) const {
                      .shard = {},
                      .init = {Init::Kind::normal, init_std_},
                      .decay = true,
+                     .hidden_matrix = true,
                      .tied_to = {},
                      .sum_grad = {}});
   if (!bias_) return;

@@ -154,6 +154,8 @@ void GradSync::ready(size_t unit) {
   if (u.numel == 0) return;
   zero_unstarted(unit);
   if (alone()) return;
+  if (norms_)
+    norms_->add(device_, slots() ? *slots_[unit] : flat_.grads.narrow(0, u.offset, u.padded), compute_);
   if (slots()) {
     reduce({.first = unit, .last = unit + 1, .slot = std::move(slots_[unit])});
     for (size_t i = u.first; i < u.last; i++) set_.params[i].grad = {};

@@ -21,6 +21,7 @@
 
 #include "comm/communicator.h"
 #include "device/device.h"
+#include "optim/noise_scale.h"
 #include "optim/optimizer.h"
 #include "tensor/arena.h"
 
@@ -58,7 +59,8 @@ class GradSync {
   void start_step();        // nothing is summed yet
   void open(size_t unit);   // before a backward pass adds into the unit's gradients
   void ready(size_t unit);  // this rank's sum is complete: reduce it
-  void finish();            // every reduction is done: own parts of the gradients hold the sum over ranks
+  void measure(LocalNorms* norms) { norms_ = norms; }  // of what is reduced from now on; null: nothing
+  void finish();  // every reduction is done: own parts of the gradients hold the sum over ranks
 
   // ---- update ----
   void updated(size_t unit);  // own part of the weights is new: the others get it
@@ -111,6 +113,7 @@ class GradSync {
   std::vector<Pending> pending_;  // oldest first
   size_t bucket_first_ = 0, bucket_last_ = 0;  // units that are ready and not under way; empty if equal
   double waited_s_ = 0;
+  LocalNorms* norms_ = nullptr;
 };
 
 }  // namespace trireme

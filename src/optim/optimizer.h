@@ -11,13 +11,14 @@ namespace trireme {
 // The flat buffers of a rank, in the order of the set. Each is whole ([set.numel]) or this rank's shard of it
 // ([set.numel / shards]: its own part of every unit, one behind the other).
 struct FlatState {
-  Tensor weights;             // compute dtype
-  Tensor grads;               // f32 or bf16
-  Tensor master;              // f32; the weights themselves when the compute dtype is f32
-  std::vector<Tensor> state;  // as Optimizer::state() declares
+  Tensor weights;  // compute dtype
+  Tensor grads;    // f32 or bf16
+  Tensor master;   // f32; the weights themselves when the compute dtype is f32
+  // As Optimizer::state() declares. One that hidden matrices have none of is laid out by others_range().
+  std::vector<Tensor> state;
   ShardPlace place;
 
-  // This rank's own part of a unit, [padded / shards]; `buffer` is one of the above.
+  // This rank's own part of a unit, [padded / shards]; `buffer` is one of the above that all parameters have.
   Tensor own(const Tensor& buffer, const ParamSet&, const Unit&) const;
   bool whole(const Tensor& buffer, const ParamSet& set) const { return buffer.numel() == set.numel; }
 };
@@ -34,6 +35,7 @@ class Optimizer {
   virtual std::vector<StateDecl> state() const = 0;  // per parameter element: planner and checkpoint read it
   // This rank's own part of one unit.
   virtual void step(Kernels&, const ParamSet&, const Unit&, const FlatState&, const UpdateInput&, Stream) = 0;
+  virtual double waited_s() const { return 0; }  // seconds that updates waited for other ranks, ever
 };
 
 struct AdamWOptions {

@@ -15,7 +15,7 @@ Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpe
   f.op_flops = f.booking.total.flops;
   f.memory_bytes = cluster.memory_bytes;
   f.ranks_on_device = run.train.comm == "thread" ? run.world() : 1;
-  f.fits = f.memory_bytes == 0 || f.booking.arena_bytes <= f.memory_bytes / f.ranks_on_device;
+  f.fits = f.memory_bytes == 0 || f.host_bytes() <= f.memory_bytes / f.ranks_on_device;
   double matrix_peak = cluster.peak_flops(run.precision.compute), bandwidth = cluster.memory_bandwidth;
   double vector_peak = cluster.peak_flops("f32");
   for (const OpTotal& t : f.booking.ops) {
@@ -49,7 +49,7 @@ std::string why_not(const RunSpec& run, const Forecast& f) {
       "this run needs {} bytes on {} and the device has {}; most are {} ({} bytes): try {}batch.micro below "
       "{}, "
       "a shorter data.seq_len than {}, or a smaller model",
-      f.booking.arena_bytes, ranks, f.memory_bytes, kBucketNames[worst], f.booking.at_peak[worst], sharing,
+      f.host_bytes(), ranks, f.memory_bytes, kBucketNames[worst], f.booking.at_peak[worst], sharing,
       run.batch.micro, run.data.seq_len);
 }
 

@@ -27,6 +27,8 @@ struct Forecast {
   int64_t memory_bytes = 0;     // of the device; 0 = not known
   int64_t ranks_on_device = 1;  // that share that memory: all of them where ranks are threads
   bool fits = true;
+  // A CPU's device memory is its host memory: the copy that checkpoints are written from is there too.
+  int64_t host_bytes() const { return booking.arena_bytes + booking.snapshot_bytes; }
 };
 
 // The spec is resolved. threads: of each rank. Only compute and memory traffic are priced, of one rank; what

@@ -26,6 +26,10 @@ std::string memory_text(const RunSpec& run, const Forecast& f) {
   int64_t holes = f.booking.arena_bytes - f.booking.peak_total;
   s += fmt::format("  {:<12} {:>15} {:>10}  with {} of alignment, holes and evaluation\n", "arena",
                    f.booking.arena_bytes, human_bytes(f.booking.arena_bytes), human_bytes(holes));
+  if (f.booking.snapshot_bytes > 0)
+    s += fmt::format(
+        "  {:<12} {:>15} {:>10}  host memory that checkpoints are written from, beside training\n",
+        "snapshot", f.booking.snapshot_bytes, human_bytes(f.booking.snapshot_bytes));
   if (f.memory_bytes > 0)
     s += fmt::format("  {} {} of the device's memory\n", f.fits ? "fits in" : "DOES NOT FIT in",
                      human_bytes(f.memory_bytes)) +
@@ -102,6 +106,7 @@ nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
   for (size_t i = 0; i < kBuckets; i++) j["memory"][std::string(kBucketNames[i])] = f.booking.peak[i];
   j["memory"]["total"] = f.booking.peak_total;
   j["memory"]["arena"] = f.booking.arena_bytes;
+  j["memory"]["snapshot"] = f.booking.snapshot_bytes;
   for (size_t i = 0; i < kBuckets; i++) j["at_peak"][std::string(kBucketNames[i])] = f.booking.at_peak[i];
   for (size_t i = 0; i < kBuckets; i++)
     if (f.booking.state[i] > 0) j["state"][std::string(kBucketNames[i])] = f.booking.state[i];

@@ -40,6 +40,17 @@ void try_batches(StageRunner& r, const RunSpec& run) {
   for (int64_t n = run.batch.micro; n >= 1; n--) r.evaluate(n, run.data.seq_len, nothing);
 }
 
+// Master copies and moments of what the rank answers for, f32.
+int64_t snapshot_bytes(const StageRunner& r) {
+  int64_t bytes = 0;
+  for (const Param& p : r.params().params) {
+    int64_t kinds = 1;
+    for (const StateDecl& s : r.state_decls()) kinds += s.has(p.decl);
+    bytes += r.answers_for(p).size() * kinds * size_of(DType::f32);
+  }
+  return bytes;
+}
+
 }  // namespace
 
 Booking book_training(const RunSpec& run, const Schedule& schedule, int threads) {
@@ -56,6 +67,7 @@ Booking book_training(const RunSpec& run, const Schedule& schedule, int threads)
     b.state[size_t(k)] = r.arena().ledger().now(k);
   b.comm = r.step(schedule.ranks.at(0), 1, run.tokens_per_step(), nothing).comm;
   b.parameters = r.params().parameters;
+  if (run.train.async_save) b.snapshot_bytes = snapshot_bytes(r);
   b.peak = r.arena().ledger().peaks();
   b.at_peak = r.arena().ledger().at_peak();
   b.peak_total = r.arena().ledger().peak_total();

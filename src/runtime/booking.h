@@ -18,6 +18,7 @@ struct Booking {
   BucketBytes peak{};     // of a step, by bucket
   BucketBytes at_peak{};  // what the peak of the total was made of
   int64_t peak_total = 0;
+  int64_t snapshot_bytes = 0;  // of host memory, for checkpoints written beside training (train.async_save)
   int64_t arena_bytes =
       0;       // the range that holds a step, an evaluation and a one-sequence forward, holes included
   Cost total;  // of a step

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/make_optimizer.h"
 #include "runtime/microbatch.h"
 #include "runtime/timed.h"
 
@@ -48,10 +49,7 @@ StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64
   params_ = comms_ ? lay_out(decls, comms_->mesh(), comms_->rank(), sharing_.place.shards)
                    : lay_out(decls, Mesh(), 0);
   find_units(decls);
-  optimizer_ = make_adamw({.beta1 = run.optimizer.betas[0],
-                           .beta2 = run.optimizer.betas[1],
-                           .eps = run.optimizer.eps,
-                           .weight_decay = run.optimizer.weight_decay});
+  optimizer_ = make_optimizer(run, params_, sharing_, device_, *arena_);
   if (mode == RunMode::train) state_decls_ = optimizer_->state();
   device_.kernels().attach(arena_.get());
   bind_memory();
@@ -73,6 +71,7 @@ StageRunner::~StageRunner() {
   microbatches_.clear();
   cache_.reset();
   grad_norm_.reset();
+  local_norms_.reset();
   persistent_.clear();
   device_.kernels().detach(arena_.get());
   device_.release(memory_, memory_bytes_);
@@ -102,8 +101,11 @@ void StageRunner::bind_memory() {
   if (mode_ == RunMode::train) {
     flat_.grads = hold(Bucket::grads, sharing_.zero >= 2 ? part : all, grad_dtype_);
     if (dtype_ != DType::f32) flat_.master = hold(Bucket::optimizer, part, DType::f32);
-    for (const StateDecl& s : state_decls_) flat_.state.push_back(hold(Bucket::optimizer, part, s.dtype));
+    for (const StateDecl& s : state_decls_)
+      flat_.state.push_back(hold(Bucket::optimizer,
+                                 s.of_hidden ? part : others_numel(params_, sharing_.place.shards), s.dtype));
     grad_norm_ = std::make_unique<GradNorm>(params_, flat_.place, *arena_);
+    if (run_.train.noise_scale > 0) local_norms_ = std::make_unique<LocalNorms>(params_, *arena_);
     nonfinite_count_ = hold(Bucket::scratch, 1, DType::i64);
   }
   bind_views();
@@ -129,8 +131,9 @@ void StageRunner::bind_views() {
 
 // So that sums over padding are zero, and what is gathered is the same on every run.
 void StageRunner::zero_padding() {
-  std::vector<Tensor> buffers = flat_.state;
-  buffers.insert(buffers.end(), {flat_.weights, flat_.grads, flat_.master});
+  std::vector<Tensor> buffers = {flat_.weights, flat_.grads, flat_.master};
+  for (size_t i = 0; i < flat_.state.size(); i++)
+    if (state_decls_[i].of_hidden) buffers.push_back(flat_.state[i]);
   for (const Tensor& t : buffers)
     for (const Unit& u : params_.units) {
       const Range own = own_part(u, flat_.place);

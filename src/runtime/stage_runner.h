@@ -4,6 +4,7 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -37,11 +38,12 @@ struct StepResult {
   double seconds = 0;
   // Where they went: waiting for data, F, B (or I and W), the gradient norm, the update.
   double data_s = 0, forward_s = 0, backward_s = 0, norm_s = 0, update_s = 0;
-  double comm_s = 0;      // of these, spent waiting for other ranks and for the wire
-  CommCounts comm{};      // collectives of the step, control messages apart
-  bool stopped = false;   // StepControl::stop said so; the weights are those before the step
-  double loss_scale = 1;  // of this step; 1 where the precision needs none
-  bool skipped = false;   // gradients overflowed at that scale: weights and moments are those before the step
+  double comm_s = 0;                   // of these, spent waiting for other ranks and for the wire
+  CommCounts comm{};                   // collectives of the step, control messages apart
+  bool stopped = false;                // StepControl::stop said so; the weights are those before the step
+  double loss_scale = 1;               // of this step; 1 where the precision needs none
+  std::optional<NoiseSample> noise{};  // measured in this step
+  bool skipped = false;  // gradients overflowed at that scale: weights and moments are those before the step
 };
 
 // Looked at between actions. Both may be empty.
@@ -88,6 +90,8 @@ class StageRunner {
   // all ranks.
   void weights_from_master();
   const LossScale& loss_scale() const { return loss_scale_; }
+  const NoiseScale& noise_scale() const { return noise_scale_; }
+  void restore_noise_scale(const NoiseScaleState& s) { noise_scale_.restore(s); }
   void restore_loss_scale(const LossScaleState& s) { loss_scale_.restore(s); }
 
   // ---- training ----
@@ -126,7 +130,7 @@ class StageRunner {
 
   const Arena& arena() const { return *arena_; }
   void restart_peaks() { arena_->ledger().restart_peaks(); }
-  Device& device() { return device_; }
+  Device& device() const { return device_; }
 
  private:
   struct Microbatch;
@@ -154,6 +158,9 @@ class StageRunner {
   void add_passes(std::span<const Action>);
   void reduce_stage(bool with_backward);
   double global_loss(int64_t targets);
+  void start_noise(int64_t step);
+  void first_microbatch_done();
+  void finish_noise();
   bool skip_overflow();
   void update();
   [[noreturn]] void find_nonfinite(std::span<const Action>, const FillBatch&, double loss, double norm);
@@ -171,6 +178,7 @@ class StageRunner {
   Stage stage_;
   ParamSet params_;
   std::unique_ptr<Optimizer> optimizer_;
+  double optimizer_waited_s_ = 0;  // before this step
   std::vector<StateDecl> state_decls_;
   FlatState flat_;
   std::vector<Owned> persistent_;
@@ -182,6 +190,9 @@ class StageRunner {
   LrSchedule lr_;
   std::unique_ptr<KvCache> cache_;
   LossScale loss_scale_;
+  NoiseScale noise_scale_;
+  std::unique_ptr<LocalNorms> local_norms_;  // none: train.noise_scale = 0
+  bool measuring_ = false;                   // the noise scale, in this step
   std::vector<Microbatch> microbatches_;
   std::vector<double> sequence_loss_;  // of this rank's part of the batch, microbatch by microbatch
   std::vector<double> global_loss_, gathered_loss_;  // of the global batch: in order of global index; by rank

@@ -119,15 +119,6 @@ void StageRunner::init_weights() {
   weights_from_master();
 }
 
-namespace {
-// Elements of the parameter that lie in a range of its unit.
-Range inside(const Param& p, const Unit& u, const Range& of_unit) {
-  const int64_t at = p.offset - u.offset, n = p.numel();
-  const int64_t begin = std::clamp(of_unit.begin - at, int64_t(0), n);
-  return {begin, std::clamp(of_unit.end - at, begin, n)};
-}
-}  // namespace
-
 const Unit& StageRunner::unit_of(const Param& p) const {
   auto u = std::find_if(params_.units.begin(), params_.units.end(),
                         [&](const Unit& v) { return p.offset < v.offset + v.numel; });
@@ -153,8 +144,12 @@ Tensor StageRunner::state_tensor(const Param& p, std::string_view what) const {
                            : flat_.own(buffer, params_, u).narrow(0, begin, own.size());
   };
   if (what.empty()) return part(flat_.master);
-  for (size_t i = 0; i < state_decls_.size(); i++)
-    if (state_decls_[i].name == what) return part(flat_.state[i]);
+  for (size_t i = 0; i < state_decls_.size(); i++) {
+    if (state_decls_[i].name != what || !state_decls_[i].has(p.decl)) continue;
+    if (state_decls_[i].of_hidden) return part(flat_.state[i]);
+    const Range r = others_range(params_, u, flat_.place, size_t(&p - params_.params.data()));
+    return flat_.state[i].narrow(0, r.begin, r.size());
+  }
   run_failed("parameter {} has no state '{}'", p.decl.name, what);
 }
 

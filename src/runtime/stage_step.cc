@@ -75,6 +75,7 @@ bool StageRunner::run_actions(std::span<const Action> actions, const FillBatch& 
     }
     // Left only where more microbatches would follow: with the last one done, the step is nearly free.
     bool done = a.kind == Act::B || a.kind == Act::W;
+    if (done) first_microbatch_done();
     bool more = std::any_of(actions.begin() + std::ptrdiff_t(i) + 1, actions.end(),
                             [](const Action& next) { return has_microbatch(next.kind); });
     if (done && more && control_.stop && control_.stop()) return false;
@@ -132,6 +133,7 @@ StepResult StageRunner::step(std::span<const Action> actions, int64_t step, int6
   step_ = step, targets_ = targets, targets_seen_ = 0;
   const CommCounts before = comms_ ? comms_->counts() : CommCounts{};
   sync_->start_step();
+  start_noise(step);
   if (!run_actions(actions, fill)) {
     for (Microbatch& m : microbatches_) m.abandon();
     sync_->abandon();
@@ -148,6 +150,7 @@ StepResult StageRunner::step(std::span<const Action> actions, int64_t step, int6
     double norm =
         grad_norm_->compute(device_, params_, flat_, comms_ ? &comms_->control() : nullptr, compute_);
     result_.grad_norm = norm / loss_scale_.scale();
+    finish_noise();
   }
   result_.lr = lr_.at(step_);
   if (device_.has_data() && !(std::isfinite(result_.loss) && std::isfinite(result_.grad_norm))) {
@@ -156,7 +159,8 @@ StepResult StageRunner::step(std::span<const Action> actions, int64_t step, int6
     update();
   }
   device_.sync(compute_);
-  result_.comm_s += sync_->waited_s();
+  result_.comm_s += sync_->waited_s() + optimizer_->waited_s() - optimizer_waited_s_;
+  optimizer_waited_s_ = optimizer_->waited_s();
   if (comms_) result_.comm = minus(comms_->counts(), before);
   result_.tokens = targets;
   result_.seconds = now_s() - begin;
@@ -208,6 +212,8 @@ void StageRunner::find_nonfinite(std::span<const Action> actions, const FillBatc
                                  double norm) {
   for (Microbatch& m : microbatches_) m.abandon();
   sync_->start_step();
+  sync_->measure(nullptr);
+  measuring_ = false;
   NonfiniteFinder finder(device_, nonfinite_count_, step_, layer_);
   OpObserver* before = device_.kernels().observe(&finder);
   try {

@@ -123,6 +123,10 @@ void check_training(const RunSpec& run, Problems& out) {
   if (o.min_lr > o.lr)
     out.push_back({{"optimizer.min_lr", "optimizer.lr"},
                    fmt::format("{} is above lr = {}; give at most that", o.min_lr, o.lr)});
+  if (o.adamw_lr > 0 && o.lr == 0)
+    out.push_back(
+        {{"optimizer.adamw_lr", "optimizer.lr"},
+         fmt::format("{} has no effect with lr = 0, which both follow; give lr above 0", o.adamw_lr)});
   const PrecisionSpec& p = run.precision;
   if ((p.compute == "f32" || p.compute == "f16") && p.grads == "bf16")
     out.push_back({{"precision.grads", "precision.compute"},
@@ -132,6 +136,11 @@ void check_training(const RunSpec& run, Problems& out) {
     out.push_back(
         {{"precision.initial_scale", "precision.min_scale"},
          fmt::format("{} is below min_scale = {}; give at least that", p.initial_scale, p.min_scale)});
+  if (run.train.noise_scale > 0 && run.batch.global <= run.batch.micro)
+    out.push_back({{"train.noise_scale", "batch.global", "batch.micro"},
+                   fmt::format("{} needs a batch of several parts to compare, and batch.global = {} is one "
+                               "microbatch of one replica; give 0, or a smaller batch.micro",
+                               run.train.noise_scale, run.batch.global)});
   StepSet traced;
   if (std::string why = StepSet::parse(run.train.trace_steps, traced); !why.empty())
     out.push_back({{"train.trace_steps"}, why});
@@ -204,11 +213,8 @@ void refuse_unsupported(const RunSpec& run) {
   const PrecisionSpec& p = run.precision;
   refuse(p.compute == "fp8", "precision.compute", text(p.compute),
          "give \"auto\", \"bf16\", \"f32\" or \"f16\"");
-  refuse(run.optimizer.name != "adamw", "optimizer.name", text(run.optimizer.name), "give \"adamw\"");
   refuse(run.train.device != "cpu", "train.device", text(run.train.device), "give \"cpu\"");
   refuse(run.train.comm != "thread", "train.comm", text(run.train.comm), "give \"thread\"");
-  refuse(run.train.checkpoint_every.automatic, "train.checkpoint_every", "\"auto\"",
-         "give a number of steps, or 0 for only at the end");
   if (!lines.empty()) throw Error(lines, Fault::request);
 }
 

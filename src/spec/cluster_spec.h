@@ -29,10 +29,12 @@ struct ClusterSpec {
   int64_t memory_bytes = 0;     // of one device
   double memory_bandwidth = 0;  // bytes/s of one device
   double price_per_hour = 0;    // of one device, in any currency; 0 = not known
+  double mtbf_hours = 50000;    // device-hours between failures
   int64_t threads = 0;          // CPU: threads that the numbers were measured with
   std::string source, date;     // "measured by bench" or a vendor's page; YYYY-MM-DD
   bool operator==(const ClusterSpec&) const = default;
 
+  double mtbf_s(int64_t world) const { return mtbf_hours * 3600 / double(world < 1 ? 1 : world); }
   int64_t devices() const { return nodes * devices_per_node; }
   // "f32" | "bf16" | "f16" (which CPUs compute in f32); 0 = not known.
   double peak_flops(std::string_view dtype) const;
@@ -49,6 +51,9 @@ struct ClusterSpec {
       between(0, 1e18));
     v("price_per_hour", price_per_hour, "money per hour", "of one device, in any currency; 0 = not known",
       between(0, 1e9));
+    v("mtbf_hours", mtbf_hours, "device-hours",
+      "between failures that end a run: n devices fail n times as often (Llama 3 on H100s: 50,675)",
+      Rule{.low = 0, .high = 1e12, .low_open = true});
     v("threads", threads, "threads", "CPU threads that the numbers were measured with", between(0, 65536));
     v("source", source, "", "where the numbers are from");
     v("date", date, "YYYY-MM-DD", "when they were measured or read");

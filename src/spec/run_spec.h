@@ -146,6 +146,10 @@ struct OptimizerSpec {
   std::string schedule = "cosine";
   int64_t warmup = 100;
   double min_lr = 0;
+  double momentum = 0.95;
+  bool nesterov = true;
+  std::string adjust_lr = "match_rms_adamw";
+  double adamw_lr = 0;
   bool operator==(const OptimizerSpec&) const = default;
 
   template <class V>
@@ -164,6 +168,17 @@ struct OptimizerSpec {
       one_of(kSchedules));
     v("warmup", warmup, "steps", "lr at step s (from 1) is lr * s / warmup", between(0, 1e12));
     v("min_lr", min_lr, "", "learning rate at the last step, at most lr", between(0, 1e6));
+    static constexpr std::string_view kAdjusts[] = {"match_rms_adamw", "original"};
+    v("momentum", momentum, "", "muon: decay of the running mean of gradients of hidden matrices",
+      Rule{.low = 0, .high = 1, .high_open = true});
+    v("nesterov", nesterov, "", "muon: looks one step of momentum ahead");
+    v("adjust_lr", adjust_lr, "",
+      "muon: factor on lr of a hidden matrix: 0.2 sqrt(max(rows, cols)), the size of AdamW's updates, or "
+      "sqrt(max(1, rows / cols))",
+      one_of(kAdjusts));
+    v("adamw_lr", adamw_lr, "",
+      "muon: peak learning rate of what AdamW moves (embeddings, head, norms, biases); 0 = lr",
+      between(0, 1e6));
   }
 };
 
@@ -177,6 +192,8 @@ struct TrainSpec {
   int64_t keep = 2, eval_every = 0, eval_batches = 0, log_every = 10, check_every = 100;
   bool tensorboard = true;
   std::string trace_steps;
+  bool async_save = true;
+  int64_t noise_scale = 0;
   bool operator==(const TrainSpec&) const = default;
 
   template <class V>
@@ -204,6 +221,11 @@ struct TrainSpec {
     v("tensorboard", tensorboard, "", "writes TensorBoard event files into train.dir");
     v("trace_steps", trace_steps, "steps",
       "recorded op by op into train.dir/trace.json, such as \"3-5\" or \"7,20-22\"; empty = none");
+    v("async_save", async_save, "",
+      "writes checkpoints beside training, from a copy in host memory; false = training waits");
+    v("noise_scale", noise_scale, "steps",
+      "between measurements of the gradient noise scale, the batch size that is worth its tokens; 0 = none",
+      between(0, 1e12));
   }
 };
 

@@ -31,6 +31,7 @@ ParamSet lay_out(std::span<const std::vector<ParamDecl>> units, const Mesh& mesh
       p.box = local_slice(d.global, d.shard, mesh, rank);
       p.offset = u.offset + u.numel;
       u.numel += p.numel();
+      if (!d.hidden_matrix) u.others += p.numel();
       set.params.push_back(std::move(p));
     }
     u.last = set.params.size();
@@ -56,6 +57,36 @@ Range own_share(const Unit& u, const ShardPlace& at) {
   int64_t each = (blocks + at.replicas - 1) / at.replicas * kFlatBlock;
   return {std::min(part.end, part.begin + at.replica * each),
           std::min(part.end, part.begin + (at.replica + 1) * each)};
+}
+
+Range inside(const Param& p, const Unit& u, const Range& of_unit) {
+  const int64_t at = p.offset - u.offset, n = p.numel();
+  const int64_t begin = std::clamp(of_unit.begin - at, int64_t(0), n);
+  return {begin, std::clamp(of_unit.end - at, begin, n)};
+}
+
+namespace {
+int64_t others_of(const Unit& u, int shards) {
+  return std::min(u.padded / shards, u.others);
+}
+}  // namespace
+
+int64_t others_numel(const ParamSet& set, int shards) {
+  int64_t n = 0;
+  for (const Unit& u : set.units) n += others_of(u, shards);
+  return n;
+}
+
+Range others_range(const ParamSet& set, const Unit& unit, const ShardPlace& at, size_t param) {
+  int64_t begin = 0;
+  for (const Unit& u : set.units) {
+    if (&u == &unit) break;
+    begin += others_of(u, at.shards);
+  }
+  const Range own = own_part(unit, at);
+  for (size_t i = unit.first; i < param; i++)
+    if (!set.params[i].decl.hidden_matrix) begin += inside(set.params[i], unit, own).size();
+  return {begin, begin + inside(set.params[param], unit, own).size()};
 }
 
 }  // namespace trireme

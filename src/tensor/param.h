@@ -22,6 +22,7 @@ struct ParamDecl {
   ShardSpec shard;
   Init init;
   bool decay = true;           // weight decay: tensors of two or more dims
+  bool hidden_matrix = false;  // two dims, from one hidden layer to the next: what Muon orthogonalises
   std::string tied_to;         // not empty: shares that parameter's storage, and is never stored itself
   std::vector<Axis> sum_grad;  // axes on which the gradient is a partial sum
 };
@@ -46,6 +47,7 @@ struct Unit {
   int64_t offset = 0;          // elements from the start of the flat layout
   int64_t numel = 0;           // of its parameters
   int64_t padded = 0;          // that it takes in the flat layout; what lies beyond numel is zero
+  int64_t others = 0;          // of its parameters that are no hidden matrices
 };
 
 // The parameters of a rank in declaration order. The flat layout is unit behind unit, `numel` elements in
@@ -84,10 +86,19 @@ Range own_part(const Unit&, const ShardPlace&);
 // blocks, as even as they allow. Every element is exactly one rank's.
 Range own_share(const Unit&, const ShardPlace&);
 
+// A buffer of what is no hidden matrix: unit behind unit, of each the rank's own elements of such parameters
+// one behind the other. Its size, the same on every rank, and where the rank's elements of a parameter lie.
+int64_t others_numel(const ParamSet&, int shards);
+Range others_range(const ParamSet&, const Unit&, const ShardPlace&, size_t param);
+// Elements of a parameter that lie in a range of its unit.
+Range inside(const Param&, const Unit&, const Range& of_unit);
+
 // A tensor of the state that an optimizer keeps per parameter ("exp_avg"): planner and checkpoint know it.
 struct StateDecl {
   std::string name;
   DType dtype = DType::f32;
+  bool of_hidden = true;  // false: hidden matrices have none (others_range)
+  bool has(const ParamDecl& d) const { return of_hidden || !d.hidden_matrix; }
 };
 
 }  // namespace trireme

@@ -43,7 +43,10 @@ std::string to_json_line(const StepMetrics& m) {
   if (m.eval_loss) j["eval_loss"] = *m.eval_loss;
   for (const auto& [shard, loss] : m.eval_losses)
     j["eval_losses"].push_back({{"shard", shard}, {"loss", loss}});
-  if (m.checkpoint_s) j["checkpoint_s"] = *m.checkpoint_s;
+  if (m.noise_measured) j["noise_scale"] = nullptr;
+  if (m.noise_scale) j["noise_scale"] = *m.noise_scale;
+  if (m.checkpoint_stall_s) j["checkpoint_stall_s"] = *m.checkpoint_stall_s;
+  if (m.checkpoint_write_s) j["checkpoint_write_s"] = *m.checkpoint_write_s;
   return j.dump();
 }
 
@@ -67,7 +70,9 @@ std::vector<std::pair<std::string, double>> scalars_of(const StepMetrics& m) {
   for (const auto& [kind, bytes] : m.comm_bytes) s.emplace_back("wire/" + kind, double(bytes));
   if (m.eval_loss) s.emplace_back("loss/eval", *m.eval_loss);
   if (m.loss_scale) s.emplace_back("optimizer/loss_scale", *m.loss_scale);
-  if (m.checkpoint_s) s.emplace_back("seconds/checkpoint", *m.checkpoint_s);
+  if (m.noise_scale) s.emplace_back("optimizer/noise_scale", *m.noise_scale);
+  if (m.checkpoint_stall_s) s.emplace_back("seconds/checkpoint_stall", *m.checkpoint_stall_s);
+  if (m.checkpoint_write_s) s.emplace_back("seconds/checkpoint_write", *m.checkpoint_write_s);
   return s;
 }
 

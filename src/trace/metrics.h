@@ -30,7 +30,11 @@ struct StepMetrics {
   std::optional<double> eval_loss;   // nats per token on the held-out data, where this step evaluated
   std::vector<std::pair<std::string, double>> eval_losses;  // by shard, where there are several
   std::vector<std::pair<std::string, int64_t>> sequences;   // drawn up to here from each shard of a mixture
-  std::optional<double> checkpoint_s;                       // seconds that saving took, where this step saved
+  // Since the line before: seconds that training stood still for a checkpoint, seconds from there until it
+  // was complete on disk.
+  std::optional<double> checkpoint_stall_s, checkpoint_write_s;
+  bool noise_measured = false;        // in this step,
+  std::optional<double> noise_scale;  // and the running estimate in sequences; none while noise hides it
 };
 
 std::string to_json_line(const StepMetrics&);

@@ -16,9 +16,10 @@ NamedTensor named(const Param& p, std::string_view what, const Range& range, con
       .name = entry_name(p, what), .global = p.decl.global, .box = p.box, .range = range, .host_data = host};
 }
 
-std::vector<std::string> states_of(const StageRunner& r) {
+std::vector<std::string> states_of(const StageRunner& r, const Param& p) {
   std::vector<std::string> names = {""};
-  for (const StateDecl& s : r.state_decls()) names.push_back(s.name);
+  for (const StateDecl& s : r.state_decls())
+    if (s.has(p.decl)) names.push_back(s.name);
   return names;
 }
 
@@ -42,24 +43,36 @@ LossScaleState saved_loss_scale(const LossScale& scale, const Checkpoint& c) {
   return s;
 }
 
+// Of a run that did not measure it: none yet.
+NoiseScaleState saved_noise_scale(const Checkpoint& c) {
+  const nlohmann::json& state = c.manifest().state;
+  if (!state.is_object() || !state.contains("noise_scale")) return {};
+  const nlohmann::json& j = state["noise_scale"];
+  NoiseScaleState s;
+  for (auto [key, field] : {std::pair("squared", &s.squared), {"trace", &s.trace}, {"weight", &s.weight}}) {
+    if (!j.is_object() || !j.contains(key) || !j[key].is_number())
+      bad_request("{}: state holds no noise scale that this run can go on with: {}",
+                  (c.folder() / "manifest.json").string(), state.dump());
+    *field = j[key];
+  }
+  return s;
+}
+
 }  // namespace
 
-namespace {
-
-// What this rank answers for.
-std::vector<NamedTensor> tensors_of(const StageRunner& r) {
+std::vector<NamedTensor> checkpoint_tensors(const StageRunner& r) {
   std::vector<NamedTensor> tensors;
   for (const Param& p : r.params().params) {
     const Range own = r.owned(p), mine = r.answers_for(p);
     if (mine.size() == 0) continue;
-    for (const std::string& what : states_of(r))
+    for (const std::string& what : states_of(r, p))
       tensors.push_back(
           named(p, what, mine, r.state_tensor(p, what).narrow(0, mine.begin - own.begin, mine.size())));
   }
   return tensors;
 }
 
-Manifest manifest_of(const StageRunner& r, const RunSpec& run, int64_t step) {
+Manifest checkpoint_manifest(const StageRunner& r, const RunSpec& run, int64_t step) {
   Manifest m;
   m.step = step;
   m.samples = step * run.batch.global;
@@ -71,42 +84,54 @@ Manifest manifest_of(const StageRunner& r, const RunSpec& run, int64_t step) {
     const LossScaleState& s = r.loss_scale().state();
     m.state["loss_scale"] = {{"scale", s.scale}, {"good_steps", s.good_steps}, {"skipped", s.skipped}};
   }
+  if (const NoiseScaleState& n = r.noise_scale().state(); n.weight > 0)
+    m.state["noise_scale"] = {{"squared", n.squared}, {"trace", n.trace}, {"weight", n.weight}};
   return m;
 }
 
-// How a rank tells rank 0 what it wrote; the hash as text, which JSON's numbers could not hold.
-std::string to_line(const CheckpointFile& f) {
+std::string rank_file_name(int rank) {
+  return fmt::format("rank-{:05}.safetensors", rank);
+}
+
+// The hash as text, which JSON's numbers could not hold.
+std::string file_line(const CheckpointFile& f) {
   return nlohmann::json{{"name", f.name}, {"bytes", f.digest.bytes}, {"xxh3", std::to_string(f.digest.xxh3)}}
       .dump();
 }
-CheckpointFile from_line(const std::string& text) {
+CheckpointFile file_of_line(const std::string& text) {
   nlohmann::json j = nlohmann::json::parse(text);
   return {j.at("name"), {.bytes = j.at("bytes"), .xxh3 = std::stoull(j.at("xxh3").get<std::string>())}};
 }
 
+void prune_after_save(const RunSpec& run, int64_t step, const PhaseHook& phase) {
+  const int64_t known_good[] = {step};
+  prune(checkpoint_root(run.train.dir), int(run.train.keep), known_good);
+  if (phase) phase("pruned");
+}
+
+namespace {
+
 fs::path save_together(const StageRunner& r, const RunSpec& run, int64_t step, const PhaseHook& phase) {
   Communicator& all = r.comms()->control();
   const fs::path root = checkpoint_root(run.train.dir);
-  const std::vector<NamedTensor> tensors = tensors_of(r);
+  const std::vector<NamedTensor> tensors = checkpoint_tensors(r);
   if (r.comms()->rank() > 0) {
     const fs::path folder = broadcast_text(all, "");
-    const std::string name = fmt::format("rank-{:05}.safetensors", r.comms()->rank());
-    gather_texts(all, tensors.empty() ? "" : to_line(write_parts(folder, name, tensors)));
+    const std::string name = rank_file_name(r.comms()->rank());
+    gather_texts(all, tensors.empty() ? "" : file_line(write_parts(folder, name, tensors)));
     return broadcast_text(all, "");
   }
   fs::path folder;
   {
     CheckpointWriter writer(root, step, phase);
     broadcast_text(all, writer.folder().string());
-    writer.write("rank-00000.safetensors", tensors);
+    writer.write(rank_file_name(0), tensors);
     std::vector<std::string> files = gather_texts(all, "");
     for (size_t i = 1; i < files.size(); i++)
-      if (!files[i].empty()) writer.add(from_line(files[i]));
-    folder = writer.publish(manifest_of(r, run, step));
+      if (!files[i].empty()) writer.add(file_of_line(files[i]));
+    folder = writer.publish(checkpoint_manifest(r, run, step));
   }
-  const int64_t known_good[] = {step};
-  prune(root, int(run.train.keep), known_good);
-  if (phase) phase("pruned");
+  prune_after_save(run, step, phase);
   return broadcast_text(all, folder.string());
 }
 
@@ -114,14 +139,14 @@ fs::path save_together(const StageRunner& r, const RunSpec& run, int64_t step, c
 
 fs::path save_checkpoint(const StageRunner& r, const RunSpec& run, int64_t step, const PhaseHook& phase) {
   if (r.comms()) return save_together(r, run, step, phase);
-  return save(checkpoint_root(run.train.dir), manifest_of(r, run, step), tensors_of(r),
+  return save(checkpoint_root(run.train.dir), checkpoint_manifest(r, run, step), checkpoint_tensors(r),
               {.keep = int(run.train.keep), .phase = phase});
 }
 
 void load_checkpoint(StageRunner& r, const Checkpoint& c, bool with_state) {
   std::vector<float> host;
   for (const Param& p : r.params().params)
-    for (const std::string& what : states_of(r)) {
+    for (const std::string& what : states_of(r, p)) {
       if (!what.empty() && !with_state) continue;
       const Range own = r.owned(p);
       if (own.size() == 0) continue;
@@ -130,6 +155,7 @@ void load_checkpoint(StageRunner& r, const Checkpoint& c, bool with_state) {
       r.write_param(p, what, host);
     }
   r.weights_from_master();
+  if (with_state && r.run().train.noise_scale > 0) r.restore_noise_scale(saved_noise_scale(c));
   if (with_state && r.loss_scale().active()) r.restore_loss_scale(saved_loss_scale(r.loss_scale(), c));
 }
 

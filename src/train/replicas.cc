@@ -47,7 +47,7 @@ std::vector<Held> held(const StageRunner& r, bool by_parameter) {
     if (!shards_too) continue;
     out.push_back({p.decl.name + "/master", r.state_tensor(p, "")});
     for (const StateDecl& s : r.state_decls())
-      out.push_back({p.decl.name + "/" + s.name, r.state_tensor(p, s.name)});
+      if (s.has(p.decl)) out.push_back({p.decl.name + "/" + s.name, r.state_tensor(p, s.name)});
   }
   return out;
 }

@@ -14,6 +14,7 @@
 #include "train/checkpointing.h"
 #include "train/replicas.h"
 #include "train/run_files.h"
+#include "train/saves.h"
 
 namespace trireme {
 namespace {
@@ -73,6 +74,7 @@ class Trainer {
     agree_max(control_, 0);
     if (!first()) open_data();
     runner_.emplace(run, RunMode::train, device, options.arena_bytes, &comms_);
+    saves_.emplace(run, options, hooks, *runner_, comms_);
   }
 
   TrainSummary train() {
@@ -96,7 +98,8 @@ class Trainer {
     runner_->trace(nullptr);
     if (files_ && !files_->traced().empty()) note(files_->traced());
     if (done_ < run_.train.steps) summary_.ending = Ending::interrupted;
-    if (saved_ != done_) save();
+    saves_->finish(done_);
+    summary_.checkpoint = saves_->newest();
     summary_.last_step = done_;
     summary_.skipped = runner_->loss_scale().state().skipped;
     summary_.seconds = now_s() - begin;
@@ -131,8 +134,8 @@ class Trainer {
     }
     if (!c) c = Checkpoint::open(folder, Verify::sizes);
     load_checkpoint(*runner_, *c, true);
-    done_ = saved_ = c->manifest().step;
-    summary_.checkpoint = c->folder();
+    done_ = c->manifest().step;
+    saves_->start_from(done_, c->folder());
     note(fmt::format("resumed from step {} ({})", done_, c->folder().string()));
     const int64_t known_good[] = {done_};
     // A run killed in its last save had not come to it.
@@ -168,7 +171,7 @@ class Trainer {
     summary_.peak_bytes = std::max(summary_.peak_bytes, m.peak_total);
     if (done_ > summary_.first_step + 1) speeds_.push_back(m.tokens_per_s);
     bool last = done_ == run_.train.steps;
-    int64_t every = run_.train.eval_every, save_every = run_.train.checkpoint_every.count;
+    int64_t every = run_.train.eval_every;
     if (run_.train.check_every > 0 && done_ % run_.train.check_every == 0) compare_replicas(*runner_, done_);
     if (!batches_->valid().empty() && (last || (every > 0 && done_ % every == 0))) {
       phase("eval");
@@ -180,11 +183,12 @@ class Trainer {
     // resume.
     phase("metrics");
     if (files_) or_say_what_stays([&] { files_->write(m); });
-    if (last || (save_every > 0 && done_ % save_every == 0)) {
-      double begin = now_s();
-      save();
-      note(fmt::format("saved {} in {}", summary_.checkpoint.string(), human_seconds(now_s() - begin)));
-    }
+    saves_->step_took(r.seconds);
+    saves_->look();
+    if (last)
+      saves_->finish(done_);
+    else if (saves_->due(done_))
+      saves_->save(done_);
     if (hooks_.step) hooks_.step(m);
   }
 
@@ -201,25 +205,13 @@ class Trainer {
     summary_.eval_loss = m.eval_loss;
   }
 
-  void save() {
-    PhaseHook hook;
-    if (hooks_.phase) hook = [this](std::string_view p) { hooks_.phase("save:" + std::string(p)); };
-    or_say_what_stays([&] { summary_.checkpoint = save_checkpoint(*runner_, run_, done_, hook); });
-    saved_ = done_;
-  }
-
   // A full disk is no reason to fear for what was saved before: the line says so.
   template <class Write>
   void or_say_what_stays(Write&& write) const {
     try {
       write();
     } catch (const Error& e) {
-      std::string stays = saved_ == 0 ? "nothing had been saved before"
-                                      : fmt::format(
-                                            "the checkpoint of step {} stays, and the same command "
-                                            "goes on from there",
-                                            saved_);
-      throw Error(fmt::format("step {}: {}; {}", done_, e.what(), stays), e.fault);
+      throw Error(fmt::format("step {}: {}; {}", done_, e.what(), saves_->what_stays()), e.fault);
     }
   }
 
@@ -252,6 +244,8 @@ class Trainer {
     StepMetrics m;
     m.step = done_, m.loss = r.loss, m.grad_norm = r.grad_norm, m.lr = r.lr, m.tokens = r.tokens;
     if (runner_->loss_scale().active()) m.loss_scale = r.loss_scale, m.skipped = r.skipped;
+    if (r.noise) m.noise_measured = true, m.noise_scale = runner_->noise_scale().sequences();
+    m.checkpoint_stall_s = saves_->take_stall_s(), m.checkpoint_write_s = saves_->take_write_s();
     m.step_s = r.seconds, m.tokens_per_s = double(r.tokens) / r.seconds;
     m.mfu = mfu_of(m.tokens_per_s);
     m.hfu = m.mfu;  // nothing is computed again in this version
@@ -279,7 +273,8 @@ class Trainer {
   std::optional<RunFiles> files_;
   FillBatch fill_;
   std::vector<Report> reports_;  // by rank
-  int64_t done_ = 0, saved_ = 0;
+  std::optional<Saves> saves_;
+  int64_t done_ = 0;
   std::vector<double> speeds_;
   TrainSummary summary_;
 };

@@ -17,11 +17,13 @@ struct TrainHooks {
   std::function<void(int64_t done)> start;            // steps done before this call: 0, or a checkpoint's
   std::function<void(const StepMetrics&)> step;       // after each step's metrics were written
   std::function<void(std::string_view phase)>
-      phase;  // as StepControl::phase, and "save:...", "metrics", "eval"
+      phase;  // as StepControl::phase, and "metrics", "eval", "save:..." (train.async_save: the last from
+              // a thread of its own)
 };
 
 struct TrainOptions {
   int64_t arena_bytes = 0;    // from a Booking
+  double mtbf_s = 0;          // between failures of the whole world; 0 = as a cluster file's default says
   double peak_flops = 0;      // of this rank's device in the compute type; 0 = not known, MFU is 0
   int64_t launches = 0;       // ops of a step, from a Booking: room for a trace; 0 = not known
   std::string machine;        // named in a trace

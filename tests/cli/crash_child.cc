@@ -1,12 +1,14 @@
-// crash_child DIR STEPS EVENT [SIGNAL [TIMES [SCALE]]]: trains DIR/run to STEPS and sends itself SIGNAL
-// (SIGKILL), TIMES times (once), at the EVENT-th thing that TrainHooks::phase tells of, counted from 1 in
-// this process. EVENT 0: no signal, and every event is printed. SCALE: in f16, from that loss scale on, which
-// doubles after two good steps in a row. Exit codes are trireme's.
+// crash_child DIR STEPS EVENT [SIGNAL [TIMES [SCALE [beside]]]]: trains DIR/run to STEPS and sends itself
+// SIGNAL (SIGKILL), TIMES times (once), at the EVENT-th thing that TrainHooks::phase tells of, counted from 1
+// in this process. EVENT 0: no signal, and every event is printed. SCALE: in f16, from that loss scale on,
+// which doubles after two good steps in a row; 0: as the run file says. beside: checkpoints are written
+// beside training, and of all things told only those of saves count. Exit codes are trireme's.
 #include <fmt/core.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <mutex>
 
 #include "base/interrupt.h"
 #include "tiny_run.h"
@@ -21,7 +23,10 @@ int main(int argc, char** argv) {
   const int signal = argc > 4 ? std::atoi(argv[4]) : SIGKILL, times = argc > 5 ? std::atoi(argv[5]) : 1;
   int64_t count = 0;
   TrainHooks hooks;
+  std::mutex mutex;  // saves beside training tell from a thread of their own
   hooks.phase = [&](std::string_view phase) {
+    std::lock_guard lock(mutex);
+    if (argc > 7 && !phase.starts_with("save:")) return;
     count++;
     if (event == 0) fmt::print("{}\n", phase);
     for (int i = 0; count == event && i < times; i++) ::kill(::getpid(), signal);
@@ -29,7 +34,8 @@ int main(int argc, char** argv) {
   try {
     install_interrupt_handlers();
     RunSpec run = test::tiny_run(argv[1], steps);
-    if (argc > 6) {
+    run.train.async_save = argc > 7;
+    if (argc > 6 && std::atof(argv[6]) > 0) {
       run.precision.compute = "f16";
       run.precision.initial_scale = std::atof(argv[6]), run.precision.growth_interval = 2;
     }

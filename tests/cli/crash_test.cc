@@ -205,6 +205,41 @@ TEST(Crash, KilledAroundSkippedStepsItEndsTheSame) {
   }
 }
 
+// Written beside training: a kill in any phase of a save, whatever training does meanwhile, leaves the newest
+// complete checkpoint, and the run ends as if nothing had been.
+TEST(Crash, KilledInASaveBesideTrainingItEndsTheSame) {
+  auto beside = [](const fs::path& folder, size_t event) {
+    return run({crash_child(), folder.string(), std::to_string(kSteps), std::to_string(event),
+                std::to_string(SIGKILL), "1", "0", "beside"},
+               folder);
+  };
+  const Reference& ref = Reference::get();
+  std::vector<std::string> want;
+  for (const std::string& e : ref.events)
+    if (e.starts_with("save:")) want.push_back(e);
+  {
+    TempFolder tmp;
+    Ran r = beside(tmp.path(), 0);
+    ASSERT_EQ(r.code, 0) << r.err;
+    EXPECT_EQ(lines_of(r.out), want);  // one save at a time, each as it always was
+    expect_same(outcome_of(tmp / "run"), ref.outcome);
+  }
+  const std::vector<int64_t> steps = {3, 6, 9, 10};
+  std::set<std::string> seen;
+  std::mt19937_64 rng(22);
+  for (size_t i = 0; i < want.size(); i++) {
+    // Each kind in the first save and in one other, of tensors a few.
+    const bool again = i > want.size() / 4 && rng() % (kKills > 0 ? 12 : 60) == 0;
+    if (!seen.insert(kind_of(want[i])).second && !again) continue;
+    const auto renamed = std::count(want.begin(), want.begin() + std::ptrdiff_t(i) + 1, "save:renamed");
+    TempFolder tmp;
+    ASSERT_EQ(beside(tmp.path(), i + 1).signal, SIGKILL) << want[i];
+    EXPECT_EQ(newest_step(tmp.path()), renamed == 0 ? 0 : steps[size_t(renamed) - 1]) << want[i];
+    finish(tmp.path());
+    if (HasFailure()) return;
+  }
+}
+
 TEST(Crash, ASecondSignalLeavesAtOnce) {
   const Reference& ref = Reference::get();
   for (const char* kind : {"F", "B", "save:tensor"}) {

@@ -39,6 +39,7 @@ Case draw(uint64_t seed) {
     c.grads = one_of("f32", "bf16");
     c.reduce = one_of("auto", "f32", "bf16");
   }
+  c.optimizer = one_of("adamw", "adamw", "muon");
   return c;
 }
 

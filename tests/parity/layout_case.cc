@@ -17,7 +17,7 @@ void each(C& c, V&& v) {
   v("schedule", c.schedule), v("tied", c.tied), v("reshard", c.reshard), v("dp", c.dp), v("zero", c.zero);
   v("group", c.group), v("prefetch", c.prefetch), v("micro", c.micro), v("microbatches", c.microbatches);
   v("layers", c.layers), v("hidden", c.hidden), v("vocab", c.vocab), v("seq", c.seq);
-  v("bucket_mb", c.bucket_mb), v("dropout", c.dropout);
+  v("bucket_mb", c.bucket_mb), v("dropout", c.dropout), v("optimizer", c.optimizer);
 }
 
 void set(std::string& value, const std::string& text) {
@@ -78,7 +78,7 @@ RunSpec run_of(const Case& c) {
   r.layout.prefetch = c.prefetch, r.layout.reshard_after_forward = c.reshard,
   r.layout.bucket_mb = c.bucket_mb;
   r.precision.compute = c.compute, r.precision.grads = c.grads, r.precision.reduce = c.reduce;
-  r.optimizer.lr = 3e-3, r.optimizer.warmup = 2;
+  r.optimizer.name = c.optimizer, r.optimizer.lr = 3e-3, r.optimizer.warmup = 2;
   r.train.steps = 60, r.train.seed = 11, r.train.threads = 1;
   return resolve(r, {.native_bf16 = true});
 }

@@ -8,7 +8,8 @@
 namespace trireme::parity {
 
 struct Case {
-  std::string arch = "llama", compute = "f32", grads = "f32", reduce = "auto", schedule = "1f1b";
+  std::string arch = "llama", compute = "f32", grads = "f32", reduce = "auto", schedule = "1f1b",
+              optimizer = "adamw";
   bool tied = false, reshard = true;
   int64_t dp = 1, zero = 0, group = 0, prefetch = 1;
   int64_t micro = 2, microbatches = 1;  // of each replica

@@ -56,6 +56,8 @@ void bring_state(Home& home, const StageRunner& r) {
     const Range own = r.owned(p), mine = r.answers_for(p);
     Values all(size_t(own.size()));
     for (const char* what : kStates) {
+      if (what == std::string("exp_avg_sq") && p.decl.hidden_matrix && r.run().optimizer.name == "muon")
+        continue;
       r.read_param(p, what, all);
       home.take(home.ran.state.at(what), p, mine,
                 std::span(all).subspan(size_t(mine.begin - own.begin), size_t(mine.size())));

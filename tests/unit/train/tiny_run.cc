@@ -54,6 +54,7 @@ RunSpec tiny_run(const fs::path& folder, int64_t steps) {
   r.optimizer.lr = 1e-2, r.optimizer.warmup = 3;
   r.train.steps = steps, r.train.seed = 7, r.train.threads = 1;
   r.train.dir = (folder / "run").string();
+  r.train.async_save = false;  // so that things happen in one order
   r.train.checkpoint_every.count = 3, r.train.keep = 2, r.train.eval_every = 2;
   r.cluster.file = (folder / "cluster.toml").string();
   r.model.finish(r.data.seq_len);

@@ -1,0 +1,142 @@
+#include "train/async_saver.h"
+
+#include <chrono>
+
+#include "train/checkpointing.h"
+
+namespace trireme {
+namespace {
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+constexpr int64_t kAlign = 64;
+int64_t aligned(int64_t bytes) {
+  return (bytes + kAlign - 1) / kAlign * kAlign;
+}
+
+}  // namespace
+
+AsyncSaver::AsyncSaver(const RunSpec& run, CommSet* comms, PhaseHook hook)
+    : run_(run), root_(checkpoint_root(run.train.dir)), comms_(comms), hook_(std::move(hook)) {}
+
+AsyncSaver::~AsyncSaver() {
+  thread_.wait();
+}
+
+void AsyncSaver::save(const StageRunner& runner, int64_t step) {
+  require(!writing_ && !publishing_, "a save begins while another is under way");
+  snapshot(runner, step);
+  begin_s_ = now_s();
+  if (!comms_) {
+    publishing_ = true;
+    thread_.start([this] {
+      {
+        CheckpointWriter writer(root_, step_, hook_);
+        writer.write(rank_file_name(0), tensors_);
+        folder_ = writer.publish(manifest_);
+      }
+      prune_after_save(run_, step_, hook_);
+    });
+    return;
+  }
+  if (!open_folder()) return;
+  writing_ = true;
+  thread_.start([this] {
+    if (writer_)
+      writer_->write(rank_file_name(0), tensors_);
+    else if (!tensors_.empty())
+      file_ = write_parts(folder_, rank_file_name(comms_->rank()), tensors_);
+  });
+}
+
+// Rank 0 makes the folder that all write into. False: it could not, and all know.
+bool AsyncSaver::open_folder() {
+  std::string told, error;
+  if (first()) {
+    try {
+      writer_ = std::make_unique<CheckpointWriter>(root_, step_, hook_);
+      told = writer_->folder().string();
+    } catch (const Error& e) {
+      error = e.what();
+    }
+  }
+  folder_ = broadcast_text(comms_->control(), told);
+  if (!error.empty()) end(error);
+  return !folder_.empty();
+}
+
+void AsyncSaver::snapshot(const StageRunner& runner, int64_t step) {
+  step_ = step;
+  manifest_ = checkpoint_manifest(runner, run_, step);
+  tensors_ = checkpoint_tensors(runner);
+  file_.reset();
+  int64_t bytes = 0;
+  for (const NamedTensor& t : tensors_) bytes += aligned(t.host_data.bytes());
+  if (bytes > capacity_) {
+    memory_.reset();
+    memory_.reset(new std::byte[size_t(bytes)]);
+    capacity_ = bytes;
+  }
+  std::byte* at = memory_.get();
+  for (NamedTensor& t : tensors_) {
+    const Tensor copy(at, t.host_data.shape, t.host_data.dtype);
+    runner.device().download(at, t.host_data);
+    t.host_data = copy;
+    at += aligned(copy.bytes());
+  }
+}
+
+void AsyncSaver::poll() {
+  if (writing_) {
+    if (agree_max(comms_->control(), thread_.done() ? 0 : 1) == 0) ranks_written();
+  } else if (publishing_ && thread_.done()) {
+    published();
+  }
+}
+
+void AsyncSaver::finish() {
+  if (writing_) ranks_written();
+  if (publishing_) published();
+}
+
+// Every rank's file is there, or says why not; rank 0 goes on to publish.
+void AsyncSaver::ranks_written() {
+  std::string error = thread_.wait();
+  writing_ = false;
+  const std::string mine = !error.empty() ? "!" + error : file_ ? file_line(*file_) : "";
+  const std::vector<std::string> all = gather_texts(comms_->control(), mine);
+  if (!first()) return;
+  for (size_t r = 0; r < all.size(); r++)
+    if (all[r].starts_with('!') && error.empty())
+      error = all.size() > 1 ? fmt::format("rank {}: {}", r, all[r].substr(1)) : all[r].substr(1);
+  if (!error.empty()) {
+    writer_.reset();
+    return end(error);
+  }
+  for (size_t r = 1; r < all.size(); r++)
+    if (!all[r].empty()) writer_->add(file_of_line(all[r]));
+  publishing_ = true;
+  thread_.start([this] {
+    folder_ = writer_->publish(manifest_);
+    writer_.reset();
+    prune_after_save(run_, step_, hook_);
+  });
+}
+
+void AsyncSaver::published() {
+  std::string error = thread_.wait();
+  publishing_ = false;
+  writer_.reset();
+  end(error);
+}
+
+void AsyncSaver::end(std::string error) {
+  ended_.push_back({.step = step_,
+                    .folder = error.empty() ? folder_ : fs::path(),
+                    .error = std::move(error),
+                    .write_s = now_s() - begin_s_});
+}
+
+}  // namespace trireme
