@@ -16,13 +16,14 @@ import json
 import platform
 from pathlib import Path
 
+from collectives import collectives
 from encode import encode
 from startup import startup
 from step import MODELS, ROOT
 from training import training
 
 # Each: (options) -> list of Section. A new one goes at the end.
-SECTIONS = [training, startup, encode]
+SECTIONS = [training, startup, encode, collectives]
 
 
 def processor():
@@ -57,6 +58,7 @@ def main():
     build = ROOT / "build" / "release"
     parser.add_argument("--trireme", type=Path, default=build / "trireme", help="default: build/release/trireme")
     parser.add_argument("--step-ops", type=Path, default=build / "bench" / "trireme_step_ops")
+    parser.add_argument("--collectives", type=Path, default=build / "bench" / "trireme_collectives")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench", help="folder for the report")
     options = parser.parse_args()
 

@@ -3,12 +3,17 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <array>
 #include <ctime>
+#include <exception>
 #include <fstream>
 #include <iterator>
+#include <thread>
 
 #include "base/machine.h"
 #include "cli/cli.h"
+#include "comm/measure.h"
+#include "comm/thread/thread_world.h"
 #include "device/cpu/peak.h"
 
 namespace trireme::cli {
@@ -31,6 +36,31 @@ void show(const ClusterSpec& c) {
   else
     fmt::print("  bf16 peak             none: this processor has no bf16 dot products\n");
   fmt::print("  memory        {:>9.1f} GB/s, {}\n", c.memory_bandwidth / 1e9, human_bytes(c.memory_bytes));
+  fmt::print("  rank threads  {:>9.1f} GB/s each way between two, {:.1f} us a short message\n",
+             c.intra_node.bandwidth / 1e9, c.intra_node.latency * 1e6);
+}
+
+// Messages between two rank threads.
+LinkSpec measure_rank_threads() {
+  ThreadWorld world(2);
+  LinkCost link;
+  std::array<std::exception_ptr, 2> errors;
+  auto rank = [&](int r) {
+    auto factory = world.factory(r, nullptr);
+    try {
+      LinkCost mine = measure_link(*factory->split(std::vector{0, 1}, "bench"));
+      if (r == 0) link = mine;
+    } catch (...) {
+      errors[size_t(r)] = std::current_exception();
+      factory->fail("the measurement broke off");
+    }
+  };
+  std::thread other(rank, 1);
+  rank(0);
+  other.join();
+  for (auto& e : errors)
+    if (e) std::rethrow_exception(e);
+  return {.latency = link.alpha, .bandwidth = link.beta > 0 ? 1 / link.beta : 0};
 }
 
 }  // namespace
@@ -44,18 +74,19 @@ MeasuredMachine measure_this_machine(int threads) {
   c.peak.f32 = cpu::f32_peak(threads);
   c.peak.bf16 = cpu::bf16_peak(threads);
   c.memory_bandwidth = cpu::memory_rates(threads).triad;
+  c.intra_node = measure_rank_threads();
   m.others = others.share();
   c.memory_bytes = int64_t(sysconf(_SC_PHYS_PAGES)) * int64_t(sysconf(_SC_PAGESIZE));
-  c.source = "measured by trireme bench: FMA and bf16 dot peaks, memory triad";
+  c.source = "measured by trireme bench: FMA and bf16 dot peaks, memory triad, rank threads";
   c.date = fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
   return m;
 }
 
 void add_bench(CLI::App& app) {
-  CLI::App* verb =
-      app.add_subcommand("bench",
-                         "measures this machine (peaks of matrix arithmetic and memory) and keeps the "
-                         "result as its cluster file\nexample: trireme bench --out this.toml");
+  CLI::App* verb = app.add_subcommand(
+      "bench",
+      "measures this machine (peaks of arithmetic and memory, messages between rank "
+      "threads) and keeps the result as its cluster file\nexample: trireme bench --out this.toml");
   auto out = std::make_shared<std::string>();
   auto threads = std::make_shared<int>(0);
   verb->add_option("--out", *out,

@@ -95,8 +95,9 @@ int64_t wire_bytes(const P2pArgs& a, int, int) {
 }
 
 CommCall Communicator::issue(Collective kind, DType dtype, int64_t numel, int64_t payload, int64_t wire,
-                             Stream stream) {
-  CommCall call{kind, group(), algorithm(kind, payload), dtype, numel, payload, wire, sequence_++, stream};
+                             Stream stream, int root, Reduce op) {
+  CommCall call{kind, group(), algorithm(kind, payload), dtype, numel, payload, wire, sequence_++, stream,
+                root, op};
   CommCount& c = counts_[size_t(kind)];
   c.calls++, c.payload += payload, c.wire += wire;
   if (observer_) observer_->issued(call);
@@ -110,8 +111,9 @@ CommObserver* Communicator::observe(CommObserver* o) {
 void Communicator::all_reduce(const AllReduceArgs& a, Stream s) {
   Check check{*this, Collective::all_reduce};
   check.tensor("buf", a.buf), check.added(a.buf);
-  do_all_reduce(
-      a, s, issue(check.kind, a.buf.dtype, a.buf.numel(), a.buf.bytes(), wire_bytes(a, size(), rank()), s));
+  do_all_reduce(a, s,
+                issue(check.kind, a.buf.dtype, a.buf.numel(), a.buf.bytes(), wire_bytes(a, size(), rank()), s,
+                      0, a.op));
 }
 
 void Communicator::all_gather(const AllGatherArgs& a, Stream s) {
@@ -126,9 +128,9 @@ void Communicator::reduce_scatter(const ReduceScatterArgs& a, Stream s) {
   Check check{*this, Collective::reduce_scatter};
   check.tensor("full", a.full), check.tensor("shard", a.shard), check.shards(a.full, a.shard);
   check.added(a.full);
-  do_reduce_scatter(
-      a, s,
-      issue(check.kind, a.full.dtype, a.full.numel(), a.full.bytes(), wire_bytes(a, size(), rank()), s));
+  do_reduce_scatter(a, s,
+                    issue(check.kind, a.full.dtype, a.full.numel(), a.full.bytes(),
+                          wire_bytes(a, size(), rank()), s, 0, a.op));
 }
 
 void Communicator::all_to_all(const AllToAllArgs& a, Stream s) {
@@ -146,14 +148,16 @@ void Communicator::broadcast(const BroadcastArgs& a, Stream s) {
   Check check{*this, Collective::broadcast};
   check.tensor("buf", a.buf), check.peer("root", a.root);
   do_broadcast(
-      a, s, issue(check.kind, a.buf.dtype, a.buf.numel(), a.buf.bytes(), wire_bytes(a, size(), rank()), s));
+      a, s,
+      issue(check.kind, a.buf.dtype, a.buf.numel(), a.buf.bytes(), wire_bytes(a, size(), rank()), s, a.root));
 }
 
 void Communicator::reduce(const ReduceArgs& a, Stream s) {
   Check check{*this, Collective::reduce};
   check.tensor("buf", a.buf), check.added(a.buf), check.peer("root", a.root);
   do_reduce(a, s,
-            issue(check.kind, a.buf.dtype, a.buf.numel(), a.buf.bytes(), wire_bytes(a, size(), rank()), s));
+            issue(check.kind, a.buf.dtype, a.buf.numel(), a.buf.bytes(), wire_bytes(a, size(), rank()), s,
+                  a.root, a.op));
 }
 
 void Communicator::p2p(const P2pArgs& a, Stream s) {

@@ -107,6 +107,8 @@ struct CommCall {
   int64_t payload = 0, wire = 0;
   int64_t sequence = 0;  // of this communicator's calls, from 0
   Stream stream;
+  int root = 0;  // of broadcast and reduce
+  Reduce op = Reduce::sum;
 };
 class CommObserver {
  public:
@@ -155,7 +157,8 @@ class Communicator {
   virtual void do_p2p(const P2pArgs&, Stream, const CommCall&) = 0;
   virtual void do_barrier(Stream, const CommCall&) = 0;
 
-  CommCall issue(Collective, DType, int64_t numel, int64_t payload, int64_t wire, Stream);
+  CommCall issue(Collective, DType, int64_t numel, int64_t payload, int64_t wire, Stream, int root = 0,
+                 Reduce = Reduce::sum);
 
  protected:
   CommObserver* observer_ = nullptr;

@@ -28,7 +28,7 @@ QueuedOp& QueuedCommunicator::take(const CommCall& call) {
   if (op.busy.load(std::memory_order_acquire)) device_->sync(op.call.stream);
   op.call = call;
   op.a = op.b = {};
-  op.met_ns = 0;
+  op.op = Reduce::sum, op.root = 0, op.met_ns = 0;
   if (call.kind != Collective::p2p) op.number = collectives_++;
   return op;
 }

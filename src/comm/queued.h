@@ -4,6 +4,7 @@
 #include <atomic>
 #include <vector>
 
+#include "comm/algorithms.h"
 #include "comm/communicator.h"
 #include "device/device.h"
 
@@ -28,6 +29,7 @@ struct QueuedOp {
   // For execute(): a pointer for each rank; messages that their receivers have not taken up.
   std::vector<std::byte*> at;
   std::atomic<int> untaken = 0;
+  AlgorithmScratch scratch;
   std::atomic<bool> busy = false;
 };
 

@@ -22,12 +22,26 @@ struct Peaks {
   }
 };
 
+// A message of n bytes between two ranks takes latency + n / bandwidth.
+struct LinkSpec {
+  double latency = 0, bandwidth = 0;
+  bool operator==(const LinkSpec&) const = default;
+
+  template <class V>
+  void visit(V& v) {
+    v("latency", latency, "s", "of a short message between two ranks; 0 = not known", between(0, 10));
+    v("bandwidth", bandwidth, "bytes/s", "of long messages, each way; 0 = not known", between(0, 1e18));
+  }
+};
+
 struct ClusterSpec {
   std::string name;
   int64_t nodes = 1, devices_per_node = 1;
   Peaks peak;
   int64_t memory_bytes = 0;     // of one device
   double memory_bandwidth = 0;  // bytes/s of one device
+  LinkSpec intra_node;          // between two devices of one machine
+  LinkSpec inter_node;          // of a machine to another, shared by its devices
   double price_per_hour = 0;    // of one device, in any currency; 0 = not known
   double mtbf_hours = 50000;    // device-hours between failures
   int64_t threads = 0;          // CPU: threads that the numbers were measured with
@@ -49,6 +63,8 @@ struct ClusterSpec {
     v("memory_bytes", memory_bytes, "bytes", "memory of one device; 0 = not known", between(0, 1e15));
     v("memory_bandwidth", memory_bandwidth, "bytes/s", "to and from that memory; 0 = not known",
       between(0, 1e18));
+    v.section("intra_node", intra_node, "between two devices of one machine");
+    v.section("inter_node", inter_node, "from a machine to the others, shared by its devices");
     v("price_per_hour", price_per_hour, "money per hour", "of one device, in any currency; 0 = not known",
       between(0, 1e9));
     v("mtbf_hours", mtbf_hours, "device-hours",

@@ -46,20 +46,28 @@ void put_op_args(Buffer out, const Span& s) {
     fmt::format_to(out, ",\"GFLOP/s\":{:.3f},\"GB/s\":{:.3f}", s.cost.flops / us * 1e-3, bytes / us * 1e-3);
 }
 
-void put_span(std::string& text, const Span& s, int64_t at_ns) {
+void put_comm_args(Buffer out, const Span& s) {
+  fmt::format_to(out, ",\"group\":{},\"algorithm\":{},\"wire_bytes\":{},\"waited_us\":", json_text(s.group),
+                 json_text(s.algorithm), s.wire_bytes);
+  put_us(out, s.met_ns - s.begin_ns);
+  if (s.end_ns > s.met_ns)
+    fmt::format_to(out, ",\"GB/s\":{:.3f}", double(s.wire_bytes) / double(s.end_ns - s.met_ns));
+}
+
+void put_span(std::string& text, const Span& s, int64_t at_ns, size_t row) {
   Buffer out(text);
   std::string name(s.name);
   if (s.kind == SpanKind::step) name += fmt::format(" {}", s.step);
   if (s.kind == SpanKind::action && s.microbatch >= 0) name += fmt::format(" {}", s.microbatch);
-  fmt::format_to(out,
-                 ",\n{{\"name\":{},\"cat\":\"{}\",\"ph\":\"X\",\"pid\":{},\"tid\":0,\"ts\":", json_text(name),
-                 kSpanKindNames[size_t(s.kind)], s.rank);
+  fmt::format_to(out, ",\n{{\"name\":{},\"cat\":\"{}\",\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":",
+                 json_text(name), kSpanKindNames[size_t(s.kind)], s.rank, row);
   put_us(out, at_ns);
   text += ",\"dur\":";
   put_us(out, s.end_ns - s.begin_ns);
   fmt::format_to(out, ",\"args\":{{\"step\":{},\"microbatch\":{},\"action\":{}", s.step, s.microbatch,
                  json_text(s.action));
   if (s.kind == SpanKind::op) put_op_args(out, s);
+  if (s.kind == SpanKind::comm) put_comm_args(out, s);
   text += "}}";
 }
 
@@ -83,6 +91,25 @@ ChromeTraceFile::~ChromeTraceFile() {
   if (fd_ >= 0) ::close(fd_);
 }
 
+// The row of the span's lane; a new one, or a new rank, is given its name first.
+size_t ChromeTraceFile::row_of(const Span& s, std::string& text) {
+  const std::string_view lane = s.lane.empty() ? lanes_[0] : s.lane;
+  const size_t row = size_t(std::find(lanes_.begin(), lanes_.end(), lane) - lanes_.begin());
+  if (row == lanes_.size()) lanes_.emplace_back(lane);
+  auto put_name = [&](std::string_view what, size_t tid, const std::string& name) {
+    fmt::format_to(
+        Buffer(text),
+        ",\n{{\"name\":\"{}\",\"ph\":\"M\",\"pid\":{},\"tid\":{},\"ts\":0,\"args\":{{\"name\":{}}}}}", what,
+        s.rank, tid, json_text(name));
+  };
+  if (rows_.insert({s.rank, 0}).second) {
+    put_name("process_name", 0, fmt::format("rank {}", s.rank));
+    put_name("thread_name", 0, lanes_[0]);
+  }
+  if (rows_.insert({s.rank, row}).second) put_name("thread_name", row, lanes_[row]);
+  return row;
+}
+
 void ChromeTraceFile::write(std::span<const Span> spans) {
   if (spans.empty()) return;
   std::string text;
@@ -94,8 +121,9 @@ void ChromeTraceFile::write(std::span<const Span> spans) {
   }
   for (const Span& s : spans) {
     int64_t at = s.begin_ns - origin_ns_;
-    if (s.memory != memory_) put_counter(text, s, at), memory_ = s.memory;
-    put_span(text, s, at);
+    if (s.kind != SpanKind::comm && s.memory != memory_) put_counter(text, s, at), memory_ = s.memory;
+    const size_t row = row_of(s, text);
+    put_span(text, s, at, row);
   }
   int64_t grown = int64_t(text.size());
   text += kTail;  // over the last one's
@@ -159,6 +187,11 @@ class TraceReader {
       for (size_t i = 0; i < kBuckets; i++)
         memory_[i] = int64_t(number(*args, std::string(kBucketNames[i]).c_str(), 0, 1e18));
     }
+    if (ph == "M" && text(e, "name") == "thread_name") {
+      const json* args = member(e, "args");
+      if (!args) wrong("args");
+      lanes_[row_of(e)] = text(*args, "name");
+    }
     if (ph != "X") return;
     Span s;
     std::string_view kind = text(e, "cat");
@@ -167,6 +200,8 @@ class TraceReader {
     s.kind = SpanKind(it - kSpanKindNames.begin());
     s.name = text(e, "name");
     s.rank = int32_t(number(e, "pid", 0, 1e9));
+    auto lane = lanes_.find(row_of(e));
+    if (lane != lanes_.end() && lane->second != "compute") s.lane = lane->second;
     s.begin_ns = std::llround(number(e, "ts", 0, 1e15) * 1000);
     s.end_ns = s.begin_ns + std::llround(number(e, "dur", 0, 1e15) * 1000);
     s.memory = memory_;
@@ -181,11 +216,22 @@ class TraceReader {
                 .bytes_read = int64_t(number(*args, "bytes_read", 0, 1e15)),
                 .bytes_written = int64_t(number(*args, "bytes_written", 0, 1e15))};
     }
+    if (s.kind == SpanKind::comm) {
+      s.memory = {};
+      s.group = text(*args, "group"), s.algorithm = text(*args, "algorithm");
+      s.wire_bytes = int64_t(number(*args, "wire_bytes", 0, 1e15));
+      s.met_ns = s.begin_ns + std::llround(number(*args, "waited_us", 0, 1e15) * 1000);
+    }
     timeline_.spans.push_back(s);
+  }
+
+  std::pair<int64_t, int64_t> row_of(const json& e) const {
+    return {int64_t(number(e, "pid", 0, 1e9)), int64_t(number(e, "tid", 0, 1e9))};
   }
 
   std::string_view file_;
   int64_t count_ = 0;
+  std::map<std::pair<int64_t, int64_t>, std::string_view> lanes_;  // by rank and row
   BucketBytes memory_{};
   Timeline timeline_;
   std::map<std::string, const std::string*> known_;

@@ -10,8 +10,9 @@
 namespace trireme {
 
 // Kinds in the order they nest: ops and waits lie within actions, those within a step.
-enum class SpanKind : uint8_t { step, action, op, wait };
-inline constexpr std::array<std::string_view, 4> kSpanKindNames = {"step", "action", "op", "wait"};
+// A comm span is a collective, on the lane of its stream.
+enum class SpanKind : uint8_t { step, action, op, wait, comm };
+inline constexpr std::array<std::string_view, 5> kSpanKindNames = {"step", "action", "op", "wait", "comm"};
 
 struct Span {
   SpanKind kind = SpanKind::op;
@@ -21,9 +22,14 @@ struct Span {
   std::string_view name;    // "matmul", "F", "data"
   std::string_view layer;   // of an op: "blocks.3.attn"
   std::string_view action;  // of an op or a wait: "F"
+  std::string_view lane;    // the stream that it ran on; empty = compute
   int64_t begin_ns = 0, end_ns = 0;
   Cost cost;
-  BucketBytes memory{};  // booked when it began, an op's own scratch included
+  BucketBytes memory{};  // booked when it began, an op's own scratch included; of no comm span
+  // Of a comm span: "dp"; "ordered"; bytes to and from others; when the last peer had come. Until then it
+  // waited, from then on it moved data.
+  std::string_view group, algorithm;
+  int64_t wire_bytes = 0, met_ns = 0;
 
   double seconds() const { return double(end_ns - begin_ns) * 1e-9; }
 };

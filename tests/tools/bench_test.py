@@ -7,6 +7,7 @@ import unittest
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
+import collectives  # noqa: E402
 import lines  # noqa: E402
 import report  # noqa: E402
 import training  # noqa: E402
@@ -44,6 +45,15 @@ class Table(unittest.TestCase):
     def test_markdown_leaves_out_columns_that_nothing_fills(self):
         text = report.markdown(lines.Section("T", "make bench", [{"a": 1, "b": "-"}, {"a": 2, "b": "-"}], "note"))
         self.assertIn("| a |\n| --- |\n| 1 |\n| 2 |\n\nnote", text)
+
+    def test_collectives_are_counted_by_their_bus(self):
+        x = {"op": "all_reduce", "bytes": 1 << 20, "seconds": 1e-3, "memory": 4e9, "triad": 5e9}
+        key = ("all_reduce", 1 << 20)
+        line = collectives.table_line(x, {key: 2e-3}, {}, {key: 4e-3}, 2)
+        self.assertEqual((line["KiB"], line["busbw GB/s"], line["of triad"]), ("1,024", "1.05", "80.0 %"))
+        self.assertEqual((line["halving, x the time"], line["OpenMPI busbw"], line["Gloo busbw"]), ("2.00", "-", "0.26"))
+        gather = collectives.table_line(dict(x, op="all_gather"), {("all_gather", 1 << 20): 1e-3}, {}, {}, 4)
+        self.assertEqual(gather["busbw GB/s"], "0.79")
 
     def test_own_time_is_not_others(self):
         with lines.Load() as load:

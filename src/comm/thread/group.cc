@@ -8,7 +8,8 @@ namespace trireme::thread {
 
 void Failure::set(int rank, std::string_view why, bool certain) {
   std::lock_guard lock(mutex_);
-  if (set_ && (certain_ || !certain)) return;
+  if (set_ && (certain_ || !certain || rank != rank_)) return;
+  rank_ = rank;
   message_ = fmt::format("rank {} failed: {}", rank, why);
   certain_ = certain;
   set_ = true;
@@ -95,7 +96,7 @@ void Group::wake_all() {
   for (Gate& g : taken) g.wake();
 }
 
-World::World(int ranks) : size_(ranks), made_(size_t(ranks)) {
+World::World(int ranks, const CommOptions& options) : size_(ranks), options_(options), made_(size_t(ranks)) {
   // A call on the rank's own thread has nothing else to do with its core; one on another stream would take it
   // from those that compute.
   constexpr int kLooks = 2000;  // some 50 us

@@ -25,13 +25,15 @@ namespace trireme::thread {
 // The first rank that failed, and why; for the whole world.
 class Failure {
  public:
-  void set(int rank, std::string_view why, bool certain);  // the first certain one stays
+  // The first stays, for what befalls other ranks then is its doing; its own rank may say more certainly why.
+  void set(int rank, std::string_view why, bool certain);
   bool is_set() const { return set_.load(); }
   [[noreturn]] void raise() const;
 
  private:
   mutable std::mutex mutex_;
   std::atomic<bool> set_ = false;
+  int rank_ = -1;
   bool certain_ = false;
   std::string message_;
 };
@@ -98,8 +100,9 @@ struct Group {
 
 class World {
  public:
-  explicit World(int ranks);
+  World(int ranks, const CommOptions&);
   int size() const { return size_; }
+  const CommOptions& options() const { return options_; }
   int looks(bool inline_call) const { return inline_call ? inline_looks_ : queued_looks_; }
   Group& join(int rank, std::span<const int> ranks, std::string_view name);
   void fail(int rank, std::string_view why, bool certain);
@@ -108,6 +111,7 @@ class World {
 
  private:
   int size_, inline_looks_, queued_looks_;
+  const CommOptions options_;
   std::mutex mutex_;
   // Groups of equal ranks and name meet in the order in which each rank makes them.
   using Key = std::pair<std::vector<int>, std::string>;

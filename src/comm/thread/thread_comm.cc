@@ -1,16 +1,11 @@
 #include "comm/thread/thread_comm.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "device/cpu/sum_pieces.h"
 
 namespace trireme::thread {
 namespace {
-
-void copy_bytes(std::byte* to, const std::byte* from, int64_t n) {
-  if (n > 0 && to != from) std::memcpy(to, from, size_t(n));
-}
 
 void fold(const QueuedOp& op, std::span<std::byte* const> dst, std::span<std::byte* const> src, int64_t n) {
   (op.op == Reduce::max ? cpu::max_pieces : cpu::sum_pieces)(dst, {src.data(), src.size()}, n, op.a.dtype);
@@ -28,11 +23,11 @@ ThreadCommunicator::ThreadCommunicator(World& world, Group& group, int rank, Dev
     : QueuedCommunicator(group.name, rank, int(group.ranks.size()), device),
       world_(world),
       group_(group),
-      me_(size_t(rank)) {}
+      me_(size_t(rank)),
+      shape_(shape_of(group.ranks, world.options())) {}
 
-std::string_view ThreadCommunicator::algorithm(Collective c, int64_t) const {
-  const bool adds = c == Collective::all_reduce || c == Collective::reduce_scatter || c == Collective::reduce;
-  return adds ? "ordered" : "direct";
+std::string_view ThreadCommunicator::algorithm(Collective c, int64_t payload) const {
+  return algorithm_name(c, payload, shape_, world_.options());
 }
 
 void ThreadCommunicator::abandon() {
@@ -75,13 +70,15 @@ void ThreadCommunicator::agree(Ops ops) const {
 }
 
 void ThreadCommunicator::share_of(QueuedOp& op, Ops ops) {
+  const Algorithm a = choose(shape_, op.call.payload, world_.options());
+  const bool fast = a != Algorithm::ordered && size() > 1;
   switch (op.call.kind) {
     case Collective::all_reduce:
-      return all_reduce(op, ops);
+      return fast ? all_reduce_fast(op, a) : all_reduce(op, ops);
     case Collective::all_gather:
-      return all_gather(op, ops);
+      return fast ? all_gather_fast(op, a) : all_gather(op, ops);
     case Collective::reduce_scatter:
-      return reduce_scatter(op, ops);
+      return fast ? reduce_scatter_fast(op, a) : reduce_scatter(op, ops);
     case Collective::all_to_all:
       return all_to_all(op, ops);
     case Collective::broadcast:
@@ -106,7 +103,7 @@ void ThreadCommunicator::all_reduce(QueuedOp& op, Ops ops) {
 void ThreadCommunicator::reduce_scatter(QueuedOp& op, Ops ops) {
   const int64_t n = op.b.numel();
   auto at = pointers(op, ops, n * rank());
-  if (size() == 1) return copy_bytes(op.b.data, op.a.data, op.b.bytes());
+  if (size() == 1) return cpu::copy_piece(op.b.data, op.a.data, op.b.bytes());
   fold(op, {&op.b.data, 1}, at, n);
   for (size_t r = 0; r < ops.size(); r++)
     if (r != me_) count(r, op.b.bytes());
@@ -117,7 +114,7 @@ void ThreadCommunicator::all_gather(QueuedOp& op, Ops ops) {
   const int64_t bytes = op.a.bytes();
   for (size_t i = 0; i < ops.size(); i++) {
     const size_t r = (me_ + i) % ops.size();  // not all from the same rank at once
-    copy_bytes(op.b.data + int64_t(r) * bytes, ops[r]->a.data, bytes);
+    cpu::copy_piece(op.b.data + int64_t(r) * bytes, ops[r]->a.data, bytes);
   }
   count(me_, (size() - 1) * bytes);
 }
@@ -134,7 +131,7 @@ void ThreadCommunicator::all_to_all(QueuedOp& op, Ops ops) {
                  group_.name, group_.ranks[r], rows, from.a.cols(), group_.ranks[me_], expected, op.b.cols());
     int64_t before = 0;
     for (size_t i = 0; i < me_; i++) before += from.send_rows[i];
-    copy_bytes(to, from.a.data + before * row, rows * row);
+    cpu::copy_piece(to, from.a.data + before * row, rows * row);
     to += rows * row;
     if (r != me_) count(r, rows * row);
   }
@@ -142,7 +139,7 @@ void ThreadCommunicator::all_to_all(QueuedOp& op, Ops ops) {
 
 void ThreadCommunicator::broadcast(QueuedOp& op, Ops ops) {
   if (rank() == op.root) return;
-  copy_bytes(op.a.data, ops[size_t(op.root)]->a.data, op.a.bytes());
+  cpu::copy_piece(op.a.data, ops[size_t(op.root)]->a.data, op.a.bytes());
   count(size_t(op.root), op.a.bytes());
 }
 
@@ -192,13 +189,73 @@ void ThreadCommunicator::p2p(QueuedOp& op) {
 void ThreadCommunicator::receive(const P2pNumbered& m, int looks) {
   const Post post = group_.inboxes[me_].take(m.op.peer, m.number, looks, world_.failure);
   const bool fits = post.bytes == m.op.buf.bytes();
-  if (fits) copy_bytes(m.op.buf.data, post.data, post.bytes);
+  if (fits) cpu::copy_piece(m.op.buf.data, post.data, post.bytes);
   if (fits) count(size_t(m.op.peer), post.bytes);
   post.untaken->fetch_sub(1);
   group_.taken[size_t(m.op.peer)].wake();
   if (!fits)
     run_failed("p2p of group {}: rank {} sends {} bytes to rank {}, which expects {}", group_.name,
                group_.ranks[size_t(m.op.peer)], post.bytes, group_.ranks[me_], m.op.buf.bytes());
+}
+
+// ---- fast orders ----
+
+// Messages of one collective. Its ranks have all arrived, so each comes to every message: nothing here waits
+// for a rank that may have failed.
+class ThreadCommunicator::Link final : public PeerLink {
+ public:
+  Link(ThreadCommunicator& c, QueuedOp& op)
+      : c_(c), op_(op), looks_(c.world_.looks(op.call.stream.id == 0)) {}
+
+  void exchange(int to, std::span<const Segment> out, int from, std::span<const Segment> in,
+                bool fold_in) override {
+    const int64_t size = size_of(op_.call.dtype);
+    op_.untaken = int(out.size());
+    for (size_t i = 0; i < out.size(); i++)
+      c_.group_.inboxes[size_t(to)].put({c_.rank(), key(i), out[i].data, out[i].numel * size, &op_.untaken});
+    for (size_t i = 0; i < in.size(); i++) {
+      const Post post = c_.group_.inboxes[c_.me_].take(from, key(i), looks_, never_);
+      require(post.bytes == in[i].numel * size, "both sides of a message have its size");
+      std::byte* const both[] = {in[i].data, post.data};
+      fold_in ? fold(op_, {both, 1}, both, in[i].numel) : cpu::copy_piece(in[i].data, post.data, post.bytes);
+      c_.count(fold_in ? size_t(from) : c_.me_, post.bytes);
+      post.untaken->fetch_sub(1);
+      c_.group_.taken[size_t(from)].wake();
+    }
+    c_.group_.taken[c_.me_].wait(looks_, [&] { return op_.untaken.load() == 0; });
+    round_++;
+  }
+
+ private:
+  // Below 0, where messages of p2p are not; both sides count rounds alike.
+  int64_t key(size_t segment) const {
+    return -1 - ((op_.number << 32) + (int64_t(round_) << 16) + int64_t(segment));
+  }
+  ThreadCommunicator& c_;
+  QueuedOp& op_;
+  int looks_, round_ = 0;
+  const Failure never_;
+};
+
+void ThreadCommunicator::all_reduce_fast(QueuedOp& op, Algorithm a) {
+  Link link(*this, op);
+  const BlockBuffer buffer{op.a.data, op.a.numel(), op.a.dtype};
+  reduce_scatter_blocks(a, shape_, rank(), buffer, link, op.scratch);
+  all_gather_blocks(a, shape_, rank(), buffer, link, op.scratch);
+}
+
+void ThreadCommunicator::reduce_scatter_fast(QueuedOp& op, Algorithm a) {
+  Link link(*this, op);
+  const BlockBuffer buffer{op.a.data, op.a.numel(), op.a.dtype};
+  reduce_scatter_blocks(a, shape_, rank(), buffer, link, op.scratch);
+  cpu::copy_piece(op.b.data, buffer.block(rank(), size()).data, op.b.bytes());
+}
+
+void ThreadCommunicator::all_gather_fast(QueuedOp& op, Algorithm a) {
+  Link link(*this, op);
+  const BlockBuffer buffer{op.b.data, op.b.numel(), op.b.dtype};
+  cpu::copy_piece(buffer.block(rank(), size()).data, op.a.data, op.a.bytes());
+  all_gather_blocks(a, shape_, rank(), buffer, link, op.scratch);
 }
 
 }  // namespace trireme::thread

@@ -31,9 +31,15 @@ class ThreadCommunicator final : public QueuedCommunicator {
   void receive(const P2pNumbered&, int looks);
   void count(size_t rank, int64_t bytes) { group_.moved[rank].fetch_add(bytes, std::memory_order_relaxed); }
 
+  class Link;
+  void all_reduce_fast(QueuedOp&, Algorithm);
+  void reduce_scatter_fast(QueuedOp&, Algorithm);
+  void all_gather_fast(QueuedOp&, Algorithm);
+
   World& world_;
   Group& group_;
   size_t me_;
+  GroupShape shape_;
 };
 
 }  // namespace trireme::thread

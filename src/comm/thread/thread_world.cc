@@ -43,9 +43,10 @@ class ThreadFactory final : public CommFactory {
 }  // namespace
 }  // namespace thread
 
-ThreadWorld::ThreadWorld(int ranks) {
+ThreadWorld::ThreadWorld(int ranks, const CommOptions& options) {
   require(ranks >= 1, "a world has ranks");
-  world_ = std::make_unique<thread::World>(ranks);
+  check(options, "algorithm");
+  world_ = std::make_unique<thread::World>(ranks, options);
 }
 ThreadWorld::~ThreadWorld() = default;
 

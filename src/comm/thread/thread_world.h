@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "comm/comm_set.h"
+#include "comm/options.h"
 
 namespace trireme {
 
@@ -13,7 +14,7 @@ class World;
 // Outlives its factories and their communicators.
 class ThreadWorld {
  public:
-  explicit ThreadWorld(int ranks);
+  explicit ThreadWorld(int ranks, const CommOptions& = {});
   ~ThreadWorld();
   // Of one rank, to be used on that rank's thread. device: whose streams run its collectives; null = calls
   // are done when they return. Tensors are host memory.

@@ -1,5 +1,8 @@
 // Traffic: every source is read once and every destination written once; between them the elements stay in
-// registers, 4 vectors at a time.
+// registers, 4 vectors at a time. What is far larger than the last cache is written past it: an all_reduce of
+// 64 MiB over two threads takes 0.6 of the time then, one of 16 MiB (32 MiB of buffers in 32 MiB of cache)
+// 1.2; a copy spares reading the lines that it overwrites, and gains from some MiB on (measured: 8 MiB, half
+// the time; 2 MiB, the same).
 #include "device/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -9,6 +12,7 @@
 #include "device/cpu/f16-inl.h"
 #include "device/cpu/simd-inl.h"
 #include "device/cpu/sum_pieces.h"
+#include "hwy/cache_control.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace trireme::cpu::HWY_NAMESPACE {
@@ -18,12 +22,29 @@ HWY_INLINE VF larger(VF a, VF b) {
   return hn::IfThenElse(hn::Or(hn::Gt(b, a), hn::IsNaN(b)), b, a);
 }
 
-// S: number of sources where it is known (2 is the common one), else 0.
-template <int S, bool kMax, class T>
-HWY_INLINE void fold(std::span<std::byte* const> dst, std::span<const std::byte* const> src, int64_t n) {
+// Past the caches. The line is neither read first nor kept; on our own vectors' alignment.
+HWY_INLINE void stream(VF v, float* p) {
+  hn::Stream(v, DF(), p);
+}
+HWY_INLINE void stream(VF v, bf16* p) {
+  hn::Stream(to_bf16(v), DH(), &p->bits);
+}
+HWY_INLINE void stream(VF v, f16* p) {
+  hn::Stream(to_f16(v), DH(), &p->bits);
+}
+// Half vectors of 16-bit elements fill a register of at least 16 bytes on all targets but the smallest.
+template <class T>
+inline constexpr bool kStreams = kLanes* int64_t(sizeof(T)) >= 16;
+
+// Elements [begin, end). S: number of sources where it is known (2 is the common one), else 0. kPast: end -
+// begin is a multiple of 4 vectors, and every destination is aligned there.
+template <int S, bool kMax, bool kPast, class T>
+HWY_INLINE void fold(std::span<std::byte* const> dst, std::span<const std::byte* const> src, int64_t begin,
+                     int64_t end) {
   const size_t sources = S > 0 ? size_t(S) : src.size();
-  each_pack(n, [&](int64_t i, auto width, auto part) HWY_ATTR {
+  each_pack(end - begin, [&](int64_t at, auto width, auto part) HWY_ATTR {
     constexpr int W = decltype(width)::value;
+    const int64_t i = begin + at;
     VF sum[W];
     for (int w = 0; w < W; w++) sum[w] = load(reinterpret_cast<const T*>(src[0]) + i + w * kLanes, part);
     for (size_t s = 1; s < sources; s++)
@@ -32,37 +53,86 @@ HWY_INLINE void fold(std::span<std::byte* const> dst, std::span<const std::byte*
         sum[w] = kMax ? larger(sum[w], x) : hn::Add(sum[w], x);
       }
     for (std::byte* d : dst)
-      for (int w = 0; w < W; w++) store(sum[w], reinterpret_cast<T*>(d) + i + w * kLanes, part);
+      for (int w = 0; w < W; w++) {
+        T* to = reinterpret_cast<T*>(d) + i + w * kLanes;
+        if constexpr (kPast && W == 4)
+          stream(sum[w], to);
+        else
+          store(sum[w], to, part);
+      }
   });
 }
 
+template <int S, bool kMax, class T>
+void fold_past(std::span<std::byte* const> dst, std::span<const std::byte* const> src, int64_t n) {
+  int64_t head = 0, body = 0;
+  if constexpr (kStreams<T>) {
+    const size_t line = 64, off = reinterpret_cast<uintptr_t>(dst[0]) % line;
+    bool alike = off % sizeof(T) == 0;
+    for (std::byte* d : dst) alike = alike && reinterpret_cast<uintptr_t>(d) % line == off;
+    if (alike) {
+      head = std::min(n, int64_t((line - off) % line / sizeof(T)));
+      body = (n - head) / (4 * kLanes) * (4 * kLanes);
+    }
+  }
+  fold<S, kMax, false, T>(dst, src, 0, head);
+  if constexpr (kStreams<T>) {
+    fold<S, kMax, true, T>(dst, src, head, head + body);
+    hwy::FlushStream();  // who is told that we are done sees it all
+  }
+  fold<S, kMax, false, T>(dst, src, head + body, n);
+}
+
 template <bool kMax, class T>
-void fold_any(std::span<std::byte* const> dst, std::span<const std::byte* const> src, int64_t n) {
-  src.size() == 2 ? fold<2, kMax, T>(dst, src, n) : fold<0, kMax, T>(dst, src, n);
+void fold_any(std::span<std::byte* const> dst, std::span<const std::byte* const> src, int64_t n, bool past) {
+  if (past) return src.size() == 2 ? fold_past<2, kMax, T>(dst, src, n) : fold_past<0, kMax, T>(dst, src, n);
+  src.size() == 2 ? fold<2, kMax, false, T>(dst, src, 0, n) : fold<0, kMax, false, T>(dst, src, 0, n);
 }
 
 template <class T>
-void fold_of(std::span<std::byte* const> dst, std::span<const std::byte* const> src, int64_t n, bool max) {
-  max ? fold_any<true, T>(dst, src, n) : fold_any<false, T>(dst, src, n);
+void fold_of(std::span<std::byte* const> dst, std::span<const std::byte* const> src, int64_t n, bool max,
+             bool past) {
+  max ? fold_any<true, T>(dst, src, n, past) : fold_any<false, T>(dst, src, n, past);
 }
 
 }  // namespace
 
 void fold_floats(std::span<std::byte* const> dst, std::span<const std::byte* const> src, int64_t n, DType t,
-                 bool max) {
-  if (t == DType::f32) fold_of<float>(dst, src, n, max);
-  if (t == DType::bf16) fold_of<bf16>(dst, src, n, max);
-  if (t == DType::f16) fold_of<f16>(dst, src, n, max);
+                 bool max, bool past) {
+  if (t == DType::f32) fold_of<float>(dst, src, n, max, past);
+  if (t == DType::bf16) fold_of<bf16>(dst, src, n, max, past);
+  if (t == DType::f16) fold_of<f16>(dst, src, n, max, past);
+}
+
+// 64-byte aligned, whole lines.
+void copy_past(std::byte* dst, const std::byte* src, int64_t n) {
+  const hn::ScalableTag<uint8_t> d;
+  const int64_t lanes = int64_t(hn::Lanes(d));
+  auto* to = reinterpret_cast<uint8_t*>(dst);
+  auto* from = reinterpret_cast<const uint8_t*>(src);
+  for (int64_t i = 0; i < n; i += lanes) hn::Stream(hn::LoadU(d, from + i), d, to + i);
+  hwy::FlushStream();
 }
 
 }  // namespace trireme::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
 #include "base/error.h"
 
 namespace trireme::cpu {
 HWY_EXPORT(fold_floats);
+HWY_EXPORT(copy_past);
+
+int64_t last_cache_bytes() {
+  static const int64_t bytes = std::clamp<int64_t>(sysconf(_SC_LEVEL3_CACHE_SIZE), 8 << 20, 64 << 20);
+  return bytes;
+}
 
 namespace {
 
@@ -89,12 +159,13 @@ void fold_integers(std::span<std::byte* const> dst, std::span<const std::byte* c
 
 void fold_pieces(std::span<std::byte* const> dst, std::span<const std::byte* const> src, int64_t n, DType t,
                  bool max) {
-  require(!src.empty(), "a reduction of no pieces");
+  require(!src.empty() && !dst.empty(), "a reduction of no pieces, or to nowhere");
+  const bool past = n * size_of(t) * int64_t(std::max(src.size(), dst.size())) >= last_cache_bytes() * 3 / 4;
   switch (t) {
     case DType::f32:
     case DType::bf16:
     case DType::f16:
-      return HWY_DYNAMIC_DISPATCH(fold_floats)(dst, src, n, t, max);
+      return HWY_DYNAMIC_DISPATCH(fold_floats)(dst, src, n, t, max, past);
     case DType::f64:
       if (max)
         return fold_plain<double>(dst, src, n, [](double a, double b) { return b > a || b != b ? b : a; });
@@ -117,6 +188,18 @@ void sum_pieces(std::span<std::byte* const> dst, std::span<const std::byte* cons
 }
 void max_pieces(std::span<std::byte* const> dst, std::span<const std::byte* const> src, int64_t n, DType t) {
   fold_pieces(dst, src, n, t, true);
+}
+
+void copy_piece(std::byte* dst, const std::byte* src, int64_t n) {
+  if (n == 0 || dst == src) return;
+  if (n < last_cache_bytes() / 8) {
+    std::memcpy(dst, src, size_t(n));
+    return;
+  }
+  const int64_t head = int64_t(-reinterpret_cast<uintptr_t>(dst) % 64), body = (n - head) / 64 * 64;
+  std::memcpy(dst, src, size_t(head));
+  HWY_DYNAMIC_DISPATCH(copy_past)(dst + head, src + head, body);
+  std::memcpy(dst + head + body, src + head + body, size_t(n - head - body));
 }
 
 }  // namespace trireme::cpu

@@ -17,4 +17,10 @@ void sum_pieces(std::span<std::byte* const> dst, std::span<const std::byte* cons
 // The same for the largest; NaN if any is NaN.
 void max_pieces(std::span<std::byte* const> dst, std::span<const std::byte* const> src, int64_t n, DType);
 
+// memcpy for pieces of any size; no overlap, but dst may be src.
+void copy_piece(std::byte* dst, const std::byte* src, int64_t n);
+// Of the last level, in bytes: 8 MiB where the system does not say, and 64 MiB at most, for larger ones are
+// many ranks'.
+int64_t last_cache_bytes();
+
 }  // namespace trireme::cpu

@@ -2,8 +2,10 @@
 #pragma once
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <exception>
 #include <functional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -36,6 +38,8 @@ inline std::vector<std::string> run_ranks(ThreadWorld& world, int n, const std::
       try {
         Rank me{r, *device, *factory, factory->split(ranks_upto(n), "all")};
         body(me);
+        // It left early, and others may wait for it.
+        if (::testing::Test::HasFatalFailure()) factory->fail("an assertion of the test");
       } catch (const std::exception& e) {
         errors[size_t(r)] = e.what();
         factory->fail(e.what());
@@ -44,9 +48,19 @@ inline std::vector<std::string> run_ranks(ThreadWorld& world, int n, const std::
   for (auto& t : threads) t.join();
   return errors;
 }
-inline void with_ranks(int n, const std::function<void(Rank&)>& body) {
-  ThreadWorld world(n);
+inline void with_ranks(int n, const CommOptions& options, const std::function<void(Rank&)>& body) {
+  ThreadWorld world(n, options);
   for (const std::string& e : run_ranks(world, n, body)) EXPECT_EQ(e, "");
+}
+inline void with_ranks(int n, const std::function<void(Rank&)>& body) {
+  with_ranks(n, CommOptions(), body);
+}
+
+// The sum of what the front counted is what the backend counted.
+inline void expect_moved(const Communicator& c) {
+  int64_t wire = 0;
+  for (const CommCount& n : c.counts()) wire += n.wire;
+  EXPECT_EQ(c.moved_bytes(), wire) << "rank " << c.rank() << " of " << c.size();
 }
 
 // A buffer of any type, its elements as doubles.

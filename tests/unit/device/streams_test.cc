@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <future>
 #include <thread>
 #include <vector>
@@ -80,6 +81,18 @@ TEST_P(Streams, WaitForOneAnotherByEvents) {
   go.set_value();
   device->sync(b);
   EXPECT_EQ(seen, 7);
+}
+
+TEST_P(Streams, StartNoTeams) {
+  Calls calls;
+  std::atomic<int> threads = 0;
+  Stream s = device->stream("dp");
+  device->enqueue(s, calls.task([&] {
+#pragma omp parallel
+    threads++;
+  }));
+  device->sync(s);
+  EXPECT_EQ(threads, 1);
 }
 
 TEST_P(Streams, CopyInTheirTurn) {

@@ -93,6 +93,43 @@ TYPED_TEST(SumPieces, MayWriteOverItsSources) {
     for (size_t i = 0; i < 77; i++) ASSERT_EQ(wide(s[i]), wide(added(before, i)));
 }
 
+// So large that results are written past the caches, from an odd place on.
+template <class T>
+void many_megabytes() {
+  const size_t n = size_t(cpu::last_cache_bytes()) * 3 / 8 / sizeof(T) + 77, shift = 3;
+  std::vector<std::vector<T>> src(2, std::vector<T>(n + 8));
+  for (size_t r = 0; r < 2; r++)
+    for (size_t i = 0; i < n + 8; i++) src[r][i] = narrow<T>(double((i * 7 + r) % 64));
+  std::vector<std::byte*> at = pointers(src);
+  for (std::byte*& p : at) p += shift * sizeof(T);
+  cpu::sum_pieces(at, sources(at), int64_t(n), dtype_of<T>);
+  size_t wrong = 0;
+  for (size_t i = 0; i < n + 8; i++) {
+    const bool inside = i >= shift && i < shift + n;
+    const float first = float(i * 7 % 64), second = float((i * 7 + 1) % 64), sum = first + second;
+    wrong += float(src[0][i]) != (inside ? sum : first) || float(src[1][i]) != (inside ? sum : second);
+  }
+  EXPECT_EQ(wrong, 0u);
+}
+TEST(SumPieces, OfManyMegabytes) {
+  many_megabytes<float>();
+  many_megabytes<bf16>();
+}
+
+TEST(CopyPiece, OfAnySize) {
+  for (size_t n : {size_t(0), size_t(1), size_t(63), size_t(cpu::last_cache_bytes()) / 8 + 129})
+    for (size_t shift : {0, 1, 63}) {
+      std::vector<std::byte> from(n + 1), to(n + 100, std::byte{7});
+      for (size_t i = 0; i < n; i++) from[i] = std::byte(i * 31 % 253);
+      cpu::copy_piece(to.data() + shift, from.data(), int64_t(n));
+      EXPECT_TRUE(std::equal(from.begin(), from.begin() + int64_t(n), to.begin() + int64_t(shift)));
+      EXPECT_EQ(to[n + shift], std::byte{7});
+      if (shift > 0) {
+        EXPECT_EQ(to[shift - 1], std::byte{7});
+      }
+    }
+}
+
 TEST(SumPieces, RoundOnceInF32) {
   // 256 + 1 + 1: in bf16 steps it would stay 256 (ties to even), in f32 it is 258.
   std::vector<std::vector<bf16>> src = {{bf16(256)}, {bf16(1)}, {bf16(1)}};

@@ -13,6 +13,8 @@ TEST(ClusterSpec, ReadsBackWhatItSaved) {
                 .peak = {.f32 = 1.25e12, .bf16 = 9.894e14},
                 .memory_bytes = 85899345920,
                 .memory_bandwidth = 3.35e12,
+                .intra_node = {.latency = 3e-6, .bandwidth = 4.5e11},
+                .inter_node = {.latency = 1.5e-5, .bandwidth = 4e11},
                 .price_per_hour = 2.5,
                 .threads = 2,
                 .source = "measured by bench",

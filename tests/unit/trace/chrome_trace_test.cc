@@ -76,6 +76,57 @@ TEST_F(ChromeTraceTest, IsWholeSortedAndInMicroseconds) {
   EXPECT_EQ(op["args"]["action"], "F");
 }
 
+TEST_F(ChromeTraceTest, LanesAreRowsOfTheirRank) {
+  std::vector<Span> all = one_step(1, 1'000'000'000);
+  for (auto [rank, lane, begin] :
+       {std::tuple(0, "dp", 100), {0, "tp", 200}, {1, "dp", 300}, {0, "dp", 400}}) {
+    Span s = span_of(SpanKind::comm, "all_reduce", 1'000'000'000 + begin, 1'000'000'500 + begin);
+    s.rank = rank, s.lane = lane, s.group = "dp", s.algorithm = "ring", s.action = "B", s.step = 1;
+    s.wire_bytes = 4000, s.met_ns = s.begin_ns + 100;
+    all.push_back(s);
+  }
+  {
+    ChromeTraceFile f(path_, {});
+    f.write(all);
+  }
+  json j = json::parse(read_text(path_));
+  std::map<std::pair<int, int>, std::string> rows, ranks;
+  int counters = 0;
+  for (const json& e : j["traceEvents"]) {
+    const std::pair<int, int> row(e["pid"].get<int>(), e.value("tid", -1));
+    if (e["name"] == "thread_name") {
+      EXPECT_EQ(rows.count(row), 0u);
+      rows[row] = e["args"]["name"].get<std::string>();
+    }
+    if (e["name"] == "process_name") ranks[row] = e["args"]["name"].get<std::string>();
+    counters += e["ph"] == "C";
+    if (e["ph"] == "X") {
+      EXPECT_EQ(rows.count(row), 1u) << "named before it is used";
+    }
+    if (e["ph"] == "X" && e["cat"] == "comm") {
+      EXPECT_EQ(e["args"]["waited_us"], 0.1);
+      EXPECT_EQ(e["args"]["GB/s"], 10.0) << "4,000 bytes in the 400 ns after the last peer came";
+      EXPECT_EQ(e["args"]["algorithm"], "ring");
+    }
+  }
+  EXPECT_EQ(rows,
+            (std::map<std::pair<int, int>, std::string>{
+                {{0, 0}, "compute"}, {{0, 1}, "dp"}, {{0, 2}, "tp"}, {{1, 0}, "compute"}, {{1, 1}, "dp"}}));
+  EXPECT_EQ(ranks.at({1, 0}), "rank 1");
+  EXPECT_EQ(counters, 2) << "collectives say nothing of memory";
+  Timeline t = read_chrome_trace(path_);
+  ASSERT_EQ(t.spans.size(), all.size());
+  for (size_t i = 5; i < all.size(); i++) {
+    EXPECT_EQ(t.spans[i].lane, all[i].lane);
+    EXPECT_EQ(t.spans[i].rank, all[i].rank);
+    EXPECT_EQ(t.spans[i].group, "dp");
+    EXPECT_EQ(t.spans[i].algorithm, "ring");
+    EXPECT_EQ(t.spans[i].wire_bytes, 4000);
+    EXPECT_EQ(t.spans[i].met_ns - t.spans[i].begin_ns, 100);
+    EXPECT_EQ(t.spans[i].memory, BucketBytes{});
+  }
+}
+
 TEST_F(ChromeTraceTest, ReadsBackWhatWasWritten) {
   std::vector<Span> all = one_step(1, 1'000'000'000), more = one_step(2, 1'000'030'000);
   {
