@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "runtime/meta_comm.h"
+#include "comm/meta/meta_comm.h"
 
 namespace trireme {
 namespace {

@@ -47,11 +47,12 @@ SpanRecorder* RunFiles::recorder(int64_t step) {
   return &*spans_;
 }
 
-void RunFiles::write(const StepMetrics& m) {
+void RunFiles::write(const StepMetrics& m, std::span<const Span> collectives) {
   metrics_.write(m);
   if (tensorboard_) tensorboard_->write(m);
   if (!trace_steps_.contains(m.step)) return;
   trace_->write(spans_->spans());
+  trace_->write(collectives);
   traced_++, dropped_ += spans_->dropped();
 }
 

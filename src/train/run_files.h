@@ -19,8 +19,9 @@ class RunFiles {
 
   // Where the next step is recorded; null: it is not traced.
   SpanRecorder* recorder(int64_t step);
-  void write(const StepMetrics&);  // and the spans of this step, if it was traced
-  std::string traced() const;      // "traced 3 steps into ..."; empty if none was
+  // And the spans of this step, if it was traced: those of the recorder, then those of its collectives.
+  void write(const StepMetrics&, std::span<const Span> collectives = {});
+  std::string traced() const;  // "traced 3 steps into ..."; empty if none was
 
  private:
   MetricsFile metrics_;

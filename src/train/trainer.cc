@@ -9,6 +9,7 @@
 #include <chrono>
 
 #include "base/progress.h"
+#include "comm/wrap/traced.h"
 #include "cost/flops.h"
 #include "train/batches.h"
 #include "train/checkpointing.h"
@@ -57,6 +58,15 @@ struct Report {
   double comm_s = 0;
 };
 
+// Where the collectives of traced steps go: rank 0's, for it writes the trace; null where there are none.
+std::unique_ptr<CommTracer> tracer_for(const RunSpec& run, Device& device, const CommFactory& factory) {
+  constexpr size_t kMostSpans = 1 << 14;  // of a step and stream
+  if (run.train.trace_steps.empty() || factory.rank() != 0 || factory.world() == 1) return nullptr;
+  auto tracer = std::make_unique<CommTracer>(0, kMostSpans);
+  for (const char* lane : {"compute", "dp"}) tracer->name_lane(device.stream(lane), lane);
+  return tracer;
+}
+
 class Trainer {
  public:
   Trainer(const RunSpec& run, const Schedule& schedule, Device& device, CommFactory& factory,
@@ -65,7 +75,10 @@ class Trainer {
         schedule_(schedule),
         options_(options),
         hooks_(hooks),
-        comms_(factory, mesh_of(run.layout)),
+        device_(device),
+        collectives_(tracer_for(run, device, factory)),
+        traced_(collectives_ ? make_traced(factory, &device, *collectives_) : nullptr),
+        comms_(traced_ ? *traced_ : factory, mesh_of(run.layout)),
         control_(factory.control()),
         reports_(size_t(factory.world())) {
     // Rank 0 looks first: what is wrong with folder or data is told once.
@@ -89,8 +102,11 @@ class Trainer {
     fill_ = batches_->training_from(done_ + 1);
     while (done_ < run_.train.steps && !leaving()) {
       runner_->restart_peaks();
-      runner_->trace(files_ ? files_->recorder(done_ + 1) : nullptr);
+      SpanRecorder* spans = files_ ? files_->recorder(done_ + 1) : nullptr;
+      runner_->trace(spans);
+      if (collectives_ && spans) collectives_->start(done_ + 1);
       StepResult r = runner_->step(schedule_.ranks.at(0), done_ + 1, batches_->targets_per_step(), fill_);
+      if (collectives_) collectives_->stop();
       if (r.stopped) break;
       done_++;
       after_step(r);
@@ -182,7 +198,9 @@ class Trainer {
     // Metrics first: a step that a checkpoint holds is always in metrics.jsonl; lines beyond are dropped on
     // resume.
     phase("metrics");
-    if (files_) or_say_what_stays([&] { files_->write(m); });
+    std::vector<Span> collectives;
+    if (collectives_) device_.sync(device_.stream("dp")), collectives = collectives_->take();
+    if (files_) or_say_what_stays([&] { files_->write(m, collectives); });
     saves_->step_took(r.seconds);
     saves_->look();
     if (last)
@@ -265,6 +283,9 @@ class Trainer {
   const Schedule& schedule_;
   const TrainOptions& options_;
   const TrainHooks& hooks_;
+  Device& device_;
+  std::unique_ptr<CommTracer> collectives_;  // null: nothing is traced here
+  std::unique_ptr<CommFactory> traced_;
   CommSet comms_;
   Communicator& control_;
   std::optional<RunLock> lock_;

@@ -82,6 +82,8 @@ class TracedFactory final : public WrappedFactory {
  public:
   TracedFactory(std::unique_ptr<CommFactory> inner, Device* device, CommTracer& tracer)
       : WrappedFactory(std::move(inner)), device_(device), tracer_(tracer) {}
+  TracedFactory(CommFactory& inner, Device* device, CommTracer& tracer)
+      : WrappedFactory(inner), device_(device), tracer_(tracer) {}
 
  private:
   std::unique_ptr<Communicator> wrap(std::unique_ptr<Communicator> c, std::span<const int>) override {
@@ -96,6 +98,10 @@ class TracedFactory final : public WrappedFactory {
 std::unique_ptr<CommFactory> make_traced(std::unique_ptr<CommFactory> inner, Device* device,
                                          CommTracer& tracer) {
   return std::make_unique<TracedFactory>(std::move(inner), device, tracer);
+}
+
+std::unique_ptr<CommFactory> make_traced(CommFactory& inner, Device* device, CommTracer& tracer) {
+  return std::make_unique<TracedFactory>(inner, device, tracer);
 }
 
 }  // namespace trireme

@@ -57,5 +57,6 @@ class CommTracer {
 
 // The tracer outlives the factory, its communicators the spans (group names).
 std::unique_ptr<CommFactory> make_traced(std::unique_ptr<CommFactory>, Device*, CommTracer&);
+std::unique_ptr<CommFactory> make_traced(CommFactory&, Device*, CommTracer&);  // which outlives what is made
 
 }  // namespace trireme

@@ -126,20 +126,22 @@ class WrappedCommunicator : public Communicator, private CommObserver {
 // Wraps every group that it makes; control() is as it was.
 class WrappedFactory : public CommFactory {
  public:
-  explicit WrappedFactory(std::unique_ptr<CommFactory> inner) : inner_(std::move(inner)) {}
-  int rank() const override { return inner_->rank(); }
-  int world() const override { return inner_->world(); }
+  explicit WrappedFactory(std::unique_ptr<CommFactory> inner) : owned_(std::move(inner)), inner_(*owned_) {}
+  explicit WrappedFactory(CommFactory& inner) : inner_(inner) {}
+  int rank() const override { return inner_.rank(); }
+  int world() const override { return inner_.world(); }
   std::unique_ptr<Communicator> split(std::span<const int> ranks, std::string_view name) override {
-    return wrap(inner_->split(ranks, name), ranks);
+    return wrap(inner_.split(ranks, name), ranks);
   }
-  void fail(std::string_view why) override { inner_->fail(why); }
-  Communicator& control() override { return inner_->control(); }
+  void fail(std::string_view why) override { inner_.fail(why); }
+  Communicator& control() override { return inner_.control(); }
 
  protected:
   virtual std::unique_ptr<Communicator> wrap(std::unique_ptr<Communicator>, std::span<const int> ranks) = 0;
 
  private:
-  std::unique_ptr<CommFactory> inner_;
+  std::unique_ptr<CommFactory> owned_;
+  CommFactory& inner_;
 };
 
 }  // namespace trireme

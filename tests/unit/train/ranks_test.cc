@@ -9,6 +9,7 @@
 #include "runtime/rank_threads.h"
 #include "spec/run_schedule.h"
 #include "tiny_run.h"
+#include "trace/chrome_trace.h"
 #include "train/checkpointing.h"
 #include "train/replicas.h"
 
@@ -271,6 +272,37 @@ TEST(Replicas, ADifferenceIsNamed) {
     });
     EXPECT_EQ(told.find(fmt::format("rank {}: step 9: its {}", s.rank, s.parameter)), 0u) << told;
     EXPECT_NE(told.find(s.named), std::string::npos) << told;
+  }
+}
+
+// The trace of a step has every collective of rank 0 on the lane of its stream: as many bytes as the metrics
+// say.
+TEST(Ranks, TraceShowsTheirCollectives) {
+  for (int64_t zero : {0, 3}) {
+    TempFolder tmp;
+    RunSpec run = ranks_run(tmp.path(), {.dp = 3, .zero = zero}, 3);
+    run.train.trace_steps = "2";
+    train_here(run);
+    std::map<std::string, int64_t> traced, counted, calls;
+    const Timeline trace = read_chrome_trace(fs::path(run.train.dir) / "trace.json");
+    for (const Span& s : trace.spans) {
+      EXPECT_EQ(s.step, 2);
+      if (s.kind != SpanKind::comm) continue;
+      EXPECT_EQ(s.lane, "dp");
+      EXPECT_EQ(s.rank, 0);
+      EXPECT_LE(s.begin_ns, s.met_ns);
+      EXPECT_LE(s.met_ns, s.end_ns);
+      traced[std::string(s.name)] += s.wire_bytes, calls[std::string(s.name)]++;
+    }
+    for (const std::string& line : lines_of(read_text(fs::path(run.train.dir) / "metrics.jsonl"))) {
+      auto m = nlohmann::json::parse(line);
+      if (m["step"] == 2)
+        for (const auto& [kind, bytes] : m["comm_bytes"].items()) counted[kind] = bytes;
+    }
+    EXPECT_EQ(traced.size(), zero == 0 ? 1u : 2u);
+    for (const auto& [kind, bytes] :
+         traced)  // metrics have the rank with the most: two elements a call, each way
+      EXPECT_NEAR(double(bytes), double(counted[kind]), zero == 0 ? double(8 * calls[kind]) : 0) << kind;
   }
 }
 
