@@ -17,7 +17,7 @@ TrainingSetup prepare_training(const RunSpec& run) {
   t.schedule = schedule_of(run);
   t.forecast = forecast(run, t.schedule, t.cluster, threads);
   if (std::string why = why_not(run, t.forecast); !why.empty()) throw Error(why, Fault::request);
-  t.device = {.threads = threads};
+  t.device = {.threads = threads, .spin = run.world() * (threads + 1) <= threads_of(RunSpec())};
   t.options.arena_bytes = t.forecast.booking.arena_bytes;
   t.options.launches = t.forecast.booking.launches;
   t.options.mtbf_s = t.cluster.mtbf_s(run.world());
@@ -85,6 +85,7 @@ void add_train(CLI::App& app) {
     if (!stop_after->empty()) deadline = Deadline::after(parse_duration("--stop-after", *stop_after));
     if (!trace_steps->empty()) request->sets.push_back("train.trace_steps=" + *trace_steps);
     RunSpec run = request->load();
+    wait_without_spinning(run);
     TrainingSetup t = prepare_training(run);
     t.options.deadline = deadline;
     TrainSummary s = train_with_progress(run, t, request->json);

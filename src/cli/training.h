@@ -16,6 +16,10 @@ struct TrainingSetup {
   TrainOptions options;
 };
 
+// With as many rank threads as cores, or more, looking takes time from other ranks: the program starts itself
+// again, once, with OMP_WAIT_POLICY=passive. Returns where that is not so, or the variable is set.
+void wait_without_spinning(const RunSpec&);
+
 // Forecasts the run; refuses what cannot fit. Writes nothing: the folder is not locked yet.
 TrainingSetup prepare_training(const RunSpec&);
 

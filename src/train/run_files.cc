@@ -5,10 +5,11 @@
 namespace trireme {
 namespace {
 
-// Beside a step's ops: the step, three actions and a wait for data for each microbatch, and the ends of it.
+// Beside a step's ops: the step, up to seven actions and a wait for data for each microbatch (ZeRO 3: Unshard
+// and Reshard around F and B, ReduceGrad), and the ends of it.
 size_t spans_of(const RunSpec& run, int64_t launches) {
   constexpr int64_t kUnknown = 1 << 16;
-  return size_t((launches > 0 ? launches : kUnknown) + 4 * run.microbatches() + 8);
+  return size_t((launches > 0 ? launches : kUnknown) + 8 * run.microbatches() + 8);
 }
 
 // A resumed run leaves the trace of the start before as it is: its own is named by the step it goes on with.

@@ -240,6 +240,32 @@ TEST(Crash, KilledInASaveBesideTrainingItEndsTheSame) {
   }
 }
 
+// Three ranks that write a file each: killed in every phase of a save, and in a step, they go on to the same
+// end.
+TEST(Crash, ManyRanksKilledInASaveEndTheSame) {
+  auto ranks = [](const fs::path& folder, size_t event) {
+    return run({crash_child(), folder.string(), std::to_string(kSteps), std::to_string(event),
+                std::to_string(SIGKILL), "1", "0", "in line", "3", "2"},
+               folder);
+  };
+  TempFolder whole;
+  Ran r = ranks(whole.path(), 0);
+  ASSERT_EQ(r.code, 0) << r.err;
+  const std::vector<std::string> events = lines_of(r.out);
+  const Outcome want = outcome_of(whole / "run");
+  ASSERT_EQ(want.step, kSteps);
+  for (const char* kind : {"B", "norm", "update", "save:begin", "save:tensor", "save:data_flushed",
+                           "save:manifest_written", "save:folder_flushed", "save:renamed", "save:verified"}) {
+    size_t event = 0;
+    for (int seen = 0; event < events.size() && seen < 2; event++) seen += kind_of(events[event]) == kind;
+    TempFolder tmp;
+    ASSERT_EQ(ranks(tmp.path(), event).signal, SIGKILL) << kind;
+    Ran again = ranks(tmp.path(), 0);
+    ASSERT_EQ(again.code, 0) << again.err;
+    expect_same(outcome_of(tmp / "run"), want);
+  }
+}
+
 TEST(Crash, ASecondSignalLeavesAtOnce) {
   const Reference& ref = Reference::get();
   for (const char* kind : {"F", "B", "save:tensor"}) {

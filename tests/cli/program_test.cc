@@ -113,6 +113,28 @@ TEST(Train, EverySignalAndADeadlineLeaveWithThreeAndLoseNothing) {
   expect_same(got, want);
 }
 
+// One signal, three ranks: they leave together, and go on under another layout.
+TEST(Train, ManyRanksLeaveTogetherAndGoOn) {
+  TempFolder tmp;
+  fs::path file = tiny_run_file(tmp.path(), kEndless);
+  Process first(trireme_args(train_args(file, {"--set", "layout.dp=3", "--set", "layout.zero=3"})),
+                tmp.path());
+  ASSERT_TRUE(first.wait_for_err("loss"));
+  first.send(SIGTERM);
+  EXPECT_EQ(first.wait().code, 3);
+  Outcome o = outcome_of(tmp / "run");
+  EXPECT_GT(o.step, 0);
+  EXPECT_EQ(int64_t(o.metrics.size()), o.step);
+  EXPECT_TRUE(fs::exists(newest_of(tmp.path()) / "rank-00001.safetensors"));
+  Process second(trireme_args(train_args(file, {"--set", "layout.dp=2", "--set", "batch.micro=3"})),
+                 tmp.path());
+  ASSERT_TRUE(second.wait_for_err(fmt::format("resumed from step {}", o.step)));
+  ASSERT_TRUE(second.wait_for_err("loss"));
+  second.send(SIGINT);
+  EXPECT_EQ(second.wait().code, 3);
+  EXPECT_GT(outcome_of(tmp / "run").step, o.step);
+}
+
 TEST(Train, ADeadlineThatHasPassedIsExitThreeWithoutAStep) {
   TempFolder tmp;
   Ran r = trireme(tmp.path(), train_args(tiny_run_file(tmp.path(), 10), {"--stop-after", "0s"}));

@@ -13,6 +13,8 @@
 
 #include "data/prefetch.h"
 #include "data/shard_writer.h"
+#include "runtime/rank_threads.h"
+#include "spec/run_schedule.h"
 #include "tiny.h"
 
 extern "C" {
@@ -130,6 +132,36 @@ TEST(Malloc, AStepAllocatesNothingAfterWarmUp) {
   for (const char* arch : {"gpt2", "llama", "qwen2", "qwen3"})
     for (const char* compute : {"f32", "bf16", "f16"})
       for (int threads : {1, 2}) check_steady(test::tiny_run(arch, compute, 2), threads);
+}
+
+// Nor does one of several ranks: gathers, reductions and agreements use again what they have.
+TEST(Malloc, NorDoesAStepOfManyRanks) {
+  for (int64_t zero = 0; zero <= 3; zero++)
+    for (const char* compute : {"f32", "bf16"}) {
+      RunSpec run = test::tiny_run("gpt2", compute, 6);
+      run.model.tied = true;
+      run.layout.dp = 3, run.layout.zero = zero;
+      run.precision.reduce = compute;
+      const Schedule schedule = schedule_of(run);
+      const int64_t arena = book_training(run, schedule, 1).arena_bytes;
+      run_rank_threads(3, "cpu", {.threads = 1}, [&](Device& device, CommFactory& factory) {
+        CommSet comms(factory, mesh_of(run.layout));
+        StageRunner r(run, RunMode::train, device, arena, &comms);
+        r.init_weights();
+        const FillBatch fill = test::random_batches(run);
+        auto steps = [&](int64_t first, int64_t last) {
+          for (int64_t s = first; s <= last; s++) r.step(schedule.ranks[0], s, run.tokens_per_step(), fill);
+          agree_max(factory.control(), 0);
+        };
+        steps(1, 3);
+        if (factory.rank() == 0) g_ours.clear(), g_counting = true;
+        agree_max(factory.control(), 0);
+        steps(4, 8);
+        if (factory.rank() == 0) g_counting = false;
+        agree_max(factory.control(), 0);
+      });
+      EXPECT_EQ(g_ours.calls, 0) << "zero " << zero << " " << compute << ", largest " << g_ours.largest;
+    }
 }
 
 TEST(Malloc, DecodingAllocatesNothingAfterWarmUp) {

@@ -30,8 +30,14 @@ struct Ran {
   Booking booking;
 };
 
+#ifdef TRIREME_FEW_STEPS
+inline constexpr int64_t kSteps = 8;
+#else
+inline constexpr int64_t kSteps = 50;
+#endif
+
 struct Plan {
-  int64_t steps = 50;
+  int64_t steps = kSteps;
   int64_t announce_more = 0;  // target tokens than the batch has
   bool gradients = false;     // of every step; the learning rate is 0 then, so weights stay equal
 };

@@ -59,6 +59,53 @@ TEST(OrderIndependentSum, DoesNotDependOnOrderAndIsExactEnough) {
   EXPECT_EQ(order_independent_sum(std::vector<double>{5e-324, 5e-324}), 1e-323);
 }
 
+// Cut among ranks in any way, limbs added in any order: the bits of the whole.
+TEST(OrderIndependentSum, DoesNotDependOnTheRanksThatAddIt) {
+  std::vector<double> v;
+  for (uint64_t i = 0; i < 5003; i++) v.push_back(std::exp(30 * (uniform(2, i) - 0.5)));
+  const double whole = order_independent_sum(v), largest = largest_of(v);
+  for (size_t ranks : {1, 2, 3, 7}) {
+    Limbs sum{};
+    for (size_t r = ranks; r-- > 0;) {
+      std::vector<double> mine;
+      for (size_t i = r; i < v.size(); i += ranks) mine.push_back(v[i]);
+      const Limbs part = limbs_of(mine, largest);
+      for (size_t k = 0; k < part.size(); k++) {
+        EXPECT_GE(part[k], 0);
+        sum[k] += part[k];
+      }
+    }
+    EXPECT_EQ(sum_of(sum, largest), whole) << ranks;
+  }
+  EXPECT_EQ(sum_of(limbs_of({}, 0), 0), 0);
+  EXPECT_TRUE(std::isnan(sum_of({}, kNonfinite)));
+}
+
+// Every element of a unit is one rank's to answer for, in whole blocks, and all own equal parts.
+TEST(ShardPlace, SharesCoverAUnitOnce) {
+  for (int64_t numel : {1, 4095, 4096, 4097, 40960, 100003})
+    for (int shards : {1, 2, 3, 4})
+      for (int replicas : {1, 2, 3, 5}) {
+        const Unit u{
+            .first = 0, .last = 1, .offset = 0, .numel = numel, .padded = padded_unit(numel, shards)};
+        EXPECT_GE(u.padded, numel);
+        EXPECT_LT(u.padded, numel + shards * kFlatBlock);
+        std::vector<int> seen(size_t(u.padded), 0);
+        for (int s = 0; s < shards; s++)
+          for (int r = 0; r < replicas; r++) {
+            const ShardPlace at{.shards = shards, .shard = s, .replicas = replicas, .replica = r};
+            const Range part = own_part(u, at), share = own_share(u, at);
+            EXPECT_EQ(part.size(), u.padded / shards);
+            EXPECT_GE(share.begin, part.begin);
+            EXPECT_LE(share.end, part.end);
+            EXPECT_TRUE(share.size() == 0 || (share.begin - part.begin) % kFlatBlock == 0);
+            for (int64_t i = share.begin; i < share.end; i++) seen[size_t(i)]++;
+          }
+        EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), u.padded)
+            << numel << " " << shards << " " << replicas;
+      }
+}
+
 struct Flat {
   std::vector<float> w, g, m, v;
 };

@@ -1,7 +1,8 @@
 // Training on several ranks: what stays equal, what is refused, who is named.
 #include <gtest/gtest.h>
 
-#include <atomic>
+#include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -238,6 +239,38 @@ TEST(Ranks, AMissingShardIsToldOnce) {
     EXPECT_EQ(e.fault, Fault::request);
     EXPECT_NE(std::string(e.what()).find("nothing"), std::string::npos) << e.what();
     EXPECT_EQ(std::string(e.what()).find('\n'), std::string::npos) << e.what();
+  }
+}
+
+// A value that is not finite: found by running the step again, on one rank at least, and told once.
+TEST(Ranks, ANonfiniteValueIsNamed) {
+  for (int64_t zero : {0, 3}) {
+    TempFolder tmp;
+    RunSpec run = ranks_run(tmp.path(), {.dp = 3, .zero = zero});
+    const Schedule schedule = schedule_of(run);
+    const int64_t arena = book_training(run, schedule, 1).arena_bytes;
+    const std::string told = error_of(3, [&](Device& device, CommFactory& factory) {
+      CommSet comms(factory, mesh_of(run.layout));
+      StageRunner r(run, RunMode::train, device, arena, &comms);
+      r.init_weights();
+      const Param& p = *r.params().find("blocks.1.mlp.down.weight");
+      Tensor t = r.state_tensor(p, "");
+      if (t.numel() > 0) t.as<float>()[0] = std::numeric_limits<float>::infinity();
+      r.weights_from_master();
+      try {
+        r.step(schedule.ranks[0], 2, run.tokens_per_step(), [](int64_t, int64_t, const HostBatch& b) {
+          std::fill(b.tokens.begin(), b.tokens.end(), 1), std::fill(b.targets.begin(), b.targets.end(), 2);
+          std::fill(b.positions.begin(), b.positions.end(), 0);
+        });
+        ADD_FAILURE() << "an infinite weight went unseen";
+      } catch (const std::exception& e) {
+        factory.fail(e.what());
+        throw;
+      }
+    });
+    EXPECT_NE(told.find("step 2: "), std::string::npos) << told;
+    EXPECT_NE(told.find("matmul in layer blocks.1.mlp"), std::string::npos) << told;
+    EXPECT_EQ(told.find("rank "), 0u) << told;
   }
 }
 
