@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <condition_variable>
 #include <mutex>
 #include <nlohmann/json.hpp>
 
@@ -71,6 +72,43 @@ TEST(SavesBesideTraining, LeaveWhatSavesInItsWayLeave) {
     EXPECT_EQ(notes.count("host memory"), 1);
     Checkpoint c = Checkpoint::open(t.checkpoint);
     EXPECT_LE(c.manifest().files.size(), size_t(dp));
+  }
+}
+
+// A save that is held up in the middle of its file, until a later step has moved every weight, holds the
+// state of its own step.
+TEST(SavesBesideTraining, HoldTheStepTheyWereAskedFor) {
+  for (int dp : {1, 2}) {
+    TempFolder a, b;
+    RunSpec in_the_way = tiny_run(a.path(), 7), other = beside(b.path(), 7);
+    for (RunSpec* r : {&in_the_way, &other}) r->layout.dp = dp, r->batch.global = 8, r->train.keep = 5;
+    train_here(in_the_way);
+    std::mutex mutex;
+    std::condition_variable moved;
+    const int every = int(other.train.checkpoint_every.count);
+    int steps = 0, saves = 0;
+    TrainHooks hooks;
+    hooks.phase = [&](std::string_view p) {
+      std::unique_lock lock(mutex);
+      if (p == "metrics") steps++, moved.notify_all();
+      if (p != "save:tensor:0") return;
+      const int later = std::min(7, ++saves * every + 1);  // the last save is of the last step
+      moved.wait(lock, [&] { return steps >= later; });
+    };
+    train_here(other, hooks);
+    EXPECT_EQ(saves, 3);
+    for (const std::string& name : checkpoints_of(other)) {
+      const Checkpoint got = Checkpoint::open(checkpoint_root(other.train.dir) / name),
+                       want = Checkpoint::open(checkpoint_root(in_the_way.train.dir) / name);
+      for (const std::string& tensor : want.names()) {
+        const Shape shape = want.find(tensor)->global;
+        std::vector<float> x(size_t(shape.numel())), y(x.size());
+        got.read(tensor, whole(shape).box, {0, shape.numel()}, Tensor(x.data(), {shape.numel()}, DType::f32));
+        want.read(tensor, whole(shape).box, {0, shape.numel()},
+                  Tensor(y.data(), {shape.numel()}, DType::f32));
+        EXPECT_EQ(x, y) << name << " " << tensor;
+      }
+    }
   }
 }
 
