@@ -151,8 +151,8 @@ std::string to_text(const RunSpec& run, const Forecast& f, const ClusterSpec& cl
       m.arch, human_count(double(f.booking.parameters)), m.layers, m.hidden, m.heads, m.kv_heads, m.ffn,
       m.vocab, run.batch.global, run.data.seq_len, f.tokens, run.microbatches(), run.precision.compute,
       run.precision.grads);
-  s += fmt::format("model FLOPs of a step: {:.4g} (3 x forward); kernels count {:.4g}\n", f.model_flops,
-                   f.op_flops);
+  s += fmt::format("model FLOPs of a step: {:.4g} (3 x forward); {} count {:.4g}\n", f.model_flops,
+                   run.world() > 1 ? "each rank's kernels" : "kernels", f.op_flops);
   if (!cluster.name.empty()) s += fmt::format("machine: {} ({})\n", cluster.name, cluster.source);
   return s + "\n" + memory_text(run, f) + "\n" + wire_text(run, f) + time_text(f) + "\n" + run_text(run, f);
 }
