@@ -97,6 +97,7 @@ class Product {
         has_residual_(bool(p.residual)),
         accumulate_(p.accumulate),
         f32_out_(p.c.dtype == DType::f32),
+        multiply_to_(p.c.dtype == p.a.dtype ? k.multiply_to_same : k.multiply_to_f32),
         finish_(p.c.dtype == p.a.dtype ? k.finish_same : k.finish_f32) {
     partial_ = reinterpret_cast<float*>(f32_out_ ? p.c.data : scratch);
     ld_partial_ = f32_out_ ? c_.row / 4 : g.n;
@@ -236,11 +237,18 @@ class Product {
     t.sums = direct ? partial : sums, t.ld_sums = direct ? ld_partial_ : kPanel;
     ask_for(t, at, packed != nullptr);
     if (later.rows > 0) t.soon[t.wanted++] = later;
+    if (last && whole) {
+      multiply_to_[at.rows - 1](t, finish_of(at, first));
+      return;
+    }
     k_.multiply[at.rows - 1](t);
-    if (last)
-      finish(at, sums, first);
-    else if (!direct)
+    if (last) {
+      gemm::Finish f = finish_of(at, first);
+      f.sums = sums, f.ld_sums = kPanel;
+      finish_(f);
+    } else if (!direct) {
       keep(at, sums, partial, first);
+    }
   }
 
   // Partial sums of the first blocks of K. An f32 c that is added to holds its
@@ -255,13 +263,13 @@ class Product {
     for (int64_t r = 0; r < at.rows; r++) std::copy_n(from + r * ld_from, at.cols, to + r * ld_to);
   }
 
-  void finish(const Place& at, const float* sums, bool first) {
-    gemm::Finish f{.sums = sums, .ld_sums = kPanel, .rows = at.rows, .cols = at.cols};
+  gemm::Finish finish_of(const Place& at, bool first) const {
+    gemm::Finish f{.rows = at.rows, .cols = at.cols};
     f.c = c_.at(at.i, at.n0), f.c_row = c_.row;
     if (bias_) f.bias = bias_ + at.n0 * k_.element;
     if (has_residual_) f.residual = residual_.at(at.i, at.n0), f.residual_row = residual_.row;
     f.accumulate = accumulate_ && (first || !f32_out_);
-    finish_(f);
+    return f;
   }
 
   // What this tile's end touches, and the head of the next strip's rows of a. In a step all of it is cold,
@@ -294,6 +302,7 @@ class Product {
   const Grid a_, b_, c_, residual_;
   const std::byte* bias_;
   const bool trans_a_, trans_b_, has_residual_, accumulate_, f32_out_;
+  void (*const* const multiply_to_)(const gemm::Tile&, const gemm::Finish&);  // by rows - 1
   void (*const finish_)(const gemm::Finish&);
   float* partial_;
   int64_t ld_partial_;

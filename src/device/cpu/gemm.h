@@ -52,7 +52,8 @@ struct Tile {
   int64_t wanted = 0;  // how many of them
 };
 
-// c = round(sums + bias + residual + c): a tile, or what of it lies inside the matrix.
+// c = round(sums + bias + residual + c): a tile, or what of it lies inside the matrix. A tile of all 64
+// columns goes there from registers, without `sums`.
 struct Finish {
   const float* sums = nullptr;
   int64_t ld_sums = 0;
@@ -68,6 +69,9 @@ struct Kernels {
   int64_t element, group;  // bytes of an element; elements in a unit
   // By rows - 1.
   void (*multiply[kStrip])(const Tile&);
+  void (*multiply_to_same[kStrip])(const Tile&,
+                                   const Finish&);              // of 64 columns, into c of the operands' type
+  void (*multiply_to_f32[kStrip])(const Tile&, const Finish&);  // c f32
   // Columns [0, rows) of src, `depth` rows of `row` bytes, as strips of strip_bytes(): [strip][units][6],
   // zeros beyond the edges.
   void (*pack_strips)(const std::byte* src, int64_t row, int64_t rows, int64_t depth, std::byte* dst);
