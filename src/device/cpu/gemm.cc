@@ -123,14 +123,18 @@ class Product {
   bool one_blocked_sum() const { return !trans_a_ && g_.kc >= g_.k && g_.threads <= kMostSharing; }
 
   // A thread's own rows first, panel after panel; then panels that another thread has not come to, so that a
-  // core slowed by a neighbour does not hold up the others. Of few rows, all: each panel is then packed once.
+  // core slowed by a neighbour does not hold up the others. Of few rows, all: each panel is then packed once,
+  // and a thread's own panels are neighbours, for two threads that write neighbouring lines of c take them
+  // from each other's caches.
   void share(int64_t own) {
     const int64_t panels = (g_.n + kPanel - 1) / kPanel;
     const bool few = g_.m < kFewRows * g_.threads && (panels % g_.threads == 0 || panels >= 12 * g_.threads);
-    for (int64_t i = 0; i < (few ? 1 : g_.threads); i++) {
-      const int64_t t = few ? 0 : (own + i) % g_.threads;
+    for (int64_t i = 0; i < g_.threads; i++) {
+      const int64_t t = (own + i) % g_.threads;
       const Range rows = few ? Range{0, g_.m} : rows_of_thread(t);
-      for (int64_t p; (p = turns_[t].next.fetch_add(1, std::memory_order_relaxed)) < panels;)
+      const int64_t first = few ? panels * t / g_.threads : 0;
+      const int64_t last = few ? panels * (t + 1) / g_.threads : panels;
+      for (int64_t p; (p = first + turns_[t].next.fetch_add(1, std::memory_order_relaxed)) < last;)
         panel(rows, p * kPanel, 0, g_.k, own_scratch(own), nullptr);
     }
   }
@@ -306,7 +310,7 @@ class Product {
   void (*const finish_)(const gemm::Finish&);
   float* partial_;
   int64_t ld_partial_;
-  Turn turns_[kMostSharing];  // by thread: the next panel of its rows
+  Turn turns_[kMostSharing];  // by thread: how many of its panels are taken
 };
 
 }  // namespace

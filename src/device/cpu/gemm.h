@@ -11,7 +11,7 @@
 // threads, before the rows begin.
 //
 // Threads own rows of c, and where sums are of one block take panels from each other at the end; where rows
-// are few they take panels of all rows in turn.
+// are few each takes a share of the panels for all rows.
 //
 // An element of c is one chain of additions in ascending k whatever the thread count or the place of its row,
 // so neither more threads nor a batch cut into rows change a bit of it.
