@@ -113,20 +113,22 @@ __attribute__((noinline)) void multiply(const Tile& t) {
 
 // ---- packing, in units ----
 
-// Panel from rows of b^T: 16 columns and 16 units at a time. `depth` elements a row; the last unit may be
-// half.
+// Panel from rows of b^T: 16 columns and 16 units at a time, along the 16 rows, so that hardware has 16
+// streams of memory to follow and not 64. `depth` elements a row; the last unit may be half.
 template <class T>
 void pack_transposed(const std::byte* src, int64_t row, int64_t cols, int64_t depth, std::byte* dst) {
-  constexpr int64_t kGroup = 4 / int64_t(sizeof(T));
+  constexpr int64_t kGroup = 4 / int64_t(sizeof(T)), kSoon = 512;  // bytes of a row
   const int64_t units = (depth + kGroup - 1) / kGroup;
-  for (int64_t u = 0; u < units; u += 16) {
-    // Lanes are 16-bit so that one mask serves both types.
-    const __mmask32 seen = mask32((depth * int64_t(sizeof(T)) - 4 * u) / 2);
-    const int64_t n = std::min<int64_t>(16, units - u);
-    for (int64_t j = 0; j < kPanel; j += 16) {
+  for (int64_t j = 0; j < kPanel; j += 16) {
+    for (int64_t u = 0; u < units; u += 16) {
+      // Lanes are 16-bit so that one mask serves both types.
+      const __mmask32 seen = mask32((depth * int64_t(sizeof(T)) - 4 * u) / 2);
+      const int64_t n = std::min<int64_t>(16, units - u);
       __m512i r[16];
       const std::byte* from = src + j * row + 4 * u;
       if (j + 16 <= cols && n == 16 && seen == ~__mmask32(0)) {
+#pragma GCC unroll 16
+        for (int l = 0; l < 16; l++) __builtin_prefetch(from + l * row + kSoon);
 #pragma GCC unroll 16
         for (int l = 0; l < 16; l++) r[l] = _mm512_loadu_si512(from + l * row);
       } else {
