@@ -3,6 +3,8 @@
 
 #include <fmt/core.h>
 
+#include <chrono>
+#include <mutex>
 #include <nlohmann/json.hpp>
 
 #include "cli/cli.h"
@@ -43,19 +45,31 @@ std::string step_text(const StepMetrics& m) {
 
 TrainSummary train_with_progress(const RunSpec& run, TrainingSetup& t, bool quiet) {
   std::optional<Progress> bar;
+  std::timed_mutex bar_mutex;  // warnings come from a thread of their own
   TrainHooks hooks;
+  hooks.warn = [&](const std::string& line) {
+    // Who holds the bar may be the one who hangs: a second is enough for everybody else.
+    std::unique_lock lock(bar_mutex, std::chrono::seconds(1));
+    if (bar && lock)
+      bar->note(line);
+    else
+      fmt::print(stderr, "{}\n", line);
+  };
   hooks.note = [&](const std::string& line) {
     if (quiet) return;
+    std::lock_guard lock(bar_mutex);
     if (bar)
       bar->note(line);
     else
       fmt::print(stderr, "{}\n", line);
   };
   hooks.start = [&](int64_t done) {
+    std::lock_guard lock(bar_mutex);
     if (!quiet) bar.emplace("train", run.train.steps, Progress::Options{.begin = done, .line_every_s = 10});
   };
   hooks.step = [&](const StepMetrics& m) {
     if (quiet) return;
+    std::lock_guard lock(bar_mutex);
     bar->update(m.step, step_text(m));
     if (m.eval_loss)
       bar->note(fmt::format("step {}: held-out loss {:.4f} nats per token", m.step, *m.eval_loss));

@@ -197,6 +197,7 @@ void StageRunner::forward(Microbatch& m, int64_t mb, const FillBatch& fill) {
 }
 
 void StageRunner::use_weights(size_t layer) {
+  if (pulse_) pulse_->layer(stage_.layers[layer]->name());
   if (!sync_) return;
   for (uint32_t u : units_of_layer_[layer]) sync_->need(u);
 }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/watch/pulse.h"
 #include "model/build.h"
 #include "model/kv_cache.h"
 #include "optim/grad_norm.h"
@@ -100,6 +101,8 @@ class StageRunner {
   // step. On all ranks; loss, gradient norm and what is skipped are the same on each.
   // The steps from now on are recorded; null = no more. The recorder outlives them.
   void trace(SpanRecorder*);
+  // What this rank does is told there, action by action and layer by layer; null = nowhere.
+  void watch(Pulse* p) { pulse_ = p; }
   void set_control(StepControl c) { control_ = std::move(c); }
   StepResult step(std::span<const Action> actions, int64_t step, int64_t targets, const FillBatch&);
 
@@ -152,7 +155,8 @@ class StageRunner {
   void run_cached(int64_t texts, std::span<const int32_t> tokens, std::span<const int32_t> positions,
                   std::span<float> logits);
   bool run_actions(std::span<const Action>, const FillBatch&);  // false: stopped
-  void enter(std::string_view phase) const {
+  void enter(std::string_view phase, int64_t mb = -1) const {
+    if (pulse_) pulse_->action(phase, mb);
     if (control_.phase) control_.phase(phase);
   }
   void add_passes(std::span<const Action>);
@@ -203,6 +207,7 @@ class StageRunner {
   std::unique_ptr<OpTracer> tracer_;  // none: not traced
   StepResult result_;
   StepControl control_;
+  Pulse* pulse_ = nullptr;
   std::unique_ptr<GradSync> sync_;  // last: it waits for what is under way before the rest goes
 };
 

@@ -44,7 +44,7 @@ bool StageRunner::run_actions(std::span<const Action> actions, const FillBatch& 
   add_passes(actions);
   for (size_t i = 0; i < actions.size(); i++) {
     const Action& a = actions[i];
-    enter(name_of(a.kind));
+    enter(name_of(a.kind), a.mb);
     if (a.kind == Act::Step) continue;  // step() does it once loss and norm are known to be finite
     TraceScope traced(tracer_.get(), SpanKind::action, name_of(a.kind), a.mb);
     Microbatch* m = a.mb >= 0 ? &microbatches_.at(size_t(a.mb)) : nullptr;
@@ -128,6 +128,7 @@ StepResult StageRunner::step(std::span<const Action> actions, int64_t step, int6
   device_.kernels().attach(arena_.get());
   double begin = now_s();
   if (tracer_) tracer_->set_step(step);
+  if (pulse_) pulse_->step(step);
   TraceScope traced(tracer_.get(), SpanKind::step, "step");
   result_ = {.loss_scale = loss_scale_.scale()};
   step_ = step, targets_ = targets, targets_seen_ = 0;

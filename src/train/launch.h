@@ -1,13 +1,21 @@
 // All ranks of a run in this process.
 #pragma once
+#include "comm/watch/watchdog.h"
 #include "train/trainer.h"
 
 namespace trireme {
 
 // train() on run.world() rank threads, each with a device of its own, made with these options. Hooks are
 // called by rank 0, on the calling thread. The error of one rank ends all, and names it where there are
-// several.
+// several. A rank that keeps the others waiting is named in a warning; after train.timeout seconds the
+// process ends, exit code 1, with a line that names it.
 TrainSummary train_on_threads(const RunSpec&, const Schedule&, const DeviceOptions&, const TrainOptions&,
                               const TrainHooks&);
+
+// What a watchdog of a run does: warnings go to hooks.warn, what ends the run there too, and the process ends
+// with exit code 1, for the thread that hangs cannot be ended otherwise. The hooks outlive it.
+WatchHooks watch_hooks(const TrainHooks&);
+// The limits of a run: its timeout; a warning comes after half of it at the latest.
+WatchLimits watch_limits(const RunSpec&, WatchLimits);
 
 }  // namespace trireme

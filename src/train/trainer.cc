@@ -92,6 +92,7 @@ class Trainer {
 
   TrainSummary train() {
     double begin = now_s();
+    runner_->watch(options_.pulse);
     start_or_resume();
     if (first()) files_.emplace(run_, options_, done_);
     runner_->set_control({.phase = hooks_.phase, .stop = [this] { return leaving(); }});
@@ -114,6 +115,7 @@ class Trainer {
     runner_->trace(nullptr);
     if (files_ && !files_->traced().empty()) note(files_->traced());
     if (done_ < run_.train.steps) summary_.ending = Ending::interrupted;
+    doing("save", true);
     saves_->finish(done_);
     summary_.checkpoint = saves_->newest();
     summary_.last_step = done_;
@@ -129,6 +131,10 @@ class Trainer {
   // A signal may find one process only, and deadlines pass on one rank before another: all leave together.
   bool leaving() const {
     return agree_max(control_, interrupt_requested() || options_.deadline.passed()) > 0;
+  }
+  // For those who wait for this rank; quiet: it may take long.
+  void doing(std::string_view what, bool quiet = false) const {
+    if (options_.pulse) options_.pulse->action(what, -1, quiet);
   }
   void phase(std::string_view p) const {
     if (hooks_.phase) hooks_.phase(p);
@@ -187,9 +193,11 @@ class Trainer {
     summary_.peak_bytes = std::max(summary_.peak_bytes, m.peak_total);
     if (done_ > summary_.first_step + 1) speeds_.push_back(m.tokens_per_s);
     bool last = done_ == run_.train.steps;
+    doing("check");
     int64_t every = run_.train.eval_every;
     if (run_.train.check_every > 0 && done_ % run_.train.check_every == 0) compare_replicas(*runner_, done_);
     if (!batches_->valid().empty() && (last || (every > 0 && done_ % every == 0))) {
+      doing("eval");
       phase("eval");
       runner_->trace(nullptr);
       evaluate(m);
@@ -197,16 +205,19 @@ class Trainer {
     m.sequences = batches_->drawn(done_);
     // Metrics first: a step that a checkpoint holds is always in metrics.jsonl; lines beyond are dropped on
     // resume.
+    doing("metrics");
     phase("metrics");
     std::vector<Span> collectives;
     if (collectives_) device_.sync(device_.stream("dp")), collectives = collectives_->take();
     if (files_) or_say_what_stays([&] { files_->write(m, collectives); });
+    doing("save", true);
     saves_->step_took(r.seconds);
     saves_->look();
     if (last)
       saves_->finish(done_);
     else if (saves_->due(done_))
       saves_->save(done_);
+    doing("step");
     if (hooks_.step) hooks_.step(m);
   }
 

@@ -6,6 +6,8 @@
 
 #include "base/interrupt.h"
 #include "comm/comm_set.h"
+#include "comm/watch/judge.h"
+#include "comm/watch/pulse.h"
 #include "runtime/stage_runner.h"
 #include "trace/metrics.h"
 
@@ -19,6 +21,8 @@ struct TrainHooks {
   std::function<void(std::string_view phase)>
       phase;  // as StepControl::phase, and "metrics", "eval", "save:..." (train.async_save: the last from
               // a thread of its own)
+  std::function<void(const std::string& line)> warn;  // from a thread of its own, while training goes on or
+                                                      // hangs: "rank 2 is slow: ..."; empty = on stderr
 };
 
 struct TrainOptions {
@@ -28,6 +32,8 @@ struct TrainOptions {
   int64_t launches = 0;       // ops of a step, from a Booking: room for a trace; 0 = not known
   std::string machine;        // named in a trace
   Deadline deadline;          // leave in good order then (--stop-after)
+  WatchLimits watch;          // its timeout is train.timeout whatever it says
+  Pulse* pulse = nullptr;     // of this rank: told what it does; launch.h gives each rank its own
   std::string forecast_json;  // goes into the run folder as forecast.json; empty = none
 };
 

@@ -9,8 +9,11 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <deque>
 #include <fstream>
 
+#include "comm/watch/watchdog.h"
+#include "comm/wrap/watched.h"
 #include "data/prefetch.h"
 #include "data/shard_writer.h"
 #include "runtime/rank_threads.h"
@@ -134,7 +137,8 @@ TEST(Malloc, AStepAllocatesNothingAfterWarmUp) {
       for (int threads : {1, 2}) check_steady(test::tiny_run(arch, compute, 2), threads);
 }
 
-// Nor does one of several ranks: gathers, reductions and agreements use again what they have.
+// Nor does one of several ranks: gathers, reductions and agreements use again what they have, and so does the
+// watchdog, which here beats a thousand times as often as in a run.
 TEST(Malloc, NorDoesAStepOfManyRanks) {
   for (int64_t zero = 0; zero <= 3; zero++)
     for (const char* compute : {"f32", "bf16"}) {
@@ -144,9 +148,17 @@ TEST(Malloc, NorDoesAStepOfManyRanks) {
       run.precision.reduce = compute;
       const Schedule schedule = schedule_of(run);
       const int64_t arena = book_training(run, schedule, 1).arena_bytes;
-      run_rank_threads(3, "cpu", {.threads = 1}, [&](Device& device, CommFactory& factory) {
+      std::deque<Pulse> pulses;
+      std::vector<const Pulse*> watched;
+      for (int i = 0; i < 3; i++) watched.push_back(&pulses.emplace_back(i));
+      Watchdog dog(watched, make_thread_board(3), {.beat_s = 0.001, .dead_s = 1e3, .slow_s = 1e3}, {});
+      run_rank_threads(3, "cpu", {.threads = 1}, [&](Device& device, CommFactory& inner) {
+        Pulse& pulse = pulses[size_t(inner.rank())];
+        std::unique_ptr<CommFactory> told = make_watched(inner, &device, pulse);
+        CommFactory& factory = *told;
         CommSet comms(factory, mesh_of(run.layout));
         StageRunner r(run, RunMode::train, device, arena, &comms);
+        r.watch(&pulse);
         r.init_weights();
         const FillBatch fill = test::random_batches(run);
         auto steps = [&](int64_t first, int64_t last) {
@@ -159,6 +171,7 @@ TEST(Malloc, NorDoesAStepOfManyRanks) {
         steps(4, 8);
         if (factory.rank() == 0) g_counting = false;
         agree_max(factory.control(), 0);
+        EXPECT_EQ(pulse.beat(1).step, 8);
       });
       EXPECT_EQ(g_ours.calls, 0) << "zero " << zero << " " << compute << ", largest " << g_ours.largest;
     }

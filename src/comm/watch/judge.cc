@@ -1,0 +1,179 @@
+#include "comm/watch/judge.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "base/progress.h"
+
+namespace trireme {
+namespace {
+
+constexpr const char* kAfterwards = "the run ends; the same command goes on from the newest checkpoint";
+
+std::string collective(const WatchedGroup& g, Collective c, int64_t number) {
+  return fmt::format("{} {} of group {}", name_of(c), number, g.name.get());
+}
+
+// The newest collective that the rank issued, of the group that has had most.
+std::string last_collective(const Beat& b) {
+  const WatchedGroup* most = nullptr;
+  for (const WatchedGroup& g : b.groups) {
+    if (g.key == 0 || g.issued == 0) continue;
+    const bool open = g.issued > g.done, most_open = most && most->issued > most->done;
+    if (!most || open > most_open || (open == most_open && g.issued > most->issued)) most = &g;
+  }
+  return most ? collective(*most, most->last, most->issued - 1) : "none";
+}
+
+}  // namespace
+
+std::string place_of(const Beat& b) {
+  std::string s = fmt::format("in {}", b.action.get());
+  if (b.microbatch >= 0) s += fmt::format(" of microbatch {}", b.microbatch);
+  if (!b.layer.get().empty()) s += fmt::format(", layer {}", b.layer.get());
+  return b.step > 0 ? s + fmt::format(", of step {}", b.step) : s + ", before the first step";
+}
+
+Judge::Judge(int world, const WatchLimits& limits)
+    : limits_(limits),
+      beats_(size_t(world)),
+      heard_s_(size_t(world)),
+      named_s_(size_t(world), -1e300),
+      waits_(size_t(world) * kMostWatchedGroups),
+      messages_(size_t(world)),
+      dead_(size_t(world)),
+      blocked_(size_t(world)),
+      charges_(size_t(world)) {
+  members_.reserve(waits_.size());
+}
+
+// A judge that was stopped itself (a suspended machine, Ctrl-Z) has seen nothing meanwhile: a gap between
+// two looks counts as two beats at most.
+void Judge::advance(double now_s) {
+  if (last_look_s_ >= 0) time_s_ += std::clamp(now_s - last_look_s_, 0.0, 2 * limits_.beat_s);
+  last_look_s_ = now_s;
+}
+
+void Judge::note_waits(std::span<const Beat> beats) {
+  auto note = [&](Wait& w, bool open, int64_t done) {
+    if (open && !(w.open && w.done == done)) w.since_s = time_s_;
+    w.open = open, w.done = done;
+  };
+  members_.clear();
+  for (size_t r = 0; r < beats.size(); r++) {
+    const Beat& b = beats[r];
+    if (b.number != beats_[r]) beats_[r] = b.number, heard_s_[r] = time_s_;
+    int64_t messages = 0;
+    for (size_t s = 0; s < kMostWatchedGroups; s++) {
+      const WatchedGroup& g = b.groups[s];
+      note(waits_[r * kMostWatchedGroups + s], !b.left && g.key != 0 && g.issued > g.done, g.done);
+      if (g.key != 0) members_.push_back({g.key, int32_t(r), int32_t(s)});
+      messages += g.messages_open;
+    }
+    note(messages_[r], !b.left && messages > 0, messages);
+  }
+  std::sort(members_.begin(), members_.end(), [](const Member& a, const Member& b) {
+    return a.key != b.key ? a.key < b.key : a.rank < b.rank;
+  });
+}
+
+// Within one group: everybody who waits, held against everybody who has not come.
+void Judge::hold(std::span<const Beat> beats, std::span<const Member> group) {
+  for (const Member& w : group) {
+    const Wait& wait = waits_[index(w)];
+    if (!wait.open) continue;
+    const double waited_s = waited(w);
+    if (waited_s > longest_.waited_s) longest_ = {waited_s, w.rank, w.slot};
+    for (const Member& m : group) {
+      const bool came = beats[size_t(m.rank)].groups[size_t(m.slot)].issued > wait.done;
+      if (came) continue;
+      blocked_[size_t(w.rank)] = 1;
+      Charge& c = charges_[size_t(m.rank)];
+      if (waited_s > c.waited_s) c = {waited_s, w.rank, w.slot};
+    }
+  }
+}
+
+void Judge::accuse(std::span<const Beat> beats) {
+  std::fill(charges_.begin(), charges_.end(), Charge());
+  longest_ = {};
+  for (size_t r = 0; r < beats.size(); r++) {
+    blocked_[r] = messages_[r].open;
+    const double waited_s = time_s_ - messages_[r].since_s;
+    if (messages_[r].open && waited_s > longest_.waited_s) longest_ = {waited_s, int(r), -1};
+  }
+  for (size_t i = 0; i < members_.size();) {
+    size_t end = i;
+    while (end < members_.size() && members_[end].key == members_[i].key) end++;
+    hold(beats, {members_.data() + i, end - i});
+    i = end;
+  }
+}
+
+std::vector<Verdict> Judge::look(std::span<const Beat> beats, double now_s) {
+  std::vector<Verdict> verdicts;
+  advance(now_s);
+  note_waits(beats);
+  accuse(beats);
+  bool somebody = false;
+  for (size_t r = 0; r < beats.size(); r++) {
+    const Beat& b = beats[r];
+    const double silent_s = time_s_ - heard_s_[r];
+    if (!b.left && !dead_[r] && silent_s > limits_.dead_s) {
+      over_ = true, dead_[r] = 1;
+      verdicts.push_back(
+          {Fate::dead, int(r),
+           fmt::format(
+               "rank {} is dead or frozen: no sign of life for {}; it was {}, its last collective {}; {}", r,
+               human_seconds(silent_s), place_of(b), last_collective(b), kAfterwards)});
+    }
+    const Charge& c = charges_[r];
+    if (over_ || c.waiter < 0 || blocked_[r]) continue;
+    somebody = true;
+    const bool late = c.waited_s >= limits_.timeout_s;
+    const bool slow = c.waited_s >= limits_.slow_s && !b.quiet && time_s_ - named_s_[r] >= limits_.again_s;
+    if (!late && !slow) continue;
+    named_s_[r] = time_s_;
+    over_ |= late;
+    verdicts.push_back({late ? Fate::late : Fate::slow, int(r), why(beats, int(r), c)});
+  }
+  if (!over_ && !somebody && longest_.waited_s >= limits_.timeout_s) {
+    over_ = true;
+    verdicts.push_back({Fate::stuck, longest_.waiter,
+                        fmt::format("{}, and no rank is late for it: ranks wait for each other; {}",
+                                    waiters(beats, longest_), kAfterwards)});
+  }
+  return verdicts;
+}
+
+// "ranks 0, 1 and 3 have waited 11.0 s in all_reduce 1042 of group dp"
+std::string Judge::waiters(std::span<const Beat> beats, const Charge& c) const {
+  if (c.slot < 0)
+    return fmt::format("rank {} has waited {} for messages, {}", c.waiter, human_seconds(c.waited_s),
+                       place_of(beats[size_t(c.waiter)]));
+  const WatchedGroup& g = beats[size_t(c.waiter)].groups[size_t(c.slot)];
+  const Wait& wait = waits_[size_t(c.waiter) * kMostWatchedGroups + size_t(c.slot)];
+  constexpr size_t kMostNamed = 8;
+  std::string who;
+  size_t n = 0;
+  for (const Member& m : members_) {
+    const Wait& other = waits_[index(m)];
+    if (m.key != g.key || !other.open || other.done != wait.done) continue;
+    if (n++ < kMostNamed) who += fmt::format("{}{}", who.empty() ? "" : ", ", m.rank);
+  }
+  if (n > kMostNamed) who += fmt::format(" and {} more", n - kMostNamed);
+  return fmt::format("{} {} {} waited {} in {}", n == 1 ? "rank" : "ranks", who, n == 1 ? "has" : "have",
+                     human_seconds(c.waited_s), collective(g, g.open, g.done));
+}
+
+std::string Judge::why(std::span<const Beat> beats, int rank, const Charge& c) const {
+  const bool late = c.waited_s >= limits_.timeout_s;
+  const std::string limit = human_seconds(limits_.timeout_s);
+  return fmt::format("rank {} is {}: {} for it, and it is {}; {}", rank, late ? "late" : "slow",
+                     waiters(beats, c), place_of(beats[size_t(rank)]),
+                     late ? fmt::format("that is train.timeout ({}): {}", limit, kAfterwards)
+                          : fmt::format("the run goes on, for {} (train.timeout) at most", limit));
+}
+
+}  // namespace trireme
