@@ -18,17 +18,22 @@ std::atomic<int> signal_number{0};
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free,
               "a signal handler may touch only lock-free atomics");
 
-void on_signal(int number) {
-  if (requested.exchange(true)) _exit(int(Fault::interrupted));
-  signal_number = number;
+std::atomic<int> direct{0}, passed_on{0};  // signals that came
+
+// A scheduler or a terminal may send a signal to a supervisor and to this process, and the supervisor passes
+// its own on, by sigqueue(): these two are one.
+void on_signal(int number, siginfo_t* info, void*) {
+  std::atomic<int>& way = info && info->si_code == SI_QUEUE ? passed_on : direct;
+  if (way.fetch_add(1) > 0) _exit(int(Fault::interrupted));
+  if (!requested.exchange(true)) signal_number = number;
 }
 
 }  // namespace
 
 void install_interrupt_handlers() {
   struct sigaction action {};
-  action.sa_handler = on_signal;
-  action.sa_flags = SA_RESTART;  // a write of a checkpoint goes on
+  action.sa_sigaction = on_signal;
+  action.sa_flags = SA_RESTART | SA_SIGINFO;  // a write of a checkpoint goes on
   for (int s : {SIGTERM, SIGINT, SIGUSR1}) {
     if (sigaction(s, &action, nullptr) != 0) run_failed("cannot handle signal {}", s);
   }
@@ -41,10 +46,10 @@ int interrupt_signal() {
   return signal_number;
 }
 void request_interrupt() {
-  requested = true;
+  requested = true, direct++;
 }
 void clear_interrupt() {
-  requested = false, signal_number = 0;
+  requested = false, signal_number = 0, direct = 0, passed_on = 0;
 }
 
 double parse_duration(std::string_view key, std::string_view text) {

@@ -93,10 +93,23 @@ void add_train(CLI::App& app) {
   auto trace_steps = std::make_shared<std::string>();
   verb->add_option("--trace-steps", *trace_steps,
                    "records these steps op by op into trace.json: 3-5 (as train.trace_steps)");
-  verb->callback([request, stop_after, trace_steps] {
-    install_interrupt_handlers();  // a signal during the preparations is a signal to this run too
+  auto relaunches = std::make_shared<int64_t>(-1);
+  CLI::Option* supervised =
+      verb->add_option("--supervise", *relaunches,
+                       "runs as a child that is launched again, at most N times, when it fails or is killed")
+          ->type_name("N");
+  auto launcher = std::make_shared<std::string>();
+  verb->add_option("--launcher", *launcher,
+                   "with --supervise: what launches the child; \"mpirun -n WORLD\" where train.comm is mpi")
+      ->type_name("COMMAND");
+  verb->callback([request, stop_after, trace_steps, relaunches, launcher, supervised] {
     Deadline deadline;
     if (!stop_after->empty()) deadline = Deadline::after(parse_duration("--stop-after", *stop_after));
+    if (supervised->count() > 0 && *relaunches < 0)
+      bad_request("--supervise = {}: give how often to launch it again, 0 or more", *relaunches);
+    if (supervised->count() > 0) supervise_and_exit(*request, *relaunches, *launcher, deadline);
+    if (!launcher->empty()) bad_request("--launcher goes with --supervise N: give both, or neither");
+    install_interrupt_handlers();  // a signal during the preparations is a signal to this run too
     if (!trace_steps->empty()) request->sets.push_back("train.trace_steps=" + *trace_steps);
     RunSpec run = request->load();
     wait_without_spinning(run);

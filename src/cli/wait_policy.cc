@@ -10,11 +10,16 @@
 
 namespace trireme::cli {
 
-void wait_without_spinning(const RunSpec& run) {
-  if (run.world() == 1 || run.world() < threads_of(RunSpec()) || std::getenv("OMP_WAIT_POLICY")) return;
+std::vector<std::string> own_command_line() {
   std::vector<std::string> words;
   std::ifstream in("/proc/self/cmdline");
   for (std::string word; std::getline(in, word, '\0');) words.push_back(word);
+  return words;
+}
+
+void wait_without_spinning(const RunSpec& run) {
+  if (run.world() == 1 || run.world() < threads_of(RunSpec()) || std::getenv("OMP_WAIT_POLICY")) return;
+  std::vector<std::string> words = own_command_line();
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);

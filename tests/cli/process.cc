@@ -126,6 +126,9 @@ std::string program() {
 std::string crash_child() {
   return CRASH_CHILD;
 }
+std::string held_child() {
+  return HELD_CHILD;
+}
 
 std::vector<std::string> trireme_args(std::vector<std::string> args) {
   args.insert(args.begin(), program());

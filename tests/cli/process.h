@@ -29,6 +29,7 @@ class Process {
   // Reads for so long: does it still run then?
   bool runs_after(double seconds);
   void send(int signal);
+  pid_t pid() const { return pid_; }
   Ran wait();
 
  private:
@@ -42,9 +43,10 @@ class Process {
 // The whole life of one.
 Ran run(const std::vector<std::string>& argv, const fs::path& home);
 
-// Paths of the program, and of crash_child.cc's.
+// Paths of the program, of crash_child.cc's and of held_child.cc's.
 std::string program();
 std::string crash_child();
+std::string held_child();
 
 // `trireme ARGS...`
 std::vector<std::string> trireme_args(std::vector<std::string> args);

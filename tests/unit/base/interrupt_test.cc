@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <cmath>
 
@@ -33,6 +34,21 @@ TEST(InterruptDeathTest, TheSecondSignalLeavesAtOnce) {
   };
   EXPECT_EXIT(two(SIGTERM, SIGTERM), ::testing::ExitedWithCode(3), "");
   EXPECT_EXIT(two(SIGUSR1, SIGINT), ::testing::ExitedWithCode(3), "");
+}
+
+// What a supervisor passes on may have found this process already.
+TEST(InterruptDeathTest, APassedOnSignalIsNotASecondOne) {
+  const auto come = [](int direct, int passed_on) {
+    install_interrupt_handlers();
+    clear_interrupt();
+    for (int i = 0; i < direct; i++) raise(SIGTERM);
+    for (int i = 0; i < passed_on; i++) sigqueue(getpid(), SIGTERM, {});
+    exit(interrupt_requested() ? 0 : 7);
+  };
+  EXPECT_EXIT(come(1, 1), ::testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(come(0, 1), ::testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(come(2, 0), ::testing::ExitedWithCode(3), "");
+  EXPECT_EXIT(come(1, 2), ::testing::ExitedWithCode(3), "");
 }
 
 TEST(Interrupt, CanBeRequestedWithoutASignal) {

@@ -74,10 +74,9 @@ fs::path byte_tokenizer_file(const fs::path& folder) {
   return folder / "tokenizer.json";
 }
 
-TrainSummary train_here(RunSpec run, const TrainHooks& hooks) {
+TrainSummary train_here(RunSpec run, const TrainHooks& hooks, TrainOptions options) {
   run = resolve(run, {.native_bf16 = make_device("cpu")->native(DType::bf16)});
   Schedule schedule = schedule_of(run);
-  TrainOptions options;
   options.arena_bytes = book_training(run, schedule, int(run.train.threads)).arena_bytes;
   return train_on_threads(run, schedule, {.threads = int(run.train.threads)}, options, hooks);
 }

@@ -23,7 +23,7 @@ fs::path tiny_run_file(const fs::path& folder, int64_t steps);
 fs::path byte_tokenizer_file(const fs::path& folder);
 
 // Runs it in this process, with "auto" settled as the program does.
-TrainSummary train_here(RunSpec, const TrainHooks& = {});
+TrainSummary train_here(RunSpec, const TrainHooks& = {}, TrainOptions = {});
 
 std::vector<std::string> lines_of(std::string_view text);
 

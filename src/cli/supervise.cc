@@ -1,0 +1,60 @@
+// trireme train --supervise N: the parent of the run.
+#include <unistd.h>
+
+#include <cstdlib>
+#include <sstream>
+
+#include "cli/training.h"
+#include "train/supervisor.h"
+
+namespace trireme::cli {
+namespace {
+
+// Without the options that are the parent's, each as "--name value" or "--name=value".
+std::vector<std::string> childs_words() {
+  const std::vector<std::string> words = own_command_line();
+  std::vector<std::string> kept;
+  for (size_t i = 1; i < words.size(); i++) {
+    bool parents = false;
+    for (std::string_view name : {"--supervise", "--launcher", "--stop-after"}) {
+      parents = words[i] == name || words[i].starts_with(std::string(name) + "=");
+      if (!parents) continue;
+      if (words[i] == name) i++;
+      break;
+    }
+    if (!parents) kept.push_back(words[i]);
+  }
+  return kept;
+}
+
+std::vector<std::string> words_of(const std::string& text) {
+  std::istringstream in(text);
+  std::vector<std::string> words;
+  for (std::string word; in >> word;) words.push_back(word);
+  return words;
+}
+
+}  // namespace
+
+void supervise_and_exit(const RunRequest& request, int64_t relaunches, const std::string& launcher,
+                        const Deadline& deadline) {
+  const RunSpec run = load_run(request.file, request.sets);  // what is wrong with it is told once
+  refuse_unsupported(run);
+  if (std::getenv("PMIX_RANK") || std::getenv("OMPI_COMM_WORLD_RANK"))
+    bad_request("--supervise launches mpirun or srun itself: start it without them, and give --launcher");
+  SuperviseOptions o;
+  o.command = words_of(launcher);
+  if (launcher.empty() && run.train.comm == "mpi") o.command = {"mpirun", "-n", std::to_string(run.world())};
+  o.launcher = !o.command.empty();
+  o.command.push_back(fs::read_symlink("/proc/self/exe").string());
+  for (std::string& word : childs_words()) o.command.push_back(std::move(word));
+  if (deadline.seconds_left() < 1e300) {
+    o.command.insert(o.command.end(), {"--stop-after", ""});
+    o.deadline_at = int(o.command.size()) - 1;
+  }
+  o.deadline = deadline, o.run_dir = run.train.dir, o.relaunches = relaunches;
+  o.say = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+  std::exit(supervise(o));
+}
+
+}  // namespace trireme::cli
