@@ -46,6 +46,15 @@ def peer_rate(options, text, tokenizer, threads):
     return round(float(done.stdout), 1) if done.returncode == 0 else "-"
 
 
+def letters(options, folder, tokenizer):
+    """MB/s of a megabyte of one letter after another: words that no table remembers, the worst that merging meets."""
+    text = folder / "letters"
+    text.mkdir()
+    for letter in "ae-=":
+        (text / f"{ord(letter)}.py").write_text(letter * 4_000_000)
+    return median([tokenize(options, text, folder / "again", "--tokenizer", tokenizer, "--threads", 1) for _ in range(5)])
+
+
 def encode(options):
     text = sysconfig.get_paths()["stdlib"]
     lines = []
@@ -57,9 +66,13 @@ def encode(options):
             with Load() as load:
                 rates = [tokenize(options, text, folder / "again", "--tokenizer", tokenizer, "--threads", threads)
                          for _ in range(5)]
-            lines.append({"threads": threads, "MB/s": median(rates), "best": max(rates),
+            lines.append({"text": "standard library", "threads": threads, "MB/s": median(rates), "best": max(rates),
                           "tokenizers MB/s": peer_rate(options, text, tokenizer, threads),
                           "others' CPU": percent(load.others)})
+        with Load() as load:
+            rate = letters(options, folder, tokenizer)
+        lines.append({"text": "runs of one letter, 4 MB each", "threads": 1, "MB/s": rate, "best": "-", "tokenizers MB/s": "-",
+                      "others' CPU": percent(load.others)})
     return [Section("Text into tokens", "make bench", lines, "Python's standard library, 32,768 tokens; median of 5.")]
 
 

@@ -9,8 +9,7 @@
 namespace trireme {
 namespace {
 
-constexpr size_t kShort = 64;  // bytes; up to here rescanning all pairs is faster than keeping them in a heap
-constexpr uint32_t kNever = ~uint32_t(0);
+constexpr size_t kShort = 64;  // bytes; up to here rescanning all pairs is faster than keeping them in order
 
 }  // namespace
 
@@ -116,48 +115,92 @@ void Encoder::merge_short(std::string_view word, std::vector<int32_t>& out) {
   out.insert(out.end(), ids.begin(), ids.begin() + n);
 }
 
-void Encoder::push_candidate(int32_t at) {
-  const Symbol& s = symbols_[size_t(at)];
-  if (s.next < 0) return;
-  int32_t right = symbols_[size_t(s.next)].id;
-  const auto* found = tokenizer_.ranks_.find(PairMap<Tokenizer::Ranked>::key(s.id, right));
-  if (found) heap_.push_back({found->rank, uint32_t(at), s.id, right});
+// Looks up the pair of a symbol and the next one; if it can be merged, it waits at the end of its rank's run,
+// or in a run of its own where it stands left of that end. Returns a run that waits anew; -1 = none.
+int32_t Encoder::rank_pair(int32_t at) {
+  Symbol& s = symbols_[size_t(at)];
+  s.rank = kNever;
+  if (s.next < 0) return -1;
+  const auto* found =
+      tokenizer_.ranks_.find(PairMap<Tokenizer::Ranked>::key(s.id, symbols_[size_t(s.next)].id));
+  if (!found) return -1;
+  s.rank = found->rank;
+  const auto node = int32_t(nodes_.size());
+  nodes_.push_back({at, -1});
+  int32_t& newest = run_of_rank_[found->rank];
+  if (newest >= 0) {
+    Run& run = runs_[size_t(newest)];
+    if (run.head >= 0 && nodes_[size_t(run.tail)].at < at) {
+      nodes_[size_t(run.tail)].next = node;
+      run.tail = node;
+      return -1;
+    }
+    if (run.head < 0) {
+      run.head = run.tail = node;
+      return newest;
+    }
+  }
+  newest = int32_t(runs_.size());
+  runs_.push_back({found->rank, node, node});
+  return newest;
 }
 
-// The same over a linked list and a heap: n log n, so that a megabyte of one letter is no trap.
+void Encoder::push_run(int32_t run) {
+  if (run < 0) return;
+  heap_.push_back(run);
+  std::push_heap(heap_.begin(), heap_.end(), LaterRun{*this});
+}
+
+// Takes the waiting pair of lowest rank, the leftmost of equals. It may be void by now.
+int32_t Encoder::pop_pair() {
+  Run& run = runs_[size_t(heap_.front())];
+  const Node node = nodes_[size_t(run.head)];
+  run.head = node.next;
+  // Mostly the next of the same run follows, and the heap stays as it is.
+  const LaterRun later{*this};
+  const bool stays = run.head >= 0 && (heap_.size() < 2 || !later(heap_[0], heap_[1])) &&
+                     (heap_.size() < 3 || !later(heap_[0], heap_[2]));
+  if (stays) return node.at;
+  const int32_t top = heap_.front();
+  const bool empty = run.head < 0;
+  std::pop_heap(heap_.begin(), heap_.end(), later);
+  if (empty)
+    heap_.pop_back();
+  else
+    heap_.back() = top, std::push_heap(heap_.begin(), heap_.end(), later);
+  return node.at;
+}
+
+// The same for a long word. Pairs that wait stand in runs of one rank, from left to right, and a small heap
+// orders the runs: a megabyte of one letter is few runs, walked through once each, not a heap of a million.
 void Encoder::merge_long(std::string_view word, std::vector<int32_t>& out) {
-  auto later = [](const Candidate& a, const Candidate& b) {
-    return a.rank != b.rank ? a.rank > b.rank : a.at > b.at;
-  };
   if (word.size() > size_t(1) << 30)
     bad_request("a single word of {} bytes: no text, or in need of cutting", word.size());
   ids_.resize(word.size());
-  int32_t n = int32_t(tokenizer_.first_symbols(word, ids_.data()));
-  symbols_.clear(), heap_.clear();
-  for (int32_t i = 0; i < n; i++) symbols_.push_back({ids_[size_t(i)], i - 1, i + 1 < n ? i + 1 : -1});
-  for (int32_t i = 0; i < n; i++) push_candidate(i);
-  std::make_heap(heap_.begin(), heap_.end(), later);
-  auto add = [&](int32_t at) {
-    size_t before = heap_.size();
-    push_candidate(at);
-    if (heap_.size() > before) std::push_heap(heap_.begin(), heap_.end(), later);
-  };
+  const auto n = int32_t(tokenizer_.first_symbols(word, ids_.data()));
+  if (run_of_rank_.empty()) run_of_rank_.assign(tokenizer_.merges_.size(), -1);
+  symbols_.resize(size_t(n));
+  for (int32_t i = 0; i < n; i++)
+    symbols_[size_t(i)] = {ids_[size_t(i)], i - 1, i + 1 < n ? i + 1 : -1, kNever};
+  for (int32_t i = 0; i < n; i++)
+    if (const int32_t run = rank_pair(i); run >= 0) heap_.push_back(run);
+  std::make_heap(heap_.begin(), heap_.end(), LaterRun{*this});
   while (!heap_.empty()) {
-    std::pop_heap(heap_.begin(), heap_.end(), later);
-    Candidate c = heap_.back();
-    heap_.pop_back();
-    Symbol& left = symbols_[c.at];
-    if (left.id != c.left || left.next < 0) continue;
+    const uint32_t rank = runs_[size_t(heap_.front())].rank;
+    const int32_t at = pop_pair();
+    Symbol& left = symbols_[size_t(at)];
+    if (left.rank != rank) continue;  // one of the two was merged meanwhile
     Symbol& right = symbols_[size_t(left.next)];
-    if (right.id != c.right) continue;
-    left.id = tokenizer_.merges_[c.rank].result;
-    right.id = -1;
+    left.id = tokenizer_.merges_[rank].result;
+    right.rank = kNever;
     left.next = right.next;
-    if (left.next >= 0) symbols_[size_t(left.next)].prev = int32_t(c.at);
-    add(int32_t(c.at));
-    if (left.prev >= 0) add(left.prev);
+    if (left.next >= 0) symbols_[size_t(left.next)].prev = at;
+    push_run(rank_pair(at));
+    if (left.prev >= 0) push_run(rank_pair(left.prev));
   }
   for (int32_t i = 0; i >= 0; i = symbols_[size_t(i)].next) out.push_back(symbols_[size_t(i)].id);
+  for (const Run& r : runs_) run_of_rank_[r.rank] = -1;
+  runs_.clear(), nodes_.clear();
 }
 
 }  // namespace trireme

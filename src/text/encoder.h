@@ -29,14 +29,26 @@ class Encoder {
   static_assert(sizeof(Slot) == 64);
   static constexpr size_t kSlots = size_t(1) << 14;
 
-  // An adjacent pair waiting to be merged; it is void when its symbols have changed since.
-  struct Candidate {
-    uint32_t rank, at;
-    int32_t left, right;
-  };
-  // A symbol of a long word, linked with its living neighbours.
+  // A symbol of a long word, linked with its living neighbours, and the rank of its pair with the next.
   struct Symbol {
-    int32_t id, prev, next;  // id -1: merged into the one before; prev and next -1: none
+    int32_t id, prev, next;  // prev and next -1: none
+    uint32_t rank;           // kNever: no merge, no next, or merged into the one before
+  };
+  // Pairs of one rank that wait to be merged, from left to right: a list through nodes_.
+  struct Run {
+    uint32_t rank;
+    int32_t head, tail;  // -1: none waits
+  };
+  struct Node {
+    int32_t at, next;
+  };
+  static constexpr uint32_t kNever = ~uint32_t(0);
+  struct LaterRun {
+    const Encoder& e;
+    bool operator()(int32_t a, int32_t b) const {
+      const Run &x = e.runs_[size_t(a)], &y = e.runs_[size_t(b)];
+      return x.rank != y.rank ? x.rank > y.rank : e.nodes_[size_t(x.head)].at > e.nodes_[size_t(y.head)].at;
+    }
   };
 
   void encode_words(std::string_view text, bool first, bool continues, std::vector<int32_t>& out);
@@ -44,14 +56,20 @@ class Encoder {
   void merge_word(std::string_view word, std::vector<int32_t>& out);
   void merge_short(std::string_view word, std::vector<int32_t>& out);
   void merge_long(std::string_view word, std::vector<int32_t>& out);
-  void push_candidate(int32_t at);
+  int32_t rank_pair(int32_t at);
+  void push_run(int32_t run);
+  int32_t pop_pair();
 
   const Tokenizer& tokenizer_;
   std::vector<Slot> cache_;
   std::string normal_, spaced_;  // buffers of the text normalized, and of a piece with metaspaces
   std::vector<int32_t> ids_;
   std::vector<Symbol> symbols_;
-  std::vector<Candidate> heap_;
+  std::vector<Node> nodes_;
+  std::vector<Run> runs_;
+  std::vector<int32_t>
+      run_of_rank_;            // the newest run of each rank; -1: none. Empty before the first long word
+  std::vector<int32_t> heap_;  // runs in which some pair waits, the first one to be merged on top
 };
 
 }  // namespace trireme

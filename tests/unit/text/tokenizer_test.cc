@@ -131,6 +131,37 @@ TEST(Tokenizer, ShortAndLongWordsMergeAsDefined) {
   }
 }
 
+// Merges in any order, several to one token: a pair that a merge makes may rank before it, and stand
+// anywhere.
+TEST(Tokenizer, LongWordsMergeInWhateverOrderMergesRank) {
+  for (uint64_t round = 0; round < 24; round++) {
+    const uint64_t key = rng_key(5, round, "ranks");
+    Tokenizer::Parts parts;
+    std::map<std::string, int32_t> ids;
+    auto add = [&](const std::string& token) {
+      ids[token] = int32_t(parts.tokens.size());
+      parts.tokens.push_back(token);
+    };
+    for (int b = 0; b < 256; b++) add(std::string(1, char(b)));
+    std::vector<std::string> words = {"a", "b"};
+    for (size_t i = 0; words[i].size() < 4; i++)
+      for (char c : {'a', 'b'}) words.push_back(words[i] + c), add(words.back());
+    std::vector<std::pair<uint64_t, Tokenizer::Merge>> all;  // drawn, then sorted by what was drawn
+    for (auto& [token, id] : ids)
+      for (size_t cut = 1; cut < token.size(); cut++) {
+        const uint64_t draw = below(key, all.size(), uint64_t(1) << 40);
+        if (draw % 4 > 0) all.push_back({draw, {ids[token.substr(0, cut)], ids[token.substr(cut)], id}});
+      }
+    std::sort(all.begin(), all.end(), [](auto& x, auto& y) { return x.first < y.first; });
+    for (auto& [draw, merge] : all) parts.merges.push_back(merge);
+    const Tokenizer t(parts);
+    std::string text;
+    const uint64_t length = 65 + below(key, 1000, 60);
+    for (uint64_t i = 0; i < length; i++) text += round % 4 && below(key, 2000 + i, 4) == 0 ? 'b' : 'a';
+    ASSERT_EQ(t.encode(text), merged_slowly(t, text)) << round << ": " << text;
+  }
+}
+
 TEST(Tokenizer, AMegabyteOfOneLetterIsNoTrap) {
   Tokenizer t = Tokenizer::load(golden("tokenizer.json"));
   for (const char* letter : {"a", " ", "=", "\xC3\xA9"}) {
