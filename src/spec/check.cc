@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "spec/run_spec.h"
+#include "spec/supported.h"
 #include "spec/toml.h"
 #include "trace/step_set.h"
 
@@ -191,12 +192,12 @@ std::string note_of(const RunSpec& run) {
 }
 
 // One line for each thing that a later version lifts: drop the line with the limit.
-void refuse_unsupported(const RunSpec& run) {
-  std::string lines;
+std::vector<Problem> unsupported_of(const RunSpec& run) {
+  Problems out;
   auto refuse = [&](bool unsupported, std::string_view key, const auto& value, std::string_view works) {
     if (unsupported)
-      lines += fmt::format("{}{}: {} is not supported by this version; {}", lines.empty() ? "" : "\n", key,
-                           value, works);
+      out.push_back(
+          {{std::string(key)}, fmt::format("{} is not supported by this version; {}", value, works)});
   };
   auto text = [](const std::string& s) { return shown(s); };
   const LayoutSpec& l = run.layout;
@@ -215,6 +216,13 @@ void refuse_unsupported(const RunSpec& run) {
          "give \"auto\", \"bf16\", \"f32\" or \"f16\"");
   refuse(run.train.device != "cpu", "train.device", text(run.train.device), "give \"cpu\"");
   refuse(run.train.comm != "thread", "train.comm", text(run.train.comm), "give \"thread\"");
+  return out;
+}
+
+void refuse_unsupported(const RunSpec& run) {
+  std::string lines;
+  for (const Problem& p : unsupported_of(run))
+    lines += fmt::format("{}{}: {}", lines.empty() ? "" : "\n", p.keys.front(), p.text);
   if (!lines.empty()) throw Error(lines, Fault::request);
 }
 

@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <sstream>
 
 #include "base/error.h"
 #include "spec/hf_config.h"
+#include "spec/identity.h"
 #include "spec/reader.h"
+#include "spec/supported.h"
 #include "spec/toml.h"
 #include "spec/walk.h"
 
@@ -70,10 +73,15 @@ void read_run(Reader& reader, RunSpec& run, const LoadOptions& options) {
   for (const Problem& p : problems_of(run)) reader.problem(p.keys, p.text);
 }
 
-std::string with_comment(const std::string& line, const FieldText& f) {
+// `limit`: what of its values this version runs; empty = all.
+std::string with_comment(const std::string& line, const FieldText& f, const std::string& limit) {
   std::string unit = f.unit.empty() ? "" : fmt::format("[{}] ", f.unit);
-  std::string choices = f.rule.choices.empty() ? "" : fmt::format(" ({})", allowed(f));
-  return fmt::format("{:<36} # {}{}{}\n", line, unit, f.help, choices);
+  std::string values;
+  if (!f.rule.choices.empty()) values = allowed(f);
+  if (f.type.find('"') != std::string_view::npos) values = f.type;  // a word among numbers stands in quotes
+  if (!limit.empty()) values += fmt::format("{}this version: {}", values.empty() ? "" : "; ", limit);
+  if (!values.empty()) values = fmt::format(" ({})", values);
+  return fmt::format("{:<36} # {}{}{}\n", line, unit, f.help, values);
 }
 
 // A run file: [section], then key = value, deeper keys dotted. With comments, the keys in `derived` are
@@ -81,6 +89,8 @@ std::string with_comment(const std::string& line, const FieldText& f) {
 std::string as_toml(const std::vector<FieldText>& fields, bool comments,
                     const std::set<std::string>& derived = {}) {
   std::string out, section;
+  std::map<std::string, std::string> limits;
+  if (comments) limits = limits_of_version();
   for (const FieldText& f : fields) {
     size_t dot = f.key.find('.');
     std::string head = f.key.substr(0, dot), rest = f.key.substr(dot + 1);
@@ -90,7 +100,7 @@ std::string as_toml(const std::vector<FieldText>& fields, bool comments,
       section = head;
     }
     std::string line = fmt::format("{}{} = {}", derived.count(f.key) ? "# " : "", rest, f.value);
-    out += comments ? with_comment(line, f) : line + '\n';
+    out += comments ? with_comment(line, f, limits[f.key]) : line + '\n';
   }
   return out;
 }
@@ -190,15 +200,40 @@ void save_run(const RunSpec& run, const fs::path& path) {
   write_text_atomic(path, save_run(run));
 }
 
-uint64_t hash(const RunSpec& run) {
-  std::string text;
+namespace {
+
+struct KeyValue {
+  std::string key, value;
+};
+std::vector<KeyValue> identity_of(const RunSpec& run) {
+  std::vector<KeyValue> out;
   for (const FieldText& f : fields_of(run)) {
     if (!determines_numbers(run, f.key)) continue;
     // The folder may move; its weights are hashed where they are read.
     std::string value = f.key == "model.from" ? (run.model.from.empty() ? "scratch" : "folder") : f.value;
-    text += fmt::format("{} = {}\n", f.key, value);
+    out.push_back({f.key, std::move(value)});
   }
+  return out;
+}
+
+}  // namespace
+
+uint64_t hash(const RunSpec& run) {
+  std::string text;
+  for (const KeyValue& i : identity_of(run)) text += fmt::format("{} = {}\n", i.key, i.value);
   return hash64(text.data(), text.size());
+}
+
+std::vector<std::string> diff_of_identity(const RunSpec& before, const RunSpec& after) {
+  std::map<std::string, std::string> old;
+  for (KeyValue& i : identity_of(before)) old[i.key] = std::move(i.value);
+  std::vector<std::string> out;
+  for (const KeyValue& i : identity_of(after)) {
+    auto it = old.find(i.key);  // a key that only one compute type has is told by precision.compute
+    if (it != old.end() && it->second != i.value)
+      out.push_back(fmt::format("{}: {} -> {}", i.key, it->second, i.value));
+  }
+  return out;
 }
 
 std::vector<std::string> diff(const RunSpec& before, const RunSpec& after) {

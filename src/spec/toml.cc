@@ -164,6 +164,8 @@ Parsed parse(std::string_view text) {
     return {.table = toml::parse(hide_unicode(text)), .wrong = "", .line = 0};
   } catch (const toml::parse_error& e) {
     std::string wrong = escaped(unhide(e.description()), 200);
+    if (wrong.find("value type") != std::string::npos)
+      wrong += "; text stands in quotes, as in key = \"auto\"";
     return {.table = {}, .wrong = wrong, .line = int(e.source().begin.line)};
   } catch (const BrokenAssertion&) {
     return {.table = {},

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "spec/identity.h"
+
 namespace trireme {
 namespace {
 
@@ -165,7 +167,7 @@ void refuse_other_run(const RunSpec& run, const Checkpoint& c) {
   if (hash(saved_run(c)) == hash(run)) return;
   bad_request(
       "{} holds a checkpoint of another run ({}): choose another train.dir, or remove it to start afresh",
-      c.folder().string(), fmt::join(diff(saved_run(c), run), "; "));
+      c.folder().string(), fmt::join(diff_of_identity(saved_run(c), run), "; "));
 }
 
 void refuse_other_model(const RunSpec& run, const Checkpoint& c) {

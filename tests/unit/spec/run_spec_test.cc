@@ -4,6 +4,8 @@
 #include <cmath>
 #include <set>
 
+#include "spec/identity.h"
+#include "spec/supported.h"
 #include "spec/toml.h"
 #include "spec/walk.h"
 #include "testing.h"
@@ -410,6 +412,29 @@ TEST(RunSpec, Diff) {
             (std::vector<std::string>{"model.rope_theta: 10000.0 -> 500000.0", "batch.micro: 8 -> 4"}));
 }
 
+// What refuses a checkpoint of another run names what makes it another, not what a resume may change.
+TEST(RunSpec, DiffOfIdentityNamesWhatTheHashCovers) {
+  RunSpec a = resolve(parse("", {"batch.global=48"}), {});
+  RunSpec b = resolve(parse("", {"batch.global=48", "train.seed=8", "layout.dp=3", "layout.zero=2",
+                                 "batch.micro=4", "train.keep=9"}),
+                      {});
+  EXPECT_EQ(diff_of_identity(a, b), (std::vector<std::string>{"train.seed: 1 -> 8"}));
+  b.train.seed = a.train.seed;
+  EXPECT_EQ(diff_of_identity(a, b), std::vector<std::string>());
+  EXPECT_EQ(hash(a), hash(b));
+  for (const FieldText& f : fields_of(a)) {  // a key is named exactly where the hash moves with it
+    if (f.key == "model.from" || f.type != "a whole number") continue;
+    RunSpec c = a;
+    Walk walk(
+        [&](const FieldInfo& i, FieldRef r) {
+          if (i.key == f.key) ++*std::get<int64_t*>(r);
+        },
+        [](const std::string&, std::string_view) {});
+    c.visit(walk);
+    EXPECT_EQ(diff_of_identity(a, c).size(), hash(a) == hash(c) ? 0u : 1u) << f.key;
+  }
+}
+
 TEST(RunSpec, EveryKeyHasASentenceAndTheTableIsARunFile) {
   std::set<std::string> seen;
   for (const ConfigRow& r : config_rows()) {
@@ -422,6 +447,40 @@ TEST(RunSpec, EveryKeyHasASentenceAndTheTableIsARunFile) {
   EXPECT_TRUE(parse(config_table()) == defaults);
   for (const std::string& line : lines_of(config_table()))
     EXPECT_TRUE(line.empty() || testing::has(line, "# ")) << line;
+}
+
+// The line of `trireme config` that begins with `key = `.
+std::string config_line(const std::string& key) {
+  for (const std::string& line : lines_of(config_table()))
+    if (line.starts_with(key + " = ")) return line;
+  return "no " + key;
+}
+
+// What refuse_unsupported() refuses is marked, and nothing else: whatever a version runs, of each marked key
+// some values are refused and those that the mark names are not.
+TEST(RunSpec, TheTableMarksWhatThisVersionRefuses) {
+  auto refused = [](const std::string& key, const std::string& value) {
+    for (const Problem& p : unsupported_of(parse("", {key + "=" + value})))
+      if (p.keys.front() == key) return true;
+    return false;
+  };
+  auto limits = limits_of_version();
+  for (std::string key : {"train.device", "precision.compute"}) {
+    ASSERT_TRUE(limits.count(key)) << key;
+    for (const FieldText& f : fields_of(RunSpec()))
+      if (f.key == key)
+        for (std::string_view c : f.rule.choices) {
+          std::string words = " " + limits[key] + " ";
+          std::replace(words.begin(), words.end(), ',', ' ');
+          EXPECT_EQ(words.find(" " + std::string(c) + " ") == std::string::npos, refused(key, std::string(c)))
+              << key << " = " << c << ": " << limits[key];
+        }
+  }
+  EXPECT_EQ(limits["train.device"], "cpu only");
+  EXPECT_HAS(config_line("device"), "(one of cpu, cuda; this version: cpu only)");
+  for (const char* key : {"layout.dp", "layout.zero", "optimizer.name", "train.async_save", "model.layers"})
+    EXPECT_FALSE(limits.count(key)) << key << ": " << limits[key];
+  for (auto& [key, text] : limits) EXPECT_HAS(config_table(), "this version: " + text);
 }
 
 // What follows from an edited line follows, whatever else the table says.

@@ -28,6 +28,7 @@ TEST(Toml, EntriesWithLines) {
 TEST(Toml, SyntaxErrorsNameFileAndLine) {
   std::string err = error_of([] { parse_toml("a = 1\nb = = 2\n", "run.toml"); });
   EXPECT_HAS(err, "run.toml:2: not TOML: ");
+  EXPECT_HAS(error_of([] { parse_toml("a = auto\n", "run.toml"); }), "text stands in quotes");
   EXPECT_EQ(testing::lines_of(err).size(), 1u);
   EXPECT_HAS(error_of([] { parse_toml("a = 1\na = 2\n", "run.toml"); }), "run.toml:2: ");
   EXPECT_HAS(error_of([] { parse_toml("a = 99999999999999999999\n", "run.toml"); }), "run.toml:1: ");
