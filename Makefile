@@ -11,12 +11,16 @@ FUZZ_JOBS ?= $(shell nproc)
 CLANG_FORMAT = clang-format-14
 CODE = $(shell find src tests bench tools -name '*.h' -o -name '*.cc' -o -name '*.cu' 2>/dev/null | sort)
 
-.PHONY: all demo test test-slow bench fuzz format format-check clean help setup setup-test setup-slow check-format-only
+.PHONY: all program demo test test-slow bench fuzz format format-check clean help setup setup-test setup-slow check-format-only
 
-all: build/release/build.ninja  ## build build/release/trireme
+all: program  ## build build/release/trireme
+	@echo 'the program is build/release/trireme; in this shell as trireme: export PATH="$(CURDIR)/build/release:$$PATH"'
+	@echo 'next: make demo (five minutes), trireme help, or your own text: README.md'
+
+program: build/release/build.ninja
 	@cmake --build build/release -j $(JOBS) --target trireme
 
-demo: all  ## the main job on this machine, from text to trained model (DEMO_TEXT=folder for your own text)
+demo: program  ## the main job on this machine, from text to trained model (DEMO_TEXT=folder for your own text)
 	@build/release/trireme demo $(if $(DEMO_TEXT),--text "$(DEMO_TEXT)")
 
 test: build/release/with-tests build/asan/with-tests build/fuzz/with-tests  ## all fast tests, optimised and under the address sanitizer; fuzzers for seconds
@@ -36,7 +40,7 @@ test-slow: build/clang/with-tests build/tsan/with-tests build/release/with-tests
 	@OMP_NUM_THREADS=1 TSAN_OPTIONS=suppressions=$(CURDIR)/tests/testing/tsan.supp ctest --test-dir build/tsan -L fast --output-on-failure --no-tests=error
 	@ctest --test-dir build/release -L slow --output-on-failure
 
-bench: all  ## training steps, ops and start-up, as a table (PEER_PYTHON=python-with-torch, BENCH_ARGS="--threads 2")
+bench: program  ## training steps, ops and start-up, as a table (PEER_PYTHON=python-with-torch, BENCH_ARGS="--threads 2")
 	@cmake --build build/release -j $(JOBS) --target trireme_step_ops trireme_collectives
 	@python3 bench/report.py $(if $(PEER_PYTHON),--peer-python "$(PEER_PYTHON)") $(BENCH_ARGS)
 

@@ -17,7 +17,8 @@ namespace trireme::cli {
 namespace {
 
 constexpr double kProbeSeconds = 5,
-                 kDemoSeconds = 290;   // of timing steps; of the whole demo, if it can be helped
+                 kDemoSeconds = 290;  // of timing steps; of the whole demo, if it can be helped
+constexpr int64_t kFewestSteps = 100, kMostSteps = 4000;
 constexpr double kAfterTraining = 20;  // seconds: evaluation, samples, export
 
 double now_s() {
@@ -74,9 +75,9 @@ void prepare(const Request& r) {
   write_text_atomic(dir / "tokenizer_config.json", t.config_json(256));
   heading(2, "encode into token shards");
   int threads = threads_of(RunSpec());
-  Encoded a = encode_corpus(t, train, dir / "data/train", threads);
+  Encoded a = encode_corpus(t, train, dir / "data/train", threads, "encode");
   leave_if_interrupted();
-  Encoded b = encode_corpus(t, valid, dir / "data/valid", threads);
+  Encoded b = encode_corpus(t, valid, dir / "data/valid", threads, "encode what is held out");
   fmt::print("      {} tokens to train on, {} held out; a token is {:.2f} bytes of text\n", a.tokens,
              b.tokens, double(a.bytes) / double(std::max<int64_t>(1, a.tokens)));
   nlohmann::ordered_json j = {{"text", text.string()},
@@ -133,13 +134,20 @@ RunSpec make_run_file(const Request& r) {
   RunSpec run = demo_spec(dir, t.vocab_size());
   run.model.finish(run.data.seq_len);
   run = resolve(run, {.native_bf16 = make_device("cpu")->native(DType::bf16)});
+  fmt::print(
+      "      timing some steps with throw-away weights, about {:.0f} s: they say how many fit into the "
+      "time\n",
+      kProbeSeconds);
+  std::fflush(stdout);
   double step_s = measured_step(run);
   // Where reading and encoding took long, training takes less of the demo's time. Chosen once: it goes into
   // the run file, so an interrupted demo goes on with the same learning rates.
   double left = kDemoSeconds - kAfterTraining - (now_s() - r.begin_s);
   double training = r.minutes * 60 < kDemoSeconds ? std::min(r.minutes * 60, left) : r.minutes * 60;
-  run.train.steps = std::clamp<int64_t>(int64_t(training / step_s), 100, 4000);
+  run.train.steps = std::clamp<int64_t>(int64_t(training / step_s), kFewestSteps, kMostSteps);
   run.optimizer.warmup = std::min<int64_t>(run.optimizer.warmup, run.train.steps / 5);
+  fmt::print("      a step takes {}, so training gets {} steps: about {}\n", human_seconds(step_s),
+             run.train.steps, human_seconds(step_s * double(run.train.steps)));
   save_run(run, path);
   return load();
 }
@@ -233,23 +241,33 @@ void results(const RunSpec& run, const TrainSummary& trained) {
   fmt::print("  {} inspect {}                       what is in the checkpoint\n", me, dir.string());
 }
 
+// Says in plain words what planning does and what it found.
+void show_forecast(const RunSpec& run, const TrainingSetup& t) {
+  const Forecast& f = t.forecast;
+  fmt::print(
+      "      one step ran on paper: the code that will train, on a device named meta, which does no\n"
+      "      arithmetic and holds no data but counts every byte and every operation\n");
+  fmt::print("      found: {} of {} parameters, {} compute, {} gradients; {} steps of {} tokens\n",
+             run.model.arch, human_count(double(f.booking.parameters)), run.precision.compute,
+             run.precision.grads, run.train.steps, f.tokens);
+  auto bucket = [&](Bucket b) { return human_bytes(f.booking.peak[size_t(b)]); };
+  fmt::print("      a step needs {:.1f} GFLOP ({} at this machine's measured peak) and {} of memory:\n",
+             f.op_flops / 1e9, human_seconds(f.op_flops / t.options.peak_flops),
+             human_bytes(f.booking.peak_total));
+  fmt::print("      {} weights, {} gradients, {} optimizer, {} activations\n", bucket(Bucket::weights),
+             bucket(Bucket::grads), bucket(Bucket::optimizer), bucket(Bucket::activations));
+}
+
 void demo(const Request& r) {
   install_interrupt_handlers();
   prepare(r);
   leave_if_interrupted();
-  heading(3, "plan: the real step on meta, no data");
+  heading(3, "plan: what a step will need, before it runs");
   RunSpec run = make_run_file(r);
   leave_if_interrupted();
   TrainingSetup t = prepare_training(run);
   const Forecast& f = t.forecast;
-  fmt::print("      {} of {} parameters, {} compute, {} gradients; {} steps of {} tokens\n", run.model.arch,
-             human_count(double(f.booking.parameters)), run.precision.compute, run.precision.grads,
-             run.train.steps, f.tokens);
-  auto bucket = [&](Bucket b) { return human_bytes(f.booking.peak[size_t(b)]); };
-  fmt::print("      a step will take {:.1f} GFLOP and {}:\n", f.op_flops / 1e9,
-             human_bytes(f.booking.peak_total));
-  fmt::print("      {} weights, {} gradients, {} optimizer, {} activations\n", bucket(Bucket::weights),
-             bucket(Bucket::grads), bucket(Bucket::optimizer), bucket(Bucket::activations));
+  show_forecast(run, t);
   heading(4, "train (interrupt whenever you like: the same command goes on)");
   TrainSummary s = train_with_progress(run, t, false);
   if (s.ending == Ending::interrupted)
@@ -267,14 +285,17 @@ void demo(const Request& r) {
 }  // namespace
 
 void add_demo(CLI::App& app) {
-  CLI::App* verb =
-      app.add_subcommand("demo",
-                         "the main job on this machine: real text in, a trained model out, in about "
-                         "five minutes\nexample: trireme demo --text ~/notes");
+  CLI::App* verb = app.add_subcommand(
+      "demo",
+      "the main job on this machine: real text in, a trained model out, in about five "
+      "minutes; interrupted, the same command goes on where it was, and what is done is not "
+      "done again; the smallest form is --minutes 0.05 (100 steps)\n"
+      "example: trireme demo --text ~/notes");
   auto r = std::make_shared<Request>();
   verb->add_option("--text", r->text, "folder of text; default: the sources of Python's standard library");
-  verb->add_option("--dir", r->dir, "run folder")->capture_default_str();
-  verb->add_option("--minutes", r->minutes, "of training")
+  verb->add_option("--dir", r->dir, "run folder; another one starts afresh")->capture_default_str();
+  verb->add_option("--minutes", r->minutes,
+                   "of training, in as many steps as fit, 100 to 4000; chosen when the run folder is made")
       ->capture_default_str()
       ->check(CLI::Range(0.05, 1e4));
   verb->callback([r] { demo(*r); });

@@ -78,16 +78,26 @@ void memory(const Machine& m, Findings& out) {
                    "a run of one rank is best kept on one: numactl -N 0 -m 0 trireme train ..."});
 }
 
+// As their makers write them: CUDA 12040 is 12.4; NCCL 22809 is 2.28.9, and was 2708 for 2.7.8 before 2.9.
+std::string cuda_version(int v) {
+  return fmt::format("{}.{}", v / 1000, v % 1000 / 10);
+}
+std::string nccl_version(int v) {
+  if (v < 10000) return fmt::format("{}.{}.{}", v / 1000, v % 1000 / 100, v % 100);
+  return fmt::format("{}.{}.{}", v / 10000, v % 10000 / 100, v % 100);
+}
+
 // Is a shared library there? This version uses none of them; later ones will.
 void library(std::string_view topic, std::initializer_list<const char*> names,
-             std::string_view version_symbol, std::string_view install, Findings& out) {
+             std::string_view version_symbol, std::string (*version_text)(int), std::string_view install,
+             Findings& out) {
   for (const char* name : names) {
     void* lib = ::dlopen(name, RTLD_LAZY | RTLD_LOCAL);
     if (!lib) continue;
     std::string version;
     auto get = reinterpret_cast<int (*)(int*)>(::dlsym(lib, std::string(version_symbol).c_str()));
     int v = 0;
-    if (get && get(&v) == 0) version = fmt::format(", version {}", v);
+    if (get && get(&v) == 0) version = ", version " + version_text(v);
     ::dlclose(lib);
     out.push_back({std::string(topic), "note",
                    fmt::format("{} is there{}; this version does not use it", name, version), ""});
@@ -105,12 +115,18 @@ void measured(Findings& out) {
   }
   try {
     ClusterSpec c = load_cluster(path);
-    out.push_back({"peak", "ok",
-                   fmt::format("f32 {:.0f} GFLOP/s, bf16 {}, memory {:.1f} GB/s, with {} thread(s) on {}",
-                               c.peak.f32 / 1e9,
-                               c.peak.bf16 > 0 ? fmt::format("{:.0f} GFLOP/s", c.peak.bf16 / 1e9) : "none",
-                               c.memory_bandwidth / 1e9, c.threads, c.date),
-                   ""});
+    const int cores = threads_of(RunSpec());
+    out.push_back(
+        {"peak", "ok",
+         fmt::format("f32 {:.0f} GFLOP/s, bf16 {}, memory {:.1f} GB/s, with {} thread{} on {}",
+                     c.peak.f32 / 1e9,
+                     c.peak.bf16 > 0 ? fmt::format("{:.0f} GFLOP/s", c.peak.bf16 / 1e9) : "none",
+                     c.memory_bandwidth / 1e9, c.threads, c.threads == 1 ? "" : "s", c.date),
+         c.threads == cores
+             ? ""
+             : fmt::format("of the {} cores that may be used: the last run had so many threads a rank; "
+                           "`trireme bench` measures all",
+                           cores)});
   } catch (const Error& e) {
     out.push_back({"peak", "warning", e.what(), "`trireme bench` writes it again"});
   }
@@ -155,10 +171,11 @@ int doctor(const std::string& dir, bool json) {
   memory(m, all);
   measured(all);
   disk(dir, all);
-  library("MPI", {"libmpi.so.40", "libmpi.so.12", "libmpi.so"}, "",
+  library("MPI", {"libmpi.so.40", "libmpi.so.12", "libmpi.so"}, "", nullptr,
           "apt install libopenmpi-dev, for several machines", all);
-  library("CUDA", {"libcuda.so.1"}, "cuDriverGetVersion", "NVIDIA's driver, for GPUs", all);
-  library("NCCL", {"libnccl.so.2"}, "ncclGetVersion", "NVIDIA's libnccl2, for several GPUs", all);
+  library("CUDA", {"libcuda.so.1"}, "cuDriverGetVersion", cuda_version, "NVIDIA's driver, for GPUs", all);
+  library("NCCL", {"libnccl.so.2"}, "ncclGetVersion", nccl_version, "NVIDIA's libnccl2, for several GPUs",
+          all);
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   int bad = 0;
   for (const Finding& f : all) {

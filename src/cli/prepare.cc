@@ -161,7 +161,7 @@ Tokenizer train_tokenizer(const Texts& texts, const LearnOptions& options) {
 
 EncodedTexts encode_texts(const Tokenizer& t, const Texts& texts, const fs::path& train,
                           const fs::path& valid, int threads, int32_t end_of_text,
-                          const std::function<void()>& before_commit) {
+                          const std::function<void()>& before_commit, const std::string& what) {
   for (const fs::path& p : {train, valid})
     if (p.has_parent_path()) make_folders(p.parent_path());
   refuse_old_valid(texts, valid);
@@ -169,7 +169,7 @@ EncodedTexts encode_texts(const Tokenizer& t, const Texts& texts, const fs::path
   std::optional<ShardWriter> valid_writer;
   if (holds_out(texts)) valid_writer.emplace(valid, t.vocab_size());
   DocumentStream stream(texts.sources, Divider(t), {.key = texts.key, .hold_out = texts.hold_out});
-  Progress bar("encode", texts.bytes());
+  Progress bar(what, texts.bytes());
   Rate rate;
   EncodeOptions o{.threads = threads, .end_of_text = end_of_text};
   o.progress = [&](int64_t bytes, int64_t tokens) {
@@ -197,8 +197,10 @@ EncodedTexts encode_texts(const Tokenizer& t, const Texts& texts, const fs::path
   return all;
 }
 
-Encoded encode_corpus(const Tokenizer& t, const Corpus& corpus, const fs::path& prefix, int threads) {
-  return encode_texts(t, texts_of(corpus), prefix, {}, threads, t.find_end_of_text().value_or(-1)).train;
+Encoded encode_corpus(const Tokenizer& t, const Corpus& corpus, const fs::path& prefix, int threads,
+                      const std::string& what) {
+  return encode_texts(t, texts_of(corpus), prefix, {}, threads, t.find_end_of_text().value_or(-1), {}, what)
+      .train;
 }
 
 }  // namespace trireme::cli

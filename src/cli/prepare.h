@@ -47,7 +47,10 @@ struct EncodedTexts {
 // every document, -1 = nothing does. before_commit() is called when all is written, before the shards take
 // their names. An interrupt ends it with Fault::interrupted, and leaves nothing.
 EncodedTexts encode_texts(const Tokenizer&, const Texts&, const fs::path& train, const fs::path& valid,
-                          int threads, int32_t end_of_text, const std::function<void()>& before_commit = {});
-Encoded encode_corpus(const Tokenizer&, const Corpus&, const fs::path& prefix, int threads);
+                          int threads, int32_t end_of_text, const std::function<void()>& before_commit = {},
+                          const std::string& what = "encode");
+// `what` begins its progress line.
+Encoded encode_corpus(const Tokenizer&, const Corpus&, const fs::path& prefix, int threads,
+                      const std::string& what);
 
 }  // namespace trireme::cli
