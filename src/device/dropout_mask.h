@@ -15,6 +15,9 @@ struct DropoutMask {
   double rate = 0;    // in [0, 1); 0: off, and the rest is not read
   uint64_t key = 0;   // rng_key(seed, step, name of the place in the model)
   int64_t first = 0;  // global index of element 0 of the operand
+  // Of attention's probabilities: heads that a sequence is numbered with, where the operand has only some of
+  // them (`first` says from which on); 0 = the operand's.
+  int64_t heads = 0;
 
   explicit operator bool() const { return rate > 0; }
   uint32_t threshold() const { return uint32_t(std::min(std::round(rate * 0x1p32), 0x1p32 - 1)); }

@@ -71,6 +71,13 @@ template <>
 inline constexpr std::array kOperands<CrossEntropyArgs> = {
     &CrossEntropyArgs::logits, &CrossEntropyArgs::targets, &CrossEntropyArgs::loss};
 template <>
+inline constexpr std::array kOperands<SoftmaxStatsArgs> = {
+    &SoftmaxStatsArgs::logits, &SoftmaxStatsArgs::targets, &SoftmaxStatsArgs::stats};
+template <>
+inline constexpr std::array kOperands<SplitCrossEntropyArgs> = {
+    &SplitCrossEntropyArgs::logits, &SplitCrossEntropyArgs::targets, &SplitCrossEntropyArgs::stats,
+    &SplitCrossEntropyArgs::loss};
+template <>
 inline constexpr std::array kOperands<AddArgs> = {&AddArgs::a, &AddArgs::b, &AddArgs::y};
 template <>
 inline constexpr std::array kOperands<DropoutArgs> = {&DropoutArgs::x, &DropoutArgs::residual,

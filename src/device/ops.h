@@ -29,18 +29,22 @@ struct MatmulArgs {
 };
 
 // y[N,C] (+)= table[ids[n], :]. ids i32 [N] (any shape of N elements), every id in [0, V) or the run stops
-// with the id and its place. table T [V,C], y T.
+// with the id and its place. table T [V,C], y T. With `vocab` > 0 the table holds rows [first, first + V) of
+// one of so many, and ids lie in [0, vocab): of those without a row here y is 0, or left as it is.
 struct EmbeddingArgs {
   static constexpr std::string_view kName = "embedding";
   Tensor ids, table, y;
   bool accumulate = false;
+  int64_t first = 0, vocab = 0;
 };
 // dtable[V,C] (+)= scatter of dy[N,C] by ids, added in ascending n (deterministic at any thread count), in
-// f32, one rounding per element. dtable: f32 or T. Not accumulating: rows without ids become 0.
+// f32, one rounding per element. dtable: f32 or T. Not accumulating: rows without ids become 0. first, vocab:
+// as above; ids without a row are left out.
 struct EmbeddingBackwardArgs {
   static constexpr std::string_view kName = "embedding_backward";
   Tensor ids, dy, dtable;
   bool accumulate = false;
+  int64_t first = 0, vocab = 0;
 };
 
 // Layer normalisation (Ba et al. 2016): y = (x - mean) * rstd * weight + bias per row. x, y, weight, bias T;
@@ -116,8 +120,9 @@ enum class FlashVersion : uint8_t { fa1, fa2 };  // loop order and rescaling of 
 // o = softmax(q k^T * scale + causal mask) v, tiled, online softmax; nothing of size S x S is stored.
 // q, o: T [B,S,H,D]; k, v: T [B,S,KV,D], H a multiple of KV (grouped queries: head h reads k/v head h*KV/H);
 // outer strides free, last stride 1. dropout: of the probabilities, after the softmax; element (b, h, query,
-// key) has index ((b H + h) S + query) S + key. lse: f32 (f64 for f64) [B,H,S] = logsumexp of the scaled,
-// masked scores. Causal: blocks above the diagonal are skipped, only diagonal blocks are masked.
+// key) has index ((b H + h) S + query) S + key (H: dropout.heads where given). lse: f32 (f64 for f64) [B,H,S]
+// = logsumexp of the scaled, masked scores. Causal: blocks above the diagonal are skipped, only diagonal
+// blocks are masked.
 struct AttentionArgs {
   static constexpr std::string_view kName = "attention";
   Tensor q, k, v, o, lse;
@@ -166,6 +171,27 @@ struct CrossEntropyArgs {
   static constexpr std::string_view kName = "cross_entropy";
   Tensor logits, targets, loss;
   int64_t vocab = 0;
+  float grad_scale = 1;
+  bool backward = true;
+};
+
+// Cross-entropy of logits whose columns are divided over ranks, in two ops with an exchange of three numbers
+// a row between them (Shoeybi et al. 2019, section 3). logits T [N,V] are columns [first, first + vocab) of
+// the whole, padding columns beyond; targets i32 [N], ids of the whole or -1.
+//
+// stats f32 [3,N]: the largest of the row's columns here, the sum of exp(logit - largest), and the logit of
+// its target, 0 where that is elsewhere.
+struct SoftmaxStatsArgs {
+  static constexpr std::string_view kName = "softmax_stats";
+  Tensor logits, targets, stats;
+  int64_t first = 0, vocab = 0;
+};
+// stats f32 [R,3,N] of all R ranks, merged in their order: loss f32 [N] and, with `backward`, logits as
+// CrossEntropyArgs has them.
+struct SplitCrossEntropyArgs {
+  static constexpr std::string_view kName = "split_cross_entropy";
+  Tensor logits, targets, stats, loss;
+  int64_t first = 0, vocab = 0;
   float grad_scale = 1;
   bool backward = true;
 };
@@ -260,7 +286,8 @@ struct CountNonfiniteArgs {
   X(MatmulArgs) X(EmbeddingArgs) X(EmbeddingBackwardArgs) X(LayerNormArgs) X(LayerNormBackwardArgs)          \
   X(RmsNormArgs) X(RmsNormBackwardArgs) X(RopeArgs) X(GeluArgs) X(GeluBackwardArgs) X(SwigluArgs)            \
   X(SwigluBackwardArgs) X(AttentionArgs) X(AttentionBackwardArgs) X(CacheAppendArgs)              \
-  X(CachedAttentionArgs) X(CrossEntropyArgs) X(AddArgs) X(CastArgs)                                          \
+  X(CachedAttentionArgs) X(CrossEntropyArgs) X(SoftmaxStatsArgs) X(SplitCrossEntropyArgs) X(AddArgs)         \
+  X(CastArgs)                                                                                                \
   X(DropoutArgs) X(ZeroArgs) X(ColumnSumArgs) X(AdamWArgs) X(MuonMomentumArgs) X(MuonApplyArgs)              \
   X(ScaledSumArgs) X(SquareSumsArgs) X(CountNonfiniteArgs)
 // clang-format on

@@ -115,6 +115,8 @@ void check(const EmbeddingArgs& p) {
   c.matrix("table", p.table, type);
   c.vector("ids", p.ids, p.ids.numel(), DType::i32);
   c.matrix("y", p.y, p.ids.numel(), p.table.shape[1], type);
+  c.that(p.first >= 0 && (p.vocab > 0 || p.first == 0), "table", p.table,
+         "a part of a table of `vocab` rows");
 }
 void check(const EmbeddingBackwardArgs& p) {
   Checker c(p.kName);
@@ -123,6 +125,8 @@ void check(const EmbeddingBackwardArgs& p) {
   c.type("dtable", p.dtable, type, DType::f32);
   c.matrix("dtable", p.dtable, p.dtable.dtype);
   c.matrix("dy", p.dy, p.ids.numel(), p.dtable.shape[1], type);
+  c.that(p.first >= 0 && (p.vocab > 0 || p.first == 0), "dtable", p.dtable,
+         "a part of a table of `vocab` rows");
 }
 
 void check(const LayerNormArgs& p) {
@@ -312,6 +316,27 @@ void check(const CrossEntropyArgs& p) {
   c.that(p.vocab > 0 && p.vocab <= p.logits.shape[1], "logits", p.logits,
          "of at least `vocab` columns, and vocab at least 1");
   c.vector("targets", p.targets, p.logits.shape[0], DType::i32);
+  c.vector("loss", p.loss, p.logits.shape[0], DType::f32);
+}
+
+void check(const SoftmaxStatsArgs& p) {
+  Checker c(p.kName);
+  c.matrix("logits", p.logits, c.compute_type("logits", p.logits));
+  c.that(p.vocab > 0 && p.vocab <= p.logits.shape[1] && p.first >= 0, "logits", p.logits,
+         "of at least `vocab` columns, and vocab at least 1");
+  c.vector("targets", p.targets, p.logits.shape[0], DType::i32);
+  c.vector("stats", p.stats, 3 * p.logits.shape[0], DType::f32);
+}
+void check(const SplitCrossEntropyArgs& p) {
+  Checker c(p.kName);
+  c.matrix("logits", p.logits, c.compute_type("logits", p.logits));
+  c.that(p.vocab > 0 && p.vocab <= p.logits.shape[1] && p.first >= 0, "logits", p.logits,
+         "of at least `vocab` columns, and vocab at least 1");
+  c.vector("targets", p.targets, p.logits.shape[0], DType::i32);
+  c.that(p.stats.shape.rank == 3 && p.stats.shape[0] > 0 && p.stats.shape[1] == 3 &&
+             p.stats.shape[2] == p.logits.shape[0] && p.stats.contiguous(),
+         "stats", p.stats, "[ranks, 3, rows]");
+  c.type("stats", p.stats, DType::f32);
   c.vector("loss", p.loss, p.logits.shape[0], DType::f32);
 }
 

@@ -189,6 +189,23 @@ Outputs outputs(const CrossEntropyArgs& p) {
   return p.backward ? list(p.loss, p.logits) : list(p.loss);
 }
 
+// Largest, difference, exp and sum a column.
+Cost cost(const SoftmaxStatsArgs& p) {
+  return {4 * double(p.logits.shape[0]) * double(p.vocab), sum_bytes(p.logits, p.targets), p.stats.bytes()};
+}
+Outputs outputs(const SoftmaxStatsArgs& p) {
+  return list(p.stats);
+}
+// Difference, exp and a factor a column.
+Cost cost(const SplitCrossEntropyArgs& p) {
+  double scores = p.backward ? double(p.logits.shape[0]) * double(p.vocab) : 0;
+  return {3 * scores, sum_bytes(p.targets, p.stats) + (p.backward ? p.logits.bytes() : 0),
+          p.loss.bytes() + (p.backward ? p.logits.bytes() : 0)};
+}
+Outputs outputs(const SplitCrossEntropyArgs& p) {
+  return p.backward ? list(p.loss, p.logits) : list(p.loss);
+}
+
 Cost cost(const AddArgs& p) {
   return {count(p.y), sum_bytes(p.a, p.b), p.y.bytes()};
 }

@@ -22,6 +22,8 @@ std::span<const CaseEntry> all_cases() {
       {"cache_append", make_cache_append},
       {"attention_cached", make_attention_cached},
       {"cross_entropy", make_cross_entropy},
+      {"softmax_stats", make_softmax_stats},
+      {"split_cross_entropy", make_split_cross_entropy},
       {"add", make_add},
       {"cast", make_cast},
       {"dropout", make_dropout},

@@ -1,6 +1,9 @@
 // embedding: y (+)= table[ids]. embedding_backward: dtable (+)= scatter of dy by ids.
-// Keys: n ids, v rows of the table, c columns, accumulate, dtype, out = type of dtable. Low ids come more
-// often, as frequent tokens do.
+// Keys: n ids, v rows of the table, c columns, accumulate, dtype, out = type of dtable; whole = rows of a
+// table that this one is a part of, from row `first` on (v when absent). Low ids come more often, as frequent
+// tokens do.
+#include <algorithm>
+
 #include "base/rng.h"
 #include "cases.h"
 
@@ -22,7 +25,8 @@ class EmbeddingCase final : public CaseOf<EmbeddingArgs> {
     int64_t n = p.size("n"), v = p.size("v"), c = p.size("c");
     args = {};
     args.accumulate = p.flag("accumulate");
-    args.ids = skewed_ids(b, n, v);
+    args.vocab = p.size("whole", 0), args.first = p.size("first", 0);
+    args.ids = skewed_ids(b, n, args.vocab ? args.vocab : v);
     args.table = b.matrix(Role::in, "table", {v, c}, p.dtype());
     args.y = b.matrix(args.accumulate ? Role::inout : Role::out, "y", {n, c}, p.dtype());
   }
@@ -31,8 +35,9 @@ class EmbeddingCase final : public CaseOf<EmbeddingArgs> {
     for (int64_t i = 0; i < n; i++)
       for (int64_t j = 0; j < c; j++) {
         double before = args.accumulate ? o.in("y")[size_t(i * c + j)] : 0;
-        o.want("y")[size_t(i * c + j)] =
-            before + o.in("table")[size_t(int64_t(o.in("ids")[size_t(i)]) * c + j)];
+        const int64_t row = int64_t(o.in("ids")[size_t(i)]) - args.first;
+        const bool here = row >= 0 && row < args.table.shape[0];
+        o.want("y")[size_t(i * c + j)] = before + (here ? o.in("table")[size_t(row * c + j)] : 0);
       }
   }
 };
@@ -44,7 +49,8 @@ class EmbeddingBackwardCase final : public CaseOf<EmbeddingBackwardArgs> {
     int64_t n = p.size("n"), v = p.size("v"), c = p.size("c");
     args = {};
     args.accumulate = p.flag("accumulate");
-    args.ids = skewed_ids(b, n, v);
+    args.vocab = p.size("whole", 0), args.first = p.size("first", 0);
+    args.ids = skewed_ids(b, n, args.vocab ? args.vocab : v);
     args.dy = b.matrix(Role::in, "dy", {n, c}, p.dtype());
     args.dtable = b.matrix(args.accumulate ? Role::inout : Role::out, "dtable", {v, c},
                            p.has("out") ? p.dtype("out") : p.dtype());
@@ -57,7 +63,8 @@ class EmbeddingBackwardCase final : public CaseOf<EmbeddingBackwardArgs> {
     if (args.accumulate) d = o.in("dtable");
     for (int64_t i = 0; i < n; i++)
       for (int64_t j = 0; j < c; j++)
-        d[size_t(int64_t(o.in("ids")[size_t(i)]) * c + j)] += o.in("dy")[size_t(i * c + j)];
+        if (const int64_t row = row_of(o, i); row >= 0)
+          d[size_t(row * c + j)] += o.in("dy")[size_t(i * c + j)];
   }
   std::vector<GradPair> gradients() const override { return {{"table", "dtable"}}; }
   double objective(const Operands& o) const override {
@@ -65,8 +72,15 @@ class EmbeddingBackwardCase final : public CaseOf<EmbeddingBackwardArgs> {
     double s = 0;
     for (int64_t i = 0; i < n; i++)
       for (int64_t j = 0; j < c; j++)
-        s += o.in("dy")[size_t(i * c + j)] * o.in("table")[size_t(int64_t(o.in("ids")[size_t(i)]) * c + j)];
+        if (const int64_t row = row_of(o, i); row >= 0)
+          s += o.in("dy")[size_t(i * c + j)] * o.in("table")[size_t(row * c + j)];
     return s;
+  }
+
+ private:
+  int64_t row_of(const Operands& o, int64_t i) const {  // -1: in another part
+    const int64_t row = int64_t(o.in("ids")[size_t(i)]) - args.first;
+    return row < args.dtable.shape[0] ? std::max<int64_t>(row, -1) : -1;
   }
 };
 

@@ -221,7 +221,8 @@ struct Geometry {
   // Which probabilities of the strip that starts at query `row` of a head are kept, keys k0 to k0 + n.
   KeepTile keep_tile(const DropoutMask& mask, int64_t b, int64_t head, int64_t row, int64_t k0,
                      int64_t n) const {
-    return {.first = uint64_t(mask.first + ((b * heads + head) * seq + row) * seq + k0),
+    const int64_t numbered = mask.heads ? mask.heads : heads;
+    return {.first = uint64_t(mask.first + ((b * numbered + head) * seq + row) * seq + k0),
             .stride = seq,
             .rows = kStrip,
             .columns = n,

@@ -36,8 +36,13 @@ void gather(const EmbeddingArgs& a, int64_t begin, int64_t end) {
   const int32_t* ids = a.ids.as<int32_t>();
   const int64_t cols = a.table.shape[1];
   for (int64_t n = begin; n < end; n++) {
-    const T* from = table[ids[n]];
     T* to = y[n];
+    const int64_t row = ids[n] - a.first;
+    if (row < 0 || row >= a.table.shape[0]) {  // another part of the table has it
+      if (!a.accumulate) std::memset(static_cast<void*>(to), 0, size_t(cols) * sizeof(T));
+      continue;
+    }
+    const T* from = table[row];
     if (!a.accumulate) {
       std::memcpy(static_cast<void*>(to), from, size_t(cols) * sizeof(T));
       continue;
@@ -111,7 +116,7 @@ int64_t scratch_bytes(const EmbeddingArgs&, const Context&) {
   return 0;
 }
 void launch(const EmbeddingArgs& a, const Tensor&, const Context& ctx) {
-  require_indices(a.ids, 0, a.table.shape[0], "embedding: id", "the table has ids");
+  require_indices(a.ids, 0, a.vocab ? a.vocab : a.table.shape[0], "embedding: id", "the table has ids");
   parallel_for(ctx, a.ids.numel(), row_grain(a.table.shape[1]), [&](int64_t begin, int64_t end, int) {
     HWY_DYNAMIC_DISPATCH(embedding)(a, begin, end);
   });
@@ -122,17 +127,22 @@ int64_t scratch_bytes(const EmbeddingBackwardArgs& a, const Context&) {
 }
 void launch(const EmbeddingBackwardArgs& a, const Tensor& scratch, const Context& ctx) {
   const int64_t n = a.ids.numel(), vocab = a.dtable.shape[0];
-  require_indices(a.ids, 0, vocab, "embedding_backward: id", "the table has ids");
+  require_indices(a.ids, 0, a.vocab ? a.vocab : vocab, "embedding_backward: id", "the table has ids");
   if (vocab == 0) return;
   int32_t *end = reinterpret_cast<int32_t*>(scratch.data), *order = end + vocab;
   // Counts go one place ahead, so that their prefix sum is where each id's list begins; filling the lists
   // moves every begin to its end.
   std::memset(end, 0, size_t(vocab) * sizeof *end);
   const int32_t* ids = n ? a.ids.as<int32_t>() : nullptr;
-  for (int64_t i = 0; i < n; i++)
-    if (ids[i] + 1 < vocab) end[ids[i] + 1]++;
+  auto each_row = [&](auto&& f) {  // of those that this table has
+    for (int64_t i = 0; i < n; i++)
+      if (const int64_t row = ids[i] - a.first; row >= 0 && row < vocab) f(row, i);
+  };
+  each_row([&](int64_t row, int64_t) {
+    if (row + 1 < vocab) end[row + 1]++;
+  });
   for (int64_t id = 1; id < vocab; id++) end[id] += end[id - 1];
-  for (int64_t i = 0; i < n; i++) order[end[ids[i]]++] = int32_t(i);
+  each_row([&](int64_t row, int64_t i) { order[end[row]++] = int32_t(i); });
   const SortedIds sorted{end, order};
   const int64_t cols = a.dtable.shape[1], lines = n * cols < kGrainElements ? cols : 64;
   parallel_for(ctx, cols, std::max<int64_t>(lines, 1), [&](int64_t begin, int64_t stop, int) {
