@@ -20,10 +20,11 @@ from collectives import collectives
 from encode import encode
 from startup import startup
 from step import MODELS, ROOT
+from tensor_parallel import tensor_parallel
 from training import training
 
 # Each: (options) -> list of Section. A new one goes at the end.
-SECTIONS = [training, startup, encode, collectives]
+SECTIONS = [training, startup, encode, collectives, tensor_parallel]
 
 
 def processor():
