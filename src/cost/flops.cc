@@ -12,6 +12,10 @@ int64_t up_matrices(const ModelSpec& m) {
   return m.activation == "swiglu" ? 2 : 1;
 }
 
+int64_t vocabulary_part(const ModelSpec& m, int64_t tp) {
+  return (m.vocab + tp - 1) / tp;
+}
+
 }  // namespace
 
 double forward_flops_per_token(const ModelSpec& m, int64_t seq) {
@@ -27,22 +31,23 @@ double train_flops_per_token(const ModelSpec& m, int64_t seq) {
   return 3 * forward_flops_per_token(m, seq);
 }
 
-int64_t block_parameters(const ModelSpec& m) {
-  int64_t q = m.q_size(), kv = m.kv_size(), up = checked_mul(up_matrices(m), m.ffn);
+int64_t block_parameters(const ModelSpec& m, int64_t tp) {
+  const int64_t q = m.q_size() / tp, kv = m.kv_heads < tp ? m.kv_size() : m.kv_size() / tp, ffn = m.ffn / tp,
+                up = checked_mul(up_matrices(m), ffn);
   int64_t attn = checked_mul(m.hidden, 2 * q + 2 * kv) + (m.biased_qkv() ? q + 2 * kv : 0) +
                  (m.attn_bias ? m.hidden : 0) + (m.qk_norm ? 2 * m.head_dim : 0);
-  int64_t mlp = checked_mul(m.hidden, up + m.ffn) + (m.mlp_bias ? up + m.hidden : 0);
+  int64_t mlp = checked_mul(m.hidden, up + ffn) + (m.mlp_bias ? up + m.hidden : 0);
   return checked_add(checked_add(attn, mlp), 2 * norm_parameters(m));
 }
-int64_t embedding_parameters(const ModelSpec& m) {
-  return checked_mul(m.hidden, m.vocab + (m.positions == "learned" ? m.max_positions : 0));
+int64_t embedding_parameters(const ModelSpec& m, int64_t tp) {
+  return checked_mul(m.hidden, vocabulary_part(m, tp) + (m.positions == "learned" ? m.max_positions : 0));
 }
-int64_t head_parameters(const ModelSpec& m) {
-  return checked_add(norm_parameters(m), m.tied ? 0 : checked_mul(m.hidden, m.vocab));
+int64_t head_parameters(const ModelSpec& m, int64_t tp) {
+  return checked_add(norm_parameters(m), m.tied ? 0 : checked_mul(m.hidden, vocabulary_part(m, tp)));
 }
-int64_t parameters(const ModelSpec& m) {
-  return checked_add(checked_mul(m.layers, block_parameters(m)),
-                     checked_add(embedding_parameters(m), head_parameters(m)));
+int64_t parameters(const ModelSpec& m, int64_t tp) {
+  return checked_add(checked_mul(m.layers, block_parameters(m, tp)),
+                     checked_add(embedding_parameters(m, tp), head_parameters(m, tp)));
 }
 
 }  // namespace trireme

@@ -33,8 +33,9 @@ int64_t padded(int64_t numel, const Division& d) {
 }  // namespace
 
 int64_t flat_elements(const ModelSpec& m, const Division& d) {
-  return checked_add(checked_mul(m.layers, padded(block_parameters(m), d)),
-                     checked_add(padded(embedding_parameters(m), d), padded(head_parameters(m), d)));
+  return checked_add(
+      checked_mul(m.layers, padded(block_parameters(m, d.tp), d)),
+      checked_add(padded(embedding_parameters(m, d.tp), d), padded(head_parameters(m, d.tp), d)));
 }
 
 BucketBytes state_bytes(const ModelSpec& m, std::string_view compute, std::string_view grads,

@@ -18,14 +18,16 @@ BucketBytes state_bytes_per_parameter(std::string_view compute, std::string_view
 // The same of `elements` numbers: parameters, or the size of the flat buffers that hold them.
 BucketBytes state_bytes(int64_t elements, std::string_view compute, std::string_view grads);
 
-// How replicas divide a training state (ZeRO): `shards` ranks to a shard group.
+// How ranks divide a training state: `tp` of them each layer's matrices, and of each of these parts replicas
+// (ZeRO), `shards` ranks to a shard group.
 struct Division {
   int zero = 0;
   int64_t shards = 1;
+  int64_t tp = 1;
 };
 
-// Elements of the flat layout: each layer's parameters, padded to `shards` equal parts of whole blocks of
-// 4,096 where zero > 0 and shards > 1.
+// Elements of the flat layout of a rank's part of the model: each layer's parameters, padded to `shards`
+// equal parts of whole blocks of 4,096 where zero > 0 and shards > 1.
 int64_t flat_elements(const ModelSpec&, const Division&);
 
 // What a rank keeps between steps. With Psi elements, in bf16 with bf16 gradients and N shards: 16 Psi; zero

@@ -16,4 +16,23 @@ int64_t wire_bytes_per_step(const ModelSpec& m, const ReplicaTraffic& t) {
   return checked_add(checked_mul(checked_mul(t.groups, t.division.shards - 1), inside), across);
 }
 
+int64_t sum_grad_elements(const ModelSpec& m, int64_t tp, bool sequence) {
+  if (tp == 1) return 0;
+  int64_t block = m.qk_norm ? 2 * m.head_dim : 0;
+  if (m.kv_heads < tp) block += 2 * checked_mul(m.kv_size(), m.hidden + (m.biased_qkv() ? 1 : 0));
+  const int64_t norm = sequence ? (m.norm == "layer" ? 2 : 1) * m.hidden : 0;
+  return checked_add(checked_mul(m.layers, block + 2 * norm), norm);
+}
+
+int64_t layer_wire_bytes_per_step(const ModelSpec& m, const LayerTraffic& t) {
+  const int64_t others = t.tp - 1;
+  const int64_t activations = checked_mul(checked_mul(t.rows, m.hidden), t.activation_bytes);
+  const int64_t halves = t.sequence ? 10 * m.layers + (t.f32 ? 4 : 5) : 8 * m.layers + 4;
+  const int64_t sums = checked_mul(checked_mul(others, activations), halves);
+  const int64_t logits = checked_mul(checked_mul(3 * t.tp * others, t.rows), 4);
+  const int64_t grads = checked_mul(2 * others * t.grad_bytes, sum_grad_elements(m, t.tp, t.sequence));
+  return checked_add(checked_mul(t.microbatches, checked_add(sums, logits)),
+                     checked_mul(t.reductions, grads));
+}
+
 }  // namespace trireme

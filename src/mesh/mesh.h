@@ -19,6 +19,12 @@ enum class Axis : uint8_t { pp, dp, cp, tp, ep, edp };
 using Axes = std::span<const Axis>;
 std::string_view name_of(Axis);
 
+// A rank's place on an axis, as layers are told it.
+struct AxisPlace {
+  int size = 1, rank = 0;
+  bool operator==(const AxisPlace&) const = default;
+};
+
 struct Degrees {
   int pp = 1, dp = 1, cp = 1, tp = 1, ep = 1;
   bool operator==(const Degrees&) const = default;
@@ -35,7 +41,8 @@ class Mesh {
   int size(Axis) const;
   int size(Axes) const;
   int coord(int rank, Axis) const;
-  int coord(int rank, Axes) const;               // index of rank within group(rank, axes)
+  int coord(int rank, Axes) const;  // index of rank within group(rank, axes)
+  AxisPlace place(int rank, Axis a) const { return {size(a), coord(rank, a)}; }
   std::vector<int> group(int rank, Axes) const;  // ranks that differ from `rank` only along axes, ascending
 
   static constexpr std::array<Axis, 4> kDefaultOrder = {Axis::pp, Axis::dp, Axis::cp, Axis::tp};

@@ -23,6 +23,18 @@ std::string equation(const std::vector<Axis>& axes, const Mesh& mesh, int degree
 
 }  // namespace
 
+bool ShardSpec::divides_along(Axis axis) const {
+  return std::any_of(axes_of_dim.begin(), axes_of_dim.end(), [&](const std::vector<Axis>& axes) {
+    return std::find(axes.begin(), axes.end(), axis) != axes.end();
+  });
+}
+
+ShardSpec sharded(int dim, Axis axis) {
+  ShardSpec spec;
+  spec.axes_of_dim[size_t(dim)] = {axis};
+  return spec;
+}
+
 Slice local_slice(const Shape& global, const ShardSpec& spec, const Mesh& mesh, int rank) {
   Slice box;
   box.offset.rank = box.extent.rank = global.rank;
@@ -36,6 +48,12 @@ Slice local_slice(const Shape& global, const ShardSpec& spec, const Mesh& mesh, 
     int index = 0;
     for (Axis a : axes) index = index * mesh.size(a) + mesh.coord(rank, a);
     const int degree = mesh.size(axes);
+    if (d == 0 && spec.ragged) {
+      const int64_t part = (global[0] + degree - 1) / degree;
+      box.offset.dim[0] = std::min(global[0], index * part);
+      box.extent.dim[0] = std::min(global[0], (index + 1) * part) - box.offset[0];
+      continue;
+    }
     if (global[d] % degree != 0) {
       bad_request("dim {} of a tensor of shape {} has size {}, which {} does not divide", d,
                   to_string(global), global[d], equation(axes, mesh, degree));
@@ -45,6 +63,15 @@ Slice local_slice(const Shape& global, const ShardSpec& spec, const Mesh& mesh, 
   }
   mesh.size(used);  // an axis divides at most one dim: this set refuses repeats
   return box;
+}
+
+Shape stored_shape(const Shape& global, const ShardSpec& spec, const Mesh& mesh) {
+  Shape s = local_slice(global, spec, mesh, 0).extent;
+  if (spec.ragged) {
+    const int64_t degree = mesh.size(spec.axes_of_dim[0]);
+    s.dim[0] = (global[0] + degree - 1) / degree;
+  }
+  return s;
 }
 
 Range flat_range(const Slice& box, const Mesh& mesh, Axes zero_axes, int rank) {

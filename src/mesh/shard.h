@@ -11,14 +11,24 @@ namespace trireme {
 // The axes that divide each dim, outer first; none = whole on every rank.
 struct ShardSpec {
   std::array<std::vector<Axis>, kMaxDims> axes_of_dim;
+  // Dim 0 is cut into equal parts rounded up, so the last ranks' boxes are short, or empty. What a rank
+  // stores is as large on each: the rows beyond its box are zero (vocabularies).
+  bool ragged = false;
+
+  bool divides_along(Axis) const;
 };
+// Divided along `axis` in one dim.
+ShardSpec sharded(int dim, Axis axis);
 
 // Elements of the flat range that one ZeRO rank owns are padded to blocks of this many (DESIGN.md section 3);
 // the gradient norm sums over the same blocks.
 inline constexpr int64_t kFlatBlock = 4096;
 
-// The box of `rank`. Each sharded dim must divide evenly; the error (request) names dim, size and degree.
+// The box of `rank`. Each sharded dim must divide evenly, a ragged one apart; the error (request) names dim,
+// size and degree.
 Slice local_slice(const Shape& global, const ShardSpec&, const Mesh&, int rank);
+// What a rank stores of it: the shape of the box, with the rows that complete a ragged one.
+Shape stored_shape(const Shape& global, const ShardSpec&, const Mesh&);
 
 // The row-major elements of the box that `rank` owns in its group along `zero_axes`: whole blocks of
 // kFlatBlock, as even as blocks allow, the last one short; empty for ranks beyond the last block.

@@ -1,5 +1,6 @@
 #include "model/attention.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "model/kv_cache.h"
@@ -24,19 +25,40 @@ Tensor rows_of_heads(const Tensor& m, int64_t first, int64_t heads, int64_t d) {
   return t;
 }
 
+Attention::Sizes local_sizes(Attention::Sizes s, TensorPlace tp) {
+  require(s.heads % tp.size == 0 && (s.kv_heads % tp.size == 0 || tp.size % s.kv_heads == 0),
+          "tp divides the query heads, and the key/value heads or is a multiple of them");
+  s.heads /= tp.size;
+  s.kv_heads = std::max<int64_t>(1, s.kv_heads / tp.size);
+  return s;
+}
+
+// One head for several ranks, or some heads for each.
+Linear::Part keys_or_values(std::string name, const Attention::Sizes& s, TensorPlace tp) {
+  const bool shared = s.kv_heads < tp.size;
+  const int64_t head = tp.rank * s.kv_heads / tp.size;
+  return {.name = std::move(name),
+          .out = s.kv_heads * s.head_dim,
+          .shared = shared,
+          .first = head * s.head_dim,
+          .used = s.head_dim};
+}
+
 }  // namespace
 
-Attention::Attention(const std::string& name, const Sizes& s, const RopeTable* rope)
-    : sizes_(s),
+Attention::Attention(const std::string& name, const Sizes& s, const RopeTable* rope, TensorPlace tp)
+    : sizes_(local_sizes(s, tp)),
+      tp_(tp),
       rope_(rope),
       qkv_({{name + ".q", s.heads * s.head_dim},
-            {name + ".k", s.kv_heads * s.head_dim},
-            {name + ".v", s.kv_heads * s.head_dim}},
-           s.hidden, s.qkv_bias, s.init_std),
-      out_({{name + ".o", s.hidden}}, s.heads * s.head_dim, s.out_bias, s.out_init_std),
+            keys_or_values(name + ".k", s, tp),
+            keys_or_values(name + ".v", s, tp)},
+           s.hidden, s.qkv_bias, s.init_std, Divide::columns, tp),
+      out_({{name + ".o", s.hidden}}, s.heads * s.head_dim, s.out_bias, s.out_init_std, Divide::rows, tp),
       probs_(name + ".probs", s.attn_pdrop),
-      resid_(name + ".resid", s.resid_pdrop) {
+      resid_(name + ".resid", s.resid_pdrop, tp) {
   if (!s.qk_norm_eps) return;
+  // Each rank sees the heads it computes: the gradients are partial sums.
   q_norm_.emplace(name + ".q_norm", s.head_dim, *s.qk_norm_eps);
   k_norm_.emplace(name + ".k_norm", s.head_dim, *s.qk_norm_eps);
 }
@@ -95,6 +117,14 @@ bool Attention::attend_to_cache(Ctx& ctx, const Heads& t, const Tensor& o) const
   return true;
 }
 
+// Probabilities are numbered as those of all heads.
+DropoutMask Attention::mask(const Ctx& ctx) const {
+  const int64_t square = ctx.batch.seq * ctx.batch.seq, heads = sizes_.heads * tp_.size;
+  DropoutMask m = probs_.mask(ctx, heads * square);
+  if (m) m.heads = heads, m.first += tp_.rank * sizes_.heads * square;
+  return m;
+}
+
 // Normalised q and k [N, (H + KV) D]; empty where heads are not normalised. The backward pass wants them as
 // they were too, so they get memory of their own.
 Owned Attention::normalise(Ctx& ctx, const Tensor& qkv, Saved& saved) const {
@@ -111,7 +141,7 @@ Owned Attention::forward(Ctx& ctx, const Tensor& x, const Tensor& residual, Save
   const Tensor qk = normed ? *normed : *qkv;
   rotate(ctx, qk, false);
   int64_t b = ctx.batch.sequences, s = ctx.batch.seq, h = sizes_.heads, d = sizes_.head_dim;
-  Owned o = ctx.activation({x.rows(), h * d}), lse = ctx.activation({b, h, s}, DType::f32);
+  Owned o = ctx.activation({b * s, h * d}), lse = ctx.activation({b, h, s}, DType::f32);
   Heads t = split(ctx, qk, *qkv);
   if (!attend_to_cache(ctx, t, o->view({b, s, h, d})))
     ctx.k.run(AttentionArgs{.q = t.q,
@@ -120,7 +150,7 @@ Owned Attention::forward(Ctx& ctx, const Tensor& x, const Tensor& residual, Save
                             .o = o->view({b, s, h, d}),
                             .lse = *lse,
                             .scale = 1 / std::sqrt(float(d)),
-                            .dropout = probs_.mask(ctx, h * s * s)},
+                            .dropout = mask(ctx)},
               ctx.compute);
   bool drop = resid_.on(ctx);
   Owned y = out_.forward(ctx, *o, saved, drop ? Tensor() : residual);
@@ -150,7 +180,7 @@ Owned Attention::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved) const 
                                   .dk = g.k,
                                   .dv = g.v,
                                   .scale = 1 / std::sqrt(float(d)),
-                                  .dropout = probs_.mask(ctx, h * s * s)},
+                                  .dropout = mask(ctx)},
             ctx.compute);
   rotate(ctx, *dqkv, true);
   if (q_norm_) {

@@ -23,8 +23,10 @@ class Attention {
     float init_std, out_init_std;
     double attn_pdrop, resid_pdrop;  // of probabilities; of what is added to the residual stream
   };
-  // rope: null when positions are learned; it outlives the layer.
-  Attention(const std::string& name, const Sizes&, const RopeTable* rope);
+  // rope: null when positions are learned; it outlives the layer. Heads are divided over the ranks of tp;
+  // where there are fewer key/value heads than ranks, several ranks compute the same one, each for its own
+  // query heads.
+  Attention(const std::string& name, const Sizes&, const RopeTable* rope, TensorPlace tp = {});
 
   void declare(std::vector<ParamDecl>&) const;
   void bind(ParamSet&);
@@ -46,7 +48,10 @@ class Attention {
   void rotate(Ctx&, const Tensor& qk, bool inverse) const;
   Owned normalise(Ctx&, const Tensor& qkv, Saved&) const;
 
-  Sizes sizes_;
+  DropoutMask mask(const Ctx&) const;  // of the probabilities
+
+  Sizes sizes_;  // heads of this rank
+  TensorPlace tp_;
   const RopeTable* rope_;
   Linear qkv_, out_;
   std::optional<HeadNorm> q_norm_, k_norm_;

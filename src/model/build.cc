@@ -11,9 +11,9 @@
 namespace trireme {
 namespace {
 
-Norm make_norm(const ModelSpec& m, std::string name) {
+Norm make_norm(const ModelSpec& m, std::string name, TensorPlace tp) {
   return Norm(std::move(name), m.norm == "layer" ? NormKind::layer : NormKind::rms, m.hidden,
-              float(m.norm_eps));
+              float(m.norm_eps), tp);
 }
 
 Activation activation_of(const ModelSpec& m) {
@@ -21,7 +21,7 @@ Activation activation_of(const ModelSpec& m) {
   return m.activation == "gelu_tanh" ? Activation::gelu_tanh : Activation::gelu_erf;
 }
 
-std::unique_ptr<Layer> make_block(const ModelSpec& m, int64_t i, const RopeTable* rope) {
+std::unique_ptr<Layer> make_block(const ModelSpec& m, int64_t i, const RopeTable* rope, TensorPlace tp) {
   std::string name = fmt::format("blocks.{}", i);
   // Projections back into the residual stream start smaller, so its variance does not grow with depth
   // (GPT-2).
@@ -39,9 +39,9 @@ std::unique_ptr<Layer> make_block(const ModelSpec& m, int64_t i, const RopeTable
                          .resid_pdrop = m.resid_pdrop};
   if (m.qk_norm) sizes.qk_norm_eps = float(m.norm_eps);
   return std::make_unique<Block>(
-      name, make_norm(m, name + ".norm1"), Attention(name + ".attn", sizes, rope),
-      make_norm(m, name + ".norm2"),
-      Mlp(name + ".mlp", activation_of(m), m.hidden, m.ffn, m.mlp_bias, std, out_std, m.resid_pdrop));
+      name, make_norm(m, name + ".norm1", tp), Attention(name + ".attn", sizes, rope, tp),
+      make_norm(m, name + ".norm2", tp),
+      Mlp(name + ".mlp", activation_of(m), m.hidden, m.ffn, m.mlp_bias, std, out_std, m.resid_pdrop, tp));
 }
 
 }  // namespace
@@ -56,18 +56,20 @@ void Stage::bind(ParamSet& set) {
   for (auto& l : layers) l->bind(set);
 }
 
-Stage build_stage(const ModelSpec& m, const StageRange& range) {
+Stage build_stage(const ModelSpec& m, const StageRange& range, const Mesh& mesh, int rank, bool sequence) {
   Stage stage;
+  const AxisPlace place = mesh.place(rank, Axis::tp);
+  const TensorPlace tp{.size = place.size, .rank = place.rank, .sequence = sequence && place.size > 1};
   if (m.positions == "rope") stage.rope = std::make_unique<RopeTable>();
   int64_t learned = m.positions == "learned" ? m.max_positions : 0;
   if (range.embedding)
     stage.layers.push_back(
-        std::make_unique<Embedding>(m.vocab, m.hidden, learned, float(m.init_std), m.embd_pdrop));
+        std::make_unique<Embedding>(m.vocab, m.hidden, learned, float(m.init_std), m.embd_pdrop, tp));
   for (int64_t i = range.first; i < range.last; i++)
-    stage.layers.push_back(make_block(m, i, stage.rope.get()));
+    stage.layers.push_back(make_block(m, i, stage.rope.get(), tp));
   if (range.head)
     stage.layers.push_back(
-        std::make_unique<Head>(make_norm(m, "norm"), m.vocab, m.hidden, m.tied, float(m.init_std)));
+        std::make_unique<Head>(make_norm(m, "norm", tp), m.vocab, m.hidden, m.tied, float(m.init_std), tp));
   return stage;
 }
 

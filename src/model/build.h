@@ -20,7 +20,9 @@ struct Stage {
   void bind(ParamSet&);
 };
 
-// The spec is resolved: heads, kv_heads, head_dim, ffn and max_positions are numbers.
-Stage build_stage(const ModelSpec&, const StageRange&);
+// The spec is resolved: heads, kv_heads, head_dim, ffn and max_positions are numbers. The layers are those of
+// `rank`: of what tp divides they have its part, and their passes want Ctx::groups. sequence: activations
+// between divided layers are divided too.
+Stage build_stage(const ModelSpec&, const StageRange&, const Mesh& = {}, int rank = 0, bool sequence = false);
 
 }  // namespace trireme

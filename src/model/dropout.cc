@@ -13,7 +13,8 @@ DropoutMask Dropout::mask(const Ctx& ctx, int64_t per_sequence) const {
 
 void Dropout::forward(Ctx& ctx, const Tensor& x, const Tensor& y, const Tensor& residual) const {
   require(on(ctx), "dropout was asked for where it is off");
-  DropoutMask m = mask(ctx, x.numel() / ctx.batch.sequences);
+  DropoutMask m = mask(ctx, x.numel() * tp_.parts() / ctx.batch.sequences);
+  m.first += x.numel() * tp_.part();
   ctx.k.run(DropoutArgs{.x = x, .residual = residual, .y = y, .mask = m}, ctx.compute);
 }
 

@@ -2,14 +2,16 @@
 #pragma once
 #include <string>
 
-#include "model/layer.h"
+#include "model/tensor_parallel.h"
 
 namespace trireme {
 
 class Dropout {
  public:
   // name: of the place ("blocks.3.mlp.resid"), which draws its own numbers.
-  Dropout(std::string name, double rate) : name_(std::move(name)), rate_(rate) {}
+  // tp.sequence: forward and backward see this rank's rows, numbered as those of all.
+  Dropout(std::string name, double rate, TensorPlace tp = {})
+      : name_(std::move(name)), rate_(rate), tp_(tp) {}
 
   bool on(const Ctx& ctx) const { return rate_ > 0 && ctx.training; }
   // For a tensor whose sequences hold per_sequence elements each: element e of sequence s of the global batch
@@ -24,6 +26,7 @@ class Dropout {
  private:
   std::string name_;
   double rate_;
+  TensorPlace tp_;
 };
 
 }  // namespace trireme

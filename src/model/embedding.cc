@@ -2,23 +2,26 @@
 
 namespace trireme {
 
-Embedding::Embedding(int64_t vocab, int64_t hidden, int64_t max_positions, float init_std, double embd_pdrop)
+Embedding::Embedding(int64_t vocab, int64_t hidden, int64_t max_positions, float init_std, double embd_pdrop,
+                     TensorPlace tp)
     : vocab_(vocab),
       hidden_(hidden),
       max_positions_(max_positions),
       init_std_(init_std),
-      dropout_("embed", embd_pdrop) {}
+      dropout_("embed", embd_pdrop, tp),
+      tp_(tp) {}
 
 void Embedding::declare(std::vector<ParamDecl>& decls) const {
   ParamDecl d{.name = "embed.tokens.weight",
               .global = {vocab_, hidden_},
-              .shard = {},
+              .shard = vocabulary_shard(),
               .init = {Init::Kind::normal, init_std_},
               .decay = true,
               .tied_to = {},
               .sum_grad = {}};
   decls.push_back(d);
   if (max_positions_ > 0) {
+    d.shard = {};
     d.name = "embed.positions.weight";
     d.global = {max_positions_, hidden_};
     decls.push_back(d);
@@ -33,11 +36,22 @@ void Embedding::bind(ParamSet& set) {
 Owned Embedding::forward(Ctx& ctx, const Tensor&, Saved&) {
   ctx.layer = name();
   Owned y = ctx.activation({ctx.batch.rows(), hidden_});
-  ctx.k.run(EmbeddingArgs{.ids = ctx.batch.tokens, .table = tokens_->weight, .y = *y}, ctx.compute);
-  if (positions_)
-    ctx.k.run(
-        EmbeddingArgs{.ids = ctx.batch.positions, .table = positions_->weight, .y = *y, .accumulate = true},
-        ctx.compute);
+  ctx.k.run(
+      EmbeddingArgs{
+          .ids = ctx.batch.tokens, .table = tokens_->weight, .y = *y, .first = first_row(), .vocab = vocab_},
+      ctx.compute);
+  if (tp_.sequence)
+    y = scattered_sum(ctx, *y);
+  else
+    sum_over_tp(ctx, *y);
+  if (positions_) {
+    const Tensor all = ctx.batch.positions.view({ctx.batch.rows()});
+    ctx.k.run(EmbeddingArgs{.ids = all.narrow(0, tp_.part() * y->rows(), y->rows()),
+                            .table = positions_->weight,
+                            .y = *y,
+                            .accumulate = true},
+              ctx.compute);
+  }
   if (dropout_.on(ctx)) dropout_.forward(ctx, *y, *y);
   return y;
 }
@@ -47,18 +61,32 @@ Owned Embedding::backward_input(Ctx&, const Tensor& dy, Saved& saved) {
   return {};
 }
 
-void Embedding::scatter(Ctx& ctx, Param& p, const Tensor& ids, const Tensor& dy) const {
-  ctx.k.run(EmbeddingBackwardArgs{.ids = ids, .dy = dy, .dtable = p.grad, .accumulate = p.grad_started},
-            ctx.compute);
-  p.grad_started = true;
+int64_t Embedding::first_row() const {
+  return tp_.rank * tokens_->stored[0];
 }
 
 void Embedding::backward_weight(Ctx& ctx, Saved& saved) {
   ctx.layer = name();
   Owned dropped = dropout_.backward(ctx, saved.get(this, "dy"));
-  const Tensor dy = dropped ? *dropped : saved.get(this, "dy");
-  scatter(ctx, *tokens_, ctx.batch.tokens, dy);
-  if (positions_) scatter(ctx, *positions_, ctx.batch.positions, dy);
+  Tensor dy = dropped ? *dropped : saved.get(this, "dy");
+  Owned gathered = tp_.sequence ? gathered_rows(ctx, dy) : Owned();
+  if (gathered) dy = *gathered;
+  EmbeddingBackwardArgs args{.ids = ctx.batch.tokens,
+                             .dy = dy,
+                             .dtable = tokens_->grad,
+                             .accumulate = tokens_->grad_started,
+                             .first = first_row(),
+                             .vocab = vocab_};
+  ctx.k.run(args, ctx.compute);
+  tokens_->grad_started = true;
+  if (positions_) {
+    ctx.k.run(EmbeddingBackwardArgs{.ids = ctx.batch.positions,
+                                    .dy = dy,
+                                    .dtable = positions_->grad,
+                                    .accumulate = positions_->grad_started},
+              ctx.compute);
+    positions_->grad_started = true;
+  }
   saved.drop_all(this);
 }
 

@@ -3,14 +3,16 @@
 #include <string>
 
 #include "model/dropout.h"
-#include "model/layer.h"
+#include "model/tensor_parallel.h"
 
 namespace trireme {
 
 class Embedding : public Layer {
  public:
   // max_positions = 0: no learned positions.
-  Embedding(int64_t vocab, int64_t hidden, int64_t max_positions, float init_std, double embd_pdrop);
+  // Ranks of tp divide the vocabulary: each looks up the ids that it has, and the sum over ranks is whole.
+  Embedding(int64_t vocab, int64_t hidden, int64_t max_positions, float init_std, double embd_pdrop,
+            TensorPlace tp = {});
   std::string_view name() const override { return "embed"; }
   void declare(std::vector<ParamDecl>&) const override;
   void bind(ParamSet&) override;
@@ -19,10 +21,11 @@ class Embedding : public Layer {
   void backward_weight(Ctx&, Saved&) override;
 
  private:
-  void scatter(Ctx&, Param&, const Tensor& ids, const Tensor& dy) const;
+  int64_t first_row() const;  // of this rank's part of the table
   int64_t vocab_, hidden_, max_positions_;
   float init_std_;
   Dropout dropout_;
+  TensorPlace tp_;
   Param* tokens_ = nullptr;
   Param* positions_ = nullptr;
 };

@@ -4,14 +4,14 @@
 
 namespace trireme {
 
-Head::Head(Norm norm, int64_t vocab, int64_t hidden, bool tied, float init_std)
-    : norm_(std::move(norm)), vocab_(vocab), hidden_(hidden), tied_(tied), init_std_(init_std) {}
+Head::Head(Norm norm, int64_t vocab, int64_t hidden, bool tied, float init_std, TensorPlace tp)
+    : norm_(std::move(norm)), vocab_(vocab), hidden_(hidden), tied_(tied), init_std_(init_std), tp_(tp) {}
 
 void Head::declare(std::vector<ParamDecl>& decls) const {
   norm_.declare(decls);
   decls.push_back({.name = "head.weight",
                    .global = {vocab_, hidden_},
-                   .shard = {},
+                   .shard = vocabulary_shard(),
                    .init = {Init::Kind::normal, init_std_},
                    .decay = true,
                    .tied_to = tied_ ? "embed.tokens.weight" : "",
@@ -24,6 +24,7 @@ void Head::bind(ParamSet& set) {
 }
 
 void Head::cross_entropy(Ctx& ctx, const Tensor& logits, int64_t first_row) const {
+  if (tp_.size > 1) return split_cross_entropy(ctx, logits, first_row);
   int64_t n = logits.rows();
   ctx.k.run(CrossEntropyArgs{.logits = logits,
                              .targets = ctx.batch.targets.view({ctx.batch.rows()}).narrow(0, first_row, n),
@@ -34,8 +35,30 @@ void Head::cross_entropy(Ctx& ctx, const Tensor& logits, int64_t first_row) cons
             ctx.compute);
 }
 
+void Head::split_cross_entropy(Ctx& ctx, const Tensor& logits, int64_t first_row) const {
+  const int64_t n = logits.rows(), first = weight_->box.offset[0], vocab = weight_->box.extent[0];
+  const Tensor targets = ctx.batch.targets.view({ctx.batch.rows()}).narrow(0, first_row, n);
+  Owned stats(ctx.arena, Bucket::comm, {tp_.size, 3, n}, DType::f32);
+  const Tensor own = stats->narrow(0, tp_.rank, 1);
+  ctx.k.run(
+      SoftmaxStatsArgs{
+          .logits = logits, .targets = targets, .stats = own.view({3 * n}), .first = first, .vocab = vocab},
+      ctx.compute);
+  gather_over_tp(ctx, own, *stats);
+  ctx.k.run(SplitCrossEntropyArgs{.logits = logits,
+                                  .targets = targets,
+                                  .stats = *stats,
+                                  .loss = ctx.token_loss.narrow(0, first_row, n),
+                                  .first = first,
+                                  .vocab = vocab,
+                                  .grad_scale = ctx.grad_scale,
+                                  .backward = ctx.backward},
+            ctx.compute);
+}
+
 Owned Head::forward(Ctx& ctx, const Tensor& x, Saved& saved) {
   ctx.layer = name();
+  require(!ctx.logits || tp_.size == 1, "logits are asked of a rank that has all of their columns");
   int64_t rows = ctx.logits ? ctx.logits.rows() : x.rows();
   Owned n = norm_.forward(ctx, x.narrow(0, x.rows() - rows, rows), saved);
   if (ctx.logits)
@@ -51,14 +74,17 @@ Owned Head::forward(Ctx& ctx, const Tensor& x, Saved& saved) {
 // a tile of logits would straddle lines, which costs the product a quarter of its speed.
 Owned Head::logits_block(Ctx& ctx, Bucket bucket, int64_t rows) const {
   constexpr int64_t kLong = 256, kLine = 64;
-  int64_t width = vocab_ < kLong ? vocab_ : (vocab_ + kLine - 1) / kLine * kLine;
+  int64_t width = columns() < kLong ? columns() : (columns() + kLine - 1) / kLine * kLine;
   return Owned(ctx.arena, bucket, {rows, width}, ctx.dtype);
 }
 
 void Head::whole(Ctx& ctx, Owned n, Saved& saved) const {
-  Owned padded = logits_block(ctx, Bucket::activations, n->rows());
-  Tensor logits = padded->narrow(1, 0, vocab_);
-  ctx.k.run(MatmulArgs{.a = *n, .b = weight_->weight, .c = logits, .trans_b = true}, ctx.compute);
+  Owned gathered = tp_.sequence ? gathered_rows(ctx, *n) : Owned();
+  const Tensor all = gathered ? *gathered : *n;
+  Owned padded = logits_block(ctx, Bucket::activations, all.rows());
+  Tensor logits = padded->narrow(1, 0, columns());
+  ctx.k.run(MatmulArgs{.a = all, .b = weight_->weight, .c = logits, .trans_b = true}, ctx.compute);
+  gathered.reset();
   cross_entropy(ctx, logits, 0);
   if (!ctx.backward) return;
   saved.keep(this, "n", std::move(n));
@@ -66,15 +92,16 @@ void Head::whole(Ctx& ctx, Owned n, Saved& saved) const {
 }
 
 void Head::by_blocks(Ctx& ctx, Owned n, Saved& saved) const {
+  if (tp_.sequence) n = gathered_rows(ctx, *n);
   Owned dn, dweight;
   if (ctx.backward) {
     dn = ctx.activation({n->rows(), hidden_});
-    dweight = ctx.activation({vocab_, hidden_}, DType::f32);
+    dweight = ctx.activation({columns(), hidden_}, DType::f32);
   }
   Owned block = logits_block(ctx, Bucket::scratch, std::min(kRows, n->rows()));
   for (int64_t r = 0; r < n->rows(); r += kRows) {
     int64_t rows = std::min(kRows, n->rows() - r);
-    Tensor logits = block->narrow(0, 0, rows).narrow(1, 0, vocab_), part = n->narrow(0, r, rows);
+    Tensor logits = block->narrow(0, 0, rows).narrow(1, 0, columns()), part = n->narrow(0, r, rows);
     ctx.k.run(MatmulArgs{.a = part, .b = weight_->weight, .c = logits, .trans_b = true}, ctx.compute);
     cross_entropy(ctx, logits, r);
     if (!ctx.backward) continue;
@@ -83,8 +110,15 @@ void Head::by_blocks(Ctx& ctx, Owned n, Saved& saved) const {
               ctx.compute);
   }
   if (!ctx.backward) return;
-  saved.keep(this, "dn", std::move(dn));
+  saved.keep(this, "dn", summed(ctx, std::move(dn)));
   saved.keep(this, "dweight", std::move(dweight));
+}
+
+// The gradient of the norm's output, from every rank's summand; with sequence of this rank's rows.
+Owned Head::summed(Ctx& ctx, Owned dn) const {
+  if (tp_.sequence) return scattered_sum(ctx, *dn);
+  sum_over_tp(ctx, *dn);
+  return dn;
 }
 
 Owned Head::backward_input(Ctx& ctx, const Tensor&, Saved& saved) {
@@ -95,8 +129,10 @@ Owned Head::backward_input(Ctx& ctx, const Tensor&, Saved& saved) {
     return dx;
   }
   Owned dn = ctx.activation({ctx.batch.rows(), hidden_});
-  ctx.k.run(MatmulArgs{.a = saved.get(this, "dlogits").narrow(1, 0, vocab_), .b = weight_->weight, .c = *dn},
-            ctx.compute);
+  ctx.k.run(
+      MatmulArgs{.a = saved.get(this, "dlogits").narrow(1, 0, columns()), .b = weight_->weight, .c = *dn},
+      ctx.compute);
+  dn = summed(ctx, std::move(dn));
   return norm_.backward_input(ctx, *dn, saved);
 }
 
@@ -106,8 +142,10 @@ void Head::backward_weight(Ctx& ctx, Saved& saved) {
   if (saved.has(this, "dweight")) {
     add_gradient(ctx, *weight_, saved.get(this, "dweight"));
   } else {
-    ctx.k.run(MatmulArgs{.a = saved.get(this, "dlogits").narrow(1, 0, vocab_),
-                         .b = saved.get(this, "n"),
+    const Tensor n = saved.get(this, "n");
+    Owned gathered = tp_.sequence ? gathered_rows(ctx, n) : Owned();
+    ctx.k.run(MatmulArgs{.a = saved.get(this, "dlogits").narrow(1, 0, columns()),
+                         .b = gathered ? *gathered : n,
                          .c = weight_->grad,
                          .trans_a = true,
                          .accumulate = weight_->grad_started},

@@ -1,6 +1,7 @@
 // Final norm, output projection and loss: the last layer of the last stage.
 #pragma once
 #include "model/norm.h"
+#include "model/tensor_parallel.h"
 
 namespace trireme {
 
@@ -11,11 +12,15 @@ namespace trireme {
 //   and its share of the weight gradient is summed into a buffer [vocab, hidden] of the microbatch, which
 //   backward_weight adds to the gradient. So the weight's sum over microbatches keeps the order of the W
 //   actions.
+//
+// Ranks of tp divide the vocabulary: each has its columns of the logits, and of a row three numbers go round:
+// its largest logit, the sum of exponentials, and the target's logit. The input's gradient is summed over the
+// ranks. With TensorPlace::sequence the input is this rank's rows: normed, then gathered.
 class Head : public Layer {
  public:
   static constexpr int64_t kRows = 1024;
 
-  Head(Norm norm, int64_t vocab, int64_t hidden, bool tied, float init_std);
+  Head(Norm norm, int64_t vocab, int64_t hidden, bool tied, float init_std, TensorPlace tp = {});
   std::string_view name() const override { return "head"; }
   void declare(std::vector<ParamDecl>&) const override;
   void bind(ParamSet&) override;
@@ -27,13 +32,17 @@ class Head : public Layer {
  private:
   void whole(Ctx&, Owned n, Saved&) const;
   void by_blocks(Ctx&, Owned n, Saved&) const;
+  Owned summed(Ctx&, Owned dn) const;
   Owned logits_block(Ctx&, Bucket, int64_t rows) const;
   void cross_entropy(Ctx&, const Tensor& logits, int64_t first_row) const;
+  void split_cross_entropy(Ctx&, const Tensor& logits, int64_t first_row) const;
+  int64_t columns() const { return weight_->stored[0]; }  // of this rank's logits
 
   Norm norm_;
   int64_t vocab_, hidden_;
   bool tied_;
   float init_std_;
+  TensorPlace tp_;
   Param* weight_ = nullptr;
 };
 

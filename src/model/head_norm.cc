@@ -12,7 +12,7 @@ void HeadNorm::declare(std::vector<ParamDecl>& decls) const {
                    .init = {Init::Kind::ones},
                    .decay = false,
                    .tied_to = {},
-                   .sum_grad = {}});
+                   .sum_grad = {Axis::tp}});
 }
 
 void HeadNorm::bind(ParamSet& set) {

@@ -1,5 +1,6 @@
 // RMS normalisation of each head of q or k before positions are applied (Qwen3; Henry et al. 2020): one
-// weight [head_dim], shared by all heads.
+// weight [head_dim], shared by all heads: where ranks of tp divide the heads, each has a summand of its
+// gradient.
 #pragma once
 #include <string>
 

@@ -4,6 +4,7 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/communicator.h"
 #include "device/device.h"
 #include "tensor/arena.h"
 #include "tensor/batch.h"
@@ -12,6 +13,15 @@
 namespace trireme {
 
 class KvCache;  // kv_cache.h
+
+// The rank's groups along the axes that divide layers; null: alone on the axis.
+struct LayerGroups {
+  Communicator* tp = nullptr;
+  // Sums over tp are cut in `chunks`, each on its way on this stream while the next is computed; 1: in line.
+  int64_t chunks = 1;
+  Stream tp_stream = {};
+  double* waited_s = nullptr;  // seconds spent in them, waiting or moving, are added here; may be null
+};
 
 // What differs between one use of a layer and the next: training and generation, this microbatch and that.
 struct Ctx {
@@ -31,6 +41,7 @@ struct Ctx {
                              // the last n rows of the batch
   std::string_view& layer;   // which layer runs now, for traces and errors
   KvCache* cache = nullptr;  // generation: keys and values of the tokens before; forward only
+  LayerGroups groups = {};
 
   Owned activation(const Shape& s, DType t) { return Owned(arena, Bucket::activations, s, t); }
   Owned activation(const Shape& s) { return activation(s, dtype); }

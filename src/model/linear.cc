@@ -3,8 +3,9 @@
 namespace trireme {
 namespace {
 
-// One view over the storage of neighbouring parameters.
-Tensor joined(const std::vector<Param*>& ps, Tensor Param::*field, const Shape& shape) {
+// One view over the storage of neighbouring parameters, from the element numbered `begin` on. Made at each
+// use: weights and gradients may lie elsewhere in every pass (ZeRO 2 and 3).
+Tensor joined(std::span<Param* const> ps, Tensor Param::*field, int64_t begin, const Shape& shape) {
   const Tensor& first = ps[0]->*field;
   require(bool(first), "a linear layer runs while its weights or gradients are nowhere");
   int64_t offset = ps[0]->offset;
@@ -12,42 +13,64 @@ Tensor joined(const std::vector<Param*>& ps, Tensor Param::*field, const Shape& 
     require(p->offset == offset, "the parts of a linear layer are not neighbours in memory");
     offset += p->numel();
   }
-  return Tensor(first.data, shape, first.dtype);
-}
-
-// Are the parts' gradients started? All or none; marks them started.
-bool start(const std::vector<Param*>& ps) {
-  bool was = ps[0]->grad_started;
-  for (Param* p : ps) p->grad_started = true;
-  return was;
+  return Tensor(first.data + begin * size_of(first.dtype), shape, first.dtype);
 }
 
 }  // namespace
 
-Linear::Linear(std::vector<Part> parts, int64_t in, bool bias, float init_std)
-    : parts_(std::move(parts)), in_(in), bias_(bias), init_std_(init_std) {
-  for (const Part& p : parts_) out_ += p.out;
+Linear::Linear(std::vector<Part> parts, int64_t in, bool bias, float init_std, Divide divide, TensorPlace tp)
+    : parts_(std::move(parts)),
+      in_(divide == Divide::rows ? in / tp.size : in),
+      bias_(bias),
+      init_std_(init_std),
+      divide_(divide),
+      tp_(tp) {
+  require(divide != Divide::rows || in % tp.size == 0, "tp divides the inputs of a layer divided by rows");
+  find_runs();
+}
+
+int64_t Linear::rows_of(const Part& p) const {
+  if (!divided(Divide::columns)) return p.out;
+  require(p.shared || p.out % tp_.size == 0, "tp divides the outputs of a layer divided by columns");
+  return p.shared ? p.used : p.out / tp_.size;
+}
+
+void Linear::find_runs() {
+  for (size_t i = 0; i < parts_.size(); i++) {
+    const int64_t rows = rows_of(parts_[i]);
+    const bool complete = !divided(Divide::columns) || !parts_[i].shared || rows == parts_[i].out;
+    if (i > 0 && complete && runs_.back().complete)
+      runs_.back().last++, runs_.back().rows += rows;
+    else
+      runs_.push_back({i, i + 1, complete ? 0 : parts_[i].first, rows, out_, complete});
+    out_ += rows;
+  }
 }
 
 void Linear::declare(std::vector<ParamDecl>& decls) const {
-  for (const Part& p : parts_)
+  const int64_t in = divide_ == Divide::rows ? in_ * tp_.size : in_;
+  auto sum_grad = [&](const Part& p) { return p.shared ? std::vector<Axis>{Axis::tp} : std::vector<Axis>{}; };
+  for (const Part& p : parts_) {
+    ShardSpec shard;
+    if (divide_ != Divide::none && !p.shared) shard = sharded(divide_ == Divide::columns ? 0 : 1, Axis::tp);
     decls.push_back({.name = p.name + ".weight",
-                     .global = {p.out, in_},
-                     .shard = {},
+                     .global = {p.out, in},
+                     .shard = shard,
                      .init = {Init::Kind::normal, init_std_},
                      .decay = true,
                      .hidden_matrix = true,
                      .tied_to = {},
-                     .sum_grad = {}});
+                     .sum_grad = sum_grad(p)});
+  }
   if (!bias_) return;
   for (const Part& p : parts_)
     decls.push_back({.name = p.name + ".bias",
                      .global = {p.out},
-                     .shard = {},
+                     .shard = divide_ == Divide::columns && !p.shared ? sharded(0, Axis::tp) : ShardSpec(),
                      .init = {},
                      .decay = false,
                      .tied_to = {},
-                     .sum_grad = {}});
+                     .sum_grad = sum_grad(p)});
 }
 
 void Linear::bind(ParamSet& set) {
@@ -57,40 +80,111 @@ void Linear::bind(ParamSet& set) {
   for (const Part& p : parts_) biases_.push_back(set.find(p.name + ".bias"));
 }
 
-Tensor Linear::weight(Tensor Param::*field) const {
-  return joined(weights_, field, {out_, in_});
+Tensor Linear::matrix(const Run& r, Tensor Param::*field) const {
+  return joined(std::span(weights_).subspan(r.first, r.last - r.first), field, r.row * in_, {r.rows, in_});
 }
-Tensor Linear::bias(Tensor Param::*field) const {
-  return bias_ ? joined(biases_, field, {out_}) : Tensor();
+Tensor Linear::vector(const Run& r, Tensor Param::*field) const {
+  return joined(std::span(biases_).subspan(r.first, r.last - r.first), field, r.row, {r.rows});
 }
 
+// Are the run's gradients started? All or none; marks them started. Rows that this rank does not use are
+// zero.
+bool Linear::start(Ctx& ctx, const Run& r, const std::vector<Param*>& ps) const {
+  const bool was = ps[r.first]->grad_started;
+  if (!was && !r.complete) ctx.k.run(ZeroArgs{.y = ps[r.first]->grad}, ctx.compute);
+  for (size_t i = r.first; i < r.last; i++) ps[i]->grad_started = true;
+  return was;
+}
+
+// y = x W^T + b (+ residual) of some rows. Divided by rows of W^T, one rank adds the bias to its summand.
+void Linear::product(Ctx& ctx, const Tensor& x, const Tensor& y, const Tensor& residual) const {
+  const bool biased = bias_ && !(divided(Divide::rows) && tp_.rank > 0), only = runs_.size() == 1;
+  for (const Run& r : runs_) {
+    auto part = [&](const Tensor& t) { return only || !t ? t : t.narrow(1, r.column, r.rows); };
+    ctx.k.run(MatmulArgs{.a = x,
+                         .b = matrix(r, &Param::weight),
+                         .c = part(y),
+                         .trans_b = true,
+                         .bias = biased ? vector(r, &Param::weight) : Tensor(),
+                         .residual = part(residual)},
+              ctx.compute);
+  }
+}
+
+// dx = dy W of some rows.
+void Linear::back_product(Ctx& ctx, const Tensor& dy, const Tensor& dx) const {
+  for (const Run& r : runs_)
+    ctx.k.run(MatmulArgs{.a = runs_.size() == 1 ? dy : dy.narrow(1, r.column, r.rows),
+                         .b = matrix(r, &Param::weight),
+                         .c = dx,
+                         .accumulate = r.column > 0},
+              ctx.compute);
+}
+
+// Behind a sum over ranks comes the residual: rounded as often as without ranks.
 Owned Linear::forward(Ctx& ctx, const Tensor& x, Saved& saved, const Tensor& residual) const {
-  Owned y = ctx.activation({x.rows(), out_});
-  ctx.k.run(MatmulArgs{.a = x,
-                       .b = weight(&Param::weight),
-                       .c = *y,
-                       .trans_b = true,
-                       .bias = bias(&Param::weight),
-                       .residual = residual},
-            ctx.compute);
   saved.borrow(this, "x", x);
+  Owned y;
+  if (rows_apart(Divide::columns)) {
+    y = ctx.activation({x.rows() * tp_.size, out_});
+    gathered_product(ctx, x, [&](int64_t first, int64_t rows, const Tensor& from) {
+      product(ctx, from, y->narrow(0, first, rows), residual ? residual.narrow(0, first, rows) : residual);
+    });
+    return y;
+  }
+  auto summand = [&](int64_t first, int64_t rows, const Tensor& to) {
+    product(ctx, x.narrow(0, first, rows), to, {});
+  };
+  if (rows_apart(Divide::rows)) {
+    y = scattered_product(ctx, x.rows(), out_, summand);
+  } else {
+    y = ctx.activation({x.rows(), out_});
+    if (!divided(Divide::rows)) {
+      product(ctx, x, *y, residual);
+      return y;
+    }
+    summed_product(ctx, *y, summand);
+  }
+  if (residual) ctx.k.run(AddArgs{.a = *y, .b = residual, .y = *y}, ctx.compute);
   return y;
 }
 
 Owned Linear::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved) const {
-  Owned dx = ctx.activation({dy.rows(), in_});
-  ctx.k.run(MatmulArgs{.a = dy, .b = weight(&Param::weight), .c = *dx}, ctx.compute);
-  saved.borrow(this, "dy", dy);
+  Owned gathered = rows_apart(Divide::rows) ? gathered_rows(ctx, dy) : Owned();
+  const Tensor out = gathered ? *gathered : dy;
+  if (gathered)
+    saved.keep(this, "dy", std::move(gathered));
+  else
+    saved.borrow(this, "dy", dy);
+  auto summand = [&](int64_t first, int64_t rows, const Tensor& to) {
+    back_product(ctx, out.narrow(0, first, rows), to);
+  };
+  if (rows_apart(Divide::columns)) return scattered_product(ctx, out.rows(), in_, summand);
+  Owned dx = ctx.activation({out.rows(), in_});
+  if (divided(Divide::columns))
+    summed_product(ctx, *dx, summand);
+  else
+    back_product(ctx, out, *dx);
   return dx;
 }
 
 void Linear::backward_weight(Ctx& ctx, Saved& saved) const {
   Tensor x = saved.get(this, "x"), dy = saved.get(this, "dy");
-  ctx.k.run(
-      MatmulArgs{.a = dy, .b = x, .c = weight(&Param::grad), .trans_a = true, .accumulate = start(weights_)},
-      ctx.compute);
-  if (bias_)
-    ctx.k.run(ColumnSumArgs{.dy = dy, .db = bias(&Param::grad), .accumulate = start(biases_)}, ctx.compute);
+  Owned gathered = rows_apart(Divide::columns) ? gathered_rows(ctx, x) : Owned();
+  if (gathered) x = *gathered;
+  for (const Run& r : runs_) {
+    const Tensor columns = runs_.size() == 1 ? dy : dy.narrow(1, r.column, r.rows);
+    ctx.k.run(MatmulArgs{.a = columns,
+                         .b = x,
+                         .c = matrix(r, &Param::grad),
+                         .trans_a = true,
+                         .accumulate = start(ctx, r, weights_)},
+              ctx.compute);
+    if (bias_)
+      ctx.k.run(
+          ColumnSumArgs{.dy = columns, .db = vector(r, &Param::grad), .accumulate = start(ctx, r, biases_)},
+          ctx.compute);
+  }
   saved.drop_all(this);
 }
 

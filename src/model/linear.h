@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-#include "model/layer.h"
+#include "model/tensor_parallel.h"
 
 namespace trireme {
 
@@ -10,30 +10,55 @@ class Linear {
  public:
   struct Part {
     std::string name;  // "blocks.0.attn.q": parameters are name.weight [out, in] and name.bias [out]
-    int64_t out;
+    int64_t out;       // of the whole model
+    // Divided by columns: a part that every rank holds whole, and of which this one computes outputs
+    // [first, first + used); its gradient is summed over the ranks (key/value heads that ranks share).
+    bool shared = false;
+    int64_t first = 0, used = 0;
   };
-  Linear(std::vector<Part> parts, int64_t in, bool bias, float init_std);
+  Linear(std::vector<Part> parts, int64_t in, bool bias, float init_std, Divide = Divide::none,
+         TensorPlace tp = {});
 
   void declare(std::vector<ParamDecl>&) const;
   void bind(ParamSet&);
-  int64_t out() const { return out_; }
+  int64_t out() const { return out_; }  // columns of y on this rank
 
-  // x [N, in] -> y [N, out] (+ residual [N, out]). x stays alive until backward_weight.
+  // x [N, in] -> y [N, out] (+ residual [N, out]). x stays alive until backward_weight. Divided by rows, x is
+  // this rank's columns [N, in / tp], and y is summed over the ranks. With TensorPlace::sequence, x divided
+  // by columns is this rank's rows, gathered here and again in backward_weight, and of y divided by rows each
+  // rank gets its own.
   Owned forward(Ctx&, const Tensor& x, Saved&, const Tensor& residual = {}) const;
-  // dy [N, out] -> dx [N, in]; dy stays alive until backward_weight.
+  // dy [N, out] -> dx [N, in]; dy stays alive until backward_weight. Divided by columns, dy is this rank's
+  // columns, and dx is summed over the ranks; with sequence it is the other way round too.
   Owned backward_input(Ctx&, const Tensor& dy, Saved&) const;
   // dW += dy^T x; db += column sums of dy.
   void backward_weight(Ctx&, Saved&) const;
 
  private:
+  // Neighbouring parts of whose matrices all rows are used, or one of which some are: one product.
+  struct Run {
+    size_t first, last;  // parts
+    int64_t row, rows;   // of their matrices, put one below the other
+    int64_t column;      // of y
+    bool complete;       // no other rows
+  };
+  int64_t rows_of(const Part&) const;  // that this rank computes
+  void find_runs();
+  bool divided(Divide d) const { return divide_ == d && tp_.size > 1; }
+  bool rows_apart(Divide d) const { return divided(d) && tp_.sequence; }  // of x, or of y
+  void product(Ctx&, const Tensor& x, const Tensor& y, const Tensor& residual) const;
+  void back_product(Ctx&, const Tensor& dy, const Tensor& dx) const;
+  Tensor matrix(const Run&, Tensor Param::*) const;  // [rows, in]
+  Tensor vector(const Run&, Tensor Param::*) const;  // [rows]
+  bool start(Ctx&, const Run&, const std::vector<Param*>&) const;
+
   std::vector<Part> parts_;
-  int64_t in_, out_ = 0;
+  int64_t in_, out_ = 0;  // of this rank
   bool bias_;
   float init_std_;
-  // All parts as one. Made at each use: weights and gradients may lie elsewhere in every pass (ZeRO 2 and 3).
-  Tensor weight(Tensor Param::*) const;  // [out, in]
-  Tensor bias(Tensor Param::*) const;    // [out], null without biases
-
+  Divide divide_;
+  TensorPlace tp_;
+  std::vector<Run> runs_;
   std::vector<Param*> weights_, biases_;
 };
 

@@ -11,12 +11,12 @@ std::vector<Linear::Part> up_parts(const std::string& name, Activation act, int6
 }  // namespace
 
 Mlp::Mlp(const std::string& name, Activation act, int64_t hidden, int64_t ffn, bool bias, float init_std,
-         float out_init_std, double resid_pdrop)
+         float out_init_std, double resid_pdrop, TensorPlace tp)
     : act_(act),
-      ffn_(ffn),
-      up_(up_parts(name, act, ffn), hidden, bias, init_std),
-      down_({{name + ".down", hidden}}, ffn, bias, out_init_std),
-      resid_(name + ".resid", resid_pdrop) {}
+      ffn_(ffn / tp.size),
+      up_(up_parts(name, act, ffn), hidden, bias, init_std, Divide::columns, tp),
+      down_({{name + ".down", hidden}}, ffn, bias, out_init_std, Divide::rows, tp),
+      resid_(name + ".resid", resid_pdrop, tp) {}
 
 void Mlp::declare(std::vector<ParamDecl>& decls) const {
   up_.declare(decls);
@@ -29,7 +29,7 @@ void Mlp::bind(ParamSet& set) {
 
 Owned Mlp::forward(Ctx& ctx, const Tensor& x, const Tensor& residual, Saved& saved) const {
   Owned u = up_.forward(ctx, x, saved);
-  Owned a = ctx.activation({x.rows(), ffn_});
+  Owned a = ctx.activation({u->rows(), ffn_});
   if (act_ == Activation::swiglu)
     ctx.k.run(SwigluArgs{.gate = u->narrow(1, 0, ffn_), .up = u->narrow(1, ffn_, ffn_), .y = *a},
               ctx.compute);

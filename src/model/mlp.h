@@ -10,7 +10,7 @@ enum class Activation : uint8_t { gelu_tanh, gelu_erf, swiglu };
 class Mlp {
  public:
   Mlp(const std::string& name, Activation, int64_t hidden, int64_t ffn, bool bias, float init_std,
-      float out_init_std, double resid_pdrop);
+      float out_init_std, double resid_pdrop, TensorPlace tp = {});
   void declare(std::vector<ParamDecl>&) const;
   void bind(ParamSet&);
   // x [N, hidden] -> residual + mlp(x).
@@ -20,7 +20,7 @@ class Mlp {
 
  private:
   Activation act_;
-  int64_t ffn_;
+  int64_t ffn_;       // of this rank
   Linear up_, down_;  // up_ holds gate and up side by side when gated
   Dropout resid_;
 };

@@ -2,8 +2,8 @@
 
 namespace trireme {
 
-Norm::Norm(std::string name, NormKind kind, int64_t features, float eps)
-    : name_(std::move(name)), kind_(kind), features_(features), eps_(eps) {}
+Norm::Norm(std::string name, NormKind kind, int64_t features, float eps, TensorPlace tp)
+    : name_(std::move(name)), kind_(kind), features_(features), eps_(eps), tp_(tp) {}
 
 void Norm::declare(std::vector<ParamDecl>& decls) const {
   ParamDecl d{.name = name_ + ".weight",
@@ -12,7 +12,7 @@ void Norm::declare(std::vector<ParamDecl>& decls) const {
               .init = {Init::Kind::ones},
               .decay = false,
               .tied_to = {},
-              .sum_grad = {}};
+              .sum_grad = tp_.sum_of_rows()};
   decls.push_back(d);
   if (kind_ == NormKind::layer) {
     d.name = name_ + ".bias";

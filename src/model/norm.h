@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-#include "model/layer.h"
+#include "model/tensor_parallel.h"
 
 namespace trireme {
 
@@ -10,7 +10,8 @@ enum class NormKind : uint8_t { layer, rms };
 
 class Norm {
  public:
-  Norm(std::string name, NormKind kind, int64_t features, float eps);
+  // tp.sequence: it sees this rank's rows, and its gradients are summed over the ranks.
+  Norm(std::string name, NormKind kind, int64_t features, float eps, TensorPlace tp = {});
   void declare(std::vector<ParamDecl>&) const;
   void bind(ParamSet&);
 
@@ -26,6 +27,7 @@ class Norm {
   NormKind kind_;
   int64_t features_;
   float eps_;
+  TensorPlace tp_;
   Param* weight_ = nullptr;
   Param* bias_ = nullptr;
 };

@@ -66,21 +66,50 @@ GradNorm::GradNorm(const ParamSet& set, const ShardPlace& place, Arena& arena) {
   first.replica = 0;
   int64_t n = 0;
   for (const Unit& u : set.units) n += blocks_of(own_share(u, first).size());
+  if (set.divided) n += 2 * int64_t(set.params.size());
   sums_ = Owned(arena, Bucket::scratch, {n}, DType::f64);
   host_.resize(size_t(n));
+}
+
+// Sums of squares of some elements of a unit, from place `at` on; returns where the next ones go.
+int64_t GradNorm::add(Device& device, const ParamSet& set, const FlatState& flat, const Unit& u, Range r,
+                      int64_t at, Stream stream) {
+  if (r.size() == 0) return at;
+  const Tensor own = flat.own(flat.grads, set, u);
+  device.kernels().run(SquareSumsArgs{.x = own.narrow(0, r.begin - own_part(u, flat.place).begin, r.size()),
+                                      .sums = sums_->narrow(0, at, blocks_of(r.size()))},
+                       stream);
+  return at + blocks_of(r.size());
+}
+
+// Of neighbouring parameters that this rank answers for: the piece of a block that they begin with, then
+// whole blocks. A share is of whole blocks, so pieces are the same wherever shares end.
+int64_t GradNorm::add_answered(Device& device, const ParamSet& set, const FlatState& flat, const Unit& u,
+                               Range share, int64_t at, Stream stream) {
+  for (size_t i = u.first, j; i < u.last; i = j) {
+    for (j = i + 1; j < u.last && set.params[j].answers == set.params[i].answers;) j++;
+    if (!set.params[i].answers) continue;
+    const Param &first = set.params[i], &last = set.params[j - 1];
+    const int64_t begin = std::max(share.begin, first.offset - u.offset),
+                  end = std::min(share.end, last.offset + last.numel() - u.offset);
+    if (begin >= end) continue;
+    const int64_t block = std::min(end, blocks_of(begin) * kFlatBlock);
+    at = add(device, set, flat, u, {begin, block}, at, stream);
+    at = add(device, set, flat, u, {block, end}, at, stream);
+  }
+  return at;
 }
 
 double GradNorm::compute(Device& device, const ParamSet& set, const FlatState& flat, Communicator* world,
                          Stream stream) {
   int64_t at = 0;
   for (const Unit& u : set.units) {
-    const Range share = own_share(u, flat.place), part = own_part(u, flat.place);
-    if (share.size() == 0) continue;
-    device.kernels().run(
-        SquareSumsArgs{.x = flat.own(flat.grads, set, u).narrow(0, share.begin - part.begin, share.size()),
-                       .sums = sums_->narrow(0, at, blocks_of(share.size()))},
-        stream);
-    at += blocks_of(share.size());
+    const Range share = own_share(u, flat.place);
+    const bool whole =
+        std::all_of(set.params.begin() + std::ptrdiff_t(u.first), set.params.begin() + std::ptrdiff_t(u.last),
+                    [](const Param& p) { return p.answers; });
+    at = whole ? add(device, set, flat, u, share, at, stream)
+               : add_answered(device, set, flat, u, share, at, stream);
   }
   std::span<double> values = std::span(host_).first(size_t(at));
   device.download(values.data(), sums_->narrow(0, 0, at));

@@ -27,13 +27,18 @@ double sum_of(const Limbs&, double largest);
 
 class GradNorm {
  public:
-  // Books one f64 per block of kFlatBlock elements of each unit that this rank answers for.
+  // Books one f64 per block of kFlatBlock elements of each unit that this rank answers for; where ranks of tp
+  // hold some parameters alike (Param::answers), two more for each parameter, on all of them.
   GradNorm(const ParamSet&, const ShardPlace&, Arena&);
-  // Square root of the sum of squares of all gradients; blocks are counted from the start of each unit, so
-  // they are the same under every ZeRO stage. world: all ranks that hold gradients, null for one alone.
+  // Square root of the sum of squares of all gradients, each element once; blocks are counted from the start
+  // of each unit, so they are the same under every ZeRO stage. world: all ranks that hold gradients, null for
+  // one alone.
   double compute(Device&, const ParamSet&, const FlatState&, Communicator* world, Stream);
 
  private:
+  int64_t add(Device&, const ParamSet&, const FlatState&, const Unit&, Range of_unit, int64_t at, Stream);
+  int64_t add_answered(Device&, const ParamSet&, const FlatState&, const Unit&, Range of_unit, int64_t at,
+                       Stream);
   Owned sums_;
   std::vector<double> host_;
   std::vector<Limbs> gathered_;

@@ -15,7 +15,7 @@ constexpr size_t kMostPending = 2;  // reductions that hold memory of their own
 }  // namespace
 
 GradSync::GradSync(ParamSet& set, FlatState& flat, const GradSyncOptions& options, Communicator* shard,
-                   Communicator* replicas, Device& device, Arena& arena)
+                   Communicator* replicas, CommSet* comms, Device& device, Arena& arena)
     : set_(set),
       flat_(flat),
       options_(options),
@@ -26,9 +26,28 @@ GradSync::GradSync(ParamSet& set, FlatState& flat, const GradSyncOptions& option
       compute_(device.stream("compute")),
       dp_(shard || replicas ? device.stream("dp") : compute_),
       gathered_(set.units.size()),
+      summands_(set.units.size()),
       slots_(set.units.size()),
       started_(set.units.size()) {
   pending_.reserve(set.units.size());
+  if (comms) find_summands(*comms);
+}
+
+// Groups are made in the order of the set, so on every rank alike.
+void GradSync::find_summands(CommSet& comms) {
+  for (size_t u = 0; u < set_.units.size(); u++)
+    for (size_t i = set_.units[u].first; i < set_.units[u].last; i++) {
+      std::vector<Axis> axes;
+      for (Axis a : set_.params[i].decl.sum_grad)
+        if (comms.mesh().size(a) > 1) axes.push_back(a);
+      if (axes.empty()) continue;
+      Communicator* group = &comms.along(axes);
+      std::vector<Summands>& all = summands_[u];
+      if (!all.empty() && all.back().last == i && all.back().group == group)
+        all.back().last++;
+      else
+        all.push_back({i, i + 1, group});
+    }
 }
 
 // The memory of a collective that is still under way must not go before it: an error elsewhere has told the
@@ -90,7 +109,7 @@ void GradSync::need(size_t unit) {
   const Unit& u = set_.units[unit];
   for (size_t i = u.first; i < u.last; i++) {
     Param& p = set_.params[i];
-    p.weight = g.full->narrow(0, p.offset - u.offset, p.numel()).view(p.box.extent);
+    p.weight = p.view(*g.full, p.offset - u.offset);
   }
 }
 
@@ -132,7 +151,7 @@ void GradSync::open(size_t unit) {
   slot = Owned(arena_, Bucket::grads, {u.padded}, flat_.grads.dtype);
   for (size_t i = u.first; i < u.last; i++) {
     Param& p = set_.params[i];
-    p.grad = slot->narrow(0, p.offset - u.offset, p.numel()).view(p.box.extent);
+    p.grad = p.view(*slot, p.offset - u.offset);
     p.grad_started = false;
   }
   if (u.padded > u.numel)
@@ -149,11 +168,22 @@ void GradSync::zero_unstarted(size_t unit) {
   }
 }
 
+// Gradients lie as the parameters do, here and in a slot.
+void GradSync::add_summands(size_t unit) {
+  for (const Summands& s : summands_[unit]) {
+    const Param &first = set_.params[s.first], &last = set_.params[s.last - 1];
+    const int64_t numel = last.offset + last.numel() - first.offset;
+    const double begin = now_s();
+    s.group->all_reduce({.buf = Tensor(first.grad.data, Shape{numel}, first.grad.dtype)}, compute_);
+    waited_s_ += now_s() - begin;
+  }
+}
+
 void GradSync::ready(size_t unit) {
   const Unit& u = set_.units[unit];
-  if (u.numel == 0) return;
+  if (u.numel == 0 || alone()) return;
   zero_unstarted(unit);
-  if (alone()) return;
+  add_summands(unit);
   if (norms_)
     norms_->add(device_, slots() ? *slots_[unit] : flat_.grads.narrow(0, u.offset, u.padded), compute_);
   if (slots()) {
@@ -223,7 +253,7 @@ void GradSync::retire() {
 
 void GradSync::finish() {
   if (alone()) {
-    for (size_t u = 0; u < set_.units.size(); u++) zero_unstarted(u);
+    for (size_t u = 0; u < set_.units.size(); u++) zero_unstarted(u), add_summands(u);
     return;
   }
   flush();

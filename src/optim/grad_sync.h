@@ -19,7 +19,7 @@
 #include <span>
 #include <vector>
 
-#include "comm/communicator.h"
+#include "comm/comm_set.h"
 #include "device/device.h"
 #include "optim/noise_scale.h"
 #include "optim/optimizer.h"
@@ -27,6 +27,8 @@
 
 namespace trireme {
 
+// What travels where is not all: of a parameter with `sum_grad` axes each rank along them has a summand of
+// the gradient. They are added first, on the compute stream, in the gradients' own type, neighbours together.
 struct GradSyncOptions {
   int zero = 0;
   DType wire = DType::f32;   // of gradients
@@ -44,8 +46,9 @@ class GradSync {
  public:
   // shard: the ranks that divide units; replicas: those that hold the same part. Each null when it has one
   // rank. Everything given outlives this.
+  // comms: where the groups of sum_grad come from, made here; null: one rank.
   GradSync(ParamSet&, FlatState&, const GradSyncOptions&, Communicator* shard, Communicator* replicas,
-           Device&, Arena&);
+           CommSet* comms, Device&, Arena&);
   GradSync(const GradSync&) = delete;
   ~GradSync();
 
@@ -79,6 +82,10 @@ class GradSync {
     Event arrived{};
     bool waited = false;
   };
+  struct Summands {      // neighbouring parameters of a unit
+    size_t first, last;  // of the set
+    Communicator* group;
+  };
   struct Pending {               // a reduction under way
     size_t first = 0, last = 0;  // units
     Owned slot, wire;            // what it reduces in; neither: the flat gradients themselves
@@ -89,7 +96,9 @@ class GradSync {
   bool slots() const { return options_.zero >= 2 && shard_; }
   void gather(size_t unit);
   void release(size_t unit);
+  void find_summands(CommSet&);
   void zero_unstarted(size_t unit);
+  void add_summands(size_t unit);
   void flush();  // zero 0: the bucket of units that are ready
   void reduce(Pending);
   void retire();  // the oldest reduction
@@ -108,7 +117,8 @@ class GradSync {
   std::span<const UnitUse> walk_;
   size_t at_ = 0;  // of walk_: the next use
   int64_t live_ = 0;
-  std::vector<Owned> slots_;      // by unit: whole gradients that a backward pass adds into
+  std::vector<std::vector<Summands>> summands_;  // by unit
+  std::vector<Owned> slots_;                     // by unit: whole gradients that a backward pass adds into
   std::vector<char> started_;     // by unit: own part of flat gradients holds a sum (zero 2 and 3)
   std::vector<Pending> pending_;  // oldest first
   size_t bucket_first_ = 0, bucket_last_ = 0;  // units that are ready and not under way; empty if equal

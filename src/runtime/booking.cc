@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "comm/meta/meta_comm.h"
+#include "cost/flops.h"
 
 namespace trireme {
 namespace {
@@ -66,7 +67,7 @@ Booking book_training(const RunSpec& run, const Schedule& schedule, int threads)
   for (Bucket k : {Bucket::weights, Bucket::grads, Bucket::optimizer})
     b.state[size_t(k)] = r.arena().ledger().now(k);
   b.comm = r.step(schedule.ranks.at(0), 1, run.tokens_per_step(), nothing).comm;
-  b.parameters = r.params().parameters;
+  b.parameters = parameters(run.model);
   if (run.train.async_save) b.snapshot_bytes = snapshot_bytes(r);
   b.peak = r.arena().ledger().peaks();
   b.at_peak = r.arena().ledger().at_peak();

@@ -10,6 +10,9 @@ Sharing sharing_of(const RunSpec& run, CommSet* comms) {
   static constexpr Axis kDp[] = {Axis::dp};
   s.dp = comms->mesh().size(Axis::dp);
   s.dp_rank = comms->mesh().coord(comms->rank(), Axis::dp);
+  s.tp = comms->mesh().place(comms->rank(), Axis::tp);
+  static constexpr Axis kTp[] = {Axis::tp};
+  if (s.tp.size > 1) s.layers.tp = &comms->along(kTp);
   if (s.dp == 1) return s;
   int group = run.layout.shard_group > 0 ? int(run.layout.shard_group) : s.dp;
   s.zero = effective_zero(run.layout);

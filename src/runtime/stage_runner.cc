@@ -41,10 +41,14 @@ StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64
       memory_(device.reserve(arena_bytes)),
       memory_bytes_(arena_bytes),
       arena_(std::make_unique<Arena>(memory_, arena_bytes)),
-      stage_(build_stage(run.model, {.first = 0, .last = run.model.layers})),
+      stage_(build_stage(run.model, {.first = 0, .last = run.model.layers}, comms_ ? comms_->mesh() : Mesh(),
+                         comms_ ? comms_->rank() : 0, run.layout.sequence)),
       lr_(lr_of(run)),
       loss_scale_(loss_scale_of(run.precision)) {
   require(mode == RunMode::train || !comms_, "several ranks train; inference is one rank's");
+  sharing_.layers.waited_s = &result_.comm_s;
+  sharing_.layers.chunks = run.layout.tp_chunks;
+  if (sharing_.layers.tp && run.layout.tp_chunks > 1) sharing_.layers.tp_stream = device.stream("tp");
   std::vector<std::vector<ParamDecl>> decls = stage_.declare();
   params_ = comms_ ? lay_out(decls, comms_->mesh(), comms_->rank(), sharing_.place.shards)
                    : lay_out(decls, Mesh(), 0);
@@ -68,6 +72,7 @@ StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64
 
 StageRunner::~StageRunner() {
   sync_.reset();
+  settle_tp();
   microbatches_.clear();
   cache_.reset();
   grad_norm_.reset();
@@ -75,6 +80,17 @@ StageRunner::~StageRunner() {
   persistent_.clear();
   device_.kernels().detach(arena_.get());
   device_.release(memory_, memory_bytes_);
+}
+
+// After an error sums of layers may be under way: who ended the run has told the group, so they come to an
+// end.
+void StageRunner::settle_tp() {
+  if (sharing_.layers.tp_stream.id == 0) return;
+  try {
+    device_.sync(sharing_.layers.tp_stream);
+  } catch (const std::exception&) {
+    // What ended the run is told by whoever caught it.
+  }
 }
 
 // A layer uses its own unit, and that of the parameter it is tied to.
@@ -109,7 +125,7 @@ void StageRunner::bind_memory() {
     nonfinite_count_ = hold(Bucket::scratch, 1, DType::i64);
   }
   bind_views();
-  if (params_.shards > 1) zero_padding();
+  zero_padding();
   if (mode_ != RunMode::train) return;
   const DType wire = comms_ ? dtype_from_name(run_.precision.reduce) : grad_dtype_;
   sync_ = std::make_unique<GradSync>(params_, flat_,
@@ -117,15 +133,14 @@ void StageRunner::bind_memory() {
                                                      .wire = wire,
                                                      .bucket_bytes = int64_t(run_.layout.bucket_mb * 1e6),
                                                      .prefetch = run_.layout.prefetch},
-                                     sharing_.shard, sharing_.replicas, device_, *arena_);
+                                     sharing_.shard, sharing_.replicas, comms_, device_, *arena_);
 }
 
 // What is whole is seen from the start; the rest while GradSync has it.
 void StageRunner::bind_views() {
   for (Param& p : params_.params) {
-    auto view = [&](const Tensor& flat) { return flat.narrow(0, p.offset, p.numel()).view(p.box.extent); };
-    if (sharing_.zero < 3) p.weight = view(flat_.weights);
-    if (mode_ == RunMode::train && sharing_.zero < 2) p.grad = view(flat_.grads);
+    if (sharing_.zero < 3) p.weight = p.view(flat_.weights, p.offset);
+    if (mode_ == RunMode::train && sharing_.zero < 2) p.grad = p.view(flat_.grads, p.offset);
   }
 }
 
@@ -162,7 +177,8 @@ Ctx StageRunner::context(const Microbatch& m, bool backward) {
              .grad_scale = float(loss_scale_.scale() / double(std::max<int64_t>(1, targets_))),
              .token_loss = m.token_loss ? *m.token_loss : Tensor(),
              .logits = {},
-             .layer = layer_};
+             .layer = layer_,
+             .groups = sharing_.layers};
 }
 
 void StageRunner::load_batch(Microbatch& m, int64_t sequences, int64_t seq, int64_t step, int64_t mb,

@@ -137,6 +137,7 @@ class StageRunner {
 
  private:
   struct Microbatch;
+  void settle_tp();
   void bind_memory();
   void bind_views();
   void zero_padding();

@@ -49,22 +49,41 @@ void download_f32(Device& device, std::span<float> dst, const Tensor& src) {
                            : download_widened<f16>(device, dst, src);
 }
 
-// Elements of a box count by their global row-major index, so every layout draws the same numbers.
-// Draws [first, first + out.size()), first even (pairs share a counter), by the device's team of threads.
+// Normal numbers of the elements [first, first + out.size()) of a tensor: pairs share a counter.
+void draw_run(uint64_t key, float std, int64_t first, std::span<float> out) {
+  if (first % 2 && !out.empty()) {
+    out[0] = float(normal_pair(key, uint64_t(first) / 2)[1] * std);
+    first++, out = out.subspan(1);
+  }
+  const int64_t n = int64_t(out.size());
+#pragma omp parallel for schedule(static) if (n > 1024)
+  for (int64_t i = 0; i < n; i += 2) {
+    const auto pair = normal_pair(key, uint64_t(first + i) / 2);
+    out[size_t(i)] = float(pair[0] * std);
+    if (i + 1 < n) out[size_t(i + 1)] = float(pair[1] * std);
+  }
+}
+
+// Elements [first, first + out.size()) of the box count by their global row-major index, so every layout
+// draws the same numbers. By the device's team of threads.
 void draw(const Param& p, uint64_t seed, int64_t first, std::span<float> out) {
-  require(p.box.extent == p.decl.global, "drawing a part of a parameter is not there yet");
   const Init& init = p.decl.init;
   if (init.kind != Init::Kind::normal) {
     std::fill(out.begin(), out.end(), init.kind == Init::Kind::ones ? 1.0f : 0.0f);
     return;
   }
   const uint64_t key = rng_key(seed, 0, p.decl.name);
-  const int64_t n = int64_t(out.size());
-#pragma omp parallel for schedule(static) if (n > 1024)
-  for (int64_t i = 0; i < n; i += 2) {
-    const auto pair = normal_pair(key, uint64_t(first + i) / 2);
-    out[size_t(i)] = float(pair[0] * init.std);
-    if (i + 1 < n) out[size_t(i + 1)] = float(pair[1] * init.std);
+  const Shape &box = p.box.extent, &global = p.decl.global;
+  require(box.rank == 1 || box.rank == 2, "weights that are drawn have one or two dims");
+  // A row of the box lies in one piece; rows do where the box has all columns.
+  const bool pieces = box.rank == 2 && box[1] < global[1];
+  const int64_t row = pieces ? box[1] : box.numel(), stride = pieces ? global[1] : 0;
+  const int64_t corner = p.box.offset[0] * (box.rank == 2 ? global[1] : 1) + (pieces ? p.box.offset[1] : 0);
+  for (int64_t at = first, end = first + int64_t(out.size()); at < end;) {
+    const int64_t n = std::min(end, (at / row + 1) * row) - at;
+    draw_run(key, init.std, corner + at / row * stride + at % row,
+             out.subspan(size_t(at - first), size_t(n)));
+    at += n;
   }
 }
 
@@ -108,11 +127,10 @@ void StageRunner::init_weights() {
     const Range own = owned(p);
     const Tensor master = state_tensor(p, "");
     for (int64_t first = own.begin; first < own.end;) {
-      const int64_t even = first / 2 * 2, end = std::min(even + kChunk, own.end);
-      host.resize(size_t(end - even));
-      draw(p, uint64_t(run_.train.seed), even, host);
-      upload_f32(device_, p.decl.name, master.narrow(0, first - own.begin, end - first),
-                 std::span(host).subspan(size_t(first - even)));
+      const int64_t end = std::min(first + kChunk, own.end);
+      host.resize(size_t(end - first));
+      draw(p, uint64_t(run_.train.seed), first, host);
+      upload_f32(device_, p.decl.name, master.narrow(0, first - own.begin, end - first), host);
       first = end;
     }
   }
@@ -131,6 +149,7 @@ Range StageRunner::owned(const Param& p) const {
   return inside(p, u, own_part(u, flat_.place));
 }
 Range StageRunner::answers_for(const Param& p) const {
+  if (!p.answers) return {owned(p).begin, owned(p).begin};
   const Unit& u = unit_of(p);
   return inside(p, u, own_share(u, flat_.place));
 }

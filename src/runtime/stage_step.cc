@@ -110,6 +110,7 @@ double StageRunner::global_loss(int64_t targets) {
   int64_t seen = 0;
   for (size_t r = 0; r * (sequences + 1) < all.size(); r++) {
     std::span<const double> mine = all.subspan(r * (sequences + 1), sequences + 1);
+    if (comms_ && comms_->mesh().coord(int(r), Axis::tp) > 0) continue;  // as the first one says
     size_t replica = comms_ ? size_t(comms_->mesh().coord(int(r), Axis::dp)) : 0;
     for (size_t i = 0; i < sequences; i++)
       global_loss_[(i / micro * size_t(sharing_.dp) + replica) * micro + i % micro] = mine[i];

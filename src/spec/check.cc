@@ -80,6 +80,34 @@ void check_sizes(const RunSpec& run, Problems& out) {
                    fmt::format("the run has {:.1e} tokens; at most 4.6e18 can be counted", double(tokens))});
 }
 
+void check_tensor_parallel(const RunSpec& run, Problems& out) {
+  const ModelSpec& m = run.model;
+  const int64_t tp = run.layout.tp, seq = run.data.seq_len;
+  auto wrong = [&](std::vector<std::string> keys, std::string text) {
+    out.push_back({std::move(keys), std::move(text)});
+  };
+  if (run.layout.sequence && tp == 1)
+    wrong({"layout.sequence", "layout.tp"}, "true has no effect with tp = 1; give false, or tp above 1");
+  if (run.layout.sequence && seq % tp != 0)
+    wrong(
+        {"layout.sequence", "layout.tp", "data.seq_len"},
+        fmt::format("true divides sequences among tp = {} ranks, and data.seq_len = {} is no multiple of it",
+                    tp, seq));
+  if (tp == 1 || m.heads < 1 || m.kv_heads < 1) return;
+  if (m.heads % tp != 0)
+    wrong({"layout.tp", "model.heads"}, fmt::format("{} does not divide model.heads = {}", tp, m.heads));
+  else if (m.kv_heads % tp != 0 && tp % m.kv_heads != 0)
+    wrong({"layout.tp", "model.kv_heads"},
+          fmt::format("{} neither divides model.kv_heads = {} nor is a multiple of it", tp, m.kv_heads));
+  if (m.ffn % tp != 0)
+    wrong({"layout.tp", "model.ffn"}, fmt::format("{} does not divide model.ffn = {}", tp, m.ffn));
+  // Parts of the vocabulary are rounded up, so the last ones could be empty.
+  const int64_t part = (m.vocab + tp - 1) / tp;
+  if (part * (tp - 1) >= m.vocab)
+    wrong({"layout.tp", "model.vocab"},
+          fmt::format("{} parts of {} rows leave the last rank none of model.vocab = {}", tp, part, m.vocab));
+}
+
 void check_layout(const RunSpec& run, Problems& out) {
   const LayoutSpec& l = run.layout;
   auto wrong = [&](std::vector<std::string> keys, std::string text) {
@@ -101,9 +129,7 @@ void check_layout(const RunSpec& run, Problems& out) {
   if (axes != std::vector<std::string>{"cp", "dp", "pp", "tp"})
     wrong({"layout.order"},
           fmt::format("{} must name pp, dp, cp and tp once each, such as \"pp dp cp tp\"", shown(l.order)));
-  if (run.model.heads % l.tp != 0)
-    wrong({"layout.tp", "model.heads"},
-          fmt::format("{} does not divide model.heads = {}", l.tp, run.model.heads));
+  check_tensor_parallel(run, out);
   if (l.pp * l.chunks > run.model.layers)
     wrong({"layout.pp", "layout.chunks", "model.layers"},
           fmt::format("pp * chunks = {} * {} stages are more than model.layers = {}", l.pp, l.chunks,
@@ -201,12 +227,14 @@ std::vector<Problem> unsupported_of(const RunSpec& run) {
   };
   auto text = [](const std::string& s) { return shown(s); };
   const LayoutSpec& l = run.layout;
-  std::string_view one = "it has data parallel ranks only: give 1";
-  refuse(l.tp > 1, "layout.tp", l.tp, one);
+  std::string_view one = "it has data and tensor parallel ranks only: give 1";
+  refuse(l.tp > 1 && run.optimizer.name == "muon", "optimizer.name", text("muon"),
+         "with tp > 1 no rank holds a whole matrix to orthogonalise: give \"adamw\", or layout.tp = 1");
+  refuse(l.tp > 1 && run.train.noise_scale > 0, "train.noise_scale", run.train.noise_scale,
+         "it is measured between replicas of whole gradients: give 0, or layout.tp = 1");
   refuse(l.pp > 1, "layout.pp", l.pp, one);
   refuse(l.cp > 1, "layout.cp", l.cp, one);
   refuse(l.ep > 1, "layout.ep", l.ep, one);
-  refuse(l.sequence, "layout.sequence", "true", "it needs tp > 1: give false");
   refuse(l.schedule != "1f1b" && l.schedule != "gpipe", "layout.schedule", text(l.schedule),
          "give \"1f1b\" or \"gpipe\"");
   refuse(l.chunks > 1, "layout.chunks", l.chunks, "give 1");

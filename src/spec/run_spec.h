@@ -61,6 +61,7 @@ struct LayoutSpec {
   int64_t zero = 0, shard_group = 0, prefetch = 1;
   bool reshard_after_forward = true;
   double bucket_mb = 25;
+  int64_t tp_chunks = 1;
   std::string schedule = "1f1b";
   int64_t chunks = 1;
   std::string recompute = "none";
@@ -93,6 +94,9 @@ struct LayoutSpec {
       "pass");
     v("bucket_mb", bucket_mb, "MB",
       "zero = 0: gradients of neighbouring layers are reduced together up to this", between(0, 1e6));
+    v("tp_chunks", tp_chunks, "pieces",
+      "that sums over tp are cut into, each on its way while the next is computed; 1 = no overlap",
+      between(1, 64));
     v("schedule", schedule, "", "pipeline schedule", one_of(kSchedules));
     v("chunks", chunks, "", "model chunks per pipeline rank", between(1, 65536));
     v("recompute", recompute, "", "activations that the backward pass computes again", one_of(kRecomputes));

@@ -18,24 +18,44 @@ int64_t padded_unit(int64_t numel, int shards) {
   return shards * ((blocks + shards - 1) / shards) * kFlatBlock;
 }
 
+namespace {
+bool divided_raggedly(const ShardSpec& s, const Mesh& mesh) {
+  return s.ragged && mesh.size(s.axes_of_dim[0]) > 1;
+}
+
+Param place(const ParamDecl& d, const Mesh& mesh, int rank) {
+  Param p;
+  p.decl = d;
+  p.box = local_slice(d.global, d.shard, mesh, rank);
+  p.stored = stored_shape(d.global, d.shard, mesh);
+  p.answers = d.shard.divides_along(Axis::tp) || mesh.coord(rank, Axis::tp) == 0;
+  return p;
+}
+}  // namespace
+
 ParamSet lay_out(std::span<const std::vector<ParamDecl>> units, const Mesh& mesh, int rank, int shards) {
   ParamSet set;
   set.shards = shards;
+  set.divided = mesh.size(Axis::tp) > 1;
   for (const std::vector<ParamDecl>& decls : units) {
     Unit u{.first = set.params.size(), .offset = set.numel};
     for (const ParamDecl& d : decls) {
       if (!d.tied_to.empty()) continue;
       require(set.find(d.name) == nullptr, "parameter " + d.name + " is declared twice");
-      Param p;
-      p.decl = d;
-      p.box = local_slice(d.global, d.shard, mesh, rank);
-      p.offset = u.offset + u.numel;
-      u.numel += p.numel();
-      if (!d.hidden_matrix) u.others += p.numel();
-      set.params.push_back(std::move(p));
+      set.params.push_back(place(d, mesh, rank));
     }
+    std::stable_partition(set.params.begin() + std::ptrdiff_t(u.first), set.params.end(),
+                          [&](const Param& p) { return !divided_raggedly(p.decl.shard, mesh); });
     u.last = set.params.size();
-    u.padded = padded_unit(u.numel, shards);
+    int64_t stored = 0;
+    for (size_t i = u.first; i < u.last; i++) {
+      Param& p = set.params[i];
+      require(stored == u.numel, "two parameters of a unit have rows to complete them");
+      p.offset = u.offset + u.numel;
+      u.numel += p.numel(), stored += p.stored.numel();
+      if (!p.decl.hidden_matrix) u.others += p.numel();
+    }
+    u.padded = padded_unit(stored, shards);
     set.numel += u.padded, set.parameters += u.numel;
     set.units.push_back(u);
   }

@@ -31,13 +31,21 @@ struct ParamDecl {
 // null while nobody holds the whole of them (ZeRO 2 and 3).
 struct Param {
   ParamDecl decl;
-  Slice box;
+  Slice box;     // what this rank has of it
+  Shape stored;  // of the views: the box, with the zero rows that complete a ragged one
+  // Where several ranks along an axis hold the same (ParamDecl::shard), the first of them answers for it: in
+  // checkpoints and the gradient norm.
+  bool answers = true;
   int64_t offset = 0;  // elements from the start of the flat layout
   Tensor weight;       // compute dtype
   Tensor grad;         // f32 or bf16
   // Does the gradient hold a sum yet in this step? The first contribution writes, later ones add.
   bool grad_started = false;
   int64_t numel() const { return box.extent.numel(); }
+  // Of this rank's buffer, laid out as the set is.
+  Tensor view(const Tensor& flat, int64_t at) const {
+    return flat.narrow(0, at, stored.numel()).view(stored);
+  }
 };
 
 // Neighbouring parameters that are gathered, reduced and updated together: those of one layer (the unit of
@@ -56,6 +64,7 @@ struct Unit {
 struct ParamSet {
   std::vector<Param> params;
   std::vector<Unit> units;
+  bool divided = false;    // over ranks of tp: some parameters lie on several of them
   int shards = 1;          // ranks that may divide each unit among them, in equal parts
   int64_t numel = 0;       // of the flat layout
   int64_t parameters = 0;  // without padding
@@ -67,9 +76,10 @@ struct ParamSet {
 // Elements that a unit of `numel` takes: dense for one shard, else shards equal parts of whole blocks.
 int64_t padded_unit(int64_t numel, int shards);
 
-// Lays the boxes out one behind the other, so that neighbours (q, k, v; gate, up) are one matrix; tied
-// declarations get no storage (their Param is the one they are tied to). One unit a list of declarations.
-// Weight and grad views are null until the runtime binds memory.
+// Lays the boxes out one behind the other, so that neighbours (q, k, v; gate, up) are one matrix; a box with
+// rows to complete it comes last in its unit, which is padded with them; tied declarations get no storage
+// (their Param is the one they are tied to). One unit a list of declarations. Weight and grad views are null
+// until the runtime binds memory.
 ParamSet lay_out(std::span<const std::vector<ParamDecl>> units, const Mesh&, int rank, int shards = 1);
 // All of them one unit.
 ParamSet lay_out(const std::vector<ParamDecl>&, const Mesh&, int rank);

@@ -63,7 +63,9 @@ std::unique_ptr<CommTracer> tracer_for(const RunSpec& run, Device& device, const
   constexpr size_t kMostSpans = 1 << 14;  // of a step and stream
   if (run.train.trace_steps.empty() || factory.rank() != 0 || factory.world() == 1) return nullptr;
   auto tracer = std::make_unique<CommTracer>(0, kMostSpans);
-  for (const char* lane : {"compute", "dp"}) tracer->name_lane(device.stream(lane), lane);
+  std::vector<const char*> lanes = {"compute", "dp"};
+  if (run.layout.tp_chunks > 1) lanes.push_back("tp");
+  for (const char* lane : lanes) tracer->name_lane(device.stream(lane), lane);
   return tracer;
 }
 
@@ -325,7 +327,18 @@ TrainSummary train(const RunSpec& run, const Schedule& schedule, Device& device,
   }
 }
 
-// Batch b is rank b % ranks's. Sums are added in order of batches, so how many ranks there are changes
+namespace {
+// Of the ranks that hold a replica, the one that speaks for it.
+int teller_of(const StageRunner& runner, int replica) {
+  if (!runner.comms()) return 0;
+  const Mesh& mesh = runner.comms()->mesh();
+  int rank = 0;
+  while (mesh.coord(rank, Axis::dp) != replica) rank++;
+  return rank;
+}
+}  // namespace
+
+// Batch b is replica b % dp's. Sums are added in order of batches, so how many ranks there are changes
 // nothing.
 EvalResult evaluate_shard(StageRunner& runner, const RunSpec& run, const fs::path& shard,
                           int64_t most_batches, const std::function<void(int64_t, int64_t)>& progress) {
@@ -337,7 +350,8 @@ EvalResult evaluate_shard(StageRunner& runner, const RunSpec& run, const fs::pat
                 run.data.seq_len);
   const Sharing& s = runner.sharing();
   const int64_t batches = (n + micro - 1) / micro, rounds = (batches + s.dp - 1) / s.dp;
-  std::vector<StageRunner::TokenLoss> mine(static_cast<size_t>(rounds)), all(size_t(rounds * s.dp));
+  const int ranks = runner.comms() ? runner.comms()->world() : 1;
+  std::vector<StageRunner::TokenLoss> mine(static_cast<size_t>(rounds)), all(size_t(rounds * ranks));
   for (int64_t k = 0; k < rounds; k++) {
     const int64_t batch = k * s.dp + s.dp_rank, first = std::min(batch, batches - 1) * micro;
     // With sharded weights every rank takes part in every round, the last one for nothing.
@@ -355,7 +369,7 @@ EvalResult evaluate_shard(StageRunner& runner, const RunSpec& run, const fs::pat
   EvalResult total;
   double sum = 0;
   for (int64_t b = 0; b < batches; b++) {
-    const auto& part = all[size_t(b % s.dp * rounds + b / s.dp)];
+    const auto& part = all[size_t(teller_of(runner, int(b % s.dp)) * rounds + b / s.dp)];
     sum += part.sum, total.tokens += part.tokens;
   }
   total.loss = sum / double(total.tokens);

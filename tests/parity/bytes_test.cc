@@ -10,26 +10,33 @@
 namespace trireme::parity {
 namespace {
 
-const char* const kLayouts[] = {"dp=2",
-                                "dp=3 microbatches=2 vocab=509",
-                                "dp=4 zero=1 compute=bf16 vocab=509",
-                                "dp=2 zero=1 microbatches=3",
-                                "dp=3 zero=2 compute=bf16 grads=bf16 microbatches=2 vocab=509",
-                                "dp=4 zero=2 arch=gpt2 tied=1",
-                                "dp=2 zero=3 compute=bf16 microbatches=2 arch=gpt2 tied=1",
-                                "dp=3 zero=3 vocab=509 layers=4",
-                                "dp=3 zero=3 reshard=0 microbatches=2 compute=bf16 grads=bf16",
-                                "dp=2 zero=3 reshard=0 microbatches=3 schedule=gpipe",
-                                "dp=4 zero=3 group=2 compute=bf16 microbatches=2",
-                                "dp=4 zero=1 group=2",
-                                "dp=4 zero=2 group=2 compute=bf16 reduce=f32",
-                                "dp=4 zero=3 group=1",
-                                "dp=3 compute=bf16 bucket_mb=0.001 layers=5"};
+const char* const kLayouts[] = {
+    "dp=2",
+    "dp=3 microbatches=2 vocab=509",
+    "dp=4 zero=1 compute=bf16 vocab=509",
+    "dp=2 zero=1 microbatches=3",
+    "dp=3 zero=2 compute=bf16 grads=bf16 microbatches=2 vocab=509",
+    "dp=4 zero=2 arch=gpt2 tied=1",
+    "dp=2 zero=3 compute=bf16 microbatches=2 arch=gpt2 tied=1",
+    "dp=3 zero=3 vocab=509 layers=4",
+    "dp=3 zero=3 reshard=0 microbatches=2 compute=bf16 grads=bf16",
+    "dp=2 zero=3 reshard=0 microbatches=3 schedule=gpipe",
+    "dp=4 zero=3 group=2 compute=bf16 microbatches=2",
+    "dp=4 zero=1 group=2",
+    "dp=4 zero=2 group=2 compute=bf16 reduce=f32",
+    "dp=4 zero=3 group=1",
+    "dp=3 compute=bf16 bucket_mb=0.001 layers=5",
+    "tp=2 heads=2 vocab=61",
+    "tp=3 dp=2 zero=3 arch=gpt2 tied=1 microbatches=2 compute=bf16 vocab=67",
+    "tp=4 heads=4 kv_heads=2 hidden=40 arch=qwen3 vocab=509 compute=bf16 grads=bf16",
+    "tp=2 dp=2 zero=1 heads=4 kv_heads=1 arch=qwen2 microbatches=2 hidden=40",
+    "tp=2 sequence=1 heads=2 seq=22 microbatches=2",
+    "tp=3 dp=2 zero=3 sequence=1 seq=24 arch=gpt2 compute=bf16 vocab=67"};
 
 Division division_of(const RunSpec& run) {
   const int zero = effective_zero(run.layout);
   const int64_t group = run.layout.shard_group > 0 ? run.layout.shard_group : run.layout.dp;
-  return {.zero = zero, .shards = zero > 0 ? group : 1};
+  return {.zero = zero, .shards = zero > 0 ? group : 1, .tp = run.layout.tp};
 }
 
 int64_t bytes_of(std::string_view dtype) {
@@ -64,15 +71,16 @@ TEST_P(Bytes, AtMostTwoUnitsAreWhole) {
   if (effective_zero(run.layout) < 2 || !c.reshard) return;
   const Ran ran = train_layout(run, {.steps = 2});
   const Division d = division_of(run);
-  std::vector<int64_t> units = {embedding_parameters(run.model), head_parameters(run.model)};
-  units.resize(units.size() + size_t(run.model.layers), block_parameters(run.model));
+  std::vector<int64_t> units = {embedding_parameters(run.model, d.tp), head_parameters(run.model, d.tp)};
+  units.resize(units.size() + size_t(run.model.layers), block_parameters(run.model, d.tp));
   for (int64_t& u : units) u = (u + 4096 * d.shards - 1) / (4096 * d.shards) * (4096 * d.shards);
   std::sort(units.rbegin(), units.rend());
   const int64_t two = units[0] + units[1] + (c.tied ? units[2] : 0);
   const BucketBytes state = state_bytes(run.model, run.precision.compute, run.precision.grads, d);
   const BucketBytes& peak = ran.booking.peak;
   EXPECT_LE(peak[size_t(Bucket::grads)] - state[size_t(Bucket::grads)], two * bytes_of(run.precision.grads));
-  EXPECT_LE(peak[size_t(Bucket::comm)], two * bytes_of(run.precision.reduce));
+  const int64_t stats = d.tp > 1 ? 3 * d.tp * run.batch.micro * run.data.seq_len * 4 : 0;
+  EXPECT_LE(peak[size_t(Bucket::comm)], two * bytes_of(run.precision.reduce) + stats);
   const int64_t gathered = peak[size_t(Bucket::weights)] - state[size_t(Bucket::weights)];
   EXPECT_LE(gathered, d.zero == 3 ? two * bytes_of(run.precision.compute) : 0);
   EXPECT_EQ(gathered > 0, d.zero == 3);
@@ -90,13 +98,22 @@ TEST_P(Bytes, TheWireCarriesWhatTheClosedFormSays) {
                                                        .reshard_after_forward = c.reshard,
                                                        .weight_bytes = bytes_of(run.precision.compute),
                                                        .reduce_bytes = bytes_of(run.precision.reduce)});
+  const int64_t layers =
+      layer_wire_bytes_per_step(run.model, {.tp = d.tp,
+                                            .rows = run.batch.micro * run.data.seq_len,
+                                            .microbatches = run.microbatches(),
+                                            .activation_bytes = bytes_of(run.precision.compute),
+                                            .grad_bytes = bytes_of(run.precision.grads),
+                                            .reductions = d.zero >= 2 ? run.microbatches() : 1,
+                                            .sequence = run.layout.sequence,
+                                            .f32 = run.precision.compute == "f32"});
   int64_t all = 0;
   for (const RankFacts& r : ran.ranks) {
     for (const CommCount& k : r.comm) all += k.wire;
     EXPECT_EQ(r.moved, r.counted);
     EXPECT_EQ(r.calls, ran.ranks[0].calls);
   }
-  EXPECT_EQ(all, want);
+  EXPECT_EQ(all, d.tp * want + run.layout.dp * layers);
   EXPECT_EQ(ran.ranks[0].comm, ran.booking.comm);
 }
 

@@ -40,6 +40,15 @@ Case draw(uint64_t seed) {
     c.reduce = one_of("auto", "f32", "bf16");
   }
   c.optimizer = one_of("adamw", "adamw", "muon");
+  c.tp = c.dp <= 2 ? one_of(1, 2, 3, 4) : 1;
+  if (c.tp > 1) {
+    c.optimizer = "adamw";
+    c.heads = c.tp * one_of(1, 2), c.hidden = c.heads * one_of(4, 10);
+    const int64_t fewer = c.tp % 2 == 0 ? c.tp / 2 : 1;
+    c.sequence = one_of(false, true), c.chunks = one_of(1, 1, 2, 5);
+    if (c.sequence) c.seq = c.tp * one_of(3, 5);
+    c.kv_heads = c.arch == "gpt2" ? c.heads : one_of(int64_t(1), fewer, c.tp, c.heads);
+  }
   return c;
 }
 

@@ -15,6 +15,8 @@ template <class C, class V>
 void each(C& c, V&& v) {
   v("arch", c.arch), v("compute", c.compute), v("grads", c.grads), v("reduce", c.reduce);
   v("schedule", c.schedule), v("tied", c.tied), v("reshard", c.reshard), v("dp", c.dp), v("zero", c.zero);
+  v("tp", c.tp), v("sequence", c.sequence), v("chunks", c.chunks), v("heads", c.heads),
+      v("kv_heads", c.kv_heads);
   v("group", c.group), v("prefetch", c.prefetch), v("micro", c.micro), v("microbatches", c.microbatches);
   v("layers", c.layers), v("hidden", c.hidden), v("vocab", c.vocab), v("seq", c.seq);
   v("bucket_mb", c.bucket_mb), v("dropout", c.dropout), v("optimizer", c.optimizer);
@@ -66,15 +68,16 @@ Case from_text(std::string_view text) {
 RunSpec run_of(const Case& c) {
   RunSpec r;
   r.model = ModelSpec::of(c.arch);
-  r.model.vocab = c.vocab, r.model.layers = c.layers, r.model.hidden = c.hidden, r.model.heads = 3;
-  r.model.kv_heads = c.arch == "gpt2" ? 3 : 1;
+  r.model.vocab = c.vocab, r.model.layers = c.layers, r.model.hidden = c.hidden, r.model.heads = c.heads;
+  r.model.kv_heads = c.kv_heads > 0 ? c.kv_heads : c.arch == "gpt2" ? c.heads : 1;
   if (c.arch == "qwen3") r.model.head_dim = 18;
-  r.model.ffn = c.hidden + 16;
+  r.model.ffn = (c.hidden + 16 + c.tp - 1) / c.tp * c.tp;
   r.model.tied = c.tied;
   r.model.embd_pdrop = r.model.attn_pdrop = r.model.resid_pdrop = c.dropout;
   r.data.seq_len = c.seq;
   r.batch = {.global = c.global(), .micro = c.micro};
-  r.layout.dp = c.dp, r.layout.zero = c.zero, r.layout.shard_group = c.group, r.layout.schedule = c.schedule;
+  r.layout.dp = c.dp, r.layout.tp = c.tp, r.layout.sequence = c.sequence, r.layout.tp_chunks = c.chunks,
+  r.layout.zero = c.zero, r.layout.shard_group = c.group, r.layout.schedule = c.schedule;
   r.layout.prefetch = c.prefetch, r.layout.reshard_after_forward = c.reshard,
   r.layout.bucket_mb = c.bucket_mb;
   r.precision.compute = c.compute, r.precision.grads = c.grads, r.precision.reduce = c.reduce;
@@ -85,7 +88,8 @@ RunSpec run_of(const Case& c) {
 
 RunSpec one_rank_of(const Case& c) {
   RunSpec r = run_of(c);
-  r.layout.dp = 1, r.layout.zero = 0, r.layout.shard_group = 0;
+  r.layout.dp = r.layout.tp = 1, r.layout.tp_chunks = 1, r.layout.sequence = false, r.layout.zero = 0,
+  r.layout.shard_group = 0;
   return r;
 }
 

@@ -10,8 +10,10 @@ namespace trireme::parity {
 struct Case {
   std::string arch = "llama", compute = "f32", grads = "f32", reduce = "auto", schedule = "1f1b",
               optimizer = "adamw";
-  bool tied = false, reshard = true;
-  int64_t dp = 1, zero = 0, group = 0, prefetch = 1;
+  bool tied = false, reshard = true, sequence = false;
+  int64_t dp = 1, tp = 1, zero = 0, group = 0, prefetch = 1;
+  int64_t chunks = 1;                   // of sums over tp
+  int64_t heads = 3, kv_heads = 0;      // 0: one, gpt2 as many as heads
   int64_t micro = 2, microbatches = 1;  // of each replica
   int64_t layers = 2, hidden = 36, vocab = 61, seq = 23;
   double bucket_mb = 25, dropout = 0;

@@ -46,8 +46,13 @@ struct Home {
   void take(ByName& whole, const Param& p, const Range& range, std::span<const float> part) {
     std::lock_guard lock(mutex);
     Values& v = whole[p.decl.name];
-    v.resize(size_t(p.numel()), std::numeric_limits<float>::quiet_NaN());
-    std::copy(part.begin(), part.end(), v.begin() + range.begin);
+    v.resize(size_t(p.decl.global.numel()), std::numeric_limits<float>::quiet_NaN());
+    const bool matrix = p.decl.global.rank == 2;
+    const int64_t columns = matrix ? p.box.extent[1] : 1, stride = matrix ? p.decl.global[1] : 1;
+    for (int64_t i = range.begin; i < range.end; i++) {
+      const int64_t row = p.box.offset[0] + i / columns, column = matrix ? p.box.offset[1] + i % columns : 0;
+      v.at(size_t(row * stride + column)) = part[size_t(i - range.begin)];
+    }
   }
 };
 
@@ -123,6 +128,11 @@ Ran train_layout(RunSpec run, const Plan& plan) {
     for (Bucket b : {Bucket::weights, Bucket::grads, Bucket::optimizer})
       facts.state[size_t(b)] = ledger.now(b);
     r.init_weights();
+    r.set_control({.phase =
+                       [&](std::string_view phase) {
+                         if (phase == "B" && facts.saved == 0) facts.saved = ledger.now(Bucket::activations);
+                       },
+                   .stop = {}});
     const FillBatch fill = batches_of(run, r.sharing().dp_rank);
     try {
       for (int64_t s = 1; s <= plan.steps; s++) {
@@ -146,7 +156,7 @@ Ran train_layout(RunSpec run, const Plan& plan) {
     facts.cost = device.kernels().total(), facts.launches = device.kernels().launches();
     facts.calls = calls.list;
     for (const CommCount& c : comms.counts()) facts.counted += c.wire;
-    for (Communicator* c : {r.sharing().shard, r.sharing().replicas})
+    for (Communicator* c : {r.sharing().shard, r.sharing().replicas, r.sharing().layers.tp})
       if (c) facts.moved += c->moved_bytes();
     agree_max(factory.control(), 0);  // nobody leaves while others still need it
   });

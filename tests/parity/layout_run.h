@@ -18,6 +18,7 @@ struct RankFacts {
   int64_t moved = 0, counted = 0;  // bytes on the wire from the start: by the backend, by the front
   Cost cost;
   int64_t launches = 0;
+  int64_t saved = 0;               // bytes of activations before the first backward pass
   int64_t most_live_units = 0;     // gathered at once
   std::vector<std::string> calls;  // collectives of the last step, in program order: "all_gather 12288"
 };

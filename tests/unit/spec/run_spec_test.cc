@@ -245,6 +245,14 @@ TEST(RunSpec, Contradictions) {
            {"[layout]\norder = \"pp dp cp\"", "\"pp dp cp\" must name pp, dp, cp and tp once each"},
            {"[layout]\norder = \"pp dp cp cp\"", "must name pp, dp, cp and tp once each"},
            {"[layout]\ntp = 4", "run.toml:2: layout.tp: 4 does not divide model.heads = 6"},
+           {"[layout]\ntp = 3\n[model]\nffn = 1024", "layout.tp: 3 does not divide model.ffn = 1024"},
+           {"[layout]\ntp = 4\n[model]\nheads = 12\nkv_heads = 6",
+            "layout.tp: 4 neither divides model.kv_heads = 6 nor is a multiple of it"},
+           {"[layout]\ntp = 6\n[model]\nffn = 1536\nvocab = 8",
+            "layout.tp: 6 parts of 2 rows leave the last rank none of model.vocab = 8"},
+           {"[layout]\nsequence = true", "run.toml:2: layout.sequence: true has no effect with tp = 1"},
+           {"[layout]\nsequence = true\ntp = 3\n[model]\nffn = 768",
+            "data.seq_len = 256 is no multiple of it"},
            {"[layout]\npp = 4\nchunks = 2", "pp * chunks = 4 * 2 stages are more than model.layers = 6"},
            {"[layout]\ndp = 4\nshard_group = 3", "run.toml:3: layout.shard_group: 3 does not divide dp = 4"},
            {"[optimizer]\nmin_lr = 0.1", "run.toml:2: optimizer.min_lr: 0.1 is above lr = 0.001"},
@@ -295,11 +303,11 @@ TEST(RunSpec, ArchitecturesAreRefusedByName) {
 TEST(RunSpec, UnsupportedByThisVersion) {
   refuse_unsupported(parse(""));
   refuse_unsupported(parse("[layout]\ndp = 4\nzero = 3\nshard_group = 2"));
+  refuse_unsupported(parse("[layout]\ntp = 2\ndp = 3\n[batch]\nglobal = 48"));
   refuse_unsupported(parse("[layout]\nschedule = \"gpipe\"\n[precision]\ncompute = \"bf16\""));
   for (const char* set :
-       {"layout.tp=2", "layout.pp=2", "layout.cp=2", "layout.sequence=true", "layout.schedule=zb-v",
-        "layout.chunks=2", "layout.recompute=full", "precision.compute=fp8", "train.device=cuda",
-        "train.comm=mpi", "train.comm=nccl"}) {
+       {"layout.pp=2", "layout.cp=2", "layout.schedule=zb-v", "layout.chunks=2", "layout.recompute=full",
+        "precision.compute=fp8", "train.device=cuda", "train.comm=mpi", "train.comm=nccl"}) {
     std::string key = std::string(set).substr(0, std::string(set).find('='));
     RunSpec run = parse("", {set});
     std::string err = error_of([&] { refuse_unsupported(run); });
@@ -307,7 +315,7 @@ TEST(RunSpec, UnsupportedByThisVersion) {
     EXPECT_HAS(err, "not supported by this version; ");
     EXPECT_EQ(lines_of(err).size(), 1u) << err;
   }
-  RunSpec run = parse("[layout]\ndp = 2\ntp = 2\nep = 2");
+  RunSpec run = parse("[layout]\ndp = 2\npp = 2\nep = 2");
   EXPECT_EQ(lines_of(error_of([&] { refuse_unsupported(run); })).size(), 2u);
 }
 

@@ -1,0 +1,53 @@
+#include "model/tensor_parallel.h"
+
+#include <chrono>
+
+namespace trireme {
+namespace {
+
+template <class Collective>
+void timed(const Ctx& ctx, const Collective& collective) {
+  const auto begin = std::chrono::steady_clock::now();
+  collective();
+  if (ctx.groups.waited_s)
+    *ctx.groups.waited_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+}  // namespace
+
+void sum_over_tp(Ctx& ctx, const Tensor& t) {
+  if (!ctx.groups.tp) return;
+  timed(ctx, [&] { ctx.groups.tp->all_reduce({.buf = t}, ctx.compute); });
+}
+
+void gather_over_tp(Ctx& ctx, const Tensor& own, const Tensor& full) {
+  timed(ctx, [&] { ctx.groups.tp->all_gather({.shard = own, .full = full}, ctx.compute); });
+}
+
+Owned gathered_rows(Ctx& ctx, const Tensor& x) {
+  Owned full = ctx.activation({x.rows() * ctx.groups.tp->size(), x.cols()});
+  gather_over_tp(ctx, x, *full);
+  return full;
+}
+
+Owned scattered_sum(Ctx& ctx, const Tensor& summand) {
+  Owned own = ctx.activation({summand.rows() / ctx.groups.tp->size(), summand.cols()});
+  timed(ctx, [&] { ctx.groups.tp->reduce_scatter({.full = summand, .shard = *own}, ctx.compute); });
+  return own;
+}
+
+void start_sum(Ctx& ctx, const Tensor& t) {
+  ctx.device.wait(ctx.groups.tp_stream, ctx.device.record(ctx.compute));
+  ctx.groups.tp->all_reduce({.buf = t}, ctx.groups.tp_stream);
+}
+
+void start_scattered_sum(Ctx& ctx, const Tensor& summand, const Tensor& own) {
+  ctx.device.wait(ctx.groups.tp_stream, ctx.device.record(ctx.compute));
+  ctx.groups.tp->reduce_scatter({.full = summand, .shard = own}, ctx.groups.tp_stream);
+}
+
+void wait_for_tp(Ctx& ctx, Event e) {
+  timed(ctx, [&] { ctx.device.wait(ctx.compute, e); });
+}
+
+}  // namespace trireme

@@ -1,0 +1,119 @@
+// The collectives of tensor parallelism (Shoeybi et al. 2019, section 3), on the compute stream. What they
+// rest on: a product is a sum over its inner dim, so ranks that each hold a part of that dim hold summands.
+#pragma once
+#include <algorithm>
+#include <array>
+
+#include "model/layer.h"
+
+namespace trireme {
+
+// How ranks of tp divide a linear layer: by rows of its result's columns ([out / tp, in]: each rank has the
+// whole input and a part of the output), or by its input's ([out, in / tp]: each has a part of the input, and
+// a summand of the whole output).
+enum class Divide : uint8_t { none, columns, rows };
+
+// A rank's place among those that divide a layer. sequence: what lies between the divided layers (norms,
+// residuals, dropout) is divided too, each rank having as many rows of the activations, in rank order
+// (Korthikanti et al. 2022, arXiv 2205.05198): sums become reduce_scatters, and inputs are gathered.
+struct TensorPlace {
+  int size = 1, rank = 0;
+  bool sequence = false;  // only with size > 1
+
+  int parts() const { return sequence ? size : 1; }  // of the rows between divided layers
+  int part() const { return sequence ? rank : 0; }
+  std::vector<Axis> sum_of_rows() const {  // sum_grad of what only sees those rows
+    return sequence ? std::vector<Axis>{Axis::tp} : std::vector<Axis>{};
+  }
+};
+
+// Rows of a table with one for each token id, divided over tp.
+inline ShardSpec vocabulary_shard() {
+  ShardSpec s = sharded(0, Axis::tp);
+  s.ragged = true;
+  return s;
+}
+
+// t becomes the sum of all ranks' t: in rank order, rounded once. Nothing to do for one rank.
+void sum_over_tp(Ctx&, const Tensor& t);
+// own: this rank's part of full, which holds a part of each rank, in rank order.
+void gather_over_tp(Ctx&, const Tensor& own, const Tensor& full);
+// All ranks' rows of x [n, C], as an activation [tp n, C].
+Owned gathered_rows(Ctx&, const Tensor& x);
+// This rank's rows [N / tp, C] of the sum of all ranks' summands [N, C].
+Owned scattered_sum(Ctx&, const Tensor& summand);
+
+// ---- products and the collectives beside them, in LayerGroups::chunks ----
+
+// Issued behind what compute was given, on the stream beside it.
+void start_sum(Ctx&, const Tensor& t);
+void start_scattered_sum(Ctx&, const Tensor& summand, const Tensor& own);
+void wait_for_tp(Ctx&, Event);
+inline constexpr int64_t kMostChunks = 64;
+
+// y [N, C] summed over tp: product(first, rows, to) computes this rank's summand of some rows.
+template <class Product>
+void summed_product(Ctx& ctx, const Tensor& y, const Product& product) {
+  const int64_t chunks = std::min(ctx.groups.chunks, y.rows());
+  if (chunks == 1) {
+    product(0, y.rows(), y);
+    return sum_over_tp(ctx, y);
+  }
+  for (int64_t i = 0; i < chunks; i++) {
+    const Range r = piece_of(y.rows(), int(chunks), int(i));
+    const Tensor rows = y.narrow(0, r.begin, r.size());
+    product(r.begin, r.size(), rows);
+    start_sum(ctx, rows);
+  }
+  wait_for_tp(ctx, ctx.device.record(ctx.groups.tp_stream));
+}
+
+// The same, of which each rank gets its rows [N / tp, C]. A chunk is of a piece of every rank's rows.
+template <class Product>
+Owned scattered_product(Ctx& ctx, int64_t rows, int64_t columns, const Product& product) {
+  const int64_t ranks = ctx.groups.tp->size(), n = rows / ranks, chunks = std::min(ctx.groups.chunks, n);
+  Owned summand = ctx.activation({rows, columns});
+  if (chunks == 1) {
+    product(0, rows, *summand);
+    return scattered_sum(ctx, *summand);
+  }
+  Owned own = ctx.activation({n, columns});
+  for (int64_t i = 0; i < chunks; i++) {
+    const Range r = piece_of(n, int(chunks), int(i));
+    const Tensor chunk = summand->narrow(0, ranks * r.begin, ranks * r.size());
+    for (int64_t rank = 0; rank < ranks; rank++)
+      product(rank * n + r.begin, r.size(), chunk.narrow(0, rank * r.size(), r.size()));
+    start_scattered_sum(ctx, chunk, own->narrow(0, r.begin, r.size()));
+  }
+  wait_for_tp(ctx, ctx.device.record(ctx.groups.tp_stream));
+  return own;
+}
+
+// x [n, C] of every rank: product(first, rows, from) for some rows of [tp n, C] as they arrive.
+template <class Product>
+void gathered_product(Ctx& ctx, const Tensor& x, const Product& product) {
+  const int64_t ranks = ctx.groups.tp->size(), n = x.rows(), chunks = std::min(ctx.groups.chunks, n);
+  if (chunks == 1) {
+    Owned full = gathered_rows(ctx, x);
+    return product(0, ranks * n, *full);
+  }
+  require(chunks <= kMostChunks, "more chunks than there may be");
+  Owned full = ctx.activation({ranks * n, x.cols()});
+  std::array<Event, kMostChunks> arrived;
+  ctx.device.wait(ctx.groups.tp_stream, ctx.device.record(ctx.compute));
+  for (int64_t i = 0; i < chunks; i++) {
+    const Range r = piece_of(n, int(chunks), int(i));
+    ctx.groups.tp->all_gather(
+        {.shard = x.narrow(0, r.begin, r.size()), .full = full->narrow(0, ranks * r.begin, ranks * r.size())},
+        ctx.groups.tp_stream);
+    arrived[size_t(i)] = ctx.device.record(ctx.groups.tp_stream);
+  }
+  for (int64_t i = 0; i < chunks; i++) {
+    const Range r = piece_of(n, int(chunks), int(i));
+    wait_for_tp(ctx, arrived[size_t(i)]);
+    for (int64_t rank = 0; rank < ranks; rank++)
+      product(rank * n + r.begin, r.size(), full->narrow(0, ranks * r.begin + rank * r.size(), r.size()));
+  }
+}
+
+}  // namespace trireme

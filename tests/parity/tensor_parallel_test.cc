@@ -1,0 +1,100 @@
+// Tensor parallelism against one rank: what it rests on is that a product is a sum over its inner dim.
+#include "compare.h"
+#include "layout_case.h"
+
+namespace trireme::parity {
+namespace {
+
+// Losses over all steps, every gradient at equal weights: bounded, beside dp and every ZeRO stage; key/value
+// heads divided, shared by some ranks and by all; vocabularies that tp does not divide; dropout numbered by
+// global indices.
+class TensorParallel : public testing::TestWithParam<const char*> {};
+
+TEST_P(TensorParallel, TrainsTheModelOfOneRank) {
+  const Case c = from_text(GetParam());
+  SCOPED_TRACE(GetParam());
+  const RunSpec run = run_of(c), one = one_rank_of(c);
+  const Ran ran = train_layout(run, {}), want = train_layout(one, {});
+  EXPECT_LT(want.losses.back(), want.losses.front() - 0.002 * double(kSteps));
+  EXPECT_LE(loss_difference(ran, want), 1e-5);
+  const Plan equal{.steps = 3, .gradients = true};
+  const Ran layout = train_layout(run, equal), alone = train_layout(one, equal);
+  EXPECT_LE(gradient_difference(layout, alone), 1e-4);
+  for (size_t s = 0; s < alone.norms.size(); s++) EXPECT_NEAR(layout.norms[s] / alone.norms[s], 1, 1e-5);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, TensorParallel,
+    testing::Values("tp=2 heads=6 kv_heads=2", "tp=3 arch=gpt2 tied=1 vocab=67 dropout=0.2",
+                    "tp=4 heads=4 kv_heads=2 hidden=40 vocab=127 arch=qwen2 micro=1 seq=17",
+                    "tp=2 dp=2 heads=2 hidden=36 zero=1 microbatches=2 arch=qwen3 tied=1",
+                    "tp=3 dp=2 heads=3 kv_heads=3 zero=3 microbatches=2",
+                    "tp=2 dp=2 arch=gpt2 heads=2 zero=2 vocab=509 seq=5 micro=3",
+                    "tp=3 dp=2 chunks=4 zero=3 arch=gpt2"));
+
+// The class of DESIGN section 4 holds at any tp: ZeRO stages are bit-identical beside it.
+TEST(TensorParallelZero, StagesAreBitIdentical) {
+  for (const char* text :
+       {"tp=2 dp=2 heads=2 vocab=61", "tp=2 dp=2 heads=4 kv_heads=1 hidden=40 arch=qwen3"}) {
+    Case c = from_text(text);
+    SCOPED_TRACE(text);
+    const Plan plan{.steps = 8};
+    const Ran first = train_layout(run_of(c), plan);
+    for (c.zero = 1; c.zero <= 3; c.zero++) expect_identical(train_layout(run_of(c), plan), first);
+  }
+}
+
+// Low precision: how far gradients are from f32's on the same weights, next to one rank in that precision.
+TEST(TensorParallelLow, NoFurtherFromF32ThanOneRankByHalf) {
+  for (const char* text : {"tp=2 heads=2 compute=bf16 grads=bf16", "tp=3 compute=bf16 arch=gpt2 vocab=67",
+                           "tp=4 heads=4 hidden=40 compute=f16"}) {
+    SCOPED_TRACE(text);
+    const Case c = from_text(text);
+    Case exact = c;
+    exact.compute = "f32", exact.grads = "f32";
+    const Plan equal{.steps = 2, .gradients = true};
+    const Ran layout = train_layout(run_of(c), equal), one = train_layout(one_rank_of(c), equal),
+              oracle = train_layout(one_rank_of(exact), equal);
+    for (size_t s = 0; s < 2; s++) {
+      double mine = 0, peer = 0;
+      for (const auto& [name, g] : oracle.gradients[s]) {
+        mine += std::pow(distance(layout.gradients[s].at(name), g), 2);
+        peer += std::pow(distance(one.gradients[s].at(name), g), 2);
+      }
+      EXPECT_LE(std::sqrt(mine), 1.5 * std::sqrt(peer));
+      EXPECT_GT(peer, 0);
+    }
+  }
+}
+
+// Four all_reduces of the activations a block and microbatch, one behind the embedding, one in front of the
+// head; three numbers a row of logits; and what parameters declare.
+TEST(TensorParallelCalls, FourAllReducesALayerAndMicrobatch) {
+  const Case c = from_text("tp=2 heads=2 layers=3 microbatches=2");
+  const Ran ran = train_layout(run_of(c), {.steps = 1});
+  const int64_t rows = c.micro * c.seq;
+  auto count = [&](const std::string& call) {
+    return std::count(ran.ranks[0].calls.begin(), ran.ranks[0].calls.end(), call);
+  };
+  EXPECT_EQ(count(fmt::format("all_reduce {}", rows * c.hidden)), c.microbatches * (4 * c.layers + 2));
+  EXPECT_EQ(count(fmt::format("all_gather {}", 2 * 3 * rows)), c.microbatches);
+  // k and v of one head, kept by both ranks: one sum a block of both.
+  EXPECT_EQ(count(fmt::format("all_reduce {}", 2 * 18 * c.hidden)), c.layers);
+  EXPECT_EQ(int64_t(ran.ranks[0].calls.size()), c.microbatches * (4 * c.layers + 3) + c.layers);
+}
+
+// Cut into chunks they carry the same bytes, in as many more calls.
+TEST(TensorParallelCalls, ChunksCarryTheSameBytes) {
+  Case c = from_text("tp=2 heads=2 microbatches=2");
+  const Ran whole = train_layout(run_of(c), {.steps = 1});
+  c.chunks = 4;
+  const Ran cut = train_layout(run_of(c), {.steps = 1});
+  auto wire = [](const Ran& r) { return r.ranks[1].comm[size_t(Collective::all_reduce)].wire; };
+  auto calls = [](const Ran& r) { return r.ranks[1].comm[size_t(Collective::all_reduce)].calls; };
+  EXPECT_EQ(wire(cut), wire(whole));
+  EXPECT_EQ(calls(cut) - calls(whole), 3 * c.microbatches * 4 * c.layers);
+  EXPECT_EQ(cut.ranks[1].comm, cut.booking.comm);
+}
+
+}  // namespace
+}  // namespace trireme::parity
