@@ -111,6 +111,22 @@ struct Tiles {
   void (*drop)(const DropTile<Acc>&);
 };
 
+// The rows of a left operand, `row` units apart.
+struct Left {
+  const std::byte* data = nullptr;
+  int64_t row = 0;
+};
+// Rows of a large operand as a left one: where they lie if what lies there is units already and no edge needs
+// zeros, else packed into dst. Rows of a head lie apart, but each is a line or two by itself.
+template <class Acc>
+Left left_rows(const Tiles<Acc>& t, const Rows& src, int64_t padded, int64_t depth, std::byte* dst) {
+  const bool units = t.element * t.group == t.unit && src.stride % t.group == 0 &&
+                     reinterpret_cast<uintptr_t>(src.data) % uintptr_t(t.unit) == 0;
+  if (units && src.rows == padded && src.dim == depth) return {src.data, src.stride / t.group};
+  t.pack_rows(src, padded, depth, dst);
+  return {dst, depth / t.group};
+}
+
 const Tiles<double>& tiles_f64();
 const Tiles<float>& tiles_f32();          // of the best target this processor has
 const Tiles<float>& tiles_bf16_by_f32();  // bf16 operands, f32 arithmetic, P and dS rounded to bf16

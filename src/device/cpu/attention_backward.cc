@@ -70,7 +70,9 @@ class Backward {
     if (next == g_.seq) {
       if (next_head_ < 0) return;
       b = next_head_ / g_.heads, h = next_head_ % g_.heads, next = 0;
-      for (const Tensor* t : {&p_.o, &p_.dout, &p_.q}) ahead_.want(g_.rows(*t, b, h, 0, rows), t_.element);
+      const int64_t dots = std::min<int64_t>(512, g_.seq);  // rows of o and dout go through row_dots first
+      for (const Tensor* t : {&p_.o, &p_.dout}) ahead_.want(g_.rows(*t, b, h, 0, dots), t_.element);
+      ahead_.want(g_.rows(p_.q, b, h, 0, rows), t_.element);
     }
     rows = std::min(g_.bk, g_.seq - next);
     for (const Tensor* t : {&p_.k, &p_.v}) ahead_.want(g_.rows(*t, b, h / group_, next, rows), t_.element);
@@ -107,9 +109,9 @@ class Backward {
   // Rows behind the sequence's end are zeros with an L that makes their P exactly 0.
   void load_queries(int64_t q0, int64_t rows, int64_t padded) {
     Rows q = g_.rows(p_.q, b_, h_, q0, rows), dout = g_.rows(p_.dout, b_, h_, q0, rows);
-    t_.pack_rows(q, padded, g_.depth, q_rows_);
+    queries_ = left_rows(t_, q, padded, g_.depth, q_rows_);
     t_.pack_summed(q, padded, g_.depth, q_summed_);
-    t_.pack_rows(dout, padded, g_.depth, dout_rows_);
+    douts_ = left_rows(t_, dout, padded, g_.depth, dout_rows_);
     t_.pack_summed(dout, padded, g_.depth, dout_summed_);
     count_.loads += 2 * rows * g_.dim;
     const Acc* lse = p_.lse.as<Acc>() + (b_ * g_.heads + h_) * g_.seq + q0;
@@ -142,12 +144,12 @@ class Backward {
   // P, dS of one strip, and its dQ.
   void strip(int64_t r, int64_t row, int64_t k0, int64_t kn, int64_t n, Acc* dq) {
     int64_t units = g_.depth / t_.group, kn_pad = round_up(kn, kLane);
-    auto scores = [&](const std::byte* rows, const std::byte* keys, Acc* out) {
+    auto scores = [&](const Left& rows, const std::byte* keys, Acc* out) {
       for (int64_t c = 0; c < n; c += kPanel) {
         ahead_.step();
         soon_.step();
-        t_.product({.a = rows + r * units * t_.unit,
-                    .a_row = units,
+        t_.product({.a = rows.data + r * rows.row * t_.unit,
+                    .a_row = rows.row,
                     .a_step = 1,
                     .b = keys + c * units * t_.unit,
                     .b_depth = units,
@@ -159,8 +161,8 @@ class Backward {
                     .k = units});
       }
     };
-    scores(q_rows_, k_columns_, s_);
-    scores(dout_rows_, v_columns_, dp_);
+    scores(queries_, k_columns_, s_);
+    scores(douts_, v_columns_, dp_);
     std::byte* ds_pairs = ds_pairs_ + r / t_.group * g_.bk_pad * t_.unit;
     std::byte* p_pairs = p_pairs_ + r / t_.group * g_.bk_pad * t_.unit;
     KeepTile keep;
@@ -235,6 +237,7 @@ class Backward {
   int64_t group_;                                              // heads that share k, v
   int64_t b_ = 0, h_ = 0, next_head_ = -1;                     // sequence and head in work; the head after it
   std::byte *q_rows_, *q_summed_, *dout_rows_, *dout_summed_;  // [bq][D]
+  Left queries_, douts_;                                       // of the q block in work
   std::byte *k_columns_, *k_summed_, *v_columns_;              // [bk][D]
   std::byte *p_pairs_, *ds_pairs_, *ds_rows_;                  // [bq][bk], [bq][bk], [16][bk]
   Acc *s_, *dp_, *dk_, *dv_, *lse_, *delta_;                   // [16][bk] x 2, [bk][D] x 2, [bq] x 2

@@ -82,7 +82,7 @@ class Forward {
   }
 
   void load_queries(int64_t b, int64_t h, int64_t q0, int64_t rows) {
-    t_.pack_rows(g_.rows(p_.q, b, h, q0, rows), round_up(rows, kStrip), g_.depth, q_);
+    queries_ = left_rows(t_, g_.rows(p_.q, b, h, q0, rows), round_up(rows, kStrip), g_.depth, q_);
     count_.loads += rows * g_.dim;
   }
   void load_keys(int64_t b, int64_t h, int64_t k0, int64_t kn) {
@@ -101,8 +101,8 @@ class Forward {
   void attend_strip(int64_t r, int64_t row, int64_t k0, int64_t kn, int64_t n, bool first) {
     int64_t units = g_.depth / t_.group, kn_pad = round_up(kn, kLane);
     ahead_.step();
-    t_.product({.a = q_ + r * units * t_.unit,
-                .a_row = units,
+    t_.product({.a = queries_.data + r * queries_.row * t_.unit,
+                .a_row = queries_.row,
                 .a_step = 1,
                 .b = k_,
                 .b_depth = units,
@@ -239,6 +239,7 @@ class Forward {
   const Tiles<Acc>& t_;
   Geometry g_;
   std::byte *q_, *k_, *v_, *prob_;  // [bq][D], K^T [D][bk], V [bk][D], P [16][bk]
+  Left queries_;                    // of the q block in work
   Acc *s_, *o_, *m_, *l_, *keep_;   // S [16][bk], O [bq][D], [bq], [bq], [16]
   uint16_t* keep_bits_ = nullptr;   // [16][bk / 16], with dropout
   int64_t b_ = 0, h_ = 0;           // sequence and head in work
