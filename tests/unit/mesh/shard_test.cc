@@ -55,6 +55,29 @@ TEST(LocalSlice, BoxesTileTheTensor) {
   }
 }
 
+// Parts rounded up: the last ones short or empty, and all stored alike.
+TEST(LocalSlice, RaggedPartsTileTheTensor) {
+  ShardSpec spec = sharded(0, Axis::tp);
+  spec.ragged = true;
+  EXPECT_TRUE(spec.divides_along(Axis::tp));
+  EXPECT_FALSE(spec.divides_along(Axis::pp));
+  for (auto [rows, tp, part] : {std::tuple(7, 3, 3), {8, 4, 2}, {5, 4, 2}, {61, 4, 16}, {2, 3, 1}}) {
+    const Mesh m({.dp = 2, .tp = tp});
+    int64_t at = 0;
+    for (int r = 0; r < tp; r++) {
+      const Slice box = local_slice({rows, 5}, spec, m, r);
+      EXPECT_EQ(box.offset, (Shape{at, 0}));
+      EXPECT_EQ(box.extent[1], 5);
+      EXPECT_LE(box.extent[0], part);
+      EXPECT_EQ(box.extent[0]<part, at + part> rows) << r << " of " << rows;
+      at += box.extent[0];
+    }
+    EXPECT_EQ(at, rows);
+    EXPECT_EQ(stored_shape({rows, 5}, spec, m), (Shape{part, 5}));
+  }
+  EXPECT_EQ(stored_shape({6, 4}, sharded(1, Axis::tp), Mesh({.tp = 2})), (Shape{6, 2}));
+}
+
 TEST(LocalSlice, UnevenDimsNameEverything) {
   const Mesh m({.pp = 2, .tp = 3});
   EXPECT_EQ(error_of({4, 10}, {{{{}, {Axis::tp}}}}, m),
