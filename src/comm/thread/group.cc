@@ -6,20 +6,6 @@
 
 namespace trireme::thread {
 
-void Failure::set(int rank, std::string_view why, bool certain) {
-  std::lock_guard lock(mutex_);
-  if (set_ && (certain_ || !certain || rank != rank_)) return;
-  rank_ = rank;
-  message_ = fmt::format("rank {} failed: {}", rank, why);
-  certain_ = certain;
-  set_ = true;
-}
-
-void Failure::raise() const {
-  std::lock_guard lock(mutex_);
-  throw Error(message_);
-}
-
 void Meeting::arrive(int rank, const QueuedOp& op, int64_t use, int looks, const Failure& failure) {
   const int64_t before = ranks() * use, all = before + ranks();
   gate_.wait(looks, [&] { return finished_.load() >= before || failure.is_set(); });

@@ -18,25 +18,10 @@
 #include <vector>
 
 #include "base/gate.h"
+#include "comm/failure.h"
 #include "comm/queued.h"
 
 namespace trireme::thread {
-
-// The first rank that failed, and why; for the whole world.
-class Failure {
- public:
-  // The first stays, for what befalls other ranks then is its doing; its own rank may say more certainly why.
-  void set(int rank, std::string_view why, bool certain);
-  bool is_set() const { return set_.load(); }
-  [[noreturn]] void raise() const;
-
- private:
-  mutable std::mutex mutex_;
-  std::atomic<bool> set_ = false;
-  int rank_ = -1;
-  bool certain_ = false;
-  std::string message_;
-};
 
 // What one collective at a time shares. Counters only grow: the k-th use of a meeting by n ranks is complete
 // at n (k + 1).

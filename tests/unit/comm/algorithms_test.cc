@@ -2,6 +2,7 @@
 #include "comm/algorithms.h"
 
 #include "comm/measure.h"
+#include "comm/thread/thread_world.h"
 #include "ranks.h"
 
 namespace trireme {
@@ -159,16 +160,18 @@ TEST(ShapeOf, GroupsOnNodes) {
 }
 
 TEST(MeasureLink, IsAgreedOn) {
-  for (int ranks : {2, 3}) {
-    std::vector<LinkCost> seen(static_cast<size_t>(ranks));
-    with_ranks(ranks, [&](Rank& me) { seen[size_t(me.rank)] = measure_link(*me.all, 0.01, 1 << 16); });
-    for (const LinkCost& l : seen) {
-      EXPECT_GT(l.alpha, 0);
-      EXPECT_GE(l.beta, 0);
-      EXPECT_EQ(l.alpha, seen[0].alpha);
-      EXPECT_EQ(l.beta, seen[0].beta);
-    }
-  }
+  for (int ranks : {2, 3})
+    with_ranks(ranks, [&](Rank& me) {
+      const LinkCost mine = measure_link(*me.all, 0.01, 1 << 16);
+      std::vector<LinkCost> all(static_cast<size_t>(ranks));
+      gather_bytes(*me.all, std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+      for (const LinkCost& l : all) {
+        EXPECT_GT(l.alpha, 0);
+        EXPECT_GE(l.beta, 0);
+        EXPECT_EQ(l.alpha, mine.alpha);
+        EXPECT_EQ(l.beta, mine.beta);
+      }
+    });
 }
 
 TEST(Options, LinksOfAClusterFile) {

@@ -1,4 +1,4 @@
-// Ranks as threads, and values to send between them.
+// Ranks, and values to send between them.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -6,11 +6,11 @@
 #include <exception>
 #include <functional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/rng.h"
-#include "comm/thread/thread_world.h"
+#include "comm/comm_set.h"
+#include "comm/options.h"
 
 namespace trireme::testing {
 
@@ -27,34 +27,28 @@ inline std::vector<int> ranks_upto(int n) {
   return r;
 }
 
-// Runs body on n rank threads over a world; what each threw, "" = nothing.
-inline std::vector<std::string> run_ranks(ThreadWorld& world, int n, const std::function<void(Rank&)>& body) {
-  std::vector<std::string> errors(static_cast<size_t>(n));
-  std::vector<std::thread> threads;
-  for (int r = 0; r < n; r++)
-    threads.emplace_back([&, r] {
-      auto device = make_device("cpu", {.threads = 1});
-      auto factory = world.factory(r, device.get());
-      try {
-        Rank me{r, *device, *factory, factory->split(ranks_upto(n), "all")};
-        body(me);
-        // It left early, and others may wait for it.
-        if (::testing::Test::HasFatalFailure()) factory->fail("an assertion of the test");
-      } catch (const std::exception& e) {
-        errors[size_t(r)] = e.what();
-        factory->fail(e.what());
-      }
-    });
-  for (auto& t : threads) t.join();
-  return errors;
-}
-inline void with_ranks(int n, const CommOptions& options, const std::function<void(Rank&)>& body) {
-  ThreadWorld world(n, options);
-  for (const std::string& e : run_ranks(world, n, body)) EXPECT_EQ(e, "");
-}
+// Around a rank's factory: the decorators under test.
+using Wrap = std::function<std::unique_ptr<CommFactory>(std::unique_ptr<CommFactory>, Device&, int rank)>;
+struct World {
+  int ranks = 1;
+  CommOptions options;
+  Wrap wrap;
+  const char* group = "all";  // Rank::all's name
+};
+// Runs body on the ranks of a world; what each threw, "" = nothing. Ranks are threads (ranks_threads.cc), or
+// the processes that mpirun started (tests/mpi): there the body runs once, and only where have_ranks().
+std::vector<std::string> run_ranks(const World&, const std::function<void(Rank&)>& body);
+bool have_ranks(int n);
+
+// The same where nothing is thrown, with each size of messages that the backend has.
+void with_ranks(int n, const CommOptions& options, const std::function<void(Rank&)>& body);
 inline void with_ranks(int n, const std::function<void(Rank&)>& body) {
   with_ranks(n, CommOptions(), body);
 }
+
+// The body of one rank in either.
+std::string run_rank(const World&, int rank, Device&, std::unique_ptr<CommFactory>,
+                     const std::function<void(Rank&)>& body);
 
 // The sum of what the front counted is what the backend counted.
 inline void expect_moved(const Communicator& c) {

@@ -113,12 +113,11 @@ TEST(Watchdog, NamesTheRankThatHoldsUpTheOthers) {
   for (bool control : {false, true}) {
     Watched w(3);
     Heard heard;
-    ThreadWorld world(3);
     {
       Watchdog dog(w.all, make_thread_board(3),
                    {.beat_s = 0.01, .dead_s = 100, .slow_s = 0.2, .again_s = 1e9, .timeout_s = 1},
                    heard.hooks());
-      auto errors = run_ranks(world, 3, [&](Rank& plain) {
+      auto errors = run_ranks({3}, [&](Rank& plain) {
         Pulse& pulse = w.pulses[size_t(plain.rank)];
         auto factory = make_watched(plain.factory, &plain.device, pulse);
         auto dp = factory->split(ranks_upto(3), "dp");
@@ -160,10 +159,9 @@ TEST(Watchdog, SaysNothingOfAHealthyRun) {
   for (int n : {2, 3, 4}) {
     Watched w(n);
     Heard heard;
-    ThreadWorld world(n);
     {
       Watchdog dog(w.all, make_thread_board(n), {.beat_s = 0.001, .dead_s = 30, .slow_s = 30}, heard.hooks());
-      auto errors = run_ranks(world, n, [&](Rank& plain) {
+      auto errors = run_ranks({n}, [&](Rank& plain) {
         auto factory = make_watched(plain.factory, &plain.device, w.pulses[size_t(plain.rank)]);
         auto dp = factory->split(ranks_upto(n), "dp");
         Stream s[] = {{}, plain.device.stream("dp")};

@@ -1,4 +1,4 @@
-// Every operation of the thread backend against a double loop, and the bytes that it says it moved.
+// Every operation of a backend against a double loop, and the bytes that it says it moved.
 #include <numeric>
 
 #include "ranks.h"

@@ -1,0 +1,153 @@
+#include "comm/mpi/mpi_world.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+#include "base/no_signals.h"
+#include "comm/mpi/factory.h"
+#include "comm/mpi/mpi_comm.h"
+
+namespace trireme {
+namespace mpi {
+namespace {
+
+// A communicator of these ranks of `all`. Freed when MPI is finalised: it is collective to free one, and
+// ranks may leave groups in any order.
+MPI_Comm part_of(MPI_Comm all, std::span<const int> ranks) {
+  MPI_Group everybody = MPI_GROUP_NULL, some = MPI_GROUP_NULL;
+  MPI_Comm comm = MPI_COMM_NULL;
+  check(MPI_Comm_group(all, &everybody), "MPI_Comm_group");
+  check(MPI_Group_incl(everybody, int(ranks.size()), ranks.data(), &some), "MPI_Group_incl");
+  check(MPI_Comm_create_group(all, some, 0, &comm), "MPI_Comm_create_group");
+  check(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  MPI_Group_free(&some), MPI_Group_free(&everybody);
+  return comm;
+}
+
+class MpiFactory final : public CommFactory {
+ public:
+  MpiFactory(World& world, const CommOptions& options, Device* device)
+      : world_(world), options_(options), device_(device) {
+    trireme::check(options, "algorithm");
+    std::vector<int> all(size_t(world.size()));
+    std::iota(all.begin(), all.end(), 0);
+    control_ = communicator(all, "control", nullptr);
+  }
+  int rank() const override { return world_.rank(); }
+  int world() const override { return world_.size(); }
+  std::unique_ptr<Communicator> split(std::span<const int> ranks, std::string_view name) override {
+    return communicator(ranks, name, device_);
+  }
+  void fail(std::string_view why) override { world_.fail(why, true, 0); }
+  Communicator& control() override { return *control_; }
+
+ private:
+  std::unique_ptr<Communicator> communicator(std::span<const int> ranks, std::string_view name,
+                                             Device* device) {
+    int place = -1;
+    for (size_t i = 0; i < ranks.size(); i++) {
+      require(ranks[i] >= 0 && ranks[i] < world() && (i == 0 || ranks[i - 1] < ranks[i]),
+              "a group's ranks ascend within the world");
+      if (ranks[i] == rank()) place = int(i);
+    }
+    require(place >= 0, "a rank makes groups that it is in");
+    world_.look();
+    if (world_.failure.is_set()) world_.failure.raise();
+    return std::make_unique<MpiCommunicator>(world_, options_, part_of(world_.ranks(), ranks), name, ranks,
+                                             place, device);
+  }
+
+  World& world_;
+  const CommOptions options_;
+  Device* device_;
+  std::unique_ptr<Communicator> control_;
+};
+
+class WorldOfProcesses final : public MpiWorld {
+ public:
+  WorldOfProcesses() {
+    int size = 1;
+    check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
+    world_.emplace(process_.first(size), process_.local_ranks(), Limits());
+  }
+  int rank() const override { return world_->rank(); }
+  int size() const override { return world_->size(); }
+  int local_ranks() const override { return process_.local_ranks(); }
+  std::unique_ptr<CommFactory> factory(Device* device, const CommOptions& options) override {
+    return make_factory(*world_, options, device);
+  }
+
+  Error end_failed(const Error& e) override {
+    process_.leave_alone();
+    world_->fail(e.what(), true, int(e.fault));
+    const int first = world_->failure.rank();
+    if (first != rank()) {  // who told us why also says with which code it leaves, unless it died meanwhile
+      const bool there = world_->lowest_leaving(2, size()) >= 0;
+      return Error(there ? "" : e.what(), Fault(world_->fault_of(first)));
+    }
+    const int lower = rank() > 0 ? world_->lowest_leaving(0.3, rank()) : -1;
+    if (lower >= 0) return Error("", Fault(world_->fault_of(lower)));
+    return Error(size() == 1 ? e.what() : fmt::format("rank {}: {}", rank(), e.what()), e.fault);
+  }
+
+ private:
+  Process process_;
+  std::optional<World> world_;
+};
+
+}  // namespace
+
+Process::Process() {
+  int given = MPI_THREAD_SINGLE;
+  {
+    NoSignals blocked;  // they are the calling thread's
+    check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &given), "MPI_Init_thread");
+  }
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  if (given < MPI_THREAD_MULTIPLE) {
+    MPI_Finalize();
+    bad_request(
+        "train.comm = \"mpi\": this MPI serves one thread at a time, and streams need MPI_THREAD_MULTIPLE; "
+        "Debian's OpenMPI has it");
+  }
+  MPI_Comm here = MPI_COMM_NULL;
+  check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here),
+        "MPI_Comm_split_type");
+  // mpirun may have bound each process to cores of its own.
+  cpu_set_t mine;
+  CPU_ZERO(&mine);
+  sched_getaffinity(0, sizeof mine, &mine);
+  int size = 1;
+  check(MPI_Comm_size(here, &size), "MPI_Comm_size");
+  std::vector<cpu_set_t> all(static_cast<size_t>(size));
+  check(MPI_Allgather(&mine, int(sizeof mine), MPI_BYTE, all.data(), int(sizeof mine), MPI_BYTE, here),
+        "MPI_Allgather");
+  local_ranks_ =
+      int(std::count_if(all.begin(), all.end(), [&](cpu_set_t& c) { return CPU_EQUAL(&c, &mine); }));
+  MPI_Comm_free(&here);
+}
+
+Process::~Process() {
+  if (!alone_) MPI_Finalize();
+}
+
+MPI_Comm Process::first(int n) const {
+  std::vector<int> ranks(static_cast<size_t>(n));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return part_of(MPI_COMM_WORLD, ranks);
+}
+
+std::unique_ptr<CommFactory> make_factory(World& world, const CommOptions& options, Device* device) {
+  return std::make_unique<MpiFactory>(world, options, device);
+}
+
+}  // namespace mpi
+
+std::unique_ptr<MpiWorld> join_mpi_world() {
+  return std::make_unique<mpi::WorldOfProcesses>();
+}
+
+}  // namespace trireme
