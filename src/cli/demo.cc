@@ -265,7 +265,7 @@ void demo(const Request& r) {
   heading(3, "plan: what a step will need, before it runs");
   RunSpec run = make_run_file(r);
   leave_if_interrupted();
-  TrainingSetup t = prepare_training(run);
+  TrainingSetup t = prepare_training(run, cluster_of(run), run.world());
   const Forecast& f = t.forecast;
   show_forecast(run, t);
   heading(4, "train (interrupt whenever you like: the same command goes on)");

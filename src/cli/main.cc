@@ -5,6 +5,7 @@
 #include <new>
 
 #include "cli/cli.h"
+#include "cli/launched.h"
 #include "cli/usage.h"
 
 namespace trireme::cli {
@@ -36,7 +37,7 @@ int run(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version
-    throw Error(usage_problem(app, e), Fault::request);
+    throw Error(said_once(usage_problem(app, e)), Fault::request);
   }
   return 0;
 }
@@ -50,7 +51,8 @@ int main(int argc, char** argv) {
   try {
     return trireme::cli::run(argc, argv);
   } catch (const trireme::Error& e) {
-    fmt::print(stderr, "trireme: {}\n", e.what());
+    if (*e.what() != '\0')  // of several processes one says it
+      fmt::print(stderr, "trireme: {}\n", e.what());
     return int(e.fault);
   } catch (const std::bad_alloc&) {
     fmt::print(stderr, "trireme: the system has no more memory to give\n");

@@ -12,14 +12,14 @@
 
 namespace trireme::cli {
 
-TrainingSetup prepare_training(const RunSpec& run) {
+TrainingSetup prepare_training(const RunSpec& run, const ClusterSpec& cluster, int64_t ranks_here) {
   TrainingSetup t;
   int threads = rank_threads_of(run);
-  t.cluster = cluster_of(run);
+  t.cluster = cluster;
   t.schedule = schedule_of(run);
   t.forecast = forecast(run, t.schedule, t.cluster, threads);
   if (std::string why = why_not(run, t.forecast); !why.empty()) throw Error(why, Fault::request);
-  t.device = {.threads = threads, .spin = run.world() * (threads + 1) <= threads_of(RunSpec())};
+  t.device = {.threads = threads, .spin = ranks_here * (threads + 1) <= threads_of(RunSpec())};
   t.options.arena_bytes = t.forecast.booking.arena_bytes;
   t.options.launches = t.forecast.booking.launches;
   t.options.mtbf_s = t.cluster.mtbf_s(run.world());
@@ -43,7 +43,7 @@ std::string step_text(const StepMetrics& m) {
 
 }  // namespace
 
-TrainSummary train_with_progress(const RunSpec& run, TrainingSetup& t, bool quiet) {
+TrainSummary train_with_progress(const RunSpec& run, TrainingSetup& t, bool quiet, MpiWorld* world) {
   std::optional<Progress> bar;
   std::timed_mutex bar_mutex;  // warnings come from a thread of their own
   TrainHooks hooks;
@@ -75,10 +75,78 @@ TrainSummary train_with_progress(const RunSpec& run, TrainingSetup& t, bool quie
       bar->note(fmt::format("step {}: held-out loss {:.4f} nats per token", m.step, *m.eval_loss));
   };
   install_interrupt_handlers();
-  TrainSummary s = train_on_threads(run, t.schedule, t.device, t.options, hooks);
+  TrainSummary s = world ? train_on_process(run, t.schedule, t.device, t.options, hooks, *world)
+                         : train_on_threads(run, t.schedule, t.device, t.options, hooks);
   if (bar) bar->finish();
   return s;
 }
+
+namespace {
+
+void tell(const RunSpec& run, const TrainSummary& s, bool json) {
+  if (json) {
+    nlohmann::ordered_json j = {{"steps", s.last_step},           {"finished", s.ending == Ending::done},
+                                {"tokens_per_s", s.tokens_per_s}, {"mfu", s.mfu},
+                                {"peak_bytes", s.peak_bytes},     {"seconds", s.seconds},
+                                {"checkpoint", nullptr}};
+    if (!s.checkpoint.empty()) j["checkpoint"] = s.checkpoint.string();
+    if (s.last_step >= s.first_step) j["loss"] = s.loss;
+    if (s.eval_loss) j["eval_loss"] = *s.eval_loss;
+    if (run.precision.compute == "f16") j["skipped_steps"] = s.skipped;
+    fmt::print("{}\n", j.dump(2));
+  } else {
+    fmt::print("{} at step {} of {}; {}\n", s.ending == Ending::done ? "done" : "interrupted", s.last_step,
+               run.train.steps,
+               s.checkpoint.empty() ? "no step was finished, so there is nothing to save"
+                                    : "checkpoint " + s.checkpoint.string());
+  }
+}
+
+void end(const RunSpec& run, const TrainSummary& s, bool json) {
+  tell(run, s, json);
+  if (s.ending == Ending::interrupted)
+    throw Error(fmt::format("interrupted at step {} of {}; the same command goes on from there", s.last_step,
+                            run.train.steps),
+                Fault::interrupted);
+}
+
+void train_here(const RunRequest& request, const Deadline& deadline) {
+  RunSpec run = request.load();
+  if (run.train.comm == "mpi")
+    bad_request(
+        "train.comm = \"mpi\": its ranks are processes: start them as `mpirun -n {} trireme train ...` or "
+        "with "
+        "srun, or give \"thread\"",
+        run.world());
+  wait_without_spinning(run.world());
+  TrainingSetup t = prepare_training(run, cluster_of(run), run.world());
+  t.options.deadline = deadline;
+  end(run, train_with_progress(run, t, request.json), request.json);
+}
+
+void train_in(TrainingJob& job, const Deadline& deadline, bool json) {
+  const bool first = job.world->rank() == 0;
+  job.setup.options.deadline = deadline;
+  const TrainSummary s = train_with_progress(job.run, job.setup, json || !first, job.world.get());
+  try {
+    if (first) return end(job.run, s, json);
+  } catch (const Error& e) {
+    // Said while all are here: when the first process has left, mpirun ends the others.
+    fmt::print(stderr, "trireme: {}\n", e.what());
+  }
+  if (s.ending == Ending::interrupted) throw Error("", Fault::interrupted);
+}
+
+Deadline deadline_of(const std::string& stop_after) {
+  if (stop_after.empty()) return {};
+  try {
+    return Deadline::after(parse_duration("--stop-after", stop_after));
+  } catch (const Error& e) {
+    throw Error(said_once(e.what()), e.fault);
+  }
+}
+
+}  // namespace
 
 void add_train(CLI::App& app) {
   CLI::App* verb =
@@ -103,39 +171,16 @@ void add_train(CLI::App& app) {
                    "with --supervise: what launches the child; \"mpirun -n WORLD\" where train.comm is mpi")
       ->type_name("COMMAND");
   verb->callback([request, stop_after, trace_steps, relaunches, launcher, supervised] {
-    Deadline deadline;
-    if (!stop_after->empty()) deadline = Deadline::after(parse_duration("--stop-after", *stop_after));
+    const Deadline deadline = deadline_of(*stop_after);
     if (supervised->count() > 0 && *relaunches < 0)
       bad_request("--supervise = {}: give how often to launch it again, 0 or more", *relaunches);
     if (supervised->count() > 0) supervise_and_exit(*request, *relaunches, *launcher, deadline);
     if (!launcher->empty()) bad_request("--launcher goes with --supervise N: give both, or neither");
     install_interrupt_handlers();  // a signal during the preparations is a signal to this run too
     if (!trace_steps->empty()) request->sets.push_back("train.trace_steps=" + *trace_steps);
-    RunSpec run = request->load();
-    wait_without_spinning(run);
-    TrainingSetup t = prepare_training(run);
-    t.options.deadline = deadline;
-    TrainSummary s = train_with_progress(run, t, request->json);
-    if (request->json) {
-      nlohmann::ordered_json j = {{"steps", s.last_step},           {"finished", s.ending == Ending::done},
-                                  {"tokens_per_s", s.tokens_per_s}, {"mfu", s.mfu},
-                                  {"peak_bytes", s.peak_bytes},     {"seconds", s.seconds},
-                                  {"checkpoint", nullptr}};
-      if (!s.checkpoint.empty()) j["checkpoint"] = s.checkpoint.string();
-      if (s.last_step >= s.first_step) j["loss"] = s.loss;
-      if (s.eval_loss) j["eval_loss"] = *s.eval_loss;
-      if (run.precision.compute == "f16") j["skipped_steps"] = s.skipped;
-      fmt::print("{}\n", j.dump(2));
-    } else {
-      fmt::print("{} at step {} of {}; {}\n", s.ending == Ending::done ? "done" : "interrupted", s.last_step,
-                 run.train.steps,
-                 s.checkpoint.empty() ? "no step was finished, so there is nothing to save"
-                                      : "checkpoint " + s.checkpoint.string());
-    }
-    if (s.ending == Ending::interrupted)
-      throw Error(fmt::format("interrupted at step {} of {}; the same command goes on from there",
-                              s.last_step, run.train.steps),
-                  Fault::interrupted);
+    const std::optional<Launched> started = launched();
+    const std::unique_ptr<TrainingJob> job = started ? join_training(*request, *started) : nullptr;
+    job ? train_in(*job, deadline, request->json) : train_here(*request, deadline);
   });
 }
 

@@ -3,6 +3,8 @@
 #include <memory>
 
 #include "cli/cli.h"
+#include "cli/launched.h"
+#include "comm/mpi/mpi_world.h"
 #include "plan/forecast.h"
 #include "spec/run_schedule.h"
 #include "train/launch.h"
@@ -17,9 +19,10 @@ struct TrainingSetup {
   TrainOptions options;
 };
 
-// With as many rank threads as cores, or more, looking takes time from other ranks: the program starts itself
-// again, once, with OMP_WAIT_POLICY=passive. Returns where that is not so, or the variable is set.
-void wait_without_spinning(const RunSpec&);
+// With as many ranks on this machine as cores, or more, looking takes time from other ranks: the program
+// starts itself again, once, with OMP_WAIT_POLICY=passive. Returns where that is not so, or the variable is
+// set.
+void wait_without_spinning(int64_t ranks);
 
 std::vector<std::string> own_command_line();  // as this process was started
 
@@ -28,10 +31,21 @@ std::vector<std::string> own_command_line();  // as this process was started
 [[noreturn]] void supervise_and_exit(const RunRequest&, int64_t relaunches, const std::string& launcher,
                                      const Deadline&);
 
-// Forecasts the run; refuses what cannot fit. Writes nothing: the folder is not locked yet.
-TrainingSetup prepare_training(const RunSpec&);
+// Forecasts the run; refuses what cannot fit. Writes nothing: the folder is not locked yet. ranks_here: those
+// that share this process's cores.
+TrainingSetup prepare_training(const RunSpec&, const ClusterSpec&, int64_t ranks_here);
 
-// Trains with a live progress line, notes and interrupt handlers; quiet: none of the lines.
-TrainSummary train_with_progress(const RunSpec&, TrainingSetup&, bool quiet);
+// Trains with a live progress line, notes and interrupt handlers; quiet: none of the lines. world: the run's
+// ranks, where they are processes; null = threads of this one.
+TrainSummary train_with_progress(const RunSpec&, TrainingSetup&, bool quiet, MpiWorld* world = nullptr);
+
+// What one process of several, started by mpirun or srun, does instead of all that. What is wrong with the
+// request is said by one of them. Returns null where there is but one, and its ranks are threads.
+struct TrainingJob {
+  std::unique_ptr<MpiWorld> world;
+  RunSpec run;
+  TrainingSetup setup;
+};
+std::unique_ptr<TrainingJob> join_training(const RunRequest&, const Launched&);
 
 }  // namespace trireme::cli

@@ -17,8 +17,8 @@ std::vector<std::string> own_command_line() {
   return words;
 }
 
-void wait_without_spinning(const RunSpec& run) {
-  if (run.world() == 1 || run.world() < threads_of(RunSpec()) || std::getenv("OMP_WAIT_POLICY")) return;
+void wait_without_spinning(int64_t ranks) {
+  if (ranks == 1 || ranks < threads_of(RunSpec()) || std::getenv("OMP_WAIT_POLICY")) return;
   std::vector<std::string> words = own_command_line();
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());

@@ -243,7 +243,7 @@ std::vector<Problem> unsupported_of(const RunSpec& run) {
   refuse(p.compute == "fp8", "precision.compute", text(p.compute),
          "give \"auto\", \"bf16\", \"f32\" or \"f16\"");
   refuse(run.train.device != "cpu", "train.device", text(run.train.device), "give \"cpu\"");
-  refuse(run.train.comm != "thread", "train.comm", text(run.train.comm), "give \"thread\"");
+  refuse(run.train.comm == "nccl", "train.comm", text(run.train.comm), "give \"thread\" or \"mpi\"");
   return out;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <deque>
+#include <new>
 
 #include "comm/watch/watchdog.h"
 #include "comm/wrap/watched.h"
@@ -62,6 +63,23 @@ TrainSummary train_on_threads(const RunSpec& run, const Schedule& schedule,
     if (first) summary = std::move(s);
   });
   return summary;
+}
+
+TrainSummary train_on_process(const RunSpec& run, const Schedule& schedule,
+                              const DeviceOptions& device_options, const TrainOptions& options,
+                              const TrainHooks& hooks, MpiWorld& world) {
+  const TrainHooks none;
+  try {
+    std::unique_ptr<Device> device = make_device(run.train.device, device_options);
+    std::unique_ptr<CommFactory> ranks = world.factory(device.get());
+    return train(run, schedule, *device, *ranks, options, world.rank() == 0 ? hooks : none);
+  } catch (const Error& e) {
+    throw world.end_failed(e);
+  } catch (const std::bad_alloc&) {
+    throw world.end_failed(Error("the system has no more memory to give"));
+  } catch (const std::exception& e) {
+    throw world.end_failed(Error(fmt::format("internal error: {}", e.what())));
+  }
 }
 
 }  // namespace trireme

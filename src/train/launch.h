@@ -1,5 +1,6 @@
-// All ranks of a run in this process.
+// The ranks of a run: all in this process, or this process one of them.
 #pragma once
+#include "comm/mpi/mpi_world.h"
 #include "comm/watch/watchdog.h"
 #include "train/trainer.h"
 
@@ -11,6 +12,11 @@ namespace trireme {
 // process ends, exit code 1, with a line that names it.
 TrainSummary train_on_threads(const RunSpec&, const Schedule&, const DeviceOptions&, const TrainOptions&,
                               const TrainHooks&);
+
+// train() as the rank that this process is. Hooks are called on rank 0. The error of one rank ends all;
+// thrown on each is what MpiWorld::end_failed() gives.
+TrainSummary train_on_process(const RunSpec&, const Schedule&, const DeviceOptions&, const TrainOptions&,
+                              const TrainHooks&, MpiWorld&);
 
 // What a watchdog of a run does: warnings go to hooks.warn, what ends the run there too, and the process ends
 // with exit code 1, for the thread that hangs cannot be ended otherwise. The hooks outlive it.

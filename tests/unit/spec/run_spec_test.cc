@@ -302,12 +302,12 @@ TEST(RunSpec, ArchitecturesAreRefusedByName) {
 
 TEST(RunSpec, UnsupportedByThisVersion) {
   refuse_unsupported(parse(""));
-  refuse_unsupported(parse("[layout]\ndp = 4\nzero = 3\nshard_group = 2"));
+  refuse_unsupported(parse("[layout]\ndp = 4\nzero = 3\nshard_group = 2\n[train]\ncomm = \"mpi\""));
   refuse_unsupported(parse("[layout]\ntp = 2\ndp = 3\n[batch]\nglobal = 48"));
   refuse_unsupported(parse("[layout]\nschedule = \"gpipe\"\n[precision]\ncompute = \"bf16\""));
   for (const char* set :
        {"layout.pp=2", "layout.cp=2", "layout.schedule=zb-v", "layout.chunks=2", "layout.recompute=full",
-        "precision.compute=fp8", "train.device=cuda", "train.comm=mpi", "train.comm=nccl"}) {
+        "precision.compute=fp8", "train.device=cuda", "train.comm=nccl"}) {
     std::string key = std::string(set).substr(0, std::string(set).find('='));
     RunSpec run = parse("", {set});
     std::string err = error_of([&] { refuse_unsupported(run); });

@@ -1,0 +1,37 @@
+#include "cli/launched.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <initializer_list>
+
+namespace trireme::cli {
+namespace {
+
+std::optional<int> number_in(std::initializer_list<const char*> names) {
+  for (const char* name : names)
+    if (const char* text = std::getenv(name); text && *text) return std::atoi(text);
+  return {};
+}
+
+}  // namespace
+
+// OpenMPI's mpirun; MPICH's; srun --mpi=pmix and pmi2. A batch script's own shell has SLURM_PROCID but none
+// of these.
+std::optional<Launched> launched() {
+  const std::optional<int> rank = number_in({"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"});
+  if (!rank) return {};
+  Launched l{.rank = *rank};
+  l.size = number_in({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}).value_or(0);
+  // Slurm says 2(x3),1 for nodes of 2, 2, 2 and 1.
+  l.local = std::max(
+      1,
+      number_in({"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_TASKS_PER_NODE"}).value_or(1));
+  return l;
+}
+
+std::string said_once(const std::string& line) {
+  const std::optional<Launched> job = launched();
+  return job && job->rank > 0 ? "" : line;
+}
+
+}  // namespace trireme::cli

@@ -1,0 +1,79 @@
+// train.comm = "mpi": this process is one rank of several, which mpirun or srun started.
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+
+#include "cli/cli.h"
+#include "cli/training.h"
+
+namespace trireme::cli {
+namespace {
+
+// Does the work on every rank. Where it is wrong on any, all throw: one of them the line, the others nothing.
+template <class Work>
+auto agreed(CommFactory& ranks, const Work& work) {
+  std::optional<decltype(work())> result;
+  std::string why;
+  Fault fault = Fault::run;
+  try {
+    result = work();
+  } catch (const Error& e) {
+    why = e.what(), fault = e.fault;
+  }
+  const std::vector<std::string> texts = gather_texts(ranks.control(), why);
+  size_t first = 0;
+  while (first < texts.size() && texts[first].empty()) first++;
+  if (first == texts.size()) return std::move(*result);
+  // What is wrong on one machine only is said with its rank.
+  const bool everywhere = std::count(texts.begin(), texts.end(), texts[first]) == int64_t(texts.size());
+  fault = Fault(agree_max(ranks.control(), why.empty() ? 0 : int64_t(fault)));
+  if (size_t(ranks.rank()) != first) throw Error("", fault);
+  throw Error(everywhere ? why : fmt::format("rank {}: {}", first, why), fault);
+}
+
+std::unique_ptr<MpiWorld> join() {
+  // Whoever waits inside MPI (at the start and the end) lets others run; else two ranks on a core stand
+  // still.
+  ::setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+  try {
+    return join_mpi_world();
+  } catch (const Error& e) {
+    throw Error(said_once(e.what()), e.fault);
+  }
+}
+
+RunSpec load(const RunRequest& request, const MpiWorld& world) {
+  RunSpec run = request.load();
+  const int n = world.size();
+  if (run.train.comm != "mpi")
+    bad_request("train.comm = \"{}\": mpirun started {} processes, and that has one: give \"mpi\"",
+                run.train.comm, n);
+  if (run.world() != n)
+    bad_request(
+        "the layout has {} ranks (pp {} x dp {} x cp {} x tp {}) and {} processes were started; they must be "
+        "equal",
+        run.world(), run.layout.pp, run.layout.dp, run.layout.cp, run.layout.tp, n);
+  if (run.train.threads == 0) run.train.threads = std::max(1, threads_of(run) / world.local_ranks());
+  return run;
+}
+
+}  // namespace
+
+std::unique_ptr<TrainingJob> join_training(const RunRequest& request, const Launched& started) {
+  if (started.size == 1 && request.load().train.comm == "thread") return nullptr;
+  wait_without_spinning(started.local);
+  auto job = std::make_unique<TrainingJob>();
+  job->world = join();
+  const std::unique_ptr<CommFactory> ranks = job->world->factory(nullptr);
+  job->run = agreed(*ranks, [&] { return load(request, *job->world); });
+  // Rank 0's machine is measured, where that was not done before, for all.
+  const std::string cluster =
+      agreed(*ranks, [&] { return ranks->rank() == 0 ? save_cluster(cluster_of(job->run)) : std::string(); });
+  const std::string of_first = broadcast_text(ranks->control(), cluster);
+  job->setup = agreed(*ranks, [&] {
+    return prepare_training(job->run, parse_cluster(of_first, "rank 0's cluster"), job->world->local_ranks());
+  });
+  return job;
+}
+
+}  // namespace trireme::cli

@@ -1,0 +1,129 @@
+// `trireme train` under mpirun, as its users start it.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "process.h"
+#include "tiny_run.h"
+
+namespace trireme::test {
+namespace {
+
+std::vector<std::string> mpirun(int processes, std::vector<std::string> train_args) {
+  std::vector<std::string> argv = {
+      MPIRUN,    "-n",   std::to_string(processes), "-q", "--oversubscribe", "--bind-to", "none",
+      program(), "train"};
+  argv.insert(argv.end(), train_args.begin(), train_args.end());
+  return argv;
+}
+
+// The process of a rank that mpirun started, from /proc; -1 = there is none.
+pid_t process_of_rank(pid_t mpirun, int rank) {
+  for (const fs::directory_entry& e : fs::directory_iterator("/proc")) {
+    const pid_t pid = std::atoi(e.path().filename().c_str());
+    if (pid <= 1) continue;
+    std::ifstream stat(e.path() / "stat"), environment(e.path() / "environ");
+    std::string text, variable;
+    std::getline(stat, text);
+    const size_t name_end = text.rfind(')');  // PID (NAME) STATE PARENT
+    if (name_end == std::string::npos || std::atoi(text.c_str() + name_end + 4) != mpirun) continue;
+    while (std::getline(environment, variable, '\0'))
+      if (variable == "OMPI_COMM_WORLD_RANK=" + std::to_string(rank)) return pid;
+  }
+  return -1;
+}
+
+// A run of dp ranks with ZeRO stage `zero`, checkpoints every 3 steps.
+fs::path run_file(const fs::path& folder, int64_t steps, int dp, int zero, std::string_view comm) {
+  RunSpec r = tiny_run(folder, steps);
+  r.layout.dp = dp, r.layout.zero = zero;
+  r.batch = {.global = 12, .micro = 1};
+  r.train.comm = comm;
+  r.train.async_save = zero == 3;
+  save_run(r, folder / "run.toml");
+  return folder / "run.toml";
+}
+
+void expect_one_line(const Ran& r, int code, const std::vector<std::string>& parts) {
+  EXPECT_EQ(r.code, code) << r.err;
+  EXPECT_EQ(lines_of(r.err).size(), 1u) << r.err;
+  for (const std::string& p : parts) EXPECT_NE(r.err.find(p), std::string::npos) << p << " not in: " << r.err;
+}
+
+TEST(MpiTrain, ProcessesAreThreadsToTheBit) {
+  for (auto [dp, zero] : {std::pair(2, 3), {4, 1}}) {
+    TempFolder threads, processes;
+    Ran t = trireme(threads.path(), {"train", run_file(threads.path(), 7, dp, zero, "thread")});
+    ASSERT_EQ(t.code, 0) << t.err;
+    Ran p = run(mpirun(dp, {run_file(processes.path(), 7, dp, zero, "mpi")}), processes.path());
+    ASSERT_EQ(p.code, 0) << p.err;
+    EXPECT_EQ(lines_of(p.out).size(), 1u) << "rank 0 speaks: " << p.out;
+    expect_same(outcome_of(processes / "run"), outcome_of(threads / "run"));
+  }
+}
+
+TEST(MpiTrain, GoesOnWhereThreadsLeftAndTheReverse) {
+  TempFolder whole, first_threads, first_mpi;
+  ASSERT_EQ(trireme(whole.path(), {"train", run_file(whole.path(), 9, 3, 2, "thread")}).code, 0);
+  auto thread_args = [](const fs::path& file) {
+    return trireme_args({"train", file, "--set", "train.comm=thread"});
+  };
+  auto mpi_args = [](const fs::path& file) { return mpirun(3, {file, "--set", "train.comm=mpi"}); };
+  // Interrupted after the first steps, at any of them; then the other way to its end.
+  auto both = [&](const TempFolder& tmp, auto first, auto second) {
+    const fs::path file = run_file(tmp.path(), 9, 3, 2, "thread");
+    Process p(first(file), tmp.path());
+    ASSERT_TRUE(p.wait_for_err("loss"));
+    p.send(SIGUSR1);
+    Ran r = p.wait();
+    EXPECT_TRUE(r.code == 3 || outcome_of(tmp / "run").step == 9) << r.code << " " << r.err;
+    r = run(second(file), tmp.path());
+    ASSERT_EQ(r.code, 0) << r.err;
+    expect_same(outcome_of(tmp / "run"), outcome_of(whole / "run"));
+  };
+  both(first_threads, thread_args, mpi_args);
+  both(first_mpi, mpi_args, thread_args);
+}
+
+// mpirun hands SIGUSR1 on to all; a scheduler's SIGTERM may find one process only.
+TEST(MpiTrain, ASignalEndsAllWithThreeAndLosesNothing) {
+  TempFolder tmp;
+  const fs::path file = run_file(tmp.path(), 1'000'000, 2, 0, "mpi");
+  int64_t step = 0;
+  for (int signal : {SIGUSR1, SIGTERM}) {
+    Process p(mpirun(2, {file}), tmp.path());
+    ASSERT_TRUE(p.wait_for_err("loss"));
+    const pid_t target = signal == SIGUSR1 ? p.pid() : process_of_rank(p.pid(), 1);
+    ASSERT_GT(target, 1);
+    ASSERT_EQ(kill(target, signal), 0);
+    Ran r = p.wait();
+    EXPECT_EQ(r.code, 3) << r.err;
+    EXPECT_NE(r.err.find("the same command goes on from there"), std::string::npos) << r.err;
+    Outcome o = outcome_of(tmp / "run");
+    EXPECT_GT(o.step, step);
+    EXPECT_EQ(int64_t(o.metrics.size()), o.step);
+    step = o.step;
+  }
+}
+
+TEST(MpiTrain, WhatIsWrongIsSaidOnce) {
+  TempFolder tmp;
+  const fs::path file = run_file(tmp.path(), 3, 2, 0, "mpi");
+  auto mpi = [&](int n, std::vector<std::string> args) {
+    args.insert(args.begin(), file);
+    return run(mpirun(n, args), tmp.path());
+  };
+  expect_one_line(mpi(3, {}), 2, {"the layout has 2 ranks", "3 processes were started"});
+  expect_one_line(mpi(2, {"--set", "train.stepz=3"}), 2, {"train.stepz"});
+  expect_one_line(mpi(2, {"--set", "train.comm=thread"}), 2,
+                  {"train.comm = \"thread\"", "started 2 processes"});
+  expect_one_line(mpi(2, {"--stop-after", "soon"}), 2, {"--stop-after"});
+  expect_one_line(mpi(2, {"--no-such-option"}), 2, {"--no-such-option"});
+  expect_one_line(mpi(2, {"--set", "data.train=" + (tmp / "nowhere").string()}), 2, {"nowhere"});
+  expect_one_line(trireme(tmp.path(), {"train", file}), 2, {"mpirun -n 2 trireme train"});
+}
+
+}  // namespace
+}  // namespace trireme::test
