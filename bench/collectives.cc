@@ -1,4 +1,5 @@
-// Times collectives of the thread backend beside this machine's memory bandwidth: one JSON line each.
+// Times collectives of rank threads, or of processes under mpirun (--comm mpi), beside this machine's memory
+// bandwidth: one JSON line each.
 //
 // busbw (the convention of NCCL's tests) is what each rank's link would carry: 2 (n-1)/n x bytes / s for
 // all_reduce, (n-1)/n x bytes / s for all_gather and reduce_scatter, where bytes is the full buffer. memory
@@ -13,6 +14,7 @@
 #include <cstring>
 #include <thread>
 
+#include "comm/mpi/mpi_world.h"
 #include "comm/thread/thread_world.h"
 #include "device/cpu/peak.h"
 
@@ -26,7 +28,7 @@ double now() {
 struct Options {
   int ranks = 2;
   double seconds = 0.3;
-  std::string algorithm = "ordered", dtype = "f32";
+  std::string algorithm = "ordered", dtype = "f32", comm = "thread";
   std::vector<int64_t> sizes;
 };
 
@@ -65,12 +67,12 @@ double time_of(Communicator& c, Collective kind, const Tensor& full, double seco
   return times[5];
 }
 
-void rank_main(ThreadWorld& world, int rank, const Options& o, const cpu::MemoryRates& memory) {
+void rank_main(CommFactory& factory, const Options& o, double triad) {
   auto device = make_device("cpu", {.threads = 1});
-  auto factory = world.factory(rank, nullptr);
+  const int rank = factory.rank(), n = factory.world();
   std::vector<int> ranks;
-  for (int r = 0; r < o.ranks; r++) ranks.push_back(r);
-  auto c = factory->split(ranks, "bench");
+  for (int r = 0; r < n; r++) ranks.push_back(r);
+  auto c = factory.split(ranks, "bench");
   for (int64_t bytes : o.sizes) {
     std::byte* data = device->reserve(bytes);
     std::memset(data, 0, size_t(bytes));
@@ -78,17 +80,35 @@ void rank_main(ThreadWorld& world, int rank, const Options& o, const cpu::Memory
     const Tensor full(data, {bytes / size_of(dtype)}, dtype);
     for (Collective kind : {Collective::all_reduce, Collective::all_gather, Collective::reduce_scatter}) {
       const double s = time_of(*c, kind, full, o.seconds);
-      const Factors f = factors(kind, o.ranks);
+      const Factors f = factors(kind, n);
       if (rank == 0)
         fmt::print(
             "{{\"op\":\"{}\",\"algorithm\":\"{}\",\"ranks\":{},\"bytes\":{},\"seconds\":{:.4g},"
             "\"busbw\":{:.4g},\"memory\":{:.4g},\"triad\":{:.4g}}}\n",
-            name_of(kind), c->algorithm(kind, bytes), o.ranks, bytes, s, f.bus * double(bytes) / s,
-            f.memory * double(bytes) / s, memory.triad);
+            name_of(kind), c->algorithm(kind, bytes), n, bytes, s, f.bus * double(bytes) / s,
+            f.memory * double(bytes) / s, triad);
     }
     c->barrier({});
     device->release(data, bytes);
   }
+}
+
+void run_threads(const Options& o) {
+  const double triad = cpu::memory_rates(o.ranks).triad;
+  ThreadWorld world(o.ranks, {.algorithm = o.algorithm});
+  std::vector<std::thread> threads;
+  for (int r = 0; r < o.ranks; r++)
+    threads.emplace_back([&, r] { rank_main(*world.factory(r, nullptr), o, triad); });
+  for (auto& t : threads) t.join();
+}
+
+void run_processes(const Options& o) {
+  const std::unique_ptr<MpiWorld> world = join_mpi_world();
+  const auto factory = world->factory(nullptr, {.algorithm = o.algorithm});
+  // Of all of them at once is what rank 0 measures for as many threads; the others wait.
+  const double triad = world->rank() == 0 ? cpu::memory_rates(world->size()).triad : 0;
+  factory->control().barrier({});
+  rank_main(*factory, o, triad);
 }
 
 }  // namespace
@@ -98,7 +118,9 @@ int main(int argc, char** argv) {
   using namespace trireme;
   Options o;
   o.sizes = {4 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
-  CLI::App app("collectives of rank threads beside memory bandwidth, as JSON lines");
+  CLI::App app("collectives between ranks beside memory bandwidth, as JSON lines");
+  app.add_option("--comm", o.comm, "thread; mpi: ranks are what mpirun started")
+      ->check(CLI::IsMember({"thread", "mpi"}));
   app.add_option("--ranks", o.ranks, "rank threads")->check(CLI::Range(1, 64));
   app.add_option("--seconds", o.seconds, "of each measurement");
   app.add_option("--algorithm", o.algorithm, "ordered, ring, halving, hierarchical, auto");
@@ -106,11 +128,7 @@ int main(int argc, char** argv) {
   app.add_option("--bytes", o.sizes, "sizes of the full buffer");
   CLI11_PARSE(app, argc, argv);
   try {
-    const cpu::MemoryRates memory = cpu::memory_rates(o.ranks);
-    ThreadWorld world(o.ranks, {.algorithm = o.algorithm});
-    std::vector<std::thread> threads;
-    for (int r = 0; r < o.ranks; r++) threads.emplace_back([&, r] { rank_main(world, r, o, memory); });
-    for (auto& t : threads) t.join();
+    o.comm == "mpi" ? run_processes(o) : run_threads(o);
     return 0;
   } catch (const Error& e) {
     fmt::print(stderr, "{}\n", e.what());

@@ -1,4 +1,4 @@
-"""Collectives between two ranks: rank threads beside memory bandwidth, OpenMPI and Gloo."""
+"""Collectives between two ranks: rank threads and processes beside memory bandwidth, OpenMPI and Gloo."""
 
 import json
 import os
@@ -40,20 +40,19 @@ def gloo(options, ranks=2):
     return {(line["op"], line["bytes"]): line["seconds"] for line in of_lines(texts[0])}
 
 
-def openmpi(options, ranks=2):
-    """Seconds by (op, bytes), from MPI_Allreduce and its like over shared memory; {} where it was not built."""
-    program = options.collectives.parent / "trireme_collectives_mpi"
+def under_mpirun(program, *arguments, ranks=2):
+    """Seconds by (op, bytes) from a program of several processes over shared memory; {} where it was not built."""
     if not program.exists() or not shutil.which("mpirun"):
         return {}
     environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
     done = subprocess.run(["mpirun", "-n", str(ranks), "--bind-to", "none", "--oversubscribe", program,
-                           *map(str, SIZES)], env=environment, capture_output=True, text=True)
+                           *map(str, arguments)], env=environment, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"mpirun ended with {done.returncode}: {done.stderr.strip()[-2000:]}")
     return {(line["op"], line["bytes"]): line["seconds"] for line in of_lines(done.stdout)}
 
 
-def table_line(x, fast, mpi_s, gloo_s, ranks):
+def table_line(x, fast, processes, mpi_s, gloo_s, ranks):
     """x: a line of trireme_collectives; fast: seconds of the fast order; peers: seconds, by (operation, bytes)."""
     key = (x["op"], x["bytes"])
 
@@ -63,7 +62,7 @@ def table_line(x, fast, mpi_s, gloo_s, ranks):
             "busbw GB/s": bus({key: x["seconds"]}), "memory moved GB/s": f"{x['memory'] / 1e9:.1f}",
             "of triad": percent(x["memory"] / x["triad"]),
             "halving, x the time": f"{fast[key] / x['seconds']:.2f}",
-            "OpenMPI busbw": bus(mpi_s), "Gloo busbw": bus(gloo_s)}
+            "processes busbw": bus(processes), "OpenMPI busbw": bus(mpi_s), "Gloo busbw": bus(gloo_s)}
 
 
 def collectives(options):
@@ -71,9 +70,13 @@ def collectives(options):
     with Load() as load:
         ordered = of_lines(run([options.collectives, "--ranks", ranks]))
         fast = of_lines(run([options.collectives, "--ranks", ranks, "--algorithm", "halving"]))
-        gloo_s, mpi_s = gloo(options, ranks), openmpi(options, ranks)
+        peer = options.collectives.parent / "trireme_collectives_mpi"
+        mpi_s = under_mpirun(peer, *SIZES, ranks=ranks)
+        # Without MPI there is no such way to be measured.
+        processes = under_mpirun(options.collectives, "--comm", "mpi", ranks=ranks) if mpi_s else {}
+        gloo_s = gloo(options, ranks)
     fast_s = {(x["op"], x["bytes"]): x["seconds"] for x in fast}
-    lines = [table_line(x, fast_s, mpi_s, gloo_s, ranks) for x in ordered]
+    lines = [table_line(x, fast_s, processes, mpi_s, gloo_s, ranks) for x in ordered]
     triad = ordered[0]["triad"] / 1e9
     note = (f"Full buffers of f32. busbw = 2 (n-1)/n x bytes / s for all_reduce, (n-1)/n x bytes / s for the others. Memory "
             f"moved = what all ranks together read and write (bench/collectives.cc), beside a triad of {triad:.1f} GB/s "
