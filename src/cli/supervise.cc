@@ -40,7 +40,7 @@ void supervise_and_exit(const RunRequest& request, int64_t relaunches, const std
                         const Deadline& deadline) {
   const RunSpec run = load_run(request.file, request.sets);  // what is wrong with it is told once
   refuse_unsupported(run);
-  if (std::getenv("PMIX_RANK") || std::getenv("OMPI_COMM_WORLD_RANK"))
+  if (launched())
     bad_request("--supervise launches mpirun or srun itself: start it without them, and give --launcher");
   SuperviseOptions o;
   o.command = words_of(launcher);

@@ -72,7 +72,14 @@ TrainSummary train_on_process(const RunSpec& run, const Schedule& schedule,
   try {
     std::unique_ptr<Device> device = make_device(run.train.device, device_options);
     std::unique_ptr<CommFactory> ranks = world.factory(device.get());
-    return train(run, schedule, *device, *ranks, options, world.rank() == 0 ? hooks : none);
+    if (world.size() == 1) return train(run, schedule, *device, *ranks, options, hooks);
+    Pulse pulse(world.rank());
+    TrainOptions mine = options;
+    mine.pulse = &pulse;
+    const Watchdog dog({&pulse}, world.board(), watch_limits(run, options.watch), watch_hooks(hooks));
+    Leave leave{pulse};
+    std::unique_ptr<CommFactory> told = make_watched(*ranks, device.get(), pulse);
+    return train(run, schedule, *device, *told, mine, world.rank() == 0 ? hooks : none);
   } catch (const Error& e) {
     throw world.end_failed(e);
   } catch (const std::bad_alloc&) {

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/no_signals.h"
+#include "comm/mpi/beats.h"
 #include "comm/mpi/factory.h"
 #include "comm/mpi/mpi_comm.h"
 
@@ -79,6 +80,8 @@ class WorldOfProcesses final : public MpiWorld {
   std::unique_ptr<CommFactory> factory(Device* device, const CommOptions& options) override {
     return make_factory(*world_, options, device);
   }
+
+  std::unique_ptr<BeatBoard> board() override { return make_board(process_.first(size())); }
 
   Error end_failed(const Error& e) override {
     process_.leave_alone();

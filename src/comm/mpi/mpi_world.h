@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "comm/comm_set.h"
 #include "comm/options.h"
+#include "comm/watch/watchdog.h"
 
 namespace trireme {
 
@@ -18,6 +19,9 @@ class MpiWorld {
   virtual int local_ranks() const = 0;  // that share this one's processor cores, itself among them
   // As ThreadWorld::factory; of this process's rank. Collective over all ranks.
   virtual std::unique_ptr<CommFactory> factory(Device*, const CommOptions& = {}) = 0;
+
+  // Where the ranks see each other's beats, for this process's watchdog. Collective over all ranks.
+  virtual std::unique_ptr<BeatBoard> board() = 0;
 
   // This rank leaves with an error. The others are told why, and one rank says it: of those that failed by
   // themselves within a third of a second the lowest. What comes back is the line, which names the rank, and

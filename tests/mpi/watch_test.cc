@@ -1,0 +1,123 @@
+// Processes that come to grief under mpirun: one that is frozen is named and the job ends, one that is killed
+// is launched again by the supervisor.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <fstream>
+#include <sstream>
+
+#include "process.h"
+#include "tiny_run.h"
+
+namespace trireme::test {
+namespace {
+
+const std::vector<std::string> kMpirun = {"-q", "--oversubscribe", "--bind-to", "none"};
+
+fs::path run_file(const fs::path& folder, int64_t steps) {
+  RunSpec r = tiny_run(folder, steps);
+  r.layout.dp = 3, r.layout.zero = 2;
+  r.train.comm = "mpi", r.train.tensorboard = false, r.train.eval_every = 0;
+  save_run(r, folder / "run.toml");
+  return folder / "run.toml";
+}
+
+size_t steps_done(const fs::path& folder) {
+  const fs::path metrics = folder / "run" / "metrics.jsonl";
+  return fs::exists(metrics) ? lines_of(read_text(metrics)).size() : 0;
+}
+
+pid_t parent_of(const fs::path& proc) {
+  std::ifstream in(proc / "stat");
+  std::string stat;
+  std::getline(in, stat);
+  const size_t end = stat.rfind(')');
+  char state = 0;
+  long of = 0;
+  if (end == std::string::npos || std::sscanf(stat.c_str() + end + 1, " %c %ld", &state, &of) != 2) return 0;
+  return pid_t(of);
+}
+
+// The process of a rank below the one that the test started, or below its child; 0: none.
+pid_t process_of(pid_t started, int rank) {
+  const std::string mark = fmt::format("OMPI_COMM_WORLD_RANK={}", rank);
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    const pid_t parent = parent_of(entry.path());
+    if (parent <= 1 || (parent != started && parent_of(fmt::format("/proc/{}", parent)) != started)) continue;
+    std::ifstream in(entry.path() / "environ");
+    for (std::string word; std::getline(in, word, '\0');)
+      if (word == mark) return pid_t(std::atol(name.c_str()));
+  }
+  return 0;
+}
+
+// A rank that is stopped, and that shall not outlive the test.
+struct Frozen {
+  explicit Frozen(pid_t p) : pid(p) {
+    if (pid > 1) ::kill(pid, SIGSTOP);
+  }
+  ~Frozen() {
+    std::ifstream in(fmt::format("/proc/{}/environ", pid));
+    std::string text((std::istreambuf_iterator<char>(in)), {});
+    if (pid > 1 && text.find("OMPI_COMM_WORLD_RANK=") != std::string::npos) ::kill(pid, SIGKILL);
+  }
+  pid_t pid;
+};
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Rank 0 judges all others, the last rank rank 0.
+TEST(MpiWatched, AFrozenRankIsNamedWithinTenSeconds) {
+  for (int rank : {2, 0}) {
+    TempFolder tmp;
+    std::vector<std::string> argv = {MPIRUN, "-n", "3"};
+    argv.insert(argv.end(), kMpirun.begin(), kMpirun.end());
+    for (const std::string& word : trireme_args({"train", run_file(tmp.path(), 1'000'000)}))
+      argv.push_back(word);
+    Process p(argv, tmp.path());
+    while (steps_done(tmp.path()) < 2) ASSERT_TRUE(p.runs_after(0.01));
+    ASSERT_TRUE(p.runs_after(2.5));  // more than a beat, so that the last one tells of a step
+    const Frozen frozen(process_of(p.pid(), rank));
+    ASSERT_GT(frozen.pid, 1);
+    const double begin = now_s();
+    const std::string line = fmt::format("trireme: rank {} is dead or frozen: no sign of life for ", rank);
+    ASSERT_TRUE(p.wait_for_err(line));
+    EXPECT_LE(now_s() - begin, 10);
+    const Ran r = p.wait();
+    EXPECT_EQ(r.code, 1);
+    for (const char* part : {"; it was in ", ", of step ", "its last collective ", " of group "})
+      EXPECT_NE(r.err.find(part), std::string::npos) << part << ": " << r.err;
+    EXPECT_EQ(r.err.find(line), r.err.rfind(line)) << "once: " << r.err;
+  }
+}
+
+TEST(MpiSupervised, AKilledRankIsLaunchedAgainWithAllOthers) {
+  constexpr int64_t kSteps = 14;
+  TempFolder whole, tmp;
+  ASSERT_EQ(
+      trireme(whole.path(), {"train", run_file(whole.path(), kSteps), "--set", "train.comm=thread"}).code, 0);
+  std::string launcher = std::string(MPIRUN) + " -n 3";
+  for (const std::string& word : kMpirun) launcher += " " + word;
+  Process p(trireme_args({"train", run_file(tmp.path(), kSteps), "--supervise", "2", "--launcher", launcher}),
+            tmp.path());
+  while (steps_done(tmp.path()) < 5) ASSERT_TRUE(p.runs_after(0.002));
+  const pid_t victim = process_of(p.pid(), 1);
+  ASSERT_GT(victim, 1);
+  ASSERT_EQ(::kill(victim, SIGKILL), 0);
+  const Ran r = p.wait();
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_NE(r.err.find("supervise: relaunch 1 of 2: it was killed by signal 9 (Killed) after step "),
+            std::string::npos)
+      << r.err;
+  EXPECT_NE(r.err.find("resumed from step "), std::string::npos) << r.err;
+  expect_same(outcome_of(tmp / "run"), outcome_of(whole / "run"));
+}
+
+}  // namespace
+}  // namespace trireme::test
