@@ -66,7 +66,8 @@ std::vector<std::string> run_ranks(const World& what, const std::function<void(R
 void with_ranks(int n, const CommOptions& options, const std::function<void(Rank&)>& body) {
   if (!have_ranks(n)) return;
   // Messages and slices as they come, and so small that every call takes several of each.
-  for (const mpi::Limits& limits : {mpi::Limits(), mpi::Limits{.message = 500, .slice = 200, .scratch = 800}})
+  for (const mpi::Limits& limits :
+       {mpi::Limits(), mpi::Limits{.message = 3000, .slice = 1000, .scratch = 4000}})
     for (const std::string& e : run({n, options}, limits, body)) EXPECT_EQ(e, "");
 }
 

@@ -1,7 +1,7 @@
 // A collective is a meeting and then its messages. In the meeting every rank greets every other one with what
 // it is about to do: so all come to the same verdict where calls do not fit together, they know when the last
-// had come, and nobody gives up behind it: a failing rank breaks only meetings that are not complete, and no
-// buffer goes away while a message in it is under way.
+// had come, and what a failing rank breaks are meetings that are not complete. A rank may fail right after it
+// has greeted; who waits for it then gives up a second later (World::wait).
 //
 // Ordered sums: the owner of a piece receives it from every rank, slice by slice into scratch memory, adds
 // them in rank order with the kernel of rank threads and rounds once; the next slice is on its way meanwhile.
@@ -35,7 +35,13 @@ struct MpiCommunicator::Executing {
     bool settled = w->greetings.settled();
     for (int i : {0, 1})
       settled = settled && w->in[i].settled() && w->out[i].settled() && w->results[i].settled();
-    settled ? world.give_back(std::move(w)) : world.keep(std::move(w));
+    if (settled) {
+      world.give_back(std::move(w));
+      return;
+    }
+    w->greetings.give_up();
+    for (int i : {0, 1}) w->in[i].give_up(), w->out[i].give_up(), w->results[i].give_up();
+    world.keep(std::move(w));
   }
   World& world;
   QueuedOp& op;
@@ -68,7 +74,7 @@ void MpiCommunicator::receive(Executing& x, Messages& m, std::byte* data, int64_
   m.receive(comm_, data, bytes, from, x.tag, world_.limits().message);
 }
 void MpiCommunicator::wait(Executing& x, Messages& m) {
-  world_.wait(m, x.inline_call, false);
+  world_.wait(m, x.inline_call);
 }
 
 void MpiCommunicator::execute(QueuedOp& op) {
@@ -96,7 +102,7 @@ void MpiCommunicator::meet(Executing& x) {
     receive(x, w.greetings, reinterpret_cast<std::byte*>(&w.from[r]), sizeof(Greeting), int(r));
     send(x, w.greetings, reinterpret_cast<const std::byte*>(&w.to[r]), sizeof(Greeting), int(r));
   }
-  world_.wait(w.greetings, x.inline_call, true);
+  world_.wait(w.greetings, x.inline_call);
   x.op.met_ns = comm_now_ns();
 }
 
@@ -323,7 +329,7 @@ void MpiCommunicator::p2p(Executing& x) {
     else
       m.receive(comm_, buf.data, buf.bytes(), p.op.peer, tag, most);
   }
-  world_.wait(m, x.inline_call, true);
+  world_.wait(m, x.inline_call);
   count(sent);
   if (m.wrong_bytes() < 0) return;
   int64_t expected = 0;

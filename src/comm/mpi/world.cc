@@ -70,13 +70,19 @@ void World::keep(std::unique_ptr<Workspace> w) {
   kept_.push_back(std::move(w));
 }
 
-void World::wait(Messages& messages, bool inline_call, bool early) {
+void World::wait(Messages& messages, bool inline_call) {
+  constexpr int64_t kGrace = 1'000'000'000;  // ns
   Pause pause(inline_call ? inline_looks_ : queued_looks_);
   while (!messages.done()) {
     if (pause.patient()) look();
-    if (early && failure.is_set()) {
-      messages.give_up();
-      failure.raise();
+    if (failure.is_set()) {
+      int64_t seen = 0;
+      const int64_t now = std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
+      if (failure_seen_ns_.compare_exchange_strong(seen, now)) seen = now;
+      if (now - seen >= kGrace) {
+        messages.give_up();
+        failure.raise();
+      }
     }
     pause.next();
   }

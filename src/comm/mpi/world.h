@@ -5,6 +5,7 @@
 // which looks at its messages until they are done, and sleeps in between where cores have other work; nobody
 // blocks inside MPI, and everybody hears of a failure while waiting.
 #pragma once
+#include <atomic>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -54,9 +55,9 @@ class World {
   MPI_Comm ranks() const { return ranks_; }
   const Limits& limits() const { return limits_; }
 
-  // Blocks until they are done. early: leaves with the world's failure; else what the peers have begun is
-  // brought to its end.
-  void wait(Messages&, bool inline_call, bool early);
+  // Blocks until they are done. When a rank has failed they have a second from then on, and it leaves with
+  // the world's failure: what all ranks have begun comes to its end, and what a rank is missing in does not.
+  void wait(Messages&, bool inline_call);
   std::unique_ptr<Workspace> take();
   void give_back(std::unique_ptr<Workspace>);
   void keep(std::unique_ptr<Workspace>);  // messages that nobody will take up refer to it
@@ -82,6 +83,7 @@ class World {
   const Limits limits_;
   int rank_ = 0, size_ = 1;
   int inline_looks_, queued_looks_;
+  std::atomic<int64_t> failure_seen_ns_ = 0;  // by who waited then; 0 = not yet
   std::mutex scratch_mutex_;
   std::vector<std::unique_ptr<Workspace>> free_, kept_;
   std::mutex news_mutex_;

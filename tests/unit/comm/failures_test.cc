@@ -52,6 +52,7 @@ TEST(Failure, WakesWhoWaits) {
       [&](Rank& me, Stream s) {
         P2p ops[] = {{mine(me), 2, true}};
         me.all->p2p({.ops = ops}, s);
+        me.all->barrier(s);  // a small message may be gone without its receiver
       },
       [&](Rank& me, Stream) { agree_max(me.factory.control(), 1); },
   };
@@ -98,9 +99,10 @@ TEST(Mismatch, IsSaidByEveryRank) {
     Values v(DType::f32, me.rank == 2 ? 5 : 4);
     me.all->all_reduce({.buf = v.tensor()}, {});
   });
-  for (const std::string& e : errors)
-    EXPECT_EQ(e,
-              "group all: rank 0 calls all_reduce of 4 f32, rank 2 all_reduce of 5 f32; they must be equal");
+  const std::string verdict =
+      "group all: rank 0 calls all_reduce of 4 f32, rank 2 all_reduce of 5 f32; they must be equal";
+  for (const std::string& e : errors)  // some may hear it from another rank first
+    EXPECT_NE(e.find(verdict), std::string::npos) << e;
 }
 
 TEST(Mismatch, OfTwo) {
