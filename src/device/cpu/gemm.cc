@@ -48,10 +48,11 @@ struct Blocks {
   int64_t of_thread() const { return (shared ? 0 : panel) + packed; }
 };
 
-// Lines of the next panel (or of its source), a share for each strip, so that nothing waits for memory when
+// Lines of what will be packed or read next, a share for each strip, so that nothing waits for memory when
 // its turn comes.
 class Ahead {
  public:
+  Ahead() = default;
   Ahead(const std::byte* rows, int64_t row, int64_t count, int64_t bytes, int64_t steps)
       : at_(rows),
         row_(row),
@@ -66,8 +67,8 @@ class Ahead {
   }
 
  private:
-  const std::byte* at_;
-  int64_t row_, lines_, left_, share_;
+  const std::byte* at_ = nullptr;
+  int64_t row_ = 0, lines_ = 0, left_ = 0, share_ = 0;
 };
 
 // A matrix as its tiles are found: where element (i, j) lies.
@@ -137,7 +138,7 @@ class Product {
       const int64_t first = few ? panels * t / g_.threads : 0;
       const int64_t last = few ? panels * (t + 1) / g_.threads : panels;
       for (int64_t p; (p = first + turns_[t].next.fetch_add(1, std::memory_order_relaxed)) < last;)
-        panel(rows, p * kPanel, 0, g_.k, own_scratch(own), nullptr);
+        panel(rows, p * kPanel, 0, g_.k, own_scratch(own));
     }
   }
 
@@ -148,9 +149,21 @@ class Product {
     std::byte* packed = trans_a_ ? panel_at + g_.panel : nullptr;
     for (int64_t m0 = begin; m0 < end; m0 += g_.mc)
       for (int64_t k0 = 0; k0 < g_.k; k0 += g_.kc) {
-        const int64_t m1 = std::min(end, m0 + g_.mc), k1 = std::min(g_.k, k0 + g_.kc);
-        if (trans_a_) k_.pack_strips(a_.at(k0, m0), a_.row, m1 - m0, k1 - k0, packed);
-        for (int64_t n0 = 0; n0 < g_.n; n0 += kPanel) panel({m0, m1}, n0, k0, k1, panel_at, packed);
+        const Range rows{m0, std::min(end, m0 + g_.mc)};
+        const int64_t k1 = std::min(g_.k, k0 + g_.kc), steps = rows.strips();
+        for (int64_t n0 = 0; n0 < g_.n; n0 += kPanel) {
+          pack(n0, k0, k1, panel_at);
+          if (n0 + kPanel < g_.n) {
+            strips(rows, n0, k0, k1, panel_at, packed, {next_panel(n0 + kPanel, k0, k1, steps), {}});
+            continue;
+          }
+          const bool deeper = k1 < g_.k;  // the next block
+          const Range next{deeper ? m0 : rows.end, end};
+          const int64_t k = deeper ? k1 : 0, last = std::min(g_.k, k + g_.kc);
+          Soon soon;
+          if (next.begin < end) soon = {next_panel(0, k, last, steps), next_group(next, k, last, steps)};
+          strips(rows, n0, k0, k1, panel_at, packed, soon);
+        }
       }
   }
 
@@ -173,11 +186,13 @@ class Product {
     const int64_t units = (k1 - k0 + k_.group - 1) / k_.group;
     for (int64_t m0 = begin; m0 < end; m0 += g_.mc) {
       const Range rows{m0, std::min(end, m0 + g_.mc)};
-      k_.pack_strips(a_.at(k0, m0), a_.row, rows.end - m0, k1 - k0, own_scratch(t));
       for (int64_t n0 = 0; n0 < g_.n; n0 += kPanel) {
-        Ahead next(shared_panel(n0 + kPanel), 4 * kPanel, n0 + kPanel < g_.n ? units : 0, 4 * kPanel,
-                   rows.strips());
-        strips(rows, n0, k0, k1, shared_panel(n0), own_scratch(t), next);
+        const bool last = n0 + kPanel >= g_.n, more = !last || rows.end < end;
+        Soon soon;
+        soon.panel = {shared_panel(last ? 0 : n0 + kPanel), 4 * kPanel, more ? units : 0, 4 * kPanel,
+                      rows.strips()};
+        if (last) soon.rows = next_group({rows.end, end}, k0, k1, rows.strips());
+        strips(rows, n0, k0, k1, shared_panel(n0), own_scratch(t), soon);
       }
     }
   }
@@ -186,21 +201,37 @@ class Product {
                                                    k1 - k0, panel);
   }
 
-  // Sums over [k0, k1) of some rows and one panel of columns; packed: the rows'
-  // strips, if a is packed.
-  void panel(Range rows, int64_t n0, int64_t k0, int64_t k1, std::byte* panel, const std::byte* packed) {
+  // What comes after: the next panel; the rows of a that are packed next.
+  struct Soon {
+    Ahead panel, rows;
+  };
+  // Sums over [k0, k1) of some rows and one panel of columns. packed: where the rows' strips lie, if a is
+  // packed. The first panel's pass packs them, whole lines of a's rows at a time, just before their sums: the
+  // lines of the next are asked for meanwhile.
+  void panel(Range rows, int64_t n0, int64_t k0, int64_t k1, std::byte* panel) {
     pack(n0, k0, k1, panel);
-    strips(rows, n0, k0, k1, panel, packed, next_panel(n0 + kPanel, k0, k1, rows.strips()));
+    strips(rows, n0, k0, k1, panel, nullptr, {next_panel(n0 + kPanel, k0, k1, rows.strips()), {}});
   }
-  void strips(Range rows, int64_t n0, int64_t k0, int64_t k1, const std::byte* panel, const std::byte* packed,
-              Ahead next) {
+  void strips(Range rows, int64_t n0, int64_t k0, int64_t k1, const std::byte* panel, std::byte* packed,
+              Soon soon) {
     const int64_t cols = std::min(kPanel, g_.n - n0);
     const int64_t strip = gemm::strip_bytes((k1 - k0 + k_.group - 1) / k_.group);
     for (int64_t i = rows.begin; i < rows.end; i += kStrip) {
+      if (packed && n0 == 0 && (i - rows.begin) % group() == 0) {
+        const int64_t end = std::min(rows.end, i + group());
+        k_.pack_strips(a_.at(k0, i), a_.row, end - i, k1 - k0, packed);
+        if (end < rows.end) soon.rows = next_group({end, rows.end}, k0, k1, group() / kStrip);
+      }
       tile({i, std::min(kStrip, rows.end - i), n0, cols, k0, k1, std::min(kStrip, rows.end - i - kStrip)},
-           packed, panel, next.step());
+           packed, panel, soon.panel.step(), soon.rows.step());
       if (packed) packed += strip;
     }
+  }
+  // Rows of c whose columns of a fill three lines.
+  int64_t group() const { return 192 / k_.element; }
+  Ahead next_group(Range rows, int64_t k0, int64_t k1, int64_t steps) const {
+    const int64_t n = trans_a_ ? std::clamp<int64_t>(rows.end - rows.begin, 0, group()) : 0;
+    return {a_.at(k0, rows.begin), a_.row, n ? k1 - k0 : 0, n * k_.element, steps};
   }
   const std::byte* b_source(int64_t n0, int64_t k0) const { return trans_b_ ? b_.at(n0, k0) : b_.at(k0, n0); }
   Ahead next_panel(int64_t n0, int64_t k0, int64_t k1, int64_t steps) const {
@@ -216,7 +247,8 @@ class Product {
     int64_t i, rows, n0, cols, k0, k1;
     int64_t rows_after;  // of the strip behind this one; none if <= 0
   };
-  void tile(const Place& at, const std::byte* packed, const std::byte* panel, const gemm::Lines& later) {
+  void tile(const Place& at, const std::byte* packed, const std::byte* panel, const gemm::Lines& later,
+            const gemm::Lines& rows) {
     alignas(64) float sums[kStrip * kPanel];
     bool first = at.k0 == 0, last = at.k1 == g_.k, whole = at.cols == kPanel;
     float* partial = partial_ + at.i * ld_partial_ + at.n0;
@@ -242,7 +274,8 @@ class Product {
     bool direct = !last && whole && !(first && accumulate_ && f32_out_);
     t.sums = direct ? partial : sums, t.ld_sums = direct ? ld_partial_ : kPanel;
     ask_for(t, at, packed != nullptr);
-    if (later.rows > 0) t.soon[t.wanted++] = later;
+    for (const gemm::Lines& l : {later, rows})
+      if (l.rows > 0) t.soon[t.wanted++] = l;
     if (last && whole) {
       multiply_to_[at.rows - 1](t, finish_of(at, first));
       return;

@@ -3,7 +3,8 @@
 // op(b) is cut into panels of 64 columns, op(a) into strips of 6 rows. A panel is packed just before its
 // strips need it, so it comes from L2 while rows of a stream by:
 //
-//   for block of rows (all of the thread's, or 384 where a is stored transposed and packed first)
+//   for block of rows (all of the thread's, or 384 where a is stored transposed; the first panel's pass packs
+//   it)
 //     for block of the summed dim (kc)
 //       for panel of b: pack it; for strip of a: 6 x 64 sums in 24 registers; epilogue after the last kc
 //
