@@ -26,7 +26,10 @@ class CheckedCommunicator final : public WrappedCommunicator {
       : WrappedCommunicator(std::move(inner), device),
         ranks_(ranks.begin(), ranks.end()),
         claims_(size_t(kMost)),
-        all_(size_t(kMost) * ranks.size()) {}
+        all_(size_t(kMost) * ranks.size()),
+        batches_(size_t(kMost)),
+        sent_(ranks.size()),
+        received_(ranks.size()) {}
   ~CheckedCommunicator() override { finish(); }
   int64_t moved_bytes() const override { return WrappedCommunicator::moved_bytes() - checked_bytes_; }
 
@@ -55,6 +58,57 @@ class CheckedCommunicator final : public WrappedCommunicator {
     ends_[size_t(slot)] = mark(call.stream);
   }
 
+  // Messages of a batch, each behind the claim that says what it is.
+  struct Batch {
+    std::vector<P2p> ops;
+    std::vector<Claim> mine, theirs;  // of each message; theirs: of those that come here
+    Event end;
+  };
+
+  // A receiver's claim never leaves it; a sender's comes before its message, in the same batch, so that
+  // nothing waits that would not have waited without it.
+  std::span<const P2p> messages(const P2pArgs& a, const CommCall& call) override {
+    Batch& b = batches_[size_t(next_batch_ % kMost)];
+    wait(b.end);
+    b.ops.clear(), b.mine.resize(a.ops.size()), b.theirs.resize(a.ops.size());
+    for (size_t i = 0; i < a.ops.size(); i++) {
+      const P2p& op = a.ops[i];
+      int64_t& number = (op.send ? sent_ : received_)[size_t(op.peer)];
+      b.mine[i] = {.sequence = number++,
+                   .numel = op.buf.numel(),
+                   .kind = int32_t(Collective::p2p),
+                   .dtype = int32_t(op.buf.dtype),
+                   .root = op.peer,
+                   .op = op.send};
+      Claim& claim = op.send ? b.mine[i] : b.theirs[i];
+      b.ops.push_back({Tensor(&claim, {int64_t(sizeof claim)}, DType::u8), op.peer, op.send});
+      b.ops.push_back(op);
+      checked_bytes_ += op.send ? int64_t(sizeof claim) : 0;
+    }
+    return b.ops;
+  }
+  void after(const CommCall& call) override {
+    if (call.kind != Collective::p2p) return;
+    const int64_t slot = next_batch_++ % kMost;
+    then(
+        call.stream, [](void* self, int64_t i) { static_cast<CheckedCommunicator*>(self)->compare_batch(i); },
+        slot);
+    batches_[size_t(slot)].end = mark(call.stream);
+  }
+  void compare_batch(int64_t slot) {
+    const Batch& b = batches_[size_t(slot)];
+    for (size_t i = 0; i < b.mine.size(); i++) {
+      const Claim &mine = b.mine[i], &theirs = b.theirs[i];
+      if (mine.op ||
+          (mine.sequence == theirs.sequence && mine.numel == theirs.numel && mine.dtype == theirs.dtype))
+        continue;
+      run_failed(
+          "group {} does not agree: rank {} sends {} {} as message {} to rank {}, which expects {} {} as {}",
+          group(), ranks_[size_t(mine.root)], theirs.numel, name_of(DType(theirs.dtype)), theirs.sequence,
+          ranks_[size_t(rank())], mine.numel, name_of(DType(mine.dtype)), mine.sequence);
+    }
+  }
+
   Claim* all(int64_t slot) { return all_.data() + slot * size(); }
 
   // The same verdict on every rank.
@@ -79,7 +133,9 @@ class CheckedCommunicator final : public WrappedCommunicator {
   std::vector<int> ranks_;
   std::vector<Claim> claims_, all_;
   std::array<Event, size_t(kMost)> ends_{};
-  int64_t next_ = 0, checked_bytes_ = 0;
+  std::vector<Batch> batches_;
+  std::vector<int64_t> sent_, received_;  // messages to and from each rank of the group
+  int64_t next_ = 0, next_batch_ = 0, checked_bytes_ = 0;
 };
 
 class CheckedFactory final : public WrappedFactory {

@@ -42,6 +42,8 @@ class WrappedCommunicator : public Communicator, private CommObserver {
   void tell(const CommCall& call, int64_t begin_ns, int64_t met_ns, int64_t end_ns) {
     if (observer_) observer_->done(call, begin_ns, met_ns, end_ns);
   }
+  // Between these two, of p2p: the messages that the inner communicator is given.
+  virtual std::span<const P2p> messages(const P2pArgs& a, const CommCall&) { return a.ops; }
   // A call of the decorator's own, which nobody hears of.
   template <class Call>
   void quietly(const Call& call) {
@@ -97,7 +99,7 @@ class WrappedCommunicator : public Communicator, private CommObserver {
     forward(c, [&](Communicator& i) { i.reduce(a, s); });
   }
   void do_p2p(const P2pArgs& a, Stream s, const CommCall& c) override {
-    forward(c, [&](Communicator& i) { i.p2p(a, s); });
+    forward(c, [&](Communicator& i) { i.p2p({.ops = messages(a, c)}, s); });
   }
   void do_barrier(Stream s, const CommCall& c) override {
     forward(c, [&](Communicator& i) { i.barrier(s); });
