@@ -285,17 +285,17 @@ void demo(const Request& r) {
 }  // namespace
 
 void add_demo(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand(
-      "demo",
-      "the main job on this machine: real text in, a trained model out, in about five "
-      "minutes; interrupted, the same command goes on where it was, and what is done is not "
-      "done again; the smallest form is --minutes 0.05 (100 steps)\n"
-      "example: trireme demo --text ~/notes");
+  CLI::App* verb = app.add_subcommand("demo",
+                                      "the main job on this machine: real text in, a trained model out, in "
+                                      "about five minutes; interrupted, the "
+                                      "same command goes on\nexample: trireme demo --text ~/notes");
   auto r = std::make_shared<Request>();
   verb->add_option("--text", r->text, "folder of text; default: the sources of Python's standard library");
   verb->add_option("--dir", r->dir, "run folder; another one starts afresh")->capture_default_str();
   verb->add_option("--minutes", r->minutes,
-                   "of training, in as many steps as fit, 100 to 4000; chosen when the run folder is made")
+                   "of training, in as many steps as fit, 100 (0.05 is the smallest demo) to 4000; chosen "
+                   "when the run "
+                   "folder is made")
       ->capture_default_str()
       ->check(CLI::Range(0.05, 1e4));
   verb->callback([r] { demo(*r); });

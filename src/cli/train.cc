@@ -92,6 +92,8 @@ void tell(const RunSpec& run, const TrainSummary& s, bool json) {
     if (!s.checkpoint.empty()) j["checkpoint"] = s.checkpoint.string();
     if (s.last_step >= s.first_step) j["loss"] = s.loss;
     if (s.eval_loss) j["eval_loss"] = *s.eval_loss;
+    if (s.last_stall_s) j["last_checkpoint_stall_s"] = *s.last_stall_s;
+    if (s.last_write_s) j["last_checkpoint_write_s"] = *s.last_write_s;
     if (run.precision.compute == "f16") j["skipped_steps"] = s.skipped;
     fmt::print("{}\n", j.dump(2));
   } else {

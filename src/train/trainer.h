@@ -49,6 +49,9 @@ struct TrainSummary {
   double tokens_per_s = 0, mfu = 0;  // medians over this call's steps, the first two left out
   int64_t peak_bytes = 0;
   fs::path checkpoint;  // newest complete one
+  // Of saves that no step's line of metrics tells of, for they ended after the last: seconds that the end
+  // waited, and until they were complete on disk. None where nothing was left to save.
+  std::optional<double> last_stall_s, last_write_s;
 };
 
 // Trains run.train.dir up to run.train.steps, from its newest complete checkpoint or from the start. The

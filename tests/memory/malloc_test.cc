@@ -137,13 +137,24 @@ TEST(Malloc, AStepAllocatesNothingAfterWarmUp) {
       for (int threads : {1, 2}) check_steady(test::tiny_run(arch, compute, 2), threads);
 }
 
+// Muon's Newton-Schulz iterations take their matrices from the arena.
+TEST(Malloc, NorDoesOneWithMuon) {
+  for (const char* compute : {"f32", "bf16"}) {
+    RunSpec run = test::tiny_run("llama", compute, 2);
+    run.optimizer.name = "muon";
+    for (int threads : {1, 2}) check_steady(run, threads);
+  }
+}
+
 // Nor does one of several ranks: gathers, reductions and agreements use again what they have, and so does the
 // watchdog, which here beats a thousand times as often as in a run.
 TEST(Malloc, NorDoesAStepOfManyRanks) {
   for (int64_t zero = 0; zero <= 3; zero++)
-    for (const char* compute : {"f32", "bf16"}) {
+    for (const auto& [compute, optimizer] :
+         {std::pair("f32", "adamw"), {"bf16", "adamw"}, {"f32", "muon"}, {"bf16", "muon"}}) {
       RunSpec run = test::tiny_run("gpt2", compute, 6);
       run.model.tied = true;
+      run.optimizer.name = optimizer;
       run.layout.dp = 3, run.layout.zero = zero;
       run.precision.reduce = compute;
       const Schedule schedule = schedule_of(run);
@@ -173,7 +184,8 @@ TEST(Malloc, NorDoesAStepOfManyRanks) {
         agree_max(factory.control(), 0);
         EXPECT_EQ(pulse.beat(1).step, 8);
       });
-      EXPECT_EQ(g_ours.calls, 0) << "zero " << zero << " " << compute << ", largest " << g_ours.largest;
+      EXPECT_EQ(g_ours.calls, 0) << "zero " << zero << " " << compute << " " << optimizer << ", largest "
+                                 << g_ours.largest;
     }
 }
 

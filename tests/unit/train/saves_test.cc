@@ -125,12 +125,14 @@ TEST(SavesBesideTraining, OneAtATime) {
     if (p == "save:begin") most = std::max(most, ++open), begun++;
     if (p == "save:pruned") open--;
   };
-  train_here(run, hooks);
+  const TrainSummary ended = train_here(run, hooks);
   EXPECT_EQ(most, 1);
   EXPECT_EQ(open, 0);
   EXPECT_EQ(begun, 9);
   EXPECT_EQ(checkpoints_of(run).size(), 9u);
-  // Of every save but the last a later line of metrics tells.
+  // Of every save but the last a later line of metrics tells; of the last the summary.
+  EXPECT_GT(ended.last_stall_s.value_or(0), 0);
+  EXPECT_GT(ended.last_write_s.value_or(0), 0);
   int stalls = 0, writes = 0;
   for (const std::string& line : lines_of(read_text(tmp / "run/metrics.jsonl"))) {
     auto m = nlohmann::json::parse(line);
