@@ -1,4 +1,4 @@
-// A trace: where the time of its steps went. Times and counts are of one step, on average.
+// A trace: where the time of its steps went. Times and counts are of one step of one rank, on average.
 #include <cstdlib>
 
 #include "cli/describe.h"
@@ -45,7 +45,9 @@ Description describe_trace(const fs::path& p) {
   Description d = {{"kind", "trace"}, {"path", p.string()}, {"bytes", int64_t(fs::file_size(p))}};
   for (const auto& [k, v] : trace.about)
     if (k != "made_by") d[k] = v;
-  d["steps"] = t.steps, d["spans"] = trace.spans.size();
+  d["steps"] = t.steps / std::max<int64_t>(1, t.ranks);
+  if (t.ranks > 1) d["ranks"] = t.ranks;
+  d["spans"] = trace.spans.size();
   d["step_ms"] = rounded(t.step_s * 1e3 / steps, 3);
   double share = t.step_s > 0 ? 100 / t.step_s : 0;
   d["inside_ops_percent"] = rounded(t.op_s * share, 2);

@@ -13,8 +13,9 @@ int64_t now_ns() {
 
 }  // namespace
 
-OpTracer::OpTracer(SpanRecorder& spans, const Ledger& ledger, const std::string_view& layer)
-    : spans_(spans), ledger_(ledger), layer_(layer) {}
+OpTracer::OpTracer(SpanRecorder& spans, const Ledger& ledger, const std::string_view& layer,
+                   CommTracer* collectives)
+    : spans_(spans), ledger_(ledger), layer_(layer), collectives_(collectives) {}
 
 Span OpTracer::at_present(SpanKind kind, std::string_view name) const {
   Span s = now_;
@@ -35,14 +36,19 @@ void OpTracer::after(std::string_view, const Cost& cost, const Outputs&) {
 }
 
 size_t OpTracer::begin(SpanKind kind, std::string_view name, int64_t microbatch) {
-  if (kind == SpanKind::action) now_.action = name, now_.microbatch = int32_t(microbatch);
+  if (kind == SpanKind::action) {
+    now_.action = name, now_.microbatch = int32_t(microbatch);
+    if (collectives_) collectives_->set_action(name, microbatch);
+  }
   return spans_.begin(at_present(kind, name));
 }
 
 void OpTracer::end(size_t i) {
   if (i == SpanRecorder::kNone) return;
   spans_.end(i, now_ns());
-  if (spans_.spans()[i].kind == SpanKind::action) now_.action = {}, now_.microbatch = -1;
+  if (spans_.spans()[i].kind != SpanKind::action) return;
+  now_.action = {}, now_.microbatch = -1;
+  if (collectives_) collectives_->set_action({}, -1);
 }
 
 }  // namespace trireme

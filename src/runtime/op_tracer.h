@@ -1,5 +1,6 @@
 // Records what a step does, op by op, into a SpanRecorder. Off, it costs the step a null pointer.
 #pragma once
+#include "comm/wrap/traced.h"
 #include "device/device.h"
 #include "trace/span.h"
 
@@ -7,8 +8,9 @@ namespace trireme {
 
 class OpTracer : public OpObserver {
  public:
-  // `layer` and the ledger are read at each op: the runner keeps them as they are then.
-  OpTracer(SpanRecorder&, const Ledger&, const std::string_view& layer);
+  // `layer` and the ledger are read at each op: the runner keeps them as they are then. collectives: hear
+  // which action runs; null = none are traced.
+  OpTracer(SpanRecorder&, const Ledger&, const std::string_view& layer, CommTracer* collectives = nullptr);
   void before(std::string_view op) override;
   void after(std::string_view op, const Cost&, const Outputs&) override;
 
@@ -22,6 +24,7 @@ class OpTracer : public OpObserver {
   SpanRecorder& spans_;
   const Ledger& ledger_;
   const std::string_view& layer_;
+  CommTracer* collectives_;
   Span now_;  // step, action and microbatch of what runs now
   size_t op_ = SpanRecorder::kNone;
 };

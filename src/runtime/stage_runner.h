@@ -99,8 +99,9 @@ class StageRunner {
   // Runs one rank's actions of a step (counted from 1). `targets` = target tokens of the global batch. Throws
   // Error naming step, layer and op when a value is not finite; the weights are then still those before the
   // step. On all ranks; loss, gradient norm and what is skipped are the same on each.
-  // The steps from now on are recorded; null = no more. The recorder outlives them.
-  void trace(SpanRecorder*);
+  // The steps from now on are recorded; null = no more. The recorder outlives them. Collectives that the
+  // other tracer records are told their action and microbatch.
+  void trace(SpanRecorder*, CommTracer* = nullptr);
   // What this rank does is told there, action by action and layer by layer; null = nowhere.
   void watch(Pulse* p) { pulse_ = p; }
   void set_control(StepControl c) { control_ = std::move(c); }

@@ -90,8 +90,8 @@ void StageRunner::reduce_stage(bool with_backward) {
   for (size_t u = params_.units.size(); u-- > 0;) sync_->ready(u);
 }
 
-void StageRunner::trace(SpanRecorder* spans) {
-  tracer_ = spans ? std::make_unique<OpTracer>(*spans, arena_->ledger(), layer_) : nullptr;
+void StageRunner::trace(SpanRecorder* spans, CommTracer* collectives) {
+  tracer_ = spans ? std::make_unique<OpTracer>(*spans, arena_->ledger(), layer_, collectives) : nullptr;
   device_.kernels().observe(tracer_.get());
 }
 

@@ -116,12 +116,16 @@ void ChromeTraceFile::write(std::span<const Span> spans) {
   if (fd_ < 0) {
     fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (fd_ < 0) bad_request("cannot write {}: {}", path_.string(), std::strerror(errno));
-    origin_ns_ = spans.front().begin_ns;
+    // Of several ranks, whichever came first.
+    origin_ns_ = std::min_element(spans.begin(), spans.end(), [](const Span& a, const Span& b) {
+                   return a.begin_ns < b.begin_ns;
+                 })->begin_ns;
     text = head(about_);
   }
   for (const Span& s : spans) {
     int64_t at = s.begin_ns - origin_ns_;
-    if (s.kind != SpanKind::comm && s.memory != memory_) put_counter(text, s, at), memory_ = s.memory;
+    if (s.kind != SpanKind::comm && s.memory != memory_[s.rank])
+      put_counter(text, s, at), memory_[s.rank] = s.memory;
     const size_t row = row_of(s, text);
     put_span(text, s, at, row);
   }
@@ -184,8 +188,9 @@ class TraceReader {
     if (ph == "C") {
       const json* args = member(e, "args");
       if (!args) wrong("args");
+      const auto rank = int32_t(number(e, "pid", 0, 1e9));
       for (size_t i = 0; i < kBuckets; i++)
-        memory_[i] = int64_t(number(*args, std::string(kBucketNames[i]).c_str(), 0, 1e18));
+        memory_[rank][i] = int64_t(number(*args, std::string(kBucketNames[i]).c_str(), 0, 1e18));
     }
     if (ph == "M" && text(e, "name") == "thread_name") {
       const json* args = member(e, "args");
@@ -204,7 +209,7 @@ class TraceReader {
     if (lane != lanes_.end() && lane->second != "compute") s.lane = lane->second;
     s.begin_ns = std::llround(number(e, "ts", 0, 1e15) * 1000);
     s.end_ns = s.begin_ns + std::llround(number(e, "dur", 0, 1e15) * 1000);
-    s.memory = memory_;
+    s.memory = memory_[s.rank];
     const json* args = member(e, "args");
     if (!args) wrong("args");
     s.step = int64_t(number(*args, "step", 0, 1e15));
@@ -232,7 +237,7 @@ class TraceReader {
   std::string_view file_;
   int64_t count_ = 0;
   std::map<std::pair<int64_t, int64_t>, std::string_view> lanes_;  // by rank and row
-  BucketBytes memory_{};
+  std::map<int32_t, BucketBytes> memory_;                          // by rank
   Timeline timeline_;
   std::map<std::string, const std::string*> known_;
 };

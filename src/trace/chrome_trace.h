@@ -34,7 +34,7 @@ class ChromeTraceFile {
   int fd_ = -1;
   int64_t end_ = 0;                               // where the next event goes: before the closing brackets
   int64_t origin_ns_ = 0;                         // of the first span
-  BucketBytes memory_{};                          // as last written
+  std::map<int32_t, BucketBytes> memory_;         // by rank, as last written
   std::vector<std::string> lanes_ = {"compute"};  // the index is the row's number
   std::set<std::pair<int32_t, size_t>> rows_ = {{0, 0}};  // rank and lane: that have a name in the file
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <set>
 
 namespace trireme {
 namespace {
@@ -43,10 +44,11 @@ std::vector<TimeRow> sorted(const Rows& rows) {
 TraceSummary summarize(std::span<const Span> spans) {
   TraceSummary t;
   Rows ops, layers, both, actions;
+  std::set<int32_t> ranks;
   for (const Span& s : spans) {
     int64_t total = std::accumulate(s.memory.begin(), s.memory.end(), int64_t(0));
     if (total > t.peak_total) t.peak_total = total, t.at_peak = s.memory;
-    if (s.kind == SpanKind::step) t.steps++, t.step_s += s.seconds();
+    if (s.kind == SpanKind::step) t.steps++, t.step_s += s.seconds(), ranks.insert(s.rank);
     if (s.kind == SpanKind::wait) t.wait_s += s.seconds();
     if (s.kind == SpanKind::action) add(actions, s.action, s);
     if (s.kind != SpanKind::op) continue;
@@ -54,6 +56,7 @@ TraceSummary summarize(std::span<const Span> spans) {
     std::string layer = kind_of_layer(s.layer);
     add(ops, s.name, s), add(layers, layer, s), add(both, std::string(s.name) + " in " + layer, s);
   }
+  t.ranks = int64_t(ranks.size());
   t.by_op = sorted(ops), t.by_layer = sorted(layers), t.by_both = sorted(both), t.by_action = sorted(actions);
   return t;
 }

@@ -15,7 +15,7 @@ struct TimeRow {
 };
 
 struct TraceSummary {
-  int64_t steps = 0;
+  int64_t steps = 0, ranks = 0;             // each rank's step counts; ranks that had any
   double step_s = 0, op_s = 0, wait_s = 0;  // of all of them: whole steps, inside ops, waiting
   // Most time first. Layers of one kind are one row: "blocks.*.attn".
   std::vector<TimeRow> by_op, by_layer, by_both, by_action;

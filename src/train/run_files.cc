@@ -5,13 +5,6 @@
 namespace trireme {
 namespace {
 
-// Beside a step's ops: the step, up to seven actions and a wait for data for each microbatch (ZeRO 3: Unshard
-// and Reshard around F and B, ReduceGrad), and the ends of it.
-size_t spans_of(const RunSpec& run, int64_t launches) {
-  constexpr int64_t kUnknown = 1 << 16;
-  return size_t((launches > 0 ? launches : kUnknown) + 8 * run.microbatches() + 8);
-}
-
 // A resumed run leaves the trace of the start before as it is: its own is named by the step it goes on with.
 fs::path trace_path(const fs::path& dir, int64_t done) {
   fs::path first = dir / "trace.json";
@@ -35,26 +28,16 @@ RunFiles::RunFiles(const RunSpec& run, const TrainOptions& options, int64_t done
     : metrics_(fs::path(run.train.dir) / "metrics.jsonl", done),
       trace_path_(trace_path(run.train.dir, done)) {
   if (run.train.tensorboard) tensorboard_.emplace(run.train.dir, done, save_run(run));
-  if (std::string why = StepSet::parse(run.train.trace_steps, trace_steps_); !why.empty())
-    bad_request("train.trace_steps: {}", why);
-  if (trace_steps_.empty()) return;
-  spans_.emplace(spans_of(run, options.launches));
-  trace_ = std::make_unique<ChromeTraceFile>(trace_path_, about(run, options));
+  if (!run.train.trace_steps.empty())
+    trace_ = std::make_unique<ChromeTraceFile>(trace_path_, about(run, options));
 }
 
-SpanRecorder* RunFiles::recorder(int64_t step) {
-  if (!trace_steps_.contains(step)) return nullptr;
-  spans_->clear();
-  return &*spans_;
-}
-
-void RunFiles::write(const StepMetrics& m, std::span<const Span> collectives) {
+void RunFiles::write(const StepMetrics& m, const OwnedSpans* spans) {
   metrics_.write(m);
   if (tensorboard_) tensorboard_->write(m);
-  if (!trace_steps_.contains(m.step)) return;
-  trace_->write(spans_->spans());
-  trace_->write(collectives);
-  traced_++, dropped_ += spans_->dropped();
+  if (!spans) return;
+  trace_->write(spans->spans);
+  traced_++, dropped_ += spans->dropped;
 }
 
 std::string RunFiles::traced() const {

@@ -9,13 +9,13 @@
 #include <chrono>
 
 #include "base/progress.h"
-#include "comm/wrap/traced.h"
 #include "cost/flops.h"
 #include "train/batches.h"
 #include "train/checkpointing.h"
 #include "train/replicas.h"
 #include "train/run_files.h"
 #include "train/saves.h"
+#include "train/step_trace.h"
 
 namespace trireme {
 namespace {
@@ -58,17 +58,6 @@ struct Report {
   double comm_s = 0;
 };
 
-// Where the collectives of traced steps go: rank 0's, for it writes the trace; null where there are none.
-std::unique_ptr<CommTracer> tracer_for(const RunSpec& run, Device& device, const CommFactory& factory) {
-  constexpr size_t kMostSpans = 1 << 14;  // of a step and stream
-  if (run.train.trace_steps.empty() || factory.rank() != 0 || factory.world() == 1) return nullptr;
-  auto tracer = std::make_unique<CommTracer>(0, kMostSpans);
-  std::vector<const char*> lanes = {"compute", "dp"};
-  if (run.layout.tp_chunks > 1) lanes.push_back("tp");
-  for (const char* lane : lanes) tracer->name_lane(device.stream(lane), lane);
-  return tracer;
-}
-
 class Trainer {
  public:
   Trainer(const RunSpec& run, const Schedule& schedule, Device& device, CommFactory& factory,
@@ -77,10 +66,8 @@ class Trainer {
         schedule_(schedule),
         options_(options),
         hooks_(hooks),
-        device_(device),
-        collectives_(tracer_for(run, device, factory)),
-        traced_(collectives_ ? make_traced(factory, &device, *collectives_) : nullptr),
-        comms_(traced_ ? *traced_ : factory, mesh_of(run.layout)),
+        trace_(run, device, factory, options.launches),
+        comms_(trace_.factory(), mesh_of(run.layout)),
         control_(factory.control()),
         reports_(size_t(factory.world())) {
     // Rank 0 looks first: what is wrong with folder or data is told once.
@@ -105,21 +92,19 @@ class Trainer {
     fill_ = batches_->training_from(done_ + 1);
     while (done_ < run_.train.steps && !leaving()) {
       runner_->restart_peaks();
-      SpanRecorder* spans = files_ ? files_->recorder(done_ + 1) : nullptr;
-      runner_->trace(spans);
-      if (collectives_ && spans) collectives_->start(done_ + 1);
+      trace_.begin(*runner_, done_ + 1);
       StepResult r = runner_->step(schedule_.ranks.at(0), done_ + 1, batches_->targets_per_step(), fill_);
-      if (collectives_) collectives_->stop();
+      trace_.end(*runner_);
       if (r.stopped) break;
       done_++;
       after_step(r);
     }
-    runner_->trace(nullptr);
     if (files_ && !files_->traced().empty()) note(files_->traced());
     if (done_ < run_.train.steps) summary_.ending = Ending::interrupted;
     doing("save", true);
     saves_->finish(done_);
     summary_.checkpoint = saves_->newest();
+    summary_.last_stall_s = saves_->take_stall_s(), summary_.last_write_s = saves_->take_write_s();
     summary_.last_step = done_;
     summary_.skipped = runner_->loss_scale().state().skipped;
     summary_.seconds = now_s() - begin;
@@ -201,7 +186,6 @@ class Trainer {
     if (!batches_->valid().empty() && (last || (every > 0 && done_ % every == 0))) {
       doing("eval");
       phase("eval");
-      runner_->trace(nullptr);
       evaluate(m);
     }
     m.sequences = batches_->drawn(done_);
@@ -209,9 +193,9 @@ class Trainer {
     // resume.
     doing("metrics");
     phase("metrics");
-    std::vector<Span> collectives;
-    if (collectives_) device_.sync(device_.stream("dp")), collectives = collectives_->take();
-    if (files_) or_say_what_stays([&] { files_->write(m, collectives); });
+    std::optional<OwnedSpans> spans;
+    if (trace_.wants(done_)) spans = trace_.gather(control_);
+    if (files_) or_say_what_stays([&] { files_->write(m, spans ? &*spans : nullptr); });
     doing("save", true);
     saves_->step_took(r.seconds);
     saves_->look();
@@ -296,9 +280,7 @@ class Trainer {
   const Schedule& schedule_;
   const TrainOptions& options_;
   const TrainHooks& hooks_;
-  Device& device_;
-  std::unique_ptr<CommTracer> collectives_;  // null: nothing is traced here
-  std::unique_ptr<CommFactory> traced_;
+  StepTrace trace_;
   CommSet comms_;
   Communicator& control_;
   std::optional<RunLock> lock_;

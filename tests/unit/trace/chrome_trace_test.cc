@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "trace/span_text.h"
 #include "trace/step_set.h"
 #include "trace/summary.h"
 
@@ -220,6 +221,49 @@ TEST(StepSet, RangesAndWhatIsNone) {
        {"0", "-3", "3-", "x", "3-5-7", "5-3", "1,,2", ",", "1 2", "99999999999999999999", "3,"})
     EXPECT_NE(StepSet::parse(wrong, s), "") << wrong;
   EXPECT_TRUE(s.contains(20)) << "a wrong text changes nothing";
+}
+
+// What ranks send the one that writes: every field comes back, of several ranks in one list; and their memory
+// and the first to begin are each rank's own in the file.
+TEST_F(ChromeTraceTest, SpansOfSeveralRanksTravelAsText) {
+  OwnedSpans all;
+  std::vector<Span> want;
+  for (int32_t rank : {2, 0, 1}) {
+    std::vector<Span> mine = one_step(7, 5'000'000 - 1000 * rank);
+    mine[2].name = "a name\nof two lines", mine[2].lane = "dp", mine[2].kind = SpanKind::comm;
+    mine[2].group = "shard", mine[2].algorithm = "ring", mine[2].met_ns = mine[2].begin_ns + 3;
+    mine[2].wire_bytes = 1 << 20;
+    for (Span& s : mine) s.rank = rank;
+    mine[3].memory[0] += rank;
+    add_text(all, to_text(mine));
+    want.insert(want.end(), mine.begin(), mine.end());
+    mine[2].name = "";  // nothing of the sender's is pointed to
+  }
+  auto same = [](const Span& a, const Span& b) {
+    return a.kind == b.kind && a.rank == b.rank && a.microbatch == b.microbatch && a.step == b.step &&
+           a.name == b.name && a.layer == b.layer && a.action == b.action && a.lane == b.lane &&
+           a.group == b.group && a.algorithm == b.algorithm &&
+           a.end_ns - a.begin_ns == b.end_ns - b.begin_ns && a.met_ns == b.met_ns &&
+           a.wire_bytes == b.wire_bytes && a.cost.flops == b.cost.flops &&
+           a.cost.bytes_read == b.cost.bytes_read && a.cost.bytes_written == b.cost.bytes_written &&
+           a.memory == b.memory && a.begin_ns == b.begin_ns;
+  };
+  ASSERT_EQ(all.spans.size(), want.size());
+  for (size_t i = 0; i < want.size(); i++) EXPECT_TRUE(same(all.spans[i], want[i])) << i;
+  OwnedSpans cut;
+  EXPECT_THROW(add_text(cut, to_text(want).substr(0, 200)), Error);
+
+  ChromeTraceFile(path_, {}).write(all.spans);
+  Timeline t = read_chrome_trace(path_);
+  ASSERT_EQ(t.spans.size(), want.size());
+  const int64_t origin = want[0].begin_ns;  // rank 2 was first
+  for (size_t i = 0; i < want.size(); i++) {
+    EXPECT_EQ(t.spans[i].begin_ns, want[i].begin_ns - origin) << i;
+    if (want[i].kind == SpanKind::op) EXPECT_EQ(t.spans[i].memory, want[i].memory) << i;
+  }
+  TraceSummary sum = summarize(t.spans);
+  EXPECT_EQ(sum.ranks, 3);
+  EXPECT_EQ(sum.steps, 3);
 }
 
 }  // namespace

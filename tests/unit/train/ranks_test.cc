@@ -370,34 +370,47 @@ TEST(Replicas, ADifferenceIsNamed) {
   }
 }
 
-// The trace of a step has every collective of rank 0 on the lane of its stream: as many bytes as the metrics
-// say.
-TEST(Ranks, TraceShowsTheirCollectives) {
+// The trace of a step has every rank's ops and its collectives on the lane of their stream, told by action:
+// as many bytes as the metrics say.
+TEST(Ranks, TraceShowsEveryRankAndTheirCollectives) {
   for (int64_t zero : {0, 3}) {
     TempFolder tmp;
     RunSpec run = ranks_run(tmp.path(), {.dp = 3, .zero = zero}, 3);
     run.train.trace_steps = "2";
     train_here(run);
-    std::map<std::string, int64_t> traced, counted, calls;
+    using ByName = std::map<std::string, int64_t>;
+    std::map<int, ByName> traced, calls, ops;  // by rank
+    ByName counted;
     const Timeline trace = read_chrome_trace(fs::path(run.train.dir) / "trace.json");
     for (const Span& s : trace.spans) {
       EXPECT_EQ(s.step, 2);
+      if (s.kind == SpanKind::op) ops[s.rank][std::string(s.name)]++;
+      if (s.kind == SpanKind::op) EXPECT_GT(s.memory[size_t(Bucket::weights)], 0);
       if (s.kind != SpanKind::comm) continue;
       EXPECT_EQ(s.lane, "dp");
-      EXPECT_EQ(s.rank, 0);
       EXPECT_LE(s.begin_ns, s.met_ns);
       EXPECT_LE(s.met_ns, s.end_ns);
-      traced[std::string(s.name)] += s.wire_bytes, calls[std::string(s.name)]++;
+      EXPECT_NE(s.action, "") << s.name << " of rank " << s.rank;
+      if (s.action == "B") EXPECT_GE(s.microbatch, 0);
+      traced[s.rank][std::string(s.name)] += s.wire_bytes, calls[s.rank][std::string(s.name)]++;
     }
     for (const std::string& line : lines_of(read_text(fs::path(run.train.dir) / "metrics.jsonl"))) {
       auto m = nlohmann::json::parse(line);
       if (m["step"] == 2)
         for (const auto& [kind, bytes] : m["comm_bytes"].items()) counted[kind] = bytes;
     }
-    EXPECT_EQ(traced.size(), zero == 0 ? 1u : 2u);
-    for (const auto& [kind, bytes] :
-         traced)  // metrics have the rank with the most: two elements a call, each way
-      EXPECT_NEAR(double(bytes), double(counted[kind]), zero == 0 ? double(8 * calls[kind]) : 0) << kind;
+    ASSERT_EQ(traced.size(), 3u);
+    ASSERT_EQ(ops.size(), 3u);
+    for (int rank = 0; rank < 3; rank++) {
+      EXPECT_GT(ops[rank]["matmul"], 0);
+      EXPECT_EQ(ops[rank]["matmul"], ops[0]["matmul"]);
+      EXPECT_EQ(calls[rank], calls[0]);
+      EXPECT_EQ(traced[rank].size(), zero == 0 ? 1u : 2u);
+      // Metrics have the rank with the most: two elements a call, each way.
+      for (const auto& [kind, bytes] : traced[rank])
+        EXPECT_NEAR(double(bytes), double(counted[kind]), zero == 0 ? double(8 * calls[rank][kind]) : 0)
+            << kind;
+    }
   }
 }
 
