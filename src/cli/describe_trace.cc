@@ -58,6 +58,7 @@ Description describe_trace(const fs::path& p) {
   d["by_layer"] = rows(t.by_layer, "layer", t, peak);
   d["by_op_and_layer"] = rows(t.by_both, "op in layer", t, peak);
   d["by_action"] = rows(t.by_action, "action", t, 0);
+  if (!t.by_collective.empty()) d["by_collective"] = rows(t.by_collective, "collective", t, 0);
   return d;
 }
 

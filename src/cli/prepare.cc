@@ -156,7 +156,9 @@ Tokenizer train_tokenizer(const Texts& texts, const LearnOptions& options) {
     bar.update(done);
     leave_if_interrupted();
   };
-  return train_bpe(counts, o);
+  Tokenizer t = train_bpe(counts, o);
+  bar.update(options.vocab);
+  return t;
 }
 
 EncodedTexts encode_texts(const Tokenizer& t, const Texts& texts, const fs::path& train,

@@ -97,8 +97,12 @@ void tell(const RunSpec& run, const TrainSummary& s, bool json) {
     if (run.precision.compute == "f16") j["skipped_steps"] = s.skipped;
     fmt::print("{}\n", j.dump(2));
   } else {
-    fmt::print("{} at step {} of {}; {}\n", s.ending == Ending::done ? "done" : "interrupted", s.last_step,
-               run.train.steps,
+    const bool before = s.ending == Ending::done && s.last_step < s.first_step;  // by an earlier call
+    fmt::print("{} at step {} of {}; {}\n",
+               before                     ? "nothing left to do: done before,"
+               : s.ending == Ending::done ? "done"
+                                          : "interrupted",
+               s.last_step, run.train.steps,
                s.checkpoint.empty() ? "no step was finished, so there is nothing to save"
                                     : "checkpoint " + s.checkpoint.string());
   }

@@ -125,7 +125,10 @@ void add_help(CLI::App& app) {
   verb->add_option("VERB", *name, "the verb to explain; default: all, a line each");
   verb->callback([&app, name] {
     refuse_unknown_verb(app, *name);
-    fmt::print("{}", name->empty() ? app.help() : app.get_subcommand(*name)->help("trireme"));
+    // app.help() would be that of the verb under way, which is `help` itself.
+    const auto normal = CLI::AppFormatMode::Normal;
+    fmt::print("{}", name->empty() ? app.get_formatter()->make_help(&app, app.get_name(), normal)
+                                   : app.get_subcommand(*name)->help("trireme"));
   });
 }
 

@@ -43,7 +43,7 @@ std::vector<TimeRow> sorted(const Rows& rows) {
 
 TraceSummary summarize(std::span<const Span> spans) {
   TraceSummary t;
-  Rows ops, layers, both, actions;
+  Rows ops, layers, both, actions, collectives;
   std::set<int32_t> ranks;
   for (const Span& s : spans) {
     int64_t total = std::accumulate(s.memory.begin(), s.memory.end(), int64_t(0));
@@ -51,6 +51,11 @@ TraceSummary summarize(std::span<const Span> spans) {
     if (s.kind == SpanKind::step) t.steps++, t.step_s += s.seconds(), ranks.insert(s.rank);
     if (s.kind == SpanKind::wait) t.wait_s += s.seconds();
     if (s.kind == SpanKind::action) add(actions, s.action, s);
+    if (s.kind == SpanKind::comm) {
+      Span wire = s;
+      wire.cost.bytes_read = s.wire_bytes;
+      add(collectives, std::string(s.name) + " of " + std::string(s.group), wire);
+    }
     if (s.kind != SpanKind::op) continue;
     t.op_s += s.seconds();
     std::string layer = kind_of_layer(s.layer);
@@ -58,6 +63,7 @@ TraceSummary summarize(std::span<const Span> spans) {
   }
   t.ranks = int64_t(ranks.size());
   t.by_op = sorted(ops), t.by_layer = sorted(layers), t.by_both = sorted(both), t.by_action = sorted(actions);
+  t.by_collective = sorted(collectives);
   return t;
 }
 

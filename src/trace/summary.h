@@ -19,7 +19,8 @@ struct TraceSummary {
   double step_s = 0, op_s = 0, wait_s = 0;  // of all of them: whole steps, inside ops, waiting
   // Most time first. Layers of one kind are one row: "blocks.*.attn".
   std::vector<TimeRow> by_op, by_layer, by_both, by_action;
-  BucketBytes at_peak{};  // the most that was booked at once
+  std::vector<TimeRow> by_collective;  // the time from begin to end, waiting included; bytes on the wire
+  BucketBytes at_peak{};               // the most that was booked at once
   int64_t peak_total = 0;
 };
 TraceSummary summarize(std::span<const Span>);

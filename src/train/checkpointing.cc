@@ -178,10 +178,13 @@ void refuse_other_model(const RunSpec& run, const Checkpoint& c) {
     saved.model.*rate = run.model.*rate;
   // Rotary positions have no end; how many there are follows from data.seq_len.
   if (run.model.positions == "rope") saved.model.max_positions = run.model.max_positions;
-  if (std::vector<std::string> keys = diff(saved, run); !keys.empty())
-    bad_request(
-        "{} holds another model ({}): use the run file that it was trained with, or another train.dir",
-        c.folder().string(), fmt::join(keys, "; "));
+  const std::vector<std::string> keys = diff(saved, run);
+  if (keys.empty()) return;
+  const fs::path own = fs::path(run.train.dir) / "plan.toml";
+  bad_request(
+      "{} holds another model ({}): use the run file that it was trained with{}, or another train.dir",
+      c.folder().string(), fmt::join(keys, "; "),
+      fs::exists(own) ? fmt::format(" ({} is a copy)", own.string()) : "");
 }
 
 }  // namespace trireme

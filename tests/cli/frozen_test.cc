@@ -32,6 +32,7 @@ TEST(Frozen, HelpOfTheProgram) {
   EXPECT_EQ(r.code, 0);
   EXPECT_EQ(r.err, "");
   compare("help", r.out);
+  EXPECT_EQ(trireme(tmp.path(), {"help"}).out, r.out);
 }
 
 TEST(Frozen, HelpOfEveryVerb) {

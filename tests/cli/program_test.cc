@@ -197,7 +197,7 @@ TEST(Train, ACheckpointOfAnotherRunIsRefusedByItsKeys) {
   expect_one_line(r, 2, {"another run", "optimizer.lr: 0.01 -> 0.002", "train.seed: 7 -> 8", "train.dir"});
   // Its weights would fit this model, and mean something else.
   r = trireme(tmp.path(), {"eval", file.string(), "--set", "model.rope_theta=500.0"});
-  expect_one_line(r, 2, {"another model", "model.rope_theta: 10000.0 -> 500.0"});
+  expect_one_line(r, 2, {"another model", "model.rope_theta: 10000.0 -> 500.0", "plan.toml is a copy"});
   EXPECT_EQ(damage(before, files_in(tmp.path())), "");
   // What does not change the numbers may change.
   r = trireme(tmp.path(), train_args(file, {"--set", "train.keep=5", "--set", "train.eval_every=3"}));

@@ -264,6 +264,9 @@ TEST_F(ChromeTraceTest, SpansOfSeveralRanksTravelAsText) {
   TraceSummary sum = summarize(t.spans);
   EXPECT_EQ(sum.ranks, 3);
   EXPECT_EQ(sum.steps, 3);
+  ASSERT_EQ(sum.by_collective.size(), 1u);
+  EXPECT_EQ(sum.by_collective[0].calls, 3);
+  EXPECT_EQ(sum.by_collective[0].cost.bytes_read, 3 << 20);
 }
 
 }  // namespace
