@@ -11,6 +11,7 @@
 #include "cli/cli.h"
 #include "device/cpu/libraries.h"
 #include "device/device.h"
+#include "spec/supported.h"
 
 namespace trireme::cli {
 namespace {
@@ -87,10 +88,18 @@ std::string nccl_version(int v) {
   return fmt::format("{}.{}.{}", v / 10000, v % 10000 / 100, v % 100);
 }
 
-// Is a shared library there? This version uses none of them; later ones will.
+// Does this version run `key` = `value`, as limits_of_version() has it?
+bool runs(const std::string& key, std::string_view value) {
+  const auto limits = limits_of_version();
+  auto it = limits.find(key);
+  return it == limits.end() || it->second.find(value) != std::string::npos;
+}
+
+// Is a shared library there, and does a value of a key use it?
 void library(std::string_view topic, std::initializer_list<const char*> names,
-             std::string_view version_symbol, std::string (*version_text)(int), std::string_view install,
-             Findings& out) {
+             std::string_view version_symbol, std::string (*version_text)(int), const std::string& key,
+             std::string_view value, std::string_view install, Findings& out) {
+  const bool used = runs(key, value);
   for (const char* name : names) {
     void* lib = ::dlopen(name, RTLD_LAZY | RTLD_LOCAL);
     if (!lib) continue;
@@ -99,11 +108,18 @@ void library(std::string_view topic, std::initializer_list<const char*> names,
     int v = 0;
     if (get && get(&v) == 0) version = ", version " + version_text(v);
     ::dlclose(lib);
-    out.push_back({std::string(topic), "note",
-                   fmt::format("{} is there{}; this version does not use it", name, version), ""});
+    out.push_back(
+        {std::string(topic), "note",
+         fmt::format("{} is there{}; {}", name, version,
+                     used ? fmt::format("{} = \"{}\" uses it where trireme was built with it", key, value)
+                          : "this version does not use it"),
+         ""});
     return;
   }
-  out.push_back({std::string(topic), "note", "absent; this version does not need it", std::string(install)});
+  out.push_back({std::string(topic), "note",
+                 used ? fmt::format("absent; {} = \"{}\" needs it", key, value)
+                      : "absent; this version does not need it",
+                 std::string(install)});
 }
 
 void measured(Findings& out) {
@@ -171,11 +187,12 @@ int doctor(const std::string& dir, bool json) {
   memory(m, all);
   measured(all);
   disk(dir, all);
-  library("MPI", {"libmpi.so.40", "libmpi.so.12", "libmpi.so"}, "", nullptr,
+  library("MPI", {"libmpi.so.40", "libmpi.so.12", "libmpi.so"}, "", nullptr, "train.comm", "mpi",
           "apt install libopenmpi-dev, for several machines", all);
-  library("CUDA", {"libcuda.so.1"}, "cuDriverGetVersion", cuda_version, "NVIDIA's driver, for GPUs", all);
-  library("NCCL", {"libnccl.so.2"}, "ncclGetVersion", nccl_version, "NVIDIA's libnccl2, for several GPUs",
-          all);
+  library("CUDA", {"libcuda.so.1"}, "cuDriverGetVersion", cuda_version, "train.device", "cuda",
+          "NVIDIA's driver, for GPUs", all);
+  library("NCCL", {"libnccl.so.2"}, "ncclGetVersion", nccl_version, "train.comm", "nccl",
+          "NVIDIA's libnccl2, for several GPUs", all);
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   int bad = 0;
   for (const Finding& f : all) {
