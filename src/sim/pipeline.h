@@ -1,0 +1,36 @@
+// A schedule of any number of stages as tapes, with times of its actions: the virtual time of the papers.
+#pragma once
+#include <vector>
+
+#include "schedule/schedule.h"
+#include "sim/replay.h"
+
+namespace trireme {
+
+// Times of a stage's actions on one microbatch; B takes those of I and W, and its message leaves behind both.
+// send: until a message is there. Streams of messages: one a peer and direction, which carries one at a time.
+struct StageTimes {
+  int64_t forward = 1, input = 1, weight = 1, recompute = 0, step = 0, send = 0;
+};
+
+// Owns what RankTapes point to; ranks are the schedule's.
+struct PipelineTapes {
+  std::vector<Tape> tapes;
+  std::vector<std::vector<Price>> prices;
+  std::vector<RankTape> ranks() const;
+};
+
+// times: one for every stage, or one of each. Transfers that the schedule does not have (generators emit
+// compute alone) leave behind their F, B or I and are waited for before the action that needs them. Unshard,
+// Reshard and ReduceGrad take no time here: they belong to tapes recorded from a run. Errors (request): a
+// stage that two ranks have, a number of times that is neither 1 nor the stages'.
+PipelineTapes tapes_of(const Schedule&, std::span<const StageTimes> times);
+
+// The largest, over ranks, of the idle time between a rank's first and last compute divided by that span
+// (the papers' bubble); and of the global makespan.
+struct Bubble {
+  double own = 0, of_makespan = 0;
+};
+Bubble bubble(std::span<const RankTape>, const Replay&);
+
+}  // namespace trireme
