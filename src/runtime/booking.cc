@@ -4,23 +4,28 @@
 
 #include "comm/meta/meta_comm.h"
 #include "cost/flops.h"
+#include "runtime/recording.h"
 
 namespace trireme {
 namespace {
 
 constexpr int64_t kEndless = int64_t(1) << 52;
 
-class OpCounter : public OpObserver {
- public:
-  void after(std::string_view op, const Cost& cost, const Outputs&) override {
-    auto it = std::find_if(ops.begin(), ops.end(), [&](const OpTotal& t) { return t.op == op; });
-    if (it == ops.end())
-      it = ops.insert(ops.end(), OpTotal{.op = std::string(op), .launches = 0, .cost = {}});
-    it->launches++;
-    it->cost += cost;
-  }
+// Ops of a step by kind, most FLOPs first.
+std::vector<OpTotal> totals_of(const Tape& tape) {
   std::vector<OpTotal> ops;
-};
+  for (const Piece& p : tape.pieces) {
+    if (!p.launched) continue;
+    auto it = std::find_if(ops.begin(), ops.end(), [&](const OpTotal& t) { return t.op == p.name; });
+    if (it == ops.end())
+      it = ops.insert(ops.end(), OpTotal{.op = std::string(p.name), .launches = 0, .cost = {}});
+    it->launches++;
+    it->cost += p.cost;
+  }
+  std::stable_sort(ops.begin(), ops.end(),
+                   [](const OpTotal& x, const OpTotal& y) { return x.cost.flops > y.cost.flops; });
+  return ops;
+}
 
 std::unique_ptr<Device> meta(int threads) {
   return make_device("meta", {.threads = threads, .models = "cpu"});
@@ -57,16 +62,17 @@ int64_t snapshot_bytes(const StageRunner& r) {
 Booking book_training(const RunSpec& run, const Schedule& schedule, int threads) {
   auto device = meta(threads);
   std::unique_ptr<CommFactory> factory = make_meta_comm(0, int(run.world()));
-  CommSet comms(*factory, mesh_of(run.layout));
-  StageRunner r(run, RunMode::train, *device, kEndless, &comms);
-  OpCounter counter;
-  device->kernels().observe(&counter);
+  StepRecorder recorder(*device, *factory);
+  CommSet comms(recorder.factory(), mesh_of(run.layout));
+  StageRunner r(run, RunMode::train, recorder.device(), kEndless, &comms);
   device->kernels().restart_counts();
   r.restart_peaks();
   Booking b;
   for (Bucket k : {Bucket::weights, Bucket::grads, Bucket::optimizer})
     b.state[size_t(k)] = r.arena().ledger().now(k);
+  recorder.start(r, schedule.ranks.at(0));
   b.comm = r.step(schedule.ranks.at(0), 1, run.tokens_per_step(), nothing).comm;
+  b.tape = recorder.stop();
   b.parameters = parameters(run.model);
   if (run.train.async_save) b.snapshot_bytes = snapshot_bytes(r);
   b.peak = r.arena().ledger().peaks();
@@ -74,10 +80,7 @@ Booking book_training(const RunSpec& run, const Schedule& schedule, int threads)
   b.peak_total = r.arena().ledger().peak_total();
   b.total = device->kernels().total();
   b.launches = device->kernels().launches();
-  device->kernels().observe(nullptr);
-  b.ops = std::move(counter.ops);
-  std::stable_sort(b.ops.begin(), b.ops.end(),
-                   [](const OpTotal& x, const OpTotal& y) { return x.cost.flops > y.cost.flops; });
+  b.ops = totals_of(b.tape);
   try_batches(r, run);
   b.arena_bytes = r.arena().high_water();
   return b;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "runtime/stage_runner.h"
+#include "trace/tape.h"
 
 namespace trireme {
 
@@ -26,6 +27,7 @@ struct Booking {
   std::vector<OpTotal> ops;  // of a step, by kind, most FLOPs first
   BucketBytes state{};  // kept between steps: weights, gradients, optimizer, as far as they are this rank's
   CommCounts comm{};    // collectives of a step, as one rank counts them
+  Tape tape;            // what it issues in a step, in order
 };
 
 // One rank of the run's layout; under data parallelism all take the same. threads: of the rank, because

@@ -135,6 +135,7 @@ class StageRunner {
   const Arena& arena() const { return *arena_; }
   void restart_peaks() { arena_->ledger().restart_peaks(); }
   Device& device() const { return device_; }
+  std::string_view layer() const { return layer_; }  // which runs; of the runner's own texts
 
  private:
   struct Microbatch;

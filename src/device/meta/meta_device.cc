@@ -55,14 +55,15 @@ class MetaDevice final : public Device {
     require(src.contiguous(), "download() needs a contiguous tensor");
   }
 
-  // Streams have the ids that a CPU's would have; whatever is issued is over at once.
+  // Streams have the ids that a CPU's would have; whatever is issued is over at once. Events are numbered, so
+  // that a recording can tell them apart.
   Stream stream(std::string_view name) override {
     if (name == "compute") return {};
     auto it = std::find(streams_.begin(), streams_.end(), name);
     if (it == streams_.end()) it = streams_.insert(it, std::string(name));
     return {int(it - streams_.begin()) + 1};
   }
-  Event record(Stream s) override { return {s.id, 0}; }
+  Event record(Stream s) override { return {s.id, s.id == 0 ? 0 : ++events_}; }
   void wait(Stream, Event) override {}
   void sync(Stream) override {}
   void enqueue(Stream, HostTask) override {}
@@ -73,6 +74,7 @@ class MetaDevice final : public Device {
   static constexpr uintptr_t kAlign = 2 << 20;
   uintptr_t next_ = uintptr_t(1) << 56;  // above every user address of x86-64 and AArch64
   std::vector<std::string> streams_;
+  int64_t events_ = 0;
   MetaKernels kernels_;
 };
 
