@@ -1,5 +1,7 @@
 #include "comm/algorithms.h"
 
+#include <algorithm>
+
 namespace trireme {
 namespace {
 
@@ -149,6 +151,29 @@ int rounds_of(Collective c, std::string_view algorithm, const GroupShape& g) {
   if (algorithm == name_of(Algorithm::halving)) half = log2_up(g.size);
   if (algorithm == name_of(Algorithm::hierarchical)) half = log2_up(g.node) + log2_up(g.nodes());
   return c == Collective::all_reduce ? 2 * half : half;
+}
+
+double link_seconds(const CommCall& c, const GroupShape& g, const LinkCost& link) {
+  int64_t carried = c.wire;
+  if (c.kind == Collective::broadcast || c.kind == Collective::reduce) carried = c.payload;
+  if (c.kind == Collective::p2p) carried = std::max(c.wire, c.payload - c.wire);
+  return link.alpha * rounds_of(c.kind, c.algorithm, g) + link.beta * double(carried);
+}
+
+double call_seconds(const CommCall& c, const GroupShape& g, const CommOptions& o) {
+  if (g.size == 1) return 0;
+  const bool both = c.kind == Collective::all_reduce;
+  if (both || c.kind == Collective::reduce_scatter || c.kind == Collective::all_gather) {
+    Algorithm how = Algorithm::ordered;
+    for (Algorithm a : {Algorithm::ring, Algorithm::halving, Algorithm::hierarchical})
+      if (name_of(a) == c.algorithm) how = a;
+    return (both ? 2 : 1) * half_seconds(how, g, double(c.payload), o);
+  }
+  const bool inside = g.nodes() == 1;
+  return link_seconds(c, g,
+                      inside ? o.inside
+                             : LinkCost{std::max(o.inside.alpha, o.across.alpha),
+                                        std::max(o.inside.beta, g.node * o.across.beta)});
 }
 
 }  // namespace trireme

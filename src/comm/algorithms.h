@@ -59,4 +59,12 @@ void all_gather_blocks(Algorithm, const GroupShape&, int rank, const BlockBuffer
 // Messages one after another that an all_reduce, all_gather, ... of this algorithm takes: the alphas.
 int rounds_of(Collective, std::string_view algorithm, const GroupShape&);
 
+// Seconds of a call over links of one kind: alpha a round, and beta for each byte that the rank's link
+// carries: its wire bytes, or, where only one side sends, what comes in.
+double link_seconds(const CommCall&, const GroupShape&, const LinkCost&);
+
+// Seconds of a call between machines as these options know them (half_seconds for reductions and gathers). Of
+// p2p, on the slower link. 0 where no link is known.
+double call_seconds(const CommCall&, const GroupShape&, const CommOptions&);
+
 }  // namespace trireme

@@ -7,6 +7,25 @@
 
 namespace trireme {
 
+namespace {
+
+std::vector<OpForecast> price_ops(const Booking& b, const ClusterSpec& cluster, std::string_view compute) {
+  std::vector<OpForecast> ops;
+  for (const OpTotal& t : b.ops) {
+    double seconds = 0, bound_by_compute = 0;
+    for (const Piece& p : b.tape.pieces) {
+      if (!p.launched || p.name != t.op) continue;
+      const OpSeconds s = op_seconds(p.name, p.cost, cluster, compute);
+      seconds += s.seconds;
+      if (s.compute_bound) bound_by_compute += s.seconds;
+    }
+    ops.push_back({.total = t, .seconds = seconds, .compute_bound = 2 * bound_by_compute >= seconds});
+  }
+  return ops;
+}
+
+}  // namespace
+
 Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpec& cluster, int threads) {
   Forecast f;
   f.booking = book_training(run, schedule, threads);
@@ -16,16 +35,12 @@ Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpe
   f.memory_bytes = cluster.memory_bytes;
   f.ranks_on_device = run.train.comm == "thread" ? run.world() : 1;
   f.fits = f.memory_bytes == 0 || f.host_bytes() <= f.memory_bytes / f.ranks_on_device;
-  double matrix_peak = cluster.peak_flops(run.precision.compute), bandwidth = cluster.memory_bandwidth;
-  double vector_peak = cluster.peak_flops("f32");
-  for (const OpTotal& t : f.booking.ops) {
-    bool matrix = t.op == "matmul" || t.op.starts_with("attention");
-    double peak = matrix ? matrix_peak : vector_peak;
-    double compute = peak > 0 ? t.cost.flops / peak : 0;
-    double moving = bandwidth > 0 ? double(t.cost.bytes_read + t.cost.bytes_written) / bandwidth : 0;
-    f.ops.push_back({.total = t, .seconds = std::max(compute, moving), .compute_bound = compute >= moving});
-    f.step_s += f.ops.back().seconds;
-  }
+  const double matrix_peak = cluster.peak_flops(run.precision.compute);
+  f.ops = price_ops(f.booking, cluster, run.precision.compute);
+  const bool priced = matrix_peak > 0 || cluster.memory_bandwidth > 0;
+  f.wire_priced = run.world() == 1 || links_known(links_of(cluster, run));
+  if (priced) f.time = step_time(run, schedule, cluster, threads, f.booking.tape);
+  f.step_s = f.time.step_s;
   if (f.step_s > 0 && matrix_peak > 0) {
     f.tokens_per_s = double(f.tokens) / f.step_s;
     f.mfu = f.model_flops / (f.step_s * matrix_peak * double(run.world()));

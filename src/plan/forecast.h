@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "plan/price.h"
 #include "runtime/booking.h"
 #include "spec/cluster_spec.h"
 
@@ -10,8 +11,8 @@ namespace trireme {
 
 struct OpForecast {
   OpTotal total;
-  double seconds = 0;          // max(FLOPs / peak, bytes / bandwidth)
-  bool compute_bound = false;  // which of the two it was
+  double seconds = 0;          // of each max(FLOPs / peak, bytes / bandwidth), added up
+  bool compute_bound = false;  // which of the two most of it was
 };
 
 struct Forecast {
@@ -20,6 +21,8 @@ struct Forecast {
   double model_flops = 0;                        // of a step: 3 x forward, as MFU counts
   double op_flops = 0;                           // of a step, as the kernels count
   double step_s = 0, tokens_per_s = 0, mfu = 0;  // 0 when the machine's peaks are not known
+  StepTime time;                                 // of a step; step_s is its
+  bool wire_priced = true;  // false: several ranks, and no alpha and beta of their links are known
   std::vector<OpForecast> ops;
   // Of all train.steps, evaluations and checkpoints left out; 0 where the step's time is not known.
   double run_s = 0, run_flops = 0;
@@ -31,8 +34,8 @@ struct Forecast {
   int64_t host_bytes() const { return booking.arena_bytes + booking.snapshot_bytes; }
 };
 
-// The spec is resolved. threads: of each rank. Only compute and memory traffic are priced, of one rank; what
-// goes over the wire is counted (booking.comm) and takes no time here.
+// The spec is resolved. threads: of each rank. A step's time is that of its pieces replayed with their prices
+// (plan/price.h): ops by a roofline, collectives by alpha and beta of the cluster's links.
 Forecast forecast(const RunSpec&, const Schedule&, const ClusterSpec&, int threads);
 
 // The one line that says why a run cannot start, or "" when it fits.

@@ -60,7 +60,20 @@ std::string wire_text(const RunSpec& run, const Forecast& f) {
   return s + fmt::format("  {:<20} {:>8}       {:>15} {:>10}\n\n", "all", "", all, human_bytes(all));
 }
 
-std::string time_text(const Forecast& f) {
+std::string wire_time_text(const RunSpec& run, const Forecast& f) {
+  if (run.world() == 1 || f.step_s == 0) return "";
+  if (!f.wire_priced)
+    return "  the wire: no alpha and beta of these links are known, so it takes no time here (`trireme "
+           "bench` "
+           "measures intra_node; a cluster file states both)\n";
+  return fmt::format(
+      "  of a rank: {:.3f} ms computing, {:.3f} ms on the wire, {:.3f} ms of it exposed (compute waits; the "
+      "step "
+      "replayed piece by piece)\n",
+      f.time.compute_s * 1e3, f.time.comm_s * 1e3, f.time.exposed_s * 1e3);
+}
+
+std::string time_text(const RunSpec& run, const Forecast& f) {
   std::string s = "time of a step (roofline: the larger of FLOPs / peak and bytes / bandwidth)\n";
   s += fmt::format("  {:<20} {:>8} {:>12} {:>12} {:>10}  bound by\n", "op", "calls", "GFLOP", "MB moved",
                    "ms");
@@ -70,6 +83,7 @@ std::string time_text(const Forecast& f) {
                      double(o.total.cost.bytes_read + o.total.cost.bytes_written) / 1e6, o.seconds * 1e3,
                      o.compute_bound ? "compute" : "memory");
   s += fmt::format("  {:<20} {:>8} {:>12.3f}\n", "all", f.booking.launches, f.op_flops / 1e9);
+  s += wire_time_text(run, f);
   if (f.step_s > 0 && f.mfu > 0)
     s += fmt::format("  at the roof: {:.1f} ms a step, {} tokens/s, MFU {:.1f} % (a bound, not a promise)\n",
                      f.step_s * 1e3, human_count(f.tokens_per_s), f.mfu * 100);
@@ -100,6 +114,13 @@ nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
                  {"schedule", l.schedule},
                  {"recompute", l.recompute}};
   j["step_s"] = f.step_s;
+  j["compute_s"] = f.time.compute_s;
+  if (f.wire_priced) {
+    j["comm_s"] = f.time.comm_s;
+    j["exposed_comm_s"] = f.time.exposed_s;
+  } else {
+    j["comm_s"] = j["exposed_comm_s"] = nullptr;
+  }
   j["tokens_per_s_per_gpu"] = f.tokens_per_s / double(run.world());
   j["mfu"] = f.mfu;
   j["bubble"] = 0.0;
@@ -154,7 +175,8 @@ std::string to_text(const RunSpec& run, const Forecast& f, const ClusterSpec& cl
   s += fmt::format("model FLOPs of a step: {:.4g} (3 x forward); {} count {:.4g}\n", f.model_flops,
                    run.world() > 1 ? "each rank's kernels" : "kernels", f.op_flops);
   if (!cluster.name.empty()) s += fmt::format("machine: {} ({})\n", cluster.name, cluster.source);
-  return s + "\n" + memory_text(run, f) + "\n" + wire_text(run, f) + time_text(f) + "\n" + run_text(run, f);
+  return s + "\n" + memory_text(run, f) + "\n" + wire_text(run, f) + time_text(run, f) + "\n" +
+         run_text(run, f);
 }
 
 std::string to_json(const RunSpec& run, const Forecast& f) {

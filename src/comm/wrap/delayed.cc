@@ -21,12 +21,6 @@ void LinkClock::sleep_until(int64_t ns) {
 
 namespace {
 
-// Bytes that the link of this rank carries: what goes out, or, where only one side sends, what comes in.
-int64_t carried(const CommCall& c) {
-  if (c.kind == Collective::broadcast || c.kind == Collective::reduce) return c.payload;
-  return c.kind == Collective::p2p ? std::max(c.wire, c.payload - c.wire) : c.wire;
-}
-
 class DelayedCommunicator final : public WrappedCommunicator {
  public:
   DelayedCommunicator(std::unique_ptr<Communicator> inner, LinkCost link, Device* device, LinkClock& clock)
@@ -66,10 +60,8 @@ class DelayedCommunicator final : public WrappedCommunicator {
 
   void sleep(int64_t sequence) {
     const Call& c = of(sequence);
-    const int rounds = rounds_of(c.call.kind, c.call.algorithm, {size(), size()});
     const int64_t met = std::max(c.begin_ns, c.met_ns);
-    const int64_t end =
-        met + std::llround(1e9 * (link_.alpha * rounds + link_.beta * double(carried(c.call))));
+    const int64_t end = met + std::llround(1e9 * link_seconds(c.call, {size(), size()}, link_));
     if (clock_.now_ns() < end) clock_.sleep_until(end);
     tell(c.call, c.begin_ns, met, clock_.now_ns());
   }
@@ -81,8 +73,15 @@ class DelayedCommunicator final : public WrappedCommunicator {
 
 class DelayedFactory final : public WrappedFactory {
  public:
-  DelayedFactory(std::unique_ptr<CommFactory> inner, LinkCost link, Device* device, LinkClock* clock)
-      : WrappedFactory(std::move(inner)), link_(link), device_(device), clock_(clock ? *clock : steady_) {}
+  template <class Inner>
+  DelayedFactory(Inner&& inner, LinkCost link, Device* device, LinkClock* clock)
+      : WrappedFactory(std::forward<Inner>(inner)),
+        link_(link),
+        device_(device),
+        clock_(clock ? *clock : steady_) {
+    if (!(link.alpha >= 0 && link.beta >= 0))
+      bad_request("a link of {} s and {} s a byte; both must be 0 or more", link.alpha, link.beta);
+  }
 
  private:
   std::unique_ptr<Communicator> wrap(std::unique_ptr<Communicator> c, std::span<const int>) override {
@@ -98,9 +97,12 @@ class DelayedFactory final : public WrappedFactory {
 
 std::unique_ptr<CommFactory> make_delayed(std::unique_ptr<CommFactory> inner, LinkCost link, Device* device,
                                           LinkClock* clock) {
-  if (!(link.alpha >= 0 && link.beta >= 0))
-    bad_request("a link of {} s and {} s a byte; both must be 0 or more", link.alpha, link.beta);
   return std::make_unique<DelayedFactory>(std::move(inner), link, device, clock);
+}
+
+std::unique_ptr<CommFactory> make_delayed(CommFactory& inner, LinkCost link, Device* device,
+                                          LinkClock* clock) {
+  return std::make_unique<DelayedFactory>(inner, link, device, clock);
 }
 
 }  // namespace trireme

@@ -22,5 +22,7 @@ class LinkClock {
 // caller's thread sleeps. clock: outlives it.
 std::unique_ptr<CommFactory> make_delayed(std::unique_ptr<CommFactory>, LinkCost, Device*,
                                           LinkClock* clock = nullptr);
+// Of a factory that outlives what is made.
+std::unique_ptr<CommFactory> make_delayed(CommFactory&, LinkCost, Device*, LinkClock* clock = nullptr);
 
 }  // namespace trireme

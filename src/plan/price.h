@@ -1,0 +1,39 @@
+// What a step's pieces cost on a machine, and the step replayed with that: the forecast of its time.
+#pragma once
+#include <vector>
+
+#include "comm/options.h"
+#include "runtime/recording.h"
+#include "sim/replay.h"
+#include "spec/cluster_spec.h"
+
+namespace trireme {
+
+// Roofline: the larger of FLOPs / peak (of the compute type for products and attention, else of f32) and
+// bytes / bandwidth. Seconds; 0 where the machine's peaks are not known.
+struct OpSeconds {
+  double seconds = 0;
+  bool compute_bound = false;
+};
+OpSeconds op_seconds(std::string_view op, const Cost&, const ClusterSpec&, std::string_view compute);
+
+// The cluster's links as the run's ranks meet them: rank threads are on one machine, other ranks are dealt
+// over its nodes in order.
+CommOptions links_of(const ClusterSpec&, const RunSpec&);
+bool links_known(const CommOptions&);
+
+// One price a piece, in nanoseconds: ops by op_seconds, calls by alpha and beta (call_seconds).
+std::vector<Price> price(const Tape&, const ClusterSpec&, const RunSpec&);
+
+// A step on the machine. With AdamW replicas do the same but for the gradient norm, whose blocks they divide:
+// one rank stands for all. With sharded Muon the ranks of a shard group own different matrices, and each is
+// recorded and replayed.
+struct StepTime {
+  double step_s = 0;     // until the last rank is done
+  double compute_s = 0;  // of the rank that computes longest
+  double comm_s = 0;     // of the rank with most of it: what the step would wait without overlap
+  double exposed_s = 0;  // of the rank with most of it: compute waits for the wire or for other ranks
+};
+StepTime step_time(const RunSpec&, const Schedule&, const ClusterSpec&, int threads, const Tape& rank0);
+
+}  // namespace trireme
