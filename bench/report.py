@@ -18,13 +18,14 @@ from pathlib import Path
 
 from collectives import collectives
 from encode import encode
+from ranks import overlap, ranks
 from startup import startup
 from step import MODELS, ROOT
 from tensor_parallel import tensor_parallel
 from training import training
 
 # Each: (options) -> list of Section. A new one goes at the end.
-SECTIONS = [training, startup, encode, collectives, tensor_parallel]
+SECTIONS = [training, startup, encode, collectives, tensor_parallel, ranks, overlap]
 
 
 def processor():
@@ -60,6 +61,7 @@ def main():
     parser.add_argument("--trireme", type=Path, default=build / "trireme", help="default: build/release/trireme")
     parser.add_argument("--step-ops", type=Path, default=build / "bench" / "trireme_step_ops")
     parser.add_argument("--collectives", type=Path, default=build / "bench" / "trireme_collectives")
+    parser.add_argument("--overlap", type=Path, default=build / "bench" / "trireme_overlap")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench", help="folder for the report")
     options = parser.parse_args()
 
