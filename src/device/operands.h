@@ -89,6 +89,36 @@ inline constexpr std::array kOperands<ZeroArgs> = {&ZeroArgs::y};
 template <>
 inline constexpr std::array kOperands<ColumnSumArgs> = {&ColumnSumArgs::dy, &ColumnSumArgs::db};
 template <>
+inline constexpr std::array kOperands<RouteArgs> = {&RouteArgs::logits, &RouteArgs::bias, &RouteArgs::ids,
+                                                    &RouteArgs::weights};
+template <>
+inline constexpr std::array kOperands<RouteBackwardArgs> = {
+    &RouteBackwardArgs::logits, &RouteBackwardArgs::ids, &RouteBackwardArgs::dweights,
+    &RouteBackwardArgs::balance, &RouteBackwardArgs::dlogits};
+template <>
+inline constexpr std::array kOperands<RouteOrderArgs> = {&RouteOrderArgs::ids, &RouteOrderArgs::offsets,
+                                                         &RouteOrderArgs::place, &RouteOrderArgs::source,
+                                                         &RouteOrderArgs::load};
+template <>
+inline constexpr std::array kOperands<PermuteRowsArgs> = {&PermuteRowsArgs::x, &PermuteRowsArgs::source,
+                                                          &PermuteRowsArgs::y};
+template <>
+inline constexpr std::array kOperands<CombineRowsArgs> = {&CombineRowsArgs::x, &CombineRowsArgs::place,
+                                                          &CombineRowsArgs::weights, &CombineRowsArgs::add,
+                                                          &CombineRowsArgs::y};
+template <>
+inline constexpr std::array kOperands<CombineRowsBackwardArgs> = {
+    &CombineRowsBackwardArgs::dy,      &CombineRowsBackwardArgs::x,       &CombineRowsBackwardArgs::place,
+    &CombineRowsBackwardArgs::source,  &CombineRowsBackwardArgs::weights, &CombineRowsBackwardArgs::dx,
+    &CombineRowsBackwardArgs::dweights};
+template <>
+inline constexpr std::array kOperands<GroupedMatmulArgs> = {
+    &GroupedMatmulArgs::x, &GroupedMatmulArgs::w, &GroupedMatmulArgs::offsets, &GroupedMatmulArgs::y};
+template <>
+inline constexpr std::array kOperands<GroupedMatmulWeightArgs> = {
+    &GroupedMatmulWeightArgs::dy, &GroupedMatmulWeightArgs::x, &GroupedMatmulWeightArgs::offsets,
+    &GroupedMatmulWeightArgs::dw};
+template <>
 inline constexpr std::array kOperands<AdamWArgs> = {
     &AdamWArgs::master, &AdamWArgs::exp_avg, &AdamWArgs::exp_avg_sq, &AdamWArgs::grad, &AdamWArgs::weight};
 template <>

@@ -227,6 +227,79 @@ struct ColumnSumArgs {
   bool accumulate = false;
 };
 
+// Mixture of experts (docs/moe.md). N tokens, E experts, k choices a token; R rows, one a choice, lie expert
+// behind expert: those of expert e are rows [offsets[e], offsets[e + 1]).
+//
+// scores f32 = softmax or sigmoid of a token's logits f32 [N,E]. Its choices, ids i32 [N,k], are the k
+// experts of the largest score + bias (f32 [E], optional), largest first, of equal ones the lower expert
+// first. Not finite ones come last. groups > 1: experts lie in that many equal groups, of which the
+// `top_groups` worthiest (of equals the lower) supply all choices; a group is worth its largest score + bias,
+// or with group_pairs the sum of its two largest (DeepSeek-V2, 2405.04434, section 2.2.2; V3, 2412.19437,
+// section 2.1.2). weights f32 [N,k] = scale * score of the choice, over their sum + 1e-20 with `normalise`:
+// the bias chooses and weighs nothing.
+enum class RouteScore : uint8_t { softmax, sigmoid };
+struct RouteArgs {
+  static constexpr std::string_view kName = "route";
+  Tensor logits, bias, ids, weights;
+  RouteScore score = RouteScore::softmax;
+  bool normalise = true, group_pairs = false;
+  int64_t groups = 1, top_groups = 1;
+  float scale = 1;
+};
+// dlogits f32 [N,E] from dweights f32 [N,k], the choices as they were made. balance (f32 [U,E], optional, U a
+// divisor of N): the gradient with respect to each token's shares p = scores / their sum, the same for the
+// N / U tokens of a unit. z_scale: dlogits also get 2 z_scale logsumexp(logits) softmax(logits), the gradient
+// of z_scale logsumexp^2 (ST-MoE, 2202.08906, equation 5).
+struct RouteBackwardArgs {
+  static constexpr std::string_view kName = "route_backward";
+  Tensor logits, ids, dweights, balance, dlogits;
+  RouteScore score = RouteScore::softmax;
+  bool normalise = true;
+  float scale = 1, z_scale = 0;
+};
+// Where each choice's row lies. ids i32 [N,k] in [0, E). place i32 [N,k] is its row, source i32 [R = N k] its
+// inverse: the choice n k + j of row r. Rows of an expert are in ascending order of choices. load i32 [E]:
+// choices of each expert. capacity > 0: of each expert only the first `capacity` choices of every `unit`
+// tokens (a divisor of N) have a row, others have place -1; source of the R - offsets[E] rows at the end is
+// -1.
+struct RouteOrderArgs {
+  static constexpr std::string_view kName = "route_order";
+  Tensor ids, offsets, place, source, load;
+  int64_t capacity = 0, unit = 0;
+};
+// y[r] = x[source[r] / k], 0 where source[r] = -1. x T [N,C]; source i32 [R], R = N k; y T [R,C].
+struct PermuteRowsArgs {
+  static constexpr std::string_view kName = "permute_rows";
+  Tensor x, source, y;
+};
+// y[n] = add[n] + sum over j of weights[n,j] x[place[n,j]], ascending, in f32, one rounding; place -1 adds
+// nothing. x T [R,C]; place i32 [N,k]; weights f32 [N,k], optional (all 1); add (optional), y T [N,C]; y may
+// be add.
+struct CombineRowsArgs {
+  static constexpr std::string_view kName = "combine_rows";
+  Tensor x, place, weights, add, y;
+};
+// dx[place[n,j]] = weights[n,j] dy[n], rows that no choice has become 0; dweights[n,j] = dy[n] .
+// x[place[n,j]], 0 at -1. dx may be x.
+struct CombineRowsBackwardArgs {
+  static constexpr std::string_view kName = "combine_rows_backward";
+  Tensor dy, x, place, source, weights, dx, dweights;
+};
+// y[r] = x[r] . op(w[e]) for the rows r of each expert e, rows of none become 0. x T [R,K]; w T [E,K,N], or
+// [E,N,K] when trans_w; offsets i32 [E + 1], ascending, within [0, R]; y T [R,N]. Sums in f32.
+struct GroupedMatmulArgs {
+  static constexpr std::string_view kName = "grouped_matmul";
+  Tensor x, w, offsets, y;
+  bool trans_w = false;
+};
+// dw[e] (+)= dy_e^T . x_e over the rows of expert e. dy T [R,N], x T [R,K]; dw T or f32 [E,N,K]. An expert
+// without rows gets 0 (or stays, when accumulating).
+struct GroupedMatmulWeightArgs {
+  static constexpr std::string_view kName = "grouped_matmul_weight";
+  Tensor dy, x, offsets, dw;
+  bool accumulate = false;
+};
+
 // AdamW (Loshchilov & Hutter 2019) over flat ranges of n elements, in f32:
 //   g = grad * grad_scale;  m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2
 //   master = master - lr * weight_decay * master - lr * (m / bias1) / (sqrt(v / bias2) + eps)   [PyTorch's
@@ -288,7 +361,9 @@ struct CountNonfiniteArgs {
   X(SwigluBackwardArgs) X(AttentionArgs) X(AttentionBackwardArgs) X(CacheAppendArgs)              \
   X(CachedAttentionArgs) X(CrossEntropyArgs) X(SoftmaxStatsArgs) X(SplitCrossEntropyArgs) X(AddArgs)         \
   X(CastArgs)                                                                                                \
-  X(DropoutArgs) X(ZeroArgs) X(ColumnSumArgs) X(AdamWArgs) X(MuonMomentumArgs) X(MuonApplyArgs)              \
+  X(DropoutArgs) X(ZeroArgs) X(ColumnSumArgs) X(RouteArgs) X(RouteBackwardArgs) X(RouteOrderArgs)            \
+  X(PermuteRowsArgs) X(CombineRowsArgs) X(CombineRowsBackwardArgs) X(GroupedMatmulArgs)                      \
+  X(GroupedMatmulWeightArgs) X(AdamWArgs) X(MuonMomentumArgs) X(MuonApplyArgs)                               \
   X(ScaledSumArgs) X(SquareSumsArgs) X(CountNonfiniteArgs)
 // clang-format on
 

@@ -242,6 +242,69 @@ Outputs outputs(const ColumnSumArgs& p) {
   return list(p.db);
 }
 
+// Maximum 1, shift 1, exp 1, sum 1, quotient 1; with a bias 1; each choice a weight 2. Comparisons are no
+// arithmetic.
+Cost cost(const RouteArgs& p) {
+  return {(p.bias ? 6 : 5) * count(p.logits) + 2 * count(p.weights), sum_bytes(p.logits, p.bias),
+          sum_bytes(p.ids, p.weights)};
+}
+Outputs outputs(const RouteArgs& p) {
+  return list(p.ids, p.weights);
+}
+
+// The scores again 5, their gradient 4; with balance 3; each choice 5.
+Cost cost(const RouteBackwardArgs& p) {
+  return {(p.balance ? 12 : 9) * count(p.logits) + 5 * count(p.dweights),
+          sum_bytes(p.logits, p.ids, p.dweights, p.balance), p.dlogits.bytes()};
+}
+Outputs outputs(const RouteBackwardArgs& p) {
+  return list(p.dlogits);
+}
+
+Cost cost(const RouteOrderArgs& p) {
+  return {0, p.ids.bytes(), sum_bytes(p.offsets, p.place, p.source, p.load)};
+}
+Outputs outputs(const RouteOrderArgs& p) {
+  return list(p.offsets, p.place, p.source, p.load);
+}
+
+// As if no choice were dropped: which are is data.
+Cost cost(const PermuteRowsArgs& p) {
+  return {0, p.y.bytes() + p.source.bytes(), p.y.bytes()};
+}
+Outputs outputs(const PermuteRowsArgs& p) {
+  return list(p.y);
+}
+
+Cost cost(const CombineRowsArgs& p) {
+  return {(p.weights ? 2 : 1) * count(p.x), sum_bytes(p.x, p.place, p.weights, p.add), p.y.bytes()};
+}
+Outputs outputs(const CombineRowsArgs& p) {
+  return list(p.y);
+}
+
+Cost cost(const CombineRowsBackwardArgs& p) {
+  return {3 * count(p.x), sum_bytes(p.dy, p.x, p.place, p.source, p.weights), sum_bytes(p.dx, p.dweights)};
+}
+Outputs outputs(const CombineRowsBackwardArgs& p) {
+  return list(p.dx, p.dweights);
+}
+
+// As if every row were an expert's.
+Cost cost(const GroupedMatmulArgs& p) {
+  return {2 * count(p.y) * double(p.x.shape[1]), sum_bytes(p.x, p.w, p.offsets), p.y.bytes()};
+}
+Outputs outputs(const GroupedMatmulArgs& p) {
+  return list(p.y);
+}
+Cost cost(const GroupedMatmulWeightArgs& p) {
+  return {2 * count(p.dy) * double(p.x.shape[1]) + (p.accumulate ? count(p.dw) : 0),
+          sum_bytes(p.dy, p.x, p.offsets) + (p.accumulate ? p.dw.bytes() : 0), p.dw.bytes()};
+}
+Outputs outputs(const GroupedMatmulWeightArgs& p) {
+  return list(p.dw);
+}
+
 // g 1, m 3, v 4, decay 2, m/bias1 1, v/bias2 1, sqrt 1, eps 1, quotient 1, lr 1, update 1.
 Cost cost(const AdamWArgs& p) {
   int64_t state = sum_bytes(p.master, p.exp_avg, p.exp_avg_sq);

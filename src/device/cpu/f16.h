@@ -34,6 +34,9 @@ inline bool takes_f16(const CastArgs& p) {
 inline bool takes_f16(const CacheAppendArgs&) {
   return true;
 }
+inline bool takes_f16(const PermuteRowsArgs&) {
+  return true;
+}
 inline bool takes_f16(const ZeroArgs&) {
   return true;
 }

@@ -31,7 +31,7 @@ struct Blocks {
   Blocks(const MatmulArgs& p, const Context& ctx) : m(rows_of(p)), n(cols_of(p)), k(depth_of(p)) {
     // A panel of b fills less than half of L2 (1 MB on this family); packed a fills the rest, or half of it
     // where panels come from farther away.
-    int64_t element = size_of(p.a.dtype), most = (p.trans_a ? 2048 : 6144) / element;
+    const int64_t element = size_of(p.a.dtype), most = longest(p);
     int64_t count = (k + most - 1) / most;
     kc = round_up((k + count - 1) / count, 32);
     mc = round_up(m, kStrip);
@@ -44,6 +44,8 @@ struct Blocks {
     if (kc < k && p.c.dtype != DType::f32) partial = round_up(m * n * int64_t(sizeof(float)), 64);
     threads = int(std::min<int64_t>(ctx.threads, (m + kStrip - 1) / kStrip));
   }
+  // Elements of the longest block of the summed dim, a multiple of 32.
+  static int64_t longest(const MatmulArgs& p) { return (p.trans_a ? 2048 : 6144) / size_of(p.a.dtype); }
   int64_t bytes() const { return partial + shared + threads * of_thread(); }
   int64_t of_thread() const { return (shared ? 0 : panel) + packed; }
 };
@@ -360,6 +362,18 @@ bool takes_own_matmul(const MatmulArgs& p, const Context& ctx) {
 
 int64_t own_matmul_scratch_bytes(const MatmulArgs& p, const Context& ctx) {
   return Blocks(p, ctx).bytes();
+}
+
+// Longer sums want partial ones, and blocks of them are at most as long as the longest.
+int64_t own_matmul_most_scratch_bytes(const MatmulArgs& p, const Context& ctx) {
+  const Blocks g(p, ctx);
+  require(!g.shared, "the most scratch of a shorter sum is not known where panels are shared");
+  if (g.kc >= g.k) return g.bytes();
+  MatmulArgs one_block = p;
+  const int64_t depth = Blocks::longest(p);
+  one_block.a = p.a.narrow(p.trans_a ? 0 : 1, 0, depth);
+  one_block.b = p.b.narrow(p.trans_b ? 1 : 0, 0, depth);
+  return g.partial + Blocks(one_block, ctx).bytes();
 }
 
 void own_matmul(const MatmulArgs& p, std::byte* scratch, const Context& ctx) {

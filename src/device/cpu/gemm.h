@@ -93,6 +93,8 @@ namespace trireme::cpu {
 // shapes, types, strides and threads.
 bool takes_own_matmul(const MatmulArgs&, const Context&);
 int64_t own_matmul_scratch_bytes(const MatmulArgs&, const Context&);
+// ... of this product and of any with a shorter sum. For at most 1,536 rows of a packed a.
+int64_t own_matmul_most_scratch_bytes(const MatmulArgs&, const Context&);
 void own_matmul(const MatmulArgs&, std::byte* scratch, const Context&);
 
 }  // namespace trireme::cpu

@@ -181,6 +181,64 @@ TEST(OpsCheck, EmbeddingRopeLossAndOptimizer) {
             "");
 }
 
+// N = 4 tokens, 6 experts, 2 choices: 8 rows.
+TEST(OpsCheck, Experts) {
+  Tensor logits = fake({4, 6}, DType::f32), ids = fake({4, 2}, DType::i32),
+         weights = fake({4, 2}, DType::f32), rows = fake({8}, DType::i32), offsets = fake({7}, DType::i32),
+         x = fake({4, C}, DType::bf16), y = fake({8, C}, DType::bf16);
+  using R = RouteArgs;
+  expect_guarded<R>(
+      {logits, fake({6}, DType::f32), ids, weights},
+      {{"logits", &R::logits}, {"bias", &R::bias, true}, {"ids", &R::ids}, {"weights", &R::weights}});
+  R groups{logits, {}, ids, weights};
+  groups.groups = 3, groups.top_groups = 1, groups.group_pairs = true;
+  EXPECT_EQ(refusal(groups), "");
+  for (auto [count, top] : {std::pair{4, 1}, {3, 4}, {3, 0}, {6, 1}}) {  // 6: one candidate, two choices
+    groups.groups = count, groups.top_groups = top;
+    EXPECT_NE(refusal(groups), "") << count << " " << top;
+  }
+  using RB = RouteBackwardArgs;
+  expect_guarded<RB>({logits, ids, weights, fake({2, 6}, DType::f32), logits},
+                     {{"logits", &RB::logits},
+                      {"ids", &RB::ids},
+                      {"dweights", &RB::dweights},
+                      {"balance", &RB::balance, true},
+                      {"dlogits", &RB::dlogits}});
+  EXPECT_NE(refusal(RB{logits, ids, weights, fake({3, 6}, DType::f32), logits}).find("'balance'"),
+            std::string::npos);  // 3 units of 4 tokens
+  using O = RouteOrderArgs;
+  O order{ids, offsets, ids, rows, fake({6}, DType::i32)};
+  expect_guarded<O>(order, {{"ids", &O::ids},
+                            {"offsets", &O::offsets},
+                            {"place", &O::place},
+                            {"source", &O::source},
+                            {"load", &O::load}});
+  order.capacity = 1, order.unit = 3;
+  EXPECT_NE(refusal(order), "");
+  using P = PermuteRowsArgs;
+  expect_guarded<P>({x, rows, y}, {{"x", &P::x}, {"source", &P::source}, {"y", &P::y}});
+  using B = CombineRowsArgs;
+  expect_guarded<B>({y, ids, weights, x, x}, {{"x", &B::x},
+                                              {"place", &B::place},
+                                              {"weights", &B::weights, true},
+                                              {"add", &B::add, true},
+                                              {"y", &B::y}});
+  using BB = CombineRowsBackwardArgs;
+  expect_guarded<BB>({x, y, ids, rows, weights, y, weights}, {{"dy", &BB::dy},
+                                                              {"x", &BB::x},
+                                                              {"place", &BB::place},
+                                                              {"source", &BB::source},
+                                                              {"weights", &BB::weights},
+                                                              {"dx", &BB::dx},
+                                                              {"dweights", &BB::dweights}});
+  using G = GroupedMatmulArgs;
+  expect_guarded<G>({y, fake({6, C, V}, DType::bf16), offsets, fake({8, V}, DType::bf16)},
+                    {{"x", &G::x}, {"w", &G::w}, {"offsets", &G::offsets}, {"y", &G::y}});
+  using GW = GroupedMatmulWeightArgs;
+  expect_guarded<GW>({fake({8, V}, DType::bf16), y, offsets, fake({6, V, C}, DType::f32)},
+                     {{"dy", &GW::dy}, {"x", &GW::x}, {"offsets", &GW::offsets}, {"dw", &GW::dw}});
+}
+
 TEST(OpsCheck, Attention) {
   Tensor q = fake({2, N, 6, 8}, DType::bf16), k = fake({2, N, 3, 8}, DType::bf16),
          lse = fake({2, 6, N}, DType::f32);
