@@ -1,4 +1,4 @@
-"""GPT-2, Llama and Qwen 2 and 3 as plain functions of f64 tensors: the oracle behind tests/golden.
+"""GPT-2, Llama, Qwen 2 and 3 and Mixtral as plain functions of f64 tensors: the oracle behind tests/golden.
 
 Written from the papers and independent of transformers, because `model.double()` is no oracle there: its
 Llama keeps RMSNorm, softmax and the rotary angles in f32 whatever the weights are. make_goldens.py refuses to
@@ -87,8 +87,34 @@ def gpt2_logits(config, w, ids):
     return norm(x, "transformer.ln_f") @ w["transformer.wte.weight" if tied else "lm_head.weight"].T
 
 
+def experts_of(config, w, p, y):
+    """A feed-forward of experts (Mixtral, 2401.04088), as a loop over all experts and all tokens.
+
+    weight [B, S, E] is 0 where a token does not visit an expert.
+    """
+    mixtral = config["model_type"] == "mixtral"
+    p += "block_sparse_moe." if mixtral else "mlp."
+    names = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
+
+    def expert(name):
+        gate, up, down = (w[f"{name}.{n}.weight"] for n in names)
+        g = y @ gate.T
+        return (g * torch.sigmoid(g) * (y @ up.T)) @ down.T
+
+    share = (y @ w[p + "gate.weight"].T).softmax(-1)
+    count = config["num_local_experts" if mixtral else "num_experts"]
+    chosen = share.topk(config["num_experts_per_tok"], dim=-1).indices
+    weight = share * torch.zeros_like(share).scatter(-1, chosen, 1.0)
+    if mixtral or config["norm_topk_prob"]:
+        weight = weight / weight.sum(-1, keepdim=True)
+    out = sum(weight[..., e : e + 1] * expert(f"{p}experts.{e}") for e in range(count))
+    if p + "shared_expert_gate.weight" in w:
+        out = out + torch.sigmoid(y @ w[p + "shared_expert_gate.weight"].T) * expert(p + "shared_expert")
+    return out
+
+
 def llama_logits(config, w, ids):
-    """Llama; Qwen 2 and 3 where their biases and norms of the heads of q and k are among the weights."""
+    """Llama; Mixtral; Qwen 2 and 3, with experts too, where their biases and norms of the heads of q and k are among the weights."""
     eps, freq = config["rms_norm_eps"], rope_frequencies(config)
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
 
@@ -112,6 +138,9 @@ def llama_logits(config, w, ids):
         v = split_heads(linear(y, p + "self_attn.v_proj"), kv_heads)
         x = x + linear(attend(q, k, v), p + "self_attn.o_proj")
         y = norm(x, p + "post_attention_layernorm")
+        if "num_experts_per_tok" in config:
+            x = x + experts_of(config, w, p, y)
+            continue
         gate, up = linear(y, p + "mlp.gate_proj"), linear(y, p + "mlp.up_proj")
         x = x + linear(gate * torch.sigmoid(gate) * up, p + "mlp.down_proj")
     head = w["model.embed_tokens.weight" if config["tie_word_embeddings"] else "lm_head.weight"]

@@ -55,7 +55,8 @@ QWEN = {"num_hidden_layers": 2, "max_position_embeddings": 64, "hidden_act": "si
         "rope_theta": 1000000.0, "attention_dropout": 0.0, "initializer_range": 0.02, "bos_token_id": 1,
         "eos_token_id": 2, "use_sliding_window": False, "sliding_window": 32, "max_window_layers": 2}
 ARCHITECTURES = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM",
-                 "qwen3": "Qwen3ForCausalLM"}
+                 "qwen3": "Qwen3ForCausalLM", "mixtral": "MixtralForCausalLM",
+                 "qwen2_moe": "Qwen2MoeForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM"}
 
 # `config` is what config.json says, in the form that published checkpoints have; `saved_by` "library" lets
 # transformers write its newer form instead (rope_parameters, dtype), so that both are read by the tests.
@@ -130,6 +131,35 @@ CASES = {
         "config": {"model_type": "qwen3", **QWEN, "vocab_size": 71, "hidden_size": 20, "head_dim": 8,
                    "intermediate_size": 36, "num_attention_heads": 3, "num_key_value_heads": 3,
                    "attention_bias": True, "tie_word_embeddings": True}},
+    # Seeds of models with experts are such that no choice is so close that bf16 or f16 makes it otherwise.
+    "mixtral": {
+        "what": "Mixtral: 5 experts, 2 a token, weights that sum to 1; 4 query heads on 2",
+        "seed": 127, "saved_by": "hand", "shard": None,
+        "config": {"model_type": "mixtral", "num_hidden_layers": 2, "max_position_embeddings": 64,
+                   "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 1000000.0,
+                   "attention_dropout": 0.0, "initializer_range": 0.02, "bos_token_id": 1, "eos_token_id": 2,
+                   "sliding_window": None, "output_router_logits": False, "router_aux_loss_coef": 0.02,
+                   "vocab_size": 67, "hidden_size": 24, "intermediate_size": 20, "num_attention_heads": 4,
+                   "num_key_value_heads": 2, "num_local_experts": 5, "num_experts_per_tok": 2,
+                   "tie_word_embeddings": False}},
+    "qwen2_moe": {
+        "what": "Qwen 2 MoE: 6 experts, 3 a token, weights as they are, a gated shared expert; two shards",
+        "seed": 393, "saved_by": "hand", "shard": "60KB",
+        "config": {"model_type": "qwen2_moe", **QWEN, "vocab_size": 61, "hidden_size": 24, "rope_theta": 10.0,
+                   "intermediate_size": 40, "num_attention_heads": 4, "num_key_value_heads": 4,
+                   "decoder_sparse_step": 1, "moe_intermediate_size": 12,
+                   "shared_expert_intermediate_size": 28, "num_experts_per_tok": 3, "num_experts": 6,
+                   "norm_topk_prob": False, "output_router_logits": False, "router_aux_loss_coef": 0.001,
+                   "tie_word_embeddings": False}},
+    "qwen3_moe": {
+        "what": "Qwen 3 MoE: 7 experts, 2 a token, weights that sum to 1, normalised heads; tied head",
+        "seed": 161, "saved_by": "library", "shard": None,
+        "config": {"model_type": "qwen3_moe", **QWEN, "vocab_size": 61, "hidden_size": 24, "head_dim": 10,
+                   "intermediate_size": 40, "num_attention_heads": 4, "num_key_value_heads": 2,
+                   "decoder_sparse_step": 1, "moe_intermediate_size": 12, "num_experts_per_tok": 2,
+                   "num_experts": 7, "norm_topk_prob": True, "mlp_only_layers": [],
+                   "output_router_logits": False, "router_aux_loss_coef": 0.001, "attention_bias": False,
+                   "tie_word_embeddings": True}},
 }
 
 
@@ -143,10 +173,52 @@ def build(config):
     classes = {"gpt2": (transformers.GPT2Config, transformers.GPT2LMHeadModel),
                "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
                "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
-               "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM)}
+               "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
+               "mixtral": (transformers.MixtralConfig, transformers.MixtralForCausalLM),
+               "qwen2_moe": (transformers.Qwen2MoeConfig, transformers.Qwen2MoeForCausalLM),
+               "qwen3_moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM)}
     config_class, model_class = classes[config.pop("model_type")]
-    model = model_class(config_class(**config, attn_implementation="eager", use_cache=False))
+    model = model_class(config_class(**config, attn_implementation="eager", experts_implementation="eager",
+                                     use_cache=False))
     return model.float().eval()
+
+
+def published(config, tensors):
+    """By the names of published folders: transformers holds the experts of a layer as one tensor."""
+    mixtral = config["model_type"] == "mixtral"
+    gate, up, down = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
+    out = {}
+    for name, t in tensors.items():
+        if mixtral:
+            name = name.replace(".mlp.", ".block_sparse_moe.")
+        if name.endswith("experts.gate_up_proj"):
+            for e, both in enumerate(t):
+                for part, half in zip((gate, up), both.chunk(2, dim=0)):
+                    out[name.replace("gate_up_proj", f"{e}.{part}.weight")] = half
+        elif name.endswith("experts.down_proj"):
+            for e, one in enumerate(t):
+                out[name.replace("down_proj", f"{e}.{down}.weight")] = one
+        else:
+            out[name] = t
+    return out
+
+
+def choices(model, ids):
+    """The experts of every token and layer, ascending, and by how little the closest choice was made: of the
+    logits, the difference between the last chosen and the first that was not, over their deviation."""
+    seen = []
+    hooks = [m.register_forward_hook(lambda _, args, out: seen.append(out[0].detach().float()))
+             for m in model.modules() if type(m).__name__.endswith("TopKRouter")]
+    with torch.no_grad():
+        model(input_ids=ids.long())
+    for hook in hooks:
+        hook.remove()
+    if not seen:
+        return None, math.inf
+    logits, k = torch.stack(seen), model.config.num_experts_per_tok
+    top = logits.sort(dim=-1, descending=True).values
+    margin = ((top[..., k - 1] - top[..., k]) / logits.std()).min().item()
+    return logits.topk(k, dim=-1).indices.sort(dim=-1).values, margin
 
 
 def fill(model, seed):
@@ -162,7 +234,7 @@ def fill(model, seed):
             else:
                 # Scores with a standard deviation of about 2: attention that is far from uniform.
                 gain = 1.4 if any(key in name for key in ("c_attn", "q_proj", "k_proj")) else 1.0
-                fan_in = p.shape[0] if "transformer.h" in name else p.shape[1]
+                fan_in = p.shape[0] if "transformer.h" in name else p.shape[-1]
                 value = noise * gain * fan_in**-0.5
             p.copy_(value.bfloat16().float())
 
@@ -241,16 +313,15 @@ def run_precision(model, data, clip_norm, scale=1.0):
     """(logits, token losses, loss, gradients), (step losses, step norms, final weights) of one model."""
     logits, token_losses, loss = backward(model, data["input_ids"], data["targets"], scale)
     grads = {n: p.grad.float() / scale for n, p in model.named_parameters()}
-    steps = train(model, data["steps.input_ids"], data["steps.targets"], clip_norm, scale)
-    return (logits, token_losses, loss, grads), steps
+    losses, norms, final = train(model, data["steps.input_ids"], data["steps.targets"], clip_norm, scale)
+    kind = {"model_type": model.config.model_type}
+    return (logits, token_losses, loss, published(kind, grads)), (losses, norms, published(kind, final))
 
 
 def half_errors(config, weights, data, clip_norm, oracle):
     """PyTorch's own f16, at a fixed loss scale."""
     model = build(config).half()
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            p.copy_(weights[name])
+    model.load_state_dict({n: w.half() for n, w in weights.items()}, strict=False)
     (logits, _, loss, grads), (losses, norms, _) = run_precision(model, data, clip_norm, F16_LOSS_SCALE)
     return {"loss_scale": F16_LOSS_SCALE, **errors(logits, loss, grads, losses, norms, oracle)}
 
@@ -267,7 +338,8 @@ def compute(case):
     low = build(config).bfloat16()
     low.load_state_dict(model.state_dict())
 
-    ref = Oracle(config, weights)
+    names = published(config, weights)
+    ref = Oracle(config, names)
     o_logits, o_token, o_loss, o_grads = ref.backward(ids[0].long(), targets[0].long())
     walk = [ref.step(i.long(), t.long(), opt) for i, t in zip(ids[1:], targets[1:])]
     oracle = {"logits": o_logits, "loss": o_loss, "grads": o_grads,
@@ -277,7 +349,7 @@ def compute(case):
     (logits, token, loss, grads), (losses, norms, final) = run_precision(model, data, opt["clip_norm"])
     (b_logits, _, b_loss, b_grads), (b_losses, b_norms, _) = run_precision(low, data, opt["clip_norm"])
     f32 = errors(logits, loss, grads, losses, norms, oracle)
-    moved = {n: relative(final[n] - weights[n], (ref.w[n] - weights[n]).detach()) for n in final}
+    moved = {n: relative(final[n] - names[n], (ref.w[n] - names[n]).detach()) for n in final}
     f32["final_update_relative"] = {n: float(f"{e:.4g}") for n, e in sorted(moved.items())}
     bf16 = errors(b_logits, b_loss, b_grads, b_losses, b_norms, oracle)
     bf16["step_losses"] = [float(f"{x:.6g}") for x in b_losses.tolist()]
@@ -285,16 +357,35 @@ def compute(case):
     tensors = {**data, "logits": logits, "token_losses": token, "loss": loss.view(1), "steps.loss": losses,
                "steps.grad_norm": norms, "oracle.loss": o_loss.view(1), "oracle.token_losses": o_token,
                "oracle.steps.loss": oracle["losses"], "oracle.steps.grad_norm": oracle["norms"]}
-    for name in weights:
+    for name in names:
         tensors["grad." + name] = grads[name]
         tensors["oracle.grad." + name] = o_grads[name]
         tensors["final." + name] = final[name]
+    same_choices_or_refuse(config, weights, ids[0])
     facts = {"parameters": sum(w.numel() for w in weights.values()),
              "target_tokens": int((targets[0] >= 0).sum()),
              "step_target_tokens": [int((t >= 0).sum()) for t in targets[1:]],
              "pytorch_f32_error": f32, "pytorch_bf16_error": bf16,
              "pytorch_f16_error": half_errors(config, weights, data, opt["clip_norm"], oracle)}
     return tensors, facts, model, weights
+
+
+CLOSEST = 0.015  # of the logits' deviation: some three roundings to bf16
+
+
+def same_choices_or_refuse(config, weights, ids):
+    """A choice that bf16 makes otherwise is another model: no bound on its gradients would mean anything."""
+    f32, margin = None, math.inf
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        model = build(config).to(dtype)
+        model.load_state_dict({n: w.to(dtype) for n, w in weights.items()}, strict=False)
+        chosen, closest = choices(model, ids)
+        if dtype == torch.float32:
+            f32, margin = chosen, closest
+        elif chosen is not None and not torch.equal(chosen, f32):
+            sys.exit(f"{config['model_type']}: {dtype} chooses other experts; take another seed")
+    if margin < CLOSEST:
+        sys.exit(f"{config['model_type']}: the closest choice is {margin:.4f}; take another seed")
 
 
 def refuse_if_doubtful(name, case, tensors, facts):
@@ -331,8 +422,8 @@ def write_folder(case, model, weights, folder):
 
 def reload_or_refuse(name, folder, data):
     """What config.json says must be the model that was computed."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager",
-                                                              dtype=torch.float32).eval()
+    eager = {"attn_implementation": "eager", "experts_implementation": "eager"}
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, **eager, dtype=torch.float32).eval()
     with torch.no_grad():
         logits = model(input_ids=data["input_ids"].long()).logits
     # Not bit-equal: weights mapped from a file are aligned otherwise, and sums then run in another order.

@@ -56,7 +56,29 @@ class Places {
     layer_norm("norm", "ln_f");
   }
 
-  // qwen2 and qwen3 too: they differ in biases and in the norms of q and k.
+  // mixtral calls gate, down and up w1, w2 and w3.
+  void experts(const std::string& ours, const std::string& theirs) {
+    const bool mixtral = m_.arch == "mixtral";
+    const std::string block = theirs + (mixtral ? "block_sparse_moe." : "mlp.");
+    add(ours + "router.weight", block + "gate.weight", {m_.experts, m_.hidden});
+    auto part = [&](int64_t e, std::string_view name, std::string_view w, int64_t out, int64_t in) {
+      add(fmt::format("{}experts.{}.{}.weight", ours, e, name),
+          mixtral ? fmt::format("{}experts.{}.{}.weight", block, e, w)
+                  : fmt::format("{}experts.{}.{}_proj.weight", block, e, name),
+          {out, in});
+    };
+    for (int64_t e = 0; e < m_.experts; e++)
+      part(e, "gate", "w1", m_.moe_ffn, m_.hidden), part(e, "up", "w3", m_.moe_ffn, m_.hidden);
+    for (int64_t e = 0; e < m_.experts; e++) part(e, "down", "w2", m_.hidden, m_.moe_ffn);
+    if (m_.shared_ffn == 0) return;
+    const std::string shared = block + "shared_expert.";
+    llama_linear(ours + "shared.gate", shared + "gate_proj", m_.shared_ffn, m_.hidden, false);
+    llama_linear(ours + "shared.up", shared + "up_proj", m_.shared_ffn, m_.hidden, false);
+    llama_linear(ours + "shared.down", shared + "down_proj", m_.hidden, m_.shared_ffn, false);
+    add(ours + "shared_gate.weight", block + "shared_expert_gate.weight", {1, m_.hidden});
+  }
+
+  // The qwens and mixtral too: they differ in biases, in the norms of q and k, and in experts.
   void llama() {
     int64_t h = m_.hidden;
     add("embed.tokens.weight", "embed_tokens.weight", {m_.vocab, h});
@@ -72,6 +94,10 @@ class Places {
       }
       llama_linear(ours + "attn.o", theirs + "self_attn.o_proj", h, m_.q_size(), m_.attn_bias);
       add(ours + "norm2.weight", theirs + "post_attention_layernorm.weight", {h});
+      if (m_.moe()) {
+        experts(ours + "moe.", theirs);
+        continue;
+      }
       llama_linear(ours + "mlp.gate", theirs + "mlp.gate_proj", m_.ffn, h, m_.mlp_bias);
       llama_linear(ours + "mlp.up", theirs + "mlp.up_proj", m_.ffn, h, m_.mlp_bias);
       llama_linear(ours + "mlp.down", theirs + "mlp.down_proj", h, m_.ffn, m_.mlp_bias);
@@ -99,8 +125,10 @@ bool is_gpt2(const ModelSpec& m) {
 
 std::vector<HfPlace> hf_places(const ModelSpec& m) {
   Places places(m);
-  const bool gpt2 = is_gpt2(m), qwen2 = m.arch == "qwen2", qwen3 = m.arch == "qwen3";
-  if (qwen2) check(m, "qkv_bias", m.qkv_bias, "biases on q, k and v: true");
+  const bool gpt2 = is_gpt2(m), qwen2 = m.arch.starts_with("qwen2"), qwen3 = m.arch.starts_with("qwen3"),
+             moe = m.arch == "mixtral" || m.arch.ends_with("_moe");
+  check(m, "experts", m.moe() == moe, moe ? "experts" : "no experts: 0");
+  if (m.arch == "qwen2") check(m, "qkv_bias", m.qkv_bias, "biases on q, k and v: true");
   if (!qwen2) check(m, "qkv_bias", !m.qkv_bias, "no biases on q, k and v alone: false");
   check(m, "qk_norm", m.qk_norm == qwen3, qwen3 ? "normalised heads: true" : "no norms of q and k: false");
   if (gpt2) {
@@ -116,8 +144,12 @@ std::vector<HfPlace> hf_places(const ModelSpec& m) {
     check(m, "norm", m.norm == "rms", "RMSNorm (rms)");
     check(m, "positions", m.positions == "rope", "rope");
     check(m, "activation", m.activation == "swiglu", "swiglu");
-    if (m.arch == "qwen2") check(m, "attn_bias", !m.attn_bias, "no bias on o: false");
+    if (qwen2 || m.arch == "mixtral") check(m, "attn_bias", !m.attn_bias, "no bias on o: false");
     if (m.arch != "llama") check(m, "mlp_bias", !m.mlp_bias, "no such biases: false");
+    const bool shared = m.arch == "qwen2_moe";
+    check(m, "shared_ffn", (m.shared_ffn > 0) == shared, shared ? "a shared expert" : "none: 0");
+    check(m, "shared_gate", m.shared_gate == shared, shared ? "a gate: true" : "none: false");
+    if (m.arch == "mixtral") check(m, "moe_ffn", m.moe_ffn == m.ffn, "experts of width ffn");
     places.llama();
   }
   return places.take();

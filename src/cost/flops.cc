@@ -25,6 +25,10 @@ double forward_flops_per_token(const ModelSpec& m, int64_t seq) {
       + 2 * q * h                       // output projection
       + 2 * 2 * (double(seq) / 2) * q;  // scores and their sum of values, half of seq keys on average
   double mlp = 2 * h * double(m.ffn) * double(up_matrices(m) + 1);
+  if (m.moe())
+    mlp = 2 * h *
+          (3 * (double(m.experts_per_token) * double(m.moe_ffn) + double(m.shared_ffn)) + double(m.experts) +
+           (m.shared_gate ? 1 : 0));
   return double(m.layers) * (attention + mlp) + 2 * h * double(m.vocab);
 }
 double train_flops_per_token(const ModelSpec& m, int64_t seq) {
@@ -37,6 +41,10 @@ int64_t block_parameters(const ModelSpec& m, int64_t tp) {
   int64_t attn = checked_mul(m.hidden, 2 * q + 2 * kv) + (m.biased_qkv() ? q + 2 * kv : 0) +
                  (m.attn_bias ? m.hidden : 0) + (m.qk_norm ? 2 * m.head_dim : 0);
   int64_t mlp = checked_mul(m.hidden, up + ffn) + (m.mlp_bias ? up + m.hidden : 0);
+  if (m.moe()) {
+    int64_t matrices = checked_add(checked_mul(m.experts, 3 * m.moe_ffn), 3 * m.shared_ffn);
+    mlp = checked_mul(m.hidden, checked_add(matrices, m.experts + (m.shared_gate ? 1 : 0)));
+  }
   return checked_add(checked_add(attn, mlp), 2 * norm_parameters(m));
 }
 int64_t embedding_parameters(const ModelSpec& m, int64_t tp) {

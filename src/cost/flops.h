@@ -1,6 +1,6 @@
 // Floating-point operations of a model in closed form (DESIGN.md section 5): 2 per multiply-add; causal
-// attention at half; logits yes; embedding look-ups, norms, activations and recompute no. Every model here is
-// finish()ed.
+// attention at half; logits yes; embedding look-ups, norms, activations and recompute no. Of experts those
+// that a token visits, and the router. Every model here is finish()ed.
 #pragma once
 #include <cstdint>
 

@@ -2,10 +2,10 @@
 
 namespace trireme {
 
-Block::Block(std::string name, Norm norm1, Attention attn, Norm norm2, Mlp mlp)
+Block::Block(std::string name, Norm norm1, Attention attn, Norm norm2, FeedForward mlp)
     : name_(std::move(name)),
       attn_name_(name_ + ".attn"),
-      mlp_name_(name_ + ".mlp"),
+      mlp_name_(name_ + (std::holds_alternative<Moe>(mlp) ? ".moe" : ".mlp")),
       norm1_(std::move(norm1)),
       attn_(std::move(attn)),
       norm2_(std::move(norm2)),
@@ -15,13 +15,13 @@ void Block::declare(std::vector<ParamDecl>& decls) const {
   norm1_.declare(decls);
   attn_.declare(decls);
   norm2_.declare(decls);
-  mlp_.declare(decls);
+  std::visit([&](auto& m) { m.declare(decls); }, mlp_);
 }
 void Block::bind(ParamSet& set) {
   norm1_.bind(set);
   attn_.bind(set);
   norm2_.bind(set);
-  mlp_.bind(set);
+  std::visit([&](auto& m) { m.bind(set); }, mlp_);
 }
 
 Owned Block::forward(Ctx& ctx, const Tensor& x, Saved& saved) {
@@ -30,7 +30,7 @@ Owned Block::forward(Ctx& ctx, const Tensor& x, Saved& saved) {
   Owned mid = attn_.forward(ctx, *n1, x, saved);
   ctx.layer = mlp_name_;
   Owned n2 = norm2_.forward(ctx, *mid, saved);
-  Owned y = mlp_.forward(ctx, *n2, *mid, saved);
+  Owned y = std::visit([&](auto& m) { return m.forward(ctx, *n2, *mid, saved); }, mlp_);
   saved.keep(this, "n1", std::move(n1));
   saved.keep(this, "mid", std::move(mid));
   saved.keep(this, "n2", std::move(n2));
@@ -39,7 +39,7 @@ Owned Block::forward(Ctx& ctx, const Tensor& x, Saved& saved) {
 
 Owned Block::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved) {
   ctx.layer = mlp_name_;
-  Owned dn2 = mlp_.backward_input(ctx, dy, saved);
+  Owned dn2 = std::visit([&](auto& m) { return m.backward_input(ctx, dy, saved); }, mlp_);
   Owned dmid = norm2_.backward_input(ctx, *dn2, saved, dy);
   dn2.reset();
   saved.drop(this, "mid");
@@ -52,7 +52,7 @@ Owned Block::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved) {
 
 void Block::backward_weight(Ctx& ctx, Saved& saved) {
   ctx.layer = mlp_name_;
-  mlp_.backward_weight(ctx, saved);
+  std::visit([&](auto& m) { m.backward_weight(ctx, saved); }, mlp_);
   norm2_.backward_weight(ctx, saved);
   ctx.layer = attn_name_;
   attn_.backward_weight(ctx, saved);

@@ -1,14 +1,19 @@
 // A transformer block: x + attention(norm(x)), then + mlp(norm(.)).
 #pragma once
+#include <variant>
+
 #include "model/attention.h"
 #include "model/mlp.h"
+#include "model/moe.h"
 #include "model/norm.h"
 
 namespace trireme {
 
+using FeedForward = std::variant<Mlp, Moe>;
+
 class Block : public Layer {
  public:
-  Block(std::string name, Norm norm1, Attention, Norm norm2, Mlp);
+  Block(std::string name, Norm norm1, Attention, Norm norm2, FeedForward);
   std::string_view name() const override { return name_; }
   void declare(std::vector<ParamDecl>&) const override;
   void bind(ParamSet&) override;
@@ -21,7 +26,7 @@ class Block : public Layer {
   Norm norm1_;
   Attention attn_;
   Norm norm2_;
-  Mlp mlp_;
+  FeedForward mlp_;
 };
 
 }  // namespace trireme

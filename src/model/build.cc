@@ -21,6 +21,23 @@ Activation activation_of(const ModelSpec& m) {
   return m.activation == "gelu_tanh" ? Activation::gelu_tanh : Activation::gelu_erf;
 }
 
+FeedForward make_feed_forward(const ModelSpec& m, const std::string& block, float std, float out_std,
+                              TensorPlace tp) {
+  if (m.experts == 0)
+    return Mlp(block + ".mlp", activation_of(m), m.hidden, m.ffn, m.mlp_bias, std, out_std, m.resid_pdrop,
+               tp);
+  return Moe(block + ".moe", {.hidden = m.hidden,
+                              .experts = m.experts,
+                              .experts_per_token = m.experts_per_token,
+                              .ffn = m.moe_ffn,
+                              .shared_ffn = m.shared_ffn,
+                              .shared_gate = m.shared_gate,
+                              .normalise = m.norm_topk,
+                              .init_std = std,
+                              .out_init_std = out_std,
+                              .resid_pdrop = m.resid_pdrop});
+}
+
 std::unique_ptr<Layer> make_block(const ModelSpec& m, int64_t i, const RopeTable* rope, TensorPlace tp) {
   std::string name = fmt::format("blocks.{}", i);
   // Projections back into the residual stream start smaller, so its variance does not grow with depth
@@ -40,8 +57,7 @@ std::unique_ptr<Layer> make_block(const ModelSpec& m, int64_t i, const RopeTable
   if (m.qk_norm) sizes.qk_norm_eps = float(m.norm_eps);
   return std::make_unique<Block>(
       name, make_norm(m, name + ".norm1", tp), Attention(name + ".attn", sizes, rope, tp),
-      make_norm(m, name + ".norm2", tp),
-      Mlp(name + ".mlp", activation_of(m), m.hidden, m.ffn, m.mlp_bias, std, out_std, m.resid_pdrop, tp));
+      make_norm(m, name + ".norm2", tp), make_feed_forward(m, name, std, out_std, tp));
 }
 
 }  // namespace

@@ -52,6 +52,28 @@ void check_model(const ModelSpec& m, Problems& out) {
           fmt::format("{} must be below high_freq_factor = {}", r.low_freq_factor, r.high_freq_factor));
 }
 
+void check_experts(const ModelSpec& m, Problems& out) {
+  auto wrong = [&](std::vector<std::string> keys, std::string text) {
+    for (std::string& k : keys) k = "model." + k;
+    out.push_back({std::move(keys), std::move(text)});
+  };
+  if (!m.moe()) {
+    for (auto [key, value] :
+         {std::pair{"experts_per_token", m.experts_per_token}, std::pair{"moe_ffn", m.moe_ffn},
+          std::pair{"shared_ffn", m.shared_ffn}, std::pair{"shared_gate", int64_t(m.shared_gate)}})
+      if (value != 0)
+        wrong({key, "experts"}, fmt::format("{} has no effect with experts = 0; give experts", value));
+    return;
+  }
+  if (m.experts_per_token > m.experts)
+    wrong({"experts_per_token", "experts"},
+          fmt::format("{} is more than experts = {}; give at most that", m.experts_per_token, m.experts));
+  if (m.activation != "swiglu")
+    wrong({"activation", "experts"},
+          fmt::format("{} is not what experts compute; give \"swiglu\"", shown(m.activation)));
+  if (m.mlp_bias) wrong({"mlp_bias", "experts"}, "true: experts have no biases; give false");
+}
+
 void check_sizes(const RunSpec& run, Problems& out) {
   const ModelSpec& m = run.model;
   if (m.max_positions > 0 && run.data.seq_len > m.max_positions)
@@ -60,14 +82,17 @@ void check_sizes(const RunSpec& run, Problems& out) {
                                run.data.seq_len, m.max_positions)});
   // An upper bound of the parameters, and of the largest activation of a microbatch, in elements. Bytes of
   // either, with optimizer state, stay far below 2^63.
-  Wide width = Wide(m.hidden) * (2 * m.q_size() + 2 * m.kv_size() + 3 * Wide(m.ffn) + 8) + 4 * Wide(m.ffn);
+  Wide width = Wide(m.hidden) * (2 * m.q_size() + 2 * m.kv_size() + 3 * Wide(m.ffn) + 8) + 4 * Wide(m.ffn) +
+               Wide(m.hidden) * (Wide(m.experts) * (3 * Wide(m.moe_ffn) + 1) + 3 * Wide(m.shared_ffn) + 1);
   Wide params = m.layers * width + Wide(m.hidden) * (2 * Wide(m.vocab) + m.max_positions + 2);
   if (params > Wide(1) << 54)
     out.push_back({{"model.hidden", "model.layers", "model.vocab", "model.ffn"},
                    fmt::format("the model has about {:.1e} parameters; at most 1.8e16 can be counted",
                                double(params))});
   Wide rows = Wide(run.batch.micro) * run.data.seq_len;
-  Wide columns = std::max({Wide(m.vocab), 2 * Wide(m.ffn), Wide(m.q_size()) + 2 * m.kv_size()});
+  Wide columns = std::max({Wide(m.vocab), 2 * Wide(m.ffn), Wide(m.q_size()) + 2 * m.kv_size(),
+                           2 * Wide(m.experts_per_token) * std::max(m.moe_ffn, m.hidden),
+                           2 * Wide(m.shared_ffn), Wide(m.experts)});
   if (rows * columns > Wide(1) << 54)
     out.push_back(
         {{"batch.micro", "data.seq_len"},
@@ -196,6 +221,7 @@ void check_training(const RunSpec& run, Problems& out) {
 std::vector<Problem> problems_of(const RunSpec& run) {
   Problems out;
   check_model(run.model, out);
+  check_experts(run.model, out);
   check_sizes(run, out);
   check_layout(run, out);
   check_training(run, out);
@@ -232,6 +258,8 @@ std::vector<Problem> unsupported_of(const RunSpec& run) {
          "with tp > 1 no rank holds a whole matrix to orthogonalise: give \"adamw\", or layout.tp = 1");
   refuse(l.tp > 1 && run.train.noise_scale > 0, "train.noise_scale", run.train.noise_scale,
          "it is measured between replicas of whole gradients: give 0, or layout.tp = 1");
+  refuse(l.tp > 1 && run.model.moe(), "layout.tp", l.tp,
+         "experts are not divided: give 1, or model.experts = 0");
   refuse(l.pp > 1, "layout.pp", l.pp, one);
   refuse(l.cp > 1, "layout.cp", l.cp, one);
   refuse(l.ep > 1, "layout.ep", l.ep, one);

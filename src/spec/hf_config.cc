@@ -257,7 +257,7 @@ void read_architectures(Object& o, const std::vector<std::string_view>& known) {
 
 // rope_theta and rope_scaling (transformers 4), or both within rope_parameters (5).
 void read_rope(Object& o, std::string_view file, ModelSpec& m, std::vector<std::string>& problems) {
-  m.rope_theta = o.number("rope_theta", 10000, 1e-6, 1e30);
+  m.rope_theta = o.number("rope_theta", m.arch == "mixtral" ? 1e6 : 1e4, 1e-6, 1e30);
   bool outer_theta = o.find("rope_theta") != nullptr;
   const Json* scaling = o.find("rope_scaling");
   const Json* parameters = o.find("rope_parameters");
@@ -325,40 +325,74 @@ ModelSpec read_gpt2(Object& o) {
 // Qwen's sliding_window is a number even where nothing slides: use_sliding_window decides, and then only
 // layers from max_window_layers on slide. Where layer_types is given, it decides (read_switches).
 void read_window(Object& o, const ModelSpec& m) {
-  if (m.arch != "qwen2" && m.arch != "qwen3") {
+  if (!m.arch.starts_with("qwen")) {
     if (const Json* j = o.find("sliding_window"))
       o.problem("sliding_window", fmt::format("{} is not supported; only null is", shown_json(*j)));
     if (o.flag("use_sliding_window", false))
       o.problem("use_sliding_window", "true is not supported; only false is");
     return;
   }
+  const Json* window = o.find("sliding_window");
   bool use = o.flag("use_sliding_window", false),
-       none = o.given("sliding_window") && !o.find("sliding_window");
+       none = o.given("sliding_window") && (!window || *window == 0);  // 0: a qwen2_moe saved without one
   int64_t tokens = none ? 0 : o.whole("sliding_window", 4096, 2147483647);
   const Json* from = o.find("max_window_layers");
   bool fits = !from || (from->is_number_integer() && from->get<double>() >= 0);
   if (!fits) o.problem("max_window_layers", fmt::format("{} is not a whole number", shown_json(*from)));
   double first = from && fits ? from->get<double>() : 28;
-  if (use && !none && !o.find("layer_types") && first < double(m.layers))
+  if (use && !none && !o.find("layer_types") && (first < double(m.layers) || m.moe()))
     o.problem(
         "use_sliding_window",
         fmt::format("true is not supported: layers from {:.0f} on would attend to {} tokens; only false is",
                     first, tokens));
 }
 
-// llama, and the two that are written with its keys: qwen2 and qwen3.
+// What transformers puts in place of key/value heads that are left out.
+int64_t left_out_kv_heads(const Object& o, const ModelSpec& m) {
+  if (m.arch == "llama" || o.given("num_key_value_heads")) return m.heads;  // null: heads
+  if (m.arch == "mixtral") return 8;
+  return m.arch == "qwen2_moe" ? 16 : m.arch == "qwen3_moe" ? 4 : 32;
+}
+
+// mixtral, qwen2_moe and qwen3_moe. Balancing losses belong to training: here they are the run's.
+void read_experts(Object& o, std::string_view file, ModelSpec& m, std::vector<std::string>* notes) {
+  const bool mixtral = m.arch == "mixtral";
+  if (mixtral || !o.given("num_experts"))
+    m.experts = o.whole("num_local_experts", m.experts, 65536);
+  else
+    m.experts = o.whole("num_experts", m.experts, 65536);
+  m.experts_per_token = o.whole("num_experts_per_tok", m.experts_per_token, 65536);
+  if (o.clean() && m.experts_per_token > m.experts)
+    o.problem("num_experts_per_tok",
+              fmt::format("{} is more than the {} experts", m.experts_per_token, m.experts));
+  m.moe_ffn =
+      mixtral ? m.ffn : o.whole("moe_intermediate_size", m.arch == "qwen2_moe" ? 1408 : 768, 4 * kMaxWidth);
+  m.norm_topk = mixtral || o.flag("norm_topk_prob", false);
+  if (m.arch == "qwen2_moe") m.shared_ffn = o.whole("shared_expert_intermediate_size", 5632, 4 * kMaxWidth);
+  if (mixtral && o.number("router_jitter_noise", 0.0, 0, 1) != 0)
+    o.problem("router_jitter_noise", "only 0 is supported");
+  if (o.whole("decoder_sparse_step", 1, kMaxLayers) != 1)
+    o.problem("decoder_sparse_step", "only 1 is supported: experts in every layer");
+  if (const Json* dense = o.find("mlp_only_layers"); dense && *dense != Json::array())
+    o.problem("mlp_only_layers", "only [] is supported: experts in every layer");
+  const bool added = o.flag("output_router_logits", false);
+  const double coefficient = o.number("router_aux_loss_coef", 0.001, 0, 1e6);
+  if (added && coefficient > 0 && notes)
+    notes->push_back(fmt::format("{}: router_aux_loss_coef: {} is not added to the loss", file, coefficient));
+}
+
+// llama, and those that are written with its keys: the qwens and mixtral.
 ModelSpec read_llama(Object& o, std::string_view arch, std::string_view file,
-                     std::vector<std::string>& problems) {
+                     std::vector<std::string>& problems, std::vector<std::string>* notes) {
   ModelSpec m = ModelSpec::of(arch);
-  const bool llama = arch == "llama", qwen3 = arch == "qwen3";
+  const bool llama = arch == "llama", qwen3 = arch == "qwen3", mixtral = arch == "mixtral";
   m.vocab = o.whole("vocab_size", std::nullopt, kMaxVocab);
   m.hidden = o.whole("hidden_size", std::nullopt, kMaxWidth);
   m.ffn = o.whole("intermediate_size", std::nullopt, 4 * kMaxWidth);
   m.layers = o.whole("num_hidden_layers", std::nullopt, kMaxLayers);
   m.heads = o.whole("num_attention_heads", std::nullopt, kMaxWidth);
-  bool by_heads = llama || o.given("num_key_value_heads");  // transformers: left out, a qwen has 32
-  m.kv_heads = o.whole("num_key_value_heads", by_heads ? m.heads : 32, kMaxWidth);
-  m.max_positions = o.whole("max_position_embeddings", llama ? 2048 : 32768, 2147483647);
+  m.kv_heads = o.whole("num_key_value_heads", left_out_kv_heads(o, m), kMaxWidth);
+  m.max_positions = o.whole("max_position_embeddings", llama ? 2048 : mixtral ? 131072 : 32768, 2147483647);
   if (o.clean() && !qwen3 && !o.find("head_dim") && m.hidden % m.heads != 0)
     o.problem("num_attention_heads", fmt::format("{} does not divide hidden_size = {}", m.heads, m.hidden));
   m.head_dim = o.whole("head_dim", qwen3 ? 128 : std::max<int64_t>(1, m.hidden / m.heads), kMaxWidth);
@@ -370,18 +404,22 @@ ModelSpec read_llama(Object& o, std::string_view arch, std::string_view file,
               fmt::format("{} does not divide num_attention_heads = {}", m.kv_heads, m.heads));
   if (std::string act = o.text("hidden_act", "silu"); act != "silu")
     o.problem("hidden_act", fmt::format("{} is not supported; silu is", shown(act)));
-  m.norm_eps = o.number("rms_norm_eps", 1e-6, 1e-30, 1);
+  m.norm_eps = o.number("rms_norm_eps", mixtral ? 1e-5 : 1e-6, 1e-30, 1);
   m.init_std = o.number("initializer_range", 0.02, 0, 10);
   m.tied = o.flag("tie_word_embeddings", false);
-  if (llama || qwen3) m.attn_bias = o.flag("attention_bias", false);
+  if (llama || qwen3 || arch == "qwen3_moe") m.attn_bias = o.flag("attention_bias", false);
+  if (arch == "qwen2_moe") m.qkv_bias = o.flag("qkv_bias", true);
   if (llama) m.mlp_bias = o.flag("mlp_bias", false);
   read_rope(o, file, m, problems);
-  if (llama)
-    read_architectures(o, {"LlamaForCausalLM", "LlamaModel"});
-  else if (qwen3)
-    read_architectures(o, {"Qwen3ForCausalLM", "Qwen3Model"});
-  else
-    read_architectures(o, {"Qwen2ForCausalLM", "Qwen2Model"});
+  if (m.moe()) read_experts(o, file, m, notes);
+  static constexpr std::string_view kNames[][3] = {{"llama", "LlamaForCausalLM", "LlamaModel"},
+                                                   {"qwen2", "Qwen2ForCausalLM", "Qwen2Model"},
+                                                   {"qwen3", "Qwen3ForCausalLM", "Qwen3Model"},
+                                                   {"mixtral", "MixtralForCausalLM", "MixtralModel"},
+                                                   {"qwen2_moe", "Qwen2MoeForCausalLM", "Qwen2MoeModel"},
+                                                   {"qwen3_moe", "Qwen3MoeForCausalLM", "Qwen3MoeModel"}};
+  for (const auto& [name, with_head, bare] : kNames)
+    if (name == arch) read_architectures(o, {with_head, bare});
   return m;
 }
 
@@ -411,7 +449,7 @@ ModelSpec parse_hf_config(std::string_view text, std::string_view file, std::vec
   if (type.empty()) bad_request("{}: model_type: missing; give one of {}", file, joined(kArchs));
   if (std::string why = ModelSpec::refusal(type); !why.empty()) bad_request("{}: model_type: {}", file, why);
 
-  ModelSpec m = type == "gpt2" ? read_gpt2(o) : read_llama(o, type, file, problems);
+  ModelSpec m = type == "gpt2" ? read_gpt2(o) : read_llama(o, type, file, problems, notes);
   read_window(o, m);
   read_switches(o);
   read_dropout(o, file, m, notes);

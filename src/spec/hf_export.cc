@@ -19,6 +19,9 @@ void must(bool ok, std::string_view key, std::string_view value, const ModelSpec
 std::string_view architecture_of(std::string_view arch) {
   if (arch == "gpt2") return "GPT2LMHeadModel";
   if (arch == "llama") return "LlamaForCausalLM";
+  if (arch == "mixtral") return "MixtralForCausalLM";
+  if (arch == "qwen2_moe") return "Qwen2MoeForCausalLM";
+  if (arch == "qwen3_moe") return "Qwen3MoeForCausalLM";
   return arch == "qwen2" ? "Qwen2ForCausalLM" : "Qwen3ForCausalLM";
 }
 
@@ -45,26 +48,49 @@ void write_gpt2(const ModelSpec& m, Json& j) {
   j["resid_pdrop"] = m.resid_pdrop;
 }
 
-// What tells llama, qwen2 and qwen3 from one another.
+// What tells llama, the qwens and mixtral from one another.
 void write_biases_and_norms(const ModelSpec& m, Json& j) {
-  bool llama = m.arch == "llama", qwen2 = m.arch == "qwen2", qwen3 = m.arch == "qwen3";
-  must(m.qkv_bias == qwen2, "qkv_bias", m.qkv_bias ? "true" : "false", m, qwen2 ? "true" : "false");
+  const bool llama = m.arch == "llama", qwen2 = m.arch.starts_with("qwen2"),
+             qwen3 = m.arch.starts_with("qwen3"), chosen = m.arch == "qwen2_moe";
+  must(chosen || m.qkv_bias == qwen2, "qkv_bias", m.qkv_bias ? "true" : "false", m, qwen2 ? "true" : "false");
   must(m.qk_norm == qwen3, "qk_norm", m.qk_norm ? "true" : "false", m, qwen3 ? "true" : "false");
   must(llama || !m.mlp_bias, "mlp_bias", "true", m, "false");
-  must(!qwen2 || !m.attn_bias, "attn_bias", "true", m, "biases on q, k and v alone");
-  if (!qwen2) j["attention_bias"] = m.attn_bias;
+  must(llama || qwen3 || !m.attn_bias, "attn_bias", "true", m,
+       qwen2 ? "biases on q, k and v alone" : "no biases");
+  if (llama || qwen3) j["attention_bias"] = m.attn_bias;
+  if (chosen) j["qkv_bias"] = m.qkv_bias;
   if (llama) j["mlp_bias"] = m.mlp_bias;
   if (llama) return;
-  j["use_sliding_window"] = false;
   j["sliding_window"] = nullptr;
+  if (qwen2 || qwen3) j["use_sliding_window"] = false;
 }
 
-// llama, qwen2 and qwen3.
+void write_experts(const ModelSpec& m, Json& j) {
+  const bool mixtral = m.arch == "mixtral", shared = m.arch == "qwen2_moe";
+  const std::string is_shared = std::to_string(m.shared_ffn), experts = std::to_string(m.experts);
+  if (!mixtral && !m.arch.ends_with("_moe")) return must(!m.moe(), "experts", experts, m, "no experts");
+  must(m.moe(), "experts", experts, m, "experts");
+  must(shared == (m.shared_ffn > 0), "shared_ffn", is_shared, m, shared ? "a shared expert" : "none");
+  must(shared == m.shared_gate, "shared_gate", m.shared_gate ? "true" : "false", m,
+       shared ? "a gate" : "none");
+  must(!mixtral || m.norm_topk, "norm_topk", "false", m, "weights that sum to 1");
+  must(!mixtral || m.moe_ffn == m.ffn, "moe_ffn", std::to_string(m.moe_ffn), m, "ffn");
+  j[mixtral ? "num_local_experts" : "num_experts"] = m.experts;
+  j["num_experts_per_tok"] = m.experts_per_token;
+  if (mixtral) return;
+  j["moe_intermediate_size"] = m.moe_ffn;
+  if (shared) j["shared_expert_intermediate_size"] = m.shared_ffn;
+  j["norm_topk_prob"] = m.norm_topk;
+  j["decoder_sparse_step"] = 1;
+  j["mlp_only_layers"] = Json::array();
+}
+
+// llama, the qwens and mixtral.
 void write_llama(const ModelSpec& m, Json& j) {
   must(m.norm == "rms", "norm", m.norm, m, "rms");
   must(m.positions == "rope", "positions", m.positions, m, "rope");
   must(m.activation == "swiglu", "activation", m.activation, m, "swiglu");
-  must(m.arch == "qwen3" || m.hidden % m.heads == 0, "heads", std::to_string(m.heads), m,
+  must(m.arch.starts_with("qwen3") || m.hidden % m.heads == 0, "heads", std::to_string(m.heads), m,
        "a divisor of hidden");
   j["hidden_size"] = m.hidden;
   j["intermediate_size"] = m.ffn;
@@ -79,6 +105,7 @@ void write_llama(const ModelSpec& m, Json& j) {
   if (m.embd_pdrop > 0) j["embd_pdrop"] = m.embd_pdrop;  // ours: transformers has no such dropout there
   if (m.resid_pdrop > 0) j["resid_pdrop"] = m.resid_pdrop;
   write_biases_and_norms(m, j);
+  write_experts(m, j);
   j["rope_theta"] = m.rope_theta;
   const RopeScaling& s = m.rope_scaling;
   if (s.type == "none") return;

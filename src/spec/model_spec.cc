@@ -14,10 +14,10 @@ namespace trireme {
 std::string ModelSpec::refusal(std::string_view arch) {
   // Known by name, so that nobody takes a missing architecture for a misspelt one.
   static constexpr std::string_view kKnown[] = {
-      "qwen2_moe", "qwen3_moe",  "qwen2_vl",    "qwen2_5_vl",  "qwen3_vl", "qwen3_next", "mixtral", "mistral",
-      "gemma",     "gemma2",     "gemma3",      "phi",         "phi3",     "gpt_neox",   "gpt_neo", "gptj",
-      "opt",       "bloom",      "falcon",      "mpt",         "olmo",     "olmo2",      "cohere",  "glm4",
-      "granite",   "starcoder2", "deepseek_v2", "deepseek_v3", "llama4"};
+      "qwen2_vl", "qwen2_5_vl", "qwen3_vl",    "qwen3_next",  "mistral", "gemma",  "gemma2",
+      "gemma3",   "phi",        "phi3",        "gpt_neox",    "gpt_neo", "gptj",   "opt",
+      "bloom",    "falcon",     "mpt",         "olmo",        "olmo2",   "cohere", "glm4",
+      "granite",  "starcoder2", "deepseek_v2", "deepseek_v3", "llama4"};
   if (std::find(std::begin(kArchs), std::end(kArchs), arch) != std::end(kArchs)) return "";
   if (std::find(std::begin(kKnown), std::end(kKnown), arch) != std::end(kKnown))
     return fmt::format("{} is not supported by this version; {} are", shown(arch), joined(kArchs));
@@ -38,11 +38,18 @@ ModelSpec ModelSpec::of(std::string_view arch) {
     m.positions = "learned";
     m.attn_bias = m.mlp_bias = m.tied = true;
   }
-  if (arch == "qwen2" || arch == "qwen3") {
+  const bool qwen2 = arch == "qwen2" || arch == "qwen2_moe", qwen3 = arch == "qwen3" || arch == "qwen3_moe";
+  if (qwen2 || qwen3) {
     m.norm_eps = 1e-6;
     m.rope_theta = 1e6;
-    m.qkv_bias = arch == "qwen2";
-    m.qk_norm = arch == "qwen3";
+    m.qkv_bias = qwen2;
+    m.qk_norm = qwen3;
+  }
+  if (arch == "mixtral") m.rope_theta = 1e6, m.experts = 8, m.experts_per_token = 2;
+  if (arch == "qwen3_moe") m.experts = 128, m.experts_per_token = 8;
+  if (arch == "qwen2_moe") {
+    m.experts = 60, m.experts_per_token = 4;
+    m.norm_topk = false, m.shared_gate = true;
   }
   return m;
 }
@@ -54,6 +61,11 @@ void ModelSpec::finish(int64_t seq_len) {
   if (kv_heads == 0) kv_heads = heads;
   if (head_dim == 0 && sane(heads) && sane(hidden) && hidden % heads == 0) head_dim = hidden / heads;
   if (ffn == 0 && sane(hidden)) ffn = arch == "gpt2" ? 4 * hidden : (8 * hidden / 3 + 255) / 256 * 256;
+  if (experts > 0 && experts_per_token == 0) experts_per_token = std::min<int64_t>(2, experts);
+  if (experts > 0 && moe_ffn == 0) moe_ffn = ffn;
+  if (experts > 0 && shared_gate && shared_ffn == 0 && sane(experts_per_token) &&
+      moe_ffn <= int64_t(kMaxWidth))
+    shared_ffn = experts_per_token * moe_ffn;
   if (max_positions == 0) max_positions = seq_len;
 }
 

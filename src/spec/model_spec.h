@@ -31,7 +31,8 @@ struct RopeScaling {
   }
 };
 
-inline constexpr std::string_view kArchs[] = {"gpt2", "llama", "qwen2", "qwen3"};
+inline constexpr std::string_view kArchs[] = {"gpt2",    "llama",     "qwen2",    "qwen3",
+                                              "mixtral", "qwen2_moe", "qwen3_moe"};
 
 // Largest accepted sizes: far above any model, small enough that no product of a few overflows 64 bits
 // unseen.
@@ -49,6 +50,11 @@ struct ModelSpec {
   int64_t head_dim = 0;       // hidden / heads
   int64_t ffn = 0;            // llama: 8/3 hidden rounded up to a multiple of 256; gpt2: 4 hidden
   int64_t max_positions = 0;  // seq_len
+  // A feed-forward of experts in every block (docs/moe.md); experts = 0: a dense one of width ffn.
+  int64_t experts = 0;
+  int64_t experts_per_token = 0;  // 2, or 1 of one expert
+  int64_t moe_ffn = 0;            // of an expert: ffn
+  int64_t shared_ffn = 0;         // of the shared expert; with a gate: experts_per_token * moe_ffn
   // Set by of(arch).
   std::string norm = "rms";           // "rms" | "layer"
   std::string activation = "swiglu";  // "swiglu" | "gelu_tanh" | "gelu"
@@ -57,7 +63,9 @@ struct ModelSpec {
   bool qkv_bias = false;              // on q, k and v alone
   bool qk_norm = false;               // RMSNorm of each head of q and k, before rope
   bool mlp_bias = false;
-  bool tied = false;  // head.weight is embed.tokens.weight
+  bool norm_topk = true;     // a token's weights of its experts sum to 1
+  bool shared_gate = false;  // the shared expert's answer times sigmoid(w . x)
+  bool tied = false;         // head.weight is embed.tokens.weight
   double norm_eps = 1e-5;
   double rope_theta = 10000;
   RopeScaling rope_scaling;
@@ -69,7 +77,9 @@ struct ModelSpec {
 
   // What an architecture sets, derived sizes still 0. gpt2: LayerNorm, tanh gelu, learned positions, biases,
   // tied head. llama: RMSNorm, swiglu, rope, no biases, own head. qwen2: llama with biases on q, k and v.
-  // qwen3: llama with normalised heads of q and k. Another name is a bad request that says what works.
+  // qwen3: llama with normalised heads of q and k. mixtral: llama with 8 experts, 2 a token. qwen2_moe: qwen2
+  // with 60 experts, 4 a token, weights as they are, and a gated shared one. qwen3_moe: qwen3 with 128, 8 a
+  // token. Another name is a bad request that says what works.
   static ModelSpec of(std::string_view arch);
   // Why an architecture cannot be had, and which can; empty = it can.
   static std::string refusal(std::string_view arch);
@@ -81,6 +91,7 @@ struct ModelSpec {
   int64_t q_size() const { return heads * head_dim; }      // columns of q
   int64_t kv_size() const { return kv_heads * head_dim; }  // columns of k, of v
   bool biased_qkv() const { return attn_bias || qkv_bias; }
+  bool moe() const { return experts > 0; }
 
   template <class V>
   void visit(V& v) {
@@ -99,6 +110,14 @@ struct ModelSpec {
     v("ffn", ffn, "",
       "width of the feed-forward; not given or 0: 8/3 hidden up to a multiple of 256 (gpt2: 4 hidden)",
       between(0, 4 * kMaxWidth));
+    v("experts", experts, "", "experts of each block's feed-forward; 0 = one dense feed-forward",
+      between(0, 65536));
+    v("experts_per_token", experts_per_token, "", "experts that a token visits; not given or 0: 2",
+      between(0, 65536));
+    v("moe_ffn", moe_ffn, "", "width of an expert; not given or 0: ffn", between(0, 4 * kMaxWidth));
+    v("shared_ffn", shared_ffn, "",
+      "width of an expert that every token visits; 0 = none (with shared_gate: experts_per_token * moe_ffn)",
+      between(0, 4 * kMaxWidth));
     v("max_positions", max_positions, "tokens", "longest context; not given or 0: data.seq_len",
       between(0, 2147483647));
     v("norm", norm, "", "normalisation: RMSNorm or LayerNorm", one_of(kNorms));
@@ -109,6 +128,8 @@ struct ModelSpec {
     v("qkv_bias", qkv_bias, "", "biases on q, k and v, none on o");
     v("qk_norm", qk_norm, "", "RMSNorm of each head of q and k, before positions are applied");
     v("mlp_bias", mlp_bias, "", "biases in the feed-forward");
+    v("norm_topk", norm_topk, "", "the weights of a token's experts are divided by their sum");
+    v("shared_gate", shared_gate, "", "the shared expert's answer is multiplied by the sigmoid of a gate");
     v("tied", tied, "", "the output head is the token embedding");
     v("norm_eps", norm_eps, "", "added inside the root of the normalisations",
       Rule{.low = 0, .high = 1, .low_open = true});

@@ -158,6 +158,12 @@ TEST_P(Golden, F16NoFurtherFromTheOracleThanPyTorch) {
   expect_no_further_than_pytorch(golden_, kF16);
 }
 
+// Of models of experts PyTorch's own error: in ten steps some choices are made otherwise, there too.
+double steps_bound(const GoldenCase& golden, const LowPrecision& low) {
+  const double peer = golden.meta().at(low.peer).at("step_loss_relative_max");
+  return golden.model().moe() ? std::max(low.steps, kOfPeer * peer) : low.steps;
+}
+
 void expect_ten_steps(const GoldenCase& golden, const LowPrecision& low) {
   GoldenRun run(golden, low.compute, "f32", 1);
   Values losses = golden.values("oracle.steps.loss");
@@ -165,7 +171,7 @@ void expect_ten_steps(const GoldenCase& golden, const LowPrecision& low) {
   for (int64_t s = 1; s <= golden.steps(); s++)
     worst = std::max(worst, relative(run.step(s, s).loss, losses[size_t(s - 1)]));
   fmt::print("{}: losses of ten steps within {:.1e}\n", low.compute, worst);
-  EXPECT_LE(worst, low.steps);
+  EXPECT_LE(worst, steps_bound(golden, low));
 }
 TEST_P(Golden, Bf16TenSteps) {
   expect_ten_steps(golden_, kBf16);
@@ -176,7 +182,8 @@ TEST_P(Golden, F16TenSteps) {
 
 INSTANTIATE_TEST_SUITE_P(PyTorch, Golden,
                          testing::Values("gpt2", "gpt2_untied", "llama2", "llama3", "llama_linear",
-                                         "llama_bias", "qwen2", "qwen2_tied", "qwen3", "qwen3_tied"),
+                                         "llama_bias", "qwen2", "qwen2_tied", "qwen3", "qwen3_tied",
+                                         "mixtral", "qwen2_moe", "qwen3_moe"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

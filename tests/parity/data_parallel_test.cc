@@ -34,7 +34,7 @@ INSTANTIATE_TEST_SUITE_P(
     Layouts, Zero,
     testing::Values("dp=2 microbatches=2", "dp=3 compute=bf16 grads=bf16",
                     "dp=3 compute=bf16 microbatches=2 arch=gpt2 tied=1 layers=1",
-                    "dp=3 optimizer=muon compute=bf16 hidden=42",
+                    "dp=3 optimizer=muon compute=bf16 hidden=42", "dp=3 arch=mixtral microbatches=2",
                     "dp=4 microbatches=1 micro=1 arch=qwen3 tied=1 hidden=33 vocab=127 seq=17"));
 
 // dp ranks of m microbatches against one rank of dp m: bounded.
@@ -51,7 +51,8 @@ TEST_P(AgainstOneRank, F32IsBounded) {
 
 INSTANTIATE_TEST_SUITE_P(Layouts, AgainstOneRank,
                          testing::Values("dp=2 microbatches=3", "dp=3 zero=1 arch=gpt2 tied=1 micro=1",
-                                         "dp=3 zero=2 microbatches=2 arch=qwen2", "dp=4 zero=3 vocab=67",
+                                         "dp=3 zero=2 microbatches=2 arch=qwen2",
+                                         "dp=3 arch=mixtral optimizer=muon zero=3", "dp=4 zero=3 vocab=67",
                                          "dp=4 zero=3 group=2 microbatches=2",
                                          "dp=4 zero=1 group=2 hidden=66", "dp=4 zero=2 group=1",
                                          "dp=4 zero=3 group=2 optimizer=muon",

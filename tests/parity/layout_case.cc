@@ -72,6 +72,7 @@ RunSpec run_of(const Case& c) {
   r.model.kv_heads = c.kv_heads > 0 ? c.kv_heads : c.arch == "gpt2" ? c.heads : 1;
   if (c.arch == "qwen3") r.model.head_dim = 18;
   r.model.ffn = (c.hidden + 16 + c.tp - 1) / c.tp * c.tp;
+  if (r.model.moe()) r.model.experts = 5, r.model.experts_per_token = 2, r.model.ffn = 20;
   r.model.tied = c.tied;
   r.model.embd_pdrop = r.model.attn_pdrop = r.model.resid_pdrop = c.dropout;
   r.data.seq_len = c.seq;

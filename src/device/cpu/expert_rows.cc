@@ -133,8 +133,10 @@ int64_t scratch_bytes(const CombineRowsArgs&, const Context&) {
 void launch(const CombineRowsArgs& a, const Tensor&, const Context& ctx) {
   require_indices(a.place, -1, a.x.shape[0], "combine_rows: place", "rows are -1 (none) or");
   parallel_for(ctx, a.place.shape[0], row_grain(a.x.shape[1] * a.place.shape[1]),
-               [&](int64_t begin, int64_t end, int) { HWY_DYNAMIC_DISPATCH(combine_rows)
-                                                      (a, begin, end); });
+               [&](int64_t begin, int64_t end, int) {
+                 HWY_DYNAMIC_DISPATCH(combine_rows)
+                 (a, begin, end);
+               });
 }
 
 int64_t scratch_bytes(const CombineRowsBackwardArgs&, const Context&) {

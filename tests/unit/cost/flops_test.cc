@@ -58,6 +58,23 @@ TEST(Parameters, OfKnownModels) {
   EXPECT_EQ(parameters(qwen("qwen3", 36, 4096, 32, 8, 128, 12288)), 8190735360);  // Qwen3 8B
 }
 
+TEST(Parameters, OfKnownModelsOfExperts) {
+  ModelSpec m = ModelSpec::of("mixtral");
+  m.vocab = 32000, m.layers = 32, m.hidden = 4096, m.heads = 32, m.kv_heads = 8, m.ffn = 14336;
+  m.finish(4096);
+  EXPECT_EQ(parameters(m), 46702792704);  // Mixtral 8x7B
+  m = ModelSpec::of("qwen2_moe");
+  m.vocab = 151936, m.layers = 24, m.hidden = 2048, m.heads = 16, m.ffn = 5632, m.moe_ffn = 1408;
+  m.finish(4096);
+  EXPECT_EQ(m.shared_ffn, 5632);
+  EXPECT_EQ(parameters(m), 14315784192);  // Qwen1.5-MoE-A2.7B
+  m = qwen("qwen3_moe", 48, 2048, 32, 4, 128, 6144);
+  m.moe_ffn = 768;
+  EXPECT_EQ(parameters(m), 30532122624);  // Qwen3-30B-A3B
+  // Of its 128 experts a token visits 8: 3.35 billion of the parameters, as its name says about.
+  EXPECT_NEAR(forward_flops_per_token(m, 0) / 2 / 1e9, 3.0, 0.1);
+}
+
 TEST(Parameters, PartsMakeTheWhole) {
   ModelSpec m = gpt2(12, 768, 12);
   EXPECT_EQ(block_parameters(m), 7087872);

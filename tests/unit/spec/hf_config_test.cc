@@ -114,6 +114,59 @@ constexpr const char* kQwen3 = R"({
   "tie_word_embeddings": true, "torch_dtype": "bfloat16", "transformers_version": "4.51.0", "use_cache": true,
   "use_sliding_window": false, "vocab_size": 151936})";
 
+// Mixtral 8x7B, Qwen1.5-MoE-A2.7B, Qwen3-30B-A3B.
+constexpr const char* kMixtral = R"({
+  "architectures": ["MixtralForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2,
+  "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 14336,
+  "max_position_embeddings": 32768, "model_type": "mixtral", "num_attention_heads": 32,
+  "num_experts_per_tok": 2, "num_hidden_layers": 32, "num_key_value_heads": 8, "num_local_experts": 8,
+  "output_router_logits": false, "rms_norm_eps": 1e-05, "rope_theta": 1000000.0, "router_aux_loss_coef": 0.02,
+  "sliding_window": null, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+  "transformers_version": "4.36.0.dev0", "use_cache": true, "vocab_size": 32000})";
+constexpr const char* kQwen15Moe = R"({
+  "architectures": ["Qwen2MoeForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 151643,
+  "eos_token_id": 151643, "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02,
+  "intermediate_size": 5632, "max_position_embeddings": 8192, "max_window_layers": 21, "model_type": "qwen2_moe",
+  "num_attention_heads": 16, "num_hidden_layers": 24, "num_key_value_heads": 16, "rms_norm_eps": 1e-06,
+  "rope_theta": 1000000.0, "sliding_window": 32768, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+  "transformers_version": "4.39.0.dev0", "use_cache": true, "use_sliding_window": false, "vocab_size": 151936,
+  "decoder_sparse_step": 1, "moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632,
+  "num_experts_per_tok": 4, "num_experts": 60, "norm_topk_prob": false, "output_router_logits": false,
+  "router_aux_loss_coef": 0.001})";
+constexpr const char* kQwen3Moe = R"({
+  "architectures": ["Qwen3MoeForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+  "bos_token_id": 151643, "decoder_sparse_step": 1, "eos_token_id": 151645, "head_dim": 128,
+  "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 6144,
+  "max_position_embeddings": 40960, "max_window_layers": 48, "mlp_only_layers": [], "model_type": "qwen3_moe",
+  "moe_intermediate_size": 768, "norm_topk_prob": true, "num_attention_heads": 32, "num_experts": 128,
+  "num_experts_per_tok": 8, "num_hidden_layers": 48, "num_key_value_heads": 4, "output_router_logits": false,
+  "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 1000000.0, "router_aux_loss_coef": 0.001,
+  "sliding_window": null, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+  "transformers_version": "4.51.0", "use_cache": true, "use_sliding_window": false, "vocab_size": 151936})";
+
+TEST(HfConfig, ModelsOfExperts) {
+  ModelSpec m = parse(Json::parse(kMixtral)), want = ModelSpec::of("mixtral");
+  want.vocab = 32000, want.layers = 32, want.hidden = 4096, want.heads = 32, want.kv_heads = 8;
+  want.ffn = 14336, want.max_positions = 32768;
+  want.finish(32768);
+  EXPECT_EQ(m, want);
+  EXPECT_TRUE(m.experts == 8 && m.experts_per_token == 2 && m.moe_ffn == 14336 && m.norm_topk);
+  m = parse(Json::parse(kQwen15Moe));
+  EXPECT_TRUE(m.experts == 60 && m.experts_per_token == 4 && m.moe_ffn == 1408 && m.shared_ffn == 5632);
+  EXPECT_TRUE(m.shared_gate && !m.norm_topk && m.qkv_bias && !m.qk_norm);
+  m = parse(Json::parse(kQwen3Moe));
+  EXPECT_TRUE(m.experts == 128 && m.experts_per_token == 8 && m.moe_ffn == 768 && m.shared_ffn == 0);
+  EXPECT_TRUE(!m.shared_gate && m.norm_topk && m.qk_norm && m.head_dim == 128);
+}
+TEST(HfConfig, WhatIsNotThereOfExpertsIsRefused) {
+  EXPECT_HAS(wrong_with(kQwen3Moe, "mlp_only_layers", Json::array({0})), "mlp_only_layers: only [] ");
+  EXPECT_HAS(wrong_with(kQwen3Moe, "decoder_sparse_step", 2), "decoder_sparse_step: only 1 ");
+  EXPECT_HAS(wrong_with(kMixtral, "router_jitter_noise", 0.1), "router_jitter_noise: only 0 ");
+  EXPECT_HAS(wrong_with(kMixtral, "sliding_window", 4096), "sliding_window: 4096 is not supported");
+  EXPECT_HAS(wrong_with(kMixtral, "num_experts_per_tok", 9), "num_experts_per_tok: 9 is more than the 8");
+  EXPECT_HAS(wrong_with(kQwen15Moe, "use_sliding_window", true), "use_sliding_window: true ");
+}
+
 TEST(HfConfig, Qwen2) {
   ModelSpec want = ModelSpec::of("qwen2");
   EXPECT_TRUE(want.qkv_bias && !want.attn_bias && !want.qk_norm);
@@ -289,8 +342,9 @@ TEST(HfConfig, WhatChangesTheMathsIsRefusedByName) {
 
 TEST(HfConfig, OtherModelsAreRefusedByName) {
   EXPECT_EQ(
-      wrong_with(kLlama2, "model_type", "mixtral"),
-      "config.json: model_type: \"mixtral\" is not supported by this version; gpt2, llama, qwen2, qwen3 are");
+      wrong_with(kLlama2, "model_type", "mistral"),
+      "config.json: model_type: \"mistral\" is not supported by this version; gpt2, llama, qwen2, qwen3, "
+      "mixtral, qwen2_moe, qwen3_moe are");
   EXPECT_HAS(wrong_with(kLlama2, "model_type", nullptr), "config.json: model_type: missing");
   EXPECT_HAS(wrong_with(kLlama2, "model_type", "xyzzy"), "\"xyzzy\" is not known");
 }
@@ -365,6 +419,14 @@ TEST(HfExport, ReadsBackAsTheSameModel) {
     m.tied = false, m.rope_theta = 5e5, m.rope_scaling = {"linear", 3}, m.norm_eps = 1e-5;
     if (m.arch == "qwen3") m.head_dim = 30, m.heads = 9, m.kv_heads = 3, m.attn_bias = true;
     EXPECT_TRUE(parse_hf_config(hf_config_json(m), "out.json") == m);
+  }
+  for (const char* base : {kMixtral, kQwen15Moe, kQwen3Moe}) {
+    m = parse_hf_config(base, "config.json");
+    EXPECT_TRUE(parse_hf_config(hf_config_json(m), "out.json") == m) << hf_config_json(m);
+    m.experts = 7, m.experts_per_token = 3, m.norm_topk = m.arch == "mixtral" || !m.norm_topk;
+    if (m.arch != "mixtral") m.moe_ffn = 33;
+    if (m.arch == "qwen2_moe") m.shared_ffn = 44, m.qkv_bias = false;
+    EXPECT_TRUE(parse_hf_config(hf_config_json(m), "out.json") == m) << hf_config_json(m);
   }
   m = parse_hf_config(kGpt2, "config.json");
   m.activation = "gelu", m.ffn = 1000, m.tied = false, m.norm_eps = 2e-6, m.init_std = 0.01,
@@ -471,10 +533,10 @@ TEST_F(FromFolder, RatesOfDropoutMayDiffer) {
 }
 
 TEST_F(FromFolder, ABadConfigIsReportedAtItsKey) {
-  write_text_atomic(folder_ / "config.json", R"({"model_type": "mixtral"})");
+  write_text_atomic(folder_ / "config.json", R"({"model_type": "mistral"})");
   std::string err = error_of([&] { parse_run(from() + "[batch]\nmicro = 0\n", "run.toml"); });
   EXPECT_HAS(err, "run.toml:2: model.from: ");
-  EXPECT_HAS(err, "config.json: model_type: \"mixtral\" is not supported");
+  EXPECT_HAS(err, "config.json: model_type: \"mistral\" is not supported");
   EXPECT_HAS(err, "run.toml:4: batch.micro: 0 is out of range");
 }
 

@@ -291,13 +291,28 @@ TEST(RunSpec, Contradictions) {
 
 TEST(RunSpec, ArchitecturesAreRefusedByName) {
   EXPECT_EQ(
-      wrong("[model]\narch = \"mixtral\""),
-      "run.toml:2: model.arch: \"mixtral\" is not supported by this version; gpt2, llama, qwen2, qwen3 are");
-  EXPECT_EQ(wrong("[model]\narch = \"mixtral\"").find("run.toml:2: model.arch: \"mixtral\" is not supported"),
-            0u);
+      wrong("[model]\narch = \"mistral\""),
+      "run.toml:2: model.arch: \"mistral\" is not supported by this version; gpt2, llama, qwen2, qwen3, "
+      "mixtral, qwen2_moe, qwen3_moe are");
   EXPECT_HAS(wrong("[model]\narch = \"lama\""), "\"lama\" is not known, did you mean \"llama\"?");
   EXPECT_HAS(wrong("[model]\narch = 3"), "3 is a whole number; give one of gpt2, llama");
   EXPECT_HAS(error_of([] { ModelSpec::of("phi3"); }), "model.arch: \"phi3\" is not supported");
+}
+
+TEST(RunSpec, Experts) {
+  ModelSpec m = parse("[model]\narch = \"qwen2_moe\"\nmoe_ffn = 100\nexperts = 12").model;
+  EXPECT_TRUE(m.experts == 12 && m.experts_per_token == 4 && m.shared_ffn == 400 && m.shared_gate);
+  m = parse("[model]\nexperts = 3").model;  // a llama of experts
+  EXPECT_TRUE(m.experts_per_token == 2 && m.moe_ffn == m.ffn && m.shared_ffn == 0);
+  EXPECT_HAS(wrong("[model]\nexperts_per_token = 2"),
+             "model.experts_per_token: 2 has no effect with experts = 0");
+  EXPECT_HAS(wrong("[model]\nmoe_ffn = 64"), "model.moe_ffn: 64 has no effect with experts = 0");
+  EXPECT_HAS(wrong("[model]\nshared_gate = true"), "model.shared_gate: 1 has no effect");
+  EXPECT_HAS(wrong("[model]\narch = \"mixtral\"\nexperts_per_token = 9"), "9 is more than experts = 8");
+  EXPECT_HAS(wrong("[model]\narch = \"mixtral\"\nactivation = \"gelu\""), "is not what experts compute");
+  EXPECT_HAS(wrong("[model]\narch = \"mixtral\"\nmlp_bias = true"), "experts have no biases");
+  EXPECT_HAS(error_of([] { refuse_unsupported(parse("[model]\narch = \"mixtral\"\n[layout]\ntp = 2")); }),
+             "layout.tp: 2 is not supported by this version; experts are not divided");
 }
 
 TEST(RunSpec, UnsupportedByThisVersion) {

@@ -1,0 +1,287 @@
+#include "model/moe.h"
+
+#include <fmt/format.h>
+
+namespace trireme {
+
+// ---- the router's matrix ----
+
+Router::Router(std::string name, int64_t experts, int64_t hidden, float init_std)
+    : name_(std::move(name)), experts_(experts), hidden_(hidden), init_std_(init_std) {}
+
+// No hidden matrix for Muon: its rows are directions to compare a token with, not a map to a hidden layer.
+void Router::declare(std::vector<ParamDecl>& decls) const {
+  decls.push_back({.name = name_ + ".weight",
+                   .global = {experts_, hidden_},
+                   .shard = {},
+                   .init = {Init::Kind::normal, init_std_},
+                   .decay = true,
+                   .tied_to = {},
+                   .sum_grad = {}});
+}
+void Router::bind(ParamSet& set) {
+  weight_ = set.find(name_ + ".weight");
+}
+
+Owned Router::forward(Ctx& ctx, const Tensor& x, Saved& saved) const {
+  Owned logits = ctx.activation({x.rows(), experts_}, DType::f32);
+  ctx.k.run(MatmulArgs{.a = x, .b = weight_->weight, .c = *logits, .trans_b = true}, ctx.compute);
+  saved.borrow(this, "x", x);
+  return logits;
+}
+
+// Matrix products take operands of one type.
+void Router::backward_input(Ctx& ctx, const Tensor& dlogits, const Tensor& dx, Saved& saved) const {
+  Owned d = ctx.activation(dlogits.shape);
+  ctx.k.run(CastArgs{.src = dlogits, .dst = *d}, ctx.compute);
+  ctx.k.run(MatmulArgs{.a = *d, .b = weight_->weight, .c = dx, .accumulate = true}, ctx.compute);
+  saved.keep(this, "dlogits", std::move(d));
+}
+void Router::backward_weight(Ctx& ctx, Saved& saved) const {
+  ctx.k.run(MatmulArgs{.a = saved.get(this, "dlogits"),
+                       .b = saved.get(this, "x"),
+                       .c = weight_->grad,
+                       .trans_a = true,
+                       .accumulate = weight_->grad_started},
+            ctx.compute);
+  weight_->grad_started = true;
+  saved.drop_all(this);
+}
+
+// ---- the experts' matrices ----
+
+Experts::Experts(std::string name, std::vector<std::string> parts, int64_t experts, int64_t out, int64_t in,
+                 float init_std)
+    : name_(std::move(name)),
+      parts_(std::move(parts)),
+      experts_(experts),
+      out_(out),
+      in_(in),
+      init_std_(init_std) {}
+
+void Experts::declare(std::vector<ParamDecl>& decls) const {
+  for (int64_t e = 0; e < experts_; e++)
+    for (const std::string& part : parts_)
+      decls.push_back({.name = fmt::format("{}.{}.{}.weight", name_, e, part),
+                       .global = {out_, in_},
+                       .shard = {},
+                       .init = {Init::Kind::normal, init_std_},
+                       .decay = true,
+                       .hidden_matrix = true,
+                       .tied_to = {},
+                       .sum_grad = {}});
+}
+
+// Declared one behind the other, so the set has them in a row: one search for all.
+void Experts::bind(ParamSet& set) {
+  std::vector<ParamDecl> decls;
+  declare(decls);
+  weights_.clear();
+  Param* p = set.find(decls[0].name);
+  const int64_t first = p->offset;
+  for (const ParamDecl& d : decls) {
+    require(p->decl.name == d.name && p->offset == first + int64_t(weights_.size()) * out_ * in_,
+            "the experts' matrices are not neighbours in memory");
+    weights_.push_back(p++);
+  }
+}
+
+Tensor Experts::all(Tensor Param::*field) const {
+  const Tensor& first = weights_[0]->*field;
+  require(bool(first), "experts run while their weights or gradients are nowhere");
+  return Tensor(first.data, {experts_, out(), in_}, first.dtype);
+}
+
+Owned Experts::forward(Ctx& ctx, const Tensor& x, const Tensor& offsets) const {
+  Owned y = ctx.activation({x.rows(), out()});
+  ctx.k.run(GroupedMatmulArgs{.x = x, .w = all(&Param::weight), .offsets = offsets, .y = *y, .trans_w = true},
+            ctx.compute);
+  return y;
+}
+Owned Experts::backward_input(Ctx& ctx, const Tensor& dy, const Tensor& offsets) const {
+  Owned dx = ctx.activation({dy.rows(), in_});
+  ctx.k.run(GroupedMatmulArgs{.x = dy, .w = all(&Param::weight), .offsets = offsets, .y = *dx}, ctx.compute);
+  return dx;
+}
+void Experts::backward_weight(Ctx& ctx, const Tensor& dy, const Tensor& x, const Tensor& offsets) const {
+  const bool started = weights_[0]->grad_started;
+  ctx.k.run(
+      GroupedMatmulWeightArgs{
+          .dy = dy, .x = x, .offsets = offsets, .dw = all(&Param::grad), .accumulate = started},
+      ctx.compute);
+  for (Param* p : weights_) p->grad_started = true;
+}
+
+// ---- the layer ----
+
+Moe::Moe(const std::string& name, const Sizes& s)
+    : sizes_(s),
+      router_(name + ".router", s.experts, s.hidden, s.init_std),
+      up_(name + ".experts", {"gate", "up"}, s.experts, s.ffn, s.hidden, s.init_std),
+      down_(name + ".experts", {"down"}, s.experts, s.hidden, s.ffn, s.out_init_std),
+      resid_(name + ".resid", s.resid_pdrop) {
+  if (s.shared_ffn > 0)
+    shared_.emplace(name + ".shared", Activation::swiglu, s.hidden, s.shared_ffn, false, s.init_std,
+                    s.out_init_std, 0.0);
+  if (s.shared_gate) shared_gate_.emplace(name + ".shared_gate", 1, s.hidden, s.init_std);
+}
+
+void Moe::declare(std::vector<ParamDecl>& decls) const {
+  router_.declare(decls);
+  up_.declare(decls);
+  down_.declare(decls);
+  if (shared_) shared_->declare(decls);
+  if (shared_gate_) shared_gate_->declare(decls);
+}
+void Moe::bind(ParamSet& set) {
+  router_.bind(set);
+  up_.bind(set);
+  down_.bind(set);
+  if (shared_) shared_->bind(set);
+  if (shared_gate_) shared_gate_->bind(set);
+}
+
+namespace {
+// What a router decided, and the rows y that it weighs.
+struct Routed {
+  Owned logits, ids, weights, y;
+};
+void keep_routing(const void* key, Routed r, Saved& saved) {
+  saved.keep(key, "logits", std::move(r.logits));
+  saved.keep(key, "ids", std::move(r.ids));
+  saved.keep(key, "weights", std::move(r.weights));
+  saved.keep(key, "y", std::move(r.y));
+}
+}  // namespace
+
+// Where the choices' rows lie, kept under `key`.
+void Moe::order(Ctx& ctx, const void* key, const Tensor& ids, int64_t experts, Saved& saved) const {
+  Owned offsets = ctx.activation({experts + 1}, DType::i32), load = ctx.activation({experts}, DType::i32);
+  Owned place = ctx.activation(ids.shape, DType::i32), source = ctx.activation({ids.numel()}, DType::i32);
+  ctx.k.run(
+      RouteOrderArgs{.ids = ids, .offsets = *offsets, .place = *place, .source = *source, .load = *load},
+      ctx.compute);
+  saved.keep(key, "offsets", std::move(offsets));
+  saved.keep(key, "place", std::move(place));
+  saved.keep(key, "source", std::move(source));
+}
+
+Owned Moe::forward(Ctx& ctx, const Tensor& x, const Tensor& residual, Saved& saved) const {
+  const int64_t n = x.rows(), k = sizes_.experts_per_token, rows = n * k;
+  Owned logits = router_.forward(ctx, x, saved);
+  Owned ids = ctx.activation({n, k}, DType::i32), weights = ctx.activation({n, k}, DType::f32);
+  ctx.k.run(RouteArgs{.logits = *logits, .ids = *ids, .weights = *weights, .normalise = sizes_.normalise},
+            ctx.compute);
+  order(ctx, this, *ids, sizes_.experts, saved);
+  const Tensor offsets = saved.get(this, "offsets");
+
+  Owned xp = ctx.activation({rows, sizes_.hidden});
+  ctx.k.run(PermuteRowsArgs{.x = x, .source = saved.get(this, "source"), .y = *xp}, ctx.compute);
+  Owned u = up_.forward(ctx, *xp, offsets);
+  Owned a = ctx.activation({rows, sizes_.ffn});
+  ctx.k.run(
+      SwigluArgs{.gate = u->narrow(1, 0, sizes_.ffn), .up = u->narrow(1, sizes_.ffn, sizes_.ffn), .y = *a},
+      ctx.compute);
+  Owned yp = down_.forward(ctx, *a, offsets);
+  Owned y = ctx.activation({n, sizes_.hidden});
+  const bool drop = resid_.on(ctx);
+  ctx.k.run(CombineRowsArgs{.x = *yp,
+                            .place = saved.get(this, "place"),
+                            .weights = *weights,
+                            .add = drop ? Tensor() : residual,
+                            .y = *y},
+            ctx.compute);
+  keep_routing(this, {std::move(logits), std::move(ids), std::move(weights), std::move(yp)}, saved);
+  saved.keep(this, "xp", std::move(xp));
+  saved.keep(this, "u", std::move(u));
+  saved.keep(this, "a", std::move(a));
+  if (shared_) y = add_shared(ctx, x, std::move(y), saved);
+  if (drop) resid_.forward(ctx, *y, *y, residual);
+  return y;
+}
+
+// y + shared(x), or y + sigmoid(w . x) shared(x): a gate is the router of one expert.
+Owned Moe::add_shared(Ctx& ctx, const Tensor& x, Owned y, Saved& saved) const {
+  if (!shared_gate_) return shared_->forward(ctx, x, *y, saved);
+  const int64_t n = x.rows();
+  Owned s = shared_->forward(ctx, x, Tensor(), saved), logits = shared_gate_->forward(ctx, x, saved);
+  Owned ids = ctx.activation({n, 1}, DType::i32), weights = ctx.activation({n, 1}, DType::f32);
+  ctx.k.run(RouteArgs{.logits = *logits,
+                      .ids = *ids,
+                      .weights = *weights,
+                      .score = RouteScore::sigmoid,
+                      .normalise = false},
+            ctx.compute);
+  const void* key = &shared_gate_;
+  order(ctx, key, *ids, 1, saved);
+  ctx.k.run(
+      CombineRowsArgs{.x = *s, .place = saved.get(key, "place"), .weights = *weights, .add = *y, .y = *y},
+      ctx.compute);
+  keep_routing(key, {std::move(logits), std::move(ids), std::move(weights), std::move(s)}, saved);
+  return y;
+}
+
+// The gradients of the experts' answers, in place of the answers, and of the router's logits.
+Owned Moe::answers_backward(Ctx& ctx, const void* key, const Tensor& dy, const RouteBackwardArgs& how,
+                            Saved& saved) const {
+  const Tensor y = saved.get(key, "y"), ids = saved.get(key, "ids"), logits = saved.get(key, "logits");
+  Owned dweights = ctx.activation(ids.shape, DType::f32), dlogits = ctx.activation(logits.shape, DType::f32);
+  ctx.k.run(CombineRowsBackwardArgs{.dy = dy,
+                                    .x = y,
+                                    .place = saved.get(key, "place"),
+                                    .source = saved.get(key, "source"),
+                                    .weights = saved.get(key, "weights"),
+                                    .dx = y,
+                                    .dweights = *dweights},
+            ctx.compute);
+  RouteBackwardArgs route = how;
+  route.logits = logits, route.ids = ids, route.dweights = *dweights, route.dlogits = *dlogits;
+  ctx.k.run(route, ctx.compute);
+  for (const char* done : {"logits", "ids", "weights"}) saved.drop(key, done);
+  return dlogits;
+}
+
+Owned Moe::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved) const {
+  Owned dropped = resid_.backward(ctx, dy);
+  const Tensor d = dropped ? *dropped : dy;
+  Owned dlogits = answers_backward(ctx, this, d, {.normalise = sizes_.normalise}, saved);
+  const Tensor offsets = saved.get(this, "offsets"), u = saved.get(this, "u");
+  const Tensor gate = u.narrow(1, 0, sizes_.ffn), up = u.narrow(1, sizes_.ffn, sizes_.ffn);
+  Owned da = down_.backward_input(ctx, saved.get(this, "y"), offsets);
+  ctx.k.run(SwigluBackwardArgs{.gate = gate, .up = up, .dy = *da, .dgate = gate, .dup = up}, ctx.compute);
+  da.reset();
+  Owned dxp = up_.backward_input(ctx, u, offsets);
+  Owned dx = ctx.activation({dy.rows(), sizes_.hidden});
+  ctx.k.run(CombineRowsArgs{.x = *dxp, .place = saved.get(this, "place"), .y = *dx}, ctx.compute);
+  dxp.reset();
+  router_.backward_input(ctx, *dlogits, *dx, saved);
+  dlogits.reset();
+  if (shared_) add_shared_backward(ctx, d, *dx, saved);
+  if (dropped) saved.keep(this, "dropped", std::move(dropped));
+  return dx;
+}
+
+void Moe::add_shared_backward(Ctx& ctx, const Tensor& dy, const Tensor& dx, Saved& saved) const {
+  Tensor ds = dy;
+  if (shared_gate_) {
+    const void* key = &shared_gate_;
+    Owned dlogits = answers_backward(ctx, key, dy, {.score = RouteScore::sigmoid, .normalise = false}, saved);
+    shared_gate_->backward_input(ctx, *dlogits, dx, saved);
+    ds = saved.get(key, "y");
+  }
+  Owned more = shared_->backward_input(ctx, ds, saved);
+  ctx.k.run(AddArgs{.a = dx, .b = *more, .y = dx}, ctx.compute);
+}
+
+// After the first pass "y" and "u" hold the gradients of what the forward pass kept there.
+void Moe::backward_weight(Ctx& ctx, Saved& saved) const {
+  const Tensor offsets = saved.get(this, "offsets");
+  down_.backward_weight(ctx, saved.get(this, "y"), saved.get(this, "a"), offsets);
+  up_.backward_weight(ctx, saved.get(this, "u"), saved.get(this, "xp"), offsets);
+  router_.backward_weight(ctx, saved);
+  if (shared_) shared_->backward_weight(ctx, saved);
+  if (shared_gate_) shared_gate_->backward_weight(ctx, saved), saved.drop_all(&shared_gate_);
+  saved.drop_all(this);
+}
+
+}  // namespace trireme

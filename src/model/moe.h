@@ -1,0 +1,89 @@
+// A feed-forward layer of experts (Shazeer et al. 2017, 1701.06538; Mixtral, 2401.04088): a router sends each
+// token to k of E experts, and the layer adds up what they answer, weighted. docs/moe.md derives the three
+// passes.
+//
+// Nothing is dropped on one rank: N tokens make R = N k rows, whatever the counts, so memory is a function of
+// shapes alone and meta books what a run takes.
+#pragma once
+#include <optional>
+
+#include "model/mlp.h"
+
+namespace trireme {
+
+// A router's matrix [experts, hidden]: its logits and its gradients.
+class Router {
+ public:
+  Router(std::string name, int64_t experts, int64_t hidden, float init_std);
+  void declare(std::vector<ParamDecl>&) const;
+  void bind(ParamSet&);
+  // x [N, hidden] -> logits f32 [N, experts]. x stays alive until backward_weight.
+  Owned forward(Ctx&, const Tensor& x, Saved&) const;
+  // dx [N, hidden] += dlogits (f32) W.
+  void backward_input(Ctx&, const Tensor& dlogits, const Tensor& dx, Saved&) const;
+  void backward_weight(Ctx&, Saved&) const;
+
+ private:
+  std::string name_;
+  int64_t experts_, hidden_;
+  float init_std_;
+  Param* weight_ = nullptr;
+};
+
+// E matrices of one shape, or of several one above the other, computed as one [E, out, in].
+class Experts {
+ public:
+  // parts: "gate", "up"; expert e's parameters are name.e.part.weight [out, in] each.
+  Experts(std::string name, std::vector<std::string> parts, int64_t experts, int64_t out, int64_t in,
+          float init_std);
+  void declare(std::vector<ParamDecl>&) const;
+  void bind(ParamSet&);
+  int64_t out() const { return int64_t(parts_.size()) * out_; }
+
+  // x [R, in] -> y [R, out]; rows of expert e are [offsets[e], offsets[e + 1]).
+  Owned forward(Ctx&, const Tensor& x, const Tensor& offsets) const;
+  Owned backward_input(Ctx&, const Tensor& dy, const Tensor& offsets) const;
+  void backward_weight(Ctx&, const Tensor& dy, const Tensor& x, const Tensor& offsets) const;
+
+ private:
+  Tensor all(Tensor Param::*) const;  // [E, out, in]
+  std::string name_;
+  std::vector<std::string> parts_;
+  int64_t experts_, out_, in_;
+  float init_std_;
+  std::vector<Param*> weights_;
+};
+
+class Moe {
+ public:
+  struct Sizes {
+    int64_t hidden, experts, experts_per_token, ffn;
+    int64_t shared_ffn = 0;    // of an expert that every token visits; 0 = none
+    bool shared_gate = false;  // its answer times sigmoid(w . x) (qwen2_moe)
+    bool normalise = true;     // a token's weights sum to 1
+    float init_std, out_init_std;
+    double resid_pdrop = 0;
+  };
+  Moe(const std::string& name, const Sizes&);
+  void declare(std::vector<ParamDecl>&) const;
+  void bind(ParamSet&);
+  // x [N, hidden] -> residual + moe(x).
+  Owned forward(Ctx&, const Tensor& x, const Tensor& residual, Saved&) const;
+  Owned backward_input(Ctx&, const Tensor& dy, Saved&) const;
+  void backward_weight(Ctx&, Saved&) const;
+
+ private:
+  void order(Ctx&, const void* key, const Tensor& ids, int64_t experts, Saved&) const;
+  Owned add_shared(Ctx&, const Tensor& x, Owned y, Saved&) const;
+  void add_shared_backward(Ctx&, const Tensor& dy, const Tensor& dx, Saved&) const;
+  Owned answers_backward(Ctx&, const void* key, const Tensor& dy, const RouteBackwardArgs& how, Saved&) const;
+
+  Sizes sizes_;
+  Router router_;
+  Experts up_, down_;  // up_ holds gate and up side by side
+  std::optional<Mlp> shared_;
+  std::optional<Router> shared_gate_;
+  Dropout resid_;
+};
+
+}  // namespace trireme
