@@ -25,16 +25,18 @@ void Pulse::show(size_t first, size_t last) {
 }
 
 // A rank that is held up inside of show() leaves a mixture of two positions behind: better than none.
-Pulse::Position Pulse::position() const {
+Pulse::Position Pulse::position(bool& torn) const {
   Position p;
+  torn = false;
   for (int look = 0; look < 100; look++) {
     const uint64_t before = version_.load(std::memory_order_acquire);
     for (size_t i = 0; i < kWords; i++) {
       const uint64_t word = words_[i].load(std::memory_order_acquire);
       std::memcpy(reinterpret_cast<std::byte*>(&p) + 8 * i, &word, 8);
     }
-    if (before % 2 == 0 && version_.load(std::memory_order_relaxed) == before) break;
+    if (before % 2 == 0 && version_.load(std::memory_order_relaxed) == before) return p;
   }
+  torn = true;
   return p;
 }
 
@@ -90,8 +92,8 @@ void Pulse::done(size_t group, Collective c) {
 
 // Of a group, done is read first: what is done was issued.
 Beat Pulse::beat(int64_t number) const {
-  const Position p = position();
   Beat b;
+  const Position p = position(b.torn);
   b.number = number, b.rank = rank_, b.left = left_.load();
   b.step = p.step, b.microbatch = p.microbatch, b.quiet = p.quiet != 0;
   b.action = p.action, b.layer = p.layer;

@@ -50,7 +50,7 @@ class Pulse {
   static constexpr size_t kWords = sizeof(Position) / 8;
   static_assert(sizeof(Position) == kWords * 8);
   void show(size_t first_word, size_t last_word);
-  Position position() const;
+  Position position(bool& torn) const;
 
   int rank_;
   Position mine_;  // the rank's own copy
