@@ -49,10 +49,11 @@ class Table(unittest.TestCase):
     def test_collectives_are_counted_by_their_bus(self):
         x = {"op": "all_reduce", "bytes": 1 << 20, "seconds": 1e-3, "memory": 4e9, "triad": 5e9}
         key = ("all_reduce", 1 << 20)
-        line = collectives.table_line(x, {key: 2e-3}, {}, {key: 4e-3}, 2)
+        line = collectives.table_line(x, {key: 2e-3}, {key: 5e-3}, {}, {key: 4e-3}, 2)
         self.assertEqual((line["KiB"], line["busbw GB/s"], line["of triad"]), ("1,024", "1.05", "80.0 %"))
         self.assertEqual((line["halving, x the time"], line["OpenMPI busbw"], line["Gloo busbw"]), ("2.00", "-", "0.26"))
-        gather = collectives.table_line(dict(x, op="all_gather"), {("all_gather", 1 << 20): 1e-3}, {}, {}, 4)
+        self.assertEqual(line["processes busbw"], "0.21")
+        gather = collectives.table_line(dict(x, op="all_gather"), {("all_gather", 1 << 20): 1e-3}, {}, {}, {}, 4)
         self.assertEqual(gather["busbw GB/s"], "0.79")
 
     def test_own_time_is_not_others(self):

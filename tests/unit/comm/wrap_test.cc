@@ -98,6 +98,7 @@ TEST(Checked, SeesRootsAndReductions) {
 
 // As many bytes, and something else: no backend sees that. Of 3 ranks, in a ring, in one batch each.
 TEST(Checked, SeesMessagesOfAnotherType) {
+  if (!have_ranks(3)) return;
   auto wrap = [](auto f, Device& d, int) { return make_checked(std::move(f), &d); };
   for (bool queued : {false, true}) {
     auto errors = run_wrapped(3, wrap, [&](Rank& me) {
