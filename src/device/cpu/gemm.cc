@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "device/cpu/cpu_device.h"
+#include "device/cpu/gemm_tiles.h"
 #include "device/cpu/matmul.h"
 
 namespace trireme::cpu {
@@ -360,12 +361,27 @@ bool takes_own_matmul(const MatmulArgs& p, const Context& ctx) {
   return rows_of(p) >= 24 * ctx.threads && cols_of(p) >= 48 && depth_of(p) >= 32;
 }
 
+namespace gemm {
+bool& tiles_allowed() {
+  static bool allowed = true;
+  return allowed;
+}
+}  // namespace gemm
+
+namespace {
+bool in_tiles(const MatmulArgs& p) {
+  return p.a.dtype == DType::bf16 && gemm::tiles_allowed() && tiles::kernels();
+}
+}  // namespace
+
 int64_t own_matmul_scratch_bytes(const MatmulArgs& p, const Context& ctx) {
+  if (in_tiles(p)) return tile_matmul_scratch_bytes(p, ctx);
   return Blocks(p, ctx).bytes();
 }
 
 // Longer sums want partial ones, and blocks of them are at most as long as the longest.
 int64_t own_matmul_most_scratch_bytes(const MatmulArgs& p, const Context& ctx) {
+  if (in_tiles(p)) return tile_matmul_scratch_bytes(p, ctx);
   const Blocks g(p, ctx);
   require(!g.shared, "the most scratch of a shorter sum is not known where panels are shared");
   if (g.kc >= g.k) return g.bytes();
@@ -377,6 +393,7 @@ int64_t own_matmul_most_scratch_bytes(const MatmulArgs& p, const Context& ctx) {
 }
 
 void own_matmul(const MatmulArgs& p, std::byte* scratch, const Context& ctx) {
+  if (in_tiles(p)) return tile_matmul(p, scratch, ctx);
   Blocks g(p, ctx);
   Product(p, g, *gemm::kernels(p.a.dtype), scratch).run(ctx);
 }

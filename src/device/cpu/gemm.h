@@ -85,6 +85,10 @@ struct Kernels {
 // Null where they were not compiled. Ask the processor first (multiplies_natively(bf16)).
 const Kernels* kernels(DType);  // gemm_avx512bf16.cc
 
+// Products of bf16 go to tile registers (gemm_tiles.h) where the processor has them; tests of what others run
+// say no.
+bool& tiles_allowed();
+
 }  // namespace trireme::cpu::gemm
 
 namespace trireme::cpu {

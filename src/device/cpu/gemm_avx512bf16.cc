@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "device/cpu/avx512-inl.h"
+#include "device/cpu/gemm-inl.h"
 
 namespace trireme::cpu::gemm {
 namespace {
@@ -44,34 +45,6 @@ TRIREME_INLINE void step(__m512 (&sum)[MR][4], const std::byte* b, const A& a) {
   }
 }
 
-// Steps through the lines of a tile's `soon`.
-class Asking {
- public:
-  explicit Asking(const Tile& t) : at_(t.soon), end_(t.soon + t.wanted) { enter(); }
-  TRIREME_INLINE bool more() const { return at_ != end_; }
-  TRIREME_INLINE void ask() {
-    __builtin_prefetch(line_, 0, 3);
-    line_ += 64;
-    if (--lines_ > 0) return;
-    lines_ = at_->lines;
-    line_ = row_ += at_->row;
-    if (--rows_ == 0) at_++, enter();
-  }
-  static int64_t count(const Tile& t) {
-    int64_t n = 0;
-    for (int64_t i = 0; i < t.wanted; i++) n += t.soon[i].rows * t.soon[i].lines;
-    return n;
-  }
-
- private:
-  TRIREME_INLINE void enter() {
-    if (more()) line_ = row_ = at_->data, lines_ = at_->lines, rows_ = at_->rows;
-  }
-  const Lines *at_, *end_;
-  const std::byte *line_ = nullptr, *row_ = nullptr;
-  int64_t lines_ = 0, rows_ = 0;
-};
-
 template <class T, int MR>
 TRIREME_INLINE void sums_of(const Tile& t, __m512 (&sum)[MR][4]) {
 #pragma GCC unroll 6
@@ -90,8 +63,8 @@ TRIREME_INLINE void sums_of(const Tile& t, __m512 (&sum)[MR][4]) {
           sum, b, [&](int i) __attribute__((always_inline)) { return unit_at<uint32_t>(row[i] + at); });
   };
   if (t.wanted) {  // all lines within the first three quarters of the steps
-    const int64_t few = std::max<int64_t>(1, t.units * 3 / (4 * Asking::count(t))) * by;
-    for (Asking soon(t); soon.more() && at + few <= end; steps_to(at + few)) soon.ask();
+    const int64_t few = std::max<int64_t>(1, t.units * 3 / (4 * Asking::count(t.soon, t.wanted))) * by;
+    for (Asking soon(t.soon, t.wanted); soon.more() && at + few <= end; steps_to(at + few)) soon.ask();
   }
   steps_to(end);
   if (t.half)
@@ -146,19 +119,6 @@ void pack_transposed(const std::byte* src, int64_t row, int64_t cols, int64_t de
       }
     }
   }
-}
-
-// Two rows of bf16, 32 columns, as 32 units.
-struct Pair {
-  __m512i low, high;
-};
-TRIREME_INLINE Pair interleave(__m512i even, __m512i odd) {
-  // unpack works in 128-bit pieces: 0-3 and 8-11 of both | 4-7 and 12-15, put in order by one more shuffle
-  // each.
-  const __m512i low = _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0),
-                high = _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4);
-  __m512i x = _mm512_unpacklo_epi16(even, odd), y = _mm512_unpackhi_epi16(even, odd);
-  return {_mm512_permutex2var_epi64(x, low, y), _mm512_permutex2var_epi64(x, high, y)};
 }
 
 void pack_rows_bf16(const std::byte* src, int64_t row, int64_t cols, int64_t depth, std::byte* dst) {
@@ -240,19 +200,6 @@ void pack_strips(const std::byte* src, int64_t row, int64_t rows, int64_t depth,
 
 // ---- epilogue ----
 
-TRIREME_INLINE __m512 load(const float* p, __mmask16 m) {
-  return _mm512_maskz_loadu_ps(m, p);
-}
-TRIREME_INLINE __m512 load(const bf16* p, __mmask16 m) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, p)), 16));
-}
-TRIREME_INLINE __m512 load(const float* p) {
-  return _mm512_loadu_ps(p);
-}
-TRIREME_INLINE __m512 load(const bf16* p) {
-  const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
-}
 TRIREME_INLINE void store(float* p, __mmask16 m, __m512 v) {
   _mm512_mask_storeu_ps(p, m, v);
 }

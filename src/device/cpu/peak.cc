@@ -64,6 +64,7 @@ HWY_AFTER_NAMESPACE();
 #include <memory>
 
 #include "device/cpu/cpu_device.h"
+#include "device/cpu/gemm_tiles.h"
 
 namespace trireme::cpu {
 HWY_EXPORT(f32_flops_per_round);
@@ -133,6 +134,10 @@ double f32_peak(int threads, double seconds) {
 
 double bf16_peak(int threads, double seconds) {
   if (!multiplies_natively(DType::bf16)) return 0;
+  // A round takes some eight times as long as one on vectors.
+  if (tiles::kernels())
+    return arithmetic_peak(threads, seconds, tile_flops_per_round() / 8,
+                           [](long rounds) { return tile_burst(rounds / 8); });
   return arithmetic_peak(threads, seconds, bf16_flops_per_round(), bf16_burst);
 }
 

@@ -9,8 +9,8 @@ namespace trireme::cpu {
 // FLOP/s (a multiply-add counts 2) of independent fused multiply-adds on registers, f32 at the widest
 // vectors.
 double f32_peak(int threads, double seconds = 0.3);
-// The same of AVX512-BF16's dot products, which is what bf16 matrix products are made of; 0 where there are
-// none.
+// The same of what bf16 matrix products are made of: dot products in tile registers (gemm_tiles.h), else
+// AVX512-BF16's; 0 where there are neither.
 double bf16_peak(int threads, double seconds = 0.3);
 
 // Bytes/s over arrays far larger than the caches; triad is a = b + s * c, counted as three bytes moved per
@@ -28,5 +28,7 @@ MemoryRates memory_rates(int threads, double seconds = 0.3, long bytes = 0);
 inline constexpr int kChains = 12, kBf16Chains = 24;
 double bf16_burst(long rounds);  // peak_avx512bf16.cc; only where the processor has it
 double bf16_flops_per_round();
+double tile_burst(long rounds);  // peak_amx.cc; only where there are tile registers
+double tile_flops_per_round();
 
 }  // namespace trireme::cpu

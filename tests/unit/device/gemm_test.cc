@@ -10,6 +10,7 @@
 
 #include "base/rng.h"
 #include "device/cpu/cpu_device.h"
+#include "device/cpu/gemm_tiles.h"
 #include "device/cpu/matmul.h"
 
 namespace trireme::cpu {
@@ -97,49 +98,60 @@ class Case {
 bool able() {
   return multiplies_natively(DType::bf16) && gemm::kernels(DType::bf16) != nullptr;
 }
-#define NEEDS_AVX512BF16() \
-  if (!able()) GTEST_SKIP() << "this processor has no AVX512-BF16"
+
+// With AVX512-BF16 (false) and, for bf16, in tile registers (true), on whichever of them the processor has.
+class OwnMatmul : public testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    if (!able()) GTEST_SKIP() << "this processor has no AVX512-BF16";
+    if (GetParam() && !tiles::kernels()) GTEST_SKIP() << "this processor has no tile registers";
+    gemm::tiles_allowed() = GetParam();
+  }
+  void TearDown() override { gemm::tiles_allowed() = true; }
+};
+INSTANTIATE_TEST_SUITE_P(, OwnMatmul, testing::Bool(),
+                         [](const auto& p) { return p.param ? "Tiles" : "Vectors"; });
 
 constexpr DType kTypes[][2] = {
     {DType::bf16, DType::bf16}, {DType::bf16, DType::f32}, {DType::f32, DType::f32}};
 
-TEST(OwnMatmul, MatchesDoubleAtEveryEdge) {
-  NEEDS_AVX512BF16();
+TEST_P(OwnMatmul, MatchesDoubleAtEveryEdge) {
   // One element, each height of a strip, narrow and wide panels, odd depths, strips packed eight at a time.
-  const int64_t sizes[][3] = {{1, 1, 1},    {2, 63, 2},  {3, 64, 3},   {4, 65, 31},
-                              {5, 130, 33}, {7, 16, 64}, {53, 17, 35}, {97, 70, 47}};
+  const int64_t sizes[][3] = {{1, 1, 1},   {2, 63, 2},   {3, 64, 3},   {4, 65, 31}, {5, 130, 33},
+                              {7, 16, 64}, {53, 17, 35}, {97, 70, 47}, {64, 96, 64}};
   for (auto [type, out] : kTypes)
     for (auto [m, n, k] : sizes)
       for (int trans = 0; trans < 4; trans++)
         Case({m, n, k, bool(trans & 1), bool(trans & 2), type, out}).check(1 + trans % 3);
 }
 
-TEST(OwnMatmul, AddsEachEpilogueOnce) {
-  NEEDS_AVX512BF16();
+TEST_P(OwnMatmul, AddsEachEpilogueOnce) {
   for (auto [type, out] : kTypes)
     for (int what = 0; what < 8; what++)
       Case({20, 75, 40, false, true, type, out, bool(what & 1), bool(what & 2), bool(what & 4)}).check(2);
 }
 
 // Sums that go through memory between blocks of the summed dim, in c or in scratch.
-TEST(OwnMatmul, BlocksOfTheSummedDimMeetInF32) {
-  NEEDS_AVX512BF16();
+TEST_P(OwnMatmul, BlocksOfTheSummedDimMeetInF32) {
   for (auto [type, out] : kTypes)
     for (bool trans_a : {false, true})
       for (bool add : {false, true})
         Case({13, 77, 3101, trans_a, !trans_a, type, out, add, add, add}).check(2);
 }
 
+// More columns than are packed at a time.
+TEST_P(OwnMatmul, PacksColumnsInBlocks) {
+  for (auto [type, out] : kTypes) Case({5, 1100, 3009, false, true, type, out, true}).check(2);
+}
+
 // More rows than one block of packed strips holds.
-TEST(OwnMatmul, PacksRowsInBlocks) {
-  NEEDS_AVX512BF16();
+TEST_P(OwnMatmul, PacksRowsInBlocks) {
   for (auto [type, out] : kTypes) Case({805, 9, 11, true, false, type, out}).check(1);
 }
 
 // Rows enough that threads share packed panels, several blocks of the summed dim, a narrow last panel: the
 // bits of the same product in pieces of rows too few for that.
-TEST(OwnMatmul, SharesPanelsAmongManyRows) {
-  NEEDS_AVX512BF16();
+TEST_P(OwnMatmul, SharesPanelsAmongManyRows) {
   for (auto [type, out] : kTypes) {
     const int64_t rows = 1541, most = 400;
     Case many({rows, 67, 1031, true, out == DType::f32, type, out, true, true, true});
@@ -159,8 +171,7 @@ TEST(OwnMatmul, SharesPanelsAmongManyRows) {
   }
 }
 
-TEST(OwnMatmul, ThreadsAndCutsAlongRowsKeepEveryBit) {
-  NEEDS_AVX512BF16();
+TEST_P(OwnMatmul, ThreadsAndCutsAlongRowsKeepEveryBit) {
   for (auto [type, out] : kTypes)
     for (bool trans_a : {false, true}) {
       Case whole({61, 70, 3001, trans_a, false, type, out, true, true, true});
@@ -181,7 +192,25 @@ TEST(OwnMatmul, ThreadsAndCutsAlongRowsKeepEveryBit) {
     }
 }
 
-TEST(OwnMatmul, LeavesToOneDnnWhatItDoesNotTake) {
+// Rows of a that begin on lines and end with whole steps are read where they lie: the bits of packed ones,
+// for whole strips and the rest.
+TEST_P(OwnMatmul, RowsOnLinesGiveTheBitsOfOthers) {
+  for (int64_t rows : {64, 70, 131}) {
+    Case odd({rows, 90, 96, false, true, DType::bf16, DType::f32});
+    Tensor a = odd.args.a;
+    std::vector<bf16> space(size_t(rows * 128 + 32));
+    const uintptr_t begin = (reinterpret_cast<uintptr_t>(space.data()) + 63) / 64 * 64;
+    Tensor lines(reinterpret_cast<void*>(begin), a.shape, DType::bf16);
+    lines.stride[0] = 128;
+    for (int64_t i = 0; i < rows; i++)
+      std::copy_n(a.as<bf16>() + i * a.stride[0], 96, lines.as<bf16>() + i * 128);
+    const auto want = odd.result(2);
+    odd.args.a = lines;
+    EXPECT_EQ(odd.result(2), want);
+  }
+}
+
+TEST_P(OwnMatmul, LeavesToOneDnnWhatItDoesNotTake) {
   auto* at = reinterpret_cast<void*>(64);
   MatmulArgs p{.a = Tensor(at, {256, 64}, DType::bf16),
                .b = Tensor(at, {64, 128}, DType::bf16),

@@ -1,0 +1,216 @@
+#include "device/cpu/gemm_tiles.h"
+
+#include <atomic>
+
+#include "device/cpu/matmul.h"
+
+namespace trireme::cpu {
+namespace {
+
+using tiles::kPanel, tiles::kStep, tiles::kStepBytes, tiles::kStrip;
+
+int64_t round_up(int64_t n, int64_t to) {
+  return (n + to - 1) / to * to;
+}
+
+// Sizes of a problem and of what is packed. Scratch: partial sums f32 [M, N] where several blocks of K meet
+// in a bf16 c (an f32 c keeps them itself) | panels of b | for each thread a block of packed a. With a longer
+// sum no part is smaller.
+struct Blocks {
+  static constexpr int64_t kLongest = 3072;              // of a block of the summed dim
+  static constexpr int64_t kPanelBytes = 6 << 20;        // of packed b
+  static constexpr int64_t kRowBytes = 768 << 10;        // of a block of a: it stays in L2 (2 MB)
+  static constexpr int64_t kMostRows = 256, kTasks = 6;  // of a task; tasks a thread, or more
+  int64_t m, n, k, kc, nc, mc, groups;
+  int64_t partial = 0, panels, rows;  // bytes
+  int threads;
+
+  Blocks(const MatmulArgs& p, const Context& ctx)
+      : m(rows_of(p)), n(cols_of(p)), k(depth_of(p)), threads(ctx.threads) {
+    const int64_t count = (k + kLongest - 1) / kLongest, longest = std::min(round_up(k, kStep), kLongest);
+    kc = round_up((k + count - 1) / count, kStep);
+    panels = std::min(round_up(n, kPanel) * longest * 2, kPanelBytes);
+    nc = std::min(round_up(n, kPanel), panels / (kc * 2) / kPanel * kPanel);
+    const int64_t each =
+        threads == 1 ? kMostRows : round_up((m + kTasks * threads - 1) / (kTasks * threads), kStrip);
+    const int64_t wanted = std::min({each, kMostRows, round_up(m, kStrip)});
+    mc = std::min(wanted, kRowBytes / (longest * 2) / kStrip * kStrip);
+    rows = std::min(wanted * longest * 2, kRowBytes);
+    const int64_t blocks = (m + mc - 1) / mc, least = threads == 1 ? 1 : kTasks * threads;
+    groups = std::clamp<int64_t>((least + blocks - 1) / blocks, 1, nc / kPanel);
+    if (count > 1 && p.c.dtype != DType::f32) partial = round_up(m * n * int64_t(sizeof(float)), 64);
+  }
+  int64_t bytes() const { return partial + panels + threads * rows; }
+};
+
+struct Range {
+  int64_t begin, end;
+  int64_t size() const { return end - begin; }
+};
+
+// A matrix as its tiles are found: where element (i, j) lies.
+struct Grid {
+  std::byte* data;
+  int64_t row, element;  // bytes
+  explicit Grid(const Tensor& t)
+      : data(t.data),
+        row((t.shape[0] > 1 ? t.stride[0] : t.shape[1]) * size_of(t.dtype)),
+        element(size_of(t.dtype)) {}
+  std::byte* at(int64_t i, int64_t j) const { return data + i * row + j * element; }
+};
+
+class Product {
+ public:
+  Product(const MatmulArgs& p, const Blocks& g, std::byte* scratch)
+      : p_(p),
+        g_(g),
+        run_(*tiles::kernels()),
+        a_(p.a),
+        b_(p.b),
+        c_(p.c),
+        residual_(p.residual ? Grid(p.residual) : c_),
+        f32_out_(p.c.dtype == DType::f32),
+        partial_(reinterpret_cast<float*>(f32_out_ ? p.c.data : scratch)),
+        ld_partial_(f32_out_ ? c_.row / 4 : g.n),
+        panels_(scratch + g.partial),
+        rows_(panels_ + g.panels) {}
+
+  void run(const Context& ctx) {
+    for (int64_t k0 = 0; k0 < g_.k; k0 += g_.kc)
+      for (int64_t n0 = 0; n0 < g_.n; n0 += g_.nc) {
+        const Block at{{k0, std::min(g_.k, k0 + g_.kc)}, {n0, std::min(g_.n, n0 + g_.nc)}};
+        parallel_for(ctx, at.panels(), 1, [&](int64_t begin, int64_t end, int) {
+          for (int64_t i = begin; i < end; i++) pack_panel(at, i);
+        });
+        std::atomic<int64_t> turn = 0;
+        const int64_t tasks = (g_.m + g_.mc - 1) / g_.mc * g_.groups;
+        parallel_for(ctx, std::min<int64_t>(g_.threads, tasks), 1, [&](int64_t begin, int64_t end, int) {
+          run_.begin();
+          for (int64_t t = begin; t < end; t++)
+            for (int64_t i; (i = turn.fetch_add(1, std::memory_order_relaxed)) < tasks;) task(at, i, t);
+          run_.end();
+        });
+      }
+  }
+
+ private:
+  // One block of the summed dim and of columns.
+  struct Block {
+    Range k, n;
+    int64_t panels() const { return (n.size() + kPanel - 1) / kPanel; }
+    int64_t steps() const { return (k.size() + kStep - 1) / kStep; }
+  };
+  std::byte* panel(const Block& at, int64_t i) const { return panels_ + i * at.steps() * kStepBytes; }
+
+  void pack_panel(const Block& at, int64_t i) const {
+    const int64_t n = at.n.begin + i * kPanel, cols = std::min(kPanel, at.n.end - n);
+    if (p_.trans_b)
+      run_.pack_transposed(b_.at(n, at.k.begin), b_.row, cols, at.k.size(), panel(at, i));
+    else
+      run_.pack_rows(b_.at(at.k.begin, n), b_.row, cols, at.k.size(), panel(at, i));
+  }
+
+  // Rows of a that are read where they lie: tiles load whole lines, and all of a step.
+  int64_t rows_in_place(const Block& at, Range m) const {
+    const bool lines = a_.row % 64 == 0 && reinterpret_cast<uintptr_t>(a_.at(m.begin, at.k.begin)) % 64 == 0;
+    return !p_.trans_a && lines && at.k.size() % kStep == 0 ? m.size() / kStrip * kStrip : 0;
+  }
+
+  void task(const Block& at, int64_t i, int64_t thread) {
+    const int64_t first = i / g_.groups * g_.mc, group = i % g_.groups;
+    const Range m{first, std::min(g_.m, first + g_.mc)};
+    const int64_t in_place = rows_in_place(at, m), strip = at.steps() * kStepBytes;
+    std::byte* packed = rows_ + thread * g_.rows;
+    if (p_.trans_a)
+      run_.pack_a_transposed(a_.at(at.k.begin, m.begin), a_.row, m.size(), at.k.size(), packed, strip);
+    else if (in_place < m.size())
+      run_.pack_a(a_.at(m.begin + in_place, at.k.begin), a_.row, m.size() - in_place, at.k.size(),
+                  packed + in_place / kStrip * strip, strip);
+    Ending ending(*this, at);
+    for (int64_t j = at.panels() * group / g_.groups; j < at.panels() * (group + 1) / g_.groups; j++)
+      for (int64_t r = 0; r < m.size(); r += kStrip) {
+        tiles::Tile t;
+        if (r < in_place)
+          t.a = a_.at(m.begin + r, at.k.begin), t.a_row = a_.row, t.a_half = 16 * a_.row, t.a_step = 64;
+        else
+          t.a = packed + r / kStrip * strip, t.a_row = 64, t.a_half = kStepBytes / 2, t.a_step = kStepBytes;
+        t.b = panel(at, j), t.steps = at.steps();
+        const int64_t n = at.n.begin + j * kPanel;
+        ending.tile(t, {m.begin + r, std::min(kStrip, m.size() - r), n, std::min(kPanel, at.n.end - n)});
+      }
+  }
+
+  struct Place {
+    int64_t i, rows, j, cols;
+  };
+  // Tiles of one task, each of which ends while the next one's sums are made.
+  class Ending {
+   public:
+    Ending(const Product& p, const Block& at)
+        : p_(p), first_(at.k.begin == 0), last_(at.k.end == p.g_.k), to_f32_(p.f32_out_ || !last_) {}
+    Ending(const Ending&) = delete;
+    ~Ending() {
+      if (some_) (to_f32_ ? p_.run_.finish_f32 : p_.run_.finish_bf16)(before_);
+    }
+    void tile(tiles::Tile& t, const Place& at) {
+      float* sums = sums_[turn_ ^= 1];
+      if (!first_) continue_sums(t, at, sums);
+      t.sums = sums;
+      const gemm::Finish f = finish(at, sums);
+      t.soon[t.wanted++] = {f.c, f.c_row, f.rows, 2};
+      if (f.residual) t.soon[t.wanted++] = {f.residual, f.residual_row, f.rows, 2};
+      (to_f32_ ? p_.run_.multiply_f32 : p_.run_.multiply_bf16)(t, some_ ? &before_ : nullptr);
+      before_ = f, some_ = true;
+    }
+
+   private:
+    // The sums of the blocks before; at the matrix's edges through a copy.
+    void continue_sums(tiles::Tile& t, const Place& at, float* sums) const {
+      t.from = p_.partial(at), t.ld_from = p_.ld_partial_;
+      if (at.rows == kStrip && at.cols == kPanel) return;
+      std::fill_n(sums, kStrip * kPanel, 0.f);
+      for (int64_t r = 0; r < at.rows; r++) std::copy_n(t.from + r * t.ld_from, at.cols, sums + r * kPanel);
+      t.from = sums, t.ld_from = kPanel;
+    }
+    // An f32 c that is added to holds its old value until the first block's end.
+    gemm::Finish finish(const Place& at, float* sums) const {
+      gemm::Finish f{.sums = sums, .ld_sums = kPanel, .rows = at.rows, .cols = at.cols};
+      f.accumulate = p_.p_.accumulate && (p_.f32_out_ ? first_ : last_);
+      f.c = last_ ? p_.c_.at(at.i, at.j) : reinterpret_cast<std::byte*>(p_.partial(at));
+      f.c_row = last_ ? p_.c_.row : 4 * p_.ld_partial_;
+      if (!last_) return f;
+      if (p_.p_.bias) f.bias = p_.p_.bias.data + at.j * p_.a_.element;
+      if (p_.p_.residual) f.residual = p_.residual_.at(at.i, at.j), f.residual_row = p_.residual_.row;
+      return f;
+    }
+    const Product& p_;
+    const bool first_, last_, to_f32_;
+    alignas(64) float sums_[2][kStrip * kPanel];
+    int turn_ = 0;
+    bool some_ = false;
+    gemm::Finish before_;
+  };
+  float* partial(const Place& at) const { return partial_ + at.i * ld_partial_ + at.j; }
+
+  const MatmulArgs& p_;
+  const Blocks& g_;
+  const tiles::Kernels& run_;
+  const Grid a_, b_, c_, residual_;
+  const bool f32_out_;
+  float* const partial_;
+  const int64_t ld_partial_;
+  std::byte *const panels_, *const rows_;
+};
+
+}  // namespace
+
+int64_t tile_matmul_scratch_bytes(const MatmulArgs& p, const Context& ctx) {
+  return Blocks(p, ctx).bytes();
+}
+
+void tile_matmul(const MatmulArgs& p, std::byte* scratch, const Context& ctx) {
+  const Blocks g(p, ctx);
+  Product(p, g, scratch).run(ctx);
+}
+
+}  // namespace trireme::cpu
