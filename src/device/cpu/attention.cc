@@ -30,7 +30,8 @@ template <class F>
 auto with_tiles(DType type, const DropoutMask& dropout, F&& f) {
   if (type == DType::f64) return f(tiles_f64());
   if (type == DType::f32) return f(tiles_f32());
-  const Tiles<float>* native = !dropout && multiplies_natively(DType::bf16) ? tiles_bf16() : nullptr;
+  const Tiles<float>* native = nullptr;
+  if (!dropout && multiplies_natively(DType::bf16)) native = tiles_amx() ? tiles_amx() : tiles_bf16();
   return f(native ? *native : tiles_bf16_by_f32());
 }
 }  // namespace

@@ -2,8 +2,8 @@
 //
 // The algorithm (attention_forward.cc, attention_backward.cc) is written once, for sums in f32 or f64. It
 // cuts q into blocks and blocks into strips of 16 rows, k and v into blocks of keys, and calls a set of tile
-// functions that an element type and a processor provide: plain f64; f32 by Highway; bf16 by AVX512-BF16;
-// bf16 by f32 elsewhere.
+// functions that an element type and a processor provide: plain f64; f32 by Highway; bf16 by AVX512-BF16, its
+// products in tile registers (AMX) where there are any; bf16 by f32 elsewhere.
 //
 // A *unit* is what one lane of a tile holds along the summed dim of a product: one f64, one f32, or two bf16.
 // Tiles are padded with zeros: rows to strips, columns to kLane, head dims to kLane. Operands of a product:
@@ -109,6 +109,25 @@ struct Tiles {
   void (*row_dots)(const Rows& a, const Rows& b, Acc* out);
   // Null where tiles hold no single numbers of type Acc: such a set does not serve dropout.
   void (*drop)(const DropTile<Acc>&);
+  // What a thread does before and after products; null: nothing.
+  void (*begin)() = nullptr;
+  void (*end)() = nullptr;
+};
+
+// A thread between begin and end.
+template <class Acc>
+class Working {
+ public:
+  explicit Working(const Tiles<Acc>& t) : t_(t) {
+    if (t_.begin) t_.begin();
+  }
+  Working(const Working&) = delete;
+  ~Working() {
+    if (t_.end) t_.end();
+  }
+
+ private:
+  const Tiles<Acc>& t_;
 };
 
 // The rows of a left operand, `row` units apart.
@@ -131,6 +150,7 @@ const Tiles<double>& tiles_f64();
 const Tiles<float>& tiles_f32();          // of the best target this processor has
 const Tiles<float>& tiles_bf16_by_f32();  // bf16 operands, f32 arithmetic, P and dS rounded to bf16
 const Tiles<float>* tiles_bf16();  // AVX512-BF16; null where it was not compiled. Ask the processor first
+const Tiles<float>* tiles_amx();   // its products in tile registers; null where there are none
 
 // Blocks as asked for by the arguments, else the ones that measured fastest (docs/attention.md). A function
 // of shapes and types alone: another thread count gives the same blocks, and so the same bits.

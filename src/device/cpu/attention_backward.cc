@@ -261,6 +261,7 @@ void backward(const AttentionBackwardArgs& p, const Tiles<Acc>& tiles, const Ten
               const Context& ctx) {
   Backward<Acc> sizes(p, tiles, nullptr);
   parallel_for(ctx, sizes.units(), 1, [&](int64_t begin, int64_t end, int thread) {
+    const Working<Acc> working(tiles);
     Backward<Acc> f(p, tiles, scratch.data + thread * sizes.bytes());
     f.run(begin, end);
     add_traffic(p.traffic, f.count());

@@ -260,6 +260,7 @@ template <class Acc>
 void forward(const AttentionArgs& p, const Tiles<Acc>& tiles, const Tensor& scratch, const Context& ctx) {
   Forward<Acc> sizes(p, tiles, nullptr);
   parallel_for(ctx, sizes.units(), 1, [&](int64_t begin, int64_t end, int thread) {
+    const Working<Acc> working(tiles);
     Forward<Acc> f(p, tiles, scratch.data + thread * sizes.bytes());
     f.run(begin, end);
     add_traffic(p.traffic, f.count());
