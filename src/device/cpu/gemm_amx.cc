@@ -160,15 +160,20 @@ void pack_transposed(const std::byte* src, int64_t row, int64_t cols, int64_t de
   }
 }
 
-// Rows k and k + 1 of b as units: 16 columns to the first tile, 16 to the second.
-void pack_rows(const std::byte* src, int64_t row, int64_t cols, int64_t depth, std::byte* dst) {
-  const __mmask32 seen = mask32(cols);
-  for (int64_t k = 0; k < depth; k += kStep, dst += kStepBytes)
-    for (int64_t u = 0; u < 16; u++, src += 2 * row) {
-      const int64_t left = depth - k - 2 * u;
-      const gemm::Pair x = gemm::interleave(left > 0 ? load_row(src, seen) : _mm512_setzero_si512(),
-                                            left > 1 ? load_row(src + row, seen) : _mm512_setzero_si512());
-      store_line(dst + 64 * u, x.low), store_line(dst + kStepBytes / 2 + 64 * u, x.high);
+// Rows k and k + 1 of b as units: 16 columns to the first tile of a panel, 16 to the second.
+void pack_rows(const std::byte* src, int64_t row, int64_t cols, int64_t depth, std::byte* dst,
+               int64_t panel) {
+  for (int64_t k = 0; k < depth; k += kStep, src += kStep * row, dst += kStepBytes)
+    for (int64_t j = 0; j < cols; j += kPanel) {
+      const __mmask32 seen = mask32(cols - j);
+      const std::byte* from = src + 2 * j;
+      std::byte* to = dst + j / kPanel * panel;
+      for (int64_t u = 0; u < 16; u++, from += 2 * row) {
+        const int64_t left = depth - k - 2 * u;
+        const gemm::Pair x = gemm::interleave(left > 0 ? load_row(from, seen) : _mm512_setzero_si512(),
+                                              left > 1 ? load_row(from + row, seen) : _mm512_setzero_si512());
+        store_line(to + 64 * u, x.low), store_line(to + kStepBytes / 2 + 64 * u, x.high);
+      }
     }
 }
 
@@ -192,20 +197,22 @@ void pack_a_transposed(const std::byte* src, int64_t row, int64_t rows, int64_t 
       const __mmask32 seen = mask32(rows - i);
       const std::byte* from = src + 2 * i;
       std::byte* to = dst + i / kStrip * strip;
+      // Units of pairs of rows by 128-bit pieces: columns 0-3, 8-11, 16-19, 24-27 | the four behind each.
       __m512i low[16], high[16];
 #pragma GCC unroll 16
       for (int u = 0; u < 16; u++, from += 2 * row) {
         const int64_t left = depth - k - 2 * u;
-        const gemm::Pair x = gemm::interleave(left > 0 ? load_row(from, seen) : _mm512_setzero_si512(),
-                                              left > 1 ? load_row(from + row, seen) : _mm512_setzero_si512());
-        low[u] = x.low, high[u] = x.high;
+        const __m512i even = left > 0 ? load_row(from, seen) : _mm512_setzero_si512();
+        const __m512i odd = left > 1 ? load_row(from + row, seen) : _mm512_setzero_si512();
+        low[u] = _mm512_unpacklo_epi16(even, odd), high[u] = _mm512_unpackhi_epi16(even, odd);
       }
+      const auto column = [](int l) { return l / 4 * 8 + l % 4; };
       transpose(low);
 #pragma GCC unroll 16
-      for (int l = 0; l < 16; l++) store_line(to + 64 * l, low[l]);
+      for (int l = 0; l < 16; l++) store_line(to + 64 * column(l), low[l]);
       transpose(high);
 #pragma GCC unroll 16
-      for (int l = 0; l < 16; l++) store_line(to + kStepBytes / 2 + 64 * l, high[l]);
+      for (int l = 0; l < 16; l++) store_line(to + 64 * (column(l) + 4), high[l]);
     }
 }
 

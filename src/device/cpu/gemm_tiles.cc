@@ -19,10 +19,12 @@ int64_t round_up(int64_t n, int64_t to) {
 struct Blocks {
   static constexpr int64_t kLongest = 3072;              // of a block of the summed dim
   static constexpr int64_t kPanelBytes = 6 << 20;        // of packed b
+  static constexpr int64_t kSharedBytes = 12 << 20;      // of packed a
   static constexpr int64_t kRowBytes = 768 << 10;        // of a block of a: it stays in L2 (2 MB)
   static constexpr int64_t kMostRows = 256, kTasks = 6;  // of a task; tasks a thread, or more
   int64_t m, n, k, kc, nc, mc, groups;
-  int64_t partial = 0, panels, rows;  // bytes
+  int64_t partial = 0, panels, rows, rows_of_all;  // bytes
+  bool shares_a;
   int threads;
 
   Blocks(const MatmulArgs& p, const Context& ctx)
@@ -31,16 +33,22 @@ struct Blocks {
     kc = round_up((k + count - 1) / count, kStep);
     panels = std::min(round_up(n, kPanel) * longest * 2, kPanelBytes);
     nc = std::min(round_up(n, kPanel), panels / (kc * 2) / kPanel * kPanel);
-    const int64_t each =
-        threads == 1 ? kMostRows : round_up((m + kTasks * threads - 1) / (kTasks * threads), kStrip);
-    const int64_t wanted = std::min({each, kMostRows, round_up(m, kStrip)});
+    const int64_t m_up = round_up(m, kStrip), least = threads == 1 ? 1 : kTasks * threads;
+    shares_a = p.trans_a && threads > 1 && m_up * kc * 2 <= kSharedBytes;
+    // What is packed for a task is packed for all of its columns.
+    const bool packs = !shares_a && (p.trans_a || k % kStep != 0 || p.a.stride[0] * 2 % 64 != 0);
+    const int64_t each = packs ? round_up((m + least - 1) / least, kStrip) : kMostRows;
+    const int64_t wanted = std::min({each, kMostRows, m_up});
     mc = std::min(wanted, kRowBytes / (longest * 2) / kStrip * kStrip);
-    rows = std::min(wanted * longest * 2, kRowBytes);
-    const int64_t blocks = (m + mc - 1) / mc, least = threads == 1 ? 1 : kTasks * threads;
+    rows = std::min(std::min(kMostRows, m_up) * longest * 2, kRowBytes);
+    rows_of_all = threads * rows;
+    if (p.trans_a && threads > 1)
+      rows_of_all = std::max(rows_of_all, std::min(m_up * longest * 2, kSharedBytes));
+    const int64_t blocks = (m + mc - 1) / mc;
     groups = std::clamp<int64_t>((least + blocks - 1) / blocks, 1, nc / kPanel);
     if (count > 1 && p.c.dtype != DType::f32) partial = round_up(m * n * int64_t(sizeof(float)), 64);
   }
-  int64_t bytes() const { return partial + panels + threads * rows; }
+  int64_t bytes() const { return partial + panels + rows_of_all; }
 };
 
 struct Range {
@@ -79,9 +87,7 @@ class Product {
     for (int64_t k0 = 0; k0 < g_.k; k0 += g_.kc)
       for (int64_t n0 = 0; n0 < g_.n; n0 += g_.nc) {
         const Block at{{k0, std::min(g_.k, k0 + g_.kc)}, {n0, std::min(g_.n, n0 + g_.nc)}};
-        parallel_for(ctx, at.panels(), 1, [&](int64_t begin, int64_t end, int) {
-          for (int64_t i = begin; i < end; i++) pack_panel(at, i);
-        });
+        pack(at, ctx);
         std::atomic<int64_t> turn = 0;
         const int64_t tasks = (g_.m + g_.mc - 1) / g_.mc * g_.groups;
         parallel_for(ctx, std::min<int64_t>(g_.threads, tasks), 1, [&](int64_t begin, int64_t end, int) {
@@ -102,12 +108,24 @@ class Product {
   };
   std::byte* panel(const Block& at, int64_t i) const { return panels_ + i * at.steps() * kStepBytes; }
 
-  void pack_panel(const Block& at, int64_t i) const {
-    const int64_t n = at.n.begin + i * kPanel, cols = std::min(kPanel, at.n.end - n);
+  // Panels, and with the first ones a if it is packed for all. Along the rows that lie in memory.
+  void pack(const Block& at, const Context& ctx) const {
     if (p_.trans_b)
-      run_.pack_transposed(b_.at(n, at.k.begin), b_.row, cols, at.k.size(), panel(at, i));
-    else
-      run_.pack_rows(b_.at(at.k.begin, n), b_.row, cols, at.k.size(), panel(at, i));
+      parallel_for(ctx, at.panels(), 1, [&](int64_t begin, int64_t end, int) {
+        for (int64_t i = begin; i < end; i++) {
+          const int64_t n = at.n.begin + i * kPanel;
+          run_.pack_transposed(b_.at(n, at.k.begin), b_.row, std::min(kPanel, at.n.end - n), at.k.size(),
+                               panel(at, i));
+        }
+      });
+    const bool a = g_.shares_a && at.n.begin == 0;
+    if (p_.trans_b && !a) return;
+    parallel_for(ctx, at.steps(), 1, [&](int64_t begin, int64_t end, int) {
+      const int64_t k = at.k.begin + begin * kStep, depth = std::min(at.k.end, at.k.begin + end * kStep) - k;
+      const int64_t to = begin * kStepBytes, stride = at.steps() * kStepBytes;
+      if (!p_.trans_b) run_.pack_rows(b_.at(k, at.n.begin), b_.row, at.n.size(), depth, panels_ + to, stride);
+      if (a) run_.pack_a_transposed(a_.at(k, 0), a_.row, g_.m, depth, rows_ + to, stride);
+    });
   }
 
   // Rows of a that are read where they lie: tiles load whole lines, and all of a step.
@@ -116,18 +134,25 @@ class Product {
     return !p_.trans_a && lines && at.k.size() % kStep == 0 ? m.size() / kStrip * kStrip : 0;
   }
 
+  // Those that are not.
+  void pack_rows(const Block& at, Range m, int64_t in_place, std::byte* to) const {
+    const int64_t strip = at.steps() * kStepBytes, rest = m.size() - in_place;
+    if (p_.trans_a)
+      run_.pack_a_transposed(a_.at(at.k.begin, m.begin), a_.row, rest, at.k.size(), to, strip);
+    else if (rest > 0)
+      run_.pack_a(a_.at(m.begin + in_place, at.k.begin), a_.row, rest, at.k.size(),
+                  to + in_place / kStrip * strip, strip);
+  }
+
   void task(const Block& at, int64_t i, int64_t thread) {
     const int64_t first = i / g_.groups * g_.mc, group = i % g_.groups;
     const Range m{first, std::min(g_.m, first + g_.mc)};
     const int64_t in_place = rows_in_place(at, m), strip = at.steps() * kStepBytes;
-    std::byte* packed = rows_ + thread * g_.rows;
-    if (p_.trans_a)
-      run_.pack_a_transposed(a_.at(at.k.begin, m.begin), a_.row, m.size(), at.k.size(), packed, strip);
-    else if (in_place < m.size())
-      run_.pack_a(a_.at(m.begin + in_place, at.k.begin), a_.row, m.size() - in_place, at.k.size(),
-                  packed + in_place / kStrip * strip, strip);
+    std::byte* packed = g_.shares_a ? rows_ + m.begin / kStrip * strip : rows_ + thread * g_.rows;
+    if (!g_.shares_a) pack_rows(at, m, in_place, packed);
     Ending ending(*this, at);
-    for (int64_t j = at.panels() * group / g_.groups; j < at.panels() * (group + 1) / g_.groups; j++)
+    const int64_t first_panel = at.panels() * group / g_.groups, end = at.panels() * (group + 1) / g_.groups;
+    for (int64_t j = first_panel; j < end; j++)
       for (int64_t r = 0; r < m.size(); r += kStrip) {
         tiles::Tile t;
         if (r < in_place)
@@ -135,6 +160,8 @@ class Product {
         else
           t.a = packed + r / kStrip * strip, t.a_row = 64, t.a_half = kStepBytes / 2, t.a_step = kStepBytes;
         t.b = panel(at, j), t.steps = at.steps();
+        if (j == first_panel && r + kStrip < in_place)
+          t.soon[t.wanted++] = {t.a + kStrip * a_.row, a_.row, kStrip, at.steps()};
         const int64_t n = at.n.begin + j * kPanel;
         ending.tile(t, {m.begin + r, std::min(kStrip, m.size() - r), n, std::min(kPanel, at.n.end - n)});
       }

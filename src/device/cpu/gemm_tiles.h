@@ -47,9 +47,10 @@ struct Kernels {
   void (*multiply_f32)(const Tile&, const gemm::Finish* before);
   void (*finish_bf16)(const gemm::Finish&);
   void (*finish_f32)(const gemm::Finish&);
-  // A panel from `cols` rows of b^T | from `depth` rows of b; zeros beyond.
+  // Panels, `panel` bytes apart, from `cols` rows of b^T (one panel) | from `depth` rows of b; zeros beyond.
   void (*pack_transposed)(const std::byte* src, int64_t row, int64_t cols, int64_t depth, std::byte* dst);
-  void (*pack_rows)(const std::byte* src, int64_t row, int64_t cols, int64_t depth, std::byte* dst);
+  void (*pack_rows)(const std::byte* src, int64_t row, int64_t cols, int64_t depth, std::byte* dst,
+                    int64_t panel);
   // Strips, `strip` bytes apart, from `rows` rows of a | from the first `rows` columns of a^T; zeros beyond.
   void (*pack_a)(const std::byte* src, int64_t row, int64_t rows, int64_t depth, std::byte* dst,
                  int64_t strip);
