@@ -151,8 +151,9 @@ class Product {
     std::byte* packed = g_.shares_a ? rows_ + m.begin / kStrip * strip : rows_ + thread * g_.rows;
     if (!g_.shares_a) pack_rows(at, m, in_place, packed);
     Ending ending(*this, at);
-    const int64_t first_panel = at.panels() * group / g_.groups, end = at.panels() * (group + 1) / g_.groups;
-    for (int64_t j = first_panel; j < end; j++)
+    const int64_t end = at.panels() * (group + 1) / g_.groups, strips = (m.size() + kStrip - 1) / kStrip;
+    const int64_t share = (at.steps() * kStepBytes / 64 + strips - 1) / strips;  // lines of the next panel
+    for (int64_t j = at.panels() * group / g_.groups; j < end; j++)
       for (int64_t r = 0; r < m.size(); r += kStrip) {
         tiles::Tile t;
         if (r < in_place)
@@ -160,8 +161,7 @@ class Product {
         else
           t.a = packed + r / kStrip * strip, t.a_row = 64, t.a_half = kStepBytes / 2, t.a_step = kStepBytes;
         t.b = panel(at, j), t.steps = at.steps();
-        if (j == first_panel && r + kStrip < in_place)
-          t.soon[t.wanted++] = {t.a + kStrip * a_.row, a_.row, kStrip, at.steps()};
+        if (j + 1 < end) t.soon[t.wanted++] = {panel(at, j + 1) + r / kStrip * share * 64, 0, 1, share};
         const int64_t n = at.n.begin + j * kPanel;
         ending.tile(t, {m.begin + r, std::min(kStrip, m.size() - r), n, std::min(kPanel, at.n.end - n)});
       }
