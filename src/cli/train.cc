@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <chrono>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -35,6 +36,13 @@ std::string step_text(const StepMetrics& m) {
   std::string s =
       fmt::format("step {}  loss {:.4f}  {} tokens/s", m.step, m.loss, human_count(m.tokens_per_s));
   if (m.loss_scale) s += fmt::format("  loss scale {}{}", *m.loss_scale, m.skipped ? " (skipped)" : "");
+  if (m.aux_loss) s += fmt::format("  aux loss {:.4f}", *m.aux_loss);
+  if (m.z_loss) s += fmt::format("  z loss {:.4f}", *m.z_loss);
+  if (!m.expert_load.empty()) {
+    s += fmt::format("  load {:.2f}", *std::max_element(m.expert_load.begin(), m.expert_load.end()));
+    const double dropped = *std::max_element(m.dropped.begin(), m.dropped.end());
+    if (dropped > 0) s += fmt::format("  dropped {:.1f} %", dropped * 100);
+  }
   if (m.mfu > 0) s += fmt::format("  MFU {:.1f} %", m.mfu * 100);
   s += "  memory " + human_bytes(m.peak_total);
   if (m.eval_loss) s += fmt::format("  held-out loss {:.4f}", *m.eval_loss);

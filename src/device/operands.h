@@ -96,6 +96,10 @@ inline constexpr std::array kOperands<RouteBackwardArgs> = {
     &RouteBackwardArgs::logits, &RouteBackwardArgs::ids, &RouteBackwardArgs::dweights,
     &RouteBackwardArgs::balance, &RouteBackwardArgs::dlogits};
 template <>
+inline constexpr std::array kOperands<RouteSharesArgs> = {&RouteSharesArgs::logits, &RouteSharesArgs::ids,
+                                                          &RouteSharesArgs::choices, &RouteSharesArgs::shares,
+                                                          &RouteSharesArgs::squares};
+template <>
 inline constexpr std::array kOperands<RouteOrderArgs> = {&RouteOrderArgs::ids, &RouteOrderArgs::offsets,
                                                          &RouteOrderArgs::place, &RouteOrderArgs::source,
                                                          &RouteOrderArgs::load};

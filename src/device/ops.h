@@ -236,26 +236,38 @@ struct ColumnSumArgs {
 // `top_groups` worthiest (of equals the lower) supply all choices; a group is worth its largest score + bias,
 // or with group_pairs the sum of its two largest (DeepSeek-V2, 2405.04434, section 2.2.2; V3, 2412.19437,
 // section 2.1.2). weights f32 [N,k] = scale * score of the choice, over their sum + 1e-20 with `normalise`:
-// the bias chooses and weighs nothing.
+// the bias chooses and weighs nothing. given: ids are read (choices made before), only weights are written.
 enum class RouteScore : uint8_t { softmax, sigmoid };
 struct RouteArgs {
   static constexpr std::string_view kName = "route";
   Tensor logits, bias, ids, weights;
   RouteScore score = RouteScore::softmax;
-  bool normalise = true, group_pairs = false;
+  bool normalise = true, group_pairs = false, given = false;
   int64_t groups = 1, top_groups = 1;
   float scale = 1;
 };
-// dlogits f32 [N,E] from dweights f32 [N,k], the choices as they were made. balance (f32 [U,E], optional, U a
-// divisor of N): the gradient with respect to each token's shares p = scores / their sum, the same for the
-// N / U tokens of a unit. z_scale: dlogits also get 2 z_scale logsumexp(logits) softmax(logits), the gradient
-// of z_scale logsumexp^2 (ST-MoE, 2202.08906, equation 5).
+// dlogits f32 [N,E] from dweights f32 [N,k], the choices as they were made. balance (f32 [U,E], optional):
+// the gradient with respect to each token's shares p = scores / their sum, the same for all tokens of a unit:
+// token n is of unit (first + n) / unit, or with unit = 0 of n / (N / U), U then a divisor of N. z_scale:
+// dlogits also get 2 z_scale logsumexp(logits) softmax(logits), the gradient of z_scale logsumexp^2 (ST-MoE,
+// 2202.08906, equation 5).
 struct RouteBackwardArgs {
   static constexpr std::string_view kName = "route_backward";
   Tensor logits, ids, dweights, balance, dlogits;
   RouteScore score = RouteScore::softmax;
   bool normalise = true;
   float scale = 1, z_scale = 0;
+  int64_t unit = 0, first = 0;
+};
+// What balancing losses are made of. Token n of logits f32 [N,E] and ids i32 [N,k] is of unit (first + n) /
+// unit, below U. choices f32 [U,E] = how many choices of the unit's tokens here an expert is; shares f32
+// [U,E] = the sum over those tokens of scores / their sum; squares f32 [U] = that of logsumexp(logits)^2. 0
+// where a unit has no token here.
+struct RouteSharesArgs {
+  static constexpr std::string_view kName = "route_shares";
+  Tensor logits, ids, choices, shares, squares;
+  RouteScore score = RouteScore::softmax;
+  int64_t unit = 1, first = 0;
 };
 // Where each choice's row lies. ids i32 [N,k] in [0, E). place i32 [N,k] is its row, source i32 [R = N k] its
 // inverse: the choice n k + j of row r. Rows of an expert are in ascending order of choices. load i32 [E]:
@@ -361,7 +373,8 @@ struct CountNonfiniteArgs {
   X(SwigluBackwardArgs) X(AttentionArgs) X(AttentionBackwardArgs) X(CacheAppendArgs)              \
   X(CachedAttentionArgs) X(CrossEntropyArgs) X(SoftmaxStatsArgs) X(SplitCrossEntropyArgs) X(AddArgs)         \
   X(CastArgs)                                                                                                \
-  X(DropoutArgs) X(ZeroArgs) X(ColumnSumArgs) X(RouteArgs) X(RouteBackwardArgs) X(RouteOrderArgs)            \
+  X(DropoutArgs) X(ZeroArgs) X(ColumnSumArgs) X(RouteArgs) X(RouteBackwardArgs) X(RouteSharesArgs)           \
+  X(RouteOrderArgs)                                                                                          \
   X(PermuteRowsArgs) X(CombineRowsArgs) X(CombineRowsBackwardArgs) X(GroupedMatmulArgs)                      \
   X(GroupedMatmulWeightArgs) X(AdamWArgs) X(MuonMomentumArgs) X(MuonApplyArgs)                               \
   X(ScaledSumArgs) X(SquareSumsArgs) X(CountNonfiniteArgs)

@@ -386,6 +386,10 @@ void check_logits(const Checker& c, std::string_view name, const Tensor& t, int6
   c.matrix(name, t, n, e, DType::f32);
   c.that(t.contiguous(), name, t, "contiguous");
 }
+// Has each of n tokens, the first of which is number `first`, its unit?
+bool units_hold(int64_t unit, int64_t first, int64_t n, int64_t units) {
+  return unit > 0 && first >= 0 && (n == 0 || (first + n - 1) / unit < units);
+}
 }  // namespace
 
 void check(const RouteArgs& p) {
@@ -415,8 +419,25 @@ void check(const RouteBackwardArgs& p) {
   if (!p.balance) return;
   c.matrix("balance", p.balance, DType::f32);
   check_logits(c, "balance", p.balance, p.balance.shape[0], e);
-  c.that(p.balance.shape[0] > 0 && n % p.balance.shape[0] == 0, "balance", p.balance,
-         "of a number of units that divides the tokens");
+  const int64_t units = p.balance.shape[0];
+  if (p.unit == 0)
+    c.that(units > 0 && n % units == 0, "balance", p.balance, "of a number of units that divides the tokens");
+  else
+    c.that(units_hold(p.unit, p.first, n, units), "balance", p.balance, "of a unit for every token");
+}
+void check(const RouteSharesArgs& p) {
+  Checker c(p.kName);
+  c.matrix("logits", p.logits, DType::f32);
+  const int64_t n = p.logits.shape[0], e = p.logits.shape[1];
+  check_logits(c, "logits", p.logits, n, e);
+  check_choices(c, "ids", p.ids);
+  c.shape("ids", p.ids, {n, p.ids.shape[1]});
+  c.matrix("choices", p.choices, DType::f32);
+  const int64_t units = p.choices.shape[0];
+  check_logits(c, "choices", p.choices, units, e);
+  check_logits(c, "shares", p.shares, units, e);
+  c.vector("squares", p.squares, units, DType::f32);
+  c.that(units_hold(p.unit, p.first, n, units), "choices", p.choices, "of a unit for every token");
 }
 void check(const RouteOrderArgs& p) {
   Checker c(p.kName);

@@ -261,6 +261,15 @@ Outputs outputs(const RouteBackwardArgs& p) {
   return list(p.dlogits);
 }
 
+// The scores again 5, their sum 1; the square of a logsumexp 2.
+Cost cost(const RouteSharesArgs& p) {
+  return {6 * count(p.logits) + 2 * double(p.logits.rows()), sum_bytes(p.logits, p.ids),
+          sum_bytes(p.choices, p.shares, p.squares)};
+}
+Outputs outputs(const RouteSharesArgs& p) {
+  return list(p.choices, p.shares, p.squares);
+}
+
 Cost cost(const RouteOrderArgs& p) {
   return {0, p.ids.bytes(), sum_bytes(p.offsets, p.place, p.source, p.load)};
 }

@@ -21,12 +21,23 @@ Activation activation_of(const ModelSpec& m) {
   return m.activation == "gelu_tanh" ? Activation::gelu_tanh : Activation::gelu_erf;
 }
 
-FeedForward make_feed_forward(const ModelSpec& m, const std::string& block, float std, float out_std,
-                              TensorPlace tp) {
+Balance balance_of(const MoeSpec& e) {
+  return {.aux_loss = e.aux_loss,
+          .z_loss = e.z_loss,
+          .capacity = e.capacity,
+          .unit = e.unit == "sequence"     ? BalanceUnit::sequence
+                  : e.unit == "microbatch" ? BalanceUnit::microbatch
+                                           : BalanceUnit::global};
+}
+
+FeedForward make_feed_forward(const ModelSpec& m, int64_t i, float std, float out_std, TensorPlace tp,
+                              const MoeSpec& moe) {
+  const std::string block = fmt::format("blocks.{}", i);
   if (m.experts == 0)
     return Mlp(block + ".mlp", activation_of(m), m.hidden, m.ffn, m.mlp_bias, std, out_std, m.resid_pdrop,
                tp);
-  return Moe(block + ".moe", {.hidden = m.hidden,
+  return Moe(block + ".moe", {.block = i,
+                              .hidden = m.hidden,
                               .experts = m.experts,
                               .experts_per_token = m.experts_per_token,
                               .ffn = m.moe_ffn,
@@ -35,10 +46,12 @@ FeedForward make_feed_forward(const ModelSpec& m, const std::string& block, floa
                               .normalise = m.norm_topk,
                               .init_std = std,
                               .out_init_std = out_std,
-                              .resid_pdrop = m.resid_pdrop});
+                              .resid_pdrop = m.resid_pdrop,
+                              .balance = balance_of(moe)});
 }
 
-std::unique_ptr<Layer> make_block(const ModelSpec& m, int64_t i, const RopeTable* rope, TensorPlace tp) {
+std::unique_ptr<Layer> make_block(const ModelSpec& m, int64_t i, const RopeTable* rope, TensorPlace tp,
+                                  const MoeSpec& moe) {
   std::string name = fmt::format("blocks.{}", i);
   // Projections back into the residual stream start smaller, so its variance does not grow with depth
   // (GPT-2).
@@ -57,7 +70,7 @@ std::unique_ptr<Layer> make_block(const ModelSpec& m, int64_t i, const RopeTable
   if (m.qk_norm) sizes.qk_norm_eps = float(m.norm_eps);
   return std::make_unique<Block>(
       name, make_norm(m, name + ".norm1", tp), Attention(name + ".attn", sizes, rope, tp),
-      make_norm(m, name + ".norm2", tp), make_feed_forward(m, name, std, out_std, tp));
+      make_norm(m, name + ".norm2", tp), make_feed_forward(m, i, std, out_std, tp, moe));
 }
 
 }  // namespace
@@ -72,7 +85,8 @@ void Stage::bind(ParamSet& set) {
   for (auto& l : layers) l->bind(set);
 }
 
-Stage build_stage(const ModelSpec& m, const StageRange& range, const Mesh& mesh, int rank, bool sequence) {
+Stage build_stage(const ModelSpec& m, const StageRange& range, const Mesh& mesh, int rank, bool sequence,
+                  const MoeSpec& moe) {
   Stage stage;
   const AxisPlace place = mesh.place(rank, Axis::tp);
   const TensorPlace tp{.size = place.size, .rank = place.rank, .sequence = sequence && place.size > 1};
@@ -82,7 +96,7 @@ Stage build_stage(const ModelSpec& m, const StageRange& range, const Mesh& mesh,
     stage.layers.push_back(
         std::make_unique<Embedding>(m.vocab, m.hidden, learned, float(m.init_std), m.embd_pdrop, tp));
   for (int64_t i = range.first; i < range.last; i++)
-    stage.layers.push_back(make_block(m, i, stage.rope.get(), tp));
+    stage.layers.push_back(make_block(m, i, stage.rope.get(), tp, moe));
   if (range.head)
     stage.layers.push_back(
         std::make_unique<Head>(make_norm(m, "norm", tp), m.vocab, m.hidden, m.tied, float(m.init_std), tp));

@@ -2,6 +2,7 @@
 #pragma once
 #include "model/attention.h"
 #include "spec/model_spec.h"
+#include "spec/moe_spec.h"
 
 namespace trireme {
 
@@ -22,7 +23,8 @@ struct Stage {
 
 // The spec is resolved: heads, kv_heads, head_dim, ffn and max_positions are numbers. The layers are those of
 // `rank`: of what tp divides they have its part, and their passes want Ctx::groups. sequence: activations
-// between divided layers are divided too.
-Stage build_stage(const ModelSpec&, const StageRange&, const Mesh& = {}, int rank = 0, bool sequence = false);
+// between divided layers are divided too. MoeSpec: how routers are trained.
+Stage build_stage(const ModelSpec&, const StageRange&, const Mesh& = {}, int rank = 0, bool sequence = false,
+                  const MoeSpec& = {});
 
 }  // namespace trireme

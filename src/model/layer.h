@@ -13,6 +13,7 @@
 namespace trireme {
 
 class KvCache;  // kv_cache.h
+class Routing;  // routing.h
 
 // The rank's groups along the axes that divide layers; null: alone on the axis.
 struct LayerGroups {
@@ -20,6 +21,8 @@ struct LayerGroups {
   // Sums over tp are cut in `chunks`, each on its way on this stream while the next is computed; 1: in line.
   int64_t chunks = 1;
   Stream tp_stream = {};
+  // Those that have tokens of the same unit, over which balancing losses are taken (docs/moe.md).
+  Communicator* balance = nullptr;
   double* waited_s = nullptr;  // seconds spent in them, waiting or moving, are added here; may be null
 };
 
@@ -36,12 +39,15 @@ struct Ctx {
   uint64_t seed = 0;         // of the run
   int64_t step = 0;          // of the optimizer, from 1
   float grad_scale = 1;      // gradient of one token's loss: loss scale / target tokens of the global batch
+  double loss_scale = 1;     // f16's; 1 in other types
+  int64_t batch_tokens = 1;  // of the global batch
   Tensor token_loss;         // f32 [rows], written by the head; or, when `logits` is set,
   Tensor logits;             // f32 or compute dtype [n, vocab], written by the head in place of a loss: of
                              // the last n rows of the batch
   std::string_view& layer;   // which layer runs now, for traces and errors
   KvCache* cache = nullptr;  // generation: keys and values of the tokens before; forward only
   LayerGroups groups = {};
+  Routing* routing = nullptr;  // of models of experts while they train
 
   Owned activation(const Shape& s, DType t) { return Owned(arena, Bucket::activations, s, t); }
   Owned activation(const Shape& s) { return activation(s, dtype); }

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+#include <numeric>
+
 namespace trireme {
 
 // ---- the router's matrix ----
@@ -115,7 +118,8 @@ void Experts::backward_weight(Ctx& ctx, const Tensor& dy, const Tensor& x, const
 // ---- the layer ----
 
 Moe::Moe(const std::string& name, const Sizes& s)
-    : sizes_(s),
+    : name_(name),
+      sizes_(s),
       router_(name + ".router", s.experts, s.hidden, s.init_std),
       up_(name + ".experts", {"gate", "up"}, s.experts, s.ffn, s.hidden, s.init_std),
       down_(name + ".experts", {"down"}, s.experts, s.hidden, s.ffn, s.out_init_std),
@@ -154,25 +158,125 @@ void keep_routing(const void* key, Routed r, Saved& saved) {
 }
 }  // namespace
 
+// The router's own choices, or a recording's.
+void Moe::choose(Ctx& ctx, const Tensor& logits, const Tensor& ids, const Tensor& weights) const {
+  RouteArgs route{.logits = logits, .ids = ids, .weights = weights, .normalise = sizes_.normalise};
+  using Choices = Routing::Choices;
+  const Choices from = ctx.training && ctx.routing ? ctx.routing->choices() : Choices::real;
+  std::vector<int32_t> host(from == Choices::real ? 0 : size_t(ids.numel()));
+  const RecordedRouting::Place at{ctx.step, ctx.batch.first_sequence * ctx.batch.seq,
+                                  sizes_.experts_per_token};
+  if (from == Choices::replayed) {
+    ctx.routing->recording()->replay(name_, at, host);
+    ctx.device.upload(ids, host.data());
+    route.given = true;
+  }
+  ctx.k.run(route, ctx.compute);
+  if (from == Choices::recorded) {
+    ctx.device.download(host.data(), ids);
+    ctx.routing->recording()->record(name_, at, host);
+  }
+}
+
+// Tokens of a unit here: of a sequence, or of all that this rank has of a microbatch.
+int64_t Moe::unit_tokens(const Ctx& ctx, int64_t tokens) const {
+  return sizes_.balance.unit == BalanceUnit::sequence ? ctx.batch.seq : tokens;
+}
+
 // Where the choices' rows lie, kept under `key`.
 void Moe::order(Ctx& ctx, const void* key, const Tensor& ids, int64_t experts, Saved& saved) const {
   Owned offsets = ctx.activation({experts + 1}, DType::i32), load = ctx.activation({experts}, DType::i32);
   Owned place = ctx.activation(ids.shape, DType::i32), source = ctx.activation({ids.numel()}, DType::i32);
-  ctx.k.run(
-      RouteOrderArgs{.ids = ids, .offsets = *offsets, .place = *place, .source = *source, .load = *load},
-      ctx.compute);
+  RouteOrderArgs order{.ids = ids, .offsets = *offsets, .place = *place, .source = *source, .load = *load};
+  const bool routed = key == this && ctx.training;
+  if (routed && sizes_.balance.capacity > 0) {
+    order.unit = unit_tokens(ctx, ids.rows());
+    order.capacity = int64_t(
+        std::ceil(sizes_.balance.capacity * double(order.unit * sizes_.experts_per_token) / double(experts)));
+  }
+  ctx.k.run(order, ctx.compute);
+  if (routed) count(ctx, *load, *offsets);
   saved.keep(key, "offsets", std::move(offsets));
   saved.keep(key, "place", std::move(place));
   saved.keep(key, "source", std::move(source));
+}
+
+// ---- load, drops and the losses that even out the load ----
+
+void Moe::count(Ctx& ctx, const Tensor& load, const Tensor& offsets) const {
+  if (!ctx.routing || !ctx.device.has_data()) return;
+  const size_t experts = size_t(sizes_.experts);
+  std::vector<int32_t> host(experts), ends(experts + 1);
+  ctx.device.download(host.data(), load);
+  ctx.device.download(ends.data(), offsets);
+  LayerRouting& r = ctx.routing->of(sizes_.block, ctx.batch.first_sequence).routing;
+  r.load.assign(host.begin(), host.end());
+  r.dropped = r.choices() - ends.back();
+}
+
+// Choices of each unit's experts, over all ranks that have tokens of it; of global units also those of the
+// microbatches before: f is known of what has run (Qiu et al. 2025, 2501.11873, section 3).
+std::vector<double> Moe::choices_of_units(Ctx& ctx, const Tensor& choices) const {
+  if (ctx.groups.balance) ctx.groups.balance->all_reduce({.buf = choices}, ctx.compute);
+  std::vector<float> host(size_t(choices.numel()));
+  ctx.device.download(host.data(), choices);
+  std::vector<double> all(host.begin(), host.end());
+  if (!ctx.routing || !ctx.device.has_data()) return all;
+  ctx.routing->of(sizes_.block, ctx.batch.first_sequence).choices = all;
+  if (sizes_.balance.unit != BalanceUnit::global) return all;
+  for (const auto& [first, m] : ctx.routing->microbatches(sizes_.block))
+    for (size_t e = 0; first < ctx.batch.first_sequence && e < all.size(); e++) all[e] += m.choices[e];
+  return all;
+}
+
+// aux_loss * sum over units of (its tokens / N) E sum_e f_e P_e, and z_loss * the mean of logsumexp^2: N
+// tokens of the global batch, f_e = the unit's choices of e / its tokens, P_e = the mean of its shares of e
+// (Fedus et al. 2021, 2101.03961, equations 4 to 6; with k choices as Hugging Face's mixtral). A token's
+// share p_e has the gradient aux_loss E f_e / N, kept for the backward pass.
+void Moe::balance(Ctx& ctx, const Tensor& logits, const Tensor& ids, Saved& saved) const {
+  const Balance& b = sizes_.balance;
+  if (!ctx.training || !b.losses()) return;
+  const int64_t experts = sizes_.experts, unit = unit_tokens(ctx, logits.rows());
+  const int64_t units = (logits.rows() + unit - 1) / unit;
+  Owned gradient = ctx.activation({units, experts}, DType::f32);
+  Owned shares = ctx.activation({units, experts}, DType::f32), squares = ctx.activation({units}, DType::f32);
+  ctx.k.run(RouteSharesArgs{.logits = logits,
+                            .ids = ids,
+                            .choices = *gradient,
+                            .shares = *shares,
+                            .squares = *squares,
+                            .unit = unit},
+            ctx.compute);
+  const std::vector<double> choices = choices_of_units(ctx, *gradient);
+  std::vector<float> p(choices.size()), lse(static_cast<size_t>(units)), d(choices.size());
+  ctx.device.download(p.data(), *shares);
+  ctx.device.download(lse.data(), *squares);
+  double aux = 0, z = 0;
+  const double mean = 1 / double(ctx.batch_tokens);
+  for (size_t u = 0; u < size_t(units); u++) {
+    const auto own = std::span(choices).subspan(u * size_t(experts), size_t(experts));
+    const double tokens = std::accumulate(own.begin(), own.end(), 0.0) / double(sizes_.experts_per_token);
+    for (size_t e = 0; e < own.size(); e++) {
+      const double f = b.aux_loss * double(experts) * own[e] / std::max(1.0, tokens) * mean;
+      d[u * own.size() + e] = float(f * ctx.loss_scale);
+      aux += f * p[u * own.size() + e];
+    }
+    z += b.z_loss * lse[u] * mean;
+  }
+  ctx.device.upload(*gradient, d.data());
+  saved.keep(this, "balance", std::move(gradient));
+  if (!ctx.routing || !ctx.device.has_data()) return;
+  LayerRouting& r = ctx.routing->of(sizes_.block, ctx.batch.first_sequence).routing;
+  r.aux_loss = aux, r.z_loss = z;
 }
 
 Owned Moe::forward(Ctx& ctx, const Tensor& x, const Tensor& residual, Saved& saved) const {
   const int64_t n = x.rows(), k = sizes_.experts_per_token, rows = n * k;
   Owned logits = router_.forward(ctx, x, saved);
   Owned ids = ctx.activation({n, k}, DType::i32), weights = ctx.activation({n, k}, DType::f32);
-  ctx.k.run(RouteArgs{.logits = *logits, .ids = *ids, .weights = *weights, .normalise = sizes_.normalise},
-            ctx.compute);
+  choose(ctx, *logits, *ids, *weights);
   order(ctx, this, *ids, sizes_.experts, saved);
+  balance(ctx, *logits, *ids, saved);
   const Tensor offsets = saved.get(this, "offsets");
 
   Owned xp = ctx.activation({rows, sizes_.hidden});
@@ -237,14 +341,24 @@ Owned Moe::answers_backward(Ctx& ctx, const void* key, const Tensor& dy, const R
   RouteBackwardArgs route = how;
   route.logits = logits, route.ids = ids, route.dweights = *dweights, route.dlogits = *dlogits;
   ctx.k.run(route, ctx.compute);
-  for (const char* done : {"logits", "ids", "weights"}) saved.drop(key, done);
+  for (const char* done : {"logits", "ids", "weights", "balance"}) saved.drop(key, done);
   return dlogits;
+}
+
+// The router's backward pass, with what balancing losses add.
+RouteBackwardArgs Moe::balanced(const Ctx& ctx, const Saved& saved) const {
+  RouteBackwardArgs route{.normalise = sizes_.normalise};
+  if (!saved.has(this, "balance")) return route;
+  route.balance = saved.get(this, "balance");
+  route.unit = unit_tokens(ctx, ctx.batch.rows());
+  route.z_scale = float(sizes_.balance.z_loss * ctx.loss_scale / double(ctx.batch_tokens));
+  return route;
 }
 
 Owned Moe::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved) const {
   Owned dropped = resid_.backward(ctx, dy);
   const Tensor d = dropped ? *dropped : dy;
-  Owned dlogits = answers_backward(ctx, this, d, {.normalise = sizes_.normalise}, saved);
+  Owned dlogits = answers_backward(ctx, this, d, balanced(ctx, saved), saved);
   const Tensor offsets = saved.get(this, "offsets"), u = saved.get(this, "u");
   const Tensor gate = u.narrow(1, 0, sizes_.ffn), up = u.narrow(1, sizes_.ffn, sizes_.ffn);
   Owned da = down_.backward_input(ctx, saved.get(this, "y"), offsets);

@@ -2,12 +2,13 @@
 // token to k of E experts, and the layer adds up what they answer, weighted. docs/moe.md derives the three
 // passes.
 //
-// Nothing is dropped on one rank: N tokens make R = N k rows, whatever the counts, so memory is a function of
-// shapes alone and meta books what a run takes.
+// Without a capacity nothing is dropped, with one it is still N tokens that make R = N k rows, whatever the
+// counts: so memory is a function of shapes alone and meta books what a run takes.
 #pragma once
 #include <optional>
 
 #include "model/mlp.h"
+#include "model/routing.h"
 
 namespace trireme {
 
@@ -54,15 +55,26 @@ class Experts {
   std::vector<Param*> weights_;
 };
 
+// Losses that even out the experts' load, and how much an expert takes at most (docs/moe.md). While training.
+enum class BalanceUnit : uint8_t { sequence, microbatch, global };
+struct Balance {
+  double aux_loss = 0, z_loss = 0;  // factors; 0: none
+  double capacity = 0;              // of the mean number of choices; 0: all
+  BalanceUnit unit = BalanceUnit::sequence;
+  bool losses() const { return aux_loss > 0 || z_loss > 0; }
+};
+
 class Moe {
  public:
   struct Sizes {
+    int64_t block;  // number of this layer's block
     int64_t hidden, experts, experts_per_token, ffn;
     int64_t shared_ffn = 0;    // of an expert that every token visits; 0 = none
     bool shared_gate = false;  // its answer times sigmoid(w . x) (qwen2_moe)
     bool normalise = true;     // a token's weights sum to 1
     float init_std, out_init_std;
     double resid_pdrop = 0;
+    Balance balance;
   };
   Moe(const std::string& name, const Sizes&);
   void declare(std::vector<ParamDecl>&) const;
@@ -73,11 +85,18 @@ class Moe {
   void backward_weight(Ctx&, Saved&) const;
 
  private:
+  void choose(Ctx&, const Tensor& logits, const Tensor& ids, const Tensor& weights) const;
   void order(Ctx&, const void* key, const Tensor& ids, int64_t experts, Saved&) const;
+  int64_t unit_tokens(const Ctx&, int64_t tokens) const;
+  void count(Ctx&, const Tensor& load, const Tensor& offsets) const;
+  void balance(Ctx&, const Tensor& logits, const Tensor& ids, Saved&) const;
+  RouteBackwardArgs balanced(const Ctx&, const Saved&) const;
+  std::vector<double> choices_of_units(Ctx&, const Tensor& choices) const;
   Owned add_shared(Ctx&, const Tensor& x, Owned y, Saved&) const;
   void add_shared_backward(Ctx&, const Tensor& dy, const Tensor& dx, Saved&) const;
   Owned answers_backward(Ctx&, const void* key, const Tensor& dy, const RouteBackwardArgs& how, Saved&) const;
 
+  std::string name_;
   Sizes sizes_;
   Router router_;
   Experts up_, down_;  // up_ holds gate and up side by side

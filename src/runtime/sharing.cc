@@ -14,6 +14,8 @@ Sharing sharing_of(const RunSpec& run, CommSet* comms) {
   static constexpr Axis kTp[] = {Axis::tp};
   if (s.tp.size > 1) s.layers.tp = &comms->along(kTp);
   if (s.dp == 1) return s;
+  // Whose tokens are of one unit: sequences and microbatches are whole on a rank.
+  if (run.moe.unit == "global" && run.moe.aux_loss > 0) s.layers.balance = &comms->along(kDp);
   int group = run.layout.shard_group > 0 ? int(run.layout.shard_group) : s.dp;
   s.zero = effective_zero(run.layout);
   if (s.zero == 0) group = 1;

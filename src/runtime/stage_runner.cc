@@ -42,7 +42,8 @@ StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64
       memory_bytes_(arena_bytes),
       arena_(std::make_unique<Arena>(memory_, arena_bytes)),
       stage_(build_stage(run.model, {.first = 0, .last = run.model.layers}, comms_ ? comms_->mesh() : Mesh(),
-                         comms_ ? comms_->rank() : 0, run.layout.sequence)),
+                         comms_ ? comms_->rank() : 0, run.layout.sequence, run.moe)),
+      routing_(run.model.layers),
       lr_(lr_of(run)),
       loss_scale_(loss_scale_of(run.precision)) {
   require(mode == RunMode::train || !comms_, "several ranks train; inference is one rank's");
@@ -175,10 +176,13 @@ Ctx StageRunner::context(const Microbatch& m, bool backward) {
              .seed = uint64_t(run_.train.seed),
              .step = step_,
              .grad_scale = float(loss_scale_.scale() / double(std::max<int64_t>(1, targets_))),
+             .loss_scale = loss_scale_.scale(),
+             .batch_tokens = run_.tokens_per_step(),
              .token_loss = m.token_loss ? *m.token_loss : Tensor(),
              .logits = {},
              .layer = layer_,
-             .groups = sharing_.layers};
+             .groups = sharing_.layers,
+             .routing = &routing_};
 }
 
 void StageRunner::load_batch(Microbatch& m, int64_t sequences, int64_t seq, int64_t step, int64_t mb,

@@ -12,6 +12,7 @@
 #include "comm/watch/pulse.h"
 #include "model/build.h"
 #include "model/kv_cache.h"
+#include "model/routing.h"
 #include "optim/grad_norm.h"
 #include "optim/grad_sync.h"
 #include "optim/loss_scale.h"
@@ -32,8 +33,9 @@ struct HostBatch {
 using FillBatch = std::function<void(int64_t step, int64_t mb, const HostBatch&)>;
 
 struct StepResult {
-  double loss = 0;       // sum of token losses of the global batch / number of its targets
-  double grad_norm = 0;  // before clipping; of a skipped step NaN
+  double loss = 0;                  // sum of token losses of the global batch / number of its targets
+  double aux_loss = 0, z_loss = 0;  // beside it, of routers (docs/moe.md): sums over layers
+  double grad_norm = 0;             // before clipping; of a skipped step NaN
   double lr = 0;
   int64_t tokens = 0;  // targets of the step
   double seconds = 0;
@@ -107,6 +109,11 @@ class StageRunner {
   void set_control(StepControl c) { control_ = std::move(c); }
   StepResult step(std::span<const Action> actions, int64_t step, int64_t targets, const FillBatch&);
 
+  // Of the last step, by block and over all ranks; empty: a model without experts, or meta.
+  const std::vector<LayerRouting>& routing() const { return routed_; }
+  // Where choices of experts come from in the steps to come.
+  void use_routing(Routing::Choices c, RecordedRouting* recording) { routing_.use(c, recording); }
+
   // ---- evaluation: forward only ----
   struct TokenLoss {
     double sum = 0;
@@ -165,6 +172,7 @@ class StageRunner {
   void add_passes(std::span<const Action>);
   void reduce_stage(bool with_backward);
   double global_loss(int64_t targets);
+  void count_routing();
   void start_noise(int64_t step);
   void first_microbatch_done();
   void finish_noise();
@@ -194,6 +202,8 @@ class StageRunner {
   std::vector<std::vector<uint32_t>> units_of_layer_;  // its own, then that of a tied parameter
   std::vector<UnitUse> walk_;                          // of weights, to come
   std::vector<char> seen_;                             // by unit, for add_pass
+  Routing routing_;
+  std::vector<LayerRouting> routed_;
   LrSchedule lr_;
   std::unique_ptr<KvCache> cache_;
   LossScale loss_scale_;

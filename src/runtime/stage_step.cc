@@ -123,6 +123,18 @@ double StageRunner::global_loss(int64_t targets) {
   return loss / double(std::max<int64_t>(1, targets));
 }
 
+// Load, drops and balancing losses of every router, over all ranks.
+void StageRunner::count_routing() {
+  if (!run_.model.moe()) return;
+  routed_ = routing_.totals(run_.model.experts);
+  if (comms_) {
+    Timed t(result_.comm_s);
+    sum_over_ranks(comms_->control(), routed_);
+  }
+  if (!device_.has_data()) return routed_.clear();
+  for (const LayerRouting& l : routed_) result_.aux_loss += l.aux_loss, result_.z_loss += l.z_loss;
+}
+
 StepResult StageRunner::step(std::span<const Action> actions, int64_t step, int64_t targets,
                              const FillBatch& fill) {
   require(mode_ == RunMode::train, "a runner made for inference cannot train");
@@ -135,6 +147,7 @@ StepResult StageRunner::step(std::span<const Action> actions, int64_t step, int6
   step_ = step, targets_ = targets, targets_seen_ = 0;
   const CommCounts before = comms_ ? comms_->counts() : CommCounts{};
   sync_->start_step();
+  routing_.start_step();
   start_noise(step);
   if (!run_actions(actions, fill)) {
     for (Microbatch& m : microbatches_) m.abandon();
@@ -143,6 +156,7 @@ StepResult StageRunner::step(std::span<const Action> actions, int64_t step, int6
     return result_;
   }
   result_.loss = global_loss(targets);
+  count_routing();
   {
     enter("norm");
     Timed t(result_.norm_s);

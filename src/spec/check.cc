@@ -74,6 +74,15 @@ void check_experts(const ModelSpec& m, Problems& out) {
   if (m.mlp_bias) wrong({"mlp_bias", "experts"}, "true: experts have no biases; give false");
 }
 
+void check_routers(const RunSpec& run, Problems& out) {
+  const MoeSpec& e = run.moe;
+  for (auto [key, value] :
+       {std::pair{"aux_loss", e.aux_loss}, std::pair{"z_loss", e.z_loss}, std::pair{"capacity", e.capacity}})
+    if (value != 0 && !run.model.moe())
+      out.push_back({{"moe." + std::string(key), "model.experts"},
+                     fmt::format("{} has no effect with model.experts = 0; give experts, or 0", value)});
+}
+
 void check_sizes(const RunSpec& run, Problems& out) {
   const ModelSpec& m = run.model;
   if (m.max_positions > 0 && run.data.seq_len > m.max_positions)
@@ -222,6 +231,7 @@ std::vector<Problem> problems_of(const RunSpec& run) {
   Problems out;
   check_model(run.model, out);
   check_experts(run.model, out);
+  check_routers(run, out);
   check_sizes(run, out);
   check_layout(run, out);
   check_training(run, out);
@@ -260,6 +270,10 @@ std::vector<Problem> unsupported_of(const RunSpec& run) {
          "it is measured between replicas of whole gradients: give 0, or layout.tp = 1");
   refuse(l.tp > 1 && run.model.moe(), "layout.tp", l.tp,
          "experts are not divided: give 1, or model.experts = 0");
+  refuse(
+      run.moe.capacity > 0 && run.moe.unit == "global", "moe.capacity", run.moe.capacity,
+      "what is dropped of a global batch depends on every rank before: give 0, or moe.unit = \"sequence\" or "
+      "\"microbatch\"");
   refuse(l.pp > 1, "layout.pp", l.pp, one);
   refuse(l.cp > 1, "layout.cp", l.cp, one);
   refuse(l.ep > 1, "layout.ep", l.ep, one);

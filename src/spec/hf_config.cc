@@ -378,7 +378,9 @@ void read_experts(Object& o, std::string_view file, ModelSpec& m, std::vector<st
   const bool added = o.flag("output_router_logits", false);
   const double coefficient = o.number("router_aux_loss_coef", 0.001, 0, 1e6);
   if (added && coefficient > 0 && notes)
-    notes->push_back(fmt::format("{}: router_aux_loss_coef: {} is not added to the loss", file, coefficient));
+    notes->push_back(
+        fmt::format("{}: router_aux_loss_coef: {} is added to the loss where the run has moe.aux_loss = {}",
+                    file, coefficient, coefficient));
 }
 
 // llama, and those that are written with its keys: the qwens and mixtral.

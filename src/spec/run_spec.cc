@@ -134,10 +134,11 @@ bool determines_numbers(const RunSpec& run, const std::string& key) {
                                                 "precision.growth_interval", "precision.backoff_factor",
                                                 "precision.min_scale"};
   if (std::find(std::begin(kDivision), std::end(kDivision), key) != std::end(kDivision)) return false;
+  if (!run.model.moe() && key.starts_with("moe.")) return false;
   if (run.precision.compute != "f16" &&
       std::find(std::begin(kOfF16), std::end(kOfF16), key) != std::end(kOfF16))
     return false;
-  static constexpr std::string_view kSections[] = {"model.", "batch.", "precision.", "optimizer."};
+  static constexpr std::string_view kSections[] = {"model.", "batch.", "moe.", "precision.", "optimizer."};
   static constexpr std::string_view kKeys[] = {"data.train", "data.weights", "data.seq_len",
                                                "data.order", "train.steps",  "train.seed"};
   return std::any_of(std::begin(kSections), std::end(kSections),

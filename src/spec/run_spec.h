@@ -12,6 +12,7 @@
 #include "mesh/mesh.h"
 #include "spec/field.h"
 #include "spec/model_spec.h"
+#include "spec/moe_spec.h"
 
 namespace trireme {
 
@@ -248,6 +249,7 @@ struct RunSpec {
   DataSpec data;
   BatchSpec batch;
   LayoutSpec layout;
+  MoeSpec moe;
   PrecisionSpec precision;
   OptimizerSpec optimizer;
   TrainSpec train;
@@ -264,6 +266,7 @@ struct RunSpec {
     v.section("data", data, "token shards");
     v.section("batch", batch, "sequences in a step");
     v.section("layout", layout, "how the work is divided over ranks");
+    v.section("moe", moe, "how the routers of a mixture of experts are trained");
     v.section("precision", precision, "number types");
     v.section("optimizer", optimizer, "how weights move");
     v.section("train", train, "the loop, its place and its files");

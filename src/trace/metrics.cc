@@ -37,6 +37,9 @@ std::string to_json_line(const StepMetrics& m) {
                {"other", m.other_s}};
   if (m.comm_s) j["comm_s"] = *m.comm_s;
   for (const auto& [kind, bytes] : m.comm_bytes) j["comm_bytes"][kind] = bytes;
+  if (m.aux_loss) j["aux_loss"] = *m.aux_loss;
+  if (m.z_loss) j["z_loss"] = *m.z_loss;
+  if (!m.expert_load.empty()) j["expert_load"] = m.expert_load, j["dropped"] = m.dropped;
   if (m.loss_scale) j["loss_scale"] = *m.loss_scale, j["skipped"] = m.skipped;
   // Lists in the order of the run file: a shard may be named twice.
   for (const auto& [shard, n] : m.sequences) j["sequences"].push_back({{"shard", shard}, {"drawn", n}});
@@ -68,6 +71,12 @@ std::vector<std::pair<std::string, double>> scalars_of(const StepMetrics& m) {
     s.emplace_back("memory/" + std::string(kBucketNames[i]), double(m.peak[i]));
   if (m.comm_s) s.emplace_back("seconds/comm", *m.comm_s);
   for (const auto& [kind, bytes] : m.comm_bytes) s.emplace_back("wire/" + kind, double(bytes));
+  if (m.aux_loss) s.emplace_back("loss/aux", *m.aux_loss);
+  if (m.z_loss) s.emplace_back("loss/z", *m.z_loss);
+  for (size_t l = 0; l < m.expert_load.size(); l++) {
+    s.emplace_back("experts/load." + std::to_string(l), m.expert_load[l]);
+    s.emplace_back("experts/dropped." + std::to_string(l), m.dropped[l]);
+  }
   if (m.eval_loss) s.emplace_back("loss/eval", *m.eval_loss);
   if (m.loss_scale) s.emplace_back("optimizer/loss_scale", *m.loss_scale);
   if (m.noise_scale) s.emplace_back("optimizer/noise_scale", *m.noise_scale);

@@ -25,6 +25,10 @@ struct StepMetrics {
   // on the wire by collective (of the rank with the most).
   std::optional<double> comm_s;
   std::vector<std::pair<std::string, int64_t>> comm_bytes;
+  // Of models of experts: what routers add to the loss, and by block the largest load of an expert (in means)
+  // and the share of choices that were dropped.
+  std::optional<double> aux_loss, z_loss;
+  std::vector<double> expert_load, dropped;
   std::optional<double> loss_scale;  // where the precision needs one;
   bool skipped = false;              // then also whether gradients overflowed, so that nothing moved
   std::optional<double> eval_loss;   // nats per token on the held-out data, where this step evaluated

@@ -259,6 +259,12 @@ class Trainer {
     StepMetrics m;
     m.step = done_, m.loss = r.loss, m.grad_norm = r.grad_norm, m.lr = r.lr, m.tokens = r.tokens;
     if (runner_->loss_scale().active()) m.loss_scale = r.loss_scale, m.skipped = r.skipped;
+    if (run_.moe.aux_loss > 0) m.aux_loss = r.aux_loss;
+    if (run_.moe.z_loss > 0) m.z_loss = r.z_loss;
+    for (const LayerRouting& l : runner_->routing()) {
+      m.expert_load.push_back(l.max_load());
+      m.dropped.push_back(double(l.dropped) / double(std::max<int64_t>(1, l.choices())));
+    }
     if (r.noise) m.noise_measured = true, m.noise_scale = runner_->noise_scale().sequences();
     m.checkpoint_stall_s = saves_->take_stall_s(), m.checkpoint_write_s = saves_->take_write_s();
     m.step_s = r.seconds, m.tokens_per_s = double(r.tokens) / r.seconds;

@@ -25,11 +25,12 @@ Values read_as(std::span<const std::byte> bytes) {
   return out;
 }
 
-RunSpec run_of(const GoldenCase& golden, const std::string& compute, const std::string& grads,
-               int64_t micro) {
+RunSpec run_of(const GoldenCase& golden, const std::string& compute, const std::string& grads, int64_t micro,
+               const MoeSpec& moe) {
   const nlohmann::json& adamw = golden.meta().at("optimizer");
   RunSpec run;
   run.model = golden.model();
+  run.moe = moe;
   run.data.seq_len = golden.seq();
   run.batch = {.global = golden.sequences(), .micro = micro};
   run.precision = {.compute = compute, .grads = grads};
@@ -75,26 +76,26 @@ GoldenCase::GoldenCase(const std::string& name)
       seq_(meta_.at("batch")[1]),
       steps_(meta_.at("steps")) {}
 
-Values GoldenCase::values(const std::string& key) const {
-  const SafetensorsEntry* e = file_.find(key);
-  if (!e) bad_request("{}: holds no {}", file_.path().string(), key);
+Values GoldenCase::values(const SafetensorsFile& file, const std::string& key) const {
+  const SafetensorsEntry* e = file.find(key);
+  if (!e) bad_request("{}: holds no {}", file.path().string(), key);
   switch (*e->dtype) {
     case DType::f32:
-      return read_as<float>(file_.bytes(*e));
+      return read_as<float>(file.bytes(*e));
     case DType::f64:
-      return read_as<double>(file_.bytes(*e));
+      return read_as<double>(file.bytes(*e));
     case DType::i32:
-      return read_as<int32_t>(file_.bytes(*e));
+      return read_as<int32_t>(file.bytes(*e));
     default:
-      bad_request("{}: {} is {}", file_.path().string(), key, e->stored_type);
+      bad_request("{}: {} is {}", file.path().string(), key, e->stored_type);
   }
 }
 
-ByName GoldenCase::by_parameter(const std::string& prefix) const {
+ByName GoldenCase::by_parameter(const SafetensorsFile& file, const std::string& prefix) const {
   ByName out;
   for (const HfPlace& p : hf_places(model_)) {
     std::string name = p.theirs == kHfHead ? p.theirs : std::string(hf_prefix(model_)) + p.theirs;
-    Values theirs = values(prefix + "." + name), ours(size_t(p.shape.numel()));
+    Values theirs = values(file, prefix + "." + name), ours(size_t(p.shape.numel()));
     require(int64_t(theirs.size()) == p.their_shape.numel(), "a golden has another shape than its model");
     int64_t in = p.shape.rank == 2 ? p.shape[1] : 1;
     for (int64_t o = 0; o < p.shape[0]; o++)
@@ -132,9 +133,9 @@ int64_t GoldenCase::target_tokens(int64_t step) const {
 }
 
 GoldenRun::GoldenRun(const GoldenCase& golden, const std::string& compute, const std::string& grads,
-                     int64_t micro)
+                     int64_t micro, const MoeSpec& moe)
     : golden_(golden),
-      run_(run_of(golden, compute, grads, micro)),
+      run_(run_of(golden, compute, grads, micro, moe)),
       schedule_(add_step(make_schedule("1f1b", 1, 1, int(run_.microbatches())))),
       device_(make_device("cpu", {.threads = 1})) {
   int64_t arena_bytes = book_training(run_, schedule_, 1).arena_bytes;

@@ -30,10 +30,12 @@ class GoldenCase {
   int64_t seq() const { return seq_; }
   int64_t steps() const { return steps_; }
 
-  // A tensor of golden.safetensors of type f32, f64 or i32, row-major.
-  Values values(const std::string& key) const;
+  // A tensor of golden.safetensors, or of another file of the folder, of type f32, f64 or i32, row-major.
+  Values values(const std::string& key) const { return values(file_, key); }
+  Values values(const SafetensorsFile&, const std::string& key) const;
   // Every parameter of the model from the tensors "<prefix>.<Hugging Face name>", in trireme's layout.
-  ByName by_parameter(const std::string& prefix) const;
+  ByName by_parameter(const std::string& prefix) const { return by_parameter(file_, prefix); }
+  ByName by_parameter(const SafetensorsFile&, const std::string& prefix) const;
 
   // Batch `step` from 1 of steps.input_ids and steps.targets; 0 = input_ids and targets.
   FillBatch fill(int64_t step, int64_t micro) const;
@@ -52,7 +54,8 @@ class GoldenCase {
 // The case's model, as its Hugging Face folder says, on one thread.
 class GoldenRun {
  public:
-  GoldenRun(const GoldenCase&, const std::string& compute, const std::string& grads, int64_t micro);
+  GoldenRun(const GoldenCase&, const std::string& compute, const std::string& grads, int64_t micro,
+            const MoeSpec& = {});
 
   StageRunner& runner() { return *runner_; }
   StepResult step(int64_t number, int64_t batch);  // number: Adam's count, from 1

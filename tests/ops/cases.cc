@@ -31,6 +31,7 @@ std::span<const CaseEntry> all_cases() {
       {"column_sum", make_column_sum},
       {"route", make_route},
       {"route_backward", make_route_backward},
+      {"route_shares", make_route_shares},
       {"route_order", make_route_order},
       {"permute_rows", make_permute_rows},
       {"combine_rows", make_combine_rows},

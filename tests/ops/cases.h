@@ -30,6 +30,7 @@ std::unique_ptr<Case> make_zero();
 std::unique_ptr<Case> make_column_sum();
 std::unique_ptr<Case> make_route();
 std::unique_ptr<Case> make_route_backward();
+std::unique_ptr<Case> make_route_shares();
 std::unique_ptr<Case> make_route_order();
 std::unique_ptr<Case> make_permute_rows();
 std::unique_ptr<Case> make_combine_rows();

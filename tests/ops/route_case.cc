@@ -1,6 +1,7 @@
 // route: keys n tokens, e experts, k choices, sigmoid, normalise (1), bias, groups, top_groups, pairs, scale;
 // levels=l: logits take l values only, so that most choices are between equals. route_backward: balance=u
-// units, z. route_order: keys of routing.h.
+// units, z, unit and first: units of so many tokens, the first token number `first`. route_shares: the same.
+// route_order: keys of routing.h. given=1: choices are of routing.h, and read.
 #include <algorithm>
 #include <cmath>
 
@@ -55,12 +56,22 @@ class RouteCase final : public CaseOf<RouteArgs> {
     args.scale = float(p.number("scale", 1));
     args.logits = b.dense(Role::in, "logits", {n_, e_}, DType::f32, logits_fill(b));
     if (p.flag("bias")) args.bias = b.dense(Role::in, "bias", {e_}, DType::f32, b.gaussian("bias", 0.2));
-    args.ids = b.dense(Role::out, "ids", {n_, k_}, DType::i32);
+    args.given = p.flag("given");
+    args.ids = args.given ? b.dense(Role::in, "ids", {n_, k_}, DType::i32, numbers(routing_of(p).ids))
+                          : b.dense(Role::out, "ids", {n_, k_}, DType::i32);
     args.weights = b.dense(Role::out, "weights", {n_, k_}, DType::f32);
   }
   void reference(Operands& o) const override {
     for (int64_t n = 0; n < n_; n++) {
       Row s = scores(row(o.in("logits"), n, e_), args.score), key = s;
+      if (args.given) {
+        double total = 1e-20;
+        for (int64_t j = 0; j < k_; j++) total += s[size_t(o.in("ids")[size_t(n * k_ + j)])];
+        for (int64_t j = 0; j < k_; j++)
+          o.want("weights")[size_t(n * k_ + j)] =
+              args.scale * s[size_t(o.in("ids")[size_t(n * k_ + j)])] / (args.normalise ? total : 1);
+        continue;
+      }
       for (int64_t i = 0; i < e_ && args.bias; i++) key[size_t(i)] += o.in("bias")[size_t(i)];
       std::vector<int64_t> order = candidates(key);
       std::stable_sort(order.begin(), order.end(),
@@ -105,6 +116,7 @@ class RouteBackwardCase final : public CaseOf<RouteBackwardArgs> {
     args.score = p.flag("sigmoid") ? RouteScore::sigmoid : RouteScore::softmax;
     args.normalise = p.size("normalise", 1) != 0;
     args.scale = float(p.number("scale", 1)), args.z_scale = float(p.number("z", 0));
+    args.unit = p.size("unit", 0), args.first = p.size("first", 0);
     args.logits = b.dense(Role::in, "logits", {n_, e_}, DType::f32, logits_fill(b));
     args.ids = b.dense(Role::in, "ids", {n_, k_}, DType::i32, numbers(r.ids));
     args.dweights = b.dense(Role::in, "dweights", {n_, k_}, DType::f32);
@@ -165,9 +177,43 @@ class RouteBackwardCase final : public CaseOf<RouteBackwardArgs> {
     return false;
   }
   double balance(const Operands& o, int64_t n, size_t i) const {
-    return o.in("balance")[size_t(n / (n_ / units_) * e_) + i];
+    const int64_t unit = args.unit > 0 ? (args.first + n) / args.unit : n / (n_ / units_);
+    return o.in("balance")[size_t(unit * e_) + i];
   }
   int64_t n_ = 0, e_ = 0, k_ = 0, units_ = 0;
+};
+
+class RouteSharesCase final : public CaseOf<RouteSharesArgs> {
+ public:
+  void build(Builder& b) override {
+    const Problem& p = b.problem;
+    r_ = routing_of(p);
+    args = {};
+    args.score = p.flag("sigmoid") ? RouteScore::sigmoid : RouteScore::softmax;
+    args.unit = p.size("unit"), args.first = p.size("first", 0);
+    const int64_t units = p.size("balance");
+    args.logits = b.dense(Role::in, "logits", {r_.n, r_.e}, DType::f32, logits_fill(b));
+    args.ids = b.dense(Role::in, "ids", {r_.n, r_.k}, DType::i32, numbers(r_.ids));
+    args.choices = b.dense(Role::out, "choices", {units, r_.e}, DType::f32);
+    args.shares = b.dense(Role::out, "shares", {units, r_.e}, DType::f32);
+    args.squares = b.dense(Role::out, "squares", {units}, DType::f32);
+  }
+  void reference(Operands& o) const override {
+    for (std::string_view name : {"choices", "shares", "squares"})
+      std::fill(o.want(name).begin(), o.want(name).end(), 0.0);
+    for (int64_t n = 0; n < r_.n; n++) {
+      const Row x = row(o.in("logits"), n, r_.e), s = scores(x, args.score);
+      const auto unit = size_t((args.first + n) / args.unit), at = unit * size_t(r_.e);
+      double total = 0;
+      for (double v : s) total += v;
+      for (size_t i = 0; i < size_t(r_.e); i++) o.want("shares")[at + i] += s[i] / total;
+      for (int64_t j = 0; j < r_.k; j++) o.want("choices")[at + size_t(r_.ids[size_t(n * r_.k + j)])]++;
+      o.want("squares")[unit] += logsumexp(x) * logsumexp(x);
+    }
+  }
+
+ private:
+  Routing r_;
 };
 
 class RouteOrderCase final : public CaseOf<RouteOrderArgs> {
@@ -200,6 +246,9 @@ std::unique_ptr<Case> make_route() {
 }
 std::unique_ptr<Case> make_route_backward() {
   return std::make_unique<RouteBackwardCase>();
+}
+std::unique_ptr<Case> make_route_shares() {
+  return std::make_unique<RouteSharesCase>();
 }
 std::unique_ptr<Case> make_route_order() {
   return std::make_unique<RouteOrderCase>();

@@ -8,6 +8,7 @@
 //     the subtracted sum is a constant, which the next line cancels
 //   softmax: dx_i = s_i (ds_i - sum_m s_m ds_m)       sigmoid: dx_i = ds_i s_i (1 - s_i)
 //   z: dx_i += 2 z lse softmax_i
+// route_shares adds p_i and lse^2 up over the tokens of a unit: what balancing losses are made of.
 // Choices are k passes over E keys: E is at most some hundreds, and the loop is a hundredth of the experts'
 // arithmetic.
 #include "device/cpu/targets.h"
@@ -102,6 +103,22 @@ void limit_groups(const RouteArgs& a, float* keys, float* worth) {
     if (worth[g] != kTaken) std::fill_n(keys + g * size, size, kTaken);
 }
 
+// The choices of one token with logits x.
+void choose(const RouteArgs& a, const float* x, const RouteRows& own, int32_t* ids, int64_t k) {
+  const int64_t experts = a.logits.shape[1];
+  const float* by = chosen_by_logits(a) ? x : own.scores;
+  for (int64_t i = 0; i < experts; i++) {
+    const float key = by[i] + (a.bias ? a.bias.as<float>()[i] : 0);
+    own.keys[i] = std::isfinite(key) ? key : kLast;
+  }
+  if (a.groups > 1) limit_groups(a, own.keys, own.soft);
+  for (int64_t j = 0; j < k; j++) {
+    const int64_t best = best_of(own.keys, experts);
+    own.keys[best] = kTaken;
+    ids[j] = int32_t(best);
+  }
+}
+
 }  // namespace
 
 void route(const RouteArgs& a, const RouteRows& own, int64_t begin, int64_t end) {
@@ -109,20 +126,12 @@ void route(const RouteArgs& a, const RouteRows& own, int64_t begin, int64_t end)
   for (int64_t n = begin; n < end; n++) {
     const float* x = a.logits.as<float>() + n * experts;
     a.score == RouteScore::softmax ? (void)softmax(x, own.scores, experts) : sigmoid(x, own.scores, experts);
-    const float* by = chosen_by_logits(a) ? x : own.scores;
-    for (int64_t i = 0; i < experts; i++) {
-      const float key = by[i] + (a.bias ? a.bias.as<float>()[i] : 0);
-      own.keys[i] = std::isfinite(key) ? key : kLast;
-    }
-    if (a.groups > 1) limit_groups(a, own.keys, own.soft);
     int32_t* ids = a.ids.as<int32_t>() + n * k;
+    if (!a.given) choose(a, x, own, ids, k);
     float* weights = a.weights.as<float>() + n * k;
     float total = kTinySum;
     for (int64_t j = 0; j < k; j++) {
-      const int64_t best = best_of(own.keys, experts);
-      own.keys[best] = kTaken;
-      ids[j] = int32_t(best);
-      weights[j] = own.scores[best];
+      weights[j] = own.scores[ids[j]];
       total += weights[j];
     }
     const float scale = a.normalise ? a.scale / total : a.scale;
@@ -139,7 +148,8 @@ void route_backward(const RouteBackwardArgs& a, const RouteRows& own, int64_t be
     const float lse = soft ? softmax(x, s, experts) : (sigmoid(x, s, experts), 0.0f);
     std::fill_n(ds, experts, 0.0f);
     if (a.balance) {
-      const float* b = a.balance.as<float>() + n / (a.logits.shape[0] / a.balance.shape[0]) * experts;
+      const int64_t unit = a.unit > 0 ? (a.first + n) / a.unit : n / (a.logits.shape[0] / a.balance.shape[0]);
+      const float* b = a.balance.as<float>() + unit * experts;
       const float total = soft ? 1 : row_sum(s, experts) + kTinySum;
       const float mean = soft ? 0 : row_dot(b, s, experts) / total;
       for (int64_t i = 0; i < experts; i++) ds[i] = (b[i] - mean) / total;
@@ -160,6 +170,33 @@ void route_backward(const RouteBackwardArgs& a, const RouteRows& own, int64_t be
   }
 }
 
+// Units [begin, end): each is one thread's, tokens in ascending order, so no bit depends on the threads.
+void route_shares(const RouteSharesArgs& a, const RouteRows& own, int64_t begin, int64_t end) {
+  const int64_t tokens = a.logits.shape[0], experts = a.logits.shape[1], k = a.ids.shape[1];
+  const bool soft = a.score == RouteScore::softmax;
+  for (int64_t u = begin; u < end; u++) {
+    float *choices = a.choices.as<float>() + u * experts, *shares = a.shares.as<float>() + u * experts;
+    std::fill_n(choices, experts, 0.0f);
+    std::fill_n(shares, experts, 0.0f);
+    double squares = 0;
+    const int64_t first = std::max<int64_t>(0, u * a.unit - a.first),
+                  last = std::min(tokens, (u + 1) * a.unit - a.first);
+    for (int64_t n = first; n < last; n++) {
+      const float* x = a.logits.as<float>() + n * experts;
+      const double lse = softmax(x, own.scores, experts);
+      squares += lse * lse;
+      if (!soft) sigmoid(x, own.scores, experts);
+      const float total = soft ? 1 : row_sum(own.scores, experts) + kTinySum;
+      each_vector(experts, [&](int64_t i, auto part) HWY_ATTR {
+        store(hn::Add(load(shares + i, part), hn::Div(load(own.scores + i, part), fill(total))), shares + i,
+              part);
+      });
+      for (int64_t j = 0; j < k; j++) choices[a.ids.as<int32_t>()[n * k + j]]++;
+    }
+    a.squares.as<float>()[u] = float(squares);
+  }
+}
+
 }  // namespace trireme::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -168,6 +205,7 @@ namespace trireme::cpu {
 
 HWY_EXPORT(route);
 HWY_EXPORT(route_backward);
+HWY_EXPORT(route_shares);
 
 namespace {
 int64_t padded_experts(int64_t e) {
@@ -188,6 +226,7 @@ int64_t scratch_bytes(const RouteArgs& a, const Context& ctx) {
 }
 void launch(const RouteArgs& a, const Tensor& scratch, const Context& ctx) {
   const int64_t experts = a.logits.shape[1];
+  if (a.given) require_indices(a.ids, 0, experts, "route: expert", "the router has");
   parallel_for(ctx, a.logits.shape[0], row_grain(4 * experts), [&](int64_t begin, int64_t end, int thread) {
     HWY_DYNAMIC_DISPATCH(route)(a, rows_of_thread(scratch, experts, thread), begin, end);
   });
@@ -201,6 +240,17 @@ void launch(const RouteBackwardArgs& a, const Tensor& scratch, const Context& ct
   parallel_for(ctx, a.logits.shape[0], row_grain(4 * experts), [&](int64_t begin, int64_t end, int thread) {
     HWY_DYNAMIC_DISPATCH(route_backward)(a, rows_of_thread(scratch, experts, thread), begin, end);
   });
+}
+int64_t scratch_bytes(const RouteSharesArgs& a, const Context& ctx) {
+  return rows_bytes(a.logits.shape[1], ctx);
+}
+void launch(const RouteSharesArgs& a, const Tensor& scratch, const Context& ctx) {
+  const int64_t experts = a.logits.shape[1];
+  require_indices(a.ids, 0, experts, "route_shares: expert", "the router has");
+  parallel_for(ctx, a.choices.shape[0], row_grain(8 * experts * a.unit),
+               [&](int64_t begin, int64_t end, int thread) {
+                 HWY_DYNAMIC_DISPATCH(route_shares)(a, rows_of_thread(scratch, experts, thread), begin, end);
+               });
 }
 
 }  // namespace trireme::cpu
