@@ -25,6 +25,7 @@ TrainingSetup prepare_training(const RunSpec& run, const ClusterSpec& cluster, i
   t.options.launches = t.forecast.booking.launches;
   t.options.mtbf_s = t.cluster.mtbf_s(run.world());
   t.options.machine = t.cluster.name;
+  t.options.cluster = t.cluster;
   t.options.peak_flops = t.cluster.peak_flops(run.precision.compute);
   t.options.forecast_json = to_json(run, t.forecast) + "\n";
   return t;

@@ -39,6 +39,20 @@ LinkCost cost_of(const LinkSpec& link) {
   return {link.latency, link.bandwidth > 0 ? 1 / link.bandwidth : 0};
 }
 
+CommOptions options_of(const RunSpec& run, const ClusterSpec& cluster) {
+  CommOptions o{.algorithm = run.train.sum_order};
+  o.inside = cost_of(cluster.intra_node), o.across = cost_of(cluster.inter_node);
+  if (run.train.comm == "thread" || cluster.nodes <= 1) return o;
+  const int64_t even = (run.world() + cluster.nodes - 1) / cluster.nodes;
+  o.node = int(cluster.devices_per_node > 1 ? cluster.devices_per_node : even);
+  return o;
+}
+
+bool links_known(const CommOptions& o) {
+  auto known = [](const LinkCost& l) { return l.alpha > 0 || l.beta > 0; };
+  return known(o.inside) && (o.node == 0 || known(o.across));
+}
+
 void check(const CommOptions& o, std::string_view key) {
   if (o.algorithm != "auto" && std::find(kNames.begin(), kNames.end(), o.algorithm) == kNames.end())
     bad_request("{} = \"{}\" is no way to add up; there are ordered, ring, halving, hierarchical and auto",

@@ -6,6 +6,7 @@
 
 #include "comm/communicator.h"
 #include "spec/cluster_spec.h"
+#include "spec/run_spec.h"
 
 namespace trireme {
 
@@ -24,6 +25,10 @@ struct CommOptions {
   LinkCost inside, across;  // between ranks of one node; of a node to others, shared by its ranks
 };
 LinkCost cost_of(const LinkSpec&);  // of a cluster file; 0 = not known stays 0
+// A run's order of sums (train.sum_order), and the cluster's links as its ranks meet them: rank threads are
+// on one machine, other ranks are dealt over its nodes in order.
+CommOptions options_of(const RunSpec&, const ClusterSpec& = {});
+bool links_known(const CommOptions&);  // what "auto" needs, and a price
 // An unknown algorithm is a bad_request that names `key` and what there is.
 void check(const CommOptions&, std::string_view key);
 

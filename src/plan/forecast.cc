@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "comm/options.h"
 #include "cost/flops.h"
 #include "spec/run_schedule.h"
 
@@ -27,8 +28,13 @@ std::vector<OpForecast> price_ops(const Booking& b, const ClusterSpec& cluster, 
 }  // namespace
 
 Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpec& cluster, int threads) {
+  if (run.world() > 1 && run.train.sum_order == "auto" && !links_known(options_of(run, cluster)))
+    bad_request(
+        "train.sum_order = \"auto\" chooses by alpha and beta of the links, and none are known: `trireme "
+        "bench` measures intra_node, a cluster file states both; or give \"ring\", \"halving\" or "
+        "\"ordered\"");
   Forecast f;
-  f.booking = book_training(run, schedule, threads);
+  f.booking = book_training(run, schedule, threads, cluster);
   f.tokens = run.tokens_per_step();
   f.model_flops = train_flops_per_token(run.model, run.data.seq_len) * double(f.tokens);
   f.op_flops = f.booking.total.flops;
@@ -38,7 +44,7 @@ Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpe
   const double matrix_peak = cluster.peak_flops(run.precision.compute);
   f.ops = price_ops(f.booking, cluster, run.precision.compute);
   const bool priced = matrix_peak > 0 || cluster.memory_bandwidth > 0;
-  f.wire_priced = run.world() == 1 || links_known(links_of(cluster, run));
+  f.wire_priced = run.world() == 1 || links_known(options_of(run, cluster));
   if (priced) f.time = step_time(run, schedule, cluster, threads, f.booking.tape);
   f.step_s = f.time.step_s;
   if (f.step_s > 0 && matrix_peak > 0) {

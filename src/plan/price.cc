@@ -43,22 +43,8 @@ OpSeconds op_seconds(std::string_view op, const Cost& cost, const ClusterSpec& c
   return {std::max(computing, moving), computing >= moving};
 }
 
-CommOptions links_of(const ClusterSpec& cluster, const RunSpec& run) {
-  CommOptions o;
-  o.inside = cost_of(cluster.intra_node), o.across = cost_of(cluster.inter_node);
-  if (run.train.comm == "thread" || cluster.nodes <= 1) return o;
-  const int64_t even = (run.world() + cluster.nodes - 1) / cluster.nodes;
-  o.node = int(cluster.devices_per_node > 1 ? cluster.devices_per_node : even);
-  return o;
-}
-
-bool links_known(const CommOptions& o) {
-  auto known = [](const LinkCost& l) { return l.alpha > 0 || l.beta > 0; };
-  return known(o.inside) && (o.node == 0 || known(o.across));
-}
-
 std::vector<Price> price(const Tape& tape, const ClusterSpec& cluster, const RunSpec& run) {
-  const CommOptions links = links_of(cluster, run);
+  const CommOptions links = options_of(run, cluster);
   std::vector<Price> prices;
   prices.reserve(tape.pieces.size());
   for (const Piece& p : tape.pieces) {
@@ -76,7 +62,7 @@ StepTime step_time(const RunSpec& run, const Schedule& schedule, const ClusterSp
   const std::vector<int> ranks = distinct_ranks(run);
   std::vector<Tape> others;
   for (size_t i = 1; i < ranks.size(); i++)
-    others.push_back(record_training(run, schedule, threads, ranks[i]));
+    others.push_back(record_training(run, schedule, threads, ranks[i], cluster));
   std::vector<std::vector<Price>> prices;
   for (size_t i = 0; i < ranks.size(); i++) prices.push_back(price(i ? others[i - 1] : rank0, cluster, run));
   std::vector<RankTape> tapes;

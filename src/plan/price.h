@@ -2,7 +2,6 @@
 #pragma once
 #include <vector>
 
-#include "comm/options.h"
 #include "runtime/recording.h"
 #include "sim/replay.h"
 #include "spec/cluster_spec.h"
@@ -16,11 +15,6 @@ struct OpSeconds {
   bool compute_bound = false;
 };
 OpSeconds op_seconds(std::string_view op, const Cost&, const ClusterSpec&, std::string_view compute);
-
-// The cluster's links as the run's ranks meet them: rank threads are on one machine, other ranks are dealt
-// over its nodes in order.
-CommOptions links_of(const ClusterSpec&, const RunSpec&);
-bool links_known(const CommOptions&);
 
 // One price a piece, in nanoseconds: ops by op_seconds, calls by alpha and beta (call_seconds).
 std::vector<Price> price(const Tape&, const ClusterSpec&, const RunSpec&);

@@ -1,4 +1,7 @@
+#include <fmt/ranges.h>
+
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/progress.h"
 #include "plan/forecast.h"
@@ -45,6 +48,16 @@ std::string layout_text(const LayoutSpec& l) {
   return s;
 }
 
+// How the step's collectives of a kind are done: {"ordered"}, {"ring", "halving"}.
+std::set<std::string_view> algorithms_of(const Forecast& f, Collective kind) {
+  std::set<std::string_view> out;
+  const Tape& t = f.booking.tape;
+  for (const Piece& p : t.pieces)
+    if (p.kind == PieceKind::call && p.name == name_of(kind) && t.groups[size_t(p.group)].name != "control")
+      out.insert(p.algorithm);
+  return out;
+}
+
 std::string wire_text(const RunSpec& run, const Forecast& f) {
   if (run.world() == 1) return "";
   std::string s = fmt::format("on the wire in a step, each rank ({}; gradients travel in {})\n",
@@ -54,8 +67,8 @@ std::string wire_text(const RunSpec& run, const Forecast& f) {
     const CommCount& c = f.booking.comm[k];
     all += c.wire;
     if (c.calls > 0)
-      s += fmt::format("  {:<20} {:>8} calls {:>15} {:>10}\n", name_of(Collective(k)), c.calls, c.wire,
-                       human_bytes(c.wire));
+      s += fmt::format("  {:<20} {:>8} calls {:>15} {:>10}  {}\n", name_of(Collective(k)), c.calls, c.wire,
+                       human_bytes(c.wire), fmt::join(algorithms_of(f, Collective(k)), ", "));
   }
   return s + fmt::format("  {:<20} {:>8}       {:>15} {:>10}\n\n", "all", "", all, human_bytes(all));
 }
@@ -135,7 +148,8 @@ nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
   for (size_t k = 0; k < kCollectives; k++)
     if (f.booking.comm[k].calls > 0)
       j["wire"][std::string(name_of(Collective(k)))] = {{"calls", f.booking.comm[k].calls},
-                                                        {"bytes", f.booking.comm[k].wire}};
+                                                        {"bytes", f.booking.comm[k].wire},
+                                                        {"algorithms", algorithms_of(f, Collective(k))}};
   j["fits"] = f.fits;
   j["cost"] = nullptr;
   if (f.cost > 0) j["cost"] = f.cost;

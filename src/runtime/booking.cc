@@ -59,9 +59,9 @@ int64_t snapshot_bytes(const StageRunner& r) {
 
 }  // namespace
 
-Booking book_training(const RunSpec& run, const Schedule& schedule, int threads) {
+Booking book_training(const RunSpec& run, const Schedule& schedule, int threads, const ClusterSpec& cluster) {
   auto device = meta(threads);
-  std::unique_ptr<CommFactory> factory = make_meta_comm(0, int(run.world()));
+  std::unique_ptr<CommFactory> factory = make_meta_comm(0, int(run.world()), options_of(run, cluster));
   StepRecorder recorder(*device, *factory);
   CommSet comms(recorder.factory(), mesh_of(run.layout));
   StageRunner r(run, RunMode::train, recorder.device(), kEndless, &comms);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "runtime/stage_runner.h"
+#include "spec/cluster_spec.h"
 #include "trace/tape.h"
 
 namespace trireme {
@@ -32,7 +33,7 @@ struct Booking {
 
 // One rank of the run's layout; under data parallelism all take the same. threads: of the rank, because
 // kernels' scratch depends on it.
-Booking book_training(const RunSpec&, const Schedule&, int threads);
+Booking book_training(const RunSpec&, const Schedule&, int threads, const ClusterSpec& = {});
 // Weights and a key/value cache: what generation takes.
 struct GenerationShape {
   int64_t slots = 1, capacity = 1;  // texts at once; tokens of each

@@ -34,7 +34,7 @@ class Witness final : public CommFactory {
 };
 
 struct Ranks {
-  explicit Ranks(int n) : world(n), errors(size_t(n)) {}
+  Ranks(int n, const CommOptions& comm) : world(n, comm), errors(size_t(n)) {}
 
   void run(int rank, std::string_view device_name, const DeviceOptions& options, const RankBody& body) {
     std::unique_ptr<CommFactory> factory;
@@ -64,9 +64,9 @@ struct Ranks {
 
 }  // namespace
 
-void run_rank_threads(int world, std::string_view device, const DeviceOptions& options,
-                      const RankBody& body) {
-  Ranks ranks(world);
+void run_rank_threads(int world, std::string_view device, const DeviceOptions& options, const RankBody& body,
+                      const CommOptions& comm) {
+  Ranks ranks(world, comm);
   std::vector<std::thread> threads;
   std::string no_thread;
   {

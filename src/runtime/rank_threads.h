@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "comm/comm_set.h"
+#include "comm/options.h"
 #include "device/device.h"
 
 namespace trireme {
@@ -12,6 +13,7 @@ namespace trireme {
 // names its rank where there are several. The body calls CommFactory::fail() before it leaves with an error
 // while work of its own is under way.
 using RankBody = std::function<void(Device&, CommFactory&)>;
-void run_rank_threads(int world, std::string_view device, const DeviceOptions&, const RankBody&);
+void run_rank_threads(int world, std::string_view device, const DeviceOptions&, const RankBody&,
+                      const CommOptions& = {});
 
 }  // namespace trireme

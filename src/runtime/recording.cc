@@ -220,9 +220,10 @@ void StepRecorder::finished(int64_t met_ns, int64_t end_ns) {
   p.met_ns = std::max(p.begin_ns, met_ns), p.end_ns = end_ns;
 }
 
-Tape record_training(const RunSpec& run, const Schedule& schedule, int threads, int rank) {
+Tape record_training(const RunSpec& run, const Schedule& schedule, int threads, int rank,
+                     const ClusterSpec& cluster) {
   auto device = make_device("meta", {.threads = threads, .models = "cpu"});
-  std::unique_ptr<CommFactory> factory = make_meta_comm(rank, int(run.world()));
+  std::unique_ptr<CommFactory> factory = make_meta_comm(rank, int(run.world()), options_of(run, cluster));
   StepRecorder recorder(*device, *factory);
   CommSet comms(recorder.factory(), mesh_of(run.layout));
   StageRunner runner(run, RunMode::train, recorder.device(), int64_t(1) << 52, &comms);

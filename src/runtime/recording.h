@@ -7,6 +7,7 @@
 
 #include "comm/wrap/wrapped.h"
 #include "runtime/stage_runner.h"
+#include "spec/cluster_spec.h"
 #include "trace/tape.h"
 
 namespace trireme {
@@ -63,7 +64,8 @@ class StepRecorder : private OpObserver {
   std::vector<std::vector<Mark>> marks_;  // by stream: events since start(), as the device numbers them
 };
 
-// The tape of one rank of the run's layout, on meta. threads: of the rank.
-Tape record_training(const RunSpec&, const Schedule&, int threads, int rank = 0);
+// The tape of one rank of the run's layout, on meta. threads: of the rank. The cluster's links decide what
+// train.sum_order = "auto" takes.
+Tape record_training(const RunSpec&, const Schedule&, int threads, int rank = 0, const ClusterSpec& = {});
 
 }  // namespace trireme

@@ -189,7 +189,7 @@ struct OptimizerSpec {
 
 struct TrainSpec {
   int64_t steps = 1000, seed = 1;
-  std::string device = "cpu", comm = "thread";
+  std::string device = "cpu", comm = "thread", sum_order = "ordered";
   int64_t threads = 0;
   double timeout = 600;
   std::string dir = "runs/demo";
@@ -205,10 +205,15 @@ struct TrainSpec {
   void visit(V& v) {
     static constexpr std::string_view kDevices[] = {"cpu", "cuda"};
     static constexpr std::string_view kComms[] = {"thread", "mpi", "nccl"};
+    static constexpr std::string_view kOrders[] = {"ordered", "auto", "ring", "halving", "hierarchical"};
     v("steps", steps, "steps", "optimizer steps", between(1, 1e12));
     v("seed", seed, "", "of weights, data order and sampling", between(0, 9007199254740992));
     v("device", device, "", "where kernels run", one_of(kDevices));
     v("comm", comm, "", "how ranks talk", one_of(kComms));
+    v("sum_order", sum_order, "",
+      "of sums over ranks: ordered adds in rank order and rounds once; the others are fast, and change last "
+      "bits with layout and place: auto takes the fastest by the cluster's alpha and beta",
+      one_of(kOrders));
     v("threads", threads, "threads", "per rank; 0 = share the cores", between(0, 65536));
     v("timeout", timeout, "seconds", "before a rank that is late ends the run",
       Rule{.low = 0, .high = 1e9, .low_open = true});

@@ -6,6 +6,7 @@
 #include <deque>
 #include <new>
 
+#include "comm/options.h"
 #include "comm/watch/watchdog.h"
 #include "comm/wrap/watched.h"
 #include "runtime/rank_threads.h"
@@ -53,15 +54,18 @@ TrainSummary train_on_threads(const RunSpec& run, const Schedule& schedule,
   std::optional<Watchdog> dog;
   if (world > 1)
     dog.emplace(watched, make_thread_board(world), watch_limits(run, options.watch), watch_hooks(hooks));
-  run_rank_threads(world, run.train.device, device_options, [&](Device& device, CommFactory& ranks) {
-    const bool first = ranks.rank() == 0;
-    TrainOptions mine = options;
-    mine.pulse = world > 1 ? &pulses[size_t(ranks.rank())] : nullptr;
-    Leave leave{pulses[size_t(ranks.rank())]};
-    std::unique_ptr<CommFactory> told = mine.pulse ? make_watched(ranks, &device, *mine.pulse) : nullptr;
-    TrainSummary s = train(run, schedule, device, told ? *told : ranks, mine, first ? hooks : none);
-    if (first) summary = std::move(s);
-  });
+  run_rank_threads(
+      world, run.train.device, device_options,
+      [&](Device& device, CommFactory& ranks) {
+        const bool first = ranks.rank() == 0;
+        TrainOptions mine = options;
+        mine.pulse = world > 1 ? &pulses[size_t(ranks.rank())] : nullptr;
+        Leave leave{pulses[size_t(ranks.rank())]};
+        std::unique_ptr<CommFactory> told = mine.pulse ? make_watched(ranks, &device, *mine.pulse) : nullptr;
+        TrainSummary s = train(run, schedule, device, told ? *told : ranks, mine, first ? hooks : none);
+        if (first) summary = std::move(s);
+      },
+      options_of(run, options.cluster));
   return summary;
 }
 
@@ -71,7 +75,7 @@ TrainSummary train_on_process(const RunSpec& run, const Schedule& schedule,
   const TrainHooks none;
   try {
     std::unique_ptr<Device> device = make_device(run.train.device, device_options);
-    std::unique_ptr<CommFactory> ranks = world.factory(device.get());
+    std::unique_ptr<CommFactory> ranks = world.factory(device.get(), options_of(run, options.cluster));
     if (world.size() == 1) return train(run, schedule, *device, *ranks, options, hooks);
     Pulse pulse(world.rank());
     TrainOptions mine = options;

@@ -9,6 +9,7 @@
 #include "comm/watch/judge.h"
 #include "comm/watch/pulse.h"
 #include "runtime/stage_runner.h"
+#include "spec/cluster_spec.h"
 #include "trace/metrics.h"
 
 namespace trireme {
@@ -31,6 +32,7 @@ struct TrainOptions {
   double peak_flops = 0;      // of this rank's device in the compute type; 0 = not known, MFU is 0
   int64_t launches = 0;       // ops of a step, from a Booking: room for a trace; 0 = not known
   std::string machine;        // named in a trace
+  ClusterSpec cluster;        // whose links train.sum_order = "auto" looks at; the same on all ranks
   Deadline deadline;          // leave in good order then (--stop-after)
   WatchLimits watch;          // its timeout is train.timeout whatever it says
   Pulse* pulse = nullptr;     // of this rank: told what it does; launch.h gives each rank its own

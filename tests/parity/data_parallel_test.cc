@@ -57,6 +57,8 @@ INSTANTIATE_TEST_SUITE_P(Layouts, AgainstOneRank,
                                          "dp=4 zero=1 group=2 hidden=66", "dp=4 zero=2 group=1",
                                          "dp=4 zero=3 group=2 optimizer=muon",
                                          "dp=3 schedule=gpipe microbatches=2 zero=3",
+                                         "dp=3 zero=2 order=ring microbatches=2", "dp=4 order=halving",
+                                         "dp=4 zero=3 order=hierarchical", "dp=4 zero=1 group=2 order=ring",
                                          "dp=2 dropout=0.2 zero=2 microbatches=2"));
 
 // Low precision: how far gradients are from f32's on the same weights, next to the one-rank run in that

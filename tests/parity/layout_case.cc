@@ -19,7 +19,7 @@ void each(C& c, V&& v) {
       v("kv_heads", c.kv_heads);
   v("group", c.group), v("prefetch", c.prefetch), v("micro", c.micro), v("microbatches", c.microbatches);
   v("layers", c.layers), v("hidden", c.hidden), v("vocab", c.vocab), v("seq", c.seq);
-  v("bucket_mb", c.bucket_mb), v("dropout", c.dropout), v("optimizer", c.optimizer);
+  v("bucket_mb", c.bucket_mb), v("dropout", c.dropout), v("optimizer", c.optimizer), v("order", c.order);
 }
 
 void set(std::string& value, const std::string& text) {
@@ -83,6 +83,7 @@ RunSpec run_of(const Case& c) {
   r.layout.bucket_mb = c.bucket_mb;
   r.precision.compute = c.compute, r.precision.grads = c.grads, r.precision.reduce = c.reduce;
   r.optimizer.name = c.optimizer, r.optimizer.lr = 3e-3, r.optimizer.warmup = 2;
+  r.train.sum_order = c.order;
   r.train.steps = 60, r.train.seed = 11, r.train.threads = 1;
   return resolve(r, {.native_bf16 = true});
 }

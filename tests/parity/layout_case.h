@@ -9,7 +9,8 @@ namespace trireme::parity {
 
 struct Case {
   std::string arch = "llama", compute = "f32", grads = "f32", reduce = "auto", schedule = "1f1b",
-              optimizer = "adamw";
+              optimizer = "adamw",
+              order = "ordered";  // of sums; hierarchical: two neighbours are a node
   bool tied = false, reshard = true, sequence = false;
   int64_t dp = 1, tp = 1, zero = 0, group = 0, prefetch = 1;
   int64_t chunks = 1;                   // of sums over tp

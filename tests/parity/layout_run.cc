@@ -118,7 +118,9 @@ Ran train_layout(RunSpec run, const Plan& plan) {
   home.ran.ranks.resize(size_t(run.world()));
   for (const char* what : kStates) home.ran.state[what];  // maps of maps grow under Home's lock only
   if (plan.gradients) home.ran.gradients.resize(size_t(plan.steps));
-  run_rank_threads(int(run.world()), "cpu", {.threads = 1}, [&](Device& device, CommFactory& factory) {
+  CommOptions sums = options_of(run);
+  if (sums.algorithm == "hierarchical") sums.node = 2;
+  const RankBody body = [&](Device& device, CommFactory& factory) {
     CommSet comms(factory, mesh_of(run.layout));
     Calls calls;
     StageRunner r(run, RunMode::train, device, home.ran.booking.arena_bytes, &comms);
@@ -159,7 +161,8 @@ Ran train_layout(RunSpec run, const Plan& plan) {
     for (Communicator* c : {r.sharing().shard, r.sharing().replicas, r.sharing().layers.tp})
       if (c) facts.moved += c->moved_bytes();
     agree_max(factory.control(), 0);  // nobody leaves while others still need it
-  });
+  };
+  run_rank_threads(int(run.world()), "cpu", {.threads = 1}, body, sums);
   return std::move(home.ran);
 }
 

@@ -370,6 +370,41 @@ TEST(Replicas, ADifferenceIsNamed) {
   }
 }
 
+// Each order of sums is taken, shown in the trace, and no further from the default than rounding; the
+// default's own bits are others.
+TEST(Ranks, AnOrderOfSumsIsTakenAndShown) {
+  for (Layout l :
+       {Layout{.dp = 3}, Layout{.dp = 3, .zero = 3, .micro = 1}, Layout{.dp = 3, .zero = 2, .tp = 3}}) {
+    Outcome want;
+    for (const char* order : {"ordered", "ring", "halving", "hierarchical", "auto"}) {
+      SCOPED_TRACE(fmt::format("{} zero={} tp={}", order, l.zero, l.tp));
+      TempFolder tmp;
+      RunSpec run = ranks_run(tmp.path(), l, 6);
+      run.train.trace_steps = "2", run.train.sum_order = order;
+      TrainOptions options;
+      options.cluster.intra_node = {.latency = 1e-6, .bandwidth = 1e9};
+      train_here(run, {}, options);
+      std::set<std::string> shown, by;
+      for (const Span& s : read_chrome_trace(fs::path(run.train.dir) / "trace.json").spans)
+        if (s.kind == SpanKind::comm && s.name != "all_gather") shown.insert(std::string(s.algorithm));
+      // Rank threads are one machine, where hierarchical is halving; halving has fewer rounds than ring.
+      const bool halves = order == std::string("hierarchical") || order == std::string("auto");
+      EXPECT_EQ(shown, std::set<std::string>{halves ? "halving" : order});
+      const Outcome got = numbers_of(tmp / "run");
+      if (order == std::string("ordered")) {
+        want = got;
+        continue;
+      }
+      EXPECT_NE(got.tensors, want.tensors) << "it adds up as ordered does";
+      ASSERT_EQ(got.metrics.size(), want.metrics.size());
+      for (size_t i = 0; i < got.metrics.size(); i++) {
+        auto a = nlohmann::json::parse(got.metrics[i]), b = nlohmann::json::parse(want.metrics[i]);
+        EXPECT_NEAR(a["loss"].get<double>() / b["loss"].get<double>(), 1, 1e-5) << i;
+      }
+    }
+  }
+}
+
 // The trace of a step has every rank's ops and its collectives on the lane of their stream, told by action:
 // as many bytes as the metrics say.
 TEST(Ranks, TraceShowsEveryRankAndTheirCollectives) {
