@@ -1,6 +1,13 @@
 #include "trace/metrics.h"
 
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
 #include <nlohmann/json.hpp>
+
+#include "base/error.h"
 
 #include "base/json_depth.h"
 
@@ -107,6 +114,19 @@ MetricsFile::MetricsFile(fs::path path, int64_t last_step) : path_(std::move(pat
 
 void MetricsFile::write(const StepMetrics& m) {
   append_line(path_, to_json_line(m));
+  written_ = true;
+}
+
+// One write of some bytes over the line's closing brace.
+void MetricsFile::add_last_save(std::optional<double> stall_s, std::optional<double> write_s) {
+  std::string more;
+  if (stall_s) more += fmt::format(",\"last_checkpoint_stall_s\":{}", *stall_s);
+  if (write_s) more += fmt::format(",\"last_checkpoint_write_s\":{}", *write_s);
+  if (more.empty() || !written_) return;
+  std::fstream file(path_, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(-2, std::ios::end);
+  file << more + "}\n" << std::flush;
+  if (!file) run_failed("cannot write {}: {}", path_.string(), std::strerror(errno));
 }
 
 }  // namespace trireme

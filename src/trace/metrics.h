@@ -52,9 +52,13 @@ class MetricsFile {
  public:
   MetricsFile(fs::path, int64_t last_step);
   void write(const StepMetrics&);
+  // To the line that write() wrote last, which stays whole whenever the process ends: what the save after it
+  // cost, as last_checkpoint_stall_s and last_checkpoint_write_s. None: nothing is added.
+  void add_last_save(std::optional<double> stall_s, std::optional<double> write_s);
 
  private:
   fs::path path_;
+  bool written_ = false;
 };
 
 }  // namespace trireme

@@ -19,6 +19,10 @@ class RunFiles {
 
   // And the spans of all ranks, of a step that was traced; null = it was not.
   void write(const StepMetrics&, const OwnedSpans* = nullptr);
+  // What the save behind the last step cost, which its own line of metrics could not know.
+  void add_last_save(std::optional<double> stall_s, std::optional<double> write_s) {
+    metrics_.add_last_save(stall_s, write_s);
+  }
   std::string traced() const;  // "traced 3 steps into ..."; empty if none was
 
  private:

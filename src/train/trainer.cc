@@ -105,6 +105,7 @@ class Trainer {
     saves_->finish(done_);
     summary_.checkpoint = saves_->newest();
     summary_.last_stall_s = saves_->take_stall_s(), summary_.last_write_s = saves_->take_write_s();
+    if (files_) files_->add_last_save(summary_.last_stall_s, summary_.last_write_s);
     summary_.last_step = done_;
     summary_.skipped = runner_->loss_scale().state().skipped;
     summary_.seconds = now_s() - begin;

@@ -130,15 +130,21 @@ TEST(SavesBesideTraining, OneAtATime) {
   EXPECT_EQ(open, 0);
   EXPECT_EQ(begun, 9);
   EXPECT_EQ(checkpoints_of(run).size(), 9u);
-  // Of every save but the last a later line of metrics tells; of the last the summary.
+  // Of every save but the last a later line of metrics tells; of the last the summary and the last line.
   EXPECT_GT(ended.last_stall_s.value_or(0), 0);
   EXPECT_GT(ended.last_write_s.value_or(0), 0);
-  int stalls = 0, writes = 0;
+  int stalls = 0, writes = 0, last = 0;
   for (const std::string& line : lines_of(read_text(tmp / "run/metrics.jsonl"))) {
     auto m = nlohmann::json::parse(line);
     stalls += m.contains("checkpoint_stall_s"), writes += m.contains("checkpoint_write_s");
     EXPECT_GT(m.value("checkpoint_stall_s", 1.0), 0);
+    if (!m.contains("last_checkpoint_stall_s")) continue;
+    last++;
+    EXPECT_EQ(m["step"], 9);
+    EXPECT_EQ(m["last_checkpoint_stall_s"], ended.last_stall_s.value());
+    EXPECT_EQ(m["last_checkpoint_write_s"], ended.last_write_s.value());
   }
+  EXPECT_EQ(last, 1);
   EXPECT_EQ(stalls, 8);
   EXPECT_GE(writes, 7);
 }
