@@ -8,66 +8,21 @@ namespace trireme {
 namespace {
 
 uint64_t hash_of(const Tensor& t) {
-  return t.bytes() == 0 ? 0 : hash64(t.data, size_t(t.bytes()));
+  return hash64(t.data, size_t(t.bytes()));
 }
 
-// The ranks that hold what `rank` holds: those of its place in their shard groups, or, where there is one
-// group and its weights are whole, all replicas. Lowest first.
-std::vector<int> twins(const StageRunner& r, int rank) {
-  static constexpr Axis kDp[] = {Axis::dp};
-  const Mesh& mesh = r.comms()->mesh();
-  const ShardPlace& at = r.sharing().place;
-  std::vector<int> out;
-  for (int other : mesh.group(rank, kDp)) {
-    const bool same_part = mesh.coord(other, Axis::dp) % at.shards == mesh.coord(rank, Axis::dp) % at.shards;
-    if (same_part || at.replicas == 1) out.push_back(other);
-  }
-  return out;
+uint64_t key_of(const std::string& name, const Slice& box, const Range& range) {
+  std::string text = fmt::format("{} [{},{})", name, range.begin, range.end);
+  for (size_t d = 0; d < size_t(box.extent.rank); d++)
+    text += fmt::format(" {}+{}", box.offset[d], box.extent[d]);
+  return std::max<uint64_t>(1, hash64(text.data(), text.size()));
 }
 
-struct Held {
-  std::string name;
-  Tensor data;
-};
-
-// What a rank has in common with its twins, whole buffers or parameter by parameter.
-std::vector<Held> held(const StageRunner& r, bool by_parameter) {
-  const FlatState& flat = r.flat();
-  const bool shards_too = r.sharing().place.replicas > 1;
-  std::vector<Held> out;
-  if (!by_parameter) {
-    out.push_back({"weights", flat.weights});
-    if (shards_too && flat.master.data != flat.weights.data) out.push_back({"master", flat.master});
-    for (const Tensor& s : flat.state)
-      if (shards_too) out.push_back({"state", s});
-    return out;
-  }
-  for (const Param& p : r.params().params) {
-    if (r.sharing().zero < 3) out.push_back({p.decl.name, p.weight});
-    if (!shards_too) continue;
-    out.push_back({p.decl.name + "/master", r.state_tensor(p, "")});
-    for (const StateDecl& s : r.state_decls())
-      if (s.has(p.decl)) out.push_back({p.decl.name + "/" + s.name, r.state_tensor(p, s.name)});
-  }
-  return out;
-}
-
-// [rank][held]
-std::vector<std::vector<uint64_t>> everyones(const StageRunner& r, const std::vector<uint64_t>& mine) {
-  const size_t world = size_t(r.comms()->world()), n = mine.size();
-  std::vector<uint64_t> all(world * n);
-  gather_bytes(r.comms()->control(), std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)));
-  std::vector<std::vector<uint64_t>> out;
-  for (size_t k = 0; k < world; k++)
-    out.emplace_back(all.begin() + std::ptrdiff_t(k * n), all.begin() + std::ptrdiff_t((k + 1) * n));
-  return out;
-}
-
-// The rank that stands against most of its twins, or, of two, the higher.
-int odd_one(const std::vector<int>& ranks, const std::vector<std::vector<uint64_t>>& hashes, size_t i) {
+// The rank that stands against most of the others, or, of two, the higher.
+int odd_one(const std::vector<int>& ranks, const std::map<int, uint64_t>& hashes) {
   auto likes = [&](int rank) {
     return std::count_if(ranks.begin(), ranks.end(),
-                         [&](int other) { return hashes[size_t(other)][i] == hashes[size_t(rank)][i]; });
+                         [&](int other) { return hashes.at(other) == hashes.at(rank); });
   };
   int odd = ranks.back();
   for (int rank : ranks)
@@ -77,36 +32,102 @@ int odd_one(const std::vector<int>& ranks, const std::vector<std::vector<uint64_
 
 }  // namespace
 
-void compare_replicas(const StageRunner& r, int64_t step) {
-  if (!r.comms() || twins(r, r.comms()->rank()).size() == 1 ||
-      (r.sharing().zero == 3 && r.sharing().place.replicas == 1))
-    return;
-  uint64_t whole = 0;
-  for (const Held& h : held(r, false)) whole = whole * 0x9E3779B97F4A7C15u + hash_of(h.data);
-  std::vector<std::vector<uint64_t>> all = everyones(r, {whole});
-  bool same = true;
-  for (int rank = 0; rank < r.comms()->world(); rank++)
-    for (int other : twins(r, rank)) same &= all[size_t(rank)] == all[size_t(other)];
-  if (same) return;
+Replicas::Replicas(const StageRunner& r) : runner_(r) {
+  if (!r.comms()) return;
+  const FlatState& flat = r.flat();
+  auto hold = [&](const std::string& name, const Tensor& t, const Param& p, const Range& range) {
+    if (t.numel() > 0) pieces_.push_back({name, t, key_of(name, p.box, range)});
+  };
+  for (const Param& p : r.params().params) {
+    const Range own = r.owned(p);
+    const bool whole = r.sharing().zero < 3;
+    if (whole) hold(p.decl.name, p.weight, p, {0, p.numel()});
+    if (!whole || flat.master.data != flat.weights.data)
+      hold(p.decl.name + "/master", r.state_tensor(p, ""), p, own);
+    for (const StateDecl& s : r.state_decls())
+      if (s.has(p.decl)) hold(p.decl.name + "/" + s.name, r.state_tensor(p, s.name), p, own);
+  }
+  const size_t world = size_t(r.comms()->world());
+  most_pieces_ = size_t(agree_max(r.comms()->control(), int64_t(pieces_.size())));
+  std::vector<uint64_t> keys(most_pieces_);
+  for (size_t i = 0; i < pieces_.size(); i++) keys[i] = pieces_[i].key;
+  keys = everyones(keys);
 
-  const std::vector<Held> parts = held(r, true);
-  std::vector<uint64_t> mine;
-  for (const Held& h : parts) mine.push_back(hash_of(h.data));
-  all = everyones(r, mine);
-  for (size_t i = 0; i < parts.size(); i++)
-    for (int rank = 0; rank < r.comms()->world(); rank++) {
-      const std::vector<int> ranks = twins(r, rank);
-      const int odd = odd_one(ranks, all, i), other = ranks.front() == odd ? ranks.back() : ranks.front();
-      if (all[size_t(odd)][i] == all[size_t(other)][i]) continue;
-      // The odd one says so itself; the others hear it here.
-      if (r.comms()->rank() != odd) agree_max(r.comms()->control(), 0);
-      run_failed(
-          "step {}: its {} differs from that of rank {}, though replicas hold the same: memory or a "
-          "processor is "
-          "faulty, or an op is not deterministic; the last checkpoint before that step is good",
-          step, parts[i].name, other);
+  std::map<uint64_t, Ranks> holders;
+  for (size_t i = 0; i < keys.size(); i++)
+    if (keys[i]) holders[keys[i]].push_back(int(i / most_pieces_));
+  for (const auto& [key, ranks] : holders)
+    if (ranks.size() > 1) sets_.push_back(ranks);
+  std::sort(sets_.begin(), sets_.end());
+  sets_.erase(std::unique(sets_.begin(), sets_.end()), sets_.end());
+  has_.resize(world);
+  for (size_t s = 0; s < sets_.size(); s++)
+    for (int rank : sets_[s]) has_[size_t(rank)].push_back(s);
+  for (const std::vector<size_t>& has : has_) most_sets_ = std::max(most_sets_, has.size());
+  for (const auto& [key, ranks] : holders)
+    if (ranks.size() > 1)
+      set_of_[key] = size_t(std::lower_bound(sets_.begin(), sets_.end(), ranks) - sets_.begin());
+
+  const std::vector<size_t>& has = has_[size_t(r.comms()->rank())];
+  mine_.resize(has.size());
+  for (size_t i = 0; i < pieces_.size(); i++)
+    if (auto at = set_of_.find(pieces_[i].key); at != set_of_.end())
+      mine_[size_t(std::lower_bound(has.begin(), has.end(), at->second) - has.begin())].push_back(i);
+  for (std::vector<size_t>& of_set : mine_)
+    std::sort(of_set.begin(), of_set.end(),
+              [&](size_t a, size_t b) { return pieces_[a].key < pieces_[b].key; });
+}
+
+// Rank behind rank, of equal length.
+std::vector<uint64_t> Replicas::everyones(const std::vector<uint64_t>& mine) const {
+  std::vector<uint64_t> all(mine.size() * size_t(runner_.comms()->world()));
+  gather_bytes(runner_.comms()->control(), std::as_bytes(std::span(mine)),
+               std::as_writable_bytes(std::span(all)));
+  return all;
+}
+
+void Replicas::compare(int64_t step) const {
+  if (most_sets_ == 0) return;
+  std::vector<uint64_t> words(most_sets_);
+  for (size_t s = 0; s < mine_.size(); s++)
+    for (size_t i : mine_[s]) words[s] = words[s] * 0x9E3779B97F4A7C15u + hash_of(pieces_[i].data);
+  const std::vector<uint64_t> all = everyones(words);
+  std::vector<uint64_t> of_set(sets_.size());
+  std::vector<char> seen(sets_.size());
+  bool same = true;
+  for (size_t rank = 0; rank < has_.size(); rank++)
+    for (size_t s = 0; s < has_[rank].size(); s++) {
+      const uint64_t word = all[rank * most_sets_ + s];
+      const size_t set = has_[rank][s];
+      if (!seen[set]) seen[set] = 1, of_set[set] = word;
+      same &= of_set[set] == word;
     }
-  run_failed("step {}: replicas differ outside of every parameter", step);
+  if (!same) name_difference(step);
+}
+
+void Replicas::name_difference(int64_t step) const {
+  std::vector<uint64_t> keys(most_pieces_), hashes(most_pieces_);
+  for (size_t i = 0; i < pieces_.size(); i++) keys[i] = pieces_[i].key, hashes[i] = hash_of(pieces_[i].data);
+  keys = everyones(keys), hashes = everyones(hashes);
+  std::map<uint64_t, std::map<int, uint64_t>> by_key;  // key -> rank -> hash
+  for (size_t i = 0; i < keys.size(); i++)
+    if (set_of_.count(keys[i])) by_key[keys[i]][int(i / most_pieces_)] = hashes[i];
+  const int me = runner_.comms()->rank();
+  for (uint64_t key : keys) {
+    if (!set_of_.count(key)) continue;
+    const Ranks& ranks = holders(key);
+    const std::map<int, uint64_t>& of = by_key.at(key);
+    const int odd = odd_one(ranks, of), other = ranks.front() == odd ? ranks.back() : ranks.front();
+    if (of.at(odd) == of.at(other)) continue;
+    // The odd one says so itself; the others hear it here.
+    if (me != odd) agree_max(runner_.comms()->control(), 0);
+    auto mine = std::find_if(pieces_.begin(), pieces_.end(), [&](const Piece& p) { return p.key == key; });
+    run_failed(
+        "step {}: its {} differs from that of rank {}, though both hold the same: memory or a processor is "
+        "faulty, or an op is not deterministic; the last checkpoint before that step is good",
+        step, mine == pieces_.end() ? "state" : mine->name, other);
+  }
+  run_failed("step {}: copies of the same state differed, and do so no more when looked at again", step);
 }
 
 }  // namespace trireme

@@ -183,7 +183,10 @@ class Trainer {
     bool last = done_ == run_.train.steps;
     doing("check");
     int64_t every = run_.train.eval_every;
-    if (run_.train.check_every > 0 && done_ % run_.train.check_every == 0) compare_replicas(*runner_, done_);
+    if (run_.train.check_every > 0 && done_ % run_.train.check_every == 0) {
+      if (!replicas_) replicas_.emplace(*runner_);
+      replicas_->compare(done_);
+    }
     if (!batches_->valid().empty() && (last || (every > 0 && done_ % every == 0))) {
       doing("eval");
       phase("eval");
@@ -293,6 +296,7 @@ class Trainer {
   std::optional<RunLock> lock_;
   std::optional<Batches> batches_;
   std::optional<StageRunner> runner_;
+  std::optional<Replicas> replicas_;  // since they were first compared
   std::optional<RunFiles> files_;
   FillBatch fill_;
   std::vector<Report> reports_;  // by rank

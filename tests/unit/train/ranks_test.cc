@@ -336,38 +336,70 @@ TEST(Ranks, ANonfiniteValueIsNamed) {
   }
 }
 
-// One bit of one replica's state: found, and named with rank, tensor and step.
+class SentToAll : public CommObserver {
+ public:
+  void issued(const CommCall& c) override { payloads.push_back(c.payload); }
+  std::vector<int64_t> payloads;
+};
+
+struct Spoilt {
+  Layout layout;
+  int rank;
+  const char *parameter, *what, *named;
+  int64_t kv_heads = 1, sets = 1;  // of ranks that hold the same, at most of one rank
+};
+
+// Compares, spoils one float of one rank, and compares again.
+std::string spoil(const Spoilt& s) {
+  TempFolder tmp;
+  RunSpec run = ranks_run(tmp.path(), s.layout);
+  run.model.kv_heads = s.kv_heads;
+  const int64_t arena = book_training(run, schedule_of(run), 1).arena_bytes;
+  return error_of(int(run.world()), [&](Device& device, CommFactory& factory) {
+    CommSet comms(factory, mesh_of(run.layout));
+    StageRunner r(run, RunMode::train, device, arena, &comms);
+    r.init_weights();
+    const Replicas replicas(r);
+    SentToAll sent;
+    CommObserver* before = factory.control().observe(&sent);
+    replicas.compare(7);
+    factory.control().observe(before);
+    EXPECT_EQ(sent.payloads, std::vector<int64_t>{8 * s.sets * run.world()});
+    const Param& p = *r.params().find(s.parameter);
+    if (factory.rank() == s.rank) {
+      Tensor t = s.what[0] || s.layout.zero == 0 ? r.state_tensor(p, s.what) : p.weight;
+      ASSERT_GT(t.numel(), 0);
+      t.as<float>()[0] += 0x1p-10f;
+    }
+    replicas.compare(9);
+  });
+}
+
+// One bit of what several ranks hold: found, and named with rank, tensor and step.
 TEST(Replicas, ADifferenceIsNamed) {
-  struct Spoilt {
-    Layout layout;
-    int rank;
-    const char *parameter, *what, *named;
-  };
   for (const Spoilt& s :
        {Spoilt{{.dp = 3, .zero = 0}, 1, "blocks.1.mlp.up.weight", "exp_avg", "/exp_avg"},
         Spoilt{{.dp = 3, .zero = 0}, 0, "norm.weight", "", "weight"},
         Spoilt{{.dp = 3, .zero = 2}, 2, "embed.tokens.weight", "", "weight"},
-        Spoilt{
-            {.dp = 6, .zero = 3, .group = 2, .micro = 1}, 4, "head.weight", "exp_avg_sq", "/exp_avg_sq"}}) {
-    TempFolder tmp;
-    RunSpec run = ranks_run(tmp.path(), s.layout);
-    const int64_t arena = book_training(run, schedule_of(run), 1).arena_bytes;
-    const std::string told = error_of(int(run.world()), [&](Device& device, CommFactory& factory) {
-      CommSet comms(factory, mesh_of(run.layout));
-      StageRunner r(run, RunMode::train, device, arena, &comms);
-      r.init_weights();
-      compare_replicas(r, 7);
-      const Param& p = *r.params().find(s.parameter);
-      if (factory.rank() == s.rank) {
-        Tensor t = s.what[0] || s.layout.zero == 0 ? r.state_tensor(p, s.what) : p.weight;
-        ASSERT_GT(t.numel(), 0);
-        t.as<float>()[0] += 0x1p-10f;
-      }
-      compare_replicas(r, 9);
-    });
+        Spoilt{{.dp = 6, .zero = 3, .group = 2, .micro = 1}, 4, "head.weight", "exp_avg_sq", "/exp_avg_sq"},
+        // All six hold the weights, three the same part of the state.
+        Spoilt{{.dp = 6, .zero = 1, .group = 2, .micro = 1}, 3, "blocks.0.attn.o.weight", "", "weight", 1, 2},
+        // Along tp: norms, and keys and values of heads that several ranks hold.
+        Spoilt{{.tp = 3}, 0, "norm.weight", "", "weight"},
+        Spoilt{{.tp = 4}, 2, "blocks.1.attn.k.weight", "exp_avg", "/exp_avg differs from that of rank 0"},
+        Spoilt{{.tp = 4}, 3, "blocks.1.attn.v.weight", "", "differs from that of rank 0", 2},
+        Spoilt{{.dp = 3, .zero = 0, .tp = 2}, 3, "blocks.0.norm1.weight", "", "weight", 2, 2},
+        Spoilt{{.dp = 3, .zero = 0, .tp = 2}, 4, "blocks.0.attn.q.weight", "", "rank 0", 2, 2}}) {
+    SCOPED_TRACE(fmt::format("rank {} of dp={} tp={}", s.rank, s.layout.dp, s.layout.tp));
+    const std::string told = spoil(s);
     EXPECT_EQ(told.find(fmt::format("rank {}: step 9: its {}", s.rank, s.parameter)), 0u) << told;
     EXPECT_NE(told.find(s.named), std::string::npos) << told;
   }
+}
+
+// What one rank alone holds is compared with nothing.
+TEST(Replicas, ADividedTensorHasNoCopy) {
+  EXPECT_EQ(spoil({{.tp = 2}, 1, "blocks.0.attn.q.weight", "", "", 2, 1}), "no error");
 }
 
 // Each order of sums is taken, shown in the trace, and no further from the default than rounding; the
