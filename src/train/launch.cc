@@ -4,11 +4,13 @@
 
 #include <cstdio>
 #include <deque>
+#include <mutex>
 #include <new>
 
 #include "comm/options.h"
 #include "comm/watch/watchdog.h"
 #include "comm/wrap/watched.h"
+#include "comm/wrap/wrapped.h"
 #include "runtime/rank_threads.h"
 
 namespace trireme {
@@ -22,6 +24,52 @@ void say(const TrainHooks& hooks, const std::string& line) {
 struct Leave {
   Pulse& pulse;
   ~Leave() { pulse.leave(); }
+};
+
+// The first failure of a run's rank threads: what the others say of themselves then follows from it.
+class FirstFailure {
+ public:
+  void note(int rank, std::string_view why) {
+    std::lock_guard lock(mutex_);
+    if (rank_ < 0) rank_ = rank, why_ = why;
+  }
+  // Of the rank that noted it.
+  void fault(int rank, Fault f) {
+    std::lock_guard lock(mutex_);
+    if (rank_ == rank) fault_ = f;
+  }
+  // As its thread would have ended the run, had the others let it.
+  [[noreturn]] void end(const TrainHooks& hooks, const std::string& verdict) {
+    std::lock_guard lock(mutex_);
+    if (rank_ >= 0) say(hooks, fmt::format("trireme: rank {}: {}", rank_, why_));
+    say(hooks, "trireme: " + verdict);
+    std::fflush(stderr);
+    ::_exit(int(rank_ >= 0 ? fault_ : Fault::run));
+  }
+
+ private:
+  std::mutex mutex_;
+  int rank_ = -1;
+  std::string why_;
+  Fault fault_ = Fault::run;
+};
+
+// A rank's way to the others that tells the watchdog, too, when it fails.
+class FailureTeller final : public WrappedFactory {
+ public:
+  FailureTeller(CommFactory& inner, FirstFailure& first, Pulse& pulse)
+      : WrappedFactory(inner), first_(first), pulse_(pulse) {}
+  void fail(std::string_view why) override {
+    first_.note(rank(), why), pulse_.fail();
+    WrappedFactory::fail(why);
+  }
+
+ private:
+  std::unique_ptr<Communicator> wrap(std::unique_ptr<Communicator> c, std::span<const int>) override {
+    return c;
+  }
+  FirstFailure& first_;
+  Pulse& pulse_;
 };
 
 }  // namespace
@@ -42,30 +90,48 @@ WatchLimits watch_limits(const RunSpec& run, WatchLimits limits) {
   return limits;
 }
 
+void run_watched_threads(const RunSpec& run, const DeviceOptions& device_options, const TrainOptions& options,
+                         const TrainHooks& hooks, const WatchedBody& body) {
+  const int world = int(run.world());
+  std::deque<Pulse> pulses;
+  std::vector<const Pulse*> watched;
+  for (int r = 0; r < world; r++) watched.push_back(&pulses.emplace_back(r));
+  FirstFailure failure;
+  WatchHooks ends = watch_hooks(hooks);
+  ends.end = [&](const Verdict& v) { failure.end(hooks, v.text); };
+  std::optional<Watchdog> dog;
+  if (world > 1) dog.emplace(watched, make_thread_board(world), watch_limits(run, options.watch), ends);
+  auto on_rank = [&](Device& device, CommFactory& ranks) {
+    Pulse& pulse = pulses[size_t(ranks.rank())];
+    Leave leave{pulse};
+    if (world == 1) return body(device, ranks, nullptr);
+    FailureTeller teller(ranks, failure, pulse);
+    const std::unique_ptr<CommFactory> told = make_watched(teller, &device, pulse);
+    try {
+      body(device, *told, &pulse);
+    } catch (const std::exception& e) {
+      const Error* known = dynamic_cast<const Error*>(&e);
+      told->fail(e.what());
+      failure.fault(ranks.rank(), known ? known->fault : Fault::run);
+      throw;
+    }
+  };
+  run_rank_threads(world, run.train.device, device_options, on_rank, options_of(run, options.cluster));
+}
+
 TrainSummary train_on_threads(const RunSpec& run, const Schedule& schedule,
                               const DeviceOptions& device_options, const TrainOptions& options,
                               const TrainHooks& hooks) {
   TrainSummary summary;
   const TrainHooks none;
-  const int world = int(run.world());
-  std::deque<Pulse> pulses;
-  std::vector<const Pulse*> watched;
-  for (int r = 0; r < world; r++) watched.push_back(&pulses.emplace_back(r));
-  std::optional<Watchdog> dog;
-  if (world > 1)
-    dog.emplace(watched, make_thread_board(world), watch_limits(run, options.watch), watch_hooks(hooks));
-  run_rank_threads(
-      world, run.train.device, device_options,
-      [&](Device& device, CommFactory& ranks) {
-        const bool first = ranks.rank() == 0;
-        TrainOptions mine = options;
-        mine.pulse = world > 1 ? &pulses[size_t(ranks.rank())] : nullptr;
-        Leave leave{pulses[size_t(ranks.rank())]};
-        std::unique_ptr<CommFactory> told = mine.pulse ? make_watched(ranks, &device, *mine.pulse) : nullptr;
-        TrainSummary s = train(run, schedule, device, told ? *told : ranks, mine, first ? hooks : none);
-        if (first) summary = std::move(s);
-      },
-      options_of(run, options.cluster));
+  run_watched_threads(run, device_options, options, hooks,
+                      [&](Device& device, CommFactory& ranks, Pulse* pulse) {
+                        const bool first = ranks.rank() == 0;
+                        TrainOptions mine = options;
+                        mine.pulse = pulse;
+                        TrainSummary s = train(run, schedule, device, ranks, mine, first ? hooks : none);
+                        if (first) summary = std::move(s);
+                      });
   return summary;
 }
 

@@ -13,6 +13,13 @@ namespace trireme {
 TrainSummary train_on_threads(const RunSpec&, const Schedule&, const DeviceOptions&, const TrainOptions&,
                               const TrainHooks&);
 
+// Several rank threads and a watchdog over them; the body of each has its pulse (null where there is one
+// rank). Where a rank fails and another does not leave within WatchLimits::leave_s, for it hangs elsewhere
+// than in a collective, the process ends with the error's exit code and a line for either.
+using WatchedBody = std::function<void(Device&, CommFactory&, Pulse*)>;
+void run_watched_threads(const RunSpec&, const DeviceOptions&, const TrainOptions&, const TrainHooks&,
+                         const WatchedBody&);
+
 // train() as the rank that this process is. Hooks are called on rank 0. The error of one rank ends all;
 // thrown on each is what MpiWorld::end_failed() gives.
 TrainSummary train_on_process(const RunSpec&, const Schedule&, const DeviceOptions&, const TrainOptions&,

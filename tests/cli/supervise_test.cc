@@ -162,5 +162,23 @@ TEST(Watched, ARankThatHangsIsNamedAndEndsTheRun) {
   expect_same(outcome_of(tmp / "run"), outcome_of(whole / "run"));
 }
 
+// One rank fails while another hangs where no collective tells it: both are named, and the process ends as
+// the failure wants it to.
+TEST(Watched, AFailureBesideARankThatHangsEndsTheRun) {
+  TempFolder tmp;
+  for (int fault : {1, 2}) {
+    const Ran r = run({held_child(), "fails", std::to_string(fault)}, tmp.path());
+    EXPECT_EQ(r.code, fault);
+    const std::vector<std::string> lines = lines_of(r.err);
+    ASSERT_EQ(lines.size(), 2u) << r.err;
+    EXPECT_EQ(lines[0], "trireme: rank 2: its memory has holes");
+    EXPECT_TRUE(lines[1].starts_with("trireme: a rank failed ")) << lines[1];
+    EXPECT_TRUE(
+        lines[1].ends_with("and one has not left: rank 1, in B of microbatch 1, layer blocks.2, of "
+                           "step 5; the run ends without it"))
+        << lines[1];
+  }
+}
+
 }  // namespace
 }  // namespace trireme::test

@@ -44,9 +44,10 @@ struct Beat {
   BeatText<16> action;  // "F", "B", "norm", "update", "eval", "save", ...
   BeatText<48> layer;   // "blocks.3"; empty outside of layers
   int32_t rank = 0;
-  bool quiet = false;  // in work that takes long by its nature, such as a save
-  bool torn = false;   // the rank was held up while it said so: step, action and layer may be of two moments
-  bool left = false;   // its work is over, in good order or not: it beats no more
+  bool quiet = false;   // in work that takes long by its nature, such as a save
+  bool torn = false;    // the rank was held up while it said so: step, action and layer may be of two moments
+  bool failed = false;  // it has an error, or heard of another rank's: everybody is to leave
+  bool left = false;    // its work is over, in good order or not: it beats no more
   std::array<WatchedGroup, kMostWatchedGroups> groups;
 };
 

@@ -111,11 +111,36 @@ void Judge::accuse(std::span<const Beat> beats) {
   }
 }
 
+// The failure itself is told by the rank that has it.
+void Judge::see_off(std::span<const Beat> beats, std::vector<Verdict>& verdicts) {
+  const bool failed = std::any_of(beats.begin(), beats.end(), [](const Beat& b) { return b.failed; });
+  if (!failed || over_) return;
+  if (failed_s_ < 0) failed_s_ = time_s_;
+  if (time_s_ - failed_s_ < limits_.leave_s) return;
+  constexpr int kMostNamed = 8;
+  std::string who;
+  int first = -1, n = 0;
+  for (int r = 0; r < int(beats.size()); r++) {
+    if (beats[size_t(r)].left) continue;
+    if (first < 0) first = r;
+    if (n++ < kMostNamed)
+      who += fmt::format("{}rank {}, {}", who.empty() ? "" : "; ", r, place_of(beats[size_t(r)]));
+  }
+  if (n == 0) return;
+  over_ = true;
+  verdicts.push_back({Fate::stays, first,
+                      fmt::format("a rank failed {} ago, and {} not left: {}{}; the run ends without {}",
+                                  human_seconds(time_s_ - failed_s_), n == 1 ? "one has" : "some have", who,
+                                  n > kMostNamed ? fmt::format(" and {} more", n - kMostNamed) : "",
+                                  n == 1 ? "it" : "them")});
+}
+
 std::vector<Verdict> Judge::look(std::span<const Beat> beats, double now_s) {
   std::vector<Verdict> verdicts;
   advance(now_s);
   note_waits(beats);
   accuse(beats);
+  see_off(beats, verdicts);
   bool somebody = false;
   for (size_t r = 0; r < beats.size(); r++) {
     const Beat& b = beats[r];

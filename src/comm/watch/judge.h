@@ -2,7 +2,8 @@
 //
 // A rank that waits in a collective waits for those of the group that have not come to it. Of these, who
 // waits for somebody himself is a victim too; the others are late. A rank whose beats stay out is dead or
-// frozen. Nothing else is judged: where nobody waits, everybody may take his time.
+// frozen. Once a rank has failed, everybody's next collective tells him so: who does not leave soon hangs
+// elsewhere. Nothing else is judged: where nobody waits, everybody may take his time.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -19,6 +20,7 @@ struct WatchLimits {
   double slow_s = 10;      // others wait so long: a warning
   double again_s = 60;     // between warnings of one rank
   double timeout_s = 600;  // others wait so long: the run ends (train.timeout)
+  double leave_s = 10;     // after a rank's failure all others have left, or the run ends without them
 };
 
 enum class Fate : uint8_t {
@@ -26,13 +28,14 @@ enum class Fate : uint8_t {
   late,   // others have waited for the whole timeout
   dead,   // no beats
   stuck,  // ranks have waited for the whole timeout, and nobody is late
+  stays,  // a rank has failed, and this one does not leave
 };
 inline bool ends_run(Fate f) {
   return f != Fate::slow;
 }
 struct Verdict {
   Fate fate = Fate::slow;
-  int rank = -1;     // stuck: the one that waits longest
+  int rank = -1;     // stuck: the one that waits longest; stays: the lowest of them
   std::string text;  // one line: who, since when, where, what follows
 };
 
@@ -63,6 +66,7 @@ class Judge {
   void note_waits(std::span<const Beat>);
   void accuse(std::span<const Beat>);
   void hold(std::span<const Beat>, std::span<const Member> group);
+  void see_off(std::span<const Beat>, std::vector<Verdict>&);
   double waited(const Member& m) const { return time_s_ - waits_[index(m)].since_s; }
   size_t index(const Member& m) const { return size_t(m.rank) * kMostWatchedGroups + size_t(m.slot); }
   std::string why(std::span<const Beat>, int rank, const Charge&) const;
@@ -70,6 +74,7 @@ class Judge {
 
   WatchLimits limits_;
   double time_s_ = 0, last_look_s_ = -1;
+  double failed_s_ = -1;  // when a rank was first seen to have failed
   bool over_ = false;
   std::vector<int64_t> beats_;   // by rank: the last one's number
   std::vector<double> heard_s_;  // by rank: when it came

@@ -12,31 +12,22 @@ Pulse::Pulse(int rank) : rank_(rank) {
   show(0, kWords);
 }
 
-// One writer. Whoever reads a word of this writing sees the odd version too, for each word is released.
 void Pulse::show(size_t first, size_t last) {
-  const uint64_t v = version_.load(std::memory_order_relaxed);
-  version_.store(v + 1, std::memory_order_relaxed);
+  shown_.begin();
   for (size_t i = first; i < last; i++) {
     uint64_t word;
     std::memcpy(&word, reinterpret_cast<const std::byte*>(&mine_) + 8 * i, 8);
-    words_[i].store(word, std::memory_order_release);
+    shown_.put(i, word);
   }
-  version_.store(v + 2, std::memory_order_release);
+  shown_.end();
 }
 
 // A rank that is held up inside of show() leaves a mixture of two positions behind: better than none.
 Pulse::Position Pulse::position(bool& torn) const {
+  VersionedWords<kWords>::Words words;
+  torn = !shown_.read(words, 100);
   Position p;
-  torn = false;
-  for (int look = 0; look < 100; look++) {
-    const uint64_t before = version_.load(std::memory_order_acquire);
-    for (size_t i = 0; i < kWords; i++) {
-      const uint64_t word = words_[i].load(std::memory_order_acquire);
-      std::memcpy(reinterpret_cast<std::byte*>(&p) + 8 * i, &word, 8);
-    }
-    if (before % 2 == 0 && version_.load(std::memory_order_relaxed) == before) return p;
-  }
-  torn = true;
+  std::memcpy(&p, words.data(), sizeof p);
   return p;
 }
 
@@ -94,7 +85,7 @@ void Pulse::done(size_t group, Collective c) {
 Beat Pulse::beat(int64_t number) const {
   Beat b;
   const Position p = position(b.torn);
-  b.number = number, b.rank = rank_, b.left = left_.load();
+  b.number = number, b.rank = rank_, b.failed = failed_.load(), b.left = left_.load();
   b.step = p.step, b.microbatch = p.microbatch, b.quiet = p.quiet != 0;
   b.action = p.action, b.layer = p.layer;
   const size_t groups = joined_.load(std::memory_order_acquire);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/watch/beat.h"
+#include "comm/watch/versioned.h"
 
 namespace trireme {
 
@@ -29,6 +30,7 @@ class Pulse {
   // ---- on the rank's or a stream's thread ----
   void done(size_t group, Collective);
   // ---- on any thread ----
+  void fail() { failed_.store(true); }
   void leave() { left_.store(true); }
   Beat beat(int64_t number) const;
 
@@ -41,7 +43,7 @@ class Pulse {
     std::array<std::atomic<Collective>, kKinds> kinds{};  // collective n's at n % kKinds
     std::atomic<int64_t> issued = 0, done = 0, messages_issued = 0, messages_done = 0;
   };
-  // What step(), action() and layer() say: words behind a version that is odd while they are written.
+  // What step(), action() and layer() say.
   struct Position {
     int64_t step = 0, microbatch = -1, quiet = 0;
     BeatText<16> action;
@@ -54,12 +56,11 @@ class Pulse {
 
   int rank_;
   Position mine_;  // the rank's own copy
-  std::array<std::atomic<uint64_t>, kWords> words_{};
-  std::atomic<uint64_t> version_ = 0;
+  VersionedWords<kWords> shown_;
   std::array<Group, kMostWatchedGroups> groups_;
   std::atomic<size_t> joined_ = 0;
   std::vector<std::pair<uint64_t, uint64_t>> made_;  // key of name and ranks; how many there are
-  std::atomic<bool> left_ = false;
+  std::atomic<bool> failed_ = false, left_ = false;
 };
 
 }  // namespace trireme

@@ -55,6 +55,33 @@ TEST(Judge, SaysNothingOfCollectivesThatGoOn) {
   }
 }
 
+// After a failure everybody has ten seconds to leave; who has not is named, wherever he is, and once.
+TEST(Judge, NamesWhoDoesNotLeaveAfterAFailure) {
+  World w(4);
+  w.one_group();
+  for (int r = 0; r < 4; r++) w.beats[size_t(r)].step = 3;
+  w.beats[1].failed = w.beats[1].left = true;
+  w.beats[0].failed = true;
+  EXPECT_TRUE(w.seconds(4, {1}).empty());
+  w.beats[0].left = true;
+  w.beats[2].action.set("B"), w.beats[2].layer.set("blocks.1");
+  const std::vector<Verdict> v = w.seconds(60, {0, 1});
+  ASSERT_EQ(v.size(), 1u);
+  EXPECT_EQ(w.said_at[0], 1010);
+  EXPECT_EQ(v[0].fate, Fate::stays);
+  EXPECT_TRUE(ends_run(v[0].fate));
+  EXPECT_EQ(v[0].rank, 2);
+  EXPECT_EQ(v[0].text,
+            "a rank failed 10.0 s ago, and some have not left: rank 2, in B, layer blocks.1, of step 3; rank "
+            "3, in F, of step 3; the run ends without them");
+
+  World gone(3);
+  gone.beats[1].failed = true;
+  EXPECT_TRUE(gone.seconds(9).empty());
+  for (Beat& b : gone.beats) b.left = true;
+  EXPECT_TRUE(gone.seconds(60, {0, 1, 2}).empty()) << "all have left";
+}
+
 TEST(Judge, NamesTheDeadWithinTenSeconds) {
   World w(4);
   w.one_group();
