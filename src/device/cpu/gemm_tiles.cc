@@ -18,13 +18,11 @@ int64_t round_up(int64_t n, int64_t to) {
 // sum no part is smaller.
 struct Blocks {
   static constexpr int64_t kLongest = 3072;              // of a block of the summed dim
-  static constexpr int64_t kPanelBytes = 6 << 20;        // of packed b
-  static constexpr int64_t kSharedBytes = 12 << 20;      // of packed a
-  static constexpr int64_t kRowBytes = 768 << 10;        // of a block of a: it stays in L2 (2 MB)
+  static constexpr int64_t kPanelBytes = 12 << 20;       // of packed b
+  static constexpr int64_t kRowBytes = 1200 << 10;       // of a block of a: it stays in L2 (2 MB)
   static constexpr int64_t kMostRows = 256, kTasks = 6;  // of a task; tasks a thread, or more
   int64_t m, n, k, kc, nc, mc, groups;
-  int64_t partial = 0, panels, rows, rows_of_all;  // bytes
-  bool shares_a;
+  int64_t partial = 0, panels, rows;  // bytes
   int threads;
 
   Blocks(const MatmulArgs& p, const Context& ctx)
@@ -34,21 +32,18 @@ struct Blocks {
     panels = std::min(round_up(n, kPanel) * longest * 2, kPanelBytes);
     nc = std::min(round_up(n, kPanel), panels / (kc * 2) / kPanel * kPanel);
     const int64_t m_up = round_up(m, kStrip), least = threads == 1 ? 1 : kTasks * threads;
-    shares_a = p.trans_a && threads > 1 && m_up * kc * 2 <= kSharedBytes;
-    // What is packed for a task is packed for all of its columns.
-    const bool packs = !shares_a && (p.trans_a || k % kStep != 0 || p.a.stride[0] * 2 % 64 != 0);
-    const int64_t each = packs ? round_up((m + least - 1) / least, kStrip) : kMostRows;
-    const int64_t wanted = std::min({each, kMostRows, m_up});
-    mc = std::min(wanted, kRowBytes / (longest * 2) / kStrip * kStrip);
+    // Of what is packed for a task a thread takes as much as stays in L2, once for all columns. Other rows go
+    // in more pieces than threads, so that the last one is not waited for.
+    const bool packs = p.trans_a || k % kStep != 0 || p.a.stride[0] * 2 % 64 != 0;
+    const int64_t most = std::min(kMostRows, kRowBytes / (longest * 2) / kStrip * kStrip);
+    const int64_t own = (m + threads - 1) / threads, pieces = std::max<int64_t>(2, (own + most - 1) / most);
+    mc = std::min(packs ? round_up((own + pieces - 1) / pieces, kStrip) : most, m_up);
     rows = std::min(std::min(kMostRows, m_up) * longest * 2, kRowBytes);
-    rows_of_all = threads * rows;
-    if (p.trans_a && threads > 1)
-      rows_of_all = std::max(rows_of_all, std::min(m_up * longest * 2, kSharedBytes));
     const int64_t blocks = (m + mc - 1) / mc;
-    groups = std::clamp<int64_t>((least + blocks - 1) / blocks, 1, nc / kPanel);
+    groups = packs ? 1 : std::clamp<int64_t>((least + blocks - 1) / blocks, 1, nc / kPanel);
     if (count > 1 && p.c.dtype != DType::f32) partial = round_up(m * n * int64_t(sizeof(float)), 64);
   }
-  int64_t bytes() const { return partial + panels + rows_of_all; }
+  int64_t bytes() const { return partial + panels + threads * rows; }
 };
 
 struct Range {
@@ -108,7 +103,7 @@ class Product {
   };
   std::byte* panel(const Block& at, int64_t i) const { return panels_ + i * at.steps() * kStepBytes; }
 
-  // Panels, and with the first ones a if it is packed for all. Along the rows that lie in memory.
+  // Along the rows that lie in memory.
   void pack(const Block& at, const Context& ctx) const {
     if (p_.trans_b)
       parallel_for(ctx, at.panels(), 1, [&](int64_t begin, int64_t end, int) {
@@ -118,14 +113,13 @@ class Product {
                                panel(at, i));
         }
       });
-    const bool a = g_.shares_a && at.n.begin == 0;
-    if (p_.trans_b && !a) return;
-    parallel_for(ctx, at.steps(), 1, [&](int64_t begin, int64_t end, int) {
-      const int64_t k = at.k.begin + begin * kStep, depth = std::min(at.k.end, at.k.begin + end * kStep) - k;
-      const int64_t to = begin * kStepBytes, stride = at.steps() * kStepBytes;
-      if (!p_.trans_b) run_.pack_rows(b_.at(k, at.n.begin), b_.row, at.n.size(), depth, panels_ + to, stride);
-      if (a) run_.pack_a_transposed(a_.at(k, 0), a_.row, g_.m, depth, rows_ + to, stride);
-    });
+    else
+      parallel_for(ctx, at.steps(), 1, [&](int64_t begin, int64_t end, int) {
+        const int64_t k = at.k.begin + begin * kStep,
+                      depth = std::min(at.k.end, at.k.begin + end * kStep) - k;
+        run_.pack_rows(b_.at(k, at.n.begin), b_.row, at.n.size(), depth, panels_ + begin * kStepBytes,
+                       at.steps() * kStepBytes);
+      });
   }
 
   // Rows of a that are read where they lie: tiles load whole lines, and all of a step.
@@ -148,8 +142,8 @@ class Product {
     const int64_t first = i / g_.groups * g_.mc, group = i % g_.groups;
     const Range m{first, std::min(g_.m, first + g_.mc)};
     const int64_t in_place = rows_in_place(at, m), strip = at.steps() * kStepBytes;
-    std::byte* packed = g_.shares_a ? rows_ + m.begin / kStrip * strip : rows_ + thread * g_.rows;
-    if (!g_.shares_a) pack_rows(at, m, in_place, packed);
+    std::byte* packed = rows_ + thread * g_.rows;
+    pack_rows(at, m, in_place, packed);
     Ending ending(*this, at);
     const int64_t end = at.panels() * (group + 1) / g_.groups, strips = (m.size() + kStrip - 1) / kStrip;
     const int64_t share = (at.steps() * kStepBytes / 64 + strips - 1) / strips;  // lines of the next panel

@@ -7,7 +7,7 @@
 // slowed by a neighbour does not hold up the others:
 //
 //   for block of the summed dim (at most 3,072: nearly always one)
-//     for block of columns (packed panels of at most 6 MB): pack them
+//     for block of columns (packed panels of at most 12 MB): pack them
 //       tasks: for panel of b; for strip of a: 32 x 32 sums in four of eight tiles
 //
 // What ends a tile (bias, residual, rounding, the store) is done between the tile instructions of the next
