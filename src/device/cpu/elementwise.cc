@@ -62,6 +62,7 @@ double block_square_sum(const T* x, int64_t n) {
   hn::Vec<DD> acc[vectors];
   for (int64_t v = 0; v < vectors; v++) acc[v] = hn::Zero(DD());
   auto add = [&](const T* from) HWY_ATTR {
+    for (int64_t j = 0; j < kSums; j += 64 / int64_t(sizeof(T))) ask_ahead(from + j);
     for (int64_t v = 0; v < vectors; v++) {
       const auto e = load_double(from + v * lanes);
       acc[v] = hn::MulAdd(e, e, acc[v]);
