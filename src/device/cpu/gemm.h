@@ -64,6 +64,7 @@ struct Finish {
   const std::byte* residual = nullptr;  // like c
   int64_t c_row = 0, residual_row = 0;  // bytes
   bool accumulate = false;
+  bool past_caches = false;  // tile registers only: whole lines of c go to memory, none is read before
 };
 
 struct Kernels {

@@ -27,6 +27,7 @@ void begin() {
 }
 void end() {
   _tile_release();
+  _mm_sfence();  // what went past the caches is seen by who comes next
 }
 
 // Rows of a tile from its sums to c; C of c, operands (the bias) bf16.
@@ -55,7 +56,9 @@ class Ending {
     if constexpr (sizeof(C) == 4) {
       _mm512_mask_storeu_ps(c, mask_[0], v[0]), _mm512_mask_storeu_ps(c + 16, mask_[1], v[1]);
     } else {
-      _mm512_mask_storeu_epi16(c, cols_, (__m512i)_mm512_cvtne2ps_pbh(v[1], v[0]));
+      const __m512i line = (__m512i)_mm512_cvtne2ps_pbh(v[1], v[0]);
+      f_.past_caches ? _mm512_stream_si512(reinterpret_cast<__m512i*>(c), line)
+                     : _mm512_mask_storeu_epi16(c, cols_, line);
     }
   }
 

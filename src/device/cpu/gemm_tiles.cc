@@ -73,6 +73,8 @@ class Product {
         c_(p.c),
         residual_(p.residual ? Grid(p.residual) : c_),
         f32_out_(p.c.dtype == DType::f32),
+        past_caches_(!f32_out_ && !p.accumulate && g.m * g.n * 2 > kCached && c_.row % 64 == 0 &&
+                     reinterpret_cast<uintptr_t>(p.c.data) % 64 == 0),
         partial_(reinterpret_cast<float*>(f32_out_ ? p.c.data : scratch)),
         ld_partial_(f32_out_ ? c_.row / 4 : g.n),
         panels_(scratch + g.partial),
@@ -161,6 +163,7 @@ class Product {
       }
   }
 
+  static constexpr int64_t kCached = 4 << 20;  // bytes of a c that stays in caches
   struct Place {
     int64_t i, rows, j, cols;
   };
@@ -178,7 +181,7 @@ class Product {
       if (!first_) continue_sums(t, at, sums);
       t.sums = sums;
       const gemm::Finish f = finish(at, sums);
-      t.soon[t.wanted++] = {f.c, f.c_row, f.rows, 2};
+      if (!f.past_caches) t.soon[t.wanted++] = {f.c, f.c_row, f.rows, 2};
       if (f.residual) t.soon[t.wanted++] = {f.residual, f.residual_row, f.rows, 2};
       (to_f32_ ? p_.run_.multiply_f32 : p_.run_.multiply_bf16)(t, some_ ? &before_ : nullptr);
       before_ = f, some_ = true;
@@ -200,6 +203,7 @@ class Product {
       f.c = last_ ? p_.c_.at(at.i, at.j) : reinterpret_cast<std::byte*>(p_.partial(at));
       f.c_row = last_ ? p_.c_.row : 4 * p_.ld_partial_;
       if (!last_) return f;
+      f.past_caches = p_.past_caches_ && at.cols == kPanel;
       if (p_.p_.bias) f.bias = p_.p_.bias.data + at.j * p_.a_.element;
       if (p_.p_.residual) f.residual = p_.residual_.at(at.i, at.j), f.residual_row = p_.residual_.row;
       return f;
@@ -217,7 +221,7 @@ class Product {
   const Blocks& g_;
   const tiles::Kernels& run_;
   const Grid a_, b_, c_, residual_;
-  const bool f32_out_;
+  const bool f32_out_, past_caches_;
   float* const partial_;
   const int64_t ld_partial_;
   std::byte *const panels_, *const rows_;

@@ -10,6 +10,9 @@
 //     for block of columns (packed panels of at most 12 MB): pack them
 //       tasks: for panel of b; for strip of a: 32 x 32 sums in four of eight tiles
 //
+// A bf16 c of more than 4 MB, too large for what reads it to find it in L2, is written past the caches:
+// reading its lines first, as stores do, took 20 to 30 % of a product with a sum of 384.
+//
 // What ends a tile (bias, residual, rounding, the store) is done between the tile instructions of the next
 // one, in units that those leave idle.
 //

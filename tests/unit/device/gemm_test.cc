@@ -210,6 +210,26 @@ TEST_P(OwnMatmul, RowsOnLinesGiveTheBitsOfOthers) {
   }
 }
 
+// A large c whose rows begin on lines may go past the caches: the bits of one whose rows do not, and nothing
+// of it is missing when another thread reads it.
+TEST_P(OwnMatmul, LargeResultsOnLinesAreWhole) {
+  const int64_t rows = 200, cols = 10528 + 7, depth = 32;  // 4.2 MB
+  Matrix a(rows, depth, depth, DType::bf16, "a"), b(depth, cols, cols, DType::bf16, "b");
+  std::vector<bf16> odd(size_t(rows * (cols + 5))), even(size_t(rows * (cols + 25) + 32));
+  const uintptr_t line = (reinterpret_cast<uintptr_t>(even.data()) + 63) / 64 * 64;
+  MatmulArgs p{.a = a.tensor, .b = b.tensor, .c = Tensor(odd.data(), {rows, cols}, DType::bf16)};
+  p.c.stride[0] = cols + 5;
+  Case::run(p, 2);
+  const Tensor c = p.c;
+  p.c.data = reinterpret_cast<std::byte*>(line), p.c.stride[0] = cols + 25;
+  ASSERT_EQ(p.c.stride[0] % 32, 0);
+  Case::run(p, 2);
+  for (int64_t i = 0; i < rows; i++)
+    ASSERT_EQ(
+        std::memcmp(p.c.as<bf16>() + i * p.c.stride[0], c.as<bf16>() + i * c.stride[0], size_t(cols) * 2), 0)
+        << "row " << i;
+}
+
 TEST_P(OwnMatmul, LeavesToOneDnnWhatItDoesNotTake) {
   auto* at = reinterpret_cast<void*>(64);
   MatmulArgs p{.a = Tensor(at, {256, 64}, DType::bf16),
