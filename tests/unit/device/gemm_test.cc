@@ -139,9 +139,11 @@ TEST_P(OwnMatmul, BlocksOfTheSummedDimMeetInF32) {
         Case({13, 77, 3101, trans_a, !trans_a, type, out, add, add, add}).check(2);
 }
 
-// More columns than are packed at a time.
+// More columns than are packed at a time: 2,069 of this depth.
 TEST_P(OwnMatmul, PacksColumnsInBlocks) {
-  for (auto [type, out] : kTypes) Case({5, 1100, 3009, false, true, type, out, true}).check(2);
+  if (!GetParam()) GTEST_SKIP() << "vectors pack panel by panel";
+  for (DType out : {DType::bf16, DType::f32})
+    Case({1, 2100, 3009, false, true, DType::bf16, out, true}).check(2);
 }
 
 // More rows than one block of packed strips holds.
