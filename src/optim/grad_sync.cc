@@ -90,9 +90,18 @@ void GradSync::gather(size_t unit) {
   g.arrived = device_.record(dp_);
 }
 
+// A layer that comes next again (the head after its forward, the embedding after its backward) has to let
+// its weights go first: meanwhile those of the layer behind it are gathered.
 void GradSync::gather_ahead() {
   if (!gathers()) return;
-  for (size_t i = at_; i < walk_.size() && i < at_ + size_t(options_.prefetch); i++) gather(walk_[i].unit);
+  constexpr size_t kUnitsOfLayer = 2;  // its own, and a shared table
+  auto in_use = [&](uint32_t unit) {
+    return gathered_[unit].full && (gathered_[unit].waited || (at_ > 0 && walk_[at_ - 1].unit == unit));
+  };
+  size_t first = at_;
+  while (first < walk_.size() && first < at_ + kUnitsOfLayer && in_use(walk_[first].unit)) first++;
+  for (size_t i = first; i < walk_.size() && i < first + size_t(options_.prefetch); i++)
+    gather(walk_[i].unit);
 }
 
 void GradSync::need(size_t unit) {

@@ -22,8 +22,9 @@ RunSpec model(int layers, int dp, int zero, int64_t microbatches = 1) {
 }
 
 // Every layer takes `forward`, and twice that backward; every collective takes `comm`; agreements and the
-// update nothing. A layer's time is on the first of its ops in a pass.
-std::vector<Price> price_layers(const Tape& t, int64_t forward, int64_t comm) {
+// update nothing. A layer's time is on the first of its ops in a pass. at_once: the head's gradient is
+// computed with its loss, as in f32.
+std::vector<Price> price_layers(const Tape& t, int64_t forward, int64_t comm, bool at_once = false) {
   std::vector<Price> prices;
   std::string_view layer, action;
   // "blocks.3" of "blocks.3.attn"
@@ -35,6 +36,7 @@ std::vector<Price> price_layers(const Tape& t, int64_t forward, int64_t comm) {
     if (p.launched && (p.action == "F" || p.action == "B")) {
       const bool next = layer_of(p.layer) != layer || p.action != action;
       if (next) price.time = p.action == "F" ? forward : 2 * forward;
+      if (next && at_once && layer_of(p.layer) == "head") price.time = p.action == "F" ? 3 * forward : 0;
       layer = layer_of(p.layer), action = p.action;
     }
     prices.push_back(price);
@@ -49,9 +51,9 @@ struct Virtual {
   std::vector<Exposure> exposed;
   std::string held_by(size_t i) const { return std::string(tape.pieces[exposed.at(i).held_by].name); }
 };
-Virtual replay_layers(const RunSpec& run, int64_t forward, int64_t comm) {
+Virtual replay_layers(const RunSpec& run, int64_t forward, int64_t comm, bool at_once = false) {
   Virtual v{record_training(run, schedule_of(run), 1), {}, {}, {}};
-  v.prices = price_layers(v.tape, forward, comm);
+  v.prices = price_layers(v.tape, forward, comm, at_once);
   const RankTape rank{0, &v.tape, v.prices};
   v.all = replay({&rank, 1});
   v.exposed = exposures(rank, v.all.ranks[0]);
@@ -87,6 +89,31 @@ TEST(Overlap, ShardedWeightsExposeTheFirstGatherAndTheLastBucket) {
       EXPECT_EQ(v.all.ranks[0].comm, 3 * 8 * comm);
       EXPECT_LE(double(v.exposed[1].time), 0.05 * double(v.all.ranks[0].comm));
       EXPECT_EQ(v.all.makespan, 8 * 300 + 3 * comm);
+    }
+}
+
+// Where the head has no backward to speak of, its forward hides the gather of the block behind it.
+TEST(Overlap, AHeadThatIsDoneAtOnceExposesNoMore) {
+  for (int dp : {2, 3})
+    for (int64_t comm : {1, 60, 100}) {
+      const Virtual v = replay_layers(model(6, dp, 3), 100, comm, true);
+      ASSERT_EQ(v.exposed.size(), 3u) << comm;
+      EXPECT_EQ(v.held_by(1), "all_gather");
+      for (const Exposure& e : v.exposed) EXPECT_EQ(e.time, comm);
+    }
+}
+
+// Each further microbatch gathers the head's weights once more between its two passes; the embedding's
+// backward, which does not use its weights, hides their way back.
+TEST(Overlap, EachMicrobatchExposesTheGatherBetweenItsPasses) {
+  for (bool at_once : {false, true})
+    for (int64_t m : {2, 3, 5}) {
+      const Virtual v = replay_layers(model(6, 3, 3, m), 100, 60, at_once);
+      int64_t all = 0;
+      for (const Exposure& e : v.exposed) all += e.time;
+      EXPECT_EQ(v.exposed.size(), size_t(2 + m));
+      EXPECT_EQ(all, (2 + m) * 60);
+      EXPECT_EQ(v.all.ranks[0].comm, m * 3 * 8 * 60);
     }
 }
 
