@@ -77,6 +77,12 @@ CommCounts CommSet::counts() const {
   return all;
 }
 
+int64_t CommSet::moved_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& [ranks, c] : groups_) bytes += c->moved_bytes();
+  return bytes;
+}
+
 int64_t agree_max(Communicator& c, int64_t value) {
   return agree(c, value, Reduce::max);
 }

@@ -43,6 +43,7 @@ class CommSet {
   CommFactory& factory() { return factory_; }
   void observe(CommObserver*);  // of all groups, those made later too
   CommCounts counts() const;    // of all groups, control apart
+  int64_t moved_bytes() const;  // likewise, as backends counted
 
  private:
   Communicator& get(const std::vector<int>& ranks, const std::string& name);

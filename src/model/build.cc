@@ -31,7 +31,7 @@ Balance balance_of(const MoeSpec& e) {
 }
 
 FeedForward make_feed_forward(const ModelSpec& m, int64_t i, float std, float out_std, TensorPlace tp,
-                              const MoeSpec& moe) {
+                              AxisPlace ep, const MoeSpec& moe) {
   const std::string block = fmt::format("blocks.{}", i);
   if (m.experts == 0)
     return Mlp(block + ".mlp", activation_of(m), m.hidden, m.ffn, m.mlp_bias, std, out_std, m.resid_pdrop,
@@ -47,11 +47,13 @@ FeedForward make_feed_forward(const ModelSpec& m, int64_t i, float std, float ou
                               .init_std = std,
                               .out_init_std = out_std,
                               .resid_pdrop = m.resid_pdrop,
-                              .balance = balance_of(moe)});
+                              .balance = balance_of(moe),
+                              .ep = ep,
+                              .tp = tp});
 }
 
 std::unique_ptr<Layer> make_block(const ModelSpec& m, int64_t i, const RopeTable* rope, TensorPlace tp,
-                                  const MoeSpec& moe) {
+                                  AxisPlace ep, const MoeSpec& moe) {
   std::string name = fmt::format("blocks.{}", i);
   // Projections back into the residual stream start smaller, so its variance does not grow with depth
   // (GPT-2).
@@ -70,7 +72,7 @@ std::unique_ptr<Layer> make_block(const ModelSpec& m, int64_t i, const RopeTable
   if (m.qk_norm) sizes.qk_norm_eps = float(m.norm_eps);
   return std::make_unique<Block>(
       name, make_norm(m, name + ".norm1", tp), Attention(name + ".attn", sizes, rope, tp),
-      make_norm(m, name + ".norm2", tp), make_feed_forward(m, i, std, out_std, tp, moe));
+      make_norm(m, name + ".norm2", tp), make_feed_forward(m, i, std, out_std, tp, ep, moe));
 }
 
 }  // namespace
@@ -96,7 +98,7 @@ Stage build_stage(const ModelSpec& m, const StageRange& range, const Mesh& mesh,
     stage.layers.push_back(
         std::make_unique<Embedding>(m.vocab, m.hidden, learned, float(m.init_std), m.embd_pdrop, tp));
   for (int64_t i = range.first; i < range.last; i++)
-    stage.layers.push_back(make_block(m, i, stage.rope.get(), tp, moe));
+    stage.layers.push_back(make_block(m, i, stage.rope.get(), tp, mesh.place(rank, Axis::ep), moe));
   if (range.head)
     stage.layers.push_back(
         std::make_unique<Head>(make_norm(m, "norm", tp), m.vocab, m.hidden, m.tied, float(m.init_std), tp));

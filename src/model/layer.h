@@ -21,6 +21,11 @@ struct LayerGroups {
   // Sums over tp are cut in `chunks`, each on its way on this stream while the next is computed; 1: in line.
   int64_t chunks = 1;
   Stream tp_stream = {};
+  // Those that divide experts among them, the stream beside compute on which rows travel to them, and how
+  // many rows of others a rank has room for at once (expert_exchange.h).
+  Communicator* ep = nullptr;
+  Stream ep_stream = {};
+  int64_t expert_rows = 0;
   // Those that have tokens of the same unit, over which balancing losses are taken (docs/moe.md).
   Communicator* balance = nullptr;
   double* waited_s = nullptr;  // seconds spent in them, waiting or moving, are added here; may be null

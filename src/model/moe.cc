@@ -9,8 +9,12 @@ namespace trireme {
 
 // ---- the router's matrix ----
 
-Router::Router(std::string name, int64_t experts, int64_t hidden, float init_std)
-    : name_(std::move(name)), experts_(experts), hidden_(hidden), init_std_(init_std) {}
+Router::Router(std::string name, int64_t experts, int64_t hidden, float init_std, std::vector<Axis> sum_grad)
+    : name_(std::move(name)),
+      experts_(experts),
+      hidden_(hidden),
+      init_std_(init_std),
+      sum_grad_(std::move(sum_grad)) {}
 
 // No hidden matrix for Muon: its rows are directions to compare a token with, not a map to a hidden layer.
 void Router::declare(std::vector<ParamDecl>& decls) const {
@@ -20,7 +24,7 @@ void Router::declare(std::vector<ParamDecl>& decls) const {
                    .init = {Init::Kind::normal, init_std_},
                    .decay = true,
                    .tied_to = {},
-                   .sum_grad = {}});
+                   .sum_grad = sum_grad_});
 }
 void Router::bind(ParamSet& set) {
   weight_ = set.find(name_ + ".weight");
@@ -51,96 +55,37 @@ void Router::backward_weight(Ctx& ctx, Saved& saved) const {
   saved.drop_all(this);
 }
 
-// ---- the experts' matrices ----
-
-Experts::Experts(std::string name, std::vector<std::string> parts, int64_t experts, int64_t out, int64_t in,
-                 float init_std)
-    : name_(std::move(name)),
-      parts_(std::move(parts)),
-      experts_(experts),
-      out_(out),
-      in_(in),
-      init_std_(init_std) {}
-
-void Experts::declare(std::vector<ParamDecl>& decls) const {
-  for (int64_t e = 0; e < experts_; e++)
-    for (const std::string& part : parts_)
-      decls.push_back({.name = fmt::format("{}.{}.{}.weight", name_, e, part),
-                       .global = {out_, in_},
-                       .shard = {},
-                       .init = {Init::Kind::normal, init_std_},
-                       .decay = true,
-                       .hidden_matrix = true,
-                       .tied_to = {},
-                       .sum_grad = {}});
-}
-
-// Declared one behind the other, so the set has them in a row: one search for all.
-void Experts::bind(ParamSet& set) {
-  std::vector<ParamDecl> decls;
-  declare(decls);
-  weights_.clear();
-  Param* p = set.find(decls[0].name);
-  const int64_t first = p->offset;
-  for (const ParamDecl& d : decls) {
-    require(p->decl.name == d.name && p->offset == first + int64_t(weights_.size()) * out_ * in_,
-            "the experts' matrices are not neighbours in memory");
-    weights_.push_back(p++);
-  }
-}
-
-Tensor Experts::all(Tensor Param::*field) const {
-  const Tensor& first = weights_[0]->*field;
-  require(bool(first), "experts run while their weights or gradients are nowhere");
-  return Tensor(first.data, {experts_, out(), in_}, first.dtype);
-}
-
-Owned Experts::forward(Ctx& ctx, const Tensor& x, const Tensor& offsets) const {
-  Owned y = ctx.activation({x.rows(), out()});
-  ctx.k.run(GroupedMatmulArgs{.x = x, .w = all(&Param::weight), .offsets = offsets, .y = *y, .trans_w = true},
-            ctx.compute);
-  return y;
-}
-Owned Experts::backward_input(Ctx& ctx, const Tensor& dy, const Tensor& offsets) const {
-  Owned dx = ctx.activation({dy.rows(), in_});
-  ctx.k.run(GroupedMatmulArgs{.x = dy, .w = all(&Param::weight), .offsets = offsets, .y = *dx}, ctx.compute);
-  return dx;
-}
-void Experts::backward_weight(Ctx& ctx, const Tensor& dy, const Tensor& x, const Tensor& offsets) const {
-  const bool started = weights_[0]->grad_started;
-  ctx.k.run(
-      GroupedMatmulWeightArgs{
-          .dy = dy, .x = x, .offsets = offsets, .dw = all(&Param::grad), .accumulate = started},
-      ctx.compute);
-  for (Param* p : weights_) p->grad_started = true;
-}
-
 // ---- the layer ----
 
 Moe::Moe(const std::string& name, const Sizes& s)
     : name_(name),
       sizes_(s),
-      router_(name + ".router", s.experts, s.hidden, s.init_std),
-      up_(name + ".experts", {"gate", "up"}, s.experts, s.ffn, s.hidden, s.init_std),
-      down_(name + ".experts", {"down"}, s.experts, s.hidden, s.ffn, s.out_init_std),
-      resid_(name + ".resid", s.resid_pdrop) {
+      router_(name + ".router", s.experts, s.hidden, s.init_std,
+              s.tp.size > 1 ? std::vector<Axis>{Axis::tp} : std::vector<Axis>{}),
+      experts_(name + ".experts",
+               {.experts = s.experts,
+                .hidden = s.hidden,
+                .ffn = s.ffn,
+                .init_std = s.init_std,
+                .out_init_std = s.out_init_std},
+               s.ep),
+      exchange_(name, s.block, s.experts),
+      resid_(name + ".resid", s.resid_pdrop, s.tp) {
   if (s.shared_ffn > 0)
     shared_.emplace(name + ".shared", Activation::swiglu, s.hidden, s.shared_ffn, false, s.init_std,
-                    s.out_init_std, 0.0);
-  if (s.shared_gate) shared_gate_.emplace(name + ".shared_gate", 1, s.hidden, s.init_std);
+                    s.out_init_std, 0.0, s.tp);
+  if (s.shared_gate) shared_gate_.emplace(name + ".shared_gate", 1, s.hidden, s.init_std, s.tp.sum_of_rows());
 }
 
 void Moe::declare(std::vector<ParamDecl>& decls) const {
   router_.declare(decls);
-  up_.declare(decls);
-  down_.declare(decls);
+  experts_.declare(decls);
   if (shared_) shared_->declare(decls);
   if (shared_gate_) shared_gate_->declare(decls);
 }
 void Moe::bind(ParamSet& set) {
   router_.bind(set);
-  up_.bind(set);
-  down_.bind(set);
+  experts_.bind(set);
   if (shared_) shared_->bind(set);
   if (shared_gate_) shared_gate_->bind(set);
 }
@@ -164,7 +109,7 @@ void Moe::choose(Ctx& ctx, const Tensor& logits, const Tensor& ids, const Tensor
   using Choices = Routing::Choices;
   const Choices from = ctx.training && ctx.routing ? ctx.routing->choices() : Choices::real;
   std::vector<int32_t> host(from == Choices::real ? 0 : size_t(ids.numel()));
-  const RecordedRouting::Place at{ctx.step, ctx.batch.first_sequence * ctx.batch.seq,
+  const RecordedRouting::Place at{ctx.step, ctx.batch.first_sequence * ctx.batch.seq + first_row(ids),
                                   sizes_.experts_per_token};
   if (from == Choices::replayed) {
     ctx.routing->recording()->replay(name_, at, host);
@@ -181,6 +126,14 @@ void Moe::choose(Ctx& ctx, const Tensor& logits, const Tensor& ids, const Tensor
 // Tokens of a unit here: of a sequence, or of all that this rank has of a microbatch.
 int64_t Moe::unit_tokens(const Ctx& ctx, int64_t tokens) const {
   return sizes_.balance.unit == BalanceUnit::sequence ? ctx.batch.seq : tokens;
+}
+
+// Number of this rank's first row among those of the microbatch, and among those of its units' first.
+int64_t Moe::first_row(const Tensor& own) const {
+  return sizes_.tp.size > 1 ? sizes_.tp.rank * own.rows() : 0;
+}
+int64_t Moe::unit_offset(const Tensor& own) const {
+  return sizes_.balance.unit == BalanceUnit::sequence ? first_row(own) : 0;
 }
 
 // Where the choices' rows lie, kept under `key`.
@@ -237,7 +190,7 @@ void Moe::balance(Ctx& ctx, const Tensor& logits, const Tensor& ids, Saved& save
   const Balance& b = sizes_.balance;
   if (!ctx.training || !b.losses()) return;
   const int64_t experts = sizes_.experts, unit = unit_tokens(ctx, logits.rows());
-  const int64_t units = (logits.rows() + unit - 1) / unit;
+  const int64_t units = sizes_.balance.unit == BalanceUnit::sequence ? ctx.batch.sequences : 1;
   Owned gradient = ctx.activation({units, experts}, DType::f32);
   Owned shares = ctx.activation({units, experts}, DType::f32), squares = ctx.activation({units}, DType::f32);
   ctx.k.run(RouteSharesArgs{.logits = logits,
@@ -245,7 +198,8 @@ void Moe::balance(Ctx& ctx, const Tensor& logits, const Tensor& ids, Saved& save
                             .choices = *gradient,
                             .shares = *shares,
                             .squares = *squares,
-                            .unit = unit},
+                            .unit = unit,
+                            .first = unit_offset(logits)},
             ctx.compute);
   const std::vector<double> choices = choices_of_units(ctx, *gradient);
   std::vector<float> p(choices.size()), lse(static_cast<size_t>(units)), d(choices.size());
@@ -270,43 +224,70 @@ void Moe::balance(Ctx& ctx, const Tensor& logits, const Tensor& ids, Saved& save
   r.aux_loss = aux, r.z_loss = z;
 }
 
+// ---- the passes ----
+
+// What of the microbatch's rows this rank routes, and all of them again.
+Tensor Moe::own_rows(const Tensor& rows) const {
+  const int64_t n = rows.rows() / sizes_.tp.size;
+  return sliced() ? rows.narrow(0, sizes_.tp.rank * n, n) : rows;
+}
+Owned Moe::all_rows(Ctx& ctx, Owned own) const {
+  return sliced() ? gathered_rows(ctx, *own) : std::move(own);
+}
+
+// The experts' answers to the rows of all choices [R, hidden].
+Owned Moe::answers(Ctx& ctx, const Tensor& x, Saved& saved, const std::function<void()>& between) const {
+  const Tensor offsets = saved.get(this, "offsets"), source = saved.get(this, "source");
+  if (ctx.groups.ep)
+    return exchange_.forward(ctx, experts_, x, saved.get(this, "place"), source, offsets, saved, between);
+  Owned xp = ctx.activation({source.numel(), sizes_.hidden});
+  ctx.k.run(PermuteRowsArgs{.x = x, .source = source, .y = *xp}, ctx.compute);
+  ExpertFfn::Inner in = experts_.inner(ctx, *xp, offsets);
+  Owned yp = experts_.outer(ctx, *in.a, offsets);
+  saved.keep(this, "xp", std::move(xp));
+  saved.keep(this, "u", std::move(in.u));
+  saved.keep(this, "a", std::move(in.a));
+  if (between) between();
+  return yp;
+}
+
 Owned Moe::forward(Ctx& ctx, const Tensor& x, const Tensor& residual, Saved& saved) const {
-  const int64_t n = x.rows(), k = sizes_.experts_per_token, rows = n * k;
-  Owned logits = router_.forward(ctx, x, saved);
+  const Tensor own = own_rows(x);
+  const int64_t n = own.rows(), k = sizes_.experts_per_token;
+  Owned logits = router_.forward(ctx, own, saved);
   Owned ids = ctx.activation({n, k}, DType::i32), weights = ctx.activation({n, k}, DType::f32);
   choose(ctx, *logits, *ids, *weights);
   order(ctx, this, *ids, sizes_.experts, saved);
   balance(ctx, *logits, *ids, saved);
-  const Tensor offsets = saved.get(this, "offsets");
-
-  Owned xp = ctx.activation({rows, sizes_.hidden});
-  ctx.k.run(PermuteRowsArgs{.x = x, .source = saved.get(this, "source"), .y = *xp}, ctx.compute);
-  Owned u = up_.forward(ctx, *xp, offsets);
-  Owned a = ctx.activation({rows, sizes_.ffn});
-  ctx.k.run(
-      SwigluArgs{.gate = u->narrow(1, 0, sizes_.ffn), .up = u->narrow(1, sizes_.ffn, sizes_.ffn), .y = *a},
-      ctx.compute);
-  Owned yp = down_.forward(ctx, *a, offsets);
-  Owned y = ctx.activation({n, sizes_.hidden});
   const bool drop = resid_.on(ctx);
+  Owned base;  // what the answers are added to, where that is computed while rows travel
+  Owned yp = answers(ctx, own, saved, [&] {
+    if (spread() && shared_) base = add_shared(ctx, x, Owned(), drop ? Tensor() : residual, saved);
+  });
+  const Tensor add = base ? *base : drop ? Tensor() : residual;
+  Owned y = ctx.activation({n, sizes_.hidden});
   ctx.k.run(CombineRowsArgs{.x = *yp,
                             .place = saved.get(this, "place"),
                             .weights = *weights,
-                            .add = drop ? Tensor() : residual,
+                            .add = add ? own_rows(add) : add,
                             .y = *y},
             ctx.compute);
+  base.reset();
   keep_routing(this, {std::move(logits), std::move(ids), std::move(weights), std::move(yp)}, saved);
-  saved.keep(this, "xp", std::move(xp));
-  saved.keep(this, "u", std::move(u));
-  saved.keep(this, "a", std::move(a));
-  if (shared_) y = add_shared(ctx, x, std::move(y), saved);
+  if (spread())
+    y = all_rows(ctx, std::move(y));
+  else if (shared_)
+    y = add_shared(ctx, x, std::move(y), Tensor(), saved);
   if (drop) resid_.forward(ctx, *y, *y, residual);
+  saved.borrow(this, "x", own);
   return y;
 }
 
-// y + shared(x), or y + sigmoid(w . x) shared(x): a gate is the router of one expert.
-Owned Moe::add_shared(Ctx& ctx, const Tensor& x, Owned y, Saved& saved) const {
-  if (!shared_gate_) return shared_->forward(ctx, x, *y, saved);
+// add + shared(x), or add + sigmoid(w . x) shared(x): a gate is the router of one expert. Into y, which is
+// what is added to, or, where there is none, into memory of its own.
+Owned Moe::add_shared(Ctx& ctx, const Tensor& x, Owned y, const Tensor& add, Saved& saved) const {
+  const Tensor to = y ? *y : add;
+  if (!shared_gate_) return shared_->forward(ctx, x, to, saved);
   const int64_t n = x.rows();
   Owned s = shared_->forward(ctx, x, Tensor(), saved), logits = shared_gate_->forward(ctx, x, saved);
   Owned ids = ctx.activation({n, 1}, DType::i32), weights = ctx.activation({n, 1}, DType::f32);
@@ -318,8 +299,9 @@ Owned Moe::add_shared(Ctx& ctx, const Tensor& x, Owned y, Saved& saved) const {
             ctx.compute);
   const void* key = &shared_gate_;
   order(ctx, key, *ids, 1, saved);
+  if (!y) y = ctx.activation(x.shape);
   ctx.k.run(
-      CombineRowsArgs{.x = *s, .place = saved.get(key, "place"), .weights = *weights, .add = *y, .y = *y},
+      CombineRowsArgs{.x = *s, .place = saved.get(key, "place"), .weights = *weights, .add = to, .y = *y},
       ctx.compute);
   keep_routing(key, {std::move(logits), std::move(ids), std::move(weights), std::move(s)}, saved);
   return y;
@@ -350,48 +332,66 @@ RouteBackwardArgs Moe::balanced(const Ctx& ctx, const Saved& saved) const {
   RouteBackwardArgs route{.normalise = sizes_.normalise};
   if (!saved.has(this, "balance")) return route;
   route.balance = saved.get(this, "balance");
-  route.unit = unit_tokens(ctx, ctx.batch.rows());
+  const Tensor logits = saved.get(this, "logits");
+  route.unit = unit_tokens(ctx, logits.rows()), route.first = unit_offset(logits);
   route.z_scale = float(sizes_.balance.z_loss * ctx.loss_scale / double(ctx.batch_tokens));
   return route;
+}
+
+// The gradient of the rows of all choices, from that of their answers, kept as "y".
+Owned Moe::rows_backward(Ctx& ctx, Saved& saved, const std::function<void()>& between) const {
+  if (ctx.groups.ep)
+    return exchange_.backward_input(ctx, experts_, saved.get(this, "y"), saved.get(this, "x"),
+                                    saved.get(this, "source"), saved, between);
+  return experts_.backward_input(ctx, saved.get(this, "y"), saved.get(this, "u"), saved.get(this, "offsets"));
 }
 
 Owned Moe::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved) const {
   Owned dropped = resid_.backward(ctx, dy);
   const Tensor d = dropped ? *dropped : dy;
-  Owned dlogits = answers_backward(ctx, this, d, balanced(ctx, saved), saved);
-  const Tensor offsets = saved.get(this, "offsets"), u = saved.get(this, "u");
-  const Tensor gate = u.narrow(1, 0, sizes_.ffn), up = u.narrow(1, sizes_.ffn, sizes_.ffn);
-  Owned da = down_.backward_input(ctx, saved.get(this, "y"), offsets);
-  ctx.k.run(SwigluBackwardArgs{.gate = gate, .up = up, .dy = *da, .dgate = gate, .dup = up}, ctx.compute);
-  da.reset();
-  Owned dxp = up_.backward_input(ctx, u, offsets);
-  Owned dx = ctx.activation({dy.rows(), sizes_.hidden});
-  ctx.k.run(CombineRowsArgs{.x = *dxp, .place = saved.get(this, "place"), .y = *dx}, ctx.compute);
+  Owned dlogits = answers_backward(ctx, this, own_rows(d), balanced(ctx, saved), saved);
+  Owned shared;  // its part of dx, where that is computed while rows travel
+  Owned dxp = rows_backward(ctx, saved, [&] {
+    if (shared_) shared = shared_backward(ctx, d, Tensor(), saved);
+  });
+  if (shared_ && spread() && !shared) shared = shared_backward(ctx, d, Tensor(), saved);
+  const Tensor place = saved.get(this, "place");
+  Owned dx = ctx.activation({place.rows(), sizes_.hidden});
+  ctx.k.run(CombineRowsArgs{.x = *dxp, .place = place, .y = *dx}, ctx.compute);
   dxp.reset();
   router_.backward_input(ctx, *dlogits, *dx, saved);
   dlogits.reset();
-  if (shared_) add_shared_backward(ctx, d, *dx, saved);
+  dx = all_rows(ctx, std::move(dx));
+  if (shared_ && !shared) shared = shared_backward(ctx, d, *dx, saved);
+  if (shared_) ctx.k.run(AddArgs{.a = *dx, .b = *shared, .y = *dx}, ctx.compute);
+  shared.reset();
   if (dropped) saved.keep(this, "dropped", std::move(dropped));
   return dx;
 }
 
-void Moe::add_shared_backward(Ctx& ctx, const Tensor& dy, const Tensor& dx, Saved& saved) const {
-  Tensor ds = dy;
-  if (shared_gate_) {
-    const void* key = &shared_gate_;
-    Owned dlogits = answers_backward(ctx, key, dy, {.score = RouteScore::sigmoid, .normalise = false}, saved);
+// The shared expert's part of dx. That of its gate is added to dx, or, where there is none yet, to what is
+// returned.
+Owned Moe::shared_backward(Ctx& ctx, const Tensor& dy, const Tensor& dx, Saved& saved) const {
+  if (!shared_gate_) return shared_->backward_input(ctx, dy, saved);
+  const void* key = &shared_gate_;
+  Owned dlogits = answers_backward(ctx, key, dy, {.score = RouteScore::sigmoid, .normalise = false}, saved);
+  if (dx) {
     shared_gate_->backward_input(ctx, *dlogits, dx, saved);
-    ds = saved.get(key, "y");
+    return shared_->backward_input(ctx, saved.get(key, "y"), saved);
   }
-  Owned more = shared_->backward_input(ctx, ds, saved);
-  ctx.k.run(AddArgs{.a = dx, .b = *more, .y = dx}, ctx.compute);
+  Owned part = shared_->backward_input(ctx, saved.get(key, "y"), saved);
+  shared_gate_->backward_input(ctx, *dlogits, *part, saved);
+  return part;
 }
 
 // After the first pass "y" and "u" hold the gradients of what the forward pass kept there.
 void Moe::backward_weight(Ctx& ctx, Saved& saved) const {
-  const Tensor offsets = saved.get(this, "offsets");
-  down_.backward_weight(ctx, saved.get(this, "y"), saved.get(this, "a"), offsets);
-  up_.backward_weight(ctx, saved.get(this, "u"), saved.get(this, "xp"), offsets);
+  if (ctx.groups.ep)
+    exchange_.backward_weight(ctx, experts_, saved.get(this, "y"), saved.get(this, "x"),
+                              saved.get(this, "source"), saved);
+  else
+    experts_.backward_weight(ctx, saved.get(this, "y"), saved.get(this, "a"), saved.get(this, "u"),
+                             saved.get(this, "xp"), saved.get(this, "offsets"));
   router_.backward_weight(ctx, saved);
   if (shared_) shared_->backward_weight(ctx, saved);
   if (shared_gate_) shared_gate_->backward_weight(ctx, saved), saved.drop_all(&shared_gate_);

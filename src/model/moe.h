@@ -7,6 +7,8 @@
 #pragma once
 #include <optional>
 
+#include "model/expert_exchange.h"
+#include "model/experts.h"
 #include "model/mlp.h"
 #include "model/routing.h"
 
@@ -15,7 +17,8 @@ namespace trireme {
 // A router's matrix [experts, hidden]: its logits and its gradients.
 class Router {
  public:
-  Router(std::string name, int64_t experts, int64_t hidden, float init_std);
+  // sum_grad: axes of ranks that each route a part of the rows.
+  Router(std::string name, int64_t experts, int64_t hidden, float init_std, std::vector<Axis> sum_grad);
   void declare(std::vector<ParamDecl>&) const;
   void bind(ParamSet&);
   // x [N, hidden] -> logits f32 [N, experts]. x stays alive until backward_weight.
@@ -28,31 +31,8 @@ class Router {
   std::string name_;
   int64_t experts_, hidden_;
   float init_std_;
+  std::vector<Axis> sum_grad_;
   Param* weight_ = nullptr;
-};
-
-// E matrices of one shape, or of several one above the other, computed as one [E, out, in].
-class Experts {
- public:
-  // parts: "gate", "up"; expert e's parameters are name.e.part.weight [out, in] each.
-  Experts(std::string name, std::vector<std::string> parts, int64_t experts, int64_t out, int64_t in,
-          float init_std);
-  void declare(std::vector<ParamDecl>&) const;
-  void bind(ParamSet&);
-  int64_t out() const { return int64_t(parts_.size()) * out_; }
-
-  // x [R, in] -> y [R, out]; rows of expert e are [offsets[e], offsets[e + 1]).
-  Owned forward(Ctx&, const Tensor& x, const Tensor& offsets) const;
-  Owned backward_input(Ctx&, const Tensor& dy, const Tensor& offsets) const;
-  void backward_weight(Ctx&, const Tensor& dy, const Tensor& x, const Tensor& offsets) const;
-
- private:
-  Tensor all(Tensor Param::*) const;  // [E, out, in]
-  std::string name_;
-  std::vector<std::string> parts_;
-  int64_t experts_, out_, in_;
-  float init_std_;
-  std::vector<Param*> weights_;
 };
 
 // Losses that even out the experts' load, and how much an expert takes at most (docs/moe.md). While training.
@@ -75,6 +55,10 @@ class Moe {
     float init_std, out_init_std;
     double resid_pdrop = 0;
     Balance balance;
+    // Who has which experts, and which rows of a microbatch this rank routes: with tp each its own part of
+    // them.
+    AxisPlace ep;
+    TensorPlace tp;
   };
   Moe(const std::string& name, const Sizes&);
   void declare(std::vector<ParamDecl>&) const;
@@ -92,14 +76,23 @@ class Moe {
   void balance(Ctx&, const Tensor& logits, const Tensor& ids, Saved&) const;
   RouteBackwardArgs balanced(const Ctx&, const Saved&) const;
   std::vector<double> choices_of_units(Ctx&, const Tensor& choices) const;
-  Owned add_shared(Ctx&, const Tensor& x, Owned y, Saved&) const;
-  void add_shared_backward(Ctx&, const Tensor& dy, const Tensor& dx, Saved&) const;
+  bool spread() const { return sizes_.ep.size > 1 || sizes_.tp.size > 1; }
+  bool sliced() const { return sizes_.tp.size > 1 && !sizes_.tp.sequence; }
+  Tensor own_rows(const Tensor& rows) const;
+  Owned all_rows(Ctx&, Owned own) const;
+  int64_t first_row(const Tensor& own) const;
+  int64_t unit_offset(const Tensor& own) const;
+  Owned answers(Ctx&, const Tensor& x, Saved&, const std::function<void()>& between) const;
+  Owned rows_backward(Ctx&, Saved&, const std::function<void()>& between) const;
+  Owned add_shared(Ctx&, const Tensor& x, Owned y, const Tensor& add, Saved&) const;
+  Owned shared_backward(Ctx&, const Tensor& dy, const Tensor& dx, Saved&) const;
   Owned answers_backward(Ctx&, const void* key, const Tensor& dy, const RouteBackwardArgs& how, Saved&) const;
 
   std::string name_;
   Sizes sizes_;
   Router router_;
-  Experts up_, down_;  // up_ holds gate and up side by side
+  ExpertFfn experts_;
+  ExpertExchange exchange_;
   std::optional<Mlp> shared_;
   std::optional<Router> shared_gate_;
   Dropout resid_;

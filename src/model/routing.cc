@@ -63,6 +63,8 @@ std::vector<LayerRouting> Routing::totals(int64_t experts) const {
     for (const auto& [first, m] : layer) {
       for (size_t e = 0; e < m.routing.load.size(); e++) sum.load[e] += m.routing.load[e];
       sum.dropped += m.routing.dropped;
+      sum.sent += m.routing.sent, sum.computed += m.routing.computed;
+      sum.rounds = std::max(sum.rounds, m.routing.rounds);
       sum.aux_loss += m.routing.aux_loss, sum.z_loss += m.routing.z_loss;
     }
   }
@@ -74,7 +76,7 @@ void sum_over_ranks(Communicator& all, std::vector<LayerRouting>& layers) {
   std::vector<double> losses;
   for (const LayerRouting& l : layers) {
     counts.insert(counts.end(), l.load.begin(), l.load.end());
-    counts.push_back(l.dropped);
+    for (int64_t n : {l.dropped, l.sent, l.computed}) counts.push_back(n);
     losses.push_back(l.aux_loss), losses.push_back(l.z_loss);
   }
   all.all_reduce({.buf = Tensor(counts.data(), Shape{int64_t(counts.size())}, DType::i64)}, {});
@@ -82,7 +84,7 @@ void sum_over_ranks(Communicator& all, std::vector<LayerRouting>& layers) {
   size_t count = 0, loss = 0;
   for (LayerRouting& l : layers) {
     for (int64_t& n : l.load) n = counts[count++];
-    l.dropped = counts[count++];
+    for (int64_t* n : {&l.dropped, &l.sent, &l.computed}) *n = counts[count++];
     l.aux_loss = losses[loss++], l.z_loss = losses[loss++];
   }
 }

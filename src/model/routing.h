@@ -35,8 +35,11 @@ class RecordedRouting {
 
 // A layer's part in a step, of one rank or summed over all.
 struct LayerRouting {
-  std::vector<int64_t> load;        // choices of each expert, dropped ones too
-  int64_t dropped = 0;              // choices beyond the capacity
+  std::vector<int64_t> load;  // choices of each expert, dropped ones too
+  int64_t dropped = 0;        // choices beyond the capacity
+  // Of experts over ranks: rows sent to their owners, rows that owners computed, and how many rounds that
+  // took (the most of a microbatch).
+  int64_t sent = 0, computed = 0, rounds = 0;
   double aux_loss = 0, z_loss = 0;  // what is added to the loss, factors included
 
   int64_t choices() const;

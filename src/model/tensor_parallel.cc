@@ -3,17 +3,13 @@
 #include <chrono>
 
 namespace trireme {
-namespace {
 
-template <class Collective>
-void timed(const Ctx& ctx, const Collective& collective) {
+void timed(const Ctx& ctx, const std::function<void()>& collective) {
   const auto begin = std::chrono::steady_clock::now();
   collective();
   if (ctx.groups.waited_s)
     *ctx.groups.waited_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
-
-}  // namespace
 
 void sum_over_tp(Ctx& ctx, const Tensor& t) {
   if (!ctx.groups.tp) return;

@@ -3,6 +3,7 @@
 #pragma once
 #include <algorithm>
 #include <array>
+#include <functional>
 
 #include "model/layer.h"
 
@@ -33,6 +34,9 @@ inline ShardSpec vocabulary_shard() {
   s.ragged = true;
   return s;
 }
+
+// What it takes is time spent waiting for other ranks, or moving (LayerGroups::waited_s).
+void timed(const Ctx&, const std::function<void()>& collective);
 
 // t becomes the sum of all ranks' t: in rank order, rounded once. Nothing to do for one rank.
 void sum_over_tp(Ctx&, const Tensor& t);

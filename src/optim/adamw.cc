@@ -8,7 +8,7 @@ namespace trireme {
 // One launch for each run of neighbours that decay alike. Padding is left alone: it stays zero.
 void AdamW::step(Kernels& k, const ParamSet& set, const Unit& unit, const FlatState& flat,
                  const UpdateInput& in, Stream stream) {
-  const Range own = own_part(unit, flat.place);
+  const Range own = own_part(unit, flat.place_of(unit));
   auto alike = [&](size_t i, size_t j) {
     const ParamDecl &a = set.params[i].decl, &b = set.params[j].decl;
     return a.decay == b.decay && (!others_ || a.hidden_matrix == b.hidden_matrix);
@@ -48,9 +48,9 @@ void AdamW::launch(Kernels& k, const ParamSet& set, const Unit& unit, const Flat
 }
 
 Tensor FlatState::own(const Tensor& buffer, const ParamSet& set, const Unit& u) const {
-  const Range part = own_part(u, place);
+  const Range part = own_part(u, place_of(u));
   return whole(buffer, set) ? buffer.narrow(0, u.offset + part.begin, part.size())
-                            : buffer.narrow(0, u.offset / place.shards, part.size());
+                            : buffer.narrow(0, u.part_offset, part.size());
 }
 
 std::unique_ptr<Optimizer> make_adamw(const AdamWOptions& o) {

@@ -60,12 +60,14 @@ double order_independent_sum(std::span<const double> values) {
   return sum_of(limbs_of(values, largest), largest);
 }
 
-GradNorm::GradNorm(const ParamSet& set, const ShardPlace& place, Arena& arena) {
-  // The first replica's share is the largest; every rank books as much.
-  ShardPlace first = place;
-  first.replica = 0;
+GradNorm::GradNorm(const ParamSet& set, const FlatState& flat, Arena& arena) {
   int64_t n = 0;
-  for (const Unit& u : set.units) n += blocks_of(own_share(u, first).size());
+  for (const Unit& u : set.units) {
+    // The first replica's share is the largest; every rank books as much.
+    ShardPlace first = flat.place_of(u);
+    first.replica = 0;
+    n += blocks_of(own_share(u, first).size());
+  }
   if (set.divided) n += 2 * int64_t(set.params.size());
   sums_ = Owned(arena, Bucket::scratch, {n}, DType::f64);
   host_.resize(size_t(n));
@@ -76,9 +78,10 @@ int64_t GradNorm::add(Device& device, const ParamSet& set, const FlatState& flat
                       int64_t at, Stream stream) {
   if (r.size() == 0) return at;
   const Tensor own = flat.own(flat.grads, set, u);
-  device.kernels().run(SquareSumsArgs{.x = own.narrow(0, r.begin - own_part(u, flat.place).begin, r.size()),
-                                      .sums = sums_->narrow(0, at, blocks_of(r.size()))},
-                       stream);
+  device.kernels().run(
+      SquareSumsArgs{.x = own.narrow(0, r.begin - own_part(u, flat.place_of(u)).begin, r.size()),
+                     .sums = sums_->narrow(0, at, blocks_of(r.size()))},
+      stream);
   return at + blocks_of(r.size());
 }
 
@@ -104,7 +107,7 @@ double GradNorm::compute(Device& device, const ParamSet& set, const FlatState& f
                          Stream stream) {
   int64_t at = 0;
   for (const Unit& u : set.units) {
-    const Range share = own_share(u, flat.place);
+    const Range share = own_share(u, flat.place_of(u));
     const bool whole =
         std::all_of(set.params.begin() + std::ptrdiff_t(u.first), set.params.begin() + std::ptrdiff_t(u.last),
                     [](const Param& p) { return p.answers; });

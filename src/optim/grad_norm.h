@@ -29,7 +29,7 @@ class GradNorm {
  public:
   // Books one f64 per block of kFlatBlock elements of each unit that this rank answers for; where ranks of tp
   // hold some parameters alike (Param::answers), two more for each parameter, on all of them.
-  GradNorm(const ParamSet&, const ShardPlace&, Arena&);
+  GradNorm(const ParamSet&, const FlatState&, Arena&);  // of the state the places alone
   // Square root of the sum of squares of all gradients, each element once; blocks are counted from the start
   // of each unit, so they are the same under every ZeRO stage. world: all ranks that hold gradients, null for
   // one alone.

@@ -14,17 +14,17 @@ constexpr size_t kMostPending = 2;  // reductions that hold memory of their own
 
 }  // namespace
 
-GradSync::GradSync(ParamSet& set, FlatState& flat, const GradSyncOptions& options, Communicator* shard,
-                   Communicator* replicas, CommSet* comms, Device& device, Arena& arena)
+GradSync::GradSync(ParamSet& set, FlatState& flat, const GradSyncOptions& options, const SyncGroups& groups,
+                   const SyncGroups& experts, CommSet* comms, Device& device, Arena& arena)
     : set_(set),
       flat_(flat),
       options_(options),
-      shard_(shard),
-      replicas_(replicas),
+      groups_(groups),
+      experts_(experts),
       device_(device),
       arena_(arena),
       compute_(device.stream("compute")),
-      dp_(shard || replicas ? device.stream("dp") : compute_),
+      dp_(alone() ? compute_ : device.stream("dp")),
       gathered_(set.units.size()),
       summands_(set.units.size()),
       slots_(set.units.size()),
@@ -81,12 +81,12 @@ void GradSync::follow(std::span<const UnitUse> walk) {
 void GradSync::gather(size_t unit) {
   const Unit& u = set_.units[unit];
   Gathered& g = gathered_[unit];
-  if (g.full || u.numel == 0) return;
+  if (g.full || u.numel == 0 || !gathers(unit)) return;
   g.full = Owned(arena_, Bucket::weights, {u.padded}, flat_.weights.dtype);
   g.waited = false;
   live_++;
   on_wire();
-  shard_->all_gather({.shard = flat_.own(flat_.weights, set_, u), .full = *g.full}, dp_);
+  groups(unit).shard->all_gather({.shard = flat_.own(flat_.weights, set_, u), .full = *g.full}, dp_);
   g.arrived = device_.record(dp_);
 }
 
@@ -153,7 +153,7 @@ void GradSync::start_step() {
 }
 
 void GradSync::open(size_t unit) {
-  if (!slots() || slots_[unit] || set_.units[unit].numel == 0) return;
+  if (!slots(unit) || slots_[unit] || set_.units[unit].numel == 0) return;
   while (pending_.size() >= kMostPending) retire();
   const Unit& u = set_.units[unit];
   Owned& slot = slots_[unit];
@@ -190,17 +190,19 @@ void GradSync::add_summands(size_t unit) {
 
 void GradSync::ready(size_t unit) {
   const Unit& u = set_.units[unit];
-  if (u.numel == 0 || alone()) return;
+  if (u.numel == 0 || groups(unit).alone()) return;
   zero_unstarted(unit);
   add_summands(unit);
   if (norms_)
-    norms_->add(device_, slots() ? *slots_[unit] : flat_.grads.narrow(0, u.offset, u.padded), compute_);
-  if (slots()) {
+    norms_->add(device_, slots(unit) ? *slots_[unit] : flat_.grads.narrow(0, u.offset, u.padded), compute_);
+  if (slots(unit)) {
     reduce({.first = unit, .last = unit + 1, .slot = std::move(slots_[unit])});
     for (size_t i = u.first; i < u.last; i++) set_.params[i].grad = {};
     return;
   }
-  if (bucket_first_ != bucket_last_ && unit + 1 != bucket_first_) flush();  // not a neighbour
+  if (bucket_first_ != bucket_last_ &&  // not a neighbour, or one with other replicas
+      (unit + 1 != bucket_first_ || u.experts != set_.units[bucket_first_].experts))
+    flush();
   if (bucket_first_ == bucket_last_) bucket_last_ = unit + 1;
   bucket_first_ = unit;
   const Unit& last = set_.units[bucket_last_ - 1];
@@ -227,13 +229,14 @@ void GradSync::reduce(Pending p) {
     buf = *p.wire;
   }
   on_wire();
+  const SyncGroups& ranks = groups(p.first);
   if (options_.zero == 0) {
-    replicas_->all_reduce({.buf = buf}, dp_);
+    ranks.replicas->all_reduce({.buf = buf}, dp_);
   } else {
-    const Range own = own_part(first, flat_.place);
+    const Range own = own_part(first, flat_.place_of(first));
     Tensor part = buf.narrow(0, own.begin, own.size());
-    shard_->reduce_scatter({.full = buf, .shard = part}, dp_);
-    if (replicas_) replicas_->all_reduce({.buf = part}, dp_);
+    ranks.shard->reduce_scatter({.full = buf, .shard = part}, dp_);
+    if (ranks.replicas) ranks.replicas->all_reduce({.buf = part}, dp_);
   }
   p.reduced = device_.record(dp_);
   pending_.push_back(std::move(p));
@@ -251,20 +254,18 @@ void GradSync::retire() {
                           compute_);
     return;
   }
-  const Range own = own_part(u, flat_.place);
+  const Range own = own_part(u, flat_.place_of(u));
   const Tensor sum = buf.narrow(0, own.begin, own.size()), grads = flat_.own(flat_.grads, set_, u);
   if (started_[p.first])
     device_.kernels().run(AddArgs{.a = grads, .b = sum, .y = grads}, compute_);
   else
     device_.kernels().run(CastArgs{.src = sum, .dst = grads}, compute_);
-  started_[p.first] = slots();
+  started_[p.first] = slots(p.first);
 }
 
 void GradSync::finish() {
-  if (alone()) {
-    for (size_t u = 0; u < set_.units.size(); u++) zero_unstarted(u), add_summands(u);
-    return;
-  }
+  for (size_t u = 0; u < set_.units.size(); u++)
+    if (groups(u).alone()) zero_unstarted(u), add_summands(u);
   flush();
   while (!pending_.empty()) retire();
 }
@@ -273,9 +274,10 @@ void GradSync::finish() {
 
 void GradSync::updated(size_t unit) {
   const Unit& u = set_.units[unit];
-  if (!shard_ || gathers() || u.numel == 0) return;
+  Communicator* shard = groups(unit).shard;
+  if (!shard || gathers(unit) || u.numel == 0) return;
   on_wire();
-  shard_->all_gather(
+  shard->all_gather(
       {.shard = flat_.own(flat_.weights, set_, u), .full = flat_.weights.narrow(0, u.offset, u.padded)}, dp_);
 }
 

@@ -36,6 +36,13 @@ struct GradSyncOptions {
   int64_t prefetch = 1;      // zero 3: units gathered ahead of the one in use
 };
 
+// shard: the ranks that divide a unit; replicas: those that hold the same part. Each null when it has one
+// rank.
+struct SyncGroups {
+  Communicator *shard = nullptr, *replicas = nullptr;
+  bool alone() const { return !shard && !replicas; }
+};
+
 // One use of a unit's weights by a layer of a forward or backward pass.
 struct UnitUse {
   uint32_t unit = 0;
@@ -44,10 +51,9 @@ struct UnitUse {
 
 class GradSync {
  public:
-  // shard: the ranks that divide units; replicas: those that hold the same part. Each null when it has one
-  // rank. Everything given outlives this.
+  // Groups of units, and of those of experts (Unit::experts). Everything given outlives this.
   // comms: where the groups of sum_grad come from, made here; null: one rank.
-  GradSync(ParamSet&, FlatState&, const GradSyncOptions&, Communicator* shard, Communicator* replicas,
+  GradSync(ParamSet&, FlatState&, const GradSyncOptions&, const SyncGroups&, const SyncGroups& experts,
            CommSet* comms, Device&, Arena&);
   GradSync(const GradSync&) = delete;
   ~GradSync();
@@ -91,9 +97,11 @@ class GradSync {
     Owned slot, wire;            // what it reduces in; neither: the flat gradients themselves
     Event reduced{};
   };
-  bool alone() const { return !shard_ && !replicas_; }
-  bool gathers() const { return options_.zero == 3 && shard_; }
-  bool slots() const { return options_.zero >= 2 && shard_; }
+  const SyncGroups& groups(size_t unit) const { return set_.units[unit].experts ? experts_ : groups_; }
+  bool alone() const { return groups_.alone() && experts_.alone(); }
+  bool gathers() const { return options_.zero == 3 && (groups_.shard || experts_.shard); }
+  bool gathers(size_t unit) const { return options_.zero == 3 && groups(unit).shard; }
+  bool slots(size_t unit) const { return options_.zero >= 2 && groups(unit).shard; }
   void gather(size_t unit);
   void release(size_t unit);
   void find_summands(CommSet&);
@@ -109,7 +117,7 @@ class GradSync {
   ParamSet& set_;
   FlatState& flat_;
   GradSyncOptions options_;
-  Communicator *shard_, *replicas_;
+  SyncGroups groups_, experts_;
   Device& device_;
   Arena& arena_;
   Stream compute_, dp_;

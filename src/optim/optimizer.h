@@ -9,15 +9,16 @@
 namespace trireme {
 
 // The flat buffers of a rank, in the order of the set. Each is whole ([set.numel]) or this rank's shard of it
-// ([set.numel / shards]: its own part of every unit, one behind the other).
+// ([set.part]: its own part of every unit, one behind the other).
 struct FlatState {
   Tensor weights;  // compute dtype
   Tensor grads;    // f32 or bf16
   Tensor master;   // f32; the weights themselves when the compute dtype is f32
   // As Optimizer::state() declares. One that hidden matrices have none of is laid out by others_range().
   std::vector<Tensor> state;
-  ShardPlace place;
+  ShardPlace place, experts;  // this rank's: of units, and of those of experts
 
+  const ShardPlace& place_of(const Unit& u) const { return u.experts ? experts : place; }
   // This rank's own part of a unit, [padded / shards]; `buffer` is one of the above that all parameters have.
   Tensor own(const Tensor& buffer, const ParamSet&, const Unit&) const;
   bool whole(const Tensor& buffer, const ParamSet& set) const { return buffer.numel() == set.numel; }

@@ -4,31 +4,60 @@
 
 namespace trireme {
 
-Sharing sharing_of(const RunSpec& run, CommSet* comms) {
-  Sharing s;
-  if (!comms) return s;
+namespace {
+
+void share_replicas(Sharing& s, const RunSpec& run, CommSet& comms) {
   static constexpr Axis kDp[] = {Axis::dp};
-  s.dp = comms->mesh().size(Axis::dp);
-  s.dp_rank = comms->mesh().coord(comms->rank(), Axis::dp);
-  s.tp = comms->mesh().place(comms->rank(), Axis::tp);
-  static constexpr Axis kTp[] = {Axis::tp};
-  if (s.tp.size > 1) s.layers.tp = &comms->along(kTp);
-  if (s.dp == 1) return s;
-  // Whose tokens are of one unit: sequences and microbatches are whole on a rank.
-  if (run.moe.unit == "global" && run.moe.aux_loss > 0) s.layers.balance = &comms->along(kDp);
   int group = run.layout.shard_group > 0 ? int(run.layout.shard_group) : s.dp;
   s.zero = effective_zero(run.layout);
   if (s.zero == 0) group = 1;
   s.place = {
       .shards = group, .shard = s.dp_rank % group, .replicas = s.dp / group, .replica = s.dp_rank / group};
   if (group == s.dp) {
-    s.shard = &comms->along(kDp);
+    s.replicating.shard = &comms.along(kDp);
   } else if (group == 1) {
-    s.replicas = &comms->along(kDp);
+    s.replicating.replicas = &comms.along(kDp);
   } else {
-    s.shard = &comms->inner(kDp, group);
-    s.replicas = &comms->across(kDp, group);
+    s.replicating.shard = &comms.inner(kDp, group);
+    s.replicating.replicas = &comms.across(kDp, group);
   }
+}
+
+// Ranks of edp hold the same experts; with ZeRO they divide their state, in one group.
+void share_experts(Sharing& s, CommSet& comms) {
+  const Mesh& mesh = comms.mesh();
+  if (mesh.size(Axis::ep) == 1 && mesh.size(Axis::tp) == 1) return;  // as all else
+  static constexpr Axis kEp[] = {Axis::ep}, kEdp[] = {Axis::edp};
+  if (mesh.size(Axis::ep) > 1) s.layers.ep = &comms.along(kEp);
+  const AxisPlace edp = mesh.place(comms.rank(), Axis::edp);
+  if (edp.size == 1) return;
+  if (s.zero == 0)
+    s.expert_place = {.replicas = edp.size, .replica = edp.rank}, s.experts.replicas = &comms.along(kEdp);
+  else
+    s.expert_place = {.shards = edp.size, .shard = edp.rank}, s.experts.shard = &comms.along(kEdp);
+}
+
+// Whose tokens are of one unit of balancing losses: tp divides sequences, dp the global batch.
+void share_units(Sharing& s, const RunSpec& run, CommSet& comms) {
+  if (run.moe.aux_loss == 0) return;
+  std::vector<Axis> axes;
+  if (run.moe.unit == "global" && s.dp > 1) axes.push_back(Axis::dp);
+  if (s.tp.size > 1) axes.push_back(Axis::tp);
+  if (!axes.empty()) s.layers.balance = &comms.along(axes);
+}
+
+}  // namespace
+
+Sharing sharing_of(const RunSpec& run, CommSet* comms) {
+  Sharing s;
+  if (!comms) return s;
+  s.dp = comms->mesh().size(Axis::dp);
+  s.dp_rank = comms->mesh().coord(comms->rank(), Axis::dp);
+  s.tp = comms->mesh().place(comms->rank(), Axis::tp);
+  static constexpr Axis kTp[] = {Axis::tp};
+  if (s.tp.size > 1) s.layers.tp = &comms->along(kTp);
+  if (s.dp > 1) share_replicas(s, run, *comms);
+  if (run.model.moe()) share_experts(s, *comms), share_units(s, run, *comms);
   return s;
 }
 

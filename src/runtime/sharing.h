@@ -2,6 +2,7 @@
 #pragma once
 #include "comm/comm_set.h"
 #include "model/layer.h"
+#include "optim/grad_sync.h"
 #include "spec/run_spec.h"
 #include "tensor/param.h"
 
@@ -12,10 +13,12 @@ struct Sharing {
   AxisPlace tp;
   int zero = 0;  // 0 where a shard group has one rank: there is nobody to share with
   ShardPlace place;
-  // Null where the group has one rank. shard: those that divide units among them; replicas: those that hold
-  // the same part.
-  Communicator *shard = nullptr, *replicas = nullptr;
+  // Of experts, where these are units of their own (Unit::experts).
+  ShardPlace expert_place;
+  SyncGroups replicating, experts;
   LayerGroups layers;  // what layers talk in
+  // Do all ranks take part in every pass over the layers, whatever each has to do?
+  bool together() const { return zero == 3 || layers.ep; }
 };
 
 // Makes the groups when they are first asked for: collective over all ranks. null: one rank, alone.

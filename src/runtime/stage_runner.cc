@@ -1,6 +1,7 @@
 #include "runtime/stage_runner.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "runtime/make_optimizer.h"
 #include "runtime/microbatch.h"
@@ -50,8 +51,15 @@ StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64
   sharing_.layers.waited_s = &result_.comm_s;
   sharing_.layers.chunks = run.layout.tp_chunks;
   if (sharing_.layers.tp && run.layout.tp_chunks > 1) sharing_.layers.tp_stream = device.stream("tp");
+  if (sharing_.layers.ep) {
+    sharing_.layers.ep_stream = device.stream("ep");
+    const int64_t rows = run.batch.micro * run.data.seq_len / sharing_.tp.size * run.model.experts_per_token;
+    sharing_.layers.expert_rows =
+        std::min(int64_t(std::ceil(run.layout.ep_buffer * double(rows))), rows * sharing_.layers.ep->size());
+  }
   std::vector<std::vector<ParamDecl>> decls = stage_.declare();
-  params_ = comms_ ? lay_out(decls, comms_->mesh(), comms_->rank(), sharing_.place.shards)
+  params_ = comms_ ? lay_out(decls, comms_->mesh(), comms_->rank(), sharing_.place.shards,
+                             sharing_.expert_place.shards)
                    : lay_out(decls, Mesh(), 0);
   find_units(decls);
   optimizer_ = make_optimizer(run, params_, sharing_, device_, *arena_);
@@ -73,7 +81,7 @@ StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64
 
 StageRunner::~StageRunner() {
   sync_.reset();
-  settle_tp();
+  settle_layers();
   microbatches_.clear();
   cache_.reset();
   grad_norm_.reset();
@@ -85,19 +93,23 @@ StageRunner::~StageRunner() {
 
 // After an error sums of layers may be under way: who ended the run has told the group, so they come to an
 // end.
-void StageRunner::settle_tp() {
-  if (sharing_.layers.tp_stream.id == 0) return;
-  try {
-    device_.sync(sharing_.layers.tp_stream);
-  } catch (const std::exception&) {
-    // What ended the run is told by whoever caught it.
+void StageRunner::settle_layers() {
+  for (Stream s : {sharing_.layers.tp_stream, sharing_.layers.ep_stream}) {
+    if (s.id == 0) continue;
+    try {
+      device_.sync(s);
+    } catch (const std::exception&) {
+      // What ended the run is told by whoever caught it.
+    }
   }
 }
 
-// A layer uses its own unit, and that of the parameter it is tied to.
+// A layer uses its own units, and that of the parameter it is tied to.
 void StageRunner::find_units(std::span<const std::vector<ParamDecl>> decls) {
   for (size_t l = 0; l < decls.size(); l++) {
-    std::vector<uint32_t>& units = units_of_layer_.emplace_back(1, uint32_t(l));
+    std::vector<uint32_t>& units = units_of_layer_.emplace_back();
+    for (size_t u = 0; u < params_.units.size(); u++)
+      if (params_.units[u].layer == l) units.push_back(uint32_t(u));
     for (const ParamDecl& d : decls[l])
       for (size_t u = 0; u < params_.units.size(); u++)
         for (size_t i = params_.units[u].first; i < params_.units[u].last; i++)
@@ -111,8 +123,8 @@ void StageRunner::bind_memory() {
     persistent_.emplace_back(*arena_, b, Shape{n}, t);
     return *persistent_.back();
   };
-  const int64_t all = params_.numel, part = all / sharing_.place.shards;
-  flat_.place = sharing_.place;
+  const int64_t all = params_.numel, part = params_.part;
+  flat_.place = sharing_.place, flat_.experts = sharing_.expert_place;
   flat_.weights = hold(Bucket::weights, sharing_.zero == 3 ? part : all, dtype_);
   flat_.master = flat_.weights;
   if (mode_ == RunMode::train) {
@@ -121,7 +133,7 @@ void StageRunner::bind_memory() {
     for (const StateDecl& s : state_decls_)
       flat_.state.push_back(hold(Bucket::optimizer,
                                  s.of_hidden ? part : others_numel(params_, sharing_.place.shards), s.dtype));
-    grad_norm_ = std::make_unique<GradNorm>(params_, flat_.place, *arena_);
+    grad_norm_ = std::make_unique<GradNorm>(params_, flat_, *arena_);
     if (run_.train.noise_scale > 0) local_norms_ = std::make_unique<LocalNorms>(params_, *arena_);
     nonfinite_count_ = hold(Bucket::scratch, 1, DType::i64);
   }
@@ -134,14 +146,21 @@ void StageRunner::bind_memory() {
                                                      .wire = wire,
                                                      .bucket_bytes = int64_t(run_.layout.bucket_mb * 1e6),
                                                      .prefetch = run_.layout.prefetch},
-                                     sharing_.shard, sharing_.replicas, comms_, device_, *arena_);
+                                     sharing_.replicating, sharing_.experts, comms_, device_, *arena_);
 }
 
 // What is whole is seen from the start; the rest while GradSync has it.
 void StageRunner::bind_views() {
-  for (Param& p : params_.params) {
-    if (sharing_.zero < 3) p.weight = p.view(flat_.weights, p.offset);
-    if (mode_ == RunMode::train && sharing_.zero < 2) p.grad = p.view(flat_.grads, p.offset);
+  for (const Unit& u : params_.units) {
+    const bool divided = flat_.place_of(u).shards > 1;
+    auto at = [&](const Param& p, const Tensor& buffer) {
+      return p.view(buffer, flat_.whole(buffer, params_) ? p.offset : p.offset - u.offset + u.part_offset);
+    };
+    for (size_t i = u.first; i < u.last; i++) {
+      Param& p = params_.params[i];
+      if (sharing_.zero < 3 || !divided) p.weight = at(p, flat_.weights);
+      if (mode_ == RunMode::train && (sharing_.zero < 2 || !divided)) p.grad = at(p, flat_.grads);
+    }
   }
 }
 
@@ -152,7 +171,7 @@ void StageRunner::zero_padding() {
     if (state_decls_[i].of_hidden) buffers.push_back(flat_.state[i]);
   for (const Tensor& t : buffers)
     for (const Unit& u : params_.units) {
-      const Range own = own_part(u, flat_.place);
+      const Range own = own_part(u, flat_.place_of(u));
       const int64_t begin = flat_.whole(t, params_) ? 0 : own.begin,
                     end = flat_.whole(t, params_) ? u.padded : own.end;
       const int64_t first = std::max(begin, u.numel);
@@ -258,21 +277,31 @@ void StageRunner::read_losses(const Microbatch& m, int64_t mb) {
 void StageRunner::backward(Microbatch& m, bool input, bool weight, bool reduce) {
   Timed t(result_.backward_s);
   Ctx ctx = context(m, true);
+  // Experts over ranks may compute rows again, for which W wants the weights too (expert_exchange.h).
+  const bool kept = input && weight && sharing_.layers.ep;
   for (size_t l = stage_.layers.size(); l-- > 0;) {
     if (input) {
       use_weights(l);
       m.dx[l] = stage_.layers[l]->backward_input(ctx, *m.dx[l + 1], m.saved[l]);
-      let_weights_go(l);
+      if (!kept) let_weights_go(l);
     }
     if (!weight) continue;
     for (uint32_t u : units_of_layer_[l]) sync_->open(u);
     stage_.layers[l]->backward_weight(ctx, m.saved[l]);
     require(m.saved[l].empty(), "a layer kept something beyond its backward pass");
-    if (reduce) sync_->ready(l);
+    if (kept) let_weights_go(l);
+    if (reduce) reduce_layer(l);
     m.dx[l + 1].reset();
     m.x[l].reset();
   }
   if (weight) m.release();
+}
+
+// The layer's own units, the last one first: as units lie.
+void StageRunner::reduce_layer(size_t layer) {
+  const std::vector<uint32_t>& units = units_of_layer_[layer];
+  for (size_t i = units.size(); i-- > 0;)
+    if (params_.units[units[i]].layer == layer) sync_->ready(units[i]);
 }
 
 void StageRunner::forward_only(Microbatch& m, Ctx& ctx) {

@@ -146,7 +146,7 @@ class StageRunner {
 
  private:
   struct Microbatch;
-  void settle_tp();
+  void settle_layers();
   void bind_memory();
   void bind_views();
   void zero_padding();
@@ -171,6 +171,7 @@ class StageRunner {
   }
   void add_passes(std::span<const Action>);
   void reduce_stage(bool with_backward);
+  void reduce_layer(size_t layer);
   double global_loss(int64_t targets);
   void count_routing();
   void start_noise(int64_t step);

@@ -146,18 +146,18 @@ const Unit& StageRunner::unit_of(const Param& p) const {
 
 Range StageRunner::owned(const Param& p) const {
   const Unit& u = unit_of(p);
-  return inside(p, u, own_part(u, flat_.place));
+  return inside(p, u, own_part(u, flat_.place_of(u)));
 }
 Range StageRunner::answers_for(const Param& p) const {
   if (!p.answers) return {owned(p).begin, owned(p).begin};
   const Unit& u = unit_of(p);
-  return inside(p, u, own_share(u, flat_.place));
+  return inside(p, u, own_share(u, flat_.place_of(u)));
 }
 
 Tensor StageRunner::state_tensor(const Param& p, std::string_view what) const {
   const Unit& u = unit_of(p);
   const Range own = owned(p);
-  const int64_t begin = std::max<int64_t>(0, p.offset - u.offset - own_part(u, flat_.place).begin);
+  const int64_t begin = std::max<int64_t>(0, p.offset - u.offset - own_part(u, flat_.place_of(u)).begin);
   auto part = [&](const Tensor& buffer) {
     return own.size() == 0 ? Tensor(nullptr, Shape{0}, buffer.dtype)
                            : flat_.own(buffer, params_, u).narrow(0, begin, own.size());
@@ -183,10 +183,10 @@ void StageRunner::read_param(const Param& p, std::string_view what, std::span<fl
 void StageRunner::weights_from_master() {
   device_.kernels().attach(arena_.get());
   const bool copy = flat_.weights.data != flat_.master.data;
-  if (copy && params_.shards == 1)
-    device_.kernels().run(CastArgs{.src = flat_.master, .dst = flat_.weights}, compute_);
+  const bool divided = params_.part < params_.numel;
+  if (copy && !divided) device_.kernels().run(CastArgs{.src = flat_.master, .dst = flat_.weights}, compute_);
   for (const Unit& u : params_.units)
-    if (copy && params_.shards > 1 && u.numel > 0)
+    if (copy && divided && u.numel > 0)
       device_.kernels().run(
           CastArgs{.src = flat_.own(flat_.master, params_, u), .dst = flat_.own(flat_.weights, params_, u)},
           compute_);

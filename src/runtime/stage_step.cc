@@ -132,6 +132,10 @@ void StageRunner::count_routing() {
     sum_over_ranks(comms_->control(), routed_);
   }
   if (!device_.has_data()) return routed_.clear();
+  for (size_t l = 0; l < routed_.size(); l++)
+    if (routed_[l].sent != routed_[l].computed)
+      run_failed("step {}, blocks.{}.moe: {} rows were sent to experts, and these computed {}", step_, l,
+                 routed_[l].sent, routed_[l].computed);
   for (const LayerRouting& l : routed_) result_.aux_loss += l.aux_loss, result_.z_loss += l.z_loss;
 }
 

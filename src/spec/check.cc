@@ -263,20 +263,39 @@ std::vector<Problem> unsupported_of(const RunSpec& run) {
   };
   auto text = [](const std::string& s) { return shown(s); };
   const LayoutSpec& l = run.layout;
-  std::string_view one = "it has data and tensor parallel ranks only: give 1";
+  std::string_view one = "it has data, tensor and expert parallel ranks only: give 1";
   refuse(l.tp > 1 && run.optimizer.name == "muon", "optimizer.name", text("muon"),
          "with tp > 1 no rank holds a whole matrix to orthogonalise: give \"adamw\", or layout.tp = 1");
   refuse(l.tp > 1 && run.train.noise_scale > 0, "train.noise_scale", run.train.noise_scale,
          "it is measured between replicas of whole gradients: give 0, or layout.tp = 1");
-  refuse(l.tp > 1 && run.model.moe(), "layout.tp", l.tp,
-         "experts are not divided: give 1, or model.experts = 0");
+  const bool apart = run.model.moe() && (l.ep > 1 || l.tp > 1);  // replicas of experts are along edp
+  refuse(l.ep > 1 && !run.model.moe(), "layout.ep", l.ep,
+         "the model has no experts: give 1, or model.experts");
+  refuse(apart && l.ep > 1 && run.model.experts % l.ep != 0, "layout.ep", l.ep,
+         fmt::format("ranks have equally many experts: give a divisor of model.experts = {}",
+                     run.model.experts));
+  refuse(apart && l.tp > 1 && run.data.seq_len % l.tp != 0, "layout.tp", l.tp,
+         fmt::format(
+             "beside experts its ranks route equal parts of a sequence: give a divisor of data.seq_len = {}",
+             run.data.seq_len));
+  refuse(apart && l.shard_group > 0, "layout.shard_group", l.shard_group,
+         "beside ep or tp, experts have one shard group: give 0");
+  refuse(l.ep > 1 && run.optimizer.name == "muon", "optimizer.name", text("muon"),
+         "with ep > 1 the owners of matrices are not those of experts: give \"adamw\", or layout.ep = 1");
+  refuse(l.ep > 1 && run.train.noise_scale > 0, "train.noise_scale", run.train.noise_scale,
+         "it is measured between replicas of whole gradients: give 0, or layout.ep = 1");
+  refuse(run.moe.capacity > 0 && apart && l.tp > 1 &&
+             (run.moe.unit != "sequence" || run.batch.micro % l.tp != 0),
+         "moe.capacity", run.moe.capacity,
+         "with tp > 1 a unit lies on several ranks: give 0, or moe.unit = \"sequence\" and a batch.micro "
+         "that tp "
+         "divides");
   refuse(
       run.moe.capacity > 0 && run.moe.unit == "global", "moe.capacity", run.moe.capacity,
       "what is dropped of a global batch depends on every rank before: give 0, or moe.unit = \"sequence\" or "
       "\"microbatch\"");
   refuse(l.pp > 1, "layout.pp", l.pp, one);
   refuse(l.cp > 1, "layout.cp", l.cp, one);
-  refuse(l.ep > 1, "layout.ep", l.ep, one);
   refuse(l.schedule != "1f1b" && l.schedule != "gpipe", "layout.schedule", text(l.schedule),
          "give \"1f1b\" or \"gpipe\"");
   refuse(l.chunks > 1, "layout.chunks", l.chunks, "give 1");

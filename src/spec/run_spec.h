@@ -63,6 +63,7 @@ struct LayoutSpec {
   bool reshard_after_forward = true;
   double bucket_mb = 25;
   int64_t tp_chunks = 1;
+  double ep_buffer = 1.5;
   std::string schedule = "1f1b";
   int64_t chunks = 1;
   std::string recompute = "none";
@@ -98,6 +99,10 @@ struct LayoutSpec {
     v("tp_chunks", tp_chunks, "pieces",
       "that sums over tp are cut into, each on its way while the next is computed; 1 = no overlap",
       between(1, 64));
+    v("ep_buffer", ep_buffer, "",
+      "ep > 1: choices that a rank's experts have room for at once, in those that each rank has; more take "
+      "further rounds",
+      Rule{.low = 0, .high = 1e6, .low_open = true});
     v("schedule", schedule, "", "pipeline schedule", one_of(kSchedules));
     v("chunks", chunks, "", "model chunks per pipeline rank", between(1, 65536));
     v("recompute", recompute, "", "activations that the backward pass computes again", one_of(kRecomputes));

@@ -30,14 +30,15 @@ std::vector<Candidate> candidates_of(const FieldInfo& info, FieldRef ref) {
   return out;
 }
 
-// The defaults alone, and with each axis at 2: what is refused only for want of another axis is not a limit
-// of the version.
+// The defaults alone, with each axis at 2, and with experts: what is refused only for want of another axis is
+// not a limit of the version.
 std::vector<RunSpec> surroundings() {
   std::vector<RunSpec> out(1);
   for (auto axis : {&LayoutSpec::dp, &LayoutSpec::tp, &LayoutSpec::pp, &LayoutSpec::cp, &LayoutSpec::ep}) {
     out.emplace_back();
     out.back().layout.*axis = 2;
   }
+  out.emplace_back().model.experts = 12;  // beside which ep is something
   return out;
 }
 

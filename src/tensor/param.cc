@@ -28,36 +28,48 @@ Param place(const ParamDecl& d, const Mesh& mesh, int rank) {
   p.decl = d;
   p.box = local_slice(d.global, d.shard, mesh, rank);
   p.stored = stored_shape(d.global, d.shard, mesh);
-  p.answers = d.shard.divides_along(Axis::tp) || mesh.coord(rank, Axis::tp) == 0;
+  p.answers = d.expert || d.shard.divides_along(Axis::tp) || mesh.coord(rank, Axis::tp) == 0;
   return p;
 }
 }  // namespace
 
-ParamSet lay_out(std::span<const std::vector<ParamDecl>> units, const Mesh& mesh, int rank, int shards) {
+// Appends one unit of a layer's parameters: its experts, or what they are not; or all of them.
+static void add_unit(ParamSet& set, Unit u, const std::vector<ParamDecl>& decls, bool apart, const Mesh& mesh,
+                     int rank) {
+  u.first = set.params.size(), u.offset = set.numel, u.part_offset = set.part;
+  for (const ParamDecl& d : decls) {
+    if (!d.tied_to.empty() || (apart && d.expert != u.experts)) continue;
+    require(set.find(d.name) == nullptr, "parameter " + d.name + " is declared twice");
+    set.params.push_back(place(d, mesh, rank));
+  }
+  std::stable_partition(set.params.begin() + std::ptrdiff_t(u.first), set.params.end(),
+                        [&](const Param& p) { return !divided_raggedly(p.decl.shard, mesh); });
+  u.last = set.params.size();
+  int64_t stored = 0;
+  for (size_t i = u.first; i < u.last; i++) {
+    Param& p = set.params[i];
+    require(stored == u.numel, "two parameters of a unit have rows to complete them");
+    p.offset = u.offset + u.numel;
+    u.numel += p.numel(), stored += p.stored.numel();
+    if (!p.decl.hidden_matrix) u.others += p.numel();
+  }
+  const int shards = u.experts ? set.expert_shards : set.shards;
+  u.padded = padded_unit(stored, shards);
+  set.numel += u.padded, set.part += u.padded / shards, set.parameters += u.numel;
+  set.units.push_back(u);
+}
+
+ParamSet lay_out(std::span<const std::vector<ParamDecl>> units, const Mesh& mesh, int rank, int shards,
+                 int expert_shards) {
   ParamSet set;
-  set.shards = shards;
+  set.shards = shards, set.expert_shards = expert_shards;
   set.divided = mesh.size(Axis::tp) > 1;
-  for (const std::vector<ParamDecl>& decls : units) {
-    Unit u{.first = set.params.size(), .offset = set.numel};
-    for (const ParamDecl& d : decls) {
-      if (!d.tied_to.empty()) continue;
-      require(set.find(d.name) == nullptr, "parameter " + d.name + " is declared twice");
-      set.params.push_back(place(d, mesh, rank));
-    }
-    std::stable_partition(set.params.begin() + std::ptrdiff_t(u.first), set.params.end(),
-                          [&](const Param& p) { return !divided_raggedly(p.decl.shard, mesh); });
-    u.last = set.params.size();
-    int64_t stored = 0;
-    for (size_t i = u.first; i < u.last; i++) {
-      Param& p = set.params[i];
-      require(stored == u.numel, "two parameters of a unit have rows to complete them");
-      p.offset = u.offset + u.numel;
-      u.numel += p.numel(), stored += p.stored.numel();
-      if (!p.decl.hidden_matrix) u.others += p.numel();
-    }
-    u.padded = padded_unit(stored, shards);
-    set.numel += u.padded, set.parameters += u.numel;
-    set.units.push_back(u);
+  const bool others_replicate = mesh.size(Axis::ep) > 1 || mesh.size(Axis::tp) > 1;
+  for (size_t l = 0; l < units.size(); l++) {
+    const bool apart = others_replicate && std::any_of(units[l].begin(), units[l].end(),
+                                                       [](const ParamDecl& d) { return d.expert; });
+    add_unit(set, {.layer = l}, units[l], apart, mesh, rank);
+    if (apart) add_unit(set, {.layer = l, .experts = true}, units[l], apart, mesh, rank);
   }
   return set;
 }

@@ -25,6 +25,7 @@ struct ParamDecl {
   bool hidden_matrix = false;  // two dims, from one hidden layer to the next: what Muon orthogonalises
   std::string tied_to;         // not empty: shares that parameter's storage, and is never stored itself
   std::vector<Axis> sum_grad;  // axes on which the gradient is a partial sum
+  bool expert = false;         // of an expert: replicas of it are along edp, not dp
 };
 
 // A parameter on this rank. Weight and grad are views into flat buffers (row-major box, same offset in each);
@@ -49,12 +50,16 @@ struct Param {
 };
 
 // Neighbouring parameters that are gathered, reduced and updated together: those of one layer (the unit of
-// FSDP; Zhao et al. 2023, arXiv 2304.11277, section 3.2).
+// FSDP; Zhao et al. 2023, arXiv 2304.11277, section 3.2). Where ep or tp is above 1 a layer's experts, whose
+// replicas are other ranks, are a unit of their own behind the rest.
 struct Unit {
+  size_t layer = 0;            // number of the list of declarations that it comes from
+  bool experts = false;        // of a layer of which the rest is another unit
   size_t first = 0, last = 0;  // parameters [first, last) of the set
   int64_t offset = 0;          // elements from the start of the flat layout
   int64_t numel = 0;           // of its parameters
   int64_t padded = 0;          // that it takes in the flat layout; what lies beyond numel is zero
+  int64_t part_offset = 0;     // where a rank's part of it lies in a buffer of parts
   int64_t others = 0;          // of its parameters that are no hidden matrices
 };
 
@@ -65,8 +70,10 @@ struct ParamSet {
   std::vector<Param> params;
   std::vector<Unit> units;
   bool divided = false;    // over ranks of tp: some parameters lie on several of them
-  int shards = 1;          // ranks that may divide each unit among them, in equal parts
+  int shards = 1;          // ranks that may divide each unit among them, in equal parts;
+  int expert_shards = 1;   // of units of experts
   int64_t numel = 0;       // of the flat layout
+  int64_t part = 0;        // of one rank's parts of all units
   int64_t parameters = 0;  // without padding
 
   Param* find(std::string_view name);
@@ -78,9 +85,10 @@ int64_t padded_unit(int64_t numel, int shards);
 
 // Lays the boxes out one behind the other, so that neighbours (q, k, v; gate, up) are one matrix; a box with
 // rows to complete it comes last in its unit, which is padded with them; tied declarations get no storage
-// (their Param is the one they are tied to). One unit a list of declarations. Weight and grad views are null
-// until the runtime binds memory.
-ParamSet lay_out(std::span<const std::vector<ParamDecl>> units, const Mesh&, int rank, int shards = 1);
+// (their Param is the one they are tied to). One unit a list of declarations, or two (Unit::experts). Weight
+// and grad views are null until the runtime binds memory.
+ParamSet lay_out(std::span<const std::vector<ParamDecl>> units, const Mesh&, int rank, int shards = 1,
+                 int expert_shards = 1);
 // All of them one unit.
 ParamSet lay_out(const std::vector<ParamDecl>&, const Mesh&, int rank);
 

@@ -347,8 +347,9 @@ EvalResult evaluate_shard(StageRunner& runner, const RunSpec& run, const fs::pat
   std::vector<StageRunner::TokenLoss> mine(static_cast<size_t>(rounds)), all(size_t(rounds * ranks));
   for (int64_t k = 0; k < rounds; k++) {
     const int64_t batch = k * s.dp + s.dp_rank, first = std::min(batch, batches - 1) * micro;
-    // With sharded weights every rank takes part in every round, the last one for nothing.
-    if (batch >= batches && s.zero < 3) continue;
+    // With sharded weights, or experts over ranks, every rank takes part in every round, the last one for
+    // nothing.
+    if (batch >= batches && !s.together()) continue;
     StageRunner::TokenLoss part =
         runner.evaluate(std::min(micro, n - first), run.data.seq_len, windows.from(first));
     if (batch < batches) mine[size_t(k)] = part;

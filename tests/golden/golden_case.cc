@@ -25,6 +25,8 @@ Values read_as(std::span<const std::byte> bytes) {
   return out;
 }
 
+}  // namespace
+
 RunSpec run_of(const GoldenCase& golden, const std::string& compute, const std::string& grads, int64_t micro,
                const MoeSpec& moe) {
   const nlohmann::json& adamw = golden.meta().at("optimizer");
@@ -45,8 +47,6 @@ RunSpec run_of(const GoldenCase& golden, const std::string& compute, const std::
   run.train.steps = golden.steps();
   return run;
 }
-
-}  // namespace
 
 double norm(const Values& v) {
   double sum = 0;

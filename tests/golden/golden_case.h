@@ -51,6 +51,10 @@ class GoldenCase {
   int64_t sequences_, seq_, steps_;
 };
 
+// A run of it on one rank.
+RunSpec run_of(const GoldenCase&, const std::string& compute, const std::string& grads, int64_t micro,
+               const MoeSpec& = {});
+
 // The case's model, as its Hugging Face folder says, on one thread.
 class GoldenRun {
  public:

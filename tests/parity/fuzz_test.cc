@@ -14,6 +14,19 @@ std::string from_environment(const char* name, const char* otherwise) {
   return text && *text ? text : otherwise;
 }
 
+// ep divides dp * tp and the experts, tp the sequences whose rows its ranks route.
+template <class OneOf>
+void draw_experts(Case& c, const OneOf& one_of) {
+  const int64_t ranks = c.dp * c.tp, first = one_of(2, 3, 4);
+  c.ep = ranks % first == 0 ? first : one_of(int64_t(1), ranks);
+  c.experts = c.ep * one_of(1, 2, 3);
+  if (c.experts < 2) c.experts = 5;
+  if (c.tp > 1) c.seq = c.tp * one_of(3, 5);
+  if (c.tp > 1 || c.ep > 1) c.group = 0, c.optimizer = "adamw";
+  c.buffer = one_of(1.5, 0.4), c.aux = one_of(0.0, 0.3);
+  c.unit = one_of("sequence", "microbatch");
+}
+
 Case draw(uint64_t seed) {
   const uint64_t key = rng_key(seed, 0, "parity case");
   uint64_t n = 0;
@@ -41,7 +54,8 @@ Case draw(uint64_t seed) {
     c.reduce = one_of("auto", "f32", "bf16");
   }
   c.optimizer = one_of("adamw", "adamw", "muon");
-  c.tp = c.dp <= 2 && c.arch != "mixtral" ? one_of(1, 2, 3, 4) : 1;
+  c.tp = c.dp <= 2 ? one_of(1, 2, 3, 4) : 1;
+  if (c.arch == "mixtral") draw_experts(c, one_of);
   if (c.tp > 1) {
     c.optimizer = "adamw";
     c.heads = c.tp * one_of(1, 2), c.hidden = c.heads * one_of(4, 10);
@@ -79,7 +93,10 @@ void check(const Case& c) {
       EXPECT_EQ(r.moved, r.counted);
     }
     const Plan equal{.steps = 2, .gradients = true};
-    const Ran layout = train_layout(run_of(c), equal), one = train_layout(one_rank_of(c), equal);
+    const Ran one = train_layout(one_rank_of(c), equal);
+    Plan same = equal;  // choices of experts: one made otherwise by a rounding is another model
+    if (run_of(c).model.moe()) same.replay = &one.routing;
+    const Ran layout = train_layout(run_of(c), same);
     if (c.compute != "f32" &&
         c.tp > 1) {  // summands are rounded: gradients that are only noise are other noise
       Case exact = c;

@@ -17,6 +17,8 @@ void each(C& c, V&& v) {
   v("schedule", c.schedule), v("tied", c.tied), v("reshard", c.reshard), v("dp", c.dp), v("zero", c.zero);
   v("tp", c.tp), v("sequence", c.sequence), v("chunks", c.chunks), v("heads", c.heads),
       v("kv_heads", c.kv_heads);
+  v("ep", c.ep), v("experts", c.experts), v("buffer", c.buffer), v("aux", c.aux), v("capacity", c.capacity),
+      v("unit", c.unit);
   v("group", c.group), v("prefetch", c.prefetch), v("micro", c.micro), v("microbatches", c.microbatches);
   v("layers", c.layers), v("hidden", c.hidden), v("vocab", c.vocab), v("seq", c.seq);
   v("bucket_mb", c.bucket_mb), v("dropout", c.dropout), v("optimizer", c.optimizer), v("order", c.order);
@@ -72,11 +74,13 @@ RunSpec run_of(const Case& c) {
   r.model.kv_heads = c.kv_heads > 0 ? c.kv_heads : c.arch == "gpt2" ? c.heads : 1;
   if (c.arch == "qwen3") r.model.head_dim = 18;
   r.model.ffn = (c.hidden + 16 + c.tp - 1) / c.tp * c.tp;
-  if (r.model.moe()) r.model.experts = 5, r.model.experts_per_token = 2, r.model.ffn = 20;
+  if (r.model.moe()) r.model.experts = c.experts, r.model.experts_per_token = 2, r.model.moe_ffn = 20;
   r.model.tied = c.tied;
   r.model.embd_pdrop = r.model.attn_pdrop = r.model.resid_pdrop = c.dropout;
   r.data.seq_len = c.seq;
   r.batch = {.global = c.global(), .micro = c.micro};
+  r.layout.ep = c.ep, r.layout.ep_buffer = c.buffer;
+  r.moe = {.aux_loss = c.aux, .z_loss = c.aux / 10, .capacity = c.capacity, .unit = c.unit};
   r.layout.dp = c.dp, r.layout.tp = c.tp, r.layout.sequence = c.sequence, r.layout.tp_chunks = c.chunks,
   r.layout.zero = c.zero, r.layout.shard_group = c.group, r.layout.schedule = c.schedule;
   r.layout.prefetch = c.prefetch, r.layout.reshard_after_forward = c.reshard,
@@ -90,8 +94,8 @@ RunSpec run_of(const Case& c) {
 
 RunSpec one_rank_of(const Case& c) {
   RunSpec r = run_of(c);
-  r.layout.dp = r.layout.tp = 1, r.layout.tp_chunks = 1, r.layout.sequence = false, r.layout.zero = 0,
-  r.layout.shard_group = 0;
+  r.layout.dp = r.layout.tp = r.layout.ep = 1, r.layout.tp_chunks = 1, r.layout.sequence = false,
+  r.layout.zero = 0, r.layout.shard_group = 0;
   return r;
 }
 

@@ -12,7 +12,11 @@ struct Case {
               optimizer = "adamw",
               order = "ordered";  // of sums; hierarchical: two neighbours are a node
   bool tied = false, reshard = true, sequence = false;
-  int64_t dp = 1, tp = 1, zero = 0, group = 0, prefetch = 1;
+  int64_t dp = 1, tp = 1, ep = 1, zero = 0, group = 0, prefetch = 1;
+  int64_t experts = 5;  // of models that have them
+  double buffer = 1.5;  // of rows that ranks of ep receive
+  double aux = 0, capacity = 0;
+  std::string unit = "sequence";
   int64_t chunks = 1;                   // of sums over tp
   int64_t heads = 3, kv_heads = 0;      // 0: one, gpt2 as many as heads
   int64_t micro = 2, microbatches = 1;  // of each replica

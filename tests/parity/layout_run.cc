@@ -74,7 +74,7 @@ void bring_gradients(Home& home, StageRunner& r, ByName& whole) {
   const FlatState& flat = r.flat();
   for (const Unit& u : r.params().units) {
     if (u.numel == 0) continue;
-    const Range part = own_part(u, flat.place);
+    const Range part = own_part(u, flat.place_of(u));
     const Tensor own = flat.own(flat.grads, r.params(), u);
     Values f32(size_t(own.numel()));
     if (own.dtype == DType::f32) {
@@ -129,6 +129,9 @@ Ran train_layout(RunSpec run, const Plan& plan) {
     const Ledger& ledger = r.arena().ledger();
     for (Bucket b : {Bucket::weights, Bucket::grads, Bucket::optimizer})
       facts.state[size_t(b)] = ledger.now(b);
+    RecordedRouting own;
+    if (plan.replay) own = *plan.replay;
+    r.use_routing(plan.replay ? Routing::Choices::replayed : Routing::Choices::recorded, &own);
     r.init_weights();
     r.set_control({.phase =
                        [&](std::string_view phase) {
@@ -152,14 +155,18 @@ Ran train_layout(RunSpec run, const Plan& plan) {
       throw;
     }
     bring_state(home, r);
+    {
+      std::lock_guard lock(home.mutex);
+      home.ran.routing.merge(own);
+      if (factory.rank() == 0) home.ran.routed = r.routing();
+    }
     facts.peaks = ledger.peaks(), facts.at_peak = ledger.at_peak(), facts.peak_total = ledger.peak_total();
     facts.high_water = r.arena().high_water();
     facts.left_over = ledger.now(Bucket::activations) + ledger.now(Bucket::comm);
     facts.cost = device.kernels().total(), facts.launches = device.kernels().launches();
     facts.calls = calls.list;
     for (const CommCount& c : comms.counts()) facts.counted += c.wire;
-    for (Communicator* c : {r.sharing().shard, r.sharing().replicas, r.sharing().layers.tp})
-      if (c) facts.moved += c->moved_bytes();
+    facts.moved = comms.moved_bytes();
     agree_max(factory.control(), 0);  // nobody leaves while others still need it
   };
   run_rank_threads(int(run.world()), "cpu", {.threads = 1}, body, sums);

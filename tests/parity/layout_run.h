@@ -28,6 +28,8 @@ struct Ran {
   std::map<std::string, ByName> state;  // "" = master copies, "exp_avg", "exp_avg_sq"
   std::vector<ByName> gradients;        // of the steps asked for, before clipping
   std::vector<RankFacts> ranks;
+  RecordedRouting routing;           // of all steps
+  std::vector<LayerRouting> routed;  // of the last one
   Booking booking;
 };
 
@@ -41,6 +43,7 @@ struct Plan {
   int64_t steps = kSteps;
   int64_t announce_more = 0;  // target tokens than the batch has
   bool gradients = false;     // of every step; the learning rate is 0 then, so weights stay equal
+  const RecordedRouting* replay = nullptr;  // choices of experts; null: each its own, recorded
 };
 
 Ran train_layout(RunSpec, const Plan&);

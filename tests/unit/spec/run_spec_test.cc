@@ -311,8 +311,23 @@ TEST(RunSpec, Experts) {
   EXPECT_HAS(wrong("[model]\narch = \"mixtral\"\nexperts_per_token = 9"), "9 is more than experts = 8");
   EXPECT_HAS(wrong("[model]\narch = \"mixtral\"\nactivation = \"gelu\""), "is not what experts compute");
   EXPECT_HAS(wrong("[model]\narch = \"mixtral\"\nmlp_bias = true"), "experts have no biases");
-  EXPECT_HAS(error_of([] { refuse_unsupported(parse("[model]\narch = \"mixtral\"\n[layout]\ntp = 2")); }),
-             "layout.tp: 2 is not supported by this version; experts are not divided");
+  const std::string mixtral = "[model]\narch = \"mixtral\"\n";
+  auto refused = [&](const std::string& text) {
+    return error_of([&] { refuse_unsupported(parse(mixtral + text)); });
+  };
+  refuse_unsupported(parse(mixtral + "[layout]\ntp = 2\ndp = 2\nep = 4\nzero = 3"));
+  EXPECT_HAS(error_of([] { refuse_unsupported(parse("[layout]\ndp = 2\nep = 2")); }),
+             "layout.ep: 2 is not supported by this version; the model has no experts");
+  EXPECT_HAS(refused("[layout]\ndp = 3\nep = 3\n[batch]\nglobal = 48"),
+             "ranks have equally many experts: give a divisor of model.experts = 8");
+  EXPECT_HAS(refused("[layout]\ntp = 2\n[data]\nseq_len = 255"), "give a divisor of data.seq_len = 255");
+  EXPECT_HAS(refused("[layout]\ndp = 4\nep = 2\nzero = 1\nshard_group = 2"), "experts have one shard group");
+  EXPECT_HAS(refused("[layout]\ndp = 2\nep = 2\n[optimizer]\nname = \"muon\""), "give \"adamw\"");
+  EXPECT_HAS(refused("[layout]\ndp = 2\nep = 2\n[train]\nnoise_scale = 2"), "train.noise_scale: 2");
+  EXPECT_HAS(refused("[layout]\ntp = 2\n[moe]\ncapacity = 1.0\nunit = \"microbatch\""),
+             "with tp > 1 a unit lies on several ranks");
+  EXPECT_HAS(refused("[moe]\ncapacity = 1.0\nunit = \"global\""), "moe.capacity: 1");
+  EXPECT_HAS(wrong("[moe]\naux_loss = 0.1"), "moe.aux_loss: 0.1 has no effect with model.experts = 0");
 }
 
 TEST(RunSpec, UnsupportedByThisVersion) {

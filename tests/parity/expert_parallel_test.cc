@@ -1,0 +1,193 @@
+// Expert parallelism against one rank: what it rests on is that a token's sum over experts has few terms, and
+// that these can be computed wherever the experts are, in any order of rows.
+#include "compare.h"
+#include "layout_case.h"
+#include "spec/run_schedule.h"
+
+namespace trireme::parity {
+namespace {
+
+Ran replayed(const RunSpec& run, const Ran& of, Plan plan = {}) {
+  plan.replay = &of.routing;
+  return train_layout(run, plan);
+}
+
+// Choices made otherwise are counted and printed; at equal choices losses over all steps and every gradient
+// at equal weights are bounded, routers' too.
+class ExpertParallel : public testing::TestWithParam<const char*> {};
+
+TEST_P(ExpertParallel, TrainsTheModelOfOneRank) {
+  const Case c = from_text(GetParam());
+  SCOPED_TRACE(GetParam());
+  const RunSpec run = run_of(c), one = one_rank_of(c);
+  const Ran want = train_layout(one, {}), free = train_layout(run, {});
+  const RecordedRouting::Flips flips = free.routing.flips(want.routing);
+  fmt::print("{}: {} of {} tokens' choices are made otherwise, losses within {:.1e}\n", GetParam(),
+             flips.flipped, flips.tokens, loss_difference(free, want));
+  EXPECT_EQ(flips.tokens, kSteps * c.global() * c.seq * c.layers);
+  if (flips.flipped == 0) {
+    EXPECT_LE(loss_difference(free, want), 1e-5);
+  }
+  EXPECT_LT(want.losses.back(), want.losses.front() - 0.002 * double(kSteps));
+  const Ran ran = replayed(run, want);
+  EXPECT_LE(loss_difference(ran, want), 1e-5);
+  const Plan equal{.steps = 3, .gradients = true};
+  const Ran alone = train_layout(one, equal), layout = replayed(run, alone, equal);
+  EXPECT_LE(gradient_difference(layout, alone), 1e-4);
+  for (size_t s = 0; s < alone.norms.size(); s++) EXPECT_NEAR(layout.norms[s] / alone.norms[s], 1, 1e-5);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, ExpertParallel,
+    testing::Values("arch=mixtral dp=2 ep=2 experts=6",
+                    "arch=mixtral dp=3 ep=3 experts=6 zero=1 microbatches=2",
+                    "arch=mixtral dp=4 ep=4 experts=8 zero=3 micro=1",
+                    "arch=mixtral dp=4 ep=2 experts=4 zero=2 microbatches=2",
+                    // Experts of a shared, gated one; balancing losses; receive buffers that overflow.
+                    "arch=qwen2_moe dp=2 ep=2 experts=6 heads=3 kv_heads=3 zero=3 aux=0.3",
+                    "arch=qwen2_moe dp=3 ep=3 experts=9 heads=3 kv_heads=3 buffer=0.4 dropout=0.1",
+                    "arch=mixtral dp=2 ep=2 experts=4 buffer=0.3 aux=0.3 zero=2 microbatches=2"));
+
+INSTANTIATE_TEST_SUITE_P(
+    BesideTensorParallel, ExpertParallel,
+    testing::Values("arch=mixtral tp=2 heads=2 experts=5 seq=22",
+                    "arch=mixtral tp=3 ep=3 heads=3 experts=6 seq=21 aux=0.3",
+                    "arch=mixtral dp=2 tp=2 ep=4 heads=2 experts=8 seq=22 zero=1",
+                    "arch=mixtral dp=2 tp=2 ep=2 heads=2 experts=4 seq=22 zero=3 sequence=1 aux=0.3",
+                    "arch=qwen2_moe dp=2 tp=2 ep=4 heads=4 kv_heads=2 hidden=40 experts=8 seq=22 sequence=1",
+                    "arch=qwen2_moe tp=2 ep=2 heads=2 kv_heads=2 experts=6 seq=22 buffer=0.4 zero=2"));
+
+// A global unit is the replicas' microbatches together: what one rank calls its microbatch.
+TEST(ExpertParallelBalance, GlobalUnitsSpanReplicas) {
+  const Case many = from_text("arch=mixtral dp=2 ep=2 experts=4 micro=1 aux=0.5 unit=global"),
+             one = from_text("arch=mixtral experts=4 micro=2 aux=0.5 unit=microbatch"),
+             other = from_text("arch=mixtral experts=4 micro=2 aux=0.5");
+  const Plan equal{.steps = 2, .gradients = true};
+  const Ran want = train_layout(run_of(one), equal), got = replayed(run_of(many), want, equal);
+  EXPECT_LE(gradient_difference(got, want), 1e-4);
+  EXPECT_GT(gradient_difference(train_layout(run_of(other), equal), want), 1e-3);
+}
+
+// ZeRO's stages train the same model to the bit beside ep.
+TEST(ExpertParallelBits, ZeroStages) {
+  for (const char* text :
+       {"arch=mixtral dp=4 ep=2 experts=4", "arch=mixtral dp=2 tp=2 ep=2 heads=2 seq=22 experts=4"}) {
+    Case c = from_text(text);
+    SCOPED_TRACE(text);
+    const Plan plan{.steps = 8};
+    const Ran first = train_layout(run_of(c), plan);
+    for (c.zero = 1; c.zero <= 3; c.zero++) expect_identical(train_layout(run_of(c), plan), first);
+  }
+}
+
+TEST(ExpertParallelLow, NoFurtherFromF32ThanOneRankByHalf) {
+  for (const char* text : {"arch=mixtral dp=2 ep=2 experts=6 compute=bf16",
+                           "arch=mixtral tp=2 dp=2 ep=4 heads=2 experts=8 seq=22 compute=bf16"}) {
+    SCOPED_TRACE(text);
+    const Case c = from_text(text);
+    Case exact = c;
+    exact.compute = "f32", exact.grads = "f32";
+    const Plan equal{.steps = 2, .gradients = true};
+    const Ran oracle = train_layout(one_rank_of(exact), equal);
+    expect_as_exact(replayed(run_of(c), oracle, equal), replayed(one_rank_of(c), oracle, equal), oracle);
+  }
+}
+
+// Bytes. Memory is meta's on every rank, whatever routers choose and however many rounds that takes. On the
+// wire meta assumes balance; a run moves what its choices say: rows of h elements whose expert's owner is
+// another rank, to it and back, forwards and backwards.
+int64_t rows_to_others(const Ran& ran, const Case& c, int64_t rank, int64_t step) {
+  int64_t rows = 0;
+  const int64_t k = 2, per_rank = c.experts / c.ep;
+  for (int64_t l = 0; l < c.layers; l++)
+    for (int64_t mb = 0; mb < c.microbatches; mb++) {
+      std::vector<int32_t> ids(size_t(c.micro * c.seq * k));
+      ran.routing.replay(fmt::format("blocks.{}.moe", l), {step, (mb * c.dp + rank) * c.micro * c.seq, k},
+                         ids);
+      for (int32_t id : ids) rows += id / per_rank != rank % c.ep;
+    }
+  return rows;
+}
+
+TEST(ExpertParallelBytes, AreThoseOfTheChoices) {
+  for (const char* text :
+       {"arch=mixtral dp=2 ep=2 experts=6 buffer=4", "arch=mixtral dp=4 ep=2 experts=4 microbatches=2",
+        "arch=mixtral dp=3 ep=3 experts=6 compute=bf16 zero=3",
+        "arch=mixtral dp=2 ep=2 experts=6 buffer=0.3 zero=1"}) {
+    SCOPED_TRACE(text);
+    const Case c = from_text(text);
+    const Ran ran = train_layout(run_of(c), {.steps = 2});
+    const int64_t element = c.compute == "f32" ? 4 : 2, rows = c.micro * c.seq * 2;
+    for (size_t r = 0; r < ran.ranks.size(); r++) {
+      const RankFacts& f = ran.ranks[r];
+      EXPECT_EQ(f.peaks, ran.booking.peak);
+      EXPECT_EQ(f.peak_total, ran.booking.peak_total);
+      EXPECT_EQ(f.moved, f.counted);
+      EXPECT_EQ(f.left_over, 0);
+      if (c.buffer < 1) continue;
+      // The answers' way home is counted at their owner: what others sent here.
+      int64_t sent = rows_to_others(ran, c, int64_t(r), 2), received = 0;
+      const int64_t per_rank = c.experts / c.ep;
+      for (int64_t from = int64_t(r) / c.ep * c.ep; from < int64_t(r) / c.ep * c.ep + c.ep; from++) {
+        if (from == int64_t(r)) continue;
+        for (int64_t l = 0; l < c.layers; l++)
+          for (int64_t mb = 0; mb < c.microbatches; mb++) {
+            std::vector<int32_t> ids(static_cast<size_t>(rows));
+            ran.routing.replay(fmt::format("blocks.{}.moe", l), {2, (mb * c.dp + from) * c.micro * c.seq, 2},
+                               ids);
+            for (int32_t id : ids) received += id / per_rank == int64_t(r) % c.ep;
+          }
+      }
+      EXPECT_EQ(f.comm[size_t(Collective::all_to_all)].wire, 2 * (sent + received) * c.hidden * element);
+    }
+    if (c.buffer < 1) continue;
+    // Balanced, where ep divides the rows: (ep - 1) / ep of them leave, 4 times a layer and microbatch.
+    const int64_t all = 4 * c.layers * c.microbatches * rows * c.hidden * element;
+    if (rows % c.experts == 0) {
+      EXPECT_EQ(ran.booking.comm[size_t(Collective::all_to_all)].wire, all * (c.ep - 1) / c.ep);
+    }
+  }
+}
+
+// Products that are issued between an exchange's start and the wait for it: the shared expert's, three
+// forward (gate and up, down, the gate's) and as many backward; none where there is no shared expert.
+int64_t products_beside(const Tape& tape) {
+  int64_t products = 0;
+  int32_t stream = -1;  // of an exchange under way
+  for (const Piece& p : tape.pieces) {
+    if (p.kind == PieceKind::call && p.name == "all_to_all" && p.stream != 0) stream = p.stream;
+    if (p.kind == PieceKind::wait && p.stream == 0 && p.on == stream) stream = -1;
+    products += stream > 0 && p.kind == PieceKind::op && p.name == "matmul";
+  }
+  return products;
+}
+
+TEST(ExpertParallelOverlap, SharedExpertsRunWhileRowsTravel) {
+  for (const auto& [arch, products] : {std::pair{"qwen2_moe", int64_t(6)}, {"mixtral", int64_t(0)}}) {
+    const Case c =
+        from_text(std::string("dp=2 ep=2 experts=6 layers=3 microbatches=2 heads=3 kv_heads=3 arch=") + arch);
+    const RunSpec run = run_of(c);
+    const Booking b = book_training(run, schedule_of(run), 1);
+    EXPECT_EQ(products_beside(b.tape), products * c.layers * c.microbatches) << arch;
+  }
+}
+
+// Rows are conserved and counted, and experts in several rounds answer as in one.
+TEST(ExpertParallelRounds, ComputeEveryRow) {
+  const Case wide = from_text("arch=mixtral dp=2 ep=2 experts=4 buffer=4");
+  Case narrow = wide;
+  narrow.buffer = 0.1;
+  const Plan plan{.steps = 2, .gradients = true};
+  const Ran one = train_layout(run_of(wide), plan), many = replayed(run_of(narrow), one, plan);
+  for (const LayerRouting& l : one.routed) EXPECT_EQ(l.rounds, 1);
+  for (const LayerRouting& l : many.routed) {
+    EXPECT_GE(l.rounds, 10);
+    EXPECT_EQ(l.sent, narrow.global() * narrow.seq * 2);
+    EXPECT_EQ(l.computed, l.sent);
+  }
+  EXPECT_LE(loss_difference(many, one), 1e-6);  // few rows of an expert are multiplied by another kernel
+  EXPECT_LE(gradient_difference(many, one), 1e-5);
+}
+
+}  // namespace
+}  // namespace trireme::parity

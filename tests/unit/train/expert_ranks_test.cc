@@ -1,0 +1,114 @@
+// Training with experts over ranks: checkpoints of any ep read by any other, evaluations, replicas, metrics.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "runtime/booking.h"
+#include "runtime/rank_threads.h"
+#include "spec/run_schedule.h"
+#include "tiny_run.h"
+#include "train/checkpointing.h"
+
+namespace trireme::test {
+namespace {
+
+struct Layout {
+  int64_t dp = 1, tp = 1, ep = 1, zero = 0;
+};
+
+RunSpec experts_run(const fs::path& folder, const Layout& l, int64_t steps) {
+  RunSpec r = tiny_run(folder, steps);
+  const int64_t vocab = r.model.vocab;
+  r.model = ModelSpec::of("qwen2_moe");
+  r.model.vocab = vocab, r.model.layers = 2, r.model.hidden = 48, r.model.heads = 6, r.model.kv_heads = 2;
+  r.model.ffn = 40, r.model.experts = 12, r.model.experts_per_token = 3, r.model.moe_ffn = 20;
+  r.model.shared_ffn = 24;
+  r.data.seq_len = 12;  // which tp divides
+  r.model.finish(r.data.seq_len);
+  r.batch.micro = 1, r.batch.global = 12;
+  r.layout.dp = l.dp, r.layout.tp = l.tp, r.layout.ep = l.ep, r.layout.zero = l.zero;
+  r.precision.compute = r.precision.grads = r.precision.reduce = "f32";
+  r.optimizer.lr = 1e-2, r.optimizer.schedule = "constant", r.optimizer.warmup = 0;
+  r.train.check_every = 2, r.train.checkpoint_every.count = 2, r.train.keep = 9;
+  return r;
+}
+
+std::vector<float> read_whole(const Checkpoint& c, const std::string& name) {
+  const Shape global = c.find(name)->global;
+  std::vector<float> x(size_t(global.numel()));
+  Slice all;
+  all.extent = global, all.offset.rank = global.rank;
+  c.read(name, all, {0, global.numel()}, Tensor(x.data(), {global.numel()}, DType::f32));
+  return x;
+}
+
+// Every element to the bit, moments too, whatever divided the experts before and after.
+TEST(ExpertRanks, ReshardingMovesNoBit) {
+  TempFolder tmp;
+  const RunSpec first = experts_run(tmp.path(), {.dp = 2, .tp = 2, .ep = 4, .zero = 2}, 2);
+  train_here(first);
+  const Checkpoint saved = Checkpoint::open(checkpoint_root(first.train.dir) / "step-00000002");
+  for (const Layout& l : {Layout{}, Layout{.dp = 3, .ep = 3, .zero = 3}, Layout{.dp = 4, .ep = 2, .zero = 1},
+                          Layout{.tp = 2}}) {
+    const RunSpec run = resolve(experts_run(tmp.path(), l, 2), {});
+    const int64_t arena = book_training(run, schedule_of(run), 1).arena_bytes;
+    run_rank_threads(int(run.world()), "cpu", {.threads = 1}, [&](Device& device, CommFactory& factory) {
+      CommSet comms(factory, mesh_of(run.layout));
+      StageRunner r(run, RunMode::train, device, arena, &comms);
+      load_checkpoint(r, saved, true);
+      RunSpec again = run;
+      again.train.dir = (tmp / "again").string();
+      const fs::path folder = save_checkpoint(r, again, 5, {});
+      if (factory.rank() > 0) return;
+      const Checkpoint back = Checkpoint::open(folder);
+      EXPECT_EQ(back.names(), saved.names());
+      for (const std::string& name : saved.names())
+        EXPECT_EQ(read_whole(back, name), read_whole(saved, name)) << name << " ep=" << l.ep;
+    });
+    fs::remove_all(tmp / "again");
+  }
+}
+
+// A run goes on under another ep, and replicas are compared on the way.
+TEST(ExpertRanks, ResumeUnderAnotherEp) {
+  TempFolder tmp;
+  train_here(experts_run(tmp.path(), {.dp = 2, .ep = 2, .zero = 1}, 4));
+  const TrainSummary s = train_here(experts_run(tmp.path(), {.dp = 4, .ep = 2, .zero = 3}, 4));
+  EXPECT_EQ(s.last_step, 4);
+}
+
+// Also with a last round that not every rank has work for.
+TEST(ExpertRanks, AnEvaluationIsTheSameNumberOnAllOfThem) {
+  TempFolder tmp;
+  double want = 0;
+  for (const Layout& l : {Layout{}, Layout{.dp = 3, .ep = 3}, Layout{.dp = 2, .tp = 2, .ep = 4, .zero = 3}}) {
+    const RunSpec run = resolve(experts_run(tmp.path(), l, 2), {});
+    const int64_t arena = book_training(run, schedule_of(run), 1).arena_bytes;
+    run_rank_threads(int(run.world()), "cpu", {.threads = 1}, [&](Device& device, CommFactory& factory) {
+      CommSet comms(factory, mesh_of(run.layout));
+      StageRunner r(run, RunMode::train, device, arena, &comms);
+      r.init_weights();
+      const EvalResult e = evaluate_shard(r, run, run.data.valid.first(), 0);
+      if (factory.rank() > 0) return;
+      if (want == 0) want = e.loss;
+      EXPECT_NEAR(e.loss / want, 1, 1e-6);
+    });
+  }
+  EXPECT_GT(want, 0);
+}
+
+TEST(ExpertRanks, MetricsHaveLoadAndLosses) {
+  TempFolder tmp;
+  RunSpec run = experts_run(tmp.path(), {.dp = 2, .ep = 2}, 2);
+  run.moe = {.aux_loss = 0.01, .z_loss = 0.001, .capacity = 1};
+  train_here(run);
+  const auto m = nlohmann::json::parse(lines_of(read_text(fs::path(run.train.dir) / "metrics.jsonl")).at(1));
+  EXPECT_GT(m.at("aux_loss").get<double>(), 0.01 * 2 * 3 * 0.99);
+  EXPECT_GT(m.at("z_loss").get<double>(), 0);
+  EXPECT_EQ(m.at("expert_load").size(), 2u);
+  EXPECT_GT(m.at("expert_load")[0].get<double>(), 1);
+  EXPECT_GT(m.at("dropped")[1].get<double>(), 0);
+}
+
+}  // namespace
+}  // namespace trireme::test
