@@ -30,6 +30,7 @@ namespace {
 
 struct Options {
   int ranks = 2, zero = 0, steps = 5, warmup = 2;
+  bool context = false, in_line = false;  // ranks divide sequences; their ring waits for each block
   int64_t layers = 6, hidden = 64, heads = 2, ffn = 172, vocab = 512, seq = 32, micro = 2, microbatches = 1;
   double pace_ms = 0, bucket_mb = 0;
   LinkCost link{20e-6, 4e-8};
@@ -42,8 +43,10 @@ RunSpec run_of(const Options& o) {
   r.model.vocab = o.vocab, r.model.layers = o.layers, r.model.hidden = o.hidden, r.model.ffn = o.ffn;
   r.model.heads = r.model.kv_heads = o.heads;
   r.data.seq_len = o.seq;
-  r.batch.micro = o.micro, r.batch.global = o.micro * o.ranks * o.microbatches;
-  r.layout.dp = o.ranks, r.layout.zero = o.zero, r.layout.bucket_mb = o.bucket_mb;
+  r.batch.micro = o.micro, r.batch.global = o.micro * (o.context ? 1 : o.ranks) * o.microbatches;
+  (o.context ? r.layout.cp : r.layout.dp) = o.ranks;
+  r.layout.cp_overlap = !o.in_line;
+  r.layout.zero = o.zero, r.layout.bucket_mb = o.bucket_mb;
   r.precision.compute = r.precision.reduce = o.precision;
   r.precision.grads = o.precision == "bf16" && o.microbatches == 1 ? "bf16" : "f32";
   r.train.threads = 1;
@@ -160,7 +163,7 @@ Steps measure(const Options& o, const RunSpec& run) {
     CommSet comms(recorder.factory(), mesh_of(run.layout));
     StageRunner runner(run, RunMode::train, recorder.device(), booking.arena_bytes, &comms);
     runner.init_weights();
-    const FillBatch fill = batches(run, factory.rank());
+    const FillBatch fill = batches(run, o.context ? 0 : factory.rank());
     Pace pace(o.pace_ms, booking.tape);
     if (o.pace_ms > 0) device.kernels().observe(&pace);
     for (int s = 1; s <= o.warmup + o.steps; s++) {
@@ -232,6 +235,8 @@ int main(int argc, char** argv) {
   CLI::App app("steps over a link that delays, beside their replay, as a JSON line");
   app.add_option("--ranks", o.ranks, "rank threads")->check(CLI::Range(2, 64));
   app.add_option("--zero", o.zero, "ZeRO stage")->check(CLI::Range(0, 3));
+  app.add_flag("--context", o.context, "ranks divide sequences (layout.cp) instead of batches");
+  app.add_flag("--in-line", o.in_line, "the ring of keys and values waits for each block");
   app.add_option("--layers", o.layers, "blocks of the model");
   app.add_option("--hidden", o.hidden, "its width");
   app.add_option("--heads", o.heads, "its heads");

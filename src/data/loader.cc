@@ -53,6 +53,7 @@ DataLoader::DataLoader(std::vector<TokenShard> shards, std::span<const double> w
                   options.seq_len, options.seq_len + 1);
     // The first one's name is what a run of one shard has always had.
     std::string order = sources_.empty() ? "data order" : fmt::format("data order {}", sources_.size());
+    if (options.separate) s.know_documents();
     sources_.push_back({std::move(s), windows, std::move(order)});
   }
 }
@@ -103,7 +104,10 @@ void DataLoader::read(const Source& source, int64_t window, std::span<int32_t> t
   source.shard.read(begin, tokens, options_.vocab);
   std::copy(tokens.begin() + 1, tokens.end(), targets.begin());
   source.shard.read(begin + options_.seq_len, targets.last(1), options_.vocab);
-  std::iota(positions.begin(), positions.end(), 0);
+  if (options_.separate)
+    source.shard.positions(begin, positions);
+  else
+    std::iota(positions.begin(), positions.end(), 0);
 }
 
 void check_shard(const fs::path& name, int64_t vocab) {

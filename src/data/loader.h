@@ -23,6 +23,7 @@ struct LoaderOptions {
   int64_t dp = 1;      // replicas; global is a multiple of dp * micro
   SampleOrder order = SampleOrder::shuffled;
   uint64_t seed = 1;
+  bool separate = false;  // positions restart with each document
 };
 
 // Documents are packed: window w is tokens [w * seq_len, (w + 1) * seq_len) of their concatenation, its
@@ -55,7 +56,8 @@ class DataLoader {
   int64_t window(int64_t sample) const { return window(Mixture::Draw{0, sample}); }  // of one source alone
 
   // One microbatch of one replica; each span is [micro, seq_len]. Allocates nothing. Positions count from 0
-  // in each row. bad_request on an id outside the vocabulary. One thread at a time: the mixture walks on.
+  // in each row, or from where its document begins in it. bad_request on an id outside the vocabulary. One
+  // thread at a time: the mixture walks on.
   void get(int64_t step, int64_t microbatch, int64_t dp_rank, std::span<int32_t> tokens,
            std::span<int32_t> targets, std::span<int32_t> positions);
   // One window of the first source, 0 <= window < samples(); each span is [seq_len]. Evaluation reads them

@@ -161,6 +161,28 @@ TokenShard::Place TokenShard::place_of(int64_t token) const {
   return {index_->documents(), token};  // sequences after the last border: a document that was never closed
 }
 
+void TokenShard::know_documents() {
+  document_starts_.assign(1, 0);
+  if (!index_) return;
+  int64_t token = 0;
+  for (int64_t d = 0; d < index_->documents(); d++) {
+    for (int64_t s = index_->document_begin(d); s < index_->document_begin(d + 1); s++)
+      token += index_->length(s);
+    if (token > document_starts_.back() && token < tokens_) document_starts_.push_back(token);
+  }
+}
+
+void TokenShard::positions(int64_t begin, std::span<int32_t> out) const {
+  require(!document_starts_.empty(), "TokenShard::positions() before know_documents()");
+  auto next = std::upper_bound(document_starts_.begin(), document_starts_.end(), begin);
+  int64_t start = begin;
+  for (size_t i = 0; i < out.size(); i++) {
+    const int64_t token = begin + int64_t(i);
+    if (next != document_starts_.end() && token == *next) start = *next++;
+    out[i] = int32_t(token - start);
+  }
+}
+
 void TokenShard::refuse_id(int64_t token, int64_t id, int64_t vocab) const {
   Place place = place_of(token);
   bad_request(

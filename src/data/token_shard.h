@@ -39,6 +39,13 @@ class TokenShard {
   };
   Place place_of(int64_t token) const;  // 0 <= token < tokens(); slow, for messages and inspection
 
+  // Keeps where documents begin, 8 bytes each, so that the next is quick.
+  void know_documents();
+  // For each token of [begin, begin + out.size()) its place in its document, or since `begin` where that is
+  // less: positions of a window whose documents do not see each other. After know_documents(). Allocates
+  // nothing.
+  void positions(int64_t begin, std::span<int32_t> out) const;
+
  private:
   explicit TokenShard(MappedFile bin) : bin_(std::move(bin)) {}
   // Calls visit(first token, pointer to elements, elements) for the runs of .bin that make up [begin, end).
@@ -57,6 +64,7 @@ class TokenShard {
   int64_t tokens_ = 0;
   std::vector<int64_t>
       starts_;  // first token of each sequence, and the end; empty when .bin is the concatenation
+  std::vector<int64_t> document_starts_;  // first token of each document that has one, ascending
 };
 
 }  // namespace trireme

@@ -6,10 +6,10 @@ namespace trireme {
 namespace {
 
 struct Sizes {
-  int64_t heads, kv_heads, rows, dim;  // heads of all sequences together
+  int64_t heads, kv_heads, rows, keys, dim;  // heads of all sequences together
 };
 Sizes sizes(const Tensor& q, const Tensor& k) {
-  return {q.shape[0] * q.shape[2], k.shape[0] * k.shape[2], q.shape[1], q.shape[3]};
+  return {q.shape[0] * q.shape[2], k.shape[0] * k.shape[2], q.shape[1], k.shape[1], q.shape[3]};
 }
 
 int64_t blocks(int64_t rows, int64_t block) {
@@ -17,19 +17,31 @@ int64_t blocks(int64_t rows, int64_t block) {
 }
 
 // Keys loaded by the query blocks of one head: block i ends at row e = min(N, (i+1) bq) and, when causal,
-// loads the keys below e; whole blocks of it before the last, and the last one up to the diagonal.
-int64_t keys_per_query_blocks(int64_t n, int64_t bq, bool causal) {
-  int64_t t = blocks(n, bq);
-  if (!causal) return t * n;
-  return bq * t * (t - 1) / 2 + n;  // the blocks before the last end at bq, 2 bq, ...; the last at n
+// loads the keys below e + offset; whole blocks of it before the last, and the last one up to the diagonal.
+template <class Args>
+int64_t keys_per_query_blocks(const Args& p, int64_t bq) {
+  const int64_t n = p.q.shape[1], keys = p.k.shape[1], t = blocks(n, bq);
+  if (!p.causal) return t * keys;
+  if (keys == n && p.offset == 0) return bq * t * (t - 1) / 2 + n;  // ends at bq, 2 bq, ...; the last at n
+  int64_t sum = 0;
+  for (int64_t i = 0; i < t; i++) sum += std::clamp<int64_t>(std::min(n, (i + 1) * bq) + p.offset, 0, keys);
+  return sum;
 }
 
-// Query rows that meet key block j, summed over j: all N, or, when causal, those from the block of row j bk
-// on.
-int64_t rows_per_key_blocks(int64_t n, int64_t bq, int64_t bk, bool causal) {
-  int64_t t = blocks(n, bk), sum = t * n;
-  if (causal)
-    for (int64_t j = 0; j < t; j++) sum -= j * bk / bq * bq;
+// Rows of the query blocks that see keys from k0 on: all N, or, when causal, those from the block of row
+// k0 - offset on, if there is such a row.
+template <class Args>
+int64_t rows_from(const Args& p, int64_t k0, AttentionBlocks b) {
+  const int64_t n = p.q.shape[1], first = p.causal ? std::max<int64_t>(0, k0 - p.offset) : 0;
+  return first >= n ? 0 : n - first / b.q * b.q;
+}
+
+// Query rows that meet key block j, summed over j.
+template <class Args>
+int64_t rows_per_key_blocks(const Args& p, AttentionBlocks b) {
+  const int64_t t = blocks(p.k.shape[1], b.k);
+  int64_t sum = 0;
+  for (int64_t j = 0; j < t; j++) sum += rows_from(p, j * b.k, b);
   return sum;
 }
 
@@ -39,15 +51,16 @@ TileTraffic flash_traffic(const AttentionArgs& p, AttentionBlocks b) {
   Sizes s = sizes(p.q, p.k);
   TileTraffic t;
   if (p.version == FlashVersion::fa1) {
-    int64_t rows = rows_per_key_blocks(s.rows, b.q, b.k, p.causal);
+    int64_t rows = rows_per_key_blocks(p, b);
     t.loads = 2 * s.rows * s.dim + 2 * rows * s.dim;  // k, v once; q, o each time
     t.stores = rows * s.dim;                          // o each time
     t.row_loads = 2 * rows;                           // m, l
     t.row_stores = 2 * rows + s.rows;                 // m, l; in the end the logsumexp
   } else {
-    t.loads = s.rows * s.dim + 2 * keys_per_query_blocks(s.rows, b.q, p.causal) * s.dim;
+    t.loads = s.rows * s.dim + 2 * keys_per_query_blocks(p, b.q) * s.dim;
     t.stores = s.rows * s.dim;
     t.row_stores = s.rows;
+    if (p.accumulate) t.loads += s.rows * s.dim, t.row_loads += s.rows;  // o, logsumexp so far
   }
   t.loads *= s.heads, t.stores *= s.heads, t.row_loads *= s.heads, t.row_stores *= s.heads;
   return t;
@@ -55,17 +68,21 @@ TileTraffic flash_traffic(const AttentionArgs& p, AttentionBlocks b) {
 
 TileTraffic flash_traffic(const AttentionBackwardArgs& p, AttentionBlocks b) {
   Sizes s = sizes(p.q, p.k);
-  int64_t rows = rows_per_key_blocks(s.rows, b.q, b.k, p.causal), nd = s.rows * s.dim;
+  int64_t rows = rows_per_key_blocks(p, b), nd = s.rows * s.dim, kd = s.keys * s.dim;
+  // Rows that the first key block meets, whose sums begin there.
+  int64_t met = s.keys == 0 ? 0 : rows_from(p, 0, b);
   TileTraffic t;
   t.loads = 2 * nd                   // o, dout for D = rowsum(dout o)
-            + 2 * nd                 // k, v once
+            + 2 * kd                 // k, v once
             + 2 * rows * s.dim       // q, dout each time
-            + rows * s.dim - nd;     // dq each time but the first
-  t.stores = rows * s.dim + 2 * nd;  // dq each time; dk, dv once
+            + (rows - met) * s.dim;  // dq each time but the first
+  if (p.accumulate) t.loads += nd;   // dq so far
+  t.stores = rows * s.dim + 2 * kd;  // dq each time; dk, dv once
   t.row_loads = 2 * rows;            // logsumexp, D
   t.row_stores = s.rows;             // D
   t.loads *= s.heads, t.stores *= s.heads, t.row_loads *= s.heads, t.row_stores *= s.heads;
-  t.loads += 2 * nd * (s.heads - s.kv_heads);  // heads that share k, v go on from the sums of the one before
+  t.loads += 2 * kd * (s.heads - s.kv_heads);  // heads that share k, v go on from the sums of the one before
+  if (p.accumulate) t.loads += 2 * kd * s.kv_heads;  // dk, dv so far
   return t;
 }
 

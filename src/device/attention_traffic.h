@@ -10,8 +10,8 @@ struct AttentionBlocks {
   int64_t q = 0, k = 0;  // rows of a block of queries, of keys and values; the last of each may be shorter
 };
 
-// Tiled attention in the loop order of args.version. Per head, with N rows of d elements and causal blocks
-// skipped:
+// Tiled attention in the loop order of args.version, parts of a longer one included (documents without:
+// what they skip is data). Per head, with N rows of d elements and causal blocks skipped:
 //   FA1 (outer loop over keys):     loads 2Nd + 2d R, stores d R, R = rows of all (query block, key block)
 //   pairs; FA2 (outer loop over queries):  loads  Nd + 2d C, stores Nd,  C = keys seen by each query block,
 //   summed.

@@ -52,13 +52,15 @@ inline constexpr std::array kOperands<SwigluBackwardArgs> = {
     &SwigluBackwardArgs::gate, &SwigluBackwardArgs::up, &SwigluBackwardArgs::dy, &SwigluBackwardArgs::dgate,
     &SwigluBackwardArgs::dup};
 template <>
-inline constexpr std::array kOperands<AttentionArgs> = {
-    &AttentionArgs::q, &AttentionArgs::k, &AttentionArgs::v, &AttentionArgs::o, &AttentionArgs::lse};
+inline constexpr std::array kOperands<AttentionArgs> = {&AttentionArgs::q,   &AttentionArgs::k,
+                                                        &AttentionArgs::v,   &AttentionArgs::o,
+                                                        &AttentionArgs::lse, &AttentionArgs::first};
 template <>
 inline constexpr std::array kOperands<AttentionBackwardArgs> = {
-    &AttentionBackwardArgs::q,  &AttentionBackwardArgs::k,   &AttentionBackwardArgs::v,
-    &AttentionBackwardArgs::o,  &AttentionBackwardArgs::lse, &AttentionBackwardArgs::dout,
-    &AttentionBackwardArgs::dq, &AttentionBackwardArgs::dk,  &AttentionBackwardArgs::dv};
+    &AttentionBackwardArgs::q,    &AttentionBackwardArgs::k,   &AttentionBackwardArgs::v,
+    &AttentionBackwardArgs::o,    &AttentionBackwardArgs::lse, &AttentionBackwardArgs::dout,
+    &AttentionBackwardArgs::dq,   &AttentionBackwardArgs::dk,  &AttentionBackwardArgs::dv,
+    &AttentionBackwardArgs::first};
 template <>
 inline constexpr std::array kOperands<CacheAppendArgs> = {
     &CacheAppendArgs::k, &CacheAppendArgs::v, &CacheAppendArgs::positions, &CacheAppendArgs::k_cache,

@@ -121,13 +121,21 @@ enum class FlashVersion : uint8_t { fa1, fa2 };  // loop order and rescaling of 
 // q, o: T [B,S,H,D]; k, v: T [B,S,KV,D], H a multiple of KV (grouped queries: head h reads k/v head h*KV/H);
 // outer strides free, last stride 1. dropout: of the probabilities, after the softmax; element (b, h, query,
 // key) has index ((b H + h) S + query) S + key (H: dropout.heads where given). lse: f32 (f64 for f64) [B,H,S]
-// = logsumexp of the scaled, masked scores. Causal: blocks above the diagonal are skipped, only diagonal
-// blocks are masked.
+// = logsumexp of the scaled, masked scores, its outer strides free. Causal: blocks above the diagonal are
+// skipped, only diagonal blocks are masked.
+//
+// A part of a longer attention (docs/context_parallel.md): k and v may have Sk rows, other than q's, and row
+// i sees the keys j with first[b,i] <= j and, when causal, j <= i + offset. `accumulate`: o and lse hold the
+// attention over other keys, and come to hold that over both. o may be of lse's type, unrounded (must be, to
+// accumulate). A row that sees no key: o = 0, lse = -inf. Parts are not dropped out, nor of version fa1.
 struct AttentionArgs {
   static constexpr std::string_view kName = "attention";
   Tensor q, k, v, o, lse;
   float scale = 1;
   bool causal = true;
+  int64_t offset = 0;  // of the diagonal
+  Tensor first;        // i32 [B,S], optional: where a row's document begins, in [0, Sk]
+  bool accumulate = false;
   DropoutMask dropout = {};
   FlashVersion version = FlashVersion::fa2;
   TileTraffic* traffic = nullptr;  // optional, host memory
@@ -135,11 +143,17 @@ struct AttentionArgs {
 };
 // Recomputes the scores from lse (2307.08691 section 3.1.2). dq, dk, dv are written, with q's, k's, v's
 // shapes and free outer strides; dk, dv sum over the heads that share them. `dout` is the gradient of o.
+//
+// Of a part: o (T) and lse are of the attention over all keys, so gradients of parts add up. dq, dk, dv may
+// be of lse's type, unrounded; then `accumulate` adds to them.
 struct AttentionBackwardArgs {
   static constexpr std::string_view kName = "attention_backward";
   Tensor q, k, v, o, lse, dout, dq, dk, dv;
   float scale = 1;
   bool causal = true;
+  int64_t offset = 0;
+  Tensor first;
+  bool accumulate = false;
   DropoutMask dropout = {};  // the forward pass's: drawn again
   TileTraffic* traffic = nullptr;
   int block_q = 0, block_k = 0;
@@ -209,7 +223,8 @@ struct DropoutArgs {
   Tensor x, residual, y;
   DropoutMask mask;
 };
-// dst = (dst's dtype) src, to nearest even, between f32, bf16 and f16; or equal types. Contiguous.
+// dst = (dst's dtype) src, to nearest even, between f32, bf16 and f16; or equal types. Contiguous, or of one
+// shape with outer strides free.
 struct CastArgs {
   static constexpr std::string_view kName = "cast";
   Tensor src, dst;

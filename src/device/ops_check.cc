@@ -235,7 +235,21 @@ void check(const SwigluBackwardArgs& p) {
 }
 
 namespace {
-// q [B,S,H,D], k and v [B,S,KV,D], o like q, lse [B,H,S]: the same for both passes.
+DType sums_of(DType type) {
+  return type == DType::f64 ? DType::f64 : DType::f32;
+}
+// T, or unrounded: the type of the sums.
+void check_rounded_or_sums(const Checker& c, std::string_view name, const Tensor& t, const Tensor& like,
+                           DType sums, bool accumulate) {
+  if (accumulate)
+    c.type(name, t, sums);
+  else
+    c.type(name, t, like.dtype, sums);
+  c.that(t.shape == like.shape, name, t, "of shape " + to_string(like.shape));
+  c.unit_columns(name, t);
+}
+
+// q [B,S,H,D], k and v [B,Sk,KV,D], o like q, lse [B,H,S], first [B,S]: the same for both passes.
 template <class A>
 void check_attention(const Checker& c, const A& p) {
   DType type = c.compute_type("q", p.q, true);
@@ -243,35 +257,47 @@ void check_attention(const Checker& c, const A& p) {
   c.type("k", p.k, type);
   c.that(p.k.shape.rank == 4, "k", p.k, "[B, S, KV, D]");
   int64_t b = p.q.shape[0], s = p.q.shape[1], h = p.q.shape[2], d = p.q.shape[3], kv = p.k.shape[2];
-  c.shape("k", p.k, {b, s, kv, d});
+  int64_t keys = p.k.shape[1];
+  c.shape("k", p.k, {b, keys, kv, d});
   c.that(kv > 0 && h % kv == 0, "q", p.q, "of a number of heads that is a multiple of k's");
   c.like("v", p.v, "k", p.k);
-  c.like("o", p.o, "q", p.q);
   c.unit_columns("q", p.q);
   c.unit_columns("k", p.k);
   c.unit_columns("v", p.v);
-  c.unit_columns("o", p.o);
-  c.type("lse", p.lse, type == DType::f64 ? DType::f64 : DType::f32);
+  c.type("lse", p.lse, sums_of(type));
   c.shape("lse", p.lse, {b, h, s});
-  c.that(p.lse.contiguous(), "lse", p.lse, "contiguous");
+  c.unit_columns("lse", p.lse);
+  if (present(p.first)) {
+    c.vector("first", p.first, b * s, DType::i32);
+    c.that(p.scale != 0, "q", p.q, "scaled by other than 0 where `first` is given");
+  }
   c.that(p.dropout.rate >= 0 && p.dropout.rate < 1, "q", p.q, "dropped at a rate of at least 0 and below 1");
+  const bool part = keys != s || p.offset != 0 || p.accumulate;
+  c.that(!(part && p.dropout), "k", p.k,
+         "whole where there is dropout: parts of attention are not dropped out");
 }
 }  // namespace
 
 void check(const AttentionArgs& p) {
-  check_attention(Checker(p.kName), p);
+  Checker c(p.kName);
+  check_attention(c, p);
+  check_rounded_or_sums(c, "o", p.o, p.q, sums_of(p.q.dtype), p.accumulate);
+  const bool whole = p.k.shape[1] == p.q.shape[1] && p.offset == 0 && !p.accumulate &&
+                     p.o.dtype == p.q.dtype && !present(p.first);
+  c.that(whole || p.version == FlashVersion::fa2, "k", p.k, "whole and rounded at once in version fa1");
 }
 void check(const AttentionBackwardArgs& p) {
   Checker c(p.kName);
   check_attention(c, p);
+  c.like("o", p.o, "q", p.q);
+  c.unit_columns("o", p.o);
   c.like("dout", p.dout, "q", p.q);
-  c.like("dq", p.dq, "q", p.q);
-  c.like("dk", p.dk, "k", p.k);
-  c.like("dv", p.dv, "v", p.v);
   c.unit_columns("dout", p.dout);
-  c.unit_columns("dq", p.dq);
-  c.unit_columns("dk", p.dk);
-  c.unit_columns("dv", p.dv);
+  const DType sums = sums_of(p.q.dtype);
+  check_rounded_or_sums(c, "dq", p.dq, p.q, sums, p.accumulate);
+  check_rounded_or_sums(c, "dk", p.dk, p.k, sums, p.accumulate);
+  check_rounded_or_sums(c, "dv", p.dv, p.v, sums, p.accumulate);
+  c.that(p.dk.dtype == p.dv.dtype && p.dq.dtype == p.dv.dtype, "dv", p.dv, "of the type of dq and dk");
 }
 
 namespace {
@@ -356,8 +382,16 @@ void check(const DropoutArgs& p) {
 }
 void check(const CastArgs& p) {
   Checker c(p.kName);
-  c.vector("src", p.src, p.src.numel(), p.src.dtype);
-  c.vector("dst", p.dst, p.src.numel(), p.dst.dtype);
+  c.that(present(p.src), "src", p.src, "present");
+  if (p.src.contiguous() && p.dst.contiguous()) {
+    c.vector("src", p.src, p.src.numel(), p.src.dtype);
+    c.vector("dst", p.dst, p.src.numel(), p.dst.dtype);
+  } else {
+    c.that(present(p.dst) && p.dst.shape == p.src.shape, "dst", p.dst,
+           "of src's shape " + to_string(p.src.shape));
+    c.unit_columns("src", p.src);
+    c.unit_columns("dst", p.dst);
+  }
   if (p.src.dtype != p.dst.dtype) c.compute_type("src", p.src), c.compute_type("dst", p.dst);
 }
 void check(const ZeroArgs& p) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "device/ops.h"
+#include "mesh/context.h"
 
 namespace trireme {
 namespace {
@@ -140,15 +141,19 @@ Outputs outputs(const SwigluBackwardArgs& p) {
 }
 
 namespace {
-// Scores that are computed: S(S+1)/2 per head when causal, else S^2; 2 D FLOPs each for q k^T and for p v.
-double attention_flops(const Tensor& q, bool causal) {
-  double b = double(q.shape[0]), s = double(q.shape[1]), h = double(q.shape[2]), d = double(q.shape[3]);
-  double pairs = causal ? s * (s + 1) / 2 : s * s;
-  return 4 * b * h * pairs * d;
+// Scores that are computed: S(S+1)/2 per head when causal, else S^2 (of a part: what its diagonal leaves, as
+// if documents had no borders, which are data); 2 D FLOPs each for q k^T and for p v.
+template <class A>
+double attention_flops(const A& p) {
+  const Tensor& q = p.q;
+  double b = double(q.shape[0]), h = double(q.shape[2]), d = double(q.shape[3]);
+  int64_t rows = q.shape[1], keys = p.k.shape[1];
+  return 4 * b * h * double(p.causal ? visible_pairs(rows, keys, p.offset) : rows * keys) * d;
 }
 }  // namespace
 Cost cost(const AttentionArgs& p) {
-  return {attention_flops(p.q, p.causal), sum_bytes(p.q, p.k, p.v), sum_bytes(p.o, p.lse)};
+  int64_t written = sum_bytes(p.o, p.lse);
+  return {attention_flops(p), sum_bytes(p.q, p.k, p.v, p.first) + (p.accumulate ? written : 0), written};
 }
 Outputs outputs(const AttentionArgs& p) {
   return list(p.o, p.lse);
@@ -156,8 +161,9 @@ Outputs outputs(const AttentionArgs& p) {
 
 // Five products instead of two: the scores again, dv, dp, dq, dk.
 Cost cost(const AttentionBackwardArgs& p) {
-  return {2.5 * attention_flops(p.q, p.causal), sum_bytes(p.q, p.k, p.v, p.o, p.lse, p.dout),
-          sum_bytes(p.dq, p.dk, p.dv)};
+  int64_t written = sum_bytes(p.dq, p.dk, p.dv);
+  return {2.5 * attention_flops(p),
+          sum_bytes(p.q, p.k, p.v, p.o, p.lse, p.dout, p.first) + (p.accumulate ? written : 0), written};
 }
 Outputs outputs(const AttentionBackwardArgs& p) {
   return list(p.dq, p.dk, p.dv);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "model/context_parallel.h"
 #include "model/kv_cache.h"
 
 namespace trireme {
@@ -143,15 +144,16 @@ Owned Attention::forward(Ctx& ctx, const Tensor& x, const Tensor& residual, Save
   int64_t b = ctx.batch.sequences, s = ctx.batch.seq, h = sizes_.heads, d = sizes_.head_dim;
   Owned o = ctx.activation({b * s, h * d}), lse = ctx.activation({b, h, s}, DType::f32);
   Heads t = split(ctx, qk, *qkv);
+  Owned exchanged;
   if (!attend_to_cache(ctx, t, o->view({b, s, h, d})))
-    ctx.k.run(AttentionArgs{.q = t.q,
-                            .k = t.k,
-                            .v = t.v,
-                            .o = o->view({b, s, h, d}),
-                            .lse = *lse,
-                            .scale = 1 / std::sqrt(float(d)),
-                            .dropout = mask(ctx)},
-              ctx.compute);
+    exchanged = attend(ctx, AttentionArgs{.q = t.q,
+                                          .k = t.k,
+                                          .v = t.v,
+                                          .o = o->view({b, s, h, d}),
+                                          .lse = *lse,
+                                          .scale = 1 / std::sqrt(float(d)),
+                                          .dropout = mask(ctx)});
+  if (exchanged) saved.keep(this, "exchanged", std::move(exchanged));
   bool drop = resid_.on(ctx);
   Owned y = out_.forward(ctx, *o, saved, drop ? Tensor() : residual);
   if (drop) resid_.forward(ctx, *y, *y, residual);
@@ -170,18 +172,21 @@ Owned Attention::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved) const 
   if (dropped) saved.keep(this, "dropped", std::move(dropped));
   Owned dqkv = ctx.activation(qkv.shape);
   Heads t = split(ctx, q_norm_ ? saved.get(this, "qk") : qkv, qkv), g = split(ctx, *dqkv, *dqkv);
-  ctx.k.run(AttentionBackwardArgs{.q = t.q,
-                                  .k = t.k,
-                                  .v = t.v,
-                                  .o = o.view({b, s, h, d}),
-                                  .lse = saved.get(this, "lse"),
-                                  .dout = dout->view({b, s, h, d}),
-                                  .dq = g.q,
-                                  .dk = g.k,
-                                  .dv = g.v,
-                                  .scale = 1 / std::sqrt(float(d)),
-                                  .dropout = mask(ctx)},
-            ctx.compute);
+  const bool exchanged = saved.has(this, "exchanged");
+  attend_backward(ctx,
+                  AttentionBackwardArgs{.q = t.q,
+                                        .k = t.k,
+                                        .v = t.v,
+                                        .o = o.view({b, s, h, d}),
+                                        .lse = saved.get(this, "lse"),
+                                        .dout = dout->view({b, s, h, d}),
+                                        .dq = g.q,
+                                        .dk = g.k,
+                                        .dv = g.v,
+                                        .scale = 1 / std::sqrt(float(d)),
+                                        .dropout = mask(ctx)},
+                  exchanged ? saved.get(this, "exchanged") : Tensor());
+  if (exchanged) saved.drop(this, "exchanged");
   rotate(ctx, *dqkv, true);
   if (q_norm_) {
     q_norm_->backward_input(ctx, q_heads(*dqkv), saved);

@@ -6,6 +6,7 @@
 
 #include "comm/communicator.h"
 #include "device/device.h"
+#include "mesh/context.h"
 #include "tensor/arena.h"
 #include "tensor/batch.h"
 #include "tensor/param.h"
@@ -14,6 +15,19 @@ namespace trireme {
 
 class KvCache;  // kv_cache.h
 class Routing;  // routing.h
+
+// Ranks that hold parts of the same sequences (context_parallel.h).
+struct ContextGroup {
+  Communicator* comm = nullptr;  // null: this rank has whole sequences
+  Stream stream = {};            // of the ring: what travels while a block is computed
+  ContextPlacement placement = ContextPlacement::contiguous;
+  bool ulysses = false;
+
+  ContextPlace place() const {
+    if (!comm) return {};
+    return {.size = comm->size(), .rank = comm->rank(), .placement = placement};
+  }
+};
 
 // The rank's groups along the axes that divide layers; null: alone on the axis.
 struct LayerGroups {
@@ -28,6 +42,7 @@ struct LayerGroups {
   int64_t expert_rows = 0;
   // Those that have tokens of the same unit, over which balancing losses are taken (docs/moe.md).
   Communicator* balance = nullptr;
+  ContextGroup cp;
   double* waited_s = nullptr;  // seconds spent in them, waiting or moving, are added here; may be null
 };
 

@@ -63,7 +63,7 @@ std::string why_not(const RunSpec& run, const Forecast& f) {
                         f.booking.at_peak.begin());
   const std::string ranks =
       f.ranks_on_device > 1 ? fmt::format("each of {} ranks", f.ranks_on_device) : "rank 0";
-  const std::string sharing = run.layout.dp > 1 && effective_zero(run.layout) < 3
+  const std::string sharing = replicas_of(run.layout) > 1 && effective_zero(run.layout) < 3
                                   ? fmt::format("layout.zero above {}, ", run.layout.zero)
                                   : "";
   return fmt::format(

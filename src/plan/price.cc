@@ -24,7 +24,8 @@ CommCall call_of(const Piece& p) {
 
 // The ranks whose steps differ.
 std::vector<int> distinct_ranks(const RunSpec& run) {
-  static constexpr Axis kDp[] = {Axis::dp};
+  static constexpr Axis kDp[] = {Axis::dp}, kCp[] = {Axis::cp};
+  if (run.layout.cp > 1) return mesh_of(run.layout).group(0, kCp);  // other blocks of keys
   if (run.optimizer.name != "muon" || effective_zero(run.layout) == 0) return {0};
   const std::vector<int> replicas = mesh_of(run.layout).group(0, kDp);
   const int64_t group = run.layout.shard_group;

@@ -40,11 +40,24 @@ std::string memory_text(const RunSpec& run, const Forecast& f) {
   return s;
 }
 
+// Attention's pairs of the busiest context rank over the mean; 1 where every rank has whole rows of heads.
+double context_imbalance(const RunSpec& run) {
+  const LayoutSpec& l = run.layout;
+  if (l.cp == 1 || l.cp_method == "ulysses") return 1;
+  return imbalance(placement_of(l), int(l.cp), run.data.seq_len);
+}
+
 // "dp 4, ZeRO 3 in shard groups of 2".
-std::string layout_text(const LayoutSpec& l) {
+std::string layout_text(const RunSpec& run) {
+  const LayoutSpec& l = run.layout;
   std::string s = fmt::format("{} data parallel ranks, ZeRO {}", l.dp, effective_zero(l));
-  if (effective_zero(l) > 0 && l.shard_group > 0 && l.shard_group < l.dp)
+  if (effective_zero(l) > 0 && l.shard_group > 0 && l.shard_group < replicas_of(l))
     s += fmt::format(" in shard groups of {}", l.shard_group);
+  if (l.cp > 1)
+    s += l.cp_method == "ulysses"
+             ? fmt::format("; sequences over {} ranks by Ulysses", l.cp)
+             : fmt::format("; sequences over {} ranks in a ring, {}, busiest over mean {:.4f}", l.cp,
+                           l.cp_placement, context_imbalance(run));
   return s;
 }
 
@@ -61,7 +74,7 @@ std::set<std::string_view> algorithms_of(const Forecast& f, Collective kind) {
 std::string wire_text(const RunSpec& run, const Forecast& f) {
   if (run.world() == 1) return "";
   std::string s = fmt::format("on the wire in a step, each rank ({}; gradients travel in {})\n",
-                              layout_text(run.layout), run.precision.reduce);
+                              layout_text(run), run.precision.reduce);
   int64_t all = 0;
   for (size_t k = 0; k < kCollectives; k++) {
     const CommCount& c = f.booking.comm[k];
@@ -121,6 +134,8 @@ nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
                  {"tp", l.tp},
                  {"pp", l.pp},
                  {"cp", l.cp},
+                 {"cp_method", l.cp_method},
+                 {"cp_placement", l.cp_placement},
                  {"ep", l.ep},
                  {"zero", l.zero},
                  {"shard_group", l.shard_group},
@@ -137,6 +152,7 @@ nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
   j["tokens_per_s_per_gpu"] = f.tokens_per_s / double(run.world());
   j["mfu"] = f.mfu;
   j["bubble"] = 0.0;
+  j["cp_imbalance"] = context_imbalance(run);
   for (size_t i = 0; i < kBuckets; i++) j["memory"][std::string(kBucketNames[i])] = f.booking.peak[i];
   j["memory"]["total"] = f.booking.peak_total;
   j["memory"]["arena"] = f.booking.arena_bytes;

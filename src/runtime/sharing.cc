@@ -6,21 +6,33 @@ namespace trireme {
 
 namespace {
 
+// dp and cp together: both have the same weights and other tokens.
 void share_replicas(Sharing& s, const RunSpec& run, CommSet& comms) {
-  static constexpr Axis kDp[] = {Axis::dp};
-  int group = run.layout.shard_group > 0 ? int(run.layout.shard_group) : s.dp;
+  static constexpr Axis kDp[] = {Axis::dp}, kBoth[] = {Axis::dp, Axis::cp};
+  const Axes same = s.cp.size > 1 ? Axes(kBoth) : Axes(kDp);
+  const int all = comms.mesh().size(same), rank = comms.mesh().coord(comms.rank(), same);
+  if (all == 1) return;
+  int group = run.layout.shard_group > 0 ? int(run.layout.shard_group) : all;
   s.zero = effective_zero(run.layout);
   if (s.zero == 0) group = 1;
-  s.place = {
-      .shards = group, .shard = s.dp_rank % group, .replicas = s.dp / group, .replica = s.dp_rank / group};
-  if (group == s.dp) {
-    s.replicating.shard = &comms.along(kDp);
+  s.place = {.shards = group, .shard = rank % group, .replicas = all / group, .replica = rank / group};
+  if (group == all) {
+    s.replicating.shard = &comms.along(same);
   } else if (group == 1) {
-    s.replicating.replicas = &comms.along(kDp);
+    s.replicating.replicas = &comms.along(same);
   } else {
-    s.replicating.shard = &comms.inner(kDp, group);
-    s.replicating.replicas = &comms.across(kDp, group);
+    s.replicating.shard = &comms.inner(same, group);
+    s.replicating.replicas = &comms.across(same, group);
   }
+}
+
+void share_context(Sharing& s, const RunSpec& run, CommSet& comms) {
+  static constexpr Axis kCp[] = {Axis::cp};
+  s.cp = comms.mesh().place(comms.rank(), Axis::cp);
+  if (s.cp.size == 1) return;
+  s.layers.cp.comm = &comms.along(kCp);
+  s.layers.cp.placement = placement_of(run.layout);
+  s.layers.cp.ulysses = run.layout.cp_method == "ulysses";
 }
 
 // Ranks of edp hold the same experts; with ZeRO they divide their state, in one group.
@@ -56,7 +68,8 @@ Sharing sharing_of(const RunSpec& run, CommSet* comms) {
   s.tp = comms->mesh().place(comms->rank(), Axis::tp);
   static constexpr Axis kTp[] = {Axis::tp};
   if (s.tp.size > 1) s.layers.tp = &comms->along(kTp);
-  if (s.dp > 1) share_replicas(s, run, *comms);
+  share_context(s, run, *comms);
+  share_replicas(s, run, *comms);
   if (run.model.moe()) share_experts(s, *comms), share_units(s, run, *comms);
   return s;
 }

@@ -9,9 +9,9 @@
 namespace trireme {
 
 struct Sharing {
-  int dp = 1, dp_rank = 0;
-  AxisPlace tp;
-  int zero = 0;  // 0 where a shard group has one rank: there is nobody to share with
+  int dp = 1, dp_rank = 0;  // who has other sequences
+  AxisPlace tp, cp;         // cp: who has other parts of them
+  int zero = 0;             // 0 where a shard group has one rank: there is nobody to share with
   ShardPlace place;
   // Of experts, where these are units of their own (Unit::experts).
   ShardPlace expert_place;

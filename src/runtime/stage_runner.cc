@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/context.h"
 #include "runtime/make_optimizer.h"
 #include "runtime/microbatch.h"
 #include "runtime/timed.h"
@@ -57,6 +58,8 @@ StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64
     sharing_.layers.expert_rows =
         std::min(int64_t(std::ceil(run.layout.ep_buffer * double(rows))), rows * sharing_.layers.ep->size());
   }
+  if (sharing_.layers.cp.comm && !sharing_.layers.cp.ulysses && run.layout.cp_overlap)
+    sharing_.layers.cp.stream = device.stream("cp");
   std::vector<std::vector<ParamDecl>> decls = stage_.declare();
   params_ = comms_ ? lay_out(decls, comms_->mesh(), comms_->rank(), sharing_.place.shards,
                              sharing_.expert_place.shards)
@@ -76,7 +79,7 @@ StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64
   if (comms_) gathered_loss_.resize(sequence_loss_.size() * size_t(comms_->world()));
   size_t rows = size_t(run.batch.micro * run.data.seq_len);
   token_loss_host_.resize(rows);
-  staging_.resize(3 * rows);
+  staging_.resize((run.data.documents == "separate" ? 4 : 3) * rows);
 }
 
 StageRunner::~StageRunner() {
@@ -91,10 +94,10 @@ StageRunner::~StageRunner() {
   device_.release(memory_, memory_bytes_);
 }
 
-// After an error sums of layers may be under way: who ended the run has told the group, so they come to an
-// end.
+// After an error collectives of layers may be under way: who ended the run has told the group, so they come
+// to an end.
 void StageRunner::settle_layers() {
-  for (Stream s : {sharing_.layers.tp_stream, sharing_.layers.ep_stream}) {
+  for (Stream s : {sharing_.layers.tp_stream, sharing_.layers.ep_stream, sharing_.layers.cp.stream}) {
     if (s.id == 0) continue;
     try {
       device_.sync(s);
@@ -204,10 +207,12 @@ Ctx StageRunner::context(const Microbatch& m, bool backward) {
              .routing = &routing_};
 }
 
+// seq: of whole sequences, which every rank reads; of these it keeps what is its own.
 void StageRunner::load_batch(Microbatch& m, int64_t sequences, int64_t seq, int64_t step, int64_t mb,
                              const FillBatch& fill) {
   size_t rows = size_t(sequences * seq);
-  if (staging_.size() < 3 * rows) staging_.resize(3 * rows);
+  const bool documents = run_.data.documents == "separate";
+  if (staging_.size() < (documents ? 4 : 3) * rows) staging_.resize((documents ? 4 : 3) * rows);
   HostBatch host{.tokens = {staging_.data(), rows},
                  .targets = {staging_.data() + rows, rows},
                  .positions = {staging_.data() + 2 * rows, rows}};
@@ -216,7 +221,15 @@ void StageRunner::load_batch(Microbatch& m, int64_t sequences, int64_t seq, int6
     TraceScope traced(tracer_.get(), SpanKind::wait, "data", mb);
     if (device_.has_data()) fill(step, mb, host);
   }
-  m.allocate_batch(*arena_, sequences, seq);
+  const ContextPlace place = sharing_.layers.cp.place();
+  const std::span<int32_t> first = std::span(staging_).subspan(3 * rows);
+  if (documents && device_.has_data())
+    document_starts(host.positions, seq, sharing_.layers.cp.ulysses ? ContextPlace{} : place,
+                    first.first(rows));
+  if (device_.has_data())
+    for (std::span<int32_t> t : {host.tokens, host.targets, host.positions}) keep_own(t, seq, place);
+  m.allocate_batch(*arena_, sequences, seq / place.size, documents ? int64_t(rows) : 0);
+  if (documents) device_.upload(m.view.documents, first.data());
   device_.upload(m.view.tokens, host.tokens.data());
   device_.upload(m.view.targets, host.targets.data());
   device_.upload(m.view.positions, host.positions.data());
@@ -268,7 +281,7 @@ void StageRunner::read_losses(const Microbatch& m, int64_t mb) {
     for (int64_t t = 0; t < seq; t++) sum += token_loss_host_[size_t(s * seq + t)];
     sequence_loss_[size_t(mb * run_.batch.micro + s)] = sum;
   }
-  const int32_t* targets = staging_.data() + m.view.rows();
+  const int32_t* targets = staging_.data() + m.view.rows() * sharing_.cp.size;
   for (int64_t i = 0; i < m.view.rows(); i++) targets_seen_ += targets[i] >= 0;
 }
 
@@ -332,11 +345,12 @@ StageRunner::TokenLoss StageRunner::evaluate(int64_t sequences, int64_t seq, con
   device_.download(token_loss_host_.data(), *m.token_loss);
   TokenLoss sum;
   std::fill(each.begin(), each.end(), 0.0);
-  for (int64_t i = 0; device_.has_data() && i < sequences * seq; i++)
+  const int64_t own = seq / sharing_.cp.size;
+  for (int64_t i = 0; device_.has_data() && i < sequences * own; i++)
     if (staging_[size_t(sequences * seq + i)] >= 0) {
       double loss = token_loss_host_[size_t(i)];
       sum.sum += loss, sum.tokens++;
-      if (!each.empty()) each[size_t(i / seq)] += loss;
+      if (!each.empty()) each[size_t(i / own)] += loss;
     }
   m.release();
   return sum;

@@ -96,6 +96,7 @@ void StageRunner::trace(SpanRecorder* spans, CommTracer* collectives) {
 }
 
 // Sums of sequences, added in order of global index whatever the layout: equal weights give the same number.
+// (Where ranks have parts of a sequence, their sums of it are added first, in rank order.)
 double StageRunner::global_loss(int64_t targets) {
   const size_t sequences = sequence_loss_.size() - 1, micro = size_t(run_.batch.micro);
   sequence_loss_.back() = double(targets_seen_);
@@ -108,12 +109,13 @@ double StageRunner::global_loss(int64_t targets) {
   }
   if (!device_.has_data()) return 0;
   int64_t seen = 0;
+  std::fill(global_loss_.begin(), global_loss_.end(), 0.0);
   for (size_t r = 0; r * (sequences + 1) < all.size(); r++) {
     std::span<const double> mine = all.subspan(r * (sequences + 1), sequences + 1);
     if (comms_ && comms_->mesh().coord(int(r), Axis::tp) > 0) continue;  // as the first one says
     size_t replica = comms_ ? size_t(comms_->mesh().coord(int(r), Axis::dp)) : 0;
     for (size_t i = 0; i < sequences; i++)
-      global_loss_[(i / micro * size_t(sharing_.dp) + replica) * micro + i % micro] = mine[i];
+      global_loss_[(i / micro * size_t(sharing_.dp) + replica) * micro + i % micro] += mine[i];
     seen += int64_t(mine.back());
   }
   if (seen != targets)

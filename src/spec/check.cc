@@ -122,11 +122,17 @@ void check_tensor_parallel(const RunSpec& run, Problems& out) {
   };
   if (run.layout.sequence && tp == 1)
     wrong({"layout.sequence", "layout.tp"}, "true has no effect with tp = 1; give false, or tp above 1");
-  if (run.layout.sequence && seq % tp != 0)
+  const int64_t cp = run.layout.cp;
+  if (run.layout.sequence && cp == 1 && seq % tp != 0)
     wrong(
         {"layout.sequence", "layout.tp", "data.seq_len"},
         fmt::format("true divides sequences among tp = {} ranks, and data.seq_len = {} is no multiple of it",
                     tp, seq));
+  if (run.layout.sequence && cp > 1 && seq % (cp * tp) != 0)
+    wrong({"layout.sequence", "layout.tp", "layout.cp", "data.seq_len"},
+          fmt::format("true divides sequences among cp * tp = {} * {} ranks, and data.seq_len = {} is no "
+                      "multiple of it",
+                      cp, tp, seq));
   if (tp == 1 || m.heads < 1 || m.kv_heads < 1) return;
   if (m.heads % tp != 0)
     wrong({"layout.tp", "model.heads"}, fmt::format("{} does not divide model.heads = {}", tp, m.heads));
@@ -140,6 +146,34 @@ void check_tensor_parallel(const RunSpec& run, Problems& out) {
   if (part * (tp - 1) >= m.vocab)
     wrong({"layout.tp", "model.vocab"},
           fmt::format("{} parts of {} rows leave the last rank none of model.vocab = {}", tp, part, m.vocab));
+}
+
+void check_context_parallel(const RunSpec& run, Problems& out) {
+  const ModelSpec& m = run.model;
+  const LayoutSpec& l = run.layout;
+  if (l.cp == 1 || m.heads < 1 || m.kv_heads < 1) return;
+  auto wrong = [&](std::vector<std::string> keys, std::string text) {
+    out.push_back({std::move(keys), std::move(text)});
+  };
+  const bool ulysses = l.cp_method == "ulysses", halves = !ulysses && l.cp_placement == "zigzag";
+  if (run.data.seq_len % (halves ? 2 * l.cp : l.cp) != 0)
+    wrong({"layout.cp", "layout.cp_placement", "data.seq_len"},
+          fmt::format("{} ranks have {} of a sequence each, and data.seq_len = {} is no multiple of {}", l.cp,
+                      halves ? "two equal chunks (zigzag)" : "an equal part", run.data.seq_len,
+                      halves ? 2 * l.cp : l.cp));
+  if (!ulysses) return;
+  const Wide ranks = Wide(l.cp) * l.tp;
+  if (m.heads % ranks != 0)
+    wrong(
+        {"layout.cp_method", "layout.cp", "layout.tp", "model.heads"},
+        fmt::format("\"ulysses\" gives each of cp * tp = {} * {} ranks as many heads, which does not divide "
+                    "model.heads = {}; give \"ring\"",
+                    l.cp, l.tp, m.heads));
+  else if (m.kv_heads % ranks != 0)
+    wrong({"layout.cp_method", "layout.cp", "layout.tp", "model.kv_heads"},
+          fmt::format("\"ulysses\" gives each of cp * tp = {} * {} ranks as many key/value heads, which does "
+                      "not divide model.kv_heads = {}; give \"ring\"",
+                      l.cp, l.tp, m.kv_heads));
 }
 
 void check_layout(const RunSpec& run, Problems& out) {
@@ -164,13 +198,17 @@ void check_layout(const RunSpec& run, Problems& out) {
     wrong({"layout.order"},
           fmt::format("{} must name pp, dp, cp and tp once each, such as \"pp dp cp tp\"", shown(l.order)));
   check_tensor_parallel(run, out);
+  check_context_parallel(run, out);
   if (l.pp * l.chunks > run.model.layers)
     wrong({"layout.pp", "layout.chunks", "model.layers"},
           fmt::format("pp * chunks = {} * {} stages are more than model.layers = {}", l.pp, l.chunks,
                       run.model.layers));
-  if (l.shard_group > 0 && l.dp % l.shard_group != 0)
+  if (l.shard_group > 0 && l.cp == 1 && l.dp % l.shard_group != 0)
     wrong({"layout.shard_group", "layout.dp"},
           fmt::format("{} does not divide dp = {}", l.shard_group, l.dp));
+  if (l.shard_group > 0 && l.cp > 1 && Wide(l.dp) * l.cp % l.shard_group != 0)
+    wrong({"layout.shard_group", "layout.dp", "layout.cp"},
+          fmt::format("{} does not divide dp * cp = {} * {}", l.shard_group, l.dp, l.cp));
 
   Wide per_round = Wide(l.dp) * run.batch.micro;
   if (run.batch.global % per_round != 0)
@@ -263,7 +301,7 @@ std::vector<Problem> unsupported_of(const RunSpec& run) {
   };
   auto text = [](const std::string& s) { return shown(s); };
   const LayoutSpec& l = run.layout;
-  std::string_view one = "it has data, tensor and expert parallel ranks only: give 1";
+  std::string_view one = "it has data, tensor, context and expert parallel ranks only: give 1";
   refuse(l.tp > 1 && run.optimizer.name == "muon", "optimizer.name", text("muon"),
          "with tp > 1 no rank holds a whole matrix to orthogonalise: give \"adamw\", or layout.tp = 1");
   refuse(l.tp > 1 && run.train.noise_scale > 0, "train.noise_scale", run.train.noise_scale,
@@ -295,7 +333,15 @@ std::vector<Problem> unsupported_of(const RunSpec& run) {
       "what is dropped of a global batch depends on every rank before: give 0, or moe.unit = \"sequence\" or "
       "\"microbatch\"");
   refuse(l.pp > 1, "layout.pp", l.pp, one);
-  refuse(l.cp > 1, "layout.cp", l.cp, one);
+  const double dropped = std::max({run.model.embd_pdrop, run.model.attn_pdrop, run.model.resid_pdrop});
+  refuse(l.cp > 1 && dropped > 0, "layout.cp", l.cp,
+         "dropout is not numbered over parts of sequences: give 1, or no model.*_pdrop");
+  refuse(l.cp > 1 && run.model.moe(), "layout.cp", l.cp,
+         "experts do not see divided sequences: give 1, or model.experts = 0");
+  refuse(l.cp > 1 && run.optimizer.name == "muon", "optimizer.name", text("muon"),
+         "whole matrices are orthogonalised over dp only: give \"adamw\", or layout.cp = 1");
+  refuse(l.cp > 1 && run.train.noise_scale > 0, "train.noise_scale", run.train.noise_scale,
+         "it compares gradients of whole sequences: give 0, or layout.cp = 1");
   refuse(l.schedule != "1f1b" && l.schedule != "gpipe", "layout.schedule", text(l.schedule),
          "give \"1f1b\" or \"gpipe\"");
   refuse(l.chunks > 1, "layout.chunks", l.chunks, "give 1");

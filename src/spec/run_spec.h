@@ -21,13 +21,14 @@ struct DataSpec {
   Numbers weights;
   std::string tokenizer;
   int64_t seq_len = 256;
-  std::string order = "shuffled";
+  std::string order = "shuffled", documents = "attend";
   int64_t prefetch = 4;
   bool operator==(const DataSpec&) const = default;
 
   template <class V>
   void visit(V& v) {
     static constexpr std::string_view kOrders[] = {"shuffled", "sequential"};
+    static constexpr std::string_view kDocuments[] = {"attend", "separate"};
     v("train", train, "path",
       "token shard to train on: NAME.bin + NAME.idx, or a raw uint16 .bin; or a list of them, mixed");
     v("weights", weights, "",
@@ -37,6 +38,9 @@ struct DataSpec {
     v("tokenizer", tokenizer, "path", "tokenizer that made the shards; empty = none, text cannot be shown");
     v("seq_len", seq_len, "tokens", "length of a sample", between(1, 2147483647));
     v("order", order, "", "sequential: sample i is tokens [i*seq_len, (i+1)*seq_len)", one_of(kOrders));
+    v("documents", documents, "",
+      "packed into one sample: attend to those before, or separate, each with positions of its own",
+      one_of(kDocuments));
     v("prefetch", prefetch, "microbatches", "that a thread of its own reads ahead; 0 = none does",
       between(0, 4096));
   }
@@ -59,6 +63,7 @@ struct LayoutSpec {
   std::string order = "pp dp cp tp";
   bool sequence = false;
   std::string cp_method = "ring", cp_placement = "zigzag";
+  bool cp_overlap = true;
   int64_t zero = 0, shard_group = 0, prefetch = 1;
   bool reshard_after_forward = true;
   double bucket_mb = 25;
@@ -85,9 +90,10 @@ struct LayoutSpec {
     v("sequence", sequence, "", "Megatron sequence parallel on tp");
     v("cp_method", cp_method, "", "how context parallel attends across ranks", one_of(kMethods));
     v("cp_placement", cp_placement, "", "which tokens a context rank holds", one_of(kPlacements));
+    v("cp_overlap", cp_overlap, "", "ring: keys and values of the next block travel while one is computed");
     v("zero", zero, "", "ZeRO stage: 1 shards optimizer state, 2 gradients too, 3 weights too",
       between(0, 3));
-    v("shard_group", shard_group, "ranks", "hybrid sharding: ranks per shard group; 0 = all of dp",
+    v("shard_group", shard_group, "ranks", "hybrid sharding: ranks per shard group; 0 = all of dp * cp",
       between(0, 1048576));
     v("prefetch", prefetch, "layers", "zero = 3: whose weights are gathered ahead of the one that runs",
       between(0, 65536));

@@ -10,8 +10,12 @@ struct BatchView {
   Tensor tokens;
   Tensor targets;    // next tokens; -1 = no loss at this place
   Tensor positions;  // position of each token, for rope and learned positions
-  int64_t sequences = 0, seq = 0;
-  int64_t first_sequence = 0;  // index of the first one in the global batch
+  // i32 [P, sequences, seq], optional: where each row's document begins among the keys of each of the P ranks
+  // that divide sequences (all of them, where a rank attends to whole ones); none: rows see what lies before
+  // them, whatever the documents.
+  Tensor documents;
+  int64_t sequences = 0, seq = 0;  // seq: of this rank, where ranks divide sequences
+  int64_t first_sequence = 0;      // index of the first one in the global batch
   int64_t rows() const { return sequences * seq; }
 };
 

@@ -10,7 +10,8 @@ LoaderOptions options_of(const RunSpec& run, SampleOrder order) {
           .micro = run.batch.micro,
           .dp = run.layout.dp,
           .order = order,
-          .seed = uint64_t(run.train.seed)};
+          .seed = uint64_t(run.train.seed),
+          .separate = run.data.documents == "separate"};
 }
 
 DataLoader open_training(const RunSpec& run, bool check) {

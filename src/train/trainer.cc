@@ -321,12 +321,12 @@ TrainSummary train(const RunSpec& run, const Schedule& schedule, Device& device,
 }
 
 namespace {
-// Of the ranks that hold a replica, the one that speaks for it.
-int teller_of(const StageRunner& runner, int replica) {
+// Of the ranks that hold a replica, the one that speaks for it, or for its part of the sequences.
+int teller_of(const StageRunner& runner, int replica, int part) {
   if (!runner.comms()) return 0;
   const Mesh& mesh = runner.comms()->mesh();
   int rank = 0;
-  while (mesh.coord(rank, Axis::dp) != replica) rank++;
+  while (mesh.coord(rank, Axis::dp) != replica || mesh.coord(rank, Axis::cp) != part) rank++;
   return rank;
 }
 }  // namespace
@@ -362,10 +362,11 @@ EvalResult evaluate_shard(StageRunner& runner, const RunSpec& run, const fs::pat
     all = mine;
   EvalResult total;
   double sum = 0;
-  for (int64_t b = 0; b < batches; b++) {
-    const auto& part = all[size_t(teller_of(runner, int(b % s.dp)) * rounds + b / s.dp)];
-    sum += part.sum, total.tokens += part.tokens;
-  }
+  for (int64_t b = 0; b < batches; b++)
+    for (int part = 0; part < s.cp.size; part++) {
+      const auto& told = all[size_t(teller_of(runner, int(b % s.dp), part) * rounds + b / s.dp)];
+      sum += told.sum, total.tokens += told.tokens;
+    }
   total.loss = sum / double(total.tokens);
   return total;
 }

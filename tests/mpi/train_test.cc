@@ -64,6 +64,24 @@ TEST(MpiTrain, ProcessesAreThreadsToTheBit) {
   }
 }
 
+TEST(MpiTrain, RingsOfProcessesAreThoseOfThreads) {
+  for (const char* method : {"ring", "ulysses"}) {
+    TempFolder threads, processes;
+    auto file = [&](const TempFolder& tmp, std::string_view comm) {
+      RunSpec r = load_run(run_file(tmp.path(), 7, 1, 0, comm), {});
+      r.layout.cp = 3, r.data.seq_len = 12, r.data.documents = "separate";
+      r.layout.cp_method = method, r.model.kv_heads = 3;
+      save_run(r, tmp / "run.toml");
+      return tmp / "run.toml";
+    };
+    Ran t = trireme(threads.path(), {"train", file(threads, "thread")});
+    ASSERT_EQ(t.code, 0) << t.err;
+    Ran p = run(mpirun(3, {file(processes, "mpi")}), processes.path());
+    ASSERT_EQ(p.code, 0) << p.err;
+    expect_same(outcome_of(processes / "run"), outcome_of(threads / "run"));
+  }
+}
+
 TEST(MpiTrain, GoesOnWhereThreadsLeftAndTheReverse) {
   TempFolder whole, first_threads, first_mpi;
   ASSERT_EQ(trireme(whole.path(), {"train", run_file(whole.path(), 9, 3, 2, "thread")}).code, 0);

@@ -2,7 +2,9 @@
 // when absent), d head size, causal (1 when absent), fa=1 for version 1, bq and bk block sizes, fused=1: rows
 // of q, k, v (and their gradients) are h*d + 2*kv*d elements apart, as columns of one fused matrix are; pad
 // lengthens rows; dropout = rate of the probabilities, first = global index of the first. dtype f64, f32,
-// bf16, f16. The reference is naive attention over whole rows of scores.
+// bf16, f16. Of a part of attention: keys (s when absent), diagonal = columns it is moved to the right,
+// documents=n: borders about n rows apart, drawn for each row; sums=1: results unrounded; acc=1: added to
+// what another part left. The reference is naive attention over whole rows of scores.
 #include <cmath>
 
 #include "cases.h"
@@ -10,10 +12,10 @@
 namespace trireme::harness {
 namespace {
 
-// Row-major q, o [b, s, h, d]; k, v [b, s, kv, d]; lse [b, h, s].
+// Row-major q, o [b, s, h, d]; k, v [b, keys, kv, d]; lse [b, h, s].
 struct Sizes {
-  int64_t b, s, h, kv, d;
-  bool causal;
+  int64_t b, s, h, kv, d, keys, diagonal, documents;
+  bool causal, sums, acc;
   float scale;
   DropoutMask dropout;
 
@@ -23,7 +25,12 @@ struct Sizes {
         h(p.size("h")),
         kv(p.size("kv", h)),
         d(p.size("d")),
+        keys(p.size("keys", s)),
+        diagonal(p.size("diagonal", 0)),
+        documents(p.size("documents", 0)),
         causal(p.size("causal", 1) != 0),
+        sums(p.flag("sums") || p.flag("acc")),
+        acc(p.flag("acc")),
         scale(float(p.number("scale", 1 / std::sqrt(double(d))))),
         dropout{.rate = p.number("dropout", 0),
                 .key = rng_key(uint64_t(p.size("seed", 1)), 3, "probs"),
@@ -35,7 +42,18 @@ struct Sizes {
   }
   int64_t q_at(int64_t n, int64_t row, int64_t head) const { return ((n * s + row) * h + head) * d; }
   int64_t k_at(int64_t n, int64_t row, int64_t head) const {
-    return ((n * s + row) * kv + head / (h / kv)) * d;
+    return ((n * keys + row) * kv + head / (h / kv)) * d;
+  }
+  // Where the document of a row begins: rows of one sequence need not ascend, and some see nothing.
+  int64_t first_key(int64_t n, int64_t row) const {
+    if (documents == 0) return 0;
+    const int64_t x = int64_t(philox(99, uint64_t(n * s + row))[0] % uint32_t(documents));
+    return std::clamp<int64_t>(row + diagonal + 2 - x, 0, keys);
+  }
+  // Keys [first, second) that a row sees.
+  std::pair<int64_t, int64_t> seen(int64_t n, int64_t row) const {
+    int64_t end = causal ? std::clamp<int64_t>(row + diagonal + 1, 0, keys) : keys;
+    return {std::min(first_key(n, row), end), end};
   }
 };
 using Values = std::vector<double>;
@@ -52,23 +70,26 @@ void add(Values& a, int64_t i, double factor, const Values& b, int64_t j, int64_
 struct Attended {
   Values o, lse;
 };
-// each(n, head, row, probabilities of the keys that the row sees), after o and lse of the row are known.
+// each(n, head, row, probabilities of the keys that the row sees, of which first is the first), after o and
+// lse of the row are known.
 template <class F>
 Attended attend(const Sizes& z, const Values& q, const Values& k, const Values& v, F&& each) {
   Attended a{Values(q.size()), Values(size_t(z.b * z.h * z.s))};
   for (int64_t n = 0; n < z.b; n++)
     for (int64_t head = 0; head < z.h; head++)
       for (int64_t i = 0; i < z.s; i++) {
-        Values p(size_t(z.causal ? i + 1 : z.s));
+        auto [first, end] = z.seen(n, i);
+        Values p(size_t(end - first));
         int64_t at = z.q_at(n, i, head);
         double most = -HUGE_VAL, sum = 0;
         for (size_t j = 0; j < p.size(); j++)
-          most = std::max(most, p[j] = z.scale * dot(q, at, k, z.k_at(n, int64_t(j), head), z.d));
+          most = std::max(most, p[j] = z.scale * dot(q, at, k, z.k_at(n, first + int64_t(j), head), z.d));
         for (double& x : p) sum += x = std::exp(x - most);
         for (size_t j = 0; j < p.size(); j++)
-          add(a.o, at, (p[j] /= sum) * z.factor(n, head, i, j), v, z.k_at(n, int64_t(j), head), z.d);
-        a.lse[size_t((n * z.h + head) * z.s + i)] = most + std::log(sum);
-        each(a, n, head, i, p);
+          add(a.o, at, (p[j] /= sum) * z.factor(n, head, i, size_t(first) + j), v,
+              z.k_at(n, first + int64_t(j), head), z.d);
+        a.lse[size_t((n * z.h + head) * z.s + i)] = p.empty() ? -HUGE_VAL : most + std::log(sum);
+        each(a, n, head, i, p, first);
       }
   return a;
 }
@@ -89,19 +110,22 @@ template <class Args>
 class Common : public CaseOf<Args> {
  protected:
   // q, k, v and, for the backward pass, their gradients.
-  Tensor rows(Builder& b, const Sizes& z, Role role, std::string name, int64_t heads) {
+  Tensor rows(Builder& b, const Sizes& z, Role role, std::string name, int64_t heads, int64_t n, DType type) {
     int64_t fused = b.problem.flag("fused") ? (z.h + 2 * z.kv) * z.d : heads * z.d;
     int64_t row = fused + b.problem.size("pad", 0);
-    return b.strided(role, std::move(name), {z.b, z.s, heads, z.d}, {z.s * row, row, z.d, 1},
-                     b.problem.dtype());
+    return b.strided(role, std::move(name), {z.b, n, heads, z.d}, {n * row, row, z.d, 1}, type);
   }
   void operands(Builder& b, const Sizes& z) {
     Args& a = this->args;
     const Problem& p = b.problem;
     a = {};
-    a.q = rows(b, z, Role::in, "q", z.h);
-    a.k = rows(b, z, Role::in, "k", z.kv);
-    a.v = rows(b, z, Role::in, "v", z.kv);
+    a.q = rows(b, z, Role::in, "q", z.h, z.s, p.dtype());
+    a.k = rows(b, z, Role::in, "k", z.kv, z.keys, p.dtype());
+    a.v = rows(b, z, Role::in, "v", z.kv, z.keys, p.dtype());
+    a.offset = z.diagonal, a.accumulate = z.acc;
+    if (z.documents)
+      a.first = b.dense(Role::in, "documents", {z.b, z.s}, DType::i32,
+                        [=](int64_t i) { return double(z.first_key(i / z.s, i % z.s)); });
     a.scale = z.scale, a.causal = z.causal, a.dropout = z.dropout;
     a.block_q = int(p.size("bq", 0)), a.block_k = int(p.size("bk", 0));
   }
@@ -112,16 +136,39 @@ class AttentionCase final : public Common<AttentionArgs> {
   void build(Builder& b) override {
     z_ = std::make_unique<Sizes>(b.problem);
     operands(b, *z_);
-    args.o = b.matrix(Role::out, "o", args.q.shape, b.problem.dtype());
-    args.lse = b.dense(Role::out, "lse", {z_->b, z_->h, z_->s}, sums(b.problem.dtype()));
+    const Role role = z_->acc ? Role::inout : Role::out;
+    const DType type = b.problem.dtype();
+    // Before: some rows saw nothing, and what lies there is not read.
+    auto o = b.gaussian("o"), lse = b.gaussian("lse");
+    const Sizes z = *z_;
+    args.o = b.matrix(role, "o", args.q.shape, z.sums ? sums(type) : type, o);
+    args.lse = b.dense(role, "lse", {z.b, z.h, z.s}, sums(type),
+                       [=](int64_t i) { return i % 5 == 3 ? -HUGE_VAL : lse(i); });
     args.version = b.problem.size("fa", 2) == 1 ? FlashVersion::fa1 : FlashVersion::fa2;
   }
   void reference(Operands& o) const override {
     Attended a = attend(*z_, o.in("q"), o.in("k"), o.in("v"));
+    if (z_->acc) merge(a, o.in("o"), o.in("lse"));
     o.want("o") = std::move(a.o), o.want("lse") = std::move(a.lse);
   }
 
  private:
+  void merge(Attended& a, const Values& o, const Values& lse) const {
+    const Sizes& z = *z_;
+    for (int64_t n = 0; n < z.b; n++)
+      for (int64_t head = 0; head < z.h; head++)
+        for (int64_t i = 0; i < z.s; i++) {
+          const size_t row = size_t((n * z.h + head) * z.s + i);
+          const double old = lse[row], now = a.lse[row], most = std::max(old, now);
+          if (std::isinf(most)) continue;
+          const double both = most + std::log(std::exp(old - most) + std::exp(now - most));
+          for (int64_t e = z.q_at(n, i, head); e < z.q_at(n, i, head) + z.d; e++)
+            a.o[size_t(e)] = std::exp(now - both) * a.o[size_t(e)] +
+                             (std::isinf(old) ? 0 : std::exp(old - both) * o[size_t(e)]);
+          a.lse[row] = both;
+        }
+  }
+
   std::unique_ptr<Sizes> z_;
 };
 
@@ -137,26 +184,30 @@ class AttentionBackwardCase final : public Common<AttentionBackwardArgs> {
     args.lse = b.dense(Role::in, "lse", {z_->b, z_->h, z_->s}, sums(type),
                        [=](int64_t i) { return (*known)().lse[size_t(i)]; });
     args.dout = b.matrix(Role::in, "dout", args.q.shape, type);
-    args.dq = rows(b, *z_, Role::out, "dq", z_->h);
-    args.dk = rows(b, *z_, Role::out, "dk", z_->kv);
-    args.dv = rows(b, *z_, Role::out, "dv", z_->kv);
+    const Role role = z_->acc ? Role::inout : Role::out;
+    const DType written = z_->sums ? sums(type) : type;
+    args.dq = rows(b, *z_, role, "dq", z_->h, z_->s, written);
+    args.dk = rows(b, *z_, role, "dk", z_->kv, z_->keys, written);
+    args.dv = rows(b, *z_, role, "dv", z_->kv, z_->keys, written);
   }
   void reference(Operands& o) const override {
     const Sizes& z = *z_;
     const Values &q = o.in("q"), &k = o.in("k"), &v = o.in("v"), &g = o.in("dout");
     Values dq(q.size()), dk(k.size()), dv(v.size());
-    attend(z, q, k, v, [&](const Attended& a, int64_t n, int64_t head, int64_t i, const Values& p) {
-      int64_t at = z.q_at(n, i, head);
-      double delta = dot(g, at, a.o, at, z.d);
-      for (size_t j = 0; j < p.size(); j++) {
-        int64_t key = z.k_at(n, int64_t(j), head);
-        double factor = z.factor(n, head, i, j);
-        double ds = p[j] * (factor * dot(g, at, v, key, z.d) - delta) * z.scale;
-        add(dv, key, factor * p[j], g, at, z.d);
-        add(dq, at, ds, k, key, z.d);
-        add(dk, key, ds, q, at, z.d);
-      }
-    });
+    if (z.acc) dq = o.in("dq"), dk = o.in("dk"), dv = o.in("dv");
+    attend(z, q, k, v,
+           [&](const Attended& a, int64_t n, int64_t head, int64_t i, const Values& p, int64_t first) {
+             int64_t at = z.q_at(n, i, head);
+             double delta = dot(g, at, a.o, at, z.d);
+             for (size_t j = 0; j < p.size(); j++) {
+               int64_t key = z.k_at(n, first + int64_t(j), head);
+               double factor = z.factor(n, head, i, size_t(first) + j);
+               double ds = p[j] * (factor * dot(g, at, v, key, z.d) - delta) * z.scale;
+               add(dv, key, factor * p[j], g, at, z.d);
+               add(dq, at, ds, k, key, z.d);
+               add(dk, key, ds, q, at, z.d);
+             }
+           });
     o.want("dq") = std::move(dq), o.want("dk") = std::move(dk), o.want("dv") = std::move(dv);
   }
   std::vector<GradPair> gradients() const override { return {{"q", "dq"}, {"k", "dk"}, {"v", "dv"}}; }
@@ -176,9 +227,9 @@ class AttentionBackwardCase final : public Common<AttentionBackwardArgs> {
     auto cache = std::make_shared<Attended>();
     auto q = b.gaussian("q"), k = b.gaussian("k"), v = b.gaussian("v");
     return std::make_shared<std::function<const Attended&()>>([=]() -> const Attended& {
-      int64_t rows = z.b * z.s * z.d;
+      int64_t rows = z.b * z.s * z.d, keys = z.b * z.keys * z.d;
       if (cache->o.empty())
-        *cache = attend(z, values(q, rows * z.h), values(k, rows * z.kv), values(v, rows * z.kv));
+        *cache = attend(z, values(q, rows * z.h), values(k, keys * z.kv), values(v, keys * z.kv));
       return *cache;
     });
   }

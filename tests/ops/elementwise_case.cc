@@ -1,4 +1,5 @@
-// add (keys n, a, b, y = their types, inplace=1: y is a), cast (n, from, to), zero (n, dtype), column_sum (n,
+// add (keys n, a, b, y = their types, inplace=1: y is a), cast (n, from, to; rows: of rows that
+// lie apart), zero (n, dtype), column_sum (n,
 // c, dtype, out, accumulate), square_sums (n, dtype), count_nonfinite (n, c, dtype; every seventh element is
 // not finite).
 #include <cmath>
@@ -35,6 +36,13 @@ class CastCase final : public CaseOf<CastArgs> {
   void build(Builder& b) override {
     const Problem& p = b.problem;
     args = {};
+    if (p.has("rows")) {  // [rows, 3, n] whose rows lie apart: pad
+      const Shape shape{p.size("rows"), 3, p.size("n")};
+      args.src = b.matrix(Role::in, "src", shape, p.dtype("from"));
+      args.dst = p.flag("dense") ? b.dense(Role::out, "dst", shape, p.dtype("to"))
+                                 : b.matrix(Role::out, "dst", shape, p.dtype("to"));
+      return;
+    }
     args.src = b.dense(Role::in, "src", {p.size("n")}, p.dtype("from"));
     args.dst = b.dense(Role::out, "dst", {p.size("n")}, p.dtype("to"));
   }

@@ -64,12 +64,23 @@ Case draw(uint64_t seed) {
     if (c.sequence) c.seq = c.tp * one_of(3, 5);
     c.kv_heads = c.arch == "gpt2" ? c.heads : one_of(int64_t(1), fewer, c.tp, c.heads);
   }
+  if (c.tp == 1 && c.dp <= 2 && c.arch != "mixtral") c.cp = one_of(1, 2, 3, 4);
+  c.separate = one_of(false, true);
+  if (c.cp > 1) {
+    c.optimizer = "adamw", c.dropout = 0;
+    c.method = one_of("ring", "ring", "ulysses");
+    c.placement = one_of("zigzag", "contiguous", "striped");
+    c.seq = c.cp * (c.method == "ring" && c.placement == "zigzag" ? one_of(2, 6) : one_of(1, 3, 7));
+    c.heads = c.method == "ulysses" ? c.cp : 3, c.hidden = c.heads * one_of(4, 12);
+    c.kv_heads = c.arch == "gpt2" || c.method == "ulysses" ? c.heads : one_of(int64_t(1), c.heads);
+    if (c.group > c.dp) c.group = 0;
+  }
   return c;
 }
 
 // Another layout of the same class: equal to the bit. Shard groups round sums twice, ZeRO 0 has none of them.
 Case twin_of(Case c) {
-  const bool hybrid = c.group > 1 && c.group < c.dp;
+  const bool hybrid = c.group > 1 && c.group < c.dp * c.cp;
   if (hybrid && c.zero == 0)
     c.group = 0;
   else if (hybrid && c.zero == 1)
@@ -98,7 +109,7 @@ void check(const Case& c) {
     if (run_of(c).model.moe()) same.replay = &one.routing;
     const Ran layout = train_layout(run_of(c), same);
     if (c.compute != "f32" &&
-        c.tp > 1) {  // summands are rounded: gradients that are only noise are other noise
+        (c.tp > 1 || c.cp > 1)) {  // summands are rounded: gradients that are only noise are other noise
       Case exact = c;
       exact.compute = exact.grads = "f32", exact.reduce = "auto";
       expect_as_exact(layout, one, train_layout(one_rank_of(exact), equal));

@@ -17,9 +17,12 @@ struct Case {
   double buffer = 1.5;  // of rows that ranks of ep receive
   double aux = 0, capacity = 0;
   std::string unit = "sequence";
-  int64_t chunks = 1;                   // of sums over tp
-  int64_t heads = 3, kv_heads = 0;      // 0: one, gpt2 as many as heads
-  int64_t micro = 2, microbatches = 1;  // of each replica
+  int64_t cp = 1;
+  std::string method = "ring", placement = "zigzag";  // of cp
+  bool separate = false;                              // documents
+  int64_t chunks = 1;                                 // of sums over tp
+  int64_t heads = 3, kv_heads = 0;                    // 0: one, gpt2 as many as heads
+  int64_t micro = 2, microbatches = 1;                // of each replica
   int64_t layers = 2, hidden = 36, vocab = 61, seq = 23;
   double bucket_mb = 25, dropout = 0;
   bool operator==(const Case&) const = default;

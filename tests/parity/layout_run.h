@@ -49,7 +49,7 @@ struct Plan {
 Ran train_layout(RunSpec, const Plan&);
 
 // Sample `global_row` of a step, the same under every layout; some targets are -1, more of them in the first
-// samples, so ranks have uneven numbers of targets.
+// samples, so ranks have uneven numbers of targets. Separate documents are of about 4 tokens.
 void fill_row(const RunSpec&, int64_t step, int64_t global_row, std::span<int32_t> tokens,
               std::span<int32_t> targets, std::span<int32_t> positions);
 

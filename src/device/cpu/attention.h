@@ -11,6 +11,8 @@
 //   right: panels of kPanel columns (the last narrower), each [units along the summed dim][columns of the
 //   panel]
 #pragma once
+#include <limits>
+
 #include "device/attention_traffic.h"
 #include "device/cpu/dropout.h"
 #include "device/cpu/launch.h"
@@ -216,18 +218,31 @@ class Ahead {
   int64_t count_ = 0, at_ = 0, row_ = 0, pending_ = 0, steps_ = 0;
 };
 
-// Sizes that both directions need.
+// What memory holds of a row that has seen no key: a running maximum that any score exceeds and from which a
+// masked score, -inf, still differs by an infinity rather than by NaN.
+inline constexpr double kNoScore = -1e30;
+// A logsumexp that makes every probability of a row exactly 0.
+inline constexpr double kSeesNothing = 1e30;
+
+// Sizes that both directions need, and who sees whom.
 struct Geometry {
-  int64_t batch, seq, heads, kv_heads, dim;
+  int64_t batch, seq, keys, heads, kv_heads, dim;
   int64_t depth;           // dim rounded up to kLane
   int64_t bq, bk;          // rows of a block
   int64_t bq_pad, bk_pad;  // rounded up to strips, to lanes
   int64_t q_blocks, k_blocks;
   bool causal;
+  int64_t offset;        // row i sees keys up to i + offset when causal
+  const int32_t* first;  // [batch][seq], of the first key that a row sees; null: 0
 
-  Geometry(const Tensor& q, const Tensor& k, bool causal, AttentionBlocks b)
+  template <class Args>
+  Geometry(const Args& p, AttentionBlocks b)
+      : Geometry(p.q, p.k, b, p.causal, p.offset, p.first ? p.first.template as<int32_t>() : nullptr) {}
+  Geometry(const Tensor& q, const Tensor& k, AttentionBlocks b, bool causal, int64_t offset,
+           const int32_t* first)
       : batch(q.shape[0]),
         seq(q.shape[1]),
+        keys(k.shape[1]),
         heads(q.shape[2]),
         kv_heads(k.shape[2]),
         dim(q.shape[3]),
@@ -237,8 +252,24 @@ struct Geometry {
         bq_pad(round_up(b.q, kStrip)),
         bk_pad(round_up(b.k, kLane)),
         q_blocks((seq + bq - 1) / bq),
-        k_blocks((seq + bk - 1) / bk),
-        causal(causal) {}
+        k_blocks((keys + bk - 1) / bk),
+        causal(causal),
+        offset(causal ? offset : 0),
+        first(first) {}
+
+  // Some rows may see nothing of a block, or nothing at all.
+  bool gaps() const { return first || offset < 0 || keys == 0; }
+  // Behind the last key that rows [row, row + n) see; and the first one that any of them sees.
+  int64_t end(int64_t row, int64_t n) const {
+    return causal ? std::clamp<int64_t>(row + n + offset, 0, keys) : keys;
+  }
+  int64_t begin(int64_t b, int64_t row, int64_t n) const {
+    if (!first || n <= 0) return 0;
+    return *std::min_element(first + b * seq + row, first + b * seq + row + n);
+  }
+  // The first query that sees keys from k0 on.
+  int64_t first_row(int64_t k0) const { return causal ? std::max<int64_t>(0, k0 - offset) : 0; }
+  int64_t rows_from(int64_t row) const { return std::min(kStrip, seq - row); }
 
   // `rows` rows from `first` of one head of t [B, S, heads, D].
   Rows rows(const Tensor& t, int64_t b, int64_t head, int64_t first, int64_t rows) const {
@@ -247,13 +278,28 @@ struct Geometry {
   }
   // The mask of the strip that starts at query `row` against `kn` keys from k0, and its padded columns.
   Mask mask(int64_t row, int64_t k0, int64_t kn) const {
-    return causal ? Mask{row - k0 + 1, 1, kn} : Mask{kn, 0, kn};
+    return causal ? Mask{row + offset - k0 + 1, 1, kn} : Mask{kn, 0, kn};
   }
   int64_t columns(int64_t row, int64_t k0, int64_t kn) const {
     if (!causal) return round_up(kn, kLane);
-    int64_t last = std::min(row + kStrip, seq) - 1;
+    int64_t last = std::min(row + kStrip, seq) - 1 + offset;
     return round_up(std::clamp<int64_t>(last - k0 + 1, 0, kn), kLane);
   }
+  // The columns of the strip's scores, and none where documents begin behind them all.
+  int64_t columns(int64_t b, int64_t row, int64_t k0, int64_t kn) const {
+    int64_t n = columns(row, k0, kn);
+    return first && begin(b, row, rows_from(row)) >= k0 + std::min(n, kn) ? 0 : n;
+  }
+  // Scores of keys before a row's document become -inf (with a negative scale, what that becomes).
+  template <class Acc>
+  void mask_documents(int64_t b, int64_t row, int64_t k0, int64_t n, Acc scale, Acc* s) const {
+    if (!first) return;
+    const Acc masked =
+        scale < 0 ? std::numeric_limits<Acc>::infinity() : -std::numeric_limits<Acc>::infinity();
+    for (int64_t r = 0; r < rows_from(row); r++)
+      std::fill_n(s + r * bk_pad, std::clamp<int64_t>(first[b * seq + row + r] - k0, 0, n), masked);
+  }
+
   // Which probabilities of the strip that starts at query `row` of a head are kept, keys k0 to k0 + n.
   KeepTile keep_tile(const DropoutMask& mask, int64_t b, int64_t head, int64_t row, int64_t k0,
                      int64_t n) const {
@@ -271,6 +317,16 @@ struct Geometry {
     return n;
   }
 };
+
+// Rows of a part's results, unrounded: dst = factor * c, or dst + that. dst holds Acc.
+template <class Acc>
+void store_sums(const Acc* c, int64_t ldc, Acc factor, const Acc* factors, bool accumulate, const Rows& dst) {
+  for (int64_t r = 0; r < dst.rows; r++) {
+    Acc* out = reinterpret_cast<Acc*>(dst.data) + r * dst.stride;
+    const Acc f = factors ? factor * factors[r] : factor;
+    for (int64_t d = 0; d < dst.dim; d++) out[d] = (accumulate ? out[d] : Acc(0)) + f * c[r * ldc + d];
+  }
+}
 
 void add_traffic(TileTraffic* to, const TileTraffic& from);  // atomic; null: nothing
 

@@ -20,7 +20,7 @@ template <class Acc>
 class Backward {
  public:
   Backward(const AttentionBackwardArgs& p, const Tiles<Acc>& tiles, std::byte* scratch)
-      : p_(p), t_(tiles), g_(p.q, p.k, p.causal, blocks(p)), group_(g_.heads / g_.kv_heads) {
+      : p_(p), t_(tiles), g_(p, blocks(p)), group_(g_.heads / g_.kv_heads) {
     Carver carve(scratch);
     int64_t q_tile = g_.bq_pad * g_.depth / t_.group * t_.unit;
     int64_t k_tile = g_.bk_pad * g_.depth / t_.group * t_.unit;
@@ -36,7 +36,7 @@ class Backward {
     large_delta_ = carve.template take<Acc>(g_.seq);
     large_dq_ = carve.template take<Acc>(g_.q_blocks * g_.bq_pad * g_.depth);
     if (group_ > 1)
-      for (Acc** all : {&large_dk_, &large_dv_}) *all = carve.template take<Acc>(g_.seq * g_.depth);
+      for (Acc** all : {&large_dk_, &large_dv_}) *all = carve.template take<Acc>(g_.keys * g_.depth);
     bytes_ = carve.used();
   }
 
@@ -50,11 +50,24 @@ class Backward {
       b_ = head / g_.heads, h_ = head % g_.heads;
       next_head_ = head + 1 < end * group_ ? head + 1 : -1;
       row_dots();
-      for (int64_t k0 = 0; k0 < g_.seq; k0 += g_.bk) key_block(k0, std::min(g_.bk, g_.seq - k0));
+      if (parts()) std::fill(large_dq_, large_dq_ + g_.q_blocks * g_.bq_pad * g_.depth, Acc(0));
+      for (int64_t k0 = 0; k0 < g_.keys; k0 += g_.bk) key_block(k0, std::min(g_.bk, g_.keys - k0));
+      if (parts())
+        for (int64_t i = 0; i < g_.q_blocks; i++)
+          store(p_.dq, large_dq_ + i * g_.bq_pad * g_.depth, Acc(p_.scale),
+                g_.rows(p_.dq, b_, h_, i * g_.bq, std::min(g_.bq, g_.seq - i * g_.bq)));
     }
   }
 
  private:
+  // dQ of rows that see none of a block, or are added to: zero first, stored last.
+  bool parts() const { return p_.accumulate || g_.gaps(); }
+  void store(const Tensor& to, const Acc* sums, Acc factor, const Rows& rows) {
+    if (to.dtype == p_.q.dtype && !p_.accumulate) return t_.store(sums, g_.depth, factor, nullptr, rows);
+    store_sums<Acc>(sums, g_.depth, factor, nullptr, p_.accumulate, rows);
+    if (p_.accumulate) count_.loads += rows.rows * g_.dim;
+  }
+
   void row_dots() {
     t_.row_dots(g_.rows(p_.o, b_, h_, 0, g_.seq), g_.rows(p_.dout, b_, h_, 0, g_.seq), large_delta_);
     count_.loads += 2 * g_.seq * g_.dim, count_.row_stores += g_.seq;
@@ -62,19 +75,20 @@ class Backward {
 
   // What is needed after this key block: more keys, or what the next head begins with.
   void look_ahead(int64_t k0, int64_t kn) {
-    int64_t first = g_.causal ? k0 / g_.bq * g_.bq : 0;
+    int64_t first = std::min(g_.first_row(k0) / g_.bq * g_.bq, g_.seq);
     ahead_.start(2 * g_.panels(first, g_.seq - first, k0, kn));
     if (h_ % group_ == group_ - 1)
-      for (const Tensor* t : {&p_.dk, &p_.dv}) ahead_.want(g_.rows(*t, b_, h_ / group_, k0, kn), t_.element);
+      for (const Tensor* t : {&p_.dk, &p_.dv})
+        ahead_.want(g_.rows(*t, b_, h_ / group_, k0, kn), size_of(t->dtype));
     int64_t b = b_, h = h_, next = k0 + kn, rows = std::min(g_.bq, g_.seq);
-    if (next == g_.seq) {
+    if (next == g_.keys) {
       if (next_head_ < 0) return;
       b = next_head_ / g_.heads, h = next_head_ % g_.heads, next = 0;
       const int64_t dots = std::min<int64_t>(512, g_.seq);  // rows of o and dout go through row_dots first
       for (const Tensor* t : {&p_.o, &p_.dout}) ahead_.want(g_.rows(*t, b, h, 0, dots), t_.element);
       ahead_.want(g_.rows(p_.q, b, h, 0, rows), t_.element);
     }
-    rows = std::min(g_.bk, g_.seq - next);
+    rows = std::min(g_.bk, g_.keys - next);
     for (const Tensor* t : {&p_.k, &p_.v}) ahead_.want(g_.rows(*t, b, h / group_, next, rows), t_.element);
   }
 
@@ -94,11 +108,11 @@ class Backward {
       count_.loads += 2 * kn * g_.dim;
     }
     look_ahead(k0, kn);
-    for (int64_t i = g_.causal ? k0 / g_.bq : 0; i < g_.q_blocks; i++) query_block(i, k0, kn);
+    for (int64_t i = g_.first_row(k0) / g_.bq; i < g_.q_blocks && g_.first_row(k0) < g_.seq; i++)
+      if (g_.begin(b_, i * g_.bq, std::min(g_.bq, g_.seq - i * g_.bq)) < k0 + kn) query_block(i, k0, kn);
     if (h_ % group_ == group_ - 1) {
-      t_.store(dk_, g_.depth, Acc(p_.scale), nullptr, g_.rows(p_.dk, b_, kv, k0, kn));
-      t_.store(dv_, g_.depth, p_.dropout ? Acc(p_.dropout.scale()) : Acc(1), nullptr,
-               g_.rows(p_.dv, b_, kv, k0, kn));
+      store(p_.dk, dk_, Acc(p_.scale), g_.rows(p_.dk, b_, kv, k0, kn));
+      store(p_.dv, dv_, p_.dropout ? Acc(p_.dropout.scale()) : Acc(1), g_.rows(p_.dv, b_, kv, k0, kn));
     } else {
       std::copy(dk_, dk_ + elements, large_dk_ + k0 * g_.depth);
       std::copy(dv_, dv_ + elements, large_dv_ + k0 * g_.depth);
@@ -114,9 +128,10 @@ class Backward {
     douts_ = left_rows(t_, dout, padded, g_.depth, dout_rows_);
     t_.pack_summed(dout, padded, g_.depth, dout_summed_);
     count_.loads += 2 * rows * g_.dim;
-    const Acc* lse = p_.lse.as<Acc>() + (b_ * g_.heads + h_) * g_.seq + q0;
-    std::copy(lse, lse + rows, lse_);
-    std::fill(lse_ + rows, lse_ + padded, Acc(1e30));
+    const Acc* lse = p_.lse.as<Acc>() + b_ * p_.lse.stride[0] + h_ * p_.lse.stride[1] + q0;
+    for (int64_t r = 0; r < rows; r++)
+      lse_[r] = lse[r] == -std::numeric_limits<Acc>::infinity() ? Acc(kSeesNothing) : lse[r];
+    std::fill(lse_ + rows, lse_ + padded, Acc(kSeesNothing));
     std::copy(large_delta_ + q0, large_delta_ + q0 + rows, delta_);
     std::fill(delta_ + rows, delta_ + padded, Acc(0));
     count_.row_loads += 2 * rows;
@@ -126,19 +141,32 @@ class Backward {
     int64_t q0 = i * g_.bq, rows = std::min(g_.bq, g_.seq - q0), padded = round_up(rows, kStrip);
     Acc* dq = large_dq_ + i * g_.bq_pad * g_.depth;
     load_queries(q0, rows, padded);
-    bool last = k0 + kn >= (g_.causal ? q0 + rows : g_.seq);  // key block that these rows see
+    bool last = !parts() && k0 + kn >= g_.end(q0, rows);  // key block that these rows see
     soon_.start(2 * g_.panels(q0, rows, k0, kn));
-    if (last) soon_.want(g_.rows(p_.dq, b_, h_, q0, rows), t_.element);
+    if (last) soon_.want(g_.rows(p_.dq, b_, h_, q0, rows), size_of(p_.dq.dtype));
     for (const Tensor* t : {&p_.q, &p_.dout})
       soon_.want(g_.rows(*t, b_, h_, q0 + rows, std::min(g_.bq, g_.seq - q0 - rows)), t_.element);
     if (k0 > 0) count_.loads += rows * g_.dim;  // dQ, by the strips' products
     for (int64_t r = 0; r < padded; r += kStrip) {
-      int64_t n = g_.columns(q0 + r, k0, kn);
-      if (n > 0) strip(r, q0 + r, k0, kn, n, dq + r * g_.depth);
+      int64_t n = g_.columns(b_, q0 + r, k0, kn);
+      if (n > 0)
+        strip(r, q0 + r, k0, kn, n, dq + r * g_.depth);
+      else if (g_.first)
+        skip_strip(r, kn);
     }
     sum_over_queries(q0, padded, k0, kn);
-    if (last) t_.store(dq, g_.depth, Acc(p_.scale), nullptr, g_.rows(p_.dq, b_, h_, q0, rows));
+    if (last) store(p_.dq, dq, Acc(p_.scale), g_.rows(p_.dq, b_, h_, q0, rows));
     count_.stores += rows * g_.dim;
+  }
+
+  // A strip whose documents begin behind the key block: the sums over queries find zeros.
+  void skip_strip(int64_t r, int64_t kn) {
+    const int64_t bytes = round_up(kn, kLane) * t_.unit;
+    for (int64_t pair = 0; pair < kStrip / t_.group; pair++) {
+      const int64_t at = (r / t_.group + pair) * g_.bk_pad * t_.unit;
+      std::fill_n(p_pairs_ + at, bytes, std::byte(0));
+      std::fill_n(ds_pairs_ + at, bytes, std::byte(0));
+    }
   }
 
   // P, dS of one strip, and its dQ.
@@ -163,6 +191,7 @@ class Backward {
     };
     scores(queries_, k_columns_, s_);
     scores(douts_, v_columns_, dp_);
+    g_.mask_documents(b_, row, k0, n, Acc(p_.scale), s_);
     std::byte* ds_pairs = ds_pairs_ + r / t_.group * g_.bk_pad * t_.unit;
     std::byte* p_pairs = p_pairs_ + r / t_.group * g_.bk_pad * t_.unit;
     KeepTile keep;
@@ -197,7 +226,7 @@ class Backward {
                 .m = kStrip,
                 .n = g_.depth,
                 .k = n / t_.group,
-                .add = k0 > 0});
+                .add = k0 > 0 || parts()});
   }
 
   // dV += P^T dO and dK += dS^T Q over the block's strips that see the keys: on the diagonal, groups of kLane
@@ -205,12 +234,12 @@ class Backward {
   void sum_over_queries(int64_t q0, int64_t padded, int64_t k0, int64_t kn) {
     int64_t kn_pad = round_up(kn, kLane);
     auto first_strip = [&](int64_t c) {
-      return g_.causal ? std::max<int64_t>(0, k0 + c - q0) / kStrip * kStrip : 0;
+      return std::max<int64_t>(0, g_.first_row(k0 + c) - q0) / kStrip * kStrip;
     };
-    for (int64_t c = 0, end; c < kn_pad; c = end) {
+    auto seen = [&](int64_t c) { return g_.first_row(k0 + c) < std::min(q0 + padded, g_.seq); };
+    for (int64_t c = 0, end; c < kn_pad && seen(c); c = end) {
       int64_t first = first_strip(c);
-      for (end = c + kLane; end < kn_pad && first_strip(end) == first;) end += kLane;
-      if (first >= padded) break;
+      for (end = c + kLane; end < kn_pad && seen(end) && first_strip(end) == first;) end += kLane;
       int64_t at = first / t_.group;
       Product<Acc> sum{.a = p_pairs_ + (at * g_.bk_pad + c) * t_.unit,
                        .a_row = 1,

@@ -10,7 +10,8 @@
 // unrounded. Dropout zeroes elements of P after l has summed them, and O is scaled at its store. Causal: key
 // blocks above the diagonal are skipped; inside a block strips above it too, and a strip's columns behind its
 // last row's key. Rows are independent and their sums run in ascending key order: no bit depends on the
-// thread count or on block_q. Scratch per thread: the tile, O(block), and for FA1 one head's O, l, m, O(S D).
+// thread count or on block_q. A part that accumulates begins with what memory holds instead of nothing: m =
+// L, l = 1, O as it is. Scratch per thread: the tile, O(block), and for FA1 one head's O, l, m, O(S D).
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -24,7 +25,7 @@ template <class Acc>
 class Forward {
  public:
   Forward(const AttentionArgs& p, const Tiles<Acc>& tiles, std::byte* scratch)
-      : p_(p), t_(tiles), g_(p.q, p.k, p.causal, blocks(p)) {
+      : p_(p), t_(tiles), g_(p, blocks(p)) {
     Carver carve(scratch);
     q_ = carve.bytes(g_.bq_pad * g_.depth / t_.group * t_.unit);
     k_ = carve.bytes(g_.bk_pad * g_.depth / t_.group * t_.unit);
@@ -78,7 +79,7 @@ class Forward {
   bool fa1() const { return p_.version == FlashVersion::fa1; }
   int64_t rows_of(int64_t i) const { return std::min(g_.bq, g_.seq - i * g_.bq); }
   Acc* lse(int64_t b, int64_t h, int64_t row) const {
-    return p_.lse.as<Acc>() + (b * g_.heads + h) * g_.seq + row;
+    return p_.lse.as<Acc>() + b * p_.lse.stride[0] + h * p_.lse.stride[1] + row;
   }
 
   void load_queries(int64_t b, int64_t h, int64_t q0, int64_t rows) {
@@ -94,7 +95,7 @@ class Forward {
   // All strips of the q block against the key block. `first`: no O yet.
   void attend(int64_t q0, int64_t rows, int64_t k0, int64_t kn, bool first) {
     for (int64_t r = 0; r < rows; r += kStrip) {
-      int64_t n = g_.columns(q0 + r, k0, kn);
+      int64_t n = g_.columns(b_, q0 + r, k0, kn);
       if (n > 0) attend_strip(r, q0 + r, k0, kn, n, first);
     }
   }
@@ -112,6 +113,7 @@ class Forward {
                 .m = kStrip,
                 .n = n,
                 .k = units});
+    g_.mask_documents(b_, row, k0, n, Acc(p_.scale), s_);
     Acc *m = m_ + r, *l = l_ + r, *o = o_ + r * g_.depth, old_l[kStrip];
     if (fa1()) std::copy(l, l + kStrip, old_l);
     t_.softmax({.s = s_,
@@ -157,13 +159,17 @@ class Forward {
   }
 
   void store(int64_t b, int64_t h, int64_t q0, int64_t rows, const Acc* factors) {
+    count_.stores += rows * g_.dim;
+    if (p_.o.dtype != p_.q.dtype)
+      return store_sums(o_, g_.depth, p_.dropout ? Acc(p_.dropout.scale()) : Acc(1), factors, false,
+                        g_.rows(p_.o, b, h, q0, rows));
     t_.store(o_, g_.depth, p_.dropout ? Acc(p_.dropout.scale()) : Acc(1), factors,
              g_.rows(p_.o, b, h, q0, rows));
-    count_.stores += rows * g_.dim;
   }
   void store_lse(int64_t b, int64_t h, int64_t q0, int64_t rows) {
     Acc* out = lse(b, h, q0);
-    for (int64_t r = 0; r < rows; r++) out[r] = m_[r] + std::log(l_[r]);
+    for (int64_t r = 0; r < rows; r++)
+      out[r] = l_[r] == 0 ? -std::numeric_limits<Acc>::infinity() : m_[r] + std::log(l_[r]);
     count_.row_stores += rows;
   }
 
@@ -178,27 +184,46 @@ class Forward {
       keys(now, next_k0, std::min(g_.bk, end - next_k0));
       return;
     }
-    ahead_.want(g_.rows(p_.o, now.b, now.h, now.i * g_.bq, rows_of(now.i)), t_.element);
+    ahead_.want(g_.rows(p_.o, now.b, now.h, now.i * g_.bq, rows_of(now.i)), size_of(p_.o.dtype));
     if (!next) return;
     ahead_.want(g_.rows(p_.q, next->b, next->h, next->i * g_.bq, rows_of(next->i)), t_.element);
-    keys(*next, 0, std::min(g_.bk, g_.seq));
+    keys(*next, 0, std::min(g_.bk, g_.keys));
+  }
+
+  // O, l, m of rows that have seen nothing, or what another part of the attention left of them. Only where a
+  // strip may meet no key in its first block must O be zero: elsewhere the first product writes it.
+  void start(int64_t b, int64_t h, int64_t q0, int64_t rows) {
+    const bool from_nothing = !p_.accumulate && !g_.gaps();
+    std::fill(m_, m_ + g_.bq_pad, from_nothing ? -std::numeric_limits<Acc>::infinity() : Acc(kNoScore));
+    std::fill(l_, l_ + g_.bq_pad, Acc(0));
+    if (from_nothing) return;
+    std::fill(o_, o_ + g_.bq_pad * g_.depth, Acc(0));
+    if (!p_.accumulate) return;
+    const Rows old = g_.rows(p_.o, b, h, q0, rows);
+    const Acc* old_lse = lse(b, h, q0);
+    for (int64_t r = 0; r < rows; r++) {
+      if (old_lse[r] == -std::numeric_limits<Acc>::infinity()) continue;
+      m_[r] = old_lse[r], l_[r] = 1;
+      std::copy_n(reinterpret_cast<const Acc*>(old.data) + r * old.stride, g_.dim, o_ + r * g_.depth);
+    }
+    count_.loads += rows * g_.dim, count_.row_loads += rows;
   }
 
   void fa2_block(const Block& at, const Block* next) {
     auto [b, h, i] = at;
     b_ = b, h_ = h;
-    int64_t q0 = i * g_.bq, rows = rows_of(i), end = g_.causal ? q0 + rows : g_.seq;
+    int64_t q0 = i * g_.bq, rows = rows_of(i), end = g_.end(q0, rows);
     load_queries(b, h, q0, rows);
-    std::fill(m_, m_ + g_.bq_pad, -std::numeric_limits<Acc>::infinity());
-    std::fill(l_, l_ + g_.bq_pad, Acc(0));
-    for (int64_t k0 = 0; k0 < end; k0 += g_.bk) {
+    start(b, h, q0, rows);
+    const bool zeroed = p_.accumulate || g_.gaps();
+    for (int64_t k0 = g_.begin(b, q0, rows) / g_.bk * g_.bk; k0 < end; k0 += g_.bk) {
       int64_t kn = std::min(g_.bk, end - k0);
       load_keys(b, h, k0, kn);
       look_ahead(at, k0 + kn, end, next);
-      attend(q0, rows, k0, kn, k0 == 0);
+      attend(q0, rows, k0, kn, k0 == 0 && !zeroed);
     }
     store_lse(b, h, q0, rows);
-    for (int64_t r = 0; r < rows; r++) l_[r] = 1 / l_[r];
+    for (int64_t r = 0; r < rows; r++) l_[r] = l_[r] == 0 ? Acc(0) : 1 / l_[r];
     store(b, h, q0, rows, l_);
   }
 

@@ -160,15 +160,49 @@ void launch(const AddArgs& p, const Tensor&, const Context& ctx) {
     HWY_DYNAMIC_DISPATCH(add)(p, begin, end);
   });
 }
-void launch(const CastArgs& p, const Tensor&, const Context& ctx) {
+namespace {
+void cast_run(const CastArgs& p, int64_t begin, int64_t end) {
   const int64_t size = size_of(p.src.dtype);
-  const bool same = p.src.dtype == p.dst.dtype;
-  parallel_for(ctx, p.src.numel(), kGrainElements, [&](int64_t begin, int64_t end, int) {
-    if (same)
-      std::memmove(p.dst.data + begin * size, p.src.data + begin * size, size_t((end - begin) * size));
-    else
-      HWY_DYNAMIC_DISPATCH(cast)(p, begin, end);
-  });
+  if (p.src.dtype == p.dst.dtype)
+    std::memmove(p.dst.data + begin * size, p.src.data + begin * size, size_t((end - begin) * size));
+  else
+    HWY_DYNAMIC_DISPATCH(cast)(p, begin, end);
+}
+
+// Dims from the last up to which both operands lie in one piece; its elements.
+int64_t joint_run(const Tensor& a, const Tensor& b, int& outer) {
+  int64_t run = 1;
+  for (outer = a.shape.rank; outer > 0; outer--) {
+    const auto d = size_t(outer - 1);
+    if (a.shape[outer - 1] != 1 && (a.stride[d] != run || b.stride[d] != run)) break;
+    run *= a.shape[outer - 1];
+  }
+  return run;
+}
+// Element offset of run i of the first `outer` dims.
+int64_t run_offset(const Tensor& t, int outer, int64_t i) {
+  int64_t offset = 0;
+  for (int d = outer; d-- > 0; i /= t.shape[d]) offset += i % t.shape[d] * t.stride[size_t(d)];
+  return offset;
+}
+}  // namespace
+
+void launch(const CastArgs& p, const Tensor&, const Context& ctx) {
+  if (p.src.numel() == 0) return;
+  if (p.src.contiguous() && p.dst.contiguous())
+    return parallel_for(ctx, p.src.numel(), kGrainElements,
+                        [&](int64_t begin, int64_t end, int) { cast_run(p, begin, end); });
+  int outer = 0;
+  const int64_t run = joint_run(p.src, p.dst, outer);
+  parallel_for(ctx, p.src.numel() / run, std::max<int64_t>(1, kGrainElements / run),
+               [&](int64_t begin, int64_t end, int) {
+                 CastArgs one = p;
+                 for (int64_t i = begin; i < end; i++) {
+                   one.src.data = p.src.data + run_offset(p.src, outer, i) * size_of(p.src.dtype);
+                   one.dst.data = p.dst.data + run_offset(p.dst, outer, i) * size_of(p.dst.dtype);
+                   cast_run(one, 0, run);
+                 }
+               });
 }
 void launch(const ZeroArgs& p, const Tensor&, const Context& ctx) {
   parallel_for(ctx, p.y.bytes(), 4 * kGrainElements, [&](int64_t begin, int64_t end, int) {

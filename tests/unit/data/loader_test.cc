@@ -43,6 +43,24 @@ Batch get(DataLoader& l, int64_t step, int64_t microbatch, int64_t dp_rank) {
   return b;
 }
 
+// Documents of 7 tokens: positions are places in them, from the window's start on where one began before it.
+TEST_F(Loader, SeparateDocumentsHavePositionsOfTheirOwn) {
+  for (int64_t seq : {1, 5, 7, 16}) {
+    LoaderOptions o = options(seq, SampleOrder::sequential);
+    o.separate = true;
+    DataLoader l(shard(101), o);
+    for (int64_t i = 0; i < l.samples(); i++) {
+      Batch b = get(l, i + 1, 0, 0);
+      for (int64_t k = 0; k < seq; k++) {
+        const int64_t token = i * seq + k;
+        ASSERT_EQ(b.tokens[size_t(k)], token);
+        ASSERT_EQ(b.targets[size_t(k)], token + 1);  // the next document's first token too
+        ASSERT_EQ(b.positions[size_t(k)], token - std::max(i * seq, token / 7 * 7));
+      }
+    }
+  }
+}
+
 TEST_F(Loader, SequentialSamplesAreTheShiftedWindows) {
   for (int64_t seq : {1, 2, 5, 9}) {
     DataLoader l(shard(101), options(seq, SampleOrder::sequential));

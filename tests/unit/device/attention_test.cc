@@ -372,6 +372,34 @@ TEST(attention, counted_traffic_equals_the_closed_form) {
   }
 }
 
+// Parts: other keys than queries and a moved diagonal, written and added to.
+TEST(attention, counted_traffic_of_parts_equals_the_closed_form) {
+  for (auto [rows, keys, offset, causal] :
+       {std::tuple{37, 90, 53, true}, {90, 37, -20, true}, {90, 90, -1, true}, {33, 70, 0, false}})
+    for (bool accumulate : {false, true}) {
+      Problem<float> p({2, std::max(rows, keys), 4, 2, 24, causal, 16, 32});
+      AttentionArgs f = p.forward();
+      AttentionBackwardArgs b = p.backward();
+      auto part = [&](auto& a) {
+        a.q = a.q.narrow(1, 0, rows), a.o = a.o.narrow(1, 0, rows), a.lse = a.lse.narrow(2, 0, rows);
+        a.k = a.k.narrow(1, 0, keys), a.v = a.v.narrow(1, 0, keys);
+        a.offset = offset, a.accumulate = accumulate;
+      };
+      part(f), part(b);
+      b.dout = b.dout.narrow(1, 0, rows), b.dq = b.dq.narrow(1, 0, rows);
+      b.dk = b.dk.narrow(1, 0, keys), b.dv = b.dv.narrow(1, 0, keys);
+      TileTraffic forward, backward;
+      f.traffic = &forward, b.traffic = &backward;
+      launch(f, 2);
+      launch(b, 2);
+      TileTraffic f_want = flash_traffic(f, att::blocks(f)), b_want = flash_traffic(b, att::blocks(b));
+      EXPECT_EQ(forward, f_want) << rows << "x" << keys << shown(forward) << ", closed form "
+                                 << shown(f_want);
+      EXPECT_EQ(backward, b_want) << rows << "x" << keys << shown(backward) << ", closed form "
+                                  << shown(b_want);
+    }
+}
+
 // 2205.14135 with N = 4096, d = 128 (elements, exact): the block sizes of a fast memory of M elements.
 TEST(attention, traffic_of_the_papers_example) {
   AttentionArgs p;

@@ -330,14 +330,27 @@ TEST(RunSpec, Experts) {
   EXPECT_HAS(wrong("[moe]\naux_loss = 0.1"), "moe.aux_loss: 0.1 has no effect with model.experts = 0");
 }
 
+TEST(RunSpec, PartsOfSequencesAreEqual) {
+  EXPECT_HAS(wrong("[layout]\ncp = 3"), "256 is no multiple of 6");
+  EXPECT_HAS(wrong("[layout]\ncp = 3\ncp_placement = \"striped\""), "256 is no multiple of 3");
+  parse("[layout]\ncp = 3\ncp_placement = \"contiguous\"\n[data]\nseq_len = 9");
+  EXPECT_HAS(wrong("[layout]\ncp = 4\ntp = 2\ncp_method = \"ulysses\"\n[model]\nheads = 4\nkv_heads = 2"),
+             "does not divide model.heads = 4; give \"ring\"");
+  EXPECT_HAS(wrong("[layout]\ncp = 4\ncp_method = \"ulysses\"\n[model]\nheads = 4\nkv_heads = 2"),
+             "does not divide model.kv_heads = 2; give \"ring\"");
+  EXPECT_HAS(wrong("[layout]\ncp = 2\nshard_group = 4"), "4 does not divide dp * cp = 1 * 2");
+  EXPECT_HAS(wrong("[layout]\ncp = 2\ntp = 2\nsequence = true\ncp_placement = \"striped\"\n"
+                   "[model]\nheads = 4\n[data]\nseq_len = 6"),
+             "no multiple of it");
+}
+
 TEST(RunSpec, UnsupportedByThisVersion) {
   refuse_unsupported(parse(""));
   refuse_unsupported(parse("[layout]\ndp = 4\nzero = 3\nshard_group = 2\n[train]\ncomm = \"mpi\""));
   refuse_unsupported(parse("[layout]\ntp = 2\ndp = 3\n[batch]\nglobal = 48"));
   refuse_unsupported(parse("[layout]\nschedule = \"gpipe\"\n[precision]\ncompute = \"bf16\""));
-  for (const char* set :
-       {"layout.pp=2", "layout.cp=2", "layout.schedule=zb-v", "layout.chunks=2", "layout.recompute=full",
-        "precision.compute=fp8", "train.device=cuda", "train.comm=nccl"}) {
+  for (const char* set : {"layout.pp=2", "layout.schedule=zb-v", "layout.chunks=2", "layout.recompute=full",
+                          "precision.compute=fp8", "train.device=cuda", "train.comm=nccl"}) {
     std::string key = std::string(set).substr(0, std::string(set).find('='));
     RunSpec run = parse("", {set});
     std::string err = error_of([&] { refuse_unsupported(run); });
@@ -345,6 +358,16 @@ TEST(RunSpec, UnsupportedByThisVersion) {
     EXPECT_HAS(err, "not supported by this version; ");
     EXPECT_EQ(lines_of(err).size(), 1u) << err;
   }
+  refuse_unsupported(parse("[layout]\ncp = 4\ntp = 2\ndp = 2\nzero = 3\nshard_group = 8"));
+  auto beside_cp = [](const char* toml) {
+    return error_of([&] { refuse_unsupported(parse(toml, {"layout.cp=2"})); });
+  };
+  EXPECT_HAS(beside_cp("[model]\nresid_pdrop = 0.1"),
+             "layout.cp: 2 is not supported by this version; dropout");
+  EXPECT_HAS(beside_cp("[model]\narch = \"mixtral\""),
+             "layout.cp: 2 is not supported by this version; experts");
+  EXPECT_HAS(beside_cp("[optimizer]\nname = \"muon\""), "optimizer.name: \"muon\" is not supported");
+  EXPECT_HAS(beside_cp("[train]\nnoise_scale = 2"), "train.noise_scale: 2 is not supported");
   RunSpec run = parse("[layout]\ndp = 2\npp = 2\nep = 2");
   EXPECT_EQ(lines_of(error_of([&] { refuse_unsupported(run); })).size(), 2u);
 }

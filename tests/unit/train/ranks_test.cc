@@ -18,13 +18,14 @@ namespace trireme::test {
 namespace {
 
 struct Layout {
-  int64_t dp = 1, zero = 0, group = 0, micro = 2, tp = 1;
+  int64_t dp = 1, zero = 0, group = 0, micro = 2, tp = 1, cp = 1;
 };
 
 RunSpec ranks_run(const fs::path& folder, const Layout& l, int64_t steps = 8, const char* compute = "f32") {
   RunSpec r = tiny_run(folder, steps);
   r.batch.micro = l.micro;
   r.layout.dp = l.dp, r.layout.zero = l.zero, r.layout.shard_group = l.group, r.layout.tp = l.tp;
+  r.layout.cp = l.cp;
   r.model.heads = 12, r.model.kv_heads = 1, r.model.head_dim = 4, r.model.ffn = 60;
   r.precision.compute = compute, r.precision.grads = "f32";
   r.precision.reduce = r.precision.compute == "bf16" ? "bf16" : "f32";
@@ -104,9 +105,19 @@ TEST(Ranks, ACheckpointGoesOnUnderAnyOtherLayout) {
                             {.dp = 3, .zero = 0, .micro = 1},
                             {.tp = 4},
                             {.dp = 2, .zero = 3, .micro = 1, .tp = 3},
-                            {.dp = 3, .zero = 1, .micro = 1, .tp = 2}};
+                            {.dp = 3, .zero = 1, .micro = 1, .tp = 2},
+                            {.dp = 2, .zero = 3, .micro = 3, .cp = 3},
+                            {.zero = 1, .group = 2, .micro = 2, .tp = 2, .cp = 2}};
+  constexpr int64_t kSteps = 2 * std::size(layouts);
+  auto of_parts = [](const fs::path& folder, const Layout& l) {
+    RunSpec r = ranks_run(folder, l, kSteps);
+    r.data.seq_len = 12;
+    r.model.max_positions = 0;
+    r.model.finish(r.data.seq_len);
+    return r;
+  };
   TempFolder one;
-  train_here(ranks_run(one.path(), {}, 20));
+  train_here(of_parts(one.path(), {}));
   const Outcome want = numbers_of(one / "run");
   TempFolder tmp;
   int64_t done = 0;
@@ -117,13 +128,13 @@ TEST(Ranks, ACheckpointGoesOnUnderAnyOtherLayout) {
     hooks.step = [&](const StepMetrics& m) {
       if (m.step == done + 2) request_interrupt();
     };
-    train_here(ranks_run(tmp.path(), l, 20), hooks);
+    train_here(of_parts(tmp.path(), l), hooks);
     clear_interrupt();
     EXPECT_EQ(start, done);
     done += 2;
   }
   const Outcome got = numbers_of(tmp / "run");
-  EXPECT_EQ(got.step, 20);
+  EXPECT_EQ(got.step, kSteps);
   ASSERT_EQ(got.metrics.size(), want.metrics.size());
   for (size_t i = 0; i < got.metrics.size(); i++) {
     auto a = nlohmann::json::parse(got.metrics[i]), b = nlohmann::json::parse(want.metrics[i]);
