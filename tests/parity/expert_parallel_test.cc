@@ -149,6 +149,21 @@ TEST(ExpertParallelBytes, AreThoseOfTheChoices) {
   }
 }
 
+// Where meta, which assumes balance, sees one round and a run takes several: room for those was booked.
+TEST(ExpertParallelBytes, RoomForFurtherRoundsIsBooked) {
+  for (const char* text : {"arch=mixtral dp=2 ep=2 experts=4 buffer=1.02 layers=1 micro=4",
+                           "arch=mixtral dp=3 ep=3 experts=6 buffer=1.02 layers=1 micro=4 compute=bf16"}) {
+    SCOPED_TRACE(text);
+    const Ran ran = train_layout(run_of(from_text(text)), {.steps = 3});
+    EXPECT_GT(ran.routed[0].rounds, 1);
+    for (const RankFacts& f : ran.ranks) {
+      EXPECT_EQ(f.peaks, ran.booking.peak);
+      EXPECT_EQ(f.peak_total, ran.booking.peak_total);
+      EXPECT_LE(f.high_water, ran.booking.arena_bytes);
+    }
+  }
+}
+
 // Products that are issued between an exchange's start and the wait for it: the shared expert's, three
 // forward (gate and up, down, the gate's) and as many backward; none where there is no shared expert.
 int64_t products_beside(const Tape& tape) {
