@@ -1,7 +1,9 @@
 // The decorators: traced, checked, delayed, alone and one over another.
 #include <mutex>
+#include <thread>
 
 #include "comm/meta/meta_comm.h"
+#include "comm/queued.h"
 #include "comm/wrap/checked.h"
 #include "comm/wrap/delayed.h"
 #include "comm/wrap/traced.h"
@@ -185,6 +187,29 @@ TEST(Delayed, ReallySleeps) {
   expect_none(run_wrapped(
       3, [](auto f, Device& d, int) { return make_delayed(std::move(f), {}, &d); }, use));
   EXPECT_THROW(make_delayed(make_single(), {.alpha = -1}, nullptr), Error);
+}
+
+// Until its peer comes a rank waits: the span's met is no earlier than that.
+TEST(Traced, TellsWhenTheLastHadCome) {
+  std::vector<std::unique_ptr<CommTracer>> tracers;
+  for (int r = 0; r < 2; r++) tracers.push_back(std::make_unique<CommTracer>(r, 100));
+  auto wrap = [&](auto f, Device& d, int r) { return make_traced(std::move(f), &d, *tracers[size_t(r)]); };
+  expect_none(run_wrapped(2, wrap, [&](Rank& me) {
+    CommTracer& tracer = *tracers[size_t(me.rank)];
+    int64_t token = 0, late_ns = 0;
+    const P2p message[] = {{Tensor(&token, {1}, DType::i64), 1 - me.rank, me.rank == 0}};
+    me.all->p2p({.ops = message}, {});  // rank 0 goes to the barrier, and rank 1 lets it
+    for (int i = 0; me.rank == 1 && i < 5000; i++) std::this_thread::yield();
+    if (me.rank == 1) late_ns = comm_now_ns();
+    tracer.start(1);
+    me.all->barrier({});
+    tracer.stop();
+    me.all->broadcast({.buf = Tensor(&late_ns, {1}, DType::i64), .root = 1}, {});
+    const std::vector<Span> spans = tracer.take();
+    ASSERT_EQ(spans.size(), 1u);
+    EXPECT_GE(spans[0].met_ns, late_ns);
+    use(me);
+  }));
 }
 
 TEST(Traced, PutsSpansOnTheirLanes) {
