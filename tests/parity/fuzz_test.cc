@@ -70,7 +70,7 @@ Case draw(uint64_t seed) {
     c.optimizer = "adamw", c.dropout = 0;
     c.method = one_of("ring", "ring", "ulysses");
     c.placement = one_of("zigzag", "contiguous", "striped");
-    c.seq = c.cp * (c.method == "ring" && c.placement == "zigzag" ? one_of(2, 6) : one_of(1, 3, 7));
+    c.seq = c.cp * (c.method == "ring" && c.placement == "zigzag" ? one_of(4, 6) : one_of(5, 7));
     c.heads = c.method == "ulysses" ? c.cp : 3, c.hidden = c.heads * one_of(4, 12);
     c.kv_heads = c.arch == "gpt2" || c.method == "ulysses" ? c.heads : one_of(int64_t(1), c.heads);
     if (c.group > c.dp) c.group = 0;
