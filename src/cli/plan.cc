@@ -1,10 +1,28 @@
 // trireme plan RUN.toml: what the run will cost, from the real step on meta.
+#include "plan/axes.h"
 #include "plan/forecast.h"
 
 #include "cli/cli.h"
 #include "spec/run_schedule.h"
 
 namespace trireme::cli {
+namespace {
+
+struct AxesRequest {
+  bool wanted = false;
+  std::vector<int64_t> ranks = {2, 4, 8};
+  int64_t longest = 0;  // 0 = 64 times data.seq_len
+};
+
+void print_axes(const RunSpec& run, const ClusterSpec& cluster, const AxesRequest& wish, bool json) {
+  for (int64_t n : wish.ranks)
+    if (n < 2 || n > 1024) bad_request("--axes-ranks: {} is out of range; 2 to 1024", n);
+  const int64_t longest = wish.longest > 0 ? wish.longest : 64 * run.data.seq_len;
+  const AxisTable table = compare_axes(run, cluster, rank_threads_of(run), wish.ranks, longest);
+  fmt::print("{}", json ? to_json(table) + "\n" : to_text(table, run, cluster));
+}
+
+}  // namespace
 
 void add_plan(CLI::App& app) {
   CLI::App* verb =
@@ -13,9 +31,19 @@ void add_plan(CLI::App& app) {
                          "data\nexample: trireme plan configs/run/demo.toml --set batch.micro=4");
   auto request = std::make_shared<RunRequest>();
   request->add_to(*verb);
-  verb->callback([request] {
+  auto axes = std::make_shared<AxesRequest>();
+  verb->add_flag(
+      "--axes", axes->wanted,
+      "instead: what one layer costs on the wire, divided by tensor, context or expert parallelism, "
+      "as ranks and sequences grow");
+  verb->add_option("--axes-ranks", axes->ranks, "ranks to divide it over (default: 2 4 8)")->needs("--axes");
+  verb->add_option("--axes-longest", axes->longest,
+                   "tokens of the longest sequence, from data.seq_len in steps of 4 (default: 64 times it)")
+      ->needs("--axes");
+  verb->callback([request, axes] {
     RunSpec run = request->load();
     ClusterSpec cluster = cluster_of(run);
+    if (axes->wanted) return print_axes(run, cluster, *axes, request->json);
     Schedule schedule = schedule_of(run);
     Forecast f = forecast(run, schedule, cluster, rank_threads_of(run));
     fmt::print("{}\n", request->json ? to_json(run, f) : to_text(run, f, cluster));

@@ -1,0 +1,46 @@
+// What the axes that divide a layer say to one another: tensor against context against expert parallelism,
+// as ranks and sequences grow. The numbers are those of the real layers, recorded on meta: a step of two
+// blocks less a step of one.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "spec/cluster_spec.h"
+#include "spec/run_spec.h"
+
+namespace trireme {
+
+// One block, forward and backward, of `ranks` sequences of seq_len tokens, divided over so many ranks. What
+// replicas say to each other (gradients, weights) is left out: it depends on neither.
+struct AxisCost {
+  std::string way;  // "tp", "tp sequence", "cp ring", "cp ulysses", "ep"
+  int64_t ranks = 0, seq_len = 0;
+  std::string refused;     // why this model or version cannot be divided so; then the rest is 0
+  int64_t wire_bytes = 0;  // that a rank sends and receives, as `plan` counts them
+  double comm_s = 0;       // of those calls on the machine's links
+  double exposed_s = 0;    // of that, what compute waits for
+  double compute_s = 0;    // at the roof
+  bool operator==(const AxisCost&) const = default;
+};
+
+// Where the cheapest way changes: from seq_len tokens on `to` takes less wire time than `from`.
+struct Crossover {
+  int64_t ranks = 0, seq_len = 0;
+  std::string from, to;
+  bool operator==(const Crossover&) const = default;
+};
+
+struct AxisTable {
+  std::vector<AxisCost> rows;  // by ranks, then by seq_len, then by way
+  std::vector<Crossover> crossovers;
+};
+
+// The run gives model, precision and lengths: its data.seq_len and every fourfold of it up to `longest`.
+// Links that are not known are a bad_request that says how to state them.
+AxisTable compare_axes(const RunSpec&, const ClusterSpec&, int threads, std::vector<int64_t> ranks,
+                       int64_t longest);
+
+std::string to_text(const AxisTable&, const RunSpec&, const ClusterSpec&);
+std::string to_json(const AxisTable&);
+
+}  // namespace trireme
