@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/progress.h"
+#include "comm/options.h"
 #include "plan/price.h"
 #include "runtime/recording.h"
 #include "sim/replay.h"
@@ -104,7 +105,7 @@ const AxisCost* cheapest(std::span<const AxisCost> rows) {
 
 AxisTable compare_axes(const RunSpec& run, const ClusterSpec& cluster, int threads,
                        std::vector<int64_t> ranks, int64_t longest) {
-  if (!links_known(links_of(cluster, run)))
+  if (!links_known(options_of(run, cluster)))
     bad_request(
         "{}: intra_node has no latency and bandwidth, which the axes are compared by; `trireme bench` "
         "measures them for this machine, and a cluster file states them",
