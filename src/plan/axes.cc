@@ -15,17 +15,16 @@
 namespace trireme {
 namespace {
 
-// A way to divide a layer, and the group that its ranks talk in.
 struct Way {
-  std::string_view name, group;
+  std::string_view name;
   void (*set)(LayoutSpec&, int64_t ranks);
 };
 constexpr Way kWays[] = {
-    {"tp", "tp", [](LayoutSpec& l, int64_t n) { l.tp = n; }},
-    {"tp sequence", "tp", [](LayoutSpec& l, int64_t n) { l.tp = n, l.sequence = true; }},
-    {"cp ring", "cp", [](LayoutSpec& l, int64_t n) { l.cp = n; }},
-    {"cp ulysses", "cp", [](LayoutSpec& l, int64_t n) { l.cp = n, l.cp_method = "ulysses"; }},
-    {"ep", "ep", [](LayoutSpec& l, int64_t n) { l.dp = n, l.ep = n; }},
+    {"tp", [](LayoutSpec& l, int64_t n) { l.tp = n; }},
+    {"tp sequence", [](LayoutSpec& l, int64_t n) { l.tp = n, l.sequence = true; }},
+    {"cp ring", [](LayoutSpec& l, int64_t n) { l.cp = n; }},
+    {"cp ulysses", [](LayoutSpec& l, int64_t n) { l.cp = n, l.cp_method = "ulysses"; }},
+    {"ep", [](LayoutSpec& l, int64_t n) { l.dp = n, l.ep = n; }},
 };
 
 // One microbatch of `ranks` sequences, all on these ranks: with ep, which divides tokens by sequences, each
@@ -34,6 +33,7 @@ RunSpec run_of(const RunSpec& base, const Way& way, int64_t ranks, int64_t seq_l
   RunSpec r = base;
   r.layout = LayoutSpec();
   r.layout.cp_placement = base.layout.cp_placement, r.layout.tp_chunks = base.layout.tp_chunks;
+  r.layout.bucket_mb = base.layout.bucket_mb;
   way.set(r.layout, ranks);
   r.data.seq_len = seq_len;
   r.batch.global = ranks, r.batch.micro = ranks / r.layout.dp;
@@ -55,7 +55,7 @@ struct Totals {
 };
 
 // Of the step's passes: what stands in F, B, I and W.
-Totals totals_of(const RunSpec& run, const ClusterSpec& cluster, int threads, std::string_view group) {
+Totals totals_of(const RunSpec& run, const ClusterSpec& cluster, int threads) {
   const Tape tape = record_training(run, schedule_of(run), threads);
   const std::vector<Price> prices = price(tape, cluster, run);
   const RankTape rank{0, &tape, prices};
@@ -65,7 +65,9 @@ Totals totals_of(const RunSpec& run, const ClusterSpec& cluster, int threads, st
   };
   auto says = [&](const Piece& p) {
     if (p.kind == PieceKind::send || p.kind == PieceKind::recv) return true;
-    return p.kind == PieceKind::call && tape.groups[size_t(p.group)].name == group;
+    if (p.kind != PieceKind::call || tape.groups[size_t(p.group)].name == "control") return false;
+    // Context and expert ranks are replicas, whose gradients are summed meanwhile.
+    return run.layout.tp > 1 || p.name != "all_reduce";
   };
   Totals t;
   for (size_t i = 0; i < tape.pieces.size(); i++) {
@@ -85,8 +87,7 @@ AxisCost cost_of_way(const RunSpec& base, const ClusterSpec& cluster, int thread
   const RunSpec one = run_of(base, way, ranks, seq_len, 1), two = run_of(base, way, ranks, seq_len, 2);
   c.refused = refusal_of(two, way.name);
   if (!c.refused.empty()) return c;
-  const Totals a = totals_of(one, cluster, threads, way.group),
-               b = totals_of(two, cluster, threads, way.group);
+  const Totals a = totals_of(one, cluster, threads), b = totals_of(two, cluster, threads);
   c.wire_bytes = b.wire - a.wire;
   c.comm_s = double(b.comm - a.comm) * 1e-9;
   c.exposed_s = double(b.exposed - a.exposed) * 1e-9;
@@ -99,6 +100,10 @@ const AxisCost* cheapest(std::span<const AxisCost> rows) {
   for (const AxisCost& r : rows)
     if (r.refused.empty() && (!best || r.comm_s < best->comm_s)) best = &r;
   return best;
+}
+
+std::string in_ms(double s) {
+  return fmt::format("{:.3f} ms", s * 1e3);
 }
 
 }  // namespace
@@ -151,8 +156,8 @@ std::string to_text(const AxisTable& table, const RunSpec& run, const ClusterSpe
         continue;
       }
       s += fmt::format("{:>5} {:>8}{} {:<12} {:>12} {:>12} {:>12} {:>12}\n", r.ranks, r.seq_len,
-                       &r == best ? " *" : "  ", r.way, human_bytes(r.wire_bytes), human_seconds(r.comm_s),
-                       human_seconds(r.exposed_s), human_seconds(r.compute_s));
+                       &r == best ? " *" : "  ", r.way, human_bytes(r.wire_bytes), in_ms(r.comm_s),
+                       in_ms(r.exposed_s), in_ms(r.compute_s));
     }
   }
   s += '\n';
