@@ -70,6 +70,12 @@ inline constexpr std::array kOperands<CachedAttentionArgs> = {
     &CachedAttentionArgs::q, &CachedAttentionArgs::k, &CachedAttentionArgs::v,
     &CachedAttentionArgs::positions, &CachedAttentionArgs::o};
 template <>
+inline constexpr std::array kOperands<ConcatSharedArgs> = {&ConcatSharedArgs::a, &ConcatSharedArgs::b,
+                                                           &ConcatSharedArgs::y};
+template <>
+inline constexpr std::array kOperands<ConcatSharedBackwardArgs> = {
+    &ConcatSharedBackwardArgs::dy, &ConcatSharedBackwardArgs::da, &ConcatSharedBackwardArgs::db};
+template <>
 inline constexpr std::array kOperands<CrossEntropyArgs> = {
     &CrossEntropyArgs::logits, &CrossEntropyArgs::targets, &CrossEntropyArgs::loss};
 template <>

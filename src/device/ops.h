@@ -74,13 +74,13 @@ struct RmsNormBackwardArgs {
   Tensor dy, x, weight, rstd, add, dx, dweight;
 };
 
-// Rotary embedding (Su et al. 2021) in place on x [N, heads, D] (row stride free), the half-split layout of
-// Hugging Face: pairs (i, i + D/2). cos, sin: f32 [positions, D/2]; positions: i32 [N]. inverse = the
-// backward pass.
+// Rotary embedding (Su et al. 2021) in place on x [N, heads, D] (outer strides free). Pairs are (i, i + D/2),
+// the half-split layout of Hugging Face, or, interleaved, (2i, 2i + 1). cos, sin: f32 [positions, D/2];
+// positions: i32 [N]. inverse = the backward pass.
 struct RopeArgs {
   static constexpr std::string_view kName = "rope";
   Tensor x, cos, sin, positions;
-  bool inverse = false;
+  bool inverse = false, interleaved = false;
 };
 
 // y = gelu(x); tanh approximation (GPT-2's gelu_new) or erf. x, y T [N,C].
@@ -118,11 +118,11 @@ struct TileTraffic {
 enum class FlashVersion : uint8_t { fa1, fa2 };  // loop order and rescaling of 2205.14135 | 2307.08691
 
 // o = softmax(q k^T * scale + causal mask) v, tiled, online softmax; nothing of size S x S is stored.
-// q, o: T [B,S,H,D]; k, v: T [B,S,KV,D], H a multiple of KV (grouped queries: head h reads k/v head h*KV/H);
-// outer strides free, last stride 1. dropout: of the probabilities, after the softmax; element (b, h, query,
-// key) has index ((b H + h) S + query) S + key (H: dropout.heads where given). lse: f32 (f64 for f64) [B,H,S]
-// = logsumexp of the scaled, masked scores, its outer strides free. Causal: blocks above the diagonal are
-// skipped, only diagonal blocks are masked.
+// q: T [B,S,H,D]; k: T [B,S,KV,D]; v: T [B,S,KV,DV]; o: T [B,S,H,DV]; H a multiple of KV (grouped queries:
+// head h reads k/v head h*KV/H); outer strides free, last stride 1. dropout: of the probabilities, after the
+// softmax; element (b, h, query, key) has index ((b H + h) S + query) S + key (H: dropout.heads where given).
+// lse: f32 (f64 for f64) [B,H,S] = logsumexp of the scaled, masked scores, its outer strides free. Causal:
+// blocks above the diagonal are skipped, only diagonal blocks are masked.
 //
 // A part of a longer attention (docs/context_parallel.md): k and v may have Sk rows, other than q's, and row
 // i sees the keys j with first[b,i] <= j and, when causal, j <= i + offset. `accumulate`: o and lse hold the
@@ -159,18 +159,19 @@ struct AttentionBackwardArgs {
   int block_q = 0, block_k = 0;
 };
 
-// The key/value cache of one layer while a model generates: k, v T [B,Cap,KV,D], outer strides free. Position
-// p of text b lies at [b, p], whatever order positions are written in.
+// The key/value cache of one layer while a model generates: k T [B,Cap,KV,D], v T [B,Cap,KV,DV], outer
+// strides free. Position p of text b lies at [b, p], whatever order positions are written in.
 //
-// k_cache[b, positions[b,s]] = k[b,s], and v likewise. k, v: T [B,S,KV,D], outer strides free. positions: i32
-// [B,S] in [-1, Cap), else the run stops; -1 = a padding row, nothing is written.
+// k_cache[b, positions[b,s]] = k[b,s], and v likewise. k, v: T [B,S,KV,D or DV], outer strides free.
+// positions: i32 [B,S] in [-1, Cap), else the run stops; -1 = a padding row, nothing is written.
 struct CacheAppendArgs {
   static constexpr std::string_view kName = "cache_append";
   Tensor k, v, positions, k_cache, v_cache;
 };
 // o[b,s,h] = softmax over j in [0, p] of (q[b,s,h] . k[b,j,g] * scale) times v[b,j,g], where p =
-// positions[b,s] and g = h*KV/H. Forward only; q, o: T [B,S,H,D], outer strides free. p = -1: a padding row,
-// o = 0. Probabilities stay f32. A row's bits depend on that row's operands alone, not on B, S or threads.
+// positions[b,s] and g = h*KV/H. Forward only; q, o: T [B,S,H,D or DV], outer strides free. p = -1: a padding
+// row, o = 0. Probabilities stay f32. A row's bits depend on that row's operands alone, not on B, S or
+// threads.
 struct CachedAttentionArgs {
   static constexpr std::string_view kName = "attention_cached";
   Tensor q, k, v, positions, o;
@@ -208,6 +209,18 @@ struct SplitCrossEntropyArgs {
   int64_t first = 0, vocab = 0;
   float grad_scale = 1;
   bool backward = true;
+};
+
+// y[n,h] = a[n,h] beside b[n], which all heads share (DeepSeek-V2's keys, 2405.04434 equation 17). T; a
+// [N,H,A], b [N,B], y [N,H,A+B], outer strides free.
+struct ConcatSharedArgs {
+  static constexpr std::string_view kName = "concat_shared";
+  Tensor a, b, y;
+};
+// da[n,h] = dy[n,h,:A]; db[n] = sum over h of dy[n,h,A:], in f32 in ascending order.
+struct ConcatSharedBackwardArgs {
+  static constexpr std::string_view kName = "concat_shared_backward";
+  Tensor dy, da, db;
 };
 
 // y = a + b elementwise; each of f32, bf16 or f16, equal element counts, contiguous; y may be a or b.
@@ -386,7 +399,8 @@ struct CountNonfiniteArgs {
   X(MatmulArgs) X(EmbeddingArgs) X(EmbeddingBackwardArgs) X(LayerNormArgs) X(LayerNormBackwardArgs)          \
   X(RmsNormArgs) X(RmsNormBackwardArgs) X(RopeArgs) X(GeluArgs) X(GeluBackwardArgs) X(SwigluArgs)            \
   X(SwigluBackwardArgs) X(AttentionArgs) X(AttentionBackwardArgs) X(CacheAppendArgs)              \
-  X(CachedAttentionArgs) X(CrossEntropyArgs) X(SoftmaxStatsArgs) X(SplitCrossEntropyArgs) X(AddArgs)         \
+  X(CachedAttentionArgs) X(ConcatSharedArgs) X(ConcatSharedBackwardArgs)                                     \
+  X(CrossEntropyArgs) X(SoftmaxStatsArgs) X(SplitCrossEntropyArgs) X(AddArgs)         \
   X(CastArgs)                                                                                                \
   X(DropoutArgs) X(ZeroArgs) X(ColumnSumArgs) X(RouteArgs) X(RouteBackwardArgs) X(RouteSharesArgs)           \
   X(RouteOrderArgs)                                                                                          \

@@ -197,7 +197,6 @@ void check(const RopeArgs& p) {
   c.that(p.x.shape.rank == 3, "x", p.x, "[N, heads, D]");
   int64_t d = p.x.shape[2];
   c.unit_columns("x", p.x);
-  c.that(p.x.shape[1] <= 1 || p.x.stride[1] == d, "x", p.x, "of heads that lie one behind the other");
   c.that(d % 2 == 0, "x", p.x, "of an even head size");
   c.matrix("cos", p.cos, DType::f32);
   c.matrix("cos", p.cos, p.cos.shape[0], d / 2, DType::f32);
@@ -238,18 +237,29 @@ namespace {
 DType sums_of(DType type) {
   return type == DType::f64 ? DType::f64 : DType::f32;
 }
+// v, of T [rows, DV] like k but for the width of a row, which is returned.
+int64_t value_columns(const Checker& c, std::string_view name, const Tensor& v,
+                      std::initializer_list<int64_t> rows, DType type) {
+  c.type(name, v, type);
+  const int64_t* n = rows.begin();
+  c.that(v.shape.rank == 4 && v.shape[3] > 0, name, v, "[B, S, KV, DV]");
+  c.shape(name, v, {n[0], n[1], n[2], v.shape[3]});
+  c.unit_columns(name, v);
+  return v.shape[3];
+}
 // T, or unrounded: the type of the sums.
-void check_rounded_or_sums(const Checker& c, std::string_view name, const Tensor& t, const Tensor& like,
-                           DType sums, bool accumulate) {
+void check_rounded_or_sums(const Checker& c, std::string_view name, const Tensor& t, const Shape& shape,
+                           DType type, DType sums, bool accumulate) {
   if (accumulate)
     c.type(name, t, sums);
   else
-    c.type(name, t, like.dtype, sums);
-  c.that(t.shape == like.shape, name, t, "of shape " + to_string(like.shape));
+    c.type(name, t, type, sums);
+  c.that(t.shape == shape, name, t, "of shape " + to_string(shape));
   c.unit_columns(name, t);
 }
 
-// q [B,S,H,D], k and v [B,Sk,KV,D], o like q, lse [B,H,S], first [B,S]: the same for both passes.
+// q [B,S,H,D], k [B,Sk,KV,D], v [B,Sk,KV,DV], o [B,S,H,DV], lse [B,H,S], first [B,S]: the same for both
+// passes.
 template <class A>
 void check_attention(const Checker& c, const A& p) {
   DType type = c.compute_type("q", p.q, true);
@@ -260,10 +270,9 @@ void check_attention(const Checker& c, const A& p) {
   int64_t keys = p.k.shape[1];
   c.shape("k", p.k, {b, keys, kv, d});
   c.that(kv > 0 && h % kv == 0, "q", p.q, "of a number of heads that is a multiple of k's");
-  c.like("v", p.v, "k", p.k);
+  value_columns(c, "v", p.v, {b, keys, kv}, type);
   c.unit_columns("q", p.q);
   c.unit_columns("k", p.k);
-  c.unit_columns("v", p.v);
   c.type("lse", p.lse, sums_of(type));
   c.shape("lse", p.lse, {b, h, s});
   c.unit_columns("lse", p.lse);
@@ -276,12 +285,16 @@ void check_attention(const Checker& c, const A& p) {
   c.that(!(part && p.dropout), "k", p.k,
          "whole where there is dropout: parts of attention are not dropped out");
 }
+// Of o: q's, with v's columns.
+Shape o_shape(const Tensor& q, const Tensor& v) {
+  return {q.shape[0], q.shape[1], q.shape[2], v.shape[3]};
+}
 }  // namespace
 
 void check(const AttentionArgs& p) {
   Checker c(p.kName);
   check_attention(c, p);
-  check_rounded_or_sums(c, "o", p.o, p.q, sums_of(p.q.dtype), p.accumulate);
+  check_rounded_or_sums(c, "o", p.o, o_shape(p.q, p.v), p.q.dtype, sums_of(p.q.dtype), p.accumulate);
   const bool whole = p.k.shape[1] == p.q.shape[1] && p.offset == 0 && !p.accumulate &&
                      p.o.dtype == p.q.dtype && !present(p.first);
   c.that(whole || p.version == FlashVersion::fa2, "k", p.k, "whole and rounded at once in version fa1");
@@ -289,28 +302,29 @@ void check(const AttentionArgs& p) {
 void check(const AttentionBackwardArgs& p) {
   Checker c(p.kName);
   check_attention(c, p);
-  c.like("o", p.o, "q", p.q);
+  c.type("o", p.o, p.q.dtype);
+  c.that(p.o.shape == o_shape(p.q, p.v), "o", p.o, "of shape " + to_string(o_shape(p.q, p.v)));
   c.unit_columns("o", p.o);
-  c.like("dout", p.dout, "q", p.q);
+  c.like("dout", p.dout, "o", p.o);
   c.unit_columns("dout", p.dout);
   const DType sums = sums_of(p.q.dtype);
-  check_rounded_or_sums(c, "dq", p.dq, p.q, sums, p.accumulate);
-  check_rounded_or_sums(c, "dk", p.dk, p.k, sums, p.accumulate);
-  check_rounded_or_sums(c, "dv", p.dv, p.v, sums, p.accumulate);
+  check_rounded_or_sums(c, "dq", p.dq, p.q.shape, p.q.dtype, sums, p.accumulate);
+  check_rounded_or_sums(c, "dk", p.dk, p.k.shape, p.q.dtype, sums, p.accumulate);
+  check_rounded_or_sums(c, "dv", p.dv, p.v.shape, p.q.dtype, sums, p.accumulate);
   c.that(p.dk.dtype == p.dv.dtype && p.dq.dtype == p.dv.dtype, "dv", p.dv, "of the type of dq and dk");
 }
 
 namespace {
-// k and v of a cache [B, Cap, KV, D], and positions [B, S] of B x S new rows.
-void check_cache(const Checker& c, const Tensor& k, const Tensor& v, const Tensor& positions,
-                 const Shape& rows, DType type, std::string_view k_name, std::string_view v_name) {
+// k [B, Cap, KV, D] and v [B, Cap, KV, DV] of a cache, and positions [B, S] of new rows of D columns; returns
+// DV.
+int64_t check_cache(const Checker& c, const Tensor& k, const Tensor& v, const Tensor& positions,
+                    const Shape& rows, DType type, std::string_view k_name, std::string_view v_name) {
   c.type(k_name, k, type);
   c.that(k.shape.rank == 4, k_name, k, "[B, Cap, KV, D]");
   c.shape(k_name, k, {rows[0], k.shape[1], k.shape[2], rows[3]});
-  c.like(v_name, v, k_name, k);
   c.unit_columns(k_name, k);
-  c.unit_columns(v_name, v);
   c.vector("positions", positions, rows[0] * rows[1], DType::i32);
+  return value_columns(c, v_name, v, {rows[0], k.shape[1], k.shape[2]}, type);
 }
 }  // namespace
 
@@ -318,22 +332,46 @@ void check(const CacheAppendArgs& p) {
   Checker c(p.kName);
   DType type = c.compute_type("k", p.k);
   c.that(p.k.shape.rank == 4, "k", p.k, "[B, S, KV, D]");
-  c.like("v", p.v, "k", p.k);
   c.unit_columns("k", p.k);
-  c.unit_columns("v", p.v);
-  check_cache(c, p.k_cache, p.v_cache, p.positions, p.k.shape, type, "k_cache", "v_cache");
+  const int64_t dv = value_columns(c, "v", p.v, {p.k.shape[0], p.k.shape[1], p.k.shape[2]}, type);
+  const int64_t cached =
+      check_cache(c, p.k_cache, p.v_cache, p.positions, p.k.shape, type, "k_cache", "v_cache");
+  c.that(cached == dv, "v_cache", p.v_cache, "of rows as wide as v's");
   c.that(p.k_cache.shape[2] == p.k.shape[2], "k_cache", p.k_cache, "of as many heads as k");
 }
 void check(const CachedAttentionArgs& p) {
   Checker c(p.kName);
   DType type = c.compute_type("q", p.q);
   c.that(p.q.shape.rank == 4, "q", p.q, "[B, S, H, D]");
-  check_cache(c, p.k, p.v, p.positions, p.q.shape, type, "k", "v");
+  const int64_t dv = check_cache(c, p.k, p.v, p.positions, p.q.shape, type, "k", "v");
   int64_t heads = p.q.shape[2], kv = p.k.shape[2];
   c.that(kv > 0 && heads % kv == 0, "q", p.q, "of a number of heads that is a multiple of k's");
-  c.like("o", p.o, "q", p.q);
+  c.type("o", p.o, type);
+  c.shape("o", p.o, {p.q.shape[0], p.q.shape[1], heads, dv});
   c.unit_columns("q", p.q);
   c.unit_columns("o", p.o);
+}
+
+namespace {
+// heads [N, H, A + B] beside own [N, H, A] and shared [N, B].
+void check_concat(const Checker& c, std::string_view all_name, const Tensor& all, std::string_view own_name,
+                  const Tensor& own, std::string_view shared_name, const Tensor& shared) {
+  const DType type = c.compute_type(own_name, own);
+  c.that(own.shape.rank == 3, own_name, own, "[N, H, A]");
+  c.unit_columns(own_name, own);
+  c.matrix(shared_name, shared, type);
+  c.that(shared.shape[0] == own.shape[0], shared_name, shared, "of as many rows");
+  c.type(all_name, all, type);
+  c.shape(all_name, all, {own.shape[0], own.shape[1], own.shape[2] + shared.shape[1]});
+  c.unit_columns(all_name, all);
+}
+}  // namespace
+
+void check(const ConcatSharedArgs& p) {
+  check_concat(Checker(p.kName), "y", p.y, "a", p.a, "b", p.b);
+}
+void check(const ConcatSharedBackwardArgs& p) {
+  check_concat(Checker(p.kName), "dy", p.dy, "da", p.da, "db", p.db);
 }
 
 void check(const CrossEntropyArgs& p) {

@@ -142,27 +142,28 @@ Outputs outputs(const SwigluBackwardArgs& p) {
 
 namespace {
 // Scores that are computed: S(S+1)/2 per head when causal, else S^2 (of a part: what its diagonal leaves, as
-// if documents had no borders, which are data); 2 D FLOPs each for q k^T and for p v.
+// if documents had no borders, which are data), each a product with rows of `columns` columns.
 template <class A>
-double attention_flops(const A& p) {
+double attention_flops(const A& p, int64_t columns) {
   const Tensor& q = p.q;
-  double b = double(q.shape[0]), h = double(q.shape[2]), d = double(q.shape[3]);
+  double b = double(q.shape[0]), h = double(q.shape[2]);
   int64_t rows = q.shape[1], keys = p.k.shape[1];
-  return 4 * b * h * double(p.causal ? visible_pairs(rows, keys, p.offset) : rows * keys) * d;
+  return 2 * b * h * double(p.causal ? visible_pairs(rows, keys, p.offset) : rows * keys) * double(columns);
 }
 }  // namespace
 Cost cost(const AttentionArgs& p) {
   int64_t written = sum_bytes(p.o, p.lse);
-  return {attention_flops(p), sum_bytes(p.q, p.k, p.v, p.first) + (p.accumulate ? written : 0), written};
+  return {attention_flops(p, p.q.shape[3] + p.v.shape[3]),
+          sum_bytes(p.q, p.k, p.v, p.first) + (p.accumulate ? written : 0), written};
 }
 Outputs outputs(const AttentionArgs& p) {
   return list(p.o, p.lse);
 }
 
-// Five products instead of two: the scores again, dv, dp, dq, dk.
+// Five products instead of two: of rows of D columns the scores again, dq, dk; of DV dv, dp.
 Cost cost(const AttentionBackwardArgs& p) {
   int64_t written = sum_bytes(p.dq, p.dk, p.dv);
-  return {2.5 * attention_flops(p),
+  return {attention_flops(p, 3 * p.q.shape[3] + 2 * p.v.shape[3]),
           sum_bytes(p.q, p.k, p.v, p.o, p.lse, p.dout, p.first) + (p.accumulate ? written : 0), written};
 }
 Outputs outputs(const AttentionBackwardArgs& p) {
@@ -179,10 +180,24 @@ Outputs outputs(const CacheAppendArgs& p) {
 
 // As if every row saw the whole cache: how much of it they see is data, which a cost knows nothing of.
 Cost cost(const CachedAttentionArgs& p) {
-  return {4 * count(p.q) * double(p.k.shape[1]), sum_bytes(p.q, p.k, p.v, p.positions), p.o.bytes()};
+  return {2 * (count(p.q) + count(p.o)) * double(p.k.shape[1]), sum_bytes(p.q, p.k, p.v, p.positions),
+          p.o.bytes()};
 }
 Outputs outputs(const CachedAttentionArgs& p) {
   return list(p.o);
+}
+
+Cost cost(const ConcatSharedArgs& p) {
+  return {0, sum_bytes(p.a, p.b), p.y.bytes()};
+}
+Outputs outputs(const ConcatSharedArgs& p) {
+  return list(p.y);
+}
+Cost cost(const ConcatSharedBackwardArgs& p) {
+  return {double(p.dy.shape[1]) * count(p.db), p.dy.bytes(), sum_bytes(p.da, p.db)};
+}
+Outputs outputs(const ConcatSharedBackwardArgs& p) {
+  return list(p.da, p.db);
 }
 
 // Maximum 1, shift 1, exp 1, sum 1; gradient 2.

@@ -1,10 +1,11 @@
 // attention, forward and backward. Keys: b sequences of s rows, h heads, kv of them for keys and values (h
-// when absent), d head size, causal (1 when absent), fa=1 for version 1, bq and bk block sizes, fused=1: rows
-// of q, k, v (and their gradients) are h*d + 2*kv*d elements apart, as columns of one fused matrix are; pad
-// lengthens rows; dropout = rate of the probabilities, first = global index of the first. dtype f64, f32,
-// bf16, f16. Of a part of attention: keys (s when absent), diagonal = columns it is moved to the right,
-// documents=n: borders about n rows apart, drawn for each row; sums=1: results unrounded; acc=1: added to
-// what another part left. The reference is naive attention over whole rows of scores.
+// when absent), d head size of q and k, dv of v and o (d when absent), causal (1 when absent), fa=1 for
+// version 1, bq and bk block sizes, fused=1: rows of q, k, v (and their gradients) are h*d + kv*(d + dv)
+// elements apart, as columns of one fused matrix are; pad lengthens rows; dropout = rate of the
+// probabilities, first = global index of the first. dtype f64, f32, bf16, f16. Of a part of attention: keys
+// (s when absent), diagonal = columns it is moved to the right, documents=n: borders about n rows apart,
+// drawn for each row; sums=1: results unrounded; acc=1: added to what another part left. The reference is
+// naive attention over whole rows of scores.
 #include <cmath>
 
 #include "cases.h"
@@ -12,9 +13,9 @@
 namespace trireme::harness {
 namespace {
 
-// Row-major q, o [b, s, h, d]; k, v [b, keys, kv, d]; lse [b, h, s].
+// Row-major q [b, s, h, d]; o [b, s, h, dv]; k [b, keys, kv, d]; v [b, keys, kv, dv]; lse [b, h, s].
 struct Sizes {
-  int64_t b, s, h, kv, d, keys, diagonal, documents;
+  int64_t b, s, h, kv, d, dv, keys, diagonal, documents;
   bool causal, sums, acc;
   float scale;
   DropoutMask dropout;
@@ -25,6 +26,7 @@ struct Sizes {
         h(p.size("h")),
         kv(p.size("kv", h)),
         d(p.size("d")),
+        dv(p.size("dv", d)),
         keys(p.size("keys", s)),
         diagonal(p.size("diagonal", 0)),
         documents(p.size("documents", 0)),
@@ -44,6 +46,8 @@ struct Sizes {
   int64_t k_at(int64_t n, int64_t row, int64_t head) const {
     return ((n * keys + row) * kv + head / (h / kv)) * d;
   }
+  int64_t o_at(int64_t n, int64_t row, int64_t head) const { return q_at(n, row, head) / d * dv; }
+  int64_t v_at(int64_t n, int64_t row, int64_t head) const { return k_at(n, row, head) / d * dv; }
   // Where the document of a row begins: rows of one sequence need not ascend, and some see nothing.
   int64_t first_key(int64_t n, int64_t row) const {
     if (documents == 0) return 0;
@@ -74,7 +78,7 @@ struct Attended {
 // lse of the row are known.
 template <class F>
 Attended attend(const Sizes& z, const Values& q, const Values& k, const Values& v, F&& each) {
-  Attended a{Values(q.size()), Values(size_t(z.b * z.h * z.s))};
+  Attended a{Values(size_t(z.b * z.s * z.h * z.dv)), Values(size_t(z.b * z.h * z.s))};
   for (int64_t n = 0; n < z.b; n++)
     for (int64_t head = 0; head < z.h; head++)
       for (int64_t i = 0; i < z.s; i++) {
@@ -86,8 +90,8 @@ Attended attend(const Sizes& z, const Values& q, const Values& k, const Values& 
           most = std::max(most, p[j] = z.scale * dot(q, at, k, z.k_at(n, first + int64_t(j), head), z.d));
         for (double& x : p) sum += x = std::exp(x - most);
         for (size_t j = 0; j < p.size(); j++)
-          add(a.o, at, (p[j] /= sum) * z.factor(n, head, i, size_t(first) + j), v,
-              z.k_at(n, first + int64_t(j), head), z.d);
+          add(a.o, z.o_at(n, i, head), (p[j] /= sum) * z.factor(n, head, i, size_t(first) + j), v,
+              z.v_at(n, first + int64_t(j), head), z.dv);
         a.lse[size_t((n * z.h + head) * z.s + i)] = p.empty() ? -HUGE_VAL : most + std::log(sum);
         each(a, n, head, i, p, first);
       }
@@ -110,18 +114,19 @@ template <class Args>
 class Common : public CaseOf<Args> {
  protected:
   // q, k, v and, for the backward pass, their gradients.
-  Tensor rows(Builder& b, const Sizes& z, Role role, std::string name, int64_t heads, int64_t n, DType type) {
-    int64_t fused = b.problem.flag("fused") ? (z.h + 2 * z.kv) * z.d : heads * z.d;
+  Tensor rows(Builder& b, const Sizes& z, Role role, std::string name, int64_t heads, int64_t d, int64_t n,
+              DType type) {
+    int64_t fused = b.problem.flag("fused") ? z.h * z.d + z.kv * (z.d + z.dv) : heads * d;
     int64_t row = fused + b.problem.size("pad", 0);
-    return b.strided(role, std::move(name), {z.b, n, heads, z.d}, {n * row, row, z.d, 1}, type);
+    return b.strided(role, std::move(name), {z.b, n, heads, d}, {n * row, row, d, 1}, type);
   }
   void operands(Builder& b, const Sizes& z) {
     Args& a = this->args;
     const Problem& p = b.problem;
     a = {};
-    a.q = rows(b, z, Role::in, "q", z.h, z.s, p.dtype());
-    a.k = rows(b, z, Role::in, "k", z.kv, z.keys, p.dtype());
-    a.v = rows(b, z, Role::in, "v", z.kv, z.keys, p.dtype());
+    a.q = rows(b, z, Role::in, "q", z.h, z.d, z.s, p.dtype());
+    a.k = rows(b, z, Role::in, "k", z.kv, z.d, z.keys, p.dtype());
+    a.v = rows(b, z, Role::in, "v", z.kv, z.dv, z.keys, p.dtype());
     a.offset = z.diagonal, a.accumulate = z.acc;
     if (z.documents)
       a.first = b.dense(Role::in, "documents", {z.b, z.s}, DType::i32,
@@ -141,7 +146,7 @@ class AttentionCase final : public Common<AttentionArgs> {
     // Before: some rows saw nothing, and what lies there is not read.
     auto o = b.gaussian("o"), lse = b.gaussian("lse");
     const Sizes z = *z_;
-    args.o = b.matrix(role, "o", args.q.shape, z.sums ? sums(type) : type, o);
+    args.o = b.matrix(role, "o", {z.b, z.s, z.h, z.dv}, z.sums ? sums(type) : type, o);
     args.lse = b.dense(role, "lse", {z.b, z.h, z.s}, sums(type),
                        [=](int64_t i) { return i % 5 == 3 ? -HUGE_VAL : lse(i); });
     args.version = b.problem.size("fa", 2) == 1 ? FlashVersion::fa1 : FlashVersion::fa2;
@@ -162,7 +167,7 @@ class AttentionCase final : public Common<AttentionArgs> {
           const double old = lse[row], now = a.lse[row], most = std::max(old, now);
           if (std::isinf(most)) continue;
           const double both = most + std::log(std::exp(old - most) + std::exp(now - most));
-          for (int64_t e = z.q_at(n, i, head); e < z.q_at(n, i, head) + z.d; e++)
+          for (int64_t e = z.o_at(n, i, head); e < z.o_at(n, i, head) + z.dv; e++)
             a.o[size_t(e)] = std::exp(now - both) * a.o[size_t(e)] +
                              (std::isinf(old) ? 0 : std::exp(old - both) * o[size_t(e)]);
           a.lse[row] = both;
@@ -180,15 +185,16 @@ class AttentionBackwardCase final : public Common<AttentionBackwardArgs> {
     DType type = b.problem.dtype();
     operands(b, *z_);
     auto known = forward_of(b, *z_, type);
-    args.o = b.matrix(Role::in, "o", args.q.shape, type, [=](int64_t i) { return (*known)().o[size_t(i)]; });
+    const Shape o{z_->b, z_->s, z_->h, z_->dv};
+    args.o = b.matrix(Role::in, "o", o, type, [=](int64_t i) { return (*known)().o[size_t(i)]; });
     args.lse = b.dense(Role::in, "lse", {z_->b, z_->h, z_->s}, sums(type),
                        [=](int64_t i) { return (*known)().lse[size_t(i)]; });
-    args.dout = b.matrix(Role::in, "dout", args.q.shape, type);
+    args.dout = b.matrix(Role::in, "dout", o, type);
     const Role role = z_->acc ? Role::inout : Role::out;
     const DType written = z_->sums ? sums(type) : type;
-    args.dq = rows(b, *z_, role, "dq", z_->h, z_->s, written);
-    args.dk = rows(b, *z_, role, "dk", z_->kv, z_->keys, written);
-    args.dv = rows(b, *z_, role, "dv", z_->kv, z_->keys, written);
+    args.dq = rows(b, *z_, role, "dq", z_->h, z_->d, z_->s, written);
+    args.dk = rows(b, *z_, role, "dk", z_->kv, z_->d, z_->keys, written);
+    args.dv = rows(b, *z_, role, "dv", z_->kv, z_->dv, z_->keys, written);
   }
   void reference(Operands& o) const override {
     const Sizes& z = *z_;
@@ -197,13 +203,13 @@ class AttentionBackwardCase final : public Common<AttentionBackwardArgs> {
     if (z.acc) dq = o.in("dq"), dk = o.in("dk"), dv = o.in("dv");
     attend(z, q, k, v,
            [&](const Attended& a, int64_t n, int64_t head, int64_t i, const Values& p, int64_t first) {
-             int64_t at = z.q_at(n, i, head);
-             double delta = dot(g, at, a.o, at, z.d);
+             int64_t at = z.q_at(n, i, head), o_at = z.o_at(n, i, head);
+             double delta = dot(g, o_at, a.o, o_at, z.dv);
              for (size_t j = 0; j < p.size(); j++) {
-               int64_t key = z.k_at(n, first + int64_t(j), head);
+               int64_t key = z.k_at(n, first + int64_t(j), head), value = z.v_at(n, first + int64_t(j), head);
                double factor = z.factor(n, head, i, size_t(first) + j);
-               double ds = p[j] * (factor * dot(g, at, v, key, z.d) - delta) * z.scale;
-               add(dv, key, factor * p[j], g, at, z.d);
+               double ds = p[j] * (factor * dot(g, o_at, v, value, z.dv) - delta) * z.scale;
+               add(dv, value, factor * p[j], g, o_at, z.dv);
                add(dq, at, ds, k, key, z.d);
                add(dk, key, ds, q, at, z.d);
              }
@@ -227,9 +233,10 @@ class AttentionBackwardCase final : public Common<AttentionBackwardArgs> {
     auto cache = std::make_shared<Attended>();
     auto q = b.gaussian("q"), k = b.gaussian("k"), v = b.gaussian("v");
     return std::make_shared<std::function<const Attended&()>>([=]() -> const Attended& {
-      int64_t rows = z.b * z.s * z.d, keys = z.b * z.keys * z.d;
+      int64_t rows = z.b * z.s * z.d, keys = z.b * z.keys;
       if (cache->o.empty())
-        *cache = attend(z, values(q, rows * z.h), values(k, keys * z.kv), values(v, keys * z.kv));
+        *cache =
+            attend(z, values(q, rows * z.h), values(k, keys * z.kv * z.d), values(v, keys * z.kv * z.dv));
       return *cache;
     });
   }

@@ -21,6 +21,8 @@ std::span<const CaseEntry> all_cases() {
       {"attention_backward", make_attention_backward},
       {"cache_append", make_cache_append},
       {"attention_cached", make_attention_cached},
+      {"concat_shared", make_concat_shared},
+      {"concat_shared_backward", make_concat_shared_backward},
       {"cross_entropy", make_cross_entropy},
       {"softmax_stats", make_softmax_stats},
       {"split_cross_entropy", make_split_cross_entropy},

@@ -20,6 +20,8 @@ std::unique_ptr<Case> make_attention();
 std::unique_ptr<Case> make_attention_backward();
 std::unique_ptr<Case> make_cache_append();
 std::unique_ptr<Case> make_attention_cached();
+std::unique_ptr<Case> make_concat_shared();
+std::unique_ptr<Case> make_concat_shared_backward();
 std::unique_ptr<Case> make_cross_entropy();
 std::unique_ptr<Case> make_softmax_stats();
 std::unique_ptr<Case> make_split_cross_entropy();

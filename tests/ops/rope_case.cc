@@ -1,6 +1,6 @@
 // rope: in place on x [n, h, d]. Keys: n rows, h heads, d head size, positions = rows of the table, inverse
-// (0 or 1), dtype; pad lengthens the row stride. The tables are not those of real angles: the op must not
-// care.
+// (0 or 1), interleaved (0 or 1), dtype; pad lengthens the row stride, gap that of heads. The tables are not
+// those of real angles: the op must not care.
 #include <cmath>
 
 #include "cases.h"
@@ -15,7 +15,9 @@ class RopeCase final : public CaseOf<RopeArgs> {
     int64_t n = p.size("n"), h = p.size("h"), d = p.size("d"), rows = p.size("positions", 64);
     args = {};
     args.inverse = p.flag("inverse");
-    args.x = b.strided(Role::inout, "x", {n, h, d}, {h * d + p.size("pad", 0), d, 1}, p.dtype());
+    args.interleaved = p.flag("interleaved");
+    const int64_t head = d + p.size("gap", 0);
+    args.x = b.strided(Role::inout, "x", {n, h, d}, {h * head + p.size("pad", 0), head, 1}, p.dtype());
     args.cos = b.matrix(Role::in, "cos", {rows, d / 2}, DType::f32);
     args.sin = b.matrix(Role::in, "sin", {rows, d / 2}, DType::f32);
     args.positions = b.dense(Role::in, "positions", {n}, DType::i32,
@@ -40,7 +42,8 @@ class RopeCase final : public CaseOf<RopeArgs> {
     for (int64_t i = 0; i < n * h; i++)
       for (int64_t j = 0; j < half; j++) {
         size_t at = size_t(int64_t(o.in("positions")[size_t(i / h)]) * half + j);
-        size_t lower = size_t(i * 2 * half + j), upper = lower + size_t(half);
+        size_t lower = size_t(i * 2 * half + (args.interleaved ? 2 * j : j));
+        size_t upper = lower + size_t(args.interleaved ? 1 : half);
         double c = o.in("cos")[at], s = o.in("sin")[at] * (inverse ? -1 : 1);
         y[lower] = x[lower] * c - x[upper] * s;
         y[upper] = x[upper] * c + x[lower] * s;

@@ -226,10 +226,10 @@ inline constexpr double kSeesNothing = 1e30;
 
 // Sizes that both directions need, and who sees whom.
 struct Geometry {
-  int64_t batch, seq, keys, heads, kv_heads, dim;
-  int64_t depth;           // dim rounded up to kLane
-  int64_t bq, bk;          // rows of a block
-  int64_t bq_pad, bk_pad;  // rounded up to strips, to lanes
+  int64_t batch, seq, keys, heads, kv_heads, dim, v_dim;  // of a row of q, k; of v, o
+  int64_t depth, v_depth;                                 // rounded up to kLane
+  int64_t bq, bk;                                         // rows of a block
+  int64_t bq_pad, bk_pad;                                 // rounded up to strips, to lanes
   int64_t q_blocks, k_blocks;
   bool causal;
   int64_t offset;        // row i sees keys up to i + offset when causal
@@ -237,8 +237,8 @@ struct Geometry {
 
   template <class Args>
   Geometry(const Args& p, AttentionBlocks b)
-      : Geometry(p.q, p.k, b, p.causal, p.offset, p.first ? p.first.template as<int32_t>() : nullptr) {}
-  Geometry(const Tensor& q, const Tensor& k, AttentionBlocks b, bool causal, int64_t offset,
+      : Geometry(p.q, p.k, p.v, b, p.causal, p.offset, p.first ? p.first.template as<int32_t>() : nullptr) {}
+  Geometry(const Tensor& q, const Tensor& k, const Tensor& v, AttentionBlocks b, bool causal, int64_t offset,
            const int32_t* first)
       : batch(q.shape[0]),
         seq(q.shape[1]),
@@ -246,7 +246,9 @@ struct Geometry {
         heads(q.shape[2]),
         kv_heads(k.shape[2]),
         dim(q.shape[3]),
+        v_dim(v.shape[3]),
         depth(round_up(dim, kLane)),
+        v_depth(round_up(v_dim, kLane)),
         bq(b.q),
         bk(b.k),
         bq_pad(round_up(b.q, kStrip)),
@@ -271,10 +273,10 @@ struct Geometry {
   int64_t first_row(int64_t k0) const { return causal ? std::max<int64_t>(0, k0 - offset) : 0; }
   int64_t rows_from(int64_t row) const { return std::min(kStrip, seq - row); }
 
-  // `rows` rows from `first` of one head of t [B, S, heads, D].
+  // `rows` rows from `first` of one head of t [B, S, heads, D or DV].
   Rows rows(const Tensor& t, int64_t b, int64_t head, int64_t first, int64_t rows) const {
     int64_t at = b * t.stride[0] + first * t.stride[1] + head * t.stride[2];
-    return {t.data + at * size_of(t.dtype), t.stride[1], rows, dim};
+    return {t.data + at * size_of(t.dtype), t.stride[1], rows, t.shape[3]};
   }
   // The mask of the strip that starts at query `row` against `kn` keys from k0, and its padded columns.
   Mask mask(int64_t row, int64_t k0, int64_t kn) const {

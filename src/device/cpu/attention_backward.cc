@@ -22,21 +22,27 @@ class Backward {
   Backward(const AttentionBackwardArgs& p, const Tiles<Acc>& tiles, std::byte* scratch)
       : p_(p), t_(tiles), g_(p, blocks(p)), group_(g_.heads / g_.kv_heads) {
     Carver carve(scratch);
-    int64_t q_tile = g_.bq_pad * g_.depth / t_.group * t_.unit;
-    int64_t k_tile = g_.bk_pad * g_.depth / t_.group * t_.unit;
-    int64_t score_tile = g_.bq_pad * g_.bk_pad / t_.group * t_.unit;
-    for (std::byte** tile : {&q_rows_, &q_summed_, &dout_rows_, &dout_summed_}) *tile = carve.bytes(q_tile);
-    for (std::byte** tile : {&k_columns_, &k_summed_, &v_columns_}) *tile = carve.bytes(k_tile);
+    auto tile_bytes = [&](int64_t elements) { return elements / t_.group * t_.unit; };
+    int64_t q_tile = tile_bytes(g_.bq_pad * g_.depth), dout_tile = tile_bytes(g_.bq_pad * g_.v_depth);
+    int64_t k_tile = tile_bytes(g_.bk_pad * g_.depth), v_tile = tile_bytes(g_.bk_pad * g_.v_depth);
+    int64_t score_tile = tile_bytes(g_.bq_pad * g_.bk_pad);
+    for (std::byte** tile : {&q_rows_, &q_summed_}) *tile = carve.bytes(q_tile);
+    for (std::byte** tile : {&dout_rows_, &dout_summed_}) *tile = carve.bytes(dout_tile);
+    for (std::byte** tile : {&k_columns_, &k_summed_}) *tile = carve.bytes(k_tile);
+    v_columns_ = carve.bytes(v_tile);
     for (std::byte** tile : {&p_pairs_, &ds_pairs_}) *tile = carve.bytes(score_tile);
-    ds_rows_ = t_.group > 1 ? carve.bytes(kStrip * g_.bk_pad / t_.group * t_.unit) : nullptr;
+    ds_rows_ = t_.group > 1 ? carve.bytes(tile_bytes(kStrip * g_.bk_pad)) : nullptr;
     for (Acc** tile : {&s_, &dp_}) *tile = carve.template take<Acc>(kStrip * g_.bk_pad);
-    for (Acc** tile : {&dk_, &dv_}) *tile = carve.template take<Acc>(g_.bk_pad * g_.depth);
+    dk_ = carve.template take<Acc>(g_.bk_pad * g_.depth);
+    dv_ = carve.template take<Acc>(g_.bk_pad * g_.v_depth);
     if (p.dropout) keep_bits_ = carve.template take<uint16_t>(kStrip * g_.bk_pad / kLane);
     for (Acc** tile : {&lse_, &delta_}) *tile = carve.template take<Acc>(g_.bq_pad);
     large_delta_ = carve.template take<Acc>(g_.seq);
     large_dq_ = carve.template take<Acc>(g_.q_blocks * g_.bq_pad * g_.depth);
-    if (group_ > 1)
-      for (Acc** all : {&large_dk_, &large_dv_}) *all = carve.template take<Acc>(g_.keys * g_.depth);
+    if (group_ > 1) {
+      large_dk_ = carve.template take<Acc>(g_.keys * g_.depth);
+      large_dv_ = carve.template take<Acc>(g_.keys * g_.v_depth);
+    }
     bytes_ = carve.used();
   }
 
@@ -63,14 +69,15 @@ class Backward {
   // dQ of rows that see none of a block, or are added to: zero first, stored last.
   bool parts() const { return p_.accumulate || g_.gaps(); }
   void store(const Tensor& to, const Acc* sums, Acc factor, const Rows& rows) {
-    if (to.dtype == p_.q.dtype && !p_.accumulate) return t_.store(sums, g_.depth, factor, nullptr, rows);
-    store_sums<Acc>(sums, g_.depth, factor, nullptr, p_.accumulate, rows);
-    if (p_.accumulate) count_.loads += rows.rows * g_.dim;
+    const int64_t depth = round_up(rows.dim, kLane);
+    if (to.dtype == p_.q.dtype && !p_.accumulate) return t_.store(sums, depth, factor, nullptr, rows);
+    store_sums<Acc>(sums, depth, factor, nullptr, p_.accumulate, rows);
+    if (p_.accumulate) count_.loads += rows.rows * rows.dim;
   }
 
   void row_dots() {
     t_.row_dots(g_.rows(p_.o, b_, h_, 0, g_.seq), g_.rows(p_.dout, b_, h_, 0, g_.seq), large_delta_);
-    count_.loads += 2 * g_.seq * g_.dim, count_.row_stores += g_.seq;
+    count_.loads += 2 * g_.seq * g_.v_dim, count_.row_stores += g_.seq;
   }
 
   // What is needed after this key block: more keys, or what the next head begins with.
@@ -93,19 +100,20 @@ class Backward {
   }
 
   void key_block(int64_t k0, int64_t kn) {
-    int64_t kn_pad = round_up(kn, kLane), elements = kn * g_.depth, kv = h_ / group_;
+    int64_t kn_pad = round_up(kn, kLane), kv = h_ / group_;
+    const int64_t both = kn * (g_.dim + g_.v_dim);  // elements of the block's keys and values
     Rows k = g_.rows(p_.k, b_, kv, k0, kn), v = g_.rows(p_.v, b_, kv, k0, kn);
     t_.pack_columns(k, kn_pad, g_.depth, k_columns_);
     t_.pack_summed(k, kn_pad, g_.depth, k_summed_);
-    t_.pack_columns(v, kn_pad, g_.depth, v_columns_);
-    count_.loads += 2 * kn * g_.dim;
+    t_.pack_columns(v, kn_pad, g_.v_depth, v_columns_);
+    count_.loads += both;
     if (h_ % group_ == 0) {
       std::fill(dk_, dk_ + kn_pad * g_.depth, Acc(0));
-      std::fill(dv_, dv_ + kn_pad * g_.depth, Acc(0));
+      std::fill(dv_, dv_ + kn_pad * g_.v_depth, Acc(0));
     } else {
-      std::copy(large_dk_ + k0 * g_.depth, large_dk_ + k0 * g_.depth + elements, dk_);
-      std::copy(large_dv_ + k0 * g_.depth, large_dv_ + k0 * g_.depth + elements, dv_);
-      count_.loads += 2 * kn * g_.dim;
+      std::copy(large_dk_ + k0 * g_.depth, large_dk_ + (k0 + kn) * g_.depth, dk_);
+      std::copy(large_dv_ + k0 * g_.v_depth, large_dv_ + (k0 + kn) * g_.v_depth, dv_);
+      count_.loads += both;
     }
     look_ahead(k0, kn);
     for (int64_t i = g_.first_row(k0) / g_.bq; i < g_.q_blocks && g_.first_row(k0) < g_.seq; i++)
@@ -114,10 +122,10 @@ class Backward {
       store(p_.dk, dk_, Acc(p_.scale), g_.rows(p_.dk, b_, kv, k0, kn));
       store(p_.dv, dv_, p_.dropout ? Acc(p_.dropout.scale()) : Acc(1), g_.rows(p_.dv, b_, kv, k0, kn));
     } else {
-      std::copy(dk_, dk_ + elements, large_dk_ + k0 * g_.depth);
-      std::copy(dv_, dv_ + elements, large_dv_ + k0 * g_.depth);
+      std::copy(dk_, dk_ + kn * g_.depth, large_dk_ + k0 * g_.depth);
+      std::copy(dv_, dv_ + kn * g_.v_depth, large_dv_ + k0 * g_.v_depth);
     }
-    count_.stores += 2 * kn * g_.dim;
+    count_.stores += both;
   }
 
   // Rows behind the sequence's end are zeros with an L that makes their P exactly 0.
@@ -125,9 +133,9 @@ class Backward {
     Rows q = g_.rows(p_.q, b_, h_, q0, rows), dout = g_.rows(p_.dout, b_, h_, q0, rows);
     queries_ = left_rows(t_, q, padded, g_.depth, q_rows_);
     t_.pack_summed(q, padded, g_.depth, q_summed_);
-    douts_ = left_rows(t_, dout, padded, g_.depth, dout_rows_);
-    t_.pack_summed(dout, padded, g_.depth, dout_summed_);
-    count_.loads += 2 * rows * g_.dim;
+    douts_ = left_rows(t_, dout, padded, g_.v_depth, dout_rows_);
+    t_.pack_summed(dout, padded, g_.v_depth, dout_summed_);
+    count_.loads += rows * (g_.dim + g_.v_dim);
     const Acc* lse = p_.lse.as<Acc>() + b_ * p_.lse.stride[0] + h_ * p_.lse.stride[1] + q0;
     for (int64_t r = 0; r < rows; r++)
       lse_[r] = lse[r] == -std::numeric_limits<Acc>::infinity() ? Acc(kSeesNothing) : lse[r];
@@ -171,8 +179,9 @@ class Backward {
 
   // P, dS of one strip, and its dQ.
   void strip(int64_t r, int64_t row, int64_t k0, int64_t kn, int64_t n, Acc* dq) {
-    int64_t units = g_.depth / t_.group, kn_pad = round_up(kn, kLane);
-    auto scores = [&](const Left& rows, const std::byte* keys, Acc* out) {
+    int64_t kn_pad = round_up(kn, kLane);
+    auto scores = [&](const Left& rows, const std::byte* keys, int64_t depth, Acc* out) {
+      const int64_t units = depth / t_.group;
       for (int64_t c = 0; c < n; c += kPanel) {
         ahead_.step();
         soon_.step();
@@ -189,8 +198,8 @@ class Backward {
                     .k = units});
       }
     };
-    scores(queries_, k_columns_, s_);
-    scores(douts_, v_columns_, dp_);
+    scores(queries_, k_columns_, g_.depth, s_);
+    scores(douts_, v_columns_, g_.v_depth, dp_);
     g_.mask_documents(b_, row, k0, n, Acc(p_.scale), s_);
     std::byte* ds_pairs = ds_pairs_ + r / t_.group * g_.bk_pad * t_.unit;
     std::byte* p_pairs = p_pairs_ + r / t_.group * g_.bk_pad * t_.unit;
@@ -246,16 +255,17 @@ class Backward {
                        .a_step = g_.bk_pad,
                        .b = dout_summed_,
                        .b_depth = padded / t_.group,
-                       .b_cols = g_.depth,
+                       .b_cols = g_.v_depth,
                        .b_first = at,
-                       .c = dv_ + c * g_.depth,
-                       .ldc = g_.depth,
+                       .c = dv_ + c * g_.v_depth,
+                       .ldc = g_.v_depth,
                        .m = end - c,
-                       .n = g_.depth,
+                       .n = g_.v_depth,
                        .k = padded / t_.group - at,
                        .add = true};
       t_.product(sum);
       sum.a = ds_pairs_ + (at * g_.bk_pad + c) * t_.unit, sum.b = q_summed_, sum.c = dk_ + c * g_.depth;
+      sum.b_cols = sum.ldc = sum.n = g_.depth;
       t_.product(sum);
     }
   }
@@ -265,14 +275,14 @@ class Backward {
   Geometry g_;
   int64_t group_;                                              // heads that share k, v
   int64_t b_ = 0, h_ = 0, next_head_ = -1;                     // sequence and head in work; the head after it
-  std::byte *q_rows_, *q_summed_, *dout_rows_, *dout_summed_;  // [bq][D]
+  std::byte *q_rows_, *q_summed_, *dout_rows_, *dout_summed_;  // [bq][D], of dout DV
   Left queries_, douts_;                                       // of the q block in work
-  std::byte *k_columns_, *k_summed_, *v_columns_;              // [bk][D]
+  std::byte *k_columns_, *k_summed_, *v_columns_;              // [bk][D], of v DV
   std::byte *p_pairs_, *ds_pairs_, *ds_rows_;                  // [bq][bk], [bq][bk], [16][bk]
-  Acc *s_, *dp_, *dk_, *dv_, *lse_, *delta_;                   // [16][bk] x 2, [bk][D] x 2, [bq] x 2
+  Acc *s_, *dp_, *dk_, *dv_, *lse_, *delta_;                   // [16][bk] x 2, [bk][D], [bk][DV], [bq] x 2
   uint16_t* keep_bits_ = nullptr;                              // [16][bk / 16], with dropout
   Acc *large_delta_, *large_dq_;                               // of one head: [S], [S][D]
-  Acc *large_dk_ = nullptr, *large_dv_ = nullptr;              // [S][D], where heads share
+  Acc *large_dk_ = nullptr, *large_dv_ = nullptr;              // [S][D], [S][DV], where heads share
   int64_t bytes_ = 0;
   TileTraffic count_;
   Ahead ahead_, soon_;  // spread over a key block; over a query block

@@ -101,18 +101,19 @@ HWY_INLINE void each_chunk(int64_t n, const F& f) {
 template <class T>
 void row(const CachedAttentionArgs& a, const CachedScratch& z, float* scratch, int64_t b, int64_t s,
          int64_t g) {
-  const int64_t d = a.q.shape[3], group = z.group, keys = a.positions.as<int32_t>()[b * a.q.shape[1] + s] + 1;
+  const int64_t d = a.q.shape[3], dv = a.v.shape[3], group = z.group,
+                keys = a.positions.as<int32_t>()[b * a.q.shape[1] + s] + 1;
   auto at = [&](const Tensor& t, int64_t i, int64_t head) {
     return t.as<T>() + b * t.stride[0] + i * t.stride[1] + head * t.stride[2];
   };
   T* out = at(a.o, s, g * group);
   if (keys == 0) {
-    for (int64_t r = 0; r < group; r++) std::memset(out + r * a.o.stride[2], 0, size_t(d) * sizeof(T));
+    for (int64_t r = 0; r < group; r++) std::memset(out + r * a.o.stride[2], 0, size_t(dv) * sizeof(T));
     return;
   }
   const Strip<float> scores{scratch, z.keys}, q{scratch + group * z.keys, z.dim},
-      o{scratch + group * (z.keys + z.dim), z.dim};
-  std::memset(q[0], 0, size_t(2 * group * z.dim) * sizeof(float));
+      o{scratch + group * (z.keys + z.dim), z.v_dim};
+  std::memset(q[0], 0, size_t(group * (z.dim + z.v_dim)) * sizeof(float));
   for (int64_t r = 0; r < group; r++)
     each_vector(d, [&](int64_t i, auto part) HWY_ATTR {
       store(hn::Mul(load(at(a.q, s, g * group + r) + i, part), fill(a.scale)), q[r] + i, part);
@@ -127,10 +128,10 @@ void row(const CachedAttentionArgs& a, const CachedScratch& z, float* scratch, i
   for (int64_t j = 0; j < keys; j += kKeys)
     each_chunk(group, [&](int64_t r, auto n) {
       mix<n()>({scores[r] + j, z.keys}, Strip<const T>{at(a.v, j, g), a.v.stride[1]},
-               std::min(kKeys, keys - j), d, {o[r], z.dim});
+               std::min(kKeys, keys - j), dv, {o[r], z.v_dim});
     });
   for (int64_t r = 0; r < group; r++)
-    each_vector(d, [&](int64_t i, auto part) HWY_ATTR {
+    each_vector(dv, [&](int64_t i, auto part) HWY_ATTR {
       store(hn::Mul(load(o[r] + i, part), fill(inverse[r])), out + r * a.o.stride[2] + i, part);
     });
 }
@@ -156,9 +157,12 @@ namespace trireme::cpu {
 HWY_EXPORT(attention_cached);
 
 CachedScratch::CachedScratch(const CachedAttentionArgs& p, const Context& ctx)
-    : group(p.q.shape[2] / p.k.shape[2]), keys(up(p.k.shape[1])), dim(up(p.q.shape[3])) {
+    : group(p.q.shape[2] / p.k.shape[2]),
+      keys(up(p.k.shape[1])),
+      dim(up(p.q.shape[3])),
+      v_dim(up(p.v.shape[3])) {
   pieces = std::min<int64_t>(ctx.threads, p.q.shape[0] * p.k.shape[2]);
-  floats = group * (keys + 2 * dim) + up(group);
+  floats = group * (keys + dim + v_dim) + up(group);
 }
 
 int64_t scratch_bytes(const CachedAttentionArgs& p, const Context& ctx) {
@@ -173,7 +177,8 @@ void launch(const CachedAttentionArgs& p, const Tensor& scratch, const Context& 
   const int32_t* position = p.positions.as<int32_t>();
   int64_t rows = p.positions.numel(), seen = rows;
   for (int64_t i = 0; i < rows; i++) seen += position[i];
-  int64_t mean = 2 * p.q.shape[3] * std::max<int64_t>(1, seen / rows);  // elements of a row's keys and values
+  int64_t mean = (p.q.shape[3] + p.v.shape[3]) *
+                 std::max<int64_t>(1, seen / rows);  // elements of a row's keys and values
   parallel_for(ctx, p.q.shape[0] * p.k.shape[2], row_grain(mean * p.q.shape[1]),
                [&](int64_t begin, int64_t end, int t) {
                  HWY_DYNAMIC_DISPATCH(attention_cached)
@@ -189,7 +194,7 @@ void launch(const CacheAppendArgs& p, const Tensor&, const Context&) {
   if (p.k.numel() == 0) return;
   require_indices(p.positions, -1, p.k_cache.shape[1], "cache_append: position", "the cache has positions");
   const int64_t seq = p.k.shape[1], heads = p.k.shape[2], element = size_of(p.k.dtype);
-  const auto bytes = size_t(p.k.shape[3] * element);
+  const auto k_bytes = size_t(p.k.shape[3] * element), v_bytes = size_t(p.v.shape[3] * element);
   auto at = [&](const Tensor& t, int64_t b, int64_t s, int64_t h) {
     return t.data + (b * t.stride[0] + s * t.stride[1] + h * t.stride[2]) * element;
   };
@@ -197,8 +202,8 @@ void launch(const CacheAppendArgs& p, const Tensor&, const Context&) {
     const int64_t b = i / seq, s = i % seq, to = p.positions.as<int32_t>()[i];
     if (to < 0) continue;
     for (int64_t h = 0; h < heads; h++) {
-      std::memcpy(at(p.k_cache, b, to, h), at(p.k, b, s, h), bytes);
-      std::memcpy(at(p.v_cache, b, to, h), at(p.v, b, s, h), bytes);
+      std::memcpy(at(p.k_cache, b, to, h), at(p.k, b, s, h), k_bytes);
+      std::memcpy(at(p.v_cache, b, to, h), at(p.v, b, s, h), v_bytes);
     }
   }
 }

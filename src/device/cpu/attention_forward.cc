@@ -29,17 +29,17 @@ class Forward {
     Carver carve(scratch);
     q_ = carve.bytes(g_.bq_pad * g_.depth / t_.group * t_.unit);
     k_ = carve.bytes(g_.bk_pad * g_.depth / t_.group * t_.unit);
-    v_ = carve.bytes(g_.bk_pad * g_.depth / t_.group * t_.unit);
+    v_ = carve.bytes(g_.bk_pad * g_.v_depth / t_.group * t_.unit);
     prob_ = carve.bytes(kStrip * g_.bk_pad / t_.group * t_.unit);
     s_ = carve.template take<Acc>(kStrip * g_.bk_pad);
-    o_ = carve.template take<Acc>(g_.bq_pad * g_.depth);
+    o_ = carve.template take<Acc>(g_.bq_pad * g_.v_depth);
     m_ = carve.template take<Acc>(g_.bq_pad);
     l_ = carve.template take<Acc>(g_.bq_pad);
     keep_ = carve.template take<Acc>(kStrip);
     if (p.dropout) keep_bits_ = carve.template take<uint16_t>(kStrip * g_.bk_pad / kLane);
     if (fa1()) {
       int64_t rows = g_.q_blocks * g_.bq_pad;
-      large_o_ = carve.template take<Acc>(rows * g_.depth);
+      large_o_ = carve.template take<Acc>(rows * g_.v_depth);
       large_m_ = carve.template take<Acc>(rows);
       large_l_ = carve.template take<Acc>(rows);
     }
@@ -88,8 +88,8 @@ class Forward {
   }
   void load_keys(int64_t b, int64_t h, int64_t k0, int64_t kn) {
     t_.pack_columns(g_.rows(p_.k, b, kv(h), k0, kn), round_up(kn, kLane), g_.depth, k_);
-    t_.pack_summed(g_.rows(p_.v, b, kv(h), k0, kn), round_up(kn, kLane), g_.depth, v_);
-    count_.loads += 2 * kn * g_.dim;
+    t_.pack_summed(g_.rows(p_.v, b, kv(h), k0, kn), round_up(kn, kLane), g_.v_depth, v_);
+    count_.loads += kn * (g_.dim + g_.v_dim);
   }
 
   // All strips of the q block against the key block. `first`: no O yet.
@@ -114,7 +114,7 @@ class Forward {
                 .n = n,
                 .k = units});
     g_.mask_documents(b_, row, k0, n, Acc(p_.scale), s_);
-    Acc *m = m_ + r, *l = l_ + r, *o = o_ + r * g_.depth, old_l[kStrip];
+    Acc *m = m_ + r, *l = l_ + r, *o = o_ + r * g_.v_depth, old_l[kStrip];
     if (fa1()) std::copy(l, l + kStrip, old_l);
     t_.softmax({.s = s_,
                 .p = prob_,
@@ -134,17 +134,17 @@ class Forward {
                 .a_step = 1,
                 .b = v_,
                 .b_depth = kn_pad / t_.group,
-                .b_cols = g_.depth,
+                .b_cols = g_.v_depth,
                 .c = o,
-                .ldc = g_.depth,
+                .ldc = g_.v_depth,
                 .m = kStrip,
-                .n = g_.depth,
+                .n = g_.v_depth,
                 .k = n / t_.group,
                 .add = !first,
                 .keep = keep_});
     if (fa1())
       for (int64_t i = 0; i < kStrip; i++)
-        for (int64_t d = 0; d < g_.depth; d++) o[i * g_.depth + d] /= l[i];
+        for (int64_t d = 0; d < g_.v_depth; d++) o[i * g_.v_depth + d] /= l[i];
   }
 
   // Of the strip's P.
@@ -159,11 +159,11 @@ class Forward {
   }
 
   void store(int64_t b, int64_t h, int64_t q0, int64_t rows, const Acc* factors) {
-    count_.stores += rows * g_.dim;
+    count_.stores += rows * g_.v_dim;
     if (p_.o.dtype != p_.q.dtype)
-      return store_sums(o_, g_.depth, p_.dropout ? Acc(p_.dropout.scale()) : Acc(1), factors, false,
+      return store_sums(o_, g_.v_depth, p_.dropout ? Acc(p_.dropout.scale()) : Acc(1), factors, false,
                         g_.rows(p_.o, b, h, q0, rows));
-    t_.store(o_, g_.depth, p_.dropout ? Acc(p_.dropout.scale()) : Acc(1), factors,
+    t_.store(o_, g_.v_depth, p_.dropout ? Acc(p_.dropout.scale()) : Acc(1), factors,
              g_.rows(p_.o, b, h, q0, rows));
   }
   void store_lse(int64_t b, int64_t h, int64_t q0, int64_t rows) {
@@ -197,16 +197,16 @@ class Forward {
     std::fill(m_, m_ + g_.bq_pad, from_nothing ? -std::numeric_limits<Acc>::infinity() : Acc(kNoScore));
     std::fill(l_, l_ + g_.bq_pad, Acc(0));
     if (from_nothing) return;
-    std::fill(o_, o_ + g_.bq_pad * g_.depth, Acc(0));
+    std::fill(o_, o_ + g_.bq_pad * g_.v_depth, Acc(0));
     if (!p_.accumulate) return;
     const Rows old = g_.rows(p_.o, b, h, q0, rows);
     const Acc* old_lse = lse(b, h, q0);
     for (int64_t r = 0; r < rows; r++) {
       if (old_lse[r] == -std::numeric_limits<Acc>::infinity()) continue;
       m_[r] = old_lse[r], l_[r] = 1;
-      std::copy_n(reinterpret_cast<const Acc*>(old.data) + r * old.stride, g_.dim, o_ + r * g_.depth);
+      std::copy_n(reinterpret_cast<const Acc*>(old.data) + r * old.stride, g_.v_dim, o_ + r * g_.v_depth);
     }
-    count_.loads += rows * g_.dim, count_.row_loads += rows;
+    count_.loads += rows * g_.v_dim, count_.row_loads += rows;
   }
 
   void fa2_block(const Block& at, const Block* next) {
@@ -230,7 +230,7 @@ class Forward {
   void fa1_head(int64_t b, int64_t h) {
     b_ = b, h_ = h;
     int64_t all = g_.q_blocks * g_.bq_pad;  // line 2 of algorithm 1: filled in large memory, not moved
-    std::fill(large_o_, large_o_ + all * g_.depth, Acc(0));
+    std::fill(large_o_, large_o_ + all * g_.v_depth, Acc(0));
     std::fill(large_m_, large_m_ + all, -std::numeric_limits<Acc>::infinity());
     std::fill(large_l_, large_l_ + all, Acc(0));
     for (int64_t k0 = 0; k0 < g_.seq; k0 += g_.bk) {
@@ -242,18 +242,18 @@ class Forward {
   void fa1_block(int64_t b, int64_t h, int64_t i, int64_t k0, int64_t kn) {
     int64_t q0 = i * g_.bq, rows = rows_of(i), pad = round_up(rows, kStrip), at = i * g_.bq_pad;
     load_queries(b, h, q0, rows);
-    std::copy(large_o_ + at * g_.depth, large_o_ + (at + pad) * g_.depth, o_);
+    std::copy(large_o_ + at * g_.v_depth, large_o_ + (at + pad) * g_.v_depth, o_);
     std::copy(large_m_ + at, large_m_ + at + pad, m_);
     std::copy(large_l_ + at, large_l_ + at + pad, l_);
-    count_.loads += rows * g_.dim, count_.row_loads += 2 * rows;
+    count_.loads += rows * g_.v_dim, count_.row_loads += 2 * rows;
     attend(q0, rows, k0, kn, false);
     int64_t end = g_.causal ? q0 + rows : g_.seq;
     if (k0 + kn >= end) {  // the last key block that this q block sees
       store(b, h, q0, rows, nullptr);
       store_lse(b, h, q0, rows);
     } else {
-      std::copy(o_, o_ + pad * g_.depth, large_o_ + at * g_.depth);
-      count_.stores += rows * g_.dim;
+      std::copy(o_, o_ + pad * g_.v_depth, large_o_ + at * g_.v_depth);
+      count_.stores += rows * g_.v_dim;
     }
     std::copy(m_, m_ + pad, large_m_ + at);
     std::copy(l_, l_ + pad, large_l_ + at);
@@ -263,9 +263,9 @@ class Forward {
   const AttentionArgs& p_;
   const Tiles<Acc>& t_;
   Geometry g_;
-  std::byte *q_, *k_, *v_, *prob_;  // [bq][D], K^T [D][bk], V [bk][D], P [16][bk]
+  std::byte *q_, *k_, *v_, *prob_;  // [bq][D], K^T [D][bk], V [bk][DV], P [16][bk]
   Left queries_;                    // of the q block in work
-  Acc *s_, *o_, *m_, *l_, *keep_;   // S [16][bk], O [bq][D], [bq], [bq], [16]
+  Acc *s_, *o_, *m_, *l_, *keep_;   // S [16][bk], O [bq][DV], [bq], [bq], [16]
   uint16_t* keep_bits_ = nullptr;   // [16][bk / 16], with dropout
   int64_t b_ = 0, h_ = 0;           // sequence and head in work
   Acc *large_o_ = nullptr, *large_m_ = nullptr, *large_l_ = nullptr;  // one head's, for FA1

@@ -37,6 +37,9 @@ inline bool takes_f16(const CacheAppendArgs&) {
 inline bool takes_f16(const PermuteRowsArgs&) {
   return true;
 }
+inline bool takes_f16(const ConcatSharedArgs&) {
+  return true;
+}
 inline bool takes_f16(const ZeroArgs&) {
   return true;
 }

@@ -400,6 +400,45 @@ TEST(attention, counted_traffic_of_parts_equals_the_closed_form) {
     }
 }
 
+// v, o and their gradients of another width than q and k, each dense.
+TEST(attention, counted_traffic_of_two_widths) {
+  const int64_t s = 70, h = 4, kv = 2, d = 24, dv = 40;
+  std::vector<float> memory(size_t(4 * s * (h + kv) * (d + dv)), 0.5f), lse(size_t(h * s));
+  float* at = memory.data();
+  auto dense = [&](int64_t heads, int64_t columns) {
+    Tensor t(at, {1, s, heads, columns}, DType::f32);
+    at += t.numel();
+    return t;
+  };
+  AttentionArgs f{.q = dense(h, d),
+                  .k = dense(kv, d),
+                  .v = dense(kv, dv),
+                  .o = dense(h, dv),
+                  .lse = Tensor(lse.data(), {1, h, s}, DType::f32),
+                  .block_q = 16,
+                  .block_k = 32};
+  AttentionBackwardArgs b{.q = f.q,
+                          .k = f.k,
+                          .v = f.v,
+                          .o = f.o,
+                          .lse = f.lse,
+                          .dout = dense(h, dv),
+                          .dq = dense(h, d),
+                          .dk = dense(kv, d),
+                          .dv = dense(kv, dv),
+                          .block_q = 16,
+                          .block_k = 32};
+  for (FlashVersion version : {FlashVersion::fa1, FlashVersion::fa2}) {
+    TileTraffic forward, backward;
+    f.version = version;
+    f.traffic = &forward, b.traffic = &backward;
+    launch(f, 2);
+    launch(b, 2);
+    EXPECT_EQ(forward, flash_traffic(f, att::blocks(f))) << shown(forward);
+    EXPECT_EQ(backward, flash_traffic(b, att::blocks(b))) << shown(backward);
+  }
+}
+
 // 2205.14135 with N = 4096, d = 128 (elements, exact): the block sizes of a fast memory of M elements.
 TEST(attention, traffic_of_the_papers_example) {
   AttentionArgs p;
