@@ -1,4 +1,4 @@
-"""GPT-2, Llama, Qwen 2 and 3 and Mixtral as plain functions of f64 tensors: the oracle behind tests/golden.
+"""GPT-2, Llama, Qwen 2 and 3, Mixtral and DeepSeek V2 and V3 as plain functions of f64 tensors: the oracle behind tests/golden.
 
 Written from the papers and independent of transformers, because `model.double()` is no oracle there: its
 Llama keeps RMSNorm, softmax and the rotary angles in f32 whatever the weights are. make_goldens.py refuses to
@@ -15,7 +15,8 @@ import torch
 
 def rope_frequencies(config):
     """Radians per position of each rotary pair, f64 [head_dim / 2], scaled as config says."""
-    dim = config.get("head_dim", config["hidden_size"] // config["num_attention_heads"])
+    dim = config.get("qk_rope_head_dim") or config.get(
+        "head_dim", config["hidden_size"] // config["num_attention_heads"])
     theta = config["rope_theta"]
     freq = theta ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
     scaling = config.get("rope_scaling")
@@ -46,6 +47,14 @@ def rotate(x, freq):
     cos, sin = angle.cos(), angle.sin()
     a, b = x.chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+
+def rotate_pairs(x, freq):
+    """The same of pairs (2i, 2i + 1)."""
+    angle = torch.arange(x.shape[-2], dtype=torch.float64)[:, None] * freq
+    cos, sin = angle.cos(), angle.sin()
+    a, b = x[..., 0::2], x[..., 1::2]
+    return torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
 
 
 def attend(q, k, v):
@@ -113,8 +122,62 @@ def experts_of(config, w, p, y):
     return out
 
 
+def choose_by_groups(scores, config):
+    """DeepSeek's node-limited choice (2405.04434 section 2.2.2; 2412.19437 section 2.1.2): i64 [B, S, k]."""
+    if config.get("topk_method", "noaux_tc") != "greedy":
+        groups, v3 = config["n_group"], config["model_type"] == "deepseek_v3"
+        each = scores.unflatten(-1, (groups, -1))
+        worth = each.topk(2, dim=-1).values.sum(-1) if v3 else each.max(-1).values
+        best = torch.zeros_like(worth).scatter(-1, worth.topk(config["topk_group"], dim=-1).indices, 1.0)
+        scores = each.masked_fill(best[..., None] == 0, -math.inf).flatten(-2)
+    return scores.topk(config["num_experts_per_tok"], dim=-1).indices
+
+
+def deepseek_experts(config, w, p, y):
+    """Experts of DeepSeek V2 (softmax scores) and V3 (sigmoid, with a bias that only chooses)."""
+    def expert(name):
+        gate, up, down = (w[f"{name}.{n}.weight"] for n in ("gate_proj", "up_proj", "down_proj"))
+        g = y @ gate.T
+        return (g * torch.sigmoid(g) * (y @ up.T)) @ down.T
+
+    p += "mlp."
+    logits = y @ w[p + "gate.weight"].T
+    v3 = config["model_type"] == "deepseek_v3"
+    scores = torch.sigmoid(logits) if v3 else logits.softmax(-1)
+    bias = w[p + "gate.e_score_correction_bias"] if v3 else 0.0
+    chosen = choose_by_groups(scores + bias, config)
+    weight = scores * torch.zeros_like(scores).scatter(-1, chosen, 1.0)
+    if v3 and config["norm_topk_prob"]:
+        weight = weight / (weight.sum(-1, keepdim=True) + 1e-20)
+    weight = weight * config["routed_scaling_factor"]
+    out = sum(weight[..., e : e + 1] * expert(f"{p}experts.{e}") for e in range(config["n_routed_experts"]))
+    return out + expert(p + "shared_experts")
+
+
+def latent_attention(config, w, p, y, linear, freq):
+    """Multi-head latent attention (DeepSeek-V2, 2405.04434, equations 9 to 19)."""
+    heads, nope, rank = config["num_attention_heads"], config["qk_nope_head_dim"], config["kv_lora_rank"]
+    turn = rotate_pairs if config.get("rope_interleave", True) else rotate
+
+    def norm(x, name):
+        return x * (x.pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt() * w[name + ".weight"]
+
+    if p + "q_proj.weight" in w:
+        q = linear(y, p + "q_proj")
+    else:
+        q = linear(norm(linear(y, p + "q_a_proj"), p + "q_a_layernorm"), p + "q_b_proj")
+    q = split_heads(q, heads)
+    kv = linear(y, p + "kv_a_proj_with_mqa")
+    shared = turn(kv[..., rank:].unsqueeze(1), freq)
+    kv = split_heads(linear(norm(kv[..., :rank], p + "kv_a_layernorm"), p + "kv_b_proj"), heads)
+    k = torch.cat((kv[..., :nope], shared.expand(-1, heads, -1, -1)), dim=-1)
+    q = torch.cat((q[..., :nope], turn(q[..., nope:], freq)), dim=-1)
+    return linear(attend(q, k, kv[..., nope:]), p + "o_proj")
+
+
 def llama_logits(config, w, ids):
-    """Llama; Mixtral; Qwen 2 and 3, with experts too, where their biases and norms of the heads of q and k are among the weights."""
+    """Llama; Mixtral; DeepSeek; Qwen 2 and 3, with experts too, where their biases and norms of the heads of q and
+    k are among the weights."""
     eps, freq = config["rms_norm_eps"], rope_frequencies(config)
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
 
@@ -126,10 +189,19 @@ def llama_logits(config, w, ids):
         bias = w.get(name + ".bias")
         return y if bias is None else y + bias
 
+    def dense(y, p):
+        gate, up = linear(y, p + "mlp.gate_proj"), linear(y, p + "mlp.up_proj")
+        return linear(gate * torch.sigmoid(gate) * up, p + "mlp.down_proj")
+
     x = w["model.embed_tokens.weight"][ids]
     for i in range(config["num_hidden_layers"]):
         p = f"model.layers.{i}."
         y = norm(x, p + "input_layernorm")
+        if "kv_lora_rank" in config:
+            x = x + latent_attention(config, w, p + "self_attn.", y, linear, freq)
+            y = norm(x, p + "post_attention_layernorm")
+            x = x + (deepseek_experts(config, w, p, y) if p + "mlp.gate.weight" in w else dense(y, p))
+            continue
         q = split_heads(linear(y, p + "self_attn.q_proj"), heads)
         k = split_heads(linear(y, p + "self_attn.k_proj"), kv_heads)
         if p + "self_attn.q_norm.weight" in w:
@@ -138,11 +210,10 @@ def llama_logits(config, w, ids):
         v = split_heads(linear(y, p + "self_attn.v_proj"), kv_heads)
         x = x + linear(attend(q, k, v), p + "self_attn.o_proj")
         y = norm(x, p + "post_attention_layernorm")
-        if "num_experts_per_tok" in config:
+        if p + "mlp.gate_proj.weight" in w:
+            x = x + dense(y, p)
+        else:
             x = x + experts_of(config, w, p, y)
-            continue
-        gate, up = linear(y, p + "mlp.gate_proj"), linear(y, p + "mlp.up_proj")
-        x = x + linear(gate * torch.sigmoid(gate) * up, p + "mlp.down_proj")
     head = w["model.embed_tokens.weight" if config["tie_word_embeddings"] else "lm_head.weight"]
     return norm(x, "model.norm") @ head.T
 
@@ -153,15 +224,21 @@ def token_losses(logits, targets):
     return (logits.logsumexp(-1) - picked) * (targets >= 0)
 
 
+def is_buffer(name):
+    """State of the model that has no gradient: the bias by which a router balances its experts."""
+    return name.endswith("e_score_correction_bias")
+
+
 class Oracle:
     """A model in f64 with its own AdamW (Loshchilov & Hutter 2019)."""
 
     def __init__(self, config, weights):
         self.logits_of = gpt2_logits if config["model_type"] == "gpt2" else llama_logits
         self.config = config
-        self.w = {n: t.detach().double().requires_grad_() for n, t in weights.items()}
-        self.m = {n: torch.zeros_like(t) for n, t in self.w.items()}
-        self.v = {n: torch.zeros_like(t) for n, t in self.w.items()}
+        self.w = {n: t.detach().double().requires_grad_(not is_buffer(n)) for n, t in weights.items()}
+        self.params = {n: t for n, t in self.w.items() if not is_buffer(n)}
+        self.m = {n: torch.zeros_like(t) for n, t in self.params.items()}
+        self.v = {n: torch.zeros_like(t) for n, t in self.params.items()}
         self.steps = 0
 
     def backward(self, ids, targets):
@@ -169,8 +246,8 @@ class Oracle:
         logits = self.logits_of(self.config, self.w, ids)
         losses = token_losses(logits, targets)
         loss = losses.sum() / (targets >= 0).sum()
-        grads = torch.autograd.grad(loss, list(self.w.values()))
-        return logits.detach(), losses.detach(), loss.detach(), dict(zip(self.w, grads))
+        grads = torch.autograd.grad(loss, list(self.params.values()))
+        return logits.detach(), losses.detach(), loss.detach(), dict(zip(self.params, grads))
 
     def step(self, ids, targets, opt):
         """One update; returns the loss and the gradient norm before clipping."""
@@ -180,7 +257,7 @@ class Oracle:
         b1, b2 = opt["betas"]
         self.steps += 1
         with torch.no_grad():
-            for name, w in self.w.items():
+            for name, w in self.params.items():
                 g = grads[name] * scale
                 self.m[name].mul_(b1).add_((1 - b1) * g)
                 self.v[name].mul_(b2).add_((1 - b2) * g * g)

@@ -38,7 +38,7 @@ import torch.nn.functional as F
 import transformers
 from safetensors.torch import save_file
 
-from golden_oracle import Oracle, rope_bands
+from golden_oracle import Oracle, is_buffer, rope_bands
 
 SEQUENCES, LENGTH, STEPS = 2, 37, 10
 F16_LOSS_SCALE = 1024.0
@@ -54,9 +54,13 @@ LLAMA = {"model_type": "llama", "num_hidden_layers": 2, "max_position_embeddings
 QWEN = {"num_hidden_layers": 2, "max_position_embeddings": 64, "hidden_act": "silu", "rms_norm_eps": 1e-6,
         "rope_theta": 1000000.0, "attention_dropout": 0.0, "initializer_range": 0.02, "bos_token_id": 1,
         "eos_token_id": 2, "use_sliding_window": False, "sliding_window": 32, "max_window_layers": 2}
+DEEPSEEK = {"num_hidden_layers": 2, "max_position_embeddings": 64, "hidden_act": "silu", "rms_norm_eps": 1e-6,
+            "rope_theta": 10000.0, "attention_dropout": 0.0, "initializer_range": 0.02, "bos_token_id": 0,
+            "eos_token_id": 1, "first_k_dense_replace": 1}
 ARCHITECTURES = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM",
                  "qwen3": "Qwen3ForCausalLM", "mixtral": "MixtralForCausalLM",
-                 "qwen2_moe": "Qwen2MoeForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM"}
+                 "qwen2_moe": "Qwen2MoeForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
+                 "deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM"}
 
 # `config` is what config.json says, in the form that published checkpoints have; `saved_by` "library" lets
 # transformers write its newer form instead (rope_parameters, dtype), so that both are read by the tests.
@@ -160,6 +164,39 @@ CASES = {
                    "num_experts": 7, "norm_topk_prob": True, "mlp_only_layers": [],
                    "output_router_logits": False, "router_aux_loss_coef": 0.001, "attention_bias": False,
                    "tie_word_embeddings": True}},
+    "qwen2_moe_dense": {
+        "what": "Qwen 2 MoE of three layers, of which the second alone has experts; tied head",
+        "seed": 183, "saved_by": "hand", "shard": None,
+        "config": {"model_type": "qwen2_moe", **QWEN, "num_hidden_layers": 3, "vocab_size": 53,
+                   "hidden_size": 20, "rope_theta": 10.0, "intermediate_size": 28, "num_attention_heads": 2,
+                   "num_key_value_heads": 1, "decoder_sparse_step": 2, "mlp_only_layers": [0],
+                   "moe_intermediate_size": 12, "shared_expert_intermediate_size": 16,
+                   "num_experts_per_tok": 2, "num_experts": 5, "norm_topk_prob": True,
+                   "output_router_logits": False, "router_aux_loss_coef": 0.001,
+                   "tie_word_embeddings": True}},
+    "deepseek_v2": {
+        "what": "DeepSeek V2: latent attention, queries straight from the input; a dense layer, then 6 experts "
+                "in 3 groups, 2 a token of 2 groups by softmax scores, weights as they are times 1.7, two shared "
+                "experts",
+        "seed": 965, "saved_by": "hand", "shard": None,
+        "config": {"model_type": "deepseek_v2", **DEEPSEEK, "vocab_size": 61, "hidden_size": 24,
+                   "intermediate_size": 36, "num_attention_heads": 3, "num_key_value_heads": 3,
+                   "q_lora_rank": None, "kv_lora_rank": 10, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4,
+                   "v_head_dim": 5, "n_routed_experts": 6, "num_experts_per_tok": 2, "n_shared_experts": 2,
+                   "moe_intermediate_size": 8, "topk_method": "group_limited_greedy", "n_group": 3,
+                   "topk_group": 2, "norm_topk_prob": False, "routed_scaling_factor": 1.7,
+                   "attention_bias": False, "tie_word_embeddings": False}},
+    "deepseek_v3": {
+        "what": "DeepSeek V3: latent attention of compressed queries, with biases; a dense layer, then 8 experts "
+                "in 4 groups, 3 a token of 2 groups by sigmoid scores and a bias, weights that sum to 2.5, a "
+                "shared expert",
+        "seed": 274, "saved_by": "library", "shard": None,
+        "config": {"model_type": "deepseek_v3", **DEEPSEEK, "vocab_size": 61, "hidden_size": 24,
+                   "intermediate_size": 36, "num_attention_heads": 4, "num_key_value_heads": 4,
+                   "q_lora_rank": 14, "kv_lora_rank": 9, "qk_nope_head_dim": 5, "qk_rope_head_dim": 6,
+                   "v_head_dim": 7, "n_routed_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 1,
+                   "moe_intermediate_size": 10, "n_group": 4, "topk_group": 2, "norm_topk_prob": True,
+                   "routed_scaling_factor": 2.5, "attention_bias": True, "tie_word_embeddings": False}},
 }
 
 
@@ -176,7 +213,9 @@ def build(config):
                "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
                "mixtral": (transformers.MixtralConfig, transformers.MixtralForCausalLM),
                "qwen2_moe": (transformers.Qwen2MoeConfig, transformers.Qwen2MoeForCausalLM),
-               "qwen3_moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM)}
+               "qwen3_moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),
+               "deepseek_v2": (transformers.DeepseekV2Config, transformers.DeepseekV2ForCausalLM),
+               "deepseek_v3": (transformers.DeepseekV3Config, transformers.DeepseekV3ForCausalLM)}
     config_class, model_class = classes[config.pop("model_type")]
     model = model_class(config_class(**config, attn_implementation="eager", experts_implementation="eager",
                                      use_cache=False))
@@ -203,37 +242,70 @@ def published(config, tensors):
     return out
 
 
+def closest(scores, k):
+    """Of the k largest of each row, the least difference to the first that is not, over the deviation."""
+    if k >= scores.shape[-1]:
+        return math.inf
+    top = scores.sort(dim=-1, descending=True).values
+    return ((top[..., k - 1] - top[..., k]) / scores.std()).min().item()
+
+
+def deepseek_closest(model, logits):
+    """The same of DeepSeek's choices, of groups and of experts in the chosen ones."""
+    c, gates = model.config, [m for m in model.modules() if type(m).__name__.endswith("TopkRouter")]
+    v3 = c.model_type == "deepseek_v3"
+    bias = torch.stack([g.e_score_correction_bias.float() for g in gates])[:, None] if v3 else 0.0
+    scores = (torch.sigmoid(logits) if v3 else logits.softmax(-1)) + bias
+    if not v3 and c.topk_method == "greedy":
+        return closest(scores, c.num_experts_per_tok)
+    each = scores.unflatten(-1, (c.n_group, -1))
+    worth = each.topk(2, dim=-1).values.sum(-1) if v3 else each.max(-1).values
+    best = worth.topk(c.topk_group, dim=-1).indices.sort(dim=-1).values
+    chosen = each.gather(-2, best[..., None].expand(*best.shape, each.shape[-1])).flatten(-2)
+    return min(closest(worth, c.topk_group), closest(chosen, c.num_experts_per_tok))
+
+
 def choices(model, ids):
     """The experts of every token and layer, ascending, and by how little the closest choice was made: of the
-    logits, the difference between the last chosen and the first that was not, over their deviation."""
+    logits (of DeepSeek's models the scores), the difference between the last chosen and the first that was not,
+    over their deviation."""
     seen = []
-    hooks = [m.register_forward_hook(lambda _, args, out: seen.append(out[0].detach().float()))
-             for m in model.modules() if type(m).__name__.endswith("TopKRouter")]
+    hooks = [m.register_forward_hook(lambda _, args, out: seen.append((out[0].detach().float(), out[2])))
+             for m in model.modules() if type(m).__name__.lower().endswith("topkrouter")]
     with torch.no_grad():
         model(input_ids=ids.long())
     for hook in hooks:
         hook.remove()
     if not seen:
         return None, math.inf
-    logits, k = torch.stack(seen), model.config.num_experts_per_tok
-    top = logits.sort(dim=-1, descending=True).values
-    margin = ((top[..., k - 1] - top[..., k]) / logits.std()).min().item()
-    return logits.topk(k, dim=-1).indices.sort(dim=-1).values, margin
+    logits, ids = torch.stack([s[0] for s in seen]), torch.stack([s[1] for s in seen])
+    if model.config.model_type.startswith("deepseek"):
+        margin = deepseek_closest(model, logits)
+    else:
+        margin = closest(logits, model.config.num_experts_per_tok)
+    return ids.sort(dim=-1).values, margin
+
+
+def held(model):
+    """Parameters, and buffers that folders hold."""
+    return {**dict(model.named_parameters()), **{n: b for n, b in model.named_buffers() if is_buffer(n)}}
 
 
 def fill(model, seed):
     """Seeded weights, each a bf16 number, so that f32 and bf16 runs begin at the very same model."""
     gen = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for name, p in sorted(model.named_parameters()):
+        for name, p in sorted(held(model).items()):
             noise = torch.randn(p.shape, generator=gen)
-            if p.dim() == 1:
+            if is_buffer(name):
+                value = noise * 0.3
+            elif p.dim() == 1:
                 value = noise * 0.2 + (0.0 if name.endswith("bias") else 1.0)
             elif any(key in name for key in ("wte", "wpe", "embed_tokens", "lm_head")):
                 value = noise * p.shape[1] ** -0.5
             else:
                 # Scores with a standard deviation of about 2: attention that is far from uniform.
-                gain = 1.4 if any(key in name for key in ("c_attn", "q_proj", "k_proj")) else 1.0
+                gain = 1.4 if any(key in name for key in ("c_attn", "q_proj", "k_proj", "q_b_proj", "kv_b_proj")) else 1.0
                 fan_in = p.shape[0] if "transformer.h" in name else p.shape[-1]
                 value = noise * gain * fan_in**-0.5
             p.copy_(value.bfloat16().float())
@@ -334,7 +406,7 @@ def compute(case):
             "steps.targets": targets[1:]}
     model = build(config)
     fill(model, case["seed"])
-    weights = {n: p.detach().clone() for n, p in model.named_parameters()}
+    weights = {n: p.detach().clone() for n, p in held(model).items()}
     low = build(config).bfloat16()
     low.load_state_dict(model.state_dict())
 
@@ -357,12 +429,12 @@ def compute(case):
     tensors = {**data, "logits": logits, "token_losses": token, "loss": loss.view(1), "steps.loss": losses,
                "steps.grad_norm": norms, "oracle.loss": o_loss.view(1), "oracle.token_losses": o_token,
                "oracle.steps.loss": oracle["losses"], "oracle.steps.grad_norm": oracle["norms"]}
-    for name in names:
+    for name in grads:
         tensors["grad." + name] = grads[name]
         tensors["oracle.grad." + name] = o_grads[name]
         tensors["final." + name] = final[name]
     same_choices_or_refuse(config, weights, ids[0])
-    facts = {"parameters": sum(w.numel() for w in weights.values()),
+    facts = {"parameters": sum(w.numel() for n, w in weights.items() if not is_buffer(n)),
              "target_tokens": int((targets[0] >= 0).sum()),
              "step_target_tokens": [int((t >= 0).sum()) for t in targets[1:]],
              "pytorch_f32_error": f32, "pytorch_bf16_error": bf16,
@@ -409,7 +481,7 @@ def write_json(path, value):
 def write_folder(case, model, weights, folder):
     """The Hugging Face folder of the initial weights."""
     with torch.no_grad():
-        for name, p in model.named_parameters():
+        for name, p in held(model).items():
             p.copy_(weights[name])
     model.save_pretrained(folder, max_shard_size=case["shard"] or "50GB")
     (folder / "generation_config.json").unlink(missing_ok=True)

@@ -62,7 +62,7 @@ void write_weights(const fs::path& file, const ModelSpec& model, const TensorGet
   for (const HfPlace& p : places) {
     std::string name = p.theirs == kHfHead ? p.theirs : std::string(hf_prefix(model)) + p.theirs;
     auto& list = parts[name];
-    DType dtype = options.dtype_of ? options.dtype_of(p.ours) : options.dtype;
+    DType dtype = p.buffer ? DType::f32 : options.dtype_of ? options.dtype_of(p.ours) : options.dtype;
     if (list.empty()) items.push_back({name, dtype, p.their_shape});
     list.push_back(&p);
   }

@@ -61,6 +61,10 @@ class Places {
     const bool mixtral = m_.arch == "mixtral";
     const std::string block = theirs + (mixtral ? "block_sparse_moe." : "mlp.");
     add(ours + "router.weight", block + "gate.weight", {m_.experts, m_.hidden});
+    if (m_.router_bias) {
+      add(ours + "router.bias", block + "gate.e_score_correction_bias", {m_.experts});
+      out_.back().buffer = true;
+    }
     auto part = [&](int64_t e, std::string_view name, std::string_view w, int64_t out, int64_t in) {
       add(fmt::format("{}experts.{}.{}.weight", ours, e, name),
           mixtral ? fmt::format("{}experts.{}.{}.weight", block, e, w)
@@ -71,30 +75,54 @@ class Places {
       part(e, "gate", "w1", m_.moe_ffn, m_.hidden), part(e, "up", "w3", m_.moe_ffn, m_.hidden);
     for (int64_t e = 0; e < m_.experts; e++) part(e, "down", "w2", m_.hidden, m_.moe_ffn);
     if (m_.shared_ffn == 0) return;
-    const std::string shared = block + "shared_expert.";
+    const std::string shared = block + (m_.latent() ? "shared_experts." : "shared_expert.");
     llama_linear(ours + "shared.gate", shared + "gate_proj", m_.shared_ffn, m_.hidden, false);
     llama_linear(ours + "shared.up", shared + "up_proj", m_.shared_ffn, m_.hidden, false);
     llama_linear(ours + "shared.down", shared + "down_proj", m_.hidden, m_.shared_ffn, false);
-    add(ours + "shared_gate.weight", block + "shared_expert_gate.weight", {1, m_.hidden});
+    if (m_.shared_gate) add(ours + "shared_gate.weight", block + "shared_expert_gate.weight", {1, m_.hidden});
   }
 
-  // The qwens and mixtral too: they differ in biases, in the norms of q and k, and in experts.
+  // DeepSeek's attention.
+  void latent(const std::string& ours, const std::string& theirs) {
+    const int64_t h = m_.hidden, q = m_.q_size();
+    if (m_.q_rank > 0)
+      llama_linear(ours + "q_a", theirs + "q_a_proj", m_.q_rank, h, m_.attn_bias);
+    else
+      llama_linear(ours + "q", theirs + "q_proj", q, h, false);
+    llama_linear(ours + "kv_a", theirs + "kv_a_proj_with_mqa", m_.kv_rank + m_.rope_head_dim, h,
+                 m_.attn_bias);
+    if (m_.q_rank > 0) {
+      add(ours + "q_norm.weight", theirs + "q_a_layernorm.weight", {m_.q_rank});
+      llama_linear(ours + "q_b", theirs + "q_b_proj", q, m_.q_rank, false);
+    }
+    add(ours + "kv_norm.weight", theirs + "kv_a_layernorm.weight", {m_.kv_rank});
+    llama_linear(ours + "kv_b", theirs + "kv_b_proj", m_.heads * (m_.nope_head_dim + m_.v_head_dim),
+                 m_.kv_rank, false);
+    llama_linear(ours + "o", theirs + "o_proj", h, m_.o_size(), m_.attn_bias);
+  }
+  void attention(const std::string& ours, const std::string& theirs) {
+    const int64_t h = m_.hidden;
+    if (m_.latent()) return latent(ours, theirs);
+    llama_linear(ours + "q", theirs + "q_proj", m_.q_size(), h, m_.biased_qkv());
+    llama_linear(ours + "k", theirs + "k_proj", m_.kv_size(), h, m_.biased_qkv());
+    llama_linear(ours + "v", theirs + "v_proj", m_.kv_size(), h, m_.biased_qkv());
+    if (m_.qk_norm) {
+      add(ours + "q_norm.weight", theirs + "q_norm.weight", {m_.head_dim});
+      add(ours + "k_norm.weight", theirs + "k_norm.weight", {m_.head_dim});
+    }
+    llama_linear(ours + "o", theirs + "o_proj", h, m_.q_size(), m_.attn_bias);
+  }
+
+  // The qwens, mixtral and deepseek too: they differ in attention's biases, norms and form, and in experts.
   void llama() {
     int64_t h = m_.hidden;
     add("embed.tokens.weight", "embed_tokens.weight", {m_.vocab, h});
     for (int64_t i = 0; i < m_.layers; i++) {
       std::string ours = fmt::format("blocks.{}.", i), theirs = fmt::format("layers.{}.", i);
       add(ours + "norm1.weight", theirs + "input_layernorm.weight", {h});
-      llama_linear(ours + "attn.q", theirs + "self_attn.q_proj", m_.q_size(), h, m_.biased_qkv());
-      llama_linear(ours + "attn.k", theirs + "self_attn.k_proj", m_.kv_size(), h, m_.biased_qkv());
-      llama_linear(ours + "attn.v", theirs + "self_attn.v_proj", m_.kv_size(), h, m_.biased_qkv());
-      if (m_.qk_norm) {
-        add(ours + "attn.q_norm.weight", theirs + "self_attn.q_norm.weight", {m_.head_dim});
-        add(ours + "attn.k_norm.weight", theirs + "self_attn.k_norm.weight", {m_.head_dim});
-      }
-      llama_linear(ours + "attn.o", theirs + "self_attn.o_proj", h, m_.q_size(), m_.attn_bias);
+      attention(ours + "attn.", theirs + "self_attn.");
       add(ours + "norm2.weight", theirs + "post_attention_layernorm.weight", {h});
-      if (m_.moe()) {
+      if (m_.expert_block(i)) {
         experts(ours + "moe.", theirs);
         continue;
       }
@@ -126,7 +154,8 @@ bool is_gpt2(const ModelSpec& m) {
 std::vector<HfPlace> hf_places(const ModelSpec& m) {
   Places places(m);
   const bool gpt2 = is_gpt2(m), qwen2 = m.arch.starts_with("qwen2"), qwen3 = m.arch.starts_with("qwen3"),
-             moe = m.arch == "mixtral" || m.arch.ends_with("_moe");
+             deepseek = m.arch.starts_with("deepseek"),
+             moe = m.arch == "mixtral" || m.arch.ends_with("_moe") || deepseek;
   check(m, "experts", m.moe() == moe, moe ? "experts" : "no experts: 0");
   if (m.arch == "qwen2") check(m, "qkv_bias", m.qkv_bias, "biases on q, k and v: true");
   if (!qwen2) check(m, "qkv_bias", !m.qkv_bias, "no biases on q, k and v alone: false");
@@ -146,9 +175,12 @@ std::vector<HfPlace> hf_places(const ModelSpec& m) {
     check(m, "activation", m.activation == "swiglu", "swiglu");
     if (qwen2 || m.arch == "mixtral") check(m, "attn_bias", !m.attn_bias, "no bias on o: false");
     if (m.arch != "llama") check(m, "mlp_bias", !m.mlp_bias, "no such biases: false");
-    const bool shared = m.arch == "qwen2_moe";
+    const bool gated = m.arch == "qwen2_moe", shared = gated || deepseek;
     check(m, "shared_ffn", (m.shared_ffn > 0) == shared, shared ? "a shared expert" : "none: 0");
-    check(m, "shared_gate", m.shared_gate == shared, shared ? "a gate: true" : "none: false");
+    check(m, "shared_gate", m.shared_gate == gated, gated ? "a gate: true" : "none: false");
+    const bool biased = m.arch == "deepseek_v3";
+    check(m, "kv_rank", m.latent() == deepseek, deepseek ? "latent attention" : "none: 0");
+    check(m, "router_bias", m.router_bias == biased, biased ? "a router's bias: true" : "none: false");
     if (m.arch == "mixtral") check(m, "moe_ffn", m.moe_ffn == m.ffn, "experts of width ffn");
     places.llama();
   }

@@ -18,6 +18,7 @@ struct HfPlace {
   Shape their_shape;
   bool transposed = false;
   int64_t begin = 0;
+  bool buffer = false;  // ParamDecl::buffer: f32 in every export
 };
 
 // Every parameter of the model once (the head only where it is not tied), in trireme's order. A spec that no

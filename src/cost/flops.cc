@@ -16,32 +16,47 @@ int64_t vocabulary_part(const ModelSpec& m, int64_t tp) {
   return (m.vocab + tp - 1) / tp;
 }
 
+// Of latent attention's matrices (2405.04434 section 2.1): what compresses, what expands, and the output's.
+int64_t latent_weights(const ModelSpec& m) {
+  const int64_t queries = m.q_rank > 0 ? checked_mul(m.q_rank, checked_add(m.hidden, m.q_size()))
+                                       : checked_mul(m.hidden, m.q_size());
+  const int64_t keys_and_values =
+      checked_add(checked_mul(m.hidden, m.kv_rank + m.rope_head_dim),
+                  checked_mul(m.kv_rank, checked_mul(m.heads, m.nope_head_dim + m.v_head_dim)));
+  return checked_add(checked_add(queries, keys_and_values), checked_mul(m.hidden, m.o_size()));
+}
+int64_t latent_parameters(const ModelSpec& m) {
+  const int64_t norms = m.q_rank + m.kv_rank,
+                biases = m.attn_bias ? m.q_rank + m.kv_rank + m.rope_head_dim + m.hidden : 0;
+  return checked_add(latent_weights(m), norms + biases);
+}
+
 }  // namespace
 
 double forward_flops_per_token(const ModelSpec& m, int64_t seq) {
   double h = double(m.hidden), q = double(m.q_size()), kv = double(m.kv_size());
-  double attention =
-      2 * h * (q + 2 * kv)              // q, k, v
-      + 2 * q * h                       // output projection
-      + 2 * 2 * (double(seq) / 2) * q;  // scores and their sum of values, half of seq keys on average
+  double projections = m.latent() ? 2 * double(latent_weights(m)) : 2 * h * (q + 2 * kv) + 2 * q * h;
+  // Scores and their sum of values, half of seq keys on average.
+  double attention = projections + 2 * (double(seq) / 2) * (q + double(m.o_size()));
   double mlp = 2 * h * double(m.ffn) * double(up_matrices(m) + 1);
-  if (m.moe())
-    mlp = 2 * h *
-          (3 * (double(m.experts_per_token) * double(m.moe_ffn) + double(m.shared_ffn)) + double(m.experts) +
-           (m.shared_gate ? 1 : 0));
-  return double(m.layers) * (attention + mlp) + 2 * h * double(m.vocab);
+  double experts = 2 * h *
+                   (3 * (double(m.experts_per_token) * double(m.moe_ffn) + double(m.shared_ffn)) +
+                    double(m.experts) + (m.shared_gate ? 1 : 0));
+  const auto with = double(m.expert_blocks()), layers = double(m.layers);
+  return layers * attention + (layers - with) * mlp + with * experts + 2 * h * double(m.vocab);
 }
 double train_flops_per_token(const ModelSpec& m, int64_t seq) {
   return 3 * forward_flops_per_token(m, seq);
 }
 
-int64_t block_parameters(const ModelSpec& m, int64_t tp) {
+int64_t block_parameters(const ModelSpec& m, int64_t tp, bool experts) {
   const int64_t q = m.q_size() / tp, kv = m.kv_heads < tp ? m.kv_size() : m.kv_size() / tp, ffn = m.ffn / tp,
                 up = checked_mul(up_matrices(m), ffn);
   int64_t attn = checked_mul(m.hidden, 2 * q + 2 * kv) + (m.biased_qkv() ? q + 2 * kv : 0) +
                  (m.attn_bias ? m.hidden : 0) + (m.qk_norm ? 2 * m.head_dim : 0);
+  if (m.latent()) attn = latent_parameters(m);
   int64_t mlp = checked_mul(m.hidden, up + ffn) + (m.mlp_bias ? up + m.hidden : 0);
-  if (m.moe()) {
+  if (experts && m.moe()) {
     int64_t matrices = checked_add(checked_mul(m.experts, 3 * m.moe_ffn), 3 * m.shared_ffn);
     mlp = checked_mul(m.hidden, checked_add(matrices, m.experts + (m.shared_gate ? 1 : 0)));
   }
@@ -54,8 +69,10 @@ int64_t head_parameters(const ModelSpec& m, int64_t tp) {
   return checked_add(norm_parameters(m), m.tied ? 0 : checked_mul(m.hidden, vocabulary_part(m, tp)));
 }
 int64_t parameters(const ModelSpec& m, int64_t tp) {
-  return checked_add(checked_mul(m.layers, block_parameters(m, tp)),
-                     checked_add(embedding_parameters(m, tp), head_parameters(m, tp)));
+  const int64_t with = m.expert_blocks();
+  const int64_t blocks = checked_add(checked_mul(with, block_parameters(m, tp)),
+                                     checked_mul(m.layers - with, block_parameters(m, tp, false)));
+  return checked_add(blocks, checked_add(embedding_parameters(m, tp), head_parameters(m, tp)));
 }
 
 }  // namespace trireme

@@ -33,8 +33,10 @@ int64_t padded(int64_t numel, const Division& d) {
 }  // namespace
 
 int64_t flat_elements(const ModelSpec& m, const Division& d) {
+  const int64_t with = m.expert_blocks();
   return checked_add(
-      checked_mul(m.layers, padded(block_parameters(m, d.tp), d)),
+      checked_add(checked_mul(with, padded(block_parameters(m, d.tp), d)),
+                  checked_mul(m.layers - with, padded(block_parameters(m, d.tp, false), d))),
       checked_add(padded(embedding_parameters(m, d.tp), d), padded(head_parameters(m, d.tp), d)));
 }
 
@@ -44,6 +46,8 @@ BucketBytes state_bytes(const ModelSpec& m, std::string_view compute, std::strin
   if (d.zero >= 3) bytes[size_t(Bucket::weights)] /= d.shards;
   if (d.zero >= 2) bytes[size_t(Bucket::grads)] /= d.shards;
   if (d.zero >= 1) bytes[size_t(Bucket::optimizer)] /= d.shards;
+  if (m.router_bias)  // f32, whole on every rank
+    bytes[size_t(Bucket::weights)] += 4 * checked_mul(m.expert_blocks(), m.experts);
   return bytes;
 }
 

@@ -189,8 +189,8 @@ Owned Attention::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved) const 
   if (exchanged) saved.drop(this, "exchanged");
   rotate(ctx, *dqkv, true);
   if (q_norm_) {
-    q_norm_->backward_input(ctx, q_heads(*dqkv), saved);
-    k_norm_->backward_input(ctx, k_heads(*dqkv), saved);
+    q_norm_->backward_input(ctx, q_heads(*dqkv), q_heads(*dqkv), saved);
+    k_norm_->backward_input(ctx, k_heads(*dqkv), k_heads(*dqkv), saved);
     saved.drop(this, "qk");
   }
   saved.drop(this, "qkv");

@@ -9,7 +9,7 @@
 
 namespace trireme {
 
-// Angles of the rotary embedding for every position, f32 [positions, head_dim / 2]; shared by all layers.
+// Angles of the rotary embedding for every position, f32 [positions, pairs that turn]; shared by all layers.
 struct RopeTable {
   Tensor cos, sin;
 };

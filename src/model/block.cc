@@ -2,7 +2,7 @@
 
 namespace trireme {
 
-Block::Block(std::string name, Norm norm1, Attention attn, Norm norm2, FeedForward mlp)
+Block::Block(std::string name, Norm norm1, AnyAttention attn, Norm norm2, FeedForward mlp)
     : name_(std::move(name)),
       attn_name_(name_ + ".attn"),
       mlp_name_(name_ + (std::holds_alternative<Moe>(mlp) ? ".moe" : ".mlp")),
@@ -13,13 +13,13 @@ Block::Block(std::string name, Norm norm1, Attention attn, Norm norm2, FeedForwa
 
 void Block::declare(std::vector<ParamDecl>& decls) const {
   norm1_.declare(decls);
-  attn_.declare(decls);
+  std::visit([&](auto& a) { a.declare(decls); }, attn_);
   norm2_.declare(decls);
   std::visit([&](auto& m) { m.declare(decls); }, mlp_);
 }
 void Block::bind(ParamSet& set) {
   norm1_.bind(set);
-  attn_.bind(set);
+  std::visit([&](auto& a) { a.bind(set); }, attn_);
   norm2_.bind(set);
   std::visit([&](auto& m) { m.bind(set); }, mlp_);
 }
@@ -27,7 +27,7 @@ void Block::bind(ParamSet& set) {
 Owned Block::forward(Ctx& ctx, const Tensor& x, Saved& saved) {
   ctx.layer = attn_name_;
   Owned n1 = norm1_.forward(ctx, x, saved);
-  Owned mid = attn_.forward(ctx, *n1, x, saved);
+  Owned mid = std::visit([&](auto& a) { return a.forward(ctx, *n1, x, saved); }, attn_);
   ctx.layer = mlp_name_;
   Owned n2 = norm2_.forward(ctx, *mid, saved);
   Owned y = std::visit([&](auto& m) { return m.forward(ctx, *n2, *mid, saved); }, mlp_);
@@ -44,7 +44,7 @@ Owned Block::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved) {
   dn2.reset();
   saved.drop(this, "mid");
   ctx.layer = attn_name_;
-  Owned dn1 = attn_.backward_input(ctx, *dmid, saved);
+  Owned dn1 = std::visit([&](auto& a) { return a.backward_input(ctx, *dmid, saved); }, attn_);
   Owned dx = norm1_.backward_input(ctx, *dn1, saved, *dmid);
   saved.keep(this, "dmid", std::move(dmid));
   return dx;
@@ -55,7 +55,7 @@ void Block::backward_weight(Ctx& ctx, Saved& saved) {
   std::visit([&](auto& m) { m.backward_weight(ctx, saved); }, mlp_);
   norm2_.backward_weight(ctx, saved);
   ctx.layer = attn_name_;
-  attn_.backward_weight(ctx, saved);
+  std::visit([&](auto& a) { a.backward_weight(ctx, saved); }, attn_);
   norm1_.backward_weight(ctx, saved);
   saved.drop_all(this);
 }

@@ -2,18 +2,19 @@
 #pragma once
 #include <variant>
 
-#include "model/attention.h"
+#include "model/latent_attention.h"
 #include "model/mlp.h"
 #include "model/moe.h"
 #include "model/norm.h"
 
 namespace trireme {
 
+using AnyAttention = std::variant<Attention, LatentAttention>;
 using FeedForward = std::variant<Mlp, Moe>;
 
 class Block : public Layer {
  public:
-  Block(std::string name, Norm norm1, Attention, Norm norm2, FeedForward);
+  Block(std::string name, Norm norm1, AnyAttention, Norm norm2, FeedForward);
   std::string_view name() const override { return name_; }
   void declare(std::vector<ParamDecl>&) const override;
   void bind(ParamSet&) override;
@@ -24,7 +25,7 @@ class Block : public Layer {
  private:
   std::string name_, attn_name_, mlp_name_;
   Norm norm1_;
-  Attention attn_;
+  AnyAttention attn_;
   Norm norm2_;
   FeedForward mlp_;
 };

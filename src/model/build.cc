@@ -33,7 +33,7 @@ Balance balance_of(const MoeSpec& e) {
 FeedForward make_feed_forward(const ModelSpec& m, int64_t i, float std, float out_std, TensorPlace tp,
                               AxisPlace ep, const MoeSpec& moe) {
   const std::string block = fmt::format("blocks.{}", i);
-  if (m.experts == 0)
+  if (!m.expert_block(i))
     return Mlp(block + ".mlp", activation_of(m), m.hidden, m.ffn, m.mlp_bias, std, out_std, m.resid_pdrop,
                tp);
   return Moe(block + ".moe", {.block = i,
@@ -44,6 +44,12 @@ FeedForward make_feed_forward(const ModelSpec& m, int64_t i, float std, float ou
                               .shared_ffn = m.shared_ffn,
                               .shared_gate = m.shared_gate,
                               .normalise = m.norm_topk,
+                              .sigmoid = m.router_score == "sigmoid",
+                              .bias = m.router_bias,
+                              .groups = m.expert_groups,
+                              .top_groups = m.top_groups,
+                              .group_pairs = m.group_worth == "pair",
+                              .scale = float(m.routed_scale),
                               .init_std = std,
                               .out_init_std = out_std,
                               .resid_pdrop = m.resid_pdrop,
@@ -52,12 +58,26 @@ FeedForward make_feed_forward(const ModelSpec& m, int64_t i, float std, float ou
                               .tp = tp});
 }
 
-std::unique_ptr<Layer> make_block(const ModelSpec& m, int64_t i, const RopeTable* rope, TensorPlace tp,
-                                  AxisPlace ep, const MoeSpec& moe) {
-  std::string name = fmt::format("blocks.{}", i);
-  // Projections back into the residual stream start smaller, so its variance does not grow with depth
-  // (GPT-2).
-  float std = float(m.init_std), out_std = float(m.init_std / std::sqrt(2.0 * double(m.layers)));
+AnyAttention make_attention(const ModelSpec& m, const std::string& name, float std, float out_std,
+                            const RopeTable* rope, TensorPlace tp) {
+  if (m.latent()) {
+    require(tp.size == 1, "latent attention is not divided");
+    return LatentAttention(name,
+                           {.hidden = m.hidden,
+                            .heads = m.heads,
+                            .q_rank = m.q_rank,
+                            .kv_rank = m.kv_rank,
+                            .nope = m.nope_head_dim,
+                            .rope = m.rope_head_dim,
+                            .value = m.v_head_dim,
+                            .rope_interleaved = m.rope_interleaved,
+                            .bias = m.attn_bias,
+                            .init_std = std,
+                            .out_init_std = out_std,
+                            .attn_pdrop = m.attn_pdrop,
+                            .resid_pdrop = m.resid_pdrop},
+                           rope);
+  }
   Attention::Sizes sizes{.hidden = m.hidden,
                          .heads = m.heads,
                          .kv_heads = m.kv_heads,
@@ -70,8 +90,17 @@ std::unique_ptr<Layer> make_block(const ModelSpec& m, int64_t i, const RopeTable
                          .attn_pdrop = m.attn_pdrop,
                          .resid_pdrop = m.resid_pdrop};
   if (m.qk_norm) sizes.qk_norm_eps = float(m.norm_eps);
+  return Attention(name, sizes, rope, tp);
+}
+
+std::unique_ptr<Layer> make_block(const ModelSpec& m, int64_t i, const RopeTable* rope, TensorPlace tp,
+                                  AxisPlace ep, const MoeSpec& moe) {
+  std::string name = fmt::format("blocks.{}", i);
+  // Projections back into the residual stream start smaller, so its variance does not grow with depth
+  // (GPT-2).
+  float std = float(m.init_std), out_std = float(m.init_std / std::sqrt(2.0 * double(m.layers)));
   return std::make_unique<Block>(
-      name, make_norm(m, name + ".norm1", tp), Attention(name + ".attn", sizes, rope, tp),
+      name, make_norm(m, name + ".norm1", tp), make_attention(m, name + ".attn", std, out_std, rope, tp),
       make_norm(m, name + ".norm2", tp), make_feed_forward(m, i, std, out_std, tp, ep, moe));
 }
 

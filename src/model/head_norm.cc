@@ -26,14 +26,14 @@ void HeadNorm::forward(Ctx& ctx, const Tensor& x, const Tensor& y, Saved& saved)
   saved.borrow(this, "x", x);
 }
 
-void HeadNorm::backward_input(Ctx& ctx, const Tensor& d, Saved& saved) const {
+void HeadNorm::backward_input(Ctx& ctx, const Tensor& dy, const Tensor& dx, Saved& saved) const {
   Owned dweight = ctx.activation({head_dim_}, DType::f32);
-  ctx.k.run(RmsNormBackwardArgs{.dy = d,
+  ctx.k.run(RmsNormBackwardArgs{.dy = dy,
                                 .x = saved.get(this, "x"),
                                 .weight = weight_->weight,
                                 .rstd = saved.get(this, "rstd"),
                                 .add = {},
-                                .dx = d,
+                                .dx = dx,
                                 .dweight = *dweight},
             ctx.compute);
   saved.keep(this, "dweight", std::move(dweight));

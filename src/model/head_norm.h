@@ -1,6 +1,6 @@
-// RMS normalisation of each head of q or k before positions are applied (Qwen3; Henry et al. 2020): one
-// weight [head_dim], shared by all heads: where ranks of tp divide the heads, each has a summand of its
-// gradient.
+// RMS normalisation of each head of q or k before positions are applied (Qwen3; Henry et al. 2020), or of
+// what latent attention compresses, as of one head: one weight [head_dim], shared by all heads: where ranks
+// of tp divide the heads, each has a summand of its gradient.
 #pragma once
 #include <string>
 
@@ -16,9 +16,9 @@ class HeadNorm {
 
   // x, y [N, heads, D], rows free strides apart. x stays alive until backward_input.
   void forward(Ctx&, const Tensor& x, const Tensor& y, Saved&) const;
-  // d [N, heads, D]: the gradient of y, which becomes the gradient of x. The weight's share of this
+  // dy, dx [N, heads, D]: the gradients of y and x; both may be one tensor. The weight's share of this
   // microbatch is computed here, as f32 [D], and added to the gradient by backward_weight.
-  void backward_input(Ctx&, const Tensor& d, Saved&) const;
+  void backward_input(Ctx&, const Tensor& dy, const Tensor& dx, Saved&) const;
   void backward_weight(Ctx&, Saved&) const;
 
  private:

@@ -4,8 +4,8 @@ namespace trireme {
 
 // In memory [slots, KV, capacity, D]: the rows that one head streams past lie one behind the other.
 KvCache::KvCache(Arena& arena, const Sizes& s) : sizes_(s) {
-  auto hold = [&] {
-    memory_.emplace_back(arena, Bucket::activations, Shape{s.slots, s.kv_heads, s.capacity, s.head_dim},
+  auto hold = [&](int64_t columns) {
+    memory_.emplace_back(arena, Bucket::activations, Shape{s.slots, s.kv_heads, s.capacity, columns},
                          s.dtype);
     Tensor t = *memory_.back();
     std::swap(t.shape.dim[1], t.shape.dim[2]);
@@ -13,8 +13,8 @@ KvCache::KvCache(Arena& arena, const Sizes& s) : sizes_(s) {
     return t;
   };
   for (int64_t b = 0; b < s.blocks; b++) {
-    Tensor k = hold();
-    parts_.push_back({k, hold()});
+    Tensor k = hold(s.head_dim);
+    parts_.push_back({k, hold(s.v_head_dim)});
   }
 }
 

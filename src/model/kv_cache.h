@@ -13,12 +13,15 @@ namespace trireme {
 class KvCache {
  public:
   struct Part {
-    Tensor k, v;  // T [texts of the pass, capacity, KV, D]; position p of a text lies at row p
+    Tensor k,
+        v;  // T [texts of the pass, capacity, KV, D], v of its own width; position p of a text lies at row p
   };
   struct Sizes {
-    int64_t blocks, slots, capacity, kv_heads, head_dim;
+    int64_t blocks, slots, capacity, kv_heads, head_dim, v_head_dim;
     DType dtype;
-    int64_t bytes() const { return 2 * blocks * slots * capacity * kv_heads * head_dim * size_of(dtype); }
+    int64_t bytes() const {
+      return blocks * slots * capacity * kv_heads * (head_dim + v_head_dim) * size_of(dtype);
+    }
   };
   KvCache(Arena&, const Sizes&);
 

@@ -9,12 +9,14 @@ namespace trireme {
 
 // ---- the router's matrix ----
 
-Router::Router(std::string name, int64_t experts, int64_t hidden, float init_std, std::vector<Axis> sum_grad)
+Router::Router(std::string name, int64_t experts, int64_t hidden, float init_std, std::vector<Axis> sum_grad,
+               bool bias)
     : name_(std::move(name)),
       experts_(experts),
       hidden_(hidden),
       init_std_(init_std),
-      sum_grad_(std::move(sum_grad)) {}
+      sum_grad_(std::move(sum_grad)),
+      has_bias_(bias) {}
 
 // No hidden matrix for Muon: its rows are directions to compare a token with, not a map to a hidden layer.
 void Router::declare(std::vector<ParamDecl>& decls) const {
@@ -25,9 +27,19 @@ void Router::declare(std::vector<ParamDecl>& decls) const {
                    .decay = true,
                    .tied_to = {},
                    .sum_grad = sum_grad_});
+  if (has_bias_)
+    decls.push_back({.name = name_ + ".bias",
+                     .global = {experts_},
+                     .shard = {},
+                     .init = {Init::Kind::zeros},
+                     .decay = false,
+                     .tied_to = {},
+                     .sum_grad = {},
+                     .buffer = true});
 }
 void Router::bind(ParamSet& set) {
   weight_ = set.find(name_ + ".weight");
+  if (has_bias_) bias_ = set.find(name_ + ".bias");
 }
 
 Owned Router::forward(Ctx& ctx, const Tensor& x, Saved& saved) const {
@@ -61,7 +73,7 @@ Moe::Moe(const std::string& name, const Sizes& s)
     : name_(name),
       sizes_(s),
       router_(name + ".router", s.experts, s.hidden, s.init_std,
-              s.tp.size > 1 ? std::vector<Axis>{Axis::tp} : std::vector<Axis>{}),
+              s.tp.size > 1 ? std::vector<Axis>{Axis::tp} : std::vector<Axis>{}, s.bias),
       experts_(name + ".experts",
                {.experts = s.experts,
                 .hidden = s.hidden,
@@ -105,7 +117,16 @@ void keep_routing(const void* key, Routed r, Saved& saved) {
 
 // The router's own choices, or a recording's.
 void Moe::choose(Ctx& ctx, const Tensor& logits, const Tensor& ids, const Tensor& weights) const {
-  RouteArgs route{.logits = logits, .ids = ids, .weights = weights, .normalise = sizes_.normalise};
+  RouteArgs route{.logits = logits,
+                  .bias = router_.bias(),
+                  .ids = ids,
+                  .weights = weights,
+                  .score = score(),
+                  .normalise = sizes_.normalise,
+                  .group_pairs = sizes_.group_pairs,
+                  .groups = sizes_.groups,
+                  .top_groups = sizes_.top_groups,
+                  .scale = sizes_.scale};
   using Choices = Routing::Choices;
   const Choices from = ctx.training && ctx.routing ? ctx.routing->choices() : Choices::real;
   std::vector<int32_t> host(from == Choices::real ? 0 : size_t(ids.numel()));
@@ -198,6 +219,7 @@ void Moe::balance(Ctx& ctx, const Tensor& logits, const Tensor& ids, Saved& save
                             .choices = *gradient,
                             .shares = *shares,
                             .squares = *squares,
+                            .score = score(),
                             .unit = unit,
                             .first = unit_offset(logits)},
             ctx.compute);
@@ -329,7 +351,7 @@ Owned Moe::answers_backward(Ctx& ctx, const void* key, const Tensor& dy, const R
 
 // The router's backward pass, with what balancing losses add.
 RouteBackwardArgs Moe::balanced(const Ctx& ctx, const Saved& saved) const {
-  RouteBackwardArgs route{.normalise = sizes_.normalise};
+  RouteBackwardArgs route{.score = score(), .normalise = sizes_.normalise, .scale = sizes_.scale};
   if (!saved.has(this, "balance")) return route;
   route.balance = saved.get(this, "balance");
   const Tensor logits = saved.get(this, "logits");

@@ -14,11 +14,14 @@
 
 namespace trireme {
 
-// A router's matrix [experts, hidden]: its logits and its gradients.
+// A router's matrix [experts, hidden]: its logits and its gradients. With a bias, f32 [experts] that is added
+// to the scores in choosing: a buffer, which balancing moves and no gradient (DeepSeek-V3, 2412.19437 section
+// 2.1.2; Wang et al. 2024, 2408.15664).
 class Router {
  public:
   // sum_grad: axes of ranks that each route a part of the rows.
-  Router(std::string name, int64_t experts, int64_t hidden, float init_std, std::vector<Axis> sum_grad);
+  Router(std::string name, int64_t experts, int64_t hidden, float init_std, std::vector<Axis> sum_grad,
+         bool bias = false);
   void declare(std::vector<ParamDecl>&) const;
   void bind(ParamSet&);
   // x [N, hidden] -> logits f32 [N, experts]. x stays alive until backward_weight.
@@ -26,13 +29,15 @@ class Router {
   // dx [N, hidden] += dlogits (f32) W.
   void backward_input(Ctx&, const Tensor& dlogits, const Tensor& dx, Saved&) const;
   void backward_weight(Ctx&, Saved&) const;
+  Tensor bias() const { return bias_ ? bias_->weight : Tensor(); }
 
  private:
   std::string name_;
   int64_t experts_, hidden_;
   float init_std_;
   std::vector<Axis> sum_grad_;
-  Param* weight_ = nullptr;
+  bool has_bias_;
+  Param *weight_ = nullptr, *bias_ = nullptr;
 };
 
 // Losses that even out the experts' load, and how much an expert takes at most (docs/moe.md). While training.
@@ -52,6 +57,11 @@ class Moe {
     int64_t shared_ffn = 0;    // of an expert that every token visits; 0 = none
     bool shared_gate = false;  // its answer times sigmoid(w . x) (qwen2_moe)
     bool normalise = true;     // a token's weights sum to 1
+    bool sigmoid = false;      // scores, else softmax
+    bool bias = false;         // of the router
+    int64_t groups = 1, top_groups = 1;
+    bool group_pairs = false;  // a group is worth its two largest scores
+    float scale = 1;           // of the weights
     float init_std, out_init_std;
     double resid_pdrop = 0;
     Balance balance;
@@ -69,6 +79,7 @@ class Moe {
   void backward_weight(Ctx&, Saved&) const;
 
  private:
+  RouteScore score() const { return sizes_.sigmoid ? RouteScore::sigmoid : RouteScore::softmax; }
   void choose(Ctx&, const Tensor& logits, const Tensor& ids, const Tensor& weights) const;
   void order(Ctx&, const void* key, const Tensor& ids, int64_t experts, Saved&) const;
   int64_t unit_tokens(const Ctx&, int64_t tokens) const;

@@ -49,10 +49,10 @@ void try_batches(StageRunner& r, const RunSpec& run) {
 // Master copies and moments of what the rank answers for, f32.
 int64_t snapshot_bytes(const StageRunner& r) {
   int64_t bytes = 0;
-  for (const Param& p : r.params().params) {
+  for (const Param* p : r.params().held()) {
     int64_t kinds = 1;
-    for (const StateDecl& s : r.state_decls()) kinds += s.has(p.decl);
-    bytes += r.answers_for(p).size() * kinds * size_of(DType::f32);
+    for (const StateDecl& s : r.state_decls()) kinds += !p->decl.buffer && s.has(p->decl);
+    bytes += r.answers_for(*p).size() * kinds * size_of(DType::f32);
   }
   return bytes;
 }

@@ -11,6 +11,7 @@ KvCache::Sizes StageRunner::cache_sizes(const RunSpec& run, int64_t slots, int64
           .capacity = capacity,
           .kv_heads = m.kv_heads,
           .head_dim = m.head_dim,
+          .v_head_dim = m.value_dim(),
           .dtype = dtype_from_name(run.precision.compute)};
 }
 

@@ -140,6 +140,7 @@ void StageRunner::bind_memory() {
     if (run_.train.noise_scale > 0) local_norms_ = std::make_unique<LocalNorms>(params_, *arena_);
     nonfinite_count_ = hold(Bucket::scratch, 1, DType::i64);
   }
+  for (Param& p : params_.buffers) p.weight = hold(Bucket::weights, p.numel(), DType::f32).view(p.box.extent);
   bind_views();
   zero_padding();
   if (mode_ != RunMode::train) return;

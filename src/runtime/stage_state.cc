@@ -93,7 +93,7 @@ void StageRunner::bind_rope() {
   if (!stage_.rope) return;
   const ModelSpec& m = run_.model;
   RopeScaling s = m.rope_scaling;
-  int64_t positions = std::max(m.max_positions, run_.data.seq_len), half = m.head_dim / 2;
+  int64_t positions = std::max(m.max_positions, run_.data.seq_len), half = m.rope_dim() / 2;
   RopeAngles angles{.theta = m.rope_theta,
                     .scaling = rope_scaling_from_name(s.type),
                     .factor = s.factor,
@@ -106,7 +106,7 @@ void StageRunner::bind_rope() {
   }
   if (!device_.has_data()) return;
   std::vector<float> cos(size_t(positions * half)), sin(cos.size());
-  rope_table(angles, positions, m.head_dim, cos, sin);
+  rope_table(angles, positions, m.rope_dim(), cos, sin);
   device_.upload(stage_.rope->cos, cos.data());
   device_.upload(stage_.rope->sin, sin.data());
 }
@@ -123,7 +123,8 @@ void StageRunner::init_weights() {
   for (const Tensor& s : flat_.state) device_.kernels().run(ZeroArgs{.y = s}, compute_);
   constexpr int64_t kChunk = 1 << 20;
   std::vector<float> host;
-  for (const Param& p : params_.params) {
+  for (const Param* held : params_.held()) {
+    const Param& p = *held;
     const Range own = owned(p);
     const Tensor master = state_tensor(p, "");
     for (int64_t first = own.begin; first < own.end;) {
@@ -144,17 +145,25 @@ const Unit& StageRunner::unit_of(const Param& p) const {
   return *u;
 }
 
+// A buffer is whole on every rank, and the first of the shard group and its replicas answers for it.
 Range StageRunner::owned(const Param& p) const {
+  if (p.decl.buffer) return {0, p.numel()};
   const Unit& u = unit_of(p);
   return inside(p, u, own_part(u, flat_.place_of(u)));
 }
 Range StageRunner::answers_for(const Param& p) const {
+  if (p.decl.buffer)
+    return {0, p.answers && flat_.place.shard == 0 && flat_.place.replica == 0 ? p.numel() : 0};
   if (!p.answers) return {owned(p).begin, owned(p).begin};
   const Unit& u = unit_of(p);
   return inside(p, u, own_share(u, flat_.place_of(u)));
 }
 
 Tensor StageRunner::state_tensor(const Param& p, std::string_view what) const {
+  if (p.decl.buffer) {
+    require(what.empty(), "a buffer has no optimizer state");
+    return p.weight.view({p.numel()});
+  }
   const Unit& u = unit_of(p);
   const Range own = owned(p);
   const int64_t begin = std::max<int64_t>(0, p.offset - u.offset - own_part(u, flat_.place_of(u)).begin);

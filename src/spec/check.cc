@@ -28,7 +28,7 @@ void check_model(const ModelSpec& m, Problems& out) {
   if (m.head_dim == 0)
     wrong({"heads", "hidden"},
           fmt::format("{} does not divide hidden = {}; change one, or give head_dim", m.heads, m.hidden));
-  if (m.positions == "rope" && m.head_dim % 2 != 0)
+  if (m.positions == "rope" && !m.latent() && m.head_dim % 2 != 0)
     wrong({"head_dim", "heads", "hidden"},
           fmt::format("{} is odd; rotary positions turn pairs, so it must be even", m.head_dim));
   const bool known = ModelSpec::refusal(m.arch).empty();
@@ -52,6 +52,43 @@ void check_model(const ModelSpec& m, Problems& out) {
           fmt::format("{} must be below high_freq_factor = {}", r.low_freq_factor, r.high_freq_factor));
 }
 
+void check_latent(const ModelSpec& m, Problems& out) {
+  auto wrong = [&](std::vector<std::string> keys, std::string text) {
+    for (std::string& k : keys) k = "model." + k;
+    out.push_back({std::move(keys), std::move(text)});
+  };
+  if (!m.latent()) {
+    for (auto [key, value] :
+         {std::pair{"q_rank", m.q_rank}, std::pair{"nope_head_dim", m.nope_head_dim},
+          std::pair{"rope_head_dim", m.rope_head_dim}, std::pair{"v_head_dim", m.v_head_dim},
+          std::pair{"rope_interleaved", int64_t(m.rope_interleaved)}})
+      if (value != 0)
+        wrong({key, "kv_rank"}, fmt::format("{} has no effect with kv_rank = 0; give kv_rank", value));
+    return;
+  }
+  if (m.nope_head_dim < 1)
+    wrong({"nope_head_dim", "kv_rank"}, "0: a latent key has such columns; give at least 1");
+  if (m.rope_head_dim < 2 || m.rope_head_dim % 2 != 0)
+    wrong({"rope_head_dim", "kv_rank"},
+          fmt::format("{}: rotary positions turn pairs; give an even number from 2", m.rope_head_dim));
+  if (m.head_dim != m.nope_head_dim + m.rope_head_dim)
+    wrong({"head_dim", "nope_head_dim", "rope_head_dim"},
+          fmt::format("{} is not nope_head_dim + rope_head_dim = {}; remove the line", m.head_dim,
+                      m.nope_head_dim + m.rope_head_dim));
+  if (m.kv_heads != m.heads)
+    wrong({"kv_heads", "kv_rank"},
+          fmt::format("{}: latent keys and values are of every head; give heads = {}", m.kv_heads, m.heads));
+  if (m.positions != "rope")
+    wrong({"positions", "kv_rank"},
+          fmt::format("{} has no effect with kv_rank; give \"rope\"", shown(m.positions)));
+  if (m.qkv_bias) wrong({"qkv_bias", "kv_rank"}, "true has no effect with kv_rank; give attn_bias");
+  if (m.qk_norm)
+    wrong({"qk_norm", "kv_rank"}, "true: latent attention normalises what it compresses; give false");
+  if (m.attn_bias && m.q_rank == 0)
+    wrong({"attn_bias", "q_rank"},
+          "true: biases are of what compresses, and q_rank = 0 compresses no queries");
+}
+
 void check_experts(const ModelSpec& m, Problems& out) {
   auto wrong = [&](std::vector<std::string> keys, std::string text) {
     for (std::string& k : keys) k = "model." + k;
@@ -60,7 +97,9 @@ void check_experts(const ModelSpec& m, Problems& out) {
   if (!m.moe()) {
     for (auto [key, value] :
          {std::pair{"experts_per_token", m.experts_per_token}, std::pair{"moe_ffn", m.moe_ffn},
-          std::pair{"shared_ffn", m.shared_ffn}, std::pair{"shared_gate", int64_t(m.shared_gate)}})
+          std::pair{"shared_ffn", m.shared_ffn}, std::pair{"shared_gate", int64_t(m.shared_gate)},
+          std::pair{"dense_layers", m.dense_layers}, std::pair{"expert_step", m.expert_step - 1},
+          std::pair{"expert_groups", m.expert_groups - 1}, std::pair{"router_bias", int64_t(m.router_bias)}})
       if (value != 0)
         wrong({key, "experts"}, fmt::format("{} has no effect with experts = 0; give experts", value));
     return;
@@ -72,6 +111,22 @@ void check_experts(const ModelSpec& m, Problems& out) {
     wrong({"activation", "experts"},
           fmt::format("{} is not what experts compute; give \"swiglu\"", shown(m.activation)));
   if (m.mlp_bias) wrong({"mlp_bias", "experts"}, "true: experts have no biases; give false");
+  if (m.expert_blocks() == 0)
+    wrong({"dense_layers", "expert_step", "layers"}, "leaves no block of experts; give less, or experts = 0");
+  if (m.experts % m.expert_groups != 0)
+    return wrong({"expert_groups", "experts"},
+                 fmt::format("{} does not divide experts = {}", m.expert_groups, m.experts));
+  if (m.top_groups > m.expert_groups)
+    wrong(
+        {"top_groups", "expert_groups"},
+        fmt::format("{} is more than expert_groups = {}; give at most that", m.top_groups, m.expert_groups));
+  else if (m.experts_per_token > m.top_groups * (m.experts / m.expert_groups))
+    wrong({"experts_per_token", "top_groups", "expert_groups"},
+          fmt::format("{} is more than the {} experts of top_groups = {} groups", m.experts_per_token,
+                      m.top_groups * (m.experts / m.expert_groups), m.top_groups));
+  if (m.group_worth == "pair" && m.expert_groups > 1 && m.experts / m.expert_groups < 2)
+    wrong({"group_worth", "expert_groups"},
+          "\"pair\" needs groups of at least two experts; give \"largest\"");
 }
 
 void check_routers(const RunSpec& run, Problems& out) {
@@ -91,7 +146,11 @@ void check_sizes(const RunSpec& run, Problems& out) {
                                run.data.seq_len, m.max_positions)});
   // An upper bound of the parameters, and of the largest activation of a microbatch, in elements. Bytes of
   // either, with optimizer state, stay far below 2^63.
+  const Wide latent =
+      Wide(m.kv_rank + m.q_rank + m.hidden) *
+      (Wide(m.heads) * (m.head_dim + 2 * m.value_dim()) + m.kv_rank + m.q_rank + m.rope_head_dim);
   Wide width = Wide(m.hidden) * (2 * m.q_size() + 2 * m.kv_size() + 3 * Wide(m.ffn) + 8) + 4 * Wide(m.ffn) +
+               (m.latent() ? latent : 0) +
                Wide(m.hidden) * (Wide(m.experts) * (3 * Wide(m.moe_ffn) + 1) + 3 * Wide(m.shared_ffn) + 1);
   Wide params = m.layers * width + Wide(m.hidden) * (2 * Wide(m.vocab) + m.max_positions + 2);
   if (params > Wide(1) << 54)
@@ -99,9 +158,10 @@ void check_sizes(const RunSpec& run, Problems& out) {
                    fmt::format("the model has about {:.1e} parameters; at most 1.8e16 can be counted",
                                double(params))});
   Wide rows = Wide(run.batch.micro) * run.data.seq_len;
-  Wide columns = std::max({Wide(m.vocab), 2 * Wide(m.ffn), Wide(m.q_size()) + 2 * m.kv_size(),
-                           2 * Wide(m.experts_per_token) * std::max(m.moe_ffn, m.hidden),
-                           2 * Wide(m.shared_ffn), Wide(m.experts)});
+  Wide columns =
+      std::max({Wide(m.vocab), 2 * Wide(m.ffn), Wide(m.q_size()) + 2 * m.kv_size() + m.o_size(),
+                Wide(m.q_rank) + m.kv_rank, 2 * Wide(m.experts_per_token) * std::max(m.moe_ffn, m.hidden),
+                2 * Wide(m.shared_ffn), Wide(m.experts)});
   if (rows * columns > Wide(1) << 54)
     out.push_back(
         {{"batch.micro", "data.seq_len"},
@@ -268,6 +328,7 @@ void check_training(const RunSpec& run, Problems& out) {
 std::vector<Problem> problems_of(const RunSpec& run) {
   Problems out;
   check_model(run.model, out);
+  check_latent(run.model, out);
   check_experts(run.model, out);
   check_routers(run, out);
   check_sizes(run, out);
@@ -306,6 +367,8 @@ std::vector<Problem> unsupported_of(const RunSpec& run) {
          "with tp > 1 no rank holds a whole matrix to orthogonalise: give \"adamw\", or layout.tp = 1");
   refuse(l.tp > 1 && run.train.noise_scale > 0, "train.noise_scale", run.train.noise_scale,
          "it is measured between replicas of whole gradients: give 0, or layout.tp = 1");
+  refuse(l.tp > 1 && run.model.latent(), "layout.tp", l.tp,
+         "latent attention is not divided: give 1, or model.kv_rank = 0");
   const bool apart = run.model.moe() && (l.ep > 1 || l.tp > 1);  // replicas of experts are along edp
   refuse(l.ep > 1 && !run.model.moe(), "layout.ep", l.ep,
          "the model has no experts: give 1, or model.experts");
@@ -336,6 +399,8 @@ std::vector<Problem> unsupported_of(const RunSpec& run) {
   const double dropped = std::max({run.model.embd_pdrop, run.model.attn_pdrop, run.model.resid_pdrop});
   refuse(l.cp > 1 && dropped > 0, "layout.cp", l.cp,
          "dropout is not numbered over parts of sequences: give 1, or no model.*_pdrop");
+  refuse(l.cp > 1 && run.model.latent(), "layout.cp", l.cp,
+         "latent attention is not divided: give 1, or model.kv_rank = 0");
   refuse(l.cp > 1 && run.model.moe(), "layout.cp", l.cp,
          "experts do not see divided sequences: give 1, or model.experts = 0");
   refuse(l.cp > 1 && run.optimizer.name == "muon", "optimizer.name", text("muon"),

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -148,15 +149,16 @@ class Object {
     problems_.push_back(fmt::format("{}{}: {}", prefix_, shown_key(key), text));
   }
 
-  int64_t whole(std::string_view key, std::optional<int64_t> otherwise, double high) {
+  int64_t whole(std::string_view key, std::optional<int64_t> otherwise, double high, int64_t low = 1) {
     const Json* j = find(key);
     if (!j) {
-      if (!otherwise) problem(key, fmt::format("missing; give a whole number from 1 to {:.0f}", high));
-      return otherwise.value_or(1);
+      if (!otherwise) problem(key, fmt::format("missing; give a whole number from {} to {:.0f}", low, high));
+      return otherwise.value_or(low);
     }
-    bool fits = j->is_number_integer() && j->get<double>() >= 1 && j->get<double>() <= high;
-    if (!fits) problem(key, fmt::format("{} is not a whole number from 1 to {:.0f}", shown_json(*j), high));
-    return fits ? j->get<int64_t>() : 1;
+    bool fits = j->is_number_integer() && j->get<double>() >= double(low) && j->get<double>() <= high;
+    if (!fits)
+      problem(key, fmt::format("{} is not a whole number from {} to {:.0f}", shown_json(*j), low, high));
+    return fits ? j->get<int64_t>() : low;
   }
   double number(std::string_view key, std::optional<double> otherwise, double low, double high) {
     const Json* j = find(key);
@@ -349,9 +351,99 @@ void read_window(Object& o, const ModelSpec& m) {
 
 // What transformers puts in place of key/value heads that are left out.
 int64_t left_out_kv_heads(const Object& o, const ModelSpec& m) {
-  if (m.arch == "llama" || o.given("num_key_value_heads")) return m.heads;  // null: heads
+  if (m.arch == "llama" || m.latent() || o.given("num_key_value_heads")) return m.heads;  // null: heads
   if (m.arch == "mixtral") return 8;
   return m.arch == "qwen2_moe" ? 16 : m.arch == "qwen3_moe" ? 4 : 32;
+}
+
+// The qwens' dense layers: those listed, which must be the first ones, and of the rest all but every
+// so-manieth.
+void read_dense_layers(Object& o, ModelSpec& m) {
+  m.expert_step = o.whole("decoder_sparse_step", 1, kMaxLayers);
+  if (const Json* dense = o.find("mlp_only_layers")) {
+    bool first = dense->is_array();
+    for (size_t i = 0; first && i < dense->size(); i++) first = (*dense)[i] == int64_t(i);
+    if (!first)
+      o.problem("mlp_only_layers", "only [] and the first layers, as [0, 1, 2], are supported");
+    else
+      m.dense_layers = int64_t(dense->size());
+  }
+  if (o.clean() && m.expert_blocks() == 0)
+    o.problem("mlp_only_layers", "leaves no layer of experts: that is not supported");
+}
+
+// The sizes of DeepSeek's latent attention.
+void read_latent(Object& o, ModelSpec& m) {
+  m.kv_rank = o.whole("kv_lora_rank", m.kv_rank, kMaxWidth);
+  const bool none = o.given("q_lora_rank") && !o.find("q_lora_rank");  // null
+  m.q_rank = none ? 0 : o.whole("q_lora_rank", m.q_rank, kMaxWidth);
+  m.nope_head_dim = o.whole("qk_nope_head_dim", m.nope_head_dim, kMaxWidth);
+  m.rope_head_dim = o.whole("qk_rope_head_dim", m.rope_head_dim, kMaxWidth);
+  m.v_head_dim = o.whole("v_head_dim", m.v_head_dim, kMaxWidth);
+  m.head_dim = m.nope_head_dim + m.rope_head_dim;
+  o.ignore(std::array<std::string_view, 2>{"head_dim", "qk_head_dim"});  // follow from those
+  if (m.arch == "deepseek_v3") m.rope_interleaved = o.flag("rope_interleave", true);
+  if (o.clean() && m.rope_head_dim % 2 != 0)
+    o.problem("qk_rope_head_dim", fmt::format("{} is odd; rotary positions turn pairs", m.rope_head_dim));
+  if (o.clean() && m.kv_heads != m.heads)
+    o.problem("num_key_value_heads",
+              fmt::format("{} is not num_attention_heads = {}: latent keys are of every head", m.kv_heads,
+                          m.heads));
+  m.attn_bias = o.flag("attention_bias", false);
+  if (m.attn_bias && m.q_rank == 0)
+    o.problem("attention_bias", "true is not supported without q_lora_rank; false is");
+}
+
+void read_deepseek_groups(Object& o, ModelSpec& m, bool v3) {
+  const std::string method = o.text("topk_method", v3 ? "noaux_tc" : "greedy");
+  const bool known = v3 ? method == "noaux_tc" : method == "greedy" || method == "group_limited_greedy";
+  if (!known)
+    o.problem("topk_method", fmt::format("{} is not supported; {}", shown(method),
+                                         v3 ? "noaux_tc is" : "greedy and group_limited_greedy are"));
+  const int64_t groups = o.whole("n_group", v3 ? 8 : 1, 65536),
+                top = o.whole("topk_group", v3 ? 4 : 1, 65536);
+  if (method == "greedy") return;
+  m.expert_groups = groups, m.top_groups = top;
+  if (!o.clean()) return;
+  if (m.experts % groups != 0)
+    o.problem("n_group", fmt::format("{} does not divide n_routed_experts = {}", groups, m.experts));
+  else if (top > groups || m.experts_per_token > top * (m.experts / groups))
+    o.problem("topk_group", fmt::format("{} of {} groups have not the experts of a token", top, groups));
+  else if (v3 && m.experts / groups < 2)
+    o.problem("n_group", fmt::format("{} leaves groups of one expert", groups));
+}
+
+// deepseek_v2 and deepseek_v3.
+void read_deepseek(Object& o, std::string_view file, ModelSpec& m, std::vector<std::string>* notes) {
+  const bool v3 = m.arch == "deepseek_v3";
+  read_latent(o, m);
+  m.experts = o.whole("n_routed_experts", v3 ? 256 : 64, 65536);
+  m.experts_per_token = o.whole("num_experts_per_tok", v3 ? std::optional<int64_t>(8) : std::nullopt, 65536);
+  if (o.clean() && m.experts_per_token > m.experts)
+    o.problem("num_experts_per_tok",
+              fmt::format("{} is more than the {} experts", m.experts_per_token, m.experts));
+  m.moe_ffn = o.whole("moe_intermediate_size", v3 ? 2048 : 1407, 4 * kMaxWidth);
+  m.shared_ffn = o.whole("n_shared_experts", v3 ? 1 : 2, 1024) * m.moe_ffn;
+  m.dense_layers = o.whole("first_k_dense_replace", v3 ? 3 : 0, kMaxLayers, 0);
+  if (o.clean() && m.expert_blocks() == 0)
+    o.problem("first_k_dense_replace", "leaves no layer of experts: that is not supported");
+  read_deepseek_groups(o, m, v3);
+  m.routed_scale = o.number("routed_scaling_factor", v3 ? 2.5 : 1.0, 1e-6, 1e6);
+  m.norm_topk = o.flag("norm_topk_prob", v3);
+  if (!v3 && m.norm_topk) o.problem("norm_topk_prob", "true is not supported; transformers ignores it");
+  const std::string score = o.text("scoring_func", m.router_score);
+  if (score != m.router_score)
+    o.problem("scoring_func", fmt::format("{} is not supported; {} is", shown(score), m.router_score));
+  if (o.whole("moe_layer_freq", 1, kMaxLayers) != 1) o.problem("moe_layer_freq", "only 1 is supported");
+  if (!v3 && o.flag("mlp_bias", false)) o.problem("mlp_bias", "true is not supported; only false is");
+  o.ignore(std::array<std::string_view, 3>{"ep_size", "seq_aux", "output_router_logits"});
+  const double alpha = o.number("aux_loss_alpha", 0.0, 0, 1e6);
+  if (alpha > 0 && notes)
+    notes->push_back(fmt::format("{}: aux_loss_alpha: {} is not added to the loss", file, alpha));
+  const int64_t more = o.whole("num_nextn_predict_layers", 0, kMaxLayers, 0);
+  if (more > 0 && notes)
+    notes->push_back(fmt::format(
+        "{}: num_nextn_predict_layers: {}: layers that predict further tokens are not built", file, more));
 }
 
 // mixtral, qwen2_moe and qwen3_moe. Balancing losses belong to training: here they are the run's.
@@ -371,10 +463,7 @@ void read_experts(Object& o, std::string_view file, ModelSpec& m, std::vector<st
   if (m.arch == "qwen2_moe") m.shared_ffn = o.whole("shared_expert_intermediate_size", 5632, 4 * kMaxWidth);
   if (mixtral && o.number("router_jitter_noise", 0.0, 0, 1) != 0)
     o.problem("router_jitter_noise", "only 0 is supported");
-  if (o.whole("decoder_sparse_step", 1, kMaxLayers) != 1)
-    o.problem("decoder_sparse_step", "only 1 is supported: experts in every layer");
-  if (const Json* dense = o.find("mlp_only_layers"); dense && *dense != Json::array())
-    o.problem("mlp_only_layers", "only [] is supported: experts in every layer");
+  read_dense_layers(o, m);
   const bool added = o.flag("output_router_logits", false);
   const double coefficient = o.number("router_aux_loss_coef", 0.001, 0, 1e6);
   if (added && coefficient > 0 && notes)
@@ -383,22 +472,29 @@ void read_experts(Object& o, std::string_view file, ModelSpec& m, std::vector<st
                     file, coefficient, coefficient));
 }
 
-// llama, and those that are written with its keys: the qwens and mixtral.
+// llama, and those that are written with its keys: the qwens, mixtral and deepseek.
 ModelSpec read_llama(Object& o, std::string_view arch, std::string_view file,
                      std::vector<std::string>& problems, std::vector<std::string>* notes) {
   ModelSpec m = ModelSpec::of(arch);
-  const bool llama = arch == "llama", qwen3 = arch == "qwen3", mixtral = arch == "mixtral";
+  const bool llama = arch == "llama", qwen3 = arch == "qwen3", mixtral = arch == "mixtral",
+             deepseek = arch.starts_with("deepseek");
   m.vocab = o.whole("vocab_size", std::nullopt, kMaxVocab);
   m.hidden = o.whole("hidden_size", std::nullopt, kMaxWidth);
   m.ffn = o.whole("intermediate_size", std::nullopt, 4 * kMaxWidth);
   m.layers = o.whole("num_hidden_layers", std::nullopt, kMaxLayers);
   m.heads = o.whole("num_attention_heads", std::nullopt, kMaxWidth);
   m.kv_heads = o.whole("num_key_value_heads", left_out_kv_heads(o, m), kMaxWidth);
-  m.max_positions = o.whole("max_position_embeddings", llama ? 2048 : mixtral ? 131072 : 32768, 2147483647);
-  if (o.clean() && !qwen3 && !o.find("head_dim") && m.hidden % m.heads != 0)
+  m.max_positions = o.whole("max_position_embeddings",
+                            llama || arch == "deepseek_v2" ? 2048
+                            : deepseek                     ? 4096
+                            : mixtral                      ? 131072
+                                                           : 32768,
+                            2147483647);
+  if (o.clean() && !qwen3 && !deepseek && !o.find("head_dim") && m.hidden % m.heads != 0)
     o.problem("num_attention_heads", fmt::format("{} does not divide hidden_size = {}", m.heads, m.hidden));
-  m.head_dim = o.whole("head_dim", qwen3 ? 128 : std::max<int64_t>(1, m.hidden / m.heads), kMaxWidth);
-  if (o.clean() && m.head_dim % 2 != 0)
+  if (!deepseek)
+    m.head_dim = o.whole("head_dim", qwen3 ? 128 : std::max<int64_t>(1, m.hidden / m.heads), kMaxWidth);
+  if (o.clean() && !deepseek && m.head_dim % 2 != 0)
     o.problem("head_dim",
               fmt::format("{} is odd; rotary positions turn pairs, so it must be even", m.head_dim));
   if (o.clean() && m.heads % m.kv_heads != 0)
@@ -413,13 +509,19 @@ ModelSpec read_llama(Object& o, std::string_view arch, std::string_view file,
   if (arch == "qwen2_moe") m.qkv_bias = o.flag("qkv_bias", true);
   if (llama) m.mlp_bias = o.flag("mlp_bias", false);
   read_rope(o, file, m, problems);
-  if (m.moe()) read_experts(o, file, m, notes);
-  static constexpr std::string_view kNames[][3] = {{"llama", "LlamaForCausalLM", "LlamaModel"},
-                                                   {"qwen2", "Qwen2ForCausalLM", "Qwen2Model"},
-                                                   {"qwen3", "Qwen3ForCausalLM", "Qwen3Model"},
-                                                   {"mixtral", "MixtralForCausalLM", "MixtralModel"},
-                                                   {"qwen2_moe", "Qwen2MoeForCausalLM", "Qwen2MoeModel"},
-                                                   {"qwen3_moe", "Qwen3MoeForCausalLM", "Qwen3MoeModel"}};
+  if (deepseek)
+    read_deepseek(o, file, m, notes);
+  else if (m.moe())
+    read_experts(o, file, m, notes);
+  static constexpr std::string_view kNames[][3] = {
+      {"llama", "LlamaForCausalLM", "LlamaModel"},
+      {"qwen2", "Qwen2ForCausalLM", "Qwen2Model"},
+      {"qwen3", "Qwen3ForCausalLM", "Qwen3Model"},
+      {"mixtral", "MixtralForCausalLM", "MixtralModel"},
+      {"qwen2_moe", "Qwen2MoeForCausalLM", "Qwen2MoeModel"},
+      {"qwen3_moe", "Qwen3MoeForCausalLM", "Qwen3MoeModel"},
+      {"deepseek_v2", "DeepseekV2ForCausalLM", "DeepseekV2Model"},
+      {"deepseek_v3", "DeepseekV3ForCausalLM", "DeepseekV3Model"}};
   for (const auto& [name, with_head, bare] : kNames)
     if (name == arch) read_architectures(o, {with_head, bare});
   return m;

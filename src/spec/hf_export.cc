@@ -22,6 +22,8 @@ std::string_view architecture_of(std::string_view arch) {
   if (arch == "mixtral") return "MixtralForCausalLM";
   if (arch == "qwen2_moe") return "Qwen2MoeForCausalLM";
   if (arch == "qwen3_moe") return "Qwen3MoeForCausalLM";
+  if (arch == "deepseek_v2") return "DeepseekV2ForCausalLM";
+  if (arch == "deepseek_v3") return "DeepseekV3ForCausalLM";
   return arch == "qwen2" ? "Qwen2ForCausalLM" : "Qwen3ForCausalLM";
 }
 
@@ -48,6 +50,54 @@ void write_gpt2(const ModelSpec& m, Json& j) {
   j["resid_pdrop"] = m.resid_pdrop;
 }
 
+// What only DeepSeek's models have.
+void must_have_no_latent(const ModelSpec& m) {
+  must(!m.latent(), "kv_rank", std::to_string(m.kv_rank), m, "keys and values of their own");
+  must(m.router_score == "softmax", "router_score", m.router_score, m, "softmax");
+  must(!m.router_bias, "router_bias", "true", m, "none");
+  must(m.expert_groups == 1, "expert_groups", std::to_string(m.expert_groups), m, "no groups of experts");
+  must(m.routed_scale == 1, "routed_scale", fmt::format("{}", m.routed_scale), m, "1");
+}
+
+void write_latent(const ModelSpec& m, Json& j, bool v3) {
+  must(m.latent(), "kv_rank", "0", m, "latent attention");
+  must(v3 || m.rope_interleaved, "rope_interleaved", "false", m, "true");
+  j["kv_lora_rank"] = m.kv_rank;
+  j["q_lora_rank"] = m.q_rank > 0 ? Json(m.q_rank) : Json(nullptr);
+  j["qk_nope_head_dim"] = m.nope_head_dim;
+  j["qk_rope_head_dim"] = m.rope_head_dim;
+  j["v_head_dim"] = m.v_head_dim;
+  j["attention_bias"] = m.attn_bias;
+  if (v3) j["rope_interleave"] = m.rope_interleaved;
+}
+
+void write_deepseek(const ModelSpec& m, Json& j) {
+  const bool v3 = m.arch == "deepseek_v3", grouped = v3 || m.expert_groups > 1;
+  write_latent(m, j, v3);
+  must(m.moe(), "experts", "0", m, "experts");
+  must(m.expert_step == 1, "expert_step", std::to_string(m.expert_step), m, "1");
+  must(!m.mlp_bias, "mlp_bias", "true", m, "false");
+  must(!m.shared_gate, "shared_gate", "true", m, "none");
+  must(m.shared_ffn > 0 && m.shared_ffn % m.moe_ffn == 0, "shared_ffn", std::to_string(m.shared_ffn), m,
+       "a multiple of moe_ffn");
+  must(v3 == m.router_bias, "router_bias", m.router_bias ? "true" : "false", m, v3 ? "true" : "false");
+  must((m.router_score == "sigmoid") == v3, "router_score", m.router_score, m, v3 ? "sigmoid" : "softmax");
+  must((m.group_worth == "pair") == v3 || !grouped, "group_worth", m.group_worth, m, v3 ? "pair" : "largest");
+  must(v3 || !m.norm_topk, "norm_topk", "true", m, "weights as they are");
+  j["n_routed_experts"] = m.experts;
+  j["num_experts_per_tok"] = m.experts_per_token;
+  j["moe_intermediate_size"] = m.moe_ffn;
+  j["n_shared_experts"] = m.shared_ffn / m.moe_ffn;
+  j["first_k_dense_replace"] = m.dense_layers;
+  j["n_group"] = grouped ? Json(m.expert_groups) : Json(nullptr);
+  j["topk_group"] = grouped ? Json(m.top_groups) : Json(nullptr);
+  j["topk_method"] = v3 ? "noaux_tc" : grouped ? "group_limited_greedy" : "greedy";
+  j["scoring_func"] = m.router_score;
+  j["routed_scaling_factor"] = m.routed_scale;
+  j["norm_topk_prob"] = m.norm_topk;
+  if (v3) j["num_nextn_predict_layers"] = 0;
+}
+
 // What tells llama, the qwens and mixtral from one another.
 void write_biases_and_norms(const ModelSpec& m, Json& j) {
   const bool llama = m.arch == "llama", qwen2 = m.arch.starts_with("qwen2"),
@@ -68,6 +118,8 @@ void write_biases_and_norms(const ModelSpec& m, Json& j) {
 void write_experts(const ModelSpec& m, Json& j) {
   const bool mixtral = m.arch == "mixtral", shared = m.arch == "qwen2_moe";
   const std::string is_shared = std::to_string(m.shared_ffn), experts = std::to_string(m.experts);
+  must(!mixtral || (m.dense_layers == 0 && m.expert_step == 1), "dense_layers",
+       std::to_string(m.dense_layers), m, "experts in every block");
   if (!mixtral && !m.arch.ends_with("_moe")) return must(!m.moe(), "experts", experts, m, "no experts");
   must(m.moe(), "experts", experts, m, "experts");
   must(shared == (m.shared_ffn > 0), "shared_ffn", is_shared, m, shared ? "a shared expert" : "none");
@@ -81,31 +133,38 @@ void write_experts(const ModelSpec& m, Json& j) {
   j["moe_intermediate_size"] = m.moe_ffn;
   if (shared) j["shared_expert_intermediate_size"] = m.shared_ffn;
   j["norm_topk_prob"] = m.norm_topk;
-  j["decoder_sparse_step"] = 1;
+  j["decoder_sparse_step"] = m.expert_step;
   j["mlp_only_layers"] = Json::array();
+  for (int64_t i = 0; i < m.dense_layers; i++) j["mlp_only_layers"].push_back(i);
 }
 
-// llama, the qwens and mixtral.
+// llama, the qwens, mixtral and deepseek.
 void write_llama(const ModelSpec& m, Json& j) {
   must(m.norm == "rms", "norm", m.norm, m, "rms");
   must(m.positions == "rope", "positions", m.positions, m, "rope");
   must(m.activation == "swiglu", "activation", m.activation, m, "swiglu");
-  must(m.arch.starts_with("qwen3") || m.hidden % m.heads == 0, "heads", std::to_string(m.heads), m,
-       "a divisor of hidden");
+  const bool deepseek = m.arch.starts_with("deepseek");
+  must(m.arch.starts_with("qwen3") || m.arch == "deepseek_v3" || m.hidden % m.heads == 0, "heads",
+       std::to_string(m.heads), m, "a divisor of hidden");
   j["hidden_size"] = m.hidden;
   j["intermediate_size"] = m.ffn;
   j["num_hidden_layers"] = m.layers;
   j["num_attention_heads"] = m.heads;
   j["num_key_value_heads"] = m.kv_heads;
-  j["head_dim"] = m.head_dim;
+  if (!deepseek) j["head_dim"] = m.head_dim;
   j["max_position_embeddings"] = m.max_positions;
   j["hidden_act"] = "silu";
   j["rms_norm_eps"] = m.norm_eps;
   j["attention_dropout"] = m.attn_pdrop;
   if (m.embd_pdrop > 0) j["embd_pdrop"] = m.embd_pdrop;  // ours: transformers has no such dropout there
   if (m.resid_pdrop > 0) j["resid_pdrop"] = m.resid_pdrop;
-  write_biases_and_norms(m, j);
-  write_experts(m, j);
+  if (deepseek) {
+    write_deepseek(m, j);
+  } else {
+    must_have_no_latent(m);
+    write_biases_and_norms(m, j);
+    write_experts(m, j);
+  }
   j["rope_theta"] = m.rope_theta;
   const RopeScaling& s = m.rope_scaling;
   if (s.type == "none") return;

@@ -14,10 +14,10 @@ namespace trireme {
 std::string ModelSpec::refusal(std::string_view arch) {
   // Known by name, so that nobody takes a missing architecture for a misspelt one.
   static constexpr std::string_view kKnown[] = {
-      "qwen2_vl", "qwen2_5_vl", "qwen3_vl",    "qwen3_next",  "mistral", "gemma",  "gemma2",
-      "gemma3",   "phi",        "phi3",        "gpt_neox",    "gpt_neo", "gptj",   "opt",
-      "bloom",    "falcon",     "mpt",         "olmo",        "olmo2",   "cohere", "glm4",
-      "granite",  "starcoder2", "deepseek_v2", "deepseek_v3", "llama4"};
+      "qwen2_vl", "qwen2_5_vl", "qwen3_vl",     "qwen3_next", "mistral", "gemma",  "gemma2",
+      "gemma3",   "phi",        "phi3",         "gpt_neox",   "gpt_neo", "gptj",   "opt",
+      "bloom",    "falcon",     "mpt",          "olmo",       "olmo2",   "cohere", "glm4",
+      "granite",  "starcoder2", "deepseek_v32", "llama4"};
   if (std::find(std::begin(kArchs), std::end(kArchs), arch) != std::end(kArchs)) return "";
   if (std::find(std::begin(kKnown), std::end(kKnown), arch) != std::end(kKnown))
     return fmt::format("{} is not supported by this version; {} are", shown(arch), joined(kArchs));
@@ -27,6 +27,21 @@ std::string ModelSpec::refusal(std::string_view arch) {
                      meant.empty() ? "nothing is like it" : "did you mean \"" + meant + "\"?",
                      joined(kArchs));
 }
+
+namespace {
+void set_deepseek(ModelSpec& m, bool v3) {
+  m.norm_eps = 1e-6;
+  m.kv_rank = 512, m.q_rank = 1536, m.nope_head_dim = 128, m.rope_head_dim = 64, m.v_head_dim = 128;
+  m.rope_interleaved = true;
+  m.dense_layers = v3 ? 3 : 1;
+  m.experts = v3 ? 256 : 64, m.experts_per_token = v3 ? 8 : 6;
+  m.norm_topk = v3, m.router_bias = v3;
+  if (!v3) return;
+  m.router_score = "sigmoid", m.group_worth = "pair";
+  m.expert_groups = 8, m.top_groups = 4;
+  m.routed_scale = 2.5;
+}
+}  // namespace
 
 ModelSpec ModelSpec::of(std::string_view arch) {
   if (std::string why = refusal(arch); !why.empty()) bad_request("model.arch: {}", why);
@@ -45,6 +60,7 @@ ModelSpec ModelSpec::of(std::string_view arch) {
     m.qkv_bias = qwen2;
     m.qk_norm = qwen3;
   }
+  if (arch == "deepseek_v2" || arch == "deepseek_v3") set_deepseek(m, arch == "deepseek_v3");
   if (arch == "mixtral") m.rope_theta = 1e6, m.experts = 8, m.experts_per_token = 2;
   if (arch == "qwen3_moe") m.experts = 128, m.experts_per_token = 8;
   if (arch == "qwen2_moe") {
@@ -59,6 +75,11 @@ void ModelSpec::finish(int64_t seq_len) {
     return n > 0 && n <= int64_t(kMaxWidth);
   };  // else leave it to the range checks
   if (kv_heads == 0) kv_heads = heads;
+  if (latent()) {
+    if (head_dim == 0 && nope_head_dim <= int64_t(kMaxWidth) && rope_head_dim <= int64_t(kMaxWidth))
+      head_dim = nope_head_dim + rope_head_dim;
+    if (v_head_dim == 0) v_head_dim = nope_head_dim;
+  }
   if (head_dim == 0 && sane(heads) && sane(hidden) && hidden % heads == 0) head_dim = hidden / heads;
   if (ffn == 0 && sane(hidden)) ffn = arch == "gpt2" ? 4 * hidden : (8 * hidden / 3 + 255) / 256 * 256;
   if (experts > 0 && experts_per_token == 0) experts_per_token = std::min<int64_t>(2, experts);

@@ -31,8 +31,8 @@ struct RopeScaling {
   }
 };
 
-inline constexpr std::string_view kArchs[] = {"gpt2",    "llama",     "qwen2",    "qwen3",
-                                              "mixtral", "qwen2_moe", "qwen3_moe"};
+inline constexpr std::string_view kArchs[] = {
+    "gpt2", "llama", "qwen2", "qwen3", "mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3"};
 
 // Largest accepted sizes: far above any model, small enough that no product of a few overflows 64 bits
 // unseen.
@@ -55,6 +55,14 @@ struct ModelSpec {
   int64_t experts_per_token = 0;  // 2, or 1 of one expert
   int64_t moe_ffn = 0;            // of an expert: ffn
   int64_t shared_ffn = 0;         // of the shared expert; with a gate: experts_per_token * moe_ffn
+  int64_t dense_layers = 0;       // the first so many blocks are dense, of width ffn
+  int64_t expert_step = 1;        // beyond them every so-manieth block, counted from 1, has experts
+  // Groups of experts, of which a token visits the worthiest (DeepSeek's node limit).
+  int64_t expert_groups = 1, top_groups = 1;
+  // Multi-head latent attention (docs/latent_attention.md); kv_rank = 0: keys and values of their own.
+  int64_t kv_rank = 0, q_rank = 0;  // of compressed keys and values; of compressed queries, 0 = none
+  int64_t nope_head_dim = 0, rope_head_dim = 0;  // of a head of q and k: without positions, with
+  int64_t v_head_dim = 0;                        // nope_head_dim
   // Set by of(arch).
   std::string norm = "rms";           // "rms" | "layer"
   std::string activation = "swiglu";  // "swiglu" | "gelu_tanh" | "gelu"
@@ -63,9 +71,14 @@ struct ModelSpec {
   bool qkv_bias = false;              // on q, k and v alone
   bool qk_norm = false;               // RMSNorm of each head of q and k, before rope
   bool mlp_bias = false;
-  bool norm_topk = true;     // a token's weights of its experts sum to 1
-  bool shared_gate = false;  // the shared expert's answer times sigmoid(w . x)
-  bool tied = false;         // head.weight is embed.tokens.weight
+  bool norm_topk = true;                 // a token's weights of its experts sum to 1
+  bool shared_gate = false;              // the shared expert's answer times sigmoid(w . x)
+  bool router_bias = false;              // a bias that chooses experts and weighs nothing
+  std::string router_score = "softmax";  // "softmax" | "sigmoid"
+  std::string group_worth = "largest";   // "largest" | "pair"
+  double routed_scale = 1;               // of the weights of a token's experts
+  bool rope_interleaved = false;         // pairs (2i, 2i + 1) turn
+  bool tied = false;                     // head.weight is embed.tokens.weight
   double norm_eps = 1e-5;
   double rope_theta = 10000;
   RopeScaling rope_scaling;
@@ -79,7 +92,9 @@ struct ModelSpec {
   // tied head. llama: RMSNorm, swiglu, rope, no biases, own head. qwen2: llama with biases on q, k and v.
   // qwen3: llama with normalised heads of q and k. mixtral: llama with 8 experts, 2 a token. qwen2_moe: qwen2
   // with 60 experts, 4 a token, weights as they are, and a gated shared one. qwen3_moe: qwen3 with 128, 8 a
-  // token. Another name is a bad request that says what works.
+  // token. deepseek_v2, deepseek_v3: latent attention, a dense first block (three), 64 experts, 6 a token,
+  // and two shared ones (256, 8 a token of 4 of 8 groups by sigmoid scores with a bias, and one). Another
+  // name is a bad request that says what works.
   static ModelSpec of(std::string_view arch);
   // Why an architecture cannot be had, and which can; empty = it can.
   static std::string refusal(std::string_view arch);
@@ -89,15 +104,30 @@ struct ModelSpec {
   void finish(int64_t seq_len);
 
   int64_t q_size() const { return heads * head_dim; }      // columns of q
-  int64_t kv_size() const { return kv_heads * head_dim; }  // columns of k, of v
+  int64_t kv_size() const { return kv_heads * head_dim; }  // columns of k, of v where it is no latent one
+  bool latent() const { return kv_rank > 0; }
+  int64_t rope_dim() const { return latent() ? rope_head_dim : head_dim; }  // of a head, that turn
+  int64_t value_dim() const { return latent() ? v_head_dim : head_dim; }
+  int64_t o_size() const { return heads * value_dim(); }  // columns of what attention gives
   bool biased_qkv() const { return attn_bias || qkv_bias; }
   bool moe() const { return experts > 0; }
+  bool expert_block(int64_t i) const {
+    return moe() && i >= dense_layers && (expert_step <= 1 || (i + 1) % expert_step == 0);
+  }
+  int64_t expert_blocks() const {  // how many
+    if (!moe()) return 0;
+    const int64_t step = expert_step < 1 ? 1 : expert_step,
+                  dense = dense_layers < layers ? dense_layers : layers;
+    return layers / step - dense / step;
+  }
 
   template <class V>
   void visit(V& v) {
     static constexpr std::string_view kNorms[] = {"rms", "layer"};
     static constexpr std::string_view kActivations[] = {"swiglu", "gelu_tanh", "gelu"};
     static constexpr std::string_view kPositions[] = {"rope", "learned"};
+    static constexpr std::string_view kScores[] = {"softmax", "sigmoid"};
+    static constexpr std::string_view kWorths[] = {"largest", "pair"};
     v("from", from, "folder", "Hugging Face folder (config.json + safetensors); empty = from scratch");
     v("arch", arch, "", "architecture; sets the defaults of the keys below", one_of(kArchs));
     v("vocab", vocab, "tokens", "vocabulary", between(1, kMaxVocab));
@@ -118,6 +148,26 @@ struct ModelSpec {
     v("shared_ffn", shared_ffn, "",
       "width of an expert that every token visits; 0 = none (with shared_gate: experts_per_token * moe_ffn)",
       between(0, 4 * kMaxWidth));
+    v("dense_layers", dense_layers, "", "with experts: the first so many blocks have a dense feed-forward",
+      between(0, kMaxLayers));
+    v("expert_step", expert_step, "",
+      "with experts: beyond dense_layers every so-manieth block, counted from 1, has them",
+      between(1, kMaxLayers));
+    v("expert_groups", expert_groups, "", "experts lie in so many equal groups", between(1, 65536));
+    v("top_groups", top_groups, "", "of which so many supply a token's experts", between(1, 65536));
+    v("kv_rank", kv_rank, "",
+      "latent attention: width of what keys and values are made from; 0 = keys and values of their own",
+      between(0, kMaxWidth));
+    v("q_rank", q_rank, "",
+      "latent attention: width of what queries are made from; 0 = straight from the input",
+      between(0, kMaxWidth));
+    v("nope_head_dim", nope_head_dim, "", "latent attention: width of a head of q and k without positions",
+      between(0, kMaxWidth));
+    v("rope_head_dim", rope_head_dim, "",
+      "latent attention: width of a head of q and k with rotary positions; all heads share such a key",
+      between(0, kMaxWidth));
+    v("v_head_dim", v_head_dim, "", "latent attention: width of a head of v; not given or 0: nope_head_dim",
+      between(0, kMaxWidth));
     v("max_positions", max_positions, "tokens", "longest context; not given or 0: data.seq_len",
       between(0, 2147483647));
     v("norm", norm, "", "normalisation: RMSNorm or LayerNorm", one_of(kNorms));
@@ -130,6 +180,15 @@ struct ModelSpec {
     v("mlp_bias", mlp_bias, "", "biases in the feed-forward");
     v("norm_topk", norm_topk, "", "the weights of a token's experts are divided by their sum");
     v("shared_gate", shared_gate, "", "the shared expert's answer is multiplied by the sigmoid of a gate");
+    v("router_bias", router_bias, "",
+      "a bias of each expert, which is no parameter, is added to its score in choosing, not in weighing");
+    v("router_score", router_score, "", "an expert's score of its logit", one_of(kScores));
+    v("group_worth", group_worth, "", "a group is worth its largest score, or the sum of its two largest",
+      one_of(kWorths));
+    v("routed_scale", routed_scale, "", "the weights of a token's experts are multiplied by it",
+      Rule{.low = 0, .high = 1e6, .low_open = true});
+    v("rope_interleaved", rope_interleaved, "",
+      "latent attention: rotary positions turn pairs of neighbours");
     v("tied", tied, "", "the output head is the token embedding");
     v("norm_eps", norm_eps, "", "added inside the root of the normalisations",
       Rule{.low = 0, .high = 1, .low_open = true});

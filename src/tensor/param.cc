@@ -5,11 +5,21 @@
 namespace trireme {
 
 Param* ParamSet::find(std::string_view name) {
-  auto it = std::find_if(params.begin(), params.end(), [&](const Param& p) { return p.decl.name == name; });
-  return it == params.end() ? nullptr : &*it;
+  for (std::vector<Param>* list : {&params, &buffers}) {
+    auto it = std::find_if(list->begin(), list->end(), [&](const Param& p) { return p.decl.name == name; });
+    if (it != list->end()) return &*it;
+  }
+  return nullptr;
 }
 const Param* ParamSet::find(std::string_view name) const {
   return const_cast<ParamSet*>(this)->find(name);
+}
+
+std::vector<const Param*> ParamSet::held() const {
+  std::vector<const Param*> all;
+  for (const std::vector<Param>* list : {&params, &buffers})
+    for (const Param& p : *list) all.push_back(&p);
+  return all;
 }
 
 int64_t padded_unit(int64_t numel, int shards) {
@@ -40,7 +50,7 @@ static void add_unit(ParamSet& set, Unit u, const std::vector<ParamDecl>& decls,
   for (const ParamDecl& d : decls) {
     if (!d.tied_to.empty() || (apart && d.expert != u.experts)) continue;
     require(set.find(d.name) == nullptr, "parameter " + d.name + " is declared twice");
-    set.params.push_back(place(d, mesh, rank));
+    (d.buffer ? set.buffers : set.params).push_back(place(d, mesh, rank));
   }
   std::stable_partition(set.params.begin() + std::ptrdiff_t(u.first), set.params.end(),
                         [&](const Param& p) { return !divided_raggedly(p.decl.shard, mesh); });

@@ -26,6 +26,9 @@ struct ParamDecl {
   std::string tied_to;         // not empty: shares that parameter's storage, and is never stored itself
   std::vector<Axis> sum_grad;  // axes on which the gradient is a partial sum
   bool expert = false;         // of an expert: replicas of it are along edp, not dp
+  // No parameter: f32 state of the model that has no gradient and that no optimizer sees, whole on every rank
+  // (the bias by which a router balances its experts). In checkpoints and exports like parameters.
+  bool buffer = false;
 };
 
 // A parameter on this rank. Weight and grad are views into flat buffers (row-major box, same offset in each);
@@ -68,6 +71,7 @@ struct Unit {
 // it.
 struct ParamSet {
   std::vector<Param> params;
+  std::vector<Param> buffers;  // ParamDecl::buffer: memory of their own, outside the flat layout
   std::vector<Unit> units;
   bool divided = false;    // over ranks of tp: some parameters lie on several of them
   int shards = 1;          // ranks that may divide each unit among them, in equal parts;
@@ -76,8 +80,9 @@ struct ParamSet {
   int64_t part = 0;        // of one rank's parts of all units
   int64_t parameters = 0;  // without padding
 
-  Param* find(std::string_view name);
+  Param* find(std::string_view name);  // buffers too
   const Param* find(std::string_view name) const;
+  std::vector<const Param*> held() const;  // parameters, then buffers: what checkpoints hold
 };
 
 // Elements that a unit of `numel` takes: dense for one shard, else shards equal parts of whole blocks.

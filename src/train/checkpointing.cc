@@ -20,6 +20,7 @@ NamedTensor named(const Param& p, std::string_view what, const Range& range, con
 
 std::vector<std::string> states_of(const StageRunner& r, const Param& p) {
   std::vector<std::string> names = {""};
+  if (p.decl.buffer) return names;
   for (const StateDecl& s : r.state_decls())
     if (s.has(p.decl)) names.push_back(s.name);
   return names;
@@ -64,7 +65,8 @@ NoiseScaleState saved_noise_scale(const Checkpoint& c) {
 
 std::vector<NamedTensor> checkpoint_tensors(const StageRunner& r) {
   std::vector<NamedTensor> tensors;
-  for (const Param& p : r.params().params) {
+  for (const Param* held : r.params().held()) {
+    const Param& p = *held;
     const Range own = r.owned(p), mine = r.answers_for(p);
     if (mine.size() == 0) continue;
     for (const std::string& what : states_of(r, p))
@@ -147,14 +149,14 @@ fs::path save_checkpoint(const StageRunner& r, const RunSpec& run, int64_t step,
 
 void load_checkpoint(StageRunner& r, const Checkpoint& c, bool with_state) {
   std::vector<float> host;
-  for (const Param& p : r.params().params)
-    for (const std::string& what : states_of(r, p)) {
+  for (const Param* p : r.params().held())
+    for (const std::string& what : states_of(r, *p)) {
       if (!what.empty() && !with_state) continue;
-      const Range own = r.owned(p);
+      const Range own = r.owned(*p);
       if (own.size() == 0) continue;
       host.resize(size_t(own.size()));
-      c.read(named(p, what, own, Tensor(host.data(), {own.size()}, DType::f32)));
-      r.write_param(p, what, host);
+      c.read(named(*p, what, own, Tensor(host.data(), {own.size()}, DType::f32)));
+      r.write_param(*p, what, host);
     }
   r.weights_from_master();
   if (with_state && r.run().train.noise_scale > 0) r.restore_noise_scale(saved_noise_scale(c));

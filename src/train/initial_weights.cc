@@ -8,7 +8,8 @@ void initial_weights(StageRunner& runner, const RunSpec& run) {
   if (run.model.from.empty()) return;
   HfFolder folder(run.model.from, run.model);
   std::vector<float> host;
-  for (const Param& p : runner.params().params) {
+  for (const Param* held : runner.params().held()) {
+    const Param& p = *held;
     const Range own = runner.owned(p);
     if (own.size() == 0) continue;
     host.resize(size_t(own.size()));

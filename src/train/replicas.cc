@@ -38,6 +38,7 @@ Replicas::Replicas(const StageRunner& r) : runner_(r) {
   auto hold = [&](const std::string& name, const Tensor& t, const Param& p, const Range& range) {
     if (t.numel() > 0) pieces_.push_back({name, t, key_of(name, p.box, range)});
   };
+  for (const Param& p : r.params().buffers) hold(p.decl.name, p.weight, p, {0, p.numel()});
   for (const Param& p : r.params().params) {
     const Range own = r.owned(p);
     const bool whole = r.sharing().zero < 3;

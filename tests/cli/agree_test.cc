@@ -23,9 +23,9 @@ namespace {
 using nlohmann::json;
 
 // One of each architecture, tied and not.
-constexpr const char* kGoldens[] = {"gpt2",         "gpt2_untied", "llama2",  "llama3",
-                                    "llama_linear", "llama_bias",  "qwen2",   "qwen2_tied",
-                                    "qwen3",        "qwen3_tied",  "mixtral", "qwen2_moe"};
+constexpr const char* kGoldens[] = {"gpt2",       "gpt2_untied", "llama2",      "llama3",     "llama_linear",
+                                    "llama_bias", "qwen2",       "qwen2_tied",  "qwen3",      "qwen3_tied",
+                                    "mixtral",    "qwen2_moe",   "deepseek_v2", "deepseek_v3"};
 
 fs::path golden(const std::string& name) {
   return source_dir() / "tests/golden" / name;
@@ -62,7 +62,7 @@ fs::path golden_run(const fs::path& folder, const std::string& name, const std::
 std::map<std::string, std::pair<std::string, std::string>> tensors_of(const fs::path& folder) {
   std::map<std::string, std::pair<std::string, std::string>> all;  // name -> type and shape, bytes
   for (const auto& e : fs::directory_iterator(folder)) {
-    if (e.path().extension() != ".safetensors" || e.path().stem() == "golden") continue;
+    if (e.path().extension() != ".safetensors" || !e.path().stem().string().starts_with("model")) continue;
     SafetensorsFile f(e.path());
     for (const SafetensorsEntry& t : f.header().entries) {
       auto bytes = f.bytes(t);
@@ -78,7 +78,7 @@ void write_low(const fs::path& golden, const fs::path& folder, DType low) {
   std::vector<SafetensorsItem> items;
   std::map<std::string, std::string> bytes;
   for (const auto& e : fs::directory_iterator(golden)) {
-    if (e.path().extension() != ".safetensors" || e.path().stem() == "golden") continue;
+    if (e.path().extension() != ".safetensors" || !e.path().stem().string().starts_with("model")) continue;
     SafetensorsFile f(e.path());
     for (const SafetensorsEntry& t : f.header().entries) {
       bool norm = t.name.find("norm") != std::string::npos || t.name.find("ln_") != std::string::npos;

@@ -94,6 +94,7 @@ Values GoldenCase::values(const SafetensorsFile& file, const std::string& key) c
 ByName GoldenCase::by_parameter(const SafetensorsFile& file, const std::string& prefix) const {
   ByName out;
   for (const HfPlace& p : hf_places(model_)) {
+    if (p.buffer) continue;  // no gradient, and no step moves it
     std::string name = p.theirs == kHfHead ? p.theirs : std::string(hf_prefix(model_)) + p.theirs;
     Values theirs = values(file, prefix + "." + name), ours(size_t(p.shape.numel()));
     require(int64_t(theirs.size()) == p.their_shape.numel(), "a golden has another shape than its model");
@@ -142,10 +143,10 @@ GoldenRun::GoldenRun(const GoldenCase& golden, const std::string& compute, const
   runner_ = std::make_unique<StageRunner>(run_, RunMode::train, *device_, arena_bytes);
   runner_->init_weights();  // the optimizer's state begins at zero
   HfFolder weights(golden.folder(), golden.model());
-  for (const Param& p : runner_->params().params) {
-    std::vector<float> host(size_t(p.numel()));
-    weights.read(p.decl.name, Tensor(host.data(), p.decl.global, DType::f32));
-    runner_->write_param(p, "", host);
+  for (const Param* p : runner_->params().held()) {
+    std::vector<float> host(size_t(p->numel()));
+    weights.read(p->decl.name, Tensor(host.data(), p->decl.global, DType::f32));
+    runner_->write_param(*p, "", host);
   }
   runner_->weights_from_master();
 }
@@ -197,10 +198,10 @@ Values GoldenRun::cached_logits(int64_t read) {
   StageRunner cached(run_, RunMode::infer, *device_,
                      book_generation(run_, 1, {.slots = 1, .capacity = seq, .prefills = {read}}));
   std::vector<float> host;
-  for (const Param& p : runner_->params().params) {
-    host.resize(size_t(p.numel()));
-    runner_->read_param(p, "", host);
-    cached.write_param(*cached.params().find(p.decl.name), "", host);
+  for (const Param* p : runner_->params().held()) {
+    host.resize(size_t(p->numel()));
+    runner_->read_param(*p, "", host);
+    cached.write_param(*cached.params().find(p->decl.name), "", host);
   }
   cached.open_cache(1, seq);
   Values ids = golden_.values("input_ids"), all;

@@ -35,6 +35,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values("dp=2 microbatches=2", "dp=3 compute=bf16 grads=bf16",
                     "dp=3 compute=bf16 microbatches=2 arch=gpt2 tied=1 layers=1",
                     "dp=3 optimizer=muon compute=bf16 hidden=42", "dp=3 arch=mixtral microbatches=2",
+                    "dp=2 arch=deepseek_v3 microbatches=2",
                     "dp=4 microbatches=1 micro=1 arch=qwen3 tied=1 hidden=33 vocab=127 seq=17"));
 
 // dp ranks of m microbatches against one rank of dp m: bounded.
@@ -53,7 +54,8 @@ INSTANTIATE_TEST_SUITE_P(Layouts, AgainstOneRank,
                          testing::Values("dp=2 microbatches=3", "dp=3 zero=1 arch=gpt2 tied=1 micro=1",
                                          "dp=3 zero=2 microbatches=2 arch=qwen2",
                                          "dp=3 arch=mixtral optimizer=muon zero=3", "dp=4 zero=3 vocab=67",
-                                         "dp=4 zero=3 group=2 microbatches=2",
+                                         "dp=4 arch=deepseek_v2 zero=3 layers=3",
+                                         "dp=3 arch=deepseek_v3 zero=2", "dp=4 zero=3 group=2 microbatches=2",
                                          "dp=4 zero=1 group=2 hidden=66", "dp=4 zero=2 group=1",
                                          "dp=4 zero=3 group=2 optimizer=muon",
                                          "dp=3 schedule=gpipe microbatches=2 zero=3",

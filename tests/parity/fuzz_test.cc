@@ -35,9 +35,10 @@ Case draw(uint64_t seed) {
     return all[size_t(below(key, n++, all.size()))];
   };
   Case c;
-  c.arch = one_of("llama", "gpt2", "qwen2", "qwen3", "mixtral");
+  c.arch = one_of("llama", "gpt2", "qwen2", "qwen3", "mixtral", "deepseek_v3");
   c.compute = one_of("f32", "f32", "bf16", "f16");
-  if (c.arch == "mixtral") c.compute = "f32";  // a rounding that flips a choice is another model
+  const bool moe = c.arch == "mixtral" || c.arch == "deepseek_v3";
+  if (moe) c.compute = "f32";  // a rounding that flips a choice is another model
   c.tied = one_of(false, true);
   c.dp = one_of(1, 2, 3, 4);
   c.zero = one_of(0, 1, 2, 3);
@@ -54,7 +55,7 @@ Case draw(uint64_t seed) {
     c.reduce = one_of("auto", "f32", "bf16");
   }
   c.optimizer = one_of("adamw", "adamw", "muon");
-  c.tp = c.dp <= 2 ? one_of(1, 2, 3, 4) : 1;
+  c.tp = c.dp <= 2 && c.arch != "deepseek_v3" ? one_of(1, 2, 3, 4) : 1;
   if (c.arch == "mixtral") draw_experts(c, one_of);
   if (c.tp > 1) {
     c.optimizer = "adamw";

@@ -76,6 +76,13 @@ RunSpec run_of(const Case& c) {
   if (c.arch == "qwen3") r.model.head_dim = 18;
   r.model.ffn = (c.hidden + 16 + c.tp - 1) / c.tp * c.tp;
   if (r.model.moe()) r.model.experts = c.experts, r.model.experts_per_token = 2, r.model.moe_ffn = 20;
+  if (r.model.latent()) {
+    r.model.kv_heads = c.heads, r.model.kv_rank = 10, r.model.q_rank = c.arch == "deepseek_v3" ? 14 : 0;
+    r.model.nope_head_dim = 6, r.model.rope_head_dim = 4, r.model.v_head_dim = 5;
+    r.model.experts = 8, r.model.expert_groups = 4, r.model.top_groups = 2,
+    r.model.dense_layers = c.layers > 1;
+    r.model.shared_ffn = 24;
+  }
   r.model.tied = c.tied;
   r.model.embd_pdrop = r.model.attn_pdrop = r.model.resid_pdrop = c.dropout;
   r.data.seq_len = c.seq;

@@ -75,6 +75,28 @@ TEST(Parameters, OfKnownModelsOfExperts) {
   EXPECT_NEAR(forward_flops_per_token(m, 0) / 2 / 1e9, 3.0, 0.1);
 }
 
+// Of the papers: 15.7, 236 and 671 billion, of which a token uses 2.4, 21 and 37 (2405.04434, 2412.19437).
+TEST(Parameters, OfDeepSeek) {
+  ModelSpec m = ModelSpec::of("deepseek_v2");
+  m.vocab = 102400, m.layers = 27, m.hidden = 2048, m.heads = 16, m.q_rank = 0;
+  m.ffn = 10944, m.moe_ffn = 1408, m.shared_ffn = 2 * 1408;
+  m.finish(4096);
+  EXPECT_EQ(parameters(m), 15706484224);  // DeepSeek-V2-Lite
+  EXPECT_NEAR(forward_flops_per_token(m, 0) / 2 / 1e9, 2.4, 0.1);
+  m = ModelSpec::of("deepseek_v2");
+  m.vocab = 102400, m.layers = 60, m.hidden = 5120, m.heads = 128, m.experts = 160;
+  m.ffn = 12288, m.moe_ffn = 1536, m.shared_ffn = 2 * 1536;
+  m.finish(4096);
+  EXPECT_EQ(parameters(m), 235741434880);  // DeepSeek-V2
+  EXPECT_NEAR(forward_flops_per_token(m, 0) / 2 / 1e9, 21, 0.5);
+  m = ModelSpec::of("deepseek_v3");
+  m.vocab = 129280, m.layers = 61, m.hidden = 7168, m.heads = 128;
+  m.ffn = 18432, m.moe_ffn = m.shared_ffn = 2048;
+  m.finish(4096);
+  EXPECT_EQ(parameters(m), 671026404352);  // DeepSeek-V3, without layers that predict further tokens
+  EXPECT_NEAR(forward_flops_per_token(m, 0) / 2 / 1e9, 37, 1);
+}
+
 TEST(Parameters, PartsMakeTheWhole) {
   ModelSpec m = gpt2(12, 768, 12);
   EXPECT_EQ(block_parameters(m), 7087872);

@@ -154,7 +154,9 @@ TEST(OpsCheck, EmbeddingRopeLossAndOptimizer) {
   using R = RopeArgs;
   RopeArgs rope{fake({N, 2, 6}, DType::f32), angle, angle, fake({N}, DType::i32)};
   expect_guarded<R>(rope, {{"x", &R::x}, {"cos", &R::cos}, {"sin", &R::sin}, {"positions", &R::positions}});
-  rope.x.stride[1] = 7;
+  rope.x.stride[1] = 7;  // columns of heads
+  EXPECT_EQ(refusal(rope), "");
+  rope.x.stride[1] = 5;  // heads that overlap
   EXPECT_NE(refusal(rope).find("'x'"), std::string::npos);
   using X = CrossEntropyArgs;
   CrossEntropyArgs ce{fake({N, V}, DType::f32), fake({N}, DType::i32), fake({N}, DType::f32), V};

@@ -15,13 +15,20 @@ RunSpec moe_run(const char* arch, const char* compute, int64_t microbatches) {
   r.model.vocab = dense.vocab, r.model.layers = 2, r.model.hidden = 36, r.model.heads = 3;
   r.model.kv_heads = 1, r.model.ffn = 20, r.model.experts = 5;
   r.model.experts_per_token = arch == std::string("qwen2_moe") ? 3 : 2;
+  if (r.model.latent()) {
+    r.model.kv_heads = 3, r.model.kv_rank = 10, r.model.q_rank = arch == std::string("deepseek_v3") ? 14 : 0;
+    r.model.nope_head_dim = 6, r.model.rope_head_dim = 4, r.model.v_head_dim = 5;
+    r.model.experts = 8, r.model.expert_groups = 4, r.model.top_groups = 2, r.model.dense_layers = 1;
+    r.model.shared_ffn = 24, r.model.attn_bias = r.model.q_rank > 0;
+  }
   r.model.finish(r.data.seq_len);
   return r;
 }
 
 class MoeModels : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {};
 INSTANTIATE_TEST_SUITE_P(All, MoeModels,
-                         ::testing::Combine(::testing::Values("mixtral", "qwen2_moe", "qwen3_moe"),
+                         ::testing::Combine(::testing::Values("mixtral", "qwen2_moe", "qwen3_moe",
+                                                              "deepseek_v2", "deepseek_v3"),
                                             ::testing::Values("f32", "bf16", "f16")));
 
 TEST_P(MoeModels, MetaEqualsTheRunAndTheLossFalls) {

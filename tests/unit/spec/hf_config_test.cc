@@ -159,12 +159,74 @@ TEST(HfConfig, ModelsOfExperts) {
   EXPECT_TRUE(!m.shared_gate && m.norm_topk && m.qk_norm && m.head_dim == 128);
 }
 TEST(HfConfig, WhatIsNotThereOfExpertsIsRefused) {
-  EXPECT_HAS(wrong_with(kQwen3Moe, "mlp_only_layers", Json::array({0})), "mlp_only_layers: only [] ");
-  EXPECT_HAS(wrong_with(kQwen3Moe, "decoder_sparse_step", 2), "decoder_sparse_step: only 1 ");
+  EXPECT_HAS(wrong_with(kQwen3Moe, "mlp_only_layers", Json::array({1})), "mlp_only_layers: only [] ");
+  EXPECT_HAS(wrong_with(kQwen3Moe, "decoder_sparse_step", 100), "leaves no layer of experts");
   EXPECT_HAS(wrong_with(kMixtral, "router_jitter_noise", 0.1), "router_jitter_noise: only 0 ");
   EXPECT_HAS(wrong_with(kMixtral, "sliding_window", 4096), "sliding_window: 4096 is not supported");
   EXPECT_HAS(wrong_with(kMixtral, "num_experts_per_tok", 9), "num_experts_per_tok: 9 is more than the 8");
   EXPECT_HAS(wrong_with(kQwen15Moe, "use_sliding_window", true), "use_sliding_window: true ");
+}
+
+// DeepSeek-V2-Lite and V3 as published, but for their yarn (and V3's fp8).
+constexpr const char* kDeepSeekV2Lite = R"({
+  "architectures": ["DeepseekV2ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+  "aux_loss_alpha": 0.001, "bos_token_id": 100000, "eos_token_id": 100001, "first_k_dense_replace": 1,
+  "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 10944,
+  "kv_lora_rank": 512, "max_position_embeddings": 163840, "model_type": "deepseek_v2",
+  "moe_intermediate_size": 1408, "moe_layer_freq": 1, "n_group": 1, "n_routed_experts": 64,
+  "n_shared_experts": 2, "norm_topk_prob": false, "num_attention_heads": 16, "num_experts_per_tok": 6,
+  "num_hidden_layers": 27, "num_key_value_heads": 16, "pretraining_tp": 1, "q_lora_rank": null,
+  "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-06, "rope_theta": 10000,
+  "routed_scaling_factor": 1.0, "scoring_func": "softmax", "seq_aux": true, "tie_word_embeddings": false,
+  "topk_group": 1, "topk_method": "greedy", "torch_dtype": "bfloat16", "transformers_version": "4.33.1",
+  "use_cache": true, "v_head_dim": 128, "vocab_size": 102400})";
+constexpr const char* kDeepSeekV3 = R"({
+  "architectures": ["DeepseekV3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+  "bos_token_id": 0, "eos_token_id": 1, "ep_size": 1, "first_k_dense_replace": 3, "hidden_act": "silu",
+  "hidden_size": 7168, "initializer_range": 0.02, "intermediate_size": 18432, "kv_lora_rank": 512,
+  "max_position_embeddings": 163840, "model_type": "deepseek_v3", "moe_intermediate_size": 2048,
+  "moe_layer_freq": 1, "n_group": 8, "n_routed_experts": 256, "n_shared_experts": 1, "norm_topk_prob": true,
+  "num_attention_heads": 128, "num_experts_per_tok": 8, "num_hidden_layers": 61, "num_key_value_heads": 128,
+  "num_nextn_predict_layers": 1, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+  "rms_norm_eps": 1e-06, "rope_theta": 10000, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid",
+  "tie_word_embeddings": false, "topk_group": 4, "topk_method": "noaux_tc", "torch_dtype": "bfloat16",
+  "transformers_version": "4.33.1", "use_cache": true, "v_head_dim": 128, "vocab_size": 129280})";
+
+TEST(HfConfig, DeepSeek) {
+  ModelSpec m = parse(Json::parse(kDeepSeekV2Lite)), want = ModelSpec::of("deepseek_v2");
+  want.vocab = 102400, want.layers = 27, want.hidden = 2048, want.heads = 16, want.q_rank = 0;
+  want.ffn = 10944, want.moe_ffn = 1408, want.shared_ffn = 2816, want.max_positions = 163840;
+  want.finish(163840);
+  EXPECT_EQ(m, want);
+  EXPECT_TRUE(m.dense_layers == 1 && m.expert_groups == 1 && !m.norm_topk && !m.router_bias);
+  m = parse(Json::parse(kDeepSeekV3)), want = ModelSpec::of("deepseek_v3");
+  want.vocab = 129280, want.layers = 61, want.hidden = 7168, want.heads = 128;
+  want.ffn = 18432, want.moe_ffn = want.shared_ffn = 2048, want.max_positions = 163840;
+  want.finish(163840);
+  EXPECT_EQ(m, want);
+  EXPECT_TRUE(m.router_bias && m.router_score == "sigmoid" && m.group_worth == "pair" &&
+              m.routed_scale == 2.5);
+  Json j = Json::parse(kDeepSeekV2Lite);
+  j["topk_method"] = "group_limited_greedy", j["n_group"] = 8, j["topk_group"] = 3;
+  m = parse(j);
+  EXPECT_TRUE(m.expert_groups == 8 && m.top_groups == 3 && m.group_worth == "largest");
+}
+
+TEST(HfConfig, WhatIsNotThereOfDeepSeekIsRefused) {
+  const Json yarn = {{"type", "yarn"}, {"factor", 40}, {"original_max_position_embeddings", 4096}};
+  EXPECT_HAS(wrong_with(kDeepSeekV3, "rope_scaling", yarn), "\"yarn\" is not supported");
+  EXPECT_HAS(wrong_with(kDeepSeekV3, "topk_method", "greedy"), "topk_method: \"greedy\" is not supported");
+  EXPECT_HAS(wrong_with(kDeepSeekV3, "scoring_func", "softmax"),
+             "scoring_func: \"softmax\" is not supported");
+  EXPECT_HAS(wrong_with(kDeepSeekV3, "moe_layer_freq", 2), "moe_layer_freq: only 1 ");
+  EXPECT_HAS(wrong_with(kDeepSeekV3, "first_k_dense_replace", 61), "leaves no layer of experts");
+  EXPECT_HAS(wrong_with(kDeepSeekV3, "n_group", 7), "n_group: 7 does not divide n_routed_experts = 256");
+  EXPECT_HAS(wrong_with(kDeepSeekV3, "topk_group", 9), "topk_group: 9 of 8 groups");
+  EXPECT_HAS(wrong_with(kDeepSeekV3, "num_key_value_heads", 64), "latent keys are of every head");
+  EXPECT_HAS(wrong_with(kDeepSeekV3, "qk_rope_head_dim", 63), "63 is odd");
+  EXPECT_HAS(wrong_with(kDeepSeekV2Lite, "norm_topk_prob", true), "norm_topk_prob: true ");
+  EXPECT_HAS(wrong_with(kDeepSeekV2Lite, "attention_bias", true), "without q_lora_rank");
+  EXPECT_HAS(wrong_with(kDeepSeekV2Lite, "mlp_bias", true), "mlp_bias: true ");
 }
 
 TEST(HfConfig, Qwen2) {
@@ -344,7 +406,7 @@ TEST(HfConfig, OtherModelsAreRefusedByName) {
   EXPECT_EQ(
       wrong_with(kLlama2, "model_type", "mistral"),
       "config.json: model_type: \"mistral\" is not supported by this version; gpt2, llama, qwen2, qwen3, "
-      "mixtral, qwen2_moe, qwen3_moe are");
+      "mixtral, qwen2_moe, qwen3_moe, deepseek_v2, deepseek_v3 are");
   EXPECT_HAS(wrong_with(kLlama2, "model_type", nullptr), "config.json: model_type: missing");
   EXPECT_HAS(wrong_with(kLlama2, "model_type", "xyzzy"), "\"xyzzy\" is not known");
 }

@@ -293,7 +293,7 @@ TEST(RunSpec, ArchitecturesAreRefusedByName) {
   EXPECT_EQ(
       wrong("[model]\narch = \"mistral\""),
       "run.toml:2: model.arch: \"mistral\" is not supported by this version; gpt2, llama, qwen2, qwen3, "
-      "mixtral, qwen2_moe, qwen3_moe are");
+      "mixtral, qwen2_moe, qwen3_moe, deepseek_v2, deepseek_v3 are");
   EXPECT_HAS(wrong("[model]\narch = \"lama\""), "\"lama\" is not known, did you mean \"llama\"?");
   EXPECT_HAS(wrong("[model]\narch = 3"), "3 is a whole number; give one of gpt2, llama");
   EXPECT_HAS(error_of([] { ModelSpec::of("phi3"); }), "model.arch: \"phi3\" is not supported");
@@ -342,6 +342,39 @@ TEST(RunSpec, PartsOfSequencesAreEqual) {
   EXPECT_HAS(wrong("[layout]\ncp = 2\ntp = 2\nsequence = true\ncp_placement = \"striped\"\n"
                    "[model]\nheads = 4\n[data]\nseq_len = 6"),
              "no multiple of it");
+}
+
+TEST(RunSpec, DenseLayersAndGroupsOfExperts) {
+  ModelSpec m = parse("[model]\narch = \"mixtral\"\nlayers = 7\ndense_layers = 2\nexpert_step = 2").model;
+  EXPECT_EQ(m.expert_blocks(), 2);  // 3 and 5
+  for (int64_t i = 0; i < 7; i++) EXPECT_EQ(m.expert_block(i), i == 3 || i == 5) << i;
+  EXPECT_HAS(wrong("[model]\ndense_layers = 1"), "model.dense_layers: 1 has no effect with experts = 0");
+  EXPECT_HAS(wrong("[model]\narch = \"mixtral\"\nlayers = 2\ndense_layers = 2"),
+             "leaves no block of experts");
+  EXPECT_HAS(wrong("[model]\nexperts = 8\nexpert_groups = 3"), "3 does not divide experts = 8");
+  EXPECT_HAS(wrong("[model]\nexperts = 8\nexpert_groups = 4\ntop_groups = 5"), "more than expert_groups = 4");
+  EXPECT_HAS(wrong("[model]\nexperts = 8\nexpert_groups = 4\ntop_groups = 1\nexperts_per_token = 3"),
+             "3 is more than the 2 experts of top_groups = 1 groups");
+  EXPECT_HAS(wrong("[model]\nexperts = 4\nexpert_groups = 4\ntop_groups = 2\ngroup_worth = \"pair\""),
+             "groups of at least two experts");
+}
+
+TEST(RunSpec, LatentAttention) {
+  ModelSpec m = parse("[model]\nkv_rank = 32\nnope_head_dim = 20\nrope_head_dim = 8").model;
+  EXPECT_TRUE(m.latent() && m.head_dim == 28 && m.v_head_dim == 20 && m.value_dim() == 20 &&
+              m.rope_dim() == 8);
+  m = parse("[model]\narch = \"deepseek_v3\"\nheads = 4").model;
+  EXPECT_TRUE(m.head_dim == 192 && m.o_size() == 512 && m.router_bias && m.expert_block(3) &&
+              !m.expert_block(2));
+  EXPECT_HAS(wrong("[model]\nq_rank = 8"), "model.q_rank: 8 has no effect with kv_rank = 0");
+  EXPECT_HAS(wrong("[model]\nkv_rank = 32\nnope_head_dim = 20"), "rotary positions turn pairs");
+  const std::string latent = "[model]\nkv_rank = 32\nnope_head_dim = 20\nrope_head_dim = 8\n";
+  EXPECT_HAS(wrong(latent + "head_dim = 27"), "27 is not nope_head_dim + rope_head_dim = 28");
+  EXPECT_HAS(wrong(latent + "kv_heads = 2"), "latent keys and values are of every head");
+  EXPECT_HAS(wrong(latent + "qk_norm = true"), "latent attention normalises what it compresses");
+  EXPECT_HAS(wrong(latent + "attn_bias = true"), "q_rank = 0 compresses no queries");
+  EXPECT_HAS(error_of([&] { refuse_unsupported(parse(latent + "[layout]\ntp = 2")); }),
+             "layout.tp: 2 is not supported by this version; latent attention is not divided");
 }
 
 TEST(RunSpec, UnsupportedByThisVersion) {

@@ -1,0 +1,223 @@
+#include "model/latent_attention.h"
+
+#include <cmath>
+
+#include "model/context_parallel.h"
+#include "model/kv_cache.h"
+
+namespace trireme {
+namespace {
+
+// DeepSeek's norms of what is compressed have this, whatever the model's norm_eps.
+constexpr float kEps = 1e-6f;
+
+// Columns [first, first + n) of each of `heads` groups of `group` columns of a matrix [N, row], as
+// [N, heads, n].
+Tensor columns(const Tensor& m, int64_t heads, int64_t group, int64_t first, int64_t n) {
+  Tensor t = m.narrow(1, first, (heads - 1) * group + n);
+  t.shape = {m.rows(), heads, n};
+  t.stride = {m.stride[0], group, 1, 0};
+  return t;
+}
+// The same as [B, S, heads, n].
+Tensor heads_of(const Ctx& ctx, const Tensor& m, int64_t heads, int64_t group, int64_t first, int64_t n) {
+  Tensor t = m.narrow(1, first, (heads - 1) * group + n);
+  t.shape = {ctx.batch.sequences, ctx.batch.seq, heads, n};
+  t.stride = {ctx.batch.seq * m.stride[0], m.stride[0], group, 1};
+  return t;
+}
+
+}  // namespace
+
+LatentAttention::LatentAttention(const std::string& name, const Sizes& s, const RopeTable* rope)
+    : sizes_(s),
+      rope_(rope),
+      down_({{name + (s.q_rank > 0 ? ".q_a" : ".q"), s.q_rank > 0 ? s.q_rank : s.heads * (s.nope + s.rope)},
+             {name + ".kv_a", s.kv_rank + s.rope}},
+            s.hidden, s.bias, s.init_std),
+      kv_up_({{name + ".kv_b", s.heads * (s.nope + s.value)}}, s.kv_rank, false, s.init_std),
+      out_({{name + ".o", s.hidden}}, s.heads * s.value, s.bias, s.out_init_std),
+      kv_norm_(name + ".kv_norm", s.kv_rank, kEps),
+      probs_(name + ".probs", s.attn_pdrop),
+      resid_(name + ".resid", s.resid_pdrop) {
+  if (s.q_rank == 0) return;
+  q_up_.emplace(std::vector<Linear::Part>{{name + ".q_b", s.heads * (s.nope + s.rope)}}, s.q_rank, false,
+                s.init_std);
+  q_norm_.emplace(name + ".q_norm", s.q_rank, kEps);
+}
+
+void LatentAttention::declare(std::vector<ParamDecl>& decls) const {
+  down_.declare(decls);
+  if (q_up_) q_norm_->declare(decls), q_up_->declare(decls);
+  kv_norm_.declare(decls);
+  kv_up_.declare(decls);
+  out_.declare(decls);
+}
+void LatentAttention::bind(ParamSet& set) {
+  down_.bind(set);
+  if (q_up_) q_norm_->bind(set), q_up_->bind(set);
+  kv_norm_.bind(set);
+  kv_up_.bind(set);
+  out_.bind(set);
+}
+
+Tensor LatentAttention::compressed_kv(const Tensor& down) const {
+  return columns(down, 1, sizes_.kv_rank, first(), sizes_.kv_rank);
+}
+Tensor LatentAttention::shared_key(const Tensor& down) const {
+  return columns(down, 1, sizes_.rope, first() + sizes_.kv_rank, sizes_.rope);
+}
+
+// The last columns of each head of q [N, heads (nope + rope)], and the shared key.
+void LatentAttention::rotate(Ctx& ctx, const Tensor& q, const Tensor& down, bool inverse) const {
+  for (const Tensor& x : {columns(q, sizes_.heads, key(), sizes_.nope, sizes_.rope), shared_key(down)})
+    ctx.k.run(RopeArgs{.x = x,
+                       .cos = rope_->cos,
+                       .sin = rope_->sin,
+                       .positions = ctx.batch.positions,
+                       .inverse = inverse,
+                       .interleaved = sizes_.rope_interleaved},
+              ctx.compute);
+}
+
+Owned LatentAttention::keys(Ctx& ctx, const Tensor& kv, const Tensor& down) const {
+  const Sizes& s = sizes_;
+  Owned k = ctx.activation({kv.rows(), s.heads * key()});
+  const Tensor shared = down.narrow(1, first() + s.kv_rank, s.rope);
+  ctx.k.run(ConcatSharedArgs{.a = columns(kv, s.heads, s.nope + s.value, 0, s.nope),
+                             .b = shared,
+                             .y = columns(*k, s.heads, key(), 0, key())},
+            ctx.compute);
+  return k;
+}
+
+LatentAttention::Heads LatentAttention::split(const Ctx& ctx, const Tensor& q, const Tensor& k,
+                                              const Tensor& kv) const {
+  const Sizes& s = sizes_;
+  return {heads_of(ctx, q, s.heads, key(), 0, key()), heads_of(ctx, k, s.heads, key(), 0, key()),
+          heads_of(ctx, kv, s.heads, s.nope + s.value, s.nope, s.value)};
+}
+
+float LatentAttention::scale() const {
+  return 1 / std::sqrt(float(key()));
+}
+DropoutMask LatentAttention::mask(const Ctx& ctx) const {
+  return probs_.mask(ctx, sizes_.heads * ctx.batch.seq * ctx.batch.seq);
+}
+
+// As Attention does: from the cache where there is something before these tokens.
+void LatentAttention::attend_heads(Ctx& ctx, const Heads& t, const Tensor& o, const Tensor& lse) const {
+  if (ctx.cache) {
+    KvCache::Part cache = ctx.cache->next();
+    const Tensor& positions = ctx.batch.positions;
+    ctx.k.run(
+        CacheAppendArgs{.k = t.k, .v = t.v, .positions = positions, .k_cache = cache.k, .v_cache = cache.v},
+        ctx.compute);
+    if (!ctx.cache->fresh())
+      return ctx.k.run(
+          CachedAttentionArgs{
+              .q = t.q, .k = cache.k, .v = cache.v, .positions = positions, .o = o, .scale = scale()},
+          ctx.compute);
+  }
+  const Owned exchanged = trireme::attend(
+      ctx, AttentionArgs{
+               .q = t.q, .k = t.k, .v = t.v, .o = o, .lse = lse, .scale = scale(), .dropout = mask(ctx)});
+  require(!exchanged, "latent attention is not divided over ranks of cp");
+}
+
+// k is not kept: the backward pass copies it together again from what is.
+Owned LatentAttention::forward(Ctx& ctx, const Tensor& x, const Tensor& residual, Saved& saved) const {
+  const Sizes& s = sizes_;
+  const int64_t n = x.rows();
+  Owned down = down_.forward(ctx, x, saved);
+  Owned c_q, q_up;
+  if (q_up_) {
+    c_q = ctx.activation({n, s.q_rank});
+    q_norm_->forward(ctx, columns(*down, 1, s.q_rank, 0, s.q_rank), columns(*c_q, 1, s.q_rank, 0, s.q_rank),
+                     saved);
+    q_up = q_up_->forward(ctx, *c_q, saved);
+  }
+  const Tensor q = q_up ? *q_up : down->narrow(1, 0, first());
+  Owned c_kv = ctx.activation({n, s.kv_rank});
+  kv_norm_.forward(ctx, compressed_kv(*down), columns(*c_kv, 1, s.kv_rank, 0, s.kv_rank), saved);
+  Owned kv = kv_up_.forward(ctx, *c_kv, saved);
+  rotate(ctx, q, *down, false);
+  Owned o = ctx.activation({n, s.heads * s.value});
+  Owned lse = ctx.activation({ctx.batch.sequences, s.heads, ctx.batch.seq}, DType::f32);
+  Owned k = keys(ctx, *kv, *down);
+  attend_heads(ctx, split(ctx, q, *k, *kv), heads_of(ctx, *o, s.heads, s.value, 0, s.value), *lse);
+  k.reset();
+  const bool drop = resid_.on(ctx);
+  Owned y = out_.forward(ctx, *o, saved, drop ? Tensor() : residual);
+  if (drop) resid_.forward(ctx, *y, *y, residual);
+  saved.keep(this, "down", std::move(down));
+  if (c_q) saved.keep(this, "c_q", std::move(c_q)), saved.keep(this, "q", std::move(q_up));
+  saved.keep(this, "c_kv", std::move(c_kv));
+  saved.keep(this, "kv", std::move(kv));
+  saved.keep(this, "o", std::move(o));
+  saved.keep(this, "lse", std::move(lse));
+  return y;
+}
+
+Owned LatentAttention::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved) const {
+  const Sizes& s = sizes_;
+  const Tensor down = saved.get(this, "down"), kv = saved.get(this, "kv"), o = saved.get(this, "o");
+  const Tensor q = q_up_ ? saved.get(this, "q") : down.narrow(1, 0, first());
+  Owned dropped = resid_.backward(ctx, dy);
+  Owned dout = out_.backward_input(ctx, dropped ? *dropped : dy, saved);
+  if (dropped) saved.keep(this, "dropped", std::move(dropped));
+
+  Owned ddown = ctx.activation(down.shape), dkv = ctx.activation(kv.shape), dq_up;
+  if (q_up_) dq_up = ctx.activation(q.shape);
+  const Tensor dq = q_up_ ? *dq_up : ddown->narrow(1, 0, first());
+  Owned k = keys(ctx, kv, down), dk = ctx.activation(k->shape);
+  const Heads t = split(ctx, q, *k, kv), g = split(ctx, dq, *dk, *dkv);
+  attend_backward(ctx,
+                  AttentionBackwardArgs{.q = t.q,
+                                        .k = t.k,
+                                        .v = t.v,
+                                        .o = heads_of(ctx, o, s.heads, s.value, 0, s.value),
+                                        .lse = saved.get(this, "lse"),
+                                        .dout = heads_of(ctx, *dout, s.heads, s.value, 0, s.value),
+                                        .dq = g.q,
+                                        .dk = g.k,
+                                        .dv = g.v,
+                                        .scale = scale(),
+                                        .dropout = mask(ctx)},
+                  Tensor());
+  k.reset(), dout.reset();
+  saved.drop(this, "lse"), saved.drop(this, "kv");
+  if (q_up_) saved.drop(this, "q");
+  ctx.k.run(ConcatSharedBackwardArgs{.dy = columns(*dk, s.heads, key(), 0, key()),
+                                     .da = columns(*dkv, s.heads, s.nope + s.value, 0, s.nope),
+                                     .db = ddown->narrow(1, first() + s.kv_rank, s.rope)},
+            ctx.compute);
+  dk.reset();
+  rotate(ctx, dq, *ddown, true);
+  {
+    Owned dc = kv_up_.backward_input(ctx, *dkv, saved);
+    kv_norm_.backward_input(ctx, columns(*dc, 1, s.kv_rank, 0, s.kv_rank), compressed_kv(*ddown), saved);
+  }
+  saved.keep(this, "dkv", std::move(dkv));
+  if (q_up_) {
+    Owned dc = q_up_->backward_input(ctx, dq, saved);
+    q_norm_->backward_input(ctx, columns(*dc, 1, s.q_rank, 0, s.q_rank),
+                            columns(*ddown, 1, s.q_rank, 0, s.q_rank), saved);
+    saved.keep(this, "dq", std::move(dq_up));
+  }
+  saved.drop(this, "down");
+  Owned dx = down_.backward_input(ctx, *ddown, saved);
+  saved.keep(this, "ddown", std::move(ddown));
+  return dx;
+}
+
+void LatentAttention::backward_weight(Ctx& ctx, Saved& saved) const {
+  out_.backward_weight(ctx, saved);
+  kv_up_.backward_weight(ctx, saved);
+  kv_norm_.backward_weight(ctx, saved);
+  if (q_up_) q_up_->backward_weight(ctx, saved), q_norm_->backward_weight(ctx, saved);
+  down_.backward_weight(ctx, saved);
+  saved.drop_all(this);
+}
+
+}  // namespace trireme

@@ -1,0 +1,57 @@
+// Multi-head latent attention (DeepSeek-V2, 2405.04434 section 2.1; docs/latent_attention.md): keys and
+// values of all heads are made from one compressed row a token, queries too where q_rank > 0; positions turn
+// a part of each query and one key part that all heads share.
+#pragma once
+#include <optional>
+
+#include "model/attention.h"
+
+namespace trireme {
+
+class LatentAttention {
+ public:
+  struct Sizes {
+    int64_t hidden, heads;
+    int64_t q_rank, kv_rank;    // of what is compressed; q_rank = 0: queries straight from x
+    int64_t nope, rope, value;  // columns of a head: of q and k without positions, with; of v
+    bool rope_interleaved;
+    bool bias;  // on what compresses, and on o
+    float init_std, out_init_std;
+    double attn_pdrop, resid_pdrop;
+  };
+  // rope outlives the layer.
+  LatentAttention(const std::string& name, const Sizes&, const RopeTable* rope);
+
+  void declare(std::vector<ParamDecl>&) const;
+  void bind(ParamSet&);
+  // x [N, hidden] -> residual + attention(x).
+  Owned forward(Ctx&, const Tensor& x, const Tensor& residual, Saved&) const;
+  Owned backward_input(Ctx&, const Tensor& dy, Saved&) const;
+  void backward_weight(Ctx&, Saved&) const;
+
+ private:
+  int64_t key() const { return sizes_.nope + sizes_.rope; }  // columns of a head of q and k
+  int64_t first() const { return sizes_.q_rank > 0 ? sizes_.q_rank : sizes_.heads * key(); }
+  // Columns of `down`, the product of x with q_a (or q) and kv_a side by side: the first, c_kv, the key part.
+  Tensor compressed_kv(const Tensor& down) const;  // [N, 1, kv_rank]
+  Tensor shared_key(const Tensor& down) const;     // [N, 1, rope]
+  void rotate(Ctx&, const Tensor& q, const Tensor& down, bool inverse) const;
+  Owned keys(Ctx&, const Tensor& kv, const Tensor& down) const;  // [N, heads (nope + rope)]
+  struct Heads {
+    Tensor q, k, v;  // views [B, S, heads, columns]
+  };
+  Heads split(const Ctx&, const Tensor& q, const Tensor& k, const Tensor& kv) const;
+  void attend_heads(Ctx&, const Heads&, const Tensor& o, const Tensor& lse) const;
+  float scale() const;
+  DropoutMask mask(const Ctx&) const;  // of the probabilities
+
+  Sizes sizes_;
+  const RopeTable* rope_;
+  Linear down_, kv_up_, out_;
+  std::optional<Linear> q_up_;
+  HeadNorm kv_norm_;
+  std::optional<HeadNorm> q_norm_;
+  Dropout probs_, resid_;
+};
+
+}  // namespace trireme
