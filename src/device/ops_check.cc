@@ -59,6 +59,10 @@ class Checker {
     if (!ok) [[unlikely]]
       fail(name, t, "of shape " + to_string(Shape(dims)));
   }
+  void shape(std::string_view name, const Tensor& t, const Shape& want) const {
+    if (!(t.shape == want)) [[unlikely]]
+      fail(name, t, "of shape " + to_string(want));
+  }
   // Stride 1 in the last dim; outer dims free, but elements must not overlap.
   void unit_columns(std::string_view name, const Tensor& t) const {
     int last = t.shape.rank - 1;
@@ -254,7 +258,7 @@ void check_rounded_or_sums(const Checker& c, std::string_view name, const Tensor
     c.type(name, t, sums);
   else
     c.type(name, t, type, sums);
-  c.that(t.shape == shape, name, t, "of shape " + to_string(shape));
+  c.shape(name, t, shape);
   c.unit_columns(name, t);
 }
 
@@ -303,7 +307,7 @@ void check(const AttentionBackwardArgs& p) {
   Checker c(p.kName);
   check_attention(c, p);
   c.type("o", p.o, p.q.dtype);
-  c.that(p.o.shape == o_shape(p.q, p.v), "o", p.o, "of shape " + to_string(o_shape(p.q, p.v)));
+  c.shape("o", p.o, o_shape(p.q, p.v));
   c.unit_columns("o", p.o);
   c.like("dout", p.dout, "o", p.o);
   c.unit_columns("dout", p.dout);
@@ -425,8 +429,8 @@ void check(const CastArgs& p) {
     c.vector("src", p.src, p.src.numel(), p.src.dtype);
     c.vector("dst", p.dst, p.src.numel(), p.dst.dtype);
   } else {
-    c.that(present(p.dst) && p.dst.shape == p.src.shape, "dst", p.dst,
-           "of src's shape " + to_string(p.src.shape));
+    c.that(present(p.dst), "dst", p.dst, "present");
+    c.shape("dst", p.dst, p.src.shape);
     c.unit_columns("src", p.src);
     c.unit_columns("dst", p.dst);
   }

@@ -65,7 +65,7 @@ Case draw(uint64_t seed) {
     if (c.sequence) c.seq = c.tp * one_of(3, 5);
     c.kv_heads = c.arch == "gpt2" ? c.heads : one_of(int64_t(1), fewer, c.tp, c.heads);
   }
-  if (c.tp == 1 && c.dp <= 2 && c.arch != "mixtral") c.cp = one_of(1, 2, 3, 4);
+  if (c.tp == 1 && c.dp <= 2 && !moe) c.cp = one_of(1, 2, 3, 4);
   c.separate = one_of(false, true);
   if (c.cp > 1) {
     c.optimizer = "adamw", c.dropout = 0;
