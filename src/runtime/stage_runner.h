@@ -174,6 +174,7 @@ class StageRunner {
   void reduce_layer(size_t layer);
   double global_loss(int64_t targets);
   void count_routing();
+  void move_router_biases();
   void start_noise(int64_t step);
   void first_microbatch_done();
   void finish_noise();

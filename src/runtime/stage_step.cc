@@ -1,4 +1,6 @@
 // A training step: the actions of the schedule, then loss, norm and update.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -212,7 +214,30 @@ void StageRunner::update() {
     sync_->updated(u);
   }
   sync_->settle();
+  move_router_biases();
   loss_scale_.good_step();
+}
+
+// Balance without a loss (Wang et al. 2024, 2408.15664, algorithm 1; DeepSeek-V3, 2412.19437, section 2.1.2):
+// b_e
+// += rate * sign(mean load - load of e), by the choices of the whole global batch. A function of integers
+// that all ranks have, so biases are equal on all of them.
+void StageRunner::move_router_biases() {
+  if (run_.moe.bias_rate == 0) return;
+  std::vector<float> bias(size_t(run_.model.experts));
+  for (size_t l = 0; l < routed_.size(); l++) {
+    const Param* p = params_.find(fmt::format("blocks.{}.moe.router.bias", l));
+    if (!p) continue;
+    const Tensor b = p->weight.view({p->numel()});
+    device_.download(bias.data(), b);
+    const LayerRouting& r = routed_[l];
+    const int64_t all = r.choices(), experts = int64_t(bias.size());
+    for (size_t e = 0; e < bias.size(); e++) {
+      const int64_t missing = all - r.load[e] * experts;  // of the mean, times the experts
+      bias[e] += float(run_.moe.bias_rate) * float((missing > 0) - (missing < 0));
+    }
+    device_.upload(b, bias.data());
+  }
 }
 
 namespace {

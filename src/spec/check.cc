@@ -136,6 +136,10 @@ void check_routers(const RunSpec& run, Problems& out) {
     if (value != 0 && !run.model.moe())
       out.push_back({{"moe." + std::string(key), "model.experts"},
                      fmt::format("{} has no effect with model.experts = 0; give experts, or 0", value)});
+  if (e.bias_rate != 0 && !run.model.router_bias)
+    out.push_back(
+        {{"moe.bias_rate", "model.router_bias"},
+         fmt::format("{} has no effect with model.router_bias = false; give true, or 0", e.bias_rate)});
 }
 
 void check_sizes(const RunSpec& run, Problems& out) {

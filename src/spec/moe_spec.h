@@ -8,7 +8,7 @@
 namespace trireme {
 
 struct MoeSpec {
-  double aux_loss = 0, z_loss = 0, capacity = 0;
+  double aux_loss = 0, z_loss = 0, bias_rate = 0, capacity = 0;
   std::string unit = "sequence";
   bool operator==(const MoeSpec&) const = default;
 
@@ -22,6 +22,11 @@ struct MoeSpec {
       between(0, 1e6));
     v("z_loss", z_loss, "",
       "factor of the mean square of the router's logsumexp, a sum over layers; 0 = none", between(0, 1e6));
+    v("bias_rate", bias_rate, "",
+      "model.router_bias: once a step a router's bias of an expert moves by so much, up where the expert was "
+      "chosen "
+      "less often than the mean and down where more; 0 = it stays",
+      between(0, 1e6));
     v("capacity", capacity, "",
       "training: an expert takes at most so many times the mean number of choices, and drops the others; 0 = "
       "nothing is dropped",

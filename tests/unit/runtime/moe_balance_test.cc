@@ -146,6 +146,34 @@ TEST(Capacity, DropsWhatComesLastInItsUnit) {
   }
 }
 
+// By hand from the loads of each step; the balance of a model trained so, beside one that is not.
+TEST(BalanceByBias, MovesAgainstTheLoad) {
+  RunSpec run = balanced_run({.bias_rate = 0.01});
+  run.model.router_bias = true;
+  run.train.steps = 80;
+  RunSpec still = run;
+  still.moe.bias_rate = 0;
+  Rig rig(run), other(still);
+  std::vector<std::vector<float>> want(2, std::vector<float>(5, 0.0f));
+  double even = 0, uneven = 0;
+  for (int64_t s = 1; s <= 80; s++) {
+    rig.step(s), other.step(s);
+    for (size_t l = 0; l < 2; l++) {
+      const LayerRouting& r = rig.runner->routing()[l];
+      const Param* p = rig.runner->params().find("blocks." + std::to_string(l) + ".moe.router.bias");
+      ASSERT_TRUE(p);
+      for (size_t e = 0; e < 5; e++) {
+        const double mean = double(r.choices()) / 5, load = double(r.load[e]);
+        want[l][e] += 0.01f * float((load < mean) - (load > mean));
+        EXPECT_EQ(p->weight.as<float>()[e], want[l][e]) << s;
+      }
+      if (s > 70) even += r.max_load() / 20, uneven += other.runner->routing()[l].max_load() / 20;
+    }
+  }
+  EXPECT_LT(even, 1.4);
+  EXPECT_LT(even, uneven);
+}
+
 // A capacity of all choices drops none, and is the dropless model; a small one is another.
 TEST(Capacity, OfAllChoicesIsDropless) {
   Rig dropless(balanced_run({})), all(balanced_run({.capacity = 5})), few(balanced_run({.capacity = 0.5}));
