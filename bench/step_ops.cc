@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "base/rng.h"
+#include "base/timed.h"
 #include "cost/flops.h"
 #include "device/cpu/peak.h"
 #include "runtime/booking.h"
@@ -26,11 +27,6 @@ namespace {
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-double median(std::vector<double> v) {
-  std::nth_element(v.begin(), v.begin() + int64_t(v.size() / 2), v.end());
-  return v[v.size() / 2];
 }
 
 // Seconds of each kind of launch, per step. Kind: op, shape of its first output, FLOPs and bytes of one

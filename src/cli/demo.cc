@@ -1,10 +1,10 @@
 // trireme demo: the main job on this machine, from text to a trained model, in one command.
-#include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "base/interrupt.h"
+#include "base/timed.h"
 #include "cli/convert.h"
 #include "cli/prepare.h"
 #include "cli/training.h"
@@ -21,11 +21,7 @@ constexpr double kProbeSeconds = 5,
 constexpr int64_t kFewestSteps = 100, kMostSteps = 4000;
 constexpr double kAfterTraining = 20;  // seconds: evaluation, samples, export
 
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-struct Request {
+struct DemoRequest {
   std::string text, dir = "runs/demo";
   double begin_s = now_s();
   double minutes = 3.25;  // of training: the whole demo stays below five
@@ -40,12 +36,12 @@ void leave_if_interrupted() {
     throw Error("interrupted; the same command goes on from here", Fault::interrupted);
 }
 
-void banner(const Request& r) {
+void banner(const DemoRequest& r) {
   fmt::print("trireme demo: text -> tokenizer -> shards -> training -> evaluation -> text, in {}\n", r.dir);
 }
 
 // ---- 1, 2: text, tokenizer, shards: once, marked by prepared.json ----
-void prepare(const Request& r) {
+void prepare(const DemoRequest& r) {
   fs::path dir = r.dir, mark = dir / "prepared.json";
   if (fs::exists(mark)) {
     auto j = nlohmann::json::parse(read_text(mark), nullptr, false);
@@ -122,7 +118,7 @@ double measured_step(const RunSpec& run) {
   return sum / double(seconds.size() - kWarmUp);
 }
 
-RunSpec make_run_file(const Request& r) {
+RunSpec make_run_file(const DemoRequest& r) {
   fs::path dir = r.dir, path = dir / "run.toml";
   auto load = [&] {
     RunSpec run = load_run(path);
@@ -258,7 +254,7 @@ void show_forecast(const RunSpec& run, const TrainingSetup& t) {
              bucket(Bucket::grads), bucket(Bucket::optimizer), bucket(Bucket::activations));
 }
 
-void demo(const Request& r) {
+void demo(const DemoRequest& r) {
   install_interrupt_handlers();
   prepare(r);
   leave_if_interrupted();
@@ -289,7 +285,7 @@ void add_demo(CLI::App& app) {
                                       "the main job on this machine: real text in, a trained model out, in "
                                       "about five minutes; interrupted, the "
                                       "same command goes on\nexample: trireme demo --text ~/notes");
-  auto r = std::make_shared<Request>();
+  auto r = std::make_shared<DemoRequest>();
   verb->add_option("--text", r->text, "folder of text; default: the sources of Python's standard library");
   verb->add_option("--dir", r->dir, "run folder; another one starts afresh")->capture_default_str();
   verb->add_option("--minutes", r->minutes,

@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-struct Request {
+struct EvalRequest {
   RunRequest run;
   std::string data, tasks, out;
   int64_t context = 0;
@@ -39,7 +39,7 @@ class Watched {
   std::optional<Progress> bar_;
 };
 
-void perplexity(const Request& r, const RunSpec& run) {
+void perplexity(const EvalRequest& r, const RunSpec& run) {
   Texts shards = r.data.empty() ? run.data.valid : Texts(r.data);
   if (shards.empty()) bad_request("data.valid is empty: name a token shard with --data");
   for (const std::string& shard : shards) check_shard(shard, run.model.vocab);
@@ -85,7 +85,7 @@ std::string details(const std::vector<ChoiceQuestion>& questions, const std::vec
   return lines;
 }
 
-void multiple_choice(const Request& r, const RunSpec& run) {
+void multiple_choice(const EvalRequest& r, const RunSpec& run) {
   Tokenizer tokenizer = tokenizer_of(run);
   refuse_foreign_tokenizer(run, tokenizer);
   ChoiceBatches batches(tokenizer, read_choices(r.tasks), run, context_of(run, r.context));
@@ -129,7 +129,7 @@ void add_eval(CLI::App& app) {
       "the newest checkpoint or of model.from\n"
       "example: trireme eval configs/run/demo.toml --data data/valid\n"
       "example: trireme eval configs/run/demo.toml --tasks arc-easy.jsonl --json");
-  auto r = std::make_shared<Request>();
+  auto r = std::make_shared<EvalRequest>();
   r->run.add_to(*verb);
   auto* data = verb->add_option("--data", r->data, "token shard; default: data.valid of the run file");
   auto* tasks = verb->add_option("--tasks", r->tasks,

@@ -14,7 +14,7 @@
 namespace trireme::cli {
 namespace {
 
-struct Request {
+struct GenerateRequest {
   RunRequest run;
   std::string prompt, prompts, out;
   std::vector<std::string> stops;
@@ -25,7 +25,7 @@ struct Request {
 // each when it is whole.
 class Output {
  public:
-  Output(const Request& r, const Tokenizer& tokenizer, const std::vector<std::string>& prompts)
+  Output(const GenerateRequest& r, const Tokenizer& tokenizer, const std::vector<std::string>& prompts)
       : request_(r), tokenizer_(tokenizer), prompts_(prompts), done_(prompts.size()) {
     for (size_t i = 0; i < prompts.size(); i++) streams_.emplace_back(r.stops);
     if (!r.out.empty()) write_text_atomic(r.out, "");  // refused now rather than after the work
@@ -81,7 +81,7 @@ class Output {
       append_line(request_.out, line);
   }
 
-  const Request& request_;
+  const GenerateRequest& request_;
   const Tokenizer& tokenizer_;
   const std::vector<std::string>& prompts_;
   std::vector<TextStream> streams_;
@@ -95,7 +95,7 @@ std::string speed(int64_t tokens, double seconds) {
                      human_count(double(tokens) / std::max(seconds, 1e-9)));
 }
 
-void generate_verb(Request& r) {
+void generate_verb(GenerateRequest& r) {
   RunSpec run = r.run.load();
   Tokenizer tokenizer = tokenizer_of(run);
   refuse_foreign_tokenizer(run, tokenizer);
@@ -135,7 +135,7 @@ void add_generate(CLI::App& app) {
                          "example: trireme generate runs/demo/run.toml --prompt 'def main(' --stop 'class '\n"
                          "example: trireme generate runs/demo/run.toml --prompts questions.jsonl "
                          "--temperature 0 --out answers.jsonl");
-  auto r = std::make_shared<Request>();
+  auto r = std::make_shared<GenerateRequest>();
   r->run.add_to(*verb);
   auto* prompt =
       verb->add_option("--prompt", r->prompt, "text to go on from; default: the start of a document");

@@ -9,7 +9,7 @@
 namespace trireme::cli {
 namespace {
 
-struct Request {
+struct TokenizeRequest {
   std::vector<std::string> texts, extensions, specials;
   std::string out, tokenizer, key = "text", pattern = "gpt2", end_of_text;
   int vocab = 4096, threads = 0;
@@ -21,14 +21,14 @@ SplitPattern pattern_of(const std::string& name) {
 }
 
 // The token that closes every document: the one asked for, or the tokenizer's own; -1 = it has none.
-int32_t end_of(const Request& r, const Tokenizer& t) {
+int32_t end_of(const TokenizeRequest& r, const Tokenizer& t) {
   if (r.end_of_text.empty()) return t.find_end_of_text().value_or(-1);
   auto id = t.find_added(r.end_of_text);
   if (!id) bad_request("--end-of-text {:?} is no added token of the tokenizer", r.end_of_text);
   return *id;
 }
 
-Tokenizer learn(const Request& r, const Texts& texts, int threads) {
+Tokenizer learn(const TokenizeRequest& r, const Texts& texts, int threads) {
   LearnOptions o{.vocab = r.vocab, .pattern = pattern_of(r.pattern), .threads = threads};
   if (!r.end_of_text.empty()) o.specials = {r.end_of_text};
   for (const std::string& s : r.specials) {
@@ -39,7 +39,7 @@ Tokenizer learn(const Request& r, const Texts& texts, int threads) {
   return train_tokenizer(texts, o);
 }
 
-void tokenize(const Request& r) {
+void tokenize(const TokenizeRequest& r) {
   install_interrupt_handlers();
   const Texts texts = gather_texts(r.texts, r.extensions, r.key, r.hold_out);
   const fs::path out = r.out;
@@ -71,7 +71,7 @@ void add_tokenize(CLI::App& app) {
       "tokenize",
       "trains a byte-level BPE tokenizer on text and encodes it into token shards; or encodes with a "
       "tokenizer.json that is there\nexample: trireme tokenize src notes.txt corpus.jsonl --out data");
-  auto r = std::make_shared<Request>();
+  auto r = std::make_shared<TokenizeRequest>();
   verb->add_option("TEXT", r->texts,
                    "folders of text files (a document each), text files, and JSON Lines (.jsonl or .ndjson: "
                    "a document "

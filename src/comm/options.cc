@@ -6,7 +6,7 @@
 namespace trireme {
 namespace {
 
-constexpr std::array<std::string_view, 4> kNames = {"ordered", "ring", "halving", "hierarchical"};
+constexpr std::array<std::string_view, 4> kOrderNames = {"ordered", "ring", "halving", "hierarchical"};
 
 // Rounds of recursive halving: the distance to the peer and the blocks that are sent in each (algorithms.h).
 template <class Round>
@@ -32,7 +32,7 @@ double halving_seconds(int size, int node, double payload, const LinkCost& insid
 }  // namespace
 
 std::string_view name_of(Algorithm a) {
-  return kNames[size_t(a)];
+  return kOrderNames[size_t(a)];
 }
 
 LinkCost cost_of(const LinkSpec& link) {
@@ -54,7 +54,8 @@ bool links_known(const CommOptions& o) {
 }
 
 void check(const CommOptions& o, std::string_view key) {
-  if (o.algorithm != "auto" && std::find(kNames.begin(), kNames.end(), o.algorithm) == kNames.end())
+  if (o.algorithm != "auto" &&
+      std::find(kOrderNames.begin(), kOrderNames.end(), o.algorithm) == kOrderNames.end())
     bad_request("{} = \"{}\" is no way to add up; there are ordered, ring, halving, hierarchical and auto",
                 key, o.algorithm);
 }

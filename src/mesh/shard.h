@@ -3,6 +3,7 @@
 #include <array>
 #include <vector>
 
+#include "base/rounding.h"
 #include "mesh/mesh.h"
 #include "mesh/shape.h"
 
@@ -23,6 +24,9 @@ ShardSpec sharded(int dim, Axis axis);
 // Elements of the flat range that one ZeRO rank owns are padded to blocks of this many (DESIGN.md section 3);
 // the gradient norm sums over the same blocks.
 inline constexpr int64_t kFlatBlock = 4096;
+constexpr int64_t flat_blocks(int64_t elements) {
+  return div_up(elements, kFlatBlock);
+}
 
 // The box of `rank`. Each sharded dim must divide evenly, a ragged one apart; the error (request) names dim,
 // size and degree.

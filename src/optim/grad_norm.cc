@@ -10,10 +10,6 @@ namespace {
 
 constexpr int kLimbBits = 43;
 
-int64_t blocks_of(int64_t numel) {
-  return (numel + kFlatBlock - 1) / kFlatBlock;
-}
-
 // Terms come below 2^100: room for 2^27 of them.
 int shift_of(double largest) {
   int exponent;
@@ -66,7 +62,7 @@ GradNorm::GradNorm(const ParamSet& set, const FlatState& flat, Arena& arena) {
     // The first replica's share is the largest; every rank books as much.
     ShardPlace first = flat.place_of(u);
     first.replica = 0;
-    n += blocks_of(own_share(u, first).size());
+    n += flat_blocks(own_share(u, first).size());
   }
   if (set.divided) n += 2 * int64_t(set.params.size());
   sums_ = Owned(arena, Bucket::scratch, {n}, DType::f64);
@@ -80,9 +76,9 @@ int64_t GradNorm::add(Device& device, const ParamSet& set, const FlatState& flat
   const Tensor own = flat.own(flat.grads, set, u);
   device.kernels().run(
       SquareSumsArgs{.x = own.narrow(0, r.begin - own_part(u, flat.place_of(u)).begin, r.size()),
-                     .sums = sums_->narrow(0, at, blocks_of(r.size()))},
+                     .sums = sums_->narrow(0, at, flat_blocks(r.size()))},
       stream);
-  return at + blocks_of(r.size());
+  return at + flat_blocks(r.size());
 }
 
 // Of neighbouring parameters that this rank answers for: the piece of a block that they begin with, then
@@ -96,7 +92,7 @@ int64_t GradNorm::add_answered(Device& device, const ParamSet& set, const FlatSt
     const int64_t begin = std::max(share.begin, first.offset - u.offset),
                   end = std::min(share.end, last.offset + last.numel() - u.offset);
     if (begin >= end) continue;
-    const int64_t block = std::min(end, blocks_of(begin) * kFlatBlock);
+    const int64_t block = std::min(end, flat_blocks(begin) * kFlatBlock);
     at = add(device, set, flat, u, {begin, block}, at, stream);
     at = add(device, set, flat, u, {block, end}, at, stream);
   }

@@ -1,14 +1,11 @@
 #include "optim/grad_sync.h"
 
 #include <algorithm>
-#include <chrono>
+
+#include "base/timed.h"
 
 namespace trireme {
 namespace {
-
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 constexpr size_t kMostPending = 2;  // reductions that hold memory of their own
 

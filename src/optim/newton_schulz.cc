@@ -12,10 +12,6 @@ namespace {
 constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;
 constexpr double kLeastNorm = 1e-7;  // a matrix of zeros stays one
 
-int64_t blocks_of(int64_t elements) {
-  return (elements + kFlatBlock - 1) / kFlatBlock;
-}
-
 // A = X X^T, A^2, and (on top of a X in next) B X; of a tall X: X^T X, and X B.
 struct Products {
   MatmulArgs gram, square, step;
@@ -39,7 +35,7 @@ void NewtonSchulz::Sizes::cover(int64_t rows, int64_t cols) {
   matrix = std::max(matrix, rows * cols), gram = std::max(gram, k * k);
 }
 int64_t NewtonSchulz::Sizes::blocks() const {
-  return blocks_of(matrix);
+  return flat_blocks(matrix);
 }
 
 NewtonSchulz::NewtonSchulz(const Sizes& sizes, DType dtype, Device& device, Arena& arena,
@@ -58,7 +54,7 @@ Tensor NewtonSchulz::input(int64_t rows, int64_t cols) const {
 
 // By its Frobenius norm: the sum of squares has no order, as the gradients' norm.
 void NewtonSchulz::normalise(const Tensor& x, Stream stream) {
-  const int64_t blocks = blocks_of(x.numel());
+  const int64_t blocks = flat_blocks(x.numel());
   const Tensor sums = sums_->narrow(0, 0, blocks), flat = x.view({x.numel()});
   device_.kernels().run(SquareSumsArgs{.x = flat, .sums = sums}, stream);
   std::span<double> host = host_.first(size_t(blocks));

@@ -6,13 +6,6 @@
 #include "optim/grad_norm.h"
 
 namespace trireme {
-namespace {
-
-int64_t blocks_of(int64_t numel) {
-  return (numel + kFlatBlock - 1) / kFlatBlock;
-}
-
-}  // namespace
 
 void NoiseScale::add(const NoiseSample& s) {
   require(s.small_sequences > 0 && s.small_sequences < s.big_sequences,
@@ -31,7 +24,7 @@ std::optional<double> NoiseScale::sequences() const {
 
 LocalNorms::LocalNorms(const ParamSet& set, Arena& arena) {
   int64_t n = 0;
-  for (const Unit& u : set.units) n = std::max(n, blocks_of(u.padded));
+  for (const Unit& u : set.units) n = std::max(n, flat_blocks(u.padded));
   sums_ = Owned(arena, Bucket::scratch, {n}, DType::f64);
   host_.resize(size_t(n));
 }
@@ -39,7 +32,7 @@ LocalNorms::LocalNorms(const ParamSet& set, Arena& arena) {
 void LocalNorms::add(Device& device, const Tensor& gradients, Stream stream) {
   units_++;
   if (gradients.numel() == 0) return;
-  const Tensor sums = sums_->narrow(0, 0, blocks_of(gradients.numel()));
+  const Tensor sums = sums_->narrow(0, 0, flat_blocks(gradients.numel()));
   device.kernels().run(SquareSumsArgs{.x = gradients, .sums = sums}, stream);
   std::span<double> values = std::span(host_).first(size_t(sums.numel()));
   device.download(values.data(), sums);

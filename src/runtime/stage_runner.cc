@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/timed.h"
 #include "runtime/context.h"
 #include "runtime/make_optimizer.h"
 #include "runtime/microbatch.h"
-#include "runtime/timed.h"
 
 namespace trireme {
 namespace {

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/timed.h"
 #include "runtime/microbatch.h"
 #include "runtime/nonfinite.h"
-#include "runtime/timed.h"
 
 namespace trireme {
 namespace {

@@ -11,14 +11,15 @@
 namespace trireme {
 namespace {
 
-constexpr std::array<std::string_view, 7> kNames = {"gpipe", "1f1b", "interleaved", "zb-h1",
-                                                    "zb-h2", "zb-v", "dualpipe-v"};
+constexpr std::array<std::string_view, 7> kScheduleNames = {"gpipe", "1f1b", "interleaved", "zb-h1",
+                                                            "zb-h2", "zb-v", "dualpipe-v"};
 
 }  // namespace
 
 Schedule make_schedule(std::string_view name, int pp, int chunks, int microbatches) {
-  if (std::find(kNames.begin(), kNames.end(), name) == kNames.end()) {
-    bad_request("layout.schedule = \"{}\" is unknown; schedules are {}", name, fmt::join(kNames, ", "));
+  if (std::find(kScheduleNames.begin(), kScheduleNames.end(), name) == kScheduleNames.end()) {
+    bad_request("layout.schedule = \"{}\" is unknown; schedules are {}", name,
+                fmt::join(kScheduleNames, ", "));
   }
   if (name != "gpipe" && name != "1f1b") {
     bad_request("layout.schedule = \"{}\" is not in this version, which has gpipe and 1f1b", name);

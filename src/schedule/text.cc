@@ -13,7 +13,7 @@
 namespace trireme {
 namespace {
 
-constexpr std::array<std::string_view, 13> kNames = {
+constexpr std::array<std::string_view, 13> kActionNames = {
     "F", "B", "I", "W", "R", "SendF", "RecvF", "SendB", "RecvB", "Unshard", "Reshard", "ReduceGrad", "Step"};
 
 // Takes a number from 0 to `most` off the front; nothing if there is none.
@@ -39,10 +39,10 @@ Action parse_action(int line, std::string_view token) {
   const std::optional<int> stage = take_number(rest, kMost);
   if (!stage) wrong_token(line, token, "does not begin with a stage number");
   const size_t letters = std::min(rest.find_first_of("0123456789-@"), rest.size());
-  const auto* const kind = std::find(kNames.begin(), kNames.end(), rest.substr(0, letters));
-  if (kind == kNames.end()) wrong_token(line, token, "names no kind of action");
+  const auto* const kind = std::find(kActionNames.begin(), kActionNames.end(), rest.substr(0, letters));
+  if (kind == kActionNames.end()) wrong_token(line, token, "names no kind of action");
   rest.remove_prefix(letters);
-  a.kind = Act(kind - kNames.begin());
+  a.kind = Act(kind - kActionNames.begin());
   a.stage = int16_t(*stage);
   if (has_microbatch(a.kind)) {
     const std::optional<int> mb = take_number(rest, kMost);
@@ -67,7 +67,7 @@ bool has_microbatch(Act kind) {
   return kind < Act::Unshard;
 }
 std::string_view name_of(Act kind) {
-  return kNames[size_t(kind)];
+  return kActionNames[size_t(kind)];
 }
 
 std::string to_text(const Action& a) {

@@ -9,7 +9,7 @@
 namespace trireme {
 namespace {
 
-using Json = nlohmann::ordered_json;  // keys in the order that people read
+using OrderedJson = nlohmann::ordered_json;  // keys in the order that people read
 
 void must(bool ok, std::string_view key, std::string_view value, const ModelSpec& m, std::string_view right) {
   if (!ok)
@@ -27,7 +27,7 @@ std::string_view architecture_of(std::string_view arch) {
   return arch == "qwen2" ? "Qwen2ForCausalLM" : "Qwen3ForCausalLM";
 }
 
-void write_gpt2(const ModelSpec& m, Json& j) {
+void write_gpt2(const ModelSpec& m, OrderedJson& j) {
   must(m.norm == "layer", "norm", m.norm, m, "layer");
   must(m.positions == "learned", "positions", m.positions, m, "learned");
   must(m.activation != "swiglu", "activation", m.activation, m, "gelu_tanh or gelu");
@@ -59,11 +59,11 @@ void must_have_no_latent(const ModelSpec& m) {
   must(m.routed_scale == 1, "routed_scale", fmt::format("{}", m.routed_scale), m, "1");
 }
 
-void write_latent(const ModelSpec& m, Json& j, bool v3) {
+void write_latent(const ModelSpec& m, OrderedJson& j, bool v3) {
   must(m.latent(), "kv_rank", "0", m, "latent attention");
   must(v3 || m.rope_interleaved, "rope_interleaved", "false", m, "true");
   j["kv_lora_rank"] = m.kv_rank;
-  j["q_lora_rank"] = m.q_rank > 0 ? Json(m.q_rank) : Json(nullptr);
+  j["q_lora_rank"] = m.q_rank > 0 ? OrderedJson(m.q_rank) : OrderedJson(nullptr);
   j["qk_nope_head_dim"] = m.nope_head_dim;
   j["qk_rope_head_dim"] = m.rope_head_dim;
   j["v_head_dim"] = m.v_head_dim;
@@ -71,7 +71,7 @@ void write_latent(const ModelSpec& m, Json& j, bool v3) {
   if (v3) j["rope_interleave"] = m.rope_interleaved;
 }
 
-void write_deepseek(const ModelSpec& m, Json& j) {
+void write_deepseek(const ModelSpec& m, OrderedJson& j) {
   const bool v3 = m.arch == "deepseek_v3", grouped = v3 || m.expert_groups > 1;
   write_latent(m, j, v3);
   must(m.moe(), "experts", "0", m, "experts");
@@ -89,8 +89,8 @@ void write_deepseek(const ModelSpec& m, Json& j) {
   j["moe_intermediate_size"] = m.moe_ffn;
   j["n_shared_experts"] = m.shared_ffn / m.moe_ffn;
   j["first_k_dense_replace"] = m.dense_layers;
-  j["n_group"] = grouped ? Json(m.expert_groups) : Json(nullptr);
-  j["topk_group"] = grouped ? Json(m.top_groups) : Json(nullptr);
+  j["n_group"] = grouped ? OrderedJson(m.expert_groups) : OrderedJson(nullptr);
+  j["topk_group"] = grouped ? OrderedJson(m.top_groups) : OrderedJson(nullptr);
   j["topk_method"] = v3 ? "noaux_tc" : grouped ? "group_limited_greedy" : "greedy";
   j["scoring_func"] = m.router_score;
   j["routed_scaling_factor"] = m.routed_scale;
@@ -99,7 +99,7 @@ void write_deepseek(const ModelSpec& m, Json& j) {
 }
 
 // What tells llama, the qwens and mixtral from one another.
-void write_biases_and_norms(const ModelSpec& m, Json& j) {
+void write_biases_and_norms(const ModelSpec& m, OrderedJson& j) {
   const bool llama = m.arch == "llama", qwen2 = m.arch.starts_with("qwen2"),
              qwen3 = m.arch.starts_with("qwen3"), chosen = m.arch == "qwen2_moe";
   must(chosen || m.qkv_bias == qwen2, "qkv_bias", m.qkv_bias ? "true" : "false", m, qwen2 ? "true" : "false");
@@ -115,7 +115,7 @@ void write_biases_and_norms(const ModelSpec& m, Json& j) {
   if (qwen2 || qwen3) j["use_sliding_window"] = false;
 }
 
-void write_experts(const ModelSpec& m, Json& j) {
+void write_experts(const ModelSpec& m, OrderedJson& j) {
   const bool mixtral = m.arch == "mixtral", shared = m.arch == "qwen2_moe";
   const std::string is_shared = std::to_string(m.shared_ffn), experts = std::to_string(m.experts);
   must(!mixtral || (m.dense_layers == 0 && m.expert_step == 1), "dense_layers",
@@ -134,12 +134,12 @@ void write_experts(const ModelSpec& m, Json& j) {
   if (shared) j["shared_expert_intermediate_size"] = m.shared_ffn;
   j["norm_topk_prob"] = m.norm_topk;
   j["decoder_sparse_step"] = m.expert_step;
-  j["mlp_only_layers"] = Json::array();
+  j["mlp_only_layers"] = OrderedJson::array();
   for (int64_t i = 0; i < m.dense_layers; i++) j["mlp_only_layers"].push_back(i);
 }
 
 // llama, the qwens, mixtral and deepseek.
-void write_llama(const ModelSpec& m, Json& j) {
+void write_llama(const ModelSpec& m, OrderedJson& j) {
   must(m.norm == "rms", "norm", m.norm, m, "rms");
   must(m.positions == "rope", "positions", m.positions, m, "rope");
   must(m.activation == "swiglu", "activation", m.activation, m, "swiglu");
@@ -168,7 +168,7 @@ void write_llama(const ModelSpec& m, Json& j) {
   j["rope_theta"] = m.rope_theta;
   const RopeScaling& s = m.rope_scaling;
   if (s.type == "none") return;
-  Json& r = j["rope_scaling"];
+  OrderedJson& r = j["rope_scaling"];
   r["rope_type"] = s.type;
   r["factor"] = s.factor;
   if (s.type != "llama3") return;
@@ -181,7 +181,7 @@ void write_llama(const ModelSpec& m, Json& j) {
 
 std::string hf_config_json(const ModelSpec& m, const HfExport& e) {
   if (std::string why = ModelSpec::refusal(m.arch); !why.empty()) bad_request("model.arch: {}", why);
-  Json j;
+  OrderedJson j;
   j["architectures"] = {architecture_of(m.arch)};
   j["model_type"] = m.arch;
   j["vocab_size"] = m.vocab;
@@ -192,9 +192,11 @@ std::string hf_config_json(const ModelSpec& m, const HfExport& e) {
   j["initializer_range"] = m.init_std;
   j["tie_word_embeddings"] = m.tied;
   // null, not left out: transformers would put its own default in place of a missing id.
-  auto id = [](const std::optional<int64_t>& v) { return v ? Json(*v) : Json(nullptr); };
+  auto id = [](const std::optional<int64_t>& v) { return v ? OrderedJson(*v) : OrderedJson(nullptr); };
   j["bos_token_id"] = id(e.bos);
-  j["eos_token_id"] = e.eos.size() > 1 ? Json(e.eos) : e.eos.empty() ? Json(nullptr) : Json(e.eos[0]);
+  j["eos_token_id"] = e.eos.size() > 1 ? OrderedJson(e.eos)
+                      : e.eos.empty()  ? OrderedJson(nullptr)
+                                       : OrderedJson(e.eos[0]);
   if (e.pad) j["pad_token_id"] = *e.pad;
   j["torch_dtype"] = e.dtype;
   j["use_cache"] = true;

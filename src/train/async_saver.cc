@@ -1,19 +1,15 @@
 #include "train/async_saver.h"
 
-#include <chrono>
-
+#include "base/rounding.h"
+#include "base/timed.h"
 #include "train/checkpointing.h"
 
 namespace trireme {
 namespace {
 
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 constexpr int64_t kAlign = 64;
 int64_t aligned(int64_t bytes) {
-  return (bytes + kAlign - 1) / kAlign * kAlign;
+  return round_up(bytes, kAlign);
 }
 
 }  // namespace

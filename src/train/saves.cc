@@ -1,9 +1,9 @@
 #include "train/saves.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "base/progress.h"
+#include "base/timed.h"
 #include "cost/checkpoint_interval.h"
 #include "spec/cluster_spec.h"
 #include "train/checkpointing.h"
@@ -11,20 +11,10 @@
 namespace trireme {
 namespace {
 
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 // Steps after the start until the first save of checkpoint_every = "auto": it measures what a save costs, and
 // the first step of a run is slower than the others.
 constexpr int64_t kMeasureAfter = 3;
 constexpr int kMostFailures = 2;  // in a row
-
-double median(std::vector<double> v) {
-  if (v.empty()) return 0;
-  std::nth_element(v.begin(), v.begin() + int64_t(v.size() / 2), v.end());
-  return v[v.size() / 2];
-}
 
 }  // namespace
 

@@ -6,9 +6,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 
 #include "base/progress.h"
+#include "base/timed.h"
 #include "cost/flops.h"
 #include "train/batches.h"
 #include "train/checkpointing.h"
@@ -19,10 +19,6 @@
 
 namespace trireme {
 namespace {
-
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // One trainer to a run folder.
 class RunLock {
@@ -43,12 +39,6 @@ class RunLock {
  private:
   int fd_ = -1;
 };
-
-double median(std::vector<double> v) {
-  if (v.empty()) return 0;
-  std::nth_element(v.begin(), v.begin() + int64_t(v.size() / 2), v.end());
-  return v[v.size() / 2];
-}
 
 // What each rank says of a step.
 struct Report {

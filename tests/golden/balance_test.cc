@@ -7,8 +7,6 @@
 namespace trireme::golden {
 namespace {
 
-constexpr double kLoss = 1e-5, kGradient = 2e-5, kNoise = 1e-7;  // as golden_test.cc
-
 struct Balanced {
   const char *folder, *unit;
   int64_t micro;

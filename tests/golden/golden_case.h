@@ -12,6 +12,10 @@
 
 namespace trireme::golden {
 
+// Relative bounds in f32: of a loss, and of the norm of a gradient's difference.
+constexpr double kLoss = 1e-5, kGradient = 2e-5;
+constexpr double kNoise = 1e-7;  // of the global norm: what a gradient that is zero on paper may hold
+
 using Values = std::vector<double>;
 using ByName = std::map<std::string, Values>;  // by trireme's names
 

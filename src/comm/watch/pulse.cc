@@ -1,5 +1,6 @@
 #include "comm/watch/pulse.h"
 
+#include <bit>
 #include <cstddef>
 #include <cstring>
 
@@ -26,9 +27,7 @@ void Pulse::show(size_t first, size_t last) {
 Pulse::Position Pulse::position(bool& torn) const {
   VersionedWords<kWords>::Words words;
   torn = !shown_.read(words, 100);
-  Position p;
-  std::memcpy(&p, words.data(), sizeof p);
-  return p;
+  return std::bit_cast<Position>(words);
 }
 
 void Pulse::step(int64_t s) {

@@ -13,6 +13,7 @@
 #pragma once
 #include <limits>
 
+#include "base/rounding.h"
 #include "device/attention_traffic.h"
 #include "device/cpu/dropout.h"
 #include "device/cpu/launch.h"
@@ -22,10 +23,6 @@ namespace trireme::cpu::attention {
 inline constexpr int64_t kLane = 16;   // columns come in multiples of this
 inline constexpr int64_t kPanel = 64;  // columns of a panel
 inline constexpr int64_t kStrip = 16;  // rows that go through a block of keys together
-
-inline int64_t round_up(int64_t n, int64_t to) {
-  return (n + to - 1) / to * to;
-}
 
 // Rows of an operand in large memory, `stride` elements apart.
 struct Rows {

@@ -3,6 +3,7 @@
 
 #include <atomic>
 
+#include "base/rounding.h"
 #include "device/cpu/cpu_device.h"
 #include "device/cpu/gemm_tiles.h"
 #include "device/cpu/matmul.h"
@@ -11,10 +12,6 @@ namespace trireme::cpu {
 namespace {
 
 using gemm::kPanel, gemm::kStrip;
-
-int64_t round_up(int64_t n, int64_t to) {
-  return (n + to - 1) / to * to;
-}
 
 // Sizes of a problem and of what is packed. Scratch: partial sums f32 [M, N] where several blocks of K meet
 // in a bf16 c (an f32 c keeps them itself) | all panels of b of a block of K, where threads share them | for

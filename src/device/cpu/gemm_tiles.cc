@@ -2,16 +2,13 @@
 
 #include <atomic>
 
+#include "base/rounding.h"
 #include "device/cpu/matmul.h"
 
 namespace trireme::cpu {
 namespace {
 
 using tiles::kPanel, tiles::kStep, tiles::kStepBytes, tiles::kStrip;
-
-int64_t round_up(int64_t n, int64_t to) {
-  return (n + to - 1) / to * to;
-}
 
 // Sizes of a problem and of what is packed. Scratch: partial sums f32 [M, N] where several blocks of K meet
 // in a bf16 c (an f32 c keeps them itself) | panels of b | for each thread a block of packed a. With a longer

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "base/rounding.h"
 #include "device/cpu/gemm.h"
 #include "device/cpu/matmul.h"
 
@@ -14,12 +15,6 @@ constexpr int64_t kTaskSums = 384;   // rows of dw
 // Tasks a thread and more: what the last one costs is waited for by the others.
 constexpr int64_t kTasks = 12;
 
-int64_t round_up(int64_t n, int64_t to) {
-  return (n + to - 1) / to * to;
-}
-int64_t align64(int64_t n) {
-  return round_up(n, 64);
-}
 const Context kAlone{};
 
 Tensor expert(const Tensor& w, int64_t e) {
@@ -82,11 +77,11 @@ int64_t task_scratch(const GroupedMatmulArgs& p, const Tasks& t) {
     const MatmulArgs m = product(all, 0, {0, rows}, {0, t.cols});
     return has_few_rows(m) ? matmul_few_rows_scratch_bytes(m) : own_matmul_scratch_bytes(m, kAlone);
   };
-  return align64(std::max(bytes(t.rows), bytes(std::min(t.rows, kFewRows))));
+  return round_up(std::max(bytes(t.rows), bytes(std::min(t.rows, kFewRows))), 64);
 }
 int64_t task_scratch(const GroupedMatmulWeightArgs& p, const Tasks& t) {
   const MatmulArgs m = product(p, 0, {0, p.x.shape[0]}, {0, t.rows});
-  return align64(own_matmul_most_scratch_bytes(m, kAlone));
+  return round_up(own_matmul_most_scratch_bytes(m, kAlone), 64);
 }
 
 void run(const MatmulArgs& m, std::byte* scratch) {
@@ -162,7 +157,7 @@ MatmulArgs block_sum(const GroupedMatmulWeightArgs& p, Range rows, std::byte* su
   return m;
 }
 int64_t block_sum_bytes(const GroupedMatmulWeightArgs& p) {
-  return align64(p.dw.shape[1] * p.dw.shape[2] * int64_t(sizeof(float)));
+  return round_up(p.dw.shape[1] * p.dw.shape[2] * int64_t(sizeof(float)), 64);
 }
 Tensor rest_of(const Tensor& scratch, int64_t from) {
   return scratch.numel() > from ? Tensor(scratch.data + from, {scratch.numel() - from}, DType::u8) : Tensor();

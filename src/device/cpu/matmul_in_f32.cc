@@ -1,6 +1,7 @@
 // bf16 products on processors without bf16 arithmetic: blocks of a and b are widened to f32, multiplied
 // there, and the epilogue rounds once. A block of b [K, <= kBlock] serves all blocks of a [<= kBlock, K], so
 // widening costs about 1/kBlock of the arithmetic; scratch is two such panels and one block of c.
+#include "base/rounding.h"
 #include "device/cpu/matmul.h"
 
 namespace trireme::cpu {
@@ -8,17 +9,13 @@ namespace {
 
 constexpr int64_t kBlock = 512;
 
-int64_t align64(int64_t bytes) {
-  return (bytes + 63) / 64 * 64;
-}
-
 // Scratch: panel of a | panel of b | block of c | oneDNN's.
 struct Layout {
   explicit Layout(const MatmulArgs& p)
       : rows(std::min(kBlock, rows_of(p))), cols(std::min(kBlock, cols_of(p))), depth(depth_of(p)) {
-    b = align64(rows * depth * 4);
-    c = b + align64(depth * cols * 4);
-    inner = c + align64(rows * cols * 4);
+    b = round_up(rows * depth * 4, 64);
+    c = b + round_up(depth * cols * 4, 64);
+    inner = c + round_up(rows * cols * 4, 64);
   }
   int64_t rows, cols, depth;
   int64_t b, c, inner;  // offsets in bytes
@@ -39,7 +36,7 @@ MatmulArgs inner_product(const MatmulArgs& p, const Layout& l, std::byte* scratc
 }
 
 // Rows of bf16 (row stride free) to dense f32.
-void widen(const Tensor& dst, const Tensor& src, const Context& ctx) {
+void widen_rows(const Tensor& dst, const Tensor& src, const Context& ctx) {
   int64_t cols = src.shape[1];
   parallel_for(ctx, src.shape[0], 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t r = begin; r < end; r++) {
@@ -88,10 +85,11 @@ void matmul_in_f32(const MatmulArgs& p, std::byte* scratch, const Context& ctx, 
   Layout l(p);
   for (int64_t j0 = 0; j0 < cols_of(p); j0 += l.cols) {
     int64_t cols = std::min(l.cols, cols_of(p) - j0);
-    widen(f32_panel(scratch + l.b, p.trans_b, l.depth, cols), p.b.narrow(p.trans_b ? 0 : 1, j0, cols), ctx);
+    widen_rows(f32_panel(scratch + l.b, p.trans_b, l.depth, cols), p.b.narrow(p.trans_b ? 0 : 1, j0, cols),
+               ctx);
     for (int64_t i0 = 0; i0 < rows_of(p); i0 += l.rows) {
       int64_t rows = std::min(l.rows, rows_of(p) - i0);
-      widen(f32_panel(scratch, p.trans_a, rows, l.depth), p.a.narrow(p.trans_a ? 1 : 0, i0, rows), ctx);
+      widen_rows(f32_panel(scratch, p.trans_a, rows, l.depth), p.a.narrow(p.trans_a ? 1 : 0, i0, rows), ctx);
       MatmulArgs inner = inner_product(p, l, scratch, rows, cols);
       matmul(inner, scratch + l.inner, ctx, cache);
       if (p.c.dtype == DType::bf16)

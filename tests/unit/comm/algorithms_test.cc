@@ -31,12 +31,6 @@ INSTANTIATE_TEST_SUITE_P(All, FastOrders,
                                            Case{6, 2, "hierarchical"}, Case{6, 3, "hierarchical"},
                                            Case{4, 1, "hierarchical"}, Case{3, 0, "hierarchical"}));
 
-Values brought(DType t, int64_t n, int rank, uint64_t trial) {
-  Values v(t, n);
-  v.fill(trial * 100 + uint64_t(rank));
-  return v;
-}
-
 TEST_P(FastOrders, AgreeWithADoubleLoop) {
   const int ranks = GetParam().ranks;
   with_ranks(ranks, options(), [&](Rank& me) {

@@ -9,13 +9,6 @@ using namespace testing;
 
 constexpr int64_t kSizes[] = {1, 2, 3, 7, 64, 129, 1000, 4099};
 
-// Values that rank r brings in trial t.
-Values brought(DType type, int64_t n, int r, uint64_t trial) {
-  Values v(type, n);
-  v.fill(uint64_t(r) * 1000 + trial);
-  return v;
-}
-
 class Reductions : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, Reductions, ::testing::Range(1, 6));
 

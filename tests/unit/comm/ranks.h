@@ -127,6 +127,13 @@ class Values {
   int64_t n_;
 };
 
+// What rank r brings to trial t.
+inline Values brought(DType type, int64_t n, int r, uint64_t trial) {
+  Values v(type, n);
+  v.fill(uint64_t(r) * 1000 + trial);
+  return v;
+}
+
 inline constexpr DType kAdded[] = {DType::f64, DType::f32, DType::bf16, DType::f16, DType::i64, DType::i32};
 
 // What the ordered reduction of the ranks' values must give: the sum in rank order in f32 (f64 for f64,

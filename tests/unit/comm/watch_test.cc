@@ -174,7 +174,9 @@ TEST(Watchdog, NamesTheRankThatHoldsUpTheOthers) {
         for (int i = 0; i < 100; i++) dp->all_reduce({.buf = v.tensor()}, s);
         plain.device.sync(s);
         pulse.step(4), pulse.action("B", 1), pulse.layer("blocks.1");
-        if (plain.rank == 1) EXPECT_TRUE(heard.wait_for_end());
+        if (plain.rank == 1) {
+          EXPECT_TRUE(heard.wait_for_end());
+        }
         if (control)
           agree_max(factory->control(), 1);
         else

@@ -13,9 +13,9 @@ namespace {
 
 using Ids = std::vector<int32_t>;
 
-struct Batch {
+struct Fetched {
   Ids tokens, targets, positions;
-  bool operator==(const Batch&) const = default;
+  bool operator==(const Fetched&) const = default;
 };
 
 class Prefetch : public testing::Test {
@@ -37,8 +37,8 @@ class Prefetch : public testing::Test {
                       {.vocab = vocab, .seq_len = 7, .global = 12 * dp, .micro = 4, .dp = dp, .seed = 3});
   }
   template <class From>
-  static Batch get(From& from, int64_t step, int64_t mb, int64_t rank) {
-    Batch b{Ids(28, -1), Ids(28, -1), Ids(28, -1)};
+  static Fetched get(From& from, int64_t step, int64_t mb, int64_t rank) {
+    Fetched b{Ids(28, -1), Ids(28, -1), Ids(28, -1)};
     if constexpr (std::is_same_v<From, DataLoader>)
       from.get(step, mb, rank, b.tokens, b.targets, b.positions);
     else
@@ -80,7 +80,7 @@ TEST_F(Prefetch, RowsComeFromTheMixture) {
   std::vector<std::vector<int32_t>> seen(3);
   for (int64_t step = 1; step <= 60; step++)
     for (int64_t mb = 0; mb < 3; mb++) {
-      Batch b = get(l, step, mb, 0);
+      Fetched b = get(l, step, mb, 0);
       for (int64_t row = 0; row < 4; row++) {
         const Mixture::Draw d = m.at(l.sample(step, mb, 0, row));
         const int32_t first = b.tokens[size_t(row * 7)];

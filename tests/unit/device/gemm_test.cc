@@ -17,10 +17,10 @@ namespace trireme::cpu {
 namespace {
 
 // Standard normal values rounded to the type, rows `stride` apart; what lies between rows is NaN.
-struct Matrix {
+struct PaddedMatrix {
   std::vector<std::byte> bytes;
   Tensor tensor;
-  Matrix(int64_t rows, int64_t cols, int64_t stride, DType t, std::string_view name)
+  PaddedMatrix(int64_t rows, int64_t cols, int64_t stride, DType t, std::string_view name)
       : bytes(size_t(rows * stride * size_of(t))), tensor(bytes.data(), {rows, cols}, t) {
     tensor.stride[0] = stride;
     for (int64_t i = 0; i < rows * stride; i++) {
@@ -65,14 +65,14 @@ class Case {
     own_matmul(args, at, ctx);
   }
   std::vector<std::byte> result(int threads) const {
-    Matrix c = c_;
+    PaddedMatrix c = c_;
     MatmulArgs p = args;
     p.c.data = c.bytes.data();
     run(p, threads);
     return c.bytes;
   }
   void check(int threads) const {
-    Matrix got = c_;
+    PaddedMatrix got = c_;
     got.bytes = result(threads);
     got.tensor.data = got.bytes.data();
     double rounding = s_.out == DType::bf16 ? 0x1p-8 : 0x1p-22;
@@ -92,7 +92,7 @@ class Case {
 
  private:
   Problem s_;
-  Matrix a_, b_, c_, residual_, bias_;
+  PaddedMatrix a_, b_, c_, residual_, bias_;
 };
 
 bool able() {
@@ -100,7 +100,7 @@ bool able() {
 }
 
 // With AVX512-BF16 (false) and, for bf16, in tile registers (true), on whichever of them the processor has.
-class OwnMatmul : public testing::TestWithParam<bool> {
+class OwnMatmul : public ::testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
     if (!able()) GTEST_SKIP() << "this processor has no AVX512-BF16";
@@ -109,7 +109,7 @@ class OwnMatmul : public testing::TestWithParam<bool> {
   }
   void TearDown() override { gemm::tiles_allowed() = true; }
 };
-INSTANTIATE_TEST_SUITE_P(, OwnMatmul, testing::Bool(),
+INSTANTIATE_TEST_SUITE_P(, OwnMatmul, ::testing::Bool(),
                          [](const auto& p) { return p.param ? "Tiles" : "Vectors"; });
 
 constexpr DType kTypes[][2] = {
@@ -216,7 +216,7 @@ TEST_P(OwnMatmul, RowsOnLinesGiveTheBitsOfOthers) {
 // of it is missing when another thread reads it.
 TEST_P(OwnMatmul, LargeResultsOnLinesAreWhole) {
   const int64_t rows = 200, cols = 10528 + 7, depth = 32;  // 4.2 MB
-  Matrix a(rows, depth, depth, DType::bf16, "a"), b(depth, cols, cols, DType::bf16, "b");
+  PaddedMatrix a(rows, depth, depth, DType::bf16, "a"), b(depth, cols, cols, DType::bf16, "b");
   std::vector<bf16> odd(size_t(rows * (cols + 5))), even(size_t(rows * (cols + 25) + 32));
   const uintptr_t line = (reinterpret_cast<uintptr_t>(even.data()) + 63) / 64 * 64;
   MatmulArgs p{.a = a.tensor, .b = b.tensor, .c = Tensor(odd.data(), {rows, cols}, DType::bf16)};

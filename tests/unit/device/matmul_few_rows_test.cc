@@ -14,10 +14,10 @@ namespace trireme::cpu {
 namespace {
 
 template <class T>
-struct Matrix {
+struct FewRowsMatrix {
   std::vector<T> values;
   Tensor tensor;
-  Matrix(int64_t rows, int64_t cols, std::string_view name) : values(size_t(rows * cols)) {
+  FewRowsMatrix(int64_t rows, int64_t cols, std::string_view name) : values(size_t(rows * cols)) {
     for (size_t i = 0; i < values.size(); i++) values[i] = T(float(normal(rng_key(4, 0, name), i)));
     tensor = Tensor(values.data(), {rows, cols}, dtype_of<T>);
   }
@@ -27,7 +27,7 @@ struct Matrix {
   }
 };
 template <>
-std::vector<float> Matrix<bf16>::row(int64_t i) const {
+std::vector<float> FewRowsMatrix<bf16>::row(int64_t i) const {
   std::vector<float> out;
   for (int64_t j = 0; j < tensor.shape[1]; j++) out.push_back(float(values[size_t(i * tensor.shape[1] + j)]));
   return out;
@@ -36,8 +36,8 @@ std::vector<float> Matrix<bf16>::row(int64_t i) const {
 TEST(FewRows, WidenedBf16IsTheSumInF32) {
   for (int64_t m : {1, 2, 3, 7, 32}) {
     const int64_t n = 37, k = 101;
-    Matrix<bf16> a(m, k, "a"), b(n, k, "b");
-    Matrix<float> c(m, n, "c");
+    FewRowsMatrix<bf16> a(m, k, "a"), b(n, k, "b");
+    FewRowsMatrix<float> c(m, n, "c");
     MatmulArgs p{.a = a.tensor, .b = b.tensor, .c = c.tensor, .trans_b = true};
     std::vector<float> scratch(size_t(matmul_few_rows_scratch_bytes(p, nullptr)) / 4);
     ASSERT_EQ(scratch.size(), size_t(m * k));
@@ -55,11 +55,11 @@ TEST(FewRows, WidenedBf16IsTheSumInF32) {
 template <class T>
 void rows_are_their_own(FewRowsDots dots) {
   const int64_t n = 83, k = 203;
-  Matrix<T> a(kFewRows, k, "a"), b(n, k, "b"), alone(1, n, "one");
-  Matrix<float> scratch(kFewRows, k, "scratch");
+  FewRowsMatrix<T> a(kFewRows, k, "a"), b(n, k, "b"), alone(1, n, "one");
+  FewRowsMatrix<float> scratch(kFewRows, k, "scratch");
   auto* at = reinterpret_cast<std::byte*>(scratch.values.data());
   for (int64_t m = 1; m <= kFewRows; m++) {
-    Matrix<T> together(m, n, "c");
+    FewRowsMatrix<T> together(m, n, "c");
     matmul_few_rows({.a = a.tensor.narrow(0, 0, m), .b = b.tensor, .c = together.tensor, .trans_b = true}, at,
                     {.threads = int(1 + m % 2)}, dots);
     for (int64_t i = 0; i < m; i++) {
@@ -77,7 +77,7 @@ TEST(FewRows, ARowsBitsAreItsOwn) {
 
 TEST(CachedAttention, ARowsBitsAreItsOwn) {
   const int64_t b = 5, cap = 70, heads = 6, kv = 2, d = 40;
-  Matrix<bf16> q(b, heads * d, "q"), k(b, cap * kv * d, "k"), v(b, cap * kv * d, "v"),
+  FewRowsMatrix<bf16> q(b, heads * d, "q"), k(b, cap * kv * d, "k"), v(b, cap * kv * d, "v"),
       together(b, heads * d, "o"), alone(1, heads * d, "one");
   std::vector<int32_t> positions = {69, 0, 33, -1, 12};
   auto device = make_device("cpu", {.threads = 2}), one = make_device("cpu", {.threads = 1});

@@ -8,11 +8,11 @@
 namespace trireme {
 namespace {
 
-constexpr ContextPlacement kAll[] = {ContextPlacement::contiguous, ContextPlacement::zigzag,
-                                     ContextPlacement::striped};
+constexpr ContextPlacement kPlacements[] = {ContextPlacement::contiguous, ContextPlacement::zigzag,
+                                            ContextPlacement::striped};
 
 TEST(Context, EveryPositionHasOneRankAndRanksAscend) {
-  for (ContextPlacement placement : kAll)
+  for (ContextPlacement placement : kPlacements)
     for (int size : {1, 2, 3, 4, 5})
       for (int64_t chunk : {1, 3, 7}) {
         const int64_t seq = 2 * size * chunk, part = seq / size;
@@ -37,7 +37,7 @@ TEST(Context, EveryPositionHasOneRankAndRanksAscend) {
 
 // A block holds exactly the pairs whose key is not behind its query.
 TEST(Context, BlocksAreWhatACausalMaskLeaves) {
-  for (ContextPlacement placement : kAll)
+  for (ContextPlacement placement : kPlacements)
     for (int size : {1, 2, 3, 4})
       for (int64_t chunk : {1, 2, 5}) {
         const int64_t seq = 2 * size * chunk, part = seq / size;

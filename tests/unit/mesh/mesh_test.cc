@@ -12,7 +12,7 @@ namespace trireme {
 namespace {
 
 using std::vector;
-constexpr std::array<Axis, 6> kAll = {Axis::pp, Axis::dp, Axis::cp, Axis::tp, Axis::ep, Axis::edp};
+constexpr std::array<Axis, 6> kAxes = {Axis::pp, Axis::dp, Axis::cp, Axis::tp, Axis::ep, Axis::edp};
 
 std::string error_of(Degrees d, Axes order = Mesh::kDefaultOrder) {
   try {
@@ -34,7 +34,7 @@ vector<vector<Axis>> axis_sets() {
   for (unsigned bits = 0; bits < 64; bits++) {
     vector<Axis> s;
     for (size_t i = 0; i < 6; i++) {
-      if (bits >> i & 1) s.push_back(kAll[i]);
+      if (bits >> i & 1) s.push_back(kAxes[i]);
     }
     if ((bits & 0b110000) && (bits & 0b001110)) continue;
     sets.push_back(s);
@@ -45,7 +45,7 @@ vector<vector<Axis>> axis_sets() {
 TEST(Mesh, OneRank) {
   Mesh m;
   EXPECT_EQ(m.world(), 1);
-  for (Axis a : kAll) {
+  for (Axis a : kAxes) {
     EXPECT_EQ(m.size(a), 1);
     EXPECT_EQ(m.coord(0, a), 0);
   }
@@ -104,7 +104,7 @@ TEST(Mesh, GroupsAreWhatTheirDefinitionSays) {
           std::any_of(axes.begin(), axes.end(), [](Axis a) { return a == Axis::ep || a == Axis::edp; });
       vector<Axis> fixed;
       for (Axis a : expert ? vector<Axis>{Axis::pp, Axis::ep, Axis::edp}
-                           : vector<Axis>(kAll.begin(), kAll.begin() + 4)) {
+                           : vector<Axis>(kAxes.begin(), kAxes.begin() + 4)) {
         if (std::find(axes.begin(), axes.end(), a) == axes.end()) fixed.push_back(a);
       }
       const int rank = pick(m.world());

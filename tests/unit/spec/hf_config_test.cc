@@ -42,14 +42,14 @@ constexpr const char* kLlama32 = R"({
   "rope_theta": 500000.0, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
   "transformers_version": "4.45.0.dev0", "use_cache": true, "vocab_size": 128256})";
 
-ModelSpec parse(const Json& j, std::vector<std::string>* notes = nullptr) {
+ModelSpec model_of(const Json& j, std::vector<std::string>* notes = nullptr) {
   return parse_hf_config(j.dump(), "config.json", notes);
 }
 // The error of a config with one key changed.
 std::string wrong_with(const char* base, const char* key, Json value) {
   Json j = Json::parse(base);
   j[key] = std::move(value);
-  return error_of([&] { parse(j); });
+  return error_of([&] { model_of(j); });
 }
 
 TEST(HfConfig, Gpt2) {
@@ -64,13 +64,13 @@ TEST(HfConfig, Gpt2) {
 
   Json j = Json::parse(kGpt2);
   j["n_inner"] = 1000, j["activation_function"] = "gelu", j["tie_word_embeddings"] = false;
-  m = parse(j);
+  m = model_of(j);
   EXPECT_EQ(m.ffn, 1000);
   EXPECT_EQ(m.activation, "gelu");
   EXPECT_FALSE(m.tied);
   j["activation_function"] = "gelu_pytorch_tanh", j["n_inner"] = nullptr;
-  EXPECT_EQ(parse(j).activation, "gelu_tanh");
-  EXPECT_EQ(parse(j).ffn, 3072);
+  EXPECT_EQ(model_of(j).activation, "gelu_tanh");
+  EXPECT_EQ(model_of(j).ffn, 3072);
 }
 
 TEST(HfConfig, Llama2) {
@@ -81,11 +81,11 @@ TEST(HfConfig, Llama2) {
   EXPECT_TRUE(m == want);
   Json j = Json::parse(kLlama2);
   j.erase("rms_norm_eps"), j.erase("num_key_value_heads");
-  EXPECT_EQ(parse(j).norm_eps, 1e-6);  // transformers' default, not ours
-  EXPECT_EQ(parse(j).kv_heads, 32);
+  EXPECT_EQ(model_of(j).norm_eps, 1e-6);  // transformers' default, not ours
+  EXPECT_EQ(model_of(j).kv_heads, 32);
   j["attention_bias"] = true, j["mlp_bias"] = true, j["head_dim"] = 80;
-  EXPECT_TRUE(parse(j).attn_bias && parse(j).mlp_bias);
-  EXPECT_EQ(parse(j).head_dim, 80);
+  EXPECT_TRUE(model_of(j).attn_bias && model_of(j).mlp_bias);
+  EXPECT_EQ(model_of(j).head_dim, 80);
 }
 
 TEST(HfConfig, Llama3) {
@@ -145,16 +145,16 @@ constexpr const char* kQwen3Moe = R"({
   "transformers_version": "4.51.0", "use_cache": true, "use_sliding_window": false, "vocab_size": 151936})";
 
 TEST(HfConfig, ModelsOfExperts) {
-  ModelSpec m = parse(Json::parse(kMixtral)), want = ModelSpec::of("mixtral");
+  ModelSpec m = model_of(Json::parse(kMixtral)), want = ModelSpec::of("mixtral");
   want.vocab = 32000, want.layers = 32, want.hidden = 4096, want.heads = 32, want.kv_heads = 8;
   want.ffn = 14336, want.max_positions = 32768;
   want.finish(32768);
   EXPECT_EQ(m, want);
   EXPECT_TRUE(m.experts == 8 && m.experts_per_token == 2 && m.moe_ffn == 14336 && m.norm_topk);
-  m = parse(Json::parse(kQwen15Moe));
+  m = model_of(Json::parse(kQwen15Moe));
   EXPECT_TRUE(m.experts == 60 && m.experts_per_token == 4 && m.moe_ffn == 1408 && m.shared_ffn == 5632);
   EXPECT_TRUE(m.shared_gate && !m.norm_topk && m.qkv_bias && !m.qk_norm);
-  m = parse(Json::parse(kQwen3Moe));
+  m = model_of(Json::parse(kQwen3Moe));
   EXPECT_TRUE(m.experts == 128 && m.experts_per_token == 8 && m.moe_ffn == 768 && m.shared_ffn == 0);
   EXPECT_TRUE(!m.shared_gate && m.norm_topk && m.qk_norm && m.head_dim == 128);
 }
@@ -193,13 +193,13 @@ constexpr const char* kDeepSeekV3 = R"({
   "transformers_version": "4.33.1", "use_cache": true, "v_head_dim": 128, "vocab_size": 129280})";
 
 TEST(HfConfig, DeepSeek) {
-  ModelSpec m = parse(Json::parse(kDeepSeekV2Lite)), want = ModelSpec::of("deepseek_v2");
+  ModelSpec m = model_of(Json::parse(kDeepSeekV2Lite)), want = ModelSpec::of("deepseek_v2");
   want.vocab = 102400, want.layers = 27, want.hidden = 2048, want.heads = 16, want.q_rank = 0;
   want.ffn = 10944, want.moe_ffn = 1408, want.shared_ffn = 2816, want.max_positions = 163840;
   want.finish(163840);
   EXPECT_EQ(m, want);
   EXPECT_TRUE(m.dense_layers == 1 && m.expert_groups == 1 && !m.norm_topk && !m.router_bias);
-  m = parse(Json::parse(kDeepSeekV3)), want = ModelSpec::of("deepseek_v3");
+  m = model_of(Json::parse(kDeepSeekV3)), want = ModelSpec::of("deepseek_v3");
   want.vocab = 129280, want.layers = 61, want.hidden = 7168, want.heads = 128;
   want.ffn = 18432, want.moe_ffn = want.shared_ffn = 2048, want.max_positions = 163840;
   want.finish(163840);
@@ -208,7 +208,7 @@ TEST(HfConfig, DeepSeek) {
               m.routed_scale == 2.5);
   Json j = Json::parse(kDeepSeekV2Lite);
   j["topk_method"] = "group_limited_greedy", j["n_group"] = 8, j["topk_group"] = 3;
-  m = parse(j);
+  m = model_of(j);
   EXPECT_TRUE(m.expert_groups == 8 && m.top_groups == 3 && m.group_worth == "largest");
 }
 
@@ -234,17 +234,18 @@ TEST(HfConfig, Qwen2) {
   EXPECT_TRUE(want.qkv_bias && !want.attn_bias && !want.qk_norm);
   want.vocab = 151936, want.layers = 24, want.hidden = 896, want.heads = 14, want.kv_heads = 2;
   want.head_dim = 64, want.ffn = 4864, want.max_positions = 32768, want.tied = true;
-  EXPECT_EQ(parse(Json::parse(kQwen25)), want);
+  EXPECT_EQ(model_of(Json::parse(kQwen25)), want);
   Json j = Json::parse(kQwen25);
   for (const char* key : {"max_position_embeddings", "rms_norm_eps", "rope_theta", "tie_word_embeddings",
                           "sliding_window", "use_sliding_window", "max_window_layers", "use_mrope"})
     j.erase(key);
   want.tied = false, want.rope_theta = 10000;  // transformers' defaults, not ours
-  EXPECT_EQ(parse(j), want);
+  EXPECT_EQ(model_of(j), want);
   j["num_key_value_heads"] = nullptr;
-  EXPECT_EQ(parse(j).kv_heads, 14);
+  EXPECT_EQ(model_of(j).kv_heads, 14);
   j.erase("num_key_value_heads");
-  EXPECT_HAS(error_of([&] { parse(j); }), "num_key_value_heads: 32 does not divide num_attention_heads = 14");
+  EXPECT_HAS(error_of([&] { model_of(j); }),
+             "num_key_value_heads: 32 does not divide num_attention_heads = 14");
 }
 
 TEST(HfConfig, Qwen3) {
@@ -252,12 +253,12 @@ TEST(HfConfig, Qwen3) {
   EXPECT_TRUE(!want.qkv_bias && !want.attn_bias && want.qk_norm);
   want.vocab = 151936, want.layers = 28, want.hidden = 1024, want.heads = 16, want.kv_heads = 8;
   want.head_dim = 128, want.ffn = 3072, want.max_positions = 40960, want.tied = true;
-  EXPECT_EQ(parse(Json::parse(kQwen3)), want);
+  EXPECT_EQ(model_of(Json::parse(kQwen3)), want);
   Json j = Json::parse(kQwen3);
   j.erase("head_dim");  // 128 too, not hidden / heads
-  EXPECT_EQ(parse(j), want);
+  EXPECT_EQ(model_of(j), want);
   j["attention_bias"] = true;
-  EXPECT_TRUE(parse(j).attn_bias);
+  EXPECT_TRUE(model_of(j).attn_bias);
 }
 
 TEST(HfConfig, WindowsInUseAreRefused) {
@@ -266,20 +267,20 @@ TEST(HfConfig, WindowsInUseAreRefused) {
                "layer_types: only \"full_attention\"");
     Json j = Json::parse(base);
     j["use_sliding_window"] = true, j["sliding_window"] = 100, j["max_window_layers"] = 3;
-    EXPECT_HAS(error_of([&] { parse(j); }),
+    EXPECT_HAS(error_of([&] { model_of(j); }),
                "use_sliding_window: true is not supported: layers from 3 on would attend to 100 tokens");
     j.erase("max_window_layers");  // 28
     if (base == kQwen25) {
-      EXPECT_NO_THROW(parse(j));
+      EXPECT_NO_THROW(model_of(j));
     }
     j["max_window_layers"] = 28;  // no layer is above it
-    EXPECT_NO_THROW(parse(j));
+    EXPECT_NO_THROW(model_of(j));
     j["max_window_layers"] = 0, j["sliding_window"] = nullptr;
-    EXPECT_NO_THROW(parse(j));
+    EXPECT_NO_THROW(model_of(j));
     j["sliding_window"] = 100, j["layer_types"] = Json::array({"full_attention"});
-    EXPECT_NO_THROW(parse(j));
+    EXPECT_NO_THROW(model_of(j));
     j["max_window_layers"] = "three";
-    EXPECT_HAS(error_of([&] { parse(j); }), "max_window_layers: \"three\" is not a whole number");
+    EXPECT_HAS(error_of([&] { model_of(j); }), "max_window_layers: \"three\" is not a whole number");
     EXPECT_HAS(wrong_with(base, "sliding_window", -1), "sliding_window: -1 is not a whole number");
     EXPECT_HAS(wrong_with(base, "use_mrope", true), "use_mrope: true is not supported");
     EXPECT_HAS(wrong_with(base, "rope_scaling", Json{{"type", "yarn"}, {"factor", 4.0}}),
@@ -290,21 +291,21 @@ TEST(HfConfig, WindowsInUseAreRefused) {
 TEST(HfConfig, RatesOfDropout) {
   Json j = Json::parse(kGpt2);
   j["attn_pdrop"] = 0, j["embd_pdrop"] = 0.25, j["resid_pdrop"] = nullptr;  // null: transformers' 0.1
-  ModelSpec m = parse(j);
+  ModelSpec m = model_of(j);
   EXPECT_EQ(m.attn_pdrop, 0);
   EXPECT_EQ(m.embd_pdrop, 0.25);
   EXPECT_EQ(m.resid_pdrop, 0.1);
   for (const char* base : {kLlama32, kQwen25, kQwen3}) {
     j = Json::parse(base);
-    EXPECT_EQ(parse(j).attn_pdrop, 0);
+    EXPECT_EQ(model_of(j).attn_pdrop, 0);
     j["attention_dropout"] = 0.2;
-    m = parse(j);
+    m = model_of(j);
     EXPECT_EQ(m.attn_pdrop, 0.2);
     EXPECT_EQ(m.embd_pdrop, 0);
     EXPECT_EQ(m.resid_pdrop, 0);
     std::vector<std::string> notes;
     j["hidden_dropout"] = 0.3;
-    parse(j, &notes);
+    model_of(j, &notes);
     ASSERT_EQ(notes.size(), 1u);
     EXPECT_HAS(notes[0], "hidden_dropout: 0.3 is not applied: a " + m.arch + " has no such dropout");
     EXPECT_HAS(wrong_with(base, "attention_dropout", 1), "attention_dropout: 1 drops everything");
@@ -321,7 +322,7 @@ TEST(HfConfig, EveryFormOfRope) {
     Json j = Json::parse(kLlama2);
     j[key] = std::move(value);
     if (theta_outside) j["rope_theta"] = 1e6;
-    return parse(j);
+    return model_of(j);
   };
   EXPECT_EQ(rope("rope_scaling", {{"type", "linear"}, {"factor", 2.5}}).rope_scaling.type, "linear");
   EXPECT_EQ(rope("rope_scaling", {{"type", "linear"}, {"factor", 2.5}}).rope_scaling.factor, 2.5);
@@ -359,10 +360,10 @@ TEST(HfConfig, RopeThatIsNotHereIsRefused) {
   EXPECT_HAS(wrong("partial_rotary_factor", 0.5), "partial_rotary_factor: 0.5 is not supported; only 1 is");
   Json j = Json::parse(kLlama32);
   j["rope_parameters"] = Json::object();
-  EXPECT_HAS(error_of([&] { parse(j); }), "rope_parameters: given beside rope_scaling");
+  EXPECT_HAS(error_of([&] { model_of(j); }), "rope_parameters: given beside rope_scaling");
   j.erase("rope_scaling");
   j["rope_parameters"] = {{"rope_theta", 1e4}};
-  EXPECT_HAS(error_of([&] { parse(j); }), "rope_theta: 10000 contradicts rope_theta = 500000 outside");
+  EXPECT_HAS(error_of([&] { model_of(j); }), "rope_theta: 10000 contradicts rope_theta = 500000 outside");
 }
 
 TEST(HfConfig, WhatChangesTheMathsIsRefusedByName) {
@@ -521,7 +522,7 @@ TEST(HfExport, TokenIdsGoThrough) {
   j["eos_token_id"] = {151645, 151643}, j["pad_token_id"] = 7, j["bos_token_id"] = nullptr;
   ids = hf_token_ids(j.dump(), "config.json");
   EXPECT_FALSE(ids.bos);
-  Json out = Json::parse(hf_config_json(parse(j), {.bos = ids.bos, .eos = ids.eos, .pad = ids.pad}));
+  Json out = Json::parse(hf_config_json(model_of(j), {.bos = ids.bos, .eos = ids.eos, .pad = ids.pad}));
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) EXPECT_EQ(out[key], j[key]) << key;
   for (const char* bad : {R"({"eos_token_id": "x"})", R"({"eos_token_id": [1, 2.5]})",
                           R"({"bos_token_id": {}})", R"({"pad_token_id": 1e300})", "[]", "{"})

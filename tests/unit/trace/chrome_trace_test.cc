@@ -259,7 +259,9 @@ TEST_F(ChromeTraceTest, SpansOfSeveralRanksTravelAsText) {
   const int64_t origin = want[0].begin_ns;  // rank 2 was first
   for (size_t i = 0; i < want.size(); i++) {
     EXPECT_EQ(t.spans[i].begin_ns, want[i].begin_ns - origin) << i;
-    if (want[i].kind == SpanKind::op) EXPECT_EQ(t.spans[i].memory, want[i].memory) << i;
+    if (want[i].kind == SpanKind::op) {
+      EXPECT_EQ(t.spans[i].memory, want[i].memory) << i;
+    }
   }
   TraceSummary sum = summarize(t.spans);
   EXPECT_EQ(sum.ranks, 3);

@@ -12,11 +12,11 @@
 namespace trireme::test {
 namespace {
 
-struct Layout {
+struct ExpertLayout {
   int64_t dp = 1, tp = 1, ep = 1, zero = 0;
 };
 
-RunSpec experts_run(const fs::path& folder, const Layout& l, int64_t steps) {
+RunSpec experts_run(const fs::path& folder, const ExpertLayout& l, int64_t steps) {
   RunSpec r = tiny_run(folder, steps);
   const int64_t vocab = r.model.vocab;
   r.model = ModelSpec::of("qwen2_moe");
@@ -48,8 +48,8 @@ TEST(ExpertRanks, ReshardingMovesNoBit) {
   const RunSpec first = experts_run(tmp.path(), {.dp = 2, .tp = 2, .ep = 4, .zero = 2}, 2);
   train_here(first);
   const Checkpoint saved = Checkpoint::open(checkpoint_root(first.train.dir) / "step-00000002");
-  for (const Layout& l : {Layout{}, Layout{.dp = 3, .ep = 3, .zero = 3}, Layout{.dp = 4, .ep = 2, .zero = 1},
-                          Layout{.tp = 2}}) {
+  for (const ExpertLayout& l : {ExpertLayout{}, ExpertLayout{.dp = 3, .ep = 3, .zero = 3},
+                                ExpertLayout{.dp = 4, .ep = 2, .zero = 1}, ExpertLayout{.tp = 2}}) {
     const RunSpec run = resolve(experts_run(tmp.path(), l, 2), {});
     const int64_t arena = book_training(run, schedule_of(run), 1).arena_bytes;
     run_rank_threads(int(run.world()), "cpu", {.threads = 1}, [&](Device& device, CommFactory& factory) {
@@ -81,7 +81,8 @@ TEST(ExpertRanks, ResumeUnderAnotherEp) {
 TEST(ExpertRanks, AnEvaluationIsTheSameNumberOnAllOfThem) {
   TempFolder tmp;
   double want = 0;
-  for (const Layout& l : {Layout{}, Layout{.dp = 3, .ep = 3}, Layout{.dp = 2, .tp = 2, .ep = 4, .zero = 3}}) {
+  for (const ExpertLayout& l :
+       {ExpertLayout{}, ExpertLayout{.dp = 3, .ep = 3}, ExpertLayout{.dp = 2, .tp = 2, .ep = 4, .zero = 3}}) {
     const RunSpec run = resolve(experts_run(tmp.path(), l, 2), {});
     const int64_t arena = book_training(run, schedule_of(run), 1).arena_bytes;
     run_rank_threads(int(run.world()), "cpu", {.threads = 1}, [&](Device& device, CommFactory& factory) {

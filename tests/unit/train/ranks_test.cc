@@ -463,13 +463,17 @@ TEST(Ranks, TraceShowsEveryRankAndTheirCollectives) {
     for (const Span& s : trace.spans) {
       EXPECT_EQ(s.step, 2);
       if (s.kind == SpanKind::op) ops[s.rank][std::string(s.name)]++;
-      if (s.kind == SpanKind::op) EXPECT_GT(s.memory[size_t(Bucket::weights)], 0);
+      if (s.kind == SpanKind::op) {
+        EXPECT_GT(s.memory[size_t(Bucket::weights)], 0);
+      }
       if (s.kind != SpanKind::comm) continue;
       EXPECT_EQ(s.lane, "dp");
       EXPECT_LE(s.begin_ns, s.met_ns);
       EXPECT_LE(s.met_ns, s.end_ns);
       EXPECT_NE(s.action, "") << s.name << " of rank " << s.rank;
-      if (s.action == "B") EXPECT_GE(s.microbatch, 0);
+      if (s.action == "B") {
+        EXPECT_GE(s.microbatch, 0);
+      }
       traced[s.rank][std::string(s.name)] += s.wire_bytes, calls[s.rank][std::string(s.name)]++;
     }
     for (const std::string& line : lines_of(read_text(fs::path(run.train.dir) / "metrics.jsonl"))) {

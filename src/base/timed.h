@@ -1,6 +1,9 @@
-// Where a step's seconds go.
+// Where seconds go.
 #pragma once
+#include <algorithm>
 #include <chrono>
+#include <cstdint>
+#include <vector>
 
 namespace trireme {
 
@@ -16,5 +19,12 @@ struct Timed {
   double& seconds;
   double begin;
 };
+
+// The middle one, of two the later; 0 of none.
+inline double median(std::vector<double> v) {
+  if (v.empty()) return 0;
+  std::nth_element(v.begin(), v.begin() + int64_t(v.size() / 2), v.end());
+  return v[v.size() / 2];
+}
 
 }  // namespace trireme
