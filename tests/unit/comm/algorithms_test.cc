@@ -120,6 +120,18 @@ TEST(HalfSeconds, AreTheClosedForms) {
   EXPECT_DOUBLE_EQ(half_seconds(Algorithm::hierarchical, {8, 4}, n, o),
                    2 * kAlpha + 3.0 / 4 * n * kBeta + 10 * kAlpha + n / 8 * 4 * 8 * kBeta);
   EXPECT_DOUBLE_EQ(half_seconds(Algorithm::ring, {8, 4}, n, o), 7 * (10 * kAlpha + n / 8 * 8 * kBeta));
+  // Halving on them: to ranks 4, 2 and 1 further, with 4, 2 and 1 blocks, 4, 2 and 1 ranks on the link.
+  EXPECT_DOUBLE_EQ(half_seconds(Algorithm::halving, {8, 4}, n, o),
+                   3 * 10 * kAlpha + n / 8 * (4 * 4 + 2 * 2 + 1) * 8 * kBeta);
+  // All ranks of a node send to all of the other, over one link; inside is the shorter way.
+  EXPECT_DOUBLE_EQ(half_seconds(Algorithm::ordered, {8, 4}, n, o), 10 * kAlpha + 4 * 4 * n / 8 * 8 * kBeta);
+  // A round ends with its slowest message: the longer alpha and beta are paid, wherever they are.
+  const CommOptions odd{.inside = {7 * kAlpha, 3 * kBeta}, .across = {kAlpha, kBeta / 8}};
+  EXPECT_DOUBLE_EQ(half_seconds(Algorithm::halving, {8, 4}, n, odd),
+                   3 * 7 * kAlpha + n / 8 * (4 + 2 + 1) * 3 * kBeta);
+  EXPECT_DOUBLE_EQ(half_seconds(Algorithm::ring, {8, 4}, n, odd), 7 * (7 * kAlpha + n / 8 * 3 * kBeta));
+  EXPECT_DOUBLE_EQ(half_seconds(Algorithm::hierarchical, {8, 4}, n, odd),
+                   2 * 7 * kAlpha + 3.0 / 4 * n * 3 * kBeta + kAlpha + n / 8 * 4 * kBeta / 8);
 }
 
 TEST(Choose, ByPayloadAndLinks) {

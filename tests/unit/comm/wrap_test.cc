@@ -102,23 +102,26 @@ TEST(Checked, SeesRootsAndReductions) {
 TEST(Checked, SeesMessagesOfAnotherType) {
   if (!have_ranks(3)) return;
   auto wrap = [](auto f, Device& d, int) { return make_checked(std::move(f), &d); };
-  for (bool queued : {false, true}) {
-    auto errors = run_wrapped(3, wrap, [&](Rank& me) {
-      Stream s = queued ? me.device.stream("dp") : Stream{};
-      Values v(DType::f32, 8), in(DType::f32, 8), halves(DType::bf16, 16);
-      const int to = (me.rank + 1) % 3, from = (me.rank + 2) % 3;
-      for (int round = 0; round < 100; round++) {  // more than are kept at once
-        P2p ring[] = {{v.tensor(), to, true}, {in.tensor(), from, false}};
-        me.all->p2p({.ops = ring}, s);
-      }
-      P2p last[] = {{v.tensor(), to, true}, {me.rank == 2 ? halves.tensor() : in.tensor(), from, false}};
-      me.all->p2p({.ops = last}, s);
-      me.device.sync(s);
-    });
-    EXPECT_EQ(  // the others may hear of it, or be done before
-        errors[2],
-        "group dp does not agree: rank 1 sends 8 f32 as message 100 to rank 2, which expects 16 bf16 as 100");
-  }
+  for (auto [type, n] : {std::pair(DType::bf16, 16), {DType::i32, 8}})
+    for (bool queued : {false, true}) {
+      auto errors = run_wrapped(3, wrap, [&](Rank& me) {
+        Stream s = queued ? me.device.stream("dp") : Stream{};
+        Values v(DType::f32, 8), in(DType::f32, 8), other(type, n);
+        const int to = (me.rank + 1) % 3, from = (me.rank + 2) % 3;
+        for (int round = 0; round < 100; round++) {  // more than are kept at once
+          P2p ring[] = {{v.tensor(), to, true}, {in.tensor(), from, false}};
+          me.all->p2p({.ops = ring}, s);
+        }
+        P2p last[] = {{v.tensor(), to, true}, {me.rank == 2 ? other.tensor() : in.tensor(), from, false}};
+        me.all->p2p({.ops = last}, s);
+        me.device.sync(s);
+      });
+      EXPECT_EQ(  // the others may hear of it, or be done before
+          errors[2],
+          fmt::format("group dp does not agree: rank 1 sends 8 f32 as message 100 to rank 2, which expects "
+                      "{} {} as 100",
+                      n, name_of(type)));
+    }
 }
 
 // Does not sleep; says until when it should have.

@@ -174,6 +174,53 @@ TEST(SavesBesideTraining, AFailureIsToldAndNotCounted) {
   }
 }
 
+// Where the file of a rank above 0 should go stands a folder: that rank is named, nothing is published, and
+// the next save is whole.
+TEST(SavesBesideTraining, AFailureOfAnyRankIsToldAndNotCounted) {
+  for (int dp : {2, 3}) {
+    TempFolder tmp;
+    RunSpec run = beside(tmp.path(), 6);
+    run.layout.dp = dp, run.layout.zero = 1, run.batch.global = 12;
+    const std::string last = fmt::format("rank-{:05}.safetensors", dp - 1);
+    Notes notes;
+    TrainHooks hooks = notes.hooks();
+    int saves = 0;
+    hooks.phase = [&](std::string_view p) {
+      if (p == "save:begin" && saves++ == 0)
+        fs::create_directories(checkpoint_root(run.train.dir) / "step-00000003.part" / last / "mine");
+    };
+    const TrainSummary s = train_here(run, hooks);
+    EXPECT_EQ(s.ending, Ending::done);
+    EXPECT_EQ(notes.count(fmt::format("step 3 was not saved: rank {}: ", dp - 1)), 1);
+    EXPECT_EQ(notes.count(last), 1);
+    EXPECT_EQ(checkpoints_of(run), std::vector<std::string>{"step-00000006"});
+    EXPECT_EQ(names_in(checkpoint_root(run.train.dir)), std::vector<std::string>{"step-00000006"});
+  }
+}
+
+// The same where training waits for it: the run ends, and says whose file it was.
+TEST(Saves, AFailureOfAnyRankEndsTheRun) {
+  TempFolder tmp;
+  RunSpec run = tiny_run(tmp.path(), 6);
+  run.train.async_save = false;
+  run.layout.dp = 3, run.layout.zero = 1, run.batch.global = 12;
+  TrainHooks hooks;
+  hooks.phase = [&](std::string_view p) {
+    if (p == "save:begin")
+      fs::create_directories(checkpoint_root(run.train.dir) /
+                             "step-00000003.part/rank-00002.safetensors/mine");
+  };
+  try {
+    train_here(run, hooks);
+    ADD_FAILURE();
+  } catch (const Error& e) {
+    const std::string text = e.what();
+    EXPECT_NE(text.find("rank 2: step 3: "), std::string::npos) << text;
+    EXPECT_NE(text.find("rank-00002.safetensors"), std::string::npos) << text;
+  }
+  EXPECT_TRUE(checkpoints_of(run).empty());
+}
+
 TEST(SavesBesideTraining, TwoFailuresInARowOrTheLastOneEndTheRun) {
   for (auto [steps, every, what] : {std::tuple(9, 3, "two saves in a row have failed"), {4, 0, "step 4"}}) {
     for (int dp : {1, 2}) {

@@ -143,6 +143,19 @@ TEST(Supervisor, KilledByWhatItPassedOnIsInterrupted) {
   EXPECT_EQ(s.launches, "x");
 }
 
+// A process of the launcher outlives it and still has the run folder: there is no relaunch before it lets go.
+TEST(Supervisor, WaitsForTheFolderThatALaunchersProcessesHold) {
+  TempFolder tmp;
+  const std::string script =
+      "[ $N = 2 ] && { [ -e left ]; exit $?; }; mkdir -p run; : > run/lock; "
+      "(flock 9; : > held; while kill -0 $$ 2> /dev/null; do sleep 0.02; done; sleep 0.3; : > left) 9< "
+      "run/lock & "
+      "while [ ! -e held ]; do sleep 0.02; done; exit 1";
+  const Supervised s = supervise_script(tmp.path(), script, 1, true);
+  EXPECT_EQ(s.code, 0) << "the second launch came while the folder was held";
+  EXPECT_EQ(s.launches, "xx");
+}
+
 // What is left of a deadline is told to each launch, and one that has passed ends it.
 TEST(Supervisor, ADeadlineIsForAllLaunchesTogether) {
   TempFolder tmp;
