@@ -40,6 +40,10 @@ Communicator& CommSet::along(Axes axes) {
   return get(mesh_.group(rank(), axes), name_of_axes(axes));
 }
 
+Communicator& CommSet::along_again(Axes axes) {
+  return get(mesh_.group(rank(), axes), name_of_axes(axes) + " again", true);
+}
+
 Communicator& CommSet::inner(Axes axes, int parts) {
   std::vector<int> group = mesh_.group(rank(), axes);
   auto first = group.begin() + place_in(group, rank(), parts) / parts * parts;
@@ -53,8 +57,8 @@ Communicator& CommSet::across(Axes axes, int parts) {
   return get(ranks, name_of_axes(axes) + " across");
 }
 
-Communicator& CommSet::get(const std::vector<int>& ranks, const std::string& name) {
-  std::unique_ptr<Communicator>& c = groups_[ranks];
+Communicator& CommSet::get(const std::vector<int>& ranks, const std::string& name, bool again) {
+  std::unique_ptr<Communicator>& c = groups_[{ranks, again}];
   if (!c) {
     c = factory_.split(ranks, name);
     c->observe(observer_);
@@ -64,12 +68,12 @@ Communicator& CommSet::get(const std::vector<int>& ranks, const std::string& nam
 
 void CommSet::observe(CommObserver* o) {
   observer_ = o;
-  for (auto& [ranks, c] : groups_) c->observe(o);
+  for (auto& [key, c] : groups_) c->observe(o);
 }
 
 CommCounts CommSet::counts() const {
   CommCounts all{};
-  for (const auto& [ranks, c] : groups_)
+  for (const auto& [key, c] : groups_)
     for (size_t k = 0; k < kCollectives; k++) {
       const CommCount& n = c->counts()[k];
       all[k].calls += n.calls, all[k].payload += n.payload, all[k].wire += n.wire;
@@ -79,7 +83,7 @@ CommCounts CommSet::counts() const {
 
 int64_t CommSet::moved_bytes() const {
   int64_t bytes = 0;
-  for (const auto& [ranks, c] : groups_) bytes += c->moved_bytes();
+  for (const auto& [key, c] : groups_) bytes += c->moved_bytes();
   return bytes;
 }
 

@@ -35,6 +35,8 @@ class CommSet {
   int world() const { return factory_.world(); }
   // The group of this rank along the axes. Every rank asks for the same groups in the same order.
   Communicator& along(Axes);
+  // A second one of the same ranks, whose messages and collectives have an order of their own.
+  Communicator& along_again(Axes);
   // Parts of a group: `parts` = how many neighbours form one (hybrid sharding). inner: the neighbours;
   // across: those with the same place in each part.
   Communicator& inner(Axes, int parts);
@@ -46,11 +48,11 @@ class CommSet {
   int64_t moved_bytes() const;  // likewise, as backends counted
 
  private:
-  Communicator& get(const std::vector<int>& ranks, const std::string& name);
+  Communicator& get(const std::vector<int>& ranks, const std::string& name, bool again = false);
   CommFactory& factory_;
   Mesh mesh_;
   CommObserver* observer_ = nullptr;
-  std::map<std::vector<int>, std::unique_ptr<Communicator>> groups_;
+  std::map<std::pair<std::vector<int>, bool>, std::unique_ptr<Communicator>> groups_;
 };
 
 // A world of one rank. Copies (all_gather, reduce_scatter, all_to_all) go through the device where there is

@@ -95,9 +95,10 @@ int64_t wire_bytes(const P2pArgs& a, int, int) {
 }
 
 CommCall Communicator::issue(Collective kind, DType dtype, int64_t numel, int64_t payload, int64_t wire,
-                             Stream stream, int root, Reduce op) {
+                             Stream stream, int root, Reduce op, const P2p* only) {
   CommCall call{kind, group(), algorithm(kind, payload), dtype, numel, payload, wire, sequence_++, stream,
                 root, op};
+  if (only) call.peer = only->peer, call.send = only->send;
   CommCount& c = counts_[size_t(kind)];
   c.calls++, c.payload += payload, c.wire += wire;
   if (observer_) observer_->issued(call);
@@ -169,7 +170,9 @@ void Communicator::p2p(const P2pArgs& a, Stream s) {
     numel += p.buf.numel(), payload += p.buf.bytes();
   }
   DType dtype = a.ops.empty() ? DType::u8 : a.ops[0].buf.dtype;
-  do_p2p(a, s, issue(check.kind, dtype, numel, payload, wire_bytes(a, size(), rank()), s));
+  do_p2p(a, s,
+         issue(check.kind, dtype, numel, payload, wire_bytes(a, size(), rank()), s, 0, Reduce::sum,
+               a.ops.size() == 1 ? &a.ops[0] : nullptr));
 }
 
 void Communicator::barrier(Stream s) {

@@ -109,6 +109,9 @@ struct CommCall {
   Stream stream;
   int root = 0;  // of broadcast and reduce
   Reduce op = Reduce::sum;
+  // Of a p2p of one message: the rank in the group at its other end, and which end this is.
+  int peer = -1;
+  bool send = false;
 };
 class CommObserver {
  public:
@@ -158,7 +161,7 @@ class Communicator {
   virtual void do_barrier(Stream, const CommCall&) = 0;
 
   CommCall issue(Collective, DType, int64_t numel, int64_t payload, int64_t wire, Stream, int root = 0,
-                 Reduce = Reduce::sum);
+                 Reduce = Reduce::sum, const P2p* only = nullptr);
 
  protected:
   CommObserver* observer_ = nullptr;

@@ -116,22 +116,29 @@ void Stage::bind(ParamSet& set) {
   for (auto& l : layers) l->bind(set);
 }
 
-Stage build_stage(const ModelSpec& m, const StageRange& range, const Mesh& mesh, int rank, bool sequence,
-                  const MoeSpec& moe) {
+Stage build_stages(const ModelSpec& m, std::span<const StageRange> ranges, const Mesh& mesh, int rank,
+                   bool sequence, const MoeSpec& moe) {
   Stage stage;
   const AxisPlace place = mesh.place(rank, Axis::tp);
   const TensorPlace tp{.size = place.size, .rank = place.rank, .sequence = sequence && place.size > 1};
   if (m.positions == "rope") stage.rope = std::make_unique<RopeTable>();
   int64_t learned = m.positions == "learned" ? m.max_positions : 0;
-  if (range.embedding)
-    stage.layers.push_back(
-        std::make_unique<Embedding>(m.vocab, m.hidden, learned, float(m.init_std), m.embd_pdrop, tp));
-  for (int64_t i = range.first; i < range.last; i++)
-    stage.layers.push_back(make_block(m, i, stage.rope.get(), tp, mesh.place(rank, Axis::ep), moe));
-  if (range.head)
-    stage.layers.push_back(
-        std::make_unique<Head>(make_norm(m, "norm", tp), m.vocab, m.hidden, m.tied, float(m.init_std), tp));
+  for (const StageRange& range : ranges) {
+    if (range.embedding)
+      stage.layers.push_back(
+          std::make_unique<Embedding>(m.vocab, m.hidden, learned, float(m.init_std), m.embd_pdrop, tp));
+    for (int64_t i = range.first; i < range.last; i++)
+      stage.layers.push_back(make_block(m, i, stage.rope.get(), tp, mesh.place(rank, Axis::ep), moe));
+    if (range.head)
+      stage.layers.push_back(
+          std::make_unique<Head>(make_norm(m, "norm", tp), m.vocab, m.hidden, m.tied, float(m.init_std), tp));
+  }
   return stage;
+}
+
+Stage build_stage(const ModelSpec& m, const StageRange& range, const Mesh& mesh, int rank, bool sequence,
+                  const MoeSpec& moe) {
+  return build_stages(m, std::span(&range, 1), mesh, rank, sequence, moe);
 }
 
 }  // namespace trireme

@@ -1,5 +1,7 @@
-// From the numbers of a ModelSpec to the layers of one pipeline stage.
+// From the numbers of a ModelSpec to the layers of the pipeline stages of a rank.
 #pragma once
+#include <span>
+
 #include "model/attention.h"
 #include "spec/model_spec.h"
 #include "spec/moe_spec.h"
@@ -10,9 +12,11 @@ namespace trireme {
 struct StageRange {
   int64_t first = 0, last = 0;
   bool embedding = true, head = true;
+  size_t layers() const { return size_t(last - first) + embedding + head; }
 };
 
-// Layers in the order data travels. They share the rope table, whose memory the runtime binds.
+// Layers in the order data travels, those of one stage behind those of another where a rank has several. They
+// share the rope table, whose memory the runtime binds.
 struct Stage {
   std::unique_ptr<RopeTable> rope;  // null with learned positions
   std::vector<std::unique_ptr<Layer>> layers;
@@ -24,6 +28,8 @@ struct Stage {
 // The spec is resolved: heads, kv_heads, head_dim, ffn and max_positions are numbers. The layers are those of
 // `rank`: of what tp divides they have its part, and their passes want Ctx::groups. sequence: activations
 // between divided layers are divided too. MoeSpec: how routers are trained.
+Stage build_stages(const ModelSpec&, std::span<const StageRange>, const Mesh& = {}, int rank = 0,
+                   bool sequence = false, const MoeSpec& = {});
 Stage build_stage(const ModelSpec&, const StageRange&, const Mesh& = {}, int rank = 0, bool sequence = false,
                   const MoeSpec& = {});
 

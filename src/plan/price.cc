@@ -22,9 +22,18 @@ CommCall call_of(const Piece& p) {
   return c;
 }
 
+// A message costs what a hop of a ring between the two would.
+double message_seconds(const Tape& tape, const Piece& p, const CommOptions& links) {
+  const std::vector<int> both = {std::min(tape.rank, p.peer), std::max(tape.rank, p.peer)};
+  CommCall c = call_of(p);
+  c.payload = 2 * c.wire;
+  return call_seconds(c, shape_of(both, links), links);
+}
+
 // The ranks whose steps differ.
 std::vector<int> distinct_ranks(const RunSpec& run) {
-  static constexpr Axis kDp[] = {Axis::dp}, kCp[] = {Axis::cp};
+  static constexpr Axis kDp[] = {Axis::dp}, kCp[] = {Axis::cp}, kPp[] = {Axis::pp, Axis::cp};
+  if (run.layout.pp > 1) return mesh_of(run.layout).group(0, kPp);  // other layers
   if (run.layout.cp > 1) return mesh_of(run.layout).group(0, kCp);  // other blocks of keys
   if (run.optimizer.name != "muon" || effective_zero(run.layout) == 0) return {0};
   const std::vector<int> replicas = mesh_of(run.layout).group(0, kDp);
@@ -53,22 +62,25 @@ std::vector<Price> price(const Tape& tape, const ClusterSpec& cluster, const Run
     if (p.kind == PieceKind::op) s = op_seconds(p.name, p.cost, cluster, run.precision.compute).seconds;
     if (p.kind == PieceKind::call)
       s = call_seconds(call_of(p), shape_of(tape.groups[size_t(p.group)].ranks, links), links);
+    if (p.kind == PieceKind::send) s = message_seconds(tape, p, links);
     prices.push_back({.before = 0, .time = nanoseconds(s)});
   }
   return prices;
 }
 
 StepTime step_time(const RunSpec& run, const Schedule& schedule, const ClusterSpec& cluster, int threads,
-                   const Tape& rank0) {
+                   const Tape& one) {
   const std::vector<int> ranks = distinct_ranks(run);
-  std::vector<Tape> others;
-  for (size_t i = 1; i < ranks.size(); i++)
-    others.push_back(record_training(run, schedule, threads, ranks[i], cluster));
+  std::vector<Tape> others(ranks.size());
   std::vector<std::vector<Price>> prices;
-  for (size_t i = 0; i < ranks.size(); i++) prices.push_back(price(i ? others[i - 1] : rank0, cluster, run));
   std::vector<RankTape> tapes;
+  for (size_t i = 0; i < ranks.size(); i++) {
+    const bool known = ranks[i] == one.rank;
+    if (!known) others[i] = record_training(run, schedule, threads, ranks[i], cluster);
+    prices.push_back(price(known ? one : others[i], cluster, run));
+  }
   for (size_t i = 0; i < ranks.size(); i++)
-    tapes.push_back({ranks[i], i ? &others[i - 1] : &rank0, prices[i]});
+    tapes.push_back({ranks[i], ranks[i] == one.rank ? &one : &others[i], prices[i]});
   const Replay all = replay(tapes);
   StepTime t{.step_s = double(all.makespan) * 1e-9};
   for (const RankReplay& r : all.ranks) {

@@ -28,6 +28,6 @@ struct StepTime {
   double comm_s = 0;     // of the rank with most of it: what the step would wait without overlap
   double exposed_s = 0;  // of the rank with most of it: compute waits for the wire or for other ranks
 };
-StepTime step_time(const RunSpec&, const Schedule&, const ClusterSpec&, int threads, const Tape& rank0);
+StepTime step_time(const RunSpec&, const Schedule&, const ClusterSpec&, int threads, const Tape& one_rank);
 
 }  // namespace trireme

@@ -57,11 +57,21 @@ int64_t snapshot_bytes(const StageRunner& r) {
   return bytes;
 }
 
+// The first rank of the world that has this place in its pipeline.
+int first_of_stage(const RunSpec& run, int pp_rank) {
+  const Mesh mesh = mesh_of(run.layout);
+  int rank = 0;
+  while (mesh.coord(rank, Axis::pp) != pp_rank) rank++;
+  return rank;
+}
+
 }  // namespace
 
-Booking book_training(const RunSpec& run, const Schedule& schedule, int threads, const ClusterSpec& cluster) {
+Booking book_stage(const RunSpec& run, const Schedule& schedule, int threads, const ClusterSpec& cluster,
+                   int pp_rank) {
   auto device = meta(threads);
-  std::unique_ptr<CommFactory> factory = make_meta_comm(0, int(run.world()), options_of(run, cluster));
+  const int rank = first_of_stage(run, pp_rank);
+  std::unique_ptr<CommFactory> factory = make_meta_comm(rank, int(run.world()), options_of(run, cluster));
   StepRecorder recorder(*device, *factory);
   CommSet comms(recorder.factory(), mesh_of(run.layout));
   StageRunner r(run, RunMode::train, recorder.device(), kEndless, &comms);
@@ -70,8 +80,9 @@ Booking book_training(const RunSpec& run, const Schedule& schedule, int threads,
   Booking b;
   for (Bucket k : {Bucket::weights, Bucket::grads, Bucket::optimizer})
     b.state[size_t(k)] = r.arena().ledger().now(k);
-  recorder.start(r, schedule.ranks.at(0));
-  b.comm = r.step(schedule.ranks.at(0), 1, run.tokens_per_step(), nothing).comm;
+  const std::vector<Action>& actions = schedule.ranks.at(size_t(pp_rank));
+  recorder.start(r, actions);
+  b.comm = r.step(actions, 1, run.tokens_per_step(), nothing).comm;
   b.tape = recorder.stop();
   b.parameters = parameters(run.model);
   if (run.train.async_save) b.snapshot_bytes = snapshot_bytes(r);
@@ -84,6 +95,18 @@ Booking book_training(const RunSpec& run, const Schedule& schedule, int threads,
   try_batches(r, run);
   b.arena_bytes = r.arena().high_water();
   return b;
+}
+
+Booking book_training(const RunSpec& run, const Schedule& schedule, int threads, const ClusterSpec& cluster) {
+  Booking worst = book_stage(run, schedule, threads, cluster, 0);
+  int64_t arena = worst.arena_bytes, snapshot = worst.snapshot_bytes;
+  for (int k = 1; k < int(run.layout.pp); k++) {
+    Booking b = book_stage(run, schedule, threads, cluster, k);
+    arena = std::max(arena, b.arena_bytes), snapshot = std::max(snapshot, b.snapshot_bytes);
+    if (b.peak_total > worst.peak_total) worst = std::move(b);
+  }
+  worst.arena_bytes = arena, worst.snapshot_bytes = snapshot;
+  return worst;
 }
 
 int64_t cache_bytes(const RunSpec& run, const GenerationShape& shape) {

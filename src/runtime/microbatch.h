@@ -9,14 +9,19 @@ namespace trireme {
 struct StageRunner::Microbatch {
   Owned tokens, targets, positions, token_loss, documents;
   BatchView view;
-  std::vector<Owned> x;   // x[l]: input of layer l; x[0] stays empty on the first stage
-  std::vector<Owned> dx;  // dx[l]: gradient of x[l]
-  std::vector<Saved> saved;
+  // By slot (Chunk): the input of each layer of a chunk, then the output of its last; x[0] stays empty on the
+  // first stage. dx: their gradients.
+  std::vector<Owned> x, dx;
+  std::vector<Saved> saved;            // by layer
+  std::vector<Event> x_here, dx_here;  // by chunk: the input, and the output's gradient, have arrived
+  size_t chunks_done = 0;              // whose backward passes are done
 
-  void resize(size_t layers) {
-    x.resize(layers + 1);
-    dx.resize(layers + 1);
+  void resize(size_t layers, size_t chunks) {
+    x.resize(layers + chunks);
+    dx.resize(layers + chunks);
     saved.resize(layers);
+    x_here.resize(chunks);
+    dx_here.resize(chunks);
   }
 
   // document_rows: 0 where attention sees all that lies before.
@@ -41,8 +46,13 @@ struct StageRunner::Microbatch {
   void release() {
     for (Owned& t : x) t.reset();
     for (Owned& t : dx) t.reset();
+    release_batch();
+  }
+  // What is left after the last backward pass, but for the gradient that is still to be sent.
+  void release_batch() {
     tokens.reset(), targets.reset(), positions.reset(), token_loss.reset(), documents.reset();
     view = {};
+    chunks_done = 0;
   }
 
   // After an error or for a replay: whatever is still held goes back.

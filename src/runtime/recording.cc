@@ -160,6 +160,8 @@ int64_t StepRecorder::now() const {
 
 void StepRecorder::start(StageRunner& runner, std::span<const Action> actions) {
   tape_ = {};
+  tape_.rank = factory_->rank();
+  messages_.clear();
   issued_.assign(streams_.size(), 0);
   marks_.assign(streams_.size(), {});
   actions_ = actions, action_ = 0;
@@ -208,10 +210,20 @@ void StepRecorder::after(std::string_view op, const Cost& cost, const Outputs& o
 void StepRecorder::issued(const CommCall& c, int group) {
   if (!runner_) return;
   // A batch that sends what it receives is a hop of a ring (context parallelism): all ranks of the group make
-  // it, so it is recorded as a call of theirs.
-  if (c.kind == Collective::p2p && c.payload != 2 * c.wire)
+  // it, so it is recorded as a call of theirs. One message is a piece of its own on either side.
+  if (c.kind == Collective::p2p && c.peer < 0 && c.payload != 2 * c.wire)
     run_failed("a step with p2p of group {} cannot be recorded: its messages' peers are not told", c.group);
-  Piece& p = put(PieceKind::call, c.stream.id, name_of(c.kind));
+  const PieceKind kind = c.peer < 0 ? PieceKind::call : c.send ? PieceKind::send : PieceKind::recv;
+  Piece& p = put(kind, c.stream.id, name_of(c.kind));
+  if (c.peer >= 0) {
+    const TapeGroup& g = groups_[size_t(group)];
+    p.peer = g.ranks[size_t(c.peer)];
+    // Numbers of messages from one rank to another differ over all groups of the two.
+    std::vector<int64_t>& sent = messages_[{p.peer, c.send}];
+    const size_t lane = g.name.ends_with(" again");
+    sent.resize(2);
+    p.mark = 2 * sent[lane]++ + int64_t(lane);
+  }
   p.group = group, p.algorithm = tape_.keep(c.algorithm);
   p.payload = c.payload, p.wire = c.wire;
 }
@@ -229,7 +241,7 @@ Tape record_training(const RunSpec& run, const Schedule& schedule, int threads, 
   StepRecorder recorder(*device, *factory);
   CommSet comms(recorder.factory(), mesh_of(run.layout));
   StageRunner runner(run, RunMode::train, recorder.device(), int64_t(1) << 52, &comms);
-  const std::vector<Action>& actions = schedule.ranks.at(0);
+  const std::vector<Action>& actions = schedule.ranks.at(size_t(runner.sharing().pp.rank));
   recorder.start(runner, actions);
   runner.step(actions, 1, run.tokens_per_step(), [](int64_t, int64_t, const HostBatch&) {});
   return recorder.stop();

@@ -57,6 +57,8 @@ class StepRecorder : private OpObserver {
   Tape tape_;
   std::vector<std::string> streams_ = {"compute"};
   std::vector<TapeGroup> groups_;
+  // To a peer (true) and from it: messages so far, by lane.
+  std::map<std::pair<int, bool>, std::vector<int64_t>> messages_;
   std::vector<int64_t> issued_;  // by stream: pieces since start()
   struct Mark {
     int64_t mark, issued;

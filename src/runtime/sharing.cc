@@ -66,6 +66,7 @@ Sharing sharing_of(const RunSpec& run, CommSet* comms) {
   s.dp = comms->mesh().size(Axis::dp);
   s.dp_rank = comms->mesh().coord(comms->rank(), Axis::dp);
   s.tp = comms->mesh().place(comms->rank(), Axis::tp);
+  s.pp = comms->mesh().place(comms->rank(), Axis::pp);
   static constexpr Axis kTp[] = {Axis::tp};
   if (s.tp.size > 1) s.layers.tp = &comms->along(kTp);
   share_context(s, run, *comms);

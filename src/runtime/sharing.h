@@ -11,6 +11,8 @@ namespace trireme {
 struct Sharing {
   int dp = 1, dp_rank = 0;  // who has other sequences
   AxisPlace tp, cp;         // cp: who has other parts of them
+  AxisPlace pp;             // who has other layers
+  int head_rank = 0;        // of them: the one with the last layers, which has the losses
   int zero = 0;             // 0 where a shard group has one rank: there is nobody to share with
   ShardPlace place;
   // Of experts, where these are units of their own (Unit::experts).

@@ -4,9 +4,11 @@
 #include <cmath>
 
 #include "base/timed.h"
+#include "model/stages.h"
 #include "runtime/context.h"
 #include "runtime/make_optimizer.h"
 #include "runtime/microbatch.h"
+#include "spec/run_schedule.h"
 
 namespace trireme {
 namespace {
@@ -43,8 +45,8 @@ StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64
       memory_(device.reserve(arena_bytes)),
       memory_bytes_(arena_bytes),
       arena_(std::make_unique<Arena>(memory_, arena_bytes)),
-      stage_(build_stage(run.model, {.first = 0, .last = run.model.layers}, comms_ ? comms_->mesh() : Mesh(),
-                         comms_ ? comms_->rank() : 0, run.layout.sequence, run.moe)),
+      stage_(build_stages(run.model, stage_ranges(), comms_ ? comms_->mesh() : Mesh(),
+                          comms_ ? comms_->rank() : 0, run.layout.sequence, run.moe)),
       routing_(run.model.layers),
       lr_(lr_of(run)),
       loss_scale_(loss_scale_of(run.precision)) {
@@ -73,7 +75,7 @@ StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64
   stage_.bind(params_);
   const int64_t microbatches = run.batch.global / (sharing_.dp * run.batch.micro);
   microbatches_.resize(size_t(microbatches));
-  for (Microbatch& m : microbatches_) m.resize(stage_.layers.size());
+  for (Microbatch& m : microbatches_) m.resize(stage_.layers.size(), chunks_.size());
   sequence_loss_.resize(size_t(microbatches * run.batch.micro) + 1);
   global_loss_.resize(size_t(run.batch.global));
   if (comms_) gathered_loss_.resize(sequence_loss_.size() * size_t(comms_->world()));
@@ -82,9 +84,44 @@ StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64
   staging_.resize((run.data.documents == "separate" ? 4 : 3) * rows);
 }
 
+// Fills chunks_ besides.
+std::vector<StageRange> StageRunner::stage_ranges() {
+  std::vector<StageRange> mine;
+  std::vector<int> stages = {0};
+  if (comms_ && sharing_.pp.size > 1) {
+    const Schedule schedule = schedule_of(run_);
+    pipeline_ = std::make_unique<Pipeline>(schedule, *comms_, device_);
+    const std::vector<StageRange> all = split_layers(run_.model, run_.data.seq_len, schedule.stages);
+    stages = pipeline_->stages();
+    for (int s : stages) mine.push_back(all[size_t(s)]);
+    sharing_.head_rank = pipeline_->rank_of(schedule.stages - 1);
+  } else {
+    mine.push_back({.first = 0, .last = run_.model.layers});
+  }
+  size_t layer = 0;
+  for (size_t c = 0; c < mine.size(); c++) {
+    chunks_.push_back({.stage = stages[c],
+                       .number = c,
+                       .first = layer,
+                       .last = layer + mine[c].layers(),
+                       .slot = layer + c,
+                       .embedding = mine[c].embedding,
+                       .head = mine[c].head});
+    layer += mine[c].layers();
+  }
+  return mine;
+}
+
+const StageRunner::Chunk& StageRunner::chunk_of(int stage) const {
+  for (const Chunk& c : chunks_)
+    if (c.stage == stage) return c;
+  run_failed("the schedule has stage {} on a rank that does not hold it", stage);
+}
+
 StageRunner::~StageRunner() {
   sync_.reset();
   settle_layers();
+  pipeline_.reset();
   microbatches_.clear();
   cache_.reset();
   grad_norm_.reset();
@@ -236,17 +273,20 @@ void StageRunner::load_batch(Microbatch& m, int64_t sequences, int64_t seq, int6
   device_.upload(m.view.positions, host.positions.data());
 }
 
-void StageRunner::forward(Microbatch& m, int64_t mb, const FillBatch& fill) {
-  load_batch(m, run_.batch.micro, run_.data.seq_len, step_, mb, fill);
+// The first chunk to run loads the batch: every stage wants positions, and the last one targets.
+void StageRunner::forward(Microbatch& m, const Chunk& c, int64_t mb, const FillBatch& fill) {
+  if (!m.tokens) load_batch(m, run_.batch.micro, run_.data.seq_len, step_, mb, fill);
   m.view.first_sequence = (mb * sharing_.dp + sharing_.dp_rank) * run_.batch.micro;
   Timed t(result_.forward_s);
+  // The stage before is on this rank too.
+  if (!c.embedding && !m.x[c.slot]) m.x[c.slot] = std::move(m.x[c.slot - 1]);
   Ctx ctx = context(m, true);
-  for (size_t l = 0; l < stage_.layers.size(); l++) {
+  for (size_t l = c.first, at = c.slot; l < c.last; l++, at++) {
     use_weights(l);
-    m.x[l + 1] = stage_.layers[l]->forward(ctx, *m.x[l], m.saved[l]);
+    m.x[at + 1] = stage_.layers[l]->forward(ctx, *m.x[at], m.saved[l]);
     let_weights_go(l);
   }
-  read_losses(m, mb);
+  if (c.head) read_losses(m, mb);
 }
 
 void StageRunner::use_weights(size_t layer) {
@@ -260,10 +300,10 @@ void StageRunner::let_weights_go(size_t layer) {
 }
 
 // The uses of one pass over the layers. A unit that two layers use is kept from the first to the last.
-void StageRunner::add_pass(bool forward, bool release) {
-  const size_t begin = walk_.size(), layers = stage_.layers.size();
-  for (size_t i = 0; i < layers; i++)
-    for (uint32_t u : units_of_layer_[forward ? i : layers - 1 - i]) walk_.push_back({u, false});
+void StageRunner::add_pass(const Chunk& c, bool forward, bool release) {
+  const size_t begin = walk_.size();
+  for (size_t i = 0; i < c.last - c.first; i++)
+    for (uint32_t u : units_of_layer_[forward ? c.first + i : c.last - 1 - i]) walk_.push_back({u, false});
   if (!release) return;
   std::fill(seen_.begin(), seen_.end(), 0);
   for (size_t i = walk_.size(); i-- > begin;) {
@@ -288,15 +328,18 @@ void StageRunner::read_losses(const Microbatch& m, int64_t mb) {
 
 // I and W of each layer in turn when both are asked for, so a layer's memory is free before the next begins.
 // reduce: this rank's sum of the layer's gradients is complete then, and goes to the other ranks.
-void StageRunner::backward(Microbatch& m, bool input, bool weight, bool reduce) {
+void StageRunner::backward(Microbatch& m, const Chunk& c, bool input, bool weight, bool reduce) {
   Timed t(result_.backward_s);
+  // The stage behind is on this rank too.
+  if (input && !c.head && !m.dx[c.end_slot()]) m.dx[c.end_slot()] = std::move(m.dx[c.end_slot() + 1]);
   Ctx ctx = context(m, true);
   // Experts over ranks may compute rows again, for which W wants the weights too (expert_exchange.h).
   const bool kept = input && weight && sharing_.layers.ep;
-  for (size_t l = stage_.layers.size(); l-- > 0;) {
+  for (size_t l = c.last, at = c.end_slot(); l-- > c.first;) {
+    at--;
     if (input) {
       use_weights(l);
-      m.dx[l] = stage_.layers[l]->backward_input(ctx, *m.dx[l + 1], m.saved[l]);
+      m.dx[at] = stage_.layers[l]->backward_input(ctx, *m.dx[at + 1], m.saved[l]);
       if (!kept) let_weights_go(l);
     }
     if (!weight) continue;
@@ -305,10 +348,53 @@ void StageRunner::backward(Microbatch& m, bool input, bool weight, bool reduce) 
     require(m.saved[l].empty(), "a layer kept something beyond its backward pass");
     if (kept) let_weights_go(l);
     if (reduce) reduce_layer(l);
-    m.dx[l + 1].reset();
-    m.x[l].reset();
+    m.dx[at + 1].reset();
+    m.x[at].reset();
   }
-  if (weight) m.release();
+  if (weight && ++m.chunks_done == chunks_.size()) m.release_batch();
+}
+
+// [rows, hidden] of this rank's part of a microbatch, as they pass from stage to stage.
+Owned StageRunner::boundary(int64_t sequences, int64_t seq) {
+  const int64_t rows = sequences * seq / (run_.layout.sequence ? sharing_.tp.size : 1);
+  return Owned(*arena_, Bucket::activations, {rows, run_.model.hidden}, dtype_);
+}
+
+// Memory for what comes, and the receive on its way: before the action that computes before it, so that it
+// travels meanwhile.
+void StageRunner::post_receive(const Action& a) {
+  Microbatch& m = microbatches_.at(size_t(a.mb));
+  const Chunk& c = chunk_of(a.stage);
+  const bool forward = a.kind == Act::RecvF;
+  Owned& into = forward ? m.x[c.slot] : m.dx[c.end_slot()];
+  if (into) return;
+  into = boundary(run_.batch.micro, run_.data.seq_len / sharing_.cp.size);
+  (forward ? m.x_here : m.dx_here)[c.number] =
+      pipeline_->receive(forward ? Pipeline::forward : Pipeline::backward,
+                         pipeline_->rank_of(a.stage + (forward ? -1 : 1)), *into);
+}
+
+// Those that the next action that computes will want.
+void StageRunner::post_receives(std::span<const Action> next) {
+  for (const Action& a : next) {
+    if (a.kind == Act::RecvF || a.kind == Act::RecvB) post_receive(a);
+    if (a.kind == Act::F || a.kind == Act::B || a.kind == Act::I || a.kind == Act::W) return;
+  }
+}
+
+void StageRunner::receive(const Action& a) {
+  post_receive(a);
+  Microbatch& m = microbatches_.at(size_t(a.mb));
+  pipeline_->wait((a.kind == Act::RecvF ? m.x_here : m.dx_here)[chunk_of(a.stage).number]);
+}
+
+void StageRunner::send(const Action& a, int action) {
+  Microbatch& m = microbatches_.at(size_t(a.mb));
+  const Chunk& c = chunk_of(a.stage);
+  if (a.kind == Act::SendF)
+    pipeline_->send(Pipeline::forward, pipeline_->rank_of(a.stage + 1), std::move(m.x[c.end_slot()]), action);
+  else
+    pipeline_->send(Pipeline::backward, pipeline_->rank_of(a.stage - 1), std::move(m.dx[c.slot]), action);
 }
 
 // The layer's own units, the last one first: as units lie.
@@ -321,17 +407,26 @@ void StageRunner::reduce_layer(size_t layer) {
 void StageRunner::forward_only(Microbatch& m, Ctx& ctx) {
   if (sync_) {
     walk_.clear();
-    add_pass(true, true);
+    for (const Chunk& c : chunks_) add_pass(c, true, true);
     sync_->follow(walk_);
   }
-  for (size_t l = 0; l < stage_.layers.size(); l++) {
-    use_weights(l);
-    Owned y = stage_.layers[l]->forward(ctx, *m.x[0], m.saved[l]);
-    let_weights_go(l);
-    m.saved[l].clear();
-    m.x[0] = std::move(y);
+  for (const Chunk& c : chunks_) {
+    if (!c.embedding && !m.x[0]) {
+      m.x[0] = boundary(m.view.sequences, m.view.seq);
+      pipeline_->wait(pipeline_->receive(Pipeline::forward, pipeline_->rank_of(c.stage - 1), *m.x[0]));
+    }
+    for (size_t l = c.first; l < c.last; l++) {
+      use_weights(l);
+      Owned y = stage_.layers[l]->forward(ctx, *m.x[0], m.saved[l]);
+      let_weights_go(l);
+      m.saved[l].clear();
+      m.x[0] = std::move(y);
+    }
+    if (!c.head && pipeline_->rank_of(c.stage + 1) != pipeline_->rank())
+      pipeline_->send(Pipeline::forward, pipeline_->rank_of(c.stage + 1), std::move(m.x[0]), -1);
   }
   m.x[0].reset();
+  if (pipeline_) pipeline_->let_all_go();
 }
 
 StageRunner::TokenLoss StageRunner::evaluate(int64_t sequences, int64_t seq, const FillBatch& fill,
@@ -347,7 +442,8 @@ StageRunner::TokenLoss StageRunner::evaluate(int64_t sequences, int64_t seq, con
   TokenLoss sum;
   std::fill(each.begin(), each.end(), 0.0);
   const int64_t own = seq / sharing_.cp.size;
-  for (int64_t i = 0; device_.has_data() && i < sequences * own; i++)
+  for (int64_t i = 0; device_.has_data() && sharing_.pp.rank == sharing_.head_rank && i < sequences * own;
+       i++)
     if (staging_[size_t(sequences * seq + i)] >= 0) {
       double loss = token_loss_host_[size_t(i)];
       sum.sum += loss, sum.tokens++;

@@ -19,6 +19,7 @@
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
 #include "runtime/op_tracer.h"
+#include "runtime/pipeline.h"
 #include "runtime/sharing.h"
 #include "schedule/schedule.h"
 #include "spec/run_spec.h"
@@ -54,7 +55,7 @@ struct StepControl {
   // "F", "B", ..., "norm", "update": before each action and each part of Step; a test kills the process here.
   std::function<void(std::string_view phase)> phase;
   // After a microbatch's last backward action, when more follow: true = leave the step, drop its gradients.
-  // All ranks must answer alike.
+  // All ranks must answer alike. Not asked in a pipeline, whose ranks are never at the same place.
   std::function<bool()> stop;
 };
 
@@ -146,6 +147,16 @@ class StageRunner {
 
  private:
   struct Microbatch;
+  // Layers [first, last) of this rank that are one stage of the schedule. Of a microbatch, slot + l - first
+  // holds the input of layer l.
+  struct Chunk {
+    int stage = 0;
+    size_t number = 0, first = 0, last = 0, slot = 0;
+    bool embedding = true, head = true;
+    size_t end_slot() const { return slot + last - first; }
+  };
+  std::vector<StageRange> stage_ranges();
+  const Chunk& chunk_of(int stage) const;
   void settle_layers();
   void bind_memory();
   void bind_views();
@@ -155,12 +166,17 @@ class StageRunner {
   void find_units(std::span<const std::vector<ParamDecl>>);
   void load_batch(Microbatch&, int64_t sequences, int64_t seq, int64_t step, int64_t mb, const FillBatch&);
   Ctx context(const Microbatch&, bool backward);
-  void forward(Microbatch&, int64_t mb, const FillBatch&);
+  void forward(Microbatch&, const Chunk&, int64_t mb, const FillBatch&);
   void read_losses(const Microbatch&, int64_t mb);
-  void backward(Microbatch&, bool input, bool weight, bool reduce);
+  void backward(Microbatch&, const Chunk&, bool input, bool weight, bool reduce);
+  Owned boundary(int64_t sequences, int64_t seq);
+  void post_receive(const Action&);
+  void post_receives(std::span<const Action>);
+  void receive(const Action&);
+  void send(const Action&, int action);
   void use_weights(size_t layer);
   void let_weights_go(size_t layer);
-  void add_pass(bool forward, bool release);  // to walk_
+  void add_pass(const Chunk&, bool forward, bool release);  // to walk_
   void forward_only(Microbatch&, Ctx&);
   void run_cached(int64_t texts, std::span<const int32_t> tokens, std::span<const int32_t> positions,
                   std::span<float> logits);
@@ -170,7 +186,7 @@ class StageRunner {
     if (control_.phase) control_.phase(phase);
   }
   void add_passes(std::span<const Action>);
-  void reduce_stage(bool with_backward);
+  void reduce_stage(const Chunk&, bool with_backward);
   void reduce_layer(size_t layer);
   double global_loss(int64_t targets);
   void count_routing();
@@ -192,10 +208,12 @@ class StageRunner {
   std::byte* memory_ = nullptr;
   int64_t memory_bytes_ = 0;
   std::unique_ptr<Arena> arena_;
+  std::unique_ptr<Pipeline> pipeline_;  // none: this rank has all layers
+  std::vector<Chunk> chunks_;           // ascending
   Stage stage_;
   ParamSet params_;
   std::unique_ptr<Optimizer> optimizer_;
-  double optimizer_waited_s_ = 0;  // before this step
+  double optimizer_waited_s_ = 0, pipeline_waited_s_ = 0;  // before this step
   std::vector<StateDecl> state_decls_;
   FlatState flat_;
   std::vector<Owned> persistent_;

@@ -37,7 +37,7 @@ void StageRunner::add_passes(std::span<const Action> actions) {
     const Act kind = actions[i].kind;
     if (kind != Act::F && kind != Act::B && kind != Act::I) continue;
     require(together(actions, i, Act::Unshard), "ZeRO 3 needs an Unshard with every use of weights");
-    add_pass(kind == Act::F, together(actions, i, Act::Reshard));
+    add_pass(chunk_of(actions[i].stage), kind == Act::F, together(actions, i, Act::Reshard));
   }
   sync_->follow(walk_);
 }
@@ -49,28 +49,42 @@ bool StageRunner::run_actions(std::span<const Action> actions, const FillBatch& 
     enter(name_of(a.kind), a.mb);
     if (a.kind == Act::Step) continue;  // step() does it once loss and norm are known to be finite
     TraceScope traced(tracer_.get(), SpanKind::action, name_of(a.kind), a.mb);
+    if (pipeline_) {
+      pipeline_->let_go(int(i));
+      if (a.kind == Act::F || a.kind == Act::B || a.kind == Act::I || a.kind == Act::W)
+        post_receives(actions.subspan(i + 1));
+    }
+    const Chunk& c = chunk_of(a.stage);
     Microbatch* m = a.mb >= 0 ? &microbatches_.at(size_t(a.mb)) : nullptr;
     const bool reduce = together(actions, i, Act::ReduceGrad);
     switch (a.kind) {
       case Act::F:
-        forward(*m, a.mb, fill);
+        forward(*m, c, a.mb, fill);
         break;
       case Act::B:
-        backward(*m, true, true, reduce);
+        backward(*m, c, true, true, reduce);
         break;
       case Act::I:
-        backward(*m, true, false, false);
+        backward(*m, c, true, false, false);
         break;
       case Act::W:
-        backward(*m, false, true, reduce);
+        backward(*m, c, false, true, reduce);
         break;
       case Act::ReduceGrad:
-        reduce_stage(a.overlap != 0);
+        reduce_stage(c, a.overlap != 0);
         break;
       case Act::Unshard:
         sync_->gather_ahead();
         break;
       case Act::Reshard:  // done layer by layer in the pass it is issued with
+        break;
+      case Act::RecvF:
+      case Act::RecvB:
+        receive(a);
+        break;
+      case Act::SendF:
+      case Act::SendB:
+        send(a, int(i));
         break;
       default:
         run_failed("this version has no runtime for action kind {} of the schedule", int(a.kind));
@@ -80,16 +94,17 @@ bool StageRunner::run_actions(std::span<const Action> actions, const FillBatch& 
     if (done) first_microbatch_done();
     bool more = std::any_of(actions.begin() + std::ptrdiff_t(i) + 1, actions.end(),
                             [](const Action& next) { return has_microbatch(next.kind); });
-    if (done && more && control_.stop && control_.stop()) return false;
+    if (done && more && !pipeline_ && control_.stop && control_.stop()) return false;
   }
+  if (pipeline_) pipeline_->let_all_go();
   return true;
 }
 
 // Beside a backward the layers' gradients were reduced as they came; alone, all of them here.
-void StageRunner::reduce_stage(bool with_backward) {
+void StageRunner::reduce_stage(const Chunk& c, bool with_backward) {
   if (with_backward) return;
   require(sharing_.zero < 2, "ZeRO 2 and 3 need a ReduceGrad with every weight gradient");
-  for (size_t u = params_.units.size(); u-- > 0;) sync_->ready(u);
+  for (size_t l = c.last; l-- > c.first;) reduce_layer(l);
 }
 
 void StageRunner::trace(SpanRecorder* spans, CommTracer* collectives) {
@@ -115,6 +130,7 @@ double StageRunner::global_loss(int64_t targets) {
   for (size_t r = 0; r * (sequences + 1) < all.size(); r++) {
     std::span<const double> mine = all.subspan(r * (sequences + 1), sequences + 1);
     if (comms_ && comms_->mesh().coord(int(r), Axis::tp) > 0) continue;  // as the first one says
+    if (comms_ && comms_->mesh().coord(int(r), Axis::pp) != sharing_.head_rank) continue;
     size_t replica = comms_ ? size_t(comms_->mesh().coord(int(r), Axis::dp)) : 0;
     for (size_t i = 0; i < sequences; i++)
       global_loss_[(i / micro * size_t(sharing_.dp) + replica) * micro + i % micro] += mine[i];
@@ -146,6 +162,7 @@ void StageRunner::count_routing() {
 StepResult StageRunner::step(std::span<const Action> actions, int64_t step, int64_t targets,
                              const FillBatch& fill) {
   require(mode_ == RunMode::train, "a runner made for inference cannot train");
+  require(!pipeline_ || pipeline_->knows(actions), "the actions of another schedule than the layout's");
   device_.kernels().attach(arena_.get());
   double begin = now_s();
   if (tracer_) tracer_->set_step(step);
@@ -185,6 +202,10 @@ StepResult StageRunner::step(std::span<const Action> actions, int64_t step, int6
   device_.sync(compute_);
   result_.comm_s += sync_->waited_s() + optimizer_->waited_s() - optimizer_waited_s_;
   optimizer_waited_s_ = optimizer_->waited_s();
+  if (pipeline_) {
+    result_.comm_s += pipeline_->waited_s() - pipeline_waited_s_;
+    pipeline_waited_s_ = pipeline_->waited_s();
+  }
   if (comms_) result_.comm = minus(comms_->counts(), before);
   result_.tokens = targets;
   result_.seconds = now_s() - begin;

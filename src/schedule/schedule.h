@@ -75,4 +75,16 @@ Schedule add_step(Schedule);
 // reshard_after_forward.
 Schedule add_zero(Schedule, int zero, bool reshard_after_forward = true);
 
+// The rank of each stage.
+std::vector<int> rank_of_stages(const Schedule&);
+
+// Pass: what crosses a border between ranks is received right before the action that reads it and sent right
+// behind the one that makes it. Before the other passes.
+Schedule add_transfers(Schedule);
+
+// By rank and action: for SendF and SendB, from which action of the rank on what was sent has surely been
+// read by the other side, in whatever order ranks come to run; their number if only the step's end says so.
+// So a sender's buffer goes back at a place of its program, not at a moment. Of other kinds: their number.
+std::vector<std::vector<int>> send_ends(const Schedule&);
+
 }  // namespace trireme

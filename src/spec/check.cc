@@ -366,7 +366,6 @@ std::vector<Problem> unsupported_of(const RunSpec& run) {
   };
   auto text = [](const std::string& s) { return shown(s); };
   const LayoutSpec& l = run.layout;
-  std::string_view one = "it has data, tensor, context and expert parallel ranks only: give 1";
   refuse(l.tp > 1 && run.optimizer.name == "muon", "optimizer.name", text("muon"),
          "with tp > 1 no rank holds a whole matrix to orthogonalise: give \"adamw\", or layout.tp = 1");
   refuse(l.tp > 1 && run.train.noise_scale > 0, "train.noise_scale", run.train.noise_scale,
@@ -399,7 +398,14 @@ std::vector<Problem> unsupported_of(const RunSpec& run) {
       run.moe.capacity > 0 && run.moe.unit == "global", "moe.capacity", run.moe.capacity,
       "what is dropped of a global batch depends on every rank before: give 0, or moe.unit = \"sequence\" or "
       "\"microbatch\"");
-  refuse(l.pp > 1, "layout.pp", l.pp, one);
+  refuse(l.pp > 1 && run.model.tied, "layout.pp", l.pp,
+         "the first and the last stage do not share weights yet: give 1, or model.tied = false");
+  refuse(l.pp > 1 && run.model.moe(), "layout.pp", l.pp,
+         "experts are not divided into stages: give 1, or model.experts = 0");
+  refuse(l.pp > 1 && run.optimizer.name == "muon", "optimizer.name", text("muon"),
+         "its owners of matrices are not those of stages: give \"adamw\", or layout.pp = 1");
+  refuse(l.pp > 1 && run.train.noise_scale > 0, "train.noise_scale", run.train.noise_scale,
+         "it compares whole gradients: give 0, or layout.pp = 1");
   const double dropped = std::max({run.model.embd_pdrop, run.model.attn_pdrop, run.model.resid_pdrop});
   refuse(l.cp > 1 && dropped > 0, "layout.cp", l.cp,
          "dropout is not numbered over parts of sequences: give 1, or no model.*_pdrop");

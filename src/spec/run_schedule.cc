@@ -15,7 +15,8 @@ int effective_zero(const LayoutSpec& l) {
 
 Schedule schedule_of(const RunSpec& run) {
   const LayoutSpec& l = run.layout;
-  Schedule s = add_step(make_schedule(l.schedule, int(l.pp), int(l.chunks), int(run.microbatches())));
+  Schedule s =
+      add_step(add_transfers(make_schedule(l.schedule, int(l.pp), int(l.chunks), int(run.microbatches()))));
   return replicas_of(l) > 1 ? add_zero(std::move(s), effective_zero(l), l.reshard_after_forward) : s;
 }
 

@@ -29,7 +29,8 @@ struct Piece {
   int32_t group = -1;  // of a call: in Tape::groups
   int32_t peer = -1;   // of a send or recv: rank of the world
   int32_t on = -1;     // of a wait: the other stream
-  int64_t mark = 0;    // of a wait: pieces issued on `on` until then. Of a send or recv: which message
+  int64_t mark = 0;  // of a wait: pieces issued on `on` until then. Of a send or recv: which of the messages
+                     // from one rank to the other, both ends alike
   std::string_view name, layer, action;  // "matmul", "blocks.3.attn", "F"; kept by the tape
   std::string_view algorithm;            // of a call: "ordered"
   Cost cost;                             // of an op
@@ -49,6 +50,7 @@ struct Tape {
   std::vector<Piece> pieces;
   std::vector<TapeGroup> groups;
   std::vector<std::string> streams = {"compute"};  // by stream
+  int rank = 0;                                    // of the world: whose it is
   // The text for as long as this tape or a copy of it lives.
   std::string_view keep(std::string_view text) {
     if (text.empty()) return {};

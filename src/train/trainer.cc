@@ -83,7 +83,8 @@ class Trainer {
     while (done_ < run_.train.steps && !leaving()) {
       runner_->restart_peaks();
       trace_.begin(*runner_, done_ + 1);
-      StepResult r = runner_->step(schedule_.ranks.at(0), done_ + 1, batches_->targets_per_step(), fill_);
+      StepResult r = runner_->step(schedule_.ranks.at(size_t(runner_->sharing().pp.rank)), done_ + 1,
+                                   batches_->targets_per_step(), fill_);
       trace_.end(*runner_);
       if (r.stopped) break;
       done_++;
@@ -311,12 +312,15 @@ TrainSummary train(const RunSpec& run, const Schedule& schedule, Device& device,
 }
 
 namespace {
-// Of the ranks that hold a replica, the one that speaks for it, or for its part of the sequences.
+// Of the ranks that hold a replica, the one that speaks for it, or for its part of the sequences: it has the
+// last layers.
 int teller_of(const StageRunner& runner, int replica, int part) {
   if (!runner.comms()) return 0;
   const Mesh& mesh = runner.comms()->mesh();
   int rank = 0;
-  while (mesh.coord(rank, Axis::dp) != replica || mesh.coord(rank, Axis::cp) != part) rank++;
+  while (mesh.coord(rank, Axis::dp) != replica || mesh.coord(rank, Axis::cp) != part ||
+         mesh.coord(rank, Axis::pp) != runner.sharing().head_rank)
+    rank++;
   return rank;
 }
 }  // namespace

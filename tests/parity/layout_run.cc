@@ -146,7 +146,8 @@ Ran train_layout(RunSpec run, const Plan& plan) {
         calls.list.clear();
         r.restart_peaks();
         device.kernels().restart_counts();
-        StepResult result = r.step(schedule.ranks[0], s, targets_of(run, s) + plan.announce_more, fill);
+        StepResult result = r.step(schedule.ranks[size_t(r.sharing().pp.rank)], s,
+                                   targets_of(run, s) + plan.announce_more, fill);
         facts.comm = result.comm;
         if (factory.rank() == 0)
           home.ran.losses.push_back(result.loss), home.ran.norms.push_back(result.grad_norm);

@@ -1,0 +1,100 @@
+#include "runtime/pipeline.h"
+
+#include <fmt/format.h>
+
+#include "base/timed.h"
+
+namespace trireme {
+namespace {
+constexpr Axis kPp[] = {Axis::pp};
+}
+
+Pipeline::Pipeline(const Schedule& schedule, CommSet& comms, Device& device)
+    : rank_of_stage_(rank_of_stages(schedule)),
+      rank_(comms.mesh().coord(comms.rank(), Axis::pp)),
+      device_(device),
+      compute_(device.stream("compute")),
+      comms_{&comms.along(kPp), &comms.along_again(kPp)} {
+  require(schedule.ranks.size() == size_t(comms.mesh().size(Axis::pp)), "a schedule of as many ranks as pp");
+  for (int s = 0; s < schedule.stages; s++)
+    if (rank_of(s) == rank_) stages_.push_back(s);
+  send_ends_ = send_ends(schedule).at(size_t(rank_));
+  for (std::vector<Stream>& s : streams_) s.resize(2 * schedule.ranks.size());
+  const std::vector<Action>& mine = schedule.ranks.at(size_t(rank_));
+  for (const Action& a : mine) {
+    if (a.kind == Act::SendF) make_stream(forward, true, rank_of(a.stage + 1));
+    if (a.kind == Act::RecvF) make_stream(forward, false, rank_of(a.stage - 1));
+    if (a.kind == Act::SendB) make_stream(backward, true, rank_of(a.stage - 1));
+    if (a.kind == Act::RecvB) make_stream(backward, false, rank_of(a.stage + 1));
+  }
+  sent_.reserve(mine.size());
+}
+
+// What ended the run has told the group, so what is under way comes to an end.
+Pipeline::~Pipeline() {
+  for (const std::vector<Stream>& way : streams_)
+    for (Stream s : way) {
+      if (s.id == 0) continue;
+      try {
+        device_.sync(s);
+      } catch (const std::exception&) {
+        // It is told by whoever caught what ended the run.
+      }
+    }
+}
+
+bool Pipeline::knows(std::span<const Action> actions) const {
+  return actions.size() == send_ends_.size();
+}
+
+void Pipeline::make_stream(Way way, bool send, int peer) {
+  streams_[way][size_t(send ? peer : ranks() + peer)] = device_.stream(
+      fmt::format("pp {} {} {}", way == forward ? "forward" : "backward", send ? "to" : "from", peer));
+}
+
+Stream Pipeline::stream(Way way, bool send, int peer) const {
+  const Stream s = streams_[way][size_t(send ? peer : ranks() + peer)];
+  require(s.id != 0, "a message on a way that the schedule has not");
+  return s;
+}
+
+// After what compute was given: it made the tensor, or used the memory before.
+void Pipeline::start(Way way, const P2p& op, Stream s) {
+  device_.wait(s, device_.record(compute_));
+  comms_[way]->p2p({.ops = {&op, 1}}, s);
+}
+
+void Pipeline::send(Way way, int to, Owned tensor, int action) {
+  const Stream s = stream(way, true, to);
+  start(way, {.buf = *tensor, .peer = to, .send = true}, s);
+  const int until = action < 0 ? int(send_ends_.size()) : send_ends_.at(size_t(action));
+  sent_.push_back({.tensor = std::move(tensor), .read = device_.record(s), .until = until});
+}
+
+Event Pipeline::receive(Way way, int from, const Tensor& into) {
+  const Stream s = stream(way, false, from);
+  start(way, {.buf = into, .peer = from, .send = false}, s);
+  return device_.record(s);
+}
+
+void Pipeline::wait(Event e) {
+  Timed t(waited_s_);
+  device_.wait(compute_, e);
+}
+
+void Pipeline::let_go(int action) {
+  for (size_t i = 0; i < sent_.size();) {
+    if (sent_[i].until > action) {
+      i++;
+      continue;
+    }
+    wait(sent_[i].read);
+    sent_.erase(sent_.begin() + std::ptrdiff_t(i));
+  }
+}
+
+void Pipeline::let_all_go() {
+  let_go(int(send_ends_.size()));
+}
+
+}  // namespace trireme

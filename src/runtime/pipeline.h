@@ -1,0 +1,64 @@
+// What a rank says to its neighbours in the pipeline: activations forward, gradients of them backward.
+#pragma once
+#include <vector>
+
+#include "comm/comm_set.h"
+#include "device/device.h"
+#include "schedule/schedule.h"
+#include "tensor/arena.h"
+
+namespace trireme {
+
+// Each direction has a communicator and to each neighbour two streams of its own, so a message waits for
+// none but those before it on the same way; the k-th that is sent along a way is the k-th received there, so
+// both sides must pass a border in the same order of microbatches and chunks.
+class Pipeline {
+ public:
+  enum Way : uint8_t { forward, backward };
+
+  // Of a whole step (schedule_of): every rank has the same. Collective over all ranks.
+  Pipeline(const Schedule&, CommSet&, Device&);
+  Pipeline(const Pipeline&) = delete;
+  ~Pipeline();
+
+  int rank() const { return rank_; }
+  int ranks() const { return int(streams_[0].size()) / 2; }
+  int rank_of(int stage) const { return rank_of_stage_.at(size_t(stage)); }
+  // Stages of this rank, ascending.
+  const std::vector<int>& stages() const { return stages_; }
+
+  // The tensor is kept until let_go() comes to the action before which it has surely been read (send_ends).
+  // action: the send's place in the rank's list; -1: until let_all_go().
+  void send(Way, int to, Owned, int action);
+  Event receive(Way, int from, const Tensor& into);
+  // Before the action: what has been read goes back.
+  void let_go(int action);
+  void let_all_go();
+
+  // Are these the actions it was made for?
+  bool knows(std::span<const Action>) const;
+  double waited_s() const { return waited_s_; }
+  void wait(Event);  // compute comes after it
+
+ private:
+  struct Sent {
+    Owned tensor;
+    Event read;
+    int until;
+  };
+  void make_stream(Way, bool send, int peer);
+  Stream stream(Way, bool send, int peer) const;
+  void start(Way, const P2p&, Stream);
+
+  std::vector<int> rank_of_stage_, stages_;
+  std::vector<int> send_ends_;  // by action
+  int rank_;
+  Device& device_;
+  Stream compute_;
+  Communicator* comms_[2];
+  std::vector<Stream> streams_[2];  // by way: to each peer, then from each; id 0: none
+  std::vector<Sent> sent_;
+  double waited_s_ = 0;
+};
+
+}  // namespace trireme

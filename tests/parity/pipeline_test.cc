@@ -1,0 +1,58 @@
+// Pipelines against one stage: the same numbers to the bit, because weight gradients are added in the same
+// order (DESIGN.md section 4).
+#include "compare.h"
+#include "layout_case.h"
+#include "spec/run_schedule.h"
+
+namespace trireme::parity {
+namespace {
+
+class Pipelines : public testing::TestWithParam<const char*> {};
+
+TEST_P(Pipelines, EqualOneStageToTheBit) {
+  Case c = from_text(GetParam());
+  SCOPED_TRACE(GetParam());
+  const Ran piped = train_layout(run_of(c), {});
+  ASSERT_EQ(piped.losses.size(), size_t(kSteps));
+  EXPECT_LT(piped.losses.back(), piped.losses.front() - 0.002 * double(kSteps));
+  for (const RankFacts& r : piped.ranks) {
+    EXPECT_EQ(r.left_over, 0);
+    EXPECT_EQ(r.moved, r.counted);
+    EXPECT_LE(r.high_water, piped.booking.arena_bytes);
+  }
+  c.pp = 1;
+  expect_identical(piped, train_layout(run_of(c), {}));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, Pipelines,
+    testing::Values("pp=2 microbatches=4", "pp=2 microbatches=1 arch=gpt2", "pp=3 layers=5 microbatches=4",
+                    "pp=4 layers=4 microbatches=6 schedule=gpipe compute=bf16 micro=1",
+                    "pp=2 microbatches=3 compute=bf16 grads=bf16 arch=qwen3 dropout=0.2",
+                    "pp=2 dp=2 zero=1 microbatches=3", "pp=2 dp=2 zero=2 microbatches=2 schedule=gpipe",
+                    "pp=2 dp=2 zero=3 microbatches=3 compute=bf16",
+                    "pp=2 dp=2 zero=3 reshard=0 microbatches=2",
+                    "pp=2 tp=2 heads=4 kv_heads=2 hidden=32 microbatches=2",
+                    "pp=2 tp=2 sequence=1 heads=4 kv_heads=2 hidden=32 microbatches=3 seq=24",
+                    "pp=2 cp=2 seq=24 microbatches=2", "pp=2 compute=f16 microbatches=2",
+                    "pp=2 arch=deepseek_v2 experts=0 microbatches=2"));
+
+// Every rank's peaks are those that its stage has on meta.
+TEST(Pipelines, MemoryIsAsBooked) {
+  for (const char* text : {"pp=3 layers=5 microbatches=5", "pp=2 dp=2 zero=3 microbatches=3 compute=bf16",
+                           "pp=4 layers=4 microbatches=4 schedule=gpipe"}) {
+    SCOPED_TRACE(text);
+    const RunSpec run = run_of(from_text(text));
+    const Ran ran = train_layout(run, {.steps = 3});
+    const Mesh mesh = mesh_of(run.layout);
+    for (size_t r = 0; r < ran.ranks.size(); r++) {
+      const Booking b = book_stage(run, schedule_of(run), 1, {}, mesh.coord(int(r), Axis::pp));
+      EXPECT_EQ(ran.ranks[r].peaks, b.peak) << r;
+      EXPECT_EQ(ran.ranks[r].peak_total, b.peak_total) << r;
+      EXPECT_EQ(ran.ranks[r].comm, b.comm) << r;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trireme::parity
