@@ -57,6 +57,14 @@ Communicator& CommSet::across(Axes axes, int parts) {
   return get(ranks, name_of_axes(axes) + " across");
 }
 
+Communicator& CommSet::some(Axes axes, std::span<const int> coords, std::string_view name) {
+  const std::vector<int> group = mesh_.group(rank(), axes);
+  std::vector<int> ranks;
+  for (int c : coords) ranks.push_back(group.at(size_t(c)));
+  std::sort(ranks.begin(), ranks.end());
+  return get(ranks, std::string(name));
+}
+
 Communicator& CommSet::get(const std::vector<int>& ranks, const std::string& name, bool again) {
   std::unique_ptr<Communicator>& c = groups_[{ranks, again}];
   if (!c) {

@@ -42,6 +42,8 @@ class CommSet {
   Communicator& inner(Axes, int parts);
   Communicator& across(Axes, int parts);
   Communicator& control() { return factory_.control(); }
+  // Some of the group along one axis, by their coordinates; this rank is one of them, and only they ask.
+  Communicator& some(Axes, std::span<const int> coords, std::string_view name);
   CommFactory& factory() { return factory_; }
   void observe(CommObserver*);  // of all groups, those made later too
   CommCounts counts() const;    // of all groups, control apart

@@ -123,15 +123,18 @@ Stage build_stages(const ModelSpec& m, std::span<const StageRange> ranges, const
   const TensorPlace tp{.size = place.size, .rank = place.rank, .sequence = sequence && place.size > 1};
   if (m.positions == "rope") stage.rope = std::make_unique<RopeTable>();
   int64_t learned = m.positions == "learned" ? m.max_positions : 0;
+  bool first = false, last = false;
+  for (const StageRange& range : ranges) first |= range.embedding, last |= range.head;
+  const Head::Weight head = !m.tied ? Head::Weight::own : first ? Head::Weight::tied : Head::Weight::copy;
   for (const StageRange& range : ranges) {
     if (range.embedding)
-      stage.layers.push_back(
-          std::make_unique<Embedding>(m.vocab, m.hidden, learned, float(m.init_std), m.embd_pdrop, tp));
+      stage.layers.push_back(std::make_unique<Embedding>(m.vocab, m.hidden, learned, float(m.init_std),
+                                                         m.embd_pdrop, tp, m.tied && !last));
     for (int64_t i = range.first; i < range.last; i++)
       stage.layers.push_back(make_block(m, i, stage.rope.get(), tp, mesh.place(rank, Axis::ep), moe));
     if (range.head)
       stage.layers.push_back(
-          std::make_unique<Head>(make_norm(m, "norm", tp), m.vocab, m.hidden, m.tied, float(m.init_std), tp));
+          std::make_unique<Head>(make_norm(m, "norm", tp), m.vocab, m.hidden, head, float(m.init_std), tp));
   }
   return stage;
 }

@@ -3,13 +3,14 @@
 namespace trireme {
 
 Embedding::Embedding(int64_t vocab, int64_t hidden, int64_t max_positions, float init_std, double embd_pdrop,
-                     TensorPlace tp)
+                     TensorPlace tp, bool shared)
     : vocab_(vocab),
       hidden_(hidden),
       max_positions_(max_positions),
       init_std_(init_std),
       dropout_("embed", embd_pdrop, tp),
-      tp_(tp) {}
+      tp_(tp),
+      shared_(shared) {}
 
 void Embedding::declare(std::vector<ParamDecl>& decls) const {
   ParamDecl d{.name = "embed.tokens.weight",
@@ -18,8 +19,10 @@ void Embedding::declare(std::vector<ParamDecl>& decls) const {
               .init = {Init::Kind::normal, init_std_},
               .decay = true,
               .tied_to = {},
-              .sum_grad = {}};
+              .sum_grad = {},
+              .shared = shared_};
   decls.push_back(d);
+  d.shared = false;
   if (max_positions_ > 0) {
     d.shard = {};
     d.name = "embed.positions.weight";

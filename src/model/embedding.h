@@ -12,7 +12,7 @@ class Embedding : public Layer {
   // max_positions = 0: no learned positions.
   // Ranks of tp divide the vocabulary: each looks up the ids that it has, and the sum over ranks is whole.
   Embedding(int64_t vocab, int64_t hidden, int64_t max_positions, float init_std, double embd_pdrop,
-            TensorPlace tp = {});
+            TensorPlace tp = {}, bool shared = false);
   std::string_view name() const override { return "embed"; }
   void declare(std::vector<ParamDecl>&) const override;
   void bind(ParamSet&) override;
@@ -26,6 +26,7 @@ class Embedding : public Layer {
   float init_std_;
   Dropout dropout_;
   TensorPlace tp_;
+  bool shared_;  // with the head of another stage
   Param* tokens_ = nullptr;
   Param* positions_ = nullptr;
 };

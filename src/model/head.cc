@@ -4,23 +4,25 @@
 
 namespace trireme {
 
-Head::Head(Norm norm, int64_t vocab, int64_t hidden, bool tied, float init_std, TensorPlace tp)
-    : norm_(std::move(norm)), vocab_(vocab), hidden_(hidden), tied_(tied), init_std_(init_std), tp_(tp) {}
+Head::Head(Norm norm, int64_t vocab, int64_t hidden, Weight where, float init_std, TensorPlace tp)
+    : norm_(std::move(norm)), vocab_(vocab), hidden_(hidden), where_(where), init_std_(init_std), tp_(tp) {}
 
 void Head::declare(std::vector<ParamDecl>& decls) const {
   norm_.declare(decls);
-  decls.push_back({.name = "head.weight",
+  decls.push_back({.name = where_ == Weight::copy ? "embed.tokens.weight" : "head.weight",
                    .global = {vocab_, hidden_},
                    .shard = vocabulary_shard(),
                    .init = {Init::Kind::normal, init_std_},
                    .decay = true,
-                   .tied_to = tied_ ? "embed.tokens.weight" : "",
-                   .sum_grad = {}});
+                   .tied_to = where_ == Weight::tied ? "embed.tokens.weight" : "",
+                   .sum_grad = {},
+                   .shared = where_ == Weight::copy,
+                   .copy = where_ == Weight::copy});
 }
 
 void Head::bind(ParamSet& set) {
   norm_.bind(set);
-  weight_ = set.find(tied_ ? "embed.tokens.weight" : "head.weight");
+  weight_ = set.find(where_ == Weight::own ? "head.weight" : "embed.tokens.weight");
 }
 
 void Head::cross_entropy(Ctx& ctx, const Tensor& logits, int64_t first_row) const {

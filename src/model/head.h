@@ -20,7 +20,9 @@ class Head : public Layer {
  public:
   static constexpr int64_t kRows = 1024;
 
-  Head(Norm norm, int64_t vocab, int64_t hidden, bool tied, float init_std, TensorPlace tp = {});
+  // Where its weight lies: its own, the embedding's of this rank, or a copy of another stage's.
+  enum class Weight : uint8_t { own, tied, copy };
+  Head(Norm norm, int64_t vocab, int64_t hidden, Weight where, float init_std, TensorPlace tp = {});
   std::string_view name() const override { return "head"; }
   void declare(std::vector<ParamDecl>&) const override;
   void bind(ParamSet&) override;
@@ -40,7 +42,7 @@ class Head : public Layer {
 
   Norm norm_;
   int64_t vocab_, hidden_;
-  bool tied_;
+  Weight where_;
   float init_std_;
   TensorPlace tp_;
   Param* weight_ = nullptr;

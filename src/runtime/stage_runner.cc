@@ -90,11 +90,15 @@ std::vector<StageRange> StageRunner::stage_ranges() {
   std::vector<int> stages = {0};
   if (comms_ && sharing_.pp.size > 1) {
     const Schedule schedule = schedule_of(run_);
-    pipeline_ = std::make_unique<Pipeline>(schedule, *comms_, device_);
+    pipeline_ = std::make_unique<PipelineComm>(schedule, *comms_, device_);
     const std::vector<StageRange> all = split_layers(run_.model, run_.data.seq_len, schedule.stages);
     stages = pipeline_->stages();
     for (int s : stages) mine.push_back(all[size_t(s)]);
     sharing_.head_rank = pipeline_->rank_of(schedule.stages - 1);
+    const int ends[] = {pipeline_->rank_of(0), sharing_.head_rank};
+    static constexpr Axis kPp[] = {Axis::pp};
+    if (run_.model.tied && ends[0] != ends[1] && (sharing_.pp.rank == ends[0] || sharing_.pp.rank == ends[1]))
+      shared_ = &comms_->some(kPp, ends, "tied");
   } else {
     mine.push_back({.first = 0, .last = run_.model.layers});
   }
@@ -370,7 +374,7 @@ void StageRunner::post_receive(const Action& a) {
   if (into) return;
   into = boundary(run_.batch.micro, run_.data.seq_len / sharing_.cp.size);
   (forward ? m.x_here : m.dx_here)[c.number] =
-      pipeline_->receive(forward ? Pipeline::forward : Pipeline::backward,
+      pipeline_->receive(forward ? PipelineComm::forward : PipelineComm::backward,
                          pipeline_->rank_of(a.stage + (forward ? -1 : 1)), *into);
 }
 
@@ -392,9 +396,10 @@ void StageRunner::send(const Action& a, int action) {
   Microbatch& m = microbatches_.at(size_t(a.mb));
   const Chunk& c = chunk_of(a.stage);
   if (a.kind == Act::SendF)
-    pipeline_->send(Pipeline::forward, pipeline_->rank_of(a.stage + 1), std::move(m.x[c.end_slot()]), action);
+    pipeline_->send(PipelineComm::forward, pipeline_->rank_of(a.stage + 1), std::move(m.x[c.end_slot()]),
+                    action);
   else
-    pipeline_->send(Pipeline::backward, pipeline_->rank_of(a.stage - 1), std::move(m.dx[c.slot]), action);
+    pipeline_->send(PipelineComm::backward, pipeline_->rank_of(a.stage - 1), std::move(m.dx[c.slot]), action);
 }
 
 // The layer's own units, the last one first: as units lie.
@@ -413,7 +418,7 @@ void StageRunner::forward_only(Microbatch& m, Ctx& ctx) {
   for (const Chunk& c : chunks_) {
     if (!c.embedding && !m.x[0]) {
       m.x[0] = boundary(m.view.sequences, m.view.seq);
-      pipeline_->wait(pipeline_->receive(Pipeline::forward, pipeline_->rank_of(c.stage - 1), *m.x[0]));
+      pipeline_->wait(pipeline_->receive(PipelineComm::forward, pipeline_->rank_of(c.stage - 1), *m.x[0]));
     }
     for (size_t l = c.first; l < c.last; l++) {
       use_weights(l);
@@ -423,7 +428,7 @@ void StageRunner::forward_only(Microbatch& m, Ctx& ctx) {
       m.x[0] = std::move(y);
     }
     if (!c.head && pipeline_->rank_of(c.stage + 1) != pipeline_->rank())
-      pipeline_->send(Pipeline::forward, pipeline_->rank_of(c.stage + 1), std::move(m.x[0]), -1);
+      pipeline_->send(PipelineComm::forward, pipeline_->rank_of(c.stage + 1), std::move(m.x[0]), -1);
   }
   m.x[0].reset();
   if (pipeline_) pipeline_->let_all_go();

@@ -19,7 +19,7 @@
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
 #include "runtime/op_tracer.h"
-#include "runtime/pipeline.h"
+#include "runtime/pipeline_comm.h"
 #include "runtime/sharing.h"
 #include "schedule/schedule.h"
 #include "spec/run_spec.h"
@@ -189,6 +189,7 @@ class StageRunner {
   void reduce_stage(const Chunk&, bool with_backward);
   void reduce_layer(size_t layer);
   double global_loss(int64_t targets);
+  void add_shared();
   void count_routing();
   void move_router_biases();
   void start_noise(int64_t step);
@@ -208,8 +209,9 @@ class StageRunner {
   std::byte* memory_ = nullptr;
   int64_t memory_bytes_ = 0;
   std::unique_ptr<Arena> arena_;
-  std::unique_ptr<Pipeline> pipeline_;  // none: this rank has all layers
-  std::vector<Chunk> chunks_;           // ascending
+  std::unique_ptr<PipelineComm> pipeline_;  // none: this rank has all layers
+  std::vector<Chunk> chunks_;               // ascending
+  Communicator* shared_ = nullptr;          // who has the other copy of Unit::shared
   Stage stage_;
   ParamSet params_;
   std::unique_ptr<Optimizer> optimizer_;

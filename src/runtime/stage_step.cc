@@ -143,6 +143,15 @@ double StageRunner::global_loss(int64_t targets) {
   return loss / double(std::max<int64_t>(1, targets));
 }
 
+// The gradients of what the first and the last stage share: each has its own part of the sum over replicas,
+// and both hold the whole sum afterwards.
+void StageRunner::add_shared() {
+  if (!shared_) return;
+  Timed t(result_.comm_s);
+  for (const Unit& u : params_.units)
+    if (u.shared) shared_->all_reduce({.buf = flat_.own(flat_.grads, params_, u)}, compute_);
+}
+
 // Load, drops and balancing losses of every router, over all ranks.
 void StageRunner::count_routing() {
   if (!run_.model.moe()) return;
@@ -188,6 +197,7 @@ StepResult StageRunner::step(std::span<const Action> actions, int64_t step, int6
     TraceScope part(tracer_.get(), SpanKind::action, "norm");
     layer_ = "grad_norm";
     sync_->finish();
+    add_shared();
     double norm =
         grad_norm_->compute(device_, params_, flat_, comms_ ? &comms_->control() : nullptr, compute_);
     result_.grad_norm = norm / loss_scale_.scale();

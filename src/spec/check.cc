@@ -398,10 +398,6 @@ std::vector<Problem> unsupported_of(const RunSpec& run) {
       run.moe.capacity > 0 && run.moe.unit == "global", "moe.capacity", run.moe.capacity,
       "what is dropped of a global batch depends on every rank before: give 0, or moe.unit = \"sequence\" or "
       "\"microbatch\"");
-  refuse(l.pp > 1 && run.model.tied, "layout.pp", l.pp,
-         "the first and the last stage do not share weights yet: give 1, or model.tied = false");
-  refuse(l.pp > 1 && run.model.moe(), "layout.pp", l.pp,
-         "experts are not divided into stages: give 1, or model.experts = 0");
   refuse(l.pp > 1 && run.optimizer.name == "muon", "optimizer.name", text("muon"),
          "its owners of matrices are not those of stages: give \"adamw\", or layout.pp = 1");
   refuse(l.pp > 1 && run.train.noise_scale > 0, "train.noise_scale", run.train.noise_scale,

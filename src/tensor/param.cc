@@ -38,17 +38,18 @@ Param place(const ParamDecl& d, const Mesh& mesh, int rank) {
   p.decl = d;
   p.box = local_slice(d.global, d.shard, mesh, rank);
   p.stored = stored_shape(d.global, d.shard, mesh);
-  p.answers = d.expert || d.shard.divides_along(Axis::tp) || mesh.coord(rank, Axis::tp) == 0;
+  p.answers = !d.copy && (d.expert || d.shard.divides_along(Axis::tp) || mesh.coord(rank, Axis::tp) == 0);
   return p;
 }
 }  // namespace
 
-// Appends one unit of a layer's parameters: its experts, or what they are not; or all of them.
+// Appends one unit of a layer's parameters: its experts (where they are apart), what is tied to another
+// stage, or the rest.
 static void add_unit(ParamSet& set, Unit u, const std::vector<ParamDecl>& decls, bool apart, const Mesh& mesh,
                      int rank) {
   u.first = set.params.size(), u.offset = set.numel, u.part_offset = set.part;
   for (const ParamDecl& d : decls) {
-    if (!d.tied_to.empty() || (apart && d.expert != u.experts)) continue;
+    if (!d.tied_to.empty() || (apart && d.expert != u.experts) || d.shared != u.shared) continue;
     require(set.find(d.name) == nullptr, "parameter " + d.name + " is declared twice");
     (d.buffer ? set.buffers : set.params).push_back(place(d, mesh, rank));
   }
@@ -78,7 +79,11 @@ ParamSet lay_out(std::span<const std::vector<ParamDecl>> units, const Mesh& mesh
   for (size_t l = 0; l < units.size(); l++) {
     const bool apart = others_replicate && std::any_of(units[l].begin(), units[l].end(),
                                                        [](const ParamDecl& d) { return d.expert; });
+    const auto copy = [](const ParamDecl& d) { return d.copy; };
+    set.divided |= std::any_of(units[l].begin(), units[l].end(), copy);
     add_unit(set, {.layer = l}, units[l], apart, mesh, rank);
+    if (std::any_of(units[l].begin(), units[l].end(), [](const ParamDecl& d) { return d.shared; }))
+      add_unit(set, {.layer = l, .shared = true}, units[l], apart, mesh, rank);
     if (apart) add_unit(set, {.layer = l, .experts = true}, units[l], apart, mesh, rank);
   }
   return set;

@@ -26,6 +26,9 @@ struct ParamDecl {
   std::string tied_to;         // not empty: shares that parameter's storage, and is never stored itself
   std::vector<Axis> sum_grad;  // axes on which the gradient is a partial sum
   bool expert = false;         // of an expert: replicas of it are along edp, not dp
+  // Tied over stages: the last stage has a copy of what the first one has, by the same name. Each computes a
+  // summand of the gradient; where shared, a unit of its own, so both sides divide it alike.
+  bool shared = false, copy = false;
   // No parameter: f32 state of the model that has no gradient and that no optimizer sees, whole on every rank
   // (the bias by which a router balances its experts). In checkpoints and exports like parameters.
   bool buffer = false;
@@ -58,6 +61,7 @@ struct Param {
 struct Unit {
   size_t layer = 0;            // number of the list of declarations that it comes from
   bool experts = false;        // of a layer of which the rest is another unit
+  bool shared = false;         // likewise: what is tied to another stage (ParamDecl::shared)
   size_t first = 0, last = 0;  // parameters [first, last) of the set
   int64_t offset = 0;          // elements from the start of the flat layout
   int64_t numel = 0;           // of its parameters
@@ -73,7 +77,7 @@ struct ParamSet {
   std::vector<Param> params;
   std::vector<Param> buffers;  // ParamDecl::buffer: memory of their own, outside the flat layout
   std::vector<Unit> units;
-  bool divided = false;    // over ranks of tp: some parameters lie on several of them
+  bool divided = false;    // over ranks of tp, or with copies: some parameters lie on several ranks
   int shards = 1;          // ranks that may divide each unit among them, in equal parts;
   int expert_shards = 1;   // of units of experts
   int64_t numel = 0;       // of the flat layout

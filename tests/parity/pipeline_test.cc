@@ -35,12 +35,37 @@ INSTANTIATE_TEST_SUITE_P(
                     "pp=2 tp=2 heads=4 kv_heads=2 hidden=32 microbatches=2",
                     "pp=2 tp=2 sequence=1 heads=4 kv_heads=2 hidden=32 microbatches=3 seq=24",
                     "pp=2 cp=2 seq=24 microbatches=2", "pp=2 compute=f16 microbatches=2",
-                    "pp=2 arch=deepseek_v2 experts=0 microbatches=2"));
+                    "pp=2 arch=deepseek_v2 layers=3 microbatches=2",
+                    "pp=3 layers=3 arch=mixtral microbatches=3 aux=0.01",
+                    "pp=2 dp=2 ep=2 arch=qwen3_moe experts=4 zero=2 microbatches=2 aux=0.01"));
+
+// A tied table's gradient is the sum of two stages' sums.
+class TiedPipelines : public testing::TestWithParam<const char*> {};
+
+TEST_P(TiedPipelines, AreBounded) {
+  Case c = from_text(GetParam());
+  SCOPED_TRACE(GetParam());
+  const RunSpec run = run_of(c), one = one_rank_of(c);
+  EXPECT_LE(loss_difference(train_layout(run, {}), train_layout(one, {})), 1e-5);
+  const Plan equal{.steps = 3, .gradients = true};
+  EXPECT_LE(gradient_difference(train_layout(run, equal), train_layout(one, equal)), 1e-4);
+  // When stages run changes nothing.
+  c.schedule = "gpipe";
+  expect_identical(train_layout(run_of(c), {}), train_layout(run, {}));
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, TiedPipelines,
+                         testing::Values("pp=2 tied=1 microbatches=3",
+                                         "pp=3 tied=1 layers=3 arch=gpt2 microbatches=4",
+                                         "pp=2 tied=1 dp=2 zero=2 arch=qwen3 microbatches=2",
+                                         "pp=3 tied=1 layers=4 dp=2 zero=3 microbatches=2 vocab=127",
+                                         "pp=2 tied=1 tp=2 heads=4 kv_heads=2 hidden=32 microbatches=2"));
 
 // Every rank's peaks are those that its stage has on meta.
 TEST(Pipelines, MemoryIsAsBooked) {
-  for (const char* text : {"pp=3 layers=5 microbatches=5", "pp=2 dp=2 zero=3 microbatches=3 compute=bf16",
-                           "pp=4 layers=4 microbatches=4 schedule=gpipe"}) {
+  for (const char* text :
+       {"pp=3 layers=5 microbatches=5", "pp=2 dp=2 zero=3 microbatches=3 compute=bf16",
+        "pp=4 layers=4 microbatches=4 schedule=gpipe", "pp=3 layers=3 tied=1 dp=2 zero=2 microbatches=2"}) {
     SCOPED_TRACE(text);
     const RunSpec run = run_of(from_text(text));
     const Ran ran = train_layout(run, {.steps = 3});

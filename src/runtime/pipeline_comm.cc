@@ -1,4 +1,4 @@
-#include "runtime/pipeline.h"
+#include "runtime/pipeline_comm.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@ namespace {
 constexpr Axis kPp[] = {Axis::pp};
 }
 
-Pipeline::Pipeline(const Schedule& schedule, CommSet& comms, Device& device)
+PipelineComm::PipelineComm(const Schedule& schedule, CommSet& comms, Device& device)
     : rank_of_stage_(rank_of_stages(schedule)),
       rank_(comms.mesh().coord(comms.rank(), Axis::pp)),
       device_(device),
@@ -31,7 +31,7 @@ Pipeline::Pipeline(const Schedule& schedule, CommSet& comms, Device& device)
 }
 
 // What ended the run has told the group, so what is under way comes to an end.
-Pipeline::~Pipeline() {
+PipelineComm::~PipelineComm() {
   for (const std::vector<Stream>& way : streams_)
     for (Stream s : way) {
       if (s.id == 0) continue;
@@ -43,46 +43,46 @@ Pipeline::~Pipeline() {
     }
 }
 
-bool Pipeline::knows(std::span<const Action> actions) const {
+bool PipelineComm::knows(std::span<const Action> actions) const {
   return actions.size() == send_ends_.size();
 }
 
-void Pipeline::make_stream(Way way, bool send, int peer) {
+void PipelineComm::make_stream(Way way, bool send, int peer) {
   streams_[way][size_t(send ? peer : ranks() + peer)] = device_.stream(
       fmt::format("pp {} {} {}", way == forward ? "forward" : "backward", send ? "to" : "from", peer));
 }
 
-Stream Pipeline::stream(Way way, bool send, int peer) const {
+Stream PipelineComm::stream(Way way, bool send, int peer) const {
   const Stream s = streams_[way][size_t(send ? peer : ranks() + peer)];
   require(s.id != 0, "a message on a way that the schedule has not");
   return s;
 }
 
 // After what compute was given: it made the tensor, or used the memory before.
-void Pipeline::start(Way way, const P2p& op, Stream s) {
+void PipelineComm::start(Way way, const P2p& op, Stream s) {
   device_.wait(s, device_.record(compute_));
   comms_[way]->p2p({.ops = {&op, 1}}, s);
 }
 
-void Pipeline::send(Way way, int to, Owned tensor, int action) {
+void PipelineComm::send(Way way, int to, Owned tensor, int action) {
   const Stream s = stream(way, true, to);
   start(way, {.buf = *tensor, .peer = to, .send = true}, s);
   const int until = action < 0 ? int(send_ends_.size()) : send_ends_.at(size_t(action));
   sent_.push_back({.tensor = std::move(tensor), .read = device_.record(s), .until = until});
 }
 
-Event Pipeline::receive(Way way, int from, const Tensor& into) {
+Event PipelineComm::receive(Way way, int from, const Tensor& into) {
   const Stream s = stream(way, false, from);
   start(way, {.buf = into, .peer = from, .send = false}, s);
   return device_.record(s);
 }
 
-void Pipeline::wait(Event e) {
+void PipelineComm::wait(Event e) {
   Timed t(waited_s_);
   device_.wait(compute_, e);
 }
 
-void Pipeline::let_go(int action) {
+void PipelineComm::let_go(int action) {
   for (size_t i = 0; i < sent_.size();) {
     if (sent_[i].until > action) {
       i++;
@@ -93,7 +93,7 @@ void Pipeline::let_go(int action) {
   }
 }
 
-void Pipeline::let_all_go() {
+void PipelineComm::let_all_go() {
   let_go(int(send_ends_.size()));
 }
 

@@ -12,14 +12,14 @@ namespace trireme {
 // Each direction has a communicator and to each neighbour two streams of its own, so a message waits for
 // none but those before it on the same way; the k-th that is sent along a way is the k-th received there, so
 // both sides must pass a border in the same order of microbatches and chunks.
-class Pipeline {
+class PipelineComm {
  public:
   enum Way : uint8_t { forward, backward };
 
   // Of a whole step (schedule_of): every rank has the same. Collective over all ranks.
-  Pipeline(const Schedule&, CommSet&, Device&);
-  Pipeline(const Pipeline&) = delete;
-  ~Pipeline();
+  PipelineComm(const Schedule&, CommSet&, Device&);
+  PipelineComm(const PipelineComm&) = delete;
+  ~PipelineComm();
 
   int rank() const { return rank_; }
   int ranks() const { return int(streams_[0].size()) / 2; }
