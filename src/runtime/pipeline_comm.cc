@@ -32,14 +32,10 @@ PipelineComm::PipelineComm(const Schedule& schedule, CommSet& comms, Device& dev
 
 // What ended the run has told the group, so what is under way comes to an end.
 PipelineComm::~PipelineComm() {
-  for (const std::vector<Stream>& way : streams_)
-    for (Stream s : way) {
-      if (s.id == 0) continue;
-      try {
-        device_.sync(s);
-      } catch (const std::exception&) {
-        // It is told by whoever caught what ended the run.
-      }
+  for (const Lane& lane : lanes_) try {
+      device_.sync(lane.stream);
+    } catch (const std::exception&) {
+      // It is told by whoever caught what ended the run.
     }
 }
 
@@ -48,8 +44,12 @@ bool PipelineComm::knows(std::span<const Action> actions) const {
 }
 
 void PipelineComm::make_stream(Way way, bool send, int peer) {
-  streams_[way][size_t(send ? peer : ranks() + peer)] = device_.stream(
-      fmt::format("pp {} {} {}", way == forward ? "forward" : "backward", send ? "to" : "from", peer));
+  Stream& s = streams_[way][size_t(send ? peer : ranks() + peer)];
+  if (s.id != 0) return;
+  const std::string name =
+      fmt::format("pp {} {} {}", way == forward ? "forward" : "backward", send ? "to" : "from", peer);
+  s = device_.stream(name);
+  lanes_.push_back({s, name});
 }
 
 Stream PipelineComm::stream(Way way, bool send, int peer) const {

@@ -15,6 +15,10 @@ namespace trireme {
 class PipelineComm {
  public:
   enum Way : uint8_t { forward, backward };
+  struct Lane {
+    Stream stream;
+    std::string name;  // "pp forward to 2"
+  };
 
   // Of a whole step (schedule_of): every rank has the same. Collective over all ranks.
   PipelineComm(const Schedule&, CommSet&, Device&);
@@ -35,6 +39,7 @@ class PipelineComm {
   void let_go(int action);
   void let_all_go();
 
+  std::span<const Lane> lanes() const { return lanes_; }
   // Are these the actions it was made for?
   bool knows(std::span<const Action>) const;
   double waited_s() const { return waited_s_; }
@@ -57,6 +62,7 @@ class PipelineComm {
   Stream compute_;
   Communicator* comms_[2];
   std::vector<Stream> streams_[2];  // by way: to each peer, then from each; id 0: none
+  std::vector<Lane> lanes_;
   std::vector<Sent> sent_;
   double waited_s_ = 0;
 };

@@ -116,6 +116,10 @@ std::vector<StageRange> StageRunner::stage_ranges() {
   return mine;
 }
 
+std::span<const PipelineComm::Lane> StageRunner::pipeline_lanes() const {
+  return pipeline_ ? pipeline_->lanes() : std::span<const PipelineComm::Lane>();
+}
+
 const StageRunner::Chunk& StageRunner::chunk_of(int stage) const {
   for (const Chunk& c : chunks_)
     if (c.stage == stage) return c;

@@ -77,6 +77,8 @@ class StageRunner {
   const FlatState& flat() const { return flat_; }
   const Sharing& sharing() const { return sharing_; }
   CommSet* comms() const { return comms_; }
+  // The streams on which it talks to other stages, and their names.
+  std::span<const PipelineComm::Lane> pipeline_lanes() const;
   std::vector<StateDecl> state_decls() const;
   // Fresh weights: functions of (train.seed, name, global element index); optimizer state zero.
   void init_weights();

@@ -1,15 +1,19 @@
 #include "train/step_trace.h"
 
+#include <algorithm>
+
 namespace trireme {
 namespace {
 
 constexpr size_t kMostCalls = 1 << 14;  // of a step and stream
 
 // Beside a step's ops: the step, up to seven actions and a wait for data for each microbatch (ZeRO 3: Unshard
-// and Reshard around F and B, ReduceGrad), and the ends of it.
+// and Reshard around F and B, ReduceGrad), four more for what passes to other stages, and the ends of it. In
+// a pipeline the rank that was booked is not the one with the most ops.
 size_t spans_of(const RunSpec& run, int64_t launches) {
   constexpr int64_t kUnknown = 1 << 16;
-  return size_t((launches > 0 ? launches : kUnknown) + 8 * run.microbatches() + 8);
+  const int64_t ops = launches > 0 ? launches * (run.layout.pp > 1 ? 2 : 1) : kUnknown;
+  return size_t(ops + 12 * run.layout.chunks * run.microbatches() + 8);
 }
 
 }  // namespace
@@ -31,6 +35,12 @@ StepTrace::StepTrace(const RunSpec& run, Device& device, CommFactory& factory, i
 void StepTrace::begin(StageRunner& runner, int64_t step) {
   if (!wants(step)) return;
   spans_->clear();
+  if (collectives_)
+    for (const auto& [stream, name] : runner.pipeline_lanes()) {
+      if (std::find(lanes_.begin(), lanes_.end(), name) != lanes_.end()) continue;
+      lanes_.push_back(name);
+      collectives_->name_lane(stream, lanes_.back());
+    }
   runner.trace(&*spans_, collectives_.get());
   if (collectives_) collectives_->start(step);
 }

@@ -380,9 +380,10 @@ TEST(RunSpec, LatentAttention) {
 TEST(RunSpec, UnsupportedByThisVersion) {
   refuse_unsupported(parse(""));
   refuse_unsupported(parse("[layout]\ndp = 4\nzero = 3\nshard_group = 2\n[train]\ncomm = \"mpi\""));
+  refuse_unsupported(parse("[layout]\npp = 2\nzero = 2\ndp = 2"));
   refuse_unsupported(parse("[layout]\ntp = 2\ndp = 3\n[batch]\nglobal = 48"));
   refuse_unsupported(parse("[layout]\nschedule = \"gpipe\"\n[precision]\ncompute = \"bf16\""));
-  for (const char* set : {"layout.pp=2", "layout.schedule=zb-v", "layout.chunks=2", "layout.recompute=full",
+  for (const char* set : {"layout.schedule=zb-v", "layout.chunks=2", "layout.recompute=full",
                           "precision.compute=fp8", "train.device=cuda", "train.comm=nccl"}) {
     std::string key = std::string(set).substr(0, std::string(set).find('='));
     RunSpec run = parse("", {set});
@@ -401,7 +402,7 @@ TEST(RunSpec, UnsupportedByThisVersion) {
              "layout.cp: 2 is not supported by this version; experts");
   EXPECT_HAS(beside_cp("[optimizer]\nname = \"muon\""), "optimizer.name: \"muon\" is not supported");
   EXPECT_HAS(beside_cp("[train]\nnoise_scale = 2"), "train.noise_scale: 2 is not supported");
-  RunSpec run = parse("[layout]\ndp = 2\npp = 2\nep = 2");
+  RunSpec run = parse("[layout]\ndp = 2\nrecompute = \"full\"\nep = 2");
   EXPECT_EQ(lines_of(error_of([&] { refuse_unsupported(run); })).size(), 2u);
 }
 

@@ -18,14 +18,14 @@ namespace trireme::test {
 namespace {
 
 struct Layout {
-  int64_t dp = 1, zero = 0, group = 0, micro = 2, tp = 1, cp = 1;
+  int64_t dp = 1, zero = 0, group = 0, micro = 2, tp = 1, cp = 1, pp = 1;
 };
 
 RunSpec ranks_run(const fs::path& folder, const Layout& l, int64_t steps = 8, const char* compute = "f32") {
   RunSpec r = tiny_run(folder, steps);
   r.batch.micro = l.micro;
   r.layout.dp = l.dp, r.layout.zero = l.zero, r.layout.shard_group = l.group, r.layout.tp = l.tp;
-  r.layout.cp = l.cp;
+  r.layout.cp = l.cp, r.layout.pp = l.pp;
   r.model.heads = 12, r.model.kv_heads = 1, r.model.head_dim = 4, r.model.ffn = 60;
   r.precision.compute = compute, r.precision.grads = "f32";
   r.precision.reduce = r.precision.compute == "bf16" ? "bf16" : "f32";
@@ -107,7 +107,11 @@ TEST(Ranks, ACheckpointGoesOnUnderAnyOtherLayout) {
                             {.dp = 2, .zero = 3, .micro = 1, .tp = 3},
                             {.dp = 3, .zero = 1, .micro = 1, .tp = 2},
                             {.dp = 2, .zero = 3, .micro = 3, .cp = 3},
-                            {.zero = 1, .group = 2, .micro = 2, .tp = 2, .cp = 2}};
+                            {.zero = 1, .group = 2, .micro = 2, .tp = 2, .cp = 2},
+                            {.micro = 1, .pp = 2},
+                            {.dp = 3, .zero = 2, .micro = 1, .pp = 2},
+                            {.zero = 1, .micro = 3, .cp = 2, .pp = 2},
+                            {.dp = 1}};
   constexpr int64_t kSteps = 2 * std::size(layouts);
   auto of_parts = [](const fs::path& folder, const Layout& l) {
     RunSpec r = ranks_run(folder, l, kSteps);
@@ -164,7 +168,8 @@ TEST(Ranks, ReshardingMovesNoBit) {
     train_here(run_of({.dp = 2, .zero = 2, .micro = 1, .tp = 4}, 4));
     const fs::path root = checkpoint_root(run_of({}, 4).train.dir);
     const Checkpoint saved = Checkpoint::open(root / "step-00000004");
-    for (const Layout& l : {Layout{.tp = 2}, Layout{.dp = 3, .zero = 3, .micro = 1, .tp = 4}, Layout{}}) {
+    for (const Layout& l : {Layout{.tp = 2}, Layout{.dp = 3, .zero = 3, .micro = 1, .tp = 4},
+                            Layout{.dp = 3, .zero = 2, .micro = 1, .tp = 2, .pp = 2}, Layout{}}) {
       const RunSpec run = resolve(run_of(l, 4), {});
       const int64_t arena = book_training(run, schedule_of(run), 1).arena_bytes;
       run_rank_threads(int(run.world()), "cpu", {.threads = 1}, [&](Device& device, CommFactory& factory) {
