@@ -18,6 +18,19 @@ namespace trireme::cpu::HWY_NAMESPACE {
 namespace {
 using namespace attention;  // of types and constants that no target changes
 
+// load() without its look a kilobyte ahead: tiles lie in near caches, where a request for each load only
+// takes the place of others, and rows of a head lie so far apart that Ahead asks for them.
+HWY_INLINE VF near(const float* p, Whole) {
+  return hn::LoadU(DF(), p);
+}
+HWY_INLINE VF near(const bf16* p, Whole) {
+  return widen(p);
+}
+template <class T>
+HWY_INLINE VF near(const T* p, int64_t n) {
+  return load(p, n);
+}
+
 template <class T>
 HWY_INLINE const T* row(const attention::Rows& r, int64_t i) {
   return reinterpret_cast<const T*>(r.data) + i * r.stride;
@@ -28,7 +41,7 @@ template <class T>
 HWY_INLINE void copy_row(const attention::Rows& src, int64_t i, int64_t first, int64_t width, float* dst) {
   int64_t n = i < src.rows ? std::clamp<int64_t>(src.dim - first, 0, width) : 0;
   const T* from = row<T>(src, n > 0 ? i : 0) + (n > 0 ? first : 0);
-  each_vector(n, [&](int64_t j, auto part) { store(load(from + j, part), dst + j, part); });
+  each_vector(n, [&](int64_t j, auto part) { store(near(from + j, part), dst + j, part); });
   std::fill(dst + n, dst + width, 0.0f);
 }
 
@@ -94,14 +107,14 @@ HWY_INLINE void micro(const Product<float>& p, const float* a, const float* b, i
     for (int j = 0; j < NV; j++) {
       sum[i][j] = fill(0.0f);
       if (p.add) {
-        sum[i][j] = load(c + i * p.ldc + j * kLanes, Whole());
+        sum[i][j] = near(c + i * p.ldc + j * kLanes, Whole());
         if (keep) sum[i][j] = hn::Mul(sum[i][j], fill(keep[i]));
       }
     }
   int64_t a_row = p.a_row, a_step = p.a_step;
   for (int64_t k = 0; k < p.k; k++, a += a_step, b += ldb) {
     VF right[NV];
-    for (int j = 0; j < NV; j++) right[j] = load(b + j * kLanes, Whole());
+    for (int j = 0; j < NV; j++) right[j] = near(b + j * kLanes, Whole());
     for (int i = 0; i < MR; i++) {
       VF left = fill(a[i * a_row]);
       for (int j = 0; j < NV; j++) sum[i][j] = hn::MulAdd(left, right[j], sum[i][j]);
@@ -158,13 +171,13 @@ void softmax(const SoftmaxTile<float>& t) {
     const float* s = t.s + r * t.ld;
     int64_t seen = std::min(t.mask.row(r), t.n), j = 0;
     VF m = lowest;
-    for (; j + kLanes <= seen; j += kLanes) m = hn::Max(m, hn::Mul(load(s + j, Whole()), scale));
+    for (; j + kLanes <= seen; j += kLanes) m = hn::Max(m, hn::Mul(near(s + j, Whole()), scale));
     if (j < seen)
-      m = hn::Max(m, hn::IfThenElse(below(seen, j), hn::Mul(load(s + j, Whole()), scale), lowest));
+      m = hn::Max(m, hn::IfThenElse(below(seen, j), hn::Mul(near(s + j, Whole()), scale), lowest));
     top[r] = hn::GetLane(hn::MaxOfLanes(DF(), m));
   }
   for (int64_t r = 0; r < kStrip; r += kLanes) {
-    VF old = load(t.m + r, Whole()), m = hn::Max(old, load(top + r, Whole()));
+    VF old = near(t.m + r, Whole()), m = hn::Max(old, near(top + r, Whole()));
     store(exp(hn::Sub(old, m)), t.keep + r, Whole());
     store(m, t.m + r, Whole());
   }
@@ -174,7 +187,7 @@ void softmax(const SoftmaxTile<float>& t) {
     int64_t seen = std::min(t.mask.row(r), t.n);
     VF m = fill(t.m[r]), sum = fill(0.0f);
     for (int64_t j = 0; j < t.n; j += kLanes) {
-      VF e = exp(hn::MulSub(load(s + j, Whole()), scale, m));
+      VF e = exp(hn::MulSub(near(s + j, Whole()), scale, m));
       if (j + kLanes > seen) e = hn::IfThenElseZero(below(seen, j), e);
       sum = hn::Add(sum, e);
       store(rounded<T>(e), p + j, Whole());
@@ -194,8 +207,8 @@ void gradient(const GradientTile<float>& t) {
     const VF lse = fill(t.lse[r]), delta = fill(t.delta[r]);
     int64_t seen = t.mask.row(r);
     for (int64_t j = 0; j < t.n; j += kLanes) {
-      VF p = exp(hn::MulSub(load(s + j, Whole()), scale, lse));
-      VF ds = hn::Mul(p, hn::Sub(load(dp + j, Whole()), delta));
+      VF p = exp(hn::MulSub(near(s + j, Whole()), scale, lse));
+      VF ds = hn::Mul(p, hn::Sub(near(dp + j, Whole()), delta));
       if (j + kLanes > seen) {
         auto m = below(seen, j);
         p = hn::IfThenElseZero(m, p), ds = hn::IfThenElseZero(m, ds);
@@ -214,7 +227,7 @@ void drop(const DropTile<float>& t) {
     for (int64_t j = 0; j < t.n; j += kLanes) {
       const uint32_t word = uint32_t(bits[j / 16]) >> (j % 16);
       const uint8_t raw[8] = {uint8_t(word), uint8_t(word >> 8)};
-      const VF v = hn::Mul(load(x + j, Whole()), factor);
+      const VF v = hn::Mul(near(x + j, Whole()), factor);
       store(hn::IfThenElseZero(hn::LoadMaskBits(DF(), raw), v), x + j, Whole());
     }
   }
@@ -226,7 +239,7 @@ void store_rows(const float* c, int64_t ldc, float factor, const float* factors,
     const VF f = fill(factors ? factor * factors[r] : factor);
     T* out = const_cast<T*>(row<T>(dst, r));
     each_vector(dst.dim,
-                [&](int64_t j, auto part) { store(hn::Mul(f, load(c + r * ldc + j, part)), out + j, part); });
+                [&](int64_t j, auto part) { store(hn::Mul(f, near(c + r * ldc + j, part)), out + j, part); });
   }
 }
 
@@ -236,7 +249,7 @@ void row_dots(const attention::Rows& a, const attention::Rows& b, float* out) {
     const T *x = row<T>(a, r), *y = row<T>(b, r);
     VF dot = fill(0.0f);
     each_vector(a.dim,
-                [&](int64_t j, auto part) { dot = hn::MulAdd(load(x + j, part), load(y + j, part), dot); });
+                [&](int64_t j, auto part) { dot = hn::MulAdd(near(x + j, part), near(y + j, part), dot); });
     out[r] = sum(dot);
   }
 }
