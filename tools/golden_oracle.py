@@ -24,6 +24,17 @@ def rope_frequencies(config):
         return freq
     if scaling["rope_type"] == "linear":
         return freq / scaling["factor"]
+    if scaling["rope_type"] == "yarn":
+        # Peng et al. 2023, 2309.00071, as DeepSeek's code has it: a ramp over the pair's number, between those
+        # that turn beta_fast and beta_slow times within the old context.
+        def pair_that_turns(times):
+            old = scaling["original_max_position_embeddings"]
+            return dim * math.log(old / (times * 2 * math.pi)) / (2 * math.log(theta))
+
+        low = max(math.floor(pair_that_turns(scaling.get("beta_fast", 32))), 0)
+        high = min(math.ceil(pair_that_turns(scaling.get("beta_slow", 1))), dim - 1)
+        slowed = ((torch.arange(dim // 2, dtype=torch.float64) - low) / (high - low)).clamp(0, 1)
+        return slowed * freq / scaling["factor"] + (1 - slowed) * freq
     # Llama 3.1: how often a pair turns within the old context decides; between the two limits, a blend.
     turns = scaling["original_max_position_embeddings"] * freq / (2 * math.pi)
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
@@ -32,13 +43,26 @@ def rope_frequencies(config):
 
 
 def rope_bands(config):
-    """Pairs that llama3 scaling keeps, blends and slows: a golden must have all three."""
-    scaling = config["rope_scaling"]
-    plain = rope_frequencies({**config, "rope_scaling": None})
-    turns = scaling["original_max_position_embeddings"] * plain / (2 * math.pi)
-    kept = int((turns >= scaling["high_freq_factor"]).sum())
-    slowed = int((turns <= scaling["low_freq_factor"]).sum())
-    return {"kept": kept, "blended": len(turns) - kept - slowed, "slowed": slowed}
+    """Pairs that llama3 or yarn scaling keeps, blends and slows: a golden must have all three."""
+    plain, scaled = rope_frequencies({**config, "rope_scaling": None}), rope_frequencies(config)
+    slower = plain / scaled
+    kept = int((slower < 1 + 1e-9).sum())
+    slowed = int((slower > config["rope_scaling"]["factor"] - 1e-9).sum())
+    return {"kept": kept, "blended": len(plain) - kept - slowed, "slowed": slowed}
+
+
+def yarn_factors(config):
+    """What YaRN multiplies rotated queries and keys with, and DeepSeek's scores."""
+    s = config.get("rope_scaling") or {}
+    if s.get("rope_type") != "yarn":
+        return 1.0, 1.0
+
+    def m(weight):
+        return 0.1 * weight * math.log(s["factor"]) + 1.0
+
+    both, every = s.get("mscale") and s.get("mscale_all_dim"), s.get("mscale_all_dim")
+    amplitude = s.get("attention_factor") or (m(s["mscale"]) / m(every) if both else m(1))
+    return amplitude, m(every) ** 2 if every else 1.0
 
 
 def rotate(x, freq):
@@ -167,12 +191,13 @@ def latent_attention(config, w, p, y, linear, freq):
     else:
         q = linear(norm(linear(y, p + "q_a_proj"), p + "q_a_layernorm"), p + "q_b_proj")
     q = split_heads(q, heads)
+    amplitude, scores = yarn_factors(config)
     kv = linear(y, p + "kv_a_proj_with_mqa")
-    shared = turn(kv[..., rank:].unsqueeze(1), freq)
+    shared = turn(kv[..., rank:].unsqueeze(1), freq) * amplitude
     kv = split_heads(linear(norm(kv[..., :rank], p + "kv_a_layernorm"), p + "kv_b_proj"), heads)
     k = torch.cat((kv[..., :nope], shared.expand(-1, heads, -1, -1)), dim=-1)
-    q = torch.cat((q[..., :nope], turn(q[..., nope:], freq)), dim=-1)
-    return linear(attend(q, k, kv[..., nope:]), p + "o_proj")
+    q = torch.cat((q[..., :nope], turn(q[..., nope:], freq) * amplitude), dim=-1)
+    return linear(attend(q * scores, k, kv[..., nope:]), p + "o_proj")
 
 
 def llama_logits(config, w, ids):
@@ -206,7 +231,8 @@ def llama_logits(config, w, ids):
         k = split_heads(linear(y, p + "self_attn.k_proj"), kv_heads)
         if p + "self_attn.q_norm.weight" in w:
             q, k = norm(q, p + "self_attn.q_norm"), norm(k, p + "self_attn.k_norm")
-        q, k = rotate(q, freq), rotate(k, freq)
+        amplitude, _ = yarn_factors(config)
+        q, k = rotate(q, freq) * amplitude, rotate(k, freq) * amplitude
         v = split_heads(linear(y, p + "self_attn.v_proj"), kv_heads)
         x = x + linear(attend(q, k, v), p + "self_attn.o_proj")
         y = norm(x, p + "post_attention_layernorm")

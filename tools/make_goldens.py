@@ -94,6 +94,15 @@ CASES = {
                    "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 6,
                    "rope_theta": 10000.0, "rms_norm_eps": 1e-6,
                    "rope_scaling": {"rope_type": "linear", "factor": 3.0}, "tie_word_embeddings": False}},
+    "llama_yarn": {
+        "what": "yarn rope scaling by 4 with its default numbers, 4 query heads on 2, head_dim 12",
+        "seed": 58, "saved_by": "hand", "shard": None,
+        "config": {**LLAMA, "vocab_size": 67, "hidden_size": 24, "intermediate_size": 32,
+                   "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 12, "rope_theta": 100.0,
+                   "max_position_embeddings": 1024,
+                   "rope_scaling": {"rope_type": "yarn", "factor": 4.0,
+                                    "original_max_position_embeddings": 256},
+                   "tie_word_embeddings": False}},
     "llama_bias": {
         "what": "head_dim 10 where hidden / heads is 8, biases in attention and feed-forward",
         "seed": 55, "saved_by": "hand", "shard": None,
@@ -197,6 +206,19 @@ CASES = {
                    "v_head_dim": 7, "n_routed_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 1,
                    "moe_intermediate_size": 10, "n_group": 4, "topk_group": 2, "norm_topk_prob": True,
                    "routed_scaling_factor": 2.5, "attention_bias": True, "tie_word_embeddings": False}},
+    "deepseek_yarn": {
+        "what": "DeepSeek V3 with yarn rope scaling by 4, mscale other than mscale_all_dim, all bands",
+        "seed": 23, "saved_by": "hand", "shard": None,
+        "config": {"model_type": "deepseek_v3", **DEEPSEEK, "vocab_size": 61, "hidden_size": 24,
+                   "rope_theta": 100.0, "max_position_embeddings": 256,
+                   "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "beta_fast": 4, "beta_slow": 1,
+                                    "mscale": 0.707, "mscale_all_dim": 1.0,
+                                    "original_max_position_embeddings": 64},
+                   "intermediate_size": 36, "num_attention_heads": 3, "num_key_value_heads": 3,
+                   "q_lora_rank": None, "kv_lora_rank": 9, "qk_nope_head_dim": 5, "qk_rope_head_dim": 12,
+                   "v_head_dim": 7, "n_routed_experts": 6, "num_experts_per_tok": 2, "n_shared_experts": 1,
+                   "moe_intermediate_size": 10, "n_group": 3, "topk_group": 2, "norm_topk_prob": True,
+                   "routed_scaling_factor": 2.5, "attention_bias": False, "tie_word_embeddings": False}},
 }
 
 
@@ -468,10 +490,10 @@ def refuse_if_doubtful(name, case, tensors, facts):
     clipped = (tensors["steps.grad_norm"] > case.get("clip_norm", 1.0)).tolist()
     if "clip_norm" in case and (all(clipped) or not any(clipped)):
         sys.exit(f"{name}: some steps must be clipped and some not: {tensors['steps.grad_norm'].tolist()}")
-    if name == "llama3":
+    if (case["config"].get("rope_scaling") or {}).get("rope_type") in ("llama3", "yarn"):
         facts["rope_bands"] = rope_bands(case["config"])
         if min(facts["rope_bands"].values()) == 0:
-            sys.exit(f"{name}: not every band of llama3 rope scaling occurs: {facts['rope_bands']}")
+            sys.exit(f"{name}: not every band of rope scaling occurs: {facts['rope_bands']}")
 
 
 def write_json(path, value):

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "device/rope_table.h"
 #include "model/block.h"
 #include "model/embedding.h"
 #include "model/head.h"
@@ -58,6 +59,11 @@ FeedForward make_feed_forward(const ModelSpec& m, int64_t i, float std, float ou
                               .tp = tp});
 }
 
+double latent_scores(const RopeScaling& s) {
+  if (s.type != "yarn") return 1;
+  return yarn_factors(s.factor, s.mscale, s.mscale_all_dim, s.attention_factor).scores;
+}
+
 AnyAttention make_attention(const ModelSpec& m, const std::string& name, float std, float out_std,
                             const RopeTable* rope, TensorPlace tp) {
   if (m.latent()) {
@@ -71,6 +77,7 @@ AnyAttention make_attention(const ModelSpec& m, const std::string& name, float s
                             .rope = m.rope_head_dim,
                             .value = m.v_head_dim,
                             .rope_interleaved = m.rope_interleaved,
+                            .scores = latent_scores(m.rope_scaling),
                             .bias = m.attn_bias,
                             .init_std = std,
                             .out_init_std = out_std,

@@ -99,7 +99,7 @@ LatentAttention::Heads LatentAttention::split(const Ctx& ctx, const Tensor& q, c
 }
 
 float LatentAttention::scale() const {
-  return 1 / std::sqrt(float(key()));
+  return float(sizes_.scores) / std::sqrt(float(key()));
 }
 DropoutMask LatentAttention::mask(const Ctx& ctx) const {
   return probs_.mask(ctx, sizes_.heads * ctx.batch.seq * ctx.batch.seq);

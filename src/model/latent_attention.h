@@ -15,7 +15,8 @@ class LatentAttention {
     int64_t q_rank, kv_rank;    // of what is compressed; q_rank = 0: queries straight from x
     int64_t nope, rope, value;  // columns of a head: of q and k without positions, with; of v
     bool rope_interleaved;
-    bool bias;  // on what compresses, and on o
+    double scores = 1;  // factor on them beside 1 / sqrt(columns of a head of q) (yarn)
+    bool bias;          // on what compresses, and on o
     float init_std, out_init_std;
     double attn_pdrop, resid_pdrop;
   };

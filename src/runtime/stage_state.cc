@@ -99,7 +99,11 @@ void StageRunner::bind_rope() {
                     .factor = s.factor,
                     .low_freq_factor = s.low_freq_factor,
                     .high_freq_factor = s.high_freq_factor,
-                    .original_max_positions = s.original_max_positions};
+                    .original_max_positions = s.original_max_positions,
+                    .beta_fast = s.beta_fast,
+                    .beta_slow = s.beta_slow};
+  if (angles.scaling == RopeStretch::yarn)
+    angles.amplitude = yarn_factors(s.factor, s.mscale, s.mscale_all_dim, s.attention_factor).amplitude;
   for (Tensor* t : {&stage_.rope->cos, &stage_.rope->sin}) {
     persistent_.emplace_back(*arena_, Bucket::scratch, Shape{positions, half}, DType::f32);
     *t = *persistent_.back();

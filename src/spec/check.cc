@@ -44,12 +44,20 @@ void check_model(const ModelSpec& m, Problems& out) {
           fmt::format("{} has no effect on {} positions; positions = \"rope\" or type = \"none\"",
                       shown(r.type), m.positions));
   if (r.type == "none" && r.factor != 1)
-    wrong(
-        {"rope_scaling.factor", "rope_scaling.type"},
-        fmt::format("{} has no effect with type = \"none\"; give type = \"linear\" or \"llama3\"", r.factor));
+    wrong({"rope_scaling.factor", "rope_scaling.type"},
+          fmt::format("{} has no effect with type = \"none\"; give type = \"linear\", \"llama3\" or \"yarn\"",
+                      r.factor));
   if (r.type == "llama3" && !(r.low_freq_factor < r.high_freq_factor))
     wrong({"rope_scaling.low_freq_factor", "rope_scaling.high_freq_factor"},
           fmt::format("{} must be below high_freq_factor = {}", r.low_freq_factor, r.high_freq_factor));
+  if (r.type == "yarn" && !(r.beta_slow < r.beta_fast))
+    wrong({"rope_scaling.beta_slow", "rope_scaling.beta_fast"},
+          fmt::format("{} must be below beta_fast = {}", r.beta_slow, r.beta_fast));
+  for (auto [key, value] : {std::pair{"mscale", r.mscale}, std::pair{"mscale_all_dim", r.mscale_all_dim},
+                            std::pair{"attention_factor", r.attention_factor}})
+    if (value != 0 && r.type != "yarn")
+      wrong({"rope_scaling." + std::string(key), "rope_scaling.type"},
+            fmt::format("{} has no effect with type = {}; give type = \"yarn\"", value, shown(r.type)));
 }
 
 void check_latent(const ModelSpec& m, Problems& out) {

@@ -257,6 +257,19 @@ void read_architectures(Object& o, const std::vector<std::string_view>& known) {
                     j->is_array() && !j->empty() ? shown_json(j->front()) : shown_json(*j), joined(known)));
 }
 
+// YaRN's numbers, with transformers' defaults.
+void read_yarn(Object& r, RopeScaling& s) {
+  s.original_max_positions = r.whole("original_max_position_embeddings", std::nullopt, 1e9);
+  s.beta_fast = r.number("beta_fast", 32.0, 1e-6, 1e6);
+  s.beta_slow = r.number("beta_slow", 1.0, 1e-6, 1e6);
+  s.mscale = r.number("mscale", 0.0, 0, 1e3);
+  s.mscale_all_dim = r.number("mscale_all_dim", 0.0, 0, 1e3);
+  s.attention_factor = r.number("attention_factor", 0.0, 0, 1e3);
+  if (r.clean() && !(s.beta_slow < s.beta_fast))
+    r.problem("beta_slow", fmt::format("{} must be below beta_fast = {}", s.beta_slow, s.beta_fast));
+  if (!r.flag("truncate", true)) r.problem("truncate", "false is not supported; true is");
+}
+
 // rope_theta and rope_scaling (transformers 4), or both within rope_parameters (5).
 void read_rope(Object& o, std::string_view file, ModelSpec& m, std::vector<std::string>& problems) {
   m.rope_theta = o.number("rope_theta", m.arch == "mixtral" ? 1e6 : 1e4, 1e-6, 1e30);
@@ -282,12 +295,12 @@ void read_rope(Object& o, std::string_view file, ModelSpec& m, std::vector<std::
   RopeScaling& s = m.rope_scaling;
   if (type.empty() || type == "default") {
     s.type = "none";
-  } else if (type == "linear" || type == "llama3") {
+  } else if (type == "linear" || type == "llama3" || type == "yarn") {
     s.type = type;
     s.factor = r.number("factor", std::nullopt, 1, 1e6);
   } else {
     return r.problem("rope_type",
-                     fmt::format("{} is not supported; default, linear and llama3 are", shown(type)));
+                     fmt::format("{} is not supported; default, linear, llama3 and yarn are", shown(type)));
   }
   if (type == "llama3") {
     size_t before = problems.size();
@@ -298,6 +311,7 @@ void read_rope(Object& o, std::string_view file, ModelSpec& m, std::vector<std::
       r.problem("low_freq_factor",
                 fmt::format("{} must be below high_freq_factor = {}", s.low_freq_factor, s.high_freq_factor));
   }
+  if (type == "yarn") read_yarn(r, s);
   r.refuse_others();
 }
 

@@ -171,6 +171,14 @@ void write_llama(const ModelSpec& m, OrderedJson& j) {
   OrderedJson& r = j["rope_scaling"];
   r["rope_type"] = s.type;
   r["factor"] = s.factor;
+  if (s.type == "yarn") {
+    r["beta_fast"] = s.beta_fast;
+    r["beta_slow"] = s.beta_slow;
+    if (s.mscale > 0) r["mscale"] = s.mscale;
+    if (s.mscale_all_dim > 0) r["mscale_all_dim"] = s.mscale_all_dim;
+    if (s.attention_factor > 0) r["attention_factor"] = s.attention_factor;
+    r["original_max_position_embeddings"] = s.original_max_positions;
+  }
   if (s.type != "llama3") return;
   r["low_freq_factor"] = s.low_freq_factor;
   r["high_freq_factor"] = s.high_freq_factor;

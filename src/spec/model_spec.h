@@ -10,24 +10,41 @@ namespace trireme {
 
 // Stretches rotary frequencies for longer contexts. "linear": positions / factor. "llama3" (Llama 3.1):
 // frequencies whose wavelength exceeds original_max_positions / low_freq_factor are divided by factor, those
-// below original_max_positions / high_freq_factor stay, and those between are blended.
+// below original_max_positions / high_freq_factor stay, and those between are blended. "yarn" (2309.00071):
+// pairs that turn more than beta_fast times in original_max_positions stay, those that turn less than
+// beta_slow times are divided by factor, those between blended by their number; and attention is sharpened.
 struct RopeScaling {
   std::string type = "none";
   double factor = 1, low_freq_factor = 1, high_freq_factor = 4;
   int64_t original_max_positions = 8192;
+  double beta_fast = 32, beta_slow = 1;
+  // What is rotated grows by attention_factor (0: by m(mscale) / m(mscale_all_dim), or by m(1) where one of
+  // them is 0), with m(s) = 1 + 0.1 s log(factor); scores of latent attention by m(mscale_all_dim)^2 too.
+  double mscale = 0, mscale_all_dim = 0, attention_factor = 0;
   bool operator==(const RopeScaling&) const = default;
 
   template <class V>
   void visit(V& v) {
-    static constexpr std::string_view kTypes[] = {"none", "linear", "llama3"};
+    static constexpr std::string_view kTypes[] = {"none", "linear", "llama3", "yarn"};
     v("type", type, "", "how rotary frequencies are stretched", one_of(kTypes));
     v("factor", factor, "", "context is stretched by this", between(1, 1e6));
     v("low_freq_factor", low_freq_factor, "", "llama3: slow frequencies turn fewer times than this",
       above(0));
     v("high_freq_factor", high_freq_factor, "", "llama3: fast frequencies turn more times than this",
       above(0));
-    v("original_max_positions", original_max_positions, "tokens", "llama3: context before stretching",
+    v("original_max_positions", original_max_positions, "tokens", "llama3, yarn: context before stretching",
       between(1, 1e9));
+    v("beta_fast", beta_fast, "", "yarn: pairs that turn more often in that context stay as they are",
+      above(0));
+    v("beta_slow", beta_slow, "", "yarn: pairs that turn fewer times are divided by factor", above(0));
+    v("mscale", mscale, "", "yarn: weight of log(factor) in what rotated queries and keys grow by; 0 = 1",
+      between(0, 1e3));
+    v("mscale_all_dim", mscale_all_dim, "",
+      "yarn: the same of what they shrink by, which scales latent attention's scores instead; 0 = neither",
+      between(0, 1e3));
+    v("attention_factor", attention_factor, "",
+      "yarn: what rotated queries and keys grow by; 0 = by factor, mscale and mscale_all_dim",
+      between(0, 1e3));
   }
 };
 

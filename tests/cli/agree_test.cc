@@ -23,9 +23,10 @@ namespace {
 using nlohmann::json;
 
 // One of each architecture, tied and not.
-constexpr const char* kGoldens[] = {"gpt2",       "gpt2_untied", "llama2",      "llama3",     "llama_linear",
-                                    "llama_bias", "qwen2",       "qwen2_tied",  "qwen3",      "qwen3_tied",
-                                    "mixtral",    "qwen2_moe",   "deepseek_v2", "deepseek_v3"};
+constexpr const char* kGoldens[] = {"gpt2",         "gpt2_untied", "llama2",     "llama3",
+                                    "llama_linear", "llama_bias",  "qwen2",      "qwen2_tied",
+                                    "qwen3",        "qwen3_tied",  "mixtral",    "qwen2_moe",
+                                    "deepseek_v2",  "deepseek_v3", "llama_yarn", "deepseek_yarn"};
 
 fs::path golden(const std::string& name) {
   return source_dir() / "tests/golden" / name;

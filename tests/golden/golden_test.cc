@@ -181,9 +181,9 @@ TEST_P(Golden, F16TenSteps) {
 
 INSTANTIATE_TEST_SUITE_P(PyTorch, Golden,
                          testing::Values("gpt2", "gpt2_untied", "llama2", "llama3", "llama_linear",
-                                         "llama_bias", "qwen2", "qwen2_tied", "qwen3", "qwen3_tied",
-                                         "mixtral", "qwen2_moe", "qwen2_moe_dense", "qwen3_moe",
-                                         "deepseek_v2", "deepseek_v3"),
+                                         "llama_yarn", "llama_bias", "qwen2", "qwen2_tied", "qwen3",
+                                         "qwen3_tied", "mixtral", "qwen2_moe", "qwen2_moe_dense", "qwen3_moe",
+                                         "deepseek_v2", "deepseek_v3", "deepseek_yarn"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

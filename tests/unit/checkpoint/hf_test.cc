@@ -15,9 +15,10 @@ namespace {
 
 const fs::path kModels = test::source_dir() / "tests/golden";
 const std::vector<std::string> kCases = {
-    "gpt2",        "gpt2_untied", "llama2",     "llama3",  "llama_linear", "llama_bias",      "qwen2",
-    "qwen2_tied",  "qwen3",       "qwen3_tied", "mixtral", "qwen2_moe",    "qwen2_moe_dense", "qwen3_moe",
-    "deepseek_v2", "deepseek_v3"};
+    "gpt2",        "gpt2_untied", "llama2",          "llama3",    "llama_linear",
+    "llama_bias",  "qwen2",       "qwen2_tied",      "qwen3",     "qwen3_tied",
+    "mixtral",     "qwen2_moe",   "qwen2_moe_dense", "qwen3_moe", "deepseek_v2",
+    "deepseek_v3", "llama_yarn",  "deepseek_yarn"};
 
 ModelSpec spec_of(const fs::path& folder) {
   return model_from_hf(folder / "config.json");

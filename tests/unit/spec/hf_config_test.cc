@@ -167,7 +167,7 @@ TEST(HfConfig, WhatIsNotThereOfExpertsIsRefused) {
   EXPECT_HAS(wrong_with(kQwen15Moe, "use_sliding_window", true), "use_sliding_window: true ");
 }
 
-// DeepSeek-V2-Lite and V3 as published, but for their yarn (and V3's fp8).
+// DeepSeek-V2-Lite as published, and V3 but for its fp8.
 constexpr const char* kDeepSeekV2Lite = R"({
   "architectures": ["DeepseekV2ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
   "aux_loss_alpha": 0.001, "bos_token_id": 100000, "eos_token_id": 100001, "first_k_dense_replace": 1,
@@ -176,8 +176,10 @@ constexpr const char* kDeepSeekV2Lite = R"({
   "moe_intermediate_size": 1408, "moe_layer_freq": 1, "n_group": 1, "n_routed_experts": 64,
   "n_shared_experts": 2, "norm_topk_prob": false, "num_attention_heads": 16, "num_experts_per_tok": 6,
   "num_hidden_layers": 27, "num_key_value_heads": 16, "pretraining_tp": 1, "q_lora_rank": null,
-  "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-06, "rope_theta": 10000,
-  "routed_scaling_factor": 1.0, "scoring_func": "softmax", "seq_aux": true, "tie_word_embeddings": false,
+  "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-06,
+  "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 0.707, "mscale_all_dim": 0.707,
+    "original_max_position_embeddings": 4096, "type": "yarn"},
+  "rope_theta": 10000, "routed_scaling_factor": 1.0, "scoring_func": "softmax", "seq_aux": true, "tie_word_embeddings": false,
   "topk_group": 1, "topk_method": "greedy", "torch_dtype": "bfloat16", "transformers_version": "4.33.1",
   "use_cache": true, "v_head_dim": 128, "vocab_size": 102400})";
 constexpr const char* kDeepSeekV3 = R"({
@@ -188,7 +190,10 @@ constexpr const char* kDeepSeekV3 = R"({
   "moe_layer_freq": 1, "n_group": 8, "n_routed_experts": 256, "n_shared_experts": 1, "norm_topk_prob": true,
   "num_attention_heads": 128, "num_experts_per_tok": 8, "num_hidden_layers": 61, "num_key_value_heads": 128,
   "num_nextn_predict_layers": 1, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
-  "rms_norm_eps": 1e-06, "rope_theta": 10000, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid",
+  "rms_norm_eps": 1e-06,
+  "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
+    "original_max_position_embeddings": 4096, "type": "yarn"},
+  "rope_theta": 10000, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid",
   "tie_word_embeddings": false, "topk_group": 4, "topk_method": "noaux_tc", "torch_dtype": "bfloat16",
   "transformers_version": "4.33.1", "use_cache": true, "v_head_dim": 128, "vocab_size": 129280})";
 
@@ -196,12 +201,16 @@ TEST(HfConfig, DeepSeek) {
   ModelSpec m = model_of(Json::parse(kDeepSeekV2Lite)), want = ModelSpec::of("deepseek_v2");
   want.vocab = 102400, want.layers = 27, want.hidden = 2048, want.heads = 16, want.q_rank = 0;
   want.ffn = 10944, want.moe_ffn = 1408, want.shared_ffn = 2816, want.max_positions = 163840;
+  want.rope_scaling = {
+      .type = "yarn", .factor = 40, .original_max_positions = 4096, .mscale = 0.707, .mscale_all_dim = 0.707};
   want.finish(163840);
   EXPECT_EQ(m, want);
   EXPECT_TRUE(m.dense_layers == 1 && m.expert_groups == 1 && !m.norm_topk && !m.router_bias);
   m = model_of(Json::parse(kDeepSeekV3)), want = ModelSpec::of("deepseek_v3");
   want.vocab = 129280, want.layers = 61, want.hidden = 7168, want.heads = 128;
   want.ffn = 18432, want.moe_ffn = want.shared_ffn = 2048, want.max_positions = 163840;
+  want.rope_scaling = {
+      .type = "yarn", .factor = 40, .original_max_positions = 4096, .mscale = 1, .mscale_all_dim = 1};
   want.finish(163840);
   EXPECT_EQ(m, want);
   EXPECT_TRUE(m.router_bias && m.router_score == "sigmoid" && m.group_worth == "pair" &&
@@ -213,8 +222,6 @@ TEST(HfConfig, DeepSeek) {
 }
 
 TEST(HfConfig, WhatIsNotThereOfDeepSeekIsRefused) {
-  const Json yarn = {{"type", "yarn"}, {"factor", 40}, {"original_max_position_embeddings", 4096}};
-  EXPECT_HAS(wrong_with(kDeepSeekV3, "rope_scaling", yarn), "\"yarn\" is not supported");
   EXPECT_HAS(wrong_with(kDeepSeekV3, "topk_method", "greedy"), "topk_method: \"greedy\" is not supported");
   EXPECT_HAS(wrong_with(kDeepSeekV3, "scoring_func", "softmax"),
              "scoring_func: \"softmax\" is not supported");
@@ -283,8 +290,10 @@ TEST(HfConfig, WindowsInUseAreRefused) {
     EXPECT_HAS(error_of([&] { model_of(j); }), "max_window_layers: \"three\" is not a whole number");
     EXPECT_HAS(wrong_with(base, "sliding_window", -1), "sliding_window: -1 is not a whole number");
     EXPECT_HAS(wrong_with(base, "use_mrope", true), "use_mrope: true is not supported");
-    EXPECT_HAS(wrong_with(base, "rope_scaling", Json{{"type", "yarn"}, {"factor", 4.0}}),
-               "\"yarn\" is not supported; default, linear and llama3 are");
+    j["rope_scaling"] = Json{{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32768}};
+    j["max_window_layers"] = 0;
+    EXPECT_EQ(model_of(j).rope_scaling,
+              (RopeScaling{.type = "yarn", .factor = 4, .original_max_positions = 32768}));
   }
 }
 
@@ -344,8 +353,15 @@ TEST(HfConfig, EveryFormOfRope) {
 
 TEST(HfConfig, RopeThatIsNotHereIsRefused) {
   auto wrong = [](const char* key, Json value) { return wrong_with(kLlama2, key, std::move(value)); };
-  EXPECT_EQ(wrong("rope_scaling", {{"type", "yarn"}, {"factor", 4}}),
-            "config.json: rope_scaling.rope_type: \"yarn\" is not supported; default, linear and llama3 are");
+  EXPECT_EQ(wrong("rope_scaling", {{"type", "longrope"}, {"factor", 4}}),
+            "config.json: rope_scaling.rope_type: \"longrope\" is not supported; default, linear, llama3 and "
+            "yarn are");
+  Json yarn = {{"type", "yarn"}, {"factor", 4}, {"beta_slow", 5}, {"beta_fast", 5}};
+  EXPECT_HAS(wrong("rope_scaling", yarn), "original_max_position_embeddings: missing");
+  yarn["original_max_position_embeddings"] = 64;
+  EXPECT_HAS(wrong("rope_scaling", yarn), "beta_slow: 5 must be below beta_fast = 5");
+  yarn["beta_fast"] = 6, yarn["truncate"] = false;
+  EXPECT_HAS(wrong("rope_scaling", yarn), "truncate: false is not supported");
   EXPECT_HAS(wrong("rope_scaling", {{"type", "dynamic"}, {"factor", 4}}), "\"dynamic\" is not supported");
   EXPECT_HAS(wrong("rope_scaling", {{"type", "linear"}}), "rope_scaling.factor: missing");
   EXPECT_HAS(wrong("rope_scaling", {{"type", "linear"}, {"factor", 0.5}}), "0.5 is not a number from 1 to");
