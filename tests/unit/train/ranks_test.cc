@@ -19,13 +19,15 @@ namespace {
 
 struct Layout {
   int64_t dp = 1, zero = 0, group = 0, micro = 2, tp = 1, cp = 1, pp = 1;
+  std::string placement = "zigzag", method = "ring";  // of cp
 };
 
 RunSpec ranks_run(const fs::path& folder, const Layout& l, int64_t steps = 8, const char* compute = "f32") {
   RunSpec r = tiny_run(folder, steps);
   r.batch.micro = l.micro;
   r.layout.dp = l.dp, r.layout.zero = l.zero, r.layout.shard_group = l.group, r.layout.tp = l.tp;
-  r.layout.cp = l.cp, r.layout.pp = l.pp;
+  r.layout.cp = l.cp, r.layout.cp_placement = l.placement, r.layout.cp_method = l.method;
+  r.layout.pp = l.pp;
   r.model.heads = 12, r.model.kv_heads = 1, r.model.head_dim = 4, r.model.ffn = 60;
   r.precision.compute = compute, r.precision.grads = "f32";
   r.precision.reduce = r.precision.compute == "bf16" ? "bf16" : "f32";
@@ -153,6 +155,26 @@ std::vector<float> master_of(const Checkpoint& c, const std::string& name) {
   return x;
 }
 
+// The checkpoint read under another layout and saved again, as of another step, holds the same to the bit.
+void expect_same_bits_saved_under(const RunSpec& asked, const Checkpoint& saved, const fs::path& dir) {
+  const RunSpec run = resolve(asked, {});
+  const int64_t arena = book_training(run, schedule_of(run), 1).arena_bytes;
+  run_rank_threads(int(run.world()), "cpu", {.threads = 1}, [&](Device& device, CommFactory& factory) {
+    CommSet comms(factory, mesh_of(run.layout));
+    StageRunner r(run, RunMode::train, device, arena, &comms);
+    load_checkpoint(r, saved, true);
+    RunSpec again = run;
+    again.train.dir = dir.string();
+    const fs::path folder = save_checkpoint(r, again, 5, {});
+    if (factory.rank() > 0) return;
+    const Checkpoint back = Checkpoint::open(folder);
+    EXPECT_EQ(back.names(), saved.names());
+    for (const std::string& name : saved.names())
+      EXPECT_EQ(master_of(back, name), master_of(saved, name)) << name;
+  });
+  fs::remove_all(dir);
+}
+
 // A checkpoint of one tp read under another, and saved again by a step that moves nothing; then as one rank
 // reads it to generate or export: the same elements to the bit, each box cut anew.
 TEST(Ranks, ReshardingMovesNoBit) {
@@ -170,22 +192,8 @@ TEST(Ranks, ReshardingMovesNoBit) {
     const Checkpoint saved = Checkpoint::open(root / "step-00000004");
     for (const Layout& l : {Layout{.tp = 2}, Layout{.dp = 3, .zero = 3, .micro = 1, .tp = 4},
                             Layout{.dp = 3, .zero = 2, .micro = 1, .tp = 2, .pp = 2}, Layout{}}) {
-      const RunSpec run = resolve(run_of(l, 4), {});
-      const int64_t arena = book_training(run, schedule_of(run), 1).arena_bytes;
-      run_rank_threads(int(run.world()), "cpu", {.threads = 1}, [&](Device& device, CommFactory& factory) {
-        CommSet comms(factory, mesh_of(run.layout));
-        StageRunner r(run, RunMode::train, device, arena, &comms);
-        load_checkpoint(r, saved, true);
-        RunSpec again = run;
-        again.train.dir = (tmp / "again").string();
-        const fs::path folder = save_checkpoint(r, again, 5, {});
-        if (factory.rank() > 0) return;
-        const Checkpoint back = Checkpoint::open(folder);
-        EXPECT_EQ(back.names(), saved.names());
-        for (const std::string& name : saved.names())
-          EXPECT_EQ(master_of(back, name), master_of(saved, name)) << name << " tp=" << l.tp;
-      });
-      fs::remove_all(tmp / "again");
+      SCOPED_TRACE(l.tp);
+      expect_same_bits_saved_under(run_of(l, 4), saved, tmp / "again");
     }
     RunSpec alone = resolve(run_of({}, 4), {});
     auto device = make_device("cpu", {.threads = 1});
@@ -196,6 +204,60 @@ TEST(Ranks, ReshardingMovesNoBit) {
       r.read_param(p, "", x);
       EXPECT_EQ(x, master_of(saved, p.decl.name + "/master")) << p.decl.name;
     }
+  }
+}
+
+// What context parallelism saves knows nothing of it: any placement and method reads any other's, and tp's,
+// and one rank's, in both directions, to the bit.
+TEST(Ranks, ReshardingOverContextParallelMovesNoBit) {
+  const Layout layouts[] = {{.cp = 2},
+                            {.zero = 3, .cp = 3, .placement = "contiguous"},
+                            {.dp = 2, .zero = 1, .micro = 1, .cp = 2, .method = "ulysses"},
+                            {.tp = 2},
+                            {.dp = 3, .zero = 2, .micro = 1, .tp = 2, .cp = 2, .placement = "striped"},
+                            {}};
+  for (const Layout& from : layouts) {
+    TempFolder tmp;
+    auto run_of = [&](const Layout& l) {
+      RunSpec r = ranks_run(tmp.path(), l, 3);
+      r.model.kv_heads = 4, r.data.seq_len = 12, r.model.max_positions = 0;
+      r.model.finish(r.data.seq_len);
+      r.optimizer.lr = 1e-2, r.optimizer.schedule = "constant", r.optimizer.warmup = 0;
+      return r;
+    };
+    const Checkpoint saved = Checkpoint::open(train_here(run_of(from)).checkpoint);
+    for (const Layout& to : layouts) {
+      SCOPED_TRACE(fmt::format("from cp={} tp={} to cp={} tp={}", from.cp, from.tp, to.cp, to.tp));
+      expect_same_bits_saved_under(run_of(to), saved, tmp / "again");
+    }
+  }
+}
+
+// Within a class losses and weights go on to the bit: the same cp, interrupted, and gone on under another
+// stage of ZeRO, whose shards are of dp * cp ranks.
+TEST(Ranks, AnInterruptedRunOfContextParallelismEndsTheSame) {
+  for (const Layout& l : {Layout{.cp = 2}, Layout{.dp = 3, .cp = 3, .placement = "striped"}}) {
+    auto run_of = [&](const fs::path& folder, int64_t zero) {
+      Layout at = l;
+      at.zero = zero;
+      RunSpec r = ranks_run(folder, at);
+      r.batch.global = r.batch.micro * l.dp;  // one microbatch a step: all stages are of one class
+      r.data.seq_len = 12, r.model.max_positions = 0;
+      r.model.finish(r.data.seq_len);
+      return r;
+    };
+    TempFolder whole, tmp;
+    train_here(run_of(whole.path(), 0));
+    const Outcome want = numbers_of(whole / "run");
+    int64_t zero = 3;
+    for (auto [phase, n] : {std::pair("update", 3), std::pair("eval", 1)}) {
+      EXPECT_EQ(train_here(run_of(tmp.path(), zero--), interrupt_at(phase, n)).ending, Ending::interrupted);
+      clear_interrupt();
+    }
+    EXPECT_EQ(train_here(run_of(tmp.path(), zero)).ending, Ending::done);
+    Outcome got = numbers_of(tmp / "run");
+    got.checkpoints = want.checkpoints;  // pauses save at steps of their own
+    expect_same(got, want);
   }
 }
 
