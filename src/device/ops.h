@@ -120,14 +120,16 @@ enum class FlashVersion : uint8_t { fa1, fa2 };  // loop order and rescaling of 
 // o = softmax(q k^T * scale + causal mask) v, tiled, online softmax; nothing of size S x S is stored.
 // q: T [B,S,H,D]; k: T [B,S,KV,D]; v: T [B,S,KV,DV]; o: T [B,S,H,DV]; H a multiple of KV (grouped queries:
 // head h reads k/v head h*KV/H); outer strides free, last stride 1. dropout: of the probabilities, after the
-// softmax; element (b, h, query, key) has index ((b H + h) S + query) S + key (H: dropout.heads where given).
+// softmax; element (b, h, query, key) has index ((b H + h) S + query) S + key (H: dropout.heads where given;
+// S, query, key: of whole sequences where dropout.seq is given, places by its rows and keys).
 // lse: f32 (f64 for f64) [B,H,S] = logsumexp of the scaled, masked scores, its outer strides free. Causal:
 // blocks above the diagonal are skipped, only diagonal blocks are masked.
 //
 // A part of a longer attention (docs/context_parallel.md): k and v may have Sk rows, other than q's, and row
 // i sees the keys j with first[b,i] <= j and, when causal, j <= i + offset. `accumulate`: o and lse hold the
 // attention over other keys, and come to hold that over both. o may be of lse's type, unrounded (must be, to
-// accumulate). A row that sees no key: o = 0, lse = -inf. Parts are not dropped out, nor of version fa1.
+// accumulate). A row that sees no key: o = 0, lse = -inf. Parts are dropped out where dropout.seq says what
+// of whole sequences they are, and are not of version fa1.
 struct AttentionArgs {
   static constexpr std::string_view kName = "attention";
   Tensor q, k, v, o, lse;
@@ -233,7 +235,7 @@ struct AddArgs {
 // backward pass, with the same mask and no residual.
 struct DropoutArgs {
   static constexpr std::string_view kName = "dropout";
-  Tensor x, residual, y;
+  Tensor x, residual, y;  // [N, C] where mask.seq is given
   DropoutMask mask;
 };
 // dst = (dst's dtype) src, to nearest even, between f32, bf16 and f16; or equal types. Contiguous, or of one

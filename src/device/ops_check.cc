@@ -262,6 +262,11 @@ void check_rounded_or_sums(const Checker& c, std::string_view name, const Tensor
   c.unit_columns(name, t);
 }
 
+// Do n rows from 0 on lie in [0, seq)? Runs ascend, so the last one says.
+bool places_within(const PositionRuns& runs, int64_t n, int64_t seq) {
+  return runs.first >= 0 && runs.begin >= 0 && runs.step >= 0 && (n == 0 || runs.at(n - 1) < seq);
+}
+
 // q [B,S,H,D], k [B,Sk,KV,D], v [B,Sk,KV,DV], o [B,S,H,DV], lse [B,H,S], first [B,S]: the same for both
 // passes.
 template <class A>
@@ -286,8 +291,11 @@ void check_attention(const Checker& c, const A& p) {
   }
   c.that(p.dropout.rate >= 0 && p.dropout.rate < 1, "q", p.q, "dropped at a rate of at least 0 and below 1");
   const bool part = keys != s || p.offset != 0 || p.accumulate;
-  c.that(!(part && p.dropout), "k", p.k,
-         "whole where there is dropout: parts of attention are not dropped out");
+  const DropoutMask& m = p.dropout;
+  c.that(!(part && m) || m.seq > 0, "k", p.k,
+         "whole where there is dropout, unless that says which part of whole sequences");
+  c.that(!m || m.seq == 0 || (places_within(m.rows, s, m.seq) && places_within(m.keys, keys, m.seq)), "q",
+         p.q, "of rows and keys within dropout's sequences");
 }
 // Of o: q's, with v's columns.
 Shape o_shape(const Tensor& q, const Tensor& v) {
@@ -420,7 +428,13 @@ void check(const DropoutArgs& p) {
   c.vector("x", p.x, p.x.numel(), type);
   if (p.residual) c.vector("residual", p.residual, p.x.numel(), type);
   c.vector("y", p.y, p.x.numel(), type);
-  c.that(p.mask.rate > 0 && p.mask.rate < 1, "x", p.x, "dropped at a rate above 0 and below 1");
+  const DropoutMask& m = p.mask;
+  c.that(m.rate > 0 && m.rate < 1, "x", p.x, "dropped at a rate above 0 and below 1");
+  if (m.seq == 0) return;
+  PositionRuns of_sequence = m.rows;
+  of_sequence.first = 0;
+  c.that(p.x.shape.rank == 2 && m.part > 0 && m.rows.first >= 0 && places_within(of_sequence, m.part, m.seq),
+         "x", p.x, "[N, C], of rows within dropout's sequences");
 }
 void check(const CastArgs& p) {
   Checker c(p.kName);

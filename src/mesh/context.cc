@@ -13,17 +13,17 @@ ContextPlacement context_placement(std::string_view name) {
   bad_request("layout.cp_placement is {:?}; it is \"zigzag\", \"contiguous\" or \"striped\"", name);
 }
 
-int64_t ContextPlace::position(int64_t local, int64_t seq, int of) const {
+PositionRuns ContextPlace::runs(int64_t seq, int of) const {
   const int64_t part = seq / size, chunk = part / 2;
   switch (placement) {
     case ContextPlacement::contiguous:
-      return of * part + local;
+      return {.length = part, .begin = of * part};
     case ContextPlacement::zigzag:
-      return local < chunk ? of * chunk + local : (2 * size - 1 - of) * chunk + local - chunk;
+      return {.length = chunk, .begin = of * chunk, .step = (2 * size - 1 - 2 * of) * chunk};
     case ContextPlacement::striped:
-      return local * size + of;
+      return {.length = 1, .begin = of, .step = size};
   }
-  return 0;
+  return {};
 }
 
 int64_t ContextPlace::count_below(int64_t position, int64_t seq, int of) const {

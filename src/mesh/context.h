@@ -16,14 +16,35 @@ namespace trireme {
 enum class ContextPlacement : uint8_t { contiguous, zigzag, striped };
 ContextPlacement context_placement(std::string_view name);  // bad_request on others
 
+// Where the consecutive rows of a part lie in the whole: in runs of `length` neighbours, the q-th of which
+// begins at begin + q * step. length = 0: row i is place i.
+struct PositionRuns {
+  int64_t length = 0, begin = 0, step = 0;
+  int64_t first = 0;  // row that 0 means
+
+  int64_t at(int64_t i) const {
+    i += first;
+    return length == 0 ? i : begin + i / length * step + i % length;
+  }
+  // Rows from i on, itself among them, that lie side by side.
+  int64_t neighbours(int64_t i) const { return length == 0 ? INT64_MAX : length - (first + i) % length; }
+  PositionRuns from(int64_t row) const { return {length, begin, step, first + row}; }
+  // Where row `row` of [sequences, part] lies in [sequences, seq], when a sequence's parts lie as this says.
+  int64_t of_sequences(int64_t row, int64_t part, int64_t seq) const {
+    row += first;
+    return row / part * seq + PositionRuns{length, begin, step}.at(row % part);
+  }
+};
+
 struct ContextPlace {
   int size = 1, rank = 0;
   ContextPlacement placement = ContextPlacement::contiguous;
 
   // S must be a multiple of it.
   int64_t divisor() const { return placement == ContextPlacement::zigzag ? 2 * size : size; }
-  // Position in the sequence of `local` (from 0) of rank `of`.
-  int64_t position(int64_t local, int64_t seq, int of) const;
+  // Positions in the sequence of the rows of rank `of`, in order; and that of one of them.
+  PositionRuns runs(int64_t seq, int of) const;
+  int64_t position(int64_t local, int64_t seq, int of) const { return runs(seq, of).at(local); }
   // Positions of rank `of` that are below `position`.
   int64_t count_below(int64_t position, int64_t seq, int of) const;
 };

@@ -118,12 +118,8 @@ bool Attention::attend_to_cache(Ctx& ctx, const Heads& t, const Tensor& o) const
   return true;
 }
 
-// Probabilities are numbered as those of all heads.
 DropoutMask Attention::mask(const Ctx& ctx) const {
-  const int64_t square = ctx.batch.seq * ctx.batch.seq, heads = sizes_.heads * tp_.size;
-  DropoutMask m = probs_.mask(ctx, heads * square);
-  if (m) m.heads = heads, m.first += tp_.rank * sizes_.heads * square;
-  return m;
+  return probs_.probabilities(ctx, sizes_.heads * tp_.size, tp_.rank * sizes_.heads);
 }
 
 // Normalised q and k [N, (H + KV) D]; empty where heads are not normalised. The backward pass wants them as

@@ -44,6 +44,9 @@ class Ring {
   }
   bool last(int round) const { return round + 1 == ranks_; }
   int ranks() const { return ranks_; }
+  // Of whole sequences; where in them the keys lie that are here in round t (t = 0: this rank's rows).
+  int64_t seq() const { return rows_ * ranks_; }
+  PositionRuns places(int round) const { return group_.place().runs(seq(), owner(round)); }
 
   Owned both(DType t) { return ctx_.activation({2 * keys_[0] * keys_[1] * keys_[2] * keys_[3]}, t); }
   Tensor keys(const Tensor& both) const { return half(both, 0).view(keys_); }
@@ -72,6 +75,15 @@ class Ring {
   int64_t rows_;  // S / P
   Shape keys_;    // [B, S/P, KV, D]
 };
+
+// That of a block's probabilities, from that of all.
+DropoutMask dropout_of(const Ring& ring, const DropoutMask& all, int round, const ContextBlock& b) {
+  if (!all) return {};
+  DropoutMask m = all;
+  m.seq = ring.seq();
+  m.rows = ring.places(0).from(b.q_begin), m.keys = ring.places(round).from(b.k_begin);
+  return m;
+}
 
 Tensor q_part(const Tensor& t, const ContextBlock& b) {
   return t.narrow(1, b.q_begin, b.q_rows);
@@ -106,7 +118,8 @@ void ring_attend(Ctx& ctx, const AttentionArgs& p) {
                               .causal = b->causal,
                               .offset = b->offset,
                               .first = ring.first(t, *b),
-                              .accumulate = t > 0},
+                              .accumulate = t > 0,
+                              .dropout = dropout_of(ring, p.dropout, t, *b)},
                 ctx.compute);
     if (!ring.last(t)) wait(ctx, arrived);
   }
@@ -147,7 +160,8 @@ void ring_backward(Ctx& ctx, const AttentionBackwardArgs& p) {
                                       .causal = b->causal,
                                       .offset = b->offset,
                                       .first = ring.first(t, *b),
-                                      .accumulate = t > 0},
+                                      .accumulate = t > 0,
+                                      .dropout = dropout_of(ring, p.dropout, t, *b)},
                 ctx.compute);
     }
     if (t > 0) {
@@ -249,6 +263,14 @@ struct UlyssesKept {
   Tensor o(const Tensor& kept) const { return kept.narrow(0, tokens * qkv_width, tokens * o_width); }
 };
 
+// This rank's heads of all that a sequence is numbered with.
+DropoutMask dropout_of(const Ctx& ctx, const UlyssesKept& z, const Exchange& e, const DropoutMask& all) {
+  DropoutMask m = all;
+  const int64_t seq = e.ranks * e.rows;
+  if (m) m.first += ctx.groups.cp.comm->rank() * z.heads * seq * seq;
+  return m;
+}
+
 Owned ulysses_attend(Ctx& ctx, const AttentionArgs& p) {
   const Exchange e(ctx, p.q);
   const UlyssesKept z(e, p.q, p.k);
@@ -262,7 +284,8 @@ Owned ulysses_attend(Ctx& ctx, const AttentionArgs& p) {
                           .o = e.sequences(o, z.o_width, 0, h),
                           .lse = p.lse.view({e.batch, h, e.ranks * e.rows}),
                           .scale = p.scale,
-                          .first = ctx.batch.documents},
+                          .first = ctx.batch.documents,
+                          .dropout = dropout_of(ctx, z, e, p.dropout)},
             ctx.compute);
   e.to_rows(o, z.o_width, p.o);
   return kept;
@@ -286,7 +309,8 @@ void ulysses_backward(Ctx& ctx, const AttentionBackwardArgs& p, const Tensor& ke
                                   .dk = e.sequences(*dqkv, w, h * d, kv),
                                   .dv = e.sequences(*dqkv, w, (h + kv) * d, kv),
                                   .scale = p.scale,
-                                  .first = ctx.batch.documents},
+                                  .first = ctx.batch.documents,
+                                  .dropout = dropout_of(ctx, z, e, p.dropout)},
             ctx.compute);
   dout.reset();
   e.to_rows(*dqkv, w, p.dq, p.dk, p.dv);

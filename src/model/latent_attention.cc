@@ -102,7 +102,7 @@ float LatentAttention::scale() const {
   return float(sizes_.scores) / std::sqrt(float(key()));
 }
 DropoutMask LatentAttention::mask(const Ctx& ctx) const {
-  return probs_.mask(ctx, sizes_.heads * ctx.batch.seq * ctx.batch.seq);
+  return probs_.probabilities(ctx, sizes_.heads, 0);
 }
 
 // As Attention does: from the cache where there is something before these tokens.

@@ -130,8 +130,14 @@ void Moe::choose(Ctx& ctx, const Tensor& logits, const Tensor& ids, const Tensor
   using Choices = Routing::Choices;
   const Choices from = ctx.training && ctx.routing ? ctx.routing->choices() : Choices::real;
   std::vector<int32_t> host(from == Choices::real ? 0 : size_t(ids.numel()));
-  const RecordedRouting::Place at{ctx.step, ctx.batch.first_sequence * ctx.batch.seq + first_row(ids),
-                                  sizes_.experts_per_token};
+  const ContextPlace cp = ctx.groups.cp.place();
+  const int64_t part = ctx.batch.seq, seq = part * cp.size;
+  const RecordedRouting::Place at{.step = ctx.step,
+                                  .first_token = ctx.batch.first_sequence * seq,
+                                  .choices = sizes_.experts_per_token,
+                                  .part = part,
+                                  .seq = seq,
+                                  .rows = cp.runs(seq, cp.rank).from(first_row(ids))};
   if (from == Choices::replayed) {
     ctx.routing->recording()->replay(name_, at, host);
     ctx.device.upload(ids, host.data());
@@ -144,7 +150,7 @@ void Moe::choose(Ctx& ctx, const Tensor& logits, const Tensor& ids, const Tensor
   }
 }
 
-// Tokens of a unit here: of a sequence, or of all that this rank has of a microbatch.
+// Tokens of a unit here: of what this rank has of a sequence, or of a microbatch.
 int64_t Moe::unit_tokens(const Ctx& ctx, int64_t tokens) const {
   return sizes_.balance.unit == BalanceUnit::sequence ? ctx.batch.seq : tokens;
 }

@@ -9,14 +9,14 @@ void RecordedRouting::record(const std::string& layer, const Place& at, std::spa
   auto& tokens = of_layer_[layer];
   for (int64_t n = 0; n * at.choices < int64_t(ids.size()); n++) {
     const auto own = ids.subspan(size_t(n * at.choices), size_t(at.choices));
-    tokens[{at.step, at.first_token + n}] = {own.begin(), own.end()};
+    tokens[{at.step, at.token(n)}] = {own.begin(), own.end()};
   }
 }
 
 void RecordedRouting::replay(const std::string& layer, const Place& at, std::span<int32_t> ids) const {
   auto tokens = of_layer_.find(layer);
   for (int64_t n = 0; n * at.choices < int64_t(ids.size()); n++) {
-    const int64_t token = at.first_token + n;
+    const int64_t token = at.token(n);
     if (tokens == of_layer_.end() || !tokens->second.contains({at.step, token}))
       run_failed("{}: no choices were recorded of token {} in step {}", layer, token, at.step);
     const std::vector<int32_t>& own = tokens->second.at({at.step, token});

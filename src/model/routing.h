@@ -17,6 +17,10 @@ class RecordedRouting {
  public:
   struct Place {
     int64_t step, first_token, choices;  // choices: of a token
+    // Where ranks have parts of sequences of `seq`: `part` tokens each, which lie in them as `rows` says.
+    int64_t part = 0, seq = 0;
+    PositionRuns rows = {};
+    int64_t token(int64_t n) const { return first_token + (part == 0 ? n : rows.of_sequences(n, part, seq)); }
   };
   void record(const std::string& layer, const Place&, std::span<const int32_t> ids);
   // Fails with layer and token where nothing was recorded.

@@ -38,7 +38,7 @@ void share_context(Sharing& s, const RunSpec& run, CommSet& comms) {
 // Ranks of edp hold the same experts; with ZeRO they divide their state, in one group.
 void share_experts(Sharing& s, CommSet& comms) {
   const Mesh& mesh = comms.mesh();
-  if (mesh.size(Axis::ep) == 1 && mesh.size(Axis::tp) == 1) return;  // as all else
+  if (mesh.size(Axis::ep) == 1 && mesh.size(Axis::tp) == 1) return;  // as all else, over dp and cp
   static constexpr Axis kEp[] = {Axis::ep}, kEdp[] = {Axis::edp};
   if (mesh.size(Axis::ep) > 1) s.layers.ep = &comms.along(kEp);
   const AxisPlace edp = mesh.place(comms.rank(), Axis::edp);
@@ -49,11 +49,12 @@ void share_experts(Sharing& s, CommSet& comms) {
     s.expert_place = {.shards = edp.size, .shard = edp.rank}, s.experts.shard = &comms.along(kEdp);
 }
 
-// Whose tokens are of one unit of balancing losses: tp divides sequences, dp the global batch.
+// Whose tokens are of one unit of balancing losses: cp and tp divide sequences, dp the global batch.
 void share_units(Sharing& s, const RunSpec& run, CommSet& comms) {
   if (run.moe.aux_loss == 0) return;
   std::vector<Axis> axes;
   if (run.moe.unit == "global" && s.dp > 1) axes.push_back(Axis::dp);
+  if (s.cp.size > 1) axes.push_back(Axis::cp);
   if (s.tp.size > 1) axes.push_back(Axis::tp);
   if (!axes.empty()) s.layers.balance = &comms.along(axes);
 }

@@ -56,7 +56,8 @@ StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64
   if (sharing_.layers.tp && run.layout.tp_chunks > 1) sharing_.layers.tp_stream = device.stream("tp");
   if (sharing_.layers.ep) {
     sharing_.layers.ep_stream = device.stream("ep");
-    const int64_t rows = run.batch.micro * run.data.seq_len / sharing_.tp.size * run.model.experts_per_token;
+    const int64_t tokens = run.batch.micro * run.data.seq_len / (sharing_.tp.size * sharing_.cp.size);
+    const int64_t rows = tokens * run.model.experts_per_token;
     sharing_.layers.expert_rows =
         std::min(int64_t(std::ceil(run.layout.ep_buffer * double(rows))), rows * sharing_.layers.ep->size());
   }

@@ -386,10 +386,12 @@ std::vector<Problem> unsupported_of(const RunSpec& run) {
   refuse(apart && l.ep > 1 && run.model.experts % l.ep != 0, "layout.ep", l.ep,
          fmt::format("ranks have equally many experts: give a divisor of model.experts = {}",
                      run.model.experts));
-  refuse(apart && l.tp > 1 && run.data.seq_len % l.tp != 0, "layout.tp", l.tp,
-         fmt::format(
-             "beside experts its ranks route equal parts of a sequence: give a divisor of data.seq_len = {}",
-             run.data.seq_len));
+  const int64_t routed = run.data.seq_len / l.cp;  // tokens of a sequence
+  refuse(
+      apart && l.tp > 1 && routed % l.tp != 0, "layout.tp", l.tp,
+      fmt::format(
+          "beside experts its ranks route equal parts of a sequence: give a divisor of data.seq_len{} = {}",
+          l.cp > 1 ? " / layout.cp" : "", routed));
   refuse(apart && l.shard_group > 0, "layout.shard_group", l.shard_group,
          "beside ep or tp, experts have one shard group: give 0");
   refuse(l.ep > 1 && run.optimizer.name == "muon", "optimizer.name", text("muon"),
@@ -402,6 +404,8 @@ std::vector<Problem> unsupported_of(const RunSpec& run) {
          "with tp > 1 a unit lies on several ranks: give 0, or moe.unit = \"sequence\" and a batch.micro "
          "that tp "
          "divides");
+  refuse(run.moe.capacity > 0 && l.cp > 1, "moe.capacity", run.moe.capacity,
+         "with cp > 1 a unit lies on several ranks: give 0, or layout.cp = 1");
   refuse(
       run.moe.capacity > 0 && run.moe.unit == "global", "moe.capacity", run.moe.capacity,
       "what is dropped of a global batch depends on every rank before: give 0, or moe.unit = \"sequence\" or "
@@ -410,15 +414,8 @@ std::vector<Problem> unsupported_of(const RunSpec& run) {
          "its owners of matrices are not those of stages: give \"adamw\", or layout.pp = 1");
   refuse(l.pp > 1 && run.train.noise_scale > 0, "train.noise_scale", run.train.noise_scale,
          "it compares whole gradients: give 0, or layout.pp = 1");
-  const double dropped = std::max({run.model.embd_pdrop, run.model.attn_pdrop, run.model.resid_pdrop});
-  refuse(l.cp > 1 && dropped > 0, "layout.cp", l.cp,
-         "dropout is not numbered over parts of sequences: give 1, or no model.*_pdrop");
   refuse(l.cp > 1 && run.model.latent(), "layout.cp", l.cp,
          "latent attention is not divided: give 1, or model.kv_rank = 0");
-  refuse(l.cp > 1 && run.model.moe(), "layout.cp", l.cp,
-         "experts do not see divided sequences: give 1, or model.experts = 0");
-  refuse(l.cp > 1 && run.optimizer.name == "muon", "optimizer.name", text("muon"),
-         "whole matrices are orthogonalised over dp only: give \"adamw\", or layout.cp = 1");
   refuse(l.cp > 1 && run.train.noise_scale > 0, "train.noise_scale", run.train.noise_scale,
          "it compares gradients of whole sequences: give 0, or layout.cp = 1");
   refuse(l.schedule != "1f1b" && l.schedule != "gpipe", "layout.schedule", text(l.schedule),

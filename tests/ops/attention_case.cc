@@ -4,8 +4,10 @@
 // elements apart, as columns of one fused matrix are; pad lengthens rows; dropout = rate of the
 // probabilities, first = global index of the first. dtype f64, f32, bf16, f16. Of a part of attention: keys
 // (s when absent), diagonal = columns it is moved to the right, documents=n: borders about n rows apart,
-// drawn for each row; sums=1: results unrounded; acc=1: added to what another part left. The reference is
-// naive attention over whole rows of scores.
+// drawn for each row; sums=1: results unrounded; acc=1: added to what another part left. With dropout: rows
+// are those from `from` on of rank `rank` of `ranks` of sequences of `whole`, keys those of rank `other` (for
+// placement 0, 1, 2: contiguous, zigzag, striped), and numbered so. The reference is naive attention over
+// whole rows of scores.
 #include <cmath>
 
 #include "cases.h"
@@ -36,11 +38,21 @@ struct Sizes {
         scale(float(p.number("scale", 1 / std::sqrt(double(d))))),
         dropout{.rate = p.number("dropout", 0),
                 .key = rng_key(uint64_t(p.size("seed", 1)), 3, "probs"),
-                .first = p.size("first", 0)} {}
+                .first = p.size("first", 0)} {
+    const ContextPlace place{.size = int(p.size("ranks", 1)),
+                             .rank = int(p.size("rank", 0)),
+                             .placement = ContextPlacement(p.size("placement", 0))};
+    if (place.size == 1) return;
+    dropout.seq = p.size("whole");
+    dropout.rows = place.runs(dropout.seq, place.rank).from(p.size("from", 0));
+    dropout.keys = place.runs(dropout.seq, int(p.size("other", 0)));
+  }
   // What the probability of a key is multiplied with.
   double factor(int64_t n, int64_t head, int64_t row, size_t key) const {
     if (!dropout) return 1;
-    return dropout.keeps(((n * h + head) * s + row) * s + int64_t(key)) ? dropout.scale() : 0;
+    const int64_t seq = dropout.seq > 0 ? dropout.seq : s;
+    const int64_t index = ((n * h + head) * seq + dropout.rows.at(row)) * seq + dropout.keys.at(int64_t(key));
+    return dropout.keeps(index) ? dropout.scale() : 0;
   }
   int64_t q_at(int64_t n, int64_t row, int64_t head) const { return ((n * s + row) * h + head) * d; }
   int64_t k_at(int64_t n, int64_t row, int64_t head) const {

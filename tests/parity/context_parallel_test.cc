@@ -37,7 +37,22 @@ INSTANTIATE_TEST_SUITE_P(Layouts, ContextParallel,
                                          "cp=2 seq=28 tp=2 heads=2 sequence=1 arch=llama separate=1",
                                          "cp=2 seq=14 method=ulysses heads=4 kv_heads=2 hidden=40",
                                          "cp=3 seq=21 method=ulysses arch=gpt2 separate=1 zero=2 dp=2",
-                                         "cp=2 seq=10 method=ulysses tp=2 heads=4 kv_heads=4 hidden=40"));
+                                         "cp=2 seq=10 method=ulysses tp=2 heads=4 kv_heads=4 hidden=40",
+                                         // Whole matrices of ranks that divide them over dp and cp.
+                                         "cp=3 seq=18 optimizer=muon zero=2 dp=2",
+                                         "cp=2 seq=20 optimizer=muon placement=striped"));
+
+// The masks of one rank: drawn by places in whole sequences, of rows, heads and keys.
+INSTANTIATE_TEST_SUITE_P(
+    Dropout, ContextParallel,
+    testing::Values("cp=2 seq=20 dropout=0.2 arch=gpt2 microbatches=2",
+                    "cp=3 seq=21 placement=contiguous dropout=0.3 separate=1",
+                    "cp=4 seq=20 placement=striped dropout=0.2 dp=2 zero=3",
+                    "cp=2 seq=28 tp=2 heads=4 kv_heads=2 hidden=40 sequence=1 dropout=0.2",
+                    "cp=3 seq=18 tp=2 heads=2 sequence=1 dropout=0.2 arch=gpt2",
+                    "cp=2 seq=14 method=ulysses dropout=0.3 arch=gpt2 heads=4 hidden=40",
+                    "cp=2 seq=10 method=ulysses tp=2 heads=4 kv_heads=4 hidden=40 "
+                    "dropout=0.2"));
 
 // The class of DESIGN section 4 holds at any cp: ZeRO stages are bit-identical over dp and cp together.
 TEST(ContextParallelZero, StagesAreBitIdentical) {
@@ -54,7 +69,8 @@ TEST(ContextParallelZero, StagesAreBitIdentical) {
 TEST(ContextParallelLow, NoFurtherFromF32ThanOneRankByHalf) {
   for (const char* text :
        {"cp=3 seq=42 compute=bf16 grads=bf16 separate=1", "cp=2 seq=26 compute=f16 placement=striped",
-        "cp=2 seq=26 compute=bf16 method=ulysses arch=gpt2 heads=2"}) {
+        "cp=2 seq=26 compute=bf16 method=ulysses arch=gpt2 heads=2",
+        "cp=3 seq=42 compute=bf16 dropout=0.2 placement=striped"}) {
     SCOPED_TRACE(text);
     const Case c = from_text(text);
     Case exact = c;

@@ -35,6 +35,13 @@ TEST_P(ExpertParallel, TrainsTheModelOfOneRank) {
   const Ran alone = train_layout(one, equal), layout = replayed(run, alone, equal);
   EXPECT_LE(gradient_difference(layout, alone), 1e-4);
   for (size_t s = 0; s < alone.norms.size(); s++) EXPECT_NEAR(layout.norms[s] / alone.norms[s], 1, 1e-5);
+  ASSERT_EQ(layout.routed.size(), alone.routed.size());
+  for (size_t l = 0; l < alone.routed.size(); l++) {
+    const LayerRouting &mine = layout.routed[l], &theirs = alone.routed[l];
+    EXPECT_EQ(mine.load, theirs.load);
+    EXPECT_NEAR(mine.aux_loss, theirs.aux_loss, 1e-5 * theirs.aux_loss);
+    EXPECT_NEAR(mine.z_loss, theirs.z_loss, 1e-5 * theirs.z_loss);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -57,6 +64,21 @@ INSTANTIATE_TEST_SUITE_P(
                     "arch=qwen2_moe dp=2 tp=2 ep=4 heads=4 kv_heads=2 hidden=40 experts=8 seq=22 sequence=1",
                     "arch=qwen2_moe tp=2 ep=2 heads=2 kv_heads=2 experts=6 seq=22 buffer=0.4 zero=2"));
 
+// Ranks with parts of sequences: units of balancing losses lie on all of them, and so may a group of experts.
+INSTANTIATE_TEST_SUITE_P(
+    BesideContextParallel, ExpertParallel,
+    testing::Values(
+        "arch=mixtral cp=2 seq=20 experts=5 aux=0.3",
+        "arch=mixtral cp=3 seq=21 placement=striped experts=5 aux=0.3 unit=microbatch zero=2",
+        "arch=mixtral cp=2 seq=24 microbatches=2 experts=4 aux=0.3 unit=global placement=contiguous",
+        "arch=qwen2_moe cp=2 ep=2 seq=20 heads=4 kv_heads=4 hidden=40 experts=6 method=ulysses "
+        "zero=3 aux=0.3",
+        "arch=mixtral cp=3 ep=3 seq=18 experts=6 buffer=0.4 separate=1 dropout=0.1",
+        "arch=mixtral cp=2 dp=2 ep=4 seq=20 experts=8 zero=2 microbatches=2",
+        "arch=qwen2_moe cp=2 tp=2 ep=4 heads=4 kv_heads=2 hidden=40 experts=8 seq=24 sequence=1 "
+        "aux=0.3 zero=3",
+        "arch=mixtral cp=2 tp=2 ep=2 heads=2 experts=4 seq=20 aux=0.3"));
+
 // A global unit is the replicas' microbatches together: what one rank calls its microbatch.
 TEST(ExpertParallelBalance, GlobalUnitsSpanReplicas) {
   const Case many = from_text("arch=mixtral dp=2 ep=2 experts=4 micro=1 aux=0.5 unit=global"),
@@ -71,7 +93,8 @@ TEST(ExpertParallelBalance, GlobalUnitsSpanReplicas) {
 // ZeRO's stages train the same model to the bit beside ep.
 TEST(ExpertParallelBits, ZeroStages) {
   for (const char* text :
-       {"arch=mixtral dp=4 ep=2 experts=4", "arch=mixtral dp=2 tp=2 ep=2 heads=2 seq=22 experts=4"}) {
+       {"arch=mixtral dp=4 ep=2 experts=4", "arch=mixtral dp=2 tp=2 ep=2 heads=2 seq=22 experts=4",
+        "arch=mixtral dp=2 cp=2 ep=2 seq=20 experts=4"}) {
     Case c = from_text(text);
     SCOPED_TRACE(text);
     const Plan plan{.steps = 8};
@@ -152,6 +175,7 @@ TEST(ExpertParallelBytes, AreThoseOfTheChoices) {
 // Where meta, which assumes balance, sees one round and a run takes several: room for those was booked.
 TEST(ExpertParallelBytes, RoomForFurtherRoundsIsBooked) {
   for (const char* text : {"arch=mixtral dp=2 ep=2 experts=4 buffer=1.02 layers=1 micro=4",
+                           "arch=mixtral cp=2 ep=2 seq=24 experts=4 buffer=1.02 layers=1 micro=4",
                            "arch=mixtral dp=3 ep=3 experts=6 buffer=1.02 layers=1 micro=4 compute=bf16"}) {
     SCOPED_TRACE(text);
     const Ran ran = train_layout(run_of(from_text(text)), {.steps = 3});

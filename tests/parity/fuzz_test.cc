@@ -15,10 +15,10 @@ std::string from_environment(const char* name, const char* otherwise) {
   return text && *text ? text : otherwise;
 }
 
-// ep divides dp * tp and the experts, tp the sequences whose rows its ranks route.
+// ep divides dp * cp * tp and the experts, tp the sequences whose rows its ranks route.
 template <class OneOf>
 void draw_experts(Case& c, const OneOf& one_of) {
-  const int64_t ranks = c.dp * c.tp, first = one_of(2, 3, 4);
+  const int64_t ranks = c.dp * c.cp * c.tp, first = one_of(2, 3, 4);
   c.ep = ranks % first == 0 ? first : one_of(int64_t(1), ranks);
   c.experts = c.ep * one_of(1, 2, 3);
   if (c.experts < 2) c.experts = 5;
@@ -57,6 +57,7 @@ Case draw(uint64_t seed) {
   }
   c.optimizer = one_of("adamw", "adamw", "muon");
   c.tp = c.dp <= 2 && c.arch != "deepseek_v3" ? one_of(1, 2, 3, 4) : 1;
+  if (c.tp == 1 && c.dp <= 2 && c.arch != "deepseek_v3") c.cp = one_of(1, 2, 3, 4);
   if (c.arch == "mixtral") draw_experts(c, one_of);
   if (c.tp > 1) {
     c.optimizer = "adamw";
@@ -66,10 +67,8 @@ Case draw(uint64_t seed) {
     if (c.sequence) c.seq = c.tp * one_of(3, 5);
     c.kv_heads = c.arch == "gpt2" ? c.heads : one_of(int64_t(1), fewer, c.tp, c.heads);
   }
-  if (c.tp == 1 && c.dp <= 2 && !moe) c.cp = one_of(1, 2, 3, 4);
   c.separate = one_of(false, true);
   if (c.cp > 1) {
-    c.optimizer = "adamw", c.dropout = 0;
     c.method = one_of("ring", "ring", "ulysses");
     c.placement = one_of("zigzag", "contiguous", "striped");
     c.seq = c.cp * (c.method == "ring" && c.placement == "zigzag" ? one_of(4, 6) : one_of(5, 7));

@@ -302,12 +302,14 @@ struct Geometry {
   // Which probabilities of the strip that starts at query `row` of a head are kept, keys k0 to k0 + n.
   KeepTile keep_tile(const DropoutMask& mask, int64_t b, int64_t head, int64_t row, int64_t k0,
                      int64_t n) const {
-    const int64_t numbered = mask.heads ? mask.heads : heads;
-    return {.first = uint64_t(mask.first + ((b * numbered + head) * seq + row) * seq + k0),
-            .stride = seq,
+    const int64_t numbered = mask.heads ? mask.heads : heads, whole = mask.seq ? mask.seq : seq;
+    return {.first = uint64_t(mask.first + (b * numbered + head) * whole * whole),
+            .stride = whole,
             .rows = kStrip,
             .columns = n,
-            .words = bk_pad / kLane};
+            .words = bk_pad / kLane,
+            .row_places = mask.rows.from(row),
+            .column_places = mask.keys.from(k0)};
   }
   // Panels of scores in the strips of rows [row, row + rows) against the key block.
   int64_t panels(int64_t row, int64_t rows, int64_t k0, int64_t kn) const {

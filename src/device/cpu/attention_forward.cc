@@ -200,11 +200,13 @@ class Forward {
     std::fill(o_, o_ + g_.bq_pad * g_.v_depth, Acc(0));
     if (!p_.accumulate) return;
     const Rows old = g_.rows(p_.o, b, h, q0, rows);
+    const Acc kept = p_.dropout ? Acc(1 - p_.dropout.rate) : Acc(1);  // its scale comes at the store
     const Acc* old_lse = lse(b, h, q0);
     for (int64_t r = 0; r < rows; r++) {
       if (old_lse[r] == -std::numeric_limits<Acc>::infinity()) continue;
       m_[r] = old_lse[r], l_[r] = 1;
-      std::copy_n(reinterpret_cast<const Acc*>(old.data) + r * old.stride, g_.v_dim, o_ + r * g_.v_depth);
+      const Acc* o = reinterpret_cast<const Acc*>(old.data) + r * old.stride;
+      for (int64_t d = 0; d < g_.v_dim; d++) o_[r * g_.v_depth + d] = kept * o[d];
     }
     count_.loads += rows * g_.v_dim, count_.row_loads += rows;
   }

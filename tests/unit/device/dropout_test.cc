@@ -33,6 +33,38 @@ TEST(DropoutMask, KernelsDrawWhatTheDefinitionSays) {
   }
 }
 
+// Rows and columns that lie apart in whole sequences: every placement, tiles that begin anywhere.
+TEST(DropoutMask, KernelsDrawPartsOfSequences) {
+  const uint64_t key = rng_key(4, 0, "parts");
+  for (uint64_t i = 0; i < 200; i++) {
+    auto pick = [&, n = i * 16](uint64_t most) mutable { return int64_t(below(key, n++, most)); };
+    const int ranks = int(2 + pick(3));
+    const ContextPlace place{
+        .size = ranks, .rank = int(pick(uint64_t(ranks))), .placement = ContextPlacement(pick(3))};
+    const int64_t part = 2 * (1 + pick(i % 4 == 0 ? 300 : 40)), seq = part * ranks;
+    const int other = int(pick(uint64_t(ranks)));
+    const PositionRuns rows = place.runs(seq, place.rank).from(pick(uint64_t(part))),
+                       keys = place.runs(seq, other).from(pick(uint64_t(part)));
+    const DropoutMask mask{.rate = 0.4, .key = rng_key(i, 1, "mask")};
+    const KeepTile tile{.first = uint64_t(pick(1 << 20)) << (i % 20),
+                        .stride = seq,
+                        .rows = std::min<int64_t>(16, part - rows.first),
+                        .columns = part - keys.first,
+                        .words = 40,
+                        .row_places = rows,
+                        .column_places = keys};
+    std::vector<uint16_t> bits(size_t(tile.rows * tile.words), 0xaaaa);
+    cpu::keep_bits(mask, tile, bits.data());
+    for (int64_t r = 0; r < tile.rows; r++)
+      for (int64_t c = 0; c < tile.columns; c++) {
+        const int64_t row = place.position(rows.first + r, seq, place.rank),
+                      column = place.position(keys.first + c, seq, other);
+        const bool kept = bits[size_t(r * tile.words + c / 16)] >> (c % 16) & 1;
+        ASSERT_EQ(kept, mask.keeps(int64_t(tile.first) + row * seq + column)) << i << " " << r << " " << c;
+      }
+  }
+}
+
 // The share kept is 1 - rate, of all elements and of every residue modulo small numbers: within 5 sigma.
 TEST(DropoutMask, KeepRates) {
   constexpr int64_t kN = 1 << 18;

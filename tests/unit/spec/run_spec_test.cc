@@ -396,11 +396,16 @@ TEST(RunSpec, UnsupportedByThisVersion) {
   auto beside_cp = [](const char* toml) {
     return error_of([&] { refuse_unsupported(parse(toml, {"layout.cp=2"})); });
   };
-  EXPECT_HAS(beside_cp("[model]\nresid_pdrop = 0.1"),
-             "layout.cp: 2 is not supported by this version; dropout");
-  EXPECT_HAS(beside_cp("[model]\narch = \"mixtral\""),
-             "layout.cp: 2 is not supported by this version; experts");
-  EXPECT_HAS(beside_cp("[optimizer]\nname = \"muon\""), "optimizer.name: \"muon\" is not supported");
+  for (const char* runs : {"[model]\nresid_pdrop = 0.1\nattn_pdrop = 0.1\nembd_pdrop = 0.1",
+                           "[optimizer]\nname = \"muon\"", "[model]\narch = \"mixtral\"\n[layout]\nep = 2"})
+    refuse_unsupported(parse(runs, {"layout.cp=2"}));
+  EXPECT_HAS(beside_cp("[model]\narch = \"deepseek_v2\""),
+             "layout.cp: 2 is not supported by this version; latent");
+  EXPECT_HAS(beside_cp("[model]\narch = \"mixtral\"\n[moe]\ncapacity = 1.5"),
+             "moe.capacity: 1.5 is not supported by this version; with cp > 1");
+  EXPECT_HAS(beside_cp("[model]\narch = \"mixtral\"\nheads = 4\n[data]\nseq_len = 20\n[layout]\ntp = 4\n"
+                       "cp_placement = \"striped\""),
+             "give a divisor of data.seq_len / layout.cp = 10");
   EXPECT_HAS(beside_cp("[train]\nnoise_scale = 2"), "train.noise_scale: 2 is not supported");
   RunSpec run = parse("[layout]\ndp = 2\nrecompute = \"full\"\nep = 2");
   EXPECT_EQ(lines_of(error_of([&] { refuse_unsupported(run); })).size(), 2u);
