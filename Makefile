@@ -37,7 +37,7 @@ test-slow: build/clang/with-tests build/tsan/with-tests build/release/with-tests
 	@cmake --build build/tsan -j $(JOBS)
 	@cmake --build build/release -j $(JOBS)
 	@ctest --test-dir build/clang -L fast --output-on-failure --no-tests=error
-	@OMP_NUM_THREADS=1 TSAN_OPTIONS=suppressions=$(CURDIR)/tests/testing/tsan.supp ctest --test-dir build/tsan -L fast --output-on-failure --no-tests=error
+	@OMP_NUM_THREADS=1 OMP_THREAD_LIMIT=1 TSAN_OPTIONS=suppressions=$(CURDIR)/tests/testing/tsan.supp ctest --test-dir build/tsan -L fast --output-on-failure --no-tests=error
 	@ctest --test-dir build/release -L slow --output-on-failure
 
 bench: program  ## training steps, ops and start-up, as a table (PEER_PYTHON=python-with-torch, BENCH_ARGS="--threads 2")

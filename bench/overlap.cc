@@ -119,15 +119,18 @@ std::vector<Price> prices_of(const Tape& t, const LinkCost& link, int64_t begin_
 }
 
 // Of one rank's step, seconds. ends: waits for the first gather and the last reduction, which nothing can
-// hide.
+// hide. late: until the others had come to an agreement (of the loss, the norm), which no link delays: these
+// ranks computed for longer, and nothing was on its way.
 struct Waits {
-  double all = 0, ends = 0, compute = 0, comm = 0;
-  void add(const Waits& w) { all += w.all, ends += w.ends, compute += w.compute, comm += w.comm; }
+  double all = 0, ends = 0, late = 0, compute = 0, comm = 0;
+  void add(const Waits& w) {
+    all += w.all, ends += w.ends, late += w.late, compute += w.compute, comm += w.comm;
+  }
 };
 
-// stood: seconds that compute stood still at a piece, measured or forecast.
-template <class Stood>
-Waits waits_of(const Tape& t, const Stood& stood) {
+// time_of: when a piece began, met and ended, measured or forecast.
+template <class TimeOf>
+Waits waits_of(const Tape& t, const TimeOf& time_of) {
   size_t first_gather = ~size_t(0), last_reduction = ~size_t(0);
   std::vector<std::vector<size_t>> issued(t.streams.size());
   for (size_t i = 0; i < t.pieces.size(); i++) {
@@ -141,8 +144,10 @@ Waits waits_of(const Tape& t, const Stood& stood) {
   for (size_t i = 0; i < t.pieces.size(); i++) {
     const Piece& p = t.pieces[i];
     if (p.stream != 0 || p.kind == PieceKind::op) continue;
-    const double s = stood(i);
+    const PieceTime at = time_of(i);
+    const double s = double(at.end - at.begin) * 1e-9;
     w.all += s;
+    if (of_control(t, p)) w.late += double(at.met - at.begin) * 1e-9;
     if (p.kind != PieceKind::wait || p.mark == 0) continue;
     const size_t by = issued[size_t(p.on)][size_t(p.mark) - 1];
     if (by == first_gather || by == last_reduction) w.ends += s;
@@ -181,7 +186,8 @@ Steps measure(const Options& o, const RunSpec& run) {
 
 // Prints the medians over steps of the mean over ranks.
 void report(const Options& o, const Steps& steps) {
-  std::vector<double> compute, comm, forecast, measured, forecast_ends, measured_ends, makespan, step_s;
+  std::vector<double> compute, comm, forecast, measured, forecast_ends, measured_ends, forecast_late,
+      measured_late, beyond, makespan, step_s;
   for (const std::vector<Tape>& ranks : steps) {
     int64_t begin = ranks[0].pieces[0].begin_ns, end = 0;
     for (const Tape& t : ranks)
@@ -193,11 +199,10 @@ void report(const Options& o, const Steps& steps) {
     const Replay all = replay(tapes);
     Waits was, foretold;
     for (size_t r = 0; r < ranks.size(); r++) {
-      const std::vector<PieceTime>& times = all.ranks[r].pieces;
-      foretold.add(
-          waits_of(ranks[r], [&](size_t i) { return double(times[i].end - times[i].begin) * 1e-9; }));
+      foretold.add(waits_of(ranks[r], [&](size_t i) { return all.ranks[r].pieces[i]; }));
       was.add(waits_of(ranks[r], [&](size_t i) {
-        return double(ranks[r].pieces[i].end_ns - ranks[r].pieces[i].begin_ns) * 1e-9;
+        const Piece& p = ranks[r].pieces[i];
+        return PieceTime{p.begin_ns, p.met_ns, p.end_ns};
       }));
       foretold.compute += double(all.ranks[r].busy) * 1e-9;
       foretold.comm += double(all.ranks[r].comm) * 1e-9;
@@ -206,6 +211,8 @@ void report(const Options& o, const Steps& steps) {
     compute.push_back(foretold.compute / n), comm.push_back(foretold.comm / n);
     forecast.push_back(foretold.all / n), forecast_ends.push_back(foretold.ends / n);
     measured.push_back(was.all / n), measured_ends.push_back(was.ends / n);
+    forecast_late.push_back(foretold.late / n), measured_late.push_back(was.late / n);
+    beyond.push_back((was.all - was.ends - was.late) / n);
     makespan.push_back(double(all.makespan) * 1e-9), step_s.push_back(double(end - begin) * 1e-9);
   }
   std::string per_step;
@@ -219,11 +226,13 @@ void report(const Options& o, const Steps& steps) {
       "{{\"ranks\":{},\"zero\":{},\"layers\":{},\"hidden\":{},\"microbatches\":{},\"pace_ms\":{},\"alpha\":{}"
       ","
       "\"beta\":{},\"compute_s\":{:.6f},\"comm_s\":{:.6f},\"forecast_s\":{:.6f},\"measured_s\":{:.6f},"
-      "\"forecast_ends_s\":{:.6f},\"measured_ends_s\":{:.6f},\"makespan_s\":{:.6f},\"step_s\":{:.6f},"
+      "\"forecast_ends_s\":{:.6f},\"measured_ends_s\":{:.6f},\"forecast_late_s\":{:.6f},"
+      "\"measured_late_s\":{:.6f},\"beyond_ends_s\":{:.6f},\"makespan_s\":{:.6f},\"step_s\":{:.6f},"
       "\"ratios\":[{}]}}\n",
       o.ranks, o.zero, o.layers, o.hidden, o.microbatches, o.pace_ms, o.link.alpha, o.link.beta,
       median(compute), median(comm), median(forecast), median(measured), median(forecast_ends),
-      median(measured_ends), median(makespan), median(step_s), per_step);
+      median(measured_ends), median(forecast_late), median(measured_late), median(beyond), median(makespan),
+      median(step_s), per_step);
 }
 
 }  // namespace
