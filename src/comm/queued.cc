@@ -19,10 +19,12 @@ QueuedCommunicator::QueuedCommunicator(std::string_view group, int rank, int siz
       ops_(size_t(kMostUnderWay)),
       sent_(size_t(size)),
       received_(size_t(size)) {
-  // All that a call of any kind keeps for each rank: the first all_to_all of a record allocates nothing.
+  // All that a call of any kind keeps for each rank: the first of a record allocates nothing (of messages
+  // one, or a hop of a ring).
   for (QueuedOp& op : ops_) {
     op.at.resize(size_t(size));
     op.send_rows.reserve(size_t(size)), op.recv_rows.reserve(size_t(size));
+    op.p2p.reserve(2);
   }
 }
 

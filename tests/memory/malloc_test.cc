@@ -146,8 +146,42 @@ TEST(Malloc, NorDoesOneWithMuon) {
   }
 }
 
+// Steps of a layout on rank threads, under a watchdog that beats a thousand times as often as in a run.
+void check_ranks(const RunSpec& run, const std::string& what) {
+  const int ranks = int(run.world());
+  const Schedule schedule = schedule_of(run);
+  const int64_t arena = book_training(run, schedule, 1).arena_bytes;
+  std::deque<Pulse> pulses;
+  std::vector<const Pulse*> watched;
+  for (int i = 0; i < ranks; i++) watched.push_back(&pulses.emplace_back(i));
+  Watchdog dog(watched, make_thread_board(ranks), {.beat_s = 0.001, .dead_s = 1e3, .slow_s = 1e3}, {});
+  run_rank_threads(ranks, "cpu", {.threads = 1}, [&](Device& device, CommFactory& inner) {
+    Pulse& pulse = pulses[size_t(inner.rank())];
+    std::unique_ptr<CommFactory> told = make_watched(inner, &device, pulse);
+    CommFactory& factory = *told;
+    CommSet comms(factory, mesh_of(run.layout));
+    StageRunner r(run, RunMode::train, device, arena, &comms);
+    r.watch(&pulse);
+    r.init_weights();
+    const FillBatch fill = test::random_batches(run);
+    const std::vector<Action>& actions = schedule.ranks[size_t(r.sharing().pp.rank)];
+    auto steps = [&](int64_t first, int64_t last) {
+      for (int64_t s = first; s <= last; s++) r.step(actions, s, run.tokens_per_step(), fill);
+      agree_max(factory.control(), 0);
+    };
+    steps(1, 3);
+    if (factory.rank() == 0) g_ours.clear(), g_counting = true;
+    agree_max(factory.control(), 0);
+    steps(4, 8);
+    if (factory.rank() == 0) g_counting = false;
+    agree_max(factory.control(), 0);
+    EXPECT_EQ(pulse.beat(1).step, 8);
+  });
+  EXPECT_EQ(g_ours.calls, 0) << what << ", largest " << g_ours.largest;
+}
+
 // Nor does one of several ranks: gathers, reductions and agreements use again what they have, and so does the
-// watchdog, which here beats a thousand times as often as in a run.
+// watchdog.
 TEST(Malloc, NorDoesAStepOfManyRanks) {
   for (int64_t zero = 0; zero <= 3; zero++)
     for (const auto& [compute, optimizer] :
@@ -157,35 +191,19 @@ TEST(Malloc, NorDoesAStepOfManyRanks) {
       run.optimizer.name = optimizer;
       run.layout.dp = 3, run.layout.zero = zero;
       run.precision.reduce = compute;
-      const Schedule schedule = schedule_of(run);
-      const int64_t arena = book_training(run, schedule, 1).arena_bytes;
-      std::deque<Pulse> pulses;
-      std::vector<const Pulse*> watched;
-      for (int i = 0; i < 3; i++) watched.push_back(&pulses.emplace_back(i));
-      Watchdog dog(watched, make_thread_board(3), {.beat_s = 0.001, .dead_s = 1e3, .slow_s = 1e3}, {});
-      run_rank_threads(3, "cpu", {.threads = 1}, [&](Device& device, CommFactory& inner) {
-        Pulse& pulse = pulses[size_t(inner.rank())];
-        std::unique_ptr<CommFactory> told = make_watched(inner, &device, pulse);
-        CommFactory& factory = *told;
-        CommSet comms(factory, mesh_of(run.layout));
-        StageRunner r(run, RunMode::train, device, arena, &comms);
-        r.watch(&pulse);
-        r.init_weights();
-        const FillBatch fill = test::random_batches(run);
-        auto steps = [&](int64_t first, int64_t last) {
-          for (int64_t s = first; s <= last; s++) r.step(schedule.ranks[0], s, run.tokens_per_step(), fill);
-          agree_max(factory.control(), 0);
-        };
-        steps(1, 3);
-        if (factory.rank() == 0) g_ours.clear(), g_counting = true;
-        agree_max(factory.control(), 0);
-        steps(4, 8);
-        if (factory.rank() == 0) g_counting = false;
-        agree_max(factory.control(), 0);
-        EXPECT_EQ(pulse.beat(1).step, 8);
-      });
-      EXPECT_EQ(g_ours.calls, 0) << "zero " << zero << " " << compute << " " << optimizer << ", largest "
-                                 << g_ours.largest;
+      check_ranks(run, fmt::format("zero {} {} {}", zero, compute, optimizer));
+    }
+}
+
+// Nor one of a pipeline.
+TEST(Malloc, NorDoesAStepOfStages) {
+  for (const char* schedule : {"1f1b", "gpipe"})
+    for (int64_t zero : {0, 3}) {
+      RunSpec run = test::tiny_run("gpt2", "f32", 8);
+      run.model.tied = true;
+      run.layout.pp = 2, run.layout.dp = 2, run.layout.zero = zero, run.layout.schedule = schedule;
+      run.precision.reduce = "f32";
+      check_ranks(run, fmt::format("zero {} {}", zero, schedule));
     }
 }
 
