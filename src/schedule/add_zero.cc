@@ -1,8 +1,10 @@
 // When replicas talk, as actions of the schedule. Actions that share an overlap id are issued together: a
 // ReduceGrad beside a backward reduces each layer's gradients as soon as they are there, an Unshard beside a
-// forward gathers each layer's weights just before they are used.
+// forward gathers each layer's weights just before they are used. Ids are given anew, also to what was issued
+// together before.
 #include <algorithm>
 #include <limits>
+#include <map>
 
 #include "base/error.h"
 #include "schedule/schedule.h"
@@ -17,50 +19,68 @@ bool uses_weights(Act a) {
   return a == Act::F || a == Act::B || a == Act::I || a == Act::R;
 }
 
-class Pass {
+class ZeroPass {
  public:
-  Pass(int zero, bool reshard_after_forward) : zero_(zero), reshard_after_forward_(reshard_after_forward) {}
+  ZeroPass(int zero, bool reshard_after_forward)
+      : zero_(zero), reshard_after_forward_(reshard_after_forward) {}
 
-  std::vector<Action> run(const std::vector<Action>& actions) {
-    for (size_t i = 0; i < actions.size(); i++) {
-      const Action& a = actions[i];
-      if (a.kind == Act::ReduceGrad) continue;  // each is put beside its backward
-      bool last = adds_weight_grads(a.kind) && is_last(actions, i);
-      bool reduce = adds_weight_grads(a.kind) && (zero_ >= 2 || last);
-      bool unshard = zero_ == 3 && uses_weights(a.kind);
-      if (reduce || unshard)
-        together(a, unshard, reduce);
-      else
-        out_.push_back(a);
+  std::vector<Action> run(std::vector<Action> actions) {
+    std::erase_if(actions,
+                  [](const Action& a) { return a.kind == Act::ReduceGrad; });  // put beside backwards
+    find_last(actions);
+    for (size_t begin = 0, end; begin < actions.size(); begin = end) {
+      end = begin + 1;
+      while (end < actions.size() && actions[begin].overlap && actions[end].overlap == actions[begin].overlap)
+        end++;
+      together({actions.data() + begin, end - begin}, begin);
     }
     return std::move(out_);
   }
 
  private:
-  static bool is_last(const std::vector<Action>& actions, size_t i) {
-    return std::none_of(actions.begin() + std::ptrdiff_t(i) + 1, actions.end(), [&](const Action& later) {
-      return adds_weight_grads(later.kind) && later.stage == actions[i].stage;
-    });
+  // By stage, the place of its last weight gradient.
+  void find_last(const std::vector<Action>& actions) {
+    last_.clear();
+    for (size_t i = 0; i < actions.size(); i++)
+      if (adds_weight_grads(actions[i].kind)) last_[actions[i].stage] = i;
+  }
+  bool unshards(const Action& a) const { return zero_ == 3 && uses_weights(a.kind); }
+  bool reduces(const Action& a, size_t at) const {
+    return adds_weight_grads(a.kind) && (zero_ >= 2 || last_.at(a.stage) == at);
   }
 
-  void together(Action a, bool unshard, bool reduce) {
-    require(a.overlap == 0, "add_zero on a schedule that overlaps actions already");
+  // Actions that are issued together, the first of them the rank's `at`-th, and what replicas say beside
+  // them.
+  void together(std::span<const Action> group, size_t at) {
+    bool alone = group.size() == 1;
+    for (size_t i = 0; i < group.size(); i++) alone &= !unshards(group[i]) && !reduces(group[i], at + i);
+    if (alone) return out_.push_back(group[0]);
     if (id_ == std::numeric_limits<uint16_t>::max())
       bad_request(
           "schedule: more than {} microbatches overlap with communication in a step; give a larger "
           "batch.micro, or layout.zero = 1",
           id_ / 2);
-    a.overlap = ++id_;
-    bool reshard = unshard && (a.kind != Act::F || reshard_after_forward_);
-    if (unshard) out_.push_back({Act::Unshard, a.stage, -1, id_});
-    out_.push_back(a);
-    if (reduce) out_.push_back({Act::ReduceGrad, a.stage, -1, id_});
-    if (reshard) out_.push_back({Act::Reshard, a.stage, -1, id_});
+    id_++;
+    std::vector<int16_t> gathered;  // of two actions of one stage, one gathers its weights
+    for (const Action& a : group)
+      if (unshards(a) && std::find(gathered.begin(), gathered.end(), a.stage) == gathered.end()) {
+        gathered.push_back(a.stage);
+        out_.push_back({Act::Unshard, a.stage, -1, id_});
+      }
+    for (Action a : group) a.overlap = id_, out_.push_back(a);
+    for (size_t i = 0; i < group.size(); i++)
+      if (reduces(group[i], at + i)) out_.push_back({Act::ReduceGrad, group[i].stage, -1, id_});
+    for (int16_t stage : gathered)
+      if (reshard_after_forward_ || std::any_of(group.begin(), group.end(), [&](const Action& a) {
+            return a.stage == stage && a.kind != Act::F && uses_weights(a.kind);
+          }))
+        out_.push_back({Act::Reshard, stage, -1, id_});
   }
 
   int zero_;
   bool reshard_after_forward_;
   uint16_t id_ = 0;
+  std::map<int16_t, size_t> last_;
   std::vector<Action> out_;
 };
 
@@ -68,7 +88,8 @@ class Pass {
 
 Schedule add_zero(Schedule s, int zero, bool reshard_after_forward) {
   require(zero >= 0 && zero <= 3, "ZeRO has stages 0 to 3");
-  for (std::vector<Action>& actions : s.ranks) actions = Pass(zero, reshard_after_forward).run(actions);
+  for (std::vector<Action>& actions : s.ranks)
+    actions = ZeroPass(zero, reshard_after_forward).run(std::move(actions));
   return s;
 }
 

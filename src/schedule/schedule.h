@@ -5,6 +5,7 @@
 // pipeline ranks, `m` microbatches a step.
 #pragma once
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,17 +40,23 @@ struct Action {
 bool has_microbatch(Act);
 std::string_view name_of(Act);
 
+// Which rank has which stages is said by its actions: all of a microbatch in a stage are on one rank, and the
+// stage is on `copies` ranks. Copies (dualpipe: 2) have the same weights, each its own microbatches, and add
+// their gradients up in ReduceGrad.
 struct Schedule {
   int stages = 0, microbatches = 0;
   std::vector<std::vector<Action>> ranks;  // [pipeline rank][step]
+  int copies = 1;
   bool operator==(const Schedule&) const = default;
 };
 
+// By stage, the ranks that hold it, in ascending order.
+std::vector<std::vector<int>> holders_of(const Schedule&);
+
 // Text: one line a rank, tokens "<stage><kind><mb>" as 0F0, 1W3, 0SendF2, "<stage><kind>" as 0ReduceGrad,
-// 0Step, and
-// "@<id>" behind a token for an overlap id. parse(to_text(s)) == s. The parser skips blank lines and what
-// follows a
-// '#'; errors (request) name line, token and what is right.
+// 0Step, and "@<id>" behind a token for an overlap id; "copies 2" on a line of its own where copies is not 1.
+// parse(to_text(s)) == s. The parser skips blank lines and what follows a '#'; errors (request) name line,
+// token and what is right.
 std::string to_text(const Action&);
 std::string to_text(const Schedule&);
 Schedule parse_schedule(std::string_view);
@@ -60,11 +67,34 @@ Schedule parse_schedule(std::string_view);
 // others (DESIGN.md 4).
 std::vector<std::string> validate(const Schedule&);
 
-// Generators: compute only, any p >= 1 and m >= 1.
+// Generators: compute only, any p >= 1 and m >= 1 (dualpipe: p even). Interleaved and V schedules have
+// pp * chunks stages, V schedules two chunks a rank: stage r and stage 2 pp - 1 - r on rank r.
 Schedule gpipe(int pp, int microbatches);
 Schedule one_f_one_b(int pp, int microbatches);
+Schedule interleaved(int pp, int chunks, int microbatches);
+Schedule zb_h1(int pp, int microbatches);
+Schedule zb_h2(int pp, int microbatches);
+Schedule zb_v(int pp, int microbatches);
+Schedule v_half(int pp, int microbatches);
+Schedule v_min(int pp, int microbatches);
+Schedule dualpipe(int pp, int microbatches);
+Schedule dualpipe_v(int pp, int microbatches);
 // By the name in a run file, layout.schedule; errors (request) name the key.
 Schedule make_schedule(std::string_view name, int pp, int chunks, int microbatches);
+std::span<const std::string_view> schedule_names();
+// Chunks that the schedule of that name has where nothing else is said: 2 of interleaved and V, else 1.
+int default_chunks(std::string_view name);
+
+// Passes are applied in this order: add_recompute, add_transfers, add_step, add_zero.
+
+// Pass: R before each backward of the stages given (none given: of all). It needs nothing from other ranks,
+// so it runs while the output gradient is still on its way (GPipe section 2.3).
+Schedule add_recompute(Schedule, std::span<const int> stages = {});
+
+// Pass: messages between neighbouring stages of different ranks: a receive right before the action that reads
+// it, a send right behind the one that makes it; around actions that are issued together, all receives before
+// and all sends behind. None where neighbours share a rank.
+Schedule add_transfers(Schedule);
 
 // Pass: ReduceGrad of each stage right after its last weight gradient, and one Step at the end of each rank.
 Schedule add_step(Schedule);
@@ -75,12 +105,8 @@ Schedule add_step(Schedule);
 // reshard_after_forward.
 Schedule add_zero(Schedule, int zero, bool reshard_after_forward = true);
 
-// The rank of each stage.
+// The rank of each stage, where each is on one.
 std::vector<int> rank_of_stages(const Schedule&);
-
-// Pass: what crosses a border between ranks is received right before the action that reads it and sent right
-// behind the one that makes it. Before the other passes.
-Schedule add_transfers(Schedule);
 
 // By rank and action: for SendF and SendB, from which action of the rank on what was sent has surely been
 // read by the other side, in whatever order ranks come to run; their number if only the step's end says so.

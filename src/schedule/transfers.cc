@@ -1,4 +1,4 @@
-// What crosses the borders between ranks, and until when a sender must keep it.
+// Until when a sender must keep what crosses a border between ranks (add_transfers.cc).
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -25,26 +25,6 @@ std::vector<int> rank_of_stages(const Schedule& s) {
     for (const Action& a : s.ranks[size_t(r)]) rank.at(size_t(a.stage)) = r;
   for (int r : rank) require(r >= 0, "every stage is on a rank");
   return rank;
-}
-
-Schedule add_transfers(Schedule s) {
-  const std::vector<int> rank = rank_of_stages(s);
-  for (int r = 0; r < int(s.ranks.size()); r++) {
-    std::vector<Action> out;
-    const auto apart = [&](int stage) { return stage >= 0 && stage < s.stages && rank[size_t(stage)] != r; };
-    for (const Action& a : s.ranks[size_t(r)]) {
-      require(a.kind < Act::SendF || a.kind > Act::RecvB,
-              "add_transfers on a schedule that has its transfers");
-      const bool forward = a.kind == Act::F, backward = a.kind == Act::B || a.kind == Act::I;
-      if (forward && apart(a.stage - 1)) out.push_back({Act::RecvF, a.stage, a.mb});
-      if (backward && apart(a.stage + 1)) out.push_back({Act::RecvB, a.stage, a.mb});
-      out.push_back(a);
-      if (forward && apart(a.stage + 1)) out.push_back({Act::SendF, a.stage, a.mb});
-      if (backward && apart(a.stage - 1)) out.push_back({Act::SendB, a.stage, a.mb});
-    }
-    s.ranks[size_t(r)] = std::move(out);
-  }
-  return s;
 }
 
 // By vector clocks: actions in an order in which they can run, each knowing what is done before it. A send is

@@ -53,7 +53,7 @@ std::string grid(const Schedule& s, Place here) {
 
 class Validator {
  public:
-  explicit Validator(const Schedule& s) : s_(s), rank_of_stage_(size_t(s.stages), -1) {}
+  explicit Validator(const Schedule& s) : s_(s), holders_(size_t(s.stages)) {}
 
   std::vector<std::string> run() {
     place_all();
@@ -82,7 +82,12 @@ class Validator {
   Place place(const Action& a) const { return place(a.kind, a.stage, a.mb); }
   bool has(Act kind, int stage, int mb) const { return place(kind, stage, mb).rank >= 0; }
   static Action action(Act kind, int stage, int mb) { return {kind, int16_t(stage), int16_t(mb)}; }
-  int rank_of(int stage) const { return rank_of_stage_[size_t(stage)]; }
+  // Of a microbatch that no rank takes through the stage: a rank that has the stage.
+  int rank_of(int stage, int mb) const {
+    if (s_.copies == 1) return holders_[size_t(stage)].front();
+    const auto it = rank_of_.find(uint32_t(stage) << 16 | uint32_t(mb));
+    return it == rank_of_.end() ? holders_[size_t(stage)].front() : it->second;
+  }
   Place end_of(int rank) const { return {rank, rank < 0 ? -1 : int(s_.ranks[size_t(rank)].size()) - 1}; }
 
   void place_all() {
@@ -96,10 +101,7 @@ class Validator {
           fail({r, t}, "rank {}: {} names microbatch {} of {} (from 0)", r, to_text(a), a.mb,
                s_.microbatches);
         }
-        int& owner = rank_of_stage_[size_t(a.stage)];
-        if (owner >= 0 && owner != r)
-          fail({r, t}, "stage {} is on rank {} and on rank {}", a.stage, owner, r);
-        owner = r;
+        hold(r, t, a);
         if (!has_microbatch(a.kind)) continue;
         const auto [it, fresh] = places_.try_emplace(key(a.kind, a.stage, a.mb), Place{r, t});
         if (!fresh) {
@@ -110,15 +112,36 @@ class Validator {
     }
   }
 
+  // Notes that rank r has the action's stage, and takes its microbatch there.
+  void hold(int r, int t, const Action& a) {
+    std::vector<int>& holders = holders_[size_t(a.stage)];
+    if (holders.empty() || holders.back() != r) {
+      if (s_.copies == 1 && !holders.empty())
+        fail({r, t}, "stage {} is on rank {} and on rank {}", a.stage, holders[0], r);
+      if (int(holders.size()) == s_.copies)
+        fail({r, t}, "stage {} is on ranks {} and on rank {}; it has {} copies", a.stage,
+             fmt::join(holders, ", "), r, s_.copies);
+      holders.push_back(r);
+    }
+    if (s_.copies == 1 || !has_microbatch(a.kind)) return;
+    const auto [it, fresh] = rank_of_.try_emplace(uint32_t(a.stage) << 16 | uint32_t(a.mb), r);
+    if (!fresh && it->second != r)
+      fail({r, t}, "microbatch {} is in stage {} on rank {} and on rank {}", a.mb, a.stage, it->second, r);
+  }
+
   void check_complete() {
     for (int stage = 0; stage < s_.stages; stage++) {
-      if (rank_of(stage) < 0) fail({}, "no rank has stage {} of {}", stage, s_.stages);
+      const std::vector<int>& holders = holders_[size_t(stage)];
+      if (holders.empty()) fail({}, "no rank has stage {} of {}", stage, s_.stages);
+      if (int(holders.size()) < s_.copies)
+        fail(end_of(holders.back()), "stage {} is on rank {} alone; it has {} copies", stage,
+             fmt::join(holders, ", "), s_.copies);
       for (int mb = 0; mb < s_.microbatches; mb++) check_complete(stage, mb);
     }
   }
 
   void check_complete(int stage, int mb) {
-    const int rank = rank_of(stage);
+    const int rank = rank_of(stage, mb);
     const bool b = has(Act::B, stage, mb), i = has(Act::I, stage, mb), w = has(Act::W, stage, mb);
     if (!has(Act::F, stage, mb)) fail(end_of(rank), "rank {}: {}F{} is missing", rank, stage, mb);
     if (b && (i || w)) {
@@ -142,7 +165,7 @@ class Validator {
         const Action& a = s_.ranks[size_t(r)][size_t(t)];
         const std::optional<Action> half = other_half(a);
         if (!half) continue;
-        if (half->stage < 0 || half->stage >= s_.stages || rank_of(half->stage) == r) {
+        if (half->stage < 0 || half->stage >= s_.stages || rank_of(half->stage, a.mb) == r) {
           fail({r, t}, "rank {}: {} has no other rank at its far end", r, to_text(a));
         }
         if (place(*half).rank < 0)
@@ -172,7 +195,7 @@ class Validator {
   // What must be done before `a` can run.
   std::vector<Action> needs(const Action& a) {
     const int s = a.stage, mb = a.mb;
-    const auto crosses = [&](int other) { return transfers_ && rank_of(other) != rank_of(s); };
+    const auto crosses = [&](int other) { return transfers_ && rank_of(other, mb) != rank_of(s, mb); };
     std::vector<Action> n;
     switch (a.kind) {
       case Act::F:
@@ -221,22 +244,32 @@ class Validator {
     }
   }
 
+  // Behind the last of the actions that are issued together with that at step t.
+  int end_of_group(int r, int t) const {
+    const auto& actions = s_.ranks[size_t(r)];
+    const uint16_t id = actions[size_t(t)].overlap;
+    for (t++; id != 0 && t < int(actions.size()) && actions[size_t(t)].overlap == id;) t++;
+    return t;
+  }
+
   // Runs all ranks until nothing moves. What then remains waits in a circle: each blocked rank waits for
-  // another.
+  // another. Actions that are issued together wait for what any of them needs.
   void check_progress() {
     std::vector<int> next(s_.ranks.size(), 0);
     const auto waits_for = [&](int r) -> std::optional<Action> {
-      for (const Action& need : needs(s_.ranks[size_t(r)][size_t(next[size_t(r)])])) {
-        const Place p = place(need);
-        if (p.step >= next[size_t(p.rank)]) return need;
-      }
+      const int begin = next[size_t(r)], end = end_of_group(r, begin);
+      for (int t = begin; t < end; t++)
+        for (const Action& need : needs(s_.ranks[size_t(r)][size_t(t)])) {
+          const Place p = place(need);
+          if (p.rank == r ? p.step >= end : p.step >= next[size_t(p.rank)]) return need;
+        }
       return std::nullopt;
     };
     const auto blocked = [&](int r) { return next[size_t(r)] < int(s_.ranks[size_t(r)].size()); };
     for (bool moved = true; moved;) {
       moved = false;
       for (int r = 0; r < int(s_.ranks.size()); r++) {
-        for (; blocked(r) && !waits_for(r); moved = true) next[size_t(r)]++;
+        for (; blocked(r) && !waits_for(r); moved = true) next[size_t(r)] = end_of_group(r, next[size_t(r)]);
       }
     }
     int r = 0;
@@ -308,28 +341,31 @@ class Validator {
 
   // At most one for each stage.
   std::vector<std::string> warnings() const {
-    std::vector<std::string> out;
-    for (int stage = 0; stage < s_.stages; stage++) {
-      int before = -1;
-      for (const Action& a : s_.ranks[size_t(rank_of(stage))]) {
-        if (a.stage != stage || (a.kind != Act::B && a.kind != Act::W)) continue;
-        if (a.mb < before) {
-          out.push_back(
-              fmt::format("schedule: stage {} adds the weight gradient of microbatch {} after that of {}: "
-                          "results are not bit-identical to those of schedules in ascending order",
-                          stage, a.mb, before));
-          break;
-        }
-        before = a.mb;
+    std::vector<std::string> by_stage(size_t(s_.stages), std::string()), out;
+    for (const auto& actions : s_.ranks) {
+      std::vector<int> before(size_t(s_.stages), -1);
+      for (const Action& a : actions) {
+        if (a.kind != Act::B && a.kind != Act::W) continue;
+        int& last = before[size_t(a.stage)];
+        std::string& said = by_stage[size_t(a.stage)];
+        if (a.mb < last && said.empty())
+          said = fmt::format(
+              "schedule: stage {} adds the weight gradient of microbatch {} after that of {}: "
+              "results are not bit-identical to those of schedules in ascending order",
+              a.stage, a.mb, last);
+        last = a.mb;
       }
     }
+    for (std::string& said : by_stage)
+      if (!said.empty()) out.push_back(std::move(said));
     return out;
   }
 
   const Schedule& s_;
   // By key: a text may name stage and microbatch 32767 with one action, so nothing is sized by their product.
   std::unordered_map<uint64_t, Place> places_;
-  std::vector<int> rank_of_stage_;
+  std::vector<std::vector<int>> holders_;      // by stage
+  std::unordered_map<uint32_t, int> rank_of_;  // of a microbatch in a stage, where stages have copies
   bool transfers_ = false;
 };
 

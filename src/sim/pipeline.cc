@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
 
@@ -15,14 +16,11 @@ class Writer {
     if (times.size() != 1 && int(times.size()) != s.stages)
       bad_request("a schedule of {} stages with {} times of a stage; right are 1 or {}", s.stages,
                   times.size(), s.stages);
-    owner_.assign(size_t(s.stages), -1);
+    holder_.assign(size_t(s.stages), -1);
     for (size_t r = 0; r < s.ranks.size(); r++)
       for (const Action& a : s.ranks[r]) {
         transfers_ |= a.kind >= Act::SendF && a.kind <= Act::RecvB;
-        int& owner = owner_.at(size_t(a.stage));
-        if (owner >= 0 && owner != int(r) && has_microbatch(a.kind))
-          bad_request("stage {} is on ranks {} and {}; a stage is on one", a.stage, owner, r);
-        if (has_microbatch(a.kind)) owner = int(r);
+        if (has_microbatch(a.kind)) hold(a, int(r));
       }
   }
 
@@ -30,7 +28,12 @@ class Writer {
     for (size_t r = 0; r < schedule_.ranks.size(); r++) {
       rank_ = int(r);
       tape_ = {}, prices_ = {};
-      for (const Action& a : schedule_.ranks[r]) add(a);
+      const std::vector<Action>& actions = schedule_.ranks[r];
+      for (size_t begin = 0, end; begin < actions.size(); begin = end) {
+        for (end = begin + 1; end < actions.size(); end++)
+          if (actions[begin].overlap == 0 || actions[end].overlap != actions[begin].overlap) break;
+        together({actions.data() + begin, end - begin});
+      }
       out_.tapes.push_back(std::move(tape_));
       out_.prices.push_back(std::move(prices_));
     }
@@ -39,8 +42,20 @@ class Writer {
 
  private:
   const StageTimes& times(int stage) const { return times_[times_.size() == 1 ? 0 : size_t(stage)]; }
-  bool elsewhere(int stage) const {
-    return stage >= 0 && stage < schedule_.stages && owner_[size_t(stage)] != rank_;
+  void hold(const Action& a, int rank) {
+    int& holder = holder_.at(size_t(a.stage));
+    if (schedule_.copies == 1 && holder >= 0 && holder != rank)
+      bad_request("stage {} is on ranks {} and {}; a stage is on one", a.stage, holder, rank);
+    holder = rank;
+    if (schedule_.copies > 1) of_copy_[{a.stage, a.mb}] = rank;
+  }
+  int owner(int stage, int mb) const {
+    if (schedule_.copies == 1) return holder_[size_t(stage)];
+    const auto it = of_copy_.find({stage, mb});
+    return it == of_copy_.end() ? -1 : it->second;
+  }
+  bool elsewhere(int stage, int mb) const {
+    return stage >= 0 && stage < schedule_.stages && owner(stage, mb) != rank_;
   }
   // Messages by what they are of: the activations that stage `to` reads, the gradient that it reads.
   int64_t number(int to, int mb, bool backward) const {
@@ -62,7 +77,7 @@ class Writer {
     return int(it - tape_.streams.begin());
   }
   void send(const Action& a, int to, bool backward) {
-    const int peer = owner_[size_t(to)];
+    const int peer = owner(to, a.mb);
     put({.kind = PieceKind::send,
          .stream = stream_to(peer, backward),
          .peer = peer,
@@ -70,45 +85,55 @@ class Writer {
         {backward ? Act::SendB : Act::SendF, a.stage, a.mb}, times(a.stage).send);
   }
   void receive(const Action& a, int from, bool backward) {
-    put({.kind = PieceKind::recv, .peer = owner_[size_t(from)], .mark = number(a.stage, a.mb, backward)},
+    put({.kind = PieceKind::recv, .peer = owner(from, a.mb), .mark = number(a.stage, a.mb, backward)},
         {backward ? Act::RecvB : Act::RecvF, a.stage, a.mb}, 0);
+  }
+
+  // Actions that are issued together begin when all that they read is there, and what they make leaves when
+  // all are done.
+  void together(std::span<const Action> group) {
+    for (const Action& a : group)
+      if (!transfers_) receive_for(a);  // else the schedule has its own
+    for (const Action& a : group) add(a);
+    for (const Action& a : group)
+      if (!transfers_) send_of(a);
+  }
+  static bool backward(const Action& a) { return a.kind == Act::B || a.kind == Act::I; }
+  void receive_for(const Action& a) {
+    if (a.kind == Act::F && elsewhere(a.stage - 1, a.mb)) receive(a, a.stage - 1, false);
+    if (backward(a) && elsewhere(a.stage + 1, a.mb)) receive(a, a.stage + 1, true);
+  }
+  void send_of(const Action& a) {
+    if (a.kind == Act::F && elsewhere(a.stage + 1, a.mb)) send(a, a.stage + 1, false);
+    if (backward(a) && elsewhere(a.stage - 1, a.mb)) send(a, a.stage - 1, true);
   }
 
   void add(const Action& a) {
     const StageTimes& t = times(a.stage);
-    const bool own = !transfers_;  // the schedule leaves transfers to us
     switch (a.kind) {
       case Act::F:
-        if (own && elsewhere(a.stage - 1)) receive(a, a.stage - 1, false);
-        op(a, t.forward);
-        if (own && elsewhere(a.stage + 1)) send(a, a.stage + 1, false);
-        break;
+        return op(a, t.forward);
       case Act::B:
+        return op(a, t.input + t.weight);
       case Act::I:
-        if (own && elsewhere(a.stage + 1)) receive(a, a.stage + 1, true);
-        op(a, a.kind == Act::B ? t.input + t.weight : t.input);
-        if (own && elsewhere(a.stage - 1)) send(a, a.stage - 1, true);
-        break;
+        return op(a, t.input);
       case Act::W:
-        op(a, t.weight);
-        break;
+        return op(a, t.weight);
       case Act::R:
-        op(a, t.recompute);
-        break;
+        return op(a, t.recompute);
+      case Act::Step:
+        return op(a, t.step);
       case Act::SendF:
-        if (elsewhere(a.stage + 1)) send(a, a.stage + 1, false);
+        if (elsewhere(a.stage + 1, a.mb)) send(a, a.stage + 1, false);
         break;
       case Act::SendB:
-        if (elsewhere(a.stage - 1)) send(a, a.stage - 1, true);
+        if (elsewhere(a.stage - 1, a.mb)) send(a, a.stage - 1, true);
         break;
       case Act::RecvF:
-        if (elsewhere(a.stage - 1)) receive(a, a.stage - 1, false);
+        if (elsewhere(a.stage - 1, a.mb)) receive(a, a.stage - 1, false);
         break;
       case Act::RecvB:
-        if (elsewhere(a.stage + 1)) receive(a, a.stage + 1, true);
-        break;
-      case Act::Step:
-        op(a, t.step);
+        if (elsewhere(a.stage + 1, a.mb)) receive(a, a.stage + 1, true);
         break;
       default:
         break;
@@ -117,7 +142,8 @@ class Writer {
 
   const Schedule& schedule_;
   std::span<const StageTimes> times_;
-  std::vector<int> owner_;  // by stage
+  std::vector<int> holder_;                     // by stage; of copies the last
+  std::map<std::pair<int, int>, int> of_copy_;  // by stage and microbatch, where stages have copies
   bool transfers_ = false;
   int rank_ = 0;
   Tape tape_;
@@ -149,10 +175,30 @@ Bubble bubble(std::span<const RankTape> ranks, const Replay& all) {
       last = t.end, busy += t.end - t.begin;
     }
     if (busy == 0) continue;
+    b.span = std::max(b.span, last - first);
+    b.idle = std::max(b.idle, last - first - busy);
     b.own = std::max(b.own, double(last - first - busy) / double(last - first));
     b.of_makespan = std::max(b.of_makespan, double(all.makespan - busy) / double(all.makespan));
   }
   return b;
+}
+
+std::vector<HeldPeak> held_peaks(const Schedule& s) {
+  std::vector<HeldPeak> peaks;
+  for (const std::vector<Action>& actions : s.ranks) {
+    HeldPeak peak;
+    int before_input = 0, before_weight = 0;
+    for (const Action& a : actions) {
+      if (a.kind == Act::F) before_input++;
+      if (a.kind == Act::B || a.kind == Act::I) before_input--;
+      if (a.kind == Act::I) before_weight++;
+      if (a.kind == Act::W) before_weight--;
+      if (before_input + before_weight > peak.all())
+        peak.before_input = before_input, peak.before_weight = before_weight;
+    }
+    peaks.push_back(peak);
+  }
+  return peaks;
 }
 
 }  // namespace trireme

@@ -108,12 +108,10 @@ std::string refusal(std::string_view name, int pp, int chunks, int m) {
 TEST(MakeSchedule, ByName) {
   EXPECT_EQ(make_schedule("gpipe", 3, 1, 5), gpipe(3, 5));
   EXPECT_EQ(make_schedule("1f1b", 3, 1, 5), one_f_one_b(3, 5));
-  EXPECT_EQ(refusal("zb-v", 2, 2, 4),
-            "layout.schedule = \"zb-v\" is not in this version, which has gpipe and 1f1b");
   EXPECT_EQ(
       refusal("1F1B", 2, 1, 4),
       "layout.schedule = \"1F1B\" is unknown; schedules are gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, "
-      "dualpipe-v");
+      "v-half, v-min, dualpipe, dualpipe-v");
   EXPECT_EQ(refusal("1f1b", 2, 3, 4),
             "layout.chunks = 3: layout.schedule = \"1f1b\" takes chunks = 1 (one model chunk a rank)");
   EXPECT_EQ(refusal("1f1b", 0, 1, 4), "layout.pp = 0 must be from 1 to 32767");

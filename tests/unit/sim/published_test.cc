@@ -1,0 +1,137 @@
+// Published bubbles and memory in virtual time, exactly: Qi et al. 2024 (2401.10241) tables 2 and 5,
+// Narayanan et al. 2021, DeepSeek-V3 table 2.
+#include <gtest/gtest.h>
+
+#include "sim/pipeline.h"
+
+namespace trireme {
+namespace {
+
+struct InTime {
+  Bubble bubble;
+  int64_t makespan = 0;
+};
+InTime in_time(const Schedule& s, const StageTimes& t) {
+  const PipelineTapes tapes = tapes_of(s, {&t, 1});
+  const auto ranks = tapes.ranks();
+  const Replay all = replay(ranks);
+  return {bubble(ranks, all), all.makespan};
+}
+
+// Times with W no longer than F and I, where the hand-made schedules' formulas hold.
+constexpr StageTimes kTimes[] = {{.forward = 1, .input = 1, .weight = 1},
+                                 {.forward = 2, .input = 2, .weight = 1},
+                                 {.forward = 3, .input = 4, .weight = 2},
+                                 {.forward = 5, .input = 6, .weight = 4},
+                                 {.forward = 4, .input = 3, .weight = 3}};
+
+TEST(PublishedBubbles, ZeroBubbleTable2) {
+  for (const StageTimes& t : kTimes)
+    for (int p : {2, 4, 8})
+      for (int m : {2 * p, 3 * p, 4 * p + 1}) {
+        EXPECT_EQ(in_time(one_f_one_b(p, m), t).bubble.idle, (p - 1) * (t.forward + t.input + t.weight));
+        EXPECT_EQ(in_time(zb_h1(p, m), t).bubble.idle, (p - 1) * (t.forward + t.input - t.weight));
+        EXPECT_EQ(in_time(zb_h2(p, m), t).bubble.idle, (p - 1) * (t.forward + t.input - 2 * t.weight));
+      }
+}
+
+TEST(PublishedBubbles, ZeroBubbleVHasNoneAtEqualTimes) {
+  for (int p : {1, 2, 4, 8})
+    for (int m : {2 * p, 3 * p, 4 * p + 1})
+      EXPECT_EQ(in_time(zb_v(p, m), {}).bubble.idle, 0) << p << " " << m;
+}
+
+// (p - 1)(F + B) / v: times of a chunk are those of the rank's share divided by v.
+TEST(PublishedBubbles, Interleaved) {
+  for (const StageTimes& t : kTimes)
+    for (int p : {2, 4, 8})
+      for (int v : {2, 3, 4})
+        for (int m : {p, 2 * p, 4 * p})
+          EXPECT_EQ(in_time(interleaved(p, v, m), t).bubble.idle, (p - 1) * (t.forward + t.input + t.weight));
+}
+
+// (p/2 - 1)(F&B + B - 3W) with F&B = F + B; of the folded one (p - 1) in times of a chunk.
+TEST(PublishedBubbles, DualPipe) {
+  for (const StageTimes& t : {StageTimes{}, StageTimes{.forward = 2, .input = 2, .weight = 1},
+                              StageTimes{.forward = 5, .input = 5, .weight = 3}})
+    for (int p : {2, 4, 8})
+      for (int m : {2 * p, 3 * p, 4 * p + 2}) {
+        const int64_t b = t.input + t.weight, unit = (t.forward + b) + b - 3 * t.weight;
+        EXPECT_EQ(in_time(dualpipe(p, m), t).bubble.idle, (p / 2 - 1) * unit) << p << " " << m;
+        EXPECT_EQ(in_time(dualpipe_v(p, m), t).bubble.idle, (p - 1) * unit) << p << " " << m;
+      }
+}
+
+// V-Half: half of 1F1B's bubble and p/2 + 1 microbatches; V-Min: two thirds, and p/3 + O(1). At equal times
+// of a chunk 1F1B's is 6 (p - 1).
+TEST(PublishedBubbles, ControllableMemory) {
+  for (int p : {2, 3, 4, 5, 6, 7, 8})
+    for (int m : {2 * p, 4 * p + 1}) {
+      const Schedule half = v_half(p, m), min = v_min(p, m);
+      EXPECT_LE(in_time(half, {}).bubble.idle, 3 * (p - 1)) << p;
+      EXPECT_LE(in_time(min, {}).bubble.idle, 4 * (p - 1)) << p;
+      for (const HeldPeak& peak : held_peaks(half)) EXPECT_LE(peak.all(), 2 * (p / 2 + 1)) << p;
+      for (const HeldPeak& peak : held_peaks(min)) EXPECT_LE(peak.all(), 2 * ((p + 1) / 3 + 1)) << p;
+    }
+}
+
+TEST(PublishedMemory, OfEachRank) {
+  for (int p : {2, 4, 8})
+    for (int m : {2 * p, 3 * p + 2}) {
+      const auto g = held_peaks(gpipe(p, m)), o = held_peaks(one_f_one_b(p, m)), h1 = held_peaks(zb_h1(p, m)),
+                 h2 = held_peaks(zb_h2(p, m)), v = held_peaks(zb_v(p, m)), d = held_peaks(dualpipe(p, m)),
+                 dv = held_peaks(dualpipe_v(p, m));
+      for (int r = 0; r < p; r++) {
+        const auto at = size_t(r);
+        EXPECT_EQ(g[at].all(), m);
+        EXPECT_EQ(o[at].all(), p - r);
+        // Worker i = r + 1: (p - i + 1) M_B + (i - 1) M_W; (2p - 2i + 1) M_B + (2i - 2) M_W.
+        EXPECT_EQ(h1[at].before_input, p - r);
+        EXPECT_EQ(h1[at].before_weight, r);
+        EXPECT_EQ(h2[at].before_input, 2 * (p - r) - 1);
+        EXPECT_EQ(h2[at].before_weight, 2 * r);
+        EXPECT_EQ(v[at].all(), 2 * p);
+        EXPECT_EQ(d[at].all(), p + 1);
+        EXPECT_EQ(dv[at].all(), 2 * p + 1);
+      }
+      for (int chunks : {2, 3})  // p (1 + (p-1)/(p v)) of v chunks each
+        EXPECT_EQ(held_peaks(interleaved(p, chunks, m - m % p))[0].all(), chunks * p + p - 1);
+    }
+}
+
+// Table 5 from the measured times of table 9, in microseconds: (cost - m (F + I + W)) / cost, where cost is
+// the longest time from a rank's first action to its last; printed with four digits.
+TEST(PublishedBubbles, ZeroBubbleTable5FromMeasuredTimes) {
+  struct Row {
+    int p, m;
+    StageTimes t;
+    double one_f_one_b, h1, h2;
+  };
+  const auto times = [](int64_t f, int64_t i, int64_t w, int64_t link) {
+    return StageTimes{.forward = f, .input = i, .weight = w, .send = link};
+  };
+  const Row rows[] = {{8, 24, times(18522, 18086, 9337, 601), .2431, .1585, .1083},
+                      {8, 32, times(18513, 18086, 9331, 626), .1985, .1242, .0837},
+                      {8, 64, times(18546, 18097, 9321, 762), .1240, .0674, .0444},
+                      {8, 24, times(29718, 29444, 19927, 527), .2347, .1323, .0698},
+                      {8, 32, times(29802, 29428, 19530, 577), .1898, .1045, .0559},
+                      {8, 64, times(29935, 29621, 19388, 535), .1091, .0554, .0294},
+                      {16, 48, times(11347, 11248, 8132, 377), .2552, .1397, .0672},
+                      {16, 64, times(11307, 11254, 8101, 379), .2082, .1088, .0516},
+                      {16, 128, times(11325, 11308, 8109, 378), .1251, .0576, .0266},
+                      {32, 96, times(10419, 10207, 7715, 408), .2646, .1421, .0641},
+                      {32, 128, times(10408, 10204, 7703, 408), .2168, .1106, .0490},
+                      {32, 256, times(10402, 10248, 7698, 460), .1352, .0594, .0257}};
+  for (const Row& row : rows) {
+    const auto rate = [&](const Schedule& s) {
+      const auto cost = double(in_time(s, row.t).bubble.span);
+      return (cost - row.m * double(row.t.forward + row.t.input + row.t.weight)) / cost;
+    };
+    EXPECT_NEAR(rate(one_f_one_b(row.p, row.m)), row.one_f_one_b, 5.1e-5) << row.p << " " << row.m;
+    EXPECT_NEAR(rate(zb_h1(row.p, row.m)), row.h1, 5.1e-5) << row.p << " " << row.m;
+    EXPECT_NEAR(rate(zb_h2(row.p, row.m)), row.h2, 5.1e-5) << row.p << " " << row.m;
+  }
+}
+
+}  // namespace
+}  // namespace trireme
