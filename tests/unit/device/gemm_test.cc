@@ -12,6 +12,7 @@
 #include "device/cpu/cpu_device.h"
 #include "device/cpu/gemm_tiles.h"
 #include "device/cpu/matmul.h"
+#include "dot.h"
 
 namespace trireme::cpu {
 namespace {
@@ -76,12 +77,17 @@ class Case {
     got.bytes = result(threads);
     got.tensor.data = got.bytes.data();
     double rounding = s_.out == DType::bf16 ? 0x1p-8 : 0x1p-22;
+    std::vector<double> rows(size_t(s_.m * s_.k)), columns(size_t(s_.n * s_.k));
+    for (int64_t k = 0; k < s_.k; k++) {
+      for (int64_t i = 0; i < s_.m; i++) rows[size_t(i * s_.k + k)] = s_.trans_a ? a_.at(k, i) : a_.at(i, k);
+      for (int64_t j = 0; j < s_.n; j++)
+        columns[size_t(j * s_.k + k)] = s_.trans_b ? b_.at(j, k) : b_.at(k, j);
+    }
     for (int64_t i = 0; i < s_.m; i++)
       for (int64_t j = 0; j < s_.n; j++) {
         double want = (s_.bias ? bias_.at(0, j) : 0) + (s_.residual ? residual_.at(i, j) : 0) +
                       (s_.accumulate ? c_.at(i, j) : 0);
-        for (int64_t k = 0; k < s_.k; k++)
-          want += (s_.trans_a ? a_.at(k, i) : a_.at(i, k)) * (s_.trans_b ? b_.at(j, k) : b_.at(k, j));
+        want += testing::dot(&rows[size_t(i * s_.k)], &columns[size_t(j * s_.k)], s_.k);
         ASSERT_NEAR(got.at(i, j), want, std::fabs(want) * rounding + 1.5e-7 * double(s_.k) + 1e-5)
             << s_.m << "x" << s_.n << "x" << s_.k << " at " << i << ", " << j;
       }

@@ -9,6 +9,7 @@
 
 #include "base/rng.h"
 #include "device/device.h"
+#include "dot.h"
 
 namespace trireme::cpu {
 namespace {
@@ -42,12 +43,16 @@ TEST(FewRows, WidenedBf16IsTheSumInF32) {
     std::vector<float> scratch(size_t(matmul_few_rows_scratch_bytes(p, nullptr)) / 4);
     ASSERT_EQ(scratch.size(), size_t(m * k));
     matmul_few_rows(p, reinterpret_cast<std::byte*>(scratch.data()), {.threads = 2}, nullptr);
+    const auto wide = [](const std::vector<bf16>& v) {
+      std::vector<double> x;
+      for (bf16 e : v) x.push_back(double(float(e)));
+      return x;
+    };
+    const std::vector<double> x = wide(a.values), w = wide(b.values);
     for (int64_t i = 0; i < m; i++)
-      for (int64_t j = 0; j < n; j++) {
-        double want = 0;
-        for (int64_t e = 0; e < k; e++) want += double(a.row(i)[size_t(e)]) * b.row(j)[size_t(e)];
-        EXPECT_NEAR(c.row(i)[size_t(j)], want, 2e-5) << m << " rows, at " << i << ", " << j;
-      }
+      for (int64_t j = 0; j < n; j++)
+        EXPECT_NEAR(c.values[size_t(i * n + j)], testing::dot(&x[size_t(i * k)], &w[size_t(j * k)], k), 2e-5)
+            << m << " rows, at " << i << ", " << j;
   }
 }
 
