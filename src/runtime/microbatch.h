@@ -14,6 +14,7 @@ struct StageRunner::Microbatch {
   std::vector<Owned> x, dx;
   std::vector<Saved> saved;            // by layer
   std::vector<Event> x_here, dx_here;  // by chunk: the input, and the output's gradient, have arrived
+  int64_t own_targets = 0;             // that are no -1
   size_t chunks_done = 0;              // whose backward passes are done
 
   void resize(size_t layers, size_t chunks) {

@@ -280,6 +280,10 @@ void StageRunner::load_batch(Microbatch& m, int64_t sequences, int64_t seq, int6
   device_.upload(m.view.tokens, host.tokens.data());
   device_.upload(m.view.targets, host.targets.data());
   device_.upload(m.view.positions, host.positions.data());
+  // Other batches may be staged before this one's losses are read.
+  m.own_targets = 0;
+  for (int64_t i = 0; device_.has_data() && i < m.view.rows(); i++)
+    m.own_targets += host.targets[size_t(i)] >= 0;
 }
 
 // The first chunk to run loads the batch: every stage wants positions, and the last one targets.
@@ -331,8 +335,7 @@ void StageRunner::read_losses(const Microbatch& m, int64_t mb) {
     for (int64_t t = 0; t < seq; t++) sum += token_loss_host_[size_t(s * seq + t)];
     sequence_loss_[size_t(mb * run_.batch.micro + s)] = sum;
   }
-  const int32_t* targets = staging_.data() + m.view.rows() * sharing_.cp.size;
-  for (int64_t i = 0; i < m.view.rows(); i++) targets_seen_ += targets[i] >= 0;
+  targets_seen_ += m.own_targets;
 }
 
 // I and W of each layer in turn when both are asked for, so a layer's memory is free before the next begins.

@@ -418,9 +418,8 @@ std::vector<Problem> unsupported_of(const RunSpec& run) {
          "latent attention is not divided: give 1, or model.kv_rank = 0");
   refuse(l.cp > 1 && run.train.noise_scale > 0, "train.noise_scale", run.train.noise_scale,
          "it compares gradients of whole sequences: give 0, or layout.cp = 1");
-  refuse(l.schedule != "1f1b" && l.schedule != "gpipe", "layout.schedule", text(l.schedule),
-         "give \"1f1b\" or \"gpipe\"");
-  refuse(l.chunks > 1, "layout.chunks", l.chunks, "give 1");
+  refuse(l.schedule == "dualpipe", "layout.schedule", text(l.schedule),
+         "two ranks would have the same stage: give \"dualpipe-v\", which needs one copy");
   refuse(l.recompute != "none", "layout.recompute", text(l.recompute), "give \"none\"");
   const PrecisionSpec& p = run.precision;
   refuse(p.compute == "fp8", "precision.compute", text(p.compute),

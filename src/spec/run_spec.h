@@ -78,8 +78,9 @@ struct LayoutSpec {
   void visit(V& v) {
     static constexpr std::string_view kMethods[] = {"ring", "ulysses"};
     static constexpr std::string_view kPlacements[] = {"zigzag", "contiguous", "striped"};
-    static constexpr std::string_view kSchedules[] = {"1f1b",  "gpipe", "interleaved", "zb-h1",
-                                                      "zb-h2", "zb-v",  "dualpipe-v"};
+    static constexpr std::string_view kSchedules[] = {"1f1b",     "gpipe",     "interleaved", "zb-h1",
+                                                      "zb-h2",    "zb-v",      "v-half",      "v-min",
+                                                      "dualpipe", "dualpipe-v"};
     static constexpr std::string_view kRecomputes[] = {"none", "selective", "full"};
     v("dp", dp, "ranks", "data parallel", between(1, 1048576));
     v("tp", tp, "ranks", "tensor parallel", between(1, 1048576));

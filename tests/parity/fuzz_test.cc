@@ -77,7 +77,14 @@ Case draw(uint64_t seed) {
     if (c.group > c.dp) c.group = 0;
   }
   if (c.dp * c.tp * c.cp <= 4) c.pp = one_of(1, 2, 3);
-  if (c.pp > 1) c.layers = std::max(c.layers, c.pp), c.optimizer = "adamw";
+  if (c.pp > 1) {
+    c.schedule =
+        one_of("1f1b", "gpipe", "zb-h1", "zb-h2", "interleaved", "zb-v", "v-half", "v-min", "dualpipe-v");
+    const bool v = c.schedule[0] == 'v' || c.schedule.ends_with("-v");
+    if (v || c.schedule == "interleaved") c.stages = 2;
+    if (v) c.tied = false;  // both ends on one rank add their summands in another order
+    c.layers = std::max(c.layers, c.pp * c.stages), c.optimizer = "adamw";
+  }
   return c;
 }
 
@@ -92,7 +99,7 @@ Case twin_of(Case c) {
     c.zero = c.zero % 2 == 0 ? c.zero + 1 : c.zero - 1;
   if (!hybrid && c.microbatches == 1) c.zero = 3 - c.zero;
   c.prefetch = 1, c.bucket_mb = 25, c.reshard = true;
-  if (c.pp > 1) c.schedule = c.schedule == "gpipe" ? "1f1b" : "gpipe";
+  if (c.pp > 1) c.schedule = c.schedule == "gpipe" ? "1f1b" : "gpipe", c.stages = 1;
   return c;
 }
 

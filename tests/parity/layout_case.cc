@@ -15,7 +15,8 @@ template <class C, class V>
 void each(C& c, V&& v) {
   v("arch", c.arch), v("compute", c.compute), v("grads", c.grads), v("reduce", c.reduce);
   v("schedule", c.schedule), v("tied", c.tied), v("reshard", c.reshard), v("dp", c.dp), v("zero", c.zero);
-  v("pp", c.pp), v("cp", c.cp), v("method", c.method), v("placement", c.placement), v("separate", c.separate);
+  v("pp", c.pp), v("stages", c.stages), v("cp", c.cp), v("method", c.method), v("placement", c.placement),
+      v("separate", c.separate);
   v("tp", c.tp), v("sequence", c.sequence), v("chunks", c.chunks), v("heads", c.heads),
       v("kv_heads", c.kv_heads);
   v("ep", c.ep), v("experts", c.experts), v("buffer", c.buffer), v("aux", c.aux), v("capacity", c.capacity),
@@ -91,7 +92,8 @@ RunSpec run_of(const Case& c) {
   r.moe = {.aux_loss = c.aux, .z_loss = c.aux / 10, .capacity = c.capacity, .unit = c.unit};
   r.layout.dp = c.dp, r.layout.tp = c.tp, r.layout.sequence = c.sequence, r.layout.tp_chunks = c.chunks,
   r.layout.zero = c.zero, r.layout.shard_group = c.group, r.layout.schedule = c.schedule;
-  r.layout.pp = c.pp, r.layout.cp = c.cp, r.layout.cp_method = c.method, r.layout.cp_placement = c.placement;
+  r.layout.pp = c.pp, r.layout.chunks = c.stages, r.layout.cp = c.cp, r.layout.cp_method = c.method,
+  r.layout.cp_placement = c.placement;
   if (c.separate) r.data.documents = "separate";
   r.layout.prefetch = c.prefetch, r.layout.reshard_after_forward = c.reshard,
   r.layout.bucket_mb = c.bucket_mb;
@@ -104,6 +106,7 @@ RunSpec run_of(const Case& c) {
 
 RunSpec one_rank_of(const Case& c) {
   RunSpec r = run_of(c);
+  r.layout.schedule = "1f1b", r.layout.chunks = 1;
   r.layout.pp = r.layout.dp = r.layout.tp = r.layout.cp = r.layout.ep = 1, r.layout.tp_chunks = 1,
   r.layout.sequence = false, r.layout.zero = 0, r.layout.shard_group = 0;
   return r;

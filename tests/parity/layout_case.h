@@ -17,7 +17,7 @@ struct Case {
   double buffer = 1.5;  // of rows that ranks of ep receive
   double aux = 0, capacity = 0;
   std::string unit = "sequence";
-  int64_t cp = 1, pp = 1;
+  int64_t cp = 1, pp = 1, stages = 1;                 // stages: of each pipeline rank
   std::string method = "ring", placement = "zigzag";  // of cp
   bool separate = false;                              // documents
   int64_t chunks = 1;                                 // of sums over tp
