@@ -19,6 +19,7 @@ namespace trireme::cli {
 void add_demo(CLI::App&);
 void add_tokenize(CLI::App&);
 void add_plan(CLI::App&);
+void add_simulate(CLI::App&);
 void add_train(CLI::App&);
 void add_eval(CLI::App&);
 void add_generate(CLI::App&);

@@ -21,6 +21,7 @@ int run(int argc, char** argv) {
   add_demo(app);
   add_tokenize(app);
   add_plan(app);
+  add_simulate(app);
   add_train(app);
   add_eval(app);
   add_generate(app);
