@@ -115,7 +115,7 @@ const std::vector<Case> kCases = {
      },
      4},
     {"NotInThisVersion",
-     {"train", "{}/run.toml", "--set", "layout.ep=1", "--set", "layout.schedule=zb-v", "--set",
+     {"train", "{}/run.toml", "--set", "layout.ep=1", "--set", "layout.schedule=dualpipe", "--set",
       "layout.recompute=full"},
      {"layout.schedule", "layout.recompute", "not supported by this version"},
      {},

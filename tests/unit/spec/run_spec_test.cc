@@ -383,8 +383,8 @@ TEST(RunSpec, UnsupportedByThisVersion) {
   refuse_unsupported(parse("[layout]\npp = 2\nzero = 2\ndp = 2"));
   refuse_unsupported(parse("[layout]\ntp = 2\ndp = 3\n[batch]\nglobal = 48"));
   refuse_unsupported(parse("[layout]\nschedule = \"gpipe\"\n[precision]\ncompute = \"bf16\""));
-  for (const char* set : {"layout.schedule=dualpipe", "layout.recompute=full",
-                          "precision.compute=fp8", "train.device=cuda", "train.comm=nccl"}) {
+  for (const char* set : {"layout.schedule=dualpipe", "layout.recompute=full", "precision.compute=fp8",
+                          "train.device=cuda", "train.comm=nccl"}) {
     std::string key = std::string(set).substr(0, std::string(set).find('='));
     RunSpec run = parse("", {set});
     std::string err = error_of([&] { refuse_unsupported(run); });
