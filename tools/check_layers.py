@@ -4,7 +4,8 @@
     tools/check_layers.py [SRC]      # SRC is src/ beside this folder unless given
 
 A room may include itself and rooms of lower rows; rooms of one row never include each other; sim sees rows 0-3 only.
-Each breach is one line, "file:line: what and why", and makes the exit code 1. Files above 600 lines are warned of.
+Nor may headers define two types of one name in one namespace. Each breach is one line, "file:line: what and why", and
+makes the exit code 1. Files above 600 lines are warned of.
 """
 import pathlib
 import re
@@ -72,6 +73,26 @@ def check_file(src, path):
     return errors, warnings
 
 
+NAMESPACE = re.compile(r"^(?:inline )?namespace ([\w:]*) ?\{", re.M)
+TYPE = re.compile(r"^(?:struct|class|enum class|enum|union) (\w+)(?: final)?(?: ?:(?!:)[^;{]*)? ?\{", re.M)
+
+
+def twice_named(src, headers):
+    """Types of one name and namespace in two headers: to the linker they are one, whatever their members."""
+    homes, errors = {}, []
+    for path in headers:
+        text = path.read_text(encoding="utf-8")
+        namespaces = [m.group(1) for m in NAMESPACE.finditer(text)] or [""]
+        for match in TYPE.finditer(text):
+            inside = [m.group(1) for m in NAMESPACE.finditer(text, 0, match.start())] or namespaces[:1]
+            name = f"{inside[-1]}::{match.group(1)}"
+            other = homes.setdefault(name, path)
+            if other != path:
+                errors.append(f"{path.relative_to(src)}: {name} is another type in {other.relative_to(src)}; "
+                              "give one of them another name")
+    return errors
+
+
 def check_tree(src):
     """Errors, warnings and the number of files of the whole tree."""
     # A generated table (*_table.inc, say) may be long, and so may be data; code may not: suffixes say which is which.
@@ -81,6 +102,7 @@ def check_tree(src):
         new_errors, new_warnings = check_file(src, path)
         errors += new_errors
         warnings += [w for w in new_warnings if path.suffix != ".inc"]
+    errors += twice_named(src, [p for p in files if p.suffix == ".h"])
     for folder in sorted(p.name for p in src.iterdir() if p.is_dir()):
         if folder not in ROW_OF and not any(e.startswith(folder + "/") for e in errors):
             errors.append(f"{folder}: this folder is not in the layer table")

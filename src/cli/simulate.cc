@@ -71,13 +71,13 @@ double in_units(int64_t parts, int chunks) {
 }
 
 // What a rank holds, in microbatches of its whole share.
-std::vector<double> held_by_rank(const Timeline& t) {
+std::vector<double> held_by_rank(const ScheduleTimeline& t) {
   std::vector<double> all;
   for (const HeldPeak& h : t.held) all.push_back(double(h.all()) / t.chunks);
   return all;
 }
 
-std::string simulate_summary(const Timeline& t, const std::optional<Published>& paper) {
+std::string simulate_summary(const ScheduleTimeline& t, const std::optional<Published>& paper) {
   const auto shown = [&](int64_t parts) { return fmt::format("{:.6g}", in_units(parts, t.chunks)); };
   std::string out = fmt::format(
       "bubble    {:.2f} % of a rank's own span, {:.2f} % of the makespan {}; longest idle {}\n",
@@ -106,7 +106,7 @@ void simulate(const SimulateRequest& q) {
   for (const std::string& warning : validate(s)) fmt::print(stderr, "note: {}\n", warning);
   const int ranks = int(s.ranks.size()), chunks = std::max(1, s.stages / ranks);
   const StageTimes times = simulated_times(q, chunks);
-  const Timeline t = timeline_of(s, times);
+  const ScheduleTimeline t = timeline_of(s, times);
   StageTimes whole = times;
   whole.forward *= chunks, whole.input *= chunks, whole.weight *= chunks;
   std::optional<Published> paper;

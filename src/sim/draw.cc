@@ -10,7 +10,7 @@
 namespace trireme {
 namespace {
 
-int64_t time_slot(const Timeline& t) {
+int64_t time_slot(const ScheduleTimeline& t) {
   int64_t slot = 0;
   for (const auto& rank : t.ranks)
     for (const Drawn& d : rank) slot = std::gcd(std::gcd(slot, d.begin), d.end);
@@ -18,18 +18,18 @@ int64_t time_slot(const Timeline& t) {
 }
 
 // Stages of a rank are its chunks in ascending order; the first is drawn in capitals.
-bool first_chunk(const Timeline& t, const Drawn& d, int stages_a_chunk) {
+bool first_chunk(const ScheduleTimeline& t, const Drawn& d, int stages_a_chunk) {
   return t.chunks == 1 || d.stage < stages_a_chunk;
 }
-int stages_a_chunk(const Timeline& t) {
+int stages_a_chunk(const ScheduleTimeline& t) {
   return int(t.ranks.size());
 }
-char letter(const Timeline& t, const Drawn& d) {
+char letter(const ScheduleTimeline& t, const Drawn& d) {
   const char c = name_of(d.kind)[0];
   return first_chunk(t, d, stages_a_chunk(t)) ? c : char(c - 'A' + 'a');
 }
 
-std::string slots_of(const Timeline& t, const std::vector<Drawn>& rank, int64_t slot, int width) {
+std::string slots_of(const ScheduleTimeline& t, const std::vector<Drawn>& rank, int64_t slot, int width) {
   std::string row(size_t(t.replay.makespan / slot) * size_t(width), ' ');
   for (size_t i = 0; i < row.size(); i += size_t(width)) row[i] = '.';
   for (const Drawn& d : rank) {
@@ -40,7 +40,7 @@ std::string slots_of(const Timeline& t, const std::vector<Drawn>& rank, int64_t 
   return row;
 }
 
-std::string bins_of(const Timeline& t, const std::vector<Drawn>& rank, int columns) {
+std::string bins_of(const ScheduleTimeline& t, const std::vector<Drawn>& rank, int columns) {
   std::string row;
   size_t at = 0;
   for (int c = 0; c < columns; c++) {
@@ -75,10 +75,10 @@ std::string_view colour(const Drawn& d, bool first) {
 
 }  // namespace
 
-Timeline timeline_of(const Schedule& s, const StageTimes& times) {
+ScheduleTimeline timeline_of(const Schedule& s, const StageTimes& times) {
   const PipelineTapes tapes = tapes_of(s, {&times, 1});
   const auto ranks = tapes.ranks();
-  Timeline t{.ranks = {}, .replay = replay(ranks), .bubble = {}, .held = held_peaks(s)};
+  ScheduleTimeline t{.ranks = {}, .replay = replay(ranks), .bubble = {}, .held = held_peaks(s)};
   t.bubble = bubble(ranks, t.replay);
   t.chunks = std::max(1, s.stages / int(s.ranks.size()));
   for (size_t r = 0; r < ranks.size(); r++) {
@@ -97,7 +97,7 @@ Timeline timeline_of(const Schedule& s, const StageTimes& times) {
   return t;
 }
 
-std::string grid_of(const Timeline& t, int columns) {
+std::string grid_of(const ScheduleTimeline& t, int columns) {
   const int64_t slot = time_slot(t);
   int most = 0;
   for (const auto& rank : t.ranks)
@@ -114,7 +114,7 @@ std::string grid_of(const Timeline& t, int columns) {
   return out;
 }
 
-std::string svg_of(const Timeline& t, const std::string& title) {
+std::string svg_of(const ScheduleTimeline& t, const std::string& title) {
   constexpr double kWidth = 1200, kLeft = 50, kRow = 24, kTop = 30;
   const double scale = (kWidth - kLeft - 10) / double(std::max<int64_t>(1, t.replay.makespan));
   std::string out = fmt::format(
@@ -141,7 +141,7 @@ std::string svg_of(const Timeline& t, const std::string& title) {
   return out + "</svg>\n";
 }
 
-std::string html_of(const Timeline& t, const std::string& title, const std::string& text) {
+std::string html_of(const ScheduleTimeline& t, const std::string& title, const std::string& text) {
   return fmt::format(
       "<!doctype html>\n<meta charset=\"utf-8\">\n<title>{}</title>\n<h1>{}</h1>\n{}<p>Blue: forward. Green: "
       "gradient "

@@ -14,22 +14,22 @@ struct Drawn {
   int stage, mb;
   int64_t begin, end;
 };
-struct Timeline {
+struct ScheduleTimeline {
   std::vector<std::vector<Drawn>> ranks;
   Replay replay;
   Bubble bubble;
   std::vector<HeldPeak> held;  // in chunks
   int chunks = 1;              // stages a rank
 };
-Timeline timeline_of(const Schedule&, const StageTimes& of_a_chunk);
+ScheduleTimeline timeline_of(const Schedule&, const StageTimes& of_a_chunk);
 
 // A row a rank. Where it fits into `columns`: each time slot as in the papers, kind and microbatch, '-' while
 // an action goes on, '.' idle; second and later chunks in small letters. Else one letter a column, the kind
 // that takes most of its time.
-std::string grid_of(const Timeline&, int columns);
+std::string grid_of(const ScheduleTimeline&, int columns);
 
 // As wide as a page; microbatches are written where they are legible.
-std::string svg_of(const Timeline&, const std::string& title);
-std::string html_of(const Timeline&, const std::string& title, const std::string& text);
+std::string svg_of(const ScheduleTimeline&, const std::string& title);
+std::string html_of(const ScheduleTimeline&, const std::string& title, const std::string& text);
 
 }  // namespace trireme

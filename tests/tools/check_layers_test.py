@@ -85,6 +85,13 @@ class CheckLayers(unittest.TestCase):
         self.assertEqual(self.check({"mesh/right.h": "\n" * 600})[1].count("warning:"), 0)
         self.assertEqual(self.check({"mesh/table.inc": "\n" * 900})[1].count("warning:"), 0)
 
+    def test_two_types_of_one_name(self):
+        text = "namespace trireme {\nstruct Timeline {\n  int x;\n};\n}\n"
+        self.assert_error({"mesh/one.h": text, "schedule/two.h": text.replace("struct", "class")},
+                          "schedule/two.h: trireme::Timeline is another type in mesh/one.h")
+        other = text.replace("trireme {", "trireme::other {")
+        self.assertEqual(self.check({"mesh/one.h": text, "schedule/two.h": other})[0], 0)
+
     def test_empty_tree_fails(self):
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
             self.assertEqual(check_layers.main(["check_layers.py", folder]), 1)
