@@ -34,7 +34,7 @@ TEST(PublishedFormulas, AgreeWithWhatComesOut) {
                                   StageTimes{.forward = 12, .input = 12, .weight = 6},
                                   StageTimes{.forward = 18, .input = 12, .weight = 6}}) {
         const int v = default_chunks(name), m = 3 * p;
-        const Timeline out =
+        const ScheduleTimeline out =
             timeline_of(make_schedule(name, p, v, m),
                         {.forward = t.forward / v, .input = t.input / v, .weight = t.weight / v});
         const auto paper = published_of(name, p, v, m, t);
