@@ -20,10 +20,11 @@ void merge(Clock& a, const Clock& b) {
 }  // namespace
 
 std::vector<int> rank_of_stages(const Schedule& s) {
-  std::vector<int> rank(size_t(s.stages), -1);
-  for (int r = 0; r < int(s.ranks.size()); r++)
-    for (const Action& a : s.ranks[size_t(r)]) rank.at(size_t(a.stage)) = r;
-  for (int r : rank) require(r >= 0, "every stage is on a rank");
+  std::vector<int> rank;
+  for (const std::vector<int>& holders : holders_of(s)) {
+    require(holders.size() == 1, "every stage is on one rank");
+    rank.push_back(holders[0]);
+  }
   return rank;
 }
 
