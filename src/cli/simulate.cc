@@ -1,20 +1,18 @@
 // trireme simulate: a pipeline schedule in virtual time, drawn and held against what papers say of it.
-#include <fmt/ranges.h>
-
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
 #include "cli/cli.h"
-#include "sim/draw.h"
-#include "sim/published.h"
+#include "sim/gallery.h"
+#include "sim/summary.h"
 
 namespace trireme::cli {
 namespace {
 
 struct SimulateRequest {
-  std::string schedule = "1f1b", file, times = "1,1,1", svg, html;
+  std::string schedule = "1f1b", file, times = "1,1,1", svg, html, gallery;
   int stages = 4, microbatches = 8, chunks = 0;
   double comm = 0;
   bool json = false;
@@ -32,30 +30,51 @@ int64_t parts_of(double time, std::string_view what) {
   return std::llround(parts);
 }
 
-// "F,I,W" or "F,I,W,link" of a rank's whole share, as the times of one of its chunks multiplied by chunks.
-StageTimes simulated_times(const SimulateRequest& q, int chunks) {
+std::vector<double> numbers_of(std::string_view list, const std::string& all) {
   std::vector<double> t;
-  std::string_view rest = q.times;
   while (true) {
     double one = 0;
-    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), one);
-    const bool more = end != rest.data() + rest.size();
+    const auto [end, error] = std::from_chars(list.data(), list.data() + list.size(), one);
+    const bool more = end != list.data() + list.size();
     if (error != std::errc() || (more && *end != ','))
-      bad_request("--times: \"{}\" is not F,I,W or F,I,W,link, such as 1,1,1 or 18.5,18.1,9.3,0.6", q.times);
+      bad_request("--times: \"{}\" is not F,I,W or F,I,W,link, such as 1,1,1 or 18.5,18.1,9.3,0.6", all);
     t.push_back(one);
     if (!more) break;
-    rest.remove_prefix(size_t(end - rest.data()) + 1);
+    list.remove_prefix(size_t(end - list.data()) + 1);
   }
   if (t.size() != 3 && t.size() != 4)
-    bad_request("--times: \"{}\" has {} times; right are F,I,W or F,I,W,link", q.times, t.size());
+    bad_request("--times: \"{}\" has {} times; right are F,I,W or F,I,W,link", list, t.size());
+  return t;
+}
+
+// Of a stage, times multiplied by `link_parts` for the link and left for the rest.
+StageTimes stage_times(const SimulateRequest& q, std::string_view list, int parts, int link_parts) {
+  const std::vector<double> t = numbers_of(list, q.times);
   if (t.size() == 4 && q.comm > 0)
     bad_request("--comm: --times \"{}\" has a link's time already; give one", q.times);
-  StageTimes s{.forward = parts_of(t[0], "--times"),
-               .input = parts_of(t[1], "--times"),
-               .weight = parts_of(t[2], "--times")};
-  if (s.forward + s.input + s.weight == 0) bad_request("--times: \"{}\" takes no time at all", q.times);
-  s.send = (t.size() == 4 ? parts_of(t[3], "--times") : parts_of(q.comm, "--comm")) * chunks;
+  StageTimes s{.forward = parts_of(t[0], "--times") * parts,
+               .input = parts_of(t[1], "--times") * parts,
+               .weight = parts_of(t[2], "--times") * parts};
+  if (s.forward + s.input + s.weight == 0) bad_request("--times: \"{}\" takes no time at all", list);
+  s.send = (t.size() == 4 ? parts_of(t[3], "--times") : parts_of(q.comm, "--comm")) * link_parts;
   return s;
+}
+
+// In thousandths of a chunk's part: "F,I,W" or "F,I,W,link" of every rank's whole share, which are the times
+// of one of its chunks multiplied by chunks; or one such list for each stage, of that stage alone.
+std::vector<StageTimes> simulated_times(const SimulateRequest& q, int chunks, int stages) {
+  if (q.times.find('/') == std::string::npos) return {stage_times(q, q.times, 1, chunks)};
+  std::vector<StageTimes> all;
+  for (std::string_view rest = q.times;;) {
+    const size_t end = rest.find('/');
+    all.push_back(stage_times(q, rest.substr(0, end), chunks, chunks));
+    if (end == rest.npos) break;
+    rest.remove_prefix(end + 1);
+  }
+  if (int(all.size()) != stages)
+    bad_request("--times: \"{}\" has times of {} stages; right is one list for all, or one for each of {}",
+                q.times, all.size(), stages);
+  return all;
 }
 
 Schedule wanted_schedule(const SimulateRequest& q) {
@@ -66,54 +85,32 @@ Schedule wanted_schedule(const SimulateRequest& q) {
   return parse_schedule(read_text(q.file));
 }
 
-double in_units(int64_t parts, int chunks) {
-  return double(parts) / double(kParts * chunks);
-}
-
-// What a rank holds, in microbatches of its whole share.
-std::vector<double> held_by_rank(const ScheduleTimeline& t) {
-  std::vector<double> all;
-  for (const HeldPeak& h : t.held) all.push_back(double(h.all()) / t.chunks);
-  return all;
-}
-
-std::string simulate_summary(const ScheduleTimeline& t, const std::optional<Published>& paper) {
-  const auto shown = [&](int64_t parts) { return fmt::format("{:.6g}", in_units(parts, t.chunks)); };
-  std::string out = fmt::format(
-      "bubble    {:.2f} % of a rank's own span, {:.2f} % of the makespan {}; longest idle {}\n",
-      100 * t.bubble.own, 100 * t.bubble.of_makespan, shown(t.replay.makespan), shown(t.bubble.idle));
-  if (paper)
-    out += fmt::format("published {}{}\n", paper->idle_formula,
-                       paper->idle
-                           ? fmt::format(" = {}: {}", in_units(*paper->idle, t.chunks),
-                                         *paper->idle == t.bubble.idle ? "exactly so" : "NOT what came out")
-                           : "; no number for these times and microbatches");
-  out += fmt::format("held      {:.6g} microbatches by rank\n", fmt::join(held_by_rank(t), " "));
-  if (paper) {
-    std::string said;
-    if (!paper->held.empty()) {
-      bool same = true;
-      for (size_t r = 0; r < paper->held.size(); r++) same &= paper->held[r] == t.held[r].all();
-      said = same ? ": exactly so" : ": NOT what came out";
-    }
-    out += fmt::format("published {}{}\n", paper->held_formula, said);
+void write_gallery(const std::filesystem::path& folder) {
+  for (const GalleryFile& f : gallery()) {
+    std::filesystem::create_directories((folder / f.path).parent_path());
+    write_text_atomic(folder / f.path, f.text);
   }
-  return out;
+  fmt::print("{} and the pictures in {}\n", (folder / "schedules.md").string(),
+             (folder / "schedules").string());
 }
 
 void simulate(const SimulateRequest& q) {
+  if (!q.gallery.empty()) return write_gallery(q.gallery);
   const Schedule s = wanted_schedule(q);
   for (const std::string& warning : validate(s)) fmt::print(stderr, "note: {}\n", warning);
   const int ranks = int(s.ranks.size()), chunks = std::max(1, s.stages / ranks);
-  const StageTimes times = simulated_times(q, chunks);
-  const ScheduleTimeline t = timeline_of(s, times);
-  StageTimes whole = times;
-  whole.forward *= chunks, whole.input *= chunks, whole.weight *= chunks;
+  const std::vector<StageTimes> times = simulated_times(q, chunks, s.stages);
+  const ScheduleTimeline t = timeline_of_stages(s, times);
+  const double unit = double(kParts * chunks);
   std::optional<Published> paper;
-  if (q.file.empty()) paper = published_of(q.schedule, ranks, chunks, s.microbatches, whole);
+  if (q.file.empty() && times.size() == 1) {
+    StageTimes whole = times[0];
+    whole.forward *= chunks, whole.input *= chunks, whole.weight *= chunks;
+    paper = published_of(q.schedule, ranks, chunks, s.microbatches, whole);
+  }
   const std::string title = fmt::format("{}: {} pipeline ranks, {} microbatches, times {}",
                                         q.file.empty() ? q.schedule : q.file, ranks, s.microbatches, q.times);
-  const std::string text = simulate_summary(t, paper);
+  const std::string text = summary_of(t, paper, unit);
   if (!q.svg.empty()) write_text_atomic(q.svg, svg_of(t, title));
   if (!q.html.empty()) write_text_atomic(q.html, html_of(t, title, text));
   if (q.json) {
@@ -122,18 +119,15 @@ void simulate(const SimulateRequest& q) {
                                 {"chunks", chunks},
                                 {"bubble", t.bubble.own},
                                 {"bubble_makespan", t.bubble.of_makespan},
-                                {"makespan", in_units(t.replay.makespan, chunks)},
-                                {"idle", in_units(t.bubble.idle, chunks)},
+                                {"makespan", double(t.replay.makespan) / unit},
+                                {"idle", double(t.bubble.idle) / unit},
                                 {"peak_in_flight", held_by_rank(t)}};
-    if (paper && paper->idle) j["published_idle"] = in_units(*paper->idle, chunks);
+    if (paper && paper->idle) j["published_idle"] = double(*paper->idle) / unit;
     fmt::print("{}\n", j.dump(2));
     return;
   }
   constexpr int kColumns = 200;
-  fmt::print(
-      "{}\nF forward, I gradient of the input, W of the weights, B both, . idle; small letters: later "
-      "chunks\n{}{}",
-      title, grid_of(t, kColumns), text);
+  fmt::print("{}\n{}\n{}{}", title, grid_legend(), grid_of(t, kColumns), text);
 }
 
 }  // namespace
@@ -144,18 +138,25 @@ void add_simulate(CLI::App& app) {
       "draws a pipeline schedule in virtual time, with its bubble and memory beside what papers say\n"
       "example: trireme simulate --schedule zb-h1 --stages 4 --microbatches 8");
   auto q = std::make_shared<SimulateRequest>();
-  verb->add_option("--schedule", q->schedule,
-                   "gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, v-half, v-min, dualpipe, dualpipe-v")
-      ->capture_default_str();
-  verb->add_option("--file", q->file, "instead: a schedule of one's own, a line a rank");
-  verb->add_option("--stages", q->stages, "pipeline ranks")->capture_default_str();
-  verb->add_option("--microbatches", q->microbatches, "of a step")->capture_default_str();
-  verb->add_option("--chunks", q->chunks, "stages a rank, of interleaved (default: 2)");
-  verb->add_option("--times", q->times, "F,I,W or F,I,W,link of a rank's whole share of a microbatch")
+  auto* const schedule =
+      verb->add_option("--schedule", q->schedule,
+                       "gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, v-half, v-min, dualpipe, dualpipe-v")
+          ->capture_default_str();
+  auto* const file = verb->add_option("--file", q->file, "instead: a schedule of one's own, a line a rank");
+  auto* const stages = verb->add_option("--stages", q->stages, "pipeline ranks")->capture_default_str();
+  auto* const microbatches =
+      verb->add_option("--microbatches", q->microbatches, "of a step")->capture_default_str();
+  auto* const chunks = verb->add_option("--chunks", q->chunks, "stages a rank, of interleaved (default: 2)");
+  file->excludes(schedule)->excludes(stages)->excludes(microbatches)->excludes(chunks);
+  verb->add_option(
+          "--times", q->times,
+          "F,I,W or F,I,W,link of a rank's whole share of a microbatch; or of each stage, with / between")
       ->capture_default_str();
   verb->add_option("--comm", q->comm, "time of a message between ranks");
   verb->add_option("--svg", q->svg, "file to draw into");
   verb->add_option("--html", q->html, "page to draw into");
+  verb->add_option("--gallery", q->gallery,
+                   "instead: writes schedules.md and a picture of every schedule into this folder");
   verb->add_flag("--json", q->json, "prints JSON");
   verb->callback([q] { simulate(*q); });
 }

@@ -58,25 +58,30 @@ std::string bins_of(const ScheduleTimeline& t, const std::vector<Drawn>& rank, i
   return row;
 }
 
-std::string_view colour(const Drawn& d, bool first) {
-  switch (d.kind) {
-    case Act::F:
-      return first ? "#4c78c8" : "#9db8e8";
-    case Act::I:
-      return first ? "#3fa66b" : "#9ad3b1";
-    case Act::W:
-      return first ? "#b98a2f" : "#e3c583";
-    case Act::B:
-      return first ? "#2b8a83" : "#8cc9c4";
-    default:
-      return "#999999";
-  }
+// Of markup: text as it stands.
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (char c : text) out += c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : std::string(1, c);
+  return out;
 }
+
+// 12.5 and 12, not 12.50 and 12.00: pages hold hundreds.
+std::string short_number(double x) {
+  std::string s = fmt::format("{:.1f}", x);
+  if (s.ends_with(".0")) s.resize(s.size() - 2);
+  return s;
+}
+
+// Kinds by the letters of the grid: of later chunks lighter, so their numbers are dark.
+constexpr std::string_view kStyle =
+    "<style>.F{fill:#4c78c8}.f{fill:#9db8e8}.I{fill:#3fa66b}.i{fill:#9ad3b1}.W{fill:#b98a2f}.w{fill:#e3c583}"
+    ".B{fill:#2b8a83}.b{fill:#8cc9c4}.R,.r{fill:#999}rect{stroke:#fff;stroke-width:.5}.idle{fill:#eee}"
+    "text{fill:#222}.n{fill:#fff;text-anchor:middle}.m{text-anchor:middle}</style>\n";
 
 }  // namespace
 
-ScheduleTimeline timeline_of(const Schedule& s, const StageTimes& times) {
-  const PipelineTapes tapes = tapes_of(s, {&times, 1});
+ScheduleTimeline timeline_of_stages(const Schedule& s, std::span<const StageTimes> times) {
+  const PipelineTapes tapes = tapes_of(s, times);
   const auto ranks = tapes.ranks();
   ScheduleTimeline t{.ranks = {}, .replay = replay(ranks), .bubble = {}, .held = held_peaks(s)};
   t.bubble = bubble(ranks, t.replay);
@@ -114,41 +119,46 @@ std::string grid_of(const ScheduleTimeline& t, int columns) {
   return out;
 }
 
-std::string svg_of(const ScheduleTimeline& t, const std::string& title) {
-  constexpr double kWidth = 1200, kLeft = 50, kRow = 24, kTop = 30;
+std::string_view grid_legend() {
+  return "F forward, I gradient of the input, W of the weights, B both, . idle; small letters: later chunks";
+}
+
+std::string svg_of(const ScheduleTimeline& t, std::string_view title) {
+  constexpr double kWidth = 1200, kLeft = 50, kTop = 30, kRow = 24;
   const double scale = (kWidth - kLeft - 10) / double(std::max<int64_t>(1, t.replay.makespan));
+  const double height = kTop + kRow * double(t.ranks.size()) + 10;
   std::string out = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{}\" height=\"{}\" font-family=\"sans-serif\" "
-      "font-size=\"11\">\n<text x=\"{}\" y=\"18\" font-size=\"13\">{}</text>\n",
-      kWidth, kTop + kRow * double(t.ranks.size()) + 10, kLeft, title);
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
+      "font-family=\"sans-serif\" font-size=\"11\">\n{2}<text x=\"{3}\" y=\"18\" "
+      "font-size=\"13\">{4}</text>\n",
+      kWidth, height, kStyle, kLeft, escaped(title));
   auto to = std::back_inserter(out);
   for (size_t r = 0; r < t.ranks.size(); r++) {
     const double y = kTop + kRow * double(r);
-    fmt::format_to(to, "<text x=\"4\" y=\"{:.0f}\">rank {}</text>\n", y + 15, r);
-    fmt::format_to(to, "<rect x=\"{:.0f}\" y=\"{:.0f}\" width=\"{:.2f}\" height=\"20\" fill=\"#eeeeee\"/>\n",
-                   kLeft, y, scale * double(t.replay.makespan));
+    fmt::format_to(to, "<text x=\"4\" y=\"{}\">rank {}</text>\n", y + 15, r);
+    fmt::format_to(to, "<rect class=\"idle\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"20\"/>\n", kLeft, y,
+                   short_number(scale * double(t.replay.makespan)));
     for (const Drawn& d : t.ranks[r]) {
       const double x = kLeft + scale * double(d.begin), wide = scale * double(d.end - d.begin);
-      fmt::format_to(to, "<rect x=\"{:.2f}\" y=\"{:.0f}\" width=\"{:.2f}\" height=\"20\" fill=\"{}\"", x, y,
-                     wide, colour(d, first_chunk(t, d, stages_a_chunk(t))));
-      fmt::format_to(to, "{}/>\n", wide > 3 ? " stroke=\"#ffffff\" stroke-width=\"0.5\"" : "");
+      fmt::format_to(to, "<rect class=\"{}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"20\"/>\n", letter(t, d),
+                     short_number(x), y, short_number(wide));
       if (wide >= 14)
-        fmt::format_to(to,
-                       "<text x=\"{:.2f}\" y=\"{:.0f}\" text-anchor=\"middle\" fill=\"#ffffff\">{}</text>\n",
-                       x + wide / 2, y + 14, d.mb);
+        fmt::format_to(to, "<text class=\"{}\" x=\"{}\" y=\"{}\">{}</text>\n",
+                       first_chunk(t, d, stages_a_chunk(t)) ? 'n' : 'm', short_number(x + wide / 2), y + 14,
+                       d.mb);
     }
   }
   return out + "</svg>\n";
 }
 
-std::string html_of(const ScheduleTimeline& t, const std::string& title, const std::string& text) {
+std::string html_of(const ScheduleTimeline& t, std::string_view title, std::string_view text) {
   return fmt::format(
-      "<!doctype html>\n<meta charset=\"utf-8\">\n<title>{}</title>\n<h1>{}</h1>\n{}<p>Blue: forward. Green: "
-      "gradient "
-      "of the input. Ochre: gradient of the weights. Teal: whole backward. Grey: idle. Light: later "
-      "chunks.</p>\n"
-      "<pre>{}</pre>\n",
-      title, title, svg_of(t, title), text);
+      "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<title>{0}</title>\n{1}<p>Blue: "
+      "forward. "
+      "Green: gradient of the input. Ochre: gradient of the weights. Teal: whole backward. Grey: idle. "
+      "Light: "
+      "later chunks.</p>\n<pre>{2}</pre>\n</html>\n",
+      escaped(title), svg_of(t, title), escaped(text));
 }
 
 }  // namespace trireme

@@ -27,6 +27,22 @@ TEST(Draw, SvgHasEveryAction) {
   EXPECT_EQ(rects, 3u + 3u * 4u * 3u);
 }
 
+TEST(Draw, TitlesAndTextsMayHaveAnyCharacters) {
+  const ScheduleTimeline t = timeline_of(gpipe(2, 2), {});
+  const std::string page = html_of(t, "a<b & \"c\"", "<script>");
+  EXPECT_EQ(page.find("<script>"), page.npos);
+  EXPECT_NE(page.find("<title>a&lt;b &amp; \"c\"</title>"), page.npos);
+  EXPECT_EQ(svg_of(t, "a<b").find("a<b"), page.npos);
+}
+
+TEST(Draw, StagesOfUnequalTimes) {
+  const std::vector<StageTimes> times = {{.forward = 1, .input = 1, .weight = 1},
+                                         {.forward = 2, .input = 1, .weight = 2}};
+  EXPECT_EQ(grid_of(timeline_of_stages(zb_h1(2, 2), times), 80),
+            "   0 F0 F1 .  .  I0 W0 .  I1 W1 .  .\n"
+            "   1 .  F0--- I0 F1--- I1 W0--- W1---\n");
+}
+
 TEST(PublishedFormulas, AgreeWithWhatComesOut) {
   for (std::string_view name : schedule_names())
     for (int p : {2, 4, 8})
