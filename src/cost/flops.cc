@@ -16,19 +16,21 @@ int64_t vocabulary_part(const ModelSpec& m, int64_t tp) {
   return (m.vocab + tp - 1) / tp;
 }
 
-// Of latent attention's matrices (2405.04434 section 2.1): what compresses, what expands, and the output's.
-int64_t latent_weights(const ModelSpec& m) {
-  const int64_t queries = m.q_rank > 0 ? checked_mul(m.q_rank, checked_add(m.hidden, m.q_size()))
-                                       : checked_mul(m.hidden, m.q_size());
+// Of latent attention's matrices (2405.04434 section 2.1): what compresses, which no rank of tp divides, what
+// expands, and the output's.
+int64_t latent_weights(const ModelSpec& m, int64_t tp = 1) {
+  const int64_t heads = m.heads / tp, q = m.q_size() / tp;
+  const int64_t queries =
+      m.q_rank > 0 ? checked_mul(m.q_rank, checked_add(m.hidden, q)) : checked_mul(m.hidden, q);
   const int64_t keys_and_values =
       checked_add(checked_mul(m.hidden, m.kv_rank + m.rope_head_dim),
-                  checked_mul(m.kv_rank, checked_mul(m.heads, m.nope_head_dim + m.v_head_dim)));
-  return checked_add(checked_add(queries, keys_and_values), checked_mul(m.hidden, m.o_size()));
+                  checked_mul(m.kv_rank, checked_mul(heads, m.nope_head_dim + m.v_head_dim)));
+  return checked_add(checked_add(queries, keys_and_values), checked_mul(m.hidden, m.o_size() / tp));
 }
-int64_t latent_parameters(const ModelSpec& m) {
+int64_t latent_parameters(const ModelSpec& m, int64_t tp) {
   const int64_t norms = m.q_rank + m.kv_rank,
                 biases = m.attn_bias ? m.q_rank + m.kv_rank + m.rope_head_dim + m.hidden : 0;
-  return checked_add(latent_weights(m), norms + biases);
+  return checked_add(latent_weights(m, tp), norms + biases);
 }
 
 }  // namespace
@@ -54,10 +56,10 @@ int64_t block_parameters(const ModelSpec& m, int64_t tp, bool experts) {
                 up = checked_mul(up_matrices(m), ffn);
   int64_t attn = checked_mul(m.hidden, 2 * q + 2 * kv) + (m.biased_qkv() ? q + 2 * kv : 0) +
                  (m.attn_bias ? m.hidden : 0) + (m.qk_norm ? 2 * m.head_dim : 0);
-  if (m.latent()) attn = latent_parameters(m);
+  if (m.latent()) attn = latent_parameters(m, tp);
   int64_t mlp = checked_mul(m.hidden, up + ffn) + (m.mlp_bias ? up + m.hidden : 0);
   if (experts && m.moe()) {
-    int64_t matrices = checked_add(checked_mul(m.experts, 3 * m.moe_ffn), 3 * m.shared_ffn);
+    int64_t matrices = checked_add(checked_mul(m.experts, 3 * m.moe_ffn), 3 * m.shared_ffn / tp);
     mlp = checked_mul(m.hidden, checked_add(matrices, m.experts + (m.shared_gate ? 1 : 0)));
   }
   return checked_add(checked_add(attn, mlp), 2 * norm_parameters(m));

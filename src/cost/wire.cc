@@ -16,10 +16,19 @@ int64_t wire_bytes_per_step(const ModelSpec& m, const ReplicaTraffic& t) {
   return checked_add(checked_mul(checked_mul(t.groups, t.division.shards - 1), inside), across);
 }
 
+namespace {
+// Of latent attention: what compresses, with its norms and biases.
+int64_t compressing_elements(const ModelSpec& m) {
+  const int64_t columns = m.q_rank + m.kv_rank + m.rope_head_dim;
+  return checked_add(checked_mul(columns, m.hidden + (m.attn_bias ? 1 : 0)), m.q_rank + m.kv_rank);
+}
+}  // namespace
+
 int64_t sum_grad_elements(const ModelSpec& m, int64_t tp, bool sequence) {
   if (tp == 1) return 0;
   int64_t block = m.qk_norm ? 2 * m.head_dim : 0;
   if (m.kv_heads < tp) block += 2 * checked_mul(m.kv_size(), m.hidden + (m.biased_qkv() ? 1 : 0));
+  if (m.latent()) block = compressing_elements(m);
   const int64_t norm = sequence ? (m.norm == "layer" ? 2 : 1) * m.hidden : 0;
   return checked_add(checked_mul(m.layers, block + 2 * norm), norm);
 }

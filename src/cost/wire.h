@@ -36,7 +36,7 @@ struct LayerTraffic {
 //   q, k, v and of gate, up), one behind the embedding, one in front of the head: (4 L + 2) 2 (t - 1) A;
 //   3 f32 numbers a row of logits, gathered: 3 t (t - 1) rows;
 //   sums that parameters declare (sum_grad), each reduction: 2 (t - 1) of the elements of shared key/value
-//   heads and of the norms of heads.
+//   heads, of the norms of heads, and of what compresses where attention is latent.
 // With sequence parallelism the all_reduces are reduce_scatters and all_gathers, half as much each, and as
 // many of both; besides, inputs of q, k, v, of gate, up and, but for f32, of the head are gathered again for
 // their weights' gradients: (10 L + 4 or 5) (t - 1) A; and norms declare sums.

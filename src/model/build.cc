@@ -67,7 +67,6 @@ double latent_scores(const RopeScaling& s) {
 AnyAttention make_attention(const ModelSpec& m, const std::string& name, float std, float out_std,
                             const RopeTable* rope, TensorPlace tp) {
   if (m.latent()) {
-    require(tp.size == 1, "latent attention is not divided");
     return LatentAttention(name,
                            {.hidden = m.hidden,
                             .heads = m.heads,
@@ -83,7 +82,7 @@ AnyAttention make_attention(const ModelSpec& m, const std::string& name, float s
                             .out_init_std = out_std,
                             .attn_pdrop = m.attn_pdrop,
                             .resid_pdrop = m.resid_pdrop},
-                           rope);
+                           rope, tp);
   }
   Attention::Sizes sizes{.hidden = m.hidden,
                          .heads = m.heads,

@@ -18,24 +18,18 @@ void copy(Ctx& ctx, const Tensor& from, const Tensor& to) {
   ctx.k.run(CastArgs{.src = from, .dst = to}, ctx.compute);
 }
 
-// Keys (half 0) and values (half 1) of a rank: [2, B, S/P, KV, D] -> [B, S/P, KV, D].
-Tensor half(const Tensor& both, int which) {
-  const int64_t n = both.numel() / 2;
-  Tensor t = both.view({2 * n}).narrow(0, which * n, n);
-  return t;
-}
-
 // ---- ring ----
 
 class Ring {
  public:
-  Ring(Ctx& ctx, const Tensor& q, const Tensor& k)
+  Ring(Ctx& ctx, const Tensor& q, const Tensor& k, const Tensor& v)
       : ctx_(ctx),
         group_(ctx.groups.cp),
         ranks_(group_.comm->size()),
         rank_(group_.comm->rank()),
         rows_(q.shape[1]),
-        keys_(k.shape) {}
+        keys_(k.shape),
+        values_(v.shape) {}
 
   // Whose keys are here in round t: those of ranks before this one, one further back each round.
   int owner(int round) const { return (rank_ - round + ranks_) % ranks_; }
@@ -48,9 +42,12 @@ class Ring {
   int64_t seq() const { return rows_ * ranks_; }
   PositionRuns places(int round) const { return group_.place().runs(seq(), owner(round)); }
 
-  Owned both(DType t) { return ctx_.activation({2 * keys_[0] * keys_[1] * keys_[2] * keys_[3]}, t); }
-  Tensor keys(const Tensor& both) const { return half(both, 0).view(keys_); }
-  Tensor values(const Tensor& both) const { return half(both, 1).view(keys_); }
+  // Keys of a rank and behind them its values, in one buffer; and the two of it.
+  Owned both(DType t) { return ctx_.activation({keys_.numel() + values_.numel()}, t); }
+  Tensor keys(const Tensor& both) const { return both.narrow(0, 0, keys_.numel()).view(keys_); }
+  Tensor values(const Tensor& both) const {
+    return both.narrow(0, keys_.numel(), values_.numel()).view(values_);
+  }
 
   // `send` to the next rank and `recv` from the one before, behind what compute was given.
   Event pass(const Tensor& send, const Tensor& recv) {
@@ -72,8 +69,8 @@ class Ring {
   Ctx& ctx_;
   const ContextGroup& group_;
   int ranks_, rank_;
-  int64_t rows_;  // S / P
-  Shape keys_;    // [B, S/P, KV, D]
+  int64_t rows_;         // S / P
+  Shape keys_, values_;  // [B, S/P, KV, D], each of its own D
 };
 
 // That of a block's probabilities, from that of all.
@@ -97,7 +94,7 @@ Tensor lse_part(const Tensor& lse, const ContextBlock& b) {
 
 // The first round is the rank's own block, which covers all rows; the others go on from it.
 void ring_attend(Ctx& ctx, const AttentionArgs& p) {
-  Ring ring(ctx, p.q, p.k);
+  Ring ring(ctx, p.q, p.k, p.v);
   std::array<Owned, 2> kv = {ring.both(p.k.dtype), ring.both(p.k.dtype)};
   const bool sums = p.o.dtype == DType::f32;
   Owned o_sums = sums ? Owned() : ctx.activation(p.o.shape, DType::f32);
@@ -129,7 +126,7 @@ void ring_attend(Ctx& ctx, const AttentionArgs& p) {
 // The gradients of keys and values travel with them: what a rank adds is worked out while they are on their
 // way, and after P hops they are home.
 void ring_backward(Ctx& ctx, const AttentionBackwardArgs& p) {
-  Ring ring(ctx, p.q, p.k);
+  Ring ring(ctx, p.q, p.k, p.v);
   std::array<Owned, 2> kv = {ring.both(p.k.dtype), ring.both(p.k.dtype)};
   std::array<Owned, 2> sums = {ring.both(DType::f32), ring.both(DType::f32)};
   Owned part = ring.both(DType::f32);
@@ -183,26 +180,34 @@ void ring_backward(Ctx& ctx, const AttentionBackwardArgs& p) {
 // Rows of `heads` heads side by side, [B, S, heads, D] -> [B, P, S/P, heads/P D] of some order of P and S/P.
 struct Exchange {
   Ctx& ctx;
-  int64_t ranks, batch, rows, dim;  // rows = S / P
+  int64_t ranks, batch, rows;  // rows = S / P
 
   Exchange(Ctx& c, const Tensor& q)
-      : ctx(c), ranks(c.groups.cp.comm->size()), batch(q.shape[0]), rows(q.shape[1]), dim(q.shape[3]) {}
+      : ctx(c), ranks(c.groups.cp.comm->size()), batch(q.shape[0]), rows(q.shape[1]) {}
 
-  // This rank's rows, a share of the heads for each rank.
-  Tensor by_heads(const Tensor& t) const {
-    const int64_t share = t.shape[2] / ranks * dim;
-    require(t.stride[2] == dim, "heads lie side by side");
-    Tensor v = t;
-    v.shape = {batch, ranks, rows, share};
-    v.stride = {t.stride[0], share, t.stride[1], 1};
+  // Of this rank's rows, `n` columns from `first` on of the share of the heads that each rank gets: heads lie
+  // side by side, or those columns are of one.
+  Tensor by_heads(const Tensor& t, int64_t first, int64_t n) const {
+    Tensor v(t.data + first * size_of(t.dtype), {batch, ranks, rows, n}, t.dtype);
+    v.stride = {t.stride[0], t.shape[2] / ranks * t.stride[2], t.stride[1], 1};
     return v;
+  }
+  // Between the share's columns in t and those from `at` on in a buffer of such shares: run(share, buffer)
+  // for all heads at once where they lie side by side, else one by one.
+  template <class Run>
+  int64_t each_share(const Tensor& t, const Tensor& buffer, int64_t width, int64_t at, const Run& run) const {
+    const int64_t heads = t.shape[2] / ranks, dim = t.shape[3];
+    const int64_t together = t.stride[2] == dim ? heads : 1;
+    for (int64_t h = 0; h < heads; h += together)
+      run(by_heads(t, h * t.stride[2], together * dim), columns(buffer, width, at + h * dim, together * dim));
+    return at + heads * dim;
   }
   // Columns [first, first + n) of a buffer of rows of W elements, one part for each rank.
   Tensor columns(const Tensor& buffer, int64_t width, int64_t first, int64_t n) const {
     return buffer.view({batch, ranks, rows, width}).narrow(3, first, n);
   }
   // The same columns as heads of whole sequences [B, S, heads, D].
-  Tensor sequences(const Tensor& buffer, int64_t width, int64_t first, int64_t heads) const {
+  Tensor sequences(const Tensor& buffer, int64_t width, int64_t first, int64_t heads, int64_t dim) const {
     Tensor v = buffer.view({batch, ranks * rows, width}).narrow(2, first, heads * dim);
     v.shape = {batch, ranks * rows, heads, dim};
     v.stride = {ranks * rows * width, width, dim, 1};
@@ -228,12 +233,8 @@ struct Exchange {
   void to_sequences(const Tensor& recv, int64_t width, const T&... t) const {
     Owned send = ctx.activation({batch * ranks * rows * width}, ctx.dtype);
     int64_t at = 0;
-    auto put = [&](const Tensor& x) {
-      const int64_t share = x.shape[2] / ranks * dim;
-      copy(ctx, by_heads(x), columns(*send, width, at, share));
-      at += share;
-    };
-    (put(t), ...);
+    auto put = [&](const Tensor& own, const Tensor& share) { copy(ctx, own, share); };
+    ((at = each_share(t, *send, width, at, put)), ...);
     run(*send, recv);
   }
   template <class... T>
@@ -241,26 +242,33 @@ struct Exchange {
     Owned recv = ctx.activation({batch * ranks * rows * width}, ctx.dtype);
     run(whole, *recv);
     int64_t at = 0;
-    auto take = [&](const Tensor& x) {
-      const int64_t share = x.shape[2] / ranks * dim;
-      copy(ctx, columns(*recv, width, at, share), by_heads(x));
-      at += share;
-    };
-    (take(t), ...);
+    auto take = [&](const Tensor& own, const Tensor& share) { copy(ctx, share, own); };
+    ((at = each_share(t, *recv, width, at, take)), ...);
   }
 };
 
-// Kept for the backward pass: rows of (H + 2 KV)/P D elements of q, k, v, and of H/P D of o.
+// Kept for the backward pass: rows of (H D + KV (D + DV))/P elements of q, k, v, and of H/P DV of o.
 struct UlyssesKept {
-  int64_t heads, kv_heads, qkv_width, o_width, tokens;
-  UlyssesKept(const Exchange& e, const Tensor& q, const Tensor& k)
-      : heads(q.shape[2] / e.ranks),
+  const Exchange& e;
+  int64_t heads, kv_heads, dim, value_dim, qkv_width, o_width, tokens;
+  UlyssesKept(const Exchange& exchange, const Tensor& q, const Tensor& k, const Tensor& v)
+      : e(exchange),
+        heads(q.shape[2] / e.ranks),
         kv_heads(k.shape[2] / e.ranks),
-        qkv_width((heads + 2 * kv_heads) * e.dim),
-        o_width(heads * e.dim),
+        dim(q.shape[3]),
+        value_dim(v.shape[3]),
+        qkv_width((heads + kv_heads) * dim + kv_heads * value_dim),
+        o_width(heads * value_dim),
         tokens(e.batch * e.ranks * e.rows) {}
   Tensor qkv(const Tensor& kept) const { return kept.narrow(0, 0, tokens * qkv_width); }
   Tensor o(const Tensor& kept) const { return kept.narrow(0, tokens * qkv_width, tokens * o_width); }
+  // Heads of whole sequences, of a buffer of q, k, v (or of their gradients), and of one like o.
+  Tensor q_of(const Tensor& qkv) const { return e.sequences(qkv, qkv_width, 0, heads, dim); }
+  Tensor k_of(const Tensor& qkv) const { return e.sequences(qkv, qkv_width, heads * dim, kv_heads, dim); }
+  Tensor v_of(const Tensor& qkv) const {
+    return e.sequences(qkv, qkv_width, (heads + kv_heads) * dim, kv_heads, value_dim);
+  }
+  Tensor o_of(const Tensor& o) const { return e.sequences(o, o_width, 0, heads, value_dim); }
 };
 
 // This rank's heads of all that a sequence is numbered with.
@@ -273,16 +281,15 @@ DropoutMask dropout_of(const Ctx& ctx, const UlyssesKept& z, const Exchange& e, 
 
 Owned ulysses_attend(Ctx& ctx, const AttentionArgs& p) {
   const Exchange e(ctx, p.q);
-  const UlyssesKept z(e, p.q, p.k);
+  const UlyssesKept z(e, p.q, p.k, p.v);
   Owned kept = ctx.activation({z.tokens * (z.qkv_width + z.o_width)}, ctx.dtype);
   const Tensor qkv = z.qkv(*kept), o = z.o(*kept);
   e.to_sequences(qkv, z.qkv_width, p.q, p.k, p.v);
-  const int64_t h = z.heads, kv = z.kv_heads, d = e.dim, w = z.qkv_width;
-  ctx.k.run(AttentionArgs{.q = e.sequences(qkv, w, 0, h),
-                          .k = e.sequences(qkv, w, h * d, kv),
-                          .v = e.sequences(qkv, w, (h + kv) * d, kv),
-                          .o = e.sequences(o, z.o_width, 0, h),
-                          .lse = p.lse.view({e.batch, h, e.ranks * e.rows}),
+  ctx.k.run(AttentionArgs{.q = z.q_of(qkv),
+                          .k = z.k_of(qkv),
+                          .v = z.v_of(qkv),
+                          .o = z.o_of(o),
+                          .lse = p.lse.view({e.batch, z.heads, e.ranks * e.rows}),
                           .scale = p.scale,
                           .first = ctx.batch.documents,
                           .dropout = dropout_of(ctx, z, e, p.dropout)},
@@ -293,27 +300,26 @@ Owned ulysses_attend(Ctx& ctx, const AttentionArgs& p) {
 
 void ulysses_backward(Ctx& ctx, const AttentionBackwardArgs& p, const Tensor& kept) {
   const Exchange e(ctx, p.q);
-  const UlyssesKept z(e, p.q, p.k);
+  const UlyssesKept z(e, p.q, p.k, p.v);
   const Tensor qkv = z.qkv(kept), o = z.o(kept);
-  const int64_t h = z.heads, kv = z.kv_heads, d = e.dim, w = z.qkv_width;
   Owned dout = ctx.activation({z.tokens * z.o_width}, ctx.dtype);
   e.to_sequences(*dout, z.o_width, p.dout);
-  Owned dqkv = ctx.activation({z.tokens * w}, ctx.dtype);
-  ctx.k.run(AttentionBackwardArgs{.q = e.sequences(qkv, w, 0, h),
-                                  .k = e.sequences(qkv, w, h * d, kv),
-                                  .v = e.sequences(qkv, w, (h + kv) * d, kv),
-                                  .o = e.sequences(o, z.o_width, 0, h),
-                                  .lse = p.lse.view({e.batch, h, e.ranks * e.rows}),
-                                  .dout = e.sequences(*dout, z.o_width, 0, h),
-                                  .dq = e.sequences(*dqkv, w, 0, h),
-                                  .dk = e.sequences(*dqkv, w, h * d, kv),
-                                  .dv = e.sequences(*dqkv, w, (h + kv) * d, kv),
+  Owned dqkv = ctx.activation({z.tokens * z.qkv_width}, ctx.dtype);
+  ctx.k.run(AttentionBackwardArgs{.q = z.q_of(qkv),
+                                  .k = z.k_of(qkv),
+                                  .v = z.v_of(qkv),
+                                  .o = z.o_of(o),
+                                  .lse = p.lse.view({e.batch, z.heads, e.ranks * e.rows}),
+                                  .dout = z.o_of(*dout),
+                                  .dq = z.q_of(*dqkv),
+                                  .dk = z.k_of(*dqkv),
+                                  .dv = z.v_of(*dqkv),
                                   .scale = p.scale,
                                   .first = ctx.batch.documents,
                                   .dropout = dropout_of(ctx, z, e, p.dropout)},
             ctx.compute);
   dout.reset();
-  e.to_rows(*dqkv, w, p.dq, p.dk, p.dv);
+  e.to_rows(*dqkv, z.qkv_width, p.dq, p.dk, p.dv);
 }
 
 }  // namespace
@@ -343,11 +349,11 @@ void attend_backward(Ctx& ctx, const AttentionBackwardArgs& p, const Tensor& kep
 // Ring: k and v take P - 1 hops in each pass, their gradients P in f32. Ulysses: of q, k, v and o, and of
 // their gradients, all but a rank's own share goes to others.
 ContextBytes context_bytes(bool ulysses, int ranks, int64_t tokens, int64_t heads, int64_t kv_heads,
-                           int64_t head_dim, DType type) {
-  const int64_t kv = 2 * tokens * kv_heads * head_dim;
+                           int64_t head_dim, int64_t value_dim, DType type) {
+  const int64_t kv = tokens * kv_heads * (head_dim + value_dim);
   if (!ulysses) return {.p2p = 2 * (ranks - 1) * kv * size_of(type) + ranks * kv * size_of(DType::f32)};
-  const int64_t shares = (2 * heads + 2 * kv_heads) / ranks * (ranks - 1);
-  return {.all_to_all = 2 * tokens * shares * head_dim * size_of(type)};
+  const int64_t columns = (heads + kv_heads) * (head_dim + value_dim);  // of q and k, v and o
+  return {.all_to_all = 2 * tokens * columns / ranks * (ranks - 1) * size_of(type)};
 }
 
 }  // namespace trireme

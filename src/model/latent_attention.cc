@@ -27,22 +27,39 @@ Tensor heads_of(const Ctx& ctx, const Tensor& m, int64_t heads, int64_t group, i
   return t;
 }
 
+LatentAttention::Sizes local_sizes(LatentAttention::Sizes s, TensorPlace tp) {
+  require(s.heads % tp.size == 0, "tp divides the heads");
+  s.heads /= tp.size;
+  return s;
+}
+
+// What compresses: `out` rows that every rank has and uses, whose gradients are summands.
+Linear::Part compressing(std::string name, int64_t out, TensorPlace tp) {
+  return {.name = std::move(name), .out = out, .shared = tp.size > 1, .first = 0, .used = out};
+}
+Linear::Part queries(const std::string& name, const LatentAttention::Sizes& s, TensorPlace tp) {
+  if (s.q_rank > 0) return compressing(name + ".q_a", s.q_rank, tp);
+  return {.name = name + ".q", .out = s.heads * (s.nope + s.rope)};
+}
+
 }  // namespace
 
-LatentAttention::LatentAttention(const std::string& name, const Sizes& s, const RopeTable* rope)
-    : sizes_(s),
+LatentAttention::LatentAttention(const std::string& name, const Sizes& s, const RopeTable* rope,
+                                 TensorPlace tp)
+    : sizes_(local_sizes(s, tp)),
+      tp_(tp),
       rope_(rope),
-      down_({{name + (s.q_rank > 0 ? ".q_a" : ".q"), s.q_rank > 0 ? s.q_rank : s.heads * (s.nope + s.rope)},
-             {name + ".kv_a", s.kv_rank + s.rope}},
-            s.hidden, s.bias, s.init_std),
-      kv_up_({{name + ".kv_b", s.heads * (s.nope + s.value)}}, s.kv_rank, false, s.init_std),
-      out_({{name + ".o", s.hidden}}, s.heads * s.value, s.bias, s.out_init_std),
+      down_({queries(name, s, tp), compressing(name + ".kv_a", s.kv_rank + s.rope, tp)}, s.hidden, s.bias,
+            s.init_std, Divide::columns, tp),
+      kv_up_({{name + ".kv_b", s.heads * (s.nope + s.value)}}, s.kv_rank, false, s.init_std,
+             Divide::own_columns, tp),
+      out_({{name + ".o", s.hidden}}, s.heads * s.value, s.bias, s.out_init_std, Divide::rows, tp),
       kv_norm_(name + ".kv_norm", s.kv_rank, kEps),
       probs_(name + ".probs", s.attn_pdrop),
-      resid_(name + ".resid", s.resid_pdrop) {
+      resid_(name + ".resid", s.resid_pdrop, tp) {
   if (s.q_rank == 0) return;
   q_up_.emplace(std::vector<Linear::Part>{{name + ".q_b", s.heads * (s.nope + s.rope)}}, s.q_rank, false,
-                s.init_std);
+                s.init_std, Divide::own_columns, tp);
   q_norm_.emplace(name + ".q_norm", s.q_rank, kEps);
 }
 
@@ -102,34 +119,35 @@ float LatentAttention::scale() const {
   return float(sizes_.scores) / std::sqrt(float(key()));
 }
 DropoutMask LatentAttention::mask(const Ctx& ctx) const {
-  return probs_.probabilities(ctx, sizes_.heads, 0);
+  return probs_.probabilities(ctx, sizes_.heads * tp_.size, tp_.rank * sizes_.heads);
 }
 
-// As Attention does: from the cache where there is something before these tokens.
-void LatentAttention::attend_heads(Ctx& ctx, const Heads& t, const Tensor& o, const Tensor& lse) const {
+// As Attention does: from the cache where there is something before these tokens. Returns what attend() does.
+Owned LatentAttention::attend_heads(Ctx& ctx, const Heads& t, const Tensor& o, const Tensor& lse) const {
   if (ctx.cache) {
     KvCache::Part cache = ctx.cache->next();
     const Tensor& positions = ctx.batch.positions;
     ctx.k.run(
         CacheAppendArgs{.k = t.k, .v = t.v, .positions = positions, .k_cache = cache.k, .v_cache = cache.v},
         ctx.compute);
-    if (!ctx.cache->fresh())
-      return ctx.k.run(
+    if (!ctx.cache->fresh()) {
+      ctx.k.run(
           CachedAttentionArgs{
               .q = t.q, .k = cache.k, .v = cache.v, .positions = positions, .o = o, .scale = scale()},
           ctx.compute);
+      return {};
+    }
   }
-  const Owned exchanged = trireme::attend(
+  return attend(
       ctx, AttentionArgs{
                .q = t.q, .k = t.k, .v = t.v, .o = o, .lse = lse, .scale = scale(), .dropout = mask(ctx)});
-  require(!exchanged, "latent attention is not divided over ranks of cp");
 }
 
 // k is not kept: the backward pass copies it together again from what is.
 Owned LatentAttention::forward(Ctx& ctx, const Tensor& x, const Tensor& residual, Saved& saved) const {
   const Sizes& s = sizes_;
-  const int64_t n = x.rows();
   Owned down = down_.forward(ctx, x, saved);
+  const int64_t n = down->rows();  // with sequence parallelism more than x has
   Owned c_q, q_up;
   if (q_up_) {
     c_q = ctx.activation({n, s.q_rank});
@@ -145,7 +163,9 @@ Owned LatentAttention::forward(Ctx& ctx, const Tensor& x, const Tensor& residual
   Owned o = ctx.activation({n, s.heads * s.value});
   Owned lse = ctx.activation({ctx.batch.sequences, s.heads, ctx.batch.seq}, DType::f32);
   Owned k = keys(ctx, *kv, *down);
-  attend_heads(ctx, split(ctx, q, *k, *kv), heads_of(ctx, *o, s.heads, s.value, 0, s.value), *lse);
+  Owned exchanged =
+      attend_heads(ctx, split(ctx, q, *k, *kv), heads_of(ctx, *o, s.heads, s.value, 0, s.value), *lse);
+  if (exchanged) saved.keep(this, "exchanged", std::move(exchanged));
   k.reset();
   const bool drop = resid_.on(ctx);
   Owned y = out_.forward(ctx, *o, saved, drop ? Tensor() : residual);
@@ -172,6 +192,7 @@ Owned LatentAttention::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved) 
   const Tensor dq = q_up_ ? *dq_up : ddown->narrow(1, 0, first());
   Owned k = keys(ctx, kv, down), dk = ctx.activation(k->shape);
   const Heads t = split(ctx, q, *k, kv), g = split(ctx, dq, *dk, *dkv);
+  const bool exchanged = saved.has(this, "exchanged");
   attend_backward(ctx,
                   AttentionBackwardArgs{.q = t.q,
                                         .k = t.k,
@@ -184,7 +205,8 @@ Owned LatentAttention::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved) 
                                         .dv = g.v,
                                         .scale = scale(),
                                         .dropout = mask(ctx)},
-                  Tensor());
+                  exchanged ? saved.get(this, "exchanged") : Tensor());
+  if (exchanged) saved.drop(this, "exchanged");
   k.reset(), dout.reset();
   saved.drop(this, "lse"), saved.drop(this, "kv");
   if (q_up_) saved.drop(this, "q");

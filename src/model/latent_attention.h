@@ -20,8 +20,9 @@ class LatentAttention {
     float init_std, out_init_std;
     double attn_pdrop, resid_pdrop;
   };
-  // rope outlives the layer.
-  LatentAttention(const std::string& name, const Sizes&, const RopeTable* rope);
+  // rope outlives the layer. Heads are divided over the ranks of tp; what is compressed each of them makes
+  // whole from the input, and has a summand of its gradient.
+  LatentAttention(const std::string& name, const Sizes&, const RopeTable* rope, TensorPlace tp = {});
 
   void declare(std::vector<ParamDecl>&) const;
   void bind(ParamSet&);
@@ -42,11 +43,12 @@ class LatentAttention {
     Tensor q, k, v;  // views [B, S, heads, columns]
   };
   Heads split(const Ctx&, const Tensor& q, const Tensor& k, const Tensor& kv) const;
-  void attend_heads(Ctx&, const Heads&, const Tensor& o, const Tensor& lse) const;
+  Owned attend_heads(Ctx&, const Heads&, const Tensor& o, const Tensor& lse) const;
   float scale() const;
   DropoutMask mask(const Ctx&) const;  // of the probabilities
 
-  Sizes sizes_;
+  Sizes sizes_;  // heads of this rank
+  TensorPlace tp_;
   const RopeTable* rope_;
   Linear down_, kv_up_, out_;
   std::optional<Linear> q_up_;

@@ -30,7 +30,7 @@ Linear::Linear(std::vector<Part> parts, int64_t in, bool bias, float init_std, D
 }
 
 int64_t Linear::rows_of(const Part& p) const {
-  if (!divided(Divide::columns)) return p.out;
+  if (!by_columns()) return p.out;
   require(p.shared || p.out % tp_.size == 0, "tp divides the outputs of a layer divided by columns");
   return p.shared ? p.used : p.out / tp_.size;
 }
@@ -38,7 +38,7 @@ int64_t Linear::rows_of(const Part& p) const {
 void Linear::find_runs() {
   for (size_t i = 0; i < parts_.size(); i++) {
     const int64_t rows = rows_of(parts_[i]);
-    const bool complete = !divided(Divide::columns) || !parts_[i].shared || rows == parts_[i].out;
+    const bool complete = !by_columns() || !parts_[i].shared || rows == parts_[i].out;
     if (i > 0 && complete && runs_.back().complete)
       runs_.back().last++, runs_.back().rows += rows;
     else
@@ -52,7 +52,7 @@ void Linear::declare(std::vector<ParamDecl>& decls) const {
   auto sum_grad = [&](const Part& p) { return p.shared ? std::vector<Axis>{Axis::tp} : std::vector<Axis>{}; };
   for (const Part& p : parts_) {
     ShardSpec shard;
-    if (divide_ != Divide::none && !p.shared) shard = sharded(divide_ == Divide::columns ? 0 : 1, Axis::tp);
+    if (divide_ != Divide::none && !p.shared) shard = sharded(divide_ == Divide::rows ? 1 : 0, Axis::tp);
     decls.push_back({.name = p.name + ".weight",
                      .global = {p.out, in},
                      .shard = shard,
@@ -66,7 +66,7 @@ void Linear::declare(std::vector<ParamDecl>& decls) const {
   for (const Part& p : parts_)
     decls.push_back({.name = p.name + ".bias",
                      .global = {p.out},
-                     .shard = divide_ == Divide::columns && !p.shared ? sharded(0, Axis::tp) : ShardSpec(),
+                     .shard = by_columns() && !p.shared ? sharded(0, Axis::tp) : ShardSpec(),
                      .init = {},
                      .decay = false,
                      .tied_to = {},

@@ -12,7 +12,8 @@ class Linear {
     std::string name;  // "blocks.0.attn.q": parameters are name.weight [out, in] and name.bias [out]
     int64_t out;       // of the whole model
     // Divided by columns: a part that every rank holds whole, and of which this one computes outputs
-    // [first, first + used); its gradient is summed over the ranks (key/value heads that ranks share).
+    // [first, first + used); its gradient is summed over the ranks (key/value heads that ranks share; rows
+    // that each rank makes whole, to go on with a part of its own).
     bool shared = false;
     int64_t first = 0, used = 0;
   };
@@ -29,7 +30,8 @@ class Linear {
   // rank gets its own.
   Owned forward(Ctx&, const Tensor& x, Saved&, const Tensor& residual = {}) const;
   // dy [N, out] -> dx [N, in]; dy stays alive until backward_weight. Divided by columns, dy is this rank's
-  // columns, and dx is summed over the ranks; with sequence it is the other way round too.
+  // columns (of parts that are shared, its summand), and dx is summed over the ranks, which own_columns
+  // leaves out; with sequence it is the other way round too.
   Owned backward_input(Ctx&, const Tensor& dy, Saved&) const;
   // dW += dy^T x; db += column sums of dy.
   void backward_weight(Ctx&, Saved&) const;
@@ -45,6 +47,7 @@ class Linear {
   int64_t rows_of(const Part&) const;  // that this rank computes
   void find_runs();
   bool divided(Divide d) const { return divide_ == d && tp_.size > 1; }
+  bool by_columns() const { return divided(Divide::columns) || divided(Divide::own_columns); }
   bool rows_apart(Divide d) const { return divided(d) && tp_.sequence; }  // of x, or of y
   void product(Ctx&, const Tensor& x, const Tensor& y, const Tensor& residual) const;
   void back_product(Ctx&, const Tensor& dy, const Tensor& dx) const;

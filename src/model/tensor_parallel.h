@@ -11,8 +11,9 @@ namespace trireme {
 
 // How ranks of tp divide a linear layer: by rows of its result's columns ([out / tp, in]: each rank has the
 // whole input and a part of the output), or by its input's ([out, in / tp]: each has a part of the input, and
-// a summand of the whole output).
-enum class Divide : uint8_t { none, columns, rows };
+// a summand of the whole output). own_columns: by columns, of an input that each rank has made whole for
+// itself; nothing is gathered, and dx stays a summand, which whoever made the input adds up behind it.
+enum class Divide : uint8_t { none, columns, rows, own_columns };
 
 // A rank's place among those that divide a layer. sequence: what lies between the divided layers (norms,
 // residuals, dropout) is divided too, each rank having as many rows of the activations, in rank order

@@ -213,6 +213,9 @@ void check_tensor_parallel(const RunSpec& run, Problems& out) {
           fmt::format("{} neither divides model.kv_heads = {} nor is a multiple of it", tp, m.kv_heads));
   if (m.ffn % tp != 0)
     wrong({"layout.tp", "model.ffn"}, fmt::format("{} does not divide model.ffn = {}", tp, m.ffn));
+  if (m.shared_ffn % tp != 0)
+    wrong({"layout.tp", "model.shared_ffn"},
+          fmt::format("{} does not divide model.shared_ffn = {}", tp, m.shared_ffn));
   // Parts of the vocabulary are rounded up, so the last ones could be empty.
   const int64_t part = (m.vocab + tp - 1) / tp;
   if (part * (tp - 1) >= m.vocab)
@@ -378,8 +381,6 @@ std::vector<Problem> unsupported_of(const RunSpec& run) {
          "with tp > 1 no rank holds a whole matrix to orthogonalise: give \"adamw\", or layout.tp = 1");
   refuse(l.tp > 1 && run.train.noise_scale > 0, "train.noise_scale", run.train.noise_scale,
          "it is measured between replicas of whole gradients: give 0, or layout.tp = 1");
-  refuse(l.tp > 1 && run.model.latent(), "layout.tp", l.tp,
-         "latent attention is not divided: give 1, or model.kv_rank = 0");
   const bool apart = run.model.moe() && (l.ep > 1 || l.tp > 1);  // replicas of experts are along edp
   refuse(l.ep > 1 && !run.model.moe(), "layout.ep", l.ep,
          "the model has no experts: give 1, or model.experts");
@@ -414,8 +415,6 @@ std::vector<Problem> unsupported_of(const RunSpec& run) {
          "its owners of matrices are not those of stages: give \"adamw\", or layout.pp = 1");
   refuse(l.pp > 1 && run.train.noise_scale > 0, "train.noise_scale", run.train.noise_scale,
          "it compares whole gradients: give 0, or layout.pp = 1");
-  refuse(l.cp > 1 && run.model.latent(), "layout.cp", l.cp,
-         "latent attention is not divided: give 1, or model.kv_rank = 0");
   refuse(l.cp > 1 && run.train.noise_scale > 0, "train.noise_scale", run.train.noise_scale,
          "it compares gradients of whole sequences: give 0, or layout.cp = 1");
   refuse(l.schedule == "dualpipe", "layout.schedule", text(l.schedule),

@@ -31,7 +31,9 @@ const char* const kLayouts[] = {
     "tp=4 heads=4 kv_heads=2 hidden=40 arch=qwen3 vocab=509 compute=bf16 grads=bf16",
     "tp=2 dp=2 zero=1 heads=4 kv_heads=1 arch=qwen2 microbatches=2 hidden=40",
     "tp=2 sequence=1 heads=2 seq=22 microbatches=2",
-    "tp=3 dp=2 zero=3 sequence=1 seq=24 arch=gpt2 compute=bf16 vocab=67"};
+    "tp=3 dp=2 zero=3 sequence=1 seq=24 arch=gpt2 compute=bf16 vocab=67",
+    "tp=3 latent=2 microbatches=2 compute=bf16",
+    "tp=2 dp=2 zero=3 latent=1 heads=2 sequence=1 seq=22"};
 
 Division division_of(const RunSpec& run) {
   const int zero = effective_zero(run.layout);

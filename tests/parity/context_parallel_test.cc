@@ -42,6 +42,15 @@ INSTANTIATE_TEST_SUITE_P(Layouts, ContextParallel,
                                          "cp=3 seq=18 optimizer=muon zero=2 dp=2",
                                          "cp=2 seq=20 optimizer=muon placement=striped"));
 
+// Keys and values of unequal widths, in both methods.
+INSTANTIATE_TEST_SUITE_P(Latent, ContextParallel,
+                         testing::Values("cp=2 seq=20 latent=2 separate=1",
+                                         "cp=3 seq=21 latent=1 placement=contiguous dropout=0.2",
+                                         "cp=4 seq=20 latent=2 placement=striped micro=1 separate=1 zero=3",
+                                         "cp=3 seq=21 latent=2 method=ulysses separate=1 dp=2 zero=2",
+                                         "cp=2 seq=20 latent=1 method=ulysses tp=2 heads=8 dropout=0.2",
+                                         "cp=2 seq=28 tp=2 latent=2 heads=4 sequence=1 separate=1"));
+
 // The masks of one rank: drawn by places in whole sequences, of rows, heads and keys.
 INSTANTIATE_TEST_SUITE_P(
     Dropout, ContextParallel,
@@ -70,7 +79,7 @@ TEST(ContextParallelLow, NoFurtherFromF32ThanOneRankByHalf) {
   for (const char* text :
        {"cp=3 seq=42 compute=bf16 grads=bf16 separate=1", "cp=2 seq=26 compute=f16 placement=striped",
         "cp=2 seq=26 compute=bf16 method=ulysses arch=gpt2 heads=2",
-        "cp=3 seq=42 compute=bf16 dropout=0.2 placement=striped"}) {
+        "cp=3 seq=42 compute=bf16 dropout=0.2 placement=striped", "cp=2 seq=28 compute=bf16 latent=2"}) {
     SCOPED_TRACE(text);
     const Case c = from_text(text);
     Case exact = c;
@@ -86,14 +95,15 @@ TEST(ContextParallelLow, NoFurtherFromF32ThanOneRankByHalf) {
 // Ulysses the shares of others.
 TEST(ContextParallelBytes, AreTheClosedForm) {
   for (const char* text : {"cp=3 seq=18 microbatches=2", "cp=4 seq=16 placement=striped compute=bf16",
-                           "cp=3 seq=21 method=ulysses arch=gpt2 layers=3"}) {
+                           "cp=3 seq=21 method=ulysses arch=gpt2 layers=3", "cp=3 seq=18 latent=2",
+                           "cp=3 seq=21 method=ulysses latent=1 compute=bf16"}) {
     const Case c = from_text(text);
     SCOPED_TRACE(text);
     const RunSpec run = run_of(c);
     const Ran ran = train_layout(run, {.steps = 1});
-    const ContextBytes each =
-        context_bytes(c.method == "ulysses", int(c.cp), c.micro * c.seq / c.cp, run.model.heads,
-                      run.model.kv_heads, run.model.head_dim, c.compute == "f32" ? DType::f32 : DType::bf16);
+    const ContextBytes each = context_bytes(
+        c.method == "ulysses", int(c.cp), c.micro * c.seq / c.cp, run.model.heads, run.model.kv_heads,
+        run.model.head_dim, run.model.value_dim(), c.compute == "f32" ? DType::f32 : DType::bf16);
     for (const RankFacts& r : ran.ranks) {
       EXPECT_EQ(r.comm[size_t(Collective::p2p)].wire, each.p2p * c.layers * c.microbatches);
       EXPECT_EQ(r.comm[size_t(Collective::all_to_all)].wire, each.all_to_all * c.layers * c.microbatches);

@@ -24,7 +24,7 @@ TEST_P(ExpertParallel, TrainsTheModelOfOneRank) {
   const RecordedRouting::Flips flips = free.routing.flips(want.routing);
   fmt::print("{}: {} of {} tokens' choices are made otherwise, losses within {:.1e}\n", GetParam(),
              flips.flipped, flips.tokens, loss_difference(free, want));
-  EXPECT_EQ(flips.tokens, kSteps * c.global() * c.seq * c.layers);
+  EXPECT_EQ(flips.tokens, kSteps * c.global() * c.seq * run.model.expert_blocks());
   if (flips.flipped == 0) {
     EXPECT_LE(loss_difference(free, want), 1e-5);
   }
@@ -78,6 +78,16 @@ INSTANTIATE_TEST_SUITE_P(
         "arch=qwen2_moe cp=2 tp=2 ep=4 heads=4 kv_heads=2 hidden=40 experts=8 seq=24 sequence=1 "
         "aux=0.3 zero=3",
         "arch=mixtral cp=2 tp=2 ep=2 heads=2 experts=4 seq=20 aux=0.3"));
+
+// Latent attention beside the experts it comes with, under tp, cp and both.
+INSTANTIATE_TEST_SUITE_P(
+    Latent, ExpertParallel,
+    testing::Values("arch=deepseek_v3 tp=2 ep=2 heads=4 seq=22 layers=3",
+                    "arch=deepseek_v2 tp=3 dp=2 ep=2 heads=3 seq=21 zero=3 sequence=1",
+                    "arch=deepseek_v3 tp=4 ep=4 heads=4 seq=24 aux=0.3 microbatches=2",
+                    "arch=deepseek_v2 cp=3 ep=1 seq=21 placement=striped separate=1 zero=1",
+                    "arch=deepseek_v3 cp=2 ep=2 heads=4 seq=20 method=ulysses dropout=0.1",
+                    "arch=deepseek_v3 cp=2 tp=2 ep=4 heads=2 seq=24 sequence=1 zero=2"));
 
 // A global unit is the replicas' microbatches together: what one rank calls its microbatch.
 TEST(ExpertParallelBalance, GlobalUnitsSpanReplicas) {

@@ -22,6 +22,7 @@ void draw_experts(Case& c, const OneOf& one_of) {
   c.ep = ranks % first == 0 ? first : one_of(int64_t(1), ranks);
   c.experts = c.ep * one_of(1, 2, 3);
   if (c.experts < 2) c.experts = 5;
+  if (c.arch == "deepseek_v3" && c.ep == 3) c.ep = 1;  // its eight experts are in four groups
   if (c.tp > 1) c.seq = c.tp * one_of(3, 5);
   if (c.tp > 1 || c.ep > 1) c.group = 0, c.optimizer = "adamw";
   c.buffer = one_of(1.5, 0.4), c.aux = one_of(0.0, 0.3);
@@ -56,9 +57,10 @@ Case draw(uint64_t seed) {
     c.reduce = one_of("auto", "f32", "bf16");
   }
   c.optimizer = one_of("adamw", "adamw", "muon");
-  c.tp = c.dp <= 2 && c.arch != "deepseek_v3" ? one_of(1, 2, 3, 4) : 1;
-  if (c.tp == 1 && c.dp <= 2 && c.arch != "deepseek_v3") c.cp = one_of(1, 2, 3, 4);
-  if (c.arch == "mixtral") draw_experts(c, one_of);
+  c.tp = c.dp <= 2 ? one_of(1, 2, 3, 4) : 1;
+  if (c.tp == 1 && c.dp <= 2) c.cp = one_of(1, 2, 3, 4);
+  if (c.arch == "llama") c.latent = one_of(0, 1, 2);
+  if (moe) draw_experts(c, one_of);
   if (c.tp > 1) {
     c.optimizer = "adamw";
     c.heads = c.tp * one_of(1, 2), c.hidden = c.heads * one_of(4, 10);

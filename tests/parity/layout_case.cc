@@ -18,7 +18,7 @@ void each(C& c, V&& v) {
   v("pp", c.pp), v("stages", c.stages), v("cp", c.cp), v("method", c.method), v("placement", c.placement),
       v("separate", c.separate);
   v("tp", c.tp), v("sequence", c.sequence), v("chunks", c.chunks), v("heads", c.heads),
-      v("kv_heads", c.kv_heads);
+      v("kv_heads", c.kv_heads), v("latent", c.latent);
   v("ep", c.ep), v("experts", c.experts), v("buffer", c.buffer), v("aux", c.aux), v("capacity", c.capacity),
       v("unit", c.unit);
   v("group", c.group), v("prefetch", c.prefetch), v("micro", c.micro), v("microbatches", c.microbatches);
@@ -77,9 +77,12 @@ RunSpec run_of(const Case& c) {
   if (c.arch == "qwen3") r.model.head_dim = 18;
   r.model.ffn = (c.hidden + 16 + c.tp - 1) / c.tp * c.tp;
   if (r.model.moe()) r.model.experts = c.experts, r.model.experts_per_token = 2, r.model.moe_ffn = 20;
-  if (r.model.latent()) {
-    r.model.kv_heads = c.heads, r.model.kv_rank = 10, r.model.q_rank = c.arch == "deepseek_v3" ? 14 : 0;
+  if (r.model.latent() || c.latent > 0) {
+    r.model.kv_heads = c.heads, r.model.kv_rank = 10;
+    r.model.q_rank = c.arch == "deepseek_v3" || c.latent == 2 ? 14 : 0;
     r.model.nope_head_dim = 6, r.model.rope_head_dim = 4, r.model.v_head_dim = 5;
+  }
+  if (r.model.latent() && r.model.moe()) {
     r.model.experts = 8, r.model.expert_groups = 4, r.model.top_groups = 2,
     r.model.dense_layers = c.layers > 1;
     r.model.shared_ffn = 24;

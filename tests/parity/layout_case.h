@@ -22,7 +22,8 @@ struct Case {
   bool separate = false;                              // documents
   int64_t chunks = 1;                                 // of sums over tp
   int64_t heads = 3, kv_heads = 0;                    // 0: one, gpt2 as many as heads
-  int64_t micro = 2, microbatches = 1;                // of each replica
+  int64_t latent = 0;  // attention of llamas: 1 with queries straight from x, 2 with compressed ones
+  int64_t micro = 2, microbatches = 1;  // of each replica
   int64_t layers = 2, hidden = 36, vocab = 61, seq = 23;
   double bucket_mb = 25, dropout = 0;
   bool operator==(const Case&) const = default;

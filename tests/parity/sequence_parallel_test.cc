@@ -31,7 +31,8 @@ INSTANTIATE_TEST_SUITE_P(
         "sequence=1 tp=3 arch=gpt2 tied=1 vocab=67 dropout=0.2 seq=15 micro=3",
         "sequence=1 tp=4 dp=2 zero=3 heads=4 kv_heads=2 hidden=40 arch=qwen3 seq=12 microbatches=2",
         "sequence=1 tp=2 dp=2 zero=1 heads=2 arch=qwen2 seq=14 dropout=0.1",
-        "sequence=1 tp=3 chunks=2 seq=21"));
+        "sequence=1 tp=3 chunks=2 seq=21", "sequence=1 tp=2 latent=2 heads=4 seq=22 dropout=0.1",
+        "sequence=1 tp=3 latent=1 seq=15 dp=2 zero=2", "sequence=1 tp=4 latent=2 heads=4 seq=12 chunks=3"));
 
 // What a block keeps of a microbatch, to the byte: the difference that one more block makes.
 TEST(SequenceParallelMemory, SavedActivationsAreTheClosedForm) {
@@ -39,7 +40,8 @@ TEST(SequenceParallelMemory, SavedActivationsAreTheClosedForm) {
        {"tp=1 heads=4 hidden=64", "tp=4 heads=4 kv_heads=2 hidden=64", "tp=4 heads=4 hidden=64 sequence=1",
         "tp=2 arch=gpt2 heads=4 hidden=64 sequence=1 compute=bf16",
         "tp=2 arch=gpt2 heads=4 hidden=64 compute=bf16",
-        "tp=4 arch=qwen3 heads=8 kv_heads=4 hidden=64 sequence=1 compute=bf16"}) {
+        "tp=4 arch=qwen3 heads=8 kv_heads=4 hidden=64 sequence=1 compute=bf16",
+        "tp=2 latent=1 heads=4 hidden=64", "tp=4 latent=2 heads=8 hidden=64 sequence=1 compute=bf16"}) {
     SCOPED_TRACE(text);
     Case c = from_text(text);
     c.seq = 64, c.micro = 2;  // so that no tensor ends inside a line

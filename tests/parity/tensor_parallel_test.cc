@@ -32,10 +32,17 @@ INSTANTIATE_TEST_SUITE_P(
                     "tp=2 dp=2 arch=gpt2 heads=2 zero=2 vocab=509 seq=5 micro=3",
                     "tp=3 dp=2 chunks=4 zero=3 arch=gpt2"));
 
+// Heads divided, what is compressed made whole by every rank; dropout of probabilities by global heads.
+INSTANTIATE_TEST_SUITE_P(Latent, TensorParallel,
+                         testing::Values("tp=2 latent=2 heads=4", "tp=3 latent=1 dropout=0.2 tied=1 vocab=67",
+                                         "tp=4 latent=2 heads=4 chunks=3 micro=1 seq=17",
+                                         "tp=2 dp=2 latent=1 heads=2 zero=3 microbatches=2",
+                                         "tp=3 latent=2 dp=2 zero=1"));
+
 // The class of DESIGN section 4 holds at any tp: ZeRO stages are bit-identical beside it.
 TEST(TensorParallelZero, StagesAreBitIdentical) {
-  for (const char* text :
-       {"tp=2 dp=2 heads=2 vocab=61", "tp=2 dp=2 heads=4 kv_heads=1 hidden=40 arch=qwen3"}) {
+  for (const char* text : {"tp=2 dp=2 heads=2 vocab=61", "tp=2 dp=2 heads=4 kv_heads=1 hidden=40 arch=qwen3",
+                           "tp=2 dp=2 heads=2 latent=2"}) {
     Case c = from_text(text);
     SCOPED_TRACE(text);
     const Plan plan{.steps = 8};
@@ -47,7 +54,7 @@ TEST(TensorParallelZero, StagesAreBitIdentical) {
 // Low precision: how far gradients are from f32's on the same weights, next to one rank in that precision.
 TEST(TensorParallelLow, NoFurtherFromF32ThanOneRankByHalf) {
   for (const char* text : {"tp=2 heads=2 compute=bf16 grads=bf16", "tp=3 compute=bf16 arch=gpt2 vocab=67",
-                           "tp=4 heads=4 hidden=40 compute=f16"}) {
+                           "tp=4 heads=4 hidden=40 compute=f16", "tp=3 latent=2 compute=bf16"}) {
     SCOPED_TRACE(text);
     const Case c = from_text(text);
     Case exact = c;
@@ -73,6 +80,21 @@ TEST(TensorParallelCalls, FourAllReducesALayerAndMicrobatch) {
   // k and v of one head, kept by both ranks: one sum a block of both.
   EXPECT_EQ(count(fmt::format("all_reduce {}", 2 * 18 * c.hidden)), c.layers);
   EXPECT_EQ(int64_t(ran.ranks[0].calls.size()), c.microbatches * (4 * c.layers + 3) + c.layers);
+}
+
+// Latent attention makes four as well; what compresses, and its norms, every rank has whole.
+TEST(TensorParallelCalls, LatentAttentionHasFourAsWell) {
+  const Case c = from_text("tp=3 latent=2 layers=3 microbatches=2");
+  const Ran ran = train_layout(run_of(c), {.steps = 1});
+  auto count = [&](const std::string& call) {
+    return std::count(ran.ranks[0].calls.begin(), ran.ranks[0].calls.end(), call);
+  };
+  EXPECT_EQ(count(fmt::format("all_reduce {}", c.micro * c.seq * c.hidden)),
+            c.microbatches * (4 * c.layers + 2));
+  // q_a, kv_a and q's norm are neighbours; that of keys and values stands behind q_b.
+  EXPECT_EQ(count(fmt::format("all_reduce {}", (14 + 10 + 4) * c.hidden + 14)), c.layers);
+  EXPECT_EQ(count("all_reduce 10"), c.layers);
+  EXPECT_EQ(int64_t(ran.ranks[0].calls.size()), c.microbatches * (4 * c.layers + 3) + 2 * c.layers);
 }
 
 // Cut into chunks they carry the same bytes, in as many more calls.

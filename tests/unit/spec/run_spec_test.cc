@@ -373,8 +373,9 @@ TEST(RunSpec, LatentAttention) {
   EXPECT_HAS(wrong(latent + "kv_heads = 2"), "latent keys and values are of every head");
   EXPECT_HAS(wrong(latent + "qk_norm = true"), "latent attention normalises what it compresses");
   EXPECT_HAS(wrong(latent + "attn_bias = true"), "q_rank = 0 compresses no queries");
-  EXPECT_HAS(error_of([&] { refuse_unsupported(parse(latent + "[layout]\ntp = 2")); }),
-             "layout.tp: 2 is not supported by this version; latent attention is not divided");
+  refuse_unsupported(parse(latent + "[layout]\ntp = 2\ncp = 2"));
+  EXPECT_HAS(wrong("[model]\narch = \"deepseek_v2\"\nshared_ffn = 21\n[layout]\ntp = 2"),
+             "layout.tp: 2 does not divide model.shared_ffn = 21");
 }
 
 TEST(RunSpec, UnsupportedByThisVersion) {
@@ -396,11 +397,10 @@ TEST(RunSpec, UnsupportedByThisVersion) {
   auto beside_cp = [](const char* toml) {
     return error_of([&] { refuse_unsupported(parse(toml, {"layout.cp=2"})); });
   };
-  for (const char* runs : {"[model]\nresid_pdrop = 0.1\nattn_pdrop = 0.1\nembd_pdrop = 0.1",
-                           "[optimizer]\nname = \"muon\"", "[model]\narch = \"mixtral\"\n[layout]\nep = 2"})
+  for (const char* runs :
+       {"[model]\nresid_pdrop = 0.1\nattn_pdrop = 0.1\nembd_pdrop = 0.1", "[optimizer]\nname = \"muon\"",
+        "[model]\narch = \"deepseek_v2\"", "[model]\narch = \"mixtral\"\n[layout]\nep = 2"})
     refuse_unsupported(parse(runs, {"layout.cp=2"}));
-  EXPECT_HAS(beside_cp("[model]\narch = \"deepseek_v2\""),
-             "layout.cp: 2 is not supported by this version; latent");
   EXPECT_HAS(beside_cp("[model]\narch = \"mixtral\"\n[moe]\ncapacity = 1.5"),
              "moe.capacity: 1.5 is not supported by this version; with cp > 1");
   EXPECT_HAS(beside_cp("[model]\narch = \"mixtral\"\nheads = 4\n[data]\nseq_len = 20\n[layout]\ntp = 4\n"
