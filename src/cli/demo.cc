@@ -261,7 +261,9 @@ void demo(const DemoRequest& r) {
   heading(3, "plan: what a step will need, before it runs");
   RunSpec run = make_run_file(r);
   leave_if_interrupted();
-  TrainingSetup t = prepare_training(run, cluster_of(run), run.world());
+  const ClusterSpec cluster = cluster_of(run);
+  run = choose_recompute(run, cluster, rank_threads_of(run));
+  TrainingSetup t = prepare_training(run, cluster, run.world());
   const Forecast& f = t.forecast;
   show_forecast(run, t);
   heading(4, "train (interrupt whenever you like: the same command goes on)");

@@ -70,8 +70,12 @@ std::unique_ptr<TrainingJob> join_training(const RunRequest& request, const Laun
   const std::string cluster =
       agreed(*ranks, [&] { return ranks->rank() == 0 ? save_cluster(cluster_of(job->run)) : std::string(); });
   const std::string of_first = broadcast_text(ranks->control(), cluster);
+  // Kernels' scratch depends on threads, of which machines may give their ranks more or fewer.
+  const int threads = int(agree_max(ranks->control(), rank_threads_of(job->run)));
   job->setup = agreed(*ranks, [&] {
-    return prepare_training(job->run, parse_cluster(of_first, "rank 0's cluster"), job->world->local_ranks());
+    const ClusterSpec machine = parse_cluster(of_first, "rank 0's cluster");
+    job->run = choose_recompute(job->run, machine, threads);
+    return prepare_training(job->run, machine, job->world->local_ranks());
   });
   return job;
 }

@@ -72,6 +72,8 @@ TrainSummary train_with_progress(const RunSpec& run, TrainingSetup& t, bool quie
     else
       fmt::print(stderr, "{}\n", line);
   };
+  if (const std::string again = recompute_text(run, t.forecast); !again.empty())
+    hooks.note(again.substr(0, again.size() - 1));
   hooks.start = [&](int64_t done) {
     std::lock_guard lock(bar_mutex);
     if (!quiet) bar.emplace("train", run.train.steps, Progress::Options{.begin = done, .line_every_s = 10});
@@ -134,7 +136,9 @@ void train_here(const RunRequest& request, const Deadline& deadline) {
         "srun, or give \"thread\"",
         run.world());
   wait_without_spinning(run.world());
-  TrainingSetup t = prepare_training(run, cluster_of(run), run.world());
+  const ClusterSpec cluster = cluster_of(run);
+  run = choose_recompute(run, cluster, rank_threads_of(run));
+  TrainingSetup t = prepare_training(run, cluster, run.world());
   t.options.deadline = deadline;
   end(run, train_with_progress(run, t, request.json), request.json);
 }

@@ -35,17 +35,35 @@ int64_t latent_parameters(const ModelSpec& m, int64_t tp) {
 
 }  // namespace
 
-double forward_flops_per_token(const ModelSpec& m, int64_t seq) {
+double block_flops_per_token(const ModelSpec& m, int64_t seq, bool experts) {
   double h = double(m.hidden), q = double(m.q_size()), kv = double(m.kv_size());
   double projections = m.latent() ? 2 * double(latent_weights(m)) : 2 * h * (q + 2 * kv) + 2 * q * h;
   // Scores and their sum of values, half of seq keys on average.
   double attention = projections + 2 * (double(seq) / 2) * (q + double(m.o_size()));
-  double mlp = 2 * h * double(m.ffn) * double(up_matrices(m) + 1);
-  double experts = 2 * h *
-                   (3 * (double(m.experts_per_token) * double(m.moe_ffn) + double(m.shared_ffn)) +
-                    double(m.experts) + (m.shared_gate ? 1 : 0));
+  if (!experts) return attention + 2 * h * double(m.ffn) * double(up_matrices(m) + 1);
+  return attention + 2 * h *
+                         (3 * (double(m.experts_per_token) * double(m.moe_ffn) + double(m.shared_ffn)) +
+                          double(m.experts) + (m.shared_gate ? 1 : 0));
+}
+
+double recompute_flops_per_token(const ModelSpec& m, int64_t seq, bool experts, const Recompute& r) {
+  if (r.full) return block_flops_per_token(m, seq, experts);
+  const double h = double(m.hidden), q = double(m.q_size()), kv = double(m.kv_size());
+  double flops = 0;
+  if (!m.latent()) {
+    if (r.has("qkv")) flops += 2 * h * (q + 2 * kv);
+    if (r.has("o")) flops += 2 * (double(seq) / 2) * 2 * q;
+    if (r.has("mid")) flops += 2 * q * h;
+  }
+  if (!experts && r.has("u")) flops += 2 * h * double(m.ffn) * double(up_matrices(m));
+  return flops;
+}
+
+double forward_flops_per_token(const ModelSpec& m, int64_t seq) {
   const auto with = double(m.expert_blocks()), layers = double(m.layers);
-  return layers * attention + (layers - with) * mlp + with * experts + 2 * h * double(m.vocab);
+  double blocks = (layers - with) * block_flops_per_token(m, seq, false);
+  if (with > 0) blocks += with * block_flops_per_token(m, seq, true);
+  return blocks + 2 * double(m.hidden) * double(m.vocab);
 }
 double train_flops_per_token(const ModelSpec& m, int64_t seq) {
   return 3 * forward_flops_per_token(m, seq);

@@ -5,6 +5,7 @@
 
 #include "model/context_parallel.h"
 #include "model/kv_cache.h"
+#include "spec/recompute.h"
 
 namespace trireme {
 namespace {
@@ -132,6 +133,19 @@ Owned Attention::normalise(Ctx& ctx, const Tensor& qkv, Saved& saved) const {
   return qk;
 }
 
+// o [N, H D], lse f32 [B, H, S].
+AttentionArgs Attention::attention(const Ctx& ctx, const Tensor& qk, const Tensor& qkv, const Tensor& o,
+                                   const Tensor& lse) const {
+  const Heads t = split(ctx, qk, qkv);
+  return {.q = t.q,
+          .k = t.k,
+          .v = t.v,
+          .o = o.view({ctx.batch.sequences, ctx.batch.seq, sizes_.heads, sizes_.head_dim}),
+          .lse = lse,
+          .scale = 1 / std::sqrt(float(sizes_.head_dim)),
+          .dropout = mask(ctx)};
+}
+
 Owned Attention::forward(Ctx& ctx, const Tensor& x, const Tensor& residual, Saved& saved) const {
   Owned qkv = qkv_.forward(ctx, x, saved);
   Owned normed = normalise(ctx, *qkv, saved);
@@ -139,16 +153,9 @@ Owned Attention::forward(Ctx& ctx, const Tensor& x, const Tensor& residual, Save
   rotate(ctx, qk, false);
   int64_t b = ctx.batch.sequences, s = ctx.batch.seq, h = sizes_.heads, d = sizes_.head_dim;
   Owned o = ctx.activation({b * s, h * d}), lse = ctx.activation({b, h, s}, DType::f32);
-  Heads t = split(ctx, qk, *qkv);
   Owned exchanged;
-  if (!attend_to_cache(ctx, t, o->view({b, s, h, d})))
-    exchanged = attend(ctx, AttentionArgs{.q = t.q,
-                                          .k = t.k,
-                                          .v = t.v,
-                                          .o = o->view({b, s, h, d}),
-                                          .lse = *lse,
-                                          .scale = 1 / std::sqrt(float(d)),
-                                          .dropout = mask(ctx)});
+  if (!attend_to_cache(ctx, split(ctx, qk, *qkv), o->view({b, s, h, d})))
+    exchanged = attend(ctx, attention(ctx, qk, *qkv, *o, *lse));
   if (exchanged) saved.keep(this, "exchanged", std::move(exchanged));
   bool drop = resid_.on(ctx);
   Owned y = out_.forward(ctx, *o, saved, drop ? Tensor() : residual);
@@ -157,6 +164,38 @@ Owned Attention::forward(Ctx& ctx, const Tensor& x, const Tensor& residual, Save
   if (normed) saved.keep(this, "qk", std::move(normed));
   saved.keep(this, "o", std::move(o));
   saved.keep(this, "lse", std::move(lse));
+  return y;
+}
+
+void Attention::let_go(const Recompute& r, Saved& saved) const {
+  if (r.has("qkv")) saved.let_go(this, "qkv"), saved.let_go(this, "qk");
+  if (r.has("o")) saved.let_go(this, "o");
+}
+
+void Attention::again(Ctx& ctx, const Tensor& x, Saved& saved) const {
+  if (saved.gone(this, "qkv")) {
+    Owned qkv = qkv_.again(ctx, x), qk;
+    if (q_norm_) {
+      qk = ctx.activation({qkv->rows(), (sizes_.heads + sizes_.kv_heads) * sizes_.head_dim});
+      q_norm_->again(ctx, q_heads(*qkv), q_heads(*qk), saved);
+      k_norm_->again(ctx, k_heads(*qkv), k_heads(*qk), saved);
+    }
+    rotate(ctx, qk ? *qk : *qkv, false);
+    saved.restore(this, "qkv", std::move(qkv));
+    if (qk) saved.restore(this, "qk", std::move(qk));
+  }
+  if (!saved.gone(this, "o")) return;
+  const Tensor qkv = saved.get(this, "qkv");
+  Owned o = ctx.activation({qkv.rows(), sizes_.heads * sizes_.head_dim});
+  // What ranks exchange for it was kept: of that a second copy goes at once.
+  attend(ctx, attention(ctx, q_norm_ ? saved.get(this, "qk") : qkv, qkv, *o, saved.get(this, "lse")));
+  saved.restore(this, "o", std::move(o));
+}
+
+Owned Attention::output_again(Ctx& ctx, const Tensor& residual, const Saved& saved) const {
+  const bool drop = resid_.on(ctx);
+  Owned y = out_.again(ctx, saved.get(this, "o"), drop ? Tensor() : residual);
+  if (drop) resid_.forward(ctx, *y, *y, residual);
   return y;
 }
 

@@ -34,6 +34,11 @@ class Attention {
   Owned forward(Ctx&, const Tensor& x, const Tensor& residual, Saved&) const;
   Owned backward_input(Ctx&, const Tensor& dy, Saved&) const;
   void backward_weight(Ctx&, Saved&) const;
+  // "qkv" (with the normalised q and k) and "o" (Layer::let_go).
+  void let_go(const Recompute&, Saved&) const;
+  void again(Ctx&, const Tensor& x, Saved&) const;
+  // What forward returned, from a saved "o".
+  Owned output_again(Ctx&, const Tensor& residual, const Saved&) const;
 
  private:
   struct Heads {
@@ -46,6 +51,8 @@ class Attention {
   Tensor q_heads(const Tensor& qk) const;
   Tensor k_heads(const Tensor& qk) const;
   void rotate(Ctx&, const Tensor& qk, bool inverse) const;
+  AttentionArgs attention(const Ctx&, const Tensor& qk, const Tensor& qkv, const Tensor& o,
+                          const Tensor& lse) const;
   Owned normalise(Ctx&, const Tensor& qkv, Saved&) const;
 
   DropoutMask mask(const Ctx&) const;  // of the probabilities

@@ -1,5 +1,7 @@
 #include "model/block.h"
 
+#include "spec/recompute.h"
+
 namespace trireme {
 
 Block::Block(std::string name, Norm norm1, AnyAttention attn, Norm norm2, FeedForward mlp)
@@ -58,6 +60,29 @@ void Block::backward_weight(Ctx& ctx, Saved& saved) {
   std::visit([&](auto& a) { a.backward_weight(ctx, saved); }, attn_);
   norm1_.backward_weight(ctx, saved);
   saved.drop_all(this);
+}
+
+// What latent attention and experts save of their own they keep.
+void Block::let_go(const Recompute& r, Saved& saved) const {
+  const auto* attn = std::get_if<Attention>(&attn_);
+  const auto* mlp = std::get_if<Mlp>(&mlp_);
+  for (const char* name : {"n1", "n2"})
+    if (r.has(name)) saved.let_go(this, name);
+  if (attn) attn->let_go(r, saved);
+  if (attn && r.has("mid")) saved.let_go(this, "mid");
+  if (mlp) mlp->let_go(r, saved);
+}
+
+void Block::again(Ctx& ctx, const Tensor& x, Saved& saved) {
+  const auto* attn = std::get_if<Attention>(&attn_);
+  const auto* mlp = std::get_if<Mlp>(&mlp_);
+  ctx.layer = attn_name_;
+  if (saved.gone(this, "n1")) saved.restore(this, "n1", norm1_.again(ctx, x, saved));
+  if (attn) attn->again(ctx, saved.get(this, "n1"), saved);
+  if (saved.gone(this, "mid")) saved.restore(this, "mid", attn->output_again(ctx, x, saved));
+  ctx.layer = mlp_name_;
+  if (saved.gone(this, "n2")) saved.restore(this, "n2", norm2_.again(ctx, saved.get(this, "mid"), saved));
+  if (mlp) mlp->again(ctx, saved.get(this, "n2"), saved);
 }
 
 }  // namespace trireme

@@ -21,6 +21,8 @@ class Block : public Layer {
   Owned forward(Ctx&, const Tensor& x, Saved&) override;
   Owned backward_input(Ctx&, const Tensor& dy, Saved&) override;
   void backward_weight(Ctx&, Saved&) override;
+  void let_go(const Recompute&, Saved&) const override;
+  void again(Ctx&, const Tensor& x, Saved&) override;
 
  private:
   std::string name_, attn_name_, mlp_name_;

@@ -26,6 +26,13 @@ void HeadNorm::forward(Ctx& ctx, const Tensor& x, const Tensor& y, Saved& saved)
   saved.borrow(this, "x", x);
 }
 
+// The statistics are written once more, as they are.
+void HeadNorm::again(Ctx& ctx, const Tensor& x, const Tensor& y, Saved& saved) const {
+  ctx.k.run(
+      RmsNormArgs{.x = x, .weight = weight_->weight, .y = y, .rstd = saved.get(this, "rstd"), .eps = eps_},
+      ctx.compute);
+}
+
 void HeadNorm::backward_input(Ctx& ctx, const Tensor& dy, const Tensor& dx, Saved& saved) const {
   Owned dweight = ctx.activation({head_dim_}, DType::f32);
   ctx.k.run(RmsNormBackwardArgs{.dy = dy,

@@ -16,6 +16,7 @@ class HeadNorm {
 
   // x, y [N, heads, D], rows free strides apart. x stays alive until backward_input.
   void forward(Ctx&, const Tensor& x, const Tensor& y, Saved&) const;
+  void again(Ctx&, const Tensor& x, const Tensor& y, Saved&) const;  // y, made anew
   // dy, dx [N, heads, D]: the gradients of y and x; both may be one tensor. The weight's share of this
   // microbatch is computed here, as f32 [D], and added to the gradient by backward_weight.
   void backward_input(Ctx&, const Tensor& dy, const Tensor& dx, Saved&) const;

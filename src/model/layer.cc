@@ -12,15 +12,42 @@ const Saved::Entry* Saved::find(const void* layer, std::string_view name) const 
 void Saved::keep(const void* layer, std::string_view name, Owned t) {
   require(find(layer, name) == nullptr, "a saved tensor was kept twice");
   Tensor view = *t;
-  entries_.push_back({layer, name, std::move(t), view});
+  entries_.push_back({.layer = layer, .name = name, .owned = std::move(t), .view = view});
 }
 void Saved::borrow(const void* layer, std::string_view name, const Tensor& t) {
   require(find(layer, name) == nullptr, "a saved tensor was kept twice");
-  entries_.push_back({layer, name, Owned(), t});
+  entries_.push_back({.layer = layer, .name = name, .owned = {}, .view = t});
+}
+void Saved::let_go(const void* layer, std::string_view name) {
+  for (Entry& e : entries_) {
+    if (e.layer != layer || e.name != name || !e.owned) continue;
+    const std::byte *begin = e.view.data, *end = begin + e.view.bytes();
+    for (Entry& v : entries_)
+      if (!v.owned && !v.gone && v.view.data >= begin && v.view.data < end)
+        v.gone = true, v.of_layer = layer, v.of_name = name, v.at = v.view.data - begin;
+    e.owned.reset();
+    e.gone = true;
+  }
+}
+bool Saved::gone(const void* layer, std::string_view name) const {
+  const Entry* e = find(layer, name);
+  return e && e->gone;
+}
+void Saved::restore(const void* layer, std::string_view name, Owned t) {
+  for (Entry& e : entries_) {
+    if (!e.gone) continue;
+    if (e.of_layer == layer && e.of_name == name)
+      e.view.data = t->data + e.at, e.gone = false, e.of_layer = nullptr;
+    else if (!e.of_layer && e.layer == layer && e.name == name)
+      e.view = *t, e.gone = false;
+  }
+  for (Entry& e : entries_)
+    if (e.layer == layer && e.name == name) e.owned = std::move(t);
 }
 Tensor Saved::get(const void* layer, std::string_view name) const {
   const Entry* e = find(layer, name);
-  require(e != nullptr, "a saved tensor is missing: backward before forward, or after it was dropped");
+  require(e != nullptr && !e->gone,
+          "a saved tensor is missing: backward before forward, or after it was dropped");
   return e->view;
 }
 bool Saved::has(const void* layer, std::string_view name) const {

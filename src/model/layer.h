@@ -13,8 +13,9 @@
 
 namespace trireme {
 
-class KvCache;  // kv_cache.h
-class Routing;  // routing.h
+class KvCache;     // kv_cache.h
+class Routing;     // routing.h
+struct Recompute;  // spec/recompute.h
 
 // Ranks that hold parts of the same sequences (context_parallel.h).
 struct ContextGroup {
@@ -82,6 +83,11 @@ class Saved {
   void borrow(const void* layer, std::string_view name, const Tensor& t);
   Tensor get(const void* layer, std::string_view name) const;
   bool has(const void* layer, std::string_view name) const;
+  // Gives a kept tensor's memory back until it is made again; what was borrowed of it follows it to its new
+  // place. No effect where there is none of that name.
+  void let_go(const void* layer, std::string_view name);
+  bool gone(const void* layer, std::string_view name) const;
+  void restore(const void* layer, std::string_view name, Owned t);
   void drop(const void* layer, std::string_view name);
   void drop_all(const void* layer);
   void clear() { entries_.clear(); }
@@ -93,6 +99,11 @@ class Saved {
     std::string_view name;
     Owned owned;
     Tensor view;
+    bool gone = false;
+    // Of a view of a tensor that is gone: whose, and from which byte on.
+    const void* of_layer = nullptr;
+    std::string_view of_name = {};
+    int64_t at = 0;
   };
   const Entry* find(const void* layer, std::string_view name) const;
   std::vector<Entry> entries_;
@@ -112,6 +123,10 @@ class Layer {
   virtual Owned backward_input(Ctx&, const Tensor& dy, Saved&) = 0;
   // Adds into the gradients and drops the rest.
   virtual void backward_weight(Ctx&, Saved&) = 0;
+  // After forward: lets go of the saved tensors of that choice which again() makes from the rest, bit for
+  // bit, before backward_input.
+  virtual void let_go(const Recompute&, Saved&) const {}
+  virtual void again(Ctx&, const Tensor& x, Saved&) { static_cast<void>(x); }
 };
 
 // Adds one microbatch's contribution, computed in f32, into a gradient of f32 or bf16.

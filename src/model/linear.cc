@@ -121,9 +121,13 @@ void Linear::back_product(Ctx& ctx, const Tensor& dy, const Tensor& dx) const {
               ctx.compute);
 }
 
-// Behind a sum over ranks comes the residual: rounded as often as without ranks.
 Owned Linear::forward(Ctx& ctx, const Tensor& x, Saved& saved, const Tensor& residual) const {
   saved.borrow(this, "x", x);
+  return again(ctx, x, residual);
+}
+
+// Behind a sum over ranks comes the residual: rounded as often as without ranks.
+Owned Linear::again(Ctx& ctx, const Tensor& x, const Tensor& residual) const {
   Owned y;
   if (rows_apart(Divide::columns)) {
     y = ctx.activation({x.rows() * tp_.size, out_});

@@ -29,6 +29,7 @@ class Linear {
   // by columns is this rank's rows, gathered here and again in backward_weight, and of y divided by rows each
   // rank gets its own.
   Owned forward(Ctx&, const Tensor& x, Saved&, const Tensor& residual = {}) const;
+  Owned again(Ctx&, const Tensor& x, const Tensor& residual = {}) const;  // y, made anew
   // dy [N, out] -> dx [N, in]; dy stays alive until backward_weight. Divided by columns, dy is this rank's
   // columns (of parts that are shared, its summand), and dx is summed over the ranks, which own_columns
   // leaves out; with sequence it is the other way round too.

@@ -1,5 +1,7 @@
 #include "model/mlp.h"
 
+#include "spec/recompute.h"
+
 namespace trireme {
 namespace {
 
@@ -27,14 +29,17 @@ void Mlp::bind(ParamSet& set) {
   down_.bind(set);
 }
 
-Owned Mlp::forward(Ctx& ctx, const Tensor& x, const Tensor& residual, Saved& saved) const {
-  Owned u = up_.forward(ctx, x, saved);
-  Owned a = ctx.activation({u->rows(), ffn_});
+Owned Mlp::activate(Ctx& ctx, const Tensor& u) const {
+  Owned a = ctx.activation({u.rows(), ffn_});
   if (act_ == Activation::swiglu)
-    ctx.k.run(SwigluArgs{.gate = u->narrow(1, 0, ffn_), .up = u->narrow(1, ffn_, ffn_), .y = *a},
-              ctx.compute);
+    ctx.k.run(SwigluArgs{.gate = u.narrow(1, 0, ffn_), .up = u.narrow(1, ffn_, ffn_), .y = *a}, ctx.compute);
   else
-    ctx.k.run(GeluArgs{.x = *u, .y = *a, .tanh_approx = act_ == Activation::gelu_tanh}, ctx.compute);
+    ctx.k.run(GeluArgs{.x = u, .y = *a, .tanh_approx = act_ == Activation::gelu_tanh}, ctx.compute);
+  return a;
+}
+
+Owned Mlp::forward(Ctx& ctx, const Tensor& x, const Tensor& residual, Saved& saved) const {
+  Owned u = up_.forward(ctx, x, saved), a = activate(ctx, *u);
   bool drop = resid_.on(ctx);
   Owned y = down_.forward(ctx, *a, saved, drop ? Tensor() : residual);
   if (drop) resid_.forward(ctx, *y, *y, residual);
@@ -64,6 +69,15 @@ Owned Mlp::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved) const {
   Owned dx = up_.backward_input(ctx, *du, saved);
   saved.keep(this, "du", std::move(du));
   return dx;
+}
+
+void Mlp::let_go(const Recompute& r, Saved& saved) const {
+  for (const char* name : {"u", "a"})
+    if (r.has(name)) saved.let_go(this, name);
+}
+void Mlp::again(Ctx& ctx, const Tensor& x, Saved& saved) const {
+  if (saved.gone(this, "u")) saved.restore(this, "u", up_.again(ctx, x));
+  if (saved.gone(this, "a")) saved.restore(this, "a", activate(ctx, saved.get(this, "u")));
 }
 
 void Mlp::backward_weight(Ctx& ctx, Saved& saved) const {

@@ -17,8 +17,13 @@ class Mlp {
   Owned forward(Ctx&, const Tensor& x, const Tensor& residual, Saved&) const;
   Owned backward_input(Ctx&, const Tensor& dy, Saved&) const;
   void backward_weight(Ctx&, Saved&) const;
+  // "u" and "a" (Layer::let_go).
+  void let_go(const Recompute&, Saved&) const;
+  void again(Ctx&, const Tensor& x, Saved&) const;
 
  private:
+  Owned activate(Ctx&, const Tensor& u) const;
+
   Activation act_;
   int64_t ffn_;       // of this rank
   Linear up_, down_;  // up_ holds gate and up side by side when gated

@@ -26,26 +26,36 @@ void Norm::bind(ParamSet& set) {
   bias_ = kind_ == NormKind::layer ? set.find(name_ + ".bias") : nullptr;
 }
 
-Owned Norm::forward(Ctx& ctx, const Tensor& x, Saved& saved) const {
-  int64_t n = x.rows();
-  Owned y = ctx.activation({n, features_}), rstd = ctx.activation({n}, DType::f32);
-  if (kind_ == NormKind::layer) {
-    Owned mean = ctx.activation({n}, DType::f32);
+// mean, rstd f32 [N]; no mean of an rms norm.
+void Norm::run(Ctx& ctx, const Tensor& x, const Tensor& y, const Tensor& mean, const Tensor& rstd) const {
+  if (kind_ == NormKind::layer)
     ctx.k.run(LayerNormArgs{.x = x,
                             .weight = weight_->weight,
                             .bias = bias_->weight,
-                            .y = *y,
-                            .mean = *mean,
-                            .rstd = *rstd,
+                            .y = y,
+                            .mean = mean,
+                            .rstd = rstd,
                             .eps = eps_},
               ctx.compute);
-    saved.keep(this, "mean", std::move(mean));
-  } else {
-    ctx.k.run(RmsNormArgs{.x = x, .weight = weight_->weight, .y = *y, .rstd = *rstd, .eps = eps_},
-              ctx.compute);
-  }
+  else
+    ctx.k.run(RmsNormArgs{.x = x, .weight = weight_->weight, .y = y, .rstd = rstd, .eps = eps_}, ctx.compute);
+}
+
+Owned Norm::forward(Ctx& ctx, const Tensor& x, Saved& saved) const {
+  int64_t n = x.rows();
+  Owned y = ctx.activation({n, features_}), rstd = ctx.activation({n}, DType::f32), mean;
+  if (kind_ == NormKind::layer) mean = ctx.activation({n}, DType::f32);
+  run(ctx, x, *y, *mean, *rstd);
+  if (mean) saved.keep(this, "mean", std::move(mean));
   saved.keep(this, "rstd", std::move(rstd));
   saved.borrow(this, "x", x);
+  return y;
+}
+
+// The statistics are written once more, as they are.
+Owned Norm::again(Ctx& ctx, const Tensor& x, Saved& saved) const {
+  Owned y = ctx.activation({x.rows(), features_});
+  run(ctx, x, *y, kind_ == NormKind::layer ? saved.get(this, "mean") : Tensor(), saved.get(this, "rstd"));
   return y;
 }
 

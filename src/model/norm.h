@@ -17,12 +17,15 @@ class Norm {
 
   // x [N, C] -> y [N, C]; x stays alive until backward_input.
   Owned forward(Ctx&, const Tensor& x, Saved&) const;
+  Owned again(Ctx&, const Tensor& x, Saved&) const;  // y, made anew
   // dx = gradient + add (the residual branch's, optional). The weights' share of this microbatch is computed
   // here, as f32 [C], and added to the gradients by backward_weight: x is free after this pass.
   Owned backward_input(Ctx&, const Tensor& dy, Saved&, const Tensor& add = {}) const;
   void backward_weight(Ctx&, Saved&) const;
 
  private:
+  void run(Ctx&, const Tensor& x, const Tensor& y, const Tensor& mean, const Tensor& rstd) const;
+
   std::string name_;
   NormKind kind_;
   int64_t features_;

@@ -10,12 +10,8 @@ namespace {
 // Of each block, the head added to the last one.
 std::vector<double> costs_of(const ModelSpec& m, int64_t seq) {
   const double head = 2.0 * double(m.vocab) * double(m.hidden);
-  const auto block = [&](bool experts) {
-    ModelSpec one = m;
-    one.layers = 1, one.expert_step = 1, one.dense_layers = experts ? 0 : 1;
-    return forward_flops_per_token(one, seq) - head;
-  };
-  const double dense = block(false), experts = m.moe() ? block(true) : dense;
+  const double dense = block_flops_per_token(m, seq, false);
+  const double experts = m.moe() ? block_flops_per_token(m, seq, true) : dense;
   std::vector<double> costs;
   for (int64_t i = 0; i < m.layers; i++) costs.push_back(m.moe() && m.expert_block(i) ? experts : dense);
   costs.back() += head;

@@ -4,6 +4,7 @@
 
 #include "comm/options.h"
 #include "cost/flops.h"
+#include "runtime/recompute.h"
 #include "spec/run_schedule.h"
 
 namespace trireme {
@@ -37,6 +38,7 @@ Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpe
   f.booking = book_training(run, schedule, threads, cluster);
   f.tokens = run.tokens_per_step();
   f.model_flops = train_flops_per_token(run.model, run.data.seq_len) * double(f.tokens);
+  f.hardware_flops = f.model_flops + recompute_flops_per_token(run) * double(f.tokens);
   f.op_flops = f.booking.total.flops;
   f.memory_bytes = cluster.memory_bytes;
   f.ranks_on_device = run.train.comm == "thread" ? run.world() : 1;
@@ -50,6 +52,7 @@ Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpe
   if (f.step_s > 0 && matrix_peak > 0) {
     f.tokens_per_s = double(f.tokens) / f.step_s;
     f.mfu = f.model_flops / (f.step_s * matrix_peak * double(run.world()));
+    f.hfu = f.mfu * f.hardware_flops / f.model_flops;
     f.run_s = f.step_s * double(run.train.steps);
     f.cost = f.run_s / 3600 * double(run.world()) * cluster.price_per_hour;
   }

@@ -17,11 +17,13 @@ struct OpForecast {
 
 struct Forecast {
   Booking booking;
-  int64_t tokens = 0;                            // target tokens of a step
-  double model_flops = 0;                        // of a step: 3 x forward, as MFU counts
-  double op_flops = 0;                           // of a step, as the kernels count
-  double step_s = 0, tokens_per_s = 0, mfu = 0;  // 0 when the machine's peaks are not known
-  StepTime time;                                 // of a step; step_s is its
+  int64_t tokens = 0;                   // target tokens of a step
+  double model_flops = 0;               // of a step: 3 x forward, as MFU counts
+  double hardware_flops = 0;            // of a step: those, and what is computed again, as HFU counts
+  double op_flops = 0;                  // of a step, as the kernels count
+  double step_s = 0, tokens_per_s = 0;  // 0 when the machine's peaks are not known
+  double mfu = 0, hfu = 0;
+  StepTime time;            // of a step; step_s is its
   bool wire_priced = true;  // false: several ranks, and no alpha and beta of their links are known
   std::vector<OpForecast> ops;
   // Of all train.steps, evaluations and checkpoints left out; 0 where the step's time is not known.
@@ -40,6 +42,9 @@ Forecast forecast(const RunSpec&, const Schedule&, const ClusterSpec&, int threa
 
 // The one line that says why a run cannot start, or "" when it fits.
 std::string why_not(const RunSpec&, const Forecast&);
+
+// The line that says what is computed again and what that costs; empty where nothing is.
+std::string recompute_text(const RunSpec&, const Forecast&);
 
 std::string to_text(const RunSpec&, const Forecast&, const ClusterSpec&);
 // DESIGN.md section 5: {"best": ..., "candidates": [...]}.

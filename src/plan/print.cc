@@ -141,6 +141,11 @@ nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
                  {"shard_group", l.shard_group},
                  {"schedule", l.schedule},
                  {"recompute", l.recompute}};
+  if (l.recompute == "selective") j["layout"]["recompute_tensors"] = l.recompute_tensors.list;
+  if (l.recompute_blocks > 0) {
+    j["layout"]["recompute_blocks"] = l.recompute_blocks;
+    j["layout"]["recompute_rest"] = l.recompute_rest.list;
+  }
   j["step_s"] = f.step_s;
   j["compute_s"] = f.time.compute_s;
   if (f.wire_priced) {
@@ -151,6 +156,7 @@ nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
   }
   j["tokens_per_s_per_gpu"] = f.tokens_per_s / double(run.world());
   j["mfu"] = f.mfu;
+  j["hfu"] = f.hfu;
   j["bubble"] = 0.0;
   j["cp_imbalance"] = context_imbalance(run);
   for (size_t i = 0; i < kBuckets; i++) j["memory"][std::string(kBucketNames[i])] = f.booking.peak[i];
@@ -176,6 +182,7 @@ nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
   j["parameters"] = f.booking.parameters;
   j["tokens"] = f.tokens;
   j["model_flops"] = f.model_flops;
+  j["hardware_flops"] = f.hardware_flops;
   j["flops"] = f.op_flops;
   j["bytes_read"] = f.booking.total.bytes_read;
   j["bytes_written"] = f.booking.total.bytes_written;
@@ -194,6 +201,21 @@ nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
 
 }  // namespace
 
+std::string recompute_text(const RunSpec& run, const Forecast& f) {
+  const LayoutSpec& l = run.layout;
+  if (l.recompute == "none") return "";
+  const std::string blocks = l.recompute_blocks > 0
+                                 ? fmt::format("the first {} blocks of each stage", l.recompute_blocks)
+                                 : "each block";
+  std::string s = fmt::format("computed again for the backward pass: of {} ", blocks);
+  s += l.recompute == "full" ? std::string("all but its input")
+                             : fmt::format("{}", fmt::join(l.recompute_tensors, ", "));
+  if (l.recompute == "full" && l.recompute_shard) s += fmt::format(" (kept in {} parts)", l.tp);
+  if (!l.recompute_rest.empty()) s += fmt::format("; of the others {}", fmt::join(l.recompute_rest, ", "));
+  return s + fmt::format("; {:.4g} hardware FLOPs, {:.1f} % more\n", f.hardware_flops,
+                         100 * (f.hardware_flops / f.model_flops - 1));
+}
+
 std::string to_text(const RunSpec& run, const Forecast& f, const ClusterSpec& cluster) {
   const ModelSpec& m = run.model;
   std::string s = fmt::format(
@@ -204,6 +226,7 @@ std::string to_text(const RunSpec& run, const Forecast& f, const ClusterSpec& cl
       run.precision.grads);
   s += fmt::format("model FLOPs of a step: {:.4g} (3 x forward); {} count {:.4g}\n", f.model_flops,
                    run.world() > 1 ? "each rank's kernels" : "kernels", f.op_flops);
+  s += recompute_text(run, f);
   if (!cluster.name.empty()) s += fmt::format("machine: {} ({})\n", cluster.name, cluster.source);
   return s + "\n" + memory_text(run, f) + "\n" + wire_text(run, f) + time_text(run, f) + "\n" +
          run_text(run, f);

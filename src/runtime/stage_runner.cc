@@ -68,6 +68,7 @@ StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64
                              sharing_.expert_place.shards)
                    : lay_out(decls, Mesh(), 0);
   find_units(decls);
+  find_recompute();
   optimizer_ = make_optimizer(run, params_, sharing_, device_, *arena_);
   if (mode == RunMode::train) state_decls_ = optimizer_->state();
   device_.kernels().attach(arena_.get());
@@ -298,6 +299,7 @@ void StageRunner::forward(Microbatch& m, const Chunk& c, int64_t mb, const FillB
     use_weights(l);
     m.x[at + 1] = stage_.layers[l]->forward(ctx, *m.x[at], m.saved[l]);
     let_weights_go(l);
+    let_activations_go(m, l, at);
   }
   if (c.head) read_losses(m, mb);
 }
@@ -313,10 +315,13 @@ void StageRunner::let_weights_go(size_t layer) {
 }
 
 // The uses of one pass over the layers. A unit that two layers use is kept from the first to the last.
-void StageRunner::add_pass(const Chunk& c, bool forward, bool release) {
+void StageRunner::add_pass(const Chunk& c, bool forward, bool release, bool recomputed) {
   const size_t begin = walk_.size();
-  for (size_t i = 0; i < c.last - c.first; i++)
-    for (uint32_t u : units_of_layer_[forward ? c.first + i : c.last - 1 - i]) walk_.push_back({u, false});
+  for (size_t i = 0; i < c.last - c.first; i++) {
+    const size_t layer = forward ? c.first + i : c.last - 1 - i;
+    if (recomputed && !recompute_[layer].any()) continue;
+    for (uint32_t u : units_of_layer_[layer]) walk_.push_back({u, false});
+  }
   if (!release) return;
   std::fill(seen_.begin(), seen_.end(), 0);
   for (size_t i = walk_.size(); i-- > begin;) {
@@ -351,6 +356,7 @@ void StageRunner::backward(Microbatch& m, const Chunk& c, bool input, bool weigh
     at--;
     if (input) {
       use_weights(l);
+      recompute(m, ctx, l, at);
       m.dx[at] = stage_.layers[l]->backward_input(ctx, *m.dx[at + 1], m.saved[l]);
       if (!kept) let_weights_go(l);
     }

@@ -22,7 +22,7 @@
 #include "runtime/pipeline_comm.h"
 #include "runtime/sharing.h"
 #include "schedule/schedule.h"
-#include "spec/run_spec.h"
+#include "spec/recompute.h"
 
 namespace trireme {
 
@@ -178,7 +178,11 @@ class StageRunner {
   void send(const Action&, int action);
   void use_weights(size_t layer);
   void let_weights_go(size_t layer);
-  void add_pass(const Chunk&, bool forward, bool release);  // to walk_
+  void find_recompute();
+  void let_activations_go(Microbatch&, size_t layer, size_t slot);
+  void recompute(Microbatch&, Ctx&, size_t layer, size_t slot);
+  void recompute_stage(Microbatch&, const Chunk&);
+  void add_pass(const Chunk&, bool forward, bool release, bool recomputed = false);  // to walk_
   void forward_only(Microbatch&, Ctx&);
   void run_cached(int64_t texts, std::span<const int32_t> tokens, std::span<const int32_t> positions,
                   std::span<float> logits);
@@ -226,6 +230,7 @@ class StageRunner {
   std::vector<std::vector<uint32_t>> units_of_layer_;  // its own, then that of a tied parameter
   std::vector<UnitUse> walk_;                          // of weights, to come
   std::vector<char> seen_;                             // by unit, for add_pass
+  std::vector<Recompute> recompute_;                   // by layer
   Routing routing_;
   std::vector<LayerRouting> routed_;
   LrSchedule lr_;

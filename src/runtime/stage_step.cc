@@ -22,6 +22,20 @@ bool together(std::span<const Action> actions, size_t i, Act kind) {
   return false;
 }
 
+// An R beside its backward is done there, layer by layer.
+bool beside_backward(std::span<const Action> actions, size_t i) {
+  const Action& r = actions[i];
+  for (size_t j = i + 1; r.overlap != 0 && j < actions.size() && actions[j].overlap == r.overlap; j++)
+    if ((actions[j].kind == Act::B || actions[j].kind == Act::I) && actions[j].stage == r.stage &&
+        actions[j].mb == r.mb)
+      return true;
+  return false;
+}
+
+bool computes(Act a) {
+  return a == Act::F || a == Act::B || a == Act::I || a == Act::W;
+}
+
 CommCounts minus(CommCounts a, const CommCounts& b) {
   for (size_t i = 0; i < kCollectives; i++)
     a[i].calls -= b[i].calls, a[i].payload -= b[i].payload, a[i].wire -= b[i].wire;
@@ -35,9 +49,10 @@ void StageRunner::add_passes(std::span<const Action> actions) {
   walk_.clear();
   for (size_t i = 0; sharing_.zero == 3 && i < actions.size(); i++) {
     const Act kind = actions[i].kind;
-    if (kind != Act::F && kind != Act::B && kind != Act::I) continue;
+    const bool alone = kind == Act::R && !beside_backward(actions, i);
+    if (kind != Act::F && kind != Act::B && kind != Act::I && !alone) continue;
     require(together(actions, i, Act::Unshard), "ZeRO 3 needs an Unshard with every use of weights");
-    add_pass(chunk_of(actions[i].stage), kind == Act::F, together(actions, i, Act::Reshard));
+    add_pass(chunk_of(actions[i].stage), kind == Act::F || alone, together(actions, i, Act::Reshard), alone);
   }
   sync_->follow(walk_);
 }
@@ -51,8 +66,7 @@ bool StageRunner::run_actions(std::span<const Action> actions, const FillBatch& 
     TraceScope traced(tracer_.get(), SpanKind::action, name_of(a.kind), a.mb);
     if (pipeline_) {
       pipeline_->let_go(int(i));
-      if (a.kind == Act::F || a.kind == Act::B || a.kind == Act::I || a.kind == Act::W)
-        post_receives(actions.subspan(i + 1));
+      if (computes(a.kind) || a.kind == Act::R) post_receives(actions.subspan(i + 1));
     }
     const Chunk& c = chunk_of(a.stage);
     Microbatch* m = a.mb >= 0 ? &microbatches_.at(size_t(a.mb)) : nullptr;
@@ -70,6 +84,9 @@ bool StageRunner::run_actions(std::span<const Action> actions, const FillBatch& 
       case Act::W:
         backward(*m, c, false, true, reduce);
         break;
+      case Act::R:
+        if (!beside_backward(actions, i)) recompute_stage(*m, c);
+        break;
       case Act::ReduceGrad:
         reduce_stage(c, a.overlap != 0);
         break;
@@ -86,8 +103,8 @@ bool StageRunner::run_actions(std::span<const Action> actions, const FillBatch& 
       case Act::SendB:
         send(a, int(i));
         break;
-      default:
-        run_failed("this version has no runtime for action kind {} of the schedule", int(a.kind));
+      case Act::Step:
+        break;
     }
     // Left only where more microbatches would follow: with the last one done, the step is nearly free.
     bool done = a.kind == Act::B || a.kind == Act::W;

@@ -1,24 +1,43 @@
 #include <algorithm>
+#include <array>
+#include <limits>
 
 #include "base/error.h"
 #include "schedule/schedule.h"
 
 namespace trireme {
+namespace {
 
-Schedule add_recompute(Schedule s, std::span<const int> stages) {
+// Two ids that no action has: groups that follow each other take turns.
+std::array<uint16_t, 2> free_ids(const std::vector<Action>& actions) {
+  uint16_t most = 0;
+  for (const Action& a : actions) most = std::max(most, a.overlap);
+  require(most <= std::numeric_limits<uint16_t>::max() - 2,
+          "add_recompute: the schedule uses every overlap id");
+  return {uint16_t(most + 1), uint16_t(most + 2)};
+}
+
+}  // namespace
+
+Schedule add_recompute(Schedule s, std::span<const int> stages, bool together) {
   const auto wanted = [&](int stage) {
     return stages.empty() || std::find(stages.begin(), stages.end(), stage) != stages.end();
   };
   for (std::vector<Action>& actions : s.ranks) {
+    const std::array<uint16_t, 2> ids = free_ids(actions);
     std::vector<Action> out;
-    size_t group = 0;  // where the actions issued together with the last one begin
+    size_t group = 0, groups = 0;  // where the actions issued together with the last one begin; made here
     for (const Action& a : actions) {
       require(a.kind != Act::R && a.kind != Act::RecvB, "add_recompute comes first of the passes, and once");
       if (out.empty() || a.overlap == 0 || out.back().overlap != a.overlap) group = out.size();
-      const bool backward = a.kind == Act::B || a.kind == Act::I;
-      if (backward && wanted(a.stage))
-        out.insert(out.begin() + std::ptrdiff_t(group++), {Act::R, a.stage, a.mb});
       out.push_back(a);
+      if ((a.kind != Act::B && a.kind != Act::I) || !wanted(a.stage)) continue;
+      Action again{Act::R, a.stage, a.mb};
+      if (together) {
+        if (a.overlap == 0) out.back().overlap = ids[groups++ % 2];
+        again.overlap = out.back().overlap;
+      }
+      out.insert(out.begin() + std::ptrdiff_t(group++), again);
     }
     actions = std::move(out);
   }

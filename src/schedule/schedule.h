@@ -88,8 +88,9 @@ int default_chunks(std::string_view name);
 // Passes are applied in this order: add_recompute, add_transfers, add_step, add_zero.
 
 // Pass: R before each backward of the stages given (none given: of all). It needs nothing from other ranks,
-// so it runs while the output gradient is still on its way (GPipe section 2.3).
-Schedule add_recompute(Schedule, std::span<const int> stages = {});
+// so it runs while the output gradient is still on its way (GPipe section 2.3). together: issued with the
+// backward instead, behind its message: layer by layer, so that one layer's activations are there at a time.
+Schedule add_recompute(Schedule, std::span<const int> stages = {}, bool together = false);
 
 // Pass: messages between neighbouring stages of different ranks: a receive right before the action that reads
 // it, a send right behind the one that makes it; around actions that are issued together, all receives before

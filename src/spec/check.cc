@@ -1,11 +1,12 @@
 // What contradicts itself in a run, and what this version cannot run.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <sstream>
 
 #include "base/error.h"
-#include "spec/run_spec.h"
+#include "spec/recompute.h"
 #include "spec/supported.h"
 #include "spec/toml.h"
 #include "trace/step_set.h"
@@ -251,6 +252,56 @@ void check_context_parallel(const RunSpec& run, Problems& out) {
                       l.cp, l.tp, m.kv_heads));
 }
 
+// Names of what is computed again, and keys that say nothing without others.
+void check_recompute(const RunSpec& run, Problems& out) {
+  const LayoutSpec& l = run.layout;
+  auto wrong = [&](std::vector<std::string> keys, std::string text) {
+    out.push_back({std::move(keys), std::move(text)});
+  };
+  for (const auto& [key, list] : {std::pair("layout.recompute_tensors", &l.recompute_tensors),
+                                  std::pair("layout.recompute_rest", &l.recompute_rest)})
+    for (const std::string& name : *list) {
+      if (std::find(kRecomputed.begin(), kRecomputed.end(), name) == kRecomputed.end())
+        wrong({key}, fmt::format("{} is no tensor that is computed again; those are {}", shown(name),
+                                 fmt::join(kRecomputed, ", ")));
+      else if (run.model.latent() && name != "n1" && name != "n2" && name != "u" && name != "a")
+        wrong({key, "model.kv_rank"},
+              fmt::format("{} is kept by latent attention; give of n1, n2, u and a", shown(name)));
+    }
+  if (l.recompute == "selective" && l.recompute_tensors.empty())
+    wrong({"layout.recompute_tensors", "layout.recompute"},
+          "[] leaves nothing to compute again; name tensors, or give recompute = \"none\"");
+  if (l.recompute_blocks > 0 && (l.recompute == "none" || l.recompute == "auto"))
+    wrong({"layout.recompute_blocks", "layout.recompute"},
+          fmt::format("{} has no effect with recompute = {}; give 0, or \"selective\" or \"full\"",
+                      l.recompute_blocks, shown(l.recompute)));
+  if (!l.recompute_rest.empty() && l.recompute_blocks == 0)
+    wrong({"layout.recompute_rest", "layout.recompute_blocks"},
+          "has no effect with recompute_blocks = 0, where there are no other blocks; give [], or a number of "
+          "blocks");
+  if (l.recompute_limit > 0 && l.recompute != "auto")
+    wrong({"layout.recompute_limit", "layout.recompute"},
+          fmt::format("{} has no effect with recompute = {}; give 0, or \"auto\"", l.recompute_limit,
+                      shown(l.recompute)));
+  if (!l.recompute_shard) return;
+  if (l.recompute != "full" && l.recompute != "auto")
+    wrong({"layout.recompute_shard", "layout.recompute"},
+          fmt::format(
+              "true has no effect with recompute = {}, which keeps more than a block's input; give false, or "
+              "\"full\"",
+              shown(l.recompute)));
+  if (l.tp == 1 || l.sequence)
+    wrong({"layout.recompute_shard", "layout.tp", "layout.sequence"},
+          fmt::format("true has no effect with {}; give false", l.tp == 1 ? "tp = 1"
+                                                                          : "sequence = true, which divides "
+                                                                            "activations already"));
+  else if (run.batch.micro * run.data.seq_len / l.cp % l.tp != 0)
+    wrong({"layout.recompute_shard", "batch.micro", "data.seq_len", "layout.tp"},
+          fmt::format(
+              "true divides a microbatch's {} tokens among tp = {} ranks, which is no divisor; give false",
+              run.batch.micro * run.data.seq_len / l.cp, l.tp));
+}
+
 void check_layout(const RunSpec& run, Problems& out) {
   const LayoutSpec& l = run.layout;
   auto wrong = [&](std::vector<std::string> keys, std::string text) {
@@ -348,6 +399,7 @@ std::vector<Problem> problems_of(const RunSpec& run) {
   check_routers(run, out);
   check_sizes(run, out);
   check_layout(run, out);
+  check_recompute(run, out);
   check_training(run, out);
   return out;
 }
@@ -419,7 +471,6 @@ std::vector<Problem> unsupported_of(const RunSpec& run) {
          "it compares gradients of whole sequences: give 0, or layout.cp = 1");
   refuse(l.schedule == "dualpipe", "layout.schedule", text(l.schedule),
          "two ranks would have the same stage: give \"dualpipe-v\", which needs one copy");
-  refuse(l.recompute != "none", "layout.recompute", text(l.recompute), "give \"none\"");
   const PrecisionSpec& p = run.precision;
   refuse(p.compute == "fp8", "precision.compute", text(p.compute),
          "give \"auto\", \"bf16\", \"f32\" or \"f16\"");

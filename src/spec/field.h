@@ -55,6 +55,11 @@ struct Texts {
     if (!one.empty()) list.push_back(one);
   }
   Texts(const char* one) : Texts(std::string(one)) {}  // NOLINT
+  static Texts of(std::vector<std::string> list) {
+    Texts t;
+    t.list = std::move(list);
+    return t;
+  }
   std::vector<std::string> list;
 
   bool empty() const { return list.empty(); }

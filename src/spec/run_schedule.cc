@@ -15,8 +15,9 @@ int effective_zero(const LayoutSpec& l) {
 
 Schedule schedule_of(const RunSpec& run) {
   const LayoutSpec& l = run.layout;
-  Schedule s =
-      add_step(add_transfers(make_schedule(l.schedule, int(l.pp), int(l.chunks), int(run.microbatches()))));
+  Schedule s = make_schedule(l.schedule, int(l.pp), int(l.chunks), int(run.microbatches()));
+  if (l.recompute != "none") s = add_recompute(std::move(s), {}, true);
+  s = add_step(add_transfers(std::move(s)));
   return replicas_of(l) > 1 ? add_zero(std::move(s), effective_zero(l), l.reshard_after_forward) : s;
 }
 

@@ -72,6 +72,9 @@ struct LayoutSpec {
   std::string schedule = "1f1b";
   int64_t chunks = 1;
   std::string recompute = "none";
+  Texts recompute_tensors = Texts::of({"n1", "n2", "a"}), recompute_rest;
+  int64_t recompute_blocks = 0, recompute_limit = 0;
+  bool recompute_shard = false;
   bool operator==(const LayoutSpec&) const = default;
 
   template <class V>
@@ -81,7 +84,7 @@ struct LayoutSpec {
     static constexpr std::string_view kSchedules[] = {"1f1b",     "gpipe",     "interleaved", "zb-h1",
                                                       "zb-h2",    "zb-v",      "v-half",      "v-min",
                                                       "dualpipe", "dualpipe-v"};
-    static constexpr std::string_view kRecomputes[] = {"none", "selective", "full"};
+    static constexpr std::string_view kRecomputes[] = {"none", "selective", "full", "auto"};
     v("dp", dp, "ranks", "data parallel", between(1, 1048576));
     v("tp", tp, "ranks", "tensor parallel", between(1, 1048576));
     v("pp", pp, "ranks", "pipeline parallel", between(1, 1048576));
@@ -112,7 +115,19 @@ struct LayoutSpec {
       Rule{.low = 0, .high = 1e6, .low_open = true});
     v("schedule", schedule, "", "pipeline schedule", one_of(kSchedules));
     v("chunks", chunks, "", "model chunks per pipeline rank", between(1, 65536));
-    v("recompute", recompute, "", "activations that the backward pass computes again", one_of(kRecomputes));
+    v("recompute", recompute, "",
+      "activations that the backward pass computes again: recompute_tensors of each block, all but its "
+      "input, or as much as recompute_limit makes needful",
+      one_of(kRecomputes));
+    v("recompute_tensors", recompute_tensors, "", "selective: of n1, qkv, o, mid, n2, u and a");
+    v("recompute_blocks", recompute_blocks, "blocks",
+      "of each stage, from its first, that recompute is about; 0 = all", between(0, 1e6));
+    v("recompute_rest", recompute_rest, "", "tensors that the other blocks compute again");
+    v("recompute_shard", recompute_shard, "",
+      "full: each rank of tp keeps its part of a block's input, gathered again for the backward pass");
+    v("recompute_limit", recompute_limit, "bytes",
+      "auto: memory of a rank that a step may take; 0 = the device's, shared by its ranks",
+      between(0, 9007199254740992));
   }
 };
 

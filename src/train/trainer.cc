@@ -10,6 +10,7 @@
 #include "base/progress.h"
 #include "base/timed.h"
 #include "cost/flops.h"
+#include "runtime/recompute.h"
 #include "train/batches.h"
 #include "train/checkpointing.h"
 #include "train/replicas.h"
@@ -264,7 +265,8 @@ class Trainer {
     m.checkpoint_stall_s = saves_->take_stall_s(), m.checkpoint_write_s = saves_->take_write_s();
     m.step_s = r.seconds, m.tokens_per_s = double(r.tokens) / r.seconds;
     m.mfu = mfu_of(m.tokens_per_s);
-    m.hfu = m.mfu;  // nothing is computed again in this version
+    m.hfu =
+        m.mfu * (1 + recompute_flops_per_token(run_) / train_flops_per_token(run_.model, run_.data.seq_len));
     const Report all = worst(r);
     m.peak = all.peak, m.peak_total = all.peak_total, m.at_peak = all.at_peak;
     m.data_s = r.data_s, m.forward_s = r.forward_s, m.backward_s = r.backward_s, m.norm_s = r.norm_s;

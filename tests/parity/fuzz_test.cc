@@ -87,6 +87,12 @@ Case draw(uint64_t seed) {
     if (v) c.tied = false;  // both ends on one rank add their summands in another order
     c.layers = std::max(c.layers, c.pp * c.stages), c.optimizer = "adamw";
   }
+  c.recompute = one_of("none", "selective", "full");
+  c.again = c.arch == "deepseek_v3" ? one_of("n1+n2+a", "n1+u")
+                                    : one_of("n1+n2+a", "o", "qkv+n2", "mid+a", "n1+qkv+o+mid+n2+u+a");
+  if (c.recompute != "none") c.blocks = one_of(0, 0, 1);
+  if (c.recompute == "full" && c.tp > 1 && !c.sequence && c.micro * c.seq % c.tp == 0)
+    c.shard = one_of(false, true);
   return c;
 }
 
@@ -101,6 +107,7 @@ Case twin_of(Case c) {
     c.zero = c.zero % 2 == 0 ? c.zero + 1 : c.zero - 1;
   if (!hybrid && c.microbatches == 1) c.zero = 3 - c.zero;
   c.prefetch = 1, c.bucket_mb = 25, c.reshard = true;
+  c.recompute = c.recompute == "none" ? "full" : "none", c.shard = false, c.blocks = 0;
   if (c.pp > 1) c.schedule = c.schedule == "gpipe" ? "1f1b" : "gpipe", c.stages = 1;
   return c;
 }

@@ -26,6 +26,9 @@ struct Case {
   int64_t micro = 2, microbatches = 1;  // of each replica
   int64_t layers = 2, hidden = 36, vocab = 61, seq = 23;
   double bucket_mb = 25, dropout = 0;
+  std::string recompute = "none", again = "n1+n2+a";  // again: tensors
+  int64_t blocks = 0;                                 // of a stage
+  bool shard = false;                                 // of kept inputs
   bool operator==(const Case&) const = default;
 
   int64_t global() const { return dp * micro * microbatches; }

@@ -113,7 +113,7 @@ void fill_row(const RunSpec& run, int64_t step, int64_t global_row, std::span<in
 
 Ran train_layout(RunSpec run, const Plan& plan) {
   if (plan.gradients) run.optimizer.lr = 0;
-  const Schedule schedule = schedule_of(run);
+  const Schedule schedule = plan.schedule ? *plan.schedule : schedule_of(run);
   validate(schedule);
   Home home;
   home.ran.booking = book_training(run, schedule, 1);

@@ -44,6 +44,7 @@ struct Plan {
   int64_t announce_more = 0;  // target tokens than the batch has
   bool gradients = false;     // of every step; the learning rate is 0 then, so weights stay equal
   const RecordedRouting* replay = nullptr;  // choices of experts; null: each its own, recorded
+  const Schedule* schedule = nullptr;       // in place of the layout's
 };
 
 Ran train_layout(RunSpec, const Plan&);

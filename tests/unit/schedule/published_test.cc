@@ -273,6 +273,24 @@ TEST(AddRecompute, ComesBeforeTheBackward) {
   EXPECT_THROW(add_recompute(add_recompute(gpipe(1, 1))), Error);
 }
 
+TEST(AddRecompute, IsIssuedWithTheBackward) {
+  EXPECT_EQ(to_text(add_recompute(parse_schedule("0F0 0F1 0B0 0B1"), {}, true)),
+            "0F0 0F1 0R0@1 0B0@1 0R1@2 0B1@2\n");
+  EXPECT_EQ(to_text(add_recompute(parse_schedule("0F0 0F1@5 0I0@5 0W0 0B1"), {}, true)),
+            "0F0 0R0@5 0F1@5 0I0@5 0W0 0R1@6 0B1@6\n");
+  // Behind the message, and with one gathering of the stage's weights.
+  const Schedule s = add_zero(add_step(add_transfers(add_recompute(one_f_one_b(2, 1), {}, true))), 3);
+  EXPECT_EQ(
+      to_text(s),
+      "0Unshard@1 0F0@1 0Reshard@1 0SendF0 0RecvB0 0Unshard@2 0R0@2 0B0@2 0ReduceGrad@2 0Reshard@2 0Step\n"
+      "1RecvF0 1Unshard@1 1F0@1 1Reshard@1 1Unshard@2 1R0@2 1B0@2 1ReduceGrad@2 1Reshard@2 1SendB0 1Step\n");
+  for (std::string_view name : schedule_names())
+    EXPECT_NO_THROW(validate(add_zero(
+        add_step(add_transfers(add_recompute(make_schedule(name, 4, default_chunks(name), 8), {}, true))),
+        3)))
+        << name;
+}
+
 // Replicas talk beside pairs as beside single actions.
 TEST(AddZero, TakesWhatIsIssuedTogether) {
   const Schedule s = add_step(parse_schedule("0F0 1F0 1F1@3 0B0@3 1B0 1B1 0F1 0B1"));

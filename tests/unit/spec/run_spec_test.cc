@@ -1,4 +1,4 @@
-#include "spec/run_spec.h"
+#include "spec/recompute.h"
 
 #include <algorithm>
 #include <cmath>
@@ -384,8 +384,8 @@ TEST(RunSpec, UnsupportedByThisVersion) {
   refuse_unsupported(parse("[layout]\npp = 2\nzero = 2\ndp = 2"));
   refuse_unsupported(parse("[layout]\ntp = 2\ndp = 3\n[batch]\nglobal = 48"));
   refuse_unsupported(parse("[layout]\nschedule = \"gpipe\"\n[precision]\ncompute = \"bf16\""));
-  for (const char* set : {"layout.schedule=dualpipe", "layout.recompute=full", "precision.compute=fp8",
-                          "train.device=cuda", "train.comm=nccl"}) {
+  for (const char* set :
+       {"layout.schedule=dualpipe", "precision.compute=fp8", "train.device=cuda", "train.comm=nccl"}) {
     std::string key = std::string(set).substr(0, std::string(set).find('='));
     RunSpec run = parse("", {set});
     std::string err = error_of([&] { refuse_unsupported(run); });
@@ -407,8 +407,49 @@ TEST(RunSpec, UnsupportedByThisVersion) {
                        "cp_placement = \"striped\""),
              "give a divisor of data.seq_len / layout.cp = 10");
   EXPECT_HAS(beside_cp("[train]\nnoise_scale = 2"), "train.noise_scale: 2 is not supported");
-  RunSpec run = parse("[layout]\ndp = 2\nrecompute = \"full\"\nep = 2");
+  RunSpec run = parse("[layout]\ndp = 2\nschedule = \"dualpipe\"\nep = 2");
   EXPECT_EQ(lines_of(error_of([&] { refuse_unsupported(run); })).size(), 2u);
+}
+
+TEST(RunSpec, RecomputeKeysThatSayNothing) {
+  auto wrong = [&](const std::string& keys) {
+    return error_of([&] { parse(("[layout]\n" + keys).c_str()); });
+  };
+  parse("[layout]\nrecompute = \"full\"\nrecompute_blocks = 2\nrecompute_rest = [\"n1\", \"o\"]");
+  parse("[layout]\nrecompute = \"full\"\nrecompute_shard = true\ntp = 2");
+  EXPECT_HAS(
+      wrong("recompute_tensors = [\"scores\"]"),
+      "layout.recompute_tensors: \"scores\" is no tensor that is computed again; those are n1, qkv, o, mid, "
+      "n2, u, a");
+  EXPECT_HAS(wrong("recompute = \"selective\"\nrecompute_tensors = []"), "nothing to compute again");
+  EXPECT_HAS(wrong("recompute_blocks = 3"),
+             "layout.recompute_blocks: 3 has no effect with recompute = \"none\"");
+  EXPECT_HAS(wrong("recompute = \"full\"\nrecompute_rest = [\"n1\"]"),
+             "has no effect with recompute_blocks = 0");
+  EXPECT_HAS(wrong("recompute = \"full\"\nrecompute_limit = 1000"), "recompute_limit: 1000 has no effect");
+  EXPECT_HAS(wrong("recompute = \"selective\"\nrecompute_shard = true\ntp = 2"),
+             "keeps more than a block's input");
+  EXPECT_HAS(wrong("recompute = \"full\"\nrecompute_shard = true"), "true has no effect with tp = 1");
+  EXPECT_HAS(wrong("recompute = \"full\"\nrecompute_shard = true\ntp = 2\nsequence = true"),
+             "divides activations already");
+  EXPECT_HAS(error_of([] {
+               parse(
+                   "[model]\narch = \"deepseek_v2\"\n[layout]\nrecompute = \"selective\"\n"
+                   "recompute_tensors = [\"qkv\"]");
+             }),
+             "\"qkv\" is kept by latent attention");
+}
+
+TEST(RunSpec, RecomputeOfABlock) {
+  LayoutSpec l;
+  EXPECT_FALSE(recompute_of(l, 0).any());
+  l.recompute = "selective";
+  for (const char* name : {"n1", "n2", "a"}) EXPECT_TRUE(recompute_of(l, 7).has(name));
+  for (const char* name : {"qkv", "o", "mid", "u"}) EXPECT_FALSE(recompute_of(l, 7).has(name));
+  l.recompute = "full", l.recompute_blocks = 2, l.recompute_rest = "o";
+  EXPECT_TRUE(recompute_of(l, 1).full);
+  EXPECT_FALSE(recompute_of(l, 2).full);
+  EXPECT_TRUE(recompute_of(l, 2).has("o"));
 }
 
 TEST(RunSpec, ResolvePutsTypesInPlaceOfAuto) {

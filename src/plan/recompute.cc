@@ -1,0 +1,114 @@
+#include "plan/recompute.h"
+
+#include <algorithm>
+
+#include "base/progress.h"
+#include "cost/flops.h"
+#include "model/stages.h"
+#include "spec/recompute.h"
+#include "spec/run_schedule.h"
+
+namespace trireme {
+namespace {
+
+// Elements of a token, in one block; 0 where no block keeps it under that name.
+int64_t elements(const ModelSpec& m, std::string_view name) {
+  const bool experts_alone = m.moe() && m.expert_blocks() == m.layers;
+  if (name == "n1" || name == "n2") return m.hidden;
+  if (name == "u") return experts_alone ? 0 : m.ffn * (m.activation == "swiglu" ? 2 : 1);
+  if (name == "a") return experts_alone ? 0 : m.ffn;
+  if (m.latent()) return 0;
+  if (name == "qkv") return m.q_size() + 2 * m.kv_size();
+  return name == "o" ? m.q_size() : m.hidden;
+}
+
+struct Limit {
+  int64_t bytes = 0;
+  bool device = false;  // all that is on it; else of the arena alone
+
+  bool holds(const Booking& b) const { return b.arena_bytes + (device ? b.snapshot_bytes : 0) <= bytes; }
+};
+
+Limit limit_of(const RunSpec& run, const ClusterSpec& cluster) {
+  if (run.layout.recompute_limit > 0) return {.bytes = run.layout.recompute_limit};
+  if (cluster.memory_bytes == 0)
+    bad_request(
+        "layout.recompute = \"auto\": no memory of this machine is known to stay within; give "
+        "layout.recompute_limit, in bytes of a rank");
+  return {.bytes = cluster.memory_bytes / (run.train.comm == "thread" ? run.world() : 1), .device = true};
+}
+
+// The n-th choice of `order` in the first `blocks` blocks of each stage (0: in all), the one before it in the
+// rest. Beyond the last: in full.
+RunSpec with_choice(RunSpec run, const std::vector<Texts>& order, size_t n, int64_t blocks) {
+  LayoutSpec& l = run.layout;
+  l.recompute_limit = 0, l.recompute_blocks = blocks;
+  l.recompute = n == 0 ? "none" : n == order.size() ? "full" : "selective";
+  l.recompute_tensors = n > 0 && n < order.size() ? order[n] : LayoutSpec().recompute_tensors;
+  l.recompute_rest = blocks > 0 ? order[n - 1] : Texts();
+  l.recompute_shard = l.recompute_shard && l.recompute == "full";
+  return run;
+}
+
+int64_t most_blocks(const RunSpec& run) {
+  int64_t most = 0;
+  for (const StageRange& s :
+       split_layers(run.model, run.data.seq_len, int(run.layout.pp * run.layout.chunks)))
+    most = std::max(most, s.last - s.first);
+  return most;
+}
+
+}  // namespace
+
+// What costs no product comes at once; then one by one.
+std::vector<Texts> recompute_order(const ModelSpec& m, int64_t seq) {
+  struct Priced {
+    std::string name;
+    double flops_per_element;
+  };
+  std::vector<Priced> all;
+  for (std::string_view name : kRecomputed) {
+    const int64_t n = elements(m, name);
+    if (n == 0) continue;
+    const double flops = recompute_flops_per_token(m, seq, false, recompute_of(Texts(std::string(name))));
+    all.push_back({std::string(name), flops / double(n)});
+  }
+  std::stable_sort(all.begin(), all.end(), [](const Priced& a, const Priced& b) {
+    return a.flops_per_element < b.flops_per_element;
+  });
+  std::vector<Texts> order(1);
+  Texts so_far;
+  for (size_t i = 0; i < all.size(); i++) {
+    so_far.list.push_back(all[i].name);
+    if (i + 1 == all.size() || all[i + 1].flops_per_element > 0) order.push_back(so_far);
+  }
+  return order;
+}
+
+RunSpec choose_recompute(RunSpec run, const ClusterSpec& cluster, int threads) {
+  if (run.layout.recompute != "auto") return run;
+  const Limit limit = limit_of(run, cluster);
+  const std::vector<Texts> order = recompute_order(run.model, run.data.seq_len);
+  const auto booked = [&](size_t n, int64_t blocks) {
+    const RunSpec r = with_choice(run, order, n, blocks);
+    return book_training(r, schedule_of(r), threads, cluster);
+  };
+  size_t n = 0;
+  Booking b = booked(0, 0);
+  for (; !limit.holds(b) && n < order.size(); n++) b = booked(n + 1, 0);
+  if (!limit.holds(b))
+    bad_request(
+        "layout.recompute = \"auto\": with all blocks computed again a rank still takes {} bytes, and {} are "
+        "allowed; give a smaller batch.micro than {}, or a larger layout.recompute_limit",
+        b.arena_bytes + (limit.device ? b.snapshot_bytes : 0), limit.bytes, run.batch.micro);
+  if (n == 0) return with_choice(run, order, 0, 0);
+  // (low, high]: high blocks are enough, low are not.
+  int64_t low = 0, high = most_blocks(run);
+  while (high - low > 1) {
+    const int64_t middle = (low + high) / 2;
+    (limit.holds(booked(n, middle)) ? high : low) = middle;
+  }
+  return with_choice(run, order, n, high < most_blocks(run) ? high : 0);
+}
+
+}  // namespace trireme

@@ -1,0 +1,54 @@
+// What a forward pass lets go, and how the backward pass gets it again (docs/recompute.md).
+#include "base/timed.h"
+#include "model/tensor_parallel.h"
+#include "runtime/microbatch.h"
+
+namespace trireme {
+
+// Blocks are computed again, an embedding and a head never.
+void StageRunner::find_recompute() {
+  recompute_.resize(stage_.layers.size());
+  if (mode_ != RunMode::train) return;
+  for (const Chunk& c : chunks_) {
+    const size_t first = c.first + c.embedding, last = c.last - c.head;
+    for (size_t l = first; l < last; l++) recompute_[l] = recompute_of(run_.layout, int64_t(l - first));
+  }
+}
+
+// After a layer's forward pass. Of an input that is kept alone, ranks of tp may keep a part of the rows each.
+void StageRunner::let_activations_go(Microbatch& m, size_t layer, size_t slot) {
+  const Recompute& r = recompute_[layer];
+  if (!r.any()) return;
+  if (!r.full) return stage_.layers[layer]->let_go(r, m.saved[layer]);
+  m.saved[layer].clear();
+  if (!run_.layout.recompute_shard || !sharing_.layers.tp) return;
+  const int64_t rows = m.x[slot]->rows() / sharing_.tp.size;
+  Owned own(*arena_, Bucket::activations, {rows, m.x[slot]->cols()}, dtype_);
+  device_.copy(*own, m.x[slot]->narrow(0, sharing_.tp.rank * rows, rows), compute_);
+  m.x[slot] = std::move(own);
+}
+
+// Before a layer's backward pass; once, whoever comes first. Routers count their choices by microbatch, so a
+// second time counts once.
+void StageRunner::recompute(Microbatch& m, Ctx& ctx, size_t layer, size_t slot) {
+  const Recompute& r = recompute_[layer];
+  if (!r.any()) return;
+  if (!r.full) return stage_.layers[layer]->again(ctx, *m.x[slot], m.saved[layer]);
+  if (!m.saved[layer].empty()) return;
+  if (run_.layout.recompute_shard && sharing_.layers.tp) m.x[slot] = gathered_rows(ctx, *m.x[slot]);
+  stage_.layers[layer]->forward(ctx, *m.x[slot], m.saved[layer]);
+}
+
+// All of a stage at once, ahead of its backward pass.
+void StageRunner::recompute_stage(Microbatch& m, const Chunk& c) {
+  Timed t(result_.backward_s);
+  Ctx ctx = context(m, true);
+  for (size_t l = c.first, at = c.slot; l < c.last; l++, at++) {
+    if (!recompute_[l].any()) continue;
+    use_weights(l);
+    recompute(m, ctx, l, at);
+    let_weights_go(l);
+  }
+}
+
+}  // namespace trireme
