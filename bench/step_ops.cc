@@ -5,6 +5,7 @@
 // costs *inside* the step, caches as the step leaves them. One JSON object on stdout:
 //   peaks    f32 and bf16 FLOP/s and memory bytes/s on the same threads: best of the bursts before and after
 //   step_s   seconds of every timed step; flops_per_step: 3 x forward, causal attention at half
+//   peak_beside  of each of them: FLOP/s of the compute type, mean of short bursts right before and behind it
 //   ops      by op and shape of its output: launches a step, FLOPs, bytes, median and least seconds of a step
 //   startup_s  seconds from the first line of main to the end of the first step, device and memory included
 #include <fmt/format.h>
@@ -87,6 +88,14 @@ struct Peaks {
   }
 };
 
+// The peak of this moment: a clock that moves, or a neighbour on the other half of a core, takes from it what
+// it takes from the steps beside it.
+double peak_now(const RunSpec& run, int threads) {
+  constexpr double kSeconds = 0.02;
+  return run.precision.compute == "bf16" ? cpu::bf16_peak(threads, kSeconds)
+                                         : cpu::f32_peak(threads, kSeconds);
+}
+
 // Token i of sample s is uniform in [0, vocab); the target is the next one.
 FillBatch random_batch(const RunSpec& run) {
   return [vocab = double(run.model.vocab), seq = run.data.seq_len](int64_t step, int64_t mb,
@@ -119,15 +128,19 @@ void measure(const Options& o, double begin) {
   FillBatch fill = random_batch(run);
   Stopwatch watch;
   device->kernels().observe(&watch);
-  std::vector<double> seconds;
+  std::vector<double> seconds, beside;
   double startup = 0, loss = 0;
   Peaks peaks;
   for (int s = 1; s <= o.warmup + o.steps; s++) {
     if (s == o.warmup + 1) peaks.measure(threads), watch.clear();
+    const double before = s > o.warmup ? peak_now(run, threads) : 0;
     watch.start();
     StepResult r = runner.step(schedule.ranks.at(0), s, run.tokens_per_step(), fill);
     if (s == 1) startup = now() - begin;
-    if (s > o.warmup) seconds.push_back(r.seconds);
+    if (s > o.warmup) {
+      seconds.push_back(r.seconds);
+      beside.push_back((before + peak_now(run, threads)) / 2);
+    }
     loss = r.loss;
   }
   device->kernels().observe(nullptr);
@@ -140,6 +153,7 @@ void measure(const Options& o, double begin) {
                               {"peaks", {{"f32", peaks.f32}, {"bf16", peaks.bf16}, {"memory", peaks.memory}}},
                               {"startup_s", startup},
                               {"step_s", seconds},
+                              {"peak_beside", beside},
                               {"loss", loss},
                               {"ops", watch.table()}};
   fmt::print("{}\n", j.dump());

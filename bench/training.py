@@ -59,7 +59,9 @@ def step_line(options, model, precision, threads, mine, peers, others):
     line = {"model": model, "precision": precision, "threads": threads, "step ms": round(1e3 * step, 1),
             "floor ms": round(1e3 * min(floor_s(result, model) for result in mine), 1),
             "tokens/s": round(tokens / step), "GFLOP/s": round(flops / step / 1e9, 1),
-            "FMA peak": round(peak / 1e9, 1), "MFU": percent(flops / step / peak)}
+            "FMA peak": round(peak / 1e9, 1), "MFU": percent(flops / step / peak),
+            "MFU beside": percent(median([flops / s / p for result in mine
+                                          for s, p in zip(result["step_s"], result["peak_beside"])]))}
     for other, mode in itertools.product(["f32", "autocast", "bf16"], ["eager", "compile"]):
         seconds = peers.get((other, mode))
         line[f"torch {other} {mode}"] = round(tokens / median(seconds)) if seconds else "-"
