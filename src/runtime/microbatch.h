@@ -1,5 +1,6 @@
 // What one microbatch in flight holds.
 #pragma once
+#include <algorithm>
 #include <vector>
 
 #include "runtime/stage_runner.h"
@@ -12,6 +13,8 @@ struct StageRunner::Microbatch {
   // By slot (Chunk): the input of each layer of a chunk, then the output of its last; x[0] stays empty on the
   // first stage. dx: their gradients.
   std::vector<Owned> x, dx;
+  std::vector<char> away;              // by slot: the input waits in the file (offload.h)
+  std::vector<Event> fetched;          // by slot: it is on its way back until then
   std::vector<Saved> saved;            // by layer
   std::vector<Event> x_here, dx_here;  // by chunk: the input, and the output's gradient, have arrived
   int64_t own_targets = 0;             // that are no -1
@@ -20,6 +23,8 @@ struct StageRunner::Microbatch {
   void resize(size_t layers, size_t chunks) {
     x.resize(layers + chunks);
     dx.resize(layers + chunks);
+    away.resize(layers + chunks);
+    fetched.resize(layers + chunks);
     saved.resize(layers);
     x_here.resize(chunks);
     dx_here.resize(chunks);
@@ -47,6 +52,8 @@ struct StageRunner::Microbatch {
   void release() {
     for (Owned& t : x) t.reset();
     for (Owned& t : dx) t.reset();
+    std::fill(away.begin(), away.end(), 0);
+    std::fill(fetched.begin(), fetched.end(), Event());
     release_batch();
   }
   // What is left after the last backward pass, but for the gradient that is still to be sent.

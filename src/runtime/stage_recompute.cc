@@ -2,6 +2,7 @@
 #include "base/timed.h"
 #include "model/tensor_parallel.h"
 #include "runtime/microbatch.h"
+#include "runtime/offload.h"
 
 namespace trireme {
 
@@ -21,11 +22,43 @@ void StageRunner::let_activations_go(Microbatch& m, size_t layer, size_t slot) {
   if (!r.any()) return;
   if (!r.full) return stage_.layers[layer]->let_go(r, m.saved[layer]);
   m.saved[layer].clear();
-  if (!run_.layout.recompute_shard || !sharing_.layers.tp) return;
-  const int64_t rows = m.x[slot]->rows() / sharing_.tp.size;
-  Owned own(*arena_, Bucket::activations, {rows, m.x[slot]->cols()}, dtype_);
-  device_.copy(*own, m.x[slot]->narrow(0, sharing_.tp.rank * rows, rows), compute_);
-  m.x[slot] = std::move(own);
+  if (run_.layout.recompute_shard && sharing_.layers.tp) {
+    const int64_t rows = kept_rows();
+    Owned own(*arena_, Bucket::activations, {rows, m.x[slot]->cols()}, dtype_);
+    device_.copy(*own, m.x[slot]->narrow(0, sharing_.tp.rank * rows, rows), compute_);
+    m.x[slot] = std::move(own);
+  }
+  if (offload_) send_away(m, slot);
+}
+
+// Of a block's input that is kept alone, on this rank.
+int64_t StageRunner::kept_rows() const {
+  const bool parts = run_.layout.sequence || run_.layout.recompute_shard;
+  return run_.batch.micro * run_.data.seq_len / sharing_.cp.size / (parts ? sharing_.tp.size : 1);
+}
+
+int64_t StageRunner::place_of(const Microbatch& m, size_t slot) const {
+  return (&m - microbatches_.data()) * int64_t(m.x.size()) + int64_t(slot);
+}
+
+// The memory goes back when the next one leaves, or the forward pass ends: a place of the program.
+void StageRunner::send_away(Microbatch& m, size_t slot) {
+  settle_away();
+  leaving_ = std::move(m.x[slot]);
+  left_ = offload_->put(place_of(m, slot), *leaving_);
+  m.away[slot] = 1;
+}
+void StageRunner::settle_away() {
+  if (!leaving_) return;
+  device_.wait(compute_, left_);
+  leaving_.reset();
+}
+
+void StageRunner::fetch(Microbatch& m, size_t slot) {
+  if (!m.away[slot]) return;
+  m.x[slot] = Owned(*arena_, Bucket::activations, {kept_rows(), run_.model.hidden}, dtype_);
+  m.fetched[slot] = offload_->get(place_of(m, slot), *m.x[slot]);
+  m.away[slot] = 0;
 }
 
 // Before a layer's backward pass; once, whoever comes first. Routers count their choices by microbatch, so a
@@ -35,6 +68,8 @@ void StageRunner::recompute(Microbatch& m, Ctx& ctx, size_t layer, size_t slot) 
   if (!r.any()) return;
   if (!r.full) return stage_.layers[layer]->again(ctx, *m.x[slot], m.saved[layer]);
   if (!m.saved[layer].empty()) return;
+  fetch(m, slot);
+  device_.wait(compute_, std::exchange(m.fetched[slot], Event()));
   if (run_.layout.recompute_shard && sharing_.layers.tp) m.x[slot] = gathered_rows(ctx, *m.x[slot]);
   stage_.layers[layer]->forward(ctx, *m.x[slot], m.saved[layer]);
 }

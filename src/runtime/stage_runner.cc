@@ -8,6 +8,7 @@
 #include "runtime/context.h"
 #include "runtime/make_optimizer.h"
 #include "runtime/microbatch.h"
+#include "runtime/offload.h"
 #include "spec/run_schedule.h"
 
 namespace trireme {
@@ -78,6 +79,10 @@ StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64
   const int64_t microbatches = run.batch.global / (sharing_.dp * run.batch.micro);
   microbatches_.resize(size_t(microbatches));
   for (Microbatch& m : microbatches_) m.resize(stage_.layers.size(), chunks_.size());
+  if (mode == RunMode::train && run.layout.offload == "inputs")
+    offload_ = std::make_unique<OffloadFile>(
+        run.layout.offload_dir.empty() ? run.train.dir : run.layout.offload_dir, device,
+        microbatches * int64_t(microbatches_[0].x.size()), kept_rows() * run.model.hidden * size_of(dtype_));
   sequence_loss_.resize(size_t(microbatches * run.batch.micro) + 1);
   global_loss_.resize(size_t(run.batch.global));
   if (comms_) gathered_loss_.resize(sequence_loss_.size() * size_t(comms_->world()));
@@ -131,6 +136,8 @@ const StageRunner::Chunk& StageRunner::chunk_of(int stage) const {
 StageRunner::~StageRunner() {
   sync_.reset();
   settle_layers();
+  offload_.reset();
+  leaving_.reset();
   pipeline_.reset();
   microbatches_.clear();
   cache_.reset();
@@ -301,6 +308,7 @@ void StageRunner::forward(Microbatch& m, const Chunk& c, int64_t mb, const FillB
     let_weights_go(l);
     let_activations_go(m, l, at);
   }
+  settle_away();
   if (c.head) read_losses(m, mb);
 }
 
@@ -355,6 +363,8 @@ void StageRunner::backward(Microbatch& m, const Chunk& c, bool input, bool weigh
   for (size_t l = c.last, at = c.end_slot(); l-- > c.first;) {
     at--;
     if (input) {
+      fetch(m, at);
+      if (l > c.first) fetch(m, at - 1);  // travels meanwhile
       use_weights(l);
       recompute(m, ctx, l, at);
       m.dx[at] = stage_.layers[l]->backward_input(ctx, *m.dx[at + 1], m.saved[l]);

@@ -26,6 +26,8 @@
 
 namespace trireme {
 
+class OffloadFile;  // offload.h
+
 // Host buffers of one microbatch, [sequences * seq] each, filled by the data side.
 struct HostBatch {
   std::span<int32_t> tokens, targets, positions;
@@ -182,6 +184,11 @@ class StageRunner {
   void let_activations_go(Microbatch&, size_t layer, size_t slot);
   void recompute(Microbatch&, Ctx&, size_t layer, size_t slot);
   void recompute_stage(Microbatch&, const Chunk&);
+  int64_t kept_rows() const;
+  int64_t place_of(const Microbatch&, size_t slot) const;
+  void send_away(Microbatch&, size_t slot);
+  void settle_away();
+  void fetch(Microbatch&, size_t slot);
   void add_pass(const Chunk&, bool forward, bool release, bool recomputed = false);  // to walk_
   void forward_only(Microbatch&, Ctx&);
   void run_cached(int64_t texts, std::span<const int32_t> tokens, std::span<const int32_t> positions,
@@ -231,6 +238,9 @@ class StageRunner {
   std::vector<UnitUse> walk_;                          // of weights, to come
   std::vector<char> seen_;                             // by unit, for add_pass
   std::vector<Recompute> recompute_;                   // by layer
+  std::unique_ptr<OffloadFile> offload_;               // none: inputs stay in memory
+  Owned leaving_;                                      // on its way into the file
+  Event left_;
   Routing routing_;
   std::vector<LayerRouting> routed_;
   LrSchedule lr_;

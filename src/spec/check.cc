@@ -283,6 +283,16 @@ void check_recompute(const RunSpec& run, Problems& out) {
     wrong({"layout.recompute_limit", "layout.recompute"},
           fmt::format("{} has no effect with recompute = {}; give 0, or \"auto\"", l.recompute_limit,
                       shown(l.recompute)));
+  if (l.offload != "none" && l.recompute != "full")
+    wrong({"layout.offload", "layout.recompute"},
+          fmt::format(
+              "{} has no effect with recompute = {}, which keeps no block's input alone; give \"none\", or "
+              "recompute = \"full\"",
+              shown(l.offload), shown(l.recompute)));
+  if (l.offload == "none" && !l.offload_dir.empty())
+    wrong({"layout.offload_dir", "layout.offload"},
+          fmt::format("{} has no effect with offload = \"none\"; give \"\", or offload = \"inputs\"",
+                      shown(l.offload_dir)));
   if (!l.recompute_shard) return;
   if (l.recompute != "full" && l.recompute != "auto")
     wrong({"layout.recompute_shard", "layout.recompute"},

@@ -75,6 +75,7 @@ struct LayoutSpec {
   Texts recompute_tensors = Texts::of({"n1", "n2", "a"}), recompute_rest;
   int64_t recompute_blocks = 0, recompute_limit = 0;
   bool recompute_shard = false;
+  std::string offload = "none", offload_dir;
   bool operator==(const LayoutSpec&) const = default;
 
   template <class V>
@@ -128,6 +129,12 @@ struct LayoutSpec {
     v("recompute_limit", recompute_limit, "bytes",
       "auto: memory of a rank that a step may take; 0 = the device's, shared by its ranks",
       between(0, 9007199254740992));
+    static constexpr std::string_view kOffloads[] = {"none", "inputs"};
+    v("offload", offload, "",
+      "inputs: what recompute = full keeps waits in a file between a block's passes, fetched ahead of its "
+      "use",
+      one_of(kOffloads));
+    v("offload_dir", offload_dir, "folder", "where that file lies, without a name; empty = train.dir");
   }
 };
 

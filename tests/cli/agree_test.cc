@@ -127,6 +127,29 @@ TEST(Agree, PlanAndTrainOnEveryByteAndEveryFlop) {
     }
 }
 
+TEST(Agree, PlanAndTrainOnWhatIsComputedAgain) {
+  for (const char* recompute : {"selective", "full"}) {
+    TempFolder tmp;
+    fs::path file = tiny_run_file(tmp.path(), 2);
+    const std::vector<std::string> sets = {"--set", fmt::format("layout.recompute={}", recompute), "--set",
+                                           "precision.compute=f32", "--json"};
+    auto with_sets = [&](const char* verb) {
+      std::vector<std::string> args = {verb, file.string()};
+      args.insert(args.end(), sets.begin(), sets.end());
+      return args;
+    };
+    json plan = json_of(trireme(tmp.path(), with_sets("plan")))["best"];
+    json_of(trireme(tmp.path(), with_sets("train")));
+    EXPECT_EQ(plan["hardware_flops"] > plan["model_flops"], recompute == std::string("full"));
+    for (json& line : metrics_of(tmp / "run")) {
+      EXPECT_EQ(line["peak_bytes"].at("total"), plan["memory"]["total"]);
+      const double peak_s = line["step_s"].get<double>() * 1e9;
+      EXPECT_NEAR(line["mfu"].get<double>() * peak_s / plan["model_flops"].get<double>(), 1, 1e-9);
+      EXPECT_NEAR(line["hfu"].get<double>() * peak_s / plan["hardware_flops"].get<double>(), 1, 1e-9);
+    }
+  }
+}
+
 // The kernels count themselves: what plan says a step launches, computes and moves is what a step does.
 TEST(Agree, PlanAndTheKernelsCounters) {
   TempFolder tmp;

@@ -146,6 +146,19 @@ TEST(Malloc, NorDoesOneWithMuon) {
   }
 }
 
+// Nor one that computes activations again, or has inputs wait in a file.
+TEST(Malloc, NorDoesOneThatComputesAgain) {
+  for (const char* arch : {"gpt2", "qwen3"})
+    for (const char* recompute : {"selective", "full", "offload"}) {
+      RunSpec run = test::tiny_run(arch, "bf16", 2);
+      run.layout.recompute = recompute == std::string("offload") ? "full" : recompute;
+      run.layout.recompute_tensors = Texts::of({"n1", "qkv", "o", "mid", "n2", "u", "a"});
+      if (recompute == std::string("offload"))
+        run.layout.offload = "inputs", run.layout.offload_dir = fs::temp_directory_path().string();
+      check_steady(run, 1);
+    }
+}
+
 // Steps of a layout on rank threads, under a watchdog that beats a thousand times as often as in a run.
 void check_ranks(const RunSpec& run, const std::string& what) {
   const int ranks = int(run.world());

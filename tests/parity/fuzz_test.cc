@@ -93,6 +93,7 @@ Case draw(uint64_t seed) {
   if (c.recompute != "none") c.blocks = one_of(0, 0, 1);
   if (c.recompute == "full" && c.tp > 1 && !c.sequence && c.micro * c.seq % c.tp == 0)
     c.shard = one_of(false, true);
+  if (c.recompute == "full") c.offload = one_of(false, false, true);
   return c;
 }
 
@@ -107,7 +108,7 @@ Case twin_of(Case c) {
     c.zero = c.zero % 2 == 0 ? c.zero + 1 : c.zero - 1;
   if (!hybrid && c.microbatches == 1) c.zero = 3 - c.zero;
   c.prefetch = 1, c.bucket_mb = 25, c.reshard = true;
-  c.recompute = c.recompute == "none" ? "full" : "none", c.shard = false, c.blocks = 0;
+  c.recompute = c.recompute == "none" ? "full" : "none", c.shard = c.offload = false, c.blocks = 0;
   if (c.pp > 1) c.schedule = c.schedule == "gpipe" ? "1f1b" : "gpipe", c.stages = 1;
   return c;
 }

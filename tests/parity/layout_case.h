@@ -28,7 +28,7 @@ struct Case {
   double bucket_mb = 25, dropout = 0;
   std::string recompute = "none", again = "n1+n2+a";  // again: tensors
   int64_t blocks = 0;                                 // of a stage
-  bool shard = false;                                 // of kept inputs
+  bool shard = false, offload = false;                // of kept inputs
   bool operator==(const Case&) const = default;
 
   int64_t global() const { return dp * micro * microbatches; }

@@ -1,6 +1,9 @@
 // What is computed again is what was: the same run to the bit, in less memory, whose bytes are those booked
 // (docs/recompute.md).
 #include "runtime/recompute.h"
+#include <numeric>
+#include "runtime/offload.h"
+
 #include "compare.h"
 #include "layout_case.h"
 #include "spec/recompute.h"
@@ -29,7 +32,7 @@ TEST_P(Recomputed, EqualsWhatWasKeptToTheBit) {
     EXPECT_EQ(again.ranks[r].left_over, 0) << r;
     EXPECT_EQ(again.ranks[r].moved, again.ranks[r].counted) << r;
   }
-  c.recompute = "none", c.shard = false, c.blocks = 0;
+  c.recompute = "none", c.shard = c.offload = false, c.blocks = 0;
   const Ran kept = train_layout(run_of(c), {});
   expect_identical(again, kept);
   ASSERT_EQ(again.routed.size(), kept.routed.size());
@@ -80,6 +83,18 @@ INSTANTIATE_TEST_SUITE_P(
         "recompute=selective pp=2 layers=4 microbatches=4 schedule=zb-h1 again=n1+n2+a+o",
         "recompute=selective pp=3 stages=2 layers=6 microbatches=6 schedule=v-half dp=2 zero=3"));
 
+// What is kept waits in a file.
+INSTANTIATE_TEST_SUITE_P(
+    Offloaded, Recomputed,
+    testing::Values("recompute=full offload=1 layers=4",
+                    "recompute=full offload=1 blocks=2 layers=3 compute=bf16",
+                    "recompute=full offload=1 dp=2 zero=3 microbatches=3 dropout=0.1",
+                    "recompute=full offload=1 tp=2 heads=4 hidden=32 shard=1",
+                    "recompute=full offload=1 tp=3 sequence=1 seq=24",
+                    "recompute=full offload=1 cp=2 seq=24 layers=3",
+                    "recompute=full offload=1 pp=2 layers=5 microbatches=4",
+                    "recompute=full offload=1 pp=2 stages=2 layers=6 microbatches=4 schedule=zb-v"));
+
 // ---- bytes, wire and FLOPs in closed form ----
 
 // What a block keeps between its passes, one rank of tp: Korthikanti et al.'s sum (2205.05198, section 4)
@@ -94,6 +109,7 @@ int64_t kept_bytes(const RunSpec& run, const Recompute& r) {
   const int64_t kv = m.kv_heads >= t ? m.kv_size() / t : m.head_dim, q = m.q_size() / t;
   const int64_t gated = m.activation == "swiglu" ? 2 : 1, stats = m.norm == "layer" ? 2 : 1;
   const int64_t input = e * rows * m.hidden;
+  if (r.full && l.offload == "inputs") return 0;
   if (r.full) return l.recompute_shard ? input / t : input;
   const auto unless = [&](const char* name, int64_t bytes) { return r.has(name) ? 0 : bytes; };
   return input + unless("n1", input) + unless("mid", input) + unless("n2", input) +
@@ -110,7 +126,7 @@ TEST(RecomputeFormulas, BytesOfABlock) {
         "recompute=selective again=n1+qkv+o+mid+n2+u+a tp=3 sequence=1 seq=24", "arch=gpt2", "compute=bf16",
         "recompute=full", "recompute=full arch=gpt2 compute=bf16", "tp=2 heads=4 kv_heads=2 hidden=32",
         "recompute=full tp=3", "tp=3 sequence=1 seq=24", "recompute=full tp=3 sequence=1 seq=24",
-        "recompute=full tp=2 heads=4 hidden=32 shard=1",
+        "recompute=full tp=2 heads=4 hidden=32 shard=1", "recompute=full offload=1",
         "recompute=full tp=4 heads=4 hidden=32 shard=1 compute=bf16 seq=22"}) {
     SCOPED_TRACE(text);
     Case c = from_text(text);
@@ -218,6 +234,35 @@ TEST(RecomputeActions, AStageMayBeAhead) {
     for (size_t r = 0; r < alone.ranks.size(); r++)
       EXPECT_GT(alone.ranks[r].peaks[size_t(Bucket::activations)],
                 beside.ranks[r].peaks[size_t(Bucket::activations)]);
+  }
+}
+
+TEST(OffloadFile, BytesComeBack) {
+  auto device = make_device("cpu", {.threads = 1});
+  OffloadFile file(fs::temp_directory_path(), *device, 5, 1000);
+  std::vector<int32_t> out(250), in(250);
+  std::iota(out.begin(), out.end(), 7);
+  const Tensor whole(out.data(), {250}, DType::i32), back(in.data(), {250}, DType::i32);
+  device->wait({}, file.put(4, whole));
+  device->wait({}, file.put(1, whole.narrow(0, 100, 37)));
+  device->wait({}, file.get(4, back));
+  EXPECT_EQ(in, out);
+  device->wait({}, file.get(1, back.narrow(0, 0, 37)));
+  EXPECT_EQ(in[36], out[136]);
+  EXPECT_EQ(in[37], out[37]);
+  EXPECT_THROW(file.put(0, Tensor(out.data(), {1001}, DType::u8)), Error);
+}
+
+TEST(OffloadFile, SaysWhyNot) {
+  auto device = make_device("cpu", {.threads = 1});
+  EXPECT_THROW(OffloadFile("/proc/self/offload", *device, 1, 8), Error);
+  OffloadFile file(fs::temp_directory_path(), *device, 2, 8);
+  double x = 0;
+  try {  // never put there
+    device->wait({}, file.get(1, Tensor(&x, {1}, DType::f64)));
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("cannot be read"), std::string::npos);
   }
 }
 

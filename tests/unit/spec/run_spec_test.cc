@@ -426,6 +426,9 @@ TEST(RunSpec, RecomputeKeysThatSayNothing) {
              "layout.recompute_blocks: 3 has no effect with recompute = \"none\"");
   EXPECT_HAS(wrong("recompute = \"full\"\nrecompute_rest = [\"n1\"]"),
              "has no effect with recompute_blocks = 0");
+  EXPECT_HAS(wrong("offload = \"inputs\""),
+             "layout.offload: \"inputs\" has no effect with recompute = \"none\"");
+  EXPECT_HAS(wrong("offload_dir = \"/tmp\""), "has no effect with offload = \"none\"");
   EXPECT_HAS(wrong("recompute = \"full\"\nrecompute_limit = 1000"), "recompute_limit: 1000 has no effect");
   EXPECT_HAS(wrong("recompute = \"selective\"\nrecompute_shard = true\ntp = 2"),
              "keeps more than a block's input");
