@@ -262,6 +262,7 @@ void demo(const DemoRequest& r) {
   RunSpec run = make_run_file(r);
   leave_if_interrupted();
   const ClusterSpec cluster = cluster_of(run);
+  find_own_schedule(run, cluster);
   run = choose_recompute(run, cluster, rank_threads_of(run));
   TrainingSetup t = prepare_training(run, cluster, run.world());
   const Forecast& f = t.forecast;

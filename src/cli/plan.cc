@@ -1,6 +1,7 @@
 // trireme plan RUN.toml: what the run will cost, from the real step on meta.
 #include "plan/axes.h"
 #include "plan/forecast.h"
+#include "plan/own_schedule.h"
 #include "plan/recompute.h"
 
 #include "cli/cli.h"
@@ -45,6 +46,7 @@ void add_plan(CLI::App& app) {
     RunSpec run = request->load();
     ClusterSpec cluster = cluster_of(run);
     if (axes->wanted) return print_axes(run, cluster, *axes, request->json);
+    find_own_schedule(run, cluster);
     run = choose_recompute(run, cluster, rank_threads_of(run));
     Schedule schedule = schedule_of(run);
     Forecast f = forecast(run, schedule, cluster, rank_threads_of(run));

@@ -57,6 +57,21 @@ RunSpec load(const RunRequest& request, const MpiWorld& world) {
   return run;
 }
 
+// A schedule of one's own, or one that is searched: rank 0's for all.
+void take_own_schedule(CommFactory& ranks, RunSpec& run, const ClusterSpec& cluster) {
+  if (!has_own_schedule(run.layout)) return;
+  const bool first = ranks.rank() == 0;
+  const std::string mine = agreed(ranks, [&] {
+    if (first) find_own_schedule(run, cluster);
+    return first ? to_text(*run.own_schedule.actions) : std::string();
+  });
+  const std::string text = broadcast_text(ranks.control(), mine);
+  agreed(ranks, [&] {
+    if (!first) set_own_schedule(run, parse_schedule(text), "rank 0's schedule");
+    return true;
+  });
+}
+
 }  // namespace
 
 std::unique_ptr<TrainingJob> join_training(const RunRequest& request, const Launched& started) {
@@ -70,10 +85,11 @@ std::unique_ptr<TrainingJob> join_training(const RunRequest& request, const Laun
   const std::string cluster =
       agreed(*ranks, [&] { return ranks->rank() == 0 ? save_cluster(cluster_of(job->run)) : std::string(); });
   const std::string of_first = broadcast_text(ranks->control(), cluster);
+  const ClusterSpec machine = agreed(*ranks, [&] { return parse_cluster(of_first, "rank 0's cluster"); });
+  take_own_schedule(*ranks, job->run, machine);
   // Kernels' scratch depends on threads, of which machines may give their ranks more or fewer.
   const int threads = int(agree_max(ranks->control(), rank_threads_of(job->run)));
   job->setup = agreed(*ranks, [&] {
-    const ClusterSpec machine = parse_cluster(of_first, "rank 0's cluster");
     job->run = choose_recompute(job->run, machine, threads);
     return prepare_training(job->run, machine, job->world->local_ranks());
   });

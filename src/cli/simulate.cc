@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "cli/cli.h"
+#include "sim/find_schedule.h"
 #include "sim/gallery.h"
 #include "sim/summary.h"
 
@@ -12,7 +13,7 @@ namespace trireme::cli {
 namespace {
 
 struct SimulateRequest {
-  std::string schedule = "1f1b", file, times = "1,1,1", svg, html, gallery;
+  std::string schedule = "1f1b", file, times = "1,1,1", svg, html, gallery, memory, aim = "step";
   int stages = 4, microbatches = 8, chunks = 0;
   double comm = 0;
   bool json = false;
@@ -77,12 +78,59 @@ std::vector<StageTimes> simulated_times(const SimulateRequest& q, int chunks, in
   return all;
 }
 
+// "M" or "M,W": what a rank may hold, in microbatches, and the part of one that waits for its weight
+// gradient.
+HeldLimit held_limit(const SimulateRequest& q) {
+  constexpr int64_t kOne = 1000;
+  const auto parts = [&](std::string_view text) {
+    double x = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), x);
+    if (error != std::errc() || end != text.data() + text.size() || !(x >= 0 && x <= 1e6))
+      bad_request(
+          "--memory: \"{}\" is not M or M,W, such as 4 or 16,0.37: microbatches from 1 to 1000000, W from "
+          "0 to 1 of one",
+          q.memory);
+    return std::llround(x * double(kOne));
+  };
+  HeldLimit l{.most = q.stages * kOne, .before_input = kOne, .before_weight = kOne};
+  if (q.memory.empty()) return l;
+  const std::string_view all = q.memory;
+  const size_t comma = std::min(all.find(','), all.size());
+  l.most = parts(all.substr(0, comma));
+  if (comma < all.size()) l.before_weight = parts(all.substr(comma + 1));
+  if (l.most < kOne)
+    bad_request("--memory: {} leaves no room for a microbatch; right is at least 1", q.memory);
+  if (l.before_weight > kOne)
+    bad_request("--memory: \"{}\" holds more of a microbatch after its input gradient than before", q.memory);
+  return l;
+}
+
+Schedule searched_schedule(const SimulateRequest& q) {
+  constexpr int kMostRanks = 1024, kMostMicrobatches = 32767;
+  if (q.stages < 1 || q.stages > kMostRanks)
+    bad_request("--stages: {}; the search takes 1 to {}", q.stages, kMostRanks);
+  if (q.microbatches < 1 || q.microbatches > kMostMicrobatches)
+    bad_request("--microbatches: {} must be from 1 to {}", q.microbatches, kMostMicrobatches);
+  if (q.chunks > 1) bad_request("--chunks: {}; the search takes 1 (one stage a rank)", q.chunks);
+  std::vector<StageTimes> times = simulated_times(q, 1, q.stages);
+  times.resize(size_t(q.stages), times[0]);
+  const std::vector<HeldLimit> limits(times.size(), held_limit(q));
+  return find_schedule(times, q.microbatches, limits, q.aim == "span" ? Aim::span : Aim::step);
+}
+
 Schedule wanted_schedule(const SimulateRequest& q) {
-  if (q.file.empty()) {
-    const int chunks = q.chunks > 0 ? q.chunks : default_chunks(q.schedule);
-    return make_schedule(q.schedule, q.stages, chunks, q.microbatches);
-  }
-  return parse_schedule(read_text(q.file));
+  if (q.file.empty() && q.schedule == "auto") return searched_schedule(q);
+  if (!q.memory.empty()) bad_request("--memory: only --schedule auto looks at it");
+  if (!q.file.empty()) return parse_schedule(read_text(q.file));
+  const int chunks = q.chunks > 0 ? q.chunks : default_chunks(q.schedule);
+  return make_schedule(q.schedule, q.stages, chunks, q.microbatches);
+}
+
+bool compute_alone(const Schedule& s) {
+  for (const std::vector<Action>& actions : s.ranks)
+    for (const Action& a : actions)
+      if (a.kind >= Act::SendF) return false;
+  return true;
 }
 
 void write_gallery(const std::filesystem::path& folder) {
@@ -98,6 +146,7 @@ void simulate(const SimulateRequest& q) {
   if (!q.gallery.empty()) return write_gallery(q.gallery);
   const Schedule s = wanted_schedule(q);
   for (const std::string& warning : validate(s)) fmt::print(stderr, "note: {}\n", warning);
+  if (!q.file.empty() && s.ranks.size() > 1 && compute_alone(s)) validate(add_transfers(s));
   const int ranks = int(s.ranks.size()), chunks = std::max(1, s.stages / ranks);
   const std::vector<StageTimes> times = simulated_times(q, chunks, s.stages);
   const ScheduleTimeline t = timeline_of_stages(s, times);
@@ -138,10 +187,10 @@ void add_simulate(CLI::App& app) {
       "draws a pipeline schedule in virtual time, with its bubble and memory beside what papers say\n"
       "example: trireme simulate --schedule zb-h1 --stages 4 --microbatches 8");
   auto q = std::make_shared<SimulateRequest>();
-  auto* const schedule =
-      verb->add_option("--schedule", q->schedule,
-                       "gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, v-half, v-min, dualpipe, dualpipe-v")
-          ->capture_default_str();
+  auto* const schedule = verb->add_option("--schedule", q->schedule,
+                                          "gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, v-half, v-min, "
+                                          "dualpipe, dualpipe-v, or auto: searched for the times")
+                             ->capture_default_str();
   auto* const file = verb->add_option("--file", q->file, "instead: a schedule of one's own, a line a rank");
   auto* const stages = verb->add_option("--stages", q->stages, "pipeline ranks")->capture_default_str();
   auto* const microbatches =
@@ -151,6 +200,13 @@ void add_simulate(CLI::App& app) {
   verb->add_option(
           "--times", q->times,
           "F,I,W or F,I,W,link of a rank's whole share of a microbatch; or of each stage, with / between")
+      ->capture_default_str();
+  verb->add_option(
+      "--memory", q->memory,
+      "auto: M or M,W: microbatches that a rank may hold, and the part of one between I and W (default: "
+      "stages,1)");
+  verb->add_option("--aim", q->aim, "auto: the shortest step, or the shortest span of a rank as papers count")
+      ->check(CLI::IsMember({"step", "span"}))
       ->capture_default_str();
   verb->add_option("--comm", q->comm, "time of a message between ranks");
   verb->add_option("--svg", q->svg, "file to draw into");

@@ -137,6 +137,7 @@ void train_here(const RunRequest& request, const Deadline& deadline) {
         run.world());
   wait_without_spinning(run.world());
   const ClusterSpec cluster = cluster_of(run);
+  find_own_schedule(run, cluster);
   run = choose_recompute(run, cluster, rank_threads_of(run));
   TrainingSetup t = prepare_training(run, cluster, run.world());
   t.options.deadline = deadline;

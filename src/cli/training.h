@@ -6,6 +6,7 @@
 #include "cli/launched.h"
 #include "comm/mpi/mpi_world.h"
 #include "plan/forecast.h"
+#include "plan/own_schedule.h"
 #include "plan/recompute.h"
 #include "spec/run_schedule.h"
 #include "train/launch.h"

@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <map>
 #include <optional>
+#include <tuple>
 #include <unordered_map>
 
 #include "base/error.h"
@@ -60,6 +62,7 @@ class Validator {
     check_complete();
     check_transfers();
     check_order();
+    check_message_order();
     check_progress();
     check_steps();
     check_weights();
@@ -243,6 +246,39 @@ class Validator {
       }
     }
   }
+
+  // Messages carry no names: of those that go one way from one rank to another, the k-th sent is the k-th
+  // received. Where the two sides say another order, a rank would take one microbatch's tensor for another's,
+  // or wait for ever.
+  void check_message_order() const {
+    using Way = std::tuple<bool, int, int>;  // backward, from, to
+    std::map<Way, std::vector<Place>> sent, received;
+    for (int r = 0; r < int(s_.ranks.size()); r++)
+      for (int t = 0; t < int(s_.ranks[size_t(r)].size()); t++) {
+        const Action& a = s_.ranks[size_t(r)][size_t(t)];
+        const std::optional<Action> half = other_half(a);
+        if (!half) continue;
+        const int other = place(*half).rank;
+        const bool back = a.kind == Act::SendB || a.kind == Act::RecvB;
+        const bool sends = a.kind == Act::SendF || a.kind == Act::SendB;
+        (sends ? sent[{back, r, other}] : received[{back, other, r}]).push_back({r, t});
+      }
+    for (const auto& [way, sends] : sent) check_message_order(way, sends, received[way]);
+  }
+  void check_message_order(const std::tuple<bool, int, int>& way, const std::vector<Place>& sends,
+                           const std::vector<Place>& receives) const {
+    for (size_t k = 0; k < sends.size(); k++) {
+      const Action &send = at(sends[k]), &receive = at(receives[k]);
+      if (*other_half(send) == Action{receive.kind, receive.stage, receive.mb}) continue;
+      fail(receives[k],
+           "rank {} receives {} from rank {} as number {} of its {}, which sends {} then: both sides must "
+           "have "
+           "one order",
+           std::get<2>(way), to_text(receive), std::get<1>(way), k,
+           std::get<0>(way) ? "gradients" : "activations", to_text(send));
+    }
+  }
+  const Action& at(Place p) const { return s_.ranks[size_t(p.rank)][size_t(p.step)]; }
 
   // Behind the last of the actions that are issued together with that at step t.
   int end_of_group(int r, int t) const {

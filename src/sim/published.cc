@@ -39,8 +39,8 @@ std::optional<Published> published_of(std::string_view name, int p, int v, int m
   if (name == "zb-h2")
     out = {"(p-1)(F+I-2W)", "2p-1", if_exact(short_w && m >= 2 * p - 1, (p - 1) * (f + i - 2 * w)), {}};
   if (name == "zb-v") out = {"0 at F = I = W", "p", if_exact(f == i && i == w && m >= 2 * p - 1, 0), {}};
-  if (name == "v-half") out = {"about (p-1)(F+I+W)/2", "p/2 + O(1)", std::nullopt, {}};
-  if (name == "v-min") out = {"about 2(p-1)(F+I+W)/3", "p/3 + O(1)", std::nullopt, {}};
+  if (name == "v-half") out = {"about (p-1)(F+I+W)/2", "(p+2)/2, rounded down, at most", std::nullopt, {}};
+  if (name == "v-min") out = {"about 2(p-1)(F+I+W)/3", "(p+4)/3, rounded down, at most", std::nullopt, {}};
   const bool dual = f == i && w <= i && m >= 2 * p && m % 2 == 0;
   if (name == "dualpipe")
     out = {"(p/2-1)(F&B+B-3W)", "p+1", if_exact(dual, (p / 2 - 1) * (f + 2 * i - w)), {}};
@@ -54,6 +54,10 @@ std::optional<Published> published_of(std::string_view name, int p, int v, int m
   if (name == "zb-h1" && m >= p) out->held.assign(size_t(p), p);
   if (name == "zb-h2" && m >= 2 * p - 1) out->held.assign(size_t(p), 2 * p - 1);
   if (name == "zb-v" && m >= 2 * p - 1) out->held.assign(size_t(p), 2 * p);
+  // As the authors' page has it,
+  // https://huggingface.co/spaces/sail/pipeline-parallelism-with-controllable-memory
+  if (name == "v-half" && m >= 2 * p) out->most_held = 2 * ((p + 2) / 2);
+  if (name == "v-min" && m >= 2 * p) out->most_held = 2 * ((p + 4) / 3);
   if (name == "dualpipe" && m >= 2 * p && m % 2 == 0) out->held.assign(size_t(p), p + 1);
   if (name == "dualpipe-v" && m >= 2 * p) out->held.assign(size_t(p), 2 * p + 1);
   return out;

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 namespace trireme {
 namespace {
 
@@ -13,7 +15,9 @@ std::string verdict(bool same) {
 bool holds_as_published(const ScheduleTimeline& t, const Published& paper) {
   for (size_t r = 0; r < paper.held.size(); r++)
     if (paper.held[r] != t.held[r].all()) return false;
-  return true;
+  int most = 0;
+  for (const HeldPeak& h : t.held) most = std::max(most, h.all());
+  return !paper.most_held || *paper.most_held == most;
 }
 
 }  // namespace
@@ -36,8 +40,9 @@ std::string summary_of(const ScheduleTimeline& t, const std::optional<Published>
                                    : "; no number for these times and microbatches");
   out += fmt::format("held      {:.6g} microbatches by rank\n", fmt::join(held_by_rank(t), " "));
   if (paper)
-    out += fmt::format("published held {}{}\n", paper->held_formula,
-                       paper->held.empty() ? "" : ": " + verdict(holds_as_published(t, *paper)));
+    out += fmt::format(
+        "published held {}{}\n", paper->held_formula,
+        paper->held.empty() && !paper->most_held ? "" : ": " + verdict(holds_as_published(t, *paper)));
   return out;
 }
 

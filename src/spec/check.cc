@@ -339,6 +339,20 @@ void check_layout(const RunSpec& run, Problems& out) {
     wrong({"layout.pp", "layout.chunks", "model.layers"},
           fmt::format("pp * chunks = {} * {} stages are more than model.layers = {}", l.pp, l.chunks,
                       run.model.layers));
+  if (l.schedule == "file" && l.schedule_file.empty())
+    wrong({"layout.schedule", "layout.schedule_file"},
+          "\"file\" wants layout.schedule_file, which is empty; give the file's path");
+  if (l.schedule != "file" && !l.schedule_file.empty())
+    wrong({"layout.schedule_file", "layout.schedule"},
+          fmt::format("{} has no effect beside layout.schedule = {}; give \"file\" there, or leave it out",
+                      shown(l.schedule_file), shown(l.schedule)));
+  if (l.schedule != "auto" && l.in_flight > 0)
+    wrong({"layout.in_flight", "layout.schedule"},
+          fmt::format("{} has no effect beside layout.schedule = {}; give \"auto\" there, or leave it out",
+                      l.in_flight, shown(l.schedule)));
+  if (l.schedule == "auto" && l.chunks != 1)
+    wrong({"layout.chunks", "layout.schedule"},
+          fmt::format("{}: layout.schedule = \"auto\" takes chunks = 1 (one stage a rank)", l.chunks));
   if (l.shard_group > 0 && l.cp == 1 && l.dp % l.shard_group != 0)
     wrong({"layout.shard_group", "layout.dp"},
           fmt::format("{} does not divide dp = {}", l.shard_group, l.dp));

@@ -1,5 +1,10 @@
 #include "spec/run_schedule.h"
 
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "spec/toml.h"
+
 namespace trireme {
 
 int64_t replicas_of(const LayoutSpec& l) {
@@ -13,9 +18,84 @@ int effective_zero(const LayoutSpec& l) {
   return replicas_of(l) == 1 || l.shard_group == 1 ? 0 : int(l.zero);
 }
 
+bool has_own_schedule(const LayoutSpec& l) {
+  return l.schedule == "file" || l.schedule == "auto";
+}
+
+bool OwnSchedule::operator==(const OwnSchedule& o) const {
+  return actions == o.actions || (actions && o.actions && *actions == *o.actions);
+}
+
+namespace {
+
+void check_compute_alone(const Schedule& s, std::string_view from) {
+  for (size_t r = 0; r < s.ranks.size(); r++)
+    for (const Action& a : s.ranks[r])
+      if (a.kind > Act::W)
+        bad_request(
+            "{}: rank {} has {}; right are forwards and backwards alone (F, B, I, W): the run adds what is "
+            "computed again, messages, reductions and steps",
+            from, r, to_text(a));
+  if (s.copies != 1) bad_request("{}: {} copies of each stage; a run has one", from, s.copies);
+}
+
+void check_sizes(const RunSpec& run, const Schedule& s, std::string_view from) {
+  const LayoutSpec& l = run.layout;
+  if (int64_t(s.ranks.size()) != l.pp)
+    bad_request("{}: {} ranks (lines), and layout.pp = {}", from, s.ranks.size(), l.pp);
+  if (s.stages != l.pp * l.chunks)
+    bad_request("{}: {} stages, and layout.pp * layout.chunks = {} * {}", from, s.stages, l.pp, l.chunks);
+  if (s.microbatches != run.microbatches())
+    bad_request("{}: {} microbatches, and batch.global / (layout.dp * batch.micro) = {} / ({} * {}) = {}",
+                from, s.microbatches, run.batch.global, l.dp, run.batch.micro, run.microbatches());
+}
+
+void check_places(const RunSpec& run, const Schedule& s, std::string_view from) {
+  std::vector<int64_t> held(s.ranks.size(), 0);
+  for (int rank : rank_of_stages(s)) held[size_t(rank)]++;
+  for (size_t r = 0; r < held.size(); r++)
+    if (held[r] != run.layout.chunks)
+      bad_request("{}: rank {} has {} stages, and layout.chunks = {}", from, r, held[r], run.layout.chunks);
+}
+
+}  // namespace
+
+void set_own_schedule(RunSpec& run, const Schedule& s, std::string_view from) {
+  check_compute_alone(s, from);
+  check_sizes(run, s, from);
+  const auto valid = [&](const Schedule& one) {
+    try {
+      validate(one);
+    } catch (const Error& e) {
+      throw Error(fmt::format("{}: {}", from, e.what()), e.fault);
+    }
+  };
+  valid(s);
+  check_places(run, s, from);
+  valid(add_transfers(s));
+  run.own_schedule.actions = std::make_shared<const Schedule>(s);
+}
+
+void read_own_schedule(RunSpec& run) {
+  if (run.layout.schedule != "file") return;
+  constexpr int64_t kMostBytes = 64 << 20;
+  const fs::path& path = run.layout.schedule_file;
+  const std::string from = fmt::format("layout.schedule_file = \"{}\"", run.layout.schedule_file);
+  std::string text;
+  try {
+    text = read_small(path, kMostBytes);
+  } catch (const Error& e) {
+    throw Error(fmt::format("{}: {}", from, e.what()), Fault::request);
+  }
+  set_own_schedule(run, parse_schedule(text), from);
+}
+
 Schedule schedule_of(const RunSpec& run) {
   const LayoutSpec& l = run.layout;
-  Schedule s = make_schedule(l.schedule, int(l.pp), int(l.chunks), int(run.microbatches()));
+  require(!has_own_schedule(l) || run.own_schedule.actions, "the run's own schedule is not there yet");
+  Schedule s = has_own_schedule(l)
+                   ? *run.own_schedule.actions
+                   : make_schedule(l.schedule, int(l.pp), int(l.chunks), int(run.microbatches()));
   if (l.recompute != "none") s = add_recompute(std::move(s), {}, true);
   s = add_step(add_transfers(std::move(s)));
   return replicas_of(l) > 1 ? add_zero(std::move(s), effective_zero(l), l.reshard_after_forward) : s;

@@ -14,8 +14,16 @@ ContextPlacement placement_of(const LayoutSpec&);
 // The ZeRO stage that has an effect: 0 where a shard group has one rank, which has nobody to share with.
 int effective_zero(const LayoutSpec&);
 
-// The generator that layout.schedule names, with its steps, and for several replicas with what they say to
-// each other.
+// Has the run a schedule that no generator makes: layout.schedule "file" or "auto"?
+bool has_own_schedule(const LayoutSpec&);
+// Sets the run's own_schedule. Errors (request): what is not compute, other numbers of ranks, stages or
+// microbatches than the run's, and what validate() finds with messages added; `from` names the schedule.
+void set_own_schedule(RunSpec&, const Schedule& compute, std::string_view from);
+// The text of layout.schedule_file, if layout.schedule says so.
+void read_own_schedule(RunSpec&);
+
+// The generator that layout.schedule names, or the run's own, with its steps, and for several replicas with
+// what they say to each other.
 Schedule schedule_of(const RunSpec&);
 
 }  // namespace trireme

@@ -3,6 +3,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,6 +16,8 @@
 #include "spec/moe_spec.h"
 
 namespace trireme {
+
+struct Schedule;
 
 struct DataSpec {
   Texts train = "data/train", valid = "data/valid";
@@ -69,7 +72,8 @@ struct LayoutSpec {
   double bucket_mb = 25;
   int64_t tp_chunks = 1;
   double ep_buffer = 1.5;
-  std::string schedule = "1f1b";
+  std::string schedule = "1f1b", schedule_file;
+  int64_t in_flight = 0;
   int64_t chunks = 1;
   std::string recompute = "none";
   Texts recompute_tensors = Texts::of({"n1", "n2", "a"}), recompute_rest;
@@ -82,9 +86,9 @@ struct LayoutSpec {
   void visit(V& v) {
     static constexpr std::string_view kMethods[] = {"ring", "ulysses"};
     static constexpr std::string_view kPlacements[] = {"zigzag", "contiguous", "striped"};
-    static constexpr std::string_view kSchedules[] = {"1f1b",     "gpipe",     "interleaved", "zb-h1",
-                                                      "zb-h2",    "zb-v",      "v-half",      "v-min",
-                                                      "dualpipe", "dualpipe-v"};
+    static constexpr std::string_view kSchedules[] = {"1f1b",     "gpipe",      "interleaved", "zb-h1",
+                                                      "zb-h2",    "zb-v",       "v-half",      "v-min",
+                                                      "dualpipe", "dualpipe-v", "auto",        "file"};
     static constexpr std::string_view kRecomputes[] = {"none", "selective", "full", "auto"};
     v("dp", dp, "ranks", "data parallel", between(1, 1048576));
     v("tp", tp, "ranks", "tensor parallel", between(1, 1048576));
@@ -114,7 +118,13 @@ struct LayoutSpec {
       "ep > 1: choices that a rank's experts have room for at once, in those that each rank has; more take "
       "further rounds",
       Rule{.low = 0, .high = 1e6, .low_open = true});
-    v("schedule", schedule, "", "pipeline schedule", one_of(kSchedules));
+    v("schedule", schedule, "",
+      "pipeline schedule; auto searches one for the forecast's times, file takes one's own",
+      one_of(kSchedules));
+    v("schedule_file", schedule_file, "path", "schedule = \"file\": its compute actions, a line a rank");
+    v("in_flight", in_flight, "microbatches",
+      "schedule = \"auto\": most that a rank holds between forward and weight gradient; 0 = pp, as 1f1b does",
+      between(0, 32767));
     v("chunks", chunks, "", "model chunks per pipeline rank", between(1, 65536));
     v("recompute", recompute, "",
       "activations that the backward pass computes again: recompute_tensors of each block, all but its "
@@ -283,6 +293,13 @@ struct ClusterRef {
   }
 };
 
+// The compute actions of schedules that no generator makes (spec/run_schedule.h). Not a key: found or read
+// anew by whoever plans or starts the run.
+struct OwnSchedule {
+  std::shared_ptr<const Schedule> actions;
+  bool operator==(const OwnSchedule&) const;
+};
+
 struct RunSpec {
   ModelSpec model;
   DataSpec data;
@@ -293,6 +310,7 @@ struct RunSpec {
   OptimizerSpec optimizer;
   TrainSpec train;
   ClusterRef cluster;
+  OwnSchedule own_schedule;
   bool operator==(const RunSpec&) const = default;
 
   int64_t world() const { return layout.pp * layout.dp * layout.cp * layout.tp; }

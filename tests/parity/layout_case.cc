@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "plan/own_schedule.h"
 
 namespace trireme::parity {
 namespace {
@@ -116,7 +117,9 @@ RunSpec run_of(const Case& c) {
   r.optimizer.name = c.optimizer, r.optimizer.lr = 3e-3, r.optimizer.warmup = 2;
   r.train.sum_order = c.order;
   r.train.steps = 60, r.train.seed = 11, r.train.threads = 1;
-  return resolve(r, {.native_bf16 = true});
+  r = resolve(r, {.native_bf16 = true});
+  find_own_schedule(r, {});
+  return r;
 }
 
 RunSpec one_rank_of(const Case& c) {

@@ -45,7 +45,44 @@ INSTANTIATE_TEST_SUITE_P(
         "pp=2 stages=2 layers=5 microbatches=5 schedule=v-half dp=2 zero=2",
         "pp=3 stages=2 layers=6 microbatches=6 schedule=v-min",
         "pp=2 stages=2 layers=4 microbatches=6 schedule=dualpipe-v",
+        "pp=3 layers=5 microbatches=6 schedule=auto", "pp=2 dp=2 zero=3 microbatches=4 schedule=auto",
+        "pp=4 layers=6 microbatches=5 schedule=auto tp=1 compute=bf16",
+        "pp=2 cp=2 seq=24 microbatches=3 schedule=auto",
         "pp=2 dp=2 ep=2 arch=qwen3_moe experts=4 zero=2 microbatches=2 aux=0.01"));
+
+// Schedules of one's own: odd mixtures of B with I and W, stages on ranks in any order, overlaps.
+struct Own {
+  const char *layout, *text;
+};
+class OwnSchedules : public testing::TestWithParam<Own> {};
+
+TEST_P(OwnSchedules, EqualOneStageToTheBit) {
+  Case c = from_text(GetParam().layout);
+  SCOPED_TRACE(GetParam().text);
+  RunSpec run = run_of(c);
+  run.layout.schedule = "file", run.layout.schedule_file = "own.txt";
+  set_own_schedule(run, parse_schedule(GetParam().text), "own.txt");
+  const Ran piped = train_layout(run, {});
+  for (size_t r = 0; r < piped.ranks.size(); r++) {
+    EXPECT_EQ(piped.ranks[r].left_over, 0);
+    const Booking b = book_stage(run, schedule_of(run), 1, {}, mesh_of(run.layout).coord(int(r), Axis::pp));
+    EXPECT_EQ(piped.ranks[r].peaks, b.peak) << r;
+  }
+  c.pp = c.stages = 1;
+  expect_identical(piped, train_layout(run_of(c), {}));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, OwnSchedules,
+    testing::Values(Own{"pp=2 microbatches=3",
+                        "0F0 0F1 0I0 0F2 0W0 0B1 0I2 0W2\n1F0 1B0 1F1 1I1 1F2 1W1 1B2"},
+                    Own{"pp=3 layers=3 microbatches=3",
+                        "0F0 0F1 0F2 0I0 0I1 0W0 0W1 0B2\n1F0 1F1 1I0 1F2 1I1 1W0 1I2 1W1 1W2\n"
+                        "2F0 2I0 2F1 2I1 2F2 2I2 2W0 2W1 2W2"},
+                    Own{"pp=2 layers=2 dp=2 zero=2 microbatches=2",
+                        "1F0 1B0 1F1 1B1  # the last stage is on the first rank\n0F0 0F1 0B0 0B1"},
+                    Own{"pp=2 stages=2 layers=4 microbatches=2 compute=bf16",
+                        "0F0 0F1 2F0 2F1@1 2B0@1 2B1 0B0 0B1\n1F0 1F1 3F0 3B0 3F1 3I1 1B0 3W1 1B1"}));
 
 // A tied table's gradient is the sum of two stages' sums.
 class TiedPipelines : public testing::TestWithParam<const char*> {};

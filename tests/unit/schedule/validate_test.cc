@@ -52,6 +52,15 @@ TEST(Validate, SaysWhatIsWrong) {
        "schedule: rank 0: 0SendF0 comes before 0F0, which it needs"},
       {"0F0 0RecvB0 0SendF0 0B0\n1RecvF0 1F0 1B0 1SendB0",
        "schedule: deadlock: rank 0 at 0RecvB0 waits for 1SendB0, rank 1 at 1RecvF0 waits for 0SendF0"},
+      // What rank 0 sends first, rank 1 takes for the other microbatch.
+      {"0F0 0F1 0SendF1 0SendF0 0RecvB0 0B0 0RecvB1 0B1\n1RecvF0 1F0 1B0 1SendB0 1RecvF1 1F1 1B1 1SendB1",
+       "schedule: rank 1 receives 1RecvF0 from rank 0 as number 0 of its activations, which sends 0SendF1 "
+       "then: "
+       "both sides must have one order"},
+      {"0F0 0SendF0 0F1 0SendF1 0RecvB1 0RecvB0 0B0 0B1\n1RecvF0 1F0 1RecvF1 1F1 1B0 1SendB0 1B1 1SendB1",
+       "schedule: rank 0 receives 0RecvB1 from rank 1 as number 0 of its gradients, which sends 1SendB0 "
+       "then: "
+       "both sides must have one order"},
       {"0F0 0B0 0Step", "schedule: rank 0: 0ReduceGrad is missing before its Step"},
       {"0F0 0ReduceGrad 0B0 0Step", "schedule: rank 0: 0ReduceGrad is missing before its Step"},
       {"0F0 0B0 0ReduceGrad 0Step 0Step", "schedule: rank 0: 0Step comes after its Step"},
@@ -121,6 +130,45 @@ TEST(Validate, FindsEveryPlantedFault) {
     ASSERT_NE(complaint(s), "no error") << to_text(s);
     ASSERT_EQ(complaint(good), "no error");
   }
+}
+
+// One message of good schedules moved in front of, or behind, its neighbour on the same way, on one side:
+// never against what actions need, so only the order of messages is wrong.
+TEST(Validate, FindsMessagesInDifferentOrderOnBothSides) {
+  const uint64_t key = rng_key(6, 0, "messages");
+  uint64_t draw = 0;
+  const auto pick = [&](size_t n) { return size_t(below(key, draw++, n)); };
+  int found = 0;
+  for (int trial = 0; trial < 400; trial++) {
+    const auto name = schedule_names()[pick(schedule_names().size())];
+    const int chunks = default_chunks(name), p = 2 + int(pick(3)), m = 2 + int(pick(6));
+    if (name == "dualpipe" && p % 2) continue;
+    Schedule s = add_transfers(make_schedule(name, p, chunks, m));
+    ASSERT_EQ(complaint(s), "no error") << name << p << m;
+    const std::vector<int> rank_of = name == "dualpipe" ? std::vector<int>() : rank_of_stages(s);
+    if (rank_of.empty()) continue;
+    auto& actions = s.ranks[pick(size_t(p))];
+    const Act kind = Act(size_t(Act::SendF) + pick(4));
+    const bool sends = kind == Act::SendF || kind == Act::SendB;
+    const auto peer = [&](const Action& a) {
+      return rank_of[size_t(a.stage + (kind == Act::SendF || kind == Act::RecvB ? 1 : -1))];
+    };
+    std::vector<size_t> places;  // of the messages of one way
+    int with = -1;
+    for (size_t i = 0; i < actions.size(); i++)
+      if (actions[i].kind == kind && (with < 0 || peer(actions[i]) == with))
+        places.push_back(i), with = peer(actions[i]);
+    if (places.size() < 2) continue;
+    const size_t k = pick(places.size() - 1);
+    const auto at = actions.begin();
+    if (sends)  // the earlier one later
+      std::rotate(at + int(places[k]), at + int(places[k]) + 1, at + int(places[k + 1]) + 1);
+    else
+      std::rotate(at + int(places[k]), at + int(places[k + 1]), at + int(places[k + 1]) + 1);
+    ASSERT_NE(complaint(s).find("both sides must have one order"), std::string::npos) << to_text(s);
+    found++;
+  }
+  EXPECT_GT(found, 200);
 }
 
 TEST(Validate, WarnsOnceAStageWhenWeightGradientsDescend) {

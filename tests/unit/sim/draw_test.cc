@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "sim/published.h"
 
 namespace trireme {
@@ -57,6 +59,11 @@ TEST(PublishedFormulas, AgreeWithWhatComesOut) {
         ASSERT_TRUE(paper);
         if (paper->idle) {
           EXPECT_EQ(*paper->idle, out.bubble.idle) << name << " " << p;
+        }
+        if (paper->most_held) {
+          const auto most = std::max_element(out.held.begin(), out.held.end(),
+                                             [](auto& a, auto& b) { return a.all() < b.all(); });
+          EXPECT_EQ(*paper->most_held, most->all()) << name << " " << p;
         }
         for (size_t r = 0; r < paper->held.size(); r++) EXPECT_EQ(paper->held[r], out.held[r].all()) << name;
       }

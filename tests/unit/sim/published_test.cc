@@ -2,6 +2,11 @@
 // Narayanan et al. 2021, DeepSeek-V3 table 2.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "base/rng.h"
 #include "sim/pipeline.h"
 
 namespace trireme {
@@ -94,9 +99,117 @@ TEST(PublishedMemory, OfEachRank) {
         EXPECT_EQ(d[at].all(), p + 1);
         EXPECT_EQ(dv[at].all(), 2 * p + 1);
       }
-      for (int chunks : {2, 3})  // p (1 + (p-1)/(p v)) of v chunks each
-        EXPECT_EQ(held_peaks(interleaved(p, chunks, m - m % p))[0].all(), chunks * p + p - 1);
+      for (int chunks : {2, 3}) {  // on rank 0 p (1 + (p-1)/(p v)) of v chunks each; two chunks less a rank
+        const auto i = held_peaks(interleaved(p, chunks, m - m % p));
+        for (int r = 0; r < p; r++) EXPECT_EQ(i[size_t(r)].all(), chunks * p + p - 1 - 2 * r);
+      }
     }
+}
+
+// V-Half holds (p+2)/2 microbatches and V-Min (p+4)/3, rounded down, by the table that their authors give
+// beside the code; of two chunks each.
+TEST(PublishedMemory, ControllableMemory) {
+  for (int p = 2; p <= 16; p++)
+    for (int m : {2 * p, 3 * p, 4 * p + 1}) {
+      int half = 0, min = 0;
+      for (const HeldPeak& peak : held_peaks(v_half(p, m))) half = std::max(half, peak.all());
+      for (const HeldPeak& peak : held_peaks(v_min(p, m))) min = std::max(min, peak.all());
+      EXPECT_EQ(half, 2 * ((p + 2) / 2)) << p << " " << m;
+      EXPECT_EQ(min, 2 * ((p + 4) / 3)) << p << " " << m;
+    }
+}
+
+std::vector<StageTimes> random_times(int stages, uint64_t seed, int most) {
+  const uint64_t key = rng_key(seed, 0, "stage times");
+  std::vector<StageTimes> t;
+  for (uint64_t s = 0; s < uint64_t(stages); s++) {
+    const auto draw = [&](uint64_t i) { return 1 + int64_t(below(key, 3 * s + i, uint64_t(most))); };
+    t.push_back({draw(0), draw(1), draw(2)});
+  }
+  return t;
+}
+int64_t makespan_of(const Schedule& s, std::span<const StageTimes> t) {
+  const PipelineTapes tapes = tapes_of(s, t);
+  return replay(tapes.ranks()).makespan;
+}
+
+// Clock tick by clock tick: at each, every rank that is free begins its next action if what it reads is
+// there.
+int64_t ticks_of(const Schedule& s, std::span<const StageTimes> t) {
+  std::map<std::tuple<bool, int, int>, int64_t> ends;  // backward, stage, microbatch
+  std::vector<size_t> next(s.ranks.size(), 0);
+  std::vector<int64_t> free(s.ranks.size(), 0);
+  size_t left = 0;
+  for (const auto& actions : s.ranks) left += actions.size();
+  for (int64_t now = 0;; now++)
+    for (size_t r = 0; r < s.ranks.size(); r++) {
+      if (free[r] > now || next[r] == s.ranks[r].size()) continue;
+      const Action& a = s.ranks[r][next[r]];
+      const bool back = a.kind != Act::F;
+      const int from = back ? a.stage + 1 : a.stage - 1;
+      if (a.kind != Act::W && from >= 0 && from < s.stages) {
+        const auto there = ends.find({back, from, a.mb});
+        if (there == ends.end() || there->second > now) continue;
+      }
+      const StageTimes& one = t[size_t(a.stage)];
+      free[r] = now + (a.kind == Act::F   ? one.forward
+                       : a.kind == Act::I ? one.input
+                       : a.kind == Act::W ? one.weight
+                                          : one.input + one.weight);
+      if (a.kind != Act::W) ends[{back, a.stage, a.mb}] = free[r];
+      next[r]++;
+      if (--left == 0) return *std::max_element(free.begin(), free.end());
+    }
+}
+
+TEST(UnequalStages, EverySchedulesTimeIsThatOfTheClock) {
+  for (std::string_view name : schedule_names()) {
+    if (name.starts_with("dualpipe")) continue;  // actions issued together are another matter
+    for (int p : {2, 3, 4})
+      for (uint64_t seed : {1, 2, 3}) {
+        const int v = default_chunks(name), m = 2 * p + int(seed);
+        const Schedule s = make_schedule(name, p, v, m);
+        const auto t = random_times(s.stages, seed, 9);
+        EXPECT_EQ(makespan_of(s, t), ticks_of(s, t)) << name << " " << p << " " << seed;
+      }
+  }
+}
+
+// Of a line of machines: every microbatch's forward passes the slowest one, then every backward.
+TEST(UnequalStages, GPipe) {
+  for (int p : {1, 2, 4, 8})
+    for (int m : {1, 2, 5, 16})
+      for (uint64_t seed : {1, 2, 3}) {
+        const auto t = random_times(p, seed, 30);
+        int64_t all = 0, forward = 0, backward = 0;
+        for (const StageTimes& s : t) {
+          all += s.forward + s.input + s.weight;
+          forward = std::max(forward, s.forward), backward = std::max(backward, s.input + s.weight);
+        }
+        EXPECT_EQ(makespan_of(gpipe(p, m), t), all + (m - 1) * (forward + backward)) << p << " " << m;
+      }
+}
+
+// 1F1B with one stage k whose every action takes longer than another stage's three: it never waits but for
+// the first backward, while it runs p-1-k forwards ahead, and between its last p-1-k backwards.
+TEST(UnequalStages, OneFOneBWithASlowStage) {
+  for (int p : {2, 4, 8})
+    for (int m : {p, p + 3, 3 * p})
+      for (int k = 0; k < p; k++) {
+        auto t = random_times(p, uint64_t(k + 1), 9);
+        StageTimes& slow = t[size_t(k)];
+        slow.forward += 27, slow.input += 27, slow.weight += 27;
+        int64_t before = 0, behind = 0;
+        for (int s = 0; s < p; s++) {
+          const StageTimes& one = t[size_t(s)];
+          (s < k ? before : behind) += s == k ? 0 : one.forward + one.input + one.weight;
+        }
+        const int64_t f = slow.forward, b = slow.input + slow.weight, ahead = p - 1 - k;
+        EXPECT_EQ(makespan_of(one_f_one_b(p, m), t), before + m * (f + b) +
+                                                         std::max<int64_t>(0, behind - ahead * f) +
+                                                         std::max<int64_t>(0, behind - ahead * b))
+            << p << " " << m << " " << k;
+      }
 }
 
 // Table 5 from the measured times of table 9, in microseconds: (cost - m (F + I + W)) / cost, where cost is
@@ -131,6 +244,15 @@ TEST(PublishedBubbles, ZeroBubbleTable5FromMeasuredTimes) {
     EXPECT_NEAR(rate(zb_h1(row.p, row.m)), row.h1, 5.1e-5) << row.p << " " << row.m;
     EXPECT_NEAR(rate(zb_h2(row.p, row.m)), row.h2, 5.1e-5) << row.p << " " << row.m;
   }
+  // Its interleaved column is .1055 at the first row. Three chunks a rank, by a sequence that table 5 does
+  // not print, come out at .1090: 46 link times above (p-1)(F+I+W)/v (.0886 without links), where .1055
+  // is 38.
+  StageTimes chunk = rows[0].t;
+  chunk.forward /= 3, chunk.input /= 3, chunk.weight /= 3;
+  const auto cost = double(in_time(interleaved(8, 3, 24), chunk).bubble.span);
+  const double whole = 24. * 3 * double(chunk.forward + chunk.input + chunk.weight);
+  EXPECT_NEAR((cost - whole) / cost, .1090, 5.1e-5);
+  EXPECT_NEAR((cost - whole) / double(chunk.send), 7. * 45945 / 3 / 601 + 46, 0.1);
 }
 
 }  // namespace

@@ -1,0 +1,102 @@
+// Schedules that users bring: read, held against the run, refused with the place.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "spec/run_schedule.h"
+
+namespace trireme {
+namespace {
+
+RunSpec run_with(const std::string& more) {
+  return parse_run("[layout]\npp = 2\n" + more + "[batch]\nglobal = 4\nmicro = 2\n", "run.toml");
+}
+std::string refusal(RunSpec run, const char* text) {
+  try {
+    set_own_schedule(run, parse_schedule(text), "own.txt");
+  } catch (const Error& e) {
+    EXPECT_EQ(e.fault, Fault::request);
+    EXPECT_FALSE(run.own_schedule.actions);
+    return e.what();
+  }
+  return "";
+}
+
+TEST(OwnSchedule, FromAFile) {
+  const auto folder = std::filesystem::temp_directory_path() / "trireme_own_schedule";
+  std::filesystem::create_directories(folder);
+  const auto file = folder / "own.txt";
+  write_text_atomic(file, "# mine\n0F0 0F1 0I0 0W0 0B1\n\n1F0 1B0 1F1 1B1\n");
+  RunSpec run = run_with("schedule = \"file\"\nschedule_file = \"" + file.string() + "\"\n");
+  EXPECT_TRUE(has_own_schedule(run.layout));
+  read_own_schedule(run);
+  EXPECT_EQ(to_text(schedule_of(run)),
+            "0F0 0SendF0 0F1 0SendF1 0RecvB0 0I0 0W0 0RecvB1 0B1 0ReduceGrad 0Step\n"
+            "1RecvF0 1F0 1B0 1SendB0 1RecvF1 1F1 1B1 1ReduceGrad 1SendB1 1Step\n");
+  RunSpec again = run;
+  read_own_schedule(again);
+  EXPECT_EQ(again, run);
+  EXPECT_EQ(save_run(run).find("0F0"), std::string::npos);  // the file is the user's, not the run file's
+  std::filesystem::remove_all(folder);
+  try {
+    read_own_schedule(run);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.fault, Fault::request);
+    EXPECT_NE(std::string(e.what()).find("layout.schedule_file = "), std::string::npos);
+  }
+}
+
+TEST(OwnSchedule, IsHeldAgainstTheRun) {
+  const RunSpec run = run_with("");
+  EXPECT_EQ(refusal(run, "0F0 0F1 0B0 0B1\n1F0 1B0 1F1 1B1"), "");
+  const std::pair<const char*, const char*> cases[] = {
+      {"0F0 0F1 0B0 0B1", "own.txt: 1 ranks (lines), and layout.pp = 2"},
+      {"0F0 0B0\n1F0 1B0",
+       "own.txt: 1 microbatches, and batch.global / (layout.dp * batch.micro) = 4 / (1 * 2) = 2"},
+      {"0F0 0F1 0B0 0B1\n1F0 1F1 2F0 2F1 2B0 2B1 1B0 1B1",
+       "own.txt: 3 stages, and layout.pp * layout.chunks = 2 * 1"},
+      {"0F0 0F1 0B0 0B1 0Step\n1F0 1B0 1F1 1B1",
+       "own.txt: rank 0 has 0Step; right are forwards and backwards alone (F, B, I, W): the run adds what is "
+       "computed again, messages, reductions and steps"},
+      {"copies 2\n0F0 0F1 0B0 0B1\n1F0 1B0 1F1 1B1", "own.txt: 2 copies of each stage; a run has one"},
+      // Legal, were it not for the messages: rank 0 sends microbatch 0 first, rank 1 begins with 1.
+      {"0F0 0F1 0B1 0B0\n1F1 1B1 1F0 1B0",
+       "own.txt: schedule: rank 1 receives 1RecvF1 from rank 0 as number 0 of its activations, which sends "
+       "0SendF0 then: both sides must have one order"},
+  };
+  for (const auto& [text, want] : cases) {
+    const std::string said = refusal(run, text);
+    EXPECT_EQ(said.substr(0, said.find('\n')), want) << text;
+  }
+  EXPECT_NE(refusal(run, "0F0 0F1 0B0 0B1\n1F0 1B1 1F1 1B0").find("[1B1]  <-- here"), std::string::npos);
+  const RunSpec chunks = run_with("schedule = \"interleaved\"\nchunks = 2\n");
+  EXPECT_EQ(refusal(chunks, "0F0 0F1 0B0 0B1\n1F0 1F1 2F0 2F1 3F0 3F1 3B0 3B1 2B0 2B1 1B0 1B1"),
+            "own.txt: rank 0 has 1 stages, and layout.chunks = 2");
+}
+
+TEST(OwnSchedule, KeysThatDoNotGoTogether) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"schedule = \"file\"\n",
+       "layout.schedule: \"file\" wants layout.schedule_file, which is empty; give the file's path"},
+      {"schedule_file = \"x\"\n",
+       "layout.schedule_file: \"x\" has no effect beside layout.schedule = \"1f1b\"; give \"file\" there, or "
+       "leave it "
+       "out"},
+      {"in_flight = 3\n",
+       "layout.in_flight: 3 has no effect beside layout.schedule = \"1f1b\"; give \"auto\" there, or leave "
+       "it out"},
+      {"schedule = \"auto\"\nchunks = 2\n",
+       "layout.chunks: 2: layout.schedule = \"auto\" takes chunks = 1 (one stage a rank)"}};
+  for (const auto& [keys, want] : cases) try {
+      run_with(keys);
+      ADD_FAILURE() << keys;
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find(want), std::string::npos) << e.what();
+    }
+}
+
+}  // namespace
+}  // namespace trireme
