@@ -13,9 +13,9 @@ namespace {
 
 using Values = std::vector<double>;
 
-struct Sizes {
+struct CacheSizes {
   int64_t b, s, cap, h, kv, d, dv;
-  explicit Sizes(const Problem& p)
+  explicit CacheSizes(const Problem& p)
       : b(p.size("b", 1)),
         s(p.size("s", 1)),
         cap(p.size("cap")),
@@ -25,18 +25,18 @@ struct Sizes {
         dv(p.size("dv", d)) {}
 };
 
-Tensor rows(Builder& b, Role role, std::string name, const Sizes& z, int64_t heads, int64_t d) {
+Tensor rows(Builder& b, Role role, std::string name, const CacheSizes& z, int64_t heads, int64_t d) {
   int64_t row = heads * d + b.problem.size("pad", 0);
   return b.strided(role, std::move(name), {z.b, z.s, heads, d}, {z.s * row, row, d, 1}, b.problem.dtype());
 }
-Tensor cache(Builder& b, Role role, std::string name, const Sizes& z, int64_t d) {
+Tensor cache(Builder& b, Role role, std::string name, const CacheSizes& z, int64_t d) {
   int64_t row = z.kv * d + b.problem.size("pad", 0);
   std::array<int64_t, kMaxDims> stride{z.cap * row, row, d, 1};
   if (b.problem.flag("tight")) stride = {z.cap * z.kv * d, d, z.cap * d, 1};
   return b.strided(role, std::move(name), {z.b, z.cap, z.kv, d}, stride, b.problem.dtype());
 }
 // Neighbouring rows of a text take neighbouring places, so that no two write to the same one.
-Tensor positions(Builder& b, const Sizes& z) {
+Tensor positions(Builder& b, const CacheSizes& z) {
   bool full = b.problem.flag("full");
   uint64_t seed = uint64_t(b.problem.size("seed", 0));
   return b.dense(Role::in, "positions", {z.b, z.s}, DType::i32, [=](int64_t i) {
@@ -49,7 +49,7 @@ Tensor positions(Builder& b, const Sizes& z) {
 class CacheAppendCase final : public CaseOf<CacheAppendArgs> {
  public:
   void build(Builder& b) override {
-    z_ = std::make_unique<Sizes>(b.problem);
+    z_ = std::make_unique<CacheSizes>(b.problem);
     args.k = rows(b, Role::in, "k", *z_, z_->kv, z_->d);
     args.v = rows(b, Role::in, "v", *z_, z_->kv, z_->dv);
     args.positions = positions(b, *z_);
@@ -72,13 +72,13 @@ class CacheAppendCase final : public CaseOf<CacheAppendArgs> {
   }
 
  private:
-  std::unique_ptr<Sizes> z_;
+  std::unique_ptr<CacheSizes> z_;
 };
 
 class CachedAttentionCase final : public CaseOf<CachedAttentionArgs> {
  public:
   void build(Builder& b) override {
-    z_ = std::make_unique<Sizes>(b.problem);
+    z_ = std::make_unique<CacheSizes>(b.problem);
     args.scale = float(b.problem.number("scale", 1 / std::sqrt(double(z_->d))));
     args.q = rows(b, Role::in, "q", *z_, z_->h, z_->d);
     args.k = cache(b, Role::in, "k", *z_, z_->d);
@@ -87,7 +87,7 @@ class CachedAttentionCase final : public CaseOf<CachedAttentionArgs> {
     args.o = rows(b, Role::out, "o", *z_, z_->h, z_->dv);
   }
   void reference(Operands& operands) const override {
-    const Sizes& z = *z_;
+    const CacheSizes& z = *z_;
     const Values &q = operands.in("q"), &k = operands.in("k"), &v = operands.in("v");
     Values o(size_t(z.b * z.s * z.h * z.dv));
     for (int64_t i = 0; i < z.b * z.s * z.h; i++) {
@@ -108,7 +108,7 @@ class CachedAttentionCase final : public CaseOf<CachedAttentionArgs> {
   }
 
  private:
-  std::unique_ptr<Sizes> z_;
+  std::unique_ptr<CacheSizes> z_;
 };
 
 }  // namespace

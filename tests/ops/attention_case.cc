@@ -16,13 +16,13 @@ namespace trireme::harness {
 namespace {
 
 // Row-major q [b, s, h, d]; o [b, s, h, dv]; k [b, keys, kv, d]; v [b, keys, kv, dv]; lse [b, h, s].
-struct Sizes {
+struct AttentionSizes {
   int64_t b, s, h, kv, d, dv, keys, diagonal, documents;
   bool causal, sums, acc;
   float scale;
   DropoutMask dropout;
 
-  explicit Sizes(const Problem& p)
+  explicit AttentionSizes(const Problem& p)
       : b(p.size("b", 1)),
         s(p.size("s")),
         h(p.size("h")),
@@ -89,7 +89,7 @@ struct Attended {
 // each(n, head, row, probabilities of the keys that the row sees, of which first is the first), after o and
 // lse of the row are known.
 template <class F>
-Attended attend(const Sizes& z, const Values& q, const Values& k, const Values& v, F&& each) {
+Attended attend(const AttentionSizes& z, const Values& q, const Values& k, const Values& v, F&& each) {
   Attended a{Values(size_t(z.b * z.s * z.h * z.dv)), Values(size_t(z.b * z.h * z.s))};
   for (int64_t n = 0; n < z.b; n++)
     for (int64_t head = 0; head < z.h; head++)
@@ -109,7 +109,7 @@ Attended attend(const Sizes& z, const Values& q, const Values& k, const Values& 
       }
   return a;
 }
-Attended attend(const Sizes& z, const Values& q, const Values& k, const Values& v) {
+Attended attend(const AttentionSizes& z, const Values& q, const Values& k, const Values& v) {
   return attend(z, q, k, v, [](auto&&...) {});
 }
 
@@ -126,13 +126,13 @@ template <class Args>
 class Common : public CaseOf<Args> {
  protected:
   // q, k, v and, for the backward pass, their gradients.
-  Tensor rows(Builder& b, const Sizes& z, Role role, std::string name, int64_t heads, int64_t d, int64_t n,
-              DType type) {
+  Tensor rows(Builder& b, const AttentionSizes& z, Role role, std::string name, int64_t heads, int64_t d,
+              int64_t n, DType type) {
     int64_t fused = b.problem.flag("fused") ? z.h * z.d + z.kv * (z.d + z.dv) : heads * d;
     int64_t row = fused + b.problem.size("pad", 0);
     return b.strided(role, std::move(name), {z.b, n, heads, d}, {n * row, row, d, 1}, type);
   }
-  void operands(Builder& b, const Sizes& z) {
+  void operands(Builder& b, const AttentionSizes& z) {
     Args& a = this->args;
     const Problem& p = b.problem;
     a = {};
@@ -151,13 +151,13 @@ class Common : public CaseOf<Args> {
 class AttentionCase final : public Common<AttentionArgs> {
  public:
   void build(Builder& b) override {
-    z_ = std::make_unique<Sizes>(b.problem);
+    z_ = std::make_unique<AttentionSizes>(b.problem);
     operands(b, *z_);
     const Role role = z_->acc ? Role::inout : Role::out;
     const DType type = b.problem.dtype();
     // Before: some rows saw nothing, and what lies there is not read.
     auto o = b.gaussian("o"), lse = b.gaussian("lse");
-    const Sizes z = *z_;
+    const AttentionSizes z = *z_;
     args.o = b.matrix(role, "o", {z.b, z.s, z.h, z.dv}, z.sums ? sums(type) : type, o);
     args.lse = b.dense(role, "lse", {z.b, z.h, z.s}, sums(type),
                        [=](int64_t i) { return i % 5 == 3 ? -HUGE_VAL : lse(i); });
@@ -171,7 +171,7 @@ class AttentionCase final : public Common<AttentionArgs> {
 
  private:
   void merge(Attended& a, const Values& o, const Values& lse) const {
-    const Sizes& z = *z_;
+    const AttentionSizes& z = *z_;
     for (int64_t n = 0; n < z.b; n++)
       for (int64_t head = 0; head < z.h; head++)
         for (int64_t i = 0; i < z.s; i++) {
@@ -186,14 +186,14 @@ class AttentionCase final : public Common<AttentionArgs> {
         }
   }
 
-  std::unique_ptr<Sizes> z_;
+  std::unique_ptr<AttentionSizes> z_;
 };
 
 // The reference is the exact gradient; the op is given o and lse as the forward pass rounds them.
 class AttentionBackwardCase final : public Common<AttentionBackwardArgs> {
  public:
   void build(Builder& b) override {
-    z_ = std::make_unique<Sizes>(b.problem);
+    z_ = std::make_unique<AttentionSizes>(b.problem);
     DType type = b.problem.dtype();
     operands(b, *z_);
     auto known = forward_of(b, *z_, type);
@@ -209,7 +209,7 @@ class AttentionBackwardCase final : public Common<AttentionBackwardArgs> {
     args.dv = rows(b, *z_, role, "dv", z_->kv, z_->dv, z_->keys, written);
   }
   void reference(Operands& o) const override {
-    const Sizes& z = *z_;
+    const AttentionSizes& z = *z_;
     const Values &q = o.in("q"), &k = o.in("k"), &v = o.in("v"), &g = o.in("dout");
     Values dq(q.size()), dk(k.size()), dv(v.size());
     if (z.acc) dq = o.in("dq"), dk = o.in("dk"), dv = o.in("dv");
@@ -236,7 +236,8 @@ class AttentionBackwardCase final : public Common<AttentionBackwardArgs> {
 
  private:
   // o and lse of the values that q, k, v will hold; worked out when first asked for.
-  static std::shared_ptr<std::function<const Attended&()>> forward_of(const Builder& b, Sizes z, DType type) {
+  static std::shared_ptr<std::function<const Attended&()>> forward_of(const Builder& b, AttentionSizes z,
+                                                                      DType type) {
     auto values = [type](Builder::Fill fill, int64_t n) {
       Values x(static_cast<size_t>(n));
       for (int64_t i = 0; i < n; i++) x[size_t(i)] = rounded(fill(i), type);
@@ -253,7 +254,7 @@ class AttentionBackwardCase final : public Common<AttentionBackwardArgs> {
     });
   }
 
-  std::unique_ptr<Sizes> z_;
+  std::unique_ptr<AttentionSizes> z_;
 };
 
 }  // namespace

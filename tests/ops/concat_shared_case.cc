@@ -7,9 +7,9 @@ namespace {
 
 using Values = std::vector<double>;
 
-struct Sizes {
+struct SharedSizes {
   int64_t n, h, a, b;
-  explicit Sizes(const Problem& p) : n(p.size("n")), h(p.size("h")), a(p.size("a")), b(p.size("b")) {}
+  explicit SharedSizes(const Problem& p) : n(p.size("n")), h(p.size("h")), a(p.size("a")), b(p.size("b")) {}
   Tensor own(Builder& builder, Role role, std::string name) const {
     const Problem& p = builder.problem;
     const int64_t head = a + p.size("gap", 0), row = h * head + p.size("pad", 0);
@@ -24,7 +24,7 @@ struct Sizes {
 class ConcatSharedCase final : public CaseOf<ConcatSharedArgs> {
  public:
   void build(Builder& b) override {
-    z_ = std::make_unique<Sizes>(b.problem);
+    z_ = std::make_unique<SharedSizes>(b.problem);
     args.a = z_->own(b, Role::in, "a");
     args.b = b.matrix(Role::in, "b", {z_->n, z_->b}, b.problem.dtype());
     args.y = z_->all(b, Role::out, "y");
@@ -40,13 +40,13 @@ class ConcatSharedCase final : public CaseOf<ConcatSharedArgs> {
   }
 
  private:
-  std::unique_ptr<Sizes> z_;
+  std::unique_ptr<SharedSizes> z_;
 };
 
 class ConcatSharedBackwardCase final : public CaseOf<ConcatSharedBackwardArgs> {
  public:
   void build(Builder& b) override {
-    z_ = std::make_unique<Sizes>(b.problem);
+    z_ = std::make_unique<SharedSizes>(b.problem);
     args.dy = z_->all(b, Role::in, "dy");
     args.da = z_->own(b, Role::out, "da");
     args.db = b.matrix(Role::out, "db", {z_->n, z_->b}, b.problem.dtype());
@@ -75,7 +75,7 @@ class ConcatSharedBackwardCase final : public CaseOf<ConcatSharedBackwardArgs> {
   }
 
  private:
-  std::unique_ptr<Sizes> z_;
+  std::unique_ptr<SharedSizes> z_;
 };
 
 }  // namespace
