@@ -72,7 +72,7 @@ void Saves::in_the_way(int64_t step) {
   try {
     newest_ = save_checkpoint(runner_, run_, step, hook_);
   } catch (const Error& e) {
-    throw Error(fmt::format("step {}: {}; {}", step, e.what(), what_stays()), e.fault);
+    run_failed("step {}: {}; {}", step, e.what(), what_stays());
   }
   asked_ = saved_ = step;
   last_write_s_ = now_s() - begin;

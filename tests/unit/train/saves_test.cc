@@ -217,6 +217,7 @@ TEST(Saves, AFailureOfAnyRankEndsTheRun) {
     const std::string text = e.what();
     EXPECT_NE(text.find("rank 2: step 3: "), std::string::npos) << text;
     EXPECT_NE(text.find("rank-00002.safetensors"), std::string::npos) << text;
+    EXPECT_EQ(e.fault, Fault::run) << "a supervisor relaunches it";
   }
   EXPECT_TRUE(checkpoints_of(run).empty());
 }
