@@ -299,10 +299,10 @@ TEST(Train, AFailedSaveSaysWhatStays) {
     };
     return hooks;
   };
-  expect_has(refusal([&] { train_here(run, blocked(3)); }),
+  expect_has(refusal([&] { train_here(run, blocked(3)); }, Fault::run),
              {"step 3", "checkpoints", "nothing had been saved before"});
   fs::remove(checkpoint_root(run.train.dir));
-  expect_has(refusal([&] { train_here(run, blocked(6)); }),
+  expect_has(refusal([&] { train_here(run, blocked(6)); }, Fault::run),
              {"step 6", "checkpoints", "the checkpoint of step 3 stays"});
   fs::remove(checkpoint_root(run.train.dir));
   fs::rename(tmp / "aside", checkpoint_root(run.train.dir));
