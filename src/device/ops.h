@@ -299,11 +299,11 @@ struct RouteSharesArgs {
   RouteScore score = RouteScore::softmax;
   int64_t unit = 1, first = 0;
 };
-// Where each choice's row lies. ids i32 [N,k] in [0, E). place i32 [N,k] is its row, source i32 [R = N k] its
-// inverse: the choice n k + j of row r. Rows of an expert are in ascending order of choices. load i32 [E]:
-// choices of each expert. capacity > 0: of each expert only the first `capacity` choices of every `unit`
-// tokens (a divisor of N) have a row, others have place -1; source of the R - offsets[E] rows at the end is
-// -1.
+// Where each choice's row lies. ids i32 [N,k] in [0, E), or -1 - e: a choice of e that has no row. place i32
+// [N,k] is its row, source i32 [R = N k] its inverse: the choice n k + j of row r. Rows of an expert are in
+// ascending order of choices. load i32 [E]: choices of each expert. capacity > 0: of each expert only the
+// first `capacity` choices of every `unit` tokens (a divisor of N) have a row. Without a row place is -1;
+// source of the R - offsets[E] rows at the end is too.
 struct RouteOrderArgs {
   static constexpr std::string_view kName = "route_order";
   Tensor ids, offsets, place, source, load;

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "model/capacity.h"
+
 namespace trireme {
 
 // ---- the router's matrix ----
@@ -163,17 +165,58 @@ int64_t Moe::unit_offset(const Tensor& own) const {
   return sizes_.balance.unit == BalanceUnit::sequence ? first_row(own) : 0;
 }
 
+// Has each rank that routes tokens of a unit all of them? Else choices must be known of all.
+bool Moe::units_are_whole(const Ctx& ctx) const {
+  if (ctx.groups.cp.comm) return false;
+  const bool sequences = sizes_.balance.unit == BalanceUnit::sequence;
+  return sizes_.tp.size == 1 || (sequences && ctx.batch.sequences % sizes_.tp.size == 0);
+}
+// Choices that an expert takes of a unit of so many tokens.
+int64_t Moe::capacity(int64_t unit) const {
+  return int64_t(
+      std::ceil(sizes_.balance.capacity * double(unit * sizes_.experts_per_token) / double(sizes_.experts)));
+}
+
+// ids [n, k] with those marked that a capacity drops, of units that lie on several ranks: 4 k bytes a token
+// are gathered over tp, whose ranks route equal parts of the rows, and over cp.
+Owned Moe::without_dropped(Ctx& ctx, const Tensor& ids) const {
+  const ContextPlace cp = ctx.groups.cp.place();
+  const int64_t k = sizes_.experts_per_token, rows = ids.rows() * sizes_.tp.size;
+  Owned of_tp, of_cp;
+  if (sizes_.tp.size > 1) of_tp = ctx.activation({rows, k}, DType::i32), gather_over_tp(ctx, ids, *of_tp);
+  const Tensor here = of_tp ? *of_tp : ids;
+  if (cp.size > 1) {
+    of_cp = ctx.activation({cp.size * rows, k}, DType::i32);
+    timed(ctx, [&] { ctx.groups.cp.comm->all_gather({.shard = here, .full = *of_cp}, ctx.compute); });
+  }
+  Owned marked = ctx.activation(ids.shape, DType::i32);
+  if (!ctx.device.has_data()) return marked;
+  const Tensor all = of_cp ? *of_cp : here;
+  std::vector<int32_t> host(size_t(all.numel()));
+  ctx.device.download(host.data(), all);
+  const int64_t seq = ctx.batch.seq * cp.size;
+  const int64_t unit = sizes_.balance.unit == BalanceUnit::sequence ? seq : all.rows();
+  mark_dropped(host, {.experts = sizes_.experts,
+                      .choices = k,
+                      .unit = unit,
+                      .capacity = capacity(unit),
+                      .seq = seq,
+                      .ranks = cp});
+  ctx.device.upload(*marked, host.data() + (cp.rank * rows + first_row(ids)) * k);
+  return marked;
+}
+
 // Where the choices' rows lie, kept under `key`.
 void Moe::order(Ctx& ctx, const void* key, const Tensor& ids, int64_t experts, Saved& saved) const {
   Owned offsets = ctx.activation({experts + 1}, DType::i32), load = ctx.activation({experts}, DType::i32);
   Owned place = ctx.activation(ids.shape, DType::i32), source = ctx.activation({ids.numel()}, DType::i32);
   RouteOrderArgs order{.ids = ids, .offsets = *offsets, .place = *place, .source = *source, .load = *load};
-  const bool routed = key == this && ctx.training;
-  if (routed && sizes_.balance.capacity > 0) {
-    order.unit = unit_tokens(ctx, ids.rows());
-    order.capacity = int64_t(
-        std::ceil(sizes_.balance.capacity * double(order.unit * sizes_.experts_per_token) / double(experts)));
-  }
+  const bool routed = key == this && ctx.training, drops = routed && sizes_.balance.capacity > 0;
+  Owned marked;
+  if (drops && units_are_whole(ctx))
+    order.unit = unit_tokens(ctx, ids.rows()), order.capacity = capacity(order.unit);
+  else if (drops)
+    marked = without_dropped(ctx, ids), order.ids = *marked;
   ctx.k.run(order, ctx.compute);
   if (routed) count(ctx, *load, *offsets);
   saved.keep(key, "offsets", std::move(offsets));

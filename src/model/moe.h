@@ -83,6 +83,9 @@ class Moe {
   void choose(Ctx&, const Tensor& logits, const Tensor& ids, const Tensor& weights) const;
   void order(Ctx&, const void* key, const Tensor& ids, int64_t experts, Saved&) const;
   int64_t unit_tokens(const Ctx&, int64_t tokens) const;
+  bool units_are_whole(const Ctx&) const;
+  int64_t capacity(int64_t unit) const;
+  Owned without_dropped(Ctx&, const Tensor& ids) const;
   void count(Ctx&, const Tensor& load, const Tensor& offsets) const;
   void balance(Ctx&, const Tensor& logits, const Tensor& ids, Saved&) const;
   RouteBackwardArgs balanced(const Ctx&, const Saved&) const;

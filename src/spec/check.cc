@@ -475,14 +475,6 @@ std::vector<Problem> unsupported_of(const RunSpec& run) {
          "with ep > 1 the owners of matrices are not those of experts: give \"adamw\", or layout.ep = 1");
   refuse(l.ep > 1 && run.train.noise_scale > 0, "train.noise_scale", run.train.noise_scale,
          "it is measured between replicas of whole gradients: give 0, or layout.ep = 1");
-  refuse(run.moe.capacity > 0 && apart && l.tp > 1 &&
-             (run.moe.unit != "sequence" || run.batch.micro % l.tp != 0),
-         "moe.capacity", run.moe.capacity,
-         "with tp > 1 a unit lies on several ranks: give 0, or moe.unit = \"sequence\" and a batch.micro "
-         "that tp "
-         "divides");
-  refuse(run.moe.capacity > 0 && l.cp > 1, "moe.capacity", run.moe.capacity,
-         "with cp > 1 a unit lies on several ranks: give 0, or layout.cp = 1");
   refuse(
       run.moe.capacity > 0 && run.moe.unit == "global", "moe.capacity", run.moe.capacity,
       "what is dropped of a global batch depends on every rank before: give 0, or moe.unit = \"sequence\" or "

@@ -3,9 +3,11 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "checkpoint/convert.h"
 #include "checkpoint/safetensors.h"
@@ -220,6 +222,42 @@ TEST(Agree, FineTuningStartsAtTheLossOfTheFolder) {
     EXPECT_EQ(metrics_of(tmp / "run").at(0)["tokens"], eval["tokens"]);
     EXPECT_LT(end["eval_loss"], end["loss"]) << "the step was a step down";
   }
+}
+
+// What docs/plan.md shows of --axes is what its commands print: each line but those left out.
+TEST(Agree, TheAxesInTheDocsAreThePrograms) {
+  const auto starts = [](const std::string& s, std::string_view with) { return s.rfind(with, 0) == 0; };
+  TempFolder tmp;
+  std::vector<std::string> first, args;
+  std::string printed;
+  int tables = 0, rows = 0;
+  bool block = false, command = false;
+  for (std::string line : lines_of(read_text(source_dir() / "docs/plan.md"))) {
+    if (starts(line, "```")) block = !block;
+    if (!block || starts(line, "```")) continue;
+    const bool begins = starts(line, "$ ");
+    if (begins) args = starts(line, "$ ...") ? first : std::vector<std::string>();
+    if (begins || command) {
+      command = line.ends_with("\\");
+      std::istringstream words(line);
+      for (std::string w; words >> w;) {
+        if (w == "$" || w == "..." || w == "trireme" || w == "\\") continue;
+        const size_t at = w.find("configs/");
+        args.push_back(at == std::string::npos ? w : w.replace(at, 8, (source_dir() / "configs/").string()));
+      }
+      if (command || std::find(args.begin(), args.end(), "--axes") == args.end()) continue;
+      if (first.empty()) first = args;
+      const Ran r = trireme(tmp.path(), args);
+      ASSERT_EQ(r.code, 0) << r.err;
+      printed = "\n" + r.out, tables++;
+      continue;
+    }
+    if (printed.empty()) continue;
+    EXPECT_NE(printed.find("\n" + line + "\n"), std::string::npos) << line;
+    rows++;
+  }
+  EXPECT_EQ(tables, 2);
+  EXPECT_GT(rows, 60);
 }
 
 TEST(Agree, AFolderInIsTheFolderOut) {

@@ -11,7 +11,7 @@ int main(int argc, char** argv) {
   Options options;
   options.problems = TRIREME_OPS_PROBLEMS;
   app.add_option("--device", options.device, "cpu, meta or cuda")->capture_default_str();
-  app.add_option("--op", options.op, "only this op");
+  app.add_option("--op", options.ops, "only these ops, comma separated")->delimiter(',');
   app.add_option("--filter", options.filter, "only problem lines that contain this text");
   app.add_option("--threads", options.threads, "thread counts, comma separated")
       ->delimiter(',')
@@ -21,7 +21,9 @@ int main(int argc, char** argv) {
   app.require_subcommand(1)->fallthrough();
   app.add_subcommand("test", "against a naive double-precision reference; bits, fences, scratch");
   app.add_subcommand("grad", "finite differences");
-  app.add_subcommand("perf", "GFLOP/s, GB/s and the ratio to what the machine can do; medians");
+  app.add_subcommand("perf", "GFLOP/s, GB/s and the ratio to what the machine can do; medians")
+      ->add_flag("--in-turn", options.in_turn,
+                 "lines take turns, launch by launch, each beside the first in the same minute");
   app.add_subcommand("support", "what the device takes");
   try {
     app.parse(argc, argv);

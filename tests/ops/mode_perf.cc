@@ -1,16 +1,12 @@
 #include <algorithm>
-#include <chrono>
 
+#include "base/timed.h"
 #include "device/cpu/peak.h"
 #include "instance.h"
 #include "modes.h"
 
 namespace trireme::harness {
 namespace {
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 struct Seconds {
   double median, best;
@@ -22,10 +18,10 @@ Seconds time_launches(Instance& run) {
   constexpr double kLong = 0.5;
   run.launch(), run.launch();
   std::vector<double> times;
-  for (double begin = now(); times.size() < kLeast || now() - begin < kLong;) {
-    double t = now();
+  for (double begin = now_s(); times.size() < kLeast || now_s() - begin < kLong;) {
+    double t = now_s();
     run.launch();
-    times.push_back(now() - t);
+    times.push_back(now_s() - t);
   }
   std::sort(times.begin(), times.end());
   return {times[times.size() / 2], times[0]};
@@ -47,12 +43,55 @@ struct Ceiling {
   double f32, bf16, memory;  // FLOP/s, FLOP/s, bytes/s
 };
 
+// Lines that take turns, launch by launch: where clocks and neighbours move, what one says of another still
+// holds. Ratios are of GFLOP/s in the same round, to the first line's; their median.
+void perf_in_turn(const Options& options, int threads) {
+  struct Line {
+    Problem problem;
+    std::unique_ptr<Instance> run;
+    std::vector<double> times, of_first;
+  };
+  constexpr double kLong = 2;  // seconds a line
+  auto device = make_device(options.device, {.threads = threads});
+  std::vector<std::unique_ptr<Line>> lines;
+  for_each_problem(options, "perf", [&](const CaseEntry& entry, const ProblemFile&, const Problem& p) {
+    auto& line = *lines.emplace_back(std::make_unique<Line>(Line{p, nullptr, {}, {}}));
+    const int64_t scratch = planned_scratch(entry, line.problem, options.device, threads);
+    line.run = std::make_unique<Instance>(entry, line.problem, *device, scratch);
+    line.run->reset(), line.run->launch();
+  });
+  const double begin = now_s();
+  while (lines[0]->times.size() < 5 || now_s() - begin < kLong * double(lines.size())) {
+    double first = 0;
+    for (auto& line : lines) {
+      const double t = now_s();
+      line->run->launch();
+      line->times.push_back(now_s() - t);
+      const double rate = line->run->the_case().expense().flops / line->times.back();
+      if (line == lines[0]) first = rate;
+      line->of_first.push_back(rate / first);
+    }
+  }
+  fmt::print("{} threads, {} rounds\n{:>10} {:>10} {:>10} {:>10}  problem\n", threads, lines[0]->times.size(),
+             "median ms", "best ms", "GFLOP/s", "of first %");
+  for (auto& line : lines) {
+    const double s = median(line->times), best = *std::ranges::min_element(line->times);
+    fmt::print("{:10.3f} {:10.3f} {:10.1f} {:10.1f}  {}\n", s * 1e3, best * 1e3,
+               line->run->the_case().expense().flops / s * 1e-9, 100 * median(line->of_first),
+               line->problem.line);
+  }
+}
+
 }  // namespace
 
 int run_perf(const Options& options) {
   if (options.device != "cpu")
     bad_request("perf knows the ceilings of device cpu only, not of '{}'", options.device);
   for (int threads : options.threads) {
+    if (options.in_turn) {
+      perf_in_turn(options, threads);
+      continue;
+    }
     auto device = make_device(options.device, {.threads = threads});
     Ceiling ceiling(threads);
     fmt::print("{} threads; ceilings: f32 {:.0f} GFLOP/s, bf16 {:.0f} GFLOP/s, memory {:.1f} GB/s\n", threads,

@@ -8,11 +8,12 @@ namespace trireme::harness {
 
 struct Options {
   std::string device = "cpu";
-  std::string op;      // only this op; "" = all
-  std::string filter;  // only problem lines that contain this
+  std::vector<std::string> ops;  // only these; none = all
+  std::string filter;            // only problem lines that contain this
   std::vector<int> threads = {1};
   fs::path problems;  // folder of <op>.txt
   bool verbose = false;
+  bool in_turn = false;  // perf: the lines take turns, launch by launch
 };
 
 int run_test(const Options&);  // against the double-precision reference; bits; fences; scratch against meta

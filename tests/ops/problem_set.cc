@@ -1,3 +1,5 @@
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "modes.h"
@@ -21,7 +23,7 @@ void for_each_problem(const Options& options, std::string_view mode, const Probl
   refuse_missing_cases();
   int visited = 0;
   for (const CaseEntry& entry : all_cases()) {
-    if (!options.op.empty() && options.op != entry.op) continue;
+    if (!options.ops.empty() && std::ranges::find(options.ops, entry.op) == options.ops.end()) continue;
     ProblemFile file(options.problems / (std::string(entry.op) + ".txt"));
     for (const Problem& p : file.problems()) {
       if (p.op != entry.op)
@@ -33,8 +35,8 @@ void for_each_problem(const Options& options, std::string_view mode, const Probl
     }
   }
   if (visited == 0)
-    bad_request("no problem line is for mode '{}' with --op '{}' and --filter '{}'", mode, options.op,
-                options.filter);
+    bad_request("no problem line is for mode '{}' with --op '{}' and --filter '{}'", mode,
+                fmt::join(options.ops, ","), options.filter);
 }
 
 }  // namespace trireme::harness

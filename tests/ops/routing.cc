@@ -9,7 +9,7 @@ namespace trireme::harness {
 
 Routing routing_of(const Problem& p) {
   Routing r{.n = p.size("n"), .e = p.size("e"), .k = p.size("k")};
-  const double skew = p.number("skew", 1);
+  const double skew = p.number("skew", 1), without = p.number("without", 0);
   const int64_t capacity = p.size("capacity", 0), unit = p.size("unit", 0);
   const uint64_t key = rng_key(uint64_t(p.size("seed", 1)), 0, "ids");
   uint64_t draws = 0;
@@ -26,6 +26,10 @@ Routing routing_of(const Problem& p) {
     if (unit > 0 && i % (unit * r.k) == 0) std::fill(in_unit.begin(), in_unit.end(), 0);
     const auto e = size_t(r.ids[size_t(i)]);
     r.load[e]++;
+    if (uniform(rng_key(7, 0, "without"), uint64_t(i)) < without) {  // marked as one that has no row
+      r.ids[size_t(i)] = -1 - r.ids[size_t(i)];
+      continue;
+    }
     if (capacity == 0 || in_unit[e] < capacity) rows[e].push_back(i);
     in_unit[e]++;
   }

@@ -39,6 +39,8 @@ TEST_P(ExpertParallel, TrainsTheModelOfOneRank) {
   for (size_t l = 0; l < alone.routed.size(); l++) {
     const LayerRouting &mine = layout.routed[l], &theirs = alone.routed[l];
     EXPECT_EQ(mine.load, theirs.load);
+    EXPECT_EQ(mine.dropped, theirs.dropped);
+    EXPECT_EQ(mine.dropped > 0, c.capacity > 0 && run.model.expert_block(int64_t(l)));
     EXPECT_NEAR(mine.aux_loss, theirs.aux_loss, 1e-5 * theirs.aux_loss);
     EXPECT_NEAR(mine.z_loss, theirs.z_loss, 1e-5 * theirs.z_loss);
   }
@@ -78,6 +80,18 @@ INSTANTIATE_TEST_SUITE_P(
         "arch=qwen2_moe cp=2 tp=2 ep=4 heads=4 kv_heads=2 hidden=40 experts=8 seq=24 sequence=1 "
         "aux=0.3 zero=3",
         "arch=mixtral cp=2 tp=2 ep=2 heads=2 experts=4 seq=20 aux=0.3"));
+
+// What one rank drops, though the tokens of a unit lie on all.
+INSTANTIATE_TEST_SUITE_P(
+    Capacity, ExpertParallel,
+    testing::Values("arch=mixtral cp=2 seq=20 experts=5 capacity=1",
+                    "arch=mixtral cp=3 seq=21 placement=striped experts=6 ep=3 capacity=0.8 unit=microbatch",
+                    "arch=mixtral cp=4 seq=24 experts=4 ep=2 capacity=1 aux=0.3 placement=contiguous zero=2",
+                    "arch=mixtral tp=2 heads=2 experts=5 seq=22 capacity=1 unit=microbatch micro=3",
+                    "arch=mixtral tp=3 ep=3 heads=3 experts=6 seq=21 capacity=0.7 sequence=1",
+                    "arch=deepseek_v3 cp=2 tp=2 ep=4 heads=2 seq=24 sequence=1 capacity=0.6 microbatches=2",
+                    "arch=qwen2_moe cp=2 dp=2 ep=2 seq=20 heads=4 kv_heads=4 hidden=40 experts=6 "
+                    "method=ulysses capacity=1"));
 
 // Latent attention beside the experts it comes with, under tp, cp and both.
 INSTANTIATE_TEST_SUITE_P(

@@ -80,7 +80,7 @@ int64_t scratch_bytes(const RouteOrderArgs& a, const Context&) {
 }
 void launch(const RouteOrderArgs& a, const Tensor& scratch, const Context&) {
   const int64_t experts = a.load.numel(), k = a.ids.shape[1], choices = a.ids.numel();
-  require_indices(a.ids, 0, experts, "route_order: expert", "there are");
+  require_indices(a.ids, -experts, experts, "route_order: expert", "there are");
   int32_t *taken = reinterpret_cast<int32_t*>(scratch.data), *next = taken + experts;
   int32_t *load = a.load.as<int32_t>(), *offsets = a.offsets.as<int32_t>(), *place = a.place.as<int32_t>(),
           *source = a.source.as<int32_t>();
@@ -89,9 +89,10 @@ void launch(const RouteOrderArgs& a, const Tensor& scratch, const Context&) {
   std::fill_n(load, experts, 0);
   for (int64_t i = 0; i < choices; i++) {
     if (a.capacity > 0 && i % (a.unit * k) == 0) std::fill_n(taken, experts, 0);
-    const int32_t e = ids[i];
+    const bool without = ids[i] < 0;  // a row
+    const int32_t e = without ? -1 - ids[i] : ids[i];
     load[e]++;
-    place[i] = a.capacity > 0 && taken[e]++ >= a.capacity ? -1 : 0;
+    place[i] = without || (a.capacity > 0 && taken[e]++ >= a.capacity) ? -1 : 0;
     next[e] += place[i] == 0;
   }
   offsets[0] = 0;

@@ -324,8 +324,6 @@ TEST(RunSpec, Experts) {
   EXPECT_HAS(refused("[layout]\ndp = 4\nep = 2\nzero = 1\nshard_group = 2"), "experts have one shard group");
   EXPECT_HAS(refused("[layout]\ndp = 2\nep = 2\n[optimizer]\nname = \"muon\""), "give \"adamw\"");
   EXPECT_HAS(refused("[layout]\ndp = 2\nep = 2\n[train]\nnoise_scale = 2"), "train.noise_scale: 2");
-  EXPECT_HAS(refused("[layout]\ntp = 2\n[moe]\ncapacity = 1.0\nunit = \"microbatch\""),
-             "with tp > 1 a unit lies on several ranks");
   EXPECT_HAS(refused("[moe]\ncapacity = 1.0\nunit = \"global\""), "moe.capacity: 1");
   EXPECT_HAS(wrong("[moe]\naux_loss = 0.1"), "moe.aux_loss: 0.1 has no effect with model.experts = 0");
 }
@@ -401,8 +399,6 @@ TEST(RunSpec, UnsupportedByThisVersion) {
        {"[model]\nresid_pdrop = 0.1\nattn_pdrop = 0.1\nembd_pdrop = 0.1", "[optimizer]\nname = \"muon\"",
         "[model]\narch = \"deepseek_v2\"", "[model]\narch = \"mixtral\"\n[layout]\nep = 2"})
     refuse_unsupported(parse(runs, {"layout.cp=2"}));
-  EXPECT_HAS(beside_cp("[model]\narch = \"mixtral\"\n[moe]\ncapacity = 1.5"),
-             "moe.capacity: 1.5 is not supported by this version; with cp > 1");
   EXPECT_HAS(beside_cp("[model]\narch = \"mixtral\"\nheads = 4\n[data]\nseq_len = 20\n[layout]\ntp = 4\n"
                        "cp_placement = \"striped\""),
              "give a divisor of data.seq_len / layout.cp = 10");
