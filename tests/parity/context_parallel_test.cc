@@ -1,8 +1,7 @@
 // Context parallelism against one rank: what it rests on is that attention over blocks of keys merges by
 // logsumexp.
 #include "model/context_parallel.h"
-#include "compare.h"
-#include "layout_case.h"
+#include "checks.h"
 #include "mesh/context.h"
 
 namespace trireme::parity {
@@ -13,15 +12,8 @@ namespace {
 class ContextParallel : public testing::TestWithParam<const char*> {};
 
 TEST_P(ContextParallel, TrainsTheModelOfOneRank) {
-  const Case c = from_text(GetParam());
   SCOPED_TRACE(GetParam());
-  const RunSpec run = run_of(c), one = one_rank_of(c);
-  const Ran ran = train_layout(run, {}), want = train_layout(one, {});
-  EXPECT_LE(loss_difference(ran, want), 1e-5);
-  const Plan equal{.steps = 3, .gradients = true};
-  const Ran layout = train_layout(run, equal), alone = train_layout(one, equal);
-  EXPECT_LE(gradient_difference(layout, alone), 1e-4);
-  for (size_t s = 0; s < alone.norms.size(); s++) EXPECT_NEAR(layout.norms[s] / alone.norms[s], 1, 1e-5);
+  const Ran ran = expect_bounded(from_text(GetParam())).layout;
   for (const RankFacts& r : ran.ranks) {
     EXPECT_EQ(r.peaks, ran.booking.peak);
     EXPECT_EQ(r.moved, r.counted);
@@ -66,11 +58,8 @@ INSTANTIATE_TEST_SUITE_P(
 // The class of DESIGN section 4 holds at any cp: ZeRO stages are bit-identical over dp and cp together.
 TEST(ContextParallelZero, StagesAreBitIdentical) {
   for (const char* text : {"cp=2 dp=2 seq=20", "cp=3 seq=21 method=ulysses arch=gpt2"}) {
-    Case c = from_text(text);
     SCOPED_TRACE(text);
-    const Plan plan{.steps = 8};
-    const Ran first = train_layout(run_of(c), plan);
-    for (c.zero = 1; c.zero <= 3; c.zero++) expect_identical(train_layout(run_of(c), plan), first);
+    expect_zero_stages_identical(from_text(text));
   }
 }
 
@@ -81,13 +70,7 @@ TEST(ContextParallelLow, NoFurtherFromF32ThanOneRankByHalf) {
         "cp=2 seq=26 compute=bf16 method=ulysses arch=gpt2 heads=2",
         "cp=3 seq=42 compute=bf16 dropout=0.2 placement=striped", "cp=2 seq=28 compute=bf16 latent=2"}) {
     SCOPED_TRACE(text);
-    const Case c = from_text(text);
-    Case exact = c;
-    exact.compute = "f32", exact.grads = "f32";
-    const Plan equal{.steps = 2, .gradients = true};
-    const Ran layout = train_layout(run_of(c), equal), one = train_layout(one_rank_of(c), equal),
-              oracle = train_layout(one_rank_of(exact), equal);
-    expect_as_exact(layout, one, oracle);
+    expect_low_bounded(from_text(text));
   }
 }
 

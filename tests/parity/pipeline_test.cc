@@ -1,7 +1,6 @@
 // Pipelines against one stage: the same numbers to the bit, because weight gradients are added in the same
 // order (DESIGN.md section 4).
-#include "compare.h"
-#include "layout_case.h"
+#include "checks.h"
 #include "spec/run_schedule.h"
 
 namespace trireme::parity {
@@ -13,8 +12,7 @@ TEST_P(Pipelines, EqualOneStageToTheBit) {
   Case c = from_text(GetParam());
   SCOPED_TRACE(GetParam());
   const Ran piped = train_layout(run_of(c), {});
-  ASSERT_EQ(piped.losses.size(), size_t(kSteps));
-  EXPECT_LT(piped.losses.back(), piped.losses.front() - 0.002 * double(kSteps));
+  expect_learned(piped);
   for (const RankFacts& r : piped.ranks) {
     EXPECT_EQ(r.left_over, 0);
     EXPECT_EQ(r.moved, r.counted);
@@ -90,14 +88,11 @@ class TiedPipelines : public testing::TestWithParam<const char*> {};
 TEST_P(TiedPipelines, AreBounded) {
   Case c = from_text(GetParam());
   SCOPED_TRACE(GetParam());
-  const RunSpec run = run_of(c), one = one_rank_of(c);
-  EXPECT_LE(loss_difference(train_layout(run, {}), train_layout(one, {})), 1e-5);
-  const Plan equal{.steps = 3, .gradients = true};
-  EXPECT_LE(gradient_difference(train_layout(run, equal), train_layout(one, equal)), 1e-4);
+  const Ran ran = expect_bounded(c).layout;
   // When stages run changes nothing.
   if (c.stages > 1) return;  // where both are on one rank, their summands come in another order
   c.schedule = "gpipe";
-  expect_identical(train_layout(run_of(c), {}), train_layout(run, {}));
+  expect_identical(train_layout(run_of(c), {}), ran);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -2,10 +2,9 @@
 // (docs/recompute.md).
 #include "runtime/recompute.h"
 #include <numeric>
-#include "runtime/offload.h"
 
-#include "compare.h"
-#include "layout_case.h"
+#include "checks.h"
+#include "runtime/offload.h"
 #include "spec/recompute.h"
 #include "spec/run_schedule.h"
 
@@ -20,8 +19,7 @@ TEST_P(Recomputed, EqualsWhatWasKeptToTheBit) {
   const RunSpec run = run_of(c);
   ASSERT_TRUE(problems_of(run).empty());
   const Ran again = train_layout(run, {});
-  ASSERT_EQ(again.losses.size(), size_t(kSteps));
-  EXPECT_LT(again.losses.back(), again.losses.front() - 0.002 * double(kSteps));
+  expect_learned(again);
   const Mesh mesh = mesh_of(run.layout);
   for (size_t r = 0; r < again.ranks.size(); r++) {
     const Booking b = book_stage(run, schedule_of(run), 1, {}, mesh.coord(int(r), Axis::pp));

@@ -1,7 +1,6 @@
 // Sequence parallelism beside tensor parallelism: what acts on each row alone may be given any rows.
-#include "compare.h"
+#include "checks.h"
 #include "cost/activations.h"
-#include "layout_case.h"
 
 namespace trireme::parity {
 namespace {
@@ -13,15 +12,11 @@ class SequenceParallel : public testing::TestWithParam<const char*> {};
 TEST_P(SequenceParallel, TrainsTheModelOfOneRank) {
   Case c = from_text(GetParam());
   SCOPED_TRACE(GetParam());
-  const Ran ran = train_layout(run_of(c), {}), want = train_layout(one_rank_of(c), {});
-  EXPECT_LT(want.losses.back(), want.losses.front() - 0.002 * double(kSteps));
-  EXPECT_LE(loss_difference(ran, want), 1e-5);
-  const Plan equal{.steps = 3, .gradients = true};
-  const Ran layout = train_layout(run_of(c), equal);
-  EXPECT_LE(gradient_difference(layout, train_layout(one_rank_of(c), equal)), 1e-4);
+  expect_learned(expect_bounded_losses(c).one);
+  const Ran layout = expect_bounded_gradients(c).layout;
   c.sequence = false, c.chunks = 1;
   if (from_text(GetParam()).chunks > 1) return;  // fewer rows at a time: another kernel adds in another order
-  EXPECT_EQ(layout.losses, train_layout(run_of(c), equal).losses);
+  EXPECT_EQ(layout.losses, train_layout(run_of(c), {.steps = 3, .gradients = true}).losses);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -63,12 +58,9 @@ TEST(SequenceParallelCalls, HalvesInPlaceOfAllReduces) {
   const Case c = from_text("tp=2 sequence=1 heads=2 layers=3 microbatches=2 seq=22");
   const Ran ran = train_layout(run_of(c), {.steps = 1});
   const std::string a = std::to_string(c.micro * c.seq * c.hidden);
-  auto count = [&](const std::string& call) {
-    return std::count(ran.ranks[0].calls.begin(), ran.ranks[0].calls.end(), call);
-  };
-  EXPECT_EQ(count("reduce_scatter " + a), c.microbatches * (4 * c.layers + 2));
-  EXPECT_EQ(count("all_gather " + a), c.microbatches * (6 * c.layers + 2));
-  EXPECT_EQ(count("all_reduce " + a), 0);
+  EXPECT_EQ(calls_of(ran, "reduce_scatter " + a), c.microbatches * (4 * c.layers + 2));
+  EXPECT_EQ(calls_of(ran, "all_gather " + a), c.microbatches * (6 * c.layers + 2));
+  EXPECT_EQ(calls_of(ran, "all_reduce " + a), 0);
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 // Tensor parallelism against one rank: what it rests on is that a product is a sum over its inner dim.
-#include "compare.h"
-#include "layout_case.h"
+#include "checks.h"
 
 namespace trireme::parity {
 namespace {
@@ -11,16 +10,8 @@ namespace {
 class TensorParallel : public testing::TestWithParam<const char*> {};
 
 TEST_P(TensorParallel, TrainsTheModelOfOneRank) {
-  const Case c = from_text(GetParam());
   SCOPED_TRACE(GetParam());
-  const RunSpec run = run_of(c), one = one_rank_of(c);
-  const Ran ran = train_layout(run, {}), want = train_layout(one, {});
-  EXPECT_LT(want.losses.back(), want.losses.front() - 0.002 * double(kSteps));
-  EXPECT_LE(loss_difference(ran, want), 1e-5);
-  const Plan equal{.steps = 3, .gradients = true};
-  const Ran layout = train_layout(run, equal), alone = train_layout(one, equal);
-  EXPECT_LE(gradient_difference(layout, alone), 1e-4);
-  for (size_t s = 0; s < alone.norms.size(); s++) EXPECT_NEAR(layout.norms[s] / alone.norms[s], 1, 1e-5);
+  expect_learned(expect_bounded(from_text(GetParam())).one);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -43,11 +34,8 @@ INSTANTIATE_TEST_SUITE_P(Latent, TensorParallel,
 TEST(TensorParallelZero, StagesAreBitIdentical) {
   for (const char* text : {"tp=2 dp=2 heads=2 vocab=61", "tp=2 dp=2 heads=4 kv_heads=1 hidden=40 arch=qwen3",
                            "tp=2 dp=2 heads=2 latent=2"}) {
-    Case c = from_text(text);
     SCOPED_TRACE(text);
-    const Plan plan{.steps = 8};
-    const Ran first = train_layout(run_of(c), plan);
-    for (c.zero = 1; c.zero <= 3; c.zero++) expect_identical(train_layout(run_of(c), plan), first);
+    expect_zero_stages_identical(from_text(text));
   }
 }
 
@@ -56,13 +44,7 @@ TEST(TensorParallelLow, NoFurtherFromF32ThanOneRankByHalf) {
   for (const char* text : {"tp=2 heads=2 compute=bf16 grads=bf16", "tp=3 compute=bf16 arch=gpt2 vocab=67",
                            "tp=4 heads=4 hidden=40 compute=f16", "tp=3 latent=2 compute=bf16"}) {
     SCOPED_TRACE(text);
-    const Case c = from_text(text);
-    Case exact = c;
-    exact.compute = "f32", exact.grads = "f32";
-    const Plan equal{.steps = 2, .gradients = true};
-    const Ran layout = train_layout(run_of(c), equal), one = train_layout(one_rank_of(c), equal),
-              oracle = train_layout(one_rank_of(exact), equal);
-    expect_as_exact(layout, one, oracle);
+    expect_low_bounded(from_text(text));
   }
 }
 
@@ -72,13 +54,11 @@ TEST(TensorParallelCalls, FourAllReducesALayerAndMicrobatch) {
   const Case c = from_text("tp=2 heads=2 layers=3 microbatches=2");
   const Ran ran = train_layout(run_of(c), {.steps = 1});
   const int64_t rows = c.micro * c.seq;
-  auto count = [&](const std::string& call) {
-    return std::count(ran.ranks[0].calls.begin(), ran.ranks[0].calls.end(), call);
-  };
-  EXPECT_EQ(count(fmt::format("all_reduce {}", rows * c.hidden)), c.microbatches * (4 * c.layers + 2));
-  EXPECT_EQ(count(fmt::format("all_gather {}", 2 * 3 * rows)), c.microbatches);
+  EXPECT_EQ(calls_of(ran, fmt::format("all_reduce {}", rows * c.hidden)),
+            c.microbatches * (4 * c.layers + 2));
+  EXPECT_EQ(calls_of(ran, fmt::format("all_gather {}", 2 * 3 * rows)), c.microbatches);
   // k and v of one head, kept by both ranks: one sum a block of both.
-  EXPECT_EQ(count(fmt::format("all_reduce {}", 2 * 18 * c.hidden)), c.layers);
+  EXPECT_EQ(calls_of(ran, fmt::format("all_reduce {}", 2 * 18 * c.hidden)), c.layers);
   EXPECT_EQ(int64_t(ran.ranks[0].calls.size()), c.microbatches * (4 * c.layers + 3) + c.layers);
 }
 
@@ -86,14 +66,11 @@ TEST(TensorParallelCalls, FourAllReducesALayerAndMicrobatch) {
 TEST(TensorParallelCalls, LatentAttentionHasFourAsWell) {
   const Case c = from_text("tp=3 latent=2 layers=3 microbatches=2");
   const Ran ran = train_layout(run_of(c), {.steps = 1});
-  auto count = [&](const std::string& call) {
-    return std::count(ran.ranks[0].calls.begin(), ran.ranks[0].calls.end(), call);
-  };
-  EXPECT_EQ(count(fmt::format("all_reduce {}", c.micro * c.seq * c.hidden)),
+  EXPECT_EQ(calls_of(ran, fmt::format("all_reduce {}", c.micro * c.seq * c.hidden)),
             c.microbatches * (4 * c.layers + 2));
   // q_a, kv_a and q's norm are neighbours; that of keys and values stands behind q_b.
-  EXPECT_EQ(count(fmt::format("all_reduce {}", (14 + 10 + 4) * c.hidden + 14)), c.layers);
-  EXPECT_EQ(count("all_reduce 10"), c.layers);
+  EXPECT_EQ(calls_of(ran, fmt::format("all_reduce {}", (14 + 10 + 4) * c.hidden + 14)), c.layers);
+  EXPECT_EQ(calls_of(ran, "all_reduce 10"), c.layers);
   EXPECT_EQ(int64_t(ran.ranks[0].calls.size()), c.microbatches * (4 * c.layers + 3) + 2 * c.layers);
 }
 

@@ -1,0 +1,50 @@
+#include "checks.h"
+
+#include <algorithm>
+
+namespace trireme::parity {
+
+Pair expect_bounded_losses(const Case& c) {
+  Pair p{train_layout(run_of(c), {}), train_layout(one_rank_of(c), {})};
+  EXPECT_LE(loss_difference(p.layout, p.one), 1e-5);
+  return p;
+}
+
+Pair expect_bounded_gradients(const Case& c) {
+  const Plan equal{.steps = 3, .gradients = true};
+  Pair p{train_layout(run_of(c), equal), train_layout(one_rank_of(c), equal)};
+  EXPECT_LE(gradient_difference(p.layout, p.one), 1e-4);
+  for (size_t s = 0; s < p.one.norms.size(); s++) EXPECT_NEAR(p.layout.norms[s] / p.one.norms[s], 1, 1e-5);
+  return p;
+}
+
+Pair expect_bounded(const Case& c) {
+  expect_bounded_gradients(c);
+  return expect_bounded_losses(c);
+}
+
+void expect_learned(const Ran& r) {
+  ASSERT_EQ(r.losses.size(), size_t(kSteps));
+  EXPECT_LT(r.losses.back(), r.losses.front() - 0.002 * double(kSteps));
+}
+
+void expect_low_bounded(const Case& c) {
+  Case exact = c;
+  exact.compute = exact.grads = "f32";
+  const Plan equal{.steps = 2, .gradients = true};
+  expect_as_exact(train_layout(run_of(c), equal), train_layout(one_rank_of(c), equal),
+                  train_layout(one_rank_of(exact), equal));
+}
+
+void expect_zero_stages_identical(Case c) {
+  const Plan plan{.steps = 8};
+  c.zero = 0;
+  const Ran first = train_layout(run_of(c), plan);
+  for (c.zero = 1; c.zero <= 3; c.zero++) expect_identical(train_layout(run_of(c), plan), first);
+}
+
+int64_t calls_of(const Ran& ran, std::string_view call) {
+  return std::count(ran.ranks[0].calls.begin(), ran.ranks[0].calls.end(), call);
+}
+
+}  // namespace trireme::parity
