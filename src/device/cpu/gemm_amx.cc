@@ -95,12 +95,12 @@ TRIREME_INLINE void load_sums(const float* from, int64_t ld) {
   _tile_loadd(2, from + 16 * ld, row);
   _tile_loadd(3, from + 16 * ld + 16, row);
 }
-TRIREME_INLINE void step(const std::byte* a, int64_t row, int64_t half, const std::byte* b) {
-  _tile_loadd(4, a, row);
+TRIREME_INLINE void step(const std::byte* a, const std::byte* b) {
+  _tile_loadd(4, a, 64);
   _tile_loadd(6, b, 64);
   _tile_loadd(7, b + kStepBytes / 2, 64);
   _tile_dpbf16ps(0, 4, 6);
-  _tile_loadd(5, a + half, row);
+  _tile_loadd(5, a + kStepBytes / 2, 64);
   _tile_dpbf16ps(1, 4, 7);
   _tile_dpbf16ps(2, 5, 6);
   _tile_dpbf16ps(3, 5, 7);
@@ -117,12 +117,12 @@ __attribute__((noinline)) void multiply(const Tile& t, const gemm::Finish* befor
   memory_is_read();
   load_sums(t.from, t.ld_from);
   const std::byte *a = t.a, *b = t.b;
-  const int64_t row = t.a_row, half = t.a_half, by = t.a_step, steps = t.steps;
+  const int64_t steps = t.steps;
   gemm::Asking soon(t.soon, t.wanted);
   const int64_t asked = (gemm::Asking::count(t.soon, t.wanted) + steps - 1) / steps;
   auto next = [&]() __attribute__((always_inline)) {
-    step(a, row, half, b);
-    a += by, b += kStepBytes;
+    step(a, b);
+    a += kStepBytes, b += kStepBytes;
     for (int64_t i = 0; i < asked && soon.more(); i++) soon.ask();
   };
   int64_t s = 0;

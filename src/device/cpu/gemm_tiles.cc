@@ -29,15 +29,15 @@ struct Blocks {
     panels = std::min(round_up(n, kPanel) * longest * 2, kPanelBytes);
     nc = std::min(round_up(n, kPanel), panels / (kc * 2) / kPanel * kPanel);
     const int64_t m_up = round_up(m, kStrip), least = threads == 1 ? 1 : kTasks * threads;
-    // Of what is packed for a task a thread takes as much as stays in L2, once for all columns. Other rows go
-    // in more pieces than threads, so that the last one is not waited for.
-    const bool packs = p.trans_a || k % kStep != 0 || p.a.stride[0] * 2 % 64 != 0;
+    // Of many rows a task takes a block with all columns, so that a is packed once, and each thread gets two
+    // blocks or more, so that the last one is not waited for. Of few, tasks share the columns too.
     const int64_t most = std::min(kMostRows, kRowBytes / (longest * 2) / kStrip * kStrip);
+    const bool many = p.trans_a || m >= kMostRows * threads;
     const int64_t own = (m + threads - 1) / threads, pieces = std::max<int64_t>(2, (own + most - 1) / most);
-    mc = std::min(packs ? round_up((own + pieces - 1) / pieces, kStrip) : most, m_up);
+    mc = std::min(many ? round_up((own + pieces - 1) / pieces, kStrip) : most, m_up);
     rows = std::min(std::min(kMostRows, m_up) * longest * 2, kRowBytes);
     const int64_t blocks = (m + mc - 1) / mc;
-    groups = packs ? 1 : std::clamp<int64_t>((least + blocks - 1) / blocks, 1, nc / kPanel);
+    groups = many ? 1 : std::clamp<int64_t>((least + blocks - 1) / blocks, 1, nc / kPanel);
     if (count > 1 && p.c.dtype != DType::f32) partial = round_up(m * n * int64_t(sizeof(float)), 64);
   }
   int64_t bytes() const { return partial + panels + threads * rows; }
@@ -121,39 +121,29 @@ class Product {
       });
   }
 
-  // Rows of a that are read where they lie: tiles load whole lines, and all of a step.
-  int64_t rows_in_place(const Block& at, Range m) const {
-    const bool lines = a_.row % 64 == 0 && reinterpret_cast<uintptr_t>(a_.at(m.begin, at.k.begin)) % 64 == 0;
-    return !p_.trans_a && lines && at.k.size() % kStep == 0 ? m.size() / kStrip * kStrip : 0;
-  }
-
-  // Those that are not.
-  void pack_rows(const Block& at, Range m, int64_t in_place, std::byte* to) const {
-    const int64_t strip = at.steps() * kStepBytes, rest = m.size() - in_place;
+  // Also rows that tiles could load where they lie, for 16 rows far apart are slower to load than 16 lines in
+  // turn. Whole products: with rows of 768 bytes no difference on a quiet core and 2 to 4 % beside a busy
+  // neighbour, with 1.5 to 4.5 KB 2 to 5 %, with 8 KB, which fall on few sets of L1, 8 to 15 %.
+  void pack_rows(const Block& at, Range m, std::byte* to) const {
+    const int64_t strip = at.steps() * kStepBytes;
     if (p_.trans_a)
-      run_.pack_a_transposed(a_.at(at.k.begin, m.begin), a_.row, rest, at.k.size(), to, strip);
-    else if (rest > 0)
-      run_.pack_a(a_.at(m.begin + in_place, at.k.begin), a_.row, rest, at.k.size(),
-                  to + in_place / kStrip * strip, strip);
+      run_.pack_a_transposed(a_.at(at.k.begin, m.begin), a_.row, m.size(), at.k.size(), to, strip);
+    else
+      run_.pack_a(a_.at(m.begin, at.k.begin), a_.row, m.size(), at.k.size(), to, strip);
   }
 
   void task(const Block& at, int64_t i, int64_t thread) {
     const int64_t first = i / g_.groups * g_.mc, group = i % g_.groups;
     const Range m{first, std::min(g_.m, first + g_.mc)};
-    const int64_t in_place = rows_in_place(at, m), strip = at.steps() * kStepBytes;
     std::byte* packed = rows_ + thread * g_.rows;
-    pack_rows(at, m, in_place, packed);
+    pack_rows(at, m, packed);
     Ending ending(*this, at);
     const int64_t end = at.panels() * (group + 1) / g_.groups, strips = (m.size() + kStrip - 1) / kStrip;
     const int64_t share = (at.steps() * kStepBytes / 64 + strips - 1) / strips;  // lines of the next panel
     for (int64_t j = at.panels() * group / g_.groups; j < end; j++)
       for (int64_t r = 0; r < m.size(); r += kStrip) {
         tiles::Tile t;
-        if (r < in_place)
-          t.a = a_.at(m.begin + r, at.k.begin), t.a_row = a_.row, t.a_half = 16 * a_.row, t.a_step = 64;
-        else
-          t.a = packed + r / kStrip * strip, t.a_row = 64, t.a_half = kStepBytes / 2, t.a_step = kStepBytes;
-        t.b = panel(at, j), t.steps = at.steps();
+        t.a = packed + r / kStrip * at.steps() * kStepBytes, t.b = panel(at, j), t.steps = at.steps();
         if (j + 1 < end) t.soon[t.wanted++] = {panel(at, j + 1) + r / kStrip * share * 64, 0, 1, share};
         const int64_t n = at.n.begin + j * kPanel;
         ending.tile(t, {m.begin + r, std::min(kStrip, m.size() - r), n, std::min(kPanel, at.n.end - n)});

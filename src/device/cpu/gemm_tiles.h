@@ -1,14 +1,14 @@
 // Matrix products of bf16 in tile registers (AMX), where the processor has them: a dot product instruction of
 // 16 x 16 sums over 32 values each, sixteen times what AVX512-BF16's does.
 //
-// op(b) is packed once by all threads, in panels of 32 columns, at most 6 MB of them at a time; op(a) goes by
-// in strips of 32 rows, read where it lies if its rows begin on lines and have no odd end, else packed. A
-// task is a block of rows with all (or a share of) the panels; threads take tasks in turn, so that a core
-// slowed by a neighbour does not hold up the others:
+// op(b) is packed once by all threads, in panels of 32 columns, at most 12 MB of them at a time; op(a) goes
+// by in strips of 32 rows, packed by the task that takes them. A task is a block of rows with all (or a share
+// of) the panels; threads take tasks in turn, so that a core slowed by a neighbour does not hold up the
+// others:
 //
 //   for block of the summed dim (at most 3,072: nearly always one)
 //     for block of columns (packed panels of at most 12 MB): pack them
-//       tasks: for panel of b; for strip of a: 32 x 32 sums in four of eight tiles
+//       tasks: pack their rows; for panel of b; for strip of a: 32 x 32 sums in four of eight tiles
 //
 // A bf16 c of more than 4 MB, too large for what reads it to find it in L2, is written past the caches:
 // reading its lines first, as stores do, took 20 to 30 % of a product with a sum of 384.
@@ -30,9 +30,7 @@ inline constexpr int64_t kStepBytes = 2 * 16 * 64;
 
 // sums[32][32] = from[32][32] (0 if null) + a . b over `steps` of 32.
 struct Tile {
-  const std::byte* a = nullptr;
-  int64_t a_row = 0, a_half = 0, a_step = 0;  // bytes to the next row, to row 16, to the next step
-  const std::byte* b = nullptr;
+  const std::byte *a = nullptr, *b = nullptr;  // a packed strip and a panel
   int64_t steps = 0;
   const float* from = nullptr;
   int64_t ld_from = 0;
