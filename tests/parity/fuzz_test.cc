@@ -22,7 +22,7 @@ void draw_experts(Case& c, const OneOf& one_of) {
   c.ep = ranks % first == 0 ? first : one_of(int64_t(1), ranks);
   c.experts = c.ep * one_of(1, 2, 3);
   if (c.experts < 2) c.experts = 5;
-  if (c.arch == "deepseek_v3" && c.ep == 3) c.ep = 1;  // its eight experts are in four groups
+  if (c.arch == "deepseek_v3" && c.ep % 3 == 0) c.ep = 1;  // its eight experts are in four groups
   if (c.tp > 1) c.seq = c.tp * one_of(3, 5);
   if (c.tp > 1 || c.ep > 1) c.group = 0, c.optimizer = "adamw";
   c.buffer = one_of(1.5, 0.4), c.aux = one_of(0.0, 0.3);
