@@ -81,13 +81,13 @@ void read_own_schedule(RunSpec& run) {
   constexpr int64_t kMostBytes = 64 << 20;
   const fs::path& path = run.layout.schedule_file;
   const std::string from = fmt::format("layout.schedule_file = \"{}\"", run.layout.schedule_file);
-  std::string text;
+  Schedule compute;
   try {
-    text = read_small(path, kMostBytes);
+    compute = parse_schedule(read_small(path, kMostBytes));
   } catch (const Error& e) {
     throw Error(fmt::format("{}: {}", from, e.what()), Fault::request);
   }
-  set_own_schedule(run, parse_schedule(text), from);
+  set_own_schedule(run, compute, from);
 }
 
 Schedule schedule_of(const RunSpec& run) {

@@ -80,8 +80,8 @@ Case draw(uint64_t seed) {
   }
   if (c.dp * c.tp * c.cp <= 4) c.pp = one_of(1, 2, 3);
   if (c.pp > 1) {
-    c.schedule =
-        one_of("1f1b", "gpipe", "zb-h1", "zb-h2", "interleaved", "zb-v", "v-half", "v-min", "dualpipe-v");
+    c.schedule = one_of("1f1b", "gpipe", "auto", "zb-h1", "zb-h2", "interleaved", "zb-v", "v-half", "v-min",
+                        "dualpipe-v");
     const bool v = c.schedule[0] == 'v' || c.schedule.ends_with("-v");
     if (v || c.schedule == "interleaved") c.stages = 2;
     if (v) c.tied = false;  // both ends on one rank add their summands in another order

@@ -39,14 +39,20 @@ TEST(OwnSchedule, FromAFile) {
   read_own_schedule(again);
   EXPECT_EQ(again, run);
   EXPECT_EQ(save_run(run).find("0F0"), std::string::npos);  // the file is the user's, not the run file's
+  const auto expect_refused = [&](std::string_view why) {
+    try {
+      read_own_schedule(run);
+      ADD_FAILURE();
+    } catch (const Error& e) {
+      EXPECT_EQ(e.fault, Fault::request);
+      EXPECT_NE(std::string(e.what()).find("layout.schedule_file = "), std::string::npos) << e.what();
+      EXPECT_NE(std::string(e.what()).find(why), std::string::npos) << e.what();
+    }
+  };
+  write_text_atomic(file, "0F0 0F1 0B0\n1F0 1G0\n");
+  expect_refused("schedule line 2: \"1G0\" names no kind of action");
   std::filesystem::remove_all(folder);
-  try {
-    read_own_schedule(run);
-    FAIL();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.fault, Fault::request);
-    EXPECT_NE(std::string(e.what()).find("layout.schedule_file = "), std::string::npos);
-  }
+  expect_refused("No such file");
 }
 
 TEST(OwnSchedule, IsHeldAgainstTheRun) {
