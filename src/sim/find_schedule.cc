@@ -119,24 +119,28 @@ Length length_of(const Problem& p, const Sequences& s) {
   return c.length();
 }
 
-// Rank r runs `ahead` (p-1-r) forwards before its first I; weight gradients come behind each I (eager), or
-// when `limit` or the rank's own asks for them. 1F1B is (1, eager), ZB-H1 (1, p), ZB-H2 (2, 2p-1).
-Sequences one_forward_one_backward(const Problem& p, int ahead, bool eager, int limit) {
+// When weight gradients come: behind each I; ahead * r of them behind, as in ZB-H1 and H2; or when memory
+// asks for them and at the end.
+enum class Weights : uint8_t { eager, lagging, late };
+
+// Rank r runs `ahead` (p-1-r) forwards before its first I, as its limit allows. 1F1B is (1, eager), ZB-H1
+// (1, lagging), ZB-H2 (2, lagging).
+Sequences one_forward_one_backward(const Problem& p, int ahead, Weights weights) {
   Sequences all;
   for (int r = 0; r < p.ranks(); r++) {
     Sequence& s = all.emplace_back();
     const int m = p.microbatches;
     int f = 0, i = 0, w = 0;
     const auto put = [&](Act kind, int& n) { s.push_back(kind), n++; };
-    const auto room = [&] { return f < m && f - w < limit && p.fits(r, f + 1, i, w); };
+    const auto room = [&] { return f < m && p.fits(r, f + 1, i, w); };
     // The last forward before the first I is that of the steady part.
-    while (f < std::min({m, limit - 1, ahead * (p.ranks() - 1 - r)}) && p.fits(r, f + 2, i, w))
-      put(Act::F, f);
+    while (f < std::min(m, ahead * (p.ranks() - 1 - r)) && p.fits(r, f + 2, i, w)) put(Act::F, f);
     while (i < m) {
       while (f < m && !room() && w < i) put(Act::W, w);
       if (room()) put(Act::F, f);
       put(Act::I, i);
-      if (eager) put(Act::W, w);
+      const int lag = weights == Weights::eager ? 0 : weights == Weights::lagging ? ahead * r : m;
+      if (i - w > lag) put(Act::W, w);
     }
     while (w < m) put(Act::W, w);
   }
@@ -291,6 +295,11 @@ void refine(const Problem& p, Candidate& c, int tries) {
   }
 }
 
+// Each action of a greedy schedule is chosen among all ranks.
+int64_t greedy_work(int64_t ranks, int64_t microbatches) {
+  return ranks * ranks * microbatches;
+}
+
 std::vector<Candidate> candidates(const Problem& p) {
   std::vector<Candidate> all;
   const auto add = [&](Sequences s) {
@@ -299,12 +308,15 @@ std::vector<Candidate> candidates(const Problem& p) {
     if (length < kEndless) all.push_back({length, std::move(s)});
   };
   for (int ahead : {1, 2, p.microbatches})
-    for (bool eager : {true, false})
-      for (int limit : {ahead * (p.ranks() - 1) + 1, p.microbatches})
-        add(one_forward_one_backward(p, ahead, eager, limit));
+    for (Weights weights : {Weights::eager, Weights::lagging, Weights::late})
+      add(one_forward_one_backward(p, ahead, weights));
+  constexpr int64_t kManyRules = 1 << 22;  // some seconds; above, the one that always comes to its end
+  const bool many = greedy_work(p.ranks(), p.microbatches) <= kManyRules;
   for (bool forward_first : {false, true})
     for (int ahead : {0, 1, 2})
-      for (int weight_fits : {0, 1, 2, 3, 4}) add(Greedy(p, {forward_first, ahead, weight_fits}).run());
+      for (int weight_fits : {0, 1, 2, 3, 4})
+        if (many || (!forward_first && ahead == 0 && weight_fits == 0))
+          add(Greedy(p, {forward_first, ahead, weight_fits}).run());
   std::stable_sort(all.begin(), all.end(), [](auto& a, auto& b) { return a.length < b.length; });
   return all;
 }
@@ -329,6 +341,13 @@ Schedule find_schedule(std::span<const StageTimes> times, int microbatches, std:
   for (const HeldLimit& l : limits)
     require(l.before_weight >= 0 && l.before_input >= l.before_weight && l.most >= l.before_input,
             "a rank holds a microbatch at least, and no more of it after its input gradient than before");
+  constexpr int64_t kMostWork = 1'000'000'000;  // half a minute
+  if (greedy_work(int64_t(times.size()), microbatches) > kMostWork)
+    bad_request(
+        "schedule auto: {} pipeline ranks and {} microbatches are more than its search takes: ranks * ranks "
+        "* "
+        "microbatches up to {}",
+        times.size(), microbatches, kMostWork);
   const Problem p{times, microbatches, limits, aim};
   std::vector<Candidate> all = candidates(p);
   // As much work whatever the size: half a second at most.

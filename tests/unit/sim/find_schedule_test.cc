@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "base/rng.h"
 
 namespace trireme {
@@ -137,6 +138,18 @@ TEST(FindSchedule, PublishedSearchOfZeroBubble2p) {
   const Took out = took(find_schedule(t, m, limits, Aim::span), t);
   const double whole = m * double(one.forward + one.input + one.weight);
   EXPECT_LE((double(out.span) - whole) / double(out.span), .0442);  // .0433 there; ZB-H2 has .1083
+}
+
+TEST(FindSchedule, OfManyRanksAndMicrobatches) {
+  const auto t = equal_times(128, {.forward = 2, .input = 3, .weight = 2});
+  const Schedule s = found(t, 300, 128, Aim::step);
+  EXPECT_LE(took(s, t).makespan, took(zb_h1(128, 300), t).makespan);
+  try {
+    found(equal_times(1024, {}), 1000, 4, Aim::step);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.fault, Fault::request);
+  }
 }
 
 TEST(FindSchedule, EqualArgumentsGiveEqualSchedules) {
