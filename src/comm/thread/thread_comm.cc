@@ -181,13 +181,14 @@ void ThreadCommunicator::p2p(QueuedOp& op) {
   {
     Leave leave{*this, op, looks, withdrawn};
     for (const P2pNumbered& m : op.p2p)
-      if (!m.op.send) receive(m, looks);
+      if (!m.op.send) receive(op, m, looks);
   }
   if (withdrawn) world_.failure.raise();
 }
 
-void ThreadCommunicator::receive(const P2pNumbered& m, int looks) {
+void ThreadCommunicator::receive(QueuedOp& op, const P2pNumbered& m, int looks) {
   const Post post = group_.inboxes[me_].take(m.op.peer, m.number, looks, world_.failure);
+  op.met_ns = comm_now_ns();
   const bool fits = post.bytes == m.op.buf.bytes();
   if (fits) cpu::copy_piece(m.op.buf.data, post.data, post.bytes);
   if (fits) count(size_t(m.op.peer), post.bytes);

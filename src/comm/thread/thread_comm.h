@@ -28,7 +28,7 @@ class ThreadCommunicator final : public QueuedCommunicator {
   void broadcast(QueuedOp&, Ops);
   void reduce(QueuedOp&, Ops);
   void p2p(QueuedOp&);
-  void receive(const P2pNumbered&, int looks);
+  void receive(QueuedOp&, const P2pNumbered&, int looks);
   void count(size_t rank, int64_t bytes) { group_.moved[rank].fetch_add(bytes, std::memory_order_relaxed); }
 
   class Link;

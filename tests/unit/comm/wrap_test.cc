@@ -215,6 +215,24 @@ TEST(Traced, TellsWhenTheLastHadCome) {
   }));
 }
 
+// A message that is waited for meets its receiver when it was sent, and a link delays it from then on.
+TEST(Delayed, AMessageLeavesWhenItIsSent) {
+  auto wrap = [](auto f, Device& d, int) { return make_delayed(std::move(f), {.alpha = 2e-3}, &d); };
+  expect_none(run_wrapped(2, wrap, [](Rank& me) {
+    Times times;
+    me.all->observe(&times);
+    int64_t token = 0, sent_ns = 0;
+    const P2p message[] = {{Tensor(&token, {1}, DType::i64), 1 - me.rank, me.rank == 0}};
+    if (me.rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    if (me.rank == 0) sent_ns = comm_now_ns();
+    me.all->p2p({.ops = message}, {});
+    me.all->broadcast({.buf = Tensor(&sent_ns, {1}, DType::i64), .root = 0}, {});
+    if (me.rank == 0) return;
+    EXPECT_GE(times.all.at(0)[1], sent_ns);
+    EXPECT_GE(times.all[0][2], sent_ns + 2'000'000);
+  }));
+}
+
 TEST(Traced, PutsSpansOnTheirLanes) {
   std::vector<std::unique_ptr<CommTracer>> tracers;
   for (int r = 0; r < 3; r++) tracers.push_back(std::make_unique<CommTracer>(r, 1000));
