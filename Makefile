@@ -41,7 +41,7 @@ test-slow: build/clang/with-tests build/tsan/with-tests build/release/with-tests
 	@ctest --test-dir build/release -L slow --output-on-failure
 
 bench: program  ## training steps, ops and start-up, as a table (PEER_PYTHON=python-with-torch, BENCH_ARGS="--threads 2")
-	@cmake --build build/release -j $(JOBS) --target trireme_step_ops trireme_collectives trireme_collectives_mpi trireme_overlap
+	@cmake --build build/release -j $(JOBS) --target trireme_step_ops trireme_collectives trireme_collectives_mpi trireme_overlap trireme_pipeline
 	@python3 bench/report.py $(if $(PEER_PYTHON),--peer-python "$(PEER_PYTHON)") $(BENCH_ARGS)
 
 fuzz: build/fuzz/with-tests  ## hostile files against every parser, FUZZ_SECONDS=60 each, FUZZ_JOBS at once

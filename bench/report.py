@@ -18,6 +18,7 @@ from pathlib import Path
 
 from collectives import collectives
 from encode import encode
+from pipeline import pipeline
 from ranks import overlap, ranks
 from startup import startup
 from step import MODELS, ROOT
@@ -25,7 +26,7 @@ from tensor_parallel import tensor_parallel
 from training import training
 
 # Each: (options) -> list of Section. A new one goes at the end.
-SECTIONS = [training, startup, encode, collectives, tensor_parallel, ranks, overlap]
+SECTIONS = [training, startup, encode, collectives, tensor_parallel, ranks, overlap, pipeline]
 
 
 def processor():
@@ -62,6 +63,7 @@ def main():
     parser.add_argument("--step-ops", type=Path, default=build / "bench" / "trireme_step_ops")
     parser.add_argument("--collectives", type=Path, default=build / "bench" / "trireme_collectives")
     parser.add_argument("--overlap", type=Path, default=build / "bench" / "trireme_overlap")
+    parser.add_argument("--pipeline", type=Path, default=build / "bench" / "trireme_pipeline")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench", help="folder for the report")
     options = parser.parse_args()
 

@@ -17,10 +17,10 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "base/rng.h"
 #include "base/timed.h"
 #include "cost/flops.h"
 #include "device/cpu/peak.h"
+#include "random_batch.h"
 #include "runtime/booking.h"
 
 namespace trireme {
@@ -94,19 +94,6 @@ double peak_now(const RunSpec& run, int threads) {
   constexpr double kSeconds = 0.02;
   return run.precision.compute == "bf16" ? cpu::bf16_peak(threads, kSeconds)
                                          : cpu::f32_peak(threads, kSeconds);
-}
-
-// Token i of sample s is uniform in [0, vocab); the target is the next one.
-FillBatch random_batch(const RunSpec& run) {
-  return [vocab = double(run.model.vocab), seq = run.data.seq_len](int64_t step, int64_t mb,
-                                                                   const HostBatch& b) {
-    uint64_t key = rng_key(uint64_t(step), uint64_t(mb), "bench");
-    auto token = [&](size_t i) { return int32_t(uniform(key, i) * vocab); };
-    for (size_t i = 0; i < b.tokens.size(); i++) {
-      b.tokens[i] = token(i), b.targets[i] = token(i + 1);
-      b.positions[i] = int32_t(int64_t(i) % seq);
-    }
-  };
 }
 
 struct Options {
