@@ -1,8 +1,10 @@
 #include "cli/launched.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <initializer_list>
+#include <thread>
 
 namespace trireme::cli {
 namespace {
@@ -31,7 +33,10 @@ std::optional<Launched> launched() {
 
 std::string said_once(const std::string& line) {
   const std::optional<Launched> job = launched();
-  return job && job->rank > 0 ? "" : line;
+  if (!job || job->rank == 0) return line;
+  // When the first process has left, mpirun ends the others: the one that speaks must have spoken.
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  return "";
 }
 
 }  // namespace trireme::cli

@@ -9,7 +9,7 @@
 namespace trireme::cli {
 namespace {
 
-// Does the work on every rank. Where it is wrong on any, all throw: one of them the line, the others nothing.
+// Does the work on every rank. Where it is wrong on any, one says the line and all throw, an empty Error.
 template <class Work>
 auto agreed(CommFactory& ranks, const Work& work) {
   std::optional<decltype(work())> result;
@@ -26,9 +26,11 @@ auto agreed(CommFactory& ranks, const Work& work) {
   if (first == texts.size()) return std::move(*result);
   // What is wrong on one machine only is said with its rank.
   const bool everywhere = std::count(texts.begin(), texts.end(), texts[first]) == int64_t(texts.size());
+  if (size_t(ranks.rank()) == first)
+    fmt::print(stderr, "trireme: {}{}\n", everywhere ? "" : fmt::format("rank {}: ", first), why);
+  // All are here until it is said: when the first process has left, mpirun ends the others.
   fault = Fault(agree_max(ranks.control(), why.empty() ? 0 : int64_t(fault)));
-  if (size_t(ranks.rank()) != first) throw Error("", fault);
-  throw Error(everywhere ? why : fmt::format("rank {}: {}", first, why), fault);
+  throw Error("", fault);
 }
 
 std::unique_ptr<MpiWorld> join() {

@@ -34,6 +34,13 @@ std::vector<std::string> words_of(const std::string& text) {
   return words;
 }
 
+// OpenMPI's daemons notice after minutes that a machine has gone, and mpirun waits for it meanwhile; so,
+// within seconds. What the environment says goes before.
+void notice_lost_machines() {
+  for (auto [name, value] : {std::pair("time", "3"), {"intvl", "1"}, {"probes", "3"}})
+    ::setenv(fmt::format("OMPI_MCA_oob_tcp_keepalive_{}", name).c_str(), value, 0);
+}
+
 }  // namespace
 
 void supervise_and_exit(const RunRequest& request, int64_t relaunches, const std::string& launcher,
@@ -46,6 +53,7 @@ void supervise_and_exit(const RunRequest& request, int64_t relaunches, const std
   o.command = words_of(launcher);
   if (launcher.empty() && run.train.comm == "mpi") o.command = {"mpirun", "-n", std::to_string(run.world())};
   o.launcher = !o.command.empty();
+  if (o.launcher) notice_lost_machines();
   o.command.push_back(fs::read_symlink("/proc/self/exe").string());
   for (std::string& word : childs_words()) o.command.push_back(std::move(word));
   if (deadline.seconds_left() < 1e300) {

@@ -239,7 +239,7 @@ struct TrainSpec {
   std::string dir = "runs/demo";
   CountOrAuto checkpoint_every{.count = 200};
   int64_t keep = 2, eval_every = 0, eval_batches = 0, log_every = 10, check_every = 100;
-  bool tensorboard = true;
+  bool tensorboard = true, check_comm = false;
   std::string trace_steps;
   bool async_save = true;
   int64_t noise_scale = 0;
@@ -272,6 +272,10 @@ struct TrainSpec {
       between(1, 1e12));
     v("check_every", check_every, "steps",
       "replicas compare a hash of weights and optimizer state; 0 = never", between(0, 1e12));
+    v("check_comm", check_comm, "",
+      "before each collective its ranks compare what they call, and a mismatch names them and their calls; "
+      "an "
+      "all_gather of 32 bytes each time");
     v("tensorboard", tensorboard, "", "writes TensorBoard event files into train.dir");
     v("trace_steps", trace_steps, "steps",
       "recorded op by op into train.dir/trace.json, such as \"3-5\" or \"7,20-22\"; empty = none");

@@ -9,6 +9,7 @@
 
 #include "comm/options.h"
 #include "comm/watch/watchdog.h"
+#include "comm/wrap/checked.h"
 #include "comm/wrap/watched.h"
 #include "comm/wrap/wrapped.h"
 #include "runtime/rank_threads.h"
@@ -106,7 +107,8 @@ void run_watched_threads(const RunSpec& run, const DeviceOptions& device_options
     Leave leave{pulse};
     if (world == 1) return body(device, ranks, nullptr);
     FailureTeller teller(ranks, failure, pulse);
-    const std::unique_ptr<CommFactory> told = make_watched(teller, &device, pulse);
+    std::unique_ptr<CommFactory> told = make_watched(teller, &device, pulse);
+    if (run.train.check_comm) told = make_checked(std::move(told), &device);
     try {
       body(device, *told, &pulse);
     } catch (const std::exception& e) {
@@ -149,6 +151,7 @@ TrainSummary train_on_process(const RunSpec& run, const Schedule& schedule,
     const Watchdog dog({&pulse}, world.board(), watch_limits(run, options.watch), watch_hooks(hooks));
     Leave leave{pulse};
     std::unique_ptr<CommFactory> told = make_watched(*ranks, device.get(), pulse);
+    if (run.train.check_comm) told = make_checked(std::move(told), device.get());
     return train(run, schedule, *device, *told, mine, world.rank() == 0 ? hooks : none);
   } catch (const Error& e) {
     throw world.end_failed(e);

@@ -64,6 +64,25 @@ TEST(MpiTrain, ProcessesAreThreadsToTheBit) {
   }
 }
 
+// What moves between the groups of hybrid sharding, in bf16, and between owners of matrices.
+TEST(MpiTrain, ShardGroupsAndMatrixOwnersAreThoseOfThreads) {
+  for (const char* optimizer : {"adamw", "muon"}) {
+    TempFolder threads, processes;
+    auto file = [&](const TempFolder& tmp, std::string_view comm) {
+      RunSpec r = load_run(run_file(tmp.path(), 7, 4, 3, comm), {});
+      r.layout.shard_group = 2, r.optimizer.name = optimizer;
+      r.precision.compute = "bf16", r.precision.reduce = "bf16";
+      save_run(r, tmp / "run.toml");
+      return tmp / "run.toml";
+    };
+    Ran t = trireme(threads.path(), {"train", file(threads, "thread")});
+    ASSERT_EQ(t.code, 0) << t.err;
+    Ran p = run(mpirun(4, {file(processes, "mpi")}), processes.path());
+    ASSERT_EQ(p.code, 0) << p.err;
+    expect_same(outcome_of(processes / "run"), outcome_of(threads / "run"));
+  }
+}
+
 TEST(MpiTrain, RingsOfProcessesAreThoseOfThreads) {
   for (const char* method : {"ring", "ulysses"}) {
     TempFolder threads, processes;

@@ -72,6 +72,26 @@ double now_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+// What mpirun says of it: trireme cannot, for OpenMPI ends the others before they hear of it.
+TEST(MpiWatched, AKilledRankEndsTheJobAndIsNamed) {
+  TempFolder tmp;
+  std::vector<std::string> argv = {MPIRUN, "-n", "3", "--oversubscribe", "--bind-to", "none"};
+  for (const std::string& word : trireme_args({"train", run_file(tmp.path(), 1'000'000)}))
+    argv.push_back(word);
+  Process p(argv, tmp.path());
+  while (steps_done(tmp.path()) < 2) ASSERT_TRUE(p.runs_after(0.01));
+  const pid_t victim = process_of(p.pid(), 1);
+  ASSERT_GT(victim, 1);
+  const double begin = now_s();
+  ASSERT_EQ(::kill(victim, SIGKILL), 0);
+  const Ran r = p.wait();
+  EXPECT_LE(now_s() - begin, 10);
+  EXPECT_NE(r.code, 0);
+  const std::string said = r.out + r.err;
+  EXPECT_NE(said.find("process rank 1"), std::string::npos) << said;
+  EXPECT_NE(said.find("signal 9"), std::string::npos) << said;
+}
+
 // Rank 0 judges all others, the last rank rank 0.
 TEST(MpiWatched, AFrozenRankIsNamedWithinTenSeconds) {
   for (int rank : {2, 0}) {
@@ -91,7 +111,7 @@ TEST(MpiWatched, AFrozenRankIsNamedWithinTenSeconds) {
     EXPECT_LE(now_s() - begin, 10);
     const Ran r = p.wait();
     EXPECT_EQ(r.code, 1);
-    for (const char* part : {"; it was in ", ", of step ", "its last collective ", " of group "})
+    for (const char* part : {"; it was in ", ", layer ", ", of step ", "its last collective ", " of group "})
       EXPECT_NE(r.err.find(part), std::string::npos) << part << ": " << r.err;
     EXPECT_EQ(r.err.find(line), r.err.rfind(line)) << "once: " << r.err;
   }

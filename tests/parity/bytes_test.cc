@@ -14,6 +14,7 @@ const char* const kLayouts[] = {
     "dp=2",
     "dp=3 microbatches=2 vocab=509",
     "dp=4 zero=1 compute=bf16 vocab=509",
+    "dp=3 zero=1 compute=bf16 grads=bf16 microbatches=2",  // 4 Psi + 12 Psi / N
     "dp=2 zero=1 microbatches=3",
     "dp=3 zero=2 compute=bf16 grads=bf16 microbatches=2 vocab=509",
     "dp=4 zero=2 arch=gpt2 tied=1",

@@ -94,6 +94,9 @@ Case draw(uint64_t seed) {
   if (c.recompute == "full" && c.tp > 1 && !c.sequence && c.micro * c.seq % c.tp == 0)
     c.shard = one_of(false, true);
   if (c.recompute == "full") c.offload = one_of(false, false, true);
+  c.axes = one_of("", "", "tp+cp+dp+pp", "dp+pp+tp+cp");
+  if (c.compute == "f32")
+    c.order = one_of("ordered", "ordered", "ordered", "ring", "halving", "hierarchical");
   return c;
 }
 
@@ -120,7 +123,8 @@ void check(const Case& c) {
   try {
     const RunSpec run = run_of(c);
     const Ran ran = train_layout(run, {.steps = 8});
-    expect_identical(ran, train_layout(run_of(twin_of(c)), {.steps = 8}));
+    // The fast orders' roundings follow the cut of buffers into blocks.
+    if (c.order == "ordered") expect_identical(ran, train_layout(run_of(twin_of(c)), {.steps = 8}));
     const Mesh mesh = mesh_of(run.layout);
     for (int stage = 0; stage < int(c.pp); stage++) {
       const Booking booked = book_stage(run, schedule_of(run), 1, {}, stage);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <sstream>
 
@@ -24,7 +25,8 @@ void each(C& c, V&& v) {
       v("unit", c.unit);
   v("group", c.group), v("prefetch", c.prefetch), v("micro", c.micro), v("microbatches", c.microbatches);
   v("layers", c.layers), v("hidden", c.hidden), v("vocab", c.vocab), v("seq", c.seq);
-  v("bucket_mb", c.bucket_mb), v("dropout", c.dropout), v("optimizer", c.optimizer), v("order", c.order);
+  v("bucket_mb", c.bucket_mb), v("dropout", c.dropout), v("optimizer", c.optimizer), v("order", c.order),
+      v("axes", c.axes);
   v("recompute", c.recompute), v("again", c.again), v("blocks", c.blocks), v("shard", c.shard),
       v("offload", c.offload);
 }
@@ -116,6 +118,10 @@ RunSpec run_of(const Case& c) {
   r.precision.compute = c.compute, r.precision.grads = c.grads, r.precision.reduce = c.reduce;
   r.optimizer.name = c.optimizer, r.optimizer.lr = 3e-3, r.optimizer.warmup = 2;
   r.train.sum_order = c.order;
+  if (!c.axes.empty()) {
+    r.layout.order = c.axes;
+    std::replace(r.layout.order.begin(), r.layout.order.end(), '+', ' ');
+  }
   r.train.steps = 60, r.train.seed = 11, r.train.threads = 1;
   r = resolve(r, {.native_bf16 = true});
   find_own_schedule(r, {});

@@ -11,6 +11,7 @@ struct Case {
   std::string arch = "llama", compute = "f32", grads = "f32", reduce = "auto", schedule = "1f1b",
               optimizer = "adamw",
               order = "ordered";  // of sums; hierarchical: two neighbours are a node
+  std::string axes;               // layout.order, joined by +: "tp+cp+dp+pp"; empty: the default
   bool tied = false, reshard = true, sequence = false;
   int64_t dp = 1, tp = 1, ep = 1, zero = 0, group = 0, prefetch = 1;
   int64_t experts = 5;  // of models that have them

@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "comm/wrap/wrapped.h"
+#include "device/device.h"
 #include "runtime/booking.h"
 #include "runtime/rank_threads.h"
 #include "spec/run_schedule.h"
@@ -478,6 +480,68 @@ TEST(Replicas, ADifferenceIsNamed) {
 // What one rank alone holds is compared with nothing.
 TEST(Replicas, ADividedTensorHasNoCopy) {
   EXPECT_EQ(spoil({{.tp = 2}, 1, "blocks.0.attn.q.weight", "", "", 2, 1}), "no error");
+}
+
+// Sums over ranks, of which this rank gets one bit wrong where it is the spoilt one.
+class SpoiltSums final : public WrappedFactory {
+ public:
+  SpoiltSums(CommFactory& inner, Device& device, bool spoilt)
+      : WrappedFactory(inner), device_(device), spoilt_(spoilt) {}
+
+ private:
+  class Comm final : public WrappedCommunicator {
+   public:
+    Comm(std::unique_ptr<Communicator> c, SpoiltSums& all)
+        : WrappedCommunicator(std::move(c), &all.device_), all_(all) {}
+    ~Comm() override { finish(); }
+
+   private:
+    void do_all_reduce(const AllReduceArgs& a, Stream s, const CommCall&) override {
+      quietly([&](Communicator& inner) { inner.all_reduce(a, s); });
+      if (!all_.spoilt_) return;
+      then(
+          s, [](void*, int64_t at) { reinterpret_cast<uint8_t*>(at)[2] ^= 1; },
+          reinterpret_cast<int64_t>(a.buf.data));
+    }
+    SpoiltSums& all_;
+  };
+  std::unique_ptr<Communicator> wrap(std::unique_ptr<Communicator> c, std::span<const int>) override {
+    return std::make_unique<Comm>(std::move(c), *this);
+  }
+  Device& device_;
+  bool spoilt_;
+};
+
+// A run compares its copies every check_every steps by itself, and ends at the first that differ.
+TEST(Replicas, ARunComparesThemEveryCheckEverySteps) {
+  for (int64_t every : {3, 4, 0}) {
+    TempFolder tmp;
+    RunSpec run = ranks_run(tmp.path(), {.dp = 3}, 7);
+    run.train.check_every = every;
+    run = resolve(run, {.native_bf16 = make_device("cpu")->native(DType::bf16)});
+    const Schedule schedule = schedule_of(run);
+    const TrainOptions options{.arena_bytes = book_training(run, schedule, 1).arena_bytes};
+    const std::string told = error_of(3, [&](Device& device, CommFactory& ranks) {
+      SpoiltSums spoilt(ranks, device, ranks.rank() == 1);
+      train(run, schedule, device, spoilt, options, {});
+    });
+    if (every == 0)
+      EXPECT_EQ(told, "no error");
+    else
+      EXPECT_NE(told.find(fmt::format("rank 1: step {}: its ", every)), std::string::npos) << told;
+  }
+}
+
+// Ranks that compare every call with each other leave the same run.
+TEST(Ranks, CheckedCollectivesChangeNothing) {
+  for (Layout l : {Layout{.dp = 3, .zero = 3}, Layout{.dp = 2, .zero = 1, .tp = 2, .pp = 2}}) {
+    TempFolder plain, checked;
+    train_here(ranks_run(plain.path(), l, 4));
+    RunSpec run = ranks_run(checked.path(), l, 4);
+    run.train.check_comm = true;
+    train_here(run);
+    expect_same(outcome_of(checked / "run"), outcome_of(plain / "run"));
+  }
 }
 
 // Each order of sums is taken, shown in the trace, and no further from the default than rounding; the

@@ -266,5 +266,22 @@ TEST(SavesBesideTraining, DalysCadence) {
   }
 }
 
+// The rate of failures is the cluster file's, over all ranks.
+TEST(SavesBesideTraining, ExpectFailuresAsTheClusterSays) {
+  ClusterSpec cluster;
+  cluster.mtbf_hours = 0.25;
+  EXPECT_EQ(cluster.mtbf_s(1), 900);
+  EXPECT_EQ(cluster.mtbf_s(3), 300);
+  TempFolder tmp;
+  RunSpec run = beside(tmp.path(), 6);
+  run.train.checkpoint_every = {.automatic = true};
+  Schedule schedule = schedule_of(run);
+  TrainOptions options{.arena_bytes = book_training(run, schedule, 1).arena_bytes,
+                       .mtbf_s = cluster.mtbf_s(3)};
+  Notes notes;
+  train_on_threads(run, schedule, {.threads = 1}, options, notes.hooks());
+  EXPECT_GE(notes.count("a failure is expected every " + human_seconds(300)), 1);
+}
+
 }  // namespace
 }  // namespace trireme::test
