@@ -1,6 +1,10 @@
 // Every operation of a backend against a double loop, and the bytes that it says it moved.
 #include <numeric>
 
+#include <atomic>
+#include <chrono>
+#include <thread>
+
 #include "ranks.h"
 
 namespace trireme {
@@ -266,6 +270,28 @@ TEST(Single, CopiesThroughItsDevice) {
     EXPECT_EQ(shard.bytes(), full.bytes());
     EXPECT_EQ(c->moved_bytes(), 0);
     EXPECT_EQ(agree_sum(factory->control(), 3), 3);
+  }
+}
+
+// A collective comes to its end while the rank's own thread computes and calls nothing: MPI, too, must not
+// need it.
+TEST(Progress, IsMadeWhileTheRankComputes) {
+  for (int n : {2, 3, 4}) {
+    if (!have_ranks(n)) continue;
+    with_ranks(n, [&](Rank& me) {
+      std::vector<float> x(300'001, float(me.rank + 1));
+      std::atomic<bool> done = false;
+      const Stream s = me.device.stream("dp");
+      me.all->all_reduce({.buf = Tensor(x.data(), {int64_t(x.size())}, DType::f32)}, s);
+      me.device.enqueue(
+          s, {[](void* d, int64_t) { static_cast<std::atomic<bool>*>(d)->store(true); }, &done, 0});
+      const auto begin = std::chrono::steady_clock::now();
+      while (!done.load() && std::chrono::steady_clock::now() - begin < std::chrono::minutes(1))
+        std::this_thread::yield();
+      EXPECT_TRUE(done.load()) << "rank " << me.rank;
+      me.device.sync(s);
+      EXPECT_EQ(x.back(), float(n * (n + 1) / 2));
+    });
   }
 }
 
