@@ -1,8 +1,7 @@
 // Every operation of a backend against a double loop, and the bytes that it says it moved.
-#include <numeric>
-
 #include <atomic>
 #include <chrono>
+#include <numeric>
 #include <thread>
 
 #include "ranks.h"
