@@ -146,8 +146,43 @@ def train_on_hosts(hosts, agent, command, processes, log):
     shell = ["ip", "netns", "exec", hosts.names[0], "unshare", "--uts", "sh", "-c",
              'hostname "$0"; exec "$@"', hosts.names[0]]
     with open(log, "w") as out:
-        return subprocess.run(shell + mpirun + command, env=env, stdout=out, stderr=subprocess.STDOUT,
-                              stdin=subprocess.DEVNULL, timeout=300).returncode
+        return subprocess.Popen(shell + mpirun + command, env=env, stdout=out, stderr=subprocess.STDOUT,
+                                stdin=subprocess.DEVNULL)
+
+
+def ended(process, seconds):
+    """Its exit code; None: it had to be killed."""
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        return None
+
+
+def cut_the_cable(hosts, agent, command, folder):
+    """A host that vanishes is named within 10 seconds, and the job ends; says what is wrong, or None."""
+    log, lines = folder / "log-cut", folder / "cut" / "metrics.jsonl"
+    process = train_on_hosts(hosts, agent, command + ["--set", "layout.dp=2", "--set", "train.steps=1000000", "--set",
+                                                      f"train.dir={folder / 'cut'}", "--set", "train.comm=mpi"], 2, log)
+    begin = time.monotonic()
+    while not lines.exists() or len(lines.read_text().splitlines()) < 3:
+        if process.poll() is not None or time.monotonic() - begin > 120:
+            return "no three steps before the cable was to be cut"
+        time.sleep(0.1)
+    time.sleep(2.5)  # more than a beat
+    run(["ip", "-n", hosts.names[1], "link", "set", "eth0", "down"])
+    cut, named = time.monotonic(), None
+    while named is None and time.monotonic() - cut < 30:
+        if "is dead or frozen" in log.read_text():
+            named = time.monotonic() - cut
+        time.sleep(0.1)
+    code = ended(process, 60)
+    over = time.monotonic() - cut
+    if named is None or named > 10 or code in (None, 0):
+        return f"named after {named} s, exit code {code} after {over:.1f} s:\n{log.read_text()}"
+    print(f"cable cut: the rank beyond it was named after {named:.1f} s, mpirun ended with {code} after {over:.1f} s")
+    return None
 
 
 def main():
@@ -180,15 +215,15 @@ def main():
                     print(done.stderr)
                     return 1
                 before, begin = hosts.sent_bytes(), time.monotonic()
-                code = train_on_hosts(hosts, agent, common + layout + ["--set", f"train.dir={wire}", "--set",
-                                                                       "train.comm=mpi"], processes,
-                                      folder / "log")
+                code = ended(train_on_hosts(hosts, agent, common + layout + ["--set", f"train.dir={wire}", "--set",
+                                                                             "train.comm=mpi"], processes,
+                                            folder / "log"), 300)
                 seconds = time.monotonic() - begin
                 if code != 0 and "built without MPI" in (folder / "log").read_text():
                     skip("this trireme was built without MPI")
                 if code != 0:
                     print((folder / "log").read_text())
-                    print(f"failed: mpirun on {processes} processes ended with exit code {code}")
+                    print(f"failed: mpirun on {processes} processes ended with exit code {code} (None: not in 300 s)")
                     return 1
                 crossed = [b - a for a, b in zip(before, hosts.sent_bytes())]
                 want, got = metrics(threads), metrics(wire)
@@ -204,6 +239,9 @@ def main():
                 print(f"{processes} processes, ZeRO {zero}: {STEPS} losses and gradient norms equal those of rank "
                       f"threads, the last {got[-1]['loss']}; {crossed[0] / 2**20:.1f} and {crossed[1] / 2**20:.1f} MiB "
                       f"crossed the cable of {gigabit:g} Gbit/s in {seconds:.1f} s")
+            if wrong := cut_the_cable(hosts, agent, common, folder):
+                print("failed: " + wrong)
+                return 1
         finally:
             hosts.__exit__()
     return 0
