@@ -40,6 +40,9 @@ struct RunRequest {
   RunSpec load() const;
 };
 
+// refuse_unsupported(), with the nearest layout that works.
+void refuse(const RunSpec&);
+
 // The machine: run.cluster.file, or what `bench` measured of this one (measured now, briefly, when it was
 // not).
 ClusterSpec cluster_of(const RunSpec&);

@@ -5,6 +5,7 @@
 #include "cli/cli.h"
 #include "device/cpu/peak.h"
 #include "device/device.h"
+#include "spec/nearest.h"
 
 namespace trireme::cli {
 
@@ -16,9 +17,17 @@ void RunRequest::add_to(CLI::App& verb, bool with_json) {
   if (with_json) verb.add_flag("--json", json, "prints JSON");
 }
 
+void refuse(const RunSpec& run) {
+  try {
+    refuse_unsupported(run);
+  } catch (const Error& e) {
+    throw Error(e.what() + nearest_layout_text(run), e.fault);
+  }
+}
+
 RunSpec RunRequest::load() const {
-  RunSpec run = load_run(file, sets);
-  refuse_unsupported(run);
+  RunSpec run = load_run(file, sets, {.nearest = true});
+  refuse(run);
   if (std::string note = note_of(run); !note.empty()) fmt::print(stderr, "note: {}: {}\n", file, note);
   auto device = make_device(run.train.device);
   return resolve(run, {.native_bf16 = device->native(DType::bf16)});

@@ -34,6 +34,7 @@ class Reader {
   // The same, unless reading one of the keys failed: then what looks contradictory may be only a consequence.
   // It is placed at the first of the keys that was given.
   void problem(const std::vector<std::string>& keys, const std::string& text);
+  bool clean() const { return problems_.empty(); }
   void failure(const std::string& line) { problems_.emplace_back(INT_MAX, line); }  // of --set
 
   // Keys that no spec asked for, each with what may have been meant. Call after all read()s.

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "spec/hf_config.h"
 #include "spec/identity.h"
+#include "spec/nearest.h"
 #include "spec/reader.h"
 #include "spec/supported.h"
 #include "spec/toml.h"
@@ -70,7 +71,9 @@ void read_run(Reader& reader, RunSpec& run, const LoadOptions& options) {
   }
   run.model.finish(run.data.seq_len);
   if (from_folder) must_agree(reader, run.model, folder);
-  for (const Problem& p : problems_of(run)) reader.problem(p.keys, p.text);
+  std::vector<Problem> wrong = problems_of(run);
+  if (options.nearest && reader.clean() && !wrong.empty()) wrong.back().text += nearest_layout_text(run);
+  for (const Problem& p : wrong) reader.problem(p.keys, p.text);
 }
 
 // `limit`: what of its values this version runs; empty = all.

@@ -341,6 +341,7 @@ struct LoadOptions {
   // With model.from: take the model from its config.json; keys of [model] given beside it must agree.
   // Without: keep what the text says (a run saved inside a checkpoint outlives the folder it started from).
   bool read_from = true;
+  bool nearest = false;  // where the layout is wrong, the message names the nearest that works (nearest.h)
 };
 
 // A validated spec whose derived sizes are numbers ("auto" values stay until resolve()). `sets` are

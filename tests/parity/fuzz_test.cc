@@ -1,11 +1,15 @@
 // Random layouts against one rank. PARITY_CASES of them (12), from PARITY_SEED on (1); PARITY_CASE="dp=3
 // zero=2 ..." runs one. A case that fails is printed as the command that runs it alone.
+#include <cmath>
 #include <cstdlib>
+#include <map>
 
 #include "base/rng.h"
 #include "compare.h"
 #include "layout_case.h"
+#include "spec/nearest.h"
 #include "spec/run_schedule.h"
+#include "spec/supported.h"
 
 namespace trireme::parity {
 namespace {
@@ -159,6 +163,65 @@ TEST(Fuzz, RandomLayoutsTrainTheSameModel) {
   const uint64_t seed = std::stoull(from_environment("PARITY_SEED", "1"));
   const uint64_t cases = std::stoull(from_environment("PARITY_CASES", "12"));
   for (uint64_t i = 0; i < cases && !HasFailure(); i++) check(draw(seed + i));
+}
+
+// Layouts drawn with no regard for what goes together: what is refused, before anything starts, says why in
+// good form and names a layout that works; what is taken trains. Prints the share and the reasons.
+Case draw_freely(uint64_t seed) {
+  const uint64_t key = rng_key(seed, 0, "parity case, free");
+  uint64_t n = 0;
+  auto one_of = [&](auto... values) {
+    const std::array all{values...};
+    return all[size_t(below(key, n++, all.size()))];
+  };
+  Case c = draw(seed);
+  c.arch = one_of("llama", "gpt2", "qwen2", "qwen3", "mixtral", "deepseek_v3"), c.latent = 0;
+  if (c.arch == std::string("mixtral") || c.arch == std::string("deepseek_v3")) c.compute = c.grads = "f32";
+  c.dp = one_of(1, 2, 4), c.tp = one_of(1, 2, 3), c.cp = one_of(1, 1, 2), c.pp = one_of(1, 1, 2, 4);
+  c.ep = one_of(1, 1, 2, 3), c.zero = one_of(0, 1, 2, 3), c.group = one_of(0, 0, 2, 3);
+  c.stages = one_of(1, 1, 2), c.sequence = one_of(false, true), c.layers = one_of(2, 4, 8);
+  c.schedule = one_of("1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "dualpipe", "dualpipe-v");
+  c.heads = one_of(2, 3, 6), c.hidden = c.heads * 12,
+  c.kv_heads = c.arch == "gpt2" ? c.heads : one_of(1, 2, 3);
+  c.seq = one_of(12, 17, 24), c.optimizer = one_of("adamw", "adamw", "muon");
+  c.shard = one_of(false, false, true), c.blocks = one_of(0, 0, 1), c.offload = one_of(false, false, true);
+  return c;
+}
+
+TEST(Fuzz, WhatIsRefusedSaysWhy) {
+  const int drawn = 300, most_ranks = 16;
+  int refused = 0, helped = 0, trained = 0;
+  std::map<std::string, int> reasons;
+  for (uint64_t seed = 1; seed <= drawn; seed++) {
+    const Case c = draw_freely(seed);
+    const RunSpec run = unchecked_run_of(c);
+    std::vector<Problem> wrong = problems_of(run);
+    for (Problem& p : unsupported_of(run)) wrong.push_back(std::move(p));
+    if (!wrong.empty()) {
+      refused++;
+      for (const Problem& p : wrong) {
+        ASSERT_FALSE(p.keys.empty() || p.text.empty()) << to_text(c);
+        EXPECT_EQ(p.text.find('\n'), std::string::npos) << p.text;
+      }
+      reasons[fmt::format("{}", fmt::join(wrong.front().keys, ", "))]++;
+      if (const auto near = nearest_layout(run)) {
+        helped++;
+        EXPECT_TRUE(problems_of(*near).empty() && unsupported_of(*near).empty()) << to_text(c);
+      }
+      continue;
+    }
+    if (c.dp * c.tp * c.cp * c.pp > most_ranks || trained == 6) continue;
+    trained++;
+    SCOPED_TRACE(to_text(c));
+    for (double loss : train_layout(run_of(c), {.steps = 1}).losses) EXPECT_TRUE(std::isfinite(loss));
+  }
+  std::string list;
+  for (const auto& [keys, count] : reasons) list += fmt::format("\n  {:4} {}", count, keys);
+  fmt::print(
+      "{} of {} layouts drawn freely were refused; of these {} were shown a nearest one that works:{}\n",
+      refused, drawn, helped, list);
+  EXPECT_EQ(trained, 6);
+  EXPECT_GT(helped, refused / 2);
 }
 
 TEST(Fuzz, CasesComeBackFromTheirText) {

@@ -39,6 +39,8 @@ struct Case {
 std::string to_text(const Case&);
 Case from_text(std::string_view);
 
+// With its sizes finished, whatever is wrong with it.
+RunSpec unchecked_run_of(const Case&);
 // Resolved. The numbers of a run depend on the case's model, batch and precision, not on its layout.
 RunSpec run_of(const Case&);
 // The same model, global batch and precision on one rank, in microbatches of the same size.

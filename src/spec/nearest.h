@@ -1,0 +1,19 @@
+// From a layout that is refused to the nearest one that is not.
+#pragma once
+#include <optional>
+#include <string>
+
+#include "spec/run_spec.h"
+
+namespace trireme {
+
+// The same model, global batch and number of ranks, with as few keys changed as possible: sizes of axes
+// (their product stays; nearer sizes before others), ep, other keys of [layout] put back to their defaults
+// (at most two), and batch.micro. Nothing: none was found, or something else than the layout is wrong. The
+// model is finished, values are in their ranges.
+std::optional<RunSpec> nearest_layout(const RunSpec&);
+
+// "; the nearest layout that works: layout.dp = 4, layout.tp = 1" (of what changes), or "".
+std::string nearest_layout_text(const RunSpec&);
+
+}  // namespace trireme
