@@ -14,7 +14,7 @@ import training  # noqa: E402
 from step import MODELS, forward_flops  # noqa: E402
 
 PEAKS = {"f32": 1e12, "bf16": 2e12, "memory": 1e11}
-RESULT = {"compute": "bf16", "peaks": PEAKS, "step_s": [1.0, 3.0, 2.0],
+RESULT = {"compute": "bf16", "peaks": PEAKS, "step_s": [1.0, 3.0, 2.0], "peak_beside": [2e12, 1e12, 2e12],
           "ops": [{"op": "adamw", "flops": 1e9, "bytes": 2e9, "s": 0.04},
                   {"op": "matmul", "flops": 1e12, "bytes": 1e9, "s": 1.0},
                   {"op": "matmul", "flops": 1e12, "bytes": 1e9, "s": 0.6}]}
@@ -29,6 +29,7 @@ class Table(unittest.TestCase):
         self.assertEqual(line["step ms"], 2000.0)
         self.assertEqual(line["tokens/s"], 512)
         self.assertEqual(line["MFU"], f"{100 * flops / 2 / 2e12:.1f} %")
+        self.assertEqual(line["MFU beside"], f"{100 * flops / 3 / 1e12:.1f} %")  # of the middle one of the three
         self.assertEqual(line["floor ms"], round(1e3 * (flops / 2e12 + 2e9 / 1e11), 1))
         self.assertEqual(line["torch autocast compile"], round(1024 / 4.5))
         self.assertEqual(line["torch f32 eager"], "-")
