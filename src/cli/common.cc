@@ -6,6 +6,7 @@
 #include "device/cpu/peak.h"
 #include "device/device.h"
 #include "spec/nearest.h"
+#include "spec/run_schedule.h"
 
 namespace trireme::cli {
 
@@ -20,6 +21,7 @@ void RunRequest::add_to(CLI::App& verb, bool with_json) {
 void refuse(const RunSpec& run) {
   try {
     refuse_unsupported(run);
+    if (run.layout.pp > 1 && !has_own_schedule(run.layout)) schedule_of(run);
   } catch (const Error& e) {
     throw Error(e.what() + nearest_layout_text(run), e.fault);
   }

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/error.h"
+#include "spec/run_schedule.h"
 #include "spec/supported.h"
 #include "spec/walk.h"
 
@@ -18,7 +20,14 @@ constexpr size_t kMostReset = 2;
 constexpr auto kSizes = std::array{&LayoutSpec::pp, &LayoutSpec::dp, &LayoutSpec::cp, &LayoutSpec::tp};
 
 bool works(const RunSpec& run) {
-  return problems_of(run).empty() && unsupported_of(run).empty();
+  if (!problems_of(run).empty() || !unsupported_of(run).empty()) return false;
+  if (run.layout.pp == 1 || has_own_schedule(run.layout)) return true;
+  try {
+    schedule_of(run);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 std::vector<int64_t> divisors_of(int64_t n) {

@@ -111,7 +111,7 @@ TEST(MpiWatched, AFrozenRankIsNamedWithinTenSeconds) {
     EXPECT_LE(now_s() - begin, 10);
     const Ran r = p.wait();
     EXPECT_EQ(r.code, 1);
-    for (const char* part : {"; it was in ", ", layer ", ", of step ", "its last collective ", " of group "})
+    for (const char* part : {"; it was in ", ", of step ", "its last collective ", " of group "})
       EXPECT_NE(r.err.find(part), std::string::npos) << part << ": " << r.err;
     EXPECT_EQ(r.err.find(line), r.err.rfind(line)) << "once: " << r.err;
   }

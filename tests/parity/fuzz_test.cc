@@ -197,6 +197,11 @@ TEST(Fuzz, WhatIsRefusedSaysWhy) {
     const RunSpec run = unchecked_run_of(c);
     std::vector<Problem> wrong = problems_of(run);
     for (Problem& p : unsupported_of(run)) wrong.push_back(std::move(p));
+    if (wrong.empty() && c.pp > 1) try {
+        schedule_of(run);
+      } catch (const Error& e) {
+        wrong.push_back({{"layout.schedule"}, e.what()});
+      }
     if (!wrong.empty()) {
       refused++;
       for (const Problem& p : wrong) {

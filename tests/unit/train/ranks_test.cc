@@ -534,7 +534,7 @@ TEST(Replicas, ARunComparesThemEveryCheckEverySteps) {
 
 // Ranks that compare every call with each other leave the same run.
 TEST(Ranks, CheckedCollectivesChangeNothing) {
-  for (Layout l : {Layout{.dp = 3, .zero = 3}, Layout{.dp = 2, .zero = 1, .tp = 2, .pp = 2}}) {
+  for (Layout l : {Layout{.dp = 3, .zero = 3}, Layout{.dp = 2, .zero = 1, .micro = 1, .tp = 2, .pp = 2}}) {
     TempFolder plain, checked;
     train_here(ranks_run(plain.path(), l, 4));
     RunSpec run = ranks_run(checked.path(), l, 4);

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 
+#include "base/progress.h"
 #include "runtime/booking.h"
 #include "spec/run_schedule.h"
 #include "tiny_run.h"
@@ -275,6 +276,7 @@ TEST(SavesBesideTraining, ExpectFailuresAsTheClusterSays) {
   TempFolder tmp;
   RunSpec run = beside(tmp.path(), 6);
   run.train.checkpoint_every = {.automatic = true};
+  run.precision.compute = run.precision.grads = run.precision.reduce = "f32";
   Schedule schedule = schedule_of(run);
   TrainOptions options{.arena_bytes = book_training(run, schedule, 1).arena_bytes,
                        .mtbf_s = cluster.mtbf_s(3)};
