@@ -21,7 +21,7 @@ void RunRequest::add_to(CLI::App& verb, bool with_json) {
 void refuse(const RunSpec& run) {
   try {
     refuse_unsupported(run);
-    if (run.layout.pp > 1 && !has_own_schedule(run.layout)) schedule_of(run);
+    if (!has_own_schedule(run.layout)) schedule_of(run);
   } catch (const Error& e) {
     throw Error(e.what() + nearest_layout_text(run), e.fault);
   }

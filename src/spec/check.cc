@@ -350,6 +350,9 @@ void check_layout(const RunSpec& run, Problems& out) {
     wrong({"layout.in_flight", "layout.schedule"},
           fmt::format("{} has no effect beside layout.schedule = {}; give \"auto\" there, or leave it out",
                       l.in_flight, shown(l.schedule)));
+  if (l.chunks > 1 && l.pp == 1)
+    wrong({"layout.chunks", "layout.pp"},
+          fmt::format("{} has no effect with pp = 1; give 1, or pp above 1", l.chunks));
   if (l.schedule == "auto" && l.chunks != 1)
     wrong({"layout.chunks", "layout.schedule"},
           fmt::format("{}: layout.schedule = \"auto\" takes chunks = 1 (one stage a rank)", l.chunks));

@@ -21,7 +21,7 @@ constexpr auto kSizes = std::array{&LayoutSpec::pp, &LayoutSpec::dp, &LayoutSpec
 
 bool works(const RunSpec& run) {
   if (!problems_of(run).empty() || !unsupported_of(run).empty()) return false;
-  if (run.layout.pp == 1 || has_own_schedule(run.layout)) return true;
+  if (has_own_schedule(run.layout)) return true;
   try {
     schedule_of(run);
     return true;

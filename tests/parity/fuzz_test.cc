@@ -176,28 +176,31 @@ Case draw_freely(uint64_t seed) {
   };
   Case c = draw(seed);
   c.arch = one_of("llama", "gpt2", "qwen2", "qwen3", "mixtral", "deepseek_v3"), c.latent = 0;
-  if (c.arch == std::string("mixtral") || c.arch == std::string("deepseek_v3")) c.compute = c.grads = "f32";
+  const bool moe = c.arch == "mixtral" || c.arch == "deepseek_v3";
+  if (moe) c.compute = c.grads = "f32";
   c.dp = one_of(1, 2, 4), c.tp = one_of(1, 2, 3), c.cp = one_of(1, 1, 2), c.pp = one_of(1, 1, 2, 4);
   c.ep = one_of(1, 1, 2, 3), c.zero = one_of(0, 1, 2, 3), c.group = one_of(0, 0, 2, 3);
-  c.stages = one_of(1, 1, 2), c.sequence = one_of(false, true), c.layers = one_of(2, 4, 8);
+  c.stages = one_of(1, 1, 2), c.sequence = c.tp > 1 && one_of(false, true), c.layers = one_of(2, 4, 8);
   c.schedule = one_of("1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "dualpipe", "dualpipe-v");
   c.heads = one_of(2, 3, 6), c.hidden = c.heads * 12,
-  c.kv_heads = c.arch == "gpt2" ? c.heads : one_of(1, 2, 3);
-  c.seq = one_of(12, 17, 24), c.optimizer = one_of("adamw", "adamw", "muon");
+  c.kv_heads = c.arch == "gpt2" ? c.heads : one_of(int64_t(1), c.heads);
+  c.seq = one_of(12, 24, 24), c.optimizer = one_of("adamw", "adamw", "muon");
   c.shard = one_of(false, false, true), c.blocks = one_of(0, 0, 1), c.offload = one_of(false, false, true);
+  if (!moe) c.aux = 0, c.capacity = 0, c.ep = 1;
+  if (c.pp == 1) c.stages = 1, c.schedule = one_of("1f1b", "gpipe", "zb-h1");
   return c;
 }
 
 TEST(Fuzz, WhatIsRefusedSaysWhy) {
   const int drawn = 300, most_ranks = 16;
-  int refused = 0, helped = 0, trained = 0;
+  int refused = 0, asked = 0, helped = 0, trained = 0;
   std::map<std::string, int> reasons;
   for (uint64_t seed = 1; seed <= drawn; seed++) {
     const Case c = draw_freely(seed);
     const RunSpec run = unchecked_run_of(c);
     std::vector<Problem> wrong = problems_of(run);
     for (Problem& p : unsupported_of(run)) wrong.push_back(std::move(p));
-    if (wrong.empty() && c.pp > 1) try {
+    if (wrong.empty()) try {
         schedule_of(run);
       } catch (const Error& e) {
         wrong.push_back({{"layout.schedule"}, e.what()});
@@ -209,6 +212,8 @@ TEST(Fuzz, WhatIsRefusedSaysWhy) {
         EXPECT_EQ(p.text.find('\n'), std::string::npos) << p.text;
       }
       reasons[fmt::format("{}", fmt::join(wrong.front().keys, ", "))]++;
+      if (refused % 5 > 0) continue;  // each takes milliseconds
+      asked++;
       if (const auto near = nearest_layout(run)) {
         helped++;
         EXPECT_TRUE(problems_of(*near).empty() && unsupported_of(*near).empty()) << to_text(c);
@@ -223,10 +228,10 @@ TEST(Fuzz, WhatIsRefusedSaysWhy) {
   std::string list;
   for (const auto& [keys, count] : reasons) list += fmt::format("\n  {:4} {}", count, keys);
   fmt::print(
-      "{} of {} layouts drawn freely were refused; of these {} were shown a nearest one that works:{}\n",
-      refused, drawn, helped, list);
+      "{} of {} layouts drawn freely were refused; of {} of these {} have a nearest one that works:{}\n",
+      refused, drawn, asked, helped, list);
   EXPECT_EQ(trained, 6);
-  EXPECT_GT(helped, refused / 2);
+  EXPECT_GT(helped, asked / 2);
 }
 
 TEST(Fuzz, CasesComeBackFromTheirText) {

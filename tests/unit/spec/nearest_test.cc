@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "spec/run_schedule.h"
 #include "spec/supported.h"
 
 namespace trireme {
@@ -15,7 +16,13 @@ RunSpec finished(RunSpec r) {
   return r;
 }
 bool sound(const RunSpec& r) {
-  return problems_of(r).empty() && unsupported_of(r).empty();
+  if (!problems_of(r).empty() || !unsupported_of(r).empty()) return false;
+  try {
+    schedule_of(r);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
 }
 int changed(const RunSpec& a, const RunSpec& b) {
   return int(diff(a, b).size());
@@ -61,7 +68,7 @@ TEST(NearestLayout, ChangesTheFewestKeys) {
 // Drawn layouts that are refused: what is found works, is of as many ranks, and no single key does it better.
 TEST(NearestLayout, WorksWhereverOneIsFound) {
   int refused = 0, found = 0;
-  for (uint64_t seed = 0; seed < 400; seed++) {
+  for (uint64_t seed = 0; seed < 120; seed++) {
     const uint64_t key = rng_key(seed, 0, "nearest");
     uint64_t n = 0;
     auto one_of = [&](auto... values) {
@@ -100,7 +107,7 @@ TEST(NearestLayout, WorksWhereverOneIsFound) {
     other.layout.shard_group = 0;
     if (sound(other)) EXPECT_EQ(changed(r, *near), 1) << seed;
   }
-  EXPECT_GT(refused, 200);
+  EXPECT_GT(refused, 60);
   EXPECT_GT(found, refused / 2);
 }
 
