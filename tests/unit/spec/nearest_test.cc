@@ -98,14 +98,20 @@ TEST(NearestLayout, WorksWhereverOneIsFound) {
     for (int64_t ep : {1, 2, 3, 4, 6}) {
       RunSpec other = r;
       other.layout.ep = ep;
-      if (ep != r.layout.ep && sound(other)) EXPECT_EQ(changed(r, *near), 1) << seed;
+      if (ep != r.layout.ep && sound(other)) {
+        EXPECT_EQ(changed(r, *near), 1) << seed;
+      }
     }
     RunSpec other = r;
     other.layout.schedule = "1f1b";
-    if (sound(other)) EXPECT_EQ(changed(r, *near), 1) << seed;
+    if (sound(other)) {
+      EXPECT_EQ(changed(r, *near), 1) << seed;
+    }
     other = r;
     other.layout.shard_group = 0;
-    if (sound(other)) EXPECT_EQ(changed(r, *near), 1) << seed;
+    if (sound(other)) {
+      EXPECT_EQ(changed(r, *near), 1) << seed;
+    }
   }
   EXPECT_GT(refused, 60);
   EXPECT_GT(found, refused / 2);
