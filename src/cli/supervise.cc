@@ -45,7 +45,7 @@ void notice_lost_machines() {
 
 void supervise_and_exit(const RunRequest& request, int64_t relaunches, const std::string& launcher,
                         const Deadline& deadline) {
-  const RunSpec run = load_run(request.file, request.sets, {.nearest = true});  // told once
+  const RunSpec run = load_run(request.file, request.sets, {.nearest = true});  // what is wrong is told once
   refuse(run);
   if (launched())
     bad_request("--supervise launches mpirun or srun itself: start it without them, and give --launcher");
