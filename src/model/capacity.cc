@@ -1,7 +1,6 @@
 #include "model/capacity.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "base/error.h"
 
@@ -16,9 +15,12 @@ void mark_dropped(std::span<int32_t> ids, const CapacityUnits& u) {
     for (int64_t i = 0; i < rows; i++)
       row_of[size_t(runs.of_sequences(i, u.seq / u.ranks.size, u.seq))] = r * rows + i;
   }
-  std::vector<int64_t> taken(size_t(u.experts), 0);
+  const std::vector<int64_t> before = u.before.empty() ? std::vector<int64_t>(size_t(u.experts)) : u.before;
+  require(int64_t(before.size()) == u.experts && (u.before.empty() || tokens == u.unit),
+          "choices that come before are of each expert, and of one unit");
+  std::vector<int64_t> taken;
   for (int64_t t = 0; t < tokens; t++) {
-    if (t % u.unit == 0) std::fill(taken.begin(), taken.end(), 0);
+    if (t % u.unit == 0) taken = before;
     for (int32_t& id : ids.subspan(size_t(row_of[size_t(t)] * u.choices), size_t(u.choices)))
       if (taken[size_t(id)]++ >= u.capacity) id = -1 - id;
   }

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "mesh/context.h"
 
@@ -13,6 +14,8 @@ struct CapacityUnits {
   int64_t unit, capacity;
   int64_t seq;         // tokens of a whole sequence
   ContextPlace ranks;  // where its positions lie
+  // Choices of each expert by tokens of the unit that come before these and are not here; none: no such.
+  std::vector<int64_t> before = {};
 };
 
 // ids: the choices of all ranks' tokens, rank behind rank, [ranks, sequences * seq / ranks, choices]. Those

@@ -41,8 +41,9 @@ struct LayerGroups {
   Communicator* ep = nullptr;
   Stream ep_stream = {};
   int64_t expert_rows = 0;
-  // Those that have tokens of the same unit, over which balancing losses are taken (docs/moe.md).
-  Communicator* balance = nullptr;
+  // Those that have tokens of the same unit, over which balancing losses are taken (docs/moe.md); the
+  // replicas whose microbatches share one capacity.
+  Communicator *balance = nullptr, *capacity = nullptr;
   ContextGroup cp;
   double* waited_s = nullptr;  // seconds spent in them, waiting or moving, are added here; may be null
 };

@@ -167,7 +167,7 @@ int64_t Moe::unit_offset(const Tensor& own) const {
 
 // Has each rank that routes tokens of a unit all of them? Else choices must be known of all.
 bool Moe::units_are_whole(const Ctx& ctx) const {
-  if (ctx.groups.cp.comm) return false;
+  if (ctx.groups.cp.comm || ctx.groups.capacity) return false;
   const bool sequences = sizes_.balance.unit == BalanceUnit::sequence;
   return sizes_.tp.size == 1 || (sequences && ctx.batch.sequences % sizes_.tp.size == 0);
 }
@@ -175,6 +175,23 @@ bool Moe::units_are_whole(const Ctx& ctx) const {
 int64_t Moe::capacity(int64_t unit) const {
   return int64_t(
       std::ceil(sizes_.balance.capacity * double(unit * sizes_.experts_per_token) / double(sizes_.experts)));
+}
+
+// Of a global unit, the microbatches of all replicas, one behind the other: choices of each expert by the
+// replicas before this one. E counts a replica travel, no choices. ids: all of this replica's microbatch;
+// on meta none.
+std::vector<int64_t> Moe::choices_before(Ctx& ctx, std::span<const int32_t> ids) const {
+  Communicator& replicas = *ctx.groups.capacity;
+  std::vector<int32_t> own(size_t(sizes_.experts)), all(own.size() * size_t(replicas.size()));
+  for (int32_t id : ids) own.at(size_t(id))++;
+  Owned mine = ctx.activation({sizes_.experts}, DType::i32),
+        each = ctx.activation({replicas.size(), sizes_.experts}, DType::i32);
+  ctx.device.upload(*mine, own.data());
+  timed(ctx, [&] { replicas.all_gather({.shard = *mine, .full = *each}, ctx.compute); });
+  ctx.device.download(all.data(), *each);
+  std::vector<int64_t> before(own.size());
+  for (size_t i = 0; i < size_t(replicas.rank()) * own.size(); i++) before[i % own.size()] += all[i];
+  return before;
 }
 
 // ids [n, k] with those marked that a capacity drops, of units that lie on several ranks: 4 k bytes a token
@@ -190,18 +207,22 @@ Owned Moe::without_dropped(Ctx& ctx, const Tensor& ids) const {
     timed(ctx, [&] { ctx.groups.cp.comm->all_gather({.shard = here, .full = *of_cp}, ctx.compute); });
   }
   Owned marked = ctx.activation(ids.shape, DType::i32);
-  if (!ctx.device.has_data()) return marked;
   const Tensor all = of_cp ? *of_cp : here;
-  std::vector<int32_t> host(size_t(all.numel()));
-  ctx.device.download(host.data(), all);
+  std::vector<int32_t> host(ctx.device.has_data() ? size_t(all.numel()) : 0);
+  if (ctx.device.has_data()) ctx.device.download(host.data(), all);
+  Communicator* replicas = ctx.groups.capacity;
+  std::vector<int64_t> before;
+  if (replicas) before = choices_before(ctx, host);
+  if (!ctx.device.has_data()) return marked;
   const int64_t seq = ctx.batch.seq * cp.size;
   const int64_t unit = sizes_.balance.unit == BalanceUnit::sequence ? seq : all.rows();
   mark_dropped(host, {.experts = sizes_.experts,
                       .choices = k,
                       .unit = unit,
-                      .capacity = capacity(unit),
+                      .capacity = capacity(unit * (replicas ? replicas->size() : 1)),
                       .seq = seq,
-                      .ranks = cp});
+                      .ranks = cp,
+                      .before = std::move(before)});
   ctx.device.upload(*marked, host.data() + (cp.rank * rows + first_row(ids)) * k);
   return marked;
 }

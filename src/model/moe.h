@@ -86,6 +86,7 @@ class Moe {
   bool units_are_whole(const Ctx&) const;
   int64_t capacity(int64_t unit) const;
   Owned without_dropped(Ctx&, const Tensor& ids) const;
+  std::vector<int64_t> choices_before(Ctx&, std::span<const int32_t> ids) const;
   void count(Ctx&, const Tensor& load, const Tensor& offsets) const;
   void balance(Ctx&, const Tensor& logits, const Tensor& ids, Saved&) const;
   RouteBackwardArgs balanced(const Ctx&, const Saved&) const;

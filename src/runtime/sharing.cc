@@ -49,8 +49,12 @@ void share_experts(Sharing& s, CommSet& comms) {
     s.expert_place = {.shards = edp.size, .shard = edp.rank}, s.experts.shard = &comms.along(kEdp);
 }
 
-// Whose tokens are of one unit of balancing losses: cp and tp divide sequences, dp the global batch.
+// Whose tokens are of one unit of balancing losses: cp and tp divide sequences, dp the global batch. Of a
+// capacity layers gather over tp and cp, and ask the replicas only for counts.
 void share_units(Sharing& s, const RunSpec& run, CommSet& comms) {
+  static constexpr Axis kReplicas[] = {Axis::dp};
+  if (run.moe.capacity > 0 && run.moe.unit == "global" && s.dp > 1)
+    s.layers.capacity = &comms.along(kReplicas);
   if (run.moe.aux_loss == 0) return;
   std::vector<Axis> axes;
   if (run.moe.unit == "global" && s.dp > 1) axes.push_back(Axis::dp);

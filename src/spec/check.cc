@@ -478,10 +478,6 @@ std::vector<Problem> unsupported_of(const RunSpec& run) {
          "with ep > 1 the owners of matrices are not those of experts: give \"adamw\", or layout.ep = 1");
   refuse(l.ep > 1 && run.train.noise_scale > 0, "train.noise_scale", run.train.noise_scale,
          "it is measured between replicas of whole gradients: give 0, or layout.ep = 1");
-  refuse(
-      run.moe.capacity > 0 && run.moe.unit == "global", "moe.capacity", run.moe.capacity,
-      "what is dropped of a global batch depends on every rank before: give 0, or moe.unit = \"sequence\" or "
-      "\"microbatch\"");
   refuse(l.pp > 1 && run.optimizer.name == "muon", "optimizer.name", text("muon"),
          "its owners of matrices are not those of stages: give \"adamw\", or layout.pp = 1");
   refuse(l.pp > 1 && run.train.noise_scale > 0, "train.noise_scale", run.train.noise_scale,

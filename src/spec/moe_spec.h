@@ -33,8 +33,7 @@ struct MoeSpec {
       between(0, 1e6));
     v("unit", unit, "",
       "tokens over which aux_loss and capacity are taken: each sequence, each microbatch of a replica, or "
-      "those "
-      "of all replicas since the step began",
+      "(global) the microbatches of all replicas together; aux_loss: also those since the step began",
       one_of(kUnits));
   }
 };

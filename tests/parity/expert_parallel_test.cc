@@ -92,6 +92,17 @@ INSTANTIATE_TEST_SUITE_P(
                     "arch=qwen2_moe cp=2 dp=2 ep=2 seq=20 heads=4 kv_heads=4 hidden=40 experts=6 "
                     "method=ulysses capacity=1"));
 
+// Of a unit that is all replicas' microbatches, drops of the later ones follow from the earlier ones'
+// choices.
+INSTANTIATE_TEST_SUITE_P(
+    GlobalCapacity, ExpertParallel,
+    testing::Values("arch=mixtral dp=2 experts=5 capacity=0.9 unit=global microbatches=2",
+                    "arch=mixtral dp=3 ep=3 experts=6 capacity=0.8 unit=global micro=1 zero=3 aux=0.3",
+                    "arch=mixtral dp=4 ep=2 experts=4 capacity=1 unit=global micro=1 recompute=full zero=2",
+                    "arch=mixtral dp=2 tp=2 ep=4 heads=2 experts=8 seq=22 capacity=0.8 unit=global",
+                    "arch=mixtral dp=2 cp=2 ep=2 seq=20 experts=4 capacity=0.7 unit=global",
+                    "arch=deepseek_v3 dp=2 pp=2 heads=2 layers=3 capacity=0.6 unit=global microbatches=2"));
+
 // Latent attention beside the experts it comes with, under tp, cp and both.
 INSTANTIATE_TEST_SUITE_P(
     Latent, ExpertParallel,
@@ -111,6 +122,15 @@ TEST(ExpertParallelBalance, GlobalUnitsSpanReplicas) {
   const Ran want = train_layout(run_of(one), equal), got = replayed(run_of(many), want, equal);
   EXPECT_LE(gradient_difference(got, want), 1e-4);
   EXPECT_GT(gradient_difference(train_layout(run_of(other), equal), want), 1e-3);
+}
+
+TEST(ExpertParallelBalance, GlobalCapacitySpansReplicas) {
+  const Case many = from_text("arch=mixtral dp=3 experts=5 micro=1 capacity=0.7 unit=global"),
+             apart = from_text("arch=mixtral dp=3 experts=5 micro=1 capacity=0.7 unit=microbatch");
+  const Plan equal{.steps = 2, .gradients = true};
+  const Ran want = train_layout(one_rank_of(many), equal);
+  EXPECT_LE(gradient_difference(replayed(run_of(many), want, equal), want), 1e-4);
+  EXPECT_GT(gradient_difference(replayed(run_of(apart), want, equal), want), 1e-3);
 }
 
 // ZeRO's stages train the same model to the bit beside ep.

@@ -30,7 +30,7 @@ void draw_experts(Case& c, const OneOf& one_of) {
   if (c.tp > 1) c.seq = c.tp * one_of(3, 5);
   if (c.tp > 1 || c.ep > 1) c.group = 0, c.optimizer = "adamw";
   c.buffer = one_of(1.5, 0.4), c.aux = one_of(0.0, 0.3);
-  c.unit = one_of("sequence", "microbatch"), c.capacity = one_of(0.0, 0.0, 0.9);
+  c.unit = one_of("sequence", "microbatch", "global"), c.capacity = one_of(0.0, 0.0, 0.9);
 }
 
 Case draw(uint64_t seed) {

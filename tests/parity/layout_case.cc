@@ -135,6 +135,8 @@ RunSpec run_of(const Case& c) {
 
 RunSpec one_rank_of(const Case& c) {
   RunSpec r = run_of(c);
+  // A global unit is the microbatches of all replicas together: what one rank calls its microbatch.
+  if (r.model.moe() && c.unit == "global") r.batch.micro *= c.dp;
   r.layout.schedule = "1f1b", r.layout.chunks = 1;
   r.layout.pp = r.layout.dp = r.layout.tp = r.layout.cp = r.layout.ep = 1, r.layout.tp_chunks = 1,
   r.layout.offload = "none", r.layout.offload_dir = "";

@@ -43,7 +43,8 @@ Case from_text(std::string_view);
 RunSpec unchecked_run_of(const Case&);
 // Resolved. The numbers of a run depend on the case's model, batch and precision, not on its layout.
 RunSpec run_of(const Case&);
-// The same model, global batch and precision on one rank, in microbatches of the same size.
+// The same model, global batch and precision on one rank, in microbatches of the same size; where a unit is
+// of all replicas' microbatches, of theirs together.
 RunSpec one_rank_of(const Case&);
 
 }  // namespace trireme::parity

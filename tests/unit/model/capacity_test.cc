@@ -52,5 +52,28 @@ TEST(Capacity, ManyRanksDropWhatOneDrops) {
   }
 }
 
+// A unit that is cut in two between tokens: the second half drops what it would behind the first.
+TEST(Capacity, GoesOnBehindOthersChoices) {
+  const int64_t tokens = 37, k = 2, experts = 3, capacity = 16;
+  std::vector<int32_t> ids(size_t(tokens * k));
+  for (size_t i = 0; i < ids.size(); i++) ids[i] = int32_t(below(rng_key(5, 0, "cut"), i, uint64_t(experts)));
+  for (int64_t cut : {0, 1, 17, 36}) {
+    std::vector<int32_t> whole = ids, part(ids.begin() + cut * k, ids.end());
+    CapacityUnits u{.experts = experts,
+                    .choices = k,
+                    .unit = tokens,
+                    .capacity = capacity,
+                    .seq = tokens,
+                    .ranks = {},
+                    .before = {}};
+    mark_dropped(whole, u);
+    u.unit = u.seq = tokens - cut, u.before.assign(size_t(experts), 0);
+    for (int64_t i = 0; i < cut * k; i++) u.before[size_t(ids[size_t(i)])]++;
+    mark_dropped(part, u);
+    EXPECT_EQ(part, std::vector<int32_t>(whole.begin() + cut * k, whole.end())) << cut;
+    EXPECT_LT(part.back(), 0);
+  }
+}
+
 }  // namespace
 }  // namespace trireme

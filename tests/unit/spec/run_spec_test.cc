@@ -324,7 +324,6 @@ TEST(RunSpec, Experts) {
   EXPECT_HAS(refused("[layout]\ndp = 4\nep = 2\nzero = 1\nshard_group = 2"), "experts have one shard group");
   EXPECT_HAS(refused("[layout]\ndp = 2\nep = 2\n[optimizer]\nname = \"muon\""), "give \"adamw\"");
   EXPECT_HAS(refused("[layout]\ndp = 2\nep = 2\n[train]\nnoise_scale = 2"), "train.noise_scale: 2");
-  EXPECT_HAS(refused("[moe]\ncapacity = 1.0\nunit = \"global\""), "moe.capacity: 1");
   EXPECT_HAS(wrong("[moe]\naux_loss = 0.1"), "moe.aux_loss: 0.1 has no effect with model.experts = 0");
 }
 
