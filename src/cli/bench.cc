@@ -8,16 +8,17 @@
 #include <exception>
 #include <fstream>
 #include <iterator>
+#include <set>
 #include <thread>
 
 #include "base/machine.h"
 #include "cli/cli.h"
+#include "cli/launched.h"
 #include "comm/measure.h"
 #include "comm/thread/thread_world.h"
 #include "device/cpu/peak.h"
 
 namespace trireme::cli {
-namespace {
 
 std::string processor_name() {
   std::ifstream in("/proc/cpuinfo");
@@ -28,16 +29,45 @@ std::string processor_name() {
   return text.substr(colon + 2, text.find('\n', colon) - colon - 2);
 }
 
+namespace {
+
+std::string today() {
+  return fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
+}
+
+void show_link(std::string_view between, const LinkSpec& l) {
+  if (cost_of(l).known())
+    fmt::print("  {} {:>9.1f} GB/s each way between two, {:.1f} us a short message\n", between,
+               l.bandwidth / 1e9, l.latency * 1e6);
+}
+
+void show_links(const ClusterSpec& c) {
+  show_link("rank threads ", c.intra_node);
+  show_link("processes    ", c.intra_node_mpi);
+  show_link("machines     ", c.inter_node);
+}
+
 void show(const ClusterSpec& c) {
   fmt::print("{}, {} thread(s)\n", c.name, c.threads);
+  if (c.peak.f32 == 0) return show_links(c);  // processes came first
   fmt::print("  f32 peak      {:>9.1f} GFLOP/s\n", c.peak.f32 / 1e9);
   if (c.peak.bf16 > 0)
     fmt::print("  bf16 peak     {:>9.1f} GFLOP/s\n", c.peak.bf16 / 1e9);
   else
     fmt::print("  bf16 peak             none: this processor has no bf16 dot products\n");
   fmt::print("  memory        {:>9.1f} GB/s, {}\n", c.memory_bandwidth / 1e9, human_bytes(c.memory_bytes));
-  fmt::print("  rank threads  {:>9.1f} GB/s each way between two, {:.1f} us a short message\n",
-             c.intra_node.bandwidth / 1e9, c.intra_node.latency * 1e6);
+  show_links(c);
+}
+
+void keep_and_show(const ClusterSpec& c, const fs::path& path) {
+  if (path.has_parent_path()) make_folders(path.parent_path());
+  save_cluster(c, path);
+  show(c);
+  fmt::print("written to {}\n", path.string());
+}
+
+LinkSpec spec_of(const LinkCost& link) {
+  return {.latency = link.alpha, .bandwidth = link.beta > 0 ? 1 / link.beta : 0};
 }
 
 // Messages between two rank threads.
@@ -60,7 +90,68 @@ LinkSpec measure_rank_threads() {
   other.join();
   for (auto& e : errors)
     if (e) std::rethrow_exception(e);
-  return {.latency = link.alpha, .bandwidth = link.beta > 0 ? 1 / link.beta : 0};
+  return spec_of(link);
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return gethostname(name.data(), name.size() - 1) == 0 ? std::string(name.data()) : std::string();
+}
+
+// A message between rank 0 and another; the others pass. Collective over all of them.
+LinkSpec measure_processes(CommFactory& ranks, int other) {
+  LinkCost link;
+  agreed(ranks, [&] {
+    if (ranks.rank() == 0 || ranks.rank() == other)
+      link = measure_link(*ranks.split(std::vector{0, other}, "bench"));
+    return true;
+  });
+  return spec_of(link);  // on rank 0
+}
+
+// The machine as it was measured before, if it was.
+ClusterSpec file_to_add_to(const fs::path& file) {
+  constexpr std::string_view kProcesses = "links of MPI processes";
+  ClusterSpec c;
+  if (fs::exists(file))
+    c = load_cluster(file);
+  else
+    c.name = processor_name(), c.date = today(), c.source = "measured by trireme bench";
+  if (c.source.find(kProcesses) == std::string::npos) c.source += fmt::format("; {}", kProcesses);
+  return c;
+}
+
+// What processes started by mpirun or srun measure: the links between them, which are added to the cluster
+// file. Peaks and rank threads are measured without them, where all cores are one process's.
+void bench_processes(const fs::path& out, bool named, int threads) {
+  const std::unique_ptr<MpiWorld> world = join_launched();
+  const std::unique_ptr<CommFactory> ranks = world->factory(nullptr);
+  const std::vector<std::string> hosts = gather_texts(ranks->control(), host_name());
+  int here = 0, elsewhere = 0;  // the first rank on rank 0's machine, and on another
+  for (int r = world->size() - 1; r > 0; r--) (hosts[size_t(r)] == hosts[0] ? here : elsewhere) = r;
+  ClusterSpec c;
+  agreed(*ranks, [&] {
+    if (elsewhere > 0 && !named)
+      bad_request(
+          "these {} processes are on {} machines: give --out FILE for a cluster file of them all, and name "
+          "it in "
+          "cluster.file",
+          world->size(), std::set(hosts.begin(), hosts.end()).size());
+    if (threads > 0)
+      bad_request("--threads = {}: processes measure the links between them, and no peaks; leave it out",
+                  threads);
+    if (world->rank() == 0) c = file_to_add_to(out);
+    return true;
+  });
+  if (here > 0) c.intra_node_mpi = measure_processes(*ranks, here);
+  if (elsewhere > 0) {
+    c.inter_node = measure_processes(*ranks, elsewhere);
+    c.nodes = int64_t(std::set(hosts.begin(), hosts.end()).size());
+  }
+  agreed(*ranks, [&] {
+    if (world->rank() == 0) keep_and_show(c, out);
+    return true;
+  });
 }
 
 }  // namespace
@@ -78,15 +169,17 @@ MeasuredMachine measure_this_machine(int threads) {
   m.others = others.share();
   c.memory_bytes = int64_t(sysconf(_SC_PHYS_PAGES)) * int64_t(sysconf(_SC_PAGESIZE));
   c.source = "measured by trireme bench: FMA and bf16 dot peaks, memory triad, rank threads";
-  c.date = fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
+  c.date = today();
   return m;
 }
 
 void add_bench(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand(
-      "bench",
-      "measures this machine (peaks of arithmetic and memory, messages between rank "
-      "threads) and keeps the result as its cluster file\nexample: trireme bench --out this.toml");
+  CLI::App* verb =
+      app.add_subcommand("bench",
+                         "measures this machine (peaks of arithmetic and memory, messages between rank "
+                         "threads) and keeps the result as its cluster file; under mpirun measures the links "
+                         "between the processes "
+                         "and adds them\nexample: trireme bench --out this.toml");
   auto out = std::make_shared<std::string>();
   auto threads = std::make_shared<int>(0);
   verb->add_option("--out", *out,
@@ -94,18 +187,17 @@ void add_bench(CLI::App& app) {
   verb->add_option("--threads", *threads, "threads to measure with; default: the cores this process may use")
       ->check(CLI::Range(1, 65536));
   verb->callback([out, threads] {
-    const MeasuredMachine m = measure_this_machine(*threads > 0 ? *threads : threads_of(RunSpec()));
-    const ClusterSpec& c = m.cluster;
+    const fs::path path = out->empty() ? measured_cluster_path() : fs::path(*out);
+    if (const std::optional<Launched> started = launched(); started && started->size != 1)
+      return bench_processes(path, !out->empty(), *threads);
+    MeasuredMachine m = measure_this_machine(*threads > 0 ? *threads : threads_of(RunSpec()));
     if (m.disturbed())
       fmt::print(stderr,
                  "note: other processes had {:.0f} % of the processors meanwhile: the peaks are too low; "
                  "measure again when the machine is quiet\n",
                  100 * m.others);
-    fs::path path = out->empty() ? measured_cluster_path() : fs::path(*out);
-    if (path.has_parent_path()) make_folders(path.parent_path());
-    save_cluster(c, path);
-    show(c);
-    fmt::print("written to {}\n", path.string());
+    keep_links(m.cluster, path);
+    keep_and_show(m.cluster, path);
   });
 }
 

@@ -53,7 +53,10 @@ struct MeasuredMachine {
   // Above a tenth, the peaks are too low to be held against a quiet run.
   bool disturbed() const { return others > 0.1; }
 };
+std::string processor_name();
 MeasuredMachine measure_this_machine(int threads);
+// What `bench` under mpirun measured of the same machine's processes, and wrote to this file, is still so.
+void keep_links(ClusterSpec&, const fs::path&);
 
 int threads_of(const RunSpec&);       // of one rank alone: train.threads, or the cores this process may use
 int rank_threads_of(const RunSpec&);  // of each rank of the run: train.threads, or its share of the cores

@@ -52,6 +52,18 @@ fs::path measured_cluster_path() {
   return base / "trireme" / "this-machine.toml";
 }
 
+void keep_links(ClusterSpec& c, const fs::path& file) {
+  if (!fs::exists(file)) return;
+  try {
+    const ClusterSpec before = load_cluster(file);
+    if (before.name != c.name) return;
+    c.intra_node_mpi = before.intra_node_mpi;
+    c.inter_node = before.inter_node, c.nodes = before.nodes;
+  } catch (const Error&) {
+    // A file that does not read holds nothing to keep.
+  }
+}
+
 ClusterSpec cluster_of(const RunSpec& run) {
   if (!run.cluster.file.empty()) return load_cluster(run.cluster.file);
   int threads = rank_threads_of(run);
@@ -63,7 +75,8 @@ ClusterSpec cluster_of(const RunSpec& run) {
       // Only a cache: a file that does not read is measured again below.
     }
   }
-  const MeasuredMachine m = measure_this_machine(threads);
+  MeasuredMachine m = measure_this_machine(threads);
+  keep_links(m.cluster, measured_cluster_path());
   if (m.disturbed()) {
     fmt::print(
         stderr,

@@ -28,7 +28,9 @@ Description describe_cluster(const fs::path& p) {
                    {"devices_per_node", c.devices_per_node}};
   d["peak_f32_GFLOP/s"] = c.peak.f32 / 1e9, d["peak_bf16_GFLOP/s"] = c.peak.bf16 / 1e9;
   d["memory_bytes"] = c.memory_bytes, d["memory_GB/s"] = c.memory_bandwidth / 1e9;
-  for (const auto& [name, link] : {std::pair("intra_node", c.intra_node), {"inter_node", c.inter_node}})
+  for (const auto& [name, link] : {std::pair("intra_node", c.intra_node),
+                                   {"intra_node_mpi", c.intra_node_mpi},
+                                   {"inter_node", c.inter_node}})
     if (link.bandwidth > 0) {
       d[std::string(name) + "_us"] = link.latency * 1e6;
       d[std::string(name) + "_GB/s"] = link.bandwidth / 1e9;

@@ -1,10 +1,8 @@
 #include "cli/launched.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <initializer_list>
-#include <thread>
 
 namespace trireme::cli {
 namespace {
@@ -31,12 +29,26 @@ std::optional<Launched> launched() {
   return l;
 }
 
-std::string said_once(const std::string& line) {
+std::unique_ptr<MpiWorld> join_launched() {
+  ::setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);  // else two ranks on a core stand still
+  return join_mpi_world();
+}
+
+Error said_by_one(const Error& e) {
   const std::optional<Launched> job = launched();
-  if (!job || job->rank == 0) return line;
-  // When the first process has left, mpirun ends the others: the one that speaks must have spoken.
-  std::this_thread::sleep_for(std::chrono::seconds(1));
-  return "";
+  if (!job || job->size == 1) return e;
+  std::unique_ptr<MpiWorld> world;
+  try {
+    world = join_launched();
+  } catch (const Error&) {
+    return e;
+  }
+  try {
+    agreed(*world->factory(nullptr), [&]() -> bool { throw e; });
+  } catch (const Error& said) {
+    return said;
+  }
+  return e;
 }
 
 }  // namespace trireme::cli

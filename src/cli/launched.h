@@ -1,7 +1,14 @@
-// What mpirun or srun tell a process that they start, before MPI is up.
+// What mpirun or srun tell a process that they start, before MPI is up, and what such processes say together.
 #pragma once
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <memory>
 #include <optional>
 #include <string>
+
+#include "base/error.h"
+#include "comm/mpi/mpi_world.h"
 
 namespace trireme::cli {
 
@@ -13,7 +20,36 @@ struct Launched {
 // Nothing: this process was started alone.
 std::optional<Launched> launched();
 
-// A line that every process of a job would say, for the one that says it; empty in the others.
-std::string said_once(const std::string& line);
+// join_mpi_world() for ranks that share cores: whoever waits inside MPI lets others run.
+std::unique_ptr<MpiWorld> join_launched();
+
+// Does the work on every rank. Where it is wrong on any, one says the line and all throw, an empty Error:
+// when the first process has left, mpirun ends the others, so nobody leaves before it is said.
+template <class Work>
+auto agreed(CommFactory& ranks, const Work& work) {
+  std::optional<decltype(work())> result;
+  std::string why;
+  Fault fault = Fault::run;
+  try {
+    result = work();
+  } catch (const Error& e) {
+    why = e.what(), fault = e.fault;
+  }
+  const std::vector<std::string> texts = gather_texts(ranks.control(), why);
+  size_t first = 0;
+  while (first < texts.size() && texts[first].empty()) first++;
+  if (first == texts.size()) return std::move(*result);
+  // What is wrong on one machine only is said with its rank.
+  const bool everywhere = std::count(texts.begin(), texts.end(), texts[first]) == int64_t(texts.size());
+  if (size_t(ranks.rank()) == first)
+    fmt::print(stderr, "trireme: {}{}\n", everywhere ? "" : fmt::format("rank {}: ", first), why);
+  fault = Fault(agree_max(ranks.control(), why.empty() ? 0 : int64_t(fault)));
+  throw Error("", fault);
+}
+
+// What is wrong before the ranks have met, such as an option. The processes of a job meet to have it said
+// once, as their first agreement; what comes back is empty then. A process alone, or a build without MPI,
+// gets its error back.
+Error said_by_one(const Error&);
 
 }  // namespace trireme::cli

@@ -32,13 +32,17 @@ int run(int argc, char** argv) {
   add_doctor(app);
   add_completion(app);
   add_help(app);
-  if (argc < 2) bad_request("no verb given: start with `trireme demo`; `trireme --help` lists all verbs");
-  refuse_unknown_verb(app, argv[1]);
+  try {
+    if (argc < 2) bad_request("no verb given: start with `trireme demo`; `trireme --help` lists all verbs");
+    refuse_unknown_verb(app, argv[1]);
+  } catch (const Error& e) {
+    throw said_by_one(e);
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version
-    throw Error(said_once(usage_problem(app, e)), Fault::request);
+    throw said_by_one(Error(usage_problem(app, e), Fault::request));
   }
   return 0;
 }

@@ -1,6 +1,5 @@
 // train.comm = "mpi": this process is one rank of several, which mpirun or srun started.
 #include <algorithm>
-#include <cstdlib>
 #include <optional>
 
 #include "cli/cli.h"
@@ -8,41 +7,6 @@
 
 namespace trireme::cli {
 namespace {
-
-// Does the work on every rank. Where it is wrong on any, one says the line and all throw, an empty Error.
-template <class Work>
-auto agreed(CommFactory& ranks, const Work& work) {
-  std::optional<decltype(work())> result;
-  std::string why;
-  Fault fault = Fault::run;
-  try {
-    result = work();
-  } catch (const Error& e) {
-    why = e.what(), fault = e.fault;
-  }
-  const std::vector<std::string> texts = gather_texts(ranks.control(), why);
-  size_t first = 0;
-  while (first < texts.size() && texts[first].empty()) first++;
-  if (first == texts.size()) return std::move(*result);
-  // What is wrong on one machine only is said with its rank.
-  const bool everywhere = std::count(texts.begin(), texts.end(), texts[first]) == int64_t(texts.size());
-  if (size_t(ranks.rank()) == first)
-    fmt::print(stderr, "trireme: {}{}\n", everywhere ? "" : fmt::format("rank {}: ", first), why);
-  // All are here until it is said: when the first process has left, mpirun ends the others.
-  fault = Fault(agree_max(ranks.control(), why.empty() ? 0 : int64_t(fault)));
-  throw Error("", fault);
-}
-
-std::unique_ptr<MpiWorld> join() {
-  // Whoever waits inside MPI (at the start and the end) lets others run; else two ranks on a core stand
-  // still.
-  ::setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
-  try {
-    return join_mpi_world();
-  } catch (const Error& e) {
-    throw Error(said_once(e.what()), e.fault);
-  }
-}
 
 RunSpec load(const RunRequest& request, const MpiWorld& world) {
   RunSpec run = request.load();
@@ -80,7 +44,7 @@ std::unique_ptr<TrainingJob> join_training(const RunRequest& request, const Laun
   if (started.size == 1 && request.load().train.comm == "thread") return nullptr;
   wait_without_spinning(started.local);
   auto job = std::make_unique<TrainingJob>();
-  job->world = join();
+  job->world = join_launched();
   const std::unique_ptr<CommFactory> ranks = job->world->factory(nullptr);
   job->run = agreed(*ranks, [&] { return load(request, *job->world); });
   // Rank 0's machine is measured, where that was not done before, for all.

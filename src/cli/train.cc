@@ -159,11 +159,7 @@ void train_in(TrainingJob& job, const Deadline& deadline, bool json) {
 
 Deadline deadline_of(const std::string& stop_after) {
   if (stop_after.empty()) return {};
-  try {
-    return Deadline::after(parse_duration("--stop-after", stop_after));
-  } catch (const Error& e) {
-    throw Error(said_once(e.what()), e.fault);
-  }
+  return Deadline::after(parse_duration("--stop-after", stop_after));
 }
 
 }  // namespace
@@ -191,11 +187,16 @@ void add_train(CLI::App& app) {
                    "with --supervise: what launches the child; \"mpirun -n WORLD\" where train.comm is mpi")
       ->type_name("COMMAND");
   verb->callback([request, stop_after, trace_steps, relaunches, launcher, supervised] {
-    const Deadline deadline = deadline_of(*stop_after);
-    if (supervised->count() > 0 && *relaunches < 0)
-      bad_request("--supervise = {}: give how often to launch it again, 0 or more", *relaunches);
-    if (supervised->count() > 0) supervise_and_exit(*request, *relaunches, *launcher, deadline);
-    if (!launcher->empty()) bad_request("--launcher goes with --supervise N: give both, or neither");
+    Deadline deadline;
+    try {
+      deadline = deadline_of(*stop_after);
+      if (supervised->count() > 0 && *relaunches < 0)
+        bad_request("--supervise = {}: give how often to launch it again, 0 or more", *relaunches);
+      if (supervised->count() > 0) supervise_and_exit(*request, *relaunches, *launcher, deadline);
+      if (!launcher->empty()) bad_request("--launcher goes with --supervise N: give both, or neither");
+    } catch (const Error& e) {
+      throw said_by_one(e);
+    }
     install_interrupt_handlers();  // a signal during the preparations is a signal to this run too
     if (!trace_steps->empty()) request->sets.push_back("train.trace_steps=" + *trace_steps);
     const std::optional<Launched> started = launched();

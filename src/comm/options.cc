@@ -41,7 +41,11 @@ LinkCost cost_of(const LinkSpec& link) {
 
 CommOptions options_of(const RunSpec& run, const ClusterSpec& cluster) {
   CommOptions o{.algorithm = run.train.sum_order};
-  o.inside = cost_of(cluster.intra_node), o.across = cost_of(cluster.inter_node);
+  const bool by_threads = cluster.threads > 0;  // `bench` wrote it; others state the links of any rank
+  const bool processes = run.train.comm == "mpi";
+  const bool own = processes && (by_threads || cost_of(cluster.intra_node_mpi).known());
+  o.inside = cost_of(own ? cluster.intra_node_mpi : cluster.intra_node),
+  o.across = cost_of(cluster.inter_node);
   if (run.train.comm == "thread" || cluster.nodes <= 1) return o;
   const int64_t even = (run.world() + cluster.nodes - 1) / cluster.nodes;
   o.node = int(cluster.devices_per_node > 1 ? cluster.devices_per_node : even);
@@ -49,8 +53,15 @@ CommOptions options_of(const RunSpec& run, const ClusterSpec& cluster) {
 }
 
 bool links_known(const CommOptions& o) {
-  auto known = [](const LinkCost& l) { return l.alpha > 0 || l.beta > 0; };
-  return known(o.inside) && (o.node == 0 || known(o.across));
+  return (o.node == 1 || o.inside.known()) && (o.node == 0 || o.across.known());
+}
+
+std::string links_wanted(const RunSpec& run, const ClusterSpec& cluster) {
+  if (run.train.comm == "thread") return "intra_node, as `trireme bench` measures it";
+  if (options_of(run, cluster).node > 0)
+    return "intra_node_mpi and inter_node, as `mpirun ... trireme bench --out FILE` measures them over these "
+           "machines";
+  return "intra_node_mpi, as `mpirun -n 2 trireme bench` measures it";
 }
 
 void check(const CommOptions& o, std::string_view key) {

@@ -14,6 +14,7 @@ namespace trireme {
 struct LinkCost {
   double alpha = 0;  // seconds
   double beta = 0;   // seconds per byte
+  bool known() const { return alpha > 0 || beta > 0; }
 };
 
 struct CommOptions {
@@ -26,9 +27,12 @@ struct CommOptions {
 };
 LinkCost cost_of(const LinkSpec&);  // of a cluster file; 0 = not known stays 0
 // A run's order of sums (train.sum_order), and the cluster's links as its ranks meet them: rank threads are
-// on one machine, other ranks are dealt over its nodes in order.
+// on one machine, other ranks are dealt over its nodes in order. What rank threads measured of a machine says
+// nothing of its processes.
 CommOptions options_of(const RunSpec&, const ClusterSpec& = {});
 bool links_known(const CommOptions&);  // what "auto" needs, and a price
+// Which links these are, and what measures them: "intra_node, as `trireme bench` measures it".
+std::string links_wanted(const RunSpec&, const ClusterSpec& = {});
 // An unknown algorithm is a bad_request that names `key` and what there is.
 void check(const CommOptions&, std::string_view key);
 

@@ -112,9 +112,9 @@ AxisTable compare_axes(const RunSpec& run, const ClusterSpec& cluster, int threa
                        std::vector<int64_t> ranks, int64_t longest) {
   if (!links_known(options_of(run, cluster)))
     bad_request(
-        "{}: intra_node has no latency and bandwidth, which the axes are compared by; `trireme bench` "
-        "measures them for this machine, and a cluster file states them",
-        run.cluster.file.empty() ? "this machine" : run.cluster.file);
+        "{}: the axes are compared by latency and bandwidth of its links, and they are not known: it takes "
+        "{}",
+        run.cluster.file.empty() ? "this machine" : run.cluster.file, links_wanted(run, cluster));
   AxisTable table;
   for (int64_t n : ranks) {
     std::string before;

@@ -31,9 +31,11 @@ std::vector<OpForecast> price_ops(const Booking& b, const ClusterSpec& cluster, 
 Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpec& cluster, int threads) {
   if (run.world() > 1 && run.train.sum_order == "auto" && !links_known(options_of(run, cluster)))
     bad_request(
-        "train.sum_order = \"auto\" chooses by alpha and beta of the links, and none are known: `trireme "
-        "bench` measures intra_node, a cluster file states both; or give \"ring\", \"halving\" or "
-        "\"ordered\"");
+        "train.sum_order = \"auto\" chooses by alpha and beta of the links, and they are not known: it takes "
+        "{}; "
+        "or "
+        "give \"ring\", \"halving\" or \"ordered\"",
+        links_wanted(run, cluster));
   Forecast f;
   f.booking = book_training(run, schedule, threads, cluster);
   f.tokens = run.tokens_per_step();

@@ -86,12 +86,13 @@ std::string wire_text(const RunSpec& run, const Forecast& f) {
   return s + fmt::format("  {:<20} {:>8}       {:>15} {:>10}\n\n", "all", "", all, human_bytes(all));
 }
 
-std::string wire_time_text(const RunSpec& run, const Forecast& f) {
+std::string wire_time_text(const RunSpec& run, const Forecast& f, const ClusterSpec& cluster) {
   if (run.world() == 1 || f.step_s == 0) return "";
   if (!f.wire_priced)
-    return "  the wire: no alpha and beta of these links are known, so it takes no time here (`trireme "
-           "bench` "
-           "measures intra_node; a cluster file states both)\n";
+    return fmt::format(
+        "  the wire: no alpha and beta of these links are known, so it takes no time here (it would take "
+        "{})\n",
+        links_wanted(run, cluster));
   return fmt::format(
       "  of a rank: {:.3f} ms computing, {:.3f} ms on the wire, {:.3f} ms of it exposed (compute waits; the "
       "step "
@@ -99,7 +100,7 @@ std::string wire_time_text(const RunSpec& run, const Forecast& f) {
       f.time.compute_s * 1e3, f.time.comm_s * 1e3, f.time.exposed_s * 1e3);
 }
 
-std::string time_text(const RunSpec& run, const Forecast& f) {
+std::string time_text(const RunSpec& run, const Forecast& f, const ClusterSpec& cluster) {
   std::string s = "time of a step (roofline: the larger of FLOPs / peak and bytes / bandwidth)\n";
   s += fmt::format("  {:<20} {:>8} {:>12} {:>12} {:>10}  bound by\n", "op", "calls", "GFLOP", "MB moved",
                    "ms");
@@ -109,7 +110,7 @@ std::string time_text(const RunSpec& run, const Forecast& f) {
                      double(o.total.cost.bytes_read + o.total.cost.bytes_written) / 1e6, o.seconds * 1e3,
                      o.compute_bound ? "compute" : "memory");
   s += fmt::format("  {:<20} {:>8} {:>12.3f}\n", "all", f.booking.launches, f.op_flops / 1e9);
-  s += wire_time_text(run, f);
+  s += wire_time_text(run, f, cluster);
   if (f.step_s > 0 && f.mfu > 0)
     s += fmt::format("  at the roof: {:.1f} ms a step, {} tokens/s, MFU {:.1f} % (a bound, not a promise)\n",
                      f.step_s * 1e3, human_count(f.tokens_per_s), f.mfu * 100);
@@ -228,7 +229,7 @@ std::string to_text(const RunSpec& run, const Forecast& f, const ClusterSpec& cl
                    run.world() > 1 ? "each rank's kernels" : "kernels", f.op_flops);
   s += recompute_text(run, f);
   if (!cluster.name.empty()) s += fmt::format("machine: {} ({})\n", cluster.name, cluster.source);
-  return s + "\n" + memory_text(run, f) + "\n" + wire_text(run, f) + time_text(run, f) + "\n" +
+  return s + "\n" + memory_text(run, f) + "\n" + wire_text(run, f) + time_text(run, f, cluster) + "\n" +
          run_text(run, f);
 }
 

@@ -40,7 +40,8 @@ struct ClusterSpec {
   Peaks peak;
   int64_t memory_bytes = 0;     // of one device
   double memory_bandwidth = 0;  // bytes/s of one device
-  LinkSpec intra_node;          // between two devices of one machine
+  LinkSpec intra_node;          // between two devices of one machine; of a CPU: between two rank threads
+  LinkSpec intra_node_mpi;      // of a CPU: between two processes of one machine
   LinkSpec inter_node;          // of a machine to another, shared by its devices
   double price_per_hour = 0;    // of one device, in any currency; 0 = not known
   double mtbf_hours = 50000;    // device-hours between failures
@@ -64,6 +65,8 @@ struct ClusterSpec {
     v("memory_bandwidth", memory_bandwidth, "bytes/s", "to and from that memory; 0 = not known",
       between(0, 1e18));
     v.section("intra_node", intra_node, "between two devices of one machine");
+    v.section("intra_node_mpi", intra_node_mpi,
+              "between two MPI processes of one machine whose intra_node was measured by rank threads");
     v.section("inter_node", inter_node, "from a machine to the others, shared by its devices");
     v("price_per_hour", price_per_hour, "money per hour", "of one device, in any currency; 0 = not known",
       between(0, 1e9));

@@ -6,16 +6,16 @@
 #include <fstream>
 
 #include "process.h"
+#include "spec/cluster_spec.h"
 #include "tiny_run.h"
 
 namespace trireme::test {
 namespace {
 
-std::vector<std::string> mpirun(int processes, std::vector<std::string> train_args) {
+std::vector<std::string> mpirun(int processes, std::vector<std::string> args, std::string verb = "train") {
   std::vector<std::string> argv = {
-      MPIRUN,    "-n",   std::to_string(processes), "-q", "--oversubscribe", "--bind-to", "none",
-      program(), "train"};
-  argv.insert(argv.end(), train_args.begin(), train_args.end());
+      MPIRUN, "-n", std::to_string(processes), "-q", "--oversubscribe", "--bind-to", "none", program(), verb};
+  argv.insert(argv.end(), args.begin(), args.end());
   return argv;
 }
 
@@ -145,6 +145,31 @@ TEST(MpiTrain, ASignalEndsAllWithThreeAndLosesNothing) {
   }
 }
 
+// Links of processes are not those of rank threads, which the cluster file of this test states.
+TEST(MpiTrain, AutoTakesTheLinksThatBenchMeasuredOfProcesses) {
+  TempFolder tmp;
+  const fs::path file = run_file(tmp.path(), 3, 2, 0, "mpi"), cluster = tmp / "cluster.toml";
+  ClusterSpec machine = load_cluster(cluster);
+  machine.intra_node = {.latency = 1e-6, .bandwidth = 1e10};
+  save_cluster(machine, cluster);
+  const std::vector<std::string> automatic = {file, "--set", "train.sum_order=auto"};
+  expect_one_line(run(mpirun(2, automatic), tmp.path()), 2,
+                  {"train.sum_order", "intra_node_mpi", "`mpirun -n 2 trireme bench`"});
+  expect_one_line(run(mpirun(2, {"--out", cluster, "--threads", "2"}, "bench"), tmp.path()), 2,
+                  {"--threads"});
+  EXPECT_TRUE(load_cluster(cluster) == machine);
+  const Ran bench = run(mpirun(2, {"--out", cluster}, "bench"), tmp.path());
+  ASSERT_EQ(bench.code, 0) << bench.err;
+  const ClusterSpec measured = load_cluster(cluster);
+  EXPECT_GT(measured.intra_node_mpi.latency, 1e-8);
+  EXPECT_LT(measured.intra_node_mpi.latency, 1e-2);
+  EXPECT_GT(measured.intra_node_mpi.bandwidth, 1e7);
+  machine.intra_node_mpi = measured.intra_node_mpi, machine.source += "; links of MPI processes";
+  EXPECT_TRUE(measured == machine) << "all else stays: " << save_cluster(measured);
+  const Ran trained = run(mpirun(2, automatic), tmp.path());
+  EXPECT_EQ(trained.code, 0) << trained.err;
+}
+
 TEST(MpiTrain, WhatIsWrongIsSaidOnce) {
   TempFolder tmp;
   const fs::path file = run_file(tmp.path(), 3, 2, 0, "mpi");
@@ -157,7 +182,8 @@ TEST(MpiTrain, WhatIsWrongIsSaidOnce) {
   expect_one_line(mpi(2, {"--set", "train.comm=thread"}), 2,
                   {"train.comm = \"thread\"", "started 2 processes"});
   expect_one_line(mpi(2, {"--stop-after", "soon"}), 2, {"--stop-after"});
-  expect_one_line(mpi(2, {"--no-such-option"}), 2, {"--no-such-option"});
+  expect_one_line(mpi(3, {"--no-such-option"}), 2, {"--no-such-option"});
+  expect_one_line(mpi(2, {"--supervise", "1"}), 2, {"--supervise"});
   expect_one_line(mpi(2, {"--set", "data.train=" + (tmp / "nowhere").string()}), 2, {"nowhere"});
   expect_one_line(trireme(tmp.path(), {"train", file}), 2, {"mpirun -n 2 trireme train"});
 }

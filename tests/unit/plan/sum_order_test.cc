@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "comm/options.h"
 #include "plan/forecast.h"
 #include "spec/run_schedule.h"
 
@@ -75,6 +76,32 @@ TEST(SumOrder, AutoWithoutLinksIsRefused) {
   }
   run.layout.dp = 1;
   EXPECT_EQ(forecast(run, schedule_of(run), none, 1).booking.comm[0].calls, 0) << "one rank adds nothing";
+}
+
+// What `bench` measured by rank threads (such a file says with how many) is not the processes' link.
+TEST(SumOrder, ProcessesDoNotTakeTheLinksOfRankThreads) {
+  RunSpec run = tiny("auto");
+  ClusterSpec measured = two_nodes();
+  measured.nodes = 1, measured.threads = 2;
+  EXPECT_EQ(shown(run, measured), "halving");
+  run.train.comm = "mpi";
+  try {
+    forecast(run, schedule_of(run), measured, 1);
+    ADD_FAILURE() << "the link of rank threads was taken";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.fault, Fault::request);
+    EXPECT_NE(std::string(e.what()).find("`mpirun -n 2 trireme bench`"), std::string::npos) << e.what();
+  }
+  measured.intra_node_mpi = {.latency = 1e-3, .bandwidth = 1e9};
+  EXPECT_EQ(shown(run, measured), "halving");
+  EXPECT_DOUBLE_EQ(options_of(run, measured).inside.alpha, 1e-3);
+  run.train.comm = "thread";
+  EXPECT_DOUBLE_EQ(options_of(run, measured).inside.alpha, 1e-6);
+  // One rank a machine: nothing is inside.
+  run.train.comm = "mpi", measured.intra_node_mpi = {}, measured.nodes = 4, measured.devices_per_node = 1;
+  EXPECT_EQ(shown(run, measured), "halving");
+  measured.nodes = 2;
+  EXPECT_THROW(forecast(run, schedule_of(run), measured, 1), Error);
 }
 
 }  // namespace

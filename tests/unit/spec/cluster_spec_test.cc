@@ -14,6 +14,7 @@ TEST(ClusterSpec, ReadsBackWhatItSaved) {
                 .memory_bytes = 85899345920,
                 .memory_bandwidth = 3.35e12,
                 .intra_node = {.latency = 3e-6, .bandwidth = 4.5e11},
+                .intra_node_mpi = {.latency = 9e-6, .bandwidth = 5e9},
                 .inter_node = {.latency = 1.5e-5, .bandwidth = 4e11},
                 .price_per_hour = 2.5,
                 .threads = 2,
