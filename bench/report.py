@@ -20,13 +20,14 @@ from collectives import collectives
 from encode import encode
 from pipeline import pipeline
 from ranks import overlap, ranks
+from recompute import recompute
 from startup import startup
 from step import MODELS, ROOT
 from tensor_parallel import tensor_parallel
 from training import training
 
 # Each: (options) -> list of Section. A new one goes at the end.
-SECTIONS = [training, startup, encode, collectives, tensor_parallel, ranks, overlap, pipeline]
+SECTIONS = [training, startup, encode, collectives, tensor_parallel, ranks, overlap, pipeline, recompute]
 
 
 def processor():

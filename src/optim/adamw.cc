@@ -5,46 +5,79 @@
 
 namespace trireme {
 
-// One launch for each run of neighbours that decay alike. Padding is left alone: it stays zero.
+struct AdamW::Update {
+  const AdamWOptions& o;
+  bool others;
+  Kernels& k;
+  const ParamSet& set;
+  const Unit& unit;
+  const FlatState& flat;
+  const StatePiece* piece;  // none: state is in FlatState's buffers
+  const UpdateInput& in;
+  Stream stream;
+
+  // One launch for each run of neighbours that decay alike. Padding is left alone: it stays zero.
+  void run(Range own) const {
+    auto alike = [&](size_t i, size_t j) {
+      const ParamDecl &a = set.params[i].decl, &b = set.params[j].decl;
+      return a.decay == b.decay && (!others || a.hidden_matrix == b.hidden_matrix);
+    };
+    const int64_t first = own.begin;
+    if (piece) own = {first + piece->own.begin, first + piece->own.end};
+    for (size_t i = unit.first, j; i < unit.last; i = j) {
+      for (j = i + 1; j < unit.last && alike(i, j);) j++;
+      if (others && set.params[i].decl.hidden_matrix) continue;
+      const int64_t end_of_run = set.params[j - 1].offset + set.params[j - 1].numel();
+      const int64_t begin = std::max(own.begin, set.params[i].offset - unit.offset);
+      const int64_t end = std::min(own.end, end_of_run - unit.offset);
+      if (begin < end) launch(i, {begin - first, end - first});
+    }
+  }
+
+  // r: elements of the rank's own part.
+  Tensor part(const Tensor& buffer, const Range& r) const {
+    return flat.own(buffer, set, unit).narrow(0, r.begin, r.size());
+  }
+  Tensor moment(size_t i, size_t first, const Range& r) const {
+    if (piece) return piece->state[i].narrow(0, r.begin - piece->own.begin, r.size());
+    if (i == 0 || !others) return part(flat.state[i], r);
+    return flat.state[i].narrow(0, others_range(set, unit, flat.place, first).begin, r.size());
+  }
+  Tensor master(const Range& r) const {
+    if (!piece || !piece->master) return part(flat.master, r);
+    return piece->master->narrow(0, r.begin - piece->own.begin, r.size());
+  }
+
+  // Of a run of parameters from the one numbered `first` on.
+  void launch(size_t first, const Range& r) const {
+    const bool copy = flat.weights.data != flat.master.data;
+    const bool decay = set.params[first].decl.decay;
+    k.run(AdamWArgs{.master = master(r),
+                    .exp_avg = moment(0, first, r),
+                    .exp_avg_sq = moment(1, first, r),
+                    .grad = part(flat.grads, r),
+                    .weight = copy ? part(flat.weights, r) : Tensor(),
+                    .lr = float(in.lr),
+                    .beta1 = float(o.beta1),
+                    .beta2 = float(o.beta2),
+                    .eps = float(o.eps),
+                    .weight_decay = decay ? float(o.weight_decay) : 0.0f,
+                    .bias1 = float(1 - std::pow(o.beta1, double(in.step))),
+                    .bias2 = float(1 - std::pow(o.beta2, double(in.step))),
+                    .grad_scale = in.grad_scale},
+          stream);
+  }
+};
+
 void AdamW::step(Kernels& k, const ParamSet& set, const Unit& unit, const FlatState& flat,
                  const UpdateInput& in, Stream stream) {
-  const Range own = own_part(unit, flat.place_of(unit));
-  auto alike = [&](size_t i, size_t j) {
-    const ParamDecl &a = set.params[i].decl, &b = set.params[j].decl;
-    return a.decay == b.decay && (!others_ || a.hidden_matrix == b.hidden_matrix);
-  };
-  for (size_t i = unit.first, j; i < unit.last; i = j) {
-    for (j = i + 1; j < unit.last && alike(i, j);) j++;
-    if (others_ && set.params[i].decl.hidden_matrix) continue;
-    int64_t end_of_run = set.params[j - 1].offset + set.params[j - 1].numel();
-    int64_t begin = std::max(own.begin, set.params[i].offset - unit.offset);
-    int64_t end = std::min(own.end, end_of_run - unit.offset);
-    if (begin < end) launch(k, set, unit, flat, i, {begin - own.begin, end - own.begin}, in, stream);
-  }
+  Update{o_, others_, k, set, unit, flat, nullptr, in, stream}.run(own_part(unit, flat.place_of(unit)));
 }
 
-// r: elements of the rank's own part, of a run of parameters from the one numbered `first` on.
-void AdamW::launch(Kernels& k, const ParamSet& set, const Unit& unit, const FlatState& flat, size_t first,
-                   const Range& r, const UpdateInput& in, Stream stream) const {
-  auto part = [&](const Tensor& buffer) { return flat.own(buffer, set, unit).narrow(0, r.begin, r.size()); };
-  const bool copy = flat.weights.data != flat.master.data;
-  const bool decay = set.params[first].decl.decay;
-  k.run(AdamWArgs{.master = part(flat.master),
-                  .exp_avg = part(flat.state[0]),
-                  .exp_avg_sq = others_ ? flat.state[1].narrow(
-                                              0, others_range(set, unit, flat.place, first).begin, r.size())
-                                        : part(flat.state[1]),
-                  .grad = part(flat.grads),
-                  .weight = copy ? part(flat.weights) : Tensor(),
-                  .lr = float(in.lr),
-                  .beta1 = float(o_.beta1),
-                  .beta2 = float(o_.beta2),
-                  .eps = float(o_.eps),
-                  .weight_decay = decay ? float(o_.weight_decay) : 0.0f,
-                  .bias1 = float(1 - std::pow(o_.beta1, double(in.step))),
-                  .bias2 = float(1 - std::pow(o_.beta2, double(in.step))),
-                  .grad_scale = in.grad_scale},
-        stream);
+void AdamW::step_piece(Kernels& k, const ParamSet& set, const Unit& unit, const FlatState& flat,
+                       const StatePiece& piece, const UpdateInput& in, Stream stream) {
+  require(!others_, "beside Muon, AdamW's state is in memory");
+  Update{o_, others_, k, set, unit, flat, &piece, in, stream}.run(own_part(unit, flat.place_of(unit)));
 }
 
 Tensor FlatState::own(const Tensor& buffer, const ParamSet& set, const Unit& u) const {

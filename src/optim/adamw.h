@@ -11,10 +11,12 @@ class AdamW final : public Optimizer {
 
   std::vector<StateDecl> state() const override { return {{"exp_avg"}, {"exp_avg_sq"}}; }
   void step(Kernels&, const ParamSet&, const Unit&, const FlatState&, const UpdateInput&, Stream) override;
+  void step_piece(Kernels&, const ParamSet&, const Unit&, const FlatState&, const StatePiece&,
+                  const UpdateInput&, Stream) override;
 
  private:
-  void launch(Kernels&, const ParamSet&, const Unit&, const FlatState&, size_t first, const Range& own,
-              const UpdateInput&, Stream) const;
+  // One unit's update, or a piece's of it.
+  struct Update;
   AdamWOptions o_;
   bool others_;
 };

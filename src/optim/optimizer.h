@@ -1,6 +1,7 @@
 // Sharded updates of weights from gradients.
 #pragma once
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "device/device.h"
@@ -30,12 +31,25 @@ struct UpdateInput {
   float grad_scale = 1;  // clipping and loss scale, applied to each gradient
 };
 
+// Where elements `own` of this rank's part of a unit have their state while they are updated, when that is
+// not in FlatState's buffers. f32 [own.size()] each.
+struct StatePiece {
+  Range own;
+  std::span<const Tensor> state;   // as Optimizer::state() declares
+  const Tensor* master = nullptr;  // none: FlatState's
+};
+
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
   virtual std::vector<StateDecl> state() const = 0;  // per parameter element: planner and checkpoint read it
   // This rank's own part of one unit.
   virtual void step(Kernels&, const ParamSet&, const Unit&, const FlatState&, const UpdateInput&, Stream) = 0;
+  // The same of a piece of it: cut anywhere, bit for bit the same.
+  virtual void step_piece(Kernels&, const ParamSet&, const Unit&, const FlatState&, const StatePiece&,
+                          const UpdateInput&, Stream) {
+    run_failed("this optimizer's state is updated in FlatState's buffers only");
+  }
   virtual double waited_s() const { return 0; }  // seconds that updates waited for other ranks, ever
 };
 

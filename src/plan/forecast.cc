@@ -48,6 +48,9 @@ Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpe
   const double matrix_peak = cluster.peak_flops(run.precision.compute);
   f.ops = price_ops(f.booking, cluster, run.precision.compute);
   const bool priced = matrix_peak > 0 || cluster.memory_bandwidth > 0;
+  for (const Piece& p : f.booking.tape.pieces)
+    if (of_disk(p)) f.disk_read += p.cost.bytes_read, f.disk_written += p.cost.bytes_written;
+  f.disk_priced = f.disk_read + f.disk_written == 0 || cluster.disk_bandwidth > 0;
   f.wire_priced = run.world() == 1 || links_known(options_of(run, cluster));
   if (priced) f.time = step_time(run, schedule, cluster, threads, f.booking.tape);
   f.step_s = f.time.step_s;

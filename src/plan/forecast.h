@@ -23,7 +23,9 @@ struct Forecast {
   double op_flops = 0;                  // of a step, as the kernels count
   double step_s = 0, tokens_per_s = 0;  // 0 when the machine's peaks are not known
   double mfu = 0, hfu = 0;
-  StepTime time;            // of a step; step_s is its
+  StepTime time;                            // of a step; step_s is its
+  int64_t disk_read = 0, disk_written = 0;  // bytes of a step, each rank's: what is offloaded into files
+  bool disk_priced = true;                  // false: something is, and the disk's bandwidth is not known
   bool wire_priced = true;  // false: several ranks, and no alpha and beta of their links are known
   std::vector<OpForecast> ops;
   // Of all train.steps, evaluations and checkpoints left out; 0 where the step's time is not known.

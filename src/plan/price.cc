@@ -30,6 +30,14 @@ double message_seconds(const Tape& tape, const Piece& p, const CommOptions& link
   return call_seconds(c, shape_of(both, links), links);
 }
 
+int64_t ranks_of_a_machine(const RunSpec& run, const CommOptions& links) {
+  return links.node == 0 ? run.world() : std::min<int64_t>(links.node, run.world());
+}
+double disk_seconds(const Cost& c, const ClusterSpec& cluster, int64_t sharing) {
+  if (cluster.disk_bandwidth == 0) return 0;
+  return double(c.bytes_read + c.bytes_written) * double(sharing) / cluster.disk_bandwidth;
+}
+
 // The ranks whose steps differ.
 std::vector<int> distinct_ranks(const RunSpec& run) {
   static constexpr Axis kDp[] = {Axis::dp}, kCp[] = {Axis::cp}, kPp[] = {Axis::pp, Axis::cp};
@@ -59,7 +67,10 @@ std::vector<Price> price(const Tape& tape, const ClusterSpec& cluster, const Run
   prices.reserve(tape.pieces.size());
   for (const Piece& p : tape.pieces) {
     double s = 0;
-    if (p.kind == PieceKind::op) s = op_seconds(p.name, p.cost, cluster, run.precision.compute).seconds;
+    if (of_disk(p))
+      s = disk_seconds(p.cost, cluster, ranks_of_a_machine(run, links));
+    else if (p.kind == PieceKind::op)
+      s = op_seconds(p.name, p.cost, cluster, run.precision.compute).seconds;
     if (p.kind == PieceKind::call)
       s = call_seconds(call_of(p), shape_of(tape.groups[size_t(p.group)].ranks, links), links);
     if (p.kind == PieceKind::send) s = message_seconds(tape, p, links);
@@ -87,6 +98,8 @@ StepTime step_time(const RunSpec& run, const Schedule& schedule, const ClusterSp
     t.compute_s = std::max(t.compute_s, double(r.busy) * 1e-9);
     t.comm_s = std::max(t.comm_s, double(r.comm) * 1e-9);
     t.exposed_s = std::max(t.exposed_s, double(r.exposed) * 1e-9);
+    t.disk_s = std::max(t.disk_s, double(r.disk) * 1e-9);
+    t.exposed_disk_s = std::max(t.exposed_disk_s, double(r.exposed_disk) * 1e-9);
   }
   return t;
 }

@@ -16,7 +16,8 @@ struct OpSeconds {
 };
 OpSeconds op_seconds(std::string_view op, const Cost&, const ClusterSpec&, std::string_view compute);
 
-// One price a piece, in nanoseconds: ops by op_seconds, calls by alpha and beta (call_seconds).
+// One price a piece, in nanoseconds: ops by op_seconds, calls by alpha and beta (call_seconds), disk
+// transfers by the machine's disk, whose bandwidth its ranks share.
 std::vector<Price> price(const Tape&, const ClusterSpec&, const RunSpec&);
 
 // A step on the machine. With AdamW replicas do the same but for the gradient norm, whose blocks they divide:
@@ -26,6 +27,7 @@ struct StepTime {
   double step_s = 0;     // until the last rank is done
   double compute_s = 0;  // of the rank that computes longest
   double comm_s = 0;     // of the rank with most of it: what the step would wait without overlap
+  double disk_s = 0, exposed_disk_s = 0;  // likewise: transfers to and from the disk; compute waits for them
   double exposed_s = 0;  // of the rank with most of it: compute waits for the wire or for other ranks
 };
 StepTime step_time(const RunSpec&, const Schedule&, const ClusterSpec&, int threads, const Tape& one_rank);

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/progress.h"
+#include "comm/options.h"
 #include "plan/forecast.h"
 #include "spec/run_schedule.h"
 
@@ -86,6 +87,24 @@ std::string wire_text(const RunSpec& run, const Forecast& f) {
   return s + fmt::format("  {:<20} {:>8}       {:>15} {:>10}\n\n", "all", "", all, human_bytes(all));
 }
 
+std::string disk_text(const RunSpec& run, const Forecast& f) {
+  if (f.disk_read + f.disk_written == 0) return "";
+  std::string s = fmt::format("to and from the disk in a step, each rank (layout.offload = \"{}\")\n",
+                              run.layout.offload);
+  for (const auto& [name, bytes] : {std::pair("read", f.disk_read), {"written", f.disk_written}})
+    s += fmt::format("  {:<20} {:>15} {:>10}\n", name, bytes, human_bytes(bytes));
+  return s + "\n";
+}
+
+std::string disk_time_text(const Forecast& f) {
+  if (!f.disk_priced)
+    return "  the disk: its bandwidth is not known, so it takes no time here (a cluster file states "
+           "disk_bandwidth)\n";
+  if (f.time.disk_s == 0) return "";
+  return fmt::format("  of a rank: {:.3f} ms of the disk, {:.3f} ms of it exposed (compute waits)\n",
+                     f.time.disk_s * 1e3, f.time.exposed_disk_s * 1e3);
+}
+
 std::string wire_time_text(const RunSpec& run, const Forecast& f, const ClusterSpec& cluster) {
   if (run.world() == 1 || f.step_s == 0) return "";
   if (!f.wire_priced)
@@ -110,7 +129,7 @@ std::string time_text(const RunSpec& run, const Forecast& f, const ClusterSpec& 
                      double(o.total.cost.bytes_read + o.total.cost.bytes_written) / 1e6, o.seconds * 1e3,
                      o.compute_bound ? "compute" : "memory");
   s += fmt::format("  {:<20} {:>8} {:>12.3f}\n", "all", f.booking.launches, f.op_flops / 1e9);
-  s += wire_time_text(run, f, cluster);
+  s += wire_time_text(run, f, cluster) + disk_time_text(f);
   if (f.step_s > 0 && f.mfu > 0)
     s += fmt::format("  at the roof: {:.1f} ms a step, {} tokens/s, MFU {:.1f} % (a bound, not a promise)\n",
                      f.step_s * 1e3, human_count(f.tokens_per_s), f.mfu * 100);
@@ -141,7 +160,8 @@ nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
                  {"zero", l.zero},
                  {"shard_group", l.shard_group},
                  {"schedule", l.schedule},
-                 {"recompute", l.recompute}};
+                 {"recompute", l.recompute},
+                 {"offload", l.offload}};
   if (l.recompute == "selective") j["layout"]["recompute_tensors"] = l.recompute_tensors.list;
   if (l.recompute_blocks > 0) {
     j["layout"]["recompute_blocks"] = l.recompute_blocks;
@@ -173,6 +193,11 @@ nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
       j["wire"][std::string(name_of(Collective(k)))] = {{"calls", f.booking.comm[k].calls},
                                                         {"bytes", f.booking.comm[k].wire},
                                                         {"algorithms", algorithms_of(f, Collective(k))}};
+  if (f.disk_read + f.disk_written > 0) {
+    j["disk"] = {{"bytes_read", f.disk_read}, {"bytes_written", f.disk_written}};
+    j["disk"]["seconds"] = j["disk"]["exposed_s"] = nullptr;
+    if (f.disk_priced) j["disk"]["seconds"] = f.time.disk_s, j["disk"]["exposed_s"] = f.time.exposed_disk_s;
+  }
   j["fits"] = f.fits;
   j["cost"] = nullptr;
   if (f.cost > 0) j["cost"] = f.cost;
@@ -229,8 +254,8 @@ std::string to_text(const RunSpec& run, const Forecast& f, const ClusterSpec& cl
                    run.world() > 1 ? "each rank's kernels" : "kernels", f.op_flops);
   s += recompute_text(run, f);
   if (!cluster.name.empty()) s += fmt::format("machine: {} ({})\n", cluster.name, cluster.source);
-  return s + "\n" + memory_text(run, f) + "\n" + wire_text(run, f) + time_text(run, f, cluster) + "\n" +
-         run_text(run, f);
+  return s + "\n" + memory_text(run, f) + "\n" + wire_text(run, f) + disk_text(run, f) +
+         time_text(run, f, cluster) + "\n" + run_text(run, f);
 }
 
 std::string to_json(const RunSpec& run, const Forecast& f) {

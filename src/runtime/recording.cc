@@ -18,7 +18,13 @@ class StepRecorder::RecordedDevice final : public Device {
   void release(std::byte* p, int64_t bytes) override { inner_.release(p, bytes); }
   void upload(const Tensor& dst, const void* src) override { inner_.upload(dst, src); }
   void download(void* dst, const Tensor& src) override { inner_.download(dst, src); }
-  void enqueue(Stream s, HostTask task) override { inner_.enqueue(s, task); }
+  // What travels to and from a disk is told; other tasks are somebody's who is recorded otherwise.
+  void enqueue(Stream s, HostTask task) override {
+    if (r_.runner_ && task.disk_read + task.disk_written > 0)
+      r_.put(PieceKind::op, s.id, task.disk_read > 0 ? kDiskRead : kDiskWrite).cost = {
+          .bytes_read = task.disk_read, .bytes_written = task.disk_written};
+    inner_.enqueue(s, task);
+  }
   Kernels& kernels() override { return inner_.kernels(); }
 
   void copy(const Tensor& dst, const Tensor& src, Stream s) override {

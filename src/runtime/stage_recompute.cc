@@ -37,6 +37,10 @@ int64_t StageRunner::kept_rows() const {
   return run_.batch.micro * run_.data.seq_len / sharing_.cp.size / (parts ? sharing_.tp.size : 1);
 }
 
+int64_t StageRunner::kept_bytes() const {
+  return kept_rows() * run_.model.hidden * size_of(dtype_);
+}
+
 int64_t StageRunner::place_of(const Microbatch& m, size_t slot) const {
   return (&m - microbatches_.data()) * int64_t(m.x.size()) + int64_t(slot);
 }
@@ -45,7 +49,8 @@ int64_t StageRunner::place_of(const Microbatch& m, size_t slot) const {
 void StageRunner::send_away(Microbatch& m, size_t slot) {
   settle_away();
   leaving_ = std::move(m.x[slot]);
-  left_ = offload_->put(place_of(m, slot), *leaving_);
+  const int64_t place = place_of(m, slot);
+  left_ = offload_->put(place, place * kept_bytes(), *leaving_);
   m.away[slot] = 1;
 }
 void StageRunner::settle_away() {
@@ -57,7 +62,8 @@ void StageRunner::settle_away() {
 void StageRunner::fetch(Microbatch& m, size_t slot) {
   if (!m.away[slot]) return;
   m.x[slot] = Owned(*arena_, Bucket::activations, {kept_rows(), run_.model.hidden}, dtype_);
-  m.fetched[slot] = offload_->get(place_of(m, slot), *m.x[slot]);
+  const int64_t place = place_of(m, slot);
+  m.fetched[slot] = offload_->get(place, place * kept_bytes(), *m.x[slot]);
   m.away[slot] = 0;
 }
 

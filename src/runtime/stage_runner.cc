@@ -9,6 +9,7 @@
 #include "runtime/make_optimizer.h"
 #include "runtime/microbatch.h"
 #include "runtime/offload.h"
+#include "runtime/state_offload.h"
 #include "spec/run_schedule.h"
 
 namespace trireme {
@@ -29,6 +30,10 @@ LossScale loss_scale_of(const PrecisionSpec& p) {
                     .backoff = p.backoff_factor,
                     .growth_interval = p.growth_interval,
                     .least = p.min_scale});
+}
+
+fs::path offload_folder(const RunSpec& r) {
+  return r.layout.offload_dir.empty() ? r.train.dir : r.layout.offload_dir;
 }
 
 }  // namespace
@@ -79,10 +84,10 @@ StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64
   const int64_t microbatches = run.batch.global / (sharing_.dp * run.batch.micro);
   microbatches_.resize(size_t(microbatches));
   for (Microbatch& m : microbatches_) m.resize(stage_.layers.size(), chunks_.size());
-  if (mode == RunMode::train && run.layout.offload == "inputs")
-    offload_ = std::make_unique<OffloadFile>(
-        run.layout.offload_dir.empty() ? run.train.dir : run.layout.offload_dir, device,
-        microbatches * int64_t(microbatches_[0].x.size()), kept_rows() * run.model.hidden * size_of(dtype_));
+  if (mode == RunMode::train && run.layout.offloads_inputs()) {
+    const int64_t places = microbatches * int64_t(microbatches_[0].x.size());
+    offload_ = std::make_unique<OffloadFile>(offload_folder(run), device, places, places * kept_bytes());
+  }
   sequence_loss_.resize(size_t(microbatches * run.batch.micro) + 1);
   global_loss_.resize(size_t(run.batch.global));
   if (comms_) gathered_loss_.resize(sequence_loss_.size() * size_t(comms_->world()));
@@ -137,6 +142,7 @@ StageRunner::~StageRunner() {
   sync_.reset();
   settle_layers();
   offload_.reset();
+  state_offload_.reset();
   leaving_.reset();
   pipeline_.reset();
   microbatches_.clear();
@@ -186,10 +192,14 @@ void StageRunner::bind_memory() {
   flat_.master = flat_.weights;
   if (mode_ == RunMode::train) {
     flat_.grads = hold(Bucket::grads, sharing_.zero >= 2 ? part : all, grad_dtype_);
-    if (dtype_ != DType::f32) flat_.master = hold(Bucket::optimizer, part, DType::f32);
-    for (const StateDecl& s : state_decls_)
-      flat_.state.push_back(hold(Bucket::optimizer,
-                                 s.of_hidden ? part : others_numel(params_, sharing_.place.shards), s.dtype));
+    if (run_.layout.offloads_state()) {
+      hold_state();
+    } else {
+      if (dtype_ != DType::f32) flat_.master = hold(Bucket::optimizer, part, DType::f32);
+      for (const StateDecl& s : state_decls_)
+        flat_.state.push_back(hold(
+            Bucket::optimizer, s.of_hidden ? part : others_numel(params_, sharing_.place.shards), s.dtype));
+    }
     grad_norm_ = std::make_unique<GradNorm>(params_, flat_, *arena_);
     if (run_.train.noise_scale > 0) local_norms_ = std::make_unique<LocalNorms>(params_, *arena_);
     nonfinite_count_ = hold(Bucket::scratch, 1, DType::i64);
@@ -205,6 +215,20 @@ void StageRunner::bind_memory() {
                                                      .bucket_bytes = int64_t(run_.layout.bucket_mb * 1e6),
                                                      .prefetch = run_.layout.prefetch},
                                      sharing_.replicating, sharing_.experts, comms_, device_, *arena_);
+}
+
+// In a file: by state_decls_, then the master copy where weights are none themselves.
+void StageRunner::hold_state() {
+  const bool master = dtype_ != DType::f32;
+  const size_t kinds = state_decls_.size() + master;
+  state_offload_ = std::make_unique<StateOffload>(offload_folder(run_), device_, *arena_, params_, flat_,
+                                                  kinds, int64_t(run_.layout.offload_mb * 1e6));
+  for (size_t i = 0; i < state_decls_.size(); i++) {
+    require(state_decls_[i].of_hidden && state_decls_[i].dtype == DType::f32,
+            "state that waits in a file is f32, of all parameters");
+    flat_.state.push_back(state_offload_->home(i));
+  }
+  if (master) flat_.master = state_offload_->home(kinds - 1);
 }
 
 // What is whole is seen from the start; the rest while GradSync has it.

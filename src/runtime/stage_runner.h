@@ -26,7 +26,8 @@
 
 namespace trireme {
 
-class OffloadFile;  // offload.h
+class OffloadFile;   // offload.h
+class StateOffload;  // state_offload.h
 
 // Host buffers of one microbatch, [sequences * seq] each, filled by the data side.
 struct HostBatch {
@@ -185,6 +186,9 @@ class StageRunner {
   void recompute(Microbatch&, Ctx&, size_t layer, size_t slot);
   void recompute_stage(Microbatch&, const Chunk&);
   int64_t kept_rows() const;
+  void hold_state();
+  void update_unit(size_t unit, const UpdateInput&);
+  int64_t kept_bytes() const;
   int64_t place_of(const Microbatch&, size_t slot) const;
   void send_away(Microbatch&, size_t slot);
   void settle_away();
@@ -239,6 +243,7 @@ class StageRunner {
   std::vector<char> seen_;                             // by unit, for add_pass
   std::vector<Recompute> recompute_;                   // by layer
   std::unique_ptr<OffloadFile> offload_;               // none: inputs stay in memory
+  std::unique_ptr<StateOffload> state_offload_;        // none: so does optimizer state
   Owned leaving_;                                      // on its way into the file
   Event left_;
   Routing routing_;

@@ -7,6 +7,7 @@
 #include "base/timed.h"
 #include "runtime/microbatch.h"
 #include "runtime/nonfinite.h"
+#include "runtime/state_offload.h"
 
 namespace trireme {
 namespace {
@@ -258,12 +259,27 @@ void StageRunner::update() {
                        .step = step_ - loss_scale_.state().skipped,
                        .grad_scale = float(scale / loss_scale_.scale())};
   for (size_t u = 0; u < params_.units.size(); u++) {
-    optimizer_->step(device_.kernels(), params_, params_.units[u], flat_, in, compute_);
+    update_unit(u, in);
     sync_->updated(u);
   }
+  if (state_offload_) state_offload_->settle();
   sync_->settle();
   move_router_biases();
   loss_scale_.good_step();
+}
+
+// Whole, or piece by piece from the file.
+void StageRunner::update_unit(size_t unit, const UpdateInput& in) {
+  const Unit& u = params_.units[unit];
+  if (!state_offload_) return optimizer_->step(device_.kernels(), params_, u, flat_, in, compute_);
+  const size_t states = state_decls_.size();
+  while (const auto piece = state_offload_->next(unit)) {
+    const StatePiece at{.own = piece->own,
+                        .state = piece->kinds.first(states),
+                        .master = piece->kinds.size() > states ? &piece->kinds[states] : nullptr};
+    optimizer_->step_piece(device_.kernels(), params_, u, flat_, at, in, compute_);
+    state_offload_->updated();
+  }
 }
 
 // Balance without a loss (Wang et al. 2024, 2408.15664, algorithm 1; DeepSeek-V3, 2412.19437, section 2.1.2):

@@ -248,8 +248,13 @@ class Engine {
       const int64_t price = ranks_[r].prices[i].time;
       if (p.kind == PieceKind::op && p.stream == 0) out.busy += price;
       if (p.kind == PieceKind::call || p.kind == PieceKind::send) out.comm += price;
+      if (of_disk(p)) out.disk += price;
     }
     for (const Exposure& e : exposures(ranks_[r], out)) {
+      if (of_disk(pieces(r)[e.held_by])) {
+        out.exposed_disk += e.time;
+        continue;
+      }
       out.exposed += e.time;
       out.late += late(r, e);
     }

@@ -252,6 +252,32 @@ void check_context_parallel(const RunSpec& run, Problems& out) {
                       l.cp, l.tp, m.kv_heads));
 }
 
+// What waits elsewhere, and where.
+void check_offload(const RunSpec& run, Problems& out) {
+  const LayoutSpec &l = run.layout, defaults;
+  auto wrong = [&](std::vector<std::string> keys, std::string text) {
+    out.push_back({std::move(keys), std::move(text)});
+  };
+  if (l.offloads_inputs() && l.recompute != "full")
+    wrong(
+        {"layout.offload", "layout.recompute"},
+        fmt::format("{} offloads no inputs with recompute = {}, which keeps no block's input alone; give {}, "
+                    "or recompute = \"full\"",
+                    shown(l.offload), shown(l.recompute),
+                    l.offload == "all" ? "\"state\"" : "\"none\" or \"state\""));
+  if (l.offload == "none" && !l.offload_dir.empty())
+    wrong({"layout.offload_dir", "layout.offload"},
+          fmt::format("{} has no effect with offload = \"none\"; give \"\", or what is offloaded",
+                      shown(l.offload_dir)));
+  if (!l.offloads_state() && l.offload_mb != defaults.offload_mb)
+    wrong({"layout.offload_mb", "layout.offload"},
+          fmt::format("{} has no effect with offload = {}; give {}, or \"state\"", l.offload_mb,
+                      shown(l.offload), defaults.offload_mb));
+  if (l.offload_to == "host" && run.train.device == "cpu")
+    wrong({"layout.offload_to", "train.device"},
+          "\"host\" offloads nothing on \"cpu\", whose memory is the host's; give \"file\"");
+}
+
 // Names of what is computed again, and keys that say nothing without others.
 void check_recompute(const RunSpec& run, Problems& out) {
   const LayoutSpec& l = run.layout;
@@ -283,16 +309,6 @@ void check_recompute(const RunSpec& run, Problems& out) {
     wrong({"layout.recompute_limit", "layout.recompute"},
           fmt::format("{} has no effect with recompute = {}; give 0, or \"auto\"", l.recompute_limit,
                       shown(l.recompute)));
-  if (l.offload != "none" && l.recompute != "full")
-    wrong({"layout.offload", "layout.recompute"},
-          fmt::format(
-              "{} has no effect with recompute = {}, which keeps no block's input alone; give \"none\", or "
-              "recompute = \"full\"",
-              shown(l.offload), shown(l.recompute)));
-  if (l.offload == "none" && !l.offload_dir.empty())
-    wrong({"layout.offload_dir", "layout.offload"},
-          fmt::format("{} has no effect with offload = \"none\"; give \"\", or offload = \"inputs\"",
-                      shown(l.offload_dir)));
   if (!l.recompute_shard) return;
   if (l.recompute != "full" && l.recompute != "auto")
     wrong({"layout.recompute_shard", "layout.recompute"},
@@ -427,6 +443,7 @@ std::vector<Problem> problems_of(const RunSpec& run) {
   check_sizes(run, out);
   check_layout(run, out);
   check_recompute(run, out);
+  check_offload(run, out);
   check_training(run, out);
   return out;
 }
@@ -482,6 +499,9 @@ std::vector<Problem> unsupported_of(const RunSpec& run) {
          "its owners of matrices are not those of stages: give \"adamw\", or layout.pp = 1");
   refuse(l.pp > 1 && run.train.noise_scale > 0, "train.noise_scale", run.train.noise_scale,
          "it compares whole gradients: give 0, or layout.pp = 1");
+  refuse(l.offloads_state() && run.optimizer.name == "muon", "layout.offload", text(l.offload),
+         "Muon's momentum is read matrix by matrix, from memory: give \"none\" or \"inputs\", or "
+         "optimizer.name = \"adamw\"");
   refuse(l.cp > 1 && run.train.noise_scale > 0, "train.noise_scale", run.train.noise_scale,
          "it compares gradients of whole sequences: give 0, or layout.cp = 1");
   refuse(l.schedule == "dualpipe", "layout.schedule", text(l.schedule),

@@ -43,6 +43,7 @@ struct ClusterSpec {
   LinkSpec intra_node;          // between two devices of one machine; of a CPU: between two rank threads
   LinkSpec intra_node_mpi;      // of a CPU: between two processes of one machine
   LinkSpec inter_node;          // of a machine to another, shared by its devices
+  double disk_bandwidth = 0;    // bytes/s of one machine's disk, each way, shared by its ranks
   double price_per_hour = 0;    // of one device, in any currency; 0 = not known
   double mtbf_hours = 50000;    // device-hours between failures
   int64_t threads = 0;          // CPU: threads that the numbers were measured with
@@ -68,6 +69,8 @@ struct ClusterSpec {
     v.section("intra_node_mpi", intra_node_mpi,
               "between two MPI processes of one machine whose intra_node was measured by rank threads");
     v.section("inter_node", inter_node, "from a machine to the others, shared by its devices");
+    v("disk_bandwidth", disk_bandwidth, "bytes/s",
+      "to and from a machine's disk, shared by its ranks; 0 = not known", between(0, 1e15));
     v("price_per_hour", price_per_hour, "money per hour", "of one device, in any currency; 0 = not known",
       between(0, 1e9));
     v("mtbf_hours", mtbf_hours, "device-hours",

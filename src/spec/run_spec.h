@@ -79,7 +79,8 @@ struct LayoutSpec {
   Texts recompute_tensors = Texts::of({"n1", "n2", "a"}), recompute_rest;
   int64_t recompute_blocks = 0, recompute_limit = 0;
   bool recompute_shard = false;
-  std::string offload = "none", offload_dir;
+  std::string offload = "none", offload_to = "file", offload_dir;
+  double offload_mb = 32;
   bool operator==(const LayoutSpec&) const = default;
 
   template <class V>
@@ -139,13 +140,23 @@ struct LayoutSpec {
     v("recompute_limit", recompute_limit, "bytes",
       "auto: memory of a rank that a step may take; 0 = the device's, shared by its ranks",
       between(0, 9007199254740992));
-    static constexpr std::string_view kOffloads[] = {"none", "inputs"};
+    static constexpr std::string_view kOffloads[] = {"none", "inputs", "state", "all"};
+    static constexpr std::string_view kOffloadTo[] = {"file", "host"};
     v("offload", offload, "",
-      "inputs: what recompute = full keeps waits in a file between a block's passes, fetched ahead of its "
-      "use",
+      "what waits outside the device's memory, fetched ahead of its use: inputs = what recompute = full "
+      "keeps of a block, state = master weights and moments of AdamW, all = both",
       one_of(kOffloads));
-    v("offload_dir", offload_dir, "folder", "where that file lies, without a name; empty = train.dir");
+    v("offload_to", offload_to, "",
+      "where it waits: host = the host's memory, of devices that have their own (a CPU has none)",
+      one_of(kOffloadTo));
+    v("offload_dir", offload_dir, "folder", "where its files lie, without names; empty = train.dir");
+    v("offload_mb", offload_mb, "MB",
+      "state: of the pieces it is updated in, of which a rank has three in memory: read, updated, written",
+      Rule{.low = 0, .high = 1e6, .low_open = true});
   }
+
+  bool offloads_inputs() const { return offload == "inputs" || offload == "all"; }
+  bool offloads_state() const { return offload == "state" || offload == "all"; }
 };
 
 struct PrecisionSpec {

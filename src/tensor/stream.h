@@ -17,5 +17,6 @@ struct HostTask {
   void (*run)(void* self, int64_t arg) = nullptr;
   void* self = nullptr;
   int64_t arg = 0;
+  int64_t disk_read = 0, disk_written = 0;  // bytes, for who records the step
 };
 }  // namespace trireme

@@ -40,6 +40,13 @@ struct Piece {
   int64_t begin_ns = 0, met_ns = 0, end_ns = 0;
 };
 
+// Ops that are transfers between memory and a disk, on streams of their own.
+inline constexpr std::string_view kDiskRead = "disk read", kDiskWrite = "disk write";
+
+inline bool of_disk(const Piece& p) {
+  return p.name == kDiskRead || p.name == kDiskWrite;
+}
+
 struct TapeGroup {
   std::string name;        // "dp"
   std::vector<int> ranks;  // of the world, ascending

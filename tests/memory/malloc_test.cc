@@ -146,7 +146,7 @@ TEST(Malloc, NorDoesOneWithMuon) {
   }
 }
 
-// Nor one that computes activations again, or has inputs wait in a file.
+// Nor one that computes activations again, or has inputs and optimizer state wait in files.
 TEST(Malloc, NorDoesOneThatComputesAgain) {
   for (const char* arch : {"gpt2", "qwen3"})
     for (const char* recompute : {"selective", "full", "offload"}) {
@@ -154,7 +154,8 @@ TEST(Malloc, NorDoesOneThatComputesAgain) {
       run.layout.recompute = recompute == std::string("offload") ? "full" : recompute;
       run.layout.recompute_tensors = Texts::of({"n1", "qkv", "o", "mid", "n2", "u", "a"});
       if (recompute == std::string("offload"))
-        run.layout.offload = "inputs", run.layout.offload_dir = fs::temp_directory_path().string();
+        run.layout.offload_mb = 0.05,  // pieces of a block of elements
+            run.layout.offload = "all", run.layout.offload_dir = fs::temp_directory_path().string();
       check_steady(run, 1);
     }
 }

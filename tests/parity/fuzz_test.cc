@@ -101,6 +101,7 @@ Case draw(uint64_t seed) {
   c.axes = one_of("", "", "tp+cp+dp+pp", "dp+pp+tp+cp");
   if (c.compute == "f32")
     c.order = one_of("ordered", "ordered", "ordered", "ring", "halving", "hierarchical");
+  if (c.optimizer == "adamw") c.state = one_of(false, false, true);
   return c;
 }
 
@@ -115,7 +116,7 @@ Case twin_of(Case c) {
     c.zero = c.zero % 2 == 0 ? c.zero + 1 : c.zero - 1;
   if (!hybrid && c.microbatches == 1) c.zero = 3 - c.zero;
   c.prefetch = 1, c.bucket_mb = 25, c.reshard = true;
-  c.recompute = c.recompute == "none" ? "full" : "none", c.shard = c.offload = false, c.blocks = 0;
+  c.recompute = c.recompute == "none" ? "full" : "none", c.shard = c.offload = c.state = false, c.blocks = 0;
   if (c.pp > 1) c.schedule = c.schedule == "gpipe" ? "1f1b" : "gpipe", c.stages = 1;
   return c;
 }

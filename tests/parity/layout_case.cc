@@ -28,7 +28,7 @@ void each(C& c, V&& v) {
   v("bucket_mb", c.bucket_mb), v("dropout", c.dropout), v("optimizer", c.optimizer), v("order", c.order),
       v("axes", c.axes);
   v("recompute", c.recompute), v("again", c.again), v("blocks", c.blocks), v("shard", c.shard),
-      v("offload", c.offload);
+      v("offload", c.offload), v("state", c.state);
 }
 
 void set(std::string& value, const std::string& text) {
@@ -114,7 +114,11 @@ RunSpec unchecked_run_of(const Case& c) {
   r.layout.bucket_mb = c.bucket_mb;
   r.layout.recompute = c.recompute, r.layout.recompute_tensors = names_of(c.again),
   r.layout.recompute_blocks = c.blocks, r.layout.recompute_shard = c.shard;
-  if (c.offload) r.layout.offload = "inputs", r.layout.offload_dir = fs::temp_directory_path().string();
+  if (c.offload || c.state) {
+    r.layout.offload = !c.state ? "inputs" : c.offload ? "all" : "state";
+    r.layout.offload_dir = fs::temp_directory_path().string();
+  }
+  if (c.state) r.layout.offload_mb = 0.05;  // pieces of a block of elements
   r.precision.compute = c.compute, r.precision.grads = c.grads, r.precision.reduce = c.reduce;
   r.optimizer.name = c.optimizer, r.optimizer.lr = 3e-3, r.optimizer.warmup = 2;
   r.train.sum_order = c.order;
@@ -139,7 +143,7 @@ RunSpec one_rank_of(const Case& c) {
   if (r.model.moe() && c.unit == "global") r.batch.micro *= c.dp;
   r.layout.schedule = "1f1b", r.layout.chunks = 1;
   r.layout.pp = r.layout.dp = r.layout.tp = r.layout.cp = r.layout.ep = 1, r.layout.tp_chunks = 1,
-  r.layout.offload = "none", r.layout.offload_dir = "";
+  r.layout.offload = "none", r.layout.offload_dir = "", r.layout.offload_mb = LayoutSpec().offload_mb;
   r.layout.recompute = "none", r.layout.recompute_blocks = 0, r.layout.recompute_shard = false;
   r.layout.sequence = false, r.layout.zero = 0, r.layout.shard_group = 0;
   return r;

@@ -30,6 +30,7 @@ struct Case {
   std::string recompute = "none", again = "n1+n2+a";  // again: tensors
   int64_t blocks = 0;                                 // of a stage
   bool shard = false, offload = false;                // of kept inputs
+  bool state = false;                                 // of the optimizer, in a file
   bool operator==(const Case&) const = default;
 
   int64_t global() const { return dp * micro * microbatches; }

@@ -1,10 +1,8 @@
 // What is computed again is what was: the same run to the bit, in less memory, whose bytes are those booked
 // (docs/recompute.md).
 #include "runtime/recompute.h"
-#include <numeric>
 
 #include "checks.h"
-#include "runtime/offload.h"
 #include "spec/recompute.h"
 #include "spec/run_schedule.h"
 
@@ -137,6 +135,86 @@ TEST(RecomputeFormulas, BytesOfABlock) {
   }
 }
 
+// Korthikanti et al.'s table 2: bytes of a GPT's layer in 16 bits, with s tokens of b sequences, h wide, a
+// heads, t ranks; without the 5 a s^2 b of the first three (/ t in the second and third).
+struct SavedTerms {
+  double undivided = 0, divided = 0;  // of s b h
+};
+struct Published {
+  const char* name;
+  SavedTerms (*terms)(double t);
+  const char* layout;
+  bool sequence, let_go_o;
+};
+constexpr Published kSix[] = {
+    {"no parallelism",
+     [](double) {
+       return SavedTerms{10, 24};
+     },
+     "", false, false},
+    {"tensor",
+     [](double t) {
+       return SavedTerms{10, 24 / t};
+     },
+     "tp=2", false, false},
+    {"tensor + sequence",
+     [](double t) {
+       return SavedTerms{10 / t, 24 / t};
+     },
+     "tp=2 sequence=1", true, false},
+    {"tensor + selective",
+     [](double t) {
+       return SavedTerms{10, 24 / t};
+     },
+     "tp=2 recompute=selective again=o", false, true},
+    {"tensor + sequence + selective",
+     [](double t) {
+       return SavedTerms{10 / t, 24 / t};
+     },
+     "tp=2 sequence=1 recompute=selective again=o", true, true},
+    {"full",
+     [](double) {
+       return SavedTerms{2, 0};
+     },
+     "recompute=full", false, false},
+};
+
+// Their constants, one by one, replaced by what our layers keep (docs/recompute.md, "Beside Korthikanti"):
+// the two masks of a byte behind attention and the feed-forward are drawn again; scores, softmax and its mask
+// (5 a s^2 b) are never kept, but 4 bytes a row and head of logsumexp; norms keep 8 bytes a row; and with
+// selective recompute, where nothing of the scores is left to let go, `o` goes.
+TEST(RecomputeFormulas, TheSixOfKorthikanti) {
+  for (const Published& row : kSix)
+    for (const int t : {2, 3, 4}) {
+      Case c = from_text(row.layout);
+      if (c.tp == 1 && t > 2) continue;
+      c.arch = "gpt2", c.compute = "bf16", c.heads = 12, c.hidden = 48, c.seq = 24;
+      if (c.tp > 1) c.tp = t;
+      SCOPED_TRACE(fmt::format("{}, t = {}", row.name, c.tp));
+      const auto saved = [&](int64_t layers) {
+        c.layers = layers;
+        RunSpec run = run_of(c);
+        run.model.ffn = 4 * run.model.hidden;  // as theirs
+        return train_layout(run, {.steps = 1});
+      };
+      const Ran less = saved(2), more = saved(3);
+      const bool full = c.recompute == "full";
+      const double b = double(c.micro), s = double(c.seq), h = double(c.hidden), a = double(c.heads),
+                   ranks = double(c.tp), sbh = s * b * h;
+      const SavedTerms theirs = row.terms(ranks);
+      const double rows = row.sequence ? ranks : 1;
+      double ours = sbh * (theirs.undivided + theirs.divided);
+      if (!full) {
+        ours -= 2 * sbh / rows;                     // masks
+        ours += 4 * a * s * b / ranks;              // logsumexp
+        ours += 2 * 8 * s * b / rows;               // mean and deviation of two norms' rows
+        if (row.let_go_o) ours -= 2 * sbh / ranks;  // o
+      }
+      for (size_t r = 0; r < more.ranks.size(); r++)
+        EXPECT_EQ(double(more.ranks[r].saved - less.ranks[r].saved), ours) << r;
+    }
+}
+
 CommCount difference(const CommCounts& a, const CommCounts& b, Collective k) {
   return {.calls = a[size_t(k)].calls - b[size_t(k)].calls,
           .payload = a[size_t(k)].payload - b[size_t(k)].payload,
@@ -232,35 +310,6 @@ TEST(RecomputeActions, AStageMayBeAhead) {
     for (size_t r = 0; r < alone.ranks.size(); r++)
       EXPECT_GT(alone.ranks[r].peaks[size_t(Bucket::activations)],
                 beside.ranks[r].peaks[size_t(Bucket::activations)]);
-  }
-}
-
-TEST(OffloadFile, BytesComeBack) {
-  auto device = make_device("cpu", {.threads = 1});
-  OffloadFile file(fs::temp_directory_path(), *device, 5, 1000);
-  std::vector<int32_t> out(250), in(250);
-  std::iota(out.begin(), out.end(), 7);
-  const Tensor whole(out.data(), {250}, DType::i32), back(in.data(), {250}, DType::i32);
-  device->wait({}, file.put(4, whole));
-  device->wait({}, file.put(1, whole.narrow(0, 100, 37)));
-  device->wait({}, file.get(4, back));
-  EXPECT_EQ(in, out);
-  device->wait({}, file.get(1, back.narrow(0, 0, 37)));
-  EXPECT_EQ(in[36], out[136]);
-  EXPECT_EQ(in[37], out[37]);
-  EXPECT_THROW(file.put(0, Tensor(out.data(), {1001}, DType::u8)), Error);
-}
-
-TEST(OffloadFile, SaysWhyNot) {
-  auto device = make_device("cpu", {.threads = 1});
-  EXPECT_THROW(OffloadFile("/proc/self/offload", *device, 1, 8), Error);
-  OffloadFile file(fs::temp_directory_path(), *device, 2, 8);
-  double x = 0;
-  try {  // never put there
-    device->wait({}, file.get(1, Tensor(&x, {1}, DType::f64)));
-    FAIL();
-  } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("cannot be read"), std::string::npos);
   }
 }
 

@@ -324,6 +324,8 @@ TEST(RunSpec, Experts) {
   EXPECT_HAS(refused("[layout]\ndp = 4\nep = 2\nzero = 1\nshard_group = 2"), "experts have one shard group");
   EXPECT_HAS(refused("[layout]\ndp = 2\nep = 2\n[optimizer]\nname = \"muon\""), "give \"adamw\"");
   EXPECT_HAS(refused("[layout]\ndp = 2\nep = 2\n[train]\nnoise_scale = 2"), "train.noise_scale: 2");
+  EXPECT_HAS(refused("[layout]\noffload = \"state\"\n[optimizer]\nname = \"muon\""),
+             "layout.offload: \"state\" is not supported by this version; Muon's momentum");
   EXPECT_HAS(wrong("[moe]\naux_loss = 0.1"), "moe.aux_loss: 0.1 has no effect with model.experts = 0");
 }
 
@@ -422,7 +424,12 @@ TEST(RunSpec, RecomputeKeysThatSayNothing) {
   EXPECT_HAS(wrong("recompute = \"full\"\nrecompute_rest = [\"n1\"]"),
              "has no effect with recompute_blocks = 0");
   EXPECT_HAS(wrong("offload = \"inputs\""),
-             "layout.offload: \"inputs\" has no effect with recompute = \"none\"");
+             "layout.offload: \"inputs\" offloads no inputs with recompute = \"none\"");
+  EXPECT_HAS(wrong("offload = \"all\""), "give \"state\", or recompute = \"full\"");
+  EXPECT_HAS(wrong("offload_mb = 8"), "layout.offload_mb: 8 has no effect with offload = \"none\"");
+  EXPECT_HAS(wrong("offload_mb = 0"), "layout.offload_mb");
+  EXPECT_HAS(wrong("offload = \"state\"\noffload_to = \"host\""),
+             "layout.offload_to: \"host\" offloads nothing on \"cpu\", whose memory is the host's");
   EXPECT_HAS(wrong("offload_dir = \"/tmp\""), "has no effect with offload = \"none\"");
   EXPECT_HAS(wrong("recompute = \"full\"\nrecompute_limit = 1000"), "recompute_limit: 1000 has no effect");
   EXPECT_HAS(wrong("recompute = \"selective\"\nrecompute_shard = true\ntp = 2"),
