@@ -5,13 +5,15 @@
 
 Builds two namespaces with a cable of GIGABIT (1) Gbit/s between them, trains the same run file on rank threads and by
 mpirun on 2 (1 + 1) and 4 (2 + 2) processes, compares every loss and gradient norm to the last digit, and holds the bytes
-that crossed the cable against what the metrics say. All it made goes again, whatever happens. Exit code 77: it cannot be
+that crossed the cable against what the metrics say. Measures the cable by `trireme bench`, cuts it while a run trains, and while a run trains that
+--supervise launched, which goes on when the cable is back. All it made goes again, whatever happens. Exit code 77: it cannot be
 done here, and why is printed.
 """
 import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import struct
@@ -135,19 +137,30 @@ def numbers(lines):
     return [(m["step"], m["loss"], m["grad_norm"], m["lr"], m["tokens"]) for m in lines]
 
 
-def train_on_hosts(hosts, agent, command, processes, log):
-    env = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMP_WAIT_POLICY="passive")
+# Without these mpirun waits for minutes for a host that has gone; --supervise gives them itself.
+KEEPALIVE = ["--mca", "oob_tcp_keepalive_time", "3", "--mca", "oob_tcp_keepalive_intvl", "1", "--mca",
+             "oob_tcp_keepalive_probes", "3"]
+
+
+def mpirun(agent, processes):
     each = processes // 2
-    mpirun = ["mpirun", "--mca", "plm_rsh_agent", str(agent), "--host", ",".join(f"{h}:{each}" for h in HOSTS),
-              "-np", str(processes), "--bind-to", "none", "--mca", "pml", "ob1", "--mca", "btl", "tcp,self,vader",
-              "--mca", "btl_tcp_if_include", "eth0", "--mca", "oob_tcp_if_include", "eth0",
-              "--mca", "mpi_yield_when_idle", "1", "--mca", "oob_tcp_keepalive_time", "3",
-              "--mca", "oob_tcp_keepalive_intvl", "1", "--mca", "oob_tcp_keepalive_probes", "3"]
+    return ["mpirun", "--mca", "plm_rsh_agent", str(agent), "--host", ",".join(f"{h}:{each}" for h in HOSTS),
+            "-np", str(processes), "--bind-to", "none", "--mca", "pml", "ob1", "--mca", "btl", "tcp,self,vader",
+            "--mca", "btl_tcp_if_include", "eth0", "--mca", "oob_tcp_if_include", "eth0",
+            "--mca", "mpi_yield_when_idle", "1"]
+
+
+def start_on_first_host(hosts, command, log):
+    env = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMP_WAIT_POLICY="passive")
     shell = ["ip", "netns", "exec", hosts.names[0], "unshare", "--uts", "sh", "-c",
              'hostname "$0"; exec "$@"', hosts.names[0]]
     with open(log, "w") as out:
-        return subprocess.Popen(shell + mpirun + command, env=env, stdout=out, stderr=subprocess.STDOUT,
+        return subprocess.Popen(shell + command, env=env, stdout=out, stderr=subprocess.STDOUT,
                                 stdin=subprocess.DEVNULL)
+
+
+def train_on_hosts(hosts, agent, command, processes, log):
+    return start_on_first_host(hosts, mpirun(agent, processes) + KEEPALIVE + command, log)
 
 
 def ended(process, seconds):
@@ -158,6 +171,81 @@ def ended(process, seconds):
         process.kill()
         process.wait()
         return None
+
+
+def steps_in(lines):
+    return len(lines.read_text().splitlines()) if lines.exists() else 0
+
+
+def wait_until(what, process, seconds):
+    """False: it did not come, or the process ended before."""
+    begin = time.monotonic()
+    while not what():
+        if process.poll() is not None or time.monotonic() - begin > seconds:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def measure_the_cable(hosts, agent, trireme, folder, gigabit):
+    """`bench` finds the cable between the hosts, and says that it wants a file; says what is wrong, or None."""
+    log, out = folder / "log-bench", folder / "hosts.toml"
+    code = ended(start_on_first_host(hosts, mpirun(agent, 2) + [trireme, "bench"], log), 60)
+    if code != 2 or "give --out FILE" not in log.read_text():
+        return f"bench over two hosts without --out: exit code {code}:\n{log.read_text()}"
+    code = ended(start_on_first_host(hosts, mpirun(agent, 4) + [trireme, "bench", "--out", str(out)], log), 120)
+    if code != 0:
+        return f"bench over two hosts: exit code {code}:\n{log.read_text()}"
+    values = dict(re.findall(r"^(\S+) = (\S+)", out.read_text(), re.M))
+    cable, inside = float(values["inter_node.bandwidth"]), float(values["intra_node_mpi.bandwidth"])
+    latency = float(values["inter_node.latency"])  # TCP takes longer than memory does
+    if values["nodes"] != "2" or not 0.3 < cable / (gigabit * 1e9 / 8) < 1.1 or not 1e-5 < latency < 1e-2:
+        return f"bench over two hosts measured:\n{out.read_text()}"
+    print(f"bench: the cable of {gigabit:g} Gbit/s carries {cable / 1e6:.0f} MB/s, "
+          f"{latency * 1e6:.0f} us a short message; inside a host {inside / 1e6:.0f} MB/s")
+    return None
+
+
+def cut_under_the_supervisor(hosts, agent, command, folder):
+    """--supervise launches mpirun itself: a host that vanishes ends that one, and the next goes on from the newest
+    checkpoint once the host is back; says what is wrong, or None."""
+    log, lines = folder / "log-supervised", folder / "supervised" / "metrics.jsonl"
+    down, launcher = folder / "down", folder / "when_up.sh"  # a launch while the host is away would fail, and count
+    launcher.write_text(f'#!/bin/sh\nwhile [ -e {down} ]; do sleep 0.1; done\nexec "$@"\n')
+    launcher.chmod(0o755)
+    process = start_on_first_host(hosts, command + [
+        "--set", "layout.dp=2", "--set", "train.steps=1000000", "--set", f"train.dir={folder / 'supervised'}", "--set",
+        "train.comm=mpi", "--set", "train.checkpoint_every=4", "--supervise", "2", "--launcher",
+        " ".join([str(launcher)] + mpirun(agent, 2))], log)
+    try:
+        if not wait_until(lambda: steps_in(lines) >= 6, process, 120):
+            return f"no six steps before the cable was to be cut:\n{log.read_text()}"
+        time.sleep(2.5)  # more than a beat
+        down.touch()
+        run(["ip", "-n", hosts.names[1], "link", "set", "eth0", "down"])
+        cut = time.monotonic()
+        if not wait_until(lambda: "is dead or frozen" in log.read_text(), process, 10):
+            return f"nobody named the rank beyond the cable within 10 s:\n{log.read_text()}"
+        named = time.monotonic() - cut
+        if not wait_until(lambda: "supervise: relaunch 1 of 2" in log.read_text(), process, 50):
+            return f"no relaunch within a minute:\n{log.read_text()}"
+        over, had = time.monotonic() - cut, steps_in(lines)
+        run(["ip", "-n", hosts.names[1], "link", "set", "eth0", "up"])
+        down.unlink()
+        if not wait_until(lambda: "resumed from step " in log.read_text() and steps_in(lines) > had + 3, process, 120):
+            return f"the relaunched run did not go on:\n{log.read_text()}"
+        resumed = re.search(r"resumed from step (\d+)", log.read_text()).group(1)
+        process.send_signal(signal.SIGTERM)
+        code = ended(process, 60)
+        if code != 3:
+            return f"asked to leave, it ended with {code}:\n{log.read_text()}"
+        print(f"cable cut under --supervise: named after {named:.1f} s, relaunched after {over:.1f} s; with the cable back it "
+              f"resumed from step {resumed}, and left in good order when asked to (exit code 3)")
+        return None
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
 
 
 def cut_the_cable(hosts, agent, command, folder):
@@ -239,9 +327,12 @@ def main():
                 print(f"{processes} processes, ZeRO {zero}: {STEPS} losses and gradient norms equal those of rank "
                       f"threads, the last {got[-1]['loss']}; {crossed[0] / 2**20:.1f} and {crossed[1] / 2**20:.1f} MiB "
                       f"crossed the cable of {gigabit:g} Gbit/s in {seconds:.1f} s")
-            if wrong := cut_the_cable(hosts, agent, common, folder):
-                print("failed: " + wrong)
-                return 1
+            for wrong in (measure_the_cable(hosts, agent, trireme, folder, gigabit),
+                          cut_under_the_supervisor(hosts, agent, common, folder),
+                          cut_the_cable(hosts, agent, common, folder)):
+                if wrong:
+                    print("failed: " + wrong)
+                    return 1
         finally:
             hosts.__exit__()
     return 0
