@@ -32,7 +32,9 @@ std::string place_of(const Beat& b) {
   std::string s = fmt::format("in {}", b.action.get());
   if (b.microbatch >= 0) s += fmt::format(" of microbatch {}", b.microbatch);
   if (!b.layer.get().empty()) s += fmt::format(", layer {}", b.layer.get());
-  return b.step > 0 ? s + fmt::format(", of step {}", b.step) : s + ", before the first step";
+  if (b.step == 0) return s + ", before the first step";
+  const bool alone = b.microbatch < 0 && b.layer.get().empty();  // "in save of step 3"
+  return s + fmt::format("{} of step {}", alone ? "" : ",", b.step);
 }
 
 Judge::Judge(int world, const WatchLimits& limits)

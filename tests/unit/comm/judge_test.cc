@@ -73,7 +73,7 @@ TEST(Judge, NamesWhoDoesNotLeaveAfterAFailure) {
   EXPECT_EQ(v[0].rank, 2);
   EXPECT_EQ(v[0].text,
             "a rank failed 10.0 s ago, and some have not left: rank 2, in B, layer blocks.1, of step 3; rank "
-            "3, in F, of step 3; the run ends without them");
+            "3, in F of step 3; the run ends without them");
 
   World gone(3);
   gone.beats[1].failed = true;

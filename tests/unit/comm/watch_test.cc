@@ -28,7 +28,7 @@ TEST(Pulse, TellsWhatTheRankDoes) {
             "in B of microbatch 2, layer blocks.1.and.a.name.that.is.longer.than.there.is, of step 12");
   p.action("save", -1, true), p.leave();
   b = p.beat(3);
-  EXPECT_EQ(place_of(b), "in save, of step 12");
+  EXPECT_EQ(place_of(b), "in save of step 12");
   EXPECT_TRUE(b.quiet);
   EXPECT_TRUE(b.left);
 }
