@@ -627,5 +627,40 @@ TEST(Ranks, TraceShowsEveryRankAndTheirCollectives) {
   }
 }
 
+// In the written trace of ZeRO 3 each rank's lane of collectives has, in every backward pass, the gather of
+// the layer after next before the reduction of this one: behind those of the forward pass, reduction i (from
+// 0) comes after i + 2 gathers.
+TEST(Ranks, TraceShowsGathersBeforeTheReductionsTheyMustNotWaitFor) {
+  for (int dp : {2, 3}) {
+    TempFolder tmp;
+    RunSpec run = ranks_run(tmp.path(), {.dp = dp, .zero = 3, .micro = 1}, 3);
+    run.model.layers = 4, run.batch.global = 2 * dp;
+    run.train.trace_steps = "2";
+    train_here(run);
+    const int units = int(run.model.layers) + 2;
+    std::map<int, std::vector<Span>> calls;  // by rank, as they began
+    const Timeline trace = read_chrome_trace(fs::path(run.train.dir) / "trace.json");
+    for (const Span& s : trace.spans)
+      if (s.kind == SpanKind::comm && s.lane == "dp") calls[s.rank].push_back(s);
+    ASSERT_EQ(calls.size(), size_t(dp));
+    for (auto& [rank, spans] : calls) {
+      SCOPED_TRACE(fmt::format("rank {} of {}", rank, dp));
+      std::stable_sort(spans.begin(), spans.end(),
+                       [](const Span& a, const Span& b) { return a.begin_ns < b.begin_ns; });
+      int gathers = 0, reductions = 0;
+      for (const Span& s : spans) {
+        gathers += s.name == "all_gather";
+        if (s.name != "reduce_scatter") continue;
+        const int microbatch = reductions / units, i = reductions % units;
+        EXPECT_GE(gathers, (2 * microbatch + 1) * units + std::min(i + 2, units))
+            << "reduction " << reductions;
+        reductions++;
+      }
+      EXPECT_EQ(reductions, int(run.microbatches()) * units);
+      EXPECT_EQ(gathers, 2 * reductions);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace trireme::test
