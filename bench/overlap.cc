@@ -30,6 +30,7 @@ namespace {
 
 struct Options {
   int ranks = 2, zero = 0, steps = 5, warmup = 2;
+  bool keep_last = false;                 // layout.reshard_last = false
   bool context = false, in_line = false;  // ranks divide sequences; their ring waits for each block
   int64_t layers = 6, hidden = 64, heads = 2, ffn = 172, vocab = 512, seq = 32, micro = 2, microbatches = 1;
   double pace_ms = 0, bucket_mb = 0;
@@ -46,7 +47,7 @@ RunSpec run_of(const Options& o) {
   r.batch.micro = o.micro, r.batch.global = o.micro * (o.context ? 1 : o.ranks) * o.microbatches;
   (o.context ? r.layout.cp : r.layout.dp) = o.ranks;
   r.layout.cp_overlap = !o.in_line;
-  r.layout.zero = o.zero, r.layout.bucket_mb = o.bucket_mb;
+  r.layout.zero = o.zero, r.layout.bucket_mb = o.bucket_mb, r.layout.reshard_last = !o.keep_last;
   r.precision.compute = r.precision.reduce = o.precision;
   r.precision.grads = o.precision == "bf16" && o.microbatches == 1 ? "bf16" : "f32";
   r.train.threads = 1;
@@ -244,6 +245,8 @@ int main(int argc, char** argv) {
   CLI::App app("steps over a link that delays, beside their replay, as a JSON line");
   app.add_option("--ranks", o.ranks, "rank threads")->check(CLI::Range(2, 64));
   app.add_option("--zero", o.zero, "ZeRO stage")->check(CLI::Range(0, 3));
+  app.add_flag("--keep-last", o.keep_last,
+               "the last layer's weights stay for the backward pass (layout.reshard_last)");
   app.add_flag("--context", o.context, "ranks divide sequences (layout.cp) instead of batches");
   app.add_flag("--in-line", o.in_line, "the ring of keys and values waits for each block");
   app.add_option("--layers", o.layers, "blocks of the model");

@@ -40,6 +40,11 @@ int64_t flat_elements(const ModelSpec& m, const Division& d) {
       checked_add(padded(embedding_parameters(m, d.tp), d), padded(head_parameters(m, d.tp), d)));
 }
 
+int64_t last_layer_elements(const ModelSpec& m, const Division& d) {
+  const int64_t head = padded(head_parameters(m, d.tp), d);
+  return m.tied ? checked_add(head, padded(embedding_parameters(m, d.tp), d)) : head;
+}
+
 BucketBytes state_bytes(const ModelSpec& m, std::string_view compute, std::string_view grads,
                         const Division& d) {
   BucketBytes bytes = state_bytes(flat_elements(m, d), compute, grads);

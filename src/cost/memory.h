@@ -30,6 +30,9 @@ struct Division {
 // equal parts of whole blocks of 4,096 where zero > 0 and shards > 1.
 int64_t flat_elements(const ModelSpec&, const Division&);
 
+// Of them, what the last layer uses: final norm and head, and the table where that is tied.
+int64_t last_layer_elements(const ModelSpec&, const Division&);
+
 // What a rank keeps between steps. With Psi elements, in bf16 with bf16 gradients and N shards: 16 Psi; zero
 // 1: 4 Psi + 12 Psi/N; zero 2: 2 Psi + 14 Psi/N; zero 3: 16 Psi/N. f32 computes with its master copies, so
 // where weights are whole each rank keeps 4 Psi of them.

@@ -12,7 +12,9 @@ int64_t wire_bytes_per_step(const ModelSpec& m, const ReplicaTraffic& t) {
   const int64_t across = checked_mul(checked_mul(2 * (t.groups - 1), sums), reductions);
   if (zero == 0) return across;
   const int64_t gathers = zero < 3 ? 1 : (t.reshard_after_forward ? 2 : 1) * t.microbatches;
-  const int64_t inside = checked_add(checked_mul(reductions, sums), checked_mul(gathers, weights));
+  int64_t inside = checked_add(checked_mul(reductions, sums), checked_mul(gathers, weights));
+  if (zero == 3 && t.reshard_after_forward)
+    inside -= checked_mul(t.last_kept, checked_mul(last_layer_elements(m, t.division), t.weight_bytes));
   return checked_add(checked_mul(checked_mul(t.groups, t.division.shards - 1), inside), across);
 }
 

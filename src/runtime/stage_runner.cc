@@ -347,7 +347,7 @@ void StageRunner::let_weights_go(size_t layer) {
 }
 
 // The uses of one pass over the layers. A unit that two layers use is kept from the first to the last.
-void StageRunner::add_pass(const Chunk& c, bool forward, bool release, bool recomputed) {
+void StageRunner::add_pass(const Chunk& c, bool forward, bool release, bool recomputed, bool keep_last) {
   const size_t begin = walk_.size();
   for (size_t i = 0; i < c.last - c.first; i++) {
     const size_t layer = forward ? c.first + i : c.last - 1 - i;
@@ -356,6 +356,8 @@ void StageRunner::add_pass(const Chunk& c, bool forward, bool release, bool reco
   }
   if (!release) return;
   std::fill(seen_.begin(), seen_.end(), 0);
+  if (keep_last)
+    for (uint32_t u : units_of_layer_[c.last - 1]) seen_[u] = 1;
   for (size_t i = walk_.size(); i-- > begin;) {
     walk_[i].release = !seen_[walk_[i].unit];
     seen_[walk_[i].unit] = 1;

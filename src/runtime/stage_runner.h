@@ -193,7 +193,8 @@ class StageRunner {
   void send_away(Microbatch&, size_t slot);
   void settle_away();
   void fetch(Microbatch&, size_t slot);
-  void add_pass(const Chunk&, bool forward, bool release, bool recomputed = false);  // to walk_
+  // To walk_. keep_last: but for the last layer's units, which the next pass begins with.
+  void add_pass(const Chunk&, bool forward, bool release, bool recomputed = false, bool keep_last = false);
   void forward_only(Microbatch&, Ctx&);
   void run_cached(int64_t texts, std::span<const int32_t> tokens, std::span<const int32_t> positions,
                   std::span<float> logits);

@@ -33,6 +33,17 @@ bool beside_backward(std::span<const Action> actions, size_t i) {
   return false;
 }
 
+// Does a backward of the same stage come next, of all that uses weights?
+bool turns_back(std::span<const Action> actions, size_t i) {
+  const int stage = actions[i].stage;
+  while (++i < actions.size()) {
+    const Act kind = actions[i].kind;
+    if (kind == Act::B || kind == Act::I) return actions[i].stage == stage;
+    if (kind == Act::F || (kind == Act::R && !beside_backward(actions, i))) return false;
+  }
+  return false;
+}
+
 bool computes(Act a) {
   return a == Act::F || a == Act::B || a == Act::I || a == Act::W;
 }
@@ -53,7 +64,9 @@ void StageRunner::add_passes(std::span<const Action> actions) {
     const bool alone = kind == Act::R && !beside_backward(actions, i);
     if (kind != Act::F && kind != Act::B && kind != Act::I && !alone) continue;
     require(together(actions, i, Act::Unshard), "ZeRO 3 needs an Unshard with every use of weights");
-    add_pass(chunk_of(actions[i].stage), kind == Act::F || alone, together(actions, i, Act::Reshard), alone);
+    const bool keep_last = !run_.layout.reshard_last && kind == Act::F && turns_back(actions, i);
+    add_pass(chunk_of(actions[i].stage), kind == Act::F || alone, together(actions, i, Act::Reshard), alone,
+             keep_last);
   }
   sync_->follow(walk_);
 }

@@ -68,7 +68,7 @@ struct LayoutSpec {
   std::string cp_method = "ring", cp_placement = "zigzag";
   bool cp_overlap = true;
   int64_t zero = 0, shard_group = 0, prefetch = 1;
-  bool reshard_after_forward = true;
+  bool reshard_after_forward = true, reshard_last = true;
   double bucket_mb = 25;
   int64_t tp_chunks = 1;
   double ep_buffer = 1.5;
@@ -110,6 +110,10 @@ struct LayoutSpec {
     v("reshard_after_forward", reshard_after_forward, "",
       "zero = 3: let gathered weights go after the forward pass, and gather them again for the backward "
       "pass");
+    v("reshard_last", reshard_last, "",
+      "with that: also those of a stage's last layer where its backward pass comes next, and waits for them; "
+      "false "
+      "keeps them, as FSDP does, and saves that gather");
     v("bucket_mb", bucket_mb, "MB",
       "zero = 0: gradients of neighbouring layers are reduced together up to this", between(0, 1e6));
     v("tp_chunks", tp_chunks, "pieces",

@@ -22,6 +22,9 @@ const char* const kLayouts[] = {
     "dp=3 zero=3 vocab=509 layers=4",
     "dp=3 zero=3 reshard=0 microbatches=2 compute=bf16 grads=bf16",
     "dp=2 zero=3 reshard=0 microbatches=3 schedule=gpipe",
+    "dp=3 zero=3 last=0 microbatches=3 vocab=509",
+    "dp=4 zero=3 group=2 last=0 compute=bf16 microbatches=2 arch=gpt2 tied=1",
+    "dp=2 zero=3 last=0 microbatches=3 schedule=gpipe",
     "dp=4 zero=3 group=2 compute=bf16 microbatches=2",
     "dp=4 zero=1 group=2",
     "dp=4 zero=2 group=2 compute=bf16 reduce=f32",
@@ -40,6 +43,11 @@ Division division_of(const RunSpec& run) {
   const int zero = effective_zero(run.layout);
   const int64_t group = run.layout.shard_group > 0 ? run.layout.shard_group : run.layout.dp;
   return {.zero = zero, .shards = zero > 0 ? group : 1, .tp = run.layout.tp};
+}
+
+// gpipe's last forward alone is followed by a backward.
+int64_t last_kept(const Case& c) {
+  return c.last ? 0 : c.schedule == "gpipe" ? 1 : c.microbatches;
 }
 
 int64_t bytes_of(std::string_view dtype) {
@@ -99,6 +107,7 @@ TEST_P(Bytes, TheWireCarriesWhatTheClosedFormSays) {
                                                        .groups = run.layout.dp / d.shards,
                                                        .microbatches = run.microbatches(),
                                                        .reshard_after_forward = c.reshard,
+                                                       .last_kept = last_kept(c),
                                                        .weight_bytes = bytes_of(run.precision.compute),
                                                        .reduce_bytes = bytes_of(run.precision.reduce)});
   const int64_t layers =

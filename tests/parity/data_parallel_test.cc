@@ -23,6 +23,8 @@ TEST_P(Zero, StagesAreBitIdentical) {
   // Weights that stay gathered, fewer or more of them ahead, other buckets: nothing but when things happen.
   c.reshard = false, c.prefetch = 3;
   expect_identical(train_layout(run_of(c), {}), ran[3]);
+  c.reshard = true, c.last = false, c.prefetch = 1;
+  expect_identical(train_layout(run_of(c), {}), ran[3]);
   c = from_text(GetParam());
   c.bucket_mb = 0.01;
   expect_identical(train_layout(run_of(c), {}), ran[0]);

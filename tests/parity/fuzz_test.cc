@@ -53,7 +53,7 @@ Case draw(uint64_t seed) {
   c.layers = one_of(1, 2, 3), c.hidden = one_of(30, 36, 66);
   c.vocab = one_of(61, 127, 509), c.seq = one_of(5, 17, 23);
   c.schedule = one_of("1f1b", "gpipe");
-  c.reshard = one_of(true, false), c.prefetch = one_of(0, 1, 2);
+  c.reshard = one_of(true, false), c.last = one_of(true, false), c.prefetch = one_of(0, 1, 2);
   c.bucket_mb = one_of(0.0, 0.02, 25.0);
   c.dropout = one_of(0.0, 0.0, 0.1);
   if (c.compute == "bf16") {
@@ -115,7 +115,7 @@ Case twin_of(Case c) {
   else
     c.zero = c.zero % 2 == 0 ? c.zero + 1 : c.zero - 1;
   if (!hybrid && c.microbatches == 1) c.zero = 3 - c.zero;
-  c.prefetch = 1, c.bucket_mb = 25, c.reshard = true;
+  c.prefetch = 1, c.bucket_mb = 25, c.reshard = c.last = true;
   c.recompute = c.recompute == "none" ? "full" : "none", c.shard = c.offload = c.state = false, c.blocks = 0;
   if (c.pp > 1) c.schedule = c.schedule == "gpipe" ? "1f1b" : "gpipe", c.stages = 1;
   return c;

@@ -16,7 +16,8 @@ namespace {
 template <class C, class V>
 void each(C& c, V&& v) {
   v("arch", c.arch), v("compute", c.compute), v("grads", c.grads), v("reduce", c.reduce);
-  v("schedule", c.schedule), v("tied", c.tied), v("reshard", c.reshard), v("dp", c.dp), v("zero", c.zero);
+  v("schedule", c.schedule), v("tied", c.tied), v("reshard", c.reshard), v("last", c.last), v("dp", c.dp),
+      v("zero", c.zero);
   v("pp", c.pp), v("stages", c.stages), v("cp", c.cp), v("method", c.method), v("placement", c.placement),
       v("separate", c.separate);
   v("tp", c.tp), v("sequence", c.sequence), v("chunks", c.chunks), v("heads", c.heads),
@@ -110,7 +111,7 @@ RunSpec unchecked_run_of(const Case& c) {
   r.layout.pp = c.pp, r.layout.chunks = c.stages, r.layout.cp = c.cp, r.layout.cp_method = c.method,
   r.layout.cp_placement = c.placement;
   if (c.separate) r.data.documents = "separate";
-  r.layout.prefetch = c.prefetch, r.layout.reshard_after_forward = c.reshard,
+  r.layout.prefetch = c.prefetch, r.layout.reshard_after_forward = c.reshard, r.layout.reshard_last = c.last,
   r.layout.bucket_mb = c.bucket_mb;
   r.layout.recompute = c.recompute, r.layout.recompute_tensors = names_of(c.again),
   r.layout.recompute_blocks = c.blocks, r.layout.recompute_shard = c.shard;

@@ -117,6 +117,22 @@ TEST(Overlap, EachMicrobatchExposesTheGatherBetweenItsPasses) {
     }
 }
 
+// Where the last layer's weights stay for the backward pass that comes next, nothing is waited for between
+// the two, however few layers there are.
+TEST(Overlap, WeightsOfTheLastLayerThatStayExposeTheEndsAlone) {
+  for (int layers : {1, 2, 6})
+    for (int64_t m : {1, 3}) {
+      RunSpec run = model(layers, 3, 3, m);
+      run.layout.reshard_last = false;
+      const Virtual v = replay_layers(run, 100, 60);
+      ASSERT_EQ(v.exposed.size(), 2u) << layers << " layers, " << m << " microbatches";
+      EXPECT_EQ(v.held_by(0), "all_gather");
+      EXPECT_EQ(v.held_by(1), "reduce_scatter");
+      EXPECT_EQ(v.all.ranks[0].exposed, 2 * 60);
+      EXPECT_EQ(v.all.ranks[0].comm, m * (3 * (layers + 2) - 1) * 60);
+    }
+}
+
 // Without prefetch every gather is waited for.
 TEST(Overlap, WithoutPrefetchEveryGatherIsExposed) {
   RunSpec run = model(6, 3, 3);
