@@ -71,6 +71,25 @@ std::vector<LayerRouting> Routing::totals(int64_t experts) const {
   return out;
 }
 
+std::vector<double> numbers_of(const std::vector<LayerRouting>& layers) {
+  std::vector<double> out;
+  for (const LayerRouting& l : layers) {
+    out.insert(out.end(), l.load.begin(), l.load.end());
+    for (int64_t n : {l.dropped, l.sent, l.computed}) out.push_back(double(n));
+    out.push_back(l.aux_loss), out.push_back(l.z_loss);
+  }
+  return out;
+}
+
+void put_numbers(std::vector<LayerRouting>& layers, std::span<const double> numbers) {
+  auto n = numbers.begin();
+  for (LayerRouting& l : layers) {
+    for (int64_t& load : l.load) load = int64_t(*n++);
+    for (int64_t* count : {&l.dropped, &l.sent, &l.computed}) *count = int64_t(*n++);
+    l.aux_loss = *n++, l.z_loss = *n++;
+  }
+}
+
 void sum_over_ranks(Communicator& all, std::vector<LayerRouting>& layers) {
   std::vector<int64_t> counts;
   std::vector<double> losses;

@@ -80,6 +80,10 @@ class Routing {
   std::vector<std::map<int64_t, Microbatch>> steps_;  // by block, then first sequence
 };
 
+// As numbers that add up over ranks, the same many on each, and back. A rank's own rounds stay.
+std::vector<double> numbers_of(const std::vector<LayerRouting>& layers);
+void put_numbers(std::vector<LayerRouting>& layers, std::span<const double>);
+
 // Summed over ranks, each of which has its own tokens' part.
 void sum_over_ranks(Communicator& all, std::vector<LayerRouting>& layers);
 

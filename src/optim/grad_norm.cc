@@ -99,8 +99,8 @@ int64_t GradNorm::add_answered(Device& device, const ParamSet& set, const FlatSt
   return at;
 }
 
-double GradNorm::compute(Device& device, const ParamSet& set, const FlatState& flat, Communicator* world,
-                         Stream stream) {
+std::span<const double> GradNorm::squares(Device& device, const ParamSet& set, const FlatState& flat,
+                                          Stream stream) {
   int64_t at = 0;
   for (const Unit& u : set.units) {
     const Range share = own_share(u, flat.place_of(u));
@@ -112,6 +112,12 @@ double GradNorm::compute(Device& device, const ParamSet& set, const FlatState& f
   }
   std::span<double> values = std::span(host_).first(size_t(at));
   device.download(values.data(), sums_->narrow(0, 0, at));
+  return values;
+}
+
+double GradNorm::compute(Device& device, const ParamSet& set, const FlatState& flat, Communicator* world,
+                         Stream stream) {
+  const std::span<const double> values = squares(device, set, flat, stream);
   double largest = largest_of(values);
   if (!world || world->size() == 1) return std::sqrt(sum_of(limbs_of(values, largest), largest));
   largest = largest_over(largest, *world);

@@ -79,21 +79,30 @@ std::vector<Price> price(const Tape& tape, const ClusterSpec& cluster, const Run
   return prices;
 }
 
-StepTime step_time(const RunSpec& run, const Schedule& schedule, const ClusterSpec& cluster, int threads,
-                   const Tape& one) {
+Replay replay_steps(const RunSpec& run, const Schedule& schedule, const ClusterSpec& cluster, int threads,
+                    int steps, const Tape* one) {
   const std::vector<int> ranks = distinct_ranks(run);
   std::vector<Tape> others(ranks.size());
   std::vector<std::vector<Price>> prices;
   std::vector<RankTape> tapes;
   for (size_t i = 0; i < ranks.size(); i++) {
-    const bool known = ranks[i] == one.rank;
-    if (!known) others[i] = record_training(run, schedule, threads, ranks[i], cluster);
-    prices.push_back(price(known ? one : others[i], cluster, run));
+    const bool known = one && ranks[i] == one->rank;
+    if (!known) others[i] = record_training(run, schedule, threads, ranks[i], cluster, steps);
+    prices.push_back(price(known ? *one : others[i], cluster, run));
   }
   for (size_t i = 0; i < ranks.size(); i++)
-    tapes.push_back({ranks[i], ranks[i] == one.rank ? &one : &others[i], prices[i]});
-  const Replay all = replay(tapes);
+    tapes.push_back({ranks[i], one && ranks[i] == one->rank ? one : &others[i], prices[i]});
+  return replay(tapes);
+}
+
+StepTime step_time(const RunSpec& run, const Schedule& schedule, const ClusterSpec& cluster, int threads,
+                   const Tape& one) {
+  const Replay all = replay_steps(run, schedule, cluster, threads, 1, &one);
   StepTime t{.step_s = double(all.makespan) * 1e-9};
+  if (run.optimizer.post_validation != "off") {
+    const Replay two = replay_steps(run, schedule, cluster, threads, 2, nullptr);
+    t.step_s = double(two.makespan - all.makespan) * 1e-9;
+  }
   for (const RankReplay& r : all.ranks) {
     t.compute_s = std::max(t.compute_s, double(r.busy) * 1e-9);
     t.comm_s = std::max(t.comm_s, double(r.comm) * 1e-9);

@@ -20,9 +20,9 @@ OpSeconds op_seconds(std::string_view op, const Cost&, const ClusterSpec&, std::
 // transfers by the machine's disk, whose bandwidth its ranks share.
 std::vector<Price> price(const Tape&, const ClusterSpec&, const RunSpec&);
 
-// A step on the machine. With AdamW replicas do the same but for the gradient norm, whose blocks they divide:
-// one rank stands for all. With sharded Muon the ranks of a shard group own different matrices, and each is
-// recorded and replayed.
+// A step on the machine; with post-validation what each step adds to those before it. With AdamW replicas do
+// the same but for the gradient norm, whose blocks they divide: one rank stands for all. With sharded Muon
+// the ranks of a shard group own different matrices, and each is recorded and replayed.
 struct StepTime {
   double step_s = 0;     // until the last rank is done
   double compute_s = 0;  // of the rank that computes longest
@@ -30,6 +30,9 @@ struct StepTime {
   double disk_s = 0, exposed_disk_s = 0;  // likewise: transfers to and from the disk; compute waits for them
   double exposed_s = 0;  // of the rank with most of it: compute waits for the wire or for other ranks
 };
+// The first `steps` of a run, one behind the other, by rank. one: the tape of a rank that is known already.
+Replay replay_steps(const RunSpec&, const Schedule&, const ClusterSpec&, int threads, int steps,
+                    const Tape* one = nullptr);
 StepTime step_time(const RunSpec&, const Schedule&, const ClusterSpec&, int threads, const Tape& one_rank);
 
 }  // namespace trireme

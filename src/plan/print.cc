@@ -27,6 +27,9 @@ std::string memory_text(const RunSpec& run, const Forecast& f) {
   }
   s += fmt::format("  {:<12} {:>15} {:>10}\n", "total", f.booking.peak_total,
                    human_bytes(f.booking.peak_total));
+  if (f.booking.rollback_bytes > 0)
+    s += fmt::format("  {:<12} {:>15} {:>10}  of optimizer: state before a step, for post-validation\n",
+                     "rollback", f.booking.rollback_bytes, human_bytes(f.booking.rollback_bytes));
   int64_t holes = f.booking.arena_bytes - f.booking.peak_total;
   s += fmt::format("  {:<12} {:>15} {:>10}  with {} of alignment, holes and evaluation\n", "arena",
                    f.booking.arena_bytes, human_bytes(f.booking.arena_bytes), human_bytes(holes));
@@ -67,7 +70,8 @@ std::set<std::string_view> algorithms_of(const Forecast& f, Collective kind) {
   std::set<std::string_view> out;
   const Tape& t = f.booking.tape;
   for (const Piece& p : t.pieces)
-    if (p.kind == PieceKind::call && p.name == name_of(kind) && t.groups[size_t(p.group)].name != "control")
+    if (p.kind == PieceKind::call && p.name == name_of(kind) && t.groups[size_t(p.group)].name != "control" &&
+        t.groups[size_t(p.group)].name != "settle")
       out.insert(p.algorithm);
   return out;
 }
@@ -184,6 +188,7 @@ nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
   j["memory"]["total"] = f.booking.peak_total;
   j["memory"]["arena"] = f.booking.arena_bytes;
   j["memory"]["snapshot"] = f.booking.snapshot_bytes;
+  if (f.booking.rollback_bytes > 0) j["memory"]["rollback"] = f.booking.rollback_bytes;
   for (size_t i = 0; i < kBuckets; i++) j["at_peak"][std::string(kBucketNames[i])] = f.booking.at_peak[i];
   for (size_t i = 0; i < kBuckets; i++)
     if (f.booking.state[i] > 0) j["state"][std::string(kBucketNames[i])] = f.booking.state[i];

@@ -80,6 +80,7 @@ Booking book_stage(const RunSpec& run, const Schedule& schedule, int threads, co
   Booking b;
   for (Bucket k : {Bucket::weights, Bucket::grads, Bucket::optimizer})
     b.state[size_t(k)] = r.arena().ledger().now(k);
+  b.rollback_bytes = r.rollback_bytes();
   const std::vector<Action>& actions = schedule.ranks.at(size_t(pp_rank));
   recorder.start(r, actions);
   b.comm = r.step(actions, 1, run.tokens_per_step(), nothing).comm;
@@ -92,6 +93,7 @@ Booking book_stage(const RunSpec& run, const Schedule& schedule, int threads, co
   b.total = device->kernels().total();
   b.launches = device->kernels().launches();
   b.ops = totals_of(b.tape);
+  r.settle();
   try_batches(r, run);
   b.arena_bytes = r.arena().high_water();
   return b;

@@ -25,7 +25,8 @@ struct Booking {
       0;       // the range that holds a step, an evaluation and a one-sequence forward, holes included
   Cost total;  // of a step
   int64_t launches = 0;
-  std::vector<OpTotal> ops;  // of a step, by kind, most FLOPs first
+  std::vector<OpTotal> ops;    // of a step, by kind, most FLOPs first
+  int64_t rollback_bytes = 0;  // of state, what post-validation keeps to put back
   BucketBytes state{};  // kept between steps: weights, gradients, optimizer, as far as they are this rank's
   CommCounts comm{};    // collectives of a step, as one rank counts them
   Tape tape;            // what it issues in a step, in order

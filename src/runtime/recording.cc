@@ -189,6 +189,8 @@ Tape StepRecorder::stop() {
 
 void StepRecorder::enter(std::string_view phase) {
   phase_ = tape_.keep(phase), microbatch_ = -1;
+  const bool next_step = action_ >= actions_.size() && !actions_.empty();
+  if (next_step && phase == name_of(actions_.front().kind)) action_ = 0;
   if (action_ < actions_.size()) microbatch_ = actions_[action_++].mb;
 }
 
@@ -241,7 +243,7 @@ void StepRecorder::finished(int64_t met_ns, int64_t end_ns) {
 }
 
 Tape record_training(const RunSpec& run, const Schedule& schedule, int threads, int rank,
-                     const ClusterSpec& cluster) {
+                     const ClusterSpec& cluster, int steps) {
   auto device = make_device("meta", {.threads = threads, .models = "cpu"});
   std::unique_ptr<CommFactory> factory = make_meta_comm(rank, int(run.world()), options_of(run, cluster));
   StepRecorder recorder(*device, *factory);
@@ -249,7 +251,8 @@ Tape record_training(const RunSpec& run, const Schedule& schedule, int threads, 
   StageRunner runner(run, RunMode::train, recorder.device(), int64_t(1) << 52, &comms);
   const std::vector<Action>& actions = schedule.ranks.at(size_t(runner.sharing().pp.rank));
   recorder.start(runner, actions);
-  runner.step(actions, 1, run.tokens_per_step(), [](int64_t, int64_t, const HostBatch&) {});
+  for (int s = 1; s <= steps; s++)
+    runner.step(actions, s, run.tokens_per_step(), [](int64_t, int64_t, const HostBatch&) {});
   return recorder.stop();
 }
 

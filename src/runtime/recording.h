@@ -67,7 +67,8 @@ class StepRecorder : private OpObserver {
 };
 
 // The tape of one rank of the run's layout, on meta. threads: of the rank. The cluster's links decide what
-// train.sum_order = "auto" takes.
-Tape record_training(const RunSpec&, const Schedule&, int threads, int rank = 0, const ClusterSpec& = {});
+// train.sum_order = "auto" takes. steps: one behind the other.
+Tape record_training(const RunSpec&, const Schedule&, int threads, int rank = 0, const ClusterSpec& = {},
+                     int steps = 1);
 
 }  // namespace trireme

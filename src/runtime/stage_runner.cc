@@ -9,6 +9,7 @@
 #include "runtime/make_optimizer.h"
 #include "runtime/microbatch.h"
 #include "runtime/offload.h"
+#include "runtime/post_validation.h"
 #include "runtime/state_offload.h"
 #include "spec/run_schedule.h"
 
@@ -88,6 +89,7 @@ StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64
     const int64_t places = microbatches * int64_t(microbatches_[0].x.size());
     offload_ = std::make_unique<OffloadFile>(offload_folder(run), device, places, places * kept_bytes());
   }
+  prepare_post_validation();
   sequence_loss_.resize(size_t(microbatches * run.batch.micro) + 1);
   global_loss_.resize(size_t(run.batch.global));
   if (comms_) gathered_loss_.resize(sequence_loss_.size() * size_t(comms_->world()));
@@ -140,6 +142,7 @@ const StageRunner::Chunk& StageRunner::chunk_of(int stage) const {
 
 StageRunner::~StageRunner() {
   sync_.reset();
+  post_.reset();
   settle_layers();
   offload_.reset();
   state_offload_.reset();
@@ -488,6 +491,7 @@ StageRunner::TokenLoss StageRunner::evaluate(int64_t sequences, int64_t seq, con
                                              std::span<double> each) {
   require(each.empty() || int64_t(each.size()) == sequences,
           "a sum of losses for each sequence, or for none");
+  require(!post_ || !post_->under_way, "an evaluation wants weights that are settled");
   Microbatch& m = microbatches_[0];
   load_batch(m, sequences, seq, 0, 0, fill);
   Ctx ctx = context(m, false);

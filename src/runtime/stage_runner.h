@@ -51,6 +51,9 @@ struct StepResult {
   double loss_scale = 1;               // of this step; 1 where the precision needs none
   std::optional<NoiseSample> noise{};  // measured in this step
   bool skipped = false;  // gradients overflowed at that scale: weights and moments are those before the step
+  // Not settled when step() returns (optimizer.post_validation): loss, norm and what follows from them are
+  // known to on_settled().
+  bool posted = false;
 };
 
 // Looked at between actions. Both may be empty.
@@ -113,7 +116,19 @@ class StageRunner {
   // What this rank does is told there, action by action and layer by layer; null = nowhere.
   void watch(Pulse* p) { pulse_ = p; }
   void set_control(StepControl c) { control_ = std::move(c); }
-  StepResult step(std::span<const Action> actions, int64_t step, int64_t targets, const FillBatch&);
+  // may_post: with optimizer.post_validation it may return before its result is known; false: all ranks know.
+  StepResult step(std::span<const Action> actions, int64_t step, int64_t targets, const FillBatch&,
+                  bool may_post = true);
+
+  // ---- a posted step (stage_post.cc) ----
+  // Its result, once: in the midst of the next step(), or in settle().
+  void on_settled(std::function<void(const StepResult&)>);
+  // Behind the step, on all ranks: bytes for all, as many on each; from on_settled() on those of every rank.
+  void tell(std::span<const std::byte> mine);
+  std::span<const std::byte> told();
+  void settle();                   // waits for all ranks; nothing where no step is posted
+  int64_t taken_back() const;      // steps that were made again
+  int64_t rollback_bytes() const;  // of the optimizer's bucket: state before the step, kept to be put back
 
   // Of the last step, by block and over all ranks; empty: a model without experts, or meta.
   const std::vector<LayerRouting>& routing() const { return routed_; }
@@ -152,6 +167,8 @@ class StageRunner {
 
  private:
   struct Microbatch;
+  struct PostValidation;  // post_validation.h
+  enum class Ran : uint8_t { done, stopped, again };
   // Layers [first, last) of this rank that are one stage of the schedule. Of a microbatch, slot + l - first
   // holds the input of layer l.
   struct Chunk {
@@ -198,7 +215,9 @@ class StageRunner {
   void forward_only(Microbatch&, Ctx&);
   void run_cached(int64_t texts, std::span<const int32_t> tokens, std::span<const int32_t> positions,
                   std::span<float> logits);
-  bool run_actions(std::span<const Action>, const FillBatch&);  // false: stopped
+  Ran run_actions(std::span<const Action>, const FillBatch&);
+  void begin_step(int64_t step, int64_t targets);
+  void finish_step(std::span<const Action>, const FillBatch&);
   void enter(std::string_view phase, int64_t mb = -1) const {
     if (pulse_) pulse_->action(phase, mb);
     if (control_.phase) control_.phase(phase);
@@ -207,14 +226,25 @@ class StageRunner {
   void reduce_stage(const Chunk&, bool with_backward);
   void reduce_layer(size_t layer);
   double global_loss(int64_t targets);
+  double loss_of(std::span<const double> all, int64_t step, int64_t targets);
   void add_shared();
   void count_routing();
+  void add_routing(StepResult&, int64_t step) const;
   void move_router_biases();
   void start_noise(int64_t step);
   void first_microbatch_done();
   void finish_noise();
   bool skip_overflow();
-  void update();
+  double clip_scale(double norm) const;
+  void update(double scale);
+  void prepare_post_validation();
+  template <class Each>
+  void each_saved(const Each&);
+  void post(std::span<const Action>, const FillBatch&);
+  void read_settlement();
+  bool settle_step(bool begun);
+  void drop_begun();
+  void take_back();
   [[noreturn]] void find_nonfinite(std::span<const Action>, const FillBatch&, double loss, double norm);
 
   RunSpec run_;
@@ -266,7 +296,8 @@ class StageRunner {
   StepResult result_;
   StepControl control_;
   Pulse* pulse_ = nullptr;
-  std::unique_ptr<GradSync> sync_;  // last: it waits for what is under way before the rest goes
+  std::unique_ptr<PostValidation> post_;  // none: steps end when all ranks know how
+  std::unique_ptr<GradSync> sync_;        // last: it waits for what is under way before the rest goes
 };
 
 }  // namespace trireme

@@ -7,6 +7,7 @@
 #include "base/timed.h"
 #include "runtime/microbatch.h"
 #include "runtime/nonfinite.h"
+#include "runtime/post_validation.h"
 #include "runtime/state_offload.h"
 
 namespace trireme {
@@ -71,16 +72,21 @@ void StageRunner::add_passes(std::span<const Action> actions) {
   sync_->follow(walk_);
 }
 
-bool StageRunner::run_actions(std::span<const Action> actions, const FillBatch& fill) {
+StageRunner::Ran StageRunner::run_actions(std::span<const Action> actions, const FillBatch& fill) {
   add_passes(actions);
+  const size_t settle_at = post_ ? size_t(post_->point.action) : 0;
   for (size_t i = 0; i < actions.size(); i++) {
     const Action& a = actions[i];
+    if (post_ && i == settle_at && post_->under_way && !settle_step(true)) return Ran::again;
     enter(name_of(a.kind), a.mb);
     if (a.kind == Act::Step) continue;  // step() does it once loss and norm are known to be finite
     TraceScope traced(tracer_.get(), SpanKind::action, name_of(a.kind), a.mb);
     if (pipeline_) {
       pipeline_->let_go(int(i));
-      if (computes(a.kind) || a.kind == Act::R) post_receives(actions.subspan(i + 1));
+      // What may be dropped has no message under way beyond it.
+      const size_t ahead = i < settle_at ? settle_at - i - 1 : actions.size();
+      const std::span<const Action> next = actions.subspan(i + 1);
+      if (computes(a.kind) || a.kind == Act::R) post_receives(next.first(std::min(ahead, next.size())));
     }
     const Chunk& c = chunk_of(a.stage);
     Microbatch* m = a.mb >= 0 ? &microbatches_.at(size_t(a.mb)) : nullptr;
@@ -125,10 +131,10 @@ bool StageRunner::run_actions(std::span<const Action> actions, const FillBatch& 
     if (done) first_microbatch_done();
     bool more = std::any_of(actions.begin() + std::ptrdiff_t(i) + 1, actions.end(),
                             [](const Action& next) { return has_microbatch(next.kind); });
-    if (done && more && !pipeline_ && control_.stop && control_.stop()) return false;
+    if (done && more && !pipeline_ && control_.stop && control_.stop()) return Ran::stopped;
   }
   if (pipeline_) pipeline_->let_all_go();
-  return true;
+  return Ran::done;
 }
 
 // Beside a backward the layers' gradients were reduced as they came; alone, all of them here.
@@ -146,7 +152,6 @@ void StageRunner::trace(SpanRecorder* spans, CommTracer* collectives) {
 // Sums of sequences, added in order of global index whatever the layout: equal weights give the same number.
 // (Where ranks have parts of a sequence, their sums of it are added first, in rank order.)
 double StageRunner::global_loss(int64_t targets) {
-  const size_t sequences = sequence_loss_.size() - 1, micro = size_t(run_.batch.micro);
   sequence_loss_.back() = double(targets_seen_);
   std::span<const double> all = sequence_loss_;
   if (comms_) {
@@ -155,7 +160,13 @@ double StageRunner::global_loss(int64_t targets) {
                  std::as_writable_bytes(std::span(gathered_loss_)));
     all = gathered_loss_;
   }
+  return loss_of(all, step_, targets);
+}
+
+// all: of every rank, in order, as one rank's sequence_loss_ is.
+double StageRunner::loss_of(std::span<const double> all, int64_t step, int64_t targets) {
   if (!device_.has_data()) return 0;
+  const size_t sequences = sequence_loss_.size() - 1, micro = size_t(run_.batch.micro);
   int64_t seen = 0;
   std::fill(global_loss_.begin(), global_loss_.end(), 0.0);
   for (size_t r = 0; r * (sequences + 1) < all.size(); r++) {
@@ -168,7 +179,7 @@ double StageRunner::global_loss(int64_t targets) {
     seen += int64_t(mine.back());
   }
   if (seen != targets)
-    run_failed("step {}: the batch has {} target tokens where {} were announced", step_, seen, targets);
+    run_failed("step {}: the batch has {} target tokens where {} were announced", step, seen, targets);
   double loss = 0;
   for (double s : global_loss_) loss += s;
   return loss / double(std::max<int64_t>(1, targets));
@@ -191,16 +202,29 @@ void StageRunner::count_routing() {
     Timed t(result_.comm_s);
     sum_over_ranks(comms_->control(), routed_);
   }
-  if (!device_.has_data()) return routed_.clear();
+  add_routing(result_, step_);
+  if (!device_.has_data()) routed_.clear();
+}
+
+void StageRunner::add_routing(StepResult& result, int64_t step) const {
+  if (!device_.has_data()) return;
   for (size_t l = 0; l < routed_.size(); l++)
     if (routed_[l].sent != routed_[l].computed)
-      run_failed("step {}, blocks.{}.moe: {} rows were sent to experts, and these computed {}", step_, l,
+      run_failed("step {}, blocks.{}.moe: {} rows were sent to experts, and these computed {}", step, l,
                  routed_[l].sent, routed_[l].computed);
-  for (const LayerRouting& l : routed_) result_.aux_loss += l.aux_loss, result_.z_loss += l.z_loss;
+  for (const LayerRouting& l : routed_) result.aux_loss += l.aux_loss, result.z_loss += l.z_loss;
+}
+
+void StageRunner::begin_step(int64_t step, int64_t targets) {
+  result_ = {.loss_scale = loss_scale_.scale()};
+  step_ = step, targets_ = targets, targets_seen_ = 0;
+  sync_->start_step();
+  routing_.start_step();
+  start_noise(step);
 }
 
 StepResult StageRunner::step(std::span<const Action> actions, int64_t step, int64_t targets,
-                             const FillBatch& fill) {
+                             const FillBatch& fill, bool may_post) {
   require(mode_ == RunMode::train, "a runner made for inference cannot train");
   require(!pipeline_ || pipeline_->knows(actions), "the actions of another schedule than the layout's");
   device_.kernels().attach(arena_.get());
@@ -208,19 +232,40 @@ StepResult StageRunner::step(std::span<const Action> actions, int64_t step, int6
   if (tracer_) tracer_->set_step(step);
   if (pulse_) pulse_->step(step);
   TraceScope traced(tracer_.get(), SpanKind::step, "step");
-  result_ = {.loss_scale = loss_scale_.scale()};
-  step_ = step, targets_ = targets, targets_seen_ = 0;
   const CommCounts before = comms_ ? comms_->counts() : CommCounts{};
-  sync_->start_step();
-  routing_.start_step();
-  start_noise(step);
-  if (!run_actions(actions, fill)) {
+  Ran ran;
+  do {
+    begin_step(step, targets);
+    ran = run_actions(actions, fill);
+  } while (ran == Ran::again);
+  if (ran == Ran::stopped) {
     for (Microbatch& m : microbatches_) m.abandon();
     sync_->abandon();
     result_.stopped = true;
     return result_;
   }
-  result_.loss = global_loss(targets);
+  result_.lr = lr_.at(step_);
+  if (post_ && may_post && (post_->always || post_->calm))
+    post(actions, fill);
+  else
+    finish_step(actions, fill);
+  device_.sync(compute_);
+  result_.comm_s += sync_->waited_s() + optimizer_->waited_s() - optimizer_waited_s_;
+  optimizer_waited_s_ = optimizer_->waited_s();
+  if (pipeline_) {
+    result_.comm_s += pipeline_->waited_s() - pipeline_waited_s_;
+    pipeline_waited_s_ = pipeline_->waited_s();
+  }
+  if (comms_) result_.comm = minus(comms_->counts(), before);
+  result_.tokens = targets;
+  result_.seconds = now_s() - begin;
+  if (result_.posted) post_->result = result_;
+  return result_;
+}
+
+// All ranks meet, and know how the step was before weights move.
+void StageRunner::finish_step(std::span<const Action> actions, const FillBatch& fill) {
+  result_.loss = global_loss(targets_);
   count_routing();
   {
     enter("norm");
@@ -234,23 +279,13 @@ StepResult StageRunner::step(std::span<const Action> actions, int64_t step, int6
     result_.grad_norm = norm / loss_scale_.scale();
     finish_noise();
   }
-  result_.lr = lr_.at(step_);
+  const double scale = clip_scale(result_.grad_norm);
+  if (post_) post_->calm = scale == 1;  // not so of NaN
   if (device_.has_data() && !(std::isfinite(result_.loss) && std::isfinite(result_.grad_norm))) {
     if (!skip_overflow()) find_nonfinite(actions, fill, result_.loss, result_.grad_norm);
   } else {
-    update();
+    update(scale);
   }
-  device_.sync(compute_);
-  result_.comm_s += sync_->waited_s() + optimizer_->waited_s() - optimizer_waited_s_;
-  optimizer_waited_s_ = optimizer_->waited_s();
-  if (pipeline_) {
-    result_.comm_s += pipeline_->waited_s() - pipeline_waited_s_;
-    pipeline_waited_s_ = pipeline_->waited_s();
-  }
-  if (comms_) result_.comm = minus(comms_->counts(), before);
-  result_.tokens = targets;
-  result_.seconds = now_s() - begin;
-  return result_;
 }
 
 // A loss that is not finite is none of the scale's doing: it enters behind the loss.
@@ -259,15 +294,19 @@ bool StageRunner::skip_overflow() {
   return result_.skipped;
 }
 
+// As PyTorch's clip_grad_norm_: clip / (norm + 1e-6), at most 1. NaN of one that is not finite.
+double StageRunner::clip_scale(double norm) const {
+  if (!std::isfinite(norm)) return std::nan("");
+  const double clip = run_.optimizer.clip_norm;
+  return clip > 0 ? std::min(1.0, clip / (norm + 1e-6)) : 1.0;
+}
+
 // The learning rate counts every step, AdamW's bias correction only those that moved its moments.
-void StageRunner::update() {
+void StageRunner::update(double scale) {
   enter("update");
   Timed t(result_.update_s);
   TraceScope part(tracer_.get(), SpanKind::action, "Step");
   layer_ = "optimizer";
-  double clip = run_.optimizer.clip_norm, norm = result_.grad_norm;
-  // As PyTorch's clip_grad_norm_: the coefficient is clip / (norm + 1e-6), at most 1.
-  double scale = clip > 0 ? std::min(1.0, clip / (norm + 1e-6)) : 1.0;
   const UpdateInput in{.lr = result_.lr,
                        .step = step_ - loss_scale_.state().skipped,
                        .grad_scale = float(scale / loss_scale_.scale())};

@@ -395,6 +395,11 @@ void check_training(const RunSpec& run, Problems& out) {
     out.push_back(
         {{"optimizer.adamw_lr", "optimizer.lr"},
          fmt::format("{} has no effect with lr = 0, which both follow; give lr above 0", o.adamw_lr)});
+  if (o.post_validation != "off" && run.layout.pp == 1)
+    out.push_back({{"optimizer.post_validation", "layout.pp"},
+                   fmt::format("{} has no effect with pp = 1, where no stage waits for another's norm; give "
+                               "\"off\", or pp above 1",
+                               shown(o.post_validation))});
   const PrecisionSpec& p = run.precision;
   if ((p.compute == "f32" || p.compute == "f16") && p.grads == "bf16")
     out.push_back({{"precision.grads", "precision.compute"},
@@ -502,6 +507,14 @@ std::vector<Problem> unsupported_of(const RunSpec& run) {
   refuse(l.offloads_state() && run.optimizer.name == "muon", "layout.offload", text(l.offload),
          "Muon's momentum is read matrix by matrix, from memory: give \"none\" or \"inputs\", or "
          "optimizer.name = \"adamw\"");
+  refuse(run.optimizer.post_validation != "off" && run.moe.bias_rate > 0, "optimizer.post_validation",
+         text(run.optimizer.post_validation),
+         "biases of routers move by the whole batch's choices, which a step that is not settled does not "
+         "know: give \"off\", or moe.bias_rate = 0");
+  refuse(run.optimizer.post_validation != "off" && l.offloads_state(), "optimizer.post_validation",
+         text(run.optimizer.post_validation),
+         "the state before a step would lie in the memory that offloading it frees: give \"off\", or "
+         "layout.offload = \"none\" or \"inputs\"");
   refuse(l.cp > 1 && run.train.noise_scale > 0, "train.noise_scale", run.train.noise_scale,
          "it compares gradients of whole sequences: give 0, or layout.cp = 1");
   refuse(l.schedule == "dualpipe", "layout.schedule", text(l.schedule),

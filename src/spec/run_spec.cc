@@ -132,7 +132,8 @@ std::set<std::string> derived_keys() {
 // Does this key say what a run computes? How work and sums are divided changes last bits, and is no part of
 // it.
 bool determines_numbers(const RunSpec& run, const std::string& key) {
-  static constexpr std::string_view kDivision[] = {"batch.micro", "precision.grads", "precision.reduce"};
+  static constexpr std::string_view kDivision[] = {"batch.micro", "precision.grads", "precision.reduce",
+                                                   "optimizer.post_validation"};
   static constexpr std::string_view kOfF16[] = {"precision.loss_scale", "precision.initial_scale",
                                                 "precision.growth_interval", "precision.backoff_factor",
                                                 "precision.min_scale"};

@@ -214,6 +214,7 @@ struct OptimizerSpec {
   bool nesterov = true;
   std::string adjust_lr = "match_rms_adamw";
   double adamw_lr = 0;
+  std::string post_validation = "off";
   bool operator==(const OptimizerSpec&) const = default;
 
   template <class V>
@@ -243,6 +244,11 @@ struct OptimizerSpec {
     v("adamw_lr", adamw_lr, "",
       "muon: peak learning rate of what AdamW moves (embeddings, head, norms, biases); 0 = lr",
       between(0, 1e6));
+    static constexpr std::string_view kPosts[] = {"off", "calm", "always"};
+    v("post_validation", post_validation, "",
+      "stages of a pipeline step without waiting for the whole gradient norm, and take the step back where "
+      "it had to be clipped or skipped; calm = not after such a step",
+      one_of(kPosts));
   }
 };
 

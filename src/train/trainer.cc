@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 #include "base/progress.h"
 #include "base/timed.h"
@@ -47,6 +48,7 @@ struct Report {
   int64_t peak_total = 0;
   std::array<int64_t, kCollectives> wire{};
   double comm_s = 0;
+  bool leaving = false;  // it was asked to
 };
 
 class Trainer {
@@ -75,6 +77,7 @@ class Trainer {
     runner_->watch(options_.pulse);
     start_or_resume();
     if (first()) files_.emplace(run_, options_, done_);
+    runner_->on_settled([this](const StepResult& r) { after_step(r); });
     runner_->set_control({.phase = hooks_.phase, .stop = [this] { return leaving(); }});
     summary_.first_step = done_ + 1;
     if (hooks_.start) hooks_.start(done_);
@@ -85,12 +88,18 @@ class Trainer {
       runner_->restart_peaks();
       trace_.begin(*runner_, done_ + 1);
       StepResult r = runner_->step(schedule_.ranks.at(size_t(runner_->sharing().pp.rank)), done_ + 1,
-                                   batches_->targets_per_step(), fill_);
+                                   batches_->targets_per_step(), fill_, !result_wanted(done_ + 1));
       trace_.end(*runner_);
       if (r.stopped) break;
       done_++;
-      after_step(r);
+      if (r.posted) {
+        const Report mine = report_of(r);
+        runner_->tell(std::as_bytes(std::span(&mine, 1)));
+      } else {
+        after_step(r);
+      }
     }
+    runner_->settle();
     if (files_ && !files_->traced().empty()) note(files_->traced());
     if (done_ < run_.train.steps) summary_.ending = Ending::interrupted;
     doing("save", true);
@@ -108,9 +117,20 @@ class Trainer {
 
  private:
   bool first() const { return comms_.rank() == 0; }
+  bool posts() const { return run_.optimizer.post_validation != "off"; }
+  bool asked_to_leave() const { return interrupt_requested() || options_.deadline.passed(); }
   // A signal may find one process only, and deadlines pass on one rank before another: all leave together.
-  bool leaving() const {
-    return agree_max(control_, interrupt_requested() || options_.deadline.passed()) > 0;
+  // Where steps end without a meeting, behind the step in which all have learned it.
+  bool leaving() const { return posts() ? told_to_leave_ : agree_max(control_, asked_to_leave()) > 0; }
+  // Does something follow the step that wants to know how it was, on all ranks?
+  bool result_wanted(int64_t step) const {
+    const TrainSpec& t = run_.train;
+    return step == t.steps || trace_.wants(step) || checks(step) || evaluates(step) || saves_->due(step);
+  }
+  bool checks(int64_t step) const { return run_.train.check_every > 0 && step % run_.train.check_every == 0; }
+  bool evaluates(int64_t step) const {
+    const int64_t every = run_.train.eval_every;
+    return !batches_->valid().empty() && (step == run_.train.steps || (every > 0 && step % every == 0));
   }
   // For those who wait for this rank; quiet: it may take long.
   void doing(std::string_view what, bool quiet = false) const {
@@ -174,12 +194,11 @@ class Trainer {
     if (done_ > summary_.first_step + 1) speeds_.push_back(m.tokens_per_s);
     bool last = done_ == run_.train.steps;
     doing("check");
-    int64_t every = run_.train.eval_every;
-    if (run_.train.check_every > 0 && done_ % run_.train.check_every == 0) {
+    if (checks(done_)) {
       if (!replicas_) replicas_.emplace(*runner_);
       replicas_->compare(done_);
     }
-    if (!batches_->valid().empty() && (last || (every > 0 && done_ % every == 0))) {
+    if (evaluates(done_)) {
       doing("eval");
       phase("eval");
       evaluate(m);
@@ -232,14 +251,26 @@ class Trainer {
     return tokens_per_s * train_flops_per_token(run_.model, run_.data.seq_len) / peak;
   }
 
-  // Memory of the rank that takes the most, wire bytes of the one that moves the most, mean wait.
-  Report worst(const StepResult& r) {
+  Report report_of(const StepResult& r) const {
     const Ledger& ledger = runner_->arena().ledger();
     Report mine{.peak = ledger.peaks(), .at_peak = ledger.at_peak(), .peak_total = ledger.peak_total()};
     for (size_t k = 0; k < kCollectives; k++) mine.wire[k] = r.comm[k].wire;
     mine.comm_s = r.comm_s;
-    if (comms_.world() == 1) return mine;
-    gather_bytes(control_, std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(reports_)));
+    mine.leaving = asked_to_leave();
+    return mine;
+  }
+
+  // Memory of the rank that takes the most, wire bytes of the one that moves the most, mean wait.
+  Report worst(const StepResult& r) {
+    if (comms_.world() == 1) return report_of(r);
+    if (r.posted) {
+      const std::span<const std::byte> told = runner_->told();
+      std::memcpy(reports_.data(), told.data(), told.size());
+    } else {
+      const Report mine = report_of(r);
+      gather_bytes(control_, std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(reports_)));
+    }
+    for (const Report& one : reports_) told_to_leave_ = told_to_leave_ || one.leaving;
     Report all = *std::max_element(reports_.begin(), reports_.end(), [](const Report& a, const Report& b) {
       return a.peak_total < b.peak_total;
     });
@@ -295,6 +326,7 @@ class Trainer {
   std::vector<Report> reports_;  // by rank
   std::optional<Saves> saves_;
   int64_t done_ = 0;
+  bool told_to_leave_ = false;
   std::vector<double> speeds_;
   TrainSummary summary_;
 };

@@ -102,6 +102,7 @@ Case draw(uint64_t seed) {
   if (c.compute == "f32")
     c.order = one_of("ordered", "ordered", "ordered", "ring", "halving", "hierarchical");
   if (c.optimizer == "adamw") c.state = one_of(false, false, true);
+  if (c.pp > 1 && !c.state) c.post = one_of("off", "calm", "always");
   return c;
 }
 
@@ -118,6 +119,7 @@ Case twin_of(Case c) {
   c.prefetch = 1, c.bucket_mb = 25, c.reshard = c.last = true;
   c.recompute = c.recompute == "none" ? "full" : "none", c.shard = c.offload = c.state = false, c.blocks = 0;
   if (c.pp > 1) c.schedule = c.schedule == "gpipe" ? "1f1b" : "gpipe", c.stages = 1;
+  if (c.pp > 1) c.post = c.post == "off" ? "always" : "off";
   return c;
 }
 

@@ -29,7 +29,7 @@ void each(C& c, V&& v) {
   v("bucket_mb", c.bucket_mb), v("dropout", c.dropout), v("optimizer", c.optimizer), v("order", c.order),
       v("axes", c.axes);
   v("recompute", c.recompute), v("again", c.again), v("blocks", c.blocks), v("shard", c.shard),
-      v("offload", c.offload), v("state", c.state);
+      v("offload", c.offload), v("state", c.state), v("post", c.post);
 }
 
 void set(std::string& value, const std::string& text) {
@@ -113,6 +113,7 @@ RunSpec unchecked_run_of(const Case& c) {
   if (c.separate) r.data.documents = "separate";
   r.layout.prefetch = c.prefetch, r.layout.reshard_after_forward = c.reshard, r.layout.reshard_last = c.last,
   r.layout.bucket_mb = c.bucket_mb;
+  r.optimizer.post_validation = c.post;
   r.layout.recompute = c.recompute, r.layout.recompute_tensors = names_of(c.again),
   r.layout.recompute_blocks = c.blocks, r.layout.recompute_shard = c.shard;
   if (c.offload || c.state) {
@@ -147,6 +148,7 @@ RunSpec one_rank_of(const Case& c) {
   r.layout.offload = "none", r.layout.offload_dir = "", r.layout.offload_mb = LayoutSpec().offload_mb;
   r.layout.recompute = "none", r.layout.recompute_blocks = 0, r.layout.recompute_shard = false;
   r.layout.sequence = false, r.layout.zero = 0, r.layout.shard_group = 0;
+  r.optimizer.post_validation = "off";
   return r;
 }
 

@@ -31,6 +31,7 @@ struct Case {
   int64_t blocks = 0;                                 // of a stage
   bool shard = false, offload = false;                // of kept inputs
   bool state = false;                                 // of the optimizer, in a file
+  std::string post = "off";                           // optimizer.post_validation
   bool operator==(const Case&) const = default;
 
   int64_t global() const { return dp * micro * microbatches; }

@@ -141,6 +141,11 @@ Ran train_layout(RunSpec run, const Plan& plan) {
                        },
                    .stop = {}});
     const FillBatch fill = batches_of(run, r.sharing().dp_rank);
+    const auto take = [&](const StepResult& result) {
+      if (factory.rank() == 0)
+        home.ran.losses.push_back(result.loss), home.ran.norms.push_back(result.grad_norm);
+    };
+    r.on_settled(take);
     try {
       for (int64_t s = 1; s <= plan.steps; s++) {
         calls.list.clear();
@@ -149,10 +154,10 @@ Ran train_layout(RunSpec run, const Plan& plan) {
         StepResult result = r.step(schedule.ranks[size_t(r.sharing().pp.rank)], s,
                                    targets_of(run, s) + plan.announce_more, fill);
         facts.comm = result.comm;
-        if (factory.rank() == 0)
-          home.ran.losses.push_back(result.loss), home.ran.norms.push_back(result.grad_norm);
+        if (!result.posted) take(result);
         if (plan.gradients) bring_gradients(home, r, home.ran.gradients[size_t(s - 1)]);
       }
+      r.settle();
     } catch (const std::exception& e) {
       factory.fail(e.what());
       throw;
@@ -161,7 +166,7 @@ Ran train_layout(RunSpec run, const Plan& plan) {
     {
       std::lock_guard lock(home.mutex);
       home.ran.routing.merge(own);
-      if (factory.rank() == 0) home.ran.routed = r.routing();
+      if (factory.rank() == 0) home.ran.routed = r.routing(), home.ran.taken_back = r.taken_back();
     }
     facts.peaks = ledger.peaks(), facts.at_peak = ledger.at_peak(), facts.peak_total = ledger.peak_total();
     facts.high_water = r.arena().high_water();

@@ -30,6 +30,7 @@ struct Ran {
   std::vector<RankFacts> ranks;
   RecordedRouting routing;           // of all steps
   std::vector<LayerRouting> routed;  // of the last one
+  int64_t taken_back = 0;            // steps that post-validation made again
   Booking booking;
 };
 

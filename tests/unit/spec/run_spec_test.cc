@@ -256,6 +256,8 @@ TEST(RunSpec, Contradictions) {
            {"[layout]\npp = 4\nchunks = 2", "pp * chunks = 4 * 2 stages are more than model.layers = 6"},
            {"[layout]\ndp = 4\nshard_group = 3", "run.toml:3: layout.shard_group: 3 does not divide dp = 4"},
            {"[optimizer]\nmin_lr = 0.1", "run.toml:2: optimizer.min_lr: 0.1 is above lr = 0.001"},
+           {"[optimizer]\npost_validation = \"calm\"",
+            "run.toml:2: optimizer.post_validation: \"calm\" has no effect with pp = 1"},
            {"[precision]\ncompute = \"f32\"\ngrads = \"bf16\"",
             "run.toml:3: precision.grads: \"bf16\" gradients need"},
            {"[precision]\ncompute = \"f16\"\ngrads = \"bf16\"",
@@ -327,6 +329,18 @@ TEST(RunSpec, Experts) {
   EXPECT_HAS(refused("[layout]\noffload = \"state\"\n[optimizer]\nname = \"muon\""),
              "layout.offload: \"state\" is not supported by this version; Muon's momentum");
   EXPECT_HAS(wrong("[moe]\naux_loss = 0.1"), "moe.aux_loss: 0.1 has no effect with model.experts = 0");
+}
+
+TEST(RunSpec, BiasesOfRoutersWantASettledStep) {
+  const std::string run =
+      "[model]\nexperts = 8\nrouter_bias = true\n[layout]\npp = 2\n[optimizer]\npost_validation = "
+      "\"always\"\n[moe]\nbias_rate = ";
+  refuse_unsupported(parse(run + "0.0"));
+  EXPECT_HAS(
+      error_of([&] { refuse_unsupported(parse(run + "0.01")); }),
+      "optimizer.post_validation: \"always\" is not supported by this version; biases of routers move");
+  EXPECT_HAS(error_of([&] { refuse_unsupported(parse(run + "0.0", {"layout.offload=state"})); }),
+             "the state before a step would lie in the memory that offloading it frees");
 }
 
 TEST(RunSpec, PartsOfSequencesAreEqual) {
@@ -519,6 +533,10 @@ TEST(RunSpec, HashFollowsWhatDeterminesTheNumbers) {
                           "cluster.file=x", "layout.schedule=gpipe", "train.eval_every=5", "data.prefetch=0",
                           "layout.dp=2", "layout.zero=3", "batch.micro=4", "precision.reduce=bf16"})
     EXPECT_FALSE(changed(set)) << set;
+  const auto posts = [](const char* how) {
+    return hash(resolve(parse("[layout]\npp = 2", {fmt::format("optimizer.post_validation={}", how)}), {}));
+  };
+  EXPECT_EQ(posts("always"), posts("off"));
   // Loss scaling is f16's alone.
   const std::vector<const char*> scaling = {"precision.loss_scale=8", "precision.initial_scale=1024",
                                             "precision.growth_interval=9", "precision.backoff_factor=0.25",

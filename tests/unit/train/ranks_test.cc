@@ -98,6 +98,54 @@ TEST(Ranks, AnInterruptedRunEndsTheSameUnderOtherStages) {
   }
 }
 
+// Steps whose result comes in the midst of the next one: saves, evaluations, traces and resumes see the run
+// of steps that all ranks meet for, clipped ones among them, whole or interrupted.
+TEST(Ranks, PostValidationLeavesTheSameRun) {
+  double clip = 0;
+  const auto run_in = [&](const fs::path& folder, const char* how, bool beside = false) {
+    RunSpec r = ranks_run(folder, {.micro = 1, .pp = 2}, 14);
+    r.layout.schedule = "zb-h2";
+    r.optimizer.clip_norm = clip, r.optimizer.post_validation = how;
+    r.train.eval_every = 5, r.train.check_every = 7, r.train.checkpoint_every.count = 4;
+    r.train.trace_steps = "3-4", r.train.async_save = beside;
+    return r;
+  };
+  TempFolder free, whole;
+  train_here(run_in(free.path(), "off"));
+  std::vector<double> norms;
+  for (const std::string& line : numbers_of(free / "run").metrics)
+    norms.push_back(nlohmann::json::parse(line).at("grad_norm").get<double>());
+  std::nth_element(norms.begin(), norms.begin() + 7, norms.end());
+  clip = norms[7];
+  train_here(run_in(whole.path(), "off"));
+  const Outcome want = numbers_of(whole / "run");
+  ASSERT_EQ(want.step, 14);
+  for (const char* how : {"always", "calm"})
+    for (bool beside : {false, true}) {
+      SCOPED_TRACE(how);
+      TempFolder tmp;
+      std::vector<int64_t> told;
+      TrainHooks hooks;
+      hooks.step = [&](const StepMetrics& m) { told.push_back(m.step); };
+      train_here(run_in(tmp.path(), how, beside), hooks);
+      ASSERT_EQ(told.size(), 14u);
+      EXPECT_TRUE(std::is_sorted(told.begin(), told.end()));
+      expect_same(numbers_of(tmp / "run"), want);
+    }
+  TempFolder tmp;
+  const char* hows[] = {"always", "off", "calm", "always"};
+  int i = 0;
+  for (auto [phase, n] : {std::pair("W", 3), std::pair("update", 2), std::pair("F", 20)}) {
+    EXPECT_EQ(train_here(run_in(tmp.path(), hows[i++]), interrupt_at(phase, n)).ending, Ending::interrupted)
+        << phase;
+    clear_interrupt();
+  }
+  EXPECT_EQ(train_here(run_in(tmp.path(), hows[i])).ending, Ending::done);
+  Outcome got = numbers_of(tmp / "run");
+  got.checkpoints = want.checkpoints;  // pauses save at steps of their own
+  expect_same(got, want);
+}
+
 // Any layout goes on where any other was: the state is read to the bit, and losses stay those of one rank.
 TEST(Ranks, ACheckpointGoesOnUnderAnyOtherLayout) {
   const Layout layouts[] = {{.dp = 1},

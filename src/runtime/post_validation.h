@@ -1,0 +1,30 @@
+// A step that was made before anybody knew whether it was right (docs/pipeline_parallel.md).
+#pragma once
+#include "runtime/settlement.h"
+#include "runtime/stage_runner.h"
+#include "schedule/settle.h"
+
+namespace trireme {
+
+struct StageRunner::PostValidation {
+  PostValidation(CommFactory& factory, Device& device, SettlePoint p, bool always)
+      : settlement(factory, device), point(std::move(p)), always(always) {}
+
+  Settlement settlement;
+  SettlePoint point;
+  bool always;               // false: not after a step that was taken back
+  bool calm = true;          // the last step was neither clipped nor skipped
+  std::vector<Owned> saved;  // master copies, then state: own parts, f32, as they were before the step
+  std::function<void(const StepResult&)> settled;
+  int64_t taken_back = 0;
+
+  // ---- of the step that is not settled ----
+  bool under_way = false;
+  StepResult result;
+  int64_t step = 0, targets = 0;
+  LossScaleState scale;  // before it
+  std::span<const Action> actions;
+  FillBatch fill;
+};
+
+}  // namespace trireme
