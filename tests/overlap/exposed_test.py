@@ -4,7 +4,7 @@
     tests/overlap/exposed_test.py TRIREME_OVERLAP
 
 Real steps of 2 and 3 rank threads whose ops sleep until a block's forward takes its pace, so that compute is longer than
-communication whatever else the machine does. Medians over the steps. For plain data parallelism and ZeRO 3:
+communication whatever else the machine does. Medians over the steps; nothing is tried again. For plain data parallelism and ZeRO 3:
 
   measured waits = the replay of the step's tape with the link's alpha and beta, within 5 %;
   waits beyond the first gather and the last reduction, which nothing hides, <= 5 % of the waits without overlap (every
@@ -17,22 +17,23 @@ import json
 import subprocess
 import sys
 
-LINK = ["--alpha=2e-5", "--beta=1.6e-7"]
-CASES = [  # ranks, arguments
-    (2, ["--zero=0"]),
-    (3, ["--zero=0", "--pace=25"]),
-    (2, ["--zero=3"]),
-    (3, ["--zero=3", "--pace=25", "--layers=8"]),
-    (2, ["--zero=3", "--keep-last", "--layers=2"]),
-    (3, ["--zero=3", "--keep-last", "--layers=3", "--pace=40"]),
-    (3, ["--zero=3", "--keep-last", "--layers=2", "--pace=40", "--microbatches=2"]),
+# Slow enough that some milliseconds until a thread is woken, on a machine with other work, are little beside a wait.
+LINK = ["--alpha=1e-4", "--beta=6.4e-7"]
+CASES = [  # ranks, ms of a block's forward, arguments
+    (2, 80, ["--zero=0"]),
+    (3, 100, ["--zero=0"]),
+    (2, 80, ["--zero=3", "--layers=8"]),
+    (3, 100, ["--zero=3", "--layers=8"]),
+    (2, 80, ["--zero=3", "--keep-last", "--layers=2"]),
+    (3, 160, ["--zero=3", "--keep-last", "--layers=3"]),
+    (3, 160, ["--zero=3", "--keep-last", "--layers=2", "--microbatches=2"]),
 ]
 
 
 def main():
     failed = 0
-    for ranks, case in CASES:
-        command = [sys.argv[1], f"--ranks={ranks}", "--steps=9", "--pace=20", *LINK, *case]
+    for ranks, pace, case in CASES:
+        command = [sys.argv[1], f"--ranks={ranks}", f"--pace={pace}", "--steps=7", *LINK, *case]
         x = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout)
         # Late ranks (other threads of this machine had the processor) wait for each other in agreements, not for the wire.
         measured, forecast = x["measured_s"] - x["measured_late_s"], x["forecast_s"] - x["forecast_late_s"]
