@@ -23,7 +23,7 @@ CASES = [  # ranks, ms of a block's forward, arguments
     (2, 80, ["--zero=0"]),
     (3, 100, ["--zero=0"]),
     (2, 80, ["--zero=3", "--layers=8"]),
-    (3, 100, ["--zero=3", "--layers=8"]),
+    (3, 160, ["--zero=3", "--layers=8"]),
     (2, 80, ["--zero=3", "--keep-last", "--layers=2"]),
     (3, 160, ["--zero=3", "--keep-last", "--layers=3"]),
     (3, 160, ["--zero=3", "--keep-last", "--layers=2", "--microbatches=2"]),
