@@ -25,6 +25,7 @@ void add_eval(CLI::App&);
 void add_generate(CLI::App&);
 void add_bench(CLI::App&);
 void add_convert(CLI::App&);
+void add_score(CLI::App&);
 void add_inspect(CLI::App&);
 void add_config(CLI::App&);
 void add_doctor(CLI::App&);

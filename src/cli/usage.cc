@@ -14,7 +14,7 @@ namespace trireme::cli {
 namespace {
 
 // Verbs of the whole design (DESIGN.md section 5) that this version does not have.
-constexpr std::array<std::string_view, 5> kLater = {"distill", "tune", "scale", "score", "report"};
+constexpr std::array<std::string_view, 4> kLater = {"distill", "tune", "scale", "report"};
 
 std::vector<std::string> verbs_of(const CLI::App& app) {
   std::vector<std::string> verbs;

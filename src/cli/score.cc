@@ -1,0 +1,56 @@
+// trireme score: forecasts held against a file of measured runs.
+#include <algorithm>
+
+#include "base/file.h"
+#include "cli/cli.h"
+#include "plan/score.h"
+
+namespace trireme::cli {
+namespace {
+
+struct ScoreRequest {
+  std::string file, constants, fit;
+  bool json = false, rows = false;
+  int splits = 5;
+};
+
+void score(const ScoreRequest& q) {
+  const std::vector<MeasuredRow> rows = read_rows(read_text(q.file), q.file, shipped_catalog());
+  const ScoreConstants constants =
+      q.constants.empty() ? parse_constants(shipped_constants_text(), "data/score_constants.json")
+                          : parse_constants(read_text(q.constants), q.constants);
+  if (!q.fit.empty()) {
+    std::vector<const MeasuredRow*> timed;
+    for (const MeasuredRow& r : rows)
+      if (r.skipped.empty() && r.step_s > 0) timed.push_back(&r);
+    if (timed.empty()) bad_request("{}: no row has a step time that can be forecast", q.file);
+    write_text_atomic(q.fit, save_constants(fit_constants(constants, timed)));
+    fmt::print("{}: constants fitted on {} rows of {}\n", q.fit, timed.size(), q.file);
+    return;
+  }
+  const ScoreReport report = score_rows(rows, constants, q.splits);
+  if (report.measured_rows == 0 && !q.json)
+    fmt::print("{}: no row has a step time that can be forecast\n", q.file);
+  fmt::print("{}", q.json ? score_json(report) : score_text(report, q.rows));
+}
+
+}  // namespace
+
+void add_score(CLI::App& app) {
+  CLI::App* verb = app.add_subcommand(
+      "score",
+      "holds forecasts against a file of measured runs: step time, beside what a constant would say\n"
+      "example: trireme score data/published_runs.json");
+  auto q = std::make_shared<ScoreRequest>();
+  verb->add_option("FILE", q->file, "measured runs, JSON (docs/score.md)")->required();
+  verb->add_option("--constants", q->constants, "constants of one's own instead of the shipped ones, JSON");
+  verb->add_option("--fit", q->fit, "instead: fits the constants on all rows and writes them into this file");
+  verb->add_option("--splits", q->splits, "times that the rows are halved")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  verb->add_flag("--rows", q->rows, "prints every row");
+  verb->add_flag("--json", q->json, "prints JSON");
+  verb->callback([q] { score(*q); });
+}
+
+}  // namespace trireme::cli

@@ -1,0 +1,341 @@
+#include "cost/step_time.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "cost/flops.h"
+
+namespace trireme {
+namespace {
+
+constexpr std::array<std::string_view, kFits> kFitNames = {
+    "gemm",   "gemm_soft", "gemm8",   "gemm4", "blocks8", "attention", "host", "host_moe",
+    "memory", "routing",   "softmax", "tp",    "pp",      "cp",        "ep",   "expert",
+    "dp",     "jitter",    "step",    "ring",  "kept",    "base"};
+
+// A pass of one layer of a stage over one microbatch: forward, and backward
+// (both gradients).
+struct Passes {
+  double forward = 0, backward = 0;
+  double both() const { return forward + backward; }
+  Passes& operator+=(const Passes& o) {
+    forward += o.forward, backward += o.backward;
+    return *this;
+  }
+};
+
+struct StepRoof {
+  const StepCase& c;
+  const DeviceFigures& d;
+  const FitValues& f;
+  double of(Fit x) const { return f[size_t(x)]; }
+  double gemm_rate(bool blocks) const {
+    const double reached = of(Fit::gemm) * of(Fit::gemm_soft);
+    if (!blocks || c.numbers == NumberType::half) return d.bf16 * reached;
+    if (c.numbers == NumberType::fp4) return d.fp4 * reached * of(Fit::gemm4);
+    return d.fp8 * reached * of(Fit::gemm8) * (c.numbers == NumberType::mxfp8 ? of(Fit::blocks8) : 1);
+  }
+  // One product [m, k] x [k, n]: the larger of arithmetic, slower where a side
+  // is short, and traffic.
+  double product(double m, double n, double k, double rate) const {
+    constexpr double kHalf = 2, kReached = 0.85;
+    const double short_sides = k / (k + d.k0) * m / (m + d.m0) * n / (n + d.n0);
+    const double traffic = kHalf * (m * k + k * n + m * n) / (kReached * d.bandwidth);
+    return std::max(2 * m * n * k / (rate * short_sides), traffic);
+  }
+  Passes linear(double rows, double in, double out, double rate) const {
+    return {product(rows, out, in, rate), product(rows, in, out, rate) + product(in, out, rows, rate)};
+  }
+  // What a rank moves of a buffer of `bytes` in an all-gather or reduce-scatter
+  // among n ranks, `stride` apart.
+  double gathered(double bytes, double n, double stride) const {
+    if (n <= 1) return 0;
+    return bytes * (n - 1) / n / link(n, stride);
+  }
+  // Bandwidth that a rank sees of a ring over n ranks, `stride` apart: near
+  // devices' own, else the node's network divided among its rings.
+  double link(double n, double stride) const {
+    constexpr double kReached = 0.85;
+    if (n * stride <= d.near) return d.bus;
+    const double ranks_near = std::max(1.0, d.near / stride);
+    return std::min(d.bus, d.nic * ranks_near * kReached);
+  }
+};
+
+double rows_of(const StepCase& c) {
+  return double(c.micro) * double(c.seq) / double(c.cp);
+}
+
+Passes attention_products(const StepRoof& r) {
+  const ModelSpec& m = r.c.model;
+  const double rows = rows_of(r.c), t = double(r.c.tp), h = double(m.hidden), rate = r.gemm_rate(true);
+  Passes p;
+  if (m.latent()) {
+    if (m.q_rank > 0) {
+      p += r.linear(rows, h, double(m.q_rank), rate);
+      p += r.linear(rows, double(m.q_rank), double(m.q_size()) / t, rate);
+    } else {
+      p += r.linear(rows, h, double(m.q_size()) / t, rate);
+    }
+    p += r.linear(rows, h, double(m.kv_rank + m.rope_head_dim), rate);
+    p += r.linear(rows, double(m.kv_rank), double(m.heads * (m.nope_head_dim + m.v_head_dim)) / t, rate);
+  } else {
+    p += r.linear(rows, h, double(m.q_size() + 2 * m.kv_size()) / t, rate);
+  }
+  p += r.linear(rows, double(m.o_size()) / t, h, rate);
+  return p;
+}
+
+Passes feed_forward(const StepRoof& r, bool experts) {
+  const ModelSpec& m = r.c.model;
+  const double rows = rows_of(r.c), t = double(r.c.tp), h = double(m.hidden), rate = r.gemm_rate(true);
+  const double up = m.activation == "swiglu" ? 2 : 1;
+  Passes p;
+  if (!experts) {
+    p += r.linear(rows, h, up * double(m.ffn) / t, rate);
+    p += r.linear(rows, double(m.ffn) / t, h, rate);
+    return p;
+  }
+  // Balanced: each of E experts sees rows k / E of every ep group's choices; tp
+  // ranks divide the rows.
+  const double choices = rows / t * double(m.experts_per_token), local = double(m.experts) / double(r.c.ep);
+  const double each = choices * double(r.c.ep) / double(m.experts);
+  const double expert_rate = rate * r.of(Fit::expert);
+  const Passes one_up = r.linear(each, h, 2 * double(m.moe_ffn), expert_rate),
+               one_down = r.linear(each, double(m.moe_ffn), h, expert_rate);
+  p.forward = local * (one_up.forward + one_down.forward);
+  p.backward = local * (one_up.backward + one_down.backward);
+  p += r.linear(rows / t, h, double(m.experts), r.gemm_rate(false));
+  if (m.shared_ffn > 0) {
+    p += r.linear(rows, h, 2 * double(m.shared_ffn) / t, rate);
+    p += r.linear(rows, double(m.shared_ffn) / t, h, rate);
+  }
+  return p;
+}
+
+// The core: scores, softmax, weighted values. Fused: the causal half, at a rate
+// that short sequences do not reach (FlashAttention-2 and -3's own curves: half
+// at some 600 keys); the backward pass has 2.5 times the products. Unfused: all
+// scores, two batched products and the softmax's traffic; heads that are no
+// multiple of 8 fall off the tensor cores.
+Passes attention_core(const StepRoof& r) {
+  const ModelSpec& m = r.c.model;
+  const double rows = rows_of(r.c), t = double(r.c.tp), s = double(r.c.seq);
+  const double windowed = r.c.window > 0 ? r.c.window_share : 0;
+  const double keys = (1 - windowed) * s / 2 + windowed * std::min(double(r.c.window), s / 2);
+  const double width = double(m.q_size() + m.o_size()) / t;
+  if (r.c.attention == AttentionKind::flash) {
+    constexpr double kHalfKeys = 600, kShortHeads = 0.88, kForward = 0.85, kBackward = 2.16;
+    const double rate =
+        r.d.attention * r.of(Fit::attention) * s / (s + kHalfKeys) * (m.head_dim >= 96 ? 1 : kShortHeads);
+    const double seconds = 2 * rows * keys * width / rate;
+    return {kForward * seconds, kBackward * seconds};
+  }
+  constexpr double kBatched = 0.62, kHalfHead = 50, kMisaligned = 0.11, kBackwardTraffic = 1.5,
+                   kReached = 0.8;
+  const auto dim = double(m.head_dim);
+  const double rate =
+      r.gemm_rate(false) * kBatched * dim / (dim + kHalfHead) * (m.head_dim % 8 != 0 ? kMisaligned : 1);
+  const double products = 2 * rows * s * width / rate;
+  const double traffic = r.of(Fit::softmax) * double(m.heads) / t * rows * s / (kReached * r.d.bandwidth);
+  return {products + traffic, 2 * products + kBackwardTraffic * traffic};
+}
+
+// Norms, activations, residuals: bytes of a row's pass, forward.
+Passes elementwise(const StepRoof& r, bool experts) {
+  const ModelSpec& m = r.c.model;
+  constexpr double kReached = 0.8, kBackward = 1.7;
+  const double t = double(r.c.tp), h = double(m.hidden), up = m.activation == "swiglu" ? 2 : 1;
+  const double residual = r.c.attention == AttentionKind::unfused ? 24 : 16;
+  double bytes = h * residual / (r.c.sequence ? t : 1) + 12 * double(m.q_size()) / t;
+  if (experts) {
+    const auto k = double(m.experts_per_token);
+    bytes += 10 * double(m.shared_ffn) / t;
+    bytes += r.of(Fit::routing) / r.of(Fit::memory) * k * (10 * double(m.moe_ffn) + 12 * h) / t;
+  } else {
+    bytes += (4 * up + 2) * double(m.ffn) / t;
+  }
+  const double seconds = r.of(Fit::memory) * bytes * rows_of(r.c) / (kReached * r.d.bandwidth);
+  return {seconds, kBackward * seconds};
+}
+
+// Two sums over the tp ranks' rows each way (all-reduce, or all-gather and
+// reduce-scatter: the same bytes).
+double tensor_collective(const StepRoof& r) {
+  const auto t = double(r.c.tp);
+  if (t <= 1) return 0;
+  constexpr double kLatency = 12e-6, kLaunch = 15e-6;
+  const double bytes = 2 * (t - 1) / t * rows_of(r.c) * double(r.c.model.hidden) * 2;
+  const double bus = t <= r.d.near ? r.d.bus * std::min(1.0, 0.65 + 0.05 * t) : r.link(t, 1);
+  return r.of(Fit::tp) * r.c.tp_exposed * (bytes / bus + (t - 1) * kLatency + kLaunch);
+}
+
+// Keys and values to every rank of the context, and their gradients back.
+Passes context_exchange(const StepRoof& r) {
+  const auto n = double(r.c.cp);
+  if (n <= 1) return {};
+  const double kv = 2 * double(r.c.model.kv_size()) / double(std::min(r.c.tp, r.c.model.kv_heads));
+  const double seconds = r.of(Fit::cp) * rows_of(r.c) * (n - 1) * kv * 2 / r.link(n, double(r.c.tp));
+  return {seconds, 2 * seconds};
+}
+
+// Choices to their experts and back, both ways: four all-to-alls of a layer.
+// Across nodes a row travels to a node once, whatever number of its experts
+// live there.
+double expert_exchange(const StepRoof& r) {
+  const auto n = double(r.c.ep);
+  if (n <= 1) return 0;
+  constexpr double kReached = 0.65, kHalf = 2;
+  const ModelSpec& m = r.c.model;
+  const double rows = rows_of(r.c) / double(r.c.tp), h = double(m.hidden), k = double(m.experts_per_token);
+  const double near = std::min(n, r.d.near), nodes = std::max(1.0, n / r.d.near);
+  const double near_seconds = rows * k * h * kHalf * (near - 1) / near / (kReached * r.d.bus);
+  const double copies = nodes * (1 - std::pow(1 - 1 / nodes, k));
+  const double far_seconds =
+      nodes > 1 ? rows * copies * (nodes - 1) / nodes * h * kHalf / (kReached * r.d.nic) : 0;
+  return 2 * r.of(Fit::ep) * (near_seconds + far_seconds);
+}
+
+// One layer on one microbatch, with what is done again.
+struct LayerTime {
+  double products = 0, attention = 0, elementwise = 0, tp = 0, cp = 0, ep = 0, host = 0, total = 0;
+};
+LayerTime layer_time(const StepRoof& r, bool experts) {
+  Passes products = attention_products(r);
+  products += feed_forward(r, experts);
+  const Passes core = attention_core(r), traffic = elementwise(r, experts), context = context_exchange(r);
+  const double again = r.c.recompute;
+  LayerTime l;
+  l.products = products.both() + again * products.forward;
+  l.attention = core.both() + std::max(again, r.c.recompute_attention ? 1.0 : 0.0) * core.forward;
+  l.elementwise = traffic.both() + again * traffic.forward;
+  l.cp = context.both() + again * context.forward;
+  l.tp = tensor_collective(r) * (4 + 2 * again);
+  l.ep = experts ? expert_exchange(r) * (2 + again) : 0;
+  constexpr double kAgain = 0.33;
+  l.host = r.of(experts ? Fit::host_moe : Fit::host) * (1 + kAgain * again);
+  const double device = l.products + l.attention + l.elementwise + l.tp + l.cp + l.ep;
+  l.total = std::hypot(device, l.host);  // launches run ahead of the device while it is busy
+  l.host = l.total - device;
+  return l;
+}
+
+// Logits and loss: three products in 16 bits that are never done again, and
+// what the loss reads and writes.
+double head_time(const StepRoof& r) {
+  constexpr double kLossBytes = 24;
+  const ModelSpec& m = r.c.model;
+  const double rows = rows_of(r.c), logits = double(m.vocab) / double(r.c.tp);
+  return r.linear(rows, double(m.hidden), logits, r.gemm_rate(false)).both() +
+         kLossBytes * rows * logits / r.d.bandwidth;
+}
+
+struct Stored {
+  double dense = 0, experts = 0;  // parameters of the fullest rank
+};
+Stored stored(const StepCase& c) {
+  const ModelSpec& m = c.model;
+  const double pp = double(c.pp), tp = double(c.tp);
+  const double with = double(m.expert_blocks()), without = double(m.layers) - with;
+  Stored s;
+  if (with > 0) {
+    s.experts = with * double(m.experts) * 3 * double(m.hidden) * double(m.moe_ffn) / double(c.ep) / pp;
+    s.dense = with *
+              (double(block_parameters(m, 1)) - double(m.experts) * 3 * double(m.hidden) * double(m.moe_ffn));
+  }
+  if (without > 0) s.dense += without * double(block_parameters(m, 1, false));
+  s.dense = s.dense / (tp * pp) + double(m.hidden) * double(m.vocab) / tp * (c.pp == 1 && !m.tied ? 2 : 1);
+  return s;
+}
+
+// Gradients' sums, and weights' gathers: behind the step, or (zero 3) around
+// every microbatch.
+double gradient_time(const StepRoof& r, double compute) {
+  const StepCase& c = r.c;
+  const Stored s = stored(c);
+  const double replicas = double(c.dp * c.cp), stride = double(c.tp);
+  const double expert_replicas = std::max(1.0, replicas * double(c.tp) / double(c.ep));
+  constexpr double kHalf = 2;
+  // A layer's collective starts at every rank in turn; microbatches gather and
+  // reduce their own.
+  const double starts = r.of(Fit::ring) * (replicas - 1) * std::ceil(double(c.model.layers) / double(c.pp));
+  if (c.zero < 3) {
+    const double bytes = c.zero == 0 ? 2 * c.grad_bytes : c.grad_bytes + kHalf;
+    return r.of(Fit::dp) * (r.gathered(s.dense * bytes, replicas, stride) +
+                            r.gathered(s.experts * bytes, expert_replicas, double(c.ep))) +
+           starts;
+  }
+  const double n = c.shards > 0 ? std::min(double(c.shards), replicas) : replicas;
+  const double m = double(c.microbatches), bytes = 2 * kHalf + c.grad_bytes;
+  const double comm = m * (r.gathered((s.dense + s.experts) * bytes, n, stride) + starts);
+  constexpr double kHidden = 0.9;
+  return std::max(r.of(Fit::dp) * comm, comm - kHidden * compute);
+}
+
+double optimizer_time(const StepRoof& r) {
+  constexpr double kBytes = 34,
+                   kReached = 0.7;  // reads and writes of a parameter's update
+  const Stored s = stored(r.c);
+  const double owners = r.c.zero > 0 ? double(r.c.dp * r.c.cp) : 1;
+  return (s.dense + s.experts) / owners * kBytes / (kReached * r.d.bandwidth);
+}
+
+double message_time(const StepRoof& r) {
+  if (r.c.pp <= 1) return 0;
+  constexpr double kReached = 0.8, kLatency = 20e-6;
+  const double bytes = rows_of(r.c) * double(r.c.model.hidden) * 2 / (r.c.sequence ? double(r.c.tp) : 1);
+  const bool near = double(r.c.gpus()) <= r.d.near;
+  const double one = bytes / (kReached * (near ? r.d.bus : r.d.nic)) + kLatency;
+  return r.of(Fit::pp) * 2 * one * (double(r.c.chunks * r.c.microbatches) / 2 + double(r.c.pp) - 1);
+}
+
+}  // namespace
+
+std::string_view name_of(Fit f) {
+  return kFitNames[size_t(f)];
+}
+
+double step_flops(const StepCase& c, bool recomputed) {
+  const double tokens = double(c.dp * c.micro * c.microbatches) * double(c.seq);
+  double flops = train_flops_per_token(c.model, c.seq);
+  if (recomputed)
+    flops += c.recompute *
+             (forward_flops_per_token(c.model, c.seq) - 2 * double(c.model.hidden) * double(c.model.vocab));
+  return flops * tokens;
+}
+
+StepSeconds step_time(const StepCase& c, const DeviceFigures& d, const FitValues& f) {
+  const StepRoof r{c, d, f};
+  const auto with = double(c.model.expert_blocks()), layers = double(c.model.layers);
+  LayerTime all;  // of all layers
+  const auto add = [&](const LayerTime& l, double n) {
+    all.products += n * l.products, all.attention += n * l.attention, all.elementwise += n * l.elementwise;
+    all.tp += n * l.tp, all.cp += n * l.cp, all.ep += n * l.ep, all.host += n * l.host;
+    all.total += n * l.total;
+  };
+  if (layers > with) add(layer_time(r, false), layers - with);
+  if (with > 0) add(layer_time(r, true), with);
+  const double p = double(c.pp), m = double(c.microbatches), head = head_time(r);
+  // The busiest stage: one with the most layers, or the last, which has the
+  // head beside its own.
+  const double fullest = std::ceil(layers / p) / layers * all.total;
+  const double last = std::floor(layers / p) / layers * all.total + head;
+  const double busiest = p > 1 ? std::max(fullest, last) : all.total + head;
+  const double share = busiest / (all.total + head), idle = all.total + head - busiest;
+  StepSeconds s;
+  s.products = m * share * all.products, s.attention = m * share * all.attention;
+  s.elementwise = m * share * all.elementwise, s.host = m * share * all.host;
+  s.tp = m * share * all.tp, s.cp = m * share * all.cp, s.ep = m * share * all.ep;
+  s.head = m * share * head;
+  s.bubble = idle * c.bubble / double(c.chunks);
+  s.messages = message_time(r);
+  s.gradients = gradient_time(r, m * busiest);
+  s.optimizer = optimizer_time(r) + r.of(Fit::step);
+  const double sum = m * busiest + s.bubble + s.messages + s.gradients + s.optimizer;
+  const double nodes = std::max(1.0, double(c.gpus()) / 8);
+  s.jitter = sum * r.of(Fit::jitter) * std::log2(nodes);
+  s.total = sum + s.jitter;
+  return s;
+}
+
+}  // namespace trireme

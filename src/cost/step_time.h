@@ -1,0 +1,109 @@
+// Seconds of a training step in closed form: an extended roofline (compute,
+// memory, network) with a few named constants, for runs that nobody will
+// execute here: other people's, on other people's machines. What this machine
+// will run is priced op by op instead (plan/price.h). docs/score.md derives
+// every term.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include "spec/model_spec.h"
+
+namespace trireme {
+
+// What a vendor states of a device, dense; and of its way to the others.
+struct DeviceFigures {
+  double bf16 = 0, fp8 = 0, fp4 = 0;    // FLOP/s; 0 = has no such type
+  double memory = 0;                    // bytes
+  double bandwidth = 0;                 // bytes/s
+  double bus = 0;                       // bytes/s of a long all-reduce among near devices (bus bandwidth)
+  double near = 8;                      // devices that reach each other so
+  double nic = 0;                       // bytes/s of a device to those farther away
+  double attention = 0;                 // FLOP/s of a fused attention kernel at long sequences, heads of 128
+  double k0 = 300, m0 = 200, n0 = 200;  // products of these sizes reach half
+                                        // their rate (section "products")
+};
+
+// Constants that measurements give, each of one of three layers
+// (docs/score.md).
+enum class Fit {
+  gemm,       // device: share of the bf16 peak that a large product reaches
+  gemm_soft,  // software: the same, relative to the device's
+  gemm8,      // software: share of the fp8 peak
+  gemm4,      // software: share of the fp4 peak
+  blocks8,    // software: fp8 with a scale for every 32 numbers (MXFP8), relative
+              // to one for a tensor
+  attention,  // software: of DeviceFigures::attention
+  host,       // software: seconds that a layer's launches take, a microbatch
+  host_moe,   // software: the same of a layer with experts
+  memory,     // software: elementwise traffic, relative to the closed form
+  routing,    // software: traffic of tokens on their way to and from experts,
+              // relative to the closed form
+  softmax,    // software: bytes a score, unfused attention
+  tp,         // software: exposed share of tensor parallel collectives
+  pp,         // software: exposed share of messages between stages
+  cp,         // software: exposed share of context parallel exchange
+  ep,         // software: exposed share of experts' all-to-all
+  expert,     // software: rate of experts' products relative to dense ones
+  dp,         // site: exposed share of gradients' and weights' collectives
+  jitter,     // site: growth of the step for each doubling of nodes
+  step,       // software: seconds a step beside all that
+  ring,       // site: seconds that a collective of gradients or weights takes for
+              // each further rank
+  kept,       // software, memory: activations relative to the closed form
+  base,       // software, memory: bytes beside states and activations
+  count
+};
+inline constexpr size_t kFits = size_t(Fit::count);
+std::string_view name_of(Fit);
+using FitValues = std::array<double, kFits>;
+
+enum class NumberType {
+  half,
+  fp8,
+  mxfp8,
+  fp4
+};  // of the blocks' products; head and attention stay in 16 bits
+enum class AttentionKind { flash, unfused };
+
+// One run: model and layout. cp divides sequences, tp matrices, ep experts;
+// world = pp dp cp tp.
+struct StepCase {
+  ModelSpec model;  // finish()ed
+  int64_t seq = 0;
+  int64_t window = 0;       // of some layers' attention, in keys; 0 = all
+  double window_share = 0;  // which share of layers that is
+  int64_t tp = 1, pp = 1, dp = 1, cp = 1, ep = 1;
+  int64_t micro = 1, microbatches = 1, chunks = 1;
+  int zero = 0;                      // 3: weights gathered for every microbatch
+  int64_t shards = 0;                // zero 3: ranks that divide the state; 0 = dp
+  bool sequence = true;              // what lies between tp's products is divided too
+  double recompute = 0;              // share of a block's forward that is done again
+  bool recompute_attention = false;  // and of unfused attention its core
+  double bubble = 1;                 // the pipeline's idle time relative to 1F1B's
+  double grad_bytes = 4;             // of a gradient on the wire
+  double grad_stored = 4;            // of a gradient in memory
+  double held = 1;                   // microbatches in flight relative to 1F1B's
+  double tp_exposed = 1;             // of tensor parallel collectives, beside Fit::tp: less
+                                     // where products are cut to hide them
+  NumberType numbers = NumberType::half;
+  AttentionKind attention = AttentionKind::flash;
+  int64_t gpus() const { return tp * pp * dp * cp; }
+};
+
+// Parts of a step, in seconds; they add up to `total`.
+struct StepSeconds {
+  double products = 0, attention = 0, elementwise = 0,
+         host = 0;  // of the busiest stage, all microbatches
+  double tp = 0, cp = 0, ep = 0, head = 0;
+  double bubble = 0, messages = 0, gradients = 0, optimizer = 0, jitter = 0;
+  double total = 0;
+};
+StepSeconds step_time(const StepCase&, const DeviceFigures&, const FitValues&);
+
+// FLOPs of a step over all devices, causal attention at half: `recomputed` adds
+// what is done again.
+double step_flops(const StepCase&, bool recomputed);
+
+}  // namespace trireme

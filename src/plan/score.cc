@@ -1,0 +1,288 @@
+#include "plan/score.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "base/file.h"
+#include "cost/step_memory.h"
+
+namespace trireme {
+namespace {
+
+// The value below which a share q of `v` lies (nearest rank).
+double quantile_of(std::vector<double> v, double q) {
+  if (v.empty()) return 0;
+  std::sort(v.begin(), v.end());
+  const auto at = size_t(std::ceil(q * double(v.size())));
+  return v[std::clamp<size_t>(at, 1, v.size()) - 1];
+}
+
+double middle_of(std::vector<double> v) {
+  if (v.empty()) return 0;
+  std::sort(v.begin(), v.end());
+  const size_t n = v.size();
+  return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+}
+
+double percent_off(double predicted, double measured) {
+  return 100 * std::abs(predicted / measured - 1);
+}
+
+// Which half of its family a row is in: configurations in an order drawn by
+// `split`, taken in turns.
+std::vector<int> halves_of(const std::vector<const MeasuredRow*>& rows, int split) {
+  std::map<std::string, std::map<std::pair<uint64_t, std::string>, int>> families;
+  const auto key = [split](const MeasuredRow& r) {
+    const std::string& c = r.configuration;
+    return std::pair(hash64(c.data(), c.size(), uint64_t(split)), c);
+  };
+  for (const MeasuredRow* r : rows) families[r->family][key(*r)] = 0;
+  for (auto& [family, configurations] : families) {
+    int turn = int(hash64(family.data(), family.size(), uint64_t(split)) & 1);
+    for (auto& [name, half] : configurations) half = turn, turn = 1 - turn;
+  }
+  std::vector<int> halves;
+  for (const MeasuredRow* r : rows) halves.push_back(families[r->family][key(*r)]);
+  return halves;
+}
+
+// A quantity that is forecast.
+struct Measure {
+  double (*measured)(const MeasuredRow&);
+  RowForecast (*forecast)(const MeasuredRow&, const FitValues&);
+  double (*control)(const MeasuredRow&);
+  const char* name;
+};
+double seconds_of(const MeasuredRow& r) {
+  return r.step_s;
+}
+double bytes_of(const MeasuredRow& r) {
+  return r.memory;
+}
+constexpr Measure kTime = {seconds_of, forecast_of, control_seconds, ""};
+constexpr Measure kMemory = {bytes_of, memory_of, control_bytes, "memory"};
+
+// One constant a family and precision, the median of measured over control; of
+// the family, of all, where there are none.
+class FittedControl {
+ public:
+  explicit FittedControl(const Measure& m) : m_(m) {}
+  void add(const MeasuredRow& r) {
+    const double ratio = m_.measured(r) / m_.control(r);
+    for (const std::string& k : keys(r)) ratios_[k].push_back(ratio);
+  }
+  double value(const MeasuredRow& r) const {
+    for (const std::string& k : keys(r))
+      if (const auto it = ratios_.find(k); it != ratios_.end()) return m_.control(r) * middle_of(it->second);
+    return m_.control(r);
+  }
+
+ private:
+  static std::vector<std::string> keys(const MeasuredRow& r) {
+    return {r.family + "/" + std::to_string(int(r.cases[0].numbers)), r.family, ""};
+  }
+  const Measure& m_;
+  std::map<std::string, std::vector<double>> ratios_;
+};
+
+// Of one row, one entry a split.
+struct HeldOut {
+  std::vector<double> predicted, low, high, control;
+};
+
+// How far outside of its cases' range a measurement lies, in logarithms: the
+// score that intervals are made of.
+double outside(const RowForecast& f, double measured) {
+  return std::max({0.0, std::log(measured / f.high), std::log(f.low / measured)});
+}
+
+// 80 % intervals of one half by the residuals of the other (cross-conformal,
+// Vovk 2015): a family's own where it has enough, else those of all small
+// families together.
+class Residuals {
+ public:
+  void add(const MeasuredRow& r, double score) { own_[r.family].push_back(score); }
+  void pool() {
+    for (const auto& [family, scores] : own_) {
+      if (scores.size() < kEnough) few_.insert(few_.end(), scores.begin(), scores.end());
+      all_.insert(all_.end(), scores.begin(), scores.end());
+    }
+  }
+  double width(const MeasuredRow& r) const {
+    const auto it = own_.find(r.family);
+    if (it != own_.end() && it->second.size() >= kEnough) return of(it->second);
+    return few_.size() >= kEnough ? of(few_) : of(all_);
+  }
+
+ private:
+  static constexpr size_t kEnough = 8;
+  static double of(const std::vector<double>& scores) {
+    constexpr double kCoverage = 0.8;
+    const auto n = double(scores.size());
+    return n == 0 ? 0 : quantile_of(scores, std::min(1.0, kCoverage * (n + 1) / n));
+  }
+  std::map<std::string, std::vector<double>> own_;
+  std::vector<double> few_, all_;
+};
+
+using Rows = std::vector<const MeasuredRow*>;
+
+// Both halves of one split, each forecast by the constants of the other.
+void hold_out(const Measure& m, const Rows& rows, const std::vector<int>& half,
+              const std::array<ScoreConstants, 2>& fitted_without, std::vector<HeldOut>& held) {
+  std::array<Residuals, 2> residuals;
+  std::array<FittedControl, 2> controls = {FittedControl(m), FittedControl(m)};
+  std::vector<RowForecast> forecasts(rows.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const auto h = size_t(half[i]);
+    forecasts[i] = m.forecast(*rows[i], fitted_without[h].of(*rows[i]));
+    if (m.measured(*rows[i]) <= 0) continue;
+    residuals[h].add(*rows[i], outside(forecasts[i], m.measured(*rows[i])));
+    controls[1 - h].add(*rows[i]);
+  }
+  residuals[0].pool(), residuals[1].pool();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const auto h = size_t(half[i]);
+    const double width = std::exp(residuals[1 - h].width(*rows[i]));
+    held[i].predicted.push_back(forecasts[i].middle), held[i].control.push_back(controls[h].value(*rows[i]));
+    held[i].low.push_back(forecasts[i].low / width), held[i].high.push_back(forecasts[i].high * width);
+  }
+}
+
+ScoreStats stats_of(const Measure& m, const std::string& name, const std::vector<size_t>& which,
+                    const Rows& rows, const std::vector<HeldOut>& held) {
+  ScoreStats s{.source = name, .rows = int64_t(which.size())};
+  std::vector<double> errors;
+  double inside = 0;
+  for (const size_t i : which) {
+    const double measured = m.measured(*rows[i]);
+    s.control_mape += percent_off(m.control(*rows[i]), measured) / double(which.size());
+    for (size_t k = 0; k < held[i].predicted.size(); ++k) {
+      errors.push_back(percent_off(held[i].predicted[k], measured));
+      s.fitted_control_mape += percent_off(held[i].control[k], measured);
+      inside += held[i].low[k] <= measured && measured <= held[i].high[k] ? 1 : 0;
+    }
+  }
+  if (errors.empty()) return s;
+  const auto n = double(errors.size());
+  for (const double e : errors) s.mape += e / n;
+  s.median = middle_of(errors), s.p90 = quantile_of(errors, 0.9);
+  s.fitted_control_mape /= n, s.coverage = 100 * inside / n;
+  return s;
+}
+
+// Memory's interval against the device's: below it fits, above it does not,
+// between it is risky. Which it was: rows that ran did fit.
+VerdictStats verdicts_of(const std::string& name, const std::vector<size_t>& which, const Rows& rows,
+                         const std::vector<HeldOut>& held) {
+  VerdictStats s{.source = name, .rows = int64_t(which.size())};
+  double n = 0;
+  for (const size_t i : which) {
+    const double room = rows[i]->figures.memory;
+    const bool ran = !rows[i]->out_of_memory;
+    for (size_t k = 0; k < held[i].low.size(); ++k, ++n) {
+      const bool fits = held[i].high[k] <= room, fails = held[i].low[k] > room;
+      s.right += (ran && fits) || (!ran && fails) ? 1 : 0,
+          s.wrong += (ran && fails) || (!ran && fits) ? 1 : 0;
+      s.control_right += ran == (control_bytes(*rows[i]) <= room) ? 1 : 0;
+    }
+  }
+  if (n == 0) return s;
+  s.right *= 100 / n, s.wrong *= 100 / n, s.control_right *= 100 / n, s.risky = 100 - s.right - s.wrong;
+  return s;
+}
+
+// `of` for all of the rows that `counts` lets pass, by source and by family.
+template <class Stats, class Counts, class Of>
+Tables<Stats> tables_of(const Rows& rows, Counts&& counts, Of&& of) {
+  std::map<std::string, std::vector<size_t>> sources, families;
+  std::vector<size_t> every;
+  for (size_t i = 0; i < rows.size(); ++i)
+    if (counts(*rows[i]))
+      every.push_back(i), sources[rows[i]->source].push_back(i), families[rows[i]->family].push_back(i);
+  Tables<Stats> t;
+  t.all = of("all", every);
+  for (const auto& [name, which] : sources) t.sources.push_back(of(name, which));
+  for (const auto& [name, which] : families) t.families.push_back(of(name, which));
+  return t;
+}
+
+double geometric(const std::vector<double>& v) {
+  double logs = 0;
+  for (const double x : v) logs += std::log(x);
+  return std::exp(logs / double(v.size()));
+}
+
+std::vector<ScoredRow> scored_rows(const Measure& m, const Rows& rows, const std::vector<HeldOut>& held) {
+  std::vector<ScoredRow> out;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const MeasuredRow& r = *rows[i];
+    if (m.measured(r) > 0)
+      out.push_back({r.id, r.source, r.family, *m.name ? m.name : r.metric, geometric(held[i].predicted),
+                     geometric(held[i].low), geometric(held[i].high), m.measured(r)});
+  }
+  return out;
+}
+
+double over_likely(const MeasuredRow& r, double (*of)(const MeasuredRow&, const StepCase&)) {
+  double logs = 0, weight = 0;
+  for (size_t i = 0; i < r.cases.size(); ++i)
+    logs += r.likely[i] * std::log(of(r, r.cases[i])), weight += r.likely[i];
+  return std::exp(logs / weight);
+}
+
+}  // namespace
+
+double control_seconds(const MeasuredRow& r) {
+  return over_likely(r, [](const MeasuredRow& row, const StepCase& c) {
+    constexpr double kShare = 0.5;
+    const double bubble = double(c.pp - 1) / double(c.chunks * c.microbatches);
+    return step_flops(c, true) / (double(c.gpus()) * row.peak * kShare) * (1 + bubble);
+  });
+}
+
+double control_bytes(const MeasuredRow& r) {
+  return over_likely(r, [](const MeasuredRow&, const StepCase& c) { return least_memory(c); });
+}
+
+ScoreReport score_rows(const std::vector<MeasuredRow>& all, const ScoreConstants& constants, int splits) {
+  ScoreReport report;
+  Rows rows;
+  for (const MeasuredRow& r : all) {
+    if (!r.skipped.empty()) report.skipped.push_back({r.id, r.source, r.skipped});
+    for (const std::string& n : r.notes) report.notes.push_back({r.id, r.source, n});
+    if (r.skipped.empty()) rows.push_back(&r);
+  }
+  std::vector<HeldOut> time(rows.size()), memory(rows.size());
+  for (int split = 0; split < splits; ++split) {
+    const std::vector<int> half = halves_of(rows, split);
+    std::array<ScoreConstants, 2> fitted_without;
+    for (const int test : {0, 1}) {
+      Rows training;
+      for (size_t i = 0; i < rows.size(); ++i)
+        if (half[i] != test) training.push_back(rows[i]);
+      fitted_without[size_t(test)] = fit_constants(constants, training);
+    }
+    hold_out(kTime, rows, half, fitted_without, time);
+    hold_out(kMemory, rows, half, fitted_without, memory);
+  }
+  const auto tables = [&](const Measure& m, const std::vector<HeldOut>& held) {
+    return tables_of<ScoreStats>(
+        rows, [&](const MeasuredRow& r) { return m.measured(r) > 0; },
+        [&](const std::string& name, const std::vector<size_t>& which) {
+          return stats_of(m, name, which, rows, held);
+        });
+  };
+  report.time = tables(kTime, time), report.memory = tables(kMemory, memory);
+  report.fits = tables_of<VerdictStats>(
+      rows, [](const MeasuredRow&) { return true; },
+      [&](const std::string& name, const std::vector<size_t>& which) {
+        return verdicts_of(name, which, rows, memory);
+      });
+  report.rows = scored_rows(kTime, rows, time), report.memory_rows = scored_rows(kMemory, rows, memory);
+  report.measured_rows = report.time.all.rows, report.splits = splits;
+  return report;
+}
+
+}  // namespace trireme

@@ -1,0 +1,139 @@
+#include "plan/score_catalog.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "checkpoint/json.h"
+#include "plan/score_data.h"
+
+namespace trireme {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string plain(std::string_view name) {
+  std::string s;
+  for (const char c : name)
+    if (c != ' ' && c != '_' && c != '-') s += char(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+  return s;
+}
+
+KnownShape shape_of(const Json& j) {
+  KnownShape s;
+  s.names = j.at("names").get<std::vector<std::string>>();
+  ModelSpec& m = s.model;
+  const auto number = [&](const char* key, int64_t& to) { to = j.value(key, to); };
+  m.arch = "llama";
+  number("layers", m.layers), number("hidden", m.hidden), number("heads", m.heads);
+  number("kv_heads", m.kv_heads), number("ffn", m.ffn), number("vocab", m.vocab);
+  number("head_dim", m.head_dim), number("experts", m.experts);
+  number("experts_per_token", m.experts_per_token), number("moe_ffn", m.moe_ffn);
+  number("shared_ffn", m.shared_ffn), number("dense_layers", m.dense_layers);
+  number("q_rank", m.q_rank), number("kv_rank", m.kv_rank), number("nope_head_dim", m.nope_head_dim);
+  number("rope_head_dim", m.rope_head_dim), number("v_head_dim", m.v_head_dim);
+  m.activation = j.at("activation").get<std::string>();
+  m.tied = j.value("tied", false);
+  s.params = j.value("params", 0.0);
+  s.window = j.value("window", int64_t{0});
+  s.window_share = j.value("window_share", 0.0);
+  return s;
+}
+
+KnownDevice device_of(const Json& j) {
+  constexpr double kTera = 1e12, kGiga = 1e9;
+  KnownDevice d;
+  d.name = j.at("name").get<std::string>(), d.match = j.at("match").get<std::vector<std::string>>();
+  DeviceFigures& f = d.figures;
+  f.bf16 = j.at("bf16_tflops").get<double>() * kTera, f.fp8 = j.at("fp8_tflops").get<double>() * kTera;
+  f.fp4 = j.at("fp4_tflops").get<double>() * kTera, f.memory = j.at("memory_gb").get<double>() * kGiga;
+  f.bandwidth = j.at("bandwidth_gbps").get<double>() * kGiga, f.bus = j.at("bus_gbps").get<double>() * kGiga;
+  f.near = j.at("near").get<double>(), f.nic = j.at("nic_gbps").get<double>() * kGiga;
+  f.attention = j.at("attention_tflops").get<double>() * kTera;
+  f.k0 = j.at("k0").get<double>(), f.m0 = j.at("m0").get<double>(), f.n0 = j.at("n0").get<double>();
+  return d;
+}
+
+Convention convention_of(std::string_view s, std::string_view file) {
+  if (s == "model") return Convention::model;
+  if (s == "causal") return Convention::causal;
+  if (s == "with recompute") return Convention::with_recompute;
+  if (s == "blocks only") return Convention::blocks_only;
+  bad_request("{}: flops \"{}\"; right are model, causal, with recompute, blocks only", file, s);
+}
+
+SourceRule rule_of(const Json& j, std::string_view file) {
+  SourceRule r;
+  r.source = j.at("source").get<std::string>(), r.family = j.at("family").get<std::string>();
+  r.software = j.at("software").get<std::string>(), r.site = j.at("site").get<std::string>();
+  const std::vector<std::string> none;
+  r.ids = j.value("id", none), r.devices = j.value("device", none), r.names = j.value("name", none);
+  r.precisions = j.value("precision", none);
+  if (j.contains("moe")) r.moe = j.at("moe").get<bool>();
+  if (j.contains("zero")) r.zero = j.at("zero").get<int>();
+  r.flops = convention_of(j.at("flops").get<std::string>(), file);
+  r.attention = j.value("attention", "flash") == "unfused" ? AttentionKind::unfused : AttentionKind::flash;
+  r.sequence = j.value("sequence", true);
+  r.grad_bytes = j.value("grad_bytes", 4.0), r.grad_stored = j.value("grad_stored", r.grad_bytes);
+  r.selective = j.value("selective", 0.0);
+  r.zero_missing = j.value("zero_missing", 0), r.recompute = j.value("recompute", "");
+  r.micro_is_replica = j.value("micro_is_replica", false);
+  return r;
+}
+
+}  // namespace
+
+const KnownShape* Catalog::shape_named(std::string_view name) const {
+  for (const KnownShape& s : shapes)
+    for (const std::string& n : s.names)
+      if (plain(n) == plain(name)) return &s;
+  return nullptr;
+}
+
+const KnownShape* Catalog::shape_of_params(double params) const {
+  constexpr double kSame = 1e-3;
+  for (const KnownShape& s : shapes)
+    if (s.params > 0 && std::abs(s.params / params - 1) < kSame) return &s;
+  return nullptr;
+}
+
+const KnownDevice* Catalog::device_named(std::string_view name) const {
+  for (const KnownDevice& d : devices)
+    for (const std::string& m : d.match)
+      if (name.starts_with(m)) return &d;
+  return nullptr;
+}
+
+double Catalog::nic_of(std::string_view site) const {
+  for (const auto& [name, nic] : sites)
+    if (name == site) return nic;
+  return 0;
+}
+
+Catalog parse_catalog(std::string_view text, std::string_view file) {
+  constexpr size_t kMost = 4 << 20;
+  constexpr double kGiga = 1e9;
+  const Json j = parse_json(text, file, kMost);
+  Catalog c;
+  try {
+    for (const Json& s : j.at("shapes")) c.shapes.push_back(shape_of(s));
+    for (const Json& d : j.at("devices")) c.devices.push_back(device_of(d));
+    for (const Json& s : j.at("sites"))
+      c.sites.emplace_back(s.at("name").get<std::string>(), s.at("nic_gbps").get<double>() * kGiga);
+    for (const Json& s : j.at("sources")) c.sources.push_back(rule_of(s, file));
+  } catch (const Json::exception& e) {
+    bad_request("{}: no catalog of shapes, devices, sites and sources: {}", file, e.what());
+  }
+  return c;
+}
+
+const Catalog& shipped_catalog() {
+  static const Catalog c = parse_catalog(kScoreCatalog, "data/score_catalog.json");
+  return c;
+}
+
+std::string_view shipped_constants_text() {
+  return kScoreConstants;
+}
+
+}  // namespace trireme

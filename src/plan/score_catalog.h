@@ -1,0 +1,69 @@
+// What measured runs leave unsaid: shapes of models known by name, figures of
+// devices, and of each source its software, its site and how it counts FLOPs.
+// Data, in data/score_catalog.json, compiled in.
+#pragma once
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cost/step_time.h"
+
+namespace trireme {
+
+struct KnownShape {
+  std::vector<std::string> names;
+  ModelSpec model;    // not finish()ed
+  double params = 0;  // found by its number of parameters where no name is given; 0 = not so
+  int64_t window = 0;
+  double window_share = 0;
+};
+struct KnownDevice {
+  std::string name;
+  std::vector<std::string> match;  // how names of it begin
+  DeviceFigures figures;
+};
+
+// How a source counts the FLOPs behind its TFLOP/s and MFU.
+enum class Convention {
+  model,           // 3 forward passes, all of attention's scores (Narayanan et al. 2021
+                   // without recompute)
+  causal,          // the same, half of the scores
+  with_recompute,  // what is done again too (Narayanan et al. 2021, equation 3)
+  blocks_only      // 96 B s L h^2: no attention, no logits, recompute in full
+};
+
+// The first that fits a row says how to read it.
+struct SourceRule {
+  std::string source, family, software, site;  // source: how the row's begins
+  std::vector<std::string> ids, devices, names,
+      precisions;  // how they begin; empty = any
+  std::optional<bool> moe;
+  std::optional<int> zero;  // only rows with this degree
+  Convention flops = Convention::model;
+  AttentionKind attention = AttentionKind::flash;
+  bool sequence = true;
+  double grad_bytes = 4, grad_stored = 4, selective = 0;
+  int zero_missing = 0;
+  std::string recompute;  // of rows that do not say: "", "full", "unknown"
+  bool micro_is_replica = false;
+};
+
+struct Catalog {
+  std::vector<KnownShape> shapes;
+  std::vector<KnownDevice> devices;
+  std::vector<std::pair<std::string, double>>
+      sites;  // name, bytes/s of a device to far ones; 0 = the device's
+  std::vector<SourceRule> sources;
+
+  const KnownShape* shape_named(std::string_view) const;  // apart from case, spaces, - and _
+  const KnownShape* shape_of_params(double) const;
+  const KnownDevice* device_named(std::string_view) const;
+  double nic_of(std::string_view site) const;
+};
+Catalog parse_catalog(std::string_view json, std::string_view file);
+const Catalog& shipped_catalog();
+std::string_view shipped_constants_text();  // data/score_constants.json
+
+}  // namespace trireme

@@ -1,0 +1,316 @@
+#include "plan/score_fit.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "checkpoint/json.h"
+#include "cost/step_memory.h"
+
+namespace trireme {
+namespace {
+
+using ConstantsJson = nlohmann::ordered_json;
+
+constexpr double kNoise = 0.04;  // of a measurement: what releases of one thing
+                                 // differ by (COSTMODEL floor)
+constexpr double kFar = 0.08;    // residuals beyond lose weight: a Cauchy likelihood
+
+struct Unknown {
+  std::string scope;
+  Fit fit;
+  Prior prior;
+  double log_value = 0;
+};
+
+// Solves A x = b, A symmetric positive definite, row-major n x n; A is
+// overwritten by its factor.
+std::vector<double> solve_spd(std::vector<double>& a, std::vector<double> b) {
+  const size_t n = b.size();
+  for (size_t j = 0; j < n; ++j) {
+    for (size_t k = 0; k < j; ++k) a[j * n + j] -= a[j * n + k] * a[j * n + k];
+    a[j * n + j] = std::sqrt(std::max(a[j * n + j], 1e-30));
+    for (size_t i = j + 1; i < n; ++i) {
+      double v = a[i * n + j];
+      for (size_t k = 0; k < j; ++k) v -= a[i * n + k] * a[j * n + k];
+      a[i * n + j] = v / a[j * n + j];
+    }
+  }
+  for (size_t i = 0; i < n; ++i) {
+    for (size_t k = 0; k < i; ++k) b[i] -= a[i * n + k] * b[k];
+    b[i] /= a[i * n + i];
+  }
+  for (size_t i = n; i-- > 0;) {
+    for (size_t k = i + 1; k < n; ++k) b[i] -= a[k * n + i] * b[k];
+    b[i] /= a[i * n + i];
+  }
+  return b;
+}
+
+// The fit's state: unknowns, and for each row where its constants are among
+// them (-1: fixed).
+class Fitter {
+ public:
+  Fitter(const ScoreConstants& c, std::span<const MeasuredRow* const> rows, unsigned layers)
+      : constants_(c), rows_(rows), at_(rows.size()) {
+    std::map<std::pair<std::string, Fit>, int> index;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (rows[i]->step_s > 0) observations_.push_back({i, false});
+      if (rows[i]->memory > 0) observations_.push_back({i, true});
+    }
+    for (size_t i = 0; i < rows.size(); ++i)
+      for (size_t f = 0; f < kFits; ++f) {
+        const Fit fit = Fit(f);
+        if (!(layers & 1u << unsigned(layer_of(fit)))) continue;
+        for (const std::string& scope : scopes_of(*rows[i], fit)) {
+          const auto [it, fresh] = index.try_emplace({scope, fit}, int(unknowns_.size()));
+          if (fresh) {
+            const Prior p = c.prior(scope, fit);
+            unknowns_.push_back({scope, fit, p, std::log(p.center)});
+          }
+          at_[i][f].push_back(it->second);
+        }
+      }
+  }
+
+  ScoreConstants run() {
+    constexpr int kMostSteps = 60;
+    double cost = objective(), damping = 1e-3;
+    for (int step = 0; step < kMostSteps; ++step) {
+      const double before = cost;
+      const std::vector<Unknown> kept = unknowns_;
+      linearize();
+      bool better = false;
+      for (int attempt = 0; attempt < 6 && !better; ++attempt) {
+        move(kept, damping);
+        cost = objective();
+        better = cost < before;
+        damping = better ? damping * 0.3 : damping * 10;
+      }
+      if (!better) {
+        unknowns_ = kept;
+        break;
+      }
+      constexpr double kSettled = 1e-5;
+      if (before - cost < kSettled * before) break;
+    }
+    ScoreConstants out = constants_;
+    for (const Unknown& u : unknowns_) out.fitted[u.scope][u.fit] = std::exp(u.log_value);
+    return out;
+  }
+
+ private:
+  FitValues values_of(size_t row) const {
+    FitValues v = constants_.of(*rows_[row]);
+    for (size_t f = 0; f < kFits; ++f) {
+      if (at_[row][f].empty()) continue;
+      double log_value = 0;
+      for (const int u : at_[row][f]) log_value += unknowns_[size_t(u)].log_value;
+      v[f] = std::exp(log_value);
+    }
+    return v;
+  }
+  // What one measurement says: seconds, or bytes.
+  struct Observation {
+    size_t row;
+    bool memory;
+  };
+  double residual(const Observation& o, const FitValues& v) const {
+    const MeasuredRow& r = *rows_[o.row];
+    return o.memory ? std::log(memory_of(r, v).middle / r.memory)
+                    : std::log(forecast_of(r, v).middle / r.step_s);
+  }
+  double objective() const {
+    double sum = 0;
+    for (const Observation& o : observations_) {
+      const double r = residual(o, values_of(o.row)) / kFar;
+      sum += kFar * kFar / (kNoise * kNoise) * std::log1p(r * r);
+    }
+    for (const Unknown& u : unknowns_) {
+      const double d = (u.log_value - std::log(u.prior.center)) / u.prior.sigma;
+      sum += d * d;
+    }
+    return sum;
+  }
+  void linearize() {
+    const size_t n = unknowns_.size();
+    normal_.assign(n * n, 0), gradient_.assign(n, 0);
+    for (const Observation& o : observations_) {
+      const size_t i = o.row;
+      FitValues v = values_of(i);
+      const double r = residual(o, v);
+      const double weight = 1 / (kNoise * kNoise * (1 + r * r / (kFar * kFar)));
+      std::array<double, kFits> slope{};
+      constexpr double kStep = 1e-4;
+      for (size_t f = 0; f < kFits; ++f) {
+        if (at_[i][f].empty() || o.memory != of_memory(Fit(f))) continue;
+        const double kept = v[f];
+        v[f] = kept * std::exp(kStep);
+        slope[f] = (residual(o, v) - r) / kStep;
+        v[f] = kept;
+      }
+      std::vector<std::pair<size_t, double>> slopes;  // unknown and its slope
+      for (size_t f = 0; f < kFits; ++f)
+        if (slope[f] != 0)
+          for (const int u : at_[i][f]) slopes.emplace_back(size_t(u), slope[f]);
+      for (const auto& [a, sa] : slopes) {
+        gradient_[a] += weight * sa * r;
+        for (const auto& [b, sb] : slopes) normal_[a * n + b] += weight * sa * sb;
+      }
+    }
+    for (size_t a = 0; a < n; ++a) {
+      const double precision = 1 / (unknowns_[a].prior.sigma * unknowns_[a].prior.sigma);
+      normal_[a * n + a] += precision;
+      gradient_[a] += precision * (unknowns_[a].log_value - std::log(unknowns_[a].prior.center));
+    }
+  }
+  void move(const std::vector<Unknown>& from, double damping) {
+    std::vector<double> a = normal_;
+    const size_t n = from.size();
+    for (size_t i = 0; i < n; ++i) a[i * n + i] *= 1 + damping;
+    const std::vector<double> step = solve_spd(a, gradient_);
+    constexpr double kLongest = 1;  // a factor of e at once
+    for (size_t i = 0; i < n; ++i)
+      unknowns_[i].log_value = from[i].log_value - std::clamp(step[i], -kLongest, kLongest);
+  }
+
+  static bool of_memory(Fit f) { return f == Fit::kept || f == Fit::base; }
+
+  const ScoreConstants& constants_;
+  std::span<const MeasuredRow* const> rows_;
+  std::vector<std::array<std::vector<int>, kFits>> at_;  // by row and constant: its unknowns, outer first
+  std::vector<Unknown> unknowns_;
+  std::vector<Observation> observations_;
+  std::vector<double> normal_, gradient_;
+};
+
+Fit fit_named(std::string_view name, std::string_view file) {
+  for (size_t f = 0; f < kFits; ++f)
+    if (name_of(Fit(f)) == name) return Fit(f);
+  bad_request("{}: \"{}\" is no constant of the forecast", file, name.substr(0, 60));
+}
+
+double positive(const nlohmann::json& j, std::string_view name, std::string_view file) {
+  const double v = j.is_number() ? j.get<double>() : 0;
+  if (!(v > 0 && v < 1e12)) bad_request("{}: {} is no number above 0", file, name);
+  return v;
+}
+
+Prior prior_from(const nlohmann::json& j, std::string_view name, std::string_view file) {
+  if (!j.is_array() || j.size() != 2) bad_request("{}: prior of {} is not [center, sigma]", file, name);
+  return {positive(j[0], name, file), positive(j[1], name, file)};
+}
+
+}  // namespace
+
+ConstantLayer layer_of(Fit f) {
+  if (f == Fit::gemm) return ConstantLayer::device;
+  return f == Fit::dp || f == Fit::jitter || f == Fit::ring ? ConstantLayer::site : ConstantLayer::software;
+}
+
+std::vector<std::string> scopes_of(const MeasuredRow& r, Fit f) {
+  const auto chain = [](std::string layer, const std::string& name) {
+    std::vector<std::string> all = {layer};
+    for (size_t slash = 0; slash != std::string::npos;) {
+      slash = name.find('/', slash + 1);
+      all.push_back(layer + ":" + name.substr(0, slash));
+    }
+    return all;
+  };
+  switch (layer_of(f)) {
+    case ConstantLayer::device:
+      return chain("device", r.device);
+    case ConstantLayer::site:
+      return chain("site", r.site);
+    default:
+      return chain("software", r.software);
+  }
+}
+
+Prior ScoreConstants::prior(const std::string& scope, Fit f) const {
+  if (const auto s = scope_priors.find(scope); s != scope_priors.end())
+    if (const auto p = s->second.find(f); p != s->second.end()) return p->second;
+  const Prior& all = priors[size_t(f)];
+  if (scope.find(':') == std::string::npos) return all;
+  constexpr double kGenerations = 0.5;  // of one software differ less than softwares
+  return {1, scope.find('/') == std::string::npos ? all.sigma : kGenerations * all.sigma};
+}
+double ScoreConstants::factor(const std::string& scope, Fit f) const {
+  if (const auto s = fitted.find(scope); s != fitted.end())
+    if (const auto v = s->second.find(f); v != s->second.end()) return v->second;
+  return prior(scope, f).center;
+}
+FitValues ScoreConstants::of(const MeasuredRow& r) const {
+  FitValues v{};
+  for (size_t f = 0; f < kFits; ++f) {
+    v[f] = 1;
+    for (const std::string& scope : scopes_of(r, Fit(f))) v[f] *= factor(scope, Fit(f));
+  }
+  return v;
+}
+
+ScoreConstants parse_constants(std::string_view text, std::string_view file) {
+  constexpr size_t kMost = 4 << 20;
+  const nlohmann::json j = parse_json(text, file, kMost);
+  const auto object = [&](const nlohmann::json& in, const char* key) -> const nlohmann::json& {
+    if (!in.is_object() || !in.contains(key) || !in.at(key).is_object())
+      bad_request("{}: no object \"{}\"", file, key);
+    return in.at(key);
+  };
+  ScoreConstants c;
+  for (const auto& [name, p] : object(j, "priors").items())
+    c.priors[size_t(fit_named(name, file))] = prior_from(p, name, file);
+  for (const auto& [scope, fits] : object(j, "scope_priors").items())
+    for (const auto& [name, p] : fits.items())
+      if (name != "source") c.scope_priors[scope][fit_named(name, file)] = prior_from(p, name, file);
+  for (const auto& [scope, fits] : object(j, "fitted").items())
+    for (const auto& [name, v] : fits.items())
+      c.fitted[scope][fit_named(name, file)] = positive(v, name, file);
+  return c;
+}
+
+std::string save_constants(const ScoreConstants& c) {
+  ConstantsJson j;
+  for (size_t f = 0; f < kFits; ++f) j["priors"][name_of(Fit(f))] = {c.priors[f].center, c.priors[f].sigma};
+  j["scope_priors"] = ConstantsJson::object(), j["fitted"] = ConstantsJson::object();
+  for (const auto& [scope, fits] : c.scope_priors)
+    for (const auto& [f, p] : fits) j["scope_priors"][scope][name_of(f)] = {p.center, p.sigma};
+  const auto short_of = [](double v) { return std::stod(fmt::format("{:.4g}", v)); };
+  for (const auto& [scope, fits] : c.fitted)
+    for (const auto& [f, v] : fits) j["fitted"][scope][name_of(f)] = short_of(v);
+  return j.dump(1) + "\n";
+}
+
+namespace {
+
+template <class Quantity>
+RowForecast over_cases(const MeasuredRow& r, Quantity&& quantity) {
+  RowForecast out;
+  double logs = 0, weight = 0;
+  for (size_t i = 0; i < r.cases.size(); ++i) {
+    const double s = quantity(r.cases[i]);
+    out.low = out.low == 0 ? s : std::min(out.low, s), out.high = std::max(out.high, s);
+    logs += r.likely[i] * std::log(s), weight += r.likely[i];
+  }
+  out.middle = std::exp(logs / weight);
+  return out;
+}
+
+}  // namespace
+
+RowForecast forecast_of(const MeasuredRow& r, const FitValues& v) {
+  return over_cases(r, [&](const StepCase& c) { return step_time(c, r.figures, v).total; });
+}
+RowForecast memory_of(const MeasuredRow& r, const FitValues& v) {
+  return over_cases(r, [&](const StepCase& c) { return step_memory(c, v).total; });
+}
+
+ScoreConstants fit_constants(const ScoreConstants& c, std::span<const MeasuredRow* const> rows,
+                             unsigned layers) {
+  return rows.empty() ? c : Fitter(c, rows, layers).run();
+}
+
+}  // namespace trireme

@@ -1,0 +1,54 @@
+// Constants of step_time(): their priors, their values by layer (device,
+// software, site), and the fit that makes values of measured rows: Gauss-Newton
+// on logarithms, with priors and weights that far-off rows lose.
+#pragma once
+#include <array>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "plan/score_rows.h"
+
+namespace trireme {
+
+// Log-normal: a value around `center`, by a factor of exp(sigma) either way.
+struct Prior {
+  double center = 1, sigma = 0.3;
+};
+enum class ConstantLayer { device, software, site };
+ConstantLayer layer_of(Fit);
+
+// A layer and whose, from all to one: "software", "software:nemo",
+// "software:nemo/26.06". A constant is the product of what each of these says:
+// the first its value, the others how they differ from the one before.
+std::vector<std::string> scopes_of(const MeasuredRow&, Fit);
+
+struct ScoreConstants {
+  std::array<Prior, kFits> priors;
+  std::map<std::string, std::map<Fit, Prior>> scope_priors;  // where a scope is known to differ
+  std::map<std::string, std::map<Fit, double>> fitted;
+  Prior prior(const std::string& scope, Fit) const;
+  double factor(const std::string& scope,
+                Fit) const;  // fitted, else the prior's center
+  FitValues of(const MeasuredRow&) const;
+};
+// Errors (request): one line.
+ScoreConstants parse_constants(std::string_view json, std::string_view file);
+std::string save_constants(const ScoreConstants&);
+
+// Seconds of each of the row's cases.
+struct RowForecast {
+  double low = 0, high = 0, middle = 0;  // over the cases: least, most;
+                                         // geometric mean of the likely ones
+};
+RowForecast forecast_of(const MeasuredRow&, const FitValues&);  // seconds
+RowForecast memory_of(const MeasuredRow&, const FitValues&);    // bytes
+
+// Fits all scopes that `rows` touch, from the priors; fitted values of other
+// scopes stay as they are. layers: which may move (bits of 1 << ConstantLayer).
+ScoreConstants fit_constants(const ScoreConstants&, std::span<const MeasuredRow* const> rows,
+                             unsigned layers = 7);
+
+}  // namespace trireme

@@ -1,0 +1,123 @@
+#include <fmt/format.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "plan/score.h"
+
+namespace trireme {
+namespace {
+
+using ReportJson = nlohmann::ordered_json;
+
+std::string line_of(const ScoreStats& s) {
+  return fmt::format("{:<34} {:>5} {:>6.1f} {:>7.1f} {:>6.1f} {:>7.0f} {:>8.1f} {:>8.1f}\n",
+                     s.source.substr(0, 34), s.rows, s.mape, s.median, s.p90, s.coverage, s.control_mape,
+                     s.fitted_control_mape);
+}
+
+std::string table_of(const Tables<ScoreStats>& t) {
+  std::string text = fmt::format("{:<34} {:>5} {:>6} {:>7} {:>6} {:>7} {:>8} {:>8}\n", "family", "rows",
+                                 "mean", "median", "p90", "in 80%", "control", "fitted");
+  for (const ScoreStats& s : t.families) text += line_of(s);
+  return text + line_of(t.all);
+}
+
+std::string skipped_text(const ScoreReport& r) {
+  std::map<std::string, std::pair<int, std::string>> reasons;
+  for (const SkippedRow& s : r.skipped) {
+    auto& [count, first] = reasons[s.reason];
+    if (count++ == 0) first = s.id;
+  }
+  std::string text = fmt::format("{} rows are not forecast:\n", r.skipped.size());
+  for (const auto& [reason, who] : reasons)
+    text += fmt::format("  {}{}: {}\n", who.second,
+                        who.first > 1 ? fmt::format(" and {} more", who.first - 1) : "", reason);
+  if (!r.notes.empty())
+    text +=
+        fmt::format("{} rows lack or contradict something that their other numbers say:\n", r.notes.size());
+  for (const SkippedRow& s : r.notes) text += fmt::format("  {}: {}\n", s.id, s.reason);
+  return text;
+}
+
+ReportJson json_of(const ScoreStats& s) {
+  return {{"source", s.source},
+          {"rows", s.rows},
+          {"mape", s.mape},
+          {"median", s.median},
+          {"p90", s.p90},
+          {"coverage", s.coverage},
+          {"control_mape", s.control_mape},
+          {"fitted_control_mape", s.fitted_control_mape}};
+}
+
+ReportJson json_of(const VerdictStats& s) {
+  return {{"source", s.source}, {"rows", s.rows},   {"right", s.right},
+          {"risky", s.risky},   {"wrong", s.wrong}, {"control_right", s.control_right}};
+}
+
+template <class Stats>
+ReportJson tables_json(const Tables<Stats>& t) {
+  ReportJson j = {
+      {"all", json_of(t.all)}, {"sources", ReportJson::array()}, {"families", ReportJson::array()}};
+  for (const Stats& s : t.sources) j["sources"].push_back(json_of(s));
+  for (const Stats& s : t.families) j["families"].push_back(json_of(s));
+  return j;
+}
+
+ReportJson rows_json(const std::vector<ScoredRow>& rows) {
+  ReportJson j = ReportJson::array();
+  for (const ScoredRow& x : rows)
+    j.push_back({{"id", x.id},
+                 {"source", x.source},
+                 {"metric", x.metric},
+                 {"predicted", x.predicted},
+                 {"low", x.low},
+                 {"high", x.high},
+                 {"measured", x.measured}});
+  return j;
+}
+
+ReportJson skipped_json(const std::vector<SkippedRow>& all) {
+  ReportJson j = ReportJson::array();
+  for (const SkippedRow& s : all) j.push_back({{"id", s.id}, {"source", s.source}, {"reason", s.reason}});
+  return j;
+}
+
+}  // namespace
+
+std::string score_text(const ScoreReport& r, bool rows) {
+  std::string text = fmt::format(
+      "step time of {} measured runs, percent; constants fitted on "
+      "half of each family's configurations, errors on\n"
+      "the other half, {} times; control: half of the peak; "
+      "fitted: one constant of the same half\n{}",
+      r.measured_rows, r.splits, table_of(r.time));
+  text += fmt::format(
+      "\nmemory of {} runs, likewise; control: weights, "
+      "gradients and optimizer alone\n{}",
+      r.memory.all.rows, table_of(r.memory));
+  text += fmt::format(
+      "\nfits, risky or does not fit, of {} runs: {:.1f} % right, "
+      "{:.1f} % risky, {:.1f} % wrong; by the control {:.1f} % "
+      "right\n\n",
+      r.fits.all.rows, r.fits.all.right, r.fits.all.risky, r.fits.all.wrong, r.fits.all.control_right);
+  if (rows)
+    for (const ScoredRow& x : r.rows)
+      text += fmt::format(
+          "{:<60} {:>10.4g} s  forecast {:>10.4g} s ({:.4g} to "
+          "{:.4g})  {:+.1f} %\n",
+          x.id, x.measured, x.predicted, x.low, x.high, 100 * (x.predicted / x.measured - 1));
+  return text + skipped_text(r);
+}
+
+std::string score_json(const ScoreReport& r) {
+  ReportJson j = tables_json(r.time);
+  j["rows"] = rows_json(r.rows);
+  j["memory"] = tables_json(r.memory), j["memory"]["rows"] = rows_json(r.memory_rows);
+  j["fits"] = tables_json(r.fits);
+  j["skipped"] = skipped_json(r.skipped), j["notes"] = skipped_json(r.notes);
+  return j.dump(1) + "\n";
+}
+
+}  // namespace trireme

@@ -1,0 +1,257 @@
+// Forecasts against measured runs: the reader's refusals, controls by hand, a planted source that the fit
+// finds again, and the shipped rows.
+#include "plan/score.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/rng.h"
+#include "source_dir.h"
+
+namespace trireme {
+namespace {
+
+using TestJson = nlohmann::json;
+
+// A run that is whole: 40 layers of hidden 5120 on 2 x 8 A100, tp 4, pp 2, dp 2.
+TestJson whole_row() {
+  return {{"id", "r1"},
+          {"source", "vTrain, a test"},
+          {"kind", "measured"},
+          {"precision", "fp16"},
+          {"model",
+           {{"layers", 40},
+            {"hidden", 5120},
+            {"heads", 40},
+            {"kv_heads", 40},
+            {"ffn", 20480},
+            {"seq", 2048},
+            {"vocab", 51200}}},
+          {"cluster", {{"gpu", "A100-SXM-80GB"}, {"count", 16}}},
+          {"layout",
+           {{"tp", 4},
+            {"pp", 2},
+            {"dp", 2},
+            {"interleave", 1},
+            {"micro_batch", 2},
+            {"global_batch", 96},
+            {"recompute", "full"}}},
+          {"result", {{"step_time_s", 9.5}}}};
+}
+
+MeasuredRow read_one(const TestJson& row) {
+  return read_rows(TestJson::array({row}).dump(), "rows.json", shipped_catalog()).at(0);
+}
+
+TEST(ScoreRows, AWholeRow) {
+  const MeasuredRow r = read_one(whole_row());
+  EXPECT_EQ(r.skipped, "");
+  ASSERT_EQ(r.cases.size(), 1u);
+  EXPECT_EQ(r.cases[0].microbatches, 24);
+  EXPECT_EQ(r.cases[0].gpus(), 16);
+  EXPECT_EQ(r.family, "vTrain");
+  EXPECT_EQ(r.metric, "step_time_s");
+  EXPECT_TRUE(r.notes.empty());
+}
+
+// What is wrong with a row, and a word of why it is left out.
+struct BadRow {
+  const char* name;
+  const char* where;  // JSON pointer
+  TestJson value;     // null: removed
+  const char* reason;
+};
+
+class BadRows : public testing::TestWithParam<BadRow> {};
+
+TEST_P(BadRows, AreNamed) {
+  TestJson row = whole_row();
+  const TestJson::json_pointer at(GetParam().where);
+  row[at] = GetParam().value;
+  EXPECT_NE(read_one(row).skipped.find(GetParam().reason), std::string::npos) << read_one(row).skipped;
+  EXPECT_TRUE(read_one(row).cases.empty());
+}
+
+const std::vector<BadRow> kBadRows = {
+    {"Degrees", "/layout/dp", 3, "degrees do not multiply: tp 4 x pp 2 x cp 1 x dp 3 is not 16"},
+    {"TooManyDegrees", "/layout/tp", 32, "degrees do not multiply"},
+    {"MoreThanPeak", "/result/step_time_s", 0.9, "more than the peak of 312"},
+    {"Batch", "/layout/global_batch", 97, "global batch 97 is no multiple of dp 2"},
+    {"Micro", "/layout/micro_batch", 5, "no multiple of dp 2 x micro 5"},
+    {"Device", "/cluster/gpu", "Abacus", "\"Abacus\" has no figures"},
+    {"NoDevice", "/cluster/gpu", nullptr, "no cluster.gpu"},
+    {"NoCount", "/cluster/count", nullptr, "no cluster.count"},
+    {"Analytic", "/kind", "published-analytic", "nothing was measured"},
+    {"NoTp", "/layout/tp", nullptr, "no layout.tp"},
+    {"NoSeq", "/model/seq", nullptr, "no model.seq"},
+    {"NoLayers", "/model/layers", nullptr, "no model.layers"},
+    {"Shape", "/model/hidden", nullptr, "no shape of the model"},
+    {"Experts", "/layout/ep", 2, "ep 2 of 0 experts"},
+    {"Precision", "/precision", "ternary", "\"ternary\" is not known"},
+    {"NoFp8", "/precision", "fp8", "has no peak"},
+    {"Task", "/model/task", "LoRA", "task \"LoRA\""},
+    {"NoResult", "/result/step_time_s", nullptr, "no step time"},
+};
+INSTANTIATE_TEST_SUITE_P(All, BadRows, testing::ValuesIn(kBadRows),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(ScoreRows, ABadFileIsOneLine) {
+  const auto message = [](const std::string& text) -> std::string {
+    try {
+      read_rows(text, "rows.json", shipped_catalog());
+    } catch (const Error& e) {
+      EXPECT_EQ(e.fault, Fault::request);
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_NE(message("[{").find("rows.json: not JSON"), std::string::npos);
+  EXPECT_NE(message("{}").find("no list of measured runs"), std::string::npos);
+  EXPECT_NE(message("[3]").find("row 1 is no object"), std::string::npos);
+  TestJson row = whole_row();
+  row["model"]["hidden"] = -4;
+  EXPECT_NE(message(TestJson::array({row}).dump()).find("model.hidden is -4; right is"), std::string::npos);
+  row = whole_row();
+  row["layout"] = 7;
+  EXPECT_NE(message(TestJson::array({row}).dump()).find("layout is 7; right is an object"),
+            std::string::npos);
+}
+
+TEST(ScoreRows, WhatIsMissingIsSolvedOrRangedOver) {
+  TestJson row = whole_row();
+  row["model"]["seq"] = nullptr;
+  row["result"]["tokens_per_s"] = 96 * 2048 / 9.5;
+  MeasuredRow r = read_one(row);
+  EXPECT_EQ(r.skipped, "");
+  EXPECT_EQ(r.cases.at(0).seq, 2048);
+  ASSERT_EQ(r.notes.size(), 1u);
+
+  row = whole_row();
+  row["source"] = "BigScience BLOOM, a test";
+  row["model"]["layers"] = nullptr;
+  row["result"]["tflops_per_gpu"] = 96.0 * 96 * 2048 * 40 * 5120 * 5120 / (9.5 * 16 * 1e12);
+  r = read_one(row);
+  EXPECT_EQ(r.skipped, "");
+  EXPECT_EQ(r.cases.at(0).model.layers, 40);
+
+  row = whole_row();
+  row["layout"]["interleave"] = nullptr;
+  row["layout"]["micro_batch"] = nullptr;
+  r = read_one(row);
+  EXPECT_EQ(r.missing, (std::vector<std::string>{"micro_batch", "interleave"}));
+  const RowForecast f = forecast_of(r, parse_constants(shipped_constants_text(), "shipped").of(r));
+  EXPECT_LT(f.low, f.middle);
+  EXPECT_GT(f.high, f.middle);
+
+  row = whole_row();
+  row["layout"]["grad_accum"] = 7;
+  EXPECT_NE(read_one(row).notes.at(0).find("grad_accum 7 contradicts global_batch 96"), std::string::npos);
+}
+
+TEST(Score, ControlByHand) {
+  // Forward of a token: 40 layers of 24 h^2 + 2 s h (half of the scores), logits 2 h V; full recompute: four
+  // forward passes of the blocks, three of the logits.
+  const double h = 5120, s = 2048, tokens = 96 * s;
+  const double blocks = 40 * (24 * h * h + 2 * s * h), head = 2 * h * 51200;
+  const double flops = tokens * (4 * blocks + 3 * head);
+  const double by_hand = flops / (16 * 312e12 * 0.5) * (1 + 1.0 / 24);
+  EXPECT_NEAR(control_seconds(read_one(whole_row())) / by_hand, 1, 1e-9);
+}
+
+// Runs of a made-up site with known constants and 1 % of noise, over shapes and layouts at random.
+std::vector<MeasuredRow> planted_rows(const FitValues& truth, int count) {
+  std::vector<MeasuredRow> rows;
+  const auto draw = [](uint64_t i, uint64_t what, int n) { return int(uniform(17, i * 16 + what) * n); };
+  for (uint64_t i = 0; int(rows.size()) < count; ++i) {
+    TestJson row = whole_row();
+    row["id"] = "planted" + std::to_string(i);
+    const int heads = 8 * (2 + draw(i, 0, 6)), tp = 1 << draw(i, 1, 4), pp = 1 << draw(i, 2, 3),
+              dp = 1 << draw(i, 3, 4);
+    row["model"]["heads"] = heads, row["model"]["kv_heads"] = heads;
+    row["model"]["hidden"] = heads * 128, row["model"]["ffn"] = heads * 512;
+    row["model"]["layers"] = 8 * (1 + draw(i, 4, 7));
+    row["cluster"]["count"] = tp * pp * dp;
+    const int micro = 1 << draw(i, 5, 4);
+    row["layout"] = {{"tp", tp},
+                     {"pp", pp},
+                     {"dp", dp},
+                     {"micro_batch", micro},
+                     {"interleave", 1},
+                     {"global_batch", dp * micro * (pp * (1 + draw(i, 6, 8)))},
+                     {"recompute", i % 2 ? "full" : "none"}};
+    row["result"]["step_time_s"] = 1e6;
+    MeasuredRow r = read_one(row);
+    if (!r.skipped.empty()) continue;
+    r.step_s = forecast_of(r, truth).middle * (1 + 0.02 * (uniform(18, i) - 0.5));
+    rows.push_back(r);
+  }
+  return rows;
+}
+
+TEST(Score, APlantedSourceIsFoundAgain) {
+  ScoreConstants priors = parse_constants(shipped_constants_text(), "shipped");
+  priors.fitted.clear();
+  FitValues truth{};
+  for (size_t f = 0; f < kFits; ++f) truth[f] = priors.priors[f].center;
+  truth[size_t(Fit::gemm)] = 0.71, truth[size_t(Fit::host)] = 0.004, truth[size_t(Fit::memory)] = 2.1;
+  truth[size_t(Fit::dp)] = 1.3, truth[size_t(Fit::softmax)] = 11;
+  const std::vector<MeasuredRow> rows = planted_rows(truth, 60);
+  const ScoreReport r = score_rows(rows, priors, 3);
+  EXPECT_EQ(r.time.all.rows, 60);
+  EXPECT_LT(r.time.all.mape, 2.5);
+  EXPECT_GT(r.time.all.fitted_control_mape, 4 * r.time.all.mape);
+  EXPECT_GE(r.time.all.coverage, 65);
+  EXPECT_LE(r.time.all.coverage, 95);
+}
+
+TEST(Score, ConstantsAreReadAsWritten) {
+  const ScoreConstants c = parse_constants(shipped_constants_text(), "shipped");
+  const std::string text = save_constants(c);
+  EXPECT_EQ(save_constants(parse_constants(text, "again")), text);
+  for (const char* bad : {"{}", "[]", R"({"priors": {"gem": [1, 1]}, "scope_priors": {}, "fitted": {}})",
+                          R"({"priors": {"gemm": [1, -1]}, "scope_priors": {}, "fitted": {}})"})
+    EXPECT_THROW(parse_constants(bad, "bad"), Error) << bad;
+}
+
+TEST(Score, TheShippedRows) {
+  const fs::path file = test::source_dir() / "data/published_runs.json";
+  const std::vector<MeasuredRow> rows = read_rows(read_text(file), file.string(), shipped_catalog());
+  EXPECT_EQ(rows.size(), 851u);
+  const ScoreReport r = score_rows(rows, parse_constants(shipped_constants_text(), "shipped"), 2);
+  EXPECT_GE(r.measured_rows, 655);
+  EXPECT_LT(r.time.all.mape, 9);
+  EXPECT_LT(r.time.all.median, 5);
+  EXPECT_LT(r.time.all.mape, r.time.all.fitted_control_mape);
+  EXPECT_GE(r.time.all.coverage, 75);
+  EXPECT_LE(r.time.all.coverage, 88);
+  EXPECT_LT(r.memory.all.mape, 12);
+  EXPECT_GE(r.memory.all.rows, 140);
+  EXPECT_LT(r.fits.all.wrong, 8);
+  EXPECT_GE(r.rows.size() + r.skipped.size(), rows.size() - 10);  // the others have memory alone
+}
+
+TEST(Score, Json) {
+  TestJson second = whole_row();
+  second["id"] = "r2", second["layout"]["dp"] = 5;
+  const auto rows = read_rows(TestJson::array({whole_row(), second}).dump(), "rows.json", shipped_catalog());
+  const ScoreReport r = score_rows(rows, parse_constants(shipped_constants_text(), "shipped"), 1);
+  const TestJson j = TestJson::parse(score_json(r));
+  for (const char* key :
+       {"source", "rows", "mape", "median", "p90", "coverage", "control_mape", "fitted_control_mape"})
+    EXPECT_TRUE(j.at("all").contains(key) && j.at("sources").at(0).contains(key)) << key;
+  for (const char* key : {"id", "metric", "predicted", "low", "high", "measured"})
+    EXPECT_TRUE(j.at("rows").at(0).contains(key)) << key;
+  for (const char* key : {"right", "risky", "wrong"})
+    EXPECT_TRUE(j.at("fits").at("all").contains(key)) << key;
+  EXPECT_TRUE(j.at("memory").at("all").contains("mape"));
+  EXPECT_EQ(j.at("skipped").at(0).at("id"), "r2");
+  EXPECT_EQ(j.at("all").at("rows"), 1);
+}
+
+}  // namespace
+}  // namespace trireme
