@@ -60,6 +60,15 @@ void StageRunner::each_saved(const Each& each) {
   }
 }
 
+// At the settle point: from there to its update the step leaves the state alone.
+void StageRunner::keep_state() {
+  PostValidation& p = *post_;
+  p.kept = p.may_post && (p.always || p.calm);
+  if (!p.kept) return;
+  device_.wait(p.keeping, device_.record(compute_));
+  each_saved([&](const Tensor& state, const Tensor& saved) { device_.copy(saved, state, p.keeping); });
+}
+
 // In place of update(), once the gradients are summed.
 void StageRunner::post(std::span<const Action> actions, const FillBatch& fill) {
   PostValidation& p = *post_;
@@ -80,7 +89,8 @@ void StageRunner::post(std::span<const Action> actions, const FillBatch& fill) {
     p.settlement.post(numbers, grad_norm_->squares(device_, params_, flat_, compute_));
   }
   layer_ = "optimizer";
-  each_saved([&](const Tensor& state, const Tensor& saved) { device_.copy(saved, state, compute_); });
+  device_.wait(compute_, device_.record(p.keeping));
+  p.kept = false;
   p.scale = loss_scale_.state();
   p.step = step_, p.targets = targets_, p.actions = actions, p.fill = fill;
   p.under_way = true;

@@ -240,6 +240,7 @@ class StageRunner {
   void prepare_post_validation();
   template <class Each>
   void each_saved(const Each&);
+  void keep_state();
   void post(std::span<const Action>, const FillBatch&);
   void read_settlement();
   bool settle_step(bool begun);

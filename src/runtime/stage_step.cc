@@ -77,7 +77,10 @@ StageRunner::Ran StageRunner::run_actions(std::span<const Action> actions, const
   const size_t settle_at = post_ ? size_t(post_->point.action) : 0;
   for (size_t i = 0; i < actions.size(); i++) {
     const Action& a = actions[i];
-    if (post_ && i == settle_at && post_->under_way && !settle_step(true)) return Ran::again;
+    if (post_ && i == settle_at) {
+      if (post_->under_way && !settle_step(true)) return Ran::again;
+      keep_state();
+    }
     enter(name_of(a.kind), a.mb);
     if (a.kind == Act::Step) continue;  // step() does it once loss and norm are known to be finite
     TraceScope traced(tracer_.get(), SpanKind::action, name_of(a.kind), a.mb);
@@ -233,6 +236,7 @@ StepResult StageRunner::step(std::span<const Action> actions, int64_t step, int6
   if (pulse_) pulse_->step(step);
   TraceScope traced(tracer_.get(), SpanKind::step, "step");
   const CommCounts before = comms_ ? comms_->counts() : CommCounts{};
+  if (post_) post_->may_post = may_post;
   Ran ran;
   do {
     begin_step(step, targets);
@@ -245,7 +249,7 @@ StepResult StageRunner::step(std::span<const Action> actions, int64_t step, int6
     return result_;
   }
   result_.lr = lr_.at(step_);
-  if (post_ && may_post && (post_->always || post_->calm))
+  if (post_ && post_->kept)
     post(actions, fill);
   else
     finish_step(actions, fill);
