@@ -9,8 +9,8 @@ namespace trireme::cli {
 namespace {
 
 struct ScoreRequest {
-  std::string file, constants, fit;
-  bool json = false, rows = false;
+  std::string file, constants, fit, calibrate;
+  bool json = false, rows = false, as_is = false;
   int splits = 5;
 };
 
@@ -19,16 +19,19 @@ void score(const ScoreRequest& q) {
   const ScoreConstants constants =
       q.constants.empty() ? parse_constants(shipped_constants_text(), "data/score_constants.json")
                           : parse_constants(read_text(q.constants), q.constants);
-  if (!q.fit.empty()) {
+  if (!q.fit.empty() || !q.calibrate.empty()) {
+    const std::string& out = q.fit.empty() ? q.calibrate : q.fit;
     std::vector<const MeasuredRow*> timed;
     for (const MeasuredRow& r : rows)
       if (r.skipped.empty() && r.step_s > 0) timed.push_back(&r);
     if (timed.empty()) bad_request("{}: no row has a step time that can be forecast", q.file);
-    write_text_atomic(q.fit, save_constants(fit_constants(constants, timed)));
-    fmt::print("{}: constants fitted on {} rows of {}\n", q.fit, timed.size(), q.file);
+    const Moves moves = q.fit.empty() ? Moves::sites_alone : Moves::all;
+    write_text_atomic(out, save_constants(fit_constants(constants, timed, moves)));
+    fmt::print("{}: constants {}fitted on {} rows of {}\n", out, q.fit.empty() ? "of sites " : "",
+               timed.size(), q.file);
     return;
   }
-  const ScoreReport report = score_rows(rows, constants, q.splits);
+  const ScoreReport report = score_rows(rows, constants, q.as_is ? 0 : q.splits);
   if (report.measured_rows == 0 && !q.json)
     fmt::print("{}: no row has a step time that can be forecast\n", q.file);
   fmt::print("{}", q.json ? score_json(report) : score_text(report, q.rows));
@@ -44,7 +47,12 @@ void add_score(CLI::App& app) {
   auto q = std::make_shared<ScoreRequest>();
   verb->add_option("FILE", q->file, "measured runs, JSON (docs/score.md)")->required();
   verb->add_option("--constants", q->constants, "constants of one's own instead of the shipped ones, JSON");
-  verb->add_option("--fit", q->fit, "instead: fits the constants on all rows and writes them into this file");
+  auto* const fit = verb->add_option(
+      "--fit", q->fit, "instead: fits the constants on all rows and writes them into this file");
+  verb->add_option("--calibrate", q->calibrate,
+                   "instead: the same, moving constants of the rows' sites alone; two rows are enough")
+      ->excludes(fit);
+  verb->add_flag("--as-is", q->as_is, "forecasts by the constants as they are, nothing fitted on halves");
   verb->add_option("--splits", q->splits, "times that the rows are halved")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();

@@ -11,7 +11,7 @@ namespace {
 constexpr std::array<std::string_view, kFits> kFitNames = {
     "gemm",   "gemm_soft", "gemm8",   "gemm4", "blocks8", "attention", "host", "host_moe",
     "memory", "routing",   "softmax", "tp",    "pp",      "cp",        "ep",   "expert",
-    "dp",     "jitter",    "step",    "ring",  "kept",    "base"};
+    "dp",     "jitter",    "step",    "ring",  "pace",    "kept",      "base"};
 
 // A pass of one layer of a stage over one microbatch: forward, and backward
 // (both gradients).
@@ -333,7 +333,7 @@ StepSeconds step_time(const StepCase& c, const DeviceFigures& d, const FitValues
   s.optimizer = optimizer_time(r) + r.of(Fit::step);
   const double sum = m * busiest + s.bubble + s.messages + s.gradients + s.optimizer;
   const double nodes = std::max(1.0, double(c.gpus()) / 8);
-  s.jitter = sum * r.of(Fit::jitter) * std::log2(nodes);
+  s.jitter = sum * (r.of(Fit::pace) * (1 + r.of(Fit::jitter) * std::log2(nodes)) - 1);
   s.total = sum + s.jitter;
   return s;
 }

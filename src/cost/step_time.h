@@ -51,6 +51,7 @@ enum class Fit {
   step,       // software: seconds a step beside all that
   ring,       // site: seconds that a collective of gradients or weights takes for
               // each further rank
+  pace,       // site: the whole step, relative (clocks, power limits, stragglers)
   kept,       // software, memory: activations relative to the closed form
   base,       // software, memory: bytes beside states and activations
   count

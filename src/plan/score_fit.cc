@@ -54,8 +54,8 @@ std::vector<double> solve_spd(std::vector<double>& a, std::vector<double> b) {
 // them (-1: fixed).
 class Fitter {
  public:
-  Fitter(const ScoreConstants& c, std::span<const MeasuredRow* const> rows, unsigned layers)
-      : constants_(c), rows_(rows), at_(rows.size()) {
+  Fitter(const ScoreConstants& c, std::span<const MeasuredRow* const> rows, Moves moves)
+      : constants_(c), rows_(rows), at_(rows.size()), fixed_(rows.size()) {
     std::map<std::pair<std::string, Fit>, int> index;
     for (size_t i = 0; i < rows.size(); ++i) {
       if (rows[i]->step_s > 0) observations_.push_back({i, false});
@@ -64,11 +64,17 @@ class Fitter {
     for (size_t i = 0; i < rows.size(); ++i)
       for (size_t f = 0; f < kFits; ++f) {
         const Fit fit = Fit(f);
-        if (!(layers & 1u << unsigned(layer_of(fit)))) continue;
+        fixed_[i][f] = 0;
         for (const std::string& scope : scopes_of(*rows[i], fit)) {
+          if (moves == Moves::sites_alone &&
+              !(layer_of(fit) == ConstantLayer::site && scope.find(':') != scope.npos)) {
+            fixed_[i][f] += std::log(c.factor(scope, fit));
+            continue;
+          }
           const auto [it, fresh] = index.try_emplace({scope, fit}, int(unknowns_.size()));
           if (fresh) {
-            const Prior p = c.prior(scope, fit);
+            Prior p = c.prior(scope, fit);
+            if (moves == Moves::sites_alone) p.center = c.factor(scope, fit);
             unknowns_.push_back({scope, fit, p, std::log(p.center)});
           }
           at_[i][f].push_back(it->second);
@@ -107,7 +113,7 @@ class Fitter {
     FitValues v = constants_.of(*rows_[row]);
     for (size_t f = 0; f < kFits; ++f) {
       if (at_[row][f].empty()) continue;
-      double log_value = 0;
+      double log_value = fixed_[row][f];
       for (const int u : at_[row][f]) log_value += unknowns_[size_t(u)].log_value;
       v[f] = std::exp(log_value);
     }
@@ -182,6 +188,7 @@ class Fitter {
   const ScoreConstants& constants_;
   std::span<const MeasuredRow* const> rows_;
   std::vector<std::array<std::vector<int>, kFits>> at_;  // by row and constant: its unknowns, outer first
+  std::vector<std::array<double, kFits>> fixed_;         // logarithm of what does not move
   std::vector<Unknown> unknowns_;
   std::vector<Observation> observations_;
   std::vector<double> normal_, gradient_;
@@ -208,7 +215,8 @@ Prior prior_from(const nlohmann::json& j, std::string_view name, std::string_vie
 
 ConstantLayer layer_of(Fit f) {
   if (f == Fit::gemm) return ConstantLayer::device;
-  return f == Fit::dp || f == Fit::jitter || f == Fit::ring ? ConstantLayer::site : ConstantLayer::software;
+  return f == Fit::dp || f == Fit::jitter || f == Fit::ring || f == Fit::pace ? ConstantLayer::site
+                                                                              : ConstantLayer::software;
 }
 
 std::vector<std::string> scopes_of(const MeasuredRow& r, Fit f) {
@@ -308,9 +316,8 @@ RowForecast memory_of(const MeasuredRow& r, const FitValues& v) {
   return over_cases(r, [&](const StepCase& c) { return step_memory(c, v).total; });
 }
 
-ScoreConstants fit_constants(const ScoreConstants& c, std::span<const MeasuredRow* const> rows,
-                             unsigned layers) {
-  return rows.empty() ? c : Fitter(c, rows, layers).run();
+ScoreConstants fit_constants(const ScoreConstants& c, std::span<const MeasuredRow* const> rows, Moves moves) {
+  return rows.empty() ? c : Fitter(c, rows, moves).run();
 }
 
 }  // namespace trireme

@@ -46,9 +46,10 @@ struct RowForecast {
 RowForecast forecast_of(const MeasuredRow&, const FitValues&);  // seconds
 RowForecast memory_of(const MeasuredRow&, const FitValues&);    // bytes
 
-// Fits all scopes that `rows` touch, from the priors; fitted values of other
-// scopes stay as they are. layers: which may move (bits of 1 << ConstantLayer).
+// What a fit moves: every constant that `rows` depend on, from its prior; or those of their sites alone, from
+// where they are (a user's few own measurements).
+enum class Moves { all, sites_alone };
 ScoreConstants fit_constants(const ScoreConstants&, std::span<const MeasuredRow* const> rows,
-                             unsigned layers = 7);
+                             Moves = Moves::all);
 
 }  // namespace trireme

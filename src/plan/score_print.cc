@@ -87,12 +87,13 @@ ReportJson skipped_json(const std::vector<SkippedRow>& all) {
 }  // namespace
 
 std::string score_text(const ScoreReport& r, bool rows) {
-  std::string text = fmt::format(
-      "step time of {} measured runs, percent; constants fitted on "
-      "half of each family's configurations, errors on\n"
-      "the other half, {} times; control: half of the peak; "
-      "fitted: one constant of the same half\n{}",
-      r.measured_rows, r.splits, table_of(r.time));
+  std::string text = fmt::format("step time of {} measured runs, percent; ", r.measured_rows);
+  text += r.splits > 0 ? fmt::format(
+                             "constants fitted on half of each family's configurations, errors on\n"
+                             "the other half, {} times",
+                             r.splits)
+                       : "constants as they are";
+  text += "; control: half of the peak; fitted: one constant of the same half\n" + table_of(r.time);
   text += fmt::format(
       "\nmemory of {} runs, likewise; control: weights, "
       "gradients and optimizer alone\n{}",

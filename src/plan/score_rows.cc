@@ -217,6 +217,8 @@ void RowReader::read_source() {
   }
   if (!rule_) unusable("no rule of the catalog says how source \"{}\" is read", printable(row_.source));
   row_.family = rule_->family, row_.software = rule_->software, row_.site = rule_->site;
+  if (const std::string own = f_.text("", "site"); !own.empty()) row_.site = printable(own);
+  if (const std::string own = f_.text("", "software"); !own.empty()) row_.software = printable(own);
   if (const double nic = c_.nic_of(rule_->site); nic > 0) row_.figures.nic = nic;
   s_.attention = rule_->attention, s_.sequence = rule_->sequence, s_.grad_bytes = rule_->grad_bytes,
   s_.grad_stored = rule_->grad_stored;

@@ -209,6 +209,25 @@ TEST(Score, APlantedSourceIsFoundAgain) {
   EXPECT_LE(r.time.all.coverage, 95);
 }
 
+TEST(Score, TwoStepsOfOnesOwnCalibrateASite) {
+  const ScoreConstants shipped = parse_constants(shipped_constants_text(), "shipped");
+  std::vector<MeasuredRow> rows = planted_rows(shipped.of(read_one(whole_row())), 30);
+  for (MeasuredRow& r : rows) {  // a site of its own, a tenth slower
+    r.site = "mine";
+    r.step_s = 1.1 * forecast_of(r, shipped.of(r)).middle;
+  }
+  const std::vector<const MeasuredRow*> two = {&rows[0], &rows[1]};
+  const ScoreConstants mine = fit_constants(shipped, two, Moves::sites_alone);
+  for (const auto& [scope, fits] : mine.fitted)
+    if (scope != "site:mine") EXPECT_EQ(fits, shipped.fitted.at(scope)) << scope;
+  double before = 0, after = 0;
+  for (size_t i = 2; i < rows.size(); ++i) {
+    before += std::abs(std::log(forecast_of(rows[i], shipped.of(rows[i])).middle / rows[i].step_s));
+    after += std::abs(std::log(forecast_of(rows[i], mine.of(rows[i])).middle / rows[i].step_s));
+  }
+  EXPECT_LT(after, 0.5 * before);
+}
+
 TEST(Score, ConstantsAreReadAsWritten) {
   const ScoreConstants c = parse_constants(shipped_constants_text(), "shipped");
   const std::string text = save_constants(c);
