@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <array>
+#include <charconv>
 #include <cstring>
-#include <set>
 
 #include "base/error.h"
+#include "base/rounding.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/json.h"
 #include "checkpoint/part_folder.h"
@@ -17,6 +19,7 @@ namespace {
 
 constexpr std::string_view kSingle = "model.safetensors", kIndex = "model.safetensors.index.json";
 constexpr size_t kMaxIndexBytes = size_t(64) << 20;
+constexpr std::string_view kFp8 = "F8_E4M3", kScales = "_scale_inv";
 
 // "a, b, c and 4 more".
 std::string some_of(const std::vector<std::string>& names) {
@@ -81,6 +84,7 @@ struct HfFolder::Tensors {
 };
 
 HfFolder::HfFolder(const fs::path& folder, const ModelSpec& model) : folder_(folder) {
+  if (is_there(folder_ / "config.json")) storage_ = hf_storage(folder_ / "config.json");
   Tensors tensors;
   open_files(tensors);
   match(model, std::move(tensors));
@@ -104,6 +108,49 @@ void HfFolder::open_files(Tensors& tensors) {
       tensors.by_name.emplace(e.name, Tensors::One{&f, &e});
 }
 
+// What belongs to a matrix of 8-bit floats.
+Fp8Matrix HfFolder::fp8_of(const Tensors& tensors, const std::string& name, const HfPlace& place,
+                           std::set<std::string>& used) const {
+  const Tensors::One& codes = tensors.by_name.at(name);
+  if (storage_.block_rows == 0)
+    bad_request(
+        "{} is {}, and config.json has no quantization_config that says how; right is F32, BF16 or F16",
+        codes.where(), kFp8);
+  if (place.their_shape.rank != 2 || place.transposed)
+    bad_request("{} is {}, which only matrices [out, in] may be", codes.where(), kFp8);
+  auto it = tensors.by_name.find(name + std::string(kScales));
+  if (it == tensors.by_name.end())
+    bad_request("{} is {}, but there is no tensor '{}{}' with its scales", codes.where(), kFp8,
+                printable(name), kScales);
+  const SafetensorsEntry& scales = *it->second.entry;
+  const Shape blocks = {div_up(place.their_shape[0], storage_.block_rows),
+                        div_up(place.their_shape[1], storage_.block_cols)};
+  if (scales.shape != blocks)
+    bad_request("{} has shape {}; blocks of {} x {} of {} make it {}", it->second.where(),
+                to_string(scales.shape), storage_.block_rows, storage_.block_cols,
+                to_string(place.their_shape), to_string(blocks));
+  if (scales.dtype != DType::f32 && scales.dtype != DType::bf16 && scales.dtype != DType::f16)
+    bad_request("{} is {}; right is F32, BF16 or F16", it->second.where(), scales.stored_type);
+  used.insert(it->first);
+  return {.codes = codes.file->bytes(*codes.entry).data(),
+          .scales = it->second.file->bytes(scales).data(),
+          .scale_type = *scales.dtype,
+          .in = place.their_shape[1],
+          .rows = storage_.block_rows,
+          .cols = storage_.block_cols};
+}
+
+// "layers.61.eh_proj.weight" of a model of 61 layers: DeepSeek-V3's, which predict further tokens.
+bool HfFolder::is_further_layer(const ModelSpec& model, std::string_view bare) const {
+  constexpr std::string_view kLayers = "layers.";
+  if (storage_.further_layers == 0 || !bare.starts_with(kLayers)) return false;
+  bare.remove_prefix(kLayers.size());
+  int64_t layer = -1;
+  const auto [end, error] = std::from_chars(bare.data(), bare.data() + bare.size(), layer);
+  return error == std::errc() && end < bare.data() + bare.size() && *end == '.' && layer >= model.layers &&
+         layer < model.layers + storage_.further_layers;
+}
+
 void HfFolder::match(const ModelSpec& model, Tensors tensors) {
   const std::string prefix(hf_prefix(model));
   auto first = tensors.by_name.lower_bound(prefix);
@@ -125,16 +172,18 @@ void HfFolder::match(const ModelSpec& model, Tensors tensors) {
     if (entry->shape != place.their_shape)
       bad_request("{} has shape {}, but the model's configuration makes it {}", it->second.where(),
                   to_string(entry->shape), to_string(place.their_shape));
-    if (entry->dtype != DType::f32 && entry->dtype != DType::bf16 && entry->dtype != DType::f16)
+    const bool fp8 = entry->stored_type == kFp8;
+    if (!fp8 && entry->dtype != DType::f32 && entry->dtype != DType::bf16 && entry->dtype != DType::f16)
       bad_request("{} is {}; right is F32, BF16 or F16", it->second.where(), entry->stored_type);
     used.insert(name);
     std::string ours = place.ours;
-    sources_.emplace(std::move(ours), Source{std::move(place), entry, file->bytes(*entry).data()});
+    const Fp8Matrix codes = fp8 ? fp8_of(tensors, name, place, used) : Fp8Matrix{};
+    sources_.emplace(std::move(ours), Source{std::move(place), entry, file->bytes(*entry).data(), codes});
   }
   if (!missing.empty())
     bad_request("{}: lacks {} of the tensors that a {} of this configuration has: {}", folder_.string(),
                 missing.size(), model.arch, some_of(missing));
-  dtype_ = *sources_.at("embed.tokens.weight").entry->dtype;
+  dtype_ = sources_.at("embed.tokens.weight").entry->dtype.value_or(DType::bf16);
 
   std::vector<std::string> unexpected;
   for (const auto& [name, one] : tensors.by_name) {
@@ -143,7 +192,7 @@ void HfFolder::match(const ModelSpec& model, Tensors tensors) {
     if (prefixed && bare.starts_with(prefix)) bare.remove_prefix(prefix.size());
     if (model.tied && name == kHfHead)
       check_tied_head(tensors);
-    else if (hf_is_buffer(model, bare))
+    else if (hf_is_buffer(model, bare) || is_further_layer(model, bare))
       ignored_.push_back(name);
     else
       unexpected.push_back(printable(name));
@@ -169,14 +218,27 @@ void HfFolder::read(std::string_view name, const Slice& box, const Range& range,
   if (it == sources_.end()) bad_request("{}: the model has no parameter '{}'", folder_.string(), name);
   const HfPlace& place = it->second.place;
   const std::byte* data = it->second.data;
-  const DType stored = *it->second.entry->dtype;
   const Part wanted{box, range};
   if (std::string why = why_not_part(wanted, place.shape); !why.empty())
     bad_request("{}: parameter '{}': {}", folder_.string(), name, why);
   require(dst.contiguous() && dst.numel() == range.size(),
           "a parameter is read into range.size() elements in a row");
-  const int64_t item = size_of(stored), dst_item = size_of(dst.dtype);
-  const int64_t in = place.shape.rank == 2 ? place.shape[1] : 1;
+  const int64_t dst_item = size_of(dst.dtype), in = place.shape.rank == 2 ? place.shape[1] : 1;
+
+  if (it->second.fp8.codes) {
+    std::array<float, 4096> some;
+    for_each_run(wanted, whole(place.shape), [&](const Overlap& r) {
+      for (int64_t i = 0; i < r.n; i += int64_t(some.size())) {
+        const auto part = std::span(some).first(size_t(std::min(r.n - i, int64_t(some.size()))));
+        dequantise(name, it->second.fp8, place.begin * in + r.from + i, part);
+        convert_elements(name, dst.dtype, dst.data + (r.to + i - range.begin) * dst_item, DType::f32,
+                         part.data(), int64_t(part.size()));
+      }
+    });
+    return;
+  }
+  const DType stored = *it->second.entry->dtype;
+  const int64_t item = size_of(stored);
 
   if (!place.transposed) {
     const std::byte* src = data + place.begin * in * item;
@@ -204,7 +266,7 @@ void HfFolder::read(std::string_view name, const Slice& box, const Range& range,
 DType HfFolder::dtype(std::string_view name) const {
   auto it = sources_.find(name);
   if (it == sources_.end()) bad_request("{}: the model has no parameter '{}'", folder_.string(), name);
-  return *it->second.entry->dtype;
+  return it->second.entry->dtype.value_or(dtype_);
 }
 
 void HfFolder::read(std::string_view name, const Tensor& dst) const {

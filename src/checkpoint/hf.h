@@ -3,19 +3,24 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "checkpoint/fp8.h"
 #include "checkpoint/hf_names.h"
 #include "checkpoint/parts.h"
 #include "checkpoint/safetensors.h"
+#include "spec/hf_storage.h"
 
 namespace trireme {
 
 // The weights of a folder, held against the model when opened: every tensor that the model needs is there in
 // its shape, in f32, bf16 or f16; nothing else is, save the buffers of hf_is_buffer(). A head beside a tied
-// embedding must be equal to it. Anything else is one Error that names the tensor.
+// embedding must be equal to it. Where config.json says so (hf_storage), matrices may be 8-bit floats with
+// their scales, and layers that predict further tokens may follow, which are ignored. Anything else is one
+// Error that names the tensor.
 class HfFolder {
  public:
   HfFolder(const fs::path& folder, const ModelSpec&);
@@ -25,8 +30,8 @@ class HfFolder {
   void read(std::string_view name, const Slice& box, const Range& range, const Tensor& dst) const;
   void read(std::string_view name, const Tensor& dst) const;  // the whole of it
 
-  DType dtype() const { return dtype_; }                                // of the token embedding
-  DType dtype(std::string_view name) const;                             // that a parameter is stored in
+  DType dtype() const { return dtype_; }     // of the token embedding
+  DType dtype(std::string_view name) const;  // that a parameter is stored in; of 8-bit floats dtype()
   const std::vector<std::string>& ignored() const { return ignored_; }  // buffers that were there
 
  private:
@@ -34,13 +39,18 @@ class HfFolder {
     HfPlace place;
     const SafetensorsEntry* entry;
     const std::byte* data;
+    Fp8Matrix fp8 = {};  // of 8-bit floats
   };
   struct Tensors;
   void open_files(Tensors&);
   void match(const ModelSpec&, Tensors);
   void check_tied_head(const Tensors&) const;
+  Fp8Matrix fp8_of(const Tensors&, const std::string& name, const HfPlace&,
+                   std::set<std::string>& used) const;
+  bool is_further_layer(const ModelSpec&, std::string_view bare) const;
 
   fs::path folder_;
+  HfStorage storage_;
   std::vector<SafetensorsFile> files_;
   std::map<std::string, Source, std::less<>> sources_;  // by trireme's name
   std::vector<std::string> ignored_;

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "spec/hf_storage.h"
 #include "spec/suggest.h"
 #include "spec/toml.h"
 
@@ -115,7 +116,6 @@ const std::vector<Off>& switches() {
                                         {"use_mrope", false},
                                         {"attention_chunk_size", nullptr},
                                         {"partial_rotary_factor", 1},
-                                        {"quantization_config", nullptr},
                                         {"compression_config", nullptr},
                                         {"pruned_heads", Json::object()},
                                         {"per_layer_config", nullptr},
@@ -206,10 +206,12 @@ class Object {
   std::set<std::string> seen_;
 };
 
-void read_switches(Object& o) {
+void read_switches(Object& o, const ModelSpec& m) {
   for (const auto& [key, off] : switches()) {
     const Json* j = o.find(key);
-    if (!j || *j == off) continue;
+    // DeepSeek's folders name code that transformers has by now; it is that model all the same.
+    const bool own = key == "auto_map" && m.arch.starts_with("deepseek");
+    if (!j || *j == off || own) continue;
     std::string right = off.is_null() ? "null" : off.is_object() ? "{}" : off.dump();
     o.problem(key, fmt::format("{} is not supported; only {} is", shown_json(*j), right));
   }
@@ -569,7 +571,12 @@ ModelSpec parse_hf_config(std::string_view text, std::string_view file, std::vec
 
   ModelSpec m = type == "gpt2" ? read_gpt2(o) : read_llama(o, type, file, problems, notes);
   read_window(o, m);
-  read_switches(o);
+  read_switches(o, m);
+  if (o.find("quantization_config")) try {
+      hf_storage(text, file);
+    } catch (const Error& e) {
+      problems.push_back(e.what());
+    }
   read_dropout(o, file, m, notes);
   o.ignore(kHarmless);
   o.refuse_others();

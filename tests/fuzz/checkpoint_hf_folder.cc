@@ -21,6 +21,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace trireme;
   static const fuzz::Folder folder;
   static const ModelSpec model = tiny();
+  // 8-bit weights are read, and a layer behind the model's is passed by.
+  static const fs::path config = folder.put(
+      "config.json", R"({"quantization_config": {"quant_method": "fp8", "weight_block_size": [2, 3]},
+                         "num_nextn_predict_layers": 1})");
   const auto [weights, index] = fuzz::halves(data, size);
   std::error_code ignored;
   fs::remove(folder / "model.safetensors", ignored);

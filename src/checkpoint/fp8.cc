@@ -1,0 +1,51 @@
+#include "checkpoint/fp8.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/rounding.h"
+#include "checkpoint/convert.h"
+
+namespace trireme {
+namespace {
+
+const std::array<float, 256>& e4m3_values() {
+  static const std::array<float, 256> kValues = [] {
+    std::array<float, 256> v{};
+    for (int code = 0; code < 256; code++) {
+      const int exponent = code >> 3 & 15, mantissa = code & 7;
+      float x =
+          exponent == 0 ? std::ldexp(float(mantissa), -9) : std::ldexp(float(8 + mantissa), exponent - 10);
+      if ((code & 0x7f) == 0x7f) x = std::nanf("");
+      v[size_t(code)] = code & 0x80 ? -x : x;
+    }
+    return v;
+  }();
+  return kValues;
+}
+
+}  // namespace
+
+float e4m3(uint8_t code) {
+  return e4m3_values()[code];
+}
+
+void dequantise(std::string_view what, const Fp8Matrix& m, int64_t first, std::span<float> out) {
+  require(m.in > 0 && m.rows > 0 && m.cols > 0, "blocks of scales have rows and columns");
+  const std::array<float, 256>& value = e4m3_values();
+  const int64_t across = div_up(m.in, m.cols);
+  for (int64_t at = first, end = first + int64_t(out.size()); at < end;) {
+    const int64_t row = at / m.in, col = at % m.in, block = row / m.rows * across + col / m.cols;
+    const int64_t n = std::min({end - at, m.in - col, (col / m.cols + 1) * m.cols - col});
+    float scale = 0;
+    convert_elements(what, DType::f32, &scale, m.scale_type, m.scales + block * size_of(m.scale_type), 1);
+    if (!std::isfinite(scale))
+      bad_request("{}: the scale of block {} is {}; right is a finite number", what, block, scale);
+    for (int64_t i = 0; i < n; i++) out[size_t(at - first + i)] = value[size_t(m.codes[at + i])] * scale;
+    at += n;
+  }
+}
+
+}  // namespace trireme
