@@ -174,6 +174,16 @@ void GradSync::zero_unstarted(size_t unit) {
   }
 }
 
+std::vector<UnitSum> GradSync::sums_of(size_t unit) const {
+  std::vector<UnitSum> sums;
+  for (const Summands& s : summands_[unit]) {
+    const Param &first = set_.params[s.first], &last = set_.params[s.last - 1];
+    const int64_t begin = first.offset - set_.units[unit].offset;
+    sums.push_back({{begin, begin + last.offset + last.numel() - first.offset}, s.group});
+  }
+  return sums;
+}
+
 // Gradients lie as the parameters do, here and in a slot.
 void GradSync::add_summands(size_t unit) {
   for (const Summands& s : summands_[unit]) {
@@ -190,8 +200,9 @@ void GradSync::ready(size_t unit) {
   if (u.numel == 0 || groups(unit).alone()) return;
   zero_unstarted(unit);
   add_summands(unit);
-  if (norms_)
-    norms_->add(device_, slots(unit) ? *slots_[unit] : flat_.grads.narrow(0, u.offset, u.padded), compute_);
+  if (norms_ && norms_->batches(u).reduced)
+    norms_->add(device_, set_, unit, slots(unit) ? *slots_[unit] : flat_.grads.narrow(0, u.offset, u.padded),
+                {}, compute_);
   if (slots(unit)) {
     reduce({.first = unit, .last = unit + 1, .slot = std::move(slots_[unit])});
     for (size_t i = u.first; i < u.last; i++) set_.params[i].grad = {};

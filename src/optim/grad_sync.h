@@ -69,6 +69,7 @@ class GradSync {
   void open(size_t unit);   // before a backward pass adds into the unit's gradients
   void ready(size_t unit);  // this rank's sum is complete: reduce it
   void measure(LocalNorms* norms) { norms_ = norms; }  // of what is reduced from now on; null: nothing
+  std::vector<UnitSum> sums_of(size_t unit) const;     // what ready() adds up first
   void finish();  // every reduction is done: own parts of the gradients hold the sum over ranks
 
   // ---- update ----

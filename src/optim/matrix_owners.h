@@ -5,6 +5,11 @@
 // lowest. Pieces go to the owner and back as two all_to_alls:
 //   on the way there  a rank sends, owner by owner, its pieces of that owner's matrices, in their order;
 //   at the owner      they arrive rank by rank, each rank's pieces in the order of the owner's matrices.
+//
+// Where tp divides a matrix, the owner in the shard group has its rank's box of it whole, and so have the
+// same owners at the other ranks of tp: boxes are alike. One of these ranks puts the matrix together, found
+// as above among the owner's matrices; boxes travel as pieces do. What all ranks of tp hold alike is
+// orthogonalised by each.
 #pragma once
 #include <vector>
 
@@ -36,10 +41,27 @@ struct MatrixPlan {
   std::vector<int64_t> to_owner, from_rank;  // elements, by rank of the group
   // Of any rank of the group, so that all of them take the same memory.
   int64_t most_sent = 0, most_received = 0;
-  NewtonSchulz::Sizes largest;
+  NewtonSchulz::Sizes largest;  // of whole matrices
   int64_t sent() const;
   int64_t received() const;
 };
 MatrixPlan plan_matrices(const ParamSet&, const Unit&, const ShardPlace&);
+
+// Of a matrix that this rank owns in its shard group: its box, on the way to the rank of tp that puts it
+// together.
+struct MatrixBox {
+  size_t param = 0;
+  int dim = 0;          // that tp divides
+  int64_t at = 0;       // where the box begins in the buffer that travels,
+  int64_t of_rank = 0;  // and at the matrix's owner, among those of one rank
+  int owner = 0;        // along tp
+};
+struct DividedPlan {
+  std::vector<MatrixBox> boxes;  // in the order that they are sent in
+  std::vector<int64_t> to_owner, from_rank;
+  int64_t most_sent = 0, most_received = 0;     // of any rank of the shard group and of tp
+  const MatrixBox* box_of(size_t param) const;  // null: tp does not divide it, or another has it
+};
+DividedPlan plan_divided(const ParamSet&, const Unit&, const ShardPlace&, const AxisPlace& tp);
 
 }  // namespace trireme

@@ -1,9 +1,10 @@
 #include "optim/muon.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
+#include <numeric>
 
+#include "base/timed.h"
 #include "optim/adamw.h"
 #include "optim/matrix_owners.h"
 
@@ -12,22 +13,25 @@ namespace {
 
 class Muon final : public Optimizer {
  public:
-  Muon(const MuonOptions& o, const ParamSet& set, const ShardPlace& place, Communicator* shard,
-       Device& device, Arena& arena)
-      : o_(o), adamw_(o.adamw, true), shard_(shard), device_(device), arena_(arena) {
-    require((shard != nullptr) == (place.shards > 1), "Muon's shards and their communicator disagree");
-    if (shard_) wire_ = device.stream("dp");
+  Muon(const MuonOptions& o, const ParamSet& set, const MuonRanks& ranks, Device& device, Arena& arena)
+      : o_(o), adamw_(o.adamw, true), ranks_(ranks), device_(device), arena_(arena) {
+    require((ranks.shard != nullptr) == (ranks.place.shards > 1) &&
+                (ranks.expert_shard != nullptr) == (ranks.expert_place.shards > 1),
+            "Muon's shards and their communicators disagree");
+    if (ranks.shard || ranks.expert_shard) wire_ = device.stream("dp");
+    const AxisPlace tp = ranks.tp ? AxisPlace{ranks.tp->size(), ranks.tp->rank()} : AxisPlace{};
     int64_t blocks = 0;
     for (const Unit& u : set.units) {
-      plans_.push_back(plan_matrices(set, u, place));
-      blocks = std::max(blocks, plans_.back().largest.blocks());
-      scratch_.push_back(0);
+      const ShardPlace& place = u.experts ? ranks.expert_place : ranks.place;
+      plans_.push_back({plan_matrices(set, u, place), plan_divided(set, u, place, tp),
+                        u.experts ? ranks.expert_shard : ranks.shard});
+      UnitPlan& plan = plans_.back();
+      blocks = std::max(blocks, plan.matrices.largest.blocks());
       for (size_t i = u.first; i < u.last; i++) {
         const Param& p = set.params[i];
         if (p.decl.hidden_matrix)
-          scratch_.back() =
-              std::max(scratch_.back(),
-                       NewtonSchulz::scratch(device.kernels(), o.dtype, p.box.extent[0], p.box.extent[1]));
+          plan.scratch = std::max(plan.scratch, NewtonSchulz::scratch(device.kernels(), o.dtype,
+                                                                      p.decl.global[0], p.decl.global[1]));
       }
     }
     host_.resize(size_t(blocks));
@@ -42,18 +46,20 @@ class Muon final : public Optimizer {
     UpdateInput others = in;
     others.lr *= o_.adamw_lr;
     adamw_.step(k, set, unit, flat, others, stream);
-    const MatrixPlan& plan = plan_of(set, unit);
-    if (plan.largest.matrix == 0) return;
-    const Update update{*this, set, unit, flat, in, stream};
-    if (shard_)
-      sharded(update, plan);
-    else
-      whole(update, plan);
+    const UnitPlan& plan = plan_of(set, unit);
+    if (plan.matrices.largest.matrix > 0) orthogonalise({*this, set, unit, flat, in, stream}, plan);
   }
 
   double waited_s() const override { return waited_s_; }
 
  private:
+  struct UnitPlan {
+    MatrixPlan matrices;
+    DividedPlan divided;
+    Communicator* shard = nullptr;
+    int64_t scratch = 0;  // the most that an op on any of its matrices takes
+  };
+
   // One unit's update.
   struct Update {
     const Muon& muon;
@@ -78,7 +84,7 @@ class Muon final : public Optimizer {
     void apply(const MatrixPiece& piece, const Tensor& o) const {
       const Param& p = set.params[piece.param];
       const bool copy = flat.weights.data != flat.master.data;
-      const double scale = adjusted(muon.o_.adjust, p.box.extent[0], p.box.extent[1]);
+      const double scale = adjusted(muon.o_.adjust, p.decl.global[0], p.decl.global[1]);
       const double decay = p.decl.decay ? muon.o_.weight_decay : 0;
       muon.device_.kernels().run(MuonApplyArgs{.master = part(flat.master, piece),
                                                .update = o,
@@ -89,58 +95,94 @@ class Muon final : public Optimizer {
     }
   };
 
-  // The two buffers that travel: pieces of this rank, pieces of its matrices.
+  // What travels, in the type of the products; none where nothing does. Over the shard group pieces of this
+  // rank and of its matrices, over tp boxes of this rank and of its matrices.
   struct Travel {
-    Travel(const Muon& m, const MatrixPlan& plan)
-        : mine(m.arena_, Bucket::comm, {plan.most_sent}, m.o_.dtype),
-          owned(m.arena_, Bucket::comm, {plan.most_received}, m.o_.dtype) {}
-    Owned mine, owned;
+    Travel(const Muon& m, const UnitPlan& plan) {
+      auto buffer = [&](int64_t n) {
+        return n > 0 ? Owned(m.arena_, Bucket::comm, {n}, m.o_.dtype) : Owned();
+      };
+      if (plan.shard) mine = buffer(plan.matrices.most_sent), owned = buffer(plan.matrices.most_received);
+      boxes = buffer(plan.divided.most_sent), wholes = buffer(plan.divided.most_received);
+    }
+    Owned mine, owned, boxes, wholes;
   };
 
-  const MatrixPlan& plan_of(const ParamSet& set, const Unit& unit) const {
+  const UnitPlan& plan_of(const ParamSet& set, const Unit& unit) const {
     const auto i = size_t(&unit - set.units.data());
     require(i < plans_.size(), "a unit of another set");
     return plans_[i];
   }
 
-  void whole(const Update& update, const MatrixPlan& plan) {
-    NewtonSchulz ns(plan.largest, o_.dtype, device_, arena_, host_);
-    for (const MatrixPiece& piece : plan.mine) {
-      const Shape& s = update.set.params[piece.param].box.extent;
-      update.momentum(piece, ns.input(s[0], s[1]).view({s.numel()}));
-      update.apply(piece, ns.run(s[0], s[1], update.stream).view({s.numel()}));
-    }
-  }
-
-  void sharded(const Update& update, const MatrixPlan& plan) {
+  void orthogonalise(const Update& update, const UnitPlan& plan) {
     Travel travel(*this, plan);
-    for (const MatrixPiece& piece : plan.mine)
-      update.momentum(piece, travel.mine->narrow(0, piece.at, piece.of_matrix.size()));
-    const Tensor mine = travel.mine->narrow(0, 0, plan.sent());
-    const Tensor owned = travel.owned->narrow(0, 0, plan.received());
-    exchange({.send = mine, .recv = owned, .send_rows = plan.to_owner, .recv_rows = plan.from_rank},
-             update.stream);
+    if (plan.shard) {
+      for (const MatrixPiece& piece : plan.matrices.mine)
+        update.momentum(piece, travel.mine->narrow(0, piece.at, piece.of_matrix.size()));
+      to_owners(update, plan, travel, true);
+    }
+    const bool divided = bool(travel.boxes);
+    if (divided) {
+      for (const MatrixBox& b : plan.divided.boxes)
+        begin(update, plan, travel, b.param, box(update, travel, b));
+      to_whole(update, plan, travel, true);
+    }
     {
-      NewtonSchulz ns(plan.largest, o_.dtype, device_, arena_, host_);
-      book_scratch(plan);
-      for (size_t matrix : plan.matrices) {
-        const Shape& s = update.set.params[matrix].box.extent;
-        const Tensor x = ns.input(s[0], s[1]).view({s.numel()});
-        copy_pieces(plan, matrix, owned, x, true, update.stream);
-        const Tensor o = ns.run(s[0], s[1], update.stream).view({s.numel()});
-        copy_pieces(plan, matrix, owned, o, false, update.stream);
+      NewtonSchulz ns(plan.matrices.largest, o_.dtype, device_, arena_, host_);
+      // As much as the owner of any of the unit's matrices takes, so that what one rank books holds for all.
+      if ((plan.shard || divided) && plan.scratch > 0)
+        Owned(arena_, Bucket::scratch, {plan.scratch}, DType::u8);
+      for (size_t matrix : plan.matrices.matrices) {
+        const Shape& s = update.set.params[matrix].decl.global;
+        if (const MatrixBox* b = plan.divided.box_of(matrix)) {
+          if (b->owner != ranks_.tp->rank()) continue;
+          copy_boxes(update, plan, travel, *b, ns.input(s[0], s[1]), true);
+          copy_boxes(update, plan, travel, *b, ns.run(s[0], s[1], update.stream), false);
+        } else {
+          begin(update, plan, travel, matrix, ns.input(s[0], s[1]).view({s.numel()}));
+          end(update, plan, travel, matrix, ns.run(s[0], s[1], update.stream).view({s.numel()}));
+        }
       }
     }
-    exchange({.send = owned, .recv = mine, .send_rows = plan.from_rank, .recv_rows = plan.to_owner},
-             update.stream);
-    for (const MatrixPiece& piece : plan.mine)
-      update.apply(piece, travel.mine->narrow(0, piece.at, piece.of_matrix.size()));
+    if (divided) {
+      to_whole(update, plan, travel, false);
+      for (const MatrixBox& b : plan.divided.boxes)
+        end(update, plan, travel, b.param, box(update, travel, b));
+    }
+    if (plan.shard) {
+      to_owners(update, plan, travel, false);
+      for (const MatrixPiece& piece : plan.matrices.mine)
+        update.apply(piece, travel.mine->narrow(0, piece.at, piece.of_matrix.size()));
+    }
   }
 
-  // As much as the owner of any of the unit's matrices takes, so that what one rank books holds for all.
-  void book_scratch(const MatrixPlan& plan) {
-    if (const int64_t bytes = scratch_[size_t(&plan - plans_.data())])
-      Owned(arena_, Bucket::scratch, {bytes}, DType::u8);
+  // A matrix's box as its owner in the shard group has it, flat: what momentum makes of it,
+  void begin(const Update& update, const UnitPlan& plan, Travel& travel, size_t matrix, const Tensor& u) {
+    if (plan.shard) return copy_pieces(plan.matrices, matrix, *travel.owned, u, true, update.stream);
+    for (const MatrixPiece& piece : plan.matrices.mine)
+      if (piece.param == matrix) update.momentum(piece, u);
+  }
+  // and what becomes of it.
+  void end(const Update& update, const UnitPlan& plan, Travel& travel, size_t matrix, const Tensor& o) {
+    if (plan.shard) return copy_pieces(plan.matrices, matrix, *travel.owned, o, false, update.stream);
+    for (const MatrixPiece& piece : plan.matrices.mine)
+      if (piece.param == matrix) update.apply(piece, o);
+  }
+
+  Tensor box(const Update& update, const Travel& travel, const MatrixBox& b) const {
+    return travel.boxes->narrow(0, b.at, update.set.params[b.param].numel());
+  }
+
+  // Between the boxes of all ranks of tp, as they came, and the matrix.
+  void copy_boxes(const Update& update, const UnitPlan& plan, const Travel& travel, const MatrixBox& b,
+                  const Tensor& matrix, bool to_matrix) {
+    const Shape& s = update.set.params[b.param].box.extent;
+    for (size_t r = 0; r < plan.divided.from_rank.size(); r++) {
+      const int64_t at = int64_t(r) * plan.divided.from_rank[r] + b.of_rank;
+      const Tensor there = travel.wholes->narrow(0, at, s.numel()).view(s);
+      const Tensor here = matrix.narrow(b.dim, int64_t(r) * s[b.dim], s[b.dim]);
+      device_.copy(to_matrix ? here : there, to_matrix ? there : here, update.stream);
+    }
   }
 
   // Between the pieces as they travel and the matrix, row-major.
@@ -154,23 +196,45 @@ class Muon final : public Optimizer {
     }
   }
 
-  void exchange(const AllToAllArgs& args, Stream compute) {
-    device_.wait(wire_, device_.record(compute));
-    shard_->all_to_all(args, wire_);
-    const auto begin = std::chrono::steady_clock::now();
-    device_.wait(compute, device_.record(wire_));
-    waited_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  // Pieces to the owners of their matrices, or home.
+  void to_owners(const Update& update, const UnitPlan& plan, const Travel& travel, bool there) {
+    const MatrixPlan& m = plan.matrices;
+    const Tensor mine = travel.mine->narrow(0, 0, m.sent()), owned = travel.owned->narrow(0, 0, m.received());
+    device_.wait(wire_, device_.record(update.stream));
+    exchange(*plan.shard, mine, owned, m.to_owner, m.from_rank, there, wire_);
+    const double begin = now_s();
+    device_.wait(update.stream, device_.record(wire_));
+    waited_s_ += now_s() - begin;
+  }
+  // Boxes to the ranks of tp that put their matrices together, or home; on the compute stream, which has
+  // nothing else to do.
+  void to_whole(const Update& update, const UnitPlan& plan, const Travel& travel, bool there) {
+    const DividedPlan& d = plan.divided;
+    auto used = [](const Tensor& buffer, const std::vector<int64_t>& counts) {
+      return buffer.narrow(0, 0, std::accumulate(counts.begin(), counts.end(), int64_t(0)));
+    };
+    const double begin = now_s();
+    exchange(*ranks_.tp, used(*travel.boxes, d.to_owner), used(*travel.wholes, d.from_rank), d.to_owner,
+             d.from_rank, there, update.stream);
+    waited_s_ += now_s() - begin;
+  }
+  static void exchange(Communicator& ranks, const Tensor& mine, const Tensor& owned,
+                       const std::vector<int64_t>& to_owner, const std::vector<int64_t>& from_rank,
+                       bool there, Stream stream) {
+    if (there)
+      ranks.all_to_all({.send = mine, .recv = owned, .send_rows = to_owner, .recv_rows = from_rank}, stream);
+    else
+      ranks.all_to_all({.send = owned, .recv = mine, .send_rows = from_rank, .recv_rows = to_owner}, stream);
   }
 
   MuonOptions o_;
   AdamW adamw_;
-  Communicator* shard_;
+  MuonRanks ranks_;
   Device& device_;
   Arena& arena_;
   Stream wire_;
-  std::vector<MatrixPlan> plans_;  // by unit
-  std::vector<int64_t> scratch_;   // by unit: the most that an op on any of its matrices takes
-  std::vector<double> host_;       // block sums of squares
+  std::vector<UnitPlan> plans_;  // by unit
+  std::vector<double> host_;     // block sums of squares
   double waited_s_ = 0;
 };
 
@@ -187,9 +251,9 @@ double adjusted(LrAdjust how, int64_t rows, int64_t cols) {
                                    : 0.2 * std::sqrt(double(std::max(rows, cols)));
 }
 
-std::unique_ptr<Optimizer> make_muon(const MuonOptions& o, const ParamSet& set, const ShardPlace& place,
-                                     Communicator* shard, Device& device, Arena& arena) {
-  return std::make_unique<Muon>(o, set, place, shard, device, arena);
+std::unique_ptr<Optimizer> make_muon(const MuonOptions& o, const ParamSet& set, const MuonRanks& ranks,
+                                     Device& device, Arena& arena) {
+  return std::make_unique<Muon>(o, set, ranks, device, arena);
 }
 
 }  // namespace trireme

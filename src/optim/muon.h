@@ -10,7 +10,8 @@
 //
 // Sharded (ZeRO 1 to 3), momentum and update stay on the rank that has the elements; only u travels, in the
 // type of the products, to the one rank that orthogonalises the matrix, and o back (matrix_owners.h): bit for
-// bit the update of one rank.
+// bit the update of one rank. So do a matrix's parts under tp. Experts are whole on their ranks, and their
+// units are divided over edp.
 #pragma once
 #include <string_view>
 
@@ -36,9 +37,14 @@ struct MuonOptions {
   double adamw_lr = 1;       // times the learning rate
 };
 
-// set: laid out, its order stays. shard: the ranks that divide units, null where one rank has them whole.
-// Everything given outlives this.
-std::unique_ptr<Optimizer> make_muon(const MuonOptions&, const ParamSet&, const ShardPlace&,
-                                     Communicator* shard, Device&, Arena&);
+// Who else has parts of a matrix: the ranks that divide units, and those that divide units of experts
+// (Unit::experts); null where one rank has them whole. tp: those that divide matrices, null for one.
+struct MuonRanks {
+  ShardPlace place = {}, expert_place = {};
+  Communicator *shard = nullptr, *expert_shard = nullptr, *tp = nullptr;
+};
+
+// set: laid out, its order stays. Everything given outlives this.
+std::unique_ptr<Optimizer> make_muon(const MuonOptions&, const ParamSet&, const MuonRanks&, Device&, Arena&);
 
 }  // namespace trireme

@@ -38,16 +38,24 @@ double disk_seconds(const Cost& c, const ClusterSpec& cluster, int64_t sharing) 
   return double(c.bytes_read + c.bytes_written) * double(sharing) / cluster.disk_bandwidth;
 }
 
-// The ranks whose steps differ.
+// The ranks whose steps differ: with Muon the owners of matrices too, up to so many in all. Beyond, the first
+// of each group stands for it; it owns the largest matrix.
+constexpr size_t kMostReplayed = 64;
+
 std::vector<int> distinct_ranks(const RunSpec& run) {
-  static constexpr Axis kDp[] = {Axis::dp}, kCp[] = {Axis::cp}, kPp[] = {Axis::pp, Axis::cp};
-  if (run.layout.pp > 1) return mesh_of(run.layout).group(0, kPp);  // other layers
-  if (run.layout.cp > 1) return mesh_of(run.layout).group(0, kCp);  // other blocks of keys
-  if (run.optimizer.name != "muon" || effective_zero(run.layout) == 0) return {0};
-  const std::vector<int> replicas = mesh_of(run.layout).group(0, kDp);
-  const int64_t group = run.layout.shard_group;
-  const size_t n = group > 0 ? size_t(group) : replicas.size();
-  return {replicas.begin(), replicas.begin() + std::ptrdiff_t(std::min(n, replicas.size()))};
+  const LayoutSpec& l = run.layout;
+  const Mesh mesh = mesh_of(l);
+  std::vector<Axis> axes, same = {Axis::dp};
+  if (l.pp > 1) axes.push_back(Axis::pp);                            // other layers
+  if (l.cp > 1) axes.push_back(Axis::cp), same.push_back(Axis::cp);  // other blocks of keys
+  const std::vector<int> few = mesh.group(0, axes);
+  if (run.optimizer.name != "muon") return few;
+  if (effective_zero(l) > 0 && l.dp > 1) axes.push_back(Axis::dp);
+  if (l.tp > 1) axes.push_back(Axis::tp);
+  std::vector<int> ranks;
+  for (int r : mesh.group(0, axes))
+    if (l.shard_group == 0 || l.cp > 1 || mesh.coord(r, same) < l.shard_group) ranks.push_back(r);
+  return ranks.size() <= kMostReplayed ? ranks : few;
 }
 
 }  // namespace

@@ -21,8 +21,8 @@ OpSeconds op_seconds(std::string_view op, const Cost&, const ClusterSpec&, std::
 std::vector<Price> price(const Tape&, const ClusterSpec&, const RunSpec&);
 
 // A step on the machine; with post-validation what each step adds to those before it. With AdamW replicas do
-// the same but for the gradient norm, whose blocks they divide: one rank stands for all. With sharded Muon
-// the ranks of a shard group own different matrices, and each is recorded and replayed.
+// the same but for the gradient norm, whose blocks they divide: one rank stands for all. With Muon the ranks
+// of a shard group, and of tp, own different matrices, and each is recorded and replayed, of up to 64 ranks.
 struct StepTime {
   double step_s = 0;     // until the last rank is done
   double compute_s = 0;  // of the rank that computes longest

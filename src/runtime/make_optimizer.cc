@@ -18,7 +18,13 @@ std::unique_ptr<Optimizer> make_optimizer(const RunSpec& run, const ParamSet& se
                     .dtype = run.precision.compute == "bf16" ? DType::bf16 : DType::f32,
                     .adamw = adamw,
                     .adamw_lr = o.adamw_lr > 0 && o.lr > 0 ? o.adamw_lr / o.lr : 1},
-                   set, sharing.place, sharing.replicating.shard, device, arena);
+                   set,
+                   {.place = sharing.place,
+                    .expert_place = sharing.expert_place,
+                    .shard = sharing.replicating.shard,
+                    .expert_shard = sharing.experts.shard,
+                    .tp = sharing.layers.tp},
+                   device, arena);
 }
 
 }  // namespace trireme

@@ -2,53 +2,110 @@
 //
 // Several replicas: what each reduces, its sum over the step (ZeRO 0, 1) or over one microbatch (ZeRO 2, 3).
 // One replica adds microbatches in place, in the rounding that training has, so only the first one is ever
-// there by itself: one small batch a measurement, no bit of training changed.
+// there by itself: one small batch a measurement, no bit of training changed. Experts that are units of their
+// own likewise, their replicas being those of edp.
 #include "runtime/microbatch.h"
 
 namespace trireme {
+namespace {
+
+// Of units with replicas `groups` times, each of which `parts` ranks make up.
+SmallBatches small_batches(const BatchSpec& batch, int64_t groups, int64_t replicas, bool every_microbatch) {
+  const int64_t microbatches = batch.global / (replicas * batch.micro);
+  const int64_t batches = groups * (every_microbatch ? microbatches : 1);
+  if (groups == 1 && !every_microbatch)
+    return {.reduced = false, .sequences = double(batch.micro * replicas)};
+  return {.batches = batches, .sequences = double(batch.global) / double(batches)};
+}
+
+}  // namespace
+
+// Are experts units of their own? On every rank alike, whatever layers it has.
+bool StageRunner::experts_apart() const {
+  return run_.model.moe() && comms_ && (run_.layout.ep > 1 || run_.layout.tp > 1);
+}
+
+void StageRunner::make_local_norms() {
+  static constexpr Axis kCp[] = {Axis::cp}, kEdp[] = {Axis::edp};
+  const LayoutSpec& l = run_.layout;
+  const bool each = sharing_.zero >= 2;
+  SmallBatches rest = small_batches(run_.batch, sharing_.dp, sharing_.dp, each && sharing_.replicating.shard);
+  SmallBatches experts;
+  if (sharing_.cp.size > 1) rest.parts = &comms_->along(kCp), rest.counts = sharing_.cp.rank == 0;
+  bool sums = !rest.reduced && sharing_.tp.size > 1;
+  if (experts_apart()) {
+    // Ranks of edp that have parts of the same sequences' rows.
+    const int parts = int(std::max<int64_t>(1, l.cp * l.tp / l.ep)), all = comms_->mesh().size(Axis::edp);
+    experts = small_batches(run_.batch, all / parts, sharing_.dp, each && sharing_.experts.shard);
+    if (parts > 1) {
+      experts.parts = &comms_->inner(kEdp, parts);
+      experts.counts = comms_->mesh().coord(comms_->rank(), Axis::edp) % parts == 0;
+    }
+  }
+  local_norms_ = std::make_unique<LocalNorms>(params_, rest, experts, sums || rest.parts || experts.parts,
+                                              grad_dtype_, *arena_);
+}
 
 void StageRunner::start_noise(int64_t step) {
   measuring_ = local_norms_ && step % run_.train.noise_scale == 0;
   if (measuring_) local_norms_->start();
-  sync_->measure(measuring_ && sharing_.dp > 1 ? local_norms_.get() : nullptr);
+  sync_->measure(measuring_ ? local_norms_.get() : nullptr);
 }
 
-void StageRunner::first_microbatch_done() {
-  if (!measuring_ || sharing_.dp > 1 || local_norms_->units() > 0) return;
-  for (const Unit& u : params_.units) {
-    for (size_t i = u.first; i < u.last; i++) {
-      Param& p = params_.params[i];
-      if (!p.grad_started) device_.kernels().run(ZeroArgs{.y = p.grad}, compute_);
-      p.grad_started = true;
+void StageRunner::first_microbatch_done(const Chunk& c) {
+  if (!measuring_) return;
+  for (size_t l = c.first; l < c.last; l++)
+    for (uint32_t unit : units_of_layer_[l]) {
+      const Unit& u = params_.units[unit];
+      if (local_norms_->batches(u).reduced || local_norms_->has(unit)) continue;
+      for (size_t i = u.first; i < u.last; i++) {
+        Param& p = params_.params[i];
+        if (!p.grad_started) device_.kernels().run(ZeroArgs{.y = p.grad}, compute_);
+        p.grad_started = true;
+      }
+      local_norms_->add(device_, params_, unit, flat_.grads.narrow(0, u.offset, u.padded),
+                        sync_->sums_of(unit), compute_);
     }
-    local_norms_->add(device_, flat_.grads.narrow(0, u.offset, u.padded), compute_);
-  }
 }
 
 void StageRunner::finish_noise() {
   if (!measuring_) return;
-  // Squared norms, and small batches: of this rank, then of all.
-  std::array<double, 2> mine{};
-  int64_t units = 0;
-  for (const Unit& u : params_.units) units += sharing_.dp == 1 || u.numel > 0;
-  mine = {local_norms_->sum(), double(local_norms_->units() / std::max<int64_t>(1, units))};
-  std::array<double, 2> all = mine;
-  if (comms_) {
-    std::vector<std::array<double, 2>> each(size_t(comms_->world()));
-    gather_bytes(comms_->control(), std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(each)));
-    all = {};
-    for (const auto& one : each) all[0] += one[0], all[1] += one[1];
+  // Squared norms: of small batches, of the rest and of experts; of experts' whole gradients.
+  std::array<double, 3> mine = {local_norms_->sum(false), local_norms_->sum(true), 0}, all = mine;
+  for (const Unit& u : params_.units) {
+    if (!u.experts) continue;
+    const Range share = own_share(u, flat_.place_of(u));
+    const Tensor own = flat_.own(flat_.grads, params_, u);
+    mine[2] += local_norms_->squares(
+        device_, own.narrow(0, share.begin - own_part(u, flat_.place_of(u)).begin, share.size()), compute_);
   }
-  if (!device_.has_data() || all[1] == 0) return;
-  const double whole = double(run_.batch.global);
-  const double part = sharing_.dp == 1 ? double(run_.batch.micro) : whole / all[1];
+  if (comms_) {
+    const auto world = size_t(comms_->world());
+    std::vector<std::array<double, 3>> each(world);
+    gather_bytes(comms_->control(), std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(each)));
+    for (size_t i = 0; i < all.size(); i++) {
+      std::vector<double> values;
+      for (const auto& one : each) values.push_back(one[i]);
+      all[i] = order_independent_sum(values);
+    }
+  }
+  if (!device_.has_data()) return;
+  const double scale = loss_scale_.scale();
   // Gradients carry the loss scale, and the number of targets of the whole batch.
-  const double factor = whole / part / loss_scale_.scale();
-  result_.noise = NoiseSample{.small = all[0] / all[1] * factor * factor,
-                              .big = result_.grad_norm * result_.grad_norm,
-                              .small_sequences = part,
-                              .big_sequences = whole};
-  noise_scale_.add(*result_.noise);
+  auto sample = [&](const SmallBatches& b, double small, double big) {
+    const double whole = double(run_.batch.global), factor = whole / b.sequences / scale;
+    return NoiseSample{.small = small / double(b.batches) * factor * factor,
+                       .big = big,
+                       .small_sequences = b.sequences,
+                       .big_sequences = whole};
+  };
+  const double big = result_.grad_norm * result_.grad_norm, of_experts = all[2] / scale / scale;
+  std::vector<NoiseSample> samples = {sample(local_norms_->batches(Unit{}), all[0], big - of_experts)};
+  if (experts_apart())
+    samples.push_back(sample(local_norms_->batches(Unit{.experts = true}), all[1], of_experts));
+  result_.noise = samples[0];
+  if (samples.size() > 1) result_.noise_experts = samples[1];
+  noise_scale_.add(samples);
 }
 
 }  // namespace trireme

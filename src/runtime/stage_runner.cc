@@ -204,7 +204,7 @@ void StageRunner::bind_memory() {
             Bucket::optimizer, s.of_hidden ? part : others_numel(params_, sharing_.place.shards), s.dtype));
     }
     grad_norm_ = std::make_unique<GradNorm>(params_, flat_, *arena_);
-    if (run_.train.noise_scale > 0) local_norms_ = std::make_unique<LocalNorms>(params_, *arena_);
+    if (run_.train.noise_scale > 0) make_local_norms();
     nonfinite_count_ = hold(Bucket::scratch, 1, DType::i64);
   }
   for (Param& p : params_.buffers) p.weight = hold(Bucket::weights, p.numel(), DType::f32).view(p.box.extent);

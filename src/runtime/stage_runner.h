@@ -45,11 +45,12 @@ struct StepResult {
   double seconds = 0;
   // Where they went: waiting for data, F, B (or I and W), the gradient norm, the update.
   double data_s = 0, forward_s = 0, backward_s = 0, norm_s = 0, update_s = 0;
-  double comm_s = 0;                   // of these, spent waiting for other ranks and for the wire
-  CommCounts comm{};                   // collectives of the step, control messages apart
-  bool stopped = false;                // StepControl::stop said so; the weights are those before the step
-  double loss_scale = 1;               // of this step; 1 where the precision needs none
-  std::optional<NoiseSample> noise{};  // measured in this step
+  double comm_s = 0;      // of these, spent waiting for other ranks and for the wire
+  CommCounts comm{};      // collectives of the step, control messages apart
+  bool stopped = false;   // StepControl::stop said so; the weights are those before the step
+  double loss_scale = 1;  // of this step; 1 where the precision needs none
+  // Measured in this step: of all parameters, or of all but experts that are units of their own, and these.
+  std::optional<NoiseSample> noise{}, noise_experts{};
   bool skipped = false;  // gradients overflowed at that scale: weights and moments are those before the step
   // Not settled when step() returns (optimizer.post_validation): loss, norm and what follows from them are
   // known to on_settled().
@@ -232,7 +233,9 @@ class StageRunner {
   void add_routing(StepResult&, int64_t step) const;
   void move_router_biases();
   void start_noise(int64_t step);
-  void first_microbatch_done();
+  bool experts_apart() const;
+  void make_local_norms();
+  void first_microbatch_done(const Chunk&);
   void finish_noise();
   bool skip_overflow();
   double clip_scale(double norm) const;

@@ -131,7 +131,7 @@ StageRunner::Ran StageRunner::run_actions(std::span<const Action> actions, const
     }
     // Left only where more microbatches would follow: with the last one done, the step is nearly free.
     bool done = a.kind == Act::B || a.kind == Act::W;
-    if (done) first_microbatch_done();
+    if (done) first_microbatch_done(c);
     bool more = std::any_of(actions.begin() + std::ptrdiff_t(i) + 1, actions.end(),
                             [](const Action& next) { return has_microbatch(next.kind); });
     if (done && more && !pipeline_ && control_.stop && control_.stop()) return Ran::stopped;

@@ -468,6 +468,34 @@ std::string note_of(const RunSpec& run) {
   return keys + ": it trains, but cannot be exported as a Hugging Face model; remove the lines unless meant";
 }
 
+// Where no rank's gradients are of a part of the batch that is whole replicas (optim/noise_scale.h).
+static void refuse_noise_scale(const RunSpec& run, bool apart, Problems& out) {
+  const LayoutSpec& l = run.layout;
+  if (run.train.noise_scale == 0) return;
+  auto refuse = [&](bool unsupported, std::string_view why) {
+    if (unsupported)
+      out.push_back({{"train.noise_scale"},
+                     fmt::format("{} is not supported by this version; {}", run.train.noise_scale, why)});
+  };
+  refuse(l.pp > 1 && run.model.tied,
+         "two stages have summands of a tied table's gradient: give 0, layout.pp = 1, or model.tied = false");
+  if (!apart) return;
+  const int64_t replica = l.cp * l.tp;
+  const size_t dp = l.order.find("dp");
+  refuse(
+      l.dp > 1 && replica > 1 && (dp > l.order.find("tp") || dp > l.order.find("cp")),
+      "beside experts over ep or tp the ranks of a replica are neighbours: give 0, or a layout.order with dp "
+      "before cp and tp");
+  refuse(l.ep % replica != 0 && replica % l.ep != 0,
+         fmt::format("the ranks of ep are no whole replicas, nor a part of one: give 0, or a layout.ep that "
+                     "divides cp * tp = {} or is a multiple of it",
+                     replica));
+  refuse(l.ep % (replica * l.dp) == 0 && run.batch.global == run.batch.micro * l.dp,
+         "experts' gradients are only there of the whole batch: give 0, a smaller layout.ep, or more "
+         "microbatches "
+         "a step");
+}
+
 // One line for each thing that a later version lifts: drop the line with the limit.
 std::vector<Problem> unsupported_of(const RunSpec& run) {
   Problems out;
@@ -478,10 +506,6 @@ std::vector<Problem> unsupported_of(const RunSpec& run) {
   };
   auto text = [](const std::string& s) { return shown(s); };
   const LayoutSpec& l = run.layout;
-  refuse(l.tp > 1 && run.optimizer.name == "muon", "optimizer.name", text("muon"),
-         "with tp > 1 no rank holds a whole matrix to orthogonalise: give \"adamw\", or layout.tp = 1");
-  refuse(l.tp > 1 && run.train.noise_scale > 0, "train.noise_scale", run.train.noise_scale,
-         "it is measured between replicas of whole gradients: give 0, or layout.tp = 1");
   const bool apart = run.model.moe() && (l.ep > 1 || l.tp > 1);  // replicas of experts are along edp
   refuse(l.ep > 1 && !run.model.moe(), "layout.ep", l.ep,
          "the model has no experts: give 1, or model.experts");
@@ -496,14 +520,6 @@ std::vector<Problem> unsupported_of(const RunSpec& run) {
           l.cp > 1 ? " / layout.cp" : "", routed));
   refuse(apart && l.shard_group > 0, "layout.shard_group", l.shard_group,
          "beside ep or tp, experts have one shard group: give 0");
-  refuse(l.ep > 1 && run.optimizer.name == "muon", "optimizer.name", text("muon"),
-         "with ep > 1 the owners of matrices are not those of experts: give \"adamw\", or layout.ep = 1");
-  refuse(l.ep > 1 && run.train.noise_scale > 0, "train.noise_scale", run.train.noise_scale,
-         "it is measured between replicas of whole gradients: give 0, or layout.ep = 1");
-  refuse(l.pp > 1 && run.optimizer.name == "muon", "optimizer.name", text("muon"),
-         "its owners of matrices are not those of stages: give \"adamw\", or layout.pp = 1");
-  refuse(l.pp > 1 && run.train.noise_scale > 0, "train.noise_scale", run.train.noise_scale,
-         "it compares whole gradients: give 0, or layout.pp = 1");
   refuse(l.offloads_state() && run.optimizer.name == "muon", "layout.offload", text(l.offload),
          "Muon's momentum is read matrix by matrix, from memory: give \"none\" or \"inputs\", or "
          "optimizer.name = \"adamw\"");
@@ -515,8 +531,13 @@ std::vector<Problem> unsupported_of(const RunSpec& run) {
          text(run.optimizer.post_validation),
          "the state before a step would lie in the memory that offloading it frees: give \"off\", or "
          "layout.offload = \"none\" or \"inputs\"");
-  refuse(l.cp > 1 && run.train.noise_scale > 0, "train.noise_scale", run.train.noise_scale,
-         "it compares gradients of whole sequences: give 0, or layout.cp = 1");
+  refuse(run.optimizer.post_validation != "off" && run.train.noise_scale > 0, "optimizer.post_validation",
+         text(run.optimizer.post_validation),
+         "the noise scale is measured before a step: give \"off\", or train.noise_scale = 0");
+  refuse(run.optimizer.post_validation != "off" && run.optimizer.name == "muon", "optimizer.post_validation",
+         text(run.optimizer.post_validation),
+         "the state before a step is kept of AdamW alone: give \"off\", or optimizer.name = \"adamw\"");
+  refuse_noise_scale(run, apart, out);
   refuse(l.schedule == "dualpipe", "layout.schedule", text(l.schedule),
          "two ranks would have the same stage: give \"dualpipe-v\", which needs one copy");
   const PrecisionSpec& p = run.precision;

@@ -62,7 +62,7 @@ static void add_unit(ParamSet& set, Unit u, const std::vector<ParamDecl>& decls,
     require(stored == u.numel, "two parameters of a unit have rows to complete them");
     p.offset = u.offset + u.numel;
     u.numel += p.numel(), stored += p.stored.numel();
-    if (!p.decl.hidden_matrix) u.others += p.numel();
+    if (!p.decl.hidden_matrix) u.others += p.stored.numel();  // as on every rank
   }
   const int shards = u.experts ? set.expert_shards : set.shards;
   u.padded = padded_unit(stored, shards);

@@ -133,10 +133,20 @@ TEST(ExpertParallelBalance, GlobalCapacitySpansReplicas) {
   EXPECT_GT(gradient_difference(replayed(run_of(apart), want, equal), want), 1e-3);
 }
 
+// Each expert's matrices whole on its owner, divided over edp with ZeRO.
+INSTANTIATE_TEST_SUITE_P(
+    Muon, ExpertParallel,
+    testing::Values("arch=mixtral dp=2 ep=2 experts=4 optimizer=muon",
+                    "arch=mixtral dp=4 ep=2 experts=4 zero=2 optimizer=muon",
+                    "arch=qwen2_moe dp=2 tp=2 ep=2 heads=4 kv_heads=2 hidden=40 experts=4 seq=22 zero=3 "
+                    "sequence=1 optimizer=muon",
+                    "arch=deepseek_v3 cp=2 tp=2 ep=4 heads=2 seq=24 optimizer=muon zero=1"));
+
 // ZeRO's stages train the same model to the bit beside ep.
 TEST(ExpertParallelBits, ZeroStages) {
   for (const char* text :
-       {"arch=mixtral dp=4 ep=2 experts=4", "arch=mixtral dp=2 tp=2 ep=2 heads=2 seq=22 experts=4",
+       {"arch=mixtral dp=4 ep=2 experts=4", "arch=mixtral dp=4 ep=2 experts=4 optimizer=muon",
+        "arch=mixtral dp=2 tp=2 ep=2 heads=2 seq=22 experts=4",
         "arch=mixtral dp=2 cp=2 ep=2 seq=20 experts=4"}) {
     SCOPED_TRACE(text);
     expect_zero_stages_identical(from_text(text));

@@ -28,7 +28,7 @@ void draw_experts(Case& c, const OneOf& one_of) {
   if (c.experts < 2) c.experts = 5;
   if (c.arch == "deepseek_v3" && c.ep % 3 == 0) c.ep = 1;  // its eight experts are in four groups
   if (c.tp > 1) c.seq = c.tp * one_of(3, 5);
-  if (c.tp > 1 || c.ep > 1) c.group = 0, c.optimizer = "adamw";
+  if (c.tp > 1 || c.ep > 1) c.group = 0;
   c.buffer = one_of(1.5, 0.4), c.aux = one_of(0.0, 0.3);
   c.unit = one_of("sequence", "microbatch", "global"), c.capacity = one_of(0.0, 0.0, 0.9);
 }
@@ -66,7 +66,6 @@ Case draw(uint64_t seed) {
   if (c.arch == "llama") c.latent = one_of(0, 1, 2);
   if (moe) draw_experts(c, one_of);
   if (c.tp > 1) {
-    c.optimizer = "adamw";
     c.heads = c.tp * one_of(1, 2), c.hidden = c.heads * one_of(4, 10);
     const int64_t fewer = c.tp % 2 == 0 ? c.tp / 2 : 1;
     c.sequence = one_of(false, true), c.chunks = one_of(1, 1, 2, 5);
@@ -89,7 +88,7 @@ Case draw(uint64_t seed) {
     const bool v = c.schedule[0] == 'v' || c.schedule.ends_with("-v");
     if (v || c.schedule == "interleaved") c.stages = 2;
     if (v) c.tied = false;  // both ends on one rank add their summands in another order
-    c.layers = std::max(c.layers, c.pp * c.stages), c.optimizer = "adamw";
+    c.layers = std::max(c.layers, c.pp * c.stages);
   }
   c.recompute = one_of("none", "selective", "full");
   c.again = c.arch == "deepseek_v3" ? one_of("n1+n2+a", "n1+u")
@@ -103,6 +102,7 @@ Case draw(uint64_t seed) {
     c.order = one_of("ordered", "ordered", "ordered", "ring", "halving", "hierarchical");
   if (c.optimizer == "adamw") c.state = one_of(false, false, true);
   if (c.pp > 1 && !c.state) c.post = one_of("off", "calm", "always");
+  if (c.optimizer == "muon") c.post = "off";
   return c;
 }
 
@@ -119,7 +119,7 @@ Case twin_of(Case c) {
   c.prefetch = 1, c.bucket_mb = 25, c.reshard = c.last = true;
   c.recompute = c.recompute == "none" ? "full" : "none", c.shard = c.offload = c.state = false, c.blocks = 0;
   if (c.pp > 1) c.schedule = c.schedule == "gpipe" ? "1f1b" : "gpipe", c.stages = 1;
-  if (c.pp > 1) c.post = c.post == "off" ? "always" : "off";
+  if (c.pp > 1 && c.optimizer != "muon") c.post = c.post == "off" ? "always" : "off";
   return c;
 }
 
@@ -188,6 +188,7 @@ Case draw_freely(uint64_t seed) {
   c.heads = one_of(2, 3, 6), c.hidden = c.heads * 12,
   c.kv_heads = c.arch == "gpt2" ? c.heads : one_of(int64_t(1), c.heads);
   c.seq = one_of(12, 24, 24), c.optimizer = one_of("adamw", "adamw", "muon");
+  if (c.optimizer == "muon") c.state = false, c.post = "off";  // no layout helps
   c.shard = one_of(false, false, true), c.blocks = one_of(0, 0, 1), c.offload = one_of(false, false, true);
   if (!moe) c.aux = 0, c.capacity = 0, c.ep = 1;
   if (c.pp == 1) c.stages = 1, c.schedule = one_of("1f1b", "gpipe", "zb-h1");

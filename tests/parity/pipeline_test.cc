@@ -46,7 +46,9 @@ INSTANTIATE_TEST_SUITE_P(
         "pp=3 layers=5 microbatches=6 schedule=auto", "pp=2 dp=2 zero=3 microbatches=4 schedule=auto",
         "pp=4 layers=6 microbatches=5 schedule=auto tp=1 compute=bf16",
         "pp=2 cp=2 seq=24 microbatches=3 schedule=auto",
-        "pp=2 dp=2 ep=2 arch=qwen3_moe experts=4 zero=2 microbatches=2 aux=0.01"));
+        "pp=2 dp=2 ep=2 arch=qwen3_moe experts=4 zero=2 microbatches=2 aux=0.01",
+        "pp=2 microbatches=3 optimizer=muon", "pp=3 layers=3 microbatches=5 schedule=zb-h1 optimizer=muon",
+        "pp=2 dp=2 tp=2 heads=2 zero=1 microbatches=2 optimizer=muon"));
 
 // Schedules of one's own: odd mixtures of B with I and W, stages on ranks in any order, overlaps.
 struct Own {

@@ -23,6 +23,15 @@ INSTANTIATE_TEST_SUITE_P(
                     "tp=2 dp=2 arch=gpt2 heads=2 zero=2 vocab=509 seq=5 micro=3",
                     "tp=3 dp=2 chunks=4 zero=3 arch=gpt2"));
 
+// Matrices in parts: put together, made orthogonal by one rank, taken apart again.
+INSTANTIATE_TEST_SUITE_P(Muon, TensorParallel,
+                         testing::Values("tp=2 heads=6 kv_heads=2 optimizer=muon",
+                                         "tp=3 arch=gpt2 tied=1 vocab=67 optimizer=muon",
+                                         "tp=4 heads=4 kv_heads=2 hidden=40 optimizer=muon",
+                                         "tp=2 dp=2 heads=2 zero=1 microbatches=2 arch=qwen3 optimizer=muon",
+                                         "tp=2 dp=4 heads=2 zero=2 group=2 optimizer=muon",
+                                         "tp=2 latent=2 heads=4 optimizer=muon"));
+
 // Heads divided, what is compressed made whole by every rank; dropout of probabilities by global heads.
 INSTANTIATE_TEST_SUITE_P(Latent, TensorParallel,
                          testing::Values("tp=2 latent=2 heads=4", "tp=3 latent=1 dropout=0.2 tied=1 vocab=67",
@@ -33,7 +42,7 @@ INSTANTIATE_TEST_SUITE_P(Latent, TensorParallel,
 // The class of DESIGN section 4 holds at any tp: ZeRO stages are bit-identical beside it.
 TEST(TensorParallelZero, StagesAreBitIdentical) {
   for (const char* text : {"tp=2 dp=2 heads=2 vocab=61", "tp=2 dp=2 heads=4 kv_heads=1 hidden=40 arch=qwen3",
-                           "tp=2 dp=2 heads=2 latent=2"}) {
+                           "tp=2 dp=2 heads=2 latent=2", "tp=2 dp=2 heads=2 optimizer=muon"}) {
     SCOPED_TRACE(text);
     expect_zero_stages_identical(from_text(text));
   }

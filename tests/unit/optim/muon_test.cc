@@ -1,9 +1,11 @@
 #include "optim/muon.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "../comm/ranks.h"
 #include "base/file.h"
@@ -28,7 +30,7 @@ double golden_value(int64_t matrix, int64_t step, int64_t i) {
 
 struct OneRank {
   OneRank(const ParamSet& set, const MuonOptions& o, DType weights, DType grads)
-      : muon(make_muon(o, set, {}, nullptr, *device, memory.arena)) {
+      : muon(make_muon(o, set, {}, *device, memory.arena)) {
     buffers.emplace(set, ShardPlace{}, weights, grads, muon->state());
   }
   std::unique_ptr<Device> device = make_device("cpu", {.threads = 1});
@@ -82,20 +84,34 @@ TEST(Muon, TenStepsOfTorch) {
   }
 }
 
+// Divided over tp, rows or columns.
+ParamDecl part(std::string name, Shape shape, int dim, bool hidden = true) {
+  ParamDecl d = param(std::move(name), shape, hidden);
+  d.shard = sharded(dim, Axis::tp);
+  return d;
+}
+
 // Units as a small model has them: an embedding, blocks whose matrices lie between norms and biases, a head.
+// Under tp each matrix is divided, but for v and the smallest.
 std::vector<std::vector<ParamDecl>> model() {
   std::vector<std::vector<ParamDecl>> units = {{param("embed", {61, 36}, false)}};
   for (const std::string b : {"0.", "1."})
-    units.push_back({param(b + "norm", {36}, false), param(b + "q", {36, 36}, true),
-                     param(b + "k", {12, 36}, true), param(b + "v", {12, 36}, true),
-                     param(b + "bias", {60}, false), param(b + "o", {36, 36}, true),
-                     param(b + "gate", {152, 36}, true), param(b + "up", {152, 36}, true),
-                     param(b + "down", {36, 152}, true), param(b + "one", {1, 1}, true)});
+    units.push_back({param(b + "norm", {36}, false), part(b + "q", {36, 36}, 0), part(b + "k", {12, 36}, 0),
+                     param(b + "v", {12, 36}, true), part(b + "bias", {60}, 0, false),
+                     part(b + "o", {36, 36}, 1), part(b + "gate", {156, 36}, 0), part(b + "up", {156, 36}, 0),
+                     part(b + "down", {36, 156}, 1), param(b + "one", {1, 1}, true)});
   units.push_back({param("norm", {36}, false), param("head", {61, 36}, false)});
   return units;
 }
 
 constexpr int64_t kSteps = 10;
+
+// Of a box, the global row-major index of its element i.
+int64_t global_index(const Param& p, int64_t i) {
+  const Shape &s = p.box.extent, &g = p.decl.global;
+  if (s.rank == 1) return p.box.offset[0] + i;
+  return (p.box.offset[0] + i / s[1]) * g[1] + p.box.offset[1] + i % s[1];
+}
 
 // Element i of parameter p: step 0 is the weight, then the gradients.
 float drawn(size_t p, int64_t i, int64_t step) {
@@ -111,7 +127,8 @@ float drawn(size_t p, int64_t i, int64_t step) {
 // What a rank holds of each parameter after some steps: master, states; the weights everybody has.
 struct Result {
   std::vector<std::vector<float>> master, exp_avg, exp_avg_sq;
-  int64_t wire = 0, peak = 0;
+  int64_t wire = 0;
+  std::set<int64_t> peaks;  // of ranks
 };
 
 void collect(const ParamSet& set, const FlatState& flat, Result& out) {
@@ -122,16 +139,22 @@ void collect(const ParamSet& set, const FlatState& flat, Result& out) {
     if (mine.size() == 0) continue;
     const int64_t at = set.params[p].offset - u.offset + mine.begin - own.begin;
     for (int64_t i = 0; i < mine.size(); i++) {
-      out.master[p][size_t(mine.begin + i)] = flat.own(flat.master, set, u).as<float>()[at + i];
-      out.exp_avg[p][size_t(mine.begin + i)] = flat.own(flat.state[0], set, u).as<float>()[at + i];
+      const auto to = size_t(global_index(set.params[p], mine.begin + i));
+      out.master[p][to] = flat.own(flat.master, set, u).as<float>()[at + i];
+      out.exp_avg[p][to] = flat.own(flat.state[0], set, u).as<float>()[at + i];
       if (!set.params[p].decl.hidden_matrix)
-        out.exp_avg_sq[p][size_t(mine.begin + i)] =
-            flat.state[1].as<float>()[others_range(set, u, flat.place, p).begin + i];
+        out.exp_avg_sq[p][to] = flat.state[1].as<float>()[others_range(set, u, flat.place, p).begin + i];
     }
   }
 }
 
-Result train(int ranks, DType weights, DType grads, int64_t steps) {
+// dp replicas, which divide the state where it is sharded, and tp ranks.
+struct Ranks {
+  int dp = 1, tp = 1;
+  bool sharded = true;
+};
+
+Result train(const Ranks& ranks, DType weights, DType grads, int64_t steps) {
   Result out;
   for (const auto& unit : model())
     for (const ParamDecl& d : unit) {
@@ -139,14 +162,23 @@ Result train(int ranks, DType weights, DType grads, int64_t steps) {
       out.master.push_back(none), out.exp_avg.push_back(none), out.exp_avg_sq.push_back(none);
     }
   std::mutex mutex;
-  testing::with_ranks(ranks, [&](testing::Rank& me) {
+  testing::with_ranks(ranks.dp * ranks.tp, [&](testing::Rank& me) {
     const std::vector<std::vector<ParamDecl>> units = model();
-    const ParamSet set = lay_out(units, Mesh(), 0, ranks);
-    const ShardPlace place{.shards = ranks, .shard = me.rank};
+    const Mesh mesh({.dp = ranks.dp, .tp = ranks.tp});
+    CommSet comms(me.factory, mesh);
+    static constexpr Axis kDp[] = {Axis::dp}, kTp[] = {Axis::tp};
+    const int shards = ranks.sharded ? ranks.dp : 1;
+    const ParamSet set = lay_out(units, mesh, me.rank, shards, shards);
+    const ShardPlace place = shards > 1 ? ShardPlace{.shards = shards, .shard = mesh.coord(me.rank, Axis::dp)}
+                                        : ShardPlace{.replicas = ranks.dp};
     DeviceArena memory(me.device, 4 << 20);
     Arena& arena = memory.arena;
     MuonOptions o{.dtype = weights == DType::bf16 ? DType::bf16 : DType::f32, .adamw = {}, .adamw_lr = 0.5};
-    auto muon = make_muon(o, set, place, ranks > 1 ? me.all.get() : nullptr, me.device, arena);
+    auto muon = make_muon(o, set,
+                          {.place = place,
+                           .shard = shards > 1 ? &comms.along(kDp) : nullptr,
+                           .tp = ranks.tp > 1 ? &comms.along(kTp) : nullptr},
+                          me.device, arena);
     FlatBuffers buffers(set, place, weights, grads, muon->state());
     const FlatState& flat = buffers.flat;
     for (const Unit& u : set.units)
@@ -154,37 +186,47 @@ Result train(int ranks, DType weights, DType grads, int64_t steps) {
         const Range own = own_part(u, place), mine = inside(set.params[p], u, own);
         for (int64_t i = mine.begin; i < mine.end; i++)
           flat.own(flat.master, set, u).as<float>()[set.params[p].offset - u.offset + i - own.begin] =
-              drawn(p, i, 0);
+              drawn(p, global_index(set.params[p], i), 0);
       }
     for (int64_t s = 1; s <= steps; s++)
       for (const Unit& u : set.units) {
         for (size_t p = u.first; p < u.last; p++)
           for (int64_t i = 0; i < set.params[p].numel(); i++)
-            set_element(flat.grads, set.params[p].offset + i, drawn(p, i, s));
+            set_element(flat.grads, set.params[p].offset + i, drawn(p, global_index(set.params[p], i), s));
         muon->step(me.device.kernels(), set, u, flat, {.lr = 0.02, .step = s, .grad_scale = 0.7f}, {});
       }
     EXPECT_EQ(arena.live_blocks(), 0);
     std::lock_guard lock(mutex);
     collect(set, flat, out);
-    out.wire += me.all->counts()[size_t(Collective::all_to_all)].wire;
-    out.peak = std::max(out.peak, arena.ledger().peak_total());
+    out.wire += comms.counts()[size_t(Collective::all_to_all)].wire;
+    out.peaks.insert(arena.ledger().peak_total());
   });
   return out;
 }
 
-// Ten steps on 2, 3 and 4 ranks are those of one, to the bit.
+// Ten steps on 2, 3, 4 and 6 ranks are those of one, to the bit, and take the same memory on each.
 TEST(Muon, ShardedEqualsSerial) {
   for (auto [weights, grads] :
        {std::pair(DType::f32, DType::f32), {DType::bf16, DType::bf16}, {DType::f16, DType::f32}}) {
-    const Result one = train(1, weights, grads, kSteps);
+    const Result one = train({}, weights, grads, kSteps);
     EXPECT_EQ(one.wire, 0);
     EXPECT_EQ(one.exp_avg_sq[2][0], -77.0f);  // hidden matrices have none
     EXPECT_NE(one.exp_avg_sq[1][0], -77.0f);
-    for (int ranks : {2, 3, 4}) {
+    for (const Ranks& ranks : {Ranks{.dp = 2},
+                               {.dp = 3},
+                               {.dp = 4},
+                               {.tp = 2},
+                               {.tp = 3},
+                               {.tp = 4},
+                               {.dp = 2, .tp = 2},
+                               {.dp = 3, .tp = 2},
+                               {.dp = 2, .tp = 2, .sharded = false}}) {
+      SCOPED_TRACE(fmt::format("{}: dp {} tp {} {}", name_of(weights), ranks.dp, ranks.tp, ranks.sharded));
       const Result got = train(ranks, weights, grads, kSteps);
-      EXPECT_EQ(got.master, one.master) << name_of(weights) << " on " << ranks;
-      EXPECT_EQ(got.exp_avg, one.exp_avg) << name_of(weights) << " on " << ranks;
-      EXPECT_EQ(got.exp_avg_sq, one.exp_avg_sq) << name_of(weights) << " on " << ranks;
+      EXPECT_TRUE(got.master == one.master);
+      EXPECT_TRUE(got.exp_avg == one.exp_avg);
+      EXPECT_TRUE(got.exp_avg_sq == one.exp_avg_sq);
+      EXPECT_EQ(got.peaks.size(), 1u);
     }
   }
 }
@@ -206,8 +248,18 @@ TEST(Muon, WireBytesInClosedForm) {
           away += p.numel() - there;
         }
       EXPECT_GT(away, 0);
-      EXPECT_EQ(train(ranks, type, DType::f32, 3).wire, 3 * 2 * away * size_of(type)) << ranks;
+      EXPECT_EQ(train({.dp = ranks}, type, DType::f32, 3).wire, 3 * 2 * away * size_of(type)) << ranks;
     }
+  // Over tp, of each matrix that it divides, all but the owner's box.
+  for (int tp : {2, 3, 4}) {
+    int64_t boxes = 0;
+    for (const auto& unit : model())
+      for (const ParamDecl& d : unit)
+        if (d.hidden_matrix && d.shard.divides_along(Axis::tp)) boxes += d.global.numel() / tp;
+    for (bool bf16 : {false, true})
+      EXPECT_EQ(train({.tp = tp}, bf16 ? DType::bf16 : DType::f32, DType::f32, 3).wire,
+                3 * 2 * boxes * (tp - 1) * (bf16 ? 2 : 4));
+  }
 }
 
 // Seven matrices on three ranks: none has much more than the average, all have the same buffers.

@@ -324,10 +324,11 @@ TEST(RunSpec, Experts) {
              "ranks have equally many experts: give a divisor of model.experts = 8");
   EXPECT_HAS(refused("[layout]\ntp = 2\n[data]\nseq_len = 255"), "give a divisor of data.seq_len = 255");
   EXPECT_HAS(refused("[layout]\ndp = 4\nep = 2\nzero = 1\nshard_group = 2"), "experts have one shard group");
-  EXPECT_HAS(refused("[layout]\ndp = 2\nep = 2\n[optimizer]\nname = \"muon\""), "give \"adamw\"");
-  EXPECT_HAS(refused("[layout]\ndp = 2\nep = 2\n[train]\nnoise_scale = 2"), "train.noise_scale: 2");
   EXPECT_HAS(refused("[layout]\noffload = \"state\"\n[optimizer]\nname = \"muon\""),
              "layout.offload: \"state\" is not supported by this version; Muon's momentum");
+  EXPECT_HAS(refused("[layout]\ndp = 2\nep = 2\n[train]\nnoise_scale = 2\n[batch]\nglobal = 16"),
+             "train.noise_scale: 2");
+  refuse_unsupported(parse(mixtral + "[layout]\ndp = 2\nep = 2\n[train]\nnoise_scale = 2"));
   EXPECT_HAS(wrong("[moe]\naux_loss = 0.1"), "moe.aux_loss: 0.1 has no effect with model.experts = 0");
 }
 
@@ -417,7 +418,11 @@ TEST(RunSpec, UnsupportedByThisVersion) {
   EXPECT_HAS(beside_cp("[model]\narch = \"mixtral\"\nheads = 4\n[data]\nseq_len = 20\n[layout]\ntp = 4\n"
                        "cp_placement = \"striped\""),
              "give a divisor of data.seq_len / layout.cp = 10");
-  EXPECT_HAS(beside_cp("[train]\nnoise_scale = 2"), "train.noise_scale: 2 is not supported");
+  refuse_unsupported(parse("[train]\nnoise_scale = 2", {"layout.cp=2"}));
+  EXPECT_HAS(error_of([] {
+               refuse_unsupported(parse("[layout]\npp = 2\n[model]\ntied = true\n[train]\nnoise_scale = 2"));
+             }),
+             "train.noise_scale: 2 is not supported by this version; two stages have summands");
   RunSpec run = parse("[layout]\ndp = 2\nschedule = \"dualpipe\"\nep = 2");
   EXPECT_EQ(lines_of(error_of([&] { refuse_unsupported(run); })).size(), 2u);
 }
