@@ -218,8 +218,10 @@ TEST(Score, TwoStepsOfOnesOwnCalibrateASite) {
   }
   const std::vector<const MeasuredRow*> two = {&rows[0], &rows[1]};
   const ScoreConstants mine = fit_constants(shipped, two, Moves::sites_alone);
-  for (const auto& [scope, fits] : mine.fitted)
-    if (scope != "site:mine") EXPECT_EQ(fits, shipped.fitted.at(scope)) << scope;
+  for (const auto& [scope, fits] : mine.fitted) {
+    if (scope == "site:mine") continue;
+    EXPECT_EQ(fits, shipped.fitted.at(scope)) << scope;
+  }
   double before = 0, after = 0;
   for (size_t i = 2; i < rows.size(); ++i) {
     before += std::abs(std::log(forecast_of(rows[i], shipped.of(rows[i])).middle / rows[i].step_s));
