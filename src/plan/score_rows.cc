@@ -125,7 +125,6 @@ class RowReader {
   StepCase s_;
   bool layers_missing_ = false;
   int64_t gpus_ = 0, global_ = 0;
-  double seconds_ = 0;
   bool chunks_missing_ = false, micro_missing_ = false, recompute_missing_ = false;
   double peak_ = 0;  // of the row's precision
 };
@@ -535,11 +534,11 @@ std::vector<MeasuredRow> read_rows(std::string_view text, std::string_view file,
     if (!j[i].is_object()) bad_request("{}: row {} is no object", file, i + 1);
     MeasuredRow row;
     const Fields f(j[i], fmt::format("{}: row {}", file, i + 1));
-    row.id = printable(f.text("", "id")), row.source = printable(f.text("", "source"));
-    if (row.id.empty()) row.id = fmt::format("row {}", i + 1);
-    if (row.source.empty()) row.source = "(no source)";
-    row.family = row.source;
     try {
+      row.id = printable(f.text("", "id")), row.source = printable(f.text("", "source"));
+      if (row.id.empty()) row.id = fmt::format("row {}", i + 1);
+      if (row.source.empty()) row.source = "(no source)";
+      row.family = row.source;
       RowReader(f, catalog, row).read();
     } catch (const Unusable& u) {
       row.skipped = u.why;

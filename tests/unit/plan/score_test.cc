@@ -117,6 +117,9 @@ TEST(ScoreRows, ABadFileIsOneLine) {
   row["model"]["hidden"] = -4;
   EXPECT_NE(message(TestJson::array({row}).dump()).find("model.hidden is -4; right is"), std::string::npos);
   row = whole_row();
+  row["id"] = true;
+  EXPECT_NE(message(TestJson::array({row}).dump()).find("id is true; right is text"), std::string::npos);
+  row = whole_row();
   row["layout"] = 7;
   EXPECT_NE(message(TestJson::array({row}).dump()).find("layout is 7; right is an object"),
             std::string::npos);
