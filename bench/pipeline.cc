@@ -13,9 +13,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/json.h"
 #include "base/timed.h"
 #include "comm/wrap/delayed.h"
 #include "random_batch.h"

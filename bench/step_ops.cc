@@ -14,9 +14,9 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/json.h"
 #include "base/timed.h"
 #include "cost/flops.h"
 #include "device/cpu/peak.h"

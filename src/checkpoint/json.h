@@ -1,7 +1,8 @@
 // Reading JSON that somebody else may have written.
 #pragma once
-#include <nlohmann/json.hpp>
 #include <string_view>
+
+#include "base/json.h"
 
 namespace trireme {
 

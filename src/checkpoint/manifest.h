@@ -2,11 +2,11 @@
 // written.
 #pragma once
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/json.h"
 #include "checkpoint/hash.h"
 
 namespace trireme {

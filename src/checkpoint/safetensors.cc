@@ -6,10 +6,10 @@
 #include <array>
 #include <bit>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "checkpoint/untrusted.h"
 
 namespace trireme {

@@ -1,9 +1,9 @@
 // trireme demo: the main job on this machine, from text to a trained model, in one command.
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "base/interrupt.h"
+#include "base/json.h"
 #include "base/timed.h"
 #include "cli/convert.h"
 #include "cli/prepare.h"

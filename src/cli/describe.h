@@ -1,8 +1,8 @@
 // What a file or folder is and what is in it, as one JSON object; `inspect` prints it as such or as text.
 #pragma once
-#include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/json.h"
 #include "cli/cli.h"
 
 namespace trireme::cli {

@@ -5,8 +5,8 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "base/machine.h"
 #include "cli/cli.h"
 #include "device/cpu/libraries.h"

@@ -1,9 +1,9 @@
 // trireme eval RUN.toml: loss and perplexity on a token shard, or multiple-choice questions.
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/interrupt.h"
+#include "base/json.h"
 #include "cli/source.h"
 #include "data/loader.h"
 #include "train/multiple_choice.h"

@@ -1,7 +1,6 @@
 #include "cli/prompts.h"
 
-#include <nlohmann/json.hpp>
-
+#include "base/json.h"
 #include "text/jsonl.h"
 
 namespace trireme::cli {

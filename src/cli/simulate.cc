@@ -1,9 +1,9 @@
 // trireme simulate: a pipeline schedule in virtual time, drawn and held against what papers say of it.
 #include <charconv>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "base/json.h"
 #include "cli/cli.h"
 #include "sim/find_schedule.h"
 #include "sim/gallery.h"

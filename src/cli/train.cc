@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <chrono>
 #include <mutex>
-#include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "cli/cli.h"
 #include "cli/training.h"
 

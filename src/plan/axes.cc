@@ -1,9 +1,9 @@
 #include "plan/axes.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/progress.h"
 #include "comm/options.h"
 #include "plan/price.h"

@@ -1,8 +1,8 @@
 #include <fmt/ranges.h>
 
-#include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/json.h"
 #include "base/progress.h"
 #include "comm/options.h"
 #include "plan/forecast.h"

@@ -2,12 +2,12 @@
 // devices, and of each source its software, its site and how it counts FLOPs.
 // Data, in data/score_catalog.json, compiled in.
 #pragma once
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/json.h"
 #include "cost/step_time.h"
 
 namespace trireme {

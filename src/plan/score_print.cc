@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 
 #include <map>
-#include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "plan/score.h"
 
 namespace trireme {

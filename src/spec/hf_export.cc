@@ -1,9 +1,8 @@
 // The config.json of a model: the inverse of hf_config.cc.
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
 #include "base/error.h"
+#include "base/json.h"
 #include "spec/hf_config.h"
 
 namespace trireme {

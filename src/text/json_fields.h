@@ -1,8 +1,9 @@
 // Reading tokenizer.json: members that may be absent, and values as an error message may show them.
 #pragma once
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+
+#include "base/json.h"
 
 namespace trireme {
 

@@ -1,10 +1,10 @@
 #include "text/jsonl.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/error.h"
+#include "base/json.h"
 
 namespace trireme {
 

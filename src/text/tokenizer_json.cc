@@ -1,10 +1,10 @@
 // tokenizer.json, the file of the `tokenizers` library: read with every field checked, and written.
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <unordered_map>
 #include <utility>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/json_depth.h"
 #include "base/printable.h"
 #include "text/json_fields.h"

@@ -5,10 +5,10 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 
+#include "base/json.h"
 #include "base/json_depth.h"
 
 namespace trireme {

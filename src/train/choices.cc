@@ -1,9 +1,9 @@
 #include "train/choices.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json.h"
 
 namespace trireme {
 namespace {

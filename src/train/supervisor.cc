@@ -12,10 +12,10 @@
 #include <atomic>
 #include <cerrno>
 #include <ctime>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "checkpoint/store.h"
 #include "train/checkpointing.h"
 

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "base/json.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/safetensors_writer.h"

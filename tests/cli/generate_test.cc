@@ -3,8 +3,8 @@
 #include <signal.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "process.h"
 #include "tiny_run.h"
 

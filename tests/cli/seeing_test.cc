@@ -3,10 +3,10 @@
 
 #include <cmath>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <tuple>
 
+#include "base/json.h"
 #include "process.h"
 #include "source_dir.h"
 #include "tiny_run.h"

@@ -3,10 +3,10 @@
 #include <cmath>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "checkpoint/safetensors.h"
 #include "runtime/stage_runner.h"
 

@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <bit>
-#include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "base/rng.h"
 #include "checkpoint/fp8.h"
 #include "checkpoint/hf.h"

@@ -4,11 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "../comm/ranks.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "flat_set.h"
 #include "optim/matrix_owners.h"
 #include "source_dir.h"

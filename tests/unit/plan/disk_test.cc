@@ -2,8 +2,7 @@
 // where the disk is all that takes time.
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
+#include "base/json.h"
 #include "cost/memory.h"
 #include "plan/forecast.h"
 #include "spec/run_schedule.h"

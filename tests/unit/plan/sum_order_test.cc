@@ -1,8 +1,7 @@
 // train.sum_order in a forecast: what each kind of collective will use, and what "auto" needs.
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
+#include "base/json.h"
 #include "comm/options.h"
 #include "plan/forecast.h"
 #include "spec/run_schedule.h"

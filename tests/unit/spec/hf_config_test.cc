@@ -2,8 +2,7 @@
 
 #include <unistd.h>
 
-#include <nlohmann/json.hpp>
-
+#include "base/json.h"
 #include "base/rng.h"
 #include "spec/run_spec.h"
 #include "testing.h"

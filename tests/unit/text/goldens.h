@@ -1,9 +1,9 @@
 // The tokenizers of golden/pipelines.json, as files and parsed.
 #pragma once
-#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 
+#include "base/json.h"
 #include "source_dir.h"
 #include "text/tokenizer.h"
 

@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <functional>
-#include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "checkpoint/hf.h"
 #include "runtime/booking.h"
 #include "runtime/rank_threads.h"

@@ -2,9 +2,8 @@
 // means of the noise scale.
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
 #include "base/error.h"
+#include "base/json.h"
 #include "checkpoint/store.h"
 #include "tiny_run.h"
 

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <limits>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "comm/wrap/wrapped.h"
 #include "device/device.h"
 #include "runtime/booking.h"

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <condition_variable>
 #include <mutex>
-#include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "base/progress.h"
 #include "runtime/booking.h"
 #include "spec/run_schedule.h"

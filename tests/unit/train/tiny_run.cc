@@ -2,8 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
+#include "base/json.h"
 #include "base/rng.h"
 #include "data/shard_writer.h"
 #include "runtime/booking.h"

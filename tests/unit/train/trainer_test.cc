@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "checkpoint/hf.h"
 #include "data/loader.h"
 #include "runtime/booking.h"

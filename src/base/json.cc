@@ -1,0 +1,4 @@
+#define TRIREME_JSON_HERE
+#include "base/json.h"
+
+TRIREME_JSON_TEMPLATES()
