@@ -9,7 +9,12 @@
 namespace trireme::parity {
 namespace {
 
-constexpr Plan kTwelve{.steps = 12};
+#ifdef TRIREME_FEW_STEPS
+constexpr int64_t kStepsPosted = 4;
+#else
+constexpr int64_t kStepsPosted = 12;
+#endif
+constexpr Plan kPlan{.steps = kStepsPosted};
 
 RunSpec posted(RunSpec run, const char* how = "always") {
   run.optimizer.post_validation = how;
@@ -51,29 +56,29 @@ TEST_P(PostValidation, EqualsTheSynchronousStepToTheBit) {
   SCOPED_TRACE(GetParam());
   RunSpec run = run_of(from_text(GetParam()));
   run.optimizer.clip_norm = 0;
-  const Ran calm = train_layout(run, kTwelve), calm_posted = train_layout(posted(run), kTwelve);
+  const Ran calm = train_layout(run, kPlan), calm_posted = train_layout(posted(run), kPlan);
   expect_identical(calm_posted, calm);
   EXPECT_EQ(calm_posted.taken_back, 0);
   expect_kept_state(posted(run), run);
 
   run.optimizer.clip_norm = median_norm(calm);
-  const Ran some = train_layout(run, kTwelve), some_posted = train_layout(posted(run), kTwelve);
+  const Ran some = train_layout(run, kPlan), some_posted = train_layout(posted(run), kPlan);
   expect_identical(some_posted, some);
   EXPECT_EQ(some_posted.taken_back, std::count_if(some.norms.begin(), some.norms.end(), [&](double n) {
               return run.optimizer.clip_norm < n + 1e-6;
             }));
   EXPECT_GT(some_posted.taken_back, 0);
-  EXPECT_LT(some_posted.taken_back, 12);
+  EXPECT_LT(some_posted.taken_back, kStepsPosted);
   expect_as_booked(posted(run), some_posted);
-  const Ran after_calm = train_layout(posted(run, "calm"), kTwelve);
+  const Ran after_calm = train_layout(posted(run, "calm"), kPlan);
   expect_identical(after_calm, some);
   EXPECT_GT(after_calm.taken_back, 0);
   EXPECT_LE(after_calm.taken_back, some_posted.taken_back);
 
   run.optimizer.clip_norm = 1e-3;
-  const Ran all = train_layout(posted(run), kTwelve);
-  expect_identical(all, train_layout(run, kTwelve));
-  EXPECT_EQ(all.taken_back, 12);
+  const Ran all = train_layout(posted(run), kPlan);
+  expect_identical(all, train_layout(run, kPlan));
+  EXPECT_EQ(all.taken_back, kStepsPosted);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -105,9 +110,9 @@ TEST(PostValidationRuns, SettlesBeforeWhatLiesBeyondAnothersPoint) {
                    "own.txt");
   for (double clip : {0.0, 1e-3}) {
     run.optimizer.clip_norm = clip;
-    const Ran got = train_layout(posted(run), kTwelve);
-    expect_identical(got, train_layout(run, kTwelve));
-    EXPECT_EQ(got.taken_back, clip > 0 ? 12 : 0);
+    const Ran got = train_layout(posted(run), kPlan);
+    expect_identical(got, train_layout(run, kPlan));
+    EXPECT_EQ(got.taken_back, clip > 0 ? kStepsPosted : 0);
     expect_as_booked(posted(run), got);
   }
 }
