@@ -14,6 +14,7 @@ ZeRO 3 has one wait between a microbatch's two passes, 1 of 3 (layers + 2) colle
 (--keep-last) it has none, however few the layers.
 """
 import json
+import statistics
 import subprocess
 import sys
 
@@ -26,7 +27,7 @@ CASES = [  # ranks, ms of a block's forward, arguments
     (3, 160, ["--zero=3", "--layers=8"]),
     (2, 80, ["--zero=3", "--keep-last", "--layers=2"]),
     (3, 160, ["--zero=3", "--keep-last", "--layers=3"]),
-    (3, 160, ["--zero=3", "--keep-last", "--layers=2", "--microbatches=2"]),
+    (3, 320, ["--zero=3", "--keep-last", "--layers=2", "--microbatches=2"]),
 ]
 
 
@@ -35,15 +36,14 @@ def main():
     for ranks, pace, case in CASES:
         command = [sys.argv[1], f"--ranks={ranks}", f"--pace={pace}", "--steps=7", *LINK, *case]
         x = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout)
-        # Late ranks (other threads of this machine had the processor) wait for each other in agreements, not for the wire.
-        measured, forecast = x["measured_s"] - x["measured_late_s"], x["forecast_s"] - x["forecast_late_s"]
-        ratio, beyond = measured / forecast, x["beyond_ends_s"] / x["comm_s"]
+        # Each step beside its own replay: how long its ranks computed is another from step to step.
+        ratio, beyond = statistics.median(x["ratios"]), x["beyond_ends_s"] / x["comm_s"]
         longer = x["compute_s"] > x["comm_s"]
         ok = longer and abs(ratio - 1) <= 0.05 and beyond <= 0.05
         failed += not ok
         print(f"{'ok' if ok else 'FAILED'}: {ranks} ranks {' '.join(case)}: compute {1e3 * x['compute_s']:.0f} ms, link "
-              f"{1e3 * x['comm_s']:.0f} ms; waits {1e3 * measured:.1f} ms, of the timeline {1e3 * forecast:.1f} ms: {ratio:.3f}; "
-              f"beyond the ends {100 * beyond:.1f} % of the link's", flush=True)
+              f"{1e3 * x['comm_s']:.0f} ms; waits {1e3 * x['measured_s']:.1f} ms; over its timeline's {ratio:.3f} "
+              f"({min(x['ratios']):.3f} to {max(x['ratios']):.3f}); beyond the ends {100 * beyond:.1f} % of the link's", flush=True)
     return 1 if failed else 0
 
 
