@@ -35,13 +35,13 @@ test-slow: build/clang/with-tests build/tsan/with-tests build/release/with-tests
 	@$(MAKE) --no-print-directory format-check
 	@cmake --build build/clang -j $(JOBS)
 	@cmake --build build/tsan -j $(JOBS)
-	@cmake --build build/release -j $(JOBS)
+	@cmake --build build/release -j $(JOBS) --target all benches
 	@ctest --test-dir build/clang -L fast --output-on-failure --no-tests=error
 	@OMP_NUM_THREADS=1 OMP_THREAD_LIMIT=1 TSAN_OPTIONS=suppressions=$(CURDIR)/tests/testing/tsan.supp ctest --test-dir build/tsan -L fast --output-on-failure --no-tests=error
 	@ctest --test-dir build/release -L slow --output-on-failure
 
 bench: program  ## training steps, ops and start-up, as a table (PEER_PYTHON=python-with-torch, BENCH_ARGS="--threads 2")
-	@cmake --build build/release -j $(JOBS) --target trireme_step_ops trireme_collectives trireme_collectives_mpi trireme_overlap trireme_pipeline
+	@cmake --build build/release -j $(JOBS) --target benches
 	@python3 bench/report.py $(if $(PEER_PYTHON),--peer-python "$(PEER_PYTHON)") $(BENCH_ARGS)
 
 fuzz: build/fuzz/with-tests  ## hostile files against every parser, FUZZ_SECONDS=60 each, FUZZ_JOBS at once
