@@ -20,11 +20,17 @@ static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_alw
 
 std::atomic<int> direct{0}, passed_on{0};  // signals that came
 
+// Said with write(), which a handler may call. If even that fails, the exit code tells it.
+constexpr char kSecond[] = "trireme: a second signal: leaves at once; what was not saved yet is lost\n";
+
 // A scheduler or a terminal may send a signal to a supervisor and to this process, and the supervisor passes
 // its own on, by sigqueue(): these two are one.
 void on_signal(int number, siginfo_t* info, void*) {
   std::atomic<int>& way = info && info->si_code == SI_QUEUE ? passed_on : direct;
-  if (way.fetch_add(1) > 0) _exit(int(Fault::interrupted));
+  if (way.fetch_add(1) > 0) {
+    [[maybe_unused]] const ssize_t said = write(STDERR_FILENO, kSecond, sizeof kSecond - 1);
+    _exit(int(Fault::interrupted));
+  }
   if (!requested.exchange(true)) signal_number = number;
 }
 

@@ -32,7 +32,7 @@ TEST(InterruptDeathTest, TheSecondSignalLeavesAtOnce) {
     raise(second);
     exit(0);
   };
-  EXPECT_EXIT(two(SIGTERM, SIGTERM), ::testing::ExitedWithCode(3), "");
+  EXPECT_EXIT(two(SIGTERM, SIGTERM), ::testing::ExitedWithCode(3), "a second signal: leaves at once");
   EXPECT_EXIT(two(SIGUSR1, SIGINT), ::testing::ExitedWithCode(3), "");
 }
 
