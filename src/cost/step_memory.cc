@@ -26,17 +26,17 @@ BlockParameters block_of(const StepCase& c, bool experts) {
 }
 
 double state_bytes_of(const StepCase& c, double dense, double experts) {
-  constexpr double kWeights = 2,
-                   kOptimizer = 12;  // f32 master copy and two moments
+  constexpr double kWeights = 2;
+  const double optimizer = c.offload > 0 ? 0 : 12;  // f32 master copy and two moments
   const double replicas = double(c.dp * c.cp);
   const double expert_replicas = std::max(1.0, replicas * double(c.tp) / double(c.ep));
   const auto of = [&](double parameters, double owners) {
     if (c.zero >= 3) {
       const double n = c.shards > 0 ? std::min(double(c.shards), owners) : owners;
-      return parameters * (kWeights + c.grad_stored + kOptimizer) / n;
+      return parameters * (kWeights + c.grad_stored + optimizer) / n;
     }
     const double grads = c.zero == 2 ? c.grad_stored / owners : c.grad_stored;
-    return parameters * (kWeights + grads + kOptimizer / (c.zero >= 1 ? owners : 1));
+    return parameters * (kWeights + grads + optimizer / (c.zero >= 1 ? owners : 1));
   };
   return of(dense, replicas) + of(experts, expert_replicas);
 }
@@ -68,6 +68,15 @@ double in_flight(const StepCase& c) {
   return std::min(m, held * c.held);
 }
 
+// Of a layer's activations what norms put out, and the feed-forward's activation: what `renorm` does not
+// keep.
+double renormed(const StepCase& c, bool experts) {
+  const ModelSpec& m = c.model;
+  const double t = double(c.tp),
+               wide = experts ? double(m.experts_per_token * m.moe_ffn + m.shared_ffn) : double(m.ffn);
+  return memory_rows(c) * (4 * double(m.hidden) / (c.sequence ? t : 1) + 2 * wide / t);
+}
+
 }  // namespace
 
 double layer_activations(const StepCase& c, bool experts) {
@@ -97,8 +106,10 @@ StepMemory step_memory(const StepCase& c, const FitValues& f) {
   double whole = 0;
   if (with > 0) whole += with * layer_activations(c, true);
   if (with < 1) whole += (1 - with) * layer_activations(c, false);
+  double kept_whole = whole;
+  if (c.renorm) kept_whole -= with * renormed(c, true) + (1 - with) * renormed(c, false);
   const double input = 2 * rows * double(c.model.hidden) / (c.sequence ? double(c.tp) : 1);
-  const double kept_layer = (1 - c.recompute) * whole + c.recompute * input;
+  const double kept_layer = (1 - c.recompute) * kept_whole + c.recompute * input;
   StepMemory s;
   s.states = stage_states(c);
   const double kept = f[size_t(Fit::kept)];

@@ -52,6 +52,16 @@ struct StepRoof {
     if (n <= 1) return 0;
     return bytes * (n - 1) / n / link(n, stride);
   }
+  // Ranks between neighbours of a group, by the order of the axes.
+  double tensor_stride() const { return c.nearest == Nearest::replicas ? double(c.dp * c.cp) : 1; }
+  double replica_stride() const {
+    if (c.nearest == Nearest::replicas) return 1;
+    return double(c.nearest == Nearest::stages ? c.tp * c.pp : c.tp);
+  }
+  double context_stride() const { return double(c.nearest == Nearest::replicas ? c.dp : c.tp); }
+  bool stages_near() const {
+    return double(c.nearest == Nearest::stages ? c.tp * c.cp * c.pp : c.gpus()) <= d.near;
+  }
   // Bandwidth that a rank sees of a ring over n ranks, `stride` apart: near
   // devices' own, else the node's network divided among its rings.
   double link(double n, double stride) const {
@@ -166,7 +176,8 @@ double tensor_collective(const StepRoof& r) {
   if (t <= 1) return 0;
   constexpr double kLatency = 12e-6, kLaunch = 15e-6;
   const double bytes = 2 * (t - 1) / t * rows_of(r.c) * double(r.c.model.hidden) * 2;
-  const double bus = t <= r.d.near ? r.d.bus * std::min(1.0, 0.65 + 0.05 * t) : r.link(t, 1);
+  const double stride = r.tensor_stride();
+  const double bus = t * stride <= r.d.near ? r.d.bus * std::min(1.0, 0.65 + 0.05 * t) : r.link(t, stride);
   return r.of(Fit::tp) * r.c.tp_exposed * (bytes / bus + (t - 1) * kLatency + kLaunch);
 }
 
@@ -175,7 +186,7 @@ Passes context_exchange(const StepRoof& r) {
   const auto n = double(r.c.cp);
   if (n <= 1) return {};
   const double kv = 2 * double(r.c.model.kv_size()) / double(std::min(r.c.tp, r.c.model.kv_heads));
-  const double seconds = r.of(Fit::cp) * rows_of(r.c) * (n - 1) * kv * 2 / r.link(n, double(r.c.tp));
+  const double seconds = r.of(Fit::cp) * rows_of(r.c) * (n - 1) * kv * 2 / r.link(n, r.context_stride());
   return {seconds, 2 * seconds};
 }
 
@@ -208,7 +219,7 @@ LayerTime layer_time(const StepRoof& r, bool experts) {
   LayerTime l;
   l.products = products.both() + again * products.forward;
   l.attention = core.both() + std::max(again, r.c.recompute_attention ? 1.0 : 0.0) * core.forward;
-  l.elementwise = traffic.both() + again * traffic.forward;
+  l.elementwise = traffic.both() + std::max(again, r.c.renorm ? 1.0 : 0.0) * traffic.forward;
   l.cp = context.both() + again * context.forward;
   l.tp = tensor_collective(r) * (4 + 2 * again);
   l.ep = experts ? expert_exchange(r) * (2 + again) : 0;
@@ -248,44 +259,62 @@ Stored stored(const StepCase& c) {
   return s;
 }
 
+// Ranks that divide the state among them.
+double sharers(const StepCase& c) {
+  const double replicas = double(c.dp * c.cp);
+  if (c.zero == 0) return 1;
+  return c.zero >= 3 && c.shards > 0 ? std::min(double(c.shards), replicas) : replicas;
+}
+
 // Gradients' sums, and weights' gathers: behind the step, or (zero 3) around
 // every microbatch.
 double gradient_time(const StepRoof& r, double compute) {
   const StepCase& c = r.c;
   const Stored s = stored(c);
-  const double replicas = double(c.dp * c.cp), stride = double(c.tp);
+  const double replicas = double(c.dp * c.cp), stride = r.replica_stride();
   const double expert_replicas = std::max(1.0, replicas * double(c.tp) / double(c.ep));
   constexpr double kHalf = 2;
   // A layer's collective starts at every rank in turn; microbatches gather and
   // reduce their own.
   const double starts = r.of(Fit::ring) * (replicas - 1) * std::ceil(double(c.model.layers) / double(c.pp));
   if (c.zero < 3) {
-    const double bytes = c.zero == 0 ? 2 * c.grad_bytes : c.grad_bytes + kHalf;
+    // ZeRO 2 has nowhere to keep whole gradients: each microbatch's are reduced.
+    const double sums = c.zero == 2 ? double(c.microbatches) : 1;
+    const double bytes = c.zero == 0 ? 2 * c.grad_bytes : sums * c.grad_bytes + kHalf;
     return r.of(Fit::dp) * (r.gathered(s.dense * bytes, replicas, stride) +
                             r.gathered(s.experts * bytes, expert_replicas, double(c.ep))) +
            starts;
   }
-  const double n = c.shards > 0 ? std::min(double(c.shards), replicas) : replicas;
+  const double n = sharers(c);
   const double m = double(c.microbatches), bytes = 2 * kHalf + c.grad_bytes;
   const double comm = m * (r.gathered((s.dense + s.experts) * bytes, n, stride) + starts);
+  // Between shard groups: a rank's own shard of the gradients, once a step (Zhao et al. 2023, section 3.2.2).
+  const double groups = replicas / n;
+  const double between = r.gathered((s.dense + s.experts) / n * 2 * c.grad_bytes, groups, stride * n);
   constexpr double kHidden = 0.9;
-  return std::max(r.of(Fit::dp) * comm, comm - kHidden * compute);
+  return std::max(r.of(Fit::dp) * comm, comm - kHidden * compute) + r.of(Fit::dp) * between;
 }
 
 double optimizer_time(const StepRoof& r) {
   constexpr double kBytes = 34,
                    kReached = 0.7;  // reads and writes of a parameter's update
   const Stored s = stored(r.c);
-  const double owners = r.c.zero > 0 ? double(r.c.dp * r.c.cp) : 1;
-  return (s.dense + s.experts) / owners * kBytes / (kReached * r.d.bandwidth);
+  return (s.dense + s.experts) / sharers(r.c) * kBytes / (kReached * r.d.bandwidth);
+}
+
+// Master weights and moments (12 bytes a parameter) read and written behind the step.
+double offload_time(const StepRoof& r) {
+  constexpr double kBytes = 24;
+  if (r.c.offload <= 0) return 0;
+  const Stored s = stored(r.c);
+  return (s.dense + s.experts) / sharers(r.c) * kBytes / r.c.offload;
 }
 
 double message_time(const StepRoof& r) {
   if (r.c.pp <= 1) return 0;
   constexpr double kReached = 0.8, kLatency = 20e-6;
   const double bytes = rows_of(r.c) * double(r.c.model.hidden) * 2 / (r.c.sequence ? double(r.c.tp) : 1);
-  const bool near = double(r.c.gpus()) <= r.d.near;
-  const double one = bytes / (kReached * (near ? r.d.bus : r.d.nic)) + kLatency;
+  const double one = bytes / (kReached * (r.stages_near() ? r.d.bus : r.d.nic)) + kLatency;
   return r.of(Fit::pp) * 2 * one * (double(r.c.chunks * r.c.microbatches) / 2 + double(r.c.pp) - 1);
 }
 
@@ -331,7 +360,8 @@ StepSeconds step_time(const StepCase& c, const DeviceFigures& d, const FitValues
   s.messages = message_time(r);
   s.gradients = gradient_time(r, m * busiest);
   s.optimizer = optimizer_time(r) + r.of(Fit::step);
-  const double sum = m * busiest + s.bubble + s.messages + s.gradients + s.optimizer;
+  s.offload = offload_time(r);
+  const double sum = m * busiest + s.bubble + s.messages + s.gradients + s.optimizer + s.offload;
   const double nodes = std::max(1.0, double(c.gpus()) / 8);
   s.jitter = sum * (r.of(Fit::pace) * (1 + r.of(Fit::jitter) * std::log2(nodes)) - 1);
   s.total = sum + s.jitter;

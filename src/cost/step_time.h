@@ -68,6 +68,13 @@ enum class NumberType {
 };  // of the blocks' products; head and attention stay in 16 bits
 enum class AttentionKind { flash, unfused };
 
+// Whose ranks are neighbours: tp's always come before others in the first two.
+enum class Nearest {
+  tensor,   // "pp dp cp tp": then replicas; stages are far apart
+  stages,   // "dp pp cp tp": then stages; replicas are far apart
+  replicas  // "pp tp cp dp": replicas first; tp's ranks are far apart
+};
+
 // One run: model and layout. cp divides sequences, tp matrices, ep experts;
 // world = pp dp cp tp.
 struct StepCase {
@@ -86,8 +93,11 @@ struct StepCase {
   double grad_bytes = 4;             // of a gradient on the wire
   double grad_stored = 4;            // of a gradient in memory
   double held = 1;                   // microbatches in flight relative to 1F1B's
-  double tp_exposed = 1;             // of tensor parallel collectives, beside Fit::tp: less
-                                     // where products are cut to hide them
+  Nearest nearest = Nearest::tensor;
+  bool renorm = false;    // what norms and activations put out is computed again (selective)
+  double offload = 0;     // bytes/s of a device to where optimizer state waits; 0 = it stays
+  double tp_exposed = 1;  // of tensor parallel collectives, beside Fit::tp: less
+                          // where products are cut to hide them
   NumberType numbers = NumberType::half;
   AttentionKind attention = AttentionKind::flash;
   int64_t gpus() const { return tp * pp * dp * cp; }
@@ -98,7 +108,7 @@ struct StepSeconds {
   double products = 0, attention = 0, elementwise = 0,
          host = 0;  // of the busiest stage, all microbatches
   double tp = 0, cp = 0, ep = 0, head = 0;
-  double bubble = 0, messages = 0, gradients = 0, optimizer = 0, jitter = 0;
+  double bubble = 0, messages = 0, gradients = 0, optimizer = 0, offload = 0, jitter = 0;
   double total = 0;
 };
 StepSeconds step_time(const StepCase&, const DeviceFigures&, const FitValues&);

@@ -6,6 +6,7 @@
 
 #include "base/rng.h"
 #include "cost/flops.h"
+#include "cost/step_memory.h"
 
 namespace trireme {
 namespace {
@@ -48,7 +49,7 @@ TEST(StepTime, PartsAddUp) {
     for (size_t f = 0; f < kFits; ++f) v[f] *= 0.5 + uniform(6, i * 32 + f);
     const StepSeconds t = step_time(c, device(), v);
     const double parts = t.products + t.attention + t.elementwise + t.host + t.tp + t.cp + t.ep + t.head +
-                         t.bubble + t.messages + t.gradients + t.optimizer + t.jitter;
+                         t.bubble + t.messages + t.gradients + t.optimizer + t.offload + t.jitter;
     EXPECT_NEAR(parts / t.total, 1, 1e-9);
     EXPECT_GT(t.total, 0);
     // No faster than the arithmetic allows.
@@ -99,6 +100,69 @@ TEST(StepTime, Directions) {
   StepCase wide = c;
   wide.dp = 64;
   EXPECT_GT(step_time(wide, slow, values()).gradients, 3.9 * step_time(wide, device(), values()).gradients);
+}
+
+// Shard groups that stay in a node gather over its links; what their replicas sum once a step comes on top.
+TEST(StepTime, HybridShardingGathersNearAndSumsFar) {
+  StepCase c = one();
+  c.dp = 64, c.microbatches = 8, c.zero = 3;
+  FitValues v = values();
+  const double all = step_time(c, device(), v).gradients;
+  c.shards = 8;
+  const double hybrid = step_time(c, device(), v).gradients;
+  EXPECT_LT(hybrid, all);
+  DeviceFigures slow = device();
+  slow.nic /= 100;  // what is left among groups still goes over it
+  EXPECT_GT(step_time(c, slow, v).gradients, 2 * hybrid);
+  c.shards = 64;
+  EXPECT_DOUBLE_EQ(step_time(c, device(), v).gradients, all);
+}
+
+TEST(StepTime, WhoIsNearPaysLess) {
+  StepCase c = one();
+  c.tp = 4, c.pp = 2, c.dp = 4, c.microbatches = 4;
+  const auto of = [&](Nearest n) {
+    c.nearest = n;
+    return step_time(c, device(), values());
+  };
+  const StepSeconds tensor = of(Nearest::tensor), stages = of(Nearest::stages),
+                    replicas = of(Nearest::replicas);
+  EXPECT_LT(stages.messages, tensor.messages);
+  EXPECT_GT(replicas.tp, 2 * tensor.tp);
+  EXPECT_LT(replicas.gradients, tensor.gradients);
+  EXPECT_EQ(stages.tp, tensor.tp);
+  // In one node nobody is far.
+  c.pp = 1, c.dp = 2;
+  EXPECT_EQ(of(Nearest::replicas).gradients, of(Nearest::tensor).gradients);
+}
+
+TEST(StepTime, SelectiveAndOffloadTradeTimeForMemory) {
+  StepCase c = one();
+  c.micro = 4, c.dp = 2, c.zero = 1;
+  FitValues v = values();
+  v[size_t(Fit::kept)] = 1;
+  const StepSeconds plain = step_time(c, device(), v);
+  const StepMemory whole = step_memory(c, v);
+  c.renorm = true;
+  const StepMemory renormed = step_memory(c, v);
+  // By hand: a layer keeps 4 bytes a hidden unit and 2 a feed-forward unit less.
+  const double rows = 4.0 * 2048, less = 24 * rows * (4.0 * 3072 + 2.0 * double(c.model.ffn));
+  EXPECT_NEAR(whole.activations - renormed.activations, less, 1e-6 * less);
+  EXPECT_GT(step_time(c, device(), v).total, plain.total);
+  EXPECT_EQ(step_time(c, device(), v).products, plain.products);
+  c.renorm = false, c.offload = 5e9;
+  const double parameters = step_memory(StepCase(c), v).states / 6;  // 2 of weights, 4 of gradients
+  EXPECT_NEAR(whole.states - step_memory(c, v).states, 12 * parameters / 2, 1e-6 * whole.states);
+  EXPECT_NEAR(step_time(c, device(), v).offload, 24 * parameters / 2 / 5e9, 1e-6);
+}
+
+// Zero 2 keeps no whole gradients, so every microbatch's are reduced: (m + 1) halves of what zero 0 says.
+TEST(StepTime, Zero2ReducesEachMicrobatch) {
+  StepCase c = one();
+  c.dp = 8, c.microbatches = 5, c.grad_bytes = 2, c.zero = 1;
+  const double once = step_time(c, device(), values()).gradients;
+  c.zero = 2;
+  EXPECT_NEAR(step_time(c, device(), values()).gradients / once, 3, 1e-6);
 }
 
 }  // namespace
