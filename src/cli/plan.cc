@@ -5,6 +5,7 @@
 #include "plan/recompute.h"
 
 #include "cli/cli.h"
+#include "cli/plan_walls.h"
 #include "spec/run_schedule.h"
 
 namespace trireme::cli {
@@ -33,6 +34,11 @@ void add_plan(CLI::App& app) {
                          "data\nexample: trireme plan configs/run/demo.toml --set batch.micro=4");
   auto request = std::make_shared<RunRequest>();
   request->add_to(*verb);
+  verb->get_option("RUN")->required(false);  // some of what follows needs none
+  auto subject = std::make_shared<PlanSubject>();
+  subject->add_to(*verb);
+  auto walls = std::make_shared<WallsRequest>();
+  walls->add_to(*verb);
   auto axes = std::make_shared<AxesRequest>();
   verb->add_flag(
       "--axes", axes->wanted,
@@ -42,7 +48,9 @@ void add_plan(CLI::App& app) {
   verb->add_option("--axes-longest", axes->longest,
                    "tokens of the longest sequence, from data.seq_len in steps of 4 (default: 64 times it)")
       ->needs("--axes");
-  verb->callback([request, axes] {
+  verb->callback([request, subject, axes, walls] {
+    if (walls->wanted) return plan_walls(*walls, *subject, *request);
+    if (request->file.empty()) bad_request("RUN is required");
     RunSpec run = request->load();
     ClusterSpec cluster = cluster_of(run);
     if (axes->wanted) return print_axes(run, cluster, *axes, request->json);

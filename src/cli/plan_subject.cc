@@ -1,0 +1,135 @@
+#include "cli/plan_subject.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "cost/flops.h"
+#include "plan/score_catalog.h"
+#include "spec/hf_config.h"
+
+namespace trireme::cli {
+namespace {
+
+constexpr double kMostParameters = 1e18, kMostSeq = 1e9;
+
+std::string upper(std::string s) {
+  for (char& c : s)
+    if (c >= 'a' && c <= 'z') c = char(c - 'a' + 'A');
+  return s;
+}
+
+SubjectModel shaped(std::string name, ModelSpec m, int64_t seq) {
+  constexpr int64_t kSeq = 4096;  // only learned positions are counted by it
+  m.finish(seq > 0 ? seq : kSeq);
+  const auto n = double(parameters(m));
+  return {std::move(name), std::move(m), n};
+}
+
+SubjectModel named_model(const PlanSubject& s) {
+  if (s.model.ends_with(".toml")) return shaped(s.model, load_run(s.model).model, s.seq);
+  if (s.model.ends_with(".json")) return shaped(s.model, model_from_hf(s.model), s.seq);
+  if (const KnownShape* k = shipped_catalog().shape_named(s.model))
+    return shaped(k->names.front(), k->model, s.seq);
+  std::vector<std::string> names;
+  for (const KnownShape& k : shipped_catalog().shapes) names.push_back(k.names.front());
+  bad_request("--model: no \"{}\"; right are a run file (.toml), a Hugging Face config.json, or one of: {}",
+              s.model, fmt::join(names, ", "));
+}
+
+ModelSpec shape_of_options(const PlanSubject& s) {
+  if (s.layers == 0 || s.hidden == 0 || s.heads == 0)
+    bad_request("--layers {}, --hidden {}, --heads {}: a shape needs these three", s.layers, s.hidden,
+                s.heads);
+  if (s.hidden % s.heads != 0) bad_request("--hidden: {} is no multiple of --heads {}", s.hidden, s.heads);
+  if (s.kv_heads > 0 && s.heads % s.kv_heads != 0)
+    bad_request("--kv-heads: {} does not divide --heads {}", s.kv_heads, s.heads);
+  ModelSpec m = ModelSpec::of(s.arch);
+  m.layers = s.layers, m.hidden = s.hidden, m.heads = s.heads;
+  m.kv_heads = s.kv_heads, m.ffn = s.ffn;
+  m.vocab = s.vocab > 0 ? s.vocab : 32000;
+  return m;
+}
+
+}  // namespace
+
+CLI::Validator number_between(double low, double high) {
+  return CLI::Validator(
+      [low, high](std::string& text) -> std::string {
+        double x = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), x);
+        if (error == std::errc() && end == text.data() + text.size() && x >= low && x <= high) return "";
+        return fmt::format("{} is no number from {} to {}", text, low, high);
+      },
+      "");
+}
+
+void PlanSubject::add_to(CLI::App& verb) {
+  verb.add_option(
+      "--model", model,
+      "a model by name (llama3-70B, GPT3-175B, ...), a run file's, or a Hugging Face config.json");
+  verb.add_option("--parameters", parameters, "of a model of which no more is known: 13e9")
+      ->check(number_between(1, kMostParameters));
+  verb.add_option("--arch", arch, "of a model given by its sizes")->capture_default_str();
+  const auto size = [&](const char* name, int64_t& to, double most, const char* what) {
+    verb.add_option(name, to, what)->check(number_between(1, most));
+  };
+  size("--layers", layers, kMaxLayers, "of a model given by its sizes: blocks");
+  size("--hidden", hidden, kMaxWidth, "width of its residual stream");
+  size("--heads", heads, kMaxWidth, "of its attention");
+  size("--kv-heads", kv_heads, kMaxWidth, "heads of its keys and values (default: --heads)");
+  size("--ffn", ffn, kMaxWidth, "width of its feed-forward (default: the architecture's)");
+  size("--vocab", vocab, kMaxVocab, "tokens of its vocabulary (default: 32000)");
+  verb.add_option("--cluster", cluster,
+                  "a cluster file (.toml), or a device by name: H100, A100-80GB, B200, ...");
+  size("--gpus", gpus, 1e9, "devices (default: 1, or the run's)");
+  size("--seq", seq, kMostSeq, "tokens of a sequence");
+}
+
+SubjectModel model_of(const PlanSubject& s) {
+  SubjectModel m;
+  if (!s.model.empty())
+    m = named_model(s);
+  else if (s.layers > 0 || s.hidden > 0 || s.heads > 0)
+    m = shaped(s.arch, shape_of_options(s), s.seq);
+  if (s.parameters > 0) m.parameters = s.parameters;
+  if (m.name.empty()) m.name = "a model";
+  return m;
+}
+
+SubjectDevice device_of(const ClusterSpec& c, std::string_view compute) {
+  SubjectDevice d{.name = c.name, .source = c.source};
+  d.figures = {.bf16 = c.peak_flops(compute),
+               .memory = double(c.memory_bytes),
+               .bandwidth = c.memory_bandwidth,
+               .bus = c.intra_node.bandwidth,
+               .near = double(c.devices_per_node),
+               .nic = c.inter_node.bandwidth / double(c.devices_per_node)};
+  // The catalog's figures of the same device know what a cluster file does not: how its products slow down.
+  if (const KnownDevice* k = shipped_catalog().device_named(upper(c.name))) {
+    d.name = k->name;
+    const DeviceFigures& f = k->figures;
+    d.figures.attention = f.attention, d.figures.k0 = f.k0, d.figures.m0 = f.m0, d.figures.n0 = f.n0;
+    if (d.figures.nic == 0) d.figures.nic = f.nic;
+    if (d.figures.bus == 0) d.figures.bus = f.bus;
+  }
+  d.price_per_hour = c.price_per_hour, d.mtbf_hours = c.mtbf_hours;
+  return d;
+}
+
+SubjectDevice device_of(const std::string& cluster) {
+  if (cluster.empty()) return {};
+  if (cluster.ends_with(".toml")) return device_of(load_cluster(cluster), "bf16");
+  if (const KnownDevice* k = shipped_catalog().device_named(upper(cluster)))
+    return {.name = k->name,
+            .source = "data/score_catalog.json",
+            .figures = k->figures,
+            .mtbf_hours = ClusterSpec().mtbf_hours};
+  std::vector<std::string> names;
+  for (const KnownDevice& k : shipped_catalog().devices) names.push_back(k.name);
+  bad_request("--cluster: no \"{}\"; right are a cluster file (.toml) or one of: {}", cluster,
+              fmt::join(names, ", "));
+}
+
+}  // namespace trireme::cli

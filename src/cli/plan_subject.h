@@ -1,0 +1,42 @@
+// What `plan` speaks of where there is no run file: a model, a device, and how many of them. Its options are
+// added to the verb once, whatever wants them.
+#pragma once
+#include <optional>
+#include <string>
+
+#include "cli/cli.h"
+#include "cost/step_time.h"
+
+namespace trireme::cli {
+
+struct PlanSubject {
+  std::string model, cluster, arch = "llama";
+  double parameters = 0;
+  int64_t layers = 0, hidden = 0, heads = 0, kv_heads = 0, ffn = 0, vocab = 0;
+  int64_t gpus = 0, seq = 0;
+  void add_to(CLI::App& verb);
+};
+
+struct SubjectModel {
+  std::string name;
+  std::optional<ModelSpec> shape;  // finish()ed
+  double parameters = 0;
+};
+// --model: a shape of data/score_catalog.json by name, a run file (its [model]), a Hugging Face config.json;
+// or the shape of --layers, --hidden, ...; or --parameters alone. None of them: parameters = 0.
+SubjectModel model_of(const PlanSubject&);
+
+struct SubjectDevice {
+  std::string name, source;  // name: as data/score_constants.json has it, where it does
+  DeviceFigures figures;
+  double price_per_hour = 0, mtbf_hours = 0;
+};
+// --cluster: a cluster file, or a device of data/score_catalog.json by name ("H100"). compute: the type whose
+// peak DeviceFigures::bf16 is.
+SubjectDevice device_of(const std::string& cluster);
+SubjectDevice device_of(const ClusterSpec&, std::string_view compute);
+
+// A number from low to high; CLI::Range would take nan.
+CLI::Validator number_between(double low, double high);
+
+}  // namespace trireme::cli

@@ -1,0 +1,64 @@
+// The three walls of a run (memory, time, money) from model, tokens, devices and price, each number with its
+// arithmetic. Closed forms: cost/walls.h.
+#pragma once
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cost/memory.h"
+#include "cost/step_time.h"
+
+namespace trireme {
+
+// A number, how people read it, and where it comes from.
+struct Worked {
+  std::string key, what;                             // of --json; in words
+  double value = 0;                                  // in `unit`
+  std::string unit, text;                            // "bytes", "FLOPs", "s", "1", ...; "1.12 TB"
+  std::string formula, numbers;                      // "16 P"; "16 x 70e9"
+  std::vector<std::pair<std::string, double>> also;  // further numbers of --json: key and value
+};
+struct WorkedSection {
+  std::string name;
+  std::vector<Worked> lines;
+};
+
+struct StepForecast {
+  double step_s = 0, mfu = 0, tokens = 0;  // of a step; MFU counts exact FLOPs
+  std::string source;                      // what forecast it
+};
+
+// Zero and empty where not known: what would need it is left out.
+struct WallsCase {
+  std::string name;                // of the model
+  std::optional<ModelSpec> model;  // finish()ed
+  double parameters = 0, active = 0;
+  BucketBytes per = state_bytes_per_parameter("bf16", "bf16");
+  double tokens = 0;
+  bool tokens_assumed = false;  // 20 a parameter
+  int64_t seq = 0, micro = 1;
+  std::string device, device_source;
+  DeviceFigures figures;
+  double mtbf_hours = 0;  // device-hours between failures
+  int64_t gpus = 1, tp = 1, pp = 1, microbatches = 0, chunks = 1;
+  double mfu = 0, reach = 0;  // what is had; what could be
+  StepForecast forecast;      // instead of mfu
+  double price = 0, budget = 0;
+  double replicas() const { return double(gpus) / double(tp * pp); }
+  double used() const { return mfu > 0 ? mfu : forecast.mfu; }
+};
+
+std::vector<WorkedSection> walls_of(const WallsCase&);
+std::string walls_text(const WallsCase&, bool arithmetic);
+std::string walls_json(const WallsCase&);
+
+// Step time by cost/step_time.h with data/score_constants.json's figures for the device, no software or site
+// named.
+StepForecast closed_form_step(const StepCase&, const std::string& device, const DeviceFigures&);
+
+// "1.12 TB": units of 1000, three digits. "1,966 days (5.38 years)".
+std::string decimal(double value, std::string_view unit);
+std::string long_time(double seconds);
+
+}  // namespace trireme
