@@ -1,10 +1,12 @@
-// trireme simulate: a pipeline schedule in virtual time, drawn and held against what papers say of it.
+// trireme simulate: a pipeline schedule in virtual time, drawn and held against what papers say of it; a run
+// of any size (cli/simulate_run.h).
 #include <charconv>
 #include <cmath>
 
 #include "base/file.h"
 #include "base/json.h"
 #include "cli/cli.h"
+#include "cli/simulate_run.h"
 #include "sim/find_schedule.h"
 #include "sim/gallery.h"
 #include "sim/summary.h"
@@ -184,9 +186,15 @@ void simulate(const SimulateRequest& q) {
 void add_simulate(CLI::App& app) {
   CLI::App* verb = app.add_subcommand(
       "simulate",
-      "draws a pipeline schedule in virtual time, with its bubble and memory beside what papers say\n"
-      "example: trireme simulate --schedule zb-h1 --stages 4 --microbatches 8");
+      "draws a pipeline schedule in virtual time, with its bubble and memory beside what papers say; or a "
+      "run of\n"
+      "any size, rank by rank: what each does when, and what it waits for\n"
+      "example: trireme simulate --schedule zb-h1 --stages 4 --microbatches 8\n"
+      "example: trireme simulate --model llama3-405B --cluster H100 --layout \"tp=8 pp=16 dp=128 chunks=4 "
+      "schedule=interleaved zero=1 micro=1 global=2048 seq=8192\"");
   auto q = std::make_shared<SimulateRequest>();
+  auto at_scale = std::make_shared<SimulateRunRequest>();
+  const std::vector<CLI::Option*> of_a_run = at_scale->add_to(*verb);
   auto* const schedule = verb->add_option("--schedule", q->schedule,
                                           "gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, v-half, v-min, "
                                           "dualpipe, dualpipe-v, or auto: searched for the times")
@@ -214,7 +222,13 @@ void add_simulate(CLI::App& app) {
   verb->add_option("--gallery", q->gallery,
                    "instead: writes schedules.md and a picture of every schedule into this folder");
   verb->add_flag("--json", q->json, "prints JSON");
-  verb->callback([q] { simulate(*q); });
+  for (CLI::Option* mine : {schedule, file, stages, microbatches, chunks})
+    for (CLI::Option* other : of_a_run) mine->excludes(other);
+  verb->callback([q, at_scale] {
+    if (!at_scale->wanted()) return simulate(*q);
+    at_scale->svg = q->svg, at_scale->html = q->html, at_scale->run.json = q->json;
+    simulate_run(*at_scale);
+  });
 }
 
 }  // namespace trireme::cli

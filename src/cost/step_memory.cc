@@ -100,6 +100,22 @@ double least_memory(const StepCase& c) {
   return stage_states(c);
 }
 
+double state_bytes(const StepCase& c, double dense, double experts) {
+  return state_bytes_of(c, dense, experts);
+}
+double kept_bytes(const StepCase& c, const FitValues& f, bool experts) {
+  const double whole = layer_activations(c, experts) - (c.renorm ? renormed(c, experts) : 0);
+  const double input = 2 * memory_rows(c) * double(c.model.hidden) / (c.sequence ? double(c.tp) : 1);
+  return f[size_t(Fit::kept)] * ((1 - c.recompute) * whole + c.recompute * input);
+}
+double again_bytes(const StepCase& c, const FitValues& f, bool experts) {
+  return c.recompute > 0 ? f[size_t(Fit::kept)] * layer_activations(c, experts) : 0;
+}
+double logit_bytes(const StepCase& c, const FitValues& f) {
+  constexpr double kBytes = 6;  // 16 bits, and a f32 copy in the loss
+  return f[size_t(Fit::kept)] * kBytes * memory_rows(c) * double(c.model.vocab) / double(c.tp);
+}
+
 StepMemory step_memory(const StepCase& c, const FitValues& f) {
   const double rows = memory_rows(c), layers = stage_layers(c);
   const double with = double(c.model.expert_blocks()) / double(c.model.layers);
@@ -114,8 +130,7 @@ StepMemory step_memory(const StepCase& c, const FitValues& f) {
   s.states = stage_states(c);
   const double kept = f[size_t(Fit::kept)];
   s.activations = kept * (in_flight(c) * layers * kept_layer + (c.recompute > 0 ? whole : 0));
-  constexpr double kLogitBytes = 6;  // 16 bits, and a f32 copy in the loss
-  if (c.pp == 1) s.logits = kept * kLogitBytes * rows * double(c.model.vocab) / double(c.tp);
+  if (c.pp == 1) s.logits = logit_bytes(c, f);
   s.base = f[size_t(Fit::base)];
   s.total = s.states + s.activations + s.logits + s.base;
   return s;

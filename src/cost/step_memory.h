@@ -23,6 +23,13 @@ StepMemory step_memory(const StepCase&, const FitValues&);
 // h), which is their 34 where f = 4 h).
 double layer_activations(const StepCase&, bool experts);
 
+// By layer, for simulators: states of parameters that a rank of tp and ep holds; what a layer keeps of a
+// microbatch from its forward to its backward pass, and has besides while it is done again; and of logits.
+double state_bytes(const StepCase&, double dense, double experts);
+double kept_bytes(const StepCase&, const FitValues&, bool experts);
+double again_bytes(const StepCase&, const FitValues&, bool experts);
+double logit_bytes(const StepCase&, const FitValues&);
+
 // What a run needs at the least: its states.
 double least_memory(const StepCase&);
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "cost/flops.h"
+#include "cost/stage_time.h"
 
 namespace trireme {
 namespace {
@@ -13,16 +14,20 @@ constexpr std::array<std::string_view, kFits> kFitNames = {
     "memory", "routing",   "softmax", "tp",    "pp",      "cp",        "ep",   "expert",
     "dp",     "jitter",    "step",    "ring",  "pace",    "kept",      "base"};
 
-// A pass of one layer of a stage over one microbatch: forward, and backward
-// (both gradients).
+// A pass of one layer of a stage over one microbatch: forward, and backward:
+// the gradients of what went in, and of the weights.
 struct Passes {
-  double forward = 0, backward = 0;
-  double both() const { return forward + backward; }
+  double forward = 0, input = 0, weight = 0;
+  double backward() const { return input + weight; }
+  double both() const { return forward + backward(); }
   Passes& operator+=(const Passes& o) {
-    forward += o.forward, backward += o.backward;
+    forward += o.forward, input += o.input, weight += o.weight;
     return *this;
   }
 };
+Passes times(double n, const Passes& p) {
+  return {n * p.forward, n * p.input, n * p.weight};
+}
 
 struct StepRoof {
   const StepCase& c;
@@ -44,7 +49,7 @@ struct StepRoof {
     return std::max(2 * m * n * k / (rate * short_sides), traffic);
   }
   Passes linear(double rows, double in, double out, double rate) const {
-    return {product(rows, out, in, rate), product(rows, in, out, rate) + product(in, out, rows, rate)};
+    return {product(rows, out, in, rate), product(rows, in, out, rate), product(in, out, rows, rate)};
   }
   // What a rank moves of a buffer of `bytes` in an all-gather or reduce-scatter
   // among n ranks, `stride` apart.
@@ -113,8 +118,8 @@ Passes feed_forward(const StepRoof& r, bool experts) {
   const double expert_rate = rate * r.of(Fit::expert);
   const Passes one_up = r.linear(each, h, 2 * double(m.moe_ffn), expert_rate),
                one_down = r.linear(each, double(m.moe_ffn), h, expert_rate);
-  p.forward = local * (one_up.forward + one_down.forward);
-  p.backward = local * (one_up.backward + one_down.backward);
+  p += times(local, one_up);
+  p += times(local, one_down);
   p += r.linear(rows / t, h, double(m.experts), r.gemm_rate(false));
   if (m.shared_ffn > 0) {
     p += r.linear(rows, h, 2 * double(m.shared_ffn) / t, rate);
@@ -139,7 +144,7 @@ Passes attention_core(const StepRoof& r) {
     const double rate =
         r.d.attention * r.of(Fit::attention) * s / (s + kHalfKeys) * (m.head_dim >= 96 ? 1 : kShortHeads);
     const double seconds = 2 * rows * keys * width / rate;
-    return {kForward * seconds, kBackward * seconds};
+    return {kForward * seconds, kBackward * seconds, 0};
   }
   constexpr double kBatched = 0.62, kHalfHead = 50, kMisaligned = 0.11, kBackwardTraffic = 1.5,
                    kReached = 0.8;
@@ -148,7 +153,7 @@ Passes attention_core(const StepRoof& r) {
       r.gemm_rate(false) * kBatched * dim / (dim + kHalfHead) * (m.head_dim % 8 != 0 ? kMisaligned : 1);
   const double products = 2 * rows * s * width / rate;
   const double traffic = r.of(Fit::softmax) * double(m.heads) / t * rows * s / (kReached * r.d.bandwidth);
-  return {products + traffic, 2 * products + kBackwardTraffic * traffic};
+  return {products + traffic, 2 * products + kBackwardTraffic * traffic, 0};
 }
 
 // Norms, activations, residuals: bytes of a row's pass, forward.
@@ -166,7 +171,7 @@ Passes elementwise(const StepRoof& r, bool experts) {
     bytes += (4 * up + 2) * double(m.ffn) / t;
   }
   const double seconds = r.of(Fit::memory) * bytes * rows_of(r.c) / (kReached * r.d.bandwidth);
-  return {seconds, kBackward * seconds};
+  return {seconds, kBackward * seconds, 0};
 }
 
 // Two sums over the tp ranks' rows each way (all-reduce, or all-gather and
@@ -187,7 +192,7 @@ Passes context_exchange(const StepRoof& r) {
   if (n <= 1) return {};
   const double kv = 2 * double(r.c.model.kv_size()) / double(std::min(r.c.tp, r.c.model.kv_heads));
   const double seconds = r.of(Fit::cp) * rows_of(r.c) * (n - 1) * kv * 2 / r.link(n, r.context_stride());
-  return {seconds, 2 * seconds};
+  return {seconds, 2 * seconds, 0};
 }
 
 // Choices to their experts and back, both ways: four all-to-alls of a layer.
@@ -207,22 +212,43 @@ double expert_exchange(const StepRoof& r) {
   return 2 * r.of(Fit::ep) * (near_seconds + far_seconds);
 }
 
-// One layer on one microbatch, with what is done again.
+// One layer on one microbatch, by pass; collectives once each: tp twice forward
+// and twice backward, experts' exchange once each way.
+struct LayerPasses {
+  Passes products, core, traffic, context;
+  double tp = 0, ep = 0;
+};
+LayerPasses layer_passes(const StepRoof& r, bool experts) {
+  LayerPasses p{.products = attention_products(r),
+                .core = attention_core(r),
+                .traffic = elementwise(r, experts),
+                .context = context_exchange(r),
+                .tp = tensor_collective(r),
+                .ep = experts ? expert_exchange(r) : 0};
+  p.products += feed_forward(r, experts);
+  return p;
+}
+double core_again(const StepCase& c) {
+  return std::max(c.recompute, c.recompute_attention ? 1.0 : 0.0);
+}
+double traffic_again(const StepCase& c) {
+  return std::max(c.recompute, c.renorm ? 1.0 : 0.0);
+}
+
+// The same with what is done again, by what the time goes to.
 struct LayerTime {
   double products = 0, attention = 0, elementwise = 0, tp = 0, cp = 0, ep = 0, host = 0, total = 0;
 };
 LayerTime layer_time(const StepRoof& r, bool experts) {
-  Passes products = attention_products(r);
-  products += feed_forward(r, experts);
-  const Passes core = attention_core(r), traffic = elementwise(r, experts), context = context_exchange(r);
+  const LayerPasses p = layer_passes(r, experts);
   const double again = r.c.recompute;
   LayerTime l;
-  l.products = products.both() + again * products.forward;
-  l.attention = core.both() + std::max(again, r.c.recompute_attention ? 1.0 : 0.0) * core.forward;
-  l.elementwise = traffic.both() + std::max(again, r.c.renorm ? 1.0 : 0.0) * traffic.forward;
-  l.cp = context.both() + again * context.forward;
-  l.tp = tensor_collective(r) * (4 + 2 * again);
-  l.ep = experts ? expert_exchange(r) * (2 + again) : 0;
+  l.products = p.products.both() + again * p.products.forward;
+  l.attention = p.core.both() + core_again(r.c) * p.core.forward;
+  l.elementwise = p.traffic.both() + traffic_again(r.c) * p.traffic.forward;
+  l.cp = p.context.both() + again * p.context.forward;
+  l.tp = p.tp * (4 + 2 * again);
+  l.ep = p.ep * (2 + again);
   constexpr double kAgain = 0.33;
   l.host = r.of(experts ? Fit::host_moe : Fit::host) * (1 + kAgain * again);
   const double device = l.products + l.attention + l.elementwise + l.tp + l.cp + l.ep;
@@ -233,12 +259,14 @@ LayerTime layer_time(const StepRoof& r, bool experts) {
 
 // Logits and loss: three products in 16 bits that are never done again, and
 // what the loss reads and writes.
-double head_time(const StepRoof& r) {
-  constexpr double kLossBytes = 24;
+Passes head_passes(const StepRoof& r) {
+  constexpr double kLossBytes = 24, kForward = 0.5;
   const ModelSpec& m = r.c.model;
   const double rows = rows_of(r.c), logits = double(m.vocab) / double(r.c.tp);
-  return r.linear(rows, double(m.hidden), logits, r.gemm_rate(false)).both() +
-         kLossBytes * rows * logits / r.d.bandwidth;
+  const double loss = kLossBytes * rows * logits / r.d.bandwidth;
+  Passes p = r.linear(rows, double(m.hidden), logits, r.gemm_rate(false));
+  p += {kForward * loss, (1 - kForward) * loss, 0};
+  return p;
 }
 
 struct Stored {
@@ -295,27 +323,42 @@ double gradient_time(const StepRoof& r, double compute) {
   return std::max(r.of(Fit::dp) * comm, comm - kHidden * compute) + r.of(Fit::dp) * between;
 }
 
-double optimizer_time(const StepRoof& r) {
+double update_time(const StepRoof& r, double parameters) {
   constexpr double kBytes = 34,
                    kReached = 0.7;  // reads and writes of a parameter's update
+  return parameters / sharers(r.c) * kBytes / (kReached * r.d.bandwidth);
+}
+double optimizer_time(const StepRoof& r) {
   const Stored s = stored(r.c);
-  return (s.dense + s.experts) / sharers(r.c) * kBytes / (kReached * r.d.bandwidth);
+  return update_time(r, s.dense + s.experts);
 }
 
 // Master weights and moments (12 bytes a parameter) read and written behind the step.
-double offload_time(const StepRoof& r) {
+double offloaded_time(const StepRoof& r, double parameters) {
   constexpr double kBytes = 24;
-  if (r.c.offload <= 0) return 0;
+  return r.c.offload > 0 ? parameters / sharers(r.c) * kBytes / r.c.offload : 0;
+}
+double offload_time(const StepRoof& r) {
   const Stored s = stored(r.c);
-  return (s.dense + s.experts) / sharers(r.c) * kBytes / r.c.offload;
+  return offloaded_time(r, s.dense + s.experts);
 }
 
-double message_time(const StepRoof& r) {
-  if (r.c.pp <= 1) return 0;
+// Of one, between neighbouring stages.
+double one_message(const StepRoof& r) {
   constexpr double kReached = 0.8, kLatency = 20e-6;
   const double bytes = rows_of(r.c) * double(r.c.model.hidden) * 2 / (r.c.sequence ? double(r.c.tp) : 1);
-  const double one = bytes / (kReached * (r.stages_near() ? r.d.bus : r.d.nic)) + kLatency;
-  return r.of(Fit::pp) * 2 * one * (double(r.c.chunks * r.c.microbatches) / 2 + double(r.c.pp) - 1);
+  return r.of(Fit::pp) * (bytes / (kReached * (r.stages_near() ? r.d.bus : r.d.nic)) + kLatency);
+}
+double message_time(const StepRoof& r) {
+  if (r.c.pp <= 1) return 0;
+  return 2 * one_message(r) * (double(r.c.chunks * r.c.microbatches) / 2 + double(r.c.pp) - 1);
+}
+
+// How much slower a step is than its parts: the site's pace, and what nodes
+// wait for one another.
+double jitter_of(const StepRoof& r) {
+  const double nodes = std::max(1.0, double(r.c.gpus()) / 8);
+  return r.of(Fit::pace) * (1 + r.of(Fit::jitter) * std::log2(nodes));
 }
 
 }  // namespace
@@ -344,7 +387,7 @@ StepSeconds step_time(const StepCase& c, const DeviceFigures& d, const FitValues
   };
   if (layers > with) add(layer_time(r, false), layers - with);
   if (with > 0) add(layer_time(r, true), with);
-  const double p = double(c.pp), m = double(c.microbatches), head = head_time(r);
+  const double p = double(c.pp), m = double(c.microbatches), head = head_passes(r).both();
   // The busiest stage: one with the most layers, or the last, which has the
   // head beside its own.
   const double fullest = std::ceil(layers / p) / layers * all.total;
@@ -362,10 +405,83 @@ StepSeconds step_time(const StepCase& c, const DeviceFigures& d, const FitValues
   s.optimizer = optimizer_time(r) + r.of(Fit::step);
   s.offload = offload_time(r);
   const double sum = m * busiest + s.bubble + s.messages + s.gradients + s.optimizer + s.offload;
-  const double nodes = std::max(1.0, double(c.gpus()) / 8);
-  s.jitter = sum * (r.of(Fit::pace) * (1 + r.of(Fit::jitter) * std::log2(nodes)) - 1);
+  s.jitter = sum * (jitter_of(r) - 1);
   s.total = sum + s.jitter;
   return s;
+}
+
+// ---- by action (stage_time.h) ----
+
+ActionSeconds layer_actions(const StepCase& c, const DeviceFigures& d, const FitValues& f, bool experts) {
+  const StepRoof r{c, d, f};
+  const LayerPasses p = layer_passes(r, experts);
+  const double again = c.recompute;
+  ActionSeconds a;
+  a.forward = {p.products.forward + p.core.forward + p.traffic.forward, 2 * p.tp, p.context.forward, p.ep};
+  a.input = {p.products.input + p.core.input + p.traffic.input, 2 * p.tp, p.context.input, p.ep};
+  a.weight.compute = p.products.weight + p.core.weight + p.traffic.weight;
+  a.again = {
+      again * p.products.forward + traffic_again(c) * p.traffic.forward + core_again(c) * p.core.forward,
+      again * 2 * p.tp, again * p.context.forward, again * p.ep};
+  // Launches that do not run ahead of the device slow what it computes.
+  const double computing = a.forward.compute + a.input.compute + a.weight.compute + a.again.compute;
+  const double slower = 1 + layer_time(r, experts).host / computing;
+  for (PassSeconds* pass : {&a.forward, &a.input, &a.weight, &a.again}) pass->compute *= slower;
+  return a;
+}
+
+ActionSeconds head_actions(const StepCase& c, const DeviceFigures& d, const FitValues& f) {
+  const Passes p = head_passes({c, d, f});
+  ActionSeconds a;
+  a.forward.compute = p.forward, a.input.compute = p.input, a.weight.compute = p.weight;
+  return a;
+}
+
+HeldParameters layer_held(const StepCase& c, bool experts) {
+  const ModelSpec& m = c.model;
+  const double all = experts ? double(m.experts) * 3 * double(m.hidden) * double(m.moe_ffn) : 0;
+  return {(double(block_parameters(m, 1, experts)) - all) / double(c.tp), all / double(c.ep)};
+}
+
+double table_held(const StepCase& c) {
+  return double(c.model.hidden) * double(c.model.vocab) / double(c.tp);
+}
+
+StateSeconds state_seconds(const StepCase& c, const DeviceFigures& d, const FitValues& f,
+                           const HeldParameters& held, double layers) {
+  const StepRoof r{c, d, f};
+  constexpr double kHalf = 2;
+  const double replicas = double(c.dp * c.cp);
+  const double expert_replicas = std::max(1.0, replicas * double(c.tp) / double(c.ep));
+  const double share = c.zero >= 3 ? 1 : r.of(Fit::dp), sums = c.zero == 0 ? 2 : 1;
+  // Of all of these parameters, dense and experts'.
+  const auto of = [&](double parameters, double bytes, double n, double stride) {
+    return share * r.gathered(parameters * bytes, c.zero >= 3 ? std::min(n, sharers(c)) : n, stride);
+  };
+  const double own = r.replica_stride(), far = double(c.ep);
+  StateSeconds s;
+  s.reduce = of(held.dense, sums * c.grad_bytes, replicas, own) + layers * r.of(Fit::ring) * (replicas - 1);
+  s.reduce_experts = of(held.experts, sums * c.grad_bytes, expert_replicas, far);
+  if (c.zero == 0) return s;
+  s.gather = of(held.dense, kHalf, replicas, own);
+  s.gather_experts = of(held.experts, kHalf, expert_replicas, far);
+  return s;
+}
+
+double update_seconds(const StepCase& c, const DeviceFigures& d, const FitValues& f,
+                      const HeldParameters& held) {
+  const StepRoof r{c, d, f};
+  const double all = held.dense + held.experts;
+  return update_time(r, all) + offloaded_time(r, all);
+}
+double step_seconds(const StepCase& c, const DeviceFigures& d, const FitValues& f) {
+  return StepRoof{c, d, f}.of(Fit::step);
+}
+double message_seconds(const StepCase& c, const DeviceFigures& d, const FitValues& f) {
+  return one_message({c, d, f});
+}
+double slowness(const StepCase& c, const DeviceFigures& d, const FitValues& f) {
+  return jitter_of({c, d, f});
 }
 
 }  // namespace trireme

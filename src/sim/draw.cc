@@ -7,6 +7,8 @@
 #include <iterator>
 #include <numeric>
 
+#include "sim/markup.h"
+
 namespace trireme {
 namespace {
 
@@ -56,13 +58,6 @@ std::string bins_of(const ScheduleTimeline& t, const std::vector<Drawn>& rank, i
     row += char(std::max_element(time.begin(), time.end()) - time.begin());
   }
   return row;
-}
-
-// Of markup: text as it stands.
-std::string escaped(std::string_view text) {
-  std::string out;
-  for (char c : text) out += c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : std::string(1, c);
-  return out;
 }
 
 // 12.5 and 12, not 12.50 and 12.00: pages hold hundreds.
@@ -127,11 +122,9 @@ std::string svg_of(const ScheduleTimeline& t, std::string_view title) {
   constexpr double kWidth = 1200, kLeft = 50, kTop = 30, kRow = 24;
   const double scale = (kWidth - kLeft - 10) / double(std::max<int64_t>(1, t.replay.makespan));
   const double height = kTop + kRow * double(t.ranks.size()) + 10;
-  std::string out = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
-      "font-family=\"sans-serif\" font-size=\"11\">\n{2}<text x=\"{3}\" y=\"18\" "
-      "font-size=\"13\">{4}</text>\n",
-      kWidth, height, kStyle, kLeft, escaped(title));
+  std::string out =
+      svg_head(kWidth, height) +
+      fmt::format("{}<text x=\"{}\" y=\"18\" font-size=\"13\">{}</text>\n", kStyle, kLeft, escaped(title));
   auto to = std::back_inserter(out);
   for (size_t r = 0; r < t.ranks.size(); r++) {
     const double y = kTop + kRow * double(r);

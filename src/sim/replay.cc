@@ -61,7 +61,7 @@ class Engine {
       while (advance(r)) {
       }
     }
-    refuse_standstill();
+    if (!fails_) refuse_standstill();
     for (size_t r = 0; r < ranks_.size(); r++) finish(r);
     return std::move(out_);
   }
@@ -69,6 +69,9 @@ class Engine {
  private:
   const std::vector<Piece>& pieces(size_t r) const { return ranks_[r].tape->pieces; }
   PieceTime& time(size_t r, size_t i) { return out_.ranks[r].pieces[i]; }
+  int peer(size_t r, const Piece& p) const {
+    return ranks_[r].place ? ranks_[r].place->peers.at(size_t(p.peer)) : p.peer;
+  }
 
   void enter(size_t r) {
     const RankTape& t = ranks_[r];
@@ -76,7 +79,16 @@ class Engine {
     require(index_of_.emplace(t.rank, r).second, "a replay has each rank once");
     Rank& s = state_[r];
     s.lanes.resize(t.tape->streams.size());
+    fails_ |= t.fails != std::numeric_limits<int64_t>::max();
+    if (t.place) require(t.place->groups.size() == t.tape->groups.size(), "a place has the tape's groups");
+    for (size_t i = 0; t.place && i < t.place->groups.size(); i++) {
+      auto [it, fresh] = numbered_.try_emplace(t.place->groups[i], groups_.size());
+      if (fresh) groups_.emplace_back();
+      groups_[it->second].members++;
+      s.groups.push_back(it->second);
+    }
     for (const TapeGroup& g : t.tape->groups) {
+      if (t.place) break;
       require(std::find(g.ranks.begin(), g.ranks.end(), t.rank) != g.ranks.end(),
               "a rank calls in groups that it is in");
       auto [it, fresh] = group_of_.try_emplace({g.name, g.ranks}, groups_.size());
@@ -139,6 +151,7 @@ class Engine {
 
   // The next piece of a lane: true when all that it needs is known, and so its times.
   bool execute(size_t r, size_t l, size_t i, int64_t begin) {
+    if (begin >= ranks_[r].fails) return false;
     const Piece& p = pieces(r)[i];
     const int64_t price = ranks_[r].prices[i].time;
     switch (p.kind) {
@@ -150,7 +163,7 @@ class Engine {
       case PieceKind::call:
         return call(r, l, i, begin);
       case PieceKind::recv: {
-        auto it = messages_.find({p.peer, ranks_[r].rank, p.mark});
+        auto it = messages_.find({peer(r, p), ranks_[r].rank, p.mark});
         if (it == messages_.end()) return false;
         const Message m = it->second;
         messages_.erase(it);
@@ -180,11 +193,11 @@ class Engine {
   }
 
   bool deliver(size_t r, const Piece& p, int64_t there) {
-    const int from = ranks_[r].rank;
+    const int from = ranks_[r].rank, to = peer(r, p);
     const PieceTime& t = time(r, size_t(&p - pieces(r).data()));
-    if (!messages_.emplace(std::array<int64_t, 3>{from, p.peer, p.mark}, Message{t.begin, there}).second)
-      run_failed("replay: rank {} sends message {} to rank {} twice", from, p.mark, p.peer);
-    if (auto to = index_of_.find(p.peer); to != index_of_.end()) wake(to->second);
+    if (!messages_.emplace(std::array<int64_t, 3>{from, to, p.mark}, Message{t.begin, there}).second)
+      run_failed("replay: rank {} sends message {} to rank {} twice", from, p.mark, to);
+    if (auto it = index_of_.find(to); it != index_of_.end()) wake(it->second);
     return true;
   }
 
@@ -207,7 +220,7 @@ class Engine {
     m.met = std::max(m.met, begin);
     time(r, i).begin = begin;
     s.lanes[l].came = true;
-    if (m.came.size() < g.members) return;
+    if (m.came.size() < g.members || never_meets(m)) return;
     for (const Meeting::Member& who : m.came) {
       settle(who.rank, who.lane, who.piece,
              {time(who.rank, who.piece).begin, m.met, m.met + ranks_[who.rank].prices[who.piece].time});
@@ -215,6 +228,10 @@ class Engine {
       if (who.rank != r) wake(who.rank);
     }
     while (!g.open.empty() && g.open.front().came.size() == g.members) g.open.pop_front(), g.over++;
+  }
+  bool never_meets(const Meeting& m) const {
+    return fails_ && std::any_of(m.came.begin(), m.came.end(),
+                                 [&](const Meeting::Member& who) { return ranks_[who.rank].fails <= m.met; });
   }
 
   // Ranks send all_to_all as many rows as they have.
@@ -246,6 +263,7 @@ class Engine {
     for (size_t i = 0; i < pieces(r).size(); i++) {
       const Piece& p = pieces(r)[i];
       const int64_t price = ranks_[r].prices[i].time;
+      if (out.pieces[i].end < 0) continue;
       if (p.kind == PieceKind::op && p.stream == 0) out.busy += price;
       if (p.kind == PieceKind::call || p.kind == PieceKind::send) out.comm += price;
       if (of_disk(p)) out.disk += price;
@@ -290,6 +308,8 @@ class Engine {
   std::vector<Rank> state_;
   std::vector<Group> groups_;
   std::map<std::pair<std::string, std::vector<int>>, size_t> group_of_;
+  std::unordered_map<int64_t, size_t> numbered_;                           // groups of places
+  bool fails_ = false;                                                     // some rank does
   std::unordered_map<int, size_t> index_of_;                               // by rank of the world
   std::unordered_map<std::array<int64_t, 3>, Message, HashKey> messages_;  // by sender, receiver, number
   std::deque<size_t> awake_;
@@ -309,7 +329,7 @@ std::vector<Exposure> exposures(const RankTape& rank, const RankReplay& r) {
     const Piece& p = rank.tape->pieces[i];
     issued[size_t(p.stream)].push_back(i);
     const int64_t stood = r.pieces[i].end - r.pieces[i].begin;
-    if (p.stream != 0 || p.kind == PieceKind::op || stood == 0) continue;
+    if (p.stream != 0 || p.kind == PieceKind::op || stood == 0 || r.pieces[i].end < 0) continue;
     size_t by = i;
     if (p.kind == PieceKind::wait) by = issued[size_t(p.on)].at(size_t(p.mark) - 1);
     list.push_back({i, by, stood});

@@ -7,6 +7,7 @@
 // ends.
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -21,15 +22,24 @@ struct Price {
   int64_t before = 0, time = 0;
 };
 
-// Both outlive the replay; one price a piece. Ranks that do the same may share them.
+// Where a rank stands whose tape is others' too: what stands in the place of the tape's groups and peers.
+struct RankPlace {
+  std::vector<int64_t> groups;  // by the tape's groups: equal numbers are one group
+  std::vector<int> peers;       // by Piece::peer: the rank of the world
+};
+
+// All outlive the replay; one price a piece. Ranks that do the same may share them.
 struct RankTape {
   int rank = 0;  // of the world
   const Tape* tape = nullptr;
   std::span<const Price> prices;
+  const RankPlace* place = nullptr;                     // none: as the tape says
+  int64_t fails = std::numeric_limits<int64_t>::max();  // the rank begins nothing at or after this time
 };
 
+// begin < 0: never, for a rank has failed.
 struct PieceTime {
-  int64_t begin = 0, met = 0, end = 0;
+  int64_t begin = -1, met = -1, end = -1;
 };
 
 struct RankReplay {
@@ -50,7 +60,8 @@ struct Replay {
 
 // Ranks of a group that are not given come with those that are: where all replicas do the same, one stands
 // for all. Calls of a group meet in the order of each rank's program. Errors: tapes that disagree about a
-// call, and ranks that wait for one another for ever, by rank and piece.
+// call, and ranks that wait for one another for ever, by rank and piece; where a rank fails, those that wait
+// for it, or for ranks that do, stand still from then on.
 Replay replay(std::span<const RankTape>);
 
 // The timeline as spans, each lane in order: ops; calls, sends and recvs; and compute's waits, named after

@@ -33,7 +33,7 @@ std::vector<Span> spans_of(std::span<const RankTape> ranks, const Replay& all, i
     const RankReplay& times = all.ranks[r];
     for (size_t lane = 0; lane < ranks[r].tape->streams.size(); lane++)
       for (size_t i = 0; i < pieces.size(); i++)
-        if (size_t(pieces[i].stream) == lane && pieces[i].kind != PieceKind::wait)
+        if (size_t(pieces[i].stream) == lane && pieces[i].kind != PieceKind::wait && times.pieces[i].end >= 0)
           spans.push_back(span_of(ranks[r], pieces[i], times.pieces[i], step));
     for (const Exposure& e : exposures(ranks[r], times)) {
       if (pieces[e.at].kind != PieceKind::wait) continue;

@@ -1,0 +1,22 @@
+// trireme simulate RUN.toml, or --model and --layout: a run of any size, event by event.
+#pragma once
+#include "cli/cli.h"
+
+namespace trireme::cli {
+
+struct SimulateRunRequest {
+  RunRequest run;
+  std::string model, cluster, layout, software, site;
+  std::vector<std::string> slow, slow_links;
+  std::string fail, trace, memory_svg;
+  std::vector<int> trace_ranks;
+  int columns = 100;
+  bool all_ranks = false;
+  std::string svg, html;  // set by the verb, with run.json
+  // The options that it has beside the verb's own; returns those that ask for it.
+  std::vector<CLI::Option*> add_to(CLI::App& verb);
+  bool wanted() const { return !run.file.empty() || !model.empty(); }
+};
+void simulate_run(const SimulateRunRequest&);
+
+}  // namespace trireme::cli

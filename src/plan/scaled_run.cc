@@ -1,0 +1,166 @@
+#include "plan/scaled_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "cost/stage_time.h"
+#include "cost/step_memory.h"
+#include "plan/score_fit.h"
+#include "spec/run_schedule.h"
+
+namespace trireme {
+namespace {
+
+Nearest nearest_of(const std::string& order) {
+  if (order == "pp dp cp tp") return Nearest::tensor;
+  if (order == "dp pp cp tp") return Nearest::stages;
+  if (order == "pp tp cp dp") return Nearest::replicas;
+  bad_request(
+      "layout.order: \"{}\" is not priced in closed form; right are \"pp dp cp tp\", \"dp pp cp tp\" and "
+      "\"pp tp "
+      "cp dp\"",
+      order);
+}
+
+void refuse_unpriced(const LayoutSpec& l) {
+  const auto no = [](std::string_view key, const auto& value, std::string_view right) {
+    bad_request("layout.{} = {}: a step priced in closed form has none of that; right is {}", key, value,
+                right);
+  };
+  if (l.shard_group != 0) no("shard_group", l.shard_group, "0");
+  if (l.recompute == "auto") no("recompute", "\"auto\"", "\"none\", \"selective\" or \"full\"");
+  if (l.recompute_blocks != 0) no("recompute_blocks", l.recompute_blocks, "0");
+  if (l.offload != "none") no("offload", "\"" + l.offload + "\"", "\"none\"");
+  if (l.tp_chunks != 1) no("tp_chunks", l.tp_chunks, "1");
+  if (has_own_schedule(l)) no("schedule", "\"" + l.schedule + "\"", "a schedule by name");
+}
+
+// Blocks of each stage, as even as they divide: the last stage, which has the head, and the first, which has
+// the embedding, have fewer where it does not come out even.
+std::vector<int64_t> blocks_of_stages(int64_t layers, int64_t stages) {
+  std::vector<int64_t> n(size_t(stages), layers / stages);
+  const int64_t more = layers % stages;
+  for (int64_t k = 0; k < more; k++) n[size_t(std::min(stages - 1, 1 + k) % stages)]++;
+  return n;
+}
+
+class WorkWriter {
+ public:
+  explicit WorkWriter(const ScaledRun& s)
+      : c_(step_case_of(s)), d_(s.figures), f_(constants_of(s.by)), slower_(slowness(c_, d_, f_)) {}
+
+  WorldWork run(const Schedule& schedule) {
+    WorldWork w;
+    w.zero = c_.dp * c_.cp > 1 ? c_.zero : 0;
+    w.kinds = {layer(false), LayerWork{}, table(true), table(false)};
+    if (c_.model.moe()) w.kinds[kExperts] = layer(true);
+    stages(w, schedule);
+    w.message = nanoseconds(message_seconds(c_, d_, f_));
+    w.message_bytes = int64_t(double(c_.micro * c_.seq / c_.cp) * double(c_.model.hidden) * 2 /
+                              double(c_.sequence ? c_.tp : 1));
+    w.base = int64_t(f_[size_t(Fit::base)]);
+    return w;
+  }
+
+ private:
+  enum Kind { kDense, kExperts, kEmbedding, kHead };
+
+  int64_t nanoseconds(double seconds) const { return std::llround(seconds * slower_ * 1e9); }
+  PassTimes pass(const PassSeconds& s) const {
+    return {nanoseconds(s.compute), nanoseconds(s.tp), nanoseconds(s.cp), nanoseconds(s.ep)};
+  }
+  void states(LayerWork& w, const HeldParameters& held, double layers) const {
+    const StateSeconds s = state_seconds(c_, d_, f_, held, layers);
+    w.reduce = nanoseconds(s.reduce), w.gather = nanoseconds(s.gather);
+    w.reduce_experts = nanoseconds(s.reduce_experts), w.gather_experts = nanoseconds(s.gather_experts);
+    w.state = int64_t(state_bytes(c_, held.dense, held.experts));
+  }
+  void passes(LayerWork& w, const ActionSeconds& a) const {
+    w.forward = pass(a.forward), w.input = pass(a.input), w.weight = pass(a.weight), w.again = pass(a.again);
+  }
+
+  LayerWork layer(bool experts) const {
+    LayerWork w;
+    passes(w, layer_actions(c_, d_, f_, experts));
+    states(w, layer_held(c_, experts), 1);
+    w.kept = int64_t(kept_bytes(c_, f_, experts)), w.scratch = int64_t(again_bytes(c_, f_, experts));
+    return w;
+  }
+  // The embedding is looked up in no time; a tied table on one stage is there once.
+  LayerWork table(bool embedding) const {
+    LayerWork w;
+    if (!embedding) passes(w, head_actions(c_, d_, f_)), w.kept = int64_t(logit_bytes(c_, f_));
+    if (embedding || !c_.model.tied || c_.pp * c_.chunks > 1) states(w, {table_held(c_), 0}, 0);
+    return w;
+  }
+
+  void stages(WorldWork& w, const Schedule& schedule) const {
+    const std::vector<int64_t> blocks = blocks_of_stages(c_.model.layers, schedule.stages);
+    const std::vector<int> holder = rank_of_stages(schedule);
+    std::vector<HeldParameters> held(schedule.ranks.size());
+    int64_t next = 0;
+    const auto hold = [&](size_t stage, const HeldParameters& h) {
+      HeldParameters& of = held[size_t(holder[stage])];
+      of.dense += h.dense, of.experts += h.experts;
+    };
+    for (size_t s = 0; s < blocks.size(); s++) {
+      StageWork& stage = w.stages.emplace_back();
+      if (s == 0) stage.layers.push_back({"embed", kEmbedding}), hold(s, {table_held(c_), 0});
+      for (int64_t b = 0; b < blocks[s]; b++, next++) {
+        const bool experts = c_.model.expert_block(next);
+        stage.layers.push_back({fmt::format("blocks.{}", next), experts ? kExperts : kDense});
+        hold(s, layer_held(c_, experts));
+      }
+      if (s + 1 < blocks.size()) continue;
+      stage.layers.push_back({"head", kHead});
+      if (w.kinds[kHead].state > 0) hold(s, {table_held(c_), 0});
+    }
+    for (const HeldParameters& h : held)
+      w.update.push_back(nanoseconds(update_seconds(c_, d_, f_, h) + step_seconds(c_, d_, f_)));
+  }
+
+  StepCase c_;
+  DeviceFigures d_;
+  FitValues f_;
+  double slower_;
+};
+
+}  // namespace
+
+StepCase step_case_of(const ScaledRun& s) {
+  const RunSpec& run = s.run;
+  const LayoutSpec& l = run.layout;
+  refuse_unpriced(l);
+  StepCase c{.model = run.model, .seq = run.data.seq_len, .window = s.window, .window_share = s.window_share};
+  c.tp = l.tp, c.pp = l.pp, c.dp = l.dp, c.cp = l.cp, c.ep = l.ep;
+  c.micro = run.batch.micro, c.microbatches = run.microbatches(), c.chunks = l.chunks;
+  c.zero = effective_zero(l), c.nearest = nearest_of(l.order);
+  c.sequence = l.sequence || l.tp == 1;
+  c.recompute = l.recompute == "full" ? 1 : 0;
+  c.renorm = l.recompute == "selective";
+  c.grad_bytes = run.precision.reduce == "bf16" ? 2 : 4;
+  c.grad_stored = run.precision.grads == "bf16" ? 2 : 4;
+  if (run.precision.compute == "fp8") c.numbers = NumberType::fp8;
+  if (c.numbers == NumberType::fp8 && s.figures.fp8 == 0)
+    bad_request("precision.compute = \"fp8\": this device is not known to have it; right is \"bf16\"");
+  return c;
+}
+
+FitValues constants_of(const PricedBy& by) {
+  MeasuredRow row;
+  row.device = by.device, row.software = by.software, row.site = by.site;
+  return parse_constants(shipped_constants_text(), "data/score_constants.json").of(row);
+}
+
+World world_of(const ScaledRun& s) {
+  World w{
+      .mesh = mesh_of(s.run.layout), .schedule = schedule_of(s.run), .work = {}, .node = 8, .disturbed = {}};
+  w.work = WorkWriter(s).run(w.schedule);
+  w.node = std::max(1, int(s.figures.near));
+  return w;
+}
+
+}  // namespace trireme

@@ -1,0 +1,113 @@
+// A run in closed form, put in order by its schedule: the same seconds as the closed form's sum where nothing
+// waits, its bubble where something does; a world of 16,384 ranks from few classes.
+#include "plan/scaled_run.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "cost/step_memory.h"
+#include "plan/score_catalog.h"
+#include "sim/world_report.h"
+
+namespace trireme {
+namespace {
+
+ScaledRun scaled(const char* model, const char* device, std::vector<std::string> sets) {
+  ScaledRun s;
+  RunSpec base;
+  const KnownShape* shape = shipped_catalog().shape_named(model);
+  base.model = shape->model;
+  sets.push_back("data.seq_len=4096");
+  base.model.finish(4096), base.model.max_positions = 0;
+  s.run = resolve(parse_run(save_run(base), "test", sets), {.native_bf16 = true});
+  s.figures = shipped_catalog().device_named(device)->figures;
+  s.by.device = shipped_catalog().device_named(device)->name;
+  return s;
+}
+double simulated(const ScaledRun& s) {
+  return double(replay_world(world_of(s)).replay.makespan) * 1e-9;
+}
+double closed(const ScaledRun& s) {
+  return step_time(step_case_of(s), s.figures, constants_of(s.by)).total;
+}
+
+// One stage, nothing hidden: the sum of its parts.
+TEST(ScaledRun, OneStageIsTheClosedFormsSum) {
+  const std::vector<std::vector<std::string>> layouts = {
+      {"layout.tp=2", "batch.global=6", "batch.micro=2"},
+      {"layout.tp=4", "layout.dp=3", "batch.global=12", "batch.micro=1", "layout.recompute=full"},
+      {"layout.dp=16", "batch.global=32", "batch.micro=2", "layout.zero=1", "layout.recompute=selective"},
+      {"layout.tp=8", "layout.cp=2", "layout.dp=2", "batch.global=6", "batch.micro=1",
+       "layout.sequence=true"}};
+  for (const auto& sets : layouts)
+    for (const char* device : {"A100-80GB", "H100"}) {
+      const ScaledRun s = scaled("llama3-8B", device, sets);
+      EXPECT_NEAR(simulated(s) / closed(s), 1, 1e-6) << sets[0] << " " << device;
+    }
+}
+
+// Experts have their own exchange and their own replicas.
+TEST(ScaledRun, ExpertsToo) {
+  const ScaledRun s =
+      scaled("mixtral-8x7B", "H100",
+             {"layout.dp=16", "layout.ep=8", "batch.global=64", "batch.micro=1", "layout.zero=1"});
+  EXPECT_NEAR(simulated(s) / closed(s), 1, 1e-6);
+}
+
+// Pipelines: the closed form's bubble is that of even stages.
+TEST(ScaledRun, PipelinesAreNearTheClosedForm) {
+  const std::vector<std::vector<std::string>> layouts = {
+      {"layout.pp=4", "layout.tp=2", "layout.dp=2", "batch.global=32", "batch.micro=1"},
+      {"layout.pp=8", "layout.tp=4", "layout.dp=4", "batch.global=128", "batch.micro=1", "layout.zero=1"},
+      {"layout.pp=4", "layout.tp=8", "batch.global=32", "batch.micro=1", "layout.recompute=full"}};
+  for (const auto& sets : layouts) {
+    const ScaledRun s = scaled("llama3-70B", "H100", sets);
+    EXPECT_NEAR(simulated(s) / closed(s), 1, 0.05) << sets[0];
+  }
+}
+
+TEST(ScaledRun, SixteenThousandRanksFromSixteenClasses) {
+  const ScaledRun s = scaled("llama3-405B", "H100",
+                             {"layout.tp=8", "layout.pp=16", "layout.dp=128", "layout.zero=1",
+                              "layout.sequence=true", "batch.micro=1", "batch.global=2048"});
+  World w = world_of(s);
+  const WorldReplay even = replay_world(w);
+  EXPECT_EQ(even.classes.size(), 16u);
+  EXPECT_EQ(even.class_of.size(), 16384u);
+  w.disturbed.slow_ranks[5000] = 1.3;
+  const WorldReplay slow = replay_world(w);
+  EXPECT_EQ(slow.classes.size(), 64u);
+  EXPECT_GT(slow.replay.makespan, even.replay.makespan);
+  EXPECT_LT(slow.replay.makespan, even.replay.makespan * 13 / 10);
+}
+
+// The first stage's peak is the closed form's: the same layers, as many microbatches in flight.
+TEST(ScaledRun, MemoryIsTheClosedForms) {
+  const ScaledRun s = scaled("llama3-70B", "H100",
+                             {"layout.pp=8", "layout.tp=8", "layout.dp=2", "batch.global=64", "batch.micro=1",
+                              "layout.zero=1", "layout.sequence=true"});
+  const World w = world_of(s);
+  const std::vector<StepRow> rows = rows_of(w, replay_world(w));
+  const StepMemory m = step_memory(step_case_of(s), constants_of(s.by));
+  EXPECT_NEAR(double(rows[0].peak) / m.total, 1, 0.01);
+  EXPECT_GT(rows[0].peak, rows[6].peak);
+}
+
+TEST(ScaledRun, WhatIsNotPricedIsRefusedByName) {
+  const auto why = [](std::vector<std::string> sets) -> std::string {
+    sets.insert(sets.end(), {"layout.dp=4", "layout.tp=2", "batch.global=8", "batch.micro=1"});
+    try {
+      world_of(scaled("llama3-8B", "H100", sets));
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(why({}), "");
+  EXPECT_NE(why({"layout.zero=3", "layout.shard_group=2"}).find("layout.shard_group = 2"), std::string::npos);
+  EXPECT_NE(why({"layout.tp_chunks=2"}).find("layout.tp_chunks = 2"), std::string::npos);
+  EXPECT_NE(why({"layout.order=tp pp cp dp"}).find("layout.order"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace trireme
