@@ -17,6 +17,8 @@
 #include "comm/measure.h"
 #include "comm/thread/thread_world.h"
 #include "device/cpu/peak.h"
+#include "device/device.h"
+#include "plan/calibrate.h"
 
 namespace trireme::cli {
 
@@ -47,6 +49,22 @@ void show_links(const ClusterSpec& c) {
   show_link("machines     ", c.inter_node);
 }
 
+// The fastest product and how many sizes there are, by type.
+void show_calibration(const Calibration& c) {
+  if (!c.known()) return;
+  fmt::print("  {} rank{} of {} thread{}: inside training steps", c.ranks, c.ranks == 1 ? "" : "s at once",
+             c.threads, c.threads == 1 ? "" : "s");
+  for (const std::string& line : c.ops) {
+    std::string wrong;
+    const SpeedTable t = speed_table_of(line, wrong);
+    if (!t.of.starts_with("matmul ")) continue;
+    double best = 0;
+    for (const SpeedPoint& p : t.points) best = std::max(best, p.work / p.seconds);
+    fmt::print(", {} products up to {:.1f} GFLOP/s ({} sizes)", t.of.substr(7), best / 1e9, t.points.size());
+  }
+  fmt::print("; {} tables of ops, {} of collectives\n", c.ops.size(), c.calls.size());
+}
+
 void show(const ClusterSpec& c) {
   fmt::print("{}, {} thread(s)\n", c.name, c.threads);
   if (c.peak.f32 == 0) return show_links(c);  // processes came first
@@ -57,6 +75,9 @@ void show(const ClusterSpec& c) {
     fmt::print("  bf16 peak             none: this processor has no bf16 dot products\n");
   fmt::print("  memory        {:>9.1f} GB/s, {}\n", c.memory_bandwidth / 1e9, human_bytes(c.memory_bytes));
   show_links(c);
+  if (c.disk_bandwidth > 0) fmt::print("  disk          {:>9.1f} GB/s\n", c.disk_bandwidth / 1e9);
+  show_calibration(c.alone);
+  show_calibration(c.together);
 }
 
 void keep_and_show(const ClusterSpec& c, const fs::path& path) {
@@ -156,6 +177,18 @@ void bench_processes(const fs::path& out, bool named, int threads) {
 
 }  // namespace
 
+Calibration calibrate_this_machine(int ranks, int threads, bool quick) {
+  Progress bar(fmt::format("measuring kernels, {} rank{} x {} thread{}", ranks, ranks == 1 ? "" : "s",
+                           threads, threads == 1 ? "" : "s"),
+               100);
+  const bool bf16 = make_device("cpu")->native(DType::bf16);
+  const CalibrationRequest request{.ranks = ranks, .threads = threads, .bf16 = bf16, .quick = quick};
+  Calibration c = calibrate(request, [&](int64_t done, int64_t all) { bar.update(100 * done / all); });
+  c.f32 = cpu::f32_peak(threads), c.bf16 = cpu::bf16_peak(threads);
+  c.memory_bandwidth = cpu::memory_rates(threads).triad;
+  return c;
+}
+
 MeasuredMachine measure_this_machine(int threads) {
   MeasuredMachine m;
   ClusterSpec& c = m.cluster;
@@ -177,7 +210,9 @@ void add_bench(CLI::App& app) {
   CLI::App* verb =
       app.add_subcommand("bench",
                          "measures this machine (peaks of arithmetic and memory, messages between rank "
-                         "threads) and keeps the result as its cluster file; under mpirun measures the links "
+                         "threads, and what kernels reach inside training steps, with one rank and with "
+                         "several) in less than a minute and keeps the result as its cluster file; under "
+                         "mpirun measures the links "
                          "between the processes "
                          "and adds them\nexample: trireme bench --out this.toml");
   auto out = std::make_shared<std::string>();
@@ -197,6 +232,9 @@ void add_bench(CLI::App& app) {
                  "measure again when the machine is quiet\n",
                  100 * m.others);
     keep_links(m.cluster, path);
+    const int cores = threads_of(RunSpec());
+    m.cluster.alone = calibrate_this_machine(1, int(m.cluster.threads), false);
+    if (cores > 1) m.cluster.together = calibrate_this_machine(cores, 1, false);
     keep_and_show(m.cluster, path);
   });
 }

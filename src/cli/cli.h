@@ -56,6 +56,9 @@ struct MeasuredMachine {
 };
 std::string processor_name();
 MeasuredMachine measure_this_machine(int threads);
+// What kernels reach inside steps, with so many ranks at once (plan/calibrate.h); quick: in seconds, fewer
+// sizes. Shows its progress.
+Calibration calibrate_this_machine(int ranks, int threads, bool quick);
 // What `bench` under mpirun measured of the same machine's processes, and wrote to this file, is still so.
 void keep_links(ClusterSpec&, const fs::path&);
 

@@ -5,6 +5,7 @@
 #include "cli/cli.h"
 #include "device/cpu/peak.h"
 #include "device/device.h"
+#include "plan/speeds.h"
 #include "spec/nearest.h"
 #include "spec/run_schedule.h"
 
@@ -64,19 +65,46 @@ void keep_links(ClusterSpec& c, const fs::path& file) {
   }
 }
 
-ClusterSpec cluster_of(const RunSpec& run) {
-  if (!run.cluster.file.empty()) return load_cluster(run.cluster.file);
-  int threads = rank_threads_of(run);
-  if (fs::exists(measured_cluster_path())) {
-    try {
-      ClusterSpec c = load_cluster(measured_cluster_path());
-      if (c.threads == threads) return c;
-    } catch (const Error&) {
-      // Only a cache: a file that does not read is measured again below.
-    }
+namespace {
+
+// The kept measurement of this machine, where it says what this run's ranks reach.
+std::optional<ClusterSpec> kept_cluster(const RunSpec& run, int threads) {
+  if (!fs::exists(measured_cluster_path())) return std::nullopt;
+  try {
+    const ClusterSpec c = as_met(run, load_cluster(measured_cluster_path()));
+    if (c.threads == threads) return c;
+  } catch (const Error&) {
+    // Only a cache: a file that does not read is measured again.
   }
+  return std::nullopt;
+}
+
+// What another number of ranks reaches stays known, if this is the same machine.
+void keep_calibrations(ClusterSpec& c, const fs::path& file) {
+  if (!fs::exists(file)) return;
+  try {
+    const ClusterSpec before = load_cluster(file);
+    if (before.name != c.name) return;
+    if (!c.alone.known()) c.alone = before.alone;
+    if (!c.together.known()) c.together = before.together;
+    if (c.disk_bandwidth == 0) c.disk_bandwidth = before.disk_bandwidth;
+  } catch (const Error&) {
+    // A file that does not read holds nothing to keep.
+  }
+}
+
+}  // namespace
+
+ClusterSpec cluster_of(const RunSpec& run) {
+  if (!run.cluster.file.empty()) return as_met(run, load_cluster(run.cluster.file));
+  int threads = rank_threads_of(run);
+  if (std::optional<ClusterSpec> kept = kept_cluster(run, threads)) return *kept;
   MeasuredMachine m = measure_this_machine(threads);
   keep_links(m.cluster, measured_cluster_path());
+  const int64_t ranks = run.world();
+  if (run.train.comm == "thread" && ranks <= threads_of(RunSpec()))
+    (ranks == 1 ? m.cluster.alone : m.cluster.together) = calibrate_this_machine(int(ranks), threads, true);
+  keep_calibrations(m.cluster, measured_cluster_path());
   if (m.disturbed()) {
     fmt::print(
         stderr,

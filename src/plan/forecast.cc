@@ -4,6 +4,7 @@
 
 #include "comm/options.h"
 #include "cost/flops.h"
+#include "plan/speeds.h"
 #include "runtime/recompute.h"
 #include "spec/run_schedule.h"
 
@@ -11,17 +12,21 @@ namespace trireme {
 
 namespace {
 
-std::vector<OpForecast> price_ops(const Booking& b, const ClusterSpec& cluster, std::string_view compute) {
+std::vector<OpForecast> price_ops(const Booking& b, const ClusterSpec& cluster, const RunSpec& run) {
   std::vector<OpForecast> ops;
+  const std::vector<Price> prices = price(b.tape, cluster, run);
   for (const OpTotal& t : b.ops) {
-    double seconds = 0, bound_by_compute = 0;
-    for (const Piece& p : b.tape.pieces) {
+    OpForecast o{.total = t};
+    double bound_by_compute = 0;
+    for (size_t i = 0; i < prices.size(); i++) {
+      const Piece& p = b.tape.pieces[i];
       if (!p.launched || p.name != t.op) continue;
-      const OpSeconds s = op_seconds(p.name, p.cost, cluster, compute);
-      seconds += s.seconds;
+      const OpSeconds s = op_seconds(p.name, p.cost, cluster, run.precision.compute);
+      o.roof_s += s.seconds, o.seconds += double(prices[i].time) * 1e-9;
       if (s.compute_bound) bound_by_compute += s.seconds;
     }
-    ops.push_back({.total = t, .seconds = seconds, .compute_bound = 2 * bound_by_compute >= seconds});
+    o.compute_bound = 2 * bound_by_compute >= o.roof_s;
+    ops.push_back(std::move(o));
   }
   return ops;
 }
@@ -46,14 +51,17 @@ Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpe
   f.ranks_on_device = run.train.comm == "thread" ? run.world() : 1;
   f.fits = f.memory_bytes == 0 || f.host_bytes() <= f.memory_bytes / f.ranks_on_device;
   const double matrix_peak = cluster.peak_flops(run.precision.compute);
-  f.ops = price_ops(f.booking, cluster, run.precision.compute);
+  f.ops = price_ops(f.booking, cluster, run);
   const bool priced = matrix_peak > 0 || cluster.memory_bandwidth > 0;
   for (const Piece& p : f.booking.tape.pieces)
     if (of_disk(p)) f.disk_read += p.cost.bytes_read, f.disk_written += p.cost.bytes_written;
   f.disk_priced = f.disk_read + f.disk_written == 0 || cluster.disk_bandwidth > 0;
   f.wire_priced = run.world() == 1 || links_known(options_of(run, cluster));
   if (priced) f.time = step_time(run, schedule, cluster, threads, f.booking.tape);
-  f.step_s = f.time.step_s;
+  f.step_s = f.roof_s = f.time.step_s;
+  f.expected = calibration_of(run, cluster) != nullptr;
+  if (f.expected && priced)
+    f.roof_s = step_time(run, schedule, at_the_roof(cluster), threads, f.booking.tape).step_s;
   if (f.step_s > 0 && matrix_peak > 0) {
     f.tokens_per_s = double(f.tokens) / f.step_s;
     f.mfu = f.model_flops / (f.step_s * matrix_peak * double(run.world()));

@@ -11,17 +11,21 @@ namespace trireme {
 
 struct OpForecast {
   OpTotal total;
-  double seconds = 0;          // of each max(FLOPs / peak, bytes / bandwidth), added up
+  double roof_s = 0;           // of each max(FLOPs / peak, bytes / bandwidth), added up
+  double seconds = 0;          // expected; the roof's where the machine's kernels were not measured
   bool compute_bound = false;  // which of the two most of it was
 };
 
 struct Forecast {
   Booking booking;
-  int64_t tokens = 0;                   // target tokens of a step
-  double model_flops = 0;               // of a step: 3 x forward, as MFU counts
-  double hardware_flops = 0;            // of a step: those, and what is computed again, as HFU counts
-  double op_flops = 0;                  // of a step, as the kernels count
-  double step_s = 0, tokens_per_s = 0;  // 0 when the machine's peaks are not known
+  int64_t tokens = 0;         // target tokens of a step
+  double model_flops = 0;     // of a step: 3 x forward, as MFU counts
+  double hardware_flops = 0;  // of a step: those, and what is computed again, as HFU counts
+  double op_flops = 0;        // of a step, as the kernels count
+  // 0 when the machine's peaks are not known. step_s: expected where its kernels were measured with as many
+  // ranks and threads, else at the roof; roof_s: at the roof.
+  double step_s = 0, roof_s = 0, tokens_per_s = 0;
+  bool expected = false;
   double mfu = 0, hfu = 0;
   StepTime time;                            // of a step; step_s is its
   int64_t disk_read = 0, disk_written = 0;  // bytes of a step, each rank's: what is offloaded into files
@@ -39,7 +43,7 @@ struct Forecast {
 };
 
 // The spec is resolved. threads: of each rank. A step's time is that of its pieces replayed with their prices
-// (plan/price.h): ops by a roofline, collectives by alpha and beta of the cluster's links.
+// (plan/price.h).
 Forecast forecast(const RunSpec&, const Schedule&, const ClusterSpec&, int threads);
 
 // The one line that says why a run cannot start, or "" when it fits.

@@ -5,6 +5,7 @@
 
 #include "comm/algorithms.h"
 #include "mesh/mesh.h"
+#include "plan/speeds.h"
 #include "spec/run_schedule.h"
 
 namespace trireme {
@@ -28,6 +29,21 @@ double message_seconds(const Tape& tape, const Piece& p, const CommOptions& link
   CommCall c = call_of(p);
   c.payload = 2 * c.wire;
   return call_seconds(c, shape_of(both, links), links);
+}
+
+// What was measured of such a call.
+std::optional<double> call_speed(const Speeds& speeds, const Tape& tape, const Piece& p) {
+  if (p.kind == PieceKind::send) return speeds.call(call_table("send", "", 2), double(p.payload));
+  if (p.kind != PieceKind::call) return std::nullopt;
+  return speeds.call(call_table(p.name, p.algorithm, tape.groups[size_t(p.group)].ranks.size()),
+                     double(p.payload));
+}
+
+double piece_seconds(const Piece& p, const ClusterSpec& cluster, const RunSpec& run,
+                     const std::optional<Speeds>& speeds) {
+  if (speeds)
+    if (const std::optional<double> s = speeds->op(p, run.precision.compute)) return *s;
+  return op_seconds(p.name, p.cost, cluster, run.precision.compute).seconds;
 }
 
 int64_t ranks_of_a_machine(const RunSpec& run, const CommOptions& links) {
@@ -69,20 +85,30 @@ OpSeconds op_seconds(std::string_view op, const Cost& cost, const ClusterSpec& c
   return {std::max(computing, moving), computing >= moving};
 }
 
+ClusterSpec at_the_roof(ClusterSpec c) {
+  c.alone = c.together = {};
+  return c;
+}
+
 std::vector<Price> price(const Tape& tape, const ClusterSpec& cluster, const RunSpec& run) {
   const CommOptions links = options_of(run, cluster);
+  const Calibration* measured = calibration_of(run, cluster);
+  const std::optional<Speeds> speeds = measured ? std::optional<Speeds>(*measured) : std::nullopt;
   std::vector<Price> prices;
   prices.reserve(tape.pieces.size());
   for (const Piece& p : tape.pieces) {
-    double s = 0;
+    std::optional<double> s;
+    if (speeds && run.train.comm == "thread") s = call_speed(*speeds, tape, p);
     if (of_disk(p))
       s = disk_seconds(p.cost, cluster, ranks_of_a_machine(run, links));
     else if (p.kind == PieceKind::op)
-      s = op_seconds(p.name, p.cost, cluster, run.precision.compute).seconds;
-    if (p.kind == PieceKind::call)
+      s = piece_seconds(p, cluster, run, speeds);
+    else if (p.kind == PieceKind::call && !s)
       s = call_seconds(call_of(p), shape_of(tape.groups[size_t(p.group)].ranks, links), links);
-    if (p.kind == PieceKind::send) s = message_seconds(tape, p, links);
-    prices.push_back({.before = 0, .time = nanoseconds(s)});
+    else if (p.kind == PieceKind::send && !s)
+      s = message_seconds(tape, p, links);
+    const double before = speeds && p.launched ? speeds->between_s() : 0;
+    prices.push_back({.before = nanoseconds(before), .time = nanoseconds(s.value_or(0))});
   }
   return prices;
 }

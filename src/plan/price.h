@@ -16,9 +16,13 @@ struct OpSeconds {
 };
 OpSeconds op_seconds(std::string_view op, const Cost&, const ClusterSpec&, std::string_view compute);
 
-// One price a piece, in nanoseconds: ops by op_seconds, calls by alpha and beta (call_seconds), disk
-// transfers by the machine's disk, whose bandwidth its ranks share.
+// One price a piece, in nanoseconds. Where the machine's kernels were measured with as many ranks and threads
+// (plan/speeds.h): expected seconds of ops and calls, and what lies between ops. Else, and for what was not
+// measured: ops by op_seconds, calls by alpha and beta (call_seconds). Disk transfers by the machine's disk,
+// whose bandwidth its ranks share.
 std::vector<Price> price(const Tape&, const ClusterSpec&, const RunSpec&);
+// The same machine without these measurements: its roof.
+ClusterSpec at_the_roof(ClusterSpec);
 
 // A step on the machine; with post-validation what each step adds to those before it. With AdamW replicas do
 // the same but for the gradient norm, whose blocks they divide: one rank stands for all. With Muon the ranks

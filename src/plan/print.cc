@@ -123,22 +123,38 @@ std::string wire_time_text(const RunSpec& run, const Forecast& f, const ClusterS
       f.time.compute_s * 1e3, f.time.comm_s * 1e3, f.time.exposed_s * 1e3);
 }
 
-std::string time_text(const RunSpec& run, const Forecast& f, const ClusterSpec& cluster) {
-  std::string s = "time of a step (roofline: the larger of FLOPs / peak and bytes / bandwidth)\n";
-  s += fmt::format("  {:<20} {:>8} {:>12} {:>12} {:>10}  bound by\n", "op", "calls", "GFLOP", "MB moved",
-                   "ms");
+std::string op_lines(const Forecast& f) {
+  std::string s = fmt::format("  {:<20} {:>8} {:>12} {:>12} {:>10} {:>10}  bound by\n", "op", "calls",
+                              "GFLOP", "MB moved", "ms", "roof ms");
   for (const OpForecast& o : f.ops)
-    s += fmt::format("  {:<20} {:>8} {:>12.3f} {:>12.2f} {:>10.3f}  {}\n", o.total.op, o.total.launches,
-                     o.total.cost.flops / 1e9,
+    s += fmt::format("  {:<20} {:>8} {:>12.3f} {:>12.2f} {:>10.3f} {:>10.3f}  {}\n", o.total.op,
+                     o.total.launches, o.total.cost.flops / 1e9,
                      double(o.total.cost.bytes_read + o.total.cost.bytes_written) / 1e6, o.seconds * 1e3,
-                     o.compute_bound ? "compute" : "memory");
-  s += fmt::format("  {:<20} {:>8} {:>12.3f}\n", "all", f.booking.launches, f.op_flops / 1e9);
-  s += wire_time_text(run, f, cluster) + disk_time_text(f);
-  if (f.step_s > 0 && f.mfu > 0)
-    s += fmt::format("  at the roof: {:.1f} ms a step, {} tokens/s, MFU {:.1f} % (a bound, not a promise)\n",
-                     f.step_s * 1e3, human_count(f.tokens_per_s), f.mfu * 100);
-  else
-    s += "  no peaks of this machine are known: `trireme bench` measures them\n";
+                     o.roof_s * 1e3, o.compute_bound ? "compute" : "memory");
+  return s + fmt::format("  {:<20} {:>8} {:>12.3f}\n", "all", f.booking.launches, f.op_flops / 1e9);
+}
+
+std::string step_line(const Forecast& f) {
+  const std::string speed = fmt::format("{:.1f} ms a step, {} tokens/s, MFU {:.1f} %", f.step_s * 1e3,
+                                        human_count(f.tokens_per_s), f.mfu * 100);
+  if (!f.expected) return fmt::format("  at the roof: {} (a bound, not a promise)\n", speed);
+  return fmt::format("  expected: {}; at the roof {:.1f} ms (a bound)\n", speed, f.roof_s * 1e3);
+}
+
+std::string time_text(const RunSpec& run, const Forecast& f, const ClusterSpec& cluster) {
+  std::string s =
+      f.expected ? "time of a step (as kernels were measured inside steps; roof: the larger of FLOPs / peak "
+                   "and bytes / bandwidth)\n"
+                 : "time of a step (roofline: the larger of FLOPs / peak and bytes / bandwidth)\n";
+  s += op_lines(f) + wire_time_text(run, f, cluster) + disk_time_text(f);
+  if (f.step_s == 0 || f.mfu == 0)
+    return s + "  no peaks of this machine are known: `trireme bench` measures them\n";
+  s += step_line(f);
+  if (!f.expected)
+    s += fmt::format(
+        "  the expected time is not known: this cluster file has no kernels measured with {} rank{} a "
+        "machine\n",
+        run.world(), run.world() == 1 ? "" : "s");
   return s;
 }
 
@@ -146,7 +162,8 @@ std::string run_text(const RunSpec& run, const Forecast& f) {
   std::string s = fmt::format("the whole run: {} steps, {} tokens, {:.3g} model FLOPs", run.train.steps,
                               human_count(double(run.train.steps) * double(f.tokens)), f.run_flops);
   if (f.run_s > 0)
-    s += fmt::format("; at the roof {}, evaluations and checkpoints left out", human_seconds(f.run_s));
+    s += fmt::format("; {} {}, evaluations and checkpoints left out", f.expected ? "expected" : "at the roof",
+                     human_seconds(f.run_s));
   if (f.cost > 0) s += fmt::format("; {:.2f} at the cluster's price", f.cost);
   return s + "\n";
 }
@@ -172,6 +189,8 @@ nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
     j["layout"]["recompute_rest"] = l.recompute_rest.list;
   }
   j["step_s"] = f.step_s;
+  j["roof_s"] = f.roof_s;
+  j["expected"] = f.expected;
   j["compute_s"] = f.time.compute_s;
   if (f.wire_priced) {
     j["comm_s"] = f.time.comm_s;
@@ -224,7 +243,8 @@ nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
                    {"flops", o.total.cost.flops},
                    {"bytes_read", o.total.cost.bytes_read},
                    {"bytes_written", o.total.cost.bytes_written},
-                   {"seconds", o.seconds}});
+                   {"seconds", o.seconds},
+                   {"roof_s", o.roof_s}});
   j["ops"] = ops;
   if (std::string why = why_not(run, f); !why.empty()) j["why_rejected"] = why;
   return j;

@@ -213,6 +213,9 @@ void StepRecorder::after(std::string_view op, const Cost& cost, const Outputs& o
   if (next_) next_->after(op, cost, outputs);
   Piece& p = tape_.pieces.back();
   p.cost = cost, p.end_ns = now();
+  const Shape& out = outputs.t[0].shape;
+  p.cols = outputs.n == 0 || out.rank == 0 ? 1 : out[out.rank - 1];
+  p.rows = outputs.n == 0 || p.cols == 0 ? 1 : outputs.t[0].numel() / p.cols;
 }
 
 void StepRecorder::issued(const CommCall& c, int group) {

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/file.h"
+#include "spec/calibration.h"
 #include "spec/field.h"
 
 namespace trireme {
@@ -47,7 +48,9 @@ struct ClusterSpec {
   double price_per_hour = 0;    // of one device, in any currency; 0 = not known
   double mtbf_hours = 50000;    // device-hours between failures
   int64_t threads = 0;          // CPU: threads that the numbers were measured with
-  std::string source, date;     // "measured by bench" or a vendor's page; YYYY-MM-DD
+  // What kernels reach here: one rank with all threads, and ranks of fewer threads together.
+  Calibration alone, together;
+  std::string source, date;  // "measured by bench" or a vendor's page; YYYY-MM-DD
   bool operator==(const ClusterSpec&) const = default;
 
   double mtbf_s(int64_t world) const { return mtbf_hours * 3600 / double(world < 1 ? 1 : world); }
@@ -77,6 +80,8 @@ struct ClusterSpec {
       "between failures that end a run: n devices fail n times as often (Llama 3 on H100s: 50,675)",
       Rule{.low = 0, .high = 1e12, .low_open = true});
     v("threads", threads, "threads", "CPU threads that the numbers were measured with", between(0, 65536));
+    v.section("alone", alone, "what kernels reach on this machine with one rank of all threads (bench)");
+    v.section("together", together, "what they reach with several ranks at once (bench)");
     v("source", source, "", "where the numbers are from");
     v("date", date, "YYYY-MM-DD", "when they were measured or read");
   }

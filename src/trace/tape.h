@@ -34,6 +34,7 @@ struct Piece {
   std::string_view name, layer, action;  // "matmul", "blocks.3.attn", "F"; kept by the tape
   std::string_view algorithm;            // of a call: "ordered"
   Cost cost;                             // of an op
+  int64_t rows = 0, cols = 0;            // of a launch's first output: all dims but the last, and the last
   bool launched = false;                 // of an op: a kernel's launch; else the runner's own doing
   int64_t payload = 0, wire = 0;         // of a call or send, bytes: of the full buffer; to and from others
   // Measured on a device, 0 on meta; steady clock. Of a call or send on another stream: when it was issued.

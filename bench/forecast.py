@@ -1,0 +1,169 @@
+#!/usr/bin/env python3
+"""Forecast step times beside real ones: random layouts of two ranks, drawn from a seed.
+
+    build/release/trireme bench --out build/bench/this.toml
+    python3 bench/forecast.py --cluster build/bench/this.toml --count 50
+
+Each layout is planned (`plan --json`) and trained for some steps on random tokens (`train`); the line says the
+expected time, the median of the measured steps without the first two, and the error. At the end the median and
+the 90th percentile of the errors' magnitudes, beside the roof's. Memory and bytes on the wire must be equal:
+a difference ends it. --out keeps a JSON line a layout, so that a part can be run at a time (--begin, --count);
+--report prints the table of such a file and measures nothing. Needs Python's standard library only.
+"""
+
+import argparse
+import array
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def draw(seed):
+    """Sections of a run file. One axis is divided by two; model, batch, type and ZeRO are free of it."""
+    r = random.Random(seed)
+    axis = r.choice(["dp", "dp", "tp", "cp", "pp", "ep"])
+    arch = "mixtral" if axis == "ep" else r.choice(["llama", "llama", "gpt2", "qwen2", "mixtral"])
+    if axis == "tp" and arch == "mixtral":
+        arch = "llama"
+    hidden = r.choice([64, 96, 128, 192, 256, 320, 384, 512, 640, 768])
+    head = 32 if hidden % 64 or r.random() < 0.3 else 64
+    model = {"arch": arch, "vocab": r.choice([512, 1000, 2048, 4096]), "layers": r.choice([2, 2, 3, 4]),
+             "hidden": hidden, "heads": hidden // head, "ffn": r.choice([2, 3, 4]) * hidden}
+    if model["heads"] % 2 and axis == "tp" or axis == "cp" and model["heads"] % 2:
+        model["heads"] *= 2 if head == 64 else 1
+        if model["heads"] % 2:
+            model["heads"] = 2
+    model["kv_heads"] = model["heads"]
+    if arch == "mixtral":
+        model.update(experts=4, experts_per_token=2, moe_ffn=r.choice([1, 2]) * hidden)
+    micro, microbatches = r.choice([1, 2, 4]), r.choice([1, 1, 2, 3])
+    layout = {axis: 2}
+    if axis == "ep":
+        layout = {"dp": 2, "ep": 2}
+    if axis == "pp":
+        model["layers"] = r.choice([2, 4])
+        layout["schedule"] = r.choice(["1f1b", "gpipe", "zb-h1"])
+        microbatches = r.choice([2, 3, 4])
+    if axis == "tp":
+        layout["sequence"] = r.random() < 0.5
+    if axis == "cp":
+        layout["cp_method"] = r.choice(["ring", "ulysses"])
+    if axis in ("dp", "cp"):
+        layout["zero"] = r.choice([0, 1, 2, 3])
+    layout["recompute"] = r.choice(["none", "none", "selective", "full"])
+    replicas = layout.get("dp", 1)
+    return {"model": model, "data": {"seq_len": r.choice([64, 128, 256])},
+            "batch": {"micro": micro, "global": micro * microbatches * replicas}, "layout": layout,
+            "precision": {"compute": "f32" if arch == "mixtral" and r.random() < 0.5 else r.choice(["f32", "bf16"])}}
+
+
+def text(value):
+    return json.dumps(value) if isinstance(value, (str, bool)) else str(value)
+
+
+def run_file(sections, shard, folder, steps, cluster):
+    sections = json.loads(json.dumps(sections))
+    sections["data"].update(train=str(shard), valid=str(shard))
+    sections["optimizer"] = {"lr": 1e-4, "schedule": "constant", "warmup": 0}
+    sections["train"] = {"steps": steps, "dir": str(folder / "run"), "checkpoint_every": 0, "eval_batches": 1}
+    sections["cluster"] = {"file": str(cluster)}
+    return "".join(f"[{name}]\n" + "".join(f"{k} = {text(v)}\n" for k, v in keys.items())
+                   for name, keys in sections.items())
+
+
+def program(args, *words):
+    done = subprocess.run([args.trireme, *words], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"trireme {' '.join(map(str, words))} ended with {done.returncode}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def write_shard(path):
+    draws = random.Random(1)
+    ids = array.array("H", (draws.randrange(512) for _ in range(200000)))
+    if sys.byteorder == "big":
+        ids.byteswap()
+    path.write_bytes(ids.tobytes())
+
+
+def measure(args, seed):
+    sections = draw(seed)
+    with tempfile.TemporaryDirectory(dir=args.scratch) as temporary:
+        folder = Path(temporary)
+        write_shard(folder / "random.bin")
+        run = folder / "run.toml"
+        run.write_text(run_file(sections, folder / "random.bin", folder, 100, args.cluster))
+        plan = json.loads(program(args, "plan", run, "--json"))["candidates"][0]
+        steps = 2 + max(5, min(40, int(args.seconds / plan["step_s"])))
+        run.write_text(run_file(sections, folder / "random.bin", folder, steps, args.cluster))
+        program(args, "train", run, "--json")
+        lines = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    wire = {name: w["bytes"] for name, w in plan["wire"].items() if w["bytes"]}
+    measured = {name: n for name, n in lines[-1].get("comm_bytes", {}).items() if n}
+    # A rank of a pipeline that is not the one with the largest peak has other bytes: plan shows the worst.
+    same = wire == measured and plan["memory"]["total"] == lines[-1]["peak_bytes"]["total"]
+    return {"seed": seed, "draw": sections, "expected_s": plan["step_s"], "roof_s": plan["roof_s"],
+            "measured_s": statistics.median(s["step_s"] for s in lines[2:]),
+            "least_s": min(s["step_s"] for s in lines[2:]), "steps": len(lines) - 2, "bytes_equal": same}
+
+
+def line_of(row):
+    d = row["draw"]
+    layout = " ".join(f"{k}={v}" for k, v in d["layout"].items())
+    error = row["expected_s"] / row["measured_s"] - 1
+    return (f"| {row['seed']} | {d['model']['arch']} {d['model']['layers']}x{d['model']['hidden']} "
+            f"{d['precision']['compute']} | {layout} | {1e3 * row['roof_s']:.1f} | {1e3 * row['expected_s']:.1f} | "
+            f"{1e3 * row['measured_s']:.1f} | {100 * error:+.1f} % | {'equal' if row['bytes_equal'] else '-'} |")
+
+
+def percentile(values, share):
+    values = sorted(values)
+    return values[min(len(values) - 1, int(share * len(values)))]
+
+
+def report(rows):
+    print("| seed | model | layout | roof ms | expected ms | measured ms | error | bytes |")
+    print("|---|---|---|---|---|---|---|---|")
+    for row in rows:
+        print(line_of(row))
+    for name in ("expected_s", "roof_s"):
+        errors = [abs(row[name] / row["measured_s"] - 1) for row in rows]
+        print(f"{name}: {len(rows)} layouts, error median {100 * statistics.median(errors):.1f} %, "
+              f"90th percentile {100 * percentile(errors, 0.9):.1f} %, "
+              f"mean of expected / measured {statistics.mean(r[name] / r['measured_s'] for r in rows):.3f}")
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--trireme", default=ROOT / "build/release/trireme", type=Path)
+    p.add_argument("--cluster", type=Path, help="cluster file that bench wrote")
+    p.add_argument("--begin", type=int, default=1, help="first seed")
+    p.add_argument("--count", type=int, default=50, help="layouts")
+    p.add_argument("--seconds", type=float, default=3, help="of training, each")
+    p.add_argument("--out", type=Path, help="file of JSON lines to add to")
+    p.add_argument("--scratch", help="folder for temporary files")
+    p.add_argument("--report", type=Path, help="print the table of such a file")
+    args = p.parse_args()
+    if args.report:
+        return report([json.loads(line) for line in args.report.read_text().splitlines()])
+    if not args.cluster:
+        p.error("--cluster is missing: trireme bench --out FILE writes one")
+    args.cluster = args.cluster.resolve()
+    rows = []
+    for seed in range(args.begin, args.begin + args.count):
+        rows.append(measure(args, seed))
+        print(line_of(rows[-1]), flush=True)
+        if args.out:
+            with args.out.open("a") as f:
+                f.write(json.dumps(rows[-1]) + "\n")
+    report(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+// Measures what kernels and collectives reach on this machine where it counts: inside training steps, with
+// caches and neighbours as steps leave them, by real runs of small models (spec/calibration.h).
+#pragma once
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "spec/calibration.h"
+#include "spec/run_spec.h"
+#include "trace/tape.h"
+
+namespace trireme {
+
+struct CalibrationRequest {
+  int ranks = 1, threads = 1;  // rank threads at once, and OpenMP threads of each
+  bool bf16 = true;            // measured beside f32
+  bool quick = false;          // a reduced table in a few seconds
+};
+
+// progress: steps of all that are done. Peaks and bandwidth are left to the caller.
+using CalibrationProgress = std::function<void(int64_t done, int64_t all)>;
+Calibration calibrate(const CalibrationRequest&, const CalibrationProgress& progress = {});
+
+// The runs that it takes: random tokens, one microbatch a step.
+std::vector<RunSpec> drills(const CalibrationRequest&);
+
+// Seconds of launches on recorded tapes, by op, compute type and size; what several launches of a size took
+// is their median.
+class SpeedSamples {
+ public:
+  void add(const Tape&, std::string_view compute);
+  std::vector<SpeedTable> tables() const;
+  double between_s() const;  // median
+
+ private:
+  struct Size {
+    int64_t rows, cols;
+    double work;
+    auto operator<=>(const Size&) const = default;
+  };
+  std::map<std::string, std::map<Size, std::vector<double>>> seconds_;
+  std::vector<double> between_;
+};
+
+}  // namespace trireme

@@ -1,0 +1,109 @@
+#include "plan/speeds.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace trireme {
+namespace {
+
+// By work, and never faster for more of it: what noise made so is the slower one's.
+void make_curve(SpeedTable& t) {
+  std::stable_sort(t.points.begin(), t.points.end(),
+                   [](const SpeedPoint& a, const SpeedPoint& b) { return a.work < b.work; });
+  double slowest = 0;
+  for (SpeedPoint& p : t.points) p.seconds = slowest = std::max(slowest, p.seconds);
+}
+
+std::map<std::string, SpeedTable, std::less<>> speed_tables_of(const Texts& lines) {
+  std::map<std::string, SpeedTable, std::less<>> out;
+  for (const std::string& line : lines) {
+    std::string wrong;
+    SpeedTable t = speed_table_of(line, wrong);
+    if (!wrong.empty()) continue;  // files are checked as they are read
+    if (!is_product(t.of.substr(0, t.of.find(' ')))) make_curve(t);
+    std::string name = t.of;
+    out.insert_or_assign(std::move(name), std::move(t));
+  }
+  return out;
+}
+
+int64_t ranks_together(const RunSpec& run, const ClusterSpec& cluster) {
+  return std::max<int64_t>(1, run.world() / std::max<int64_t>(1, std::min(cluster.nodes, run.world())));
+}
+
+}  // namespace
+
+bool is_product(std::string_view op) {
+  return op == "matmul" || op.starts_with("grouped_matmul") || op.starts_with("attention");
+}
+
+double work_of(const Piece& p) {
+  return is_product(p.name) ? p.cost.flops : double(p.cost.bytes_read + p.cost.bytes_written);
+}
+
+std::string call_table(std::string_view name, std::string_view algorithm, size_t ranks) {
+  return std::string(name) + " " + (algorithm.empty() ? "-" : std::string(algorithm)) + " " +
+         std::to_string(ranks);
+}
+
+double curve_seconds(const SpeedTable& t, double work) {
+  auto after = std::upper_bound(t.points.begin(), t.points.end(), work,
+                                [](double w, const SpeedPoint& p) { return w < p.work; });
+  if (after == t.points.begin()) return after->seconds;
+  const SpeedPoint& a = *std::prev(after);
+  if (after == t.points.end()) return a.work > 0 ? a.seconds * work / a.work : a.seconds;
+  if (a.work <= 0) return a.seconds;
+  const double part = std::log(work / a.work) / std::log(after->work / a.work);
+  return a.seconds * std::pow(after->seconds / a.seconds, part);
+}
+
+double product_seconds(const SpeedTable& t, double rows, double cols, double work) {
+  auto far = [](double a, double b) { return std::log(std::max(a, 1e-9) / std::max(b, 1e-9)); };
+  double weights = 0, sum = 0;
+  for (const SpeedPoint& p : t.points) {
+    const double r = far(rows, p.rows), c = far(cols, p.cols),
+                 k = far(work / (rows * cols), p.work / (p.rows * p.cols));
+    const double d2 = r * r + c * c + k * k;
+    if (d2 < 1e-12) return p.seconds * work / std::max(p.work, 1.0);
+    const double w = 1 / (d2 * d2);
+    weights += w, sum += w * std::log(std::max(p.work, 1.0) / p.seconds);
+  }
+  return work / std::exp(sum / weights);
+}
+
+Speeds::Speeds(const Calibration& c)
+    : ops_(speed_tables_of(c.ops)), calls_(speed_tables_of(c.calls)), between_s_(c.between_s) {}
+
+std::optional<double> Speeds::op(const Piece& p, std::string_view compute) const {
+  auto it = ops_.find(std::string(p.name) + " " + std::string(compute));
+  if (it == ops_.end()) return std::nullopt;
+  const double work = work_of(p);
+  if (!is_product(p.name)) return curve_seconds(it->second, work);
+  return product_seconds(it->second, double(std::max<int64_t>(p.rows, 1)),
+                         double(std::max<int64_t>(p.cols, 1)), work);
+}
+
+std::optional<double> Speeds::call(const std::string& table, double bytes) const {
+  auto it = calls_.find(table);
+  if (it == calls_.end()) return std::nullopt;
+  return curve_seconds(it->second, bytes);
+}
+
+const Calibration* calibration_of(const RunSpec& run, const ClusterSpec& cluster) {
+  const int64_t ranks = ranks_together(run, cluster);
+  const Calibration& c = ranks == 1 ? cluster.alone : cluster.together;
+  if (!c.known() || (run.train.threads > 0 && run.train.threads != c.threads)) return nullptr;
+  return ranks == 1 || ranks == c.ranks ? &c : nullptr;
+}
+
+ClusterSpec as_met(const RunSpec& run, ClusterSpec c) {
+  const Calibration* measured = calibration_of(run, c);
+  if (measured && measured->f32 > 0) {
+    c.peak = {.f32 = measured->f32, .bf16 = measured->bf16};
+    if (measured->memory_bandwidth > 0) c.memory_bandwidth = measured->memory_bandwidth;
+    c.threads = measured->threads;
+  }
+  return c;
+}
+
+}  // namespace trireme

@@ -1,0 +1,55 @@
+// Seconds of ops and collectives on a machine whose kernels `bench` has measured (spec/calibration.h): the
+// expected time of a piece, beside its roof.
+//
+// Products and attention are rates (FLOP/s) at sizes (rows, columns, FLOPs an element of the output); between
+// measured sizes the rate is their mean, weighted by 1 / distance^4 of the sizes' logarithms (Shepard 1968):
+// exact at a measured size, and never beyond the slowest and the fastest. All else is seconds by bytes moved,
+// a straight line in logarithms between two measured sizes, growing; beyond the largest in proportion, below
+// the smallest what that takes.
+#pragma once
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "spec/calibration.h"
+#include "spec/cluster_spec.h"
+#include "spec/run_spec.h"
+#include "trace/tape.h"
+
+namespace trireme {
+
+// Whose speed follows from FLOPs and shape rather than from bytes.
+bool is_product(std::string_view op);
+// As SpeedPoint::work counts it.
+double work_of(const Piece&);
+// "all_reduce ordered 2", "send - 2": a call's table.
+std::string call_table(std::string_view name, std::string_view algorithm, size_t ranks);
+
+class Speeds {
+ public:
+  explicit Speeds(const Calibration&);
+  // Of one launch; none where no size of this op was measured in this type.
+  std::optional<double> op(const Piece&, std::string_view compute) const;
+  // Of a call once its ranks have met.
+  std::optional<double> call(const std::string& table, double bytes) const;
+  double between_s() const { return between_s_; }
+
+ private:
+  std::map<std::string, SpeedTable, std::less<>> ops_, calls_;
+  double between_s_ = 0;
+};
+
+// The measurement that is of the run's ranks on each machine: alone for one rank, else together; null where
+// none is, or it is of other threads.
+const Calibration* calibration_of(const RunSpec&, const ClusterSpec&);
+
+// The machine as the run's ranks meet it: with the peaks and the bandwidth at their number of threads, where
+// they were measured.
+ClusterSpec as_met(const RunSpec&, ClusterSpec);
+
+// The curve and the rate that Speeds uses. Points of a curve are in ascending order of work.
+double curve_seconds(const SpeedTable&, double work);
+double product_seconds(const SpeedTable&, double rows, double cols, double work);
+
+}  // namespace trireme

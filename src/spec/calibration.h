@@ -1,0 +1,53 @@
+// What the program's own kernels reach on a machine inside training steps, as `bench` measured it: seconds of
+// an op by its size, seconds of a collective by its bytes. plan/speeds.h prices steps with it.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "spec/field.h"
+
+namespace trireme {
+
+// One launch of an op, or one call. rows, cols: of its first output, all dims but the last and the last (of a
+// call 1 and 1). work: FLOPs of products and attention, else bytes read and written; of a call its payload.
+struct SpeedPoint {
+  double rows = 1, cols = 1, work = 0, seconds = 0;
+  bool operator==(const SpeedPoint&) const = default;
+};
+// of: "matmul bf16" (op, compute type) or "all_reduce ordered 2" (collective, algorithm, ranks).
+struct SpeedTable {
+  std::string of;
+  std::vector<SpeedPoint> points;
+  bool operator==(const SpeedTable&) const = default;
+};
+
+// A table as a line of text, "NAME ROWSxCOLSxWORK=SECONDS ...", and back. wrong: what is wrong with the line,
+// "" if nothing.
+std::string speed_table_text(const SpeedTable&);
+SpeedTable speed_table_of(std::string_view line, std::string& wrong);
+
+// Measured with so many ranks at once, of so many threads each: they share memory and, often, cores.
+struct Calibration {
+  int64_t ranks = 0, threads = 0;
+  double f32 = 0, bf16 = 0, memory_bandwidth = 0;  // the roof at so many threads of one rank
+  double between_s = 0;  // of a rank's thread from one op's end to the next one's begin
+  Texts ops, calls;      // tables, a line each
+  bool operator==(const Calibration&) const = default;
+  bool known() const { return ranks > 0 && !ops.empty(); }
+
+  template <class V>
+  void visit(V& v) {
+    v("ranks", ranks, "", "that ran at once; 0 = not calibrated", between(0, 65536));
+    v("threads", threads, "threads", "of each of them", between(0, 65536));
+    v("f32", f32, "FLOP/s", "peak in f32 at so many threads; 0 = not known", between(0, 1e21));
+    v("bf16", bf16, "FLOP/s", "peak in bf16 at so many threads; 0 = not native", between(0, 1e21));
+    v("memory_bandwidth", memory_bandwidth, "bytes/s", "of so many threads; 0 = not known", between(0, 1e18));
+    v("between_s", between_s, "s", "from an op's end to the next one's begin", between(0, 1));
+    v("ops", ops, "", "OP TYPE ROWSxCOLSxWORK=SECONDS ...: of one launch inside a step");
+    v("calls", calls, "", "COLLECTIVE ALGORITHM RANKS 1x1xBYTES=SECONDS ...: once its ranks have met");
+  }
+};
+
+}  // namespace trireme

@@ -1,0 +1,150 @@
+// Prices of pieces from measured sizes, and a step's forecast made of them.
+#include "plan/speeds.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/rng.h"
+#include "plan/calibrate.h"
+#include "plan/forecast.h"
+#include "spec/run_schedule.h"
+
+namespace trireme {
+namespace {
+
+double drawn(uint64_t n, double low, double high) {
+  return low * std::pow(high / low, uniform(rng_key(7, 0, "speeds test"), n));
+}
+
+TEST(Speeds, ACurveIsExactAtItsPointsAndGrows) {
+  SpeedTable t{.of = "rmsnorm f32", .points = {}};
+  double work = 100, seconds = 1e-6;
+  for (uint64_t i = 0; i < 9; i++) {
+    t.points.push_back({.work = work, .seconds = seconds});
+    work *= drawn(2 * i, 1.2, 40), seconds *= drawn(2 * i + 1, 1, 30);
+  }
+  for (const SpeedPoint& p : t.points) EXPECT_NEAR(curve_seconds(t, p.work), p.seconds, 1e-12 * p.seconds);
+  double last = 0;
+  for (double w = 1e-3; w < 1e18; w *= 1.07) {
+    const double s = curve_seconds(t, w);
+    EXPECT_GE(s, last * (1 - 1e-12)) << w;
+    EXPECT_GT(s, 0) << w;
+    last = s;
+  }
+  const SpeedPoint& end = t.points.back();
+  EXPECT_NEAR(curve_seconds(t, 10 * end.work), 10 * end.seconds, 1e-9 * end.seconds);
+  EXPECT_EQ(curve_seconds(t, 1), t.points.front().seconds);
+}
+
+TEST(Speeds, AProductIsExactAtItsSizesAndBetweenTheirRatesElsewhere) {
+  SpeedTable t{.of = "matmul f32", .points = {}};
+  double slowest = 1e300, fastest = 0;
+  for (uint64_t i = 0; i < 40; i++) {
+    const double m = std::round(drawn(10 * i, 10, 4000)), n = std::round(drawn(10 * i + 1, 10, 4000)),
+                 k = drawn(10 * i + 2, 10, 4000), rate = drawn(10 * i + 3, 1e9, 2e11);
+    t.points.push_back({m, n, 2 * m * n * k, 2 * m * n * k / rate});
+    slowest = std::min(slowest, rate), fastest = std::max(fastest, rate);
+  }
+  for (const SpeedPoint& p : t.points)
+    EXPECT_NEAR(product_seconds(t, p.rows, p.cols, p.work), p.seconds, 1e-9 * p.seconds);
+  for (uint64_t i = 0; i < 300; i++) {
+    const double m = drawn(5000 + 3 * i, 1, 1e6), n = drawn(5001 + 3 * i, 1, 1e6),
+                 k = drawn(5002 + 3 * i, 1, 1e6), s = product_seconds(t, m, n, 2 * m * n * k);
+    EXPECT_GE(s, 2 * m * n * k / fastest * (1 - 1e-9));
+    EXPECT_LE(s, 2 * m * n * k / slowest * (1 + 1e-9));
+  }
+}
+
+RunSpec small_run(int64_t dp) {
+  RunSpec r;
+  r.model = ModelSpec::of("llama");
+  r.model.vocab = 61, r.model.layers = 2, r.model.hidden = 36, r.model.heads = 3, r.model.kv_heads = 1;
+  r.model.ffn = 52;
+  r.data.seq_len = 23;
+  r.batch.micro = 2, r.batch.global = 4 * dp;
+  r.precision.compute = "f32", r.precision.grads = "f32", r.precision.reduce = "f32";
+  r.layout.dp = dp;
+  r.train.steps = 20, r.train.threads = 1;
+  r.model.finish(r.data.seq_len);
+  return r;
+}
+
+ClusterSpec calibrated(int64_t ranks) {
+  ClusterSpec c;
+  c.peak = {.f32 = 1e12, .bf16 = 2e12}, c.memory_bandwidth = 1e11;
+  c.intra_node = {.latency = 1e-6, .bandwidth = 1e10};
+  Calibration& m = ranks == 1 ? c.alone : c.together;
+  m = {.ranks = ranks, .threads = 1, .between_s = 2e-7};
+  m.ops = Texts::of({"matmul f32 46x36x100000=3e-06 200x52x9000000=0.0004", "rmsnorm f32 1x1x1000=2e-06",
+                     "adamw f32 1x1x5000=4e-06 1x1x100000=8e-05"});
+  m.calls = "all_reduce ordered 2 1x1x1000=5e-05 1x1x1000000=0.002";
+  return c;
+}
+
+// One rank has nothing to wait for: its step is its ops one behind the other, as the table prices each.
+TEST(Speeds, AStepOfOneRankIsTheSumOfItsOps) {
+  const RunSpec run = small_run(1);
+  const ClusterSpec c = calibrated(1);
+  const Forecast f = forecast(run, schedule_of(run), c, 1);
+  ASSERT_TRUE(f.expected);
+  const Speeds speeds(c.alone);
+  double sum = 0, by_op = 0;
+  for (const Piece& p : f.booking.tape.pieces) {
+    if (p.kind != PieceKind::op) continue;
+    const auto known = speeds.op(p, "f32");
+    EXPECT_EQ(known.has_value(), p.name == "matmul" || p.name == "rmsnorm" || p.name == "adamw") << p.name;
+    sum += known.value_or(op_seconds(p.name, p.cost, c, "f32").seconds) + (p.launched ? 2e-7 : 0);
+  }
+  for (const OpForecast& o : f.ops) by_op += o.seconds;
+  EXPECT_NEAR(f.step_s, sum, 1e-9 * double(f.booking.tape.pieces.size()));
+  EXPECT_NEAR(by_op + 2e-7 * double(f.booking.launches), sum, 1e-3 * sum);
+  // Beside it the roof, which is the forecast of the machine without tables.
+  EXPECT_EQ(f.roof_s, forecast(run, schedule_of(run), at_the_roof(c), 1).step_s);
+  EXPECT_NE(f.step_s, f.roof_s);
+}
+
+TEST(Speeds, OnlyWhatWasMeasuredWithAsManyRanksAndThreadsCounts) {
+  RunSpec one = small_run(1), two = small_run(2), three = small_run(3);
+  ClusterSpec c = calibrated(2);
+  EXPECT_EQ(calibration_of(one, c), nullptr);
+  EXPECT_EQ(calibration_of(two, c), &c.together);
+  EXPECT_EQ(calibration_of(three, c), nullptr);
+  two.train.threads = 2;
+  EXPECT_EQ(calibration_of(two, c), nullptr);
+  two.train.threads = 0;
+  EXPECT_EQ(calibration_of(two, c), &c.together);
+  const Forecast f = forecast(one, schedule_of(one), c, 1);
+  EXPECT_FALSE(f.expected);
+  EXPECT_EQ(f.step_s, f.roof_s);
+  EXPECT_NE(to_text(one, f, c).find("the expected time is not known"), std::string::npos);
+}
+
+TEST(Speeds, SamplesAreMediansBySize) {
+  Tape tape;
+  auto launch = [&](std::string_view name, int64_t rows, double flops, int64_t bytes, int64_t ns) {
+    Piece p{.name = name, .cost = {flops, bytes, 0}, .rows = rows, .cols = 8, .launched = true};
+    const int64_t begin = tape.pieces.empty() ? 1000 : tape.pieces.back().end_ns + 50;
+    p.begin_ns = begin, p.end_ns = begin + ns;
+    tape.pieces.push_back(p);
+  };
+  for (int64_t ns : {900, 1000, 5000}) launch("matmul", 4, 4096, 10, ns);
+  launch("matmul", 5, 4096, 10, 700);
+  launch("add", 4, 8, 1000, 100), launch("add", 4, 8, 1200, 400);  // near each other: one point
+  SpeedSamples samples;
+  samples.add(tape, "f32");
+  EXPECT_NEAR(samples.between_s(), 50e-9, 1e-12);
+  const std::vector<SpeedTable> t = samples.tables();
+  ASSERT_EQ(t.size(), 2u);
+  EXPECT_EQ(t[0].of, "add f32");
+  ASSERT_EQ(t[0].points.size(), 1u);
+  EXPECT_NEAR(t[0].points[0].seconds, 200e-9, 1e-12);
+  ASSERT_EQ(t[1].points.size(), 2u);
+  EXPECT_EQ(t[1].points[0].rows, 4);
+  EXPECT_EQ(t[1].points[1].rows, 5);
+  EXPECT_NEAR(t[1].points[0].seconds, 1e-6, 1e-15);
+  EXPECT_NEAR(t[1].points[1].seconds, 0.7e-6, 1e-15);
+}
+
+}  // namespace
+}  // namespace trireme
