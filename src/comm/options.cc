@@ -36,7 +36,7 @@ std::string_view name_of(Algorithm a) {
 }
 
 LinkCost cost_of(const LinkSpec& link) {
-  return {link.latency, link.bandwidth > 0 ? 1 / link.bandwidth : 0};
+  return {link.latency, link.bandwidth > 0 ? 1 / (link.bandwidth * link.efficiency) : 0};
 }
 
 CommOptions options_of(const RunSpec& run, const ClusterSpec& cluster) {
@@ -45,7 +45,7 @@ CommOptions options_of(const RunSpec& run, const ClusterSpec& cluster) {
   const bool processes = run.train.comm == "mpi";
   const bool own = processes && (by_threads || cost_of(cluster.intra_node_mpi).known());
   o.inside = cost_of(own ? cluster.intra_node_mpi : cluster.intra_node),
-  o.across = cost_of(cluster.inter_node);
+  o.across = cost_of(cluster.between_nodes());
   if (run.train.comm == "thread" || cluster.nodes <= 1) return o;
   const int64_t even = (run.world() + cluster.nodes - 1) / cluster.nodes;
   o.node = int(cluster.devices_per_node > 1 ? cluster.devices_per_node : even);

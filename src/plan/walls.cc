@@ -102,7 +102,7 @@ void add_activations(const WallsCase& c, std::vector<Worked>& lines) {
     return (with > 0 ? with * layer_activations(step, true) : 0) +
            (with < 1 ? (1 - with) * layer_activations(step, false) : 0);
   };
-  const std::string of = fmt::format("activations of {} x {} tokens", c.micro, c.seq);
+  const std::string of = fmt::format("activations ({} x {})", c.micro, c.seq);
   const bool plain = !c.model->moe() && !c.model->latent();
   step.attention = AttentionKind::unfused;
   lines.push_back(activation_line(c, "activations_scores_kept", of + ", scores kept", mean_layer(),
@@ -119,12 +119,11 @@ void add_activations(const WallsCase& c, std::vector<Worked>& lines) {
                     .tp = double(c.tp)};
   if (c.tp > 1 && plain && c.model->activation != "swiglu") {
     k.kept = KeptActivations::selective;
-    lines.push_back(activation_line(c, "activations_no_sequence_parallelism",
-                                    of + ", the same without sequence parallelism", kept_activation_bytes(k),
-                                    "s b h (10 + 24 / t)"));
+    lines.push_back(activation_line(c, "activations_no_sequence_parallelism", of + ", sequence undivided",
+                                    kept_activation_bytes(k), "s b h (10 + 24 / t)"));
   }
   k.kept = KeptActivations::input;
-  lines.push_back(activation_line(c, "activations_full_recompute", of + ", blocks' inputs alone",
+  lines.push_back(activation_line(c, "activations_full_recompute", of + ", inputs alone",
                                   kept_activation_bytes(k), "2 s b h"));
 }
 
@@ -180,7 +179,38 @@ WorkedSection memory_wall(const WallsCase& c) {
   }
   if (c.replicas() > 1) add_zero(c, l);
   if (c.model && c.seq > 0) add_activations(c, l);
+  const double saved = of_bucket(c.per, Bucket::weights) + of_bucket(c.per, Bucket::optimizer);
+  l.push_back({"checkpoint",
+               "a checkpoint (all but gradients)",
+               saved * c.parameters,
+               "bytes",
+               decimal(saved * c.parameters, "B"),
+               fmt::format("{} B x P", saved),
+               fmt::format("{} x {}", saved, plain_number(c.parameters)),
+               {}});
   return s;
+}
+
+// What each replica sends, and receives, for the gradients of a step: a ring's reduce-scatter and all-gather.
+void add_traffic(const WallsCase& c, std::vector<Worked>& l) {
+  constexpr double kHalf = 2;
+  const double n = c.replicas(), buffer = kHalf * c.parameters / double(c.tp * c.pp),
+               bytes = 2 * (n - 1) / n * buffer;
+  Worked w{.key = "gradients_sent",
+           .what = "each sends for gradients in a step",
+           .value = bytes,
+           .unit = "bytes",
+           .text = fmt::format("{}, {:.3f} x the gradients' {}", decimal(bytes, "B"), bytes / buffer,
+                               decimal(buffer, "B")),
+           .formula = "2 (n - 1) / n M, ring, M in 16 bits",
+           .numbers = fmt::format("2 x {} / {} x {}", n - 1, n, plain_number(buffer))};
+  const bool near = double(c.gpus) <= c.figures.near;
+  const double bandwidth = near ? c.figures.bus : c.figures.nic;
+  if (bandwidth > 0) {
+    w.text += fmt::format(": {} at {}", human_seconds(bytes / bandwidth), decimal(bandwidth, "B/s"));
+    w.also = {{"seconds", bytes / bandwidth}};
+  }
+  l.push_back(w);
 }
 
 Worked time_line(const char* key, std::string what, double seconds, std::string formula,
@@ -278,6 +308,7 @@ WorkedSection time_wall(const WallsCase& c) {
           "seconds", devices_text(c.gpus) + ", forecast", run_seconds(c), "D / tokens of a step x step",
           fmt::format("{} / {} x {:.4g}", plain_number(c.tokens), plain_number(f.tokens), f.step_s)));
   }
+  if (c.parameters > 0 && c.replicas() > 1) add_traffic(c, l);
   if (c.pp > 1 && c.microbatches > 0) {
     const Ratio b = bubble_share(c.pp, c.microbatches, c.chunks);
     l.push_back({"bubble",

@@ -2,14 +2,90 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "spec/reader.h"
 #include "spec/toml.h"
 #include "spec/walk.h"
 
 namespace trireme {
+namespace {
+
+constexpr size_t kMostTiers = 8;
+using Keys = std::vector<std::string>;
+
+// Of a product that may be large.
+double product(const Numbers& dims) {
+  double n = 1;
+  for (double d : dims) n *= d;
+  return n;
+}
+
+void check_tier(Reader& r, const std::string& key, const TierSpec& t) {
+  if (t.torus() && t.dims.empty())
+    r.problem(Keys{key + ".dims", key + ".kind"}, "a torus needs its sides, such as dims = [4, 4]");
+  if (!t.torus() && !t.dims.empty())
+    r.problem(Keys{key + ".dims", key + ".kind"}, "a switch has no dims; write kind = \"torus\"");
+  if (std::any_of(t.dims.begin(), t.dims.end(), [](double d) { return d != std::floor(d); }))
+    r.problem(key + ".dims", "sides of a torus are whole numbers");
+  else if (t.torus() && !t.dims.empty() && product(t.dims) != double(t.size))
+    r.problem(Keys{key + ".dims", key + ".size"},
+              fmt::format("the sides' product is {:.0f}, size is {}", product(t.dims), t.size));
+}
+
+void check_tiers(Reader& r, const ClusterSpec& c) {
+  if (c.tiers.empty()) return;
+  if (c.tiers.size() > kMostTiers)
+    return r.problem("tier", fmt::format("{} levels; give at most {}", c.tiers.size(), kMostTiers));
+  if (c.inter_node.known())
+    r.problem(Keys{"inter_node.bandwidth", "inter_node.latency"},
+              "the first [[tier]] says how nodes are joined; leave inter_node out");
+  double nodes = 1;
+  std::vector<std::string> sizes = {"nodes"};
+  for (size_t i = 0; i < c.tiers.size(); i++) {
+    const std::string key = fmt::format("tier[{}]", i + 1);
+    check_tier(r, key, c.tiers[i]);
+    nodes *= double(c.tiers[i].size), sizes.push_back(key + ".size");
+  }
+  if (nodes != double(c.nodes))
+    r.problem(sizes, fmt::format("nodes = {}, and the tiers' sizes multiply to {:.0f}", c.nodes, nodes));
+}
+
+// What a plain file has no need of, and is written only where it says something.
+bool fine_print(const std::string& key) {
+  const std::string name = key.substr(key.rfind('.') + 1);
+  for (const char* fine :
+       {"f16", "fp8", "fp4", "efficiency", "round", "message", "ramp", "reduce_bandwidth", "launch", "dims"})
+    if (name == fine) return true;
+  return false;
+}
+
+}  // namespace
 
 double ClusterSpec::peak_flops(std::string_view dtype) const {
-  return dtype == "f32" || dtype == "f16" ? peak.f32 : dtype == "bf16" ? peak.bf16 : 0;
+  if (dtype == "f16") return peak.f16 > 0 ? peak.f16 : peak.f32;
+  if (dtype == "fp8") return peak.fp8;
+  if (dtype == "fp4") return peak.fp4;
+  return dtype == "f32" ? peak.f32 : dtype == "bf16" ? peak.bf16 : 0;
+}
+
+std::vector<TierSpec> ClusterSpec::levels() const {
+  if (!tiers.empty() || nodes <= 1) return tiers;
+  TierSpec all;
+  all.name = "cluster", all.size = nodes, all.link = inter_node;
+  return {all};
+}
+
+LinkSpec ClusterSpec::between_nodes() const {
+  if (tiers.empty()) return inter_node;
+  LinkSpec slow = tiers.front().link;
+  for (const TierSpec& t : tiers) {
+    slow.latency = std::max(slow.latency, t.link.latency);
+    if (t.link.bandwidth * t.link.efficiency < slow.bandwidth * slow.efficiency)
+      slow.bandwidth = t.link.bandwidth, slow.efficiency = t.link.efficiency;
+  }
+  return slow;
 }
 
 namespace {
@@ -46,6 +122,7 @@ ClusterSpec parse_cluster(std::string_view toml, std::string_view file) {
   reader.read(cluster);
   for (const auto& [name, c] : {std::pair("alone", &cluster.alone), {"together", &cluster.together}})
     check_tables(reader, name, *c);
+  check_tiers(reader, cluster);
   reader.report_unknown();
   reader.raise();
   return cluster;
@@ -55,11 +132,20 @@ ClusterSpec load_cluster(const fs::path& path) {
 }
 
 std::string save_cluster(const ClusterSpec& cluster) {
-  std::string out;
-  for (const FieldText& f : fields_of(cluster)) {
+  ClusterSpec plain;
+  plain.tiers.resize(cluster.tiers.size());
+  const std::vector<FieldText> defaults = fields_of(plain), fields = fields_of(cluster);
+  std::string out, table;  // tables stand last: keys after [[tier]] are its own
+  for (size_t i = 0; i < fields.size(); i++) {
+    const FieldText& f = fields[i];
     if (f.key.starts_with("alone.") && !cluster.alone.known()) continue;
     if (f.key.starts_with("together.") && !cluster.together.known()) continue;
-    out += fmt::format("{:<36} # {}{}\n", fmt::format("{} = {}", f.key, lines_of(f.value)),
+    if (fine_print(f.key) && f.value == defaults[i].value) continue;
+    const size_t end = f.key.find("].");
+    const std::string owner = end == std::string::npos ? "" : f.key.substr(0, end);
+    if (owner != table) out += fmt::format("\n[[{}]]\n", owner.substr(0, owner.find('['))), table = owner;
+    const std::string key = owner.empty() ? f.key : f.key.substr(end + 2);
+    out += fmt::format("{:<36} # {}{}\n", fmt::format("{} = {}", key, lines_of(f.value)),
                        f.unit.empty() ? "" : fmt::format("[{}] ", f.unit), f.help);
   }
   return out;

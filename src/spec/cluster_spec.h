@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/file.h"
 #include "spec/calibration.h"
@@ -13,25 +14,65 @@ namespace trireme {
 
 // Dense peak of one device, FLOP/s (a multiply-add is 2); 0 = not known, or the device has no such type.
 struct Peaks {
-  double f32 = 0, bf16 = 0;
+  double f32 = 0, bf16 = 0, f16 = 0, fp8 = 0, fp4 = 0;
   bool operator==(const Peaks&) const = default;
 
   template <class V>
   void visit(V& v) {
     v("f32", f32, "FLOP/s", "dense peak of one device in f32; 0 = not known", between(0, 1e21));
     v("bf16", bf16, "FLOP/s", "dense peak of one device in bf16; 0 = not native", between(0, 1e21));
+    v("f16", f16, "FLOP/s", "dense peak of one device in f16; 0 = not native: computed in f32",
+      between(0, 1e21));
+    v("fp8", fp8, "FLOP/s", "dense peak of one device in 8-bit floats; 0 = not native", between(0, 1e21));
+    v("fp4", fp4, "FLOP/s", "dense peak of one device in 4-bit floats; 0 = not native", between(0, 1e21));
   }
 };
 
-// A message of n bytes between two ranks takes latency + n / bandwidth.
+// A message of n bytes between two ranks takes latency + n / bandwidth; what the other keys mean to a
+// collective: cost/collective_time.h.
 struct LinkSpec {
   double latency = 0, bandwidth = 0;
+  double efficiency = 1, round = 0, message = 0, ramp = 0, reduce_bandwidth = 0;
   bool operator==(const LinkSpec&) const = default;
+  bool known() const { return latency > 0 || bandwidth > 0; }
 
   template <class V>
   void visit(V& v) {
     v("latency", latency, "s", "of a short message between two ranks; 0 = not known", between(0, 10));
     v("bandwidth", bandwidth, "bytes/s", "of long messages, each way; 0 = not known", between(0, 1e18));
+    v("efficiency", efficiency, "", "share of the bandwidth that long messages reach",
+      Rule{.low = 0, .high = 1, .low_open = true});
+    v("round", round, "s", "of a round of a collective that is under way; 0 = as latency", between(0, 10));
+    v("message", message, "s", "of each message that a rank sends in all_to_all, beside its bytes",
+      between(0, 10));
+    v("ramp", ramp, "s", "of filling the pipe: n bytes take 2 sqrt(ramp n / bandwidth) longer",
+      between(0, 10));
+    v("reduce_bandwidth", reduce_bandwidth, "bytes/s",
+      "of a device to and from switches that add up (in-switch reduction); 0 = they do not",
+      between(0, 1e18));
+  }
+};
+
+// A level above the node: rack, pod, ... Its link is what one *node* has, each way, to reach other units of
+// this level, and its devices share it (a pod whose spine is oversubscribed gives a node less than its rack
+// does).
+inline constexpr std::string_view kTierKinds[] = {"switch", "torus"};
+struct TierSpec {
+  std::string name, kind = "switch";
+  int64_t size = 1;  // units of the level below: nodes, racks, ...
+  Numbers dims;      // of a torus, outer to inner; the product is `size`
+  LinkSpec link;     // of a torus: of one cable, of which a node has two a dim
+  bool operator==(const TierSpec&) const = default;
+  bool torus() const { return kind == "torus"; }
+
+  template <class V>
+  void visit(V& v) {
+    v("name", name, "", "of the level: rack, pod, ...");
+    v("kind", kind, "", "how its units are joined", one_of(kTierKinds));
+    v("size", size, "", "units of the level below in one of these: nodes in a rack, racks in a pod",
+      between(1, 1e6));
+    v("dims", dims, "", "of a torus: its sides, outer to inner; their product is size", between(1, 1e6));
+    link.visit(v);
   }
 };
 
@@ -44,6 +85,8 @@ struct ClusterSpec {
   LinkSpec intra_node;          // between two devices of one machine; of a CPU: between two rank threads
   LinkSpec intra_node_mpi;      // of a CPU: between two processes of one machine
   LinkSpec inter_node;          // of a machine to another, shared by its devices
+  std::vector<TierSpec> tiers;  // levels above the node, nearest first, in the place of inter_node
+  double launch = 0;            // s, of every collective before its first round
   double disk_bandwidth = 0;    // bytes/s of one machine's disk, each way, shared by its ranks
   double price_per_hour = 0;    // of one device, in any currency; 0 = not known
   double mtbf_hours = 50000;    // device-hours between failures
@@ -55,7 +98,11 @@ struct ClusterSpec {
 
   double mtbf_s(int64_t world) const { return mtbf_hours * 3600 / double(world < 1 ? 1 : world); }
   int64_t devices() const { return nodes * devices_per_node; }
-  // "f32" | "bf16" | "f16" (which CPUs compute in f32); 0 = not known.
+  // Levels above the node: `tiers`, or one of all nodes, joined by inter_node; none of a single node.
+  std::vector<TierSpec> levels() const;
+  // What two levels make of it: the slowest that a node meets on its way to any other.
+  LinkSpec between_nodes() const;
+  // "f32" | "bf16" | "f16" (where it is not native, that of f32) | "fp8" | "fp4"; 0 = not known.
   double peak_flops(std::string_view dtype) const;
 
   template <class V>
@@ -84,6 +131,11 @@ struct ClusterSpec {
     v.section("together", together, "what they reach with several ranks at once (bench)");
     v("source", source, "", "where the numbers are from");
     v("date", date, "YYYY-MM-DD", "when they were measured or read");
+    v("launch", launch, "s", "of every collective before its first round: framework and library",
+      between(0, 10));
+    v.list("tier", tiers,
+           "a level above the node (rack, pod, ...), nearest first: [[tier]] for each, in the place of "
+           "inter_node");
   }
 };
 

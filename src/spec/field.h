@@ -1,9 +1,10 @@
 // What every spec tells a visitor about each of its keys. A spec is a plain struct with one member
 //   template <class V> void visit(V& v)
 // that calls v(key, field, unit, help[, rule]) for each field and v.section(key, struct, help) for each
-// nested struct. Loading, --set, saving, listing, comparing and hashing are visitors over that one list.
-// Fields are std::string, bool, int64_t, double, std::array<double, 2>, CountOrAuto, NumberOrDynamic, Texts
-// or Numbers.
+// nested struct, and v.list(key, vector of structs, help) for tables of which there may be several
+// ([[key]] in TOML; their keys are "key[1].field", from 1). Loading, --set, saving, listing, comparing and
+// hashing are visitors over that one list. Fields are std::string, bool, int64_t, double, std::array<double,
+// 2>, CountOrAuto, NumberOrDynamic, Texts or Numbers.
 #pragma once
 #include <cstdint>
 #include <limits>

@@ -131,10 +131,10 @@ struct Assign {
   }
 };
 
-// "model.rope_scaling.x" -> "model.rope_scaling", "model"
+// "model.rope_scaling.x" -> "model.rope_scaling", "model"; "tier[2].size" -> "tier[2]", "tier"
 bool inside(const std::string& key, const std::string& ancestor) {
   return key.size() > ancestor.size() && key.compare(0, ancestor.size(), ancestor) == 0 &&
-         key[ancestor.size()] == '.';
+         (key[ancestor.size()] == '.' || key[ancestor.size()] == '[');
 }
 
 }  // namespace
@@ -184,6 +184,20 @@ void Reader::section(const std::string& key) {
     problem(key, fmt::format("{} is {}; it is a section: write [{}]", shown(*e), kind_of(*e), key));
 }
 
+// A list has as many tables as were given; without any it stays as it was.
+size_t Reader::tables(const std::string& key, size_t size) {
+  sections_.insert(key);
+  const TomlEntry* e = given(key);
+  if (!e) return size;
+  const auto* list = std::get_if<TomlTables>(&e->value);
+  if (list) return list->count;
+  const auto* none = std::get_if<std::vector<double>>(&e->value);
+  if (none && none->empty()) return 0;
+  problem(key, fmt::format("{} is {}; it is a list of tables: write [[{}]] above the keys of each", shown(*e),
+                           kind_of(*e), key));
+  return size;
+}
+
 void Reader::field(const FieldInfo& info, FieldRef ref) {
   fields_.insert(info.key);
   const TomlEntry* e = given(info.key);
@@ -196,8 +210,9 @@ void Reader::field(const FieldInfo& info, FieldRef ref) {
 
 void Reader::report_unknown() {
   constexpr int kMost = 50;  // of a file that is something else altogether
-  std::vector<std::string> known(fields_.begin(), fields_.end()),
-      sections(sections_.begin(), sections_.end());
+  std::vector<std::string> known(fields_.begin(), fields_.end()), sections;
+  for (const std::string& s : sections_)
+    if (s.find('[') == std::string::npos) sections.push_back(s);
   int reported = 0, more = 0;
   for (const auto& [key, entry] : entries_) {
     if (fields_.count(key) || sections_.count(key) || skipped_.count(key)) continue;
@@ -208,7 +223,8 @@ void Reader::report_unknown() {
       more++;
       continue;
     }
-    bool table = std::holds_alternative<TomlTable>(entry.value);
+    const bool table =
+        std::holds_alternative<TomlTable>(entry.value) || std::holds_alternative<TomlTables>(entry.value);
     std::string meant = suggest(key, table ? sections : known);
     std::string hint = !meant.empty() ? fmt::format("did you mean {}?", meant)
                        : table && !sections.empty()

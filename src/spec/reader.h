@@ -21,7 +21,8 @@ class Reader {
   template <class S>
   void read(S& spec) {
     Walk walk([&](const FieldInfo& info, FieldRef ref) { field(info, ref); },
-              [&](const std::string& key, std::string_view) { section(key); });
+              [&](const std::string& key, std::string_view) { section(key); },
+              [&](const std::string& key, size_t size) { return tables(key, size); });
     spec.visit(walk);
   }
 
@@ -45,6 +46,7 @@ class Reader {
  private:
   void field(const FieldInfo&, FieldRef);
   void section(const std::string& key);
+  size_t tables(const std::string& key, size_t size);
   std::string place(const std::string& key) const;
 
   std::string file_;

@@ -126,6 +126,15 @@ void flatten(const toml::table& t, const std::string& prefix, std::vector<TomlEn
     if (const toml::table* sub = node.as_table()) {
       out.push_back({.key = key, .value = TomlTable{}, .line = line_of(node), .text = {}});
       flatten(*sub, key, out);
+    } else if (const toml::array* list = node.as_array(); list && list->is_array_of_tables()) {
+      // Of a list of [[key]] toml++ knows no line; its first table's stands for it.
+      out.push_back(
+          {.key = key, .value = TomlTables{list->size()}, .line = line_of(list->front()), .text = {}});
+      for (size_t i = 0; i < list->size(); i++) {
+        const std::string one = fmt::format("{}[{}]", key, i + 1);
+        out.push_back({.key = one, .value = TomlTable{}, .line = line_of((*list)[i]), .text = {}});
+        flatten(*(*list)[i].as_table(), one, out);
+      }
     } else {
       out.push_back(entry_of(std::move(key), node));
     }
@@ -261,8 +270,9 @@ std::string shown(std::string_view s) {
   return '"' + escaped(s, 80) + '"';
 }
 std::string shown_key(std::string_view s) {
-  bool plain = !s.empty() && s.size() <= 80 &&
-               std::all_of(s.begin(), s.end(), [](char c) { return plain_key_char(c) || c == '.'; });
+  bool plain = !s.empty() && s.size() <= 80 && std::all_of(s.begin(), s.end(), [](char c) {
+    return plain_key_char(c) || c == '.' || c == '[' || c == ']';
+  });
   return plain ? std::string(s) : shown(s);
 }
 
@@ -285,6 +295,7 @@ std::string shown(const TomlEntry& e) {
     }
     std::string operator()(const TomlTable&) const { return "it"; }
     std::string operator()(const TomlOther&) const { return "it"; }
+    std::string operator()(const TomlTables&) const { return "it"; }
   };
   return std::visit(Show{}, e.value);
 }
@@ -293,6 +304,7 @@ std::string_view kind_of(const TomlEntry& e) {
   static constexpr std::string_view kKinds[] = {"a string", "true or false", "a whole number", "a number",
                                                 "a list",   "a list",        "a section"};
   if (auto* o = std::get_if<TomlOther>(&e.value)) return o->kind;
+  if (std::holds_alternative<TomlTables>(e.value)) return "a list of tables";
   return kKinds[e.value.index()];
 }
 

@@ -25,8 +25,10 @@ class Walk {
  public:
   using OnField = std::function<void(const FieldInfo&, FieldRef)>;
   using OnSection = std::function<void(const std::string& key, std::string_view help)>;
-  Walk(OnField on_field, OnSection on_section)
-      : on_field_(std::move(on_field)), on_section_(std::move(on_section)) {}
+  // How many tables a list is to have that has `size` now.
+  using OnList = std::function<size_t(const std::string& key, size_t size)>;
+  Walk(OnField on_field, OnSection on_section, OnList on_list = nullptr)
+      : on_field_(std::move(on_field)), on_section_(std::move(on_section)), on_list_(std::move(on_list)) {}
 
   template <class T>
   void operator()(std::string_view key, T& field, std::string_view unit, std::string_view help,
@@ -41,10 +43,17 @@ class Walk {
     spec.visit(*this);
     prefix_ = outer;
   }
+  template <class S>
+  void list(std::string_view key, std::vector<S>& items, std::string_view help) {
+    if (on_list_) items.resize(on_list_(prefix_ + std::string(key), items.size()));
+    for (size_t i = 0; i < items.size(); i++)
+      section(std::string(key) + "[" + std::to_string(i + 1) + "]", items[i], help);
+  }
 
  private:
   OnField on_field_;
   OnSection on_section_;
+  OnList on_list_;
   std::string prefix_;
 };
 

@@ -25,8 +25,90 @@ TEST(ClusterSpec, ReadsBackWhatItSaved) {
   EXPECT_EQ(c.devices(), 24);
   EXPECT_EQ(c.peak_flops("bf16"), 9.894e14);
   EXPECT_EQ(c.peak_flops("f32"), 1.25e12);
-  EXPECT_EQ(c.peak_flops("f16"), 1.25e12);  // computed in f32
+  EXPECT_EQ(c.peak_flops("f16"), 1.25e12);  // not native: computed in f32
   EXPECT_EQ(c.peak_flops("fp8"), 0);
+  c.peak.f16 = 9.8e14, c.peak.fp8 = 1.9e15, c.peak.fp4 = 4e15;
+  EXPECT_EQ(c.peak_flops("f16"), 9.8e14);
+  EXPECT_EQ(c.peak_flops("fp8"), 1.9e15);
+  EXPECT_EQ(c.peak_flops("fp4"), 4e15);
+}
+
+constexpr std::string_view kThreeLevels = R"(nodes = 1024
+devices_per_node = 8
+launch = 7e-6
+[intra_node]
+bandwidth = 450e9
+efficiency = 0.8125
+reduce_bandwidth = 308e9
+[[tier]]
+name = "rack"
+size = 16
+bandwidth = 400e9
+latency = 5e-6
+round = 3e-6
+message = 1e-6
+ramp = 2e-6
+[[tier]]
+name = "pod"
+kind = "torus"
+size = 64
+dims = [4, 16]
+bandwidth = 100e9
+latency = 8e-6
+)";
+
+TEST(ClusterSpec, HasLevelsAboveTheNode) {
+  const ClusterSpec c = parse_cluster(kThreeLevels, "c.toml");
+  ASSERT_EQ(c.tiers.size(), 2u);
+  EXPECT_EQ(c.tiers[0].name, "rack");
+  EXPECT_EQ(c.tiers[0].link.round, 3e-6);
+  EXPECT_EQ(c.tiers[1].dims, (Numbers{4, 16}));
+  EXPECT_TRUE(c.tiers[1].torus() && !c.tiers[0].torus());
+  EXPECT_TRUE(c.levels() == c.tiers);
+  EXPECT_EQ(c.between_nodes().bandwidth, 100e9);  // the slower level's
+  EXPECT_EQ(c.between_nodes().latency, 8e-6);
+  EXPECT_TRUE(parse_cluster(save_cluster(c), "saved.toml") == c) << save_cluster(c);
+  EXPECT_TRUE(parse_cluster("nodes = 2\ntier = [{name = \"rack\", size = 2}]", "c.toml").tiers[0].size == 2);
+}
+
+TEST(ClusterSpec, APlainFileIsTwoLevels) {
+  const ClusterSpec c = parse_cluster("nodes = 4\ninter_node = {latency = 1e-5, bandwidth = 5e10}", "c.toml");
+  ASSERT_EQ(c.levels().size(), 1u);
+  EXPECT_EQ(c.levels()[0].size, 4);
+  EXPECT_TRUE(c.levels()[0].link == c.inter_node && c.between_nodes() == c.inter_node);
+  EXPECT_TRUE(ClusterSpec().levels().empty());
+  for (const char* fine : {"tier", "efficiency", "launch", "ramp", "fp8"})
+    EXPECT_EQ(save_cluster(c).find(fine), std::string::npos) << save_cluster(c);
+}
+
+TEST(ClusterSpec, TiersThatContradictAreNamed) {
+  const auto wrong = [](std::string_view text) {
+    return testing::lines_of(error_of([&] { parse_cluster(text, "c.toml"); }));
+  };
+  EXPECT_EQ(
+      wrong("nodes = 9\ninter_node.bandwidth = 1e9\n[[tier]]\nsize = 2\nkind = \"tours\"\n[[tier]]\nsze = 4\n"
+            "kind = \"torus\"\n[[tier]]\nsize = 4\nkind = \"torus\"\ndims = [2, 3]\n[[tire]]\nx = 1\n"),
+      (std::vector<std::string>{
+          "c.toml:1: nodes: nodes = 9, and the tiers' sizes multiply to 8",
+          "c.toml:2: inter_node.bandwidth: the first [[tier]] says how nodes are joined; leave "
+          "inter_node out",
+          "c.toml:5: tier[1].kind: \"tours\" is not known, did you mean \"torus\"; give one of switch, "
+          "torus, such as \"switch\"",
+          "c.toml:7: tier[2].sze: unknown key, did you mean tier[2].size?",
+          "c.toml:8: tier[2].kind: a torus needs its sides, such as dims = [4, 4]",
+          "c.toml:12: tier[3].dims: the sides' product is 6, size is 4",
+          "c.toml:13: tire: unknown section, did you mean tier?"}));
+  EXPECT_EQ(wrong("tier = 3\n"),
+            (std::vector<std::string>{"c.toml:1: tier: 3 is a whole number; it is a list "
+                                      "of tables: write [[tier]] above the keys of each"}));
+  EXPECT_EQ(
+      wrong("[tier]\nsize = 3\n"),
+      (std::vector<std::string>{"c.toml:1: tier: it is a section; it is a list of tables: write [[tier]] "
+                                "above the keys of each"}));
+  EXPECT_HAS(error_of([] { parse_cluster("[[tier]]\ndims = [1]\n", "c.toml"); }), "a switch has no dims");
+  std::string many = "nodes = 1\n";
+  for (int i = 0; i < 9; i++) many += "[[tier]]\n";
+  EXPECT_EQ(wrong(many), (std::vector<std::string>{"c.toml:2: tier: 9 levels; give at most 8"}));
 }
 
 TEST(ClusterSpec, AllErrorsAtOnce) {

@@ -1,0 +1,141 @@
+// docs/worked.md is what the program prints: every command of the page is run, every line under it found.
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+#include "base/json.h"
+#include "process.h"
+#include "source_dir.h"
+#include "tiny_run.h"
+
+namespace trireme::test {
+namespace {
+
+struct Question {
+  std::vector<std::string> args;
+  std::vector<std::string> answer;
+  int line = 0;
+};
+
+// Blocks of a page that begin with "$ trireme "; files of the tree by their place.
+std::vector<Question> questions_of(const fs::path& page) {
+  std::vector<Question> all;
+  bool block = false, more = false;
+  int number = 0;
+  for (const std::string& line : lines_of(read_text(page))) {
+    ++number;
+    if (line.rfind("```", 0) == 0) {
+      block = !block, more = false;
+      continue;
+    }
+    if (!block) continue;
+    if (line.rfind("$ trireme ", 0) == 0) all.push_back({{}, {}, number});
+    if (all.empty()) continue;
+    if (line.rfind("$ ", 0) != 0 && !more) {
+      all.back().answer.push_back(line);
+      continue;
+    }
+    more = line.ends_with("\\");
+    std::istringstream words(line);
+    for (std::string w; words >> w;) {
+      if (w == "$" || w == "trireme" || w == "\\") continue;
+      for (const char* folder : {"configs/", "data/"})
+        if (w.rfind(folder, 0) == 0) w = (source_dir() / w).string();
+      if (const size_t at = w.find("=configs/"); at != std::string::npos)
+        w = w.substr(0, at + 1) + (source_dir() / w.substr(at + 1)).string();
+      all.back().args.push_back(w);
+    }
+  }
+  return all;
+}
+
+void expect_answers(const char* page, size_t at_least) {
+  TempFolder tmp;
+  const std::vector<Question> all = questions_of(source_dir() / page);
+  EXPECT_GE(all.size(), at_least);
+  for (const Question& q : all) {
+    SCOPED_TRACE(fmt::format("{}:{}", page, q.line));
+    EXPECT_FALSE(q.answer.empty());
+    const Ran r = trireme(tmp.path(), q.args);
+    ASSERT_EQ(r.code, 0) << r.err;
+    for (const std::string& line : q.answer)
+      EXPECT_NE(("\n" + r.out).find("\n" + line + "\n"), std::string::npos) << line << "\nprinted:\n"
+                                                                            << r.out;
+  }
+}
+
+TEST(Worked, EveryAnswerIsThePrograms) {
+  expect_answers("docs/worked.md", 15);
+}
+
+nlohmann::json walls(std::vector<std::string> args) {
+  TempFolder tmp;
+  args.insert(args.begin(), {"plan", "--walls", "--json"});
+  const Ran r = trireme(tmp.path(), args);
+  EXPECT_EQ(r.code, 0) << r.err;
+  return nlohmann::json::parse(r.out, nullptr, false);
+}
+
+TEST(Worked, JsonHasTheNumbersInFull) {
+  const auto j = walls({"--parameters", "175e9", "--tokens", "300e9", "--cluster", "H100", "--gpus", "1024",
+                        "--mfu", "0.4", "--price", "2"});
+  EXPECT_DOUBLE_EQ(j["memory"]["state"]["value"], 2.8e12);
+  EXPECT_DOUBLE_EQ(j["time"]["flops"]["value"], 3.15e23);
+  const double seconds = 3.15e23 / (1024 * 989e12 * 0.4);
+  EXPECT_NEAR(j["time"]["seconds"]["value"].get<double>() / seconds, 1, 1e-12);
+  EXPECT_NEAR(j["cost"]["cost"]["value"].get<double>() / (seconds / 3600 * 1024 * 2), 1, 1e-12);
+  EXPECT_NEAR(j["memory"]["zero3"]["saving"].get<double>(), 1024, 1e-9);
+  EXPECT_DOUBLE_EQ(j["memory"]["zero3"]["traffic"], 1.5);
+}
+
+// A cluster file, its price and its name; sizes of one's own; a run file.
+TEST(Worked, WallsTakeFilesAndSizes) {
+  const std::string cluster = (source_dir() / "configs/cluster/h100-sxm-8.toml").string();
+  const auto sized =
+      walls({"--layers", "96",    "--hidden",       "12288", "--heads",   "96",    "--arch", "gpt2",
+             "--vocab",  "50257", "--seq",          "2048",  "--cluster", cluster, "--tp",   "8",
+             "--pp",     "2",     "--microbatches", "8",     "--gpus",    "64"});
+  EXPECT_NEAR(sized["model"]["parameters"].get<double>() / 174.6e9, 1, 1e-3);
+  EXPECT_NEAR(
+      sized["time"]["flops_exact"]["value"].get<double>() / sized["time"]["flops"]["value"].get<double>(), 1,
+      0.05);
+  EXPECT_GT(sized["time"]["mfu"]["value"], 0.2);
+  EXPECT_LT(sized["time"]["mfu"]["value"], 0.6);
+  EXPECT_NEAR(sized["time"]["bubble"]["value"].get<double>(), 1.0 / 9, 1e-12);
+  TempFolder tmp;
+  const fs::path file = tiny_run_file(tmp.path(), 2);
+  const auto of_run = walls({file.string()});
+  const Ran plan = trireme(tmp.path(), {"plan", file.string(), "--json"});
+  ASSERT_EQ(plan.code, 0) << plan.err;
+  const auto best = nlohmann::json::parse(plan.out)["best"];
+  EXPECT_EQ(of_run["model"]["parameters"].get<double>(), best["parameters"].get<double>());
+  EXPECT_NEAR(of_run["time"]["mfu"]["value"].get<double>(), best["mfu"].get<double>(), 1e-12);
+  EXPECT_NEAR(of_run["time"]["seconds"]["value"].get<double>() / best["run"]["seconds"].get<double>(), 1,
+              1e-9);
+}
+
+TEST(Worked, WallsRefuseByName) {
+  TempFolder tmp;
+  const auto refused = [&](std::vector<std::string> args, const char* with) {
+    args.insert(args.begin(), {"plan", "--walls"});
+    const Ran r = trireme(tmp.path(), args);
+    EXPECT_EQ(r.code, 2);
+    EXPECT_NE(r.err.find(with), std::string::npos) << r.err;
+  };
+  refused({}, "--walls: nothing is given");
+  refused({"--model", "nessie"}, "no \"nessie\"; right are");
+  refused({"--cluster", "K80", "--parameters", "1e9"}, "right are a cluster file");
+  refused({"--parameters", "nan"}, "--parameters");
+  refused({"--parameters", "1e9", "--mfu", "1.5"}, "--mfu");
+  refused({"--parameters", "1e9", "--reach", "0.5"}, "--reach");
+  refused({"--parameters", "1e9", "--gpus", "6", "--tp", "4"}, "no multiple of --tp 4");
+  refused({"--layers", "4"}, "a shape needs these three");
+  refused({"--layers", "4", "--hidden", "10", "--heads", "3"}, "no multiple of --heads 3");
+  refused({"--model", "GPT3-175B", "--pp", "97", "--microbatches", "4"}, "97 stages for 96 layers");
+  const Ran r = trireme(tmp.path(), {"plan", "--mfu", "0.5"});
+  EXPECT_EQ(r.code, 2);
+}
+
+}  // namespace
+}  // namespace trireme::test
