@@ -5,6 +5,7 @@
 #include "plan/recompute.h"
 
 #include "cli/cli.h"
+#include "cli/plan_search.h"
 #include "cli/plan_walls.h"
 #include "spec/run_schedule.h"
 
@@ -39,6 +40,8 @@ void add_plan(CLI::App& app) {
   subject->add_to(*verb);
   auto walls = std::make_shared<WallsRequest>();
   walls->add_to(*verb);
+  auto searched = std::make_shared<SearchOptions>();
+  searched->add_to(*verb);
   auto axes = std::make_shared<AxesRequest>();
   verb->add_flag(
       "--axes", axes->wanted,
@@ -48,8 +51,9 @@ void add_plan(CLI::App& app) {
   verb->add_option("--axes-longest", axes->longest,
                    "tokens of the longest sequence, from data.seq_len in steps of 4 (default: 64 times it)")
       ->needs("--axes");
-  verb->callback([request, subject, axes, walls] {
+  verb->callback([request, subject, axes, walls, searched] {
     if (walls->wanted) return plan_walls(*walls, *subject, *request);
+    if (searched->any()) return plan_search(*searched, *subject, *request, walls->price);
     if (request->file.empty()) bad_request("RUN is required");
     RunSpec run = request->load();
     ClusterSpec cluster = cluster_of(run);

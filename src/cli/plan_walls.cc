@@ -70,7 +70,8 @@ void WallsRequest::add_to(CLI::App& verb) {
   number("--mfu", mfu, 1e-6, 1,
          "share of the peak that training uses, 0.4; else forecast where a layout is known");
   number("--reach", reach, 1e-6, 1, "a better share: what --mfu wastes against it");
-  number("--price", price, 0, 1e9, "of a device-hour, in any currency (default: the cluster file's)");
+  verb.add_option("--price", price, "of a device-hour, in any currency (default: the cluster file's)")
+      ->check(number_between(0, 1e9));
   number("--budget", budget, 0, 1e18, "money to spend");
   const auto degree = [&](const char* name, int64_t& to, const char* what) {
     verb.add_option(name, to, what)->check(number_between(1, kMostDegree))->needs(on);

@@ -1,0 +1,181 @@
+#include "cli/plan_search.h"
+
+#include "base/file.h"
+#include "cost/flops.h"
+#include "cost/time_to_loss.h"
+#include "cost/walls.h"
+#include "plan/score_catalog.h"
+#include "plan/score_fit.h"
+#include "plan/search.h"
+
+namespace trireme::cli {
+namespace {
+
+constexpr double kTokensToSearch = 20;  // a parameter, of the loss that --by loss aims at by itself
+
+FitValues constants_of(const std::string& device, const std::string& software, const std::string& site) {
+  const ScoreConstants constants = parse_constants(shipped_constants_text(), "data/score_constants.json");
+  const auto known = [&](const char* option, const std::string& layer, const std::string& name) {
+    if (name.empty() || constants.fitted.count(layer + ":" + name)) return;
+    std::string names;
+    for (const auto& [scope, values] : constants.fitted)
+      if (scope.starts_with(layer + ":"))
+        names += (names.empty() ? "" : ", ") + scope.substr(layer.size() + 1);
+    bad_request("{}: no \"{}\"; right is one of: {}", option, name, names);
+  };
+  known("--software", "software", software);
+  known("--site", "site", site);
+  MeasuredRow row;
+  row.device = device, row.software = software, row.site = site;
+  return constants.of(row);
+}
+
+// How measured steps lie about their forecasts, 10th and 90th percentile of data/published_runs.json:
+// held-out halves where the software is known (trireme score), all rows read as of none where it is not.
+void set_interval(SearchRequest& q, bool known) {
+  if (q.model.moe())
+    q.low = known ? 0.82 : 0.87, q.high = known ? 1.35 : 1.67;
+  else
+    q.low = known ? 0.93 : 0.85, q.high = known ? 1.10 : 1.27;
+}
+
+// What the model is: of a run file, or by name.
+void set_model(SearchRequest& q, const PlanSubject& subject, const std::optional<RunSpec>& run) {
+  if (run) {
+    q.model = run->model, q.name = run->model.arch, q.seq = run->data.seq_len;
+    q.globals = {run->batch.global}, q.gpus = {run->world()};
+    if (run->precision.compute == "f32")
+      bad_request(
+          "--search: precision.compute = \"f32\": the closed forms are of 16-bit training; give --set "
+          "precision.compute=bf16");
+  } else {
+    const SubjectModel m = model_of(subject);
+    if (!m.shape)
+      bad_request(
+          "--search: no shape of a model; it takes a run file, --model, or --layers, --hidden, --heads");
+    q.model = *m.shape, q.name = m.name;
+    if (const KnownShape* k = shipped_catalog().shape_named(subject.model))
+      q.window = k->window, q.window_share = k->window_share;
+  }
+  if (subject.seq > 0) q.seq = subject.seq;
+  if (q.seq == 0) bad_request("--seq: how many tokens has a sequence? --seq 4096");
+  q.model.finish(q.seq);
+}
+
+void set_cluster(SearchRequest& q, const PlanSubject& subject, const std::optional<RunSpec>& run) {
+  SubjectDevice d;
+  double disk = 0;
+  if (!subject.cluster.empty()) {
+    d = device_of(subject.cluster);
+    if (subject.cluster.ends_with(".toml")) disk = load_cluster(subject.cluster).disk_bandwidth;
+  } else if (run && !run->cluster.file.empty()) {
+    const ClusterSpec c = load_cluster(run->cluster.file);
+    d = device_of(c, "bf16"), disk = c.disk_bandwidth;
+  } else {
+    bad_request(
+        "--search: on which devices? give --cluster FILE, or a device by name, such as --cluster H100");
+  }
+  q.device = d.name, q.figures = d.figures, q.price = d.price_per_hour;
+  q.disk = disk / std::max(1.0, q.figures.near);
+  constexpr double kAttention = 0.5;  // of the peak, where nobody measured the device's
+  if (q.figures.attention == 0) q.figures.attention = kAttention * q.figures.bf16;
+  for (const auto& [name, value] :
+       {std::pair{"peak.bf16", q.figures.bf16}, std::pair{"memory_bytes", q.figures.memory},
+        std::pair{"memory_bandwidth", q.figures.bandwidth}, std::pair{"intra_node.bandwidth", q.figures.bus}})
+    if (value <= 0)
+      bad_request("--search: the cluster file says nothing of {}, which the forecast needs", name);
+  q.reliability.devices_per_machine = int64_t(q.figures.near);
+  if (d.mtbf_hours > 0) q.reliability.mtbf_device_s = d.mtbf_hours * 3600;
+}
+
+void set_sizes(SearchRequest& q, const SearchOptions& o, const PlanSubject& subject) {
+  if (subject.gpus > 0) q.gpus = {subject.gpus};
+  if (q.gpus.empty()) bad_request("--gpus: how many devices? --gpus 64");
+  if (o.global > 0) q.globals = {o.global};
+  if (q.globals.empty()) bad_request("--global-batch: how many sequences has a step? --global-batch 512");
+  constexpr int64_t kMost = 1 << 20;
+  if (q.gpus[0] > kMost) bad_request("--gpus: {} is more than {}", q.gpus[0], kMost);
+  if (double(q.gpus[0]) > q.figures.near && q.figures.nic <= 0)
+    bad_request("--gpus: {} devices are {} nodes, and inter_node.bandwidth is not known", q.gpus[0],
+                int64_t(double(q.gpus[0]) / q.figures.near));
+  if (o.fewer)
+    for (int64_t n = q.gpus[0]; n % 2 == 0;) q.gpus.insert(q.gpus.begin(), n /= 2);
+  if (o.by == "loss") {
+    constexpr int64_t kAround = 8;
+    std::vector<int64_t> around;
+    for (int64_t k = kAround; k > 1; k /= 2)
+      if (q.globals[0] % k == 0) around.push_back(q.globals[0] / k);
+    for (int64_t k = 1; k <= kAround; k *= 2) around.push_back(q.globals[0] * k);
+    q.globals = around;
+  }
+}
+
+}  // namespace
+
+void SearchOptions::add_to(CLI::App& verb) {
+  auto* const on = verb.add_flag("--search", search,
+                                 "instead, also without a run file: every layout of the model on --gpus "
+                                 "devices that fits, priced in closed form and ranked");
+  const auto needs = [&](CLI::Option* option) { option->needs(on); };
+  constexpr double kMost = 1e12;
+  needs(verb.add_option("--by", by, "what --search ranks by: step time, cost of a token, or time to a loss")
+            ->check(CLI::IsMember({"step", "cost", "loss"}))
+            ->capture_default_str());
+  needs(verb.add_option("--global-batch", global, "sequences of a step (default: the run's)")
+            ->check(number_between(1, 1e9)));
+  needs(verb.add_flag("--fewer", fewer, "also searches a half, a quarter, ... of the devices"));
+  needs(verb.add_flag("--why", why, "what binds the best layout, and what would make another one the best"));
+  needs(verb.add_option("--loss", loss,
+                        "nats a token that --by loss is timed to (default: Chinchilla's of 20 tokens a "
+                        "parameter)")
+            ->check(number_between(0.1, 100)));
+  needs(verb.add_option("--best", best, "layouts that are printed")
+            ->check(number_between(1, 10000))
+            ->capture_default_str());
+  needs(verb.add_option("--software", software,
+                        "whose measured constants to forecast by, of data/score_constants.json (default: all "
+                        "together)"));
+  needs(verb.add_option("--site", site, "likewise, of the site"));
+  needs(verb.add_option("--spares", spares, "machines that stand by (default: as many as pay)")
+            ->check(number_between(0, 1e6)));
+  needs(verb.add_option("--restart", restart_s, "seconds from a failure to the next step")
+            ->check(number_between(0, kMost))
+            ->capture_default_str());
+  needs(verb.add_option("--repair", repair_h, "hours until a machine that failed is back")
+            ->check(number_between(0, kMost))
+            ->capture_default_str());
+  needs(verb.add_option("--memory-share", memory_share, "of a device's memory that a layout may take")
+            ->check(number_between(0.01, 1))
+            ->capture_default_str());
+  needs(verb.add_option("--svg", svg, "file that the front of --search is drawn into"));
+}
+
+void plan_search(const SearchOptions& o, const PlanSubject& subject, const RunRequest& request,
+                 double price) {
+  std::optional<RunSpec> run;
+  if (!request.file.empty()) run = load_run(request.file, request.sets);
+  SearchRequest q;
+  set_model(q, subject, run);
+  set_cluster(q, subject, run);
+  set_sizes(q, o, subject);
+  q.fits = constants_of(q.device, o.software, o.site);
+  set_interval(q, !o.software.empty());
+  q.by = o.by == "step" ? RankBy::step : o.by == "cost" ? RankBy::cost : RankBy::loss;
+  q.best = o.best, q.memory_share = o.memory_share;
+  if (price > 0) q.price = price;
+  q.reliability.spares = o.spares, q.reliability.restart_s = o.restart_s;
+  q.reliability.repair_s = o.repair_h * 3600;
+  const double n = active_parameters(q.model);
+  q.loss = o.loss > 0 ? o.loss : chinchilla_loss(n, kTokensToSearch * n);
+  if (q.by == RankBy::loss && !std::isfinite(chinchilla_tokens(n, q.loss)))
+    bad_request("--loss: {} is below what a model of {:.3g} parameters ever reaches, {:.3f}", q.loss, n,
+                chinchilla_loss(n, 1e30));
+  const SearchResult r = search(q);
+  std::optional<SearchWhy> w;
+  if (o.why && !r.best.empty()) w = trireme::why(q, r);
+  if (!o.svg.empty()) write_text_atomic(o.svg, front_svg(q, r));
+  fmt::print("{}",
+             request.json ? search_json(q, r, w ? &*w : nullptr) : search_text(q, r, w ? &*w : nullptr));
+}
+
+}  // namespace trireme::cli

@@ -1,0 +1,21 @@
+// trireme plan --search, --sweep, --largest: layouts of a model on a cluster, all of them, in closed form.
+#pragma once
+#include <string>
+
+#include "cli/plan_subject.h"
+
+namespace trireme::cli {
+
+struct SearchOptions {
+  bool search = false, why = false, fewer = false;
+  std::string by = "step", software, site, svg;
+  int64_t global = 0, best = 10, spares = -1;
+  double loss = 0, restart_s = 600, repair_h = 24, memory_share = 1;
+  void add_to(CLI::App& verb);
+  bool any() const { return search; }
+};
+
+// price: of a device-hour, 0 = the cluster file's.
+void plan_search(const SearchOptions&, const PlanSubject&, const RunRequest&, double price);
+
+}  // namespace trireme::cli

@@ -1,0 +1,52 @@
+#include "cost/goodput.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "cost/checkpoint_interval.h"
+
+namespace trireme {
+namespace {
+
+// That a Poisson number of this mean is at least s.
+double at_least(double mean, int64_t s) {
+  double term = std::exp(-mean), below = 0;
+  for (int64_t k = 0; k < s; k++) below += term, term *= mean / double(k + 1);
+  return std::clamp(1 - below, 0.0, 1.0);
+}
+
+Goodput with_spares(const Reliability& r, int64_t devices, double save_s, int64_t spares) {
+  Goodput g{.mtbf_s = r.mtbf_device_s / double(devices), .spares = spares};
+  g.interval_s = daly_interval(save_s, g.mtbf_s);
+  g.waits = at_least(r.repair_s / g.mtbf_s, spares);
+  g.share =
+      std::max(0.0, 1 - checkpoint_waste(g.interval_s, save_s, g.mtbf_s, r.restart_s + g.waits * r.repair_s));
+  g.paid = devices + spares * r.devices_per_machine;
+  return g;
+}
+
+}  // namespace
+
+Goodput goodput(const Reliability& r, int64_t devices, double save_s) {
+  require(devices > 0 && save_s > 0 && r.mtbf_device_s > 0, "goodput of no devices, or without failures");
+  if (r.spares >= 0) return with_spares(r, devices, save_s, r.spares);
+  // More spares cost, and help less and less: the first minimum of paid devices per useful second is the only
+  // one that matters; beyond a mean of repairs it is past.
+  const double mean = r.repair_s * double(devices) / r.mtbf_device_s;
+  const auto most = int64_t(mean + 12 * std::sqrt(mean) + 12);
+  Goodput best = with_spares(r, devices, save_s, 0);
+  const auto price = [](const Goodput& g) { return double(g.paid) / std::max(g.share, 1e-300); };
+  for (int64_t s = 1; s <= most; s++) {
+    const Goodput g = with_spares(r, devices, save_s, s);
+    if (price(g) < price(best)) best = g;
+  }
+  return best;
+}
+
+double save_stall_s(double parameters, int64_t devices) {
+  constexpr double kBytes = 14, kHostLink = 20e9;  // PCIe 4 x16, as copies reach it
+  return kBytes * parameters / double(devices) / kHostLink;
+}
+
+}  // namespace trireme

@@ -1,0 +1,20 @@
+// Tokens that a model takes to a loss, at a batch size: Chinchilla's loss and the critical batch size.
+#pragma once
+
+namespace trireme {
+
+// L(N, D) = 1.8172 + 482.01 / N^0.3478 + 2085.43 / D^0.3658 nats a token: Hoffmann et al. 2022, approach 3,
+// as Besiroglu et al. 2024 fitted it again. N parameters, D tokens.
+double chinchilla_loss(double parameters, double tokens);
+// Its D at a loss; infinite where no number of tokens reaches it.
+double chinchilla_tokens(double parameters, double loss);
+
+// B_crit(L) = 2.1e8 L^-4.8 tokens (Kaplan et al. 2020, figure 10): twice the tokens and twice the steps of
+// the least of each (McCandlish et al. 2018).
+double critical_batch(double loss);
+
+// Tokens to the loss in batches of so many tokens: D (1 + B / B_crit), from (S/S_min - 1)(E/E_min - 1) = 1
+// with Chinchilla's D for E_min, whose runs had small batches.
+double tokens_to_loss(double parameters, double loss, double batch_tokens);
+
+}  // namespace trireme

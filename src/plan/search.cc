@@ -1,0 +1,463 @@
+#include "plan/search.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+#include "base/timed.h"
+#include "cost/flops.h"
+#include "cost/time_to_loss.h"
+#include "cost/walls.h"
+
+namespace trireme {
+namespace {
+
+std::vector<int64_t> divisors(int64_t n) {
+  std::vector<int64_t> low, high;
+  for (int64_t d = 1; d * d <= n; d++)
+    if (n % d == 0) {
+      low.push_back(d);
+      if (d * d != n) high.push_back(n / d);
+    }
+  low.insert(low.end(), high.rbegin(), high.rend());
+  return low;
+}
+
+// A schedule as the closed forms see it: idle time and microbatches held relative to 1F1B's (FORMULAS: Qi et
+// al. 2024 and 2024b, tables of bubbles and memory; ZB-H1's half and ZB-H2's 0.06 as measured,
+// docs/score.md).
+struct KnownSchedule {
+  std::string_view name;
+  bool v;         // two chunks a rank, down and up again
+  double bubble;  // of 1F1B's idle time
+};
+constexpr KnownSchedule kKnown[] = {
+    {"1f1b", false, 1},    {"gpipe", false, 1},      {"interleaved", false, 1},
+    {"zb-h1", false, 0.5}, {"zb-h2", false, 0.06},   {"zb-v", true, 0.06},
+    {"v-half", true, 0.5}, {"v-min", true, 2.0 / 3}, {"dualpipe-v", true, 0.35},
+};
+
+// Microbatches of its whole share that a rank holds at once.
+double held_of(std::string_view name, double p, double m) {
+  if (name == "gpipe") return m;
+  if (name == "zb-h2") return 2 * p - 1;
+  if (name == "v-half") return (p + 1) / 2;
+  if (name == "v-min") return (p + 2) / 3;
+  if (name == "dualpipe-v") return p + 1;
+  return p;
+}
+
+// The closed forms divide the bubble by chunks and reckon interleaved holding; of a V both are said outright.
+void set_schedule(StepCase& c, const KnownSchedule& s, int64_t chunks) {
+  const double p = double(c.pp), m = double(c.microbatches), v = double(chunks);
+  c.chunks = chunks, c.bubble = s.bubble, c.held = 1;
+  if (s.v) c.bubble *= v;
+  if (s.name == "interleaved") return;
+  const double own = v > 1 ? p + (p - 1) / v : p;
+  c.held = held_of(s.name, p, m) / own;
+}
+
+const KnownSchedule& schedule_named(std::string_view name) {
+  for (const KnownSchedule& s : kKnown)
+    if (s.name == name) return s;
+  require(false, "a schedule that is not searched");
+  return kKnown[0];
+}
+
+void set_again(StepCase& c, Again a) {
+  c.recompute = a == Again::full ? 1 : 0;
+  c.renorm = a == Again::selective;
+}
+
+// What a second of so many devices is worth.
+struct ClusterPrice {
+  double goodput = 1, cost_s = 0;
+};
+ClusterPrice cluster_price(const SearchRequest& q, int64_t gpus) {
+  const Goodput g = goodput_of(q, gpus);
+  return {g.share, double(g.paid) / 3600 * (q.price > 0 ? q.price : 1)};
+}
+
+void set_price(const SearchRequest& q, const ClusterPrice& c, Priced& p) {
+  const double tokens = step_tokens(q, p.layout);
+  p.token_s = p.time.total / tokens / c.goodput;
+  p.cost = p.token_s * c.cost_s;
+  p.headroom = q.figures.memory - p.memory.total;
+  p.score = p.token_s;
+  if (q.by == RankBy::cost) p.score = p.cost;
+  if (q.by == RankBy::loss) p.score = p.token_s * tokens_to_loss(active_parameters(q.model), q.loss, tokens);
+}
+
+struct Sharding {
+  int zero;
+  int64_t shards;
+};
+
+// Everything of one division, (tp, pp, cp, dp, ep) on so many devices, with what does not depend on more.
+class DivisionSearch {
+ public:
+  DivisionSearch(const SearchRequest& q, SearchResult& out) : q_(q), out_(out) {
+    c_ = step_case(q, SearchLayout{});
+    room_ = q.figures.memory * q.memory_share;
+  }
+  void begin_cluster(int64_t gpus) { price_ = cluster_price(q_, gpus); }
+  void run(const SearchLayout& division);
+
+ private:
+  // Schedules and their chunks that this many stages have.
+  void list_schedules();
+  void list_shardings();
+  void list_orders();
+  // A schedule, microbatch and recompute: what is held beside states.
+  void kind(const KnownSchedule&, int64_t chunks, Again);
+  void candidate();
+  void take(const Priced&);
+  void join_front(const Priced&);
+  bool dominates(const Priced& a, const Priced& b) const {
+    return a.token_s <= b.token_s && a.cost <= b.cost && a.headroom >= b.headroom;
+  }
+
+  const SearchRequest& q_;
+  SearchResult& out_;
+  StepCase c_;
+  SearchLayout at_;
+  ClusterPrice price_;
+  double room_ = 0;
+  struct Choice {
+    const KnownSchedule* schedule;
+    int64_t chunks;
+  };
+  std::vector<Choice> schedules_;
+  std::vector<Sharding> shardings_;
+  std::vector<double> states_;  // bytes by sharding, then offloaded
+  std::vector<Nearest> orders_;
+  StepMemory memory_;
+  Priced best_;
+  bool any_ = false;
+  size_t last_dominator_ = 0;
+  int64_t fits_before_ = 0;
+};
+
+void DivisionSearch::list_schedules() {
+  schedules_.clear();
+  if (at_.pp == 1) {
+    schedules_.push_back({&kKnown[0], 1});
+    return;
+  }
+  const int64_t layers = q_.model.layers;
+  for (const KnownSchedule& s : kKnown) {
+    if (s.name == "interleaved") {
+      for (int64_t v = 2; v * at_.pp <= layers; v++)
+        if (layers % (v * at_.pp) == 0) schedules_.push_back({&s, v});
+    } else if (!s.v) {
+      schedules_.push_back({&s, 1});
+    } else if (layers % (2 * at_.pp) == 0) {
+      schedules_.push_back({&s, 2});
+    }
+  }
+}
+
+void DivisionSearch::list_shardings() {
+  shardings_ = {{0, 0}};
+  const int64_t replicas = at_.dp * at_.cp;
+  if (replicas > 1) {
+    for (const int zero : {1, 2, 3}) shardings_.push_back({zero, 0});
+    for (const int64_t d : divisors(replicas))
+      if (d > 1 && d < replicas) shardings_.push_back({3, d});
+  }
+}
+
+// Orders that are the same to the closed forms are looked at once.
+void DivisionSearch::list_orders() {
+  orders_ = {Nearest::tensor};
+  if (double(at_.gpus) <= q_.figures.near) return;
+  if (at_.pp > 1 && at_.dp > 1) orders_.push_back(Nearest::stages);
+  if (at_.tp > 1 && at_.dp * at_.cp > 1) orders_.push_back(Nearest::replicas);
+}
+
+void DivisionSearch::run(const SearchLayout& division) {
+  at_ = division;
+  c_.tp = at_.tp, c_.pp = at_.pp, c_.dp = at_.dp, c_.cp = at_.cp, c_.ep = at_.ep;
+  list_schedules();
+  list_shardings();
+  list_orders();
+  any_ = false, fits_before_ = out_.fits;
+  for (const int64_t micro : divisors(at_.global / at_.dp)) {
+    at_.micro = c_.micro = micro;
+    c_.microbatches = at_.microbatches();
+    // f32 sums of several microbatches; one stays in the compute type.
+    c_.grad_stored = c_.microbatches > 1 ? 4 : 2;
+    states_.clear();
+    for (const Sharding& s : shardings_)
+      for (const bool offload : {false, true}) {
+        c_.zero = s.zero, c_.shards = s.shards, c_.offload = offload ? std::max(q_.disk, 1.0) : 0;
+        states_.push_back(least_memory(c_));
+      }
+    for (const Choice& choice : schedules_) {
+      if (choice.schedule->name == "interleaved" && c_.microbatches % at_.pp != 0) continue;
+      for (const Again again : {Again::none, Again::selective, Again::full})
+        kind(*choice.schedule, choice.chunks, again);
+    }
+  }
+  if (any_) out_.divisions.push_back(best_);
+  if (out_.fits == fits_before_) out_.refused[size_t(Refusal::memory)].divisions++;
+}
+
+void DivisionSearch::kind(const KnownSchedule& schedule, int64_t chunks, Again again) {
+  at_.schedule = schedule.name, at_.chunks = chunks, at_.again = again;
+  set_schedule(c_, schedule, chunks);
+  set_again(c_, again);
+  memory_ = step_memory(c_, q_.fits);
+  const double beside = memory_.activations + memory_.logits + memory_.base;
+  const int places = q_.disk > 0 ? 2 : 1;
+  const auto all = int64_t(shardings_.size() * orders_.size()) * places;
+  out_.candidates += all;
+  Refused& no = out_.refused[size_t(Refusal::memory)];
+  // The leanest of this kind is known; the others need no look where it is too large.
+  double least = states_[0];
+  size_t leanest = 0;
+  for (size_t i = 0; i < states_.size(); i++)
+    if ((places == 2 || i % 2 == 0) && states_[i] < least) least = states_[i], leanest = i;
+  if (beside + least > room_) {
+    out_.at_once += all, no.candidates += all;
+    if (no.bytes == 0 || beside + least < no.bytes) {
+      no.bytes = beside + least, no.nearest = at_;
+      no.nearest.zero = shardings_[leanest / 2].zero, no.nearest.shards = shardings_[leanest / 2].shards;
+      no.nearest.offload = leanest % 2 == 1, no.nearest.nearest = Nearest::tensor;
+    }
+    return;
+  }
+  for (size_t i = 0; i < shardings_.size(); i++)
+    for (int place = 0; place < places; place++) {
+      memory_.states = states_[2 * i + size_t(place)];
+      memory_.total = memory_.states + memory_.activations + memory_.logits + memory_.base;
+      at_.zero = shardings_[i].zero, at_.shards = shardings_[i].shards, at_.offload = place == 1;
+      if (memory_.total > room_) {
+        no.candidates += int64_t(orders_.size());
+        if (no.bytes == 0 || memory_.total < no.bytes)
+          no.bytes = memory_.total, no.nearest = at_, no.nearest.nearest = Nearest::tensor;
+        continue;
+      }
+      out_.fits += int64_t(orders_.size());
+      c_.zero = at_.zero, c_.shards = at_.shards, c_.offload = at_.offload ? q_.disk : 0;
+      for (const Nearest n : orders_) {
+        at_.nearest = c_.nearest = n;
+        candidate();
+      }
+    }
+}
+
+void DivisionSearch::candidate() {
+  Priced p{.layout = at_, .time = step_time(c_, q_.figures, q_.fits), .memory = memory_};
+  set_price(q_, price_, p);
+  if (!any_ || p.score < best_.score) best_ = p, any_ = true;
+  take(p);
+  join_front(p);
+}
+
+void DivisionSearch::take(const Priced& p) {
+  std::vector<Priced>& best = out_.best;
+  const auto most = size_t(q_.best);
+  if (best.size() == most && !(p.score < best.back().score)) return;
+  const auto place = std::upper_bound(best.begin(), best.end(), p,
+                                      [](const Priced& a, const Priced& b) { return a.score < b.score; });
+  best.insert(place, p);
+  if (best.size() > most) best.pop_back();
+}
+
+void DivisionSearch::join_front(const Priced& p) {
+  std::vector<Priced>& front = out_.front;
+  if (last_dominator_ < front.size() && dominates(front[last_dominator_], p)) return;
+  for (size_t i = 0; i < front.size(); i++)
+    if (dominates(front[i], p)) {
+      last_dominator_ = i;
+      return;
+    }
+  std::erase_if(front, [&](const Priced& o) { return dominates(p, o); });
+  front.push_back(p);
+  last_dominator_ = front.size() - 1;
+}
+
+// What keeps tp ranks from dividing the model; Refusal::count: nothing.
+Refusal tensor_refusal(const ModelSpec& m, int64_t tp) {
+  if (tp == 1) return Refusal::count;
+  if (m.heads % tp != 0) return Refusal::heads;
+  if (m.kv_heads % tp != 0 && tp % m.kv_heads != 0) return Refusal::kv_heads;
+  if (m.ffn % tp != 0) return Refusal::ffn;
+  if (m.shared_ffn % tp != 0) return Refusal::shared_ffn;
+  if ((m.vocab + tp - 1) / tp * (tp - 1) >= m.vocab) return Refusal::vocabulary;
+  return Refusal::count;
+}
+
+// Divisions of so many devices, each to `run`; what does not divide is counted.
+class Divisions {
+ public:
+  Divisions(const SearchRequest& q, SearchResult& out, DivisionSearch& inner)
+      : q_(q), out_(out), inner_(inner) {}
+  void of(int64_t gpus, int64_t global) {
+    SearchLayout l{.gpus = gpus, .global = global};
+    for (const int64_t tp : divisors(gpus))
+      for (const int64_t pp : divisors(gpus / tp))
+        for (const int64_t cp : divisors(gpus / tp / pp)) {
+          l.tp = tp, l.pp = pp, l.cp = cp, l.dp = gpus / tp / pp / cp;
+          experts(l);
+        }
+  }
+
+ private:
+  Refusal refusal(const SearchLayout& l) const {
+    const ModelSpec& m = q_.model;
+    if (const Refusal r = tensor_refusal(m, l.tp); r != Refusal::count) return r;
+    if (l.pp > m.layers) return Refusal::layers;
+    if (l.cp > 1 && q_.seq % (2 * l.cp) != 0) return Refusal::context;
+    if (l.tp > 1 && q_.seq % (l.cp * l.tp) != 0) return Refusal::sequence;
+    if (l.global % l.dp != 0) return Refusal::batch;
+    return Refusal::count;
+  }
+  void experts(SearchLayout l) {
+    const int64_t ranks = l.dp * l.cp * l.tp;
+    const Refusal whole = refusal(l);
+    if (whole != Refusal::count) return refuse(l, whole);
+    if (!q_.model.moe()) {
+      out_.divisions_seen++;
+      return inner_.run(l);
+    }
+    for (const int64_t ep : divisors(ranks)) {
+      l.ep = ep;
+      if (q_.model.experts % ep != 0) {
+        refuse(l, Refusal::experts);
+        continue;
+      }
+      out_.divisions_seen++;
+      inner_.run(l);
+    }
+  }
+  void refuse(const SearchLayout& l, Refusal r) {
+    out_.divisions_seen++;
+    Refused& no = out_.refused[size_t(r)];
+    if (no.divisions++ == 0) no.nearest = l;
+  }
+  const SearchRequest& q_;
+  SearchResult& out_;
+  DivisionSearch& inner_;
+};
+
+}  // namespace
+
+std::string_view text_of(Refusal r) {
+  static constexpr std::array<std::string_view, kRefusals> kTexts = {
+      "tp does not divide the heads",
+      "tp neither divides the heads of keys and values nor is a multiple of them",
+      "tp does not divide the feed-forward",
+      "tp does not divide the shared expert",
+      "tp leaves a rank no part of the vocabulary",
+      "tp and cp do not divide the sequence",
+      "cp does not divide the sequence into pairs of chunks",
+      "more stages than layers",
+      "dp does not divide the global batch",
+      "ep does not divide the experts",
+      "does not fit into memory"};
+  return kTexts[size_t(r)];
+}
+
+std::string_view order_of(Nearest n) {
+  return n == Nearest::tensor ? "pp dp cp tp" : n == Nearest::stages ? "dp pp cp tp" : "pp tp cp dp";
+}
+
+std::string division_text(const SearchLayout& l) {
+  std::string s;
+  const auto axis = [&](const char* name, int64_t n) {
+    if (n > 1) s += fmt::format("{}{} {}", s.empty() ? "" : " ", name, n);
+  };
+  axis("tp", l.tp), axis("pp", l.pp), axis("cp", l.cp), axis("dp", l.dp), axis("ep", l.ep);
+  return s.empty() ? "one device" : s;
+}
+
+std::string text_of(const SearchLayout& l) {
+  std::string s = division_text(l);
+  if (l.zero > 0) s += fmt::format(", zero {}", l.zero);
+  if (l.shards > 0) s += fmt::format(" in groups of {}", l.shards);
+  if (l.pp > 1) {
+    s += fmt::format(", {}", l.schedule);
+    if (l.schedule == "interleaved") s += fmt::format(" x{}", l.chunks);
+  }
+  s += fmt::format(", micro {} x {}", l.micro, l.microbatches());
+  if (l.again != Again::none)
+    s += fmt::format(", recompute {}", l.again == Again::full ? "full" : "selective");
+  if (l.offload) s += ", state offloaded";
+  if (l.nearest != Nearest::tensor) s += fmt::format(", order \"{}\"", order_of(l.nearest));
+  return s;
+}
+
+RunSpec with_layout(RunSpec run, const SearchLayout& l) {
+  LayoutSpec& o = run.layout;
+  o.tp = l.tp, o.pp = l.pp, o.dp = l.dp, o.cp = l.cp, o.ep = l.ep;
+  o.order = std::string(order_of(l.nearest)), o.sequence = l.tp > 1;
+  o.cp_method = "ring", o.cp_placement = "zigzag";
+  o.zero = l.zero, o.shard_group = l.shards;
+  o.schedule = std::string(l.schedule), o.schedule_file.clear(), o.in_flight = 0, o.chunks = l.chunks;
+  o.recompute = l.again == Again::none ? "none" : l.again == Again::full ? "full" : "selective";
+  o.recompute_tensors = LayoutSpec().recompute_tensors, o.recompute_rest = {};
+  o.recompute_blocks = o.recompute_limit = 0, o.recompute_shard = false;
+  o.offload = l.offload ? "state" : "none";
+  if (!l.offload) o.offload_dir.clear(), o.offload_mb = LayoutSpec().offload_mb;
+  run.batch.global = l.global, run.batch.micro = l.micro;
+  run.own_schedule = {};
+  return run;
+}
+
+double step_tokens(const SearchRequest& q, const SearchLayout& l) {
+  return double(l.global) * double(q.seq);
+}
+
+StepCase step_case(const SearchRequest& q, const SearchLayout& l) {
+  StepCase c{.model = q.model, .seq = q.seq, .window = q.window, .window_share = q.window_share};
+  c.tp = l.tp, c.pp = l.pp, c.dp = l.dp, c.cp = l.cp, c.ep = l.ep;
+  c.micro = l.micro, c.microbatches = l.microbatches();
+  c.zero = l.zero, c.shards = l.shards;
+  c.grad_bytes = q.grad_bytes, c.grad_stored = c.microbatches > 1 ? 4 : 2;
+  c.numbers = q.numbers, c.nearest = l.nearest;
+  c.offload = l.offload ? q.disk : 0;
+  set_schedule(c, schedule_named(l.schedule), l.chunks);
+  set_again(c, l.again);
+  return c;
+}
+
+Goodput goodput_of(const SearchRequest& q, int64_t gpus) {
+  return goodput(q.reliability, gpus, save_stall_s(double(parameters(q.model)), gpus));
+}
+
+Priced price_layout(const SearchRequest& q, const SearchLayout& l) {
+  const StepCase c = step_case(q, l);
+  Priced p{.layout = l, .time = step_time(c, q.figures, q.fits), .memory = step_memory(c, q.fits)};
+  set_price(q, cluster_price(q, l.gpus), p);
+  return p;
+}
+
+double mfu_of(const SearchRequest& q, const Priced& p) {
+  const double flops = train_flops_per_token(q.model, q.seq) * step_tokens(q, p.layout);
+  return flops / (p.time.total * double(p.layout.gpus) * q.figures.bf16);
+}
+
+SearchResult search(const SearchRequest& q) {
+  require(!q.gpus.empty() && !q.globals.empty() && q.seq > 0 && q.best > 0, "a search of nothing");
+  SearchResult out;
+  const double begin = now_s();
+  DivisionSearch inner(q, out);
+  Divisions divisions(q, out, inner);
+  for (const int64_t gpus : q.gpus) {
+    inner.begin_cluster(gpus);
+    for (const int64_t global : q.globals) divisions.of(gpus, global);
+  }
+  const auto by_score = [](const Priced& a, const Priced& b) { return a.score < b.score; };
+  std::stable_sort(out.divisions.begin(), out.divisions.end(), by_score);
+  std::stable_sort(out.front.begin(), out.front.end(),
+                   [](const Priced& a, const Priced& b) { return a.token_s < b.token_s; });
+  out.seconds = now_s() - begin;
+  return out;
+}
+
+}  // namespace trireme

@@ -1,0 +1,150 @@
+// All layouts of a model on a number of devices, priced in closed form (cost/step_time.h, cost/step_memory.h)
+// and ranked. Nothing is sampled: what divides is enumerated, what does not fit is counted by reason.
+// docs/search.md.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cost/goodput.h"
+#include "cost/step_memory.h"
+#include "spec/run_spec.h"
+
+namespace trireme {
+
+enum class Again { none, selective, full };  // layout.recompute
+
+struct SearchLayout {
+  int64_t gpus = 1, global = 1;  // global: sequences of a step
+  int64_t tp = 1, pp = 1, dp = 1, cp = 1, ep = 1;
+  int64_t micro = 1, chunks = 1;
+  std::string_view schedule = "1f1b";
+  Again again = Again::none;
+  int zero = 0;
+  int64_t shards = 0;  // layout.shard_group
+  bool offload = false;
+  Nearest nearest = Nearest::tensor;
+  int64_t microbatches() const { return global / (dp * micro); }
+  bool same_division(const SearchLayout& o) const {
+    return gpus == o.gpus && global == o.global && tp == o.tp && pp == o.pp && dp == o.dp && cp == o.cp &&
+           ep == o.ep;
+  }
+  bool operator==(const SearchLayout&) const = default;
+};
+// "tp 8 pp 4 dp 2, zero 1, interleaved x5, micro 1 (64 microbatches), recompute full"
+std::string text_of(const SearchLayout&);
+std::string division_text(const SearchLayout&);  // "tp 8 pp 4 dp 2"
+// layout.order of it.
+std::string_view order_of(Nearest);
+// The run in this layout, as train would start it.
+RunSpec with_layout(RunSpec, const SearchLayout&);
+
+enum class RankBy { step, cost, loss };
+
+struct SearchRequest {
+  ModelSpec model;  // finish()ed
+  std::string name;
+  int64_t seq = 0, window = 0;
+  double window_share = 0;
+  std::vector<int64_t> gpus;     // each number of devices is searched
+  std::vector<int64_t> globals;  // and with it each global batch, in sequences
+  std::string device;
+  DeviceFigures figures;
+  FitValues fits{};
+  NumberType numbers = NumberType::half;
+  double grad_bytes = 2;    // on the wire; in memory they are f32 where a step has several microbatches
+  double disk = 0;          // bytes/s of a device to its machine's disk; 0 = nothing is offloaded
+  double memory_share = 1;  // of the device's memory that may be planned with
+  double price = 0;         // of a device-hour; 0 = cost is in device-hours
+  Reliability reliability;
+  RankBy by = RankBy::step;
+  double loss = 0;  // the target of RankBy::loss, nats a token
+  int64_t best = 10;
+  double low = 1, high = 1;  // of a measured step, relative to a forecast one: 80 % of published runs
+};
+
+// One candidate's price. Times are of wall clock: the share that failures take is in it (goodput).
+struct Priced {
+  SearchLayout layout;
+  StepSeconds time;
+  StepMemory memory;
+  double token_s = 0;   // seconds a token of the whole cluster, failures included
+  double cost = 0;      // of a token: device-hours paid, times their price where that is known
+  double headroom = 0;  // bytes of the device's memory that are left
+  double score = 0;     // what is ranked: the lowest is best
+};
+
+// Why a division, or a layout of it, is no candidate.
+enum class Refusal {
+  heads,
+  kv_heads,
+  ffn,
+  shared_ffn,
+  vocabulary,
+  sequence,
+  context,
+  layers,
+  batch,
+  experts,
+  memory,
+  count
+};
+inline constexpr size_t kRefusals = size_t(Refusal::count);
+std::string_view text_of(Refusal);
+
+struct Refused {
+  int64_t divisions =
+      0;  // (tp, pp, cp, dp, ep) refused as such; of memory: those whose leanest layout is too large
+  int64_t candidates = 0;  // of memory
+  SearchLayout nearest;    // the one that misses by least (memory), or the first
+  double bytes = 0;        // memory: what that one takes
+};
+
+struct SearchResult {
+  std::vector<Priced> best;   // ranked
+  std::vector<Priced> front;  // none of the others is better in time, cost and headroom alike; fastest first
+  std::vector<Priced> divisions;  // the best of each division that fits, ranked
+  std::array<Refused, kRefusals> refused;
+  int64_t divisions_seen = 0, candidates = 0, fits = 0;
+  int64_t at_once = 0;  // of the candidates, known not to fit by the leanest of their kind
+  double seconds = 0;   // that the search took, on one core
+  double rate() const { return seconds > 0 ? double(candidates - at_once) / seconds : 0; }
+};
+
+SearchResult search(const SearchRequest&);
+
+StepCase step_case(const SearchRequest&, const SearchLayout&);
+// By itself; search() gives the same to the last bit.
+Priced price_layout(const SearchRequest&, const SearchLayout&);
+Goodput goodput_of(const SearchRequest&, int64_t gpus);
+// Model FLOPs utilisation of the step itself.
+double mfu_of(const SearchRequest&, const Priced&);
+double step_tokens(const SearchRequest&, const SearchLayout&);
+
+// Which figure or constant, larger or smaller by a factor, makes another division the best: found by
+// bisection among the best of each division.
+struct Flip {
+  std::string what;   // "bandwidth between machines", "share of tp's sums that is exposed"
+  double factor = 0;  // above 1: larger; below: smaller
+  Priced rival;       // which then wins
+};
+struct SearchWhy {
+  std::string binds;        // the largest toll beside products
+  double binds_s = 0;       // seconds a step
+  Priced runner_up;         // best of another division; token_s = 0: there is none
+  std::vector<Flip> flips;  // smallest change first
+  // With more memory: the leanest of the faster layouts. token_s = 0: none is faster.
+  Priced with_memory;
+};
+SearchWhy why(const SearchRequest&, const SearchResult&);
+// Tolls of a step, largest first: name and seconds.
+std::vector<std::pair<std::string, double>> tolls_of(const StepSeconds&);
+
+std::string search_text(const SearchRequest&, const SearchResult&, const SearchWhy*);
+std::string search_json(const SearchRequest&, const SearchResult&, const SearchWhy*);
+// The front: step time against memory left, SVG.
+std::string front_svg(const SearchRequest&, const SearchResult&);
+
+}  // namespace trireme

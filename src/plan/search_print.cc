@@ -1,0 +1,230 @@
+// What a search found: as text, as JSON, and the front as a picture.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/json.h"
+#include "plan/search.h"
+#include "plan/search_chart.h"
+#include "spec/model_spec.h"
+
+namespace trireme {
+namespace {
+
+using SearchJson = nlohmann::ordered_json;
+constexpr double kGiga = 1e9, kPerTokens = 1e9;
+
+std::string count_text(int64_t n) {
+  std::string s = std::to_string(n);
+  for (auto i = int64_t(s.size()) - 3; i > 0; i -= 3) s.insert(size_t(i), ",");
+  return s;
+}
+
+std::string loss_hours(const Priced& p) {
+  return fmt::format("{:.1f} days", p.score / 86400);
+}
+
+std::string cost_text(const SearchRequest& q, const Priced& p) {
+  const double c = p.cost * kPerTokens;
+  return q.price > 0 ? fmt::format("{:.2f}", c) : fmt::format("{:.1f} h", c);
+}
+
+std::string row_text(const SearchRequest& q, const Priced& p) {
+  std::string s = fmt::format("{:8.3f} s {:5.1f} % {:7.1f} GB {:9} ", p.time.total, 100 * mfu_of(q, p),
+                              p.memory.total / kGiga, cost_text(q, p));
+  if (q.by == RankBy::loss) s += fmt::format("{:>11} {:6} ", loss_hours(p), p.layout.global);
+  if (q.gpus.size() > 1) s += fmt::format("{:6} ", p.layout.gpus);
+  return s + text_of(p.layout) + "\n";
+}
+
+std::string head_text(const SearchRequest& q) {
+  std::string s = fmt::format("{:>10} {:>7} {:>10} {:9} ", "step", "MFU", "memory",
+                              q.price > 0 ? "cost/1e9" : "dev-h/1e9");
+  if (q.by == RankBy::loss) s += fmt::format("{:>11} {:6} ", "to the loss", "batch");
+  if (q.gpus.size() > 1) s += fmt::format("{:>6} ", "GPUs");
+  return s + "layout\n";
+}
+
+std::string refused_text(const SearchRequest& q, const SearchResult& r) {
+  std::string s;
+  for (size_t i = 0; i < kRefusals; i++) {
+    const Refused& no = r.refused[i];
+    if (no.divisions == 0 && no.candidates == 0) continue;
+    if (Refusal(i) == Refusal::memory) {
+      s += fmt::format("  {}: {} candidates, and {} divisions in whole; nearest, {:.1f} of {:.1f} GB: {}\n",
+                       text_of(Refusal(i)), count_text(no.candidates), count_text(no.divisions),
+                       no.bytes / kGiga, q.figures.memory * q.memory_share / kGiga, text_of(no.nearest));
+    } else {
+      s += fmt::format("  {}: {} divisions, such as {}\n", text_of(Refusal(i)), count_text(no.divisions),
+                       division_text(no.nearest));
+    }
+  }
+  return s;
+}
+
+std::string why_text(const SearchRequest& q, const SearchResult& r, const SearchWhy& w) {
+  const Priced& best = r.best.front();
+  std::string s = "\nwhere the best layout's step goes:\n";
+  for (const auto& [name, seconds] : tolls_of(best.time))
+    if (std::abs(seconds) >= 0.0005 * best.time.total)
+      s += fmt::format("  {:24} {:9.3f} s {:5.1f} %\n", name, seconds, 100 * seconds / best.time.total);
+  s += fmt::format("beside products it is bound by {}: {:.3f} s a step\n", w.binds, w.binds_s);
+  if (w.runner_up.token_s > 0)
+    s += fmt::format("next best division, {:.1f} % behind: {}\n", 100 * (w.runner_up.score / best.score - 1),
+                     text_of(w.runner_up.layout));
+  if (w.flips.empty()) s += "no figure or constant changed by up to 64 makes another division the best\n";
+  constexpr size_t kShown = 6;
+  for (size_t i = 0; i < std::min(kShown, w.flips.size()); i++) {
+    const Flip& f = w.flips[i];
+    s += fmt::format("{} x {:.3g}: the best is {}\n", f.what, f.factor, text_of(f.rival.layout));
+  }
+  if (w.with_memory.token_s > 0)
+    s += fmt::format("with {:.1f} GB more memory a device, {:.1f} % better: {}\n",
+                     (w.with_memory.memory.total - q.figures.memory * q.memory_share) / kGiga,
+                     100 * (1 - w.with_memory.score / best.score), text_of(w.with_memory.layout));
+  else
+    s += "twice the memory makes nothing better\n";
+  return s;
+}
+
+SearchJson layout_json(const SearchLayout& l) {
+  return {{"tp", l.tp},
+          {"pp", l.pp},
+          {"dp", l.dp},
+          {"cp", l.cp},
+          {"ep", l.ep},
+          {"order", order_of(l.nearest)},
+          {"zero", l.zero},
+          {"shard_group", l.shards},
+          {"schedule", l.schedule},
+          {"chunks", l.chunks},
+          {"recompute", l.again == Again::none   ? "none"
+                        : l.again == Again::full ? "full"
+                                                 : "selective"},
+          {"offload", l.offload ? "state" : "none"},
+          {"micro", l.micro},
+          {"microbatches", l.microbatches()},
+          {"global", l.global},
+          {"gpus", l.gpus}};
+}
+
+SearchJson priced_json(const SearchRequest& q, const Priced& p) {
+  const double busy = p.time.total - p.time.bubble;
+  SearchJson j = {{"layout", layout_json(p.layout)},
+                  {"step_s", p.time.total},
+                  {"step_low_s", q.low * p.time.total},
+                  {"step_high_s", q.high * p.time.total},
+                  {"tokens_per_s_per_gpu", step_tokens(q, p.layout) / p.time.total / double(p.layout.gpus)},
+                  {"mfu", mfu_of(q, p)},
+                  {"bubble", busy > 0 ? p.time.bubble / p.time.total : 0},
+                  {"memory",
+                   {{"states", p.memory.states},
+                    {"activations", p.memory.activations},
+                    {"logits", p.memory.logits},
+                    {"base", p.memory.base},
+                    {"total", p.memory.total}}},
+                  {"headroom", p.headroom},
+                  {"fits", true},
+                  {"cost_per_1e9_tokens", p.cost * kPerTokens},
+                  {"goodput", goodput_of(q, p.layout.gpus).share}};
+  if (q.by == RankBy::loss) j["seconds_to_loss"] = p.score;
+  SearchJson tolls;
+  for (const auto& [name, seconds] : tolls_of(p.time)) tolls[name] = seconds;
+  j["tolls_s"] = tolls;
+  return j;
+}
+
+SearchJson refused_json(const SearchRequest& q, const SearchResult& r) {
+  SearchJson all = SearchJson::array();
+  for (size_t i = 0; i < kRefusals; i++) {
+    const Refused& no = r.refused[i];
+    if (no.divisions == 0 && no.candidates == 0) continue;
+    SearchJson j = {{"why_rejected", text_of(Refusal(i))},
+                    {"divisions", no.divisions},
+                    {"candidates", no.candidates},
+                    {"layout", layout_json(no.nearest)},
+                    {"fits", false}};
+    if (Refusal(i) == Refusal::memory)
+      j["bytes"] = no.bytes, j["allowed_bytes"] = q.figures.memory * q.memory_share;
+    all.push_back(j);
+  }
+  return all;
+}
+
+SearchJson why_json(const SearchRequest& q, const SearchWhy& w) {
+  SearchJson j = {{"binds", w.binds}, {"binds_s", w.binds_s}, {"flips", SearchJson::array()}};
+  if (w.runner_up.token_s > 0) j["runner_up"] = priced_json(q, w.runner_up);
+  for (const Flip& f : w.flips)
+    j["flips"].push_back({{"what", f.what}, {"factor", f.factor}, {"layout", layout_json(f.rival.layout)}});
+  if (w.with_memory.token_s > 0) j["with_memory"] = priced_json(q, w.with_memory);
+  return j;
+}
+
+std::string_view by_text(RankBy by) {
+  return by == RankBy::step ? "step time" : by == RankBy::cost ? "cost of a token" : "time to a loss";
+}
+
+}  // namespace
+
+std::string search_text(const SearchRequest& q, const SearchResult& r, const SearchWhy* w) {
+  const Goodput g = goodput_of(q, q.gpus.back());
+  std::string s = fmt::format("{} on {}{} x {}, {}{} sequences of {} tokens a step\n", q.name,
+                              q.gpus.size() > 1 ? "up to " : "", q.gpus.back(), q.device,
+                              q.globals.size() > 1 ? "up to " : "", q.globals.back(), q.seq);
+  s += fmt::format("goodput {:.2f} %: a failure every {:.1f} h, a save every {:.0f} s, {} spare machine{}\n",
+                   100 * g.share, g.mtbf_s / 3600, g.interval_s, g.spares, g.spares == 1 ? "" : "s");
+  s += fmt::format("{} divisions, {} candidates: {} fit; {:.2f} s, {} candidates a second on one core\n",
+                   count_text(r.divisions_seen), count_text(r.candidates), count_text(r.fits), r.seconds,
+                   count_text(int64_t(r.rate())));
+  s += refused_text(q, r);
+  if (r.best.empty()) return s + "nothing fits\n";
+  s += fmt::format("\nthe best, by {}", by_text(q.by));
+  if (q.by == RankBy::loss) s += fmt::format(" of {:.3f}", q.loss);
+  s += "\n" + head_text(q);
+  for (const Priced& p : r.best) s += row_text(q, p);
+  const double step = r.best.front().time.total;
+  s += fmt::format("of published runs 80 % took {:.2f} to {:.2f} of such a forecast: {:.3f} to {:.3f} s\n",
+                   q.low, q.high, q.low * step, q.high * step);
+  s += fmt::format("\nnone is better than these in time, cost and memory left alike ({} layouts",
+                   r.front.size());
+  constexpr size_t kShown = 12;
+  s += r.front.size() > kShown ? fmt::format(", {} of them)\n", kShown) : ")\n";
+  const size_t n = std::min(kShown, r.front.size());
+  for (size_t i = 0; i < n; i++) s += row_text(q, r.front[n == 1 ? 0 : i * (r.front.size() - 1) / (n - 1)]);
+  if (w) s += why_text(q, r, *w);
+  return s;
+}
+
+std::string search_json(const SearchRequest& q, const SearchResult& r, const SearchWhy* w) {
+  SearchJson j;
+  j["best"] = r.best.empty() ? SearchJson() : priced_json(q, r.best.front());
+  j["candidates"] = SearchJson::array();
+  for (const Priced& p : r.best) j["candidates"].push_back(priced_json(q, p));
+  for (const auto& no : refused_json(q, r)) j["candidates"].push_back(no);
+  j["front"] = SearchJson::array();
+  for (const Priced& p : r.front) j["front"].push_back(priced_json(q, p));
+  j["searched"] = {
+      {"divisions", r.divisions_seen}, {"candidates", r.candidates}, {"fit", r.fits},
+      {"refused_at_once", r.at_once},  {"seconds", r.seconds},       {"candidates_per_s", r.rate()}};
+  if (w) j["why"] = why_json(q, *w);
+  return j.dump(2, ' ', false, SearchJson::error_handler_t::replace) + "\n";
+}
+
+std::string front_svg(const SearchRequest& q, const SearchResult& r) {
+  Chart c{
+      .title = fmt::format("{} on {} x {}: what memory left costs in time", q.name, q.gpus.back(), q.device),
+      .x = {.title = "memory left on a device, GB"},
+      .y = {.title = "seconds of 1e9 tokens, failures included", .from_zero = false}};
+  for (const int64_t gpus : q.gpus) {
+    ChartSeries s{.name = fmt::format("{} devices", gpus), .line = false};
+    for (const Priced& p : r.front)
+      if (p.layout.gpus == gpus)
+        s.points.push_back({p.headroom / kGiga, p.token_s * kPerTokens, text_of(p.layout)});
+    std::reverse(s.points.begin(), s.points.end());  // fastest first: least memory left first, as a rule
+    if (!s.points.empty()) c.series.push_back(std::move(s));
+  }
+  return svg_of(c);
+}
+
+}  // namespace trireme

@@ -1,0 +1,146 @@
+// What binds the best layout, and what would make another one the best.
+#include <algorithm>
+#include <cmath>
+
+#include "plan/search.h"
+
+namespace trireme {
+namespace {
+
+// Something of the machine or of the software that may be larger or smaller.
+struct Knob {
+  std::string_view what;
+  double DeviceFigures::*figure;  // or null, and
+  Fit fit;
+};
+constexpr Knob kKnobs[] = {
+    {"peak of products", &DeviceFigures::bf16, Fit::count},
+    {"bandwidth of memory", &DeviceFigures::bandwidth, Fit::count},
+    {"bandwidth inside a node", &DeviceFigures::bus, Fit::count},
+    {"bandwidth between nodes", &DeviceFigures::nic, Fit::count},
+    {"exposed share of tp's sums", nullptr, Fit::tp},
+    {"exposed share of messages between stages", nullptr, Fit::pp},
+    {"exposed share of cp's exchange", nullptr, Fit::cp},
+    {"exposed share of experts' exchange", nullptr, Fit::ep},
+    {"exposed share of gradients and weights", nullptr, Fit::dp},
+    {"start of a collective, a rank", nullptr, Fit::ring},
+    {"launches of a layer", nullptr, Fit::host},
+};
+
+SearchRequest turned(SearchRequest q, const Knob& k, double factor) {
+  if (k.figure)
+    q.figures.*k.figure *= factor;
+  else
+    q.fits[size_t(k.fit)] *= factor;
+  return q;
+}
+
+// The best of the pool where figures are other ones.
+class Pool {
+ public:
+  Pool(const SearchRequest& q, const SearchResult& r) : q_(q) {
+    constexpr size_t kMost = 400;
+    for (const Priced& p : r.divisions) {
+      if (cases_.size() == kMost) break;
+      cases_.push_back(step_case(q, p.layout));
+      priced_.push_back(p);
+    }
+  }
+  size_t winner(const Knob& k, double factor) const {
+    const SearchRequest q = turned(q_, k, factor);
+    size_t best = 0;
+    double least = INFINITY;
+    for (size_t i = 0; i < cases_.size(); i++) {
+      // What does not depend on the knob (tokens, failures, prices) stays as it was.
+      const double score =
+          priced_[i].score * step_time(cases_[i], q.figures, q.fits).total / priced_[i].time.total;
+      if (score < least) least = score, best = i;
+    }
+    return best;
+  }
+  const Priced& at(size_t i) const { return priced_[i]; }
+  size_t size() const { return cases_.size(); }
+
+ private:
+  const SearchRequest& q_;
+  std::vector<StepCase> cases_;
+  std::vector<Priced> priced_;
+};
+
+// The smallest factor in this direction (1 or -1 in logarithms) at which the winner is another; 0: none
+// to 64.
+double flip_factor(const Pool& pool, const Knob& k, double direction, size_t& winner) {
+  constexpr double kStep = 0.25, kMost = 6;  // powers of two
+  constexpr int kHalvings = 30;
+  double same = 0;
+  for (double x = kStep; x <= kMost; x += kStep) {
+    if (pool.winner(k, std::exp2(direction * x)) == 0) {
+      same = x;
+      continue;
+    }
+    double other = x;
+    for (int i = 0; i < kHalvings; i++) {
+      const double middle = (same + other) / 2;
+      (pool.winner(k, std::exp2(direction * middle)) == 0 ? same : other) = middle;
+    }
+    winner = pool.winner(k, std::exp2(direction * other));
+    return std::exp2(direction * other);
+  }
+  return 0;
+}
+
+// With twice the memory: of what is faster then, what needs least. Both are on the front.
+Priced faster_with_memory(const SearchRequest& q, const Priced& best) {
+  SearchRequest wide = q;
+  wide.figures.memory *= 2;
+  Priced least;
+  for (const Priced& p : search(wide).front) {
+    if (!(p.score < best.score) || p.memory.total <= q.figures.memory * q.memory_share) continue;
+    if (least.token_s == 0 || p.memory.total < least.memory.total) least = p;
+  }
+  return least;
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, double>> tolls_of(const StepSeconds& t) {
+  std::vector<std::pair<std::string, double>> all = {{"products", t.products},
+                                                     {"attention", t.attention},
+                                                     {"norms and activations", t.elementwise},
+                                                     {"launches", t.host},
+                                                     {"tensor parallel sums", t.tp},
+                                                     {"context exchange", t.cp},
+                                                     {"experts' exchange", t.ep},
+                                                     {"logits and loss", t.head},
+                                                     {"pipeline bubble", t.bubble},
+                                                     {"messages between stages", t.messages},
+                                                     {"gradients and weights", t.gradients},
+                                                     {"optimizer", t.optimizer},
+                                                     {"offload", t.offload},
+                                                     {"jitter and pace", t.jitter}};
+  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  return all;
+}
+
+SearchWhy why(const SearchRequest& q, const SearchResult& r) {
+  SearchWhy w;
+  if (r.divisions.empty()) return w;
+  const Priced& best = r.divisions.front();
+  for (const auto& [name, seconds] : tolls_of(best.time))
+    if (name != "products" && w.binds.empty()) w.binds = name, w.binds_s = seconds;
+  if (r.divisions.size() > 1) w.runner_up = r.divisions[1];
+  const Pool pool(q, r);
+  for (const Knob& k : kKnobs)
+    for (const double direction : {1.0, -1.0}) {
+      size_t winner = 0;
+      const double factor = flip_factor(pool, k, direction, winner);
+      if (factor > 0) w.flips.push_back({std::string(k.what), factor, pool.at(winner)});
+    }
+  std::stable_sort(w.flips.begin(), w.flips.end(), [](const Flip& a, const Flip& b) {
+    return std::abs(std::log(a.factor)) < std::abs(std::log(b.factor));
+  });
+  w.with_memory = faster_with_memory(q, best);
+  return w;
+}
+
+}  // namespace trireme

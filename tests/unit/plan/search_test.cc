@@ -1,0 +1,316 @@
+// The search against brute force over what the run file's own checks allow.
+#include "plan/search.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "base/json.h"
+#include "base/rng.h"
+#include "plan/search_chart.h"
+#include "spec/supported.h"
+
+namespace trireme {
+namespace {
+
+SearchRequest small_request() {
+  SearchRequest q;
+  q.model = ModelSpec::of("llama");
+  q.model.layers = 12, q.model.hidden = 768, q.model.heads = 12, q.model.kv_heads = 4, q.model.ffn = 3072;
+  q.model.vocab = 50257;
+  q.seq = 1536, q.name = "small", q.device = "test";
+  q.model.finish(q.seq);
+  q.figures = {.bf16 = 300e12,
+               .memory = 3e9,
+               .bandwidth = 2e12,
+               .bus = 200e9,
+               .near = 4,
+               .nic = 20e9,
+               .attention = 150e12};
+  q.fits.fill(1);
+  q.fits[size_t(Fit::host)] = q.fits[size_t(Fit::host_moe)] = 1e-4;
+  q.fits[size_t(Fit::jitter)] = q.fits[size_t(Fit::step)] = q.fits[size_t(Fit::ring)] = 1e-6;
+  q.fits[size_t(Fit::base)] = 1e8;
+  q.gpus = {12}, q.globals = {24}, q.best = 25;
+  return q;
+}
+
+SearchRequest small_experts() {
+  SearchRequest q = small_request();
+  q.model = ModelSpec::of("mixtral");
+  q.model.layers = 6, q.model.hidden = 512, q.model.heads = 8, q.model.kv_heads = 8, q.model.moe_ffn = 1024;
+  q.model.experts = 6, q.model.experts_per_token = 2, q.model.vocab = 32000;
+  q.model.finish(q.seq);
+  q.gpus = {6};
+  return q;
+}
+
+RunSpec run_of(const SearchRequest& q) {
+  RunSpec run;
+  run.model = q.model, run.data.seq_len = q.seq;
+  run.precision.compute = "bf16";
+  return run;
+}
+
+// All layouts by loops over every number, kept where the run file's own checks find nothing wrong: the
+// search's conventions (sequence parallelism beside tp, whole chunks, Megatron's rule for interleaving,
+// orders that differ) are said again here.
+template <class F>
+void each_layout(const SearchRequest& q, F&& f) {
+  constexpr std::string_view kNames[] = {"1f1b", "gpipe",  "interleaved", "zb-h1",     "zb-h2",
+                                         "zb-v", "v-half", "v-min",       "dualpipe-v"};
+  const int64_t gpus = q.gpus[0], global = q.globals[0];
+  RunSpec run = run_of(q);
+  for (int64_t tp = 1; tp <= gpus; tp++)
+    for (int64_t pp = 1; pp <= gpus; pp++)
+      for (int64_t cp = 1; cp <= gpus; cp++)
+        for (int64_t dp = 1; dp <= gpus; dp++)
+          for (int64_t ep = 1; ep <= (q.model.moe() ? gpus : 1); ep++)
+            for (int64_t micro = 1; micro <= global; micro++) {
+              if (tp * pp * cp * dp != gpus || global % (dp * micro) != 0) continue;
+              SearchLayout l{
+                  .gpus = gpus, .global = global, .tp = tp, .pp = pp, .dp = dp, .cp = cp, .ep = ep};
+              l.micro = micro;
+              if (!problems_of(with_layout(run, l)).empty() || !unsupported_of(with_layout(run, l)).empty())
+                continue;
+              for (const std::string_view name : kNames)
+                for (int64_t chunks = 1; chunks <= q.model.layers; chunks++) {
+                  const bool v =
+                      name == "zb-v" || name == "v-half" || name == "v-min" || name == "dualpipe-v";
+                  const bool whole = q.model.layers % (pp * chunks) == 0;
+                  if (pp == 1 && (name != "1f1b" || chunks > 1)) continue;
+                  if (name == "interleaved" ? chunks < 2 || !whole || l.microbatches() % pp != 0
+                                            : chunks != (v ? 2 : 1) || (v && !whole))
+                    continue;
+                  l.schedule = name, l.chunks = chunks;
+                  for (const Again again : {Again::none, Again::selective, Again::full})
+                    for (int zero = 0; zero <= 3; zero++)
+                      for (int64_t shards = 0; shards < dp * cp; shards++) {
+                        if (zero > 0 && dp * cp == 1) continue;
+                        if (shards > 0 && (zero < 3 || shards == 1 || (dp * cp) % shards != 0)) continue;
+                        l.again = again, l.zero = zero, l.shards = shards;
+                        for (const bool offload : {false, true})
+                          for (const Nearest n : {Nearest::tensor, Nearest::stages, Nearest::replicas}) {
+                            if (offload && q.disk == 0) continue;
+                            const bool far = double(gpus) > q.figures.near;
+                            if (n == Nearest::stages && (!far || pp == 1 || dp == 1)) continue;
+                            if (n == Nearest::replicas && (!far || tp == 1 || dp * cp == 1)) continue;
+                            l.offload = offload, l.nearest = n;
+                            f(l);
+                          }
+                      }
+                }
+            }
+}
+
+bool no_worse(const Priced& a, const Priced& b) {
+  return a.token_s <= b.token_s && a.cost <= b.cost && a.headroom >= b.headroom;
+}
+
+void expect_brute_force(const SearchRequest& q) {
+  const SearchResult r = search(q);
+  std::vector<Priced> fit;
+  int64_t candidates = 0;
+  double least_miss = INFINITY;
+  each_layout(q, [&](const SearchLayout& l) {
+    candidates++;
+    const Priced p = price_layout(q, l);
+    if (p.memory.total <= q.figures.memory)
+      fit.push_back(p);
+    else
+      least_miss = std::min(least_miss, p.memory.total);
+  });
+  EXPECT_EQ(r.candidates, candidates);
+  EXPECT_EQ(r.fits, int64_t(fit.size()));
+  const Refused& memory = r.refused[size_t(Refusal::memory)];
+  EXPECT_EQ(memory.candidates, candidates - r.fits);
+  if (memory.candidates > 0) {
+    EXPECT_EQ(memory.bytes, least_miss);
+    EXPECT_EQ(price_layout(q, memory.nearest).memory.total, least_miss);
+  }
+  std::stable_sort(fit.begin(), fit.end(),
+                   [](const Priced& a, const Priced& b) { return a.score < b.score; });
+  ASSERT_EQ(r.best.size(), std::min(size_t(q.best), fit.size()));
+  for (size_t i = 0; i < r.best.size(); i++) {
+    EXPECT_EQ(r.best[i].score, fit[i].score) << i;
+    EXPECT_EQ(price_layout(q, r.best[i].layout).score, r.best[i].score) << text_of(r.best[i].layout);
+  }
+  // The front: nobody on it is beaten, and it beats everybody.
+  for (const Priced& p : r.front)
+    for (const Priced& o : fit)
+      EXPECT_FALSE(no_worse(o, p) && !no_worse(p, o)) << text_of(p.layout) << " by " << text_of(o.layout);
+  for (const Priced& o : fit)
+    EXPECT_TRUE(std::any_of(r.front.begin(), r.front.end(), [&](const Priced& p) { return no_worse(p, o); }));
+}
+
+TEST(Search, IsBruteForce) {
+  expect_brute_force(small_request());
+}
+TEST(Search, IsBruteForceWithExperts) {
+  SearchRequest q = small_experts();
+  // This version has one shard group beside ep or tp: the search, which is of any machine, has more; leave
+  // them.
+  const SearchResult r = search(q);
+  int64_t refused = 0, all = 0;
+  each_layout(q, [&](const SearchLayout& l) {
+    all++;
+    refused += !unsupported_of(with_layout(run_of(q), l)).empty();
+    for (const Problem& p : unsupported_of(with_layout(run_of(q), l)))
+      EXPECT_EQ(p.keys.front(), "layout.shard_group") << text_of(l) << ": " << p.text;
+  });
+  EXPECT_EQ(r.candidates, all);
+  EXPECT_GT(refused, 0);
+  expect_brute_force(q);
+}
+TEST(Search, IsBruteForceWithADiskAndSeveralBatches) {
+  SearchRequest q = small_request();
+  q.gpus = {4}, q.globals = {12}, q.disk = 1e9, q.figures.memory = 1.2e9, q.figures.near = 2;
+  expect_brute_force(q);
+}
+
+// Every layout that the search takes is one that a run file may have.
+TEST(Search, LayoutsAreRuns) {
+  for (const SearchRequest& q : {small_request(), small_experts()}) {
+    const SearchResult r = search(q);
+    for (const std::vector<Priced>* some : {&r.best, &r.front, &r.divisions})
+      for (const Priced& p : *some) {
+        const RunSpec run = with_layout(run_of(q), p.layout);
+        EXPECT_TRUE(problems_of(run).empty()) << text_of(p.layout) << ": " << problems_of(run)[0].text;
+        EXPECT_EQ(run.world(), p.layout.gpus);
+        EXPECT_EQ(run.microbatches(), p.layout.microbatches());
+      }
+  }
+}
+
+// What is refused as a division is refused by the run's own checks.
+TEST(Search, RefusedDivisionsAreRefusedByTheSpec) {
+  SearchRequest q = small_request();
+  q.gpus = {120}, q.globals = {60}, q.figures.near = 8;
+  const SearchResult r = search(q);
+  int seen = 0;
+  for (size_t i = 0; i < kRefusals; i++) {
+    const Refused& no = r.refused[i];
+    if (Refusal(i) == Refusal::memory || no.divisions == 0) continue;
+    EXPECT_FALSE(problems_of(with_layout(run_of(q), no.nearest)).empty()) << text_of(Refusal(i));
+    seen++;
+  }
+  EXPECT_GE(seen, 4);
+}
+
+TEST(Search, IsTheSameTwice) {
+  const SearchRequest q = small_request();
+  const SearchResult a = search(q), b = search(q);
+  ASSERT_EQ(a.best.size(), b.best.size());
+  for (size_t i = 0; i < a.best.size(); i++) EXPECT_EQ(a.best[i].layout, b.best[i].layout);
+  ASSERT_EQ(a.front.size(), b.front.size());
+  for (size_t i = 0; i < a.front.size(); i++) EXPECT_EQ(a.front[i].layout, b.front[i].layout);
+}
+
+TEST(Search, MoreMemoryNeverHurts) {
+  for (uint64_t i = 0; i < 12; i++) {
+    SearchRequest q = i % 3 == 0 ? small_experts() : small_request();
+    q.figures.memory = 1e9 * (0.3 + 4 * uniform(3, i * 4));
+    q.figures.nic = 1e9 * (1 + 40 * uniform(3, i * 4 + 1));
+    q.by = i % 2 == 0 ? RankBy::step : RankBy::cost;
+    const SearchResult less = search(q);
+    q.figures.memory *= 1 + uniform(3, i * 4 + 2);
+    const SearchResult more = search(q);
+    EXPECT_GE(more.fits, less.fits);
+    EXPECT_EQ(more.candidates, less.candidates);
+    if (!less.best.empty()) {
+      EXPECT_LE(more.best[0].score, less.best[0].score);
+    }
+  }
+}
+
+TEST(Search, FewerDevicesAreCheaper) {
+  SearchRequest q = small_request();
+  q.gpus = {3, 6, 12}, q.figures.memory = 80e9, q.by = RankBy::cost;
+  const SearchResult cheap = search(q);
+  q.by = RankBy::step;
+  const SearchResult fast = search(q);
+  EXPECT_LT(cheap.best[0].layout.gpus, fast.best[0].layout.gpus);
+  EXPECT_LT(cheap.best[0].cost, fast.best[0].cost);
+  // The front has both ends.
+  EXPECT_EQ(fast.front.front().token_s, fast.best[0].token_s);
+}
+
+// At a loss the batch is chosen too: with many devices a larger one, never the smallest of all.
+TEST(Search, TimeToALossChoosesTheBatch) {
+  SearchRequest q = small_request();
+  q.figures.memory = 80e9, q.by = RankBy::loss, q.loss = 3.4;
+  q.globals = {12, 24, 48, 96, 192, 384};
+  const SearchResult r = search(q);
+  ASSERT_FALSE(r.best.empty());
+  EXPECT_GT(r.best[0].layout.global, 12);
+  for (const Priced& p : r.divisions) EXPECT_GE(p.score, r.best[0].score);
+}
+
+TEST(SearchWhy, FlipsAreWhereTheOrderChanges) {
+  SearchRequest q = small_request();
+  const SearchResult r = search(q);
+  const SearchWhy w = why(q, r);
+  ASSERT_FALSE(w.flips.empty());
+  EXPECT_FALSE(w.binds.empty());
+  EXPECT_GE(w.runner_up.score, r.best[0].score);
+  const Priced& best = r.divisions.front();
+  for (const Flip& f : w.flips) {
+    if (f.what != "bandwidth between nodes") continue;
+    const auto behind = [&](double factor) {
+      SearchRequest other = q;
+      other.figures.nic *= factor;
+      return price_layout(other, f.rival.layout).score - price_layout(other, best.layout).score;
+    };
+    const double beyond = std::pow(f.factor, 1.001), before = std::pow(f.factor, 0.999);
+    EXPECT_LE(behind(beyond), 0);
+    EXPECT_GE(behind(before), 0);
+  }
+  // More memory: the layout that is named is faster, and does not fit today.
+  if (w.with_memory.token_s > 0) {
+    EXPECT_LT(w.with_memory.score, best.score);
+    EXPECT_GT(w.with_memory.memory.total, q.figures.memory);
+  }
+}
+
+TEST(SearchWhy, TollsAddUp) {
+  const SearchResult r = search(small_request());
+  double sum = 0;
+  for (const auto& [name, seconds] : tolls_of(r.best[0].time)) sum += seconds;
+  EXPECT_NEAR(sum / r.best[0].time.total, 1, 1e-9);
+}
+
+TEST(SearchPrint, JsonHasBestCandidatesAndReasons) {
+  const SearchRequest q = small_request();
+  const SearchResult r = search(q);
+  const SearchWhy w = why(q, r);
+  const nlohmann::json j = nlohmann::json::parse(search_json(q, r, &w));
+  EXPECT_EQ(j["best"]["step_s"], r.best[0].time.total);
+  EXPECT_TRUE(j["best"]["fits"]);
+  EXPECT_GT(j["best"]["mfu"], 0);
+  EXPECT_EQ(j["front"].size(), r.front.size());
+  bool rejected = false;
+  for (const auto& c : j["candidates"]) rejected |= c.contains("why_rejected");
+  EXPECT_TRUE(rejected);
+  EXPECT_TRUE(j["why"].contains("flips"));
+  const std::string text = search_text(q, r, &w);
+  for (const char* word :
+       {"the best, by step time", "does not fit into memory", "where the best layout's step goes"})
+    EXPECT_NE(text.find(word), std::string::npos) << word;
+  EXPECT_NE(front_svg(q, r).find("</svg>"), std::string::npos);
+}
+
+TEST(SearchChart, HoldsAnyTextAndEmptySeries) {
+  const Chart c{.title = "a < b & \"c\"",
+                .x = {.title = "x", .logarithmic = true},
+                .y = {.title = "y"},
+                .series = {{}}};
+  const std::string svg = svg_of(c);
+  EXPECT_NE(svg.find("a &lt; b &amp; &quot;c&quot;"), std::string::npos);
+  EXPECT_EQ(svg.find("nan"), std::string::npos);
+  EXPECT_EQ(svg.find("inf"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace trireme
