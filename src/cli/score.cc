@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "cli/cli.h"
 #include "plan/score.h"
+#include "plan/score_collectives.h"
 
 namespace trireme::cli {
 namespace {
@@ -14,8 +15,25 @@ struct ScoreRequest {
   int splits = 5;
 };
 
+// Curves of collectives have no constants to fit and no rows: their constants are the cluster files'.
+void score_curves(const ScoreRequest& q, const std::string& text) {
+  const std::pair<const char*, bool> others[] = {{"--constants", !q.constants.empty()},
+                                                 {"--fit", !q.fit.empty()},
+                                                 {"--calibrate", !q.calibrate.empty()},
+                                                 {"--as-is", q.as_is},
+                                                 {"--rows", q.rows}};
+  for (const auto& [option, given] : others)
+    if (given)
+      bad_request("{}: {} is of measured runs; this file has curves of collectives, give it alone or --json",
+                  q.file, option);
+  const CollectiveScore s = score_collectives(text, q.file);
+  fmt::print("{}", q.json ? to_json(s) : to_text(s));
+}
+
 void score(const ScoreRequest& q) {
-  const std::vector<MeasuredRow> rows = read_rows(read_text(q.file), q.file, shipped_catalog());
+  const std::string text = read_text(q.file);
+  if (is_microbench(text)) return score_curves(q, text);
+  const std::vector<MeasuredRow> rows = read_rows(text, q.file, shipped_catalog());
   const ScoreConstants constants =
       q.constants.empty() ? parse_constants(shipped_constants_text(), "data/score_constants.json")
                           : parse_constants(read_text(q.constants), q.constants);
@@ -42,10 +60,13 @@ void score(const ScoreRequest& q) {
 void add_score(CLI::App& app) {
   CLI::App* verb = app.add_subcommand(
       "score",
-      "holds forecasts against a file of measured runs: step time, beside what a constant would say\n"
-      "example: trireme score data/published_runs.json");
+      "holds forecasts against a file of measurements: step times of runs, beside what a constant would say, "
+      "or curves of collectives\n"
+      "example: trireme score data/published_runs.json\n"
+      "         trireme score data/published_microbench.json");
   auto q = std::make_shared<ScoreRequest>();
-  verb->add_option("FILE", q->file, "measured runs, JSON (docs/score.md)")->required();
+  verb->add_option("FILE", q->file, "measured runs, or curves of collectives, JSON (docs/score.md)")
+      ->required();
   verb->add_option("--constants", q->constants, "constants of one's own instead of the shipped ones, JSON");
   auto* const fit = verb->add_option(
       "--fit", q->fit, "instead: fits the constants on all rows and writes them into this file");

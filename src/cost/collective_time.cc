@@ -211,14 +211,17 @@ class Group {
       return p;
     }
     if (kind != Kind::all_to_all || has_torus()) return {};
+    double rounds = 0;
     for (const GroupLevel& l : levels_) {
       const double peers = double(size_ - l.below), here = double(l.below * (l.count - 1));
-      p.rounds += l.round + here * l.message;
+      rounds = std::max(rounds, l.round);
+      p.rounds += here * l.message;
       // All that leaves the units of the level below passes here, if it goes further up or not; in the node
       // only what stays in it.
       p.bytes = std::max(
           p.bytes, over((l.below == 1 && in_node_ > 1 ? here : peers) / double(size_) * bytes, l.share));
     }
+    p.rounds += rounds;
     return p;
   }
 

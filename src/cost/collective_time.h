@@ -5,14 +5,13 @@
 // bandwidth, above it the node's, shared by the ranks that use it; both times the link's efficiency. With n
 // ranks, q nodes, N bytes (the full buffer: of all_to_all what a rank sends, of p2p the message):
 //
-//   way           | rounds (each alpha of its level)      | bytes a rank's slowest link carries
-//   ring          | 2 (n - 1) all_reduce, else n - 1      | 2 (n-1)/n N, else half; broadcast N
-//   tree          | 2 sum log2 c                          | 2 (c0-1)/c0 N in the node, 2 N/c0 above (q = 2:
-//   N/c0) halving       | 2 log2 n, else half                   | as ring hierarchical  | as tree | sum over
-//   levels of 2 (c-1)/c N / (c of those below) in-switch     | 2 in the node, above it as tree       |
-//   (c0+1)/c0 N at reduce_bandwidth, above it as tree torus         | a quarter to all of the sides         |
-//   (n-1)/n N over all cables of a node at once direct        | 1                                     |
-//   all_to_all (n-1)/n N; p2p N
+//   ring: 2 (n - 1) rounds for an all_reduce, else n - 1; 2 (n-1)/n N bytes, else half; broadcast N
+//   tree: 2 sum log2 c rounds; in the node 2 (c0-1)/c0 N bytes, above it 2 N/c0 (N/c0 where q = 2)
+//   halving: 2 log2 n rounds, else half; bytes as the ring's
+//   hierarchical: rounds as the tree's; bytes 2 (c-1)/c N / (ranks below) of each level, added up
+//   in-switch: 2 rounds in the node, (c0+1)/c0 N bytes at reduce_bandwidth; above it as the tree
+//   torus: half of each side that is closed, all of one that is not; bytes over all of a node's cables
+//   direct: 1 round, the longest level's, and `message` for each peer; all_to_all (n-1)/n N, p2p N
 //
 // Ring: Patarasuk and Yuan 2009; halving and the scatter-gather broadcast: Thakur, Rabenseifner and Gropp
 // 2005; tree: two trees at once, each with half of the data, so that every rank sends and receives 2 N
