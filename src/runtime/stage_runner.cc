@@ -349,6 +349,23 @@ void StageRunner::let_weights_go(size_t layer) {
   for (uint32_t u : units_of_layer_[layer]) sync_->done(u);
 }
 
+// Of a layer only its experts.
+void StageRunner::use_experts(size_t layer) {
+  for (uint32_t u : units_of_layer_[layer])
+    if (params_.units[u].experts) sync_->need(u);
+}
+void StageRunner::let_experts_go(size_t layer) {
+  for (uint32_t u : units_of_layer_[layer])
+    if (params_.units[u].experts) sync_->done(u);
+}
+
+// The uses of W, in its order.
+void StageRunner::add_experts_pass(const Chunk& c, bool release) {
+  for (size_t l = c.last; l-- > c.first;)
+    for (uint32_t u : units_of_layer_[l])
+      if (params_.units[u].experts) walk_.push_back({u, release});
+}
+
 // The uses of one pass over the layers. A unit that two layers use is kept from the first to the last.
 void StageRunner::add_pass(const Chunk& c, bool forward, bool release, bool recomputed, bool keep_last) {
   const size_t begin = walk_.size();
@@ -388,7 +405,7 @@ void StageRunner::backward(Microbatch& m, const Chunk& c, bool input, bool weigh
   if (input && !c.head && !m.dx[c.end_slot()]) m.dx[c.end_slot()] = std::move(m.dx[c.end_slot() + 1]);
   Ctx ctx = context(m, true);
   // Experts over ranks may compute rows again, for which W wants the weights too (expert_exchange.h).
-  const bool kept = input && weight && sharing_.layers.ep;
+  const bool again = weight && sharing_.layers.ep, kept = input && again;
   for (size_t l = c.last, at = c.end_slot(); l-- > c.first;) {
     at--;
     if (input) {
@@ -401,9 +418,11 @@ void StageRunner::backward(Microbatch& m, const Chunk& c, bool input, bool weigh
     }
     if (!weight) continue;
     for (uint32_t u : units_of_layer_[l]) sync_->open(u);
+    if (again && !input) use_experts(l);
     stage_.layers[l]->backward_weight(ctx, m.saved[l]);
     require(m.saved[l].empty(), "a layer kept something beyond its backward pass");
     if (kept) let_weights_go(l);
+    if (again && !input) let_experts_go(l);
     if (reduce) reduce_layer(l);
     m.dx[at + 1].reset();
     m.x[at].reset();

@@ -199,6 +199,8 @@ class StageRunner {
   void send(const Action&, int action);
   void use_weights(size_t layer);
   void let_weights_go(size_t layer);
+  void use_experts(size_t layer);
+  void let_experts_go(size_t layer);
   void find_recompute();
   void let_activations_go(Microbatch&, size_t layer, size_t slot);
   void recompute(Microbatch&, Ctx&, size_t layer, size_t slot);
@@ -213,6 +215,7 @@ class StageRunner {
   void fetch(Microbatch&, size_t slot);
   // To walk_. keep_last: but for the last layer's units, which the next pass begins with.
   void add_pass(const Chunk&, bool forward, bool release, bool recomputed = false, bool keep_last = false);
+  void add_experts_pass(const Chunk&, bool release);
   void forward_only(Microbatch&, Ctx&);
   void run_cached(int64_t texts, std::span<const int32_t> tokens, std::span<const int32_t> positions,
                   std::span<float> logits);

@@ -63,6 +63,8 @@ void StageRunner::add_passes(std::span<const Action> actions) {
   for (size_t i = 0; sharing_.zero == 3 && i < actions.size(); i++) {
     const Act kind = actions[i].kind;
     const bool alone = kind == Act::R && !beside_backward(actions, i);
+    if (kind == Act::W && sharing_.layers.ep)
+      add_experts_pass(chunk_of(actions[i].stage), together(actions, i, Act::Reshard));
     if (kind != Act::F && kind != Act::B && kind != Act::I && !alone) continue;
     require(together(actions, i, Act::Unshard), "ZeRO 3 needs an Unshard with every use of weights");
     const bool keep_last = !run_.layout.reshard_last && kind == Act::F && turns_back(actions, i);

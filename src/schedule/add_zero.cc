@@ -15,14 +15,11 @@ namespace {
 bool adds_weight_grads(Act a) {
   return a == Act::B || a == Act::W;
 }
-bool uses_weights(Act a) {
-  return a == Act::F || a == Act::B || a == Act::I || a == Act::R;
-}
 
 class ZeroPass {
  public:
-  ZeroPass(int zero, bool reshard_after_forward)
-      : zero_(zero), reshard_after_forward_(reshard_after_forward) {}
+  ZeroPass(int zero, bool reshard_after_forward, bool weights_in_w)
+      : zero_(zero), reshard_after_forward_(reshard_after_forward), weights_in_w_(weights_in_w) {}
 
   std::vector<Action> run(std::vector<Action> actions) {
     std::erase_if(actions,
@@ -43,6 +40,9 @@ class ZeroPass {
     last_.clear();
     for (size_t i = 0; i < actions.size(); i++)
       if (adds_weight_grads(actions[i].kind)) last_[actions[i].stage] = i;
+  }
+  bool uses_weights(Act a) const {
+    return a == Act::F || a == Act::B || a == Act::I || a == Act::R || (a == Act::W && weights_in_w_);
   }
   bool unshards(const Action& a) const { return zero_ == 3 && uses_weights(a.kind); }
   bool reduces(const Action& a, size_t at) const {
@@ -78,7 +78,7 @@ class ZeroPass {
   }
 
   int zero_;
-  bool reshard_after_forward_;
+  bool reshard_after_forward_, weights_in_w_;
   uint16_t id_ = 0;
   std::map<int16_t, size_t> last_;
   std::vector<Action> out_;
@@ -86,10 +86,10 @@ class ZeroPass {
 
 }  // namespace
 
-Schedule add_zero(Schedule s, int zero, bool reshard_after_forward) {
+Schedule add_zero(Schedule s, int zero, bool reshard_after_forward, bool weights_in_w) {
   require(zero >= 0 && zero <= 3, "ZeRO has stages 0 to 3");
   for (std::vector<Action>& actions : s.ranks)
-    actions = ZeroPass(zero, reshard_after_forward).run(std::move(actions));
+    actions = ZeroPass(zero, reshard_after_forward, weights_in_w).run(std::move(actions));
   return s;
 }
 

@@ -103,8 +103,8 @@ Schedule add_step(Schedule);
 // Pass over a schedule with its steps, for several replicas. ZeRO 0 and 1: the ReduceGrad of a stage is
 // issued together with its last weight gradient. 2: one with every weight gradient. 3: besides, Unshard with
 // every action that uses weights (F, B, I, R) and Reshard behind it; not behind F unless
-// reshard_after_forward.
-Schedule add_zero(Schedule, int zero, bool reshard_after_forward = true);
+// reshard_after_forward. weights_in_w: W uses weights too (experts over ranks, which may compute rows again).
+Schedule add_zero(Schedule, int zero, bool reshard_after_forward = true, bool weights_in_w = false);
 
 // The rank of each stage, where each is on one.
 std::vector<int> rank_of_stages(const Schedule&);

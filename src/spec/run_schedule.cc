@@ -98,7 +98,8 @@ Schedule schedule_of(const RunSpec& run) {
                    : make_schedule(l.schedule, int(l.pp), int(l.chunks), int(run.microbatches()));
   if (l.recompute != "none") s = add_recompute(std::move(s), {}, true);
   s = add_step(add_transfers(std::move(s)));
-  return replicas_of(l) > 1 ? add_zero(std::move(s), effective_zero(l), l.reshard_after_forward) : s;
+  if (replicas_of(l) == 1) return s;
+  return add_zero(std::move(s), effective_zero(l), l.reshard_after_forward, l.ep > 1);
 }
 
 }  // namespace trireme

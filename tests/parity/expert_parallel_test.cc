@@ -103,6 +103,16 @@ INSTANTIATE_TEST_SUITE_P(
                     "arch=mixtral dp=2 cp=2 ep=2 seq=20 experts=4 capacity=0.7 unit=global",
                     "arch=deepseek_v3 dp=2 pp=2 heads=2 layers=3 capacity=0.6 unit=global microbatches=2"));
 
+// Weight gradients apart from those of inputs, which want the experts' weights again: of shards (ep less than
+// the replicas), kept from forward to backward or not, with rows that travel in further rounds.
+INSTANTIATE_TEST_SUITE_P(
+    SplitBackward, ExpertParallel,
+    testing::Values(
+        "arch=mixtral dp=4 ep=2 experts=4 zero=3 schedule=zb-h1 microbatches=2 buffer=0.3",
+        "arch=mixtral dp=4 ep=2 pp=2 layers=4 experts=4 zero=3 reshard=0 schedule=zb-h1 microbatches=3",
+        "arch=mixtral dp=2 tp=2 ep=2 pp=2 layers=4 heads=2 seq=22 experts=4 zero=3 schedule=zb-v "
+        "stages=2 chunks=2 microbatches=4 recompute=selective again=u+a"));
+
 // Latent attention beside the experts it comes with, under tp, cp and both.
 INSTANTIATE_TEST_SUITE_P(
     Latent, ExpertParallel,

@@ -33,6 +33,18 @@ TEST(AddZero, SplitBackwards) {
             "0Unshard@4 0I1@4 0Reshard@4 0W0@5 0ReduceGrad@5 0W1@6 0ReduceGrad@6 0Step\n");
 }
 
+// Where W computes rows again it uses weights: one more gather each, whether F keeps its own or not.
+TEST(AddZero, SplitBackwardsThatUseWeightsTwice) {
+  const Schedule s = add_step(parse_schedule("0F0 0I0 0W0\n"));
+  EXPECT_EQ(
+      to_text(add_zero(s, 3, true, true)),
+      "0Unshard@1 0F0@1 0Reshard@1 0Unshard@2 0I0@2 0Reshard@2 0Unshard@3 0W0@3 0ReduceGrad@3 0Reshard@3 "
+      "0Step\n");
+  EXPECT_EQ(to_text(add_zero(s, 3, false, true)),
+            "0Unshard@1 0F0@1 0Unshard@2 0I0@2 0Reshard@2 0Unshard@3 0W0@3 0ReduceGrad@3 0Reshard@3 0Step\n");
+  EXPECT_EQ(to_text(add_zero(s, 2, true, true)), to_text(add_zero(s, 2, true)));
+}
+
 TEST(AddZero, IsValidAndReadsBackForEveryShape) {
   for (int zero = 0; zero <= 3; zero++)
     for (bool reshard : {true, false})
