@@ -5,8 +5,8 @@
 #include "plan/recompute.h"
 
 #include "cli/cli.h"
+#include "cli/plan_roofline.h"
 #include "cli/plan_search.h"
-#include "cli/plan_walls.h"
 #include "spec/run_schedule.h"
 
 namespace trireme::cli {
@@ -26,6 +26,16 @@ void print_axes(const RunSpec& run, const ClusterSpec& cluster, const AxesReques
   fmt::print("{}", json ? to_json(table) + "\n" : to_text(table, run, cluster));
 }
 
+// What only other forecasts than the run file's own look at.
+void refuse_unread(const CLI::App& verb) {
+  for (const char* name : {"--model", "--parameters", "--arch", "--layers", "--hidden", "--heads",
+                           "--kv-heads", "--ffn", "--vocab", "--cluster", "--gpus", "--seq", "--micro",
+                           "--tp", "--pp", "--microbatches", "--chunks", "--svg"})
+    if (verb.count(name) > 0)
+      bad_request("{}: only --walls, --roofline and --search look at it; of a run file --set changes keys",
+                  name);
+}
+
 }  // namespace
 
 void add_plan(CLI::App& app) {
@@ -40,6 +50,8 @@ void add_plan(CLI::App& app) {
   subject->add_to(*verb);
   auto walls = std::make_shared<WallsRequest>();
   walls->add_to(*verb);
+  auto roofline = std::make_shared<RooflineRequest>();
+  roofline->add_to(*verb);
   auto searched = std::make_shared<SearchOptions>();
   searched->add_to(*verb);
   auto axes = std::make_shared<AxesRequest>();
@@ -51,9 +63,11 @@ void add_plan(CLI::App& app) {
   verb->add_option("--axes-longest", axes->longest,
                    "tokens of the longest sequence, from data.seq_len in steps of 4 (default: 64 times it)")
       ->needs("--axes");
-  verb->callback([request, subject, axes, walls, searched] {
+  verb->callback([request, subject, axes, walls, roofline, searched, verb] {
     if (walls->wanted) return plan_walls(*walls, *subject, *request);
+    if (roofline->wanted) return plan_roofline(*roofline, *subject, *walls, *request, searched->svg);
     if (searched->any()) return plan_search(*searched, *subject, *request, walls->price);
+    refuse_unread(*verb);
     if (request->file.empty()) bad_request("RUN is required");
     RunSpec run = request->load();
     ClusterSpec cluster = cluster_of(run);

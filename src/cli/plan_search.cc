@@ -147,7 +147,7 @@ void SearchOptions::add_to(CLI::App& verb) {
   needs(verb.add_option("--memory-share", memory_share, "of a device's memory that a layout may take")
             ->check(number_between(0.01, 1))
             ->capture_default_str());
-  needs(verb.add_option("--svg", svg, "file that the front of --search is drawn into"));
+  verb.add_option("--svg", svg, "file that the front of --search, or --roofline, is drawn into");
 }
 
 void plan_search(const SearchOptions& o, const PlanSubject& subject, const RunRequest& request,

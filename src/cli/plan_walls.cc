@@ -74,7 +74,7 @@ void WallsRequest::add_to(CLI::App& verb) {
       ->check(number_between(0, 1e9));
   number("--budget", budget, 0, 1e18, "money to spend");
   const auto degree = [&](const char* name, int64_t& to, const char* what) {
-    verb.add_option(name, to, what)->check(number_between(1, kMostDegree))->needs(on);
+    verb.add_option(name, to, what)->check(number_between(1, kMostDegree));
   };
   degree("--micro", micro, "sequences of a microbatch (default: 1)");
   degree("--tp", tp, "tensor parallel degree");

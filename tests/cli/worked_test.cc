@@ -66,7 +66,7 @@ void expect_answers(const char* page, size_t at_least) {
 }
 
 TEST(Worked, EveryAnswerIsThePrograms) {
-  expect_answers("docs/worked.md", 15);
+  expect_answers("docs/worked.md", 35);
 }
 
 nlohmann::json walls(std::vector<std::string> args) {
@@ -135,6 +135,54 @@ TEST(Worked, WallsRefuseByName) {
   refused({"--model", "GPT3-175B", "--pp", "97", "--microbatches", "4"}, "97 stages for 96 layers");
   const Ran r = trireme(tmp.path(), {"plan", "--mfu", "0.5"});
   EXPECT_EQ(r.code, 2);
+}
+
+// The picture of docs/plan.md is the program's, and its numbers those of --json.
+TEST(Worked, RooflineIsDrawnAsThePageShows) {
+  TempFolder tmp;
+  const std::string svg = (tmp / "roofline.svg").string();
+  const Ran r =
+      trireme(tmp.path(), {"plan", "--roofline", "--model", "llama3-70B", "--cluster", "H100", "--tp", "8",
+                           "--gpus", "64", "--microbatches", "8", "--svg", svg, "--json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(read_text(svg), read_text(source_dir() / "docs/roofline.svg"));
+  const auto j = nlohmann::json::parse(r.out);
+  EXPECT_NEAR(j["ridge"].get<double>(), 989.0 / 3.35, 1e-9);
+  int all = 0;
+  for (const auto& p : j["memory"]) {
+    const double flops = p["flops"], bytes = p["bytes"], seconds = p["seconds"];
+    const double least = std::max(flops / 989e12, bytes / 3.35e12);
+    if (p["part"].get<std::string>() != "all") {
+      EXPECT_NEAR(seconds / least, 1, 1e-12);
+      continue;
+    }
+    all++;
+    EXPECT_GE(seconds, least * (1 - 1e-12));  // its parts, each at its own roof
+    EXPECT_EQ(p["bound_by"].get<std::string>() == "compute", p["phase"].get<std::string>() != "decode");
+  }
+  EXPECT_EQ(all, 3);
+  EXPECT_EQ(j["network"].size(), 4u);
+  EXPECT_NEAR(j["kv_cache_bytes"].get<double>(), 2.0 * 2 * 80 * 8 * 128 * 4096, 1);
+}
+
+TEST(Worked, RooflineRefusesByName) {
+  TempFolder tmp;
+  const auto refused = [&](std::vector<std::string> args, const char* with) {
+    args.insert(args.begin(), "plan");
+    const Ran r = trireme(tmp.path(), args);
+    EXPECT_EQ(r.code, 2);
+    EXPECT_NE(r.err.find(with), std::string::npos) << r.err;
+  };
+  refused({"--roofline"}, "no shape of a model");
+  refused({"--roofline", "--parameters", "7e9", "--cluster", "H100"}, "no shape of a model");
+  refused({"--roofline", "--model", "llama3-8B"}, "on which device?");
+  refused({"--roofline", "--model", "llama3-8B", "--cluster", "H100", "--tp", "5"},
+          "--tp: 5 does not divide");
+  refused({"--roofline", "--model", "llama3-8B", "--cluster", "H100", "--tp", "4", "--gpus", "6"},
+          "--gpus: 6");
+  refused({"--context", "100"}, "--roofline");
+  refused({tiny_run_file(tmp.path(), 1).string(), "--tp", "2"},
+          "--tp: only --walls, --roofline and --search look at it");
 }
 
 }  // namespace

@@ -1,0 +1,68 @@
+#include "cli/plan_roofline.h"
+
+#include "plan/roofline.h"
+
+namespace trireme::cli {
+namespace {
+
+constexpr int64_t kUsualSeq = 4096;
+
+RooflineCase roofline_case(const PlanSubject& subject, const WallsRequest& layout,
+                           const RunRequest& request) {
+  RooflineCase c;
+  SubjectDevice device;
+  if (!request.file.empty()) {
+    if (!subject.model.empty())
+      bad_request("--model: {}; the run file {} has its own", subject.model, request.file);
+    const RunSpec run = request.load();
+    c.name = run.model.arch, c.model = run.model;
+    c.seq = run.data.seq_len, c.micro = run.batch.micro, c.microbatches = run.microbatches();
+    c.tp = run.layout.tp, c.gpus = run.world();
+    device = device_of(cluster_of(run), run.precision.compute);
+  } else {
+    const SubjectModel m = model_of(subject);
+    if (!m.shape)
+      bad_request(
+          "--roofline: no shape of a model; it takes a run file, --model, or --layers, --hidden, --heads");
+    c.name = m.name, c.model = *m.shape;
+    c.seq = subject.seq > 0 ? subject.seq : kUsualSeq, c.micro = layout.micro;
+    c.microbatches = std::max<int64_t>(1, layout.microbatches), c.tp = layout.tp;
+    c.gpus = subject.gpus > 0 ? subject.gpus : c.tp;
+  }
+  if (!subject.cluster.empty()) device = device_of(subject.cluster);
+  if (device.name.empty())
+    bad_request("--roofline: on which device? --cluster FILE, or by name: --cluster H100");
+  c.device = device.name, c.device_source = device.source, c.figures = device.figures;
+  if (!(c.figures.bf16 > 0 && c.figures.bandwidth > 0))
+    bad_request("--roofline: peak.bf16 {} and memory_bandwidth {} of {}: a roofline needs both",
+                c.figures.bf16, c.figures.bandwidth, c.device);
+  if (c.gpus % c.tp != 0) bad_request("--gpus: {} is no multiple of --tp {}", c.gpus, c.tp);
+  if (c.model.heads % c.tp != 0)
+    bad_request("--tp: {} does not divide the model's {} heads", c.tp, c.model.heads);
+  return c;
+}
+
+}  // namespace
+
+void RooflineRequest::add_to(CLI::App& verb) {
+  auto* const on =
+      verb.add_flag("--roofline", wanted,
+                    "instead, also without a run file: training, prefill and decode of the model on "
+                    "the device's roofline and on those of its links");
+  const auto number = [&](const char* name, int64_t& to, double most, const char* what) {
+    verb.add_option(name, to, what)->check(number_between(1, most))->needs(on)->capture_default_str();
+  };
+  number("--context", context, 1e9, "tokens of a prompt, and in the cache of a text");
+  number("--batch", batch, 1e9, "prompts, or texts decoded together");
+}
+
+void plan_roofline(const RooflineRequest& q, const PlanSubject& subject, const WallsRequest& layout,
+                   const RunRequest& request, const std::string& svg) {
+  RooflineCase c = roofline_case(subject, layout, request);
+  c.context = q.context, c.batch = q.batch;
+  const Roofline r = roofline_of(c);
+  if (!svg.empty()) write_text_atomic(svg, roofline_svg(c, r));
+  fmt::print("{}", request.json ? roofline_json(c, r) + "\n" : roofline_text(c, r));
+}
+
+}  // namespace trireme::cli
