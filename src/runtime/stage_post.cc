@@ -72,13 +72,7 @@ void StageRunner::keep_state() {
 // In place of update(), once the gradients are summed.
 void StageRunner::post(std::span<const Action> actions, const FillBatch& fill) {
   PostValidation& p = *post_;
-  {
-    enter("norm");
-    Timed t(result_.norm_s);
-    TraceScope part(tracer_.get(), SpanKind::action, "norm");
-    layer_ = "grad_norm";
-    sync_->finish();
-    add_shared();
+  with_sums([&] {
     std::vector<double> numbers = sequence_loss_;
     numbers.back() = double(targets_seen_);
     if (run_.model.moe()) {
@@ -87,7 +81,7 @@ void StageRunner::post(std::span<const Action> actions, const FillBatch& fill) {
       numbers.insert(numbers.end(), routing.begin(), routing.end());
     }
     p.settlement.post(numbers, grad_norm_->squares(device_, params_, flat_, compute_));
-  }
+  });
   layer_ = "optimizer";
   device_.wait(compute_, device_.record(p.keeping));
   p.kept = false;

@@ -221,6 +221,7 @@ class StageRunner {
                   std::span<float> logits);
   Ran run_actions(std::span<const Action>, const FillBatch&);
   void begin_step(int64_t step, int64_t targets);
+  void with_sums(const std::function<void()>& make);
   void finish_step(std::span<const Action>, const FillBatch&);
   void enter(std::string_view phase, int64_t mb = -1) const {
     if (pulse_) pulse_->action(phase, mb);

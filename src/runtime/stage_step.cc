@@ -269,22 +269,27 @@ StepResult StageRunner::step(std::span<const Action> actions, int64_t step, int6
   return result_;
 }
 
+// What is made of the gradients' sums, once they are all there: the norm and its like.
+void StageRunner::with_sums(const std::function<void()>& make) {
+  enter("norm");
+  Timed t(result_.norm_s);
+  TraceScope part(tracer_.get(), SpanKind::action, "norm");
+  layer_ = "grad_norm";
+  sync_->finish();
+  add_shared();
+  make();
+}
+
 // All ranks meet, and know how the step was before weights move.
 void StageRunner::finish_step(std::span<const Action> actions, const FillBatch& fill) {
   result_.loss = global_loss(targets_);
   count_routing();
-  {
-    enter("norm");
-    Timed t(result_.norm_s);
-    TraceScope part(tracer_.get(), SpanKind::action, "norm");
-    layer_ = "grad_norm";
-    sync_->finish();
-    add_shared();
+  with_sums([&] {
     double norm =
         grad_norm_->compute(device_, params_, flat_, comms_ ? &comms_->control() : nullptr, compute_);
     result_.grad_norm = norm / loss_scale_.scale();
     finish_noise();
-  }
+  });
   const double scale = clip_scale(result_.grad_norm);
   if (post_) post_->calm = scale == 1;  // not so of NaN
   if (device_.has_data() && !(std::isfinite(result_.loss) && std::isfinite(result_.grad_norm))) {

@@ -109,9 +109,7 @@ INSTANTIATE_TEST_SUITE_P(
     SplitBackward, ExpertParallel,
     testing::Values(
         "arch=mixtral dp=4 ep=2 experts=4 zero=3 schedule=zb-h1 microbatches=2 buffer=0.3",
-        "arch=mixtral dp=4 ep=2 pp=2 layers=4 experts=4 zero=3 reshard=0 schedule=zb-h1 microbatches=3",
-        "arch=mixtral dp=2 tp=2 ep=2 pp=2 layers=4 heads=2 seq=22 experts=4 zero=3 schedule=zb-v "
-        "stages=2 chunks=2 microbatches=4 recompute=selective again=u+a"));
+        "arch=mixtral dp=4 ep=2 pp=2 layers=4 experts=4 zero=3 reshard=0 schedule=zb-h1 microbatches=3"));
 
 // Latent attention beside the experts it comes with, under tp, cp and both.
 INSTANTIATE_TEST_SUITE_P(
