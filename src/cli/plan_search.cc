@@ -1,5 +1,9 @@
 #include "cli/plan_search.h"
 
+#include <cinttypes>
+#include <cmath>
+#include <cstdio>
+
 #include "base/file.h"
 #include "cost/flops.h"
 #include "cost/time_to_loss.h"
@@ -7,6 +11,7 @@
 #include "plan/score_catalog.h"
 #include "plan/score_fit.h"
 #include "plan/search.h"
+#include "plan/search_sweep.h"
 
 namespace trireme::cli {
 namespace {
@@ -88,16 +93,32 @@ void set_cluster(SearchRequest& q, const PlanSubject& subject, const std::option
   if (d.mtbf_hours > 0) q.reliability.mtbf_device_s = d.mtbf_hours * 3600;
 }
 
+// "gpus=8..4096" -> 8, 16, ..., 4096.
+std::vector<int64_t> swept(const std::string& text) {
+  constexpr int64_t kMost = 1 << 20;
+  int64_t low = 0, high = 0;
+  char end = 0;
+  if (std::sscanf(text.c_str(), "gpus=%" SCNd64 "..%" SCNd64 "%c", &low, &high, &end) != 2 || low < 1 ||
+      high < low || high > kMost)
+    bad_request("--sweep: \"{}\"; right is gpus=LOW..HIGH, such as gpus=8..4096, up to {}", text, kMost);
+  std::vector<int64_t> all;
+  for (int64_t n = low; n <= high; n *= 2) all.push_back(n);
+  return all;
+}
+
 void set_sizes(SearchRequest& q, const SearchOptions& o, const PlanSubject& subject) {
   if (subject.gpus > 0) q.gpus = {subject.gpus};
+  if (!o.sweep.empty()) q.gpus = swept(o.sweep);
   if (q.gpus.empty()) bad_request("--gpus: how many devices? --gpus 64");
+  if (o.largest && q.globals.empty()) q.globals = {q.gpus[0]};
   if (o.global > 0) q.globals = {o.global};
   if (q.globals.empty()) bad_request("--global-batch: how many sequences has a step? --global-batch 512");
   constexpr int64_t kMost = 1 << 20;
-  if (q.gpus[0] > kMost) bad_request("--gpus: {} is more than {}", q.gpus[0], kMost);
-  if (double(q.gpus[0]) > q.figures.near && q.figures.nic <= 0)
-    bad_request("--gpus: {} devices are {} nodes, and inter_node.bandwidth is not known", q.gpus[0],
-                int64_t(double(q.gpus[0]) / q.figures.near));
+  const int64_t most = q.gpus.back();
+  if (most > kMost) bad_request("--gpus: {} is more than {}", most, kMost);
+  if (double(most) > q.figures.near && q.figures.nic <= 0)
+    bad_request("--gpus: {} devices are {} nodes, and inter_node.bandwidth is not known", most,
+                int64_t(std::ceil(double(most) / q.figures.near)));
   if (o.fewer)
     for (int64_t n = q.gpus[0]; n % 2 == 0;) q.gpus.insert(q.gpus.begin(), n /= 2);
   if (o.by == "loss") {
@@ -113,23 +134,30 @@ void set_sizes(SearchRequest& q, const SearchOptions& o, const PlanSubject& subj
 }  // namespace
 
 void SearchOptions::add_to(CLI::App& verb) {
-  auto* const on = verb.add_flag("--search", search,
-                                 "instead, also without a run file: every layout of the model on --gpus "
-                                 "devices that fits, priced in closed form and ranked");
-  const auto needs = [&](CLI::Option* option) { option->needs(on); };
+  verb.add_flag("--search", search,
+                "instead, also without a run file: every layout of the model on --gpus "
+                "devices that fits, priced in closed form and ranked");
+  verb.add_option("--sweep", sweep,
+                  "instead: the best layout of each number of devices, doubling: gpus=8..4096");
+  verb.add_flag(
+      "--largest", largest,
+      "instead: the largest model of --model's family that fits with each technique alone, and with all");
+  const auto needs = [&](CLI::Option* option) { shared.push_back(option); };
   constexpr double kMost = 1e12;
-  needs(verb.add_option("--by", by, "what --search ranks by: step time, cost of a token, or time to a loss")
-            ->check(CLI::IsMember({"step", "cost", "loss"}))
-            ->capture_default_str());
+  needs(
+      verb.add_option("--by", by, "what layouts are ranked by: step time, cost of a token, or time to a loss")
+          ->check(CLI::IsMember({"step", "cost", "loss"}))
+          ->capture_default_str());
   needs(verb.add_option("--global-batch", global, "sequences of a step (default: the run's)")
             ->check(number_between(1, 1e9)));
-  needs(verb.add_flag("--fewer", fewer, "also searches a half, a quarter, ... of the devices"));
-  needs(verb.add_flag("--why", why, "what binds the best layout, and what would make another one the best"));
+  needs(verb.add_flag("--fewer", fewer, "--search: also a half, a quarter, ... of the devices"));
+  needs(verb.add_flag("--why", why,
+                      "--search: what binds the best layout, and what would make another one the best"));
   needs(verb.add_option("--loss", loss,
                         "nats a token that --by loss is timed to (default: Chinchilla's of 20 tokens a "
                         "parameter)")
             ->check(number_between(0.1, 100)));
-  needs(verb.add_option("--best", best, "layouts that are printed")
+  needs(verb.add_option("--best", best, "--search: layouts that are printed")
             ->check(number_between(1, 10000))
             ->capture_default_str());
   needs(verb.add_option("--software", software,
@@ -147,7 +175,21 @@ void SearchOptions::add_to(CLI::App& verb) {
   needs(verb.add_option("--memory-share", memory_share, "of a device's memory that a layout may take")
             ->check(number_between(0.01, 1))
             ->capture_default_str());
-  verb.add_option("--svg", svg, "file that the front of --search, or --roofline, is drawn into");
+  verb.add_option("--svg", svg,
+                  "file that the front of --search, the curve of --sweep, or --roofline, is drawn into");
+}
+
+bool SearchOptions::any() const {
+  const int wanted = int(search) + int(largest) + int(!sweep.empty());
+  if (wanted > 1) bad_request("--search, --sweep and --largest: give one of them");
+  if (wanted == 0)
+    for (const CLI::Option* option : shared)
+      if (option->count() > 0)
+        bad_request("{}: goes with --search, --sweep or --largest; give one of them", option->get_name());
+  for (const auto& [name, given] : {std::pair{"--why", why}, std::pair{"--fewer", fewer}})
+    if (given && !search) bad_request("{}: goes with --search alone", name);
+  if (largest && !svg.empty()) bad_request("--svg: --largest is a table; nothing is drawn");
+  return wanted == 1;
 }
 
 void plan_search(const SearchOptions& o, const PlanSubject& subject, const RunRequest& request,
@@ -170,6 +212,17 @@ void plan_search(const SearchOptions& o, const PlanSubject& subject, const RunRe
   if (q.by == RankBy::loss && !std::isfinite(chinchilla_tokens(n, q.loss)))
     bad_request("--loss: {} is below what a model of {:.3g} parameters ever reaches, {:.3f}", q.loss, n,
                 chinchilla_loss(n, 1e30));
+  if (o.largest) {
+    const std::vector<LargestRow> rows = trireme::largest(q);
+    fmt::print("{}", request.json ? largest_json(q, rows) : largest_text(q, rows));
+    return;
+  }
+  if (!o.sweep.empty()) {
+    const Sweep s = trireme::sweep(q);
+    if (!o.svg.empty()) write_text_atomic(o.svg, sweep_svg(q, s));
+    fmt::print("{}", request.json ? sweep_json(q, s) : sweep_text(q, s));
+    return;
+  }
   const SearchResult r = search(q);
   std::optional<SearchWhy> w;
   if (o.why && !r.best.empty()) w = trireme::why(q, r);

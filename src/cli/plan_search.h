@@ -7,12 +7,14 @@
 namespace trireme::cli {
 
 struct SearchOptions {
-  bool search = false, why = false, fewer = false;
-  std::string by = "step", software, site, svg;
+  bool search = false, largest = false, why = false, fewer = false;
+  std::string by = "step", software, site, svg, sweep;
   int64_t global = 0, best = 10, spares = -1;
   double loss = 0, restart_s = 600, repair_h = 24, memory_share = 1;
+  std::vector<CLI::Option*> shared;  // of no use without one of the three
   void add_to(CLI::App& verb);
-  bool any() const { return search; }
+  // Refuses the shared ones where none of the three is asked for.
+  bool any() const;
 };
 
 // price: of a device-hour, 0 = the cluster file's.

@@ -1,0 +1,295 @@
+#include "plan/search_sweep.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/json.h"
+#include "cost/flops.h"
+#include "plan/search_chart.h"
+
+namespace trireme {
+namespace {
+
+using SweepJson = nlohmann::ordered_json;
+constexpr double kGigaTokens = 1e9, kGigaBytes = 1e9;
+
+// Device-seconds a token by toll, and what failures and spares take.
+std::vector<std::pair<std::string, double>> shares_of(const SearchRequest& q, const SweepRow& r) {
+  const double devices = double(r.gpus) / step_tokens(q, r.best.layout);
+  std::vector<std::pair<std::string, double>> all = tolls_of(r.best.time);
+  for (auto& [name, seconds] : all) seconds *= devices;
+  const double whole = r.best.token_s * double(r.goodput.paid);
+  all.emplace_back("failures and spares", whole - r.best.time.total * devices);
+  return all;
+}
+
+void compare(const SearchRequest& q, const SweepRow& before, SweepRow& row) {
+  row.speedup = before.best.token_s / row.best.token_s;
+  const auto old = shares_of(q, before);
+  double most = 0;
+  for (const auto& [name, seconds] : shares_of(q, row)) {
+    const auto was =
+        std::find_if(old.begin(), old.end(), [&, n = name](const auto& o) { return o.first == n; });
+    const double grown = seconds - was->second;
+    if (grown > most) most = grown, row.eats = name;
+  }
+  row.eaten = most / (row.best.token_s * double(row.goodput.paid));
+}
+
+std::string cost_of(const SearchRequest& q, const Priced& p) {
+  return q.price > 0 ? fmt::format("{:.2f}", p.cost * kGigaTokens)
+                     : fmt::format("{:.1f} h", p.cost * kGigaTokens);
+}
+
+SweepJson row_json(const SearchRequest& q, const SweepRow& r) {
+  SweepJson j = {{"gpus", r.gpus}, {"fits", r.any}};
+  if (!r.any) return j;
+  j["layout"] = text_of(r.best.layout);
+  j["step_s"] = r.best.time.total;
+  j["tokens_per_s"] = 1 / r.best.token_s;
+  j["mfu"] = r.mfu;
+  j["goodput"] = r.goodput.share;
+  j["spares"] = r.goodput.spares;
+  j["cost_per_1e9_tokens"] = r.best.cost * kGigaTokens;
+  if (q.by == RankBy::loss) j["seconds_to_loss"] = r.best.score, j["global"] = r.best.layout.global;
+  if (r.speedup > 0) j["speedup"] = r.speedup, j["eats"] = r.eats, j["eaten"] = r.eaten;
+  return j;
+}
+
+}  // namespace
+
+Sweep sweep(const SearchRequest& q) {
+  Sweep s;
+  for (const int64_t gpus : q.gpus) {
+    SearchRequest one = q;
+    one.gpus = {gpus}, one.best = 1;
+    const SearchResult r = search(one);
+    SweepRow row{.gpus = gpus, .any = !r.best.empty(), .goodput = goodput_of(q, gpus)};
+    if (row.any) row.best = r.best[0], row.mfu = mfu_of(q, row.best);
+    if (row.any && !s.rows.empty() && s.rows.back().any) compare(q, s.rows.back(), row);
+    if (row.speedup > 0 && row.speedup < kPays && s.enough == 0) s.enough = s.rows.back().gpus;
+    s.rows.push_back(std::move(row));
+  }
+  return s;
+}
+
+std::string sweep_text(const SearchRequest& q, const Sweep& s) {
+  std::string out =
+      fmt::format("{} on {}, {}{} sequences of {} tokens a step, the best layout of each number\n", q.name,
+                  q.device, q.globals.size() > 1 ? "up to " : "", q.globals.back(), q.seq);
+  out += fmt::format("{:>7} {:>10} {:>11} {:>7} {:>8} {:>11} {:>7}  {}\n", "GPUs", "step", "tokens/s", "MFU",
+                     "goodput", q.price > 0 ? "cost/1e9" : "dev-h/1e9", "speedup",
+                     "layout; what the doubling lost most to");
+  for (const SweepRow& r : s.rows) {
+    if (!r.any) {
+      out += fmt::format("{:7} nothing fits\n", r.gpus);
+      continue;
+    }
+    out +=
+        fmt::format("{:7} {:8.3f} s {:11.0f} {:5.1f} % {:6.1f} % {:>11} {:>7}  {}", r.gpus, r.best.time.total,
+                    1 / r.best.token_s, 100 * r.mfu, 100 * r.goodput.share, cost_of(q, r.best),
+                    r.speedup > 0 ? fmt::format("{:.2f}", r.speedup) : "", text_of(r.best.layout));
+    if (q.by == RankBy::loss)
+      out += fmt::format("; batch {}, {:.1f} days", r.best.layout.global, r.best.score / 86400);
+    if (r.speedup > 0 && !r.eats.empty()) out += fmt::format("; {} {:.1f} %", r.eats, 100 * r.eaten);
+    out += "\n";
+    if (r.gpus == s.enough)
+      out += fmt::format("        ---- one more doubling is less than {} times as fast\n", kPays);
+  }
+  return out;
+}
+
+std::string sweep_json(const SearchRequest& q, const Sweep& s) {
+  SweepJson j;
+  j["sweep"] = SweepJson::array();
+  for (const SweepRow& r : s.rows) j["sweep"].push_back(row_json(q, r));
+  j["enough"] = s.enough > 0 ? SweepJson(s.enough) : SweepJson();
+  return j.dump(2) + "\n";
+}
+
+std::string sweep_svg(const SearchRequest& q, const Sweep& s) {
+  ChartSeries real{.name = "best layout"}, ideal{.name = "if each doubling doubled it"};
+  double first = 0;
+  for (const SweepRow& r : s.rows) {
+    if (!r.any) continue;
+    if (first == 0) first = 1 / r.best.token_s / double(r.gpus);
+    const bool enough = r.gpus == s.enough;
+    real.points.push_back({double(r.gpus), 1 / r.best.token_s,
+                           enough ? fmt::format("{} are enough", r.gpus) : text_of(r.best.layout), enough});
+    ideal.points.push_back({double(r.gpus), first * double(r.gpus), ""});
+  }
+  return svg_of(Chart{.title = fmt::format("{} on {}: tokens a second of the best layout", q.name, q.device),
+                      .x = {.title = "devices", .logarithmic = true},
+                      .y = {.title = "tokens a second, failures included", .logarithmic = true},
+                      .series = {real, ideal}});
+}
+
+// ---- the largest model ----
+
+ModelSpec scaled_model(const ModelSpec& m, int64_t layers, int64_t seq) {
+  ModelSpec s = m;
+  const double ratio = double(layers) / double(m.layers);
+  s.layers = layers;
+  const int64_t unit = m.heads % 8 == 0 ? 8 : 1;
+  const auto scaled = [&](int64_t n, int64_t step) {
+    return n == 0 ? 0 : std::max(step, int64_t(std::llround(double(n) * ratio / double(step))) * step);
+  };
+  s.heads = scaled(m.heads, unit);
+  s.kv_heads = m.kv_heads == m.heads ? s.heads : std::min(m.kv_heads, s.heads);
+  while (s.heads % s.kv_heads != 0) s.kv_heads--;
+  const int64_t wide = m.hidden % 128 == 0 ? 128 : 1;
+  s.hidden = m.hidden == m.heads * m.head_dim ? s.heads * m.head_dim : scaled(m.hidden, wide);
+  s.ffn = scaled(m.ffn, wide), s.moe_ffn = scaled(m.moe_ffn, wide), s.shared_ffn = scaled(m.shared_ffn, wide);
+  s.dense_layers = std::min(m.dense_layers, layers - 1);
+  s.max_positions = 0;
+  s.finish(seq);
+  return s;
+}
+
+double most_parameters_by_states(double memory, int zero, int64_t dp, int64_t tp) {
+  const double n = double(dp);
+  const double bytes = 2 / (zero >= 3 ? n : 1) + 2 / (zero >= 2 ? n : 1) + 12 / (zero >= 1 ? n : 1);
+  return memory / bytes * double(tp);
+}
+
+namespace {
+
+int64_t largest_divisor(int64_t n, int64_t most) {
+  int64_t best = 1;
+  for (int64_t d = 1; d <= std::min(n, most); d++)
+    if (n % d == 0) best = d;
+  return best;
+}
+
+struct Technique {
+  std::string_view name;
+  // Its layout of a model, from one of data parallel ranks alone.
+  void (*apply)(SearchLayout&, const SearchRequest&, const ModelSpec&);
+};
+
+void spread_replicas(SearchLayout& l) {
+  l.dp = l.gpus / (l.tp * l.pp * l.cp);
+}
+
+constexpr Technique kTechniques[] = {
+    {"data parallel alone", [](SearchLayout&, const SearchRequest&, const ModelSpec&) {}},
+    {"full recompute",
+     [](SearchLayout& l, const SearchRequest&, const ModelSpec&) { l.again = Again::full; }},
+    {"zero 1", [](SearchLayout& l, const SearchRequest&, const ModelSpec&) { l.zero = l.dp > 1 ? 1 : 0; }},
+    {"zero 2", [](SearchLayout& l, const SearchRequest&, const ModelSpec&) { l.zero = l.dp > 1 ? 2 : 0; }},
+    {"zero 3", [](SearchLayout& l, const SearchRequest&, const ModelSpec&) { l.zero = l.dp > 1 ? 3 : 0; }},
+    {"tensor parallel in a node",
+     [](SearchLayout& l, const SearchRequest& q, const ModelSpec& m) {
+       const auto near = int64_t(q.figures.near);
+       for (int64_t tp = 1; tp <= std::min(near, l.gpus); tp++)
+         if (l.gpus % tp == 0 && m.heads % tp == 0) l.tp = tp;
+       spread_replicas(l);
+     }},
+    {"context parallel in a node",
+     [](SearchLayout& l, const SearchRequest& q, const ModelSpec&) {
+       l.cp = largest_divisor(l.gpus, int64_t(q.figures.near));
+       if (q.seq % (2 * l.cp) != 0) l.cp = 1;
+       spread_replicas(l);
+     }},
+    {"pipeline over all",
+     [](SearchLayout& l, const SearchRequest&, const ModelSpec& m) {
+       l.pp = largest_divisor(l.gpus, m.layers);
+       spread_replicas(l);
+     }},
+    {"state on the machine's disk",
+     [](SearchLayout& l, const SearchRequest&, const ModelSpec&) { l.offload = true; }},
+};
+
+SearchLayout layout_with(const Technique& t, const SearchRequest& q, const ModelSpec& m) {
+  const int64_t gpus = q.gpus[0];
+  SearchLayout l{.gpus = gpus, .global = q.globals[0], .dp = gpus};
+  t.apply(l, q, m);
+  l.global = std::max(l.global / l.dp, int64_t(1)) * l.dp;  // whole sequences of each replica
+  return l;
+}
+
+// The largest that `fits` puts into a row; members of a family are larger with every layer.
+template <class Fits>
+LargestRow largest_that(const SearchRequest& q, std::string_view name, Fits&& fits) {
+  LargestRow row{.technique = std::string(name)};
+  const auto tried = [&](int64_t layers) {
+    LargestRow r{.technique = row.technique, .model = scaled_model(q.model, layers, q.seq)};
+    SearchRequest of = q;
+    of.model = r.model;
+    r.any = fits(of, r);
+    if (r.any) r.parameters = double(parameters(r.model)), row = r;
+    return r.any;
+  };
+  if (!tried(1)) return row;
+  constexpr int64_t kMostLayers = 4096;
+  int64_t low = 1, high = 2;
+  while (high < kMostLayers && tried(high)) low = high, high *= 2;
+  while (high - low > 1) {
+    const int64_t middle = (low + high) / 2;
+    (tried(middle) ? low : high) = middle;
+  }
+  return row;
+}
+
+}  // namespace
+
+std::vector<LargestRow> largest(const SearchRequest& q) {
+  std::vector<LargestRow> rows;
+  for (const Technique& t : kTechniques) {
+    if (t.name == kTechniques[std::size(kTechniques) - 1].name && q.disk <= 0) continue;
+    rows.push_back(largest_that(q, t.name, [&](const SearchRequest& of, LargestRow& r) {
+      r.layout = layout_with(t, of, r.model);
+      r.memory = price_layout(of, r.layout).memory;
+      return r.memory.total <= of.figures.memory * of.memory_share;
+    }));
+  }
+  rows.push_back(largest_that(q, "all together", [&](const SearchRequest& of, LargestRow& r) {
+    SearchRequest one = of;
+    one.best = 1;
+    const SearchResult found = search(one);
+    if (found.best.empty()) return false;
+    r.layout = found.best[0].layout, r.memory = found.best[0].memory;
+    return true;
+  }));
+  return rows;
+}
+
+std::string largest_text(const SearchRequest& q, const std::vector<LargestRow>& rows) {
+  std::string s = fmt::format(
+      "the largest of {}'s family on {} x {}, {:.1f} GB each, {} sequences of {} tokens a step\n", q.name,
+      q.gpus[0], q.device, q.figures.memory * q.memory_share / kGigaBytes, q.globals[0], q.seq);
+  s += fmt::format("{:28} {:>10} {:>7} {:>7} {:>7} {:>8} {:>8}  {}\n", "technique", "parameters", "times",
+                   "layers", "hidden", "states", "kept", "layout");
+  const double first = rows.empty() || !rows[0].any ? 0 : rows[0].parameters;
+  for (const LargestRow& r : rows) {
+    if (!r.any) {
+      s += fmt::format("{:28} not even one layer fits\n", r.technique);
+      continue;
+    }
+    s += fmt::format("{:28} {:8.2f} B {:>7} {:7} {:7} {:5.1f} GB {:5.1f} GB  {}\n", r.technique,
+                     r.parameters / 1e9, first > 0 ? fmt::format("{:.1f}", r.parameters / first) : "",
+                     r.model.layers, r.model.hidden, r.memory.states / kGigaBytes,
+                     (r.memory.activations + r.memory.logits) / kGigaBytes, text_of(r.layout));
+  }
+  return s;
+}
+
+std::string largest_json(const SearchRequest& q, const std::vector<LargestRow>& rows) {
+  SweepJson j;
+  j["gpus"] = q.gpus[0], j["memory_bytes"] = q.figures.memory * q.memory_share;
+  j["largest"] = SweepJson::array();
+  for (const LargestRow& r : rows) {
+    SweepJson one = {{"technique", r.technique}, {"fits", r.any}};
+    if (r.any) {
+      one["parameters"] = r.parameters, one["layers"] = r.model.layers, one["hidden"] = r.model.hidden;
+      one["heads"] = r.model.heads, one["ffn"] = r.model.ffn, one["memory"] = r.memory.total;
+      one["layout"] = text_of(r.layout);
+    }
+    j["largest"].push_back(one);
+  }
+  return j.dump(2) + "\n";
+}
+
+}  // namespace trireme
