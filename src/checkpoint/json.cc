@@ -14,7 +14,8 @@ nlohmann::json parse_json(std::string_view text, std::string_view file, size_t m
   try {
     return nlohmann::json::parse(text, shallow);
   } catch (const nlohmann::json::parse_error& e) {
-    bad_request("{}: not JSON from its byte {} on; the file is damaged", file, e.byte);
+    bad_request("{}: not JSON from its byte {} on; the file is damaged, or another kind of file", file,
+                e.byte);
   } catch (const nlohmann::json::out_of_range&) {
     bad_request("{}: holds a number beyond the range of doubles", file);
   }

@@ -156,15 +156,41 @@ Description describe_shard(const fs::path& p) {
   return d;
 }
 
+// A tokenizer beside the shards that it made, in order of name.
+static Description describe_data(const fs::path& p) {
+  Description d = {{"kind", "data folder"}, {"path", p.string()}};
+  if (fs::exists(p / "tokenizer.json")) d["tokenizer"] = describe_tokenizer(p / "tokenizer.json");
+  std::vector<fs::path> shards;
+  for (const auto& e : fs::directory_iterator(p))
+    if (e.is_regular_file() && e.path().extension() == ".bin") shards.push_back(e.path());
+  std::sort(shards.begin(), shards.end());
+  d["shards"] = Description::array();
+  for (const fs::path& bin : shards) {
+    const TokenShard s = TokenShard::open(bin);
+    d["shards"].push_back({{"path", s.name()},
+                           {"tokens", s.tokens()},
+                           {"documents", s.documents()},
+                           {"bytes_per_token", size_of(s.type())}});
+  }
+  return d;
+}
+static bool is_data(const fs::path& p) {
+  if (fs::exists(p / "tokenizer.json")) return true;
+  for (const auto& e : fs::directory_iterator(p))
+    if (e.is_regular_file() && e.path().extension() == ".bin") return true;
+  return false;
+}
+
 Description describe(const fs::path& p) {
   std::string name = p.filename().string();
   if (fs::exists(p / kManifestName)) return describe_checkpoint(p);
   if (fs::is_directory(p)) {
     if (fs::exists(p / "config.json")) return describe_hf_folder(p);
     if (fs::exists(p / "plan.toml") || fs::is_directory(p / "checkpoints")) return describe_run(p);
-    if (fs::exists(p / "tokenizer.json")) return describe_tokenizer(p / "tokenizer.json");
+    if (is_data(p)) return describe_data(p);
     bad_request(
-        "{} is no run folder, checkpoint or Hugging Face folder: it has no plan.toml, {} or config.json",
+        "{} is no run folder, checkpoint, Hugging Face or data folder: it has no plan.toml, {}, config.json, "
+        "tokenizer.json or token shard",
         p.string(), kManifestName);
   }
   if (p.extension() == ".safetensors") return describe_safetensors(p);

@@ -12,12 +12,11 @@ RunSpec load(const RunRequest& request, const MpiWorld& world) {
   RunSpec run = request.load();
   const int n = world.size();
   if (run.train.comm != "mpi")
-    bad_request("train.comm = \"{}\": mpirun started {} processes, and that has one: give \"mpi\"",
-                run.train.comm, n);
+    bad_request("train.comm = \"{}\": mpirun started {} process{}, and that has one: give \"mpi\"",
+                run.train.comm, n, n == 1 ? "" : "es");
   if (run.world() != n)
     bad_request(
-        "the layout has {} ranks (pp {} x dp {} x cp {} x tp {}) and {} processes were started; they must be "
-        "equal",
+        "layout: world = {} (pp {} x dp {} x cp {} x tp {}), and processes started: {}; they must be equal",
         run.world(), run.layout.pp, run.layout.dp, run.layout.cp, run.layout.tp, n);
   if (run.train.threads == 0) run.train.threads = std::max(1, threads_of(run) / world.local_ranks());
   return run;

@@ -1,5 +1,6 @@
 // trireme simulate: a pipeline schedule in virtual time, drawn and held against what papers say of it; a run
 // of any size (cli/simulate_run.h).
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -10,6 +11,7 @@
 #include "sim/find_schedule.h"
 #include "sim/gallery.h"
 #include "sim/summary.h"
+#include "spec/suggest.h"
 
 namespace trireme::cli {
 namespace {
@@ -120,7 +122,18 @@ Schedule searched_schedule(const SimulateRequest& q) {
   return find_schedule(times, q.microbatches, limits, q.aim == "span" ? Aim::span : Aim::step);
 }
 
+void know_schedule(const std::string& name) {
+  std::vector<std::string> names(schedule_names().begin(), schedule_names().end());
+  names.push_back("auto");
+  if (std::find(names.begin(), names.end(), name) != names.end()) return;
+  const std::string near = suggest(name, names);
+  bad_request("--schedule: {} is unknown{}; schedules are {}", name,
+              near.empty() ? "" : fmt::format(", did you mean {}?", near),
+              joined(std::vector<std::string_view>(names.begin(), names.end())));
+}
+
 Schedule wanted_schedule(const SimulateRequest& q) {
+  if (q.file.empty()) know_schedule(q.schedule);
   if (q.file.empty() && q.schedule == "auto") return searched_schedule(q);
   if (!q.memory.empty()) bad_request("--memory: only --schedule auto looks at it");
   if (!q.file.empty()) return parse_schedule(read_text(q.file));

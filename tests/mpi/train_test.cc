@@ -177,7 +177,7 @@ TEST(MpiTrain, WhatIsWrongIsSaidOnce) {
     args.insert(args.begin(), file);
     return run(mpirun(n, args), tmp.path());
   };
-  expect_one_line(mpi(3, {}), 2, {"the layout has 2 ranks", "3 processes were started"});
+  expect_one_line(mpi(3, {}), 2, {"world = 2", "processes started: 3"});
   expect_one_line(mpi(2, {"--set", "train.stepz=3"}), 2, {"train.stepz"});
   expect_one_line(mpi(2, {"--set", "train.comm=thread"}), 2,
                   {"train.comm = \"thread\"", "started 2 processes"});
