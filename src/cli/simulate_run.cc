@@ -7,9 +7,15 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "cli/plan_subject.h"
+#include "cost/checkpoint_interval.h"
 #include "cost/flops.h"
+#include "cost/goodput.h"
+#include "plan/booked_step.h"
+#include "plan/own_schedule.h"
+#include "plan/recompute.h"
 #include "plan/scaled_run.h"
 #include "plan/score_catalog.h"
+#include "sim/failure.h"
 #include "sim/markup.h"
 #include "sim/world_report.h"
 #include "spec/run_schedule.h"
@@ -17,8 +23,6 @@
 
 namespace trireme::cli {
 namespace {
-
-constexpr double kGiB = 1 << 30;
 
 double number_of(std::string_view text, const std::string& all, std::string_view option,
                  std::string_view right) {
@@ -85,11 +89,77 @@ RunSpec run_of_options(const SimulateRunRequest& q, ScaledRun& s) {
   return parse_run(save_run(base), "--layout", sets);
 }
 
+// What a step is simulated of, and how.
 struct Subject {
-  ScaledRun scaled;
-  std::string title, device;
+  RunSpec run;  // resolved
+  std::string title, device, priced;
+  std::optional<ScaledRun> scaled;                    // priced in closed form; none: booked here
+  ClusterSpec cluster;                                // of a booked one
+  double step_flops = 0, peak_flops = 0, memory = 0;  // of the model; of a device
   double price_per_hour = 0, mtbf_hours = 0;
 };
+
+std::string layout_text(const RunSpec& run) {
+  const LayoutSpec& l = run.layout;
+  std::string text;
+  for (const auto& [name, n] :
+       {std::pair{"tp", l.tp}, {"cp", l.cp}, {"ep", l.ep}, {"pp", l.pp}, {"dp", l.dp}})
+    if (n > 1) text += fmt::format("{} {} ", name, n);
+  return text + fmt::format("{}{}, {} microbatches of {} x {} tokens, zero {}, recompute {}", l.schedule,
+                            l.chunks > 1 ? fmt::format(" x{}", l.chunks) : "", run.microbatches(),
+                            run.batch.micro, run.data.seq_len, l.zero, l.recompute);
+}
+
+// Few ranks of a layout that this program runs, on a machine that a cluster file describes.
+bool can_be_booked(const SimulateRunRequest& q, const RunSpec& run) {
+  if (q.closed_form || q.run.file.empty() || run.world() > kMostBookedRanks) return false;
+  if (!q.cluster.empty() && !q.cluster.ends_with(".toml")) return false;
+  if (!q.software.empty() || !q.site.empty()) return false;
+  try {
+    refuse_unsupported(run);
+  } catch (const Error&) {
+    return false;
+  }
+  return true;
+}
+
+void book(const SimulateRunRequest& q, Subject& s) {
+  if (!q.cluster.empty()) s.run.cluster.file = q.cluster;
+  s.cluster = cluster_of(s.run);
+  s.run = resolve(s.run, {.native_bf16 = s.cluster.peak.bf16 > 0});
+  find_own_schedule(s.run, s.cluster);
+  s.run = choose_recompute(s.run, s.cluster, rank_threads_of(s.run));
+  s.device = s.cluster.name, s.priced = "op by op from the tapes that its ranks will issue, at the roof";
+  s.step_flops = train_flops_per_token(s.run.model, s.run.data.seq_len) * double(s.run.tokens_per_step());
+  s.peak_flops = s.cluster.peak_flops(s.run.precision.compute);
+  s.memory = double(s.cluster.memory_bytes);
+  s.price_per_hour = s.cluster.price_per_hour, s.mtbf_hours = s.cluster.mtbf_hours;
+  if (s.peak_flops == 0 && s.cluster.memory_bandwidth == 0)
+    bad_request(
+        "{}: no peaks are known of it, so ops have no price; right is a cluster file with peak and "
+        "memory_bandwidth",
+        s.cluster.name);
+}
+
+void price_in_closed_form(const SimulateRunRequest& q, Subject& s, ScaledRun scaled) {
+  const std::string cluster = q.cluster.empty() ? s.run.cluster.file : q.cluster;
+  if (cluster.empty())
+    bad_request("--cluster is required: a cluster file (.toml) or a device by name, such as H100");
+  const SubjectDevice device = device_of(cluster);
+  s.run = scaled.run = resolve(s.run, {.native_bf16 = device.figures.bf16 > 0});
+  scaled.figures = device.figures;
+  if (scaled.figures.bf16 == 0 || scaled.figures.bandwidth == 0 || scaled.figures.attention == 0)
+    bad_request(
+        "--cluster: {} has no peak, no memory bandwidth or is no device that is known by name (H100, "
+        "A100-80GB, ...), which closed forms need",
+        cluster);
+  scaled.by = {.device = device.name, .software = q.software, .site = q.site};
+  s.device = device.name, s.priced = "layer by layer in closed form, with score's constants";
+  s.step_flops = step_flops(step_case_of(scaled), false), s.peak_flops = device.figures.bf16;
+  s.memory = device.figures.memory;
+  s.price_per_hour = device.price_per_hour, s.mtbf_hours = device.mtbf_hours;
+  s.scaled = std::move(scaled);
+}
 
 Subject subject_of(const SimulateRunRequest& q) {
   if (!q.run.file.empty() && !q.model.empty())
@@ -97,92 +167,174 @@ Subject subject_of(const SimulateRunRequest& q) {
   if (!q.run.file.empty() && !q.layout.empty())
     bad_request("--layout: the run file {} has its own; --set layout.tp=... changes it", q.run.file);
   Subject s;
-  ScaledRun& scaled = s.scaled;
-  scaled.run = q.run.file.empty() ? run_of_options(q, scaled) : load_run(q.run.file, q.run.sets);
-  const std::string cluster = q.cluster.empty() ? scaled.run.cluster.file : q.cluster;
-  if (cluster.empty())
-    bad_request("--cluster is required: a cluster file (.toml) or a device by name, such as H100");
-  const SubjectDevice device = device_of(cluster);
-  scaled.run = resolve(scaled.run, {.native_bf16 = device.figures.bf16 > 0});
-  scaled.figures = device.figures;
-  scaled.by = {.device = device.name, .software = q.software, .site = q.site};
-  s.device = device.name, s.price_per_hour = device.price_per_hour, s.mtbf_hours = device.mtbf_hours;
-  const RunSpec& run = scaled.run;
-  const LayoutSpec& l = run.layout;
-  std::string degrees;
-  for (const auto& [name, n] :
-       {std::pair{"tp", l.tp}, {"cp", l.cp}, {"ep", l.ep}, {"pp", l.pp}, {"dp", l.dp}})
-    if (n > 1) degrees += fmt::format("{} {} ", name, n);
-  s.title = fmt::format("{} on {} {}: {}{}{}, {} microbatches of {} x {} tokens, zero {}, recompute {}",
-                        q.model.empty() ? q.run.file : q.model, run.world(), s.device, degrees, l.schedule,
-                        l.chunks > 1 ? fmt::format(" x{}", l.chunks) : "", run.microbatches(),
-                        run.batch.micro, run.data.seq_len, l.zero, l.recompute);
+  ScaledRun scaled;
+  s.run = q.run.file.empty() ? run_of_options(q, scaled) : load_run(q.run.file, q.run.sets);
+  if (can_be_booked(q, s.run))
+    book(q, s);
+  else
+    price_in_closed_form(q, s, std::move(scaled));
+  s.title = fmt::format("{} on {} {}: {}", q.model.empty() ? q.run.file : q.model, s.run.world(), s.device,
+                        layout_text(s.run));
   return s;
 }
 
-void write_trace(const SimulateRunRequest& q, const Subject& s, const WorldReplay& all,
-                 const std::vector<StepRow>& rows) {
+// A replayed step, of either kind.
+struct Outcome {
+  std::vector<StepRow> rows;
+  std::vector<RankTape> tapes;
+  Replay replay;
+  std::vector<int> class_of;  // by rank, its row
+  int64_t pieces = 0;
+  double seconds = 0;
+  bool all_ranks = false;
+  std::shared_ptr<const void> owned;  // what the tapes point to
+  double step_s() const { return double(replay.makespan) * 1e-9; }
+};
+
+Outcome simulated(const SimulateRunRequest& q, const Subject& s, const Disturbance& d) {
+  if (s.scaled) {
+    World w = world_of(*s.scaled);
+    w.disturbed = d;
+    WorldReplay all = replay_world(w, q.all_ranks);
+    std::vector<StepRow> rows = rows_of(w, all);
+    return {std::move(rows), all.tapes,   std::move(all.replay), all.class_of,
+            all.pieces,      all.seconds, q.all_ranks,           all.owned};
+  }
+  auto step = std::make_shared<BookedStep>(
+      booked_step(s.run, schedule_of(s.run), s.cluster, rank_threads_of(s.run), d));
+  return {step->rows, step->ranks, step->replay, step->class_of, step->pieces, step->seconds, true, step};
+}
+
+void write_trace(const SimulateRunRequest& q, const Subject& s, const Outcome& all) {
   std::vector<Span> spans;
   std::set<int> ranks(q.trace_ranks.begin(), q.trace_ranks.end());
   if (ranks.empty())
-    for (const StepRow& row : rows) ranks.insert(row.rank);
+    for (const StepRow& row : all.rows) ranks.insert(row.rank);
   for (int rank : ranks) {
     if (rank < 0 || size_t(rank) >= all.class_of.size())
       bad_request("--trace-ranks {}: ranks are 0 to {}", rank, all.class_of.size() - 1);
-    const StepRow& row = rows[size_t(all.class_of[size_t(rank)])];
+    const StepRow& row = all.rows[size_t(all.class_of[size_t(rank)])];
     for (const Span& span :
          step_spans(all.tapes[row.at], all.replay.ranks[row.at], row.memory, rank, all.replay.makespan))
       spans.push_back(span);
   }
-  ChromeTraceFile(q.trace, {{"run", s.title}, {"machine", s.device}, {"simulated", "by trireme simulate"}})
-      .write(spans);
+  std::map<std::string, std::string> about = {
+      {"run", s.title}, {"machine", s.device}, {"simulated", "prices " + s.priced}};
+  if (s.peak_flops > 0) about["peak_flops"] = fmt::format("{:.6g}", s.peak_flops);
+  ChromeTraceFile(q.trace, about).write(spans);
 }
 
 struct Numbers {
   double step_s = 0, closed_s = 0, tokens_s = 0, mfu = 0, bubble = 0;
 };
-Numbers numbers_of(const ScaledRun& s, const WorldReplay& all, const std::vector<StepRow>& rows) {
+Numbers numbers_of(const Subject& s, const Outcome& all, bool disturbed) {
   Numbers n;
-  const StepCase c = step_case_of(s);
-  n.step_s = double(all.replay.makespan) * 1e-9;
-  n.bubble = bubble_of(rows);
+  n.step_s = all.step_s();
+  n.bubble = bubble_of(all.rows);
   const std::string& kind = s.run.layout.schedule;
-  if (kind == "1f1b" || kind == "gpipe" || kind == "interleaved")
-    n.closed_s = step_time(c, s.figures, constants_of(s.by)).total;
-  n.tokens_s = double(s.run.tokens_per_step()) / n.step_s;
-  n.mfu = step_flops(c, false) / (double(c.gpus()) * s.figures.bf16 * n.step_s);
+  if (s.scaled && !disturbed && (kind == "1f1b" || kind == "gpipe" || kind == "interleaved"))
+    n.closed_s = step_time(step_case_of(*s.scaled), s.scaled->figures, constants_of(s.scaled->by)).total;
+  if (n.step_s > 0) n.tokens_s = double(s.run.tokens_per_step()) / n.step_s;
+  if (n.step_s > 0 && s.peak_flops > 0)
+    n.mfu = s.step_flops / (double(s.run.world()) * s.peak_flops * n.step_s);
   return n;
 }
 
-std::string summary_text(const Numbers& n, const WorldReplay& all, const Disturbance& d) {
-  const int64_t world = int64_t(all.class_of.size());
-  std::string out = fmt::format("step       {}, {:.4g} tokens/s, MFU {:.1f} %", human_seconds(n.step_s),
-                                n.tokens_s, 100 * n.mfu);
-  if (n.closed_s > 0 && !d.any())
+std::string summary_text(const Subject& s, const Numbers& n, const Outcome& all) {
+  const size_t world = all.class_of.size();
+  std::string out = fmt::format("step       {}, {:.4g} tokens/s", human_seconds(n.step_s), n.tokens_s);
+  if (n.mfu > 0) out += fmt::format(", MFU {:.1f} %", 100 * n.mfu);
+  if (n.closed_s > 0)
     out += fmt::format("; closed form (score's) {}, {:+.1f} %", human_seconds(n.closed_s),
                        100 * (n.step_s / n.closed_s - 1));
-  out += fmt::format("\nbubble     {:.1f} % of a rank's own span, at most\n", 100 * n.bubble);
+  out += fmt::format("\npriced     {}\nbubble     {:.1f} % of a rank's own span, at most\n", s.priced,
+                     100 * n.bubble);
   out += all.all_ranks
-             ? fmt::format("simulated  all {} ranks, in {} classes", world, all.classes.size())
-             : fmt::format("simulated  {} classes, which stand for {} ranks", all.classes.size(), world);
+             ? fmt::format("simulated  all {} ranks, {} different timelines", world, all.rows.size())
+             : fmt::format("simulated  {} classes, which stand for {} ranks", all.rows.size(), world);
   return out + fmt::format(": {} events in {} ({:.2f} million a second)\n", all.pieces,
                            human_seconds(all.seconds),
                            double(all.pieces) / std::max(all.seconds, 1e-9) * 1e-6);
 }
 
-nlohmann::ordered_json json_of(const Subject& s, const Numbers& n, const WorldReplay& all,
-                               const std::vector<StepRow>& rows) {
+// ---- a rank that fails ----
+
+struct Failure {
+  int rank = 0;
+  double at_s = 0;  // of the run
+  FailurePlan plan;
+  FailureLoss loss;
+};
+
+Failure failure_of(const SimulateRunRequest& q, const Subject& s, const Outcome& whole) {
+  Failure f;
+  std::tie(f.rank, f.at_s) = pair_of(q.fail, '@', "--fail", "RANK@SECONDS, such as 17@3600");
+  if (f.at_s < 0) bad_request("--fail: {} seconds; right is a time from the run's start on", f.at_s);
+  if (f.rank >= int(s.run.world())) bad_request("--fail {}: ranks are 0 to {}", f.rank, s.run.world() - 1);
+  f.plan.step_s = whole.step_s();
+  f.plan.save_s = q.save_s >= 0 ? q.save_s : save_stall_s(double(parameters(s.run.model)), s.run.world());
+  f.plan.restart_s = q.restart_s;
+  const CountOrAuto& every = s.run.train.checkpoint_every;
+  f.plan.every = every.count;
+  if (every.automatic) {
+    const double mtbf = s.mtbf_hours * 3600 / double(s.run.world());
+    f.plan.every = checkpoint_steps(daly_interval(std::max(f.plan.save_s, 1e-3), mtbf), 0, f.plan.step_s);
+  }
+  f.loss = loss_of(f.plan, f.at_s);
+  return f;
+}
+
+std::string failure_text(const Failure& f, const Subject& s, const Outcome& broken) {
+  const FailureLoss& l = f.loss;
+  const double device_hours = l.lost_s() * double(s.run.world()) / 3600;
+  std::string out = fmt::format(
+      "failure    rank {} at {} of the run: {} step {}, {} into it{}\n", f.rank, human_seconds(f.at_s),
+      l.in_save ? "in the save behind" : "in", l.step, human_seconds(l.into_step_s),
+      f.plan.every > 0
+          ? fmt::format("; saved every {} steps, {} each", f.plan.every, human_seconds(f.plan.save_s))
+          : "; nothing is saved before the end");
+  if (!l.in_save)
+    out += fmt::format("           the last rank that still could has stopped {} later\n",
+                       human_seconds(std::max(0.0, broken.step_s() - l.into_step_s)));
+  out += fmt::format(
+      "lost       {} of work since {}, {} until it is named and {} of restart: {}, {:.4g} device-hours",
+      human_seconds(l.again_s),
+      l.saved_step > 0 ? fmt::format("the checkpoint of step {}", l.saved_step) : "the start",
+      human_seconds(f.plan.notice_s), human_seconds(f.plan.restart_s), human_seconds(l.lost_s()),
+      device_hours);
+  if (s.price_per_hour > 0) out += fmt::format(", {:.4g} in money", device_hours * s.price_per_hour);
+  return out + "\n";
+}
+
+nlohmann::ordered_json json_of(const Failure& f, const Subject& s) {
+  return {{"rank", f.rank},
+          {"at_s", f.at_s},
+          {"step", f.loss.step},
+          {"into_step_s", f.loss.into_step_s},
+          {"in_save", f.loss.in_save},
+          {"saved_step", f.loss.saved_step},
+          {"checkpoint_every", f.plan.every},
+          {"save_s", f.plan.save_s},
+          {"work_lost_s", f.loss.again_s},
+          {"waited_s", f.loss.waited_s},
+          {"lost_device_hours", f.loss.lost_s() * double(s.run.world()) / 3600}};
+}
+
+nlohmann::ordered_json json_of(const Subject& s, const Numbers& n, const Outcome& all,
+                               const std::optional<Failure>& failure) {
   nlohmann::ordered_json j = {{"run", s.title},
+                              {"priced", s.priced},
                               {"ranks", all.class_of.size()},
                               {"step_s", n.step_s},
                               {"tokens_per_s", n.tokens_s},
                               {"mfu", n.mfu},
                               {"bubble", n.bubble},
-                              {"classes", all.classes.size()},
+                              {"classes", all.rows.size()},
                               {"events", all.pieces},
                               {"events_per_s", double(all.pieces) / std::max(all.seconds, 1e-9)}};
   if (n.closed_s > 0) j["closed_form_s"] = n.closed_s;
-  for (const StepRow& r : rows) {
+  if (failure) j["failure"] = json_of(*failure, s);
+  for (const StepRow& r : all.rows) {
     nlohmann::ordered_json use;
     for (size_t u = 0; u < kUses; u++)
       if (r.use[u] > 0) use[std::string(name_of(Use(u)))] = double(r.use[u]) * 1e-9;
@@ -226,7 +378,18 @@ std::vector<CLI::Option*> SimulateRunRequest::add_to(CLI::App& verb) {
                   "a node whose link to the others has that share of its bandwidth: 3=0.5 (may be repeated)")
       ->take_all()
       ->type_name("NODE=SHARE");
+  verb.add_option("--fail", fail, "a rank that fails so many seconds after the run began: 17@3600")
+      ->type_name("RANK@SECONDS");
+  const auto seconds = number_between(0, 1e9);
+  auto* const save = verb.add_option("--save", save_s,
+                                     "seconds that training stands still for a checkpoint (default: its copy "
+                                     "to the host, as plan --search has it)");
+  save->check(seconds);
+  verb.add_option("--restart", restart_s, "seconds from a failure that is known to the first step after it")
+      ->check(seconds)
+      ->capture_default_str();
   verb.add_flag("--all-ranks", all_ranks, "every rank is simulated, though others do the same");
+  verb.add_flag("--closed-form", closed_form, "prices in closed form, also where the run can be booked here");
   verb.add_option("--trace", trace, "file for the timeline (chrome://tracing, Perfetto, trireme inspect)");
   verb.add_option("--trace-ranks", trace_ranks, "of these ranks (default: one of each group)");
   verb.add_option("--memory-svg", memory_svg, "file to draw memory over time into");
@@ -238,28 +401,34 @@ std::vector<CLI::Option*> SimulateRunRequest::add_to(CLI::App& verb) {
 
 void simulate_run(const SimulateRunRequest& q) {
   const Subject s = subject_of(q);
-  World w = world_of(s.scaled);
-  w.disturbed = disturbance_of(q);
-  const WorldReplay all = replay_world(w, q.all_ranks);
-  const std::vector<StepRow> rows = rows_of(w, all);
-  const Numbers n = numbers_of(s.scaled, all, rows);
+  Disturbance d = disturbance_of(q);
+  Outcome all = simulated(q, s, d);
+  const Numbers n = numbers_of(s, all, d.any());
+  std::string text = summary_text(s, n, all);
+  std::optional<Failure> failure;
+  if (!q.fail.empty()) {
+    failure = failure_of(q, s, all);
+    d.failing_rank = failure->rank, d.fails_at = std::llround(failure->loss.into_step_s * 1e9);
+    if (!failure->loss.in_save) all = simulated(q, s, d);
+    text += failure_text(*failure, s, all);
+  }
   constexpr size_t kMostRows = 40;
-  const std::vector<StepRow> shown = chosen_rows(rows, kMostRows);
+  const std::vector<StepRow> shown = chosen_rows(all.rows, kMostRows);
   const Comb comb = comb_of(shown, all.replay.makespan);
-  std::string text = summary_text(n, all, w.disturbed) + rows_text(shown, all.replay.makespan);
-  if (shown.size() < rows.size())
-    text += fmt::format("({} more groups: --json has all)\n", rows.size() - shown.size());
+  text += rows_text(shown, all.replay.makespan);
+  if (shown.size() < all.rows.size())
+    text += fmt::format("({} more groups: --json has all)\n", all.rows.size() - shown.size());
   std::vector<MemoryRow> memory;
   for (const StepRow& r : shown) memory.push_back({r.name, r.memory});
   const auto memory_picture = [&] {
-    return memory_svg(memory, all.replay.makespan, int64_t(s.scaled.figures.memory), s.title);
+    return memory_svg(memory, all.replay.makespan, int64_t(s.memory), s.title);
   };
   if (!q.svg.empty()) write_text_atomic(q.svg, comb_svg(comb, s.title));
   if (!q.memory_svg.empty()) write_text_atomic(q.memory_svg, memory_picture());
   if (!q.html.empty())
     write_text_atomic(q.html, page_of(s.title, text, comb_svg(comb, s.title) + memory_picture()));
-  if (!q.trace.empty()) write_trace(q, s, all, rows);
-  if (q.run.json) return fmt::print("{}\n", json_of(s, n, all, rows).dump(2));
+  if (!q.trace.empty()) write_trace(q, s, all);
+  if (q.run.json) return fmt::print("{}\n", json_of(s, n, all, failure).dump(2));
   fmt::print("{}\n{}\n{}{}", s.title, text, comb_legend(), comb_text(comb, q.columns));
 }
 

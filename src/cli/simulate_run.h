@@ -11,7 +11,8 @@ struct SimulateRunRequest {
   std::string fail, trace, memory_svg;
   std::vector<int> trace_ranks;
   int columns = 100;
-  bool all_ranks = false;
+  double save_s = -1, restart_s = 600;  // -1: derived
+  bool all_ranks = false, closed_form = false;
   std::string svg, html;  // set by the verb, with run.json
   // The options that it has beside the verb's own; returns those that ask for it.
   std::vector<CLI::Option*> add_to(CLI::App& verb);

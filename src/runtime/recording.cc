@@ -200,6 +200,7 @@ Piece& StepRecorder::put(PieceKind kind, int stream, std::string_view name) {
   p.kind = kind, p.stream = stream, p.microbatch = microbatch_;
   p.name = tape_.keep(name), p.layer = layer_, p.action = phase_;
   p.begin_ns = p.met_ns = p.end_ns = now();
+  p.held = runner_->arena().ledger().total();
   return p;
 }
 

@@ -53,10 +53,11 @@ class Engine {
   }
 
   Replay run() {
-    for (size_t r = 0; r < ranks_.size(); r++) wake(r);
+    for (size_t r = ranks_.size(); r-- > 0;) wake(r);
     while (!awake_.empty()) {
-      const size_t r = awake_.front();
-      awake_.pop_front();
+      // The last one first: ranks that meet often go on together, while they are in the cache.
+      const size_t r = awake_.back();
+      awake_.pop_back();
       state_[r].awake = false;
       while (advance(r)) {
       }
@@ -312,7 +313,7 @@ class Engine {
   bool fails_ = false;                                                     // some rank does
   std::unordered_map<int, size_t> index_of_;                               // by rank of the world
   std::unordered_map<std::array<int64_t, 3>, Message, HashKey> messages_;  // by sender, receiver, number
-  std::deque<size_t> awake_;
+  std::vector<size_t> awake_;
   Replay out_;
 };
 

@@ -8,7 +8,8 @@ namespace {
 
 SpanKind kind_of(const Piece& p) {
   if (p.kind == PieceKind::op) return SpanKind::op;
-  return p.kind == PieceKind::wait || p.kind == PieceKind::recv ? SpanKind::wait : SpanKind::comm;
+  const bool waits = p.kind == PieceKind::wait || (p.kind == PieceKind::recv && p.stream == 0);
+  return waits ? SpanKind::wait : SpanKind::comm;
 }
 
 Span span_of(const RankTape& rank, const Piece& p, const PieceTime& t, int64_t step) {

@@ -202,6 +202,11 @@ class WorldBuilder {
     }
   }
 
+  bool disturbed(int rank) const {
+    const Disturbance& d = w_.disturbed;
+    return d.slow_ranks.count(rank) || d.failing_rank == rank || d.slow_links.count(node_of(rank));
+  }
+
   // In the order of pipeline ranks; colours become their numbers.
   std::vector<RankClass> classes() {
     recolor([&](int r) { return color_[size_t(r)]; });  // by first rank
@@ -210,9 +215,7 @@ class WorldBuilder {
       const auto c = size_t(color_[size_t(r)]);
       if (c == list.size()) list.push_back({.rank = r, .pp = pp_[size_t(r)]});
       list[c].ranks++;
-      const RankPace plain;
-      const RankPace& own = paces_[size_t(r)];
-      if (own < plain || plain < own) list[c].disturbed = true;
+      list[c].disturbed |= disturbed(r);
     }
     std::vector<int> order(list.size()), number(list.size());
     for (size_t i = 0; i < order.size(); i++) order[i] = int(i);

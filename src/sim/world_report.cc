@@ -123,7 +123,10 @@ std::vector<Span> step_spans(const RankTape& t, const RankReplay& r, const std::
   RankTape named = t;
   named.rank = rank;
   const Replay one{.ranks = {r}, .makespan = makespan};
-  for (const Span& s : spans_of({&named, 1}, one)) all.push_back(s);
+  for (Span s : spans_of({&named, 1}, one)) {
+    if (s.action == "update") s.action = "Step";  // as a run's trace has it
+    all.push_back(s);
+  }
   // Lanes in order, what encloses first.
   std::stable_sort(all.begin(), all.end(), [](const Span& a, const Span& b) {
     return std::tie(a.lane, a.begin_ns, a.kind) < std::tie(b.lane, b.begin_ns, b.kind);

@@ -180,6 +180,35 @@ TEST(World, ASlowRankOfAPipelineByHand) {
   EXPECT_EQ(replay_world(w).replay.makespan, (p - 1) * (forward + backward) + m * slow);
 }
 
+// Where time goes, by hand: of two ranks of tp the fast one waits for its peer in every collective, and both
+// for the data; the other replica waits for the slow one's gradients.
+TEST(Comb, WhatGapsWaitForByHand) {
+  World w = plain_world(one_f_one_b(1, 3), 100, 60, 40, 2, 2);
+  w.work.kinds[0].forward.tp = 7, w.work.kinds[0].input.tp = 9, w.work.kinds[0].reduce = 25;
+  w.disturbed.slow_ranks[1] = 1.5;
+  const WorldReplay all = replay_world(w);
+  const std::vector<StepRow> rows = rows_of(w, all);
+  ASSERT_EQ(rows.size(), 4u);  // the slow one, its neighbour, and the replica's two
+  const auto of = [&](int rank, Use u) { return rows[size_t(all.class_of[size_t(rank)])].use[size_t(u)]; };
+  // A microbatch takes the slow rank 150, 90 and 60. Its neighbour waits 50 for it in the first forward, 70
+  // in the others (it began them 20 sooner, its weight gradient being done), 30 in each backward.
+  EXPECT_EQ(of(1, Use::peers), 0);
+  EXPECT_EQ(of(0, Use::peers), 50 + 2 * 70 + 3 * 30);
+  // The replicas never wait in tp; they are done at 3 (100 + 7 + 60 + 9 + 40), and then wait for the others'
+  // gradients.
+  EXPECT_EQ(of(2, Use::peers), 2 * 316 + 256 + 40 - 648);
+  EXPECT_EQ(of(3, Use::peers), 3 * 316 - 648);
+  for (int rank : {0, 2}) EXPECT_EQ(of(rank, Use::agree), 20);  // for the slow rank's last weight gradient
+  for (int rank : {1, 3}) EXPECT_EQ(of(rank, Use::agree), 0);
+  for (int rank : {0, 1, 2, 3}) {
+    EXPECT_EQ(of(rank, Use::tp), 3 * (7 + 9));
+    EXPECT_EQ(of(rank, Use::dp), 25);
+    EXPECT_EQ(of(rank, Use::forward), rank == 1 ? 450 : 300);
+    EXPECT_EQ(of(rank, Use::bubble), 0);
+  }
+  EXPECT_EQ(all.replay.makespan, 3 * (150 + 7 + 90 + 9 + 60) + 25);
+}
+
 TEST(World, ASlowLinkLengthensWhatCrossesIt) {
   World w = plain_world(one_f_one_b(2, 4), 100, 100, 100, 1, 4);
   w.node = 4, w.work.message = 10;
