@@ -6,8 +6,10 @@
 
 Each layout is planned (`plan --json`) and trained for some steps on random tokens (`train`); the line says the
 expected time, the median of the measured steps without the first two, and the error. At the end the median and
-the 90th percentile of the errors' magnitudes, beside the roof's. Memory and bytes on the wire must be equal:
-a difference ends it. --out keeps a JSON line a layout, so that a part can be run at a time (--begin, --count);
+the 90th percentile of the errors' magnitudes, beside the roof's. Clocks move: right before and behind each layout
+one fixed run is timed, and a third line has the errors with each layout's time divided by what that run took
+then, over its median. The last column says whether memory and bytes on the wire were equal (rows of experts
+divided over ranks depend on what their router chose). --out keeps a JSON line a layout, so that a part can be run at a time (--begin, --count);
 --report prints the table of such a file and measures nothing. Needs Python's standard library only.
 """
 
@@ -92,25 +94,46 @@ def write_shard(path):
     path.write_bytes(ids.tobytes())
 
 
+REFERENCE = {"model": {"arch": "llama", "vocab": 1000, "layers": 2, "hidden": 256, "heads": 4, "kv_heads": 4, "ffn": 768},
+             "data": {"seq_len": 128}, "batch": {"micro": 2, "global": 4}, "layout": {"dp": 2},
+             "precision": {"compute": "f32"}}
+
+
+def steps_of(args, sections, steps):
+    """Seconds of the steps but the first two, and the last line of the metrics."""
+    with tempfile.TemporaryDirectory(dir=args.scratch) as temporary:
+        folder = Path(temporary)
+        write_shard(folder / "random.bin")
+        run = folder / "run.toml"
+        run.write_text(run_file(sections, folder / "random.bin", folder, steps, args.cluster))
+        program(args, "train", run, "--json")
+        lines = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    return [s["step_s"] for s in lines[2:]], lines[-1]
+
+
+def reference(args):
+    return statistics.median(steps_of(args, REFERENCE, 26)[0])
+
+
 def measure(args, seed):
     sections = draw(seed)
+    before = args.last or reference(args)
     with tempfile.TemporaryDirectory(dir=args.scratch) as temporary:
         folder = Path(temporary)
         write_shard(folder / "random.bin")
         run = folder / "run.toml"
         run.write_text(run_file(sections, folder / "random.bin", folder, 100, args.cluster))
         plan = json.loads(program(args, "plan", run, "--json"))["candidates"][0]
-        steps = 2 + max(5, min(40, int(args.seconds / plan["step_s"])))
-        run.write_text(run_file(sections, folder / "random.bin", folder, steps, args.cluster))
-        program(args, "train", run, "--json")
-        lines = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    steps = 2 + max(5, min(40, int(args.seconds / plan["step_s"])))
+    seconds, last = steps_of(args, sections, steps)
+    args.last = reference(args)
     wire = {name: w["bytes"] for name, w in plan["wire"].items() if w["bytes"]}
-    measured = {name: n for name, n in lines[-1].get("comm_bytes", {}).items() if n}
+    measured = {name: n for name, n in last.get("comm_bytes", {}).items() if n}
     # A rank of a pipeline that is not the one with the largest peak has other bytes: plan shows the worst.
-    same = wire == measured and plan["memory"]["total"] == lines[-1]["peak_bytes"]["total"]
+    same = wire == measured and plan["memory"]["total"] == last["peak_bytes"]["total"]
     return {"seed": seed, "draw": sections, "expected_s": plan["step_s"], "roof_s": plan["roof_s"],
-            "measured_s": statistics.median(s["step_s"] for s in lines[2:]),
-            "least_s": min(s["step_s"] for s in lines[2:]), "steps": len(lines) - 2, "bytes_equal": same}
+            "measured_s": statistics.median(seconds), "steps": len(seconds), "bytes_equal": same,
+            "reference_s": (before + args.last) / 2}
 
 
 def line_of(row):
@@ -132,11 +155,16 @@ def report(rows):
     print("|---|---|---|---|---|---|---|---|")
     for row in rows:
         print(line_of(row))
-    for name in ("expected_s", "roof_s"):
-        errors = [abs(row[name] / row["measured_s"] - 1) for row in rows]
-        print(f"{name}: {len(rows)} layouts, error median {100 * statistics.median(errors):.1f} %, "
+    usual = statistics.median(r["reference_s"] for r in rows)
+    clocked = [dict(r, measured_s=r["measured_s"] * usual / r["reference_s"]) for r in rows]
+    for name, what, of in (("expected_s", "expected", rows), ("roof_s", "roof", rows),
+                           ("expected_s", "expected, at the clock of the run", clocked)):
+        errors = [abs(r[name] / r["measured_s"] - 1) for r in of]
+        print(f"{what}: {len(of)} layouts, error median {100 * statistics.median(errors):.1f} %, "
               f"90th percentile {100 * percentile(errors, 0.9):.1f} %, "
-              f"mean of expected / measured {statistics.mean(r[name] / r['measured_s'] for r in rows):.3f}")
+              f"mean of forecast / measured {statistics.mean(r[name] / r['measured_s'] for r in of):.3f}")
+    spread = sorted(r["reference_s"] / usual for r in rows)
+    print(f"the reference run beside them: {spread[0]:.2f} to {spread[-1]:.2f} of its median")
 
 
 def main():
@@ -155,7 +183,7 @@ def main():
     if not args.cluster:
         p.error("--cluster is missing: trireme bench --out FILE writes one")
     args.cluster = args.cluster.resolve()
-    rows = []
+    rows, args.last = [], None
     for seed in range(args.begin, args.begin + args.count):
         rows.append(measure(args, seed))
         print(line_of(rows[-1]), flush=True)

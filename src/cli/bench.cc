@@ -1,4 +1,5 @@
 // trireme bench: what this machine reaches at best; the denominators of MFU and of every roofline.
+#include <fcntl.h>
 #include <fmt/chrono.h>
 #include <fmt/core.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include <thread>
 
 #include "base/machine.h"
+#include "base/timed.h"
 #include "cli/cli.h"
 #include "cli/launched.h"
 #include "comm/measure.h"
@@ -89,6 +91,29 @@ void keep_and_show(const ClusterSpec& c, const fs::path& path) {
 
 LinkSpec spec_of(const LinkCost& link) {
   return {.latency = link.alpha, .bandwidth = link.beta > 0 ? 1 / link.beta : 0};
+}
+
+// Bytes/s of a file beside the cluster file: written and flushed, then read where the system has forgotten
+// it; the slower of the two. 0 where there is no room for it.
+double measure_disk(const fs::path& folder) {
+  constexpr size_t kBytes = size_t(128) << 20, kPart = size_t(8) << 20;
+  const std::string path = (folder / fmt::format("bench-{}.part", getpid())).string();
+  std::vector<char> part(kPart, 'x');
+  const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (file < 0) return 0;
+  ::unlink(path.c_str());  // gone with the descriptor, however this ends
+  bool whole = true;
+  const double begin = now_s();
+  for (size_t at = 0; at < kBytes && whole; at += kPart)
+    whole = ::write(file, part.data(), kPart) == ssize_t(kPart);
+  whole = whole && ::fsync(file) == 0;
+  const double written = now_s();
+  (void)::posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
+  for (size_t at = 0; at < kBytes && whole; at += kPart)
+    whole = ::pread(file, part.data(), kPart, off_t(at)) == ssize_t(kPart);
+  const double read = now_s();
+  ::close(file);
+  return whole ? double(kBytes) / std::max(written - begin, read - written) : 0;
 }
 
 // Messages between two rank threads.
@@ -235,6 +260,8 @@ void add_bench(CLI::App& app) {
     const int cores = threads_of(RunSpec());
     m.cluster.alone = calibrate_this_machine(1, int(m.cluster.threads), false);
     if (cores > 1) m.cluster.together = calibrate_this_machine(cores, 1, false);
+    if (path.has_parent_path()) make_folders(path.parent_path());
+    m.cluster.disk_bandwidth = measure_disk(path.has_parent_path() ? path.parent_path() : fs::path("."));
     keep_and_show(m.cluster, path);
   });
 }

@@ -126,7 +126,7 @@ void measured(Findings& out) {
   fs::path path = measured_cluster_path();
   if (!fs::exists(path)) {
     out.push_back({"peak", "note", "not measured yet",
-                   "`trireme bench` does it in seconds; other verbs when they need it"});
+                   "`trireme bench` does it in a minute; other verbs when they need it, less of it"});
     return;
   }
   try {

@@ -2,37 +2,39 @@
 
 #include <algorithm>
 #include <cmath>
+#include <mutex>
 #include <numeric>
 
 #include "base/rng.h"
 #include "base/timed.h"
+#include "device/cpu/peak.h"
 #include "plan/speeds.h"
 #include "runtime/booking.h"
 #include "runtime/rank_threads.h"
 #include "runtime/recording.h"
 #include "spec/run_schedule.h"
+#include "spec/supported.h"
 
 namespace trireme {
 namespace {
 
 struct Model {
   std::string_view arch;
-  int64_t hidden, heads, tokens, vocab, layers = 1;
+  int64_t hidden, heads, tokens, seq, vocab, layers = 1;
 };
 
 RunSpec drill_of(const Model& m, std::string_view compute, int threads) {
-  constexpr int64_t kSeq = 128;
   RunSpec r;
   r.model = ModelSpec::of(std::string(m.arch));
   r.model.vocab = m.vocab, r.model.layers = m.layers, r.model.hidden = m.hidden;
   r.model.heads = r.model.kv_heads = m.heads;
   r.model.ffn = m.arch == "gpt2" ? 4 * m.hidden : (8 * m.hidden / 3 + 15) / 16 * 16;
   if (r.model.moe()) r.model.experts = 4, r.model.experts_per_token = 2, r.model.moe_ffn = 2 * m.hidden;
-  r.data.seq_len = kSeq;
-  r.batch.micro = r.batch.global = m.tokens / kSeq;
+  r.data.seq_len = m.seq;
+  r.batch.micro = r.batch.global = m.tokens / m.seq;
   r.precision.compute = compute;
   r.train.threads = threads;
-  r.model.finish(kSeq);
+  r.model.finish(m.seq);
   return r;
 }
 
@@ -48,31 +50,72 @@ FillBatch drill_tokens(const RunSpec& run, int rank) {
   };
 }
 
-// The tapes of rank 0's steps; the first steps, which touch memory and make plans, are not among them.
-std::vector<Tape> drill_tapes(const RunSpec& run, int threads, int warmup, int steps) {
+// Seconds of calls from when all ranks have come, by table and payload. Told by streams' threads.
+class CallTimes : public CommObserver {
+ public:
+  explicit CallTimes(int ranks) : ranks_(ranks) {}
+  void issued(const CommCall&) override {}
+  void done(const CommCall& c, int64_t begin_ns, int64_t met_ns, int64_t end_ns) override {
+    // A single message takes mostly until its other end comes.
+    if (c.peer >= 0 || c.payload <= 0 || end_ns <= met_ns) return;
+    const std::string table = call_table(name_of(c.kind), c.algorithm, size_t(ranks_));
+    const std::lock_guard lock(mutex_);
+    seconds_[table][c.payload].push_back(double(end_ns - std::max(met_ns, begin_ns)) * 1e-9);
+  }
+  void clear() {
+    const std::lock_guard lock(mutex_);
+    seconds_.clear();
+  }
+  std::map<std::string, std::map<int64_t, std::vector<double>>> take() { return std::move(seconds_); }
+
+ private:
+  int ranks_;
+  std::mutex mutex_;
+  std::map<std::string, std::map<int64_t, std::vector<double>>> seconds_;
+};
+
+struct Drilled {
+  std::vector<Tape> tapes;
+  std::map<std::string, std::map<int64_t, std::vector<double>>> calls;
+};
+
+// Rank 0's tapes and calls of steps for about `seconds`; the first step, which touches memory and makes
+// plans, does not count.
+Drilled drill_run(const RunSpec& run, int threads, double seconds) {
+  constexpr int64_t kFewest = 3, kMost = 16;
   const Schedule schedule = schedule_of(run);
   const Booking booking = book_training(run, schedule, threads);
-  std::vector<Tape> tapes;
+  Drilled out;
+  CallTimes times(int(run.world()));
   run_rank_threads(int(run.world()), "cpu", {.threads = threads}, [&](Device& device, CommFactory& factory) {
     StepRecorder recorder(device, factory);
     CommSet comms(recorder.factory(), mesh_of(run.layout));
+    if (factory.rank() == 0) comms.observe(&times);
     StageRunner runner(run, RunMode::train, recorder.device(), booking.arena_bytes, &comms);
     runner.init_weights();
     const FillBatch fill = drill_tokens(run, factory.rank());
     const std::vector<Action>& actions = schedule.ranks.at(size_t(runner.sharing().pp.rank));
-    for (int s = 1; s <= warmup + steps; s++) {
-      if (factory.world() > 1) agree_max(factory.control(), 0);  // all begin together
+    auto agreed = [&](int64_t v) { return factory.world() > 1 ? agree_max(factory.control(), v) : v; };
+    int64_t steps = 3;
+    for (int64_t s = 0; s < steps; s++) {
+      agreed(0);  // all begin together
       recorder.start(runner, actions);
-      runner.step(actions, s, run.tokens_per_step(), fill);
+      const double took = runner.step(actions, s + 1, run.tokens_per_step(), fill).seconds;
       Tape tape = recorder.stop();
-      if (s > warmup && factory.rank() == 0) tapes.push_back(std::move(tape));
+      const double slowest = double(agreed(int64_t(took * 1e9))) * 1e-9;
+      if (s == 1) steps = 1 + std::clamp(int64_t(seconds / slowest), kFewest, kMost);
+      if (factory.rank() > 0) continue;
+      if (s == 0)
+        times.clear();
+      else
+        out.tapes.push_back(std::move(tape));
     }
-    if (factory.world() > 1) agree_max(factory.control(), 0);  // nobody leaves while others still need it
+    agreed(0);  // nobody leaves while others still need it
+    if (factory.rank() == 0) comms.observe(nullptr);
   });
-  return tapes;
+  out.calls = times.take();
+  return out;
 }
-
-using Call = std::function<void(Communicator&, const Tensor&)>;
 
 // One collective of a full buffer, by name.
 void call_once(Communicator& c, Collective kind, const Tensor& full) {
@@ -81,14 +124,49 @@ void call_once(Communicator& c, Collective kind, const Tensor& full) {
   if (kind == Collective::all_reduce) c.all_reduce({.buf = full}, {});
   if (kind == Collective::all_gather) c.all_gather({.shard = mine, .full = all}, {});
   if (kind == Collective::reduce_scatter) c.reduce_scatter({.full = all, .shard = mine}, {});
+  if (kind == Collective::all_to_all) {
+    const std::vector<int64_t> rows(size_t(c.size()), 1);
+    const int64_t row = part / 2;
+    c.all_to_all({.send = full.narrow(0, 0, row * c.size()).view({c.size(), row}),
+                  .recv = full.narrow(0, row * c.size(), row * c.size()).view({c.size(), row}),
+                  .send_rows = rows,
+                  .recv_rows = rows},
+                 {});
+  }
+  if (kind == Collective::p2p) {  // a hop of a ring: payload is what goes and what comes
+    const int64_t half = full.numel() / 2;
+    const int next = (c.rank() + 1) % c.size(), before = (c.rank() + c.size() - 1) % c.size();
+    const P2p batch[] = {{full.narrow(0, 0, half), next, true}, {full.narrow(0, half, half), before, false}};
+    c.p2p({.ops = batch}, {});
+  }
   if (kind == Collective::broadcast) c.broadcast({.buf = full}, {});
   if (kind == Collective::reduce) c.reduce({.buf = full}, {});
 }
 
+// A buffer that was not touched for so long that caches of one core do not hold it.
+class ColdBuffers {
+ public:
+  ColdBuffers(Device& device, int64_t bytes) : device_(device), bytes_(bytes), data_(device.reserve(bytes)) {
+    std::fill_n(data_, bytes, std::byte{0});
+  }
+  ColdBuffers(const ColdBuffers&) = delete;
+  ~ColdBuffers() { device_.release(data_, bytes_); }
+  Tensor next(int64_t bytes) {
+    if (at_ + bytes > bytes_) at_ = 0;
+    return Tensor(data_ + std::exchange(at_, at_ + bytes), {bytes / 4}, DType::f32);
+  }
+
+ private:
+  Device& device_;
+  int64_t bytes_, at_ = 0;
+  std::byte* data_;
+};
+
 // Median seconds on rank 0 from when all have come: a barrier before each.
-double seconds_of(Communicator& c, Collective kind, const Tensor& full) {
+double seconds_of(Communicator& c, Collective kind, ColdBuffers& buffers, int64_t bytes) {
   std::vector<double> s;
-  for (int i = 0; i < 7; i++) {
+  for (int i = 0; i < 9; i++) {
+    const Tensor full = buffers.next(bytes);
     c.barrier({});
     const double begin = now_s();
     call_once(c, kind, full);
@@ -99,26 +177,26 @@ double seconds_of(Communicator& c, Collective kind, const Tensor& full) {
 
 std::vector<SpeedTable> time_calls(int ranks) {
   constexpr int64_t kSizes[] = {1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 22, 1 << 24};
+  constexpr int64_t kCold = 192 << 20;
   constexpr Collective kKinds[] = {Collective::all_reduce, Collective::all_gather, Collective::reduce_scatter,
-                                   Collective::broadcast, Collective::reduce};
+                                   Collective::all_to_all, Collective::broadcast,  Collective::reduce,
+                                   Collective::p2p};
   std::vector<SpeedTable> out;
   run_rank_threads(ranks, "cpu", {.threads = 1}, [&](Device& device, CommFactory& factory) {
     std::vector<int> all(static_cast<size_t>(ranks));
     std::iota(all.begin(), all.end(), 0);
     auto c = factory.split(all, "bench");
-    std::byte* data = device.reserve(kSizes[std::size(kSizes) - 1]);
+    ColdBuffers buffers(device, kCold);
     for (Collective kind : kKinds) {
       SpeedTable t;
       for (int64_t bytes : kSizes) {
-        const Tensor full(data, {bytes / 4}, DType::f32);
-        const double s = seconds_of(*c, kind, full);
+        const double s = seconds_of(*c, kind, buffers, bytes);
         t.of = call_table(name_of(kind), c->algorithm(kind, bytes), size_t(ranks));
         t.points.push_back({.work = double(bytes), .seconds = s});
       }
       if (factory.rank() == 0) out.push_back(std::move(t));
     }
     c->barrier({});
-    device.release(data, kSizes[std::size(kSizes) - 1]);
   });
   return out;
 }
@@ -138,26 +216,67 @@ void thin(SpeedTable& t) {
 
 }  // namespace
 
-std::vector<RunSpec> drills(const CalibrationRequest& o) {
-  std::vector<Model> models = {
-      {"llama", 64, 2, 512, 512},   {"llama", 192, 6, 1024, 512},  {"llama", 384, 6, 512, 4096},
-      {"llama", 384, 6, 2048, 512}, {"llama", 768, 12, 512, 2048}, {"gpt2", 128, 4, 512, 1024},
-      {"gpt2", 256, 4, 1024, 512},  {"gpt2", 512, 8, 256, 4096},   {"llama", 96, 3, 256, 4096},
-      {"llama", 576, 9, 1024, 512}, {"mixtral", 128, 4, 512, 512}, {"mixtral", 384, 6, 512, 512}};
+namespace {
+
+std::vector<Model> drilled_models(const CalibrationRequest& o) {
   if (o.quick)
-    models = {{"llama", 96, 3, 512, 512}, {"llama", 384, 6, 512, 2048}, {"gpt2", 192, 6, 512, 512}};
+    return {
+        {"llama", 96, 3, 512, 128, 512}, {"llama", 384, 6, 512, 128, 2048}, {"gpt2", 192, 6, 512, 128, 512}};
+  constexpr int64_t kTokens[] = {64, 512, 128, 1024, 256}, kVocab[] = {512, 4096, 1024, 2048};
+  constexpr int64_t kSeq[] = {256, 64, 128};
+  constexpr std::string_view kArchs[] = {"llama", "gpt2", "llama"};
+  std::vector<Model> models;
+  size_t n = 0;
+  auto add = [&](std::string_view arch, int64_t hidden, int64_t head) {
+    const int64_t tokens = kTokens[n % 5];
+    models.push_back({arch, hidden, hidden / head, tokens, std::min(tokens, kSeq[n % 3]), kVocab[n % 4], 2});
+    n++;
+  };
+  for (int64_t hidden : {64, 96, 128, 192, 256, 320, 384, 512, 640, 768})
+    for (int i = 0; i < (o.ranks > 1 ? 3 : 1); i++)
+      add(o.ranks > 1 ? kArchs[i] : kArchs[n % 2], hidden, hidden % 64 || n % 4 == 0 ? 32 : 64);
+  for (int64_t hidden : {64, 96, 192, 320, 512})
+    for (int i = 0; i < (o.ranks > 1 ? 2 : 1); i++) add("mixtral", hidden, 32);
+  return models;
+}
+
+// Ranks that divide something else than the batch: their calls, and what a part of a layer takes.
+std::vector<RunSpec> divided_drills(const CalibrationRequest& o) {
   std::vector<RunSpec> runs;
-  for (const Model& m : models)
-    for (std::string_view compute : {"f32", "bf16"}) {
-      if (compute == "bf16" && !o.bf16) continue;
-      RunSpec r = drill_of(m, compute, o.threads);
-      r.layout.dp = o.ranks, r.batch.global = o.ranks * r.batch.micro;
-      runs.push_back(resolve(r, {.native_bf16 = o.bf16}));
+  for (int64_t hidden : {128, 512})
+    for (int way = 0; way < 6; way++) {
+      const Model m{way == 5 ? "mixtral" : "llama", hidden, hidden / 32, 512, 128, 1024, 2};
+      RunSpec r = drill_of(m, o.bf16 && way % 2 == int(hidden == 512) ? "bf16" : "f32", o.threads);
+      LayoutSpec& l = r.layout;
+      if (way < 2) l.tp = o.ranks, l.sequence = way == 1;
+      if (way == 2 || way == 3) l.cp = o.ranks, l.cp_method = way == 2 ? "ring" : "ulysses";
+      if (way == 4) l.pp = o.ranks, r.batch.micro /= 2, r.model.layers = o.ranks;
+      if (way == 5) l.dp = l.ep = o.ranks, r.batch.global *= o.ranks;
+      if (problems_of(r).empty() && unsupported_of(r).empty())
+        runs.push_back(resolve(r, {.native_bf16 = o.bf16}));
     }
   return runs;
 }
 
-void SpeedSamples::add(const Tape& tape, std::string_view compute) {
+}  // namespace
+
+std::vector<RunSpec> drills(const CalibrationRequest& o) {
+  std::vector<RunSpec> runs;
+  int64_t n = 0;
+  for (const Model& m : drilled_models(o))
+    for (std::string_view compute : {"f32", "bf16"}) {
+      if (compute == "bf16" && !o.bf16) continue;
+      RunSpec r = drill_of(m, compute, o.threads);
+      r.layout.dp = o.ranks, r.batch.global = o.ranks * r.batch.micro;
+      if (o.ranks > 1) r.layout.zero = n++ % 4;
+      runs.push_back(resolve(r, {.native_bf16 = o.bf16}));
+    }
+  if (o.ranks > 1 && !o.quick)
+    for (RunSpec& r : divided_drills(o)) runs.push_back(std::move(r));
+  return runs;
+}
+
+void SpeedSamples::add(const Tape& tape, std::string_view compute, double factor) {
   int64_t last = 0;
   for (const Piece& p : tape.pieces) {
     if (p.stream != 0) continue;
@@ -190,20 +309,59 @@ double SpeedSamples::between_s() const {
   return median(between_);
 }
 
+namespace {
+
+using CallSeconds = std::map<std::string, std::map<int64_t, std::vector<double>>>;
+
+void add_calls(CallSeconds& to, const CallSeconds& of, double factor) {
+  for (const auto& [table, sizes] : of)
+    for (const auto& [bytes, seconds] : sizes)
+      for (double s : seconds) to[table][bytes].push_back(factor * s);
+}
+
+// Calls as they were in steps, and of kinds that no step made as they are alone.
+std::vector<SpeedTable> call_tables(const CallSeconds& seen, int ranks) {
+  std::vector<SpeedTable> out;
+  for (const auto& [of, sizes] : seen) {
+    SpeedTable t{.of = of, .points = {}};
+    for (const auto& [bytes, seconds] : sizes)
+      t.points.push_back({.work = double(bytes), .seconds = std::max(1e-9, median(seconds))});
+    thin(t);
+    out.push_back(std::move(t));
+  }
+  for (SpeedTable& t : time_calls(ranks))
+    if (!seen.contains(t.of)) out.push_back(std::move(t));
+  return out;
+}
+
+}  // namespace
+
 Calibration calibrate(const CalibrationRequest& o, const CalibrationProgress& progress) {
-  const int warmup = 1, steps = o.quick ? 2 : 3;
   const std::vector<RunSpec> runs = drills(o);
   SpeedSamples samples;
+  CallSeconds calls;
+  std::vector<Drilled> drilled;
+  std::vector<double> clocks;
+  auto clock = [&] { return cpu::f32_peak(o.ranks * o.threads, 0.015); };
+  double before = clock();
   for (size_t i = 0; i < runs.size(); i++) {
-    for (const Tape& t : drill_tapes(runs[i], o.threads, warmup, steps))
-      samples.add(t, runs[i].precision.compute);
+    drilled.push_back(drill_run(runs[i], o.threads, 0.15));
+    const double after = clock();
+    clocks.push_back((before + after) / 2);
+    before = after;
     if (progress) progress(int64_t(i) + 1, int64_t(runs.size()));
+  }
+  const double usual = median(clocks);
+  for (size_t i = 0; i < runs.size(); i++) {
+    const double factor = clocks[i] / usual;
+    for (const Tape& t : drilled[i].tapes) samples.add(t, runs[i].precision.compute, factor);
+    add_calls(calls, drilled[i].calls, factor);
   }
   Calibration c{.ranks = o.ranks, .threads = o.threads};
   c.between_s = samples.between_s();
   for (const SpeedTable& t : samples.tables()) c.ops.list.push_back(speed_table_text(t));
   if (o.ranks > 1)
-    for (const SpeedTable& t : time_calls(o.ranks)) c.calls.list.push_back(speed_table_text(t));
+    for (const SpeedTable& t : call_tables(calls, o.ranks)) c.calls.list.push_back(speed_table_text(t));
   return c;
 }
 

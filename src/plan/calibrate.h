@@ -18,6 +18,9 @@ struct CalibrationRequest {
   bool quick = false;          // a reduced table in a few seconds
 };
 
+// Clocks move from one second to the next: before and behind each run bursts of arithmetic are timed, and its
+// seconds become those at the median's clock.
+//
 // progress: steps of all that are done. Peaks and bandwidth are left to the caller.
 using CalibrationProgress = std::function<void(int64_t done, int64_t all)>;
 Calibration calibrate(const CalibrationRequest&, const CalibrationProgress& progress = {});
@@ -29,7 +32,8 @@ std::vector<RunSpec> drills(const CalibrationRequest&);
 // is their median.
 class SpeedSamples {
  public:
-  void add(const Tape&, std::string_view compute);
+  // factor: on every time; of a clock that was slower than usual meanwhile it is below 1.
+  void add(const Tape&, std::string_view compute, double factor = 1);
   std::vector<SpeedTable> tables() const;
   double between_s() const;  // median
 

@@ -33,7 +33,8 @@ double message_seconds(const Tape& tape, const Piece& p, const CommOptions& link
 
 // What was measured of such a call.
 std::optional<double> call_speed(const Speeds& speeds, const Tape& tape, const Piece& p) {
-  if (p.kind == PieceKind::send) return speeds.call(call_table("send", "", 2), double(p.payload));
+  // A message costs what a hop of a ring between the two would: payload counts both ways.
+  if (p.kind == PieceKind::send) return speeds.call(call_table("p2p", "direct", 2), 2.0 * double(p.payload));
   if (p.kind != PieceKind::call) return std::nullopt;
   return speeds.call(call_table(p.name, p.algorithm, tape.groups[size_t(p.group)].ranks.size()),
                      double(p.payload));
@@ -52,6 +53,14 @@ int64_t ranks_of_a_machine(const RunSpec& run, const CommOptions& links) {
 double disk_seconds(const Cost& c, const ClusterSpec& cluster, int64_t sharing) {
   if (cluster.disk_bandwidth == 0) return 0;
   return double(c.bytes_read + c.bytes_written) * double(sharing) / cluster.disk_bandwidth;
+}
+
+// What goes over the wire while compute goes on takes processor time from it where ranks' threads are as many
+// as cores, as they are when they are measured together: rank threads' wires are copies.
+double hidden_seconds(const Replay& replay) {
+  int64_t most = 0;
+  for (const RankReplay& r : replay.ranks) most = std::max(most, r.comm - (r.exposed - r.late));
+  return double(most) * 1e-9;
 }
 
 // The ranks whose steps differ: with Muon the owners of matrices too, up to so many in all. Beyond, the first
@@ -137,6 +146,8 @@ StepTime step_time(const RunSpec& run, const Schedule& schedule, const ClusterSp
     const Replay two = replay_steps(run, schedule, cluster, threads, 2, nullptr);
     t.step_s = double(two.makespan - all.makespan) * 1e-9;
   }
+  if (const Calibration* c = calibration_of(run, cluster); c && run.world() > 1)
+    t.step_s += hidden_seconds(all);
   for (const RankReplay& r : all.ranks) {
     t.compute_s = std::max(t.compute_s, double(r.busy) * 1e-9);
     t.comm_s = std::max(t.comm_s, double(r.comm) * 1e-9);

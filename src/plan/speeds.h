@@ -23,7 +23,7 @@ namespace trireme {
 bool is_product(std::string_view op);
 // As SpeedPoint::work counts it.
 double work_of(const Piece&);
-// "all_reduce ordered 2", "send - 2": a call's table.
+// "all_reduce ordered 2": a call's table.
 std::string call_table(std::string_view name, std::string_view algorithm, size_t ranks);
 
 class Speeds {
