@@ -132,7 +132,7 @@ void book(const SimulateRunRequest& q, Subject& s) {
   s.device = s.cluster.name, s.priced = "op by op from the tapes that its ranks will issue, at the roof";
   s.step_flops = train_flops_per_token(s.run.model, s.run.data.seq_len) * double(s.run.tokens_per_step());
   s.peak_flops = s.cluster.peak_flops(s.run.precision.compute);
-  s.memory = double(s.cluster.memory_bytes);
+  s.memory = double(s.cluster.memory_bytes) / double(s.run.train.comm == "thread" ? s.run.world() : 1);
   s.price_per_hour = s.cluster.price_per_hour, s.mtbf_hours = s.cluster.mtbf_hours;
   if (s.peak_flops == 0 && s.cluster.memory_bandwidth == 0)
     bad_request(
@@ -249,6 +249,15 @@ std::string summary_text(const Subject& s, const Numbers& n, const Outcome& all)
                        100 * (n.step_s / n.closed_s - 1));
   out += fmt::format("\npriced     {}\nbubble     {:.1f} % of a rank's own span, at most\n", s.priced,
                      100 * n.bubble);
+  const auto fullest = std::max_element(all.rows.begin(), all.rows.end(),
+                                        [](const StepRow& a, const StepRow& b) { return a.peak < b.peak; });
+  if (fullest != all.rows.end() && fullest->peak > 0) {
+    out += fmt::format("memory     {} at most ({})", human_bytes(fullest->peak), fullest->name);
+    if (s.memory > 0)
+      out += fmt::format(" of {}{}", human_bytes(int64_t(s.memory)),
+                         double(fullest->peak) > s.memory ? ": it does NOT fit" : "");
+    out += "\n";
+  }
   out += all.all_ranks
              ? fmt::format("simulated  all {} ranks, {} different timelines", world, all.rows.size())
              : fmt::format("simulated  {} classes, which stand for {} ranks", all.rows.size(), world);
@@ -333,6 +342,7 @@ nlohmann::ordered_json json_of(const Subject& s, const Numbers& n, const Outcome
                               {"events", all.pieces},
                               {"events_per_s", double(all.pieces) / std::max(all.seconds, 1e-9)}};
   if (n.closed_s > 0) j["closed_form_s"] = n.closed_s;
+  if (s.memory > 0) j["memory_bytes"] = int64_t(s.memory);
   if (failure) j["failure"] = json_of(*failure, s);
   for (const StepRow& r : all.rows) {
     nlohmann::ordered_json use;
