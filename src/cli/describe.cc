@@ -35,6 +35,16 @@ Description describe_cluster(const fs::path& p) {
       d[std::string(name) + "_us"] = link.latency * 1e6;
       d[std::string(name) + "_GB/s"] = link.bandwidth / 1e9;
     }
+  if (!c.tiers.empty()) {
+    Description tiers = Description::array();
+    for (const TierSpec& t : c.tiers)
+      tiers.push_back({{"level", t.name},
+                       {"kind", t.kind},
+                       {"units", t.size},
+                       {"us", t.link.latency * 1e6},
+                       {"GB/s", t.link.bandwidth / 1e9}});
+    d["tiers"] = tiers;
+  }
   d["threads"] = c.threads, d["price_per_hour"] = c.price_per_hour;
   d["source"] = c.source, d["date"] = c.date;
   return d;
@@ -179,6 +189,11 @@ static bool is_data(const fs::path& p) {
   for (const auto& e : fs::directory_iterator(p))
     if (e.is_regular_file() && e.path().extension() == ".bin") return true;
   return false;
+}
+
+bool is_cluster_file(const fs::path& p) {
+  if (p.extension() != ".toml" || !fs::is_regular_file(p)) return false;
+  return is_cluster(parse_toml(read_small(p, kMostTomlBytes), p.string()));
 }
 
 Description describe(const fs::path& p) {

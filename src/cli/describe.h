@@ -16,6 +16,8 @@ Description describe(const fs::path&);
 // read them.
 std::string as_text(const Description&);
 
+bool is_cluster_file(const fs::path&);  // false where it is not there
+
 // Of one kind each.
 Description describe_checkpoint(const fs::path&);
 Description describe_run(const fs::path&);

@@ -5,6 +5,7 @@
 
 #include "comm/algorithms.h"
 #include "mesh/mesh.h"
+#include "plan/call_price.h"
 #include "plan/speeds.h"
 #include "spec/run_schedule.h"
 
@@ -23,12 +24,18 @@ CommCall call_of(const Piece& p) {
   return c;
 }
 
-// A message costs what a hop of a ring between the two would.
-double message_seconds(const Tape& tape, const Piece& p, const CommOptions& links) {
-  const std::vector<int> both = {std::min(tape.rank, p.peer), std::max(tape.rank, p.peer)};
+// A call or message between ranks. By alpha and beta a message costs what a hop of a ring between the two
+// would.
+double talk_seconds(const Tape& tape, const Piece& p, const ClusterSpec& cluster, const RunSpec& run,
+                    const CommOptions& links) {
   CommCall c = call_of(p);
-  c.payload = 2 * c.wire;
-  return call_seconds(c, shape_of(both, links), links);
+  const bool message = p.kind == PieceKind::send;
+  const std::vector<int> both = {std::min(tape.rank, p.peer), std::max(tape.rank, p.peer)};
+  const std::vector<int>& ranks = message ? both : tape.groups[size_t(p.group)].ranks;
+  if (message) c.kind = Collective::p2p;
+  if (knows_collectives(cluster)) return library_call_seconds(c, ranks, run.world(), cluster, links);
+  if (message) c.payload = 2 * c.wire;
+  return call_seconds(c, shape_of(ranks, links), links);
 }
 
 // What was measured of such a call.
@@ -112,10 +119,8 @@ std::vector<Price> price(const Tape& tape, const ClusterSpec& cluster, const Run
       s = disk_seconds(p.cost, cluster, ranks_of_a_machine(run, links));
     else if (p.kind == PieceKind::op)
       s = piece_seconds(p, cluster, run, speeds);
-    else if (p.kind == PieceKind::call && !s)
-      s = call_seconds(call_of(p), shape_of(tape.groups[size_t(p.group)].ranks, links), links);
-    else if (p.kind == PieceKind::send && !s)
-      s = message_seconds(tape, p, links);
+    else if ((p.kind == PieceKind::call || p.kind == PieceKind::send) && !s)
+      s = talk_seconds(tape, p, cluster, run, links);
     const double before = speeds && p.launched ? speeds->between_s() : 0;
     prices.push_back({.before = nanoseconds(before), .time = nanoseconds(s.value_or(0))});
   }

@@ -18,8 +18,9 @@ OpSeconds op_seconds(std::string_view op, const Cost&, const ClusterSpec&, std::
 
 // One price a piece, in nanoseconds. Where the machine's kernels were measured with as many ranks and threads
 // (plan/speeds.h): expected seconds of ops and calls, and what lies between ops. Else, and for what was not
-// measured: ops by op_seconds, calls by alpha and beta (call_seconds). Disk transfers by the machine's disk,
-// whose bandwidth its ranks share.
+// measured: ops by op_seconds, calls by alpha and beta (call_seconds), or as libraries of devices make them
+// where the cluster file says enough (plan/call_price.h). Disk transfers by the machine's disk, whose
+// bandwidth its ranks share.
 std::vector<Price> price(const Tape&, const ClusterSpec&, const RunSpec&);
 // The same machine without these measurements: its roof.
 ClusterSpec at_the_roof(ClusterSpec);

@@ -71,6 +71,13 @@ TEST(CollectiveTime, OfSeveralLevels) {
   // A tree: the node's part and the trees' at the same time, 2 x 1 GB a rank at 10 GB/s over both racks.
   EXPECT_NEAR(seconds(Kind::all_reduce, Way::tree, 8e9, {8, 4, 2}), 2 * (3e-6 + 10e-6 + 20e-6) + 0.2, 1e-12);
   EXPECT_NEAR(seconds(Kind::all_reduce, Way::tree, 8e9, {8, 2}), 2 * (3e-6 + 5e-6) + 0.14, 1e-12);
+  // Two nodes exchange N bytes, more than two pass 2 N.
+  EXPECT_NEAR(seconds(Kind::all_reduce, Way::tree, 4e9, {1, 2}), 2 * 5e-6 + 0.08, 1e-12);
+  EXPECT_NEAR(seconds(Kind::all_reduce, Way::tree, 4e9, {1, 3}), 4 * 5e-6 + 0.16, 1e-12);
+  ClusterSpec half = three_levels();
+  half.tiers[0].link.efficiency = 0.5, half.intra_node.efficiency = 0.8;
+  EXPECT_NEAR(seconds(Kind::all_reduce, Way::tree, 4e9, {1, 2}, half), 2 * 5e-6 + 0.16, 1e-12);
+  EXPECT_NEAR(seconds(Kind::all_gather, Way::ring, 8e9, {8}, half), 7e-6 + 0.0875, 1e-12);
   // Of 16 peers' pieces 8 leave the node, at 50 GB/s; 7 stay, at 100.
   EXPECT_NEAR(seconds(Kind::all_to_all, Way::direct, 16e9, {8, 2}), 5e-6 + 8. / 50, 1e-12);
   EXPECT_NEAR(seconds(Kind::p2p, Way::direct, 5e9, {1, 1, 2}), 20e-6 + 0.5, 1e-12);

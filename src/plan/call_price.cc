@@ -1,0 +1,87 @@
+#include "plan/call_price.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+
+#include "comm/algorithms.h"
+
+namespace trireme {
+namespace {
+
+bool says_more(const LinkSpec& link) {
+  LinkSpec plain;
+  plain.latency = link.latency, plain.bandwidth = link.bandwidth;
+  return !(link == plain);
+}
+
+std::optional<CollectiveKind> kind_of(Collective c) {
+  switch (c) {
+    case Collective::all_reduce:
+      return CollectiveKind::all_reduce;
+    case Collective::all_gather:
+      return CollectiveKind::all_gather;
+    case Collective::reduce_scatter:
+      return CollectiveKind::reduce_scatter;
+    case Collective::all_to_all:
+      return CollectiveKind::all_to_all;
+    case Collective::broadcast:
+    case Collective::reduce:  // a broadcast backwards
+      return CollectiveKind::broadcast;
+    case Collective::p2p:
+      return CollectiveKind::p2p;
+    default:
+      return std::nullopt;
+  }
+}
+
+std::optional<CollectiveWay> way_of(std::string_view algorithm) {
+  for (const CollectiveWay w : {CollectiveWay::ring, CollectiveWay::halving, CollectiveWay::hierarchical})
+    if (name_of(w) == algorithm) return w;
+  return std::nullopt;
+}
+
+}  // namespace
+
+bool knows_collectives(const ClusterSpec& c) {
+  return !c.tiers.empty() || c.launch > 0 || says_more(c.intra_node) || says_more(c.inter_node);
+}
+
+Placement placement_of(std::span<const int> ranks, int64_t world, const ClusterSpec& cluster) {
+  std::vector<int64_t> sizes = {cluster.devices_per_node};
+  for (const TierSpec& t : cluster.levels()) sizes.push_back(t.size);
+  Placement p{.counts = {}, .sharing = std::min(cluster.devices_per_node, world)};
+  std::set<int64_t> units(ranks.begin(), ranks.end());
+  for (const int64_t size : sizes) {
+    std::set<int64_t> above;
+    int64_t most = 0, here = 0, last = -1;
+    for (const int64_t u : units) {  // in order: those of one unit above stand together
+      here = u / size == last ? here + 1 : 1, last = u / size;
+      most = std::max(most, here), above.insert(last);
+    }
+    p.counts.push_back(most);
+    units = std::move(above);
+  }
+  if (units.size() > 1) p.counts.back() *= int64_t(units.size());  // more ranks than the file has devices
+  return p;
+}
+
+double library_call_seconds(const CommCall& call, std::span<const int> ranks, int64_t world,
+                            const ClusterSpec& cluster, CommOptions links) {
+  const std::optional<CollectiveKind> kind = kind_of(call.kind);
+  if (!kind || ranks.size() <= 1) return 0;
+  const bool sums = *kind == CollectiveKind::all_reduce || *kind == CollectiveKind::reduce_scatter ||
+                    *kind == CollectiveKind::all_gather;
+  const std::optional<CollectiveWay> way = way_of(call.algorithm);
+  if (sums && !way) {
+    if (cluster.nodes > 1) links.node = int(cluster.devices_per_node);
+    return call_seconds(call, shape_of(ranks, links), links);
+  }
+  const Placement placed = placement_of(ranks, world, cluster);
+  const double bytes = double(*kind == CollectiveKind::p2p ? call.wire : call.payload);
+  if (way)
+    if (const auto s = collective_seconds(*kind, *way, bytes, placed, cluster)) return *s;
+  return collective_time(*kind, bytes, placed, cluster).seconds;
+}
+
+}  // namespace trireme

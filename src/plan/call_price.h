@@ -1,0 +1,25 @@
+// What a call between ranks costs on a cluster whose file says what collectives need to know.
+#pragma once
+#include <span>
+
+#include "comm/options.h"
+#include "cost/collective_time.h"
+
+namespace trireme {
+
+// The file has levels above the node, or a link that says more than latency and bandwidth: device ranks talk
+// by the libraries that cost/collective_time.h prices. A plain file's ranks, such as this machine's threads,
+// talk by comm's own algorithms (call_seconds).
+bool knows_collectives(const ClusterSpec&);
+
+// World ranks fill nodes, racks, ... in order, a device each. A group that is uneven on a level counts as its
+// fullest unit does. Of `world` ranks so many share a node's link.
+Placement placement_of(std::span<const int> ranks, int64_t world, const ClusterSpec&);
+
+// Seconds of a call of these ranks. Sums in the owner's order, which no library does, are priced as such
+// (half_seconds) on the placement's links; ring, halving and hierarchical as themselves where the placement
+// has them; all else by the fastest way.
+double library_call_seconds(const CommCall&, std::span<const int> ranks, int64_t world, const ClusterSpec&,
+                            CommOptions links);
+
+}  // namespace trireme
