@@ -1,5 +1,6 @@
 // trireme plan RUN.toml: what the run will cost, from the real step on meta.
 #include "plan/axes.h"
+#include "plan/explain.h"
 #include "plan/forecast.h"
 #include "plan/own_schedule.h"
 #include "plan/recompute.h"
@@ -24,6 +25,10 @@ void print_axes(const RunSpec& run, const ClusterSpec& cluster, const AxesReques
   const int64_t longest = wish.longest > 0 ? wish.longest : 64 * run.data.seq_len;
   const AxisTable table = compare_axes(run, cluster, rank_threads_of(run), wish.ranks, longest);
   fmt::print("{}", json ? to_json(table) + "\n" : to_text(table, run, cluster));
+}
+
+void print_explanation(const Explanation& e, bool json) {
+  fmt::print("{}", json ? explain_json(e) + "\n" : explain_text(e));
 }
 
 // What only other forecasts than the run file's own look at.
@@ -54,6 +59,10 @@ void add_plan(CLI::App& app) {
   roofline->add_to(*verb);
   auto searched = std::make_shared<SearchOptions>();
   searched->add_to(*verb);
+  auto explained = std::make_shared<bool>(false);
+  verb->add_flag("--explain", *explained,
+                 "instead: where parameters and activations live, when ranks synchronise, how much is "
+                 "computing");
   auto axes = std::make_shared<AxesRequest>();
   verb->add_flag(
       "--axes", axes->wanted,
@@ -63,7 +72,7 @@ void add_plan(CLI::App& app) {
   verb->add_option("--axes-longest", axes->longest,
                    "tokens of the longest sequence, from data.seq_len in steps of 4 (default: 64 times it)")
       ->needs("--axes");
-  verb->callback([request, subject, axes, walls, roofline, searched, verb] {
+  verb->callback([request, subject, axes, walls, roofline, searched, explained, verb] {
     if (walls->wanted) return plan_walls(*walls, *subject, *request);
     if (roofline->wanted) return plan_roofline(*roofline, *subject, *walls, *request, searched->svg);
     if (searched->any()) return plan_search(*searched, *subject, *request, walls->price);
@@ -76,6 +85,7 @@ void add_plan(CLI::App& app) {
     run = choose_recompute(run, cluster, rank_threads_of(run));
     Schedule schedule = schedule_of(run);
     Forecast f = forecast(run, schedule, cluster, rank_threads_of(run));
+    if (*explained) return print_explanation(explain(run, schedule, f), request->json);
     fmt::print("{}\n", request->json ? to_json(run, f) : to_text(run, f, cluster));
   });
 }

@@ -24,8 +24,10 @@ void from_run(const RunRequest& request, WallsCase& c, SubjectDevice& device) {
   device = device_of(cluster, run.precision.compute);
   const Forecast f = forecast(run, schedule_of(run), cluster, rank_threads_of(run));
   if (f.step_s > 0)
-    c.forecast = {
-        .step_s = f.step_s, .mfu = f.mfu, .tokens = double(f.tokens), .source = "at the roof, trireme plan"};
+    c.forecast = {.step_s = f.step_s,
+                  .mfu = f.mfu,
+                  .tokens = double(f.tokens),
+                  .source = f.expected ? "expected, trireme plan" : "at the roof, trireme plan"};
 }
 
 // What --tp, --pp and --microbatches say is enough for the calibrated closed form.

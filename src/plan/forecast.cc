@@ -48,8 +48,9 @@ Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpe
   f.hardware_flops = f.model_flops + recompute_flops_per_token(run) * double(f.tokens);
   f.op_flops = f.booking.total.flops;
   f.memory_bytes = cluster.memory_bytes;
-  f.ranks_on_device = run.train.comm == "thread" ? run.world() : 1;
-  f.fits = f.memory_bytes == 0 || f.host_bytes() <= f.memory_bytes / f.ranks_on_device;
+  f.own_device = cluster.devices_per_node > 1;
+  f.ranks_on_device = run.train.comm == "thread" && !f.own_device ? run.world() : 1;
+  f.fits = f.memory_bytes == 0 || f.device_bytes() <= f.memory_bytes / f.ranks_on_device;
   const double matrix_peak = cluster.peak_flops(run.precision.compute);
   f.ops = price_ops(f.booking, cluster, run);
   const bool priced = matrix_peak > 0 || cluster.memory_bandwidth > 0;
@@ -86,7 +87,7 @@ std::string why_not(const RunSpec& run, const Forecast& f) {
       "this run needs {} bytes on {} and the device has {}; most are {} ({} bytes): try {}batch.micro below "
       "{}, "
       "a shorter data.seq_len than {}, or a smaller model",
-      f.host_bytes(), ranks, f.memory_bytes, kBucketNames[worst], f.booking.at_peak[worst], sharing,
+      f.device_bytes(), ranks, f.memory_bytes, kBucketNames[worst], f.booking.at_peak[worst], sharing,
       run.batch.micro, run.data.seq_len);
 }
 

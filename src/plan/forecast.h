@@ -36,10 +36,12 @@ struct Forecast {
   double run_s = 0, run_flops = 0;
   double cost = 0;              // run_s x devices x their price; 0 = no price is known
   int64_t memory_bytes = 0;     // of the device; 0 = not known
-  int64_t ranks_on_device = 1;  // that share that memory: all of them where ranks are threads
+  int64_t ranks_on_device = 1;  // that share that memory: all of them where ranks are threads of a CPU
+  bool own_device = false;      // machines of several devices: each rank has one, with memory of its own
   bool fits = true;
   // A CPU's device memory is its host memory: the copy that checkpoints are written from is there too.
   int64_t host_bytes() const { return booking.arena_bytes + booking.snapshot_bytes; }
+  int64_t device_bytes() const { return own_device ? booking.arena_bytes : host_bytes(); }
 };
 
 // The spec is resolved. threads: of each rank. A step's time is that of its pieces replayed with their prices

@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <sstream>
 
 #include "base/json.h"
@@ -67,6 +68,10 @@ void expect_answers(const char* page, size_t at_least) {
 
 TEST(Worked, EveryAnswerIsThePrograms) {
   expect_answers("docs/worked.md", 35);
+}
+
+TEST(Worked, CasesAreWhatPlanSays) {
+  expect_answers("docs/cases.md", 5);
 }
 
 nlohmann::json walls(std::vector<std::string> args) {
@@ -183,6 +188,56 @@ TEST(Worked, RooflineRefusesByName) {
   refused({"--context", "100"}, "--roofline");
   refused({tiny_run_file(tmp.path(), 1).string(), "--tp", "2"},
           "--tp: only --walls, --roofline and --search look at it");
+}
+
+// What --explain says of the real step is what plan counts of it, in layouts of 1 to 8 ranks.
+TEST(Worked, ExplainAnswersFromTheRealStep) {
+  TempFolder tmp;
+  const std::string file = tiny_run_file(tmp.path(), 1).string();
+  const std::vector<std::vector<std::string>> layouts = {
+      {},
+      {"layout.dp=3", "layout.zero=3"},
+      {"layout.tp=3", "model.ffn=54"},
+      {"layout.pp=2", "layout.dp=3", "layout.zero=1", "batch.micro=1", "layout.schedule=zb-h1"},
+      {"layout.pp=2", "layout.tp=3", "batch.micro=1", "layout.schedule=gpipe", "layout.recompute=full",
+       "model.ffn=54"}};
+  for (const auto& layout : layouts) {
+    std::vector<std::string> args = {"plan", file, "--json"};
+    for (const std::string& key : layout) args.insert(args.end(), {"--set", key});
+    SCOPED_TRACE(fmt::format("{}", layout.empty() ? "one rank" : layout[0]));
+    const Ran plan = trireme(tmp.path(), args);
+    ASSERT_EQ(plan.code, 0) << plan.err;
+    const auto best = nlohmann::json::parse(plan.out)["candidates"][0];
+    args.push_back("--explain");
+    const Ran r = trireme(tmp.path(), args);
+    ASSERT_EQ(r.code, 0) << r.err;
+    const auto j = nlohmann::json::parse(r.out);
+    for (const char* bucket : {"weights", "grads", "optimizer"})
+      EXPECT_EQ(j["parameters"][bucket], best["state"].value(bucket, 0)) << bucket;
+    EXPECT_EQ(j["activations"]["peak"], best["memory"]["activations"]);
+    EXPECT_EQ(j["computing"]["compute_s"], best["compute_s"]);
+    std::map<std::string, int64_t> calls, wire;
+    for (const auto& m : j["synchronise"]) {
+      const auto what = m["collective"].get<std::string>();
+      const auto group = m["group"].get<std::string>();
+      // Messages are p2p there; words about the step itself are not counted.
+      if (what == "send" || what == "recv" || group == "control" || group == "settle") continue;
+      calls[what] += m["calls"].get<int64_t>(), wire[what] += m["wire"].get<int64_t>();
+    }
+    for (const auto& [what, counted] : best["wire"].items()) {
+      if (what == "p2p") continue;
+      EXPECT_EQ(calls[what], counted["calls"].get<int64_t>()) << what;
+      EXPECT_EQ(wire[what], counted["bytes"].get<int64_t>()) << what;
+    }
+    const auto held = j["activations"]["in_flight"].get<std::vector<int>>();
+    std::vector<int> want(held.size(), 1);
+    if (layout.size() >= 5) want = layout[1] == "layout.tp=3" ? std::vector{6, 6} : std::vector{2, 2};
+    EXPECT_EQ(held, want);
+  }
+  const Ran text = trireme(tmp.path(), {"plan", file, "--explain", "--set", "layout.dp=3"});
+  for (const char* question : {"where do the parameters live?", "where do the activations live?",
+                               "when do ranks synchronise?", "how much is computing?"})
+    EXPECT_NE(text.out.find(question), std::string::npos) << text.out;
 }
 
 }  // namespace
