@@ -52,20 +52,20 @@ std::string comparison_text(const Description& d) {
     return r.is_null() ? std::string() : fmt::format("{:.3g} x", r.get<double>());
   };
   const std::string a = name("a"), b = name("b");
-  std::string s = fmt::format("{:<52} {:>14} {:>14} {:>10}\n", "what differs", a, b, "ratio");
+  std::string s = fmt::format("{:<60} {:>21} {:>21} {:>8}\n", "what differs", a, b, "ratio");
   for (const Description& k : d["differences"])
-    s += fmt::format("{:<52} {:>14} {:>14} {:>10}\n",
+    s += fmt::format("{:<60} {:>21} {:>21} {:>8}\n",
                      k["key"].get<std::string>() +
                          (k["unit"] == "" ? "" : fmt::format(" [{}]", k["unit"].get<std::string>())),
                      shown_value(k["a"]), shown_value(k["b"]), ratio(k["ratio"]));
-  s += fmt::format("\n{:<52} {:>14} {:>14} {:>10}\n", "what follows for training", a, b, "ratio");
+  s += fmt::format("\n{:<60} {:>21} {:>21} {:>8}\n", "what follows for training", a, b, "ratio");
   for (const Description& k : d["consequences"]) {
     const std::string unit = k["unit"];
-    s += fmt::format("{:<52} {:>14} {:>14} {:>10}\n",
+    s += fmt::format("{:<60} {:>21} {:>21} {:>8}\n",
                      k["what"].get<std::string>() + (unit.empty() ? "" : fmt::format(" [{}]", unit)),
                      shown_value(k["a"]), shown_value(k["b"]), ratio(k["ratio"]));
     if (k["how_a"] != "" || k["how_b"] != "")
-      s += fmt::format("{:<52} {:>14} {:>14}\n", "", shown_value(k["how_a"]), shown_value(k["how_b"]));
+      s += fmt::format("{:<60} {:>21} {:>21}\n", "", shown_value(k["how_a"]), shown_value(k["how_b"]));
   }
   return s + "-: the file does not say enough, or has fewer nodes\n";
 }
