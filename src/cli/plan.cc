@@ -5,6 +5,7 @@
 #include "plan/own_schedule.h"
 #include "plan/recompute.h"
 
+#include "cli/auto_layout.h"
 #include "cli/cli.h"
 #include "cli/plan_roofline.h"
 #include "cli/plan_search.h"
@@ -78,7 +79,9 @@ void add_plan(CLI::App& app) {
     if (searched->any()) return plan_search(*searched, *subject, *request, walls->price);
     refuse_unread(*verb);
     if (request->file.empty()) bad_request("RUN is required");
-    RunSpec run = request->load();
+    ChosenRun chosen = load_or_choose(*request, false);
+    RunSpec run = std::move(chosen.run);
+    if (!chosen.note.empty() && !request->json) fmt::print("{}\n\n", chosen.note);
     ClusterSpec cluster = cluster_of(run);
     if (axes->wanted) return print_axes(run, cluster, *axes, request->json);
     find_own_schedule(run, cluster);

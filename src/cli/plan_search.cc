@@ -175,6 +175,8 @@ void SearchOptions::add_to(CLI::App& verb) {
   needs(verb.add_option("--memory-share", memory_share, "of a device's memory that a layout may take")
             ->check(number_between(0.01, 1))
             ->capture_default_str());
+  needs(verb.add_option("--mix-svg", mix,
+                        "--sweep: file that the best layouts' degrees are drawn into, by tokens a device"));
   verb.add_option("--svg", svg,
                   "file that the front of --search, the curve of --sweep, or --roofline, is drawn into");
 }
@@ -188,6 +190,7 @@ bool SearchOptions::any() const {
         bad_request("{}: goes with --search, --sweep or --largest; give one of them", option->get_name());
   for (const auto& [name, given] : {std::pair{"--why", why}, std::pair{"--fewer", fewer}})
     if (given && !search) bad_request("{}: goes with --search alone", name);
+  if (!mix.empty() && sweep.empty()) bad_request("--mix-svg: goes with --sweep alone");
   if (largest && !svg.empty()) bad_request("--svg: --largest is a table; nothing is drawn");
   return wanted == 1;
 }
@@ -220,6 +223,7 @@ void plan_search(const SearchOptions& o, const PlanSubject& subject, const RunRe
   if (!o.sweep.empty()) {
     const Sweep s = trireme::sweep(q);
     if (!o.svg.empty()) write_text_atomic(o.svg, sweep_svg(q, s));
+    if (!o.mix.empty()) write_text_atomic(o.mix, mix_svg(q, s));
     fmt::print("{}", request.json ? sweep_json(q, s) : sweep_text(q, s));
     return;
   }

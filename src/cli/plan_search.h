@@ -8,7 +8,7 @@ namespace trireme::cli {
 
 struct SearchOptions {
   bool search = false, largest = false, why = false, fewer = false;
-  std::string by = "step", software, site, svg, sweep;
+  std::string by = "step", software, site, svg, sweep, mix;
   int64_t global = 0, best = 10, spares = -1;
   double loss = 0, restart_s = 600, repair_h = 24, memory_share = 1;
   std::vector<CLI::Option*> shared;  // of no use without one of the three

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "base/json.h"
+#include "cli/auto_layout.h"
 #include "cli/cli.h"
 #include "cli/training.h"
 
@@ -128,7 +129,9 @@ void end(const RunSpec& run, const TrainSummary& s, bool json) {
 }
 
 void train_here(const RunRequest& request, const Deadline& deadline) {
-  RunSpec run = request.load();
+  ChosenRun chosen = load_or_choose(request, true);
+  RunSpec run = std::move(chosen.run);
+  if (!chosen.note.empty() && !request.json) fmt::print(stderr, "{}\n", chosen.note);
   if (run.train.comm == "mpi")
     bad_request(
         "train.comm = \"mpi\": its ranks are processes: start them as `mpirun -n {} trireme train ...` or "
@@ -200,6 +203,11 @@ void add_train(CLI::App& app) {
     install_interrupt_handlers();  // a signal during the preparations is a signal to this run too
     if (!trace_steps->empty()) request->sets.push_back("train.trace_steps=" + *trace_steps);
     const std::optional<Launched> started = launched();
+    if (started && started->size != 1 && auto_wish_of(*request).any())
+      throw said_by_one(
+          Error("layout = \"auto\" and batch.micro = \"auto\" choose for rank threads of one "
+                "machine, and this is one of several processes: give the layout",
+                Fault::request));
     const std::unique_ptr<TrainingJob> job = started ? join_training(*request, *started) : nullptr;
     job ? train_in(*job, deadline, request->json) : train_here(*request, deadline);
   });

@@ -126,6 +126,32 @@ std::string sweep_svg(const SearchRequest& q, const Sweep& s) {
                       .series = {real, ideal}});
 }
 
+std::string mix_svg(const SearchRequest& q, const Sweep& s) {
+  struct Degree {
+    const char* name;
+    int64_t (*of)(const SearchLayout&);
+  };
+  constexpr Degree kDegrees[] = {{"tp", [](const SearchLayout& l) { return l.tp; }},
+                                 {"pp", [](const SearchLayout& l) { return l.pp; }},
+                                 {"cp", [](const SearchLayout& l) { return l.cp; }},
+                                 {"dp", [](const SearchLayout& l) { return l.dp; }},
+                                 {"ep", [](const SearchLayout& l) { return l.ep; }},
+                                 {"microbatches", [](const SearchLayout& l) { return l.microbatches(); }}};
+  Chart c{.title = fmt::format("{} on {}: degrees of the best layout", q.name, q.device),
+          .x = {.title = "tokens of a step a device", .logarithmic = true},
+          .y = {.title = "degree", .logarithmic = true}};
+  for (const Degree& d : kDegrees) {
+    if (!q.model.moe() && std::string_view(d.name) == "ep") continue;
+    ChartSeries line{.name = d.name};
+    for (auto r = s.rows.rbegin(); r != s.rows.rend(); ++r)  // few tokens a device first
+      if (r->any)
+        line.points.push_back({step_tokens(q, r->best.layout) / double(r->gpus), double(d.of(r->best.layout)),
+                               fmt::format("{} devices: {}", r->gpus, text_of(r->best.layout))});
+    c.series.push_back(std::move(line));
+  }
+  return svg_of(c);
+}
+
 // ---- the largest model ----
 
 ModelSpec scaled_model(const ModelSpec& m, int64_t layers, int64_t seq) {

@@ -29,6 +29,8 @@ std::string sweep_text(const SearchRequest&, const Sweep&);
 std::string sweep_json(const SearchRequest&, const Sweep&);
 // Tokens a second, whole and if each doubling doubled it, with the devices that are enough marked.
 std::string sweep_svg(const SearchRequest&, const Sweep&);
+// Degrees of the best layout against tokens of a step a device.
+std::string mix_svg(const SearchRequest&, const Sweep&);
 
 struct LargestRow {
   std::string technique;

@@ -61,6 +61,7 @@ TEST(Sweep, MoreDevicesAreFasterAndDearerUntilADoublingDoesNotPay) {
   EXPECT_EQ(j["enough"], s.enough);
   EXPECT_EQ(j["sweep"].size(), s.rows.size());
   EXPECT_NE(sweep_svg(q, s).find(std::to_string(s.enough) + " are enough"), std::string::npos);
+  EXPECT_NE(mix_svg(q, s).find("tokens of a step a device"), std::string::npos);
   EXPECT_NE(sweep_text(q, s).find("less than 1.5 times as fast"), std::string::npos);
 }
 

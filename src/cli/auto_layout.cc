@@ -1,0 +1,112 @@
+#include "cli/auto_layout.h"
+
+#include <algorithm>
+
+#include "device/device.h"
+#include "spec/toml.h"
+
+namespace trireme::cli {
+namespace {
+
+constexpr const char* kAxes[] = {"layout.dp", "layout.tp", "layout.pp", "layout.cp"};
+
+bool is_auto(const TomlEntry& e) {
+  const std::string* text = std::get_if<std::string>(&e.value);
+  return text && *text == "auto";
+}
+
+// The request without what asks for a choice.
+struct Opened {
+  AutoWish wish;
+  std::string text;               // of the file, the line `layout = "auto"` left out
+  std::vector<std::string> sets;  // and what stands in the place of what is chosen
+};
+
+void blank_line(std::string& text, int line) {
+  size_t at = 0;
+  for (int i = 1; i < line && at != std::string::npos; i++) at = text.find('\n', at) + 1;
+  const size_t end = std::min(text.find('\n', at), text.size());
+  text.erase(at, end - at);
+}
+
+Opened open(const RunRequest& request) {
+  Opened o;
+  if (request.file.empty()) return o;
+  o.text = read_small(request.file, kMostTomlBytes);
+  std::vector<TomlEntry> entries = parse_toml(o.text, request.file);
+  for (const TomlEntry& e : entries)
+    if (e.key == "layout" && is_auto(e)) o.wish.layout = true, blank_line(o.text, e.line);
+  for (const std::string& s : request.sets) {
+    const std::vector<TomlEntry> more = parse_set(s);
+    entries.insert(entries.end(), more.begin(), more.end());
+    const bool whole = more.size() == 1 && more[0].key == "layout" && is_auto(more[0]);
+    if (whole) o.wish.layout = true;
+    if (!whole) o.sets.push_back(s);
+  }
+  std::array<int64_t, std::size(kAxes)> sizes{1, 1, 1, 1};
+  for (const TomlEntry& e : entries) {  // the last that is given counts
+    if (e.key == "batch.micro") o.wish.micro = is_auto(e);
+    for (size_t a = 0; a < std::size(kAxes); a++)
+      if (const int64_t* n = std::get_if<int64_t>(&e.value); n && e.key == kAxes[a]) sizes[a] = *n;
+  }
+  constexpr int64_t kMost = 4096;  // ranks of one machine
+  for (const int64_t n : sizes)
+    o.wish.ranks = n >= 1 && n <= kMost ? std::min(kMost, o.wish.ranks * n) : o.wish.ranks;
+  if (o.wish.any()) o.sets.emplace_back("batch.micro=1");
+  if (o.wish.layout)
+    for (const char* axis : kAxes) o.sets.push_back(std::string(axis) + "=1");
+  return o;
+}
+
+// The layout that this run had before, from its folder's plan.toml; false: there is none, or of another run.
+bool take_layout_of_before(RunSpec& run, const AutoWish& wish) {
+  const fs::path file = fs::path(run.train.dir) / "plan.toml";
+  if (!fs::exists(file)) return false;
+  try {
+    const RunSpec before = load_run(file, {}, {.read_from = false});
+    if (hash(before) != hash(run) || before.world() != wish.ranks) return false;
+    run.layout = before.layout, run.batch.micro = before.batch.micro;
+    return problems_of(run).empty();
+  } catch (const Error&) {
+    return false;  // what is wrong with the folder is said where the run starts
+  }
+}
+
+}  // namespace
+
+AutoWish auto_wish_of(const RunRequest& request) {
+  try {
+    return open(request).wish;
+  } catch (const Error&) {
+    return {};  // what is wrong is said where the file is loaded
+  }
+}
+
+ChosenRun load_or_choose(const RunRequest& request, bool goes_on) {
+  if (!auto_wish_of(request).any()) return {request.load(), ""};
+  Opened o = open(request);
+  const RunSpec run = parse_run(o.text, request.file, o.sets);
+  if (std::string note = note_of(run); !note.empty())
+    fmt::print(stderr, "note: {}: {}\n", request.file, note);
+  if (run.train.comm != "thread")
+    bad_request(
+        "{} = \"auto\" chooses for rank threads of one machine, and train.comm is \"{}\": give the layout",
+        o.wish.layout ? "layout" : "batch.micro", run.train.comm);
+  refuse(run);
+  if (o.wish.layout && o.wish.ranks == 1) o.wish.ranks = threads_of(run);
+  if (!o.wish.layout) o.wish.ranks = run.world();
+  RunSpec divided = run;  // as many ranks, for their share of the cores
+  if (o.wish.layout) divided.layout.dp = o.wish.ranks;
+  const auto device = make_device(run.train.device);
+  const Facts facts{.native_bf16 = device->native(DType::bf16)};
+  RunSpec before = resolve(run, facts);
+  if (goes_on && o.wish.layout && take_layout_of_before(before, o.wish)) {
+    before.precision.grads = run.precision.grads;  // follows the microbatches
+    return {resolve(before, facts), "the layout is the one that this run folder began with"};
+  }
+  const ClusterSpec cluster = cluster_of(divided);
+  const AutoChoice c = choose_layout(run, o.wish, cluster, rank_threads_of(divided), facts);
+  return {c.tried[c.best].run, to_text(c)};
+}
+
+}  // namespace trireme::cli

@@ -1,0 +1,23 @@
+// Run files that leave the layout to the program: layout = "auto", or batch.micro = "auto".
+#pragma once
+#include <string>
+
+#include "cli/cli.h"
+#include "plan/auto_layout.h"
+
+namespace trireme::cli {
+
+// What the file and --set leave open; the request is not loaded.
+AutoWish auto_wish_of(const RunRequest&);
+
+struct ChosenRun {
+  RunSpec run;       // as RunRequest::load() gives it
+  std::string note;  // what was chosen, of what; empty: the file says it all
+};
+// RunRequest::load(), or with the layout chosen on this machine. ranks: of `layout = "auto"`, the product of
+// the axes that are given beside it, else one a core.
+// goes_on: a run folder with a plan of the same run on as many ranks keeps its layout, so that a resume is
+// bit-identical.
+ChosenRun load_or_choose(const RunRequest&, bool goes_on);
+
+}  // namespace trireme::cli
