@@ -77,7 +77,10 @@ TrainSummary train_with_progress(const RunSpec& run, TrainingSetup& t, bool quie
     hooks.note(again.substr(0, again.size() - 1));
   hooks.start = [&](int64_t done) {
     std::lock_guard lock(bar_mutex);
-    if (!quiet) bar.emplace("train", run.train.steps, Progress::Options{.begin = done, .line_every_s = 10});
+    if (quiet) return;
+    if (const std::string time = time_line(run, t.forecast); !time.empty())
+      fmt::print(stderr, "forecast: {}\n", time);
+    bar.emplace("train", run.train.steps, Progress::Options{.begin = done, .line_every_s = 10});
   };
   hooks.step = [&](const StepMetrics& m) {
     if (quiet) return;

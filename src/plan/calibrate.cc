@@ -354,7 +354,10 @@ Calibration calibrate(const CalibrationRequest& o, const CalibrationProgress& pr
   const double usual = median(clocks);
   for (size_t i = 0; i < runs.size(); i++) {
     const double factor = clocks[i] / usual;
-    for (const Tape& t : drilled[i].tapes) samples.add(t, runs[i].precision.compute, factor);
+    for (Tape& t : drilled[i].tapes) {
+      for (Piece& p : t.pieces) p = as_filled(p, runs[i]);
+      samples.add(t, runs[i].precision.compute, factor);
+    }
     add_calls(calls, drilled[i].calls, factor);
   }
   Calibration c{.ranks = o.ranks, .threads = o.threads};

@@ -50,7 +50,7 @@ std::optional<double> call_speed(const Speeds& speeds, const Tape& tape, const P
 double piece_seconds(const Piece& p, const ClusterSpec& cluster, const RunSpec& run,
                      const std::optional<Speeds>& speeds) {
   if (speeds)
-    if (const std::optional<double> s = speeds->op(p, run.precision.compute)) return *s;
+    if (const std::optional<double> s = speeds->op(as_filled(p, run), run.precision.compute)) return *s;
   return op_seconds(p.name, p.cost, cluster, run.precision.compute).seconds;
 }
 

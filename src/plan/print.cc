@@ -267,6 +267,14 @@ std::string recompute_text(const RunSpec& run, const Forecast& f) {
                          100 * (f.hardware_flops / f.model_flops - 1));
 }
 
+std::string time_line(const RunSpec& run, const Forecast& f) {
+  if (f.run_s == 0) return "";
+  const std::string step = f.expected ? fmt::format("{:.1f} ms a step expected ({:.1f} ms at the roof)",
+                                                    f.step_s * 1e3, f.roof_s * 1e3)
+                                      : fmt::format("{:.1f} ms a step at the roof (a bound)", f.roof_s * 1e3);
+  return fmt::format("{}, {} steps in {}", step, run.train.steps, human_seconds(f.run_s));
+}
+
 std::string to_text(const RunSpec& run, const Forecast& f, const ClusterSpec& cluster) {
   const ModelSpec& m = run.model;
   std::string s = fmt::format(

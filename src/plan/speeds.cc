@@ -41,6 +41,15 @@ double work_of(const Piece& p) {
   return is_product(p.name) ? p.cost.flops : double(p.cost.bytes_read + p.cost.bytes_written);
 }
 
+Piece as_filled(const Piece& p, const RunSpec& run) {
+  if (run.layout.ep == 1 || run.layout.ep_buffer <= 1 || !p.name.starts_with("grouped_matmul")) return p;
+  Piece filled = p;
+  filled.cost.flops /= run.layout.ep_buffer;
+  // Rows are the output's, but of a weight's gradient, whose rows are the weights'.
+  if (p.name == "grouped_matmul") filled.rows = int64_t(double(p.rows) / run.layout.ep_buffer);
+  return filled;
+}
+
 std::string call_table(std::string_view name, std::string_view algorithm, size_t ranks) {
   return std::string(name) + " " + (algorithm.empty() ? "-" : std::string(algorithm)) + " " +
          std::to_string(ranks);

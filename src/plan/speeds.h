@@ -23,6 +23,9 @@ namespace trireme {
 bool is_product(std::string_view op);
 // As SpeedPoint::work counts it.
 double work_of(const Piece&);
+// The launch as it is with a balanced router: products of experts that are divided over ranks have a planned
+// room of rows, layout.ep_buffer times what comes then, and compute those that came.
+Piece as_filled(const Piece&, const RunSpec&);
 // "all_reduce ordered 2": a call's table.
 std::string call_table(std::string_view name, std::string_view algorithm, size_t ranks);
 

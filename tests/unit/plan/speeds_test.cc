@@ -120,6 +120,23 @@ TEST(Speeds, OnlyWhatWasMeasuredWithAsManyRanksAndThreadsCounts) {
   EXPECT_NE(to_text(one, f, c).find("the expected time is not known"), std::string::npos);
 }
 
+// A balanced router fills 1 / ep_buffer of the room: products of experts are priced by that, others as they
+// are.
+TEST(Speeds, ExpertsOverRanksArePricedByTheRowsThatCome) {
+  RunSpec run = small_run(2);
+  run.layout.ep = 2, run.layout.ep_buffer = 1.5;
+  const Piece p{.name = "grouped_matmul", .cost = {3000, 10, 20}, .rows = 150, .cols = 10, .launched = true};
+  EXPECT_EQ(as_filled(p, run).cost.flops, 2000);
+  EXPECT_EQ(as_filled(p, run).rows, 100);
+  Piece weight = p, other = p;
+  weight.name = "grouped_matmul_weight", other.name = "matmul";
+  EXPECT_EQ(as_filled(weight, run).cost.flops, 2000);
+  EXPECT_EQ(as_filled(weight, run).rows, 150);
+  EXPECT_EQ(as_filled(other, run).cost.flops, 3000);
+  run.layout.ep = 1;
+  EXPECT_EQ(as_filled(p, run).cost.flops, 3000);
+}
+
 TEST(Speeds, SamplesAreMediansBySize) {
   Tape tape;
   auto launch = [&](std::string_view name, int64_t rows, double flops, int64_t bytes, int64_t ns) {
