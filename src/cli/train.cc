@@ -132,6 +132,8 @@ void end(const RunSpec& run, const TrainSummary& s, bool json) {
 }
 
 void train_here(const RunRequest& request, const Deadline& deadline) {
+  if (const AutoWish wish = auto_wish_of(request); wish.any())  // before the choice, which is made once
+    wait_without_spinning(wish.ranks > 1 ? wish.ranks : threads_of(RunSpec()));
   ChosenRun chosen = load_or_choose(request, true);
   RunSpec run = std::move(chosen.run);
   if (!chosen.note.empty() && !request.json) fmt::print(stderr, "{}\n", chosen.note);

@@ -256,17 +256,26 @@ TEST(SearchWhy, FlipsAreWhereTheOrderChanges) {
   EXPECT_FALSE(w.binds.empty());
   EXPECT_GE(w.runner_up.score, r.best[0].score);
   const Priced& best = r.divisions.front();
+  int seen = 0;
   for (const Flip& f : w.flips) {
-    if (f.what != "bandwidth between nodes") continue;
     const auto behind = [&](double factor) {
       SearchRequest other = q;
-      other.figures.nic *= factor;
+      if (f.what == "bandwidth between nodes")
+        other.figures.nic *= factor;
+      else if (f.what == "bandwidth inside a node")
+        other.figures.bus *= factor;
+      else if (f.what == "peak of products")
+        other.figures.bf16 *= factor;
+      else
+        return 0.0;
+      seen++;
       return price_layout(other, f.rival.layout).score - price_layout(other, best.layout).score;
     };
     const double beyond = std::pow(f.factor, 1.001), before = std::pow(f.factor, 0.999);
     EXPECT_LE(behind(beyond), 0);
     EXPECT_GE(behind(before), 0);
   }
+  EXPECT_GT(seen, 0);
   // More memory: the layout that is named is faster, and does not fit today.
   if (w.with_memory.token_s > 0) {
     EXPECT_LT(w.with_memory.score, best.score);
