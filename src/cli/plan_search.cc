@@ -8,8 +8,8 @@
 #include "cost/flops.h"
 #include "cost/time_to_loss.h"
 #include "cost/walls.h"
+#include "plan/scaled_run.h"
 #include "plan/score_catalog.h"
-#include "plan/score_fit.h"
 #include "plan/search.h"
 #include "plan/search_sweep.h"
 
@@ -17,23 +17,6 @@ namespace trireme::cli {
 namespace {
 
 constexpr double kTokensToSearch = 20;  // a parameter, of the loss that --by loss aims at by itself
-
-FitValues constants_of(const std::string& device, const std::string& software, const std::string& site) {
-  const ScoreConstants constants = parse_constants(shipped_constants_text(), "data/score_constants.json");
-  const auto known = [&](const char* option, const std::string& layer, const std::string& name) {
-    if (name.empty() || constants.fitted.count(layer + ":" + name)) return;
-    std::string names;
-    for (const auto& [scope, values] : constants.fitted)
-      if (scope.starts_with(layer + ":"))
-        names += (names.empty() ? "" : ", ") + scope.substr(layer.size() + 1);
-    bad_request("{}: no \"{}\"; right is one of: {}", option, name, names);
-  };
-  known("--software", "software", software);
-  known("--site", "site", site);
-  MeasuredRow row;
-  row.device = device, row.software = software, row.site = site;
-  return constants.of(row);
-}
 
 // How measured steps lie about their forecasts, 10th and 90th percentile of data/published_runs.json:
 // held-out halves where the software is known (trireme score), all rows read as of none where it is not.
@@ -203,7 +186,7 @@ void plan_search(const SearchOptions& o, const PlanSubject& subject, const RunRe
   set_model(q, subject, run);
   set_cluster(q, subject, run);
   set_sizes(q, o, subject);
-  q.fits = constants_of(q.device, o.software, o.site);
+  q.fits = constants_of({.device = q.device, .software = o.software, .site = o.site});
   set_interval(q, !o.software.empty());
   q.by = o.by == "step" ? RankBy::step : o.by == "cost" ? RankBy::cost : RankBy::loss;
   q.best = o.best, q.memory_share = o.memory_share;

@@ -218,27 +218,31 @@ void add_simulate(CLI::App& app) {
       verb->add_option("--microbatches", q->microbatches, "of a step")->capture_default_str();
   auto* const chunks = verb->add_option("--chunks", q->chunks, "stages a rank, of interleaved (default: 2)");
   file->excludes(schedule)->excludes(stages)->excludes(microbatches)->excludes(chunks);
-  verb->add_option(
-          "--times", q->times,
-          "F,I,W or F,I,W,link of a rank's whole share of a microbatch; or of each stage, with / between")
-      ->capture_default_str();
-  verb->add_option(
+  auto* const times =
+      verb->add_option(
+              "--times", q->times,
+              "F,I,W or F,I,W,link of a rank's whole share of a microbatch; or of each stage, with / between")
+          ->capture_default_str();
+  auto* const memory = verb->add_option(
       "--memory", q->memory,
       "auto: M or M,W: microbatches that a rank may hold, and the part of one between I and W (default: "
       "stages,1)");
-  verb->add_option("--aim", q->aim, "auto: the shortest step, or the shortest span of a rank as papers count")
-      ->check(CLI::IsMember({"step", "span"}))
-      ->capture_default_str();
-  verb->add_option("--comm", q->comm, "time of a message between ranks");
+  auto* const aim =
+      verb->add_option("--aim", q->aim,
+                       "auto: the shortest step, or the shortest span of a rank as papers count")
+          ->check(CLI::IsMember({"step", "span"}))
+          ->capture_default_str();
+  auto* const comm = verb->add_option("--comm", q->comm, "time of a message between ranks");
   verb->add_option("--svg", q->svg, "file to draw into");
   verb->add_option("--html", q->html, "page to draw into");
-  verb->add_option("--gallery", q->gallery,
-                   "instead: writes schedules.md and a picture of every schedule into this folder");
+  auto* const gallery =
+      verb->add_option("--gallery", q->gallery,
+                       "instead: writes schedules.md and a picture of every schedule into this folder");
   verb->add_flag("--json", q->json, "prints JSON");
-  for (CLI::Option* mine : {schedule, file, stages, microbatches, chunks})
+  for (CLI::Option* mine : {schedule, file, stages, microbatches, chunks, times, memory, aim, comm, gallery})
     for (CLI::Option* other : of_a_run) mine->excludes(other);
   verb->callback([q, at_scale] {
-    if (!at_scale->wanted()) return simulate(*q);
+    if (!at_scale->wanted()) return at_scale->refuse_alone(), simulate(*q);
     at_scale->svg = q->svg, at_scale->html = q->html, at_scale->run.json = q->json;
     simulate_run(*at_scale);
   });

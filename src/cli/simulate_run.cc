@@ -54,8 +54,8 @@ Disturbance disturbance_of(const SimulateRunRequest& q) {
   }
   for (const std::string& s : q.slow_links) {
     const auto [node, share] = pair_of(s, '=', "--slow-link", "NODE=SHARE, such as 3=0.5");
-    if (!(share >= 1 / kMost && share <= kMost))
-      bad_request("--slow-link: {} is out of range; 0.001 to 1000", share);
+    if (!(share >= 1 / kMost && share <= 1))
+      bad_request("--slow-link: {} is out of range; 0.001 to 1", share);
     d.slow_links[node] = share;
   }
   return d;
@@ -278,7 +278,10 @@ struct Failure {
 Failure failure_of(const SimulateRunRequest& q, const Subject& s, const Outcome& whole) {
   Failure f;
   std::tie(f.rank, f.at_s) = pair_of(q.fail, '@', "--fail", "RANK@SECONDS, such as 17@3600");
-  if (f.at_s < 0) bad_request("--fail: {} seconds; right is a time from the run's start on", f.at_s);
+  constexpr double kMostSeconds = 1e9;
+  if (!(f.at_s >= 0 && f.at_s <= kMostSeconds))
+    bad_request("--fail: {} seconds; right is a time from the run's start on, 0 to {:.0e}", f.at_s,
+                kMostSeconds);
   if (f.rank >= int(s.run.world())) bad_request("--fail {}: ranks are 0 to {}", f.rank, s.run.world() - 1);
   f.plan.step_s = whole.step_s();
   f.plan.save_s = q.save_s >= 0 ? q.save_s : save_stall_s(double(parameters(s.run.model)), s.run.world());
@@ -290,6 +293,12 @@ Failure failure_of(const SimulateRunRequest& q, const Subject& s, const Outcome&
     f.plan.every = checkpoint_steps(daly_interval(std::max(f.plan.save_s, 1e-3), mtbf), 0, f.plan.step_s);
   }
   f.loss = loss_of(f.plan, f.at_s);
+  if (f.loss.step > s.run.train.steps)
+    bad_request(
+        "--fail: {} seconds are behind the run's end: train.steps = {} of {} each; right is a time within "
+        "it, or "
+        "--set train.steps=N",
+        f.at_s, s.run.train.steps, human_seconds(f.plan.step_s));
   return f;
 }
 
@@ -406,7 +415,16 @@ std::vector<CLI::Option*> SimulateRunRequest::add_to(CLI::App& verb) {
   verb.add_option("--columns", columns, "of the comb in text")
       ->check(CLI::Range(10, 1000))
       ->capture_default_str();
+  const CLI::Option* const file = verb.get_option("RUN");
+  for (const CLI::Option* o : std::as_const(verb).get_options())
+    if (o != file && o != named && o != verb.get_help_ptr()) details.push_back(o);
   return {verb.get_option("RUN"), named};
+}
+
+void SimulateRunRequest::refuse_alone() const {
+  for (const CLI::Option* o : details)
+    if (o->count() > 0)
+      bad_request("{}: goes with a run; give RUN.toml, or --model with --layout", o->get_name());
 }
 
 void simulate_run(const SimulateRunRequest& q) {

@@ -13,9 +13,12 @@ struct SimulateRunRequest {
   int columns = 100;
   double save_s = -1, restart_s = 600;  // -1: derived
   bool all_ranks = false, closed_form = false;
-  std::string svg, html;  // set by the verb, with run.json
+  std::string svg, html;                    // set by the verb, with run.json
+  std::vector<const CLI::Option*> details;  // which say more of a run
   // The options that it has beside the verb's own; returns those that ask for it.
   std::vector<CLI::Option*> add_to(CLI::App& verb);
+  // Errors (request): options of a run, and no run.
+  void refuse_alone() const;
   bool wanted() const { return !run.file.empty() || !model.empty(); }
 };
 void simulate_run(const SimulateRunRequest&);

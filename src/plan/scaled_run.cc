@@ -1,15 +1,19 @@
 #include "plan/scaled_run.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "cost/stage_time.h"
 #include "cost/step_memory.h"
 #include "plan/score_fit.h"
+#include "spec/recompute.h"
 #include "spec/run_schedule.h"
+#include "spec/suggest.h"
 
 namespace trireme {
 namespace {
@@ -25,17 +29,37 @@ Nearest nearest_of(const std::string& order) {
       order);
 }
 
-void refuse_unpriced(const LayoutSpec& l) {
+void refuse_unpriced(const RunSpec& run) {
+  const LayoutSpec& l = run.layout;
   const auto no = [](std::string_view key, const auto& value, std::string_view right) {
-    bad_request("layout.{} = {}: a step priced in closed form has none of that; right is {}", key, value,
-                right);
+    bad_request("{} = {}: a step priced in closed form has none of that; right is {}", key, value, right);
   };
-  if (l.shard_group != 0) no("shard_group", l.shard_group, "0");
-  if (l.recompute == "auto") no("recompute", "\"auto\"", "\"none\", \"selective\" or \"full\"");
-  if (l.recompute_blocks != 0) no("recompute_blocks", l.recompute_blocks, "0");
-  if (l.offload != "none") no("offload", "\"" + l.offload + "\"", "\"none\"");
-  if (l.tp_chunks != 1) no("tp_chunks", l.tp_chunks, "1");
-  if (has_own_schedule(l)) no("schedule", "\"" + l.schedule + "\"", "a schedule by name");
+  if (run.precision.compute == "f32") no("precision.compute", "\"f32\"", "\"bf16\", \"f16\" or \"fp8\"");
+  if (run.optimizer.name != "adamw") no("optimizer.name", "\"" + run.optimizer.name + "\"", "\"adamw\"");
+  if (l.shard_group != 0) no("layout.shard_group", l.shard_group, "0");
+  if (l.recompute == "auto") no("layout.recompute", "\"auto\"", "\"none\", \"selective\" or \"full\"");
+  // StepCase::renorm is of norms' and activations' outputs.
+  if (l.recompute == "selective" &&
+      recompute_of(l.recompute_tensors) != recompute_of(Texts::of({"n1", "n2", "a"})))
+    no("layout.recompute_tensors", fmt::format("[\"{}\"]", fmt::join(l.recompute_tensors, "\", \"")),
+       "[\"n1\", \"n2\", \"a\"]");
+  if (l.recompute_blocks != 0) no("layout.recompute_blocks", l.recompute_blocks, "0");
+  if (l.recompute_shard) no("layout.recompute_shard", true, "false");
+  if (l.cp > 1 && l.cp_method != "ring") no("layout.cp_method", "\"" + l.cp_method + "\"", "\"ring\"");
+  if (l.offload != "none") no("layout.offload", "\"" + l.offload + "\"", "\"none\"");
+  if (l.tp_chunks != 1) no("layout.tp_chunks", l.tp_chunks, "1");
+  if (has_own_schedule(l)) no("layout.schedule", "\"" + l.schedule + "\"", "a schedule by name");
+}
+
+void know(const ScoreConstants& constants, std::string_view option, const std::string& layer,
+          const std::string& name) {
+  if (name.empty() || constants.fitted.count(layer + ":" + name)) return;
+  std::vector<std::string> names;
+  for (const auto& [scope, values] : constants.fitted)
+    if (scope.starts_with(layer + ":")) names.push_back(scope.substr(layer.size() + 1));
+  const std::string near = suggest(name, names);
+  bad_request("{}: no \"{}\"{}; right is one of: {}", option, printable(name),
+              near.empty() ? "" : fmt::format(", did you mean {}?", near), fmt::join(names, ", "));
 }
 
 // Blocks of each stage, as even as they divide: the last stage, which has the head, and the first, which has
@@ -133,7 +157,7 @@ class WorkWriter {
 StepCase step_case_of(const ScaledRun& s) {
   const RunSpec& run = s.run;
   const LayoutSpec& l = run.layout;
-  refuse_unpriced(l);
+  refuse_unpriced(run);
   StepCase c{.model = run.model, .seq = run.data.seq_len, .window = s.window, .window_share = s.window_share};
   c.tp = l.tp, c.pp = l.pp, c.dp = l.dp, c.cp = l.cp, c.ep = l.ep;
   c.micro = run.batch.micro, c.microbatches = run.microbatches(), c.chunks = l.chunks;
@@ -152,7 +176,10 @@ StepCase step_case_of(const ScaledRun& s) {
 FitValues constants_of(const PricedBy& by) {
   MeasuredRow row;
   row.device = by.device, row.software = by.software, row.site = by.site;
-  return parse_constants(shipped_constants_text(), "data/score_constants.json").of(row);
+  const ScoreConstants constants = parse_constants(shipped_constants_text(), "data/score_constants.json");
+  know(constants, "--software", "software", by.software);
+  know(constants, "--site", "site", by.site);
+  return constants.of(row);
 }
 
 World world_of(const ScaledRun& s) {

@@ -24,6 +24,7 @@ struct ScaledRun {
 
 // The run as a case of step_time(). Errors (request): what the closed form does not know, by name.
 StepCase step_case_of(const ScaledRun&);
+// Errors (request): a software or a site of which nothing was measured.
 FitValues constants_of(const PricedBy&);
 
 // Undisturbed.

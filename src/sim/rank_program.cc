@@ -89,8 +89,8 @@ class ProgramWriter {
 
   struct Gather {
     const StageWork::Layer* layer;
-    bool backward;
-    int64_t dp_mark = 0;  // behind it on stream dp
+    bool dense;           // else experts' weights alone
+    int64_t dp_mark = 0;  // behind it on stream dp; 0: nothing travels
   };
   // Stages whose weights these actions gather: they are not there from before. Then `there` is as behind
   // them.
@@ -109,15 +109,21 @@ class ProgramWriter {
     std::set<int> there;
     for (size_t begin = 0, end; begin < actions.size(); begin = end) {
       end = end_of_group(actions, begin);
-      std::set<int> stages = unshard(actions, begin, end, there);
+      std::set<int> stages = unshard(actions, begin, end, there), dense;
+      for (size_t i = begin; i < end; i++)
+        if (uses_weights(actions[i].kind) && actions[i].kind != Act::W) dense.insert(actions[i].stage);
       for (size_t i = begin; i < end; i++) {
         const Action& a = actions[i];
         if (!uses_weights(a.kind) || !stages.erase(a.stage)) continue;
-        walk(a, [&](const StageWork::Layer& l) { gathers_.push_back({&l, a.kind != Act::F}); });
+        walk(a, [&](const StageWork::Layer& l) { gathers_.push_back({&l, dense.count(a.stage) > 0}); });
       }
     }
   }
-  static bool uses_weights(Act a) { return a == Act::F || a == Act::B || a == Act::I || a == Act::R; }
+  // W alone uses experts' weights, if they are divided: rows that came may be computed again (add_zero).
+  bool uses_weights(Act a) const {
+    return a == Act::F || a == Act::B || a == Act::I || a == Act::R ||
+           (a == Act::W && world_.mesh.size(Axis::ep) > 1);
+  }
   void walk(const Action& a, const std::function<void(const StageWork::Layer&)>& each) const {
     const auto& all = layers(a.stage);
     if (a.kind == Act::F || a.kind == Act::R)
@@ -128,12 +134,14 @@ class ProgramWriter {
   void issue_gather(size_t n) {
     if (n >= gathers_.size() || n < issued_gathers_) return;
     issued_gathers_ = n + 1;
-    const LayerWork& w = work(*gathers_[n].layer);
-    if (w.gather > 0 && grouped(GroupKind::dp))
-      call(kDp, GroupKind::dp, "all_gather", gathers_[n].layer->name, w.gather);
+    Gather& g = gathers_[n];
+    const LayerWork& w = work(*g.layer);
+    const int64_t before = issued_[kDp];
+    if (g.dense && w.gather > 0 && grouped(GroupKind::dp))
+      call(kDp, GroupKind::dp, "all_gather", g.layer->name, w.gather);
     if (w.gather_experts > 0 && grouped(GroupKind::edp))
-      call(kDp, GroupKind::edp, "all_gather", gathers_[n].layer->name, w.gather_experts);
-    gathers_[n].dp_mark = issued_[kDp];
+      call(kDp, GroupKind::edp, "all_gather", g.layer->name, w.gather_experts);
+    if (issued_[kDp] > before) g.dp_mark = issued_[kDp];
   }
   void weights_of_next_layer() {
     issue_gather(used_);

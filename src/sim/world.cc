@@ -83,12 +83,12 @@ class WorldBuilder {
     refine();
     out.classes = classes();
     out.class_of = color_;
+    out.pieces = count_pieces(out.classes, all_ranks);
     all_ranks ? place_all() : place_classes(out.classes);
     for (size_t i = 0; i < given_.size(); i++) out.tapes.push_back(tape_of(given_[i], owned_->places[i]));
     const auto begin = std::chrono::steady_clock::now();
     out.replay = replay(out.tapes);
     out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    for (const RankTape& t : out.tapes) out.pieces += int64_t(t.tape->pieces.size());
     out.owned = owned_;
     return out;
   }
@@ -110,6 +110,17 @@ class WorldBuilder {
     for (const auto& [n, f] : d.slow_links)
       if (n < 0 || n >= nodes)
         bad_request("--slow-link {}: nodes are 0 to {} ({} ranks each)", n, nodes - 1, w_.node);
+  }
+
+  int64_t count_pieces(const std::vector<RankClass>& classes, bool all_ranks) const {
+    int64_t pieces = 0;
+    for (const RankClass& c : classes)
+      pieces += int64_t(owned_->programs[size_t(c.pp)].tape.pieces.size()) * (all_ranks ? c.ranks : 1);
+    if (pieces > kMostReplayed)
+      bad_request("{}{} events are too many to replay; right is at most {}: fewer microbatches{}",
+                  all_ranks ? "--all-ranks: " : "", pieces, kMostReplayed,
+                  all_ranks ? ", or classes that stand for their ranks" : "");
+    return pieces;
   }
 
   int node_of(int rank) const { return rank / w_.node; }

@@ -90,8 +90,11 @@ struct WorldReplay {
   std::shared_ptr<const Owned> owned;
 };
 
+// Events that a replay takes: some 100 bytes each.
+inline constexpr int64_t kMostReplayed = 100'000'000;
+
 // all_ranks: no class stands for its ranks; all are replayed. Errors (request): a schedule whose stages have
-// copies, ranks and nodes that the world does not have.
+// copies, ranks and nodes that the world does not have, more than kMostReplayed events.
 WorldReplay replay_world(const World&, bool all_ranks = false);
 
 }  // namespace trireme

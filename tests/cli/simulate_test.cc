@@ -135,7 +135,20 @@ TEST(Simulate, RefusesWhatMakesNoSense) {
   EXPECT_TRUE(has(why(wide({"--slow", "1"})), "RANK=FACTOR"));
   EXPECT_TRUE(has(why(wide({"--slow", "1=nan"})), "RANK=FACTOR"));
   EXPECT_TRUE(has(why(wide({"--slow-link", "16=0.5"})), "nodes are 0 to 15"));
+  EXPECT_TRUE(has(why(wide({"--slow-link", "1=1.5"})), "0.001 to 1"));
   EXPECT_TRUE(has(why(wide({"--fail", "1@-3"})), "--fail"));
+  EXPECT_TRUE(has(why(wide({"--fail", "1@1e12"})), "0 to 1e+09"));
+  EXPECT_TRUE(has(why(wide({"--fail", "1@900000000"})), "train.steps = 1000"));
+  EXPECT_TRUE(has(why(wide({"--software", "lama3"})), "did you mean llama3?"));
+  EXPECT_TRUE(has(why(wide({"--site", "nowhere"})), "--site: no \"nowhere\""));
+  EXPECT_TRUE(has(why({"--layout", "tp=8 pp=4"}), "--layout: goes with a run"));
+  EXPECT_TRUE(has(why({"--schedule", "1f1b", "--slow", "1=2"}), "--slow: goes with a run"));
+  EXPECT_TRUE(has(why({"--trace", (tmp / "t.json").string()}), "--trace: goes with a run"));
+  for (const char* option : {"--gallery", "--times", "--memory", "--aim", "--comm"}) {
+    const char* value = std::string_view(option) == "--aim" ? "step" : "1";
+    const std::string text = why(wide({option, value}));
+    EXPECT_TRUE(has(text, option) && has(text, "excludes")) << text;
+  }
   EXPECT_TRUE(has(why(wide({"--fail", "200@3"})), "ranks are 0 to 127"));
   EXPECT_TRUE(has(why(wide({"--set", "layout.tp_chunks=2"})), "layout.tp_chunks = 2"));
   EXPECT_TRUE(

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "cost/step_memory.h"
 #include "plan/score_catalog.h"
+#include "sim/rank_program.h"
 #include "sim/world_report.h"
 
 namespace trireme {
@@ -52,6 +53,28 @@ TEST(ScaledRun, ExpertsToo) {
       scaled("mixtral-8x7B", "H100",
              {"layout.dp=16", "layout.ep=8", "batch.global=64", "batch.micro=1", "layout.zero=1"});
   EXPECT_NEAR(simulated(s) / closed(s), 1, 1e-6);
+}
+
+// ZeRO 3 with experts over ranks and a split backward: all of a layer's weights are gathered for F and for I,
+// its experts' once more for W.
+TEST(ScaledRun, ExpertsAreGatheredForWeightGradientsToo) {
+  const ScaledRun s = scaled("mixtral-8x7B", "H100",
+                             {"layout.dp=16", "layout.ep=8", "layout.pp=2", "layout.zero=3",
+                              "layout.schedule=zb-h1", "batch.global=64", "batch.micro=1"});
+  const World w = world_of(s);
+  const int64_t blocks = s.run.model.layers / 2, microbatches = 4;
+  for (int pp = 0; pp < 2; pp++) {
+    const RankProgram program = program_of(w, pp);
+    int64_t dense = 0, experts = 0, unshards = 0;
+    for (const Piece& p : program.tape.pieces) {
+      if (p.kind != PieceKind::call || p.name != "all_gather") continue;
+      (program.kinds[size_t(p.group)] == GroupKind::edp ? experts : dense)++;
+    }
+    for (const Action& a : w.schedule.ranks[size_t(pp)]) unshards += a.kind == Act::Unshard;
+    EXPECT_EQ(unshards, 3 * microbatches);
+    EXPECT_EQ(experts, unshards * blocks) << pp;
+    EXPECT_EQ(dense, 2 * microbatches * (blocks + 1)) << pp;  // the embedding or the head beside
+  }
 }
 
 // Pipelines: the closed form's bubble is that of even stages.
@@ -106,7 +129,50 @@ TEST(ScaledRun, WhatIsNotPricedIsRefusedByName) {
   EXPECT_EQ(why({}), "");
   EXPECT_NE(why({"layout.zero=3", "layout.shard_group=2"}).find("layout.shard_group = 2"), std::string::npos);
   EXPECT_NE(why({"layout.tp_chunks=2"}).find("layout.tp_chunks = 2"), std::string::npos);
+  EXPECT_NE(why({"precision.compute=f32"}).find("precision.compute = \"f32\""), std::string::npos);
+  EXPECT_NE(why({"optimizer.name=muon"}).find("optimizer.name = \"muon\""), std::string::npos);
+  EXPECT_EQ(why({"layout.recompute=selective", "layout.recompute_tensors=[\"a\", \"n2\", \"n1\"]"}), "");
+  EXPECT_NE(why({"layout.recompute=selective", "layout.recompute_tensors=[\"qkv\", \"o\"]"})
+                .find("layout.recompute_tensors = [\"qkv\", \"o\"]"),
+            std::string::npos);
+  EXPECT_NE(
+      why({"layout.recompute=full", "layout.recompute_shard=true"}).find("layout.recompute_shard = true"),
+      std::string::npos);
+  EXPECT_NE(why({"layout.cp=2", "layout.cp_method=ulysses"}).find("layout.cp_method = \"ulysses\""),
+            std::string::npos);
   EXPECT_NE(why({"layout.order=tp pp cp dp"}).find("layout.order"), std::string::npos);
+}
+
+// What would take this machine's memory is refused before it is there.
+TEST(ScaledRun, TooManyEventsAreRefused) {
+  const auto why = [](std::vector<std::string> sets, bool all_ranks) -> std::string {
+    sets.insert(sets.end(), {"batch.micro=1", "layout.zero=1"});
+    try {
+      replay_world(world_of(scaled("llama3-70B", "H100", sets)), all_ranks);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(why({"layout.dp=65536", "batch.global=262144"}, false), "");
+  EXPECT_NE(why({"layout.dp=65536", "batch.global=1048576"}, true).find("--all-ranks: "), std::string::npos);
+}
+
+TEST(ScaledRun, WhoseConstantsAreKnown) {
+  const auto why = [](const PricedBy& by) -> std::string {
+    try {
+      constants_of(by);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(why({.device = "H100", .software = "llama3", .site = "llama3"}), "");
+  EXPECT_NE(
+      why({.device = "H100", .software = "lama3"}).find("--software: no \"lama3\", did you mean llama3?"),
+      std::string::npos);
+  EXPECT_NE(why({.device = "H100", .site = "nowhere"}).find("--site: no \"nowhere\"; right is one of: "),
+            std::string::npos);
 }
 
 }  // namespace
