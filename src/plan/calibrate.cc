@@ -177,7 +177,8 @@ double seconds_of(Communicator& c, Collective kind, ColdBuffers& buffers, int64_
 
 std::vector<SpeedTable> time_calls(int ranks) {
   constexpr int64_t kSizes[] = {1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 22, 1 << 24};
-  constexpr int64_t kCold = 192 << 20;
+  // Of each rank, beyond caches; of many ranks together no more than a laptop has.
+  const int64_t cold = std::max<int64_t>(64 << 20, std::min<int64_t>(192 << 20, (int64_t(4) << 30) / ranks));
   constexpr Collective kKinds[] = {Collective::all_reduce, Collective::all_gather, Collective::reduce_scatter,
                                    Collective::all_to_all, Collective::broadcast,  Collective::reduce,
                                    Collective::p2p};
@@ -186,7 +187,7 @@ std::vector<SpeedTable> time_calls(int ranks) {
     std::vector<int> all(static_cast<size_t>(ranks));
     std::iota(all.begin(), all.end(), 0);
     auto c = factory.split(all, "bench");
-    ColdBuffers buffers(device, kCold);
+    ColdBuffers buffers(device, cold);
     for (Collective kind : kKinds) {
       SpeedTable t;
       for (int64_t bytes : kSizes) {

@@ -70,8 +70,7 @@ double library_call_seconds(const CommCall& call, std::span<const int> ranks, in
                             const ClusterSpec& cluster, CommOptions links) {
   const std::optional<CollectiveKind> kind = kind_of(call.kind);
   if (!kind || ranks.size() <= 1) return 0;
-  const bool sums = *kind == CollectiveKind::all_reduce || *kind == CollectiveKind::reduce_scatter ||
-                    *kind == CollectiveKind::all_gather;
+  const bool sums = *kind == CollectiveKind::all_reduce || *kind == CollectiveKind::reduce_scatter;
   const std::optional<CollectiveWay> way = way_of(call.algorithm);
   if (sums && !way) {
     if (cluster.nodes > 1) links.node = int(cluster.devices_per_node);

@@ -15,6 +15,8 @@ namespace {
 std::vector<OpForecast> price_ops(const Booking& b, const ClusterSpec& cluster, const RunSpec& run) {
   std::vector<OpForecast> ops;
   const std::vector<Price> prices = price(b.tape, cluster, run);
+  const Calibration* calibration = calibration_of(run, cluster);
+  const std::optional<Speeds> speeds = calibration ? std::optional<Speeds>(*calibration) : std::nullopt;
   for (const OpTotal& t : b.ops) {
     OpForecast o{.total = t};
     double bound_by_compute = 0;
@@ -23,12 +25,27 @@ std::vector<OpForecast> price_ops(const Booking& b, const ClusterSpec& cluster, 
       if (!p.launched || p.name != t.op) continue;
       const OpSeconds s = op_seconds(p.name, p.cost, cluster, run.precision.compute);
       o.roof_s += s.seconds, o.seconds += double(prices[i].time) * 1e-9;
+      if (speeds && !speeds->op(as_filled(p, run), run.precision.compute)) o.unmeasured_s += s.seconds;
       if (s.compute_bound) bound_by_compute += s.seconds;
     }
     o.compute_bound = 2 * bound_by_compute >= o.roof_s;
     ops.push_back(std::move(o));
   }
   return ops;
+}
+
+// Expected where measured kernels take more than half of what rank 0's ops take.
+void price_step(Forecast& f, const RunSpec& run, const Schedule& schedule, const ClusterSpec& cluster,
+                int threads) {
+  double all_s = 0;
+  for (const OpForecast& o : f.ops) all_s += o.seconds, f.unmeasured_s += o.unmeasured_s;
+  f.expected = calibration_of(run, cluster) && 2 * f.unmeasured_s < all_s;
+  const StepTime roof = step_time(run, schedule, at_the_roof(cluster), threads, f.booking.tape);
+  f.time = f.expected ? step_time(run, schedule, cluster, threads, f.booking.tape) : roof;
+  f.step_s = f.time.step_s, f.roof_s = roof.step_s;
+  if (f.expected) return;
+  f.unmeasured_s = 0;
+  for (OpForecast& o : f.ops) o.seconds = o.roof_s, o.unmeasured_s = 0;
 }
 
 }  // namespace
@@ -58,11 +75,7 @@ Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpe
     if (of_disk(p)) f.disk_read += p.cost.bytes_read, f.disk_written += p.cost.bytes_written;
   f.disk_priced = f.disk_read + f.disk_written == 0 || cluster.disk_bandwidth > 0;
   f.wire_priced = run.world() == 1 || links_known(options_of(run, cluster));
-  if (priced) f.time = step_time(run, schedule, cluster, threads, f.booking.tape);
-  f.step_s = f.roof_s = f.time.step_s;
-  f.expected = calibration_of(run, cluster) != nullptr;
-  if (f.expected && priced)
-    f.roof_s = step_time(run, schedule, at_the_roof(cluster), threads, f.booking.tape).step_s;
+  if (priced) price_step(f, run, schedule, cluster, threads);
   if (f.step_s > 0 && matrix_peak > 0) {
     f.tokens_per_s = double(f.tokens) / f.step_s;
     f.mfu = f.model_flops / (f.step_s * matrix_peak * double(run.world()));

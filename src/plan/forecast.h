@@ -13,6 +13,7 @@ struct OpForecast {
   OpTotal total;
   double roof_s = 0;           // of each max(FLOPs / peak, bytes / bandwidth), added up
   double seconds = 0;          // expected; the roof's where the machine's kernels were not measured
+  double unmeasured_s = 0;     // of seconds, at the roof although others were measured
   bool compute_bound = false;  // which of the two most of it was
 };
 
@@ -22,10 +23,11 @@ struct Forecast {
   double model_flops = 0;     // of a step: 3 x forward, as MFU counts
   double hardware_flops = 0;  // of a step: those, and what is computed again, as HFU counts
   double op_flops = 0;        // of a step, as the kernels count
-  // 0 when the machine's peaks are not known. step_s: expected where its kernels were measured with as many
-  // ranks and threads, else at the roof; roof_s: at the roof.
+  // 0 when the machine's peaks are not known. step_s: expected where kernels that take most of the step were
+  // measured with as many ranks and threads, else at the roof; roof_s: at the roof.
   double step_s = 0, roof_s = 0, tokens_per_s = 0;
   bool expected = false;
+  double unmeasured_s = 0;  // of rank 0's ops in step_s: at the roof, for want of a measurement
   double mfu = 0, hfu = 0;
   StepTime time;                            // of a step; step_s is its
   int64_t disk_read = 0, disk_written = 0;  // bytes of a step, each rank's: what is offloaded into files

@@ -12,6 +12,9 @@
 namespace trireme {
 namespace {
 
+// Of a step: nanoseconds of many more would not fit 64 bits.
+constexpr double kMostSeconds = 1e8;
+
 int64_t nanoseconds(double s) {
   return std::llround(s * 1e9);
 }
@@ -41,7 +44,8 @@ double talk_seconds(const Tape& tape, const Piece& p, const ClusterSpec& cluster
 // What was measured of such a call.
 std::optional<double> call_speed(const Speeds& speeds, const Tape& tape, const Piece& p) {
   // A message costs what a hop of a ring between the two would: payload counts both ways.
-  if (p.kind == PieceKind::send) return speeds.call(call_table("p2p", "direct", 2), 2.0 * double(p.payload));
+  if (p.kind == PieceKind::send)
+    return speeds.call(call_table("p2p", "direct", speeds.ranks()), 2.0 * double(p.payload));
   if (p.kind != PieceKind::call) return std::nullopt;
   return speeds.call(call_table(p.name, p.algorithm, tape.groups[size_t(p.group)].ranks.size()),
                      double(p.payload));
@@ -112,6 +116,7 @@ std::vector<Price> price(const Tape& tape, const ClusterSpec& cluster, const Run
   const std::optional<Speeds> speeds = measured ? std::optional<Speeds>(*measured) : std::nullopt;
   std::vector<Price> prices;
   prices.reserve(tape.pieces.size());
+  double all = 0;
   for (const Piece& p : tape.pieces) {
     std::optional<double> s;
     if (speeds && run.train.comm == "thread") s = call_speed(*speeds, tape, p);
@@ -122,6 +127,13 @@ std::vector<Price> price(const Tape& tape, const ClusterSpec& cluster, const Run
     else if ((p.kind == PieceKind::call || p.kind == PieceKind::send) && !s)
       s = talk_seconds(tape, p, cluster, run, links);
     const double before = speeds && p.launched ? speeds->between_s() : 0;
+    all += before + s.value_or(0);
+    if (!(all <= kMostSeconds))
+      bad_request(
+          "a step of more than {:.0e} s on cluster \"{}\": its peaks, bandwidths, latencies or measured "
+          "tables "
+          "cannot be right",
+          kMostSeconds, cluster.name);
     prices.push_back({.before = nanoseconds(before), .time = nanoseconds(s.value_or(0))});
   }
   return prices;

@@ -141,6 +141,15 @@ std::string step_line(const Forecast& f) {
   return fmt::format("  expected: {}; at the roof {:.1f} ms (a bound)\n", speed, f.roof_s * 1e3);
 }
 
+std::string unmeasured_text(const Forecast& f) {
+  if (f.unmeasured_s == 0) return "";
+  std::vector<std::string> names;
+  for (const OpForecast& o : f.ops)
+    if (o.unmeasured_s > 0) names.push_back(o.total.op);
+  return fmt::format("  {:.1f} ms of it are at the roof, of ops that were not measured here: {}\n",
+                     f.unmeasured_s * 1e3, fmt::join(names, ", "));
+}
+
 std::string time_text(const RunSpec& run, const Forecast& f, const ClusterSpec& cluster) {
   std::string s =
       f.expected ? "time of a step (as kernels were measured inside steps; roof: the larger of FLOPs / peak "
@@ -149,12 +158,12 @@ std::string time_text(const RunSpec& run, const Forecast& f, const ClusterSpec& 
   s += op_lines(f) + wire_time_text(run, f, cluster) + disk_time_text(f);
   if (f.step_s == 0 || f.mfu == 0)
     return s + "  no peaks of this machine are known: `trireme bench` measures them\n";
-  s += step_line(f);
+  s += step_line(f) + unmeasured_text(f);
   if (!f.expected)
     s += fmt::format(
-        "  the expected time is not known: this cluster file has no kernels measured with {} rank{} a "
+        "  the expected time is not known: this cluster file has no kernels measured in {} with {} rank{} a "
         "machine\n",
-        run.world(), run.world() == 1 ? "" : "s");
+        run.precision.compute, run.world(), run.world() == 1 ? "" : "s");
   return s;
 }
 
@@ -191,6 +200,7 @@ nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
   j["step_s"] = f.step_s;
   j["roof_s"] = f.roof_s;
   j["expected"] = f.expected;
+  j["unmeasured_s"] = f.unmeasured_s;
   j["compute_s"] = f.time.compute_s;
   if (f.wire_priced) {
     j["comm_s"] = f.time.comm_s;

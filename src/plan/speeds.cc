@@ -43,10 +43,11 @@ double work_of(const Piece& p) {
 
 Piece as_filled(const Piece& p, const RunSpec& run) {
   if (run.layout.ep == 1 || run.layout.ep_buffer <= 1 || !p.name.starts_with("grouped_matmul")) return p;
+  const double room = std::min(run.layout.ep_buffer, double(run.layout.ep));  // no more rows than there are
   Piece filled = p;
-  filled.cost.flops /= run.layout.ep_buffer;
+  filled.cost.flops /= room;
   // Rows are the output's, but of a weight's gradient, whose rows are the weights'.
-  if (p.name == "grouped_matmul") filled.rows = int64_t(double(p.rows) / run.layout.ep_buffer);
+  if (p.name == "grouped_matmul") filled.rows = int64_t(double(p.rows) / room);
   return filled;
 }
 
@@ -81,7 +82,10 @@ double product_seconds(const SpeedTable& t, double rows, double cols, double wor
 }
 
 Speeds::Speeds(const Calibration& c)
-    : ops_(speed_tables_of(c.ops)), calls_(speed_tables_of(c.calls)), between_s_(c.between_s) {}
+    : ops_(speed_tables_of(c.ops)),
+      calls_(speed_tables_of(c.calls)),
+      between_s_(c.between_s),
+      ranks_(size_t(c.ranks)) {}
 
 std::optional<double> Speeds::op(const Piece& p, std::string_view compute) const {
   auto it = ops_.find(std::string(p.name) + " " + std::string(compute));

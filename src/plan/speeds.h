@@ -24,7 +24,7 @@ bool is_product(std::string_view op);
 // As SpeedPoint::work counts it.
 double work_of(const Piece&);
 // The launch as it is with a balanced router: products of experts that are divided over ranks have a planned
-// room of rows, layout.ep_buffer times what comes then, and compute those that came.
+// room of rows, layout.ep_buffer (at most ep) times what comes then, and compute those that came.
 Piece as_filled(const Piece&, const RunSpec&);
 // "all_reduce ordered 2": a call's table.
 std::string call_table(std::string_view name, std::string_view algorithm, size_t ranks);
@@ -37,10 +37,12 @@ class Speeds {
   // Of a call once its ranks have met.
   std::optional<double> call(const std::string& table, double bytes) const;
   double between_s() const { return between_s_; }
+  size_t ranks() const { return ranks_; }  // that it was measured with
 
  private:
   std::map<std::string, SpeedTable, std::less<>> ops_, calls_;
   double between_s_ = 0;
+  size_t ranks_ = 0;
 };
 
 // The measurement that is of the run's ranks on each machine: alone for one rank, else together; null where

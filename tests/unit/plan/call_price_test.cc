@@ -83,6 +83,17 @@ TEST(CallPrice, OwnersSumsKeepTheirPrice) {
   }
 }
 
+// What adds nothing up has no owners: libraries gather the fastest way, whatever the order of sums.
+TEST(CallPrice, GathersGoTheFastestWay) {
+  const ClusterSpec c = p5();
+  for (const std::vector<int>& ranks : {every(1, 8), every(8, 4), every(1, 16)}) {
+    const CommCall gather = call(Collective::all_gather, "direct", 123456789);
+    EXPECT_DOUBLE_EQ(
+        library_call_seconds(gather, ranks, 128, c, {}),
+        collective_time(CollectiveKind::all_gather, 123456789, placement_of(ranks, 128, c), c).seconds);
+  }
+}
+
 // A file of two levels and no more gives what it gave: alpha and beta of comm's own algorithms.
 TEST(CallPrice, PlainFilesArePricedAsTheyWere) {
   EXPECT_FALSE(knows_collectives(plain_pair()));

@@ -89,19 +89,54 @@ TEST(Speeds, AStepOfOneRankIsTheSumOfItsOps) {
   const Forecast f = forecast(run, schedule_of(run), c, 1);
   ASSERT_TRUE(f.expected);
   const Speeds speeds(c.alone);
-  double sum = 0, by_op = 0;
+  double sum = 0, by_op = 0, unmeasured = 0;
   for (const Piece& p : f.booking.tape.pieces) {
     if (p.kind != PieceKind::op) continue;
     const auto known = speeds.op(p, "f32");
     EXPECT_EQ(known.has_value(), p.name == "matmul" || p.name == "rmsnorm" || p.name == "adamw") << p.name;
+    if (!known) unmeasured += op_seconds(p.name, p.cost, c, "f32").seconds;
     sum += known.value_or(op_seconds(p.name, p.cost, c, "f32").seconds) + (p.launched ? 2e-7 : 0);
   }
   for (const OpForecast& o : f.ops) by_op += o.seconds;
   EXPECT_NEAR(f.step_s, sum, 1e-9 * double(f.booking.tape.pieces.size()));
   EXPECT_NEAR(by_op + 2e-7 * double(f.booking.launches), sum, 1e-3 * sum);
+  EXPECT_NEAR(f.unmeasured_s, unmeasured, 1e-9 * unmeasured);
+  const std::string text = to_text(run, f, c);
+  EXPECT_NE(text.find("that were not measured here: "), std::string::npos);
+  const size_t line = text.find("that were not measured here: ");
+  EXPECT_NE(text.substr(line, text.find('\n', line) - line).find("swiglu"), std::string::npos) << text;
+  EXPECT_EQ(text.substr(line, text.find('\n', line) - line).find("matmul"), std::string::npos) << text;
   // Beside it the roof, which is the forecast of the machine without tables.
   EXPECT_EQ(f.roof_s, forecast(run, schedule_of(run), at_the_roof(c), 1).step_s);
   EXPECT_NE(f.step_s, f.roof_s);
+}
+
+// Nanoseconds are integers: a machine that would take years for a step is refused, not wrapped around.
+TEST(Speeds, AbsurdMachinesAreRefused) {
+  const RunSpec run = small_run(1);
+  ClusterSpec c;
+  c.name = "snail", c.peak = {.f32 = 1e12, .bf16 = 1e12}, c.memory_bandwidth = 1e-9;
+  try {
+    forecast(run, schedule_of(run), c, 1);
+    FAIL() << "a step of ages was priced";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.fault, Fault::request);
+    EXPECT_NE(std::string(e.what()).find("\"snail\""), std::string::npos) << e.what();
+  }
+}
+
+// Kernels measured in another type say nothing: the roof, and that it is that.
+TEST(Speeds, MostlyUnmeasuredIsNotExpected) {
+  RunSpec run = small_run(1);
+  run.precision.compute = "f16";
+  const ClusterSpec c = calibrated(1);
+  const Forecast f = forecast(run, schedule_of(run), c, 1);
+  EXPECT_FALSE(f.expected);
+  EXPECT_EQ(f.step_s, f.roof_s);
+  EXPECT_GT(f.step_s, 0);
+  EXPECT_EQ(f.unmeasured_s, 0);
+  for (const OpForecast& o : f.ops) EXPECT_EQ(o.seconds, o.roof_s) << o.total.op;
+  EXPECT_NE(to_text(run, f, c).find("no kernels measured in f16"), std::string::npos);
 }
 
 TEST(Speeds, OnlyWhatWasMeasuredWithAsManyRanksAndThreadsCounts) {
@@ -133,6 +168,9 @@ TEST(Speeds, ExpertsOverRanksArePricedByTheRowsThatCome) {
   EXPECT_EQ(as_filled(weight, run).cost.flops, 2000);
   EXPECT_EQ(as_filled(weight, run).rows, 150);
   EXPECT_EQ(as_filled(other, run).cost.flops, 3000);
+  run.layout.ep_buffer = 1e6;  // room for all rows of both
+  EXPECT_EQ(as_filled(p, run).cost.flops, 1500);
+  EXPECT_EQ(as_filled(p, run).rows, 75);
   run.layout.ep = 1;
   EXPECT_EQ(as_filled(p, run).cost.flops, 3000);
 }
