@@ -114,6 +114,16 @@ void set_sizes(SearchRequest& q, const SearchOptions& o, const PlanSubject& subj
   }
 }
 
+// A cluster that only ever restarts has no step time.
+void refuse_hopeless(const SearchRequest& q) {
+  for (const int64_t n : q.gpus)
+    if (const Goodput g = goodput_of(q, n); g.share <= 0)
+      bad_request(
+          "--gpus: {} devices fail every {:.3g} s, and a restart takes {:.3g} s (repair {:.3g} s): nothing "
+          "that they do stays; give fewer devices, or a larger mtbf_hours in the cluster file",
+          n, g.mtbf_s, q.reliability.restart_s, q.reliability.repair_s);
+}
+
 }  // namespace
 
 void SearchOptions::add_to(CLI::App& verb) {
@@ -126,7 +136,7 @@ void SearchOptions::add_to(CLI::App& verb) {
       "--largest", largest,
       "instead: the largest model of --model's family that fits with each technique alone, and with all");
   const auto needs = [&](CLI::Option* option) { shared.push_back(option); };
-  constexpr double kMost = 1e12;
+  constexpr double kMost = 1e6;
   needs(
       verb.add_option("--by", by, "what layouts are ranked by: step time, cost of a token, or time to a loss")
           ->check(CLI::IsMember({"step", "cost", "loss"}))
@@ -198,6 +208,7 @@ void plan_search(const SearchOptions& o, const PlanSubject& subject, const RunRe
   if (q.by == RankBy::loss && !std::isfinite(chinchilla_tokens(n, q.loss)))
     bad_request("--loss: {} is below what a model of {:.3g} parameters ever reaches, {:.3f}", q.loss, n,
                 chinchilla_loss(n, 1e30));
+  refuse_hopeless(q);
   if (o.largest) {
     const std::vector<LargestRow> rows = trireme::largest(q);
     fmt::print("{}", request.json ? largest_json(q, rows) : largest_text(q, rows));

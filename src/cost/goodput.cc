@@ -11,6 +11,9 @@ namespace {
 
 // That a Poisson number of this mean is at least s.
 double at_least(double mean, int64_t s) {
+  constexpr double kNormal =
+      600;  // exp(-mean) is no double much further on; the normal tail is as good there
+  if (mean > kNormal) return std::erfc((double(s) - 0.5 - mean) / std::sqrt(2 * mean)) / 2;
   double term = std::exp(-mean), below = 0;
   for (int64_t k = 0; k < s; k++) below += term, term *= mean / double(k + 1);
   return std::clamp(1 - below, 0.0, 1.0);
@@ -33,11 +36,16 @@ Goodput goodput(const Reliability& r, int64_t devices, double save_s) {
   if (r.spares >= 0) return with_spares(r, devices, save_s, r.spares);
   // More spares cost, and help less and less: the first minimum of paid devices per useful second is the only
   // one that matters; beyond a mean of repairs it is past.
-  const double mean = r.repair_s * double(devices) / r.mtbf_device_s;
-  const auto most = int64_t(mean + 12 * std::sqrt(mean) + 12);
+  constexpr double kMostMean = 1e15, kSpread = 12;
+  const double mean = std::min(kMostMean, r.repair_s * double(devices) / r.mtbf_device_s);
+  const double spread = std::sqrt(mean);
+  // Every number where the spread is small, beyond that a 64th of it apart; with fewer all failures wait.
+  const auto first = int64_t(std::max(1.0, mean - kSpread * spread)),
+             most = int64_t(mean + kSpread * spread + kSpread),
+             step = std::max<int64_t>(1, int64_t(spread / 64));
   Goodput best = with_spares(r, devices, save_s, 0);
   const auto price = [](const Goodput& g) { return double(g.paid) / std::max(g.share, 1e-300); };
-  for (int64_t s = 1; s <= most; s++) {
+  for (int64_t s = first; s <= most; s += step) {
     const Goodput g = with_spares(r, devices, save_s, s);
     if (price(g) < price(best)) best = g;
   }

@@ -5,6 +5,8 @@
 #include "base/error.h"
 #include "base/progress.h"
 #include "base/timed.h"
+#include "plan/own_schedule.h"
+#include "plan/recompute.h"
 #include "plan/search.h"
 #include "spec/run_schedule.h"
 #include "spec/supported.h"
@@ -86,6 +88,23 @@ std::string text_of_run(const RunSpec& run) {
   return s + fmt::format("batch.micro = {}", run.batch.micro);
 }
 
+// As plan and train prepare it, a schedule and recompute that are chosen included. false: the layout cannot
+// be, for the reason that `refused` then says; the others may.
+bool book(TriedLayout& t, const ClusterSpec& cluster, int threads, std::string& refused) {
+  try {
+    RunSpec run = t.run;
+    find_own_schedule(run, cluster);
+    run = choose_recompute(run, cluster, threads);
+    const Forecast f = forecast(run, schedule_of(run), cluster, threads);
+    t.step_s = f.step_s, t.bytes = f.host_bytes(), t.fits = f.fits;
+    return true;
+  } catch (const Error& e) {
+    if (e.fault != Fault::request) throw;
+    refused = e.what();
+    return false;
+  }
+}
+
 }  // namespace
 
 AutoChoice choose_layout(const RunSpec& run, const AutoWish& wish, const ClusterSpec& cluster, int threads,
@@ -93,11 +112,10 @@ AutoChoice choose_layout(const RunSpec& run, const AutoWish& wish, const Cluster
   require(wish.any(), "a layout chosen that nobody asked for");
   AutoChoice out;
   const double begin = now_s();
+  std::string refused;
   for (const RunSpec& c : candidates_of(run, wish, cluster)) {
     TriedLayout t{.run = resolve(c, facts), .text = text_of_run(c)};
-    const Forecast f = forecast(t.run, schedule_of(t.run), cluster, threads);
-    t.step_s = f.step_s, t.bytes = f.host_bytes(), t.fits = f.fits;
-    out.tried.push_back(std::move(t));
+    if (book(t, cluster, threads, refused)) out.tried.push_back(std::move(t));
   }
   out.seconds = now_s() - begin;
   const TriedLayout* best = nullptr;
@@ -108,6 +126,8 @@ AutoChoice choose_layout(const RunSpec& run, const AutoWish& wish, const Cluster
     return out;
   }
   const std::string asked = wish.layout ? "layout = \"auto\"" : "batch.micro = \"auto\"";
+  if (out.tried.empty() && !refused.empty())
+    bad_request("{}: no layout can be booked; the last that was looked at: {}", asked, refused);
   if (out.tried.empty())
     bad_request(
         "{}: no layout of {} ranks divides batch.global = {} and the model; give another batch.global, or "

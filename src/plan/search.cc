@@ -40,12 +40,13 @@ constexpr KnownSchedule kKnown[] = {
     {"v-half", true, 0.5}, {"v-min", true, 2.0 / 3}, {"dualpipe-v", true, 0.35},
 };
 
-// Microbatches of its whole share that a rank holds at once.
+// Microbatches of its whole share that a rank holds at once; of V-Half and V-Min as the generators make them
+// (sim/published.cc).
 double held_of(std::string_view name, double p, double m) {
   if (name == "gpipe") return m;
   if (name == "zb-h2") return 2 * p - 1;
-  if (name == "v-half") return (p + 1) / 2;
-  if (name == "v-min") return (p + 2) / 3;
+  if (name == "v-half") return std::floor((p + 2) / 2);
+  if (name == "v-min") return std::floor((p + 4) / 3);
   if (name == "dualpipe-v") return p + 1;
   return p;
 }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <vector>
 
 #include "base/rng.h"
 #include "cost/time_to_loss.h"
@@ -10,11 +11,20 @@
 namespace trireme {
 namespace {
 
-// Wall time of much work, failures drawn one by one.
-double simulated_share(double mtbf, double interval, double save, double restart) {
+// Wall time of much work, failures drawn one by one. Each takes a machine away for `repair`, and waits for it
+// where `spares` are away already.
+double simulated_share(double mtbf, double interval, double save, double restart, double repair = 0,
+                       size_t spares = 0) {
   const int segments = 40000;
   double wall = 0;
   uint64_t draw = 0;
+  std::vector<double> back;  // when machines under repair come back
+  const auto fail = [&] {
+    std::erase_if(back, [&](double t) { return t <= wall; });
+    const double wait = back.size() >= spares ? repair : 0;
+    back.push_back(wall + repair);
+    return restart + wait;
+  };
   const auto next_failure = [&] { return -mtbf * std::log(1 - uniform(11, draw++)); };
   double until = next_failure();
   for (int i = 0; i < segments; i++) {
@@ -24,12 +34,13 @@ double simulated_share(double mtbf, double interval, double save, double restart
         break;
       }
       wall += until, until = next_failure();
-      for (double again = restart;;) {  // a restart may fail too
+      for (double again = fail();;) {  // a restart may fail too
         if (until > again) {
           until -= again, wall += again;
           break;
         }
         wall += until, until = next_failure();
+        again = fail();
       }
     }
   }
@@ -41,6 +52,39 @@ TEST(Goodput, IsWhatDrawnFailuresLeave) {
   const Goodput g = goodput(r, 1000, 40);
   EXPECT_NEAR(g.mtbf_s, 3000, 1e-9);
   EXPECT_NEAR(g.share, simulated_share(g.mtbf_s, g.interval_s, 40, 200), 0.005);
+}
+
+TEST(Goodput, IsWhatDrawnFailuresLeaveWithSparesAndRepairs) {
+  for (const int64_t spares : {0, 1, 2}) {
+    Reliability r{.mtbf_device_s = 3e6, .restart_s = 200, .repair_s = 600, .spares = spares};
+    const Goodput g = goodput(r, 1000, 40);
+    EXPECT_NEAR(g.share, simulated_share(g.mtbf_s, g.interval_s, 40, 200, 600, size_t(spares)), 0.006)
+        << spares;
+  }
+}
+
+// exp(-mean) is no double beyond 745.
+TEST(Goodput, ManyMachinesUnderRepair) {
+  const auto waits = [](double mean, int64_t spares) {
+    Reliability r{.mtbf_device_s = 1e9, .restart_s = 10, .repair_s = mean * 1e6, .spares = spares};
+    return goodput(r, 1000, 1).waits;
+  };
+  for (const double mean : {500.0, 700.0, 800.0, 20000.0}) {
+    EXPECT_NEAR(waits(mean, int64_t(mean)), 0.5, 0.03) << mean;
+    EXPECT_NEAR(waits(mean, int64_t(mean + std::sqrt(mean))), 0.1587, 0.02) << mean;
+    EXPECT_LT(waits(mean, int64_t(mean + 8 * std::sqrt(mean))), 1e-9) << mean;
+  }
+  EXPECT_NEAR(waits(600.001, 640) / waits(599.999, 640), 1, 0.1);
+}
+
+// However bad the machine, the best number of spares is found soon.
+TEST(Goodput, EndsWhateverTheMachine) {
+  const Goodput slow = goodput({.restart_s = 10, .repair_s = 1e6 * 3600}, 16384, 1);
+  EXPECT_GT(slow.share, 0.5);
+  EXPECT_GT(slow.spares, 300000);  // 327,680 machines under repair
+  EXPECT_LT(slow.spares, 340000);
+  EXPECT_EQ(goodput({.mtbf_device_s = 3.6e-3}, 1 << 20, 1e-6).share, 0);
+  EXPECT_GE(goodput({.mtbf_device_s = 3.6e-3, .restart_s = 0, .repair_s = 1e12}, 1 << 20, 1e-7).share, 0);
 }
 
 TEST(Goodput, SparesBuyTimeAndCostMoney) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "spec/run_schedule.h"
 #include "spec/supported.h"
 
 namespace trireme {
@@ -79,6 +80,52 @@ TEST(AutoLayout, TheMicrobatchAlone) {
     EXPECT_EQ(t.run.layout, run.layout);
     EXPECT_EQ(6 % t.run.batch.micro, 0);
   }
+}
+
+RunSpec staged_run() {
+  RunSpec run = run_to_choose();
+  run.model.layers = 4, run.layout.pp = 2;
+  run.model.finish(run.data.seq_len);
+  return run;
+}
+
+// A schedule that is searched for and recompute that is chosen are so before a microbatch is booked.
+TEST(AutoLayout, TheMicrobatchBesideASearchedScheduleAndAChosenRecompute) {
+  RunSpec run = staged_run();
+  run.layout.schedule = "auto";
+  EXPECT_EQ(choose_layout(run, {.micro = true, .ranks = 2}, roomy_machine(), 1, {}).tried.size(), 6u);
+  run.layout.schedule = "1f1b", run.layout.recompute = "auto";
+  const AutoChoice free = choose_layout(run, {.micro = true, .ranks = 2}, roomy_machine(), 1, {});
+  EXPECT_EQ(free.tried.size(), 6u);
+  int64_t least = free.tried[0].bytes;
+  for (const TriedLayout& t : free.tried) least = std::min(least, t.bytes);
+  ClusterSpec small = roomy_machine();
+  small.memory_bytes = 2 * least;
+  const AutoChoice lean = choose_layout(run, {.micro = true, .ranks = 2}, small, 1, {});
+  EXPECT_LE(lean.tried[lean.best].bytes, least);
+}
+
+// One candidate that is refused (too large however much is computed again) is not the end of the others.
+TEST(AutoLayout, ACandidateThatCannotBeIsPassedOver) {
+  RunSpec run = staged_run();
+  run.layout.recompute = "auto", run.layout.recompute_limit = 1;
+  const AutoWish wish{.micro = true, .ranks = 2};
+  try {
+    choose_layout(run, wish, roomy_machine(), 1, {});
+    FAIL() << "in one byte";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.fault, Fault::request);
+    EXPECT_NE(std::string(e.what()).find("layout.recompute_limit"), std::string::npos) << e.what();
+  }
+  RunSpec one = run;
+  one.batch.micro = 1, one.layout.recompute = "none", one.layout.recompute_limit = 0;
+  const ClusterSpec machine = roomy_machine();
+  one = resolve(one, {});
+  run.layout.recompute_limit = forecast(one, schedule_of(one), machine, 1).host_bytes();
+  const AutoChoice c = choose_layout(run, wish, machine, 1, {});
+  EXPECT_GE(c.tried.size(), 1u);
+  EXPECT_LT(c.tried.size(), 6u);
+  EXPECT_EQ(c.tried.back().run.batch.micro, 1);
 }
 
 TEST(AutoLayout, ABatchThatNothingDividesIsRefused) {

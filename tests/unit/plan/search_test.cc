@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "base/rng.h"
 #include "plan/search_chart.h"
+#include "sim/pipeline.h"
 #include "spec/supported.h"
 
 namespace trireme {
@@ -54,6 +55,10 @@ RunSpec run_of(const SearchRequest& q) {
   return run;
 }
 
+bool is_v(std::string_view name) {
+  return name == "zb-v" || name == "v-half" || name == "v-min" || name == "dualpipe-v";
+}
+
 // All layouts by loops over every number, kept where the run file's own checks find nothing wrong: the
 // search's conventions (sequence parallelism beside tp, whole chunks, Megatron's rule for interleaving,
 // orders that differ) are said again here.
@@ -77,8 +82,7 @@ void each_layout(const SearchRequest& q, F&& f) {
                 continue;
               for (const std::string_view name : kNames)
                 for (int64_t chunks = 1; chunks <= q.model.layers; chunks++) {
-                  const bool v =
-                      name == "zb-v" || name == "v-half" || name == "v-min" || name == "dualpipe-v";
+                  const bool v = is_v(name);
                   const bool whole = q.model.layers % (pp * chunks) == 0;
                   if (pp == 1 && (name != "1f1b" || chunks > 1)) continue;
                   if (name == "interleaved" ? chunks < 2 || !whole || l.microbatches() % pp != 0
@@ -168,6 +172,23 @@ TEST(Search, IsBruteForceWithADiskAndSeveralBatches) {
   SearchRequest q = small_request();
   q.gpus = {4}, q.globals = {12}, q.disk = 1e9, q.figures.memory = 1.2e9, q.figures.near = 2;
   expect_brute_force(q);
+}
+
+// The closed forms never say that a rank holds less than the generator's order makes it hold.
+TEST(Search, NoScheduleHoldsMoreThanItsForm) {
+  const SearchRequest q = small_request();
+  for (const std::string_view name :
+       {"1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "dualpipe-v"})
+    for (const int p : {2, 3, 4, 5, 6, 7, 8, 12, 16, 17}) {
+      const int m = 4 * p, chunks = is_v(name) ? 2 : name == "interleaved" ? 3 : 1;
+      SearchLayout l{.gpus = p, .global = m, .pp = p, .chunks = chunks, .schedule = name};
+      const StepCase c = step_case(q, l);
+      const double own = chunks > 1 ? p + double(p - 1) / chunks : p;
+      int most = 0;
+      for (const HeldPeak& peak : held_peaks(make_schedule(name, p, chunks, m)))
+        most = std::max(most, peak.all());
+      EXPECT_GE(c.held * own, double(most) / chunks - 1e-9) << name << " " << p;
+    }
 }
 
 // Every layout that the search takes is one that a run file may have.
