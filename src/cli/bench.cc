@@ -187,6 +187,11 @@ void bench_processes(const fs::path& out, bool named, int threads) {
       bad_request("--threads = {}: processes measure the links between them, and no peaks; leave it out",
                   threads);
     if (world->rank() == 0) c = file_to_add_to(out);
+    if (elsewhere > 0 && !c.tiers.empty())
+      bad_request(
+          "--out {}: its [[tier]]s say how machines are joined, and a measured inter_node would contradict "
+          "them; give another file, or take the tiers out",
+          out.string());
     return true;
   });
   if (here > 0) c.intra_node_mpi = measure_processes(*ranks, here);

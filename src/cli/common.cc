@@ -58,8 +58,7 @@ void keep_links(ClusterSpec& c, const fs::path& file) {
   try {
     const ClusterSpec before = load_cluster(file);
     if (before.name != c.name) return;
-    c.intra_node_mpi = before.intra_node_mpi;
-    c.inter_node = before.inter_node, c.nodes = before.nodes;
+    take_links(c, before);
   } catch (const Error&) {
     // A file that does not read holds nothing to keep.
   }
@@ -73,24 +72,30 @@ std::optional<ClusterSpec> kept_cluster(const RunSpec& run, int threads) {
   try {
     const ClusterSpec c = as_met(run, load_cluster(measured_cluster_path()));
     if (c.threads == threads) return c;
-  } catch (const Error&) {
-    // Only a cache: a file that does not read is measured again.
+  } catch (const Error& e) {  // only a cache
+    const std::string why = e.what();
+    fmt::print(stderr, "note: this machine is measured again, since what is kept of it does not read: {}\n",
+               why.substr(0, why.find('\n')));
   }
   return std::nullopt;
 }
 
-// What another number of ranks reaches stays known, if this is the same machine.
-void keep_calibrations(ClusterSpec& c, const fs::path& file) {
-  if (!fs::exists(file)) return;
+// What was measured before of the same machine and is not measured now stays known: what one rank reaches
+// beside what several do, and the disk. False: `now` may not be kept, since what is known of as many ranks,
+// measured with other ranks or threads and perhaps by a whole `bench`, would be lost.
+bool keep_calibrations(ClusterSpec& now, const fs::path& file) {
+  if (!fs::exists(file)) return true;
   try {
     const ClusterSpec before = load_cluster(file);
-    if (before.name != c.name) return;
-    if (!c.alone.known()) c.alone = before.alone;
-    if (!c.together.known()) c.together = before.together;
-    if (c.disk_bandwidth == 0) c.disk_bandwidth = before.disk_bandwidth;
+    if (before.name != now.name) return true;
+    if (displaces(now, before)) return false;
+    if (!now.alone.known()) now.alone = before.alone;
+    if (!now.together.known()) now.together = before.together;
+    if (now.disk_bandwidth == 0) now.disk_bandwidth = before.disk_bandwidth;
   } catch (const Error&) {
     // A file that does not read holds nothing to keep.
   }
+  return true;
 }
 
 }  // namespace
@@ -104,7 +109,14 @@ ClusterSpec cluster_of(const RunSpec& run) {
   const int64_t ranks = run.world();
   if (run.train.comm == "thread" && ranks <= threads_of(RunSpec()))
     (ranks == 1 ? m.cluster.alone : m.cluster.together) = calibrate_this_machine(int(ranks), threads, true);
-  keep_calibrations(m.cluster, measured_cluster_path());
+  if (!keep_calibrations(m.cluster, measured_cluster_path())) {
+    fmt::print(stderr,
+               "note: what {} rank{} of {} thread{} reach was measured now and is not kept: {} says it of "
+               "other ranks or threads, and stays\n",
+               ranks, ranks == 1 ? "" : "s", threads, threads == 1 ? "" : "s",
+               measured_cluster_path().string());
+    return m.cluster;
+  }
   if (m.disturbed()) {
     fmt::print(
         stderr,

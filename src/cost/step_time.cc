@@ -368,7 +368,7 @@ std::string_view name_of(Fit f) {
 }
 
 double step_flops(const StepCase& c, bool recomputed) {
-  const double tokens = double(c.dp * c.micro * c.microbatches) * double(c.seq);
+  const double tokens = double(c.dp) * double(c.micro) * double(c.microbatches) * double(c.seq);
   double flops = train_flops_per_token(c.model, c.seq);
   if (recomputed)
     flops += c.recompute *

@@ -223,12 +223,14 @@ std::optional<std::pair<double, double>> range_of(const Microbench& j) {
   return high && *high >= *low ? std::optional(std::pair(*low, *high)) : std::nullopt;
 }
 
-// "64KiB" -> bytes.
+// "64KiB" -> bytes; none below a byte, and none that 64 bits do not hold.
 std::optional<double> bytes_of(std::string_view text) {
   const std::optional<double> n = leading_number(text);
   constexpr std::string_view kUnits[] = {"B", "KiB", "MiB", "GiB"};
   for (size_t i = 0; n && i < std::size(kUnits); i++)
-    if (text == kUnits[i]) return *n * std::pow(1024., double(i));
+    if (const double bytes = n.value_or(0) * std::pow(1024., double(i));
+        text == kUnits[i] && bytes >= 1 && bytes <= 1e18)
+      return bytes;
   return {};
 }
 

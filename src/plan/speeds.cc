@@ -119,4 +119,16 @@ ClusterSpec as_met(const RunSpec& run, ClusterSpec c) {
   return c;
 }
 
+void take_links(ClusterSpec& now, const ClusterSpec& before) {
+  now.intra_node_mpi = before.intra_node_mpi, now.inter_node = before.inter_node;
+  now.nodes = before.nodes, now.tiers = before.tiers, now.launch = before.launch;
+}
+
+bool displaces(const ClusterSpec& now, const ClusterSpec& before) {
+  const auto other = [](const Calibration& a, const Calibration& b) {
+    return a.known() && b.known() && (a.ranks != b.ranks || a.threads != b.threads);
+  };
+  return now.name == before.name && (other(now.alone, before.alone) || other(now.together, before.together));
+}
+
 }  // namespace trireme

@@ -53,6 +53,12 @@ const Calibration* calibration_of(const RunSpec&, const ClusterSpec&);
 // they were measured.
 ClusterSpec as_met(const RunSpec&, ClusterSpec);
 
+// Of two measurements of one machine: how machines and their processes are joined, which `bench` under mpirun
+// measured or somebody wrote down, is the earlier one's.
+void take_links(ClusterSpec& now, const ClusterSpec& before);
+// Whether `now`, kept in the place of `before`, would lose what kernels reach with other ranks or threads.
+bool displaces(const ClusterSpec& now, const ClusterSpec& before);
+
 // The curve and the rate that Speeds uses. Points of a curve are in ascending order of work.
 double curve_seconds(const SpeedTable&, double work);
 double product_seconds(const SpeedTable&, double rows, double cols, double work);

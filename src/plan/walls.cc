@@ -488,7 +488,7 @@ StepForecast closed_form_step(const StepCase& c, const std::string& device, cons
   MeasuredRow row;
   row.device = device;
   StepForecast f{.step_s = step_time(c, figures, constants.of(row)).total,
-                 .tokens = double(c.dp * c.micro * c.microbatches) * double(c.seq),
+                 .tokens = double(c.dp) * double(c.micro) * double(c.microbatches) * double(c.seq),
                  .source = fmt::format("closed form, tp {} pp {} dp {}, {} microbatches of {}", c.tp, c.pp,
                                        c.dp, c.microbatches, c.micro)};
   f.mfu = step_flops(c, false) / (double(c.gpus()) * figures.bf16 * f.step_s);

@@ -38,12 +38,22 @@ bool read_point(std::string_view text, SpeedPoint& p) {
          in(p.seconds, 1e-12, 1e6);
 }
 
+// Four digits without a dot, "21e-4" for 0.0021: files of specs have few dots (spec/toml.cc), tables have
+// thousands of seconds.
+std::string seconds_text(double s) {
+  const std::string text = fmt::format("{:.3e}", s);  // "2.100e-03"
+  std::string digits = text.substr(0, 1) + text.substr(2, 3);
+  int exponent = std::stoi(text.substr(6)) - 3;
+  while (digits.size() > 1 && digits.back() == '0') digits.pop_back(), exponent++;
+  return exponent == 0 ? digits : fmt::format("{}e{}", digits, exponent);
+}
+
 }  // namespace
 
 std::string speed_table_text(const SpeedTable& t) {
   std::string out = t.of;
   for (const SpeedPoint& p : t.points)
-    out += fmt::format(" {:.0f}x{:.0f}x{:.0f}={:.4g}", p.rows, p.cols, p.work, p.seconds);
+    out += fmt::format(" {:.0f}x{:.0f}x{:.0f}={}", p.rows, p.cols, p.work, seconds_text(p.seconds));
   return out;
 }
 

@@ -102,16 +102,18 @@ void check_tables(Reader& reader, const std::string& section, const Calibration&
     }
 }
 
-// A list of many texts, one a line.
-std::string lines_of(const std::string& list) {
+// A list of many texts, one a line; other values as they are. A quote behind a backslash is within a text.
+std::string lines_of(const std::string& value) {
   constexpr std::string_view kBetween = "\", \"";
+  if (!value.starts_with('[')) return value;
   std::string out;
-  for (size_t at = 0;;) {
-    const size_t end = list.find(kBetween, at);
-    if (end == std::string::npos) return out + list.substr(at);
-    out += list.substr(at, end - at) + "\",\n  \"";
-    at = end + kBetween.size();
+  size_t begin = 0;
+  for (size_t at = 1; (at = value.find(kBetween, at)) != std::string::npos; at += kBetween.size()) {
+    if (value[at - 1] == '\\') continue;
+    out += value.substr(begin, at - begin) + "\",\n  \"";
+    begin = at + kBetween.size();
   }
+  return out + value.substr(begin);
 }
 
 }  // namespace

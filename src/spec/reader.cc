@@ -12,6 +12,7 @@
 namespace trireme {
 namespace {
 
+constexpr size_t kMostTables = 100;             // in one list: each becomes a spec with all its keys
 constexpr double kMaxExact = 9007199254740992;  // 2^53: whole doubles up to here are exact
 
 bool in_range(double v, const Rule& r) {  // false for NaN
@@ -190,7 +191,11 @@ size_t Reader::tables(const std::string& key, size_t size) {
   const TomlEntry* e = given(key);
   if (!e) return size;
   const auto* list = std::get_if<TomlTables>(&e->value);
-  if (list) return list->count;
+  if (list && list->count <= kMostTables) return list->count;
+  if (list) {
+    problem(key, fmt::format("{} tables in the list; give at most {}", list->count, kMostTables));
+    return size;
+  }
   const auto* none = std::get_if<std::vector<double>>(&e->value);
   if (none && none->empty()) return 0;
   problem(key, fmt::format("{} is {}; it is a list of tables: write [[{}]] above the keys of each", shown(*e),

@@ -29,6 +29,9 @@ namespace {
 // Far above any run file. The count of dots bounds how deep dotted keys nest, since toml++ frees tables
 // recursively.
 constexpr size_t kMaxDots = 4096;
+// Of all entries' keys together: each repeats its table's, so that a long key of many tables would take the
+// square of the file's size.
+constexpr size_t kMostKeyBytes = size_t(32) << 20;
 
 // toml++ 3.3 has no answer to whether U+00A1 to U+0499, and some others, are spaces: it runs into undefined
 // behaviour wherever it asks. So it never sees a byte beyond ASCII: each is parsed as the private code point
@@ -120,26 +123,42 @@ TomlEntry entry_of(std::string key, const toml::node& n) {
   return e;
 }
 
-void flatten(const toml::table& t, const std::string& prefix, std::vector<TomlEntry>& out) {
-  for (auto&& [k, node] : t) {
-    std::string key = prefix.empty() ? unhide(k.str()) : prefix + "." + unhide(k.str());
-    if (const toml::table* sub = node.as_table()) {
-      out.push_back({.key = key, .value = TomlTable{}, .line = line_of(node), .text = {}});
-      flatten(*sub, key, out);
-    } else if (const toml::array* list = node.as_array(); list && list->is_array_of_tables()) {
-      // Of a list of [[key]] toml++ knows no line; its first table's stands for it.
-      out.push_back(
-          {.key = key, .value = TomlTables{list->size()}, .line = line_of(list->front()), .text = {}});
-      for (size_t i = 0; i < list->size(); i++) {
-        const std::string one = fmt::format("{}[{}]", key, i + 1);
-        out.push_back({.key = one, .value = TomlTable{}, .line = line_of((*list)[i]), .text = {}});
-        flatten(*(*list)[i].as_table(), one, out);
+class Flattener {
+ public:
+  explicit Flattener(std::string_view file) : file_(file) {}
+  std::vector<TomlEntry> out;
+
+  void add(TomlEntry e) {
+    key_bytes_ += e.key.size();
+    if (key_bytes_ > kMostKeyBytes)
+      bad_request("{}: too large for a spec: its keys, each with its tables' names, take more than {} bytes",
+                  file_, kMostKeyBytes);
+    out.push_back(std::move(e));
+  }
+  void flatten(const toml::table& t, const std::string& prefix) {
+    for (auto&& [k, node] : t) {
+      std::string key = prefix.empty() ? unhide(k.str()) : prefix + "." + unhide(k.str());
+      if (const toml::table* sub = node.as_table()) {
+        add({.key = key, .value = TomlTable{}, .line = line_of(node), .text = {}});
+        flatten(*sub, key);
+      } else if (const toml::array* list = node.as_array(); list && list->is_array_of_tables()) {
+        // Of a list of [[key]] toml++ knows no line; its first table's stands for it.
+        add({.key = key, .value = TomlTables{list->size()}, .line = line_of(list->front()), .text = {}});
+        for (size_t i = 0; i < list->size(); i++) {
+          const std::string one = fmt::format("{}[{}]", key, i + 1);
+          add({.key = one, .value = TomlTable{}, .line = line_of((*list)[i]), .text = {}});
+          flatten(*(*list)[i].as_table(), one);
+        }
+      } else {
+        add(entry_of(std::move(key), node));
       }
-    } else {
-      out.push_back(entry_of(std::move(key), node));
     }
   }
-}
+
+ private:
+  std::string_view file_;
+  size_t key_bytes_ = 0;
+};
 
 bool plain_key_char(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-';
@@ -197,8 +216,9 @@ std::vector<TomlEntry> parse_toml(std::string_view text, std::string_view file) 
                 kMostTomlBytes, kMaxDots);
   const Parsed parsed = parse(text);
   if (!parsed.wrong.empty()) bad_request("{}:{}: not TOML: {}", file, parsed.line, parsed.wrong);
-  std::vector<TomlEntry> out;
-  flatten(parsed.table, "", out);
+  Flattener flat(file);
+  flat.flatten(parsed.table, "");
+  std::vector<TomlEntry> out = std::move(flat.out);
   std::stable_sort(out.begin(), out.end(),
                    [](const TomlEntry& a, const TomlEntry& b) { return a.line < b.line; });
   return out;
@@ -231,8 +251,10 @@ std::vector<TomlEntry> parse_set(std::string_view assignment) {
   if (parsed.wrong.empty() && parsed.table.size() == 1) {
     const toml::node& n = *parsed.table.get("v");
     if (const toml::table* t = n.as_table()) {
-      out.push_back({.key = std::string(key), .value = TomlTable{}, .line = 0, .text = {}});
-      flatten(*t, std::string(key), out);
+      Flattener flat("--set");
+      flat.add({.key = std::string(key), .value = TomlTable{}, .line = 0, .text = {}});
+      flat.flatten(*t, std::string(key));
+      out = std::move(flat.out);
     } else {
       out.push_back(entry_of(std::string(key), n));
     }

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <set>
 #include <tuple>
@@ -160,6 +162,34 @@ TEST(Seeing, PeaksOfABusyMachineAreNotKept) {
   EXPECT_GT(json_of(r)["best"]["step_s"].get<double>(), 0);
   const bool kept = fs::exists(tmp / "cache/trireme/this-machine.toml");
   EXPECT_EQ(r.err.find("are not kept") == std::string::npos, kept) << r.err;
+}
+
+std::string processor() {
+  std::ifstream in("/proc/cpuinfo");  // whose size is 0
+  const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  const size_t at = text.find("model name"), colon = text.find(": ", at);
+  return at == std::string::npos ? "cpu" : text.substr(colon + 2, text.find('\n', colon) - colon - 2);
+}
+
+// What bench measured is not lost to a plan of other threads; what does not read is said.
+TEST(Seeing, AMeasurementOfOtherThreadsStays) {
+  TempFolder tmp;
+  const fs::path file = tiny_run_file(tmp.path(), 3), kept = tmp / "cache/trireme/this-machine.toml";
+  make_folders(kept.parent_path());
+  ClusterSpec bench{.name = processor(), .nodes = 3, .threads = 63};
+  bench.tiers = {{.name = "rack", .size = 3}};
+  bench.alone = {.ranks = 1, .threads = 63, .f32 = 1e12, .ops = "add f32 1x1x5=1e-6"};
+  save_cluster(bench, kept);
+  const std::vector<std::string> plan = {"plan",           file, "--set", "cluster.file=\"\"", "--set",
+                                         "train.threads=1"};
+  const Ran r = trireme(tmp.path(), plan);
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_NE(r.err.find("is not kept"), std::string::npos) << r.err;
+  EXPECT_TRUE(load_cluster(kept) == bench) << read_text(kept);
+  write_text_atomic(kept, "nodes = 3\nnods = 4\n");
+  Process again(trireme_args(plan), tmp.path());
+  EXPECT_TRUE(again.wait_for_err("note: this machine is measured again"));
+  EXPECT_TRUE(again.wait_for_err("this-machine.toml:2: nods: unknown key"));
 }
 
 TEST(Seeing, TheDoctorFindsNothingBadHere) {

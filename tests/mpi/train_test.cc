@@ -170,6 +170,25 @@ TEST(MpiTrain, AutoTakesTheLinksThatBenchMeasuredOfProcesses) {
   EXPECT_EQ(trained.code, 0) << trained.err;
 }
 
+// Two hosts by their names: tiers say how they are joined, and a file with both would never load again.
+TEST(MpiTrain, BenchAddsNoLinkBesideTiers) {
+  TempFolder tmp;
+  if (run({"/usr/bin/env", "unshare", "--uts", "true"}, tmp.path()).code != 0)
+    GTEST_SKIP() << "a host name of one's own takes a privilege";
+  const fs::path cluster = tmp / "tiers.toml";
+  ClusterSpec machine{.name = "two hosts", .nodes = 2};
+  machine.tiers = {{.name = "rack", .size = 2, .link = {.latency = 1e-6, .bandwidth = 1e10}}};
+  save_cluster(machine, cluster);
+  std::vector<std::string> argv = mpirun(1, {"--out", cluster}, "bench");
+  for (const std::string& word :
+       {std::string(":"), std::string("-n"), std::string("1"), std::string("unshare"), std::string("--uts"),
+        std::string("sh"), std::string("-c"), std::string("hostname elsewhere; exec \"$@\""),
+        std::string("sh"), program(), std::string("bench"), std::string("--out"), cluster.string()})
+    argv.push_back(word);
+  expect_one_line(run(argv, tmp.path()), 2, {"[[tier]]", "tiers.toml"});
+  EXPECT_TRUE(load_cluster(cluster) == machine);
+}
+
 TEST(MpiTrain, WhatIsWrongIsSaidOnce) {
   TempFolder tmp;
   const fs::path file = run_file(tmp.path(), 3, 2, 0, "mpi");

@@ -57,6 +57,15 @@ TEST(StepTime, PartsAddUp) {
   }
 }
 
+// A batch of more sequences than 64 bits count, as options allow.
+TEST(StepTime, FlopsOfAnEndlessBatchAreAProportion) {
+  StepCase c = one();
+  const double flops = step_flops(c, false);
+  c.dp = 1'000'000'007, c.micro = 999'999'937, c.microbatches = 1'000'000'000;
+  const double sequences = double(c.dp) * double(c.micro) * double(c.microbatches);
+  EXPECT_NEAR(step_flops(c, false) / flops / sequences, 1, 1e-12);
+}
+
 TEST(StepTime, ProductsReachThePeakWhereSidesAreLong) {
   StepCase c = one();
   c.model.hidden = 1 << 20, c.model.head_dim = 0, c.model.heads = 1 << 13, c.model.kv_heads = 0,

@@ -50,7 +50,9 @@ TEST(ScoreCollectives, PublishedCurvesAreWithinTheBar) {
 
 // The node's edge: 480 GB/s within, 320 to 350 beyond; 13 to 55 microseconds.
 TEST(ScoreCollectives, TheNodesEdge) {
+  int found = 0;
   for (const Curve& c : published().curves) {
+    found += c.name == "all_reduce between nodes" || c.name == "latency of all_reduce";
     if (c.name == "all_reduce between nodes") {
       ASSERT_EQ(c.points.size(), 6u);
       EXPECT_NEAR(c.points[0].predicted, 480, 10);
@@ -61,6 +63,7 @@ TEST(ScoreCollectives, TheNodesEdge) {
       EXPECT_NEAR(c.points.at(1).predicted, 55.5, 5.55);
     }
   }
+  EXPECT_EQ(found, 2);
 }
 
 TEST(ScoreCollectives, ErrorsOfRanges) {
@@ -99,9 +102,12 @@ TEST(ScoreCollectives, WhatCannotBeReadIsNamed) {
        {R"({"17 nodes": 4}}})", R"({"0 nodes": 4}}})", R"({"x": 4}}})", R"({"2 nodes": "fast"}}})",
         R"({"2 nodes": -3}}})", R"({"2 nodes": null}}})", R"({"3-2 nodes": 4}}})", R"([1]}})"})
     EXPECT_NE(refusal(p5 + wrong).find("is known here (docs/score.md)"), std::string::npos) << wrong;
-  EXPECT_NE(refusal(R"({"nccl_allreduce_busbw_gbps_8xH200": {"curve_GBps": {"3 furlongs": 4}}})")
-                .find("3 furlongs"),
-            std::string::npos);
+  for (const std::string size :
+       {"3 furlongs", "0B", "0GiB", "0.4B", "1e-320B", "1e18KiB", "1e300GiB", "inf B"})
+    EXPECT_NE(
+        refusal(R"({"nccl_allreduce_busbw_gbps_8xH200": {"curve_GBps": {")" + size + R"(": 4}}})").find(size),
+        std::string::npos)
+        << size;
   EXPECT_NE(refusal("[1]"), "");
   EXPECT_FALSE(is_microbench("[{\"id\": \"nccl_\"}]"));
   EXPECT_TRUE(is_microbench(" {\"nccl_x\": 1}"));

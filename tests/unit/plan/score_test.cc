@@ -11,12 +11,27 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/rng.h"
+#include "plan/walls.h"
 #include "source_dir.h"
 
 namespace trireme {
 namespace {
 
 using TestJson = nlohmann::json;
+
+// A batch of more sequences than 64 bits count, as options of plan --walls allow.
+TEST(ClosedForm, TokensOfAnEndlessBatchAreAProduct) {
+  StepCase c;
+  c.model = ModelSpec::of("llama");
+  c.seq = 2048;
+  c.model.finish(c.seq);
+  c.dp = 1'000'000'007, c.micro = 999'999'937, c.microbatches = 1'000'000'000;
+  const DeviceFigures device{
+      .bf16 = 3e14, .memory = 8e10, .bandwidth = 2e12, .bus = 2e11, .nic = 2e10, .attention = 2e14};
+  const StepForecast f = closed_form_step(c, "some device", device);
+  EXPECT_NEAR(f.tokens / (1000000007. * 999999937. * 1e9 * 2048), 1, 1e-12);
+  EXPECT_GT(f.mfu, 0);
+}
 
 // A run that is whole: 40 layers of hidden 5120 on 2 x 8 A100, tp 4, pp 2, dp 2.
 TestJson whole_row() {

@@ -56,6 +56,30 @@ TEST(Speeds, AProductIsExactAtItsSizesAndBetweenTheirRatesElsewhere) {
   }
 }
 
+TEST(Speeds, WhatIsKeptOfAMachine) {
+  ClusterSpec before{.name = "box", .nodes = 6, .launch = 7e-6};
+  before.intra_node_mpi = {.latency = 2e-6, .bandwidth = 3e9};
+  before.tiers = {{.name = "rack", .size = 2}, {.name = "pod", .size = 3}};
+  ClusterSpec now{.name = "box", .peak = {.f32 = 5e10}};
+  take_links(now, before);
+  ClusterSpec want = before;
+  want.peak.f32 = 5e10;
+  EXPECT_TRUE(now == want) << save_cluster(now);
+
+  before.alone = {.ranks = 1, .threads = 8, .ops = "add f32 1x1x5=1e-6"};
+  EXPECT_FALSE(displaces(now, before)) << "nothing was measured now";
+  now.together = {.ranks = 2, .threads = 3, .ops = before.alone.ops};
+  EXPECT_FALSE(displaces(now, before)) << "another slot";
+  now.alone = before.alone;
+  EXPECT_FALSE(displaces(now, before)) << "the same again";
+  now.alone.threads = 7;
+  EXPECT_TRUE(displaces(now, before));
+  before.name = "another box";
+  EXPECT_FALSE(displaces(now, before));
+  before.name = "box", now.alone = {}, before.together = now.together, before.together.ranks = 4;
+  EXPECT_TRUE(displaces(now, before));
+}
+
 RunSpec small_run(int64_t dp) {
   RunSpec r;
   r.model = ModelSpec::of("llama");

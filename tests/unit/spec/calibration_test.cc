@@ -1,5 +1,8 @@
 #include "spec/calibration.h"
 
+#include <cmath>
+
+#include "base/rng.h"
 #include "spec/cluster_spec.h"
 #include "testing.h"
 
@@ -10,9 +13,9 @@ using testing::error_of;
 TEST(Calibration, ReadsBackWhatItSaved) {
   ClusterSpec c;
   c.together = {.ranks = 2, .threads = 1, .f32 = 1.7e11, .memory_bandwidth = 1.3e10, .between_s = 3e-7};
-  c.together.ops = Texts::of(
-      {"matmul bf16 1024x384x900000000=0.0021 512x64x1048576=1.5e-05", "rmsnorm f32 1x1x65536=1.2e-05"});
-  c.together.calls = "all_reduce ordered 2 1x1x1024=3e-06";
+  c.together.ops = Texts::of({"matmul bf16 1024x384x900000000=21e-4 512x64x1048576=15e-6",
+                              "rmsnorm f32 1x1x65536=1e-12 1x1x65537=7e5"});
+  c.together.calls = "all_reduce ordered 2 1x1x1024=3e-6";
   const std::string text = save_cluster(c);
   EXPECT_TRUE(parse_cluster(text, "c.toml") == c) << text;
   EXPECT_EQ(text.find("alone."), std::string::npos) << "what was not measured is not in the file";
@@ -20,6 +23,30 @@ TEST(Calibration, ReadsBackWhatItSaved) {
     std::string wrong;
     EXPECT_EQ(speed_table_text(speed_table_of(line, wrong)), line);
     EXPECT_EQ(wrong, "");
+  }
+}
+
+// As many points as a whole bench has are no more dots than a file may have, and read back to four digits.
+TEST(Calibration, ManyPointsAreKept) {
+  const uint64_t key = rng_key(5, 0, "many points");
+  SpeedTable t{.of = "matmul bf16", .points = {}};
+  for (uint64_t i = 0; i < 4500; i++)
+    t.points.push_back({.rows = 1 + double(below(key, 3 * i, 100000)),
+                        .cols = 1 + double(below(key, 3 * i + 1, 5000)),
+                        .work = 1e6 + double(i),
+                        .seconds = std::pow(10.0, 18 * uniform(key, 3 * i + 2) - 12)});  // 1e-12 to 1e6
+  ClusterSpec c;
+  c.alone = {.ranks = 1, .threads = 2};
+  c.alone.ops = speed_table_text(t);
+  const ClusterSpec read = parse_cluster(save_cluster(c), "c.toml");
+  std::string wrong;
+  const SpeedTable back = speed_table_of(read.alone.ops.list.at(0), wrong);
+  EXPECT_EQ(wrong, "");
+  ASSERT_EQ(back.points.size(), t.points.size());
+  for (size_t i = 0; i < t.points.size(); i++) {
+    const SpeedPoint &want = t.points[i], &got = back.points[i];
+    ASSERT_TRUE(got.rows == want.rows && got.cols == want.cols && got.work == want.work) << i;
+    ASSERT_NEAR(got.seconds, want.seconds, 5.0001e-4 * want.seconds) << i;
   }
 }
 

@@ -1,5 +1,6 @@
 #include "spec/cluster_spec.h"
 
+#include "spec/toml.h"
 #include "testing.h"
 
 namespace trireme {
@@ -27,6 +28,18 @@ TEST(ClusterSpec, ReadsBackWhatItSaved) {
   EXPECT_EQ(c.peak_flops("f32"), 1.25e12);
   EXPECT_EQ(c.peak_flops("f16"), 1.25e12);  // not native: computed in f32
   EXPECT_EQ(c.peak_flops("fp8"), 0);
+  c.source = "of \"a\", \"b\", ";
+  EXPECT_TRUE(parse_cluster(save_cluster(c), "c.toml") == c) << save_cluster(c);
+  c.alone = {.ranks = 1, .threads = 2};
+  c.alone.ops =
+      Texts::of({"add \"x\",  1x1x5=1e-6", "mul f32 1x1x5=1e-6", "add \", ", "\", \"", "add\\", "x"});
+  const std::string ops = save_cluster(c);
+  EXPECT_HAS(ops, "\",\n  \"mul f32 1x1x5=1e-6\"");
+  for (const TomlEntry& e : parse_toml(ops, "c.toml")) {
+    if (e.key != "alone.ops") continue;
+    EXPECT_EQ(std::get<std::vector<std::string>>(e.value), c.alone.ops.list) << ops;
+  }
+  c.alone = {};
   c.peak.f16 = 9.8e14, c.peak.fp8 = 1.9e15, c.peak.fp4 = 4e15;
   EXPECT_EQ(c.peak_flops("f16"), 9.8e14);
   EXPECT_EQ(c.peak_flops("fp8"), 1.9e15);
@@ -109,6 +122,10 @@ TEST(ClusterSpec, TiersThatContradictAreNamed) {
   std::string many = "nodes = 1\n";
   for (int i = 0; i < 9; i++) many += "[[tier]]\n";
   EXPECT_EQ(wrong(many), (std::vector<std::string>{"c.toml:2: tier: 9 levels; give at most 8"}));
+  std::string list = "tier = [{}";  // each would become a level with all its keys
+  for (int i = 0; i < 20'000; i++) list += ",{}";
+  EXPECT_EQ(wrong(list + "]\n"),
+            (std::vector<std::string>{"c.toml:1: tier: 20001 tables in the list; give at most 100"}));
 }
 
 TEST(ClusterSpec, AllErrorsAtOnce) {

@@ -1,5 +1,7 @@
 #include "spec/toml.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <limits>
 
@@ -80,6 +82,18 @@ TEST(Toml, DeepNestingIsRefusedNotOverflowed) {
   for (int i = 0; i < 4096; i++) least += ".a";
   EXPECT_EQ(parse_toml(least + " = 1", "f").size(), 4097u);
   EXPECT_HAS(error_of([&] { parse_toml(std::string(2 << 20, '#'), "f"); }), "too large for a spec");
+}
+
+// A long key stands before each of its tables' keys.
+TEST(Toml, KeysMayNotTakeTheSquareOfTheFile) {
+  const std::string key(400'000, 'k');
+  std::string list = key + " = [{}", section = "[" + key + "]\n", set = std::string(30'000, 'k') + "={a0=1";
+  for (int i = 0; i < 100; i++) list += ",{}", section += fmt::format("a{} = 1\n", i);
+  for (int i = 1; i < 1200; i++) set += fmt::format(",a{}=1", i);
+  EXPECT_HAS(error_of([&] { parse_toml(list + "]", "f"); }), "f: too large for a spec: its keys");
+  EXPECT_HAS(error_of([&] { parse_toml(section, "f"); }), "f: too large for a spec: its keys");
+  EXPECT_HAS(error_of([&] { parse_set(set + "}"); }), "--set: too large for a spec: its keys");
+  EXPECT_EQ(parse_toml("[" + key + "]\na = 1\n", "f").size(), 2u);
 }
 
 TEST(Toml, Sets) {
