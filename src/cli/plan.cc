@@ -1,14 +1,13 @@
 // trireme plan RUN.toml: what the run will cost, from the real step on meta.
-#include "plan/axes.h"
-#include "plan/explain.h"
-#include "plan/forecast.h"
-#include "plan/own_schedule.h"
-#include "plan/recompute.h"
+#include <array>
+#include <span>
 
-#include "cli/auto_layout.h"
 #include "cli/cli.h"
 #include "cli/plan_roofline.h"
 #include "cli/plan_search.h"
+#include "plan/axes.h"
+#include "plan/explain.h"
+#include "plan/forecast.h"
 #include "spec/run_schedule.h"
 
 namespace trireme::cli {
@@ -32,14 +31,28 @@ void print_explanation(const Explanation& e, bool json) {
   fmt::print("{}", json ? explain_json(e) + "\n" : explain_text(e));
 }
 
-// What only other forecasts than the run file's own look at.
-void refuse_unread(const CLI::App& verb) {
-  for (const char* name : {"--model", "--parameters", "--arch", "--layers", "--hidden", "--heads",
-                           "--kv-heads", "--ffn", "--vocab", "--cluster", "--gpus", "--seq", "--micro",
-                           "--tp", "--pp", "--microbatches", "--chunks", "--svg"})
-    if (verb.count(name) > 0)
-      bad_request("{}: only --walls, --roofline and --search look at it; of a run file --set changes keys",
-                  name);
+// Model, layout and batch, in the place of a run file's.
+constexpr std::array kInPlaceOfRun = {
+    "--model", "--parameters", "--arch", "--layers", "--hidden", "--heads", "--kv-heads",     "--ffn",
+    "--vocab", "--gpus",       "--seq",  "--micro",  "--tp",     "--pp",    "--microbatches", "--chunks"};
+void refuse_given(const CLI::App& verb, std::span<const char* const> names, std::string_view why) {
+  for (const char* name : names)
+    if (verb.count(name) > 0) bad_request("{}: {}", name, why);
+}
+void refuse_unread(const CLI::App& verb, const RunRequest& request, bool walls, bool roofline) {
+  static constexpr std::array kDrawn = {"--svg"};
+  static constexpr std::array kOfPipelines = {"--pp", "--chunks"};
+  if (walls) refuse_given(verb, kDrawn, "--walls is a table; nothing is drawn");
+  if (roofline) refuse_given(verb, kOfPipelines, "--roofline knows no pipeline; it is of a whole model");
+  if ((walls || roofline) && !request.file.empty())
+    refuse_given(verb, kInPlaceOfRun, "the run file has its own; --set changes its keys");
+}
+void refuse_unread_by_run(const CLI::App& verb) {
+  static constexpr std::array kMore = {"--cluster", "--svg"};
+  constexpr std::string_view kWhy =
+      "only --walls, --roofline and --search look at it; of a run file --set changes keys";
+  refuse_given(verb, kInPlaceOfRun, kWhy);
+  refuse_given(verb, kMore, kWhy);
 }
 
 }  // namespace
@@ -74,18 +87,18 @@ void add_plan(CLI::App& app) {
                    "tokens of the longest sequence, from data.seq_len in steps of 4 (default: 64 times it)")
       ->needs("--axes");
   verb->callback([request, subject, axes, walls, roofline, searched, explained, verb] {
+    refuse_unread(*verb, *request, walls->wanted, roofline->wanted);
     if (walls->wanted) return plan_walls(*walls, *subject, *request);
     if (roofline->wanted) return plan_roofline(*roofline, *subject, *walls, *request, searched->svg);
     if (searched->any()) return plan_search(*searched, *subject, *request, walls->price);
-    refuse_unread(*verb);
+    refuse_unread_by_run(*verb);
     if (request->file.empty()) bad_request("RUN is required");
-    ChosenRun chosen = load_or_choose(*request, false);
-    RunSpec run = std::move(chosen.run);
-    if (!chosen.note.empty() && !request->json) fmt::print("{}\n\n", chosen.note);
-    ClusterSpec cluster = cluster_of(run);
+    PlannedRun planned = planned_run(*request, "");
+    const RunSpec& run = planned.run;
+    const ClusterSpec& cluster = planned.cluster;
+    if (!planned.note.empty() && !request->json) fmt::print("{}\n\n", planned.note);
     if (axes->wanted) return print_axes(run, cluster, *axes, request->json);
-    find_own_schedule(run, cluster);
-    run = choose_recompute(run, cluster, rank_threads_of(run));
+    settle(planned);
     Schedule schedule = schedule_of(run);
     Forecast f = forecast(run, schedule, cluster, rank_threads_of(run));
     if (*explained) return print_explanation(explain(run, schedule, f), request->json);

@@ -12,13 +12,13 @@ RooflineCase roofline_case(const PlanSubject& subject, const WallsRequest& layou
   RooflineCase c;
   SubjectDevice device;
   if (!request.file.empty()) {
-    if (!subject.model.empty())
-      bad_request("--model: {}; the run file {} has its own", subject.model, request.file);
-    const RunSpec run = request.load();
+    const PlannedRun planned = planned_run(request, subject.cluster);
+    const RunSpec& run = planned.run;
+    if (!planned.note.empty() && !request.json) fmt::print("{}\n\n", planned.note);
     c.name = run.model.arch, c.model = run.model;
     c.seq = run.data.seq_len, c.micro = run.batch.micro, c.microbatches = run.microbatches();
     c.tp = run.layout.tp, c.gpus = run.world();
-    device = device_of(cluster_of(run), run.precision.compute);
+    device = planned.device;
   } else {
     const SubjectModel m = model_of(subject);
     if (!m.shape)
@@ -28,8 +28,8 @@ RooflineCase roofline_case(const PlanSubject& subject, const WallsRequest& layou
     c.seq = subject.seq > 0 ? subject.seq : kUsualSeq, c.micro = layout.micro;
     c.microbatches = std::max<int64_t>(1, layout.microbatches), c.tp = layout.tp;
     c.gpus = subject.gpus > 0 ? subject.gpus : c.tp;
+    device = device_of(subject.cluster);
   }
-  if (!subject.cluster.empty()) device = device_of(subject.cluster);
   if (device.name.empty())
     bad_request("--roofline: on which device? --cluster FILE, or by name: --cluster H100");
   c.device = device.name, c.device_source = device.source, c.figures = device.figures;

@@ -55,9 +55,9 @@ void set_cluster(SearchRequest& q, const PlanSubject& subject, const std::option
   double disk = 0;
   if (!subject.cluster.empty()) {
     d = device_of(subject.cluster);
-    if (subject.cluster.ends_with(".toml")) disk = load_cluster(subject.cluster).disk_bandwidth;
+    if (!is_device_name(subject.cluster)) disk = load_cluster(subject.cluster).disk_bandwidth;
   } else if (run && !run->cluster.file.empty()) {
-    const ClusterSpec c = load_cluster(run->cluster.file);
+    const ClusterSpec c = named_cluster(run->cluster.file);
     d = device_of(c, "bf16"), disk = c.disk_bandwidth;
   } else {
     bad_request(

@@ -5,9 +5,13 @@
 #include <algorithm>
 #include <charconv>
 
+#include "cli/auto_layout.h"
 #include "cost/flops.h"
+#include "plan/own_schedule.h"
+#include "plan/recompute.h"
 #include "plan/score_catalog.h"
 #include "spec/hf_config.h"
+#include "spec/toml.h"
 
 namespace trireme::cli {
 namespace {
@@ -105,7 +109,7 @@ SubjectDevice device_of(const ClusterSpec& c, std::string_view compute) {
                .bandwidth = c.memory_bandwidth,
                .bus = c.intra_node.bandwidth,
                .near = double(c.devices_per_node),
-               .nic = c.inter_node.bandwidth / double(c.devices_per_node)};
+               .nic = c.between_nodes().bandwidth / double(c.devices_per_node)};
   // The catalog's figures of the same device know what a cluster file does not: how its products slow down.
   if (const KnownDevice* k = shipped_catalog().device_named(upper(c.name))) {
     d.name = k->name;
@@ -120,7 +124,7 @@ SubjectDevice device_of(const ClusterSpec& c, std::string_view compute) {
 
 SubjectDevice device_of(const std::string& cluster) {
   if (cluster.empty()) return {};
-  if (cluster.ends_with(".toml")) return device_of(load_cluster(cluster), "bf16");
+  if (!is_device_name(cluster)) return device_of(named_cluster(cluster), "bf16");
   if (const KnownDevice* k = shipped_catalog().device_named(upper(cluster)))
     return {.name = k->name,
             .source = "data/score_catalog.json",
@@ -130,6 +134,58 @@ SubjectDevice device_of(const std::string& cluster) {
   for (const KnownDevice& k : shipped_catalog().devices) names.push_back(k.name);
   bad_request("--cluster: no \"{}\"; right are a cluster file (.toml) or one of: {}", cluster,
               fmt::join(names, ", "));
+}
+
+bool is_device_name(const std::string& cluster) {
+  return !cluster.empty() && !cluster.ends_with(".toml");
+}
+
+ClusterSpec named_cluster(const fs::path& path) {
+  ClusterSpec c = load_cluster(path);
+  if (c.name.empty()) c.name = path.string();
+  return c;
+}
+
+namespace {
+
+PlannedRun run_on_device(const RunRequest& request, const std::string& name) {
+  PlannedRun p{.run = {}, .cluster = {}, .device = device_of(name), .note = ""};
+  const auto refused = [&](const char* key) {
+    bad_request(
+        "--cluster: {} is a device by name, and {} = \"auto\" is chosen by booking steps on a machine: "
+        "give a cluster file (.toml), or the choice with --set",
+        name, key);
+  };
+  const AutoWish wish = auto_wish_of(request);
+  if (wish.any()) refused(wish.layout ? "layout" : "batch.micro");
+  p.run = load_run(request.file, request.sets, {.nearest = true});
+  refuse(p.run);
+  if (p.run.layout.recompute == "auto") refused("layout.recompute");
+  p.run = resolve(p.run, {.native_bf16 = true});
+  if (p.run.precision.compute == "f32")
+    bad_request(
+        "--cluster: of {} the 16-bit peak is known, and precision.compute = \"f32\": give a cluster file "
+        "(.toml), or --set precision.compute=bf16",
+        name);
+  return p;
+}
+
+}  // namespace
+
+PlannedRun planned_run(RunRequest request, const std::string& cluster) {
+  if (is_device_name(cluster)) return run_on_device(request, cluster);
+  if (!cluster.empty()) request.sets.push_back("cluster.file=" + toml_string(cluster));
+  ChosenRun chosen = load_or_choose(request, false);
+  PlannedRun p{std::move(chosen.run), {}, {}, std::move(chosen.note)};
+  p.cluster = cluster_of(p.run);
+  if (p.cluster.name.empty()) p.cluster.name = p.run.cluster.file;
+  p.device = device_of(p.cluster, p.run.precision.compute);
+  return p;
+}
+
+void settle(PlannedRun& p) {
+  find_own_schedule(p.run, p.cluster);
+  p.run = choose_recompute(p.run, p.cluster, rank_threads_of(p.run));
 }
 
 }  // namespace trireme::cli

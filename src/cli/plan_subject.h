@@ -27,7 +27,7 @@ struct SubjectModel {
 SubjectModel model_of(const PlanSubject&);
 
 struct SubjectDevice {
-  std::string name, source;  // name: as data/score_constants.json has it, where it does
+  std::string name, source;  // name: as data/score_constants.json has it, where it does; else the file's
   DeviceFigures figures;
   double price_per_hour = 0, mtbf_hours = 0;
 };
@@ -35,6 +35,21 @@ struct SubjectDevice {
 // peak DeviceFigures::bf16 is.
 SubjectDevice device_of(const std::string& cluster);
 SubjectDevice device_of(const ClusterSpec&, std::string_view compute);
+bool is_device_name(const std::string& cluster);
+// load_cluster(); one without a name is called by its path.
+ClusterSpec named_cluster(const fs::path&);
+
+// A run file as it would start: layout and batch.micro chosen where it leaves them open, on the cluster file
+// that --cluster names, else its own. Of a device by name there is no cluster to choose on or to book for.
+struct PlannedRun {
+  RunSpec run;
+  ClusterSpec cluster;
+  SubjectDevice device;
+  std::string note;  // what was chosen
+};
+PlannedRun planned_run(RunRequest, const std::string& cluster);
+// What the run leaves open beside that: layout.schedule = "auto" or "file", layout.recompute = "auto".
+void settle(PlannedRun&);
 
 // A number from low to high; CLI::Range would take nan.
 CLI::Validator number_between(double low, double high);

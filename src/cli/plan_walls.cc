@@ -5,29 +5,65 @@
 #include "cost/flops.h"
 #include "cost/walls.h"
 #include "plan/forecast.h"
+#include "plan/scaled_run.h"
+#include "plan/search.h"
 #include "plan/walls.h"
 #include "spec/run_schedule.h"
 
 namespace trireme::cli {
 namespace {
 
-// The run's own model, device and layout; MFU by its forecast on meta.
-void from_run(const RunRequest& request, WallsCase& c, SubjectDevice& device) {
-  const RunSpec run = request.load();
-  const ClusterSpec cluster = cluster_of(run);
+StepForecast forecast_of(PlannedRun& p) {
+  settle(p);
+  const Forecast f = forecast(p.run, schedule_of(p.run), p.cluster, rank_threads_of(p.run));
+  if (f.step_s == 0) return {};
+  return {.step_s = f.step_s,
+          .mfu = f.mfu,
+          .tokens = double(f.tokens),
+          .source = f.expected ? "expected, trireme plan" : "at the roof, trireme plan"};
+}
+
+// Whose idle time is that of cost/walls.h.
+bool bubble_is_plain(std::string_view schedule) {
+  return schedule == "1f1b" || schedule == "gpipe" || schedule == "interleaved";
+}
+
+// In closed form; idle time and what is held as --search has them of the schedule.
+StepForecast closed_form_of(const PlannedRun& p) {
+  const RunSpec& run = p.run;
+  const LayoutSpec& l = run.layout;
+  StepCase step = step_case_of({.run = run, .figures = p.device.figures, .by = {.device = p.device.name}});
+  const StepCase pipeline =
+      step_case({.model = run.model, .seq = run.data.seq_len}, {.global = run.batch.global,
+                                                                .pp = l.pp,
+                                                                .dp = l.dp,
+                                                                .micro = run.batch.micro,
+                                                                .chunks = l.chunks,
+                                                                .schedule = l.schedule});
+  step.bubble = pipeline.bubble, step.held = pipeline.held;
+  return closed_form_step(step, p.device.name, p.device.figures);
+}
+
+// The run's own model and layout, on --cluster or its own machine. MFU: on meta, or of a device by name,
+// which nothing can be booked for, in closed form.
+void from_run(const RunRequest& request, const WallsRequest& q, const std::string& cluster, WallsCase& c,
+              SubjectDevice& device) {
+  PlannedRun planned = planned_run(request, cluster);
+  if (!planned.note.empty() && !request.json) fmt::print("{}\n\n", planned.note);
+  device = planned.device;
+  if (!is_device_name(cluster)) {
+    c.forecast = forecast_of(planned);
+  } else if (q.mfu == 0) {
+    c.forecast = closed_form_of(planned);
+  }
+  const RunSpec& run = planned.run;
   c.name = run.model.arch, c.model = run.model;
   c.parameters = double(parameters(run.model));
   c.per = state_bytes_per_parameter(run.precision.compute, run.precision.grads);
   c.seq = run.data.seq_len, c.micro = run.batch.micro;
   c.gpus = run.world(), c.tp = run.layout.tp, c.pp = run.layout.pp, c.microbatches = run.microbatches();
+  c.chunks = run.layout.chunks, c.plain_bubble = bubble_is_plain(run.layout.schedule);
   c.tokens = double(run.train.steps) * double(run.batch.global) * double(run.data.seq_len);
-  device = device_of(cluster, run.precision.compute);
-  const Forecast f = forecast(run, schedule_of(run), cluster, rank_threads_of(run));
-  if (f.step_s > 0)
-    c.forecast = {.step_s = f.step_s,
-                  .mfu = f.mfu,
-                  .tokens = double(f.tokens),
-                  .source = f.expected ? "expected, trireme plan" : "at the roof, trireme plan"};
 }
 
 // What --tp, --pp and --microbatches say is enough for the calibrated closed form.
@@ -47,9 +83,7 @@ void forecast_by_closed_form(WallsCase& c) {
   c.forecast = closed_form_step(step, c.device, c.figures);
 }
 
-void refuse_contradictions(const WallsCase& c, const PlanSubject& s, const RunRequest& run) {
-  if (!run.file.empty() && !s.model.empty())
-    bad_request("--model: {}; the run file {} has its own", s.model, run.file);
+void refuse_contradictions(const WallsCase& c) {
   if (c.gpus % (c.tp * c.pp) != 0)
     bad_request("--gpus: {} is no multiple of --tp {} x --pp {}", c.gpus, c.tp, c.pp);
   if (c.reach > 0 && c.used() == 0) bad_request("--reach: {} of what? --mfu says what the run has", c.reach);
@@ -89,15 +123,15 @@ void plan_walls(const WallsRequest& q, const PlanSubject& subject, const RunRequ
   WallsCase c;
   SubjectDevice device;
   if (!request.file.empty()) {
-    from_run(request, c, device);
+    from_run(request, q, subject.cluster, c, device);
   } else {
     const SubjectModel m = model_of(subject);
     c.name = m.name, c.model = m.shape, c.parameters = m.parameters;
     c.gpus = subject.gpus > 0 ? subject.gpus : q.tp * q.pp;
     c.seq = subject.seq, c.micro = q.micro, c.tp = q.tp, c.pp = q.pp, c.microbatches = q.microbatches;
     c.chunks = q.chunks;
+    device = device_of(subject.cluster);
   }
-  if (!subject.cluster.empty()) device = device_of(subject.cluster);
   c.active = c.model && c.model->moe() ? active_parameters(*c.model) : c.parameters;
   c.device = device.name, c.device_source = device.source, c.figures = device.figures;
   c.mtbf_hours = device.mtbf_hours;
@@ -105,7 +139,7 @@ void plan_walls(const WallsRequest& q, const PlanSubject& subject, const RunRequ
   if (c.tokens == 0) c.tokens = kTokensPerParameter * c.parameters, c.tokens_assumed = true;
   c.mfu = q.mfu, c.reach = q.reach, c.budget = q.budget;
   c.price = q.price > 0 ? q.price : device.price_per_hour;
-  refuse_contradictions(c, subject, request);
+  refuse_contradictions(c);
   if (c.mfu == 0 && c.forecast.step_s == 0) forecast_by_closed_form(c);
   if (walls_of(c).empty())
     bad_request(

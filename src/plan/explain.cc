@@ -113,6 +113,7 @@ Explanation explain(const RunSpec& run, const Schedule& schedule, const Forecast
   e.at_peak = f.booking.at_peak[size_t(Bucket::activations)];
   e.meetings = meetings_of(f.booking.tape);
   e.step_s = f.step_s, e.compute_s = f.time.compute_s;
+  e.wire_priced = f.wire_priced;
   if (f.wire_priced) e.comm_s = f.time.comm_s, e.exposed_s = f.time.exposed_s;
   return e;
 }
@@ -132,8 +133,9 @@ std::string explain_text(const Explanation& e) {
   s += "how much is computing?\n";
   if (e.step_s == 0)
     return s + "  not known: the cluster file has no peaks (`trireme bench` measures them)\n";
-  return s + fmt::format("  {:.1f} % of a step's {}; on the wire {}, of which compute waits for {}\n",
-                         100 * e.computing(), human_seconds(e.step_s), human_seconds(e.comm_s),
+  s += fmt::format("  {:.1f} % of a step's {}; ", 100 * e.computing(), human_seconds(e.step_s));
+  if (!e.wire_priced) return s + "the wire takes no time in it: no alpha and beta of these links are known\n";
+  return s + fmt::format("on the wire {}, of which compute waits for {}\n", human_seconds(e.comm_s),
                          human_seconds(e.exposed_s));
 }
 
@@ -158,8 +160,9 @@ std::string explain_json(const Explanation& e) {
   j["computing"] = {{"share", e.computing()},
                     {"step_s", e.step_s},
                     {"compute_s", e.compute_s},
-                    {"comm_s", e.comm_s},
-                    {"exposed_comm_s", e.exposed_s}};
+                    {"comm_s", nullptr},
+                    {"exposed_comm_s", nullptr}};
+  if (e.wire_priced) j["computing"]["comm_s"] = e.comm_s, j["computing"]["exposed_comm_s"] = e.exposed_s;
   return j.dump(2);
 }
 

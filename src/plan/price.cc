@@ -7,6 +7,7 @@
 #include "mesh/mesh.h"
 #include "plan/call_price.h"
 #include "plan/speeds.h"
+#include "sim/comb.h"
 #include "spec/run_schedule.h"
 
 namespace trireme {
@@ -139,8 +140,11 @@ std::vector<Price> price(const Tape& tape, const ClusterSpec& cluster, const Run
   return prices;
 }
 
-Replay replay_steps(const RunSpec& run, const Schedule& schedule, const ClusterSpec& cluster, int threads,
-                    int steps, const Tape* one) {
+namespace {
+
+// bubble: of the replay, where it is asked for.
+Replay replay_ranks(const RunSpec& run, const Schedule& schedule, const ClusterSpec& cluster, int threads,
+                    int steps, const Tape* one, double* bubble) {
   const std::vector<int> ranks = distinct_ranks(run);
   std::vector<Tape> others(ranks.size());
   std::vector<std::vector<Price>> prices;
@@ -152,13 +156,25 @@ Replay replay_steps(const RunSpec& run, const Schedule& schedule, const ClusterS
   }
   for (size_t i = 0; i < ranks.size(); i++)
     tapes.push_back({ranks[i], one && ranks[i] == one->rank ? one : &others[i], prices[i]});
-  return replay(tapes);
+  Replay all = replay(tapes);
+  for (size_t i = 0; bubble && i < tapes.size(); i++)
+    *bubble = std::max(*bubble, own_span(stretches_of(tapes[i], all.ranks[i], all.makespan)).bubble());
+  return all;
+}
+
+}  // namespace
+
+Replay replay_steps(const RunSpec& run, const Schedule& schedule, const ClusterSpec& cluster, int threads,
+                    int steps, const Tape* one) {
+  return replay_ranks(run, schedule, cluster, threads, steps, one, nullptr);
 }
 
 StepTime step_time(const RunSpec& run, const Schedule& schedule, const ClusterSpec& cluster, int threads,
                    const Tape& one) {
-  const Replay all = replay_steps(run, schedule, cluster, threads, 1, &one);
-  StepTime t{.step_s = double(all.makespan) * 1e-9};
+  StepTime t;
+  const Replay all =
+      replay_ranks(run, schedule, cluster, threads, 1, &one, run.layout.pp > 1 ? &t.bubble : nullptr);
+  t.step_s = double(all.makespan) * 1e-9;
   if (run.optimizer.post_validation != "off") {
     const Replay two = replay_steps(run, schedule, cluster, threads, 2, nullptr);
     t.step_s = double(two.makespan - all.makespan) * 1e-9;

@@ -34,6 +34,7 @@ struct StepTime {
   double comm_s = 0;     // of the rank with most of it: what the step would wait without overlap
   double disk_s = 0, exposed_disk_s = 0;  // likewise: transfers to and from the disk; compute waits for them
   double exposed_s = 0;  // of the rank with most of it: compute waits for the wire or for other ranks
+  double bubble = 0;     // of the rank with most of it: idle for the pipeline, of its own span (OwnSpan)
 };
 // The first `steps` of a run, one behind the other, by rank. one: the tape of a rank that is known already.
 Replay replay_steps(const RunSpec&, const Schedule&, const ClusterSpec&, int threads, int steps,

@@ -211,7 +211,8 @@ nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
   j["tokens_per_s_per_gpu"] = f.tokens_per_s / double(run.world());
   j["mfu"] = f.mfu;
   j["hfu"] = f.hfu;
-  j["bubble"] = 0.0;
+  j["bubble"] = f.time.bubble;
+  if (run.layout.pp > 1 && f.step_s == 0) j["bubble"] = nullptr;
   j["cp_imbalance"] = context_imbalance(run);
   for (size_t i = 0; i < kBuckets; i++) j["memory"][std::string(kBucketNames[i])] = f.booking.peak[i];
   j["memory"]["total"] = f.booking.peak_total;

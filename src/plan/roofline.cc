@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "cost/walls.h"
 #include "plan/walls.h"
+#include "sim/markup.h"
 
 namespace trireme {
 namespace {
@@ -70,17 +71,6 @@ double rows_to_ridge(const RooflineCase& c, double ridge) {
     (reached(middle) ? high : low) = middle;
   }
   return reached(low) ? low : high;
-}
-
-std::string xml_escaped(std::string_view text) {
-  std::string s;
-  for (const char ch : text)
-    s += ch == '<'   ? "&lt;"
-         : ch == '>' ? "&gt;"
-         : ch == '&' ? "&amp;"
-         : ch == '"' ? "&quot;"
-                     : std::string(1, ch);
-  return s;
 }
 
 std::string share_of_peak(const RooflinePoint& p) {
@@ -208,63 +198,88 @@ std::string roofline_json(const RooflineCase& c, const Roofline& r) {
 }
 
 std::string roofline_svg(const RooflineCase& c, const Roofline& r) {
-  constexpr double kWidth = 900, kHeight = 520, kLeft = 90, kRight = 20, kTop = 40, kBottom = 50;
+  constexpr double kWidth = 960, kHeight = 540, kLeft = 90, kRight = 150, kTop = 66, kBottom = 50;
+  constexpr double kLetter = 7, kBelow = 20, kRow = 16;  // of a letter, at most; of a label under its point
   const Frame f = frame_of(r, c.figures.bf16);
+  const double right = kWidth - kRight, bottom = kHeight - kBottom;
   const auto at_x = [&](double x) {
-    return kLeft + (std::log10(x) - f.left) / (f.right - f.left) * (kWidth - kLeft - kRight);
+    return kLeft + (std::log10(x) - f.left) / (f.right - f.left) * (right - kLeft);
   };
   const auto at_y = [&](double y) {
-    return kTop + (f.top - std::log10(y)) / (f.top - f.bottom) * (kHeight - kTop - kBottom);
+    return kTop + (f.top - std::log10(y)) / (f.top - f.bottom) * (bottom - kTop);
   };
   std::string s = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
       "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"{0}\" height=\"{1}\" fill=\"white\"/>\n"
       "<text x=\"{2}\" y=\"22\" font-size=\"15\">{3} on {4}</text>\n",
-      kWidth, kHeight, kLeft, xml_escaped(c.name), xml_escaped(c.device));
-  const auto line = [&](double x1, double y1, double x2, double y2, const char* style) {
+      kWidth, kHeight, kLeft, escaped(c.name), escaped(c.device));
+  const auto line = [&](double x1, double y1, double x2, double y2, const std::string& style) {
     s += fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" {}/>\n", x1, y1, x2, y2,
                      style);
   };
-  const auto text = [&](double x, double y, const std::string& what, const char* style = "") {
-    s += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", x, y, style, xml_escaped(what));
+  const auto text = [&](double x, double y, const std::string& what, const std::string& style = "") {
+    s += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", x, y, style, escaped(what));
   };
   for (double e = std::ceil(f.left); e <= f.right + 1e-9; ++e) {
-    line(at_x(std::pow(10, e)), kTop, at_x(std::pow(10, e)), kHeight - kBottom, "stroke=\"#e4e4e4\"");
-    text(at_x(std::pow(10, e)), kHeight - kBottom + 18, fmt::format("{:g}", std::pow(10, e)),
-         "text-anchor=\"middle\"");
+    line(at_x(std::pow(10, e)), kTop, at_x(std::pow(10, e)), bottom, "stroke=\"#e4e4e4\"");
+    text(at_x(std::pow(10, e)), bottom + 18, fmt::format("{:g}", std::pow(10, e)), "text-anchor=\"middle\"");
   }
   for (double e = std::ceil(f.bottom); e <= f.top; ++e) {
-    line(kLeft, at_y(std::pow(10, e)), kWidth - kRight, at_y(std::pow(10, e)), "stroke=\"#e4e4e4\"");
+    line(kLeft, at_y(std::pow(10, e)), right, at_y(std::pow(10, e)), "stroke=\"#e4e4e4\"");
     text(kLeft - 6, at_y(std::pow(10, e)) + 4, decimal(std::pow(10, e), "FLOP/s"), "text-anchor=\"end\"");
   }
-  text((kLeft + kWidth) / 2, kHeight - 10, "FLOPs for each byte that is moved", "text-anchor=\"middle\"");
+  text((kLeft + right) / 2, kHeight - 10, "FLOPs for each byte that is moved", "text-anchor=\"middle\"");
   const double peak = c.figures.bf16, end = std::pow(10, f.right);
+  double legend = kLeft;  // above the roofs, where nothing else is drawn
   const auto roof = [&](double slope, const char* color, const std::string& name) {
     if (slope <= 0) return;
     const double start = std::max(std::pow(10, f.left), std::pow(10, f.bottom) / slope), ridge = peak / slope;
     const std::string style = fmt::format("stroke=\"{}\" stroke-width=\"2\"", color);
-    if (ridge > start) line(at_x(start), at_y(start * slope), at_x(ridge), at_y(peak), style.c_str());
-    line(at_x(ridge), at_y(peak), at_x(end), at_y(peak), "stroke=\"#333\" stroke-width=\"2\"");
-    text(at_x(std::sqrt(start * ridge)) + 6, at_y(std::sqrt(start * ridge) * slope) + 14, name,
-         fmt::format("fill=\"{}\"", color).c_str());
+    if (ridge > start) line(at_x(start), at_y(start * slope), at_x(ridge), at_y(peak), style);
+    line(at_x(std::max(start, ridge)), at_y(peak), at_x(end), at_y(peak),
+         "stroke=\"#333\" stroke-width=\"2\"");
+    line(legend, 40, legend + 20, 40, style);
+    text(legend + 26, 44, name, fmt::format("fill=\"{}\"", color));
+    legend += 26 + kLetter * double(name.size()) + 20;
   };
   roof(c.figures.bandwidth, "#1f6fb4", "memory " + decimal(c.figures.bandwidth, "B/s"));
   if (!r.network.empty()) {
     roof(c.figures.bus, "#2c8c3c", "near devices " + decimal(c.figures.bus, "B/s"));
     roof(c.figures.nic, "#b4511f", "far devices " + decimal(c.figures.nic, "B/s"));
   }
-  text(at_x(end) - 150, at_y(peak) - 8, "peak " + decimal(peak, "FLOP/s"));
-  const auto mark = [&](const RooflinePoint& p, const char* color, const std::string& name) {
-    s += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"5\" fill=\"{}\"/>\n", at_x(p.intensity()),
-                     at_y(p.attainable()), color);
-    text(at_x(p.intensity()) + 8, at_y(p.attainable()) + 18, name);
+  text(right + 6, at_y(peak) + 4, "peak " + decimal(peak, "FLOP/s"));
+  struct Mark {
+    double x, y;
+    const char* color;
+    std::string name;
   };
+  std::vector<Mark> marks;
   for (const RooflinePoint& p : r.memory)
-    if (p.part == "all" && p.intensity() > 0) mark(p, "#1f6fb4", std::string(name_of(p.phase)));
+    if (p.part == "all" && p.intensity() > 0)
+      marks.push_back({at_x(p.intensity()), at_y(p.attainable()), "#1f6fb4", std::string(name_of(p.phase))});
   for (const RooflinePoint& p : r.network)
     if (p.intensity() > 0)
-      mark(p, p.slope == c.figures.bus ? "#2c8c3c" : "#b4511f",
-           fmt::format("{}, {}", name_of(p.phase), p.part));
+      marks.push_back({at_x(p.intensity()), at_y(p.attainable()),
+                       p.slope == c.figures.bus ? "#2c8c3c" : "#b4511f",
+                       fmt::format("{}, {}", name_of(p.phase), p.part)});
+  // From the right, each label in the first row under its point where no other one is: no leader then runs
+  // through a label, which lies to the right of its own.
+  std::stable_sort(marks.begin(), marks.end(), [](const Mark& a, const Mark& b) { return a.x > b.x; });
+  struct Box {
+    double left, right, y;
+  };
+  std::vector<Box> taken;
+  for (const Mark& m : marks) {
+    Box box{m.x + 6, m.x + 6 + kLetter * double(m.name.size()), m.y + kBelow};
+    const auto clash = [&](const Box& o) {
+      return box.left < o.right && o.left < box.right && std::abs(box.y - o.y) < kRow;
+    };
+    while (std::any_of(taken.begin(), taken.end(), clash)) box.y += 1;
+    taken.push_back(box);
+    line(m.x, m.y, m.x, box.y, fmt::format("stroke=\"{}\" stroke-width=\"0.7\"", m.color));
+    s += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"5\" fill=\"{}\"/>\n", m.x, m.y, m.color);
+    text(box.left, box.y, m.name, "stroke=\"white\" stroke-width=\"3\" paint-order=\"stroke\"");
+  }
   return s + "</svg>\n";
 }
 

@@ -309,7 +309,7 @@ WorkedSection time_wall(const WallsCase& c) {
           fmt::format("{} / {} x {:.4g}", plain_number(c.tokens), plain_number(f.tokens), f.step_s)));
   }
   if (c.parameters > 0 && c.replicas() > 1) add_traffic(c, l);
-  if (c.pp > 1 && c.microbatches > 0) {
+  if (c.pp > 1 && c.microbatches > 0 && c.plain_bubble) {
     const Ratio b = bubble_share(c.pp, c.microbatches, c.chunks);
     l.push_back({"bubble",
                  "pipeline bubble",

@@ -42,6 +42,7 @@ struct WallsCase {
   DeviceFigures figures;
   double mtbf_hours = 0;  // device-hours between failures
   int64_t gpus = 1, tp = 1, pp = 1, microbatches = 0, chunks = 1;
+  bool plain_bubble = true;   // of GPipe, 1F1B or interleaved chunks; else it is left out
   double mfu = 0, reach = 0;  // what is had; what could be
   StepForecast forecast;      // instead of mfu
   double price = 0, budget = 0;

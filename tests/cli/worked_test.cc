@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "process.h"
 #include "source_dir.h"
+#include "spec/cluster_spec.h"
 #include "tiny_run.h"
 
 namespace trireme::test {
@@ -238,6 +239,137 @@ TEST(Worked, ExplainAnswersFromTheRealStep) {
   for (const char* question : {"where do the parameters live?", "where do the activations live?",
                                "when do ranks synchronise?", "how much is computing?"})
     EXPECT_NE(text.out.find(question), std::string::npos) << text.out;
+}
+
+nlohmann::json plan_json(const fs::path& home, std::vector<std::string> args) {
+  args.insert(args.begin(), {"plan", "--json"});
+  const Ran r = trireme(home, args);
+  EXPECT_EQ(r.code, 0) << r.err;
+  return nlohmann::json::parse(r.out, nullptr, false);
+}
+// Exact FLOPs over what the device's peak would have done in that time: heading and forecast of one machine.
+double mfu_of_seconds(const nlohmann::json& j) {
+  const auto& time = j["time"];
+  const auto& device = j["device"];
+  return time["flops_exact"]["value"].get<double>() / time["seconds"]["value"].get<double>() /
+         device["flops"].get<double>() / device["gpus"].get<double>();
+}
+
+// --cluster is where the run is forecast, not only what the heading says.
+TEST(Worked, WallsOfARunAreOfTheNamedCluster) {
+  TempFolder tmp;
+  const std::string file = tiny_run_file(tmp.path(), 2).string(), other = (tmp / "other.toml").string();
+  ClusterSpec c = load_cluster(tmp / "cluster.toml");
+  c.name.clear(), c.peak = {.f32 = 7e9, .bf16 = 11e9}, c.memory_bandwidth = 3e10, c.price_per_hour = 2;
+  save_cluster(c, other);
+  const auto here = walls({file}), there = walls({file, "--cluster", other});
+  const auto plan = plan_json(tmp.path(), {file, "--set", "cluster.file=" + other})["best"];
+  EXPECT_EQ(there["device"]["name"], other);  // a file without a name
+  EXPECT_EQ(there["device"]["flops"], 11e9 * (here["device"]["flops"].get<double>() == 2e9) +
+                                          7e9 * (here["device"]["flops"].get<double>() == 1e9));
+  EXPECT_NEAR(there["time"]["mfu"]["value"].get<double>(), plan["mfu"].get<double>(), 1e-12);
+  const double seconds = plan["run"]["seconds"];
+  EXPECT_NEAR(there["time"]["seconds"]["value"].get<double>() / seconds, 1, 1e-9);
+  EXPECT_NEAR(there["cost"]["cost"]["value"].get<double>() / (seconds / 3600 * 2), 1, 1e-9);
+  EXPECT_LT(seconds, here["time"]["seconds"]["value"].get<double>() / 2);
+  // Nothing can be booked for a device by name: the closed form, of the run's layout.
+  const auto named = walls({file, "--cluster", "H100", "--set", "layout.pp=2"});
+  EXPECT_EQ(named["device"]["flops"], 989e12);
+  EXPECT_NE(named["time"]["mfu"].dump().find("step = "), std::string::npos);
+  for (const auto& j : {here, there, named})
+    EXPECT_NEAR(mfu_of_seconds(j) / j["time"]["mfu"]["value"].get<double>(), 1, 1e-6);
+  const auto drawn = plan_json(tmp.path(), {file, "--roofline", "--cluster", other});
+  EXPECT_EQ(drawn["device"], other);
+}
+
+// Levels above the node are the far link, and the file has no name.
+TEST(Worked, ClusterFilesWithTiersHaveAFarLink) {
+  TempFolder tmp;
+  std::string text = read_text(source_dir() / "configs/cluster/h200-sxm-8.toml");
+  text.replace(text.find("name = \"h200-sxm-8\""), 19, "");
+  const std::string file = (tmp / "pod.toml").string();
+  put_file(file, text);
+  const std::vector<std::string> model = {"--model", "llama3-70B", "--cluster", file, "--gpus", "64"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), model.begin(), model.end());
+    return plan_json(tmp.path(), more);
+  };
+  const auto walled = with({"--walls", "--tp", "8"});
+  EXPECT_EQ(walled["device"]["name"], file);
+  const auto& sent = walled["time"]["gradients_sent"];
+  EXPECT_NEAR(sent["value"].get<double>() / sent["seconds"].get<double>(), 400e9 / 8, 1);
+  EXPECT_NEAR(with({"--roofline", "--tp", "8"})["far_ridge"].get<double>(), 989.4e12 / 50e9, 1e-6);
+  const auto found = with({"--search", "--seq", "8192", "--global-batch", "128"});
+  EXPECT_FALSE(found.dump().empty());
+  const Ran text_of = trireme(tmp.path(), {"plan", "--search", "--model", "llama3-70B", "--cluster", file,
+                                           "--gpus", "64", "--seq", "8192", "--global-batch", "128"});
+  EXPECT_NE(text_of.out.find("64 x " + file), std::string::npos) << text_of.out << text_of.err;
+}
+
+// What `plan` settles before it forecasts, --walls and --roofline settle too.
+TEST(Worked, WallsSettleWhatTheRunLeavesOpen) {
+  TempFolder tmp;
+  const std::string file = tiny_run_file(tmp.path(), 2).string();
+  const std::vector<std::vector<std::string>> open = {
+      {"layout.pp=2", "layout.schedule=auto", "batch.micro=1"},
+      {"layout.recompute=auto"},
+      {"batch.micro=auto"},
+      {"layout=auto", "layout.dp=2", "model.layers=4"},
+      {"layout.pp=2", "layout.schedule=interleaved", "layout.chunks=2", "model.layers=4", "batch.micro=1"}};
+  for (const auto& keys : open) {
+    SCOPED_TRACE(keys.back());
+    std::vector<std::string> args = {file};
+    for (const std::string& key : keys) args.insert(args.end(), {"--set", key});
+    const auto plan = plan_json(tmp.path(), args)["candidates"][0];
+    args.push_back("--walls");
+    const auto j = plan_json(tmp.path(), args);
+    EXPECT_NEAR(j["time"]["mfu"]["value"].get<double>(), plan["mfu"].get<double>(), 1e-12);
+    if (keys.front() == "layout.pp=2") {
+      const bool plain = keys[1] == "layout.schedule=interleaved";
+      EXPECT_EQ(j["time"].contains("bubble"), plain);
+      if (plain) {
+        EXPECT_NEAR(j["time"]["bubble"]["value"].get<double>(), 1.0 / (2 * 6 + 1), 1e-12);
+      }
+    }
+    args.back() = "--roofline";
+    EXPECT_TRUE(plan_json(tmp.path(), args).contains("ridge"));
+  }
+  const Ran r = trireme(tmp.path(), {"plan", file, "--walls", "--cluster", "H100", "--set", "layout=auto"});
+  EXPECT_EQ(r.code, 2);
+  EXPECT_NE(r.err.find("layout = \"auto\" is chosen by booking steps"), std::string::npos) << r.err;
+}
+
+TEST(Worked, NothingThatARunFileSaysIsIgnored) {
+  TempFolder tmp;
+  const std::string file = tiny_run_file(tmp.path(), 1).string();
+  const auto refused = [&](std::vector<std::string> args, const std::string& with) {
+    args.insert(args.begin(), "plan");
+    const Ran r = trireme(tmp.path(), args);
+    EXPECT_EQ(r.code, 2) << with;
+    EXPECT_NE(r.err.find(with), std::string::npos) << r.err;
+  };
+  for (const char* verb : {"--walls", "--roofline"})
+    for (const auto& [option, value] : {std::pair{"--gpus", "1024"},
+                                        {"--tp", "8"},
+                                        {"--seq", "8192"},
+                                        {"--model", "llama3-8B"},
+                                        {"--parameters", "7e9"},
+                                        {"--micro", "3"}})
+      refused({file, verb, option, value}, std::string(option) + ": the run file has its own");
+  refused({file, "--walls", "--microbatches", "3"}, "--microbatches: the run file has its own");
+  refused({"--walls", "--parameters", "7e9", "--svg", (tmp / "x.svg").string()}, "--svg: --walls is a table");
+  refused({"--roofline", "--model", "llama3-8B", "--cluster", "H100", "--pp", "2"}, "--pp: --roofline knows");
+}
+
+// Links that nobody knows: no 0 that would read as free.
+TEST(Worked, ExplainSaysWhereTheWireIsNotKnown) {
+  TempFolder tmp;
+  const std::string file = tiny_run_file(tmp.path(), 1).string();
+  const auto j = plan_json(tmp.path(), {file, "--explain", "--set", "layout.dp=3"})["computing"];
+  EXPECT_TRUE(j["comm_s"].is_null() && j["exposed_comm_s"].is_null()) << j.dump();
+  EXPECT_EQ(plan_json(tmp.path(), {file, "--explain"})["computing"]["comm_s"], 0.0);
+  const Ran text = trireme(tmp.path(), {"plan", file, "--explain", "--set", "layout.dp=3"});
+  EXPECT_NE(text.out.find("no alpha and beta of these links are known"), std::string::npos) << text.out;
 }
 
 }  // namespace

@@ -1,0 +1,69 @@
+// The roofline's picture: no two texts of it meet, and none leaves it.
+#include "plan/roofline.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace trireme {
+namespace {
+
+struct DrawnText {
+  double left = 0, right = 0, y = 0, size = 12;
+  std::string what;
+};
+
+double attribute(const std::string& of, const std::string& name, double otherwise) {
+  const size_t at = of.find(" " + name + "=\"");
+  return at == of.npos ? otherwise : std::stod(of.substr(at + name.size() + 3));
+}
+
+// Letters of a sans serif take 0.58 of its size at most, in the mean of a label.
+std::vector<DrawnText> texts_of(const std::string& svg) {
+  std::vector<DrawnText> all;
+  for (size_t at = svg.find("<text "); at != svg.npos; at = svg.find("<text ", at + 1)) {
+    const size_t open = svg.find('>', at), close = svg.find('<', open);
+    const std::string style = svg.substr(at, open - at), what = svg.substr(open + 1, close - open - 1);
+    DrawnText t{.y = attribute(style, "y", 0), .size = attribute(style, "font-size", 12), .what = what};
+    const double x = attribute(style, "x", 0), wide = 0.58 * t.size * double(what.size());
+    const bool middle = style.find("\"middle\"") != style.npos, last = style.find("\"end\"") != style.npos;
+    t.left = x - (middle ? wide / 2 : last ? wide : 0), t.right = t.left + wide;
+    all.push_back(t);
+  }
+  return all;
+}
+
+RooflineCase llama_70b_on_h100s(int64_t tp, int64_t gpus, int64_t batch) {
+  RooflineCase c{.name = "llama3-70B", .device = "H100", .device_source = "a test"};
+  c.model = ModelSpec::of("llama");
+  c.model.layers = 80, c.model.hidden = 8192, c.model.heads = 64, c.model.kv_heads = 8, c.model.ffn = 28672;
+  c.model.vocab = 128256;
+  c.model.finish(4096);
+  c.figures = {.bf16 = 989e12, .memory = 80e9, .bandwidth = 3.35e12, .bus = 360e9, .near = 8, .nic = 50e9};
+  c.tp = tp, c.gpus = gpus, c.batch = batch, c.microbatches = 8;
+  return c;
+}
+
+TEST(RooflinePicture, NoTwoTextsMeet) {
+  for (const auto& [tp, gpus] : {std::pair<int64_t, int64_t>{1, 1}, {8, 8}, {8, 64}, {16, 1024}})
+    for (const int64_t batch : {1, 64, 1024})
+      for (const double nic : {0.0, 5e9, 50e9, 359e9}) {
+        SCOPED_TRACE("tp " + std::to_string(tp) + ", batch " + std::to_string(batch));
+        RooflineCase c = llama_70b_on_h100s(tp, gpus, batch);
+        c.figures.nic = nic;
+        const std::vector<DrawnText> all = texts_of(roofline_svg(c, roofline_of(c)));
+        ASSERT_GE(all.size(), 12u);
+        for (size_t i = 0; i < all.size(); i++) {
+          EXPECT_GE(all[i].left, 0) << all[i].what;
+          EXPECT_LE(all[i].right, 960) << all[i].what;
+          EXPECT_LE(all[i].y, 536) << all[i].what;
+          for (size_t k = 0; k < i; k++) {
+            const bool apart = all[i].right <= all[k].left || all[k].right <= all[i].left;
+            EXPECT_TRUE(apart || std::abs(all[i].y - all[k].y) >= 12) << all[i].what << " on " << all[k].what;
+          }
+        }
+      }
+}
+
+}  // namespace
+}  // namespace trireme
