@@ -311,7 +311,7 @@ double gradient_time(const StepRoof& r, double compute) {
     const double bytes = c.zero == 0 ? 2 * c.grad_bytes : sums * c.grad_bytes + kHalf;
     return r.of(Fit::dp) * (r.gathered(s.dense * bytes, replicas, stride) +
                             r.gathered(s.experts * bytes, expert_replicas, double(c.ep))) +
-           starts;
+           sums * starts;
   }
   const double n = sharers(c);
   const double m = double(c.microbatches), bytes = 2 * kHalf + c.grad_bytes;
@@ -323,6 +323,14 @@ double gradient_time(const StepRoof& r, double compute) {
   return std::max(r.of(Fit::dp) * comm, comm - kHidden * compute) + r.of(Fit::dp) * between;
 }
 
+// The same of experts, which have replicas of their own.
+double expert_sharers(const StepCase& c) {
+  const double replicas = std::max(1.0, double(c.dp * c.cp * c.tp) / double(c.ep));
+  if (c.zero == 0) return 1;
+  return c.zero >= 3 && c.shards > 0 ? std::min(double(c.shards), replicas) : replicas;
+}
+
+// Experts' parameters too by sharers(): the constants of data/score_constants.json are fitted with it.
 double update_time(const StepRoof& r, double parameters) {
   constexpr double kBytes = 34,
                    kReached = 0.7;  // reads and writes of a parameter's update
@@ -334,13 +342,14 @@ double optimizer_time(const StepRoof& r) {
 }
 
 // Master weights and moments (12 bytes a parameter) read and written behind the step.
-double offloaded_time(const StepRoof& r, double parameters) {
+double offloaded_time(const StepRoof& r, double dense, double experts) {
   constexpr double kBytes = 24;
-  return r.c.offload > 0 ? parameters / sharers(r.c) * kBytes / r.c.offload : 0;
+  if (r.c.offload <= 0) return 0;
+  return (dense / sharers(r.c) + experts / expert_sharers(r.c)) * kBytes / r.c.offload;
 }
 double offload_time(const StepRoof& r) {
   const Stored s = stored(r.c);
-  return offloaded_time(r, s.dense + s.experts);
+  return offloaded_time(r, s.dense, s.experts);
 }
 
 // Of one, between neighbouring stages.
@@ -471,8 +480,7 @@ StateSeconds state_seconds(const StepCase& c, const DeviceFigures& d, const FitV
 double update_seconds(const StepCase& c, const DeviceFigures& d, const FitValues& f,
                       const HeldParameters& held) {
   const StepRoof r{c, d, f};
-  const double all = held.dense + held.experts;
-  return update_time(r, all) + offloaded_time(r, all);
+  return update_time(r, held.dense + held.experts) + offloaded_time(r, held.dense, held.experts);
 }
 double step_seconds(const StepCase& c, const DeviceFigures& d, const FitValues& f) {
   return StepRoof{c, d, f}.of(Fit::step);

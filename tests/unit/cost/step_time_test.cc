@@ -165,6 +165,23 @@ TEST(StepTime, SelectiveAndOffloadTradeTimeForMemory) {
   EXPECT_NEAR(step_time(c, device(), v).offload, 24 * parameters / 2 / 5e9, 1e-6);
 }
 
+// What waits elsewhere, 12 bytes of memory less a parameter, is read and written: experts' by their own
+// replicas.
+TEST(StepTime, OffloadedExpertsAreDividedByTheirOwnReplicas) {
+  StepCase c = one();
+  c.model = ModelSpec::of("mixtral");
+  c.model.layers = 6, c.model.hidden = 1024, c.model.heads = 16, c.model.experts = 8, c.model.vocab = 5000;
+  c.model.finish(c.seq);
+  c.dp = 16, c.ep = 8, c.zero = 1;
+  const FitValues v = values();
+  for (int zero : {1, 3}) {
+    c.zero = zero, c.offload = 0;
+    const double whole = step_memory(c, v).states;
+    c.offload = 5e9;
+    EXPECT_NEAR(step_time(c, device(), v).offload * 5e9 / (2 * (whole - step_memory(c, v).states)), 1, 1e-9);
+  }
+}
+
 // Zero 2 keeps no whole gradients, so every microbatch's are reduced: (m + 1) halves of what zero 0 says.
 TEST(StepTime, Zero2ReducesEachMicrobatch) {
   StepCase c = one();

@@ -38,6 +38,7 @@ TEST(ScaledRun, OneStageIsTheClosedFormsSum) {
       {"layout.tp=2", "batch.global=6", "batch.micro=2"},
       {"layout.tp=4", "layout.dp=3", "batch.global=12", "batch.micro=1", "layout.recompute=full"},
       {"layout.dp=16", "batch.global=32", "batch.micro=2", "layout.zero=1", "layout.recompute=selective"},
+      {"layout.dp=16", "batch.global=96", "batch.micro=2", "layout.zero=2"},
       {"layout.tp=8", "layout.cp=2", "layout.dp=2", "batch.global=6", "batch.micro=1",
        "layout.sequence=true"}};
   for (const auto& sets : layouts)
