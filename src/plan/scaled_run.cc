@@ -10,6 +10,7 @@
 #include "base/printable.h"
 #include "cost/stage_time.h"
 #include "cost/step_memory.h"
+#include "model/stages.h"
 #include "plan/score_fit.h"
 #include "spec/recompute.h"
 #include "spec/run_schedule.h"
@@ -60,15 +61,6 @@ void know(const ScoreConstants& constants, std::string_view option, const std::s
   const std::string near = suggest(name, names);
   bad_request("{}: no \"{}\"{}; right is one of: {}", option, printable(name),
               near.empty() ? "" : fmt::format(", did you mean {}?", near), fmt::join(names, ", "));
-}
-
-// Blocks of each stage, as even as they divide: the last stage, which has the head, and the first, which has
-// the embedding, have fewer where it does not come out even.
-std::vector<int64_t> blocks_of_stages(int64_t layers, int64_t stages) {
-  std::vector<int64_t> n(size_t(stages), layers / stages);
-  const int64_t more = layers % stages;
-  for (int64_t k = 0; k < more; k++) n[size_t(std::min(stages - 1, 1 + k) % stages)]++;
-  return n;
 }
 
 class WorkWriter {
@@ -122,23 +114,22 @@ class WorkWriter {
   }
 
   void stages(WorldWork& w, const Schedule& schedule) const {
-    const std::vector<int64_t> blocks = blocks_of_stages(c_.model.layers, schedule.stages);
+    const std::vector<StageRange> ranges = split_layers(c_.model, c_.seq, schedule.stages);  // as a run does
     const std::vector<int> holder = rank_of_stages(schedule);
     std::vector<HeldParameters> held(schedule.ranks.size());
-    int64_t next = 0;
     const auto hold = [&](size_t stage, const HeldParameters& h) {
       HeldParameters& of = held[size_t(holder[stage])];
       of.dense += h.dense, of.experts += h.experts;
     };
-    for (size_t s = 0; s < blocks.size(); s++) {
+    for (size_t s = 0; s < ranges.size(); s++) {
       StageWork& stage = w.stages.emplace_back();
-      if (s == 0) stage.layers.push_back({"embed", kEmbedding}), hold(s, {table_held(c_), 0});
-      for (int64_t b = 0; b < blocks[s]; b++, next++) {
-        const bool experts = c_.model.expert_block(next);
-        stage.layers.push_back({fmt::format("blocks.{}", next), experts ? kExperts : kDense});
+      if (ranges[s].embedding) stage.layers.push_back({"embed", kEmbedding}), hold(s, {table_held(c_), 0});
+      for (int64_t b = ranges[s].first; b < ranges[s].last; b++) {
+        const bool experts = c_.model.expert_block(b);
+        stage.layers.push_back({fmt::format("blocks.{}", b), experts ? kExperts : kDense});
         hold(s, layer_held(c_, experts));
       }
-      if (s + 1 < blocks.size()) continue;
+      if (!ranges[s].head) continue;
       stage.layers.push_back({"head", kHead});
       if (w.kinds[kHead].state > 0) hold(s, {table_held(c_), 0});
     }
