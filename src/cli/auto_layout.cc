@@ -8,6 +8,7 @@
 namespace trireme::cli {
 namespace {
 
+constexpr int64_t kMostRanks = 4096;  // of one machine
 constexpr const char* kAxes[] = {"layout.dp", "layout.tp", "layout.pp", "layout.cp"};
 
 bool is_auto(const TomlEntry& e) {
@@ -18,6 +19,7 @@ bool is_auto(const TomlEntry& e) {
 // The request without what asks for a choice.
 struct Opened {
   AutoWish wish;
+  bool given = false;             // --set names an axis
   std::string text;               // of the file, the line `layout = "auto"` left out
   std::vector<std::string> sets;  // and what stands in the place of what is chosen
 };
@@ -39,6 +41,8 @@ Opened open(const RunRequest& request) {
   for (const std::string& s : request.sets) {
     const std::vector<TomlEntry> more = parse_set(s);
     entries.insert(entries.end(), more.begin(), more.end());
+    for (const TomlEntry& e : more)
+      o.given |= std::find(std::begin(kAxes), std::end(kAxes), e.key) != std::end(kAxes);
     const bool whole = more.size() == 1 && more[0].key == "layout" && is_auto(more[0]);
     if (whole) o.wish.layout = true;
     if (!whole) o.sets.push_back(s);
@@ -49,23 +53,35 @@ Opened open(const RunRequest& request) {
     for (size_t a = 0; a < std::size(kAxes); a++)
       if (const int64_t* n = std::get_if<int64_t>(&e.value); n && e.key == kAxes[a]) sizes[a] = *n;
   }
-  constexpr int64_t kMost = 4096;  // ranks of one machine
+  // 0, or more than there may be, is said where the choice is made.
   for (const int64_t n : sizes)
-    o.wish.ranks = n >= 1 && n <= kMost ? std::min(kMost, o.wish.ranks * n) : o.wish.ranks;
+    o.wish.ranks = std::min(o.wish.ranks, kMostRanks + 1) * std::clamp<int64_t>(n, 0, kMostRanks + 1);
   if (o.wish.any()) o.sets.emplace_back("batch.micro=1");
   if (o.wish.layout)
     for (const char* axis : kAxes) o.sets.push_back(std::string(axis) + "=1");
   return o;
 }
 
-// The layout that this run had before, from its folder's plan.toml; false: there is none, or of another run.
+// What choose_recompute() decides stands in plan.toml; what was asked for instead of it.
+LayoutSpec as_asked(LayoutSpec before, const LayoutSpec& asked) {
+  if (asked.recompute != "auto") return before;
+  before.recompute = asked.recompute, before.recompute_tensors = asked.recompute_tensors;
+  before.recompute_rest = asked.recompute_rest, before.recompute_blocks = asked.recompute_blocks;
+  before.recompute_limit = asked.recompute_limit, before.recompute_shard = asked.recompute_shard;
+  return before;
+}
+
+// The layout and microbatch that this run had before, from its folder's plan.toml; false: there is none, or
+// of another run, or of another layout where that is given.
 bool take_layout_of_before(RunSpec& run, const AutoWish& wish) {
   const fs::path file = fs::path(run.train.dir) / "plan.toml";
   if (!fs::exists(file)) return false;
   try {
     const RunSpec before = load_run(file, {}, {.read_from = false});
     if (hash(before) != hash(run) || before.world() != wish.ranks) return false;
-    run.layout = before.layout, run.batch.micro = before.batch.micro;
+    if (!wish.layout && !(as_asked(before.layout, run.layout) == run.layout)) return false;
+    if (wish.layout) run.layout = before.layout;
+    run.batch.micro = before.batch.micro;
     return problems_of(run).empty();
   } catch (const Error&) {
     return false;  // what is wrong with the folder is said where the run starts
@@ -93,16 +109,20 @@ ChosenRun load_or_choose(const RunRequest& request, bool goes_on) {
         "{} = \"auto\" chooses for rank threads of one machine, and train.comm is \"{}\": give the layout",
         o.wish.layout ? "layout" : "batch.micro", run.train.comm);
   refuse(run);
-  if (o.wish.layout && o.wish.ranks == 1) o.wish.ranks = threads_of(run);
+  if (o.wish.layout && (o.wish.ranks < 1 || o.wish.ranks > kMostRanks))
+    bad_request("layout = \"auto\": layout.dp x tp x pp x cp is the number of ranks; right is 1 to {}",
+                kMostRanks);
+  if (o.wish.layout && o.wish.ranks == 1 && !o.given) o.wish.ranks = threads_of(run);
   if (!o.wish.layout) o.wish.ranks = run.world();
   RunSpec divided = run;  // as many ranks, for their share of the cores
   if (o.wish.layout) divided.layout.dp = o.wish.ranks;
   const auto device = make_device(run.train.device);
   const Facts facts{.native_bf16 = device->native(DType::bf16)};
   RunSpec before = resolve(run, facts);
-  if (goes_on && o.wish.layout && take_layout_of_before(before, o.wish)) {
+  if (goes_on && take_layout_of_before(before, o.wish)) {
     before.precision.grads = run.precision.grads;  // follows the microbatches
-    return {resolve(before, facts), "the layout is the one that this run folder began with"};
+    return {resolve(before, facts), fmt::format("{} is the one that this run folder began with",
+                                                o.wish.layout ? "the layout" : "batch.micro")};
   }
   const ClusterSpec cluster = cluster_of(divided);
   const AutoChoice c = choose_layout(run, o.wish, cluster, rank_threads_of(divided), facts);

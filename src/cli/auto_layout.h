@@ -16,8 +16,8 @@ struct ChosenRun {
 };
 // RunRequest::load(), or with the layout chosen on this machine. ranks: of `layout = "auto"`, the product of
 // the axes that are given beside it, else one a core.
-// goes_on: a run folder with a plan of the same run on as many ranks keeps its layout, so that a resume is
-// bit-identical.
+// goes_on: a run folder with a plan of the same run on as many ranks keeps its layout (of batch.micro =
+// "auto": in the same layout its microbatch), so that a resume is bit-identical.
 ChosenRun load_or_choose(const RunRequest&, bool goes_on);
 
 }  // namespace trireme::cli

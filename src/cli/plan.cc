@@ -55,6 +55,12 @@ void refuse_unread_by_run(const CLI::App& verb) {
   refuse_given(verb, kMore, kWhy);
 }
 
+// What a search chooses by itself.
+void refuse_chosen(const CLI::App& verb) {
+  static constexpr std::array kChosen = {"--tp", "--pp", "--micro", "--microbatches", "--chunks"};
+  refuse_given(verb, kChosen, "--search, --sweep and --largest choose it by themselves; leave it out");
+}
+
 }  // namespace
 
 void add_plan(CLI::App& app) {
@@ -90,7 +96,10 @@ void add_plan(CLI::App& app) {
     refuse_unread(*verb, *request, walls->wanted, roofline->wanted);
     if (walls->wanted) return plan_walls(*walls, *subject, *request);
     if (roofline->wanted) return plan_roofline(*roofline, *subject, *walls, *request, searched->svg);
-    if (searched->any()) return plan_search(*searched, *subject, *request, walls->price);
+    if (searched->any()) {
+      refuse_chosen(*verb);
+      return plan_search(*searched, *subject, *request, walls->price);
+    }
     refuse_unread_by_run(*verb);
     if (request->file.empty()) bad_request("RUN is required");
     PlannedRun planned = planned_run(*request, "");

@@ -50,6 +50,30 @@ void set_model(SearchRequest& q, const PlanSubject& subject, const std::optional
   q.model.finish(q.seq);
 }
 
+// A run file's types: of products, of gradients in memory and on the wire (spec's resolve()).
+void set_types(SearchRequest& q, const PrecisionSpec& p) {
+  const bool half = p.compute == "auto" || p.compute == "bf16";
+  if (p.compute == "fp8") {
+    if (q.figures.fp8 <= 0)
+      bad_request("--search: precision.compute = \"fp8\": {} has no fp8; give --set precision.compute=bf16",
+                  q.device);
+    q.numbers = NumberType::fp8;
+  }
+  q.grad_bytes = p.reduce == "bf16" || (p.reduce == "auto" && half) ? 2 : 4;
+  if (p.grads == "bf16") q.grad_stored = 2;
+  if (p.grads == "f32" || (p.grads == "auto" && !half)) q.grad_stored = 4;
+}
+
+// A run file is the model.
+void refuse_two_models(const PlanSubject& s) {
+  for (const auto& [name, given] :
+       {std::pair{"--model", !s.model.empty()}, std::pair{"--parameters", s.parameters > 0},
+        std::pair{"--layers", s.layers > 0}, std::pair{"--hidden", s.hidden > 0},
+        std::pair{"--heads", s.heads > 0}, std::pair{"--kv-heads", s.kv_heads > 0},
+        std::pair{"--ffn", s.ffn > 0}, std::pair{"--vocab", s.vocab > 0}})
+    if (given) bad_request("{}: RUN is a model already; give one of the two", name);
+}
+
 void set_cluster(SearchRequest& q, const PlanSubject& subject, const std::optional<RunSpec>& run) {
   SubjectDevice d;
   double disk = 0;
@@ -191,10 +215,14 @@ bool SearchOptions::any() const {
 void plan_search(const SearchOptions& o, const PlanSubject& subject, const RunRequest& request,
                  double price) {
   std::optional<RunSpec> run;
-  if (!request.file.empty()) run = load_run(request.file, request.sets);
+  if (!request.file.empty()) {
+    refuse_two_models(subject);
+    run = load_run(request.file, request.sets);
+  }
   SearchRequest q;
   set_model(q, subject, run);
   set_cluster(q, subject, run);
+  if (run) set_types(q, run->precision);
   set_sizes(q, o, subject);
   q.fits = constants_of({.device = q.device, .software = o.software, .site = o.site});
   set_interval(q, !o.software.empty());

@@ -105,6 +105,7 @@ SubjectModel model_of(const PlanSubject& s) {
 SubjectDevice device_of(const ClusterSpec& c, std::string_view compute) {
   SubjectDevice d{.name = c.name, .source = c.source};
   d.figures = {.bf16 = c.peak_flops(compute),
+               .fp8 = c.peak_flops("fp8"),
                .memory = double(c.memory_bytes),
                .bandwidth = c.memory_bandwidth,
                .bus = c.intra_node.bandwidth,

@@ -73,6 +73,11 @@ void set_again(StepCase& c, Again a) {
   c.renorm = a == Again::selective;
 }
 
+// Bytes of a gradient in memory: f32 sums of several microbatches; one stays in the compute type.
+double stored_grads(const SearchRequest& q, int64_t microbatches) {
+  return q.grad_stored > 0 ? q.grad_stored : microbatches > 1 ? 4 : 2;
+}
+
 // What a second of so many devices is worth.
 struct ClusterPrice {
   double goodput = 1, cost_s = 0;
@@ -118,7 +123,8 @@ class DivisionSearch {
   void take(const Priced&);
   void join_front(const Priced&);
   bool dominates(const Priced& a, const Priced& b) const {
-    return a.token_s <= b.token_s && a.cost <= b.cost && a.headroom >= b.headroom;
+    return seconds_of(q_, a) <= seconds_of(q_, b) && cost_of(q_, a) <= cost_of(q_, b) &&
+           a.headroom >= b.headroom;
   }
 
   const SearchRequest& q_;
@@ -189,8 +195,7 @@ void DivisionSearch::run(const SearchLayout& division) {
   for (const int64_t micro : divisors(at_.global / at_.dp)) {
     at_.micro = c_.micro = micro;
     c_.microbatches = at_.microbatches();
-    // f32 sums of several microbatches; one stays in the compute type.
-    c_.grad_stored = c_.microbatches > 1 ? 4 : 2;
+    c_.grad_stored = stored_grads(q_, c_.microbatches);
     states_.clear();
     for (const Sharding& s : shardings_)
       for (const bool offload : {false, true}) {
@@ -410,6 +415,13 @@ RunSpec with_layout(RunSpec run, const SearchLayout& l) {
   return run;
 }
 
+double seconds_of(const SearchRequest& q, const Priced& p) {
+  return q.by == RankBy::loss ? p.score : p.token_s;
+}
+double cost_of(const SearchRequest& q, const Priced& p) {
+  return q.by == RankBy::loss ? p.cost / p.token_s * p.score : p.cost;
+}
+
 double step_tokens(const SearchRequest& q, const SearchLayout& l) {
   return double(l.global) * double(q.seq);
 }
@@ -419,7 +431,7 @@ StepCase step_case(const SearchRequest& q, const SearchLayout& l) {
   c.tp = l.tp, c.pp = l.pp, c.dp = l.dp, c.cp = l.cp, c.ep = l.ep;
   c.micro = l.micro, c.microbatches = l.microbatches();
   c.zero = l.zero, c.shards = l.shards;
-  c.grad_bytes = q.grad_bytes, c.grad_stored = c.microbatches > 1 ? 4 : 2;
+  c.grad_bytes = q.grad_bytes, c.grad_stored = stored_grads(q, c.microbatches);
   c.numbers = q.numbers, c.nearest = l.nearest;
   c.offload = l.offload ? q.disk : 0;
   set_schedule(c, schedule_named(l.schedule), l.chunks);
@@ -456,7 +468,7 @@ SearchResult search(const SearchRequest& q) {
   const auto by_score = [](const Priced& a, const Priced& b) { return a.score < b.score; };
   std::stable_sort(out.divisions.begin(), out.divisions.end(), by_score);
   std::stable_sort(out.front.begin(), out.front.end(),
-                   [](const Priced& a, const Priced& b) { return a.token_s < b.token_s; });
+                   [&](const Priced& a, const Priced& b) { return seconds_of(q, a) < seconds_of(q, b); });
   out.seconds = now_s() - begin;
   return out;
 }

@@ -54,7 +54,8 @@ struct SearchRequest {
   DeviceFigures figures;
   FitValues fits{};
   NumberType numbers = NumberType::half;
-  double grad_bytes = 2;    // on the wire; in memory they are f32 where a step has several microbatches
+  double grad_bytes = 2;    // of a gradient on the wire
+  double grad_stored = 0;   // and in memory; 0 = 4 where a step has several microbatches, else 2
   double disk = 0;          // bytes/s of a device to its machine's disk; 0 = nothing is offloaded
   double memory_share = 1;  // of the device's memory that may be planned with
   double price = 0;         // of a device-hour; 0 = cost is in device-hours
@@ -101,6 +102,11 @@ struct Refused {
   SearchLayout nearest;    // the one that misses by least (memory), or the first
   double bytes = 0;        // memory: what that one takes
 };
+
+// Seconds and cost of what is worked for: of a token; by RankBy::loss, of all until the loss, for larger
+// batches take more tokens.
+double seconds_of(const SearchRequest&, const Priced&);
+double cost_of(const SearchRequest&, const Priced&);
 
 struct SearchResult {
   std::vector<Priced> best;   // ranked

@@ -215,12 +215,15 @@ std::string front_svg(const SearchRequest& q, const SearchResult& r) {
   Chart c{
       .title = fmt::format("{} on {} x {}: what memory left costs in time", q.name, q.gpus.back(), q.device),
       .x = {.title = "memory left on a device, GB"},
-      .y = {.title = "seconds of 1e9 tokens, failures included", .from_zero = false}};
+      .y = {.title = q.by == RankBy::loss ? "days to the loss, failures included"
+                                          : "seconds of 1e9 tokens, failures included",
+            .from_zero = false}};
+  const double unit = q.by == RankBy::loss ? 1.0 / 86400 : kPerTokens;
   for (const int64_t gpus : q.gpus) {
     ChartSeries s{.name = fmt::format("{} devices", gpus), .line = false};
     for (const Priced& p : r.front)
       if (p.layout.gpus == gpus)
-        s.points.push_back({p.headroom / kGiga, p.token_s * kPerTokens, text_of(p.layout)});
+        s.points.push_back({p.headroom / kGiga, seconds_of(q, p) * unit, text_of(p.layout)});
     std::reverse(s.points.begin(), s.points.end());  // fastest first: least memory left first, as a rule
     if (!s.points.empty()) c.series.push_back(std::move(s));
   }

@@ -26,7 +26,7 @@ std::vector<std::pair<std::string, double>> shares_of(const SearchRequest& q, co
 }
 
 void compare(const SearchRequest& q, const SweepRow& before, SweepRow& row) {
-  row.speedup = before.best.token_s / row.best.token_s;
+  row.speedup = seconds_of(q, before.best) / seconds_of(q, row.best);
   const auto old = shares_of(q, before);
   double most = 0;
   for (const auto& [name, seconds] : shares_of(q, row)) {
@@ -38,7 +38,7 @@ void compare(const SearchRequest& q, const SweepRow& before, SweepRow& row) {
   row.eaten = most / (row.best.token_s * double(row.goodput.paid));
 }
 
-std::string cost_of(const SearchRequest& q, const Priced& p) {
+std::string cost_text_of(const SearchRequest& q, const Priced& p) {
   return q.price > 0 ? fmt::format("{:.2f}", p.cost * kGigaTokens)
                      : fmt::format("{:.1f} h", p.cost * kGigaTokens);
 }
@@ -89,7 +89,7 @@ std::string sweep_text(const SearchRequest& q, const Sweep& s) {
     }
     out +=
         fmt::format("{:7} {:8.3f} s {:11.0f} {:5.1f} % {:6.1f} % {:>11} {:>7}  {}", r.gpus, r.best.time.total,
-                    1 / r.best.token_s, 100 * r.mfu, 100 * r.goodput.share, cost_of(q, r.best),
+                    1 / r.best.token_s, 100 * r.mfu, 100 * r.goodput.share, cost_text_of(q, r.best),
                     r.speedup > 0 ? fmt::format("{:.2f}", r.speedup) : "", text_of(r.best.layout));
     if (q.by == RankBy::loss)
       out += fmt::format("; batch {}, {:.1f} days", r.best.layout.global, r.best.score / 86400);

@@ -13,7 +13,7 @@ struct SweepRow {
   Priced best;
   double mfu = 0;
   Goodput goodput;
-  double speedup = 0;  // over the row before, half the devices; 0: it has none
+  double speedup = 0;  // over the row before, half the devices (by loss: until the loss); 0: it has none
   std::string eats;    // the toll whose device-seconds a token grew most since
   double eaten = 0;    // share of this row's device-seconds a token
 };

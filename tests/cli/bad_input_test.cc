@@ -294,6 +294,18 @@ const std::vector<Case> kCases = {
        s[4] = 1;  // 2^32 more
        put_file(f / "hf/model.safetensors", s);
      }},
+    {"AutoLayoutOverMpi",
+     {"train", "{}/run.toml", "--set", "layout=auto", "--set", "train.comm=mpi"},
+     {"layout = \"auto\" chooses for rank threads", "give the layout"}},
+    {"AutoMicroOverMpi",
+     {"train", "{}/run.toml", "--set", "batch.micro=auto", "--set", "train.comm=mpi"},
+     {"batch.micro = \"auto\" chooses for rank threads", "give the layout"}},
+    {"AutoLayoutOfTooManyRanks",
+     {"train", "{}/run.toml", "--set", "layout=auto", "--set", "layout.dp=100", "--set", "layout.tp=100"},
+     {"layout = \"auto\"", "1 to 4096"}},
+    {"AutoLayoutOfNoRanks",
+     {"train", "{}/run.toml", "--set", "layout=auto", "--set", "layout.dp=0"},
+     {"layout = \"auto\"", "1 to 4096"}},
     {"HeaderThatLies",
      {"eval", "{}/hf.toml"},
      {"{}/hf/model.safetensors", "model.norm.weight"},

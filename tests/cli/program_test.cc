@@ -52,6 +52,53 @@ TEST(Train, TheProgramAndTheLibraryAgreeToTheBit) {
   EXPECT_EQ(damage(before, files_in(a / "run")), "");
 }
 
+// layout = "auto": chosen once, written into the run folder, kept by a resume; batch.micro = "auto" likewise.
+TEST(Train, AChosenLayoutIsWrittenAndKept) {
+  struct Choice {
+    std::vector<std::string> sets;
+    int64_t ranks;
+    const char* kept;
+  };
+  const Choice choices[] = {{{"layout=auto", "layout.dp=2"}, 2, "the layout is the one that this run"},
+                            {{"layout=auto", "layout.dp=1"}, 1, "the layout is the one that this run"},
+                            {{"batch.micro=auto"}, 1, "batch.micro is the one that this run"},
+                            {{"batch.micro=auto", "layout.pp=2", "layout.recompute=auto"},
+                             2,
+                             "batch.micro is the one that this run"}};
+  for (const Choice& c : choices) {
+    SCOPED_TRACE(c.sets.back());
+    TempFolder tmp;
+    const fs::path file = tiny_run_file(tmp.path(), 4);
+    std::vector<std::string> more;
+    for (const std::string& s : c.sets) more.insert(more.end(), {"--set", s});
+    const auto steps = [&](const char* n) {
+      std::vector<std::string> args = more;
+      args.insert(args.end(), {"--set", n});
+      return trireme(tmp.path(), train_args(file, args));
+    };
+    Process first(trireme_args(train_args(file, more)), tmp.path());
+    ASSERT_TRUE(first.wait_for_err("layout chosen of"));
+    const Ran ran = first.wait();
+    ASSERT_EQ(ran.code, 0) << ran.err;
+    const fs::path plan = tmp / "run" / "plan.toml";
+    const RunSpec before = load_run(plan, {}, {.read_from = false});
+    EXPECT_EQ(before.world(), c.ranks);
+    // As if another had been chosen: a resume keeps what the folder says.
+    RunSpec other = before;
+    other.batch.micro = before.batch.micro == 1 ? 2 : 1;
+    save_run(other, plan);
+    for (const std::string& name : names_in(tmp / "run" / "checkpoints"))
+      if (step_of_folder_name(name) && *step_of_folder_name(name) == 4)
+        fs::remove_all(tmp / "run" / "checkpoints" / name);
+    const Ran again = steps("train.keep=2");
+    EXPECT_EQ(again.code, 0) << again.err;
+    EXPECT_NE(again.err.find(c.kept), std::string::npos) << again.err;
+    const RunSpec after = load_run(plan, {}, {.read_from = false});
+    EXPECT_EQ(after.batch.micro, other.batch.micro);
+    EXPECT_EQ(after.layout, other.layout);
+  }
+}
+
 TEST(Train, KilledAtAnyInstantItEndsTheSame) {
   constexpr int64_t kSteps = 40;
 #ifdef TRIREME_FEW_PROCESSES

@@ -143,6 +143,52 @@ TEST(Worked, WallsRefuseByName) {
   EXPECT_EQ(r.code, 2);
 }
 
+TEST(Worked, SearchRefusesByName) {
+  TempFolder tmp;
+  const std::string file = tiny_run_file(tmp.path(), 1).string();
+  const auto refused = [&](std::vector<std::string> args, const char* with) {
+    args.insert(args.begin(), {"plan", "--cluster", "A100-80GB"});
+    const Ran r = trireme(tmp.path(), args);
+    EXPECT_EQ(r.code, 2) << r.out;
+    EXPECT_NE(r.err.find(with), std::string::npos) << r.err;
+  };
+  const std::vector<std::string> named = {"--search", "--model", "llama3-8B",      "--gpus", "8",
+                                          "--seq",    "4096",    "--global-batch", "8"};
+  const auto with = [](std::vector<std::string> args, std::vector<std::string> more) {
+    args.insert(args.end(), more.begin(), more.end());
+    return args;
+  };
+  for (const char* chosen : {"--tp", "--pp", "--micro", "--microbatches", "--chunks"})
+    refused(with(named, {chosen, "2"}), "--search, --sweep and --largest choose it");
+  refused({file, "--search", "--model", "llama3-8B"}, "--model: RUN is a model already");
+  refused({file, "--search", "--layers", "4"}, "--layers: RUN is a model already");
+  refused({file, "--search", "--set", "precision.compute=fp8"}, "A100-80GB has no fp8");
+  refused(with(named, {"--repair", "1e12"}), "--repair");
+  refused({"--search", "--model", "llama3-8B", "--gpus", "1048576", "--seq", "4096", "--global-batch",
+           "1048576", "--restart", "1e6"},
+          "nothing that they do stays");
+}
+
+// precision of a run file is what its search prices.
+TEST(Worked, SearchTakesTheTypesOfTheRun) {
+  TempFolder tmp;
+  const std::string file = tiny_run_file(tmp.path(), 1).string();
+  const auto best = [&](std::vector<std::string> sets) {
+    std::vector<std::string> args = {"plan", file, "--search", "--cluster", "H100", "--json"};
+    for (const std::string& s : sets) args.insert(args.end(), {"--set", s});
+    const Ran r = trireme(tmp.path(), args);
+    EXPECT_EQ(r.code, 0) << r.err;
+    return nlohmann::json::parse(r.out)["best"];
+  };
+  const auto products = [](const nlohmann::json& b) { return b["tolls_s"]["products"].get<double>(); };
+  const auto half = best({"precision.compute=bf16", "batch.global=1", "batch.micro=1"});
+  const auto eight = best({"precision.compute=fp8", "batch.global=1", "batch.micro=1"});
+  const auto wide =
+      best({"precision.compute=bf16", "precision.grads=f32", "batch.global=1", "batch.micro=1"});
+  EXPECT_NE(products(half), products(eight));
+  EXPECT_GT(wide["memory"]["states"].get<double>(), half["memory"]["states"].get<double>());
+}
+
 // The picture of docs/plan.md is the program's, and its numbers those of --json.
 TEST(Worked, RooflineIsDrawnAsThePageShows) {
   TempFolder tmp;

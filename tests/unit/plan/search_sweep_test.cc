@@ -65,6 +65,19 @@ TEST(Sweep, MoreDevicesAreFasterAndDearerUntilADoublingDoesNotPay) {
   EXPECT_NE(sweep_text(q, s).find("less than 1.5 times as fast"), std::string::npos);
 }
 
+TEST(Sweep, ByLossASpeedupIsOfTheTimeToTheLoss) {
+  SearchRequest q = sweep_request();
+  q.gpus = {8, 1024}, q.globals = {64, 512}, q.figures.nic = 5e9, q.by = RankBy::loss, q.loss = 2.2;
+  const Sweep s = sweep(q);
+  bool differs = false;
+  for (size_t i = 1; i < s.rows.size(); i++) {
+    ASSERT_TRUE(s.rows[i].any);
+    EXPECT_NEAR(s.rows[i].speedup, s.rows[i - 1].best.score / s.rows[i].best.score, 1e-12);
+    differs |= s.rows[i].best.layout.global != s.rows[i - 1].best.layout.global;
+  }
+  EXPECT_TRUE(differs);  // else both readings are one
+}
+
 TEST(Sweep, WhatFitsNowhereIsSaid) {
   SearchRequest q = sweep_request();
   q.figures.memory = 5e9;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "base/json.h"
@@ -269,6 +270,45 @@ TEST(Search, TimeToALossChoosesTheBatch) {
   for (const Priced& p : r.divisions) EXPECT_GE(p.score, r.best[0].score);
 }
 
+// A larger batch has faster tokens and needs more of them: the front is of what is ranked.
+TEST(Search, TheFrontByLossIsOfTimeToTheLoss) {
+  SearchRequest q = small_request();
+  q.figures.memory = 80e9, q.by = RankBy::loss, q.loss = 3.4;
+  q.globals = {24, 96, 384};
+  const SearchResult r = search(q);
+  ASSERT_FALSE(r.front.empty());
+  EXPECT_EQ(r.front.front().score, r.best[0].score);
+  const auto beats = [](const Priced& a, const Priced& b) {
+    const double cost = a.cost / a.token_s * a.score, other = b.cost / b.token_s * b.score;
+    return a.score <= b.score && cost <= other && a.headroom >= b.headroom &&
+           (a.score < b.score || cost < other || a.headroom > b.headroom);
+  };
+  for (const Priced& p : r.front)
+    for (const std::vector<Priced>* some : {&r.best, &r.divisions, &r.front})
+      for (const Priced& o : *some)
+        EXPECT_FALSE(beats(o, p)) << text_of(p.layout) << " by " << text_of(o.layout);
+  EXPECT_NE(front_svg(q, r).find("days to the loss"), std::string::npos);
+}
+
+// What a run file says of types is what is priced.
+TEST(Search, TypesOfGradientsArePriced) {
+  SearchRequest q = small_request();
+  const SearchLayout one{.gpus = 12, .global = 24, .dp = 12, .micro = 2},
+      two{.gpus = 12, .global = 24, .dp = 12};
+  const auto states = [&](const SearchLayout& l) { return price_layout(q, l).memory.states; };
+  const double half = states(one), whole = states(two);
+  EXPECT_LT(half, whole);
+  q.grad_stored = 4;
+  EXPECT_EQ(states(one), whole);
+  q.grad_stored = 2;
+  EXPECT_EQ(states(two), half);
+  const double narrow = price_layout(q, two).time.gradients;
+  q.grad_bytes = 4;
+  EXPECT_GT(price_layout(q, two).time.gradients, narrow);
+  q.grad_stored = 4, q.figures.memory = 2e9;
+  expect_brute_force(q);
+}
+
 TEST(SearchWhy, FlipsAreWhereTheOrderChanges) {
   SearchRequest q = small_request();
   const SearchResult r = search(q);
@@ -277,7 +317,13 @@ TEST(SearchWhy, FlipsAreWhereTheOrderChanges) {
   EXPECT_FALSE(w.binds.empty());
   EXPECT_GE(w.runner_up.score, r.best[0].score);
   const Priced& best = r.divisions.front();
-  int seen = 0;
+  const std::map<std::string, Fit> fits = {{"exposed share of tp's sums", Fit::tp},
+                                           {"exposed share of messages between stages", Fit::pp},
+                                           {"exposed share of cp's exchange", Fit::cp},
+                                           {"exposed share of experts' exchange", Fit::ep},
+                                           {"exposed share of gradients and weights", Fit::dp},
+                                           {"start of a collective, a rank", Fit::ring},
+                                           {"launches of a layer", Fit::host}};
   for (const Flip& f : w.flips) {
     const auto behind = [&](double factor) {
       SearchRequest other = q;
@@ -287,16 +333,18 @@ TEST(SearchWhy, FlipsAreWhereTheOrderChanges) {
         other.figures.bus *= factor;
       else if (f.what == "peak of products")
         other.figures.bf16 *= factor;
+      else if (f.what == "bandwidth of memory")
+        other.figures.bandwidth *= factor;
+      else if (const auto fit = fits.find(f.what); fit != fits.end())
+        other.fits[size_t(fit->second)] *= factor;
       else
-        return 0.0;
-      seen++;
+        ADD_FAILURE() << f.what;
       return price_layout(other, f.rival.layout).score - price_layout(other, best.layout).score;
     };
     const double beyond = std::pow(f.factor, 1.001), before = std::pow(f.factor, 0.999);
-    EXPECT_LE(behind(beyond), 0);
-    EXPECT_GE(behind(before), 0);
+    EXPECT_LE(behind(beyond), 0) << f.what;
+    EXPECT_GE(behind(before), 0) << f.what;
   }
-  EXPECT_GT(seen, 0);
   // More memory: the layout that is named is faster, and does not fit today.
   if (w.with_memory.token_s > 0) {
     EXPECT_LT(w.with_memory.score, best.score);
