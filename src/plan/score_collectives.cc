@@ -392,7 +392,7 @@ CollectiveScore score_collectives(std::string_view json, std::string_view file) 
     if (all.contains(std::string(rule.section)))
       if (const Microbench* at = find_path(all[std::string(rule.section)], rule.path)) curves.add(rule, *at);
   for (const auto& [section, value] : all.items()) {
-    const auto known = [&](const CurveRule& r) { return r.section == section; };
+    const auto known = [&name = section](const CurveRule& r) { return r.section == name; };
     std::string reason = "not known here";
     for (const auto& n : kNoCollectives)
       if (section.starts_with(n.begins)) reason = n.reason;
