@@ -30,6 +30,14 @@ void score_curves(const ScoreRequest& q, const std::string& text) {
   fmt::print("{}", q.json ? to_json(s) : to_text(s));
 }
 
+// A file none of whose rows can be forecast has no score.
+void refuse_unusable(const std::vector<MeasuredRow>& rows, const std::string& file) {
+  if (rows.empty()) bad_request("{}: no rows", file);
+  if (std::all_of(rows.begin(), rows.end(), [](const MeasuredRow& r) { return !r.skipped.empty(); }))
+    bad_request("{}: none of {} rows can be forecast; the first, {}: {}", file, rows.size(), rows[0].id,
+                rows[0].skipped);
+}
+
 void score(const ScoreRequest& q) {
   const std::string text = read_text(q.file);
   if (is_microbench(text)) return score_curves(q, text);
@@ -49,9 +57,8 @@ void score(const ScoreRequest& q) {
                timed.size(), q.file);
     return;
   }
+  refuse_unusable(rows, q.file);
   const ScoreReport report = score_rows(rows, constants, q.as_is ? 0 : q.splits);
-  if (report.measured_rows == 0 && !q.json)
-    fmt::print("{}: no row has a step time that can be forecast\n", q.file);
   fmt::print("{}", q.json ? score_json(report) : score_text(report, q.rows));
 }
 

@@ -255,6 +255,9 @@ ScoreReport score_rows(const std::vector<MeasuredRow>& all, const ScoreConstants
     if (r.skipped.empty()) rows.push_back(&r);
   }
   std::vector<HeldOut> time(rows.size()), memory(rows.size());
+  // From the priors alone: what an earlier fit made of all rows would tell a half about the other.
+  ScoreConstants unfitted = constants;
+  unfitted.fitted.clear();
   for (int split = 0; split < std::max(splits, 1); ++split) {
     const std::vector<int> half = halves_of(rows, split);
     std::array<ScoreConstants, 2> fitted_without;
@@ -262,7 +265,7 @@ ScoreReport score_rows(const std::vector<MeasuredRow>& all, const ScoreConstants
       Rows training;
       for (size_t i = 0; i < rows.size(); ++i)
         if (half[i] != test) training.push_back(rows[i]);
-      fitted_without[size_t(test)] = splits > 0 ? fit_constants(constants, training) : constants;
+      fitted_without[size_t(test)] = splits > 0 ? fit_constants(unfitted, training) : constants;
     }
     hold_out(kTime, rows, half, fitted_without, time);
     hold_out(kMemory, rows, half, fitted_without, memory);

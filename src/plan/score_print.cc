@@ -87,29 +87,31 @@ ReportJson skipped_json(const std::vector<SkippedRow>& all) {
 }  // namespace
 
 std::string score_text(const ScoreReport& r, bool rows) {
-  std::string text = fmt::format("step time of {} measured runs, percent; ", r.measured_rows);
-  text += r.splits > 0 ? fmt::format(
-                             "constants fitted on half of each family's configurations, errors on\n"
-                             "the other half, {} times",
-                             r.splits)
-                       : "constants as they are";
-  text += "; control: half of the peak; fitted: one constant of the same half\n" + table_of(r.time);
-  text += fmt::format(
-      "\nmemory of {} runs, likewise; control: weights, "
-      "gradients and optimizer alone\n{}",
-      r.memory.all.rows, table_of(r.memory));
-  text += fmt::format(
-      "\nfits, risky or does not fit, of {} runs: {:.1f} % right, "
-      "{:.1f} % risky, {:.1f} % wrong; by the control {:.1f} % "
-      "right\n\n",
-      r.fits.all.rows, r.fits.all.right, r.fits.all.risky, r.fits.all.wrong, r.fits.all.control_right);
-  if (rows)
+  std::string text = skipped_text(r) + "\n";
+  if (rows) {
     for (const ScoredRow& x : r.rows)
       text += fmt::format(
           "{:<60} {:>10.4g} s  forecast {:>10.4g} s ({:.4g} to "
           "{:.4g})  {:+.1f} %\n",
           x.id, x.measured, x.predicted, x.low, x.high, 100 * (x.predicted / x.measured - 1));
-  return text + skipped_text(r);
+    text += "\n";
+  }
+  text += fmt::format(
+      "fits, risky or does not fit, of {} runs: {:.1f} % right, "
+      "{:.1f} % risky, {:.1f} % wrong; by the control {:.1f} % "
+      "right\n",
+      r.fits.all.rows, r.fits.all.right, r.fits.all.risky, r.fits.all.wrong, r.fits.all.control_right);
+  text += fmt::format(
+      "\nmemory of {} runs, percent; control: weights, "
+      "gradients and optimizer alone; the rest as below\n{}",
+      r.memory.all.rows, table_of(r.memory));
+  text += fmt::format("\nstep time of {} measured runs, percent; ", r.measured_rows);
+  text += r.splits > 0 ? fmt::format(
+                             "constants fitted on half of each family's configurations, errors on\n"
+                             "the other half, {} times",
+                             r.splits)
+                       : "constants as they are";
+  return text + "; control: half of the peak; fitted: one constant of the same half\n" + table_of(r.time);
 }
 
 std::string score_json(const ScoreReport& r) {

@@ -227,6 +227,23 @@ TEST(Score, APlantedSourceIsFoundAgain) {
   EXPECT_LE(r.time.all.coverage, 95);
 }
 
+// What an earlier fit made of all rows is no part of a forecast of a half; and the table ends the report.
+TEST(Score, AnEarlierFitTellsNothing) {
+  ScoreConstants fresh = parse_constants(shipped_constants_text(), "shipped");
+  fresh.fitted.clear();
+  FitValues truth{};
+  for (size_t f = 0; f < kFits; ++f) truth[f] = fresh.priors[f].center;
+  const std::vector<MeasuredRow> rows = planted_rows(truth, 12);
+  ScoreConstants told = fresh;
+  for (const char* scope : {"device", "device:A100-80GB", "site", "software"})
+    for (size_t f = 0; f < kFits; ++f) told.fitted[scope][Fit(f)] = 7;
+  EXPECT_EQ(score_json(score_rows(rows, told, 1)), score_json(score_rows(rows, fresh, 1)));
+  EXPECT_NE(score_json(score_rows(rows, told, 0)), score_json(score_rows(rows, fresh, 0)));
+  const std::string text = score_text(score_rows(rows, fresh, 1), true);
+  const std::string last = text.substr(text.rfind('\n', text.size() - 2) + 1);
+  EXPECT_TRUE(last.starts_with("all ")) << last;
+}
+
 TEST(Score, TwoStepsOfOnesOwnCalibrateASite) {
   const ScoreConstants shipped = parse_constants(shipped_constants_text(), "shipped");
   std::vector<MeasuredRow> rows = planted_rows(shipped.of(read_one(whole_row())), 30);
