@@ -9,7 +9,7 @@ FUZZ_JOBS ?= $(shell nproc)
 
 # The layout of the code is that of clang-format 14; another version would move lines.
 CLANG_FORMAT = clang-format-14
-CODE = $(shell find src tests bench tools -name '*.h' -o -name '*.cc' -o -name '*.cu' 2>/dev/null | sort)
+CODE = $(shell find src tests bench tools -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null | sort)
 
 .PHONY: all program demo test test-slow bench fuzz format format-check clean help setup setup-test setup-slow check-format-only
 

@@ -3,6 +3,8 @@
 #include <cstring>
 #include <limits>
 
+#include "modes.h"
+
 namespace trireme::harness {
 namespace {
 
@@ -94,7 +96,7 @@ Instance::Instance(const CaseEntry& entry, const Problem& problem, Device& devic
 }
 
 int64_t planned_scratch(const CaseEntry& entry, const Problem& p, std::string_view device, int threads) {
-  auto meta = make_device("meta", {.threads = threads, .models = device == "meta" ? "cpu" : device});
+  auto meta = make_meta_of(device, threads);
   Instance plan(entry, p, *meta, int64_t(1) << 40);
   plan.launch();
   return plan.scratch_peak();

@@ -10,8 +10,11 @@ int main(int argc, char** argv) {
       "--threads 1,2");
   Options options;
   options.problems = TRIREME_OPS_PROBLEMS;
-  app.add_option("--device", options.device, "cpu, meta or cuda")->capture_default_str();
+  app.add_option("--device", options.device,
+                 "cpu, meta, cuda or cuda-emulated: its kernels on this processor")
+      ->capture_default_str();
   app.add_option("--op", options.ops, "only these ops, comma separated")->delimiter(',');
+  app.add_option("--except", options.except, "not these ops")->delimiter(',');
   app.add_option("--filter", options.filter, "only problem lines that contain this text");
   app.add_option("--threads", options.threads, "thread counts, comma separated")
       ->delimiter(',')

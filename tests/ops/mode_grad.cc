@@ -69,7 +69,7 @@ int run_grad(const Options& options) {
   int failures = 0;
   std::map<std::string_view, std::pair<int, double>> seen;  // op -> gradients checked, worst miss of the op
   for (int threads : options.threads) {
-    auto device = make_device(options.device, {.threads = threads});
+    auto device = make_harness_device(options.device, {.threads = threads});
     for_each_problem(options, "grad", [&](const CaseEntry& entry, const ProblemFile&, const Problem& p) {
       auto fail = [&](const std::string& what) {
         fmt::print("FAIL {} ({}, {} threads): {}\n", p.line, p.place, threads, what);

@@ -42,8 +42,8 @@ class Tester {
  public:
   explicit Tester(const Options& options) : options_(options) {
     for (int t : options.threads) {
-      devices_.push_back(make_device(options.device, {.threads = t}));
-      metas_.push_back(make_device("meta", {.threads = t, .models = options.device}));
+      devices_.push_back(make_harness_device(options.device, {.threads = t}));
+      metas_.push_back(make_meta_of(options.device, t));
     }
   }
 

@@ -8,13 +8,19 @@ namespace trireme::harness {
 
 struct Options {
   std::string device = "cpu";
-  std::vector<std::string> ops;  // only these; none = all
-  std::string filter;            // only problem lines that contain this
+  std::vector<std::string> ops;     // only these; none = all
+  std::vector<std::string> except;  // but not these
+  std::string filter;               // only problem lines that contain this
   std::vector<int> threads = {1};
   fs::path problems;  // folder of <op>.txt
   bool verbose = false;
   bool in_turn = false;  // perf: the lines take turns, launch by launch
 };
+
+// make_device, which also knows "cuda-emulated": the CUDA kernels on this processor (tests/emulate).
+std::unique_ptr<Device> make_harness_device(std::string_view name, const DeviceOptions& = {});
+// A meta device that books what device `name` does.
+std::unique_ptr<Device> make_meta_of(std::string_view name, int threads);
 
 int run_test(const Options&);  // against the double-precision reference; bits; fences; scratch against meta
 int run_grad(const Options&);  // finite differences

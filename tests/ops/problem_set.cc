@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "emulated_device.h"
 #include "modes.h"
 
 namespace trireme::harness {
@@ -19,11 +20,20 @@ void refuse_missing_cases() {
 
 }  // namespace
 
+std::unique_ptr<Device> make_harness_device(std::string_view name, const DeviceOptions& options) {
+  return name == kEmulatedCuda ? make_emulated_device() : make_device(name, options);
+}
+std::unique_ptr<Device> make_meta_of(std::string_view name, int threads) {
+  if (name == "meta") name = "cpu";
+  return make_device("meta", {.threads = threads, .models = name == kEmulatedCuda ? "cuda" : name});
+}
+
 void for_each_problem(const Options& options, std::string_view mode, const ProblemVisitor& visit) {
   refuse_missing_cases();
   int visited = 0;
   for (const CaseEntry& entry : all_cases()) {
     if (!options.ops.empty() && std::ranges::find(options.ops, entry.op) == options.ops.end()) continue;
+    if (std::ranges::find(options.except, entry.op) != options.except.end()) continue;
     ProblemFile file(options.problems / (std::string(entry.op) + ".txt"));
     for (const Problem& p : file.problems()) {
       if (p.op != entry.op)

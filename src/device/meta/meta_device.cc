@@ -8,33 +8,38 @@
 #include "device/cpu/cpu_device.h"
 #include "device/cpu/f16.h"
 #include "device/cpu/matmul.h"
+#include "device/cuda/launches.h"
 
 namespace trireme {
 namespace {
 
 class MetaKernels final : public Kernels {
  public:
-  explicit MetaKernels(cpu::Context ctx) : ctx_(ctx) { ctx_.matmuls = &matmuls_; }
+  MetaKernels(cpu::Context ctx, bool cuda) : ctx_(ctx), cuda_(cuda) { ctx_.matmuls = &matmuls_; }
 
  private:
-#define TRIREME_BOOK(Args)                                    \
-  void launch(const Args&, const Tensor&, Stream) override {} \
-  int64_t scratch_bytes(const Args& p) override {             \
-    return cpu::scratch_bytes_of_any(p, ctx_);                \
+#define TRIREME_BOOK(Args)                                                     \
+  void launch(const Args&, const Tensor&, Stream) override {}                  \
+  int64_t scratch_bytes(const Args& p) override {                              \
+    return cuda_ ? cuda::cuda_scratch(p) : cpu::scratch_bytes_of_any(p, ctx_); \
   }
   TRIREME_OPS(TRIREME_BOOK)
 #undef TRIREME_BOOK
   cpu::MatmulCache matmuls_;
   cpu::Context ctx_;
+  bool cuda_;  // what it stands for: a GPU, or else a CPU
 };
 
 class MetaDevice final : public Device {
  public:
-  explicit MetaDevice(cpu::Context ctx) : kernels_(ctx) {}
+  MetaDevice(cpu::Context ctx, bool cuda) : kernels_(ctx, cuda), cuda_(cuda) {}
 
   std::string_view name() const override { return "meta"; }
   bool has_data() const override { return false; }
-  bool native(DType t) const override { return cpu::multiplies_natively(t); }
+  bool native(DType t) const override {
+    return cuda_ ? t == DType::f16 || t == DType::bf16 || t == DType::f32 || t == DType::f64
+                 : cpu::multiplies_natively(t);
+  }
 
   // Ranges follow one another from an address that no process maps: a stray access faults at once, and
   // tensors of two arenas never look like one another.
@@ -76,14 +81,15 @@ class MetaDevice final : public Device {
   std::vector<std::string> streams_;
   int64_t events_ = 0;
   MetaKernels kernels_;
+  bool cuda_;
 };
 
 }  // namespace
 
 std::unique_ptr<Device> make_meta_device(const DeviceOptions& options) {
-  if (options.models != "cpu")
-    bad_request("meta cannot stand for device '{}'; it knows the scratch of: cpu", options.models);
-  return std::make_unique<MetaDevice>(cpu::make_context(options));
+  if (options.models != "cpu" && options.models != "cuda")
+    bad_request("meta cannot stand for device '{}'; it knows the scratch of: cpu, cuda", options.models);
+  return std::make_unique<MetaDevice>(cpu::make_context(options), options.models == "cuda");
 }
 
 }  // namespace trireme

@@ -1,0 +1,36 @@
+// What the launches of one CUDA device share. Plain C++, for nvcc, for the emulation and for meta.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "tensor/tensor.h"
+
+struct CUstream_st;
+using cudaStream_t = CUstream_st*;  // as CUDA's headers have it
+
+namespace trireme::cuda {
+
+// One look at ids that come from data: what the message says if one of them is not in [low, high).
+struct IndexCheck {
+  std::string_view what, range;
+  int64_t low = 0, high = 0;
+};
+
+struct CudaContext {
+  int device = 0, multiprocessors = 1, major = 0, minor = 0;
+  bool deterministic = true;  // no choice of an algorithm depends on a clock
+
+  // Ids are looked at on the device, and what was found is thrown at the next sync: check i writes the first
+  // bad place and its id into slot i (indices.h).
+  static constexpr int64_t kIndexSlots = 1024;
+  uint64_t* index_slots = nullptr;  // on the device, kIndexSlots
+  std::vector<IndexCheck> index_checks;
+
+  // What matrix products keep on this device (handles, chosen algorithms): made and read by matmul.cu alone.
+  // libcublasLt is opened with dlopen there, so that a program without a GPU starts without it.
+  std::shared_ptr<void> products;
+};
+
+}  // namespace trireme::cuda

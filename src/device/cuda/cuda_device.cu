@@ -1,0 +1,313 @@
+// An NVIDIA GPU as a device: the first that CUDA shows this process (CUDA_VISIBLE_DEVICES chooses).
+//
+// The compute stream is a CUDA stream: kernels, copies and events are put there and the rank goes on. Every
+// other stream is a thread of the host with a queue (cpu/worker.h), because what is put there are tasks of
+// the host, which may copy and wait for others, and CUDA's own callbacks may do neither. Its copies go over a
+// CUDA stream of its own; where it waits for compute, its thread waits for a CUDA event. Where compute waits
+// for it, the rank's thread waits: what is issued next starts a launch later than it could.
+#include <cuda_runtime.h>
+
+#include <array>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "device/cpu/worker.h"
+#include "device/cuda/gpu.cuh"
+#include "device/cuda/indices.h"
+#include "device/device.h"
+
+namespace trireme::cuda {
+namespace {
+
+constexpr std::string_view kOthers = "devices that are here: cpu, meta";
+
+// The GPU that ranks of this process use; what is missing is a bad request in one line.
+cudaDeviceProp first_device() {
+  int count = 0;
+  const cudaError_t e = cudaGetDeviceCount(&count);
+  if (e == cudaErrorInsufficientDriver) {
+    int driver = 0;
+    (void)cudaDriverGetVersion(&driver);
+    if (driver == 0) bad_request("device cuda: this machine has no NVIDIA driver; {}", kOthers);
+    bad_request(
+        "device cuda: the driver knows CUDA {}.{}, and this trireme was built with {}.{}: it takes a newer "
+        "one; {}",
+        driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, kOthers);
+  }
+  if (e == cudaErrorNoDevice || (e == cudaSuccess && count == 0))
+    bad_request("device cuda: no GPU is visible to this process; {}", kOthers);
+  if (e != cudaSuccess)
+    bad_request("device cuda: {} ({}); {}", cudaGetErrorString(e), cudaGetErrorName(e), kOthers);
+  cudaDeviceProp p;
+  TRIREME_CUDA_CALL(cudaGetDeviceProperties(&p, 0));
+  if (p.major < 8)
+    bad_request("device cuda: {} has compute capability {}.{}; kernels are for 8.0 and newer; {}", p.name,
+                p.major, p.minor, kOthers);
+  return p;
+}
+
+// Freed when it goes; CUDA may be gone before static objects are, so errors are nobody's.
+struct StreamDeleter {
+  void operator()(CUstream_st* s) const { (void)cudaStreamDestroy(s); }
+};
+struct EventDeleter {
+  void operator()(CUevent_st* e) const { (void)cudaEventDestroy(e); }
+};
+struct PinnedDeleter {
+  void operator()(std::byte* p) const { (void)cudaFreeHost(p); }
+};
+using OwnedStream = std::unique_ptr<CUstream_st, StreamDeleter>;
+using OwnedEvent = std::unique_ptr<CUevent_st, EventDeleter>;
+
+OwnedStream make_stream() {
+  cudaStream_t s = nullptr;
+  TRIREME_CUDA_CALL(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+  return OwnedStream(s);
+}
+OwnedEvent make_event() {
+  cudaEvent_t e = nullptr;
+  TRIREME_CUDA_CALL(cudaEventCreateWithFlags(&e, cudaEventDisableTiming));
+  return OwnedEvent(e);
+}
+
+// Places in the compute stream. Mark m is slot m mod kSlots: who waits for an old mark whose slot was used
+// again waits for a later place of the same stream, which is after it.
+class ComputeEvents {
+ public:
+  int64_t record(cudaStream_t stream) {
+    OwnedEvent& e = slots_[size_t(++last_ % kSlots)];
+    if (!e) e = make_event();
+    TRIREME_CUDA_CALL(cudaEventRecord(e.get(), stream));
+    return last_;
+  }
+  cudaEvent_t at(int64_t mark) const { return slots_[size_t(mark % kSlots)].get(); }
+
+ private:
+  static constexpr int64_t kSlots = 1024;
+  std::array<OwnedEvent, size_t(kSlots)> slots_;
+  int64_t last_ = 0;
+};
+
+// Host memory that the GPU copies from and to by itself, in two halves: one is filled while the other is
+// copied.
+class Staging {
+ public:
+  void up(std::byte* dst, const std::byte* src, int64_t bytes, cudaStream_t stream) {
+    prepare();
+    for (int64_t at = 0, half = 0; at < bytes; at += kHalf, half ^= 1) {
+      const int64_t n = std::min(kHalf, bytes - at);
+      TRIREME_CUDA_CALL(cudaEventSynchronize(free_[half].get()));
+      std::memcpy(memory_.get() + half * kHalf, src + at, size_t(n));
+      TRIREME_CUDA_CALL(
+          cudaMemcpyAsync(dst + at, memory_.get() + half * kHalf, size_t(n), cudaMemcpyHostToDevice, stream));
+      TRIREME_CUDA_CALL(cudaEventRecord(free_[half].get(), stream));
+    }
+    TRIREME_CUDA_CALL(cudaStreamSynchronize(stream));
+  }
+  void down(std::byte* dst, const std::byte* src, int64_t bytes, cudaStream_t stream) {
+    prepare();
+    auto half_at = [&](int64_t at) { return at / kHalf % 2; };
+    auto fetch = [&](int64_t at) {
+      const int64_t half = half_at(at);
+      TRIREME_CUDA_CALL(cudaMemcpyAsync(memory_.get() + half * kHalf, src + at,
+                                        size_t(std::min(kHalf, bytes - at)), cudaMemcpyDeviceToHost, stream));
+      TRIREME_CUDA_CALL(cudaEventRecord(free_[half].get(), stream));
+    };
+    if (bytes > 0) fetch(0);
+    for (int64_t at = 0; at < bytes; at += kHalf) {
+      if (at + kHalf < bytes) fetch(at + kHalf);
+      TRIREME_CUDA_CALL(cudaEventSynchronize(free_[half_at(at)].get()));
+      std::memcpy(dst + at, memory_.get() + half_at(at) * kHalf, size_t(std::min(kHalf, bytes - at)));
+    }
+  }
+
+ private:
+  static constexpr int64_t kHalf = 8 << 20;
+  void prepare() {
+    if (memory_) return;
+    void* p = nullptr;
+    TRIREME_CUDA_CALL(cudaHostAlloc(&p, size_t(2 * kHalf), cudaHostAllocDefault));
+    memory_.reset(static_cast<std::byte*>(p));
+    for (OwnedEvent& e : free_) e = make_event();
+  }
+  std::unique_ptr<std::byte, PinnedDeleter> memory_;
+  std::array<OwnedEvent, 2> free_;
+};
+
+class CudaKernels final : public Kernels {
+ public:
+  CudaKernels(CudaContext& ctx, cudaStream_t stream) : ctx_(ctx), stream_(stream) {}
+
+ private:
+#define TRIREME_FORWARD(Args)                                            \
+  void launch(const Args& p, const Tensor& scratch, Stream s) override { \
+    require(s.id == 0, "kernels run on the compute stream");             \
+    cuda_launch(p, scratch, ctx_, stream_);                              \
+  }                                                                      \
+  int64_t scratch_bytes(const Args& p) override {                        \
+    return cuda_scratch(p);                                              \
+  }
+  TRIREME_OPS(TRIREME_FORWARD)
+#undef TRIREME_FORWARD
+  CudaContext& ctx_;
+  cudaStream_t stream_;
+};
+
+// A stream beside compute. Entries are used again after kEntries tasks, which is more than its queue holds.
+class HostStream {
+ public:
+  HostStream(std::string name, int device, const ComputeEvents& events, bool spin)
+      : device_(device), events_(events), stream_(make_stream()), worker_(std::move(name), spin ? 2000 : 1) {}
+
+  void copy(const Tensor& dst, const Tensor& src) {
+    Entry& e = next();
+    e.dst = dst, e.src = src;
+    worker_.run({[](void* self, int64_t i) { static_cast<HostStream*>(self)->run_copy(i); }, this, last_});
+  }
+  void wait_for_compute(int64_t mark) {
+    worker_.run({[](void* self, int64_t m) { static_cast<HostStream*>(self)->run_wait(m); }, this, mark});
+  }
+  cpu::Worker& worker() { return worker_; }
+
+ private:
+  struct Entry {
+    Tensor dst, src;
+  };
+  static constexpr int64_t kEntries = 1024;
+  Entry& next() { return entries_[size_t(++last_ % kEntries)]; }
+  // On the worker's thread, which has its own idea of the current device.
+  void run_copy(int64_t i) {
+    TRIREME_CUDA_CALL(cudaSetDevice(device_));
+    const Entry& e = entries_[size_t(i % kEntries)];
+    copy_strided(e.dst, e.src, stream_.get());
+    TRIREME_CUDA_CALL(cudaStreamSynchronize(stream_.get()));
+  }
+  void run_wait(int64_t mark) {
+    TRIREME_CUDA_CALL(cudaSetDevice(device_));
+    TRIREME_CUDA_CALL(cudaEventSynchronize(events_.at(mark)));
+  }
+
+  int device_;
+  const ComputeEvents& events_;
+  OwnedStream stream_;
+  std::array<Entry, size_t(kEntries)> entries_;
+  int64_t last_ = 0;
+  cpu::Worker worker_;  // last: gone before what its tasks use
+};
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(const cudaDeviceProp& p, bool spin) : spin_(spin) {
+    TRIREME_CUDA_CALL(cudaSetDevice(ctx_.device));
+    ctx_.multiprocessors = p.multiProcessorCount, ctx_.major = p.major, ctx_.minor = p.minor;
+    compute_ = make_stream();
+    const int64_t bytes = CudaContext::kIndexSlots * int64_t(sizeof(uint64_t));
+    slots_ = reserve(bytes);
+    ctx_.index_slots = reinterpret_cast<uint64_t*>(slots_);
+    set_bytes(slots_, 0xff, bytes, compute_.get());
+    kernels_ = std::make_unique<CudaKernels>(ctx_, compute_.get());
+  }
+  ~CudaDevice() override {
+    for (auto& s : streams_)
+      s->worker().drain();  // all before the first is gone: streams wait for one another
+    (void)cudaStreamSynchronize(compute_.get());
+    (void)cudaFree(slots_);
+  }
+
+  std::string_view name() const override { return "cuda"; }
+  bool has_data() const override { return true; }
+  bool native(DType t) const override {
+    return t == DType::f64 || t == DType::f32 || t == DType::bf16 || t == DType::f16;
+  }
+
+  std::byte* reserve(int64_t bytes) override {
+    void* p = nullptr;
+    const cudaError_t e = cudaMalloc(&p, size_t(std::max<int64_t>(bytes, 1)));
+    if (e == cudaErrorMemoryAllocation) {
+      (void)cudaGetLastError();  // it is told here, and not again by the next launch
+      size_t free = 0, total = 0;
+      TRIREME_CUDA_CALL(cudaMemGetInfo(&free, &total));
+      run_failed("out of memory: the GPU refused {} bytes for an arena; {} of its {} are free", bytes, free,
+                 total);
+    }
+    check_call(e, "cudaMalloc");
+    return static_cast<std::byte*>(p);
+  }
+  void release(std::byte* p, int64_t) override {
+    if (p)
+      (void)cudaFree(
+          p);  // waits for the device; what failed before is told elsewhere, for destructors call this
+  }
+
+  void copy(const Tensor& dst, const Tensor& src, Stream s) override {
+    require(dst.shape == src.shape && dst.dtype == src.dtype, "copy() between unequal shapes or types");
+    s.id == 0 ? copy_strided(dst, src, compute_.get()) : host(s.id).copy(dst, src);
+  }
+  void upload(const Tensor& dst, const void* src) override {
+    require(dst.contiguous(), "upload() needs a contiguous tensor");
+    staging_.up(dst.data, static_cast<const std::byte*>(src), dst.bytes(), compute_.get());
+  }
+  void download(void* dst, const Tensor& src) override {
+    require(src.contiguous(), "download() needs a contiguous tensor");
+    staging_.down(static_cast<std::byte*>(dst), src.data, src.bytes(), compute_.get());
+    raise_bad_indices(ctx_, compute_.get());
+  }
+
+  Stream stream(std::string_view name) override {
+    if (name == "compute") return {};
+    for (size_t i = 0; i < streams_.size(); i++)
+      if (streams_[i]->worker().name() == name) return {int(i) + 1};
+    streams_.push_back(std::make_unique<HostStream>(std::string(name), ctx_.device, events_, spin_));
+    return {int(streams_.size())};
+  }
+  Event record(Stream s) override {
+    return s.id == 0 ? Event{0, events_.record(compute_.get())} : Event{s.id, host(s.id).worker().issued()};
+  }
+  void wait(Stream s, Event e) override {
+    if (e.mark == 0 || e.stream == s.id) return;
+    if (s.id == 0)
+      host(e.stream).worker().join(e.mark);
+    else if (e.stream == 0)
+      host(s.id).wait_for_compute(e.mark);
+    else
+      host(s.id).worker().wait_for(host(e.stream).worker(), e.mark);
+  }
+  void sync(Stream s) override {
+    if (s.id == 0) return raise_bad_indices(ctx_, compute_.get());
+    host(s.id).worker().join(host(s.id).worker().issued());
+  }
+  // On compute a host task runs when what was issued there is done.
+  void enqueue(Stream s, HostTask task) override {
+    if (s.id != 0) return host(s.id).worker().run(task);
+    sync(s);
+    task.run(task.self, task.arg);
+  }
+
+  Kernels& kernels() override { return *kernels_; }
+
+ private:
+  HostStream& host(int id) {
+    require(id >= 1 && size_t(id) <= streams_.size(), "a stream of another device");
+    return *streams_[size_t(id) - 1];
+  }
+  bool spin_;
+  CudaContext ctx_;
+  OwnedStream compute_;
+  ComputeEvents events_;
+  Staging staging_;
+  std::byte* slots_ = nullptr;
+  std::unique_ptr<CudaKernels> kernels_;
+  std::vector<std::unique_ptr<HostStream>> streams_;  // of streams 1, 2, ...
+};
+
+}  // namespace
+}  // namespace trireme::cuda
+
+namespace trireme {
+
+std::unique_ptr<Device> make_cuda_device(const DeviceOptions& options) {
+  return std::make_unique<cuda::CudaDevice>(cuda::first_device(), options.spin);
+}
+
+}  // namespace trireme

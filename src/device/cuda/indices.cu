@@ -1,0 +1,51 @@
+// A look at ids: each check has a slot of 8 bytes on the device, all ones while nothing was found, which
+// takes the least of (place << 32 | id): a minimum of integers, the same in any order. Traffic: 4 B an id.
+#include "device/cuda/indices.h"
+
+#include <array>
+
+#include "device/cuda/gpu.cuh"
+
+namespace trireme::cuda {
+namespace {
+
+constexpr int kIndexThreads = 256;
+constexpr uint64_t kNothing = ~uint64_t(0);
+
+__global__ void find_bad_index(const int32_t* ids, int64_t n, int64_t low, int64_t high,
+                               unsigned long long* slot) {
+  const int64_t i = int64_t(blockIdx.x) * kIndexThreads + threadIdx.x;
+  if (i >= n || (ids[i] >= low && ids[i] < high)) return;
+  atomicMin(slot, (unsigned long long)(i) << 32 | uint32_t(ids[i]));
+}
+
+}  // namespace
+
+void check_indices(const Tensor& ids, int64_t low, int64_t high, std::string_view what,
+                   std::string_view range, CudaContext& ctx, cudaStream_t stream) {
+  const int64_t n = ids.numel();
+  if (n == 0) return;
+  require(ctx.index_slots != nullptr && n <= INT32_MAX, "ids that no slot of a device can name");
+  if (int64_t(ctx.index_checks.size()) == CudaContext::kIndexSlots) raise_bad_indices(ctx, stream);
+  auto* slot = reinterpret_cast<unsigned long long*>(ctx.index_slots + ctx.index_checks.size());
+  ctx.index_checks.push_back({what, range, low, high});
+  run_blocks(find_bad_index, ceil_div(n, kIndexThreads), kIndexThreads, 0, stream, ids.as<int32_t>(), n, low,
+             high, slot);
+}
+
+void raise_bad_indices(CudaContext& ctx, cudaStream_t stream) {
+  if (ctx.index_checks.empty()) return finish(stream);
+  std::array<uint64_t, size_t(CudaContext::kIndexSlots)> found;
+  const int64_t bytes = int64_t(ctx.index_checks.size() * sizeof(uint64_t));
+  copy_bytes(found.data(), ctx.index_slots, bytes, stream);
+  set_bytes(ctx.index_slots, 0xff, bytes, stream);
+  finish(stream);
+  const std::vector<IndexCheck> checks = std::move(ctx.index_checks);
+  ctx.index_checks.clear();
+  for (size_t i = 0; i < checks.size(); i++)
+    if (found[i] != kNothing)
+      run_failed("{} {} at place {} is out of range: {} [{}, {})", checks[i].what,
+                 int32_t(uint32_t(found[i])), found[i] >> 32, checks[i].range, checks[i].low, checks[i].high);
+}
+
+}  // namespace trireme::cuda

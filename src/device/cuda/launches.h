@@ -1,0 +1,20 @@
+// What the CUDA backend's files share: one launch function per op, each defined in the .cu file of its
+// family, and what scratch it takes, in a .cc file, for meta asks the same where CUDA is not built.
+#pragma once
+#include "device/cuda/context.h"
+#include "device/ops.h"
+
+namespace trireme::cuda {
+
+// cuda_launch: arguments were checked; puts kernels on the stream and returns. scratch: as many bytes as
+// cuda_scratch asked for, 64-byte aligned. cuda_scratch: a function of shapes and types alone.
+#define TRIREME_CUDA_OP(Args)                                                       \
+  void cuda_launch(const Args&, const Tensor& scratch, CudaContext&, cudaStream_t); \
+  int64_t cuda_scratch(const Args&);
+TRIREME_OPS(TRIREME_CUDA_OP)
+#undef TRIREME_CUDA_OP
+
+// dst[i] = src[i] for equal shapes and element sizes, any strides (copy.cu).
+void copy_strided(const Tensor& dst, const Tensor& src, cudaStream_t);
+
+}  // namespace trireme::cuda

@@ -1,0 +1,128 @@
+// CUDA's words on a processor: kernels of src/device/cuda are compiled as they are by a host compiler, and
+// run here.
+//
+// Blocks run one after another, threads of a block as fibers on one stack each, switched at barriers and
+// shuffles alone. A seed shuffles the order of blocks and threads: bits that depend on it are a race or a
+// missing barrier. Found and thrown: threads that wait at different barriers, a lane that is missing from a
+// shuffle, a barrier that some threads never reach, vector loads from odd addresses, more shared memory than
+// was asked for.
+#pragma once
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+
+#include "base/error.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __shared__ static
+#define __align__(n) alignas(n)
+
+struct dim3 {
+  unsigned x = 1, y = 1, z = 1;
+};
+extern dim3 threadIdx, blockIdx, blockDim, gridDim;  // of the fiber that runs
+
+namespace trireme::emulate {
+
+// The order of what runs from now on; 0: ascending.
+void set_order(uint64_t seed);
+// Runs `thread` as every thread of every block. Errors of the kernel's making are thrown here.
+void run(dim3 grid, unsigned threads, int64_t shared, const std::function<void()>& thread);
+void allow_shared(int64_t bytes);
+std::byte* dynamic_shared();
+
+void set_bytes(void*, int value, int64_t bytes);
+void copy_bytes(void* dst, const void* src, int64_t bytes);
+void require_aligned(const void*, uintptr_t bytes);
+
+void block_barrier();
+// Every lane of the warp puts 8 bytes and gets those of lane `from` once all have put theirs.
+uint64_t exchange(uint64_t own, unsigned from);
+unsigned ballot(bool);
+
+template <class V>
+V shuffle(V own, unsigned from) {
+  static_assert(sizeof(V) <= 8);
+  uint64_t bits = 0;
+  std::memcpy(&bits, &own, sizeof own);
+  bits = exchange(bits, from);
+  V out;
+  std::memcpy(&out, &bits, sizeof out);
+  return out;
+}
+
+inline void require_all_lanes(unsigned mask) {
+  require(mask == ~0u, "the emulation knows warps whose lanes all take part");
+}
+
+}  // namespace trireme::emulate
+
+inline void __syncthreads() {
+  trireme::emulate::block_barrier();
+}
+inline void __syncwarp(unsigned mask = ~0u) {
+  trireme::emulate::require_all_lanes(mask);
+  trireme::emulate::exchange(0, 0);
+}
+template <class V>
+V __shfl_sync(unsigned mask, V v, int from) {
+  trireme::emulate::require_all_lanes(mask);
+  return trireme::emulate::shuffle(v, unsigned(from) % 32);
+}
+template <class V>
+V __shfl_xor_sync(unsigned mask, V v, int bits) {
+  trireme::emulate::require_all_lanes(mask);
+  return trireme::emulate::shuffle(v, (threadIdx.x % 32) ^ unsigned(bits));
+}
+template <class V>
+V __shfl_down_sync(unsigned mask, V v, unsigned by) {
+  trireme::emulate::require_all_lanes(mask);
+  const unsigned lane = threadIdx.x % 32;
+  return trireme::emulate::shuffle(v, lane + by < 32 ? lane + by : lane);
+}
+template <class V>
+V __shfl_up_sync(unsigned mask, V v, unsigned by) {
+  trireme::emulate::require_all_lanes(mask);
+  const unsigned lane = threadIdx.x % 32;
+  return trireme::emulate::shuffle(v, lane >= by ? lane - by : lane);
+}
+inline unsigned __ballot_sync(unsigned mask, bool set) {
+  trireme::emulate::require_all_lanes(mask);
+  return trireme::emulate::ballot(set);
+}
+inline bool __any_sync(unsigned mask, bool set) {
+  return __ballot_sync(mask, set) != 0;
+}
+inline bool __all_sync(unsigned mask, bool set) {
+  return __ballot_sync(mask, set) == ~0u;
+}
+inline int __popc(unsigned bits) {
+  return std::popcount(bits);
+}
+
+// Fibers are switched at barriers alone, so a read and a write are one step.
+template <class V>
+V atomicAdd(V* at, V by) {
+  const V before = *at;
+  *at = before + by;
+  return before;
+}
+template <class V>
+V atomicMin(V* at, V other) {
+  const V before = *at;
+  *at = std::min(before, other);
+  return before;
+}
+template <class V>
+V atomicMax(V* at, V other) {
+  const V before = *at;
+  *at = std::max(before, other);
+  return before;
+}

@@ -1,0 +1,219 @@
+#include "emulate.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <vector>
+
+#include "base/rng.h"
+#include "device/cpu/cpu_device.h"
+#include "emulated_device.h"
+#include "tensor/arena.h"
+
+namespace trireme {
+namespace {
+
+using emulate::run;
+
+template <class F>
+std::string error_of(const F& f) {
+  try {
+    f();
+    return "";
+  } catch (const Error& e) {
+    return e.what();
+  }
+}
+
+TEST(Emulation, ThreadsMeetAtBarriersAndShuffles) {
+  for (uint64_t order = 0; order < 8; order++) {
+    emulate::set_order(order);
+    std::vector<int> sums(3 * 96), lanes(3 * 96);
+    std::vector<unsigned> odd(3 * 96);
+    run({3, 1, 1}, 96, 96 * sizeof(int), [&] {
+      int* shared = reinterpret_cast<int*>(emulate::dynamic_shared());
+      const unsigned at = blockIdx.x * blockDim.x + threadIdx.x;
+      shared[threadIdx.x] = int(at);
+      __syncthreads();
+      const int next = shared[(threadIdx.x + 1) % blockDim.x];
+      __syncthreads();
+      shared[threadIdx.x] = -1;
+      int v = next;
+      for (int step = 16; step > 0; step /= 2) v += __shfl_xor_sync(~0u, v, step);
+      sums[at] = v;
+      lanes[at] = __shfl_down_sync(~0u, int(threadIdx.x), 5) + 100 * __shfl_up_sync(~0u, int(threadIdx.x), 3);
+      odd[at] = __ballot_sync(~0u, threadIdx.x % 2 == 1);
+    });
+    for (int t = 0; t < 96; t++) {
+      int want = 0;
+      for (int l = 0; l < 32; l++) want += 96 + (t / 32 * 32 + l + 1) % 96;  // of block 1
+      EXPECT_EQ(sums[size_t(96 + t)], want);
+      const int lane = t % 32, down = lane + 5 < 32 ? t + 5 : t, up = lane >= 3 ? t - 3 : t;
+      EXPECT_EQ(lanes[size_t(t)], down + 100 * up);
+      EXPECT_EQ(odd[size_t(t)], 0xaaaaaaaau);
+    }
+  }
+  emulate::set_order(0);
+}
+
+TEST(Emulation, AnOrderThatMattersIsSeen) {
+  auto neighbours = [](uint64_t order) {  // without the barrier between write and read
+    emulate::set_order(order);
+    std::vector<int> out(64);
+    run({1, 1, 1}, 64, 64 * sizeof(int), [&] {
+      int* shared = reinterpret_cast<int*>(emulate::dynamic_shared());
+      shared[threadIdx.x] = int(threadIdx.x);
+      out[threadIdx.x] = shared[(threadIdx.x + 1) % 64];
+    });
+    emulate::set_order(0);
+    return out;
+  };
+  EXPECT_NE(neighbours(0), neighbours(1));
+  EXPECT_EQ(neighbours(2), neighbours(2));
+}
+
+TEST(Emulation, BlocksStartWithNothing) {
+  std::vector<unsigned> found(2);
+  run({2, 1, 1}, 32, 4, [&] {
+    auto* shared = reinterpret_cast<unsigned*>(emulate::dynamic_shared());
+    if (threadIdx.x == 0) found[blockIdx.x] = *shared, *shared = 7;
+  });
+  EXPECT_EQ(found, (std::vector<unsigned>{~0u, ~0u}));
+}
+
+TEST(Emulation, SaysWhatCannotGoOn) {
+  EXPECT_NE(error_of([] {
+              run({1, 1, 1}, 64, 0, [] {
+                if (threadIdx.x < 40) __syncthreads();
+              });
+            }).find("40 threads wait at a barrier of the block, 0 at a warp's, 24 have returned"),
+            std::string::npos);
+  EXPECT_NE(error_of([] {
+              run({1, 1, 1}, 32, 0, [] {
+                if (threadIdx.x == 3) return;
+                (void)__shfl_xor_sync(~0u, 1, 1);
+              });
+            }).find("0 threads wait at a barrier of the block, 31 at a warp's, 1 have returned"),
+            std::string::npos);
+  EXPECT_NE(error_of([] {
+              run({1, 1, 1}, 32, 0, [] { (void)__shfl_xor_sync(1u, 1, 1); });
+            }).find("all take part"),
+            std::string::npos);
+  EXPECT_NE(error_of([] { run({1, 1, 1}, 33, 0, [] {}); }).find("whole warps"), std::string::npos);
+  EXPECT_NE(error_of([] { run({1, 1, 1}, 32, 1 << 20, [] {}); }).find("shared memory"), std::string::npos);
+  alignas(16) std::byte bytes[32];
+  EXPECT_NE(error_of([&] {
+              run({1, 1, 1}, 32, 0, [&] { emulate::require_aligned(bytes + threadIdx.x / 31 * 4, 16); });
+            }).find("odd address"),
+            std::string::npos);
+  int ran = 0;
+  run({2, 2, 2}, 32, 0, [&] { ran++; });  // and all is well after
+  EXPECT_EQ(ran, 8 * 32);
+}
+
+// What two devices make of the same operands.
+class OnBoth {
+ public:
+  OnBoth() : devices_{make_cpu_device({.threads = 1}), make_emulated_device()} {}
+  // f(kernels, device) is called with each; the tensors that it returns must have equal bits.
+  template <class F>
+  void expect_equal(const F& f) {
+    std::vector<std::byte> want;
+    for (auto& d : devices_) {
+      std::vector<std::byte> bits;
+      for (const Tensor& t : f(d->kernels())) bits.insert(bits.end(), t.data, t.data + t.bytes());
+      if (d == devices_[0])
+        want = bits;
+      else
+        EXPECT_TRUE(bits == want);
+    }
+  }
+  std::unique_ptr<Device> devices_[2];
+};
+
+template <class T>
+std::vector<T> normals(uint64_t key, int64_t n) {
+  std::vector<T> v;
+  for (int64_t i = 0; i < n; i++) v.push_back(T(float(normal(key, uint64_t(i)))));
+  return v;
+}
+template <class T>
+Tensor tensor_of(std::vector<T>& v) {
+  return Tensor(v.data(), {int64_t(v.size())}, dtype_of<T>);
+}
+
+TEST(CudaKernels, DropOutWhatTheCpuDrops) {
+  OnBoth both;
+  for (int64_t n : {int64_t(1), int64_t(7), int64_t(1000), int64_t(4099)})
+    for (int64_t first : {int64_t(0), int64_t(5), int64_t(1) << 33}) {
+      auto x = normals<bf16>(1, n), residual = normals<bf16>(2, n);
+      std::vector<bf16> y[2] = {std::vector<bf16>(size_t(n)), std::vector<bf16>(size_t(n))};
+      int k = 0;
+      both.expect_equal([&](Kernels& kernels) {
+        kernels.run(DropoutArgs{.x = tensor_of(x),
+                                .residual = tensor_of(residual),
+                                .y = tensor_of(y[k]),
+                                .mask = {.rate = 0.3, .key = 99, .first = first}});
+        return std::vector<Tensor>{tensor_of(y[k++])};
+      });
+    }
+}
+
+TEST(CudaKernels, StepAndSumSquaresToTheCpusBits) {
+#if defined(__x86_64__)
+  if (!__builtin_cpu_supports("fma")) GTEST_SKIP() << "this processor has no fused multiply-add";
+#endif
+  OnBoth both;
+  const int64_t n = 2 * 4096 + 77;
+  auto grad = normals<bf16>(3, n);
+  both.expect_equal([&](Kernels& kernels) {
+    // Kept for the comparison: the tensors point into them.
+    static std::vector<float> master, m, v;
+    static std::vector<bf16> weight;
+    static std::vector<double> sums;
+    master = normals<float>(4, n), m = normals<float>(5, n), v = normals<float>(6, n);
+    for (float& e : v) e *= e;
+    weight.assign(size_t(n), bf16(0.0f)), sums.assign(3, 0);
+    kernels.run(AdamWArgs{.master = tensor_of(master),
+                          .exp_avg = tensor_of(m),
+                          .exp_avg_sq = tensor_of(v),
+                          .grad = tensor_of(grad),
+                          .weight = tensor_of(weight),
+                          .lr = 3e-3f,
+                          .weight_decay = 0.1f,
+                          .bias1 = 0.271f,
+                          .bias2 = 0.1426f,
+                          .grad_scale = 0.7f});
+    kernels.run(SquareSumsArgs{.x = tensor_of(master), .sums = tensor_of(sums)});
+    return std::vector<Tensor>{tensor_of(master), tensor_of(m), tensor_of(v), tensor_of(weight),
+                               tensor_of(sums)};
+  });
+}
+
+TEST(CudaKernels, NameTheFirstBadIdAtTheNextSync) {
+  auto device = make_emulated_device();
+  auto cpu = make_cpu_device({.threads = 1});
+  std::vector<int32_t> good(700, 2), bad = good;
+  bad[300] = 9, bad[513] = -4;
+  auto table = normals<float>(1, 5 * 3);
+  std::vector<float> y(700 * 3);
+  auto look_up = [&](Device& d, std::vector<int32_t>& ids) {
+    d.kernels().run(EmbeddingArgs{
+        .ids = tensor_of(ids), .table = tensor_of(table).view({5, 3}), .y = tensor_of(y).view({700, 3})});
+  };
+  const std::string want = error_of([&] { look_up(*cpu, bad); });
+  EXPECT_EQ(want, "embedding: id 9 at place 300 is out of range: the table has ids [0, 5)");
+  for (int64_t launches : {int64_t(1), int64_t(3000)}) {  // more than there are slots
+    look_up(*device, good);
+    const std::string got = error_of([&] {
+      look_up(*device, bad);
+      for (int64_t i = 1; i < launches; i++) look_up(*device, good);
+      device->sync({});
+    });
+    EXPECT_EQ(got, want);
+    EXPECT_EQ(error_of([&] { device->sync({}); }), "");
+  }
+}
+
+}  // namespace
+}  // namespace trireme

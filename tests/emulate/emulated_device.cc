@@ -1,0 +1,77 @@
+#include "emulated_device.h"
+
+#include <array>
+
+#include "device/cuda/indices.h"
+#include "device/cuda/launches.h"
+#include "emulate.h"
+
+namespace trireme {
+namespace {
+
+class EmulatedKernels final : public Kernels {
+ public:
+  EmulatedKernels() {
+    slots_.fill(~uint64_t(0));
+    ctx_.index_slots = slots_.data();
+    ctx_.multiprocessors = 3, ctx_.major = 8;
+  }
+  void finish() { cuda::raise_bad_indices(ctx_, nullptr); }
+
+ private:
+#define TRIREME_EMULATED(Args)                                           \
+  void launch(const Args& p, const Tensor& scratch, Stream s) override { \
+    require(s.id == 0, "kernels run on the compute stream");             \
+    emulate::set_order(launches_++);                                     \
+    cuda::cuda_launch(p, scratch, ctx_, nullptr);                        \
+  }                                                                      \
+  int64_t scratch_bytes(const Args& p) override {                        \
+    return cuda::cuda_scratch(p);                                        \
+  }
+  TRIREME_OPS(TRIREME_EMULATED)
+#undef TRIREME_EMULATED
+
+  uint64_t launches_ = 0;
+  std::array<uint64_t, size_t(cuda::CudaContext::kIndexSlots)> slots_;
+  cuda::CudaContext ctx_;
+};
+
+class EmulatedDevice final : public Device {
+ public:
+  EmulatedDevice() : cpu_(make_cpu_device({.threads = 1})) {}
+
+  std::string_view name() const override { return kEmulatedCuda; }
+  bool has_data() const override { return true; }
+  bool native(DType t) const override { return size_of(t) > 1; }
+  std::byte* reserve(int64_t bytes) override { return cpu_->reserve(bytes); }
+  void release(std::byte* p, int64_t bytes) override { cpu_->release(p, bytes); }
+  void copy(const Tensor& dst, const Tensor& src, Stream s) override {
+    s.id == 0 ? cuda::copy_strided(dst, src, nullptr) : cpu_->copy(dst, src, s);
+  }
+  void upload(const Tensor& dst, const void* src) override { cpu_->upload(dst, src); }
+  void download(void* dst, const Tensor& src) override {
+    kernels_.finish();
+    cpu_->download(dst, src);
+  }
+  Stream stream(std::string_view name) override { return cpu_->stream(name); }
+  Event record(Stream s) override { return cpu_->record(s); }
+  void wait(Stream s, Event e) override { cpu_->wait(s, e); }
+  void sync(Stream s) override {
+    if (s.id == 0) kernels_.finish();
+    cpu_->sync(s);
+  }
+  void enqueue(Stream s, HostTask task) override { cpu_->enqueue(s, task); }
+  Kernels& kernels() override { return kernels_; }
+
+ private:
+  std::unique_ptr<Device> cpu_;
+  EmulatedKernels kernels_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_emulated_device() {
+  return std::make_unique<EmulatedDevice>();
+}
+
+}  // namespace trireme
