@@ -1,11 +1,14 @@
 #include "model/stages.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "cost/flops.h"
 
 namespace trireme {
 namespace {
+
+constexpr double kSame = 1e-12;  // relative: costs are sums of FLOPs in different orders
 
 // Of each block, the head added to the last one.
 std::vector<double> costs_of(const ModelSpec& m, int64_t seq) {
@@ -18,39 +21,99 @@ std::vector<double> costs_of(const ModelSpec& m, int64_t seq) {
   return costs;
 }
 
-// Blocks of each stage when none may cost more than `most`: as many as fit, one at least, leaving one for
-// each stage to come. Empty: the last stage would cost more.
-std::vector<int64_t> fill(const std::vector<double>& costs, int stages, double most) {
-  std::vector<int64_t> counts;
-  size_t at = 0;
-  for (int s = 0; s < stages; s++) {
-    const size_t left = costs.size() - size_t(stages - 1 - s);  // the end of what this stage may take
-    double sum = costs[at];
-    size_t end = at + 1;
-    while (end < left && sum + costs[end] <= most) sum += costs[end++];
-    if (sum > most) return {};
-    counts.push_back(int64_t(end - at)), at = end;
+// How far stages that may cost no more than `most` each come, from the first block on: of [s] the end of s of
+// them. They end where all blocks are in one, or where a block alone costs more.
+std::vector<size_t> reach(const std::vector<double>& costs, double most) {
+  std::vector<size_t> ends = {0};
+  for (size_t at = 0; at < costs.size(); ends.push_back(at)) {
+    double sum = 0;
+    const size_t first = at;
+    while (at < costs.size() && sum + costs[at] <= most) sum += costs[at++];
+    if (at == first) break;
   }
-  return at == costs.size() ? counts : std::vector<int64_t>();
+  return ends;
 }
+
+// What the dearest stage costs in the best cut.
+double least_dearest(const std::vector<double>& costs, size_t stages) {
+  const auto enough = [&](double most) {
+    const std::vector<size_t> ends = reach(costs, most);
+    return ends.back() == costs.size() && ends.size() <= stages + 1;
+  };
+  double high = 0;
+  for (double c : costs) high += c;
+  constexpr int kHalvings = 60;
+  double low = 0;
+  for (int i = 0; i < kHalvings; i++) {
+    const double middle = (low + high) / 2;
+    (enough(middle) ? high : low) = middle;
+  }
+  return high;
+}
+
+// Cuts into stages of which none costs more than `most`, from the last stage to the first: of every number of
+// stages and every block that they may begin at, the least sum of squares of their costs.
+class EvenCut {
+ public:
+  EvenCut(const std::vector<double>& costs, size_t stages, double most)
+      : n_(costs.size()), stages_(stages), most_(most * (1 + kSame)), before_(n_ + 1) {
+    for (size_t i = 0; i < n_; i++) before_[i + 1] = before_[i] + costs[i];
+    const std::vector<size_t> ends = reach(costs, most_), back = reach({costs.rbegin(), costs.rend()}, most_);
+    for (size_t s = 0; s <= stages; s++) {  // the others leave no less and need no more
+      const size_t others = stages - s, far = ends[std::min(others, ends.size() - 1)],
+                   near = n_ - back[std::min(s, back.size() - 1)];
+      windows_.push_back({std::max(near, others), {}});
+      const size_t last = std::min(far, n_ - s);
+      if (last >= windows_[s].first) windows_[s].least.resize(last - windows_[s].first + 1, INFINITY);
+    }
+    windows_[0].least.at(0) = 0;
+    for (size_t s = 1; s <= stages; s++)
+      for (size_t k = 0; k < windows_[s].least.size(); k++) {
+        const size_t i = windows_[s].first + k;
+        double& least = windows_[s].least[k];
+        for (size_t end = first_end(s, i); end <= last_end(s) && before_[end] - before_[i] <= most_; end++)
+          least = std::min(least, with(s, i, end));
+      }
+  }
+  // Of equal sums the cut whose early stages have more.
+  std::vector<int64_t> counts() const {
+    std::vector<int64_t> out;
+    for (size_t s = stages_, i = 0; s > 0; s--) {
+      size_t end = last_end(s);
+      while (with(s, i, end) > least(s, i) * (1 + kSame)) end--;
+      out.push_back(int64_t(end - i)), i = end;
+    }
+    return out;
+  }
+
+ private:
+  struct Window {
+    size_t first = 0;  // block
+    std::vector<double> least;
+  };
+  double least(size_t s, size_t i) const { return windows_[s].least[i - windows_[s].first]; }
+  size_t first_end(size_t s, size_t i) const { return std::max(i + 1, windows_[s - 1].first); }
+  size_t last_end(size_t s) const { return windows_[s - 1].first + windows_[s - 1].least.size() - 1; }
+  // Of s stages from block i on, the first of which ends there.
+  double with(size_t s, size_t i, size_t end) const {
+    const double cost = before_[end] - before_[i];
+    return cost <= most_ ? cost / most_ * (cost / most_) + least(s - 1, end) : INFINITY;
+  }
+
+  size_t n_, stages_;
+  double most_;
+  std::vector<double> before_;   // costs of all blocks before this one
+  std::vector<Window> windows_;  // by number of stages
+};
 
 }  // namespace
 
 std::vector<StageRange> split_layers(const ModelSpec& m, int64_t seq, int stages) {
   require(stages >= 1 && stages <= m.layers, "each stage has a block");
   const std::vector<double> costs = costs_of(m, seq);
-  // The least of the sums of neighbours that is enough.
-  std::vector<double> sums;
-  for (size_t i = 0; i < costs.size(); i++) {
-    double sum = 0;
-    for (size_t j = i; j < costs.size(); j++) sums.push_back(sum += costs[j]);
-  }
-  std::sort(sums.begin(), sums.end());
-  const auto enough = std::partition_point(
-      sums.begin(), sums.end(), [&](double most) { return fill(costs, stages, most * (1 + 1e-12)).empty(); });
   std::vector<StageRange> out;
   int64_t first = 0;
-  for (int64_t n : fill(costs, stages, *enough * (1 + 1e-12))) {
+  for (int64_t n : EvenCut(costs, size_t(stages), least_dearest(costs, size_t(stages))).counts()) {
     out.push_back(
         {.first = first, .last = first + n, .embedding = first == 0, .head = first + n == m.layers});
     first += n;
