@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "base/counted.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "cli/cli.h"
@@ -172,8 +173,9 @@ void simulate(const SimulateRequest& q) {
     whole.forward *= chunks, whole.input *= chunks, whole.weight *= chunks;
     paper = published_of(q.schedule, ranks, chunks, s.microbatches, whole);
   }
-  const std::string title = fmt::format("{}: {} pipeline ranks, {} microbatches, times {}",
-                                        q.file.empty() ? q.schedule : q.file, ranks, s.microbatches, q.times);
+  const std::string title = fmt::format("{}: {}, {}, times {}", q.file.empty() ? q.schedule : q.file,
+                                        counted(ranks, "pipeline rank"),
+                                        counted(s.microbatches, "microbatch", "microbatches"), q.times);
   const std::string text = summary_of(t, paper, unit);
   if (!q.svg.empty()) write_text_atomic(q.svg, svg_of(t, title));
   if (!q.html.empty()) write_text_atomic(q.html, html_of(t, title, text));

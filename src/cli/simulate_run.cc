@@ -4,6 +4,7 @@
 #include <cmath>
 #include <set>
 
+#include "base/counted.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "cli/plan_subject.h"
@@ -105,9 +106,10 @@ std::string layout_text(const RunSpec& run) {
   for (const auto& [name, n] :
        {std::pair{"tp", l.tp}, {"cp", l.cp}, {"ep", l.ep}, {"pp", l.pp}, {"dp", l.dp}})
     if (n > 1) text += fmt::format("{} {} ", name, n);
-  return text + fmt::format("{}{}, {} microbatches of {} x {} tokens, zero {}, recompute {}", l.schedule,
-                            l.chunks > 1 ? fmt::format(" x{}", l.chunks) : "", run.microbatches(),
-                            run.batch.micro, run.data.seq_len, l.zero, l.recompute);
+  return text + fmt::format("{}{}, {} of {} x {} tokens, zero {}, recompute {}", l.schedule,
+                            l.chunks > 1 ? fmt::format(" x{}", l.chunks) : "",
+                            counted(run.microbatches(), "microbatch", "microbatches"), run.batch.micro,
+                            run.data.seq_len, l.zero, l.recompute);
 }
 
 // Few ranks of a layout that this program runs, on a machine that a cluster file describes.
@@ -129,6 +131,8 @@ void book(const SimulateRunRequest& q, Subject& s) {
   s.run = resolve(s.run, {.native_bf16 = s.cluster.peak.bf16 > 0});
   find_own_schedule(s.run, s.cluster);
   s.run = choose_recompute(s.run, s.cluster, rank_threads_of(s.run));
+  if (q.share_links)
+    bad_request("--share-links: a run that is booked here is priced alone; right is with --closed-form");
   s.device = s.cluster.name, s.priced = "op by op from the tapes that its ranks will issue, at the roof";
   s.step_flops = train_flops_per_token(s.run.model, s.run.data.seq_len) * double(s.run.tokens_per_step());
   s.peak_flops = s.cluster.peak_flops(s.run.precision.compute);
@@ -145,7 +149,7 @@ void price_in_closed_form(const SimulateRunRequest& q, Subject& s, ScaledRun sca
   const std::string cluster = q.cluster.empty() ? s.run.cluster.file : q.cluster;
   if (cluster.empty())
     bad_request("--cluster is required: a cluster file (.toml) or a device by name, such as H100");
-  const SubjectDevice device = device_of(cluster);
+  const SubjectDevice device = device_of(cluster, s.run.world());
   s.run = scaled.run = resolve(s.run, {.native_bf16 = device.figures.bf16 > 0});
   scaled.figures = device.figures;
   if (scaled.figures.bf16 == 0 || scaled.figures.bandwidth == 0 || scaled.figures.attention == 0)
@@ -155,6 +159,7 @@ void price_in_closed_form(const SimulateRunRequest& q, Subject& s, ScaledRun sca
         cluster);
   scaled.by = {.device = device.name, .software = q.software, .site = q.site};
   s.device = device.name, s.priced = "layer by layer in closed form, with score's constants";
+  if (q.share_links) s.priced += "; links are shared";
   s.step_flops = step_flops(step_case_of(scaled), false), s.peak_flops = device.figures.bf16;
   s.memory = device.figures.memory;
   s.price_per_hour = device.price_per_hour, s.mtbf_hours = device.mtbf_hours;
@@ -194,7 +199,7 @@ struct Outcome {
 Outcome simulated(const SimulateRunRequest& q, const Subject& s, const Disturbance& d) {
   if (s.scaled) {
     World w = world_of(*s.scaled);
-    w.disturbed = d;
+    w.disturbed = d, w.share_links = q.share_links;
     WorldReplay all = replay_world(w, q.all_ranks);
     std::vector<StepRow> rows = rows_of(w, all);
     return {std::move(rows), all.tapes,   std::move(all.replay), all.class_of,
@@ -258,9 +263,10 @@ std::string summary_text(const Subject& s, const Numbers& n, const Outcome& all)
                          double(fullest->peak) > s.memory ? ": it does NOT fit" : "");
     out += "\n";
   }
-  out += all.all_ranks
-             ? fmt::format("simulated  all {} ranks, {} different timelines", world, all.rows.size())
-             : fmt::format("simulated  {} classes, which stand for {} ranks", all.rows.size(), world);
+  out += all.all_ranks ? fmt::format("simulated  all of {}, {}", counted(world, "rank"),
+                                     counted(all.rows.size(), "different timeline"))
+                       : fmt::format("simulated  {} in place of {}",
+                                     counted(all.rows.size(), "class", "classes"), counted(world, "rank"));
   return out + fmt::format(": {} events in {} ({:.2f} million a second)\n", all.pieces,
                            human_seconds(all.seconds),
                            double(all.pieces) / std::max(all.seconds, 1e-9) * 1e-6);
@@ -308,9 +314,9 @@ std::string failure_text(const Failure& f, const Subject& s, const Outcome& brok
   std::string out = fmt::format(
       "failure    rank {} at {} of the run: {} step {}, {} into it{}\n", f.rank, human_seconds(f.at_s),
       l.in_save ? "in the save behind" : "in", l.step, human_seconds(l.into_step_s),
-      f.plan.every > 0
-          ? fmt::format("; saved every {} steps, {} each", f.plan.every, human_seconds(f.plan.save_s))
-          : "; nothing is saved before the end");
+      f.plan.every > 0 ? fmt::format("; saved every {}, {} each", counted(f.plan.every, "step"),
+                                     human_seconds(f.plan.save_s))
+                       : "; nothing is saved before the end");
   if (!l.in_save)
     out += fmt::format("           the last rank that still could has stopped {} later\n",
                        human_seconds(std::max(0.0, broken.step_s() - l.into_step_s)));
@@ -408,6 +414,8 @@ std::vector<CLI::Option*> SimulateRunRequest::add_to(CLI::App& verb) {
       ->check(seconds)
       ->capture_default_str();
   verb.add_flag("--all-ranks", all_ranks, "every rank is simulated, though others do the same");
+  verb.add_flag("--share-links", share_links,
+                "transfers of a rank that are under way at once share its links (closed form)");
   verb.add_flag("--closed-form", closed_form, "prices in closed form, also where the run can be booked here");
   verb.add_option("--trace", trace, "file for the timeline (chrome://tracing, Perfetto, trireme inspect)");
   verb.add_option("--trace-ranks", trace_ranks, "of these ranks (default: one of each group)");
@@ -445,7 +453,7 @@ void simulate_run(const SimulateRunRequest& q) {
   const Comb comb = comb_of(shown, all.replay.makespan);
   text += rows_text(shown, all.replay.makespan);
   if (shown.size() < all.rows.size())
-    text += fmt::format("({} more groups: --json has all)\n", all.rows.size() - shown.size());
+    text += fmt::format("({} more: --json has all)\n", counted(all.rows.size() - shown.size(), "group"));
   std::vector<MemoryRow> memory;
   for (const StepRow& r : shown) memory.push_back({r.name, r.memory});
   const auto memory_picture = [&] {

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <deque>
 #include <map>
+#include <optional>
 #include <unordered_map>
 
 #include "base/error.h"
+#include "sim/shared_links.h"
 
 namespace trireme {
 namespace {
@@ -32,7 +34,13 @@ struct Lane {
   std::vector<int64_t> ready;  // when the rank's thread issued each
   size_t done = 0;
   int64_t free = 0;
-  bool came = false, met = false;  // the next piece is a call that has come; and all its peers have
+  // The next piece is a call that has come, or a send that has begun; and its end is known.
+  bool came = false, met = false;
+};
+// On links that others may be on: a call's ranks, or a send's one.
+struct Transfer {
+  std::vector<Meeting::Member> members;
+  int64_t met = 0;  // when it began
 };
 struct Rank {
   size_t at = 0;       // the next piece of the program
@@ -47,21 +55,18 @@ struct Rank {
 // woken by what they wait for. Times are maxima and sums of what is known, whatever the order of waking.
 class Engine {
  public:
-  explicit Engine(std::span<const RankTape> ranks) : ranks_(ranks), state_(ranks.size()) {
+  explicit Engine(std::span<const RankTape> ranks)
+      : ranks_(ranks), state_(ranks.size()), links_(ranks.size() * kLinks) {
     out_.ranks.resize(ranks.size());
     for (size_t r = 0; r < ranks.size(); r++) enter(r);
   }
 
+  // What is not known yet when no rank can go on comes behind the end of some transfer, so the one that ends
+  // next will share its links with none but those that are known.
   Replay run() {
     for (size_t r = ranks_.size(); r-- > 0;) wake(r);
-    while (!awake_.empty()) {
-      // The last one first: ranks that meet often go on together, while they are in the cache.
-      const size_t r = awake_.back();
-      awake_.pop_back();
-      state_[r].awake = false;
-      while (advance(r)) {
-      }
-    }
+    go_on();
+    while (const std::optional<SharedLinks::End> e = links_.next()) end_transfer(e->transfer, e->at), go_on();
     if (!fails_) refuse_standstill();
     for (size_t r = 0; r < ranks_.size(); r++) finish(r);
     return std::move(out_);
@@ -102,6 +107,17 @@ class Engine {
     for (size_t i = 0; i < pieces(r).size(); i++)
       if (pieces(r)[i].kind == PieceKind::call) s.number[i] = calls.at(size_t(pieces(r)[i].group))++;
     out_.ranks[r].pieces.resize(pieces(r).size());
+  }
+
+  void go_on() {
+    while (!awake_.empty()) {
+      // The last one first: ranks that meet often go on together, while they are in the cache.
+      const size_t r = awake_.back();
+      awake_.pop_back();
+      state_[r].awake = false;
+      while (advance(r)) {
+      }
+    }
   }
 
   void wake(size_t r) {
@@ -159,6 +175,7 @@ class Engine {
       case PieceKind::op:
         return settle(r, l, i, {begin, begin, begin + price});
       case PieceKind::send:
+        if (shares_links(r) && price > 0) return send_over_links(r, l, i, begin);
         settle(r, l, i, {begin, begin, begin + price});
         return deliver(r, p, begin + price);
       case PieceKind::call:
@@ -222,14 +239,75 @@ class Engine {
     time(r, i).begin = begin;
     s.lanes[l].came = true;
     if (m.came.size() < g.members || never_meets(m)) return;
-    for (const Meeting::Member& who : m.came) {
-      settle(who.rank, who.lane, who.piece,
-             {time(who.rank, who.piece).begin, m.met, m.met + ranks_[who.rank].prices[who.piece].time});
-      state_[who.rank].lanes[who.lane].met = true;
-      if (who.rank != r) wake(who.rank);
+    if (shares_links(r) && alone(m.came) > 0) {
+      call_over_links(m);
+    } else {
+      for (const Meeting::Member& who : m.came) {
+        end_call(who, m.met, m.met + ranks_[who.rank].prices[who.piece].time);
+        if (who.rank != r) wake(who.rank);
+      }
     }
     while (!g.open.empty() && g.open.front().came.size() == g.members) g.open.pop_front(), g.over++;
   }
+  void end_call(const Meeting::Member& who, int64_t met, int64_t end) {
+    settle(who.rank, who.lane, who.piece, {time(who.rank, who.piece).begin, met, end});
+    state_[who.rank].lanes[who.lane].met = true;
+  }
+
+  // ---- links that transfers share ----
+
+  static constexpr size_t kLinks = 4;  // of a rank: to the node's and to others, from and to it
+  bool shares_links(size_t r) const { return ranks_[r].place && !ranks_[r].place->peer_links.empty(); }
+  static uint32_t link(size_t r, RankLink where, bool receives) {
+    return uint32_t(r * kLinks + size_t(where) * 2 + receives);
+  }
+  // What a transfer takes by itself: of ranks with different prices the longest.
+  int64_t alone(const std::vector<Meeting::Member>& members) const {
+    int64_t most = 0;
+    for (const Meeting::Member& who : members) most = std::max(most, ranks_[who.rank].prices[who.piece].time);
+    return most;
+  }
+
+  void call_over_links(const Meeting& m) {
+    std::vector<uint32_t> links;
+    for (const Meeting::Member& who : m.came) {
+      const RankLink where =
+          ranks_[who.rank].place->group_links.at(size_t(pieces(who.rank)[who.piece].group));
+      links.push_back(link(who.rank, where, false)), links.push_back(link(who.rank, where, true));
+    }
+    start(m.came, m.met, std::move(links));
+  }
+  // True once it has ended.
+  bool send_over_links(size_t r, size_t l, size_t i, int64_t begin) {
+    Lane& lane = state_[r].lanes[l];
+    if (!lane.came) {
+      const Piece& p = pieces(r)[i];
+      const RankLink where = ranks_[r].place->peer_links.at(size_t(p.peer));
+      std::vector<uint32_t> links = {link(r, where, false)};
+      if (auto it = index_of_.find(peer(r, p)); it != index_of_.end())
+        links.push_back(link(it->second, where, true));
+      lane.came = true;
+      start({{r, l, i}}, begin, std::move(links));
+    }
+    if (!lane.met) return false;
+    lane.came = lane.met = false;
+    return true;
+  }
+  void start(std::vector<Meeting::Member> members, int64_t met, std::vector<uint32_t> links) {
+    links_.begin(met, alone(members), std::move(links));
+    transfers_.push_back({std::move(members), met});
+  }
+  void end_transfer(size_t number, int64_t end) {
+    const Transfer t = std::move(transfers_[number]);
+    for (const Meeting::Member& who : t.members) {
+      const Piece& p = pieces(who.rank)[who.piece];
+      if (p.kind == PieceKind::send) time(who.rank, who.piece).begin = t.met;
+      end_call(who, t.met, end);
+      if (p.kind == PieceKind::send) deliver(who.rank, p, end);
+      wake(who.rank);
+    }
+  }
+
   bool never_meets(const Meeting& m) const {
     return fails_ && std::any_of(m.came.begin(), m.came.end(),
                                  [&](const Meeting::Member& who) { return ranks_[who.rank].fails <= m.met; });
@@ -314,6 +392,8 @@ class Engine {
   std::unordered_map<int, size_t> index_of_;                               // by rank of the world
   std::unordered_map<std::array<int64_t, 3>, Message, HashKey> messages_;  // by sender, receiver, number
   std::vector<size_t> awake_;
+  SharedLinks links_;
+  std::vector<Transfer> transfers_;  // by their numbers in links_
   Replay out_;
 };
 

@@ -22,10 +22,17 @@ struct Price {
   int64_t before = 0, time = 0;
 };
 
+// What a rank sends and receives over: links of its own to those of its node and to all others, both ways at
+// once.
+enum class RankLink : uint8_t { node, network };
+
 // Where a rank stands whose tape is others' too: what stands in the place of the tape's groups and peers.
 struct RankPlace {
   std::vector<int64_t> groups;  // by the tape's groups: equal numbers are one group
   std::vector<int> peers;       // by Piece::peer: the rank of the world
+  // Which link calls of these groups and messages to these peers go over, if transfers share links
+  // (sim/shared_links.h); empty: each goes as if it were alone.
+  std::vector<RankLink> group_links, peer_links;
 };
 
 // All outlive the replay; one price a piece. Ranks that do the same may share them.

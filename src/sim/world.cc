@@ -19,8 +19,9 @@ struct RankPace {
   std::array<double, kGroupKinds> links;
   double on = 1, back = 1;
   bool fails = false;
+  uint64_t over_network = 0;  // where links are shared: a bit for each group kind and peer, else 0
   RankPace() { links.fill(1); }
-  auto key() const { return std::tie(slower, links, on, back, fails); }
+  auto key() const { return std::tie(slower, links, on, back, fails, over_network); }
   bool operator<(const RankPace& o) const { return key() < o.key(); }
 };
 
@@ -129,11 +130,16 @@ class WorldBuilder {
     return it == w_.disturbed.slow_links.end() ? 1 : it->second;
   }
   double message_link(int from, int to) const {
-    return node_of(from) == node_of(to) ? 1 : std::min(link_of(from), link_of(to));
+    return link_among(from, to) == RankLink::node ? 1 : std::min(link_of(from), link_of(to));
   }
+  RankLink link_among(int a, int b) const {
+    return node_of(a) == node_of(b) ? RankLink::node : RankLink::network;
+  }
+  // Ranks ascend.
+  RankLink link_among(const std::vector<int>& ranks) const { return link_among(ranks.front(), ranks.back()); }
   // A ring is as slow as its slowest link.
   double ring_link(const std::vector<int>& ranks) const {
-    if (node_of(ranks.front()) == node_of(ranks.back())) return 1;  // ranks ascend
+    if (link_among(ranks) == RankLink::node) return 1;
     double least = 1;
     for (int r : ranks) least = std::min(least, link_of(r));
     return least;
@@ -144,6 +150,7 @@ class WorldBuilder {
     const Disturbance& d = w_.disturbed;
     for (const auto& [r, f] : d.slow_ranks) paces_[size_t(r)].slower = f;
     if (d.failing_rank >= 0) paces_[size_t(d.failing_rank)].fails = true;
+    if (w_.share_links) set_links();
     if (d.slow_links.empty()) return;
     for (const Division& kind : divisions_)
       for (const std::vector<int>& ranks : kind.ranks) {
@@ -157,6 +164,25 @@ class WorldBuilder {
       if (p > 1) paces_[size_t(r)].on = message_link(r, line[size_t((at + 1) % p)]);
       if (p > 1) paces_[size_t(r)].back = message_link(r, line[size_t((at + p - 1) % p)]);
     }
+  }
+
+  // Ranks of one class use links alike.
+  void set_links() {
+    for (size_t d = 0; d < divisions_.size(); d++)
+      for (const std::vector<int>& ranks : divisions_[d].ranks)
+        for (int r : ranks) paces_[size_t(r)].over_network |= uint64_t(link_among(ranks)) << d;
+    const int p = mesh_.size(Axis::pp);
+    for (int r = 0; r < mesh_.world(); r++)
+      for (const int step : {1, p - 1}) {
+        const int to = lines_[size_t(r)]->at(size_t((pp_[size_t(r)] + step) % p));
+        paces_[size_t(r)].over_network |= uint64_t(link_among(r, to)) << (kGroupKinds + (step > 1));
+      }
+  }
+  void place_links(int rank, RankPlace& p) const {
+    if (!w_.share_links) return;
+    for (const Division& d : divisions_)
+      p.group_links.push_back(link_among(d.ranks[size_t(d.group_of[size_t(rank)])]));
+    for (int to : *lines_[size_t(rank)]) p.peer_links.push_back(link_among(rank, to));
   }
 
   // Numbers for keys, in the order of their first rank.
@@ -264,6 +290,7 @@ class WorldBuilder {
     }
   }
   void add(int rank, RankPlace p) {
+    place_links(rank, p);
     given_.push_back(rank);
     owned_->places.push_back(std::move(p));
   }

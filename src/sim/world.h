@@ -61,6 +61,9 @@ struct World {
   Schedule schedule;  // with messages, reductions and steps (spec's schedule_of)
   WorldWork work;
   int node = 8;  // ranks of one, neighbours in the world's numbers
+  // Transfers of a rank that are under way at once share its links (sim/shared_links.h): those whose ranks
+  // are of one node the one to them, all others its share of the network. Else each is as fast as alone.
+  bool share_links = false;
   Disturbance disturbed;
 };
 

@@ -94,6 +94,22 @@ TEST(World, OneOfEachClassStandsForAll) {
   for (const WorldShape& s : kShapes) expect_equal(random_world(s, seed++), size_t(s.pp));
 }
 
+// Also where transfers share links, on nodes that groups straddle and on such that they do not.
+TEST(World, SharedLinksAreThoseOfAllRanks) {
+  uint32_t seed = 200;
+  for (const WorldShape& s : kShapes)
+    for (const int node : {1, 2, 5, 1000}) {
+      World w = random_world(s, seed++);
+      const int64_t alone = replay_world(w).replay.makespan;
+      w.node = node, w.share_links = true;
+      if (seed % 2 == 0) w.disturbed.slow_ranks[int(seed) % w.mesh.world()] = 1.3;
+      expect_equal(w, size_t(w.mesh.world()));
+      if (seed % 2 == 1) {
+        EXPECT_GE(replay_world(w).replay.makespan, alone);
+      }
+    }
+}
+
 // What is disturbed divides classes as far as it reaches, and no farther.
 TEST(World, DisturbedRanksHaveTheirOwnClasses) {
   std::mt19937 random(7);
@@ -209,6 +225,30 @@ TEST(Comb, WhatGapsWaitForByHand) {
   EXPECT_EQ(all.replay.makespan, 3 * (150 + 7 + 90 + 9 + 60) + 25);
 }
 
+// One microbatch through three stages, a node each: a message on and back over the link to the last node
+// takes twice as long, over the first one's as much; the middle one's are all four.
+TEST(World, ASlowLinkByHand) {
+  World w = plain_world(one_f_one_b(3, 1), 100, 60, 40);
+  w.node = 1, w.work.message = 10;
+  EXPECT_EQ(replay_world(w).replay.makespan, 3 * 200 + 4 * 10);
+  for (const auto& [node, more] : {std::pair{0, 20}, {1, 40}, {2, 20}}) {
+    w.disturbed.slow_links = {{node, 0.5}};
+    EXPECT_EQ(replay_world(w).replay.makespan, 3 * 200 + 4 * 10 + more) << node;
+  }
+}
+
+// A ring over three nodes is as slow as its slowest link, whichever that is; sums inside a node are not.
+TEST(World, ARingIsAsSlowAsItsSlowestLink) {
+  World w = plain_world(one_f_one_b(1, 2), 100, 60, 40, 3, 2);
+  w.node = 2, w.work.kinds[0].forward.tp = 7, w.work.kinds[0].reduce = 90;
+  const int64_t compute = 2 * (100 + 7 + 60 + 40);
+  EXPECT_EQ(replay_world(w).replay.makespan, compute + 90);
+  for (const int node : {0, 1, 2}) {
+    w.disturbed.slow_links = {{node, 0.5}};
+    EXPECT_EQ(replay_world(w).replay.makespan, compute + 180) << node;
+  }
+}
+
 TEST(World, ASlowLinkLengthensWhatCrossesIt) {
   World w = plain_world(one_f_one_b(2, 4), 100, 100, 100, 1, 4);
   w.node = 4, w.work.message = 10;
@@ -218,6 +258,34 @@ TEST(World, ASlowLinkLengthensWhatCrossesIt) {
   const int64_t longer = replay_world(w).replay.makespan - whole;
   EXPECT_GE(longer, 2 * 10);
   EXPECT_LE(longer, 2 * 4 * 10);
+}
+
+// Stage 1's program: F0 140-240, I0 W0 240-340, then its message of 40 and, ZeRO 2 reducing every
+// microbatch's gradients beside the next one's passes, a reduction of 80. Over one link each takes twice as
+// long while both are under way: the message is there at 420, the gradients have 40 left then.
+TEST(World, ReductionsAndMessagesShareTheNetwork) {
+  World w = plain_world(one_f_one_b(2, 2), 100, 60, 40, 2);
+  w.schedule = add_zero(add_step(add_transfers(one_f_one_b(2, 2))), 2);
+  w.work.zero = 2, w.work.kinds[0].reduce = 80, w.work.message = 40;
+  const auto step = [&](int node, bool share) {
+    w.node = node, w.share_links = share;
+    return replay_world(w).replay.makespan;
+  };
+  const int64_t alone = step(4, false);
+  EXPECT_EQ(step(1, false), alone);
+  EXPECT_EQ(step(4, true), step(1, true));  // all in one node or all over the network: the same link
+  EXPECT_EQ(step(2, true), alone);          // stages over nodes and replicas in one: a link each
+  w.node = 1;
+  const WorldReplay all = replay_world(w);
+  const RankProgram last = program_of(w, 1);
+  int64_t message = -1, gradients = -1;
+  for (size_t i = 0; i < last.tape.pieces.size(); i++) {
+    const PieceTime& t = all.replay.ranks[all.at(1)].pieces[i];
+    if (last.tape.pieces[i].kind == PieceKind::send && message < 0) message = t.end - t.begin;
+    if (last.tape.pieces[i].name == "reduce_scatter" && gradients < 0) gradients = t.end - t.met;
+  }
+  EXPECT_EQ(message, 80);
+  EXPECT_EQ(gradients, 120);
 }
 
 // Teeth and gaps add up to the step, teeth to what the replay calls busy, gaps that are waits to what it
