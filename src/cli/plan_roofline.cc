@@ -28,7 +28,7 @@ RooflineCase roofline_case(const PlanSubject& subject, const WallsRequest& layou
     c.seq = subject.seq > 0 ? subject.seq : kUsualSeq, c.micro = layout.micro;
     c.microbatches = std::max<int64_t>(1, layout.microbatches), c.tp = layout.tp;
     c.gpus = subject.gpus > 0 ? subject.gpus : c.tp;
-    device = device_of(subject.cluster);
+    device = device_of(subject.cluster, c.gpus);
   }
   if (device.name.empty())
     bad_request("--roofline: on which device? --cluster FILE, or by name: --cluster H100");

@@ -74,15 +74,17 @@ void refuse_two_models(const PlanSubject& s) {
     if (given) bad_request("{}: RUN is a model already; give one of the two", name);
 }
 
-void set_cluster(SearchRequest& q, const PlanSubject& subject, const std::optional<RunSpec>& run) {
+// devices: the most that are looked at.
+void set_cluster(SearchRequest& q, const PlanSubject& subject, const std::optional<RunSpec>& run,
+                 int64_t devices) {
   SubjectDevice d;
   double disk = 0;
   if (!subject.cluster.empty()) {
-    d = device_of(subject.cluster);
+    d = device_of(subject.cluster, devices);
     if (!is_device_name(subject.cluster)) disk = load_cluster(subject.cluster).disk_bandwidth;
   } else if (run && !run->cluster.file.empty()) {
     const ClusterSpec c = named_cluster(run->cluster.file);
-    d = device_of(c, "bf16"), disk = c.disk_bandwidth;
+    d = device_of(c, "bf16", devices), disk = c.disk_bandwidth;
   } else {
     bad_request(
         "--search: on which devices? give --cluster FILE, or a device by name, such as --cluster H100");
@@ -221,7 +223,8 @@ void plan_search(const SearchOptions& o, const PlanSubject& subject, const RunRe
   }
   SearchRequest q;
   set_model(q, subject, run);
-  set_cluster(q, subject, run);
+  const int64_t given = subject.gpus > 0 ? subject.gpus : run ? run->world() : 0;
+  set_cluster(q, subject, run, o.sweep.empty() ? given : swept(o.sweep).back());
   if (run) set_types(q, run->precision);
   set_sizes(q, o, subject);
   q.fits = constants_of({.device = q.device, .software = o.software, .site = o.site});

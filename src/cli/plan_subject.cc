@@ -10,6 +10,7 @@
 #include "plan/own_schedule.h"
 #include "plan/recompute.h"
 #include "plan/score_catalog.h"
+#include "spec/cluster_links.h"
 #include "spec/hf_config.h"
 #include "spec/toml.h"
 
@@ -102,15 +103,16 @@ SubjectModel model_of(const PlanSubject& s) {
   return m;
 }
 
-SubjectDevice device_of(const ClusterSpec& c, std::string_view compute) {
+SubjectDevice device_of(const ClusterSpec& c, std::string_view compute, int64_t devices) {
   SubjectDevice d{.name = c.name, .source = c.source};
+  const int64_t per = c.devices_per_node, nodes = devices > 0 ? (devices - 1) / per + 1 : c.nodes;
   d.figures = {.bf16 = c.peak_flops(compute),
                .fp8 = c.peak_flops("fp8"),
                .memory = double(c.memory_bytes),
                .bandwidth = c.memory_bandwidth,
                .bus = c.intra_node.bandwidth,
                .near = double(c.devices_per_node),
-               .nic = c.between_nodes().bandwidth / double(c.devices_per_node)};
+               .nic = link_among_nodes(c, nodes).bandwidth / double(per)};
   // The catalog's figures of the same device know what a cluster file does not: how its products slow down.
   if (const KnownDevice* k = shipped_catalog().device_named(upper(c.name))) {
     d.name = k->name;
@@ -123,9 +125,9 @@ SubjectDevice device_of(const ClusterSpec& c, std::string_view compute) {
   return d;
 }
 
-SubjectDevice device_of(const std::string& cluster) {
+SubjectDevice device_of(const std::string& cluster, int64_t devices) {
   if (cluster.empty()) return {};
-  if (!is_device_name(cluster)) return device_of(named_cluster(cluster), "bf16");
+  if (!is_device_name(cluster)) return device_of(named_cluster(cluster), "bf16", devices);
   if (const KnownDevice* k = shipped_catalog().device_named(upper(cluster)))
     return {.name = k->name,
             .source = "data/score_catalog.json",
@@ -150,7 +152,7 @@ ClusterSpec named_cluster(const fs::path& path) {
 namespace {
 
 PlannedRun run_on_device(const RunRequest& request, const std::string& name) {
-  PlannedRun p{.run = {}, .cluster = {}, .device = device_of(name), .note = ""};
+  PlannedRun p{.run = {}, .cluster = {}, .device = device_of(name, 0), .note = ""};
   const auto refused = [&](const char* key) {
     bad_request(
         "--cluster: {} is a device by name, and {} = \"auto\" is chosen by booking steps on a machine: "
@@ -180,7 +182,7 @@ PlannedRun planned_run(RunRequest request, const std::string& cluster) {
   PlannedRun p{std::move(chosen.run), {}, {}, std::move(chosen.note)};
   p.cluster = cluster_of(p.run);
   if (p.cluster.name.empty()) p.cluster.name = p.run.cluster.file;
-  p.device = device_of(p.cluster, p.run.precision.compute);
+  p.device = device_of(p.cluster, p.run.precision.compute, p.run.world());
   return p;
 }
 

@@ -32,9 +32,10 @@ struct SubjectDevice {
   double price_per_hour = 0, mtbf_hours = 0;
 };
 // --cluster: a cluster file, or a device of data/score_catalog.json by name ("H100"). compute: the type whose
-// peak DeviceFigures::bf16 is.
-SubjectDevice device_of(const std::string& cluster);
-SubjectDevice device_of(const ClusterSpec&, std::string_view compute);
+// peak DeviceFigures::bf16 is. devices: so many, neighbours, are spoken of, and DeviceFigures::nic is of the
+// levels that join them; 0 = all.
+SubjectDevice device_of(const std::string& cluster, int64_t devices);
+SubjectDevice device_of(const ClusterSpec&, std::string_view compute, int64_t devices);
 bool is_device_name(const std::string& cluster);
 // load_cluster(); one without a name is called by its path.
 ClusterSpec named_cluster(const fs::path&);

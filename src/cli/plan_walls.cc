@@ -130,7 +130,7 @@ void plan_walls(const WallsRequest& q, const PlanSubject& subject, const RunRequ
     c.gpus = subject.gpus > 0 ? subject.gpus : q.tp * q.pp;
     c.seq = subject.seq, c.micro = q.micro, c.tp = q.tp, c.pp = q.pp, c.microbatches = q.microbatches;
     c.chunks = q.chunks;
-    device = device_of(subject.cluster);
+    device = device_of(subject.cluster, c.gpus);
   }
   c.active = c.model && c.model->moe() ? active_parameters(*c.model) : c.parameters;
   c.device = device.name, c.device_source = device.source, c.figures = device.figures;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "spec/cluster_links.h"
+
 namespace trireme {
 namespace {
 
@@ -44,11 +46,12 @@ CommOptions options_of(const RunSpec& run, const ClusterSpec& cluster) {
   const bool by_threads = cluster.threads > 0;  // `bench` wrote it; others state the links of any rank
   const bool processes = run.train.comm == "mpi";
   const bool own = processes && (by_threads || cost_of(cluster.intra_node_mpi).known());
-  o.inside = cost_of(own ? cluster.intra_node_mpi : cluster.intra_node),
+  o.inside = cost_of(own ? cluster.intra_node_mpi : cluster.intra_node);
   o.across = cost_of(cluster.between_nodes());
   if (run.train.comm == "thread" || cluster.nodes <= 1) return o;
   const int64_t even = (run.world() + cluster.nodes - 1) / cluster.nodes;
   o.node = int(cluster.devices_per_node > 1 ? cluster.devices_per_node : even);
+  o.across = cost_of(link_among_nodes(cluster, (run.world() + o.node - 1) / o.node));
   return o;
 }
 

@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "base/counted.h"
 #include "base/json.h"
 #include "base/progress.h"
 #include "comm/options.h"
@@ -168,8 +169,9 @@ std::string time_text(const RunSpec& run, const Forecast& f, const ClusterSpec& 
 }
 
 std::string run_text(const RunSpec& run, const Forecast& f) {
-  std::string s = fmt::format("the whole run: {} steps, {} tokens, {:.3g} model FLOPs", run.train.steps,
-                              human_count(double(run.train.steps) * double(f.tokens)), f.run_flops);
+  std::string s =
+      fmt::format("the whole run: {}, {} tokens, {:.3g} model FLOPs", counted(run.train.steps, "step"),
+                  human_count(double(run.train.steps) * double(f.tokens)), f.run_flops);
   if (f.run_s > 0)
     s += fmt::format("; {} {}, evaluations and checkpoints left out", f.expected ? "expected" : "at the roof",
                      human_seconds(f.run_s));
@@ -283,7 +285,7 @@ std::string time_line(const RunSpec& run, const Forecast& f) {
   const std::string step = f.expected ? fmt::format("{:.1f} ms a step expected ({:.1f} ms at the roof)",
                                                     f.step_s * 1e3, f.roof_s * 1e3)
                                       : fmt::format("{:.1f} ms a step at the roof (a bound)", f.roof_s * 1e3);
-  return fmt::format("{}, {} steps in {}", step, run.train.steps, human_seconds(f.run_s));
+  return fmt::format("{}, {} in {}", step, counted(run.train.steps, "step"), human_seconds(f.run_s));
 }
 
 std::string to_text(const RunSpec& run, const Forecast& f, const ClusterSpec& cluster) {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/divisors.h"
 #include "base/error.h"
 #include "base/timed.h"
 #include "cost/flops.h"
@@ -14,17 +15,6 @@
 
 namespace trireme {
 namespace {
-
-std::vector<int64_t> divisors(int64_t n) {
-  std::vector<int64_t> low, high;
-  for (int64_t d = 1; d * d <= n; d++)
-    if (n % d == 0) {
-      low.push_back(d);
-      if (d * d != n) high.push_back(n / d);
-    }
-  low.insert(low.end(), high.rbegin(), high.rend());
-  return low;
-}
 
 // A schedule as the closed forms see it: idle time and microbatches held relative to 1F1B's (FORMULAS: Qi et
 // al. 2024 and 2024b, tables of bubbles and memory; ZB-H1's half and ZB-H2's 0.06 as measured,
@@ -172,7 +162,7 @@ void DivisionSearch::list_shardings() {
   const int64_t replicas = at_.dp * at_.cp;
   if (replicas > 1) {
     for (const int zero : {1, 2, 3}) shardings_.push_back({zero, 0});
-    for (const int64_t d : divisors(replicas))
+    for (const int64_t d : divisors_of(replicas))
       if (d > 1 && d < replicas) shardings_.push_back({3, d});
   }
 }
@@ -192,7 +182,7 @@ void DivisionSearch::run(const SearchLayout& division) {
   list_shardings();
   list_orders();
   any_ = false, fits_before_ = out_.fits;
-  for (const int64_t micro : divisors(at_.global / at_.dp)) {
+  for (const int64_t micro : divisors_of(at_.global / at_.dp)) {
     at_.micro = c_.micro = micro;
     c_.microbatches = at_.microbatches();
     c_.grad_stored = stored_grads(q_, c_.microbatches);
@@ -305,9 +295,9 @@ class Divisions {
       : q_(q), out_(out), inner_(inner) {}
   void of(int64_t gpus, int64_t global) {
     SearchLayout l{.gpus = gpus, .global = global};
-    for (const int64_t tp : divisors(gpus))
-      for (const int64_t pp : divisors(gpus / tp))
-        for (const int64_t cp : divisors(gpus / tp / pp)) {
+    for (const int64_t tp : divisors_of(gpus))
+      for (const int64_t pp : divisors_of(gpus / tp))
+        for (const int64_t cp : divisors_of(gpus / tp / pp)) {
           l.tp = tp, l.pp = pp, l.cp = cp, l.dp = gpus / tp / pp / cp;
           experts(l);
         }
@@ -331,7 +321,7 @@ class Divisions {
       out_.divisions_seen++;
       return inner_.run(l);
     }
-    for (const int64_t ep : divisors(ranks)) {
+    for (const int64_t ep : divisors_of(ranks)) {
       l.ep = ep;
       if (q_.model.experts % ep != 0) {
         refuse(l, Refusal::experts);

@@ -5,29 +5,14 @@
 #include <algorithm>
 #include <cmath>
 
+#include "sim/markup.h"
+
 namespace trireme {
 namespace {
 
 constexpr double kWidth = 760, kHeight = 420, kLeft = 78, kRight = 24, kTop = 44, kBottom = 92;
 constexpr const char* kColors[] = {"#0b62a4", "#c8500a", "#2a7f3f", "#8c3f9e",
                                    "#8a6d00", "#555555", "#b3243b", "#12858c"};
-
-std::string escaped(const std::string& s) {
-  std::string out;
-  for (const char c : s) {
-    if (c == '<')
-      out += "&lt;";
-    else if (c == '>')
-      out += "&gt;";
-    else if (c == '&')
-      out += "&amp;";
-    else if (c == '"')
-      out += "&quot;";
-    else if (static_cast<unsigned char>(c) >= ' ')
-      out += c;
-  }
-  return out;
-}
 
 // Where values lie on paper.
 class Scale {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "sim/find_schedule.h"
 #include "sim/summary.h"
 
 namespace trireme {
@@ -55,6 +56,14 @@ constexpr Origin kOrigins[] = {
      "DeepSeek's DualPipe repository (\"cut in half\", after Sea AI Lab): DualPipe folded into a V on half "
      "the ranks, "
      "with weights once."},
+    {"auto",
+     "Searched rather than written down: the order in which F, I and W of every rank take least time, for "
+     "times "
+     "of stages that are given, here equal ones, and for so much memory, here 1F1B's (Qi et al. 2024, "
+     "section 3; "
+     "[how](sim.md)). `trireme simulate --schedule auto --times ... --memory ...` searches for others, and a "
+     "run "
+     "with `layout.schedule = \"auto\"` for its own stages."},
 };
 
 std::string_view origin_of(std::string_view name) {
@@ -69,7 +78,17 @@ struct Entry {
   std::optional<Published> paper;
 };
 
+// Searched for the times of all the others, with 1F1B's memory.
+Entry searched_entry() {
+  const std::vector<StageTimes> times(kGalleryRanks,
+                                      {.forward = kWholeShare, .input = kWholeShare, .weight = kWholeShare});
+  const std::vector<HeldLimit> limits(kGalleryRanks, {.most = kGalleryRanks});
+  const Schedule found = find_schedule(times, kGalleryMicrobatches, limits, Aim::step);
+  return {"auto", timeline_of(found, times[0]), std::nullopt};
+}
+
 Entry entry_of(std::string_view name) {
+  if (name == "auto") return searched_entry();
   const int chunks = default_chunks(name), p = kGalleryRanks, m = kGalleryMicrobatches;
   const StageTimes whole{.forward = kWholeShare, .input = kWholeShare, .weight = kWholeShare};
   const StageTimes part{
@@ -82,8 +101,10 @@ std::string table_row(const Entry& e) {
   const ScheduleTimeline& t = e.timeline;
   const std::vector<double> held = held_by_rank(t);
   return fmt::format("| [{0}](#{0}) | {1} | {2:.1f} % | {3:.4g} | {4} | {5:.4g} | {6} |\n", e.name, t.chunks,
-                     100 * t.bubble.own, double(t.bubble.idle) / double(kWholeShare), e.paper->idle_formula,
-                     *std::max_element(held.begin(), held.end()), e.paper->held_formula);
+                     100 * t.bubble.own, double(t.bubble.idle) / double(kWholeShare),
+                     e.paper ? std::string_view(e.paper->idle_formula) : "none",
+                     *std::max_element(held.begin(), held.end()),
+                     e.paper ? std::string_view(e.paper->held_formula) : "at most what it may: here p");
 }
 
 std::string section_of(const Entry& e) {
@@ -112,7 +133,9 @@ std::vector<GalleryFile> gallery() {
       kGalleryRanks, kGalleryMicrobatches);
   std::vector<GalleryFile> files;
   std::string sections;
-  for (std::string_view name : schedule_names()) {
+  std::vector<std::string_view> names(schedule_names().begin(), schedule_names().end());
+  names.push_back("auto");
+  for (std::string_view name : names) {
     const Entry e = entry_of(name);
     page += table_row(e), sections += section_of(e);
     const std::string title =

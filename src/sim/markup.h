@@ -7,10 +7,21 @@
 
 namespace trireme {
 
-// Of markup: text as it stands.
+// Of markup: text as it stands, also between quotes; control characters but line ends are left out.
 inline std::string escaped(std::string_view text) {
   std::string out;
-  for (char c : text) out += c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : std::string(1, c);
+  for (const char c : text) {
+    if (c == '<')
+      out += "&lt;";
+    else if (c == '>')
+      out += "&gt;";
+    else if (c == '&')
+      out += "&amp;";
+    else if (c == '"')
+      out += "&quot;";
+    else if (static_cast<unsigned char>(c) >= ' ' || c == '\n')
+      out += c;
+  }
   return out;
 }
 inline std::string svg_head(double width, double height) {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/divisors.h"
 #include "base/error.h"
 #include "spec/run_schedule.h"
 #include "spec/supported.h"
@@ -28,16 +29,6 @@ bool works(const RunSpec& run) {
   } catch (const Error&) {
     return false;
   }
-}
-
-std::vector<int64_t> divisors_of(int64_t n) {
-  std::vector<int64_t> out;
-  for (int64_t d = 1; d * d <= n; d++)
-    if (n % d == 0) {
-      out.push_back(d);
-      if (d * d < n) out.push_back(n / d);
-    }
-  return out;
 }
 
 // A key more is worse than any other size.

@@ -33,7 +33,7 @@ TEST(Draw, TitlesAndTextsMayHaveAnyCharacters) {
   const ScheduleTimeline t = timeline_of(gpipe(2, 2), {});
   const std::string page = html_of(t, "a<b & \"c\"", "<script>");
   EXPECT_EQ(page.find("<script>"), page.npos);
-  EXPECT_NE(page.find("<title>a&lt;b &amp; \"c\"</title>"), page.npos);
+  EXPECT_NE(page.find("<title>a&lt;b &amp; &quot;c&quot;</title>"), page.npos);
   EXPECT_EQ(svg_of(t, "a<b").find("a<b"), page.npos);
 }
 

@@ -1,5 +1,6 @@
 #include "spec/cluster_spec.h"
 
+#include "spec/cluster_links.h"
 #include "spec/toml.h"
 #include "testing.h"
 
@@ -82,6 +83,20 @@ TEST(ClusterSpec, HasLevelsAboveTheNode) {
   EXPECT_EQ(c.between_nodes().latency, 8e-6);
   EXPECT_TRUE(parse_cluster(save_cluster(c), "saved.toml") == c) << save_cluster(c);
   EXPECT_TRUE(parse_cluster("nodes = 2\ntier = [{name = \"rack\", size = 2}]", "c.toml").tiers[0].size == 2);
+}
+
+// Nodes of one rack meet the rack's link alone.
+TEST(ClusterSpec, LinksAmongSomeNodes) {
+  const ClusterSpec c = parse_cluster(kThreeLevels, "c.toml");
+  const int64_t rack = c.tiers[0].size;
+  for (const int64_t nodes : {int64_t(1), int64_t(2), rack})
+    EXPECT_TRUE(link_among_nodes(c, nodes) == c.tiers[0].link) << nodes;
+  for (const int64_t nodes : {rack + 1, c.nodes, 100 * c.nodes})
+    EXPECT_TRUE(link_among_nodes(c, nodes) == c.between_nodes()) << nodes;
+  EXPECT_FALSE(link_among_nodes(c, rack) == c.between_nodes());
+  const ClusterSpec plain =
+      parse_cluster("nodes = 4\ninter_node = {latency = 1e-5, bandwidth = 5e10}", "c.toml");
+  EXPECT_TRUE(link_among_nodes(plain, 2) == plain.inter_node);
 }
 
 TEST(ClusterSpec, APlainFileIsTwoLevels) {
