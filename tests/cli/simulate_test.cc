@@ -150,6 +150,8 @@ TEST(Simulate, RefusesWhatMakesNoSense) {
     EXPECT_TRUE(has(text, option) && has(text, "excludes")) << text;
   }
   EXPECT_TRUE(has(why(wide({"--fail", "200@3"})), "ranks are 0 to 127"));
+  const std::string booked = tiny_run_file(tmp.path(), 2).string();
+  EXPECT_TRUE(has(why({booked, "--share-links"}), "--share-links: a run that is booked here"));
   EXPECT_TRUE(has(why(wide({"--set", "layout.tp_chunks=2"})), "layout.tp_chunks = 2"));
   EXPECT_TRUE(
       has(why(wide({"--trace-ranks", "999", "--trace", (tmp / "t.json").string()})), "--trace-ranks 999"));

@@ -81,6 +81,13 @@ TEST(CollectiveTime, OfSeveralLevels) {
   // Of 16 peers' pieces 8 leave the node, at 50 GB/s; 7 stay, at 100.
   EXPECT_NEAR(seconds(Kind::all_to_all, Way::direct, 16e9, {8, 2}), 5e-6 + 8. / 50, 1e-12);
   EXPECT_NEAR(seconds(Kind::p2p, Way::direct, 5e9, {1, 1, 2}), 20e-6 + 0.5, 1e-12);
+  // A broadcast by scatter and all_gather: twice an all_gather.
+  EXPECT_NEAR(seconds(Kind::broadcast, Way::hierarchical, 8e9, {8, 4}),
+              2 * (3e-6 + 2 * 5e-6 + 7. / 8 * 0.08 + 3. / 4 * 0.02), 1e-12);
+  // Each of seven peers costs its message.
+  ClusterSpec chatty = three_levels();
+  chatty.intra_node.message = 2e-6;
+  EXPECT_NEAR(seconds(Kind::all_to_all, Way::direct, 8e9, {8}, chatty), 1e-6 + 7 * 2e-6 + 0.07, 1e-12);
 }
 
 TEST(CollectiveTime, InSwitch) {
@@ -190,6 +197,7 @@ TEST(CollectiveTime, PlacesGroups) {
   EXPECT_EQ(counts(2, 32), (Counts{1, 1, 2}));
   EXPECT_EQ(counts(3, 1), (Counts{3, 1, 1}));
   EXPECT_EQ(counts(12, 1), (Counts{8, 2, 1}));  // as 16
+  EXPECT_EQ(counts(4, 12), (Counts{1, 2, 2}));  // nodes 0, 1, 3 | 4: two of four in a rack, as 16 apart
   EXPECT_EQ(place(ClusterSpec{.devices_per_node = 4}, 4).counts, (Counts{4}));
   EXPECT_THROW(place(c, 65), Error);
   EXPECT_THROW(place(c, 16, 8), Error);

@@ -87,6 +87,11 @@ TEST(Goodput, EndsWhateverTheMachine) {
   EXPECT_GE(goodput({.mtbf_device_s = 3.6e-3, .restart_s = 0, .repair_s = 1e12}, 1 << 20, 1e-7).share, 0);
 }
 
+// 12 bytes of master weights and moments a parameter and 2 of weights, of a device's share, at 20 GB/s.
+TEST(Goodput, ASaveIsItsShareOverTheHostsLink) {
+  EXPECT_NEAR(save_stall_s(70e9, 1000), 70e9 * 14 / 1000 / 20e9, 1e-12);
+}
+
 TEST(Goodput, SparesBuyTimeAndCostMoney) {
   Reliability r{.spares = 0};
   const double save = save_stall_s(70e9, 16384);

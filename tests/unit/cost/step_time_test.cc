@@ -191,5 +191,167 @@ TEST(StepTime, Zero2ReducesEachMicrobatch) {
   EXPECT_NEAR(step_time(c, device(), values()).gradients / once, 3, 1e-6);
 }
 
+double all_blocks(const ModelSpec& m) {
+  return double(m.layers) * double(block_parameters(m));
+}
+// What a rank holds of a model on one stage: its part of the blocks and of both tables.
+double held_parameters(const StepCase& c) {
+  const ModelSpec& m = c.model;
+  return all_blocks(m) / double(c.tp) + double(m.hidden * m.vocab) * 2 / double(c.tp);
+}
+
+// Every rank begins a collective in turn, for each layer: of gradients once a step, with ZeRO 2 and 3 once a
+// microbatch.
+TEST(StepTime, CollectivesBeginOnceALayer) {
+  StepCase c = one();
+  c.dp = 8, c.microbatches = 5;
+  FitValues v = values();
+  const auto starts = [&](int zero) {
+    c.zero = zero;
+    v[size_t(Fit::ring)] = 1e-3;
+    const double with = step_time(c, device(), v).gradients;
+    v[size_t(Fit::ring)] = 0;
+    return with - step_time(c, device(), v).gradients;
+  };
+  const double once = 1e-3 * (8 - 1) * 24;
+  EXPECT_NEAR(starts(0), once, 1e-9);
+  EXPECT_NEAR(starts(1), once, 1e-9);
+  EXPECT_NEAR(starts(2), 5 * once, 1e-9);
+  EXPECT_NEAR(starts(3), 5 * once, 1e-9);
+}
+
+// By hand: among shard groups of 8 near devices a rank sums its eighth with 7 others over its own 25 GB/s.
+TEST(StepTime, ShardGroupsSumTheirShardsOverTheNetwork) {
+  StepCase c = one();
+  c.dp = 64, c.zero = 3, c.shards = 8, c.grad_bytes = 4;
+  DeviceFigures d = device();
+  d.bus = 1e30;
+  FitValues v = values();
+  v[size_t(Fit::ring)] = 0;
+  const double bytes = held_parameters(c) / 8 * 2 * 4 * 7 / 8;
+  EXPECT_NEAR(step_time(c, d, v).gradients / (bytes / (25e9 * 0.85)), 1, 1e-9);
+}
+
+// Nine tenths of the compute hide what ZeRO 3 moves, whatever software exposes of it.
+TEST(StepTime, ZeroThreeHidesNoMoreThanItComputes) {
+  StepCase c = one();
+  c.dp = 64, c.zero = 3;
+  DeviceFigures slow = device();
+  slow.nic = 1e9;
+  FitValues v = values();
+  const double all = step_time(c, slow, v).gradients;
+  v[size_t(Fit::dp)] = 0.01;
+  const StepSeconds t = step_time(c, slow, v);
+  const double compute = t.products + t.attention + t.elementwise + t.host + t.head;
+  ASSERT_GT(all, 2 * compute);
+  EXPECT_NEAR(t.gradients, all - 0.9 * compute, 1e-9 * all);
+}
+
+// A device's own share of its node's network, of every rank of a ring that is in the node.
+TEST(StepTime, RingsByTheDistanceOfTheirRanks) {
+  FitValues v = values();
+  v[size_t(Fit::ring)] = 0;
+  StepCase c = one();
+  c.tp = 4, c.dp = 4;  // replicas are 4 apart: two of each ring in a node of 8
+  const double bytes = held_parameters(c) * 2 * 4 * 3 / 4;
+  EXPECT_NEAR(step_time(c, device(), v).gradients / (bytes / (2 * 25e9 * 0.85)), 1, 1e-9);
+  c.nearest = Nearest::replicas;  // neighbours, all of them in the node
+  EXPECT_NEAR(step_time(c, device(), v).gradients / (bytes / 200e9), 1, 1e-9);
+  c = one(), c.tp = 2, c.pp = 2, c.dp = 4;
+  const double held = all_blocks(c.model) / 4 + double(c.model.hidden * c.model.vocab) / 2;
+  EXPECT_NEAR(step_time(c, device(), v).gradients / (held * 2 * 4 * 3 / 4 / 200e9), 1, 1e-9);
+  c.nearest = Nearest::stages;  // stages lie between replicas: 4 apart
+  EXPECT_NEAR(step_time(c, device(), v).gradients / (held * 2 * 4 * 3 / 4 / (2 * 25e9 * 0.85)), 1, 1e-9);
+  // Keys and values of 8 heads of 128 of a context of two: neighbours, or with replicas nearer 8 apart.
+  c = one(), c.cp = 2, c.dp = 8, c.model.kv_heads = 8;
+  const double exchanged = 24 * 3 * 1024.0 * 2 * (8 * 128) * 2;
+  EXPECT_NEAR(step_time(c, device(), v).cp / (exchanged / 200e9), 1, 1e-9);
+  c.nearest = Nearest::replicas;
+  EXPECT_NEAR(step_time(c, device(), v).cp / (exchanged / (25e9 * 0.85)), 1, 1e-9);
+  // Eight heads are on 12 ranks of tp, no less than one on each.
+  c = one(), c.cp = 2, c.model.kv_heads = 8, c.tp = 12;
+  EXPECT_NEAR(step_time(c, device(), v).cp / (exchanged / 8 / (25e9 * 0.85)), 1, 1e-9);
+}
+
+// One message each way a chunk and microbatch, half of them in the way, and p - 1 at either end.
+TEST(StepTime, MessagesByHand) {
+  StepCase c = one();
+  c.pp = 4, c.microbatches = 12, c.chunks = 3, c.dp = 4;
+  const double one_message = 2048.0 * 3072 * 2 / (0.8 * 25e9) + 20e-6;
+  EXPECT_NEAR(step_time(c, device(), values()).messages, 2 * one_message * (3 * 12 / 2 + 3), 1e-9);
+  c.nearest = Nearest::stages;  // four devices: near
+  const double near = 2048.0 * 3072 * 2 / (0.8 * 200e9) + 20e-6;
+  EXPECT_NEAR(step_time(c, device(), values()).messages, 2 * near * (3 * 12 / 2 + 3), 1e-9);
+  c.cp = 4, c.dp = 1;  // 16 devices of stages and context: far; a quarter of the rows
+  const double far = 2048.0 / 4 * 3072 * 2 / (0.8 * 25e9) + 20e-6;
+  EXPECT_NEAR(step_time(c, device(), values()).messages, 2 * far * (3 * 12 / 2 + 3), 1e-9);
+}
+
+// The last stage has the head beside its layers: with so large a vocabulary all wait for it.
+TEST(StepTime, TheLastStageHasTheHead) {
+  StepCase c = one();
+  c.model.vocab = 2'000'000;
+  const StepSeconds whole = step_time(c, device(), values());
+  const double layers = whole.products + whole.attention + whole.elementwise + whole.host;
+  ASSERT_GT(whole.head, layers / 2);
+  c.pp = 2, c.microbatches = 3;
+  const StepSeconds t = step_time(c, device(), values());
+  EXPECT_NEAR(t.products + t.attention + t.elementwise + t.host + t.head, 3 * (layers / 2 + whole.head),
+              1e-9);
+  EXPECT_NEAR(t.bubble, layers / 2, 1e-9);  // the other stage's part of one microbatch
+}
+
+TEST(StepTime, JitterGrowsWithDoublingsOfNodes) {
+  StepCase c = one();
+  c.dp = 32;
+  FitValues v = values();
+  v[size_t(Fit::jitter)] = 0.01;
+  const StepSeconds t = step_time(c, device(), v);
+  EXPECT_NEAR(t.jitter / (t.total - t.jitter), 0.01 * 2, 1e-12);  // four nodes of eight
+}
+
+// 32 ranks of experts in four nodes: of a row's two choices 1.75 nodes are met, and three of four are others.
+TEST(StepTime, ARowTravelsToANodeOnce) {
+  StepCase c = one();
+  c.model = ModelSpec::of("mixtral");
+  c.model.layers = 6, c.model.hidden = 1024, c.model.heads = 16, c.model.experts = 32, c.model.vocab = 5000;
+  c.model.experts_per_token = 2;
+  c.model.finish(c.seq);
+  c.dp = 32, c.ep = 32;
+  const double row = 2048.0 * 1024 * 2;  // of all rows, once
+  const double near = row * 2 * 7 / 8 / (0.65 * 200e9), far = row * 1.75 * 3 / 4 / (0.65 * 25e9);
+  EXPECT_NEAR(step_time(c, device(), values()).ep, 6 * 2 * 2 * (near + far), 1e-9);
+}
+
+// Of eight stages the first holds eight microbatches, and no more than there are; tables are on the first and
+// the last.
+TEST(StepMemory, OfStagesByHand) {
+  StepCase c = one();
+  c.pp = 8, c.microbatches = 16, c.grad_stored = 2;
+  const StepMemory many = step_memory(c, values());
+  c.microbatches = 2;
+  EXPECT_NEAR(step_memory(c, values()).activations / many.activations, 2.0 / 8, 1e-12);
+  const double stage = all_blocks(c.model) / 8 + double(c.model.hidden * c.model.vocab);
+  EXPECT_NEAR(many.states / (16 * stage), 1, 1e-9);
+  EXPECT_EQ(many.logits, 0);
+}
+
+// Shard groups of four: dense parameters are divided by four of 16 replicas, experts by the two that they
+// have. Of what norms and activations put out a row keeps none: 4 h, and 2 of each of its experts' width.
+TEST(StepMemory, OfExpertsByHand) {
+  StepCase c = one();
+  c.model = ModelSpec::of("mixtral");
+  c.model.layers = 6, c.model.hidden = 1024, c.model.heads = 16, c.model.experts = 8, c.model.vocab = 5000;
+  c.model.experts_per_token = 2, c.model.moe_ffn = 700;
+  c.model.finish(c.seq);
+  c.dp = 16, c.ep = 8, c.grad_stored = 4, c.zero = 3, c.shards = 4;
+  const double experts = 6.0 * 8 * 3 * 1024 * 700, dense = all_blocks(c.model) - experts + 2.0 * 1024 * 5000;
+  EXPECT_NEAR(step_memory(c, values()).states, 18 * (dense / 4 + experts / 8 / 2), 1);
+  const double kept = step_memory(c, values()).activations;
+  c.renorm = true;
+  const double less = 6 * 2048.0 * (4 * 1024 + 2 * 2 * 700);
+  EXPECT_NEAR(kept - step_memory(c, values()).activations, less, 1e-9 * kept);
+}
+
 }  // namespace
 }  // namespace trireme

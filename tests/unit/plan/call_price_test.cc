@@ -67,6 +67,10 @@ TEST(CallPrice, DevicesTalkByLibraries) {
                    collective_time(CollectiveKind::p2p, n, two, c).seconds);
   EXPECT_DOUBLE_EQ(seconds(Collective::broadcast, "direct", every(8, 2)),
                    collective_time(CollectiveKind::broadcast, n, two, c).seconds);
+  CommCall message = call(Collective::p2p, "direct", 1 << 26);
+  message.wire = 1 << 20;  // what is sent counts
+  EXPECT_DOUBLE_EQ(library_call_seconds(message, every(8, 2), 128, c, links),
+                   collective_time(CollectiveKind::p2p, 1 << 20, two, c).seconds);
   EXPECT_EQ(seconds(Collective::all_reduce, "ring", every(1, 1)), 0);
   EXPECT_EQ(seconds(Collective::barrier, "direct", every(1, 8)), 0);
 }
@@ -79,6 +83,10 @@ TEST(CallPrice, OwnersSumsKeepTheirPrice) {
   for (const std::vector<int>& ranks : {every(1, 8), every(8, 4), every(1, 16)}) {
     const CommCall sum = call(Collective::all_reduce, "ordered", 12345678);
     EXPECT_DOUBLE_EQ(library_call_seconds(sum, ranks, 128, c, links),
+                     call_seconds(sum, shape_of(ranks, links), links));
+    CommOptions anywhere = links;  // as rank threads have it: all on one machine
+    anywhere.node = 0;
+    EXPECT_DOUBLE_EQ(library_call_seconds(sum, ranks, 128, c, anywhere),
                      call_seconds(sum, shape_of(ranks, links), links));
   }
 }

@@ -6,23 +6,16 @@
 #include "cost/memory.h"
 #include "plan/forecast.h"
 #include "spec/run_schedule.h"
+#include "tiny_llama.h"
 
 namespace trireme {
 namespace {
 
 RunSpec with_offload(const char* offload, const char* compute = "f32", int64_t dp = 1, int64_t zero = 0) {
-  RunSpec r;
-  r.model = ModelSpec::of("llama");
-  r.model.vocab = 61, r.model.layers = 3, r.model.hidden = 36, r.model.heads = 3, r.model.kv_heads = 1;
-  r.model.ffn = 52;
-  r.data.seq_len = 23;
-  r.batch.micro = 2, r.batch.global = 4 * dp;
-  r.precision.compute = compute, r.precision.grads = "f32", r.precision.reduce = "f32";
-  r.layout.dp = dp, r.layout.zero = zero, r.layout.offload = offload;
+  RunSpec r = test::tiny_llama(3, 2, dp);
+  r.precision.compute = compute, r.layout.zero = zero, r.layout.offload = offload;
   if (r.layout.offloads_inputs()) r.layout.recompute = "full";
   if (r.layout.offloads_state()) r.layout.offload_mb = 0.05;
-  r.train.steps = 20, r.train.threads = 1;
-  r.model.finish(r.data.seq_len);
   return r;
 }
 

@@ -4,6 +4,7 @@
 #include "plan/price.h"
 #include "runtime/booking.h"
 #include "spec/run_schedule.h"
+#include "tiny_llama.h"
 
 namespace trireme {
 namespace {
@@ -11,17 +12,9 @@ namespace {
 constexpr int64_t kPass = 100, kUpdate = 70;
 
 RunSpec pipeline(const char* schedule, const char* how, int64_t microbatches) {
-  RunSpec r;
-  r.model = ModelSpec::of("llama");
-  r.model.vocab = 61, r.model.layers = 4, r.model.hidden = 36, r.model.heads = 3, r.model.kv_heads = 1;
-  r.model.ffn = 52;
-  r.data.seq_len = 23;
-  r.batch.micro = 2, r.batch.global = 2 * microbatches;
-  r.precision.compute = "f32", r.precision.grads = "f32", r.precision.reduce = "f32";
+  RunSpec r = test::tiny_llama(4, microbatches);
   r.layout.pp = 4, r.layout.schedule = schedule;
   r.optimizer.post_validation = how;
-  r.train.steps = 20, r.train.threads = 1;
-  r.model.finish(r.data.seq_len);
   return r;
 }
 

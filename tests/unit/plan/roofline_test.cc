@@ -44,6 +44,53 @@ RooflineCase llama_70b_on_h100s(int64_t tp, int64_t gpus, int64_t batch) {
   return c;
 }
 
+const RooflinePoint& point_of(const std::vector<RooflinePoint>& all, Phase phase, const std::string& part) {
+  for (const RooflinePoint& p : all)
+    if (p.phase == phase && p.part == part) return p;
+  ADD_FAILURE() << "no " << part;
+  return all.front();
+}
+
+// H100: 989 TFLOP/s, 3.35 TB/s, 360 GB/s to seven others, 50 GB/s beyond. Llama 3 70B, 70.6 B parameters.
+TEST(RooflineNumbers, ByHand) {
+  RooflineCase c = llama_70b_on_h100s(8, 64, 4);
+  const Roofline r = roofline_of(c);
+  EXPECT_NEAR(r.ridge, 295.2, 0.05);
+  EXPECT_NEAR(r.near_ridge, 2747, 0.5);
+  EXPECT_NEAR(r.far_ridge, 19780, 0.5);
+  // Eight devices are near one another; 64 are not.
+  EXPECT_EQ(point_of(r.network, Phase::training, "tensor parallel").slope, 360e9);
+  const RooflinePoint& gradients = point_of(r.network, Phase::training, "gradients");
+  EXPECT_EQ(gradients.slope, 50e9);
+  // A ring over eight replicas moves 7/8 twice of an eighth of the gradients in 16 bits, once in 8
+  // microbatches.
+  const double parameters =
+      80 * (2.0 * 8192 * 8192 + 2 * 8192 * 1024 + 3.0 * 8192 * 28672 + 2 * 8192) + 2.0 * 8192 * 128256 + 8192;
+  EXPECT_NEAR(gradients.bytes, 2 * 7.0 / 8 * 2 * parameters / 8 / 8, 1);
+  EXPECT_NEAR(gradients.seconds, std::max(gradients.flops / 989e12, gradients.bytes / 50e9), 1e-12);
+  // Decoding four texts is bound by memory: its products read an eighth of the weights, and take as long.
+  const RooflinePoint& decode = point_of(r.memory, Phase::decode, "products");
+  EXPECT_FALSE(decode.compute_bound());
+  const double weights = 2 * 80 * (2.0 * 8192 * 8192 + 2 * 8192 * 1024 + 3.0 * 8192 * 28672) / 8;
+  EXPECT_NEAR(decode.seconds / (weights / 3.35e12), 1, 0.01);
+  EXPECT_NEAR(decode.attainable() / (4 * 3.35e12), 1, 0.01);  // two FLOPs for two bytes, four times
+}
+
+// The fewest texts whose products reach the ridge: with so many they do, with one fewer they do not.
+TEST(RooflineNumbers, RowsAtTheRidgeAreTheFewest) {
+  for (const int64_t tp : {1, 2, 8}) {
+    RooflineCase c = llama_70b_on_h100s(tp, tp, 1);
+    const double rows = roofline_of(c).rows_at_ridge;
+    const auto bound = [&](double n) {
+      c.batch = int64_t(n);
+      return point_of(roofline_of(c).memory, Phase::decode, "products").compute_bound();
+    };
+    EXPECT_GT(rows, 295);
+    EXPECT_TRUE(bound(rows)) << rows;
+    EXPECT_FALSE(bound(rows - 1)) << rows;
+  }
+}
+
 TEST(RooflinePicture, NoTwoTextsMeet) {
   for (const auto& [tp, gpus] : {std::pair<int64_t, int64_t>{1, 1}, {8, 8}, {8, 64}, {16, 1024}})
     for (const int64_t batch : {1, 64, 1024})

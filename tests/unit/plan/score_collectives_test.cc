@@ -96,6 +96,29 @@ TEST(ScoreCollectives, ReadsRangesOfNodes) {
   EXPECT_EQ(s.left_out[0].reason, "not known here");
 }
 
+// KiB, MiB and GiB are powers of 1024; devices that send both ways carry twice what one does.
+TEST(ScoreCollectives, SizesAndBothWaysByHand) {
+  const ClusterSpec h200 = load_cluster(test::source_dir() / "configs/cluster/h200-sxm-8.toml");
+  const CollectiveScore s = score_collectives(
+      R"({"nccl_allreduce_busbw_gbps_8xH200": {"curve_GBps": {"3KiB": 4, "5MiB": 4, "7GiB": 4, "9B": 4}}})",
+      "curves.json");
+  ASSERT_EQ(s.curves.size(), 1u);
+  ASSERT_EQ(s.curves[0].points.size(), 4u);
+  const double sizes[] = {9, 3 * 1024., 5 * 1024. * 1024, 7 * 1024. * 1024 * 1024};
+  for (size_t i = 0; i < 4; i++) {
+    const double seconds =
+        collective_time(CollectiveKind::all_reduce, sizes[i], {.counts = {8}}, h200).seconds;
+    EXPECT_NEAR(s.curves[0].points[i].predicted / (2 * 7. / 8 * sizes[i] / seconds / 1e9), 1, 1e-9) << i;
+  }
+  const ClusterSpec p5 = load_cluster(test::source_dir() / "configs/cluster/h100-p5.toml");
+  const CollectiveScore both =
+      score_collectives(R"({"nccl_multinode_aws_p5_h100": {"nvlink4_GBps": 700}})", "curves.json");
+  ASSERT_EQ(both.curves.size(), 1u);
+  EXPECT_NEAR(both.curves[0].points.at(0).predicted,
+              2 * p5.intra_node.bandwidth * p5.intra_node.efficiency / 1e9,
+              0.01 * both.curves[0].points[0].predicted);
+}
+
 TEST(ScoreCollectives, WhatCannotBeReadIsNamed) {
   const std::string p5 = R"({"nccl_multinode_aws_p5_h100": {"alltoall_GBps": )";
   for (const char* wrong :

@@ -3,33 +3,29 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "base/json.h"
 #include "cost/flops.h"
+#include "search_requests.h"
 
 namespace trireme {
 namespace {
 
 SearchRequest sweep_request() {
-  SearchRequest q;
-  q.model = ModelSpec::of("llama");
-  q.model.layers = 32, q.model.hidden = 4096, q.model.heads = 32, q.model.kv_heads = 8, q.model.ffn = 14336;
-  q.model.vocab = 128256;
-  q.seq = 4096, q.name = "8B", q.device = "test";
-  q.model.finish(q.seq);
-  q.figures = {.bf16 = 989e12,
-               .memory = 80e9,
-               .bandwidth = 3.3e12,
-               .bus = 360e9,
-               .near = 8,
-               .nic = 50e9,
-               .attention = 450e12};
-  q.fits.fill(1);
+  SearchRequest q = test::llama_request("8B", {32, 4096, 32, 8, 14336, 128256, 4096},
+                                        {.bf16 = 989e12,
+                                         .memory = 80e9,
+                                         .bandwidth = 3.3e12,
+                                         .bus = 360e9,
+                                         .near = 8,
+                                         .nic = 50e9,
+                                         .attention = 450e12});
   q.fits[size_t(Fit::gemm)] = 0.75;
   q.fits[size_t(Fit::host)] = q.fits[size_t(Fit::host_moe)] = 1e-3;
-  q.fits[size_t(Fit::jitter)] = 0.005, q.fits[size_t(Fit::step)] = 0.02, q.fits[size_t(Fit::ring)] = 1e-6;
-  q.fits[size_t(Fit::base)] = 4e9;
+  q.fits[size_t(Fit::jitter)] = 0.005, q.fits[size_t(Fit::step)] = 0.02, q.fits[size_t(Fit::base)] = 4e9;
   q.gpus = {8, 16, 32, 64, 128, 256, 512}, q.globals = {512};
   return q;
 }
@@ -76,6 +72,31 @@ TEST(Sweep, ByLossASpeedupIsOfTheTimeToTheLoss) {
     differs |= s.rows[i].best.layout.global != s.rows[i - 1].best.layout.global;
   }
   EXPECT_TRUE(differs);  // else both readings are one
+}
+
+// What a doubling loses to: of all device-seconds a token, those that grew most; failures and spares are what
+// is paid for beside the step.
+TEST(Sweep, WhatEatsADoublingIsWhatGrewMost) {
+  for (const double mtbf_days : {2.0, 100000.0}) {
+    SearchRequest q = sweep_request();
+    q.gpus = {64, 128}, q.globals = {256}, q.figures.nic = 20e9;
+    q.reliability.mtbf_device_s = mtbf_days * 86400, q.reliability.repair_s = 0, q.reliability.spares = 2;
+    const Sweep s = sweep(q);
+    ASSERT_TRUE(s.rows[0].any && s.rows[1].any);
+    std::map<std::string, double> grown;  // device-seconds a token
+    for (const auto& [row, sign] : {std::pair(&s.rows[1], 1.0), {&s.rows[0], -1.0}}) {
+      const double tokens = 256.0 * 4096, own = double(row->gpus) / tokens,
+                   all = double(row->gpus + 16) / tokens;
+      for (const auto& [toll, seconds] : tolls_of(row->best.time)) grown[toll] += sign * seconds * own;
+      const double step = row->best.time.total;
+      grown["failures and spares"] += sign * (step / row->goodput.share * all - step * own);
+    }
+    const auto most = std::max_element(grown.begin(), grown.end(),
+                                       [](const auto& a, const auto& b) { return a.second < b.second; });
+    EXPECT_EQ(s.rows[1].eats, most->first);
+    EXPECT_EQ(most->first == "failures and spares", mtbf_days < 100) << most->first;
+    EXPECT_NEAR(s.rows[1].eaten, most->second / (s.rows[1].best.token_s * (128 + 16)), 1e-9);
+  }
 }
 
 TEST(Sweep, WhatFitsNowhereIsSaid) {

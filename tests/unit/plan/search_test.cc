@@ -11,43 +11,15 @@
 #include "base/json.h"
 #include "base/rng.h"
 #include "plan/search_chart.h"
+#include "search_requests.h"
 #include "sim/pipeline.h"
 #include "spec/supported.h"
 
 namespace trireme {
 namespace {
 
-SearchRequest small_request() {
-  SearchRequest q;
-  q.model = ModelSpec::of("llama");
-  q.model.layers = 12, q.model.hidden = 768, q.model.heads = 12, q.model.kv_heads = 4, q.model.ffn = 3072;
-  q.model.vocab = 50257;
-  q.seq = 1536, q.name = "small", q.device = "test";
-  q.model.finish(q.seq);
-  q.figures = {.bf16 = 300e12,
-               .memory = 3e9,
-               .bandwidth = 2e12,
-               .bus = 200e9,
-               .near = 4,
-               .nic = 20e9,
-               .attention = 150e12};
-  q.fits.fill(1);
-  q.fits[size_t(Fit::host)] = q.fits[size_t(Fit::host_moe)] = 1e-4;
-  q.fits[size_t(Fit::jitter)] = q.fits[size_t(Fit::step)] = q.fits[size_t(Fit::ring)] = 1e-6;
-  q.fits[size_t(Fit::base)] = 1e8;
-  q.gpus = {12}, q.globals = {24}, q.best = 25;
-  return q;
-}
-
-SearchRequest small_experts() {
-  SearchRequest q = small_request();
-  q.model = ModelSpec::of("mixtral");
-  q.model.layers = 6, q.model.hidden = 512, q.model.heads = 8, q.model.kv_heads = 8, q.model.moe_ffn = 1024;
-  q.model.experts = 6, q.model.experts_per_token = 2, q.model.vocab = 32000;
-  q.model.finish(q.seq);
-  q.gpus = {6};
-  return q;
-}
+using test::small_experts;
+using test::small_request;
 
 RunSpec run_of(const SearchRequest& q) {
   RunSpec run;

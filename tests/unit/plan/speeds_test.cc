@@ -6,9 +6,11 @@
 #include <cmath>
 
 #include "base/rng.h"
+#include "cost/flops.h"
 #include "plan/calibrate.h"
 #include "plan/forecast.h"
 #include "spec/run_schedule.h"
+#include "tiny_llama.h"
 
 namespace trireme {
 namespace {
@@ -81,17 +83,7 @@ TEST(Speeds, WhatIsKeptOfAMachine) {
 }
 
 RunSpec small_run(int64_t dp) {
-  RunSpec r;
-  r.model = ModelSpec::of("llama");
-  r.model.vocab = 61, r.model.layers = 2, r.model.hidden = 36, r.model.heads = 3, r.model.kv_heads = 1;
-  r.model.ffn = 52;
-  r.data.seq_len = 23;
-  r.batch.micro = 2, r.batch.global = 4 * dp;
-  r.precision.compute = "f32", r.precision.grads = "f32", r.precision.reduce = "f32";
-  r.layout.dp = dp;
-  r.train.steps = 20, r.train.threads = 1;
-  r.model.finish(r.data.seq_len);
-  return r;
+  return test::tiny_llama(2, 2, dp);
 }
 
 ClusterSpec calibrated(int64_t ranks) {
@@ -149,6 +141,112 @@ TEST(Speeds, AbsurdMachinesAreRefused) {
   }
 }
 
+// Whatever the machine: a step takes as long as its slowness makes it, or it is refused.
+TEST(Speeds, SlowMachinesAreSlowInProportion) {
+  const RunSpec run = small_run(1);
+  ClusterSpec c;
+  c.peak = {.f32 = 1e30, .bf16 = 1e30};
+  double seconds_bytes = 0;
+  int priced = 0, refused = 0;
+  for (double bandwidth = 1e6; bandwidth > 1e-7; bandwidth /= 10) {
+    c.memory_bandwidth = bandwidth;
+    try {
+      const double step = forecast(run, schedule_of(run), c, 1).step_s;
+      if (seconds_bytes == 0) seconds_bytes = step * bandwidth;
+      EXPECT_NEAR(step * bandwidth / seconds_bytes, 1, 1e-3) << bandwidth;
+      priced++;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.fault, Fault::request) << e.what();
+      refused++;
+    }
+  }
+  EXPECT_GT(priced, 3);
+  EXPECT_GT(refused, 3);
+}
+
+// Expected is what kernels that take more than half of the step make it, by their own seconds.
+TEST(Speeds, ExpectedWhereMostOfTheStepWasMeasured) {
+  const RunSpec run = small_run(1);
+  ClusterSpec c = calibrated(1);
+  c.memory_bandwidth = 1e9;
+  const Speeds speeds(c.alone);
+  double measured = 0, others = 0;
+  for (const Piece& p : record_training(run, schedule_of(run), 1).pieces) {
+    const auto known = speeds.op(p, "f32");
+    if (p.launched && known) measured += *known;
+    if (p.launched && !known) others += op_seconds(p.name, p.cost, c, "f32").seconds;
+  }
+  for (const double ratio : {0.6, 0.9, 1.1, 1.9}) {  // of what was measured to what was not
+    const double slower = ratio * others / measured;
+    ClusterSpec other = c;
+    Texts ops;
+    for (const std::string& line : c.alone.ops) {
+      std::string wrong;
+      SpeedTable t = speed_table_of(line, wrong);
+      ASSERT_TRUE(wrong.empty()) << wrong;
+      std::string text = t.of;
+      for (const SpeedPoint& p : t.points)
+        text += fmt::format(" {:.0f}x{:.0f}x{:.17g}={:.17g}", std::max(p.rows, 1.0), std::max(p.cols, 1.0),
+                            p.work, p.seconds * slower);
+      ops.list.push_back(text);
+    }
+    other.alone.ops = ops;
+    EXPECT_EQ(forecast(run, schedule_of(run), other, 1).expected, ratio > 1) << ratio;
+  }
+}
+
+// Two stages: what their messages take while neither waits for them is taken from compute, whose cores copy;
+// it is some of a rank's four messages of 0.3 ms.
+TEST(Speeds, HiddenMessagesTakeComputesTime) {
+  RunSpec run = small_run(1);
+  run.layout.pp = 2, run.batch.global = 8;
+  ClusterSpec c = calibrated(2);
+  c.together.calls.list.push_back("p2p direct 2 1x1x1000=0.0003 1x1x100000=0.0003");
+  const Forecast f = forecast(run, schedule_of(run), c, 1);
+  ASSERT_TRUE(f.expected);
+  const double replayed = double(replay_steps(run, schedule_of(run), c, 1, 1).makespan) * 1e-9;
+  EXPECT_GT(f.step_s, replayed + 1e-5);
+  EXPECT_LT(f.step_s, replayed + 4 * 3e-4);
+}
+
+// By hand: devices' hours at their price; and what computes again counts beside the model's own FLOPs.
+TEST(Speeds, MoneyAndHardwareFlops) {
+  RunSpec run = small_run(2);
+  run.layout.recompute = "full";
+  ClusterSpec c = calibrated(2);
+  c.price_per_hour = 3;
+  const Forecast f = forecast(run, schedule_of(run), c, 1);
+  ASSERT_GT(f.step_s, 0);
+  EXPECT_NEAR(f.cost, f.step_s * 20 / 3600 * 2 * 3, 1e-12 * f.cost);
+  const double forward = forward_flops_per_token(run.model, 23), head = 2.0 * 36 * 61;
+  EXPECT_NEAR(f.hfu / f.mfu, 1 + (forward - head) / (3 * forward), 1e-9);
+  EXPECT_NEAR(f.mfu, 3 * forward * 8 * 23 / (f.step_s * 2 * 1e12), 1e-9 * f.mfu);
+}
+
+// Which of the two an op is bound by is what most of its time at the roof is.
+TEST(Speeds, AnOpIsBoundByWhatMostOfItIs) {
+  const RunSpec run = small_run(1);
+  int mixed = 0;
+  for (double bandwidth = 1e9; bandwidth < 1e13; bandwidth *= 1.2) {
+    ClusterSpec c;
+    c.peak = {.f32 = 1e12, .bf16 = 1e12}, c.memory_bandwidth = bandwidth;
+    const Forecast f = forecast(run, schedule_of(run), c, 1);
+    for (const OpForecast& o : f.ops) {
+      double computing = 0, moving = 0;
+      for (const Piece& p : f.booking.tape.pieces) {
+        if (!p.launched || p.name != o.total.op) continue;
+        const double flops = p.cost.flops / 1e12,
+                     bytes = double(p.cost.bytes_read + p.cost.bytes_written) / bandwidth;
+        (flops >= bytes ? computing : moving) += std::max(flops, bytes);
+      }
+      if (computing + moving == 0) continue;
+      EXPECT_EQ(o.compute_bound, computing >= moving) << o.total.op << " " << bandwidth;
+      mixed += computing > moving && moving > 0;
+    }
+  }
+  EXPECT_GT(mixed, 0);
+}
+
 // Kernels measured in another type say nothing: the roof, and that it is that.
 TEST(Speeds, MostlyUnmeasuredIsNotExpected) {
   RunSpec run = small_run(1);
@@ -177,6 +275,15 @@ TEST(Speeds, OnlyWhatWasMeasuredWithAsManyRanksAndThreadsCounts) {
   EXPECT_FALSE(f.expected);
   EXPECT_EQ(f.step_s, f.roof_s);
   EXPECT_NE(to_text(one, f, c).find("the expected time is not known"), std::string::npos);
+  // Four ranks of two machines are two on each.
+  RunSpec four = small_run(4);
+  c.nodes = 2;
+  EXPECT_EQ(calibration_of(four, c), &c.together);
+  EXPECT_EQ(calibration_of(two, c), nullptr);
+  c.together.f32 = 7e10, c.together.memory_bandwidth = 3e9;
+  EXPECT_EQ(as_met(four, c).peak.f32, 7e10);
+  EXPECT_EQ(as_met(four, c).memory_bandwidth, 3e9);
+  EXPECT_EQ(as_met(two, c).memory_bandwidth, c.memory_bandwidth);
 }
 
 // A balanced router fills 1 / ep_buffer of the room: products of experts are priced by that, others as they

@@ -1,0 +1,66 @@
+// What plan --explain counts, on tapes and schedules that are known.
+#include "plan/explain.h"
+
+#include <gtest/gtest.h>
+
+#include "sim/pipeline.h"
+
+namespace trireme {
+namespace {
+
+TEST(Explain, MeetingsOfATape) {
+  Tape t;
+  t.groups = {{"tp", {0, 1, 2}}, {"dp", {0, 3}}};
+  const auto call = [&](int group, int stream, const char* name, const char* action, int64_t wire) {
+    Piece p;
+    p.kind = PieceKind::call, p.group = group, p.stream = stream, p.wire = wire;
+    p.name = t.keep(name), p.action = t.keep(action);
+    t.pieces.push_back(p);
+  };
+  call(0, 0, "all_reduce", "F", 100);
+  call(1, 2, "all_gather", "F", 7);
+  call(0, 1, "all_reduce", "F", 20);  // one of two is in compute's way
+  call(0, 0, "all_reduce", "B", 3);
+  call(1, 2, "all_gather", "F", 8);
+  Piece op;
+  op.name = t.keep("matmul"), op.wire = 1000;
+  t.pieces.push_back(op);
+  Piece send;
+  send.kind = PieceKind::send, send.stream = 3, send.wire = 50, send.peer = 4, send.action = t.keep("SendF");
+  t.pieces.push_back(send);
+  const std::vector<Meeting> m = meetings_of(t);
+  ASSERT_EQ(m.size(), 4u);
+  const auto expect = [&](size_t i, const char* group, const char* what, const char* action, int64_t ranks,
+                          int64_t calls, int64_t wire, bool beside) {
+    SCOPED_TRACE(i);
+    EXPECT_EQ(m[i].group, group);
+    EXPECT_EQ(m[i].collective, what);
+    EXPECT_EQ(m[i].action, action);
+    EXPECT_EQ(m[i].ranks, ranks);
+    EXPECT_EQ(m[i].calls, calls);
+    EXPECT_EQ(m[i].wire, wire);
+    EXPECT_EQ(m[i].beside, beside);
+  };
+  expect(0, "tp", "all_reduce", "F", 3, 2, 120, false);
+  expect(1, "dp", "all_gather", "F", 2, 2, 15, true);
+  expect(2, "tp", "all_reduce", "B", 3, 1, 3, false);
+  expect(3, "pp", "send", "SendF", 2, 1, 50, true);
+}
+
+// Qi et al. 2024, table of memory: 1F1B and ZB-H1 hold p - r and p microbatches, ZB-H2 2p - 1, GPipe all.
+TEST(Explain, MicrobatchesInFlight) {
+  const int p = 4, m = 9;
+  for (int r = 0; r < p; r++) {
+    EXPECT_EQ(most_in_flight(make_schedule("1f1b", p, 1, m), r), p - r);
+    EXPECT_EQ(most_in_flight(make_schedule("gpipe", p, 1, m), r), m);
+    for (const char* name : {"zb-h1", "zb-h2"}) {
+      const Schedule s = make_schedule(name, p, 1, m);
+      EXPECT_EQ(most_in_flight(s, r), held_peaks(s)[size_t(r)].all()) << name << r;
+    }
+  }
+  EXPECT_EQ(most_in_flight(make_schedule("zb-h2", p, 1, m), 0), 2 * p - 1);
+  EXPECT_EQ(most_in_flight(make_schedule("zb-h1", p, 1, m), 0), p);
+}
+
+}  // namespace
+}  // namespace trireme
