@@ -46,14 +46,22 @@ double stage_layers(const StepCase& c) {
   return std::ceil(double(c.model.layers) / double(c.pp));
 }
 
+// Where the first blocks are dense, the last stage has none of them.
+double stage_experts(const StepCase& c) {
+  const ModelSpec& m = c.model;
+  const auto with = double(m.expert_blocks());
+  if (m.expert_step > 1) return with / double(m.layers) * stage_layers(c);
+  return std::min(with, stage_layers(c));
+}
+
 double stage_states(const StepCase& c) {
-  const double with = double(c.model.expert_blocks()) / double(c.model.layers), layers = stage_layers(c);
+  const double with = stage_experts(c), without = stage_layers(c) - with;
   double dense = 0, experts = 0;
   if (with > 0) {
     const BlockParameters b = block_of(c, true);
-    dense += layers * with * b.dense, experts += layers * with * b.experts;
+    dense += with * b.dense, experts += with * b.experts;
   }
-  if (with < 1) dense += layers * (1 - with) * block_of(c, false).dense;
+  if (without > 0) dense += without * block_of(c, false).dense;
   const double table = double(c.model.vocab) * double(c.model.hidden) / double(c.tp);
   const bool both = c.pp == 1;
   dense += table * (both && !c.model.tied ? 2 : 1);
@@ -75,6 +83,13 @@ double renormed(const StepCase& c, bool experts) {
   const double t = double(c.tp),
                wide = experts ? double(m.experts_per_token * m.moe_ffn + m.shared_ffn) : double(m.ffn);
   return memory_rows(c) * (4 * double(m.hidden) / (c.sequence ? t : 1) + 2 * wide / t);
+}
+
+// A layer's gradients of weights in 16 bits, before they are added to those of the step.
+double layer_gradients(const StepCase& c, bool experts) {
+  constexpr double kHalf = 2;
+  const BlockParameters b = block_of(c, experts);
+  return kHalf * (b.dense + b.experts);
 }
 
 }  // namespace
@@ -108,8 +123,9 @@ double kept_bytes(const StepCase& c, const FitValues& f, bool experts) {
   const double input = 2 * memory_rows(c) * double(c.model.hidden) / (c.sequence ? double(c.tp) : 1);
   return f[size_t(Fit::kept)] * ((1 - c.recompute) * whole + c.recompute * input);
 }
-double again_bytes(const StepCase& c, const FitValues& f, bool experts) {
-  return c.recompute > 0 ? f[size_t(Fit::kept)] * layer_activations(c, experts) : 0;
+double backward_bytes(const StepCase& c, const FitValues& f, bool experts) {
+  return layer_gradients(c, experts) +
+         (c.recompute > 0 ? f[size_t(Fit::kept)] * layer_activations(c, experts) : 0);
 }
 double logit_bytes(const StepCase& c, const FitValues& f) {
   constexpr double kBytes = 6;  // 16 bits, and a f32 copy in the loss
@@ -130,9 +146,10 @@ StepMemory step_memory(const StepCase& c, const FitValues& f) {
   s.states = stage_states(c);
   const double kept = f[size_t(Fit::kept)];
   s.activations = kept * (in_flight(c) * layers * kept_layer + (c.recompute > 0 ? whole : 0));
+  s.gradients = layer_gradients(c, with > 0);
   if (c.pp == 1) s.logits = logit_bytes(c, f);
   s.base = f[size_t(Fit::base)];
-  s.total = s.states + s.activations + s.logits + s.base;
+  s.total = s.states + s.activations + s.gradients + s.logits + s.base;
   return s;
 }
 

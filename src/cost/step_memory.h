@@ -11,6 +11,7 @@ struct StepMemory {
   double states = 0;       // weights, gradients, optimizer
   double activations = 0;  // kept between forward and backward, and one layer's
                            // own while it is done again
+  double gradients = 0;    // of one layer's weights, in 16 bits, on their way to the step's
   double logits = 0;       // of the last stage
   double base = 0;         // context, buffers of collectives: declared, not derived
   double total = 0;
@@ -24,10 +25,11 @@ StepMemory step_memory(const StepCase&, const FitValues&);
 double layer_activations(const StepCase&, bool experts);
 
 // By layer, for simulators: states of parameters that a rank of tp and ep holds; what a layer keeps of a
-// microbatch from its forward to its backward pass, and has besides while it is done again; and of logits.
+// microbatch from its forward to its backward pass, and has besides in its backward pass (what is done again,
+// and gradients of its weights); and of logits.
 double state_bytes(const StepCase&, double dense, double experts);
 double kept_bytes(const StepCase&, const FitValues&, bool experts);
-double again_bytes(const StepCase&, const FitValues&, bool experts);
+double backward_bytes(const StepCase&, const FitValues&, bool experts);
 double logit_bytes(const StepCase&, const FitValues&);
 
 // What a run needs at the least: its states.

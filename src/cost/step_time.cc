@@ -10,9 +10,9 @@ namespace trireme {
 namespace {
 
 constexpr std::array<std::string_view, kFits> kFitNames = {
-    "gemm",   "gemm_soft", "gemm8",   "gemm4", "blocks8", "attention", "host", "host_moe",
-    "memory", "routing",   "softmax", "tp",    "pp",      "cp",        "ep",   "expert",
-    "dp",     "jitter",    "step",    "ring",  "pace",    "kept",      "base"};
+    "gemm",    "gemm_soft", "gemm8", "gemm4", "blocks8", "attention", "host",   "host_moe", "memory",
+    "routing", "softmax",   "tp",    "pp",    "cp",      "ep",        "ep_far", "expert",   "each",
+    "dp",      "jitter",    "step",  "ring",  "pace",    "kept",      "base"};
 
 // A pass of one layer of a stage over one microbatch: forward, and backward:
 // the gradients of what went in, and of the weights.
@@ -197,7 +197,8 @@ Passes context_exchange(const StepRoof& r) {
 
 // Choices to their experts and back, both ways: four all-to-alls of a layer.
 // Across nodes a row travels to a node once, whatever number of its experts
-// live there.
+// live there. Between nodes it hides behind another microbatch's compute, which a rank has at hand where its
+// stages have several chunks.
 double expert_exchange(const StepRoof& r) {
   const auto n = double(r.c.ep);
   if (n <= 1) return 0;
@@ -209,7 +210,8 @@ double expert_exchange(const StepRoof& r) {
   const double copies = nodes * (1 - std::pow(1 - 1 / nodes, k));
   const double far_seconds =
       nodes > 1 ? rows * copies * (nodes - 1) / nodes * h * kHalf / (kReached * r.d.nic) : 0;
-  return 2 * r.of(Fit::ep) * (near_seconds + far_seconds);
+  const double far_exposed = r.of(r.c.chunks > 1 ? Fit::ep : Fit::ep_far);
+  return 2 * (r.of(Fit::ep) * near_seconds + far_exposed * far_seconds);
 }
 
 // One layer on one microbatch, by pass; collectives once each: tp twice forward
@@ -250,7 +252,9 @@ LayerTime layer_time(const StepRoof& r, bool experts) {
   l.tp = p.tp * (4 + 2 * again);
   l.ep = p.ep * (2 + again);
   constexpr double kAgain = 0.33;
-  l.host = r.of(experts ? Fit::host_moe : Fit::host) * (1 + kAgain * again);
+  // Every expert that lives here has products, and casts, of its own to launch.
+  const double local = experts ? double(r.c.model.experts) / double(r.c.ep) : 0;
+  l.host = (r.of(experts ? Fit::host_moe : Fit::host) + r.of(Fit::each) * local) * (1 + kAgain * again);
   const double device = l.products + l.attention + l.elementwise + l.tp + l.cp + l.ep;
   l.total = std::hypot(device, l.host);  // launches run ahead of the device while it is busy
   l.host = l.total - device;
@@ -330,15 +334,14 @@ double expert_sharers(const StepCase& c) {
   return c.zero >= 3 && c.shards > 0 ? std::min(double(c.shards), replicas) : replicas;
 }
 
-// Experts' parameters too by sharers(): the constants of data/score_constants.json are fitted with it.
-double update_time(const StepRoof& r, double parameters) {
+double update_time(const StepRoof& r, double dense, double experts) {
   constexpr double kBytes = 34,
                    kReached = 0.7;  // reads and writes of a parameter's update
-  return parameters / sharers(r.c) * kBytes / (kReached * r.d.bandwidth);
+  return (dense / sharers(r.c) + experts / expert_sharers(r.c)) * kBytes / (kReached * r.d.bandwidth);
 }
 double optimizer_time(const StepRoof& r) {
   const Stored s = stored(r.c);
-  return update_time(r, s.dense + s.experts);
+  return update_time(r, s.dense, s.experts);
 }
 
 // Master weights and moments (12 bytes a parameter) read and written behind the step.
@@ -480,7 +483,7 @@ StateSeconds state_seconds(const StepCase& c, const DeviceFigures& d, const FitV
 double update_seconds(const StepCase& c, const DeviceFigures& d, const FitValues& f,
                       const HeldParameters& held) {
   const StepRoof r{c, d, f};
-  return update_time(r, held.dense + held.experts) + offloaded_time(r, held.dense, held.experts);
+  return update_time(r, held.dense, held.experts) + offloaded_time(r, held.dense, held.experts);
 }
 double step_seconds(const StepCase& c, const DeviceFigures& d, const FitValues& f) {
   return StepRoof{c, d, f}.of(Fit::step);

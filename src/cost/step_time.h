@@ -45,7 +45,11 @@ enum class Fit {
   pp,         // software: exposed share of messages between stages
   cp,         // software: exposed share of context parallel exchange
   ep,         // software: exposed share of experts' all-to-all
+  ep_far,     // software: of what of it leaves the node where stages have one chunk: no other
+              // microbatch's compute hides it
   expert,     // software: rate of experts' products relative to dense ones
+  each,       // software: seconds that launching the products of one expert more takes, a layer
+              // and microbatch
   dp,         // site: exposed share of gradients' and weights' collectives
   jitter,     // site: growth of the step for each doubling of nodes
   step,       // software: seconds a step beside all that

@@ -36,7 +36,7 @@ SearchRequest request_of(const RunSpec& run, const AutoWish& wish, const Cluster
                .m0 = kShort,
                .n0 = kShort};
   q.fits.fill(1);
-  q.fits[size_t(Fit::host)] = q.fits[size_t(Fit::host_moe)] = 1e-5;
+  q.fits[size_t(Fit::host)] = q.fits[size_t(Fit::host_moe)] = q.fits[size_t(Fit::each)] = 1e-5;
   q.fits[size_t(Fit::step)] = 1e-4, q.fits[size_t(Fit::ring)] = 1e-5;
   q.fits[size_t(Fit::jitter)] = q.fits[size_t(Fit::base)] = 1e-9;
   return q;

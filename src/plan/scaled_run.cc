@@ -102,7 +102,7 @@ class WorkWriter {
     LayerWork w;
     passes(w, layer_actions(c_, d_, f_, experts));
     states(w, layer_held(c_, experts), 1);
-    w.kept = int64_t(kept_bytes(c_, f_, experts)), w.scratch = int64_t(again_bytes(c_, f_, experts));
+    w.kept = int64_t(kept_bytes(c_, f_, experts)), w.scratch = int64_t(backward_bytes(c_, f_, experts));
     return w;
   }
   // The embedding is looked up in no time; a tied table on one stage is there once.

@@ -71,6 +71,7 @@ SourceRule rule_of(const Json& j, std::string_view file) {
   r.precisions = j.value("precision", none);
   if (j.contains("moe")) r.moe = j.at("moe").get<bool>();
   if (j.contains("zero")) r.zero = j.at("zero").get<int>();
+  if (j.contains("dense_layers")) r.dense_layers = j.at("dense_layers").get<int64_t>();
   r.flops = convention_of(j.at("flops").get<std::string>(), file);
   r.attention = j.value("attention", "flash") == "unfused" ? AttentionKind::unfused : AttentionKind::flash;
   r.sequence = j.value("sequence", true);

@@ -40,7 +40,8 @@ struct SourceRule {
   std::vector<std::string> ids, devices, names,
       precisions;  // how they begin; empty = any
   std::optional<bool> moe;
-  std::optional<int> zero;  // only rows with this degree
+  std::optional<int> zero;              // only rows with this degree
+  std::optional<int64_t> dense_layers;  // of its models that are cut to fewer layers
   Convention flops = Convention::model;
   AttentionKind attention = AttentionKind::flash;
   bool sequence = true;

@@ -215,6 +215,8 @@ void RowReader::read_source() {
     break;
   }
   if (!rule_) unusable("no rule of the catalog says how source \"{}\" is read", printable(row_.source));
+  if (ModelSpec& m = s_.model; rule_->dense_layers && m.moe() && f_.whole("model", "layers"))
+    m.dense_layers = std::min(*rule_->dense_layers, m.layers - 1);
   row_.family = rule_->family, row_.software = rule_->software, row_.site = rule_->site;
   if (const std::string own = f_.text("", "site"); !own.empty()) row_.site = printable(own);
   if (const std::string own = f_.text("", "software"); !own.empty()) row_.software = printable(own);

@@ -207,7 +207,7 @@ void DivisionSearch::kind(const KnownSchedule& schedule, int64_t chunks, Again a
   set_schedule(c_, schedule, chunks);
   set_again(c_, again);
   memory_ = step_memory(c_, q_.fits);
-  const double beside = memory_.activations + memory_.logits + memory_.base;
+  const double beside = memory_.activations + memory_.gradients + memory_.logits + memory_.base;
   const int places = q_.disk > 0 ? 2 : 1;
   const auto all = int64_t(shardings_.size() * orders_.size()) * places;
   out_.candidates += all;
@@ -229,7 +229,8 @@ void DivisionSearch::kind(const KnownSchedule& schedule, int64_t chunks, Again a
   for (size_t i = 0; i < shardings_.size(); i++)
     for (int place = 0; place < places; place++) {
       memory_.states = states_[2 * i + size_t(place)];
-      memory_.total = memory_.states + memory_.activations + memory_.logits + memory_.base;
+      memory_.total =
+          memory_.states + memory_.activations + memory_.gradients + memory_.logits + memory_.base;
       at_.zero = shardings_[i].zero, at_.shards = shardings_[i].shards, at_.offload = place == 1;
       if (memory_.total > room_) {
         no.candidates += int64_t(orders_.size());

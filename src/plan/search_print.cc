@@ -121,6 +121,7 @@ SearchJson priced_json(const SearchRequest& q, const Priced& p) {
                   {"memory",
                    {{"states", p.memory.states},
                     {"activations", p.memory.activations},
+                    {"gradients", p.memory.gradients},
                     {"logits", p.memory.logits},
                     {"base", p.memory.base},
                     {"total", p.memory.total}}},

@@ -297,7 +297,8 @@ std::string largest_text(const SearchRequest& q, const std::vector<LargestRow>& 
     s += fmt::format("{:28} {:8.2f} B {:>7} {:7} {:7} {:5.1f} GB {:5.1f} GB  {}\n", r.technique,
                      r.parameters / 1e9, first > 0 ? fmt::format("{:.1f}", r.parameters / first) : "",
                      r.model.layers, r.model.hidden, r.memory.states / kGigaBytes,
-                     (r.memory.activations + r.memory.logits) / kGigaBytes, text_of(r.layout));
+                     (r.memory.activations + r.memory.gradients + r.memory.logits) / kGigaBytes,
+                     text_of(r.layout));
   }
   return s;
 }

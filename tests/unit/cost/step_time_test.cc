@@ -24,7 +24,7 @@ DeviceFigures device() {
 FitValues values() {
   FitValues v{};
   v.fill(1);
-  v[size_t(Fit::host)] = v[size_t(Fit::host_moe)] = 1e-9;
+  v[size_t(Fit::host)] = v[size_t(Fit::host_moe)] = v[size_t(Fit::each)] = 1e-9;
   v[size_t(Fit::jitter)] = v[size_t(Fit::step)] = v[size_t(Fit::ring)] = 1e-12;
   return v;
 }
@@ -180,6 +180,74 @@ TEST(StepTime, OffloadedExpertsAreDividedByTheirOwnReplicas) {
     c.offload = 5e9;
     EXPECT_NEAR(step_time(c, device(), v).offload * 5e9 / (2 * (whole - step_memory(c, v).states)), 1, 1e-9);
   }
+}
+
+StepCase experts() {
+  StepCase c = one();
+  c.model = ModelSpec::of("deepseek_v3");
+  c.model.layers = 9, c.model.hidden = 1024, c.model.heads = 16, c.model.vocab = 5000;
+  c.model.experts = 24, c.model.experts_per_token = 4, c.model.dense_layers = 3, c.model.moe_ffn = 512;
+  c.model.finish(c.seq);
+  c.dp = 12, c.zero = 1;
+  return c;
+}
+
+// A layer with 24 experts on 1, 3 and 12 ranks launches 24, 8 and 2 of them; where launches are all of the
+// time, six such layers take so many times as long.
+TEST(StepTime, EveryExpertIsLaunched) {
+  StepCase c = experts();
+  FitValues v = values();
+  v[size_t(Fit::each)] = 1;
+  for (const int64_t ep : {1, 3, 12}) {
+    c.ep = ep;
+    const StepSeconds t = step_time(c, device(), v);
+    EXPECT_NEAR(t.total / (6 * 24 / double(ep)), 1, 0.05) << ep;
+  }
+}
+
+// Chunks give the exchange between nodes other work to hide behind; inside the node it is as it was.
+TEST(StepTime, ExpertsFarAwayAreHiddenByChunks) {
+  StepCase c = experts();
+  c.pp = 3, c.microbatches = 6, c.dp = 24, c.ep = 24;
+  FitValues v = values();
+  v[size_t(Fit::ep)] = 0.1, v[size_t(Fit::ep_far)] = 0.9;
+  const auto exchange = [&](double nic, int64_t chunks) {
+    DeviceFigures d = device();
+    d.nic = nic, c.chunks = chunks;
+    return step_time(c, d, v).ep;
+  };
+  constexpr double kEndless = 1e30;
+  const double near = exchange(kEndless, 1);
+  EXPECT_DOUBLE_EQ(exchange(kEndless, 3), near);
+  EXPECT_NEAR((exchange(25e9, 1) - near) / (exchange(25e9, 3) - near), 9, 1e-6);
+}
+
+// The optimizer's update of experts is divided among their own replicas.
+TEST(StepTime, ExpertsAreUpdatedByTheirOwners) {
+  StepCase c = experts();
+  const FitValues v = values();
+  const double all = 6.0 * 24 * 3 * 1024 * 512;
+  for (const int64_t ep : {1, 3, 12}) {  // 1 / ep of them on a rank, divided by 12 / ep
+    c.ep = ep;
+    StepCase none = c;
+    none.model.moe_ffn = 1;
+    const double more = step_time(c, device(), v).optimizer - step_time(none, device(), v).optimizer;
+    EXPECT_NEAR(more / (all * 511 / 512 / 12 * 34 / (0.7 * device().bandwidth)), 1, 1e-6) << ep;
+  }
+}
+
+// The fullest of three stages has experts in all of its layers, and in the backward pass one layer's
+// gradients in 16 bits beside the step's.
+TEST(StepMemory, TheFullestStageHasExpertsAlone) {
+  StepCase c = experts();
+  c.pp = 3, c.dp = 8, c.ep = 8, c.grad_stored = 4;
+  const StepMemory m = step_memory(c, values());
+  const double expert = 3 * 24.0 * 3 * 1024 * 512 / 8;  // of three layers, one rank's
+  const double dense = 3 * double(block_parameters(c.model)) - 8 * expert + 5000.0 * 1024;
+  EXPECT_NEAR(m.states, expert * (2 + 4 + 12) + dense * (2 + 4 + 12 / 8.0), 1);
+  EXPECT_NEAR(m.gradients, 2 * (expert / 3 + (dense - 5000.0 * 1024) / 3), 1);
+  EXPECT_DOUBLE_EQ(m.total, m.states + m.activations + m.gradients + m.logits + m.base);
+  EXPECT_NEAR(backward_bytes(c, values(), true), m.gradients, 1);
 }
 
 // Zero 2 keeps no whole gradients, so every microbatch's are reduced: (m + 1) halves of what zero 0 says.

@@ -291,6 +291,19 @@ TEST(Score, TheShippedRows) {
   EXPECT_GE(r.rows.size() + r.skipped.size(), rows.size() - 10);  // the others have memory alone
 }
 
+// A model that its source cut to fewer layers is read as cut there: of DeepSeek-V3's 4 layers one is dense.
+TEST(ScoreRows, ModelsAreCutAsTheirSourceCutsThem) {
+  TestJson row = whole_row();
+  row["source"] = "SimuMax, a test", row["precision"] = "bf16";
+  row["model"] = {{"name", "deepseekv3"}, {"layers", 4}, {"seq", 4096}};
+  row["cluster"] = {{"gpu", "B200-SXM"}, {"count", 8}};
+  row["layout"] = {
+      {"tp", 1}, {"pp", 1}, {"ep", 8}, {"dp", 8}, {"zero", 1}, {"micro_batch", 1}, {"num_microbatches", 4}};
+  EXPECT_EQ(read_one(row).cases.at(0).model.dense_layers, 1);
+  row["source"] = "somebody else";
+  EXPECT_EQ(read_one(row).cases.at(0).model.dense_layers, 3);
+}
+
 TEST(Score, Json) {
   TestJson second = whole_row();
   second["id"] = "r2", second["layout"]["dp"] = 5;

@@ -17,7 +17,7 @@ inline SearchRequest llama_request(const char* name, const LlamaSizes& s, const 
   q.seq = s.seq, q.name = name, q.device = "test", q.figures = figures;
   q.model.finish(q.seq);
   q.fits.fill(1);
-  q.fits[size_t(Fit::host)] = q.fits[size_t(Fit::host_moe)] = 1e-4;
+  q.fits[size_t(Fit::host)] = q.fits[size_t(Fit::host_moe)] = q.fits[size_t(Fit::each)] = 1e-4;
   q.fits[size_t(Fit::jitter)] = q.fits[size_t(Fit::step)] = q.fits[size_t(Fit::ring)] = 1e-6;
   q.fits[size_t(Fit::base)] = 1e8;
   return q;

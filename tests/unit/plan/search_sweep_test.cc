@@ -24,7 +24,7 @@ SearchRequest sweep_request() {
                                          .nic = 50e9,
                                          .attention = 450e12});
   q.fits[size_t(Fit::gemm)] = 0.75;
-  q.fits[size_t(Fit::host)] = q.fits[size_t(Fit::host_moe)] = 1e-3;
+  q.fits[size_t(Fit::host)] = q.fits[size_t(Fit::host_moe)] = q.fits[size_t(Fit::each)] = 1e-3;
   q.fits[size_t(Fit::jitter)] = 0.005, q.fits[size_t(Fit::step)] = 0.02, q.fits[size_t(Fit::base)] = 4e9;
   q.gpus = {8, 16, 32, 64, 128, 256, 512}, q.globals = {512};
   return q;
