@@ -26,7 +26,8 @@ TEST(SearchPrice, OfATokenByHand) {
   EXPECT_NEAR(p.cost, p.token_s * (12 + 3 * 8) * 2.5 / 3600, 1e-12 * p.cost);  // three machines stand by
   q.price = 0;
   EXPECT_NEAR(price_layout(q, kTwelve).cost, p.token_s * 36 / 3600, 1e-12 * p.cost);  // device-hours
-  EXPECT_NEAR(p.headroom, 3e9 - p.memory.states - p.memory.activations - p.memory.logits - 1e8, 1);
+  const StepMemory& m = p.memory;
+  EXPECT_NEAR(p.headroom, 3e9 - m.states - m.activations - m.gradients - m.logits - 1e8, 1);
   const double flops = train_flops_per_token(q.model, 1536) * tokens;
   EXPECT_NEAR(mfu_of(q, p), flops / (p.time.total * 12 * 300e12), 1e-12);
 }
