@@ -99,7 +99,10 @@ AutoWish auto_wish_of(const RunRequest& request) {
 }
 
 ChosenRun load_or_choose(const RunRequest& request, bool goes_on) {
-  if (!auto_wish_of(request).any()) return {request.load(), ""};
+  if (!auto_wish_of(request).any()) {
+    const RunSpec asked = request.as_asked();
+    return {resolved_here(asked), "", asked.precision};
+  }
   Opened o = open(request);
   const RunSpec run = parse_run(o.text, request.file, o.sets);
   if (std::string note = note_of(run); !note.empty())
@@ -121,12 +124,14 @@ ChosenRun load_or_choose(const RunRequest& request, bool goes_on) {
   RunSpec before = resolve(run, facts);
   if (goes_on && take_layout_of_before(before, o.wish)) {
     before.precision.grads = run.precision.grads;  // follows the microbatches
-    return {resolve(before, facts), fmt::format("{} is the one that this run folder began with",
-                                                o.wish.layout ? "the layout" : "batch.micro")};
+    return {resolve(before, facts),
+            fmt::format("{} is the one that this run folder began with",
+                        o.wish.layout ? "the layout" : "batch.micro"),
+            run.precision};
   }
   const ClusterSpec cluster = cluster_of(divided);
   const AutoChoice c = choose_layout(run, o.wish, cluster, rank_threads_of(divided), facts);
-  return {c.tried[c.best].run, to_text(c)};
+  return {c.tried[c.best].run, to_text(c), run.precision};
 }
 
 }  // namespace trireme::cli

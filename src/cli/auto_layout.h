@@ -11,8 +11,9 @@ namespace trireme::cli {
 AutoWish auto_wish_of(const RunRequest&);
 
 struct ChosenRun {
-  RunSpec run;       // as RunRequest::load() gives it
-  std::string note;  // what was chosen, of what; empty: the file says it all
+  RunSpec run;          // as RunRequest::load() gives it
+  std::string note;     // what was chosen, of what; empty: the file says it all
+  PrecisionSpec asked;  // as the file has it, "auto"s and all
 };
 // RunRequest::load(), or with the layout chosen on this machine. ranks: of `layout = "auto"`, the product of
 // the axes that are given beside it, else one a core.

@@ -37,9 +37,13 @@ struct RunRequest {
   std::vector<std::string> sets;
   bool json = false;
   void add_to(CLI::App& verb, bool with_json = true);
-  // Loaded, refused where this version cannot run it, resolved for this machine.
+  // Loaded, refused where this version cannot run it, with its "auto"s; and resolved for this machine.
+  RunSpec as_asked() const;
   RunSpec load() const;
 };
+
+// resolve() by what this machine's device has.
+RunSpec resolved_here(const RunSpec&);
 
 // refuse_unsupported(), with the nearest layout that works.
 void refuse(const RunSpec&);

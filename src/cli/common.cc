@@ -28,10 +28,18 @@ void refuse(const RunSpec& run) {
   }
 }
 
-RunSpec RunRequest::load() const {
+RunSpec RunRequest::as_asked() const {
   RunSpec run = load_run(file, sets, {.nearest = true});
   refuse(run);
   if (std::string note = note_of(run); !note.empty()) fmt::print(stderr, "note: {}: {}\n", file, note);
+  return run;
+}
+
+RunSpec RunRequest::load() const {
+  return resolved_here(as_asked());
+}
+
+RunSpec resolved_here(const RunSpec& run) {
   auto device = make_device(run.train.device);
   return resolve(run, {.native_bf16 = device->native(DType::bf16)});
 }

@@ -264,7 +264,7 @@ void demo(const DemoRequest& r) {
   const ClusterSpec cluster = cluster_of(run);
   find_own_schedule(run, cluster);
   run = choose_recompute(run, cluster, rank_threads_of(run));
-  TrainingSetup t = prepare_training(run, cluster, run.world());
+  TrainingSetup t = prepare_training(run, run.precision, cluster, run.world());
   const Forecast& f = t.forecast;
   show_forecast(run, t);
   heading(4, "train (interrupt whenever you like: the same command goes on)");

@@ -7,7 +7,7 @@
 #include "cli/plan_search.h"
 #include "plan/axes.h"
 #include "plan/explain.h"
-#include "plan/forecast.h"
+#include "plan/remedies.h"
 #include "spec/run_schedule.h"
 
 namespace trireme::cli {
@@ -39,8 +39,28 @@ void refuse_given(const CLI::App& verb, std::span<const char* const> names, std:
   for (const char* name : names)
     if (verb.count(name) > 0) bad_request("{}: {}", name, why);
 }
+// What is of a model's shape reckons its size from that.
+void refuse_size_of_shape(const CLI::App& verb) {
+  static constexpr std::array kSize = {"--parameters"};
+  if (verb.count("--model") > 0 || verb.count("--layers") > 0)
+    refuse_given(verb, kSize, "the model's shape says it already; leave it out");
+}
+// Each is an answer of its own, and the program gives one.
+void refuse_two_answers(const CLI::App& verb) {
+  std::string_view first;
+  for (const char* name :
+       {"--walls", "--roofline", "--search", "--sweep", "--largest", "--explain", "--axes"}) {
+    if (verb.count(name) == 0) continue;
+    if (!first.empty()) bad_request("{} and {}: each is an answer of its own; give one of them", first, name);
+    first = name;
+  }
+}
 void refuse_unread(const CLI::App& verb, const RunRequest& request, bool walls, bool roofline) {
-  static constexpr std::array kDrawn = {"--svg"};
+  static constexpr std::array kDrawn = {"--svg"}, kMoney = {"--price"};
+  if (request.file.empty() && !request.sets.empty())
+    bad_request("--set: {}: it changes a run file's keys, and RUN is not given", request.sets.front());
+  if (roofline) refuse_given(verb, kMoney, "--roofline knows no money");
+  if (roofline) refuse_size_of_shape(verb);
   static constexpr std::array kOfPipelines = {"--pp", "--chunks"};
   if (walls) refuse_given(verb, kDrawn, "--walls is a table; nothing is drawn");
   if (roofline) refuse_given(verb, kOfPipelines, "--roofline knows no pipeline; it is of a whole model");
@@ -48,7 +68,7 @@ void refuse_unread(const CLI::App& verb, const RunRequest& request, bool walls, 
     refuse_given(verb, kInPlaceOfRun, "the run file has its own; --set changes its keys");
 }
 void refuse_unread_by_run(const CLI::App& verb) {
-  static constexpr std::array kMore = {"--cluster", "--svg"};
+  static constexpr std::array kMore = {"--cluster", "--svg", "--price"};
   constexpr std::string_view kWhy =
       "only --walls, --roofline and --search look at it; of a run file --set changes keys";
   refuse_given(verb, kInPlaceOfRun, kWhy);
@@ -59,6 +79,7 @@ void refuse_unread_by_run(const CLI::App& verb) {
 void refuse_chosen(const CLI::App& verb) {
   static constexpr std::array kChosen = {"--tp", "--pp", "--micro", "--microbatches", "--chunks"};
   refuse_given(verb, kChosen, "--search, --sweep and --largest choose it by themselves; leave it out");
+  refuse_size_of_shape(verb);
 }
 
 }  // namespace
@@ -93,10 +114,12 @@ void add_plan(CLI::App& app) {
                    "tokens of the longest sequence, from data.seq_len in steps of 4 (default: 64 times it)")
       ->needs("--axes");
   verb->callback([request, subject, axes, walls, roofline, searched, explained, verb] {
+    refuse_two_answers(*verb);
+    const bool search = searched->any();
     refuse_unread(*verb, *request, walls->wanted, roofline->wanted);
     if (walls->wanted) return plan_walls(*walls, *subject, *request);
     if (roofline->wanted) return plan_roofline(*roofline, *subject, *walls, *request, searched->svg);
-    if (searched->any()) {
+    if (search) {
       refuse_chosen(*verb);
       return plan_search(*searched, *subject, *request, walls->price);
     }
@@ -111,6 +134,7 @@ void add_plan(CLI::App& app) {
     Schedule schedule = schedule_of(run);
     Forecast f = forecast(run, schedule, cluster, rank_threads_of(run));
     if (*explained) return print_explanation(explain(run, schedule, f), request->json);
+    find_remedies(f, run, planned.asked, cluster, rank_threads_of(run));
     fmt::print("{}\n", request->json ? to_json(run, f) : to_text(run, f, cluster));
   });
 }

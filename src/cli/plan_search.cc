@@ -1,5 +1,6 @@
 #include "cli/plan_search.h"
 
+#include <algorithm>
 #include <cinttypes>
 #include <cmath>
 #include <cstdio>
@@ -8,9 +9,11 @@
 #include "cost/flops.h"
 #include "cost/time_to_loss.h"
 #include "cost/walls.h"
+#include "plan/confirm.h"
 #include "plan/scaled_run.h"
 #include "plan/score_catalog.h"
 #include "plan/search.h"
+#include "plan/search_flip.h"
 #include "plan/search_sweep.h"
 
 namespace trireme::cli {
@@ -90,7 +93,7 @@ void set_cluster(SearchRequest& q, const PlanSubject& subject, const std::option
         "--search: on which devices? give --cluster FILE, or a device by name, such as --cluster H100");
   }
   q.device = d.name, q.figures = d.figures, q.price = d.price_per_hour;
-  q.disk = disk / std::max(1.0, q.figures.near);
+  q.disk = disk / std::max(1.0, d.machine > 0 ? double(d.machine) : q.figures.near);
   constexpr double kAttention = 0.5;  // of the peak, where nobody measured the device's
   if (q.figures.attention == 0) q.figures.attention = kAttention * q.figures.bf16;
   for (const auto& [name, value] :
@@ -98,7 +101,7 @@ void set_cluster(SearchRequest& q, const PlanSubject& subject, const std::option
         std::pair{"memory_bandwidth", q.figures.bandwidth}, std::pair{"intra_node.bandwidth", q.figures.bus}})
     if (value <= 0)
       bad_request("--search: the cluster file says nothing of {}, which the forecast needs", name);
-  q.reliability.devices_per_machine = int64_t(q.figures.near);
+  q.reliability.devices_per_machine = d.machine > 0 ? d.machine : int64_t(q.figures.near);
   if (d.mtbf_hours > 0) q.reliability.mtbf_device_s = d.mtbf_hours * 3600;
 }
 
@@ -150,6 +153,44 @@ void refuse_hopeless(const SearchRequest& q) {
           n, g.mtbf_s, q.reliability.restart_s, q.reliability.repair_s);
 }
 
+Confirmation confirmed_of(const SearchOptions& o, const SearchRequest& q, SearchResult& r,
+                          const std::optional<RunSpec>& run) {
+  ConfirmRequest c{.most = o.confirm, .run = run};
+  c.by = {.device = q.device, .software = o.software, .site = o.site};
+  return confirm(q, r, c);
+}
+
+// best: in closed form, whatever meta says of it, for so are all that it is held against.
+std::vector<FlipPoint> flips_of(const SearchOptions& o, const SearchRequest& q, const Priced& best) {
+  std::vector<std::string> knobs = o.flip;
+  const bool all = std::find(knobs.begin(), knobs.end(), "all") != knobs.end();
+  if (all) knobs = flip_knobs();
+  if (q.globals.size() > 1 && std::erase(knobs, "batch") > 0 && !all)
+    bad_request("--flip: batch: --by loss chooses the batch; leave one of the two out");
+  return flip_points(q, best, knobs);
+}
+
+void search_and_confirm(const SearchOptions& o, SearchRequest& q, const std::optional<RunSpec>& run,
+                        bool json) {
+  q.best = std::max(o.best, o.confirm > 0 ? kMostConfirmed : 0);
+  SearchResult r = search(q);
+  std::optional<Priced> closed;
+  if (!o.flip.empty() && !r.divisions.empty()) closed = r.divisions.front();
+  std::optional<Confirmation> looked;
+  if (o.confirm > 0 && !r.best.empty()) looked = confirmed_of(o, q, r, run);
+  if (int64_t(r.best.size()) > o.best) r.best.resize(size_t(o.best));
+  std::optional<SearchWhy> w;
+  if (o.why && !r.best.empty()) w = trireme::why(q, r);
+  std::optional<std::vector<FlipPoint>> points;
+  if (closed) points = flips_of(o, q, *closed);
+  if (!o.svg.empty()) write_text_atomic(o.svg, front_svg(q, r));
+  const SearchWhy* why = w ? &*w : nullptr;
+  const Confirmation* confirmed = looked ? &*looked : nullptr;
+  const std::vector<FlipPoint>* flips = points ? &*points : nullptr;
+  fmt::print("{}",
+             json ? search_json(q, r, why, confirmed, flips) : search_text(q, r, why, confirmed, flips));
+}
+
 }  // namespace
 
 void SearchOptions::add_to(CLI::App& verb) {
@@ -172,6 +213,14 @@ void SearchOptions::add_to(CLI::App& verb) {
   needs(verb.add_flag("--fewer", fewer, "--search: also a half, a quarter, ... of the devices"));
   needs(verb.add_flag("--why", why,
                       "--search: what binds the best layout, and what would make another one the best"));
+  std::vector<std::string> turned = flip_knobs();
+  turned.emplace_back("all");
+  flips =
+      verb.add_option("--flip", flip,
+                      "--search: at which value of these another division is the best: near and far links, "
+                      "memory, peak, batch, or all of them")
+          ->check(CLI::IsMember(turned));
+  needs(flips);
   needs(verb.add_option("--loss", loss,
                         "nats a token that --by loss is timed to (default: Chinchilla's of 20 tokens a "
                         "parameter)")
@@ -179,6 +228,12 @@ void SearchOptions::add_to(CLI::App& verb) {
   needs(verb.add_option("--best", best, "--search: layouts that are printed")
             ->check(number_between(1, 10000))
             ->capture_default_str());
+  confirmed = verb.add_option("--confirm", confirm,
+                              "--search: layouts of the best that are booked on meta and simulated event by "
+                              "event; 0 = none")
+                  ->check(number_between(0, kMostConfirmed))
+                  ->capture_default_str();
+  needs(confirmed);
   needs(verb.add_option("--software", software,
                         "whose measured constants to forecast by, of data/score_constants.json (default: all "
                         "together)"));
@@ -202,12 +257,13 @@ void SearchOptions::add_to(CLI::App& verb) {
 
 bool SearchOptions::any() const {
   const int wanted = int(search) + int(largest) + int(!sweep.empty());
-  if (wanted > 1) bad_request("--search, --sweep and --largest: give one of them");
   if (wanted == 0)
     for (const CLI::Option* option : shared)
       if (option->count() > 0)
         bad_request("{}: goes with --search, --sweep or --largest; give one of them", option->get_name());
-  for (const auto& [name, given] : {std::pair{"--why", why}, std::pair{"--fewer", fewer}})
+  for (const auto& [name, given] :
+       {std::pair{"--why", why}, std::pair{"--fewer", fewer}, std::pair{"--confirm", confirmed->count() > 0},
+        std::pair{"--flip", flips->count() > 0}})
     if (given && !search) bad_request("{}: goes with --search alone", name);
   if (!mix.empty() && sweep.empty()) bad_request("--mix-svg: goes with --sweep alone");
   if (largest && !svg.empty()) bad_request("--svg: --largest is a table; nothing is drawn");
@@ -252,12 +308,7 @@ void plan_search(const SearchOptions& o, const PlanSubject& subject, const RunRe
     fmt::print("{}", request.json ? sweep_json(q, s) : sweep_text(q, s));
     return;
   }
-  const SearchResult r = search(q);
-  std::optional<SearchWhy> w;
-  if (o.why && !r.best.empty()) w = trireme::why(q, r);
-  if (!o.svg.empty()) write_text_atomic(o.svg, front_svg(q, r));
-  fmt::print("{}",
-             request.json ? search_json(q, r, w ? &*w : nullptr) : search_text(q, r, w ? &*w : nullptr));
+  search_and_confirm(o, q, run, request.json);
 }
 
 }  // namespace trireme::cli

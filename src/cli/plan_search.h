@@ -9,8 +9,10 @@ namespace trireme::cli {
 struct SearchOptions {
   bool search = false, largest = false, why = false, fewer = false;
   std::string by = "step", software, site, svg, sweep, mix;
-  int64_t global = 0, best = 10, spares = -1;
+  int64_t global = 0, best = 10, spares = -1, confirm = 3;
   double loss = 0, restart_s = 600, repair_h = 24, memory_share = 1;
+  std::vector<std::string> flip;
+  CLI::Option *confirmed = nullptr, *flips = nullptr;
   std::vector<CLI::Option*> shared;  // of no use without one of the three
   void add_to(CLI::App& verb);
   // Refuses the shared ones where none of the three is asked for.

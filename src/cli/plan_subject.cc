@@ -95,6 +95,11 @@ void PlanSubject::add_to(CLI::App& verb) {
 SubjectModel model_of(const PlanSubject& s) {
   SubjectModel m;
   if (!s.model.empty())
+    for (const auto& [name, n] :
+         {std::pair{"--layers", s.layers}, std::pair{"--hidden", s.hidden}, std::pair{"--heads", s.heads},
+          std::pair{"--kv-heads", s.kv_heads}, std::pair{"--ffn", s.ffn}, std::pair{"--vocab", s.vocab}})
+      if (n > 0) bad_request("{}: --model {} has its own; give one of the two", name, s.model);
+  if (!s.model.empty())
     m = named_model(s);
   else if (s.layers > 0 || s.hidden > 0 || s.heads > 0)
     m = shaped(s.arch, shape_of_options(s), s.seq);
@@ -113,6 +118,16 @@ SubjectDevice device_of(const ClusterSpec& c, std::string_view compute, int64_t 
                .bus = c.intra_node.bandwidth,
                .near = double(c.devices_per_node),
                .nic = link_among_nodes(c, nodes).bandwidth / double(per)};
+  // Chips on a torus are near as far as it reaches: a ring has two cables of each chip, one each way round.
+  // Larger groups on two or three of its sides have more; that is left out.
+  if (c.devices_per_node == 1 && !c.tiers.empty() && c.tiers.front().torus()) {
+    const TierSpec& torus = c.tiers.front();
+    constexpr double kCables = 2;
+    d.figures.bus = kCables * torus.link.bandwidth * torus.link.efficiency,
+    d.figures.near = double(torus.size);
+    d.figures.nic = c.tiers.size() > 1 ? c.tiers[1].link.bandwidth * c.tiers[1].link.efficiency : 0;
+    d.machine = 1;
+  }
   // The catalog's figures of the same device know what a cluster file does not: how its products slow down.
   if (const KnownDevice* k = shipped_catalog().device_named(upper(c.name))) {
     d.name = k->name;
@@ -152,7 +167,7 @@ ClusterSpec named_cluster(const fs::path& path) {
 namespace {
 
 PlannedRun run_on_device(const RunRequest& request, const std::string& name) {
-  PlannedRun p{.run = {}, .cluster = {}, .device = device_of(name, 0), .note = ""};
+  PlannedRun p{.run = {}, .cluster = {}, .device = device_of(name, 0), .note = "", .asked = {}};
   const auto refused = [&](const char* key) {
     bad_request(
         "--cluster: {} is a device by name, and {} = \"auto\" is chosen by booking steps on a machine: "
@@ -179,7 +194,7 @@ PlannedRun planned_run(RunRequest request, const std::string& cluster) {
   if (is_device_name(cluster)) return run_on_device(request, cluster);
   if (!cluster.empty()) request.sets.push_back("cluster.file=" + toml_string(cluster));
   ChosenRun chosen = load_or_choose(request, false);
-  PlannedRun p{std::move(chosen.run), {}, {}, std::move(chosen.note)};
+  PlannedRun p{std::move(chosen.run), {}, {}, std::move(chosen.note), chosen.asked};
   p.cluster = cluster_of(p.run);
   if (p.cluster.name.empty()) p.cluster.name = p.run.cluster.file;
   p.device = device_of(p.cluster, p.run.precision.compute, p.run.world());

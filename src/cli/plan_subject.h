@@ -30,6 +30,7 @@ struct SubjectDevice {
   std::string name, source;  // name: as data/score_constants.json has it, where it does; else the file's
   DeviceFigures figures;
   double price_per_hour = 0, mtbf_hours = 0;
+  int64_t machine = 0;  // devices that fail together; 0 = those that are near
 };
 // --cluster: a cluster file, or a device of data/score_catalog.json by name ("H100"). compute: the type whose
 // peak DeviceFigures::bf16 is. devices: so many, neighbours, are spoken of, and DeviceFigures::nic is of the
@@ -46,7 +47,8 @@ struct PlannedRun {
   RunSpec run;
   ClusterSpec cluster;
   SubjectDevice device;
-  std::string note;  // what was chosen
+  std::string note;     // what was chosen
+  PrecisionSpec asked;  // as the file has it
 };
 PlannedRun planned_run(RunRequest, const std::string& cluster);
 // What the run leaves open beside that: layout.schedule = "auto" or "file", layout.recompute = "auto".

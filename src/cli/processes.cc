@@ -8,8 +8,10 @@
 namespace trireme::cli {
 namespace {
 
-RunSpec load(const RunRequest& request, const MpiWorld& world) {
-  RunSpec run = request.load();
+RunSpec load(const RunRequest& request, const MpiWorld& world, PrecisionSpec& asked) {
+  RunSpec run = request.as_asked();
+  asked = run.precision;
+  run = resolved_here(run);
   const int n = world.size();
   if (run.train.comm != "mpi")
     bad_request("train.comm = \"{}\": mpirun started {} process{}, and that has one: give \"mpi\"",
@@ -45,7 +47,7 @@ std::unique_ptr<TrainingJob> join_training(const RunRequest& request, const Laun
   auto job = std::make_unique<TrainingJob>();
   job->world = join_launched();
   const std::unique_ptr<CommFactory> ranks = job->world->factory(nullptr);
-  job->run = agreed(*ranks, [&] { return load(request, *job->world); });
+  job->run = agreed(*ranks, [&] { return load(request, *job->world, job->asked); });
   // Rank 0's machine is measured, where that was not done before, for all.
   const std::string cluster =
       agreed(*ranks, [&] { return ranks->rank() == 0 ? save_cluster(cluster_of(job->run)) : std::string(); });
@@ -56,7 +58,7 @@ std::unique_ptr<TrainingJob> join_training(const RunRequest& request, const Laun
   const int threads = int(agree_max(ranks->control(), rank_threads_of(job->run)));
   job->setup = agreed(*ranks, [&] {
     job->run = choose_recompute(job->run, machine, threads);
-    return prepare_training(job->run, machine, job->world->local_ranks());
+    return prepare_training(job->run, job->asked, machine, job->world->local_ranks());
   });
   return job;
 }

@@ -12,6 +12,7 @@
 #include "cost/flops.h"
 #include "cost/goodput.h"
 #include "plan/booked_step.h"
+#include "plan/forecast.h"
 #include "plan/own_schedule.h"
 #include "plan/recompute.h"
 #include "plan/scaled_run.h"
@@ -136,7 +137,7 @@ void book(const SimulateRunRequest& q, Subject& s) {
   s.device = s.cluster.name, s.priced = "op by op from the tapes that its ranks will issue, at the roof";
   s.step_flops = train_flops_per_token(s.run.model, s.run.data.seq_len) * double(s.run.tokens_per_step());
   s.peak_flops = s.cluster.peak_flops(s.run.precision.compute);
-  s.memory = double(s.cluster.memory_bytes) / double(s.run.train.comm == "thread" ? s.run.world() : 1);
+  s.memory = double(s.cluster.memory_bytes) / double(ranks_on_device(s.run, s.cluster));
   s.price_per_hour = s.cluster.price_per_hour, s.mtbf_hours = s.cluster.mtbf_hours;
   if (s.peak_flops == 0 && s.cluster.memory_bandwidth == 0)
     bad_request(

@@ -11,15 +11,18 @@
 #include "cli/auto_layout.h"
 #include "cli/cli.h"
 #include "cli/training.h"
+#include "plan/remedies.h"
 
 namespace trireme::cli {
 
-TrainingSetup prepare_training(const RunSpec& run, const ClusterSpec& cluster, int64_t ranks_here) {
+TrainingSetup prepare_training(const RunSpec& run, const PrecisionSpec& asked, const ClusterSpec& cluster,
+                               int64_t ranks_here) {
   TrainingSetup t;
   int threads = rank_threads_of(run);
   t.cluster = cluster;
   t.schedule = schedule_of(run);
   t.forecast = forecast(run, t.schedule, t.cluster, threads);
+  find_remedies(t.forecast, run, asked, t.cluster, threads);
   if (std::string why = why_not(run, t.forecast); !why.empty()) throw Error(why, Fault::request);
   t.device = {.threads = threads, .spin = ranks_here * (threads + 1) <= threads_of(RunSpec())};
   t.options.arena_bytes = t.forecast.booking.arena_bytes;
@@ -147,7 +150,7 @@ void train_here(const RunRequest& request, const Deadline& deadline) {
   const ClusterSpec cluster = cluster_of(run);
   find_own_schedule(run, cluster);
   run = choose_recompute(run, cluster, rank_threads_of(run));
-  TrainingSetup t = prepare_training(run, cluster, run.world());
+  TrainingSetup t = prepare_training(run, chosen.asked, cluster, run.world());
   t.options.deadline = deadline;
   end(run, train_with_progress(run, t, request.json), request.json);
 }

@@ -33,9 +33,10 @@ std::vector<std::string> own_command_line();  // as this process was started
 [[noreturn]] void supervise_and_exit(const RunRequest&, int64_t relaunches, const std::string& launcher,
                                      const Deadline&);
 
-// Forecasts the run; refuses what cannot fit. Writes nothing: the folder is not locked yet. ranks_here: those
-// that share this process's cores.
-TrainingSetup prepare_training(const RunSpec&, const ClusterSpec&, int64_t ranks_here);
+// Forecasts the run; refuses what cannot fit, with the cheapest remedies. Writes nothing: the folder is not
+// locked yet. asked: as the request has it, for those. ranks_here: those that share this process's cores.
+TrainingSetup prepare_training(const RunSpec&, const PrecisionSpec& asked, const ClusterSpec&,
+                               int64_t ranks_here);
 
 // Trains with a live progress line, notes and interrupt handlers; quiet: none of the lines. world: the run's
 // ranks, where they are processes; null = threads of this one.
@@ -46,6 +47,7 @@ TrainSummary train_with_progress(const RunSpec&, TrainingSetup&, bool quiet, Mpi
 struct TrainingJob {
   std::unique_ptr<MpiWorld> world;
   RunSpec run;
+  PrecisionSpec asked;
   TrainingSetup setup;
 };
 std::unique_ptr<TrainingJob> join_training(const RunRequest&, const Launched&);

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "base/progress.h"
 #include "comm/options.h"
 #include "cost/flops.h"
+#include "plan/remedies.h"
 #include "plan/speeds.h"
 #include "runtime/recompute.h"
 #include "spec/run_schedule.h"
@@ -48,7 +50,47 @@ void price_step(Forecast& f, const RunSpec& run, const Schedule& schedule, const
   for (OpForecast& o : f.ops) o.seconds = o.roof_s, o.unmeasured_s = 0;
 }
 
+// "weights 1.20 MiB, grads 600 KiB, ..."
+std::string buckets_text(const Forecast& f) {
+  const Booking& b = f.booking;
+  std::string s;
+  const auto part = [&](std::string_view name, int64_t bytes) {
+    if (bytes > 0) s += fmt::format("{}{} {}", s.empty() ? "" : ", ", name, human_bytes(bytes));
+  };
+  for (size_t i = 0; i < kBuckets; i++) part(kBucketNames[i], b.at_peak[i]);
+  part("alignment, holes and evaluation", b.arena_bytes - b.peak_total);
+  if (!f.own_device) part("snapshot", b.snapshot_bytes);
+  return s;
+}
+
+std::string remedies_text(const RunSpec& run, const Forecast& f) {
+  const std::string others = fmt::format("data.seq_len below {}, or a smaller model", run.data.seq_len);
+  if (!f.remedies) return "try a smaller batch.micro, " + others;
+  const Remedies& r = *f.remedies;
+  if (r.found.empty() && !r.leanest)
+    return "of recompute, zero, batch.micro, offload, tp and pp nothing is left to change alone: try " +
+           others;
+  if (r.found.empty())
+    return fmt::format(
+        "none of {} single changes (recompute, zero, batch.micro, offload, tp, pp) makes it fit: {}, "
+        "and {} are missing; try several, {}",
+        r.tried, to_text(*r.leanest), human_bytes(f.device_bytes() - f.allowed_bytes()), others);
+  constexpr size_t kSaid = 2;
+  std::string s = r.found.size() == 1 ? "the one remedy of a single change: " : "the cheapest remedies: ";
+  for (size_t i = 0; i < std::min(kSaid, r.found.size()); i++)
+    s += (i > 0 ? "; or " : "") + to_text(r.found[i]);
+  return s;
+}
+
 }  // namespace
+
+bool has_own_devices(const ClusterSpec& c) {
+  return c.devices_per_node > 1 || !c.tiers.empty();
+}
+
+int64_t ranks_on_device(const RunSpec& run, const ClusterSpec& cluster) {
+  return run.train.comm == "thread" && !has_own_devices(cluster) ? run.world() : 1;
+}
 
 Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpec& cluster, int threads) {
   if (run.world() > 1 && run.train.sum_order == "auto" && !links_known(options_of(run, cluster)))
@@ -65,9 +107,9 @@ Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpe
   f.hardware_flops = f.model_flops + recompute_flops_per_token(run) * double(f.tokens);
   f.op_flops = f.booking.total.flops;
   f.memory_bytes = cluster.memory_bytes;
-  f.own_device = cluster.devices_per_node > 1;
-  f.ranks_on_device = run.train.comm == "thread" && !f.own_device ? run.world() : 1;
-  f.fits = f.memory_bytes == 0 || f.device_bytes() <= f.memory_bytes / f.ranks_on_device;
+  f.own_device = has_own_devices(cluster);
+  f.ranks_on_device = ranks_on_device(run, cluster);
+  f.fits = f.memory_bytes == 0 || f.device_bytes() <= f.allowed_bytes();
   const double matrix_peak = cluster.peak_flops(run.precision.compute);
   f.ops = price_ops(f.booking, cluster, run);
   const bool priced = matrix_peak > 0 || cluster.memory_bandwidth > 0;
@@ -89,19 +131,11 @@ Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpe
 
 std::string why_not(const RunSpec& run, const Forecast& f) {
   if (f.fits) return {};
-  size_t worst = size_t(std::max_element(f.booking.at_peak.begin(), f.booking.at_peak.end()) -
-                        f.booking.at_peak.begin());
-  const std::string ranks =
-      f.ranks_on_device > 1 ? fmt::format("each of {} ranks", f.ranks_on_device) : "rank 0";
-  const std::string sharing = replicas_of(run.layout) > 1 && effective_zero(run.layout) < 3
-                                  ? fmt::format("layout.zero above {}, ", run.layout.zero)
-                                  : "";
-  return fmt::format(
-      "this run needs {} bytes on {} and the device has {}; most are {} ({} bytes): try {}batch.micro below "
-      "{}, "
-      "a shorter data.seq_len than {}, or a smaller model",
-      f.device_bytes(), ranks, f.memory_bytes, kBucketNames[worst], f.booking.at_peak[worst], sharing,
-      run.batch.micro, run.data.seq_len);
+  const std::string shared = f.ranks_on_device > 1 ? fmt::format(" that {} ranks share, {} bytes for each",
+                                                                 f.ranks_on_device, f.allowed_bytes())
+                                                   : "";
+  return fmt::format("this run needs {} bytes on rank {}, and the device has {}{}: {}; {}", f.device_bytes(),
+                     f.booking.tape.rank, f.memory_bytes, shared, buckets_text(f), remedies_text(run, f));
 }
 
 }  // namespace trireme

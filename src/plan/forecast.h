@@ -1,5 +1,6 @@
 // What a run will cost before it starts: the real step booked on meta, priced by a roofline.
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,25 @@ struct OpForecast {
   double unmeasured_s = 0;     // of seconds, at the roof although others were measured
   bool compute_bound = false;  // which of the two most of it was
 };
+
+// A change of one key (of an axis, with dp in step) under which a run fits that does not; plan/remedies.h.
+struct Remedy {
+  std::string change;  // "layout.zero = 2"
+  int64_t saves = 0;   // bytes of a rank's memory
+  double step_s = 0;   // 0 = the machine's peaks are not known
+  double costs = 0;    // of the step's time, as a share of it as it was; below 0: it is faster
+  bool priced = true;  // false: what it moves over the disk or the wire takes time that is not known
+};
+struct Remedies {
+  std::vector<Remedy> found;      // by time, what is not priced last
+  int tried = 0;                  // changes that were booked
+  std::optional<Remedy> leanest;  // none is found: the one that saves most
+};
+
+// Devices with memory of their own: machines of several, or levels above machines.
+bool has_own_devices(const ClusterSpec&);
+// Ranks that share a device's memory: all where they are threads of one machine's CPU.
+int64_t ranks_on_device(const RunSpec&, const ClusterSpec&);
 
 struct Forecast {
   Booking booking;
@@ -41,16 +61,19 @@ struct Forecast {
   int64_t ranks_on_device = 1;  // that share that memory: all of them where ranks are threads of a CPU
   bool own_device = false;      // machines of several devices: each rank has one, with memory of its own
   bool fits = true;
+  std::optional<Remedies> remedies;  // where it does not fit and they were looked for
   // A CPU's device memory is its host memory: the copy that checkpoints are written from is there too.
   int64_t host_bytes() const { return booking.arena_bytes + booking.snapshot_bytes; }
   int64_t device_bytes() const { return own_device ? booking.arena_bytes : host_bytes(); }
+  int64_t allowed_bytes() const { return memory_bytes / ranks_on_device; }  // of a rank
 };
 
 // The spec is resolved. threads: of each rank. A step's time is that of its pieces replayed with their prices
 // (plan/price.h).
 Forecast forecast(const RunSpec&, const Schedule&, const ClusterSpec&, int threads);
 
-// The one line that says why a run cannot start, or "" when it fits.
+// The one line that says why a run cannot start: the worst rank, its buckets, the two cheapest remedies; or
+// "" when it fits.
 std::string why_not(const RunSpec&, const Forecast&);
 
 // The line that says what is computed again and what that costs; empty where nothing is.

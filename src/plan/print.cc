@@ -6,7 +6,7 @@
 #include "base/json.h"
 #include "base/progress.h"
 #include "comm/options.h"
-#include "plan/forecast.h"
+#include "plan/remedies.h"
 #include "spec/run_schedule.h"
 
 namespace trireme {
@@ -15,6 +15,16 @@ namespace {
 std::string bar(double share, int width) {
   int n = int(share * width + 0.5);
   return std::string(size_t(n), '#') + std::string(size_t(width - n), '.');
+}
+
+std::string remedy_lines(const Forecast& f) {
+  if (!f.remedies) return "";
+  if (f.remedies->found.empty())
+    return fmt::format("  none of {} single changes makes it fit{}\n", f.remedies->tried,
+                       f.remedies->leanest ? ": " + to_text(*f.remedies->leanest) : "");
+  std::string s = "  with one change it fits, the cheapest first:\n";
+  for (const Remedy& r : f.remedies->found) s += "    " + to_text(r) + "\n";
+  return s;
 }
 
 std::string memory_text(const RunSpec& run, const Forecast& f) {
@@ -42,7 +52,7 @@ std::string memory_text(const RunSpec& run, const Forecast& f) {
     s += fmt::format("  {} {} of the device's memory\n", f.fits ? "fits in" : "DOES NOT FIT in",
                      human_bytes(f.memory_bytes)) +
          (f.ranks_on_device > 1 ? fmt::format("  ({} ranks share it)\n", f.ranks_on_device) : "");
-  return s;
+  return s + remedy_lines(f);
 }
 
 // Attention's pairs of the busiest context rank over the mean; 1 where every rank has whole rows of heads.
@@ -260,6 +270,15 @@ nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
                    {"roof_s", o.roof_s}});
   j["ops"] = ops;
   if (std::string why = why_not(run, f); !why.empty()) j["why_rejected"] = why;
+  if (f.remedies) {
+    j["remedies"] = nlohmann::ordered_json::array();
+    for (const Remedy& r : f.remedies->found)
+      j["remedies"].push_back({{"change", r.change},
+                               {"saves_bytes", r.saves},
+                               {"step_s", r.step_s},
+                               {"costs", r.costs},
+                               {"priced", r.priced}});
+  }
   return j;
 }
 

@@ -5,6 +5,7 @@
 #include "base/progress.h"
 #include "cost/flops.h"
 #include "model/stages.h"
+#include "plan/forecast.h"
 #include "spec/recompute.h"
 #include "spec/run_schedule.h"
 
@@ -24,18 +25,21 @@ int64_t elements(const ModelSpec& m, std::string_view name) {
 
 struct Limit {
   int64_t bytes = 0;
-  bool device = false;  // all that is on it; else of the arena alone
+  bool asked = false;     // by recompute_limit; else the device's own
+  bool snapshot = false;  // what checkpoints are written from is there too
 
-  bool holds(const Booking& b) const { return b.arena_bytes + (device ? b.snapshot_bytes : 0) <= bytes; }
+  int64_t taken(const Booking& b) const { return b.arena_bytes + (snapshot ? b.snapshot_bytes : 0); }
+  bool holds(const Booking& b) const { return taken(b) <= bytes; }
 };
 
 Limit limit_of(const RunSpec& run, const ClusterSpec& cluster) {
-  if (run.layout.recompute_limit > 0) return {.bytes = run.layout.recompute_limit};
+  if (run.layout.recompute_limit > 0) return {.bytes = run.layout.recompute_limit, .asked = true};
   if (cluster.memory_bytes == 0)
     bad_request(
         "layout.recompute = \"auto\": no memory of this machine is known to stay within; give "
         "layout.recompute_limit, in bytes of a rank");
-  return {.bytes = cluster.memory_bytes / (run.train.comm == "thread" ? run.world() : 1), .device = true};
+  return {.bytes = cluster.memory_bytes / ranks_on_device(run, cluster),
+          .snapshot = !has_own_devices(cluster)};
 }
 
 // The n-th choice of `order` in the first `blocks` blocks of each stage (0: in all), the one before it in the
@@ -96,11 +100,12 @@ RunSpec choose_recompute(RunSpec run, const ClusterSpec& cluster, int threads) {
   size_t n = 0;
   Booking b = booked(0, 0);
   for (; !limit.holds(b) && n < order.size(); n++) b = booked(n + 1, 0);
+  if (!limit.holds(b) && !limit.asked) return with_choice(run, order, n, 0);  // the forecast says why not
   if (!limit.holds(b))
     bad_request(
         "layout.recompute = \"auto\": with all blocks computed again a rank still takes {} bytes, and {} are "
         "allowed; give a smaller batch.micro than {}, or a larger layout.recompute_limit",
-        b.arena_bytes + (limit.device ? b.snapshot_bytes : 0), limit.bytes, run.batch.micro);
+        limit.taken(b), limit.bytes, run.batch.micro);
   if (n == 0) return with_choice(run, order, 0, 0);
   // (low, high]: high blocks are enough, low are not.
   int64_t low = 0, high = most_blocks(run);

@@ -305,18 +305,9 @@ class Divisions {
   }
 
  private:
-  Refusal refusal(const SearchLayout& l) const {
-    const ModelSpec& m = q_.model;
-    if (const Refusal r = tensor_refusal(m, l.tp); r != Refusal::count) return r;
-    if (l.pp > m.layers) return Refusal::layers;
-    if (l.cp > 1 && q_.seq % (2 * l.cp) != 0) return Refusal::context;
-    if (l.tp > 1 && q_.seq % (l.cp * l.tp) != 0) return Refusal::sequence;
-    if (l.global % l.dp != 0) return Refusal::batch;
-    return Refusal::count;
-  }
   void experts(SearchLayout l) {
     const int64_t ranks = l.dp * l.cp * l.tp;
-    const Refusal whole = refusal(l);
+    const Refusal whole = division_refusal(q_.model, q_.seq, l);
     if (whole != Refusal::count) return refuse(l, whole);
     if (!q_.model.moe()) {
       out_.divisions_seen++;
@@ -324,8 +315,8 @@ class Divisions {
     }
     for (const int64_t ep : divisors_of(ranks)) {
       l.ep = ep;
-      if (q_.model.experts % ep != 0) {
-        refuse(l, Refusal::experts);
+      if (const Refusal r = division_refusal(q_.model, q_.seq, l); r != Refusal::count) {
+        refuse(l, r);
         continue;
       }
       out_.divisions_seen++;
@@ -343,6 +334,16 @@ class Divisions {
 };
 
 }  // namespace
+
+Refusal division_refusal(const ModelSpec& m, int64_t seq, const SearchLayout& l) {
+  if (const Refusal r = tensor_refusal(m, l.tp); r != Refusal::count) return r;
+  if (l.pp > m.layers) return Refusal::layers;
+  if (l.cp > 1 && seq % (2 * l.cp) != 0) return Refusal::context;
+  if (l.tp > 1 && seq % (l.cp * l.tp) != 0) return Refusal::sequence;
+  if (l.global % l.dp != 0) return Refusal::batch;
+  if (l.ep > 1 && m.experts % l.ep != 0) return Refusal::experts;
+  return Refusal::count;
+}
 
 std::string_view text_of(Refusal r) {
   static constexpr std::array<std::string_view, kRefusals> kTexts = {

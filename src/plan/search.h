@@ -95,6 +95,9 @@ enum class Refusal {
 inline constexpr size_t kRefusals = size_t(Refusal::count);
 std::string_view text_of(Refusal);
 
+// What the model, the sequence or the batch have against this division; Refusal::count: nothing.
+Refusal division_refusal(const ModelSpec&, int64_t seq, const SearchLayout&);
+
 struct Refused {
   int64_t divisions =
       0;  // (tp, pp, cp, dp, ep) refused as such; of memory: those whose leanest layout is too large
@@ -137,6 +140,7 @@ struct Flip {
   Priced rival;       // which then wins
 };
 struct SearchWhy {
+  Priced best;              // in closed form
   std::string binds;        // the largest toll beside products
   double binds_s = 0;       // seconds a step
   Priced runner_up;         // best of another division; token_s = 0: there is none
@@ -148,8 +152,12 @@ SearchWhy why(const SearchRequest&, const SearchResult&);
 // Tolls of a step, largest first: name and seconds.
 std::vector<std::pair<std::string, double>> tolls_of(const StepSeconds&);
 
-std::string search_text(const SearchRequest&, const SearchResult&, const SearchWhy*);
-std::string search_json(const SearchRequest&, const SearchResult&, const SearchWhy*);
+struct Confirmation;  // plan/confirm.h
+struct FlipPoint;     // plan/search_flip.h
+std::string search_text(const SearchRequest&, const SearchResult&, const SearchWhy*,
+                        const Confirmation* = nullptr, const std::vector<FlipPoint>* = nullptr);
+std::string search_json(const SearchRequest&, const SearchResult&, const SearchWhy*,
+                        const Confirmation* = nullptr, const std::vector<FlipPoint>* = nullptr);
 // The front: step time against memory left, SVG.
 std::string front_svg(const SearchRequest&, const SearchResult&);
 

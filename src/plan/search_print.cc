@@ -5,8 +5,10 @@
 #include <cmath>
 
 #include "base/json.h"
+#include "plan/confirm.h"
 #include "plan/search.h"
 #include "plan/search_chart.h"
+#include "plan/search_flip.h"
 #include "spec/model_spec.h"
 
 namespace trireme {
@@ -64,8 +66,11 @@ std::string refused_text(const SearchRequest& q, const SearchResult& r) {
 }
 
 std::string why_text(const SearchRequest& q, const SearchResult& r, const SearchWhy& w) {
-  const Priced& best = r.best.front();
-  std::string s = "\nwhere the best layout's step goes:\n";
+  const Priced& best = w.best;
+  std::string s = "\nwhere the best layout's step goes";
+  s += best.layout == r.best.front().layout
+           ? ":\n"
+           : fmt::format(", of those in closed form ({}):\n", text_of(best.layout));
   for (const auto& [name, seconds] : tolls_of(best.time))
     if (std::abs(seconds) >= 0.0005 * best.time.total)
       s += fmt::format("  {:24} {:9.3f} s {:5.1f} %\n", name, seconds, 100 * seconds / best.time.total);
@@ -162,13 +167,34 @@ SearchJson why_json(const SearchRequest& q, const SearchWhy& w) {
   return j;
 }
 
+SearchJson confirmed_json(const Confirmation& all) {
+  SearchJson list = SearchJson::array();
+  for (const Confirmed& c : all.looked_at) {
+    SearchJson j = {{"layout", layout_json(c.priced.layout)},
+                    {"step_s", c.priced.time.total},
+                    {"memory", c.priced.memory.total},
+                    {"simulated_s", nullptr},
+                    {"booked_bytes", nullptr}};
+    if (c.step_s > 0) j["simulated_s"] = c.step_s, j["bubble"] = c.bubble;
+    if (!c.unsimulated.empty()) j["not_simulated"] = c.unsimulated;
+    if (c.refused.empty())
+      j["booked_bytes"] = c.arena, j["pp_rank"] = c.pp, j["base"] = c.priced.memory.base, j["fits"] = c.fits;
+    else
+      j["not_confirmed"] = c.refused;
+    list.push_back(j);
+  }
+  return {
+      {"layouts", list}, {"dropped", all.dropped}, {"reordered", all.reordered}, {"seconds", all.seconds}};
+}
+
 std::string_view by_text(RankBy by) {
   return by == RankBy::step ? "step time" : by == RankBy::cost ? "cost of a token" : "time to a loss";
 }
 
 }  // namespace
 
-std::string search_text(const SearchRequest& q, const SearchResult& r, const SearchWhy* w) {
+std::string search_text(const SearchRequest& q, const SearchResult& r, const SearchWhy* w,
+                        const Confirmation* confirmed, const std::vector<FlipPoint>* flips) {
   const Goodput g = goodput_of(q, q.gpus.back());
   std::string s = fmt::format("{} on {}{} x {}, {}{} sequences of {} tokens a step\n", q.name,
                               q.gpus.size() > 1 ? "up to " : "", q.gpus.back(), q.device,
@@ -179,6 +205,7 @@ std::string search_text(const SearchRequest& q, const SearchResult& r, const Sea
                    count_text(r.divisions_seen), count_text(r.candidates), count_text(r.fits), r.seconds,
                    count_text(int64_t(r.rate())));
   s += refused_text(q, r);
+  if (confirmed) s += confirmed_text(q, *confirmed);
   if (r.best.empty()) return s + "nothing fits\n";
   s += fmt::format("\nthe best, by {}", by_text(q.by));
   if (q.by == RankBy::loss) s += fmt::format(" of {:.3f}", q.loss);
@@ -194,10 +221,12 @@ std::string search_text(const SearchRequest& q, const SearchResult& r, const Sea
   const size_t n = std::min(kShown, r.front.size());
   for (size_t i = 0; i < n; i++) s += row_text(q, r.front[n == 1 ? 0 : i * (r.front.size() - 1) / (n - 1)]);
   if (w) s += why_text(q, r, *w);
+  if (flips) s += flips_text(*flips);
   return s;
 }
 
-std::string search_json(const SearchRequest& q, const SearchResult& r, const SearchWhy* w) {
+std::string search_json(const SearchRequest& q, const SearchResult& r, const SearchWhy* w,
+                        const Confirmation* confirmed, const std::vector<FlipPoint>* flips) {
   SearchJson j;
   j["best"] = r.best.empty() ? SearchJson() : priced_json(q, r.best.front());
   j["candidates"] = SearchJson::array();
@@ -208,7 +237,9 @@ std::string search_json(const SearchRequest& q, const SearchResult& r, const Sea
   j["searched"] = {
       {"divisions", r.divisions_seen}, {"candidates", r.candidates}, {"fit", r.fits},
       {"refused_at_once", r.at_once},  {"seconds", r.seconds},       {"candidates_per_s", r.rate()}};
+  if (confirmed) j["confirmed"] = confirmed_json(*confirmed);
   if (w) j["why"] = why_json(q, *w);
+  if (flips) j["flips"] = SearchJson::parse(flips_json(*flips));
   return j.dump(2, ' ', false, SearchJson::error_handler_t::replace) + "\n";
 }
 

@@ -182,80 +182,121 @@ double most_parameters_by_states(double memory, int zero, int64_t dp, int64_t tp
 
 namespace {
 
-int64_t largest_divisor(int64_t n, int64_t most) {
-  int64_t best = 1;
-  for (int64_t d = 1; d <= std::min(n, most); d++)
-    if (n % d == 0) best = d;
-  return best;
-}
-
 struct Technique {
   std::string_view name;
-  // Its layout of a model, from one of data parallel ranks alone.
-  void (*apply)(SearchLayout&, const SearchRequest&, const ModelSpec&);
+  // Its layout of a model, from one of data parallel ranks alone; false: these devices and this model have
+  // none.
+  bool (*apply)(SearchLayout&, const SearchRequest&, const ModelSpec&);
+  std::string_view without;  // what is said where no member of the family has one
 };
 
-void spread_replicas(SearchLayout& l) {
-  l.dp = l.gpus / (l.tp * l.pp * l.cp);
+// The most of one axis, up to `most`, that a run of the model could have; the rest is data parallel.
+bool spread(SearchLayout& l, int64_t SearchLayout::*axis, int64_t most, const SearchRequest& q,
+            const ModelSpec& m) {
+  for (int64_t n = std::min(most, l.gpus); n > 1; n--) {
+    if (l.gpus % n != 0) continue;
+    SearchLayout divided = l;
+    divided.*axis = n, divided.dp = l.gpus / n;
+    if (division_refusal(m, q.seq, divided) != Refusal::count) continue;
+    l = divided;
+    return true;
+  }
+  return false;
 }
 
+bool shard(SearchLayout& l, int zero) {
+  l.zero = zero;
+  return l.dp > 1;
+}
+
+constexpr std::string_view kOneDevice = "one device has no replicas that share";
 constexpr Technique kTechniques[] = {
-    {"data parallel alone", [](SearchLayout&, const SearchRequest&, const ModelSpec&) {}},
+    {"data parallel alone", [](SearchLayout&, const SearchRequest&, const ModelSpec&) { return true; }, ""},
     {"full recompute",
-     [](SearchLayout& l, const SearchRequest&, const ModelSpec&) { l.again = Again::full; }},
-    {"zero 1", [](SearchLayout& l, const SearchRequest&, const ModelSpec&) { l.zero = l.dp > 1 ? 1 : 0; }},
-    {"zero 2", [](SearchLayout& l, const SearchRequest&, const ModelSpec&) { l.zero = l.dp > 1 ? 2 : 0; }},
-    {"zero 3", [](SearchLayout& l, const SearchRequest&, const ModelSpec&) { l.zero = l.dp > 1 ? 3 : 0; }},
+     [](SearchLayout& l, const SearchRequest&, const ModelSpec&) {
+       l.again = Again::full;
+       return true;
+     },
+     ""},
+    {"zero 1", [](SearchLayout& l, const SearchRequest&, const ModelSpec&) { return shard(l, 1); },
+     kOneDevice},
+    {"zero 2", [](SearchLayout& l, const SearchRequest&, const ModelSpec&) { return shard(l, 2); },
+     kOneDevice},
+    {"zero 3", [](SearchLayout& l, const SearchRequest&, const ModelSpec&) { return shard(l, 3); },
+     kOneDevice},
     {"tensor parallel in a node",
      [](SearchLayout& l, const SearchRequest& q, const ModelSpec& m) {
-       const auto near = int64_t(q.figures.near);
-       for (int64_t tp = 1; tp <= std::min(near, l.gpus); tp++)
-         if (l.gpus % tp == 0 && m.heads % tp == 0) l.tp = tp;
-       spread_replicas(l);
-     }},
+       return spread(l, &SearchLayout::tp, int64_t(q.figures.near), q, m);
+     },
+     "no tp inside a node divides heads, feed-forward, vocabulary, sequence and batch"},
     {"context parallel in a node",
-     [](SearchLayout& l, const SearchRequest& q, const ModelSpec&) {
-       l.cp = largest_divisor(l.gpus, int64_t(q.figures.near));
-       if (q.seq % (2 * l.cp) != 0) l.cp = 1;
-       spread_replicas(l);
-     }},
+     [](SearchLayout& l, const SearchRequest& q, const ModelSpec& m) {
+       return spread(l, &SearchLayout::cp, int64_t(q.figures.near), q, m);
+     },
+     "no cp inside a node divides the sequence into pairs of chunks, and the batch"},
     {"pipeline over all",
-     [](SearchLayout& l, const SearchRequest&, const ModelSpec& m) {
-       l.pp = largest_divisor(l.gpus, m.layers);
-       spread_replicas(l);
-     }},
+     [](SearchLayout& l, const SearchRequest& q, const ModelSpec& m) {
+       return spread(l, &SearchLayout::pp, m.layers, q, m);
+     },
+     "no number of stages divides the devices, and the batch"},
     {"state on the machine's disk",
-     [](SearchLayout& l, const SearchRequest&, const ModelSpec&) { l.offload = true; }},
+     [](SearchLayout& l, const SearchRequest&, const ModelSpec&) {
+       l.offload = true;
+       return true;
+     },
+     ""},
 };
 
-SearchLayout layout_with(const Technique& t, const SearchRequest& q, const ModelSpec& m) {
-  const int64_t gpus = q.gpus[0];
-  SearchLayout l{.gpus = gpus, .global = q.globals[0], .dp = gpus};
-  t.apply(l, q, m);
-  l.global = std::max(l.global / l.dp, int64_t(1)) * l.dp;  // whole sequences of each replica
-  return l;
-}
+constexpr int64_t kMostLayers = 4096;
 
-// The largest that `fits` puts into a row; members of a family are larger with every layer.
-template <class Fits>
-LargestRow largest_that(const SearchRequest& q, std::string_view name, Fits&& fits) {
-  LargestRow row{.technique = std::string(name)};
-  const auto tried = [&](int64_t layers) {
-    LargestRow r{.technique = row.technique, .model = scaled_model(q.model, layers, q.seq)};
-    SearchRequest of = q;
-    of.model = r.model;
-    r.any = fits(of, r);
-    if (r.any) r.parameters = double(parameters(r.model)), row = r;
-    return r.any;
-  };
-  if (!tried(1)) return row;
-  constexpr int64_t kMostLayers = 4096;
-  int64_t low = 1, high = 2;
-  while (high < kMostLayers && tried(high)) low = high, high *= 2;
+// Layers beyond which states alone, divided by all devices, are too large: 2 bytes of weights, 2 of
+// gradients, and 12 of the optimizer where no disk has them.
+int64_t layers_at_most(const SearchRequest& q) {
+  const double least = q.disk > 0 ? 4 : 16, room = q.figures.memory * q.memory_share * double(q.gpus[0]);
+  int64_t low = 0, high = kMostLayers + 1;  // low: can be; high: cannot. Parameters grow with every layer.
   while (high - low > 1) {
     const int64_t middle = (low + high) / 2;
-    (tried(middle) ? low : high) = middle;
+    const double states = least * double(parameters(scaled_model(q.model, middle, q.seq)));
+    (states <= room ? low : high) = middle;
   }
+  return low;
+}
+
+// From above, the first that `fits` puts into the row: degrees that divide one member of a family may not
+// divide the next, so what fits has no single edge.
+template <class Fits>
+LargestRow largest_that(const SearchRequest& q, std::string_view name, Fits&& fits) {
+  LargestRow row{.technique = std::string(name), .why = "not even one layer fits"};
+  for (int64_t layers = layers_at_most(q); layers >= 1; layers--) {
+    SearchRequest of = q;
+    of.model = scaled_model(q.model, layers, q.seq);
+    if (!fits(of, row)) continue;
+    row.any = true, row.why.clear();
+    row.parameters = double(parameters(of.model)), row.model = std::move(of.model);
+    break;
+  }
+  return row;
+}
+
+LargestRow largest_alone(const SearchRequest& q, const Technique& t) {
+  Refusal refusal = Refusal::count;
+  bool tried = false, divides = false;
+  LargestRow row = largest_that(q, t.name, [&](const SearchRequest& of, LargestRow& r) {
+    SearchLayout l{.gpus = q.gpus[0], .global = q.globals[0], .dp = q.gpus[0]};
+    tried = true;
+    if (!t.apply(l, of, of.model)) return false;
+    refusal = division_refusal(of.model, of.seq, l);
+    if (refusal != Refusal::count) return false;
+    divides = true, r.layout = l, r.memory = step_memory(step_case(of, l), of.fits);
+    return r.memory.total <= of.figures.memory * of.memory_share;
+  });
+  if (row.any || divides || !tried) return row;
+  if (refusal == Refusal::batch)
+    row.why = fmt::format("{} replicas do not divide {} sequences a step", q.gpus[0], q.globals[0]);
+  else if (refusal != Refusal::count)
+    row.why = text_of(refusal);
+  else if (!t.without.empty())
+    row.why = t.without;
   return row;
 }
 
@@ -265,11 +306,7 @@ std::vector<LargestRow> largest(const SearchRequest& q) {
   std::vector<LargestRow> rows;
   for (const Technique& t : kTechniques) {
     if (t.name == kTechniques[std::size(kTechniques) - 1].name && q.disk <= 0) continue;
-    rows.push_back(largest_that(q, t.name, [&](const SearchRequest& of, LargestRow& r) {
-      r.layout = layout_with(t, of, r.model);
-      r.memory = price_layout(of, r.layout).memory;
-      return r.memory.total <= of.figures.memory * of.memory_share;
-    }));
+    rows.push_back(largest_alone(q, t));
   }
   rows.push_back(largest_that(q, "all together", [&](const SearchRequest& of, LargestRow& r) {
     SearchRequest one = of;
@@ -291,7 +328,7 @@ std::string largest_text(const SearchRequest& q, const std::vector<LargestRow>& 
   const double first = rows.empty() || !rows[0].any ? 0 : rows[0].parameters;
   for (const LargestRow& r : rows) {
     if (!r.any) {
-      s += fmt::format("{:28} not even one layer fits\n", r.technique);
+      s += fmt::format("{:28} {}\n", r.technique, r.why);
       continue;
     }
     s += fmt::format("{:28} {:8.2f} B {:>7} {:7} {:7} {:5.1f} GB {:5.1f} GB  {}\n", r.technique,
@@ -305,7 +342,7 @@ std::string largest_text(const SearchRequest& q, const std::vector<LargestRow>& 
 
 std::string largest_json(const SearchRequest& q, const std::vector<LargestRow>& rows) {
   SweepJson j;
-  j["gpus"] = q.gpus[0], j["memory_bytes"] = q.figures.memory * q.memory_share;
+  j["gpus"] = q.gpus[0], j["global"] = q.globals[0], j["memory_bytes"] = q.figures.memory * q.memory_share;
   j["largest"] = SweepJson::array();
   for (const LargestRow& r : rows) {
     SweepJson one = {{"technique", r.technique}, {"fits", r.any}};
@@ -314,6 +351,7 @@ std::string largest_json(const SearchRequest& q, const std::vector<LargestRow>& 
       one["heads"] = r.model.heads, one["ffn"] = r.model.ffn, one["memory"] = r.memory.total;
       one["layout"] = text_of(r.layout);
     }
+    if (!r.any) one["why_rejected"] = r.why;
     j["largest"].push_back(one);
   }
   return j.dump(2) + "\n";

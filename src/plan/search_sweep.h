@@ -34,14 +34,16 @@ std::string mix_svg(const SearchRequest&, const Sweep&);
 
 struct LargestRow {
   std::string technique;
-  bool any = false;  // a model of one layer fits
+  bool any = false;  // a model of the family fits; else
+  std::string why;   // what keeps them all out
   ModelSpec model;
   double parameters = 0;
   SearchLayout layout;
   StepMemory memory;
 };
 // The largest model of the request's family (layers and width in proportion) that fits with each technique
-// alone, and with all together. request.gpus: one number; the batch is request.globals[0].
+// alone, and with all together: of all numbers of layers, for larger ones may divide where smaller do not.
+// Layouts divide as a run's must. request.gpus: one number; the batch is request.globals[0], never another.
 std::vector<LargestRow> largest(const SearchRequest&);
 std::string largest_text(const SearchRequest&, const std::vector<LargestRow>&);
 std::string largest_json(const SearchRequest&, const std::vector<LargestRow>&);

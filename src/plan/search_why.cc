@@ -125,7 +125,7 @@ std::vector<std::pair<std::string, double>> tolls_of(const StepSeconds& t) {
 SearchWhy why(const SearchRequest& q, const SearchResult& r) {
   SearchWhy w;
   if (r.divisions.empty()) return w;
-  const Priced& best = r.divisions.front();
+  const Priced& best = w.best = r.divisions.front();
   for (const auto& [name, seconds] : tolls_of(best.time))
     if (name != "products" && w.binds.empty()) w.binds = name, w.binds_s = seconds;
   if (r.divisions.size() > 1) w.runner_up = r.divisions[1];

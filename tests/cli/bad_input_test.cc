@@ -129,7 +129,7 @@ const std::vector<Case> kCases = {
     {"NoSuchClusterFile", {"plan", "{}/run.toml", "--set", "cluster.file={}/none.toml"}, {"{}/none.toml"}},
     {"DoesNotFit",
      {"train", "{}/run.toml"},
-     {"this run needs", "4096"},
+     {"this run needs", "bytes on rank 0", "4096", "none of", "single changes"},
      [](const fs::path& f) {
        std::string s = read_text(f / "cluster.toml");
        put_file(f / "cluster.toml", replaced(s, "17179869184", "4096"));

@@ -11,7 +11,9 @@
 #include <random>
 
 #include "base/interrupt.h"
+#include "base/json.h"
 #include "process.h"
+#include "spec/cluster_spec.h"
 #include "tiny_run.h"
 
 namespace trireme::test {
@@ -96,6 +98,48 @@ TEST(Train, AChosenLayoutIsWrittenAndKept) {
     const RunSpec after = load_run(plan, {}, {.read_from = false});
     EXPECT_EQ(after.batch.micro, other.batch.micro);
     EXPECT_EQ(after.layout, other.layout);
+  }
+}
+
+// What cannot fit is refused in a line with what would make it fit; that does, and plan says the same.
+TEST(Train, WhatCannotFitIsRefusedWithARemedyThatWorks) {
+  TempFolder tmp;
+  const fs::path file = tiny_run_file(tmp.path(), 2);
+  ClusterSpec c = load_cluster(tmp / "cluster.toml");
+  c.intra_node = {.latency = 1e-6, .bandwidth = 1e9}, c.disk_bandwidth = 1e9;
+  const auto planned = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"plan", file.string(), "--json", "--set", "layout.dp=3"});
+    const Ran r = trireme(tmp.path(), more);
+    EXPECT_EQ(r.code, 0) << r.err;
+    return nlohmann::json::parse(r.out)["candidates"][0];
+  };
+  const auto fits = planned({});
+  EXPECT_FALSE(fits.contains("remedies"));
+  const int64_t need = fits["memory"]["arena"].get<int64_t>() + fits["memory"]["snapshot"].get<int64_t>();
+  c.memory_bytes = 3 * need - 1;  // three rank threads share it
+  save_cluster(c, tmp / "cluster.toml");
+  const auto refused = planned({});
+  ASSERT_GE(refused["remedies"].size(), 2u);
+  const std::string first = refused["remedies"][0]["change"];
+  const Ran no = trireme(tmp.path(), train_args(file, {"--set", "layout.dp=3"}));
+  expect_one_line(no, 2,
+                  {fmt::format("this run needs {} bytes on rank 0", need), "optimizer", first,
+                   refused["remedies"][1]["change"]});
+  EXPECT_EQ(no.err, "trireme: " + refused["why_rejected"].get<std::string>() + "\n");
+  EXPECT_FALSE(fs::exists(tmp / "run"));
+  for (const auto& remedy : refused["remedies"]) {
+    std::vector<std::string> sets = {"--set", "layout.dp=3"};
+    std::string change = remedy["change"];
+    SCOPED_TRACE(change);
+    for (size_t at; (at = change.find(" with ")) != change.npos; change = change.substr(at + 6))
+      sets.insert(sets.end(), {"--set", change.substr(0, at)});
+    sets.insert(sets.end(), {"--set", change});
+    const auto after = planned({sets.begin() + 2, sets.end()});
+    EXPECT_TRUE(after["fits"]);
+    EXPECT_DOUBLE_EQ(after["step_s"].get<double>(), remedy["step_s"].get<double>());
+    if (change != first) continue;
+    const Ran yes = trireme(tmp.path(), train_args(file, sets));
+    EXPECT_EQ(yes.code, 0) << yes.err;
   }
 }
 

@@ -164,9 +164,37 @@ TEST(Worked, SearchRefusesByName) {
   refused({file, "--search", "--layers", "4"}, "--layers: RUN is a model already");
   refused({file, "--search", "--set", "precision.compute=fp8"}, "A100-80GB has no fp8");
   refused(with(named, {"--repair", "1e12"}), "--repair");
+  refused(with(named, {"--parameters", "8e9"}), "--parameters: the model's shape says it already");
+  refused(with(named, {"--layers", "8"}), "--layers: --model llama3-8B has its own");
+  refused(with(named, {"--set", "layout.tp=2"}), "--set: layout.tp=2: it changes a run file's keys");
   refused({"--search", "--model", "llama3-8B", "--gpus", "1048576", "--seq", "4096", "--global-batch",
            "1048576", "--restart", "1e6"},
           "nothing that they do stays");
+}
+
+// Answers that exclude each other, and options of one beside another: nothing is dropped in silence.
+TEST(Worked, PlanGivesOneAnswer) {
+  TempFolder tmp;
+  const std::string file = tiny_run_file(tmp.path(), 1).string();
+  const std::vector<std::vector<std::string>> answers = {
+      {"--walls"},   {"--roofline"}, {"--search"}, {"--sweep", "gpus=1..2"},
+      {"--largest"}, {"--explain"},  {"--axes"}};
+  const auto refused = [&](std::vector<std::string> args, const std::string& with) {
+    args.insert(args.begin(), {"plan", file});
+    const Ran r = trireme(tmp.path(), args);
+    EXPECT_EQ(r.code, 2) << r.out;
+    EXPECT_NE(r.err.find(with), std::string::npos) << with << "\n" << r.err;
+  };
+  for (size_t i = 0; i < answers.size(); i++)
+    for (size_t k = i + 1; k < answers.size(); k++) {
+      std::vector<std::string> both = answers[k];  // in either order the line is the same
+      both.insert(both.end(), answers[i].begin(), answers[i].end());
+      refused(both, answers[i][0] + " and " + answers[k][0] + ": each is an answer of its own");
+    }
+  for (const char* answer : {"--walls", "--roofline", "--explain", "--axes"})
+    refused({answer, "--cluster", "H100", "--by", "cost"}, "--by: goes with --search");
+  refused({"--roofline", "--cluster", "H100", "--price", "2"}, "--price: --roofline knows no money");
+  refused({"--price", "2"}, "--price: only --walls");
 }
 
 // precision of a run file is what its search prices.

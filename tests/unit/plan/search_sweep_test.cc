@@ -207,14 +207,12 @@ TEST(Largest, TogetherIsMoreThanEachAlone) {
     ASSERT_TRUE(r.any) << r.technique;
     EXPECT_LE(r.memory.total, q.figures.memory);
     EXPECT_GE(rows.back().parameters, r.parameters) << r.technique;
-    // One layer more of the family does not fit, at least where techniques stand alone.
-    if (r.technique == "all together") continue;
-    SearchRequest more = q;
-    more.model = scaled_model(q.model, r.model.layers + 1, q.seq);
-    SearchLayout same = r.layout;
-    if (same.pp == 1) {
-      EXPECT_GT(price_layout(more, same).memory.total, q.figures.memory) << r.technique;
-    }
+    // As a run would have it: the batch that was given, degrees that divide, what the technique says.
+    EXPECT_EQ(r.layout.global, 64) << r.technique;
+    EXPECT_EQ(division_refusal(r.model, q.seq, r.layout), Refusal::count) << r.technique;
+    RunSpec run;
+    run.model = r.model, run.data.seq_len = q.seq;
+    EXPECT_TRUE(problems_of(with_layout(run, r.layout)).empty()) << r.technique;
   }
   const auto named = [&](std::string_view name) {
     for (const LargestRow& r : rows)
@@ -226,6 +224,86 @@ TEST(Largest, TogetherIsMoreThanEachAlone) {
   EXPECT_LT(named("zero 2"), named("zero 3"));
   EXPECT_NE(largest_text(q, rows).find("all together"), std::string::npos);
   EXPECT_EQ(nlohmann::json::parse(largest_json(q, rows))["largest"].size(), rows.size());
+}
+
+const LargestRow& technique(const std::vector<LargestRow>& rows, std::string_view name) {
+  for (const LargestRow& r : rows)
+    if (r.technique == name) return r;
+  ADD_FAILURE() << name;
+  return rows[0];
+}
+
+// Of all members of the family: nothing larger fits, though larger ones may divide where smaller do not.
+TEST(Largest, NothingLargerFits) {
+  SearchRequest q = sweep_request();
+  q.model.heads = 20, q.model.kv_heads = 5, q.model.head_dim = 128, q.model.hidden = 2560;  // tp 4 for some
+  q.model.layers = 18, q.model.ffn = 6400;
+  q.model.finish(q.seq);
+  q.gpus = {12}, q.globals = {24}, q.figures.near = 6;
+  const std::vector<LargestRow> rows = largest(q);
+  const auto fits = [&](int64_t layers, std::string_view name, SearchLayout l) {
+    SearchRequest of = q;
+    of.model = scaled_model(q.model, layers, q.seq);
+    bool any = false;
+    for (int64_t n = 2; n <= 12; n++) {
+      if (12 % n != 0 || (n > 6 && name != "pipeline over all")) continue;
+      SearchLayout d = l;
+      (name[0] == 't' ? d.tp : name[0] == 'p' ? d.pp : d.cp) = n, d.dp = 12 / n;
+      if (division_refusal(of.model, q.seq, d) != Refusal::count) continue;
+      any = price_layout(of, d).memory.total <= q.figures.memory;  // of the largest that divides
+    }
+    return any;
+  };
+  std::vector<int64_t> edges;
+  for (const std::string_view name :
+       {"tensor parallel in a node", "context parallel in a node", "pipeline over all"}) {
+    const LargestRow& r = technique(rows, name);
+    ASSERT_TRUE(r.any) << name;
+    const SearchLayout l{.gpus = 12, .global = 24, .dp = 12};
+    int64_t most = 0, changes = 0;
+    bool before = true;
+    for (int64_t layers = 1; layers <= 150; layers++) {
+      const bool now = fits(layers, name, l);
+      if (now) most = layers;
+      changes += now != before, before = now;
+    }
+    EXPECT_EQ(r.model.layers, most) << name;
+    edges.push_back(changes);
+  }
+  EXPECT_GT(*std::max_element(edges.begin(), edges.end()), 1);  // bisection could stop below
+  const LargestRow& all = rows.back();
+  for (int64_t more = 1; more <= 12; more++) {
+    SearchRequest of = q;
+    of.model = scaled_model(q.model, all.model.layers + more, q.seq), of.best = 1;
+    EXPECT_TRUE(search(of).best.empty()) << more;
+  }
+}
+
+// What cannot be divided is not another technique under its name, and no batch but the one that is asked for.
+TEST(Largest, SaysWhatIsNot) {
+  SearchRequest q = sweep_request();
+  q.gpus = {8}, q.globals = {8}, q.seq = 1021;  // a prime: neither tp beside sequence parallelism nor cp
+  std::vector<LargestRow> rows = largest(q);
+  EXPECT_TRUE(technique(rows, "zero 1").any);
+  for (const char* name : {"tensor parallel in a node", "context parallel in a node"}) {
+    EXPECT_FALSE(technique(rows, name).any) << name;
+    EXPECT_NE(technique(rows, name).why.find("divides"), std::string::npos) << name;
+    EXPECT_NE(largest_text(q, rows).find(technique(rows, name).why), std::string::npos);
+  }
+  q = sweep_request();
+  q.gpus = {8}, q.globals = {3};
+  rows = largest(q);
+  EXPECT_EQ(technique(rows, "zero 3").why, "8 replicas do not divide 3 sequences a step");
+  EXPECT_EQ(technique(rows, "tensor parallel in a node").layout.dp, 1);
+  EXPECT_EQ(technique(rows, "pipeline over all").layout.global, 3);
+  q.gpus = {1}, q.globals = {1};
+  rows = largest(q);
+  for (const char* name : {"zero 1", "zero 2", "zero 3", "tensor parallel in a node",
+                           "context parallel in a node", "pipeline over all"})
+    EXPECT_FALSE(technique(rows, name).any) << name;
+  EXPECT_TRUE(rows.back().any);
+  q.figures.memory = 1e9;
+  EXPECT_EQ(technique(largest(q), "full recompute").why, "not even one layer fits");
 }
 
 TEST(Largest, AFamilyKeepsItsProportions) {

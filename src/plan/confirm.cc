@@ -1,0 +1,226 @@
+#include "plan/confirm.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "base/error.h"
+#include "base/timed.h"
+#include "model/stages.h"
+#include "runtime/booking.h"
+#include "sim/world_report.h"
+#include "spec/run_schedule.h"
+#include "spec/supported.h"
+
+namespace trireme {
+namespace {
+
+constexpr double kGigaByte = 1e9;
+
+// What a pipeline rank holds: of each of its stages whether the embedding and the head are there, and blocks
+// without and with experts.
+using Held = std::vector<std::array<int64_t, 4>>;
+
+int64_t peak_in_flight(const std::vector<Action>& actions, const std::vector<StageRange>& stages) {
+  int64_t now = 0, most = 0;
+  for (const Action& a : actions) {
+    const int64_t blocks = std::max<int64_t>(1, stages[size_t(a.stage)].last - stages[size_t(a.stage)].first);
+    if (a.kind == Act::F) now += blocks;
+    most = std::max(most, now);
+    if (a.kind == Act::B || a.kind == Act::W) now -= blocks;
+  }
+  return most;
+}
+
+// The run that train would start in this layout.
+RunSpec run_of(const SearchRequest& q, const ConfirmRequest& c, const SearchLayout& l) {
+  RunSpec run = c.run.value_or(RunSpec());
+  if (!c.run) {
+    run.model = q.model, run.model.max_positions = 0, run.data.seq_len = q.seq;
+    run.precision.compute = q.numbers == NumberType::fp8 ? "fp8" : "bf16";
+    run.precision.reduce = q.grad_bytes == 2 ? "bf16" : "f32";
+    if (q.grad_stored > 0) run.precision.grads = q.grad_stored == 2 ? "bf16" : "f32";
+  }
+  run.data.seq_len = q.seq, run.model.finish(q.seq);
+  return with_layout(std::move(run), l);
+}
+
+std::string why_not_run(const RunSpec& run) {
+  for (const std::vector<Problem>& all : {problems_of(run), unsupported_of(run)})
+    if (!all.empty()) return fmt::format("{}: {}", all[0].keys.front(), all[0].text);
+  return "";
+}
+
+void book(const SearchRequest& q, const RunSpec& run, Confirmed& c) {
+  const Schedule schedule = schedule_of(run);
+  const std::vector<int> ranks = fullest_ranks(run, schedule);
+  c.booked_ranks = int64_t(ranks.size());
+  for (const int r : ranks) {
+    const Booking b = book_stage(run, schedule, 1, {}, r);
+    if (b.arena_bytes > c.arena) c.arena = b.arena_bytes, c.pp = r;
+  }
+  c.bytes = double(c.arena) + c.priced.memory.base;
+  c.fits = c.bytes <= q.figures.memory * q.memory_share;
+}
+
+void simulate(const SearchRequest& q, const ConfirmRequest& request, const RunSpec& run, Confirmed& c) {
+  try {
+    const World w = world_of({.run = run,
+                              .window = q.window,
+                              .window_share = q.window_share,
+                              .figures = q.figures,
+                              .by = request.by});
+    const WorldReplay all = replay_world(w);
+    c.step_s = double(all.replay.makespan) * 1e-9;
+    c.bubble = bubble_of(rows_of(w, all));
+  } catch (const Error& e) {
+    if (e.fault != Fault::request) throw;
+    c.unsimulated = e.what();
+  }
+}
+
+// The order of axes changes who is near, not what a rank holds: booked once.
+const Confirmed* booked_before(const Confirmation& all, SearchLayout l) {
+  for (const Confirmed& c : all.looked_at) {
+    l.nearest = c.priced.layout.nearest;
+    if (l == c.priced.layout && c.refused.empty()) return &c;
+  }
+  return nullptr;
+}
+
+Confirmed look_at(const SearchRequest& q, const ConfirmRequest& request, const Priced& p,
+                  const Confirmation& before) {
+  Confirmed c{.priced = p};
+  try {
+    RunSpec run = run_of(q, request, p.layout);
+    c.refused = why_not_run(run);
+    if (!c.refused.empty()) return c;
+    run = resolve(run, {.native_bf16 = true});
+    if (const Confirmed* same = booked_before(before, p.layout)) {
+      c.arena = same->arena, c.bytes = same->bytes, c.fits = same->fits;
+      c.pp = same->pp;
+    } else {
+      book(q, run, c);
+    }
+    if (c.fits) simulate(q, request, run, c);
+  } catch (const Error& e) {
+    if (e.fault != Fault::request) throw;
+    c.refused = e.what();
+  }
+  return c;
+}
+
+bool lower_score(const Priced& a, const Priced& b) {
+  return a.score < b.score;
+}
+
+void drop(SearchResult& r, const SearchLayout& layout) {
+  const auto is = [&](const Priced& p) { return p.layout == layout; };
+  std::erase_if(r.best, is), std::erase_if(r.front, is);
+  for (Priced& d : r.divisions)
+    if (d.layout == layout)
+      for (const Priced& next : r.best)
+        if (next.layout.same_division(layout)) {
+          d = next;
+          break;
+        }
+  std::erase_if(r.divisions, is);
+  std::stable_sort(r.divisions.begin(), r.divisions.end(), lower_score);
+}
+
+// Those that were looked at first, by what was found; the others behind them.
+void rank_again(SearchResult& r, Confirmation& all) {
+  std::vector<const Confirmed*> stay;
+  for (const Confirmed& c : all.looked_at)
+    if (c.fits) stay.push_back(&c);
+  std::stable_sort(stay.begin(), stay.end(),
+                   [](const Confirmed* a, const Confirmed* b) { return a->score() < b->score(); });
+  all.reordered = !stay.empty() && !(stay[0]->priced.layout == r.best[0].layout);
+  for (size_t i = 0; i < stay.size(); i++) r.best[i] = stay[i]->priced;
+}
+
+std::string row_text(const SearchRequest& q, const Confirmed& c) {
+  std::string s = fmt::format("{:9.3f} s ", c.priced.time.total);
+  if (c.step_s > 0)
+    s += fmt::format("{:8.3f} s {:+6.1f} % ", c.step_s, 100 * (c.step_s / c.priced.time.total - 1));
+  else
+    s += fmt::format("{:>10} {:>8} ", "-", "");
+  s += fmt::format("{:8.1f} GB ", c.priced.memory.total / kGigaByte);
+  if (c.refused.empty())
+    s += fmt::format("{:6.1f} GB {:+6.1f} %  ", c.bytes / kGigaByte,
+                     100 * (c.bytes / c.priced.memory.total - 1));
+  else
+    s += fmt::format("{:>9} {:>8}  ", "-", "");
+  s += text_of(c.priced.layout) + "\n";
+  const auto note = [&](const std::string& text) { s += "      " + text.substr(0, text.find('\n')) + "\n"; };
+  if (!c.refused.empty()) note("not confirmed, this version cannot run it: " + c.refused);
+  if (!c.fits)
+    note(fmt::format(
+        "DOES NOT FIT, dropped: {} bytes on pipeline rank {} and {:.1f} GB beside them, of {:.1f} GB",
+        c.arena, c.pp, c.priced.memory.base / kGigaByte, q.figures.memory * q.memory_share / kGigaByte));
+  if (!c.unsimulated.empty()) note("not simulated: " + c.unsimulated);
+  return s;
+}
+
+}  // namespace
+
+std::vector<int> fullest_ranks(const RunSpec& run, const Schedule& schedule) {
+  const std::vector<StageRange> stages = split_layers(run.model, run.data.seq_len, schedule.stages);
+  struct Fullest {
+    int rank = 0;
+    int64_t in_flight = -1;
+  };
+  std::map<Held, Fullest> kinds;
+  for (size_t r = 0; r < schedule.ranks.size(); r++) {
+    std::vector<bool> mine(stages.size());
+    for (const Action& a : schedule.ranks[r]) mine[size_t(a.stage)] = true;
+    Held held;
+    for (size_t s = 0; s < stages.size(); s++) {
+      if (!mine[s]) continue;
+      std::array<int64_t, 4> h{stages[s].embedding, stages[s].head, 0, 0};
+      for (int64_t b = stages[s].first; b < stages[s].last; b++) h[run.model.expert_block(b) ? 3 : 2]++;
+      held.push_back(h);
+    }
+    Fullest& f = kinds[held];
+    const int64_t in_flight = peak_in_flight(schedule.ranks[r], stages);
+    if (in_flight > f.in_flight) f = {int(r), in_flight};
+  }
+  std::vector<int> ranks;
+  for (const auto& [held, f] : kinds) ranks.push_back(f.rank);
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
+}
+
+Confirmation confirm(const SearchRequest& q, SearchResult& r, const ConfirmRequest& request) {
+  Confirmation all;
+  const double begin = now_s();
+  int64_t fit = 0;
+  for (const Priced& p : r.best) {
+    if (fit == request.most || int64_t(all.looked_at.size()) == kMostConfirmed) break;
+    all.looked_at.push_back(look_at(q, request, p, all));
+    fit += all.looked_at.back().fits;
+  }
+  for (const Confirmed& c : all.looked_at)
+    if (!c.fits) drop(r, c.priced.layout), all.dropped++;
+  rank_again(r, all);
+  all.seconds = now_s() - begin;
+  return all;
+}
+
+std::string confirmed_text(const SearchRequest& q, const Confirmation& all) {
+  int64_t ranks = 0;
+  for (const Confirmed& c : all.looked_at) ranks += c.booked_ranks;
+  std::string s = fmt::format(
+      "\nconfirmed in {:.1f} s: {} layouts, {} ranks of them booked on meta (those that differ and hold "
+      "most), all "
+      "ranks simulated event by event\n{:>11} {:>19} {:>11} {:>18}  layout\n",
+      all.seconds, all.looked_at.size(), ranks, "step", "simulated", "memory", "booked");
+  for (const Confirmed& c : all.looked_at) s += row_text(q, c);
+  if (all.dropped > 0) s += fmt::format("{} dropped: too large as booked\n", all.dropped);
+  if (all.reordered) s += "as simulated another is the best than in closed form: ranked by that\n";
+  return s;
+}
+
+}  // namespace trireme

@@ -1,0 +1,51 @@
+// The best layouts of a search as they would run: the real step of their fullest ranks booked on meta, and
+// the whole cluster's step replayed event by event, beside what the closed forms said.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plan/scaled_run.h"
+#include "plan/search.h"
+
+namespace trireme {
+
+struct ConfirmRequest {
+  int64_t most = 3;            // layouts that fit
+  std::optional<RunSpec> run;  // what else the run is; none: defaults, in 16 bits
+  PricedBy by;
+};
+
+struct Confirmed {
+  Priced priced;        // in closed form
+  std::string refused;  // why this version cannot run it; else:
+  int pp = 0;           // place of the fullest in the pipeline
+  int64_t arena = 0;    // its bytes, to the byte
+  double bytes = 0;     // with what nobody books: StepMemory::base
+  bool fits = true;
+  std::string unsimulated;  // why it could not be replayed; else:
+  double step_s = 0, bubble = 0;
+  int64_t booked_ranks = 0;  // that differ; 0: as a layout before of another order of axes
+  // What is ranked: the closed form's score, by the simulated step where there is one.
+  double score() const { return step_s > 0 ? priced.score * step_s / priced.time.total : priced.score; }
+};
+struct Confirmation {
+  std::vector<Confirmed> looked_at;  // as the closed form ranks them
+  bool reordered = false;            // another is the best than the closed form has
+  int64_t dropped = 0;
+  double seconds = 0;
+};
+
+// Looks at result.best from the first on until `most` of them fit, at most at kMostConfirmed; drops what does
+// not fit from the result, and ranks the others by their simulated step. Of each division that loses its best
+// layout the next that is known takes its place.
+inline constexpr int64_t kMostConfirmed = 14;
+Confirmation confirm(const SearchRequest&, SearchResult&, const ConfirmRequest&);
+
+// Pipeline ranks that stand for all: of those that hold alike (embedding, head, as many blocks of each kind
+// in each of their stages) the one that has most in flight. Exported for tests.
+std::vector<int> fullest_ranks(const RunSpec&, const Schedule&);
+
+std::string confirmed_text(const SearchRequest&, const Confirmation&);
+
+}  // namespace trireme

@@ -1,0 +1,207 @@
+// The best of a search, confirmed: what is printed is what meta books and the simulator replays, what does
+// not fit as booked is dropped, and the others are ranked by their simulated step.
+#include "plan/confirm.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/json.h"
+#include "runtime/booking.h"
+#include "spec/run_schedule.h"
+#include "spec/supported.h"
+
+namespace trireme {
+namespace {
+
+RunSpec staged(const char* arch) {
+  RunSpec run;
+  run.model = ModelSpec::of(arch);
+  run.model.layers = 8, run.model.hidden = 24, run.model.heads = 4, run.model.kv_heads = 2,
+  run.model.ffn = 72;
+  run.model.vocab = 307;
+  if (run.model.moe())
+    run.model.experts = 4, run.model.experts_per_token = 2, run.model.moe_ffn = 40,
+    run.model.dense_layers = 2;
+  run.data.seq_len = 13, run.batch.global = 8, run.batch.micro = 1;
+  run.precision.compute = "f32";
+  run.model.finish(run.data.seq_len);
+  return run;
+}
+
+// The ranks that stand for the others take as much as the fullest of all, to the byte, in every schedule.
+TEST(Confirm, TheFullestRankIsAmongThoseThatAreBooked) {
+  struct Choice {
+    const char* schedule;
+    int64_t chunks;
+  };
+  int64_t spared = 0;
+  for (const char* arch : {"llama", "mixtral"})
+    for (const Choice& c : {Choice{"1f1b", 1},
+                            {"gpipe", 1},
+                            {"interleaved", 2},
+                            {"zb-h1", 1},
+                            {"zb-h2", 1},
+                            {"zb-v", 2},
+                            {"v-half", 2},
+                            {"v-min", 2},
+                            {"dualpipe-v", 2}})
+      for (const int64_t pp : {2, 4})
+        for (const char* again : {"none", "full"}) {
+          RunSpec run = staged(arch);
+          run.layout.pp = pp, run.layout.schedule = c.schedule, run.layout.chunks = c.chunks;
+          run.layout.recompute = again;
+          if (!problems_of(run).empty()) continue;
+          SCOPED_TRACE(fmt::format("{} {} pp {} {}", arch, c.schedule, pp, again));
+          run = resolve(run, {});
+          const Schedule schedule = schedule_of(run);
+          const std::vector<int> few = fullest_ranks(run, schedule);
+          int64_t most = 0, seen = 0;
+          for (int r = 0; r < int(pp); r++) {
+            const int64_t bytes = book_stage(run, schedule, 1, {}, r).arena_bytes;
+            most = std::max(most, bytes);
+            if (std::find(few.begin(), few.end(), r) != few.end()) seen = std::max(seen, bytes);
+          }
+          EXPECT_EQ(seen, most);
+          spared += pp - int64_t(few.size());
+        }
+  EXPECT_GT(spared, 8);
+}
+
+SearchRequest tiny_request() {
+  SearchRequest q;
+  q.model = ModelSpec::of("llama");
+  q.model.layers = 6, q.model.hidden = 96, q.model.heads = 6, q.model.kv_heads = 2, q.model.ffn = 192;
+  q.model.vocab = 1009;
+  q.seq = 96, q.name = "tiny", q.device = "test";
+  q.model.finish(q.seq);
+  q.figures = {
+      .bf16 = 1e12, .memory = 1e9, .bandwidth = 1e11, .bus = 2e10, .near = 3, .nic = 2e9, .attention = 5e11};
+  q.fits = constants_of({});
+  q.fits[size_t(Fit::base)] = 1e5;
+  q.gpus = {6}, q.globals = {12}, q.best = kMostConfirmed;
+  return q;
+}
+
+// What plan and simulate say of the layout, each by itself.
+void expect_as_run(const SearchRequest& q, const Confirmed& c) {
+  SCOPED_TRACE(text_of(c.priced.layout));
+  ASSERT_EQ(c.refused, "");
+  RunSpec run;
+  run.model = q.model, run.data.seq_len = q.seq, run.precision.compute = "bf16";
+  run = resolve(with_layout(run, c.priced.layout), {.native_bf16 = true});
+  EXPECT_EQ(c.arena, book_training(run, schedule_of(run), 1).arena_bytes);
+  EXPECT_DOUBLE_EQ(c.bytes, double(c.arena) + 1e5);
+  EXPECT_EQ(c.fits, c.bytes <= q.figures.memory * q.memory_share);
+  if (!c.fits) return;
+  if (c.priced.layout.shards > 0 || c.priced.layout.offload) {
+    EXPECT_NE(c.unsimulated, "");
+    EXPECT_EQ(c.step_s, 0);
+    return;
+  }
+  const WorldReplay all = replay_world(world_of({.run = run, .figures = q.figures}));
+  EXPECT_DOUBLE_EQ(c.step_s, double(all.replay.makespan) * 1e-9);
+  EXPECT_GT(c.step_s / c.priced.time.total, 0.5);
+  EXPECT_LT(c.step_s / c.priced.time.total, 2.5);
+}
+
+TEST(Confirm, SaysWhatPlanAndSimulateSay) {
+  const SearchRequest q = tiny_request();
+  SearchResult r = search(q);
+  const SearchResult before = r;
+  const Confirmation all = confirm(q, r, {.most = 5});
+  ASSERT_EQ(all.looked_at.size(), 5u);
+  EXPECT_EQ(all.dropped, 0);
+  for (size_t i = 0; i < 5; i++) {
+    EXPECT_EQ(all.looked_at[i].priced.layout, before.best[i].layout);
+    expect_as_run(q, all.looked_at[i]);
+  }
+  // By the simulated step; behind them the others as they were.
+  ASSERT_EQ(r.best.size(), before.best.size());
+  const auto score = [&](const Priced& p) {
+    for (const Confirmed& c : all.looked_at)
+      if (c.priced.layout == p.layout) return c.score();
+    return 0.0;
+  };
+  for (size_t i = 0; i + 1 < 5; i++) EXPECT_LE(score(r.best[i]), score(r.best[i + 1])) << i;
+  for (size_t i = 5; i < r.best.size(); i++) EXPECT_EQ(r.best[i].layout, before.best[i].layout);
+  EXPECT_EQ(all.reordered, !(r.best[0].layout == before.best[0].layout));
+  const std::string text = search_text(q, r, nullptr, &all);
+  for (const Confirmed& c : all.looked_at)
+    EXPECT_NE(
+        text.find(fmt::format("{:.3f} s {:+6.1f} %", c.step_s, 100 * (c.step_s / c.priced.time.total - 1))),
+        std::string::npos)
+        << text;
+  const auto j = nlohmann::json::parse(search_json(q, r, nullptr, &all));
+  ASSERT_EQ(j["confirmed"]["layouts"].size(), 5u);
+  EXPECT_EQ(j["confirmed"]["layouts"][0]["booked_bytes"], all.looked_at[0].arena);
+}
+
+// Closed forms that see a part of the activations: what they let through is dropped where the booked bytes
+// are more than there are, until as many fit as were asked for.
+TEST(Confirm, DropsWhatDoesNotFitAsBooked) {
+  SearchRequest q = tiny_request();
+  q.fits[size_t(Fit::kept)] = 0.01;
+  SearchResult roomy = search(q);
+  const Confirmation known = confirm(q, roomy, {.most = kMostConfirmed});
+  std::vector<double> bytes;
+  for (const Confirmed& c : known.looked_at) bytes.push_back(c.bytes);
+  ASSERT_EQ(bytes.size(), size_t(kMostConfirmed));
+  std::sort(bytes.begin(), bytes.end());
+  ASSERT_LT(bytes[2], bytes.back());
+  q.figures.memory = bytes[2];  // of these at least three fit, and not all
+  SearchResult r = search(q);
+  const SearchResult before = r;
+  const Confirmation all = confirm(q, r, {.most = 3});
+  int64_t fit = 0;
+  std::vector<SearchLayout> gone;
+  for (const Confirmed& c : all.looked_at) {
+    expect_as_run(q, c);
+    fit += c.fits;
+    if (!c.fits) gone.push_back(c.priced.layout);
+  }
+  EXPECT_EQ(fit, 3);
+  EXPECT_TRUE(all.looked_at.back().fits);  // and no further was looked at
+  ASSERT_FALSE(gone.empty());
+  EXPECT_EQ(all.dropped, int64_t(gone.size()));
+  for (const std::vector<Priced>* list : {&r.best, &r.front, &r.divisions})
+    for (const Priced& p : *list)
+      EXPECT_EQ(std::count(gone.begin(), gone.end(), p.layout), 0) << text_of(p.layout);
+  EXPECT_EQ(r.best.size(), before.best.size() - gone.size());
+  EXPECT_TRUE(std::is_sorted(r.divisions.begin(), r.divisions.end(),
+                             [](const Priced& a, const Priced& b) { return a.score < b.score; }));
+  const std::string text = search_text(q, r, nullptr, &all);
+  EXPECT_NE(text.find("DOES NOT FIT, dropped"), std::string::npos) << text;
+  // Nothing is enough: said, and nothing stays of what was looked at.
+  q.figures.memory = 1e5;
+  SearchResult none = before;
+  const Confirmation no = confirm(q, none, {.most = 3});
+  EXPECT_EQ(no.dropped, int64_t(no.looked_at.size()));
+  EXPECT_NE(search_text(q, none, nullptr, &no).find("dropped: too large as booked"), std::string::npos);
+}
+
+// A layout whose step no simulator replays, and one that this version cannot run, are said to be so.
+TEST(Confirm, SaysWhatItCannotConfirm) {
+  SearchRequest q = tiny_request();
+  SearchResult r;
+  SearchLayout l{.gpus = 6, .global = 12, .dp = 6, .micro = 2, .zero = 3, .shards = 2};
+  r.best = {price_layout(q, l)};
+  Confirmation all = confirm(q, r, {});
+  ASSERT_EQ(all.looked_at.size(), 1u);
+  EXPECT_NE(all.looked_at[0].unsimulated.find("layout.shard_group"), std::string::npos);
+  EXPECT_GT(all.looked_at[0].arena, 0);
+  EXPECT_NE(confirmed_text(q, all).find("not simulated: layout.shard_group"), std::string::npos);
+  RunSpec run;
+  run.model = q.model, run.data.seq_len = q.seq, run.train.comm = "nccl";
+  if (!unsupported_of(run).empty()) {
+    all = confirm(q, r, {.run = run});
+    EXPECT_NE(all.looked_at[0].refused.find("train.comm"), std::string::npos);
+    EXPECT_NE(confirmed_text(q, all).find("this version cannot run it"), std::string::npos);
+    EXPECT_EQ(r.best.size(), 1u);
+  }
+}
+
+}  // namespace
+}  // namespace trireme

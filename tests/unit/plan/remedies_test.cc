@@ -1,0 +1,234 @@
+// What makes a run fit that does not: each remedy, put into the run as its user would, does what it says.
+#include "plan/remedies.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "plan/recompute.h"
+#include "spec/run_schedule.h"
+
+namespace trireme {
+namespace {
+
+RunSpec large_run() {
+  RunSpec run;
+  run.model = ModelSpec::of("llama");
+  run.model.layers = 4, run.model.hidden = 48, run.model.heads = 6, run.model.kv_heads = 2,
+  run.model.ffn = 96;
+  run.model.vocab = 211;
+  run.data.seq_len = 24, run.batch.global = 12, run.batch.micro = 3;
+  run.precision.compute = "f32";
+  run.model.finish(run.data.seq_len);
+  return run;
+}
+
+ClusterSpec machine_of(int64_t memory) {
+  ClusterSpec c;
+  c.name = "test", c.peak.f32 = 5e10, c.peak.bf16 = 1e11, c.memory_bandwidth = 1e10, c.memory_bytes = memory;
+  c.disk_bandwidth = 1e9, c.intra_node = {.latency = 2e-6, .bandwidth = 4e9};
+  return c;
+}
+
+Forecast forecast_on(const RunSpec& asked, const ClusterSpec& c) {
+  const RunSpec run = resolve(asked, {});
+  return forecast(run, schedule_of(run), c, 1);
+}
+Forecast with_remedies(const RunSpec& asked, const ClusterSpec& c) {
+  const RunSpec run = resolve(asked, {});
+  Forecast f = forecast_on(asked, c);
+  find_remedies(f, run, asked.precision, c, 1);
+  return f;
+}
+
+// "layout.tp = 2 with layout.dp = 1", as `--set` once or twice.
+RunSpec changed(const RunSpec& asked, std::string change) {
+  std::vector<std::string> sets;
+  for (size_t at; (at = change.find(" with ")) != std::string::npos; change = change.substr(at + 6))
+    sets.push_back(change.substr(0, at));
+  sets.push_back(change);
+  return parse_run(save_run(asked), "test", sets);
+}
+
+void expect_true(const RunSpec& asked, const ClusterSpec& c, const Forecast& f) {
+  ASSERT_TRUE(f.remedies);
+  const std::vector<Remedy>& found = f.remedies->found;
+  for (size_t i = 0; i < found.size(); i++) {
+    SCOPED_TRACE(found[i].change);
+    const Forecast after = forecast_on(changed(asked, found[i].change), c);
+    EXPECT_TRUE(after.fits);
+    EXPECT_EQ(found[i].saves, f.device_bytes() - after.device_bytes());
+    EXPECT_DOUBLE_EQ(found[i].step_s, after.step_s);
+    EXPECT_DOUBLE_EQ(found[i].costs, after.step_s / f.step_s - 1);
+    EXPECT_TRUE(found[i].priced);
+    if (i > 0) {
+      EXPECT_GE(found[i].step_s, found[i - 1].step_s);
+    }
+  }
+}
+
+bool offers(const Forecast& f, const std::string& change) {
+  return std::any_of(f.remedies->found.begin(), f.remedies->found.end(),
+                     [&](const Remedy& r) { return r.change == change; });
+}
+
+struct Layout {
+  const char* name;
+  std::vector<std::string> sets;
+  std::vector<std::string> other;  // what could help, of each kind the first
+};
+class RemediesOf : public testing::TestWithParam<Layout> {};
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, RemediesOf,
+    testing::Values(
+        Layout{
+            "one", {}, {"layout.recompute = \"selective\"", "batch.micro = 1", "layout.offload = \"state\""}},
+        Layout{"replicas",
+               {"layout.dp=2"},
+               {"layout.recompute = \"selective\"", "layout.zero = 1", "batch.micro = 1",
+                "layout.offload = \"state\"", "layout.tp = 2 with layout.dp = 1",
+                "layout.pp = 2 with layout.dp = 1"}},
+        Layout{"sharded",
+               {"layout.dp=2", "layout.zero=2", "layout.recompute=full"},
+               {"layout.zero = 3", "batch.micro = 1", "layout.offload = \"inputs\""}},
+        Layout{"stages",
+               {"layout.pp=3", "layout.recompute=selective"},
+               {"layout.recompute = \"full\"", "batch.micro = 1"}}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+// One byte less than it needs: each kind of change that helps at all is offered, and is what it says.
+TEST_P(RemediesOf, AreWhatTheChangeDoes) {
+  const RunSpec asked = parse_run(save_run(large_run()), "test", GetParam().sets);
+  const Forecast roomy = with_remedies(asked, machine_of(int64_t(1) << 40));
+  EXPECT_TRUE(roomy.fits);
+  EXPECT_FALSE(roomy.remedies);
+  EXPECT_EQ(why_not(asked, roomy), "");
+  const ClusterSpec small = machine_of(roomy.device_bytes() * asked.world() - 1);
+  const Forecast f = with_remedies(asked, small);
+  ASSERT_FALSE(f.fits);
+  expect_true(asked, small, f);
+  for (const std::string& change : GetParam().other)
+    EXPECT_EQ(offers(f, change), forecast_on(changed(asked, change), small).fits) << change;
+  EXPECT_GE(f.remedies->found.size(), 2u);
+}
+
+// Less and less memory: what is offered first does not help any more, then another stage of its kind does,
+// and at the end nothing, which is said with the one that saves most.
+TEST(Remedies, GoOnAsFarAsIsNeeded) {
+  RunSpec asked = large_run();
+  asked.layout.dp = 2;
+  const int64_t need = forecast_on(asked, machine_of(int64_t(1) << 40)).device_bytes();
+  std::vector<std::string> seen;
+  int64_t before = need;
+  for (int i = 0; i <= 16; i++) {
+    const ClusterSpec c = machine_of(2 * (need - std::max<int64_t>(1, need * i / 17)));
+    const Forecast f = with_remedies(asked, c);
+    expect_true(asked, c, f);
+    const std::string line = why_not(resolve(asked, {}), f);
+    EXPECT_EQ(line.find('\n'), std::string::npos);
+    for (const Remedy& r : f.remedies->found) seen.push_back(r.change);
+    if (!f.remedies->found.empty()) continue;
+    ASSERT_TRUE(f.remedies->leanest);
+    const Forecast leanest = forecast_on(changed(asked, f.remedies->leanest->change), c);
+    EXPECT_FALSE(leanest.fits);
+    EXPECT_EQ(f.remedies->leanest->saves, f.device_bytes() - leanest.device_bytes());
+    for (const char* change : {"layout.zero=3", "layout.recompute=full", "batch.micro=1"})
+      EXPECT_GE(forecast_on(changed(asked, change), c).device_bytes(), leanest.device_bytes()) << change;
+    EXPECT_NE(line.find("none of"), std::string::npos) << line;
+    EXPECT_NE(line.find(f.remedies->leanest->change), std::string::npos) << line;
+    before = std::min(before, f.allowed_bytes());
+  }
+  EXPECT_LT(before, need);
+  for (const char* change : {"layout.zero = 1", "layout.zero = 3"})
+    EXPECT_NE(std::find(seen.begin(), seen.end(), change), seen.end()) << change;
+}
+
+// The line: bytes, the rank of the fullest stage, its buckets, and two remedies, the cheapest.
+TEST(Remedies, TheLineNamesTheWorstRankAndTheTwoCheapest) {
+  RunSpec asked = large_run();
+  asked.layout.dp = 2, asked.layout.pp = 2;
+  asked.model.vocab = 9001;
+  const RunSpec run = resolve(asked, {});
+  int64_t most = 0;
+  int fullest = 0;
+  for (int k = 0; k < 2; k++)
+    if (const Booking b = book_stage(run, schedule_of(run), 1, {}, k); b.peak_total > most)
+      most = b.peak_total, fullest = b.tape.rank;
+  ASSERT_EQ(fullest, 2);  // the last stage has the logits
+  const int64_t need = forecast_on(asked, machine_of(int64_t(1) << 40)).device_bytes();
+  const ClusterSpec c = machine_of(4 * need - 1);
+  const Forecast f = with_remedies(asked, c);
+  const std::string line = why_not(run, f);
+  for (const std::string& part :
+       {fmt::format("this run needs {} bytes on rank 2", need), fmt::format("{} bytes for each", need - 1),
+        std::string(": weights "), std::string("optimizer "), std::string("activations ")})
+    EXPECT_NE(line.find(part), std::string::npos) << part << "\n" << line;
+  ASSERT_GE(f.remedies->found.size(), 3u);
+  for (size_t i = 0; i < f.remedies->found.size(); i++)
+    EXPECT_EQ(line.find(to_text(f.remedies->found[i])) != std::string::npos, i < 2) << i << "\n" << line;
+}
+
+// Gradients that are "auto" follow the microbatches: a smaller microbatch is booked with f32 sums.
+TEST(Remedies, BookWhatTheFileWouldBe) {
+  RunSpec asked = large_run();
+  asked.precision.compute = "bf16", asked.batch.global = asked.batch.micro = 6;
+  ASSERT_EQ(resolve(asked, {}).precision.grads, "bf16");
+  const int64_t need = forecast_on(asked, machine_of(int64_t(1) << 40)).device_bytes();
+  const ClusterSpec c = machine_of(need - 1);
+  const Forecast f = with_remedies(asked, c);
+  expect_true(asked, c, f);
+  EXPECT_EQ(resolve(changed(asked, "batch.micro=3"), {}).precision.grads, "f32");
+  EXPECT_EQ(offers(f, "batch.micro = 3"), forecast_on(changed(asked, "batch.micro=3"), c).fits);
+  RunSpec fixed = asked;
+  fixed.precision.grads = "bf16";
+  const Forecast g = with_remedies(fixed, c);
+  expect_true(fixed, c, g);
+  EXPECT_TRUE(offers(g, "batch.micro = 3"));
+}
+
+// Time that nobody knows is not called none.
+TEST(Remedies, SayWhatIsNotPriced) {
+  RunSpec asked = large_run();
+  asked.layout.dp = 2;
+  const int64_t need = forecast_on(asked, machine_of(int64_t(1) << 40)).device_bytes();
+  ClusterSpec c = machine_of(2 * need - 1);
+  c.disk_bandwidth = 0;
+  const Forecast f = with_remedies(asked, c);
+  ASSERT_TRUE(offers(f, "layout.offload = \"state\""));
+  EXPECT_EQ(f.remedies->found.back().change, "layout.offload = \"state\"");
+  EXPECT_FALSE(f.remedies->found.back().priced);
+  EXPECT_NE(to_text(f.remedies->found.back()).find("time that is not known"), std::string::npos);
+  c.peak = {}, c.memory_bandwidth = 0;
+  const Forecast untimed = with_remedies(asked, c);
+  ASSERT_FALSE(untimed.remedies->found.empty());
+  for (const Remedy& r : untimed.remedies->found)
+    EXPECT_NE(to_text(r).find("in a time that is not known"), std::string::npos) << to_text(r);
+}
+
+// recompute = "auto" that is not enough is a run that does not fit, with its remedies; devices of machines
+// that have several are not shared.
+TEST(Remedies, BehindAChosenRecompute) {
+  RunSpec asked = large_run();
+  asked.layout.dp = 2;
+  const auto bytes = [&](const char* set) {
+    return forecast_on(changed(asked, set), machine_of(int64_t(1) << 40)).device_bytes();
+  };
+  const int64_t full = bytes("layout.recompute=full");
+  asked.layout.recompute = "auto";
+  const ClusterSpec c = machine_of(2 * full - 1);
+  const RunSpec run = choose_recompute(resolve(asked, {}), c, 1);
+  EXPECT_EQ(run.layout.recompute, "full");
+  Forecast f = forecast(run, schedule_of(run), c, 1);
+  ASSERT_FALSE(f.fits);
+  find_remedies(f, run, asked.precision, c, 1);
+  EXPECT_TRUE(offers(f, "layout.zero = 1"));
+  ClusterSpec own = machine_of(full);
+  own.devices_per_node = 2;
+  EXPECT_EQ(ranks_on_device(run, own), 1);
+  const RunSpec there = choose_recompute(resolve(asked, {}), own, 1);
+  EXPECT_TRUE(forecast(there, schedule_of(there), own, 1).fits);
+}
+
+}  // namespace
+}  // namespace trireme
