@@ -8,8 +8,10 @@ Each layout is planned (`plan --json`) and trained for some steps on random toke
 expected time, the median of the measured steps without the first two, and the error. At the end the median and
 the 90th percentile of the errors' magnitudes, beside the roof's. Clocks move: right before and behind each layout
 one fixed run is timed, and a third line has the errors with each layout's time divided by what that run took
-then, over its median. The last column says whether memory and bytes on the wire were equal (rows of experts
-divided over ranks depend on what their router chose). --out keeps a JSON line a layout, so that a part can be run at a time (--begin, --count);
+then, over its median. --passes N goes through all layouts N times, minutes
+apart, and takes each one's median: a neighbour's busy minute is then in one of N. The last column says whether
+memory and bytes on the wire were equal (rows of experts divided over ranks depend on what their router chose).
+--out keeps a JSON line a measurement, so that a part can be run at a time (--begin, --count);
 --report prints the table of such a file and measures nothing. Needs Python's standard library only.
 """
 
@@ -150,7 +152,21 @@ def percentile(values, share):
     return values[min(len(values) - 1, int(share * len(values)))]
 
 
+def over_passes(rows):
+    """One row a layout: medians over its measurements; bytes equal in all of them."""
+    layouts = {}
+    for row in rows:
+        layouts.setdefault(row["seed"], []).append(row)
+    return [dict(of[0], measured_s=statistics.median(r["measured_s"] for r in of),
+                 reference_s=statistics.median(r["reference_s"] for r in of),
+                 bytes_equal=all(r["bytes_equal"] for r in of)) for of in layouts.values()]
+
+
 def report(rows):
+    passes = len(rows)
+    rows = over_passes(rows)
+    if passes > len(rows):
+        print(f"medians of {passes / len(rows):.3g} measurements a layout\n")
     print("| seed | model | layout | roof ms | expected ms | measured ms | error | bytes |")
     print("|---|---|---|---|---|---|---|---|")
     for row in rows:
@@ -173,6 +189,7 @@ def main():
     p.add_argument("--cluster", type=Path, help="cluster file that bench wrote")
     p.add_argument("--begin", type=int, default=1, help="first seed")
     p.add_argument("--count", type=int, default=50, help="layouts")
+    p.add_argument("--passes", type=int, default=1, help="times that every layout is measured")
     p.add_argument("--seconds", type=float, default=3, help="of training, each")
     p.add_argument("--out", type=Path, help="file of JSON lines to add to")
     p.add_argument("--scratch", help="folder for temporary files")
@@ -184,7 +201,7 @@ def main():
         p.error("--cluster is missing: trireme bench --out FILE writes one")
     args.cluster = args.cluster.resolve()
     rows, args.last = [], None
-    for seed in range(args.begin, args.begin + args.count):
+    for seed in list(range(args.begin, args.begin + args.count)) * args.passes:
         rows.append(measure(args, seed))
         print(line_of(rows[-1]), flush=True)
         if args.out:

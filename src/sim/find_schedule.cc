@@ -350,11 +350,11 @@ Schedule find_schedule(std::span<const StageTimes> times, int microbatches, std:
         times.size(), microbatches, kMostWork);
   const Problem p{times, microbatches, limits, aim};
   std::vector<Candidate> all = candidates(p);
-  // As much work whatever the size: half a second at most.
-  constexpr int64_t kActions = 10'000'000, kMostTries = 10'000;
+  // More actions want more moves, and each move then costs more: two seconds at most.
+  constexpr int64_t kActions = 40'000'000, kTriesAnAction = 100;
   constexpr size_t kRefined = 3;
   const int64_t actions = int64_t(times.size()) * 3 * microbatches;
-  const int tries = int(std::min(kMostTries, kActions / actions));
+  const int tries = int(std::min(kTriesAnAction * actions, kActions / actions));
   all.resize(std::min(all.size(), kRefined));
   for (Candidate& c : all) refine(p, c, tries);
   const auto best = std::min_element(

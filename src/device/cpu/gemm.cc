@@ -389,8 +389,8 @@ int64_t own_matmul_most_scratch_bytes(const MatmulArgs& p, const Context& ctx) {
   return g.partial + Blocks(one_block, ctx).bytes();
 }
 
-void own_matmul(const MatmulArgs& p, std::byte* scratch, const Context& ctx) {
-  if (in_tiles(p)) return tile_matmul(p, scratch, ctx);
+void own_matmul(const MatmulArgs& p, std::byte* scratch, const Context& ctx, int64_t c_bytes) {
+  if (in_tiles(p)) return tile_matmul(p, scratch, ctx, c_bytes);
   Blocks g(p, ctx);
   Product(p, g, *gemm::kernels(p.a.dtype), scratch).run(ctx);
 }

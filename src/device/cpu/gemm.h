@@ -100,6 +100,8 @@ bool takes_own_matmul(const MatmulArgs&, const Context&);
 int64_t own_matmul_scratch_bytes(const MatmulArgs&, const Context&);
 // ... of this product and of any with a shorter sum. For at most 1,536 rows of a packed a.
 int64_t own_matmul_most_scratch_bytes(const MatmulArgs&, const Context&);
-void own_matmul(const MatmulArgs&, std::byte* scratch, const Context&);
+// c_bytes: of all results, where this is one product of a launch of many: too many for the caches, they go
+// past them (tile registers only).
+void own_matmul(const MatmulArgs&, std::byte* scratch, const Context&, int64_t c_bytes = 0);
 
 }  // namespace trireme::cpu

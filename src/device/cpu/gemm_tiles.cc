@@ -21,6 +21,7 @@ struct Blocks {
   int64_t m, n, k, kc, nc, mc, groups;
   int64_t partial = 0, panels, rows;  // bytes
   int threads;
+  bool in_time;
 
   Blocks(const MatmulArgs& p, const Context& ctx)
       : m(rows_of(p)), n(cols_of(p)), k(depth_of(p)), threads(ctx.threads) {
@@ -35,9 +36,13 @@ struct Blocks {
     const bool many = p.trans_a || m >= kMostRows * threads;
     const int64_t own = (m + threads - 1) / threads, pieces = std::max<int64_t>(2, (own + most - 1) / most);
     mc = std::min(many ? round_up((own + pieces - 1) / pieces, kStrip) : most, m_up);
-    rows = std::min(std::min(kMostRows, m_up) * longest * 2, kRowBytes);
+    rows = std::min((threads == 1 ? m_up : std::min(kMostRows, m_up)) * longest * 2, kRowBytes);
+    // One block of rows uses a panel once, so that one thread packs it when it is wanted. (Of a b that is not
+    // transposed a panel is a piece of each row: packing all of them along its rows is as fast.)
+    in_time = threads == 1 && p.trans_b && m_up * kc * 2 <= kRowBytes;
+    if (in_time) mc = m_up, nc = round_up(n, kPanel);
     const int64_t blocks = (m + mc - 1) / mc;
-    groups = many ? 1 : std::clamp<int64_t>((least + blocks - 1) / blocks, 1, nc / kPanel);
+    groups = many || in_time ? 1 : std::clamp<int64_t>((least + blocks - 1) / blocks, 1, nc / kPanel);
     if (count > 1 && p.c.dtype != DType::f32) partial = round_up(m * n * int64_t(sizeof(float)), 64);
   }
   int64_t bytes() const { return partial + panels + threads * rows; }
@@ -61,7 +66,7 @@ struct Grid {
 
 class Product {
  public:
-  Product(const MatmulArgs& p, const Blocks& g, std::byte* scratch)
+  Product(const MatmulArgs& p, const Blocks& g, std::byte* scratch, int64_t c_bytes)
       : p_(p),
         g_(g),
         run_(*tiles::kernels()),
@@ -70,8 +75,8 @@ class Product {
         c_(p.c),
         residual_(p.residual ? Grid(p.residual) : c_),
         f32_out_(p.c.dtype == DType::f32),
-        past_caches_(!f32_out_ && !p.accumulate && g.m * g.n * 2 > kCached && c_.row % 64 == 0 &&
-                     reinterpret_cast<uintptr_t>(p.c.data) % 64 == 0),
+        past_caches_(!f32_out_ && !p.accumulate && std::max(g.m * g.n * 2, c_bytes) > kCached &&
+                     c_.row % 64 == 0 && reinterpret_cast<uintptr_t>(p.c.data) % 64 == 0),
         partial_(reinterpret_cast<float*>(f32_out_ ? p.c.data : scratch)),
         ld_partial_(f32_out_ ? c_.row / 4 : g.n),
         panels_(scratch + g.partial),
@@ -81,7 +86,7 @@ class Product {
     for (int64_t k0 = 0; k0 < g_.k; k0 += g_.kc)
       for (int64_t n0 = 0; n0 < g_.n; n0 += g_.nc) {
         const Block at{{k0, std::min(g_.k, k0 + g_.kc)}, {n0, std::min(g_.n, n0 + g_.nc)}};
-        pack(at, ctx);
+        if (!g_.in_time) pack(at, ctx);
         std::atomic<int64_t> turn = 0;
         const int64_t tasks = (g_.m + g_.mc - 1) / g_.mc * g_.groups;
         parallel_for(ctx, std::min<int64_t>(g_.threads, tasks), 1, [&](int64_t begin, int64_t end, int) {
@@ -100,17 +105,29 @@ class Product {
     int64_t panels() const { return (n.size() + kPanel - 1) / kPanel; }
     int64_t steps() const { return (k.size() + kStep - 1) / kStep; }
   };
-  std::byte* panel(const Block& at, int64_t i) const { return panels_ + i * at.steps() * kStepBytes; }
+  std::byte* panel(const Block& at, int64_t i) const {
+    return panels_ + (g_.in_time ? i % 2 : i) * at.steps() * kStepBytes;
+  }
+  Range columns(const Block& at, int64_t i) const {
+    const int64_t n = at.n.begin + i * kPanel;
+    return {n, std::min(n + kPanel, at.n.end)};
+  }
+  void pack_transposed(const Block& at, int64_t i) const {
+    const Range n = columns(at, i);
+    run_.pack_transposed(b_.at(n.begin, at.k.begin), b_.row, n.size(), at.k.size(), panel(at, i));
+  }
+  // The part-th of so many of the rows of b^T that a panel is packed from.
+  gemm::Lines source(const Block& at, int64_t i, int64_t part, int64_t parts) const {
+    const Range n = columns(at, i);
+    const int64_t begin = n.begin + n.size() * part / parts, end = n.begin + n.size() * (part + 1) / parts;
+    return {b_.at(begin, at.k.begin), b_.row, end - begin, (at.k.size() * b_.element + 63) / 64};
+  }
 
   // Along the rows that lie in memory.
   void pack(const Block& at, const Context& ctx) const {
     if (p_.trans_b)
       parallel_for(ctx, at.panels(), 1, [&](int64_t begin, int64_t end, int) {
-        for (int64_t i = begin; i < end; i++) {
-          const int64_t n = at.n.begin + i * kPanel;
-          run_.pack_transposed(b_.at(n, at.k.begin), b_.row, std::min(kPanel, at.n.end - n), at.k.size(),
-                               panel(at, i));
-        }
+        for (int64_t i = begin; i < end; i++) pack_transposed(at, i);
       });
     else
       parallel_for(ctx, at.steps(), 1, [&](int64_t begin, int64_t end, int) {
@@ -140,14 +157,20 @@ class Product {
     Ending ending(*this, at);
     const int64_t end = at.panels() * (group + 1) / g_.groups, strips = (m.size() + kStrip - 1) / kStrip;
     const int64_t share = (at.steps() * kStepBytes / 64 + strips - 1) / strips;  // lines of the next panel
-    for (int64_t j = at.panels() * group / g_.groups; j < end; j++)
-      for (int64_t r = 0; r < m.size(); r += kStrip) {
+    for (int64_t j = at.panels() * group / g_.groups; j < end; j++) {
+      if (g_.in_time) pack_transposed(at, j);
+      const Range n = columns(at, j);
+      for (int64_t r = 0; r < strips; r++) {
         tiles::Tile t;
-        t.a = packed + r / kStrip * at.steps() * kStepBytes, t.b = panel(at, j), t.steps = at.steps();
-        if (j + 1 < end) t.soon[t.wanted++] = {panel(at, j + 1) + r / kStrip * share * 64, 0, 1, share};
-        const int64_t n = at.n.begin + j * kPanel;
-        ending.tile(t, {m.begin + r, std::min(kStrip, m.size() - r), n, std::min(kPanel, at.n.end - n)});
+        t.a = packed + r * at.steps() * kStepBytes, t.b = panel(at, j), t.steps = at.steps();
+        const gemm::Lines soon = j + 1 == end ? gemm::Lines{}
+                                 : g_.in_time ? source(at, j + 1, r, strips)
+                                              : gemm::Lines{panel(at, j + 1) + r * share * 64, 0, 1, share};
+        if (soon.rows > 0) t.soon[t.wanted++] = soon;
+        const int64_t i = m.begin + r * kStrip;
+        ending.tile(t, {i, std::min(kStrip, m.end - i), n.begin, n.size()});
       }
+    }
   }
 
   static constexpr int64_t kCached = 4 << 20;  // bytes of a c that stays in caches
@@ -220,9 +243,9 @@ int64_t tile_matmul_scratch_bytes(const MatmulArgs& p, const Context& ctx) {
   return Blocks(p, ctx).bytes();
 }
 
-void tile_matmul(const MatmulArgs& p, std::byte* scratch, const Context& ctx) {
+void tile_matmul(const MatmulArgs& p, std::byte* scratch, const Context& ctx, int64_t c_bytes) {
   const Blocks g(p, ctx);
-  Product(p, g, scratch).run(ctx);
+  Product(p, g, scratch, c_bytes).run(ctx);
 }
 
 }  // namespace trireme::cpu

@@ -10,6 +10,9 @@
 //     for block of columns (packed panels of at most 12 MB): pack them
 //       tasks: pack their rows; for panel of b; for strip of a: 32 x 32 sums in four of eight tiles
 //
+// One thread with few enough rows (a product of a group, for one) packs all of them and then each panel when
+// its strips come, from lines that were asked for during the panels before.
+//
 // A bf16 c of more than 4 MB, too large for what reads it to find it in L2, is written past the caches:
 // reading its lines first, as stores do, took 20 to 30 % of a product with a sum of 384.
 //
@@ -67,6 +70,7 @@ namespace trireme::cpu {
 
 int64_t tile_matmul_scratch_bytes(const MatmulArgs&, const Context&);
 // ... of any with a sum as long or shorter.
-void tile_matmul(const MatmulArgs&, std::byte* scratch, const Context&);
+// c_bytes: of all results, where this is one product of a launch of many.
+void tile_matmul(const MatmulArgs&, std::byte* scratch, const Context&, int64_t c_bytes = 0);
 
 }  // namespace trireme::cpu

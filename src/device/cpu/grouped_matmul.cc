@@ -12,8 +12,11 @@ namespace {
 
 constexpr int64_t kTaskRows = 1536;  // packing a panel costs as much as some 18 rows
 constexpr int64_t kTaskSums = 384;   // rows of dw
-// Tasks a thread and more: what the last one costs is waited for by the others.
-constexpr int64_t kTasks = 12;
+// Tasks a thread and more: what the last one costs is waited for by the others. In tile registers products
+// take less beside packing the rows, which every task of an expert does.
+int64_t tasks_a_thread(DType type) {
+  return type == DType::bf16 ? 8 : 12;
+}
 
 const Context kAlone{};
 
@@ -60,12 +63,13 @@ struct Tasks {
 };
 Tasks tasks_of(const GroupedMatmulArgs& p, const Context& ctx) {
   const int64_t panels = (p.y.shape[1] + gemm::kPanel - 1) / gemm::kPanel;
-  const int64_t each = std::clamp<int64_t>(p.w.shape[0] * panels / (kTasks * ctx.threads), 1, panels);
+  const int64_t each =
+      std::clamp<int64_t>(p.w.shape[0] * panels / (tasks_a_thread(p.x.dtype) * ctx.threads), 1, panels);
   return {std::min(p.x.shape[0], kTaskRows), std::min(each * gemm::kPanel, p.y.shape[1])};
 }
 Tasks tasks_of(const GroupedMatmulWeightArgs& p, const Context& ctx) {
   const int64_t outs = p.dw.shape[1];
-  int64_t each = round_up(outs * p.dw.shape[0] / (kTasks * ctx.threads), 8 * gemm::kStrip);
+  int64_t each = round_up(outs * p.dw.shape[0] / (tasks_a_thread(p.x.dtype) * ctx.threads), 8 * gemm::kStrip);
   each = std::clamp<int64_t>(each, kTaskSums / 2, kTaskSums);
   return {std::min(each, outs), p.dw.shape[2]};
 }
@@ -84,11 +88,11 @@ int64_t task_scratch(const GroupedMatmulWeightArgs& p, const Tasks& t) {
   return round_up(own_matmul_most_scratch_bytes(m, kAlone), 64);
 }
 
-void run(const MatmulArgs& m, std::byte* scratch) {
+void run(const MatmulArgs& m, std::byte* scratch, int64_t c_bytes) {
   if (has_few_rows(m))
     matmul_few_rows(m, scratch, kAlone);
   else
-    own_matmul(m, scratch, kAlone);
+    own_matmul(m, scratch, kAlone, c_bytes);
 }
 
 // f(thread, expert, piece) for every piece [0, pieces(e)) of every expert, taken in turn.
@@ -118,7 +122,7 @@ void by_tasks(const GroupedMatmulArgs& p, std::byte* scratch, const Context& ctx
   take_in_turn(ctx, p.w.shape[0], pieces, [&](int64_t thread, int64_t e, int64_t piece) {
     const int64_t row = o[e] + piece / strips * t.rows, col = piece % strips * t.cols;
     run(product(p, e, {row, std::min<int64_t>(row + t.rows, o[e + 1])}, {col, std::min(col + t.cols, cols)}),
-        scratch + thread * bytes);
+        scratch + thread * bytes, p.y.bytes());
   });
 }
 void by_tasks(const GroupedMatmulWeightArgs& p, std::byte* scratch, const Context& ctx) {
@@ -129,7 +133,7 @@ void by_tasks(const GroupedMatmulWeightArgs& p, std::byte* scratch, const Contex
   take_in_turn(ctx, p.dw.shape[0], pieces, [&](int64_t thread, int64_t e, int64_t piece) {
     const int64_t first = piece * t.rows;
     own_matmul(product(p, e, {o[e], o[e + 1]}, {first, std::min(first + t.rows, outs)}),
-               scratch + thread * bytes, kAlone);
+               scratch + thread * bytes, kAlone, p.dw.bytes());
   });
 }
 

@@ -12,6 +12,12 @@
 namespace trireme {
 namespace {
 
+#ifdef TRIREME_SANITIZED  // ten times slower there
+constexpr int kTrials = 6, kMostRanks = 4;
+#else
+constexpr int kTrials = 16, kMostRanks = 8;
+#endif
+
 struct Took {
   int64_t makespan, span, idle;
 };
@@ -41,7 +47,7 @@ TEST(FindSchedule, NeverLongerThanThePublishedOnes) {
     return low + int64_t(below(key, at++, uint64_t(high - low + 1)));
   };
   int cases = 0, shorter = 0;
-  for (int trial = 0; trial < 16; trial++) {
+  for (int trial = 0; trial < kTrials; trial++) {
     const int p = int(draw(1, 6)), m = int(draw(1, 3 * p + 2));
     const int64_t link = draw(0, 2) ? 0 : draw(1, 30);
     std::vector<StageTimes> t =
@@ -68,7 +74,7 @@ TEST(FindSchedule, NeverLongerThanThePublishedOnes) {
 }
 
 TEST(FindSchedule, ReachesZeroBubbleResultsWithTheirMemory) {
-  for (int p : {2, 4, 8})
+  for (int p = 2; p <= kMostRanks; p *= 2)
     for (int m : {2 * p})
       for (const StageTimes& t : {StageTimes{}, StageTimes{.forward = 3, .input = 4, .weight = 2},
                                   StageTimes{.forward = 2, .input = 2, .weight = 1}}) {
@@ -137,7 +143,7 @@ TEST(FindSchedule, PublishedSearchOfZeroBubble2p) {
   const std::vector<HeldLimit> limits(p, {2 * p * input, input, weight});
   const Took out = took(find_schedule(t, m, limits, Aim::span), t);
   const double whole = m * double(one.forward + one.input + one.weight);
-  EXPECT_LE((double(out.span) - whole) / double(out.span), .0442);  // .0433 there; ZB-H2 has .1083
+  EXPECT_LE((double(out.span) - whole) / double(out.span), .04335);  // .0433 there; ZB-H2 has .1083
 }
 
 TEST(FindSchedule, OfManyRanksAndMicrobatches) {
