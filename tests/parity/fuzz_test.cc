@@ -1,5 +1,6 @@
-// Random layouts against one rank. PARITY_CASES of them (12), from PARITY_SEED on (1); PARITY_CASE="dp=3
-// zero=2 ..." runs one. A case that fails is printed as the command that runs it alone.
+// Random layouts against one rank. PARITY_CASES of them (12), from PARITY_SEED on (1), in turn of few axes
+// and of many at once; PARITY_CASE="dp=3 zero=2 ..." runs one. A case that fails is printed as the command
+// that runs it alone.
 #include <cmath>
 #include <cstdlib>
 #include <map>
@@ -106,6 +107,81 @@ Case draw(uint64_t seed) {
   return c;
 }
 
+constexpr int64_t kMostRanks = 16;
+
+// What is wrong with it, by key.
+std::vector<Problem> problems(const Case& c) {
+  const RunSpec run = unchecked_run_of(c);
+  std::vector<Problem> wrong = problems_of(run);
+  for (Problem& p : unsupported_of(run)) wrong.push_back(std::move(p));
+  if (wrong.empty() && c.schedule != "auto") try {
+      schedule_of(run);
+    } catch (const Error& e) {
+      wrong.push_back({{"layout.schedule"}, e.what()});
+    }
+  return wrong;
+}
+
+// Axes of two to four ranks, two to all four of them at once, up to 16 ranks, with sizes that they divide;
+// what does not go together is drawn again.
+Case draw_together(uint64_t seed, int* refused = nullptr) {
+  const uint64_t key = rng_key(seed, 0, "parity case, together");
+  uint64_t n = 0;
+  auto one_of = [&](auto... values) {
+    const std::array all{values...};
+    return all[size_t(below(key, n++, all.size()))];
+  };
+  for (int attempt = 0; attempt < 1000; attempt++) {
+    Case c;
+    c.arch =
+        one_of("llama", "gpt2", "qwen3", "mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3");
+    const bool deepseek = c.arch.starts_with("deepseek"),
+               moe = deepseek || c.arch.ends_with("moe") || c.arch == "mixtral";
+    c.dp = one_of(1, 2, 2, 3, 4), c.tp = one_of(1, 2, 2, 3, 4), c.cp = one_of(1, 2, 2, 3, 4),
+    c.pp = one_of(1, 2, 2, 3, 4);
+    const int axes = (c.dp > 1) + (c.tp > 1) + (c.cp > 1) + (c.pp > 1);
+    if (axes < 2 || c.dp * c.tp * c.cp * c.pp > kMostRanks) continue;
+    c.compute = one_of("f32", "f32", "bf16", "f16");
+    c.zero = one_of(0, 1, 2, 3), c.group = one_of(0, 0, 2);
+    c.tied = one_of(false, true), c.sequence = c.tp > 1 && one_of(false, true);
+    c.chunks = c.tp > 1 ? one_of(1, 1, 2) : 1;
+    c.method = one_of("ring", "ring", "ulysses"), c.placement = one_of("zigzag", "contiguous", "striped");
+    c.heads = c.tp * (c.method == "ulysses" ? c.cp : 1) * one_of(1, 2), c.hidden = c.heads * one_of(4, 6);
+    c.kv_heads = c.arch == "gpt2" || deepseek || c.method == "ulysses" ? c.heads : one_of(c.tp, c.heads);
+    c.seq = 2 * c.cp * c.tp * one_of(2, 3), c.vocab = one_of(61, 127);
+    c.micro = one_of(1, 2), c.microbatches = c.pp == 1 ? one_of(1, 2) : c.pp * one_of(1, 2);
+    c.separate = one_of(false, true), c.dropout = one_of(0.0, 0.0, 0.1);
+    if (c.pp > 1) {
+      c.schedule = one_of("1f1b", "gpipe", "auto", "zb-h1", "zb-h2", "interleaved", "zb-v", "v-half", "v-min",
+                          "dualpipe-v");
+      const bool v = c.schedule[0] == 'v' || c.schedule.ends_with("-v");
+      if (v || c.schedule == "interleaved") c.stages = 2;
+      if (v) c.tied = false;  // both ends on one rank add their summands in another order
+    }
+    c.layers = c.pp * c.stages * one_of(1, 1, 2);
+    if (moe) {
+      c.ep = one_of(1, 2, 2, 3, 4), c.experts = c.ep * one_of(2, 3);
+      c.buffer = one_of(1.5, 0.4), c.aux = one_of(0.0, 0.3);
+      c.unit = one_of("sequence", "microbatch"), c.capacity = one_of(0.0, 0.0, 0.9);
+    }
+    c.recompute = one_of("none", "selective", "full");
+    c.again = deepseek ? one_of("n1+n2+a", "n1+u") : one_of("n1+n2+a", "qkv+n2", "n1+qkv+o+mid+n2+u+a");
+    c.reshard = one_of(true, false), c.prefetch = one_of(0, 1, 2), c.bucket_mb = one_of(0.02, 25.0);
+    if (c.compute == "bf16") c.grads = one_of("f32", "bf16"), c.reduce = one_of("auto", "bf16");
+    c.axes = one_of("", "tp+cp+dp+pp", "dp+pp+tp+cp");
+    c.optimizer = one_of("adamw", "adamw", "muon");
+    if (c.optimizer == "adamw") c.state = one_of(false, false, true);
+    if (c.pp > 1 && !c.state && c.optimizer == "adamw") c.post = one_of("off", "calm", "always");
+    if (problems(c).empty()) return c;
+    if (refused) ++*refused;
+  }
+  bad_request("seed {}: nothing works together", seed);
+}
+// Cases in turn of few axes and of many.
+Case case_of(uint64_t seed) {
+  return seed % 2 == 0 ? draw(seed) : draw_together(seed);
+}
+
 // Another layout of the same class: equal to the bit. Shard groups round sums twice, ZeRO 0 has none of them.
 Case twin_of(Case c) {
   const bool hybrid = c.group > 1 && c.group < c.dp * c.cp;
@@ -165,7 +241,47 @@ TEST(Fuzz, RandomLayoutsTrainTheSameModel) {
   if (std::string one = from_environment("PARITY_CASE", ""); !one.empty()) return check(from_text(one));
   const uint64_t seed = std::stoull(from_environment("PARITY_SEED", "1"));
   const uint64_t cases = std::stoull(from_environment("PARITY_CASES", "12"));
-  for (uint64_t i = 0; i < cases && !HasFailure(); i++) check(draw(seed + i));
+  for (uint64_t i = 0; i < cases && !HasFailure(); i++) check(case_of(seed + i));
+}
+
+// Over the seeds that the long run takes every two axes meet, every three but for those that 16 ranks forbid,
+// and all four; every family of experts over ranks, every schedule beside every axis.
+TEST(Fuzz, AllAxesMeet) {
+  std::map<std::string, int> met;
+  int refused = 0;
+  int64_t most = 0;
+  for (uint64_t seed = 1001; seed <= 1199; seed += 2) {
+    const Case c = draw_together(seed, &refused);
+    std::vector<std::string> axes;
+    for (auto [name, degree] :
+         {std::pair{"dp", c.dp}, {"tp", c.tp}, {"cp", c.cp}, {"pp", c.pp}, {"ep", c.ep}})
+      if (degree > 1) axes.push_back(name);
+    for (size_t i = 0; i < axes.size(); i++) {
+      if (c.pp > 1) met[c.schedule + "+" + axes[i]]++;
+      for (size_t j = i + 1; j < axes.size(); j++) {
+        met[axes[i] + "+" + axes[j]]++;
+        for (size_t k = j + 1; k < axes.size(); k++) met[axes[i] + "+" + axes[j] + "+" + axes[k]]++;
+      }
+    }
+    if (c.dp > 1 && c.tp > 1 && c.cp > 1 && c.pp > 1) met["all four"]++;
+    if (c.ep > 1) met[c.arch]++;
+    most = std::max(most, c.dp * c.tp * c.cp * c.pp);
+  }
+  fmt::print("{} drawn layouts were refused on the way to 100 that work\n", refused);
+  EXPECT_EQ(most, kMostRanks);
+  std::vector<std::string> wanted = {"all four",  "mixtral",     "qwen2_moe",
+                                     "qwen3_moe", "deepseek_v2", "deepseek_v3"};
+  const std::vector<std::string> axes = {"dp", "tp", "cp", "pp", "ep"};
+  for (size_t i = 0; i < axes.size(); i++) {
+    for (const char* schedule :
+         {"1f1b", "gpipe", "auto", "zb-h1", "zb-h2", "interleaved", "zb-v", "v-half", "v-min", "dualpipe-v"})
+      if (axes[i] == "pp") wanted.push_back(std::string(schedule) + "+pp");
+    for (size_t j = i + 1; j < axes.size(); j++) {
+      wanted.push_back(axes[i] + "+" + axes[j]);
+      for (size_t k = j + 1; k < axes.size(); k++) wanted.push_back(axes[i] + "+" + axes[j] + "+" + axes[k]);
+    }
+  }
+  for (const std::string& name : wanted) EXPECT_GT(met[name], 0) << name;
 }
 
 // Layouts drawn with no regard for what goes together: what is refused, before anything starts, says why in
@@ -196,19 +312,13 @@ Case draw_freely(uint64_t seed) {
 }
 
 TEST(Fuzz, WhatIsRefusedSaysWhy) {
-  const int drawn = 300, most_ranks = 16;
+  const int drawn = 300;
   int refused = 0, asked = 0, helped = 0, trained = 0;
   std::map<std::string, int> reasons;
   for (uint64_t seed = 1; seed <= drawn; seed++) {
     const Case c = draw_freely(seed);
     const RunSpec run = unchecked_run_of(c);
-    std::vector<Problem> wrong = problems_of(run);
-    for (Problem& p : unsupported_of(run)) wrong.push_back(std::move(p));
-    if (wrong.empty()) try {
-        schedule_of(run);
-      } catch (const Error& e) {
-        wrong.push_back({{"layout.schedule"}, e.what()});
-      }
+    const std::vector<Problem> wrong = problems(c);
     if (!wrong.empty()) {
       refused++;
       for (const Problem& p : wrong) {
@@ -224,7 +334,7 @@ TEST(Fuzz, WhatIsRefusedSaysWhy) {
       }
       continue;
     }
-    if (c.dp * c.tp * c.cp * c.pp > most_ranks || trained == 6) continue;
+    if (c.dp * c.tp * c.cp * c.pp > kMostRanks || trained == 6) continue;
     trained++;
     SCOPED_TRACE(to_text(c));
     for (double loss : train_layout(run_of(c), {.steps = 1}).losses) EXPECT_TRUE(std::isfinite(loss));
@@ -239,7 +349,10 @@ TEST(Fuzz, WhatIsRefusedSaysWhy) {
 }
 
 TEST(Fuzz, CasesComeBackFromTheirText) {
-  for (uint64_t i = 1; i <= 50; i++) EXPECT_TRUE(from_text(to_text(draw(i))) == draw(i)) << to_text(draw(i));
+  for (uint64_t i = 1; i <= 50; i++) {
+    const Case c = case_of(i);
+    EXPECT_TRUE(from_text(to_text(c)) == c) << to_text(c);
+  }
   EXPECT_THROW(from_text("dp=2 zebra=1"), Error);
 }
 

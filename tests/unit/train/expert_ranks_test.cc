@@ -126,12 +126,40 @@ TEST(ExpertRanks, LatentAttentionReshardsToTheBit) {
   EXPECT_GT(read, 50);
 }
 
-// A run goes on under another ep, and replicas are compared on the way.
-TEST(ExpertRanks, ResumeUnderAnotherEp) {
-  TempFolder tmp;
-  train_here(experts_run(tmp.path(), {.dp = 2, .ep = 2, .zero = 1}, 4));
-  const TrainSummary s = train_here(experts_run(tmp.path(), {.dp = 4, .ep = 2, .zero = 3}, 4));
-  EXPECT_EQ(s.last_step, 4);
+// A run goes on under another ep, tp and cp, and replicas are compared on the way: its losses stay those of
+// the run of one rank.
+TEST(ExpertRanks, GoesOnUnderAnotherEp) {
+  const ExpertLayout layouts[] = {{.dp = 2, .ep = 2, .zero = 1},          {.dp = 3, .ep = 3, .zero = 3},
+                                  {.dp = 2, .tp = 2, .ep = 4, .zero = 2}, {.dp = 2, .ep = 4, .cp = 2},
+                                  {.dp = 4, .ep = 2, .zero = 3},          {}};
+  constexpr int64_t kSteps = 2 * std::size(layouts);
+  auto losses = [](const fs::path& folder) {
+    std::vector<double> all;
+    for (const std::string& line : lines_of(read_text(folder / "run" / "metrics.jsonl"))) {
+      const auto m = nlohmann::json::parse(line);
+      if (m.contains("loss")) all.push_back(m.at("loss"));
+    }
+    return all;
+  };
+  TempFolder one, tmp;
+  train_here(experts_run(one.path(), {}, kSteps));
+  int64_t done = 0;
+  for (const ExpertLayout& l : layouts) {
+    TrainHooks hooks;
+    int64_t start = -1;
+    hooks.start = [&](int64_t s) { start = s; };
+    hooks.step = [&](const StepMetrics& m) {
+      if (m.step == done + 2) request_interrupt();
+    };
+    train_here(experts_run(tmp.path(), l, kSteps), hooks);
+    clear_interrupt();
+    EXPECT_EQ(start, done) << "ep=" << l.ep;
+    done += 2;
+  }
+  const std::vector<double> want = losses(one.path()), got = losses(tmp.path());
+  ASSERT_EQ(want.size(), size_t(kSteps));
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < want.size(); i++) EXPECT_NEAR(got[i] / want[i], 1, 1e-5) << "step " << i + 1;
 }
 
 // Also with a last round that not every rank has work for.

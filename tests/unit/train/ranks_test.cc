@@ -22,6 +22,8 @@ namespace {
 struct Layout {
   int64_t dp = 1, zero = 0, group = 0, micro = 2, tp = 1, cp = 1, pp = 1;
   std::string placement = "zigzag", method = "ring";  // of cp
+  std::string schedule = "1f1b";
+  int64_t chunks = 1;  // of each pipeline rank
 };
 
 RunSpec ranks_run(const fs::path& folder, const Layout& l, int64_t steps = 8, const char* compute = "f32") {
@@ -29,7 +31,7 @@ RunSpec ranks_run(const fs::path& folder, const Layout& l, int64_t steps = 8, co
   r.batch.micro = l.micro;
   r.layout.dp = l.dp, r.layout.zero = l.zero, r.layout.shard_group = l.group, r.layout.tp = l.tp;
   r.layout.cp = l.cp, r.layout.cp_placement = l.placement, r.layout.cp_method = l.method;
-  r.layout.pp = l.pp;
+  r.layout.pp = l.pp, r.layout.schedule = l.schedule, r.layout.chunks = l.chunks;
   r.model.heads = 12, r.model.kv_heads = 1, r.model.head_dim = 4, r.model.ffn = 60;
   r.precision.compute = compute, r.precision.grads = "f32";
   r.precision.reduce = r.precision.compute == "bf16" ? "bf16" : "f32";
@@ -281,6 +283,66 @@ TEST(Ranks, ReshardingOverContextParallelMovesNoBit) {
       expect_same_bits_saved_under(run_of(to), saved, tmp / "again");
     }
   }
+}
+
+// Nor do stages: any number of them, of one rank or several, in any schedule's placement.
+TEST(Ranks, ReshardingOverStagesMovesNoBit) {
+  const Layout layouts[] = {{.micro = 1, .pp = 2},
+                            {.zero = 1, .micro = 1, .tp = 2, .pp = 3, .schedule = "zb-h1"},
+                            {.micro = 1, .pp = 2, .schedule = "interleaved", .chunks = 3},
+                            {.dp = 3, .zero = 2, .micro = 1, .pp = 2, .schedule = "zb-v", .chunks = 2},
+                            {}};
+  for (bool tied : {false, true})
+    for (const Layout& from : layouts) {
+      TempFolder tmp;
+      auto run_of = [&](const Layout& l) {
+        RunSpec r = ranks_run(tmp.path(), l, 3);
+        r.model.layers = 6, r.model.tied = tied;
+        r.optimizer.lr = 1e-2, r.optimizer.schedule = "constant", r.optimizer.warmup = 0;
+        return r;
+      };
+      const Checkpoint saved = Checkpoint::open(train_here(run_of(from)).checkpoint);
+      for (const Layout& to : layouts) {
+        SCOPED_TRACE(fmt::format("tied {} from pp={} {} to pp={} {}", tied, from.pp, from.schedule, to.pp,
+                                 to.schedule));
+        expect_same_bits_saved_under(run_of(to), saved, tmp / "again");
+      }
+    }
+}
+
+// And a run goes on to the bit, interrupted and gone on under other stages: all of these are of one class
+// with the run of one rank.
+TEST(Ranks, AnInterruptedRunOfStagesEndsTheSame) {
+  auto run_of = [](const fs::path& folder, const Layout& l) {
+    RunSpec r = ranks_run(folder, l);
+    r.model.layers = 6, r.model.tied = false;
+    return r;
+  };
+  TempFolder whole, tmp;
+  train_here(run_of(whole.path(), {.micro = 1}));
+  const Outcome want = numbers_of(whole / "run");
+  const Layout layouts[] = {{.micro = 1, .pp = 2},
+                            {.micro = 1, .pp = 2, .schedule = "interleaved", .chunks = 3},
+                            {.micro = 1, .pp = 3, .schedule = "zb-h1"},
+                            {.micro = 1},
+                            {.micro = 1, .pp = 2, .schedule = "zb-v", .chunks = 2},
+                            {.micro = 1, .pp = 3, .schedule = "gpipe"}};
+  int64_t done = 0;
+  for (const Layout& l : layouts) {
+    TrainHooks hooks;
+    int64_t start = -1;
+    hooks.start = [&](int64_t s) { start = s; };
+    hooks.step = [&](const StepMetrics& m) {
+      if (m.step == done + 1) request_interrupt();
+    };
+    train_here(run_of(tmp.path(), l), hooks);
+    clear_interrupt();
+    EXPECT_EQ(start, done++) << l.schedule;
+  }
+  EXPECT_EQ(train_here(run_of(tmp.path(), layouts[1])).ending, Ending::done);
+  Outcome got = numbers_of(tmp / "run");
+  got.checkpoints = want.checkpoints;  // pauses save at steps of their own
+  expect_same(got, want);
 }
 
 // Within a class losses and weights go on to the bit: the same cp, interrupted, and gone on under another
