@@ -50,6 +50,8 @@ void QueuedCommunicator::run(QueuedOp& op) {
 }
 
 void QueuedCommunicator::enqueue(QueuedOp& op) {
+  if (device_ && op.call.stream.id == 0)
+    device_->sync(op.call.stream);  // what was issued there, where it runs behind
   if (!device_ || op.call.stream.id == 0) return run(op);
   op.busy.store(true, std::memory_order_relaxed);
   auto task = [](void* self, int64_t i) {

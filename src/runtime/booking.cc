@@ -27,8 +27,9 @@ std::vector<OpTotal> totals_of(const Tape& tape) {
   return ops;
 }
 
-std::unique_ptr<Device> meta(int threads) {
-  return make_device("meta", {.threads = threads, .models = "cpu"});
+// Stands for the run's device.
+std::unique_ptr<Device> meta(const RunSpec& run, int threads) {
+  return make_device("meta", {.threads = threads, .models = run.train.device});
 }
 void nothing(int64_t, int64_t, const HostBatch&) {}
 
@@ -69,7 +70,7 @@ int first_of_stage(const RunSpec& run, int pp_rank) {
 
 Booking book_stage(const RunSpec& run, const Schedule& schedule, int threads, const ClusterSpec& cluster,
                    int pp_rank) {
-  auto device = meta(threads);
+  auto device = meta(run, threads);
   const int rank = first_of_stage(run, pp_rank);
   std::unique_ptr<CommFactory> factory = make_meta_comm(rank, int(run.world()), options_of(run, cluster));
   StepRecorder recorder(*device, *factory);
@@ -116,7 +117,7 @@ int64_t cache_bytes(const RunSpec& run, const GenerationShape& shape) {
 }
 
 int64_t book_generation(const RunSpec& run, int threads, const GenerationShape& shape) {
-  auto device = meta(threads);
+  auto device = meta(run, threads);
   StageRunner r(run, RunMode::infer, *device, kEndless);
   r.open_cache(shape.slots, shape.capacity);
   std::vector<float> logits(size_t(shape.slots * run.model.vocab));
@@ -130,14 +131,14 @@ int64_t book_generation(const RunSpec& run, int threads, const GenerationShape& 
 }
 
 int64_t book_evaluation(const RunSpec& run, int threads, std::span<const BatchShape> shapes) {
-  auto device = meta(threads);
+  auto device = meta(run, threads);
   StageRunner r(run, RunMode::infer, *device, kEndless);
   for (const BatchShape& s : shapes) r.evaluate(s.sequences, s.seq, nothing);
   return r.arena().high_water();
 }
 
 int64_t book_inference(const RunSpec& run, int threads) {
-  auto device = meta(threads);
+  auto device = meta(run, threads);
   StageRunner r(run, RunMode::infer, *device, kEndless);
   try_batches(r, run);
   try_lengths(r, run.data.seq_len);

@@ -248,7 +248,7 @@ void StepRecorder::finished(int64_t met_ns, int64_t end_ns) {
 
 Tape record_training(const RunSpec& run, const Schedule& schedule, int threads, int rank,
                      const ClusterSpec& cluster, int steps) {
-  auto device = make_device("meta", {.threads = threads, .models = "cpu"});
+  auto device = make_device("meta", {.threads = threads, .models = run.train.device});
   std::unique_ptr<CommFactory> factory = make_meta_comm(rank, int(run.world()), options_of(run, cluster));
   StepRecorder recorder(*device, *factory);
   CommSet comms(recorder.factory(), mesh_of(run.layout));

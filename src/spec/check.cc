@@ -543,7 +543,11 @@ std::vector<Problem> unsupported_of(const RunSpec& run) {
   const PrecisionSpec& p = run.precision;
   refuse(p.compute == "fp8", "precision.compute", text(p.compute),
          "give \"auto\", \"bf16\", \"f32\" or \"f16\"");
-  refuse(run.train.device != "cpu", "train.device", text(run.train.device), "give \"cpu\"");
+  const bool cuda = run.train.device == "cuda";
+  refuse(cuda && run.train.comm == "mpi", "train.comm", text(run.train.comm),
+         "it moves memory of the host, and train.device = \"cuda\" has its own: give \"thread\"");
+  refuse(cuda && l.offload != "none", "layout.offload", text(l.offload),
+         "what waits outside is moved on train.device = \"cpu\" alone: give \"none\"");
   refuse(run.train.comm == "nccl", "train.comm", text(run.train.comm), "give \"thread\" or \"mpi\"");
   return out;
 }

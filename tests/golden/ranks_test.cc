@@ -88,19 +88,21 @@ TEST_P(OverRanks, EveryGradient) {
   const int64_t arena = book_training(run, schedule, 1).arena_bytes;
   std::mutex mutex;
   ByName got;
-  run_rank_threads(int(run.world()), "cpu", {.threads = 1}, [&](Device& device, CommFactory& factory) {
-    CommSet comms(factory, mesh_of(run.layout));
-    StageRunner r(run, RunMode::train, device, arena, &comms);
-    r.init_weights();
-    load(r, golden);
-    const int64_t part = r.sharing().dp_rank % (golden.sequences() / l.micro);
-    const int64_t times = l.dp * l.micro / golden.sequences();
-    r.step(schedule.ranks[0], 1, golden.target_tokens(0) * times, [&](int64_t, int64_t, const HostBatch& b) {
-      fill_longer(golden, part * l.micro, run.data.seq_len, b);
-    });
-    bring(r, mutex, got);
-    agree_max(factory.control(), 0);
-  });
+  run_rank_threads(int(run.world()), run.train.device, {.threads = 1},
+                   [&](Device& device, CommFactory& factory) {
+                     CommSet comms(factory, mesh_of(run.layout));
+                     StageRunner r(run, RunMode::train, device, arena, &comms);
+                     r.init_weights();
+                     load(r, golden);
+                     const int64_t part = r.sharing().dp_rank % (golden.sequences() / l.micro);
+                     const int64_t times = l.dp * l.micro / golden.sequences();
+                     r.step(schedule.ranks[0], 1, golden.target_tokens(0) * times,
+                            [&](int64_t, int64_t, const HostBatch& b) {
+                              fill_longer(golden, part * l.micro, run.data.seq_len, b);
+                            });
+                     bring(r, mutex, got);
+                     agree_max(factory.control(), 0);
+                   });
   const ByName want =
       l.balanced
           ? golden.by_parameter(SafetensorsFile(golden.folder() / "balance.safetensors"), "sequence.grad")

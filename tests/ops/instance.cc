@@ -119,6 +119,9 @@ void Instance::launch() {
   case_->launch(kernels());
   kernels().attach(nullptr);
 }
+void Instance::finish() {
+  device_.sync({});
+}
 
 void Instance::fetch() {
   left_.resize(size_t(slab_size_));

@@ -14,6 +14,7 @@ class Instance {
 
   void reset();   // the operands as they were built, outputs and scratch poisoned
   void launch();  // once
+  void finish();  // waits for what was launched
   void fetch();   // what the op left, into Operand::got
   // What the op wrote that it may not: a changed input, padding, guard or scratch beyond its size; "" if
   // nothing. After fetch().

@@ -12,16 +12,18 @@ struct Seconds {
   double median, best;
 };
 
-// Of a launch: at least 5 launches and half a second, after two to warm up.
-Seconds time_launches(Instance& run) {
+// Of a launch: at least 5 launches and half a second, after two to warm up. `together` of them are waited for
+// at once, where waiting would cost more than a launch.
+Seconds time_launches(Instance& run, int together) {
   constexpr size_t kLeast = 5;
   constexpr double kLong = 0.5;
-  run.launch(), run.launch();
+  run.launch(), run.launch(), run.finish();
   std::vector<double> times;
   for (double begin = now_s(); times.size() < kLeast || now_s() - begin < kLong;) {
     double t = now_s();
-    run.launch();
-    times.push_back(now_s() - t);
+    for (int i = 0; i < together; i++) run.launch();
+    run.finish();
+    times.push_back((now_s() - t) / together);
   }
   std::sort(times.begin(), times.end());
   return {times[times.size() / 2], times[0]};
@@ -82,11 +84,30 @@ void perf_in_turn(const Options& options, int threads) {
   }
 }
 
+// On a GPU, whose ceilings are the vendor's.
+void perf_on_gpu(const Options& options) {
+  constexpr int kTogether = 20;
+  auto device = make_device(options.device);
+  fmt::print("device {}\n{:>10} {:>10} {:>10} {:>9}  problem\n", device->name(), "median ms", "best ms",
+             "GFLOP/s", "GB/s");
+  for_each_problem(options, "perf", [&](const CaseEntry& entry, const ProblemFile&, const Problem& p) {
+    Instance run(entry, p, *device, planned_scratch(entry, p, options.device, 1));
+    run.reset();
+    auto [s, best] = time_launches(run, kTogether);
+    Cost c = run.the_case().expense();
+    fmt::print("{:10.4f} {:10.4f} {:10.1f} {:9.1f}  {}\n", s * 1e3, best * 1e3, c.flops / s * 1e-9,
+               double(c.bytes_read + c.bytes_written) / s * 1e-9, p.line);
+  });
+}
+
 }  // namespace
 
 int run_perf(const Options& options) {
-  if (options.device != "cpu")
-    bad_request("perf knows the ceilings of device cpu only, not of '{}'", options.device);
+  if (options.device == "meta") bad_request("device meta has no data to launch on; cpu and cuda have");
+  if (options.device != "cpu") {
+    perf_on_gpu(options);
+    return 0;
+  }
   for (int threads : options.threads) {
     if (options.in_turn) {
       perf_in_turn(options, threads);
@@ -101,7 +122,7 @@ int run_perf(const Options& options) {
     for_each_problem(options, "perf", [&](const CaseEntry& entry, const ProblemFile&, const Problem& p) {
       Instance run(entry, p, *device, planned_scratch(entry, p, options.device, threads));
       run.reset();
-      auto [s, best] = time_launches(run);
+      auto [s, best] = time_launches(run, 1);
       Cost c = run.the_case().expense();
       double bytes = double(c.bytes_read + c.bytes_written);
       double roof = ceiling.seconds(entry.op, p.dtype(), c);

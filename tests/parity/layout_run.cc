@@ -6,6 +6,7 @@
 #include "base/rng.h"
 #include "runtime/rank_threads.h"
 #include "spec/run_schedule.h"
+#include "test_device.h"
 
 namespace trireme::parity {
 namespace {
@@ -113,6 +114,7 @@ void fill_row(const RunSpec& run, int64_t step, int64_t global_row, std::span<in
 
 Ran train_layout(RunSpec run, const Plan& plan) {
   if (plan.gradients) run.optimizer.lr = 0;
+  run.train.device = test::test_device();
   const Schedule schedule = plan.schedule ? *plan.schedule : schedule_of(run);
   validate(schedule);
   Home home;
@@ -177,7 +179,7 @@ Ran train_layout(RunSpec run, const Plan& plan) {
     facts.moved = comms.moved_bytes();
     agree_max(factory.control(), 0);  // nobody leaves while others still need it
   };
-  run_rank_threads(int(run.world()), "cpu", {.threads = 1}, body, sums);
+  run_rank_threads(int(run.world()), run.train.device, {.threads = 1}, body, sums);
   return std::move(home.ran);
 }
 

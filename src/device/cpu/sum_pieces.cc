@@ -122,8 +122,10 @@ HWY_AFTER_NAMESPACE();
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "base/error.h"
+#include "device/device_memory.h"
 
 namespace trireme::cpu {
 HWY_EXPORT(fold_floats);
@@ -181,17 +183,46 @@ void fold_pieces(std::span<std::byte* const> dst, std::span<const std::byte* con
   require(false, "a reduction of a type that nothing adds");
 }
 
+// Pieces of which some lie on a device: brought to the host by blocks, added there in the same order, and
+// sent to every destination. True where that was so.
+bool fold_staged(std::span<std::byte* const> dst, std::span<const std::byte* const> src, int64_t n, DType t,
+                 bool max) {
+  CopyBytes copy = nullptr;
+  for (const std::byte* p : src) copy = copy ? copy : device_copy_of(p);
+  for (const std::byte* p : dst) copy = copy ? copy : device_copy_of(p);
+  if (!copy || n == 0) return copy != nullptr;
+  const int64_t size = size_of(t), block = std::max<int64_t>(1, (1 << 20) / size);
+  static thread_local std::vector<std::byte> staged;  // grows once
+  staged.resize(size_t(block * size) * (src.size() + 1));
+  std::vector<const std::byte*> at(src.size());
+  std::byte* sum = staged.data() + size_t(block * size) * src.size();
+  for (int64_t first = 0; first < n; first += block) {
+    const int64_t count = std::min(block, n - first), bytes = count * size;
+    for (size_t s = 0; s < src.size(); s++) {
+      std::byte* to = staged.data() + size_t(block * size) * s;
+      copy(to, src[s] + first * size, bytes);
+      at[s] = to;
+    }
+    fold_pieces({&sum, 1}, at, count, t, max);
+    for (std::byte* d : dst) copy(d + first * size, sum, bytes);
+  }
+  return true;
+}
+
 }  // namespace
 
 void sum_pieces(std::span<std::byte* const> dst, std::span<const std::byte* const> src, int64_t n, DType t) {
-  fold_pieces(dst, src, n, t, false);
+  if (!fold_staged(dst, src, n, t, false)) fold_pieces(dst, src, n, t, false);
 }
 void max_pieces(std::span<std::byte* const> dst, std::span<const std::byte* const> src, int64_t n, DType t) {
-  fold_pieces(dst, src, n, t, true);
+  if (!fold_staged(dst, src, n, t, true)) fold_pieces(dst, src, n, t, true);
 }
 
 void copy_piece(std::byte* dst, const std::byte* src, int64_t n) {
   if (n == 0 || dst == src) return;
+  CopyBytes copy = device_copy_of(dst);
+  if (!copy) copy = device_copy_of(src);
+  if (copy) return copy(dst, src, n);
   if (n < last_cache_bytes() / 8) {
     std::memcpy(dst, src, size_t(n));
     return;

@@ -16,6 +16,7 @@
 #include "device/cuda/gpu.cuh"
 #include "device/cuda/indices.h"
 #include "device/device.h"
+#include "device/device_memory.h"
 
 namespace trireme::cuda {
 namespace {
@@ -135,6 +136,12 @@ class Staging {
   std::array<OwnedEvent, 2> free_;
 };
 
+// What threads of the host do for ranks that share the GPU (device_memory.h).
+void move_bytes(void* dst, const void* src, int64_t bytes) {
+  TRIREME_CUDA_CALL(cudaMemcpyAsync(dst, src, size_t(bytes), cudaMemcpyDefault, cudaStreamPerThread));
+  TRIREME_CUDA_CALL(cudaStreamSynchronize(cudaStreamPerThread));
+}
+
 class CudaKernels final : public Kernels {
  public:
   CudaKernels(CudaContext& ctx, cudaStream_t stream) : ctx_(ctx), stream_(stream) {}
@@ -212,7 +219,7 @@ class CudaDevice final : public Device {
     for (auto& s : streams_)
       s->worker().drain();  // all before the first is gone: streams wait for one another
     (void)cudaStreamSynchronize(compute_.get());
-    (void)cudaFree(slots_);
+    release(slots_, 0);
   }
 
   std::string_view name() const override { return "cuda"; }
@@ -232,12 +239,13 @@ class CudaDevice final : public Device {
                  total);
     }
     check_call(e, "cudaMalloc");
+    add_device_memory(static_cast<std::byte*>(p), std::max<int64_t>(bytes, 1), move_bytes);
     return static_cast<std::byte*>(p);
   }
   void release(std::byte* p, int64_t) override {
-    if (p)
-      (void)cudaFree(
-          p);  // waits for the device; what failed before is told elsewhere, for destructors call this
+    if (!p) return;
+    remove_device_memory(p);
+    (void)cudaFree(p);  // waits for the device; what failed before is told elsewhere: destructors call this
   }
 
   void copy(const Tensor& dst, const Tensor& src, Stream s) override {

@@ -1,8 +1,10 @@
 #include "device/cpu/sum_pieces.h"
+#include "device/device_memory.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -128,6 +130,44 @@ TEST(CopyPiece, OfAnySize) {
         EXPECT_EQ(to[shift - 1], std::byte{7});
       }
     }
+}
+
+// Memory of a device that this test makes believe: nobody but its copy may touch it.
+std::vector<std::byte> far(7 << 20);
+int64_t moved = 0;
+void move_bytes(void* dst, const void* src, int64_t n) {
+  std::memmove(dst, src, size_t(n));
+  moved += n;
+}
+TEST(SumPieces, OfADevicesMemory) {
+  std::byte* begin = far.data();
+  EXPECT_EQ(device_copy_of(begin), nullptr);
+  add_device_memory(begin, int64_t(far.size()), move_bytes);
+  EXPECT_EQ(device_copy_of(begin), &move_bytes);
+  EXPECT_EQ(device_copy_of(begin + far.size() - 1), &move_bytes);
+  EXPECT_EQ(device_copy_of(begin + far.size()), nullptr);
+  // More elements than go to the host at once; the second source lies there.
+  const int64_t n = (1 << 20) / 4 + 1003;
+  auto* a = reinterpret_cast<float*>(begin);
+  float* sum = a + n;
+  std::vector<float> b(static_cast<size_t>(n));
+  for (int64_t i = 0; i < n; i++) a[i] = float(i) * 0.25f, b[size_t(i)] = float(i % 97);
+  std::byte* to[] = {reinterpret_cast<std::byte*>(sum), begin};
+  const std::byte* from[] = {begin, reinterpret_cast<const std::byte*>(b.data())};
+  cpu::sum_pieces(to, from, n, DType::f32);
+  EXPECT_EQ(moved, 4 * n * 4);  // two sources come, two sums go
+  int64_t wrong = 0;
+  for (int64_t i = 0; i < n; i++) {
+    const float want = float(i) * 0.25f + float(i % 97);
+    wrong += sum[i] != want || a[i] != want;
+  }
+  EXPECT_EQ(wrong, 0);
+  moved = 0;
+  cpu::copy_piece(reinterpret_cast<std::byte*>(b.data()), begin, 40);
+  EXPECT_EQ(moved, 40);
+  EXPECT_EQ(b[9], a[9]);
+  remove_device_memory(begin);
+  EXPECT_EQ(device_copy_of(begin), nullptr);
 }
 
 TEST(SumPieces, RoundOnceInF32) {

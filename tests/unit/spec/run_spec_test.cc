@@ -398,8 +398,7 @@ TEST(RunSpec, UnsupportedByThisVersion) {
   refuse_unsupported(parse("[layout]\npp = 2\nzero = 2\ndp = 2"));
   refuse_unsupported(parse("[layout]\ntp = 2\ndp = 3\n[batch]\nglobal = 48"));
   refuse_unsupported(parse("[layout]\nschedule = \"gpipe\"\n[precision]\ncompute = \"bf16\""));
-  for (const char* set :
-       {"layout.schedule=dualpipe", "precision.compute=fp8", "train.device=cuda", "train.comm=nccl"}) {
+  for (const char* set : {"layout.schedule=dualpipe", "precision.compute=fp8", "train.comm=nccl"}) {
     std::string key = std::string(set).substr(0, std::string(set).find('='));
     RunSpec run = parse("", {set});
     std::string err = error_of([&] { refuse_unsupported(run); });
@@ -407,6 +406,11 @@ TEST(RunSpec, UnsupportedByThisVersion) {
     EXPECT_HAS(err, "not supported by this version; ");
     EXPECT_EQ(lines_of(err).size(), 1u) << err;
   }
+  refuse_unsupported(parse("[train]\ndevice = \"cuda\""));
+  RunSpec gpu = parse("[train]\ndevice = \"cuda\"\ncomm = \"mpi\"\n[layout]\noffload = \"state\"");
+  const std::string no = error_of([&] { refuse_unsupported(gpu); });
+  EXPECT_HAS(no, "train.comm: ");
+  EXPECT_HAS(no, "layout.offload: ");
   refuse_unsupported(parse("[layout]\ncp = 4\ntp = 2\ndp = 2\nzero = 3\nshard_group = 8"));
   auto beside_cp = [](const char* toml) {
     return error_of([&] { refuse_unsupported(parse(toml, {"layout.cp=2"})); });

@@ -1,0 +1,275 @@
+// matmul on cuBLASLt: c[M,N] (+)= op(a) op(b) + bias + residual, one call where it can say so.
+//
+// Row-major matrices are the library's column-major ones transposed: it computes c^T = op(b)^T op(a)^T with
+// b first, M and N exchanged; row strides are its leading dims, bias runs along its rows. Sums f32: f32
+// operands in full f32 (no TF32), bf16 and f16 on tensor cores; partial sums of a product cut along K meet in
+// f32, never in the output's type. accumulate and residual are beta C: beta 1 with C = c or C = residual, 2
+// where c is its own residual and accumulates; both at once of two matrices, and what the library has no
+// algorithm for (a bias of another type than c), go to matmul_simt.cuh.
+//
+// Of each problem (sizes, strides, types, epilogue, alignment) the algorithm is chosen once: the heuristic's
+// first where runs must be alike (CudaContext::deterministic), else the fastest of its first ones, timed on
+// the operands into memory of their own. An algorithm gives the same bits every time.
+#include <cublasLt.h>
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "device/cuda/gpu.cuh"
+#include "device/cuda/matmul_simt.h"
+
+namespace trireme::cuda {
+namespace {
+
+// The library, opened when first needed: a program without a GPU starts without it.
+struct Library {
+// (Each formatting would indent it one step more.)
+// clang-format off
+#define TRIREME_CUBLASLT(X)                                                                   \
+  X(Create) X(Destroy) X(Matmul) X(MatmulDescCreate) X(MatmulDescDestroy)                     \
+  X(MatmulDescSetAttribute) X(MatrixLayoutCreate) X(MatrixLayoutDestroy)                      \
+  X(MatmulPreferenceCreate) X(MatmulPreferenceDestroy) X(MatmulPreferenceSetAttribute)        \
+  X(MatmulAlgoGetHeuristic)
+// clang-format on
+#define TRIREME_FUNCTION(name) decltype(&cublasLt##name) name = nullptr;
+  TRIREME_CUBLASLT(TRIREME_FUNCTION)
+#undef TRIREME_FUNCTION
+
+  Library() {
+    constexpr const char* file = "libcublasLt.so.13";
+    void* handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    if (!handle) run_failed("CUDA: matrix products need {}, which cannot be opened: {}", file, dlerror());
+#define TRIREME_FUNCTION(name)                                              \
+  name = reinterpret_cast<decltype(name)>(dlsym(handle, "cublasLt" #name)); \
+  if (!name) run_failed("CUDA: {} has no function cublasLt{}", file, #name);
+    TRIREME_CUBLASLT(TRIREME_FUNCTION)
+#undef TRIREME_FUNCTION
+#undef TRIREME_CUBLASLT
+  }
+};
+const Library& library() {
+  static const Library lt;
+  return lt;
+}
+
+void check_status(cublasStatus_t s, std::string_view call) {
+  if (s != CUBLAS_STATUS_SUCCESS) run_failed("CUDA: cublasLt{} failed with status {}", call, int(s));
+}
+
+cudaDataType_t type_of(DType t) {
+  return t == DType::f32 ? CUDA_R_32F : t == DType::bf16 ? CUDA_R_16BF : CUDA_R_16F;
+}
+// The largest power of two up to 256 that divides the address.
+int64_t alignment_of(const void* p) {
+  const auto at = reinterpret_cast<uintptr_t>(p) | 256;
+  return int64_t(at & (~at + 1));
+}
+// Of a matrix of one row the stride is never walked.
+int64_t leading(const Tensor& t) {
+  return std::max(t.stride[0], t.shape[1]);
+}
+
+// What beta multiplies.
+struct Addend {
+  const Tensor* matrix = nullptr;  // null: nothing
+  float beta = 0;
+};
+// None where one call cannot say it.
+bool addend_of(const MatmulArgs& a, Addend& to) {
+  const bool own = a.residual && a.residual.data == a.c.data && leading(a.residual) == leading(a.c);
+  if (a.accumulate && a.residual) {
+    if (!own) return false;
+    to = {&a.c, 2};
+  } else if (a.accumulate) {
+    to = {&a.c, 1};
+  } else if (a.residual) {
+    to = {&a.residual, 1};
+  }
+  return true;
+}
+
+class Plan {
+ public:
+  Plan(const MatmulArgs& a, const Addend& add, int64_t workspace, cublasLtHandle_t handle)
+      : handle_(handle), beta_(add.beta), workspace_(workspace) {
+    const Library& lt = library();
+    const cudaDataType_t in = type_of(a.a.dtype), out = type_of(a.c.dtype);
+    check_status(lt.MatmulDescCreate(&desc_, CUBLAS_COMPUTE_32F, CUDA_R_32F), "MatmulDescCreate");
+    set(CUBLASLT_MATMUL_DESC_TRANSA, a.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, a.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+    if (a.bias) {
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+      set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, in);
+      const void* bias = a.bias.data;
+      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    }
+    const Tensor& c = add.matrix ? *add.matrix : a.c;
+    first_ = layout(a.b, in), second_ = layout(a.a, in), c_ = layout(c, out), d_ = layout(a.c, out);
+
+    cublasLtMatmulPreference_t wish = nullptr;
+    check_status(lt.MatmulPreferenceCreate(&wish), "MatmulPreferenceCreate");
+    auto prefer = [&](cublasLtMatmulPreferenceAttributes_t what, auto value) {
+      check_status(lt.MatmulPreferenceSetAttribute(wish, what, &value, sizeof value),
+                   "MatmulPreferenceSetAttribute");
+    };
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t(workspace));
+    prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+           uint32_t(CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, uint32_t(alignment_of(a.b.data)));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, uint32_t(alignment_of(a.a.data)));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, uint32_t(alignment_of(c.data)));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, uint32_t(alignment_of(a.c.data)));
+    int n = 0;
+    const cublasStatus_t s = lt.MatmulAlgoGetHeuristic(handle, desc_, first_, second_, c_, d_, wish,
+                                                       int(candidates_.size()), candidates_.data(), &n);
+    check_status(lt.MatmulPreferenceDestroy(wish), "MatmulPreferenceDestroy");
+    if (s != CUBLAS_STATUS_NOT_SUPPORTED && s != CUBLAS_STATUS_INVALID_VALUE) check_status(s, "heuristic");
+    for (int i = 0; s == CUBLAS_STATUS_SUCCESS && i < n; i++)
+      if (candidates_[size_t(i)].state == CUBLAS_STATUS_SUCCESS)
+        candidates_[size_t(found_++)] = candidates_[size_t(i)];
+  }
+  Plan(const Plan&) = delete;
+  ~Plan() {
+    const Library& lt = library();
+    for (auto l : {first_, second_, c_, d_}) lt.MatrixLayoutDestroy(l);
+    lt.MatmulDescDestroy(desc_);
+  }
+
+  bool supported() const { return found_ > 0; }
+
+  void run(const MatmulArgs& a, const Addend& add, const Tensor& scratch, cudaStream_t stream) {
+    if (a.bias) {
+      const void* bias = a.bias.data;
+      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    }
+    launch(chosen_, a, add, a.c.data, scratch, stream);
+  }
+
+  // The candidate of the least median time, on the operands themselves, its result into memory of its own.
+  void choose(const MatmulArgs& a, const Addend& add, const Tensor& scratch, cudaStream_t stream) {
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    TRIREME_CUDA_CALL(cudaStreamIsCapturing(stream, &capture));
+    if (found_ < 2 || capture != cudaStreamCaptureStatusNone) return;
+    const int64_t bytes = ((a.c.shape[0] - 1) * leading(a.c) + a.c.shape[1]) * size_of(a.c.dtype);
+    void* result = nullptr;
+    if (cudaMalloc(&result, size_t(bytes)) != cudaSuccess) {  // no room to try: the heuristic's first
+      (void)cudaGetLastError();
+      return;
+    }
+    float least = HUGE_VALF;
+    for (int i = 0; i < found_; i++) {
+      const float t = time_of(i, a, add, result, scratch, stream);
+      if (t < least) least = t, chosen_ = i;
+    }
+    TRIREME_CUDA_CALL(cudaFree(result));
+  }
+
+ private:
+  template <class V>
+  void set(cublasLtMatmulDescAttributes_t what, const V& value) {
+    check_status(library().MatmulDescSetAttribute(desc_, what, &value, sizeof value),
+                 "MatmulDescSetAttribute");
+  }
+  // The row-major matrix as a column-major one, transposed.
+  static cublasLtMatrixLayout_t layout(const Tensor& t, cudaDataType_t type) {
+    cublasLtMatrixLayout_t l = nullptr;
+    check_status(
+        library().MatrixLayoutCreate(&l, type, uint64_t(t.shape[1]), uint64_t(t.shape[0]), leading(t)),
+        "MatrixLayoutCreate");
+    return l;
+  }
+  void launch(int candidate, const MatmulArgs& a, const Addend& add, void* d, const Tensor& scratch,
+              cudaStream_t stream) {
+    const float alpha = 1;
+    check_status(
+        library().Matmul(handle_, desc_, &alpha, a.b.data, first_, a.a.data, second_, &beta_,
+                         add.matrix ? static_cast<const void*>(add.matrix->data) : d, c_, d, d_,
+                         &candidates_[size_t(candidate)].algo, scratch.data, size_t(workspace_), stream),
+        "Matmul");
+  }
+  float time_of(int candidate, const MatmulArgs& a, const Addend& add, void* d, const Tensor& scratch,
+                cudaStream_t stream) {
+    constexpr int kTimes = 5;
+    std::array<float, kTimes> ms;
+    cudaEvent_t begin = nullptr, end = nullptr;
+    TRIREME_CUDA_CALL(cudaEventCreate(&begin));
+    TRIREME_CUDA_CALL(cudaEventCreate(&end));
+    launch(candidate, a, add, d, scratch, stream);
+    for (float& t : ms) {
+      TRIREME_CUDA_CALL(cudaEventRecord(begin, stream));
+      launch(candidate, a, add, d, scratch, stream);
+      TRIREME_CUDA_CALL(cudaEventRecord(end, stream));
+      TRIREME_CUDA_CALL(cudaEventSynchronize(end));
+      TRIREME_CUDA_CALL(cudaEventElapsedTime(&t, begin, end));
+    }
+    TRIREME_CUDA_CALL(cudaEventDestroy(begin));
+    TRIREME_CUDA_CALL(cudaEventDestroy(end));
+    std::sort(ms.begin(), ms.end());
+    return ms[kTimes / 2];
+  }
+
+  cublasLtHandle_t handle_;
+  cublasLtMatmulDesc_t desc_ = nullptr;
+  cublasLtMatrixLayout_t first_ = nullptr, second_ = nullptr, c_ = nullptr, d_ = nullptr;
+  float beta_;
+  int64_t workspace_;
+  std::array<cublasLtMatmulHeuristicResult_t, 8> candidates_{};
+  int found_ = 0, chosen_ = 0;
+};
+
+// Of one device: the library's handle and the plans of all problems it has seen.
+class Products {
+ public:
+  Products() { check_status(library().Create(&handle_), "Create"); }
+  Products(const Products&) = delete;
+  ~Products() {
+    plans_.clear();
+    library().Destroy(handle_);
+  }
+
+  Plan& plan(const MatmulArgs& a, const Addend& add, const Tensor& scratch, bool deterministic,
+             cudaStream_t stream) {
+    const Tensor& c = add.matrix ? *add.matrix : a.c;
+    const Key key{
+        a.c.shape[0],
+        a.c.shape[1],
+        a.a.shape[a.trans_a ? 0 : 1],
+        leading(a.a),
+        leading(a.b),
+        leading(a.c),
+        leading(c),
+        alignment_of(a.a.data),
+        alignment_of(a.b.data),
+        alignment_of(a.c.data),
+        alignment_of(c.data),
+        int64_t(a.a.dtype) << 8 | int64_t(a.c.dtype),
+        int64_t(add.beta) << 8 | a.trans_a << 3 | a.trans_b << 2 | bool(a.bias) << 1 | (c.data == a.c.data)};
+    auto it = plans_.find(key);
+    if (it == plans_.end()) {
+      it = plans_.emplace(key, std::make_unique<Plan>(a, add, scratch.numel(), handle_)).first;
+      if (!deterministic) it->second->choose(a, add, scratch, stream);
+    }
+    return *it->second;
+  }
+
+ private:
+  using Key = std::array<int64_t, 13>;
+  cublasLtHandle_t handle_ = nullptr;
+  std::map<Key, std::unique_ptr<Plan>> plans_;
+};
+
+}  // namespace
+
+void cuda_launch(const MatmulArgs& a, const Tensor& scratch, CudaContext& ctx, cudaStream_t stream) {
+  if (a.c.numel() == 0) return;
+  Addend add;
+  if (!addend_of(a, add)) return simt_matmul(a, stream);
+  if (!ctx.products) ctx.products = std::make_shared<Products>();
+  Plan& plan = static_cast<Products*>(ctx.products.get())->plan(a, add, scratch, ctx.deterministic, stream);
+  if (!plan.supported()) return simt_matmul(a, stream);
+  plan.run(a, add, scratch, stream);
+}
+
+}  // namespace trireme::cuda

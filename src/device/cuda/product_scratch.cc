@@ -1,0 +1,33 @@
+// Scratch of matrix products and attention on CUDA, known without a GPU.
+#include <algorithm>
+
+#include "base/rounding.h"
+#include "device/cuda/launches.h"
+
+namespace trireme::cuda {
+
+// The library's workspace: partial sums of products that are cut along the summed dim (f32, at most 16
+// parts), at most what it is advised to have on sm_90. A smaller one only leaves it fewer algorithms.
+int64_t cuda_scratch(const MatmulArgs& a) {
+  if (a.c.numel() == 0) return 0;
+  const int64_t parts = a.c.numel() * int64_t(sizeof(float)) * 16 + (64 << 10);
+  return round_up(std::min<int64_t>(parts, 32 << 20), 256);
+}
+int64_t cuda_scratch(const GroupedMatmulArgs&) {
+  return 0;
+}
+int64_t cuda_scratch(const GroupedMatmulWeightArgs&) {
+  return 0;
+}
+int64_t cuda_scratch(const AttentionArgs&) {
+  return 0;
+}
+// rowsum(dO o O) of every row, in the type of the sums.
+int64_t cuda_scratch(const AttentionBackwardArgs& a) {
+  return a.lse.numel() * size_of(a.lse.dtype);
+}
+int64_t cuda_scratch(const CachedAttentionArgs&) {
+  return 0;
+}
+
+}  // namespace trireme::cuda

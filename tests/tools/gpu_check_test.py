@@ -1,0 +1,94 @@
+"""tools/gpu_check keeps to its time, tells what passed, failed and was left out, and packs what programs need."""
+import importlib.machinery
+import importlib.util
+import pathlib
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import unittest
+
+sys.dont_write_bytecode = True
+SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "tools/gpu_check"
+loader = importlib.machinery.SourceFileLoader("gpu_check", str(SCRIPT))
+gpu_check = importlib.util.module_from_spec(importlib.util.spec_from_loader("gpu_check", loader))
+loader.exec_module(gpu_check)
+
+
+class GpuCheck(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="gpu_check_test."))
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def run_steps(self, steps, minutes=1.0):
+        out = self.folder / "out"
+        code = gpu_check.run(out, None, self.folder, minutes, steps)
+        return code, (out / "table.md").read_text().splitlines()[2:], out
+
+    def test_what_passed_failed_and_hung(self):
+        def steps(c):
+            c.step("good", ["sh", "-c", "echo one; echo $TRIREME_TEST_DEVICE"], show=gpu_check.last)
+            c.step("ops:bad", ["sh", "-c", "echo 'FAIL this | line'; echo more; exit 3"])
+            c.step("ops:slow", ["sh", "-c", "echo begun; sleep 60"], most=3)
+            c.step("absent", [self.folder / "nothing"])
+
+        begin = time.monotonic()
+        code, rows, out = self.run_steps(steps)
+        self.assertLess(time.monotonic() - begin, 30)
+        self.assertEqual(code, 1)
+        self.assertRegex(rows[0], r"\| good \| passed \| .* \| cuda \|")
+        self.assertRegex(rows[1], r"\| ops:bad \| failed \(3\) \| .* \| FAIL this / line \|")
+        self.assertRegex(rows[2], r"\| ops:slow \| stopped after 3 s \| .* \| begun \|")
+        self.assertRegex(rows[3], r"\| absent \| failed \(could not start\)")
+        self.assertIn("FAIL this", (out / "ops.log").read_text())
+        self.assertIn("begun", (out / "ops.log").read_text())
+
+    def test_time_runs_out(self):
+        def steps(c):
+            c.step("long", ["sleep", "60"])
+            c.step("after", ["true"])
+
+        begin = time.monotonic()
+        code, rows, _ = self.run_steps(steps, minutes=0.1)
+        self.assertLess(time.monotonic() - begin, 7)
+        self.assertEqual(code, 1)
+        self.assertIn("stopped after", rows[0])
+        self.assertIn("| after | no time left |", rows[1])
+
+    def test_all_passed(self):
+        code, rows, _ = self.run_steps(lambda c: c.step("good", ["true"]))
+        self.assertEqual((code, len(rows)), (0, 1))
+
+    def test_what_is_packed_runs_elsewhere(self):
+        build = self.folder / "build"
+        build.mkdir()
+        shutil.copy("/usr/bin/sort", build / "sort")
+        gpu_check.PROGRAMS = ["sort"]
+        gpu_check.DATA = ["tests/ops/gpu"]
+        archive = self.folder / "a.tar.xz"
+        gpu_check.pack(archive, build)
+        with tarfile.open(archive) as t:
+            names = t.getnames()
+        self.assertIn("bin/sort", names)
+        self.assertIn("tree/tests/ops/gpu/matmul.txt", names)
+        self.assertFalse([n for n in names if n.startswith("lib/libc.so")])
+
+        def steps(c):
+            c.step("sort", ["sh", "-c", f"printf 'b\\na\\n' | {c.home}/bin/sort | head -1"], show=gpu_check.last)
+
+        code = gpu_check.run(self.folder / "there", archive, None, 1, steps)
+        self.assertEqual(code, 0)
+        self.assertRegex((self.folder / "there/table.md").read_text(), r"\| sort \| passed \| .* \| a \|")
+
+    def test_missing_programs_are_named(self):
+        done = subprocess.run([sys.executable, SCRIPT, "pack", self.folder / "x", "--build", self.folder],
+                              capture_output=True, text=True)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("not built in", done.stderr)
+        self.assertIn("trireme_ops", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
