@@ -14,23 +14,13 @@ namespace {
 const std::array<float, 256>& e4m3_values() {
   static const std::array<float, 256> kValues = [] {
     std::array<float, 256> v{};
-    for (int code = 0; code < 256; code++) {
-      const int exponent = code >> 3 & 15, mantissa = code & 7;
-      float x =
-          exponent == 0 ? std::ldexp(float(mantissa), -9) : std::ldexp(float(8 + mantissa), exponent - 10);
-      if ((code & 0x7f) == 0x7f) x = std::nanf("");
-      v[size_t(code)] = code & 0x80 ? -x : x;
-    }
+    for (int code = 0; code < 256; code++) v[size_t(code)] = from_fp8(Fp8Format::e4m3, uint8_t(code));
     return v;
   }();
   return kValues;
 }
 
 }  // namespace
-
-float e4m3(uint8_t code) {
-  return e4m3_values()[code];
-}
 
 void dequantise(std::string_view what, const Fp8Matrix& m, int64_t first, std::span<float> out) {
   require(m.in > 0 && m.rows > 0 && m.cols > 0, "blocks of scales have rows and columns");

@@ -7,13 +7,9 @@
 #include <span>
 #include <string_view>
 
-#include "tensor/dtype.h"
+#include "tensor/fp8.h"
 
 namespace trireme {
-
-// E4M3 as OCP's "OFP8" specification 1.0 has it (torch.float8_e4m3fn): 4 bits of exponent, bias 7, 3 of
-// mantissa, no infinities; 0x7f and 0xff are NaN, the largest is 448, the smallest 2^-9.
-float e4m3(uint8_t code);
 
 // A matrix [?, in] of codes, and its scales [?, ceil(in / cols)] of type f32, bf16 or f16, a block of
 // rows x cols each, the last ones cut off by the matrix's edges. Neither needs alignment.

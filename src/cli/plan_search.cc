@@ -62,6 +62,7 @@ void set_types(SearchRequest& q, const PrecisionSpec& p) {
                   q.device);
     q.numbers = NumberType::fp8;
   }
+  if (p.fp8 != "none" && q.figures.fp8 > 0) q.numbers = NumberType::fp8;  // else emulated, at bf16's peak
   q.grad_bytes = p.reduce == "bf16" || (p.reduce == "auto" && half) ? 2 : 4;
   if (p.grads == "bf16") q.grad_stored = 2;
   if (p.grads == "f32" || (p.grads == "auto" && !half)) q.grad_stored = 4;

@@ -131,6 +131,13 @@ inline constexpr std::array kOperands<GroupedMatmulWeightArgs> = {
     &GroupedMatmulWeightArgs::dy, &GroupedMatmulWeightArgs::x, &GroupedMatmulWeightArgs::offsets,
     &GroupedMatmulWeightArgs::dw};
 template <>
+inline constexpr std::array kOperands<QuantiseArgs> = {
+    &QuantiseArgs::x, &QuantiseArgs::codes, &QuantiseArgs::scale, &QuantiseArgs::amax, &QuantiseArgs::seen};
+template <>
+inline constexpr std::array kOperands<Fp8MatmulArgs> = {
+    &Fp8MatmulArgs::a, &Fp8MatmulArgs::scale_a, &Fp8MatmulArgs::b,       &Fp8MatmulArgs::scale_b,
+    &Fp8MatmulArgs::c, &Fp8MatmulArgs::bias,    &Fp8MatmulArgs::residual};
+template <>
 inline constexpr std::array kOperands<AdamWArgs> = {
     &AdamWArgs::master, &AdamWArgs::exp_avg, &AdamWArgs::exp_avg_sq, &AdamWArgs::grad, &AdamWArgs::weight};
 template <>

@@ -10,7 +10,9 @@
 #include <cstdint>
 #include <string_view>
 
+#include "base/rounding.h"
 #include "device/dropout_mask.h"
+#include "tensor/fp8.h"
 #include "tensor/tensor.h"
 #include "trace/ledger.h"
 
@@ -342,6 +344,40 @@ struct GroupedMatmulWeightArgs {
   bool accumulate = false;
 };
 
+// 8-bit floats (docs/fp8.md): a matrix is codes u8 and a scale f32 for each block of `rows` x `cols`
+// elements, 0 = all of them; number = code * scale, and scales are powers of two, so that it is exact in f32
+// and bf16.
+struct Fp8Blocks {
+  int64_t rows = 0, cols = 0;
+  // Of the scales of a matrix.
+  Shape scales(int64_t m, int64_t n) const {
+    return {rows > 0 ? div_up(m, rows) : 1, cols > 0 ? div_up(n, cols) : 1};
+  }
+};
+// codes u8 [M,N] and scale f32 (blocks.scales) of x T [M,N], its row stride free: fp8_scale() of each block's
+// largest finite |x|, or, of one block that is all of x, of amax (f32 [1], optional) where that is above 0:
+// delayed scaling. What is beyond saturates. seen (f32 [1], optional) becomes the larger of itself and x's
+// largest finite |x|.
+struct QuantiseArgs {
+  static constexpr std::string_view kName = "quantise";
+  Tensor x, codes, scale, amax, seen;
+  Fp8Format format = Fp8Format::e4m3;
+  Fp8Blocks blocks;
+  int margin = 0;
+};
+// matmul of two such matrices: c[M,N] (+)= op(a)[M,K] . op(b)[K,N] + bias[N] + residual[M,N], the numbers
+// multiplied exactly and summed in f32. Codes dense; c f32, bf16 or f16, its row stride free; bias of c's
+// type or, where c is f32, of any; residual of c's. K = 0 is refused.
+struct Fp8MatmulArgs {
+  static constexpr std::string_view kName = "fp8_matmul";
+  Tensor a, scale_a, b, scale_b, c;
+  Fp8Format format_a = Fp8Format::e4m3, format_b = Fp8Format::e4m3;
+  Fp8Blocks blocks_a, blocks_b;
+  bool trans_a = false, trans_b = false;
+  Tensor bias, residual;
+  bool accumulate = false;
+};
+
 // AdamW (Loshchilov & Hutter 2019) over flat ranges of n elements, in f32:
 //   g = grad * grad_scale;  m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2
 //   master = master - lr * weight_decay * master - lr * (m / bias1) / (sqrt(v / bias2) + eps)   [PyTorch's
@@ -407,7 +443,7 @@ struct CountNonfiniteArgs {
   X(DropoutArgs) X(ZeroArgs) X(ColumnSumArgs) X(RouteArgs) X(RouteBackwardArgs) X(RouteSharesArgs)           \
   X(RouteOrderArgs)                                                                                          \
   X(PermuteRowsArgs) X(CombineRowsArgs) X(CombineRowsBackwardArgs) X(GroupedMatmulArgs)                      \
-  X(GroupedMatmulWeightArgs) X(AdamWArgs) X(MuonMomentumArgs) X(MuonApplyArgs)                               \
+  X(GroupedMatmulWeightArgs) X(QuantiseArgs) X(Fp8MatmulArgs) X(AdamWArgs) X(MuonMomentumArgs) X(MuonApplyArgs)                               \
   X(ScaledSumArgs) X(SquareSumsArgs) X(CountNonfiniteArgs)
 // clang-format on
 

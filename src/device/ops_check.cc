@@ -604,6 +604,49 @@ void check(const GroupedMatmulWeightArgs& p) {
   c.vector("offsets", p.offsets, p.dw.shape[0] + 1, DType::i32);
 }
 
+void check(const QuantiseArgs& p) {
+  Checker c(p.kName);
+  DType type = c.compute_type("x", p.x);
+  c.matrix("x", p.x, type);
+  c.that(p.x.numel() > 0, "x", p.x, "of at least one element");
+  c.matrix("codes", p.codes, p.x.shape[0], p.x.shape[1], DType::u8);
+  c.that(p.codes.contiguous(), "codes", p.codes, "contiguous");
+  c.that(p.blocks.rows >= 0 && p.blocks.cols >= 0, "scale", p.scale,
+         "of blocks of 0 or more rows and columns");
+  const Shape scales = p.blocks.scales(p.x.shape[0], p.x.shape[1]);
+  c.matrix("scale", p.scale, scales[0], scales[1], DType::f32);
+  c.that(p.scale.contiguous(), "scale", p.scale, "contiguous");
+  if (p.amax) c.vector("amax", p.amax, 1, DType::f32);
+  if (p.amax) c.that(scales.numel() == 1, "amax", p.amax, "absent where there are several blocks");
+  if (p.seen) c.vector("seen", p.seen, 1, DType::f32);
+}
+
+void check(const Fp8MatmulArgs& p) {
+  Checker c(p.kName);
+  auto operand = [&](std::string_view name, const Tensor& codes, std::string_view scale_name,
+                     const Tensor& scale, const Fp8Blocks& blocks) {
+    c.matrix(name, codes, DType::u8);
+    c.that(codes.contiguous(), name, codes, "contiguous");
+    const Shape scales = blocks.scales(codes.shape[0], codes.shape[1]);
+    c.matrix(scale_name, scale, scales[0], scales[1], DType::f32);
+    c.that(scale.contiguous(), scale_name, scale, "contiguous");
+  };
+  operand("a", p.a, "scale_a", p.scale_a, p.blocks_a);
+  operand("b", p.b, "scale_b", p.scale_b, p.blocks_b);
+  const int64_t m = p.a.shape[p.trans_a ? 1 : 0], k = p.a.shape[p.trans_a ? 0 : 1],
+                n = p.b.shape[p.trans_b ? 0 : 1];
+  c.that(k > 0, "a", p.a, "of at least one column to sum over (K > 0)");
+  c.that(p.b.shape[p.trans_b ? 1 : 0] == k, "b", p.b, "as deep as 'a'");
+  const DType type = c.compute_type("c", p.c);
+  c.matrix("c", p.c, m, n, type);
+  if (p.bias) {
+    const DType of_bias = c.compute_type("bias", p.bias);
+    c.that(of_bias == type || type == DType::f32, "bias", p.bias, "of c's type");
+    c.vector("bias", p.bias, n, of_bias);
+  }
+  if (p.residual) c.matrix("residual", p.residual, m, n, type);
+}
+
 void check(const AdamWArgs& p) {
   Checker c(p.kName);
   int64_t n = p.master.numel();

@@ -335,6 +335,26 @@ Outputs outputs(const GroupedMatmulWeightArgs& p) {
   return list(p.dw);
 }
 
+// The largest, and the scaling: one each.
+Cost cost(const QuantiseArgs& p) {
+  return {2 * count(p.x), sum_bytes(p.x, p.amax, p.seen), sum_bytes(p.codes, p.scale, p.seen)};
+}
+Outputs outputs(const QuantiseArgs& p) {
+  return list(p.codes, p.scale, p.seen);
+}
+
+// As matmul's: hardware applies scales on the way.
+Cost cost(const Fp8MatmulArgs& p) {
+  const double mn = count(p.c), k = double(p.a.shape[p.trans_a ? 0 : 1]);
+  const double epilogues = (p.bias ? 1 : 0) + (p.residual ? 1 : 0) + (p.accumulate ? 1 : 0);
+  return {2 * mn * k + epilogues * mn,
+          sum_bytes(p.a, p.scale_a, p.b, p.scale_b, p.bias, p.residual) + (p.accumulate ? p.c.bytes() : 0),
+          p.c.bytes()};
+}
+Outputs outputs(const Fp8MatmulArgs& p) {
+  return list(p.c);
+}
+
 // g 1, m 3, v 4, decay 2, m/bias1 1, v/bias2 1, sqrt 1, eps 1, quotient 1, lr 1, update 1.
 Cost cost(const AdamWArgs& p) {
   int64_t state = sum_bytes(p.master, p.exp_avg, p.exp_avg_sq);

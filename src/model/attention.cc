@@ -59,6 +59,7 @@ Attention::Attention(const std::string& name, const Sizes& s, const RopeTable* r
       out_({{name + ".o", s.hidden}}, s.heads * s.head_dim, s.out_bias, s.out_init_std, Divide::rows, tp),
       probs_(name + ".probs", s.attn_pdrop),
       resid_(name + ".resid", s.resid_pdrop, tp) {
+  qkv_.input_is_its_own();
   if (!s.qk_norm_eps) return;
   // Each rank sees the heads it computes: the gradients are partial sums.
   q_norm_.emplace(name + ".q_norm", s.head_dim, *s.qk_norm_eps);

@@ -40,6 +40,9 @@ class Attention {
   // What forward returned, from a saved "o".
   Owned output_again(Ctx&, const Tensor& residual, const Saved&) const;
 
+  // x need not stay alive beyond forward (Linear::keeps_codes).
+  bool keeps_input(const Ctx& ctx) const { return qkv_.keeps_codes(ctx); }
+
  private:
   struct Heads {
     Tensor q, k, v;  // views [B, S, heads, D]

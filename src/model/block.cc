@@ -26,16 +26,21 @@ void Block::bind(ParamSet& set) {
   std::visit([&](auto& m) { m.bind(set); }, mlp_);
 }
 
+// Latent attention and experts want their inputs themselves; others may keep them in 8 bits.
 Owned Block::forward(Ctx& ctx, const Tensor& x, Saved& saved) {
+  const auto* attn = std::get_if<Attention>(&attn_);
+  const auto* mlp = std::get_if<Mlp>(&mlp_);
   ctx.layer = attn_name_;
   Owned n1 = norm1_.forward(ctx, x, saved);
   Owned mid = std::visit([&](auto& a) { return a.forward(ctx, *n1, x, saved); }, attn_);
+  if (attn && attn->keeps_input(ctx)) n1.reset();
   ctx.layer = mlp_name_;
   Owned n2 = norm2_.forward(ctx, *mid, saved);
   Owned y = std::visit([&](auto& m) { return m.forward(ctx, *n2, *mid, saved); }, mlp_);
-  saved.keep(this, "n1", std::move(n1));
+  if (mlp && mlp->keeps_input(ctx)) n2.reset();
+  if (n1) saved.keep(this, "n1", std::move(n1));
   saved.keep(this, "mid", std::move(mid));
-  saved.keep(this, "n2", std::move(n2));
+  if (n2) saved.keep(this, "n2", std::move(n2));
   return y;
 }
 

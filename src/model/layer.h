@@ -13,6 +13,7 @@
 
 namespace trireme {
 
+class Fp8Layers;   // fp8.h
 class KvCache;     // kv_cache.h
 class Routing;     // routing.h
 struct Recompute;  // spec/recompute.h
@@ -69,7 +70,8 @@ struct Ctx {
   std::string_view& layer;   // which layer runs now, for traces and errors
   KvCache* cache = nullptr;  // generation: keys and values of the tokens before; forward only
   LayerGroups groups = {};
-  Routing* routing = nullptr;  // of models of experts while they train
+  Routing* routing = nullptr;      // of models of experts while they train
+  const Fp8Layers* fp8 = nullptr;  // of passes of training whose linear layers multiply 8-bit floats
 
   Owned activation(const Shape& s, DType t) { return Owned(arena, Bucket::activations, s, t); }
   Owned activation(const Shape& s) { return activation(s, dtype); }

@@ -1,5 +1,7 @@
 #include "model/linear.h"
 
+#include "model/fp8.h"
+
 namespace trireme {
 namespace {
 
@@ -60,7 +62,8 @@ void Linear::declare(std::vector<ParamDecl>& decls) const {
                      .decay = true,
                      .hidden_matrix = true,
                      .tied_to = {},
-                     .sum_grad = sum_grad(p)});
+                     .sum_grad = sum_grad(p),
+                     .linear = name()});
   }
   if (!bias_) return;
   for (const Part& p : parts_)
@@ -96,34 +99,83 @@ bool Linear::start(Ctx& ctx, const Run& r, const std::vector<Param*>& ps) const 
   return was;
 }
 
+const Fp8Layers* Linear::in_8_bits(const Ctx& ctx) const {
+  return ctx.fp8 && ctx.fp8->has(name()) ? ctx.fp8 : nullptr;
+}
+
 // y = x W^T + b (+ residual) of some rows. Divided by rows of W^T, one rank adds the bias to its summand.
 void Linear::product(Ctx& ctx, const Tensor& x, const Tensor& y, const Tensor& residual) const {
   const bool biased = bias_ && !(divided(Divide::rows) && tp_.rank > 0), only = runs_.size() == 1;
+  const Fp8Layers* fp8 = in_8_bits(ctx);
+  const Fp8Codes x8 = fp8 ? fp8->quantise(ctx, name(), Fp8Operand::x, x, false) : Fp8Codes();
   for (const Run& r : runs_) {
     auto part = [&](const Tensor& t) { return only || !t ? t : t.narrow(1, r.column, r.rows); };
-    ctx.k.run(MatmulArgs{.a = x,
-                         .b = matrix(r, &Param::weight),
-                         .c = part(y),
-                         .trans_b = true,
-                         .bias = biased ? vector(r, &Param::weight) : Tensor(),
-                         .residual = part(residual)},
-              ctx.compute);
+    const Tensor w = matrix(r, &Param::weight), bias = biased ? vector(r, &Param::weight) : Tensor();
+    if (fp8) {
+      const Fp8Codes w8 = fp8->quantise(ctx, name(), Fp8Operand::w, w, false);
+      multiply(ctx, x8.view, w8.view, part(y), {.trans_b = true, .bias = bias, .residual = part(residual)});
+      continue;
+    }
+    ctx.k.run(
+        MatmulArgs{.a = x, .b = w, .c = part(y), .trans_b = true, .bias = bias, .residual = part(residual)},
+        ctx.compute);
   }
 }
 
 // dx = dy W of some rows.
 void Linear::back_product(Ctx& ctx, const Tensor& dy, const Tensor& dx) const {
-  for (const Run& r : runs_)
-    ctx.k.run(MatmulArgs{.a = runs_.size() == 1 ? dy : dy.narrow(1, r.column, r.rows),
-                         .b = matrix(r, &Param::weight),
-                         .c = dx,
-                         .accumulate = r.column > 0},
-              ctx.compute);
+  const Fp8Layers* fp8 = in_8_bits(ctx);
+  for (const Run& r : runs_) {
+    const Tensor columns = runs_.size() == 1 ? dy : dy.narrow(1, r.column, r.rows);
+    const Tensor w = matrix(r, &Param::weight);
+    if (fp8) {
+      const Fp8Codes dy8 = fp8->quantise(ctx, name(), Fp8Operand::dy, columns, false);
+      const Fp8Codes w8 = fp8->quantise(ctx, name(), Fp8Operand::w, w, true);
+      multiply(ctx, dy8.view, w8.view, dx, {.accumulate = r.column > 0});
+      continue;
+    }
+    ctx.k.run(MatmulArgs{.a = columns, .b = w, .c = dx, .accumulate = r.column > 0}, ctx.compute);
+  }
+}
+
+// dW (+)= dy^T x.
+void Linear::weight_product(Ctx& ctx, const Tensor& dy, const Tensor& x, const Fp8View* kept) const {
+  const Fp8Layers* fp8 = in_8_bits(ctx);
+  const Fp8Codes own = fp8 && !kept ? fp8->quantise(ctx, name(), Fp8Operand::x, x, true) : Fp8Codes();
+  const Fp8View& x8 = kept ? *kept : own.view;
+  for (const Run& r : runs_) {
+    const Tensor columns = runs_.size() == 1 ? dy : dy.narrow(1, r.column, r.rows);
+    const Tensor dw = matrix(r, &Param::grad);
+    const bool accumulate = start(ctx, r, weights_);
+    if (fp8) {
+      const Fp8Codes dy8 = fp8->quantise(ctx, name(), Fp8Operand::dy, columns, true);
+      multiply(ctx, dy8.view, x8, dw, {.trans_a = true, .accumulate = accumulate});
+    } else {
+      ctx.k.run(MatmulArgs{.a = columns, .b = x, .c = dw, .trans_a = true, .accumulate = accumulate},
+                ctx.compute);
+    }
+    if (bias_)
+      ctx.k.run(
+          ColumnSumArgs{.dy = columns, .db = vector(r, &Param::grad), .accumulate = start(ctx, r, biases_)},
+          ctx.compute);
+  }
+}
+
+// Of rows that are gathered for the product, the gathered ones would have to be kept.
+bool Linear::keeps_codes(const Ctx& ctx) const {
+  return own_input_ && in_8_bits(ctx) && ctx.fp8->keeps_inputs() && !rows_apart(Divide::columns);
 }
 
 Owned Linear::forward(Ctx& ctx, const Tensor& x, Saved& saved, const Tensor& residual) const {
-  saved.borrow(this, "x", x);
-  return again(ctx, x, residual);
+  if (!keeps_codes(ctx)) {
+    saved.borrow(this, "x", x);
+    return again(ctx, x, residual);
+  }
+  Owned y = again(ctx, x, residual);
+  Fp8Codes x8 = ctx.fp8->quantise(ctx, name(), Fp8Operand::x, x, true);
+  saved.keep(this, "codes", std::move(x8.codes));
+  saved.keep(this, "scale", std::move(x8.scale));
+  return y;
 }
 
 // Behind a sum over ranks comes the residual: rounded as often as without ranks.
@@ -173,22 +225,17 @@ Owned Linear::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved) const {
 }
 
 void Linear::backward_weight(Ctx& ctx, Saved& saved) const {
-  Tensor x = saved.get(this, "x"), dy = saved.get(this, "dy");
+  const Tensor dy = saved.get(this, "dy");
+  if (saved.has(this, "codes")) {
+    Fp8View x8 = ctx.fp8->form(Fp8Operand::x, true);
+    x8.codes = saved.get(this, "codes"), x8.scale = saved.get(this, "scale");
+    weight_product(ctx, dy, {}, &x8);
+    return saved.drop_all(this);
+  }
+  Tensor x = saved.get(this, "x");
   Owned gathered = rows_apart(Divide::columns) ? gathered_rows(ctx, x) : Owned();
   if (gathered) x = *gathered;
-  for (const Run& r : runs_) {
-    const Tensor columns = runs_.size() == 1 ? dy : dy.narrow(1, r.column, r.rows);
-    ctx.k.run(MatmulArgs{.a = columns,
-                         .b = x,
-                         .c = matrix(r, &Param::grad),
-                         .trans_a = true,
-                         .accumulate = start(ctx, r, weights_)},
-              ctx.compute);
-    if (bias_)
-      ctx.k.run(
-          ColumnSumArgs{.dy = columns, .db = vector(r, &Param::grad), .accumulate = start(ctx, r, biases_)},
-          ctx.compute);
-  }
+  weight_product(ctx, dy, x, nullptr);
   saved.drop_all(this);
 }
 

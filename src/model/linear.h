@@ -6,6 +6,8 @@
 
 namespace trireme {
 
+struct Fp8View;  // fp8.h
+
 class Linear {
  public:
   struct Part {
@@ -37,6 +39,11 @@ class Linear {
   // dW += dy^T x; db += column sums of dy.
   void backward_weight(Ctx&, Saved&) const;
 
+  // What comes to it is nobody else's, so that of 8-bit products its codes may be kept in its place.
+  void input_is_its_own(bool own = true) { own_input_ = own; }
+  // Does it do so in this pass? Then x need not stay alive beyond forward.
+  bool keeps_codes(const Ctx&) const;
+
  private:
   // Neighbouring parts of whose matrices all rows are used, or one of which some are: one product.
   struct Run {
@@ -52,13 +59,17 @@ class Linear {
   bool rows_apart(Divide d) const { return divided(d) && tp_.sequence; }  // of x, or of y
   void product(Ctx&, const Tensor& x, const Tensor& y, const Tensor& residual) const;
   void back_product(Ctx&, const Tensor& dy, const Tensor& dx) const;
+  // x: its codes where they were kept, else null.
+  void weight_product(Ctx&, const Tensor& dy, const Tensor& x, const Fp8View* kept) const;
+  const Fp8Layers* in_8_bits(const Ctx&) const;  // null: in the compute type
+  const std::string& name() const { return parts_[0].name; }
   Tensor matrix(const Run&, Tensor Param::*) const;  // [rows, in]
   Tensor vector(const Run&, Tensor Param::*) const;  // [rows]
   bool start(Ctx&, const Run&, const std::vector<Param*>&) const;
 
   std::vector<Part> parts_;
   int64_t in_, out_ = 0;  // of this rank
-  bool bias_;
+  bool bias_, own_input_ = false;
   float init_std_;
   Divide divide_;
   TensorPlace tp_;

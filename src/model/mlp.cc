@@ -18,7 +18,9 @@ Mlp::Mlp(const std::string& name, Activation act, int64_t hidden, int64_t ffn, b
       ffn_(ffn / tp.size),
       up_(up_parts(name, act, ffn), hidden, bias, init_std, Divide::columns, tp),
       down_({{name + ".down", hidden}}, ffn, bias, out_init_std, Divide::rows, tp),
-      resid_(name + ".resid", resid_pdrop, tp) {}
+      resid_(name + ".resid", resid_pdrop, tp) {
+  up_.input_is_its_own(), down_.input_is_its_own();
+}
 
 void Mlp::declare(std::vector<ParamDecl>& decls) const {
   up_.declare(decls);
@@ -44,7 +46,7 @@ Owned Mlp::forward(Ctx& ctx, const Tensor& x, const Tensor& residual, Saved& sav
   Owned y = down_.forward(ctx, *a, saved, drop ? Tensor() : residual);
   if (drop) resid_.forward(ctx, *y, *y, residual);
   saved.keep(this, "u", std::move(u));
-  saved.keep(this, "a", std::move(a));
+  if (!down_.keeps_codes(ctx)) saved.keep(this, "a", std::move(a));
   return y;
 }
 

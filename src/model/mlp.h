@@ -21,6 +21,10 @@ class Mlp {
   void let_go(const Recompute&, Saved&) const;
   void again(Ctx&, const Tensor& x, Saved&) const;
 
+  // x is an input of others too, or need not stay alive beyond forward (Linear::keeps_codes).
+  void share_input() { up_.input_is_its_own(false); }
+  bool keeps_input(const Ctx& ctx) const { return up_.keeps_codes(ctx); }
+
  private:
   Owned activate(Ctx&, const Tensor& u) const;
 

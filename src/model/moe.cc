@@ -85,9 +85,11 @@ Moe::Moe(const std::string& name, const Sizes& s)
                s.ep),
       exchange_(name, s.block, s.experts),
       resid_(name + ".resid", s.resid_pdrop, s.tp) {
-  if (s.shared_ffn > 0)
+  if (s.shared_ffn > 0) {
     shared_.emplace(name + ".shared", Activation::swiglu, s.hidden, s.shared_ffn, false, s.init_std,
                     s.out_init_std, 0.0, s.tp);
+    shared_->share_input();
+  }
   if (s.shared_gate) shared_gate_.emplace(name + ".shared_gate", 1, s.hidden, s.init_std, s.tp.sum_of_rows());
 }
 

@@ -99,8 +99,9 @@ std::vector<int> distinct_ranks(const RunSpec& run) {
 
 OpSeconds op_seconds(std::string_view op, const Cost& cost, const ClusterSpec& cluster,
                      std::string_view compute) {
-  const bool matrix = op == "matmul" || op.starts_with("grouped_matmul") || op.starts_with("attention");
-  const double peak = cluster.peak_flops(matrix ? compute : "f32"), bandwidth = cluster.memory_bandwidth;
+  double peak = cluster.peak_flops(is_product(op) ? compute : "f32");
+  if (op == "fp8_matmul") peak = std::max(peak, cluster.peak_flops("fp8"));  // 0 where it is emulated
+  const double bandwidth = cluster.memory_bandwidth;
   const double computing = peak > 0 ? cost.flops / peak : 0;
   const double moving = bandwidth > 0 ? double(cost.bytes_read + cost.bytes_written) / bandwidth : 0;
   return {std::max(computing, moving), computing >= moving};

@@ -159,6 +159,7 @@ StepCase step_case_of(const ScaledRun& s) {
   c.grad_bytes = run.precision.reduce == "bf16" ? 2 : 4;
   c.grad_stored = run.precision.grads == "bf16" ? 2 : 4;
   if (run.precision.compute == "fp8") c.numbers = NumberType::fp8;
+  if (run.precision.fp8 != "none" && s.figures.fp8 > 0) c.numbers = NumberType::fp8;  // else emulated
   if (c.numbers == NumberType::fp8 && s.figures.fp8 == 0)
     bad_request("precision.compute = \"fp8\": this device is not known to have it; right is \"bf16\"");
   return c;

@@ -34,7 +34,8 @@ int64_t ranks_together(const RunSpec& run, const ClusterSpec& cluster) {
 }  // namespace
 
 bool is_product(std::string_view op) {
-  return op == "matmul" || op.starts_with("grouped_matmul") || op.starts_with("attention");
+  return op == "matmul" || op == "fp8_matmul" || op.starts_with("grouped_matmul") ||
+         op.starts_with("attention");
 }
 
 double work_of(const Piece& p) {

@@ -81,6 +81,7 @@ StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64
   device_.kernels().attach(arena_.get());
   bind_memory();
   bind_rope();
+  bind_fp8();
   stage_.bind(params_);
   const int64_t microbatches = run.batch.global / (sharing_.dp * run.batch.micro);
   microbatches_.resize(size_t(microbatches));
@@ -286,7 +287,8 @@ Ctx StageRunner::context(const Microbatch& m, bool backward) {
              .logits = {},
              .layer = layer_,
              .groups = sharing_.layers,
-             .routing = &routing_};
+             .routing = &routing_,
+             .fp8 = backward ? fp8() : nullptr};
 }
 
 // seq: of whole sequences, which every rank reads; of these it keeps what is its own.

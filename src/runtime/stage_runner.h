@@ -11,6 +11,7 @@
 
 #include "comm/watch/pulse.h"
 #include "model/build.h"
+#include "model/fp8.h"
 #include "model/kv_cache.h"
 #include "model/routing.h"
 #include "optim/grad_norm.h"
@@ -106,6 +107,9 @@ class StageRunner {
   const NoiseScale& noise_scale() const { return noise_scale_; }
   void restore_noise_scale(const NoiseScaleState& s) { noise_scale_.restore(s); }
   void restore_loss_scale(const LossScaleState& s) { loss_scale_.restore(s); }
+  // Null: linear layers multiply in the compute type.
+  const Fp8Layers* fp8() const { return fp8_ ? &*fp8_ : nullptr; }
+  bool restore_fp8(const Fp8Histories& h) { return fp8_->restore(device_, h); }
 
   // ---- training ----
   // Runs one rank's actions of a step (counted from 1). `targets` = target tokens of the global batch. Throws
@@ -185,6 +189,7 @@ class StageRunner {
   void bind_views();
   void zero_padding();
   void bind_rope();
+  void bind_fp8();
   const Unit& unit_of(const Param&) const;
   void find_units(std::span<const std::vector<ParamDecl>>);
   void load_batch(Microbatch&, int64_t sequences, int64_t seq, int64_t step, int64_t mb, const FillBatch&);
@@ -285,6 +290,7 @@ class StageRunner {
   std::unique_ptr<StateOffload> state_offload_;        // none: so does optimizer state
   Owned leaving_;                                      // on its way into the file
   Event left_;
+  std::optional<Fp8Layers> fp8_;
   Routing routing_;
   std::vector<LayerRouting> routed_;
   LrSchedule lr_;

@@ -115,6 +115,23 @@ void StageRunner::bind_rope() {
   device_.upload(stage_.rope->sin, sin.data());
 }
 
+// Every rank keeps the magnitudes of all layers, whatever stage it has.
+void StageRunner::bind_fp8() {
+  if (mode_ != RunMode::train || run_.precision.fp8 == "none") return;
+  const StageRange whole{.first = 0, .last = run_.model.layers};
+  const LayoutSpec& l = run_.layout;  // what is computed again by name wants inputs as they were
+  const bool keeps = (l.recompute == "none" || l.recompute == "full") && l.recompute_rest.empty();
+  fp8_.emplace(run_.precision, build_stage(run_.model, whole).declare(), keeps);
+  if (!fp8_->delayed()) return;
+  Tensor held[2];
+  for (Tensor& t : held) {
+    persistent_.emplace_back(*arena_, Bucket::scratch, Shape{fp8_->magnitudes()}, DType::f32);
+    t = *persistent_.back();
+    device_.kernels().run(ZeroArgs{.y = t}, compute_);
+  }
+  fp8_->bind(held[0], held[1]);
+}
+
 std::vector<StateDecl> StageRunner::state_decls() const {
   return state_decls_;
 }

@@ -225,6 +225,7 @@ void StageRunner::begin_step(int64_t step, int64_t targets) {
   step_ = step, targets_ = targets, targets_seen_ = 0;
   sync_->start_step();
   routing_.start_step();
+  if (fp8_) fp8_->start_step(device_.kernels(), compute_);
   start_noise(step);
 }
 
@@ -328,6 +329,7 @@ void StageRunner::update(double scale) {
   if (state_offload_) state_offload_->settle();
   sync_->settle();
   move_router_biases();
+  if (fp8_) fp8_->end_step(device_, comms_ ? &comms_->control() : nullptr);
   loss_scale_.good_step();
 }
 

@@ -405,6 +405,13 @@ void check_training(const RunSpec& run, Problems& out) {
     out.push_back({{"precision.grads", "precision.compute"},
                    fmt::format("\"bf16\" gradients need compute = \"bf16\"; with {} give \"f32\" or \"auto\"",
                                p.compute)});
+  if (p.fp8 != "none" && p.compute == "f16")
+    out.push_back({{"precision.fp8", "precision.compute"},
+                   fmt::format("{} stands beside compute = \"bf16\" or \"f32\"; with f16 give \"none\"",
+                               shown(p.fp8))});
+  if (p.fp8 != "none" && p.fp8_layers.empty())
+    out.push_back({{"precision.fp8_layers", "precision.fp8"},
+                   "chooses no layer; give patterns such as \"*\", or precision.fp8 = \"none\""});
   if (p.initial_scale < p.min_scale)
     out.push_back(
         {{"precision.initial_scale", "precision.min_scale"},
@@ -542,8 +549,14 @@ std::vector<Problem> unsupported_of(const RunSpec& run) {
          "two ranks would have the same stage: give \"dualpipe-v\", which needs one copy");
   const PrecisionSpec& p = run.precision;
   refuse(p.compute == "fp8", "precision.compute", text(p.compute),
-         "give \"auto\", \"bf16\", \"f32\" or \"f16\"");
+         "give \"auto\", \"bf16\", \"f32\" or \"f16\"; linear layers multiply 8-bit floats by precision.fp8");
+  refuse(p.fp8 == "delayed" && run.optimizer.post_validation != "off", "optimizer.post_validation",
+         text(run.optimizer.post_validation),
+         "scales of a step follow from the one before, which is not settled yet: give \"off\", or "
+         "precision.fp8 = \"current\" or \"block\"");
   const bool cuda = run.train.device == "cuda";
+  refuse(cuda && p.fp8 != "none", "precision.fp8", text(p.fp8),
+         "its products have no CUDA kernel in this version: give \"none\", or train.device = \"cpu\"");
   refuse(cuda && run.train.comm == "mpi", "train.comm", text(run.train.comm),
          "it moves memory of the host, and train.device = \"cuda\" has its own: give \"thread\"");
   refuse(cuda && l.offload != "none", "layout.offload", text(l.offload),

@@ -142,6 +142,8 @@ bool determines_numbers(const RunSpec& run, const std::string& key) {
   if (run.precision.compute != "f16" &&
       std::find(std::begin(kOfF16), std::end(kOfF16), key) != std::end(kOfF16))
     return false;
+  if (run.precision.fp8 == "none" && key.starts_with("precision.fp8")) return false;
+  if (run.precision.fp8 != "delayed" && key == "precision.fp8_history") return false;
   if (key == "data.documents") return run.data.documents != "attend";  // the hashes from before it was
   static constexpr std::string_view kSections[] = {"model.", "batch.", "moe.", "precision.", "optimizer."};
   static constexpr std::string_view kKeys[] = {"data.train", "data.weights", "data.seq_len",

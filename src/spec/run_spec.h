@@ -170,6 +170,10 @@ struct PrecisionSpec {
   double initial_scale = 65536;
   int64_t growth_interval = 2000;
   double backoff_factor = 0.5, min_scale = 1;
+  // Linear layers in 8-bit floats (model/fp8.h).
+  std::string fp8 = "none";
+  Texts fp8_layers = "*";
+  int64_t fp8_history = 16, fp8_margin = 0;
   bool operator==(const PrecisionSpec&) const = default;
 
   template <class V>
@@ -199,6 +203,18 @@ struct PrecisionSpec {
       Rule{.low = 0, .high = 1, .low_open = true, .high_open = true});
     v("min_scale", min_scale, "", "f16: an overflow at this loss scale ends the run",
       Rule{.low = 0, .high = kMostScale, .low_open = true});
+    static constexpr std::string_view kFp8[] = {"none", "delayed", "current", "block"};
+    v("fp8", fp8, "",
+      "8-bit products of linear layers: scales from the steps before, from the tensor, or for blocks of "
+      "1 x 128 and 128 x 128; all else stays in the compute type",
+      one_of(kFp8));
+    v("fp8_layers", fp8_layers, "",
+      "fp8: patterns of names of matrices, such as \"blocks.*\" or \"*.mlp.*\"; \"!\" in front takes "
+      "out, the last match counts");
+    v("fp8_history", fp8_history, "steps", "fp8 = delayed: steps whose largest magnitude gives the scale",
+      between(1, 1024));
+    v("fp8_margin", fp8_margin, "bits", "fp8: of room above that magnitude; each halves the numbers' codes",
+      between(0, 8));
   }
 };
 

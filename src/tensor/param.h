@@ -25,6 +25,7 @@ struct ParamDecl {
   bool hidden_matrix = false;  // two dims, from one hidden layer to the next: what Muon orthogonalises
   std::string tied_to;         // not empty: shares that parameter's storage, and is never stored itself
   std::vector<Axis> sum_grad;  // axes on which the gradient is a partial sum
+  std::string linear;          // of a matrix of a linear layer: the layer, whose matrices one product takes
   bool expert = false;         // of an expert: replicas of it are along edp, not dp
   // Tied over stages: the last stage has a copy of what the first one has, by the same name. Each computes a
   // summand of the gradient; where shared, a unit of its own, so both sides divide it alike.

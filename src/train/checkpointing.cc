@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "spec/identity.h"
 
 namespace trireme {
@@ -44,6 +46,35 @@ LossScaleState saved_loss_scale(const LossScale& scale, const Checkpoint& c) {
   LossScaleState s{.scale = j["scale"], .good_steps = j["good_steps"], .skipped = j["skipped"]};
   if (!scale.plausible(s) || s.skipped > m.step) broken();
   return s;
+}
+
+nlohmann::json json_of(const Fp8Histories& histories) {
+  nlohmann::json j = nlohmann::json::object();
+  for (const auto& [linear, history] : histories)
+    for (size_t i = 0; i < history.size(); i++) j[linear][kFp8Operands[i]] = history[i];
+  return j;
+}
+
+Fp8Histories saved_fp8(const Checkpoint& c) {
+  const nlohmann::json& state = c.manifest().state;
+  const nlohmann::json j = state.is_object() ? state.value("fp8", nlohmann::json()) : nlohmann::json();
+  Fp8Histories out;
+  for (const auto& [linear, history] : j.items())
+    for (size_t i = 0; i < kFp8Operands.size(); i++) {
+      const nlohmann::json list =
+          history.is_object() ? history.value(kFp8Operands[i], nlohmann::json()) : nlohmann::json();
+      if (!list.is_array() ||
+          !std::all_of(list.begin(), list.end(), [](const nlohmann::json& m) { return m.is_number(); }))
+        return {};
+      out[linear][i] = list.get<std::vector<float>>();
+    }
+  return out;
+}
+
+void restore_fp8(StageRunner& r, const Checkpoint& c) {
+  if (!r.restore_fp8(saved_fp8(c)))
+    bad_request("{}: state holds no magnitudes of 8-bit layers (\"fp8\") that this run can go on with",
+                (c.folder() / "manifest.json").string());
 }
 
 // Of a run that did not measure it: none yet.
@@ -88,6 +119,7 @@ Manifest checkpoint_manifest(const StageRunner& r, const RunSpec& run, int64_t s
     const LossScaleState& s = r.loss_scale().state();
     m.state["loss_scale"] = {{"scale", s.scale}, {"good_steps", s.good_steps}, {"skipped", s.skipped}};
   }
+  if (r.fp8() && r.fp8()->delayed()) m.state["fp8"] = json_of(r.fp8()->histories());
   if (const NoiseScaleState& n = r.noise_scale().state(); n.weight > 0)
     m.state["noise_scale"] = {{"squared", n.squared}, {"trace", n.trace}, {"weight", n.weight}};
   return m;
@@ -160,6 +192,7 @@ void load_checkpoint(StageRunner& r, const Checkpoint& c, bool with_state) {
     }
   r.weights_from_master();
   if (with_state && r.run().train.noise_scale > 0) r.restore_noise_scale(saved_noise_scale(c));
+  if (with_state && r.fp8() && r.fp8()->delayed()) restore_fp8(r, c);
   if (with_state && r.loss_scale().active()) r.restore_loss_scale(saved_loss_scale(r.loss_scale(), c));
 }
 

@@ -40,6 +40,8 @@ std::span<const CaseEntry> all_cases() {
       {"combine_rows_backward", make_combine_rows_backward},
       {"grouped_matmul", make_grouped_matmul},
       {"grouped_matmul_weight", make_grouped_matmul_weight},
+      {"quantise", make_quantise},
+      {"fp8_matmul", make_fp8_matmul},
       {"adamw", make_adamw},
       {"muon_momentum", make_muon_momentum},
       {"muon_apply", make_muon_apply},

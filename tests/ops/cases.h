@@ -39,6 +39,8 @@ std::unique_ptr<Case> make_combine_rows();
 std::unique_ptr<Case> make_combine_rows_backward();
 std::unique_ptr<Case> make_grouped_matmul();
 std::unique_ptr<Case> make_grouped_matmul_weight();
+std::unique_ptr<Case> make_quantise();
+std::unique_ptr<Case> make_fp8_matmul();
 std::unique_ptr<Case> make_adamw();
 std::unique_ptr<Case> make_muon_momentum();
 std::unique_ptr<Case> make_muon_apply();

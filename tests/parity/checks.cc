@@ -30,7 +30,7 @@ void expect_learned(const Ran& r) {
 
 void expect_low_bounded(const Case& c) {
   Case exact = c;
-  exact.compute = exact.grads = "f32";
+  exact.compute = exact.grads = "f32", exact.fp8 = "none";
   const Plan equal{.steps = 2, .gradients = true};
   expect_as_exact(train_layout(run_of(c), equal), train_layout(one_rank_of(c), equal),
                   train_layout(one_rank_of(exact), equal));

@@ -29,7 +29,7 @@ void each(C& c, V&& v) {
   v("bucket_mb", c.bucket_mb), v("dropout", c.dropout), v("optimizer", c.optimizer), v("order", c.order),
       v("axes", c.axes);
   v("recompute", c.recompute), v("again", c.again), v("blocks", c.blocks), v("shard", c.shard),
-      v("offload", c.offload), v("state", c.state), v("post", c.post);
+      v("offload", c.offload), v("state", c.state), v("post", c.post), v("fp8", c.fp8);
 }
 
 void set(std::string& value, const std::string& text) {
@@ -122,6 +122,7 @@ RunSpec unchecked_run_of(const Case& c) {
   }
   if (c.state) r.layout.offload_mb = 0.05;  // pieces of a block of elements
   r.precision.compute = c.compute, r.precision.grads = c.grads, r.precision.reduce = c.reduce;
+  r.precision.fp8 = c.fp8, r.precision.fp8_history = 3;
   r.optimizer.name = c.optimizer, r.optimizer.lr = 3e-3, r.optimizer.warmup = 2;
   r.train.sum_order = c.order;
   if (!c.axes.empty()) {

@@ -32,6 +32,7 @@ struct Case {
   bool shard = false, offload = false;                // of kept inputs
   bool state = false;                                 // of the optimizer, in a file
   std::string post = "off";                           // optimizer.post_validation
+  std::string fp8 = "none";
   bool operator==(const Case&) const = default;
 
   int64_t global() const { return dp * micro * microbatches; }
