@@ -233,9 +233,10 @@ TEST(Score, AnEarlierFitTellsNothing) {
   fresh.fitted.clear();
   FitValues truth{};
   for (size_t f = 0; f < kFits; ++f) truth[f] = fresh.priors[f].center;
-  const std::vector<MeasuredRow> rows = planted_rows(truth, 12);
+  std::vector<MeasuredRow> rows = planted_rows(truth, 12);
+  rows[3].site = "alone";  // in one half only: the other has nothing to fit it with
   ScoreConstants told = fresh;
-  for (const char* scope : {"device", "device:A100-80GB", "site", "software"})
+  for (const char* scope : {"device", "device:A100-80GB", "site", "site:alone", "software"})
     for (size_t f = 0; f < kFits; ++f) told.fitted[scope][Fit(f)] = 7;
   EXPECT_EQ(score_json(score_rows(rows, told, 1)), score_json(score_rows(rows, fresh, 1)));
   EXPECT_NE(score_json(score_rows(rows, told, 0)), score_json(score_rows(rows, fresh, 0)));
