@@ -15,13 +15,13 @@ int tile_rows(const Elements& elements, int dim, int v_dim, const char* op) {
   bad_request("{}: heads of {} and {} elements are too wide for its CUDA kernel", op, dim, v_dim);
 }
 
-// A launch of a kernel over tiles of r rows: blocks of kRowThreads r threads.
+// A launch of a kernel over tiles of r rows: blocks of kSimtRowThreads r threads.
 template <class T, class Acc>
 void run_tiles(void (*kernel)(AttentionProblem<T, Acc>, int), Grid grid, int r, int64_t elements,
                cudaStream_t stream, const AttentionProblem<T, Acc>& p) {
   const int64_t bytes = elements * int64_t(sizeof(Acc));
   if (bytes > 48 << 10) allow_shared(kernel, bytes);
-  run_blocks(kernel, grid, kRowThreads * r, bytes, stream, p, r);
+  run_blocks(kernel, grid, kSimtRowThreads * r, bytes, stream, p, r);
 }
 
 template <class T, class Acc>

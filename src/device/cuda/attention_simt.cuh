@@ -17,7 +17,7 @@
 
 namespace trireme::cuda {
 
-inline constexpr int kRowThreads = 8;
+inline constexpr int kSimtRowThreads = 8;
 
 // Elements of shared memory, of a tile of r rows.
 __host__ __device__ inline int64_t forward_tile(int r, int dim, int v_dim) {
@@ -51,7 +51,7 @@ __device__ Acc dot(const Acc* a, const Acc* b, int n) {
 // Over the 8 threads of a row.
 template <class Acc>
 __device__ Acc row_max(Acc x) {
-  for (int step = kRowThreads / 2; step > 0; step /= 2) {
+  for (int step = kSimtRowThreads / 2; step > 0; step /= 2) {
     const Acc other = __shfl_xor_sync(0xffffffffu, x, step);
     x = other > x ? other : x;
   }
@@ -59,17 +59,17 @@ __device__ Acc row_max(Acc x) {
 }
 template <class Acc>
 __device__ Acc row_sum(Acc x) {
-  for (int step = kRowThreads / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+  for (int step = kSimtRowThreads / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
   return x;
 }
 
-// Block (query block, head, sequence) of kRowThreads r threads. Late query blocks, which see the most keys,
-// come first.
+// Block (query block, head, sequence) of kSimtRowThreads r threads. Late query blocks, which see the most
+// keys, come first.
 template <class T, class Acc>
 __global__ void attention_forward_simt(AttentionProblem<T, Acc> p, int r) {
   const int b = int(blockIdx.z), h = int(blockIdx.y), kv = p.kv_head(h);
   const int q0 = int(gridDim.x - 1 - blockIdx.x) * r, rows = p.seq - q0 < r ? p.seq - q0 : r;
-  const int row = int(threadIdx.x) / kRowThreads, lane = int(threadIdx.x) % kRowThreads;
+  const int row = int(threadIdx.x) / kSimtRowThreads, lane = int(threadIdx.x) % kSimtRowThreads;
   const int dim = p.dim, v_dim = p.v_dim;
   Acc* q = dynamic_shared<Acc>();
   Acc* k = q + r * (dim + 1);
@@ -85,7 +85,7 @@ __global__ void attention_forward_simt(AttentionProblem<T, Acc> p, int r) {
     const Acc before = *p.lse_at(b, h, q0 + row);
     if (before != -infinity<Acc>()) most = before, sum = 1;
   }
-  for (int d = lane; d < v_dim; d += kRowThreads)
+  for (int d = lane; d < v_dim; d += kSimtRowThreads)
     own_o[d] = sum > 0 ? static_cast<const Acc*>(p.out.data)[p.out.at(b, q0 + row, h) + d] : Acc(0);
   const int begin = mine ? p.begin_of(b, q0 + row) : 0, end = mine ? p.end_of(q0 + row) : 0;
 
@@ -97,7 +97,7 @@ __global__ void attention_forward_simt(AttentionProblem<T, Acc> p, int r) {
     load_rows(v, v_dim, p.v, b, k0, kv, kn, r, v_dim);
     __syncthreads();
     Acc largest = -infinity<Acc>();
-    for (int c = lane; c < r; c += kRowThreads) {
+    for (int c = lane; c < r; c += kSimtRowThreads) {
       const bool seen = k0 + c >= begin && k0 + c < end;
       const Acc s = seen ? p.scale * dot(q + row * (dim + 1), k + c * (dim + 1), dim) : -infinity<Acc>();
       own_p[c] = s;
@@ -106,7 +106,7 @@ __global__ void attention_forward_simt(AttentionProblem<T, Acc> p, int r) {
     largest = row_max(largest);
     const Acc now = largest > most ? largest : most, keep = exp_of(most - now);
     Acc added = 0;
-    for (int c = lane; c < r; c += kRowThreads) {
+    for (int c = lane; c < r; c += kSimtRowThreads) {
       Acc x = exp_of(own_p[c] - now);
       added += x;
       if (p.mask.on) x *= p.mask.template factor<Acc>(b, h, q0 + row, k0 + c);
@@ -115,7 +115,7 @@ __global__ void attention_forward_simt(AttentionProblem<T, Acc> p, int r) {
     sum = sum * keep + row_sum(added);
     most = now;
     __syncwarp();  // a row's threads are of one warp
-    for (int d = lane; d < v_dim; d += kRowThreads) {
+    for (int d = lane; d < v_dim; d += kSimtRowThreads) {
       Acc x = own_o[d] * keep;
       for (int c = 0; c < kn; c++) x = fma_of(own_p[c], v[c * v_dim + d], x);
       own_o[d] = x;
@@ -124,7 +124,7 @@ __global__ void attention_forward_simt(AttentionProblem<T, Acc> p, int r) {
   if (!mine) return;
   const Acc inverse = sum > 0 ? 1 / sum : Acc(0);
   const int64_t at = p.out.at(b, q0 + row, h);
-  for (int d = lane; d < v_dim; d += kRowThreads) p.out.put(at + d, own_o[d] * inverse);
+  for (int d = lane; d < v_dim; d += kSimtRowThreads) p.out.put(at + d, own_o[d] * inverse);
   if (lane == 0) *p.lse_at(b, h, q0 + row) = sum > 0 ? most + log_of(sum) : -infinity<Acc>();
 }
 
@@ -173,7 +173,7 @@ template <class T, class Acc>
 __global__ void attention_key_gradients_simt(AttentionProblem<T, Acc> p, int r) {
   const int b = int(blockIdx.z), kv = int(blockIdx.y), group = p.heads / p.kv_heads;
   const int k0 = int(blockIdx.x) * r, kn = p.keys - k0 < r ? p.keys - k0 : r;
-  const int row = int(threadIdx.x) / kRowThreads, lane = int(threadIdx.x) % kRowThreads;
+  const int row = int(threadIdx.x) / kSimtRowThreads, lane = int(threadIdx.x) % kSimtRowThreads;
   const int dim = p.dim, v_dim = p.v_dim;
   Acc* k = dynamic_shared<Acc>();
   Acc* q = k + r * (dim + 1);
@@ -188,8 +188,8 @@ __global__ void attention_key_gradients_simt(AttentionProblem<T, Acc> p, int r) 
 
   load_rows(k, dim + 1, p.k, b, k0, kv, kn, r, dim);
   load_rows(v, v_dim + 1, p.v, b, k0, kv, kn, r, v_dim);
-  for (int d = lane; d < dim; d += kRowThreads) dk[row * (dim + 1) + d] = 0;
-  for (int d = lane; d < v_dim; d += kRowThreads) dv[row * (v_dim + 1) + d] = 0;
+  for (int d = lane; d < dim; d += kSimtRowThreads) dk[row * (dim + 1) + d] = 0;
+  for (int d = lane; d < v_dim; d += kSimtRowThreads) dv[row * (v_dim + 1) + d] = 0;
   for (int h = kv * group; h < (kv + 1) * group; h++)
     for (int q0 = p.first_row(k0) / r * r; q0 < p.seq; q0 += r) {
       const int rows = p.seq - q0 < r ? p.seq - q0 : r;
@@ -199,18 +199,18 @@ __global__ void attention_key_gradients_simt(AttentionProblem<T, Acc> p, int r) 
       load_rows(dout, v_dim + 1, p.dout, b, q0, h, rows, r, v_dim);
       load_statistics(p, b, h, q0, rows, r, lse, delta);
       __syncthreads();
-      for (int c = lane; c < r; c += kRowThreads) {
+      for (int c = lane; c < r; c += kSimtRowThreads) {
         const auto g = gradients_of(p, b, h, q0 + row, k0 + c, q + row * (dim + 1), k + c * (dim + 1),
                                     dout + row * (v_dim + 1), v + c * (v_dim + 1), lse[row], delta[row]);
         prob[row * (r + 1) + c] = g.p, ds[row * (r + 1) + c] = g.ds;
       }
       __syncthreads();  // from here on `row` is a key
-      for (int d = lane; d < v_dim; d += kRowThreads) {
+      for (int d = lane; d < v_dim; d += kSimtRowThreads) {
         Acc x = dv[row * (v_dim + 1) + d];
         for (int i = 0; i < rows; i++) x = fma_of(prob[i * (r + 1) + row], dout[i * (v_dim + 1) + d], x);
         dv[row * (v_dim + 1) + d] = x;
       }
-      for (int d = lane; d < dim; d += kRowThreads) {
+      for (int d = lane; d < dim; d += kSimtRowThreads) {
         Acc x = dk[row * (dim + 1) + d];
         for (int i = 0; i < rows; i++) x = fma_of(ds[i * (r + 1) + row], q[i * (dim + 1) + d], x);
         dk[row * (dim + 1) + d] = x;
@@ -218,8 +218,8 @@ __global__ void attention_key_gradients_simt(AttentionProblem<T, Acc> p, int r) 
     }
   if (row >= kn) return;
   const int64_t dk_at = p.dk.at(b, k0 + row, kv), dv_at = p.dv.at(b, k0 + row, kv);
-  for (int d = lane; d < dim; d += kRowThreads) p.dk.put(dk_at + d, p.scale * dk[row * (dim + 1) + d]);
-  for (int d = lane; d < v_dim; d += kRowThreads) p.dv.put(dv_at + d, dv[row * (v_dim + 1) + d]);
+  for (int d = lane; d < dim; d += kSimtRowThreads) p.dk.put(dk_at + d, p.scale * dk[row * (dim + 1) + d]);
+  for (int d = lane; d < v_dim; d += kSimtRowThreads) p.dv.put(dv_at + d, dv[row * (v_dim + 1) + d]);
 }
 
 // dQ: block (query block, head, sequence).
@@ -227,7 +227,7 @@ template <class T, class Acc>
 __global__ void attention_query_gradient_simt(AttentionProblem<T, Acc> p, int r) {
   const int b = int(blockIdx.z), h = int(blockIdx.y), kv = p.kv_head(h);
   const int q0 = int(gridDim.x - 1 - blockIdx.x) * r, rows = p.seq - q0 < r ? p.seq - q0 : r;
-  const int row = int(threadIdx.x) / kRowThreads, lane = int(threadIdx.x) % kRowThreads;
+  const int row = int(threadIdx.x) / kSimtRowThreads, lane = int(threadIdx.x) % kSimtRowThreads;
   const int dim = p.dim, v_dim = p.v_dim;
   Acc* q = dynamic_shared<Acc>();
   Acc* k = q + r * (dim + 1);
@@ -242,7 +242,7 @@ __global__ void attention_query_gradient_simt(AttentionProblem<T, Acc> p, int r)
   load_rows(q, dim + 1, p.q, b, q0, h, rows, r, dim);
   load_rows(dout, v_dim + 1, p.dout, b, q0, h, rows, r, v_dim);
   load_statistics(p, b, h, q0, rows, r, lse, delta);
-  for (int d = lane; d < dim; d += kRowThreads) own[d] = 0;
+  for (int d = lane; d < dim; d += kSimtRowThreads) own[d] = 0;
   const int last = p.end_of(q0 + rows - 1);
   for (int k0 = p.begin_of_rows(b, q0, rows) / r * r; k0 < last; k0 += r) {
     const int kn = p.keys - k0 < r ? p.keys - k0 : r;
@@ -250,12 +250,12 @@ __global__ void attention_query_gradient_simt(AttentionProblem<T, Acc> p, int r)
     load_rows(k, dim + 1, p.k, b, k0, kv, kn, r, dim);
     load_rows(v, v_dim + 1, p.v, b, k0, kv, kn, r, v_dim);
     __syncthreads();
-    for (int c = lane; c < r; c += kRowThreads)
+    for (int c = lane; c < r; c += kSimtRowThreads)
       own_ds[c] = gradients_of(p, b, h, q0 + row, k0 + c, q + row * (dim + 1), k + c * (dim + 1),
                                dout + row * (v_dim + 1), v + c * (v_dim + 1), lse[row], delta[row])
                       .ds;
     __syncwarp();
-    for (int d = lane; d < dim; d += kRowThreads) {
+    for (int d = lane; d < dim; d += kSimtRowThreads) {
       Acc x = own[d];
       for (int c = 0; c < kn; c++) x = fma_of(own_ds[c], k[c * (dim + 1) + d], x);
       own[d] = x;
@@ -263,7 +263,7 @@ __global__ void attention_query_gradient_simt(AttentionProblem<T, Acc> p, int r)
   }
   if (row >= rows) return;
   const int64_t at = p.dq.at(b, q0 + row, h);
-  for (int d = lane; d < dim; d += kRowThreads) p.dq.put(at + d, p.scale * own[d]);
+  for (int d = lane; d < dim; d += kSimtRowThreads) p.dq.put(at + d, p.scale * own[d]);
 }
 
 }  // namespace trireme::cuda
