@@ -638,7 +638,7 @@ TEST(RunSpec, TheTableMarksWhatThisVersionRefuses) {
     return false;
   };
   auto limits = limits_of_version();
-  for (std::string key : {"train.device", "precision.compute"}) {
+  for (std::string key : {"train.comm", "precision.compute"}) {
     ASSERT_TRUE(limits.count(key)) << key;
     for (const FieldText& f : fields_of(RunSpec()))
       if (f.key == key)
@@ -649,9 +649,10 @@ TEST(RunSpec, TheTableMarksWhatThisVersionRefuses) {
               << key << " = " << c << ": " << limits[key];
         }
   }
-  EXPECT_EQ(limits["train.device"], "cpu only");
-  EXPECT_HAS(config_line("device"), "(one of cpu, cuda; this version: cpu only)");
-  for (const char* key : {"layout.dp", "layout.zero", "optimizer.name", "train.async_save", "model.layers"})
+  EXPECT_EQ(limits["train.comm"], "thread or mpi");
+  EXPECT_HAS(config_line("comm"), "(one of thread, mpi, nccl; this version: thread or mpi)");
+  for (const char* key :
+       {"train.device", "layout.dp", "layout.zero", "optimizer.name", "train.async_save", "model.layers"})
     EXPECT_FALSE(limits.count(key)) << key << ": " << limits[key];
   for (auto& [key, text] : limits) EXPECT_HAS(config_table(), "this version: " + text);
 }
