@@ -75,7 +75,7 @@ void Problem::refuse_unread() const {
       bad_request("{}: {} has no key '{}'", place, op, key);
 }
 
-ProblemFile::ProblemFile(const fs::path& path) : path_(path) {
+ProblemFile::ProblemFile(const fs::path& path, std::string_view device) : path_(path) {
   std::istringstream text(read_text(path));
   int number = 0;
   for (std::string line; std::getline(text, line);) {
@@ -96,8 +96,10 @@ ProblemFile::ProblemFile(const fs::path& path) : path_(path) {
     Problem b("bound", line, place, parse_keys(words, place));
     std::pair<std::string, std::string> key(dtype, b.word("out", ""));
     if (!b.has("nmse") || !b.has("worst")) bad_request("{}: a bound line needs nmse= and worst=", place);
-    bounds_[key] = {b.number("nmse", 0), b.number("worst", 0)};
+    const Bound bound{b.number("nmse", 0), b.number("worst", 0)};
+    const std::string only = b.word("device", "");
     b.refuse_unread();
+    if (device.starts_with(only)) bounds_[key] = bound;  // a later line that names the device wins
   }
 }
 

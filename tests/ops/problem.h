@@ -42,10 +42,12 @@ struct Bound {
   double nmse = 0, worst = 0;
 };
 
-// One file: "bound <dtype> [out=<operand>] nmse=<x> worst=<y>" lines, problem lines, and comments (#).
+// One file: "bound <dtype> [out=<operand>] [device=<name's beginning>] nmse=<x> worst=<y>" lines, problem
+// lines, and comments (#).
 class ProblemFile {
  public:
-  explicit ProblemFile(const fs::path&);
+  // device: bounds that name another one do not count.
+  ProblemFile(const fs::path&, std::string_view device);
   const std::vector<Problem>& problems() const { return problems_; }
   // The bound of an output: keys nmse= and worst= of the problem line win, then the bound line that names the
   // output, then the one of its type alone. bad_request when there is none.

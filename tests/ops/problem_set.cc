@@ -34,7 +34,7 @@ void for_each_problem(const Options& options, std::string_view mode, const Probl
   for (const CaseEntry& entry : all_cases()) {
     if (!options.ops.empty() && std::ranges::find(options.ops, entry.op) == options.ops.end()) continue;
     if (std::ranges::find(options.except, entry.op) != options.except.end()) continue;
-    ProblemFile file(options.problems / (std::string(entry.op) + ".txt"));
+    ProblemFile file(options.problems / (std::string(entry.op) + ".txt"), options.device);
     for (const Problem& p : file.problems()) {
       if (p.op != entry.op)
         bad_request("{}: the line is of op '{}', the file of '{}'", p.place, p.op, entry.op);
