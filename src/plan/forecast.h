@@ -25,10 +25,12 @@ struct Remedy {
   double step_s = 0;   // 0 = the machine's peaks are not known
   double costs = 0;    // of the step's time, as a share of it as it was; below 0: it is faster
   bool priced = true;  // false: what it moves over the disk or the wire takes time that is not known
+  bool about = false;  // step_s is estimated, not replayed (plan/quick_forecast.h)
 };
 struct Remedies {
   std::vector<Remedy> found;      // by time, what is not priced last
   int tried = 0;                  // changes that were booked
+  int64_t booked = 0;             // ranks of them, where their steps are not replayed
   std::optional<Remedy> leanest;  // none is found: the one that saves most
 };
 

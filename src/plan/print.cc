@@ -277,7 +277,8 @@ nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
                                {"saves_bytes", r.saves},
                                {"step_s", r.step_s},
                                {"costs", r.costs},
-                               {"priced", r.priced}});
+                               {"priced", r.priced},
+                               {"estimated", r.about}});
   }
   return j;
 }

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/progress.h"
 #include "plan/own_schedule.h"
+#include "plan/quick_forecast.h"
 #include "spec/run_schedule.h"
 #include "spec/supported.h"
 
@@ -78,26 +79,57 @@ std::vector<Family> families_of(const RunSpec& run) {
   return all;
 }
 
-// As train would prepare it. Nothing: it cannot be.
-std::optional<Forecast> changed_forecast(RunSpec run, const ClusterSpec& cluster, int threads) {
-  try {
-    if (!problems_of(run).empty() || !unsupported_of(run).empty()) return std::nullopt;
-    run = resolve(run, {.native_bf16 = run.precision.compute == "bf16"});
-    run.own_schedule = {};
-    find_own_schedule(run, cluster);
-    return forecast(run, schedule_of(run), cluster, threads);
-  } catch (const Error& e) {
-    if (e.fault != Fault::request) throw;
-    return std::nullopt;
+// Tries changes of one run that does not fit.
+class Trial {
+ public:
+  Trial(const Forecast& before, const RunSpec& run, const ClusterSpec& cluster, int threads, int64_t replayed)
+      : before_(before), cluster_(cluster), threads_(threads) {
+    long_ = int64_t(before.booking.tape.pieces.size()) * run.layout.pp > replayed;
+    if (long_) quick_ = quick_forecast(run, cluster, threads, before.expected);
+    booked_ = quick_.booked;
   }
-}
+  // As train would prepare it. Nothing: it cannot be.
+  std::optional<Remedy> of(const Change& c, bool& fits) {
+    try {
+      RunSpec run = c.run;
+      if (!problems_of(run).empty() || !unsupported_of(run).empty()) return std::nullopt;
+      run = resolve(run, {.native_bf16 = run.precision.compute == "bf16"});
+      run.own_schedule = {};
+      find_own_schedule(run, cluster_);
+      Remedy r{.change = c.text};
+      fits = long_ ? look(run, r) : replay(run, r);
+      if (before_.step_s > 0) r.costs = r.step_s / before_.step_s - 1;
+      return r;
+    } catch (const Error& e) {
+      if (e.fault != Fault::request) throw;
+      return std::nullopt;
+    }
+  }
+  int64_t booked() const { return booked_; }
 
-Remedy remedy_of(const Change& c, const Forecast& before, const Forecast& after) {
-  Remedy r{.change = c.text, .saves = before.device_bytes() - after.device_bytes(), .step_s = after.step_s};
-  if (before.step_s > 0) r.costs = after.step_s / before.step_s - 1;
-  r.priced = after.step_s > 0 && after.disk_priced && after.wire_priced;
-  return r;
-}
+ private:
+  bool replay(const RunSpec& run, Remedy& r) const {
+    const Forecast after = forecast(run, schedule_of(run), cluster_, threads_);
+    r.saves = before_.device_bytes() - after.device_bytes(), r.step_s = after.step_s;
+    r.priced = after.step_s > 0 && after.disk_priced && after.wire_priced;
+    return after.fits;
+  }
+  bool look(const RunSpec& run, Remedy& r) {
+    const QuickForecast after = quick_forecast(run, cluster_, threads_, before_.expected);
+    booked_ += after.booked;
+    r.saves = before_.device_bytes() - after.bytes;
+    r.step_s = after.step_s(quick_, before_.step_s), r.about = r.step_s > 0;
+    r.priced = r.step_s > 0 && after.disk_priced && after.wire_priced;
+    return after.bytes <= before_.memory_bytes / ranks_on_device(run, cluster_);
+  }
+
+  const Forecast& before_;
+  const ClusterSpec& cluster_;
+  int threads_;
+  bool long_ = false;
+  QuickForecast quick_;  // of the run as it was
+  int64_t booked_ = 0;
+};
 
 bool cheaper(const Remedy& a, const Remedy& b) {
   if (a.priced != b.priced) return a.priced;
@@ -112,29 +144,31 @@ std::string to_text(const Remedy& r) {
   if (r.step_s == 0) return saves + ", in a time that is not known";
   const char* unpriced = r.priced ? "" : ", and what it moves takes time that is not known";
   if (std::abs(r.costs) < 5e-4) return fmt::format("{} at the same step time{}", saves, unpriced);
-  return fmt::format("{} and {} {:.1f} % of the step's time{}", saves, r.costs < 0 ? "spares" : "costs",
-                     100 * std::abs(r.costs), unpriced);
+  return fmt::format("{} and {} {}{:.1f} % of the step's time{}", saves, r.costs < 0 ? "spares" : "costs",
+                     r.about ? "about " : "", 100 * std::abs(r.costs), unpriced);
 }
 
 void find_remedies(Forecast& f, const RunSpec& run, const PrecisionSpec& asked, const ClusterSpec& cluster,
-                   int threads) {
+                   int threads, int64_t replayed) {
   if (f.fits) return;
   RunSpec from = run;
   from.precision = asked, from.precision.compute = run.precision.compute;
   Remedies all;
+  Trial trial(f, run, cluster, threads, replayed);
   for (const Family& family : families_of(from))
     for (const Change& c : family) {
-      const std::optional<Forecast> after = changed_forecast(c.run, cluster, threads);
-      if (!after) continue;
+      bool fits = false;
+      std::optional<Remedy> r = trial.of(c, fits);
+      if (!r) continue;
       all.tried++;
-      Remedy r = remedy_of(c, f, *after);
-      if (!after->fits) {
-        if (!all.leanest || r.saves > all.leanest->saves) all.leanest = std::move(r);
+      if (!fits) {
+        if (!all.leanest || r->saves > all.leanest->saves) all.leanest = std::move(r);
         continue;
       }
-      all.found.push_back(std::move(r));
+      all.found.push_back(*std::move(r));
       break;
     }
+  all.booked = trial.booked();
   if (!all.found.empty()) all.leanest.reset();
   std::stable_sort(all.found.begin(), all.found.end(), cheaper);
   f.remedies = std::move(all);

@@ -10,8 +10,11 @@ namespace trireme {
 // full), ZeRO's next stages, microbatches from half of it downwards, state and inputs that wait outside, and
 // twice the tp or pp with half the dp, as far as the run has them: of each the first that fits, in the order
 // of what they cost as a rule. asked: precision as the request has it, for what is "auto" there follows the
-// microbatches. The run is resolved.
-void find_remedies(Forecast& f, const RunSpec&, const PrecisionSpec& asked, const ClusterSpec&, int threads);
+// microbatches. The run is resolved. Of a run of more pieces (of all stages) than `replayed` a change's bytes
+// are those of the ranks that stand for all, and its time is estimated: minutes would else be seconds each.
+inline constexpr int64_t kMostReplayedPieces = 100'000;
+void find_remedies(Forecast& f, const RunSpec&, const PrecisionSpec& asked, const ClusterSpec&, int threads,
+                   int64_t replayed = kMostReplayedPieces);
 
 // "layout.zero = 2 saves 1.20 GiB a rank and costs 0.4 % of the step's time"
 std::string to_text(const Remedy&);

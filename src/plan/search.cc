@@ -87,6 +87,8 @@ void set_price(const SearchRequest& q, const ClusterPrice& c, Priced& p) {
   if (q.by == RankBy::loss) p.score = p.token_s * tokens_to_loss(active_parameters(q.model), q.loss, tokens);
 }
 
+constexpr size_t kOrders = 3;  // of the axes: Nearest
+
 struct Sharding {
   int zero;
   int64_t shards;
@@ -109,7 +111,8 @@ class DivisionSearch {
   void list_orders();
   // A schedule, microbatch and recompute: what is held beside states.
   void kind(const KnownSchedule&, int64_t chunks, Again);
-  void candidate();
+  void price_orders();
+  void candidate(const Priced&);
   void take(const Priced&);
   void join_front(const Priced&);
   bool dominates(const Priced& a, const Priced& b) const {
@@ -240,16 +243,31 @@ void DivisionSearch::kind(const KnownSchedule& schedule, int64_t chunks, Again a
       }
       out_.fits += int64_t(orders_.size());
       c_.zero = at_.zero, c_.shards = at_.shards, c_.offload = at_.offload ? q_.disk : 0;
-      for (const Nearest n : orders_) {
-        at_.nearest = c_.nearest = n;
-        candidate();
-      }
+      price_orders();
     }
 }
 
-void DivisionSearch::candidate() {
-  Priced p{.layout = at_, .time = step_time(c_, q_.figures, q_.fits), .memory = memory_};
-  set_price(q_, price_, p);
+// An order that changes nothing is no layout of its own: the first stands for them.
+void DivisionSearch::price_orders() {
+  std::array<Priced, kOrders> all;
+  size_t n = 0;
+  for (const Nearest order : orders_) {
+    at_.nearest = c_.nearest = order;
+    const StepSeconds time = step_time(c_, q_.figures, q_.fits);
+    size_t same = 0;
+    while (same < n && all[same].time.total != time.total) same++;
+    if (same == n)
+      all[n++] = {.layout = at_, .time = time, .memory = memory_};
+    else
+      all[same].alike |= uint8_t(1 << int(order));
+  }
+  for (size_t i = 0; i < n; i++) {
+    set_price(q_, price_, all[i]);
+    candidate(all[i]);
+  }
+}
+
+void DivisionSearch::candidate(const Priced& p) {
   if (!any_ || p.score < best_.score) best_ = p, any_ = true;
   take(p);
   join_front(p);
@@ -388,6 +406,19 @@ std::string text_of(const SearchLayout& l) {
   if (l.offload) s += ", state offloaded";
   if (l.nearest != Nearest::tensor) s += fmt::format(", order \"{}\"", order_of(l.nearest));
   return s;
+}
+
+std::vector<Nearest> orders_alike(const Priced& p) {
+  std::vector<Nearest> all;
+  for (int i = 0; i < int(kOrders); i++)
+    if (p.alike >> i & 1) all.push_back(Nearest(i));
+  return all;
+}
+
+std::string text_of(const Priced& p) {
+  std::string s;
+  for (const Nearest n : orders_alike(p)) s += fmt::format("{} \"{}\"", s.empty() ? "" : ",", order_of(n));
+  return text_of(p.layout) + (s.empty() ? "" : fmt::format(" (or order{})", s));
 }
 
 RunSpec with_layout(RunSpec run, const SearchLayout& l) {

@@ -75,7 +75,12 @@ struct Priced {
   double cost = 0;      // of a token: device-hours paid, times their price where that is known
   double headroom = 0;  // bytes of the device's memory that are left
   double score = 0;     // what is ranked: the lowest is best
+  uint8_t alike = 0;    // further orders of the axes that take as long: bits of Nearest
 };
+// Them, in the order of Nearest.
+std::vector<Nearest> orders_alike(const Priced&);
+// text_of(layout), and behind it the orders alike: ` (or order "dp pp cp tp")`.
+std::string text_of(const Priced&);
 
 // Why a division, or a layout of it, is no candidate.
 enum class Refusal {

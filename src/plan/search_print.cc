@@ -37,7 +37,7 @@ std::string row_text(const SearchRequest& q, const Priced& p) {
                               p.memory.total / kGiga, cost_text(q, p));
   if (q.by == RankBy::loss) s += fmt::format("{:>11} {:6} ", loss_hours(p), p.layout.global);
   if (q.gpus.size() > 1) s += fmt::format("{:6} ", p.layout.gpus);
-  return s + text_of(p.layout) + "\n";
+  return s + text_of(p) + "\n";
 }
 
 std::string head_text(const SearchRequest& q) {
@@ -135,6 +135,7 @@ SearchJson priced_json(const SearchRequest& q, const Priced& p) {
                   {"cost_per_1e9_tokens", p.cost * kPerTokens},
                   {"goodput", goodput_of(q, p.layout.gpus).share}};
   if (q.by == RankBy::loss) j["seconds_to_loss"] = p.score;
+  for (const Nearest n : orders_alike(p)) j["orders_alike"].push_back(order_of(n));
   SearchJson tolls;
   for (const auto& [name, seconds] : tolls_of(p.time)) tolls[name] = seconds;
   j["tolls_s"] = tolls;

@@ -70,6 +70,30 @@ TEST(Confirm, TheFullestRankIsAmongThoseThatAreBooked) {
   EXPECT_GT(spared, 8);
 }
 
+// A microbatch is held until its weights' gradients are there: of two ranks alike the one that puts these
+// off.
+TEST(Confirm, HoldsUntilTheWeightsGradients) {
+  RunSpec run = staged("llama");
+  run.layout.pp = 4, run.batch.global = 3;
+  run = resolve(run, {});
+  const auto at = [](int16_t stage, std::initializer_list<std::pair<Act, int16_t>> acts) {
+    std::vector<Action> all;
+    for (const auto& [kind, mb] : acts) all.push_back({.kind = kind, .stage = stage, .mb = mb});
+    return all;
+  };
+  using enum Act;
+  Schedule s{.stages = 4, .microbatches = 3, .ranks = {}};
+  s.ranks = {at(0, {{F, 0}, {B, 0}, {F, 1}, {B, 1}, {F, 2}, {B, 2}}),
+             at(1, {{F, 0}, {F, 1}, {I, 0}, {W, 0}, {I, 1}, {W, 1}, {F, 2}, {B, 2}}),
+             at(2, {{F, 0}, {I, 0}, {F, 1}, {I, 1}, {F, 2}, {I, 2}, {W, 0}, {W, 1}, {W, 2}}),
+             at(3, {{F, 0}, {B, 0}, {F, 1}, {B, 1}, {F, 2}, {B, 2}})};
+  EXPECT_EQ(fullest_ranks(run, s), (std::vector<int>{0, 2, 3}));
+  RunSpec half = staged("mixtral");  // a stage between of dense blocks, and one of experts
+  half.model.dense_layers = 4, half.layout.pp = 4;
+  half = resolve(half, {});
+  EXPECT_EQ(fullest_ranks(half, schedule_of(half)), (std::vector<int>{0, 1, 2, 3}));
+}
+
 SearchRequest tiny_request() {
   SearchRequest q;
   q.model = ModelSpec::of("llama");
@@ -170,6 +194,10 @@ TEST(Confirm, DropsWhatDoesNotFitAsBooked) {
     for (const Priced& p : *list)
       EXPECT_EQ(std::count(gone.begin(), gone.end(), p.layout), 0) << text_of(p.layout);
   EXPECT_EQ(r.best.size(), before.best.size() - gone.size());
+  for (const Priced& p : r.best)
+    EXPECT_TRUE(std::any_of(r.divisions.begin(), r.divisions.end(), [&](const Priced& d) {
+      return d.layout.same_division(p.layout);
+    })) << text_of(p.layout);
   EXPECT_TRUE(std::is_sorted(r.divisions.begin(), r.divisions.end(),
                              [](const Priced& a, const Priced& b) { return a.score < b.score; }));
   const std::string text = search_text(q, r, nullptr, &all);
@@ -180,6 +208,48 @@ TEST(Confirm, DropsWhatDoesNotFitAsBooked) {
   const Confirmation no = confirm(q, none, {.most = 3});
   EXPECT_EQ(no.dropped, int64_t(no.looked_at.size()));
   EXPECT_NE(search_text(q, none, nullptr, &no).find("dropped: too large as booked"), std::string::npos);
+}
+
+// Gradients as the request has them are booked and simulated so; what may be planned with is a share; another
+// order of the axes is the same to meta.
+TEST(Confirm, IsOfTheRequest) {
+  SearchRequest q = tiny_request();
+  q.figures.near = 2;
+  SearchLayout l{.gpus = 6, .global = 12, .tp = 2, .dp = 3, .micro = 1, .zero = 1};
+  const auto look = [&](std::initializer_list<Nearest> orders) {
+    SearchResult r;
+    for (const Nearest n : orders) l.nearest = n, r.best.push_back(price_layout(q, l));
+    return confirm(q, r, {}).looked_at;
+  };
+  const auto as_run = [&](const char* reduce, const char* grads) {
+    RunSpec run;
+    run.model = q.model, run.data.seq_len = q.seq, run.precision.compute = "bf16";
+    run.precision.reduce = reduce, run.precision.grads = grads;
+    return resolve(with_layout(run, l), {.native_bf16 = true});
+  };
+  for (const auto& [wire, stored] : {std::pair{2.0, 2.0}, {4.0, 4.0}}) {
+    q.grad_bytes = wire, q.grad_stored = stored;
+    const Confirmed c = look({Nearest::tensor})[0];
+    const RunSpec run = as_run(wire == 2 ? "bf16" : "f32", stored == 2 ? "bf16" : "f32");
+    EXPECT_EQ(c.arena, book_training(run, schedule_of(run), 1).arena_bytes) << wire;
+    const WorldReplay all = replay_world(world_of({.run = run, .figures = q.figures}));
+    EXPECT_DOUBLE_EQ(c.step_s, double(all.replay.makespan) * 1e-9) << wire;
+  }
+  const std::vector<Confirmed> two = look({Nearest::tensor, Nearest::replicas});
+  ASSERT_EQ(two.size(), 2u);
+  EXPECT_EQ(two[0].booked_ranks, 1);
+  EXPECT_EQ(two[1].booked_ranks, 0);
+  EXPECT_EQ(two[0].arena, two[1].arena);
+  EXPECT_TRUE(two[0].fits);
+  SearchLayout last{.gpus = 6, .global = 12, .pp = 3, .dp = 2, .micro = 6};
+  last.schedule = "gpipe";
+  q.model.vocab = 8009, q.figures.memory = 1e10;
+  SearchResult r;
+  for (const Nearest n : {Nearest::tensor, Nearest::stages})
+    last.nearest = n, r.best.push_back(price_layout(q, last));
+  for (const Confirmed& c : confirm(q, r, {}).looked_at) EXPECT_EQ(c.pp, 2);  // logits are there
+  q.figures.memory = 1.25 * two[0].bytes, q.memory_share = 0.7;
+  EXPECT_FALSE(look({Nearest::tensor})[0].fits);
 }
 
 // A layout whose step no simulator replays, and one that this version cannot run, are said to be so.

@@ -202,8 +202,88 @@ TEST(Remedies, SayWhatIsNotPriced) {
   c.peak = {}, c.memory_bandwidth = 0;
   const Forecast untimed = with_remedies(asked, c);
   ASSERT_FALSE(untimed.remedies->found.empty());
-  for (const Remedy& r : untimed.remedies->found)
+  const std::vector<Remedy>& found = untimed.remedies->found;
+  for (const Remedy& r : found)
     EXPECT_NE(to_text(r).find("in a time that is not known"), std::string::npos) << to_text(r);
+  // By what they save, then.
+  EXPECT_TRUE(std::is_sorted(found.begin(), found.end(),
+                             [](const Remedy& a, const Remedy& b) { return a.saves > b.saves; }));
+  EXPECT_GT(found.front().saves, found.back().saves);
+  EXPECT_FALSE(untimed.remedies->leanest);  // which is named where nothing is found
+  ClusterSpec mute = machine_of(2 * need - 1);
+  mute.intra_node = {};
+  asked.train.sum_order = "ordered";
+  const Forecast unheard = with_remedies(asked, mute);
+  ASSERT_FALSE(unheard.remedies->found.empty());
+  for (const Remedy& r : unheard.remedies->found) EXPECT_FALSE(r.priced) << r.change;
+  const Remedy slight{.change = "x", .saves = 1, .step_s = 1, .costs = 6e-4};
+  EXPECT_NE(to_text(slight).find("costs 0.1 %"), std::string::npos) << to_text(slight);
+}
+
+// Six of twelve is half of them, and half of six is three: four is no step between. Context ranks are
+// replicas too. Behind state that waits outside comes all of it, nothing else.
+TEST(Remedies, TryTheNextOfAKind) {
+  RunSpec asked = large_run();
+  asked.batch.micro = 12;
+  const auto bytes = [&](const char* set) {
+    return forecast_on(changed(asked, set), machine_of(int64_t(1) << 40)).device_bytes();
+  };
+  ASSERT_LT(bytes("batch.micro=4"), bytes("batch.micro=6"));
+  const Forecast f = with_remedies(asked, machine_of(bytes("batch.micro=4")));
+  EXPECT_TRUE(offers(f, "batch.micro = 3"));
+  EXPECT_FALSE(offers(f, "batch.micro = 4"));
+
+  RunSpec context = changed(large_run(), "layout.cp=2");
+  const int64_t need = forecast_on(context, machine_of(int64_t(1) << 40)).device_bytes();
+  EXPECT_TRUE(offers(with_remedies(context, machine_of(2 * need - 1)), "layout.zero = 1"));
+
+  const RunSpec outside =
+      changed(large_run(), "layout.offload=state with layout.recompute=full with batch.micro=1");
+  const int64_t left = forecast_on(outside, machine_of(int64_t(1) << 40)).device_bytes();
+  const Forecast g = with_remedies(outside, machine_of(left - 1));
+  EXPECT_EQ(g.remedies->tried, 1);
+  ASSERT_TRUE(g.remedies->leanest);
+  EXPECT_EQ(g.remedies->leanest->change, "layout.offload = \"all\"");
+}
+
+// Of runs of many actions the ranks that stand for all are booked, nothing is replayed: the same verdicts and
+// the same bytes, and times that are near.
+class QuickRemedies : public testing::TestWithParam<std::vector<std::string>> {};
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, QuickRemedies,
+    testing::Values(std::vector<std::string>{"layout.pp=4", "layout.dp=2", "batch.micro=2",
+                                             "batch.global=48"},
+                    std::vector<std::string>{"layout.pp=2", "layout.dp=2", "layout.schedule=interleaved",
+                                             "layout.chunks=2"},
+                    std::vector<std::string>{"layout.tp=2", "layout.dp=2", "layout.zero=1"}));
+
+TEST_P(QuickRemedies, AreThoseOfTheReplay) {
+  const RunSpec asked = parse_run(save_run(large_run()), "test", GetParam());
+  const RunSpec run = resolve(asked, {});
+  const int64_t need = forecast_on(asked, machine_of(int64_t(1) << 40)).device_bytes();
+  const ClusterSpec c = machine_of(need * run.world() - 1);
+  const Forecast slow = with_remedies(asked, c);
+  Forecast quick = forecast(run, schedule_of(run), c, 1);
+  find_remedies(quick, run, asked.precision, c, 1, 0);
+  ASSERT_GE(slow.remedies->found.size(), 2u);
+  EXPECT_EQ(slow.remedies->booked, 0);
+  EXPECT_EQ(quick.remedies->tried, slow.remedies->tried);
+  ASSERT_EQ(quick.remedies->found.size(), slow.remedies->found.size());
+  for (const Remedy& q : quick.remedies->found) {
+    const auto same = std::find_if(slow.remedies->found.begin(), slow.remedies->found.end(),
+                                   [&](const Remedy& r) { return r.change == q.change; });
+    ASSERT_NE(same, slow.remedies->found.end()) << q.change;
+    EXPECT_EQ(q.saves, same->saves) << q.change;
+    EXPECT_TRUE(q.about);
+    EXPECT_FALSE(same->about);
+    EXPECT_NEAR(q.step_s / same->step_s, 1, 0.2) << q.change;
+    if (std::abs(q.costs) > 1e-3) {
+      EXPECT_NE(to_text(q).find("about"), std::string::npos) << to_text(q);
+    }
+  }
+  // The run's own ranks and each change's: three at the most (the first, one between, the last), of a chunk
+  // each.
+  EXPECT_LE(quick.remedies->booked, (1 + quick.remedies->tried) * std::min<int64_t>(run.layout.pp * 2, 3));
 }
 
 // recompute = "auto" that is not enough is a run that does not fit, with its remedies; devices of machines
