@@ -4,6 +4,8 @@
 SHELL := /bin/bash
 # How many compilers run at once; seconds for each fuzzer, and how many of them run at once.
 JOBS ?= $(shell nproc)
+# How many tests: one more, for some wait. OpenMP's threads give way to them instead of waiting busily.
+TEST_JOBS ?= $(shell echo $$(($(JOBS) + 1)))
 FUZZ_SECONDS ?= 60
 FUZZ_JOBS ?= $(shell nproc)
 
@@ -29,15 +31,17 @@ test: build/release/with-tests build/asan/with-tests build/fuzz/with-tests  ## a
 	@cmake --build build/fuzz -j $(JOBS) --target fuzzers
 	@if command -v $(CLANG_FORMAT) >/dev/null; then $(MAKE) --no-print-directory check-format-only; fi
 	@printf 'subdirs(asan fuzz release)\n' >build/CTestTestfile.cmake
-	@ctest --test-dir build -j $(JOBS) -L fast --output-on-failure --no-tests=error
+	@OMP_WAIT_POLICY=passive ctest --test-dir build -j $(TEST_JOBS) -L fast --output-on-failure --no-tests=error
 
-test-slow: build/clang/with-tests build/tsan/with-tests build/release/with-tests  ## clang, the thread sanitizer, long tests
+test-slow: build/clang/with-tests build/tsan/with-tests build/asan/with-tests build/release/with-tests  ## clang, the thread sanitizer, long tests
 	@$(MAKE) --no-print-directory format-check
 	@cmake --build build/clang -j $(JOBS)
 	@cmake --build build/tsan -j $(JOBS)
+	@cmake --build build/asan -j $(JOBS)
 	@cmake --build build/release -j $(JOBS) --target all benches
 	@ctest --test-dir build/clang -L fast --output-on-failure --no-tests=error
 	@OMP_NUM_THREADS=1 OMP_THREAD_LIMIT=1 TSAN_OPTIONS=suppressions=$(CURDIR)/tests/testing/tsan.supp ctest --test-dir build/tsan -L fast --output-on-failure --no-tests=error
+	@ctest --test-dir build/asan -L whole --output-on-failure --no-tests=error
 	@ctest --test-dir build/release -L slow --output-on-failure
 
 bench: program  ## training steps, ops and start-up, as a table (PEER_PYTHON=python-with-torch, BENCH_ARGS="--threads 2")

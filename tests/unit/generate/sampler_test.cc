@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "sanitized.h"
 
 namespace trireme {
 namespace {
@@ -79,7 +80,7 @@ TEST(Sampler, TemperatureFirstThenTopKThenTopP) {
 
 // A large vocabulary goes through the sort in parts.
 TEST(Sampler, TopPOfALargeVocabularyIsTheNucleus) {
-  std::vector<float> logits(5000);
+  std::vector<float> logits(test::kSanitized ? 800 : 5000);
   for (size_t i = 0; i < logits.size(); i++) logits[i] = float(normal(rng_key(1, 0, "logits"), i));
   std::vector<std::pair<double, int32_t>> order;
   double sum = 0, reached = 0;
@@ -94,7 +95,7 @@ TEST(Sampler, TopPOfALargeVocabularyIsTheNucleus) {
     for (size_t n = 0; reached < p * sum; n++) reached -= order[n].first, nucleus[order[n].second] = true;
     Sampler s({.temperature = 1, .top_p = p});
     std::map<int32_t, int> seen;
-    for (uint64_t i = 0; i < 3000; i++) {
+    for (uint64_t i = 0; i < (test::kSanitized ? 500 : 3000); i++) {
       int32_t id = s.next(logits, 1, i);
       ASSERT_TRUE(nucleus.contains(id)) << id << " at p = " << p;
       seen[id]++;

@@ -4,6 +4,7 @@
 #include "cost/flops.h"
 #include "cost/time_to_loss.h"
 #include "cost/walls.h"
+#include "sanitized.h"
 #include "search_requests.h"
 #include "sim/pipeline.h"
 
@@ -86,6 +87,7 @@ TEST(SearchPrice, APartOfTheMemoryMayBePlannedWith) {
 
 // Of the layouts that are faster and do not fit, the leanest that twice the memory holds.
 TEST(SearchPrice, MoreMemoryIsNamedByTheLeanest) {
+  if (test::kSanitized) GTEST_SKIP() << "two whole searches; other tests run them over fewer layouts";
   SearchRequest q = small_request();
   q.figures.memory = 1.2e9;
   const SearchResult r = search(q);
