@@ -154,13 +154,6 @@ void refuse_hopeless(const SearchRequest& q) {
           n, g.mtbf_s, q.reliability.restart_s, q.reliability.repair_s);
 }
 
-Confirmation confirmed_of(const SearchOptions& o, const SearchRequest& q, SearchResult& r,
-                          const std::optional<RunSpec>& run) {
-  ConfirmRequest c{.most = o.confirm, .run = run};
-  c.by = {.device = q.device, .software = o.software, .site = o.site};
-  return confirm(q, r, c);
-}
-
 // best: in closed form, whatever meta says of it, for so are all that it is held against.
 std::vector<FlipPoint> flips_of(const SearchOptions& o, const SearchRequest& q, const Priced& best) {
   std::vector<std::string> knobs = o.flip;
@@ -171,14 +164,22 @@ std::vector<FlipPoint> flips_of(const SearchOptions& o, const SearchRequest& q, 
   return flip_points(q, best, knobs);
 }
 
-void search_and_confirm(const SearchOptions& o, SearchRequest& q, const std::optional<RunSpec>& run,
-                        bool json) {
+void print_search(const SearchOptions& o, SearchRequest& q, const std::optional<RunSpec>& run, bool json) {
   q.best = std::max(o.best, o.confirm > 0 ? kMostConfirmed : 0);
-  SearchResult r = search(q);
-  std::optional<Priced> closed;
-  if (!o.flip.empty() && !r.divisions.empty()) closed = r.divisions.front();
+  SearchResult r;
   std::optional<Confirmation> looked;
-  if (o.confirm > 0 && !r.best.empty()) looked = confirmed_of(o, q, r, run);
+  if (o.confirm > 0) {
+    ConfirmRequest c{.most = o.confirm, .run = run};
+    c.by = {.device = q.device, .software = o.software, .site = o.site};
+    looked = search_and_confirm(q, r, c);
+    if (looked->looked_at.empty()) looked.reset();
+  } else {
+    r = search(q);
+  }
+  std::optional<Priced> closed;
+  if (!o.flip.empty())  // what is confirmed is another list
+    if (const SearchResult all = o.confirm > 0 ? search(q) : r; !all.divisions.empty())
+      closed = all.divisions.front();
   if (int64_t(r.best.size()) > o.best) r.best.resize(size_t(o.best));
   std::optional<SearchWhy> w;
   if (o.why && !r.best.empty()) w = trireme::why(q, r);
@@ -309,7 +310,7 @@ void plan_search(const SearchOptions& o, const PlanSubject& subject, const RunRe
     fmt::print("{}", request.json ? sweep_json(q, s) : sweep_text(q, s));
     return;
   }
-  search_and_confirm(o, q, run, request.json);
+  print_search(o, q, run, request.json);
 }
 
 }  // namespace trireme::cli

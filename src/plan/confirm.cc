@@ -141,6 +141,37 @@ void rank_again(SearchResult& r, Confirmation& all) {
   for (size_t i = 0; i < stay.size(); i++) r.best[i] = stay[i]->priced;
 }
 
+// Of each kind that was booked and is too large, the most that it holds relative to the closed form. false:
+// nothing is known that was not before.
+bool learn(SearchRequest& q, const Confirmation& all) {
+  bool more = false;
+  for (const Confirmed& c : all.looked_at) {
+    if (!c.refused.empty() || c.fits) continue;
+    const SearchLayout& l = c.priced.layout;
+    const StepMemory& m = c.priced.memory;
+    auto known = std::find_if(q.held_more.begin(), q.held_more.end(), [&](const HeldMore& h) {
+      return h.schedule == l.schedule && h.again == l.again;
+    });
+    if (known == q.held_more.end())
+      known = q.held_more.insert(known, {.schedule = l.schedule, .again = l.again});
+    const double booked = c.bytes - (m.total - m.activations);
+    const double times = booked / step_memory(step_case(q, l), q.fits).activations;
+    if (times > known->times) known->times = times, more = true;
+  }
+  return more;
+}
+
+std::string learned_text(const SearchRequest& q) {
+  std::string s;
+  for (const HeldMore& h : q.held_more)
+    s += fmt::format("{}{}{} {:.2f}", s.empty() ? "" : ", ", h.schedule,
+                     h.again == Again::none   ? ""
+                     : h.again == Again::full ? " with recompute full"
+                                              : " with recompute selective",
+                     h.times);
+  return s;
+}
+
 std::string row_text(const SearchRequest& q, const Confirmed& c) {
   std::string s = fmt::format("{:9.3f} s ", c.priced.time.total);
   if (c.step_s > 0)
@@ -209,6 +240,16 @@ Confirmation confirm(const SearchRequest& q, SearchResult& r, const ConfirmReque
   return all;
 }
 
+Confirmation search_and_confirm(SearchRequest& q, SearchResult& r, const ConfirmRequest& request) {
+  for (int i = 1;; i++) {
+    r = search(q);
+    Confirmation all = confirm(q, r, request);
+    const bool none =
+        std::none_of(all.looked_at.begin(), all.looked_at.end(), [](const Confirmed& c) { return c.fits; });
+    if (!none || i == kMostSearches || !learn(q, all)) return all;
+  }
+}
+
 std::string confirmed_text(const SearchRequest& q, const Confirmation& all) {
   int64_t ranks = 0;
   for (const Confirmed& c : all.looked_at) ranks += c.booked_ranks;
@@ -217,6 +258,11 @@ std::string confirmed_text(const SearchRequest& q, const Confirmation& all) {
       "most), all "
       "ranks simulated event by event\n{:>11} {:>19} {:>11} {:>18}  layout\n",
       all.seconds, all.looked_at.size(), ranks, "step", "simulated", "memory", "booked");
+  if (!q.held_more.empty())
+    s.insert(
+        1, fmt::format("searched again, for none that was looked at before fits: as booked these kinds hold "
+                       "so many times the closed form's activations: {}\n",
+                       learned_text(q)));
   for (const Confirmed& c : all.looked_at) s += row_text(q, c);
   if (all.dropped > 0) s += fmt::format("{} dropped: too large as booked\n", all.dropped);
   if (all.reordered) s += "as simulated another is the best than in closed form: ranked by that\n";

@@ -42,6 +42,11 @@ struct Confirmation {
 inline constexpr int64_t kMostConfirmed = 14;
 Confirmation confirm(const SearchRequest&, SearchResult&, const ConfirmRequest&);
 
+// Searches and confirms. Where nothing that was looked at fits, what its kinds (schedule and recompute) hold
+// as booked is put into q.held_more, and all layouts are searched again, kMostSearches times at the most.
+inline constexpr int kMostSearches = 5;
+Confirmation search_and_confirm(SearchRequest& q, SearchResult&, const ConfirmRequest&);
+
 // Pipeline ranks that stand for all: of those that hold alike (embedding, head, as many blocks of each kind
 // in each of their stages) the one that has most in flight. Exported for tests.
 std::vector<int> fullest_ranks(const RunSpec&, const Schedule&);

@@ -68,6 +68,14 @@ double stored_grads(const SearchRequest& q, int64_t microbatches) {
   return q.grad_stored > 0 ? q.grad_stored : microbatches > 1 ? 4 : 2;
 }
 
+void hold_more(const SearchRequest& q, std::string_view schedule, Again again, StepMemory& m) {
+  for (const HeldMore& h : q.held_more)
+    if (h.schedule == schedule && h.again == again) {
+      m.total += (h.times - 1) * m.activations;
+      m.activations *= h.times;
+    }
+}
+
 // What a second of so many devices is worth.
 struct ClusterPrice {
   double goodput = 1, cost_s = 0;
@@ -210,6 +218,7 @@ void DivisionSearch::kind(const KnownSchedule& schedule, int64_t chunks, Again a
   set_schedule(c_, schedule, chunks);
   set_again(c_, again);
   memory_ = step_memory(c_, q_.fits);
+  hold_more(q_, schedule.name, again, memory_);
   const double beside = memory_.activations + memory_.gradients + memory_.logits + memory_.base;
   const int places = q_.disk > 0 ? 2 : 1;
   const auto all = int64_t(shardings_.size() * orders_.size()) * places;
@@ -469,6 +478,7 @@ Goodput goodput_of(const SearchRequest& q, int64_t gpus) {
 Priced price_layout(const SearchRequest& q, const SearchLayout& l) {
   const StepCase c = step_case(q, l);
   Priced p{.layout = l, .time = step_time(c, q.figures, q.fits), .memory = step_memory(c, q.fits)};
+  hold_more(q, l.schedule, l.again, p.memory);
   set_price(q, cluster_price(q, l.gpus), p);
   return p;
 }

@@ -43,6 +43,14 @@ RunSpec with_layout(RunSpec, const SearchLayout&);
 
 enum class RankBy { step, cost, loss };
 
+// What bookings say of a kind of layouts (plan/confirm.h): it holds so many times the closed form's
+// activations.
+struct HeldMore {
+  std::string_view schedule;
+  Again again = Again::none;
+  double times = 1;
+};
+
 struct SearchRequest {
   ModelSpec model;  // finish()ed
   std::string name;
@@ -64,6 +72,7 @@ struct SearchRequest {
   double loss = 0;  // the target of RankBy::loss, nats a token
   int64_t best = 10;
   double low = 1, high = 1;  // of a measured step, relative to a forecast one: 80 % of published runs
+  std::vector<HeldMore> held_more;
 };
 
 // One candidate's price. Times are of wall clock: the share that failures take is in it (goodput).

@@ -210,6 +210,35 @@ TEST(Confirm, DropsWhatDoesNotFitAsBooked) {
   EXPECT_NE(search_text(q, none, nullptr, &no).find("dropped: too large as booked"), std::string::npos);
 }
 
+// Of closed forms that see a hundredth of the activations none of the first fits: what was booked is learned
+// by kind, and the search goes on until something fits as booked.
+TEST(Confirm, SearchesAgainWhereNothingFits) {
+  SearchRequest q = tiny_request();
+  q.fits[size_t(Fit::kept)] = 0.01;
+  SearchResult roomy = search(q);
+  double least = 1e300;
+  for (const Confirmed& c : confirm(q, roomy, {.most = kMostConfirmed}).looked_at)
+    least = std::min(least, c.bytes);
+  q.figures.memory = 0.999 * least;
+  SearchResult r = search(q);
+  EXPECT_EQ(confirm(q, r, {}).dropped, kMostConfirmed);
+  SearchRequest learned = q;
+  const Confirmation all = search_and_confirm(learned, r, {.most = 1});
+  ASSERT_FALSE(learned.held_more.empty());
+  ASSERT_TRUE(std::any_of(all.looked_at.begin(), all.looked_at.end(), [](auto& c) { return c.fits; }));
+  ASSERT_FALSE(r.best.empty());
+  EXPECT_NE(confirmed_text(learned, all).find("searched again"), std::string::npos);
+  // What was learned of a kind is at least what a layout of it holds, by hand.
+  const SearchLayout& l = r.best[0].layout;
+  const StepMemory plain = price_layout(q, l).memory, now = price_layout(learned, l).memory;
+  double times = 1;
+  for (const HeldMore& h : learned.held_more)
+    if (h.schedule == l.schedule && h.again == l.again) times = h.times;
+  EXPECT_DOUBLE_EQ(now.activations, times * plain.activations);
+  EXPECT_NEAR(now.total, plain.total + (times - 1) * plain.activations, 1e-6 * now.total);
+  EXPECT_EQ(r.best[0].memory.total, now.total);
+}
+
 // Gradients as the request has them are booked and simulated so; what may be planned with is a share; another
 // order of the axes is the same to meta.
 TEST(Confirm, IsOfTheRequest) {
