@@ -405,6 +405,25 @@ TEST(StepMemory, OfStagesByHand) {
   EXPECT_EQ(many.logits, 0);
 }
 
+// ZeRO 2 of five replicas: weights whole, gradients and the optimizer's twelve bytes a fifth.
+TEST(StepMemory, Zero2DividesGradients) {
+  StepCase c = one();
+  c.dp = 5, c.zero = 2, c.grad_stored = 4;
+  const double all = all_blocks(c.model) + 2.0 * double(c.model.hidden * c.model.vocab);
+  EXPECT_NEAR(step_memory(c, values()).states / (all * (2 + 4.0 / 5 + 12.0 / 5)), 1, 1e-9);
+}
+
+// Of a shard group of two of eight replicas a layer is reduced and gathered between two: half of its bytes
+// leave a rank.
+TEST(StepTime, AShardGroupTalksAmongItself) {
+  StepCase c = one();
+  c.dp = 8, c.zero = 3, c.shards = 2, c.grad_bytes = 4;
+  const HeldParameters held = layer_held(c, false);
+  const StateSeconds s = state_seconds(c, device(), values(), held, 0);
+  EXPECT_NEAR(s.reduce, held.dense * 4 / 2 / 200e9, 1e-9 * s.reduce);
+  EXPECT_NEAR(s.gather, held.dense * 2 / 2 / 200e9, 1e-9 * s.gather);
+}
+
 // Shard groups of four: dense parameters are divided by four of 16 replicas, experts by the two that they
 // have. Of what norms and activations put out a row keeps none: 4 h, and 2 of each of its experts' width.
 TEST(StepMemory, OfExpertsByHand) {
