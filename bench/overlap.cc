@@ -32,6 +32,10 @@ struct Options {
   int ranks = 2, zero = 0, steps = 5, warmup = 2;
   bool keep_last = false;                 // layout.reshard_last = false
   bool context = false, in_line = false;  // ranks divide sequences; their ring waits for each block
+  bool tensor = false, sequence = false;  // ranks divide layers, and the rows between them
+  int64_t chunks = 1;                     // of their products and collectives
+
+  int64_t replicas() const { return context || tensor ? 1 : ranks; }
   int64_t layers = 6, hidden = 64, heads = 2, ffn = 172, vocab = 512, seq = 32, micro = 2, microbatches = 1;
   double pace_ms = 0, bucket_mb = 0;
   LinkCost link{20e-6, 4e-8};
@@ -44,8 +48,9 @@ RunSpec run_of(const Options& o) {
   r.model.vocab = o.vocab, r.model.layers = o.layers, r.model.hidden = o.hidden, r.model.ffn = o.ffn;
   r.model.heads = r.model.kv_heads = o.heads;
   r.data.seq_len = o.seq;
-  r.batch.micro = o.micro, r.batch.global = o.micro * (o.context ? 1 : o.ranks) * o.microbatches;
-  (o.context ? r.layout.cp : r.layout.dp) = o.ranks;
+  r.batch.micro = o.micro, r.batch.global = o.micro * o.replicas() * o.microbatches;
+  (o.context ? r.layout.cp : o.tensor ? r.layout.tp : r.layout.dp) = o.ranks;
+  r.layout.sequence = o.sequence, r.layout.tp_chunks = o.chunks;
   r.layout.cp_overlap = !o.in_line;
   r.layout.zero = o.zero, r.layout.bucket_mb = o.bucket_mb, r.layout.reshard_last = !o.keep_last;
   r.precision.compute = r.precision.reduce = o.precision;
@@ -169,7 +174,7 @@ Steps measure(const Options& o, const RunSpec& run) {
     CommSet comms(recorder.factory(), mesh_of(run.layout));
     StageRunner runner(run, RunMode::train, recorder.device(), booking.arena_bytes, &comms);
     runner.init_weights();
-    const FillBatch fill = batches(run, o.context ? 0 : factory.rank());
+    const FillBatch fill = batches(run, o.replicas() == 1 ? 0 : factory.rank());
     Pace pace(o.pace_ms, booking.tape);
     if (o.pace_ms > 0) device.kernels().observe(&pace);
     for (int s = 1; s <= o.warmup + o.steps; s++) {
@@ -249,6 +254,9 @@ int main(int argc, char** argv) {
                "the last layer's weights stay for the backward pass (layout.reshard_last)");
   app.add_flag("--context", o.context, "ranks divide sequences (layout.cp) instead of batches");
   app.add_flag("--in-line", o.in_line, "the ring of keys and values waits for each block");
+  app.add_flag("--tensor", o.tensor, "ranks divide layers (layout.tp) instead of batches");
+  app.add_flag("--sequence", o.sequence, "with --tensor, the rows between them too (layout.sequence)");
+  app.add_option("--chunks", o.chunks, "of tp's products and collectives (layout.tp_chunks)");
   app.add_option("--layers", o.layers, "blocks of the model");
   app.add_option("--hidden", o.hidden, "its width");
   app.add_option("--heads", o.heads, "its heads");

@@ -1,5 +1,6 @@
 // Tensor parallelism against one rank: what it rests on is that a product is a sum over its inner dim.
 #include "checks.h"
+#include "spec/run_schedule.h"
 
 namespace trireme::parity {
 namespace {
@@ -94,6 +95,75 @@ TEST(TensorParallelCalls, ChunksCarryTheSameBytes) {
   EXPECT_EQ(wire(cut), wire(whole));
   EXPECT_EQ(calls(cut) - calls(whole), 3 * c.microbatches * 4 * c.layers);
   EXPECT_EQ(cut.ranks[1].comm, cut.booking.comm);
+}
+
+// A tape's products and what tp does beside them, a letter a piece, of one action's pieces: p = a product;
+// c = a collective on tp's own stream, s = it waits there until all that compute was given so far is done;
+// i = a collective on the compute stream, that is without anything beside it; 0 to 9 = compute waits for tp
+// until all but so many of the collectives issued there are done.
+std::string products_and_collectives(const Tape& tape, std::string_view action) {
+  std::string out;
+  std::vector<size_t> issued(tape.streams.size()), calls_at{0};  // calls_at: on tp's stream, by pieces there
+  for (const Piece& p : tape.pieces) {
+    const bool beside = tape.streams[size_t(p.stream)] == "tp";
+    const bool call = p.kind == PieceKind::call && tape.groups[size_t(p.group)].name == "tp";
+    if (p.action == action && p.kind == PieceKind::op && p.name == "matmul") out += 'p';
+    if (p.action == action && call) out += beside ? 'c' : 'i';
+    if (p.action == action && beside && p.kind == PieceKind::wait && p.mark == int64_t(issued[0])) out += 's';
+    if (p.action == action && p.stream == 0 && p.kind == PieceKind::wait &&
+        tape.streams[size_t(p.on)] == "tp")
+      out += fmt::format("{}", calls_at.back() - calls_at.at(size_t(p.mark)));
+    if (beside) calls_at.push_back(calls_at.back() + call);
+    issued[size_t(p.stream)]++;
+  }
+  return out;
+}
+
+int64_t times(const std::string& text, const std::string& what) {
+  int64_t n = 0;
+  for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + what.size())) n++;
+  return n;
+}
+
+Tape booked_tape(const Case& c) {
+  const RunSpec run = run_of(c);
+  return book_training(run, schedule_of(run), 1).tape;
+}
+
+// The collective of one chunk is on its way while the next one's product runs: each is started behind its own
+// product and in front of the next, and compute waits behind the last. Attention's and the feed-forward's
+// outer product forwards, their inner ones backwards.
+TEST(TensorParallelOverlap, SumsRunBesideTheNextChunksProduct) {
+  const Case c = from_text("tp=2 heads=4 kv_heads=4 hidden=40 layers=3 microbatches=2 chunks=4");
+  const Tape tape = booked_tape(c);
+  for (const char* action : {"F", "B"}) {
+    const std::string text = products_and_collectives(tape, action);
+    EXPECT_EQ(times(text, "pscpscpscpsc0"), 2 * c.layers * c.microbatches) << action << ": " << text;
+    EXPECT_EQ(times(text, "c"), 4 * 2 * c.layers * c.microbatches) << action;
+  }
+}
+
+// Where rows are divided too, a chunk is a product for the rows of each rank. Gathers are all issued at once,
+// and each chunk's product waits for its own alone; sums of which ranks get their rows go as above.
+TEST(TensorParallelOverlap, HalvesRunBesideTheNextChunksProduct) {
+  const Case c =
+      from_text("tp=2 sequence=1 heads=4 kv_heads=4 hidden=40 layers=3 microbatches=2 chunks=4 seq=22");
+  const Tape tape = booked_tape(c);
+  const std::string forward = products_and_collectives(tape, "F"),
+                    backward = products_and_collectives(tape, "B");
+  EXPECT_EQ(times(forward, "scccc3pp2pp1pp0pp"), 2 * c.layers * c.microbatches) << forward;
+  for (const std::string& text : {forward, backward})
+    EXPECT_EQ(times(text, "ppscppscppscppsc0"), 2 * c.layers * c.microbatches) << text;
+}
+
+// Not cut, nothing is beside.
+TEST(TensorParallelOverlap, OneChunkIsInLine) {
+  for (const char* text :
+       {"tp=2 heads=4 kv_heads=4 hidden=40", "tp=2 heads=4 kv_heads=4 hidden=40 sequence=1 seq=22"}) {
+    const std::string all = products_and_collectives(booked_tape(from_text(text)), "F");
+    EXPECT_EQ(times(all, "pi"), 4) << text << ": " << all;
+    EXPECT_EQ(times(all, "c"), 0) << text;
+  }
 }
 
 }  // namespace
