@@ -50,12 +50,14 @@ RowPlan ExpertExchange::agreed(Ctx& ctx, int64_t rows, const Saved& saved) const
   return RowPlan(std::move(counts), ep.size(), ep.rank(), capacity(ctx));
 }
 
-// Tokens are conserved: rows sent and rows computed of a step are added over all ranks apart, and compared.
+// Tokens are conserved: rows sent, which each rank knows of its own choices, and rows computed, which owners
+// count in the tables that their experts run by, are added over all ranks apart, and compared. What a row
+// holds when it has come is the communicator's to answer for (comm/wrap/checked.h).
 void ExpertExchange::count(Ctx& ctx, const RowPlan& plan) const {
   if (!ctx.training || !ctx.routing) return;
   LayerRouting& r = ctx.routing->of(block_, ctx.batch.first_sequence).routing;
   r.sent = plan.sent(), r.computed = 0, r.rounds = plan.rounds();
-  for (int64_t t = 0; t < plan.rounds(); t++) r.computed += plan.round(t).offsets.back();
+  for (int64_t t = 0; t < plan.rounds(); t++) r.computed += plan.round(t).computed();
 }
 
 void ExpertExchange::reorder(Ctx& ctx, const RowPlan& plan, const Tensor& place, const Tensor& source) const {

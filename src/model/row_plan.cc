@@ -63,6 +63,15 @@ int64_t RowPlan::Round::received() const {
   return std::accumulate(receive.begin(), receive.end(), int64_t(0));
 }
 
+int64_t RowPlan::Round::computed() const {
+  std::vector<char> given(static_cast<size_t>(received()));
+  for (int32_t i = offsets.front(); i < offsets.back(); i++) {
+    const int32_t row = order.at(size_t(i));
+    if (row >= 0 && row < int32_t(given.size())) given[size_t(row)] = 1;
+  }
+  return std::count(given.begin(), given.end(), 1);
+}
+
 RowPlan::Round RowPlan::round(int64_t t) const {
   Round r;
   for (int64_t peer = 0; peer < ranks_; peer++) {

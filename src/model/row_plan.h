@@ -31,6 +31,8 @@ class RowPlan {
     std::vector<int32_t> order, back, offsets;
     int64_t sent() const;
     int64_t received() const;
+    // Received rows that experts are given by these tables: each once, whatever its rank was told.
+    int64_t computed() const;
   };
   Round round(int64_t t) const;
 

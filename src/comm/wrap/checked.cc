@@ -1,5 +1,6 @@
 #include "comm/wrap/checked.h"
 
+#include "base/file.h"
 #include "comm/wrap/wrapped.h"
 
 namespace trireme {
@@ -24,10 +25,12 @@ class CheckedCommunicator final : public WrappedCommunicator {
  public:
   CheckedCommunicator(std::unique_ptr<Communicator> inner, std::span<const int> ranks, Device* device)
       : WrappedCommunicator(std::move(inner), device),
+        stream_device_(device),
         ranks_(ranks.begin(), ranks.end()),
         claims_(size_t(kMost)),
         all_(size_t(kMost) * ranks.size()),
         batches_(size_t(kMost)),
+        exchanges_(size_t(kMost)),
         sent_(ranks.size()),
         received_(ranks.size()) {}
   ~CheckedCommunicator() override { finish(); }
@@ -109,6 +112,75 @@ class CheckedCommunicator final : public WrappedCommunicator {
     }
   }
 
+  // ---- rows of an all_to_all ----
+
+  // hashes [2, size]: of what this rank sends to each and of what came from each; all [size, 2, size].
+  struct Exchange {
+    Tensor send, recv;
+    std::vector<int64_t> send_rows, recv_rows;
+    std::vector<uint64_t> hashes, all;
+    int64_t sequence = 0;
+    Event end;
+  };
+
+  void do_all_to_all(const AllToAllArgs& a, Stream s, const CommCall& call) override {
+    const bool readable = !stream_device_ || stream_device_->name() == "cpu";
+    if (size() == 1 || !readable) return WrappedCommunicator::do_all_to_all(a, s, call);
+    const int64_t slot = next_exchange_++ % kMost;
+    Exchange& e = exchanges_[size_t(slot)];
+    wait(e.end);  // of the comparison that was here
+    e.send = a.send, e.recv = a.recv, e.sequence = call.sequence;
+    e.send_rows.assign(a.send_rows.begin(), a.send_rows.end());
+    e.recv_rows.assign(a.recv_rows.begin(), a.recv_rows.end());
+    const size_t n = size_t(size());
+    e.hashes.resize(2 * n), e.all.resize(2 * n * n);
+    const auto hash = [&](bool sent) {
+      then(
+          s, [](void* self, int64_t i) { static_cast<CheckedCommunicator*>(self)->hash_rows(i / 2, i % 2); },
+          2 * slot + sent);
+    };
+    hash(true);
+    WrappedCommunicator::do_all_to_all(a, s, call);
+    hash(false);
+    const int64_t mine = int64_t(e.hashes.size() * sizeof(uint64_t));
+    quietly([&](Communicator& c) {
+      c.all_gather({.shard = Tensor(e.hashes.data(), {mine}, DType::u8),
+                    .full = Tensor(e.all.data(), {mine * size()}, DType::u8)},
+                   s);
+    });
+    checked_bytes_ += mine * (size() - 1);
+    then(
+        s, [](void* self, int64_t i) { static_cast<CheckedCommunicator*>(self)->compare_rows(i); }, slot);
+    e.end = mark(s);
+  }
+
+  // Each segment is hashed whole, so that a row's place counts.
+  void hash_rows(int64_t slot, bool sent) {
+    Exchange& e = exchanges_[size_t(slot)];
+    const Tensor& t = sent ? e.send : e.recv;
+    const int64_t row = t.rows() == 0 ? 0 : t.bytes() / t.rows();
+    const std::byte* at = t.data;
+    for (int r = 0; r < size(); r++) {
+      const int64_t bytes = (sent ? e.send_rows : e.recv_rows)[size_t(r)] * row;
+      e.hashes[size_t(sent ? r : size() + r)] = bytes == 0 ? 0 : hash64(at, size_t(bytes), 0);
+      at += bytes;
+    }
+  }
+
+  // The same verdict on every rank.
+  void compare_rows(int64_t slot) {
+    const Exchange& e = exchanges_[size_t(slot)];
+    const auto of = [&](int rank, bool sent, int peer) {
+      return e.all[size_t((2 * rank + !sent) * size() + peer)];
+    };
+    for (int from = 0; from < size(); from++)
+      for (int to = 0; to < size(); to++)
+        if (of(from, true, to) != of(to, false, from))
+          run_failed(
+              "group {}: rows that rank {} sent to rank {} are not those that arrived, in all_to_all {}",
+              group(), ranks_[size_t(from)], ranks_[size_t(to)], e.sequence);
+  }
+
   Claim* all(int64_t slot) { return all_.data() + slot * size(); }
 
   // The same verdict on every rank.
@@ -130,12 +202,14 @@ class CheckedCommunicator final : public WrappedCommunicator {
     run_failed("group {} does not agree: {}", group(), text);
   }
 
+  Device* stream_device_;
   std::vector<int> ranks_;
   std::vector<Claim> claims_, all_;
   std::array<Event, size_t(kMost)> ends_{};
   std::vector<Batch> batches_;
+  std::vector<Exchange> exchanges_;
   std::vector<int64_t> sent_, received_;  // messages to and from each rank of the group
-  int64_t next_ = 0, next_batch_ = 0, checked_bytes_ = 0;
+  int64_t next_ = 0, next_batch_ = 0, next_exchange_ = 0, checked_bytes_ = 0;
 };
 
 class CheckedFactory final : public WrappedFactory {

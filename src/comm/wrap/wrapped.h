@@ -10,8 +10,8 @@
 
 namespace trireme {
 
-// Its own front checks, counts and announces; the inner one executes. forward() and quietly() are the only
-// ways to the inner communicator, so that its reports find back to the calls here.
+// Its own front checks, counts and announces; the inner one executes. The do_* here and quietly() are the
+// only ways to the inner communicator, so that its reports find back to the calls here.
 class WrappedCommunicator : public Communicator, private CommObserver {
  public:
   // device: whose streams run the calls; null = each is done when it returns, on the calling thread.
@@ -69,17 +69,6 @@ class WrappedCommunicator : public Communicator, private CommObserver {
       }
   }
 
- private:
-  template <class Call>
-  void forward(const CommCall& c, const Call& call) {
-    const int id = c.stream.id;
-    if (device_ && id != 0 && std::find(streams_.begin(), streams_.end(), id) == streams_.end())
-      streams_.push_back(id);
-    before(c);
-    under_way_[size_t(inner_calls_++ % kMost)] = {c, true};
-    call(*inner_);
-    after(c);
-  }
   void do_all_reduce(const AllReduceArgs& a, Stream s, const CommCall& c) override {
     forward(c, [&](Communicator& i) { i.all_reduce(a, s); });
   }
@@ -103,6 +92,18 @@ class WrappedCommunicator : public Communicator, private CommObserver {
   }
   void do_barrier(Stream s, const CommCall& c) override {
     forward(c, [&](Communicator& i) { i.barrier(s); });
+  }
+
+ private:
+  template <class Call>
+  void forward(const CommCall& c, const Call& call) {
+    const int id = c.stream.id;
+    if (device_ && id != 0 && std::find(streams_.begin(), streams_.end(), id) == streams_.end())
+      streams_.push_back(id);
+    before(c);
+    under_way_[size_t(inner_calls_++ % kMost)] = {c, true};
+    call(*inner_);
+    after(c);
   }
   void issued(const CommCall&) override {}  // our front said so
   void done(const CommCall& inner, int64_t begin_ns, int64_t met_ns, int64_t end_ns) override {

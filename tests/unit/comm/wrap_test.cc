@@ -1,5 +1,6 @@
 // The decorators: traced, checked, delayed, alone and one over another.
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <thread>
 
@@ -8,6 +9,7 @@
 #include "comm/wrap/checked.h"
 #include "comm/wrap/delayed.h"
 #include "comm/wrap/traced.h"
+#include "comm/wrap/wrapped.h"
 #include "ranks.h"
 
 namespace trireme {
@@ -123,6 +125,62 @@ TEST(Checked, SeesMessagesOfAnotherType) {
                       "{} {} as 100",
                       n, name_of(type)));
     }
+}
+
+// Loses a row on its way to rank 1: there the one before stands twice.
+class LosesARow final : public WrappedCommunicator {
+ public:
+  ~LosesARow() override { finish(); }
+  LosesARow(std::unique_ptr<Communicator> inner, Device* device)
+      : WrappedCommunicator(std::move(inner), device) {}
+
+ private:
+  void do_all_to_all(const AllToAllArgs& a, Stream s, const CommCall& c) override {
+    WrappedCommunicator::do_all_to_all(a, s, c);
+    recv_ = a.recv;
+    if (rank() == 1 && calls_++ == 70)  // more than are kept at once
+      then(
+          s,
+          [](void* self, int64_t) {
+            const Tensor& t = static_cast<LosesARow*>(self)->recv_;
+            std::memcpy(t.data + t.bytes() / 6, t.data, size_t(t.bytes() / 6));
+          },
+          0);
+  }
+  Tensor recv_;
+  int calls_ = 0;
+};
+class LosingFactory final : public WrappedFactory {
+ public:
+  LosingFactory(std::unique_ptr<CommFactory> inner, Device* d)
+      : WrappedFactory(std::move(inner)), device_(d) {}
+
+ private:
+  std::unique_ptr<Communicator> wrap(std::unique_ptr<Communicator> c, std::span<const int>) override {
+    return std::make_unique<LosesARow>(std::move(c), device_);
+  }
+  Device* device_;
+};
+
+// Every rank hears whose row it was, though none of the counts is wrong.
+TEST(Checked, SeesARowLostOnItsWay) {
+  if (!have_ranks(3)) return;
+  auto wrap = [](auto f, Device& d, int) {
+    return make_checked(std::make_unique<LosingFactory>(std::move(f), &d), &d);
+  };
+  for (bool queued : {false, true}) {
+    auto errors = run_wrapped(3, wrap, [&](Rank& me) {
+      Stream s = queued ? me.device.stream("dp") : Stream{};
+      Values out(DType::f32, 6 * 5), in(DType::f32, 6 * 5);
+      out.fill(uint64_t(me.rank) + 3);
+      const std::vector<int64_t> rows(3, 2);
+      for (int i = 0; i < 75; i++)
+        me.all->all_to_all({out.tensor().view({6, 5}), in.tensor().view({6, 5}), rows, rows}, s);
+      me.device.sync(s);
+    });
+    for (const std::string& e : errors)
+      EXPECT_EQ(e, "group dp: rows that rank 0 sent to rank 1 are not those that arrived, in all_to_all 70");
+  }
 }
 
 // Does not sleep; says until when it should have.
