@@ -1,6 +1,7 @@
 #include "plan/axes.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -33,7 +34,7 @@ RunSpec run_of(const RunSpec& base, const Way& way, int64_t ranks, int64_t seq_l
   RunSpec r = base;
   r.layout = LayoutSpec();
   r.layout.cp_placement = base.layout.cp_placement, r.layout.tp_chunks = base.layout.tp_chunks;
-  r.layout.bucket_mb = base.layout.bucket_mb;
+  r.layout.bucket_mb = base.layout.bucket_mb, r.layout.cp_overlap = base.layout.cp_overlap;
   way.set(r.layout, ranks);
   r.data.seq_len = seq_len;
   r.batch.global = ranks, r.batch.micro = ranks / r.layout.dp;
@@ -102,6 +103,49 @@ const AxisCost* cheapest(std::span<const AxisCost> rows) {
   return best;
 }
 
+// rows: of one way each, of the same lengths.
+AxisPair pair_of(std::span<const AxisCost* const> a, std::span<const AxisCost* const> b) {
+  AxisPair p{.ranks = a[0]->ranks, .first = a[0]->way, .second = b[0]->way};
+  double before = 0;  // seconds that `second` takes more, one length before
+  for (size_t i = 0; i < a.size(); i++) {
+    double more = b[i]->comm_s - a[i]->comm_s;
+    if (i == 0 && more < 0) std::swap(p.first, p.second), std::swap(a, b), more = -more;
+    const bool second_was = p.changes.size() % 2 == 1;
+    if (i > 0 && (second_was ? more > 0 : more < 0)) {
+      const double at =
+          double(a[i - 1]->seq_len) + double(a[i]->seq_len - a[i - 1]->seq_len) * before / (before - more);
+      p.changes.push_back(int64_t(std::ceil(at)));
+    }
+    before = more;
+  }
+  return p;
+}
+
+// rows: of one number of ranks, all lengths.
+std::vector<AxisPair> pairs_of_ways(std::span<const AxisCost> rows) {
+  std::vector<std::vector<const AxisCost*>> ways;
+  for (const Way& way : kWays) {
+    std::vector<const AxisCost*> of_way;
+    for (const AxisCost& r : rows)
+      if (r.way == way.name && r.refused.empty()) of_way.push_back(&r);
+    // What only some lengths permit is compared with nothing.
+    if (!of_way.empty() && of_way.size() * std::size(kWays) == rows.size()) ways.push_back(of_way);
+  }
+  std::vector<AxisPair> pairs;
+  for (size_t i = 0; i < ways.size(); i++)
+    for (size_t j = i + 1; j < ways.size(); j++) pairs.push_back(pair_of(ways[i], ways[j]));
+  return pairs;
+}
+
+std::string to_text(const AxisPair& p) {
+  std::string s = fmt::format("{:>5} ranks  {:<12} against {:<12} ", p.ranks, p.first, p.second);
+  if (p.changes.empty()) return s + "less at every length\n";
+  s += fmt::format("less below {} tokens", p.changes[0]);
+  for (size_t i = 1; i < p.changes.size(); i++)
+    s += fmt::format("{} {}", i % 2 == 1 ? ", more until" : ", less until", p.changes[i]);
+  return s + (p.changes.size() % 2 == 1 ? ", more from there on\n" : ", less from there on\n");
+}
+
 std::string in_ms(double s) {
   return fmt::format("{:.3f} ms", s * 1e3);
 }
@@ -118,6 +162,7 @@ AxisTable compare_axes(const RunSpec& run, const ClusterSpec& cluster, int threa
   AxisTable table;
   for (int64_t n : ranks) {
     std::string before;
+    const size_t begin = table.rows.size();
     for (int64_t s = run.data.seq_len; s <= longest; s *= 4) {
       const size_t first = table.rows.size();
       for (const Way& way : kWays) table.rows.push_back(cost_of_way(run, cluster, threads, way, n, s));
@@ -126,6 +171,8 @@ AxisTable compare_axes(const RunSpec& run, const ClusterSpec& cluster, int threa
       if (!before.empty() && best->way != before) table.crossovers.push_back({n, s, before, best->way});
       before = best->way;
     }
+    for (AxisPair& p : pairs_of_ways(std::span(table.rows).subspan(begin)))
+      table.pairs.push_back(std::move(p));
   }
   return table;
 }
@@ -165,13 +212,16 @@ std::string to_text(const AxisTable& table, const RunSpec& run, const ClusterSpe
     s += fmt::format("{} ranks: from {} tokens a sequence on {} takes less of the wire's time than {}\n",
                      c.ranks, c.seq_len, c.to, c.from);
   if (table.crossovers.empty()) s += "no length changes which way is cheapest\n";
+  s += "\ntime on the wire, way against way:\n";
+  for (const AxisPair& p : table.pairs) s += to_text(p);
+  if (table.pairs.empty()) s += "no two ways divide this model\n";
   for (const std::string& r : refusals) s += "left out: " + r + "\n";
   return s;
 }
 
 std::string to_json(const AxisTable& table) {
   nlohmann::ordered_json j;
-  j["rows"] = j["crossovers"] = nlohmann::ordered_json::array();
+  j["rows"] = j["crossovers"] = j["pairs"] = nlohmann::ordered_json::array();
   for (const AxisCost& r : table.rows) {
     nlohmann::ordered_json row = {{"way", r.way}, {"ranks", r.ranks}, {"seq_len", r.seq_len}};
     if (r.refused.empty()) {
@@ -184,6 +234,9 @@ std::string to_json(const AxisTable& table) {
   }
   for (const Crossover& c : table.crossovers)
     j["crossovers"].push_back({{"ranks", c.ranks}, {"seq_len", c.seq_len}, {"from", c.from}, {"to", c.to}});
+  for (const AxisPair& p : table.pairs)
+    j["pairs"].push_back(
+        {{"ranks", p.ranks}, {"first", p.first}, {"second", p.second}, {"changes", p.changes}});
   return j.dump(2);
 }
 

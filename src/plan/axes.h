@@ -30,9 +30,20 @@ struct Crossover {
   bool operator==(const Crossover&) const = default;
 };
 
+// Two ways beside one another over the lengths of the table: `first` takes less wire time at the shortest,
+// and each change is where the other one becomes the cheaper. Wire time is a straight line between two
+// lengths of the table (latencies, and bytes that grow with the tokens), so a change is where two lines meet.
+struct AxisPair {
+  int64_t ranks = 0;
+  std::string first, second;
+  std::vector<int64_t> changes;  // tokens of a sequence, ascending; in turn for `second` and for `first`
+  bool operator==(const AxisPair&) const = default;
+};
+
 struct AxisTable {
   std::vector<AxisCost> rows;  // by ranks, then by seq_len, then by way
   std::vector<Crossover> crossovers;
+  std::vector<AxisPair> pairs;  // by ranks; every two ways that this model can be divided in
 };
 
 // The run gives model, precision and lengths: its data.seq_len and every fourfold of it up to `longest`.

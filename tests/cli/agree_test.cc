@@ -129,6 +129,23 @@ TEST(Agree, PlanAndTrainOnEveryByteAndEveryFlop) {
     }
 }
 
+// The busiest rank's pairs of attention over the mean, as docs/context_parallel.md has them.
+TEST(Agree, PlanTellsTheImbalanceOfEachPlacement) {
+  TempFolder tmp;
+  const fs::path file = tiny_run_file(tmp.path(), 2);
+  const double ranks = 3, seq = 24, n = seq / ranks;
+  for (const auto& [set, want] :
+       {std::pair{"layout.cp_placement=contiguous", ((2 * ranks - 1) * n + 1) / (ranks * n + 1)},
+        {"layout.cp_placement=zigzag", 1.0},
+        {"layout.cp_placement=striped", 1 + (ranks - 1) / (seq + 1)},
+        {"layout.cp_method=ulysses", 1.0}}) {
+    json plan = json_of(trireme(
+        tmp.path(), {"plan", file.string(), "--json", "--set", "layout.cp=3", "--set", "data.seq_len=24",
+                     "--set", "model.heads=3", "--set", "model.kv_heads=3", "--set", set}))["best"];
+    EXPECT_NEAR(plan["cp_imbalance"].get<double>(), want, 1e-12) << set;
+  }
+}
+
 TEST(Agree, PlanAndTrainOnWhatIsComputedAgain) {
   for (const char* recompute : {"selective", "full"}) {
     TempFolder tmp;
@@ -277,6 +294,38 @@ TEST(Agree, AFolderInIsTheFolderOut) {
       EXPECT_TRUE(tensors_of(tmp / out) == want) << name << " " << out;
       EXPECT_EQ(model_from_hf(tmp / out / "config.json"), model) << name;
     }
+  }
+}
+
+// A checkpoint of several ranks, whose experts, heads and optimizer's shards lie apart: what `convert` makes
+// of it is the folder that the run began from, for its one step had a learning rate of zero.
+TEST(Agree, AFolderInIsTheFolderOutOfManyRanks) {
+  struct {
+    const char *name, *layout;
+    int sequences;
+  } cases[] = {{"mixtral", "dp = 5\nep = 5\nzero = 1\n", 5},
+               {"qwen2_moe", "dp = 3\ntp = 2\nep = 6\nzero = 3\n", 3},
+               {"qwen3_moe", "dp = 7\nep = 7\nzero = 2\n", 7},
+               {"deepseek_v2", "dp = 3\npp = 2\nep = 3\n", 6},
+               {"deepseek_v3", "dp = 2\ntp = 2\nep = 2\nsequence = true\nzero = 3\n", 2}};
+  for (const auto& [name, layout, sequences] : cases) {
+    SCOPED_TRACE(name);
+    TempFolder tmp;
+    const fs::path file =
+        golden_run(tmp.path(), name,
+                   fmt::format("[optimizer]\nlr = 0.0\n[batch]\nglobal = {}\nmicro = 1\n[layout]\n{}",
+                               sequences, layout));
+    const Ran trained = trireme(tmp.path(), {"train", file.string(), "--set", "data.seq_len=12"});
+    ASSERT_EQ(trained.code, 0) << trained.err;
+    const Ran r = trireme(
+        tmp.path(), {"convert", file.string(), "--to", (tmp / "out").string(), "--set", "data.seq_len=12"});
+    ASSERT_EQ(r.code, 0) << r.err;
+    EXPECT_NE(r.out.find("step-00000001"), std::string::npos) << r.out;
+    const auto want = tensors_of(golden(name)), got = tensors_of(tmp / "out");
+    ASSERT_GT(want.size(), 10u);
+    EXPECT_EQ(got.size(), want.size());
+    for (const auto& [tensor, bytes] : want)
+      EXPECT_TRUE(got.count(tensor) && got.at(tensor) == bytes) << tensor;
   }
 }
 

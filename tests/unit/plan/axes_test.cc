@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace trireme {
@@ -72,6 +74,20 @@ TEST(Axes, SecondsGrowWithAlphaAndBeta) {
   EXPECT_LT(row(slow, "cp ring", 3, 24).exposed_s, row(slow, "cp ring", 3, 24).comm_s);
 }
 
+// layout.cp_overlap = false: compute waits for the ring's every message.
+TEST(Axes, ARingInLineIsExposed) {
+  RunSpec run = run_of("llama");
+  run.layout.cp_overlap = false;
+  for (int64_t p : {2, 3}) {
+    const AxisTable in_line = compare_axes(run, machine(1e-5, 1e8), 1, {p}, 24),
+                    beside = compare_axes(run_of("llama"), machine(1e-5, 1e8), 1, {p}, 24);
+    const AxisCost& r = row(in_line, "cp ring", p, 24);
+    EXPECT_DOUBLE_EQ(r.exposed_s, r.comm_s);
+    EXPECT_DOUBLE_EQ(r.comm_s, row(beside, "cp ring", p, 24).comm_s);
+    EXPECT_LT(row(beside, "cp ring", p, 24).exposed_s, r.exposed_s);
+  }
+}
+
 // Messages cost the ring more, bytes cost tp more: a length where that changes, and it is where it is said.
 TEST(Axes, CrossoversAreWhereTheCheapestWayChanges) {
   const AxisTable t = compare_axes(run_of("llama"), machine(30e-6, 1e9), 1, {3}, 24 * 256);
@@ -81,6 +97,39 @@ TEST(Axes, CrossoversAreWhereTheCheapestWayChanges) {
     EXPECT_LE(row(t, c.from, c.ranks, c.seq_len / 4).comm_s, row(t, c.to, c.ranks, c.seq_len / 4).comm_s);
     EXPECT_NE(to_text(t, run_of("llama"), machine(30e-6, 1e9)).find(c.to + " takes less"), std::string::npos);
   }
+}
+
+// Every two ways, at each number of ranks: who is the cheaper one at each length of the table follows from
+// the changes, and just below and above a change the two are recorded again, at those very lengths.
+TEST(Axes, PairsChangeWhereTheirLinesMeet) {
+  const RunSpec run = run_of("mixtral");
+  const ClusterSpec links = machine(30e-6, 1e9);
+  const AxisTable t = compare_axes(run, links, 1, {2, 3}, 24 * 256);
+  EXPECT_EQ(t.pairs.size(), 2u * 5 * 4 / 2);
+  int changes = 0, none = 0;
+  for (const AxisPair& p : t.pairs) {
+    SCOPED_TRACE(fmt::format("{} ranks: {} against {}", p.ranks, p.first, p.second));
+    for (int64_t s = 24; s <= 24 * 256; s *= 4) {
+      const auto passed =
+          std::count_if(p.changes.begin(), p.changes.end(), [&](int64_t at) { return at <= s; });
+      const double more = row(t, p.second, p.ranks, s).comm_s - row(t, p.first, p.ranks, s).comm_s;
+      EXPECT_TRUE(passed % 2 == 0 ? more >= 0 : more <= 0) << s;
+    }
+    none += p.changes.empty();
+    for (size_t i = 0; i < p.changes.size(); i++, changes++)
+      for (const int64_t s : {p.changes[i] / 12 * 12 - 12, p.changes[i] / 12 * 12 + 24}) {
+        RunSpec there = run;
+        there.data.seq_len = s;
+        const AxisTable at = compare_axes(there, links, 1, {p.ranks}, s);
+        const double more = row(at, p.second, p.ranks, s).comm_s - row(at, p.first, p.ranks, s).comm_s;
+        EXPECT_EQ(more < 0, (s > p.changes[i]) == (i % 2 == 0)) << s << " beside " << p.changes[i];
+      }
+  }
+  EXPECT_GT(changes, 1);
+  EXPECT_GT(none, 1);
+  const AxisPair& first = t.pairs.front();
+  EXPECT_NE(to_text(t, run, links).find(fmt::format("{:<12} against {:<12}", first.first, first.second)),
+            std::string::npos);
 }
 
 TEST(Axes, LinksMustBeKnown) {
