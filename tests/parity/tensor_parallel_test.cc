@@ -98,23 +98,20 @@ TEST(TensorParallelCalls, ChunksCarryTheSameBytes) {
 }
 
 // A tape's products and what tp does beside them, a letter a piece, of one action's pieces: p = a product;
-// c = a collective on tp's own stream, s = it waits there until all that compute was given so far is done;
-// i = a collective on the compute stream, that is without anything beside it; 0 to 9 = compute waits for tp
-// until all but so many of the collectives issued there are done.
+// c = a collective on tp's own stream, i = one on the compute stream, that is without anything beside it; 0
+// to 9 = compute waits for tp until all but so many of the collectives issued there are done.
 std::string products_and_collectives(const Tape& tape, std::string_view action) {
   std::string out;
-  std::vector<size_t> issued(tape.streams.size()), calls_at{0};  // calls_at: on tp's stream, by pieces there
+  std::vector<size_t> calls_at{0};  // on tp's stream, by pieces there
   for (const Piece& p : tape.pieces) {
     const bool beside = tape.streams[size_t(p.stream)] == "tp";
     const bool call = p.kind == PieceKind::call && tape.groups[size_t(p.group)].name == "tp";
     if (p.action == action && p.kind == PieceKind::op && p.name == "matmul") out += 'p';
     if (p.action == action && call) out += beside ? 'c' : 'i';
-    if (p.action == action && beside && p.kind == PieceKind::wait && p.mark == int64_t(issued[0])) out += 's';
     if (p.action == action && p.stream == 0 && p.kind == PieceKind::wait &&
         tape.streams[size_t(p.on)] == "tp")
       out += fmt::format("{}", calls_at.back() - calls_at.at(size_t(p.mark)));
     if (beside) calls_at.push_back(calls_at.back() + call);
-    issued[size_t(p.stream)]++;
   }
   return out;
 }
@@ -138,7 +135,7 @@ TEST(TensorParallelOverlap, SumsRunBesideTheNextChunksProduct) {
   const Tape tape = booked_tape(c);
   for (const char* action : {"F", "B"}) {
     const std::string text = products_and_collectives(tape, action);
-    EXPECT_EQ(times(text, "pscpscpscpsc0"), 2 * c.layers * c.microbatches) << action << ": " << text;
+    EXPECT_EQ(times(text, "pcpcpcpc0"), 2 * c.layers * c.microbatches) << action << ": " << text;
     EXPECT_EQ(times(text, "c"), 4 * 2 * c.layers * c.microbatches) << action;
   }
 }
@@ -151,9 +148,9 @@ TEST(TensorParallelOverlap, HalvesRunBesideTheNextChunksProduct) {
   const Tape tape = booked_tape(c);
   const std::string forward = products_and_collectives(tape, "F"),
                     backward = products_and_collectives(tape, "B");
-  EXPECT_EQ(times(forward, "scccc3pp2pp1pp0pp"), 2 * c.layers * c.microbatches) << forward;
+  EXPECT_EQ(times(forward, "cccc3pp2pp1pp0pp"), 2 * c.layers * c.microbatches) << forward;
   for (const std::string& text : {forward, backward})
-    EXPECT_EQ(times(text, "ppscppscppscppsc0"), 2 * c.layers * c.microbatches) << text;
+    EXPECT_EQ(times(text, "ppcppcppcppc0"), 2 * c.layers * c.microbatches) << text;
 }
 
 // Not cut, nothing is beside.

@@ -69,7 +69,7 @@ std::string error_of(Fault fault) {
   RunSpec run = tiny_run("llama", "f32", 1);
   run.model.arch = "mixtral", run.model.experts = 4, run.model.experts_per_token = 2, run.model.moe_ffn = 20;
   run.layout.dp = run.layout.ep = 2, run.layout.ep_buffer = 4;  // one round
-  run.batch.global = 2 * run.batch.micro;
+  run.batch.global = 2 * run.batch.micro, run.precision.reduce = "f32";
   run.model.finish(run.data.seq_len);
   const Schedule schedule = schedule_of(run);
   const int64_t arena = book_training(run, schedule, 1).arena_bytes;
