@@ -21,8 +21,12 @@ Pair expect_bounded(const Case&);
 // The loss fell from the first step to the last.
 void expect_learned(const Ran&);
 
-// Low precision at equal weights: no further from f32 than one rank in that precision by half.
+// Low precision at equal weights: no further from f32 than one rank in that precision by half; at equal
+// choices of experts.
 void expect_low_bounded(const Case&);
+// The same of whole runs, where errors may add up: the losses of every step and the weights at the end.
+// Experts are chosen as the run in f32 chose them.
+void expect_low_runs_bounded(const Case&);
 // ZeRO 0 to 3 beside what else the case has: to the bit. Of one microbatch a step.
 void expect_zero_stages_identical(Case);
 

@@ -3,6 +3,7 @@
 #include "model/context_parallel.h"
 #include "checks.h"
 #include "mesh/context.h"
+#include "spec/run_schedule.h"
 
 namespace trireme::parity {
 namespace {
@@ -96,8 +97,37 @@ TEST(ContextParallelBytes, AreTheClosedForm) {
   }
 }
 
+// In line the exchange waits for each block, and no bit of what is computed changes.
+TEST(ContextParallelOverlap, ChangesNoBit) {
+  for (const char* text :
+       {"cp=3 seq=18 separate=1 microbatches=2", "cp=2 seq=20 placement=striped dropout=0.2",
+        "cp=4 seq=20 placement=contiguous compute=bf16 dp=2 zero=3"}) {
+    SCOPED_TRACE(text);
+    Case c = from_text(text);
+    const Ran beside = train_layout(run_of(c), {.steps = 4});
+    c.overlap = false;
+    const Ran in_line = train_layout(run_of(c), {.steps = 4});
+    expect_identical(in_line, beside);
+    for (size_t r = 0; r < beside.ranks.size(); r++) {
+      EXPECT_EQ(in_line.ranks[r].comm, beside.ranks[r].comm);
+      EXPECT_EQ(in_line.ranks[r].peaks, beside.ranks[r].peaks);
+    }
+    auto messages = [](const Ran& ran, bool on_compute) {
+      const Tape& t = ran.booking.tape;
+      return std::count_if(t.pieces.begin(), t.pieces.end(), [&](const Piece& p) {
+        return (p.kind == PieceKind::send || p.kind == PieceKind::recv) && (p.stream == 0) == on_compute;
+      });
+    };
+    EXPECT_EQ(messages(beside, true), 0);
+    EXPECT_EQ(messages(in_line, false), 0);
+    EXPECT_EQ(messages(in_line, true), messages(beside, false));
+    EXPECT_GT(messages(in_line, true), 0);
+  }
+}
+
 // What ranks really compute: matrix products are equal, so they differ by attention's pairs, 14 D FLOPs a
-// pair and head (4 forward, 10 backward).
+// pair and head (4 forward, 10 backward), and by the gradients of keys and values that they add to those that
+// travel: once for each block of another rank that they see.
 TEST(ContextParallelWork, DiffersByThePairsOfThePlacement) {
   for (const char* text : {"cp=3 seq=24 placement=contiguous", "cp=3 seq=24 placement=zigzag",
                            "cp=3 seq=24 placement=striped"}) {
@@ -107,20 +137,81 @@ TEST(ContextParallelWork, DiffersByThePairsOfThePlacement) {
     const Ran ran = train_layout(run, {.steps = 1});
     const ContextPlacement placement = context_placement(c.placement);
     auto pairs = [&](int r) { return pairs_of({.size = 3, .rank = r, .placement = placement}, c.seq); };
-    // What is added and set to zero around the blocks is counted as one FLOP an element at most.
-    const double slack = double(3 * c.layers * c.micro * c.seq * run.model.kv_heads * run.model.head_dim) * 4;
+    auto added = [&](int r) {  // numbers of a sequence
+      int64_t blocks = 0;
+      for (int other = 0; other < 3; other++)
+        blocks += other != r && block_of({.size = 3, .rank = r, .placement = placement}, c.seq, other);
+      return blocks * c.seq / 3 * run.model.kv_heads * 2 * run.model.head_dim;
+    };
     // Ranks 1 and 2: the first one has most of the gradient norm.
-    const double want = double(pairs(2) - pairs(1)) * 14 * double(run.model.head_dim * run.model.heads) *
-                        double(c.layers * c.micro);
-    EXPECT_NEAR(ran.ranks[2].cost.flops - ran.ranks[1].cost.flops, want, slack);
+    const int64_t want =
+        (pairs(2) - pairs(1)) * 14 * run.model.head_dim * run.model.heads + added(2) - added(1);
+    EXPECT_EQ(ran.ranks[2].cost.flops - ran.ranks[1].cost.flops, double(want * c.layers * c.micro));
   }
 }
 
-// Activations are of S / P tokens: with twice the ranks and twice the sequence a rank keeps as much.
+// Activations are of S / P tokens: with twice the ranks and twice the sequence a rank keeps as much, and has
+// as much at its peak. But for where documents begin: i32 for each of the rank's rows and each rank's keys,
+// or of whole sequences, 4 B S bytes of a microbatch in both methods.
 TEST(ContextParallelMemory, ActivationsAreOfTheRanksTokens) {
-  const Ran two = train_layout(run_of(from_text("cp=2 seq=64 micro=1")), {.steps = 1});
-  const Ran four = train_layout(run_of(from_text("cp=4 seq=128 micro=1")), {.steps = 1});
-  EXPECT_EQ(two.ranks[0].saved, four.ranks[0].saved);
+  for (const char* text : {"placement=zigzag", "placement=contiguous", "placement=striped compute=bf16",
+                           "method=ulysses", "method=ulysses compute=bf16"})
+    for (bool separate : {false, true}) {
+      SCOPED_TRACE(fmt::format("{} separate={}", text, separate));
+      Case c = from_text(std::string("micro=1 heads=4 kv_heads=4 hidden=64 ") + text);
+      c.separate = separate;
+      c.cp = 2, c.seq = 64;
+      const Ran two = train_layout(run_of(c), {.steps = 1});
+      c.cp = 4, c.seq = 128;
+      const Ran four = train_layout(run_of(c), {.steps = 1});
+      const int64_t documents = separate ? 4 * c.micro * (128 - 64) : 0;
+      for (size_t r = 0; r < two.ranks.size(); r++) {
+        EXPECT_EQ(four.ranks[r].saved - two.ranks[r].saved, documents);
+        EXPECT_EQ(four.ranks[r].peaks[size_t(Bucket::activations)] -
+                      two.ranks[r].peaks[size_t(Bucket::activations)],
+                  documents);
+      }
+    }
+}
+
+// Bytes that block 0 holds while attention runs, beyond those at its first op in the pass: the most of what
+// is held at its attention ops and at what its ranks send each other there.
+int64_t held_by_attention(const Case& c, std::string_view action) {
+  const RunSpec run = run_of(c);
+  const Tape tape = book_training(run, schedule_of(run), 1).tape;
+  int64_t begin = -1, most = 0;
+  for (const Piece& p : tape.pieces) {
+    if (p.action != action || p.microbatch != 0 || !p.layer.starts_with("blocks.0.")) continue;
+    if (begin < 0) begin = p.held;
+    const bool between = p.kind == PieceKind::send || p.kind == PieceKind::recv ||
+                         (p.kind == PieceKind::call && tape.groups[size_t(p.group)].name == "cp");
+    if (between || p.name.starts_with("attention")) most = std::max(most, p.held - begin);
+  }
+  return most;
+}
+
+// The page's table of what a rank holds more than one rank of as many tokens does: for the backward pass, and
+// while attention runs.
+TEST(ContextParallelMemory, OfAttentionIsTheTables) {
+  for (const char* text :
+       {"cp=2", "cp=4 compute=bf16", "cp=3 placement=striped compute=bf16 kv_heads=1", "cp=2 method=ulysses",
+        "cp=4 method=ulysses compute=bf16", "cp=2 method=ulysses compute=bf16 kv_heads=2"}) {
+    SCOPED_TRACE(text);
+    Case c = from_text(std::string("micro=1 heads=4 kv_heads=4 hidden=64 layers=2 ") + text);
+    c.seq = 64 * c.cp;
+    Case one = c;
+    one.cp = 1, one.seq = 64;
+    const bool ulysses = c.method == "ulysses", f32 = c.compute == "f32";
+    const int64_t type = f32 ? 4 : 2, n = 64, h = 64, kv = c.kv_heads * 16, a = n * kv;
+    const int64_t sums = f32 ? 0 : n * h * 4;  // o, or dq
+    const int64_t kept = ulysses ? 2 * n * (h + kv) * type : 0;
+    const Ran ran = train_layout(run_of(c), {.steps = 1}), alone = train_layout(run_of(one), {.steps = 1});
+    for (const RankFacts& r : ran.ranks) EXPECT_EQ(r.saved - alone.ranks[0].saved, c.layers * kept);
+    const int64_t forward = ulysses ? kept + n * (h + 2 * kv) * type : 4 * a * type + sums;
+    const int64_t backward = ulysses ? n * (2 * h + 4 * kv) * type : 4 * a * type + 6 * a * 4 + sums;
+    EXPECT_EQ(held_by_attention(c, "F") - held_by_attention(one, "F"), forward);
+    EXPECT_EQ(held_by_attention(c, "B") - held_by_attention(one, "B"), backward);
+  }
 }
 
 }  // namespace

@@ -76,28 +76,7 @@ TEST(LowPrecision, WholeRunsStrayFromF32NoFurtherThanOneRanksByHalf) {
        {"dp=3 compute=bf16 grads=bf16", "dp=4 zero=2 compute=bf16 microbatches=2 arch=gpt2 tied=1",
         "dp=3 zero=3 compute=bf16 grads=bf16 micro=3"}) {
     SCOPED_TRACE(text);
-    const Case c = from_text(text);
-    Case exact = c;
-    exact.compute = "f32", exact.grads = "f32";
-    const Ran layout = train_layout(run_of(c), {}), one = train_layout(one_rank_of(c), {}),
-              oracle = train_layout(one_rank_of(exact), {});
-    ASSERT_EQ(oracle.losses.size(), size_t(kSteps));
-    auto losses_stray = [&](const Ran& r) {
-      double sum = 0;
-      for (size_t s = 0; s < r.losses.size(); s++) sum += std::pow(r.losses[s] - oracle.losses[s], 2);
-      return std::sqrt(sum / double(kSteps));
-    };
-    auto weights_stray = [&](const Ran& r) {
-      double sum = 0;
-      for (const auto& [name, w] : oracle.state.at(""))
-        sum += std::pow(distance(r.state.at("").at(name), w), 2);
-      return std::sqrt(sum);
-    };
-    EXPECT_GT(losses_stray(one), 0);
-    EXPECT_LE(losses_stray(layout), 1.5 * losses_stray(one));
-    EXPECT_LE(weights_stray(layout), 1.5 * weights_stray(one));
-    fmt::print("{}: losses stray {:.2e} (one rank {:.2e}), weights {:.2e} ({:.2e})\n", text,
-               losses_stray(layout), losses_stray(one), weights_stray(layout), weights_stray(one));
+    expect_low_runs_bounded(from_text(text));
   }
 }
 

@@ -264,13 +264,19 @@ TEST(Fuzz, AllAxesMeet) {
       }
     }
     if (c.dp > 1 && c.tp > 1 && c.cp > 1 && c.pp > 1) met["all four"]++;
-    if (c.ep > 1) met[c.arch]++;
+    if (c.ep > 1) {
+      met[c.arch]++, met["experts in " + c.compute]++;
+      if (c.arch != "mixtral" && c.arch != "qwen3_moe") met["a shared expert in " + c.compute]++;
+    }
     most = std::max(most, c.dp * c.tp * c.cp * c.pp);
   }
   fmt::print("{} drawn layouts were refused on the way to 100 that work\n", refused);
   EXPECT_EQ(most, kMostRanks);
   std::vector<std::string> wanted = {"all four",  "mixtral",     "qwen2_moe",
                                      "qwen3_moe", "deepseek_v2", "deepseek_v3"};
+  for (const char* compute : {"f32", "bf16", "f16"})
+    for (const char* what : {"experts in ", "a shared expert in "})
+      wanted.push_back(std::string(what) + compute);
   const std::vector<std::string> axes = {"dp", "tp", "cp", "pp", "ep"};
   for (size_t i = 0; i < axes.size(); i++) {
     for (const char* schedule :

@@ -19,17 +19,17 @@ void each(C& c, V&& v) {
   v("schedule", c.schedule), v("tied", c.tied), v("reshard", c.reshard), v("last", c.last), v("dp", c.dp),
       v("zero", c.zero);
   v("pp", c.pp), v("stages", c.stages), v("cp", c.cp), v("method", c.method), v("placement", c.placement),
-      v("separate", c.separate);
+      v("overlap", c.overlap), v("separate", c.separate);
   v("tp", c.tp), v("sequence", c.sequence), v("chunks", c.chunks), v("heads", c.heads),
       v("kv_heads", c.kv_heads), v("latent", c.latent);
   v("ep", c.ep), v("experts", c.experts), v("buffer", c.buffer), v("aux", c.aux), v("capacity", c.capacity),
-      v("unit", c.unit);
+      v("unit", c.unit), v("bias_rate", c.bias_rate);
   v("group", c.group), v("prefetch", c.prefetch), v("micro", c.micro), v("microbatches", c.microbatches);
   v("layers", c.layers), v("hidden", c.hidden), v("vocab", c.vocab), v("seq", c.seq);
   v("bucket_mb", c.bucket_mb), v("dropout", c.dropout), v("optimizer", c.optimizer), v("order", c.order),
       v("axes", c.axes);
   v("recompute", c.recompute), v("again", c.again), v("blocks", c.blocks), v("shard", c.shard),
-      v("offload", c.offload), v("state", c.state), v("post", c.post), v("fp8", c.fp8);
+      v("offload", c.offload), v("state", c.state), v("post", c.post), v("fp8", c.fp8), v("scale", c.scale);
 }
 
 void set(std::string& value, const std::string& text) {
@@ -100,16 +100,21 @@ RunSpec unchecked_run_of(const Case& c) {
     r.model.dense_layers = c.layers > 1;
     r.model.shared_ffn = 24;
   }
+  if (c.bias_rate > 0) r.model.router_bias = true;
   r.model.tied = c.tied;
   r.model.embd_pdrop = r.model.attn_pdrop = r.model.resid_pdrop = c.dropout;
   r.data.seq_len = c.seq;
   r.batch = {.global = c.global(), .micro = c.micro};
   r.layout.ep = c.ep, r.layout.ep_buffer = c.buffer;
-  r.moe = {.aux_loss = c.aux, .z_loss = c.aux / 10, .capacity = c.capacity, .unit = c.unit};
+  r.moe = {.aux_loss = c.aux,
+           .z_loss = c.aux / 10,
+           .bias_rate = c.bias_rate,
+           .capacity = c.capacity,
+           .unit = c.unit};
   r.layout.dp = c.dp, r.layout.tp = c.tp, r.layout.sequence = c.sequence, r.layout.tp_chunks = c.chunks,
   r.layout.zero = c.zero, r.layout.shard_group = c.group, r.layout.schedule = c.schedule;
   r.layout.pp = c.pp, r.layout.chunks = c.stages, r.layout.cp = c.cp, r.layout.cp_method = c.method,
-  r.layout.cp_placement = c.placement;
+  r.layout.cp_placement = c.placement, r.layout.cp_overlap = c.overlap;
   if (c.separate) r.data.documents = "separate";
   r.layout.prefetch = c.prefetch, r.layout.reshard_after_forward = c.reshard, r.layout.reshard_last = c.last,
   r.layout.bucket_mb = c.bucket_mb;
@@ -122,7 +127,7 @@ RunSpec unchecked_run_of(const Case& c) {
   }
   if (c.state) r.layout.offload_mb = 0.05;  // pieces of a block of elements
   r.precision.compute = c.compute, r.precision.grads = c.grads, r.precision.reduce = c.reduce;
-  r.precision.fp8 = c.fp8, r.precision.fp8_history = 3;
+  r.precision.fp8 = c.fp8, r.precision.fp8_history = 3, r.precision.initial_scale = c.scale;
   r.optimizer.name = c.optimizer, r.optimizer.lr = 3e-3, r.optimizer.warmup = 2;
   r.train.sum_order = c.order;
   if (!c.axes.empty()) {

@@ -17,9 +17,11 @@ struct Case {
   int64_t experts = 5;  // of models that have them
   double buffer = 1.5;  // of rows that ranks of ep receive
   double aux = 0, capacity = 0;
+  double bias_rate = 0;  // of routers that have a bias then
   std::string unit = "sequence";
   int64_t cp = 1, pp = 1, stages = 1;                 // stages: of each pipeline rank
   std::string method = "ring", placement = "zigzag";  // of cp
+  bool overlap = true;                                // of its exchange with its blocks
   bool separate = false;                              // documents
   int64_t chunks = 1;                                 // of sums over tp
   int64_t heads = 3, kv_heads = 0;                    // 0: one, gpt2 as many as heads
@@ -33,6 +35,7 @@ struct Case {
   bool state = false;                                 // of the optimizer, in a file
   std::string post = "off";                           // optimizer.post_validation
   std::string fp8 = "none";
+  double scale = 65536;  // of the loss in f16, of the first step
   bool operator==(const Case&) const = default;
 
   int64_t global() const { return dp * micro * microbatches; }

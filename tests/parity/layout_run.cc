@@ -71,6 +71,17 @@ void bring_state(Home& home, const StageRunner& r) {
   }
 }
 
+// What no optimizer moves. Every rank that has it has the same.
+void bring_buffers(Home& home, const StageRunner& r, ByName& step) {
+  for (const Param& p : r.params().buffers) {
+    Values all(size_t(p.numel()));
+    r.read_param(p, "", all);
+    std::lock_guard lock(home.mutex);
+    const auto [at, first] = step.try_emplace(p.decl.name, all);
+    if (!first && at->second != all) run_failed("ranks differ in {}", p.decl.name);
+  }
+}
+
 void bring_gradients(Home& home, StageRunner& r, ByName& whole) {
   const FlatState& flat = r.flat();
   for (const Unit& u : r.params().units) {
@@ -122,6 +133,7 @@ Ran train_layout(RunSpec run, const Plan& plan) {
   home.ran.ranks.resize(size_t(run.world()));
   for (const char* what : kStates) home.ran.state[what];  // maps of maps grow under Home's lock only
   if (plan.gradients) home.ran.gradients.resize(size_t(plan.steps));
+  home.ran.buffers.resize(size_t(plan.steps));
   CommOptions sums = options_of(run);
   if (sums.algorithm == "hierarchical") sums.node = 2;
   const RankBody body = [&](Device& device, CommFactory& factory) {
@@ -157,6 +169,7 @@ Ran train_layout(RunSpec run, const Plan& plan) {
                                    targets_of(run, s) + plan.announce_more, fill);
         facts.comm = result.comm;
         if (!result.posted) take(result);
+        bring_buffers(home, r, home.ran.buffers[size_t(s - 1)]);
         if (plan.gradients) bring_gradients(home, r, home.ran.gradients[size_t(s - 1)]);
       }
       r.settle();

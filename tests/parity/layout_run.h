@@ -27,6 +27,7 @@ struct Ran {
   std::vector<double> losses, norms;
   std::map<std::string, ByName> state;  // "" = master copies, "exp_avg", "exp_avg_sq"
   std::vector<ByName> gradients;        // of the steps asked for, before clipping
+  std::vector<ByName> buffers;          // behind each step: routers' biases, which every rank has alike
   std::vector<RankFacts> ranks;
   RecordedRouting routing;           // of all steps
   std::vector<LayerRouting> routed;  // of the last one

@@ -29,6 +29,32 @@ INSTANTIATE_TEST_SUITE_P(
         "sequence=1 tp=3 chunks=2 seq=21", "sequence=1 tp=2 latent=2 heads=4 seq=22 dropout=0.1",
         "sequence=1 tp=3 latent=1 seq=15 dp=2 zero=2", "sequence=1 tp=4 latent=2 heads=4 seq=12 chunks=3"));
 
+// In low precision: gradients and whole runs no further from f32's than one rank's by half, and at equal
+// weights the losses of the same layout without sequence parallelism.
+TEST(SequenceParallelLow, NoFurtherFromF32ThanOneRankByHalf) {
+  for (const char* text :
+       {"sequence=1 tp=2 heads=6 kv_heads=2 seq=22 compute=bf16",
+        "sequence=1 tp=3 arch=gpt2 tied=1 vocab=67 dropout=0.2 seq=15 micro=3 compute=bf16 grads=bf16",
+        "sequence=1 tp=4 dp=2 zero=3 heads=4 hidden=40 arch=qwen3 seq=12 compute=f16",
+        "sequence=1 tp=2 latent=2 heads=4 seq=22 compute=bf16"}) {
+    SCOPED_TRACE(text);
+    Case c = from_text(text);
+    expect_low_bounded(c);
+    const Plan equal{.steps = 3, .gradients = true};
+    const Ran rows = train_layout(run_of(c), equal);
+    c.sequence = false;
+    EXPECT_EQ(rows.losses, train_layout(run_of(c), equal).losses);
+  }
+}
+
+TEST(SequenceParallelLow, WholeRunsStrayFromF32NoFurtherThanOneRanksByHalf) {
+  for (const char* text : {"sequence=1 tp=2 heads=6 kv_heads=2 seq=22 compute=bf16",
+                           "sequence=1 tp=4 heads=4 hidden=40 arch=qwen3 seq=12 compute=bf16 grads=bf16"}) {
+    SCOPED_TRACE(text);
+    expect_low_runs_bounded(from_text(text));
+  }
+}
+
 // What a block keeps of a microbatch, to the byte: the difference that one more block makes.
 TEST(SequenceParallelMemory, SavedActivationsAreTheClosedForm) {
   for (const char* text :

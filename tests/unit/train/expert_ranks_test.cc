@@ -1,6 +1,7 @@
 // Training with experts over ranks: checkpoints of any ep read by any other, evaluations, replicas, metrics.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 
 #include "base/json.h"
@@ -9,6 +10,7 @@
 #include "runtime/rank_threads.h"
 #include "spec/run_schedule.h"
 #include "tiny_run.h"
+#include "train/batches.h"
 #include "train/checkpointing.h"
 
 namespace trireme::test {
@@ -89,13 +91,14 @@ TEST(ExpertRanks, ReshardingMovesNoBit) {
   expect_same_bits_under(layouts, saved, run_of, tmp.path());
 }
 
-// The same of latent attention, from one tp to others and to cp; and what a Hugging Face folder is made of
-// on one rank is what is read back from it.
+// The same of latent attention, from one tp to others and to cp, and of routers' biases that have moved; and
+// what a Hugging Face folder is made of on one rank is what is read back from it.
 TEST(ExpertRanks, LatentAttentionReshardsToTheBit) {
   TempFolder tmp;
   auto run_of = [&](const ExpertLayout& l) {
     RunSpec r = experts_run(tmp.path(), l, 2);
     make_latent(r.model);
+    r.moe.bias_rate = 0.01;
     r.model.finish(r.data.seq_len);
     return r;
   };
@@ -108,6 +111,8 @@ TEST(ExpertRanks, LatentAttentionReshardsToTheBit) {
   const Checkpoint saved =
       Checkpoint::open(train_here(run_of({.dp = 2, .tp = 4, .ep = 4, .zero = 2})).checkpoint);
   expect_same_bits_under(layouts, saved, run_of, tmp.path());
+  const std::vector<float> biases = read_whole(saved, "blocks.1.moe.router.bias/master");
+  EXPECT_NE(biases, std::vector<float>(biases.size(), 0.0f));
   const ModelSpec model = resolve(run_of({}), {}).model;
   export_hf(tmp / "hf", model, [&](std::string_view name, const Tensor& to) {
     const std::vector<float> whole = read_whole(saved, std::string(name) + "/master");
@@ -126,23 +131,23 @@ TEST(ExpertRanks, LatentAttentionReshardsToTheBit) {
   EXPECT_GT(read, 50);
 }
 
-// A run goes on under another ep, tp and cp, and replicas are compared on the way: its losses stay those of
-// the run of one rank.
-TEST(ExpertRanks, GoesOnUnderAnotherEp) {
-  const ExpertLayout layouts[] = {{.dp = 2, .ep = 2, .zero = 1},          {.dp = 3, .ep = 3, .zero = 3},
-                                  {.dp = 2, .tp = 2, .ep = 4, .zero = 2}, {.dp = 2, .ep = 4, .cp = 2},
-                                  {.dp = 4, .ep = 2, .zero = 3},          {}};
-  constexpr int64_t kSteps = 2 * std::size(layouts);
-  auto losses = [](const fs::path& folder) {
+// Two steps under each layout, each going on where the one before was interrupted. Replicas are compared on
+// the way, losses stay those of the run of one rank. Returns both runs' newest checkpoints, one rank's first.
+std::pair<Checkpoint, Checkpoint> expect_goes_on(
+    std::span<const ExpertLayout> layouts, const fs::path& folder,
+    const std::function<RunSpec(const fs::path&, const ExpertLayout&, int64_t steps)>& run_of) {
+  const fs::path one = folder / "one", many = folder / "many";
+  const int64_t steps = 2 * int64_t(layouts.size());
+  auto losses = [](const fs::path& at) {
     std::vector<double> all;
-    for (const std::string& line : lines_of(read_text(folder / "run" / "metrics.jsonl"))) {
+    for (const std::string& line : lines_of(read_text(at / "run" / "metrics.jsonl"))) {
       const auto m = nlohmann::json::parse(line);
       if (m.contains("loss")) all.push_back(m.at("loss"));
     }
     return all;
   };
-  TempFolder one, tmp;
-  train_here(experts_run(one.path(), {}, kSteps));
+  const fs::path alone = train_here(run_of(one, {}, steps)).checkpoint;
+  fs::path newest;
   int64_t done = 0;
   for (const ExpertLayout& l : layouts) {
     TrainHooks hooks;
@@ -151,15 +156,44 @@ TEST(ExpertRanks, GoesOnUnderAnotherEp) {
     hooks.step = [&](const StepMetrics& m) {
       if (m.step == done + 2) request_interrupt();
     };
-    train_here(experts_run(tmp.path(), l, kSteps), hooks);
+    newest = train_here(run_of(many, l, steps), hooks).checkpoint;
     clear_interrupt();
     EXPECT_EQ(start, done) << "ep=" << l.ep;
     done += 2;
   }
-  const std::vector<double> want = losses(one.path()), got = losses(tmp.path());
-  ASSERT_EQ(want.size(), size_t(kSteps));
-  ASSERT_EQ(got.size(), want.size());
-  for (size_t i = 0; i < want.size(); i++) EXPECT_NEAR(got[i] / want[i], 1, 1e-5) << "step " << i + 1;
+  const std::vector<double> want = losses(one), got = losses(many);
+  EXPECT_EQ(int64_t(want.size()), steps);
+  EXPECT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < std::min(got.size(), want.size()); i++)
+    EXPECT_NEAR(got[i] / want[i], 1, 1e-5) << "step " << i + 1;
+  return {Checkpoint::open(alone), Checkpoint::open(newest)};
+}
+
+TEST(ExpertRanks, GoesOnUnderAnotherEp) {
+  const ExpertLayout layouts[] = {{.dp = 2, .ep = 2, .zero = 1},          {.dp = 3, .ep = 3, .zero = 3},
+                                  {.dp = 2, .tp = 2, .ep = 4, .zero = 2}, {.dp = 2, .ep = 4, .cp = 2},
+                                  {.dp = 4, .ep = 2, .zero = 3},          {}};
+  TempFolder tmp;
+  expect_goes_on(layouts, tmp.path(), experts_run);
+}
+
+// Biases go on moving from where they were, and end as one rank's, to the bit: each is a sum of steps of one
+// size, as many as loads had it.
+TEST(ExpertRanks, BiasesGoOnUnderAnotherEp) {
+  const ExpertLayout layouts[] = {
+      {.dp = 2, .ep = 2, .zero = 1}, {.dp = 2, .tp = 2, .ep = 4, .zero = 3}, {.tp = 3, .cp = 2}};
+  TempFolder tmp;
+  const auto [one, many] =
+      expect_goes_on(layouts, tmp.path(), [](const fs::path& at, const ExpertLayout& l, int64_t steps) {
+        RunSpec r = experts_run(at, l, steps);
+        make_latent(r.model);
+        r.moe.bias_rate = 0.01;
+        r.model.finish(r.data.seq_len);
+        return r;
+      });
+  const std::vector<float> want = read_whole(one, "blocks.1.moe.router.bias/master");
+  EXPECT_EQ(read_whole(many, "blocks.1.moe.router.bias/master"), want);
+  EXPECT_GT(*std::max_element(want.begin(), want.end()), 0.02f);
 }
 
 // Also with a last round that not every rank has work for.
@@ -183,17 +217,47 @@ TEST(ExpertRanks, AnEvaluationIsTheSameNumberOnAllOfThem) {
   EXPECT_GT(want, 0);
 }
 
+// Of a first step, by hand: loads and drops from the choices that one rank makes with the same weights, its
+// losses those of its counters.
 TEST(ExpertRanks, MetricsHaveLoadAndLosses) {
   TempFolder tmp;
   RunSpec run = experts_run(tmp.path(), {.dp = 2, .ep = 2}, 2);
   run.moe = {.aux_loss = 0.01, .z_loss = 0.001, .capacity = 1};
   train_here(run);
-  const auto m = nlohmann::json::parse(lines_of(read_text(fs::path(run.train.dir) / "metrics.jsonl")).at(1));
-  EXPECT_GT(m.at("aux_loss").get<double>(), 0.01 * 2 * 3 * 0.99);
-  EXPECT_GT(m.at("z_loss").get<double>(), 0);
-  EXPECT_EQ(m.at("expert_load").size(), 2u);
-  EXPECT_GT(m.at("expert_load")[0].get<double>(), 1);
-  EXPECT_GT(m.at("dropped")[1].get<double>(), 0);
+  const auto m = nlohmann::json::parse(lines_of(read_text(fs::path(run.train.dir) / "metrics.jsonl")).at(0));
+
+  run.layout.dp = run.layout.ep = 1;
+  const RunSpec alone = resolve(run, {});
+  const Schedule schedule = schedule_of(alone);
+  const auto device = make_device("cpu", {.threads = 1});
+  StageRunner r(alone, RunMode::train, *device, book_training(alone, schedule, 1).arena_bytes);
+  r.init_weights();
+  RecordedRouting choices;
+  r.use_routing(Routing::Choices::recorded, &choices);
+  Batches batches(alone);
+  const StepResult step = r.step(schedule.ranks[0], 1, batches.targets_per_step(), batches.training());
+  EXPECT_NEAR(m.at("aux_loss").get<double>() / step.aux_loss, 1, 1e-6);
+  EXPECT_NEAR(m.at("z_loss").get<double>() / step.z_loss, 1, 1e-6);
+  EXPECT_GT(step.aux_loss, 0.01 * 2 * 3 * 0.99);  // balanced is the least
+  EXPECT_GT(step.z_loss, 0);
+  const int64_t k = alone.model.experts_per_token, seq = alone.data.seq_len, experts = alone.model.experts;
+  const int64_t capacity = (seq * k + experts - 1) / experts;  // of a sequence
+  ASSERT_EQ(int64_t(m.at("expert_load").size()), alone.model.layers);
+  for (int64_t layer = 0; layer < alone.model.layers; layer++) {
+    std::vector<int32_t> ids(size_t(alone.batch.global * seq * k));
+    choices.replay(fmt::format("blocks.{}.moe", layer), {1, 0, k}, ids);
+    std::vector<int64_t> load(static_cast<size_t>(experts)), taken;
+    int64_t dropped = 0;
+    for (size_t i = 0; i < ids.size(); i++) {
+      if (int64_t(i) % (seq * k) == 0) taken.assign(size_t(experts), 0);
+      load[size_t(ids[i])]++;
+      dropped += ++taken[size_t(ids[i])] > capacity;
+    }
+    const double most = double(*std::max_element(load.begin(), load.end())), all = double(ids.size());
+    EXPECT_DOUBLE_EQ(m.at("expert_load")[size_t(layer)].get<double>(), most * double(experts) / all);
+    EXPECT_DOUBLE_EQ(m.at("dropped")[size_t(layer)].get<double>(), double(dropped) / all);
+    EXPECT_GT(dropped, 0);
+  }
 }
 
 }  // namespace
