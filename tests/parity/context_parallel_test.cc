@@ -115,7 +115,7 @@ TEST(ContextParallelOverlap, ChangesNoBit) {
     auto messages = [](const Ran& ran, bool on_compute) {
       const Tape& t = ran.booking.tape;
       return std::count_if(t.pieces.begin(), t.pieces.end(), [&](const Piece& p) {
-        return (p.kind == PieceKind::send || p.kind == PieceKind::recv) && (p.stream == 0) == on_compute;
+        return p.kind == PieceKind::call && p.name == "p2p" && (p.stream == 0) == on_compute;
       });
     };
     EXPECT_EQ(messages(beside, true), 0);
@@ -126,27 +126,36 @@ TEST(ContextParallelOverlap, ChangesNoBit) {
 }
 
 // What ranks really compute: matrix products are equal, so they differ by attention's pairs, 14 D FLOPs a
-// pair and head (4 forward, 10 backward), and by the gradients of keys and values that they add to those that
-// travel: once for each block of another rank that they see.
+// pair and head (4 forward, 10 backward), by the gradients of keys and values that they add to those that
+// travel, once for each block of another rank that they see, and by their shares of norm and update, which no
+// placement changes: so differences of two ranks are compared between placements.
 TEST(ContextParallelWork, DiffersByThePairsOfThePlacement) {
-  for (const char* text : {"cp=3 seq=24 placement=contiguous", "cp=3 seq=24 placement=zigzag",
-                           "cp=3 seq=24 placement=striped"}) {
-    const Case c = from_text(text);
-    SCOPED_TRACE(text);
+  const auto differences = [](const char* placement_name) {
+    const Case c = from_text(std::string("cp=3 seq=24 placement=") + placement_name);
     const RunSpec run = run_of(c);
     const Ran ran = train_layout(run, {.steps = 1});
     const ContextPlacement placement = context_placement(c.placement);
-    auto pairs = [&](int r) { return pairs_of({.size = 3, .rank = r, .placement = placement}, c.seq); };
-    auto added = [&](int r) {  // numbers of a sequence
-      int64_t blocks = 0;
-      for (int other = 0; other < 3; other++)
-        blocks += other != r && block_of({.size = 3, .rank = r, .placement = placement}, c.seq, other);
-      return blocks * c.seq / 3 * run.model.kv_heads * 2 * run.model.head_dim;
+    auto flops = [&](int r) {  // of a block and sequence
+      const ContextPlace at{.size = 3, .rank = r, .placement = placement};
+      int64_t seen = 0;
+      for (int other = 0; other < 3; other++) seen += other != r && block_of(at, c.seq, other);
+      return pairs_of(at, c.seq) * 14 * run.model.head_dim * run.model.heads +
+             seen * c.seq / 3 * run.model.kv_heads * 2 * run.model.head_dim;
     };
-    // Ranks 1 and 2: the first one has most of the gradient norm.
-    const int64_t want =
-        (pairs(2) - pairs(1)) * 14 * run.model.head_dim * run.model.heads + added(2) - added(1);
-    EXPECT_EQ(ran.ranks[2].cost.flops - ran.ranks[1].cost.flops, double(want * c.layers * c.micro));
+    std::vector<std::pair<double, double>> out;  // counted, wanted: of ranks 1 and 2 beyond rank 0
+    for (int r : {1, 2})
+      out.push_back({ran.ranks[size_t(r)].cost.flops - ran.ranks[0].cost.flops,
+                     double((flops(r) - flops(0)) * c.layers * c.micro)});
+    return out;
+  };
+  const auto zigzag = differences("zigzag");
+  for (const char* placement : {"contiguous", "striped"}) {
+    const auto other = differences(placement);
+    for (size_t r : {0u, 1u}) {
+      EXPECT_EQ(other[r].first - zigzag[r].first, other[r].second - zigzag[r].second)
+          << placement << " rank " << r + 1;
+      EXPECT_NE(other[r].second, zigzag[r].second);
+    }
   }
 }
 
@@ -183,9 +192,8 @@ int64_t held_by_attention(const Case& c, std::string_view action) {
   for (const Piece& p : tape.pieces) {
     if (p.action != action || p.microbatch != 0 || !p.layer.starts_with("blocks.0.")) continue;
     if (begin < 0) begin = p.held;
-    const bool between = p.kind == PieceKind::send || p.kind == PieceKind::recv ||
-                         (p.kind == PieceKind::call && tape.groups[size_t(p.group)].name == "cp");
-    if (between || p.name.starts_with("attention")) most = std::max(most, p.held - begin);
+    if (p.name == "p2p" || p.name == "all_to_all" || p.name.starts_with("attention"))
+      most = std::max(most, p.held - begin);
   }
   return most;
 }

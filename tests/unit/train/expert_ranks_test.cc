@@ -193,7 +193,7 @@ TEST(ExpertRanks, BiasesGoOnUnderAnotherEp) {
       });
   const std::vector<float> want = read_whole(one, "blocks.1.moe.router.bias/master");
   EXPECT_EQ(read_whole(many, "blocks.1.moe.router.bias/master"), want);
-  EXPECT_GT(*std::max_element(want.begin(), want.end()), 0.02f);
+  EXPECT_GT(*std::max_element(want.begin(), want.end()), 0.01f);
 }
 
 // Also with a last round that not every rank has work for.
