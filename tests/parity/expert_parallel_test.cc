@@ -163,7 +163,7 @@ INSTANTIATE_TEST_SUITE_P(
         "arch=deepseek_v3 bias_rate=0.05 pp=2 layers=4 microbatches=3",
         "arch=deepseek_v3 bias_rate=0.05 dp=2 pp=2 ep=2 layers=3 microbatches=2 capacity=0.8 aux=0.3",
         "arch=mixtral bias_rate=0.05 cp=2 tp=2 ep=4 heads=2 experts=8 seq=24",
-        "arch=deepseek_v3 bias_rate=0.05 dp=2 ep=2 compute=f16 scale=268435456 zero=1"));
+        "arch=deepseek_v3 bias_rate=0.05 dp=2 ep=2 compute=f16 scale=2097152 zero=1"));
 
 // A global unit is the replicas' microbatches together: what one rank calls its microbatch.
 TEST(ExpertParallelBalance, GlobalUnitsSpanReplicas) {
@@ -216,7 +216,7 @@ TEST(ExpertParallelLow, NoFurtherFromF32ThanOneRankByHalf) {
         "arch=mixtral cp=3 ep=3 seq=21 placement=striped experts=6 compute=f16",
         "arch=deepseek_v3 tp=2 ep=2 heads=4 seq=22 layers=3 sequence=1 compute=bf16",
         "arch=deepseek_v2 dp=2 ep=2 heads=3 compute=f16 zero=3 capacity=0.9",
-        "arch=deepseek_v3 cp=2 tp=2 ep=4 heads=2 seq=24 compute=bf16 grads=bf16 method=ulysses"}) {
+        "arch=deepseek_v3 cp=2 tp=2 ep=4 heads=4 seq=24 compute=bf16 grads=bf16 method=ulysses"}) {
     SCOPED_TRACE(text);
     expect_low_bounded(from_text(text));
   }
