@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <optional>
 
 #include "base/counted.h"
 #include "base/file.h"
@@ -12,16 +13,20 @@
 #include "sim/find_schedule.h"
 #include "sim/gallery.h"
 #include "sim/summary.h"
+#include "sim/traced_stages.h"
 #include "spec/suggest.h"
+#include "trace/chrome_trace.h"
 
 namespace trireme::cli {
 namespace {
 
 struct SimulateRequest {
-  std::string schedule = "1f1b", file, times = "1,1,1", svg, html, gallery, memory, aim = "step";
+  std::string schedule = "1f1b", file, times = "1,1,1", times_of, svg, html, out, gallery, memory,
+              aim = "step";
   int stages = 4, microbatches = 8, chunks = 0;
   double comm = 0;
   bool json = false;
+  std::optional<TracedStages> traced;  // of times_of
 };
 
 // Times are kept in thousandths of a chunk's part, so that they are whole numbers.
@@ -69,6 +74,12 @@ StageTimes stage_times(const SimulateRequest& q, std::string_view list, int part
 // In thousandths of a chunk's part: "F,I,W" or "F,I,W,link" of every rank's whole share, which are the times
 // of one of its chunks multiplied by chunks; or one such list for each stage, of that stage alone.
 std::vector<StageTimes> simulated_times(const SimulateRequest& q, int chunks, int stages) {
+  if (q.traced) {
+    if (chunks != 1 || stages != int(q.traced->times.size()))
+      bad_request("--times-of: the trace has {}, one a rank, and the schedule {} and {} a rank",
+                  counted(q.traced->times.size(), "stage"), stages, chunks);
+    return q.traced->times;
+  }
   if (q.times.find('/') == std::string::npos) return {stage_times(q, q.times, 1, chunks)};
   std::vector<StageTimes> all;
   for (std::string_view rest = q.times;;) {
@@ -81,6 +92,44 @@ std::vector<StageTimes> simulated_times(const SimulateRequest& q, int chunks, in
     bad_request("--times: \"{}\" has times of {} stages; right is one list for all, or one for each of {}",
                 q.times, all.size(), stages);
   return all;
+}
+
+// "24GB", "1.5MB": bytes, in units of 1000; none if it has no unit.
+std::optional<int64_t> bytes_of(std::string_view text) {
+  static constexpr std::pair<std::string_view, double> kUnits[] = {{"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}};
+  for (const auto& [unit, size] : kUnits) {
+    if (!text.ends_with(unit)) continue;
+    double x = 0;
+    const char* const last = text.data() + text.size() - unit.size();
+    const auto [end, error] = std::from_chars(text.data(), last, x);
+    if (error == std::errc() && end == last && x > 0 && x <= 1e6) return std::llround(x * size);
+  }
+  return std::nullopt;
+}
+
+// Of a microbatch as a trace has it; `most` is bytes, or microbatches of each stage's own.
+std::vector<HeldLimit> traced_limits(const SimulateRequest& q) {
+  std::vector<HeldLimit> limits = q.traced->held;
+  const std::optional<int64_t> bytes = bytes_of(q.memory);
+  double microbatches = double(limits.size());
+  if (!bytes && !q.memory.empty()) {
+    const char* const last = q.memory.data() + q.memory.size();
+    const auto [end, error] = std::from_chars(q.memory.data(), last, microbatches);
+    if (error != std::errc() || end != last || !(microbatches >= 1 && microbatches <= 1e6))
+      bad_request(
+          "--memory: \"{}\" is neither bytes nor microbatches; with --times-of right is 24GB (kB, MB, GB), "
+          "or "
+          "a number of microbatches from 1",
+          q.memory);
+  }
+  for (size_t s = 0; s < limits.size(); s++) {
+    HeldLimit& l = limits[s];
+    l.most = bytes ? *bytes : int64_t(microbatches * double(l.before_input));
+    if (l.most < l.before_input)
+      bad_request("--memory: {} leaves no room for a microbatch, of which stage {} takes {:.4g} MB", q.memory,
+                  s, double(l.before_input) * 1e-6);
+  }
+  return limits;
 }
 
 // "M" or "M,W": what a rank may hold, in microbatches, and the part of one that waits for its weight
@@ -99,6 +148,11 @@ HeldLimit held_limit(const SimulateRequest& q) {
   };
   HeldLimit l{.most = q.stages * kOne, .before_input = kOne, .before_weight = kOne};
   if (q.memory.empty()) return l;
+  if (bytes_of(q.memory))
+    bad_request(
+        "--memory: {} is bytes, and what a microbatch takes is not known; give --times-of TRACE, or "
+        "microbatches",
+        q.memory);
   const std::string_view all = q.memory;
   const size_t comma = std::min(all.find(','), all.size());
   l.most = parts(all.substr(0, comma));
@@ -119,7 +173,8 @@ Schedule searched_schedule(const SimulateRequest& q) {
   if (q.chunks > 1) bad_request("--chunks: {}; the search takes 1 (one stage a rank)", q.chunks);
   std::vector<StageTimes> times = simulated_times(q, 1, q.stages);
   times.resize(size_t(q.stages), times[0]);
-  const std::vector<HeldLimit> limits(times.size(), held_limit(q));
+  const std::vector<HeldLimit> limits =
+      q.traced ? traced_limits(q) : std::vector<HeldLimit>(times.size(), held_limit(q));
   return find_schedule(times, q.microbatches, limits, q.aim == "span" ? Aim::span : Aim::step);
 }
 
@@ -158,6 +213,25 @@ void write_gallery(const std::filesystem::path& folder) {
              (folder / "schedules").string());
 }
 
+void read_times(SimulateRequest& q, bool microbatches_too) {
+  if (q.times_of.empty()) return;
+  const Timeline trace = read_chrome_trace(q.times_of);
+  try {
+    q.traced = traced_stages(trace.spans);
+  } catch (const Error& e) {
+    throw Error(fmt::format("--times-of {}: {}", q.times_of, e.what()), e.fault);
+  }
+  q.stages = int(q.traced->times.size());
+  if (microbatches_too) q.microbatches = q.traced->microbatches;
+}
+
+// Its text, with where it comes from above it.
+void write_schedule(const SimulateRequest& q, const Schedule& s, const std::string& title) {
+  std::string about = title;
+  std::replace(about.begin(), about.end(), '\n', ' ');
+  write_text_atomic(q.out, fmt::format("# {}\n{}", about, to_text(s)));
+}
+
 void simulate(const SimulateRequest& q) {
   if (!q.gallery.empty()) return write_gallery(q.gallery);
   const Schedule s = wanted_schedule(q);
@@ -166,17 +240,19 @@ void simulate(const SimulateRequest& q) {
   const int ranks = int(s.ranks.size()), chunks = std::max(1, s.stages / ranks);
   const std::vector<StageTimes> times = simulated_times(q, chunks, s.stages);
   const ScheduleTimeline t = timeline_of_stages(s, times);
-  const double unit = double(kParts * chunks);
+  constexpr double kMillisecond = 1e6;  // of a trace's nanoseconds
+  const double unit = q.traced ? kMillisecond : double(kParts * chunks);
   std::optional<Published> paper;
-  if (q.file.empty() && times.size() == 1) {
+  if (q.file.empty() && !q.traced && times.size() == 1) {
     StageTimes whole = times[0];
     whole.forward *= chunks, whole.input *= chunks, whole.weight *= chunks;
     paper = published_of(q.schedule, ranks, chunks, s.microbatches, whole);
   }
-  const std::string title = fmt::format("{}: {}, {}, times {}", q.file.empty() ? q.schedule : q.file,
-                                        counted(ranks, "pipeline rank"),
-                                        counted(s.microbatches, "microbatch", "microbatches"), q.times);
+  const std::string title = fmt::format(
+      "{}: {}, {}, times {}", q.file.empty() ? q.schedule : q.file, counted(ranks, "pipeline rank"),
+      counted(s.microbatches, "microbatch", "microbatches"), q.traced ? "in ms of " + q.times_of : q.times);
   const std::string text = summary_of(t, paper, unit);
+  if (!q.out.empty()) write_schedule(q, s, title);
   if (!q.svg.empty()) write_text_atomic(q.svg, svg_of(t, title));
   if (!q.html.empty()) write_text_atomic(q.html, html_of(t, title, text));
   if (q.json) {
@@ -225,26 +301,41 @@ void add_simulate(CLI::App& app) {
               "--times", q->times,
               "F,I,W or F,I,W,link of a rank's whole share of a microbatch; or of each stage, with / between")
           ->capture_default_str();
+  auto* const times_of =
+      verb->add_option(
+              "--times-of", q->times_of,
+              "instead: measured times of each stage, from the trace of a run whose backwards are split "
+              "(zb-h1, ...); stages and microbatches are its own")
+          ->excludes(times)
+          ->excludes(stages);
   auto* const memory = verb->add_option(
       "--memory", q->memory,
       "auto: M or M,W: microbatches that a rank may hold, and the part of one between I and W (default: "
-      "stages,1)");
+      "stages,1); with --times-of M, or bytes of activations: 24GB");
   auto* const aim =
       verb->add_option("--aim", q->aim,
                        "auto: the shortest step, or the shortest span of a rank as papers count")
           ->check(CLI::IsMember({"step", "span"}))
           ->capture_default_str();
   auto* const comm = verb->add_option("--comm", q->comm, "time of a message between ranks");
+  times_of->excludes(comm);
+  auto* const out = verb->add_option(
+      "--out", q->out, "file for the schedule's text: what layout.schedule = \"file\" and --file take");
   verb->add_option("--svg", q->svg, "file to draw into");
   verb->add_option("--html", q->html, "page to draw into");
   auto* const gallery =
       verb->add_option("--gallery", q->gallery,
                        "instead: writes schedules.md and a picture of every schedule into this folder");
   verb->add_flag("--json", q->json, "prints JSON");
-  for (CLI::Option* mine : {schedule, file, stages, microbatches, chunks, times, memory, aim, comm, gallery})
+  for (CLI::Option* mine :
+       {schedule, file, stages, microbatches, chunks, times, times_of, memory, aim, comm, out, gallery})
     for (CLI::Option* other : of_a_run) mine->excludes(other);
-  verb->callback([q, at_scale] {
-    if (!at_scale->wanted()) return at_scale->refuse_alone(), simulate(*q);
+  verb->callback([q, at_scale, microbatches] {
+    if (!at_scale->wanted()) {
+      at_scale->refuse_alone();
+      read_times(*q, microbatches->count() == 0);
+      return simulate(*q);
+    }
     at_scale->svg = q->svg, at_scale->html = q->html, at_scale->run.json = q->json;
     simulate_run(*at_scale);
   });

@@ -12,46 +12,11 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "schedule/faults.h"
 #include "schedule/schedule.h"
 
 namespace trireme {
 namespace {
-
-struct Place {
-  int rank = -1, step = -1;
-};
-
-// Steps downwards, ranks across, the place in brackets and its row marked. Big schedules show what is around
-// it.
-std::string grid(const Schedule& s, Place here) {
-  constexpr int kSteps = 12, kRanks = 8;  // shown on either side of the place
-  int steps = 0;
-  size_t width = 8;
-  for (const auto& actions : s.ranks) {
-    steps = std::max(steps, int(actions.size()));
-    for (const Action& a : actions) width = std::max(width, to_text(a).size() + 2);
-  }
-  const int ranks = int(s.ranks.size());
-  const int r0 = std::max(0, here.rank - kRanks), r1 = std::min(ranks, std::max(here.rank, 0) + kRanks + 1);
-  const int t0 = std::max(0, here.step - kSteps), t1 = std::min(steps, std::max(here.step, 0) + kSteps + 1);
-  std::string out = fmt::format("{:>6}", "step");
-  for (int r = r0; r < r1; r++) out += fmt::format(" {:<{}}", fmt::format(" rank {}", r), width);
-  if (r1 < ranks) out += " ...";
-  if (t0 > 0) out += "\n   ...";
-  for (int t = t0; t < t1; t++) {
-    out += fmt::format("\n{:>6}", t);
-    for (int r = r0; r < r1; r++) {
-      const auto& actions = s.ranks[size_t(r)];
-      const std::string token = t < int(actions.size()) ? to_text(actions[size_t(t)]) : "";
-      const bool marked = r == here.rank && t == here.step;
-      out += fmt::format(" {:<{}}", (marked ? "[" : " ") + token + (marked ? "]" : " "), width);
-    }
-    out.resize(out.find_last_not_of(' ') + 1);
-    if (t == here.step) out += "  <-- here";
-  }
-  if (t1 < steps) out += "\n   ...";
-  return out;
-}
 
 class Validator {
  public:
@@ -64,15 +29,20 @@ class Validator {
     check_order();
     check_message_order();
     check_progress();
-    check_steps();
-    check_weights();
+    check_recompute();
+    check_replicas(s_);
     return warnings();
   }
 
  private:
+  using Place = ActionPlace;
   template <class... A>
   [[noreturn]] void fail(Place here, fmt::format_string<A...> f, A&&... a) const {
-    bad_request("schedule: {}\n{}", fmt::format(f, std::forward<A>(a)...), grid(s_, here));
+    schedule_fault(s_, {&here, 1}, fmt::format(f, std::forward<A>(a)...));
+  }
+  template <class... A>
+  [[noreturn]] void fail(const std::vector<Place>& here, fmt::format_string<A...> f, A&&... a) const {
+    schedule_fault(s_, here, fmt::format(f, std::forward<A>(a)...));
   }
 
   static uint64_t key(Act kind, int stage, int mb) {
@@ -91,6 +61,18 @@ class Validator {
     const auto it = rank_of_.find(uint32_t(stage) << 16 | uint32_t(mb));
     return it == rank_of_.end() ? holders_[size_t(stage)].front() : it->second;
   }
+  // Of a stage that nobody has: an action of the next stage that somebody has; of the last ones, an end.
+  Place beside(int stage) const {
+    for (int next = stage + 1; next < s_.stages; next++)
+      if (!holders_[size_t(next)].empty()) {
+        const int r = holders_[size_t(next)].front();
+        const auto& actions = s_.ranks[size_t(r)];
+        const auto a = std::find_if(actions.begin(), actions.end(),
+                                    [&](const Action& one) { return one.stage == next; });
+        return {r, int(a - actions.begin())};
+      }
+    return s_.ranks.empty() ? Place{} : end_of(int(s_.ranks.size()) - 1);
+  }
   Place end_of(int rank) const { return {rank, rank < 0 ? -1 : int(s_.ranks[size_t(rank)].size()) - 1}; }
 
   void place_all() {
@@ -108,7 +90,8 @@ class Validator {
         if (!has_microbatch(a.kind)) continue;
         const auto [it, fresh] = places_.try_emplace(key(a.kind, a.stage, a.mb), Place{r, t});
         if (!fresh) {
-          fail({r, t}, "rank {}: {} is there twice, at steps {} and {}", r, to_text(a), it->second.step, t);
+          fail({{r, t}, it->second}, "rank {}: {} is there twice, at steps {} and {}", r, to_text(a),
+               it->second.step, t);
         }
         transfers_ |= a.kind >= Act::SendF;
       }
@@ -135,7 +118,7 @@ class Validator {
   void check_complete() {
     for (int stage = 0; stage < s_.stages; stage++) {
       const std::vector<int>& holders = holders_[size_t(stage)];
-      if (holders.empty()) fail({}, "no rank has stage {} of {}", stage, s_.stages);
+      if (holders.empty()) fail(beside(stage), "no rank has stage {} of {}", stage, s_.stages);
       if (int(holders.size()) < s_.copies)
         fail(end_of(holders.back()), "stage {} is on rank {} alone; it has {} copies", stage,
              fmt::join(holders, ", "), s_.copies);
@@ -157,6 +140,21 @@ class Validator {
            mb);
     }
     if (!b && i != w) fail(end_of(rank), "rank {}: {}{}{} is missing", rank, stage, i ? "W" : "I", mb);
+  }
+
+  // A stage computes again what it needs for all of its microbatches, or for none.
+  void check_recompute() const {
+    std::vector<bool> again(size_t(s_.stages), false);
+    for (const auto& [k, at] : places_)
+      if (Act(k >> 32) == Act::R) again[(k >> 16) & 0xffff] = true;
+    for (int stage = 0; stage < s_.stages; stage++)
+      for (int mb = 0; again[size_t(stage)] && mb < s_.microbatches; mb++) {
+        if (has(Act::R, stage, mb)) continue;
+        const Place back = place(Act::B, stage, mb), input = place(Act::I, stage, mb);
+        const Place here = back.rank < 0 ? input : back;
+        fail(here, "rank {}: {}R{} is missing; other microbatches of stage {} have theirs", here.rank, stage,
+             mb, stage);
+      }
   }
 
   // In a schedule that has transfers, each one has its other half, and every border between ranks has its
@@ -270,7 +268,7 @@ class Validator {
     for (size_t k = 0; k < sends.size(); k++) {
       const Action &send = at(sends[k]), &receive = at(receives[k]);
       if (*other_half(send) == Action{receive.kind, receive.stage, receive.mb}) continue;
-      fail(receives[k],
+      fail({receives[k], sends[k]},
            "rank {} receives {} from rank {} as number {} of its {}, which sends {} then: both sides must "
            "have "
            "one order",
@@ -314,65 +312,16 @@ class Validator {
     for (size_t i = 0; i < s_.ranks.size(); i++)
       r = place(*waits_for(r)).rank;  // now surely inside the circle
     std::vector<std::string> circle;
+    std::vector<Place> places;
     const int first = r;
     do {
       const Action need = *waits_for(r);
       circle.push_back(fmt::format("rank {} at {} waits for {}", r,
                                    to_text(s_.ranks[size_t(r)][size_t(next[size_t(r)])]), to_text(need)));
+      places.push_back({r, next[size_t(r)]});
       r = place(need).rank;
     } while (r != first);
-    fail({first, next[size_t(first)]}, "deadlock: {}", fmt::join(circle, ", "));
-  }
-
-  // Either no rank steps, or each does once, last, with the gradients of all its stages reduced.
-  void check_steps() {
-    int stepping = -1;
-    for (int r = 0; r < int(s_.ranks.size()); r++) {
-      const auto& actions = s_.ranks[size_t(r)];
-      const auto step =
-          std::find_if(actions.begin(), actions.end(), [](auto& a) { return a.kind == Act::Step; });
-      const bool steps = step != actions.end();
-      if (stepping >= 0 && stepping != int(steps))
-        fail(end_of(r), "rank {} has {} Step, unlike rank 0", r, steps ? "a" : "no");
-      stepping = int(steps);
-      if (!steps) continue;
-      const int t = int(step - actions.begin());
-      if (step + 1 != actions.end())
-        fail({r, t + 1}, "rank {}: {} comes after its Step", r, to_text(step[1]));
-      std::vector<bool> unreduced(size_t(s_.stages), false);
-      for (const Action& a : actions) {
-        if (a.kind == Act::B || a.kind == Act::W) unreduced[size_t(a.stage)] = true;
-        if (a.kind == Act::ReduceGrad) unreduced[size_t(a.stage)] = false;
-      }
-      const auto left = std::find(unreduced.begin(), unreduced.end(), true) - unreduced.begin();
-      if (left < s_.stages) fail({r, t}, "rank {}: {}ReduceGrad is missing before its Step", r, left);
-    }
-  }
-
-  // Where a stage's weights are gathered at all, they are wherever they are used, and let go in the end.
-  void check_weights() const {
-    std::vector<bool> sharded(size_t(s_.stages), false);
-    for (const auto& actions : s_.ranks)
-      for (const Action& a : actions)
-        if (a.kind == Act::Unshard) sharded[size_t(a.stage)] = true;
-    for (int r = 0; r < int(s_.ranks.size()); r++) {
-      std::vector<bool> gathered(size_t(s_.stages), false);
-      const auto& actions = s_.ranks[size_t(r)];
-      for (int t = 0; t < int(actions.size()); t++) {
-        const Action& a = actions[size_t(t)];
-        const size_t stage = size_t(a.stage);
-        const bool uses = a.kind == Act::F || a.kind == Act::B || a.kind == Act::I || a.kind == Act::R;
-        if (uses && sharded[stage] && !gathered[stage])
-          fail({r, t}, "rank {}: {} uses weights that are not gathered; {}Unshard is missing before it", r,
-               to_text(a), a.stage);
-        if (a.kind == Act::Reshard && !gathered[stage])
-          fail({r, t}, "rank {}: {} lets go what is not gathered", r, to_text(a));
-        if (a.kind == Act::Unshard) gathered[stage] = true;
-        if (a.kind == Act::Reshard) gathered[stage] = false;
-      }
-      const auto left = std::find(gathered.begin(), gathered.end(), true) - gathered.begin();
-      if (left < s_.stages) fail(end_of(r), "rank {}: {}Reshard is missing at its end", r, left);
-    }
+    fail(places, "deadlock: {}", fmt::join(circle, ", "));
   }
 
   // At most one for each stage.

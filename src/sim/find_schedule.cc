@@ -147,6 +147,41 @@ Sequences one_forward_one_backward(const Problem& p, int ahead, Weights weights)
   return all;
 }
 
+// ZB-H2 (Qi et al. 2024, figure 3) for any times, which is their ZB-2p where room is for 2p: rank r begins
+// with the forwards that end before its first input gradient can come, a way through all ranks behind it, and
+// lets as many weight gradients wait as its last input gradient comes before its end, which is a way through
+// all ranks before it behind the first rank's. round_up: forwards and gradients that end a little later too.
+Sequences filled(const Problem& p, bool round_up) {
+  const int m = p.microbatches, ranks = p.ranks();
+  const auto way = [&](int rank) {  // there and back
+    const StageTimes& t = p.times[size_t(rank)];
+    return t.forward + t.input + 2 * t.send;
+  };
+  const auto parts = [&](int64_t time, int64_t of) {
+    return of == 0 ? m : int(std::min<int64_t>(m, (time + (round_up ? of - 1 : 0)) / of));
+  };
+  Sequences all;
+  int64_t behind = 0, before = 0;
+  for (int r = 0; r < ranks; r++) behind += r > 0 ? way(r) : 0;
+  for (int r = 0; r < ranks; r++) {
+    Sequence& s = all.emplace_back();
+    const int ahead = 1 + parts(behind, p.time(r, Act::F)) - (round_up && behind > 0),
+              lag = parts(before, p.time(r, Act::W));
+    int f = 0, i = 0, w = 0;
+    const auto put = [&](Act kind, int& n) { s.push_back(kind), n++; };
+    const auto room = [&] { return f < m && p.fits(r, f + 1, i, w); };
+    while (f < ahead && room()) put(Act::F, f);
+    while (i < m) {
+      put(Act::I, i);
+      while (i - w > lag || (f < m && !room() && w < i)) put(Act::W, w);
+      if (room()) put(Act::F, f);
+    }
+    while (w < m) put(Act::W, w);
+    before += way(r), behind -= r + 1 < ranks ? way(r + 1) : 0;
+  }
+  return all;
+}
+
 // How a greedy rank decides when several actions could come next.
 struct Rules {
   bool forward_first;  // of a forward and an input gradient that are both there
@@ -310,6 +345,7 @@ std::vector<Candidate> candidates(const Problem& p) {
   for (int ahead : {1, 2, p.microbatches})
     for (Weights weights : {Weights::eager, Weights::lagging, Weights::late})
       add(one_forward_one_backward(p, ahead, weights));
+  for (bool round_up : {false, true}) add(filled(p, round_up));
   constexpr int64_t kManyRules = 1 << 22;  // some seconds; above, the one that always comes to its end
   const bool many = greedy_work(p.ranks(), p.microbatches) <= kManyRules;
   for (bool forward_first : {false, true})

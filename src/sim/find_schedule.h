@@ -24,10 +24,11 @@ struct HeldLimit {
 // ascending order in every kind, so weight gradients too: results are bit-identical to those of other
 // schedules.
 //
-// Candidates are sequences of the 1F1B and ZB-H kinds within the limit, and greedy ones, which take at every
-// moment what is ready, by rules that differ in when they prefer a forward, an input gradient or a weight
-// gradient to waiting; then moves of single actions, kept where they do not lengthen. Equal arguments give
-// equal schedules. Never longer than 1F1B or ZB-H1, nor by Aim::span than ZB-H2, where those keep the limit.
+// Candidates are sequences of the 1F1B, ZB-H and ZB-2p kinds within the limit, and greedy ones, which take at
+// every moment what is ready, by rules that differ in when they prefer a forward, an input gradient or a
+// weight gradient to waiting; then moves of single actions, kept where they do not lengthen. Equal arguments
+// give equal schedules. Never longer than 1F1B or ZB-H1, nor by Aim::span than ZB-H2, where those keep the
+// limit.
 Schedule find_schedule(std::span<const StageTimes> times, int microbatches, std::span<const HeldLimit> limits,
                        Aim);
 

@@ -94,10 +94,24 @@ class Writer {
   void together(std::span<const Action> group) {
     for (const Action& a : group)
       if (!transfers_) receive_for(a);  // else the schedule has its own
+    const size_t begin = prices_.size();
     for (const Action& a : group) add(a);
+    hide(group, begin);
     for (const Action& a : group)
       if (!transfers_) send_of(a);
   }
+  // What a pair of forward and backward takes less than both; it comes off the later one.
+  void hide(std::span<const Action> group, size_t begin) {
+    const auto first = [&](auto is) { return std::find_if(group.begin(), group.end(), is); };
+    const auto f = first(forward), b = first(backward);
+    if (f == group.end() || b == group.end()) return;
+    int64_t less = std::min(times(f->stage).hidden, times(b->stage).hidden);
+    for (size_t i = prices_.size(); i-- > begin;) {
+      const int64_t part = std::min(less, prices_[i].time);
+      prices_[i].time -= part, less -= part;
+    }
+  }
+  static bool forward(const Action& a) { return a.kind == Act::F; }
   static bool backward(const Action& a) { return a.kind == Act::B || a.kind == Act::I; }
   void receive_for(const Action& a) {
     if (a.kind == Act::F && elsewhere(a.stage - 1, a.mb)) receive(a, a.stage - 1, false);

@@ -9,8 +9,10 @@ namespace trireme {
 
 // Times of a stage's actions on one microbatch; B takes those of I and W, and its message leaves behind both.
 // send: until a message is there. Streams of messages: one a peer and direction, which carries one at a time.
+// hidden: what a forward and a backward that are issued together take less than one behind the other (F + B -
+// F&B, in DeepSeek-V3's words); of two stages the smaller one's.
 struct StageTimes {
-  int64_t forward = 1, input = 1, weight = 1, recompute = 0, step = 0, send = 0;
+  int64_t forward = 1, input = 1, weight = 1, recompute = 0, step = 0, send = 0, hidden = 0;
 };
 
 // Owns what RankTapes point to; ranks are the schedule's.

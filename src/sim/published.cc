@@ -41,14 +41,18 @@ std::optional<Published> published_of(std::string_view name, int p, int v, int m
   if (name == "zb-v") out = {"0 at F = I = W", "p", if_exact(f == i && i == w && m >= 2 * p - 1, 0), {}};
   if (name == "v-half") out = {"about (p-1)(F+I+W)/2", "(p+2)/2, rounded down, at most", std::nullopt, {}};
   if (name == "v-min") out = {"about 2(p-1)(F+I+W)/3", "(p+4)/3, rounded down, at most", std::nullopt, {}};
-  const bool dual = f == i && w <= i && m >= 2 * p && m % 2 == 0;
+  // With more than one such summand, pairs that hide something leave less idle time than this.
+  const auto pairs_as_printed = [&](int summands) {
+    return f == i && w <= i && m >= 2 * p && (t.hidden == 0 || summands == 1);
+  };
+  const int64_t dual = f + 2 * i - w - t.hidden;  // F&B + B - 3W
   if (name == "dualpipe")
-    out = {"(p/2-1)(F&B+B-3W)", "p+1", if_exact(dual, (p / 2 - 1) * (f + 2 * i - w)), {}};
-  if (name == "dualpipe-v")
-    out = {"(p-1)(F&B+B-3W)/2",
-           "p + 1/2",
-           if_exact(f == i && w <= i && m >= 2 * p, (p - 1) * (f + 2 * i - w) / 2),
+    out = {"(p/2-1)(F&B+B-3W)",
+           "p+1",
+           if_exact(pairs_as_printed(p / 2 - 1) && m % 2 == 0, (p / 2 - 1) * dual),
            {}};
+  if (name == "dualpipe-v")
+    out = {"(p-1)(F&B+B-3W)/2", "p + 1/2", if_exact(pairs_as_printed(p - 1), (p - 1) * dual / 2), {}};
   if (!out) return out;
   if (link) out->idle.reset();
   if (name == "zb-h1" && m >= p) out->held.assign(size_t(p), p);

@@ -9,6 +9,8 @@
 
 #include "base/json.h"
 #include "process.h"
+#include "schedule/schedule.h"
+#include "source_dir.h"
 #include "tiny_run.h"
 #include "trace/chrome_trace.h"
 
@@ -156,6 +158,150 @@ TEST(Simulate, RefusesWhatMakesNoSense) {
   EXPECT_TRUE(
       has(why(wide({"--trace-ranks", "999", "--trace", (tmp / "t.json").string()})), "--trace-ranks 999"));
   EXPECT_FALSE(fs::exists(tmp / "t.json"));
+}
+
+// --- a schedule drawn ---
+
+json drawn(const fs::path& home, std::vector<std::string> more) {
+  more.insert(more.begin(), {"simulate", "--json"});
+  const Ran r = trireme(home, more);
+  EXPECT_EQ(r.code, 0) << r.err;
+  return json::parse(r.out);
+}
+
+TEST(SimulateSchedule, DrawsItInTheTerminalAndIntoFiles) {
+  TempFolder tmp;
+  const Ran r = trireme(tmp.path(), {"simulate", "--schedule", "1f1b", "--stages", "2", "--microbatches", "2",
+                                     "--svg", (tmp / "s.svg").string(), "--html", (tmp / "s.html").string()});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_NE(r.out.find("1f1b: 2 pipeline ranks, 2 microbatches, times 1,1,1\n"), r.out.npos) << r.out;
+  EXPECT_NE(r.out.find("   0 F0 F1 .  .  B0--- .  B1---\n   1 .  F0 B0--- F1 B1--- .  .\n"), r.out.npos)
+      << r.out;
+  EXPECT_NE(r.out.find("published idle (p-1)(F+I+W), here 3: exactly so\n"), r.out.npos) << r.out;
+  EXPECT_NE(r.out.find("published held p - r: exactly so\n"), r.out.npos) << r.out;
+  const std::string svg = read_text(tmp / "s.svg"), page = read_text(tmp / "s.html");
+  EXPECT_EQ(svg.compare(0, 4, "<svg"), 0);
+  EXPECT_NE(page.find("<svg"), page.npos);
+  EXPECT_NE(page.find("exactly so"), page.npos);
+}
+
+TEST(SimulateSchedule, NumbersAreThoseOfTheTimes) {
+  TempFolder tmp;
+  const json even = drawn(tmp.path(), {"--schedule", "zb-h1", "--stages", "4", "--microbatches", "8"});
+  EXPECT_EQ(even["ranks"], 4);
+  EXPECT_EQ(even["makespan"], 27);  // 8 of 3, and (p-1)(F+I-W)
+  EXPECT_EQ(even["idle"], 3);
+  EXPECT_EQ(even["published_idle"], 3);
+  EXPECT_EQ(even["peak_in_flight"], json::parse("[4, 4, 4, 4]"));
+  const json slow = drawn(tmp.path(), {"--schedule", "gpipe", "--stages", "3", "--microbatches", "4",
+                                       "--times", "1,1,1/2,2,2/1,1.5,1"});
+  // GPipe: the sum of all stages and m - 1 times the slowest forward and backward.
+  EXPECT_EQ(slow["makespan"], (1 + 2 + 1 + 3 * 2) + (2 + 4 + 2.5 + 3 * 4));
+  const json chunks = drawn(tmp.path(), {"--schedule", "interleaved", "--stages", "2", "--microbatches", "4",
+                                         "--chunks", "3", "--times", "3,3,3"});
+  EXPECT_EQ(chunks["chunks"], 3);
+  EXPECT_EQ(chunks["idle"], 3);  // (p-1)(F+B)/v
+  const json link =
+      drawn(tmp.path(), {"--schedule", "1f1b", "--stages", "2", "--microbatches", "1", "--comm", "0.25"});
+  EXPECT_EQ(link["makespan"], 6.5);
+}
+
+// A searched schedule's text is a file that draws as the search said, and says what it was searched for.
+TEST(SimulateSchedule, ASearchedOneIsWrittenAndReadBack) {
+  TempFolder tmp;
+  const std::string file = (tmp / "own.txt").string();
+  const std::vector<std::string> times = {"--times", "2,3,2/4,3,2/2,3,5"};
+  const auto with = [&](std::vector<std::string> a) {
+    a.insert(a.end(), times.begin(), times.end());
+    return a;
+  };
+  const json found = drawn(tmp.path(), with({"--schedule", "auto", "--stages", "3", "--microbatches", "7",
+                                             "--memory", "2.5,0.5", "--out", file}));
+  const json read = drawn(tmp.path(), with({"--file", file}));
+  EXPECT_EQ(read["makespan"], found["makespan"]);
+  EXPECT_EQ(read["peak_in_flight"], found["peak_in_flight"]);
+  EXPECT_EQ(read["microbatches"], 7);
+  const std::string text = read_text(file);
+  EXPECT_EQ(text.substr(0, text.find('\n')),
+            "# auto: 3 pipeline ranks, 7 microbatches, times 2,3,2/4,3,2/2,3,5");
+  const Schedule s = parse_schedule(text);
+  EXPECT_EQ(s.ranks.size(), 3u);
+  for (const auto& rank : s.ranks) {  // the limit: 2.5 of a microbatch, half of one behind its I
+    double held = 0;
+    for (const Action& a : rank) {
+      held += a.kind == Act::F ? 1 : -0.5;
+      EXPECT_LE(held, 2.5);
+    }
+  }
+  // Every generator's text too: stages, chunks and copies come back as they were.
+  for (std::string_view name : schedule_names()) {
+    const json made = drawn(
+        tmp.path(), {"--schedule", std::string(name), "--stages", "4", "--microbatches", "8", "--out", file});
+    const json again = drawn(tmp.path(), {"--file", file});
+    EXPECT_EQ(again["makespan"], made["makespan"]) << name;
+    EXPECT_EQ(again["chunks"], made["chunks"]) << name;
+  }
+}
+
+TEST(SimulateSchedule, AFileThatCannotRunIsRefusedWithThePlace) {
+  TempFolder tmp;
+  put_file(tmp / "bad.txt", "0F0 0B0 0F1 0B1\n1F0 1F1 1B0 1B1\n");
+  const Ran r = trireme(tmp.path(), {"simulate", "--file", (tmp / "bad.txt").string()});
+  EXPECT_EQ(r.code, 2);
+  EXPECT_NE(r.err.find("deadlock: rank 0 at 0B0 waits for 1B0"), r.err.npos) << r.err;
+  EXPECT_NE(r.err.find("     1 [0B0]    [1F1]  <-- here\n"), r.err.npos) << r.err;
+}
+
+TEST(SimulateSchedule, TheGalleryIsWritten) {
+  TempFolder tmp;
+  const Ran r = trireme(tmp.path(), {"simulate", "--gallery", (tmp / "g").string()});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(read_text(tmp / "g/schedules.md"), read_text(source_dir() / "docs/schedules.md"));
+  for (std::string_view name : schedule_names())
+    EXPECT_TRUE(fs::exists(tmp / "g/schedules" / (std::string(name) + ".svg"))) << name;
+}
+
+// Trained, traced, searched with what the trace says, and trained under what was found: to the bit the same.
+TEST(SimulateSchedule, FromATraceToARunOfItsOwn) {
+  TempFolder tmp;
+  const std::string run = tiny_run_file(tmp.path(), 4).string(), own = (tmp / "own.txt").string();
+  const std::vector<std::string> common = {
+      "train", run, "--set", "layout.pp=2", "--set", "batch.global=12", "--set", "model.layers=4"};
+  const auto train = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), common.begin(), common.end());
+    const Ran r = trireme(tmp.path(), more);
+    EXPECT_EQ(r.code, 0) << r.err;
+    return outcome_of(tmp / "run");
+  };
+  const Outcome before = train({"--set", "layout.schedule=zb-h1", "--trace-steps", "2-4"});
+  const std::string trace = (tmp / "run/trace.json").string();
+  const json found =
+      drawn(tmp.path(), {"--schedule", "auto", "--times-of", trace, "--memory", "3", "--out", own});
+  EXPECT_EQ(found["ranks"], 2);
+  EXPECT_EQ(found["microbatches"], 6);
+  EXPECT_GT(found["makespan"], 0);
+  // Never longer than the schedules that it knows, by the same times.
+  for (const char* name : {"1f1b", "zb-h1"})
+    EXPECT_LE(found["makespan"], drawn(tmp.path(), {"--schedule", name, "--times-of", trace})["makespan"])
+        << name;
+  // Bytes: so few that each rank has one microbatch at a time.
+  const auto why = [&](const char* memory) {
+    return trireme(tmp.path(), {"simulate", "--schedule", "auto", "--times-of", trace, "--memory", memory})
+        .err;
+  };
+  EXPECT_NE(why("0.001kB").find("leaves no room for a microbatch"), std::string::npos) << why("0.001kB");
+  EXPECT_NE(why("5MX").find("neither bytes nor microbatches"), std::string::npos);
+  const json plenty = drawn(tmp.path(), {"--schedule", "auto", "--times-of", trace, "--memory", "1GB"});
+  EXPECT_LE(plenty["makespan"], found["makespan"]);
+  fs::remove_all(tmp / "run");
+  const Outcome after = train({"--set", "layout.schedule=file", "--set", "layout.schedule_file=" + own});
+  EXPECT_EQ(after.tensors, before.tensors);
+  EXPECT_EQ(after.step, 4);
+  ASSERT_EQ(after.metrics.size(), before.metrics.size());
+  for (size_t i = 0; i < after.metrics.size(); i++) {
+    const json a = json::parse(after.metrics[i]), b = json::parse(before.metrics[i]);
+    for (const char* key : {"step", "loss", "grad_norm", "lr"}) EXPECT_EQ(a[key], b[key]) << key;
+  }
 }
 
 }  // namespace
