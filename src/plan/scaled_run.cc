@@ -49,6 +49,8 @@ void refuse_unpriced(const RunSpec& run) {
   if (l.cp > 1 && l.cp_method != "ring") no("layout.cp_method", "\"" + l.cp_method + "\"", "\"ring\"");
   if (l.offload != "none") no("layout.offload", "\"" + l.offload + "\"", "\"none\"");
   if (l.tp_chunks != 1) no("layout.tp_chunks", l.tp_chunks, "1");
+  if (l.schedule == "dualpipe")
+    no("layout.schedule", "\"dualpipe\"", "a schedule with each stage on one rank, such as \"dualpipe-v\"");
   if (has_own_schedule(l)) no("layout.schedule", "\"" + l.schedule + "\"", "a schedule by name");
 }
 

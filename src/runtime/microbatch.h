@@ -18,9 +18,10 @@ struct StageRunner::Microbatch {
   std::vector<Saved> saved;            // by layer
   std::vector<Event> x_here, dx_here;  // by chunk: the input, and the output's gradient, have arrived
   int64_t own_targets = 0;             // that are no -1
-  size_t chunks_done = 0;              // whose backward passes are done
+  size_t chunks = 0, chunks_done = 0;  // that it passes; whose backward passes are done
 
-  void resize(size_t layers, size_t chunks) {
+  void resize(size_t layers, size_t chunks, size_t passed) {
+    this->chunks = passed;
     x.resize(layers + chunks);
     dx.resize(layers + chunks);
     away.resize(layers + chunks);

@@ -10,22 +10,20 @@ constexpr Axis kPp[] = {Axis::pp};
 }
 
 PipelineComm::PipelineComm(const Schedule& schedule, CommSet& comms, Device& device)
-    : rank_of_stage_(rank_of_stages(schedule)),
+    : holders_(schedule),
       rank_(comms.mesh().coord(comms.rank(), Axis::pp)),
       device_(device),
       compute_(device.stream("compute")),
       comms_{&comms.along(kPp), &comms.along_again(kPp)} {
   require(schedule.ranks.size() == size_t(comms.mesh().size(Axis::pp)), "a schedule of as many ranks as pp");
-  for (int s = 0; s < schedule.stages; s++)
-    if (rank_of(s) == rank_) stages_.push_back(s);
   send_ends_ = send_ends(schedule).at(size_t(rank_));
   for (std::vector<Stream>& s : streams_) s.resize(2 * schedule.ranks.size());
   const std::vector<Action>& mine = schedule.ranks.at(size_t(rank_));
   for (const Action& a : mine) {
-    if (a.kind == Act::SendF) make_stream(forward, true, rank_of(a.stage + 1));
-    if (a.kind == Act::RecvF) make_stream(forward, false, rank_of(a.stage - 1));
-    if (a.kind == Act::SendB) make_stream(backward, true, rank_of(a.stage - 1));
-    if (a.kind == Act::RecvB) make_stream(backward, false, rank_of(a.stage + 1));
+    if (a.kind == Act::SendF) make_stream(forward, true, rank_of(a.stage + 1, a.mb));
+    if (a.kind == Act::RecvF) make_stream(forward, false, rank_of(a.stage - 1, a.mb));
+    if (a.kind == Act::SendB) make_stream(backward, true, rank_of(a.stage - 1, a.mb));
+    if (a.kind == Act::RecvB) make_stream(backward, false, rank_of(a.stage + 1, a.mb));
   }
   sent_.reserve(mine.size());
 }

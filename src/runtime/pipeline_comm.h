@@ -4,7 +4,7 @@
 
 #include "comm/comm_set.h"
 #include "device/device.h"
-#include "schedule/schedule.h"
+#include "schedule/holders.h"
 #include "tensor/arena.h"
 
 namespace trireme {
@@ -27,9 +27,9 @@ class PipelineComm {
 
   int rank() const { return rank_; }
   int ranks() const { return int(streams_[0].size()) / 2; }
-  int rank_of(int stage) const { return rank_of_stage_.at(size_t(stage)); }
-  // Stages of this rank, ascending.
-  const std::vector<int>& stages() const { return stages_; }
+  // Where a microbatch is in a stage.
+  int rank_of(int stage, int mb) const { return holders_.rank_of(stage, mb); }
+  const Holders& holders() const { return holders_; }
 
   // The tensor is kept until let_go() comes to the action before which it has surely been read (send_ends).
   // action: the send's place in the rank's list; -1: until let_all_go().
@@ -55,7 +55,7 @@ class PipelineComm {
   Stream stream(Way, bool send, int peer) const;
   void start(Way, const P2p&, Stream);
 
-  std::vector<int> rank_of_stage_, stages_;
+  Holders holders_;
   std::vector<int> send_ends_;  // by action
   int rank_;
   Device& device_;

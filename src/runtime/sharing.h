@@ -1,5 +1,8 @@
 // What a rank shares with its replicas: the layout's numbers, as this rank sees them.
 #pragma once
+#include <algorithm>
+#include <vector>
+
 #include "comm/comm_set.h"
 #include "model/layer.h"
 #include "optim/grad_sync.h"
@@ -12,8 +15,14 @@ struct Sharing {
   int dp = 1, dp_rank = 0;  // who has other sequences
   AxisPlace tp, cp;         // cp: who has other parts of them
   AxisPlace pp;             // who has other layers
-  int head_rank = 0;        // of them: the one with the last layers, which has the losses
-  int zero = 0;             // 0 where a shard group has one rank: there is nobody to share with
+  // Of them those with the last layers, which have the losses: of copies (Schedule::copies) each those of its
+  // own microbatches. First the one that has them in an evaluation, which goes as microbatch 0 does.
+  std::vector<int> head_ranks = {0};
+  int head_rank() const { return head_ranks.front(); }
+  bool has_losses(int pp_rank) const {
+    return std::find(head_ranks.begin(), head_ranks.end(), pp_rank) != head_ranks.end();
+  }
+  int zero = 0;  // 0 where a shard group has one rank: there is nobody to share with
   ShardPlace place;
   // Of experts, where these are units of their own (Unit::experts).
   ShardPlace expert_place;

@@ -143,7 +143,7 @@ void StageRunner::drop_begun() {
   sync_->abandon();
   for (const Action& a : post_->point.unread) {
     const Owned into = boundary(run_.batch.micro, run_.data.seq_len / sharing_.cp.size);
-    pipeline_->wait(pipeline_->receive(PipelineComm::forward, pipeline_->rank_of(a.stage - 1), *into));
+    pipeline_->wait(pipeline_->receive(PipelineComm::forward, pipeline_->rank_of(a.stage - 1, a.mb), *into));
   }
   pipeline_->let_all_go();
 }

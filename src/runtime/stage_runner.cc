@@ -85,7 +85,8 @@ StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64
   stage_.bind(params_);
   const int64_t microbatches = run.batch.global / (sharing_.dp * run.batch.micro);
   microbatches_.resize(size_t(microbatches));
-  for (Microbatch& m : microbatches_) m.resize(stage_.layers.size(), chunks_.size());
+  for (size_t i = 0; i < microbatches_.size(); i++)
+    microbatches_[i].resize(stage_.layers.size(), chunks_.size(), chunks_with(int(i)));
   if (mode == RunMode::train && run.layout.offloads_inputs()) {
     const int64_t places = microbatches * int64_t(microbatches_[0].x.size());
     offload_ = std::make_unique<OffloadFile>(offload_folder(run), device, places, places * kept_bytes());
@@ -107,13 +108,9 @@ std::vector<StageRange> StageRunner::stage_ranges() {
     const Schedule schedule = schedule_of(run_);
     pipeline_ = std::make_unique<PipelineComm>(schedule, *comms_, device_);
     const std::vector<StageRange> all = split_layers(run_.model, run_.data.seq_len, schedule.stages);
-    stages = pipeline_->stages();
+    stages = pipeline_->holders().stages_of(sharing_.pp.rank);
     for (int s : stages) mine.push_back(all[size_t(s)]);
-    sharing_.head_rank = pipeline_->rank_of(schedule.stages - 1);
-    const int ends[] = {pipeline_->rank_of(0), sharing_.head_rank};
-    static constexpr Axis kPp[] = {Axis::pp};
-    if (run_.model.tied && ends[0] != ends[1] && (sharing_.pp.rank == ends[0] || sharing_.pp.rank == ends[1]))
-      shared_ = &comms_->some(kPp, ends, "tied");
+    share_ends(schedule);
   } else {
     mine.push_back({.first = 0, .last = run_.model.layers});
   }
@@ -129,6 +126,17 @@ std::vector<StageRange> StageRunner::stage_ranges() {
     layer += mine[c].layers();
   }
   return mine;
+}
+
+// What ranks with the same layers, or with the same table, say to each other.
+void StageRunner::share_ends(const Schedule& schedule) {
+  const int last = schedule.stages - 1;
+  sharing_.head_ranks = {pipeline_->rank_of(last, 0)};
+  if (schedule.copies > 1) return share_copies();
+  const int ends[] = {pipeline_->rank_of(0, 0), sharing_.head_rank()};
+  static constexpr Axis kPp[] = {Axis::pp};
+  if (run_.model.tied && ends[0] != ends[1] && (sharing_.pp.rank == ends[0] || sharing_.pp.rank == ends[1]))
+    shared_ = &comms_->some(kPp, ends, "tied");
 }
 
 std::span<const PipelineComm::Lane> StageRunner::pipeline_lanes() const {
@@ -429,7 +437,7 @@ void StageRunner::backward(Microbatch& m, const Chunk& c, bool input, bool weigh
     m.dx[at + 1].reset();
     m.x[at].reset();
   }
-  if (weight && ++m.chunks_done == chunks_.size()) m.release_batch();
+  if (weight && ++m.chunks_done == m.chunks) m.release_batch();
 }
 
 // [rows, hidden] of this rank's part of a microbatch, as they pass from stage to stage.
@@ -449,7 +457,7 @@ void StageRunner::post_receive(const Action& a) {
   into = boundary(run_.batch.micro, run_.data.seq_len / sharing_.cp.size);
   (forward ? m.x_here : m.dx_here)[c.number] =
       pipeline_->receive(forward ? PipelineComm::forward : PipelineComm::backward,
-                         pipeline_->rank_of(a.stage + (forward ? -1 : 1)), *into);
+                         pipeline_->rank_of(a.stage + (forward ? -1 : 1), a.mb), *into);
 }
 
 // Those that the next action that computes will want.
@@ -470,10 +478,11 @@ void StageRunner::send(const Action& a, int action) {
   Microbatch& m = microbatches_.at(size_t(a.mb));
   const Chunk& c = chunk_of(a.stage);
   if (a.kind == Act::SendF)
-    pipeline_->send(PipelineComm::forward, pipeline_->rank_of(a.stage + 1), std::move(m.x[c.end_slot()]),
-                    action);
+    pipeline_->send(PipelineComm::forward, pipeline_->rank_of(a.stage + 1, a.mb),
+                    std::move(m.x[c.end_slot()]), action);
   else
-    pipeline_->send(PipelineComm::backward, pipeline_->rank_of(a.stage - 1), std::move(m.dx[c.slot]), action);
+    pipeline_->send(PipelineComm::backward, pipeline_->rank_of(a.stage - 1, a.mb), std::move(m.dx[c.slot]),
+                    action);
 }
 
 // The layer's own units, the last one first: as units lie.
@@ -483,16 +492,19 @@ void StageRunner::reduce_layer(size_t layer) {
     if (params_.units[units[i]].layer == layer) sync_->ready(units[i]);
 }
 
+// Evaluations go as microbatch 0 does: of copies one.
 void StageRunner::forward_only(Microbatch& m, Ctx& ctx) {
   if (sync_) {
     walk_.clear();
-    for (const Chunk& c : chunks_) add_pass(c, true, true);
+    for (const Chunk& c : chunks_)
+      if (passes(c, 0)) add_pass(c, true, true);
     sync_->follow(walk_);
   }
   for (const Chunk& c : chunks_) {
+    if (!passes(c, 0)) continue;
     if (!c.embedding && !m.x[0]) {
       m.x[0] = boundary(m.view.sequences, m.view.seq);
-      pipeline_->wait(pipeline_->receive(PipelineComm::forward, pipeline_->rank_of(c.stage - 1), *m.x[0]));
+      pipeline_->wait(pipeline_->receive(PipelineComm::forward, pipeline_->rank_of(c.stage - 1, 0), *m.x[0]));
     }
     for (size_t l = c.first; l < c.last; l++) {
       use_weights(l);
@@ -501,8 +513,8 @@ void StageRunner::forward_only(Microbatch& m, Ctx& ctx) {
       m.saved[l].clear();
       m.x[0] = std::move(y);
     }
-    if (!c.head && pipeline_->rank_of(c.stage + 1) != pipeline_->rank())
-      pipeline_->send(PipelineComm::forward, pipeline_->rank_of(c.stage + 1), std::move(m.x[0]), -1);
+    if (!c.head && pipeline_->rank_of(c.stage + 1, 0) != pipeline_->rank())
+      pipeline_->send(PipelineComm::forward, pipeline_->rank_of(c.stage + 1, 0), std::move(m.x[0]), -1);
   }
   m.x[0].reset();
   if (pipeline_) pipeline_->let_all_go();
@@ -522,7 +534,7 @@ StageRunner::TokenLoss StageRunner::evaluate(int64_t sequences, int64_t seq, con
   TokenLoss sum;
   std::fill(each.begin(), each.end(), 0.0);
   const int64_t own = seq / sharing_.cp.size;
-  for (int64_t i = 0; device_.has_data() && sharing_.pp.rank == sharing_.head_rank && i < sequences * own;
+  for (int64_t i = 0; device_.has_data() && sharing_.pp.rank == sharing_.head_rank() && i < sequences * own;
        i++)
     if (staging_[size_t(sequences * seq + i)] >= 0) {
       double loss = token_loss_host_[size_t(i)];

@@ -184,6 +184,13 @@ class StageRunner {
   };
   std::vector<StageRange> stage_ranges();
   const Chunk& chunk_of(int stage) const;
+  void share_ends(const Schedule&);
+  void share_copies();
+  void add_copies();
+  bool passes(const Chunk& c, int mb) const {
+    return !pipeline_ || pipeline_->rank_of(c.stage, mb) == pipeline_->rank();
+  }
+  size_t chunks_with(int mb) const;
   void settle_layers();
   void bind_memory();
   void bind_views();
@@ -273,6 +280,7 @@ class StageRunner {
   std::unique_ptr<PipelineComm> pipeline_;  // none: this rank has all layers
   std::vector<Chunk> chunks_;               // ascending
   Communicator* shared_ = nullptr;          // who has the other copy of Unit::shared
+  Communicator* copies_ = nullptr;          // who has the same stages (stage_copies.cc); null: nobody
   Stage stage_;
   ParamSet params_;
   std::unique_ptr<Optimizer> optimizer_;

@@ -177,7 +177,7 @@ double StageRunner::loss_of(std::span<const double> all, int64_t step, int64_t t
   for (size_t r = 0; r * (sequences + 1) < all.size(); r++) {
     std::span<const double> mine = all.subspan(r * (sequences + 1), sequences + 1);
     if (comms_ && comms_->mesh().coord(int(r), Axis::tp) > 0) continue;  // as the first one says
-    if (comms_ && comms_->mesh().coord(int(r), Axis::pp) != sharing_.head_rank) continue;
+    if (comms_ && !sharing_.has_losses(comms_->mesh().coord(int(r), Axis::pp))) continue;
     size_t replica = comms_ ? size_t(comms_->mesh().coord(int(r), Axis::dp)) : 0;
     for (size_t i = 0; i < sequences; i++)
       global_loss_[(i / micro * size_t(sharing_.dp) + replica) * micro + i % micro] += mine[i];
@@ -278,6 +278,7 @@ void StageRunner::with_sums(const std::function<void()>& make) {
   layer_ = "grad_norm";
   sync_->finish();
   add_shared();
+  add_copies();
   make();
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "spec/recompute.h"
+#include "spec/run_schedule.h"
 #include "spec/supported.h"
 #include "spec/toml.h"
 #include "trace/step_set.h"
@@ -486,6 +487,9 @@ static void refuse_noise_scale(const RunSpec& run, bool apart, Problems& out) {
   };
   refuse(l.pp > 1 && run.model.tied,
          "two stages have summands of a tied table's gradient: give 0, layout.pp = 1, or model.tied = false");
+  refuse(has_copies(run),
+         "two ranks have each stage, and each half of its gradient: give 0, or another "
+         "layout.schedule, such as \"dualpipe-v\"");
   if (!apart) return;
   const int64_t replica = l.cp * l.tp;
   const size_t dp = l.order.find("dp");
@@ -545,8 +549,6 @@ std::vector<Problem> unsupported_of(const RunSpec& run) {
          text(run.optimizer.post_validation),
          "the state before a step is kept of AdamW alone: give \"off\", or optimizer.name = \"adamw\"");
   refuse_noise_scale(run, apart, out);
-  refuse(l.schedule == "dualpipe", "layout.schedule", text(l.schedule),
-         "two ranks would have the same stage: give \"dualpipe-v\", which needs one copy");
   const PrecisionSpec& p = run.precision;
   refuse(p.compute == "fp8", "precision.compute", text(p.compute),
          "give \"auto\", \"bf16\", \"f32\" or \"f16\"; linear layers multiply 8-bit floats by precision.fp8");

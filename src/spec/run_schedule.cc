@@ -1,8 +1,10 @@
 #include "spec/run_schedule.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/error.h"
+#include "schedule/holders.h"
 #include "spec/toml.h"
 
 namespace trireme {
@@ -22,6 +24,11 @@ bool has_own_schedule(const LayoutSpec& l) {
   return l.schedule == "file" || l.schedule == "auto";
 }
 
+bool has_copies(const RunSpec& run) {
+  return run.layout.schedule == "dualpipe" ||
+         (run.own_schedule.actions && run.own_schedule.actions->copies > 1);
+}
+
 bool OwnSchedule::operator==(const OwnSchedule& o) const {
   return actions == o.actions || (actions && o.actions && *actions == *o.actions);
 }
@@ -36,7 +43,6 @@ void check_compute_alone(const Schedule& s, std::string_view from) {
             "{}: rank {} has {}; right are forwards and backwards alone (F, B, I, W): the run adds what is "
             "computed again, messages, reductions and steps",
             from, r, to_text(a));
-  if (s.copies != 1) bad_request("{}: {} copies of each stage; a run has one", from, s.copies);
 }
 
 void check_sizes(const RunSpec& run, const Schedule& s, std::string_view from) {
@@ -51,11 +57,29 @@ void check_sizes(const RunSpec& run, const Schedule& s, std::string_view from) {
 }
 
 void check_places(const RunSpec& run, const Schedule& s, std::string_view from) {
-  std::vector<int64_t> held(s.ranks.size(), 0);
-  for (int rank : rank_of_stages(s)) held[size_t(rank)]++;
-  for (size_t r = 0; r < held.size(); r++)
-    if (held[r] != run.layout.chunks)
-      bad_request("{}: rank {} has {} stages, and layout.chunks = {}", from, r, held[r], run.layout.chunks);
+  const Holders holders(s);
+  const int64_t each = run.layout.chunks * s.copies;
+  for (int r = 0; r < int(s.ranks.size()); r++) {
+    if (const auto held = int64_t(holders.stages_of(r).size()); held != each)
+      bad_request(
+          "{}: rank {} has {} stages, and layout.chunks = {}{}", from, r, held, run.layout.chunks,
+          s.copies > 1 ? fmt::format(", of which it has {} times as many by its copies", s.copies) : "");
+    if (s.copies > 1 && int(holders.alike(r).size()) != s.copies)
+      bad_request(
+          "{}: rank {} has stages {}, and as many ranks as there are copies, {}, must have the same ones",
+          from, r, fmt::join(holders.stages_of(r), ", "), s.copies);
+  }
+  if (s.copies > 1 && run.train.noise_scale > 0)
+    bad_request(
+        "{}: {} copies of each stage, each with a part of its gradient, and train.noise_scale = {}; right is "
+        "0",
+        from, s.copies, run.train.noise_scale);
+  if (s.copies > 1 && run.model.tied && holders.ranks_of(0) != holders.ranks_of(s.stages - 1))
+    bad_request(
+        "{}: the first stage is on ranks {} and the last on {}; with copies and model.tied = true both must "
+        "be on "
+        "the same",
+        from, fmt::join(holders.ranks_of(0), ", "), fmt::join(holders.ranks_of(s.stages - 1), ", "));
 }
 
 }  // namespace

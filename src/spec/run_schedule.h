@@ -16,6 +16,8 @@ int effective_zero(const LayoutSpec&);
 
 // Has the run a schedule that no generator makes: layout.schedule "file" or "auto"?
 bool has_own_schedule(const LayoutSpec&);
+// Is each stage on several ranks (dualpipe, or a file that says so)?
+bool has_copies(const RunSpec&);
 // Sets the run's own_schedule. Errors (request): what is not compute, other numbers of ranks, stages or
 // microbatches than the run's, and what validate() finds with messages added; `from` names the schedule.
 void set_own_schedule(RunSpec&, const Schedule& compute, std::string_view from);

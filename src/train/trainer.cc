@@ -353,7 +353,7 @@ int teller_of(const StageRunner& runner, int replica, int part) {
   const Mesh& mesh = runner.comms()->mesh();
   int rank = 0;
   while (mesh.coord(rank, Axis::dp) != replica || mesh.coord(rank, Axis::cp) != part ||
-         mesh.coord(rank, Axis::pp) != runner.sharing().head_rank)
+         mesh.coord(rank, Axis::pp) != runner.sharing().head_rank())
     rank++;
   return rank;
 }

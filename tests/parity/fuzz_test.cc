@@ -85,10 +85,11 @@ Case draw(uint64_t seed) {
   if (c.dp * c.tp * c.cp <= 4) c.pp = one_of(1, 2, 3);
   if (c.pp > 1) {
     c.schedule = one_of("1f1b", "gpipe", "auto", "zb-h1", "zb-h2", "interleaved", "zb-v", "v-half", "v-min",
-                        "dualpipe-v");
+                        "dualpipe-v", "dualpipe");
     const bool v = c.schedule[0] == 'v' || c.schedule.ends_with("-v");
     if (v || c.schedule == "interleaved") c.stages = 2;
     if (v) c.tied = false;  // both ends on one rank add their summands in another order
+    if (c.schedule == "dualpipe") c.pp = 2, c.microbatches = std::max<int64_t>(c.microbatches, 2);
     c.layers = std::max(c.layers, c.pp * c.stages);
   }
   c.recompute = one_of("none", "selective", "full");
@@ -153,7 +154,7 @@ Case draw_together(uint64_t seed, int* refused = nullptr) {
     c.separate = one_of(false, true), c.dropout = one_of(0.0, 0.0, 0.1);
     if (c.pp > 1) {
       c.schedule = one_of("1f1b", "gpipe", "auto", "zb-h1", "zb-h2", "interleaved", "zb-v", "v-half", "v-min",
-                          "dualpipe-v");
+                          "dualpipe-v", "dualpipe");
       const bool v = c.schedule[0] == 'v' || c.schedule.ends_with("-v");
       if (v || c.schedule == "interleaved") c.stages = 2;
       if (v) c.tied = false;  // both ends on one rank add their summands in another order
@@ -194,7 +195,8 @@ Case twin_of(Case c) {
   if (!hybrid && c.microbatches == 1) c.zero = 3 - c.zero;
   c.prefetch = 1, c.bucket_mb = 25, c.reshard = c.last = true;
   c.recompute = c.recompute == "none" ? "full" : "none", c.shard = c.offload = c.state = false, c.blocks = 0;
-  if (c.pp > 1) c.schedule = c.schedule == "gpipe" ? "1f1b" : "gpipe", c.stages = 1;
+  if (c.pp > 1 && c.schedule != "dualpipe")  // whose copies halve the sum over microbatches
+    c.schedule = c.schedule == "gpipe" ? "1f1b" : "gpipe", c.stages = 1;
   if (c.pp > 1 && c.optimizer != "muon") c.post = c.post == "off" ? "always" : "off";
   return c;
 }
@@ -279,8 +281,8 @@ TEST(Fuzz, AllAxesMeet) {
       wanted.push_back(std::string(what) + compute);
   const std::vector<std::string> axes = {"dp", "tp", "cp", "pp", "ep"};
   for (size_t i = 0; i < axes.size(); i++) {
-    for (const char* schedule :
-         {"1f1b", "gpipe", "auto", "zb-h1", "zb-h2", "interleaved", "zb-v", "v-half", "v-min", "dualpipe-v"})
+    for (const char* schedule : {"1f1b", "gpipe", "auto", "zb-h1", "zb-h2", "interleaved", "zb-v", "v-half",
+                                 "v-min", "dualpipe-v", "dualpipe"})
       if (axes[i] == "pp") wanted.push_back(std::string(schedule) + "+pp");
     for (size_t j = i + 1; j < axes.size(); j++) {
       wanted.push_back(axes[i] + "+" + axes[j]);

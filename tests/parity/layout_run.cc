@@ -3,6 +3,7 @@
 #include <limits>
 #include <mutex>
 
+#include "base/file.h"
 #include "base/rng.h"
 #include "runtime/rank_threads.h"
 #include "spec/run_schedule.h"
@@ -57,7 +58,7 @@ struct Home {
   }
 };
 
-void bring_state(Home& home, const StageRunner& r) {
+void bring_state(Home& home, const StageRunner& r, uint64_t& hash) {
   for (const Param& p : r.params().params) {
     const Range own = r.owned(p), mine = r.answers_for(p);
     Values all(size_t(own.size()));
@@ -65,6 +66,7 @@ void bring_state(Home& home, const StageRunner& r) {
       if (what == std::string("exp_avg_sq") && p.decl.hidden_matrix && r.run().optimizer.name == "muon")
         continue;
       r.read_param(p, what, all);
+      hash = hash * 0x9E3779B97F4A7C15u + hash64(all.data(), all.size() * sizeof(float));
       home.take(home.ran.state.at(what), p, mine,
                 std::span(all).subspan(size_t(mine.begin - own.begin), size_t(mine.size())));
     }
@@ -177,7 +179,7 @@ Ran train_layout(RunSpec run, const Plan& plan) {
       factory.fail(e.what());
       throw;
     }
-    bring_state(home, r);
+    bring_state(home, r, facts.state_hash);
     {
       std::lock_guard lock(home.mutex);
       home.ran.routing.merge(own);

@@ -20,6 +20,7 @@ struct RankFacts {
   int64_t launches = 0;
   int64_t saved = 0;               // bytes of activations before the first backward pass
   int64_t most_live_units = 0;     // gathered at once
+  uint64_t state_hash = 0;         // of the own parts of master copies and moments, in the end
   std::vector<std::string> calls;  // collectives of the last step, in program order: "all_gather 12288"
 };
 

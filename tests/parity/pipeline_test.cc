@@ -1,6 +1,9 @@
 // Pipelines against one stage: the same numbers to the bit, because weight gradients are added in the same
 // order (DESIGN.md section 4).
+#include "sim/pipeline.h"
 #include "checks.h"
+#include "plan/booked_step.h"
+#include "schedule/holders.h"
 #include "spec/run_schedule.h"
 
 namespace trireme::parity {
@@ -106,6 +109,189 @@ INSTANTIATE_TEST_SUITE_P(
                     "pp=2 tied=1 dp=2 zero=2 arch=qwen3 microbatches=2",
                     "pp=3 tied=1 layers=4 dp=2 zero=3 microbatches=2 vocab=127",
                     "pp=2 tied=1 tp=2 heads=4 kv_heads=2 hidden=32 microbatches=2"));
+
+// Two ranks have each stage, and each half of its gradient: added in another order than one stage's. What the
+// two hold stays equal to the bit.
+void expect_copies_alike(const Case& c, const Ran& ran) {
+  const RunSpec run = run_of(c);
+  const Mesh mesh = mesh_of(run.layout);
+  const int pp = int(c.pp);
+  for (int r = 0; r < mesh.world(); r++) {
+    const RankFacts& facts = ran.ranks[size_t(r)];
+    const int stage = mesh.coord(r, Axis::pp);
+    for (int other = 0; other < mesh.world(); other++) {
+      bool alike = mesh.coord(other, Axis::pp) == pp - 1 - stage;
+      for (Axis a : {Axis::dp, Axis::cp, Axis::tp}) alike &= mesh.coord(other, a) == mesh.coord(r, a);
+      if (!alike) continue;
+      EXPECT_EQ(facts.state_hash, ran.ranks[size_t(other)].state_hash) << r << " " << other;
+    }
+    const Booking b = book_stage(run, schedule_of(run), 1, {}, stage);
+    EXPECT_EQ(facts.peaks, b.peak) << r;
+    EXPECT_EQ(facts.peak_total, b.peak_total) << r;
+    EXPECT_EQ(facts.comm, b.comm) << r;
+    EXPECT_EQ(facts.moved, facts.counted) << r;
+    EXPECT_EQ(facts.left_over, 0) << r;
+    EXPECT_LE(facts.high_water, ran.booking.arena_bytes) << r;
+  }
+}
+
+class Copies : public testing::TestWithParam<const char*> {};
+
+TEST_P(Copies, AreBoundedAndStayEqual) {
+  const Case c = from_text(GetParam());
+  SCOPED_TRACE(GetParam());
+  const Ran ran = expect_bounded(c).layout;
+  expect_learned(ran);
+  expect_copies_alike(c, ran);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, Copies,
+    testing::Values("pp=2 microbatches=4 schedule=dualpipe",
+                    "pp=2 microbatches=3 schedule=dualpipe tied=1 arch=gpt2 dropout=0.2",
+                    "pp=4 layers=5 micro=1 microbatches=9 schedule=dualpipe",
+                    "pp=2 dp=2 zero=1 microbatches=3 schedule=dualpipe",
+                    "pp=2 dp=2 zero=3 microbatches=2 schedule=dualpipe tied=1 recompute=full",
+                    "pp=2 tp=2 heads=4 kv_heads=2 hidden=32 microbatches=2 schedule=dualpipe",
+                    "pp=2 cp=2 seq=24 microbatches=2 schedule=dualpipe",
+                    "pp=2 microbatches=4 schedule=dualpipe optimizer=muon"));
+
+TEST(Copies, AreBoundedInLowPrecision) {
+  for (const char* text : {"pp=2 microbatches=3 schedule=dualpipe compute=bf16",
+                           "pp=2 dp=2 zero=2 microbatches=2 schedule=dualpipe compute=bf16 grads=bf16",
+                           "pp=2 microbatches=2 schedule=dualpipe compute=f16"}) {
+    SCOPED_TRACE(text);
+    const Case c = from_text(text);
+    expect_low_bounded(c);
+    expect_copies_alike(c, train_layout(run_of(c), {.steps = 3}));
+  }
+}
+
+// Of one's own: a pair that has all stages, and pairs of which each passes microbatches on its own.
+TEST(Copies, OfAFile) {
+  for (const Own& own :
+       {Own{"pp=2 microbatches=2", "copies 2\n0F0 1F0 1B0 0B0\n0F1 1F1 1B1 0B1"},
+        Own{"pp=4 stages=1 layers=4 microbatches=2",
+            "copies 2\n0F0 2F0 2B0 0B0\n1F0 3F0 3B0 1B0\n0F1 2F1 2B1 0I1 0W1\n1F1 3F1 3I1 3W1 1B1"}}) {
+    SCOPED_TRACE(own.text);
+    Case c = from_text(own.layout);
+    RunSpec run = run_of(c);
+    run.layout.schedule = "file", run.layout.schedule_file = "own.txt";
+    set_own_schedule(run, parse_schedule(own.text), "own.txt");
+    const Plan equal{.steps = 3, .gradients = true};
+    const Ran ran = train_layout(run, equal);
+    for (size_t r = 0; r < ran.ranks.size(); r++)
+      EXPECT_EQ(ran.ranks[r].peaks, book_stage(run, schedule_of(run), 1, {}, int(r)).peak) << r;
+    const Ran one = train_layout(one_rank_of(c), equal);
+    EXPECT_LE(gradient_difference(ran, one), 1e-4);
+    EXPECT_LE(loss_difference(ran, one), 1e-5);
+  }
+}
+
+// Weight gradients from the last microbatch to the first: legal, warned of, and another order of the sum.
+TEST(OwnSchedules, DescendingWeightGradientsAreBounded) {
+  for (const Own& own : {Own{"pp=2 microbatches=3",
+                             "0F0 0F1 0F2 0I0 0I1 0I2 0W2 0W1 0W0\n1F0 1I0 1F1 1I1 1F2 1I2 1W2 1W1 1W0"},
+                         Own{"pp=2 microbatches=3 dp=2 zero=2",
+                             "0F0 0F1 0F2 0I0 0I1 0I2 0W2 0W0 0W1\n1F0 1I0 1F1 1I1 1W1 1F2 1I2 1W2 1W0"}}) {
+    SCOPED_TRACE(own.text);
+    const Case c = from_text(own.layout);
+    RunSpec run = run_of(c);
+    run.layout.schedule = "file", run.layout.schedule_file = "own.txt";
+    set_own_schedule(run, parse_schedule(own.text), "own.txt");
+    EXPECT_EQ(validate(*run.own_schedule.actions).size(), 2u);
+    const Plan equal{.steps = 3, .gradients = true};
+    const Ran ran = train_layout(run, equal), one = train_layout(one_rank_of(c), equal);
+    EXPECT_LE(gradient_difference(ran, one), 1e-4);
+    EXPECT_GT(gradient_difference(ran, one), 0);
+    EXPECT_LE(loss_difference(ran, one), 1e-5);
+  }
+}
+
+// What the simulator draws is what ledgers see: of every rank the highest point of its curve, and the
+// microbatches that the schedule holds.
+TEST(Pipelines, PeaksAreTheSimulators) {
+  for (const char* text :
+       {"pp=3 layers=6 microbatches=6 schedule=gpipe", "pp=3 layers=6 microbatches=6",
+        "pp=2 stages=2 layers=8 microbatches=6 schedule=interleaved",
+        "pp=3 layers=6 microbatches=6 schedule=zb-h1", "pp=2 stages=2 layers=8 microbatches=6 schedule=zb-v",
+        "pp=2 stages=2 layers=8 microbatches=6 schedule=dualpipe-v",
+        "pp=4 layers=8 microbatches=9 schedule=dualpipe micro=1",
+        "pp=2 dp=2 zero=3 layers=4 microbatches=3 recompute=full compute=bf16"}) {
+    SCOPED_TRACE(text);
+    const RunSpec run = run_of(from_text(text));
+    const Ran ran = train_layout(run, {.steps = 2});
+    const BookedStep simulated = booked_step(run, schedule_of(run), {}, 1, {});
+    for (size_t r = 0; r < ran.ranks.size(); r++)
+      EXPECT_EQ(ran.ranks[r].peak_total, simulated.rows[size_t(simulated.class_of[r])].peak) << r;
+  }
+}
+
+// Of each stage alone on a rank: bytes of activations that a microbatch takes until its input gradient is
+// there, and until its weight gradient is, by ledgers of runs with one more; and what a rank has besides.
+struct StageBytes {
+  int64_t before_input = 0, before_weight = 0, besides = 0;
+};
+std::vector<StageBytes> bytes_of_stages(Case c, int stages) {
+  c.pp = stages, c.stages = 1;
+  const auto peaks = [&](int64_t microbatches, bool apart) {
+    c.microbatches = microbatches;
+    RunSpec run = run_of(c);
+    std::string text;
+    for (int s = 0; s < stages; s++, text += '\n')
+      for (const char* pass : {"F", apart ? "I" : "B", "W"})
+        for (int64_t mb = 0; mb < microbatches && (apart || *pass != 'W'); mb++)
+          text += fmt::format("{}{}{} ", s, pass, mb);
+    run.layout.schedule = "file", run.layout.schedule_file = "own.txt";
+    set_own_schedule(run, parse_schedule(text), "own.txt");
+    std::vector<int64_t> bytes;
+    for (const RankFacts& r : train_layout(run, {.steps = 1}).ranks)
+      bytes.push_back(r.peaks[size_t(Bucket::activations)]);
+    return bytes;
+  };
+  const std::vector<int64_t> one = peaks(1, false), two = peaks(2, false), three = peaks(3, false),
+                             apart_two = peaks(2, true), apart_three = peaks(3, true);
+  std::vector<StageBytes> out;
+  for (size_t s = 0; s < size_t(stages); s++) {
+    out.push_back({three[s] - two[s], apart_three[s] - apart_two[s], one[s] - (three[s] - two[s])});
+    EXPECT_LT(out[s].besides, out[s].before_input) << "one microbatch more or less would not show";
+  }
+  return out;
+}
+
+TEST(Pipelines, ActivationsAreThoseOfTheMicrobatchesHeld) {
+  for (const char* text : {"pp=3 layers=6 schedule=gpipe", "pp=3 layers=6",
+                           "pp=2 stages=2 layers=8 schedule=interleaved", "pp=3 layers=6 schedule=zb-h1",
+                           "pp=3 layers=6 schedule=zb-h2", "pp=2 stages=2 layers=8 schedule=zb-v",
+                           "pp=2 stages=2 layers=8 schedule=dualpipe-v", "pp=2 layers=4 schedule=dualpipe"}) {
+    SCOPED_TRACE(text);
+    Case c = from_text(text);
+    const std::vector<StageBytes> stages = bytes_of_stages(c, int(c.pp * c.stages));
+    c.microbatches = 6;
+    const RunSpec run = run_of(c);
+    const Schedule schedule = schedule_of(run);
+    const Holders holders(schedule);
+    const Ran ran = train_layout(run, {.steps = 2});
+    // Tokens, targets, positions and losses of a microbatch are there once for all stages of a rank; messages
+    // lie beside at either end.
+    const int64_t rows = run.batch.micro * run.data.seq_len, batch = 4 * rows * 4,
+                  messages = 3 * rows * run.model.hidden * 4;
+    for (int r = 0; r < int(c.pp); r++) {
+      const HeldPeak held = held_peaks(schedule)[size_t(r)];
+      int64_t low = INT64_MAX, high = 0;
+      for (int s : holders.stages_of(r)) {
+        const StageBytes& of = stages[size_t(s)];
+        low = std::min(low, held.before_input * (of.before_input - batch) +
+                                held.before_weight * (of.before_weight - batch));
+        high = std::max(high, held.all() * (held.before_weight > 0 ? of.before_weight : of.before_input) +
+                                  of.besides + messages);
+      }
+      const int64_t peak = ran.ranks[size_t(r)].peaks[size_t(Bucket::activations)];
+      EXPECT_GE(peak, low) << "rank " << r;
+      EXPECT_LE(peak, high) << "rank " << r;
+    }
+  }
+}
 
 // Every rank's peaks are those that its stage has on meta.
 TEST(Pipelines, MemoryIsAsBooked) {

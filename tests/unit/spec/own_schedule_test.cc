@@ -67,7 +67,9 @@ TEST(OwnSchedule, IsHeldAgainstTheRun) {
       {"0F0 0F1 0B0 0B1 0Step\n1F0 1B0 1F1 1B1",
        "own.txt: rank 0 has 0Step; right are forwards and backwards alone (F, B, I, W): the run adds what is "
        "computed again, messages, reductions and steps"},
-      {"copies 2\n0F0 0F1 0B0 0B1\n1F0 1B0 1F1 1B1", "own.txt: 2 copies of each stage; a run has one"},
+      {"copies 2\n0F0 0F1 0B0 0B1\n1F0 1B0 1F1 1B1",
+       "own.txt: schedule: stage 0 is on rank 0 alone; it has 2 copies"},
+      {"copies 2\n0F0 1F0 1B0 0B0\n0F1 1F1 1B1 0B1", ""},
       // Legal, were it not for the messages: rank 0 sends microbatch 0 first, rank 1 begins with 1.
       {"0F0 0F1 0B1 0B0\n1F1 1B1 1F0 1B0",
        "own.txt: schedule: rank 1 receives 1RecvF1 from rank 0 as number 0 of its activations, which sends "
@@ -81,6 +83,25 @@ TEST(OwnSchedule, IsHeldAgainstTheRun) {
   const RunSpec chunks = run_with("schedule = \"interleaved\"\nchunks = 2\n");
   EXPECT_EQ(refusal(chunks, "0F0 0F1 0B0 0B1\n1F0 1F1 2F0 2F1 3F0 3F1 3B0 3B1 2B0 2B1 1B0 1B1"),
             "own.txt: rank 0 has 1 stages, and layout.chunks = 2");
+}
+
+TEST(OwnSchedule, CopiesAreOfWholeRanks) {
+  RunSpec run =
+      parse_run("[layout]\npp = 4\n[model]\nlayers = 4\n[batch]\nglobal = 4\nmicro = 2\n", "run.toml");
+  const char* pairs = "copies 2\n0F0 2F0 2B0 0B0\n1F0 3F0 3B0 1B0\n0F1 2F1 2B1 0B1\n1F1 3F1 3B1 1B1";
+  EXPECT_EQ(refusal(run, pairs), "");
+  EXPECT_EQ(
+      refusal(run, "copies 2\n0F0 1F0 1B0 0B0\n2F0 3F0 3B0 2B0\n0F1 2F1 2B1 0B1\n1F1 3F1 3B1 1B1"),
+      "own.txt: rank 0 has stages 0, 1, and as many ranks as there are copies, 2, must have the same ones");
+  run.model.tied = true;
+  EXPECT_EQ(refusal(run, pairs),
+            "own.txt: the first stage is on ranks 0, 2 and the last on 1, 3; with copies and model.tied = "
+            "true both "
+            "must be on the same");
+  run.model.tied = false, run.train.noise_scale = 3;
+  EXPECT_EQ(refusal(run, pairs),
+            "own.txt: 2 copies of each stage, each with a part of its gradient, and train.noise_scale = 3; "
+            "right is 0");
 }
 
 TEST(OwnSchedule, KeysThatDoNotGoTogether) {

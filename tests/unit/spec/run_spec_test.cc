@@ -398,7 +398,7 @@ TEST(RunSpec, UnsupportedByThisVersion) {
   refuse_unsupported(parse("[layout]\npp = 2\nzero = 2\ndp = 2"));
   refuse_unsupported(parse("[layout]\ntp = 2\ndp = 3\n[batch]\nglobal = 48"));
   refuse_unsupported(parse("[layout]\nschedule = \"gpipe\"\n[precision]\ncompute = \"bf16\""));
-  for (const char* set : {"layout.schedule=dualpipe", "precision.compute=fp8", "train.comm=nccl"}) {
+  for (const char* set : {"precision.compute=fp8", "train.comm=nccl"}) {
     std::string key = std::string(set).substr(0, std::string(set).find('='));
     RunSpec run = parse("", {set});
     std::string err = error_of([&] { refuse_unsupported(run); });
@@ -427,7 +427,13 @@ TEST(RunSpec, UnsupportedByThisVersion) {
                refuse_unsupported(parse("[layout]\npp = 2\n[model]\ntied = true\n[train]\nnoise_scale = 2"));
              }),
              "train.noise_scale: 2 is not supported by this version; two stages have summands");
-  RunSpec run = parse("[layout]\ndp = 2\nschedule = \"dualpipe\"\nep = 2");
+  refuse_unsupported(parse("[layout]\npp = 2\nschedule = \"dualpipe\""));
+  EXPECT_HAS(
+      error_of([] {
+        refuse_unsupported(parse("[layout]\npp = 2\nschedule = \"dualpipe\"\n[train]\nnoise_scale = 2"));
+      }),
+      "train.noise_scale: 2 is not supported by this version; two ranks have each stage");
+  RunSpec run = parse("[layout]\ndp = 2\nep = 2\n[train]\ncomm = \"nccl\"");
   EXPECT_EQ(lines_of(error_of([&] { refuse_unsupported(run); })).size(), 2u);
 }
 

@@ -291,6 +291,7 @@ TEST(Ranks, ReshardingOverStagesMovesNoBit) {
                             {.zero = 1, .micro = 1, .tp = 2, .pp = 3, .schedule = "zb-h1"},
                             {.micro = 1, .pp = 2, .schedule = "interleaved", .chunks = 3},
                             {.dp = 3, .zero = 2, .micro = 1, .pp = 2, .schedule = "zb-v", .chunks = 2},
+                            {.dp = 3, .zero = 1, .micro = 1, .pp = 4, .schedule = "dualpipe"},
                             {}};
   for (bool tied : {false, true})
     for (const Layout& from : layouts) {
@@ -340,6 +341,24 @@ TEST(Ranks, AnInterruptedRunOfStagesEndsTheSame) {
     EXPECT_EQ(start, done++) << l.schedule;
   }
   EXPECT_EQ(train_here(run_of(tmp.path(), layouts[1])).ending, Ending::done);
+  Outcome got = numbers_of(tmp / "run");
+  got.checkpoints = want.checkpoints;  // pauses save at steps of their own
+  expect_same(got, want);
+}
+
+// A run whose stages have two copies goes on to the bit, whether or not ZeRO divides their state.
+TEST(Ranks, AnInterruptedRunOfCopiesEndsTheSame) {
+  auto run_of = [](const fs::path& folder, int64_t zero) {
+    return ranks_run(folder, {.dp = 3, .zero = zero, .micro = 1, .pp = 2, .schedule = "dualpipe"});
+  };
+  TempFolder whole, tmp;
+  train_here(run_of(whole.path(), 0));
+  const Outcome want = numbers_of(whole / "run");
+  for (auto [phase, n, zero] : {std::tuple("update", 3, 1), std::tuple("eval", 1, 0)}) {
+    EXPECT_EQ(train_here(run_of(tmp.path(), zero), interrupt_at(phase, n)).ending, Ending::interrupted);
+    clear_interrupt();
+  }
+  EXPECT_EQ(train_here(run_of(tmp.path(), 1)).ending, Ending::done);
   Outcome got = numbers_of(tmp / "run");
   got.checkpoints = want.checkpoints;  // pauses save at steps of their own
   expect_same(got, want);
@@ -399,9 +418,12 @@ TEST_P(EveryElementOnce, InACheckpointOfManyRanks) {
   EXPECT_EQ(bytes, stored);
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, EveryElementOnce,
-                         testing::Values(Layout{.dp = 6, .zero = 1, .group = 2, .micro = 1}, Layout{.tp = 3},
-                                         Layout{.dp = 2, .zero = 3, .micro = 1, .tp = 4}));
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, EveryElementOnce,
+    testing::Values(Layout{.dp = 6, .zero = 1, .group = 2, .micro = 1}, Layout{.tp = 3},
+                    Layout{.dp = 2, .zero = 3, .micro = 1, .tp = 4},
+                    Layout{.micro = 1, .pp = 2, .schedule = "dualpipe"},
+                    Layout{.dp = 3, .zero = 2, .micro = 1, .pp = 2, .schedule = "dualpipe"}));
 
 TEST(Ranks, MetricsTellOfAllRanks) {
   TempFolder tmp;
@@ -430,7 +452,8 @@ TEST(Ranks, AnEvaluationIsTheSameNumberOnAllOfThem) {
   TempFolder tmp;
   double want = 0;
   for (Layout l : {Layout{}, Layout{.dp = 3}, Layout{.dp = 3, .zero = 3}, Layout{.dp = 1, .micro = 2},
-                   Layout{.dp = 3, .tp = 2}, Layout{.tp = 4}}) {
+                   Layout{.dp = 3, .tp = 2}, Layout{.tp = 4}, Layout{.pp = 2, .schedule = "dualpipe"},
+                   Layout{.dp = 3, .zero = 3, .micro = 1, .pp = 2, .schedule = "dualpipe"}}) {
     RunSpec run = ranks_run(tmp.path(), l);
     const int64_t arena = book_training(run, schedule_of(run), 1).arena_bytes;
     run_rank_threads(int(run.world()), "cpu", {.threads = 1}, [&](Device& device, CommFactory& factory) {
@@ -574,6 +597,13 @@ TEST(Replicas, ADifferenceIsNamed) {
         Spoilt{{.dp = 6, .zero = 3, .group = 2, .micro = 1}, 4, "head.weight", "exp_avg_sq", "/exp_avg_sq"},
         // All six hold the weights, three the same part of the state.
         Spoilt{{.dp = 6, .zero = 1, .group = 2, .micro = 1}, 3, "blocks.0.attn.o.weight", "", "weight", 1, 2},
+        // Copies of stages: all of them, or what ZeRO leaves each of two.
+        Spoilt{{.pp = 2, .schedule = "dualpipe"}, 1, "blocks.0.mlp.up.weight", "exp_avg", "/exp_avg"},
+        Spoilt{{.dp = 3, .zero = 3, .micro = 1, .pp = 2, .schedule = "dualpipe"},
+               3,
+               "head.weight",
+               "exp_avg",
+               "/exp_avg differs from that of rank 0"},
         // Along tp: norms, and keys and values of heads that several ranks hold.
         Spoilt{{.tp = 3}, 0, "norm.weight", "", "weight"},
         Spoilt{{.tp = 4}, 2, "blocks.1.attn.k.weight", "exp_avg", "/exp_avg differs from that of rank 0"},
