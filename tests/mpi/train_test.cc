@@ -83,6 +83,27 @@ TEST(MpiTrain, ShardGroupsAndMatrixOwnersAreThoseOfThreads) {
   }
 }
 
+// Messages between stages, tied tables' sums between their ends, and those of two copies of each stage.
+TEST(MpiTrain, PipelinesOfProcessesAreThoseOfThreads) {
+  for (const auto& [schedule, zero, tied] :
+       {std::tuple("zb-h1", 1, true), std::tuple("dualpipe", 0, false)}) {
+    SCOPED_TRACE(schedule);
+    TempFolder threads, processes;
+    auto file = [&, schedule = schedule, zero = zero, tied = tied](const TempFolder& tmp,
+                                                                   std::string_view comm) {
+      RunSpec r = load_run(run_file(tmp.path(), 6, 2, zero, comm), {});
+      r.layout.pp = 2, r.layout.schedule = schedule, r.model.tied = tied;
+      save_run(r, tmp / "run.toml");
+      return tmp / "run.toml";
+    };
+    Ran t = trireme(threads.path(), {"train", file(threads, "thread")});
+    ASSERT_EQ(t.code, 0) << t.err;
+    Ran p = run(mpirun(4, {file(processes, "mpi")}), processes.path());
+    ASSERT_EQ(p.code, 0) << p.err;
+    expect_same(outcome_of(processes / "run"), outcome_of(threads / "run"));
+  }
+}
+
 TEST(MpiTrain, RingsOfProcessesAreThoseOfThreads) {
   for (const char* method : {"ring", "ulysses"}) {
     TempFolder threads, processes;
