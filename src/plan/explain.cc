@@ -18,7 +18,9 @@ std::string whereabouts_of_parameters(const RunSpec& run) {
   const LayoutSpec& l = run.layout;
   const int zero = effective_zero(l);
   std::vector<std::string> parts;
-  if (l.pp > 1) parts.push_back(fmt::format("layers are divided over {} pipeline ranks", l.pp));
+  if (l.pp > 1)
+    parts.push_back(fmt::format("layers are divided over {} pipeline ranks{}", l.pp,
+                                has_copies(run) ? ", each layer on more than one of them" : ""));
   if (l.tp > 1) parts.push_back(fmt::format("each layer's matrices over {} tensor parallel ranks", l.tp));
   if (l.ep > 1) parts.push_back(fmt::format("experts, whole, over {} expert parallel ranks", l.ep));
   const int64_t replicas = replicas_of(l);

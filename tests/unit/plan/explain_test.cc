@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "sim/pipeline.h"
+#include "spec/run_schedule.h"
+#include "tiny_llama.h"
 
 namespace trireme {
 namespace {
@@ -60,6 +62,24 @@ TEST(Explain, MicrobatchesInFlight) {
   }
   EXPECT_EQ(most_in_flight(make_schedule("zb-h2", p, 1, m), 0), 2 * p - 1);
   EXPECT_EQ(most_in_flight(make_schedule("zb-h1", p, 1, m), 0), p);
+}
+
+// Copies of stages: said, and met for once a step, each unit's gradients on compute's own stream.
+TEST(Explain, CopiesOfStages) {
+  RunSpec run = test::tiny_llama(2, 4);
+  for (const char* schedule : {"1f1b", "dualpipe"}) {
+    run.layout.pp = 2, run.layout.schedule = schedule;
+    const Schedule s = schedule_of(run);
+    const Explanation e = explain(run, s, forecast(run, s, {}, 1));
+    const bool copies = run.layout.schedule == "dualpipe";
+    EXPECT_EQ(e.parameters_are,
+              copies ? "layers are divided over 2 pipeline ranks, each layer on more than one of them"
+                     : "layers are divided over 2 pipeline ranks");
+    int64_t sums = 0;
+    for (const Meeting& m : e.meetings)
+      if (m.collective == "all_reduce" && m.group != "control") sums += m.wire;
+    EXPECT_EQ(sums > 0, copies);
+  }
 }
 
 }  // namespace
