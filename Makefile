@@ -31,7 +31,9 @@ test: build/release/with-tests build/asan/with-tests build/fuzz/with-tests  ## a
 	@cmake --build build/fuzz -j $(JOBS) --target fuzzers
 	@if command -v $(CLANG_FORMAT) >/dev/null; then $(MAKE) --no-print-directory check-format-only; fi
 	@printf 'subdirs(asan fuzz release)\n' >build/CTestTestfile.cmake
+	@rm -rf build/release/refused
 	@OMP_WAIT_POLICY=passive ctest --test-dir build -j $(TEST_JOBS) -L fast --output-on-failure --no-tests=error
+	@cat build/release/refused/*
 
 test-slow: build/clang/with-tests build/tsan/with-tests build/asan/with-tests build/release/with-tests  ## clang, the thread sanitizer, long tests
 	@$(MAKE) --no-print-directory format-check
@@ -42,7 +44,9 @@ test-slow: build/clang/with-tests build/tsan/with-tests build/asan/with-tests bu
 	@ctest --test-dir build/clang -L fast --output-on-failure --no-tests=error
 	@OMP_NUM_THREADS=1 OMP_THREAD_LIMIT=1 TSAN_OPTIONS=suppressions=$(CURDIR)/tests/testing/tsan.supp ctest --test-dir build/tsan -L fast --output-on-failure --no-tests=error
 	@ctest --test-dir build/asan -L whole --output-on-failure --no-tests=error
+	@rm -rf build/release/refused
 	@ctest --test-dir build/release -L slow --output-on-failure
+	@cat build/release/refused/*
 
 bench: program  ## training steps, ops and start-up, as a table (PEER_PYTHON=python-with-torch, BENCH_ARGS="--threads 2")
 	@cmake --build build/release -j $(JOBS) --target benches

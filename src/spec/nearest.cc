@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "spec/run_schedule.h"
 #include "spec/supported.h"
+#include "spec/toml.h"
 #include "spec/walk.h"
 
 namespace trireme {
@@ -18,18 +19,43 @@ constexpr int64_t kMostRanks = 1 << 14;
 constexpr size_t kMostSizes = 20'000;
 constexpr int kMostTries = 5'000;  // tens of milliseconds
 constexpr size_t kMostReset = 2;
+constexpr int64_t kMostBytes = 64 << 20;  // of a schedule's file
 constexpr auto kSizes = std::array{&LayoutSpec::pp, &LayoutSpec::dp, &LayoutSpec::cp, &LayoutSpec::tp};
 
-bool works(const RunSpec& run) {
-  if (!problems_of(run).empty() || !unsupported_of(run).empty()) return false;
-  if (has_own_schedule(run.layout)) return true;
-  try {
-    schedule_of(run);
-    return true;
-  } catch (const Error&) {
-    return false;
+// What of it does not work, and whether its schedule is one that can run. The own schedule of a file has been
+// read (own; of other sizes than the run's it does not fit); one that is searched for fits what it is for.
+class Judge {
+ public:
+  explicit Judge(const RunSpec& run) {
+    if (run.layout.schedule != "file") return;
+    try {
+      own_ = parse_schedule(read_small(run.layout.schedule_file, kMostBytes));
+    } catch (const Error&) {  // then no layout with this key works
+    }
   }
-}
+  std::vector<Problem> problems(const RunSpec& run) const {
+    std::vector<Problem> wrong = problems_of(run);
+    for (Problem& p : unsupported_of(run)) wrong.push_back(std::move(p));
+    if (!wrong.empty() || run.layout.schedule == "auto") return wrong;
+    try {
+      if (run.layout.schedule != "file") {
+        validate(schedule_of(run));
+        return wrong;
+      }
+      require(own_.has_value(), "no file");
+      RunSpec copy = run;
+      set_own_schedule(copy, *own_, "layout.schedule_file");
+      validate(schedule_of(copy));
+    } catch (const Error& e) {
+      wrong.push_back({{"layout.schedule"}, e.what()});
+    }
+    return wrong;
+  }
+  bool works(const RunSpec& run) const { return problems_of(run).empty() && problems(run).empty(); }
+
+ private:
+  std::optional<Schedule> own_;
+};
 
 // A key more is worse than any other size.
 double cost_of(int64_t before, int64_t after) {
@@ -111,35 +137,104 @@ std::vector<std::vector<size_t>> choices_of(const std::vector<size_t>& keys) {
 
 }  // namespace
 
-std::optional<RunSpec> nearest_layout(const RunSpec& run) {
-  const LayoutSpec& l = run.layout;
-  for (auto size : kSizes)
-    if (l.*size < 1 || l.*size > kMostRanks) return {};
-  if (l.ep < 1 || double(l.pp) * double(l.dp) * double(l.cp) * double(l.tp) > double(kMostRanks)) return {};
-  std::optional<RunSpec> best;
-  double least = INFINITY;
-  const std::vector<Sizes> sizes = sizes_of(l);
+namespace {
+
+struct Near {
+  std::optional<RunSpec> run;
+  double cost = INFINITY;
+};
+
+RunSpec with_sizes(RunSpec run, const Sizes& s) {
+  for (size_t i = 0; i < kSizes.size(); i++) run.layout.*kSizes[i] = s.of[i];
+  run.layout.ep = s.ep;
+  return run;
+}
+int64_t divisor_micro(const RunSpec& run) {
+  return run.batch.global % run.layout.dp != 0 ? run.batch.micro
+                                               : std::gcd(run.batch.micro, run.batch.global / run.layout.dp);
+}
+
+// Every choice of at most two keys put back, beside sizes: the fewest keys.
+void try_choices(const RunSpec& run, const Judge& judge, const std::vector<Sizes>& sizes, Near& best) {
   int tries = 0;
   for (const std::vector<size_t>& resets : choices_of(set_keys(run))) {
     RunSpec with = run;
     for (size_t key : resets) reset(with, key);
     for (const Sizes& s : sizes) {
       double cost = double(resets.size()) + s.cost;
-      if (cost >= least) break;
-      if (++tries > kMostTries) return best;
-      RunSpec tried = with;
-      for (size_t i = 0; i < kSizes.size(); i++) tried.layout.*kSizes[i] = s.of[i];
-      tried.layout.ep = s.ep;
-      if (!works(tried)) {  // perhaps with microbatches that divide the batch
-        if (run.batch.global % tried.layout.dp != 0) continue;
-        tried.batch.micro = std::gcd(run.batch.micro, run.batch.global / tried.layout.dp);
+      if (cost >= best.cost) break;
+      if (++tries > kMostTries) return;
+      RunSpec tried = with_sizes(with, s);
+      if (!judge.works(tried)) {  // perhaps with microbatches that divide the batch
+        tried.batch.micro = divisor_micro(tried);
         cost += cost_of(run.batch.micro, tried.batch.micro);
-        if (tried.batch.micro == run.batch.micro || cost >= least || !works(tried)) continue;
+        if (tried.batch.micro == run.batch.micro || cost >= best.cost || !judge.works(tried)) continue;
       }
-      best = tried, least = cost;
+      best.run = tried, best.cost = cost;
     }
   }
-  return best;
+}
+
+// The first of the keys that the problem is about which can be put back: neither an axis nor as it was.
+std::optional<size_t> to_put_back(RunSpec& run, const Problem& wrong) {
+  const Fields all = layout_fields(run);
+  const std::vector<size_t> set = set_keys(run);
+  for (const std::string& key : wrong.keys)
+    for (size_t field : set)
+      if (all[field].first == key) return field;
+  return {};
+}
+
+// Puts back what is complained about, until nothing is or nothing helps; then takes again what does no harm.
+std::optional<std::vector<size_t>> mend(RunSpec& run, const Judge& judge) {
+  const RunSpec asked = run;
+  std::vector<size_t> resets;
+  for (std::vector<Problem> wrong; !(wrong = judge.problems(run)).empty();) {
+    const size_t before = resets.size();
+    for (const Problem& p : wrong)
+      if (const auto field = to_put_back(run, p)) resets.push_back(*field), reset(run, *field);
+    if (resets.size() > before) continue;
+    const int64_t micro = divisor_micro(run);
+    if (micro == run.batch.micro) return {};
+    run.batch.micro = micro;
+  }
+  for (size_t i = resets.size(); i-- > 0;) {
+    RunSpec fewer = asked;
+    fewer.batch.micro = run.batch.micro;
+    for (size_t k = 0; k < resets.size(); k++)
+      if (k != i) reset(fewer, resets[k]);
+    if (judge.works(fewer)) run = fewer, resets.erase(resets.begin() + std::ptrdiff_t(i));
+  }
+  return resets;
+}
+
+// Also where more keys than two are in the way.
+void try_mending(const RunSpec& run, const Judge& judge, const std::vector<Sizes>& sizes, Near& best) {
+  constexpr int kMostMended = 12;
+  for (int n = 0; n < std::min(kMostMended, int(sizes.size())); n++) {
+    RunSpec tried = with_sizes(run, sizes[size_t(n)]);
+    if (sizes[size_t(n)].cost >= best.cost) return;
+    const auto resets = mend(tried, judge);
+    if (!resets) continue;
+    const double cost =
+        double(resets->size()) + sizes[size_t(n)].cost + cost_of(run.batch.micro, tried.batch.micro);
+    if (cost < best.cost) best.run = tried, best.cost = cost;
+  }
+}
+
+}  // namespace
+
+std::optional<RunSpec> nearest_layout(const RunSpec& run) {
+  const LayoutSpec& l = run.layout;
+  for (auto size : kSizes)
+    if (l.*size < 1 || l.*size > kMostRanks) return {};
+  if (l.ep < 1 || double(l.pp) * double(l.dp) * double(l.cp) * double(l.tp) > double(kMostRanks)) return {};
+  const std::vector<Sizes> sizes = sizes_of(l);
+  const Judge judge(run);
+  Near best;
+  try_mending(run, judge, sizes, best);  // says soon what is not worth trying
+  try_choices(run, judge, sizes, best);
+  return best.run;
 }
 
 std::string nearest_layout_text(const RunSpec& run) {

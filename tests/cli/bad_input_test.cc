@@ -391,5 +391,19 @@ TEST(BadInputOnce, ANonFiniteWeightEndsTheRunWithOne) {
     EXPECT_NE(r.err.find(part), std::string::npos) << part << " not in: " << r.err;
 }
 
+// What this version has not is refused by train and plan before anything starts, with a layout that it has.
+TEST(BadInput, ALayoutThatIsNotSupportedComesWithTheNearestThatIs) {
+  TempFolder tmp;
+  const std::string run = tiny_run_file(tmp.path(), 2).string();
+  for (const char* verb : {"train", "plan"}) {
+    const Ran r = trireme(
+        tmp.path(), {verb, run, "--set", "layout.dp=2", "--set", "layout.ep=2", "--set", "batch.global=8"});
+    EXPECT_EQ(r.code, 2);
+    EXPECT_NE(r.err.find("layout.ep: 2 is not supported by this version"), r.err.npos) << r.err;
+    EXPECT_NE(r.err.find("; the nearest layout that works: layout.ep = 1"), r.err.npos) << r.err;
+    EXPECT_FALSE(fs::exists(tmp / "run"));
+  }
+}
+
 }  // namespace
 }  // namespace trireme::test

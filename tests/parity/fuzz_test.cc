@@ -110,6 +110,16 @@ Case draw(uint64_t seed) {
 
 constexpr int64_t kMostRanks = 16;
 
+// Also into the file NAME of the folder that PARITY_REFUSED names, which `make test` prints: ctest shows
+// nothing of tests that pass.
+void say(const char* name, const std::string& text) {
+  fmt::print("{}\n", text);
+  const std::string folder = from_environment("PARITY_REFUSED", "");
+  if (folder.empty()) return;
+  fs::create_directories(folder);
+  write_text_atomic(fs::path(folder) / name, text + "\n");
+}
+
 // What is wrong with it, by key.
 std::vector<Problem> problems(const Case& c) {
   const RunSpec run = unchecked_run_of(c);
@@ -272,7 +282,7 @@ TEST(Fuzz, AllAxesMeet) {
     }
     most = std::max(most, c.dp * c.tp * c.cp * c.pp);
   }
-  fmt::print("{} drawn layouts were refused on the way to 100 that work\n", refused);
+  say("together", fmt::format("{} drawn layouts were refused on the way to 100 that work", refused));
   EXPECT_EQ(most, kMostRanks);
   std::vector<std::string> wanted = {"all four",  "mixtral",     "qwen2_moe",
                                      "qwen3_moe", "deepseek_v2", "deepseek_v3"};
@@ -322,7 +332,7 @@ Case draw_freely(uint64_t seed) {
 TEST(Fuzz, WhatIsRefusedSaysWhy) {
   const int drawn = 300;
   int refused = 0, asked = 0, helped = 0, trained = 0;
-  std::map<std::string, int> reasons;
+  std::map<std::string, int> reasons, stuck;
   for (uint64_t seed = 1; seed <= drawn; seed++) {
     const Case c = draw_freely(seed);
     const RunSpec run = unchecked_run_of(c);
@@ -339,6 +349,9 @@ TEST(Fuzz, WhatIsRefusedSaysWhy) {
       if (const auto near = nearest_layout(run)) {
         helped++;
         EXPECT_TRUE(problems_of(*near).empty() && unsupported_of(*near).empty()) << to_text(c);
+        EXPECT_NO_THROW(validate(schedule_of(*near))) << to_text(c);
+      } else {
+        stuck[wrong.front().text]++;
       }
       continue;
     }
@@ -349,11 +362,12 @@ TEST(Fuzz, WhatIsRefusedSaysWhy) {
   }
   std::string list;
   for (const auto& [keys, count] : reasons) list += fmt::format("\n  {:4} {}", count, keys);
-  fmt::print(
-      "{} of {} layouts drawn freely were refused; of {} of these {} have a nearest one that works:{}\n",
-      refused, drawn, asked, helped, list);
+  for (const auto& [text, count] : stuck) fmt::print("no layout helps: {} {}\n", count, text);
+  say("drawn", fmt::format("{} of {} layouts drawn freely were refused; of {} of these {} have a nearest one "
+                           "that works; refused for:{}",
+                           refused, drawn, asked, helped, list));
   EXPECT_EQ(trained, 6);
-  EXPECT_GT(helped, asked / 2);
+  EXPECT_GE(helped * 10, asked * 8);
 }
 
 TEST(Fuzz, CasesComeBackFromTheirText) {
