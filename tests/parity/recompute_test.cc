@@ -329,6 +329,34 @@ TEST(RecomputeAuto, WhatItChoosesIsTheSameRunWithinTheLimit) {
   }
 }
 
+// GPipe (Huang et al. 2019, section 2.3): of a batch of N in M microbatches O(N + L/K N/M) activations, with
+// L layers on K stages, where O(N L) are kept else. Here a block's input takes the place of a stage's, and
+// its layers are made again one at a time: to the byte, a block more keeps its input of the whole batch,
+// whatever M; all else is one microbatch in one layer, and messages.
+TEST(RecomputeFormulas, GPipeHoldsItsBatchAtBordersAndOneMicrobatchWhole) {
+  constexpr int64_t kBatch = 16, kStages = 3;
+  const auto peak = [&](int64_t microbatches, const char* recompute, int64_t layers) {
+    const RunSpec run =
+        run_of(from_text(fmt::format("pp={} schedule=gpipe layers={} micro={} microbatches={} recompute={}",
+                                     kStages, layers, kBatch / microbatches, microbatches, recompute)));
+    return book_stage(run, schedule_of(run), 1, {}, 1).peak[size_t(Bucket::activations)];
+  };
+  const RunSpec run = run_of(from_text("pp=3 layers=6"));
+  const int64_t border = kBatch * 4 * run.data.seq_len * run.model.hidden;  // of the batch, f32
+  const int64_t at_once = peak(1, "full", kStages) - border;                // of the batch in one layer
+  for (const int64_t m : {1, 2, 4, 8, 16}) {
+    SCOPED_TRACE(m);
+    const int64_t full = peak(m, "full", kStages), none = peak(m, "none", kStages);
+    for (const int64_t blocks : {2, 4}) {
+      EXPECT_EQ(peak(m, "full", blocks * kStages) - full, (blocks - 1) * border);
+      EXPECT_EQ(peak(m, "none", blocks * kStages) - none,
+                (blocks - 1) * (peak(16, "none", 2 * kStages) - peak(16, "none", kStages)));
+    }
+    EXPECT_LE(full - border, 2 * border + at_once / m);
+  }
+  EXPECT_GT(peak(16, "none", 2 * kStages) - peak(16, "none", kStages), 10 * border);
+}
+
 // R of the schedule alone, ahead of its backward pass: all of a stage at once, the same numbers.
 TEST(RecomputeActions, AStageMayBeAhead) {
   for (const char* text :

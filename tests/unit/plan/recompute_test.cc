@@ -101,15 +101,26 @@ TEST(ChooseRecompute, SaysWhyNot) {
   EXPECT_NE(choose_recompute(small("llama", 0), c, 1).layout.recompute, "none");
 }
 
+// The fullest stage sets the number of blocks of all, and one fewer would not fit it.
 TEST(ChooseRecompute, OfEveryStage) {
   RunSpec r = small("llama", 0);
-  r.layout.pp = 2, r.batch.global = 16;
+  r.layout.pp = 2, r.batch.global = 16, r.model.layers = 8;
   const int64_t most = arena(with(r, "none")), least = arena(with(r, "full"));
-  r.layout.recompute_limit = (most + least) / 2;
-  const RunSpec chosen = choose_recompute(r, {}, 1);
-  EXPECT_LE(arena(chosen), r.layout.recompute_limit);
-  EXPECT_NE(recompute_text(chosen, forecast(chosen, schedule_of(chosen), {}, 1)).find("computed again"),
-            std::string::npos);
+  int partly = 0;
+  for (int i = 1; i < 8; i++) {
+    r.layout.recompute_limit = most - (most - least) * i / 8;
+    SCOPED_TRACE(r.layout.recompute_limit);
+    const RunSpec chosen = choose_recompute(r, {}, 1);
+    EXPECT_LE(arena(chosen), r.layout.recompute_limit);
+    EXPECT_NE(recompute_text(chosen, forecast(chosen, schedule_of(chosen), {}, 1)).find("computed again"),
+              std::string::npos);
+    if (chosen.layout.recompute_blocks < 2) continue;
+    partly++;
+    RunSpec fewer = chosen;
+    fewer.layout.recompute_blocks--;
+    EXPECT_GT(arena(fewer), r.layout.recompute_limit);
+  }
+  EXPECT_GT(partly, 0);
 }
 
 }  // namespace

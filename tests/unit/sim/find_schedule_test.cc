@@ -175,6 +175,16 @@ TEST(FindSchedule, OfManyRanksAndMicrobatches) {
   }
 }
 
+// Two ranks with room for two microbatches: gradients of the weights come where memory asks for them.
+TEST(FindSchedule, Golden) {
+  const auto t = equal_times(2, {.forward = 2000, .input = 2000, .weight = 1000});
+  const Schedule s = found(t, 4, 2, Aim::step);
+  EXPECT_EQ(to_text(s),
+            "0F0 0F1 0I0 0W0 0F2 0I1 0W1 0F3 0I2 0W2 0I3 0W3\n"
+            "1F0 1I0 1F1 1I1 1W0 1W1 1F2 1I2 1F3 1I3 1W2 1W3\n");
+  EXPECT_EQ(took(s, t).makespan, 23000);
+}
+
 TEST(FindSchedule, EqualArgumentsGiveEqualSchedules) {
   const auto t = equal_times(4, {.forward = 5, .input = 7, .weight = 3, .send = 1});
   EXPECT_EQ(found(t, 9, 5, Aim::step), found(t, 9, 5, Aim::step));
