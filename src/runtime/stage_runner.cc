@@ -416,6 +416,7 @@ void StageRunner::backward(Microbatch& m, const Chunk& c, bool input, bool weigh
   Ctx ctx = context(m, true);
   // Experts over ranks may compute rows again, for which W wants the weights too (expert_exchange.h).
   const bool again = weight && sharing_.layers.ep, kept = input && again;
+  if (weight) weights_left_[c.number]--;
   for (size_t l = c.last, at = c.end_slot(); l-- > c.first;) {
     at--;
     if (input) {
@@ -485,11 +486,21 @@ void StageRunner::send(const Action& a, int action) {
                     action);
 }
 
-// The layer's own units, the last one first: as units lie.
+// A layer completes its own units. A table that two of this rank's stages use is completed by the one of them
+// whose weight gradients end last; with ZeRO 2 and 3, where every backward pass reduces, by either.
+bool StageRunner::completes(size_t layer, uint32_t unit) const {
+  const bool own = params_.units[unit].layer == layer;
+  const Chunk &first = chunks_.front(), &last = chunks_.back();
+  if (!run_.model.tied || !first.embedding || !last.head || first.stage == last.stage) return own;
+  if (!own) return weights_left_[first.number] == 0;
+  return layer != first.first || sharing_.zero >= 2 || weights_left_[last.number] == 0;
+}
+
+// The last unit first: as units lie.
 void StageRunner::reduce_layer(size_t layer) {
   const std::vector<uint32_t>& units = units_of_layer_[layer];
   for (size_t i = units.size(); i-- > 0;)
-    if (params_.units[units[i]].layer == layer) sync_->ready(units[i]);
+    if (completes(layer, units[i])) sync_->ready(units[i]);
 }
 
 // Evaluations go as microbatch 0 does: of copies one.

@@ -241,6 +241,7 @@ class StageRunner {
   }
   void add_passes(std::span<const Action>);
   void reduce_stage(const Chunk&, bool with_backward);
+  bool completes(size_t layer, uint32_t unit) const;
   void reduce_layer(size_t layer);
   double global_loss(int64_t targets);
   double loss_of(std::span<const double> all, int64_t step, int64_t targets);
@@ -292,6 +293,7 @@ class StageRunner {
   std::unique_ptr<GradNorm> grad_norm_;
   std::vector<std::vector<uint32_t>> units_of_layer_;  // its own, then that of a tied parameter
   std::vector<UnitUse> walk_;                          // of weights, to come
+  std::vector<int> weights_left_;                      // by chunk: weight gradients to come in the step
   std::vector<char> seen_;                             // by unit, for add_pass
   std::vector<Recompute> recompute_;                   // by layer
   std::unique_ptr<OffloadFile> offload_;               // none: inputs stay in memory

@@ -76,6 +76,9 @@ void StageRunner::add_passes(std::span<const Action> actions) {
 
 StageRunner::Ran StageRunner::run_actions(std::span<const Action> actions, const FillBatch& fill) {
   add_passes(actions);
+  weights_left_.assign(chunks_.size(), 0);
+  for (const Action& a : actions)
+    if (a.kind == Act::B || a.kind == Act::W) weights_left_[chunk_of(a.stage).number]++;
   const size_t settle_at = post_ ? size_t(post_->point.action) : 0;
   for (size_t i = 0; i < actions.size(); i++) {
     const Action& a = actions[i];

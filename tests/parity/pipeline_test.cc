@@ -154,6 +154,9 @@ INSTANTIATE_TEST_SUITE_P(
                     "pp=2 dp=2 zero=3 microbatches=2 schedule=dualpipe tied=1 recompute=full",
                     "pp=2 tp=2 heads=4 kv_heads=2 hidden=32 microbatches=2 schedule=dualpipe",
                     "pp=2 cp=2 seq=24 microbatches=2 schedule=dualpipe",
+                    "pp=2 dp=2 zero=1 microbatches=3 schedule=dualpipe tied=1",
+                    "pp=2 dp=2 zero=2 microbatches=3 schedule=dualpipe tied=1",
+                    "pp=4 layers=4 dp=2 zero=3 micro=1 microbatches=5 schedule=dualpipe tied=1",
                     "pp=2 microbatches=4 schedule=dualpipe optimizer=muon"));
 
 TEST(Copies, AreBoundedInLowPrecision) {
