@@ -277,7 +277,9 @@ TEST(Confirm, IsOfTheRequest) {
   for (const Nearest n : {Nearest::tensor, Nearest::stages})
     last.nearest = n, r.best.push_back(price_layout(q, last));
   for (const Confirmed& c : confirm(q, r, {}).looked_at) EXPECT_EQ(c.pp, 2);  // logits are there
-  q.figures.memory = 1.25 * two[0].bytes, q.memory_share = 0.7;
+  q.model.vocab = 1009, q.figures.memory = 1.25 * two[0].bytes;
+  EXPECT_TRUE(look({Nearest::tensor})[0].fits);
+  q.memory_share = 0.7;
   EXPECT_FALSE(look({Nearest::tensor})[0].fits);
 }
 

@@ -98,8 +98,9 @@ TEST(SearchFlip, MemoryUntilNothingFits) {
   const SearchResult r = search(q);
   ASSERT_FALSE(r.best.empty());
   EXPECT_THROW(flip_points(q, r.divisions.front(), {"nessie"}), Error);
-  q.globals = {6};  // half of three sequences is no batch
-  for (const FlipPoint& p : flip_points(q, search(request_to_flip()).divisions.front(), {"batch"}))
+  SearchRequest odd = request_to_flip();
+  odd.globals = {3};  // half of three sequences is no batch
+  for (const FlipPoint& p : flip_points(odd, search(odd).divisions.front(), {"batch"}))
     EXPECT_EQ(p.at, std::floor(p.at));
   q.figures.nic = 0;
   EXPECT_TRUE(flip_points(q, r.divisions.front(), {"far"}).empty());

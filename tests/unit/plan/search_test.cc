@@ -231,6 +231,20 @@ TEST(Search, RefusedDivisionsAreRefusedByTheSpec) {
   EXPECT_GE(seen, 4);
 }
 
+// Every layout that fits is a row, or named in one.
+TEST(Search, OrdersThatTakeAsLongAreOneRow) {
+  SearchRequest q = small_request();
+  q.figures.memory = 1.2e9, q.best = 1000000;
+  const SearchResult r = search(q);
+  int64_t named = 0;
+  for (const Priced& p : r.best) {
+    expect_alike(q, p);
+    named += int64_t(orders_alike(p).size());
+  }
+  EXPECT_GT(named, 0);
+  EXPECT_EQ(int64_t(r.best.size()) + named, r.fits);
+}
+
 TEST(Search, IsTheSameTwice) {
   const SearchRequest q = small_request();
   const SearchResult a = search(q), b = search(q);
