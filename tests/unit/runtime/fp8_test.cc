@@ -135,7 +135,9 @@ TEST(Fp8, HistoriesRememberTheLargestOfEachStep) {
       EXPECT_EQ(of.size(), size_t(std::min<int64_t>(s, 4)));
       EXPECT_GT(of[0], 0);
     }
-    if (!seen.empty()) EXPECT_EQ(h[0][1], seen.back());
+    if (!seen.empty()) {
+      EXPECT_EQ(h[0][1], seen.back());
+    }
     seen.push_back(h[0][0]);
     EXPECT_GT(h[0][0], h[2][0]);  // activations are larger than their gradients
   }
