@@ -241,12 +241,18 @@ Confirmation confirm(const SearchRequest& q, SearchResult& r, const ConfirmReque
 }
 
 Confirmation search_and_confirm(SearchRequest& q, SearchResult& r, const ConfirmRequest& request) {
+  const double begin = now_s();
+  Confirmation before;
   for (int i = 1;; i++) {
     r = search(q);
     Confirmation all = confirm(q, r, request);
-    const bool none =
-        std::none_of(all.looked_at.begin(), all.looked_at.end(), [](const Confirmed& c) { return c.fits; });
-    if (!none || i == kMostSearches || !learn(q, all)) return all;
+    // With what was learned nothing is left to look at: what did not fit as booked is the answer.
+    if (all.looked_at.empty()) std::swap(all, before);
+    all.seconds = now_s() - begin;
+    const bool some = std::any_of(all.looked_at.begin(), all.looked_at.end(),
+                                  [](const Confirmed& c) { return c.refused.empty() && c.fits; });
+    if (some || (r.best.empty() && i > 1) || i == kMostSearches || !learn(q, all)) return all;
+    before = std::move(all);
   }
 }
 

@@ -13,6 +13,10 @@
 namespace trireme {
 namespace {
 
+// What a file may say; more is nobody's run, and its sums would overflow.
+constexpr int kMostStages = 1024, kMostMicrobatches = 1 << 16;
+constexpr double kMostEach = 1e12;  // nanoseconds (a quarter of an hour) or bytes of an action
+
 // "F" of "F 3", as a file names the action of a microbatch.
 std::string_view kind_of_action(const Span& s) {
   return s.name.substr(0, s.name.find(' '));
@@ -22,6 +26,7 @@ struct RankTrace {
   std::vector<Span> actions;     // in the order they began
   std::vector<double> messages;  // of those it sent: nanoseconds that data moved
   int stage = 0;
+  bool neighbours = false;  // that it has some, and so which stage it is
 };
 
 // "pp forward to 2": a way between neighbours, of which this rank is one end.
@@ -50,8 +55,14 @@ std::map<int, RankTrace> traces_by_rank(std::span<const Span> spans) {
     Way way;
     if (s.kind == SpanKind::action) all[s.rank].actions.push_back(s);
     if (s.kind != SpanKind::comm || !read_way(s.lane, way)) continue;
+    if (way.peer < 0 || way.peer >= kMostStages || way.own() < 0)
+      bad_request("the trace of rank {} names a lane \"{}\"; right are neighbours from 0 to {}", s.rank,
+                  s.lane, kMostStages - 1);
     RankTrace& r = all[s.rank];
-    r.stage = way.own();
+    if (r.neighbours && r.stage != way.own())
+      bad_request("the trace of rank {} has messages of stages {} and {}; right is one stage a rank", s.rank,
+                  r.stage, way.own());
+    r.stage = way.own(), r.neighbours = true;
     if (way.sends) r.messages.push_back(double(s.end_ns - std::max(s.begin_ns, s.met_ns)));
   }
   for (auto& [rank, r] : all)
@@ -88,18 +99,25 @@ int microbatches_of(int rank, const RankTrace& r) {
           "them in two, such as layout.schedule = \"zb-h1\"",
           rank);
     if (kind_of_action(s) != "F") continue;
+    if (s.microbatch < 0 || s.microbatch >= kMostMicrobatches)
+      bad_request("the trace of rank {} has microbatch {}; right are those from 0 to {}", rank, s.microbatch,
+                  kMostMicrobatches - 1);
     if (!seen.insert({s.step, s.microbatch}).second)
       bad_request(
-          "the trace of rank {} has microbatch {} twice in step {}: several stages a rank; right is one "
-          "(layout.chunks = 1)",
+          "the trace of rank {} has microbatch {} twice in step {}: several stages a rank, where right is "
+          "one "
+          "(layout.chunks = 1), or a step that was taken back, where right is another one "
+          "(train.trace_steps)",
           rank, s.microbatch, s.step);
     most = std::max(most, int(s.microbatch));
   }
   return most + 1;
 }
 
-int64_t rounded(double ns) {
-  return int64_t(std::llround(std::max(0.0, ns)));
+int64_t rounded(double x) {
+  if (!(x <= kMostEach))
+    bad_request("the trace has actions of {:.3g} nanoseconds or bytes; right are up to {:.3g}", x, kMostEach);
+  return int64_t(std::llround(std::max(0.0, x)));
 }
 
 void add_rank(TracedStages& all, const RankTrace& r) {
@@ -109,7 +127,7 @@ void add_rank(TracedStages& all, const RankTrace& r) {
   t.input = std::max(t.input, rounded(median(i.ns) + median(again.ns)));
   t.weight = std::max(t.weight, rounded(median(w.ns)));
   t.send = std::max(t.send, rounded(median(r.messages)));
-  const int64_t kept = rounded(median(f.bytes)), left = kept + int64_t(std::llround(median(i.bytes)));
+  const int64_t kept = rounded(median(f.bytes)), left = kept - rounded(-median(i.bytes));
   HeldLimit& h = all.held[size_t(r.stage)];
   h.before_input = std::max(h.before_input, std::max<int64_t>(kept, 1));
   h.before_weight = std::max(h.before_weight, std::clamp<int64_t>(left, 0, h.before_input));

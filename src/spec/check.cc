@@ -534,6 +534,12 @@ std::vector<Problem> unsupported_of(const RunSpec& run) {
   refuse(l.offloads_state() && run.optimizer.name == "muon", "layout.offload", text(l.offload),
          "Muon's momentum is read matrix by matrix, from memory: give \"none\" or \"inputs\", or "
          "optimizer.name = \"adamw\"");
+  refuse(
+      has_copies(run) && run.model.moe() && run.moe.unit == "global" &&
+          (run.moe.aux_loss > 0 || run.moe.capacity > 0),
+      "moe.unit", text(run.moe.unit),
+      "two ranks have each stage, and each knows the choices of half the microbatches: give \"sequence\" or "
+      "\"microbatch\", or another layout.schedule, such as \"dualpipe-v\"");
   refuse(run.optimizer.post_validation != "off" && run.moe.bias_rate > 0, "optimizer.post_validation",
          text(run.optimizer.post_validation),
          "biases of routers move by the whole batch's choices, which a step that is not settled does not "

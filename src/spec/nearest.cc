@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kMostRanks = 1 << 14;
 constexpr size_t kMostSizes = 20'000;
-constexpr int kMostTries = 5'000;  // tens of milliseconds
+constexpr int kMostTries = 5'000;  // tens of milliseconds, and a schedule for each that passes the checks
 constexpr size_t kMostReset = 2;
 constexpr int64_t kMostBytes = 64 << 20;  // of a schedule's file
 constexpr auto kSizes = std::array{&LayoutSpec::pp, &LayoutSpec::dp, &LayoutSpec::cp, &LayoutSpec::tp};

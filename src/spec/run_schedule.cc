@@ -26,7 +26,7 @@ bool has_own_schedule(const LayoutSpec& l) {
 
 bool has_copies(const RunSpec& run) {
   return run.layout.schedule == "dualpipe" ||
-         (run.own_schedule.actions && run.own_schedule.actions->copies > 1);
+         (has_own_schedule(run.layout) && run.own_schedule.actions && run.own_schedule.actions->copies > 1);
 }
 
 bool OwnSchedule::operator==(const OwnSchedule& o) const {
@@ -74,6 +74,12 @@ void check_places(const RunSpec& run, const Schedule& s, std::string_view from) 
         "{}: {} copies of each stage, each with a part of its gradient, and train.noise_scale = {}; right is "
         "0",
         from, s.copies, run.train.noise_scale);
+  if (s.copies > 1 && run.model.moe() && run.moe.unit == "global" &&
+      (run.moe.aux_loss > 0 || run.moe.capacity > 0))
+    bad_request(
+        "{}: {} copies of each stage, each of which knows the choices of its own microbatches, and "
+        "moe.unit = \"global\"; right is \"sequence\" or \"microbatch\"",
+        from, s.copies);
   if (s.copies > 1 && run.model.tied && holders.ranks_of(0) != holders.ranks_of(s.stages - 1))
     bad_request(
         "{}: the first stage is on ranks {} and the last on {}; with copies and model.tied = true both must "

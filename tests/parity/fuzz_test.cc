@@ -89,6 +89,8 @@ Case draw(uint64_t seed) {
     const bool v = c.schedule[0] == 'v' || c.schedule.ends_with("-v");
     if (v || c.schedule == "interleaved") c.stages = 2;
     if (v) c.tied = false;  // both ends on one rank add their summands in another order
+    // Each of a stage's copies knows the choices of its own microbatches alone.
+    if (c.schedule == "dualpipe" && c.unit == "global") c.unit = "microbatch";
     if (c.schedule == "dualpipe") c.pp = 2, c.microbatches = std::max<int64_t>(c.microbatches, 2);
     c.layers = std::max(c.layers, c.pp * c.stages);
   }

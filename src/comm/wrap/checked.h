@@ -14,8 +14,8 @@ namespace trireme {
 // Rows of an all_to_all are conserved: for every two ranks a hash of what one sent to the other, each row
 // with its place among them, is compared with that of what arrived there, so a row that was lost, doubled or
 // changed on the way is told by whose it was. It costs a pass over the rows on either side, and an all_gather
-// of 16 bytes a rank, which is not counted. Of memory that the host reads: on a CPU.
-// device: as the inner factory's; null = calls are done when they return.
+// of 16 bytes for each other rank from each rank, which is not counted. Of memory that the host reads: on a
+// CPU. device: as the inner factory's; null = calls are done when they return.
 std::unique_ptr<CommFactory> make_checked(std::unique_ptr<CommFactory>, Device*);
 
 }  // namespace trireme

@@ -239,6 +239,20 @@ TEST(Confirm, SearchesAgainWhereNothingFits) {
   EXPECT_EQ(r.best[0].memory.total, now.total);
 }
 
+// Where nothing fits after all, what was looked at says why.
+TEST(Confirm, SaysWhatDidNotFitAtLast) {
+  SearchRequest q = tiny_request();
+  q.fits[size_t(Fit::kept)] = 0.01;
+  SearchResult r = search(q);
+  ASSERT_FALSE(r.best.empty());
+  for (const Priced& p : r.best) q.figures.memory = std::min(q.figures.memory, 1.001 * p.memory.total);
+  const Confirmation all = search_and_confirm(q, r, {.most = 1});
+  EXPECT_TRUE(r.best.empty());
+  ASSERT_FALSE(all.looked_at.empty());
+  for (const Confirmed& c : all.looked_at) EXPECT_FALSE(c.fits && c.refused.empty());
+  EXPECT_NE(confirmed_text(q, all).find("DOES NOT FIT"), std::string::npos);
+}
+
 // Gradients as the request has them are booked and simulated so; what may be planned with is a share; another
 // order of the axes is the same to meta.
 TEST(Confirm, IsOfTheRequest) {

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/rng.h"
 
@@ -106,6 +108,32 @@ TEST(TracedStages, WhatSaysTooLittleIsRefused) {
   for (const Span& s : made.spans)
     if (s.rank / 2 != 1) lost.push_back(s);
   EXPECT_EQ(refusal(lost), "the trace has no action of stage 1 of 3");
+}
+
+// Numbers of a file that nobody's run has.
+TEST(TracedStages, WhatCannotBeIsRefused) {
+  const Made made(1);
+  const auto with_lane = [&](std::string_view lane) {
+    std::vector<Span> spans = made.spans;
+    for (Span& s : spans)
+      if (s.kind == SpanKind::comm && s.rank == made.spans.back().rank) s.lane = lane;
+    return refusal(spans);
+  };
+  for (const char* lane : {"pp forward to 0", "pp forward to 2147483647", "pp forward from 2147483647",
+                           "pp backward from -3", "pp backward to 1024"})
+    EXPECT_NE(with_lane(lane).find("right are neighbours from 0 to 1023"), std::string::npos)
+        << with_lane(lane);
+  std::vector<Span> two = made.spans, late = made.spans, number = made.spans;
+  Span lane = *std::find_if(two.begin(), two.end(), [](const Span& s) { return s.kind == SpanKind::comm; });
+  lane.lane = "pp forward to 9";
+  two.push_back(lane);
+  EXPECT_NE(refusal(two).find("right is one stage a rank"), std::string::npos) << refusal(two);
+  for (Span& s : late)
+    if (s.name.starts_with("F")) s.end_ns += 1'000'000'000'000'000;
+  EXPECT_NE(refusal(late).find("right are up to 1e+12"), std::string::npos) << refusal(late);
+  for (Span& s : number)
+    if (s.name.starts_with("F")) s.microbatch = 2147483647;
+  EXPECT_NE(refusal(number).find("right are those from 0 to 65535"), std::string::npos) << refusal(number);
 }
 
 }  // namespace

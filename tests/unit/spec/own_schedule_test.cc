@@ -98,7 +98,14 @@ TEST(OwnSchedule, CopiesAreOfWholeRanks) {
             "own.txt: the first stage is on ranks 0, 2 and the last on 1, 3; with copies and model.tied = "
             "true both "
             "must be on the same");
-  run.model.tied = false, run.train.noise_scale = 3;
+  run.model.tied = false;
+  RunSpec experts = run;
+  experts.model.arch = "mixtral", experts.model.experts = 4, experts.model.experts_per_token = 2;
+  experts.moe.aux_loss = 0.1, experts.moe.unit = "global";
+  EXPECT_EQ(refusal(experts, pairs),
+            "own.txt: 2 copies of each stage, each of which knows the choices of its own microbatches, and "
+            "moe.unit = \"global\"; right is \"sequence\" or \"microbatch\"");
+  run.train.noise_scale = 3;
   EXPECT_EQ(refusal(run, pairs),
             "own.txt: 2 copies of each stage, each with a part of its gradient, and train.noise_scale = 3; "
             "right is 0");

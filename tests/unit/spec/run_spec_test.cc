@@ -433,6 +433,12 @@ TEST(RunSpec, UnsupportedByThisVersion) {
         refuse_unsupported(parse("[layout]\npp = 2\nschedule = \"dualpipe\"\n[train]\nnoise_scale = 2"));
       }),
       "train.noise_scale: 2 is not supported by this version; two ranks have each stage");
+  const std::string experts =
+      "[model]\narch = \"mixtral\"\n[layout]\npp = 2\nschedule = \"dualpipe\"\n[moe]\naux_loss = 0.1\nunit "
+      "= ";
+  refuse_unsupported(parse(experts + "\"microbatch\""));
+  EXPECT_HAS(error_of([&] { refuse_unsupported(parse(experts + "\"global\"")); }),
+             "moe.unit: \"global\" is not supported by this version; two ranks have each stage");
   RunSpec run = parse("[layout]\ndp = 2\nep = 2\n[train]\ncomm = \"nccl\"");
   EXPECT_EQ(lines_of(error_of([&] { refuse_unsupported(run); })).size(), 2u);
 }
