@@ -243,7 +243,9 @@ TEST(Confirm, SearchesAgainWhereNothingFits) {
 TEST(Confirm, SaysWhatDidNotFitAtLast) {
   SearchRequest q = tiny_request();
   q.fits[size_t(Fit::kept)] = 0.01;
-  SearchResult r = search(q);
+  SearchRequest every = q;
+  every.best = 1'000'000;
+  SearchResult r = search(every);
   ASSERT_FALSE(r.best.empty());
   for (const Priced& p : r.best) q.figures.memory = std::min(q.figures.memory, 1.001 * p.memory.total);
   const Confirmation all = search_and_confirm(q, r, {.most = 1});
