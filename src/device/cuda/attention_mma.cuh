@@ -133,6 +133,17 @@ __device__ __forceinline__ float quad_sum(float x) {
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
+// Bit i: keeps(i), for i < n <= 32. Draws of dropout in a loop that stays one: unrolled with the scores they
+// were most of the code and of the compiler's time.
+template <int n, class F>
+__device__ __forceinline__ uint32_t bits_of(const F& keeps) {
+  static_assert(n <= 32);
+  uint32_t bits = 0;
+#pragma unroll 1
+  for (int i = 0; i < n; i++) bits |= uint32_t(keeps(i)) << i;
+  return bits;
+}
+
 // Two rows of sums (g and g + 8) of columns [0, 8 kTiles), times a factor each, to rows `row` and row + 8.
 template <class T, int kTiles>
 __device__ __forceinline__ void store_sums(const AttentionSink<T, float>& out, const float (&c)[kTiles][4],
@@ -231,8 +242,16 @@ __global__ void __launch_bounds__(kMmaThreads) attention_forward_mma(AttentionPr
             float& x = s[m][n][2 * half + e];
             x = exp2f(x - largest);
             added += x;
-            if (p.mask.on) x *= p.mask.template factor<float>(b, h, row, k0 + 8 * n + 2 * t + e);
           }
+        if (p.mask.on) {
+          const uint32_t kept = bits_of<2 * kTiles>(
+              [&](int i) { return p.mask.keeps(b, h, row, k0 + i / 2 * 8 + 2 * t + i % 2); });
+          const float factor = float(p.mask.scale);
+#pragma unroll
+          for (int n = 0; n < kTiles; n++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) s[m][n][2 * half + e] *= kept >> (2 * n + e) & 1 ? factor : 0.0f;
+        }
         sum[m][half] = sum[m][half] * keep + added;
         most[m][half] = largest;
 #pragma unroll
@@ -268,13 +287,10 @@ template <int D>
 inline constexpr int64_t kBackwardBytes = (2 * 64 + 4 * kBackwardRows<D>)*kTileRow<D>* int64_t(2);
 
 // Of an element with score s (not yet scaled) and dP: P as dropped out into s, dS, not yet times scale, into
-// dp.
-template <class T>
-__device__ __forceinline__ void gradients_of(const AttentionProblem<T, float>& p, float& s, float& dp,
-                                             bool seen, float scale, float lse, float delta, int b, int h,
-                                             int row, int key) {
+// dp. factor: what dropout multiplies P with.
+__device__ __forceinline__ void gradients_of(float& s, float& dp, bool seen, float scale, float lse,
+                                             float delta, float factor) {
   const float prob = seen ? exp2f(s * scale - lse) : 0.0f;
-  const float factor = p.mask.on ? p.mask.template factor<float>(b, h, row, key) : 1.0f;
   s = prob * factor;
   dp = prob * (factor * dp - delta);
 }
@@ -299,6 +315,7 @@ __global__ void __launch_bounds__(kMmaThreads) attention_key_gradients_mma(Atten
   T* q = v + kKeys * kTileRow<D>;  // two stages
   T* dout = q + 2 * kTile;
   const float scale = p.scale * kLog2E;
+  const float factor = p.mask.on ? float(p.mask.scale) : 1.0f;
 
   const int q_from = p.first_row(k0) / kRows, q_blocks = (p.seq + kRows - 1) / kRows - q_from;
   const int steps = group * (q_blocks > 0 ? q_blocks : 0);
@@ -331,14 +348,19 @@ __global__ void __launch_bounds__(kMmaThreads) attention_key_gradients_mma(Atten
     scores_of<T, D, 1, kTiles>(s, k, warp_row, q_now);
     scores_of<T, D, 1, kTiles>(dp, v, warp_row, dout_now);
     const bool all_seen = !p.first && (!p.causal || q0 + p.offset + 1 >= k0 + kKeys);
+    uint32_t kept = ~0u;
+    if (p.mask.on)
+      kept = bits_of<4 * kTiles>([&](int i) {
+        return p.mask.keeps(b, h, q0 + i / 4 * 8 + 2 * t + i % 2, k0 + warp_row + g + i % 4 / 2 * 8);
+      });
 #pragma unroll
     for (int n = 0; n < kTiles; n++)
 #pragma unroll
       for (int e = 0; e < 4; e++) {
         const int i = 8 * n + 2 * t + e % 2, row = q0 + i, key = k0 + warp_row + g + e / 2 * 8;
         const bool seen = all_seen || (key >= of_begin[stage][i] && key < p.end_of(row));
-        gradients_of(p, s[0][n][e], dp[0][n][e], seen, scale, of_lse[stage][i], of_delta[stage][i], b, h, row,
-                     key);
+        gradients_of(s[0][n][e], dp[0][n][e], seen, scale, of_lse[stage][i], of_delta[stage][i],
+                     kept >> (4 * n + e) & 1 ? factor : 0.0f);
       }
     add_product<T, D, 1, kTiles, kOut>(dv, s, dout_now, first);
     add_product<T, D, 1, kTiles, kOut>(dk, dp, q_now, first);
@@ -361,6 +383,7 @@ __global__ void __launch_bounds__(kMmaThreads) attention_query_gradient_mma(Atte
   T* k = dout + kRows * kTileRow<D>;  // two stages
   T* v = k + 2 * kTile;
   const float scale = p.scale * kLog2E;
+  const float factor = p.mask.on ? float(p.mask.scale) : 1.0f;
 
   const int from = p.begin_of_rows(b, q0, rows) / kKeys * kKeys, last = p.end_of(q0 + rows - 1);
   auto fetch = [&](int k0) {
@@ -393,14 +416,19 @@ __global__ void __launch_bounds__(kMmaThreads) attention_query_gradient_mma(Atte
     scores_of<T, D, 1, kTiles>(s, q, warp_row, k_now);
     scores_of<T, D, 1, kTiles>(dp, dout, warp_row, v_now);
     const bool all_seen = !p.first && k0 + kKeys <= p.end_of(q0);
+    uint32_t kept = ~0u;
+    if (p.mask.on)
+      kept = bits_of<4 * kTiles>([&](int i) {
+        return p.mask.keeps(b, h, q0 + warp_row + g + i % 4 / 2 * 8, k0 + i / 4 * 8 + 2 * t + i % 2);
+      });
 #pragma unroll
     for (int n = 0; n < kTiles; n++)
 #pragma unroll
       for (int e = 0; e < 4; e++) {
         const int key = k0 + 8 * n + 2 * t + e % 2, half = e / 2;
         const bool seen = all_seen || (key >= begin[half] && key < end[half]);
-        gradients_of(p, s[0][n][e], dp[0][n][e], seen, scale, lse[half], delta[half], b, h,
-                     q0 + warp_row + g + 8 * half, key);
+        gradients_of(s[0][n][e], dp[0][n][e], seen, scale, lse[half], delta[half],
+                     kept >> (4 * n + e) & 1 ? factor : 0.0f);
       }
     add_product<T, D, 1, kTiles, D>(dq, dp, k_now, 0);
   }

@@ -54,11 +54,14 @@ struct ProbabilityMask {
   double scale = 1;  // of what is kept
   PositionRuns rows, keys;
 
+  __device__ bool keeps(int64_t b, int64_t head, int64_t row, int64_t column) const {
+    const uint64_t of_row = (uint64_t(b) * heads + uint64_t(head)) * seq + uint64_t(place_of(rows, row));
+    return dropout.keeps(first + of_row * seq + uint64_t(place_of(keys, column)));
+  }
   // What the probability is multiplied with.
   template <class Acc>
   __device__ Acc factor(int64_t b, int64_t head, int64_t row, int64_t column) const {
-    const uint64_t of_row = (uint64_t(b) * heads + uint64_t(head)) * seq + uint64_t(place_of(rows, row));
-    return dropout.keeps(first + of_row * seq + uint64_t(place_of(keys, column))) ? Acc(scale) : Acc(0);
+    return keeps(b, head, row, column) ? Acc(scale) : Acc(0);
   }
 };
 
