@@ -563,8 +563,6 @@ std::vector<Problem> unsupported_of(const RunSpec& run) {
          "scales of a step follow from the one before, which is not settled yet: give \"off\", or "
          "precision.fp8 = \"current\" or \"block\"");
   const bool cuda = run.train.device == "cuda";
-  refuse(cuda && p.fp8 != "none", "precision.fp8", text(p.fp8),
-         "its products have no CUDA kernel in this version: give \"none\", or train.device = \"cpu\"");
   refuse(cuda && run.train.comm == "mpi", "train.comm", text(run.train.comm),
          "it moves memory of the host, and train.device = \"cuda\" has its own: give \"thread\"");
   refuse(cuda && l.offload != "none", "layout.offload", text(l.offload),

@@ -6,7 +6,8 @@
 //
 // To f32 every code is exact. From f32: to nearest, ties to even; a finite number beyond the largest becomes
 // the largest (it saturates), so what is finite stays finite. What is not finite stays so: NaN is NaN, and an
-// infinity is one where the format has it, else NaN.
+// infinity is one where the format has it, else NaN. All constexpr, so that CUDA's kernels are these
+// functions too.
 #pragma once
 #include <algorithm>
 #include <bit>
@@ -18,22 +19,20 @@ namespace trireme {
 
 enum class Fp8Format : uint8_t { e4m3, e5m2 };
 
-inline float from_fp8(Fp8Format format, uint8_t code) {
-  if (format == Fp8Format::e5m2) {  // the upper byte of an f16
-    f16 h;
-    h.bits = uint16_t(code << 8);
-    return float(h);
-  }
+constexpr float from_fp8(Fp8Format format, uint8_t code) {
+  const bool e4m3 = format == Fp8Format::e4m3;
   const uint32_t sign = uint32_t(code & 0x80) << 24, a = code & 0x7f;
-  if (a == 0x7f) return std::bit_cast<float>(sign | 0x7fc00000);
-  if (a >= 8) return std::bit_cast<float>(sign | ((120u << 23) + (a << 20)));
-  const float magnitude = float(a) * 0x1p-9f;
+  if (a > (e4m3 ? 0x7eu : 0x7cu)) return std::bit_cast<float>(sign | 0x7fc00000);
+  if (!e4m3 && a == 0x7c) return std::bit_cast<float>(sign | 0x7f800000);
+  if (a >= (e4m3 ? 8u : 4u))
+    return std::bit_cast<float>(sign | (e4m3 ? (120u << 23) + (a << 20) : (112u << 23) + (a << 21)));
+  const float magnitude = float(a) * (e4m3 ? 0x1p-9f : 0x1p-16f);
   return sign ? -magnitude : magnitude;
 }
 
 // a: the bits of a finite |f|. Multiples of the smallest number are added to one whose last bit that is: the
 // sum rounds as wanted.
-inline uint8_t magnitude_to_fp8(Fp8Format format, uint32_t a) {
+constexpr uint8_t magnitude_to_fp8(Fp8Format format, uint32_t a) {
   const bool e4m3 = format == Fp8Format::e4m3;
   const uint32_t largest = e4m3 ? 0x43e00000 : 0x47600000, normal = e4m3 ? 0x3c800000 : 0x38800000;
   const uint32_t rebias = e4m3 ? 120u << 23 : 112u << 23, dropped = e4m3 ? 20 : 21;
@@ -45,7 +44,7 @@ inline uint8_t magnitude_to_fp8(Fp8Format format, uint32_t a) {
   return uint8_t(a >= normal ? usual : small);
 }
 
-inline uint8_t to_fp8(Fp8Format format, float f) {
+constexpr uint8_t to_fp8(Fp8Format format, float f) {
   const uint32_t u = std::bit_cast<uint32_t>(f), a = u & 0x7fffffff;
   const uint8_t sign = uint8_t(u >> 24 & 0x80);
   constexpr uint32_t kInfinity = 0x7f800000;
@@ -53,10 +52,17 @@ inline uint8_t to_fp8(Fp8Format format, float f) {
   return sign | (format == Fp8Format::e5m2 && a == kInfinity ? 0x7c : 0x7f);
 }
 
+// to_fp8(x * per_scale), but that a finite number whose multiple is beyond f32 saturates as others do.
+constexpr uint8_t scaled_to_fp8(Fp8Format format, float x, float per_scale) {
+  if ((std::bit_cast<uint32_t>(x) & 0x7fffffff) >= 0x7f800000) return to_fp8(format, x);
+  const uint32_t u = std::bit_cast<uint32_t>(x * per_scale);
+  return uint8_t(u >> 24 & 0x80) | magnitude_to_fp8(format, u & 0x7fffffff);
+}
+
 // The scale of numbers up to `largest`: the power of two 2^e with largest <= 2^(e - margin) times the
 // format's largest number, and no smaller one. number = code * scale. 1 where all numbers are 0; between
 // 2^-126 and 2^126.
-inline float fp8_scale(Fp8Format format, float largest, int margin = 0) {
+constexpr float fp8_scale(Fp8Format format, float largest, int margin = 0) {
   if (!(largest > 0)) return 1;
   const uint32_t u = std::bit_cast<uint32_t>(largest);
   const int exponent = std::max(int(u >> 23), 1) - 127;

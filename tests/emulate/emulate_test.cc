@@ -1,7 +1,11 @@
 #include "emulate.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+#include <cmath>
 #include <numeric>
 #include <vector>
 
@@ -188,6 +192,76 @@ TEST(CudaKernels, StepAndSumSquaresToTheCpusBits) {
     return std::vector<Tensor>{tensor_of(master), tensor_of(m), tensor_of(v), tensor_of(weight),
                                tensor_of(sums)};
   });
+}
+
+// Blocks as the recipes have them and such as edges and odd sizes cut off.
+struct QuantiseProblem {
+  int64_t rows, cols;
+  Fp8Blocks blocks;
+  float amax = -1, seen = -1;  // below 0: none
+  int margin = 0;
+};
+
+TEST(CudaKernels, QuantiseToTheCpusBits) {
+  // Every bf16 there is, with what is not finite; f32 of all magnitudes.
+  std::vector<bf16> all(1 << 16);
+  for (size_t i = 0; i < all.size(); i++) all[i].bits = uint16_t(i * 40503);
+  std::vector<float> floats(1 << 16);
+  for (size_t i = 0; i < floats.size(); i++)
+    floats[i] = std::ldexp(float(normal(8, i)), int(below(9, i, 60)) - 30);
+  const QuantiseProblem problems[] = {{1, 1, {}},
+                                      {256, 256, {}},
+                                      {37, 129, {}, -1, 0.25f, 2},
+                                      {37, 129, {}, 0.03f, 0.5f},
+                                      {37, 129, {}, 0.03f},
+                                      {37, 129, {}, 0, 0, 1},
+                                      {64, 1024, {1, 128}},
+                                      {7, 300, {1, 128}, -1, 0},
+                                      {300, 70, {128, 1}, -1, 2},
+                                      {131, 260, {128, 128}},
+                                      {50, 77, {3, 5}, -1, 0},
+                                      {129, 65, {64, 64}}};
+  OnBoth both;
+  std::array<int64_t, 256> times{};
+  for (const auto& p : problems)
+    for (Fp8Format format : {Fp8Format::e4m3, Fp8Format::e5m2})
+      for (bool wide : {false, true}) {
+        SCOPED_TRACE(fmt::format("{} x {}, blocks of {} x {}, {}", p.rows, p.cols, p.blocks.rows,
+                                 p.blocks.cols, wide ? "f32" : "bf16"));
+        const Tensor x(wide ? tensor_of(floats).data : tensor_of(all).data, {p.rows, p.cols},
+                       wide ? DType::f32 : DType::bf16);
+        std::vector<uint8_t> codes[2];
+        std::vector<float> scale[2], amax{p.amax}, seen[2] = {{p.seen}, {p.seen}};
+        int k = 0;
+        both.expect_equal([&](Kernels& kernels) {
+          codes[k].assign(size_t(p.rows * p.cols), 0xaa);
+          const Shape scales = p.blocks.scales(p.rows, p.cols);
+          scale[k].assign(size_t(scales.numel()), -1.0f);
+          kernels.run(QuantiseArgs{.x = x,
+                                   .codes = tensor_of(codes[k]).view(x.shape),
+                                   .scale = tensor_of(scale[k]).view(scales),
+                                   .amax = p.amax < 0 ? Tensor() : tensor_of(amax),
+                                   .seen = p.seen < 0 ? Tensor() : tensor_of(seen[k]),
+                                   .format = format,
+                                   .blocks = p.blocks,
+                                   .margin = p.margin});
+          const int now = k++;
+          return std::vector<Tensor>{tensor_of(codes[now]), tensor_of(scale[now]), tensor_of(seen[now])};
+        });
+        for (uint8_t c : codes[1]) times[c]++;
+      }
+  EXPECT_EQ(std::count(times.begin(), times.end(), 0), 0);  // all 256 codes were among them
+}
+
+TEST(CudaKernels, TurnCodesForTensorCores) {
+  for (auto [rows, cols] : {std::pair<int64_t, int64_t>{1, 1}, {33, 70}, {96, 32}, {5, 129}}) {
+    std::vector<uint8_t> from(size_t(rows * cols)), to(from.size(), 0xaa);
+    for (size_t i = 0; i < from.size(); i++) from[i] = uint8_t(below(3, i, 256));
+    emulated_turn_codes(tensor_of(from).view({rows, cols}), tensor_of(to).view({cols, rows}));
+    for (int64_t r = 0; r < rows; r++)
+      for (int64_t c = 0; c < cols; c++)
+        ASSERT_EQ(to[size_t(c * rows + r)], from[size_t(r * cols + c)]) << r << ", " << c;
+  }
 }
 
 TEST(CudaKernels, NameTheFirstBadIdAtTheNextSync) {

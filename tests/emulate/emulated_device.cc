@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "device/cuda/fp8.h"
 #include "device/cuda/indices.h"
 #include "device/cuda/launches.h"
 #include "emulate.h"
@@ -72,6 +73,9 @@ class EmulatedDevice final : public Device {
 
 std::unique_ptr<Device> make_emulated_device() {
   return std::make_unique<EmulatedDevice>();
+}
+void emulated_turn_codes(const Tensor& from, const Tensor& to) {
+  cuda::turn_codes(from, to, nullptr);
 }
 
 }  // namespace trireme

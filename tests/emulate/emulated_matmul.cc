@@ -1,10 +1,15 @@
 // matmul without cuBLASLt: of any problem the kernel that takes what the library does not.
+#include "device/cuda/fp8.h"
 #include "device/cuda/matmul_simt.h"
 
 namespace trireme::cuda {
 
 void cuda_launch(const MatmulArgs& a, const Tensor&, CudaContext&, cudaStream_t stream) {
   if (a.c.numel() > 0) simt_matmul(a, stream);
+}
+
+bool fp8_on_tensor_cores(const Fp8MatmulArgs&, const Tensor&, CudaContext&, cudaStream_t) {
+  return false;
 }
 
 }  // namespace trireme::cuda

@@ -51,24 +51,16 @@ void raise_by_row(const T* x, const Cut& cut, float* most) {
   }
 }
 
-// A finite number whose multiple is beyond f32 saturates as others do.
-template <Fp8Format F>
-uint8_t code_of(float x, float per_scale) {
-  if (!is_finite(x)) return to_fp8(F, x);
-  const uint32_t u = std::bit_cast<uint32_t>(x * per_scale);
-  return uint8_t(u >> 24 & 0x80) | magnitude_to_fp8(F, u & 0x7fffffff);
-}
-
 template <Fp8Format F, class T>
 void encode_row(const T* x, const Cut& cut, const float* scale, uint8_t* codes) {
   if (cut.width == 1) {
-    for (int64_t c = 0; c < cut.cols; c++) codes[c] = code_of<F>(float(x[c]), 1 / scale[c]);
+    for (int64_t c = 0; c < cut.cols; c++) codes[c] = scaled_to_fp8(F, float(x[c]), 1 / scale[c]);
     return;
   }
   for (int64_t j = 0; j < cut.across; j++) {
     const float per_scale = 1 / scale[j];
     const int64_t end = std::min(cut.cols, (j + 1) * cut.width);
-    for (int64_t c = j * cut.width; c < end; c++) codes[c] = code_of<F>(float(x[c]), per_scale);
+    for (int64_t c = j * cut.width; c < end; c++) codes[c] = scaled_to_fp8(F, float(x[c]), per_scale);
   }
 }
 

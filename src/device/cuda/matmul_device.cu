@@ -10,6 +10,11 @@
 // Of each problem (sizes, strides, types, epilogue, alignment) the algorithm is chosen once: the heuristic's
 // first where runs must be alike (CudaContext::deterministic), else the fastest of its first ones, timed on
 // the operands into memory of their own. An algorithm gives the same bits every time.
+//
+// fp8_matmul takes the same way where 8-bit tensor cores can do what it says (fp8.h): one scale an operand,
+// read on the device; k in the rows of both, what has it in its columns is turned in scratch first; sums
+// promoted to f32 (no fast accumulation). H100's cores keep some 14 bits of a sum of 128 before that, so the
+// result must be bf16, whose 8 bits hide it.
 #include <cublasLt.h>
 #include <dlfcn.h>
 
@@ -17,6 +22,7 @@
 #include <array>
 #include <map>
 
+#include "device/cuda/fp8.h"
 #include "device/cuda/gpu.cuh"
 #include "device/cuda/matmul_simt.h"
 
@@ -76,6 +82,15 @@ struct Addend {
   const Tensor* matrix = nullptr;  // null: nothing
   float beta = 0;
 };
+// What operands of 8 bits are besides.
+struct Codes {
+  Fp8Format format_a = Fp8Format::e4m3, format_b = Fp8Format::e4m3;
+  const float *scale_a = nullptr, *scale_b = nullptr;  // on the device
+};
+cudaDataType_t type_of(Fp8Format f) {
+  return f == Fp8Format::e4m3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
+}
+
 // None where one call cannot say it.
 bool addend_of(const MatmulArgs& a, Addend& to) {
   const bool own = a.residual && a.residual.data == a.c.data && leading(a.residual) == leading(a.c);
@@ -92,21 +107,24 @@ bool addend_of(const MatmulArgs& a, Addend& to) {
 
 class Plan {
  public:
-  Plan(const MatmulArgs& a, const Addend& add, int64_t workspace, cublasLtHandle_t handle)
+  // codes: of operands of 8 bits, else null.
+  Plan(const MatmulArgs& a, const Codes* codes, const Addend& add, int64_t workspace, cublasLtHandle_t handle)
       : handle_(handle), beta_(add.beta), workspace_(workspace) {
     const Library& lt = library();
-    const cudaDataType_t in = type_of(a.a.dtype), out = type_of(a.c.dtype);
+    const cudaDataType_t out = type_of(a.c.dtype);
+    const cudaDataType_t in_a = codes ? type_of(codes->format_a) : type_of(a.a.dtype),
+                         in_b = codes ? type_of(codes->format_b) : type_of(a.b.dtype);
     check_status(lt.MatmulDescCreate(&desc_, CUBLAS_COMPUTE_32F, CUDA_R_32F), "MatmulDescCreate");
     set(CUBLASLT_MATMUL_DESC_TRANSA, a.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_TRANSB, a.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N);
     if (a.bias) {
       set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-      set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, in);
-      const void* bias = a.bias.data;
-      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+      set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(a.bias.dtype));
     }
+    if (codes) set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t(0));
+    point(a, codes);
     const Tensor& c = add.matrix ? *add.matrix : a.c;
-    first_ = layout(a.b, in), second_ = layout(a.a, in), c_ = layout(c, out), d_ = layout(a.c, out);
+    first_ = layout(a.b, in_b), second_ = layout(a.a, in_a), c_ = layout(c, out), d_ = layout(a.c, out);
 
     cublasLtMatmulPreference_t wish = nullptr;
     check_status(lt.MatmulPreferenceCreate(&wish), "MatmulPreferenceCreate");
@@ -139,11 +157,9 @@ class Plan {
 
   bool supported() const { return found_ > 0; }
 
-  void run(const MatmulArgs& a, const Addend& add, const Tensor& scratch, cudaStream_t stream) {
-    if (a.bias) {
-      const void* bias = a.bias.data;
-      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-    }
+  void run(const MatmulArgs& a, const Codes* codes, const Addend& add, const Tensor& scratch,
+           cudaStream_t stream) {
+    point(a, codes);
     launch(chosen_, a, add, a.c.data, scratch, stream);
   }
 
@@ -171,6 +187,17 @@ class Plan {
   void set(cublasLtMatmulDescAttributes_t what, const V& value) {
     check_status(library().MatmulDescSetAttribute(desc_, what, &value, sizeof value),
                  "MatmulDescSetAttribute");
+  }
+  // At what changes from call to call.
+  void point(const MatmulArgs& a, const Codes* codes) {
+    if (a.bias) {
+      const void* bias = a.bias.data;
+      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    }
+    if (codes) {
+      set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, static_cast<const void*>(codes->scale_b));
+      set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(codes->scale_a));
+    }
   }
   // The row-major matrix as a column-major one, transposed.
   static cublasLtMatrixLayout_t layout(const Tensor& t, cudaDataType_t type) {
@@ -229,8 +256,8 @@ class Products {
     library().Destroy(handle_);
   }
 
-  Plan& plan(const MatmulArgs& a, const Addend& add, const Tensor& scratch, bool deterministic,
-             cudaStream_t stream) {
+  Plan& plan(const MatmulArgs& a, const Codes* codes, const Addend& add, const Tensor& scratch,
+             bool deterministic, cudaStream_t stream) {
     const Tensor& c = add.matrix ? *add.matrix : a.c;
     const Key key{
         a.c.shape[0],
@@ -245,31 +272,67 @@ class Products {
         alignment_of(a.c.data),
         alignment_of(c.data),
         int64_t(a.a.dtype) << 8 | int64_t(a.c.dtype),
+        codes ? int64_t(codes->format_a) << 1 | int64_t(codes->format_b) : 0,
         int64_t(add.beta) << 8 | a.trans_a << 3 | a.trans_b << 2 | bool(a.bias) << 1 | (c.data == a.c.data)};
     auto it = plans_.find(key);
     if (it == plans_.end()) {
-      it = plans_.emplace(key, std::make_unique<Plan>(a, add, scratch.numel(), handle_)).first;
+      it = plans_.emplace(key, std::make_unique<Plan>(a, codes, add, scratch.numel(), handle_)).first;
       if (!deterministic) it->second->choose(a, add, scratch, stream);
     }
     return *it->second;
   }
 
  private:
-  using Key = std::array<int64_t, 13>;
+  using Key = std::array<int64_t, 14>;
   cublasLtHandle_t handle_ = nullptr;
   std::map<Key, std::unique_ptr<Plan>> plans_;
 };
+
+// False where one call cannot say it, or the library has no algorithm.
+bool run_on_library(const MatmulArgs& a, const Codes* codes, const Tensor& scratch, CudaContext& ctx,
+                    cudaStream_t stream) {
+  Addend add;
+  if (!addend_of(a, add)) return false;
+  if (!ctx.products) ctx.products = std::make_shared<Products>();
+  Plan& plan =
+      static_cast<Products*>(ctx.products.get())->plan(a, codes, add, scratch, ctx.deterministic, stream);
+  if (plan.supported()) plan.run(a, codes, add, scratch, stream);
+  return plan.supported();
+}
+
+bool fits_tensor_cores(const Fp8MatmulArgs& a, const CudaContext& ctx) {
+  bool ok = ctx.major * 10 + ctx.minor >= 89 && a.scale_a.numel() == 1 && a.scale_b.numel() == 1;
+  ok &= a.format_a == Fp8Format::e4m3 || a.format_b == Fp8Format::e4m3;
+  ok &= a.c.dtype == DType::bf16 && (!a.bias || a.bias.dtype == DType::bf16);
+  for (const Tensor* t : {&a.a, &a.b, &a.c}) ok &= t->shape[0] % 16 == 0 && t->shape[1] % 16 == 0;
+  for (const Tensor* t : {&a.a, &a.b, &a.c, &a.residual}) ok &= !*t || alignment_of(t->data) >= 16;
+  ok &= leading(a.c) % 8 == 0 && (!a.residual || leading(a.residual) % 8 == 0);
+  return ok;
+}
 
 }  // namespace
 
 void cuda_launch(const MatmulArgs& a, const Tensor& scratch, CudaContext& ctx, cudaStream_t stream) {
   if (a.c.numel() == 0) return;
-  Addend add;
-  if (!addend_of(a, add)) return simt_matmul(a, stream);
-  if (!ctx.products) ctx.products = std::make_shared<Products>();
-  Plan& plan = static_cast<Products*>(ctx.products.get())->plan(a, add, scratch, ctx.deterministic, stream);
-  if (!plan.supported()) return simt_matmul(a, stream);
-  plan.run(a, add, scratch, stream);
+  if (!run_on_library(a, nullptr, scratch, ctx, stream)) simt_matmul(a, stream);
+}
+
+bool fp8_on_tensor_cores(const Fp8MatmulArgs& a, const Tensor& scratch, CudaContext& ctx,
+                         cudaStream_t stream) {
+  if (!fits_tensor_cores(a, ctx)) return false;
+  // In the place of the bf16 numbers, which takes twice as much.
+  const Fp8AsBf16 as(a, scratch.data);
+  auto with_k_in_rows = [&](const Tensor& codes, bool already, const Tensor& place) {
+    if (already) return codes;
+    const Tensor turned(place.data, {codes.shape[1], codes.shape[0]}, DType::u8);
+    turn_codes(codes, turned, stream);
+    return turned;
+  };
+  MatmulArgs product = as.product;
+  product.a = with_k_in_rows(a.a, !a.trans_a, as.product.a), product.trans_a = false;
+  product.b = with_k_in_rows(a.b, a.trans_b, as.product.b), product.trans_b = true;
+  const Codes codes{a.format_a, a.format_b, a.scale_a.as<float>(), a.scale_b.as<float>()};
+  return run_on_library(product, &codes, as.rest(scratch), ctx, stream);
 }
 
 }  // namespace trireme::cuda

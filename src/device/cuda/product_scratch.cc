@@ -1,8 +1,7 @@
 // Scratch of matrix products and attention on CUDA, known without a GPU.
 #include <algorithm>
 
-#include "base/rounding.h"
-#include "device/cuda/launches.h"
+#include "device/cuda/fp8.h"
 
 namespace trireme::cuda {
 
@@ -12,6 +11,11 @@ int64_t cuda_scratch(const MatmulArgs& a) {
   if (a.c.numel() == 0) return 0;
   const int64_t parts = a.c.numel() * int64_t(sizeof(float)) * 16 + (64 << 10);
   return round_up(std::min<int64_t>(parts, 32 << 20), 256);
+}
+// Numbers of both operands and what their product takes; tensor cores of 8 bits turn codes in the same place.
+int64_t cuda_scratch(const Fp8MatmulArgs& a) {
+  const Fp8AsBf16 as(a, nullptr);
+  return as.possible && a.c.numel() > 0 ? as.bytes + cuda_scratch(as.product) : 0;
 }
 int64_t cuda_scratch(const GroupedMatmulArgs&) {
   return 0;

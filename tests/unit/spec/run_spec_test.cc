@@ -406,7 +406,7 @@ TEST(RunSpec, UnsupportedByThisVersion) {
     EXPECT_HAS(err, "not supported by this version; ");
     EXPECT_EQ(lines_of(err).size(), 1u) << err;
   }
-  refuse_unsupported(parse("[train]\ndevice = \"cuda\""));
+  refuse_unsupported(parse("[train]\ndevice = \"cuda\"\n[precision]\nfp8 = \"block\""));
   RunSpec gpu = parse("[train]\ndevice = \"cuda\"\ncomm = \"mpi\"\n[layout]\noffload = \"state\"");
   const std::string no = error_of([&] { refuse_unsupported(gpu); });
   EXPECT_HAS(no, "train.comm: ");
