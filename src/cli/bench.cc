@@ -78,6 +78,7 @@ void show(const ClusterSpec& c) {
   fmt::print("  memory        {:>9.1f} GB/s, {}\n", c.memory_bandwidth / 1e9, human_bytes(c.memory_bytes));
   show_links(c);
   if (c.disk_bandwidth > 0) fmt::print("  disk          {:>9.1f} GB/s\n", c.disk_bandwidth / 1e9);
+  if (c.host_bandwidth > 0) fmt::print("  host          {:>9.1f} GB/s\n", c.host_bandwidth / 1e9);
   show_calibration(c.alone);
   show_calibration(c.together);
 }

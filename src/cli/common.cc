@@ -100,6 +100,7 @@ bool keep_calibrations(ClusterSpec& now, const fs::path& file) {
     if (!now.alone.known()) now.alone = before.alone;
     if (!now.together.known()) now.together = before.together;
     if (now.disk_bandwidth == 0) now.disk_bandwidth = before.disk_bandwidth;
+    if (now.host_bandwidth == 0) now.host_bandwidth = before.host_bandwidth;
   } catch (const Error&) {
     // A file that does not read holds nothing to keep.
   }

@@ -29,10 +29,18 @@ class Device {
   virtual std::byte* reserve(int64_t bytes) = 0;
   virtual void release(std::byte*, int64_t bytes) = 0;
 
+  // Does the processor not reach what reserve() gives? Then the host's memory is another (runtime/offload.h).
+  virtual bool own_memory() const { return false; }
+  // Memory of the host that copy() reaches from any stream, zero at first; pinned where that is faster. On
+  // meta addresses. Released with the same size. No room: an error that says how much was asked for.
+  virtual std::byte* reserve_host(int64_t bytes);
+  virtual void release_host(std::byte*, int64_t bytes);
+
   // Equal shapes and dtypes, any strides; on another stream than compute it is done when the stream passes
   // it.
   virtual void copy(const Tensor& dst, const Tensor& src, Stream) = 0;
-  // Contiguous; synchronous with the host side. On meta they do nothing (download leaves dst as it was).
+  // Contiguous; synchronous with the host side; dst and src may be the host's memory too. On meta they do
+  // nothing (download leaves dst as it was).
   virtual void upload(const Tensor& dst, const void* src) = 0;
   virtual void download(void* dst, const Tensor& src) = 0;
 

@@ -74,7 +74,7 @@ Totals totals_of(const RunSpec& run, const ClusterSpec& cluster, int threads) {
   for (size_t i = 0; i < tape.pieces.size(); i++) {
     const Piece& p = tape.pieces[i];
     if (!in_pass(p)) continue;
-    if (p.kind == PieceKind::op && !of_disk(p)) t.compute += prices[i].time;
+    if (p.kind == PieceKind::op && !of_offload(p)) t.compute += prices[i].time;
     if (says(p)) t.wire += p.wire, t.comm += prices[i].time;
   }
   for (const Exposure& e : exposures(rank, all.ranks[0]))

@@ -51,7 +51,7 @@ void disturb(const Tape& t, const BookedPaces& paces, std::vector<Price>& prices
   for (size_t i = 0; i < prices.size(); i++) {
     const Piece& p = t.pieces[i];
     double by = 1;
-    if (p.kind == PieceKind::op && !of_disk(p)) by = paces.slower(t.rank);
+    if (p.kind == PieceKind::op && !of_offload(p)) by = paces.slower(t.rank);
     if (p.kind == PieceKind::call) by = 1 / paces.link(t.groups[size_t(p.group)].ranks);
     const int ends[] = {t.rank, p.peer};
     if (p.kind == PieceKind::send) by = 1 / paces.link(ends);

@@ -283,7 +283,7 @@ void SpeedSamples::add(const Tape& tape, std::string_view compute, double factor
     if (p.stream != 0) continue;
     if (p.launched && last > 0) between_.push_back(double(p.begin_ns - last) * 1e-9);
     last = p.launched ? p.end_ns : 0;
-    if (p.kind != PieceKind::op || work_of(p) <= 0 || p.end_ns <= p.begin_ns || of_disk(p)) continue;
+    if (p.kind != PieceKind::op || work_of(p) <= 0 || p.end_ns <= p.begin_ns || of_offload(p)) continue;
     const bool product = is_product(p.name);
     const Size size{product ? p.rows : 1, product ? p.cols : 1, work_of(p)};
     seconds_[std::string(p.name) + " " + std::string(compute)][size].push_back(double(p.end_ns - p.begin_ns) *

@@ -114,8 +114,12 @@ Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpe
   f.ops = price_ops(f.booking, cluster, run);
   const bool priced = matrix_peak > 0 || cluster.memory_bandwidth > 0;
   for (const Piece& p : f.booking.tape.pieces)
-    if (of_disk(p)) f.disk_read += p.cost.bytes_read, f.disk_written += p.cost.bytes_written;
+    if (of_disk(p))
+      f.disk_read += p.cost.bytes_read, f.disk_written += p.cost.bytes_written;
+    else if (of_host(p))
+      f.host_read += p.cost.bytes_read, f.host_written += p.cost.bytes_written;
   f.disk_priced = f.disk_read + f.disk_written == 0 || cluster.disk_bandwidth > 0;
+  f.host_priced = f.host_read + f.host_written == 0 || cluster.host_bandwidth > 0;
   f.wire_priced = run.world() == 1 || links_known(options_of(run, cluster));
   if (priced) price_step(f, run, schedule, cluster, threads);
   if (f.step_s > 0 && matrix_peak > 0) {

@@ -54,6 +54,10 @@ struct Forecast {
   StepTime time;                            // of a step; step_s is its
   int64_t disk_read = 0, disk_written = 0;  // bytes of a step, each rank's: what is offloaded into files
   bool disk_priced = true;                  // false: something is, and the disk's bandwidth is not known
+  int64_t host_read = 0,
+          host_written = 0;  // likewise: offloaded into the host's memory (Booking::waiting_bytes)
+  bool host_priced = true;   // false: something is, and the link's bandwidth is not known
+  bool offload_priced() const { return disk_priced && host_priced; }
   bool wire_priced = true;  // false: several ranks, and no alpha and beta of their links are known
   std::vector<OpForecast> ops;
   // Of all train.steps, evaluations and checkpoints left out; 0 where the step's time is not known.

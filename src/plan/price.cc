@@ -66,6 +66,11 @@ double disk_seconds(const Cost& c, const ClusterSpec& cluster, int64_t sharing) 
   if (cluster.disk_bandwidth == 0) return 0;
   return double(c.bytes_read + c.bytes_written) * double(sharing) / cluster.disk_bandwidth;
 }
+// Either way has the bandwidth for itself.
+double host_seconds(const Cost& c, const ClusterSpec& cluster) {
+  if (cluster.host_bandwidth == 0) return 0;
+  return double(c.bytes_read + c.bytes_written) / cluster.host_bandwidth;
+}
 
 // What goes over the wire while compute goes on takes processor time from it where ranks' threads are as many
 // as cores, as they are when they are measured together: rank threads' wires are copies.
@@ -124,6 +129,8 @@ std::vector<Price> price(const Tape& tape, const ClusterSpec& cluster, const Run
     if (speeds && run.train.comm == "thread") s = call_speed(*speeds, tape, p);
     if (of_disk(p))
       s = disk_seconds(p.cost, cluster, ranks_of_a_machine(run, links));
+    else if (of_host(p))
+      s = host_seconds(p.cost, cluster);
     else if (p.kind == PieceKind::op)
       s = piece_seconds(p, cluster, run, speeds);
     else if ((p.kind == PieceKind::call || p.kind == PieceKind::send) && !s)
@@ -188,6 +195,8 @@ StepTime step_time(const RunSpec& run, const Schedule& schedule, const ClusterSp
     t.exposed_s = std::max(t.exposed_s, double(r.exposed) * 1e-9);
     t.disk_s = std::max(t.disk_s, double(r.disk) * 1e-9);
     t.exposed_disk_s = std::max(t.exposed_disk_s, double(r.exposed_disk) * 1e-9);
+    t.host_s = std::max(t.host_s, double(r.host) * 1e-9);
+    t.exposed_host_s = std::max(t.exposed_host_s, double(r.exposed_host) * 1e-9);
   }
   return t;
 }

@@ -20,7 +20,7 @@ OpSeconds op_seconds(std::string_view op, const Cost&, const ClusterSpec&, std::
 // (plan/speeds.h): expected seconds of ops and calls, and what lies between ops. Else, and for what was not
 // measured: ops by op_seconds, calls by alpha and beta (call_seconds), or as libraries of devices make them
 // where the cluster file says enough (plan/call_price.h). Disk transfers by the machine's disk, whose
-// bandwidth its ranks share.
+// bandwidth its ranks share; transfers to and from the host's memory by each device's own link to it.
 std::vector<Price> price(const Tape&, const ClusterSpec&, const RunSpec&);
 // The same machine without these measurements: its roof.
 ClusterSpec at_the_roof(ClusterSpec);
@@ -33,6 +33,7 @@ struct StepTime {
   double compute_s = 0;  // of the rank that computes longest
   double comm_s = 0;     // of the rank with most of it: what the step would wait without overlap
   double disk_s = 0, exposed_disk_s = 0;  // likewise: transfers to and from the disk; compute waits for them
+  double host_s = 0, exposed_host_s = 0;  // likewise: the host's memory
   double exposed_s = 0;  // of the rank with most of it: compute waits for the wire or for other ranks
   double bubble = 0;     // of the rank with most of it: idle for the pipeline, of its own span (OwnSpan)
 };

@@ -111,6 +111,27 @@ std::string disk_text(const RunSpec& run, const Forecast& f) {
   return s + "\n";
 }
 
+std::string host_text(const RunSpec& run, const Forecast& f) {
+  if (f.booking.waiting_bytes == 0) return "";
+  std::string s = fmt::format(
+      "to and from the host's memory in a step, each rank (layout.offload = \"{}\")\n", run.layout.offload);
+  for (const auto& [name, bytes] : {std::pair("read", f.host_read),
+                                    {"written", f.host_written},
+                                    {"taken there", f.booking.waiting_bytes}})
+    s += fmt::format("  {:<20} {:>15} {:>10}\n", name, bytes, human_bytes(bytes));
+  return s + "\n";
+}
+
+std::string host_time_text(const Forecast& f) {
+  if (!f.host_priced)
+    return "  the host's memory: the bandwidth to it is not known, so it takes no time here (a cluster file "
+           "states host_bandwidth)\n";
+  if (f.time.host_s == 0) return "";
+  return fmt::format(
+      "  of a rank: {:.3f} ms to and from the host's memory, {:.3f} ms of it exposed (compute waits)\n",
+      f.time.host_s * 1e3, f.time.exposed_host_s * 1e3);
+}
+
 std::string disk_time_text(const Forecast& f) {
   if (!f.disk_priced)
     return "  the disk: its bandwidth is not known, so it takes no time here (a cluster file states "
@@ -166,7 +187,7 @@ std::string time_text(const RunSpec& run, const Forecast& f, const ClusterSpec& 
       f.expected ? "time of a step (as kernels were measured inside steps; roof: the larger of FLOPs / peak "
                    "and bytes / bandwidth)\n"
                  : "time of a step (roofline: the larger of FLOPs / peak and bytes / bandwidth)\n";
-  s += op_lines(f) + wire_time_text(run, f, cluster) + disk_time_text(f);
+  s += op_lines(f) + wire_time_text(run, f, cluster) + disk_time_text(f) + host_time_text(f);
   if (f.step_s == 0 || f.mfu == 0)
     return s + "  no peaks of this machine are known: `trireme bench` measures them\n";
   s += step_line(f) + unmeasured_text(f);
@@ -245,6 +266,13 @@ nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
     j["disk"]["seconds"] = j["disk"]["exposed_s"] = nullptr;
     if (f.disk_priced) j["disk"]["seconds"] = f.time.disk_s, j["disk"]["exposed_s"] = f.time.exposed_disk_s;
   }
+  if (f.booking.waiting_bytes > 0) {
+    j["host"] = {{"bytes_read", f.host_read},
+                 {"bytes_written", f.host_written},
+                 {"bytes_held", f.booking.waiting_bytes}};
+    j["host"]["seconds"] = j["host"]["exposed_s"] = nullptr;
+    if (f.host_priced) j["host"]["seconds"] = f.time.host_s, j["host"]["exposed_s"] = f.time.exposed_host_s;
+  }
   j["fits"] = f.fits;
   j["cost"] = nullptr;
   if (f.cost > 0) j["cost"] = f.cost;
@@ -320,7 +348,7 @@ std::string to_text(const RunSpec& run, const Forecast& f, const ClusterSpec& cl
                    run.world() > 1 ? "each rank's kernels" : "kernels", f.op_flops);
   s += recompute_text(run, f);
   if (!cluster.name.empty()) s += fmt::format("machine: {} ({})\n", cluster.name, cluster.source);
-  return s + "\n" + memory_text(run, f) + "\n" + wire_text(run, f) + disk_text(run, f) +
+  return s + "\n" + memory_text(run, f) + "\n" + wire_text(run, f) + disk_text(run, f) + host_text(run, f) +
          time_text(run, f, cluster) + "\n" + run_text(run, f);
 }
 

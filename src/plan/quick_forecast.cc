@@ -30,16 +30,16 @@ QuickForecast quick_forecast(const RunSpec& run, const ClusterSpec& cluster, int
   const ClusterSpec priced = expected ? cluster : at_the_roof(cluster);
   QuickForecast q{.idle = idle_of(run)};
   int64_t arena = 0, snapshot = 0;
-  bool disk = false;
+  bool disk = false, host = false;
   for (const int r : fullest_ranks(run, schedule)) {
     Booking b = book_stage(run, schedule, threads, cluster, r);
     arena = std::max(arena, b.arena_bytes), snapshot = std::max(snapshot, b.snapshot_bytes);
-    for (const Piece& p : b.tape.pieces) disk |= of_disk(p);
+    for (const Piece& p : b.tape.pieces) disk |= of_disk(p), host |= of_host(p);
     q.alone_s = std::max(q.alone_s, seconds_alone(std::move(b.tape), run, priced));
     q.booked++;
   }
   q.bytes = arena + (has_own_devices(cluster) ? 0 : snapshot);
-  q.disk_priced = !disk || cluster.disk_bandwidth > 0;
+  q.offload_priced = (!disk || cluster.disk_bandwidth > 0) && (!host || cluster.host_bandwidth > 0);
   q.wire_priced = run.world() == 1 || links_known(options_of(run, cluster));
   return q;
 }

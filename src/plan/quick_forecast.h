@@ -10,7 +10,7 @@ struct QuickForecast {
   double alone_s = 0;  // of the slowest booked rank: its step if messages came at once; 0 = no price
   double idle = 1;     // the step is so many times as long, for the pipeline's idle time (1F1B's, by chunks)
   int64_t booked = 0;  // ranks
-  bool disk_priced = true, wire_priced = true;
+  bool offload_priced = true, wire_priced = true;
   // A step of it, given what one of another quick forecast takes as replayed.
   double step_s(const QuickForecast& other, double replayed_s) const {
     return other.alone_s > 0 ? replayed_s * alone_s * idle / (other.alone_s * other.idle) : 0;

@@ -56,6 +56,11 @@ void offload_more(const RunSpec& run, Family& out) {
     if (run.layout.offload != "none" && more != "all") continue;
     Change c{fmt::format("layout.offload = \"{}\"", more), run};
     c.run.layout.offload = more;
+    if (run.layout.offload == "none" &&
+        run.train.device != "cpu") {  // whose own memory is full, not the host's
+      c.run.layout.offload_to = "host";
+      c.text += " with layout.offload_to = \"host\"";
+    }
     out.push_back(std::move(c));
   }
 }
@@ -111,7 +116,7 @@ class Trial {
   bool replay(const RunSpec& run, Remedy& r) const {
     const Forecast after = forecast(run, schedule_of(run), cluster_, threads_);
     r.saves = before_.device_bytes() - after.device_bytes(), r.step_s = after.step_s;
-    r.priced = after.step_s > 0 && after.disk_priced && after.wire_priced;
+    r.priced = after.step_s > 0 && after.offload_priced() && after.wire_priced;
     return after.fits;
   }
   bool look(const RunSpec& run, Remedy& r) {
@@ -119,7 +124,7 @@ class Trial {
     booked_ += after.booked;
     r.saves = before_.device_bytes() - after.bytes;
     r.step_s = after.step_s(quick_, before_.step_s), r.about = r.step_s > 0;
-    r.priced = r.step_s > 0 && after.disk_priced && after.wire_priced;
+    r.priced = r.step_s > 0 && after.offload_priced && after.wire_priced;
     return after.bytes <= before_.memory_bytes / ranks_on_device(run, cluster_);
   }
 

@@ -441,7 +441,8 @@ RunSpec with_layout(RunSpec run, const SearchLayout& l) {
   o.recompute_tensors = LayoutSpec().recompute_tensors, o.recompute_rest = {};
   o.recompute_blocks = o.recompute_limit = 0, o.recompute_shard = false;
   o.offload = l.offload ? "state" : "none";
-  if (!l.offload) o.offload_dir.clear(), o.offload_mb = LayoutSpec().offload_mb;
+  if (!l.offload)
+    o.offload_to = LayoutSpec().offload_to, o.offload_dir.clear(), o.offload_mb = LayoutSpec().offload_mb;
   run.batch.global = l.global, run.batch.micro = l.micro;
   run.own_schedule = {};
   return run;

@@ -88,6 +88,7 @@ Booking book_stage(const RunSpec& run, const Schedule& schedule, int threads, co
   b.tape = recorder.stop();
   b.parameters = parameters(run.model);
   if (run.train.async_save) b.snapshot_bytes = snapshot_bytes(r);
+  b.waiting_bytes = r.waiting_bytes();
   b.peak = r.arena().ledger().peaks();
   b.at_peak = r.arena().ledger().at_peak();
   b.peak_total = r.arena().ledger().peak_total();
@@ -102,13 +103,14 @@ Booking book_stage(const RunSpec& run, const Schedule& schedule, int threads, co
 
 Booking book_training(const RunSpec& run, const Schedule& schedule, int threads, const ClusterSpec& cluster) {
   Booking worst = book_stage(run, schedule, threads, cluster, 0);
-  int64_t arena = worst.arena_bytes, snapshot = worst.snapshot_bytes;
+  int64_t arena = worst.arena_bytes, snapshot = worst.snapshot_bytes, waiting = worst.waiting_bytes;
   for (int k = 1; k < int(run.layout.pp); k++) {
     Booking b = book_stage(run, schedule, threads, cluster, k);
     arena = std::max(arena, b.arena_bytes), snapshot = std::max(snapshot, b.snapshot_bytes);
+    waiting = std::max(waiting, b.waiting_bytes);
     if (b.peak_total > worst.peak_total) worst = std::move(b);
   }
-  worst.arena_bytes = arena, worst.snapshot_bytes = snapshot;
+  worst.arena_bytes = arena, worst.snapshot_bytes = snapshot, worst.waiting_bytes = waiting;
   return worst;
 }
 

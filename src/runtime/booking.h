@@ -21,6 +21,7 @@ struct Booking {
   BucketBytes at_peak{};  // what the peak of the total was made of
   int64_t peak_total = 0;
   int64_t snapshot_bytes = 0;  // of host memory, for checkpoints written beside training (train.async_save)
+  int64_t waiting_bytes = 0;   // of host memory, where what is offloaded waits (layout.offload_to = "host")
   int64_t arena_bytes =
       0;       // the range that holds a step, an evaluation and a one-sequence forward, holes included
   Cost total;  // of a step

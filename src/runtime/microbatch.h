@@ -13,9 +13,9 @@ struct StageRunner::Microbatch {
   // By slot (Chunk): the input of each layer of a chunk, then the output of its last; x[0] stays empty on the
   // first stage. dx: their gradients.
   std::vector<Owned> x, dx;
-  std::vector<char> away;              // by slot: the input waits in the file (offload.h)
-  std::vector<Event> fetched;          // by slot: it is on its way back until then
-  std::vector<Saved> saved;            // by layer
+  std::vector<int32_t> away;   // by slot: 0, or 1 + the place where the input waits outside (offload.h)
+  std::vector<Event> fetched;  // by slot: it is on its way back until then
+  std::vector<Saved> saved;    // by layer
   std::vector<Event> x_here, dx_here;  // by chunk: the input, and the output's gradient, have arrived
   int64_t own_targets = 0;             // that are no -1
   size_t chunks = 0, chunks_done = 0;  // that it passes; whose backward passes are done

@@ -4,14 +4,18 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 
 #include "base/error.h"
+#include "device/device_memory.h"
 
 namespace trireme {
 namespace {
+
+constexpr int64_t kBounce = 1 << 20;
 
 int open_nameless(const fs::path& folder) {
   make_folders(folder);
@@ -25,29 +29,38 @@ int open_nameless(const fs::path& folder) {
 
 }  // namespace
 
-OffloadFile::OffloadFile(const fs::path& folder, Device& device, int64_t jobs, int64_t bytes)
-    : folder_(folder),
+OffloadStore::OffloadStore(const OffloadTo& to, Device& device, int64_t jobs, int64_t bytes)
+    : folder_(to.folder),
       device_(device),
-      out_(device.stream("offload")),
-      in_(device.stream("fetch")),
-      bytes_(bytes),
-      puts_(size_t(jobs)),
-      gets_(size_t(jobs)) {
-  if (device.has_data()) fd_ = open_nameless(folder);
+      out_{device.stream("offload"), std::vector<Job>(size_t(jobs)), nullptr},
+      in_{device.stream("fetch"), std::vector<Job>(size_t(jobs)), nullptr},
+      bytes_(bytes) {
+  if (to.host) {
+    host_ = device.reserve_host(bytes);
+    return;
+  }
+  if (!device.has_data()) return;
+  fd_ = open_nameless(folder_);
+  if (device.own_memory())
+    for (Way* w : {&out_, &in_}) w->bounce = device.reserve_host(kBounce);
 }
 
-OffloadFile::~OffloadFile() {
-  for (Stream s : {out_, in_}) try {
-      device_.sync(s);
+OffloadStore::~OffloadStore() {
+  for (Way* w : {&out_, &in_}) try {
+      device_.sync(w->stream);
     } catch (const std::exception&) {
       // It is told by whoever caught what ended the run.
     }
+  for (Way* w : {&out_, &in_})
+    if (w->bounce) device_.release_host(w->bounce, kBounce);
+  if (host_) device_.release_host(host_, bytes_);
   if (mapped_ && !device_.has_data()) device_.release(mapped_, bytes_);
   if (mapped_ && device_.has_data()) ::munmap(mapped_, size_t(bytes_));
   if (fd_ >= 0) ::close(fd_);
 }
 
-std::byte* OffloadFile::map() {
+std::byte* OffloadStore::map() {
+  if (host_) return host_;
   if (mapped_ || bytes_ == 0) return mapped_;
   if (!device_.has_data()) return mapped_ = device_.reserve(bytes_);
   if (const int error = ::posix_fallocate(fd_, 0, bytes_); error != 0)
@@ -59,47 +72,78 @@ std::byte* OffloadFile::map() {
   return mapped_ = static_cast<std::byte*>(p);
 }
 
-void OffloadFile::write(void* self, int64_t job) {
-  auto* f = static_cast<OffloadFile*>(self);
-  const Job& j = f->puts_[size_t(job)];
-  for (int64_t done = 0; done < j.bytes;) {
-    const ssize_t n = ::pwrite(f->fd_, j.data + done, size_t(j.bytes - done), j.at + done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0)
-      run_failed("{}: offloading fails: {}", f->folder_.string(), std::strerror(n < 0 ? errno : ENOSPC));
-    done += n;
-  }
+// On the stream's thread. piece(memory of the host, bytes before it, bytes, move): move(dst, src, bytes)
+// where that memory stands for the device's, else null.
+template <class Piece>
+void OffloadStore::in_pieces(const Job& j, std::byte* bounce, const Piece& piece) {
+  const CopyBytes move = device_copy_of(j.data);
+  if (!move) return piece(j.data, 0, j.bytes, move);
+  require(bounce != nullptr, "memory that the host cannot reach, of a device that has none of its own");
+  for (int64_t done = 0; done < j.bytes; done += kBounce)
+    piece(bounce, done, std::min(kBounce, j.bytes - done), move);
 }
 
-void OffloadFile::read(void* self, int64_t job) {
-  auto* f = static_cast<OffloadFile*>(self);
-  const Job& j = f->gets_[size_t(job)];
-  for (int64_t done = 0; done < j.bytes;) {
-    const ssize_t n = ::pread(f->fd_, j.data + done, size_t(j.bytes - done), j.at + done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0)
-      run_failed("{}: what was offloaded cannot be read: {}", f->folder_.string(),
-                 n < 0 ? std::strerror(errno) : "the file ends before it");
-    done += n;
-  }
+void OffloadStore::write(void* self, int64_t job) {
+  auto* f = static_cast<OffloadStore*>(self);
+  const Job& j = f->out_.jobs[size_t(job)];
+  in_pieces(j, f->out_.bounce, [&](std::byte* from, int64_t before, int64_t bytes, CopyBytes move) {
+    if (move) move(from, j.data + before, bytes);
+    for (int64_t done = 0; done < bytes;) {
+      const ssize_t n = ::pwrite(f->fd_, from + done, size_t(bytes - done), j.at + before + done);
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0)
+        run_failed("{}: offloading fails: {}", f->folder_.string(), std::strerror(n < 0 ? errno : ENOSPC));
+      done += n;
+    }
+  });
 }
 
-Event OffloadFile::start(Stream s, std::vector<Job>& jobs, int64_t job, int64_t at, const Tensor& t,
-                         HostTask task) {
-  require(t.contiguous() && at >= 0 && at + t.bytes() <= bytes_,
-          "a tensor larger than its place in the file");
-  jobs.at(size_t(job)) = {.data = t.data, .at = at, .bytes = t.bytes()};
-  device_.wait(s, device_.record(device_.stream("compute")));
+void OffloadStore::read(void* self, int64_t job) {
+  auto* f = static_cast<OffloadStore*>(self);
+  const Job& j = f->in_.jobs[size_t(job)];
+  in_pieces(j, f->in_.bounce, [&](std::byte* to, int64_t before, int64_t bytes, CopyBytes move) {
+    for (int64_t done = 0; done < bytes;) {
+      const ssize_t n = ::pread(f->fd_, to + done, size_t(bytes - done), j.at + before + done);
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0)
+        run_failed("{}: what was offloaded cannot be read: {}", f->folder_.string(),
+                   n < 0 ? std::strerror(errno) : "the file ends before it");
+      done += n;
+    }
+    if (move) move(j.data + before, to, bytes);
+  });
+}
+
+Event OffloadStore::start(Way& way, int64_t job, int64_t at, const Tensor& t, HostTask task) {
+  way.jobs.at(size_t(job)) = {.data = t.data, .at = at, .bytes = t.bytes()};
+  device_.wait(way.stream, device_.record(device_.stream("compute")));
   task.self = this, task.arg = job;
-  device_.enqueue(s, task);
-  return device_.record(s);
+  device_.enqueue(way.stream, task);
+  return device_.record(way.stream);
 }
 
-Event OffloadFile::put(int64_t job, int64_t at, const Tensor& t) {
-  return start(out_, puts_, job, at, t, {.run = &OffloadFile::write, .disk_written = t.bytes()});
+Event OffloadStore::copy(Way& way, const Tensor& dst, const Tensor& src) {
+  device_.wait(way.stream, device_.record(device_.stream("compute")));
+  device_.copy(dst, src, way.stream);
+  return device_.record(way.stream);
 }
-Event OffloadFile::get(int64_t job, int64_t at, const Tensor& t) {
-  return start(in_, gets_, job, at, t, {.run = &OffloadFile::read, .disk_read = t.bytes()});
+
+// Of the host's memory; null where the tensor waits in a file.
+Tensor OffloadStore::place(int64_t at, const Tensor& like) const {
+  require(like.contiguous() && at >= 0 && at + like.bytes() <= bytes_,
+          "a tensor larger than its place in the store");
+  return Tensor(host_ ? host_ + at : nullptr, like.shape, like.dtype);
+}
+
+Event OffloadStore::put(int64_t job, int64_t at, const Tensor& t) {
+  const Tensor there = place(at, t);
+  if (host_) return copy(out_, there, t);
+  return start(out_, job, at, t, {.run = &OffloadStore::write, .disk_written = t.bytes()});
+}
+Event OffloadStore::get(int64_t job, int64_t at, const Tensor& t) {
+  const Tensor there = place(at, t);
+  if (host_) return copy(in_, t, there);
+  return start(in_, job, at, t, {.run = &OffloadStore::read, .disk_read = t.bytes()});
 }
 
 }  // namespace trireme

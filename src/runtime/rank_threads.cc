@@ -36,10 +36,10 @@ class Witness final : public CommFactory {
 struct Ranks {
   Ranks(int n, const CommOptions& comm) : world(n, comm), errors(size_t(n)) {}
 
-  void run(int rank, std::string_view device_name, const DeviceOptions& options, const RankBody& body) {
+  void run(int rank, const MakeDevice& make, const RankBody& body) {
     std::unique_ptr<CommFactory> factory;
     try {
-      std::unique_ptr<Device> device = make_device(device_name, options);
+      std::unique_ptr<Device> device = make();
       factory = world.factory(rank, device.get());
       Witness witness(*factory, first_failed);
       try {
@@ -66,6 +66,11 @@ struct Ranks {
 
 void run_rank_threads(int world, std::string_view device, const DeviceOptions& options, const RankBody& body,
                       const CommOptions& comm) {
+  run_rank_threads(
+      world, [&] { return make_device(device, options); }, body, comm);
+}
+
+void run_rank_threads(int world, const MakeDevice& make, const RankBody& body, const CommOptions& comm) {
   Ranks ranks(world, comm);
   std::vector<std::thread> threads;
   std::string no_thread;
@@ -73,14 +78,14 @@ void run_rank_threads(int world, std::string_view device, const DeviceOptions& o
     NoSignals blocked;  // they are the calling thread's
     for (int r = 1; r < world && no_thread.empty(); r++) {
       try {
-        threads.emplace_back([&, r] { ranks.run(r, device, options, body); });
+        threads.emplace_back([&, r] { ranks.run(r, make, body); });
       } catch (const std::system_error& e) {
         no_thread = fmt::format("the system gives no thread for rank {} of {} ({})", r, world, e.what());
       }
     }
   }
   if (no_thread.empty())
-    ranks.run(0, device, options, body);
+    ranks.run(0, make, body);
   else
     ranks.world.factory(0, nullptr)->fail(no_thread);
   for (std::thread& t : threads) t.join();

@@ -1,6 +1,7 @@
 // Ranks as threads of this process: each with a device of its own, a way to its peers, and one body of work.
 #pragma once
 #include <functional>
+#include <memory>
 
 #include "comm/comm_set.h"
 #include "comm/options.h"
@@ -15,5 +16,8 @@ namespace trireme {
 using RankBody = std::function<void(Device&, CommFactory&)>;
 void run_rank_threads(int world, std::string_view device, const DeviceOptions&, const RankBody&,
                       const CommOptions& = {});
+// Devices that make_device() does not know.
+using MakeDevice = std::function<std::unique_ptr<Device>()>;
+void run_rank_threads(int world, const MakeDevice&, const RankBody&, const CommOptions& = {});
 
 }  // namespace trireme

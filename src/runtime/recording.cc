@@ -16,6 +16,16 @@ class StepRecorder::RecordedDevice final : public Device {
   bool native(DType t) const override { return inner_.native(t); }
   std::byte* reserve(int64_t bytes) override { return inner_.reserve(bytes); }
   void release(std::byte* p, int64_t bytes) override { inner_.release(p, bytes); }
+  bool own_memory() const override { return inner_.own_memory(); }
+  std::byte* reserve_host(int64_t bytes) override {
+    std::byte* p = inner_.reserve_host(bytes);
+    host_[p] = bytes;
+    return p;
+  }
+  void release_host(std::byte* p, int64_t bytes) override {
+    host_.erase(p);
+    inner_.release_host(p, bytes);
+  }
   void upload(const Tensor& dst, const void* src) override { inner_.upload(dst, src); }
   void download(void* dst, const Tensor& src) override { inner_.download(dst, src); }
   // What travels to and from a disk is told; other tasks are somebody's who is recorded otherwise.
@@ -29,6 +39,11 @@ class StepRecorder::RecordedDevice final : public Device {
 
   void copy(const Tensor& dst, const Tensor& src, Stream s) override {
     if (!r_.runner_) return inner_.copy(dst, src, s);
+    if (s.id != 0 && (of_host(dst) || of_host(src))) {  // over the link between them, beside compute
+      Piece& p = r_.put(PieceKind::op, s.id, of_host(src) ? kHostRead : kHostWrite);
+      (of_host(src) ? p.cost.bytes_read : p.cost.bytes_written) = src.bytes();
+      return inner_.copy(dst, src, s);
+    }
     const size_t i = r_.tape_.pieces.size();
     r_.put(PieceKind::op, s.id, "copy").cost = {.bytes_read = src.bytes(), .bytes_written = dst.bytes()};
     inner_.copy(dst, src, s);
@@ -78,8 +93,13 @@ class StepRecorder::RecordedDevice final : public Device {
                                   [](int64_t mark, const Mark& m) { return mark < m.mark; });
     return after == marks.begin() ? 0 : std::prev(after)->issued;
   }
+  bool of_host(const Tensor& t) const {
+    auto after = host_.upper_bound(t.data);
+    return after != host_.begin() && t.data < std::prev(after)->first + std::prev(after)->second;
+  }
   Device& inner_;
   StepRecorder& r_;
+  std::map<const std::byte*, int64_t> host_;  // ranges of reserve_host(), their bytes
 };
 
 class StepRecorder::RecordedCommunicator final : public WrappedCommunicator {

@@ -139,7 +139,7 @@ void StageRunner::settle() {
 // Messages that other ranks sent before their settle points, and which this one has not come to, are read
 // and forgotten; every rank has sent as much, whatever the others do.
 void StageRunner::drop_begun() {
-  for (Microbatch& m : microbatches_) m.abandon();
+  abandon_microbatches();
   sync_->abandon();
   for (const Action& a : post_->point.unread) {
     const Owned into = boundary(run_.batch.micro, run_.data.seq_len / sharing_.cp.size);

@@ -1,8 +1,11 @@
 // What a forward pass lets go, and how the backward pass gets it again (docs/recompute.md).
+#include <set>
+
 #include "base/timed.h"
 #include "model/tensor_parallel.h"
 #include "runtime/microbatch.h"
 #include "runtime/offload.h"
+#include "spec/run_schedule.h"
 
 namespace trireme {
 
@@ -41,17 +44,47 @@ int64_t StageRunner::kept_bytes() const {
   return kept_rows() * run_.model.hidden * size_of(dtype_);
 }
 
-int64_t StageRunner::place_of(const Microbatch& m, size_t slot) const {
-  return (&m - microbatches_.data()) * int64_t(m.x.size()) + int64_t(slot);
+// Inputs that wait at once, by the schedule: of a microbatch's stage from its forward pass until it is
+// computed again.
+int64_t StageRunner::most_away() const {
+  const Schedule schedule = schedule_of(run_);
+  std::set<std::pair<int, int>> waiting;
+  int64_t now = 0, most = 0;
+  for (const Action& a : schedule.ranks.at(size_t(sharing_.pp.rank))) {
+    if (a.mb < 0) continue;
+    const bool forward = a.kind == Act::F, again = a.kind == Act::R || a.kind == Act::I || a.kind == Act::B;
+    if (!forward && !again) continue;
+    if (!(forward ? waiting.emplace(a.stage, a.mb).second : waiting.erase({a.stage, a.mb}) > 0)) continue;
+    const Chunk& c = chunk_of(a.stage);
+    for (size_t l = c.first; l < c.last; l++)
+      if (recompute_[l].full) now += forward ? 1 : -1;
+    most = std::max(most, now);
+  }
+  return most;
+}
+
+void StageRunner::free_places() {
+  if (!offload_) return;
+  const size_t places = offload_places_;
+  free_places_.resize(places);
+  for (size_t i = 0; i < places; i++) free_places_[i] = int32_t(places - 1 - i);
+}
+
+// After an error or for a replay.
+void StageRunner::abandon_microbatches() {
+  for (Microbatch& m : microbatches_) m.abandon();
+  free_places();
 }
 
 // The memory goes back when the next one leaves, or the forward pass ends: a place of the program.
 void StageRunner::send_away(Microbatch& m, size_t slot) {
   settle_away();
   leaving_ = std::move(m.x[slot]);
-  const int64_t place = place_of(m, slot);
+  require(!free_places_.empty(), "more inputs wait outside than the schedule said");
+  const int32_t place = free_places_.back();
+  free_places_.pop_back();
   left_ = offload_->put(place, place * kept_bytes(), *leaving_);
-  m.away[slot] = 1;
+  m.away[slot] = place + 1;
 }
 void StageRunner::settle_away() {
   if (!leaving_) return;
@@ -60,11 +93,10 @@ void StageRunner::settle_away() {
 }
 
 void StageRunner::fetch(Microbatch& m, size_t slot) {
-  if (!m.away[slot]) return;
+  if (m.away[slot] == 0 || m.fetched[slot].stream != 0) return;
   m.x[slot] = Owned(*arena_, Bucket::activations, {kept_rows(), run_.model.hidden}, dtype_);
-  const int64_t place = place_of(m, slot);
+  const int64_t place = m.away[slot] - 1;
   m.fetched[slot] = offload_->get(place, place * kept_bytes(), *m.x[slot]);
-  m.away[slot] = 0;
 }
 
 // Before a layer's backward pass; once, whoever comes first. Routers count their choices by microbatch, so a
@@ -76,6 +108,7 @@ void StageRunner::recompute(Microbatch& m, Ctx& ctx, size_t layer, size_t slot) 
   if (!m.saved[layer].empty()) return;
   fetch(m, slot);
   device_.wait(compute_, std::exchange(m.fetched[slot], Event()));
+  if (const int32_t at = std::exchange(m.away[slot], 0)) free_places_.push_back(at - 1);
   if (run_.layout.recompute_shard && sharing_.layers.tp) m.x[slot] = gathered_rows(ctx, *m.x[slot]);
   stage_.layers[layer]->forward(ctx, *m.x[slot], m.saved[layer]);
 }

@@ -33,8 +33,9 @@ LossScale loss_scale_of(const PrecisionSpec& p) {
                     .least = p.min_scale});
 }
 
-fs::path offload_folder(const RunSpec& r) {
-  return r.layout.offload_dir.empty() ? r.train.dir : r.layout.offload_dir;
+OffloadTo offload_to(const RunSpec& r) {
+  return {.folder = r.layout.offload_dir.empty() ? r.train.dir : r.layout.offload_dir,
+          .host = r.layout.offload_to == "host"};
 }
 
 }  // namespace
@@ -88,8 +89,10 @@ StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64
   for (size_t i = 0; i < microbatches_.size(); i++)
     microbatches_[i].resize(stage_.layers.size(), chunks_.size(), chunks_with(int(i)));
   if (mode == RunMode::train && run.layout.offloads_inputs()) {
-    const int64_t places = microbatches * int64_t(microbatches_[0].x.size());
-    offload_ = std::make_unique<OffloadFile>(offload_folder(run), device, places, places * kept_bytes());
+    const int64_t places = most_away();
+    offload_ = std::make_unique<OffloadStore>(offload_to(run), device, places, places * kept_bytes());
+    offload_places_ = size_t(places);
+    free_places();
   }
   prepare_post_validation();
   sequence_loss_.resize(size_t(microbatches * run.batch.micro) + 1);
@@ -229,18 +232,27 @@ void StageRunner::bind_memory() {
                                      sharing_.replicating, sharing_.experts, comms_, device_, *arena_);
 }
 
-// In a file: by state_decls_, then the master copy where weights are none themselves.
+// Outside: by state_decls_, then the master copy where weights are none themselves.
 void StageRunner::hold_state() {
   const bool master = dtype_ != DType::f32;
   const size_t kinds = state_decls_.size() + master;
-  state_offload_ = std::make_unique<StateOffload>(offload_folder(run_), device_, *arena_, params_, flat_,
-                                                  kinds, int64_t(run_.layout.offload_mb * 1e6));
+  state_offload_ = std::make_unique<StateOffload>(offload_to(run_), device_, *arena_, params_, flat_, kinds,
+                                                  int64_t(run_.layout.offload_mb * 1e6));
   for (size_t i = 0; i < state_decls_.size(); i++) {
     require(state_decls_[i].of_hidden && state_decls_[i].dtype == DType::f32,
             "state that waits in a file is f32, of all parameters");
     flat_.state.push_back(state_offload_->home(i));
   }
   if (master) flat_.master = state_offload_->home(kinds - 1);
+}
+
+// Of flat_'s buffers: is it memory that ops do not reach?
+bool StageRunner::waits(const Tensor& state) const {
+  return state_offload_ && state.data != flat_.weights.data && state.data != flat_.grads.data;
+}
+
+int64_t StageRunner::waiting_bytes() const {
+  return (offload_ ? offload_->host_bytes() : 0) + (state_offload_ ? state_offload_->host_bytes() : 0);
 }
 
 // What is whole is seen from the start; the rest while GradSync has it.
@@ -263,7 +275,8 @@ void StageRunner::zero_padding() {
   std::vector<Tensor> buffers = {flat_.weights, flat_.grads, flat_.master};
   for (size_t i = 0; i < flat_.state.size(); i++)
     if (state_decls_[i].of_hidden) buffers.push_back(flat_.state[i]);
-  for (const Tensor& t : buffers)
+  for (const Tensor& t : buffers) {
+    if (waits(t)) continue;  // zero as it was taken
     for (const Unit& u : params_.units) {
       const Range own = own_part(u, flat_.place_of(u));
       const int64_t begin = flat_.whole(t, params_) ? 0 : own.begin,
@@ -274,6 +287,7 @@ void StageRunner::zero_padding() {
           flat_.whole(t, params_) ? t.narrow(0, u.offset, u.padded) : flat_.own(t, params_, u);
       device_.kernels().run(ZeroArgs{.y = unit.narrow(0, first - begin, end - first)}, compute_);
     }
+  }
 }
 
 Ctx StageRunner::context(const Microbatch& m, bool backward) {

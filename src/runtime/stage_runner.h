@@ -27,7 +27,7 @@
 
 namespace trireme {
 
-class OffloadFile;   // offload.h
+class OffloadStore;  // offload.h
 class StateOffload;  // state_offload.h
 
 // Host buffers of one microbatch, [sequences * seq] each, filled by the data side.
@@ -166,6 +166,9 @@ class StageRunner {
   void move_text(int64_t from, int64_t to, int64_t length);
 
   const Arena& arena() const { return *arena_; }
+  // Of the host's memory, where what is offloaded waits from start to end; its ledger's total is the
+  // device's.
+  int64_t waiting_bytes() const;
   void restart_peaks() { arena_->ledger().restart_peaks(); }
   Device& device() const { return device_; }
   std::string_view layer() const { return layer_; }  // which runs; of the runner's own texts
@@ -195,6 +198,8 @@ class StageRunner {
   void bind_memory();
   void bind_views();
   void zero_padding();
+  bool waits(const Tensor& state) const;
+  void cast_master();
   void bind_rope();
   void bind_fp8();
   const Unit& unit_of(const Param&) const;
@@ -221,7 +226,9 @@ class StageRunner {
   void hold_state();
   void update_unit(size_t unit, const UpdateInput&);
   int64_t kept_bytes() const;
-  int64_t place_of(const Microbatch&, size_t slot) const;
+  int64_t most_away() const;
+  void free_places();
+  void abandon_microbatches();
   void send_away(Microbatch&, size_t slot);
   void settle_away();
   void fetch(Microbatch&, size_t slot);
@@ -296,9 +303,11 @@ class StageRunner {
   std::vector<int> weights_left_;                      // by chunk: weight gradients to come in the step
   std::vector<char> seen_;                             // by unit, for add_pass
   std::vector<Recompute> recompute_;                   // by layer
-  std::unique_ptr<OffloadFile> offload_;               // none: inputs stay in memory
+  std::unique_ptr<OffloadStore> offload_;              // none: inputs stay in memory
   std::unique_ptr<StateOffload> state_offload_;        // none: so does optimizer state
-  Owned leaving_;                                      // on its way into the file
+  size_t offload_places_ = 0;                          // of offload_, of an input each;
+  std::vector<int32_t> free_places_;                   // those that are free, the next to be taken last
+  Owned leaving_;                                      // on its way out
   Event left_;
   std::optional<Fp8Layers> fp8_;
   Routing routing_;

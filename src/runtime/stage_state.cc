@@ -5,6 +5,7 @@
 #include "base/rng.h"
 #include "device/rope_table.h"
 #include "runtime/microbatch.h"
+#include "runtime/state_offload.h"
 
 namespace trireme {
 namespace {
@@ -140,8 +141,10 @@ std::vector<StateDecl> StageRunner::state_decls() const {
 void StageRunner::init_weights() {
   if (!device_.has_data()) return;
   device_.kernels().attach(arena_.get());
-  device_.kernels().run(ZeroArgs{.y = flat_.master}, compute_);
-  for (const Tensor& s : flat_.state) device_.kernels().run(ZeroArgs{.y = s}, compute_);
+  if (state_offload_) state_offload_->zero();
+  if (!waits(flat_.master)) device_.kernels().run(ZeroArgs{.y = flat_.master}, compute_);
+  for (const Tensor& s : flat_.state)
+    if (!waits(s)) device_.kernels().run(ZeroArgs{.y = s}, compute_);
   constexpr int64_t kChunk = 1 << 20;
   std::vector<float> host;
   for (const Param* held : params_.held()) {
@@ -210,9 +213,24 @@ void StageRunner::read_param(const Param& p, std::string_view what, std::span<fl
   download_f32(device_, values, state_tensor(p, what));
 }
 
+// What waits outside comes in pieces, as for an update.
+void StageRunner::cast_master() {
+  for (size_t u = 0; u < params_.units.size(); u++)
+    while (const auto piece = state_offload_->next(u)) {
+      const Tensor own = flat_.own(flat_.weights, params_, params_.units[u]);
+      device_.kernels().run(
+          CastArgs{.src = piece->kinds.back(), .dst = own.narrow(0, piece->own.begin, piece->own.size())},
+          compute_);
+      state_offload_->passed();
+    }
+  state_offload_->settle();
+}
+
 void StageRunner::weights_from_master() {
   device_.kernels().attach(arena_.get());
-  const bool copy = flat_.weights.data != flat_.master.data;
+  const bool away = waits(flat_.master);
+  if (away) cast_master();
+  const bool copy = !away && flat_.weights.data != flat_.master.data;
   const bool divided = params_.part < params_.numel;
   if (copy && !divided) device_.kernels().run(CastArgs{.src = flat_.master, .dst = flat_.weights}, compute_);
   for (const Unit& u : params_.units)

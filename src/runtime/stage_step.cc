@@ -249,7 +249,7 @@ StepResult StageRunner::step(std::span<const Action> actions, int64_t step, int6
     ran = run_actions(actions, fill);
   } while (ran == Ran::again);
   if (ran == Ran::stopped) {
-    for (Microbatch& m : microbatches_) m.abandon();
+    abandon_microbatches();
     sync_->abandon();
     result_.stopped = true;
     return result_;
@@ -390,7 +390,7 @@ std::string why_not_skipped(const LossScale& scale, double loss) {
 // weights have not moved) with every op's outputs checked.
 void StageRunner::find_nonfinite(std::span<const Action> actions, const FillBatch& fill, double loss,
                                  double norm) {
-  for (Microbatch& m : microbatches_) m.abandon();
+  abandon_microbatches();
   sync_->start_step();
   sync_->measure(nullptr);
   measuring_ = false;

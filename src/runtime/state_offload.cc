@@ -1,6 +1,7 @@
 #include "runtime/state_offload.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/rounding.h"
 
@@ -16,7 +17,7 @@ int64_t elements_of_a_piece(int64_t buffer_bytes, size_t kinds) {
 
 }  // namespace
 
-StateOffload::StateOffload(const fs::path& folder, Device& device, Arena& arena, const ParamSet& set,
+StateOffload::StateOffload(const OffloadTo& to, Device& device, Arena& arena, const ParamSet& set,
                            const FlatState& flat, size_t kinds, int64_t buffer_bytes)
     : device_(device),
       arena_(arena),
@@ -33,16 +34,16 @@ StateOffload::StateOffload(const fs::path& folder, Device& device, Arena& arena,
           {.unit = u, .own = {begin, std::min(own, begin + most)}, .at = unit.part_offset + begin});
   }
   const int64_t jobs = int64_t(kBuffers * kinds_);
-  file_ = std::make_unique<OffloadFile>(folder, device, jobs, int64_t(kinds_) * part_ * kElement);
-  file_->map();
+  store_ = std::make_unique<OffloadStore>(to, device, jobs, int64_t(kinds_) * part_ * kElement);
+  store_->map();
 }
 
 StateOffload::~StateOffload() {
-  file_.reset();  // before the memory that it reads and writes
+  store_.reset();  // before the memory that it reads and writes
 }
 
 Tensor StateOffload::home(size_t kind) const {
-  return Tensor(file_->map() + int64_t(kind) * part_ * kElement, {part_}, DType::f32);
+  return Tensor(store_->map() + int64_t(kind) * part_ * kElement, {part_}, DType::f32);
 }
 
 // The memory goes back when what was written of it is written: a place of the program.
@@ -60,8 +61,8 @@ void StateOffload::fetch(size_t piece) {
   release(b);
   b.memory = Owned(arena_, Bucket::optimizer, {int64_t(kinds_), p.own.size()}, DType::f32);
   for (size_t k = 0; k < kinds_; k++)
-    b.here = file_->get(int64_t(slot * kinds_ + k), (int64_t(k) * part_ + p.at) * kElement,
-                        b.memory->narrow(0, int64_t(k), 1));
+    b.here = store_->get(int64_t(slot * kinds_ + k), (int64_t(k) * part_ + p.at) * kElement,
+                         b.memory->narrow(0, int64_t(k), 1));
 }
 
 std::optional<StateOffload::InMemory> StateOffload::next(size_t unit) {
@@ -78,9 +79,18 @@ std::optional<StateOffload::InMemory> StateOffload::next(size_t unit) {
 void StateOffload::updated() {
   const size_t slot = next_ % kBuffers;
   for (size_t k = 0; k < kinds_; k++)
-    buffers_[slot].gone = file_->put(int64_t(slot * kinds_ + k),
-                                     (int64_t(k) * part_ + pieces_[next_].at) * kElement, in_memory_[k]);
+    buffers_[slot].gone = store_->put(int64_t(slot * kinds_ + k),
+                                      (int64_t(k) * part_ + pieces_[next_].at) * kElement, in_memory_[k]);
   next_++;
+}
+
+void StateOffload::passed() {
+  buffers_[next_ % kBuffers].gone = Event();
+  next_++;
+}
+
+void StateOffload::zero() {
+  if (device_.has_data()) std::memset(store_->map(), 0, kinds_ * size_t(part_ * kElement));
 }
 
 void StateOffload::settle() {

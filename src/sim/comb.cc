@@ -30,6 +30,7 @@ constexpr std::array<UseStyle, kUses> kStyles = {{{"forward", "#4c78c8", 'F'},
                                                   {"peers", "#111111", 's'},
                                                   {"agree", "#cfcfe8", 'n'},
                                                   {"disk", "#00798c", 'k'},
+                                                  {"host", "#5bb5a2", 'h'},
                                                   {"stopped", "#ff0000", 'x'},
                                                   {"done", "#ffffff", '.'}}};
 
@@ -46,6 +47,7 @@ Use work_of(const Piece& p) {
 
 Use axis_of(const Tape& t, const Piece& p) {
   if (of_disk(p)) return Use::disk;
+  if (of_host(p)) return Use::host;
   if (p.kind == PieceKind::send || p.kind == PieceKind::recv) return Use::pp;
   if (p.group < 0) return Use::peers;
   const std::string_view group = t.groups[size_t(p.group)].name;
@@ -58,7 +60,7 @@ Use axis_of(const Tape& t, const Piece& p) {
 // While not all have come.
 Use late_of(Use axis) {
   if (axis == Use::pp) return Use::bubble;
-  return axis == Use::agree || axis == Use::disk ? axis : Use::peers;
+  return axis == Use::agree || axis == Use::disk || axis == Use::host ? axis : Use::peers;
 }
 
 class ThreadWalk {
@@ -183,7 +185,9 @@ std::string_view comb_legend() {
   return "height: share of the bin that is work; below, where less than nine tenths is: what most of the gap "
          "waits for\n"
          "b bubble (a stage before has not sent), p message on its way, t/c/e/d collective of tp/cp/ep/dp, s "
-         "slower ranks of a collective, n all ranks at the step's end, k disk, x a failed rank, . done\n";
+         "slower ranks of a collective, n all ranks at the step's end, k disk, h the host's memory, x a "
+         "failed "
+         "rank, . done\n";
 }
 
 std::string comb_text(const Comb& comb, int columns) {

@@ -30,10 +30,11 @@ enum class Use : uint8_t {
   peers,
   agree,
   disk,
+  host,
   stopped,
   done
 };
-inline constexpr size_t kUses = 17;
+inline constexpr size_t kUses = 18;
 inline constexpr size_t kWorks = 6;  // the first of them are work
 std::string_view name_of(Use);
 inline bool is_work(Use u) {

@@ -346,10 +346,11 @@ class Engine {
       if (p.kind == PieceKind::op && p.stream == 0) out.busy += price;
       if (p.kind == PieceKind::call || p.kind == PieceKind::send) out.comm += price;
       if (of_disk(p)) out.disk += price;
+      if (of_host(p)) out.host += price;
     }
     for (const Exposure& e : exposures(ranks_[r], out)) {
-      if (of_disk(pieces(r)[e.held_by])) {
-        out.exposed_disk += e.time;
+      if (const Piece& p = pieces(r)[e.held_by]; of_offload(p)) {
+        (of_disk(p) ? out.exposed_disk : out.exposed_host) += e.time;
         continue;
       }
       out.exposed += e.time;

@@ -57,6 +57,7 @@ struct RankReplay {
   // sends of its own. late: of this, waiting for ranks that have not come or not yet sent.
   int64_t exposed = 0, late = 0;
   int64_t disk = 0, exposed_disk = 0;  // prices of disk transfers; what compute stands still for them
+  int64_t host = 0, exposed_host = 0;  // likewise: of transfers to and from the host's memory
   int64_t comm = 0;  // of all calls and sends, their prices: what compute would stand still without overlap
 };
 
@@ -75,14 +76,14 @@ Replay replay(std::span<const RankTape>);
 // what they waited for.
 std::vector<Span> spans_of(std::span<const RankTape>, const Replay&, int64_t step = 1);
 
-// A piece of compute that stood still: at piece `at` of the tape, for piece `held_by` (a disk's, or what
+// A piece of compute that stood still: at piece `at` of the tape, for piece `held_by` (of offloading, or what
 // RankReplay::exposed is about).
 struct Exposure {
   size_t at = 0, held_by = 0;
   int64_t time = 0;
 };
 // In the order of the program, without those of no time; `time` adds up to RankReplay::exposed and
-// exposed_disk.
+// exposed_disk and exposed_host.
 std::vector<Exposure> exposures(const RankTape&, const RankReplay&);
 
 }  // namespace trireme

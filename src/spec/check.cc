@@ -270,11 +270,19 @@ void check_offload(const RunSpec& run, Problems& out) {
     wrong({"layout.offload_dir", "layout.offload"},
           fmt::format("{} has no effect with offload = \"none\"; give \"\", or what is offloaded",
                       shown(l.offload_dir)));
+  if (l.offload != "none" && l.offload_to == "host" && !l.offload_dir.empty())
+    wrong({"layout.offload_dir", "layout.offload_to"},
+          fmt::format("{} has no effect with offload_to = \"host\"; give \"\", or offload_to = \"file\"",
+                      shown(l.offload_dir)));
+  if (l.offload == "none" && l.offload_to != defaults.offload_to)
+    wrong({"layout.offload_to", "layout.offload"},
+          fmt::format("{} has no effect with offload = \"none\"; give {}, or what is offloaded",
+                      shown(l.offload_to), shown(defaults.offload_to)));
   if (!l.offloads_state() && l.offload_mb != defaults.offload_mb)
     wrong({"layout.offload_mb", "layout.offload"},
           fmt::format("{} has no effect with offload = {}; give {}, or \"state\"", l.offload_mb,
                       shown(l.offload), defaults.offload_mb));
-  if (l.offload_to == "host" && run.train.device == "cpu")
+  if (l.offload != "none" && l.offload_to == "host" && run.train.device == "cpu")
     wrong({"layout.offload_to", "train.device"},
           "\"host\" offloads nothing on \"cpu\", whose memory is the host's; give \"file\"");
 }
@@ -565,8 +573,6 @@ std::vector<Problem> unsupported_of(const RunSpec& run) {
   const bool cuda = run.train.device == "cuda";
   refuse(cuda && run.train.comm == "mpi", "train.comm", text(run.train.comm),
          "it moves memory of the host, and train.device = \"cuda\" has its own: give \"thread\"");
-  refuse(cuda && l.offload != "none", "layout.offload", text(l.offload),
-         "what waits outside is moved on train.device = \"cpu\" alone: give \"none\"");
   refuse(run.train.comm == "nccl", "train.comm", text(run.train.comm), "give \"thread\" or \"mpi\"");
   return out;
 }

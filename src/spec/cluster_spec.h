@@ -88,6 +88,7 @@ struct ClusterSpec {
   std::vector<TierSpec> tiers;  // levels above the node, nearest first, in the place of inter_node
   double launch = 0;            // s, of every collective before its first round
   double disk_bandwidth = 0;    // bytes/s of one machine's disk, each way, shared by its ranks
+  double host_bandwidth = 0;    // bytes/s between one device's memory and the host's, each way
   double price_per_hour = 0;    // of one device, in any currency; 0 = not known
   double mtbf_hours = 50000;    // device-hours between failures
   int64_t threads = 0;          // CPU: threads that the numbers were measured with
@@ -121,6 +122,9 @@ struct ClusterSpec {
     v.section("inter_node", inter_node, "from a machine to the others, shared by its devices");
     v("disk_bandwidth", disk_bandwidth, "bytes/s",
       "to and from a machine's disk, shared by its ranks; 0 = not known", between(0, 1e15));
+    v("host_bandwidth", host_bandwidth, "bytes/s",
+      "of one device, to the host's memory and back, each way (PCIe, NVLink-C2C); 0 = not known, or a CPU",
+      between(0, 1e15));
     v("price_per_hour", price_per_hour, "money per hour", "of one device, in any currency; 0 = not known",
       between(0, 1e9));
     v("mtbf_hours", mtbf_hours, "device-hours",

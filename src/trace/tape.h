@@ -48,6 +48,16 @@ inline constexpr std::string_view kDiskRead = "disk read", kDiskWrite = "disk wr
 inline bool of_disk(const Piece& p) {
   return p.name == kDiskRead || p.name == kDiskWrite;
 }
+// Likewise between a device's memory and the host's.
+inline constexpr std::string_view kHostRead = "host read", kHostWrite = "host write";
+
+inline bool of_host(const Piece& p) {
+  return p.name == kHostRead || p.name == kHostWrite;
+}
+// Neither takes the device's compute.
+inline bool of_offload(const Piece& p) {
+  return of_disk(p) || of_host(p);
+}
 
 struct TapeGroup {
   std::string name;        // "dp"

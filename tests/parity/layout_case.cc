@@ -29,7 +29,8 @@ void each(C& c, V&& v) {
   v("bucket_mb", c.bucket_mb), v("dropout", c.dropout), v("optimizer", c.optimizer), v("order", c.order),
       v("axes", c.axes);
   v("recompute", c.recompute), v("again", c.again), v("blocks", c.blocks), v("shard", c.shard),
-      v("offload", c.offload), v("state", c.state), v("post", c.post), v("fp8", c.fp8), v("scale", c.scale);
+      v("offload", c.offload), v("state", c.state), v("to", c.to), v("post", c.post), v("fp8", c.fp8),
+      v("scale", c.scale);
 }
 
 void set(std::string& value, const std::string& text) {
@@ -123,7 +124,8 @@ RunSpec unchecked_run_of(const Case& c) {
   r.layout.recompute_blocks = c.blocks, r.layout.recompute_shard = c.shard;
   if (c.offload || c.state) {
     r.layout.offload = !c.state ? "inputs" : c.offload ? "all" : "state";
-    r.layout.offload_dir = fs::temp_directory_path().string();
+    r.layout.offload_to = c.to;
+    if (c.to == "file") r.layout.offload_dir = fs::temp_directory_path().string();
   }
   if (c.state) r.layout.offload_mb = 0.05;  // pieces of a block of elements
   r.precision.compute = c.compute, r.precision.grads = c.grads, r.precision.reduce = c.reduce;
@@ -151,7 +153,8 @@ RunSpec one_rank_of(const Case& c) {
   if (r.model.moe() && c.unit == "global") r.batch.micro *= c.dp;
   r.layout.schedule = "1f1b", r.layout.chunks = 1;
   r.layout.pp = r.layout.dp = r.layout.tp = r.layout.cp = r.layout.ep = 1, r.layout.tp_chunks = 1,
-  r.layout.offload = "none", r.layout.offload_dir = "", r.layout.offload_mb = LayoutSpec().offload_mb;
+  r.layout.offload = "none", r.layout.offload_to = "file", r.layout.offload_dir = "",
+  r.layout.offload_mb = LayoutSpec().offload_mb;
   r.layout.recompute = "none", r.layout.recompute_blocks = 0, r.layout.recompute_shard = false;
   r.layout.sequence = false, r.layout.zero = 0, r.layout.shard_group = 0;
   r.optimizer.post_validation = "off";

@@ -32,7 +32,8 @@ struct Case {
   std::string recompute = "none", again = "n1+n2+a";  // again: tensors
   int64_t blocks = 0;                                 // of a stage
   bool shard = false, offload = false;                // of kept inputs
-  bool state = false;                                 // of the optimizer, in a file
+  bool state = false;                                 // of the optimizer, offloaded
+  std::string to = "file";                            // where what is offloaded waits
   std::string post = "off";                           // optimizer.post_validation
   std::string fp8 = "none";
   double scale = 65536;  // of the loss in f16, of the first step

@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "base/rng.h"
+#include "far_device.h"
 #include "runtime/rank_threads.h"
 #include "spec/run_schedule.h"
 #include "test_device.h"
@@ -127,7 +128,8 @@ void fill_row(const RunSpec& run, int64_t step, int64_t global_row, std::span<in
 
 Ran train_layout(RunSpec run, const Plan& plan) {
   if (plan.gradients) run.optimizer.lr = 0;
-  run.train.device = test::test_device();
+  const bool far = plan.far || test::test_device() == test::kFarDevice;
+  run.train.device = far ? "cpu" : test::test_device();
   const Schedule schedule = plan.schedule ? *plan.schedule : schedule_of(run);
   validate(schedule);
   Home home;
@@ -190,11 +192,16 @@ Ran train_layout(RunSpec run, const Plan& plan) {
     facts.left_over = ledger.now(Bucket::activations) + ledger.now(Bucket::comm);
     facts.cost = device.kernels().total(), facts.launches = device.kernels().launches();
     facts.calls = calls.list;
+    facts.waiting = r.waiting_bytes();
     for (const CommCount& c : comms.counts()) facts.counted += c.wire;
     facts.moved = comms.moved_bytes();
     agree_max(factory.control(), 0);  // nobody leaves while others still need it
   };
-  run_rank_threads(int(run.world()), run.train.device, {.threads = 1}, body, sums);
+  const DeviceOptions alone{.threads = 1};
+  const MakeDevice make = [&] {
+    return far ? test::make_far_device(alone) : make_device(run.train.device, alone);
+  };
+  run_rank_threads(int(run.world()), make, body, sums);
   return std::move(home.ran);
 }
 

@@ -20,6 +20,7 @@ struct RankFacts {
   int64_t launches = 0;
   int64_t saved = 0;               // bytes of activations before the first backward pass
   int64_t most_live_units = 0;     // gathered at once
+  int64_t waiting = 0;             // bytes of the host's memory, of what is offloaded there
   uint64_t state_hash = 0;         // of the own parts of master copies and moments, in the end
   std::vector<std::string> calls;  // collectives of the last step, in program order: "all_gather 12288"
 };
@@ -48,6 +49,7 @@ struct Plan {
   bool gradients = false;     // of every step; the learning rate is 0 then, so weights stay equal
   const RecordedRouting* replay = nullptr;  // choices of experts; null: each its own, recorded
   const Schedule* schedule = nullptr;       // in place of the layout's
+  bool far = false;                         // on far devices (far_device.h), in place of the test's device
 };
 
 Ran train_layout(RunSpec, const Plan&);

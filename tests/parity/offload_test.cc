@@ -1,5 +1,5 @@
-// Optimizer state that waits in a file: the same run to the bit, in less memory, whose bytes are those
-// booked; and the file itself (docs/recompute.md).
+// State and inputs that wait in a file or in the host's memory: the same run to the bit, in less memory,
+// whose bytes are those booked; and the file itself (docs/recompute.md).
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -7,7 +7,11 @@
 #include <csignal>
 #include <numeric>
 
+#include "base/rng.h"
 #include "checks.h"
+#include "cost/memory.h"
+#include "device/device_memory.h"
+#include "far_device.h"
 #include "runtime/state_offload.h"
 #include "spec/run_schedule.h"
 #include "spec/supported.h"
@@ -62,6 +66,118 @@ INSTANTIATE_TEST_SUITE_P(
                     "state=1 dp=2 ep=2 arch=qwen3_moe experts=4 zero=2 microbatches=2 aux=0.01",
                     "state=1 pp=2 layers=4 microbatches=4 compute=bf16", "state=1 cp=3 seq=24",
                     "state=1 offload=1 recompute=full dp=2 zero=3 layers=3 compute=bf16"));
+
+// ---- devices whose memory is not the host's ----
+
+class OffloadedFar : public testing::TestWithParam<const char*> {};
+
+// A device whose memory faults under the processor's hands trains what a CPU trains that offloads nothing.
+TEST_P(OffloadedFar, EqualsWhatStayedToTheBit) {
+  for (const char* to : {"host", "file"}) {
+    Case c = from_text(GetParam());
+    c.to = to;
+    SCOPED_TRACE(to_text(c));
+    const RunSpec run = run_of(c);
+    RunSpec gpu = run;
+    gpu.train.device = "cuda", gpu.precision.fp8 = "none";
+    for (const auto& all : {problems_of(gpu), unsupported_of(gpu)})
+      for (const Problem& p : all) ADD_FAILURE() << p.keys.front() << ": " << p.text;
+    const Ran away = train_layout(run, {.far = true});
+    expect_learned(away);
+    const Mesh mesh = mesh_of(run.layout);
+    for (size_t r = 0; r < away.ranks.size(); r++) {
+      const RankFacts& rank = away.ranks[r];
+      const Booking b = book_stage(run, schedule_of(run), 1, {}, mesh.coord(int(r), Axis::pp));
+      EXPECT_EQ(rank.peaks, b.peak) << r;
+      EXPECT_EQ(rank.peak_total, b.peak_total) << r;
+      EXPECT_LE(rank.high_water, b.arena_bytes) << r;
+      EXPECT_EQ(rank.waiting, b.waiting_bytes) << r;
+      EXPECT_EQ(rank.waiting > 0, c.to == "host") << r;
+      EXPECT_EQ(rank.left_over, 0) << r;
+    }
+    c.offload = c.state = false;
+    expect_identical(away, train_layout(run_of(c), {}));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, OffloadedFar,
+    testing::Values("state=1 layers=3", "state=1 arch=gpt2 compute=bf16 grads=bf16 microbatches=2",
+                    "state=1 compute=f16 tied=1", "state=1 dp=3 zero=1 microbatches=2",
+                    "state=1 dp=2 zero=2 compute=bf16 microbatches=2",
+                    "state=1 dp=4 zero=3 group=2 micro=1 compute=bf16 hidden=72",
+                    "state=1 tp=3 heads=3 kv_heads=3 compute=bf16",
+                    "state=1 dp=2 ep=2 arch=qwen3_moe experts=4 zero=2 microbatches=2 aux=0.01",
+                    "state=1 pp=2 layers=4 microbatches=4 compute=bf16", "state=1 cp=3 seq=24",
+                    "state=1 offload=1 recompute=full dp=2 zero=3 layers=3 compute=bf16",
+                    "offload=1 recompute=full layers=4",
+                    "offload=1 recompute=full blocks=2 layers=3 compute=bf16",
+                    "offload=1 recompute=full tp=2 heads=4 hidden=32 shard=1",
+                    "offload=1 recompute=full pp=2 stages=2 layers=6 microbatches=4 schedule=zb-v"));
+
+// The closed forms: of state 8 or 12 bytes an element of the rank's part; of one rank's microbatch, which
+// is the only one in flight, each block's input.
+TEST(OffloadedToTheHost, BytesAreThoseOfTheClosedForms) {
+  for (const auto& [compute, dp, zero] : {std::tuple("f32", 1, 0), {"bf16", 1, 0}, {"bf16", 3, 1}}) {
+    Case c = from_text(fmt::format("compute={} dp={} zero={} layers=3 recompute=full microbatches=2 to=host",
+                                   compute, dp, zero));
+    const int64_t element = c.compute == "f32" ? 4 : 2;
+    const auto booked = [&] {
+      const RunSpec run = run_of(c);
+      return book_training(run, schedule_of(run), 1).waiting_bytes;
+    };
+    EXPECT_EQ(booked(), 0);
+    c.state = true;
+    const int64_t state =
+        flat_elements(run_of(c).model, {.zero = zero, .shards = dp}) / dp * (element == 4 ? 8 : 12);
+    EXPECT_EQ(booked(), state) << compute << dp;
+    c.offload = true;
+    EXPECT_EQ(booked(), state + 3 * 2 * 23 * 36 * element) << compute << dp;
+  }
+}
+
+// Of the microbatches that a rank holds at once, not of all: 1f1b's first of two stages has two of five.
+TEST(OffloadedToTheHost, PlacesAreTakenAgain) {
+  for (const auto& [schedule, held] : {std::pair("1f1b", 2), {"gpipe", 5}}) {
+    const RunSpec run = run_of(from_text(
+        fmt::format("to=host offload=1 recompute=full pp=2 layers=6 microbatches=5 schedule={}", schedule)));
+    const int64_t input = 2 * 23 * 36 * 4;
+    EXPECT_EQ(book_stage(run, schedule_of(run), 1, {}, 0).waiting_bytes, held * 3 * input) << schedule;
+  }
+}
+
+// Odd bytes, larger than what goes by way of the host at once; nobody but the device touches its memory.
+TEST(OffloadStore, FarBytesComeBack) {
+  constexpr int64_t kBytes = (5 << 19) + 13, kAt = 77;
+  auto device = test::make_far_device({.threads = 1});
+  std::byte* far = device->reserve(2 * kBytes);
+  EXPECT_NE(device_copy_of(far), nullptr);
+  const Tensor out(far, {kBytes}, DType::u8), back(far + kBytes, {kBytes}, DType::u8);
+  std::vector<uint8_t> want(kBytes), got(kBytes);
+  for (int64_t i = 0; i < kBytes; i++) want[size_t(i)] = uint8_t(below(7, uint64_t(i), 256));
+  for (const bool host : {true, false}) {
+    OffloadStore store({fs::temp_directory_path(), host}, *device, 1, kAt + kBytes);
+    EXPECT_EQ(store.host_bytes(), host ? kAt + kBytes : 0);
+    device->upload(out, want.data());
+    device->wait({}, store.put(0, kAt, out));
+    EXPECT_EQ(std::memcmp(store.map() + kAt, want.data(), kBytes), 0);
+    device->upload(out, got.data());
+    device->wait({}, store.get(0, kAt, back));
+    device->download(got.data(), back);
+    EXPECT_EQ(got, want);
+    EXPECT_THROW(store.put(0, kAt + 1, out), Error);
+    std::fill(got.begin(), got.end(), uint8_t(0));
+  }
+  device->release(far, 2 * kBytes);
+}
+
+// What the fake is for: an op on memory of the host is an error there.
+TEST(FarDevice, RefusesMemoryOfTheHost) {
+  auto device = test::make_far_device({.threads = 1});
+  std::vector<float> here(5, 1);
+  EXPECT_THROW(device->kernels().run(ZeroArgs{.y = Tensor(here.data(), {5}, DType::f32)}), std::exception);
+  EXPECT_EQ(here[4], 1);
+}
 
 // Three pieces of a block each while a unit of several is updated; of buffers that hold a whole unit, what
 // three neighbours have.
@@ -147,9 +263,9 @@ TEST(StateOffload, RoomIsTakenBeforeTheFirstStep) {
   expect_in(why, " bytes to offload into: ");
 }
 
-TEST(OffloadFile, BytesComeBack) {
+TEST(OffloadStore, BytesComeBack) {
   auto device = make_device("cpu", {.threads = 1});
-  OffloadFile file(fs::temp_directory_path(), *device, 5, 5000);
+  OffloadStore file({fs::temp_directory_path()}, *device, 5, 5000);
   std::vector<int32_t> out(250), in(250);
   std::iota(out.begin(), out.end(), 7);
   const Tensor whole(out.data(), {250}, DType::i32), back(in.data(), {250}, DType::i32);
@@ -164,9 +280,9 @@ TEST(OffloadFile, BytesComeBack) {
 }
 
 // What one side writes the other reads.
-TEST(OffloadFile, IsMemoryToo) {
+TEST(OffloadStore, IsMemoryToo) {
   auto device = make_device("cpu", {.threads = 1});
-  OffloadFile file(fs::temp_directory_path(), *device, 1, 3000);
+  OffloadStore file({fs::temp_directory_path()}, *device, 1, 3000);
   auto* memory = reinterpret_cast<int32_t*>(file.map());
   EXPECT_EQ(memory[749], 0);
   std::vector<int32_t> x(750);
@@ -178,19 +294,19 @@ TEST(OffloadFile, IsMemoryToo) {
   EXPECT_EQ(x[5], -1);
 }
 
-TEST(OffloadFile, SaysWhyNot) {
+TEST(OffloadStore, SaysWhyNot) {
   auto device = make_device("cpu", {.threads = 1});
-  EXPECT_THROW(OffloadFile("/proc/self/offload", *device, 1, 8), Error);
-  OffloadFile file(fs::temp_directory_path(), *device, 2, 16);
+  EXPECT_THROW(OffloadStore({"/proc/self/offload"}, *device, 1, 8), Error);
+  OffloadStore file({fs::temp_directory_path()}, *device, 2, 16);
   double x = 0;
   // Never put there.
   expect_in(failure([&] { device->wait({}, file.get(1, 8, Tensor(&x, {1}, DType::f64))); }),
             "cannot be read");
 }
 
-TEST(OffloadFile, SaysThatTheDiskIsFull) {
+TEST(OffloadStore, SaysThatTheDiskIsFull) {
   auto device = make_device("cpu", {.threads = 1});
-  OffloadFile file(fs::temp_directory_path(), *device, 1, 1 << 20);
+  OffloadStore file({fs::temp_directory_path()}, *device, 1, 1 << 20);
   std::vector<uint8_t> x(1 << 17, 3);
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);

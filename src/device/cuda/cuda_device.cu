@@ -91,7 +91,7 @@ class ComputeEvents {
 };
 
 // Host memory that the GPU copies from and to by itself, in two halves: one is filled while the other is
-// copied.
+// copied. CUDA looks where dst and src lie: what was offloaded is read and written between steps too.
 class Staging {
  public:
   void up(std::byte* dst, const std::byte* src, int64_t bytes, cudaStream_t stream) {
@@ -101,7 +101,7 @@ class Staging {
       TRIREME_CUDA_CALL(cudaEventSynchronize(free_[half].get()));
       std::memcpy(memory_.get() + half * kHalf, src + at, size_t(n));
       TRIREME_CUDA_CALL(
-          cudaMemcpyAsync(dst + at, memory_.get() + half * kHalf, size_t(n), cudaMemcpyHostToDevice, stream));
+          cudaMemcpyAsync(dst + at, memory_.get() + half * kHalf, size_t(n), cudaMemcpyDefault, stream));
       TRIREME_CUDA_CALL(cudaEventRecord(free_[half].get(), stream));
     }
     TRIREME_CUDA_CALL(cudaStreamSynchronize(stream));
@@ -112,7 +112,7 @@ class Staging {
     auto fetch = [&](int64_t at) {
       const int64_t half = half_at(at);
       TRIREME_CUDA_CALL(cudaMemcpyAsync(memory_.get() + half * kHalf, src + at,
-                                        size_t(std::min(kHalf, bytes - at)), cudaMemcpyDeviceToHost, stream));
+                                        size_t(std::min(kHalf, bytes - at)), cudaMemcpyDefault, stream));
       TRIREME_CUDA_CALL(cudaEventRecord(free_[half].get(), stream));
     };
     if (bytes > 0) fetch(0);
@@ -246,6 +246,23 @@ class CudaDevice final : public Device {
     if (!p) return;
     remove_device_memory(p);
     (void)cudaFree(p);  // waits for the device; what failed before is told elsewhere: destructors call this
+  }
+  bool own_memory() const override { return true; }
+  // Pinned: the GPU copies from and to it by itself, while kernels run.
+  std::byte* reserve_host(int64_t bytes) override {
+    void* p = nullptr;
+    const size_t size = size_t(std::max<int64_t>(bytes, 1));
+    const cudaError_t e = cudaHostAlloc(&p, size, cudaHostAllocPortable);
+    if (e == cudaErrorMemoryAllocation) {
+      (void)cudaGetLastError();
+      run_failed("out of memory: the system pins no {} bytes of the host's memory to offload into", bytes);
+    }
+    check_call(e, "cudaHostAlloc");
+    std::memset(p, 0, size);
+    return static_cast<std::byte*>(p);
+  }
+  void release_host(std::byte* p, int64_t) override {
+    if (p) (void)cudaFreeHost(p);
   }
 
   void copy(const Tensor& dst, const Tensor& src, Stream s) override {

@@ -49,6 +49,9 @@ class MetaDevice final : public Device {
     return reinterpret_cast<std::byte*>(base);
   }
   void release(std::byte*, int64_t) override {}
+  bool own_memory() const override { return cuda_; }
+  std::byte* reserve_host(int64_t bytes) override { return reserve(bytes); }
+  void release_host(std::byte*, int64_t) override {}
 
   void copy(const Tensor& dst, const Tensor& src, Stream) override {
     require(dst.shape == src.shape && dst.dtype == src.dtype, "copy() between unequal shapes or types");

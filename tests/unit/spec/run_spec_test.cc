@@ -410,7 +410,14 @@ TEST(RunSpec, UnsupportedByThisVersion) {
   RunSpec gpu = parse("[train]\ndevice = \"cuda\"\ncomm = \"mpi\"\n[layout]\noffload = \"state\"");
   const std::string no = error_of([&] { refuse_unsupported(gpu); });
   EXPECT_HAS(no, "train.comm: ");
-  EXPECT_HAS(no, "layout.offload: ");
+  EXPECT_EQ(lines_of(no).size(), 1u) << no;
+  for (const char* to : {"file", "host"}) {
+    const RunSpec away =
+        parse("[train]\ndevice = \"cuda\"\n[layout]\noffload = \"all\"\nrecompute = \"full\"",
+              {std::string("layout.offload_to=") + to});
+    EXPECT_TRUE(problems_of(away).empty()) << to;
+    refuse_unsupported(away);
+  }
   refuse_unsupported(parse("[layout]\ncp = 4\ntp = 2\ndp = 2\nzero = 3\nshard_group = 8"));
   auto beside_cp = [](const char* toml) {
     return error_of([&] { refuse_unsupported(parse(toml, {"layout.cp=2"})); });
@@ -466,6 +473,10 @@ TEST(RunSpec, RecomputeKeysThatSayNothing) {
   EXPECT_HAS(wrong("offload = \"state\"\noffload_to = \"host\""),
              "layout.offload_to: \"host\" offloads nothing on \"cpu\", whose memory is the host's");
   EXPECT_HAS(wrong("offload_dir = \"/tmp\""), "has no effect with offload = \"none\"");
+  EXPECT_HAS(wrong("offload_to = \"host\""),
+             "layout.offload_to: \"host\" has no effect with offload = \"none\"; give \"file\"");
+  EXPECT_HAS(wrong("offload = \"state\"\noffload_to = \"host\"\noffload_dir = \"/tmp\""),
+             "layout.offload_dir: \"/tmp\" has no effect with offload_to = \"host\"");
   EXPECT_HAS(wrong("recompute = \"full\"\nrecompute_limit = 1000"), "recompute_limit: 1000 has no effect");
   EXPECT_HAS(wrong("recompute = \"selective\"\nrecompute_shard = true\ntp = 2"),
              "keeps more than a block's input");

@@ -1,0 +1,16 @@
+// A device whose memory the processor cannot reach, on a machine without one: the CPU's kernels, and memory
+// at addresses that fault when anybody but the device touches them.
+#pragma once
+#include <memory>
+
+#include "device/device.h"
+
+namespace trireme::test {
+
+inline constexpr std::string_view kFarDevice = "far";
+
+// Its ranges are device memory as device_memory.h has it. An op that is given memory of the host is an error;
+// numbers, scratch and streams are the CPU's, so a run books what it books there.
+std::unique_ptr<Device> make_far_device(const DeviceOptions&);
+
+}  // namespace trireme::test
