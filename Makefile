@@ -35,15 +35,15 @@ test: build/release/with-tests build/asan/with-tests build/fuzz/with-tests  ## a
 	@OMP_WAIT_POLICY=passive ctest --test-dir build -j $(TEST_JOBS) -L fast --output-on-failure --no-tests=error
 	@cat build/release/refused/*
 
-test-slow: build/clang/with-tests build/tsan/with-tests build/asan/with-tests build/release/with-tests  ## clang, the thread sanitizer, long tests
+test-slow: build/clang/with-tests build/tsan/with-tests build/asan-all/with-tests build/release/with-tests  ## clang, the thread sanitizer, long tests
 	@$(MAKE) --no-print-directory format-check
 	@cmake --build build/clang -j $(JOBS)
 	@cmake --build build/tsan -j $(JOBS)
-	@cmake --build build/asan -j $(JOBS)
+	@cmake --build build/asan-all -j $(JOBS)
 	@cmake --build build/release -j $(JOBS) --target all benches
 	@ctest --test-dir build/clang -L fast --output-on-failure --no-tests=error
 	@OMP_NUM_THREADS=1 OMP_THREAD_LIMIT=1 TSAN_OPTIONS=suppressions=$(CURDIR)/tests/testing/tsan.supp ctest --test-dir build/tsan -L fast --output-on-failure --no-tests=error
-	@ctest --test-dir build/asan -L whole --output-on-failure --no-tests=error
+	@ctest --test-dir build/asan-all -L 'fast|whole' --output-on-failure --no-tests=error
 	@rm -rf build/release/refused
 	@ctest --test-dir build/release -L slow --output-on-failure
 	@cat build/release/refused/*
@@ -81,12 +81,16 @@ build/release/build.ninja: | setup
 	@cmake --preset release
 
 # A folder configured before GoogleTest was there knows no tests yet, so the mark is a file of its own.
-build/release/with-tests build/asan/with-tests: build/%/with-tests: | setup-test
-	@cmake --preset $* -DTRIREME_TESTS=ON
+build/release/with-tests: | setup-test
+	@cmake --preset release -DTRIREME_TESTS=ON
+	@touch $@
+# Tests are compiled once, by the release build; what they test is compiled for both.
+build/asan/with-tests: build/release/with-tests
+	@cmake --preset asan -DTRIREME_TESTS=ON -DTRIREME_TEST_OBJECTS=$(CURDIR)/build/release
 	@touch $@
 build/fuzz/with-tests: | setup-test
 	@cmake --preset fuzz
 	@touch $@
-build/clang/with-tests build/tsan/with-tests: build/%/with-tests: | setup-slow
+build/clang/with-tests build/tsan/with-tests build/asan-all/with-tests: build/%/with-tests: | setup-slow
 	@cmake --preset $* -DTRIREME_TESTS=ON
 	@touch $@

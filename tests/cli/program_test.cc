@@ -13,6 +13,7 @@
 #include "base/interrupt.h"
 #include "base/json.h"
 #include "process.h"
+#include "sanitized.h"
 #include "spec/cluster_spec.h"
 #include "tiny_run.h"
 
@@ -145,11 +146,7 @@ TEST(Train, WhatCannotFitIsRefusedWithARemedyThatWorks) {
 
 TEST(Train, KilledAtAnyInstantItEndsTheSame) {
   constexpr int64_t kSteps = 40;
-#ifdef TRIREME_FEW_PROCESSES
-  constexpr int kKills = 3;
-#else
-  constexpr int kKills = 6;
-#endif
+  const int kKills = test::kSanitized ? 3 : 6;
   TempFolder whole, killed;
   double begin = now_s();
   ASSERT_EQ(trireme(whole.path(), train_args(tiny_run_file(whole.path(), kSteps))).code, 0);

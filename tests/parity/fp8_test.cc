@@ -1,16 +1,13 @@
 // Linear layers in 8-bit floats under every layout: where a layout gives the bits of another, it does so
 // still; where it is bounded, it is no further from f32 than one rank in 8 bits (docs/fp8.md).
 #include "checks.h"
+#include "sanitized.h"
 #include "spec/run_schedule.h"
 
 namespace trireme::parity {
 namespace {
 
-#ifdef TRIREME_FEW_STEPS
-constexpr int64_t kFew = 3;
-#else
-constexpr int64_t kFew = 8;
-#endif
+const int64_t kFew = test::kSanitized ? 3 : 8;
 
 // In the memory that meta booked.
 Ran trained(const Case& c) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/booking.h"
+#include "sanitized.h"
 
 namespace trireme::parity {
 
@@ -37,11 +38,8 @@ struct Ran {
   Booking booking;
 };
 
-#ifdef TRIREME_FEW_STEPS
-inline constexpr int64_t kSteps = 8;
-#else
-inline constexpr int64_t kSteps = 50;
-#endif
+// Ten times slower there: fewer steps, for what sanitizers see.
+inline const int64_t kSteps = test::kSanitized ? 8 : 50;
 
 struct Plan {
   int64_t steps = kSteps;

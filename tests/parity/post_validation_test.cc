@@ -11,12 +11,8 @@
 namespace trireme::parity {
 namespace {
 
-#ifdef TRIREME_FEW_STEPS
-constexpr int64_t kStepsPosted = 4;
-#else
-constexpr int64_t kStepsPosted = 12;
-#endif
-constexpr Plan kPlan{.steps = kStepsPosted};
+const int64_t kStepsPosted = test::kSanitized ? 4 : 12;
+const Plan kPlan{.steps = kStepsPosted};
 
 RunSpec posted(RunSpec run, const char* how = "always") {
   run.optimizer.post_validation = how;

@@ -1,13 +1,11 @@
-// Whether this test runs under a sanitizer, where all is several times slower: what is counted, drawn or
-// waited for by the thousand is less there, and release builds run all of it.
+// Whether what this test calls runs under a sanitizer, where all is several times slower: what is counted,
+// drawn or waited for by the thousand is less there, and release builds run all of it. Asked when the test
+// runs, not when it is compiled: one object of a test is linked with the rooms of either build
+// (TRIREME_TEST_OBJECTS in tests/CMakeLists.txt).
 #pragma once
 
 namespace trireme::test {
 
-#ifdef TRIREME_SANITIZED
-inline constexpr bool kSanitized = true;
-#else
-inline constexpr bool kSanitized = false;
-#endif
+extern const bool kSanitized;
 
 }  // namespace trireme::test

@@ -14,6 +14,7 @@
 #include "device/cpu/targets.h"
 #include "device/device.h"
 #include "hwy/targets.h"
+#include "sanitized.h"
 
 namespace trireme {
 namespace {
@@ -249,9 +250,7 @@ void run_all_sizes(const Bounds& bounds) {
     unsigned seed = unsigned(size.seq + size.dim);
     const Reference want{Problem<T>(size, seed)};
     for (FlashVersion version : {FlashVersion::fa1, FlashVersion::fa2}) {
-#ifdef TRIREME_SANITIZED
-      if ((version == FlashVersion::fa2) != (i % 2 == 1)) continue;
-#endif
+      if (test::kSanitized && (version == FlashVersion::fa2) != (i % 2 == 1)) continue;
       size.version = version;
       Problem<T> p(size, seed);
       launch(p.forward());

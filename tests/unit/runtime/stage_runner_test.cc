@@ -1,4 +1,5 @@
 #include "runtime/stage_runner.h"
+#include "sanitized.h"
 
 #include <gtest/gtest.h>
 
@@ -50,11 +51,7 @@ TEST_P(EveryModel, LossFalls) {
   EXPECT_LT(last, first - 0.25);
 }
 
-#ifdef TRIREME_SANITIZED  // ten times slower there, and looked at for other things
-constexpr int64_t kSteps = 2;
-#else
-constexpr int64_t kSteps = 4;
-#endif
+const int64_t kSteps = test::kSanitized ? 2 : 4;  // ten times slower there, and looked at for other things
 
 // 1F1B, GPipe and split backward passes with late W add weight gradients in the same order: same bits.
 TEST_P(EveryModel, SchedulesAreBitIdentical) {

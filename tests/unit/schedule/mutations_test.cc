@@ -8,16 +8,13 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "sanitized.h"
 #include "schedule/schedule.h"
 
 namespace trireme {
 namespace {
 
-#ifdef TRIREME_SANITIZED  // ten times slower there
-constexpr size_t kEvery = 16;
-#else
-constexpr size_t kEvery = 4;  // one action in so many is mutated
-#endif
+const size_t kEvery = test::kSanitized ? 16 : 4;  // one action in so many is mutated
 
 std::string complaint_of(const Schedule& s) {
   try {

@@ -8,15 +8,13 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "sanitized.h"
 
 namespace trireme {
 namespace {
 
-#ifdef TRIREME_SANITIZED  // ten times slower there
-constexpr int kTrials = 6, kMostRanks = 4;
-#else
-constexpr int kTrials = 16, kMostRanks = 8;
-#endif
+// Ten times slower there.
+const int kTrials = test::kSanitized ? 6 : 16, kMostRanks = test::kSanitized ? 4 : 8;
 
 struct Took {
   int64_t makespan, span, idle;
@@ -146,10 +144,10 @@ TEST(FindSchedule, PublishedSearchOfZeroBubble2p) {
   EXPECT_LE((double(out.span) - whole) / double(out.span), .04335);  // .0433 there; ZB-H2 has .1083
 }
 
-#ifndef TRIREME_SANITIZED
 // The same of the 28.3B row with 32 ranks and 256 microbatches: .0018 there, .0023 here; ZB-H2 has .0257.
 // .0018 is what rank 0 waits for its first gradient when its 2p forwards are done.
 TEST(FindSchedule, PublishedSearchOfZeroBubble2pOf32Ranks) {
+  if (test::kSanitized) GTEST_SKIP() << "a search of minutes there; the one of 8 ranks is of the same code";
   const StageTimes one{.forward = 10402, .input = 10248, .weight = 7698, .send = 460};
   const int p = 32, m = 256, heads = 48, seq = 1024, hidden = 6144;
   const int64_t input = 34 + 5 * heads * seq / hidden, weight = 32;
@@ -161,7 +159,6 @@ TEST(FindSchedule, PublishedSearchOfZeroBubble2pOf32Ranks) {
   EXPECT_GE(double(out.span) - whole,
             double(p * one.forward + (p - 1) * (one.input + 2 * one.send)) - double(2 * p * one.forward));
 }
-#endif
 
 TEST(FindSchedule, OfManyRanksAndMicrobatches) {
   const auto t = equal_times(128, {.forward = 2, .input = 3, .weight = 2});

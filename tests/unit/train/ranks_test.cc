@@ -10,6 +10,7 @@
 #include "device/device.h"
 #include "runtime/booking.h"
 #include "runtime/rank_threads.h"
+#include "sanitized.h"
 #include "spec/run_schedule.h"
 #include "tiny_run.h"
 #include "trace/chrome_trace.h"
@@ -687,11 +688,7 @@ TEST(Ranks, CheckedCollectivesChangeNothing) {
 // Each order of sums is taken, shown in the trace, and no further from the default than rounding; the
 // default's own bits are others.
 TEST(Ranks, AnOrderOfSumsIsTakenAndShown) {
-#ifdef TRIREME_SANITIZED
-  constexpr int64_t kSteps = 2;
-#else
-  constexpr int64_t kSteps = 6;
-#endif
+  const int64_t kSteps = test::kSanitized ? 2 : 6;
   for (Layout l :
        {Layout{.dp = 3}, Layout{.dp = 3, .zero = 3, .micro = 1}, Layout{.dp = 3, .zero = 2, .tp = 3}}) {
     Outcome want;
