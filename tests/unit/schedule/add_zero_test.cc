@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "complaint.h"
 #include "schedule/schedule.h"
 
 namespace trireme {
@@ -66,20 +67,14 @@ TEST(AddZero, MoreMicrobatchesThanOverlapIdsAreRefused) {
 }
 
 TEST(ValidateWeights, AreThereWhereTheyAreUsedAndGoInTheEnd) {
-  auto complaint = [](const char* text) -> std::string {
-    try {
-      validate(parse_schedule(text));
-    } catch (const Error& e) {
-      return e.what();
-    }
-    return "no error";
-  };
-  EXPECT_NE(complaint("0Unshard 0F0 0Reshard 0B0 0ReduceGrad 0Step").find("0Unshard is missing before it"),
+  EXPECT_NE(
+      test::complaint("0Unshard 0F0 0Reshard 0B0 0ReduceGrad 0Step").find("0Unshard is missing before it"),
+      std::string::npos);
+  EXPECT_NE(test::complaint("0Unshard 0F0 0B0 0ReduceGrad 0Step").find("0Reshard is missing"),
             std::string::npos);
-  EXPECT_NE(complaint("0Unshard 0F0 0B0 0ReduceGrad 0Step").find("0Reshard is missing"), std::string::npos);
-  EXPECT_NE(complaint("0Reshard 0Unshard 0F0 0B0 0Reshard 0ReduceGrad 0Step").find("not gathered"),
+  EXPECT_NE(test::complaint("0Reshard 0Unshard 0F0 0B0 0Reshard 0ReduceGrad 0Step").find("not gathered"),
             std::string::npos);
-  EXPECT_EQ(complaint("0Unshard 0F0 0B0 0Reshard 0ReduceGrad 0Step"), "no error");
+  EXPECT_EQ(test::complaint("0Unshard 0F0 0B0 0Reshard 0ReduceGrad 0Step"), "no error");
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "complaint.h"
 #include "sanitized.h"
 #include "schedule/schedule.h"
 
@@ -15,20 +16,6 @@ namespace trireme {
 namespace {
 
 const size_t kEvery = test::kSanitized ? 16 : 4;  // one action in so many is mutated
-
-std::string complaint_of(const Schedule& s) {
-  try {
-    validate(s);
-  } catch (const Error& e) {
-    EXPECT_EQ(e.fault, Fault::request);
-    return e.what();
-  }
-  return "";
-}
-std::string headline(const char* text) {
-  const std::string all = complaint_of(parse_schedule(text));
-  return all.substr(0, all.find('\n'));
-}
 
 TEST(ValidateReplicas, SaysWhatIsWrong) {
   const std::pair<const char*, const char*> cases[] = {
@@ -55,7 +42,7 @@ TEST(ValidateReplicas, SaysWhatIsWrong) {
        "schedule: rank 0: 0Reshard is missing behind 0F0; other forward passes have theirs"},
       {"0F0 0F1 0B0 0R1 0B1", "schedule: rank 0: 0R0 is missing; other microbatches of stage 0 have theirs"},
   };
-  for (const auto& [text, want] : cases) EXPECT_EQ(headline(text), want) << text;
+  for (const auto& [text, want] : cases) EXPECT_EQ(test::headline(text), want) << text;
 }
 
 // The same without what says no more than together or apart, and without the gathers that find weights there;
@@ -110,9 +97,9 @@ void mutate(const std::set<std::string>& right, const Schedule& good, uint64_t s
   uint64_t drawn = 0;
   const auto pick = [&](size_t n) { return size_t(below(key, drawn++, n)); };
   const auto found = [&](const Schedule& bad, int& count) {
-    const std::string said = complaint_of(bad);
-    if (said.empty() && right.contains(meaning(bad))) return void(tally.legal++);
-    ASSERT_NE(said, "") << to_text(bad) << "\nof\n" << to_text(good);
+    const std::string said = test::complaint(bad);
+    if (said == "no error" && right.contains(meaning(bad))) return void(tally.legal++);
+    ASSERT_NE(said, "no error") << to_text(bad) << "\nof\n" << to_text(good);
     ASSERT_NE(said.find("  <-- here"), std::string::npos) << said;
     ASSERT_NE(said.find('['), std::string::npos) << said;
     count++;
@@ -145,7 +132,7 @@ TEST(Mutations, OfPassesAreFound) {
         const std::set<std::string> right = p.meanings();
         for (int zero : {1, 2, 3}) {
           const Schedule good = p.with(zero, seed % 4 < 2, seed % 5 < 3);
-          ASSERT_EQ(complaint_of(good), "") << to_text(good);
+          ASSERT_EQ(test::complaint(good), "no error") << to_text(good);
           mutate(right, good, seed++, tally);
           ASSERT_FALSE(HasFatalFailure());
         }

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "complaint.h"
 #include "schedule/schedule.h"
 #include "source_dir.h"
 
@@ -114,28 +115,15 @@ TEST(Published, ShapesThatTheyDoNotTakeAreRefused) {
   EXPECT_EQ(no("interleaved", 20000, 2, 1), "layout.pp * layout.chunks = 20000 * 2 stages; at most 32767");
 }
 
-std::string why_invalid(const Schedule& s) {
-  try {
-    validate(s);
-  } catch (const Error& e) {
-    EXPECT_EQ(e.fault, Fault::request);
-    return e.what();
-  }
-  return "";
-}
-
 TEST(Mutations, CopiesAreWhereTheyShouldBe) {
-  const auto says = [](const char* text) {
-    const std::string all = why_invalid(parse_schedule(text));
-    return all.substr(0, all.find('\n'));
-  };
-  EXPECT_EQ(says("copies 2\n0F0 0B0\n0F1 0B1\n"), "");
-  EXPECT_EQ(says("copies 2\n0F0 0B0 0F1 0B1\n"), "schedule: stage 0 is on rank 0 alone; it has 2 copies");
-  EXPECT_EQ(says("copies 2\n0F0 0B0\n0F1 0B1\n0F2 0B2\n"),
+  EXPECT_EQ(test::complaint("copies 2\n0F0 0B0\n0F1 0B1\n"), "no error");
+  EXPECT_EQ(test::headline("copies 2\n0F0 0B0 0F1 0B1\n"),
+            "schedule: stage 0 is on rank 0 alone; it has 2 copies");
+  EXPECT_EQ(test::headline("copies 2\n0F0 0B0\n0F1 0B1\n0F2 0B2\n"),
             "schedule: stage 0 is on ranks 0, 1 and on rank 2; it has 2 copies");
-  EXPECT_EQ(says("copies 2\n0F0 0F1 0B1\n0B0\n"),
+  EXPECT_EQ(test::headline("copies 2\n0F0 0F1 0B1\n0B0\n"),
             "schedule: microbatch 0 is in stage 0 on rank 0 and on rank 1");
-  EXPECT_EQ(says("0F0 0B0\n0F1 0B1\n"), "schedule: stage 0 is on rank 0 and on rank 1");
+  EXPECT_EQ(test::headline("0F0 0B0\n0F1 0B1\n"), "schedule: stage 0 is on rank 0 and on rank 1");
   EXPECT_THROW(parse_schedule("copies\n0F0"), Error);
   EXPECT_THROW(parse_schedule("copies 0\n0F0"), Error);
   EXPECT_THROW(parse_schedule("copies 2 0F0"), Error);
@@ -144,8 +132,8 @@ TEST(Mutations, CopiesAreWhereTheyShouldBe) {
 
 // Issued together, each of the two needs the other rank's: apart they would run.
 TEST(Mutations, ActionsIssuedTogetherCanDeadlock) {
-  EXPECT_EQ(why_invalid(parse_schedule("0F0 0F1 0B0 0B1\n1F0 1F1 1B0 1B1\n")), "");
-  EXPECT_NE(why_invalid(parse_schedule("0F0 0F1@1 0B0@1 0B1\n1F0 1F1@1 1B0@1 1B1\n")).find("deadlock"),
+  EXPECT_EQ(test::complaint("0F0 0F1 0B0 0B1\n1F0 1F1 1B0 1B1\n"), "no error");
+  EXPECT_NE(test::complaint("0F0 0F1@1 0B0@1 0B1\n1F0 1F1@1 1B0@1 1B1\n").find("deadlock"),
             std::string::npos);
 }
 
@@ -223,11 +211,11 @@ TEST(Mutations, AreFoundInEverySchedule) {
     ASSERT_TRUE(runs_to_its_end(s));
     for (int trial = 0; trial < 10; trial++) {
       const Schedule out = mutate.left_out(s), twice = mutate.doubled(s), moved = mutate.moved(s);
-      ASSERT_NE(why_invalid(out), "") << to_text(out);
-      ASSERT_NE(why_invalid(twice), "") << to_text(twice);
-      ASSERT_NE(why_invalid(moved), "") << to_text(moved);
+      ASSERT_NE(test::complaint(out), "no error") << to_text(out);
+      ASSERT_NE(test::complaint(twice), "no error") << to_text(twice);
+      ASSERT_NE(test::complaint(moved), "no error") << to_text(moved);
       const Schedule swapped = mutate.swapped(s);
-      ASSERT_EQ(why_invalid(swapped) == "", runs_to_its_end(swapped)) << to_text(swapped);
+      ASSERT_EQ(test::complaint(swapped) == "no error", runs_to_its_end(swapped)) << to_text(swapped);
     }
   }
 }
@@ -238,8 +226,8 @@ TEST(Mutations, AreFoundAmongTransfers) {
     const Schedule full = add_transfers(s);
     for (int trial = 0; trial < 10; trial++) {
       const Schedule out = mutate.left_out(full), twice = mutate.doubled(full);
-      ASSERT_NE(why_invalid(out), "") << to_text(out);
-      ASSERT_NE(why_invalid(twice), "") << to_text(twice);
+      ASSERT_NE(test::complaint(out), "no error") << to_text(out);
+      ASSERT_NE(test::complaint(twice), "no error") << to_text(twice);
     }
   }
 }

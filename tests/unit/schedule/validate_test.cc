@@ -5,26 +5,11 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "complaint.h"
 #include "schedule/schedule.h"
 
 namespace trireme {
 namespace {
-
-std::string complaint(const Schedule& s) {
-  try {
-    validate(s);
-  } catch (const Error& e) {
-    EXPECT_EQ(e.fault, Fault::request);
-    return e.what();
-  }
-  return "no error";
-}
-std::string complaint(const char* text) {
-  return complaint(parse_schedule(text));
-}
-std::string first_line(const std::string& s) {
-  return s.substr(0, s.find('\n'));
-}
 
 TEST(Validate, SaysWhatIsWrong) {
   const std::pair<const char*, const char*> cases[] = {
@@ -66,22 +51,22 @@ TEST(Validate, SaysWhatIsWrong) {
       {"0F0 0B0 0ReduceGrad 0Step 0Step", "schedule: rank 0: 0Step comes after its Step"},
       {"0F0 0B0 0ReduceGrad 0Step\n1F0 1B0", "schedule: rank 1 has no Step, unlike rank 0"},
   };
-  for (const auto& [text, want] : cases) EXPECT_EQ(first_line(complaint(text)), want) << text;
+  for (const auto& [text, want] : cases) EXPECT_EQ(test::headline(text), want) << text;
 }
 
 TEST(Validate, GoodSchedules) {
-  EXPECT_EQ(complaint("0F0 0I0 0W0"), "no error");
-  EXPECT_EQ(complaint("0F0 0R0 0B0 0ReduceGrad 0Step"), "no error");
-  EXPECT_EQ(complaint("0Unshard 0F0 0Reshard 0Unshard 0B0 0ReduceGrad 0Reshard 0Step"), "no error");
-  EXPECT_EQ(complaint("0F0 0SendF0 0RecvB0 0B0\n1RecvF0 1F0 1B0 1SendB0"), "no error");
+  EXPECT_EQ(test::complaint("0F0 0I0 0W0"), "no error");
+  EXPECT_EQ(test::complaint("0F0 0R0 0B0 0ReduceGrad 0Step"), "no error");
+  EXPECT_EQ(test::complaint("0Unshard 0F0 0Reshard 0Unshard 0B0 0ReduceGrad 0Reshard 0Step"), "no error");
+  EXPECT_EQ(test::complaint("0F0 0SendF0 0RecvB0 0B0\n1RecvF0 1F0 1B0 1SendB0"), "no error");
   // A V: stages 0 and 3 on rank 0, 1 and 2 on rank 1; no transfer between neighbours of one rank.
-  EXPECT_EQ(complaint("0F0 0SendF0 3RecvF0 3F0 3B0 3SendB0 0RecvB0 0B0\n"
-                      "1RecvF0 1F0 2F0 2SendF0 2RecvB0 2B0 1B0 1SendB0"),
+  EXPECT_EQ(test::complaint("0F0 0SendF0 3RecvF0 3F0 3B0 3SendB0 0RecvB0 0B0\n"
+                            "1RecvF0 1F0 2F0 2SendF0 2RecvB0 2B0 1B0 1SendB0"),
             "no error");
 }
 
 TEST(Validate, GridMarksThePlace) {
-  EXPECT_EQ(complaint("0F0 0F1 0B0 0B1\n1F0 1B1 1F1 1B0"),
+  EXPECT_EQ(test::complaint("0F0 0F1 0B0 0B1\n1F0 1B1 1F1 1B0"),
             "schedule: rank 1: 1B1 comes before 1F1, which it needs\n"
             "  step  rank 0   rank 1\n"
             "     0  0F0      1F0\n"
@@ -93,19 +78,19 @@ TEST(Validate, GridMarksThePlace) {
 // Of every kind of fault: what is missing, at the end of its rank; what is there twice, both; messages in
 // another order, both; who waits for whom, all.
 TEST(Validate, GridMarksThePlaceOfEveryKind) {
-  EXPECT_EQ(complaint("0F0 0B0\n1F0 1I0"),
+  EXPECT_EQ(test::complaint("0F0 0B0\n1F0 1I0"),
             "schedule: rank 1: 1W0 is missing\n"
             "  step  rank 0   rank 1\n"
             "     0  0F0      1F0\n"
             "     1  0B0     [1I0]  <-- here");
-  EXPECT_EQ(complaint("0F0 0B0 0F0\n1F0 1B0"),
+  EXPECT_EQ(test::complaint("0F0 0B0 0F0\n1F0 1B0"),
             "schedule: rank 0: 0F0 is there twice, at steps 0 and 2\n"
             "  step  rank 0   rank 1\n"
             "     0 [0F0]     1F0\n"
             "     1  0B0      1B0\n"
             "     2 [0F0]  <-- here");
-  EXPECT_EQ(complaint("0F0 0F1 0SendF1 0SendF0 0RecvB0 0B0 0RecvB1 0B1\n"
-                      "1RecvF0 1F0 1B0 1SendB0 1RecvF1 1F1 1B1 1SendB1"),
+  EXPECT_EQ(test::complaint("0F0 0F1 0SendF1 0SendF0 0RecvB0 0B0 0RecvB1 0B1\n"
+                            "1RecvF0 1F0 1B0 1SendB0 1RecvF1 1F1 1B1 1SendB1"),
             "schedule: rank 1 receives 1RecvF0 from rank 0 as number 0 of its activations, which sends "
             "0SendF1 then: both sides must have one order\n"
             "  step  rank 0    rank 1\n"
@@ -117,19 +102,19 @@ TEST(Validate, GridMarksThePlaceOfEveryKind) {
             "     5  0B0       1F1\n"
             "     6  0RecvB1   1B1\n"
             "     7  0B1       1SendB1");
-  EXPECT_EQ(complaint("0F0 0B0 0F1 0B1\n1F0 1F1 1B0 1B1"),
+  EXPECT_EQ(test::complaint("0F0 0B0 0F1 0B1\n1F0 1F1 1B0 1B1"),
             "schedule: deadlock: rank 0 at 0B0 waits for 1B0, rank 1 at 1F1 waits for 0F1\n"
             "  step  rank 0   rank 1\n"
             "     0  0F0      1F0\n"
             "     1 [0B0]    [1F1]  <-- here\n"
             "     2  0F1      1B0\n"
             "     3  0B1      1B1");
-  EXPECT_EQ(complaint("0F0 0B0\n2F0 2B0"),
+  EXPECT_EQ(test::complaint("0F0 0B0\n2F0 2B0"),
             "schedule: no rank has stage 1 of 3\n"
             "  step  rank 0   rank 1\n"
             "     0  0F0     [2F0]  <-- here\n"
             "     1  0B0      2B0");
-  EXPECT_EQ(complaint("0F0 0R0 0B0 0ReduceGrad 0ReduceGrad 0Step"),
+  EXPECT_EQ(test::complaint("0F0 0R0 0B0 0ReduceGrad 0ReduceGrad 0Step"),
             "schedule: rank 0: 0ReduceGrad is there twice, at steps 3 and 4, without a weight gradient in "
             "between\n"
             "  step  rank 0\n"
@@ -145,7 +130,7 @@ TEST(Validate, GridOfABigScheduleShowsWhatIsAround) {
   Schedule s = one_f_one_b(30, 100);
   std::swap(s.ranks[15][80], s.ranks[15][81]);  // two neighbours of the steady state
   s.ranks[15][90].mb = 0;
-  const std::string message = complaint(s);
+  const std::string message = test::complaint(s);
   EXPECT_NE(message.find("rank 15"), std::string::npos);
   EXPECT_NE(message.find(" <-- here"), std::string::npos);
   EXPECT_EQ(message.find("rank 2 "), std::string::npos);
@@ -174,8 +159,8 @@ TEST(Validate, FindsEveryPlantedFault) {
         std::swap(actions[0], actions[actions.size() - 1]);  // Step first
         break;
     }
-    ASSERT_NE(complaint(s), "no error") << to_text(s);
-    ASSERT_EQ(complaint(good), "no error");
+    ASSERT_NE(test::complaint(s), "no error") << to_text(s);
+    ASSERT_EQ(test::complaint(good), "no error");
   }
 }
 
@@ -191,7 +176,7 @@ TEST(Validate, FindsMessagesInDifferentOrderOnBothSides) {
     const int chunks = default_chunks(name), p = 2 + int(pick(3)), m = 2 + int(pick(6));
     if (name == "dualpipe" && p % 2) continue;
     Schedule s = add_transfers(make_schedule(name, p, chunks, m));
-    ASSERT_EQ(complaint(s), "no error") << name << p << m;
+    ASSERT_EQ(test::complaint(s), "no error") << name << p << m;
     const std::vector<int> rank_of = name == "dualpipe" ? std::vector<int>() : rank_of_stages(s);
     if (rank_of.empty()) continue;
     auto& actions = s.ranks[pick(size_t(p))];
@@ -212,7 +197,7 @@ TEST(Validate, FindsMessagesInDifferentOrderOnBothSides) {
       std::rotate(at + int(places[k]), at + int(places[k]) + 1, at + int(places[k + 1]) + 1);
     else
       std::rotate(at + int(places[k]), at + int(places[k + 1]), at + int(places[k + 1]) + 1);
-    ASSERT_NE(complaint(s).find("both sides must have one order"), std::string::npos) << to_text(s);
+    ASSERT_NE(test::complaint(s).find("both sides must have one order"), std::string::npos) << to_text(s);
     found++;
   }
   EXPECT_GT(found, 200);
@@ -227,14 +212,15 @@ TEST(Validate, WarnsOnceAStageWhenWeightGradientsDescend) {
 }
 
 TEST(Validate, ALyingTextCostsNoMemory) {
-  EXPECT_EQ(first_line(complaint("32767F32767")), "schedule: no rank has stage 0 of 32768");
+  EXPECT_EQ(test::headline("32767F32767"), "schedule: no rank has stage 0 of 32768");
 }
 
 TEST(Validate, NothingAtAll) {
-  EXPECT_EQ(complaint(Schedule{}), "schedule: 0 stages and 0 microbatches; right is at least one of each");
-  EXPECT_EQ(first_line(complaint(Schedule{.stages = 1, .microbatches = 1, .ranks = {{{Act::F, 0, 1}}}})),
+  EXPECT_EQ(test::complaint(Schedule{}),
+            "schedule: 0 stages and 0 microbatches; right is at least one of each");
+  EXPECT_EQ(test::headline(Schedule{.stages = 1, .microbatches = 1, .ranks = {{{Act::F, 0, 1}}}}),
             "schedule: rank 0: 0F1 names microbatch 1 of 1 (from 0)");
-  EXPECT_EQ(first_line(complaint(Schedule{.stages = 1, .microbatches = 1, .ranks = {{{Act::F, 1, 0}}}})),
+  EXPECT_EQ(test::headline(Schedule{.stages = 1, .microbatches = 1, .ranks = {{{Act::F, 1, 0}}}}),
             "schedule: rank 0: 1F0 names stage 1 of 1 (from 0)");
 }
 
