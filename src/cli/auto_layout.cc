@@ -88,6 +88,13 @@ bool take_layout_of_before(RunSpec& run, const AutoWish& wish) {
   }
 }
 
+// A run starts on the device that is here; a plan is of the cluster that the file names.
+Facts facts_of(const RunSpec& run, bool goes_on) {
+  if (!goes_on && !run.cluster.file.empty())
+    return {.native_bf16 = load_cluster(run.cluster.file).peak.bf16 > 0};
+  return {.native_bf16 = make_device(run.train.device)->native(DType::bf16)};
+}
+
 }  // namespace
 
 AutoWish auto_wish_of(const RunRequest& request) {
@@ -101,7 +108,7 @@ AutoWish auto_wish_of(const RunRequest& request) {
 ChosenRun load_or_choose(const RunRequest& request, bool goes_on) {
   if (!auto_wish_of(request).any()) {
     const RunSpec asked = request.as_asked();
-    return {resolved_here(asked), "", asked.precision};
+    return {resolve(asked, facts_of(asked, goes_on)), "", asked.precision};
   }
   Opened o = open(request);
   const RunSpec run = parse_run(o.text, request.file, o.sets);
@@ -119,8 +126,7 @@ ChosenRun load_or_choose(const RunRequest& request, bool goes_on) {
   if (!o.wish.layout) o.wish.ranks = run.world();
   RunSpec divided = run;  // as many ranks, for their share of the cores
   if (o.wish.layout) divided.layout.dp = o.wish.ranks;
-  const auto device = make_device(run.train.device);
-  const Facts facts{.native_bf16 = device->native(DType::bf16)};
+  const Facts facts = facts_of(run, goes_on);
   RunSpec before = resolve(run, facts);
   if (goes_on && take_layout_of_before(before, o.wish)) {
     before.precision.grads = run.precision.grads;  // follows the microbatches

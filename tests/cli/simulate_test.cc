@@ -59,9 +59,11 @@ std::set<std::string> names_of(const Timeline& t) {
 // What ranks really did is what was simulated: the same ops and collectives on the same lanes in the same
 // order.
 TEST(Simulate, ARealTraceHasTheSimulatedOrder) {
-  for (const std::vector<std::string>& layout : {std::vector<std::string>{"layout.dp=2", "batch.global=4"},
-                                                 {"layout.dp=2", "layout.zero=3", "batch.global=4"},
-                                                 {"layout.pp=2"}}) {
+  // A type that is said: what "auto" is follows the device in a run and the cluster file in its simulation.
+  for (const std::vector<std::string>& layout :
+       {std::vector<std::string>{"layout.dp=2", "batch.global=4", "precision.compute=bf16"},
+        {"layout.dp=2", "layout.zero=3", "batch.global=4", "precision.compute=f32"},
+        {"layout.pp=2", "precision.compute=bf16"}}) {
     TempFolder tmp;
     const fs::path file = tiny_run_file(tmp.path(), 2);
     std::vector<std::string> train = {"train", file.string(), "--trace-steps", "2"};

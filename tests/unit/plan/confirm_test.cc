@@ -167,6 +167,8 @@ TEST(Confirm, SaysWhatPlanAndSimulateSay) {
 // are more than there are, until as many fit as were asked for.
 TEST(Confirm, DropsWhatDoesNotFitAsBooked) {
   SearchRequest q = tiny_request();
+  q.seq = 960;  // activations, not the scratch of products, which is another on other processors
+  q.model.finish(q.seq);
   q.fits[size_t(Fit::kept)] = 0.01;
   SearchResult roomy = search(q);
   const Confirmation known = confirm(q, roomy, {.most = kMostConfirmed});
@@ -214,6 +216,8 @@ TEST(Confirm, DropsWhatDoesNotFitAsBooked) {
 // by kind, and the search goes on until something fits as booked.
 TEST(Confirm, SearchesAgainWhereNothingFits) {
   SearchRequest q = tiny_request();
+  q.seq = 960;  // activations, not the scratch of products, which is another on other processors
+  q.model.finish(q.seq);
   q.fits[size_t(Fit::kept)] = 0.01;
   SearchResult roomy = search(q);
   double least = 1e300;
