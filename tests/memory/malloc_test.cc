@@ -127,7 +127,10 @@ void check_steady(const RunSpec& run, int threads, bool traced = false) {
       g_library.largest.load(), g_live.load() - live);
   EXPECT_EQ(g_ours.calls, 0) << "largest " << g_ours.largest;
   EXPECT_EQ(g_live, live);
-  EXPECT_LT(g_library.largest, 4096);
+  // Where the processor has no bf16 products, oneDNN packs them into blocks that it takes and gives back for
+  // each.
+  const bool emulated = run.precision.compute == "bf16" && !make_device("cpu")->native(DType::bf16);
+  EXPECT_LT(g_library.largest, emulated ? 1 << 16 : 4096);
   EXPECT_LT(resident_bytes() - resident, 1 << 20);
 }
 

@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "base/rng.h"
 #include "data/shard_writer.h"
+#include "device/device.h"
 #include "runtime/booking.h"
 #include "spec/cluster_spec.h"
 #include "spec/run_schedule.h"
@@ -41,7 +42,9 @@ RunSpec tiny_run(const fs::path& folder, int64_t steps) {
     write_shard(data / "valid", 2, 5);
     ClusterSpec c;
     c.name = "a machine of this test", c.source = "made up", c.threads = 1;
-    c.peak = {.f32 = 1e9, .bf16 = 2e9}, c.memory_bandwidth = 1e10, c.memory_bytes = int64_t(1) << 34;
+    // What precision.compute = "auto" is must be the same for a run here and for a plan of this machine.
+    c.peak = {.f32 = 1e9, .bf16 = make_device("cpu")->native(DType::bf16) ? 2e9 : 0};
+    c.memory_bandwidth = 1e10, c.memory_bytes = int64_t(1) << 34;
     save_cluster(c, folder / "cluster.toml");
   }
   RunSpec r;
