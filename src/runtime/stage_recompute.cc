@@ -44,15 +44,15 @@ int64_t StageRunner::kept_bytes() const {
   return kept_rows() * run_.model.hidden * size_of(dtype_);
 }
 
-// Inputs that wait at once, by the schedule: of a microbatch's stage from its forward pass until it is
-// computed again.
+// Inputs that wait at once, by the schedule: of a microbatch's stage from its forward pass until its backward
+// pass. An R beside that is run within it; one that stands alone gives its places back earlier.
 int64_t StageRunner::most_away() const {
   const Schedule schedule = schedule_of(run_);
   std::set<std::pair<int, int>> waiting;
   int64_t now = 0, most = 0;
   for (const Action& a : schedule.ranks.at(size_t(sharing_.pp.rank))) {
     if (a.mb < 0) continue;
-    const bool forward = a.kind == Act::F, again = a.kind == Act::R || a.kind == Act::I || a.kind == Act::B;
+    const bool forward = a.kind == Act::F, again = a.kind == Act::I || a.kind == Act::B;
     if (!forward && !again) continue;
     if (!(forward ? waiting.emplace(a.stage, a.mb).second : waiting.erase({a.stage, a.mb}) > 0)) continue;
     const Chunk& c = chunk_of(a.stage);

@@ -82,6 +82,17 @@ INSTANTIATE_TEST_SUITE_P(
         "aux=0.3 zero=3",
         "arch=mixtral cp=2 tp=2 ep=2 heads=2 experts=4 seq=20 aux=0.3"));
 
+// Copies of stages, each of which routes its own microbatches.
+INSTANTIATE_TEST_SUITE_P(
+    BesideCopies, ExpertParallel,
+    testing::Values(
+        "arch=mixtral pp=2 microbatches=4 experts=5 aux=0.3 schedule=dualpipe",
+        "arch=mixtral pp=2 dp=2 ep=2 microbatches=3 experts=4 aux=0.3 zero=2 schedule=dualpipe",
+        "arch=qwen2_moe pp=2 dp=2 ep=2 microbatches=2 experts=6 heads=3 kv_heads=3 zero=3 aux=0.3 "
+        "buffer=0.4 unit=microbatch schedule=dualpipe recompute=full offload=1",
+        "arch=mixtral pp=2 dp=2 ep=2 micro=1 microbatches=3 experts=4 capacity=1 state=1 zero=1 "
+        "schedule=dualpipe"));
+
 // What one rank drops, though the tokens of a unit lie on all.
 INSTANTIATE_TEST_SUITE_P(
     Capacity, ExpertParallel,

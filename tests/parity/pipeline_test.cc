@@ -157,12 +157,40 @@ INSTANTIATE_TEST_SUITE_P(
                     "pp=2 dp=2 zero=1 microbatches=3 schedule=dualpipe tied=1",
                     "pp=2 dp=2 zero=2 microbatches=3 schedule=dualpipe tied=1",
                     "pp=4 layers=4 dp=2 zero=3 micro=1 microbatches=5 schedule=dualpipe tied=1",
-                    "pp=2 microbatches=4 schedule=dualpipe optimizer=muon"));
+                    "pp=2 microbatches=4 schedule=dualpipe optimizer=muon",
+                    // Shards in groups, state and inputs that wait in files, computed again in part.
+                    "pp=2 dp=4 zero=3 group=2 micro=1 microbatches=2 schedule=dualpipe",
+                    "pp=2 dp=4 zero=2 group=2 micro=1 microbatches=3 schedule=dualpipe tied=1",
+                    "pp=2 dp=2 zero=1 microbatches=3 schedule=dualpipe state=1",
+                    "pp=2 dp=4 zero=3 group=2 micro=1 microbatches=2 schedule=dualpipe state=1 offload=1 "
+                    "recompute=full layers=4",
+                    "pp=4 layers=6 micro=1 microbatches=7 schedule=dualpipe offload=1 recompute=full"));
+
+// What waits elsewhere, or is divided among fewer, moves no bit beside copies either.
+TEST(Copies, EqualThemselvesToTheBitOffloaded) {
+  for (const char* text : {"pp=2 dp=2 zero=3 microbatches=3 schedule=dualpipe recompute=full layers=4",
+                           "pp=2 microbatches=4 schedule=dualpipe recompute=full layers=5 compute=bf16"}) {
+    SCOPED_TRACE(text);
+    Case c = from_text(text);
+    const Ran stayed = train_layout(run_of(c), {});
+    c.state = c.offload = true;
+    const Ran away = train_layout(run_of(c), {});
+    expect_identical(away, stayed);
+    expect_copies_alike(c, away);
+    c.to = "host";
+    expect_identical(train_layout(run_of(c), {.far = true}), stayed);
+  }
+}
 
 TEST(Copies, AreBoundedInLowPrecision) {
-  for (const char* text : {"pp=2 microbatches=3 schedule=dualpipe compute=bf16",
-                           "pp=2 dp=2 zero=2 microbatches=2 schedule=dualpipe compute=bf16 grads=bf16",
-                           "pp=2 microbatches=2 schedule=dualpipe compute=f16"}) {
+  for (const char* text :
+       {"pp=2 microbatches=3 schedule=dualpipe compute=bf16",
+        "pp=2 dp=2 zero=2 microbatches=2 schedule=dualpipe compute=bf16 grads=bf16",
+        "pp=2 microbatches=2 schedule=dualpipe compute=f16",
+        "pp=2 dp=4 zero=3 group=2 micro=1 microbatches=2 schedule=dualpipe compute=bf16 state=1",
+        "pp=2 microbatches=3 schedule=dualpipe compute=bf16 fp8=delayed",
+        "pp=2 dp=2 zero=2 microbatches=2 schedule=dualpipe compute=bf16 fp8=block",
+        "pp=2 dp=2 zero=3 microbatches=2 schedule=dualpipe fp8=current recompute=full"}) {
     SCOPED_TRACE(text);
     const Case c = from_text(text);
     expect_low_bounded(c);
