@@ -88,6 +88,27 @@ void check_places(const RunSpec& run, const Schedule& s, std::string_view from) 
         from, fmt::join(holders.ranks_of(0), ", "), fmt::join(holders.ranks_of(s.stages - 1), ", "));
 }
 
+// A unit over the whole batch counts, for each microbatch, the choices of those before it.
+void check_forwards(const RunSpec& run, const Schedule& s, std::string_view from) {
+  if (!run.model.moe() || run.moe.unit != "global" || run.moe.aux_loss == 0) return;
+  for (size_t r = 0; r < s.ranks.size(); r++) {
+    std::vector<int> last(size_t(s.stages), -1);
+    for (const Action& a : s.ranks[r]) {
+      if (a.kind != Act::F) continue;
+      int& before = last[size_t(a.stage)];
+      if (a.mb < before)
+        bad_request(
+            "{}: rank {} has {} behind {}F{}, and with moe.unit = \"global\" and moe.aux_loss = {} a "
+            "microbatch "
+            "counts the choices of those before it; right are forwards of each stage from the first "
+            "microbatch "
+            "to the last, or moe.unit = \"sequence\" or \"microbatch\"",
+            from, r, to_text(a), a.stage, before, run.moe.aux_loss);
+      before = a.mb;
+    }
+  }
+}
+
 }  // namespace
 
 void set_own_schedule(RunSpec& run, const Schedule& s, std::string_view from) {
@@ -102,6 +123,7 @@ void set_own_schedule(RunSpec& run, const Schedule& s, std::string_view from) {
   };
   valid(s);
   check_places(run, s, from);
+  check_forwards(run, s, from);
   valid(add_transfers(s));
   run.own_schedule.actions = std::make_shared<const Schedule>(s);
 }

@@ -111,6 +111,27 @@ TEST(OwnSchedule, CopiesAreOfWholeRanks) {
             "right is 0");
 }
 
+// The published balance over the whole batch knows what has run: of which microbatches, is the schedule's
+// order.
+TEST(OwnSchedule, ForwardsAscendBesideUnitsOverTheBatch) {
+  RunSpec run = run_with("");
+  run.model.arch = "mixtral", run.model.experts = 4, run.model.experts_per_token = 2;
+  run.moe.aux_loss = 0.25, run.moe.unit = "global";
+  const char* descending = "0F1 0F0 0B1 0B0\n1F1 1B1 1F0 1B0";
+  EXPECT_EQ(refusal(run, "0F0 0F1 0B0 0B1\n1F0 1B0 1F1 1B1"), "");
+  EXPECT_EQ(
+      refusal(run, descending),
+      "own.txt: rank 0 has 0F0 behind 0F1, and with moe.unit = \"global\" and moe.aux_loss = 0.25 a "
+      "microbatch counts the choices of those before it; right are forwards of each stage from the first "
+      "microbatch to the last, or moe.unit = \"sequence\" or \"microbatch\"");
+  for (const char* unit : {"sequence", "microbatch"}) {
+    run.moe.unit = unit;
+    EXPECT_EQ(refusal(run, descending), "") << unit;
+  }
+  run.moe.unit = "global", run.moe.aux_loss = 0, run.moe.capacity = 1;
+  EXPECT_EQ(refusal(run, descending), "");  // of capacities a unit is one microbatch of all replicas
+}
+
 TEST(OwnSchedule, KeysThatDoNotGoTogether) {
   const std::pair<const char*, const char*> cases[] = {
       {"schedule = \"file\"\n",
