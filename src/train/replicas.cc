@@ -3,12 +3,19 @@
 #include <algorithm>
 
 #include "base/file.h"
+#include "device/device_memory.h"
 
 namespace trireme {
 namespace {
 
+// Memory that the processor does not reach comes to the host first.
 uint64_t hash_of(const Tensor& t) {
-  return hash64(t.data, size_t(t.bytes()));
+  const size_t bytes = size_t(t.bytes());
+  const CopyBytes copy = device_copy_of(t.data);
+  if (!copy) return hash64(t.data, bytes);
+  std::vector<std::byte> host(bytes);
+  copy(host.data(), t.data, t.bytes());
+  return hash64(host.data(), bytes);
 }
 
 uint64_t key_of(const std::string& name, const Slice& box, const Range& range) {

@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "comm/wrap/wrapped.h"
 #include "device/device.h"
+#include "far_device.h"
 #include "runtime/booking.h"
 #include "runtime/rank_threads.h"
 #include "sanitized.h"
@@ -475,9 +476,11 @@ TEST(Ranks, AnEvaluationIsTheSameNumberOnAllOfThem) {
   EXPECT_GT(want, 0);
 }
 
-std::string error_of(int ranks, const RankBody& body, Fault fault = Fault::run) {
+std::string error_of(int ranks, const RankBody& body, Fault fault = Fault::run, bool far = false) {
+  const DeviceOptions alone{.threads = 1};
   try {
-    run_rank_threads(ranks, "cpu", {.threads = 1}, body);
+    run_rank_threads(
+        ranks, [&] { return far ? make_far_device(alone) : make_device("cpu", alone); }, body);
   } catch (const Error& e) {
     EXPECT_EQ(e.fault, fault);
     return e.what();
@@ -561,6 +564,7 @@ struct Spoilt {
   int rank;
   const char *parameter, *what, *named;
   int64_t kv_heads = 1, sets = 1;  // of ranks that hold the same, at most of one rank
+  bool far = false;                // of devices with memory of their own
 };
 
 // Compares, spoils one float of one rank, and compares again.
@@ -569,7 +573,7 @@ std::string spoil(const Spoilt& s) {
   RunSpec run = ranks_run(tmp.path(), s.layout);
   run.model.kv_heads = s.kv_heads;
   const int64_t arena = book_training(run, schedule_of(run), 1).arena_bytes;
-  return error_of(int(run.world()), [&](Device& device, CommFactory& factory) {
+  const RankBody body = [&](Device& device, CommFactory& factory) {
     CommSet comms(factory, mesh_of(run.layout));
     StageRunner r(run, RunMode::train, device, arena, &comms);
     r.init_weights();
@@ -583,10 +587,15 @@ std::string spoil(const Spoilt& s) {
     if (factory.rank() == s.rank) {
       Tensor t = s.what[0] || s.layout.zero == 0 ? r.state_tensor(p, s.what) : p.weight;
       if (t.numel() == 0) run_failed("rank {} has nothing of {}", s.rank, s.parameter);
-      t.as<float>()[0] += 0x1p-10f;
+      const Tensor first = t.view({t.numel()}).narrow(0, 0, 1);
+      float x = 0;
+      device.download(&x, first);
+      x += 0x1p-10f;
+      device.upload(first, &x);
     }
     replicas.compare(9);
-  });
+  };
+  return error_of(int(run.world()), body, Fault::run, s.far);
 }
 
 // One bit of what several ranks hold: found, and named with rank, tensor and step.
@@ -610,8 +619,11 @@ TEST(Replicas, ADifferenceIsNamed) {
         Spoilt{{.tp = 4}, 2, "blocks.1.attn.k.weight", "exp_avg", "/exp_avg differs from that of rank 0"},
         Spoilt{{.tp = 4}, 3, "blocks.1.attn.v.weight", "", "differs from that of rank 0", 2},
         Spoilt{{.dp = 3, .zero = 0, .tp = 2}, 3, "blocks.0.norm1.weight", "", "weight", 2, 2},
-        Spoilt{{.dp = 3, .zero = 0, .tp = 2}, 4, "blocks.0.attn.q.weight", "", "rank 0", 2, 2}}) {
-    SCOPED_TRACE(fmt::format("rank {} of dp={} tp={}", s.rank, s.layout.dp, s.layout.tp));
+        Spoilt{{.dp = 3, .zero = 0, .tp = 2}, 4, "blocks.0.attn.q.weight", "", "rank 0", 2, 2},
+        Spoilt{{.dp = 3, .zero = 1}, 1, "blocks.1.mlp.up.weight", "", "weight", 1, 1, true},
+        Spoilt{{.dp = 3, .zero = 0}, 2, "norm.weight", "exp_avg", "/exp_avg", 1, 1, true}}) {
+    SCOPED_TRACE(
+        fmt::format("rank {} of dp={} tp={}{}", s.rank, s.layout.dp, s.layout.tp, s.far ? " far" : ""));
     const std::string told = spoil(s);
     EXPECT_EQ(told.find(fmt::format("rank {}: step 9: its {}", s.rank, s.parameter)), 0u) << told;
     EXPECT_NE(told.find(s.named), std::string::npos) << told;
