@@ -78,23 +78,38 @@ void refuse_two_models(const PlanSubject& s) {
     if (given) bad_request("{}: RUN is a model already; give one of the two", name);
 }
 
+// Bytes/s of a device to where optimizer state may wait: the host's memory, over a link of its own, where the
+// run says so; else the machine's disk, which its devices share.
+double offload_rate(const std::optional<RunSpec>& run, const ClusterSpec& c, double sharing) {
+  if (!run || !run->layout.offloads_state() || run->layout.offload_to != "host")
+    return c.disk_bandwidth / sharing;
+  if (c.host_bandwidth == 0)
+    bad_request(
+        "--search: layout.offload_to = \"host\", and cluster \"{}\" says nothing of host_bandwidth, which "
+        "the "
+        "forecast needs",
+        c.name);
+  return c.host_bandwidth;
+}
+
 // devices: the most that are looked at.
 void set_cluster(SearchRequest& q, const PlanSubject& subject, const std::optional<RunSpec>& run,
                  int64_t devices) {
   SubjectDevice d;
-  double disk = 0;
+  ClusterSpec c;
   if (!subject.cluster.empty()) {
     d = device_of(subject.cluster, devices);
-    if (!is_device_name(subject.cluster)) disk = load_cluster(subject.cluster).disk_bandwidth;
+    c.name = subject.cluster;
+    if (!is_device_name(subject.cluster)) c = load_cluster(subject.cluster);
   } else if (run && !run->cluster.file.empty()) {
-    const ClusterSpec c = named_cluster(run->cluster.file);
-    d = device_of(c, "bf16", devices), disk = c.disk_bandwidth;
+    c = named_cluster(run->cluster.file);
+    d = device_of(c, "bf16", devices);
   } else {
     bad_request(
         "--search: on which devices? give --cluster FILE, or a device by name, such as --cluster H100");
   }
   q.device = d.name, q.figures = d.figures, q.price = d.price_per_hour;
-  q.disk = disk / std::max(1.0, d.machine > 0 ? double(d.machine) : q.figures.near);
+  q.disk = offload_rate(run, c, std::max(1.0, d.machine > 0 ? double(d.machine) : q.figures.near));
   constexpr double kAttention = 0.5;  // of the peak, where nobody measured the device's
   if (q.figures.attention == 0) q.figures.attention = kAttention * q.figures.bf16;
   for (const auto& [name, value] :

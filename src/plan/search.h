@@ -62,9 +62,10 @@ struct SearchRequest {
   DeviceFigures figures;
   FitValues fits{};
   NumberType numbers = NumberType::half;
-  double grad_bytes = 2;    // of a gradient on the wire
-  double grad_stored = 0;   // and in memory; 0 = 4 where a step has several microbatches, else 2
-  double disk = 0;          // bytes/s of a device to its machine's disk; 0 = nothing is offloaded
+  double grad_bytes = 2;   // of a gradient on the wire
+  double grad_stored = 0;  // and in memory; 0 = 4 where a step has several microbatches, else 2
+  // Bytes/s of a device to its machine's disk, or to the host's memory, where state may wait; 0 = nowhere.
+  double disk = 0;
   double memory_share = 1;  // of the device's memory that may be planned with
   double price = 0;         // of a device-hour; 0 = cost is in device-hours
   Reliability reliability;

@@ -239,7 +239,7 @@ constexpr Technique kTechniques[] = {
        return spread(l, &SearchLayout::pp, m.layers, q, m);
      },
      "no number of stages divides the devices, and the batch"},
-    {"state on the machine's disk",
+    {"state offloaded",
      [](SearchLayout& l, const SearchRequest&, const ModelSpec&) {
        l.offload = true;
        return true;

@@ -217,6 +217,39 @@ TEST(Worked, SearchTakesTheTypesOfTheRun) {
   EXPECT_GT(wide["memory"]["states"].get<double>(), half["memory"]["states"].get<double>());
 }
 
+// A run that offloads state to the host's memory is searched with it, where the cluster says what that takes.
+TEST(Worked, SearchOffloadsToTheHostWhereTheRunDoes) {
+  TempFolder tmp;
+  const std::string file = tiny_run_file(tmp.path(), 1).string();
+  const fs::path shipped = source_dir() / "configs/cluster/h100-sxm-8.toml", unknown = tmp / "unknown.toml";
+  std::string text = read_text(shipped);
+  const size_t at = text.find("host_bandwidth");
+  ASSERT_NE(at, std::string::npos);
+  write_text_atomic(unknown, text.substr(0, at) + text.substr(text.find('\n', at) + 1));
+  const auto searched = [&](const fs::path& cluster, std::vector<std::string> more) {
+    std::vector<std::string> args = {"plan",           file,
+                                     "--largest",      "--cluster",
+                                     cluster.string(), "--json",
+                                     "--gpus",         "8",
+                                     "--set",          "precision.compute=bf16",
+                                     "--set",          "train.device=cuda"};
+    for (const std::string& s : more) args.insert(args.end(), {"--set", s});
+    return trireme(tmp.path(), args);
+  };
+  const std::vector<std::string> to_host = {"layout.offload=state", "layout.offload_to=host"};
+  const Ran with = searched(shipped, to_host), without = searched(shipped, {});
+  ASSERT_EQ(with.code, 0) << with.err;
+  ASSERT_EQ(without.code, 0) << without.err;
+  EXPECT_NE(with.out.find("\"state offloaded\""), std::string::npos) << with.out;
+  EXPECT_EQ(without.out.find("\"state offloaded\""), std::string::npos) << without.out;
+  const Ran none = searched(unknown, to_host);
+  EXPECT_EQ(none.code, 2);
+  EXPECT_NE(none.err.find("layout.offload_to = \"host\", and cluster \"h100-sxm-8\" says nothing of "
+                          "host_bandwidth"),
+            std::string::npos)
+      << none.err;
+}
+
 // The picture of docs/plan.md is the program's, and its numbers those of --json.
 TEST(Worked, RooflineIsDrawnAsThePageShows) {
   TempFolder tmp;
