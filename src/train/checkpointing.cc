@@ -4,7 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <memory>
 
+#include "device/device_memory.h"
 #include "spec/identity.h"
 
 namespace trireme {
@@ -147,10 +149,25 @@ void prune_after_save(const RunSpec& run, int64_t step, const PhaseHook& phase) 
 
 namespace {
 
+// In the host's memory, as files want them: what lies where the processor does not reach is copied there.
+struct HostTensors {
+  explicit HostTensors(const StageRunner& r) : tensors(checkpoint_tensors(r)) {
+    for (NamedTensor& t : tensors) {
+      if (!device_copy_of(t.host_data.data)) continue;
+      std::byte* copy = copies.emplace_back(std::make_unique<std::byte[]>(size_t(t.host_data.bytes()))).get();
+      r.device().download(copy, t.host_data);
+      t.host_data.data = copy;
+    }
+  }
+  std::vector<NamedTensor> tensors;
+  std::vector<std::unique_ptr<std::byte[]>> copies;
+};
+
 fs::path save_together(const StageRunner& r, const RunSpec& run, int64_t step, const PhaseHook& phase) {
   Communicator& all = r.comms()->control();
   const fs::path root = checkpoint_root(run.train.dir);
-  const std::vector<NamedTensor> tensors = checkpoint_tensors(r);
+  const HostTensors here(r);
+  const std::vector<NamedTensor>& tensors = here.tensors;
   if (r.comms()->rank() > 0) {
     const fs::path folder = broadcast_text(all, "");
     const std::string name = rank_file_name(r.comms()->rank());
@@ -175,7 +192,7 @@ fs::path save_together(const StageRunner& r, const RunSpec& run, int64_t step, c
 
 fs::path save_checkpoint(const StageRunner& r, const RunSpec& run, int64_t step, const PhaseHook& phase) {
   if (r.comms()) return save_together(r, run, step, phase);
-  return save(checkpoint_root(run.train.dir), checkpoint_manifest(r, run, step), checkpoint_tensors(r),
+  return save(checkpoint_root(run.train.dir), checkpoint_manifest(r, run, step), HostTensors(r).tensors,
               {.keep = int(run.train.keep), .phase = phase});
 }
 

@@ -118,7 +118,8 @@ void run_watched_threads(const RunSpec& run, const DeviceOptions& device_options
       throw;
     }
   };
-  run_rank_threads(world, run.train.device, device_options, on_rank, options_of(run, options.cluster));
+  const MakeDevice named = [&] { return make_device(run.train.device, device_options); };
+  run_rank_threads(world, options.device ? options.device : named, on_rank, options_of(run, options.cluster));
 }
 
 TrainSummary train_on_threads(const RunSpec& run, const Schedule& schedule,

@@ -8,6 +8,7 @@
 #include "comm/comm_set.h"
 #include "comm/watch/judge.h"
 #include "comm/watch/pulse.h"
+#include "runtime/rank_threads.h"
 #include "runtime/stage_runner.h"
 #include "spec/cluster_spec.h"
 #include "trace/metrics.h"
@@ -36,6 +37,7 @@ struct TrainOptions {
   Deadline deadline;          // leave in good order then (--stop-after)
   WatchLimits watch;          // its timeout is train.timeout whatever it says
   Pulse* pulse = nullptr;     // of this rank: told what it does; launch.h gives each rank its own
+  MakeDevice device;          // of each rank thread; null: that of train.device
   std::string forecast_json;  // goes into the run folder as forecast.json; empty = none
 };
 

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "far_device.h"
 #include "tiny_run.h"
 
 namespace trireme::test {
@@ -42,6 +43,38 @@ TEST(StateInAFile, LeavesTheSameRun) {
       file = !file;
     }
     EXPECT_TRUE(outcome_of(in_turns / "run").tensors == want.tensors);
+  }
+}
+
+// Whole runs on devices whose memory the processor does not reach: trained, evaluated, compared, saved beside
+// training or not, interrupted and gone on with, with state in the host's memory, in a file, and not away, by
+// turns. Checkpoints are those of a CPU to the bit.
+TEST(StateInTheHostsMemory, LeavesTheSameRun) {
+  for (const auto& [compute, dp, zero, async] :
+       {std::tuple("bf16", 1, 0, false), {"f32", 2, 1, true}, {"bf16", 2, 3, false}, {"f16", 3, 2, true}}) {
+    SCOPED_TRACE(fmt::format("{} dp {} zero {} async {}", compute, dp, zero, async));
+    TempFolder near, far;
+    train_here(spec_of_offload(near.path(), compute, dp, zero, false));
+    const Outcome want = outcome_of(near / "run");
+    int turn = 0;
+    for (int64_t stop : {2, 5, 8}) {
+      RunSpec run = spec_of_offload(far.path(), compute, dp, zero, turn < 2);
+      if (turn == 0) run.layout.offload_to = "host";
+      run.train.async_save = async;
+      TrainOptions options;
+      options.device = [] { return make_far_device({.threads = 1}); };
+      TrainHooks hooks;
+      hooks.step = [&](const StepMetrics& m) {
+        if (m.step == stop && stop < 8) request_interrupt();
+      };
+      train_here(run, hooks, options);
+      clear_interrupt();
+      turn++;
+    }
+    const Outcome got = outcome_of(far / "run");
+    EXPECT_EQ(got.step, 8);
+    EXPECT_FALSE(got.tensors.empty());
+    EXPECT_TRUE(got.tensors == want.tensors);
   }
 }
 
