@@ -87,7 +87,7 @@ void perf_in_turn(const Options& options, int threads) {
 // On a GPU, whose ceilings are the vendor's.
 void perf_on_gpu(const Options& options) {
   constexpr int kTogether = 20;
-  auto device = make_device(options.device);
+  auto device = make_harness_device(options.device);
   fmt::print("device {}\n{:>10} {:>10} {:>10} {:>9}  problem\n", device->name(), "median ms", "best ms",
              "GFLOP/s", "GB/s");
   for_each_problem(options, "perf", [&](const CaseEntry& entry, const ProblemFile&, const Problem& p) {

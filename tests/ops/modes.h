@@ -17,7 +17,8 @@ struct Options {
   bool in_turn = false;  // perf: the lines take turns, launch by launch
 };
 
-// make_device, which also knows "cuda-emulated": the CUDA kernels on this processor (tests/emulate).
+// make_device, which also knows "cuda-emulated": the CUDA kernels on this processor (tests/emulate); and
+// "cuda-sm90": cuda with attention's kernel for sm_90a, which until it has run is on trial.
 std::unique_ptr<Device> make_harness_device(std::string_view name, const DeviceOptions& = {});
 // A meta device that books what device `name` does.
 std::unique_ptr<Device> make_meta_of(std::string_view name, int threads);

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 
+#include "device/cuda/cuda_device.h"
 #include "emulated_device.h"
 #include "modes.h"
 
 namespace trireme::harness {
 namespace {
+
+constexpr std::string_view kSm90 = "cuda-sm90";
 
 void refuse_missing_cases() {
   auto has_case = [](std::string_view op) {
@@ -21,11 +24,13 @@ void refuse_missing_cases() {
 }  // namespace
 
 std::unique_ptr<Device> make_harness_device(std::string_view name, const DeviceOptions& options) {
+  if (name == kSm90) return make_cuda_device(options, true);
   return name == kEmulatedCuda ? make_emulated_device() : make_device(name, options);
 }
 std::unique_ptr<Device> make_meta_of(std::string_view name, int threads) {
   if (name == "meta") name = "cpu";
-  return make_device("meta", {.threads = threads, .models = name == kEmulatedCuda ? "cuda" : name});
+  return make_device("meta",
+                     {.threads = threads, .models = name == kEmulatedCuda || name == kSm90 ? "cuda" : name});
 }
 
 void for_each_problem(const Options& options, std::string_view mode, const ProblemVisitor& visit) {

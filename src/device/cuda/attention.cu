@@ -16,7 +16,7 @@ void refuse_traffic(const TileTraffic* traffic, std::string_view op) {
 
 void cuda_launch(const AttentionArgs& a, const Tensor&, CudaContext& ctx, cudaStream_t stream) {
   refuse_traffic(a.traffic, a.kName);
-  if (a.o.numel() == 0) return;
+  if (a.o.numel() == 0 || attention_on_sm90(a, ctx, stream)) return;
   switch (a.q.dtype) {
     case DType::f64:
       return attention_f64(a, ctx, stream);

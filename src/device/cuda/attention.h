@@ -15,4 +15,8 @@ TRIREME_ATTENTION_OF(bf16)
 TRIREME_ATTENTION_OF(f16)
 #undef TRIREME_ATTENTION_OF
 
+// Takes the problem to attention_sm90_device.cu where that is wanted and can; else false, and nothing is
+// done.
+bool attention_on_sm90(const AttentionArgs&, const CudaContext&, cudaStream_t);
+
 }  // namespace trireme::cuda

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "device/cpu/worker.h"
+#include "device/cuda/cuda_device.h"
 #include "device/cuda/gpu.cuh"
 #include "device/cuda/indices.h"
 #include "device/device.h"
@@ -205,7 +206,11 @@ class HostStream {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(const cudaDeviceProp& p, bool spin) : spin_(spin) {
+  CudaDevice(const cudaDeviceProp& p, bool spin, bool sm90_attention) : spin_(spin) {
+    if (sm90_attention && p.major != 9)
+      bad_request("kernels for sm_90a were asked for; the first GPU, {}, is sm_{}{}", p.name, p.major,
+                  p.minor);
+    ctx_.sm90_attention = sm90_attention;
     TRIREME_CUDA_CALL(cudaSetDevice(ctx_.device));
     ctx_.multiprocessors = p.multiProcessorCount, ctx_.major = p.major, ctx_.minor = p.minor;
     compute_ = make_stream();
@@ -331,8 +336,11 @@ class CudaDevice final : public Device {
 
 namespace trireme {
 
+std::unique_ptr<Device> make_cuda_device(const DeviceOptions& options, bool sm90_attention) {
+  return std::make_unique<cuda::CudaDevice>(cuda::first_device(), options.spin, sm90_attention);
+}
 std::unique_ptr<Device> make_cuda_device(const DeviceOptions& options) {
-  return std::make_unique<cuda::CudaDevice>(cuda::first_device(), options.spin);
+  return make_cuda_device(options, false);
 }
 
 }  // namespace trireme
