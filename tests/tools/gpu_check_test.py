@@ -1,6 +1,8 @@
 """tools/gpu_check keeps to its time, tells what passed, failed and was left out, and packs what programs need."""
+import contextlib
 import importlib.machinery
 import importlib.util
+import io
 import pathlib
 import shutil
 import subprocess
@@ -60,6 +62,18 @@ class GpuCheck(unittest.TestCase):
     def test_all_passed(self):
         code, rows, _ = self.run_steps(lambda c: c.step("good", ["true"]))
         self.assertEqual((code, len(rows)), (0, 1))
+
+    def test_without_a_gpu_it_ends_at_once(self):
+        ops = self.folder / "bin/trireme_ops"
+        ops.parent.mkdir()
+        ops.write_text("#!/bin/sh\necho 'FAIL zero: no GPU here'\nexit 1\n")
+        ops.chmod(0o755)
+        told = io.StringIO()
+        with contextlib.redirect_stdout(told):
+            code, rows, _ = self.run_steps(gpu_check.gpu_steps)
+        self.assertEqual((code, len(rows)), (1, 1))
+        self.assertRegex(rows[0], r"\| device \| failed \(1\) \| .* \| FAIL zero: no GPU here \|")
+        self.assertIn("gpu_check: no GPU that works is here; what was tried is in ", told.getvalue())
 
     def test_what_is_packed_runs_elsewhere(self):
         build = self.folder / "build"

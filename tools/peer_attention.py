@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""Times fused attention in PyTorch on a GPU, by cuDNN and by FlashAttention: the peers of trireme's own kernels.
+
+    python3 tools/peer_attention.py tests/ops/gpu/attention.txt
+
+Each `attention` line of the file (b, s, h, kv, d, causal; bf16) is measured forward and backward: median of 20
+launches between events, after 5 more. TFLOP/s by FlashAttention's formula (2307.08691, section 4.1): 4 B S^2 H D
+forward, half of it where causal, 2.5 times that backward. The environment is one that has PyTorch for CUDA.
+"""
+
+import argparse
+import statistics
+import sys
+
+TIMES, WARM = 20, 5
+
+
+def problems(path):
+    """Of the file's attention lines: dicts of b, s, h, kv, d, causal."""
+    for line in open(path, encoding="ascii"):
+        words = line.split()
+        if words[:1] != ["attention"]:
+            continue
+        keys = dict(word.split("=", 1) for word in words[1:])
+        h = int(keys.get("h", 1))
+        yield {"b": int(keys.get("b", 1)), "s": int(keys["s"]), "h": h, "kv": int(keys.get("kv", h)),
+               "d": int(keys["d"]), "causal": keys.get("causal", "1") != "0"}
+
+
+def flops(p):
+    return 4 * p["b"] * p["s"] ** 2 * p["h"] * p["d"] * (0.5 if p["causal"] else 1)
+
+
+def median_seconds(torch, run):
+    times = []
+    for i in range(WARM + TIMES):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        run()
+        end.record()
+        end.synchronize()
+        if i >= WARM:
+            times.append(begin.elapsed_time(end) * 1e-3)
+    return statistics.median(times)
+
+
+def measure(torch, p, backend):
+    """(forward, backward) in TFLOP/s; None where the backend does not take the problem."""
+    from torch.nn.attention import sdpa_kernel
+
+    torch.manual_seed(1)
+    shape = {"q": p["h"], "k": p["kv"], "v": p["kv"]}
+    q, k, v = (torch.randn(p["b"], p["s"], heads, p["d"], device="cuda", dtype=torch.bfloat16).transpose(1, 2)
+               .requires_grad_() for heads in shape.values())
+
+    def forward():
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=p["causal"],
+                                                                enable_gqa=p["kv"] != p["h"])
+
+    try:
+        with sdpa_kernel(backend):
+            with torch.no_grad():
+                ahead = median_seconds(torch, forward)
+            o = forward()
+            do = torch.randn_like(o)
+            back = median_seconds(torch, lambda: torch.autograd.grad(o, (q, k, v), do, retain_graph=True))
+    except RuntimeError as e:
+        print(f"# {backend}: {str(e).splitlines()[0]}", file=sys.stderr)
+        return None
+    return flops(p) / ahead * 1e-12, 2.5 * flops(p) / back * 1e-12
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("problems", help="file of op problems; its attention lines are measured")
+    args = parser.parse_args()
+    lines = list(problems(args.problems))
+    if not lines:
+        sys.exit(f"peer_attention: {args.problems} has no line of op attention")
+    try:
+        import torch
+    except ImportError:
+        sys.exit(f"peer_attention: {sys.executable} has no PyTorch; give a Python that has it for CUDA")
+    if not torch.cuda.is_available():
+        sys.exit("peer_attention: PyTorch sees no GPU")
+    from torch.nn.attention import SDPBackend
+
+    print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}")
+    print("TFLOP/s: cuDNN forward, backward; FlashAttention forward, backward")
+    for p in lines:
+        told = [measure(torch, p, b) for b in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION)]
+        print("  ".join("      -       -" if t is None else f"{t[0]:7.1f} {t[1]:7.1f}" for t in told),
+              " ".join(f"{k}={int(v)}" for k, v in p.items()), flush=True)
+
+
+if __name__ == "__main__":
+    main()
