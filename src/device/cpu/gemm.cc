@@ -350,9 +350,18 @@ class Product {
 
 }  // namespace
 
+namespace {
+// What tiles of f32 are made of (gemm_avx512bf16.cc); g++ and clang write nothing newer of their own accord.
+bool has_avx512() {
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+}
+}  // namespace
+
 bool takes_own_matmul(const MatmulArgs& p, const Context& ctx) {
-  static const bool able = multiplies_natively(DType::bf16) && gemm::kernels(DType::bf16) != nullptr;
-  if (!able || !gemm::kernels(p.a.dtype)) return false;
+  static const bool bf16_able = multiplies_natively(DType::bf16), f32_able = bf16_able || has_avx512();
+  if (!gemm::kernels(p.a.dtype) || !(p.a.dtype == DType::f32 ? f32_able : bf16_able)) return false;
   // An f32 c that holds partial sums cannot at the same time be the residual.
   if (p.residual && p.residual.data == p.c.data) return false;
   return rows_of(p) >= 24 * ctx.threads && cols_of(p) >= 48 && depth_of(p) >= 32;

@@ -83,7 +83,8 @@ struct Kernels {
   void (*finish_same)(const Finish&);  // c of the operands' type
   void (*finish_f32)(const Finish&);   // c f32
 };
-// Null where they were not compiled. Ask the processor first (multiplies_natively(bf16)).
+// Null where they were not compiled. Ask the processor first: AVX512-BF16 for bf16, for f32 AVX-512 is
+// enough.
 const Kernels* kernels(DType);  // gemm_avx512bf16.cc
 
 // Products of bf16 go to tile registers (gemm_tiles.h) where the processor has them; tests of what others run

@@ -1,7 +1,7 @@
 // Tiles of our own matrix product with AVX-512 and AVX512-BF16: 6 x 64 sums in 24 registers. Each step loads
 // four vectors of b and broadcasts six units of a for 24 multiply-adds, so the two arithmetic units never
 // wait for a load. This file alone is compiled for these extensions; nothing of it runs unless the processor
-// was asked.
+// was asked. What is of f32 has AVX-512's instructions only.
 #include "device/cpu/gemm.h"
 
 #ifdef __AVX512BF16__
