@@ -4,6 +4,7 @@ import importlib.machinery
 import importlib.util
 import io
 import pathlib
+import random
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import tarfile
 import tempfile
 import time
 import unittest
+from unittest import mock
 
 sys.dont_write_bytecode = True
 SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "tools/gpu_check"
@@ -95,6 +97,20 @@ class GpuCheck(unittest.TestCase):
         code = gpu_check.run(self.folder / "there", archive, None, 1, steps)
         self.assertEqual(code, 0)
         self.assertRegex((self.folder / "there/table.md").read_text(), r"\| sort \| passed \| .* \| a \|")
+
+    def test_what_is_alike_is_packed_once(self):  # as kernels are, which every program has
+        build = self.folder / "build"
+        (self.folder / "data").mkdir()
+        build.mkdir()
+        shutil.copy("/usr/bin/sort", build / "sort")
+        alike = random.Random(7).randbytes(5_000_000)
+        for name in ("first", "second", "third"):
+            (self.folder / "data" / name).write_bytes(alike)
+        archive = self.folder / "a.tar.xz"
+        with mock.patch.multiple(gpu_check, PROGRAMS=["sort"], DATA=["data"], ROOT=self.folder), \
+                mock.patch.object(gpu_check, "libraries", return_value={}):
+            gpu_check.pack(archive, build)
+        self.assertLess(archive.stat().st_size, 1.5 * len(alike))
 
     def test_missing_programs_are_named(self):
         done = subprocess.run([sys.executable, SCRIPT, "pack", self.folder / "x", "--build", self.folder],
