@@ -40,7 +40,7 @@ StepForecast closed_form_of(const PlannedRun& p) {
                                                                 .micro = run.batch.micro,
                                                                 .chunks = l.chunks,
                                                                 .schedule = l.schedule});
-  step.bubble = pipeline.bubble, step.held = pipeline.held;
+  step.bubble = pipeline.bubble, step.order = pipeline.order;
   return closed_form_step(step, p.device.name, p.device.figures);
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "cost/flops.h"
+#include "cost/pipeline_layers.h"
 
 namespace trireme {
 namespace {
@@ -41,39 +42,12 @@ double state_bytes_of(const StepCase& c, double dense, double experts) {
   return of(dense, replicas) + of(experts, expert_replicas);
 }
 
-// Layers of the fullest stage, those with experts among them.
-double stage_layers(const StepCase& c) {
-  return std::ceil(double(c.model.layers) / double(c.pp));
-}
-
-// Where the first blocks are dense, the last stage has none of them.
-double stage_experts(const StepCase& c) {
+// Where the first blocks are dense, the fullest rank has experts in all of its layers.
+double experts_of(const StepCase& c, double layers) {
   const ModelSpec& m = c.model;
   const auto with = double(m.expert_blocks());
-  if (m.expert_step > 1) return with / double(m.layers) * stage_layers(c);
-  return std::min(with, stage_layers(c));
-}
-
-double stage_states(const StepCase& c) {
-  const double with = stage_experts(c), without = stage_layers(c) - with;
-  double dense = 0, experts = 0;
-  if (with > 0) {
-    const BlockParameters b = block_of(c, true);
-    dense += with * b.dense, experts += with * b.experts;
-  }
-  if (without > 0) dense += without * block_of(c, false).dense;
-  const double table = double(c.model.vocab) * double(c.model.hidden) / double(c.tp);
-  const bool both = c.pp == 1;
-  dense += table * (both && !c.model.tied ? 2 : 1);
-  return state_bytes_of(c, dense, experts);
-}
-
-// Microbatches whose activations the first stage holds, of its whole share
-// (1F1B: p; interleaved: p + (p-1)/v).
-double in_flight(const StepCase& c) {
-  const double p = double(c.pp), v = double(c.chunks), m = double(c.microbatches);
-  const double held = v > 1 ? p + (p - 1) / v : p;
-  return std::min(m, held * c.held);
+  if (m.expert_step > 1) return with / double(m.layers) * layers;
+  return std::min(with, layers);
 }
 
 // Of a layer's activations what norms put out, and the feed-forward's activation: what `renorm` does not
@@ -92,6 +66,12 @@ double layer_gradients(const StepCase& c, bool experts) {
   return kHalf * (b.dense + b.experts);
 }
 
+// Of unfused attention: probabilities, dropped ones and the mask.
+double score_bytes(const StepCase& c) {
+  if (c.attention != AttentionKind::unfused) return 0;
+  return memory_rows(c) * 5 * double(c.model.heads) * double(c.seq) / double(c.tp);
+}
+
 }  // namespace
 
 double layer_activations(const StepCase& c, bool experts) {
@@ -103,54 +83,120 @@ double layer_activations(const StepCase& c, bool experts) {
     inner += 2 * double(m.heads) * double(2 * m.head_dim + m.nope_head_dim + 2 * m.v_head_dim) / t;
   if (experts) {
     const auto k = double(m.experts_per_token);
-    inner += k * (4 * double(m.moe_ffn) + 4 * h) / t + 4 * double(m.shared_ffn) / t;
+    inner += k * (c.ffn_kept * double(m.moe_ffn) + 4 * h) / t + c.ffn_kept * double(m.shared_ffn) / t;
   } else {
-    inner += 4 * double(m.ffn) / t;
+    inner += c.ffn_kept * double(m.ffn) / t;
   }
-  if (c.attention == AttentionKind::unfused) inner += 5 * double(m.heads) * double(c.seq) / t;
-  return memory_rows(c) * (between + inner);
+  return memory_rows(c) * (between + inner) + score_bytes(c);
+}
+
+namespace {
+
+// Between layers: what a layer's backward pass begins with, and all that stays of one that is done again.
+double boundary_bytes(const StepCase& c) {
+  return 2 * memory_rows(c) * double(c.model.hidden) / (c.sequence ? double(c.tp) : 1);
+}
+// Of a layer and a microbatch: behind the forward pass; in the backward pass; behind its input gradient,
+// where what weight gradients read is left: of each product what went in and the gradient of what came out,
+// for which its own size of what was kept has gone (Qi et al. 2024, table 1: M_B and M_W).
+struct LayerBytes {
+  double kept = 0, backward = 0, waiting = 0;
+};
+LayerBytes layer_bytes(const StepCase& c, bool experts) {
+  const double whole = layer_activations(c, experts), between = boundary_bytes(c);
+  const double stays = whole - (c.renorm ? renormed(c, experts) : 0);
+  return {(1 - c.recompute) * stays + c.recompute * between, whole + between,
+          whole - score_bytes(c) + between};
+}
+
+}  // namespace
+
+PipelinePlaces pipeline_places(const StepCase& c) {
+  PipelinePlaces all;
+  const auto put = [&](int64_t rank, double tables) {
+    all.at[size_t(all.count++)] = {rank, rank_layers(c, rank), held_layers(c, rank), tables};
+  };
+  const double both = c.model.tied ? 1 : 2;
+  if (c.pp == 1) {
+    put(0, both);
+    return all;
+  }
+  const bool v = is_v(c.order);
+  put(0, v ? both : 1), put(c.pp - 1, v ? 0 : 1);
+  const auto more = [&](int64_t rank) { return rank_layers(c, rank) > all.at[0].layers; };
+  if (c.pp > 2 && more(1)) put(1, 0);
+  if (c.pp > 3 && !v && more(c.pp - 2)) put(c.pp - 2, 0);
+  return all;
+}
+
+double rank_states(const StepCase& c, const PipelinePlace& p) {
+  const double with = experts_of(c, p.layers), without = p.layers - with;
+  double dense = 0, experts = 0;
+  if (with > 0) {
+    const BlockParameters b = block_of(c, true);
+    dense += with * b.dense, experts += with * b.experts;
+  }
+  if (without > 0) dense += without * block_of(c, false).dense;
+  dense += p.tables * double(c.model.vocab) * double(c.model.hidden) / double(c.tp);
+  return state_bytes_of(c, dense, experts);
 }
 
 double least_memory(const StepCase& c) {
-  return stage_states(c);
+  double most = 0;
+  for (const PipelinePlace& p : pipeline_places(c)) most = std::max(most, rank_states(c, p));
+  return most;
 }
 
 double state_bytes(const StepCase& c, double dense, double experts) {
   return state_bytes_of(c, dense, experts);
 }
 double kept_bytes(const StepCase& c, const FitValues& f, bool experts) {
-  const double whole = layer_activations(c, experts) - (c.renorm ? renormed(c, experts) : 0);
-  const double input = 2 * memory_rows(c) * double(c.model.hidden) / (c.sequence ? double(c.tp) : 1);
-  return f[size_t(Fit::kept)] * ((1 - c.recompute) * whole + c.recompute * input);
+  return f[size_t(Fit::kept)] * layer_bytes(c, experts).kept;
 }
-double backward_bytes(const StepCase& c, const FitValues& f, bool experts) {
-  return layer_gradients(c, experts) +
-         (c.recompute > 0 ? f[size_t(Fit::kept)] * layer_activations(c, experts) : 0);
+double waiting_bytes(const StepCase& c, const FitValues& f, bool experts) {
+  const LayerBytes l = layer_bytes(c, experts);
+  return f[size_t(Fit::kept)] * (l.waiting - l.kept);
+}
+double backward_bytes(const StepCase& c, bool experts) {
+  return layer_gradients(c, experts);
 }
 double logit_bytes(const StepCase& c, const FitValues& f) {
-  constexpr double kBytes = 6;  // 16 bits, and a f32 copy in the loss
-  return f[size_t(Fit::kept)] * kBytes * memory_rows(c) * double(c.model.vocab) / double(c.tp);
+  constexpr double kHalf = 2;
+  return f[size_t(Fit::kept)] * kHalf * memory_rows(c) * double(c.model.vocab) / double(c.tp);
+}
+double loss_bytes(const StepCase& c, const FitValues& f) {
+  constexpr double kHalf = 2;
+  return c.loss_bytes / kHalf * logit_bytes(c, f);
 }
 
-StepMemory step_memory(const StepCase& c, const FitValues& f) {
-  const double rows = memory_rows(c), layers = stage_layers(c);
-  const double with = double(c.model.expert_blocks()) / double(c.model.layers);
-  double whole = 0;
-  if (with > 0) whole += with * layer_activations(c, true);
-  if (with < 1) whole += (1 - with) * layer_activations(c, false);
-  double kept_whole = whole;
-  if (c.renorm) kept_whole -= with * renormed(c, true) + (1 - with) * renormed(c, false);
-  const double input = 2 * rows * double(c.model.hidden) / (c.sequence ? double(c.tp) : 1);
-  const double kept_layer = (1 - c.recompute) * kept_whole + c.recompute * input;
+StepMemory rank_memory(const StepCase& c, const FitValues& f, const PipelinePlace& p) {
+  const double share = double(c.model.expert_blocks()) / double(c.model.layers);
+  LayerBytes layer;
+  const auto add = [&](double n, const LayerBytes& l) {
+    layer.kept += n * l.kept, layer.backward += n * l.backward, layer.waiting += n * l.waiting;
+  };
+  if (share > 0) add(share, layer_bytes(c, true));
+  if (share < 1) add(1 - share, layer_bytes(c, false));
   StepMemory s;
-  s.states = stage_states(c);
-  const double kept = f[size_t(Fit::kept)];
-  s.activations = kept * (in_flight(c) * layers * kept_layer + (c.recompute > 0 ? whole : 0));
-  s.gradients = layer_gradients(c, with > 0);
-  if (c.pp == 1) s.logits = logit_bytes(c, f);
+  for (const HeldMoment& at : held_moments(c.order, c.pp, c.chunks, c.microbatches, p.rank)) {
+    double held = p.held_layers * (at.before * layer.kept + at.waiting * layer.waiting);
+    if (at.waiting == 0) held += layer.backward - layer.kept;  // of one layer
+    held *= f[size_t(Fit::kept)];
+    const double logits = at.logits > 0 ? at.logits * logit_bytes(c, f) + loss_bytes(c, f) : 0;
+    if (held + logits > s.activations + s.logits) s.activations = held, s.logits = logits;
+  }
+  s.states = rank_states(c, p);
+  s.gradients = layer_gradients(c, share > 0);
   s.base = f[size_t(Fit::base)];
   s.total = s.states + s.activations + s.gradients + s.logits + s.base;
   return s;
+}
+
+StepMemory step_memory(const StepCase& c, const FitValues& f) {
+  StepMemory most;
+  for (const PipelinePlace& p : pipeline_places(c))
+    if (const StepMemory m = rank_memory(c, f, p); m.total > most.total) most = m;
+  return most;
 }
 
 }  // namespace trireme

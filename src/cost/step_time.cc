@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "cost/flops.h"
+#include "cost/pipeline_layers.h"
 #include "cost/stage_time.h"
 
 namespace trireme {
@@ -400,11 +401,11 @@ StepSeconds step_time(const StepCase& c, const DeviceFigures& d, const FitValues
   if (layers > with) add(layer_time(r, false), layers - with);
   if (with > 0) add(layer_time(r, true), with);
   const double p = double(c.pp), m = double(c.microbatches), head = head_passes(r).both();
-  // The busiest stage: one with the most layers, or the last, which has the
-  // head beside its own.
-  const double fullest = std::ceil(layers / p) / layers * all.total;
-  const double last = std::floor(layers / p) / layers * all.total + head;
-  const double busiest = p > 1 ? std::max(fullest, last) : all.total + head;
+  // The busiest rank: one with the most layers, or the one that has the head beside its own.
+  const bool v = is_v(c.order);
+  const auto of_rank = [&](int64_t rank) { return rank_layers(c, rank) / layers * all.total; };
+  const double fullest = std::max(of_rank(v ? c.pp - 1 : 0), of_rank(std::min<int64_t>(1, c.pp - 1)));
+  const double busiest = p > 1 ? std::max(fullest, of_rank(v ? 0 : c.pp - 1) + head) : all.total + head;
   const double share = busiest / (all.total + head), idle = all.total + head - busiest;
   StepSeconds s;
   s.products = m * share * all.products, s.attention = m * share * all.attention;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "cost/pipeline_held.h"
 #include "spec/model_spec.h"
 
 namespace trireme {
@@ -79,6 +80,14 @@ enum class Nearest {
   replicas  // "pp tp cp dp": replicas first; tp's ranks are far apart
 };
 
+// How blocks are cut into stages.
+enum class StageCut {
+  even,    // as many for each; where they do not divide, those with the embedding and the head have one less
+           // (Qi et al. 2024, Llama 3)
+  by_cost  // the dearest stage costs as little as it can, the head beside its blocks (model/stages.h,
+           // nanotron)
+};
+
 // One run: model and layout. cp divides sequences, tp matrices, ep experts;
 // world = pp dp cp tp.
 struct StepCase {
@@ -96,7 +105,10 @@ struct StepCase {
   double bubble = 1;                 // the pipeline's idle time relative to 1F1B's
   double grad_bytes = 4;             // of a gradient on the wire
   double grad_stored = 4;            // of a gradient in memory
-  double held = 1;                   // microbatches in flight relative to 1F1B's
+  PipelineOrder order = PipelineOrder::one_f_one_b;
+  StageCut cut = StageCut::even;
+  double ffn_kept = 4;    // bytes that a feed-forward unit keeps
+  double loss_bytes = 4;  // of a logit in the loss, beside its 16 bits
   Nearest nearest = Nearest::tensor;
   bool renorm = false;    // what norms and activations put out is computed again (selective)
   double offload = 0;     // bytes/s of a device to where optimizer state waits; 0 = it stays

@@ -141,22 +141,20 @@ void rank_again(SearchResult& r, Confirmation& all) {
   for (size_t i = 0; i < stay.size(); i++) r.best[i] = stay[i]->priced;
 }
 
-// Of each kind that was booked and is too large, the most that it holds relative to the closed form. false:
-// nothing is known that was not before.
+// What each kind that was booked and is too large holds beside the closed form. false: nothing is known that
+// was not before.
 bool learn(SearchRequest& q, const Confirmation& all) {
   bool more = false;
   for (const Confirmed& c : all.looked_at) {
     if (!c.refused.empty() || c.fits) continue;
     const SearchLayout& l = c.priced.layout;
-    const StepMemory& m = c.priced.memory;
     auto known = std::find_if(q.held_more.begin(), q.held_more.end(), [&](const HeldMore& h) {
       return h.schedule == l.schedule && h.again == l.again;
     });
     if (known == q.held_more.end())
       known = q.held_more.insert(known, {.schedule = l.schedule, .again = l.again});
-    const double booked = c.bytes - (m.total - m.activations);
-    const double times = booked / step_memory(step_case(q, l), q.fits).activations;
-    if (times > known->times) known->times = times, more = true;
+    const StepMemory plain = step_memory(step_case(q, l), q.fits);
+    more |= learn_held(*known, {plain.activations, c.bytes - (plain.total - plain.activations)});
   }
   return more;
 }
@@ -164,11 +162,11 @@ bool learn(SearchRequest& q, const Confirmation& all) {
 std::string learned_text(const SearchRequest& q) {
   std::string s;
   for (const HeldMore& h : q.held_more)
-    s += fmt::format("{}{}{} {:.2f}", s.empty() ? "" : ", ", h.schedule,
+    s += fmt::format("{}{}{} {:.2f} times and {:.1f} GB", s.empty() ? "" : ", ", h.schedule,
                      h.again == Again::none   ? ""
                      : h.again == Again::full ? " with recompute full"
                                               : " with recompute selective",
-                     h.times);
+                     h.times, h.bytes / kGigaByte);
   return s;
 }
 
@@ -240,6 +238,26 @@ Confirmation confirm(const SearchRequest& q, SearchResult& r, const ConfirmReque
   return all;
 }
 
+bool learn_held(HeldMore& h, const HeldMore::Seen& s) {
+  h.seen.push_back(s);
+  if (h.times * s.closed + h.bytes >= s.booked) return false;
+  const auto n = double(h.seen.size());
+  double closed = 0, booked = 0, most = 1;
+  for (const HeldMore::Seen& o : h.seen) {
+    closed += o.closed / n, booked += o.booked / n;
+    if (o.closed > 0) most = std::max(most, o.booked / o.closed);
+  }
+  double across = 0, spread = 0;
+  for (const HeldMore::Seen& o : h.seen) {
+    across += (o.closed - closed) * (o.booked - booked);
+    spread += (o.closed - closed) * (o.closed - closed);
+  }
+  h.times = spread > 0 ? std::clamp(across / spread, 1.0, most) : 1;
+  h.bytes = 0;
+  for (const HeldMore::Seen& o : h.seen) h.bytes = std::max(h.bytes, o.booked - h.times * o.closed);
+  return true;
+}
+
 Confirmation search_and_confirm(SearchRequest& q, SearchResult& r, const ConfirmRequest& request) {
   const double begin = now_s();
   Confirmation before;
@@ -267,7 +285,7 @@ std::string confirmed_text(const SearchRequest& q, const Confirmation& all) {
   if (!q.held_more.empty())
     s.insert(
         1, fmt::format("searched again, for none that was looked at before fits: as booked these kinds hold "
-                       "so many times the closed form's activations: {}\n",
+                       "more than the closed form's activations: {}\n",
                        learned_text(q)));
   for (const Confirmed& c : all.looked_at) s += row_text(q, c);
   if (all.dropped > 0) s += fmt::format("{} dropped: too large as booked\n", all.dropped);

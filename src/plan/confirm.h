@@ -47,6 +47,10 @@ Confirmation confirm(const SearchRequest&, SearchResult&, const ConfirmRequest&)
 inline constexpr int kMostSearches = 5;
 Confirmation search_and_confirm(SearchRequest& q, SearchResult&, const ConfirmRequest&);
 
+// A line over all points that were seen, of their slope (at least 1; of one point 1, for its excess may be
+// everybody's): none of them holds more. false: it was not above the line before. Exported for tests.
+bool learn_held(HeldMore&, const HeldMore::Seen&);
+
 // Pipeline ranks that stand for all: of those that hold alike (embedding, head, as many blocks of each kind
 // in each of their stages) the one that has most in flight. Exported for tests.
 std::vector<int> fullest_ranks(const RunSpec&, const Schedule&);

@@ -104,13 +104,16 @@ class WorkWriter {
     LayerWork w;
     passes(w, layer_actions(c_, d_, f_, experts));
     states(w, layer_held(c_, experts), 1);
-    w.kept = int64_t(kept_bytes(c_, f_, experts)), w.scratch = int64_t(backward_bytes(c_, f_, experts));
+    w.kept = int64_t(kept_bytes(c_, f_, experts)), w.waiting = int64_t(waiting_bytes(c_, f_, experts));
+    w.scratch = int64_t(backward_bytes(c_, experts));
     return w;
   }
   // The embedding is looked up in no time; a tied table on one stage is there once.
   LayerWork table(bool embedding) const {
     LayerWork w;
-    if (!embedding) passes(w, head_actions(c_, d_, f_)), w.kept = int64_t(logit_bytes(c_, f_));
+    if (!embedding)
+      passes(w, head_actions(c_, d_, f_)), w.kept = int64_t(logit_bytes(c_, f_)),
+                                           w.scratch = int64_t(loss_bytes(c_, f_));
     if (embedding || !c_.model.tied || c_.pp * c_.chunks > 1) states(w, {table_held(c_), 0}, 0);
     return w;
   }
@@ -155,7 +158,7 @@ StepCase step_case_of(const ScaledRun& s) {
   c.tp = l.tp, c.pp = l.pp, c.dp = l.dp, c.cp = l.cp, c.ep = l.ep;
   c.micro = run.batch.micro, c.microbatches = run.microbatches(), c.chunks = l.chunks;
   c.zero = effective_zero(l), c.nearest = nearest_of(l.order);
-  c.sequence = l.sequence || l.tp == 1;
+  c.sequence = l.sequence || l.tp == 1, c.cut = StageCut::by_cost;
   c.recompute = l.recompute == "full" ? 1 : 0;
   c.renorm = l.recompute == "selective";
   c.grad_bytes = run.precision.reduce == "bf16" ? 2 : 4;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "checkpoint/json.h"
 #include "plan/score_data.h"
 
@@ -74,6 +75,11 @@ SourceRule rule_of(const Json& j, std::string_view file) {
   if (j.contains("dense_layers")) r.dense_layers = j.at("dense_layers").get<int64_t>();
   r.flops = convention_of(j.at("flops").get<std::string>(), file);
   r.attention = j.value("attention", "flash") == "unfused" ? AttentionKind::unfused : AttentionKind::flash;
+  if (const std::string cut = j.value("stages", "even"); cut == "by cost")
+    r.cut = StageCut::by_cost;
+  else if (cut != "even")
+    bad_request("{}: stages \"{}\"; right are even, by cost", file, printable(cut));
+  r.ffn_kept = j.value("ffn_kept", r.ffn_kept), r.loss_bytes = j.value("loss_bytes", r.loss_bytes);
   r.sequence = j.value("sequence", true);
   r.grad_bytes = j.value("grad_bytes", 4.0), r.grad_stored = j.value("grad_stored", r.grad_bytes);
   r.selective = j.value("selective", 0.0);

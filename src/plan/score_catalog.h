@@ -44,6 +44,8 @@ struct SourceRule {
   std::optional<int64_t> dense_layers;  // of its models that are cut to fewer layers
   Convention flops = Convention::model;
   AttentionKind attention = AttentionKind::flash;
+  StageCut cut = StageCut::even;
+  double ffn_kept = 4, loss_bytes = 4;  // StepCase's
   bool sequence = true;
   double grad_bytes = 4, grad_stored = 4, selective = 0;
   int zero_missing = 0;

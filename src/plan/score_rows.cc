@@ -221,7 +221,8 @@ void RowReader::read_source() {
   if (const std::string own = f_.text("", "site"); !own.empty()) row_.site = printable(own);
   if (const std::string own = f_.text("", "software"); !own.empty()) row_.software = printable(own);
   if (const double nic = c_.nic_of(rule_->site); nic > 0) row_.figures.nic = nic;
-  s_.attention = rule_->attention, s_.sequence = rule_->sequence, s_.grad_bytes = rule_->grad_bytes,
+  s_.attention = rule_->attention, s_.cut = rule_->cut, s_.ffn_kept = rule_->ffn_kept,
+  s_.loss_bytes = rule_->loss_bytes, s_.sequence = rule_->sequence, s_.grad_bytes = rule_->grad_bytes,
   s_.grad_stored = rule_->grad_stored;
 }
 
@@ -351,8 +352,11 @@ void RowReader::read_recompute() {
     s_.chunks = *chunks;
   }
   chunks_missing_ = !chunks && !one_chunk && !schedule.starts_with("ZB") && schedule != "DualPipe";
-  if (schedule.starts_with("ZB-1p") || schedule.starts_with("ZB-H1")) s_.bubble = 0.5;
-  if (schedule.starts_with("ZB-2p") || schedule.starts_with("ZB-H2")) s_.bubble = 0.06, s_.held = 2;
+  if (schedule.starts_with("ZB-1p") || schedule.starts_with("ZB-H1"))
+    s_.bubble = 0.5, s_.order = PipelineOrder::zb_h1;
+  if (schedule.starts_with("ZB-2p") || schedule.starts_with("ZB-H2"))
+    s_.bubble = 0.06, s_.order = PipelineOrder::zb_h2;
+  if (schedule == "GPipe") s_.order = PipelineOrder::gpipe;
   if (schedule == "DualPipe") s_.bubble = 0.35;
 }
 

@@ -16,39 +16,25 @@
 namespace trireme {
 namespace {
 
-// A schedule as the closed forms see it: idle time and microbatches held relative to 1F1B's (FORMULAS: Qi et
-// al. 2024 and 2024b, tables of bubbles and memory; ZB-H1's half and ZB-H2's 0.06 as measured,
-// docs/score.md).
+// A schedule as the closed forms see it: its idle time relative to 1F1B's (FORMULAS: Qi et al. 2024 and
+// 2024b, tables of bubbles; ZB-H1's half and ZB-H2's 0.06 as measured, docs/score.md), and what it holds.
 struct KnownSchedule {
   std::string_view name;
-  bool v;         // two chunks a rank, down and up again
+  PipelineOrder order;
   double bubble;  // of 1F1B's idle time
 };
 constexpr KnownSchedule kKnown[] = {
-    {"1f1b", false, 1},    {"gpipe", false, 1},      {"interleaved", false, 1},
-    {"zb-h1", false, 0.5}, {"zb-h2", false, 0.06},   {"zb-v", true, 0.06},
-    {"v-half", true, 0.5}, {"v-min", true, 2.0 / 3}, {"dualpipe-v", true, 0.35},
+    {"1f1b", PipelineOrder::one_f_one_b, 1},         {"gpipe", PipelineOrder::gpipe, 1},
+    {"interleaved", PipelineOrder::one_f_one_b, 1},  {"zb-h1", PipelineOrder::zb_h1, 0.5},
+    {"zb-h2", PipelineOrder::zb_h2, 0.06},           {"zb-v", PipelineOrder::zb_v, 0.06},
+    {"v-half", PipelineOrder::v_half, 0.5},          {"v-min", PipelineOrder::v_min, 2.0 / 3},
+    {"dualpipe-v", PipelineOrder::dualpipe_v, 0.35},
 };
 
-// Microbatches of its whole share that a rank holds at once; of V-Half and V-Min as the generators make them
-// (sim/published.cc).
-double held_of(std::string_view name, double p, double m) {
-  if (name == "gpipe") return m;
-  if (name == "zb-h2") return 2 * p - 1;
-  if (name == "v-half") return std::floor((p + 2) / 2);
-  if (name == "v-min") return std::floor((p + 4) / 3);
-  if (name == "dualpipe-v") return p + 1;
-  return p;
-}
-
-// The closed forms divide the bubble by chunks and reckon interleaved holding; of a V both are said outright.
+// The closed forms divide the bubble by chunks; of a V it is said outright.
 void set_schedule(StepCase& c, const KnownSchedule& s, int64_t chunks) {
-  const double p = double(c.pp), m = double(c.microbatches), v = double(chunks);
-  c.chunks = chunks, c.bubble = s.bubble, c.held = 1;
-  if (s.v) c.bubble *= v;
-  if (s.name == "interleaved") return;
-  const double own = v > 1 ? p + (p - 1) / v : p;
-  c.held = held_of(s.name, p, m) / own;
+  c.chunks = chunks, c.order = s.order;
+  c.bubble = s.bubble * (is_v(s.order) ? double(chunks) : 1);
 }
 
 const KnownSchedule& schedule_named(std::string_view name) {
@@ -71,8 +57,8 @@ double stored_grads(const SearchRequest& q, int64_t microbatches) {
 void hold_more(const SearchRequest& q, std::string_view schedule, Again again, StepMemory& m) {
   for (const HeldMore& h : q.held_more)
     if (h.schedule == schedule && h.again == again) {
-      m.total += (h.times - 1) * m.activations;
-      m.activations *= h.times;
+      const double more = (h.times - 1) * m.activations + h.bytes;
+      m.total += more, m.activations += more;
     }
 }
 
@@ -117,6 +103,9 @@ class DivisionSearch {
   void list_schedules();
   void list_shardings();
   void list_orders();
+  void list_states();
+  // The fullest rank with states of that place of states_.
+  void set_memory(size_t sharding);
   // A schedule, microbatch and recompute: what is held beside states.
   void kind(const KnownSchedule&, int64_t chunks, Again);
   void price_orders();
@@ -140,8 +129,10 @@ class DivisionSearch {
   };
   std::vector<Choice> schedules_;
   std::vector<Sharding> shardings_;
-  std::vector<double> states_;  // bytes by sharding, then offloaded
+  std::vector<double> states_;  // bytes by sharding, then offloaded, then place in the pipeline
   std::vector<Nearest> orders_;
+  PipelinePlaces places_;
+  std::array<StepMemory, 4> at_place_;  // of them, but for their states
   StepMemory memory_;
   Priced best_;
   bool any_ = false;
@@ -160,7 +151,7 @@ void DivisionSearch::list_schedules() {
     if (s.name == "interleaved") {
       for (int64_t v = 2; v * at_.pp <= layers; v++)
         if (layers % (v * at_.pp) == 0) schedules_.push_back({&s, v});
-    } else if (!s.v) {
+    } else if (!is_v(s.order)) {
       schedules_.push_back({&s, 1});
     } else if (layers % (2 * at_.pp) == 0) {
       schedules_.push_back({&s, 2});
@@ -186,6 +177,29 @@ void DivisionSearch::list_orders() {
   if (at_.tp > 1 && at_.dp * at_.cp > 1) orders_.push_back(Nearest::replicas);
 }
 
+// Other schedules with as many blocks in the same places have the same.
+void DivisionSearch::list_states() {
+  const PipelinePlaces places = pipeline_places(c_);
+  if (!states_.empty() && places == places_) return;
+  places_ = places;
+  states_.clear();
+  for (const Sharding& s : shardings_)
+    for (const bool offload : {false, true}) {
+      c_.zero = s.zero, c_.shards = s.shards, c_.offload = offload ? std::max(q_.disk, 1.0) : 0;
+      for (const PipelinePlace& p : places_) states_.push_back(rank_states(c_, p));
+    }
+}
+
+void DivisionSearch::set_memory(size_t sharding) {
+  const auto n = size_t(places_.count);
+  const double* states = &states_[sharding * n];
+  for (size_t i = 0; i < n; i++) {
+    StepMemory& m = at_place_[i];
+    m.states = states[i], m.total = m.states + m.activations + m.gradients + m.logits + m.base;
+    if (i == 0 || m.total > memory_.total) memory_ = m;
+  }
+}
+
 void DivisionSearch::run(const SearchLayout& division) {
   at_ = division;
   c_.tp = at_.tp, c_.pp = at_.pp, c_.dp = at_.dp, c_.cp = at_.cp, c_.ep = at_.ep;
@@ -198,11 +212,6 @@ void DivisionSearch::run(const SearchLayout& division) {
     c_.microbatches = at_.microbatches();
     c_.grad_stored = stored_grads(q_, c_.microbatches);
     states_.clear();
-    for (const Sharding& s : shardings_)
-      for (const bool offload : {false, true}) {
-        c_.zero = s.zero, c_.shards = s.shards, c_.offload = offload ? std::max(q_.disk, 1.0) : 0;
-        states_.push_back(least_memory(c_));
-      }
     for (const Choice& choice : schedules_) {
       if (choice.schedule->name == "interleaved" && c_.microbatches % at_.pp != 0) continue;
       for (const Again again : {Again::none, Again::selective, Again::full})
@@ -217,22 +226,26 @@ void DivisionSearch::kind(const KnownSchedule& schedule, int64_t chunks, Again a
   at_.schedule = schedule.name, at_.chunks = chunks, at_.again = again;
   set_schedule(c_, schedule, chunks);
   set_again(c_, again);
-  memory_ = step_memory(c_, q_.fits);
-  hold_more(q_, schedule.name, again, memory_);
-  const double beside = memory_.activations + memory_.gradients + memory_.logits + memory_.base;
+  list_states();
+  for (size_t i = 0; i < size_t(places_.count); i++) {
+    at_place_[i] = rank_memory(c_, q_.fits, places_.at[i]);
+    hold_more(q_, schedule.name, again, at_place_[i]);
+  }
   const int places = q_.disk > 0 ? 2 : 1;
   const auto all = int64_t(shardings_.size() * orders_.size()) * places;
   out_.candidates += all;
   Refused& no = out_.refused[size_t(Refusal::memory)];
   // The leanest of this kind is known; the others need no look where it is too large.
-  double least = states_[0];
+  double least = 0;
   size_t leanest = 0;
-  for (size_t i = 0; i < states_.size(); i++)
-    if ((places == 2 || i % 2 == 0) && states_[i] < least) least = states_[i], leanest = i;
-  if (beside + least > room_) {
+  for (size_t i = 0; i < 2 * shardings_.size(); i += size_t(places == 2 ? 1 : 2)) {
+    set_memory(i);
+    if (i == 0 || memory_.total < least) least = memory_.total, leanest = i;
+  }
+  if (least > room_) {
     out_.at_once += all, no.candidates += all;
-    if (no.bytes == 0 || beside + least < no.bytes) {
-      no.bytes = beside + least, no.nearest = at_;
+    if (no.bytes == 0 || least < no.bytes) {
+      no.bytes = least, no.nearest = at_;
       no.nearest.zero = shardings_[leanest / 2].zero, no.nearest.shards = shardings_[leanest / 2].shards;
       no.nearest.offload = leanest % 2 == 1, no.nearest.nearest = Nearest::tensor;
     }
@@ -240,9 +253,7 @@ void DivisionSearch::kind(const KnownSchedule& schedule, int64_t chunks, Again a
   }
   for (size_t i = 0; i < shardings_.size(); i++)
     for (int place = 0; place < places; place++) {
-      memory_.states = states_[2 * i + size_t(place)];
-      memory_.total =
-          memory_.states + memory_.activations + memory_.gradients + memory_.logits + memory_.base;
+      set_memory(2 * i + size_t(place));
       at_.zero = shardings_[i].zero, at_.shards = shardings_[i].shards, at_.offload = place == 1;
       if (memory_.total > room_) {
         no.candidates += int64_t(orders_.size());
@@ -465,7 +476,7 @@ StepCase step_case(const SearchRequest& q, const SearchLayout& l) {
   c.micro = l.micro, c.microbatches = l.microbatches();
   c.zero = l.zero, c.shards = l.shards;
   c.grad_bytes = q.grad_bytes, c.grad_stored = stored_grads(q, c.microbatches);
-  c.numbers = q.numbers, c.nearest = l.nearest;
+  c.numbers = q.numbers, c.nearest = l.nearest, c.cut = StageCut::by_cost;
   c.offload = l.offload ? q.disk : 0;
   set_schedule(c, schedule_named(l.schedule), l.chunks);
   set_again(c, l.again);
@@ -478,8 +489,12 @@ Goodput goodput_of(const SearchRequest& q, int64_t gpus) {
 
 Priced price_layout(const SearchRequest& q, const SearchLayout& l) {
   const StepCase c = step_case(q, l);
-  Priced p{.layout = l, .time = step_time(c, q.figures, q.fits), .memory = step_memory(c, q.fits)};
-  hold_more(q, l.schedule, l.again, p.memory);
+  Priced p{.layout = l, .time = step_time(c, q.figures, q.fits), .memory = {}};
+  for (const PipelinePlace& place : pipeline_places(c)) {
+    StepMemory m = rank_memory(c, q.fits, place);
+    hold_more(q, l.schedule, l.again, m);
+    if (m.total > p.memory.total) p.memory = m;
+  }
   set_price(q, cluster_price(q, l.gpus), p);
   return p;
 }

@@ -44,11 +44,15 @@ RunSpec with_layout(RunSpec, const SearchLayout&);
 enum class RankBy { step, cost, loss };
 
 // What bookings say of a kind of layouts (plan/confirm.h): it holds so many times the closed form's
-// activations.
+// activations, and so many bytes, which small layouts have as well as large ones.
 struct HeldMore {
   std::string_view schedule;
   Again again = Again::none;
-  double times = 1;
+  double times = 1, bytes = 0;
+  struct Seen {
+    double closed = 0, booked = 0;  // bytes of activations
+  };
+  std::vector<Seen> seen;
 };
 
 struct SearchRequest {

@@ -28,7 +28,8 @@ std::vector<MemoryPoint> memory_of(const World& w, const RankTape& t, const Rank
     const auto it = work.find(p.layer);
     if (it == work.end()) continue;
     if (p.name == "F") changes.emplace_back(at.end, it->second->kept);
-    if (p.name == "W") changes.emplace_back(at.end, -it->second->kept);
+    if (p.name == "I") changes.emplace_back(at.begin, it->second->waiting);
+    if (p.name == "W") changes.emplace_back(at.end, -it->second->kept - it->second->waiting);
     if ((p.name == "I" || p.name == "W") && it->second->scratch > 0) {
       changes.emplace_back(at.begin, it->second->scratch);
       changes.emplace_back(at.end, -it->second->scratch);

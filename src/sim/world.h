@@ -26,8 +26,9 @@ struct LayerWork {
   PassTimes forward, input, weight, again;
   int64_t reduce = 0, gather = 0, reduce_experts = 0, gather_experts = 0;
   // Bytes of a rank: parameters' states, what a microbatch keeps from its forward pass to its weight
-  // gradient, and what is there besides while the backward pass is at the layer.
-  int64_t state = 0, kept = 0, scratch = 0;
+  // gradient, what it holds besides from the beginning of its input gradient to then, and what is there
+  // besides while the backward pass is at the layer.
+  int64_t state = 0, kept = 0, waiting = 0, scratch = 0;
 };
 struct StageWork {
   struct Layer {

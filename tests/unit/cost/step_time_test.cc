@@ -155,8 +155,9 @@ TEST(StepTime, SelectiveAndOffloadTradeTimeForMemory) {
   const StepMemory whole = step_memory(c, v);
   c.renorm = true;
   const StepMemory renormed = step_memory(c, v);
-  // By hand: a layer keeps 4 bytes a hidden unit and 2 a feed-forward unit less.
-  const double rows = 4.0 * 2048, less = 24 * rows * (4.0 * 3072 + 2.0 * double(c.model.ffn));
+  // By hand: a layer keeps 4 bytes a hidden unit and 2 a feed-forward unit less; all but the one at which the
+  // backward pass is.
+  const double rows = 4.0 * 2048, less = 23 * rows * (4.0 * 3072 + 2.0 * double(c.model.ffn));
   EXPECT_NEAR(whole.activations - renormed.activations, less, 1e-6 * less);
   EXPECT_GT(step_time(c, device(), v).total, plain.total);
   EXPECT_EQ(step_time(c, device(), v).products, plain.products);
@@ -248,7 +249,7 @@ TEST(StepMemory, TheFullestStageHasExpertsAlone) {
   EXPECT_NEAR(m.states, expert * (2 + 4 + 12) + dense * (2 + 4 + 12 / 8.0), 1);
   EXPECT_NEAR(m.gradients, 2 * (expert / 3 + (dense - 5000.0 * 1024) / 3), 1);
   EXPECT_DOUBLE_EQ(m.total, m.states + m.activations + m.gradients + m.logits + m.base);
-  EXPECT_NEAR(backward_bytes(c, values(), true), m.gradients, 1);
+  EXPECT_NEAR(backward_bytes(c, true), m.gradients, 1);
 }
 
 // Zero 2 keeps no whole gradients, so every microbatch's are reduced: (m + 1) halves of what zero 0 says.
@@ -399,10 +400,65 @@ TEST(StepMemory, OfStagesByHand) {
   c.pp = 8, c.microbatches = 16, c.grad_stored = 2;
   const StepMemory many = step_memory(c, values());
   c.microbatches = 2;
-  EXPECT_NEAR(step_memory(c, values()).activations / many.activations, 2.0 / 8, 1e-12);
+  const double between = 2.0 * 2048 * double(c.model.hidden);  // what a backward pass begins with
+  EXPECT_NEAR((rank_memory(c, values(), pipeline_places(c).at[0]).activations - between) /
+                  (many.activations - between),
+              2.0 / 8, 1e-12);
   const double stage = all_blocks(c.model) / 8 + double(c.model.hidden * c.model.vocab);
   EXPECT_NEAR(many.states / (16 * stage), 1, 1e-9);
   EXPECT_EQ(many.logits, 0);
+}
+
+// Of four ranks of six blocks: behind its input gradient a microbatch holds what its weight gradients read,
+// all of a block and the gradient that came in, however much is done again; ZB-H1's last rank has four such
+// and their logits in 16 bits, one of them in f32 too.
+TEST(StepMemory, OfMicrobatchesThatWait) {
+  StepCase c = one();
+  c.pp = 4, c.microbatches = 16, c.order = PipelineOrder::zb_h1;
+  const double between = 2.0 * 2048 * 3072, block = layer_activations(c, false), half = 2.0 * 2048 * 51200;
+  for (const double again : {0.0, 1.0}) {
+    c.recompute = again;
+    const StepMemory m = step_memory(c, values());
+    EXPECT_NEAR(m.activations, 6 * 4 * (block + between), 1e-9 * m.activations) << again;
+    EXPECT_NEAR(m.logits, 4 * half + 2 * half, 1e-9 * m.logits) << again;
+  }
+  // The first: three before, and one behind.
+  const StepMemory first = rank_memory(c, values(), pipeline_places(c).at[0]);
+  EXPECT_NEAR(first.activations, 6 * (3 * between + block + between), 1e-9 * first.activations);
+  EXPECT_EQ(first.logits, 0);
+  // 1F1B's first does one block again, which goes with its weight gradient.
+  c.order = PipelineOrder::one_f_one_b;
+  const StepMemory plain = rank_memory(c, values(), pipeline_places(c).at[0]);
+  EXPECT_NEAR(plain.activations, 6 * 4 * between + block, 1e-9 * plain.activations);
+  // Scores of unfused attention are not read again.
+  c.order = PipelineOrder::zb_h1, c.recompute = 0, c.attention = AttentionKind::unfused;
+  const double scores = 2048.0 * 5 * 24 * 2048;
+  EXPECT_NEAR(layer_activations(c, false), block + scores, 1);
+  EXPECT_NEAR(waiting_bytes(c, values(), false), between - scores, 1);
+  EXPECT_NEAR(rank_memory(c, values(), pipeline_places(c).at[0]).activations,
+              6 * 4 * (block + scores) + between, 1e-9 * 6 * 4 * block);
+}
+
+// 22 blocks on 8 ranks: two on the first and on the last, which have tables, and three between (Qi et al.
+// 2024); of a V the first has both tables, and one block less.
+TEST(StepMemory, RanksWithTablesHaveFewerBlocks) {
+  StepCase c = one();
+  c.model.layers = 22, c.pp = 8, c.microbatches = 24;
+  const double block = all_blocks(c.model) / 22, table = 51200.0 * 3072;
+  const auto of = [&](int i) { return pipeline_places(c).at[size_t(i)]; };
+  ASSERT_EQ(pipeline_places(c).count, 4);
+  EXPECT_EQ(of(0).layers, 2);
+  EXPECT_EQ(of(1).layers, 2);
+  EXPECT_EQ(of(2).rank, 1);
+  EXPECT_EQ(of(3).rank, 6);
+  EXPECT_EQ(of(2).layers, 3);
+  EXPECT_NEAR(rank_states(c, of(0)) / 18, 2 * block + table, 1);
+  EXPECT_NEAR(rank_states(c, of(2)) / 18, 3 * block, 1);
+  EXPECT_NEAR(least_memory(c) / 18, std::max(2 * block + table, 3 * block), 1);
+  c.order = PipelineOrder::zb_v, c.chunks = 2, c.model.layers = 31;
+  ASSERT_EQ(pipeline_places(c).count, 3);
+  EXPECT_NEAR(rank_states(c, of(0)) / 18, 3 * block + 2 * table, 1);
+  EXPECT_NEAR(rank_states(c, of(1)) / 18, 4 * block, 1);
 }
 
 // ZeRO 2 of five replicas: weights whole, gradients and the optimizer's twelve bytes a fifth.
@@ -437,7 +493,7 @@ TEST(StepMemory, OfExpertsByHand) {
   EXPECT_NEAR(step_memory(c, values()).states, 18 * (dense / 4 + experts / 8 / 2), 1);
   const double kept = step_memory(c, values()).activations;
   c.renorm = true;
-  const double less = 6 * 2048.0 * (4 * 1024 + 2 * 2 * 700);
+  const double less = 5 * 2048.0 * (4 * 1024 + 2 * 2 * 700);  // all but one layer
   EXPECT_NEAR(kept - step_memory(c, values()).activations, less, 1e-9 * kept);
 }
 

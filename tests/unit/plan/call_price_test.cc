@@ -91,6 +91,28 @@ TEST(CallPrice, OwnersSumsKeepTheirPrice) {
   }
 }
 
+// On a torus, whose file has no alpha and beta of two devices, they are what they send: each piece to its
+// owner, and sums back.
+TEST(CallPrice, OwnersSumsOnATorusAreTheirMessages) {
+  const ClusterSpec c = load_cluster(test::source_dir() / "configs/cluster/tpu-v5p.toml");
+  ASSERT_TRUE(knows_collectives(c));
+  CommOptions links;
+  links.node = 1;
+  ASSERT_FALSE(links_known(links));
+  for (const std::vector<int>& ranks : {every(1, 16), every(8, 24)}) {
+    const auto of = [&](CollectiveKind k) {
+      return collective_time(k, 12345678, placement_of(ranks, 6144, c), c).seconds;
+    };
+    const auto seconds = [&](Collective k) {
+      return library_call_seconds(call(k, "ordered", 12345678), ranks, 6144, c, links);
+    };
+    EXPECT_GT(of(CollectiveKind::all_to_all), 0);
+    EXPECT_DOUBLE_EQ(seconds(Collective::reduce_scatter), of(CollectiveKind::all_to_all));
+    EXPECT_DOUBLE_EQ(seconds(Collective::all_reduce),
+                     of(CollectiveKind::all_to_all) + of(CollectiveKind::all_gather));
+  }
+}
+
 // What adds nothing up has no owners: libraries gather the fastest way, whatever the order of sums.
 TEST(CallPrice, GathersGoTheFastestWay) {
   const ClusterSpec c = p5();

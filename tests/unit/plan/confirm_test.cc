@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/json.h"
+#include "base/rng.h"
 #include "runtime/booking.h"
 #include "spec/run_schedule.h"
 #include "spec/supported.h"
@@ -235,12 +236,42 @@ TEST(Confirm, SearchesAgainWhereNothingFits) {
   // What was learned of a kind is at least what a layout of it holds, by hand.
   const SearchLayout& l = r.best[0].layout;
   const StepMemory plain = price_layout(q, l).memory, now = price_layout(learned, l).memory;
-  double times = 1;
+  double times = 1, bytes = 0;
   for (const HeldMore& h : learned.held_more)
-    if (h.schedule == l.schedule && h.again == l.again) times = h.times;
-  EXPECT_DOUBLE_EQ(now.activations, times * plain.activations);
-  EXPECT_NEAR(now.total, plain.total + (times - 1) * plain.activations, 1e-6 * now.total);
+    if (h.schedule == l.schedule && h.again == l.again) times = h.times, bytes = h.bytes;
+  EXPECT_NEAR(now.activations, times * plain.activations + bytes, 1e-9 * now.activations);
+  EXPECT_NEAR(now.total, plain.total + (times - 1) * plain.activations + bytes, 1e-6 * now.total);
   EXPECT_EQ(r.best[0].memory.total, now.total);
+}
+
+// What small layouts hold beside the closed form large ones hold too, and no more for being large: with a
+// factor three gigabytes for one would be thirty for ten.
+TEST(Confirm, LearnsAFixedPartAndAFactor) {
+  HeldMore h;
+  EXPECT_TRUE(learn_held(h, {.closed = 1e9, .booked = 3e9}));
+  EXPECT_EQ(h.times, 1);
+  EXPECT_EQ(h.bytes, 2e9);
+  EXPECT_FALSE(learn_held(h, {.closed = 10e9, .booked = 12e9}));
+  EXPECT_TRUE(learn_held(h, {.closed = 10e9, .booked = 16e9}));
+  EXPECT_NEAR(h.times, 11.0 / 9, 1e-12);
+  EXPECT_NEAR(h.bytes, 34e9 / 9, 1);
+  HeldMore twice;  // all of it in proportion
+  learn_held(twice, {.closed = 1e9, .booked = 2e9}), learn_held(twice, {.closed = 3e9, .booked = 6e9});
+  EXPECT_NEAR(twice.times, 2, 1e-12);
+  EXPECT_NEAR(twice.bytes, 0, 1);
+  for (uint64_t i = 0; i < 200; i++) {
+    HeldMore any;
+    std::vector<HeldMore::Seen> points;
+    for (uint64_t k = 0; k < 1 + i % 7; k++) {
+      const double closed = 1e6 + 5e9 * uniform(31, i * 32 + k);
+      points.push_back({closed, closed * (0.5 + 3 * uniform(32, i * 32 + k))});
+      const bool above = any.times * closed + any.bytes < points.back().booked;
+      EXPECT_EQ(learn_held(any, points.back()), above);
+    }
+    EXPECT_GE(any.times, 1);
+    for (const HeldMore::Seen& p : points)
+      EXPECT_GE(any.times * p.closed + any.bytes, p.booked * (1 - 1e-12));
+  }
 }
 
 // Where nothing fits after all, what was looked at says why.

@@ -13,7 +13,6 @@
 #include "base/rng.h"
 #include "plan/search_chart.h"
 #include "search_requests.h"
-#include "sim/pipeline.h"
 #include "spec/supported.h"
 
 namespace trireme {
@@ -183,23 +182,6 @@ TEST(Search, IsBruteForceWithADiskAndSeveralBatches) {
   SearchRequest q = small_request();
   q.gpus = {4}, q.globals = {12}, q.disk = 1e9, q.figures.memory = 1.2e9, q.figures.near = 2;
   expect_brute_force(q);
-}
-
-// The closed forms never say that a rank holds less than the generator's order makes it hold.
-TEST(Search, NoScheduleHoldsMoreThanItsForm) {
-  const SearchRequest q = small_request();
-  for (const std::string_view name :
-       {"1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "dualpipe-v"})
-    for (const int p : {2, 3, 4, 5, 6, 7, 8, 12, 16, 17}) {
-      const int m = 4 * p, chunks = is_v(name) ? 2 : name == "interleaved" ? 3 : 1;
-      SearchLayout l{.gpus = p, .global = m, .pp = p, .chunks = chunks, .schedule = name};
-      const StepCase c = step_case(q, l);
-      const double own = chunks > 1 ? p + double(p - 1) / chunks : p;
-      int most = 0;
-      for (const HeldPeak& peak : held_peaks(make_schedule(name, p, chunks, m)))
-        most = std::max(most, peak.all());
-      EXPECT_GE(c.held * own, double(most) / chunks - 1e-9) << name << " " << p;
-    }
 }
 
 // Every layout that the search takes is one that a run file may have.

@@ -336,6 +336,19 @@ TEST(MemoryCurve, WaitsForTheWeightGradient) {
     EXPECT_EQ(row.peak, 7 * held[size_t(row.pp)].all()) << row.pp;
 }
 
+// Behind its input gradient a microbatch holds more until its weight gradient; while a backward pass is at
+// the layer that has bytes of its own.
+TEST(MemoryCurve, HoldsMoreWhileItWaits) {
+  const int p = 4;
+  World w = plain_world(zb_h2(p, 9), 3, 2, 2);
+  w.work.kinds[0].kept = 7, w.work.kinds[0].waiting = 5, w.work.kinds[0].scratch = 100;
+  for (const StepRow& row : rows_of(w, replay_world(w))) {
+    const int all = 2 * p - 1, waiting = 2 * row.pp + 1;
+    EXPECT_EQ(row.peak, 7 * all + 5 * waiting + 100) << row.pp;
+    EXPECT_EQ(row.memory.back().bytes, 0);
+  }
+}
+
 // Rank 0 has come to tp's first collective and fails before its slow peer comes: they never meet.
 TEST(World, AFailedRankIsMetByNobody) {
   World w = plain_world(one_f_one_b(1, 2), 100, 60, 40, 1, 2);
