@@ -41,17 +41,6 @@ std::optional<CollectiveWay> way_of(std::string_view algorithm) {
   return std::nullopt;
 }
 
-// Sums in rank order where the file has no alpha and beta of two devices, as of a torus: each rank sends
-// every owner its piece, which is an all_to_all; and sums go back to all.
-double owners_seconds(CollectiveKind kind, double bytes, std::span<const int> ranks, int64_t world,
-                      const ClusterSpec& cluster) {
-  const Placement placed = placement_of(ranks, world, cluster);
-  double s = collective_time(CollectiveKind::all_to_all, bytes, placed, cluster).seconds;
-  if (kind == CollectiveKind::all_reduce)
-    s += collective_time(CollectiveKind::all_gather, bytes, placed, cluster).seconds;
-  return s;
-}
-
 }  // namespace
 
 bool wires_stated(const ClusterSpec& c) {
@@ -91,8 +80,6 @@ double library_call_seconds(const CommCall& call, std::span<const int> ranks, in
   const std::optional<CollectiveWay> way = way_of(call.algorithm);
   if (sums && !way) {
     if (cluster.nodes > 1) links.node = int(cluster.devices_per_node);
-    if (!links_known(links) && wires_stated(cluster))
-      return owners_seconds(*kind, double(call.payload), ranks, world, cluster);
     return call_seconds(call, shape_of(ranks, links), links);
   }
   const Placement placed = placement_of(ranks, world, cluster);

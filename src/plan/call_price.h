@@ -20,9 +20,8 @@ bool wires_stated(const ClusterSpec&);
 Placement placement_of(std::span<const int> ranks, int64_t world, const ClusterSpec&);
 
 // Seconds of a call of these ranks. Sums in the owner's order, which no library does, are priced as such
-// (half_seconds) on the placement's links, or, where these have no alpha and beta of two devices (a torus),
-// as the messages that they are; ring, halving and hierarchical as themselves where the placement has them;
-// all else by the fastest way.
+// (half_seconds) on the placement's links; ring, halving and hierarchical as themselves where the placement
+// has them; all else by the fastest way.
 double library_call_seconds(const CommCall&, std::span<const int> ranks, int64_t world, const ClusterSpec&,
                             CommOptions links);
 

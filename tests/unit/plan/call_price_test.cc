@@ -91,26 +91,24 @@ TEST(CallPrice, OwnersSumsKeepTheirPrice) {
   }
 }
 
-// On a torus, whose file has no alpha and beta of two devices, they are what they send: each piece to its
-// owner, and sums back.
-TEST(CallPrice, OwnersSumsOnATorusAreTheirMessages) {
-  const ClusterSpec c = load_cluster(test::source_dir() / "configs/cluster/tpu-v5p.toml");
-  ASSERT_TRUE(knows_collectives(c));
+// A torus of chips that are their own nodes has the bandwidth of every link, and every call its price: what
+// it lacks, a node's inside, nobody sends over.
+TEST(CallPrice, ATorusStatesAllOfItsWires) {
+  ClusterSpec c = load_cluster(test::source_dir() / "configs/cluster/tpu-v5p.toml");
+  ASSERT_FALSE(cost_of(c.intra_node).known());
+  EXPECT_TRUE(wires_stated(c));
   CommOptions links;
-  links.node = 1;
-  ASSERT_FALSE(links_known(links));
-  for (const std::vector<int>& ranks : {every(1, 16), every(8, 24)}) {
-    const auto of = [&](CollectiveKind k) {
-      return collective_time(k, 12345678, placement_of(ranks, 6144, c), c).seconds;
-    };
-    const auto seconds = [&](Collective k) {
-      return library_call_seconds(call(k, "ordered", 12345678), ranks, 6144, c, links);
-    };
-    EXPECT_GT(of(CollectiveKind::all_to_all), 0);
-    EXPECT_DOUBLE_EQ(seconds(Collective::reduce_scatter), of(CollectiveKind::all_to_all));
-    EXPECT_DOUBLE_EQ(seconds(Collective::all_reduce),
-                     of(CollectiveKind::all_to_all) + of(CollectiveKind::all_gather));
+  links.across = cost_of(c.between_nodes());
+  for (const Collective k : {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather,
+                             Collective::all_to_all, Collective::p2p}) {
+    CommCall message = call(k, k == Collective::p2p ? "direct" : "ordered", 12345678);
+    message.wire = 12345678;
+    EXPECT_GT(library_call_seconds(message, every(8, 24), 6144, c, links), 0);
   }
+  c.tiers.back().link.bandwidth = 0;
+  EXPECT_FALSE(wires_stated(c));
+  EXPECT_FALSE(wires_stated(plain_pair()));
+  EXPECT_TRUE(wires_stated(load_cluster(test::source_dir() / "configs/cluster/h200-sxm-8.toml")));
 }
 
 // What adds nothing up has no owners: libraries gather the fastest way, whatever the order of sums.
