@@ -455,6 +455,9 @@ TEST(StepMemory, RanksWithTablesHaveFewerBlocks) {
   EXPECT_NEAR(rank_states(c, of(0)) / 18, 2 * block + table, 1);
   EXPECT_NEAR(rank_states(c, of(2)) / 18, 3 * block, 1);
   EXPECT_NEAR(least_memory(c) / 18, std::max(2 * block + table, 3 * block), 1);
+  c.model.layers = 23;  // of one less the last
+  EXPECT_EQ(of(0).layers, 3);
+  EXPECT_EQ(of(1).layers, 2);
   c.order = PipelineOrder::zb_v, c.chunks = 2, c.model.layers = 31;
   ASSERT_EQ(pipeline_places(c).count, 3);
   EXPECT_NEAR(rank_states(c, of(0)) / 18, 3 * block + 2 * table, 1);
