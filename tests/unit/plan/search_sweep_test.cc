@@ -179,8 +179,8 @@ TEST(Largest, GPipeTable1) {
   EXPECT_NEAR(millions(103) / 5300, 1, 0.01);
   EXPECT_NEAR(millions(415) / 21000, 1, 0.01);
   EXPECT_NEAR(millions(1663) / 83900, 1, 0.01);
-  // Devices that hold 13 layers each and no 14th: with the head beside 12 on the last one 8, 32 and 128 of them
-  // hold 103, 415 and 1,663, as theirs; a lone one, with both tables and the logits, 11 to 13.
+  // Devices that hold 13 layers each and no 14th: with the head beside 12 on the last one 8, 32 and 128 of
+  // them hold 103, 415 and 1,663, as theirs; a lone one, with both tables and the logits, 11 to 13.
   SearchRequest q = sweep_request();
   q.seq = 1024;
   const auto bytes = [&](int64_t layers, int64_t p) {
