@@ -103,7 +103,7 @@ void run_threads(const Options& o) {
 }
 
 void run_processes(const Options& o) {
-  const std::unique_ptr<MpiWorld> world = join_mpi_world();
+  const std::unique_ptr<ProcessWorld> world = join_mpi_world();
   const auto factory = world->factory(nullptr, {.algorithm = o.algorithm});
   // Of all of them at once is what rank 0 measures for as many threads; the others wait.
   const double triad = world->rank() == 0 ? cpu::memory_rates(world->size()).triad : 0;

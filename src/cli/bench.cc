@@ -171,7 +171,7 @@ ClusterSpec file_to_add_to(const fs::path& file) {
 // What processes started by mpirun or srun measure: the links between them, which are added to the cluster
 // file. Peaks and rank threads are measured without them, where all cores are one process's.
 void bench_processes(const fs::path& out, bool named, int threads) {
-  const std::unique_ptr<MpiWorld> world = join_launched();
+  const std::unique_ptr<ProcessWorld> world = join_launched();
   const std::unique_ptr<CommFactory> ranks = world->factory(nullptr);
   const std::vector<std::string> hosts = gather_texts(ranks->control(), host_name());
   int here = 0, elsewhere = 0;  // the first rank on rank 0's machine, and on another

@@ -29,7 +29,7 @@ std::optional<Launched> launched() {
   return l;
 }
 
-std::unique_ptr<MpiWorld> join_launched() {
+std::unique_ptr<ProcessWorld> join_launched() {
   ::setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);  // else two ranks on a core stand still
   return join_mpi_world();
 }
@@ -37,7 +37,7 @@ std::unique_ptr<MpiWorld> join_launched() {
 Error said_by_one(const Error& e) {
   const std::optional<Launched> job = launched();
   if (!job || job->size == 1) return e;
-  std::unique_ptr<MpiWorld> world;
+  std::unique_ptr<ProcessWorld> world;
   try {
     world = join_launched();
   } catch (const Error&) {

@@ -21,7 +21,7 @@ struct Launched {
 std::optional<Launched> launched();
 
 // join_mpi_world() for ranks that share cores: whoever waits inside MPI lets others run.
-std::unique_ptr<MpiWorld> join_launched();
+std::unique_ptr<ProcessWorld> join_launched();
 
 // Does the work on every rank. Where it is wrong on any, one says the line and all throw, an empty Error:
 // when the first process has left, mpirun ends the others, so nobody leaves before it is said.

@@ -8,7 +8,7 @@
 namespace trireme::cli {
 namespace {
 
-RunSpec load(const RunRequest& request, const MpiWorld& world, PrecisionSpec& asked) {
+RunSpec load(const RunRequest& request, const ProcessWorld& world, PrecisionSpec& asked) {
   RunSpec run = request.as_asked();
   asked = run.precision;
   run = resolved_here(run);

@@ -56,7 +56,7 @@ std::string step_text(const StepMetrics& m) {
 
 }  // namespace
 
-TrainSummary train_with_progress(const RunSpec& run, TrainingSetup& t, bool quiet, MpiWorld* world) {
+TrainSummary train_with_progress(const RunSpec& run, TrainingSetup& t, bool quiet, ProcessWorld* world) {
   std::optional<Progress> bar;
   std::timed_mutex bar_mutex;  // warnings come from a thread of their own
   TrainHooks hooks;

@@ -40,12 +40,12 @@ TrainingSetup prepare_training(const RunSpec&, const PrecisionSpec& asked, const
 
 // Trains with a live progress line, notes and interrupt handlers; quiet: none of the lines. world: the run's
 // ranks, where they are processes; null = threads of this one.
-TrainSummary train_with_progress(const RunSpec&, TrainingSetup&, bool quiet, MpiWorld* world = nullptr);
+TrainSummary train_with_progress(const RunSpec&, TrainingSetup&, bool quiet, ProcessWorld* world = nullptr);
 
 // What one process of several, started by mpirun or srun, does instead of all that. What is wrong with the
 // request is said by one of them. Returns null where there is but one, and its ranks are threads.
 struct TrainingJob {
-  std::unique_ptr<MpiWorld> world;
+  std::unique_ptr<ProcessWorld> world;
   RunSpec run;
   PrecisionSpec asked;
   TrainingSetup setup;

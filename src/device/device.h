@@ -3,6 +3,7 @@
 #include <memory>
 #include <string_view>
 
+#include "device/device_queue.h"
 #include "device/kernels.h"
 #include "tensor/stream.h"
 #include "tensor/tensor.h"
@@ -15,6 +16,7 @@ struct DeviceOptions {
   // CPU: threads that wait for a stream look for some microseconds before they sleep. Faster where cores are
   // idle meanwhile; where ranks x threads fill them it takes time from those that compute.
   bool spin = false;
+  int index = 0;  // CUDA: which of the GPUs that this process sees
 };
 
 // Thread-compatible: one rank drives its device from its own thread.
@@ -54,6 +56,9 @@ class Device {
   virtual void enqueue(Stream, HostTask) = 0;  // on meta nothing runs
 
   virtual Kernels& kernels() = 0;
+
+  // A new queue for a library's work; null where the device has none (cpu, meta).
+  virtual std::unique_ptr<DeviceQueue> queue() { return nullptr; }
 };
 
 // "cpu", "meta" or "cuda"; an unknown or absent backend is a bad request that says what is there.

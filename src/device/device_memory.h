@@ -17,5 +17,11 @@ void remove_device_memory(const std::byte* begin);
 
 // Null where p is memory of the host.
 CopyBytes device_copy_of(const void* p);
+// The range that p lies in, empty where there is none. Numbers of ranges are never used again.
+struct DeviceRangeOf {
+  const std::byte* begin = nullptr;
+  int64_t bytes = 0, number = 0;
+};
+DeviceRangeOf device_range_of(const void* p);
 
 }  // namespace trireme

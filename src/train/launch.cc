@@ -140,7 +140,7 @@ TrainSummary train_on_threads(const RunSpec& run, const Schedule& schedule,
 
 TrainSummary train_on_process(const RunSpec& run, const Schedule& schedule,
                               const DeviceOptions& device_options, const TrainOptions& options,
-                              const TrainHooks& hooks, MpiWorld& world) {
+                              const TrainHooks& hooks, ProcessWorld& world) {
   const TrainHooks none;
   try {
     std::unique_ptr<Device> device = make_device(run.train.device, device_options);

@@ -1,6 +1,6 @@
 // The ranks of a run: all in this process, or this process one of them.
 #pragma once
-#include "comm/mpi/mpi_world.h"
+#include "comm/process_world.h"
 #include "comm/watch/watchdog.h"
 #include "train/trainer.h"
 
@@ -21,9 +21,9 @@ void run_watched_threads(const RunSpec&, const DeviceOptions&, const TrainOption
                          const WatchedBody&);
 
 // train() as the rank that this process is. Hooks are called on rank 0. The error of one rank ends all;
-// thrown on each is what MpiWorld::end_failed() gives.
+// thrown on each is what ProcessWorld::end_failed() gives.
 TrainSummary train_on_process(const RunSpec&, const Schedule&, const DeviceOptions&, const TrainOptions&,
-                              const TrainHooks&, MpiWorld&);
+                              const TrainHooks&, ProcessWorld&);
 
 // What a watchdog of a run does: warnings go to hooks.warn, what ends the run there too, and the process ends
 // with exit code 1, for the thread that hangs cannot be ended otherwise. The hooks outlive it.

@@ -3,6 +3,9 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <deque>
+#include <map>
+#include <mutex>
 #include <numeric>
 #include <optional>
 
@@ -67,16 +70,82 @@ class MpiFactory final : public CommFactory {
   std::unique_ptr<Communicator> control_;
 };
 
-class WorldOfProcesses final : public MpiWorld {
+// Notes of one rank to another, on a communicator of their own; what was not asked for yet waits here.
+class Notes {
+ public:
+  explicit Notes(MPI_Comm ranks) : ranks_(ranks) { check(MPI_Comm_rank(ranks, &rank_), "MPI_Comm_rank"); }
+  void post(int to, uint64_t key, std::string_view bytes) {
+    require(bytes.size() <= ProcessWorld::kMostNote, "a note is short");
+    std::lock_guard lock(mutex_);
+    if (to == rank_) return keep(to, key, std::string(bytes));
+    std::erase_if(leaving_, [](const auto& l) { return l->messages.done(); });
+    Leaving& l = *leaving_.emplace_back(std::make_unique<Leaving>());
+    l.note.key = key, l.note.bytes = int64_t(bytes.size());
+    bytes.copy(l.note.text.data(), bytes.size());
+    l.messages.send(ranks_, reinterpret_cast<const std::byte*>(&l.note), sizeof(Note), to, kTag,
+                    sizeof(Note) + 1);
+  }
+  std::optional<std::string> fetch(int from, uint64_t key) {
+    std::lock_guard lock(mutex_);
+    std::erase_if(leaving_, [](const auto& l) { return l->messages.done(); });
+    receive();
+    auto it = kept_.find({from, key});
+    if (it == kept_.end()) return {};
+    std::string text = std::move(it->second.front());
+    it->second.pop_front();
+    if (it->second.empty()) kept_.erase(it);
+    return text;
+  }
+  // MPI still reads what has not left; nobody waits for it any more.
+  void give_up() {
+    for (auto& l : leaving_) l.release();
+    leaving_.clear();
+  }
+
+ private:
+  static constexpr int kTag = 0;
+  struct Note {
+    uint64_t key = 0;
+    int64_t bytes = 0;
+    std::array<char, ProcessWorld::kMostNote> text{};
+  };
+  struct Leaving {
+    Note note;
+    Messages messages;
+  };
+  void keep(int from, uint64_t key, std::string text) { kept_[{from, key}].push_back(std::move(text)); }
+  void receive() {
+    for (int there = 1; there;) {
+      MPI_Status status;
+      check(MPI_Iprobe(MPI_ANY_SOURCE, kTag, ranks_, &there, &status), "MPI_Iprobe");
+      if (!there) return;
+      Note n;
+      check(MPI_Recv(&n, int(sizeof n), MPI_BYTE, status.MPI_SOURCE, kTag, ranks_, MPI_STATUS_IGNORE),
+            "MPI_Recv");
+      keep(status.MPI_SOURCE, n.key, std::string(n.text.data(), size_t(n.bytes)));
+    }
+  }
+
+  MPI_Comm ranks_;
+  int rank_ = 0;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Leaving>> leaving_;
+  std::map<std::pair<int, uint64_t>, std::deque<std::string>> kept_;
+};
+
+class WorldOfProcesses final : public ProcessWorld {
  public:
   WorldOfProcesses() {
     int size = 1;
     check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
     world_.emplace(process_.first(size), process_.local_ranks(), Limits());
+    notes_.emplace(process_.first(size));
   }
+  ~WorldOfProcesses() override { notes_->give_up(); }
   int rank() const override { return world_->rank(); }
   int size() const override { return world_->size(); }
   int local_ranks() const override { return process_.local_ranks(); }
+  int local_rank() const override { return process_.local_rank(); }
   std::unique_ptr<CommFactory> factory(Device* device, const CommOptions& options) override {
     return make_factory(*world_, options, device);
   }
@@ -96,9 +165,18 @@ class WorldOfProcesses final : public MpiWorld {
     return Error(size() == 1 ? e.what() : fmt::format("rank {}: {}", rank(), e.what()), e.fault);
   }
 
+  const Failure& news() override {
+    world_->look();
+    return world_->failure;
+  }
+  void fail(std::string_view why, bool certain) override { world_->fail(why, certain, 0); }
+  void post(int to, uint64_t key, std::string_view bytes) override { notes_->post(to, key, bytes); }
+  std::optional<std::string> fetch(int from, uint64_t key) override { return notes_->fetch(from, key); }
+
  private:
   Process process_;
   std::optional<World> world_;
+  std::optional<Notes> notes_;
 };
 
 }  // namespace
@@ -130,6 +208,7 @@ Process::Process() {
         "MPI_Allgather");
   local_ranks_ =
       int(std::count_if(all.begin(), all.end(), [&](cpu_set_t& c) { return CPU_EQUAL(&c, &mine); }));
+  check(MPI_Comm_rank(here, &local_rank_), "MPI_Comm_rank");
   MPI_Comm_free(&here);
 }
 
@@ -149,7 +228,7 @@ std::unique_ptr<CommFactory> make_factory(World& world, const CommOptions& optio
 
 }  // namespace mpi
 
-std::unique_ptr<MpiWorld> join_mpi_world() {
+std::unique_ptr<ProcessWorld> join_mpi_world() {
   return std::make_unique<mpi::WorldOfProcesses>();
 }
 

@@ -3,7 +3,7 @@
 
 namespace trireme {
 
-std::unique_ptr<MpiWorld> join_mpi_world() {
+std::unique_ptr<ProcessWorld> join_mpi_world() {
   bad_request(
       "train.comm = \"mpi\": this trireme was built without MPI; install libopenmpi-dev and openmpi-bin and "
       "build it again, or give \"thread\"");

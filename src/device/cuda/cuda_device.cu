@@ -1,4 +1,5 @@
-// An NVIDIA GPU as a device: the first that CUDA shows this process (CUDA_VISIBLE_DEVICES chooses).
+// An NVIDIA GPU as a device: of those that CUDA shows this process (CUDA_VISIBLE_DEVICES chooses) the
+// index-th.
 //
 // The compute stream is a CUDA stream: kernels, copies and events are put there and the rank goes on. Every
 // other stream is a thread of the host with a queue (cpu/worker.h), because what is put there are tasks of
@@ -24,8 +25,9 @@ namespace {
 
 constexpr std::string_view kOthers = "devices that are here: cpu, meta";
 
-// The GPU that ranks of this process use; what is missing is a bad request in one line.
-cudaDeviceProp first_device() {
+// The GPU that ranks of this process use; what is missing is a bad request in one line. A process that sees
+// one GPU was given it by its launcher, whatever its place among the ranks of the machine.
+cudaDeviceProp nth_device(int& index) {
   int count = 0;
   const cudaError_t e = cudaGetDeviceCount(&count);
   if (e == cudaErrorInsufficientDriver) {
@@ -41,8 +43,12 @@ cudaDeviceProp first_device() {
     bad_request("device cuda: no GPU is visible to this process; {}", kOthers);
   if (e != cudaSuccess)
     bad_request("device cuda: {} ({}); {}", cudaGetErrorString(e), cudaGetErrorName(e), kOthers);
+  if (count == 1) index = 0;
+  if (index < 0 || index >= count)
+    bad_request("device cuda: rank {} of this machine has no GPU: {} are visible, and each rank takes one",
+                index, count);
   cudaDeviceProp p;
-  TRIREME_CUDA_CALL(cudaGetDeviceProperties(&p, 0));
+  TRIREME_CUDA_CALL(cudaGetDeviceProperties(&p, index));
   if (p.major < 8)
     bad_request("device cuda: {} has compute capability {}.{}; kernels are for 8.0 and newer; {}", p.name,
                 p.major, p.minor, kOthers);
@@ -204,13 +210,35 @@ class HostStream {
   cpu::Worker worker_;  // last: gone before what its tasks use
 };
 
+class LibraryQueue final : public DeviceQueue {
+ public:
+  explicit LibraryQueue(int device) : device_(device) {
+    enter();
+    stream_ = make_stream();
+  }
+  void* handle() override { return stream_.get(); }
+  void enter() override { TRIREME_CUDA_CALL(cudaSetDevice(device_)); }
+  int64_t mark() override { return events_.record(stream_.get()); }
+  bool passed(int64_t mark) override {
+    const cudaError_t e = cudaEventQuery(events_.at(mark));
+    if (e == cudaErrorNotReady) return false;
+    check_call(e, "work of a library");
+    return true;
+  }
+  bool owns(const std::byte* p) const override { return device_copy_of(p) != nullptr; }
+
+ private:
+  int device_;
+  OwnedStream stream_;
+  ComputeEvents events_;
+};
+
 class CudaDevice final : public Device {
  public:
-  CudaDevice(const cudaDeviceProp& p, bool spin, bool sm90_attention) : spin_(spin) {
+  CudaDevice(const cudaDeviceProp& p, int index, bool spin, bool sm90_attention) : spin_(spin) {
     if (sm90_attention && p.major != 9)
-      bad_request("kernels for sm_90a were asked for; the first GPU, {}, is sm_{}{}", p.name, p.major,
-                  p.minor);
-    ctx_.sm90_attention = sm90_attention;
+      bad_request("kernels for sm_90a were asked for; this GPU, {}, is sm_{}{}", p.name, p.major, p.minor);
+    ctx_.sm90_attention = sm90_attention, ctx_.device = index;
     TRIREME_CUDA_CALL(cudaSetDevice(ctx_.device));
     ctx_.multiprocessors = p.multiProcessorCount, ctx_.major = p.major, ctx_.minor = p.minor;
     compute_ = make_stream();
@@ -315,6 +343,7 @@ class CudaDevice final : public Device {
   }
 
   Kernels& kernels() override { return *kernels_; }
+  std::unique_ptr<DeviceQueue> queue() override { return std::make_unique<LibraryQueue>(ctx_.device); }
 
  private:
   HostStream& host(int id) {
@@ -337,7 +366,9 @@ class CudaDevice final : public Device {
 namespace trireme {
 
 std::unique_ptr<Device> make_cuda_device(const DeviceOptions& options, bool sm90_attention) {
-  return std::make_unique<cuda::CudaDevice>(cuda::first_device(), options.spin, sm90_attention);
+  int index = options.index;
+  const cudaDeviceProp p = cuda::nth_device(index);
+  return std::make_unique<cuda::CudaDevice>(p, index, options.spin, sm90_attention);
 }
 std::unique_ptr<Device> make_cuda_device(const DeviceOptions& options) {
   return make_cuda_device(options, false);

@@ -1,0 +1,207 @@
+#include "comm/nccl/channel.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <optional>
+#include <thread>
+
+#include "base/gate.h"
+#include "device/device_memory.h"
+
+namespace trireme::nccl {
+namespace {
+
+using NcclClock = std::chrono::steady_clock;
+
+// Once this process has heard that a rank failed, or NCCL says that a peer is gone: how long the reason may
+// take to come by the host's way, and how long what is to be given back may take.
+constexpr auto kNewsTime = std::chrono::seconds(3);
+constexpr auto kGraceTime = std::chrono::seconds(1);  // for what all ranks have begun, as MPI's
+constexpr auto kFinishTime = std::chrono::seconds(5);
+
+// What all ranks have come to when one fails ends; what a rank is missing in does not.
+class Grace {
+ public:
+  bool over(const Failure& news) {
+    if (!news.is_set()) return false;
+    if (!heard_) heard_ = NcclClock::now();
+    return NcclClock::now() - *heard_ > kGraceTime;
+  }
+
+ private:
+  std::optional<NcclClock::time_point> heard_;
+};
+
+}  // namespace
+
+void Patience::rest() {
+  if (++looks_ <= 200) return pause_thread();
+  std::this_thread::sleep_for(std::chrono::microseconds(sleep_us_));
+  sleep_us_ = std::min(200, 2 * sleep_us_);
+}
+
+Channel::Channel(Shared& shared, std::string what, std::unique_ptr<DeviceQueue> queue, const UniqueId& id,
+                 int ranks, int rank)
+    : shared_(shared), what_(std::move(what)), queue_(std::move(queue)) {
+  queue_->enter();
+  Config config;
+  const Result r = shared_.api.CommInitRankConfig(&comm_, ranks, id, rank, &config);
+  if (r != kSuccess && r != kInProgress)
+    run_failed("{}: NCCL's CommInitRankConfig failed: {}", what_, said(r));
+}
+
+Channel::Channel(Shared& shared, std::string what, std::unique_ptr<DeviceQueue> queue, Channel& like,
+                 int rank)
+    : shared_(shared), what_(std::move(what)), queue_(std::move(queue)) {
+  queue_->enter();
+  Config config;
+  {
+    std::lock_guard lock(like.mutex_);
+    like.raise_if_aborted();
+    const Result r = shared_.api.CommSplit(like.comm_, 0, rank, &comm_, &config);
+    if (r != kSuccess && r != kInProgress) run_failed("{}: NCCL's CommSplit failed: {}", what_, said(r));
+  }
+  // The new one is there when the old one is no more in progress (NVIDIA/nccl issue 1472).
+  like.ready();
+  ready();
+}
+
+Channel::~Channel() {
+  std::unique_lock lock(mutex_);
+  if (aborted_ || !comm_) return;
+  try {
+    queue_->enter();
+  } catch (const Error&) {  // the device is lost: so is all that it holds
+    return;
+  }
+  for (const Registered& r : registered_)
+    if (r.handle) (void)shared_.api.CommDeregister(comm_, r.handle);
+  if (shared_.host.news().is_set() || std::uncaught_exceptions() > 0) {
+    (void)shared_.api.CommAbort(comm_);
+    return;
+  }
+  // What is on its way to peers still goes there.
+  Result r = shared_.api.CommFinalize(comm_);
+  const auto end = NcclClock::now() + kFinishTime;
+  Patience patience;
+  while ((r == kInProgress || r == kSuccess) && NcclClock::now() < end) {
+    if (shared_.api.CommGetAsyncError(comm_, &r) != kSuccess || r == kSuccess) break;
+    if (shared_.host.news().is_set()) break;
+    patience.rest();
+  }
+  (void)(r == kSuccess ? shared_.api.CommDestroy(comm_) : shared_.api.CommAbort(comm_));
+}
+
+void Channel::await_turn(int64_t number) {
+  Patience patience;
+  while (next_.load() != number) {
+    look();
+    patience.rest();
+  }
+}
+
+std::string Channel::said(Result r) {
+  const char* text = shared_.api.GetErrorString(r);
+  const char* last = comm_ ? shared_.api.GetLastError(comm_) : nullptr;
+  return fmt::format("{} ({}){}{}", text ? text : "an error without a name", int(r),
+                     last && *last ? "; " : "", last ? last : "");
+}
+
+void Channel::raise_if_aborted() {
+  if (!aborted_) return;
+  if (shared_.host.news().is_set()) shared_.host.news().raise();
+  run_failed("{}: its NCCL communicator was aborted", what_);
+}
+
+void Channel::give_up() {
+  std::lock_guard lock(mutex_);
+  if (aborted_ || !comm_) return;
+  aborted_ = true;
+  queue_->enter();
+  (void)shared_.api.CommAbort(comm_);
+}
+
+// A peer's end reaches NCCL before its reason reaches us: the reason, which names the rank, is waited for.
+void Channel::fail(Result r) {
+  const std::string why = said(r);
+  const auto end = NcclClock::now() + kNewsTime;
+  while (!shared_.host.news().is_set() && NcclClock::now() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  give_up();
+  if (shared_.host.news().is_set()) shared_.host.news().raise();
+  run_failed("{}: NCCL says: {}", what_, why);
+}
+
+Result Channel::async_error() {
+  std::lock_guard lock(mutex_);
+  raise_if_aborted();
+  Result r = kSuccess;
+  const Result asked = shared_.api.CommGetAsyncError(comm_, &r);
+  return asked == kSuccess ? r : asked;
+}
+
+void Channel::look() {
+  if (shared_.host.news().is_set()) {
+    give_up();
+    shared_.host.news().raise();
+  }
+  const Result r = async_error();
+  if (r != kSuccess && r != kInProgress) fail(r);
+}
+
+void Channel::ready() {
+  Patience patience;
+  Grace grace;
+  const auto end = NcclClock::now() + std::chrono::duration<double>(shared_.meet_s);
+  for (Result r; (r = async_error()) != kSuccess; patience.rest()) {
+    if (r != kInProgress) fail(r);
+    if (grace.over(shared_.host.news())) look();
+    if (NcclClock::now() > end) {
+      give_up();
+      run_failed("{}: NCCL did not bring its ranks together in {:.0f} s", what_, shared_.meet_s);
+    }
+  }
+}
+
+// Before a communicator that is in progress comes out of it, nothing else may be called there.
+Result Channel::started(Result r) {
+  Patience patience;
+  while (r == kInProgress) {
+    if (shared_.host.news().is_set()) {
+      aborted_ = true;
+      (void)shared_.api.CommAbort(comm_);
+      shared_.host.news().raise();
+    }
+    patience.rest();
+    if (const Result asked = shared_.api.CommGetAsyncError(comm_, &r); asked != kSuccess) r = asked;
+  }
+  return r;
+}
+
+void Channel::wait(int64_t mark) {
+  Patience patience;
+  queue_->enter();
+  Grace grace;
+  while (!queue_->passed(mark)) {
+    const Failure& news = shared_.host.news();
+    if (!news.is_set() || grace.over(news)) look();
+    patience.rest();
+  }
+}
+
+void Channel::use(const std::byte* p) {
+  if (!shared_.api.CommRegister) return;
+  const DeviceRangeOf range = device_range_of(p);
+  if (!range.begin) return;
+  std::lock_guard lock(mutex_);
+  for (const Registered& r : registered_)
+    if (r.range == range.number) return;
+  raise_if_aborted();
+  void* handle = nullptr;  // where NCCL does not want the range it copies, as ever
+  Result r =
+      shared_.api.CommRegister(comm_, const_cast<std::byte*>(range.begin), size_t(range.bytes), &handle);
+  registered_.push_back({range.number, r == kSuccess ? handle : nullptr});
+}
+
+}  // namespace trireme::nccl

@@ -1,0 +1,59 @@
+// The communicator of ranks with a GPU each: tensors of the device by NCCL, tensors of the host as the world
+// beneath moves them.
+//
+// Collectives of a group are one channel's, in the order of their calls on every rank, whatever their
+// streams: NCCL asks for that. Messages from one rank to another have a channel of their own for each
+// direction, made by the first of them, so that they wait for nobody but each other, as the contract of p2p
+// says.
+#pragma once
+#include <map>
+
+#include "comm/nccl/channel.h"
+#include "comm/queued.h"
+
+namespace trireme::nccl {
+
+class NcclCommunicator final : public QueuedCommunicator {
+ public:
+  // key: the group's, the same on its ranks. ranks: in the world, ascending; rank: in the group. by_host: a
+  // communicator of the same ranks for memory of the host, used by one thread at a time.
+  NcclCommunicator(Shared&, uint64_t key, std::string_view name, std::span<const int> ranks, int rank,
+                   Device&, std::shared_ptr<Channel>, std::unique_ptr<Communicator> by_host);
+  ~NcclCommunicator() override { finish(); }
+  // Who adds what in which order is NCCL's choice: by NCCL_ALGO and NCCL_PROTO, size and topology.
+  std::string_view algorithm(Collective, int64_t payload) const override;
+  // Of work that is done, what the calls' front said: NCCL does not tell what it sends.
+  int64_t moved_bytes() const override { return moved_.load(); }
+
+ private:
+  void execute(QueuedOp&) override;
+  void abandon() override;
+  bool of_host(const QueuedOp&) const;
+  void by_host(QueuedOp&);
+  Result start(QueuedOp&, const Api&, Comm, CudaStream);
+  Result exchange_rows(QueuedOp&, const Api&, Comm, CudaStream);
+  void p2p(QueuedOp&);
+  void mail(const P2pNumbered&);
+  Channel& pair(int from, int to);
+  void count(int64_t bytes) { moved_.fetch_add(bytes, std::memory_order_relaxed); }
+
+  Shared& shared_;
+  const uint64_t key_;
+  const std::vector<int> ranks_;
+  Device& device_;
+  std::shared_ptr<Channel> all_;
+  std::unique_ptr<Communicator> by_host_;
+  struct Pair {
+    std::mutex mutex;  // while it is made, which waits for the other end
+    std::unique_ptr<Channel> channel;
+  };
+  std::mutex pairs_mutex_;
+  std::map<std::pair<int, int>, std::unique_ptr<Pair>> pairs_;  // by places in the group: from, to
+  std::atomic<int64_t> moved_ = 0;
+};
+
+// Waits for a note of a rank of the world; who keeps us waiting longer than `until` says is named, and what
+// for.
+std::string await_note(Shared&, int from, uint64_t key, std::string_view what);
+
+}  // namespace trireme::nccl

@@ -1,0 +1,136 @@
+#include "comm/nccl/nccl_world.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <numeric>
+
+#include "comm/nccl/nccl_comm.h"
+
+namespace trireme {
+namespace nccl {
+namespace {
+
+// A world of processes and what is NCCL's of it.
+struct Base {
+  std::unique_ptr<ProcessWorld> host;
+  Shared shared;
+  std::map<std::pair<std::vector<int>, std::string>, int64_t>
+      made;  // groups so far: the n-th is the n-th on all
+};
+
+uint64_t key_of(std::span<const int> ranks, std::string_view name, int64_t nth) {
+  uint64_t h = 1469598103934665603u;  // FNV-1a
+  auto mix = [&](uint64_t x) {
+    for (int i = 0; i < 8; i++) h = (h ^ (x >> 8 * i & 255)) * 1099511628211u;
+  };
+  for (char c : name) mix(uint64_t(uint8_t(c)));
+  mix(uint64_t(nth) + 1'000'000);
+  for (int r : ranks) mix(uint64_t(r));
+  return h;
+}
+
+class NcclFactory final : public CommFactory {
+ public:
+  NcclFactory(Base& base, const CommOptions& options, Device& device)
+      : base_(base), device_(device), by_host_(base.host->factory(nullptr, options)) {
+    if (!device.queue())
+      bad_request(
+          "train.comm = \"nccl\": it moves memory of GPUs, and the device is {}; give train.device = "
+          "\"cuda\"",
+          device.name());
+  }
+  int rank() const override { return base_.host->rank(); }
+  int world() const override { return base_.host->size(); }
+  void fail(std::string_view why) override { by_host_->fail(why); }
+  Communicator& control() override { return by_host_->control(); }
+
+  std::unique_ptr<Communicator> split(std::span<const int> ranks, std::string_view name) override {
+    const auto mine = std::find(ranks.begin(), ranks.end(), rank());
+    require(mine != ranks.end(), "a rank makes groups that it is in");
+    require(std::is_sorted(ranks.begin(), ranks.end()) && ranks.front() >= 0 && ranks.back() < world(),
+            "a group's ranks ascend within the world");
+    if (base_.host->news().is_set()) base_.host->news().raise();
+    if (ranks.size() == 1) return make_single(&device_)->split(std::vector{0}, name);
+    const int place = int(mine - ranks.begin());
+    const int64_t nth = base_.made[{{ranks.begin(), ranks.end()}, std::string(name)}]++;
+    const uint64_t key = key_of(ranks, name, nth);
+    const std::string what = fmt::format("group {}", name);
+    std::unique_ptr<Communicator> by_host = by_host_->split(ranks, name);
+    std::shared_ptr<Channel> channel;
+    if (int(ranks.size()) == world()) {
+      if (!everybody_) everybody_ = meet(ranks, place, key ^ 1, "the world");
+      channel = std::make_shared<Channel>(base_.shared, what, device_.queue(), *everybody_, place);
+    } else {
+      channel = meet(ranks, place, key, what);
+    }
+    return std::make_unique<NcclCommunicator>(base_.shared, key, name, ranks, place, device_,
+                                              std::move(channel), std::move(by_host));
+  }
+
+ private:
+  // Only the ranks of the group come to this: so it is no split of a larger one, which all of that would have
+  // to call. The first rank waits for all and gives the id, the others wait for that: who does not come is
+  // named.
+  std::shared_ptr<Channel> meet(std::span<const int> ranks, int place, uint64_t key,
+                                const std::string& what) {
+    UniqueId id;
+    if (place == 0) {
+      for (size_t i = 1; i < ranks.size(); i++) (void)await_note(base_.shared, ranks[i], key, what);
+      if (const Result r = base_.shared.api.GetUniqueId(&id); r != kSuccess)
+        run_failed("{}: NCCL's GetUniqueId failed: {}", what, base_.shared.api.GetErrorString(r));
+      for (size_t i = 1; i < ranks.size(); i++)
+        base_.host->post(ranks[i], key, {id.internal, sizeof id.internal});
+    } else {
+      base_.host->post(ranks[0], key, "here");
+      const std::string note = await_note(base_.shared, ranks[0], key, what);
+      if (note.size() != sizeof id.internal) run_failed("{}: an id of {} bytes", what, note.size());
+      std::memcpy(id.internal, note.data(), sizeof id.internal);
+    }
+    auto channel =
+        std::make_shared<Channel>(base_.shared, what, device_.queue(), id, int(ranks.size()), place);
+    channel->ready();
+    return channel;
+  }
+
+  Base& base_;
+  Device& device_;
+  std::unique_ptr<CommFactory> by_host_;
+  std::shared_ptr<Channel> everybody_;  // of the whole world, to be split and for nothing else
+};
+
+class NcclWorld final : public ProcessWorld {
+ public:
+  NcclWorld(std::unique_ptr<ProcessWorld> host, const NcclOptions& o)
+      : base_{.host = std::move(host),
+              .shared = {open_library(o.library), *base_.host, o.meet_s},
+              .made = {}} {}
+  int rank() const override { return base_.host->rank(); }
+  int size() const override { return base_.host->size(); }
+  int local_ranks() const override { return base_.host->local_ranks(); }
+  int local_rank() const override { return base_.host->local_rank(); }
+  std::unique_ptr<CommFactory> factory(Device* device, const CommOptions& options) override {
+    if (!device) return base_.host->factory(nullptr, options);
+    return std::make_unique<NcclFactory>(base_, options, *device);
+  }
+  std::unique_ptr<BeatBoard> board() override { return base_.host->board(); }
+  Error end_failed(const Error& e) override { return base_.host->end_failed(e); }
+  void condemn(int rank, std::string_view why) override { base_.host->condemn(rank, why); }
+  const Failure& news() override { return base_.host->news(); }
+  void fail(std::string_view why, bool certain) override { base_.host->fail(why, certain); }
+  void post(int to, uint64_t key, std::string_view bytes) override { base_.host->post(to, key, bytes); }
+  std::optional<std::string> fetch(int from, uint64_t key) override { return base_.host->fetch(from, key); }
+
+ private:
+  Base base_;
+};
+
+}  // namespace
+}  // namespace nccl
+
+std::unique_ptr<ProcessWorld> make_nccl_world(std::unique_ptr<ProcessWorld> host,
+                                              const NcclOptions& options) {
+  return std::make_unique<nccl::NcclWorld>(std::move(host), options);
+}
+
+}  // namespace trireme

@@ -1,0 +1,20 @@
+// Ranks with a GPU each, one process a rank: NCCL for tensors of the device, and a world of processes (MPI,
+// TCP) beneath it for all else: how they find each other, agreements, news of failures, beats.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "comm/process_world.h"
+
+namespace trireme {
+
+struct NcclOptions {
+  std::string library = "libnccl.so.2";
+  double meet_s = 600;  // for the ranks of a group to come, when it is made
+};
+
+// Opens the library. Its factories, given a device with queues (cuda), make communicators over NCCL; without
+// a device those of the host. A device without queues is a bad request.
+std::unique_ptr<ProcessWorld> make_nccl_world(std::unique_ptr<ProcessWorld> host, const NcclOptions& = {});
+
+}  // namespace trireme

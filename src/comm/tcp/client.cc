@@ -1,0 +1,190 @@
+#include "comm/tcp/client.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/no_signals.h"
+
+namespace trireme::tcp {
+
+Client::Client(Socket s, const Hello& hello, double timeout_s)
+    : socket_(std::move(s)), rank_(hello.rank), reader_(kMostBody) {
+  send({.kind = FrameKind::hello, .from = rank_}, body_of(hello));
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(timeout_s);
+  std::vector<std::byte> bytes(4096);
+  std::optional<Frame> first;
+  while (!(first = reader_.next())) {
+    pollfd p{socket_.fd(), POLLIN, 0};
+    (void)::poll(&p, 1, 100);
+    if (std::chrono::steady_clock::now() > end)
+      run_failed("rendezvous: rank 0 took rank {}'s greeting and then said nothing for {:.0f} s", rank_,
+                 timeout_s);
+    if (!(p.revents & (POLLIN | POLLHUP | POLLERR))) continue;
+    const ssize_t n = ::recv(socket_.fd(), bytes.data(), bytes.size(), 0);
+    if (n <= 0)
+      run_failed("rendezvous: rank 0 closed rank {}'s connection; it has ended, or is another program",
+                 rank_);
+    reader_.put({bytes.data(), size_t(n)});
+  }
+  if (first->head.kind == FrameKind::refusal) run_failed("{}", text_of(*first));
+  if (first->head.kind != FrameKind::welcome) run_failed("rendezvous: rank 0 answers with no welcome");
+  welcome_ = parse_welcome(*first);
+  if (welcome_.world != hello.world)
+    run_failed("rendezvous: rank 0 welcomes to a world of {} ranks, and this is one of {}", welcome_.world,
+               hello.world);
+  beats_.resize(size_t(size()));
+  for (int r = 0; r < size(); r++) beats_[size_t(r)].rank = r;
+  const timeval look{.tv_sec = 1, .tv_usec = 0};
+  ::setsockopt(socket_.fd(), SOL_SOCKET, SO_RCVTIMEO, &look, sizeof look);
+  NoSignals blocked;
+  thread_ = std::thread([this] { listen(); });
+}
+
+Client::~Client() {
+  {
+    std::lock_guard lock(mutex_);
+    leaving_ = true;
+  }
+  send({.kind = FrameKind::bye, .from = rank_}, {});
+  // The hub closes its end when it has seen ours: were ours closed while bytes lie in it, the bye could be
+  // lost.
+  ::shutdown(socket_.fd(), SHUT_WR);
+  thread_.join();
+}
+
+void Client::send(const FrameHead& head, std::span<const std::byte> body) {
+  const std::vector<std::byte> all = bytes_of(head, body);
+  std::lock_guard lock(sending_);
+  (void)send_all(socket_.fd(), all);  // where the hub is gone, listen() notices
+}
+
+void Client::listen() {
+  std::vector<std::byte> bytes(size_t(1) << 16);
+  std::string why = "its connection ended without a word";
+  int looks_left = 5;  // seconds for a hub that hangs, once we leave
+  try {
+    while (true) {
+      while (std::optional<Frame> f = reader_.next()) take(std::move(*f));
+      const ssize_t n = ::recv(socket_.fd(), bytes.data(), bytes.size(), 0);
+      if (n < 0 && (errno == EINTR || errno == EAGAIN)) {
+        std::lock_guard lock(mutex_);
+        if (leaving_ && looks_left-- == 0) break;
+        continue;
+      }
+      if (n <= 0) break;
+      reader_.put({bytes.data(), size_t(n)});
+    }
+  } catch (const Error& e) {
+    why = e.what();
+  }
+  std::lock_guard lock(mutex_);
+  if (!leaving_) {
+    failure_.set(0, "its process is gone: " + why, false);
+    dead_.insert(0);
+  }
+  changed_.notify_all();
+}
+
+void Client::take(Frame f) {
+  const FrameHead h = f.head;
+  if (h.from < 0 || h.from >= size()) bad_request("rendezvous: a message from rank {} of {}", h.from, size());
+  std::lock_guard lock(mutex_);
+  switch (h.kind) {
+    case FrameKind::result:
+    case FrameKind::verdict:
+      results_[{h.key, h.number}] = std::move(f);
+      break;
+    case FrameKind::mail:
+      mail_[{h.from, h.key}].push_back(std::move(f.body));
+      break;
+    case FrameKind::news: {
+      const News n = parse_news(f, size());
+      failure_.set(n.rank, n.why, n.certain);
+      if (n.fault != 0) faults_[n.rank] = n.fault;
+      if (n.dead) dead_.insert(n.rank);
+      break;
+    }
+    case FrameKind::beat:
+      if (f.body.size() != sizeof(Beat)) bad_request("rendezvous: a beat of {} bytes", f.body.size());
+      std::memcpy(&beats_[size_t(h.from)], f.body.data(), sizeof(Beat));
+      beats_[size_t(h.from)].rank = h.from;
+      break;
+    case FrameKind::refusal:
+      failure_.set(rank_, text_of(f), true);
+      break;
+    default:
+      bad_request("rendezvous: rank 0 sends a message of kind {}", int(h.kind));
+  }
+  changed_.notify_all();
+}
+
+template <class Done>
+void Client::wait_for(std::unique_lock<std::mutex>& lock, const Done& done) {
+  changed_.wait(lock, [&] { return done() || failure_.is_set(); });
+  if (!done()) failure_.raise();
+}
+
+std::vector<std::byte> Client::result(uint64_t key, int64_t number) {
+  std::unique_lock lock(mutex_);
+  wait_for(lock, [&] { return results_.count({key, number}) > 0; });
+  auto it = results_.find({key, number});
+  Frame f = std::move(it->second);
+  results_.erase(it);
+  if (f.head.kind == FrameKind::verdict) run_failed("{}", text_of(f));
+  return std::move(f.body);
+}
+
+std::optional<std::vector<std::byte>> Client::mail(int from, uint64_t key, bool wait) {
+  std::unique_lock lock(mutex_);
+  auto there = [&] { return mail_.count({from, key}) > 0; };
+  if (wait) wait_for(lock, there);
+  if (!there()) return {};
+  auto it = mail_.find({from, key});
+  std::vector<std::byte> body = std::move(it->second.front());
+  it->second.pop_front();
+  if (it->second.empty()) mail_.erase(it);
+  return body;
+}
+
+void Client::fail(int rank, std::string_view why, bool certain, int fault) {
+  {
+    std::lock_guard lock(mutex_);
+    const bool mine = failure_.set(rank, why, certain);
+    if (!mine && (fault == 0 || failure_.rank() != rank)) return;
+    changed_.notify_all();
+  }
+  send({.kind = FrameKind::news, .from = rank_},
+       body_of(News{.rank = rank, .fault = fault, .certain = certain, .why = std::string(why)}));
+}
+
+int Client::lowest_leaving(double seconds, int below) {
+  std::unique_lock lock(mutex_);
+  auto there = [&] { return !faults_.empty() && faults_.begin()->first < below; };
+  changed_.wait_for(lock, std::chrono::duration<double>(seconds), there);
+  return there() ? faults_.begin()->first : -1;
+}
+
+int Client::fault_of(int rank) {
+  std::lock_guard lock(mutex_);
+  auto it = faults_.find(rank);
+  return it == faults_.end() ? int(Fault::run) : it->second;
+}
+
+bool Client::is_dead(int rank) {
+  std::lock_guard lock(mutex_);
+  return dead_.count(rank) > 0;
+}
+
+void Client::copy_beats(std::span<Beat> to) {
+  std::lock_guard lock(mutex_);
+  std::copy_n(beats_.begin(), std::min(to.size(), beats_.size()), to.begin());
+}
+
+}  // namespace trireme::tcp

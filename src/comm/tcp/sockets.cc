@@ -1,0 +1,149 @@
+#include "comm/tcp/sockets.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "base/error.h"
+
+namespace trireme::tcp {
+namespace {
+
+void set_option(int fd, int level, int name, int value) {
+  (void)::setsockopt(fd, level, name, &value, sizeof value);
+}
+
+struct Addresses {
+  ~Addresses() {
+    if (first) ::freeaddrinfo(first);
+  }
+  addrinfo* first = nullptr;
+};
+
+// One address, for at most so long; -1 and errno where it is not answered.
+int connect_once(const addrinfo& a, int timeout_ms) {
+  Socket s(::socket(a.ai_family, a.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, a.ai_protocol));
+  if (!s) return -1;
+  if (::connect(s.fd(), a.ai_addr, a.ai_addrlen) != 0) {
+    if (errno != EINPROGRESS) return -1;
+    pollfd p{s.fd(), POLLOUT, 0};
+    if (::poll(&p, 1, timeout_ms) != 1) {
+      errno = ETIMEDOUT;
+      return -1;
+    }
+    int wrong = 0;
+    socklen_t n = sizeof wrong;
+    ::getsockopt(s.fd(), SOL_SOCKET, SO_ERROR, &wrong, &n);
+    if (wrong != 0) {
+      errno = wrong;
+      return -1;
+    }
+  }
+  return s.take();
+}
+
+}  // namespace
+
+void Socket::close() {
+  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+}
+
+Socket listen_at(int port) {
+  for (int family : {AF_INET6, AF_INET}) {
+    Socket s(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (!s) continue;  // no IPv6 here
+    set_option(s.fd(), SOL_SOCKET, SO_REUSEADDR, 1);
+    sockaddr_in6 six{};
+    sockaddr_in four{};
+    six.sin6_family = AF_INET6, six.sin6_port = htons(uint16_t(port)), six.sin6_addr = in6addr_any;
+    four.sin_family = AF_INET, four.sin_port = htons(uint16_t(port)), four.sin_addr.s_addr = INADDR_ANY;
+    if (family == AF_INET6) set_option(s.fd(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
+    const bool is6 = family == AF_INET6;
+    const int bound =
+        ::bind(s.fd(), is6 ? reinterpret_cast<sockaddr*>(&six) : reinterpret_cast<sockaddr*>(&four),
+               is6 ? sizeof six : sizeof four);
+    if (bound == 0 && ::listen(s.fd(), 1024) == 0) return s;
+    if (errno == EADDRINUSE || errno == EACCES) break;
+  }
+  run_failed("rendezvous: port {} of this machine cannot be had: {}; give another MASTER_PORT", port,
+             std::strerror(errno));
+}
+
+int port_of(const Socket& s) {
+  sockaddr_storage a{};
+  socklen_t n = sizeof a;
+  if (::getsockname(s.fd(), reinterpret_cast<sockaddr*>(&a), &n) != 0) return 0;
+  return ntohs(a.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(a).sin6_port
+                                       : reinterpret_cast<sockaddr_in&>(a).sin_port);
+}
+
+Socket connect_to(const std::string& host, int port, double seconds) {
+  using Clock = std::chrono::steady_clock;
+  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
+  std::string why = "it was not tried";
+  do {
+    Addresses found;
+    addrinfo hints{};
+    hints.ai_socktype = SOCK_STREAM;
+    const int code = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found.first);
+    if (code != 0) why = ::gai_strerror(code);
+    for (const addrinfo* a = found.first; a; a = a->ai_next) {
+      if (const int fd = connect_once(*a, 5000); fd >= 0) {
+        Socket s(fd);
+        set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+        ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+        return s;
+      }
+      why = std::strerror(errno);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  } while (Clock::now() < end);
+  run_failed(
+      "rendezvous: rank 0 does not answer at {}:{} for {:.0f} s: {}; are MASTER_ADDR and MASTER_PORT right?",
+      host, port, seconds, why);
+}
+
+std::pair<Socket, Socket> socket_pair() {
+  int fds[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0)
+    run_failed("rendezvous: the system gives no sockets: {}", std::strerror(errno));
+  return {Socket(fds[0]), Socket(fds[1])};
+}
+
+void tune(const Socket& s) {
+  set_option(s.fd(), IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(s.fd(), SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(s.fd(), IPPROTO_TCP, TCP_KEEPIDLE, 5);
+  set_option(s.fd(), IPPROTO_TCP, TCP_KEEPINTVL, 2);
+  set_option(s.fd(), IPPROTO_TCP, TCP_KEEPCNT, 3);
+}
+
+bool send_all(int fd, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    bytes = bytes.subspan(size_t(n));
+  }
+  return true;
+}
+
+std::vector<std::byte> bytes_of(const FrameHead& head, std::span<const std::byte> body) {
+  FrameHead h = head;
+  h.bytes = int64_t(body.size());
+  std::vector<std::byte> all(sizeof h + body.size());
+  std::memcpy(all.data(), &h, sizeof h);
+  if (!body.empty()) std::memcpy(all.data() + sizeof h, body.data(), body.size());
+  return all;
+}
+
+}  // namespace trireme::tcp

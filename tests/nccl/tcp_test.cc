@@ -1,0 +1,268 @@
+// The rendezvous: who is missing is named, who does not belong is turned away, and bytes are believed
+// nothing.
+#include <signal.h>
+#include <sys/socket.h>
+
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "comm/tcp/frames.h"
+#include "comm/tcp/hub.h"
+#include "comm/tcp/tcp_world.h"
+#include "processes.h"
+#include "ranks.h"
+
+namespace trireme {
+namespace {
+using namespace testing;
+using tcp::FrameHead;
+using tcp::FrameKind;
+
+// What each of these joins says, "" = it met the others; all at once, rank 0 with a listener.
+std::vector<std::string> join_all(std::vector<TcpOptions> all,
+                                  const std::function<void(int port)>& meanwhile = {}) {
+  tcp::Socket listener = tcp::listen_at(0);
+  const int port = tcp::port_of(listener);
+  std::vector<std::string> said(all.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < all.size(); i++)
+    threads.emplace_back([&, i] {
+      try {
+        all[i].port = port;
+        auto world = join_tcp_world(all[i], all[i].rank == 0 ? std::move(listener) : tcp::Socket());
+        EXPECT_EQ(agree_sum(world->factory(nullptr)->control(), 1), all[i].size);
+      } catch (const Error& e) {
+        said[i] = e.what();
+      }
+    });
+  if (meanwhile) meanwhile(port);
+  for (auto& t : threads) t.join();
+  return said;
+}
+
+TEST(Rendezvous, WhoDoesNotComeIsNamedToThoseWhoDid) {
+  const auto said =
+      join_all({{.rank = 0, .size = 7, .timeout_s = 1}, {.rank = 2, .size = 7, .timeout_s = 1}});
+  for (const std::string& s : said) EXPECT_EQ(s, "rendezvous: after 1 s ranks 1, 3 to 6 of 7 have not come");
+  EXPECT_EQ(join_all({{.rank = 0, .size = 2, .timeout_s = 0.5}})[0],
+            "rendezvous: after 0 s rank 1 of 2 has not come");
+}
+
+TEST(Rendezvous, RanksAsText) {
+  const std::vector<int> r{0, 2, 3, 5, 6, 7, 9};
+  EXPECT_EQ(tcp::ranks_text(r), "0, 2, 3, 5 to 7, 9");
+  EXPECT_EQ(tcp::ranks_text({}), "");
+}
+
+TEST(Rendezvous, WhoDoesNotBelongIsTurnedAwayAndTheOthersMeet) {
+  const auto said = join_all({{.rank = 0, .size = 3, .job = 7, .timeout_s = 20},
+                              {.rank = 1, .size = 3, .job = 7, .timeout_s = 20},
+                              {.rank = 2, .size = 3, .job = 8, .timeout_s = 20},
+                              {.rank = 2, .size = 4, .job = 7, .timeout_s = 20}},
+                             [](int port) {
+                               std::this_thread::sleep_for(std::chrono::milliseconds(500));
+                               auto late = join_tcp_world({.port = port, .rank = 2, .size = 3, .job = 7});
+                               EXPECT_EQ(agree_sum(late->factory(nullptr)->control(), 1), 3);
+                             });
+  EXPECT_EQ(said[0], "");
+  EXPECT_EQ(said[1], "");
+  EXPECT_EQ(said[2], "rendezvous: rank 2 is of another job, which has this MASTER_ADDR and MASTER_PORT too");
+  EXPECT_EQ(said[3], "rendezvous: rank 2 says that there are 4 ranks, and rank 0 that there are 3");
+}
+
+TEST(Rendezvous, OfTwoWithOneRankTheSecondIsRefused) {
+  const auto said = join_all({{.rank = 0, .size = 3, .timeout_s = 2},
+                              {.rank = 1, .size = 3, .timeout_s = 2},
+                              {.rank = 1, .size = 3, .timeout_s = 2}});
+  int refused = 0;
+  for (const std::string& s : said)
+    refused += s == "rendezvous: rank 1 is here already: two processes have this rank";
+  EXPECT_EQ(refused, 1);
+}
+
+TEST(Rendezvous, StrangersDoNotDisturb) {
+  std::vector<tcp::Socket> strangers;
+  const auto said = join_all({{.rank = 0, .size = 2, .timeout_s = 20}}, [&](int port) {
+    uint64_t seed = 5;
+    for (int i = 0; i < 40; i++) {  // silence, garbage of any length, a head that promises gigabytes
+      strangers.push_back(tcp::connect_to("127.0.0.1", port, 5));
+      std::vector<std::byte> bytes;
+      for (uint64_t k = 0; k < below(seed, uint64_t(i), 300); k++)
+        bytes.push_back(std::byte(below(seed + 1, uint64_t(i) * 1000 + k, 256)));
+      FrameHead head{.kind = FrameKind(i % 12), .bytes = int64_t(1) << (20 + i % 40)};
+      if (i % 3 == 1) std::memcpy((bytes.resize(sizeof head), bytes.data()), &head, sizeof head);
+      if (i % 3 > 0) tcp::send_all(strangers.back().fd(), bytes);
+    }
+    auto second = join_tcp_world({.port = port, .rank = 1, .size = 2});
+    EXPECT_EQ(agree_sum(second->factory(nullptr)->control(), 1), 2);
+  });
+  EXPECT_EQ(said[0], "");
+}
+
+TEST(Rendezvous, WithoutRankZeroItIsSaid) {
+  const int port = [] { return tcp::port_of(tcp::listen_at(0)); }();
+  try {
+    join_tcp_world({.port = port, .rank = 1, .size = 2, .timeout_s = 0.3});
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(
+        std::string(e.what()),
+        fmt::format("rendezvous: rank 0 does not answer at 127.0.0.1:{} for 0 s: Connection refused; are "
+                    "MASTER_ADDR and MASTER_PORT right?",
+                    port));
+  }
+}
+
+TEST(TcpProcesses, BeatsReachTheJudgesAndADeadRankIsNamed) {
+  const int port = [] { return tcp::port_of(tcp::listen_at(0)); }();
+  const auto said = run_forked(4, [&](int r) {
+    auto world = join_tcp_world({.port = port, .rank = r, .size = 4, .timeout_s = 60});
+    auto board = world->board();
+    auto factory = world->factory(nullptr);
+    Beat b{.number = 5 + r, .rank = r};
+    for (int i = 0; i < 20; i++) {
+      board->exchange({&b, 1});
+      factory->control().barrier({});
+    }
+    std::string seen = fmt::format("{} of {} here:", world->local_rank(), world->local_ranks());
+    for (const Beat& x : board->all()) seen += fmt::format(" {}", x.number);
+    if (r == 2) ::kill(::getpid(), SIGKILL);
+    try {
+      factory->control().barrier({});
+    } catch (const Error& e) {
+      seen += std::string("; ") + e.what();
+    }
+    return seen;
+  });
+  const std::string dead = "; rank 2 failed: its process is gone: its connection ended without a word";
+  EXPECT_EQ(said[0], "0 of 4 here: 5 6 7 8" + dead);
+  EXPECT_EQ(said[1], "1 of 4 here: 0 6 0 0" + dead);
+  EXPECT_EQ(said[2], "killed by signal 9");
+  EXPECT_EQ(said[3], "3 of 4 here: 5 0 0 8" + dead);
+}
+
+TEST(TcpProcesses, RankZerosEndIsNoticed) {
+  const int port = [] { return tcp::port_of(tcp::listen_at(0)); }();
+  const auto said = run_forked(3, [&](int r) {
+    auto world = join_tcp_world({.port = port, .rank = r, .size = 3, .timeout_s = 60});
+    auto factory = world->factory(nullptr);
+    factory->control().barrier({});
+    if (r == 0) ::kill(::getpid(), SIGKILL);
+    try {
+      factory->control().barrier({});
+    } catch (const Error& e) {
+      return std::string(world->end_failed(e).what());
+    }
+    return std::string("no error");
+  });
+  EXPECT_EQ(said[1], "rank 0 failed: its process is gone: its connection ended without a word");
+  EXPECT_EQ(said[2], "");  // rank 1 says it
+}
+
+TEST(TcpProcesses, OneSaysWhyItFailed) {
+  const int port = [] { return tcp::port_of(tcp::listen_at(0)); }();
+  const auto said = run_forked(3, [&](int r) {
+    auto world = join_tcp_world({.port = port, .rank = r, .size = 3, .timeout_s = 60});
+    auto factory = world->factory(nullptr);
+    try {
+      factory->control().barrier({});
+      if (r == 1) bad_request("a wrong file");
+      factory->control().barrier({});
+    } catch (const Error& e) {
+      const Error last = world->end_failed(e);
+      return fmt::format("{} {}", int(last.fault), last.what());
+    }
+    return std::string("no error");
+  });
+  EXPECT_EQ(said[0], "2 ");
+  EXPECT_EQ(said[1], "2 rank 1: a wrong file");
+  EXPECT_EQ(said[2], "2 ");
+}
+
+// ---- frames ----
+
+std::vector<std::byte> some_frames(uint64_t seed) {
+  std::vector<std::byte> all;
+  auto add = [&](FrameHead h, const std::vector<std::byte>& body) {
+    const auto bytes = tcp::bytes_of(h, body);
+    all.insert(all.end(), bytes.begin(), bytes.end());
+  };
+  add({.kind = FrameKind::hello}, tcp::body_of(tcp::Hello{.rank = 1, .world = 3}));
+  const int64_t rows[] = {1, 0, 2};
+  const std::vector<std::byte> data(3 * 2 * 4, std::byte(seed));
+  add({.kind = FrameKind::call, .key = seed}, tcp::body_of(tcp::CallHead{.numel = 6,
+                                                                         .cols = 2,
+                                                                         .recv_cols = 2,
+                                                                         .size = 3,
+                                                                         .kind = Collective::all_to_all,
+                                                                         .dtype = DType::f32},
+                                                           rows, rows, data));
+  add({.kind = FrameKind::call, .key = seed},
+      tcp::body_of(tcp::CallHead{.numel = 6, .size = 3, .kind = Collective::all_reduce, .dtype = DType::f32},
+                   {}, {}, data));
+  add({.kind = FrameKind::news}, tcp::body_of(tcp::News{.rank = 2, .fault = 1, .why = "no space\nleft"}));
+  return all;
+}
+
+// All frames of the bytes, given in pieces; how many calls were understood.
+int read_all(const std::vector<std::byte>& bytes, uint64_t cuts) {
+  tcp::FrameReader reader(1 << 20);
+  int calls = 0;
+  for (size_t at = 0; at < bytes.size();) {
+    const size_t n = std::min(bytes.size() - at, size_t(1 + below(cuts, at, 50)));
+    reader.put({bytes.data() + at, n});
+    at += n;
+    while (auto f = reader.next()) {
+      if (f->head.kind == FrameKind::hello) (void)tcp::parse_hello(*f);
+      if (f->head.kind == FrameKind::news) {
+        EXPECT_EQ(tcp::parse_news(*f, 3).why.find('\n'), std::string::npos);
+      }
+      if (f->head.kind == FrameKind::call) (void)tcp::parse_call(*f, 3), calls++;
+    }
+  }
+  return calls;
+}
+
+TEST(Frames, InPiecesOfAnySize) {
+  for (uint64_t cuts = 0; cuts < 50; cuts++) EXPECT_EQ(read_all(some_frames(cuts), cuts), 2);
+}
+
+TEST(Frames, DamagedOnesAreRefusedOrStillTrue) {
+  int refused = 0;
+  for (uint64_t trial = 0; trial < 3000; trial++) {
+    std::vector<std::byte> bytes = some_frames(trial);
+    for (uint64_t k = 0; k < 1 + trial % 3; k++)
+      bytes[size_t(below(trial, k, bytes.size()))] = std::byte(below(trial + 9, k, 256));
+    try {
+      read_all(bytes, trial);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.fault, Fault::request) << e.what();
+      EXPECT_EQ(std::string(e.what()).find("rendezvous: "), 0u);
+      refused++;
+    }
+  }
+  EXPECT_GT(refused, 500);
+}
+
+TEST(Frames, WhatIsWrongIsSaid) {
+  auto said = [](FrameHead h, int64_t most) {
+    tcp::FrameReader r(most);
+    r.put({reinterpret_cast<const std::byte*>(&h), sizeof h});
+    try {
+      r.next();
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(said({.magic = 1}, 100), "rendezvous: bytes that are none of trireme's");
+  EXPECT_EQ(said({.version = 9}, 100),
+            "rendezvous: a message of version 9, and this trireme speaks version 1");
+  EXPECT_EQ(said({.bytes = 101}, 100), "rendezvous: a message of 101 bytes, and at most 100 are taken");
+  EXPECT_EQ(said({.bytes = -1}, 100), "rendezvous: a message of -1 bytes, and at most 100 are taken");
+  EXPECT_EQ(said({.kind = FrameKind(77)}, 100), "rendezvous: a message of unknown kind 77");
+}
+
+}  // namespace
+}  // namespace trireme
