@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <initializer_list>
 
+#include "comm/tcp/bootstrap.h"
+
 namespace trireme::cli {
 namespace {
 
@@ -29,7 +31,20 @@ std::optional<Launched> launched() {
   return l;
 }
 
-std::unique_ptr<ProcessWorld> join_launched() {
+std::optional<Launched> launched_without_mpi() {
+  const std::optional<TcpOptions> o = placement_of([](const std::string& name) -> std::optional<std::string> {
+    const char* text = std::getenv(name.c_str());
+    if (!text || !*text) return {};
+    return text;
+  });
+  if (!o) return {};
+  Launched l{.rank = o->rank, .size = o->size, .tcp = *o};
+  l.local = std::max(1, number_in({"LOCAL_WORLD_SIZE", "SLURM_STEP_TASKS_PER_NODE"}).value_or(1));
+  return l;
+}
+
+std::unique_ptr<ProcessWorld> join_launched(const Launched& started) {
+  if (started.tcp) return join_tcp_world(*started.tcp);
   ::setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);  // else two ranks on a core stand still
   return join_mpi_world();
 }

@@ -9,19 +9,24 @@
 
 #include "base/error.h"
 #include "comm/mpi/mpi_world.h"
+#include "comm/tcp/tcp_world.h"
 
 namespace trireme::cli {
 
 struct Launched {
   int rank = 0;
-  int size = 0;   // processes of the job; 0 = not told
-  int local = 1;  // of them on this machine, as far as is told
+  int size = 0;                   // processes of the job; 0 = not told
+  int local = 1;                  // of them on this machine, as far as is told
+  std::optional<TcpOptions> tcp;  // they find each other at an address; else by MPI
 };
 // Nothing: this process was started alone.
 std::optional<Launched> launched();
+// What RANK, WORLD_SIZE, MASTER_ADDR or Slurm's variables say where launched() is nothing: for train.comm =
+// "nccl" alone, since other programs leave such variables in environments too.
+std::optional<Launched> launched_without_mpi();
 
-// join_mpi_world() for ranks that share cores: whoever waits inside MPI lets others run.
-std::unique_ptr<ProcessWorld> join_launched();
+// join_mpi_world() for ranks that share cores: whoever waits inside MPI lets others run. Or their rendezvous.
+std::unique_ptr<ProcessWorld> join_launched(const Launched& = {});
 
 // Does the work on every rank. Where it is wrong on any, one says the line and all throw, an empty Error:
 // when the first process has left, mpirun ends the others, so nobody leaves before it is said.

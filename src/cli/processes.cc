@@ -1,9 +1,11 @@
-// train.comm = "mpi": this process is one rank of several, which mpirun or srun started.
+// train.comm = "mpi" and "nccl": this process is one rank of several, which mpirun, srun or another launcher
+// started.
 #include <algorithm>
 #include <optional>
 
 #include "cli/cli.h"
 #include "cli/training.h"
+#include "comm/nccl/nccl_world.h"
 
 namespace trireme::cli {
 namespace {
@@ -13,7 +15,7 @@ RunSpec load(const RunRequest& request, const ProcessWorld& world, PrecisionSpec
   asked = run.precision;
   run = resolved_here(run);
   const int n = world.size();
-  if (run.train.comm != "mpi")
+  if (run.train.comm == "thread")
     bad_request("train.comm = \"{}\": mpirun started {} process{}, and that has one: give \"mpi\"",
                 run.train.comm, n, n == 1 ? "" : "es");
   if (run.world() != n)
@@ -45,9 +47,13 @@ std::unique_ptr<TrainingJob> join_training(const RunRequest& request, const Laun
   if (started.size == 1 && request.load().train.comm == "thread") return nullptr;
   wait_without_spinning(started.local);
   auto job = std::make_unique<TrainingJob>();
-  job->world = join_launched();
+  job->world = join_launched(started);
   const std::unique_ptr<CommFactory> ranks = job->world->factory(nullptr);
   job->run = agreed(*ranks, [&] { return load(request, *job->world, job->asked); });
+  if (job->run.train.comm == "nccl") {  // `ranks` stays the host's
+    agreed(*ranks, [] { return open_nccl(); });
+    job->world = make_nccl_world(std::move(job->world));
+  }
   // Rank 0's machine is measured, where that was not done before, for all.
   const std::string cluster =
       agreed(*ranks, [&] { return ranks->rank() == 0 ? save_cluster(cluster_of(job->run)) : std::string(); });
@@ -60,6 +66,7 @@ std::unique_ptr<TrainingJob> join_training(const RunRequest& request, const Laun
     job->run = choose_recompute(job->run, machine, threads);
     return prepare_training(job->run, job->asked, machine, job->world->local_ranks());
   });
+  job->setup.device.index = job->world->local_rank();
   return job;
 }
 

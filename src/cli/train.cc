@@ -146,6 +146,12 @@ void train_here(const RunRequest& request, const Deadline& deadline) {
         "with "
         "srun, or give \"thread\"",
         run.world());
+  if (run.train.comm == "nccl")
+    bad_request(
+        "train.comm = \"nccl\": its ranks are processes, one a GPU: start them as `mpirun -n {} trireme "
+        "train "
+        "...`, with srun, or with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the environment of each",
+        run.world());
   wait_without_spinning(run.world());
   const ClusterSpec cluster = cluster_of(run);
   find_own_schedule(run, cluster);
@@ -166,6 +172,15 @@ void train_in(TrainingJob& job, const Deadline& deadline, bool json) {
     fmt::print(stderr, "trireme: {}\n", e.what());
   }
   if (s.ending == Ending::interrupted) throw Error("", Fault::interrupted);
+}
+
+// What is wrong with the request is said later, by whoever reads it then.
+bool wants_nccl(const RunRequest& request) {
+  try {
+    return request.as_asked().train.comm == "nccl";
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 Deadline deadline_of(const std::string& stop_after) {
@@ -210,7 +225,8 @@ void add_train(CLI::App& app) {
     }
     install_interrupt_handlers();  // a signal during the preparations is a signal to this run too
     if (!trace_steps->empty()) request->sets.push_back("train.trace_steps=" + *trace_steps);
-    const std::optional<Launched> started = launched();
+    std::optional<Launched> started = launched();
+    if (!started && wants_nccl(*request)) started = launched_without_mpi();
     if (started && started->size != 1 && auto_wish_of(*request).any())
       throw said_by_one(
           Error("layout = \"auto\" and batch.micro = \"auto\" choose for rank threads of one "

@@ -43,7 +43,8 @@ LinkCost cost_of(const LinkSpec& link) {
 
 CommOptions options_of(const RunSpec& run, const ClusterSpec& cluster) {
   CommOptions o{.algorithm = run.train.sum_order};
-  const bool by_threads = cluster.threads > 0;  // `bench` wrote it; others state the links of any rank
+  if (run.train.comm == "nccl") o.algorithm = "ring";  // what its own choice is priced as
+  const bool by_threads = cluster.threads > 0;         // `bench` wrote it; others state the links of any rank
   const bool processes = run.train.comm == "mpi";
   const bool own = processes && (by_threads || cost_of(cluster.intra_node_mpi).known());
   o.inside = cost_of(own ? cluster.intra_node_mpi : cluster.intra_node);

@@ -28,7 +28,7 @@ struct CommOptions {
 LinkCost cost_of(const LinkSpec&);  // of a cluster file; 0 = not known stays 0
 // A run's order of sums (train.sum_order), and the cluster's links as its ranks meet them: rank threads are
 // on one machine, other ranks are dealt over its nodes in order. What rank threads measured of a machine says
-// nothing of its processes.
+// nothing of its processes. With train.comm = "nccl" reductions are priced as rings, whatever NCCL takes.
 CommOptions options_of(const RunSpec&, const ClusterSpec& = {});
 bool links_known(const CommOptions&);  // what "auto" needs, and a price
 // Which links these are, and what measures them: "intra_node, as `trireme bench` measures it".

@@ -94,7 +94,8 @@ int64_t ranks_on_device(const RunSpec& run, const ClusterSpec& cluster) {
 }
 
 Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpec& cluster, int threads) {
-  if (run.world() > 1 && run.train.sum_order == "auto" && !links_known(options_of(run, cluster)))
+  if (run.world() > 1 && run.train.sum_order == "auto" && run.train.comm != "nccl" &&
+      !links_known(options_of(run, cluster)))
     bad_request(
         "train.sum_order = \"auto\" chooses by alpha and beta of the links, and they are not known: it takes "
         "{}; "

@@ -573,7 +573,11 @@ std::vector<Problem> unsupported_of(const RunSpec& run) {
   const bool cuda = run.train.device == "cuda";
   refuse(cuda && run.train.comm == "mpi", "train.comm", text(run.train.comm),
          "it moves memory of the host, and train.device = \"cuda\" has its own: give \"thread\"");
-  refuse(run.train.comm == "nccl", "train.comm", text(run.train.comm), "give \"thread\" or \"mpi\"");
+  const bool nccl = run.train.comm == "nccl";
+  refuse(nccl && !cuda, "train.comm", text(run.train.comm),
+         "it moves memory of GPUs: give train.device = \"cuda\", or \"thread\" or \"mpi\"");
+  refuse(nccl && cuda && run.train.sum_order != "auto", "train.sum_order", text(run.train.sum_order),
+         "train.comm = \"nccl\" adds in an order that NCCL chooses: give \"auto\"");
   return out;
 }
 

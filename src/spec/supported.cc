@@ -33,7 +33,8 @@ std::vector<Candidate> candidates_of(const FieldInfo& info, FieldRef ref) {
 // The defaults alone, with each axis at 2, and with experts: what is refused only for want of another axis is
 // not a limit of the version.
 std::vector<RunSpec> surroundings() {
-  std::vector<RunSpec> out(1);
+  std::vector<RunSpec> out(2);
+  out[1].train.device = "cuda", out[1].train.sum_order = "auto";  // what runs on GPUs
   for (auto axis : {&LayoutSpec::dp, &LayoutSpec::tp, &LayoutSpec::pp, &LayoutSpec::cp, &LayoutSpec::ep}) {
     out.emplace_back();
     out.back().layout.*axis = 2;

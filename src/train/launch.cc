@@ -138,22 +138,12 @@ TrainSummary train_on_threads(const RunSpec& run, const Schedule& schedule,
   return summary;
 }
 
-TrainSummary train_on_process(const RunSpec& run, const Schedule& schedule,
-                              const DeviceOptions& device_options, const TrainOptions& options,
-                              const TrainHooks& hooks, ProcessWorld& world) {
-  const TrainHooks none;
+namespace {
+
+template <class Work>
+TrainSummary ended_well(ProcessWorld& world, const Work& work) {
   try {
-    std::unique_ptr<Device> device = make_device(run.train.device, device_options);
-    std::unique_ptr<CommFactory> ranks = world.factory(device.get(), options_of(run, options.cluster));
-    if (world.size() == 1) return train(run, schedule, *device, *ranks, options, hooks);
-    Pulse pulse(world.rank());
-    TrainOptions mine = options;
-    mine.pulse = &pulse;
-    const Watchdog dog({&pulse}, world.board(), watch_limits(run, options.watch), watch_hooks(hooks));
-    Leave leave{pulse};
-    std::unique_ptr<CommFactory> told = make_watched(*ranks, device.get(), pulse);
-    if (run.train.check_comm) told = make_checked(std::move(told), device.get());
-    return train(run, schedule, *device, *told, mine, world.rank() == 0 ? hooks : none);
+    return work();
   } catch (const Error& e) {
     throw world.end_failed(e);
   } catch (const std::bad_alloc&) {
@@ -161,6 +151,42 @@ TrainSummary train_on_process(const RunSpec& run, const Schedule& schedule,
   } catch (const std::exception& e) {
     throw world.end_failed(Error(fmt::format("internal error: {}", e.what())));
   }
+}
+
+TrainSummary train_as_rank(const RunSpec& run, const Schedule& schedule, Device& device,
+                           const TrainOptions& options, const TrainHooks& hooks, ProcessWorld& world) {
+  const TrainHooks none;
+  std::unique_ptr<CommFactory> ranks = world.factory(&device, options_of(run, options.cluster));
+  if (world.size() == 1) return train(run, schedule, device, *ranks, options, hooks);
+  Pulse pulse(world.rank());
+  TrainOptions mine = options;
+  mine.pulse = &pulse;
+  WatchHooks ends = watch_hooks(hooks);
+  ends.end = [&world, end = ends.end](const Verdict& v) {
+    if (v.rank >= 0) world.condemn(v.rank, v.text);  // the others' launcher may not end them
+    end(v);
+  };
+  const Watchdog dog({&pulse}, world.board(), watch_limits(run, options.watch), ends);
+  Leave leave{pulse};
+  std::unique_ptr<CommFactory> told = make_watched(*ranks, &device, pulse);
+  if (run.train.check_comm) told = make_checked(std::move(told), &device);
+  return train(run, schedule, device, *told, mine, world.rank() == 0 ? hooks : none);
+}
+
+}  // namespace
+
+TrainSummary train_on_process(const RunSpec& run, const Schedule& schedule, Device& device,
+                              const TrainOptions& options, const TrainHooks& hooks, ProcessWorld& world) {
+  return ended_well(world, [&] { return train_as_rank(run, schedule, device, options, hooks, world); });
+}
+
+TrainSummary train_on_process(const RunSpec& run, const Schedule& schedule,
+                              const DeviceOptions& device_options, const TrainOptions& options,
+                              const TrainHooks& hooks, ProcessWorld& world) {
+  return ended_well(world, [&] {
+    std::unique_ptr<Device> device = make_device(run.train.device, device_options);
+    return train_as_rank(run, schedule, *device, options, hooks, world);
+  });
 }
 
 }  // namespace trireme

@@ -24,6 +24,9 @@ void run_watched_threads(const RunSpec&, const DeviceOptions&, const TrainOption
 // thrown on each is what ProcessWorld::end_failed() gives.
 TrainSummary train_on_process(const RunSpec&, const Schedule&, const DeviceOptions&, const TrainOptions&,
                               const TrainHooks&, ProcessWorld&);
+// The same with a device that is made already.
+TrainSummary train_on_process(const RunSpec&, const Schedule&, Device&, const TrainOptions&,
+                              const TrainHooks&, ProcessWorld&);
 
 // What a watchdog of a run does: warnings go to hooks.warn, what ends the run there too, and the process ends
 // with exit code 1, for the thread that hangs cannot be ended otherwise. The hooks outlive it.

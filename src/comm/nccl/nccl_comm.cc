@@ -42,14 +42,14 @@ uint64_t mixed(uint64_t key, uint64_t more) {
 
 }  // namespace
 
-std::string await_note(Shared& s, int from, uint64_t key, std::string_view what) {
+std::string await_note(Shared& s, int from, uint64_t key, std::string_view what, double seconds) {
   using Clock = std::chrono::steady_clock;
-  const auto end = Clock::now() + std::chrono::duration<double>(s.meet_s);
+  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
   Patience patience;
   while (true) {
     if (std::optional<std::string> note = s.host.fetch(from, key)) return *note;
     if (s.host.news().is_set()) s.host.news().raise();
-    if (Clock::now() > end) run_failed("{}: rank {} has not come to it for {:.0f} s", what, from, s.meet_s);
+    if (Clock::now() > end) run_failed("{}: rank {} has not come to it for {:.0f} s", what, from, seconds);
     patience.rest();
   }
 }
@@ -181,7 +181,7 @@ Channel& NcclCommunicator::pair(int from, int to) {
       run_failed("{}: NCCL's GetUniqueId failed: {}", what, shared_.api.GetErrorString(r));
     shared_.host.post(b, key, {id.internal, sizeof id.internal});
   } else {
-    const std::string note = await_note(shared_, a, key, what);
+    const std::string note = await_note(shared_, a, key, what, shared_.meet_s);
     if (note.size() != sizeof id.internal) run_failed("{}: an id of {} bytes", what, note.size());
     std::memcpy(id.internal, note.data(), sizeof id.internal);
   }
@@ -199,7 +199,8 @@ void NcclCommunicator::mail(const P2pNumbered& p) {
                group(), t.bytes(), ProcessWorld::kMostNote);
   if (p.op.send)
     return shared_.host.post(peer, key, {reinterpret_cast<const char*>(t.data), size_t(t.bytes())});
-  const std::string note = await_note(shared_, peer, key, fmt::format("a message of group {}", group()));
+  const std::string note =
+      await_note(shared_, peer, key, fmt::format("a message of group {}", group()), shared_.meet_s);
   if (int64_t(note.size()) != t.bytes())
     run_failed("p2p of group {}: rank {} sends {} bytes to rank {}, which expects {}", group(), peer,
                note.size(), me, t.bytes());

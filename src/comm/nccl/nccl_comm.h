@@ -52,8 +52,8 @@ class NcclCommunicator final : public QueuedCommunicator {
   std::atomic<int64_t> moved_ = 0;
 };
 
-// Waits for a note of a rank of the world; who keeps us waiting longer than `until` says is named, and what
+// Waits for a note of a rank of the world; who keeps us waiting longer is named, and what
 // for.
-std::string await_note(Shared&, int from, uint64_t key, std::string_view what);
+std::string await_note(Shared&, int from, uint64_t key, std::string_view what, double seconds);
 
 }  // namespace trireme::nccl

@@ -32,8 +32,8 @@ uint64_t key_of(std::span<const int> ranks, std::string_view name, int64_t nth) 
 
 class NcclFactory final : public CommFactory {
  public:
-  NcclFactory(Base& base, const CommOptions& options, Device& device)
-      : base_(base), device_(device), by_host_(base.host->factory(nullptr, options)) {
+  NcclFactory(Base& base, Device& device)
+      : base_(base), device_(device), by_host_(base.host->factory(nullptr)) {
     if (!device.queue())
       bad_request(
           "train.comm = \"nccl\": it moves memory of GPUs, and the device is {}; give train.device = "
@@ -75,15 +75,16 @@ class NcclFactory final : public CommFactory {
   std::shared_ptr<Channel> meet(std::span<const int> ranks, int place, uint64_t key,
                                 const std::string& what) {
     UniqueId id;
-    if (place == 0) {
-      for (size_t i = 1; i < ranks.size(); i++) (void)await_note(base_.shared, ranks[i], key, what);
+    if (place == 0) {  // its time is over first, for it knows who is missing
+      for (size_t i = 1; i < ranks.size(); i++)
+        (void)await_note(base_.shared, ranks[i], key, what, base_.shared.meet_s);
       if (const Result r = base_.shared.api.GetUniqueId(&id); r != kSuccess)
         run_failed("{}: NCCL's GetUniqueId failed: {}", what, base_.shared.api.GetErrorString(r));
       for (size_t i = 1; i < ranks.size(); i++)
         base_.host->post(ranks[i], key, {id.internal, sizeof id.internal});
     } else {
       base_.host->post(ranks[0], key, "here");
-      const std::string note = await_note(base_.shared, ranks[0], key, what);
+      const std::string note = await_note(base_.shared, ranks[0], key, what, 1.5 * base_.shared.meet_s + 5);
       if (note.size() != sizeof id.internal) run_failed("{}: an id of {} bytes", what, note.size());
       std::memcpy(id.internal, note.data(), sizeof id.internal);
     }
@@ -111,7 +112,7 @@ class NcclWorld final : public ProcessWorld {
   int local_rank() const override { return base_.host->local_rank(); }
   std::unique_ptr<CommFactory> factory(Device* device, const CommOptions& options) override {
     if (!device) return base_.host->factory(nullptr, options);
-    return std::make_unique<NcclFactory>(base_, options, *device);
+    return std::make_unique<NcclFactory>(base_, *device);
   }
   std::unique_ptr<BeatBoard> board() override { return base_.host->board(); }
   Error end_failed(const Error& e) override { return base_.host->end_failed(e); }
@@ -127,6 +128,10 @@ class NcclWorld final : public ProcessWorld {
 
 }  // namespace
 }  // namespace nccl
+
+int open_nccl(const NcclOptions& o) {
+  return nccl::open_library(o.library).version;
+}
 
 std::unique_ptr<ProcessWorld> make_nccl_world(std::unique_ptr<ProcessWorld> host,
                                               const NcclOptions& options) {

@@ -1,0 +1,140 @@
+// Training by processes that find each other over TCP and move tensors by NCCL: here the fake one, on
+// processors.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <thread>
+
+#include "base/json.h"
+#include "comm/nccl/nccl_world.h"
+#include "comm/tcp/tcp_world.h"
+#include "process.h"
+#include "processes.h"
+#include "queue_device.h"
+#include "runtime/booking.h"
+#include "spec/run_schedule.h"
+#include "tiny_run.h"
+#include "train/launch.h"
+
+namespace trireme::test {
+namespace {
+
+RunSpec three_ranks(const fs::path& folder, int64_t steps, int64_t zero) {
+  RunSpec r = tiny_run(folder, steps);
+  r.layout.dp = 3, r.layout.zero = zero;
+  r.batch.micro = 1;
+  r.precision.compute = "f32", r.precision.grads = "f32", r.precision.reduce = "f32";
+  return r;
+}
+
+int free_port() {
+  return tcp::port_of(tcp::listen_at(0));
+}
+
+// One rank of the run, in this process: what it ends with, "" = well.
+std::string train_as(RunSpec run, int rank, int port, const TrainHooks& hooks) {
+  const Schedule schedule = schedule_of(run);
+  TrainOptions options;
+  options.arena_bytes = book_training(run, schedule, 1).arena_bytes;
+  auto device = testing::make_queue_device();
+  auto world =
+      make_nccl_world(join_tcp_world({.port = port, .rank = rank, .size = int(run.world()), .timeout_s = 60}),
+                      {.library = FAKE_NCCL});
+  try {
+    train_on_process(run, schedule, *device, options, hooks, *world);
+  } catch (const Error& e) {
+    return fmt::format("{} {}", int(e.fault), e.what());
+  }
+  return "";
+}
+
+std::vector<double> losses(const fs::path& run_dir) {
+  std::vector<double> all;
+  for (const std::string& line : lines_of(read_text(run_dir / "metrics.jsonl")))
+    all.push_back(nlohmann::json::parse(line)["loss"].get<double>());
+  return all;
+}
+
+// Sums are NCCL's: within the bounds of another order of them, and not beyond.
+TEST(NcclTrain, ProcessesLearnAsThreadsDo) {
+  for (int64_t zero : {0, 3}) {
+    SCOPED_TRACE(zero);
+    TempFolder processes, threads;
+    const RunSpec run = three_ranks(processes.path(), 7, zero);
+    const int port = free_port();
+    for (const std::string& e : testing::run_forked(3, [&](int r) { return train_as(run, r, port, {}); }))
+      EXPECT_EQ(e, "");
+    const std::vector<double> got = losses(processes / "run");
+    RunSpec same = three_ranks(threads.path(), 7, zero);
+    same.train.threads = 1;
+    train_here(same);
+    const std::vector<double> want = losses(threads / "run");
+    ASSERT_EQ(got.size(), 7u);
+    ASSERT_EQ(want.size(), 7u);
+    for (size_t i = 0; i < 7; i++) EXPECT_LT(std::abs(got[i] / want[i] - 1), 1e-5) << "step " << i + 1;
+    EXPECT_EQ(outcome_of(processes / "run").step, 7);
+  }
+}
+
+TEST(NcclTrain, ARankThatIsKilledIsNamedOnce) {
+  TempFolder tmp;
+  const RunSpec run = three_ranks(tmp.path(), 100'000, 2);
+  const int port = free_port();
+  const auto said = testing::run_forked(3, [&](int r) {
+    if (r == 1)
+      std::thread([] {
+        std::this_thread::sleep_for(std::chrono::seconds(2));
+        ::kill(::getpid(), SIGKILL);
+      }).detach();
+    return train_as(run, r, port, {});
+  });
+  EXPECT_EQ(said[0], "1 rank 1 failed: its process is gone: its connection ended without a word");
+  EXPECT_EQ(said[1], "killed by signal 9");
+  EXPECT_EQ(said[2], "1 ");
+}
+
+// The program itself, as torchrun or Kubernetes start it: the processes meet, and one says that there is no
+// GPU's memory.
+TEST(NcclTrain, TheProgramMeetsByTheEnvironment) {
+  TempFolder tmp;
+  const fs::path file = tiny_run_file(tmp.path(), 3);
+  const int port = free_port();
+  ::setenv("WORLD_SIZE", "2", 1), ::setenv("MASTER_ADDR", "127.0.0.1", 1);
+  ::setenv("MASTER_PORT", std::to_string(port).c_str(), 1);
+  auto argv = [&](const char* device) {
+    return std::vector<std::string>{program(),
+                                    "train",
+                                    file.string(),
+                                    "--set",
+                                    "train.comm=nccl",
+                                    "--set",
+                                    std::string("train.device=") + device,
+                                    "--set",
+                                    "train.sum_order=auto",
+                                    "--set",
+                                    "layout.dp=2"};
+  };
+  ::setenv("RANK", "0", 1);
+  Process first(argv("cpu"), tmp.path());
+  ::setenv("RANK", "1", 1);
+  Process second(argv("cpu"), tmp.path());
+  const Ran a = first.wait(), b = second.wait();
+  ::setenv("RANK", "2", 1);
+  const Ran wrong = run(argv("cpu"), tmp.path());
+  for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) ::unsetenv(name);
+  EXPECT_EQ(a.code, 2);
+  EXPECT_EQ(b.code, 2);
+  EXPECT_EQ(a.err + b.err,
+            "trireme: train.comm: \"nccl\" is not supported by this version; it moves memory of GPUs: give "
+            "train.device = \"cuda\", or \"thread\" or \"mpi\"\n");
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_EQ(wrong.err, "trireme: the environment says that this is rank 2 of 2; right are 0 to 1\n");
+  // Alone it says how it wants to be started.
+  const Ran alone = run(argv("cuda"), tmp.path());
+  EXPECT_EQ(alone.code, 2);
+}
+
+}  // namespace
+}  // namespace trireme::test
