@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "base/machine.h"
+#include "base/topology.h"
 #include "cli/cli.h"
 #include "device/cpu/libraries.h"
 #include "device/device.h"
@@ -179,6 +180,27 @@ void disk(const std::string& dir, Findings& out) {
                         : ""});
 }
 
+// What joins GPUs, where there are any: for a cluster file.
+void topology(Findings& out) {
+  Topology t = read_topology();
+  const bool nvml = ask_nvml(t);
+  if (t.gpus.empty()) return;
+  const GpuFound& g = t.gpus[0];
+  out.push_back(
+      {"GPUs", nvml ? "ok" : "warning",
+       fmt::format("{} of {}; PCIe {:.1f} GB/s each way, {} NVLinks of {:.0f} GB/s together", t.gpus.size(),
+                   g.name.empty() ? "NVIDIA's" : g.name, g.pcie / 1e9, g.nvlinks, g.nvlink / 1e9),
+       nvml ? "" : "libnvidia-ml.so.1 does not answer: is NVIDIA's driver there?"});
+  for (const NicFound& n : t.nics)
+    out.push_back({"network", n.bandwidth > 0 ? "ok" : "warning",
+                   fmt::format("{} ({}), {:.0f} Gbit/s", n.name, n.link_layer, n.bandwidth * 8e-9),
+                   n.bandwidth > 0 ? "" : "no port of it is up"});
+  std::string lines = cluster_lines(t);
+  for (char& c : lines)
+    if (c == '\n') c = ';';
+  out.push_back({"cluster file", "note", "what was found, for cluster.file: " + lines, ""});
+}
+
 int doctor(const std::string& dir, bool json) {
   Findings all;
   const Machine m = read_machine();
@@ -193,6 +215,7 @@ int doctor(const std::string& dir, bool json) {
           "NVIDIA's driver, for GPUs", all);
   library("NCCL", {"libnccl.so.2"}, "ncclGetVersion", nccl_version, "train.comm", "nccl",
           "NVIDIA's libnccl2, for several GPUs", all);
+  topology(all);
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   int bad = 0;
   for (const Finding& f : all) {

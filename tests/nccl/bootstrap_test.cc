@@ -73,8 +73,7 @@ TEST(Bootstrap, FirstHosts) {
   EXPECT_EQ(first_host("nd0,nd1"), "nd0");
   EXPECT_EQ(first_host("nd[3-5,7],x"), "nd3");
   EXPECT_EQ(first_host("nd[003,7]"), "nd003");
-  EXPECT_EQ(first_host("r[1-2]n[4-9]"),
-            "r1");  // Slurm writes no such list of one step's nodes without the rest
+  EXPECT_EQ(first_host("r[1-2]n[4-9],x"), "r1n4");
   EXPECT_EQ(first_host("a[1-2]-ib,b"), "a1-ib");
   for (const char* wrong : {"", ",a", "[", "a[", "a[]", "a[1", "a[x-2]", "a b"}) {
     try {

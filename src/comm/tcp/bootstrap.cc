@@ -78,21 +78,24 @@ TcpOptions of_slurm(const Reader& env, int64_t rank) {
 }  // namespace
 
 std::string first_host(std::string_view nodes) {
-  const size_t end = nodes.find_first_of(",[");
-  std::string host(nodes.substr(0, end));
-  if (end != std::string_view::npos && nodes[end] == '[') {
-    const size_t stop = nodes.find_first_of(",-]", end + 1), close = nodes.find(']', end);
-    const bool digits =
-        stop != std::string_view::npos && close != std::string_view::npos && stop > end + 1 &&
-        nodes.substr(end + 1, stop - end - 1).find_first_not_of("0123456789") == std::string_view::npos;
-    if (!digits)
-      bad_request("the environment's SLURM_STEP_NODELIST \"{}\" has no first host", printable(nodes));
-    host += nodes.substr(end + 1, stop - end - 1);
-    const size_t after = nodes.find_first_of(",[", close);
-    host += nodes.substr(close + 1, after == std::string_view::npos ? after : after - close - 1);
-  }
-  if (host.empty() || host.find_first_of("] \t\n") != std::string::npos)
+  auto refuse = [&] {
     bad_request("the environment's SLURM_STEP_NODELIST \"{}\" has no first host", printable(nodes));
+  };
+  std::string host;
+  for (size_t i = 0; i < nodes.size() && nodes[i] != ','; i++) {
+    if (nodes[i] != '[') {
+      host += nodes[i];
+      continue;
+    }
+    // The first of "[07-09,12]": its digits, zeros too.
+    const size_t stop = nodes.find_first_not_of("0123456789", i + 1), close = nodes.find(']', i);
+    if (close == std::string_view::npos || stop == i + 1 ||
+        std::string_view(",-]").find(nodes[stop]) == std::string_view::npos)
+      refuse();
+    host += nodes.substr(i + 1, stop - i - 1);
+    i = close;
+  }
+  if (host.empty() || host.find_first_of("] \t\n") != std::string::npos) refuse();
   return host;
 }
 

@@ -407,6 +407,13 @@ TEST(RunSpec, UnsupportedByThisVersion) {
     EXPECT_EQ(lines_of(err).size(), 1u) << err;
   }
   refuse_unsupported(parse("[train]\ndevice = \"cuda\"\n[precision]\nfp8 = \"block\""));
+  refuse_unsupported(parse("[train]\ndevice = \"cuda\"\ncomm = \"nccl\"\nsum_order = \"auto\""));
+  EXPECT_HAS(
+      error_of([] { refuse_unsupported(parse("[train]\ndevice = \"cuda\"\ncomm = \"nccl\"")); }),
+      "train.sum_order: \"ordered\" is not supported by this version; train.comm = \"nccl\" adds in an order "
+      "that NCCL chooses: give \"auto\"");
+  EXPECT_HAS(error_of([] { refuse_unsupported(parse("[train]\ncomm = \"nccl\"")); }),
+             "it moves memory of GPUs: give train.device = \"cuda\", or \"thread\" or \"mpi\"");
   RunSpec gpu = parse("[train]\ndevice = \"cuda\"\ncomm = \"mpi\"\n[layout]\noffload = \"state\"");
   const std::string no = error_of([&] { refuse_unsupported(gpu); });
   EXPECT_HAS(no, "train.comm: ");
@@ -661,7 +668,7 @@ TEST(RunSpec, TheTableMarksWhatThisVersionRefuses) {
     return false;
   };
   auto limits = limits_of_version();
-  for (std::string key : {"train.comm", "precision.compute"}) {
+  for (std::string key : {std::string("precision.compute")}) {
     ASSERT_TRUE(limits.count(key)) << key;
     for (const FieldText& f : fields_of(RunSpec()))
       if (f.key == key)
@@ -672,10 +679,9 @@ TEST(RunSpec, TheTableMarksWhatThisVersionRefuses) {
               << key << " = " << c << ": " << limits[key];
         }
   }
-  EXPECT_EQ(limits["train.comm"], "thread or mpi");
   EXPECT_HAS(config_line("comm"), "(one of thread, mpi, nccl)");
-  for (const char* key :
-       {"train.device", "layout.dp", "layout.zero", "optimizer.name", "train.async_save", "model.layers"})
+  for (const char* key : {"train.device", "train.comm", "layout.dp", "layout.zero", "optimizer.name",
+                          "train.async_save", "model.layers"})
     EXPECT_FALSE(limits.count(key)) << key << ": " << limits[key];
   for (auto& [key, text] : limits) EXPECT_HAS(config_table(), "this version: " + text);
 }

@@ -1,0 +1,42 @@
+// The GPUs and network adapters of this machine and what joins them, as the kernel (/sys) and NVIDIA's
+// management library say: read, not measured.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+
+namespace trireme {
+
+struct GpuFound {
+  std::string pci;    // "0000:1b:00.0"
+  std::string name;   // "" = no NVML here
+  int numa = -1;      // -1 = not known
+  double pcie = 0;    // bytes/s each way of its slot at its best, encoding taken off; 0 = not known
+  int nvlinks = 0;    // that are up
+  double nvlink = 0;  // bytes/s each way of all of them
+};
+struct NicFound {
+  std::string name;        // "mlx5_0"
+  std::string pci;         // "" = not known
+  std::string link_layer;  // "InfiniBand", "Ethernet"
+  int numa = -1;
+  double bandwidth = 0;  // bytes/s each way of the ports that are up
+};
+struct Topology {
+  std::vector<GpuFound> gpus;  // by PCI address
+  std::vector<NicFound>
+      nics;  // adapters for RDMA (InfiniBand, RoCE, EFA), by name; those without a port that is up too
+};
+
+// NVIDIA's GPUs on the PCI bus and RDMA adapters. root: "/" but for tests. Files that are missing or hold
+// something else leave their fact unknown.
+Topology read_topology(const fs::path& root = "/");
+
+// Adds what NVML knows of these GPUs: names, NVLinks. False: the library or a driver is not there.
+bool ask_nvml(Topology&, const std::string& library = "libnvidia-ml.so.1");
+
+// Lines of a cluster file, with where each is from; "" where no GPU was found.
+std::string cluster_lines(const Topology&);
+
+}  // namespace trireme
