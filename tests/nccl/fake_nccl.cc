@@ -270,7 +270,9 @@ thread_local std::vector<Grouped> grouped;
 FakeStream* stream_of(CudaStream s) {
   return reinterpret_cast<FakeStream*>(s);
 }
+std::atomic<const std::byte*> forbidden = nullptr, forbidden_end = nullptr;
 const std::byte* in(const void* p) {
+  if (p >= forbidden && p < forbidden_end) misused++;
   return static_cast<const std::byte*>(p);
 }
 std::byte* out(void* p) {
@@ -291,7 +293,7 @@ Result usable(ncclComm* c) {
 }
 Result in_progress(ncclComm* c) {
   if (c->blocking) return kSuccess;
-  c->looks_left = 3;
+  c->looks_left = 30;
   return kInProgress;
 }
 // A collective: `task` on the communicator's thread.
@@ -554,6 +556,9 @@ void fakeNcclMade(int* init, int* split) {
 }
 int fakeNcclAborted() {
   return aborted;
+}
+void fakeNcclForbid(const void* begin, int64_t bytes) {
+  forbidden = static_cast<const std::byte*>(begin), forbidden_end = forbidden + bytes;
 }
 int fakeNcclMisused() {
   return misused;

@@ -8,14 +8,13 @@ struct FakeStream {
   std::atomic<int64_t> issued = 0, done = 0;
 };
 
-// In the library. break_ranks: communicators of this process in which it has this rank report this error from
-// now on, and their work stands still; -1: all. registered: ranges that are registered now. made:
-// communicators made by init and by split so far. late: work that was put on a communicator which was still
-// in progress (a mistake of its user).
+// In the library. Break: communicators of this process in which it has this rank report this error from now
+// on, and their work stands still; -1: all. Registered: ranges that are now. Made: communicators so far.
 extern "C" {
 void fakeNcclBreak(int rank, int result);
 int fakeNcclRegistered();
 void fakeNcclMade(int* by_init, int* by_split);
 int fakeNcclAborted();
-int fakeNcclMisused();
+int fakeNcclMisused();  // calls on communicators in progress or gone, or with memory that is forbidden
+void fakeNcclForbid(const void* begin, int64_t bytes);
 }

@@ -151,6 +151,7 @@ std::vector<std::string> run_worlds(int n, double meet_s,
 
 TEST(NcclHost, MemoryOfTheHostGoesBesideIt) {
   static std::array<std::array<int64_t, 8>, 3> host;
+  OF_FAKE(fakeNcclForbid)(host.data(), sizeof host);
   auto device_of = [](int r) {
     return make_queue_device(reinterpret_cast<const std::byte*>(host[size_t(r)].data()), 64);
   };
@@ -182,6 +183,8 @@ TEST(NcclHost, MemoryOfTheHostGoesBesideIt) {
     EXPECT_EQ(mine[3], 0);
     EXPECT_EQ(mine[5], 2);
   });
+  OF_FAKE(fakeNcclForbid)(nullptr, 0);
+  EXPECT_EQ(OF_FAKE(fakeNcclMisused)(), 0);
   for (const std::string& e : errors) EXPECT_EQ(e, "");
 }
 
