@@ -114,7 +114,9 @@ TEST(NcclTrain, TheProgramMeetsByTheEnvironment) {
                                     "--set",
                                     "train.sum_order=auto",
                                     "--set",
-                                    "layout.dp=2"};
+                                    "layout.dp=2",
+                                    "--set",
+                                    "batch.micro=1"};
   };
   ::setenv("RANK", "0", 1);
   Process first(argv("cpu"), tmp.path());
