@@ -174,12 +174,15 @@ void train_in(TrainingJob& job, const Deadline& deadline, bool json) {
   if (s.ending == Ending::interrupted) throw Error("", Fault::interrupted);
 }
 
-// What is wrong with the request is said later, by whoever reads it then.
+// Of a request that is wrong the words count: then its processes meet, and one says what is wrong.
 bool wants_nccl(const RunRequest& request) {
   try {
     return request.as_asked().train.comm == "nccl";
   } catch (const Error&) {
-    return false;
+    if (std::count(request.sets.begin(), request.sets.end(), "train.comm=nccl") > 0) return true;
+    std::error_code ec;
+    return fs::is_regular_file(request.file, ec) &&
+           read_text(request.file).find("comm = \"nccl\"") != std::string::npos;
   }
 }
 
