@@ -49,12 +49,11 @@ std::unique_ptr<ProcessWorld> join_launched(const Launched& started) {
   return join_mpi_world();
 }
 
-Error said_by_one(const Error& e) {
-  const std::optional<Launched> job = launched();
+Error said_by_one(const Error& e, const std::optional<Launched>& job) {
   if (!job || job->size == 1) return e;
   std::unique_ptr<ProcessWorld> world;
   try {
-    world = join_launched();
+    world = join_launched(*job);
   } catch (const Error&) {
     return e;
   }

@@ -55,6 +55,6 @@ auto agreed(CommFactory& ranks, const Work& work) {
 // What is wrong before the ranks have met, such as an option. The processes of a job meet to have it said
 // once, as their first agreement; what comes back is empty then. A process alone, or a build without MPI,
 // gets its error back.
-Error said_by_one(const Error&);
+Error said_by_one(const Error&, const std::optional<Launched>& = launched());
 
 }  // namespace trireme::cli

@@ -16,8 +16,8 @@ RunSpec load(const RunRequest& request, const ProcessWorld& world, PrecisionSpec
   run = resolved_here(run);
   const int n = world.size();
   if (run.train.comm == "thread")
-    bad_request("train.comm = \"{}\": mpirun started {} process{}, and that has one: give \"mpi\"",
-                run.train.comm, n, n == 1 ? "" : "es");
+    bad_request("train.comm = \"{}\": the launcher started {} process{}, and that has one: give \"{}\"",
+                run.train.comm, n, n == 1 ? "" : "es", run.train.device == "cuda" ? "nccl" : "mpi");
   if (run.world() != n)
     bad_request(
         "layout: world = {} (pp {} x dp {} x cp {} x tp {}), and processes started: {}; they must be equal",

@@ -51,7 +51,8 @@ void supervise_and_exit(const RunRequest& request, int64_t relaunches, const std
     bad_request("--supervise launches mpirun or srun itself: start it without them, and give --launcher");
   SuperviseOptions o;
   o.command = words_of(launcher);
-  if (launcher.empty() && run.train.comm == "mpi") o.command = {"mpirun", "-n", std::to_string(run.world())};
+  if (launcher.empty() && run.train.comm != "thread")
+    o.command = {"mpirun", "-n", std::to_string(run.world())};
   o.launcher = !o.command.empty();
   if (o.launcher) notice_lost_machines();
   o.command.push_back(fs::read_symlink("/proc/self/exe").string());

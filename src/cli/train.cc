@@ -177,7 +177,7 @@ void train_in(TrainingJob& job, const Deadline& deadline, bool json) {
 // Of a request that is wrong the words count: then its processes meet, and one says what is wrong.
 bool wants_nccl(const RunRequest& request) {
   try {
-    return request.as_asked().train.comm == "nccl";
+    return load_run(request.file, request.sets, {.nearest = true}).train.comm == "nccl";
   } catch (const Error&) {
     if (std::count(request.sets.begin(), request.sets.end(), "train.comm=nccl") > 0) return true;
     std::error_code ec;
@@ -212,11 +212,14 @@ void add_train(CLI::App& app) {
                        "runs as a child that is launched again, at most N times, when it fails or is killed")
           ->type_name("N");
   auto launcher = std::make_shared<std::string>();
-  verb->add_option("--launcher", *launcher,
-                   "with --supervise: what launches the child; \"mpirun -n WORLD\" where train.comm is mpi")
+  verb->add_option(
+          "--launcher", *launcher,
+          "with --supervise: what launches the child; \"mpirun -n WORLD\" where train.comm is mpi or nccl")
       ->type_name("COMMAND");
   verb->callback([request, stop_after, trace_steps, relaunches, launcher, supervised] {
     Deadline deadline;
+    std::optional<Launched> started = launched();
+    if (!started && wants_nccl(*request)) started = launched_without_mpi();
     try {
       deadline = deadline_of(*stop_after);
       if (supervised->count() > 0 && *relaunches < 0)
@@ -224,17 +227,15 @@ void add_train(CLI::App& app) {
       if (supervised->count() > 0) supervise_and_exit(*request, *relaunches, *launcher, deadline);
       if (!launcher->empty()) bad_request("--launcher goes with --supervise N: give both, or neither");
     } catch (const Error& e) {
-      throw said_by_one(e);
+      throw said_by_one(e, started);
     }
     install_interrupt_handlers();  // a signal during the preparations is a signal to this run too
     if (!trace_steps->empty()) request->sets.push_back("train.trace_steps=" + *trace_steps);
-    std::optional<Launched> started = launched();
-    if (!started && wants_nccl(*request)) started = launched_without_mpi();
     if (started && started->size != 1 && auto_wish_of(*request).any())
-      throw said_by_one(
-          Error("layout = \"auto\" and batch.micro = \"auto\" choose for rank threads of one "
-                "machine, and this is one of several processes: give the layout",
-                Fault::request));
+      throw said_by_one(Error("layout = \"auto\" and batch.micro = \"auto\" choose for rank threads of one "
+                              "machine, and this is one of several processes: give the layout",
+                              Fault::request),
+                        started);
     const std::unique_ptr<TrainingJob> job = started ? join_training(*request, *started) : nullptr;
     job ? train_in(*job, deadline, request->json) : train_here(*request, deadline);
   });

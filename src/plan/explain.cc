@@ -14,6 +14,10 @@
 namespace trireme {
 namespace {
 
+std::string outside(const LayoutSpec& l) {
+  return l.offload_to == "host" ? "the host's memory" : "a file";
+}
+
 std::string whereabouts_of_parameters(const RunSpec& run) {
   const LayoutSpec& l = run.layout;
   const int zero = effective_zero(l);
@@ -36,7 +40,7 @@ std::string whereabouts_of_parameters(const RunSpec& run) {
                           ? "a layer's weights are whole from its gather to its last use"
                           : "a layer's weights are whole from its forward to its backward");
   }
-  if (l.offload == "state" || l.offload == "all") parts.push_back("optimizer state waits in a file");
+  if (l.offload == "state" || l.offload == "all") parts.push_back("optimizer state waits in " + outside(l));
   return parts.empty() ? "all on the one rank" : fmt::format("{}", fmt::join(parts, "; "));
 }
 
@@ -54,7 +58,7 @@ std::string whereabouts_of_activations(const RunSpec& run, const std::vector<int
   if (l.recompute == "full") parts.push_back("of a block its input is kept, the rest computed again");
   if (l.recompute == "selective")
     parts.push_back(fmt::format("{} are computed again", fmt::join(l.recompute_tensors, ", ")));
-  if (l.offload == "inputs" || l.offload == "all") parts.push_back("kept inputs wait in a file");
+  if (l.offload == "inputs" || l.offload == "all") parts.push_back("kept inputs wait in " + outside(l));
   return fmt::format("{}", fmt::join(parts, "; "));
 }
 

@@ -41,8 +41,21 @@ OffloadStore::OffloadStore(const OffloadTo& to, Device& device, int64_t jobs, in
   }
   if (!device.has_data()) return;
   fd_ = open_nameless(folder_);
-  if (device.own_memory())
-    for (Way* w : {&out_, &in_}) w->bounce = device.reserve_host(kBounce);
+  if (device.own_memory()) try {
+      for (Way* w : {&out_, &in_}) w->bounce = device.reserve_host(kBounce);
+    } catch (...) {  // no destructor follows
+      give_back();
+      throw;
+    }
+}
+
+void OffloadStore::give_back() {
+  for (Way* w : {&out_, &in_})
+    if (w->bounce) device_.release_host(w->bounce, kBounce);
+  if (host_) device_.release_host(host_, bytes_);
+  if (mapped_ && !device_.has_data()) device_.release(mapped_, bytes_);
+  if (mapped_ && device_.has_data()) ::munmap(mapped_, size_t(bytes_));
+  if (fd_ >= 0) ::close(fd_);
 }
 
 OffloadStore::~OffloadStore() {
@@ -51,12 +64,7 @@ OffloadStore::~OffloadStore() {
     } catch (const std::exception&) {
       // It is told by whoever caught what ended the run.
     }
-  for (Way* w : {&out_, &in_})
-    if (w->bounce) device_.release_host(w->bounce, kBounce);
-  if (host_) device_.release_host(host_, bytes_);
-  if (mapped_ && !device_.has_data()) device_.release(mapped_, bytes_);
-  if (mapped_ && device_.has_data()) ::munmap(mapped_, size_t(bytes_));
-  if (fd_ >= 0) ::close(fd_);
+  give_back();
 }
 
 std::byte* OffloadStore::map() {

@@ -48,6 +48,7 @@ class OffloadStore {
   Event start(Way&, int64_t job, int64_t at, const Tensor&, HostTask);
   Event copy(Way&, const Tensor& dst, const Tensor& src);
   Tensor place(int64_t at, const Tensor& like) const;
+  void give_back();  // all that it took
   template <class Piece>
   static void in_pieces(const Job&, std::byte* bounce, const Piece&);
   static void write(void* self, int64_t job);

@@ -572,7 +572,9 @@ std::vector<Problem> unsupported_of(const RunSpec& run) {
          "precision.fp8 = \"current\" or \"block\"");
   const bool cuda = run.train.device == "cuda";
   refuse(cuda && run.train.comm == "mpi", "train.comm", text(run.train.comm),
-         "it moves memory of the host, and train.device = \"cuda\" has its own: give \"thread\"");
+         "it moves memory of the host, and train.device = \"cuda\" has its own: give \"nccl\", or \"thread\" "
+         "for "
+         "ranks of one process");
   const bool nccl = run.train.comm == "nccl";
   refuse(nccl && !cuda, "train.comm", text(run.train.comm),
          "it moves memory of GPUs: give train.device = \"cuda\", or \"thread\" or \"mpi\"");

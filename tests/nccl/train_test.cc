@@ -97,6 +97,28 @@ TEST(NcclTrain, ARankThatIsKilledIsNamedOnce) {
   EXPECT_EQ(said[2], "1 ");
 }
 
+// An option that is wrong is said by one of the processes that the environment started, and ends them all.
+TEST(NcclTrain, AWrongOptionIsSaidByOne) {
+  TempFolder tmp;
+  const fs::path file = tiny_run_file(tmp.path(), 3);
+  ::setenv("WORLD_SIZE", "2", 1), ::setenv("MASTER_ADDR", "127.0.0.1", 1);
+  ::setenv("MASTER_PORT", std::to_string(free_port()).c_str(), 1);
+  const std::vector<std::string> argv = {
+      program(),     "train", file.string(),       "--set", "train.comm=nccl",      "--set",
+      "layout.dp=2", "--set", "train.device=cuda", "--set", "train.sum_order=auto", "--stop-after",
+      "soon"};
+  ::setenv("RANK", "0", 1);
+  Process first(argv, tmp.path());
+  ::setenv("RANK", "1", 1);
+  const Ran b = run(argv, tmp.path()), a = first.wait();
+  for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) ::unsetenv(name);
+  EXPECT_EQ(a.code, 2);
+  EXPECT_EQ(b.code, 2);
+  const std::string said = a.err + b.err;
+  EXPECT_EQ(said.find("trireme: --stop-after"), 0u) << said;
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
+}
+
 // The program itself, as torchrun or Kubernetes start it: the processes meet, and one says that there is no
 // GPU's memory.
 TEST(NcclTrain, TheProgramMeetsByTheEnvironment) {

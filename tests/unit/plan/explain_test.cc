@@ -64,6 +64,18 @@ TEST(Explain, MicrobatchesInFlight) {
   EXPECT_EQ(most_in_flight(make_schedule("zb-h1", p, 1, m), 0), p);
 }
 
+TEST(Explain, WhereWhatIsOffloadedWaits) {
+  RunSpec run = test::tiny_llama(2, 4);
+  run.train.device = "cuda", run.layout.offload = "all", run.layout.recompute = "full";
+  for (const auto& [to, place] : {std::pair("host", "the host's memory"), {"file", "a file"}}) {
+    run.layout.offload_to = to;
+    const Schedule s = schedule_of(run);
+    const Explanation e = explain(run, s, forecast(run, s, {}, 1));
+    EXPECT_NE(e.parameters_are.find(fmt::format("optimizer state waits in {}", place)), std::string::npos);
+    EXPECT_NE(e.activations_are.find(fmt::format("kept inputs wait in {}", place)), std::string::npos);
+  }
+}
+
 // Copies of stages: said, and met for once a step, each unit's gradients on compute's own stream.
 TEST(Explain, CopiesOfStages) {
   RunSpec run = test::tiny_llama(2, 4);
