@@ -30,20 +30,22 @@ void set_interval(SearchRequest& q, bool known) {
     q.low = known ? 0.93 : 0.85, q.high = known ? 1.10 : 1.27;
 }
 
-// What the model is: of a run file, or by name.
-void set_model(SearchRequest& q, const PlanSubject& subject, const std::optional<RunSpec>& run) {
+// What the model is: of a run file, or by name. asked: the option whose answer this is, for errors.
+void set_model(SearchRequest& q, const PlanSubject& subject, const std::optional<RunSpec>& run,
+               std::string_view asked) {
   if (run) {
     q.model = run->model, q.name = run->model.arch, q.seq = run->data.seq_len;
     q.globals = {run->batch.global}, q.gpus = {run->world()};
     if (run->precision.compute == "f32")
       bad_request(
-          "--search: precision.compute = \"f32\": the closed forms are of 16-bit training; give --set "
-          "precision.compute=bf16");
+          "{}: precision.compute = \"f32\": the closed forms are of 16-bit training; give --set "
+          "precision.compute=bf16",
+          asked);
   } else {
     const SubjectModel m = model_of(subject);
     if (!m.shape)
-      bad_request(
-          "--search: no shape of a model; it takes a run file, --model, or --layers, --hidden, --heads");
+      bad_request("{}: no shape of a model; it takes a run file, --model, or --layers, --hidden, --heads",
+                  asked);
     q.model = *m.shape, q.name = m.name;
     if (const KnownShape* k = shipped_catalog().shape_named(subject.model))
       q.window = k->window, q.window_share = k->window_share;
@@ -54,11 +56,11 @@ void set_model(SearchRequest& q, const PlanSubject& subject, const std::optional
 }
 
 // A run file's types: of products, of gradients in memory and on the wire (spec's resolve()).
-void set_types(SearchRequest& q, const PrecisionSpec& p) {
+void set_types(SearchRequest& q, const PrecisionSpec& p, std::string_view asked) {
   const bool half = p.compute == "auto" || p.compute == "bf16";
   if (p.compute == "fp8") {
     if (q.figures.fp8 <= 0)
-      bad_request("--search: precision.compute = \"fp8\": {} has no fp8; give --set precision.compute=bf16",
+      bad_request("{}: precision.compute = \"fp8\": {} has no fp8; give --set precision.compute=bf16", asked,
                   q.device);
     q.numbers = NumberType::fp8;
   }
@@ -78,23 +80,25 @@ void refuse_two_models(const PlanSubject& s) {
     if (given) bad_request("{}: RUN is a model already; give one of the two", name);
 }
 
-// Bytes/s of a device to where optimizer state may wait: the host's memory, over a link of its own, where the
-// run says so; else the machine's disk, which its devices share.
-double offload_rate(const std::optional<RunSpec>& run, const ClusterSpec& c, double sharing) {
-  if (!run || !run->layout.offloads_state() || run->layout.offload_to != "host")
-    return c.disk_bandwidth / sharing;
+// Where optimizer state may wait: in the host's memory, over a link of the device's own that goes both ways
+// at once, where the run says so; else on the machine's disk, which its devices, reads and writes share.
+void set_offload(SearchRequest& q, const std::optional<RunSpec>& run, const ClusterSpec& c, double sharing,
+                 std::string_view asked) {
+  if (!run || !run->layout.offloads_state() || run->layout.offload_to != "host") {
+    q.disk = c.disk_bandwidth / sharing;
+    return;
+  }
   if (c.host_bandwidth == 0)
     bad_request(
-        "--search: layout.offload_to = \"host\", and cluster \"{}\" says nothing of host_bandwidth, which "
-        "the "
+        "{}: layout.offload_to = \"host\", and cluster \"{}\" says nothing of host_bandwidth, which the "
         "forecast needs",
-        c.name);
-  return c.host_bandwidth;
+        asked, c.name);
+  q.disk = c.host_bandwidth, q.disk_each_way = true;
 }
 
 // devices: the most that are looked at.
 void set_cluster(SearchRequest& q, const PlanSubject& subject, const std::optional<RunSpec>& run,
-                 int64_t devices) {
+                 int64_t devices, std::string_view asked) {
   SubjectDevice d;
   ClusterSpec c;
   if (!subject.cluster.empty()) {
@@ -105,18 +109,18 @@ void set_cluster(SearchRequest& q, const PlanSubject& subject, const std::option
     c = named_cluster(run->cluster.file);
     d = device_of(c, "bf16", devices);
   } else {
-    bad_request(
-        "--search: on which devices? give --cluster FILE, or a device by name, such as --cluster H100");
+    bad_request("{}: on which devices? give --cluster FILE, or a device by name, such as --cluster H100",
+                asked);
   }
   q.device = d.name, q.figures = d.figures, q.price = d.price_per_hour;
-  q.disk = offload_rate(run, c, std::max(1.0, d.machine > 0 ? double(d.machine) : q.figures.near));
+  set_offload(q, run, c, std::max(1.0, d.machine > 0 ? double(d.machine) : q.figures.near), asked);
   constexpr double kAttention = 0.5;  // of the peak, where nobody measured the device's
   if (q.figures.attention == 0) q.figures.attention = kAttention * q.figures.bf16;
   for (const auto& [name, value] :
        {std::pair{"peak.bf16", q.figures.bf16}, std::pair{"memory_bytes", q.figures.memory},
         std::pair{"memory_bandwidth", q.figures.bandwidth}, std::pair{"intra_node.bandwidth", q.figures.bus}})
     if (value <= 0)
-      bad_request("--search: the cluster file says nothing of {}, which the forecast needs", name);
+      bad_request("{}: the cluster file says nothing of {}, which the forecast needs", asked, name);
   q.reliability.devices_per_machine = d.machine > 0 ? d.machine : int64_t(q.figures.near);
   if (d.mtbf_hours > 0) q.reliability.mtbf_device_s = d.mtbf_hours * 3600;
 }
@@ -295,10 +299,11 @@ void plan_search(const SearchOptions& o, const PlanSubject& subject, const RunRe
     run = load_run(request.file, request.sets);
   }
   SearchRequest q;
-  set_model(q, subject, run);
+  const std::string_view asked = o.largest ? "--largest" : o.sweep.empty() ? "--search" : "--sweep";
+  set_model(q, subject, run, asked);
   const int64_t given = subject.gpus > 0 ? subject.gpus : run ? run->world() : 0;
-  set_cluster(q, subject, run, o.sweep.empty() ? given : swept(o.sweep).back());
-  if (run) set_types(q, run->precision);
+  set_cluster(q, subject, run, o.sweep.empty() ? given : swept(o.sweep).back(), asked);
+  if (run) set_types(q, run->precision, asked);
   set_sizes(q, o, subject);
   q.fits = constants_of({.device = q.device, .software = o.software, .site = o.site});
   set_interval(q, !o.software.empty());

@@ -35,35 +35,49 @@ int64_t last_blocks(int64_t layers, int64_t stages, double head) {
   return best;
 }
 
-double even_layers(const StepCase& c, int64_t rank) {
-  const int64_t each = (c.model.layers + c.pp - 1) / c.pp, fewer = each * c.pp - c.model.layers;
-  const bool first = rank == 0, last = rank == c.pp - 1;
-  if (is_v(c.order)) return double(each - (first && fewer > 0));
+double even_layers(int64_t layers, int64_t pp, bool v, int64_t rank) {
+  const int64_t each = (layers + pp - 1) / pp, fewer = each * pp - layers;
+  const bool first = rank == 0, last = rank == pp - 1;
+  if (v) return double(each - (first && fewer > 0));
   return double(each - ((first && fewer > 1) || (last && fewer > 0)));
-}
-
-double layers_of(const StepCase& c, int64_t rank, bool held) {
-  if (c.pp == 1) return double(c.model.layers);
-  const int64_t stages = c.pp * c.chunks;
-  if (c.cut == StageCut::even || stages > c.model.layers) return even_layers(c, rank);
-  const int64_t last = last_blocks(c.model.layers, stages, head_cost(c)), left = c.model.layers - last,
-                each = left / (stages - 1), more = left % (stages - 1);
-  if (held && is_v(c.order) && rank == 0) return double(2 * (each + (more > 0)));
-  int64_t all = 0;
-  for (int64_t i = 0; i < c.chunks; i++) {
-    const int64_t stage = is_v(c.order) && i % 2 == 1 ? stages - 1 - rank : i * c.pp + rank;
-    all += stage == stages - 1 ? last : each + (stage < more);
-  }
-  return double(all);
 }
 
 }  // namespace
 
+PipelineBlocks::PipelineBlocks(const StepCase& c)
+    : v_(is_v(c.order)), pp_(c.pp), chunks_(c.chunks), layers_(c.model.layers) {
+  const int64_t stages = c.pp * c.chunks;
+  even_ = c.cut == StageCut::even || stages > c.model.layers;
+  if (even_ || c.pp == 1) return;
+  last_ = last_blocks(c.model.layers, stages, head_cost(c));
+  each_ = (c.model.layers - last_) / (stages - 1), more_ = (c.model.layers - last_) % (stages - 1);
+}
+
+double PipelineBlocks::of(int64_t rank, bool held) const {
+  if (pp_ == 1) return double(layers_);
+  if (even_) return even_layers(layers_, pp_, v_, rank);
+  const int64_t stages = pp_ * chunks_;
+  if (held && v_ && rank == 0) return double(2 * (each_ + (more_ > 0)));
+  int64_t all = 0;
+  for (int64_t i = 0; i < chunks_; i++) {
+    const int64_t stage = v_ && i % 2 == 1 ? stages - 1 - rank : i * pp_ + rank;
+    all += stage == stages - 1 ? last_ : each_ + (stage < more_);
+  }
+  return double(all);
+}
+
+int64_t PipelineBlocks::last_fullest() const {
+  const double last = own(pp_ - 1);
+  if (pp_ == 1 || last >= std::max(own(0), own(pp_ - 2))) return pp_ - 1;
+  // Of a cut by cost the first `more_` have one more than those behind them.
+  return !even_ && more_ > 0 ? more_ - 1 : pp_ - 2;
+}
+
 double rank_layers(const StepCase& c, int64_t rank) {
-  return layers_of(c, rank, false);
+  return PipelineBlocks(c).own(rank);
 }
 double held_layers(const StepCase& c, int64_t rank) {
-  return layers_of(c, rank, true);
+  return PipelineBlocks(c).held(rank);
 }
 
 }  // namespace trireme

@@ -4,11 +4,28 @@
 
 namespace trireme {
 
-// Blocks of rank `rank` of StepCase::pp over all of its chunks; of experts and dense blocks alike. by_cost:
-// for blocks that cost alike.
+// The cut of a run's blocks into the stages of its pipeline; of experts and dense blocks alike. by_cost: for
+// blocks that cost alike.
+class PipelineBlocks {
+ public:
+  explicit PipelineBlocks(const StepCase&);
+  // Blocks of rank `rank` of StepCase::pp over all of its chunks.
+  double own(int64_t rank) const { return of(rank, false); }
+  // Those that microbatches in flight are held by: of a V's rank 0 twice the blocks of its way down, where
+  // all but one of them are.
+  double held(int64_t rank) const { return of(rank, true); }
+  // One chunk a rank: the last of the ranks with the most blocks.
+  int64_t last_fullest() const;
+
+ private:
+  double of(int64_t rank, bool held) const;
+  bool v_ = false, even_ = false;
+  int64_t pp_ = 1, chunks_ = 1, layers_ = 0;
+  int64_t last_ = 0, each_ = 0, more_ = 0;  // by_cost: the last stage's, the others', how many have one more
+};
+
+// Of one rank. Who asks for several keeps the cut.
 double rank_layers(const StepCase&, int64_t rank);
-// Those that microbatches in flight are held by: of a V's rank 0 twice the blocks of its way down, where all
-// but one of them are.
 double held_layers(const StepCase&, int64_t rank);
 
 }  // namespace trireme

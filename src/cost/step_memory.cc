@@ -113,8 +113,9 @@ LayerBytes layer_bytes(const StepCase& c, bool experts) {
 
 PipelinePlaces pipeline_places(const StepCase& c) {
   PipelinePlaces all;
+  const PipelineBlocks blocks(c);
   const auto put = [&](int64_t rank, double tables) {
-    all.at[size_t(all.count++)] = {rank, rank_layers(c, rank), held_layers(c, rank), tables};
+    all.at[size_t(all.count++)] = {rank, blocks.own(rank), blocks.held(rank), tables};
   };
   const double both = c.model.tied ? 1 : 2;
   if (c.pp == 1) {
@@ -123,9 +124,16 @@ PipelinePlaces pipeline_places(const StepCase& c) {
   }
   const bool v = is_v(c.order);
   put(0, v ? both : 1), put(c.pp - 1, v ? 0 : 1);
-  const auto more = [&](int64_t rank) { return rank_layers(c, rank) > all.at[0].layers; };
-  if (c.pp > 2 && more(1)) put(1, 0);
-  if (c.pp > 3 && !v && more(c.pp - 2)) put(c.pp - 2, 0);
+  const auto above = [&](int place, int64_t rank) { return blocks.own(rank) > all.at[size_t(place)].layers; };
+  if (c.pp > 2 && (above(0, 1) || (v && above(1, 1)))) put(1, 0);
+  if (v) return all;
+  // ZB-H's later ranks hold more: as many microbatches, of which more wait.
+  const bool later = c.order == PipelineOrder::zb_h1 || c.order == PipelineOrder::zb_h2;
+  if (c.pp > 3 && (above(0, c.pp - 2) || (later && above(1, c.pp - 2)))) put(c.pp - 2, 0);
+  if (!later) return all;
+  const int64_t last = blocks.last_fullest();
+  const auto there = [&](const PipelinePlace& p) { return p.rank == last; };
+  if (std::none_of(all.begin(), all.end(), there)) put(last, 0);
   return all;
 }
 

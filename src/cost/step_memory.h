@@ -22,7 +22,7 @@ struct StepMemory {
 StepMemory step_memory(const StepCase&, const FitValues&);
 
 // Ranks of a pipeline one of which is the fullest: the first, the last and, where these have fewer blocks,
-// those beside them.
+// those beside them; of ZB-H1 and -H2 also the last of those with the most blocks.
 struct PipelinePlace {
   int64_t rank = 0;
   double layers = 0, held_layers = 0, tables = 0;

@@ -345,11 +345,13 @@ double optimizer_time(const StepRoof& r) {
   return update_time(r, s.dense, s.experts);
 }
 
-// Master weights and moments (12 bytes a parameter) read and written behind the step.
+// Master weights and moments (12 bytes a parameter) read and written behind the step, a piece's read beside
+// another's write.
 double offloaded_time(const StepRoof& r, double dense, double experts) {
-  constexpr double kBytes = 24;
+  constexpr double kBytes = 12;
   if (r.c.offload <= 0) return 0;
-  return (dense / sharers(r.c) + experts / expert_sharers(r.c)) * kBytes / r.c.offload;
+  const double ways = r.c.offload_each_way ? 1 : 2;
+  return (dense / sharers(r.c) + experts / expert_sharers(r.c)) * ways * kBytes / r.c.offload;
 }
 double offload_time(const StepRoof& r) {
   const Stored s = stored(r.c);
@@ -403,7 +405,8 @@ StepSeconds step_time(const StepCase& c, const DeviceFigures& d, const FitValues
   const double p = double(c.pp), m = double(c.microbatches), head = head_passes(r).both();
   // The busiest rank: one with the most layers, or the one that has the head beside its own.
   const bool v = is_v(c.order);
-  const auto of_rank = [&](int64_t rank) { return rank_layers(c, rank) / layers * all.total; };
+  const PipelineBlocks blocks(c);
+  const auto of_rank = [&](int64_t rank) { return blocks.own(rank) / layers * all.total; };
   const double fullest = std::max(of_rank(v ? c.pp - 1 : 0), of_rank(std::min<int64_t>(1, c.pp - 1)));
   const double busiest = p > 1 ? std::max(fullest, of_rank(v ? 0 : c.pp - 1) + head) : all.total + head;
   const double share = busiest / (all.total + head), idle = all.total + head - busiest;

@@ -110,10 +110,11 @@ struct StepCase {
   double ffn_kept = 4;    // bytes that a feed-forward unit keeps
   double loss_bytes = 4;  // of a logit in the loss, beside its 16 bits
   Nearest nearest = Nearest::tensor;
-  bool renorm = false;    // what norms and activations put out is computed again (selective)
-  double offload = 0;     // bytes/s of a device to where optimizer state waits; 0 = it stays
-  double tp_exposed = 1;  // of tensor parallel collectives, beside Fit::tp: less
-                          // where products are cut to hide them
+  bool renorm = false;            // what norms and activations put out is computed again (selective)
+  double offload = 0;             // bytes/s of a device to where optimizer state waits; 0 = it stays
+  bool offload_each_way = false;  // both ways at once, each at that rate: the host's link; a disk shares it
+  double tp_exposed = 1;          // of tensor parallel collectives, beside Fit::tp: less
+                                  // where products are cut to hide them
   NumberType numbers = NumberType::half;
   AttentionKind attention = AttentionKind::flash;
   int64_t gpus() const { return tp * pp * dp * cp; }

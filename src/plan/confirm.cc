@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/timed.h"
+#include "cost/activations.h"
 #include "model/stages.h"
 #include "runtime/booking.h"
 #include "sim/world_report.h"
@@ -23,13 +24,36 @@ constexpr double kGigaByte = 1e9;
 // without and with experts.
 using Held = std::vector<std::array<int64_t, 4>>;
 
-int64_t peak_in_flight(const std::vector<Action>& actions, const std::vector<StageRange>& stages) {
+// Bytes that a block holds of a microbatch: behind its forward pass, and behind its input gradient, until its
+// weight gradient is there: what that reads, the gradient that came in included, however much was done again
+// (StepMemory counts them alike).
+struct BlockHolds {
+  int64_t kept = 0, waiting = 0;
+};
+BlockHolds block_holds(const RunSpec& run) {
+  const LayoutSpec& l = run.layout;
+  const ActivationShape shape{.rows = run.batch.micro * run.data.seq_len / l.cp,
+                              .bytes = run.precision.compute == "f32" ? 4 : 2,
+                              .tp = l.tp,
+                              .sequence = l.sequence};
+  const int64_t whole = block_activation_bytes(run.model, shape);
+  const int64_t input = shape.rows * run.model.hidden * shape.bytes / (l.sequence ? l.tp : 1);
+  return {l.recompute == "full" ? input : whole, whole + input};
+}
+
+// Bytes of blocks that a rank holds at its fullest moment.
+int64_t most_held(const std::vector<Action>& actions, const std::vector<StageRange>& stages,
+                  const BlockHolds& block) {
+  const int64_t more = block.waiting - block.kept;
   int64_t now = 0, most = 0;
+  std::map<std::pair<int, int>, int64_t> held;  // by stage and microbatch
   for (const Action& a : actions) {
     const int64_t blocks = std::max<int64_t>(1, stages[size_t(a.stage)].last - stages[size_t(a.stage)].first);
-    if (a.kind == Act::F) now += blocks;
-    most = std::max(most, now);
-    if (a.kind == Act::B || a.kind == Act::W) now -= blocks;
+    int64_t& own = held[{a.stage, a.mb}];
+    if (a.kind == Act::F) own += blocks * block.kept, now += blocks * block.kept;
+    if (a.kind == Act::I) own += blocks * more, now += blocks * more;
+    most = std::max(most, now + (a.kind == Act::B ? more : 0));  // both gradients at once: of one block
+    if (a.kind == Act::B || a.kind == Act::W) now -= own, own = 0;
   }
   return most;
 }
@@ -197,9 +221,10 @@ std::string row_text(const SearchRequest& q, const Confirmed& c) {
 
 std::vector<int> fullest_ranks(const RunSpec& run, const Schedule& schedule) {
   const std::vector<StageRange> stages = split_layers(run.model, run.data.seq_len, schedule.stages);
+  const BlockHolds block = block_holds(run);
   struct Fullest {
     int rank = 0;
-    int64_t in_flight = -1;
+    int64_t held = -1;
   };
   std::map<Held, Fullest> kinds;
   for (size_t r = 0; r < schedule.ranks.size(); r++) {
@@ -213,8 +238,8 @@ std::vector<int> fullest_ranks(const RunSpec& run, const Schedule& schedule) {
       held.push_back(h);
     }
     Fullest& f = kinds[held];
-    const int64_t in_flight = peak_in_flight(schedule.ranks[r], stages);
-    if (in_flight > f.in_flight) f = {int(r), in_flight};
+    const int64_t most = most_held(schedule.ranks[r], stages, block);
+    if (most > f.held) f = {int(r), most};
   }
   std::vector<int> ranks;
   for (const auto& [held, f] : kinds) ranks.push_back(f.rank);

@@ -52,7 +52,8 @@ Confirmation search_and_confirm(SearchRequest& q, SearchResult&, const ConfirmRe
 bool learn_held(HeldMore&, const HeldMore::Seen&);
 
 // Pipeline ranks that stand for all: of those that hold alike (embedding, head, as many blocks of each kind
-// in each of their stages) the one that has most in flight. Exported for tests.
+// in each of their stages) the one that holds most of the microbatches in flight, in bytes: of ZB-H1 and -H2
+// the last, where most of them wait for their weight gradient. Exported for tests.
 std::vector<int> fullest_ranks(const RunSpec&, const Schedule&);
 
 std::string confirmed_text(const SearchRequest&, const Confirmation&);

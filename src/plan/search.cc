@@ -93,7 +93,7 @@ class DivisionSearch {
  public:
   DivisionSearch(const SearchRequest& q, SearchResult& out) : q_(q), out_(out) {
     c_ = step_case(q, SearchLayout{});
-    room_ = q.figures.memory * q.memory_share;
+    room_ = q.figures.memory * q.memory_share, waits_ = q.disk > 0 ? 2 : 1;
   }
   void begin_cluster(int64_t gpus) { price_ = cluster_price(q_, gpus); }
   void run(const SearchLayout& division);
@@ -104,8 +104,8 @@ class DivisionSearch {
   void list_shardings();
   void list_orders();
   void list_states();
-  // The fullest rank with states of that place of states_.
-  void set_memory(size_t sharding);
+  // The fullest rank of that sharding, its optimizer's state on the device or where it waits (0, 1).
+  void set_memory(size_t sharding, size_t waits);
   // A schedule, microbatch and recompute: what is held beside states.
   void kind(const KnownSchedule&, int64_t chunks, Again);
   void price_orders();
@@ -123,13 +123,14 @@ class DivisionSearch {
   SearchLayout at_;
   ClusterPrice price_;
   double room_ = 0;
+  size_t waits_ = 1;  // 2: optimizer state has a place to wait
   struct Choice {
     const KnownSchedule* schedule;
     int64_t chunks;
   };
   std::vector<Choice> schedules_;
   std::vector<Sharding> shardings_;
-  std::vector<double> states_;  // bytes by sharding, then offloaded, then place in the pipeline
+  std::vector<double> states_;  // bytes by sharding, then whether they wait, then place in the pipeline
   std::vector<Nearest> orders_;
   PipelinePlaces places_;
   std::array<StepMemory, 4> at_place_;  // of them, but for their states
@@ -184,15 +185,15 @@ void DivisionSearch::list_states() {
   places_ = places;
   states_.clear();
   for (const Sharding& s : shardings_)
-    for (const bool offload : {false, true}) {
-      c_.zero = s.zero, c_.shards = s.shards, c_.offload = offload ? std::max(q_.disk, 1.0) : 0;
+    for (size_t waits = 0; waits < waits_; waits++) {
+      c_.zero = s.zero, c_.shards = s.shards, c_.offload = waits == 1 ? q_.disk : 0;
       for (const PipelinePlace& p : places_) states_.push_back(rank_states(c_, p));
     }
 }
 
-void DivisionSearch::set_memory(size_t sharding) {
+void DivisionSearch::set_memory(size_t sharding, size_t waits) {
   const auto n = size_t(places_.count);
-  const double* states = &states_[sharding * n];
+  const double* states = &states_[(sharding * waits_ + waits) * n];
   for (size_t i = 0; i < n; i++) {
     StepMemory& m = at_place_[i];
     m.states = states[i], m.total = m.states + m.activations + m.gradients + m.logits + m.base;
@@ -231,30 +232,30 @@ void DivisionSearch::kind(const KnownSchedule& schedule, int64_t chunks, Again a
     at_place_[i] = rank_memory(c_, q_.fits, places_.at[i]);
     hold_more(q_, schedule.name, again, at_place_[i]);
   }
-  const int places = q_.disk > 0 ? 2 : 1;
-  const auto all = int64_t(shardings_.size() * orders_.size()) * places;
+  const auto all = int64_t(shardings_.size() * orders_.size() * waits_);
   out_.candidates += all;
   Refused& no = out_.refused[size_t(Refusal::memory)];
   // The leanest of this kind is known; the others need no look where it is too large.
   double least = 0;
   size_t leanest = 0;
-  for (size_t i = 0; i < 2 * shardings_.size(); i += size_t(places == 2 ? 1 : 2)) {
-    set_memory(i);
+  for (size_t i = 0; i < shardings_.size() * waits_; i++) {
+    set_memory(i / waits_, i % waits_);
     if (i == 0 || memory_.total < least) least = memory_.total, leanest = i;
   }
   if (least > room_) {
     out_.at_once += all, no.candidates += all;
     if (no.bytes == 0 || least < no.bytes) {
       no.bytes = least, no.nearest = at_;
-      no.nearest.zero = shardings_[leanest / 2].zero, no.nearest.shards = shardings_[leanest / 2].shards;
-      no.nearest.offload = leanest % 2 == 1, no.nearest.nearest = Nearest::tensor;
+      const Sharding& s = shardings_[leanest / waits_];
+      no.nearest.zero = s.zero, no.nearest.shards = s.shards;
+      no.nearest.offload = leanest % waits_ == 1, no.nearest.nearest = Nearest::tensor;
     }
     return;
   }
   for (size_t i = 0; i < shardings_.size(); i++)
-    for (int place = 0; place < places; place++) {
-      set_memory(2 * i + size_t(place));
-      at_.zero = shardings_[i].zero, at_.shards = shardings_[i].shards, at_.offload = place == 1;
+    for (size_t waits = 0; waits < waits_; waits++) {
+      set_memory(i, waits);
+      at_.zero = shardings_[i].zero, at_.shards = shardings_[i].shards, at_.offload = waits == 1;
       if (memory_.total > room_) {
         no.candidates += int64_t(orders_.size());
         if (no.bytes == 0 || memory_.total < no.bytes)
@@ -477,7 +478,7 @@ StepCase step_case(const SearchRequest& q, const SearchLayout& l) {
   c.zero = l.zero, c.shards = l.shards;
   c.grad_bytes = q.grad_bytes, c.grad_stored = stored_grads(q, c.microbatches);
   c.numbers = q.numbers, c.nearest = l.nearest, c.cut = StageCut::by_cost;
-  c.offload = l.offload ? q.disk : 0;
+  c.offload = l.offload ? q.disk : 0, c.offload_each_way = q.disk_each_way;
   set_schedule(c, schedule_named(l.schedule), l.chunks);
   set_again(c, l.again);
   return c;

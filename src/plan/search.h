@@ -70,8 +70,9 @@ struct SearchRequest {
   double grad_stored = 0;  // and in memory; 0 = 4 where a step has several microbatches, else 2
   // Bytes/s of a device to its machine's disk, or to the host's memory, where state may wait; 0 = nowhere.
   double disk = 0;
-  double memory_share = 1;  // of the device's memory that may be planned with
-  double price = 0;         // of a device-hour; 0 = cost is in device-hours
+  bool disk_each_way = false;  // reads and writes have that rate at once: the host's link
+  double memory_share = 1;     // of the device's memory that may be planned with
+  double price = 0;            // of a device-hour; 0 = cost is in device-hours
   Reliability reliability;
   RankBy by = RankBy::step;
   double loss = 0;  // the target of RankBy::loss, nats a token

@@ -244,10 +244,39 @@ TEST(Worked, SearchOffloadsToTheHostWhereTheRunDoes) {
   EXPECT_EQ(without.out.find("\"state offloaded\""), std::string::npos) << without.out;
   const Ran none = searched(unknown, to_host);
   EXPECT_EQ(none.code, 2);
-  EXPECT_NE(none.err.find("layout.offload_to = \"host\", and cluster \"h100-sxm-8\" says nothing of "
-                          "host_bandwidth"),
-            std::string::npos)
+  EXPECT_NE(
+      none.err.find("--largest: layout.offload_to = \"host\", and cluster \"h100-sxm-8\" says nothing of "
+                    "host_bandwidth"),
+      std::string::npos)
       << none.err;
+}
+
+// The host's link goes both ways at once, a disk of as many bytes/s a device does not: it takes twice as
+// long.
+TEST(Worked, TheHostsLinkTakesHalfAsLongAsADisk) {
+  TempFolder tmp;
+  const std::string file = tiny_run_file(tmp.path(), 1).string();
+  const fs::path disk = tmp / "disk.toml";
+  std::string text = read_text(source_dir() / "configs/cluster/h100-sxm-8.toml");
+  const size_t at = text.find("host_bandwidth");
+  ASSERT_NE(at, std::string::npos);
+  text.replace(at, text.find('#', at) - at, "host_bandwidth = 64e9\ndisk_bandwidth = 512e9 ");
+  write_text_atomic(disk, text);
+  const auto waits = [&](std::vector<std::string> more) {
+    std::vector<std::string> args = {"plan", file, "--search", "--cluster", disk.string()};
+    args.insert(args.end(), {"--json", "--confirm", "0", "--memory-share", "0.1"});  // 16 GB of states
+    more.insert(more.end(),
+                {"precision.compute=bf16", "train.device=cuda", "model.layers=20", "model.hidden=2048",
+                 "model.heads=16", "model.kv_heads=16", "model.ffn=5504", "model.vocab=1000"});
+    for (const std::string& s : more) args.insert(args.end(), {"--set", s});
+    const Ran r = trireme(tmp.path(), args);
+    EXPECT_EQ(r.code, 0) << r.err;
+    const auto best = nlohmann::json::parse(r.out)["best"];
+    return best["tolls_s"]["offload"].get<double>();
+  };
+  const double host = waits({"layout.offload=state", "layout.offload_to=host"});
+  EXPECT_GT(host, 0.1);
+  EXPECT_NEAR(waits({}) / host, 2, 1e-9);
 }
 
 // The picture of docs/plan.md is the program's, and its numbers those of --json.

@@ -165,6 +165,8 @@ TEST(StepTime, SelectiveAndOffloadTradeTimeForMemory) {
   const double parameters = step_memory(StepCase(c), v).states / 6;  // 2 of weights, 4 of gradients
   EXPECT_NEAR(whole.states - step_memory(c, v).states, 12 * parameters / 2, 1e-6 * whole.states);
   EXPECT_NEAR(step_time(c, device(), v).offload, 24 * parameters / 2 / 5e9, 1e-6);
+  c.offload_each_way = true;
+  EXPECT_NEAR(step_time(c, device(), v).offload, 12 * parameters / 2 / 5e9, 1e-6);
 }
 
 // What waits elsewhere, 12 bytes of memory less a parameter, is read and written: experts' by their own

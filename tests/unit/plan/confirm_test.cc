@@ -49,13 +49,22 @@ TEST(Confirm, TheFullestRankIsAmongThoseThatAreBooked) {
                             {"v-half", 2},
                             {"v-min", 2},
                             {"dualpipe-v", 2}})
-      for (const int64_t pp : {2, 4})
+      for (const auto& [pp, layers, global] : {std::tuple<int, int, int>{2, 8, 8},
+                                               {4, 8, 8},
+                                               {4, 11, 8},
+                                               {8, 15, 31},
+                                               {8, 15, 24},
+                                               {8, 19, 24},
+                                               {8, 32, 24}})
         for (const char* again : {"none", "full"}) {
           RunSpec run = staged(arch);
+          run.model.layers = layers, run.batch.global = global;
           run.layout.pp = pp, run.layout.schedule = c.schedule, run.layout.chunks = c.chunks;
           run.layout.recompute = again;
+          if (pp == 8 && run.model.moe() && layers > 15) continue;  // enough of them
           if (!problems_of(run).empty()) continue;
-          SCOPED_TRACE(fmt::format("{} {} pp {} {}", arch, c.schedule, pp, again));
+          SCOPED_TRACE(fmt::format("{} {} pp {} of {} layers, {} microbatches, {}", arch, c.schedule, pp,
+                                   layers, global, again));
           run = resolve(run, {});
           const Schedule schedule = schedule_of(run);
           const std::vector<int> few = fullest_ranks(run, schedule);

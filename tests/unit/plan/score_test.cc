@@ -292,6 +292,20 @@ TEST(Score, TheShippedRows) {
   EXPECT_GE(r.rows.size() + r.skipped.size(), rows.size() - 10);  // the others have memory alone
 }
 
+// Where a source's rule says otherwise than all others what memory holds, it says why.
+TEST(Score, RulesOfMemorySayWhy) {
+  const auto catalog =
+      nlohmann::json::parse(read_text(test::source_dir() / "data/score_catalog.json")).at("sources");
+  int seen = 0;
+  for (const auto& rule : catalog)
+    for (const char* key : {"dense_layers", "stages", "ffn_kept", "loss_bytes"})
+      if (rule.contains(key)) {
+        seen++;
+        EXPECT_GT(rule.value("why", "").size(), 20u) << rule.at("source") << ": " << key;
+      }
+  EXPECT_GT(seen, 6);
+}
+
 // A model that its source cut to fewer layers is read as cut there: of DeepSeek-V3's 4 layers one is dense.
 TEST(ScoreRows, ModelsAreCutAsTheirSourceCutsThem) {
   TestJson row = whole_row();
