@@ -1,5 +1,7 @@
 // The rendezvous: who is missing is named, who does not belong is turned away, and bytes are believed
 // nothing.
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <signal.h>
 #include <sys/socket.h>
 
@@ -7,6 +9,7 @@
 #include <cstring>
 #include <thread>
 
+#include "comm/tcp/client.h"
 #include "comm/tcp/frames.h"
 #include "comm/tcp/hub.h"
 #include "comm/tcp/tcp_world.h"
@@ -178,6 +181,239 @@ TEST(TcpProcesses, OneSaysWhyItFailed) {
   EXPECT_EQ(said[0], "2 ");
   EXPECT_EQ(said[1], "2 rank 1: a wrong file");
   EXPECT_EQ(said[2], "2 ");
+}
+
+// ---- what the hub and its connections do in a strait ----
+
+using TestClock = std::chrono::steady_clock;
+double since(TestClock::time_point begin) {
+  return std::chrono::duration<double>(TestClock::now() - begin).count();
+}
+
+void greet(const tcp::Socket& s, int rank, int world, const std::vector<std::byte>& more = {}) {
+  std::vector<std::byte> bytes =
+      tcp::bytes_of({.kind = FrameKind::hello}, tcp::body_of(tcp::Hello{.rank = rank, .world = world}));
+  bytes.insert(bytes.end(), more.begin(), more.end());
+  EXPECT_TRUE(tcp::send_all(s.fd(), bytes));
+}
+// Ends a connection so that the other end's next send fails; what was sent before is still read there.
+void reset(tcp::Socket& s) {
+  const linger at_once{.l_onoff = 1, .l_linger = 0};
+  ::setsockopt(s.fd(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+  s.close();
+}
+// The kinds of the frames that come until the other end closes, or `most` are there.
+std::vector<FrameKind> kinds_from(const tcp::Socket& s, size_t most = 1000) {
+  tcp::FrameReader reader(1 << 24);
+  std::vector<FrameKind> kinds;
+  std::vector<std::byte> bytes(1 << 16);
+  const timeval wait{.tv_sec = 20, .tv_usec = 0};
+  ::setsockopt(s.fd(), SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait);
+  while (kinds.size() < most) {
+    if (auto f = reader.next()) {
+      kinds.push_back(f->head.kind);
+      continue;
+    }
+    const ssize_t n = ::recv(s.fd(), bytes.data(), bytes.size(), 0);
+    if (n <= 0) break;
+    reader.put({bytes.data(), size_t(n)});
+  }
+  return kinds;
+}
+
+TEST(Rendezvous, MoreThanAreListenedToAtATimeMeet) {
+  constexpr int kWorld = 300;
+  tcp::Socket listener = tcp::listen_at(0);
+  const int port = tcp::port_of(listener);
+  auto [mine, hubs] = tcp::socket_pair();
+  tcp::Hub hub(std::move(listener), std::move(hubs), {.world = kWorld, .timeout_s = 60, .linger_s = 0.1});
+  std::vector<tcp::Socket> ranks;
+  for (int r = 1; r < kWorld; r++) ranks.push_back(tcp::connect_to("127.0.0.1", port, 10));
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));  // all wait, none has said who it is
+  greet(mine, 0, kWorld);
+  for (int r = 1; r < kWorld; r++) greet(ranks[size_t(r - 1)], r, kWorld);
+  int welcome = kinds_from(mine, 1) == std::vector{FrameKind::welcome};
+  for (size_t i = 0; i < ranks.size() && welcome == int(i) + 1; i++)
+    welcome += kinds_from(ranks[i], 1) == std::vector{FrameKind::welcome};
+  EXPECT_EQ(welcome, kWorld);
+  mine.close();
+}
+
+// It greets, says what it may not yet, and is gone before it hears that: it counts as gone once.
+TEST(Rendezvous, WhoIsRefusedAndLostMayComeAgain) {
+  tcp::Socket listener = tcp::listen_at(0);
+  const int port = tcp::port_of(listener);
+  tcp::Socket bad = tcp::connect_to("127.0.0.1", port, 5);
+  greet(bad, 1, 3, tcp::bytes_of({.kind = FrameKind::mail}, {}));
+  reset(bad);
+  std::vector<std::string> said(3);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 3; r++)
+    threads.emplace_back([&, r] {
+      try {
+        if (r > 0) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+        auto world = join_tcp_world({.port = port, .rank = r, .size = 3, .timeout_s = 5},
+                                    r == 0 ? std::move(listener) : tcp::Socket());
+        EXPECT_EQ(agree_sum(world->factory(nullptr)->control(), 1), 3);
+      } catch (const Error& e) {
+        said[size_t(r)] = e.what();
+      }
+    });
+  for (auto& t : threads) t.join();
+  for (const std::string& s : said) EXPECT_EQ(s, "");
+}
+
+TEST(Rendezvous, ARankLostAtTheWelcomeIsToldToTheOthers) {
+  tcp::Socket listener = tcp::listen_at(0);
+  const int port = tcp::port_of(listener);
+  // All of it lies there before the hub begins: it hears of rank 1 last, which is gone by then.
+  tcp::Socket ranks[3];
+  for (int r : {0, 2, 1}) greet(ranks[r] = tcp::connect_to("127.0.0.1", port, 5), r, 3);
+  reset(ranks[1]);
+  auto [mine, hubs] = tcp::socket_pair();
+  {
+    tcp::Hub hub(std::move(listener), std::move(hubs), {.world = 3, .timeout_s = 10, .linger_s = 0.1});
+    EXPECT_EQ(kinds_from(ranks[0], 2), (std::vector{FrameKind::welcome, FrameKind::news}));
+    EXPECT_EQ(kinds_from(ranks[2], 1), (std::vector{FrameKind::news}));
+    mine.close(), ranks[0].close();
+  }
+}
+
+TEST(Rendezvous, NewsInThePlaceOfAWelcomeIsSaid) {
+  auto [mine, hubs] = tcp::socket_pair();
+  tcp::send_all(hubs.fd(), tcp::bytes_of({.kind = FrameKind::news, .from = 1},
+                                         tcp::body_of(tcp::News{.rank = 1, .dead = true, .why = "gone"})));
+  try {
+    tcp::Client client(std::move(mine), {.rank = 2, .world = 3}, 5);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(), "rank 1 failed: gone");
+  }
+}
+
+TEST(Rendezvous, ALostMachineIsNoticedWithBytesOnTheirWay) {
+  const tcp::Socket listener = tcp::listen_at(0);
+  const tcp::Socket s = tcp::connect_to("127.0.0.1", tcp::port_of(listener), 5);
+  tcp::tune(s);
+  int ms = 0;
+  socklen_t n = sizeof ms;
+  ASSERT_EQ(::getsockopt(s.fd(), IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, &n), 0);
+  EXPECT_EQ(ms, 11'000);
+}
+
+// What a client sends within a time never waits longer, and what has left of a frame is finished by the next.
+TEST(TcpClient, SendsWithinATimeAndInWholeFrames) {
+  auto [mine, hubs] = tcp::socket_pair();
+  tcp::send_all(hubs.fd(), tcp::bytes_of({.kind = FrameKind::welcome},
+                                         tcp::body_of(tcp::Welcome{.world = 2, .local_ranks = 1})));
+  auto client = std::make_unique<tcp::Client>(std::move(mine), tcp::Hello{.rank = 1, .world = 2}, 5);
+  const std::vector<std::byte> small(3001, std::byte(7)), large(5'000'000, std::byte(9));
+  const FrameHead mail{.kind = FrameKind::mail}, beat{.kind = FrameKind::beat};
+  size_t sent = 0;
+  auto begin = TestClock::now();
+  for (; sent < 100'000 && client->send_within(0, beat, small);) sent++;
+  EXPECT_LT(sent, 100'000u);
+  for (int i = 0; i < 100; i++) EXPECT_FALSE(client->send_within(0, beat, small));
+  EXPECT_FALSE(client->send_within(0.3, beat, small));
+  EXPECT_LT(since(begin), 5);
+  std::thread blocked([&] { client->send(mail, large); });  // holds the way
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  begin = TestClock::now();
+  EXPECT_FALSE(client->send_within(0, beat, small));
+  EXPECT_FALSE(client->send_within(0.2, beat, small));
+  EXPECT_LT(since(begin), 3);
+  std::vector<FrameKind> kinds;
+  std::thread reader([&, end = std::move(hubs)] { kinds = kinds_from(end); });
+  blocked.join();
+  EXPECT_TRUE(client->send_within(5, beat, small));
+  client.reset();
+  reader.join();
+  // The greeting, the beats that went and the one that was finished, the mail, a beat, the bye.
+  ASSERT_GE(kinds.size(), sent + 4);
+  ASSERT_LE(kinds.size(), sent + 5);
+  EXPECT_EQ(kinds.front(), FrameKind::hello);
+  EXPECT_EQ(kinds.back(), FrameKind::bye);
+  EXPECT_EQ(std::count(kinds.begin(), kinds.end(), FrameKind::mail), 1);
+  EXPECT_EQ(size_t(std::count(kinds.begin(), kinds.end(), FrameKind::beat)), kinds.size() - 3);
+}
+
+// The watchdog's thread goes on, beats and condemns, where the hub's process hangs.
+TEST(TcpProcesses, AFrozenHubHoldsNobodysWatchdog) {
+  const int port = [] { return tcp::port_of(tcp::listen_at(0)); }();
+  const auto said = run_forked(2, [&](int r) {
+    auto world = join_tcp_world({.port = port, .rank = r, .size = 2, .timeout_s = 60});
+    auto board = world->board();
+    if (r == 0) {
+      world->post(1, 1, std::to_string(::getpid()));
+      while (!world->fetch(1, 2)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      ::raise(SIGSTOP);
+    }
+    std::optional<std::string> pid;
+    while (!(pid = world->fetch(0, 1))) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    world->post(0, 2, "");
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    const auto begin = TestClock::now();
+    Beat b{.number = 1, .rank = 1};
+    for (int i = 0; i < 20'000; i++, b.number++) board->exchange({&b, 1});
+    const double beats_s = since(begin);
+    world->condemn(0, "it hangs");
+    const bool soon = beats_s < 10 && since(begin) - beats_s < 3;
+    ::kill(std::stoi(*pid), SIGKILL);
+    return std::string(soon ? "soon" : "late");
+  });
+  EXPECT_EQ(said[0], "killed by signal 9");
+  EXPECT_EQ(said[1], "soon");
+}
+
+// Who was condemned and wakes up leaves the line to who condemned it.
+TEST(TcpProcesses, WhoIsCondemnedSaysNothing) {
+  const int port = [] { return tcp::port_of(tcp::listen_at(0)); }();
+  const auto said = run_forked(3, [&](int r) {
+    auto world = join_tcp_world({.port = port, .rank = r, .size = 3, .timeout_s = 60});
+    auto factory = world->factory(nullptr);
+    factory->control().barrier({});
+    if (r == 0) {
+      world->condemn(2, "it is late");
+      std::this_thread::sleep_for(std::chrono::seconds(1));
+      ::_exit(1);
+    }
+    if (r == 2) std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    try {
+      factory->control().barrier({});
+    } catch (const Error& e) {
+      const Error last = world->end_failed(e);
+      return fmt::format("{} / {} {}", e.what(), int(last.fault), last.what());
+    }
+    return std::string("no error");
+  });
+  EXPECT_EQ(said[1], "rank 2 failed: it is late / 1 ");
+  EXPECT_EQ(said[2], "rank 2 failed: it is late / 1 ");
+}
+
+TEST(TcpCalls, TooLargeForAFrameAreRefusedWhereTheyAreMade) {
+  const auto errors = run_ranks({2}, [](Rank& me) {
+    std::byte none{};
+    auto refused = [&](const std::function<void()>& call) {
+      try {
+        call();
+      } catch (const Error& e) {
+        return std::string(e.what());
+      }
+      return std::string();
+    };
+    const int64_t half = int64_t(1) << 30;  // of nothing: it is refused before it is looked at
+    EXPECT_EQ(refused([&] {
+                me.factory.control().all_gather(
+                    {.shard = Tensor(&none, {half}, DType::u8), .full = Tensor(&none, {2 * half}, DType::u8)},
+                    {});
+              }),
+              "all_gather of group control: 2147483728 bytes in one call; over TCP at most 2147483648 go");
+    P2p ops[] = {{Tensor(&none, {2 * half + 1}, DType::u8), 1 - me.rank, true}};
+    EXPECT_EQ(refused([&] { me.factory.control().p2p({.ops = ops}, {}); }),
+              "p2p of group control: 2147483649 bytes in one call; over TCP at most 2147483648 go");
+    me.factory.control().barrier({});
+  });
+  for (const std::string& e : errors) EXPECT_EQ(e, "");
 }
 
 // ---- frames ----

@@ -77,12 +77,31 @@ class GpuCheck(unittest.TestCase):
         self.assertRegex(rows[0], r"\| device \| failed \(1\) \| .* \| FAIL zero: no GPU here \|")
         self.assertIn("gpu_check: no GPU that works is here; what was tried is in ", told.getvalue())
 
+    def test_with_a_gpu_it_goes_on(self):
+        binary, problems = self.folder / "bin", self.folder / "tree/tests/ops/problems"
+        for folder in (binary, problems, self.folder / "tree/tests/ops/gpu"):
+            folder.mkdir(parents=True)
+        for name in gpu_check.PROGRAMS:
+            program = binary / pathlib.Path(name).name
+            told = ('echo \'{"step_s": [2], "tokens": 6, "flops_per_step": 1, "loss": 1}\'' if "step_ops" in name
+                    else 'echo "$7 is well"')
+            program.write_text(f"#!/bin/sh\n{told}\n")
+            program.chmod(0o755)
+        for name in ("matmul", "zero"):
+            (problems / f"{name}.txt").write_text("")
+        _, rows, _ = self.run_steps(gpu_check.gpu_steps)
+        steps = {row.split("|")[1].strip(): row.split("|")[2].strip() for row in rows}
+        for name in ("device", "ops:zero", "ops:matmul", "grad", "golden", "parity:fp8"):
+            self.assertEqual(steps.get(name), "passed", name)
+        self.assertIn("matmul is well", "".join(rows))
+
     def test_what_is_packed_runs_elsewhere(self):
         build = self.folder / "build"
         build.mkdir()
         shutil.copy("/usr/bin/sort", build / "sort")
-        gpu_check.PROGRAMS = ["sort"]
-        gpu_check.DATA = ["tests/ops/gpu"]
+        packed = mock.patch.multiple(gpu_check, PROGRAMS=["sort"], DATA=["tests/ops/gpu"])
+        packed.start()
+        self.addCleanup(packed.stop)
         archive = self.folder / "a.tar.xz"
         gpu_check.pack(archive, build)
         with tarfile.open(archive) as t:

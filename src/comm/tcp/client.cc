@@ -34,6 +34,10 @@ Client::Client(Socket s, const Hello& hello, double timeout_s)
     reader_.put({bytes.data(), size_t(n)});
   }
   if (first->head.kind == FrameKind::refusal) run_failed("{}", text_of(*first));
+  if (first->head.kind == FrameKind::news) {  // all were here, and a rank was lost while they were told so
+    const News n = parse_news(*first, hello.world);
+    run_failed("rank {} failed: {}", n.rank, n.why);
+  }
   if (first->head.kind != FrameKind::welcome) run_failed("rendezvous: rank 0 answers with no welcome");
   welcome_ = parse_welcome(*first);
   if (welcome_.world != hello.world)
@@ -62,7 +66,45 @@ Client::~Client() {
 void Client::send(const FrameHead& head, std::span<const std::byte> body) {
   const std::vector<std::byte> all = bytes_of(head, body);
   std::lock_guard lock(sending_);
-  (void)send_all(socket_.fd(), all);  // where the hub is gone, listen() notices
+  (void)send_all(socket_.fd(), rest_);  // where the hub is gone, listen() notices
+  rest_.clear();
+  (void)send_all(socket_.fd(), all);
+}
+
+// Sends what fits of rest_ until then, and keeps the others.
+void Client::push_rest(SendClock::time_point end) {
+  size_t at = 0;
+  while (at < rest_.size()) {
+    const ssize_t n = ::send(socket_.fd(), rest_.data() + at, rest_.size() - at, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n > 0) {
+      at += size_t(n);
+    } else if (errno == EAGAIN) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - SendClock::now()).count();
+      if (left <= 0) break;
+      pollfd p{socket_.fd(), POLLOUT, 0};
+      (void)::poll(&p, 1, int(left));
+    } else if (errno != EINTR) {  // the hub is gone
+      at = rest_.size();
+    }
+  }
+  rest_.erase(rest_.begin(), rest_.begin() + std::ptrdiff_t(at));
+}
+
+bool Client::send_within(double seconds, const FrameHead& head, std::span<const std::byte> body) {
+  const auto end = SendClock::now() +
+                   std::chrono::duration_cast<SendClock::duration>(std::chrono::duration<double>(seconds));
+  std::unique_lock lock(sending_, std::try_to_lock);
+  for (; !lock && SendClock::now() < end; (void)lock.try_lock())
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  if (!lock) return false;
+  push_rest(end);
+  if (!rest_.empty()) return false;
+  rest_ = bytes_of(head, body);
+  const size_t whole = rest_.size();
+  push_rest(end);
+  const bool left = rest_.empty();
+  if (rest_.size() == whole) rest_.clear();  // nothing of it went: it need not
+  return left;
 }
 
 void Client::listen() {
@@ -106,6 +148,7 @@ void Client::take(Frame f) {
       break;
     case FrameKind::news: {
       const News n = parse_news(f, size());
+      accused_ |= n.rank == rank_ && !failure_.is_set();
       failure_.set(n.rank, n.why, n.certain);
       if (n.fault != 0) faults_[n.rank] = n.fault;
       if (n.dead) dead_.insert(n.rank);
@@ -153,15 +196,16 @@ std::optional<std::vector<std::byte>> Client::mail(int from, uint64_t key, bool 
   return body;
 }
 
-void Client::fail(int rank, std::string_view why, bool certain, int fault) {
+void Client::fail(int rank, std::string_view why, bool certain, int fault, std::optional<double> within_s) {
   {
     std::lock_guard lock(mutex_);
     const bool mine = failure_.set(rank, why, certain);
     if (!mine && (fault == 0 || failure_.rank() != rank)) return;
     changed_.notify_all();
   }
-  send({.kind = FrameKind::news, .from = rank_},
-       body_of(News{.rank = rank, .fault = fault, .certain = certain, .why = std::string(why)}));
+  const FrameHead head{.kind = FrameKind::news, .from = rank_};
+  const auto body = body_of(News{.rank = rank, .fault = fault, .certain = certain, .why = std::string(why)});
+  within_s ? (void)send_within(*within_s, head, body) : send(head, body);
 }
 
 int Client::lowest_leaving(double seconds, int below) {
@@ -175,6 +219,11 @@ int Client::fault_of(int rank) {
   std::lock_guard lock(mutex_);
   auto it = faults_.find(rank);
   return it == faults_.end() ? int(Fault::run) : it->second;
+}
+
+bool Client::accused() {
+  std::lock_guard lock(mutex_);
+  return accused_;
 }
 
 bool Client::is_dead(int rank) {

@@ -1,5 +1,6 @@
 // A rank's connection to the hub: what it sends, and what has come for it.
 #pragma once
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <map>
@@ -23,21 +24,28 @@ class Client {
   int size() const { return welcome_.world; }
   const Welcome& welcome() const { return welcome_; }
 
-  void send(const FrameHead&, std::span<const std::byte> body);  // any thread
+  void send(const FrameHead&, std::span<const std::byte> body);  // any thread; may wait for the hub
+  // The same for at most so long, 0 = not at all. False: it did not leave whole; nothing of it was sent, or
+  // the next who sends sends the rest of it first.
+  bool send_within(double seconds, const FrameHead&, std::span<const std::byte> body);
   // Waits for what the hub makes of a call, on any thread; throws its verdict, or the world's failure.
   std::vector<std::byte> result(uint64_t key, int64_t number);
   // The next mail from a rank under a key. wait: until it is there; throws the world's failure.
   std::optional<std::vector<std::byte>> mail(int from, uint64_t key, bool wait);
 
   const Failure& failure() const { return failure_; }
-  void fail(int rank, std::string_view why, bool certain, int fault);
+  // within_s: the others are told if that can be had so soon; without, it waits for the hub.
+  void fail(int rank, std::string_view why, bool certain, int fault, std::optional<double> within_s = {});
   // The lowest rank that said with which exit code it leaves, after having waited so long; -1 = none.
   int lowest_leaving(double seconds, int below);
   int fault_of(int rank);
   bool is_dead(int rank);
+  bool accused();  // others said first that this rank failed
   void copy_beats(std::span<Beat>);
 
  private:
+  using SendClock = std::chrono::steady_clock;
+  void push_rest(SendClock::time_point end);  // under sending_
   void listen();
   void take(Frame);
   template <class Done>
@@ -48,14 +56,15 @@ class Client {
   Welcome welcome_;
   FrameReader reader_;
   std::mutex sending_;
-  std::mutex mutex_;  // of all below
+  std::vector<std::byte> rest_;  // under sending_: of a frame of which a part has left
+  std::mutex mutex_;             // of all below
   std::condition_variable changed_;
   std::map<std::pair<uint64_t, int64_t>, Frame> results_;
   std::map<std::pair<int, uint64_t>, std::deque<std::vector<std::byte>>> mail_;
   std::map<int, int> faults_;
   std::set<int> dead_;
   std::vector<Beat> beats_;
-  bool leaving_ = false;
+  bool leaving_ = false, accused_ = false;
   Failure failure_;
   std::thread thread_;
 };

@@ -93,17 +93,19 @@ class Hub::Server {
     polled_.clear();
     for (const auto& c : connections_)
       polled_.push_back({c->socket.fd(), short(POLLIN | (c->out.empty() ? 0 : POLLOUT)), 0});
-    if (listener_) polled_.push_back({listener_.fd(), POLLIN, 0});
+    if (listener_ && strangers() < kMostStrangers) polled_.push_back({listener_.fd(), POLLIN, 0});
     (void)::poll(polled_.data(), nfds_t(polled_.size()), 100);
   }
 
+  size_t strangers() const {
+    return size_t(
+        std::count_if(connections_.begin(), connections_.end(), [](auto& c) { return c->rank < 0; }));
+  }
+  // More than so many wait, with the system, until some of these have said who they are.
   void take_strangers() {
-    while (true) {
+    for (size_t n = strangers(); n < kMostStrangers; n++) {
       Socket s(::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC));
       if (!s) return;
-      const auto strangers =
-          std::count_if(connections_.begin(), connections_.end(), [](auto& c) { return c->rank < 0; });
-      if (size_t(strangers) >= kMostStrangers) continue;
       tune(s);
       connections_.push_back(std::make_unique<Connection>(std::move(s)));
     }
@@ -161,27 +163,27 @@ class Hub::Server {
   // Why a connection ends: it is told, and of a rank that is in the others are.
   void refuse(Connection& c, const std::string& why) {
     c.closing = true;
+    if (leave(c)) announce_death(c.rank, why);
     send(c, {.kind = FrameKind::refusal}, std::as_bytes(std::span(why)));
-    if (c.rank >= 0) announce_death(c, why);
   }
 
   void lost(Connection& c) {
     if (!c.socket) return;
     c.socket.close();
-    if (c.rank < 0) return;
-    if (!c.said_bye && met_)
-      return announce_death(c, "its process is gone: its connection ended without a word");
-    by_rank_[size_t(c.rank)] = nullptr;  // before all have met it may come again
-    if (!met_) here_--;
+    if (leave(c) && !c.said_bye)
+      announce_death(c.rank, "its process is gone: its connection ended without a word");
   }
-  void announce_death(Connection& c, const std::string& why) {
+  // Is it its rank's connection? It is no more: another of the rank may have come since.
+  bool leave(const Connection& c) {
+    if (c.rank < 0 || by_rank_[size_t(c.rank)] != &c) return false;
     by_rank_[size_t(c.rank)] = nullptr;
-    if (!met_) {
-      here_--;
-      return;
-    }
-    const std::vector<std::byte> body = body_of(News{.rank = c.rank, .dead = true, .why = why});
-    for (int r = 0; r < options_.world; r++) send(r, {.kind = FrameKind::news, .from = c.rank}, body);
+    if (!met_) here_--;
+    return true;
+  }
+  void announce_death(int rank, const std::string& why) {
+    if (!met_) return;  // it may come again
+    const std::vector<std::byte> body = body_of(News{.rank = rank, .dead = true, .why = why});
+    for (int r = 0; r < options_.world; r++) send(r, {.kind = FrameKind::news, .from = rank}, body);
   }
 
   // ---- before all are here ----
@@ -235,8 +237,9 @@ class Hub::Server {
   void welcome() {
     met_ = true;
     listener_.close();
+    std::vector<Welcome> all;  // before any is sent: a rank may turn out to be gone then
     for (int r = 0; r < options_.world; r++) {
-      Welcome w{.world = options_.world, .local_rank = 0, .local_ranks = 0};
+      Welcome& w = all.emplace_back(Welcome{.world = options_.world, .local_rank = 0, .local_ranks = 0});
       const auto& mine = by_rank_[size_t(r)]->hello.machine;
       const std::string_view host = host_of(mine);
       for (int o = 0; o < options_.world; o++) {
@@ -244,8 +247,9 @@ class Hub::Server {
         w.local_ranks += std::strcmp(other.data(), mine.data()) == 0;
         w.local_rank += o < r && host_of(other) == host;
       }
-      send(r, {.kind = FrameKind::welcome, .to = r}, body_of(w));
     }
+    for (int r = 0; r < options_.world; r++)
+      send(r, {.kind = FrameKind::welcome, .to = r}, body_of(all[size_t(r)]));
   }
   static std::string_view host_of(const std::array<char, 112>& machine) {
     const std::string_view all(machine.data());

@@ -125,6 +125,8 @@ void tune(const Socket& s) {
   set_option(s.fd(), IPPROTO_TCP, TCP_KEEPIDLE, 5);
   set_option(s.fd(), IPPROTO_TCP, TCP_KEEPINTVL, 2);
   set_option(s.fd(), IPPROTO_TCP, TCP_KEEPCNT, 3);
+  // While bytes are on their way nobody asks whether the other end is alive: those count then.
+  set_option(s.fd(), IPPROTO_TCP, TCP_USER_TIMEOUT, 11'000);
 }
 
 bool send_all(int fd, std::span<const std::byte> bytes) {

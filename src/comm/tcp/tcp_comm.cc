@@ -1,11 +1,18 @@
 #include "comm/tcp/tcp_comm.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "device/cpu/sum_pieces.h"
 
 namespace trireme::tcp {
 namespace {
+
+// What a rank sends or is sent in one frame.
+void check_size(std::string_view call, std::string_view group, int64_t bytes) {
+  if (bytes > kMostBody)
+    run_failed("{} of group {}: {} bytes in one call; over TCP at most {} go", call, group, bytes, kMostBody);
+}
 
 std::span<const std::byte> bytes_in(const Tensor& t) {
   return {t.data, size_t(t.bytes())};
@@ -49,6 +56,8 @@ void TcpCommunicator::collective(QueuedOp& op) {
   const bool tables = kind == Collective::all_to_all;
   const bool brings = kind != Collective::barrier && (kind != Collective::broadcast || rank() == op.root);
   const std::span<const int64_t> none;
+  const int64_t rows = tables ? 16 * int64_t(size()) : 0;  // bytes of the tables
+  check_size(name_of(kind), group(), int64_t(sizeof h) + rows + std::max(op.a.bytes(), op.b.bytes()));
   client_.send({.kind = FrameKind::call, .from = client_.rank(), .key = key_, .number = op.number},
                body_of(h, tables ? op.send_rows : none, tables ? op.recv_rows : none,
                        brings ? bytes_in(op.a) : std::span<const std::byte>()));
@@ -66,10 +75,12 @@ void TcpCommunicator::collective(QueuedOp& op) {
 
 // Mail under a key of the group and direction: the hub keeps its order.
 void TcpCommunicator::p2p(QueuedOp& op) {
+  if (op.p2p.empty()) return;  // it waits for nobody, so nobody's failure is its own
   if (client_.failure().is_set()) client_.failure().raise();
   constexpr uint64_t kMessages = 0x9e3779b97f4a7c15;  // apart from what backends post
   for (const P2pNumbered& p : op.p2p)
     if (p.op.send) {
+      check_size("p2p", group(), p.op.buf.bytes());
       const uint64_t key = (key_ + uint64_t(p.number)) * kMessages;
       client_.send({.kind = FrameKind::mail,
                     .from = client_.rank(),

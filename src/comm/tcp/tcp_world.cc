@@ -47,8 +47,10 @@ class TcpBoard final : public BeatBoard {
       own_ = b;
       for (int to : {0, last})
         if (to != client_.rank() && (to == 0 || client_.rank() == 0))
-          client_.send({.kind = FrameKind::beat, .from = client_.rank(), .to = to},
-                       std::as_bytes(std::span(&b, 1)));
+          // One that would have to wait is left out: the next says more, and after the last there is none.
+          (void)client_.send_within(b.left ? 0.5 : 0,
+                                    {.kind = FrameKind::beat, .from = client_.rank(), .to = to},
+                                    std::as_bytes(std::span(&b, 1)));
     }
     all_[size_t(client_.rank())] = own_;
   }
@@ -137,6 +139,7 @@ class TcpWorld final : public ProcessWorld {
 
   Error end_failed(const Error& e) override {
     client_->fail(rank(), e.what(), true, int(e.fault));
+    if (client_->accused()) return Error("", Fault(client_->fault_of(rank())));  // who accused it says why
     const int first = client_->failure().rank();
     if (first != rank()) {  // who told us why says it; for the dead, the lowest who lives
       if (!client_->is_dead(first)) {
@@ -151,11 +154,13 @@ class TcpWorld final : public ProcessWorld {
     if (lower >= 0) return Error("", Fault(client_->fault_of(lower)));
     return Error(size() == 1 ? e.what() : fmt::format("rank {}: {}", rank(), e.what()), e.fault);
   }
-  // Returns when the hub, which may end with this process, has told the others.
+  // Returns when the hub, which may end with this process, has told the others, or after two seconds: it may
+  //  be the hub's process that hangs.
   void condemn(int condemned, std::string_view why) override {
     constexpr uint64_t kBack = 0x434f4e44454d4e;
-    client_->fail(condemned, why, true, int(Fault::run));
-    post(rank(), kBack, "");
+    client_->fail(condemned, why, true, int(Fault::run), 0.5);
+    if (!client_->send_within(0.5, {.kind = FrameKind::mail, .from = rank(), .to = rank(), .key = kBack}, {}))
+      return;
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
     while (!client_->mail(rank(), kBack, false) && std::chrono::steady_clock::now() < end)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
