@@ -51,7 +51,8 @@ std::unique_ptr<TrainingJob> join_training(const RunRequest& request, const Laun
   const std::unique_ptr<CommFactory> ranks = job->world->factory(nullptr);
   job->run = agreed(*ranks, [&] { return load(request, *job->world, job->asked); });
   if (job->run.train.comm == "nccl") {  // `ranks` stays the host's
-    agreed(*ranks, [] { return open_nccl(); });
+    const int version = agreed(*ranks, [] { return open_nccl(); });
+    agreed(*ranks, [&] { return check_same_nccl(ranks->control(), version), true; });
     job->world = make_nccl_world(std::move(job->world));
   }
   // Rank 0's machine is measured, where that was not done before, for all.

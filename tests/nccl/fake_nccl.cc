@@ -3,9 +3,10 @@
 //
 // It is as strict as NCCL's documentation: communicators are made by all their ranks, non-blocking ones are
 // "in progress" for a few looks after each call, and a call meanwhile is an invalid usage; work of one
-// communicator runs in the order of its calls, a send waits for its receive; sums have an order of its own,
-// which moves with the place in the buffer. Streams are FakeStreams; a thread a communicator does what was
-// put there.
+// communicator runs in the order of its calls, a send waits for its receive, and the first of a pair keeps
+// its group's communicators in progress until the peer has called too; sums have an order of its own, which
+// moves with the place in the buffer. Streams are FakeStreams; a thread a communicator does what was put
+// there.
 #include "fake_nccl.h"
 
 #include <fcntl.h>
@@ -22,6 +23,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <random>
 #include <set>
@@ -47,6 +49,7 @@ constexpr size_t kMail = size_t(1) << 14;   // bytes of a message at a time
 
 struct Mailbox {
   std::atomic<int64_t> written, read;  // chunks
+  std::atomic<int> came[2];            // has the sender called yet, the receiver?
   std::array<std::byte, kMail> data;
 };
 struct Region {  // zeros when it is new
@@ -67,6 +70,15 @@ std::set<ncclComm*> all;
 
 }  // namespace
 
+// Of one group: peers that are to call, before its communicators come out of it.
+struct Connecting {
+  std::vector<const std::atomic<int>*> peers;
+  bool over = false;  // one of its communicators is gone
+  bool done() const {
+    return over || std::all_of(peers.begin(), peers.end(), [](auto* p) { return p->load() != 0; });
+  }
+};
+
 struct Op {
   bool send = false;
   std::byte* data = nullptr;
@@ -83,6 +95,7 @@ struct ncclComm {
   int64_t meetings = 0;
   std::map<int, int64_t> sent, got;  // chunks, by peer
   std::atomic<int> state = kSuccess, looks_left = 0;
+  std::shared_ptr<Connecting> connecting;  // under all_mutex
   std::atomic<bool> stop = false, busy = false;
   std::mutex mutex;
   std::condition_variable there;
@@ -285,7 +298,7 @@ Result usable(ncclComm* c) {
     misused++;
     return kInvalidArgument;
   }
-  if (c->looks_left > 0) {
+  if (c->looks_left > 0 || c->connecting) {
     misused++;
     return kInvalidUsage;
   }
@@ -318,10 +331,19 @@ Result group_end() {
     stream = g.stream, ops.push_back(g.op);
   }
   Result worst = kSuccess;
+  auto connecting = std::make_shared<Connecting>();
+  for (const Grouped& g : now) {
+    Mailbox& box =
+        g.op.send ? g.comm->mailbox(g.comm->rank, g.op.peer) : g.comm->mailbox(g.op.peer, g.comm->rank);
+    box.came[g.op.send ? 0 : 1] = 1;
+    connecting->peers.push_back(&box.came[g.op.send ? 1 : 0]);
+  }
   for (auto& [c, work] : by_comm) {
     const Result r = put(c, reinterpret_cast<CudaStream>(work.first),
                          [c = c, ops = std::move(work.second)] { c->exchange(ops); });
     if (r != kSuccess) worst = r;
+    std::lock_guard lock(all_mutex);
+    c->connecting = connecting;
   }
   return worst;
 }
@@ -336,6 +358,7 @@ void close_comm(ncclComm* c) {
   {
     std::lock_guard lock(all_mutex);
     all.erase(c);
+    if (c->connecting) c->connecting->over = true;
   }
   {
     std::lock_guard lock(c->mutex);
@@ -460,6 +483,10 @@ Result ncclCommGetAsyncError(ncclComm* c, Result* r) {
     return kInvalidArgument;
   }
   *r = Result(c->state.load());
+  if (*r == kSuccess && c->connecting) {
+    if (!c->connecting->done()) return *r = kInProgress, kSuccess;
+    c->connecting = nullptr;
+  }
   if (*r == kSuccess && c->looks_left > 0) {
     if (--c->looks_left > 0) *r = kInProgress;
   } else if (*r == kInProgress && c->looks_left > 1) {

@@ -61,7 +61,7 @@ TEST(NcclLibrary, IsNamedWhereItIsNotThatOne) {
   EXPECT_EQ(nccl::version_text(2708), "2.7.8");
 }
 
-// Without a GPU it can be opened and makes ids, and says that there is no GPU.
+// It can be opened without a GPU, has the functions that there must be and may be, and its own words.
 TEST(NcclLibrary, NvidiasOwnHasAllThatIsUsed) {
   void* there = nullptr;
   std::string name;
@@ -122,6 +122,39 @@ TEST(NcclMessages, CrossOnTwoStreams) {
   });
 }
 
+// A ring in which every rank sends and takes in one batch, whatever comes first there: at the first of it
+// NCCL waits for the peers of all, who are at theirs. Where ranks wait for each other they are let go.
+TEST(NcclMessages, ARingInOneBatchBeginsTogether) {
+  std::atomic<bool> over = false;
+  std::thread release([&] {
+    for (int i = 0; i < 200 && !over; i++) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    if (!over) OF_FAKE(fakeNcclBreak)(-1, nccl::kInternalError);
+  });
+  const auto errors = run_ranks({3}, [](Rank& me) {
+    constexpr int64_t kN = 70'001;
+    const int next = (me.rank + 1) % 3, last = (me.rank + 2) % 3;
+    Values out(DType::f32, kN), in(DType::f32, kN), far(DType::f32, kN);
+    out.fill(uint64_t(me.rank));
+    const Stream streams[2] = {me.device.stream("a"), me.device.stream("b")};
+    for (int i = 0; i < 6; i++) {  // steps overlap, on two streams; messages of a pair are several
+      const P2p send{out.tensor(), next, true}, take{in.tensor(), last, false};
+      const P2p more{out.part(0, 11), next, true}, less{far.part(0, 11), last, false};
+      P2p ops[] = {i % 2 ? send : take, more, i % 2 ? take : send, less};
+      if (i % 2 == 0) std::swap(ops[1], ops[2]);
+      me.all->p2p({.ops = ops}, streams[i % 2]);
+    }
+    me.device.sync(streams[0]), me.device.sync(streams[1]);
+    Values want(DType::f32, kN);
+    want.fill(uint64_t(last));
+    EXPECT_EQ(in.bytes(), want.bytes());
+    for (int64_t i = 0; i < 11; i++) EXPECT_EQ(far.get(i), want.get(i));
+    expect_moved(*me.all);
+  });
+  over = true;
+  release.join();
+  for (const std::string& e : errors) EXPECT_EQ(e, "");
+}
+
 // A world of threads over TCP and the fake NCCL, each rank with a device that the case makes.
 std::vector<std::string> run_worlds(int n, double meet_s,
                                     const std::function<std::unique_ptr<Device>(int)>& device_of,
@@ -173,19 +206,49 @@ TEST(NcclHost, MemoryOfTheHostGoesBesideIt) {
                  {Tensor(&mine[4], {1}, DType::i64), (r + 2) % 3, false}};
     c->p2p({.ops = ops}, {});
     EXPECT_EQ(mine[4], (r + 2) % 3);
-    const int64_t one[] = {1, 1, 1};
-    mine = {r, r, r, -1, -1, -1, 0, 0};
-    c->all_to_all({.send = Tensor(&mine[0], {3, 1}, DType::i64),
-                   .recv = Tensor(&mine[3], {3, 1}, DType::i64),
-                   .send_rows = one,
-                   .recv_rows = one},
-                  {});
-    EXPECT_EQ(mine[3], 0);
-    EXPECT_EQ(mine[5], 2);
   });
   OF_FAKE(fakeNcclForbid)(nullptr, 0);
   EXPECT_EQ(OF_FAKE(fakeNcclMisused)(), 0);
   for (const std::string& e : errors) EXPECT_EQ(e, "");
+}
+
+// Rank 1 has no rows: it cannot know that the others' are the host's, and they would wait for it there.
+TEST(NcclHost, RowsOfItAreRefused) {
+  static std::array<std::array<int64_t, 2>, 3> host;
+  auto device_of = [](int r) {
+    return make_queue_device(reinterpret_cast<const std::byte*>(host[size_t(r)].data()), 16);
+  };
+  const auto errors = run_worlds(3, 60, device_of, [&](int r, Device&, CommFactory& factory) {
+    auto c = factory.split(ranks_upto(3), "ep");
+    const int64_t peer = 2 - r, mine = r == 1 ? 0 : 1;
+    const int64_t rows[] = {peer == 0 && mine, 0, peer == 2 && mine};
+    c->all_to_all({.send = Tensor(&host[size_t(r)][0], {mine, 1}, DType::i64),
+                   .recv = Tensor(&host[size_t(r)][1], {mine, 1}, DType::i64),
+                   .send_rows = rows,
+                   .recv_rows = rows},
+                  {});
+  });
+  for (const std::string& e : {errors[0], errors[2]})
+    EXPECT_NE(
+        e.find("all_to_all of group ep: rows in the host's memory; with train.comm = \"nccl\" they must "
+               "be on the device"),
+        std::string::npos)
+        << e;
+}
+
+// Each rank says what it found; one library of another version is one too many.
+TEST(NcclLibrary, IsOfOneVersionOnAllRanks) {
+  for (int odd : {-1, 2}) {
+    const auto errors = run_ranks({3}, [&](Rank& me) {
+      check_same_nccl(me.factory.control(), me.rank == odd ? 22304 : 22809);
+      me.all->barrier({});
+    });
+    for (const std::string& e : errors)
+      EXPECT_EQ(e, odd < 0
+                       ? ""
+                       : "train.comm = \"nccl\": libnccl.so.2 is version 2.23.4 on some ranks and 2.28.9 on "
+                         "others; give all ranks the same");
+  }
 }
 
 TEST(NcclMemory, OfArenasIsRegisteredOnceAndGivenBack) {

@@ -157,9 +157,16 @@ TEST(NcclTrain, TheProgramMeetsByTheEnvironment) {
             "train.device = \"cuda\", or \"thread\" or \"mpi\"\n");
   EXPECT_EQ(wrong.code, 2);
   EXPECT_EQ(wrong.err, "trireme: the environment says that this is rank 2 of 2; right are 0 to 1\n");
-  // Alone it says how it wants to be started.
+  // Alone it says how it wants to be started, where there is anything to be started on.
   const Ran alone = run(argv("cuda"), tmp.path());
   EXPECT_EQ(alone.code, 2);
+  std::string said = "start them as `mpirun -n 2 ";
+  try {
+    make_device("cuda");
+  } catch (const Error& e) {
+    said = e.what();
+  }
+  EXPECT_NE(alone.err.find(said), std::string::npos) << alone.err;
 }
 
 }  // namespace

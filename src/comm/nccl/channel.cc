@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <exception>
 #include <optional>
 #include <thread>
@@ -177,6 +178,42 @@ Result Channel::started(Result r) {
     if (const Result asked = shared_.api.CommGetAsyncError(comm_, &r); asked != kSuccess) r = asked;
   }
   return r;
+}
+
+void Channel::issue_together(std::span<Share> shares,
+                             const std::function<Result(size_t, Comm, CudaStream)>& f) {
+  if (shares.empty()) return;
+  std::deque<Turn> turns;
+  for (const Share& s : shares) turns.emplace_back(*s.channel, s.number, s.count);
+  Channel* wrong = shares[0].channel;
+  const Api& api = wrong->shared_.api;
+  Result r = kSuccess;
+  {
+    std::deque<std::unique_lock<std::mutex>> locks;
+    for (const Share& s : shares) {
+      locks.emplace_back(s.channel->mutex_);
+      s.channel->raise_if_aborted();
+      s.channel->queue_->enter();
+    }
+    r = api.GroupStart();
+    if (r == kSuccess) {
+      for (size_t i = 0; i < shares.size() && r == kSuccess; i++) {
+        Channel& c = *shares[i].channel;
+        r = f(i, c.comm_, static_cast<CudaStream>(c.queue_->handle()));
+        if (r != kSuccess) wrong = &c;
+      }
+      const Result end = api.GroupEnd();  // also where a call failed: a group is ended once begun
+      if (r == kSuccess) r = end;
+    }
+    // All come out of it together, when the peers of all are there.
+    for (size_t i = 0; i < shares.size() && (r == kSuccess || r == kInProgress); i++)
+      if (const Result its = shares[i].channel->started(r); its != kSuccess)
+        r = its, wrong = shares[i].channel;
+    if (r == kInProgress) r = kSuccess;
+    if (r == kSuccess)
+      for (Share& s : shares) s.mark = s.channel->queue_->mark();
+  }
+  if (r != kSuccess) wrong->fail(r);
 }
 
 void Channel::wait(int64_t mark) {

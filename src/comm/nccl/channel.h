@@ -5,8 +5,10 @@
 // communicator is aborted, which ends its kernels on the GPU too.
 #pragma once
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "comm/nccl/api.h"
@@ -59,6 +61,16 @@ class Channel {
     }
     fail(r);
   }
+  // Calls of several channels as one group of NCCL's. The first message between two ranks is in progress
+  // until both have called: ranks that send first, one call after another, would all wait for ever. f(i,
+  // comm, stream) makes the calls of share i, of all its numbers. Takes the turns of all, in one order of
+  // channels on all threads (std::less), and gives them on when all are out of it.
+  struct Share {
+    Channel* channel;
+    int64_t number, count;  // [number, number + count)
+    int64_t mark = 0;       // comes back, for wait()
+  };
+  static void issue_together(std::span<Share>, const std::function<Result(size_t, Comm, CudaStream)>&);
   // Something else in the same order, while nobody issues.
   template <class F>
   void in_turn(int64_t number, const F& f) {
@@ -74,11 +86,13 @@ class Channel {
  private:
   class Turn {
    public:
-    Turn(Channel& c, int64_t number) : c_(c) { c.await_turn(number); }
-    ~Turn() { c_.next_.fetch_add(1); }
+    Turn(Channel& c, int64_t number, int64_t count = 1) : c_(c), count_(count) { c.await_turn(number); }
+    Turn(const Turn&) = delete;
+    ~Turn() { c_.next_.fetch_add(count_); }
 
    private:
     Channel& c_;
+    int64_t count_;
   };
   void await_turn(int64_t number);
   Result started(Result);  // under mutex_: until it is no more in progress

@@ -95,8 +95,15 @@ void NcclCommunicator::execute(QueuedOp& op) {
 bool NcclCommunicator::of_host(const QueuedOp& op) const {
   if (op.call.kind == Collective::barrier) return true;
   const std::byte* p = op.a.numel() > 0 ? op.a.data : op.b.numel() > 0 ? op.b.data : nullptr;
-  // A rank without rows goes with those who have theirs on the device.
-  if (op.call.kind == Collective::all_to_all) return p && !all_->owns(p);
+  // A rank without rows goes with the others, which it cannot ask: so theirs are on the device.
+  if (op.call.kind == Collective::all_to_all) {
+    if (p && !all_->owns(p))
+      run_failed(
+          "all_to_all of group {}: rows in the host's memory; with train.comm = \"nccl\" they must be "
+          "on the device",
+          group());
+    return false;
+  }
   return !p || !all_->owns(p);
 }
 
@@ -112,9 +119,6 @@ void NcclCommunicator::by_host(QueuedOp& op) {
       return by_host_->broadcast({.buf = op.a, .root = op.root}, {});
     case Collective::reduce:
       return by_host_->reduce({.buf = op.a, .root = op.root, .op = op.op}, {});
-    case Collective::all_to_all:
-      return by_host_->all_to_all(
-          {.send = op.a, .recv = op.b, .send_rows = op.send_rows, .recv_rows = op.recv_rows}, {});
     default:
       return by_host_->barrier({});
   }
@@ -208,36 +212,43 @@ void NcclCommunicator::mail(const P2pNumbered& p) {
 }
 
 void NcclCommunicator::p2p(QueuedOp& op) {
-  struct UnderWay {
-    Channel* channel;
-    int64_t mark;
-  };
-  std::vector<UnderWay> under_way;
-  std::vector<Channel*> channels(op.p2p.size());
+  const std::vector<P2pNumbered>& all = op.p2p;
+  auto beside = [&](size_t i) { return all[i].op.buf.numel() == 0 || !all_->owns(all[i].op.buf.data); };
+  std::vector<Channel*> channels(all.size());
   // All channels first, and those to send by before the others, whose other ends wait for nobody then.
   for (bool send : {true, false})
-    for (size_t i = 0; i < op.p2p.size(); i++)
-      if (const P2p& p = op.p2p[i].op; p.send == send)
+    for (size_t i = 0; i < all.size(); i++)
+      if (const P2p& p = all[i].op; p.send == send)
         channels[i] = &(send ? pair(rank(), p.peer) : pair(p.peer, rank()));
-  for (size_t i = 0; i < op.p2p.size(); i++) {
+  std::vector<Channel::Share> shares;  // a channel's messages of a batch have numbers one after another
+  for (size_t i = 0; i < all.size(); i++) {
     channels[i]->ready();
-    const P2pNumbered& p = op.p2p[i];
-    const Tensor& t = p.op.buf;
-    const Elements e = elements_of(t.dtype);
-    if (!channels[i]->owns(t.data) || t.numel() == 0) {
-      channels[i]->in_turn(p.number, [&] { mail(p); });
-      continue;
-    }
-    channels[i]->use(t.data);
-    const int64_t mark = channels[i]->issue(p.number, [&](const Api& api, Comm comm, CudaStream stream) {
-      const size_t n = size_t(t.numel() * e.each);
-      return p.op.send ? api.Send(t.data, n, e.type, 1, comm, stream)
-                       : api.Recv(t.data, n, e.type, 0, comm, stream);
-    });
-    under_way.push_back({channels[i], mark});
+    if (beside(i) && all[i].op.send) mail(all[i]);  // for which nobody waits: its number is its own
+    if (!beside(i)) channels[i]->use(all[i].op.buf.data);
+    const auto s = std::find_if(shares.begin(), shares.end(),
+                                [&](const Channel::Share& x) { return x.channel == channels[i]; });
+    s == shares.end() ? shares.push_back({channels[i], all[i].number, 1}) : void(s->count++);
   }
-  for (const UnderWay& u : under_way) u.channel->wait(u.mark);
-  for (const P2pNumbered& p : op.p2p)
+  std::sort(shares.begin(), shares.end(), [](const Channel::Share& a, const Channel::Share& b) {
+    return std::less<Channel*>()(a.channel, b.channel);
+  });
+  Channel::issue_together(shares, [&](size_t share, Comm comm, CudaStream stream) {
+    Result r = kSuccess;
+    for (size_t i = 0; i < all.size() && r == kSuccess; i++) {
+      if (channels[i] != shares[share].channel || beside(i)) continue;
+      const Tensor& t = all[i].op.buf;
+      const Elements e = elements_of(t.dtype);
+      const size_t n = size_t(t.numel() * e.each);
+      r = all[i].op.send ? shared_.api.Send(t.data, n, e.type, 1, comm, stream)
+                         : shared_.api.Recv(t.data, n, e.type, 0, comm, stream);
+      if (r == kInProgress) r = kSuccess;
+    }
+    return r;
+  });
+  for (size_t i = 0; i < all.size(); i++)
+    if (beside(i) && !all[i].op.send) mail(all[i]);
+  for (const Channel::Share& s : shares) s.channel->wait(s.mark);
+  for (const P2pNumbered& p : all)
     if (p.op.send) count(p.op.buf.bytes());
 }
 

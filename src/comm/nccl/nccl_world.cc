@@ -133,6 +133,14 @@ int open_nccl(const NcclOptions& o) {
   return nccl::open_library(o.library).version;
 }
 
+void check_same_nccl(Communicator& control, int version) {
+  const int newest = int(agree_max(control, version)), oldest = -int(agree_max(control, -version));
+  if (oldest != newest)
+    bad_request(
+        "train.comm = \"nccl\": {} is version {} on some ranks and {} on others; give all ranks the same",
+        nccl::kLibrary, nccl::version_text(oldest), nccl::version_text(newest));
+}
+
 std::unique_ptr<ProcessWorld> make_nccl_world(std::unique_ptr<ProcessWorld> host,
                                               const NcclOptions& options) {
   return std::make_unique<nccl::NcclWorld>(std::move(host), options);

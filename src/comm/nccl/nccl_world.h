@@ -16,6 +16,10 @@ struct NcclOptions {
 // Opens the library, and gives its version: 22809 is 2.28.9. What is wrong with it is a bad request.
 int open_nccl(const NcclOptions& = {});
 
+// Ranks whose libraries differ do not understand each other: a bad request that says both versions, on all
+// ranks. Collective.
+void check_same_nccl(Communicator& control, int version);
+
 // Opens the library. Its factories, given a device with queues (cuda), make communicators over NCCL, which
 // chooses the order of sums whatever the options say; without a device those of the host. A device without
 // queues is a bad request.
