@@ -127,8 +127,8 @@ void add_eval(CLI::App& app) {
       "eval",
       "loss and perplexity on a token shard, or the accuracy on multiple-choice questions, of "
       "the newest checkpoint or of model.from\n"
-      "example: trireme eval configs/run/demo.toml --data data/valid\n"
-      "example: trireme eval configs/run/demo.toml --tasks arc-easy.jsonl --json");
+      "example: trireme eval runs/demo/run.toml\n"
+      "example: trireme eval runs/demo/run.toml --tasks arc-easy.jsonl --json");
   auto r = std::make_shared<EvalRequest>();
   r->run.add_to(*verb);
   auto* data = verb->add_option("--data", r->data, "token shard; default: data.valid of the run file");

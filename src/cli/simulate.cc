@@ -281,8 +281,8 @@ void add_simulate(CLI::App& app) {
       "run of\n"
       "any size, rank by rank: what each does when, and what it waits for\n"
       "example: trireme simulate --schedule zb-h1 --stages 4 --microbatches 8\n"
-      "example: trireme simulate --model llama3-405B --cluster H100 --layout \"tp=8 pp=16 dp=128 chunks=4 "
-      "schedule=interleaved zero=1 micro=1 global=2048 seq=8192\"");
+      "example: trireme simulate --model llama3-405B --cluster H100 --layout \"tp=8 pp=16 dp=128 "
+      "zero=2 schedule=1f1b micro=1 global=2048 seq=8192 sequence=true\"");
   auto q = std::make_shared<SimulateRequest>();
   auto at_scale = std::make_shared<SimulateRunRequest>();
   const std::vector<CLI::Option*> of_a_run = at_scale->add_to(*verb);

@@ -148,11 +148,16 @@ std::string wire_time_text(const RunSpec& run, const Forecast& f, const ClusterS
         "  the wire: no alpha and beta of these links are known, so it takes no time here (it would take "
         "{})\n",
         links_wanted(run, cluster));
+  const double compute = f.time.compute_s * 1e3, wire = f.time.comm_s * 1e3, waits = f.time.exposed_s * 1e3;
+  if (waits > wire)  // most of it for ranks that have not come so far
+    return fmt::format(
+        "  of a rank: {:.3f} ms computing, {:.3f} ms on the wire; compute waits {:.3f} ms for it and for the "
+        "ranks at its other end (the step replayed piece by piece)\n",
+        compute, wire, waits);
   return fmt::format(
       "  of a rank: {:.3f} ms computing, {:.3f} ms on the wire, {:.3f} ms of it exposed (compute waits; the "
-      "step "
-      "replayed piece by piece)\n",
-      f.time.compute_s * 1e3, f.time.comm_s * 1e3, f.time.exposed_s * 1e3);
+      "step replayed piece by piece)\n",
+      compute, wire, waits);
 }
 
 std::string op_lines(const Forecast& f) {

@@ -297,8 +297,11 @@ void check_recompute(const RunSpec& run, Problems& out) {
                                   std::pair("layout.recompute_rest", &l.recompute_rest)})
     for (const std::string& name : *list) {
       if (std::find(kRecomputed.begin(), kRecomputed.end(), name) == kRecomputed.end())
-        wrong({key}, fmt::format("{} is no tensor that is computed again; those are {}", shown(name),
-                                 fmt::join(kRecomputed, ", ")));
+        wrong({key},
+              fmt::format(
+                  "{} is no tensor that is computed again; those are {}{}", shown(name),
+                  fmt::join(kRecomputed, ", "),
+                  name.find(',') == std::string::npos ? "" : "; several are a list, as [\"n1\", \"o\"]"));
       else if (run.model.latent() && name != "n1" && name != "n2" && name != "u" && name != "a")
         wrong({key, "model.kv_rank"},
               fmt::format("{} is kept by latent attention; give of n1, n2, u and a", shown(name)));

@@ -189,6 +189,17 @@ TEST(Forecast, SaysWhatComputeWaitsFor) {
                   f.time.compute_s * 1e3, f.time.comm_s * 1e3, f.time.exposed_s * 1e3);
   EXPECT_NE(to_text(run, f, c).find(line), std::string::npos) << to_text(run, f, c);
   EXPECT_NE(to_json(run, f).find("\"exposed_comm_s\": 0.0"), std::string::npos);
+  // Of stages that wait for one another more than for their messages that is said.
+  RunSpec stages = model(3, 1, 0);
+  stages.layout.pp = 3;
+  const Forecast s = forecast_of(stages, c);
+  ASSERT_GT(s.time.exposed_s, s.time.comm_s);
+  EXPECT_NE(to_text(stages, s, c)
+                .find(fmt::format("{:.3f} ms on the wire; compute waits {:.3f} ms for it and for the "
+                                  "ranks at its other end",
+                                  s.time.comm_s * 1e3, s.time.exposed_s * 1e3)),
+            std::string::npos)
+      << to_text(stages, s, c);
   c.intra_node = {};
   const Forecast free = forecast_of(run, c);
   EXPECT_NE(to_text(run, free, c).find("no alpha and beta of these links are known"), std::string::npos);

@@ -467,6 +467,7 @@ TEST(RunSpec, RecomputeKeysThatSayNothing) {
       wrong("recompute_tensors = [\"scores\"]"),
       "layout.recompute_tensors: \"scores\" is no tensor that is computed again; those are n1, qkv, o, mid, "
       "n2, u, a");
+  EXPECT_HAS(wrong("recompute_tensors = [\"n1,o\"]"), "several are a list, as [\"n1\", \"o\"]");
   EXPECT_HAS(wrong("recompute = \"selective\"\nrecompute_tensors = []"), "nothing to compute again");
   EXPECT_HAS(wrong("recompute_blocks = 3"),
              "layout.recompute_blocks: 3 has no effect with recompute = \"none\"");
