@@ -24,35 +24,52 @@ constexpr double kGigaByte = 1e9;
 // without and with experts.
 using Held = std::vector<std::array<int64_t, 4>>;
 
-// Bytes that a block holds of a microbatch: behind its forward pass, and behind its input gradient, until its
+// Bytes that blocks hold of a microbatch: behind the forward pass, and behind the input gradient, until their
 // weight gradient is there: what that reads, the gradient that came in included, however much was done again
-// (StepMemory counts them alike).
-struct BlockHolds {
+// (StepMemory counts them alike). By stage.
+struct StageHolds {
   int64_t kept = 0, waiting = 0;
 };
-BlockHolds block_holds(const RunSpec& run) {
+std::vector<StageHolds> stage_holds(const RunSpec& run, const std::vector<StageRange>& stages, bool full) {
   const LayoutSpec& l = run.layout;
   const ActivationShape shape{.rows = run.batch.micro * run.data.seq_len / l.cp,
                               .bytes = run.precision.compute == "f32" ? 4 : 2,
                               .tp = l.tp,
                               .sequence = l.sequence};
-  const int64_t whole = block_activation_bytes(run.model, shape);
-  const int64_t input = shape.rows * run.model.hidden * shape.bytes / (l.sequence ? l.tp : 1);
-  return {l.recompute == "full" ? input : whole, whole + input};
+  const int64_t row = shape.rows * run.model.hidden * shape.bytes, input = row / (l.sequence ? l.tp : 1);
+  const int64_t dense = block_activation_bytes(run.model, shape);
+  int64_t experts = dense;  // of these the rows too, on their way to experts and back
+  if (run.model.moe()) {
+    ModelSpec visited = run.model;
+    visited.ffn = run.model.experts_per_token * run.model.moe_ffn + run.model.shared_ffn;
+    experts = block_activation_bytes(visited, shape) + 2 * run.model.experts_per_token * row / l.tp;
+  }
+  std::vector<StageHolds> all;
+  for (const StageRange& s : stages) {
+    StageHolds h;
+    for (int64_t b = s.first; b < s.last; b++) {
+      const int64_t whole = run.model.expert_block(b) ? experts : dense;
+      h.kept += full ? input : whole, h.waiting += whole + input;
+    }
+    all.push_back(h);
+  }
+  return all;
 }
 
 // Bytes of blocks that a rank holds at its fullest moment.
 int64_t most_held(const std::vector<Action>& actions, const std::vector<StageRange>& stages,
-                  const BlockHolds& block) {
-  const int64_t more = block.waiting - block.kept;
+                  const std::vector<StageHolds>& holds) {
   int64_t now = 0, most = 0;
   std::map<std::pair<int, int>, int64_t> held;  // by stage and microbatch
   for (const Action& a : actions) {
-    const int64_t blocks = std::max<int64_t>(1, stages[size_t(a.stage)].last - stages[size_t(a.stage)].first);
+    const StageHolds& h = holds[size_t(a.stage)];
+    const int64_t more = h.waiting - h.kept,
+                  blocks = stages[size_t(a.stage)].last - stages[size_t(a.stage)].first;
     int64_t& own = held[{a.stage, a.mb}];
-    if (a.kind == Act::F) own += blocks * block.kept, now += blocks * block.kept;
-    if (a.kind == Act::I) own += blocks * more, now += blocks * more;
-    most = std::max(most, now + (a.kind == Act::B ? more : 0));  // both gradients at once: of one block
+    if (a.kind == Act::F) own += h.kept, now += h.kept;
+    if (a.kind == Act::I) own += more, now += more;
+    // Both gradients at once: of one block after the other.
+    most = std::max(most, now + (a.kind == Act::B ? more / std::max<int64_t>(1, blocks) : 0));
     if (a.kind == Act::B || a.kind == Act::W) now -= own, own = 0;
   }
   return most;
@@ -221,12 +238,15 @@ std::string row_text(const SearchRequest& q, const Confirmed& c) {
 
 std::vector<int> fullest_ranks(const RunSpec& run, const Schedule& schedule) {
   const std::vector<StageRange> stages = split_layers(run.model, run.data.seq_len, schedule.stages);
-  const BlockHolds block = block_holds(run);
+  // What selective keeps lies between all of a block and its input alone: the fullest of both.
+  std::vector<std::vector<StageHolds>> holds;
+  if (run.layout.recompute != "full") holds.push_back(stage_holds(run, stages, false));
+  if (run.layout.recompute != "none") holds.push_back(stage_holds(run, stages, true));
   struct Fullest {
     int rank = 0;
     int64_t held = -1;
   };
-  std::map<Held, Fullest> kinds;
+  std::map<Held, std::array<Fullest, 2>> kinds;  // by `holds`
   for (size_t r = 0; r < schedule.ranks.size(); r++) {
     std::vector<bool> mine(stages.size());
     for (const Action& a : schedule.ranks[r]) mine[size_t(a.stage)] = true;
@@ -237,13 +257,17 @@ std::vector<int> fullest_ranks(const RunSpec& run, const Schedule& schedule) {
       for (int64_t b = stages[s].first; b < stages[s].last; b++) h[run.model.expert_block(b) ? 3 : 2]++;
       held.push_back(h);
     }
-    Fullest& f = kinds[held];
-    const int64_t most = most_held(schedule.ranks[r], stages, block);
-    if (most > f.held) f = {int(r), most};
+    std::array<Fullest, 2>& fullest = kinds[held];
+    for (size_t i = 0; i < holds.size(); i++) {
+      const int64_t most = most_held(schedule.ranks[r], stages, holds[i]);
+      if (most > fullest[i].held) fullest[i] = {int(r), most};
+    }
   }
   std::vector<int> ranks;
-  for (const auto& [held, f] : kinds) ranks.push_back(f.rank);
+  for (const auto& [held, fullest] : kinds)
+    for (size_t i = 0; i < holds.size(); i++) ranks.push_back(fullest[i].rank);
   std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
   return ranks;
 }
 

