@@ -106,8 +106,9 @@ Welcome parse_welcome(const Frame& f) {
 
 std::vector<std::byte> body_of(const News& n) {
   std::vector<std::byte> b = plain(NewsHead{n.rank, n.fault, uint8_t(n.certain), uint8_t(n.dead), {}});
-  const auto text = std::as_bytes(std::span(n.why.data(), std::min<size_t>(n.why.size(), 4096)));
-  b.insert(b.end(), text.begin(), text.end());
+  const size_t head = b.size(), text = std::min<size_t>(n.why.size(), 4096);
+  b.resize(head + text);
+  std::copy_n(reinterpret_cast<const std::byte*>(n.why.data()), text, b.data() + head);
   return b;
 }
 News parse_news(const Frame& f, int world) {

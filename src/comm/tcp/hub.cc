@@ -23,6 +23,8 @@ double seconds_since(HubClock::time_point t) {
   return std::chrono::duration<double>(HubClock::now() - t).count();
 }
 
+}  // namespace
+
 struct Connection {
   explicit Connection(Socket s) : socket(std::move(s)), reader(kMostHello) {
     ::fcntl(socket.fd(), F_SETFL, ::fcntl(socket.fd(), F_GETFL) | O_NONBLOCK);
@@ -43,8 +45,6 @@ struct Gathering {
   std::vector<int> ranks;     // by place; -1: not yet
   int there = 0;
 };
-
-}  // namespace
 
 std::string ranks_text(std::span<const int> r) {
   std::string text;

@@ -137,8 +137,9 @@ TEST(HeldBooking, IsTheClosedForm) {
             // Of a V's others the fullest of them is meant; of its first up to two are on their way up, with
             // fewer blocks.
             const double up = 2 * (held_layers(step, r) - rank_layers(step, r)) * bytes.waiting;
-            if (!is_v(step.order) || r == 0 || r == int(pp) - 1)
+            if (!is_v(step.order) || r == 0 || r == int(pp) - 1) {
               EXPECT_GE(booked, closed - up - 0.5 * bytes.waiting);
+            }
             if (r == 0) booked = 0;
           }
         }
