@@ -50,7 +50,7 @@ constexpr size_t kStack = 256 << 10;  // of a fiber; pages that nobody touches a
 constexpr unsigned kMostThreads = 1024;
 constexpr int64_t kSharedBytes = 48 << 10, kMostShared = 227 << 10;  // without and with being asked for
 
-enum class Wait : uint8_t { nothing, block, warp, done };
+enum class Wait : uint8_t { nothing, block, warp, until, done };
 
 struct Fiber {
 #if defined(__x86_64__)
@@ -59,6 +59,7 @@ struct Fiber {
   ucontext_t at;
 #endif
   Wait wait = Wait::nothing;
+  const std::function<bool()>* until = nullptr;
 };
 
 // What lanes put for one another. Two in turn: a lane that goes on may put again before others have read.
@@ -81,7 +82,8 @@ class Machine {
     require(shared <= allowed_, "more dynamic shared memory than the kernel may have");
     require(!running_, "a kernel started another");
     shared_.assign(size_t(shared), std::byte(0xff));
-    shared_bytes_ = shared;
+    unfenced_.assign(size_t(shared + 15) / 16, 0);
+    written_.resize(threads);
     thread_ = &thread, threads_ = threads;
     gridDim = grid, blockDim = {threads, 1, 1};
     const uint64_t blocks = uint64_t(grid.x) * grid.y * grid.z;
@@ -92,6 +94,45 @@ class Machine {
     }
   }
 
+  void wait_until(const std::function<bool()>& f) {
+    fibers_[current_].until = &f;
+    wait(Wait::until);
+  }
+  void later(std::function<void()> job) {
+    if (haste_ == Haste::at_once)
+      job();
+    else
+      jobs_.push_back(std::move(job));
+  }
+
+  std::byte* shared_at(uint32_t address, int64_t bytes) {
+    const int64_t at = int64_t(address) - int64_t(shared_base_);
+    require(at >= 0 && at + bytes <= int64_t(shared_.size()),
+            "an address outside of the block's dynamic shared memory");
+    return shared_.data() + at;
+  }
+  uint32_t address_of(const void* p) {
+    const auto* at = static_cast<const std::byte*>(p);
+    require(at >= shared_.data() && at < shared_.data() + shared_.size(),
+            "the shared address of what is not in dynamic shared memory");
+    return shared_base_ + uint32_t(at - shared_.data());
+  }
+  void mark(uint32_t address, int64_t bytes) {
+    shared_at(address, bytes);
+    for (uint32_t c = (address - shared_base_) / 16; c <= (address - shared_base_ + bytes - 1) / 16; c++)
+      unfenced_[c] = uint16_t(current_ + 1), written_[current_].push_back(c);
+  }
+  void fence() {
+    for (uint32_t c : written_[current_])
+      if (unfenced_[c] == current_ + 1) unfenced_[c] = 0;
+    written_[current_].clear();
+  }
+  const std::byte* seen_by_copies(uint32_t address, int64_t bytes) {
+    const std::byte* p = shared_at(address, bytes);
+    for (uint32_t c = (address - shared_base_) / 16; c <= (address - shared_base_ + bytes - 1) / 16; c++)
+      require(unfenced_[c] == 0, "products or copies read what a thread wrote and did not fence");
+    return p;
+  }
   void wait(Wait w) {
     const unsigned own = current_;
     fibers_[own].wait = w;
@@ -100,12 +141,15 @@ class Machine {
   }
   Warp& warp() { return warps_[current_ / 32]; }
 
-  uint64_t seed_ = 0;
+  uint64_t seed_ = 0, begun_ = 0;  // begun_: blocks
   int64_t allowed_ = kSharedBytes;
   std::vector<std::byte> shared_;
-  int64_t shared_bytes_ = 0;
 
  private:
+  // When what is under way beside the threads is done: at once, when nothing else can go on, or in between.
+  enum class Haste : uint8_t { at_once, in_between, at_last };
+
+
   void run_block(uint64_t block) {
     // Shared memory of a block holds nothing of another's.
     std::fill(shared_.begin(), shared_.end(), std::byte(0xff));
@@ -113,30 +157,55 @@ class Machine {
     warps_.assign(threads_ / 32, {});
     order_.resize(threads_);
     const uint64_t key = seed_ ? rng_key(seed_, block, "threads") : 0;
+    std::fill(unfenced_.begin(), unfenced_.end(), uint16_t(0));
+    for (auto& w : written_) w.clear();
+    jobs_.clear();
+    haste_ = seed_ ? Haste(below(key, 0, 3)) : Haste::at_last;
+    shared_base_ = seed_ ? 1024 + 16 * uint32_t(below(key, 1, 64)) : 1024;
     for (unsigned t = 0; t < threads_; t++) {
       order_[t] = seed_ ? unsigned(permute(key, t, threads_)) : t;
       prepare(t);
     }
     running_ = true;
+    begun_++;
+    uint64_t draws = 2;
     for (unsigned left = threads_; left > 0;) {
       unsigned ran = 0;
       for (unsigned t : order_)
         if (fibers_[t].wait == Wait::nothing) {
+          if (haste_ == Haste::in_between && !jobs_.empty() && below(key, draws++, 16) == 0)
+            do_a_job(below(key, draws++, jobs_.size()));
           enter(t);
           from_scheduler(t);
           ran++;
           if (error_) stop_with_error();
           left -= fibers_[t].wait == Wait::done;
         }
-      if (left > 0 && !release() && ran == 0) fail();
+      if (left == 0 || release() || ran > 0) continue;
+      if (jobs_.empty()) fail();
+      do_a_job(seed_ ? below(key, draws++, jobs_.size()) : 0);
+      release();
     }
     running_ = false;
+    require(jobs_.empty(), "a block ended while copies or products of its were under way");
+  }
+  void do_a_job(uint64_t i) {
+    auto job = std::move(jobs_[i]);
+    jobs_.erase(jobs_.begin() + ptrdiff_t(i));
+    try {
+      job();
+    } catch (...) {
+      stop();
+      throw;
+    }
   }
 
   // Lets go whoever waits for a barrier that all have reached.
   bool release() {
     bool any = false;
     for (unsigned w = 0; w < threads_; w += 32) any |= release_of(w, w + 32, Wait::warp);
+    for (unsigned t = 0; t < threads_; t++)
+      if (fibers_[t].wait == Wait::until && (*fibers_[t].until)()) fibers_[t].wait = Wait::nothing, any = true;
     return release_of(0, threads_, Wait::block) || any;
   }
   bool release_of(unsigned begin, unsigned end, Wait w) {
@@ -158,15 +227,16 @@ class Machine {
     std::rethrow_exception(std::exchange(error_, nullptr));
   }
   [[noreturn]] void fail() {
-    unsigned at_block = 0, at_warp = 0, done = 0;
+    unsigned at_block = 0, at_warp = 0, until = 0, done = 0;
     for (const Fiber& f : fibers_)
-      at_block += f.wait == Wait::block, at_warp += f.wait == Wait::warp, done += f.wait == Wait::done;
+      at_block += f.wait == Wait::block, at_warp += f.wait == Wait::warp, until += f.wait == Wait::until,
+          done += f.wait == Wait::done;
     stop();
     run_failed(
         "emulation: block ({}, {}, {}) cannot go on: {} threads wait at a barrier of the block, {} at a "
         "warp's, "
-        "{} have returned",
-        blockIdx.x, blockIdx.y, blockIdx.z, at_block, at_warp, done);
+        "{} have returned, {} wait for a phase, a turn or a count",
+        blockIdx.x, blockIdx.y, blockIdx.z, at_block, at_warp, done, until);
   }
 
   void enter(unsigned t) {
@@ -219,6 +289,11 @@ class Machine {
   std::vector<Fiber> fibers_;
   std::vector<Warp> warps_;
   std::vector<unsigned> order_;
+  std::vector<std::function<void()>> jobs_;
+  Haste haste_ = Haste::at_last;
+  uint32_t shared_base_ = 0;                    // the address of shared_'s first byte
+  std::vector<uint16_t> unfenced_;              // of 16 bytes of shared_: 1 + the thread that wrote them
+  std::vector<std::vector<uint32_t>> written_;  // of a thread, since its last fence
 };
 
 Machine& machine() {
@@ -264,6 +339,30 @@ void require_aligned(const void* p, uintptr_t bytes) {
 
 void block_barrier() {
   machine().wait(Wait::block);
+}
+void wait_until(const std::function<bool()>& f) {
+  machine().wait_until(f);
+}
+void later(std::function<void()> job) {
+  machine().later(std::move(job));
+}
+uint64_t blocks_begun() {
+  return machine().begun_;
+}
+uint32_t shared_address(const void* p) {
+  return machine().address_of(p);
+}
+std::byte* shared_at(uint32_t address, int64_t bytes) {
+  return machine().shared_at(address, bytes);
+}
+void written_by_thread(uint32_t address, int64_t bytes) {
+  machine().mark(address, bytes);
+}
+void fence_async() {
+  machine().fence();
+}
+const std::byte* seen_by_copies(uint32_t address, int64_t bytes) {
+  return machine().seen_by_copies(address, bytes);
 }
 uint64_t exchange(uint64_t own, unsigned from) {
   const unsigned lane = threadIdx.x % 32;

@@ -23,6 +23,7 @@
 #define __launch_bounds__(...)
 #define __shared__ static
 #define __align__(n) alignas(n)
+#define __grid_constant__
 
 struct dim3 {
   unsigned x = 1, y = 1, z = 1;
@@ -43,6 +44,22 @@ void copy_bytes(void* dst, const void* src, int64_t bytes);
 void require_aligned(const void*, uintptr_t bytes);
 
 void block_barrier();
+
+// The thread goes on when f() is true.
+void wait_until(const std::function<bool()>& f);
+// What a unit beside the threads does (a copy, a product): at once, at some time, or when no thread can go
+// on, as the order has it. A block must not end before it is done.
+void later(std::function<void()> job);
+uint64_t blocks_begun();  // so far: who keeps something of a block forgets it with the next
+// Addresses in shared memory's own space of 32 bits, of dynamic shared memory.
+uint32_t shared_address(const void*);
+std::byte* shared_at(uint32_t address, int64_t bytes);
+// What a thread writes, units beside the threads (products, bulk copies) may read when the thread has fenced
+// it.
+void written_by_thread(uint32_t address, int64_t bytes);
+void fence_async();
+const std::byte* seen_by_copies(uint32_t address, int64_t bytes);
+
 // Every lane of the warp puts 8 bytes and gets those of lane `from` once all have put theirs.
 uint64_t exchange(uint64_t own, unsigned from);
 unsigned ballot(bool);

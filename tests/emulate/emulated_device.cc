@@ -12,10 +12,11 @@ namespace {
 
 class EmulatedKernels final : public Kernels {
  public:
-  EmulatedKernels() {
+  explicit EmulatedKernels(const CudaTrial& trial) {
     slots_.fill(~uint64_t(0));
     ctx_.index_slots = slots_.data();
-    ctx_.multiprocessors = 3, ctx_.major = 8;
+    ctx_.multiprocessors = 3, ctx_.major = trial.sm90_attention ? 9 : 8;
+    ctx_.sm90_attention = trial.sm90_attention, ctx_.attention_kernel = trial.attention_kernel;
   }
   void finish() { cuda::raise_bad_indices(ctx_, nullptr); }
 
@@ -27,7 +28,7 @@ class EmulatedKernels final : public Kernels {
     cuda::cuda_launch(p, scratch, ctx_, nullptr);                        \
   }                                                                      \
   int64_t scratch_bytes(const Args& p) override {                        \
-    return cuda::cuda_scratch(p);                                        \
+    return cuda::cuda_scratch(p, ctx_.sm90_attention);                                        \
   }
   TRIREME_OPS(TRIREME_EMULATED)
 #undef TRIREME_EMULATED
@@ -39,9 +40,10 @@ class EmulatedKernels final : public Kernels {
 
 class EmulatedDevice final : public Device {
  public:
-  EmulatedDevice() : cpu_(make_cpu_device({.threads = 1})) {}
+  explicit EmulatedDevice(const CudaTrial& trial)
+      : cpu_(make_cpu_device({.threads = 1})), kernels_(trial), sm90_(trial.sm90_attention) {}
 
-  std::string_view name() const override { return kEmulatedCuda; }
+  std::string_view name() const override { return sm90_ ? kEmulatedSm90 : kEmulatedCuda; }
   bool has_data() const override { return true; }
   bool native(DType t) const override { return size_of(t) > 1; }
   std::byte* reserve(int64_t bytes) override { return cpu_->reserve(bytes); }
@@ -67,12 +69,13 @@ class EmulatedDevice final : public Device {
  private:
   std::unique_ptr<Device> cpu_;
   EmulatedKernels kernels_;
+  bool sm90_;
 };
 
 }  // namespace
 
-std::unique_ptr<Device> make_emulated_device() {
-  return std::make_unique<EmulatedDevice>();
+std::unique_ptr<Device> make_emulated_device(const CudaTrial& trial) {
+  return std::make_unique<EmulatedDevice>(trial);
 }
 void emulated_turn_codes(const Tensor& from, const Tensor& to) {
   cuda::turn_codes(from, to, nullptr);

@@ -1,13 +1,14 @@
 // The kernels of src/device/cuda on a processor, as a device of the op harness.
 #pragma once
-#include "device/device.h"
+#include "device/cuda/cuda_device.h"
 
 namespace trireme {
 
-inline constexpr std::string_view kEmulatedCuda = "cuda-emulated";
+inline constexpr std::string_view kEmulatedCuda = "cuda-emulated", kEmulatedSm90 = "cuda-emulated-sm90";
 
 // Memory, copies and streams are the CPU's. Every launch shuffles blocks and threads another way.
-std::unique_ptr<Device> make_emulated_device();
+// trial: with sm90_attention it is a Hopper, whose attention takes the kernels for sm_90a.
+std::unique_ptr<Device> make_emulated_device(const CudaTrial& trial = {});
 
 // device/cuda/fp8.h's turn_codes, which only cuBLASLt's products call.
 void emulated_turn_codes(const Tensor& from, const Tensor& to);

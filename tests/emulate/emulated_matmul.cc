@@ -1,5 +1,4 @@
 // What only a device runs, without one: of any product the kernel that takes what cuBLASLt does not.
-#include "device/cuda/attention.h"
 #include "device/cuda/fp8.h"
 #include "device/cuda/matmul_simt.h"
 
@@ -10,10 +9,6 @@ void cuda_launch(const MatmulArgs& a, const Tensor&, CudaContext&, cudaStream_t 
 }
 
 bool fp8_on_tensor_cores(const Fp8MatmulArgs&, const Tensor&, CudaContext&, cudaStream_t) {
-  return false;
-}
-
-bool attention_on_sm90(const AttentionArgs&, const CudaContext&, cudaStream_t) {
   return false;
 }
 

@@ -84,20 +84,28 @@ void perf_in_turn(const Options& options, int threads) {
   }
 }
 
-// On a GPU, whose ceilings are the vendor's.
-void perf_on_gpu(const Options& options) {
+// On a GPU, whose ceilings are the vendor's. Returns how many lines another kernel took than was asked for.
+int perf_on_gpu(const Options& options) {
   constexpr int kTogether = 20;
-  auto device = make_harness_device(options.device);
-  fmt::print("device {}\n{:>10} {:>10} {:>10} {:>9}  problem\n", device->name(), "median ms", "best ms",
-             "GFLOP/s", "GB/s");
+  int failures = 0;
+  std::string_view kernel;
+  auto device = make_harness_device(options.device, {}, &kernel);
+  fmt::print("device {}\n{:>10} {:>10} {:>10} {:>9} {:>8}  problem\n", device->name(), "median ms", "best ms",
+             "GFLOP/s", "GB/s", "kernel");
   for_each_problem(options, "perf", [&](const CaseEntry& entry, const ProblemFile&, const Problem& p) {
     Instance run(entry, p, *device, planned_scratch(entry, p, options.device, 1));
     run.reset();
+    kernel = {};
     auto [s, best] = time_launches(run, kTogether);
     Cost c = run.the_case().expense();
-    fmt::print("{:10.4f} {:10.4f} {:10.1f} {:9.1f}  {}\n", s * 1e3, best * 1e3, c.flops / s * 1e-9,
-               double(c.bytes_read + c.bytes_written) / s * 1e-9, p.line);
+    fmt::print("{:10.4f} {:10.4f} {:10.1f} {:9.1f} {:>8}  {}\n", s * 1e3, best * 1e3, c.flops / s * 1e-9,
+               double(c.bytes_read + c.bytes_written) / s * 1e-9, kernel, p.line);
+    const std::string_view asked = kernel_asked_for(options.device, entry.op, p);
+    if (asked.empty() || kernel == asked) return;
+    fmt::print("FAIL {} ({}): kernel {} was asked for, and {} took it\n", p.line, p.place, asked, kernel);
+    failures++;
   });
+  return failures;
 }
 
 }  // namespace
@@ -105,8 +113,7 @@ void perf_on_gpu(const Options& options) {
 int run_perf(const Options& options) {
   if (options.device == "meta") bad_request("device meta has no data to launch on; cpu and cuda have");
   if (options.device != "cpu") {
-    perf_on_gpu(options);
-    return 0;
+    return perf_on_gpu(options);
   }
   for (int threads : options.threads) {
     if (options.in_turn) {

@@ -36,13 +36,14 @@ namespace {
 struct Tally {
   int problems = 0, failures = 0;
   std::map<std::string_view, Distance> worst;  // by output type
+  std::map<std::string_view, int> kernels;     // of attention on a GPU: problems that each took
 };
 
 class Tester {
  public:
   explicit Tester(const Options& options) : options_(options) {
     for (int t : options.threads) {
-      devices_.push_back(make_harness_device(options.device, {.threads = t}));
+      devices_.push_back(make_harness_device(options.device, {.threads = t}, &kernel_));
       metas_.push_back(make_meta_of(options.device, t));
     }
   }
@@ -67,6 +68,7 @@ class Tester {
       std::string seen;
       for (auto& [type, d] : t.worst)
         seen += fmt::format("  {} nmse {:.1e} worst {:.1e}", type, d.nmse, d.worst);
+      for (auto& [kernel, n] : t.kernels) seen += fmt::format("  by {}: {}", kernel, n);
       fmt::print("{:20} {:3} problems  {}{}\n", op, t.problems,
                  t.failures ? fmt::format("{} FAILURES", t.failures) : "ok", seen);
       failures += t.failures;
@@ -87,7 +89,11 @@ class Tester {
     plan.launch();
     Instance run(entry, *problem_, *devices_[k], plan.scratch_peak());
     run.reset();
+    kernel_ = {};
     run.launch();
+    const std::string_view took = kernel_, asked = kernel_asked_for(options_.device, entry.op, *problem_);
+    if (!took.empty()) tally_->kernels[took]++;
+    if (!asked.empty() && took != asked) fail("kernel {} was asked for, and {} took it", asked, took);
     run.fetch();
     if (run.scratch_peak() != plan.scratch_peak())
       fail("took {} bytes of scratch, meta booked {}", run.scratch_peak(), plan.scratch_peak());
@@ -150,6 +156,7 @@ class Tester {
   const Problem* problem_ = nullptr;
   Tally* tally_ = nullptr;
   int threads_ = 1;
+  std::string_view kernel_;  // that took the last attention
 };
 
 }  // namespace

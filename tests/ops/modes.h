@@ -18,8 +18,13 @@ struct Options {
 };
 
 // make_device, which also knows "cuda-emulated": the CUDA kernels on this processor (tests/emulate); and
-// "cuda-sm90": cuda with attention's kernel for sm_90a, which until it has run is on trial.
-std::unique_ptr<Device> make_harness_device(std::string_view name, const DeviceOptions& = {});
+// "cuda-sm90", "cuda-emulated-sm90": with attention's kernels for sm_90a, which until they have run are on
+// trial. attention_kernel: told at each attention on a CUDA device which kernel took it.
+std::unique_ptr<Device> make_harness_device(std::string_view name, const DeviceOptions& = {},
+                                            std::string_view* attention_kernel = nullptr);
+// The kernel that must take the problem on the device; "" where any may.
+std::string_view kernel_asked_for(std::string_view device, std::string_view op, const Problem&);
+bool on_sm90(std::string_view device);
 // A meta device that books what device `name` does.
 std::unique_ptr<Device> make_meta_of(std::string_view name, int threads);
 

@@ -23,14 +23,27 @@ void refuse_missing_cases() {
 
 }  // namespace
 
-std::unique_ptr<Device> make_harness_device(std::string_view name, const DeviceOptions& options) {
-  if (name == kSm90) return make_cuda_device(options, true);
-  return name == kEmulatedCuda ? make_emulated_device() : make_device(name, options);
+std::unique_ptr<Device> make_harness_device(std::string_view name, const DeviceOptions& options,
+                                            std::string_view* attention_kernel) {
+  const CudaTrial trial{.sm90_attention = on_sm90(name), .attention_kernel = attention_kernel};
+  if (name == kEmulatedCuda || name == kEmulatedSm90) return make_emulated_device(trial);
+  return name == "cuda" || name == kSm90 ? make_cuda_device(options, trial) : make_device(name, options);
+}
+bool on_sm90(std::string_view device) {
+  return device == kSm90 || device == kEmulatedSm90;
+}
+// By what docs/device.md says of those kernels, not by what they say of themselves.
+std::string_view kernel_asked_for(std::string_view device, std::string_view op, const Problem& p) {
+  if (!on_sm90(device) || !op.starts_with("attention") || size_of(p.dtype()) != 2) return {};
+  const int64_t widest = op == "attention_backward" ? 128 : op == "attention" ? 256 : 0;
+  for (int64_t n : {p.size("d"), p.size("dv", p.size("d")), p.size("pad", 0), p.size("offset", 0)})
+    if (n % 8 != 0 || n > widest) return {};
+  return "sm_90a";
 }
 std::unique_ptr<Device> make_meta_of(std::string_view name, int threads) {
   if (name == "meta") name = "cpu";
   return make_device("meta",
-                     {.threads = threads, .models = name == kEmulatedCuda || name == kSm90 ? "cuda" : name});
+                     {.threads = threads, .models = on_sm90(name) ? kSm90 : name.starts_with("cuda") ? "cuda" : name});
 }
 
 void for_each_problem(const Options& options, std::string_view mode, const ProblemVisitor& visit) {

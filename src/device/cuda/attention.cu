@@ -31,6 +31,7 @@ void cuda_launch(const AttentionArgs& a, const Tensor&, CudaContext& ctx, cudaSt
 void cuda_launch(const AttentionBackwardArgs& a, const Tensor& scratch, CudaContext& ctx,
                  cudaStream_t stream) {
   refuse_traffic(a.traffic, a.kName);
+  if (attention_on_sm90(a, scratch, ctx, stream)) return;
   switch (a.q.dtype) {
     case DType::f64:
       return attention_backward_f64(a, scratch, ctx, stream);

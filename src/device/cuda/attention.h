@@ -15,8 +15,14 @@ TRIREME_ATTENTION_OF(bf16)
 TRIREME_ATTENTION_OF(f16)
 #undef TRIREME_ATTENTION_OF
 
-// Takes the problem to attention_sm90_device.cu where that is wanted and can; else false, and nothing is
+inline void tell_kernel(const CudaContext& ctx, std::string_view kernel) {
+  if (ctx.attention_kernel) *ctx.attention_kernel = kernel;
+}
+inline constexpr std::string_view kSm90Kernel = "sm_90a", kMmaKernel = "mma.sync", kSimtKernel = "simt";
+
+// Takes the problem to attention_sm90*.cu where that is wanted and can; else false, and nothing is
 // done.
 bool attention_on_sm90(const AttentionArgs&, const CudaContext&, cudaStream_t);
+bool attention_on_sm90(const AttentionBackwardArgs&, const Tensor& scratch, const CudaContext&, cudaStream_t);
 
 }  // namespace trireme::cuda

@@ -50,7 +50,8 @@ template <class T, class Acc>
 void launch_forward(const AttentionArgs& a, const CudaContext& ctx, cudaStream_t stream) {
   const auto p = problem_of_forward<T, Acc>(a);
   if constexpr (sizeof(T) == 2)
-    if (takes_mma(a, ctx)) return forward_mma(p, stream);
+    if (takes_mma(a, ctx)) return tell_kernel(ctx, kMmaKernel), forward_mma(p, stream);
+  tell_kernel(ctx, kSimtKernel);
   forward_simt(p, stream);
 }
 template <class T, class Acc>
@@ -59,7 +60,8 @@ void launch_backward(const AttentionBackwardArgs& a, const Tensor& scratch, cons
   const auto p = problem_of_backward<T, Acc>(a, scratch);
   delta_of(p, stream);
   if constexpr (sizeof(T) == 2)
-    if (takes_mma(a, ctx)) return backward_mma(p, stream);
+    if (takes_mma(a, ctx)) return tell_kernel(ctx, kMmaKernel), backward_mma(p, stream);
+  tell_kernel(ctx, kSimtKernel);
   backward_simt(p, stream);
 }
 

@@ -160,7 +160,7 @@ class CudaKernels final : public Kernels {
     cuda_launch(p, scratch, ctx_, stream_);                              \
   }                                                                      \
   int64_t scratch_bytes(const Args& p) override {                        \
-    return cuda_scratch(p);                                              \
+    return cuda_scratch(p, ctx_.sm90_attention);                                              \
   }
   TRIREME_OPS(TRIREME_FORWARD)
 #undef TRIREME_FORWARD
@@ -235,10 +235,11 @@ class LibraryQueue final : public DeviceQueue {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(const cudaDeviceProp& p, int index, bool spin, bool sm90_attention) : spin_(spin) {
-    if (sm90_attention && p.major != 9)
+  CudaDevice(const cudaDeviceProp& p, int index, bool spin, const CudaTrial& trial) : spin_(spin) {
+    if (trial.sm90_attention && p.major != 9)
       bad_request("kernels for sm_90a were asked for; this GPU, {}, is sm_{}{}", p.name, p.major, p.minor);
-    ctx_.sm90_attention = sm90_attention, ctx_.device = index;
+    ctx_.sm90_attention = trial.sm90_attention, ctx_.attention_kernel = trial.attention_kernel;
+    ctx_.device = index;
     TRIREME_CUDA_CALL(cudaSetDevice(ctx_.device));
     ctx_.multiprocessors = p.multiProcessorCount, ctx_.major = p.major, ctx_.minor = p.minor;
     compute_ = make_stream();
@@ -365,13 +366,13 @@ class CudaDevice final : public Device {
 
 namespace trireme {
 
-std::unique_ptr<Device> make_cuda_device(const DeviceOptions& options, bool sm90_attention) {
+std::unique_ptr<Device> make_cuda_device(const DeviceOptions& options, const CudaTrial& trial) {
   int index = options.index;
   const cudaDeviceProp p = cuda::nth_device(index);
-  return std::make_unique<cuda::CudaDevice>(p, index, options.spin, sm90_attention);
+  return std::make_unique<cuda::CudaDevice>(p, index, options.spin, trial);
 }
 std::unique_ptr<Device> make_cuda_device(const DeviceOptions& options) {
-  return make_cuda_device(options, false);
+  return make_cuda_device(options, {});
 }
 
 }  // namespace trireme

@@ -14,6 +14,15 @@ namespace trireme::cuda {
 TRIREME_OPS(TRIREME_CUDA_OP)
 #undef TRIREME_CUDA_OP
 
+// The same where CudaContext::sm90_attention: attention's backward pass takes more.
+int64_t sm90_scratch(const AttentionBackwardArgs&);
+template <class Args>
+int64_t cuda_scratch(const Args& a, bool sm90_attention) {
+  if constexpr (std::is_same_v<Args, AttentionBackwardArgs>)
+    if (sm90_attention) return sm90_scratch(a);
+  return cuda_scratch(a);
+}
+
 // dst[i] = src[i] for equal shapes and element sizes, any strides (copy.cu).
 void copy_strided(const Tensor& dst, const Tensor& src, cudaStream_t);
 

@@ -1,6 +1,7 @@
 // Scratch of matrix products and attention on CUDA, known without a GPU.
 #include <algorithm>
 
+#include "device/cuda/attention_sm90.h"
 #include "device/cuda/fp8.h"
 
 namespace trireme::cuda {
@@ -29,6 +30,12 @@ int64_t cuda_scratch(const AttentionArgs&) {
 // rowsum(dO o O) of every row, in the type of the sums.
 int64_t cuda_scratch(const AttentionBackwardArgs& a) {
   return a.lse.numel() * size_of(a.lse.dtype);
+}
+int64_t sm90_scratch(const AttentionBackwardArgs& a) {
+  const int64_t width = std::max(a.q.shape[3], a.v.shape[3]);
+  if (size_of(a.q.dtype) != 2 || width > sm90::kWidestBackward) return cuda_scratch(a);
+  const sm90::BackwardScratch more(a.q.shape[0], a.q.shape[2], a.q.shape[1], int(width));
+  return sm90::backward_sums_at(a.lse.numel()) + more.bytes;
 }
 int64_t cuda_scratch(const CachedAttentionArgs&) {
   return 0;

@@ -15,24 +15,25 @@ namespace {
 
 class MetaKernels final : public Kernels {
  public:
-  MetaKernels(cpu::Context ctx, bool cuda) : ctx_(ctx), cuda_(cuda) { ctx_.matmuls = &matmuls_; }
+  MetaKernels(cpu::Context ctx, bool cuda, bool sm90) : ctx_(ctx), cuda_(cuda), sm90_(sm90) { ctx_.matmuls = &matmuls_; }
 
  private:
 #define TRIREME_BOOK(Args)                                                     \
   void launch(const Args&, const Tensor&, Stream) override {}                  \
   int64_t scratch_bytes(const Args& p) override {                              \
-    return cuda_ ? cuda::cuda_scratch(p) : cpu::scratch_bytes_of_any(p, ctx_); \
+    return cuda_ ? cuda::cuda_scratch(p, sm90_) : cpu::scratch_bytes_of_any(p, ctx_); \
   }
   TRIREME_OPS(TRIREME_BOOK)
 #undef TRIREME_BOOK
   cpu::MatmulCache matmuls_;
   cpu::Context ctx_;
   bool cuda_;  // what it stands for: a GPU, or else a CPU
+  bool sm90_;  // a GPU whose attention goes to the kernels for sm_90a
 };
 
 class MetaDevice final : public Device {
  public:
-  MetaDevice(cpu::Context ctx, bool cuda) : kernels_(ctx, cuda), cuda_(cuda) {}
+  MetaDevice(cpu::Context ctx, bool cuda, bool sm90) : kernels_(ctx, cuda, sm90), cuda_(cuda) {}
 
   std::string_view name() const override { return "meta"; }
   bool has_data() const override { return false; }
@@ -90,9 +91,10 @@ class MetaDevice final : public Device {
 }  // namespace
 
 std::unique_ptr<Device> make_meta_device(const DeviceOptions& options) {
-  if (options.models != "cpu" && options.models != "cuda")
+  const bool sm90 = options.models == "cuda-sm90";  // for the op harness
+  if (options.models != "cpu" && options.models != "cuda" && !sm90)
     bad_request("meta cannot stand for device '{}'; it knows the scratch of: cpu, cuda", options.models);
-  return std::make_unique<MetaDevice>(cpu::make_context(options), options.models == "cuda");
+  return std::make_unique<MetaDevice>(cpu::make_context(options), options.models != "cpu", sm90);
 }
 
 }  // namespace trireme
