@@ -149,7 +149,6 @@ class Machine {
   // When what is under way beside the threads is done: at once, when nothing else can go on, or in between.
   enum class Haste : uint8_t { at_once, in_between, at_last };
 
-
   void run_block(uint64_t block) {
     // Shared memory of a block holds nothing of another's.
     std::fill(shared_.begin(), shared_.end(), std::byte(0xff));
@@ -205,7 +204,8 @@ class Machine {
     bool any = false;
     for (unsigned w = 0; w < threads_; w += 32) any |= release_of(w, w + 32, Wait::warp);
     for (unsigned t = 0; t < threads_; t++)
-      if (fibers_[t].wait == Wait::until && (*fibers_[t].until)()) fibers_[t].wait = Wait::nothing, any = true;
+      if (fibers_[t].wait == Wait::until && (*fibers_[t].until)())
+        fibers_[t].wait = Wait::nothing, any = true;
     return release_of(0, threads_, Wait::block) || any;
   }
   bool release_of(unsigned begin, unsigned end, Wait w) {

@@ -22,8 +22,7 @@ Phase phase_of(const uint64_t& barrier) {
   return std::bit_cast<Phase>(barrier);
 }
 void put(uint64_t& barrier, Phase p) {
-  if (p.pending == 0 && p.bytes_and_parity >> 1 == 0)
-    p.pending = p.arrivals, p.bytes_and_parity ^= 1;
+  if (p.pending == 0 && p.bytes_and_parity >> 1 == 0) p.pending = p.arrivals, p.bytes_and_parity ^= 1;
   barrier = std::bit_cast<uint64_t>(p);
 }
 void come(uint64_t& barrier, int arrivals, int bytes) {

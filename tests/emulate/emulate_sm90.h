@@ -41,7 +41,7 @@ struct TileMap {
 void copy_box(uint32_t to, const TileMap&, uint64_t& barrier, int column, int head, int row, int batch);
 // A thread's bulk copies: floats from shared memory to memory, added or stored.
 void bulk_out(float* to, uint32_t from, int bytes, bool add);
-void end_bulk();                       // of a group
+void end_bulk();                              // of a group
 void wait_bulk(int pending, bool read_only);  // read_only: what they read may be written again
 
 // ---- products ----

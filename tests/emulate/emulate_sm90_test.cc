@@ -72,21 +72,24 @@ TEST(Sm90Emulation, MultipliesWhatTheDescriptorsSay) {
             if (in_registers)
               p.left_in_registers = true;
             else
-              p.left_turned = left_turned,
-              p.left = left_turned ? sm90::summed_rows(base, 64, 0, step) : sm90::summed_columns(base, 64, 0, step);
-            p.right = right_turned ? sm90::summed_rows(right, 64, 0, step) : sm90::summed_columns(right, 64, 0, step);
+              p.left_turned = left_turned, p.left = left_turned ? sm90::summed_rows(base, 64, 0, step)
+                                                                : sm90::summed_columns(base, 64, 0, step);
+            p.right = right_turned ? sm90::summed_rows(right, 64, 0, step)
+                                   : sm90::summed_columns(right, 64, 0, step);
             multiply(p, c, in_registers ? left[step] : nullptr);
           }
           end_products();
           EXPECT_TRUE(std::isnan(c[0]));  // nothing is there before it is waited for
           wait_products(0);
-          for (int i = 0; i < 32; i++) d[size_t((row + i % 4 / 2 * 8) * 64 + i / 4 * 8 + 2 * t + i % 2)] = c[i];
+          for (int i = 0; i < 32; i++)
+            d[size_t((row + i % 4 / 2 * 8) * 64 + i / 4 * 8 + 2 * t + i % 2)] = c[i];
         });
         for (int i = 0; i < 64; i++)
           for (int j = 0; j < 64; j++) {
             float want = 0;
             for (int k = 0; k < 32; k++) want += value(1, i, k) * value(2, j, k);
-            ASSERT_EQ(d[size_t(i * 64 + j)], want) << i << " " << j << left_turned << right_turned << in_registers;
+            ASSERT_EQ(d[size_t(i * 64 + j)], want)
+                << i << " " << j << left_turned << right_turned << in_registers;
           }
       }
 }
@@ -147,7 +150,8 @@ std::vector<float> through(const Faults& f, uint64_t order) {
 
 TEST(Sm90Emulation, WhatIsNotWaitedForShowsInSomeOrder) {
   std::set<std::vector<float>> waited, early;
-  for (uint64_t order = 1; order < 20; order++) waited.insert(through({}, order)), early.insert(through({.early = true}, order));
+  for (uint64_t order = 1; order < 20; order++)
+    waited.insert(through({}, order)), early.insert(through({.early = true}, order));
   EXPECT_EQ(waited.size(), 1u);
   EXPECT_GT(early.size(), 1u);
   const auto& c = *waited.begin();
@@ -208,7 +212,9 @@ TEST(Sm90Emulation, NamedBarriersLetGoWhenAllHaveCome) {
     EXPECT_EQ(seen, 32);
   }
   set_order(0);
-  EXPECT_NE(sm90_error_of([] { run({1, 1, 1}, 64, 0, [] { meet(1, 96); }); }).find("64 wait for a phase"),
+  EXPECT_NE(sm90_error_of([] {
+              run({1, 1, 1}, 64, 0, [] { meet(1, 96); });
+            }).find("64 wait for a phase"),
             std::string::npos);
 }
 

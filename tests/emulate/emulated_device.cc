@@ -28,7 +28,7 @@ class EmulatedKernels final : public Kernels {
     cuda::cuda_launch(p, scratch, ctx_, nullptr);                        \
   }                                                                      \
   int64_t scratch_bytes(const Args& p) override {                        \
-    return cuda::cuda_scratch(p, ctx_.sm90_attention);                                        \
+    return cuda::cuda_scratch(p, ctx_.sm90_attention);                   \
   }
   TRIREME_OPS(TRIREME_EMULATED)
 #undef TRIREME_EMULATED

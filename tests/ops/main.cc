@@ -10,10 +10,9 @@ int main(int argc, char** argv) {
       "--threads 1,2");
   Options options;
   options.problems = TRIREME_OPS_PROBLEMS;
-  app.add_option(
-         "--device", options.device,
-         "cpu, meta, cuda, cuda-sm90: with attention's kernels for sm_90a; cuda-emulated, "
-         "cuda-emulated-sm90: theirs on this processor")
+  app.add_option("--device", options.device,
+                 "cpu, meta, cuda, cuda-sm90: with attention's kernels for sm_90a; cuda-emulated, "
+                 "cuda-emulated-sm90: theirs on this processor")
       ->capture_default_str();
   app.add_option("--op", options.ops, "only these ops, comma separated")->delimiter(',');
   app.add_option("--except", options.except, "not these ops")->delimiter(',');

@@ -42,8 +42,10 @@ std::string_view kernel_asked_for(std::string_view device, std::string_view op, 
 }
 std::unique_ptr<Device> make_meta_of(std::string_view name, int threads) {
   if (name == "meta") name = "cpu";
-  return make_device("meta",
-                     {.threads = threads, .models = on_sm90(name) ? kSm90 : name.starts_with("cuda") ? "cuda" : name});
+  return make_device("meta", {.threads = threads,
+                              .models = on_sm90(name)              ? kSm90
+                                        : name.starts_with("cuda") ? "cuda"
+                                                                   : name});
 }
 
 void for_each_problem(const Options& options, std::string_view mode, const ProblemVisitor& visit) {

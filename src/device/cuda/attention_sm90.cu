@@ -1,6 +1,7 @@
 // FlashAttention for Hopper (2407.08608, sections 3.1 and 3.2), forward, bf16 and f16: the maths of
-// attention_mma.cuh on wgmma, tiles brought by TMA. sm_90a alone. HAS NOT RUN ON A GPU: on a processor it runs
-// as it is by emulation (tests/emulate/emulate_sm90.h); nobody takes it but by CudaContext::sm90_attention.
+// attention_mma.cuh on wgmma, tiles brought by TMA. sm_90a alone. HAS NOT RUN ON A GPU: on a processor it
+// runs as it is by emulation (tests/emulate/emulate_sm90.h); nobody takes it but by
+// CudaContext::sm90_attention.
 //
 //   S = scale Q K^T; m' = max(m, rowmax S); P = 2^(S - m'); l' = 2^(m - m') l + rowsum P;
 //   O <- 2^(m - m') O + P V;   in the end O / l and L = m + log l          (S, m in units of log 2)
@@ -10,7 +11,8 @@
 // documents, groups). Accumulation begins with what o and lse hold; dropout draws as everywhere.
 //
 // Block (query block, head, sequence): 128 queries, three warpgroups.
-//   producer    one thread starts copies of Q, then of K and V by 128 keys (64 where D > 128) into two stages,
+//   producer    one thread starts copies of Q, then of K and V by 128 keys (64 where D > 128) into two
+//   stages,
 //               each with a barrier that counts its bytes; keeps 24 registers a thread
 //   consumers   two, 64 queries each, 240 registers a thread: S of the next keys (wgmma m64n128k16, both
 //               operands in shared memory) is started before P V of the last (m64nDk16, P in registers), so
@@ -19,9 +21,10 @@
 // A stage is given back by all 8 warps of consumers, K's when S is there, V's when P V is.
 //
 // Barriers' phases, swizzle, descriptors: attention_sm90.h. Shared memory: 5 tiles of 128 x D x 2 B (160 KiB
-// at D = 96 and 128), 192 KiB at 256. Bytes from memory, a block: (128 + 2 x keys seen) x D x 2; FLOPs: 4 D a pair of query and key
-// that is computed (whole blocks of 128 x 128 along the diagonal). Sums f32, in ascending order of keys, 16
-// at a time: the same bits every time, but not attention_mma.cuh's, whose blocks of keys are of 64.
+// at D = 96 and 128), 192 KiB at 256. Bytes from memory, a block: (128 + 2 x keys seen) x D x 2; FLOPs: 4 D a
+// pair of query and key that is computed (whole blocks of 128 x 128 along the diagonal). Sums f32, in
+// ascending order of keys, 16 at a time: the same bits every time, but not attention_mma.cuh's, whose blocks
+// of keys are of 64.
 #include "device/cuda/attention.h"
 #include "device/cuda/attention_sm90.cuh"
 
@@ -55,8 +58,8 @@ template <class T, int D, int kTiles>
 __device__ __forceinline__ void start_scores(float (&s)[kTiles][4], uint32_t q, int row, uint32_t k) {
 #pragma unroll
   for (int step = 0; step < D / 16; step++)
-    multiply<false, false>(s, summed_columns(q, kQueries, row, step),
-                           summed_columns(k, 8 * kTiles, 0, step), step == 0, T());
+    multiply<false, false>(s, summed_columns(q, kQueries, row, step), summed_columns(k, 8 * kTiles, 0, step),
+                           step == 0, T());
   end_products();
 }
 // O += P V: started.
@@ -111,7 +114,9 @@ struct Softmax {
     }
   }
   // Did the row see something in the part of attention that this one is added to?
-  __device__ __forceinline__ bool begun(int half) const { return most[half] != kNoScore; }
+  __device__ __forceinline__ bool begun(int half) const {
+    return most[half] != kNoScore;
+  }
   // Scores of keys k0.. to probabilities; keep: what sums of before are multiplied with.
   template <int kTiles>
   __device__ __forceinline__ void step(float (&s)[kTiles][4], int k0, float (&keep)[2]) {
@@ -301,8 +306,8 @@ void launch_sm90(const AttentionProblem<T, float>& p, cudaStream_t stream) {
   // there are.
   const auto kernel = p.mask.on ? attention_forward_sm90<T, D, true> : attention_forward_sm90<T, D, false>;
   allow_shared(kernel, shared_bytes(D));
-  run_blocks(kernel, Grid(ceil_div(p.seq, kQueries), p.heads, p.batch), kBlockThreads,
-             shared_bytes(D), stream, q, k, v, p);
+  run_blocks(kernel, Grid(ceil_div(p.seq, kQueries), p.heads, p.batch), kBlockThreads, shared_bytes(D),
+             stream, q, k, v, p);
 }
 template <class T>
 void launch_sm90(const AttentionArgs& a, cudaStream_t stream) {
@@ -313,8 +318,8 @@ void launch_sm90(const AttentionArgs& a, cudaStream_t stream) {
 }  // namespace
 
 bool attention_on_sm90(const AttentionArgs& a, const CudaContext& ctx, cudaStream_t stream) {
-  const bool fits = wants_sm90(ctx, a) && can_be_mapped(a.q) && can_be_mapped(a.k) && can_be_mapped(a.v) &&
-                    in_chunks(a.o);
+  const bool fits =
+      wants_sm90(ctx, a) && can_be_mapped(a.q) && can_be_mapped(a.k) && can_be_mapped(a.v) && in_chunks(a.o);
   if (!fits) return false;
   tell_kernel(ctx, kSm90Kernel);
   a.q.dtype == DType::bf16 ? launch_sm90<bf16>(a, stream) : launch_sm90<f16>(a, stream);

@@ -5,28 +5,29 @@
 //   P = 2^(S - L), S = scale K Q^T; dP = V dO^T; dS = P o (dP - D), D = rowsum(dO o O) in scratch before;
 //   dV += P^T dO; dK += scale dS^T Q; dQ += scale dS K            (S, L in units of log 2)
 //
-// q, dq [B,S,H,D]; k, dk [B,Sk,KV,D]; v, dv [B,Sk,KV,DV]; dout [B,S,H,DV], T (gradients T or f32); lse [B,H,S]
-// f32. D, DV <= 128, multiples of 8. Who sees whom: AttentionProblem.
+// q, dq [B,S,H,D]; k, dk [B,Sk,KV,D]; v, dv [B,Sk,KV,DV]; dout [B,S,H,DV], T (gradients T or f32); lse
+// [B,H,S] f32. D, DV <= 128, multiples of 8. Who sees whom: AttentionProblem.
 //
 // Block (key block, kv head, sequence), by tickets: 128 keys, 64 to each consumer, which goes through all
 // heads that share them and all queries that see them, by R = 128 (D <= 64) or 64 a step. Three warpgroups:
 //   producer    one warp: K and V once, then Q, dO (TMA), L, D and documents of a step into two stages
 //   writer      one thread: adds the consumers' pieces of dQ, 64 x 64 floats each, to f32 sums in memory by
-//               bulk copies, key blocks in ascending order: it waits until a count says that those before have
-//               added theirs. Tickets hand blocks out in that order, so who is waited for has begun.
-//   consumers   S^T and dP^T (m64nRk16, all operands in shared memory) in registers; P^T and dS^T, rounded, are
+//               bulk copies, key blocks in ascending order: it waits until a count says that those before
+//               have added theirs. Tickets hand blocks out in that order, so who is waited for has begun.
+//   consumers   S^T and dP^T (m64nRk16, all operands in shared memory) in registers; P^T and dS^T, rounded,
+//   are
 //               left operands of dV and dK from there (m64nDk16); dS^T goes to shared memory as well, and a
 //               consumer multiplies its queries or its columns of dQ (m64n64k16, both operands turned). dV's
 //               product runs while dS is computed.
 // Then a kernel that scales and rounds the sums of dQ.
 //
-// Shared memory: 2 x 128 x D, 4 R x D, 128 x R of 2 B, 32 KiB of dQ: 160 KiB at D = 64, 176 KiB at 96 and 128.
-// FLOPs: 10 D a pair of query and key that is computed (whole tiles of 128 x R along the diagonal); bytes: a
-// step reads 2 R D x 2 B and adds R D x 4 B to sums that the L2 cache holds. Sums f32, every one a chain of a
-// fixed order: the same bits every time, whatever the timing.
+// Shared memory: 2 x 128 x D, 4 R x D, 128 x R of 2 B, 32 KiB of dQ: 160 KiB at D = 64, 176 KiB at 96 and
+// 128. FLOPs: 10 D a pair of query and key that is computed (whole tiles of 128 x R along the diagonal);
+// bytes: a step reads 2 R D x 2 B and adds R D x 4 B to sums that the L2 cache holds. Sums f32, every one a
+// chain of a fixed order: the same bits every time, whatever the timing.
 #include "device/cuda/attention.h"
-#include "device/cuda/attention_sm90.cuh"
 #include "device/cuda/attention_simt.cuh"
+#include "device/cuda/attention_sm90.cuh"
 
 namespace trireme::cuda {
 namespace {
@@ -127,8 +128,8 @@ __device__ __forceinline__ void produce_steps(const TileMap& q, const TileMap& k
 }
 
 // One thread.
-__device__ __forceinline__ void write_pieces(const DqSums& dq, BackwardBarriers& barriers, const Piece* pieces,
-                                             uint32_t staged) {
+__device__ __forceinline__ void write_pieces(const DqSums& dq, BackwardBarriers& barriers,
+                                             const Piece* pieces, uint32_t staged) {
   for (uint32_t i = 0;; i++) {
     int64_t step = 0;
     for (int c = 0; c < 2; c++) {
@@ -165,16 +166,17 @@ __device__ __forceinline__ void probabilities(float (&s)[kTiles][4], const Queri
 #pragma unroll
     for (int e = 0; e < 4; e++) {
       const int i = 8 * j + 2 * t + e % 2, own = key + e / 2 * 8;
-      const bool seen = all_seen || (own >= queries.begin[i] && own < keys &&
-                                     (!causal || own <= queries.q0 + i + offset));
+      const bool seen =
+          all_seen || (own >= queries.begin[i] && own < keys && (!causal || own <= queries.q0 + i + offset));
       s[j][e] = seen ? exp2f(s[j][e] * scale - queries.lse[i]) : 0.0f;
     }
 }
 
 template <class T, int D, bool kDrops>
 __device__ __forceinline__ void consume_steps(const AttentionProblem<T, float>& p, const DqSums& dq,
-                                              BackwardBarriers& barriers, const Queries* queries, Piece* pieces,
-                                              uint32_t shared, int consumer, int n, int kv, int b) {
+                                              BackwardBarriers& barriers, const Queries* queries,
+                                              Piece* pieces, uint32_t shared, int consumer, int n, int kv,
+                                              int b) {
   constexpr int R = rows_of(D), kTiles = R / 8;
   const int thread = int(threadIdx.x) % 128, warp = thread / 32, lane = thread % 32, t = lane % 4;
   const int own_row = 64 * consumer + 16 * warp, key = n * kBlockKeys + own_row + lane / 4;
@@ -247,9 +249,8 @@ __device__ __forceinline__ void consume_steps(const AttentionProblem<T, float>& 
     meet(1, kBackwardConsumers);  // both have read dS^T of the step before
 #pragma unroll
     for (int step = 0; step < R / 16; step++)
-      store_matrices(
-          chunk_at(ds, kBlockKeys, own_row + lane / 8 % 2 * 8 + lane % 8, 2 * step + lane / 16),
-          ds_pairs[step]);
+      store_matrices(chunk_at(ds, kBlockKeys, own_row + lane / 8 % 2 * 8 + lane % 8, 2 * step + lane / 16),
+                     ds_pairs[step]);
     fence_async();
     meet(2, kBackwardConsumers);  // both have written it
     float sums[8][4];
@@ -301,7 +302,8 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
     init_barrier(barriers.kv, 1);
     for (int stage = 0; stage < kStages; stage++)
       init_barrier(barriers.full[stage], 32), init_barrier(barriers.empty[stage], kBackwardWarps);
-    for (int c = 0; c < 2; c++) init_barrier(barriers.piece_full[c], 128), init_barrier(barriers.piece_empty[c], 1);
+    for (int c = 0; c < 2; c++)
+      init_barrier(barriers.piece_full[c], 128), init_barrier(barriers.piece_empty[c], 1);
     show_barriers();
     fence_async();
     own_ticket = atomicAdd(dq.ticket, 1);
@@ -334,7 +336,8 @@ __global__ void __launch_bounds__(256) attention_finish_dq(AttentionProblem<T, f
   const int column = kPanelColumns * piece_panel(D, c) + thread % 4 * 2;
   for (int j = 0; j < 8; j++)
     for (int half = 0; half < 2; half++) {
-      const float low = any ? from[512 * j + 2 * half] : 0.0f, high = any ? from[512 * j + 2 * half + 1] : 0.0f;
+      const float low = any ? from[512 * j + 2 * half] : 0.0f,
+                  high = any ? from[512 * j + 2 * half + 1] : 0.0f;
       if (row + 8 * half < p.seq && column + 8 * j < p.dim)
         p.dq.put_pair(p.dq.at(b, row + 8 * half, h) + column + 8 * j, p.scale * low, p.scale * high);
     }

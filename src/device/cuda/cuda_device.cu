@@ -160,7 +160,7 @@ class CudaKernels final : public Kernels {
     cuda_launch(p, scratch, ctx_, stream_);                              \
   }                                                                      \
   int64_t scratch_bytes(const Args& p) override {                        \
-    return cuda_scratch(p, ctx_.sm90_attention);                                              \
+    return cuda_scratch(p, ctx_.sm90_attention);                         \
   }
   TRIREME_OPS(TRIREME_FORWARD)
 #undef TRIREME_FORWARD

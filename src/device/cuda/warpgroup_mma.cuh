@@ -150,35 +150,34 @@ __device__ __forceinline__ void pin(float (&c)[n][4]) {
 #define TRIREME_NAMES32                                                             \
   "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21," \
   "%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define TRIREME_NAMES48                                                                      \
-  TRIREME_NAMES32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
-#define TRIREME_NAMES64                                                                      \
-  TRIREME_NAMES48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-#define TRIREME_NAMES128                                                                                \
-  TRIREME_NAMES64                                                                                       \
+#define TRIREME_NAMES48 TRIREME_NAMES32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define TRIREME_NAMES64 TRIREME_NAMES48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define TRIREME_NAMES128                                                                                  \
+  TRIREME_NAMES64                                                                                         \
   ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88," \
-  "%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,"  \
+  "%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,"   \
   "%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
 // c (+)= a b, both in shared memory, 16 columns of a; fresh: c is not added to. kTurned: the summed dim is
 // the tile's rows, else its columns.
-#define TRIREME_BOTH_SHARED(T, name, n, names, sums, a_at, b_at, fresh_at, turn_a, turn_b)             \
-  template <bool kTurnedA, bool kTurnedB>                                                              \
+#define TRIREME_BOTH_SHARED(T, name, n, names, sums, a_at, b_at, fresh_at, turn_a, turn_b)               \
+  template <bool kTurnedA, bool kTurnedB>                                                                \
   __device__ __forceinline__ void multiply(float(&c)[n / 8][4], uint64_t a, uint64_t b, bool fresh, T) { \
-    asm volatile("{ .reg .pred p; setp.eq.u32 p, " fresh_at ", 0; "                                    \
+    asm volatile("{ .reg .pred p; setp.eq.u32 p, " fresh_at                                              \
+                 ", 0; "                                                                                 \
                  "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." name "." name " " names "}, " a_at    \
-                 ", " b_at ", p, 1, 1, " turn_a ", " turn_b "; }"                                      \
-                 : sums                                                                                \
-                 : "l"(a), "l"(b), "r"(uint32_t(fresh)), "n"(int(kTurnedA)), "n"(int(kTurnedB)));      \
+                 ", " b_at ", p, 1, 1, " turn_a ", " turn_b "; }"                                        \
+                 : sums                                                                                  \
+                 : "l"(a), "l"(b), "r"(uint32_t(fresh)), "n"(int(kTurnedA)), "n"(int(kTurnedB)));        \
   }
 // c += a b, a in registers.
-#define TRIREME_LEFT_IN_REGISTERS(T, name, n, names, sums, a0, a1, a2, a3, b_at, turn_b)                  \
-  template <bool kTurnedB>                                                                                \
-  __device__ __forceinline__ void multiply(float(&c)[n / 8][4], const uint32_t(&a)[4], uint64_t b, T) {   \
+#define TRIREME_LEFT_IN_REGISTERS(T, name, n, names, sums, a0, a1, a2, a3, b_at, turn_b)                    \
+  template <bool kTurnedB>                                                                                  \
+  __device__ __forceinline__ void multiply(float(&c)[n / 8][4], const uint32_t(&a)[4], uint64_t b, T) {     \
     asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." name "." name " " names "}, {" a0 "," a1 \
-                 "," a2 "," a3 "}, " b_at ", 1, 1, 1, " turn_b ";"                                        \
-                 : sums                                                                                   \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(int(kTurnedB)));               \
+                 "," a2 "," a3 "}, " b_at ", 1, 1, 1, " turn_b ";"                                          \
+                 : sums                                                                                     \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(int(kTurnedB)));                 \
   }
 #define TRIREME_ALL_PRODUCTS(T, name)                                                                        \
   TRIREME_BOTH_SHARED(T, name, 64, TRIREME_NAMES32, TRIREME_SUMS8(c, 0), "%32", "%33", "%34", "%35", "%36")  \

@@ -15,12 +15,14 @@ namespace {
 
 class MetaKernels final : public Kernels {
  public:
-  MetaKernels(cpu::Context ctx, bool cuda, bool sm90) : ctx_(ctx), cuda_(cuda), sm90_(sm90) { ctx_.matmuls = &matmuls_; }
+  MetaKernels(cpu::Context ctx, bool cuda, bool sm90) : ctx_(ctx), cuda_(cuda), sm90_(sm90) {
+    ctx_.matmuls = &matmuls_;
+  }
 
  private:
-#define TRIREME_BOOK(Args)                                                     \
-  void launch(const Args&, const Tensor&, Stream) override {}                  \
-  int64_t scratch_bytes(const Args& p) override {                              \
+#define TRIREME_BOOK(Args)                                                            \
+  void launch(const Args&, const Tensor&, Stream) override {}                         \
+  int64_t scratch_bytes(const Args& p) override {                                     \
     return cuda_ ? cuda::cuda_scratch(p, sm90_) : cpu::scratch_bytes_of_any(p, ctx_); \
   }
   TRIREME_OPS(TRIREME_BOOK)
