@@ -31,8 +31,8 @@ struct Rows {
 };
 
 // c[m][n] = (add ? keep[i] * c : 0) + a[m][k] . b[k][n]; without keep the factor is 1. m is a multiple of
-// kStrip, n of kLane. Each element is one chain of additions in ascending k, so nothing depends on how blocks
-// are cut along m or n.
+// kStrip, n of kLane, k of kLane elements; a_row or a_step is 1. Each element is one chain of additions in
+// ascending k, so nothing depends on how blocks are cut along m or n.
 template <class Acc>
 struct Product {
   const std::byte* a = nullptr;

@@ -98,10 +98,21 @@ void pack_columns(const attention::Rows& src, int64_t padded, int64_t depth, std
   }
 }
 
-// MR rows by NV vectors in registers.
-template <int MR, int NV>
+// sum += left * right. With 16 registers spelled out: left to themselves, compilers move sums between
+// registers, and a core that shares its decoders with another thread is bound by them.
+HWY_INLINE void multiply_add(VF& sum, VF left, VF right) {
+#if HWY_TARGET == HWY_AVX2
+  asm("vfmadd231ps %2, %1, %0" : "+x"(sum.raw) : "x"(left.raw), "x"(right.raw));
+#else
+  sum = hn::MulAdd(left, right, sum);
+#endif
+}
+
+// MR rows by NV vectors in registers. Of a's two strides one is 1: kAcross, that from row to row.
+template <int MR, int NV, bool kAcross>
 HWY_INLINE void micro(const Product<float>& p, const float* a, const float* b, int64_t ldb, float* c,
                       const float* keep) {
+  constexpr int kSteps = HWY_TARGET == HWY_AVX2 ? 2 : 1, kPointers = kAcross ? 1 : MR;
   VF sum[MR][NV];
   for (int i = 0; i < MR; i++)
     for (int j = 0; j < NV; j++) {
@@ -111,27 +122,47 @@ HWY_INLINE void micro(const Product<float>& p, const float* a, const float* b, i
         if (keep) sum[i][j] = hn::Mul(sum[i][j], fill(keep[i]));
       }
     }
-  int64_t a_row = p.a_row, a_step = p.a_step;
-  for (int64_t k = 0; k < p.k; k++, a += a_step, b += ldb) {
-    VF right[NV];
-    for (int j = 0; j < NV; j++) right[j] = near(b + j * kLanes, Whole());
-    for (int i = 0; i < MR; i++) {
-      VF left = fill(a[i * a_row]);
-      for (int j = 0; j < NV; j++) sum[i][j] = hn::MulAdd(left, right[j], sum[i][j]);
+  const float* row[kPointers];
+  for (int i = 0; i < kPointers; i++) row[i] = a + i * p.a_row;
+  const int64_t by = kAcross ? p.a_step : 1;
+  for (int64_t k = 0, at = 0; k < p.k; k += kSteps) {
+#if HWY_TARGET == HWY_AVX2
+#pragma GCC unroll 8
+    for (int i = 0; i < kPointers; i++) asm("" : "+r"(row[i]));  // not one register more for each step
+#endif
+#pragma GCC unroll 2
+    for (int step = 0; step < kSteps; step++, at += by, b += ldb) {
+      VF right[NV];
+#pragma GCC unroll 4
+      for (int j = 0; j < NV; j++) right[j] = near(b + j * kLanes, Whole());
+#pragma GCC unroll 8
+      for (int i = 0; i < MR; i++) {
+        const VF left = fill(kAcross ? row[0][at + i] : row[kAcross ? 0 : i][at]);
+#pragma GCC unroll 4
+        for (int j = 0; j < NV; j++) multiply_add(sum[i][j], left, right[j]);
+      }
     }
   }
   for (int i = 0; i < MR; i++)
     for (int j = 0; j < NV; j++) store(sum[i][j], c + i * p.ldc + j * kLanes, Whole());
 }
 
+// Rows [first, first + rows) of every strip.
 template <int MR, int NV>
-HWY_NOINLINE void panel(const Product<float>& p, const float* b, int64_t ldb, float* c) {
+HWY_NOINLINE void panel(const Product<float>& p, const float* b, int64_t ldb, float* c, int64_t first = 0,
+                        int64_t rows = kStrip) {
   auto* a = reinterpret_cast<const float*>(p.a);
-  for (int64_t i = 0; i < p.m; i += MR)
-    micro<MR, NV>(p, a + i * p.a_row, b, ldb, c + i * p.ldc, p.keep ? p.keep + i : nullptr);
+  for (int64_t strip = 0; strip < p.m; strip += kStrip)
+    for (int64_t i = strip + first; i < strip + first + rows; i += MR) {
+      const float* keep = p.keep ? p.keep + i : nullptr;
+      if (p.a_row == 1)
+        micro<MR, NV, true>(p, a + i, b, ldb, c + i * p.ldc, keep);
+      else
+        micro<MR, NV, false>(p, a + i * p.a_row, b, ldb, c + i * p.ldc, keep);
+    }
 }
 
-// Register blocks: up to 16 accumulators of 16 lanes; with shorter vectors (16 registers) 8.
+// Register blocks: up to 16 accumulators of 16 lanes, 12 of 8 lanes (16 registers), 8 of shorter vectors.
 void product(const Product<float>& p) {
   for (int64_t j = 0; j < p.n; j += kPanel) {
     int64_t width = std::min(kPanel, p.b_cols - j), groups = std::min(kPanel, p.n - j) / kLane;
@@ -141,6 +172,11 @@ void product(const Product<float>& p) {
       if (groups == 2) panel<8, 2>(p, b, width, p.c + j);
       if (groups == 3) panel<4, 3>(p, b, width, p.c + j);
       if (groups == 4) panel<4, 4>(p, b, width, p.c + j);
+    } else if constexpr (kLanes == 8) {
+      for (int64_t l = 0; l < groups * kLane; l += kLane) {
+        panel<6, 2>(p, b + l, width, p.c + j + l, 0, 12);
+        panel<4, 2>(p, b + l, width, p.c + j + l, 12, 4);
+      }
     } else {
       constexpr int kVectors = int(std::min<int64_t>(4, kLane / kLanes)), kRows = 8 / kVectors;
       for (int64_t l = 0; l < groups * kLane; l += kVectors * kLanes)

@@ -21,29 +21,31 @@ using gemm::kPanel, gemm::kStrip;
 // the sums of two or three strips. With fewer, packing it into L2 just before its use is the cheaper way
 // (measured in training steps: 8 % less time at 3072 rows, 3 % more at 1536).
 struct Blocks {
-  static constexpr int64_t kPackedRows = 384;  // of a, where each thread packs its own panels
   int64_t m, n, k, kc, mc;
   int64_t partial = 0, panel, shared = 0, packed = 0;  // bytes
   int threads;
 
-  Blocks(const MatmulArgs& p, const Context& ctx) : m(rows_of(p)), n(cols_of(p)), k(depth_of(p)) {
-    // A panel of b fills less than half of L2 (1 MB on this family); packed a fills the rest, or half of it
-    // where panels come from farther away.
-    const int64_t element = size_of(p.a.dtype), most = longest(p);
+  Blocks(const MatmulArgs& p, const gemm::Kernels& run, const Context& ctx)
+      : m(rows_of(p)), n(cols_of(p)), k(depth_of(p)) {
+    // A panel of b fills less than half of L2; packed a fills the rest, or half of it where panels come from
+    // farther away.
+    const int64_t element = run.element, most = longest(p, run);
     int64_t count = (k + most - 1) / most;
     kc = round_up((k + count - 1) / count, 32);
     mc = round_up(m, kStrip);
     panel = kc * kPanel * element;
     if (p.trans_a) {
-      if (m > 4 * kPackedRows) shared = (n + kPanel - 1) / kPanel * panel;
-      mc = std::min(mc, shared ? kPackedRows / 2 : kPackedRows);
+      if (m > 4 * run.packed_rows) shared = (n + kPanel - 1) / kPanel * panel;
+      mc = std::min(mc, shared ? run.packed_rows / 2 : run.packed_rows);
       packed = mc / kStrip * round_up(gemm::strip_bytes((std::min(kc, k) * element + 3) / 4), 64);
     }
     if (kc < k && p.c.dtype != DType::f32) partial = round_up(m * n * int64_t(sizeof(float)), 64);
     threads = int(std::min<int64_t>(ctx.threads, (m + kStrip - 1) / kStrip));
   }
   // Elements of the longest block of the summed dim, a multiple of 32.
-  static int64_t longest(const MatmulArgs& p) { return (p.trans_a ? 2048 : 6144) / size_of(p.a.dtype); }
+  static int64_t longest(const MatmulArgs& p, const gemm::Kernels& run) {
+    return (p.trans_a ? run.longest_packed : run.longest) / run.element;
+  }
   int64_t bytes() const { return partial + shared + threads * of_thread(); }
   int64_t of_thread() const { return (shared ? 0 : panel) + packed; }
 };
@@ -350,58 +352,70 @@ class Product {
 
 }  // namespace
 
+namespace gemm {
 namespace {
-// What tiles of f32 are made of (gemm_avx512bf16.cc); g++ and clang write nothing newer of their own accord.
+// g++ and clang write nothing of these of their own accord.
 bool has_avx512() {
   __builtin_cpu_init();
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
+bool has_avx2() {
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
 }  // namespace
 
-bool takes_own_matmul(const MatmulArgs& p, const Context& ctx) {
-  static const bool bf16_able = multiplies_natively(DType::bf16), f32_able = bf16_able || has_avx512();
-  if (!gemm::kernels(p.a.dtype) || !(p.a.dtype == DType::f32 ? f32_able : bf16_able)) return false;
-  // An f32 c that holds partial sums cannot at the same time be the residual.
-  if (p.residual && p.residual.data == p.c.data) return false;
-  return rows_of(p) >= 24 * ctx.threads && cols_of(p) >= 48 && depth_of(p) >= 32;
+Instructions& newest() {
+  static Instructions newest = Instructions::tiles;
+  return newest;
 }
 
-namespace gemm {
-bool& tiles_allowed() {
-  static bool allowed = true;
-  return allowed;
+const Kernels* kernels(DType t) {
+  static const bool bf16_able = multiplies_natively(DType::bf16), avx512_able = bf16_able || has_avx512(),
+                    avx2_able = has_avx2();
+  if (newest() >= Instructions::avx512 && (t == DType::bf16 ? bf16_able : avx512_able))
+    if (const Kernels* k = avx512_kernels(t)) return k;
+  return t == DType::f32 && avx2_able ? avx2_kernels() : nullptr;
 }
 }  // namespace gemm
 
 namespace {
 bool in_tiles(const MatmulArgs& p) {
-  return p.a.dtype == DType::bf16 && gemm::tiles_allowed() && tiles::kernels();
+  return p.a.dtype == DType::bf16 && gemm::newest() >= gemm::Instructions::tiles && tiles::kernels();
 }
 }  // namespace
 
+bool takes_own_matmul(const MatmulArgs& p, const Context& ctx) {
+  if (!gemm::kernels(p.a.dtype)) return false;
+  // An f32 c that holds partial sums cannot at the same time be the residual.
+  if (p.residual && p.residual.data == p.c.data) return false;
+  return rows_of(p) >= 24 * ctx.threads && cols_of(p) >= 48 && depth_of(p) >= 32;
+}
+
 int64_t own_matmul_scratch_bytes(const MatmulArgs& p, const Context& ctx) {
   if (in_tiles(p)) return tile_matmul_scratch_bytes(p, ctx);
-  return Blocks(p, ctx).bytes();
+  return Blocks(p, *gemm::kernels(p.a.dtype), ctx).bytes();
 }
 
 // Longer sums want partial ones, and blocks of them are at most as long as the longest.
 int64_t own_matmul_most_scratch_bytes(const MatmulArgs& p, const Context& ctx) {
   if (in_tiles(p)) return tile_matmul_scratch_bytes(p, ctx);
-  const Blocks g(p, ctx);
+  const gemm::Kernels& run = *gemm::kernels(p.a.dtype);
+  const Blocks g(p, run, ctx);
   require(!g.shared, "the most scratch of a shorter sum is not known where panels are shared");
   if (g.kc >= g.k) return g.bytes();
   MatmulArgs one_block = p;
-  const int64_t depth = Blocks::longest(p);
+  const int64_t depth = Blocks::longest(p, run);
   one_block.a = p.a.narrow(p.trans_a ? 0 : 1, 0, depth);
   one_block.b = p.b.narrow(p.trans_b ? 1 : 0, 0, depth);
-  return g.partial + Blocks(one_block, ctx).bytes();
+  return g.partial + Blocks(one_block, run, ctx).bytes();
 }
 
 void own_matmul(const MatmulArgs& p, std::byte* scratch, const Context& ctx, int64_t c_bytes) {
   if (in_tiles(p)) return tile_matmul(p, scratch, ctx, c_bytes);
-  Blocks g(p, ctx);
-  Product(p, g, *gemm::kernels(p.a.dtype), scratch).run(ctx);
+  const gemm::Kernels& run = *gemm::kernels(p.a.dtype);
+  Product(p, Blocks(p, run, ctx), run, scratch).run(ctx);
 }
 
 }  // namespace trireme::cpu

@@ -1,4 +1,5 @@
-// Matrix products of our own, for processors with AVX512-BF16: f32 and bf16, epilogues inside.
+// Matrix products of our own, epilogues inside: bf16 for processors with AVX512-BF16, f32 for those with
+// AVX-512, or AVX2 and FMA.
 //
 // op(b) is cut into panels of 64 columns, op(a) into strips of 6 rows. A panel is packed just before its
 // strips need it, so it comes from L2 while rows of a stream by:
@@ -6,7 +7,8 @@
 //   for block of rows (all of the thread's, or 384 where a is stored transposed; the first panel's pass packs
 //   it)
 //     for block of the summed dim (kc)
-//       for panel of b: pack it; for strip of a: 6 x 64 sums in 24 registers; epilogue after the last kc
+//       for panel of b: pack it; for strip of a: 6 x 64 sums, in 24 registers of AVX-512 (in 12 of AVX2 16
+//       columns at a time); epilogue after the last kc
 //
 // Where a is packed and rows are many, the panels of a block of the summed dim are packed once, by all
 // threads, before the rows begin.
@@ -42,7 +44,7 @@ struct Lines {
 struct Tile {
   const std::byte* a = nullptr;
   int64_t a_row = 0, a_step = 0;  // bytes to the next row, to the next unit
-  const std::byte* b = nullptr;   // a packed panel: [units][64]
+  const std::byte* b = nullptr;   // a packed panel: [units][64], or as the kernels order it
   int64_t units = 0;
   bool half = false;  // bf16: after the units one more element of a; its unit of b holds a 0 beside it
   const float* from = nullptr;
@@ -68,7 +70,9 @@ struct Finish {
 };
 
 struct Kernels {
-  int64_t element, group;  // bytes of an element; elements in a unit
+  int64_t element, group;           // bytes of an element; elements in a unit
+  int64_t longest, longest_packed;  // bytes of a column of a panel, at most; of one beside packed rows of a
+  int64_t packed_rows;              // of a, where each thread packs its own panels
   // By rows - 1.
   void (*multiply[kStrip])(const Tile&);
   void (*multiply_to_same[kStrip])(const Tile&,
@@ -85,11 +89,16 @@ struct Kernels {
 };
 // Null where they were not compiled. Ask the processor first: AVX512-BF16 for bf16, for f32 AVX-512 is
 // enough.
-const Kernels* kernels(DType);  // gemm_avx512bf16.cc
+const Kernels* avx512_kernels(DType);  // gemm_avx512bf16.cc
+const Kernels* avx2_kernels();         // of f32, for AVX2 and FMA; gemm_avx2.cc
 
-// Products of bf16 go to tile registers (gemm_tiles.h) where the processor has them; tests of what others run
-// say no.
-bool& tiles_allowed();
+// Those that products of this type go by on this processor; null: none.
+const Kernels* kernels(DType);
+
+// What a processor may have beyond its base. Products use the newest that it has up to this; tests of what
+// other processors run lower it.
+enum class Instructions { avx2, avx512, tiles };  // tiles: gemm_tiles.h
+Instructions& newest();
 
 }  // namespace trireme::cpu::gemm
 

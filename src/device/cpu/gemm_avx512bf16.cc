@@ -263,6 +263,9 @@ template <class T>
 constexpr Kernels kernels_of(void (*pack_rows)(const std::byte*, int64_t, int64_t, int64_t, std::byte*)) {
   return {sizeof(T),
           4 / sizeof(T),
+          6144,  // a panel of less than half of L2, 1 MB on this family
+          2048,
+          384,
           {multiply<T, 1>, multiply<T, 2>, multiply<T, 3>, multiply<T, 4>, multiply<T, 5>, multiply<T, 6>},
           {multiply_to<T, T, 1>, multiply_to<T, T, 2>, multiply_to<T, T, 3>, multiply_to<T, T, 4>,
            multiply_to<T, T, 5>, multiply_to<T, T, 6>},
@@ -277,7 +280,7 @@ constexpr Kernels kernels_of(void (*pack_rows)(const std::byte*, int64_t, int64_
 
 }  // namespace
 
-const Kernels* kernels(DType t) {
+const Kernels* avx512_kernels(DType t) {
   static constexpr Kernels bf = kernels_of<bf16>(pack_rows_bf16), f = kernels_of<float>(pack_rows_f32);
   return t == DType::bf16 ? &bf : t == DType::f32 ? &f : nullptr;
 }
@@ -286,7 +289,7 @@ const Kernels* kernels(DType t) {
 
 #else  // another processor's compiler: no such instructions
 namespace trireme::cpu::gemm {
-const Kernels* kernels(DType) {
+const Kernels* avx512_kernels(DType) {
   return nullptr;
 }
 }  // namespace trireme::cpu::gemm

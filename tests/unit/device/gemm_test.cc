@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "base/rng.h"
@@ -101,45 +102,55 @@ class Case {
   PaddedMatrix a_, b_, c_, residual_, bias_;
 };
 
-bool able() {
-  return multiplies_natively(DType::bf16) && gemm::kernels(DType::bf16) != nullptr;
-}
+using gemm::Instructions;
 
-// With AVX512-BF16 (false) and, for bf16, in tile registers (true), on whichever of them the processor has.
-class OwnMatmul : public ::testing::TestWithParam<bool> {
+// Products as processors run them that have no more than these instructions.
+class OwnMatmul : public ::testing::TestWithParam<Instructions> {
  protected:
   void SetUp() override {
-    if (!able()) GTEST_SKIP() << "this processor has no AVX512-BF16";
-    if (GetParam() && !tiles::kernels()) GTEST_SKIP() << "this processor has no tile registers";
-    gemm::tiles_allowed() = GetParam();
+    gemm::newest() = GetParam();
+    if (!gemm::kernels(DType::f32)) GTEST_SKIP() << "this processor has none of these instructions";
+    if (GetParam() == Instructions::avx512 && gemm::kernels(DType::f32) == gemm::avx2_kernels())
+      GTEST_SKIP() << "this processor has no AVX-512";
+    if (GetParam() == Instructions::tiles && !tiles::kernels())
+      GTEST_SKIP() << "this processor has no tile registers";
   }
-  void TearDown() override { gemm::tiles_allowed() = true; }
+  void TearDown() override { gemm::newest() = Instructions::tiles; }
+  // Of operands and result, those that are multiplied so.
+  static std::vector<std::pair<DType, DType>> types() {
+    std::vector<std::pair<DType, DType>> all;
+    if (gemm::kernels(DType::bf16)) all = {{DType::bf16, DType::bf16}, {DType::bf16, DType::f32}};
+    all.emplace_back(DType::f32, DType::f32);
+    return all;
+  }
 };
-INSTANTIATE_TEST_SUITE_P(, OwnMatmul, ::testing::Bool(),
-                         [](const auto& p) { return p.param ? "Tiles" : "Vectors"; });
-
-constexpr DType kTypes[][2] = {
-    {DType::bf16, DType::bf16}, {DType::bf16, DType::f32}, {DType::f32, DType::f32}};
+INSTANTIATE_TEST_SUITE_P(, OwnMatmul,
+                         ::testing::Values(Instructions::avx2, Instructions::avx512, Instructions::tiles),
+                         [](const auto& p) {
+                           return p.param == Instructions::avx2     ? "Avx2"
+                                  : p.param == Instructions::avx512 ? "Vectors"
+                                                                    : "Tiles";
+                         });
 
 TEST_P(OwnMatmul, MatchesDoubleAtEveryEdge) {
   // One element, each height of a strip, narrow and wide panels, odd depths, strips packed eight at a time.
   const int64_t sizes[][3] = {{1, 1, 1},   {2, 63, 2},   {3, 64, 3},   {4, 65, 31}, {5, 130, 33},
                               {7, 16, 64}, {53, 17, 35}, {97, 70, 47}, {64, 96, 64}};
-  for (auto [type, out] : kTypes)
+  for (auto [type, out] : types())
     for (auto [m, n, k] : sizes)
       for (int trans = 0; trans < 4; trans++)
         Case({m, n, k, bool(trans & 1), bool(trans & 2), type, out}).check(1 + trans % 3);
 }
 
 TEST_P(OwnMatmul, AddsEachEpilogueOnce) {
-  for (auto [type, out] : kTypes)
+  for (auto [type, out] : types())
     for (int what = 0; what < 8; what++)
       Case({20, 75, 40, false, true, type, out, bool(what & 1), bool(what & 2), bool(what & 4)}).check(2);
 }
 
 // Sums that go through memory between blocks of the summed dim, in c or in scratch.
 TEST_P(OwnMatmul, BlocksOfTheSummedDimMeetInF32) {
-  for (auto [type, out] : kTypes)
+  for (auto [type, out] : types())
     for (bool trans_a : {false, true})
       for (bool add : {false, true})
         Case({13, 77, 3101, trans_a, !trans_a, type, out, add, add, add}).check(2);
@@ -147,20 +158,20 @@ TEST_P(OwnMatmul, BlocksOfTheSummedDimMeetInF32) {
 
 // More columns than are packed at a time: 2,069 of this depth.
 TEST_P(OwnMatmul, PacksColumnsInBlocks) {
-  if (!GetParam()) GTEST_SKIP() << "vectors pack panel by panel";
+  if (GetParam() != Instructions::tiles) GTEST_SKIP() << "vectors pack panel by panel";
   for (DType out : {DType::bf16, DType::f32})
     Case({1, 2100, 3009, false, true, DType::bf16, out, true}).check(2);
 }
 
 // More rows than one block of packed strips holds.
 TEST_P(OwnMatmul, PacksRowsInBlocks) {
-  for (auto [type, out] : kTypes) Case({805, 9, 11, true, false, type, out}).check(1);
+  for (auto [type, out] : types()) Case({805, 9, 11, true, false, type, out}).check(1);
 }
 
 // Rows enough that threads share packed panels, several blocks of the summed dim, a narrow last panel: the
 // bits of the same product in pieces of rows too few for that.
 TEST_P(OwnMatmul, SharesPanelsAmongManyRows) {
-  for (auto [type, out] : kTypes) {
+  for (auto [type, out] : types()) {
     const int64_t rows = 1541, most = 400;
     Case many({rows, 67, 1031, true, out == DType::f32, type, out, true, true, true});
     const auto one = many.result(1);
@@ -180,7 +191,7 @@ TEST_P(OwnMatmul, SharesPanelsAmongManyRows) {
 }
 
 TEST_P(OwnMatmul, ThreadsAndCutsAlongRowsKeepEveryBit) {
-  for (auto [type, out] : kTypes)
+  for (auto [type, out] : types())
     for (bool trans_a : {false, true}) {
       Case whole({61, 70, 3001, trans_a, false, type, out, true, true, true});
       const auto one = whole.result(1);
@@ -203,6 +214,7 @@ TEST_P(OwnMatmul, ThreadsAndCutsAlongRowsKeepEveryBit) {
 // Rows of a that begin on lines and end with whole steps are read where they lie: the bits of packed ones,
 // for whole strips and the rest.
 TEST_P(OwnMatmul, RowsOnLinesGiveTheBitsOfOthers) {
+  if (!gemm::kernels(DType::bf16)) GTEST_SKIP() << "of bf16";
   for (int64_t rows : {64, 70, 131}) {
     Case odd({rows, 90, 96, false, true, DType::bf16, DType::f32});
     Tensor a = odd.args.a;
@@ -221,6 +233,7 @@ TEST_P(OwnMatmul, RowsOnLinesGiveTheBitsOfOthers) {
 // A large c whose rows begin on lines may go past the caches: the bits of one whose rows do not, and nothing
 // of it is missing when another thread reads it.
 TEST_P(OwnMatmul, LargeResultsOnLinesAreWhole) {
+  if (!gemm::kernels(DType::bf16)) GTEST_SKIP() << "of bf16";
   const int64_t rows = 200, cols = 10528 + 7, depth = 32;  // 4.2 MB
   PaddedMatrix a(rows, depth, depth, DType::bf16, "a"), b(depth, cols, cols, DType::bf16, "b");
   std::vector<bf16> odd(size_t(rows * (cols + 5))), even(size_t(rows * (cols + 25) + 32));
@@ -240,10 +253,10 @@ TEST_P(OwnMatmul, LargeResultsOnLinesAreWhole) {
 
 TEST_P(OwnMatmul, LeavesToOneDnnWhatItDoesNotTake) {
   auto* at = reinterpret_cast<void*>(64);
-  MatmulArgs p{.a = Tensor(at, {256, 64}, DType::bf16),
-               .b = Tensor(at, {64, 128}, DType::bf16),
-               .c = Tensor(at, {256, 128}, DType::bf16)};
-  EXPECT_EQ(takes_own_matmul(p, {.threads = 2}), able());
+  const DType type = types().front().first;
+  MatmulArgs p{
+      .a = Tensor(at, {256, 64}, type), .b = Tensor(at, {64, 128}, type), .c = Tensor(at, {256, 128}, type)};
+  EXPECT_TRUE(takes_own_matmul(p, {.threads = 2}));
   p.residual = p.c;  // partial sums in an f32 c would overwrite it
   EXPECT_FALSE(takes_own_matmul(p, {.threads = 2}));
   p.residual = {};
