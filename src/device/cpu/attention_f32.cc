@@ -18,6 +18,11 @@ namespace trireme::cpu::HWY_NAMESPACE {
 namespace {
 using namespace attention;  // of types and constants that no target changes
 
+// A panel lies in memory as pieces of so many columns, [units along the summed dim][columns]: as many as
+// registers sum at a time, so that what a loop reads are neighbouring lines, not every fourth, of which a
+// first cache holds a quarter.
+constexpr int64_t kColumns = kLanes == 8 ? kLane : kPanel;
+
 // load() without its look a kilobyte ahead: tiles lie in near caches, where a request for each load only
 // takes the place of others, and rows of a head lie so far apart that Ahead asks for them.
 HWY_INLINE VF near(const float* p, Whole) {
@@ -54,8 +59,8 @@ void pack_rows(const attention::Rows& src, int64_t padded, int64_t depth, std::b
 template <class T>
 void pack_summed(const attention::Rows& src, int64_t padded, int64_t depth, std::byte* dst) {
   auto* out = reinterpret_cast<float*>(dst);
-  for (int64_t first = 0; first < depth; first += kPanel) {
-    int64_t width = std::min(kPanel, depth - first);
+  for (int64_t first = 0; first < depth; first += kColumns) {
+    int64_t width = std::min(kColumns, depth - first);
     for (int64_t i = 0; i < padded; i++, out += width) copy_row<T>(src, i, first, width, out);
   }
 }
@@ -87,8 +92,8 @@ template <class T>
 void pack_columns(const attention::Rows& src, int64_t padded, int64_t depth, std::byte* dst) {
   auto* out = reinterpret_cast<float*>(dst);
   HWY_ALIGN float four[4][kPanel];
-  for (int64_t first = 0; first < padded; first += kPanel, out += kPanel * depth) {
-    int64_t width = std::min(kPanel, padded - first);
+  for (int64_t first = 0; first < padded; first += kColumns, out += kColumns * depth) {
+    int64_t width = std::min(kColumns, padded - first);
     for (int64_t i = 0; i < width; i += 4)
       for (int64_t d = 0; d < depth; d += kPanel) {
         int64_t n = std::min(kPanel, depth - d);
@@ -165,7 +170,7 @@ HWY_NOINLINE void panel(const Product<float>& p, const float* b, int64_t ldb, fl
 // Register blocks: up to 16 accumulators of 16 lanes, 12 of 8 lanes (16 registers), 8 of shorter vectors.
 void product(const Product<float>& p) {
   for (int64_t j = 0; j < p.n; j += kPanel) {
-    int64_t width = std::min(kPanel, p.b_cols - j), groups = std::min(kPanel, p.n - j) / kLane;
+    int64_t width = std::min(kColumns, p.b_cols - j), groups = std::min(kPanel, p.n - j) / kLane;
     const float* b = reinterpret_cast<const float*>(p.b) + j * p.b_depth + p.b_first * width;
     if constexpr (kLanes == 16) {
       if (groups == 1) panel<8, 1>(p, b, width, p.c + j);
@@ -174,8 +179,8 @@ void product(const Product<float>& p) {
       if (groups == 4) panel<4, 4>(p, b, width, p.c + j);
     } else if constexpr (kLanes == 8) {
       for (int64_t l = 0; l < groups * kLane; l += kLane) {
-        panel<6, 2>(p, b + l, width, p.c + j + l, 0, 12);
-        panel<4, 2>(p, b + l, width, p.c + j + l, 12, 4);
+        panel<6, 2>(p, b + l * p.b_depth, kColumns, p.c + j + l, 0, 12);
+        panel<4, 2>(p, b + l * p.b_depth, kColumns, p.c + j + l, 12, 4);
       }
     } else {
       constexpr int kVectors = int(std::min<int64_t>(4, kLane / kLanes)), kRows = 8 / kVectors;
