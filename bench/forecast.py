@@ -81,8 +81,8 @@ def run_file(sections, shard, folder, steps, cluster):
                    for name, keys in sections.items())
 
 
-def program(args, *words):
-    done = subprocess.run([args.trireme, *words], capture_output=True, text=True)
+def program(args, *words, before=()):
+    done = subprocess.run([*before, args.trireme, *words], capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"trireme {' '.join(map(str, words))} ended with {done.returncode}: {done.stderr.strip()}")
     return done.stdout
@@ -108,7 +108,7 @@ def steps_of(args, sections, steps):
         write_shard(folder / "random.bin")
         run = folder / "run.toml"
         run.write_text(run_file(sections, folder / "random.bin", folder, steps, args.cluster))
-        program(args, "train", run, "--json")
+        program(args, "train", run, "--json", before=args.prefix.split())
         lines = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
     return [s["step_s"] for s in lines[2:]], lines[-1]
 
@@ -191,6 +191,7 @@ def main():
     p.add_argument("--count", type=int, default=50, help="layouts")
     p.add_argument("--passes", type=int, default=1, help="times that every layout is measured")
     p.add_argument("--seconds", type=float, default=3, help="of training, each")
+    p.add_argument("--prefix", default="", help="words before each training run, as a priority: \"nice -n -20\"")
     p.add_argument("--out", type=Path, help="file of JSON lines to add to")
     p.add_argument("--scratch", help="folder for temporary files")
     p.add_argument("--report", type=Path, help="print the table of such a file")

@@ -3,13 +3,10 @@
 #include <span>
 #include <string>
 
+#include "schedule/places.h"
 #include "schedule/schedule.h"
 
 namespace trireme {
-
-struct ActionPlace {
-  int rank = -1, step = -1;
-};
 
 // Throws an Error (request): "schedule: what", and below it steps downwards and ranks across with every place
 // in brackets and the first one's row marked. Of big schedules, what is around the first.

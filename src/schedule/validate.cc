@@ -1,10 +1,11 @@
-// Holds a schedule against what its actions need. Everything is looked up in one table (kind, stage,
-// microbatch) -> place, filled once; then each action's needs are checked, and last the whole is run as a
+// Holds a schedule against what its actions need. Everything is looked up in one table
+// (places.h), filled once; then each action's needs are checked, and last the whole is run as a
 // dataflow.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <map>
 #include <optional>
@@ -13,6 +14,7 @@
 
 #include "base/error.h"
 #include "schedule/faults.h"
+#include "schedule/places.h"
 #include "schedule/schedule.h"
 
 namespace trireme {
@@ -20,7 +22,7 @@ namespace {
 
 class Validator {
  public:
-  explicit Validator(const Schedule& s) : s_(s), holders_(size_t(s.stages)) {}
+  explicit Validator(const Schedule& s) : s_(s), places_(s), holders_(size_t(s.stages)) {}
 
   std::vector<std::string> run() {
     place_all();
@@ -45,15 +47,9 @@ class Validator {
     schedule_fault(s_, here, fmt::format(f, std::forward<A>(a)...));
   }
 
-  static uint64_t key(Act kind, int stage, int mb) {
-    return (uint64_t(kind) << 32) | (uint64_t(stage) << 16) | uint64_t(mb);
-  }
-  Place place(Act kind, int stage, int mb) const {
-    const auto it = places_.find(key(kind, stage, mb));
-    return it == places_.end() ? Place{} : it->second;
-  }
-  Place place(const Action& a) const { return place(a.kind, a.stage, a.mb); }
-  bool has(Act kind, int stage, int mb) const { return place(kind, stage, mb).rank >= 0; }
+  Place place(Act kind, int stage, int mb) const { return places_.at(kind, stage, mb); }
+  Place place(const Action& a) const { return places_.at(a); }
+  bool has(Act kind, int stage, int mb) const { return place(kind, stage, mb).there(); }
   static Action action(Act kind, int stage, int mb) { return {kind, int16_t(stage), int16_t(mb)}; }
   // Of a microbatch that no rank takes through the stage: a rank that has the stage.
   int rank_of(int stage, int mb) const {
@@ -88,11 +84,12 @@ class Validator {
         }
         hold(r, t, a);
         if (!has_microbatch(a.kind)) continue;
-        const auto [it, fresh] = places_.try_emplace(key(a.kind, a.stage, a.mb), Place{r, t});
-        if (!fresh) {
-          fail({{r, t}, it->second}, "rank {}: {} is there twice, at steps {} and {}", r, to_text(a),
-               it->second.step, t);
+        const Place before = places_.put(a, {r, t});
+        if (before.there()) {
+          fail({{r, t}, before}, "rank {}: {} is there twice, at steps {} and {}", r, to_text(a), before.step,
+               t);
         }
+        again_ |= a.kind == Act::R;
         transfers_ |= a.kind >= Act::SendF;
       }
     }
@@ -144,9 +141,11 @@ class Validator {
 
   // A stage computes again what it needs for all of its microbatches, or for none.
   void check_recompute() const {
+    if (!again_) return;
     std::vector<bool> again(size_t(s_.stages), false);
-    for (const auto& [k, at] : places_)
-      if (Act(k >> 32) == Act::R) again[(k >> 16) & 0xffff] = true;
+    for (const auto& actions : s_.ranks)
+      for (const Action& a : actions)
+        if (a.kind == Act::R) again[size_t(a.stage)] = true;
     for (int stage = 0; stage < s_.stages; stage++)
       for (int mb = 0; again[size_t(stage)] && mb < s_.microbatches; mb++) {
         if (has(Act::R, stage, mb)) continue;
@@ -191,13 +190,23 @@ class Validator {
   }
 
   // The action that makes the gradient of a stage's input: I where the backward is split.
-  Action input_grad(int stage, int mb) { return action(has(Act::I, stage, mb) ? Act::I : Act::B, stage, mb); }
+  Action input_grad(int stage, int mb) const { return action(has(Act::I, stage, mb) ? Act::I : Act::B, stage, mb); }
 
   // What must be done before `a` can run.
-  std::vector<Action> needs(const Action& a) {
+  class Needs {
+   public:
+    void push_back(Action a) { of_[n_++] = a; }
+    const Action* begin() const { return of_.data(); }
+    const Action* end() const { return of_.data() + n_; }
+
+   private:
+    std::array<Action, 3> of_;
+    size_t n_ = 0;
+  };
+  Needs needs(const Action& a) const {
     const int s = a.stage, mb = a.mb;
     const auto crosses = [&](int other) { return transfers_ && rank_of(other, mb) != rank_of(s, mb); };
-    std::vector<Action> n;
+    Needs n;
     switch (a.kind) {
       case Act::F:
         if (s > 0) n.push_back(crosses(s - 1) ? action(Act::RecvF, s, mb) : action(Act::F, s - 1, mb));
@@ -347,11 +356,10 @@ class Validator {
   }
 
   const Schedule& s_;
-  // By key: a text may name stage and microbatch 32767 with one action, so nothing is sized by their product.
-  std::unordered_map<uint64_t, Place> places_;
+  ActionPlaces places_;
   std::vector<std::vector<int>> holders_;      // by stage
   std::unordered_map<uint32_t, int> rank_of_;  // of a microbatch in a stage, where stages have copies
-  bool transfers_ = false;
+  bool transfers_ = false, again_ = false;  // are there messages; is anything computed again
 };
 
 }  // namespace

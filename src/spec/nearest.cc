@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 #include <numeric>
+#include <tuple>
 
 #include "base/divisors.h"
 #include "base/error.h"
@@ -37,23 +39,52 @@ class Judge {
     std::vector<Problem> wrong = problems_of(run);
     for (Problem& p : unsupported_of(run)) wrong.push_back(std::move(p));
     if (!wrong.empty() || run.layout.schedule == "auto") return wrong;
-    try {
-      if (run.layout.schedule != "file") {
-        validate(schedule_of(run));
-        return wrong;
-      }
-      require(own_.has_value(), "no file");
-      RunSpec copy = run;
-      set_own_schedule(copy, *own_, "layout.schedule_file");
-      validate(schedule_of(copy));
-    } catch (const Error& e) {
-      wrong.push_back({{"layout.schedule"}, e.what()});
-    }
+    if (const std::string fault = run.layout.schedule == "file" ? own_fault(run) : fault_of(run);
+        !fault.empty())
+      wrong.push_back({{"layout.schedule"}, fault});
     return wrong;
   }
   bool works(const RunSpec& run) const { return problems_of(run).empty() && problems(run).empty(); }
 
  private:
+  static std::string fault_in(const RunSpec& run) {
+    try {
+      validate(schedule_of(run));
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  }
+  std::string own_fault(const RunSpec& run) const {
+    try {
+      require(own_.has_value(), "no file");
+      RunSpec copy = run;
+      set_own_schedule(copy, *own_, "layout.schedule_file");
+      return fault_in(copy);
+    } catch (const Error& e) {
+      return e.what();
+    }
+  }
+  // Of many stages and microbatches a schedule is millions of actions: looked at once.
+  const std::string& fault_of(const RunSpec& run) const {
+    const LayoutSpec& l = run.layout;
+    const bool alone = replicas_of(l) == 1;
+    const Key key{l.schedule,
+                  l.pp,
+                  l.chunks,
+                  run.microbatches(),
+                  l.recompute != "none",
+                  alone,
+                  alone ? 0 : effective_zero(l),
+                  !alone && l.reshard_after_forward,
+                  !alone && l.ep > 1};
+    const auto known = faults_.find(key);
+    return known != faults_.end() ? known->second : faults_[key] = fault_in(run);
+  }
+
+  // All that schedule_of() reads.
+  using Key = std::tuple<std::string, int64_t, int64_t, int64_t, bool, bool, int, bool, bool>;
+  mutable std::map<Key, std::string> faults_;
   std::optional<Schedule> own_;
 };
 
