@@ -51,7 +51,8 @@ Rows rows_of(const Tape& tape, const std::vector<Price>& prices, bool shapes) {
     row.expected_s += double(prices[i].time) * 1e-9;
     const bool met = p.kind == PieceKind::call && p.met_ns > 0;
     row.measured_s += double(p.end_ns - (met ? std::max(p.met_ns, p.begin_ns) : p.begin_ns)) * 1e-9;
-    if (met && p.stream == 0) rows["waits"].measured_s += double(std::max<int64_t>(0, p.met_ns - p.begin_ns)) * 1e-9;
+    if (met && p.stream == 0)
+      rows["waits"].measured_s += double(std::max<int64_t>(0, p.met_ns - p.begin_ns)) * 1e-9;
     if (p.stream != 0) continue;
     rows["between"].expected_s += double(prices[i].before) * 1e-9;
     if (p.launched && last > 0) rows["between"].measured_s += double(p.begin_ns - last) * 1e-9;

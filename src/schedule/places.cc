@@ -13,8 +13,8 @@ ActionPlaces::ActionPlaces(const Schedule& s) : stages_(s.stages), microbatches_
 }
 
 ActionPlace ActionPlaces::put(const Action& a, ActionPlace here) {
-  ActionPlace& place = table_.empty() ? sparse_[index(a.kind, a.stage, a.mb)]
-                                      : table_[index(a.kind, a.stage, a.mb)];
+  ActionPlace& place =
+      table_.empty() ? sparse_[index(a.kind, a.stage, a.mb)] : table_[index(a.kind, a.stage, a.mb)];
   return place.there() ? place : std::exchange(place, here);
 }
 

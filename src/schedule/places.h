@@ -25,8 +25,8 @@ class ActionPlaces {
     return it == sparse_.end() ? ActionPlace{} : it->second;
   }
   ActionPlace at(const Action& a) const { return at(a.kind, a.stage, a.mb); }
-  // Of an action with a microbatch, inside the schedule's sizes. The place of one that is there already stays,
-  // and is returned; else one that is not there().
+  // Of an action with a microbatch, inside the schedule's sizes. The place of one that is there already
+  // stays, and is returned; else one that is not there().
   ActionPlace put(const Action&, ActionPlace);
 
  private:

@@ -190,7 +190,9 @@ class Validator {
   }
 
   // The action that makes the gradient of a stage's input: I where the backward is split.
-  Action input_grad(int stage, int mb) const { return action(has(Act::I, stage, mb) ? Act::I : Act::B, stage, mb); }
+  Action input_grad(int stage, int mb) const {
+    return action(has(Act::I, stage, mb) ? Act::I : Act::B, stage, mb);
+  }
 
   // What must be done before `a` can run.
   class Needs {
@@ -359,7 +361,7 @@ class Validator {
   ActionPlaces places_;
   std::vector<std::vector<int>> holders_;      // by stage
   std::unordered_map<uint32_t, int> rank_of_;  // of a microbatch in a stage, where stages have copies
-  bool transfers_ = false, again_ = false;  // are there messages; is anything computed again
+  bool transfers_ = false, again_ = false;     // are there messages; is anything computed again
 };
 
 }  // namespace

@@ -19,7 +19,8 @@ void expect_places(const Schedule& s) {
         for (int r = 0; r < int(s.ranks.size()); r++)
           for (int t = 0; t < int(s.ranks[size_t(r)].size()); t++) {
             const Action& a = s.ranks[size_t(r)][size_t(t)];
-            if (has_microbatch(a.kind) && int(a.kind) == kind && a.stage == stage && a.mb == mb) want = {r, t};
+            if (has_microbatch(a.kind) && int(a.kind) == kind && a.stage == stage && a.mb == mb)
+              want = {r, t};
           }
         const ActionPlace got = places.at(Act(kind), stage, mb);
         EXPECT_EQ(got.rank, want.rank) << kind << " " << stage << " " << mb;
