@@ -6,13 +6,14 @@
 
 Each layout is planned (`plan --json`) and trained for some steps on random tokens (`train`); the line says the
 expected time, the median of the measured steps without the first two, and the error. At the end the median and
-the 90th percentile of the errors' magnitudes, beside the roof's. Clocks move: right before and behind each layout
-one fixed run is timed, and a third line has the errors with each layout's time divided by what that run took
+the 90th percentile of the errors' magnitudes, beside the roof's. On a machine that others use --prefix gives a
+training run its priority ("chrt -f 20"; bench takes the same). Clocks move: right before and behind each layout one fixed run is timed, and a third line has the errors with each layout's time divided by what that run took
 then, over its median. --passes N goes through all layouts N times, minutes
 apart, and takes each one's median: a neighbour's busy minute is then in one of N. The last column says whether
 memory and bytes on the wire were equal (rows of experts divided over ranks depend on what their router chose).
 --out keeps a JSON line a measurement, so that a part can be run at a time (--begin, --count);
---report prints the table of such a file and measures nothing. Needs Python's standard library only.
+--report prints the table of such a file and measures nothing; with --cluster its layouts are forecast anew.
+Needs Python's standard library only.
 """
 
 import argparse
@@ -117,15 +118,19 @@ def reference(args):
     return statistics.median(steps_of(args, REFERENCE, 26)[0])
 
 
-def measure(args, seed):
-    sections = draw(seed)
-    before = args.last or reference(args)
+def planned(args, sections):
     with tempfile.TemporaryDirectory(dir=args.scratch) as temporary:
         folder = Path(temporary)
         write_shard(folder / "random.bin")
         run = folder / "run.toml"
         run.write_text(run_file(sections, folder / "random.bin", folder, 100, args.cluster))
-        plan = json.loads(program(args, "plan", run, "--json"))["candidates"][0]
+        return json.loads(program(args, "plan", run, "--json"))["candidates"][0]
+
+
+def measure(args, seed):
+    sections = draw(seed)
+    before = args.last or reference(args)
+    plan = planned(args, sections)
     steps = 2 + max(5, min(40, int(args.seconds / plan["step_s"])))
     seconds, last = steps_of(args, sections, steps)
     args.last = reference(args)
@@ -196,11 +201,17 @@ def main():
     p.add_argument("--scratch", help="folder for temporary files")
     p.add_argument("--report", type=Path, help="print the table of such a file")
     args = p.parse_args()
+    args.cluster = args.cluster and args.cluster.resolve()
     if args.report:
-        return report([json.loads(line) for line in args.report.read_text().splitlines()])
+        rows = [json.loads(line) for line in args.report.read_text().splitlines()]
+        plans = {row["seed"]: planned(args, row["draw"]) for row in rows} if args.cluster else {}
+        for row in rows:
+            if row["seed"] in plans:
+                row.update({f"{name}_s": plans[row["seed"]][key]
+                            for name, key in (("expected", "step_s"), ("roof", "roof_s"))})
+        return report(rows)
     if not args.cluster:
         p.error("--cluster is missing: trireme bench --out FILE writes one")
-    args.cluster = args.cluster.resolve()
     rows, args.last = [], None
     for seed in list(range(args.begin, args.begin + args.count)) * args.passes:
         rows.append(measure(args, seed))

@@ -4,6 +4,7 @@
 #include <cinttypes>
 #include <cmath>
 #include <cstdio>
+#include <tuple>
 
 #include "base/file.h"
 #include "cost/flops.h"
@@ -30,6 +31,25 @@ void set_interval(SearchRequest& q, bool known) {
     q.low = known ? 0.93 : 0.85, q.high = known ? 1.10 : 1.27;
 }
 
+// All that the question leaves out, at once.
+void refuse_missing(const SearchOptions& o, const PlanSubject& s, const std::optional<RunSpec>& run,
+                    std::string_view asked) {
+  const bool model = run || !s.model.empty() || s.parameters > 0 || s.layers > 0 || s.hidden > 0 || s.heads > 0;
+  std::string missing, example;
+  for (const auto& [given, what, how] :
+       {std::tuple{model, "the model (a run file, --model, or --layers, --hidden, --heads)",
+                   " --model llama3-8B"},
+        {!s.cluster.empty() || (run && !run->cluster.file.empty()),
+         "the devices (--cluster: a file, or one by name)", " --cluster H100"},
+        {run || s.gpus > 0 || !o.sweep.empty(), "how many (--gpus)", " --gpus 64"},
+        {run || s.seq > 0, "tokens of a sequence (--seq)", " --seq 4096"},
+        {run || o.global > 0 || o.largest, "sequences of a step (--global-batch)", " --global-batch 512"}}) {
+    if (given) continue;
+    missing += fmt::format("{}{}", missing.empty() ? "" : ", ", what), example += how;
+  }
+  if (!missing.empty()) bad_request("{}: not said: {}; such as{}", asked, missing, example);
+}
+
 // What the model is: of a run file, or by name. asked: the option whose answer this is, for errors.
 void set_model(SearchRequest& q, const PlanSubject& subject, const std::optional<RunSpec>& run,
                std::string_view asked) {
@@ -51,7 +71,6 @@ void set_model(SearchRequest& q, const PlanSubject& subject, const std::optional
       q.window = k->window, q.window_share = k->window_share;
   }
   if (subject.seq > 0) q.seq = subject.seq;
-  if (q.seq == 0) bad_request("--seq: how many tokens has a sequence? --seq 4096");
   q.model.finish(q.seq);
 }
 
@@ -105,12 +124,9 @@ void set_cluster(SearchRequest& q, const PlanSubject& subject, const std::option
     d = device_of(subject.cluster, devices);
     c.name = subject.cluster;
     if (!is_device_name(subject.cluster)) c = load_cluster(subject.cluster);
-  } else if (run && !run->cluster.file.empty()) {
+  } else {
     c = named_cluster(run->cluster.file);
     d = device_of(c, "bf16", devices);
-  } else {
-    bad_request("{}: on which devices? give --cluster FILE, or a device by name, such as --cluster H100",
-                asked);
   }
   q.device = d.name, q.figures = d.figures, q.price = d.price_per_hour;
   set_offload(q, run, c, std::max(1.0, d.machine > 0 ? double(d.machine) : q.figures.near), asked);
@@ -141,10 +157,8 @@ std::vector<int64_t> swept(const std::string& text) {
 void set_sizes(SearchRequest& q, const SearchOptions& o, const PlanSubject& subject) {
   if (subject.gpus > 0) q.gpus = {subject.gpus};
   if (!o.sweep.empty()) q.gpus = swept(o.sweep);
-  if (q.gpus.empty()) bad_request("--gpus: how many devices? --gpus 64");
   if (o.largest && q.globals.empty()) q.globals = {q.gpus[0]};
   if (o.global > 0) q.globals = {o.global};
-  if (q.globals.empty()) bad_request("--global-batch: how many sequences has a step? --global-batch 512");
   constexpr int64_t kMost = 1 << 20;
   const int64_t most = q.gpus.back();
   if (most > kMost) bad_request("--gpus: {} is more than {}", most, kMost);
@@ -300,6 +314,7 @@ void plan_search(const SearchOptions& o, const PlanSubject& subject, const RunRe
   }
   SearchRequest q;
   const std::string_view asked = o.largest ? "--largest" : o.sweep.empty() ? "--search" : "--sweep";
+  refuse_missing(o, subject, run, asked);
   set_model(q, subject, run, asked);
   const int64_t given = subject.gpus > 0 ? subject.gpus : run ? run->world() : 0;
   set_cluster(q, subject, run, o.sweep.empty() ? given : swept(o.sweep).back(), asked);

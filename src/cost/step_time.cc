@@ -301,9 +301,8 @@ double sharers(const StepCase& c) {
 
 // Gradients' sums, and weights' gathers: behind the step, or (zero 3) around
 // every microbatch.
-double gradient_time(const StepRoof& r, double compute) {
+double gradient_time(const StepRoof& r, const StepParts& s, double compute) {
   const StepCase& c = r.c;
-  const Stored s = stored(c);
   const double replicas = double(c.dp * c.cp), stride = r.replica_stride();
   const double expert_replicas = std::max(1.0, replicas * double(c.tp) / double(c.ep));
   constexpr double kHalf = 2;
@@ -340,10 +339,6 @@ double update_time(const StepRoof& r, double dense, double experts) {
                    kReached = 0.7;  // reads and writes of a parameter's update
   return (dense / sharers(r.c) + experts / expert_sharers(r.c)) * kBytes / (kReached * r.d.bandwidth);
 }
-double optimizer_time(const StepRoof& r) {
-  const Stored s = stored(r.c);
-  return update_time(r, s.dense, s.experts);
-}
 
 // Master weights and moments (12 bytes a parameter) read and written behind the step, a piece's read beside
 // another's write.
@@ -352,10 +347,6 @@ double offloaded_time(const StepRoof& r, double dense, double experts) {
   if (r.c.offload <= 0) return 0;
   const double ways = r.c.offload_each_way ? 1 : 2;
   return (dense / sharers(r.c) + experts / expert_sharers(r.c)) * ways * kBytes / r.c.offload;
-}
-double offload_time(const StepRoof& r) {
-  const Stored s = stored(r.c);
-  return offloaded_time(r, s.dense, s.experts);
 }
 
 // Of one, between neighbouring stages.
@@ -391,10 +382,10 @@ double step_flops(const StepCase& c, bool recomputed) {
   return flops * tokens;
 }
 
-StepSeconds step_time(const StepCase& c, const DeviceFigures& d, const FitValues& f) {
+StepParts step_parts(const StepCase& c, const DeviceFigures& d, const FitValues& f) {
   const StepRoof r{c, d, f};
   const auto with = double(c.model.expert_blocks()), layers = double(c.model.layers);
-  LayerTime all;  // of all layers
+  StepParts all;
   const auto add = [&](const LayerTime& l, double n) {
     all.products += n * l.products, all.attention += n * l.attention, all.elementwise += n * l.elementwise;
     all.tp += n * l.tp, all.cp += n * l.cp, all.ep += n * l.ep, all.host += n * l.host;
@@ -402,7 +393,19 @@ StepSeconds step_time(const StepCase& c, const DeviceFigures& d, const FitValues
   };
   if (layers > with) add(layer_time(r, false), layers - with);
   if (with > 0) add(layer_time(r, true), with);
-  const double p = double(c.pp), m = double(c.microbatches), head = head_passes(r).both();
+  const Stored s = stored(c);
+  all.head = head_passes(r).both(), all.dense = s.dense, all.experts = s.experts;
+  return all;
+}
+
+StepSeconds step_time(const StepCase& c, const DeviceFigures& d, const FitValues& f) {
+  return step_time(c, d, f, step_parts(c, d, f));
+}
+
+StepSeconds step_time(const StepCase& c, const DeviceFigures& d, const FitValues& f, const StepParts& all) {
+  const StepRoof r{c, d, f};
+  const auto layers = double(c.model.layers);
+  const double p = double(c.pp), m = double(c.microbatches), head = all.head;
   // The busiest rank: one with the most layers, or the one that has the head beside its own.
   const bool v = is_v(c.order);
   const PipelineBlocks blocks(c);
@@ -417,9 +420,9 @@ StepSeconds step_time(const StepCase& c, const DeviceFigures& d, const FitValues
   s.head = m * share * head;
   s.bubble = idle * c.bubble / double(c.chunks);
   s.messages = message_time(r);
-  s.gradients = gradient_time(r, m * busiest);
-  s.optimizer = optimizer_time(r) + r.of(Fit::step);
-  s.offload = offload_time(r);
+  s.gradients = gradient_time(r, all, m * busiest);
+  s.optimizer = update_time(r, all.dense, all.experts) + r.of(Fit::step);
+  s.offload = offloaded_time(r, all.dense, all.experts);
   const double sum = m * busiest + s.bubble + s.messages + s.gradients + s.optimizer + s.offload;
   s.jitter = sum * (jitter_of(r) - 1);
   s.total = sum + s.jitter;

@@ -130,6 +130,17 @@ struct StepSeconds {
 };
 StepSeconds step_time(const StepCase&, const DeviceFigures&, const FitValues&);
 
+// What layouts of one division have alike, for who prices many: it depends neither on how many microbatches
+// there are nor on what ZeRO, offload and the schedule do, but for whether stages have one chunk or several.
+struct StepParts {
+  double products = 0, attention = 0, elementwise = 0, tp = 0, cp = 0, ep = 0, host = 0,
+         total = 0;               // seconds of all blocks and a microbatch
+  double head = 0;                // seconds a microbatch
+  double dense = 0, experts = 0;  // parameters of the fullest rank
+};
+StepParts step_parts(const StepCase&, const DeviceFigures&, const FitValues&);
+StepSeconds step_time(const StepCase&, const DeviceFigures&, const FitValues&, const StepParts&);
+
 // FLOPs of a step over all devices, causal attention at half: `recomputed` adds
 // what is done again.
 double step_flops(const StepCase&, bool recomputed);

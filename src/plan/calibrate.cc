@@ -82,7 +82,7 @@ struct Drilled {
 // Rank 0's tapes and calls of steps for about `seconds`; the first step, which touches memory and makes
 // plans, does not count.
 Drilled drill_run(const RunSpec& run, int threads, double seconds) {
-  constexpr int64_t kFewest = 3, kMost = 16;
+  constexpr int64_t kFewest = 2, kMost = 16;
   const Schedule schedule = schedule_of(run);
   const Booking booking = book_training(run, schedule, threads);
   Drilled out;
@@ -226,11 +226,13 @@ std::vector<Model> drilled_models(const CalibrationRequest& o) {
   constexpr int64_t kTokens[] = {64, 512, 128, 1024, 256}, kVocab[] = {512, 4096, 1024, 2048};
   constexpr int64_t kSeq[] = {256, 64, 128};
   constexpr std::string_view kArchs[] = {"llama", "gpt2", "llama"};
+  constexpr int64_t kWide = 512;
   std::vector<Model> models;
   size_t n = 0;
   auto add = [&](std::string_view arch, int64_t hidden, int64_t head) {
-    const int64_t tokens = kTokens[n % 5];
-    models.push_back({arch, hidden, hidden / head, tokens, std::min(tokens, kSeq[n % 3]), kVocab[n % 4], 2});
+    const int64_t tokens = kTokens[n % 5], layers = hidden < kWide ? 2 : 1;
+    models.push_back(
+        {arch, hidden, hidden / head, tokens, std::min(tokens, kSeq[n % 3]), kVocab[n % 4], layers});
     n++;
   };
   for (int64_t hidden : {64, 96, 128, 192, 256, 320, 384, 512, 640, 768})
@@ -263,15 +265,19 @@ std::vector<RunSpec> divided_drills(const CalibrationRequest& o) {
 
 std::vector<RunSpec> drills(const CalibrationRequest& o) {
   std::vector<RunSpec> runs;
-  int64_t n = 0;
-  for (const Model& m : drilled_models(o))
+  int64_t n = 0, model = 0;
+  for (const Model& m : drilled_models(o)) {
+    // Emulated, every other one, of either architecture.
+    const bool both = o.bf16 || o.quick || (o.ranks > 1 ? model : model / 2) % 2 == 0;
+    model++;
     for (std::string_view compute : {"f32", "bf16"}) {
-      if (compute == "bf16" && !o.bf16) continue;
+      if (compute == "bf16" && !both) continue;
       RunSpec r = drill_of(m, compute, o.threads);
       r.layout.dp = o.ranks, r.batch.global = o.ranks * r.batch.micro;
       if (o.ranks > 1) r.layout.zero = n++ % 4;
       runs.push_back(resolve(r, {.native_bf16 = o.bf16}));
     }
+  }
   if (o.ranks > 1 && !o.quick)
     for (RunSpec& r : divided_drills(o)) runs.push_back(std::move(r));
   return runs;
@@ -281,13 +287,13 @@ void SpeedSamples::add(const Tape& tape, std::string_view compute, double factor
   int64_t last = 0;
   for (const Piece& p : tape.pieces) {
     if (p.stream != 0) continue;
-    if (p.launched && last > 0) between_.push_back(double(p.begin_ns - last) * 1e-9);
+    if (p.launched && last > 0) between_.push_back(factor * double(p.begin_ns - last) * 1e-9);
     last = p.launched ? p.end_ns : 0;
     if (p.kind != PieceKind::op || work_of(p) <= 0 || p.end_ns <= p.begin_ns || of_offload(p)) continue;
     const bool product = is_product(p.name);
     const Size size{product ? p.rows : 1, product ? p.cols : 1, work_of(p)};
-    seconds_[std::string(p.name) + " " + std::string(compute)][size].push_back(double(p.end_ns - p.begin_ns) *
-                                                                               1e-9);
+    seconds_[std::string(p.name) + " " + std::string(compute)][size].push_back(
+        factor * double(p.end_ns - p.begin_ns) * 1e-9);
   }
 }
 

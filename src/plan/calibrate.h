@@ -14,7 +14,7 @@ namespace trireme {
 
 struct CalibrationRequest {
   int ranks = 1, threads = 1;  // rank threads at once, and OpenMP threads of each
-  bool bf16 = true;            // measured beside f32
+  bool bf16 = true;            // multiplied in hardware; else, as kernels emulate it, by fewer of the runs
   bool quick = false;          // a reduced table in a few seconds
 };
 

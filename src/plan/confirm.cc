@@ -99,8 +99,8 @@ void book(const SearchRequest& q, const RunSpec& run, Confirmed& c) {
   const std::vector<int> ranks = fullest_ranks(run, schedule);
   c.booked_ranks = int64_t(ranks.size());
   for (const int r : ranks) {
-    const Booking b = book_stage(run, schedule, 1, {}, r);
-    if (b.arena_bytes > c.arena) c.arena = b.arena_bytes, c.pp = r;
+    const int64_t arena = arena_of_stage(run, schedule, 1, {}, r);
+    if (arena > c.arena) c.arena = arena, c.pp = r;
   }
   c.bytes = double(c.arena) + c.priced.memory.base;
   c.fits = c.bytes <= q.figures.memory * q.memory_share;

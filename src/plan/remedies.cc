@@ -88,11 +88,7 @@ std::vector<Family> families_of(const RunSpec& run) {
 class Trial {
  public:
   Trial(const Forecast& before, const RunSpec& run, const ClusterSpec& cluster, int threads, int64_t replayed)
-      : before_(before), cluster_(cluster), threads_(threads) {
-    long_ = int64_t(before.booking.tape.pieces.size()) * run.layout.pp > replayed;
-    if (long_) quick_ = quick_forecast(run, cluster, threads, before.expected);
-    booked_ = quick_.booked;
-  }
+      : before_(before), run_(run), cluster_(cluster), threads_(threads), replayed_(replayed) {}
   // As train would prepare it. Nothing: it cannot be.
   std::optional<Remedy> of(const Change& c, bool& fits) {
     try {
@@ -102,7 +98,7 @@ class Trial {
       run.own_schedule = {};
       find_own_schedule(run, cluster_);
       Remedy r{.change = c.text};
-      fits = long_ ? look(run, r) : replay(run, r);
+      fits = is_long(run) ? look(run, r) : replay(run, r);
       if (before_.step_s > 0) r.costs = r.step_s / before_.step_s - 1;
       return r;
     } catch (const Error& e) {
@@ -113,26 +109,41 @@ class Trial {
   int64_t booked() const { return booked_; }
 
  private:
+  // Would the longer of the two, as it was and changed, take too long to replay?
+  bool is_long(const RunSpec& run) const {
+    const int64_t pieces = int64_t(before_.booking.tape.pieces.size()) * run_.layout.pp;
+    const double grown = double(run.microbatches()) / double(run_.microbatches());
+    return double(pieces) * std::max(1.0, grown) > double(replayed_);
+  }
   bool replay(const RunSpec& run, Remedy& r) const {
     const Forecast after = forecast(run, schedule_of(run), cluster_, threads_);
     r.saves = before_.device_bytes() - after.device_bytes(), r.step_s = after.step_s;
+    // Where one is expected and the other at the roof, what the change does at the roof says it.
+    if (after.expected != before_.expected && before_.roof_s > 0)
+      r.step_s = before_.step_s * after.roof_s / before_.roof_s, r.about = true;
     r.priced = after.step_s > 0 && after.offload_priced() && after.wire_priced;
     return after.fits;
   }
+  // Both of the pair by quick forecasts: only their ratio counts.
   bool look(const RunSpec& run, Remedy& r) {
+    if (!quick_) {
+      quick_ = quick_forecast(run_, cluster_, threads_, before_.expected);
+      booked_ += quick_->booked;
+    }
     const QuickForecast after = quick_forecast(run, cluster_, threads_, before_.expected);
     booked_ += after.booked;
-    r.saves = before_.device_bytes() - after.bytes;
-    r.step_s = after.step_s(quick_, before_.step_s), r.about = r.step_s > 0;
+    r.saves = quick_->bytes - after.bytes;
+    r.step_s = after.step_s(*quick_, before_.step_s), r.about = r.step_s > 0;
     r.priced = r.step_s > 0 && after.offload_priced && after.wire_priced;
     return after.bytes <= before_.memory_bytes / ranks_on_device(run, cluster_);
   }
 
   const Forecast& before_;
+  const RunSpec& run_;  // as it was
   const ClusterSpec& cluster_;
   int threads_;
-  bool long_ = false;
-  QuickForecast quick_;  // of the run as it was
+  int64_t replayed_;                    // pieces of all stages, at most
+  std::optional<QuickForecast> quick_;  // of the run as it was
   int64_t booked_ = 0;
 };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "base/divisors.h"
 #include "base/error.h"
@@ -139,6 +140,8 @@ class DivisionSearch {
   bool any_ = false;
   size_t last_dominator_ = 0;
   int64_t fits_before_ = 0;
+  // Of a division and microbatch; by recompute, whether stages have several chunks, and the order of the axes.
+  std::array<std::array<std::array<std::optional<StepParts>, kOrders>, 2>, 3> parts_;
 };
 
 void DivisionSearch::list_schedules() {
@@ -212,7 +215,7 @@ void DivisionSearch::run(const SearchLayout& division) {
     at_.micro = c_.micro = micro;
     c_.microbatches = at_.microbatches();
     c_.grad_stored = stored_grads(q_, c_.microbatches);
-    states_.clear();
+    states_.clear(), parts_ = {};
     for (const Choice& choice : schedules_) {
       if (choice.schedule->name == "interleaved" && c_.microbatches % at_.pp != 0) continue;
       for (const Again again : {Again::none, Again::selective, Again::full})
@@ -274,7 +277,9 @@ void DivisionSearch::price_orders() {
   size_t n = 0;
   for (const Nearest order : orders_) {
     at_.nearest = c_.nearest = order;
-    const StepSeconds time = step_time(c_, q_.figures, q_.fits);
+    std::optional<StepParts>& parts = parts_[size_t(at_.again)][at_.chunks > 1][size_t(order)];
+    if (!parts) parts = step_parts(c_, q_.figures, q_.fits);
+    const StepSeconds time = step_time(c_, q_.figures, q_.fits, *parts);
     size_t same = 0;
     while (same < n && all[same].time.total != time.total) same++;
     if (same == n)

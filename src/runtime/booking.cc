@@ -101,6 +101,19 @@ Booking book_stage(const RunSpec& run, const Schedule& schedule, int threads, co
   return b;
 }
 
+int64_t arena_of_stage(const RunSpec& run, const Schedule& schedule, int threads, const ClusterSpec& cluster,
+                       int pp_rank) {
+  auto device = meta(run, threads);
+  std::unique_ptr<CommFactory> factory =
+      make_meta_comm(first_of_stage(run, pp_rank), int(run.world()), options_of(run, cluster));
+  CommSet comms(*factory, mesh_of(run.layout));
+  StageRunner r(run, RunMode::train, *device, kEndless, &comms);
+  r.step(schedule.ranks.at(size_t(pp_rank)), 1, run.tokens_per_step(), nothing);
+  r.settle();
+  try_batches(r, run);
+  return r.arena().high_water();
+}
+
 Booking book_training(const RunSpec& run, const Schedule& schedule, int threads, const ClusterSpec& cluster) {
   Booking worst = book_stage(run, schedule, threads, cluster, 0);
   int64_t arena = worst.arena_bytes, snapshot = worst.snapshot_bytes, waiting = worst.waiting_bytes;

@@ -37,6 +37,8 @@ struct Booking {
 // kernels' scratch depends on it. book_stage: of the pipeline ranks the one at `pp_rank`; book_training: the
 // one whose peak is the largest, with the memory that is enough for each.
 Booking book_stage(const RunSpec&, const Schedule&, int threads, const ClusterSpec&, int pp_rank);
+// Its arena_bytes alone, without a tape.
+int64_t arena_of_stage(const RunSpec&, const Schedule&, int threads, const ClusterSpec&, int pp_rank);
 Booking book_training(const RunSpec&, const Schedule&, int threads, const ClusterSpec& = {});
 // Weights and a key/value cache: what generation takes.
 struct GenerationShape {

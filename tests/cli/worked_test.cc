@@ -167,6 +167,12 @@ TEST(Worked, SearchRefusesByName) {
   refused(with(named, {"--parameters", "8e9"}), "--parameters: the model's shape says it already");
   refused(with(named, {"--layers", "8"}), "--layers: --model llama3-8B has its own");
   refused(with(named, {"--set", "layout.tp=2"}), "--set: layout.tp=2: it changes a run file's keys");
+  refused({"--search"},
+          "--search: not said: the model (a run file, --model, or --layers, --hidden, --heads), how many "
+          "(--gpus), tokens of a sequence (--seq), sequences of a step (--global-batch); such as --model "
+          "llama3-8B --gpus 64 --seq 4096 --global-batch 512");
+  refused({"--largest", "--model", "llama3-8B"},
+          "--largest: not said: how many (--gpus), tokens of a sequence (--seq); such as --gpus 64 --seq 4096");
   refused({"--search", "--model", "llama3-8B", "--gpus", "1048576", "--seq", "4096", "--global-batch",
            "1048576", "--restart", "1e6"},
           "nothing that they do stays");

@@ -288,6 +288,26 @@ TEST_P(QuickRemedies, AreThoseOfTheReplay) {
   EXPECT_LE(quick.remedies->booked, (1 + quick.remedies->tried) * std::min<int64_t>(run.layout.pp * 2, 3));
 }
 
+// By its own length and the change's: what has twice the microbatches is estimated where the others are
+// replayed.
+TEST(Remedies, OfALongerChangeAreEstimated) {
+  const RunSpec asked = parse_run(save_run(large_run()), "test",
+                                  std::vector<std::string>{"layout.dp=2", "batch.micro=4", "batch.global=24"});
+  const RunSpec run = resolve(asked, {});
+  const int64_t need = forecast_on(asked, machine_of(int64_t(1) << 40)).device_bytes();
+  const ClusterSpec c = machine_of(need * run.world() - 1);
+  Forecast f = forecast(run, schedule_of(run), c, 1);
+  find_remedies(f, run, asked.precision, c, 1, int64_t(f.booking.tape.pieces.size()) * 3 / 2);
+  int about = 0, replayed = 0;
+  for (const Remedy& r : f.remedies->found) {
+    const bool longer = r.change.starts_with("batch.micro") || r.change.find("layout.dp") != std::string::npos;
+    EXPECT_EQ(r.about, longer) << r.change;
+    (r.about ? about : replayed)++;
+  }
+  EXPECT_GT(about, 0);
+  EXPECT_GT(replayed, 0);
+}
+
 // recompute = "auto" that is not enough is a run that does not fit, with its remedies; devices of machines
 // that have several are not shared.
 TEST(Remedies, BehindAChosenRecompute) {

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
+#include <set>
 
 #include "base/rng.h"
 #include "cost/flops.h"
@@ -80,6 +82,36 @@ TEST(Speeds, WhatIsKeptOfAMachine) {
   EXPECT_FALSE(displaces(now, before));
   before.name = "box", now.alone = {}, before.together = now.together, before.together.ranks = 4;
   EXPECT_TRUE(displaces(now, before));
+}
+
+// What was recorded while the clock was slower counts as it would have taken.
+TEST(Speeds, TimesAreSetToTheUsualClock) {
+  Tape tape;
+  for (int i = 0; i < 3; i++) {
+    Piece p{.name = "rmsnorm", .cost = {.bytes_read = 500, .bytes_written = 500}, .launched = true};
+    p.begin_ns = 1000 + 10'000 * i, p.end_ns = p.begin_ns + 8000;
+    tape.pieces.push_back(p);
+  }
+  SpeedSamples usual, slow;
+  usual.add(tape, "f32"), slow.add(tape, "f32", 0.75);
+  EXPECT_NEAR(usual.tables().at(0).points.at(0).seconds, 8e-6, 1e-12);
+  EXPECT_NEAR(slow.tables().at(0).points.at(0).seconds, 6e-6, 1e-12);
+  EXPECT_NEAR(slow.between_s(), 0.75 * usual.between_s(), 1e-12);
+}
+
+// Where bf16 is emulated its ops are measured too, of every architecture.
+TEST(Speeds, EmulatedTypesAreDrilledToo) {
+  for (const int ranks : {1, 2})
+    for (const bool quick : {false, true}) {
+      std::map<std::string, std::set<std::string>> archs;  // by compute type
+      size_t f32 = 0, bf16 = 0;
+      for (const RunSpec& r : drills({.ranks = ranks, .threads = 1, .bf16 = false, .quick = quick})) {
+        archs[r.precision.compute].insert(r.model.arch);
+        (r.precision.compute == "bf16" ? bf16 : f32)++;
+      }
+      EXPECT_EQ(archs["bf16"], archs["f32"]) << ranks << quick;
+      if (!quick) EXPECT_LT(bf16, f32);
+    }
 }
 
 RunSpec small_run(int64_t dp) {
