@@ -7,9 +7,9 @@
 Each layout is planned (`plan --json`) and trained for some steps on random tokens (`train`); the line says the
 expected time, the median of the measured steps without the first two, and the error. At the end the median and
 the 90th percentile of the errors' magnitudes, beside the roof's. On a machine that others use --prefix gives a
-training run its priority ("chrt -f 20"; bench takes the same). Clocks move: right before and behind each layout one fixed run is timed, and a third line has the errors with each layout's time divided by what that run took
-then, over its median. --passes N goes through all layouts N times, minutes
-apart, and takes each one's median: a neighbour's busy minute is then in one of N. The last column says whether
+training run its priority ("chrt -f 20"; bench takes the same). Clocks move: right before and behind each layout
+one fixed run is timed, and a third line has the errors with each layout's time divided by what that run took then,
+over its median. --passes N goes through all layouts N times, minutes apart, and takes each one's median: a neighbour's busy minute is then in one of N. The last column says whether
 memory and bytes on the wire were equal (rows of experts divided over ranks depend on what their router chose).
 --out keeps a JSON line a measurement, so that a part can be run at a time (--begin, --count);
 --report prints the table of such a file and measures nothing; with --cluster its layouts are forecast anew.

@@ -126,14 +126,14 @@ class Trial {
   }
   // Both of the pair by quick forecasts: only their ratio counts.
   bool look(const RunSpec& run, Remedy& r) {
-    if (!quick_) {
+    if (booked_ == 0) {
       quick_ = quick_forecast(run_, cluster_, threads_, before_.expected);
-      booked_ += quick_->booked;
+      booked_ = quick_.booked;
     }
     const QuickForecast after = quick_forecast(run, cluster_, threads_, before_.expected);
     booked_ += after.booked;
-    r.saves = quick_->bytes - after.bytes;
-    r.step_s = after.step_s(*quick_, before_.step_s), r.about = r.step_s > 0;
+    r.saves = quick_.bytes - after.bytes;
+    r.step_s = after.step_s(quick_, before_.step_s), r.about = r.step_s > 0;
     r.priced = r.step_s > 0 && after.offload_priced && after.wire_priced;
     return after.bytes <= before_.memory_bytes / ranks_on_device(run, cluster_);
   }
@@ -142,8 +142,8 @@ class Trial {
   const RunSpec& run_;  // as it was
   const ClusterSpec& cluster_;
   int threads_;
-  int64_t replayed_;                    // pieces of all stages, at most
-  std::optional<QuickForecast> quick_;  // of the run as it was
+  int64_t replayed_;     // pieces of all stages, at most
+  QuickForecast quick_;  // of the run as it was, once one is asked for
   int64_t booked_ = 0;
 };
 
