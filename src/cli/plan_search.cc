@@ -34,7 +34,8 @@ void set_interval(SearchRequest& q, bool known) {
 // All that the question leaves out, at once.
 void refuse_missing(const SearchOptions& o, const PlanSubject& s, const std::optional<RunSpec>& run,
                     std::string_view asked) {
-  const bool model = run || !s.model.empty() || s.parameters > 0 || s.layers > 0 || s.hidden > 0 || s.heads > 0;
+  const bool model =
+      run || !s.model.empty() || s.parameters > 0 || s.layers > 0 || s.hidden > 0 || s.heads > 0;
   std::string missing, example;
   for (const auto& [given, what, how] :
        {std::tuple{model, "the model (a run file, --model, or --layers, --hidden, --heads)",

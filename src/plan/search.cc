@@ -140,7 +140,8 @@ class DivisionSearch {
   bool any_ = false;
   size_t last_dominator_ = 0;
   int64_t fits_before_ = 0;
-  // Of a division and microbatch; by recompute, whether stages have several chunks, and the order of the axes.
+  // Of a division and microbatch; by recompute, whether stages have several chunks, and the order of the
+  // axes.
   std::array<std::array<std::array<std::optional<StepParts>, kOrders>, 2>, 3> parts_;
 };
 

@@ -171,8 +171,9 @@ TEST(Worked, SearchRefusesByName) {
           "--search: not said: the model (a run file, --model, or --layers, --hidden, --heads), how many "
           "(--gpus), tokens of a sequence (--seq), sequences of a step (--global-batch); such as --model "
           "llama3-8B --gpus 64 --seq 4096 --global-batch 512");
-  refused({"--largest", "--model", "llama3-8B"},
-          "--largest: not said: how many (--gpus), tokens of a sequence (--seq); such as --gpus 64 --seq 4096");
+  refused(
+      {"--largest", "--model", "llama3-8B"},
+      "--largest: not said: how many (--gpus), tokens of a sequence (--seq); such as --gpus 64 --seq 4096");
   refused({"--search", "--model", "llama3-8B", "--gpus", "1048576", "--seq", "4096", "--global-batch",
            "1048576", "--restart", "1e6"},
           "nothing that they do stays");

@@ -291,8 +291,9 @@ TEST_P(QuickRemedies, AreThoseOfTheReplay) {
 // By its own length and the change's: what has twice the microbatches is estimated where the others are
 // replayed.
 TEST(Remedies, OfALongerChangeAreEstimated) {
-  const RunSpec asked = parse_run(save_run(large_run()), "test",
-                                  std::vector<std::string>{"layout.dp=2", "batch.micro=4", "batch.global=24"});
+  const RunSpec asked =
+      parse_run(save_run(large_run()), "test",
+                std::vector<std::string>{"layout.dp=2", "batch.micro=4", "batch.global=24"});
   const RunSpec run = resolve(asked, {});
   const int64_t need = forecast_on(asked, machine_of(int64_t(1) << 40)).device_bytes();
   const ClusterSpec c = machine_of(need * run.world() - 1);
@@ -300,7 +301,8 @@ TEST(Remedies, OfALongerChangeAreEstimated) {
   find_remedies(f, run, asked.precision, c, 1, int64_t(f.booking.tape.pieces.size()) * 3 / 2);
   int about = 0, replayed = 0;
   for (const Remedy& r : f.remedies->found) {
-    const bool longer = r.change.starts_with("batch.micro") || r.change.find("layout.dp") != std::string::npos;
+    const bool longer =
+        r.change.starts_with("batch.micro") || r.change.find("layout.dp") != std::string::npos;
     EXPECT_EQ(r.about, longer) << r.change;
     (r.about ? about : replayed)++;
   }
