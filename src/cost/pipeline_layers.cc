@@ -18,6 +18,16 @@ double head_cost(const StepCase& c) {
   return 2 * double(m.vocab) * double(m.hidden) / block;
 }
 
+// The same by the numbers of their matrices, as nanotron counts costs.
+double head_matrices(const StepCase& c) {
+  const ModelSpec& m = c.model;
+  const double with = double(m.expert_blocks()) / double(m.layers), norms = 2 * double(m.hidden);
+  double block = 0;
+  if (with > 0) block += with * (double(block_parameters(m, 1, true)) - norms);
+  if (with < 1) block += (1 - with) * (double(block_parameters(m, 1, false)) - norms);
+  return double(m.vocab) * double(m.hidden) / block;
+}
+
 // Blocks of the last of `stages`: those that make the dearest stage cheapest, and of such all stages most
 // alike.
 int64_t last_blocks(int64_t layers, int64_t stages, double head) {
@@ -35,6 +45,17 @@ int64_t last_blocks(int64_t layers, int64_t stages, double head) {
   return best;
 }
 
+// Blocks of a stage where a stage ends behind the block that brings the blocks so far, a head of `head` blocks
+// behind them, above its share of all.
+int64_t share_blocks(int64_t layers, int64_t stages, double head, int64_t stage) {
+  int64_t at = 0, blocks = 0;
+  for (int64_t i = 1; i <= layers; i++) {
+    blocks += at == stage;
+    if (at < stages - 1 && double(i) > (double(layers) + head) * double(at + 1) / double(stages)) at++;
+  }
+  return blocks;
+}
+
 double even_layers(int64_t layers, int64_t pp, bool v, int64_t rank) {
   const int64_t each = (layers + pp - 1) / pp, fewer = each * pp - layers;
   const bool first = rank == 0, last = rank == pp - 1;
@@ -49,6 +70,8 @@ PipelineBlocks::PipelineBlocks(const StepCase& c)
   const int64_t stages = c.pp * c.chunks;
   even_ = c.cut == StageCut::even || stages > c.model.layers;
   if (even_ || c.pp == 1) return;
+  by_share_ = c.cut == StageCut::by_share, head_ = by_share_ ? head_matrices(c) : 0;
+  if (by_share_) return;
   last_ = last_blocks(c.model.layers, stages, head_cost(c));
   each_ = (c.model.layers - last_) / (stages - 1), more_ = (c.model.layers - last_) % (stages - 1);
 }
@@ -57,6 +80,12 @@ double PipelineBlocks::of(int64_t rank, bool held) const {
   if (pp_ == 1) return double(layers_);
   if (even_) return even_layers(layers_, pp_, v_, rank);
   const int64_t stages = pp_ * chunks_;
+  if (by_share_) {
+    int64_t all = 0;
+    for (int64_t i = 0; i < chunks_; i++)
+      all += share_blocks(layers_, stages, head_, v_ && i % 2 == 1 ? stages - 1 - rank : i * pp_ + rank);
+    return double(all);
+  }
   if (held && v_ && rank == 0) return double(2 * (each_ + (more_ > 0)));
   int64_t all = 0;
   for (int64_t i = 0; i < chunks_; i++) {
@@ -68,6 +97,12 @@ double PipelineBlocks::of(int64_t rank, bool held) const {
 
 int64_t PipelineBlocks::last_fullest() const {
   const double last = own(pp_ - 1);
+  if (by_share_) {
+    int64_t most = pp_ - 1;
+    for (int64_t rank = pp_ - 1; rank >= 0; rank--)
+      if (own(rank) > own(most)) most = rank;
+    return most;
+  }
   if (pp_ == 1 || last >= std::max(own(0), own(pp_ - 2))) return pp_ - 1;
   // Of a cut by cost the first `more_` have one more than those behind them.
   return !even_ && more_ > 0 ? more_ - 1 : pp_ - 2;

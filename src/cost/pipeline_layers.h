@@ -19,7 +19,8 @@ class PipelineBlocks {
 
  private:
   double of(int64_t rank, bool held) const;
-  bool v_ = false, even_ = false;
+  bool v_ = false, even_ = false, by_share_ = false;
+  double head_ = 0;  // by_share: the head in blocks
   int64_t pp_ = 1, chunks_ = 1, layers_ = 0;
   int64_t last_ = 0, each_ = 0, more_ = 0;  // by_cost: the last stage's, the others', how many have one more
 };

@@ -27,17 +27,17 @@ BlockParameters block_of(const StepCase& c, bool experts) {
 }
 
 double state_bytes_of(const StepCase& c, double dense, double experts) {
-  constexpr double kWeights = 2;
+  const double weights = c.keeping.fsdp && c.zero >= 3 ? 0 : 2;  // FSDP2's are 16-bit where they are gathered
   const double optimizer = c.offload > 0 ? 0 : 12;  // f32 master copy and two moments
   const double replicas = double(c.dp * c.cp);
   const double expert_replicas = std::max(1.0, replicas * double(c.tp) / double(c.ep));
   const auto of = [&](double parameters, double owners) {
     if (c.zero >= 3) {
       const double n = c.shards > 0 ? std::min(double(c.shards), owners) : owners;
-      return parameters * (kWeights + c.grad_stored + optimizer) / n;
+      return parameters * (weights + c.grad_stored + optimizer) / n;
     }
     const double grads = c.zero == 2 ? c.grad_stored / owners : c.grad_stored;
-    return parameters * (kWeights + grads + optimizer / (c.zero >= 1 ? owners : 1));
+    return parameters * (weights + grads + optimizer / (c.zero >= 1 ? owners : 1));
   };
   return of(dense, replicas) + of(experts, expert_replicas);
 }
@@ -59,6 +59,11 @@ double renormed(const StepCase& c, bool experts) {
   return memory_rows(c) * (4 * double(m.hidden) / (c.sequence ? t : 1) + 2 * wide / t);
 }
 
+// Between layers: what a layer's backward pass begins with, and all that stays of one that is done again.
+double boundary_bytes(const StepCase& c) {
+  return 2 * memory_rows(c) * double(c.model.hidden) / (c.sequence ? double(c.tp) : 1);
+}
+
 // A layer's gradients of weights in 16 bits, before they are added to those of the step.
 double layer_gradients(const StepCase& c, bool experts) {
   constexpr double kHalf = 2;
@@ -77,25 +82,32 @@ double score_bytes(const StepCase& c) {
 double layer_activations(const StepCase& c, bool experts) {
   const ModelSpec& m = c.model;
   const double t = double(c.tp), h = double(m.hidden);
-  const double between = 18 * h / (c.sequence ? t : 1);
-  double inner = 0;
+  const double between = c.keeping.hidden * h / (c.sequence ? t : 1);
+  // Two inputs of products, whole for the part that they are otherwise.
+  double inner = c.keeping.gathered && c.sequence ? 4 * h * (1 - 1 / t) : 0;
   if (m.latent())
     inner += 2 * double(m.heads) * double(2 * m.head_dim + m.nope_head_dim + 2 * m.v_head_dim) / t;
   if (experts) {
     const auto k = double(m.experts_per_token);
-    inner += k * (c.ffn_kept * double(m.moe_ffn) + 4 * h) / t + c.ffn_kept * double(m.shared_ffn) / t;
+    inner += k * (c.keeping.ffn * double(m.moe_ffn) + 4 * h) / t + c.keeping.ffn * double(m.shared_ffn) / t;
   } else {
-    inner += c.ffn_kept * double(m.ffn) / t;
+    inner += c.keeping.ffn * double(m.ffn) / t;
   }
   return memory_rows(c) * (between + inner) + score_bytes(c);
 }
 
 namespace {
 
-// Between layers: what a layer's backward pass begins with, and all that stays of one that is done again.
-double boundary_bytes(const StepCase& c) {
-  return 2 * memory_rows(c) * double(c.model.hidden) / (c.sequence ? double(c.tp) : 1);
+// What PyTorch's selective checkpointing of operations keeps (torchtitan's policy: attention's result, and of
+// the products query, key, value, output, gate, up, down every second): the block's input, queries, values,
+// attention's result and the gate; with tensor parallelism also what the reduce-scatters put out.
+double product_bytes(const StepCase& c) {
+  const ModelSpec& m = c.model;
+  const double t = double(c.tp), scattered = c.tp > 1 ? 4 * double(m.hidden) : 0;
+  const auto q = double(m.heads * m.head_dim), kv = double(m.kv_heads * m.head_dim);
+  return boundary_bytes(c) + memory_rows(c) * (scattered + 4 * q + 2 * kv + 2 * double(m.ffn)) / t;
 }
+
 // Of a layer and a microbatch: behind the forward pass; in the backward pass; behind its input gradient,
 // where what weight gradients read is left: of each product what went in and the gradient of what came out,
 // for which its own size of what was kept has gone (Qi et al. 2024, table 1: M_B and M_W).
@@ -105,8 +117,10 @@ struct LayerBytes {
 LayerBytes layer_bytes(const StepCase& c, bool experts) {
   const double whole = layer_activations(c, experts), between = boundary_bytes(c);
   const double stays = whole - (c.renorm ? renormed(c, experts) : 0);
-  return {(1 - c.recompute) * stays + c.recompute * between, whole + between,
-          whole - score_bytes(c) + between};
+  const bool products = c.keeping.products && c.recompute > 0 && c.recompute < 1 && !experts;
+  const double kept = products ? std::min(whole, product_bytes(c))
+                               : (1 - c.recompute) * stays + c.recompute * between;
+  return {kept, whole + between, whole - score_bytes(c) + between};
 }
 
 }  // namespace
@@ -137,16 +151,52 @@ PipelinePlaces pipeline_places(const StepCase& c) {
   return all;
 }
 
-double rank_states(const StepCase& c, const PipelinePlace& p) {
+namespace {
+
+double table_parameters(const StepCase& c, const PipelinePlace& p) {
+  return p.tables * double(c.model.vocab) * double(c.model.hidden) / double(c.tp);
+}
+BlockParameters rank_parameters(const StepCase& c, const PipelinePlace& p) {
   const double with = experts_of(c, p.layers), without = p.layers - with;
-  double dense = 0, experts = 0;
+  BlockParameters all;
   if (with > 0) {
     const BlockParameters b = block_of(c, true);
-    dense += with * b.dense, experts += with * b.experts;
+    all.dense += with * b.dense, all.experts += with * b.experts;
   }
-  if (without > 0) dense += without * block_of(c, false).dense;
-  dense += p.tables * double(c.model.vocab) * double(c.model.hidden) / double(c.tp);
-  return state_bytes_of(c, dense, experts);
+  if (without > 0) all.dense += without * block_of(c, false).dense;
+  all.dense += table_parameters(c, p);
+  return all;
+}
+
+// Gradients of weights on their way to the step's, and weights that are gathered. freed: activations of the
+// microbatch whose backward pass ends.
+double passing_bytes(const StepCase& c, const PipelinePlace& p, double freed) {
+  constexpr double kHalf = 2, kSingle = 4;
+  const double layer = layer_gradients(c, c.model.expert_blocks() > 0);
+  if (c.keeping.fsdp && c.zero >= 3) {
+    const BlockParameters all = rank_parameters(c, p);
+    // And messages: torch's pipeline stages have room for each microbatch's of either way from the beginning,
+    // and keep what they put out until its backward pass.
+    if (c.pp > 1)
+      return (kHalf + kSingle) * (all.dense + all.experts) + layer +
+             double(2 * c.microbatches + std::min(c.microbatches, c.pp)) * boundary_bytes(c);
+    // Of a block: its weights and the next one's, both as they arrive and as they are read; its gradients in 16
+    // bits and in f32 for their sum.
+    return kHalf * table_parameters(c, p) + (3 + 1 + kSingle / kHalf) * layer;
+  }
+  if (!c.keeping.gradients) return layer;
+  // They come as activations go.
+  const BlockParameters all = rank_parameters(c, p);
+  const double stage = kHalf * (all.dense + all.experts);
+  const bool buckets = c.zero == 0 && c.dp * c.cp > 1;
+  return std::max(layer, stage - freed) + (buckets ? stage : 0);
+}
+
+}  // namespace
+
+double rank_states(const StepCase& c, const PipelinePlace& p) {
+  const BlockParameters all = rank_parameters(c, p);
+  return state_bytes_of(c, all.dense, all.experts);
 }
 
 double least_memory(const StepCase& c) {
@@ -174,7 +224,8 @@ double logit_bytes(const StepCase& c, const FitValues& f) {
 }
 double loss_bytes(const StepCase& c, const FitValues& f) {
   constexpr double kHalf = 2;
-  return c.loss_bytes / kHalf * logit_bytes(c, f);
+  const Keeping& k = c.keeping;
+  return (c.tp > 1 && k.loss_parts > 0 ? k.loss_parts : k.loss) / kHalf * logit_bytes(c, f);
 }
 
 StepMemory rank_memory(const StepCase& c, const FitValues& f, const PipelinePlace& p) {
@@ -194,7 +245,7 @@ StepMemory rank_memory(const StepCase& c, const FitValues& f, const PipelinePlac
     if (held + logits > s.activations + s.logits) s.activations = held, s.logits = logits;
   }
   s.states = rank_states(c, p);
-  s.gradients = layer_gradients(c, share > 0);
+  s.gradients = passing_bytes(c, p, f[size_t(Fit::kept)] * p.held_layers * layer.kept + s.logits);
   s.base = f[size_t(Fit::base)];
   s.total = s.states + s.activations + s.gradients + s.logits + s.base;
   return s;
@@ -203,7 +254,8 @@ StepMemory rank_memory(const StepCase& c, const FitValues& f, const PipelinePlac
 StepMemory step_memory(const StepCase& c, const FitValues& f) {
   StepMemory most;
   for (const PipelinePlace& p : pipeline_places(c))
-    if (const StepMemory m = rank_memory(c, f, p); m.total > most.total) most = m;
+    if (const StepMemory m = rank_memory(c, f, p); m.total > most.total && (p.rank == 0 || !c.keeping.first))
+      most = m;
   return most;
 }
 

@@ -13,7 +13,8 @@ struct StepMemory {
   double states = 0;       // weights, gradients, optimizer
   double activations = 0;  // of microbatches between forward and backward, of those whose weight gradient
                            // waits, and one layer's own while its backward pass is at it
-  double gradients = 0;    // of one layer's weights, in 16 bits, on their way to the step's
+  double gradients = 0;    // of one layer's weights, in 16 bits, on their way to the step's; what else passes
+                           // (Keeping): gathered weights, a stage's gradients
   double logits = 0;       // of the rank with the head
   double base = 0;         // context, buffers of collectives: declared, not derived
   double total = 0;
@@ -41,7 +42,7 @@ double rank_states(const StepCase&, const PipelinePlace&);
 
 // Bytes of a layer's activations of one microbatch, nothing done again
 // (Korthikanti et al. 2022, equation 2 with fused softmax: s b h (18 + 4 f /
-// h), which is their 34 where f = 4 h).
+// h), which is their 34 where f = 4 h; Keeping has what softwares keep instead).
 double layer_activations(const StepCase&, bool experts);
 
 // By layer, for simulators: states of parameters that a rank of tp and ep holds; what a layer keeps of a

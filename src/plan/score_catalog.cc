@@ -63,6 +63,37 @@ Convention convention_of(std::string_view s, std::string_view file) {
   bad_request("{}: flops \"{}\"; right are model, causal, with recompute, blocks only", file, s);
 }
 
+// What a software keeps: only keys that are known, so that none is left out for its spelling.
+Keeping keeping_of(const Json& j, std::string_view file) {
+  Keeping k;
+  for (const auto& [key, v] : j.items()) {
+    if (key == "hidden")
+      k.hidden = v.get<double>();
+    else if (key == "ffn")
+      k.ffn = v.get<double>();
+    else if (key == "loss")
+      k.loss = v.get<double>();
+    else if (key == "loss_parts")
+      k.loss_parts = v.get<double>();
+    else if (key == "gathered")
+      k.gathered = v.get<bool>();
+    else if (key == "products")
+      k.products = v.get<bool>();
+    else if (key == "gradients")
+      k.gradients = v.get<bool>();
+    else if (key == "fsdp")
+      k.fsdp = v.get<bool>();
+    else if (key == "first")
+      k.first = v.get<bool>();
+    else
+      bad_request(
+          "{}: keeping \"{}\"; right are hidden, ffn, loss, loss_parts, gathered, products, gradients, fsdp, "
+          "first",
+          file, printable(key));
+  }
+  return k;
+}
+
 SourceRule rule_of(const Json& j, std::string_view file) {
   SourceRule r;
   r.source = j.at("source").get<std::string>(), r.family = j.at("family").get<std::string>();
@@ -77,9 +108,12 @@ SourceRule rule_of(const Json& j, std::string_view file) {
   r.attention = j.value("attention", "flash") == "unfused" ? AttentionKind::unfused : AttentionKind::flash;
   if (const std::string cut = j.value("stages", "even"); cut == "by cost")
     r.cut = StageCut::by_cost;
+  else if (cut == "by share")
+    r.cut = StageCut::by_share;
   else if (cut != "even")
-    bad_request("{}: stages \"{}\"; right are even, by cost", file, printable(cut));
-  r.ffn_kept = j.value("ffn_kept", r.ffn_kept), r.loss_bytes = j.value("loss_bytes", r.loss_bytes);
+    bad_request("{}: stages \"{}\"; right are even, by cost, by share", file, printable(cut));
+  if (j.contains("keeping")) r.keeping = keeping_of(j.at("keeping"), file);
+  r.binary = j.value("binary", false);
   r.sequence = j.value("sequence", true);
   r.grad_bytes = j.value("grad_bytes", 4.0), r.grad_stored = j.value("grad_stored", r.grad_bytes);
   r.selective = j.value("selective", 0.0);

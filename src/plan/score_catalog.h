@@ -45,7 +45,8 @@ struct SourceRule {
   Convention flops = Convention::model;
   AttentionKind attention = AttentionKind::flash;
   StageCut cut = StageCut::even;
-  double ffn_kept = 4, loss_bytes = 4;  // StepCase's
+  Keeping keeping;
+  bool binary = false;  // its gigabytes of memory are 2^30 bytes
   bool sequence = true;
   double grad_bytes = 4, grad_stored = 4, selective = 0;
   int zero_missing = 0;

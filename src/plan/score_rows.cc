@@ -18,6 +18,7 @@ namespace {
 
 using RowJson = nlohmann::json;
 
+constexpr double kGiga = 1e9, kGibi = 1073741824.0;
 constexpr int64_t kMostDegree = 1 << 24, kMostRows = 100000;
 
 // A field that is no such thing: the file is not what it says.
@@ -130,15 +131,13 @@ class RowReader {
 };
 
 void RowReader::read_memory() {
-  constexpr double kGiga = 1e9, kGibi = 1073741824.0;
   const auto take = [&](const char* key, double unit, MemoryKind kind) {
     if (row_.memory > 0) return;
     if (const auto m = f_.number("result", key)) row_.memory = *m * unit, row_.memory_kind = kind;
   };
   take("memory_alloc_gib", kGibi, MemoryKind::allocator);
   take("memory_gib", kGibi, MemoryKind::driver);
-  take("memory_gb", kGiga, MemoryKind::driver);
-  row_.out_of_memory = f_.flag("result", "oom");
+  take("memory_gb", rule_->binary ? kGibi : kGiga, MemoryKind::driver);
 }
 
 void RowReader::read_cluster() {
@@ -221,8 +220,8 @@ void RowReader::read_source() {
   if (const std::string own = f_.text("", "site"); !own.empty()) row_.site = printable(own);
   if (const std::string own = f_.text("", "software"); !own.empty()) row_.software = printable(own);
   if (const double nic = c_.nic_of(rule_->site); nic > 0) row_.figures.nic = nic;
-  s_.attention = rule_->attention, s_.cut = rule_->cut, s_.ffn_kept = rule_->ffn_kept,
-  s_.loss_bytes = rule_->loss_bytes, s_.sequence = rule_->sequence, s_.grad_bytes = rule_->grad_bytes,
+  s_.attention = rule_->attention, s_.cut = rule_->cut, s_.keeping = rule_->keeping,
+  s_.sequence = rule_->sequence, s_.grad_bytes = rule_->grad_bytes,
   s_.grad_stored = rule_->grad_stored;
 }
 
@@ -301,7 +300,9 @@ void RowReader::read_batch() {
   if (global_ > kMostBatch) unusable("batch of {}", global_);
   if (global_ % s_.dp != 0) unusable("global batch {} is no multiple of dp {}", global_, s_.dp);
   const int64_t replica = global_ / s_.dp;
-  if (rule_->micro_is_replica && s_.pp > 1 && s_.micro == replica) s_.micro = 1;
+  // As many microbatches as the pipeline has stages (torchtitan's default).
+  if (rule_->micro_is_replica && s_.pp > 1 && s_.micro == replica)
+    s_.micro = replica % s_.pp == 0 ? replica / s_.pp : 1;
   if (s_.micro > replica || replica % s_.micro != 0)
     unusable("global batch {} is no multiple of dp {} x micro {}", global_, s_.dp, s_.micro);
   s_.microbatches = replica / s_.micro;
@@ -425,12 +426,16 @@ void RowReader::spread_over_missing() {
   if (chunks_missing_)
     spread("interleave", [&](const StepCase& c, std::vector<StepCase>& out) {
       const int64_t per_rank = std::max<int64_t>(1, (c.model.layers + c.pp - 1) / c.pp);
+      const bool several = f_.text("layout", "schedule").starts_with("interleaved") && per_rank > 1;
       for (const int64_t chunks : {int64_t{1}, int64_t{2}, int64_t{4}, per_rank}) {
         const bool known = std::any_of(out.begin(), out.end(), [&](const StepCase& o) {
           return o.chunks == chunks && o.micro == c.micro;
         });
-        if (chunks > per_rank || known) continue;
+        if (chunks > per_rank || known || (chunks == 1 && several)) continue;
+        const int64_t replica = c.micro * c.microbatches, stages = c.pp * chunks;
+        if (rule_->micro_is_replica && replica % stages != 0) continue;
         out.push_back(c), out.back().chunks = chunks;
+        if (rule_->micro_is_replica) out.back().microbatches = stages, out.back().micro = replica / stages;
       }
     });
   if (recompute_missing_) {
@@ -492,12 +497,13 @@ void RowReader::check_truth() {
 }
 
 void RowReader::read() {
-  read_memory();
+  row_.out_of_memory = f_.flag("result", "oom");
   if (const std::string kind = f_.text("", "kind"); kind != "measured")
     unusable("kind \"{}\": nothing was measured", printable(kind));
   read_cluster();
   read_model();
   read_source();
+  read_memory();
   read_layout();
   read_batch();
   read_precision();

@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 
 #include "base/rng.h"
 #include "cost/flops.h"
+#include "cost/pipeline_layers.h"
 #include "cost/stage_time.h"
 #include "cost/step_memory.h"
 
@@ -409,6 +411,87 @@ TEST(StepMemory, OfStagesByHand) {
   const double stage = all_blocks(c.model) / 8 + double(c.model.hidden * c.model.vocab);
   EXPECT_NEAR(many.states / (16 * stage), 1, 1e-9);
   EXPECT_EQ(many.logits, 0);
+}
+
+// What softwares keep where others do not, each of one thing.
+TEST(StepMemory, KeepingByHand) {
+  const FitValues v = values();
+  StepCase c = one();  // one stage, hidden 3072, ffn 12288
+  c.tp = 4, c.dp = 8;
+  const double rows = 2048, layers = 24, h = 3072, f = double(c.model.ffn), vocab = 51200;
+  const StepMemory plain = step_memory(c, v);
+  const double parameters = plain.states / 18;
+  const auto with = [&](auto&& change) {
+    StepCase other = c;
+    change(other.keeping);
+    return step_memory(other, v);
+  };
+  const auto more = [&](const StepMemory& m) { return (m.activations - plain.activations) / (layers * rows); };
+  EXPECT_NEAR(more(with([](Keeping& k) { k.hidden = 16; })), -2 * h / 4, 1e-6);
+  EXPECT_NEAR(more(with([](Keeping& k) { k.ffn = 6; })), 2 * f / 4, 1e-6);
+  EXPECT_NEAR(more(with([](Keeping& k) { k.gathered = true; })), 4 * h * 3 / 4, 1e-6);
+  const double logits = rows * vocab / 4;
+  EXPECT_NEAR(with([](Keeping& k) { k.loss = 12; }).logits, 14 * logits, 1);
+  EXPECT_NEAR(with([](Keeping& k) { k.loss_parts = 16; }).logits, 18 * logits, 1);
+  // Gradients of a stage, less what of activations has gone when they are there; DDP's buckets beside them, with
+  // ZeRO none.
+  c.recompute = 1;
+  const double gone = layers * rows * 2 * h / 4 + 6 * logits;
+  EXPECT_NEAR(with([](Keeping& k) { k.gradients = true; }).gradients, 4 * parameters - gone, 1);
+  c.zero = 1;
+  EXPECT_NEAR(with([](Keeping& k) { k.gradients = true; }).gradients, 2 * parameters - gone, 1);
+  c.recompute = 0, c.micro = 8;  // more has gone than comes: a block's
+  EXPECT_NEAR(with([](Keeping& k) { k.gradients = true; }).gradients, backward_bytes(c, false), 1);
+  c.micro = 1;
+  c.tp = 1;
+  EXPECT_NEAR(with([](Keeping& k) { k.loss_parts = 16; }).logits, 6 * 4 * logits, 1);
+}
+
+// FSDP2: 16 bytes a parameter among all; of one stage both tables and three blocks' weights in 16 bits beside one's
+// gradients in 16 bits and f32; of a pipeline's all of a stage's, and its gradients in f32.
+TEST(StepMemory, Fsdp2ByHand) {
+  const FitValues v = values();
+  StepCase c = one();
+  c.dp = 8, c.zero = 3, c.keeping.fsdp = true;
+  const double tables = 2 * double(c.model.hidden * c.model.vocab), block = double(block_parameters(c.model));
+  const double all = all_blocks(c.model) + tables;
+  StepMemory m = step_memory(c, v);
+  EXPECT_NEAR(m.states, 16 * all / 8, 1);
+  EXPECT_NEAR(m.gradients, 2 * tables + (3 * 2 + 2 + 4) * block, 1);
+  c.pp = 4, c.microbatches = 8;
+  m = step_memory(c, v);
+  EXPECT_NEAR(m.states, 16 * (6 * block + tables / 2) / 8, 1);
+  const double messages = (2 * 8 + 4) * 2048 * 2 * 3072.0;  // room for each of either way, and what is in flight
+  EXPECT_NEAR(m.gradients, 6 * (6 * block + tables / 2) + 2 * block + messages, 1);
+}
+
+// By operation: of a block its input, queries, values, attention's result and the gate; with tensor parallelism
+// the sums behind attention and feed-forward too.
+TEST(StepMemory, SelectiveByOperationByHand) {
+  StepCase c = one();
+  c.model.kv_heads = 8, c.recompute = 0.5, c.keeping.products = true;
+  const double h = 3072, f = double(c.model.ffn);
+  EXPECT_NEAR(kept_bytes(c, values(), false) / 2048, 2 * h + 2 * (2 * h + h / 3) + 2 * f, 1e-6);
+  c.tp = 4;
+  EXPECT_NEAR(kept_bytes(c, values(), false) / 2048, (2 * h + 2 * (2 * h + h / 3) + 2 * f + 4 * h) / 4, 1e-6);
+  c.recompute = 1;
+  EXPECT_NEAR(kept_bytes(c, values(), false) / 2048, 2 * h / 4, 1e-6);
+}
+
+// nanotron's cut: a stage ends behind the block that passes its share. Of 80 blocks and a head of 1.104, the
+// first of 16 stages has 6, where each of them would have 5.07.
+TEST(PipelineLayers, ByShare) {
+  StepCase c = one();
+  c.model.layers = 80, c.model.hidden = 8192, c.model.heads = 64, c.model.kv_heads = 64, c.model.ffn = 28672,
+  c.model.vocab = 131072, c.cut = StageCut::by_share;
+  for (const auto& [pp, first, last] : {std::array<int64_t, 3>{4, 21, 19}, {16, 6, 4}, {32, 3, 1}}) {
+    c.pp = pp;
+    double all = 0;
+    for (int64_t r = 0; r < pp; r++) all += rank_layers(c, r);
+    EXPECT_EQ(all, 80) << pp;
+    EXPECT_EQ(rank_layers(c, 0), first) << pp;
+    EXPECT_EQ(rank_layers(c, pp - 1), last) << pp;
+  }
 }
 
 // Of four ranks of six blocks: behind its input gradient a microbatch holds what its weight gradients read,

@@ -186,7 +186,7 @@ TEST(HeldBooking, StepMemoryIsTheMaximumOverRanks) {
     for (const int64_t pp : {2, 3, 4, 5, 8, 13, 16})
       for (const int64_t layers : {7, 15, 16, 22, 23, 31, 48, 61, 126})
         for (const int64_t vocab : {301, 20011, 128256})
-          for (const StageCut cut : {StageCut::even, StageCut::by_cost})
+          for (const StageCut cut : {StageCut::even, StageCut::by_cost, StageCut::by_share})
             for (const int64_t chunks : {1, 2, 3})
               for (int choice = 0; choice < 12; choice++) {
                 const bool v = is_v(order);

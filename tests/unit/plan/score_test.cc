@@ -11,6 +11,8 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/rng.h"
+#include "cost/pipeline_layers.h"
+#include "cost/step_memory.h"
 #include "plan/walls.h"
 #include "source_dir.h"
 
@@ -298,7 +300,7 @@ TEST(Score, RulesOfMemorySayWhy) {
       nlohmann::json::parse(read_text(test::source_dir() / "data/score_catalog.json")).at("sources");
   int seen = 0;
   for (const auto& rule : catalog)
-    for (const char* key : {"dense_layers", "stages", "ffn_kept", "loss_bytes"})
+    for (const char* key : {"dense_layers", "stages", "keeping", "binary"})
       if (rule.contains(key)) {
         seen++;
         EXPECT_GT(rule.value("why", "").size(), 20u) << rule.at("source") << ": " << key;
@@ -317,6 +319,52 @@ TEST(ScoreRows, ModelsAreCutAsTheirSourceCutsThem) {
   EXPECT_EQ(read_one(row).cases.at(0).model.dense_layers, 1);
   row["source"] = "somebody else";
   EXPECT_EQ(read_one(row).cases.at(0).model.dense_layers, 3);
+}
+
+TestJson row_of(std::string source, std::string gpu, int64_t gpus) {
+  TestJson row = whole_row();
+  row["source"] = source, row["precision"] = "bf16", row["cluster"] = {{"gpu", gpu}, {"count", gpus}};
+  return row;
+}
+
+// nanotron's table is of global rank 0, of the first stage, in units of 2^30 bytes.
+TEST(ScoreRows, NanotronsMemoryIsOfTheFirstStage) {
+  TestJson row = row_of("HF Ultra-Scale, a test", "H100", 16);
+  row["model"] = {{"params", 1.34e9}, {"seq", 4096}};
+  row["layout"] = {{"tp", 1}, {"pp", 2}, {"dp", 8}, {"zero", 1}, {"micro_batch", 1}, {"grad_accum", 32}};
+  row["result"] = {{"mfu", 0.4}, {"memory_gb", 20.0}};
+  const MeasuredRow r = read_one(row);
+  ASSERT_EQ(r.skipped, "");
+  EXPECT_EQ(r.memory, 20.0 * 1024 * 1024 * 1024);
+  ASSERT_EQ(r.cases.size(), 1u);  // no recompute unless asked for
+  const StepCase& c = r.cases[0];
+  FitValues v;
+  v.fill(1);
+  EXPECT_EQ(rank_layers(c, 0), 11);  // 16 blocks and a head of 4: the tenth only reaches half of 20
+  const StepMemory m = step_memory(c, v);
+  EXPECT_EQ(m.logits, 0);
+  EXPECT_EQ(m.total, rank_memory(c, v, {0, 11, 11, 1}).total);
+}
+
+// torchtitan splits a local batch into as many microbatches as its pipeline has stages.
+TEST(ScoreRows, TorchtitansMicrobatches) {
+  TestJson row = row_of("torchtitan, a test", "H100-96GB", 512);
+  row["model"] = {{"name", "llama3-405B"}, {"seq", 8192}};
+  row["layout"] = {{"tp", 8},           {"pp", 8},          {"dp", 8},          {"zero", "FSDP2"},
+                   {"micro_batch", 32}, {"recompute", "full"}, {"schedule", "1f1b"}};
+  row["result"] = {{"tokens_per_s_per_gpu", 100.0}};
+  const MeasuredRow r = read_one(row);
+  ASSERT_EQ(r.skipped, "");
+  EXPECT_EQ(r.cases.at(0).microbatches, 8);
+  EXPECT_EQ(r.cases.at(0).micro, 4);
+  row["layout"]["schedule"] = "interleaved";
+  const MeasuredRow several = read_one(row);
+  ASSERT_EQ(several.cases.size(), 2u);  // two and four chunks a rank: 16 and 32 stages
+  for (const StepCase& s : several.cases) {
+    EXPECT_GT(s.chunks, 1);
+    EXPECT_EQ(s.microbatches, 8 * s.chunks);
+    EXPECT_EQ(s.micro * s.microbatches, 32);
+  }
 }
 
 TEST(Score, Json) {
