@@ -5,7 +5,7 @@
 namespace trireme {
 
 // The cut of a run's blocks into the stages of its pipeline; of experts and dense blocks alike. by_cost: for
-// blocks that cost alike.
+// blocks that cost alike; by_share: one chunk a rank.
 class PipelineBlocks {
  public:
   explicit PipelineBlocks(const StepCase&);

@@ -229,6 +229,12 @@ double loss_bytes(const StepCase& c, const FitValues& f) {
 }
 
 StepMemory rank_memory(const StepCase& c, const FitValues& f, const PipelinePlace& p) {
+  if (const int64_t n = c.micro * c.microbatches, stages = c.pp * c.chunks;
+      c.keeping.split && c.pp > 1 && n % stages == 0) {
+    StepCase split = c;
+    split.keeping.split = false, split.microbatches = stages, split.micro = n / stages;
+    return rank_memory(split, f, p);
+  }
   const double share = double(c.model.expert_blocks()) / double(c.model.layers);
   LayerBytes layer;
   const auto add = [&](double n, const LayerBytes& l) {

@@ -101,6 +101,7 @@ struct Keeping {
                           // buckets that they are summed in
   bool fsdp = false;      // weights are 16-bit only where gathered: of a pipeline's stage all and for the whole
                           // step, as are its gradients, in f32; else two blocks and the tables
+  bool split = false;     // a pipeline's microbatches are as many as its stages, however many a row says
   bool first = false;     // said of the first stage, not of the fullest
 };
 

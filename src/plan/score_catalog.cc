@@ -83,12 +83,14 @@ Keeping keeping_of(const Json& j, std::string_view file) {
       k.gradients = v.get<bool>();
     else if (key == "fsdp")
       k.fsdp = v.get<bool>();
+    else if (key == "split")
+      k.split = v.get<bool>();
     else if (key == "first")
       k.first = v.get<bool>();
     else
       bad_request(
           "{}: keeping \"{}\"; right are hidden, ffn, loss, loss_parts, gathered, products, gradients, fsdp, "
-          "first",
+          "split, first",
           file, printable(key));
   }
   return k;

@@ -300,9 +300,7 @@ void RowReader::read_batch() {
   if (global_ > kMostBatch) unusable("batch of {}", global_);
   if (global_ % s_.dp != 0) unusable("global batch {} is no multiple of dp {}", global_, s_.dp);
   const int64_t replica = global_ / s_.dp;
-  // As many microbatches as the pipeline has stages (torchtitan's default).
-  if (rule_->micro_is_replica && s_.pp > 1 && s_.micro == replica)
-    s_.micro = replica % s_.pp == 0 ? replica / s_.pp : 1;
+  if (rule_->micro_is_replica && s_.pp > 1 && s_.micro == replica) s_.micro = 1;
   if (s_.micro > replica || replica % s_.micro != 0)
     unusable("global batch {} is no multiple of dp {} x micro {}", global_, s_.dp, s_.micro);
   s_.microbatches = replica / s_.micro;
@@ -432,10 +430,7 @@ void RowReader::spread_over_missing() {
           return o.chunks == chunks && o.micro == c.micro;
         });
         if (chunks > per_rank || known || (chunks == 1 && several)) continue;
-        const int64_t replica = c.micro * c.microbatches, stages = c.pp * chunks;
-        if (rule_->micro_is_replica && replica % stages != 0) continue;
         out.push_back(c), out.back().chunks = chunks;
-        if (rule_->micro_is_replica) out.back().microbatches = stages, out.back().micro = replica / stages;
       }
     });
   if (recompute_missing_) {

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
 #include <cmath>
 
 #include "base/rng.h"
@@ -484,7 +483,10 @@ TEST(PipelineLayers, ByShare) {
   StepCase c = one();
   c.model.layers = 80, c.model.hidden = 8192, c.model.heads = 64, c.model.kv_heads = 64, c.model.ffn = 28672,
   c.model.vocab = 131072, c.cut = StageCut::by_share;
-  for (const auto& [pp, first, last] : {std::array<int64_t, 3>{4, 21, 19}, {16, 6, 4}, {32, 3, 1}}) {
+  struct Cut {
+    int64_t pp, first, last;
+  };
+  for (const auto& [pp, first, last] : {Cut{4, 21, 19}, Cut{16, 6, 3}, Cut{32, 3, 1}}) {
     c.pp = pp;
     double all = 0;
     for (int64_t r = 0; r < pp; r++) all += rank_layers(c, r);
