@@ -345,7 +345,9 @@ void RowReader::read_recompute() {
   }
   std::string schedule = f_.text("layout", "schedule");
   const auto chunks = f_.whole("layout", "interleave");
-  const bool one_chunk = schedule == "1F1B" || schedule == "1f1b" || schedule == "GPipe" || s_.pp == 1;
+  // nanotron, which cuts by share, has no engine of several chunks.
+  const bool one_chunk = schedule == "1F1B" || schedule == "1f1b" || schedule == "GPipe" || s_.pp == 1 ||
+                         s_.cut == StageCut::by_share;
   if (chunks && *chunks >= 1 && s_.pp > 1) {
     if (*chunks > 4096) unusable("layout.interleave is {}", *chunks);
     s_.chunks = *chunks;
