@@ -45,8 +45,8 @@ int64_t last_blocks(int64_t layers, int64_t stages, double head) {
   return best;
 }
 
-// Blocks of a stage where a stage ends behind the block that brings the blocks so far, a head of `head` blocks
-// behind them, above its share of all.
+// Blocks of a stage where a stage ends behind the block that brings the blocks so far, a head of `head`
+// blocks behind them, above its share of all.
 int64_t share_blocks(int64_t layers, int64_t stages, double head, int64_t stage) {
   int64_t at = 0, blocks = 0;
   for (int64_t i = 1; i <= layers; i++) {

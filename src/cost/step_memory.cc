@@ -28,7 +28,7 @@ BlockParameters block_of(const StepCase& c, bool experts) {
 
 double state_bytes_of(const StepCase& c, double dense, double experts) {
   const double weights = c.keeping.fsdp && c.zero >= 3 ? 0 : 2;  // FSDP2's are 16-bit where they are gathered
-  const double optimizer = c.offload > 0 ? 0 : 12;  // f32 master copy and two moments
+  const double optimizer = c.offload > 0 ? 0 : 12;               // f32 master copy and two moments
   const double replicas = double(c.dp * c.cp);
   const double expert_replicas = std::max(1.0, replicas * double(c.tp) / double(c.ep));
   const auto of = [&](double parameters, double owners) {
@@ -118,8 +118,8 @@ LayerBytes layer_bytes(const StepCase& c, bool experts) {
   const double whole = layer_activations(c, experts), between = boundary_bytes(c);
   const double stays = whole - (c.renorm ? renormed(c, experts) : 0);
   const bool products = c.keeping.products && c.recompute > 0 && c.recompute < 1 && !experts;
-  const double kept = products ? std::min(whole, product_bytes(c))
-                               : (1 - c.recompute) * stays + c.recompute * between;
+  const double kept =
+      products ? std::min(whole, product_bytes(c)) : (1 - c.recompute) * stays + c.recompute * between;
   return {kept, whole + between, whole - score_bytes(c) + between};
 }
 
@@ -180,8 +180,8 @@ double passing_bytes(const StepCase& c, const PipelinePlace& p, double freed) {
     if (c.pp > 1)
       return (kHalf + kSingle) * (all.dense + all.experts) + layer +
              double(2 * c.microbatches + std::min(c.microbatches, c.pp)) * boundary_bytes(c);
-    // Of a block: its weights and the next one's, both as they arrive and as they are read; its gradients in 16
-    // bits and in f32 for their sum.
+    // Of a block: its weights and the next one's, both as they arrive and as they are read; its gradients in
+    // 16 bits and in f32 for their sum.
     return kHalf * table_parameters(c, p) + (3 + 1 + kSingle / kHalf) * layer;
   }
   if (!c.keeping.gradients) return layer;

@@ -82,8 +82,8 @@ enum class Nearest {
 
 // How blocks are cut into stages.
 enum class StageCut {
-  even,    // as many for each; where they do not divide, those with the embedding and the head have one less
-           // (Qi et al. 2024, Llama 3)
+  even,     // as many for each; where they do not divide, those with the embedding and the head have one less
+            // (Qi et al. 2024, Llama 3)
   by_cost,  // the dearest stage costs as little as it can, the head beside its blocks (model/stages.h)
   by_share  // a stage ends behind the block that brings the blocks so far above its share of the whole cost,
             // the head's with it (nanotron)
@@ -91,18 +91,18 @@ enum class StageCut {
 
 // What a software keeps on a device, where it is not as others (docs/score.md has the sources).
 struct Keeping {
-  double hidden = 18;     // bytes of a hidden unit of a block: 2 of them are dropout's masks
-  double ffn = 4;         // of a feed-forward unit
-  double loss = 4;        // of a logit in the loss, beside its 16 bits
-  double loss_parts = 0;  // the same where tensor parallel ranks have parts of the logits; 0 = as `loss`
-  bool gathered = false;  // what tensor parallel products read stays as it was gathered, whole
-  bool products = false;  // recompute of a share keeps attention's result and every second product's
-  bool gradients = false; // 16-bit gradients of a whole stage; where replicas divide nothing, also the
-                          // buckets that they are summed in
-  bool fsdp = false;      // weights are 16-bit only where gathered: of a pipeline's stage all and for the whole
-                          // step, as are its gradients, in f32; else two blocks and the tables
-  bool split = false;     // a pipeline's microbatches are as many as its stages, however many a row says
-  bool first = false;     // said of the first stage, not of the fullest
+  double hidden = 18;      // bytes of a hidden unit of a block: 2 of them are dropout's masks
+  double ffn = 4;          // of a feed-forward unit
+  double loss = 4;         // of a logit in the loss, beside its 16 bits
+  double loss_parts = 0;   // the same where tensor parallel ranks have parts of the logits; 0 = as `loss`
+  bool gathered = false;   // what tensor parallel products read stays as it was gathered, whole
+  bool products = false;   // recompute of a share keeps attention's result and every second product's
+  bool gradients = false;  // 16-bit gradients of a whole stage; where replicas divide nothing, also the
+                           // buckets that they are summed in
+  bool fsdp = false;   // weights are 16-bit only where gathered: of a pipeline's stage all and for the whole
+                       // step, as are its gradients, in f32; else two blocks and the tables
+  bool split = false;  // a pipeline's microbatches are as many as its stages, however many a row says
+  bool first = false;  // said of the first stage, not of the fullest
 };
 
 // One run: model and layout. cp divides sequences, tp matrices, ep experts;

@@ -425,15 +425,17 @@ TEST(StepMemory, KeepingByHand) {
     change(other.keeping);
     return step_memory(other, v);
   };
-  const auto more = [&](const StepMemory& m) { return (m.activations - plain.activations) / (layers * rows); };
+  const auto more = [&](const StepMemory& m) {
+    return (m.activations - plain.activations) / (layers * rows);
+  };
   EXPECT_NEAR(more(with([](Keeping& k) { k.hidden = 16; })), -2 * h / 4, 1e-6);
   EXPECT_NEAR(more(with([](Keeping& k) { k.ffn = 6; })), 2 * f / 4, 1e-6);
   EXPECT_NEAR(more(with([](Keeping& k) { k.gathered = true; })), 4 * h * 3 / 4, 1e-6);
   const double logits = rows * vocab / 4;
   EXPECT_NEAR(with([](Keeping& k) { k.loss = 12; }).logits, 14 * logits, 1);
   EXPECT_NEAR(with([](Keeping& k) { k.loss_parts = 16; }).logits, 18 * logits, 1);
-  // Gradients of a stage, less what of activations has gone when they are there; DDP's buckets beside them, with
-  // ZeRO none.
+  // Gradients of a stage, less what of activations has gone when they are there; DDP's buckets beside them,
+  // with ZeRO none.
   c.recompute = 1;
   const double gone = layers * rows * 2 * h / 4 + 6 * logits;
   EXPECT_NEAR(with([](Keeping& k) { k.gradients = true; }).gradients, 4 * parameters - gone, 1);
@@ -446,8 +448,8 @@ TEST(StepMemory, KeepingByHand) {
   EXPECT_NEAR(with([](Keeping& k) { k.loss_parts = 16; }).logits, 6 * 4 * logits, 1);
 }
 
-// FSDP2: 16 bytes a parameter among all; of one stage both tables and three blocks' weights in 16 bits beside one's
-// gradients in 16 bits and f32; of a pipeline's all of a stage's, and its gradients in f32.
+// FSDP2: 16 bytes a parameter among all; of one stage both tables and three blocks' weights in 16 bits beside
+// one's gradients in 16 bits and f32; of a pipeline's all of a stage's, and its gradients in f32.
 TEST(StepMemory, Fsdp2ByHand) {
   const FitValues v = values();
   StepCase c = one();
@@ -460,12 +462,13 @@ TEST(StepMemory, Fsdp2ByHand) {
   c.pp = 4, c.microbatches = 8;
   m = step_memory(c, v);
   EXPECT_NEAR(m.states, 16 * (6 * block + tables / 2) / 8, 1);
-  const double messages = (2 * 8 + 4) * 2048 * 2 * 3072.0;  // room for each of either way, and what is in flight
+  const double messages =
+      (2 * 8 + 4) * 2048 * 2 * 3072.0;  // room for each of either way, and what is in flight
   EXPECT_NEAR(m.gradients, 6 * (6 * block + tables / 2) + 2 * block + messages, 1);
 }
 
-// By operation: of a block its input, queries, values, attention's result and the gate; with tensor parallelism
-// the sums behind attention and feed-forward too.
+// By operation: of a block its input, queries, values, attention's result and the gate; with tensor
+// parallelism the sums behind attention and feed-forward too.
 TEST(StepMemory, SelectiveByOperationByHand) {
   StepCase c = one();
   c.model.kv_heads = 8, c.recompute = 0.5, c.keeping.products = true;

@@ -346,13 +346,14 @@ TEST(ScoreRows, NanotronsMemoryIsOfTheFirstStage) {
   EXPECT_EQ(m.total, rank_memory(c, v, {0, 11, 11, 1}).total);
 }
 
-// torchtitan splits a local batch into as many microbatches as its pipeline has stages: eight of four sequences,
-// all of them in flight on the first rank.
+// torchtitan splits a local batch into as many microbatches as its pipeline has stages: eight of four
+// sequences, all of them in flight on the first rank.
 TEST(ScoreRows, TorchtitansMicrobatches) {
   TestJson row = row_of("torchtitan, a test", "H100-96GB", 512);
   row["model"] = {{"name", "llama3-405B"}, {"seq", 8192}};
-  row["layout"] = {{"tp", 8},           {"pp", 8},          {"dp", 8},          {"zero", "FSDP2"},
-                   {"micro_batch", 32}, {"recompute", "full"}, {"schedule", "1f1b"}};
+  row["layout"] = {{"tp", 8},           {"pp", 8},           {"dp", 8},
+                   {"zero", "FSDP2"},   {"micro_batch", 32}, {"recompute", "full"},
+                   {"schedule", "1f1b"}};
   row["result"] = {{"tokens_per_s_per_gpu", 100.0}};
   const MeasuredRow r = read_one(row);
   ASSERT_EQ(r.skipped, "");
