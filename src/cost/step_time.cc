@@ -167,7 +167,10 @@ Passes elementwise(const StepRoof& r, bool experts) {
   if (experts) {
     const auto k = double(m.experts_per_token);
     bytes += 10 * double(m.shared_ffn) / t;
-    bytes += r.of(Fit::routing) / r.of(Fit::memory) * k * (10 * double(m.moe_ffn) + 12 * h) / t;
+    // The bias of an expert's second product, times the router's f32 share: multiplied, added, joined,
+    // rounded (Megatron-LM, TEGroupedMLP._apply_bias): 4 + 10 + 8 + 6 bytes.
+    const double outer = r.c.expert_bias ? 12 + 28 : 12;
+    bytes += r.of(Fit::routing) / r.of(Fit::memory) * k * (10 * double(m.moe_ffn) + outer * h) / t;
   } else {
     bytes += (4 * up + 2) * double(m.ffn) / t;
   }
@@ -180,7 +183,8 @@ Passes elementwise(const StepRoof& r, bool experts) {
 double tensor_collective(const StepRoof& r) {
   const auto t = double(r.c.tp);
   if (t <= 1) return 0;
-  constexpr double kLatency = 12e-6, kLaunch = 15e-6;
+  // Each further rank, and the start: 55 us of 16 ranks on two nodes (docs/score.md, curves).
+  constexpr double kLatency = 3e-6, kLaunch = 10e-6;
   const double bytes = 2 * (t - 1) / t * rows_of(r.c) * double(r.c.model.hidden) * 2;
   const double stride = r.tensor_stride();
   const double bus = t * stride <= r.d.near ? r.d.bus * std::min(1.0, 0.65 + 0.05 * t) : r.link(t, stride);

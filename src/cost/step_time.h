@@ -110,8 +110,9 @@ struct Keeping {
 struct StepCase {
   ModelSpec model;  // finish()ed
   int64_t seq = 0;
-  int64_t window = 0;       // of some layers' attention, in keys; 0 = all
-  double window_share = 0;  // which share of layers that is
+  int64_t window = 0;        // of some layers' attention, in keys; 0 = all
+  double window_share = 0;   // which share of layers that is
+  bool expert_bias = false;  // experts' products have biases, of which the second's is added expert by expert
   int64_t tp = 1, pp = 1, dp = 1, cp = 1, ep = 1;
   int64_t micro = 1, microbatches = 1, chunks = 1;
   int zero = 0;                      // 3: weights gathered for every microbatch

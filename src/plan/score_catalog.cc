@@ -38,6 +38,7 @@ KnownShape shape_of(const Json& j) {
   s.params = j.value("params", 0.0);
   s.window = j.value("window", int64_t{0});
   s.window_share = j.value("window_share", 0.0);
+  s.expert_bias = j.value("expert_bias", false);
   return s;
 }
 

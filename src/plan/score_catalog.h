@@ -18,6 +18,7 @@ struct KnownShape {
   double params = 0;  // found by its number of parameters where no name is given; 0 = not so
   int64_t window = 0;
   double window_share = 0;
+  bool expert_bias = false;  // StepCase's
 };
 struct KnownDevice {
   std::string name;

@@ -165,7 +165,7 @@ void RowReader::read_model() {
   if (!known && !own) unusable("model \"{}\" has no shape in the catalog", printable(name));
   if (known) {
     m = known->model;
-    s_.window = known->window, s_.window_share = known->window_share;
+    s_.window = known->window, s_.window_share = known->window_share, s_.expert_bias = known->expert_bias;
   }
   const auto size = [&](const char* key, int64_t& to) {
     const auto v = f_.whole("model", key);

@@ -113,6 +113,34 @@ TEST(StepTime, Directions) {
   EXPECT_GT(step_time(wide, slow, values()).gradients, 3.9 * step_time(wide, device(), values()).gradients);
 }
 
+// Biases that are added expert by expert are traffic: of experts' rows alone, and of nothing else.
+TEST(StepTime, ExpertsBiasesAreTraffic) {
+  StepCase c = one();
+  const auto bytes = [](const StepCase& of) { return step_time(of, device(), values()).elementwise; };
+  const double dense = bytes(c);
+  c.expert_bias = true;
+  EXPECT_EQ(bytes(c), dense);
+  c.model.experts = 8, c.model.experts_per_token = 2, c.model.moe_ffn = c.model.ffn;
+  const double with = step_time(c, device(), values()).total, more = bytes(c);
+  c.expert_bias = false;
+  const StepSeconds plain = step_time(c, device(), values());
+  // 28 bytes forward and 1.7 times that backward, of two choices' hidden sizes of each row.
+  const double rows = double(c.micro * c.microbatches * c.seq * c.model.layers);
+  const double expected = 2.7 * 28 * 2 * double(c.model.hidden) * rows * values()[size_t(Fit::routing)] /
+                          (0.8 * device().bandwidth);
+  EXPECT_NEAR(more - plain.elementwise, expected, 1e-6 * expected);
+  EXPECT_GT(with, plain.total);
+}
+
+// Small messages among tensor parallel ranks cost what NCCL's all-reduce was measured at between two nodes.
+TEST(StepTime, SmallTensorCollectivesCostTheirLatency) {
+  StepCase c = one();
+  c.seq = 1, c.micro = 1, c.microbatches = 1, c.model.layers = 1, c.tp = 16;
+  FitValues v = values();
+  v[size_t(Fit::tp)] = 1;
+  EXPECT_NEAR(step_time(c, device(), v).tp / 4, 55e-6, 3e-6);
+}
+
 // Shard groups that stay in a node gather over its links; what their replicas sum once a step comes on top.
 TEST(StepTime, HybridShardingGathersNearAndSumsFar) {
   StepCase c = one();
