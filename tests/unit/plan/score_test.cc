@@ -173,6 +173,22 @@ TEST(ScoreRows, WhatIsMissingIsSolvedOrRangedOver) {
   EXPECT_NE(read_one(row).notes.at(0).find("grad_accum 7 contradicts global_batch 96"), std::string::npos);
 }
 
+// A schedule that is said to be interleaved has several chunks, however many.
+TEST(ScoreRows, InterleavedIsNotOneChunk) {
+  TestJson row = whole_row();
+  row["layout"]["interleave"] = nullptr;
+  const auto least = [&](const char* schedule) {
+    row["layout"]["schedule"] = schedule;
+    const MeasuredRow r = read_rows(TestJson::array({row}).dump(), "t", shipped_catalog())[0];
+    EXPECT_EQ(r.skipped, "");
+    int64_t chunks = 1 << 20;
+    for (const StepCase& c : r.cases) chunks = std::min(chunks, c.chunks);
+    return chunks;
+  };
+  EXPECT_EQ(least("interleaved"), 2);
+  EXPECT_EQ(least("some"), 1);
+}
+
 TEST(Score, ControlByHand) {
   // Forward of a token: 40 layers of 24 h^2 + 2 s h (half of the scores), logits 2 h V; full recompute: four
   // forward passes of the blocks, three of the logits.
