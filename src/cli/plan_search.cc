@@ -69,7 +69,7 @@ void set_model(SearchRequest& q, const PlanSubject& subject, const std::optional
                   asked);
     q.model = *m.shape, q.name = m.name;
     if (const KnownShape* k = shipped_catalog().shape_named(subject.model))
-      q.window = k->window, q.window_share = k->window_share;
+      q.window = k->window, q.window_share = k->window_share, q.expert_bias = k->expert_bias;
   }
   if (subject.seq > 0) q.seq = subject.seq;
   q.model.finish(q.seq);

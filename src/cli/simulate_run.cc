@@ -85,7 +85,8 @@ RunSpec run_of_options(const SimulateRunRequest& q, ScaledRun& s) {
   const SubjectModel model = model_of(subject);
   base.model = *model.shape;
   base.model.max_positions = 0;
-  if (known) s.window = known->window, s.window_share = known->window_share;
+  if (known)
+    s.window = known->window, s.window_share = known->window_share, s.expert_bias = known->expert_bias;
   std::vector<std::string> sets = sets_of_layout(q.layout);
   sets.insert(sets.end(), q.run.sets.begin(), q.run.sets.end());
   return parse_run(save_run(base), "--layout", sets);

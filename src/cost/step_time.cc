@@ -183,12 +183,14 @@ Passes elementwise(const StepRoof& r, bool experts) {
 double tensor_collective(const StepRoof& r) {
   const auto t = double(r.c.tp);
   if (t <= 1) return 0;
-  // Each further rank, and the start: 55 us of 16 ranks on two nodes (docs/score.md, curves).
-  constexpr double kLatency = 3e-6, kLaunch = 10e-6;
+  // Start and each further rank, as NCCL's all-reduce of 8 ranks in a node and of 16 on two is measured: 12.9
+  // and 55.5 us (docs/score.md, curves).
+  const bool is_near = t * r.tensor_stride() <= r.d.near;
+  const double each = is_near ? 1e-6 : 3e-6, start = is_near ? 6e-6 : 10e-6;
   const double bytes = 2 * (t - 1) / t * rows_of(r.c) * double(r.c.model.hidden) * 2;
   const double stride = r.tensor_stride();
   const double bus = t * stride <= r.d.near ? r.d.bus * std::min(1.0, 0.65 + 0.05 * t) : r.link(t, stride);
-  return r.of(Fit::tp) * r.c.tp_exposed * (bytes / bus + (t - 1) * kLatency + kLaunch);
+  return r.of(Fit::tp) * r.c.tp_exposed * (bytes / bus + (t - 1) * each + start);
 }
 
 // Keys and values to every rank of the context, and their gradients back.

@@ -111,6 +111,7 @@ void simulate(const SearchRequest& q, const ConfirmRequest& request, const RunSp
     const World w = world_of({.run = run,
                               .window = q.window,
                               .window_share = q.window_share,
+                              .expert_bias = q.expert_bias,
                               .figures = q.figures,
                               .by = request.by});
     const WorldReplay all = replay_world(w);

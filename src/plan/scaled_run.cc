@@ -154,7 +154,11 @@ StepCase step_case_of(const ScaledRun& s) {
   const RunSpec& run = s.run;
   const LayoutSpec& l = run.layout;
   refuse_unpriced(run);
-  StepCase c{.model = run.model, .seq = run.data.seq_len, .window = s.window, .window_share = s.window_share};
+  StepCase c{.model = run.model,
+             .seq = run.data.seq_len,
+             .window = s.window,
+             .window_share = s.window_share,
+             .expert_bias = s.expert_bias};
   c.tp = l.tp, c.pp = l.pp, c.dp = l.dp, c.cp = l.cp, c.ep = l.ep;
   c.micro = run.batch.micro, c.microbatches = run.microbatches(), c.chunks = l.chunks;
   c.zero = effective_zero(l), c.nearest = nearest_of(l.order);

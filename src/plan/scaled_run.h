@@ -18,6 +18,7 @@ struct ScaledRun {
   RunSpec run;         // resolved
   int64_t window = 0;  // of some layers' attention (StepCase)
   double window_share = 0;
+  bool expert_bias = false;  // StepCase's
   DeviceFigures figures;
   PricedBy by;
 };

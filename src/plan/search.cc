@@ -478,7 +478,11 @@ double step_tokens(const SearchRequest& q, const SearchLayout& l) {
 }
 
 StepCase step_case(const SearchRequest& q, const SearchLayout& l) {
-  StepCase c{.model = q.model, .seq = q.seq, .window = q.window, .window_share = q.window_share};
+  StepCase c{.model = q.model,
+             .seq = q.seq,
+             .window = q.window,
+             .window_share = q.window_share,
+             .expert_bias = q.expert_bias};
   c.tp = l.tp, c.pp = l.pp, c.dp = l.dp, c.cp = l.cp, c.ep = l.ep;
   c.micro = l.micro, c.microbatches = l.microbatches();
   c.zero = l.zero, c.shards = l.shards;

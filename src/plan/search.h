@@ -60,6 +60,7 @@ struct SearchRequest {
   std::string name;
   int64_t seq = 0, window = 0;
   double window_share = 0;
+  bool expert_bias = false;      // StepCase's
   std::vector<int64_t> gpus;     // each number of devices is searched
   std::vector<int64_t> globals;  // and with it each global batch, in sequences
   std::string device;

@@ -112,6 +112,16 @@ TEST(ScaledRun, ExpertsToo) {
   EXPECT_NEAR(simulated(s) / closed(s), 1, 1e-6);
 }
 
+// Biases that experts' products add are traffic of the simulated step as of the closed form.
+TEST(ScaledRun, ExpertsBiasesToo) {
+  ScaledRun s = scaled("mixtral-8x7B", "H100",
+                       {"layout.dp=16", "layout.ep=8", "batch.global=64", "batch.micro=1", "layout.zero=1"});
+  const double without = simulated(s);
+  s.expert_bias = true;
+  EXPECT_GT(simulated(s), 1.001 * without);
+  EXPECT_NEAR(simulated(s) / closed(s), 1, 1e-6);
+}
+
 // ZeRO 2 reduces behind every microbatch, beside the next one's compute: what travels is the closed form's,
 // the step is a bound from below.
 TEST(ScaledRun, Zero2ReducesBehindEveryMicrobatch) {
