@@ -81,6 +81,7 @@ Description describe_tokenizer(const fs::path& p) {
   d["tokens"] = t.vocab_size(), d["merges"] = t.merges().size(), d["added_tokens"] = t.added().size();
   auto end = t.find_added(kEndOfText);
   d["end_of_text"] = end ? Description(*end) : Description(nullptr);
+  d["vocabulary"] = hex64(t.fingerprint());
   d["xxh3"] = hex64(digest_file(p).xxh3);
   return d;
 }
@@ -155,6 +156,7 @@ Description describe_shard(const fs::path& p) {
   TokenShard s = TokenShard::open(p);
   Description d = {{"kind", "token shard"}, {"path", s.name()}};
   d["tokens"] = s.tokens(), d["documents"] = s.documents(), d["bytes_per_token"] = size_of(s.type());
+  if (s.vocabulary()) d["vocabulary"] = hex64(*s.vocabulary());
   Description files = Description::array();
   ShardFiles f = shard_files(p);
   for (const fs::path& file : {f.bin, f.idx.value_or(fs::path())})
@@ -181,6 +183,11 @@ static Description describe_data(const fs::path& p) {
                            {"tokens", s.tokens()},
                            {"documents", s.documents()},
                            {"bytes_per_token", size_of(s.type())}});
+    if (!s.vocabulary()) continue;
+    Description& shard = d["shards"].back();
+    shard["vocabulary"] = hex64(*s.vocabulary());
+    if (d.contains("tokenizer"))
+      shard["of_this_tokenizer"] = shard["vocabulary"] == d["tokenizer"]["vocabulary"];
   }
   return d;
 }

@@ -43,6 +43,7 @@ void perplexity(const EvalRequest& r, const RunSpec& run) {
   Texts shards = r.data.empty() ? run.data.valid : Texts(r.data);
   if (shards.empty()) bad_request("data.valid is empty: name a token shard with --data");
   for (const std::string& shard : shards) check_shard(shard, run.model.vocab);
+  refuse_foreign_shards(run, shards);
   LoadedModel m = load_model(run);
   ordered_json each = ordered_json::array();
   double sum = 0;

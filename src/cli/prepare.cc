@@ -167,9 +167,10 @@ EncodedTexts encode_texts(const Tokenizer& t, const Texts& texts, const fs::path
   for (const fs::path& p : {train, valid})
     if (p.has_parent_path()) make_folders(p.parent_path());
   refuse_old_valid(texts, valid);
-  ShardWriter train_writer(train, t.vocab_size());
+  const uint64_t vocabulary = t.fingerprint();
+  ShardWriter train_writer(train, t.vocab_size(), vocabulary);
   std::optional<ShardWriter> valid_writer;
-  if (holds_out(texts)) valid_writer.emplace(valid, t.vocab_size());
+  if (holds_out(texts)) valid_writer.emplace(valid, t.vocab_size(), vocabulary);
   DocumentStream stream(texts.sources, Divider(t), {.key = texts.key, .hold_out = texts.hold_out});
   Progress bar(what, texts.bytes());
   Rate rate;

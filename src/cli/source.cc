@@ -2,7 +2,9 @@
 
 #include <fmt/ranges.h>
 
+#include "data/token_shard.h"
 #include "runtime/booking.h"
+#include "train/batches.h"
 #include "train/checkpointing.h"
 
 namespace trireme::cli {
@@ -46,6 +48,34 @@ fs::path tokenizer_path(const RunSpec& run) {
     }
   bad_request("no tokenizer: data.tokenizer is empty, and there is no tokenizer.json in {}; name one",
               fmt::join(places, " or "));
+}
+
+void refuse_foreign_shards(const RunSpec& run, const trireme::Texts& shards) {
+  struct Vocabulary {
+    std::string file;
+    uint64_t fingerprint;
+  };
+  std::vector<Vocabulary> known;
+  for (const std::string& name : shards) {
+    if (!shard_exists(name)) continue;
+    const std::optional<uint64_t> said = TokenShard::open(name).vocabulary();
+    if (!said) continue;
+    if (known.empty()) {  // read where a shard says something to hold against it
+      std::vector<fs::path> files;
+      if (!run.data.tokenizer.empty()) files.push_back(run.data.tokenizer);
+      if (!run.model.from.empty()) files.push_back(fs::path(run.model.from) / "tokenizer.json");
+      for (const fs::path& file : files)
+        if (fs::exists(file)) known.push_back({file.string(), Tokenizer::load(file).fingerprint()});
+      known.push_back({name, *said});
+    }
+    for (const Vocabulary& v : known)
+      if (v.fingerprint != *said)
+        bad_request(
+            "the ids of {} are of another vocabulary ({}) than {} ({}): tokenize its text with the model's "
+            "own, "
+            "`trireme tokenize TEXT --tokenizer tokenizer.json`",
+            name, hex64(*said), v.file, hex64(v.fingerprint));
+  }
 }
 
 void refuse_foreign_tokenizer(const RunSpec& run, const Tokenizer& tokenizer) {

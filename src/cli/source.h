@@ -24,6 +24,9 @@ LoadedModel load_model(const RunSpec&, int64_t arena_bytes = 0);
 // says where it looked.
 Tokenizer tokenizer_of(const RunSpec&);
 fs::path tokenizer_path(const RunSpec&);
+// bad_request where a shard says that its ids are of another vocabulary than data.tokenizer, model.from's
+// tokenizer.json, or the first shard that says so; shards that are not there are passed over.
+void refuse_foreign_shards(const RunSpec&, const trireme::Texts& shards);
 void refuse_foreign_tokenizer(const RunSpec&, const Tokenizer&);  // more tokens than the model has
 
 // Tokens that the model sees at once: `asked`, the value of --context, refused beyond the model's positions;

@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "cli/auto_layout.h"
 #include "cli/cli.h"
+#include "cli/source.h"
 #include "cli/training.h"
 #include "plan/remedies.h"
 
@@ -18,6 +19,8 @@ namespace trireme::cli {
 TrainingSetup prepare_training(const RunSpec& run, const PrecisionSpec& asked, const ClusterSpec& cluster,
                                int64_t ranks_here) {
   TrainingSetup t;
+  refuse_foreign_shards(run, run.data.train);
+  refuse_foreign_shards(run, run.data.valid);
   int threads = rank_threads_of(run);
   t.cluster = cluster;
   t.schedule = schedule_of(run);

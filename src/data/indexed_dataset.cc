@@ -51,6 +51,12 @@ IndexView IndexView::parse(std::span<const std::byte> idx, int64_t bin_bytes, st
   // Each count is held against the bytes that are there before it is multiplied.
   bool fits = sequences <= left / 12 && starts <= (left - 12 * sequences) / 8;
   uint64_t rest = fits ? left - 12 * sequences - 8 * starts : 0;
+  constexpr uint64_t kRecord = sizeof(kVocabularyMagic) + 8;
+  if (const std::byte* record = idx.data() + idx.size() - kRecord;
+      rest >= kRecord && std::memcmp(record, kVocabularyMagic, sizeof(kVocabularyMagic)) == 0) {
+    view.vocabulary_ = load<uint64_t>(record + sizeof(kVocabularyMagic), 0);
+    rest -= kRecord;
+  }
   if (!fits || (rest != 0 && rest != sequences))
     bad_request("{} has {} bytes, which its counts of {} sequences and {} document borders do not add up to",
                 name, idx.size(), sequences, starts);

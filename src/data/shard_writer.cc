@@ -35,10 +35,11 @@ class IndexFile {
 
 }  // namespace
 
-ShardWriter::ShardWriter(const fs::path& prefix, int64_t vocab)
+ShardWriter::ShardWriter(const fs::path& prefix, int64_t vocab, std::optional<uint64_t> vocabulary)
     : bin_path_(prefix.string() + ".bin"),
       idx_path_(prefix.string() + ".idx"),
       vocab_(vocab),
+      vocabulary_(vocabulary),
       type_(token_type_for(vocab)),
       bin_(bin_path_) {
   require(vocab >= 1 && vocab <= int64_t(INT32_MAX) + 1, "ShardWriter: vocab out of range");
@@ -96,6 +97,10 @@ void ShardWriter::commit() {
   int64_t at = 0;
   for (int32_t n : lengths_) idx.put(at), at += n * size_of(type_);
   for (size_t d = 0; d <= lengths_.size(); d++) idx.put(int64_t(d));
+  if (vocabulary_) {
+    idx.put_bytes({kVocabularyMagic, sizeof(kVocabularyMagic)});
+    idx.put(*vocabulary_);
+  }
   idx.flush();
 
   std::error_code error;

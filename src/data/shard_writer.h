@@ -1,6 +1,7 @@
 // Writes a token shard in Megatron's format, document by document.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -14,8 +15,9 @@ namespace trireme {
 // not belong together: the old index goes first, then .bin is published, then .idx.
 class ShardWriter {
  public:
-  // Ids are in [0, vocab); their type is token_type_for(vocab). The folder must exist.
-  ShardWriter(const fs::path& prefix, int64_t vocab);
+  // Ids are in [0, vocab); their type is token_type_for(vocab). vocabulary: Tokenizer::fingerprint() of who
+  // made them, which the index then says. The folder must exist.
+  ShardWriter(const fs::path& prefix, int64_t vocab, std::optional<uint64_t> vocabulary = {});
 
   void add_document(std::span<const int32_t> ids);  // one document of one sequence; may be empty
   // The same piece by piece, for documents larger than memory.
@@ -31,6 +33,7 @@ class ShardWriter {
 
   fs::path bin_path_, idx_path_;
   int64_t vocab_;
+  std::optional<uint64_t> vocabulary_;
   TokenType type_;
   AtomicFile bin_;
   std::vector<std::byte> buffer_;

@@ -26,6 +26,8 @@ class TokenShard {
   int64_t tokens() const { return tokens_; }
   int64_t documents() const { return index_ ? index_->documents() : 1; }
   TokenType type() const { return type_; }
+  // Tokenizer::fingerprint() of who made the ids; nothing: the shard does not say.
+  std::optional<uint64_t> vocabulary() const { return index_ ? index_->vocabulary() : std::nullopt; }
   std::string name() const { return bin_.path().string(); }
 
   // Tokens [begin, begin + out.size()) of the concatenation. An id outside [0, vocab) is a bad_request that

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "text/encoder.h"
 #include "text/unicode.h"
 
@@ -138,6 +139,15 @@ std::string Tokenizer::decode(std::span<const int32_t> ids) const {
 std::string_view Tokenizer::token(int32_t id) const {
   if (id < 0 || id >= vocab_size()) bad_request("{} is no token: ids are 0 to {}", id, vocab_size() - 1);
   return (decoded_.empty() ? tokens_ : decoded_)[size_t(id)];
+}
+
+uint64_t Tokenizer::fingerprint() const {
+  std::string all;
+  for (const std::string& token : decoded_.empty() ? tokens_ : decoded_) {
+    const auto n = uint32_t(token.size());
+    all.append(reinterpret_cast<const char*>(&n), sizeof n).append(token);
+  }
+  return hash64(all.data(), all.size());
 }
 
 bool Tokenizer::lossless() const {

@@ -62,6 +62,48 @@ TEST(Tokenize, MixedTextsOnAnyThreads) {
   EXPECT_EQ(tokens_of(f / "again/train"), tokens_of(f / "1/train"));
 }
 
+// Ids of one tokenizer in a run of another: `train` and `eval` end in one line with both files, `inspect`
+// tells.
+TEST(Tokenize, ShardsOfAnotherTokenizerAreRefused) {
+  TempFolder f;
+  write_text_atomic(f / "a.txt", prose(20'000, 1));
+  write_text_atomic(f / "b.txt", prose(20'000, 1) + "entirely other words, words, words");
+  for (const char* name : {"a", "b"}) {
+    Ran r = trireme(f.path(), {"tokenize", (f / (std::string(name) + ".txt")).string(), "--out",
+                               (f / name).string(), "--vocab", name[0] == 'a' ? "300" : "301"});
+    ASSERT_EQ(r.code, 0) << r.err;
+  }
+  write_text_atomic(f / "run.toml",
+                    fmt::format(R"(model = {{ layers = 1, heads = 2, hidden = 32, vocab = 320 }}
+data = {{ train = "{0}/a/train", valid = "{0}/a/valid", tokenizer = "{0}/a/tokenizer.json", seq_len = 16 }}
+batch = {{ micro = 2, global = 2 }}
+train = {{ steps = 1, dir = "{0}/run" }}
+)",
+                                f.path().string()));
+  const std::string run = (f / "run.toml").string(), other = (f / "b/train").string();
+  Ran good = trireme(f.path(), {"train", run});
+  ASSERT_EQ(good.code, 0) << good.err;
+  const std::string own = (f / "a/tokenizer.json").string();
+  for (const std::vector<std::string>& verb :
+       {std::vector<std::string>{"train", run, "--set", "data.train=" + other},
+        std::vector<std::string>{"eval", run, "--data", other}}) {
+    Ran bad = trireme(f.path(), verb);
+    EXPECT_EQ(bad.code, 2) << bad.out << bad.err;
+    EXPECT_NE(bad.err.find(other), std::string::npos) << bad.err;
+    EXPECT_NE(bad.err.find(own), std::string::npos) << bad.err;
+  }
+  Ran mixed = trireme(f.path(), {"train", run, "--set", "data.tokenizer=", "--set",
+                                 "data.train=[\"" + (f / "a/train").string() + "\", \"" + other + "\"]"});
+  EXPECT_EQ(mixed.code, 2) << mixed.err;
+  EXPECT_NE(mixed.err.find("another vocabulary"), std::string::npos) << mixed.err;
+
+  write_text_atomic(f / "a/tokenizer.json", read_text(f / "b/tokenizer.json"));
+  Ran seen = trireme(f.path(), {"inspect", (f / "a").string(), "--json"});
+  EXPECT_NE(seen.out.find("\"of_this_tokenizer\": false"), std::string::npos) << seen.out << seen.err;
+  seen = trireme(f.path(), {"inspect", (f / "b").string(), "--json"});
+  EXPECT_NE(seen.out.find("\"of_this_tokenizer\": true"), std::string::npos) << seen.out << seen.err;
+}
+
 TEST(Tokenize, TheEndOfASingleTextIsHeldOut) {
   TempFolder f;
   write_text_atomic(f / "a.txt", prose(50'000, 1));

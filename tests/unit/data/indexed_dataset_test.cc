@@ -33,6 +33,25 @@ TEST(IndexedDataset, ReadsAnIndex) {
   EXPECT_EQ(parse(idx + std::string(4, '\0'), 20).tokens(), 10);  // modes of multimodal data
 }
 
+// Behind all else, with modes of multimodal data and without; a record that is cut short is none.
+TEST(IndexedDataset, MaySayOfWhichVocabularyItsIdsAre) {
+  const std::string idx = valid().str(), record("TRIRTOK\0\x88\x77\x66\x55\x44\x33\x22\x11", 16);
+  for (const std::string& modes : {std::string(), std::string(4, '\1')}) {
+    EXPECT_EQ(parse(idx + modes, 20).vocabulary(), std::nullopt);
+    const std::string whole = idx + modes + record;
+    EXPECT_EQ(parse(whole, 20).vocabulary(), 0x1122334455667788u);
+    EXPECT_EQ(parse(whole, 20).documents(), 3);
+    for (size_t n = 1; n < 16; n++) {
+      const std::string cut = whole.substr(0, whole.size() - n);
+      if (modes.size() + 16 - n == 4) continue;  // what is left of it passes for modes
+      EXPECT_NE(refusal([&] { parse(cut, 20); }).find("do not add up"), std::string::npos) << n;
+    }
+    EXPECT_NE(refusal([&] { parse(whole + "x", 20); }), "");
+  }
+  const std::string none = IndexFile{.starts = {0}}.str() + record;
+  EXPECT_EQ(parse(none, 0).vocabulary(), 0x1122334455667788u);
+}
+
 TEST(IndexedDataset, SequencesMayLieInAnyOrder) {
   IndexFile f{.lengths = {2, 3}, .offsets = {10, 0}, .starts = {0, 2}};
   std::string idx = f.str();

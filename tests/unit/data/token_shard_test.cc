@@ -68,6 +68,20 @@ TEST(TokenShard, TheFilesAreMegatronsByteForByte) {
   EXPECT_EQ(read_text(folder / "s.idx"), want.str());
 }
 
+TEST(TokenShard, SaysOfWhichVocabularyItsIdsAre) {
+  TestFolder folder;
+  for (std::optional<uint64_t> vocabulary : {std::optional<uint64_t>(), std::optional<uint64_t>(77)}) {
+    ShardWriter w(folder / "s", 10, vocabulary);
+    w.add_document(Ids{1, 2, 9});
+    w.commit();
+    const TokenShard s = TokenShard::open(folder / "s");
+    EXPECT_EQ(s.vocabulary(), vocabulary);
+    EXPECT_EQ(all_tokens(s, 10), (Ids{1, 2, 9}));
+  }
+  write_text_atomic(folder / "raw.bin", std::string("\1\0", 2));
+  EXPECT_EQ(TokenShard::open(folder / "raw.bin").vocabulary(), std::nullopt);
+}
+
 TEST(TokenShard, NothingIsSeenBeforeCommit) {
   TestFolder folder;
   {

@@ -101,6 +101,26 @@ TEST(Tokenizer, SavedAndLoadedIsTheSame) {
   EXPECT_EQ(ours, theirs);
 }
 
+// Which token each id is, however the file spells it and whatever else it says.
+TEST(Tokenizer, FingerprintIsOfTheVocabulary) {
+  Tokenizer::Parts parts;
+  for (int b = 0; b < 256; b++) parts.tokens.push_back(std::string(1, char(b)));
+  parts.tokens.push_back("ab");
+  parts.merges.push_back({'a', 'b', 256});
+  const uint64_t one = Tokenizer(parts).fingerprint();
+  const Tokenizer t(parts);
+  const std::string json = t.to_json();
+  EXPECT_EQ(Tokenizer::parse(std::as_bytes(std::span(json)), "again").fingerprint(), one);
+  Tokenizer::Parts other = parts;
+  other.ignore_merges = true;
+  EXPECT_EQ(Tokenizer(other).fingerprint(), one);
+  other.tokens[256] = "ac", other.merges[0] = {'a', 'c', 256};
+  EXPECT_NE(Tokenizer(other).fingerprint(), one);
+  other = parts;
+  other.added.push_back({.content = "<|endoftext|>", .id = 257});
+  EXPECT_NE(Tokenizer(other).fingerprint(), one);
+}
+
 TEST(Tokenizer, AnyBytesComeBack) {
   Tokenizer t = Tokenizer::load(golden("tokenizer.json"));
   Encoder encoder(t);
