@@ -81,15 +81,16 @@ void add_convert(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "f32", "bf16", "f16"}));
   verb->callback([request, to, dtype] {
-    RunSpec run = request->load();
-    if (!run.model.from.empty() && !has_checkpoints(run.train.dir)) {
+    UsedRun used = load_used(*request);
+    RunSpec& run = used.run;
+    if (!run.model.from.empty() && used.checkpoint.empty() && !has_checkpoints(run.train.dir)) {
       copy_folder(run, *to, *dtype);
       fmt::print("{} written to {} as {}\n", run.model.from, *to, *dtype == "auto" ? "stored" : *dtype);
       return;
     }
     // Master copies are f32: read them unrounded, whatever the run computes in.
     run.precision.compute = run.precision.grads = "f32";
-    LoadedModel m = load_model(run);
+    LoadedModel m = load_model(run, 0, used.checkpoint);
     const std::string type = *dtype == "auto" ? "f32" : *dtype;
     export_model(m, *to, dtype_from_name(type));
     fmt::print("{} written to {} as {}\n", m.where, *to, type);

@@ -39,12 +39,13 @@ class Watched {
   std::optional<Progress> bar_;
 };
 
-void perplexity(const EvalRequest& r, const RunSpec& run) {
+void perplexity(const EvalRequest& r, const UsedRun& used) {
+  const RunSpec& run = used.run;
   Texts shards = r.data.empty() ? run.data.valid : Texts(r.data);
   if (shards.empty()) bad_request("data.valid is empty: name a token shard with --data");
   for (const std::string& shard : shards) check_shard(shard, run.model.vocab);
   refuse_foreign_shards(run, shards);
-  LoadedModel m = load_model(run);
+  LoadedModel m = load_model(run, 0, used.checkpoint);
   ordered_json each = ordered_json::array();
   double sum = 0;
   EvalResult all;
@@ -86,12 +87,13 @@ std::string details(const std::vector<ChoiceQuestion>& questions, const std::vec
   return lines;
 }
 
-void multiple_choice(const EvalRequest& r, const RunSpec& run) {
+void multiple_choice(const EvalRequest& r, const UsedRun& used) {
+  const RunSpec& run = used.run;
   Tokenizer tokenizer = tokenizer_of(run);
   refuse_foreign_tokenizer(run, tokenizer);
   ChoiceBatches batches(tokenizer, read_choices(r.tasks), run, context_of(run, r.context));
   if (!r.out.empty()) write_text_atomic(r.out, "");  // refused now rather than after the work
-  LoadedModel m = load_model(run, book_evaluation(run, threads_of(run), batches.shapes()));
+  LoadedModel m = load_model(run, book_evaluation(run, threads_of(run), batches.shapes()), used.checkpoint);
   Watched watched("choices");
   ChoiceResult e = batches.run(*m.runner, [&](int64_t done) { watched(done, batches.count()); });
   if (!r.out.empty()) write_text_atomic(r.out, details(batches.questions(), e.scores));
@@ -144,8 +146,8 @@ void add_eval(CLI::App& app) {
       ->check(CLI::Range(2, 1 << 30))
       ->needs(tasks);
   verb->callback([r] {
-    RunSpec run = r->run.load();
-    r->tasks.empty() ? perplexity(*r, run) : multiple_choice(*r, run);
+    const UsedRun used = load_used(r->run);
+    r->tasks.empty() ? perplexity(*r, used) : multiple_choice(*r, used);
   });
 }
 

@@ -96,7 +96,8 @@ std::string speed(int64_t tokens, double seconds) {
 }
 
 void generate_verb(GenerateRequest& r) {
-  RunSpec run = r.run.load();
+  const UsedRun used = load_used(r.run);
+  const RunSpec& run = used.run;
   Tokenizer tokenizer = tokenizer_of(run);
   refuse_foreign_tokenizer(run, tokenizer);
   r.o.context = context_of(run, r.o.context);
@@ -109,7 +110,7 @@ void generate_verb(GenerateRequest& r) {
   Prompts prompts = encode_prompts(tokenizer, texts);
   const GenerationShape shape = generation_shape(prompts, r.o);
   int64_t arena = book_generation(run, threads_of(run), shape);
-  LoadedModel m = load_model(run, arena);
+  LoadedModel m = load_model(run, arena, used.checkpoint);
   install_interrupt_handlers();
   fmt::print(stderr, "{} of memory: {} weights, {} cache for {} x {} tokens\n", human_bytes(arena),
              human_bytes(m.runner->flat().weights.bytes()), human_bytes(cache_bytes(run, shape)), shape.slots,
@@ -132,7 +133,7 @@ void add_generate(CLI::App& app) {
   CLI::App* verb =
       app.add_subcommand("generate",
                          "samples text from the newest checkpoint of a run, or from model.from\n"
-                         "example: trireme generate runs/demo/run.toml --prompt 'def main(' --stop 'class '\n"
+                         "example: trireme generate runs/demo --prompt 'def main(' --stop 'class '\n"
                          "example: trireme generate runs/demo/run.toml --prompts questions.jsonl "
                          "--temperature 0 --out answers.jsonl");
   auto r = std::make_shared<GenerateRequest>();

@@ -9,14 +9,41 @@
 
 namespace trireme::cli {
 
-LoadedModel load_model(const RunSpec& run, int64_t arena_bytes) {
+UsedRun load_used(const RunRequest& request) {
+  UsedRun used;
+  fs::path given = request.file;
+  if (!fs::is_directory(given)) return {request.load(), {}};
+  if (!given.has_filename()) given = given.parent_path();  // "runs/demo/"
+  fs::path folder = given;
+  if (fs::exists(given / kManifestName)) {
+    used.checkpoint = given;
+    folder = fs::absolute(given).parent_path().parent_path();
+  }
+  if (!fs::exists(folder / "plan.toml"))
+    bad_request(
+        "{} is no folder of a run that has begun: there is no {}. Give a run file (TOML); a Hugging Face "
+        "folder "
+        "is named in one, [model] from = \"folder\"",
+        given.string(), (folder / "plan.toml").string());
+  RunRequest of_folder = request;
+  of_folder.file = (folder / "plan.toml").string();
+  of_folder.sets.insert(of_folder.sets.begin(), "train.dir=\"" + folder.string() + "\"");
+  used.run = of_folder.load();
+  return used;
+}
+
+LoadedModel load_model(const RunSpec& run, int64_t arena_bytes, const fs::path& checkpoint) {
   LoadedModel m;
   m.run = run;
   int threads = threads_of(run);
   m.device = make_device(run.train.device, {.threads = threads});
   if (arena_bytes == 0) arena_bytes = book_inference(run, threads);
   m.runner = std::make_unique<StageRunner>(run, RunMode::infer, *m.device, arena_bytes);
-  Found found = find_newest(checkpoint_root(run.train.dir));
+  Found found;
+  if (checkpoint.empty())
+    found = find_newest(checkpoint_root(run.train.dir));
+  else
+    found.newest = Checkpoint::open(checkpoint);
   if (!found.newest && !found.damaged.empty())
     bad_request("no checkpoint in {} is complete: {}; name another train.dir, or remove them",
                 checkpoint_root(run.train.dir).string(), found.damaged.front());

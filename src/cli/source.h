@@ -16,9 +16,17 @@ struct LoadedModel {
   std::string where;  // what was read
 };
 
-// Weights only. The newest complete checkpoint of run.train.dir, else model.from. arena_bytes: what the use
-// of it was booked for; 0 = evaluation.
-LoadedModel load_model(const RunSpec&, int64_t arena_bytes = 0);
+// A run whose model is used: RUN may be a run file, or the folder of a run that has begun (its plan.toml, and
+// it as train.dir), or one of its checkpoints, which load_model() then takes.
+struct UsedRun {
+  RunSpec run;
+  fs::path checkpoint;  // empty: the newest
+};
+UsedRun load_used(const RunRequest&);
+
+// Weights only. `checkpoint`, or the newest complete one of run.train.dir, else model.from. arena_bytes: what
+// the use of it was booked for; 0 = evaluation.
+LoadedModel load_model(const RunSpec&, int64_t arena_bytes = 0, const fs::path& checkpoint = {});
 
 // data.tokenizer, else tokenizer.json in model.from, in the run folder or beside data.train; bad_request that
 // says where it looked.

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/json.h"
@@ -88,6 +89,36 @@ TEST_F(Generate, ManyPromptsAreAnsweredAsEachAlone) {
   r = run("generate", {"--prompts", (tmp_ / "p.txt").string(), "--tokens", "3"});
   EXPECT_EQ(r.out.find("--- 1 of 4\ndef main("), 0u) << r.out;
   EXPECT_NE(r.out.find("--- 4 of 4\nab"), std::string::npos) << r.out;
+}
+
+// The folder of a run stands for its plan, wherever it lies now, and a checkpoint for itself.
+TEST_F(Generate, TakesTheFolderOfARunAndACheckpoint) {
+  const std::vector<std::string> how = {"--prompt", "ab", "--tokens", "12", "--temperature", "0", "--json"};
+  auto of = [&](const fs::path& what) {
+    std::vector<std::string> all = {"generate", what.string()};
+    all.insert(all.end(), how.begin(), how.end());
+    return trireme(tmp_.path(), all);
+  };
+  const Ran want = run("generate", how);
+  ASSERT_EQ(want.code, 0) << want.err;
+  const fs::path folder = load_run(file_).train.dir;
+  Ran got = of(folder);
+  EXPECT_EQ(got.code, 0) << got.err;
+  EXPECT_EQ(got.out, want.out);
+  fs::rename(folder, tmp_ / "moved");
+  got = of(tmp_ / "moved/");
+  EXPECT_EQ(got.code, 0) << got.err;
+  EXPECT_EQ(got.out, want.out);
+  std::vector<fs::path> checkpoints;
+  for (const auto& e : fs::directory_iterator(tmp_ / "moved/checkpoints")) checkpoints.push_back(e.path());
+  ASSERT_FALSE(checkpoints.empty());
+  std::sort(checkpoints.begin(), checkpoints.end());
+  got = of(checkpoints.back());
+  EXPECT_EQ(got.code, 0) << got.err;
+  EXPECT_EQ(got.out, want.out);
+  Ran none = of(tmp_.path());
+  EXPECT_EQ(none.code, 2);
+  EXPECT_NE(none.err.find("plan.toml"), std::string::npos) << none.err;
 }
 
 TEST_F(Generate, AStopStringEndsTheTextBeforeIt) {
