@@ -133,7 +133,7 @@ void add_generate(CLI::App& app) {
   CLI::App* verb =
       app.add_subcommand("generate",
                          "samples text from the newest checkpoint of a run, or from model.from\n"
-                         "example: trireme generate runs/demo --prompt 'def main(' --stop 'class '\n"
+                         "example: trireme generate runs/demo/run.toml --prompt 'def main(' --stop 'class '\n"
                          "example: trireme generate runs/demo/run.toml --prompts questions.jsonl "
                          "--temperature 0 --out answers.jsonl");
   auto r = std::make_shared<GenerateRequest>();
