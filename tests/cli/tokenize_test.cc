@@ -92,7 +92,7 @@ train = {{ steps = 1, dir = "{0}/run" }}
     EXPECT_NE(bad.err.find(other), std::string::npos) << bad.err;
     EXPECT_NE(bad.err.find(own), std::string::npos) << bad.err;
   }
-  Ran mixed = trireme(f.path(), {"train", run, "--set", "data.tokenizer=", "--set",
+  Ran mixed = trireme(f.path(), {"train", run, "--set", "data.tokenizer=\"\"", "--set",
                                  "data.train=[\"" + (f / "a/train").string() + "\", \"" + other + "\"]"});
   EXPECT_EQ(mixed.code, 2) << mixed.err;
   EXPECT_NE(mixed.err.find("another vocabulary"), std::string::npos) << mixed.err;
