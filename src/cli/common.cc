@@ -107,10 +107,7 @@ bool keep_calibrations(ClusterSpec& now, const fs::path& file) {
   return true;
 }
 
-}  // namespace
-
-ClusterSpec cluster_of(const RunSpec& run) {
-  if (!run.cluster.file.empty()) return as_met(run, load_cluster(run.cluster.file));
+ClusterSpec this_machine(const RunSpec& run) {
   int threads = rank_threads_of(run);
   if (std::optional<ClusterSpec> kept = kept_cluster(run, threads)) return *kept;
   MeasuredMachine m = measure_this_machine(threads);
@@ -141,6 +138,15 @@ ClusterSpec cluster_of(const RunSpec& run) {
     fmt::print(stderr, "note: the measured peaks are not kept: {}\n", e.what());
   }
   return m.cluster;
+}
+}  // namespace
+
+// Threads of one process share the processors that it may use; of several, each may have some of its own.
+ClusterSpec cluster_of(const RunSpec& run) {
+  if (!run.cluster.file.empty()) return as_met(run, load_cluster(run.cluster.file));
+  const ClusterSpec c = this_machine(run);
+  return run.train.comm == "thread" ? part_of(c, run.world() * rank_threads_of(run), threads_of(RunSpec()))
+                                    : c;
 }
 
 }  // namespace trireme::cli

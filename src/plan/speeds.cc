@@ -120,6 +120,15 @@ ClusterSpec as_met(const RunSpec& run, ClusterSpec c) {
   return c;
 }
 
+ClusterSpec part_of(ClusterSpec c, int64_t wanted, int64_t there) {
+  if (wanted <= there) return c;
+  const double part = double(there) / double(wanted);
+  for (double* x : {&c.peak.f32, &c.peak.bf16, &c.peak.f16, &c.peak.fp8, &c.peak.fp4, &c.memory_bandwidth})
+    *x *= part;
+  c.alone = c.together = {};
+  return c;
+}
+
 void take_links(ClusterSpec& now, const ClusterSpec& before) {
   now.intra_node_mpi = before.intra_node_mpi, now.inter_node = before.inter_node;
   now.nodes = before.nodes, now.tiers = before.tiers, now.launch = before.launch;

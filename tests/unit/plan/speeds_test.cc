@@ -318,6 +318,19 @@ TEST(Speeds, OnlyWhatWasMeasuredWithAsManyRanksAndThreadsCounts) {
   EXPECT_EQ(as_met(two, c).memory_bandwidth, c.memory_bandwidth);
 }
 
+// More threads than processors: the ranks' peaks add up to the machine's.
+TEST(Speeds, ManyRanksShareAMachine) {
+  ClusterSpec c;
+  c.peak = {.f32 = 8e10, .bf16 = 16e10}, c.memory_bandwidth = 4e10;
+  c.together.ranks = 2, c.together.threads = 1, c.together.f32 = 7e10;
+  EXPECT_EQ(part_of(c, 2, 2), c);
+  const ClusterSpec part = part_of(c, 8, 2);
+  EXPECT_EQ(8 * part.peak.f32, 2 * c.peak.f32);
+  EXPECT_EQ(8 * part.peak.bf16, 2 * c.peak.bf16);
+  EXPECT_EQ(8 * part.memory_bandwidth, 2 * c.memory_bandwidth);
+  EXPECT_EQ(part.together, Calibration());
+}
+
 // A balanced router fills 1 / ep_buffer of the room: products of experts are priced by that, others as they
 // are.
 TEST(Speeds, ExpertsOverRanksArePricedByTheRowsThatCome) {
