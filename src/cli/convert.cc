@@ -74,7 +74,7 @@ void add_convert(CLI::App& app) {
   auto request = std::make_shared<RunRequest>();
   auto to = std::make_shared<std::string>();
   auto dtype = std::make_shared<std::string>("auto");
-  request->add_to(*verb, false);
+  add_used_run(*verb, *request, false);
   verb->add_option("--to", *to, "folder to write; replaced if it is an export, else refused")->required();
   verb->add_option("--dtype", *dtype,
                    "of the tensors; auto: a checkpoint's f32, or what each tensor of model.from is stored in")

@@ -133,7 +133,7 @@ void add_eval(CLI::App& app) {
       "example: trireme eval runs/demo/run.toml\n"
       "example: trireme eval runs/demo/run.toml --tasks arc-easy.jsonl --json");
   auto r = std::make_shared<EvalRequest>();
-  r->run.add_to(*verb);
+  add_used_run(*verb, r->run);
   auto* data = verb->add_option("--data", r->data, "token shard; default: data.valid of the run file");
   auto* tasks = verb->add_option("--tasks", r->tasks,
                                  "questions, JSON lines: {\"prompt\": \"...\", \"choices\": [\"...\", ...], "

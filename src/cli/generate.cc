@@ -137,7 +137,7 @@ void add_generate(CLI::App& app) {
                          "example: trireme generate runs/demo/run.toml --prompts questions.jsonl "
                          "--temperature 0 --out answers.jsonl");
   auto r = std::make_shared<GenerateRequest>();
-  r->run.add_to(*verb);
+  add_used_run(*verb, r->run);
   auto* prompt =
       verb->add_option("--prompt", r->prompt, "text to go on from; default: the start of a document");
   verb->add_option(

@@ -9,6 +9,11 @@
 
 namespace trireme::cli {
 
+void add_used_run(CLI::App& verb, RunRequest& request, bool with_json) {
+  request.add_to(verb, with_json);
+  verb.get_option("RUN")->description("run file (TOML), or the folder of a run or of one of its checkpoints");
+}
+
 UsedRun load_used(const RunRequest& request) {
   UsedRun used;
   fs::path given = request.file;
@@ -17,17 +22,16 @@ UsedRun load_used(const RunRequest& request) {
   fs::path folder = given;
   if (fs::exists(given / kManifestName)) {
     used.checkpoint = given;
-    folder = fs::absolute(given).parent_path().parent_path();
+    folder = fs::weakly_canonical(given).parent_path().parent_path();
   }
   if (!fs::exists(folder / "plan.toml"))
     bad_request(
         "{} is no folder of a run that has begun: there is no {}. Give a run file (TOML); a Hugging Face "
-        "folder "
-        "is named in one, [model] from = \"folder\"",
+        "folder is named in one, [model] from = \"folder\"",
         given.string(), (folder / "plan.toml").string());
   RunRequest of_folder = request;
   of_folder.file = (folder / "plan.toml").string();
-  of_folder.sets.insert(of_folder.sets.begin(), "train.dir=\"" + folder.string() + "\"");
+  of_folder.sets.insert(of_folder.sets.begin(), "train.dir=" + toml_string(folder.string()));
   used.run = of_folder.load();
   return used;
 }
@@ -82,27 +86,28 @@ void refuse_foreign_shards(const RunSpec& run, const trireme::Texts& shards) {
     std::string file;
     uint64_t fingerprint;
   };
-  std::vector<Vocabulary> known;
-  for (const std::string& name : shards) {
-    if (!shard_exists(name)) continue;
+  std::optional<Vocabulary> first;
+  auto hold = [&](const std::string& name) {
+    if (!shard_exists(name)) return;
     const std::optional<uint64_t> said = TokenShard::open(name).vocabulary();
-    if (!said) continue;
-    if (known.empty()) {  // read where a shard says something to hold against it
-      std::vector<fs::path> files;
-      if (!run.data.tokenizer.empty()) files.push_back(run.data.tokenizer);
-      if (!run.model.from.empty()) files.push_back(fs::path(run.model.from) / "tokenizer.json");
-      for (const fs::path& file : files)
-        if (fs::exists(file)) known.push_back({file.string(), Tokenizer::load(file).fingerprint()});
-      known.push_back({name, *said});
+    if (!said) return;
+    if (!first) {  // the tokenizer is read where a shard says something to hold against it
+      fs::path own = run.data.tokenizer;
+      if (!own.empty() && !fs::exists(own)) bad_request("data.tokenizer: there is no {}", own.string());
+      if (own.empty() && !run.model.from.empty()) own = fs::path(run.model.from) / "tokenizer.json";
+      if (fs::exists(own))
+        first = {own.string(), Tokenizer::load(own).fingerprint()};
+      else
+        first = {name, *said};
     }
-    for (const Vocabulary& v : known)
-      if (v.fingerprint != *said)
-        bad_request(
-            "the ids of {} are of another vocabulary ({}) than {} ({}): tokenize its text with the model's "
-            "own, "
-            "`trireme tokenize TEXT --tokenizer tokenizer.json`",
-            name, hex64(*said), v.file, hex64(v.fingerprint));
-  }
+    if (first->fingerprint != *said)
+      bad_request(
+          "the ids of {} are of another vocabulary ({}) than {} ({}): tokenize its text with the model's own, "
+          "`trireme tokenize TEXT --tokenizer tokenizer.json`",
+          name, hex64(*said), first->file, hex64(first->fingerprint));
+  };
+  for (const std::string& name : run.data.train) hold(name);
+  for (const std::string& name : shards) hold(name);
 }
 
 void refuse_foreign_tokenizer(const RunSpec& run, const Tokenizer& tokenizer) {

@@ -23,6 +23,7 @@ struct UsedRun {
   fs::path checkpoint;  // empty: the newest
 };
 UsedRun load_used(const RunRequest&);
+void add_used_run(CLI::App& verb, RunRequest&, bool with_json = true);  // as an argument that may be either
 
 // Weights only. `checkpoint`, or the newest complete one of run.train.dir, else model.from. arena_bytes: what
 // the use of it was booked for; 0 = evaluation.
@@ -32,8 +33,9 @@ LoadedModel load_model(const RunSpec&, int64_t arena_bytes = 0, const fs::path& 
 // says where it looked.
 Tokenizer tokenizer_of(const RunSpec&);
 fs::path tokenizer_path(const RunSpec&);
-// bad_request where a shard says that its ids are of another vocabulary than data.tokenizer, model.from's
-// tokenizer.json, or the first shard that says so; shards that are not there are passed over.
+// bad_request where a shard of data.train or of `shards` says that its ids are of another vocabulary than
+// data.tokenizer, else model.from's tokenizer.json, else the first shard that says; also where data.tokenizer
+// is named and is not there. Shards that are not there are passed over.
 void refuse_foreign_shards(const RunSpec&, const trireme::Texts& shards);
 void refuse_foreign_tokenizer(const RunSpec&, const Tokenizer&);  // more tokens than the model has
 

@@ -19,7 +19,6 @@ namespace trireme::cli {
 TrainingSetup prepare_training(const RunSpec& run, const PrecisionSpec& asked, const ClusterSpec& cluster,
                                int64_t ranks_here) {
   TrainingSetup t;
-  refuse_foreign_shards(run, run.data.train);
   refuse_foreign_shards(run, run.data.valid);
   int threads = rank_threads_of(run);
   t.cluster = cluster;

@@ -92,10 +92,21 @@ train = {{ steps = 1, dir = "{0}/run" }}
     EXPECT_NE(bad.err.find(other), std::string::npos) << bad.err;
     EXPECT_NE(bad.err.find(own), std::string::npos) << bad.err;
   }
-  Ran mixed = trireme(f.path(), {"train", run, "--set", "data.tokenizer=\"\"", "--set",
-                                 "data.train=[\"" + (f / "a/train").string() + "\", \"" + other + "\"]"});
-  EXPECT_EQ(mixed.code, 2) << mixed.err;
-  EXPECT_NE(mixed.err.find("another vocabulary"), std::string::npos) << mixed.err;
+  // No tokenizer is named: the shards themselves do not belong together.
+  const std::string none = "data.tokenizer=\"\"", trained = (f / "a/train").string();
+  for (const std::vector<std::string>& verb :
+       {std::vector<std::string>{"train", run, "--set", none, "--set",
+                                 "data.train=[\"" + trained + "\", \"" + other + "\"]"},
+        std::vector<std::string>{"train", run, "--set", none, "--set", "data.valid=" + other},
+        std::vector<std::string>{"eval", run, "--set", none, "--data", other}}) {
+    Ran mixed = trireme(f.path(), verb);
+    EXPECT_EQ(mixed.code, 2) << mixed.out << mixed.err;
+    EXPECT_NE(mixed.err.find("another vocabulary"), std::string::npos) << mixed.err;
+    EXPECT_NE(mixed.err.find(trained), std::string::npos) << mixed.err;
+  }
+  Ran absent = trireme(f.path(), {"train", run, "--set", "data.tokenizer=\"nowhere.json\""});
+  EXPECT_EQ(absent.code, 2) << absent.err;
+  EXPECT_NE(absent.err.find("nowhere.json"), std::string::npos) << absent.err;
 
   write_text_atomic(f / "a/tokenizer.json", read_text(f / "b/tokenizer.json"));
   Ran seen = trireme(f.path(), {"inspect", (f / "a").string(), "--json"});

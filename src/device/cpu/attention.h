@@ -9,7 +9,8 @@
 // Tiles are padded with zeros: rows to strips, columns to kLane, head dims to kLane. Operands of a product:
 //   left:  rows of units, a(i, k) = a[i * a_row + k * a_step]
 //   right: panels of kPanel columns (the last narrower), each [units along the summed dim][columns of the
-//   panel]
+//   panel]; f32 by vectors of 8 lanes has them in pieces of 16 columns instead (attention_f32.cc), so an
+//   operand is entered at multiples of 64 columns alone
 #pragma once
 #include <limits>
 

@@ -69,7 +69,7 @@ TRIREME_INLINE void sums_of(const Tile& t, const float* b, Asking& soon, int64_t
 // The tile's sums, 16 columns at a time; use(column, sum) takes them.
 template <int MR, class Use>
 TRIREME_INLINE void quarters(const Tile& t, const Use& use) {
-  // All lines within the first three quarters.
+  // Lines spread over the first three quarters; of fewer than four the last may not be asked for.
   const int64_t lines = Asking::count(t.soon, t.wanted);
   const int64_t few = lines ? std::max<int64_t>(1, t.units * 3 / lines) : t.units;
   Asking soon(t.soon, t.wanted);

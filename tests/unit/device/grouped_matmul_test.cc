@@ -1,4 +1,4 @@
-// The products of ragged groups as processors without AVX512-BF16 run them: block by block, and with the same
+// The products of ragged groups as processors without products of our own run them: block by block, and with the same
 // results as expert by expert in double. (The harness runs what this processor takes.)
 #include "device/cpu/grouped_matmul.h"
 
