@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstdlib>
 #include <fstream>
 
@@ -25,9 +26,13 @@ double leading_number(const std::string& text) {
   const double x = std::strtod(text.c_str(), nullptr);
   return x > 0 && x < 1e6 ? x : 0;
 }
+// Of anything but a number: not known.
 int numa_of(const fs::path& device) {
   const std::string text = small_file(device / "numa_node");
-  return text.empty() || text[0] == '-' ? -1 : int(leading_number(text));
+  int node = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), node);
+  const bool whole = error == std::errc() && end == text.data() + text.size();
+  return whole && node >= 0 && node < 65536 ? node : -1;
 }
 
 // "16.0 GT/s PCIe" and "16" lanes: 8b/10b below 8 GT/s, 128b/130b from there on (PCIe 6 differs by less than
@@ -68,6 +73,9 @@ struct NvmlPci {
   char bus_id[32];
 };
 static_assert(sizeof(NvmlPci) == 68);
+struct NvmlMemory {
+  unsigned long long total, free, used;
+};
 using NvmlDevice = struct NvmlDeviceHandle*;
 struct Nvml {
   int (*init)() = nullptr;
@@ -78,6 +86,7 @@ struct Nvml {
   int (*pci)(NvmlDevice, NvmlPci*) = nullptr;
   int (*link_state)(NvmlDevice, unsigned link, unsigned* up) = nullptr;
   int (*link_version)(NvmlDevice, unsigned link, unsigned* version) = nullptr;
+  int (*memory)(NvmlDevice, NvmlMemory*) = nullptr;  // null: an older library
 
   explicit Nvml(void* library) {
     find(library, "nvmlInit_v2", init), find(library, "nvmlShutdown", shutdown);
@@ -85,6 +94,7 @@ struct Nvml {
     find(library, "nvmlDeviceGetName", name), find(library, "nvmlDeviceGetPciInfo_v3", pci);
     find(library, "nvmlDeviceGetNvLinkState", link_state),
         find(library, "nvmlDeviceGetNvLinkVersion", link_version);
+    find(library, "nvmlDeviceGetMemoryInfo", memory);
   }
   bool whole() const {
     return init && shutdown && count && device && name && pci && link_state && link_version;
@@ -114,6 +124,8 @@ void ask_device(const Nvml& nvml, NvmlDevice device, Topology& t) {
   if (gpu == t.gpus.end()) gpu = t.gpus.insert(t.gpus.end(), GpuFound{.pci = address, .name = {}});
   std::array<char, 97> name{};
   if (nvml.name(device, name.data(), unsigned(name.size() - 1)) == 0) gpu->name = name.data();
+  if (NvmlMemory m{}; nvml.memory && nvml.memory(device, &m) == 0 && m.total < 1ull << 50)
+    gpu->memory = int64_t(m.total);
   for (unsigned link = 0; link < kMostLinks; link++) {
     unsigned up = 0, version = 0;
     if (nvml.link_state(device, link, &up) != 0 || up == 0) continue;

@@ -51,6 +51,9 @@ struct Report {
   bool leaving = false;  // it was asked to
 };
 
+// By then all that comes again has come again.
+constexpr int64_t kGraphsTold = 5;
+
 class Trainer {
  public:
   Trainer(const RunSpec& run, const Schedule& schedule, Device& device, CommFactory& factory,
@@ -76,6 +79,7 @@ class Trainer {
     double begin = now_s();
     runner_->watch(options_.pulse);
     start_or_resume();
+    take_algorithms();
     if (first()) files_.emplace(run_, options_, done_);
     runner_->on_settled([this](const StepResult& r) { after_step(r); });
     runner_->set_control({.phase = hooks_.phase, .stop = [this] { return leaving(); }});
@@ -92,6 +96,9 @@ class Trainer {
       trace_.end(*runner_);
       if (r.stopped) break;
       done_++;
+      if (steps_here_ == 0) keep_algorithms();
+      if (++steps_here_ == kGraphsTold)
+        if (const auto replayed = runner_->device().replayed()) note(replay_text(*replayed));
       if (r.posted) {
         const Report mine = report_of(r);
         runner_->tell(std::as_bytes(std::span(&mine, 1)));
@@ -141,6 +148,17 @@ class Trainer {
   }
   void note(const std::string& line) const {
     if (hooks_.note) hooks_.note(line);
+  }
+  // What the device chose by the clock, so that a run that goes on chooses the same.
+  fs::path algorithms_file() const { return fs::path(run_.train.dir) / "algorithms.txt"; }
+  void take_algorithms() {
+    if (run_.train.deterministic || !fs::exists(algorithms_file())) return;
+    runner_->device().take_choices(read_text(algorithms_file()));
+  }
+  void keep_algorithms() const {
+    if (run_.train.deterministic || !first()) return;
+    if (const std::string chosen = runner_->device().choices(); !chosen.empty())
+      write_text_atomic(algorithms_file(), chosen);
   }
   void open_data() { batches_.emplace(run_, comms_.mesh().coord(comms_.rank(), Axis::dp), first()); }
 
@@ -325,7 +343,7 @@ class Trainer {
   FillBatch fill_;
   std::vector<Report> reports_;  // by rank
   std::optional<Saves> saves_;
-  int64_t done_ = 0;
+  int64_t done_ = 0, steps_here_ = 0;
   bool told_to_leave_ = false;
   std::vector<double> speeds_;
   TrainSummary summary_;

@@ -233,9 +233,55 @@ class LibraryQueue final : public DeviceQueue {
   ComputeEvents events_;
 };
 
+// Of launches on the compute stream. Only this thread's calls are refused while it captures: others' streams
+// go on. A capture that an error ended is thrown away with what CUDA says of it.
+class CudaGraph final : public Graph {
+ public:
+  CudaGraph(cudaGraph_t graph, cudaStream_t stream) : stream_(stream) {
+    TRIREME_CUDA_CALL(cudaGraphInstantiate(&kept_, graph, 0));
+  }
+  CudaGraph(const CudaGraph&) = delete;
+  ~CudaGraph() override { (void)cudaGraphExecDestroy(kept_); }
+  void launch() override { TRIREME_CUDA_CALL(cudaGraphLaunch(kept_, stream_)); }
+
+ private:
+  cudaStream_t stream_;
+  cudaGraphExec_t kept_ = nullptr;
+};
+
+class CudaGraphMaker final : public GraphMaker {
+ public:
+  explicit CudaGraphMaker(cudaStream_t stream) : stream_(stream) {}
+  void begin() override {
+    TRIREME_CUDA_CALL(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+  }
+  std::unique_ptr<Graph> end() override {
+    cudaGraph_t graph = nullptr;
+    TRIREME_CUDA_CALL(cudaStreamEndCapture(stream_, &graph));
+    const std::unique_ptr<CUgraph_st, GraphDeleter> owned(graph);
+    return std::make_unique<CudaGraph>(graph, stream_);
+  }
+  void abandon() noexcept override {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    cudaGraph_t graph = nullptr;
+    if (cudaStreamIsCapturing(stream_, &status) != cudaSuccess || status != cudaStreamCaptureStatusNone)
+      (void)cudaStreamEndCapture(stream_, &graph);
+    if (graph) (void)cudaGraphDestroy(graph);
+    (void)cudaGetLastError();
+  }
+
+ private:
+  struct GraphDeleter {
+    void operator()(CUgraph_st* g) const { (void)cudaGraphDestroy(g); }
+  };
+  cudaStream_t stream_;
+};
+
 class CudaDevice final : public Device {
  public:
-  CudaDevice(const cudaDeviceProp& p, int index, bool spin, const CudaTrial& trial) : spin_(spin) {
+  CudaDevice(const cudaDeviceProp& p, int index, const DeviceOptions& o, const CudaTrial& trial)
+      : spin_(o.spin) {
+    ctx_.deterministic = o.deterministic;
     if (trial.sm90_attention && p.major != 9)
       bad_request("kernels for sm_90a were asked for; this GPU, {}, is sm_{}{}", p.name, p.major, p.minor);
     ctx_.sm90_attention = trial.sm90_attention, ctx_.attention_kernel = trial.attention_kernel;
@@ -248,6 +294,7 @@ class CudaDevice final : public Device {
     ctx_.index_slots = reinterpret_cast<uint64_t*>(slots_);
     set_bytes(slots_, 0xff, bytes, compute_.get());
     kernels_ = std::make_unique<CudaKernels>(ctx_, compute_.get());
+    graphs_ = std::make_unique<CudaGraphMaker>(compute_.get());
   }
   ~CudaDevice() override {
     for (auto& s : streams_)
@@ -344,6 +391,9 @@ class CudaDevice final : public Device {
   }
 
   Kernels& kernels() override { return *kernels_; }
+  std::string choices() const override { return product_choices(ctx_); }
+  void take_choices(std::string_view text) override { ctx_.chosen = text; }
+  GraphMaker* graphs() override { return graphs_.get(); }
   std::unique_ptr<DeviceQueue> queue() override { return std::make_unique<LibraryQueue>(ctx_.device); }
 
  private:
@@ -358,6 +408,7 @@ class CudaDevice final : public Device {
   Staging staging_;
   std::byte* slots_ = nullptr;
   std::unique_ptr<CudaKernels> kernels_;
+  std::unique_ptr<CudaGraphMaker> graphs_;
   std::vector<std::unique_ptr<HostStream>> streams_;  // of streams 1, 2, ...
 };
 
@@ -369,7 +420,7 @@ namespace trireme {
 std::unique_ptr<Device> make_cuda_device(const DeviceOptions& options, const CudaTrial& trial) {
   int index = options.index;
   const cudaDeviceProp p = cuda::nth_device(index);
-  return std::make_unique<cuda::CudaDevice>(p, index, options.spin, trial);
+  return std::make_unique<cuda::CudaDevice>(p, index, options, trial);
 }
 std::unique_ptr<Device> make_cuda_device(const DeviceOptions& options) {
   return make_cuda_device(options, {});

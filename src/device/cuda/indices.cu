@@ -1,8 +1,9 @@
-// A look at ids: each check has a slot of 8 bytes on the device, all ones while nothing was found, which
-// takes the least of (place << 32 | id): a minimum of integers, the same in any order. Traffic: 4 B an id.
+// A look at ids: each kind of check has a slot of 8 bytes on the device, all ones while nothing was found,
+// which takes the least of (place << 32 | id): a minimum of integers, the same in any order. A kind keeps its
+// slot, so that a launch that is kept (device/graphs.h) writes where it is looked for. Traffic: 4 B an id.
 #include "device/cuda/indices.h"
 
-#include <array>
+#include <algorithm>
 
 #include "device/cuda/gpu.cuh"
 
@@ -26,22 +27,27 @@ void check_indices(const Tensor& ids, int64_t low, int64_t high, std::string_vie
   const int64_t n = ids.numel();
   if (n == 0) return;
   require(ctx.index_slots != nullptr && n <= INT32_MAX, "ids that no slot of a device can name");
-  if (int64_t(ctx.index_checks.size()) == CudaContext::kIndexSlots) raise_bad_indices(ctx, stream);
-  auto* slot = reinterpret_cast<unsigned long long*>(ctx.index_slots + ctx.index_checks.size());
-  ctx.index_checks.push_back({what, range, low, high});
+  const IndexCheck check{what, range, low, high};
+  const auto at = std::find(ctx.index_checks.begin(), ctx.index_checks.end(), check);
+  auto* slot =
+      reinterpret_cast<unsigned long long*>(ctx.index_slots + (at - ctx.index_checks.begin()));
+  if (at == ctx.index_checks.end()) {
+    require(int64_t(ctx.index_checks.size()) < CudaContext::kIndexSlots, "more kinds of ids than slots");
+    ctx.index_checks.push_back(check);
+  }
   run_blocks(find_bad_index, ceil_div(n, kIndexThreads), kIndexThreads, 0, stream, ids.as<int32_t>(), n, low,
              high, slot);
 }
 
 void raise_bad_indices(CudaContext& ctx, cudaStream_t stream) {
   if (ctx.index_checks.empty()) return finish(stream);
-  std::array<uint64_t, size_t(CudaContext::kIndexSlots)> found;
+  ctx.index_found.resize(ctx.index_checks.size());
   const int64_t bytes = int64_t(ctx.index_checks.size() * sizeof(uint64_t));
-  copy_bytes(found.data(), ctx.index_slots, bytes, stream);
+  copy_bytes(ctx.index_found.data(), ctx.index_slots, bytes, stream);
   set_bytes(ctx.index_slots, 0xff, bytes, stream);
   finish(stream);
-  const std::vector<IndexCheck> checks = std::move(ctx.index_checks);
-  ctx.index_checks.clear();
+  const std::vector<IndexCheck>& checks = ctx.index_checks;
+  const std::vector<uint64_t>& found = ctx.index_found;
   for (size_t i = 0; i < checks.size(); i++)
     if (found[i] != kNothing)
       run_failed("{} {} at place {} is out of range: {} [{}, {})", checks[i].what,
