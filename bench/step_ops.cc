@@ -117,7 +117,7 @@ void measure(const Options& o, double begin) {
   run.train.device = o.device;
   auto device = make_device(o.device, {.threads = int(run.train.threads),
                                        .deterministic = run.train.deterministic,
-                                       .graphs = run.train.graphs != "off"});
+                                       .graphs = run.train.graphs == "on"});
   run = resolve(run, {.native_bf16 = device->native(DType::bf16)});
   refuse_unsupported(run);
   const bool here = o.device == "cpu";  // else peaks are the vendor's, and ops run behind their launches
@@ -150,6 +150,7 @@ void measure(const Options& o, double begin) {
   if (here) peaks.measure(threads);
   double tokens = double(run.tokens_per_step());
   const std::optional<ReplayCounts> replayed = device->replayed();
+  if (replayed && !replayed->refused.empty()) run_failed("{}", graphs_refused(*replayed));
   nlohmann::ordered_json j = {{"threads", threads},
                               {"compute", run.precision.compute},
                               {"tokens", tokens},

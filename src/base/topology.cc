@@ -6,8 +6,11 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <optional>
+#include <set>
 
 namespace trireme {
 namespace {
@@ -113,13 +116,14 @@ double nvlink_rate(unsigned version) {
   return version <= 1 ? 20e9 : version <= 4 ? 25e9 : 50e9;
 }
 
-void ask_device(const Nvml& nvml, NvmlDevice device, Topology& t) {
+// Its address; "" = not known.
+std::string ask_device(const Nvml& nvml, NvmlDevice device, Topology& t) {
   constexpr unsigned kMostLinks = 18;
   // nvml.h's numbers of versions: 1, 2 is 2.0, 3 is 2.2, 4 is 3.0, 5 is 3.1, 6 is 4.0, 7 is 5.0.
   constexpr std::array<unsigned, 8> kGeneration{0, 1, 2, 2, 3, 3, 4, 5};
   NvmlPci pci{};
-  if (nvml.pci(device, &pci) != 0) return;
-  const std::string address = fmt::format("{:04x}:{:02x}:{:02x}.0", pci.domain, pci.bus, pci.device);
+  if (nvml.pci(device, &pci) != 0) return {};
+  std::string address = fmt::format("{:04x}:{:02x}:{:02x}.0", pci.domain, pci.bus, pci.device);
   auto gpu = std::find_if(t.gpus.begin(), t.gpus.end(), [&](const GpuFound& g) { return g.pci == address; });
   if (gpu == t.gpus.end()) gpu = t.gpus.insert(t.gpus.end(), GpuFound{.pci = address, .name = {}});
   std::array<char, 97> name{};
@@ -132,6 +136,7 @@ void ask_device(const Nvml& nvml, NvmlDevice device, Topology& t) {
     if (nvml.link_version(device, link, &version) != 0 || version == 0) continue;
     gpu->nvlinks++, gpu->nvlink += nvlink_rate(version < kGeneration.size() ? kGeneration[version] : 5);
   }
+  return address;
 }
 
 }  // namespace
@@ -156,12 +161,28 @@ bool ask_nvml(Topology& t, const std::string& file) {
   const Nvml nvml(library);
   const bool there = nvml.whole() && nvml.init() == 0;
   unsigned n = 0;
-  if (there && nvml.count(&n) == 0)
+  if (there && nvml.count(&n) == 0) {
+    std::set<std::string> listed;
     for (unsigned i = 0; i < std::min(n, 64u); i++)
-      if (NvmlDevice device = nullptr; nvml.device(i, &device) == 0) ask_device(nvml, device, t);
+      if (NvmlDevice device = nullptr; nvml.device(i, &device) == 0) listed.insert(ask_device(nvml, device, t));
+    std::erase_if(t.gpus, [&](const GpuFound& g) { return !listed.contains(g.pci); });
+  }
   if (there) (void)nvml.shutdown();
   ::dlclose(library);
   return there;
+}
+
+const GpuFound* gpu_at(const Topology& t, const std::string& pci) {
+  using Numbers = std::array<unsigned, 3>;
+  auto numbers = [](const std::string& text) -> std::optional<Numbers> {
+    Numbers n{};
+    if (std::sscanf(text.c_str(), "%x:%x:%x", &n[0], &n[1], &n[2]) != 3) return {};
+    return n;
+  };
+  const std::optional<Numbers> wanted = numbers(pci);
+  for (const GpuFound& g : t.gpus)
+    if (wanted && numbers(g.pci) == wanted) return &g;
+  return nullptr;
 }
 
 std::string cluster_lines(const Topology& t) {

@@ -216,7 +216,8 @@ ClusterSpec measure_gpu(const std::string& name) {
   const std::unique_ptr<Device> device = make_device(name);
   Topology found = read_topology();
   const bool nvml = ask_nvml(found);
-  const std::string gpu = found.gpus.empty() ? "" : found.gpus[0].name;
+  const size_t all = found.gpus.size();
+  const std::string gpu = keep_alike(found, device->pci());
   ClusterSpec c;
   const std::string_view vendor = vendor_file_of(gpu);
   std::string source;
@@ -227,7 +228,11 @@ ClusterSpec measure_gpu(const std::string& name) {
     }
   c.name = gpu.empty() ? "GPU" : gpu;
   c.date = today();
-  const std::string joined = add_topology(c, found);
+  std::string joined = add_topology(c, found);
+  if (joined.empty())
+    joined = "no GPU on the bus that may be seen";
+  else if (found.gpus.size() < all)
+    joined += fmt::format("; {} of another name left out", all - found.gpus.size());
   const DeviceRates r = measure_rates(*device);
   if (c.peak.bf16 == 0) {
     c.peak = {.f32 = r.f32, .bf16 = r.bf16, .f16 = r.bf16};
@@ -238,7 +243,7 @@ ClusterSpec measure_gpu(const std::string& name) {
   c.source = fmt::format(
       "{}{}{}; measured by trireme bench: products of 8192 at {:.4g} (bf16) and {:.4g} TFLOP/s (f32), memory "
       "{:.4g} GB/s, to the host {:.4g} and from it {:.4g} GB/s",
-      source, joined.empty() ? "no GPU on the bus that may be seen" : joined, nvml ? "" : "; NVML does not answer",
+      source, joined, nvml ? "" : "; NVML does not answer",
       r.bf16 / 1e12, r.f32 / 1e12, r.memory / 1e9, r.to_host / 1e9, r.from_host / 1e9);
   return c;
 }

@@ -27,7 +27,7 @@ TrainingSetup prepare_training(const RunSpec& run, const PrecisionSpec& asked, c
   t.device = {.threads = threads,
               .spin = ranks_here * (threads + 1) <= threads_of(RunSpec()),
               .deterministic = run.train.deterministic,
-              .graphs = run.train.graphs != "off"};
+              .graphs = run.train.graphs == "on"};
   t.options.arena_bytes = t.forecast.booking.arena_bytes;
   t.options.launches = t.forecast.booking.launches;
   t.options.mtbf_s = t.cluster.mtbf_s(run.world());

@@ -28,7 +28,7 @@ std::unique_ptr<Device> make_device(std::string_view name, const DeviceOptions& 
   if (name == "meta") return make_meta_device(options);
   if (name == "cuda") {
     std::unique_ptr<Device> device = make_cuda_device(options);
-    return options.graphs && device->graphs() ? make_replay_device(std::move(device)) : std::move(device);
+    return options.graphs ? make_replay_device(std::move(device)) : std::move(device);
   }
   bad_request("unknown device '{}'; there are cpu, meta (no data) and cuda", name);
 }

@@ -21,7 +21,7 @@ struct DeviceOptions {
   bool spin = false;
   int index = 0;  // CUDA: which of the GPUs that this process sees
   bool deterministic = true;  // no choice of an algorithm follows a clock
-  bool graphs = false;  // keeps launches that come again as graphs, where the device can (replay.h)
+  bool graphs = false;  // keeps launches that come again as graphs (replay.h); refused where a device cannot
 };
 
 // Thread-compatible: one rank drives its device from its own thread.
@@ -30,6 +30,7 @@ class Device {
   virtual ~Device() = default;
   virtual std::string_view name() const = 0;
   virtual bool has_data() const = 0;     // false on meta: tensors are addresses only
+  virtual std::string pci() const { return {}; }  // of a GPU: "0000:1b:00.0", in either case of letters
   virtual bool native(DType) const = 0;  // are matrix products of this type done by the hardware?
 
   // One range for an arena, at least 64-byte aligned; contents undefined. Release with the same size.

@@ -36,5 +36,7 @@ struct ReplayCounts {
 };
 // One line for a log.
 std::string replay_text(const ReplayCounts&);
+// How a run ends whose train.graphs = "on" and whose device refuses them.
+std::string graphs_refused(const ReplayCounts&);
 
 }  // namespace trireme

@@ -308,6 +308,7 @@ class ReplayDevice final : public Device {
 
   std::string_view name() const override { return inner_->name(); }
   bool has_data() const override { return inner_->has_data(); }
+  std::string pci() const override { return inner_->pci(); }
   bool native(DType t) const override { return inner_->native(t); }
   std::byte* reserve(int64_t bytes) override { return inner_->reserve(bytes); }
   void release(std::byte* p, int64_t bytes) override { inner_->release(p, bytes); }
@@ -366,9 +367,14 @@ class ReplayDevice final : public Device {
 }  // namespace
 
 std::unique_ptr<Device> make_replay_device(std::unique_ptr<Device> inner) {
+  if (!inner->graphs())
+    bad_request("train.graphs = \"on\": device {} keeps no launches; give \"off\"", inner->name());
   return std::make_unique<ReplayDevice>(std::move(inner));
 }
 
+std::string graphs_refused(const ReplayCounts& c) {
+  return fmt::format("train.graphs = \"on\": the device keeps no launches: {}; give \"off\"", c.refused);
+}
 std::string replay_text(const ReplayCounts& c) {
   if (!c.refused.empty()) return fmt::format("graphs: none, launches go one by one: {}", c.refused);
   std::string s =

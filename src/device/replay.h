@@ -18,7 +18,7 @@
 
 namespace trireme {
 
-// inner->graphs() is not null.
+// Of a device that can keep none a bad request.
 std::unique_ptr<Device> make_replay_device(std::unique_ptr<Device> inner);
 
 }  // namespace trireme

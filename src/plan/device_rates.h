@@ -7,7 +7,7 @@
 namespace trireme {
 
 struct DeviceRates {
-  double f32 = 0, bf16 = 0;  // FLOP/s of a product of square matrices; 0 = the type is not native
+  double f32 = 0, bf16 = 0;  // FLOP/s of a product of square matrices of normals; 0 = the type is not native
   double memory = 0;         // bytes/s read and written by a copy
   double to_host = 0, from_host = 0;  // bytes/s, each alone; 0 = its memory is the host's
 };

@@ -297,11 +297,12 @@ struct TrainSpec {
       "bits with layout and place: auto takes the fastest by the cluster's alpha and beta",
       one_of(kOrders));
     v("graphs", graphs, "",
-      "launches that come again from step to step are kept as CUDA graphs; auto = where the device can",
+      "launches that come again from step to step are kept as CUDA graphs; on = a run that cannot ends; auto "
+      "= off, until GPUs have run them",
       one_of(kGraphs));
     v("deterministic", deterministic, "",
       "no choice follows a clock; false = of a GPU's algorithms of a matrix product the fastest is taken, as "
-      "timed in the first step, and kept in train.dir/algorithms.txt for steps after a resume");
+      "timed when it first comes, and kept in train.dir/algorithms.txt for steps after a resume");
     v("threads", threads, "threads", "per rank; 0 = share the cores", between(0, 65536));
     v("timeout", timeout, "seconds", "before a rank that is late ends the run",
       Rule{.low = 0, .high = 1e9, .low_open = true});

@@ -96,9 +96,8 @@ class Trainer {
       trace_.end(*runner_);
       if (r.stopped) break;
       done_++;
-      if (steps_here_ == 0) keep_algorithms();
-      if (++steps_here_ == kGraphsTold)
-        if (const auto replayed = runner_->device().replayed()) note(replay_text(*replayed));
+      steps_here_++;
+      look_at_graphs();
       if (r.posted) {
         const Report mine = report_of(r);
         runner_->tell(std::as_bytes(std::span(&mine, 1)));
@@ -155,10 +154,20 @@ class Trainer {
     if (run_.train.deterministic || !fs::exists(algorithms_file())) return;
     runner_->device().take_choices(read_text(algorithms_file()));
   }
-  void keep_algorithms() const {
+  void keep_algorithms() {
     if (run_.train.deterministic || !first()) return;
-    if (const std::string chosen = runner_->device().choices(); !chosen.empty())
-      write_text_atomic(algorithms_file(), chosen);
+    const std::string chosen = runner_->device().choices();
+    if (chosen.empty() || chosen == algorithms_) return;
+    write_text_atomic(algorithms_file(), chosen);
+    algorithms_ = chosen;
+  }
+  // Not later: a graph is made, or refused, when what it keeps comes again.
+  void look_at_graphs() const {
+    if (run_.train.graphs != "on" && steps_here_ != kGraphsTold) return;
+    const std::optional<ReplayCounts> replayed = runner_->device().replayed();
+    if (!replayed) return;
+    if (run_.train.graphs == "on" && !replayed->refused.empty()) run_failed("{}", graphs_refused(*replayed));
+    if (steps_here_ == kGraphsTold) note(replay_text(*replayed));
   }
   void open_data() { batches_.emplace(run_, comms_.mesh().coord(comms_.rank(), Axis::dp), first()); }
 
@@ -221,6 +230,7 @@ class Trainer {
       phase("eval");
       evaluate(m);
     }
+    or_say_what_stays([&] { keep_algorithms(); });  // a product may come first in any step, or in an evaluation
     m.sequences = batches_->drawn(done_);
     // Metrics first: a step that a checkpoint holds is always in metrics.jsonl; lines beyond are dropped on
     // resume.
@@ -344,6 +354,7 @@ class Trainer {
   std::vector<Report> reports_;  // by rank
   std::optional<Saves> saves_;
   int64_t done_ = 0, steps_here_ = 0;
+  std::string algorithms_;  // as written last
   bool told_to_leave_ = false;
   std::vector<double> speeds_;
   TrainSummary summary_;

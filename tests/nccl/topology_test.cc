@@ -88,6 +88,21 @@ TEST(Topology, WithWhatNvmlSays) {
             "[inter_node]\nbandwidth = 1e+11  # 2 adapters of the node, as their ports say\n");
 }
 
+// A container sees every board of the machine, and NVML those that it was given.
+TEST(Topology, LeavesOutWhatNvmlDoesNotList) {
+  Tree tree;
+  fill(tree);
+  tree.device("0000:5c:00.0", "0x10de", "0x030200", "32.0 GT/s PCIe", "16", "1");
+  Topology t = read_topology(tree.root());
+  ASSERT_EQ(t.gpus.size(), 3u);
+  ASSERT_TRUE(ask_nvml(t, FAKE_NVML));
+  ASSERT_EQ(t.gpus.size(), 2u);
+  EXPECT_EQ(t.gpus[1].pci, "0000:43:00.0");
+  ASSERT_NE(gpu_at(t, "0000:1B:00.0"), nullptr);
+  EXPECT_EQ(gpu_at(t, "0000:1B:00.0")->pci, "0000:1b:00.0");
+  EXPECT_EQ(gpu_at(t, "0000:5c:00.0"), nullptr);
+}
+
 TEST(Topology, OfNothingAndOfNonsense) {
   Tree tree;
   EXPECT_EQ(cluster_lines(read_topology(tree.root())), "");

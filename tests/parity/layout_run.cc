@@ -192,6 +192,7 @@ Ran train_layout(RunSpec run, const Plan& plan) {
     facts.left_over = ledger.now(Bucket::activations) + ledger.now(Bucket::comm);
     facts.cost = device.kernels().total(), facts.launches = device.kernels().launches();
     facts.replayed = device.replayed();
+    if (facts.replayed && !facts.replayed->refused.empty()) run_failed("{}", graphs_refused(*facts.replayed));
     facts.calls = calls.list;
     facts.waiting = r.waiting_bytes();
     for (const CommCount& c : comms.counts()) facts.counted += c.wire;

@@ -68,13 +68,14 @@ class FarGraph final : public Graph {
 
 class FarKernels final : public Kernels, public GraphMaker {
  public:
-  explicit FarKernels(cpu::Context ctx) : ctx_(ctx) { ctx_.matmuls = &matmuls_; }
+  FarKernels(cpu::Context ctx, bool refuses) : ctx_(ctx), refuses_(refuses) { ctx_.matmuls = &matmuls_; }
   void begin() override {
     meet();
     keeping_ = true;
   }
   std::unique_ptr<Graph> end() override {
     require(keeping_, "the end of a graph that was not begun");
+    if (refuses_) run_failed("no room for a graph");
     keeping_ = false;
     return std::make_unique<FarGraph>(std::exchange(kept_, {}));
   }
@@ -113,14 +114,14 @@ class FarKernels final : public Kernels, public GraphMaker {
 #undef TRIREME_FAR
   cpu::MatmulCache matmuls_;
   cpu::Context ctx_;
-  bool keeping_ = false;
+  bool refuses_, keeping_ = false;
   Launches kept_;
 };
 
 class FarDevice final : public Device {
  public:
-  explicit FarDevice(const DeviceOptions& options)
-      : cpu_(make_cpu_device(options)), kernels_(cpu::make_context(options)) {}
+  FarDevice(const DeviceOptions& options, bool refuses)
+      : cpu_(make_cpu_device(options)), kernels_(cpu::make_context(options), refuses) {}
 
   std::string_view name() const override { return kFarDevice; }
   bool has_data() const override { return true; }
@@ -179,8 +180,8 @@ class FarDevice final : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> make_far_device(const DeviceOptions& options) {
-  auto device = std::make_unique<FarDevice>(options);
+std::unique_ptr<Device> make_far_device(const DeviceOptions& options, bool refuses) {
+  auto device = std::make_unique<FarDevice>(options, refuses);
   return options.graphs ? make_replay_device(std::move(device)) : std::move(device);
 }
 

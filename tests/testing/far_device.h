@@ -14,6 +14,7 @@ inline constexpr std::string_view kFarDevice = "far";
 //
 // Its ranges are device memory as device_memory.h has it. An op that is given memory of the host is an error;
 // numbers, scratch and streams are the CPU's, so a run books what it books there.
-std::unique_ptr<Device> make_far_device(const DeviceOptions&);
+// refuses: it has no room for a graph when one is to be kept.
+std::unique_ptr<Device> make_far_device(const DeviceOptions&, bool refuses = false);
 
 }  // namespace trireme::test

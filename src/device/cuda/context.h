@@ -28,10 +28,13 @@ struct CudaContext {
 
   // Ids are looked at on the device, and what was found is thrown at the next sync: checks of kind i write
   // the first bad place and its id into slot i (indices.h).
-  static constexpr int64_t kIndexSlots = 16384;
-  uint64_t* index_slots = nullptr;  // on the device, kIndexSlots
-  std::vector<IndexCheck> index_checks;
-  std::vector<uint64_t> index_found;  // room for the slots, on the host
+  static constexpr int64_t kIndexSlots = 1024;
+  uint64_t* index_slots = nullptr;       // on the device, kIndexSlots
+  std::vector<IndexCheck> index_checks;  // IndexCheck{}: its slot is free
+  std::vector<char> index_kept;          // of each: a graph writes into its slot, which stays its own
+  std::vector<uint64_t> index_found;     // room for the slots, on the host
+  bool index_checked = false;            // ids were looked at since the last sync
+  bool capturing = false;                // launches are kept, and do not run (device/graphs.h)
 
   // What matrix products keep on this device (handles, chosen algorithms): made and read by matmul.cu alone.
   // libcublasLt is opened with dlopen there, so that a program without a GPU starts without it.

@@ -11,6 +11,7 @@
 #include <array>
 #include <cstring>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "device/cpu/worker.h"
@@ -237,31 +238,44 @@ class LibraryQueue final : public DeviceQueue {
 // go on. A capture that an error ended is thrown away with what CUDA says of it.
 class CudaGraph final : public Graph {
  public:
-  CudaGraph(cudaGraph_t graph, cudaStream_t stream) : stream_(stream) {
+  // looks: one of its launches looks at ids (indices.h).
+  CudaGraph(cudaGraph_t graph, CudaContext& ctx, cudaStream_t stream, bool looks)
+      : ctx_(ctx), stream_(stream), looks_(looks) {
     TRIREME_CUDA_CALL(cudaGraphInstantiate(&kept_, graph, 0));
   }
   CudaGraph(const CudaGraph&) = delete;
   ~CudaGraph() override { (void)cudaGraphExecDestroy(kept_); }
-  void launch() override { TRIREME_CUDA_CALL(cudaGraphLaunch(kept_, stream_)); }
+  void launch() override {
+    ctx_.index_checked |= looks_;
+    TRIREME_CUDA_CALL(cudaGraphLaunch(kept_, stream_));
+  }
 
  private:
+  CudaContext& ctx_;
   cudaStream_t stream_;
+  bool looks_;
   cudaGraphExec_t kept_ = nullptr;
 };
 
 class CudaGraphMaker final : public GraphMaker {
  public:
-  explicit CudaGraphMaker(cudaStream_t stream) : stream_(stream) {}
+  CudaGraphMaker(CudaContext& ctx, cudaStream_t stream) : ctx_(ctx), stream_(stream) {}
   void begin() override {
+    constexpr int64_t kRoom = 256;  // kinds of ids that one graph may look at
+    if (int64_t(ctx_.index_checks.size()) + kRoom > CudaContext::kIndexSlots) free_index_slots(ctx_, stream_);
     TRIREME_CUDA_CALL(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+    ctx_.capturing = true;
+    checked_before_ = std::exchange(ctx_.index_checked, false);
   }
   std::unique_ptr<Graph> end() override {
+    const bool looks = leave();
     cudaGraph_t graph = nullptr;
     TRIREME_CUDA_CALL(cudaStreamEndCapture(stream_, &graph));
     const std::unique_ptr<CUgraph_st, GraphDeleter> owned(graph);
-    return std::make_unique<CudaGraph>(graph, stream_);
+    return std::make_unique<CudaGraph>(graph, ctx_, stream_, looks);
   }
   void abandon() noexcept override {
+    (void)leave();
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     cudaGraph_t graph = nullptr;
     if (cudaStreamIsCapturing(stream_, &status) != cudaSuccess || status != cudaStreamCaptureStatusNone)
@@ -274,7 +288,17 @@ class CudaGraphMaker final : public GraphMaker {
   struct GraphDeleter {
     void operator()(CUgraph_st* g) const { (void)cudaGraphDestroy(g); }
   };
+  // Was an id looked at by what is kept? What had been looked at before is still to be told of.
+  bool leave() noexcept {
+    if (!ctx_.capturing) return false;
+    ctx_.capturing = false;
+    const bool looks = ctx_.index_checked;
+    ctx_.index_checked = checked_before_;
+    return looks;
+  }
+  CudaContext& ctx_;
   cudaStream_t stream_;
+  bool checked_before_ = false;
 };
 
 class CudaDevice final : public Device {
@@ -294,7 +318,7 @@ class CudaDevice final : public Device {
     ctx_.index_slots = reinterpret_cast<uint64_t*>(slots_);
     set_bytes(slots_, 0xff, bytes, compute_.get());
     kernels_ = std::make_unique<CudaKernels>(ctx_, compute_.get());
-    graphs_ = std::make_unique<CudaGraphMaker>(compute_.get());
+    graphs_ = std::make_unique<CudaGraphMaker>(ctx_, compute_.get());
   }
   ~CudaDevice() override {
     for (auto& s : streams_)
@@ -391,6 +415,11 @@ class CudaDevice final : public Device {
   }
 
   Kernels& kernels() override { return *kernels_; }
+  std::string pci() const override {
+    std::array<char, 32> text{};
+    TRIREME_CUDA_CALL(cudaDeviceGetPCIBusId(text.data(), int(text.size()), ctx_.device));
+    return text.data();
+  }
   std::string choices() const override { return product_choices(ctx_); }
   void take_choices(std::string_view text) override { ctx_.chosen = text; }
   GraphMaker* graphs() override { return graphs_.get(); }

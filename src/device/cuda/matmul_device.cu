@@ -326,12 +326,13 @@ class Products {
   }
 
   std::string choices(const CudaContext& ctx) const {
-    std::string out;
-    for (const auto& [key, plan] : plans_) {
-      if (!plan->timed()) continue;
-      if (out.empty()) out = choices_title(ctx) + "\n";
+    std::map<Key, cublasLtMatmulAlgo_t> all = kept_;  // of which some have not come again yet
+    for (const auto& [key, plan] : plans_)
+      if (plan->timed()) all[key] = *plan->timed();
+    std::string out = all.empty() ? "" : choices_title(ctx) + "\n";
+    for (const auto& [key, chosen] : all) {
       AlgoWords algo;
-      std::memcpy(algo.data(), plan->timed(), sizeof algo);
+      std::memcpy(algo.data(), &chosen, sizeof algo);
       out += fmt::format("{} {:x}\n", fmt::join(key, " "), fmt::join(algo, " "));
     }
     return out;

@@ -217,41 +217,11 @@ TEST(Replay, GoesOnAfterAnError) {
 }
 
 // A device that cannot after all: launches go one by one, and it is said why.
-class Refusing final : public GraphMaker {
- public:
-  explicit Refusing(GraphMaker& inner) : inner_(inner) {}
-  void begin() override { inner_.begin(); }
-  std::unique_ptr<Graph> end() override { run_failed("no room for a graph"); }
-  void abandon() noexcept override { inner_.abandon(); }
-
- private:
-  GraphMaker& inner_;
-};
-
 TEST(Replay, GoesOnWithoutGraphs) {
   Bench plain(false);
-  struct Wrapped final : Device {
-    std::unique_ptr<Device> inner = make_far_device({.threads = 1});
-    Refusing refusing{*inner->graphs()};
-    std::string_view name() const override { return inner->name(); }
-    bool has_data() const override { return true; }
-    bool native(DType t) const override { return inner->native(t); }
-    std::byte* reserve(int64_t n) override { return inner->reserve(n); }
-    void release(std::byte* p, int64_t n) override { inner->release(p, n); }
-    void copy(const Tensor& d, const Tensor& s, Stream t) override { inner->copy(d, s, t); }
-    void upload(const Tensor& d, const void* s) override { inner->upload(d, s); }
-    void download(void* d, const Tensor& s) override { inner->download(d, s); }
-    Stream stream(std::string_view n) override { return inner->stream(n); }
-    Event record(Stream s) override { return inner->record(s); }
-    void wait(Stream s, Event e) override { inner->wait(s, e); }
-    void sync(Stream s) override { inner->sync(s); }
-    void enqueue(Stream s, HostTask t) override { inner->enqueue(s, t); }
-    Kernels& kernels() override { return inner->kernels(); }
-    GraphMaker* graphs() override { return &refusing; }
-  };
   Bench kept(false);
   kept.device->release(kept.memory, Bench::kBytes);
-  kept.device = make_replay_device(std::make_unique<Wrapped>());
+  kept.device = make_far_device({.threads = 1, .graphs = true}, true);
   kept.memory = kept.device->reserve(Bench::kBytes);
   for (int i = 0; i < kVectors; i++) kept.device->upload(kept.at(i), plain.read(i).data());
   for (int step = 0; step < 4; step++) {
@@ -263,6 +233,18 @@ TEST(Replay, GoesOnWithoutGraphs) {
     EXPECT_EQ(kept.all(), plain.all()) << step;
   }
   EXPECT_EQ(replay_text(kept.counts()), "graphs: none, launches go one by one: no room for a graph");
+  EXPECT_EQ(graphs_refused(kept.counts()),
+            "train.graphs = \"on\": the device keeps no launches: no room for a graph; give \"off\"");
+}
+
+TEST(Replay, IsRefusedWhereNoLaunchesAreKept) {
+  try {
+    make_replay_device(make_device("cpu", {.threads = 1}));
+    FAIL() << "a processor's launches cannot be kept";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.fault, Fault::request);
+    EXPECT_STREQ(e.what(), "train.graphs = \"on\": device cpu keeps no launches; give \"off\"");
+  }
 }
 
 // Programs drawn at random, whose calls change now and then from step to step: launches that are longer than

@@ -50,12 +50,43 @@ TEST(GraphsInTraining, LeaveTheSameRun) {
   }
 }
 
+// "on" is no wish: a device that keeps no launches after all ends the run, and says why. What is not asked for goes
+// on, one by one.
+TEST(GraphsInTraining, OnARefusalEndTheRun) {
+  for (const bool asked : {true, false}) {
+    TempFolder folder;
+    RunSpec r = tiny_run(folder.path(), 8);
+    r.train.graphs = asked ? "on" : "auto";
+    TrainOptions options;
+    options.device = [] { return make_far_device({.threads = 1, .graphs = true}, true); };
+    std::string told, error;
+    TrainHooks hooks;
+    hooks.note = [&](const std::string& line) {
+      if (line.starts_with("graphs: ")) told = line;
+    };
+    try {
+      train_here(r, hooks, options);
+    } catch (const Error& e) {
+      error = e.what();
+    }
+    if (asked)
+      EXPECT_NE(error.find("train.graphs = \"on\": the device keeps no launches: no room for a graph; give \"off\""),
+                error.npos)
+          << error;
+    else
+      EXPECT_EQ(error, "");
+    EXPECT_EQ(told, asked ? "" : "graphs: none, launches go one by one: no room for a graph");
+  }
+}
+
 // A device that chooses algorithms by the clock: what it chose is kept with the run, and given to it again.
 class Choosing final : public Device {
  public:
-  Choosing(std::vector<std::string>& taken, std::string choice)
-      : inner_(make_device("cpu", {.threads = 1})), taken_(taken), choice_(std::move(choice)) {}
-  std::string choices() const override { return kernels_used() ? choice_ : ""; }
+  Choosing(std::vector<std::string>& taken, std::string choice, int grows)
+      : inner_(make_device("cpu", {.threads = 1})), taken_(taken), choice_(std::move(choice)), grows_(grows) {}
+  std::string choices() const override {
+    return !kernels_used() ? "" : ++asked_ == grows_ ? choice_ += ", more" : choice_;
+  }
   void take_choices(std::string_view text) override { taken_.emplace_back(text), choice_ = text; }
   std::string_view name() const override { return inner_->name(); }
   bool has_data() const override { return true; }
@@ -76,17 +107,19 @@ class Choosing final : public Device {
   bool kernels_used() const { return inner_->kernels().launches() > 0; }
   std::unique_ptr<Device> inner_;
   std::vector<std::string>& taken_;
-  std::string choice_;
+  mutable std::string choice_;
+  mutable int asked_ = 0;
+  int grows_;  // asked so often it has chosen again
 };
 
 TEST(ChosenAlgorithms, GoOnWithTheRun) {
   TempFolder folder;
   std::vector<std::string> taken;
-  auto go = [&](int64_t steps, bool deterministic, const char* choice) {
+  auto go = [&](int64_t steps, bool deterministic, const char* choice, int grows = 0) {
     RunSpec r = tiny_run(folder.path(), 9);
     r.train.deterministic = deterministic;
     TrainOptions options;
-    options.device = [&] { return std::make_unique<Choosing>(taken, choice); };
+    options.device = [&] { return std::make_unique<Choosing>(taken, choice, grows); };
     TrainHooks hooks;
     hooks.step = [&](const StepMetrics& m) {
       if (m.step == steps && steps < 9) request_interrupt();
@@ -100,9 +133,9 @@ TEST(ChosenAlgorithms, GoOnWithTheRun) {
   go(5, false, "second");
   EXPECT_EQ(read_text(file), "second");
   EXPECT_TRUE(taken.empty());
-  go(9, false, "third");
+  go(9, false, "third", 3);  // what comes later than the first step is kept too
   EXPECT_EQ(taken, std::vector<std::string>{"second"});
-  EXPECT_EQ(read_text(file), "second");
+  EXPECT_EQ(read_text(file), "second, more");
 }
 
 TEST(ChosenAlgorithms, AreOfOneRank) {
