@@ -7,6 +7,8 @@
 //   step_s   seconds of every timed step; flops_per_step: 3 x forward, causal attention at half
 //   peak_beside  of each of them: FLOP/s of the compute type, mean of short bursts right before and behind it
 //   ops      by op and shape of its output: launches a step, FLOPs, bytes, median and least seconds of a step
+//   memory   bytes by bucket: what the booking on meta says and what the last step's ledger says
+//   graphs   what came of train.graphs (docs/device.md), where the device keeps launches
 //   startup_s  seconds from the first line of main to the end of the first step, device and memory included
 #include <fmt/format.h>
 
@@ -96,6 +98,14 @@ double peak_now(const RunSpec& run, int threads) {
                                          : cpu::f32_peak(threads, kSeconds);
 }
 
+nlohmann::ordered_json memory_table(const Booking& booked, const Ledger& ledger) {
+  nlohmann::ordered_json j;
+  for (size_t i = 0; i < kBuckets; i++)
+    j[std::string(kBucketNames[i])] = {{"booked", booked.peak[i]}, {"met", ledger.peak(Bucket(i))}};
+  j["total"] = {{"booked", booked.peak_total}, {"met", ledger.peak_total()}};
+  return j;
+}
+
 struct Options {
   std::string run, device = "cpu";
   std::vector<std::string> sets;
@@ -105,7 +115,9 @@ struct Options {
 void measure(const Options& o, double begin) {
   RunSpec run = load_run(o.run, o.sets);
   run.train.device = o.device;
-  auto device = make_device(o.device, {.threads = int(run.train.threads)});
+  auto device = make_device(o.device, {.threads = int(run.train.threads),
+                                       .deterministic = run.train.deterministic,
+                                       .graphs = run.train.graphs == "on"});
   run = resolve(run, {.native_bf16 = device->native(DType::bf16)});
   refuse_unsupported(run);
   const bool here = o.device == "cpu";  // else peaks are the vendor's, and ops run behind their launches
@@ -125,6 +137,7 @@ void measure(const Options& o, double begin) {
     if (s == o.warmup + 1) watch.clear();
     const double before = here && s > o.warmup ? peak_now(run, threads) : 0;
     watch.start();
+    runner.restart_peaks();
     StepResult r = runner.step(schedule.ranks.at(0), s, run.tokens_per_step(), fill);
     if (s == 1) startup = now() - begin;
     if (s > o.warmup) {
@@ -136,6 +149,8 @@ void measure(const Options& o, double begin) {
   device->kernels().observe(nullptr);
   if (here) peaks.measure(threads);
   double tokens = double(run.tokens_per_step());
+  const std::optional<ReplayCounts> replayed = device->replayed();
+  if (replayed && !replayed->refused.empty()) run_failed("{}", graphs_refused(*replayed));
   nlohmann::ordered_json j = {{"threads", threads},
                               {"compute", run.precision.compute},
                               {"tokens", tokens},
@@ -145,6 +160,8 @@ void measure(const Options& o, double begin) {
                               {"step_s", seconds},
                               {"peak_beside", beside},
                               {"loss", loss},
+                              {"memory", memory_table(booked, runner.arena().ledger())},
+                              {"graphs", replayed ? replay_text(*replayed) : ""},
                               {"ops", watch.table()}};
   fmt::print("{}\n", j.dump());
 }

@@ -5,8 +5,12 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <optional>
+#include <set>
 
 namespace trireme {
 namespace {
@@ -25,9 +29,13 @@ double leading_number(const std::string& text) {
   const double x = std::strtod(text.c_str(), nullptr);
   return x > 0 && x < 1e6 ? x : 0;
 }
+// Of anything but a number: not known.
 int numa_of(const fs::path& device) {
   const std::string text = small_file(device / "numa_node");
-  return text.empty() || text[0] == '-' ? -1 : int(leading_number(text));
+  int node = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), node);
+  const bool whole = error == std::errc() && end == text.data() + text.size();
+  return whole && node >= 0 && node < 65536 ? node : -1;
 }
 
 // "16.0 GT/s PCIe" and "16" lanes: 8b/10b below 8 GT/s, 128b/130b from there on (PCIe 6 differs by less than
@@ -68,6 +76,9 @@ struct NvmlPci {
   char bus_id[32];
 };
 static_assert(sizeof(NvmlPci) == 68);
+struct NvmlMemory {
+  unsigned long long total, free, used;
+};
 using NvmlDevice = struct NvmlDeviceHandle*;
 struct Nvml {
   int (*init)() = nullptr;
@@ -78,6 +89,7 @@ struct Nvml {
   int (*pci)(NvmlDevice, NvmlPci*) = nullptr;
   int (*link_state)(NvmlDevice, unsigned link, unsigned* up) = nullptr;
   int (*link_version)(NvmlDevice, unsigned link, unsigned* version) = nullptr;
+  int (*memory)(NvmlDevice, NvmlMemory*) = nullptr;  // null: an older library
 
   explicit Nvml(void* library) {
     find(library, "nvmlInit_v2", init), find(library, "nvmlShutdown", shutdown);
@@ -85,6 +97,7 @@ struct Nvml {
     find(library, "nvmlDeviceGetName", name), find(library, "nvmlDeviceGetPciInfo_v3", pci);
     find(library, "nvmlDeviceGetNvLinkState", link_state),
         find(library, "nvmlDeviceGetNvLinkVersion", link_version);
+    find(library, "nvmlDeviceGetMemoryInfo", memory);
   }
   bool whole() const {
     return init && shutdown && count && device && name && pci && link_state && link_version;
@@ -103,23 +116,27 @@ double nvlink_rate(unsigned version) {
   return version <= 1 ? 20e9 : version <= 4 ? 25e9 : 50e9;
 }
 
-void ask_device(const Nvml& nvml, NvmlDevice device, Topology& t) {
+// Its address; "" = not known.
+std::string ask_device(const Nvml& nvml, NvmlDevice device, Topology& t) {
   constexpr unsigned kMostLinks = 18;
   // nvml.h's numbers of versions: 1, 2 is 2.0, 3 is 2.2, 4 is 3.0, 5 is 3.1, 6 is 4.0, 7 is 5.0.
   constexpr std::array<unsigned, 8> kGeneration{0, 1, 2, 2, 3, 3, 4, 5};
   NvmlPci pci{};
-  if (nvml.pci(device, &pci) != 0) return;
-  const std::string address = fmt::format("{:04x}:{:02x}:{:02x}.0", pci.domain, pci.bus, pci.device);
+  if (nvml.pci(device, &pci) != 0) return {};
+  std::string address = fmt::format("{:04x}:{:02x}:{:02x}.0", pci.domain, pci.bus, pci.device);
   auto gpu = std::find_if(t.gpus.begin(), t.gpus.end(), [&](const GpuFound& g) { return g.pci == address; });
   if (gpu == t.gpus.end()) gpu = t.gpus.insert(t.gpus.end(), GpuFound{.pci = address, .name = {}});
   std::array<char, 97> name{};
   if (nvml.name(device, name.data(), unsigned(name.size() - 1)) == 0) gpu->name = name.data();
+  if (NvmlMemory m{}; nvml.memory && nvml.memory(device, &m) == 0 && m.total < 1ull << 50)
+    gpu->memory = int64_t(m.total);
   for (unsigned link = 0; link < kMostLinks; link++) {
     unsigned up = 0, version = 0;
     if (nvml.link_state(device, link, &up) != 0 || up == 0) continue;
     if (nvml.link_version(device, link, &version) != 0 || version == 0) continue;
     gpu->nvlinks++, gpu->nvlink += nvlink_rate(version < kGeneration.size() ? kGeneration[version] : 5);
   }
+  return address;
 }
 
 }  // namespace
@@ -144,12 +161,28 @@ bool ask_nvml(Topology& t, const std::string& file) {
   const Nvml nvml(library);
   const bool there = nvml.whole() && nvml.init() == 0;
   unsigned n = 0;
-  if (there && nvml.count(&n) == 0)
+  if (there && nvml.count(&n) == 0) {
+    std::set<std::string> listed;
     for (unsigned i = 0; i < std::min(n, 64u); i++)
-      if (NvmlDevice device = nullptr; nvml.device(i, &device) == 0) ask_device(nvml, device, t);
+      if (NvmlDevice device = nullptr; nvml.device(i, &device) == 0) listed.insert(ask_device(nvml, device, t));
+    std::erase_if(t.gpus, [&](const GpuFound& g) { return !listed.contains(g.pci); });
+  }
   if (there) (void)nvml.shutdown();
   ::dlclose(library);
   return there;
+}
+
+const GpuFound* gpu_at(const Topology& t, const std::string& pci) {
+  using Numbers = std::array<unsigned, 3>;
+  auto numbers = [](const std::string& text) -> std::optional<Numbers> {
+    Numbers n{};
+    if (std::sscanf(text.c_str(), "%x:%x:%x", &n[0], &n[1], &n[2]) != 3) return {};
+    return n;
+  };
+  const std::optional<Numbers> wanted = numbers(pci);
+  for (const GpuFound& g : t.gpus)
+    if (wanted && numbers(g.pci) == wanted) return &g;
+  return nullptr;
 }
 
 std::string cluster_lines(const Topology& t) {

@@ -12,6 +12,7 @@ struct GpuFound {
   std::string pci;    // "0000:1b:00.0"
   std::string name;   // "" = no NVML here
   int numa = -1;      // -1 = not known
+  int64_t memory = 0;  // bytes, as NVML says; 0 = not known
   double pcie = 0;    // bytes/s each way of its slot at its best, encoding taken off; 0 = not known
   int nvlinks = 0;    // that are up
   double nvlink = 0;  // bytes/s each way of all of them
@@ -33,8 +34,12 @@ struct Topology {
 // something else leave their fact unknown.
 Topology read_topology(const fs::path& root = "/");
 
-// Adds what NVML knows of these GPUs: names, NVLinks. False: the library or a driver is not there.
+// Adds what NVML knows of these GPUs: names, memory, NVLinks; those that it does not list are another's (a
+// container sees the whole bus) and go. False: the library or a driver is not there, and nothing has changed.
 bool ask_nvml(Topology&, const std::string& library = "libnvidia-ml.so.1");
+
+// Of the GPU at this address, in either case of letters; null = it was not found.
+const GpuFound* gpu_at(const Topology&, const std::string& pci);
 
 // Lines of a cluster file, with where each is from; "" where no GPU was found.
 std::string cluster_lines(const Topology&);

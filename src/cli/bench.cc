@@ -14,6 +14,7 @@
 
 #include "base/machine.h"
 #include "base/timed.h"
+#include "base/topology.h"
 #include "cli/cli.h"
 #include "cli/launched.h"
 #include "comm/measure.h"
@@ -21,6 +22,9 @@
 #include "device/cpu/peak.h"
 #include "device/device.h"
 #include "plan/calibrate.h"
+#include "plan/cluster_data.h"
+#include "plan/device_rates.h"
+#include "spec/found_topology.h"
 
 namespace trireme::cli {
 
@@ -206,6 +210,52 @@ void bench_processes(const fs::path& out, bool named, int threads) {
   });
 }
 
+// A GPU's cluster file: what the vendor states of it, what kernel and NVML say of how it is joined, and what is
+// measured: memory, the way to the host, and what kernels reach inside training steps.
+ClusterSpec measure_gpu(const std::string& name) {
+  const std::unique_ptr<Device> device = make_device(name);
+  Topology found = read_topology();
+  const bool nvml = ask_nvml(found);
+  const size_t all = found.gpus.size();
+  const std::string gpu = keep_alike(found, device->pci());
+  ClusterSpec c;
+  const std::string_view vendor = vendor_file_of(gpu);
+  std::string source;
+  for (const ShippedCluster& s : kShippedClusters)
+    if (!vendor.empty() && s.name == vendor) {
+      c = parse_cluster(s.toml, s.name);
+      source = fmt::format("peaks of configs/cluster/{}.toml ({}); ", s.name, c.source);
+    }
+  c.name = gpu.empty() ? "GPU" : gpu;
+  c.date = today();
+  std::string joined = add_topology(c, found);
+  if (joined.empty())
+    joined = "no GPU on the bus that may be seen";
+  else if (found.gpus.size() < all)
+    joined += fmt::format("; {} of another name left out", all - found.gpus.size());
+  const DeviceRates r = measure_rates(*device);
+  if (c.peak.bf16 == 0) {
+    c.peak = {.f32 = r.f32, .bf16 = r.bf16, .f16 = r.bf16};
+    source = "peaks are what products of 8192 reach: no vendor's figures are known; ";
+  }
+  c.memory_bandwidth = r.memory;
+  if (r.to_host > 0) c.host_bandwidth = std::min(r.to_host, r.from_host);
+  c.source = fmt::format(
+      "{}{}{}; measured by trireme bench: products of 8192 at {:.4g} (bf16) and {:.4g} TFLOP/s (f32), memory "
+      "{:.4g} GB/s, to the host {:.4g} and from it {:.4g} GB/s",
+      source, joined, nvml ? "" : "; NVML does not answer",
+      r.bf16 / 1e12, r.f32 / 1e12, r.memory / 1e9, r.to_host / 1e9, r.from_host / 1e9);
+  return c;
+}
+
+void bench_gpu(const std::string& name, const fs::path& out, int threads) {
+  ClusterSpec c = measure_gpu(name);
+  Progress bar("measuring kernels inside training steps", 100);
+  c.alone = calibrate({.ranks = 1, .threads = threads, .bf16 = true, .device = name},
+                      [&](int64_t done, int64_t all) { bar.update(100 * done / all); });
+  keep_and_show(c, out);
+}
+
 }  // namespace
 
 Calibration calibrate_this_machine(int ranks, int threads, bool quick) {
@@ -252,7 +302,17 @@ void add_bench(CLI::App& app) {
                    "cluster file to write; default: the one that other verbs read for this machine");
   verb->add_option("--threads", *threads, "threads to measure with; default: the cores this process may use")
       ->check(CLI::Range(1, 65536));
-  verb->callback([out, threads] {
+  auto device = std::make_shared<std::string>("cpu");
+  verb->add_option("--device", *device,
+                   "cpu, or cuda: the first GPU, into --out FILE, with the links that kernel and NVML tell of")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
+  verb->callback([out, threads, device] {
+    if (*device != "cpu") {
+      if (out->empty())
+        bad_request("--device {}: give --out FILE: this machine's own file is its processor's", *device);
+      return bench_gpu(*device, *out, *threads > 0 ? *threads : threads_of(RunSpec()));
+    }
     const fs::path path = out->empty() ? measured_cluster_path() : fs::path(*out);
     if (const std::optional<Launched> started = launched(); started && started->size != 1)
       return bench_processes(path, !out->empty(), *threads);

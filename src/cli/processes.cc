@@ -53,7 +53,10 @@ std::unique_ptr<TrainingJob> join_training(const RunRequest& request, const Laun
   if (job->run.train.comm == "nccl") {  // `ranks` stays the host's
     const int version = agreed(*ranks, [] { return open_nccl(); });
     agreed(*ranks, [&] { return check_same_nccl(ranks->control(), version), true; });
-    job->world = make_nccl_world(std::move(job->world));
+    // Not before a rank that is late is named: its slow step, file or save may take train.timeout.
+    const NcclOptions usual;
+    const double meet_s = std::max(usual.meet_s, job->run.train.timeout);
+    job->world = make_nccl_world(std::move(job->world), {.library = usual.library, .meet_s = meet_s});
   }
   // Rank 0's machine is measured, where that was not done before, for all.
   const std::string cluster =

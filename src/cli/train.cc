@@ -26,7 +26,10 @@ TrainingSetup prepare_training(const RunSpec& run, const PrecisionSpec& asked, c
   t.forecast = forecast(run, t.schedule, t.cluster, threads);
   find_remedies(t.forecast, run, asked, t.cluster, threads);
   if (std::string why = why_not(run, t.forecast); !why.empty()) throw Error(why, Fault::request);
-  t.device = {.threads = threads, .spin = ranks_here * (threads + 1) <= threads_of(RunSpec())};
+  t.device = {.threads = threads,
+              .spin = ranks_here * (threads + 1) <= threads_of(RunSpec()),
+              .deterministic = run.train.deterministic,
+              .graphs = run.train.graphs == "on"};
   t.options.arena_bytes = t.forecast.booking.arena_bytes;
   t.options.launches = t.forecast.booking.launches;
   t.options.mtbf_s = t.cluster.mtbf_s(run.world());

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "device/replay.h"
 
 namespace trireme {
 
@@ -25,7 +26,10 @@ void Device::release_host(std::byte* p, int64_t bytes) {
 std::unique_ptr<Device> make_device(std::string_view name, const DeviceOptions& options) {
   if (name == "cpu") return make_cpu_device(options);
   if (name == "meta") return make_meta_device(options);
-  if (name == "cuda") return make_cuda_device(options);
+  if (name == "cuda") {
+    std::unique_ptr<Device> device = make_cuda_device(options);
+    return options.graphs ? make_replay_device(std::move(device)) : std::move(device);
+  }
   bad_request("unknown device '{}'; there are cpu, meta (no data) and cuda", name);
 }
 

@@ -1,9 +1,12 @@
 // A device: memory, copies, streams, and the kernels of ops.h. Backends: cpu, meta (no data), cuda.
 #pragma once
 #include <memory>
+#include <optional>
+#include <string>
 #include <string_view>
 
 #include "device/device_queue.h"
+#include "device/graphs.h"
 #include "device/kernels.h"
 #include "tensor/stream.h"
 #include "tensor/tensor.h"
@@ -17,6 +20,8 @@ struct DeviceOptions {
   // idle meanwhile; where ranks x threads fill them it takes time from those that compute.
   bool spin = false;
   int index = 0;  // CUDA: which of the GPUs that this process sees
+  bool deterministic = true;  // no choice of an algorithm follows a clock
+  bool graphs = false;  // keeps launches that come again as graphs (replay.h); refused where a device cannot
 };
 
 // Thread-compatible: one rank drives its device from its own thread.
@@ -25,6 +30,7 @@ class Device {
   virtual ~Device() = default;
   virtual std::string_view name() const = 0;
   virtual bool has_data() const = 0;     // false on meta: tensors are addresses only
+  virtual std::string pci() const { return {}; }  // of a GPU: "0000:1b:00.0", in either case of letters
   virtual bool native(DType) const = 0;  // are matrix products of this type done by the hardware?
 
   // One range for an arena, at least 64-byte aligned; contents undefined. Release with the same size.
@@ -56,6 +62,19 @@ class Device {
   virtual void enqueue(Stream, HostTask) = 0;  // on meta nothing runs
 
   virtual Kernels& kernels() = 0;
+
+  // Between them: an action of `of`, by its number, of the same launches on compute as the last time or
+  // nearly so. An action that an error ended needs no end. What is kept of them goes when `of` forgets it.
+  virtual void begin_action(const void* of, int64_t action) {}
+  virtual void end_action() {}
+  virtual void forget_actions(const void* of) {}
+  virtual std::optional<ReplayCounts> replayed() const { return {}; }  // none: launches go one by one
+  virtual GraphMaker* graphs() { return nullptr; }                     // null: it can keep no launches
+
+  // Which algorithms it took by the clock (DeviceOptions::deterministic = false), as lines of text; "" = none.
+  // take_choices: takes the same again where it knows them; others' lines are passed over.
+  virtual std::string choices() const { return {}; }
+  virtual void take_choices(std::string_view) {}
 
   // A new queue for a library's work; null where the device has none (cpu, meta).
   virtual std::unique_ptr<DeviceQueue> queue() { return nullptr; }

@@ -25,6 +25,7 @@ struct DropoutMask {
   // first + (s seq + rows.at(r)) C + c, a probability as AttentionArgs says, with places in whole sequences.
   int64_t seq = 0, part = 0;
   PositionRuns rows, keys;
+  bool operator==(const DropoutMask&) const = default;
 
   explicit operator bool() const { return rate > 0; }
   uint32_t threshold() const { return uint32_t(std::min(std::round(rate * 0x1p32), 0x1p32 - 1)); }

@@ -56,7 +56,11 @@ class Kernels {
   int64_t launches() const { return launches_; }
   void restart_counts() { total_ = {}, launches_ = 0; }
 
+ protected:
+  bool observed() const { return observer_ != nullptr; }
+
  private:
+  friend class ReplayKernels;  // which hands launches on (replay.cc)
 #define TRIREME_OP_HOOKS(Args)                                         \
   virtual void launch(const Args&, const Tensor& scratch, Stream) = 0; \
   virtual int64_t scratch_bytes(const Args&) {                         \

@@ -23,6 +23,7 @@ namespace trireme {
 // element, read before written). K = 0 is refused.
 struct MatmulArgs {
   static constexpr std::string_view kName = "matmul";
+  bool operator==(const MatmulArgs&) const = default;
   Tensor a, b, c;
   bool trans_a = false, trans_b = false;
   Tensor bias;      // T [N], optional
@@ -35,6 +36,7 @@ struct MatmulArgs {
 // one of so many, and ids lie in [0, vocab): of those without a row here y is 0, or left as it is.
 struct EmbeddingArgs {
   static constexpr std::string_view kName = "embedding";
+  bool operator==(const EmbeddingArgs&) const = default;
   Tensor ids, table, y;
   bool accumulate = false;
   int64_t first = 0, vocab = 0;
@@ -44,6 +46,7 @@ struct EmbeddingArgs {
 // as above; ids without a row are left out.
 struct EmbeddingBackwardArgs {
   static constexpr std::string_view kName = "embedding_backward";
+  bool operator==(const EmbeddingBackwardArgs&) const = default;
   Tensor ids, dy, dtable;
   bool accumulate = false;
   int64_t first = 0, vocab = 0;
@@ -53,6 +56,7 @@ struct EmbeddingBackwardArgs {
 // mean and rstd f32 [N] are kept for the backward pass. Two-pass variance, eps inside the root.
 struct LayerNormArgs {
   static constexpr std::string_view kName = "layernorm";
+  bool operator==(const LayerNormArgs&) const = default;
   Tensor x, weight, bias, y, mean, rstd;
   float eps = 1e-5f;
 };
@@ -60,6 +64,7 @@ struct LayerNormArgs {
 // dweight, dbias: f32 [C], written (not accumulated): this microbatch's share.
 struct LayerNormBackwardArgs {
   static constexpr std::string_view kName = "layernorm_backward";
+  bool operator==(const LayerNormBackwardArgs&) const = default;
   Tensor dy, x, weight, mean, rstd, add, dx, dweight, dbias;
 };
 
@@ -68,11 +73,13 @@ struct LayerNormBackwardArgs {
 // rstd has N * heads elements. dx may be dy.
 struct RmsNormArgs {
   static constexpr std::string_view kName = "rmsnorm";
+  bool operator==(const RmsNormArgs&) const = default;
   Tensor x, weight, y, rstd;
   float eps = 1e-5f;
 };
 struct RmsNormBackwardArgs {
   static constexpr std::string_view kName = "rmsnorm_backward";
+  bool operator==(const RmsNormBackwardArgs&) const = default;
   Tensor dy, x, weight, rstd, add, dx, dweight;
 };
 
@@ -81,6 +88,7 @@ struct RmsNormBackwardArgs {
 // positions: i32 [N]. inverse = the backward pass.
 struct RopeArgs {
   static constexpr std::string_view kName = "rope";
+  bool operator==(const RopeArgs&) const = default;
   Tensor x, cos, sin, positions;
   bool inverse = false, interleaved = false;
 };
@@ -88,11 +96,13 @@ struct RopeArgs {
 // y = gelu(x); tanh approximation (GPT-2's gelu_new) or erf. x, y T [N,C].
 struct GeluArgs {
   static constexpr std::string_view kName = "gelu";
+  bool operator==(const GeluArgs&) const = default;
   Tensor x, y;
   bool tanh_approx = true;
 };
 struct GeluBackwardArgs {  // dx = dy * gelu'(x); dx may be dy
   static constexpr std::string_view kName = "gelu_backward";
+  bool operator==(const GeluBackwardArgs&) const = default;
   Tensor x, dy, dx;
   bool tanh_approx = true;
 };
@@ -101,10 +111,12 @@ struct GeluBackwardArgs {  // dx = dy * gelu'(x); dx may be dy
 // matrix).
 struct SwigluArgs {
   static constexpr std::string_view kName = "swiglu";
+  bool operator==(const SwigluArgs&) const = default;
   Tensor gate, up, y;
 };
 struct SwigluBackwardArgs {
   static constexpr std::string_view kName = "swiglu_backward";
+  bool operator==(const SwigluBackwardArgs&) const = default;
   Tensor gate, up, dy, dgate, dup;
 };
 
@@ -134,6 +146,7 @@ enum class FlashVersion : uint8_t { fa1, fa2 };  // loop order and rescaling of 
 // of whole sequences they are, and are not of version fa1.
 struct AttentionArgs {
   static constexpr std::string_view kName = "attention";
+  bool operator==(const AttentionArgs&) const = default;
   Tensor q, k, v, o, lse;
   float scale = 1;
   bool causal = true;
@@ -152,6 +165,7 @@ struct AttentionArgs {
 // be of lse's type, unrounded; then `accumulate` adds to them.
 struct AttentionBackwardArgs {
   static constexpr std::string_view kName = "attention_backward";
+  bool operator==(const AttentionBackwardArgs&) const = default;
   Tensor q, k, v, o, lse, dout, dq, dk, dv;
   float scale = 1;
   bool causal = true;
@@ -170,6 +184,7 @@ struct AttentionBackwardArgs {
 // positions: i32 [B,S] in [-1, Cap), else the run stops; -1 = a padding row, nothing is written.
 struct CacheAppendArgs {
   static constexpr std::string_view kName = "cache_append";
+  bool operator==(const CacheAppendArgs&) const = default;
   Tensor k, v, positions, k_cache, v_cache;
 };
 // o[b,s,h] = softmax over j in [0, p] of (q[b,s,h] . k[b,j,g] * scale) times v[b,j,g], where p =
@@ -178,6 +193,7 @@ struct CacheAppendArgs {
 // threads.
 struct CachedAttentionArgs {
   static constexpr std::string_view kName = "attention_cached";
+  bool operator==(const CachedAttentionArgs&) const = default;
   Tensor q, k, v, positions, o;
   float scale = 1;
 };
@@ -188,6 +204,7 @@ struct CachedAttentionArgs {
 // vocab) stop the run.
 struct CrossEntropyArgs {
   static constexpr std::string_view kName = "cross_entropy";
+  bool operator==(const CrossEntropyArgs&) const = default;
   Tensor logits, targets, loss;
   int64_t vocab = 0;
   float grad_scale = 1;
@@ -202,6 +219,7 @@ struct CrossEntropyArgs {
 // its target, 0 where that is elsewhere.
 struct SoftmaxStatsArgs {
   static constexpr std::string_view kName = "softmax_stats";
+  bool operator==(const SoftmaxStatsArgs&) const = default;
   Tensor logits, targets, stats;
   int64_t first = 0, vocab = 0;
 };
@@ -209,6 +227,7 @@ struct SoftmaxStatsArgs {
 // CrossEntropyArgs has them.
 struct SplitCrossEntropyArgs {
   static constexpr std::string_view kName = "split_cross_entropy";
+  bool operator==(const SplitCrossEntropyArgs&) const = default;
   Tensor logits, targets, stats, loss;
   int64_t first = 0, vocab = 0;
   float grad_scale = 1;
@@ -219,17 +238,20 @@ struct SplitCrossEntropyArgs {
 // [N,H,A], b [N,B], y [N,H,A+B], outer strides free.
 struct ConcatSharedArgs {
   static constexpr std::string_view kName = "concat_shared";
+  bool operator==(const ConcatSharedArgs&) const = default;
   Tensor a, b, y;
 };
 // da[n,h] = dy[n,h,:A]; db[n] = sum over h of dy[n,h,A:], in f32 in ascending order.
 struct ConcatSharedBackwardArgs {
   static constexpr std::string_view kName = "concat_shared_backward";
+  bool operator==(const ConcatSharedBackwardArgs&) const = default;
   Tensor dy, da, db;
 };
 
 // y = a + b elementwise; each of f32, bf16 or f16, equal element counts, contiguous; y may be a or b.
 struct AddArgs {
   static constexpr std::string_view kName = "add";
+  bool operator==(const AddArgs&) const = default;
   Tensor a, b, y;
 };
 // y = (mask keeps it ? x / (1 - rate) : 0) (+ residual). x, y, residual: T, equal element counts, contiguous;
@@ -237,6 +259,7 @@ struct AddArgs {
 // backward pass, with the same mask and no residual.
 struct DropoutArgs {
   static constexpr std::string_view kName = "dropout";
+  bool operator==(const DropoutArgs&) const = default;
   Tensor x, residual, y;  // [N, C] where mask.seq is given
   DropoutMask mask;
 };
@@ -244,17 +267,20 @@ struct DropoutArgs {
 // shape with outer strides free.
 struct CastArgs {
   static constexpr std::string_view kName = "cast";
+  bool operator==(const CastArgs&) const = default;
   Tensor src, dst;
 };
 // y = 0. Contiguous, any dtype.
 struct ZeroArgs {
   static constexpr std::string_view kName = "zero";
+  bool operator==(const ZeroArgs&) const = default;
   Tensor y;
 };
 // db[C] (+)= sum over rows of dy[N,C], in f32, in an order that does not depend on the thread count. db f32
 // or T.
 struct ColumnSumArgs {
   static constexpr std::string_view kName = "column_sum";
+  bool operator==(const ColumnSumArgs&) const = default;
   Tensor dy, db;
   bool accumulate = false;
 };
@@ -272,6 +298,7 @@ struct ColumnSumArgs {
 enum class RouteScore : uint8_t { softmax, sigmoid };
 struct RouteArgs {
   static constexpr std::string_view kName = "route";
+  bool operator==(const RouteArgs&) const = default;
   Tensor logits, bias, ids, weights;
   RouteScore score = RouteScore::softmax;
   bool normalise = true, group_pairs = false, given = false;
@@ -285,6 +312,7 @@ struct RouteArgs {
 // 2202.08906, equation 5).
 struct RouteBackwardArgs {
   static constexpr std::string_view kName = "route_backward";
+  bool operator==(const RouteBackwardArgs&) const = default;
   Tensor logits, ids, dweights, balance, dlogits;
   RouteScore score = RouteScore::softmax;
   bool normalise = true;
@@ -297,6 +325,7 @@ struct RouteBackwardArgs {
 // where a unit has no token here.
 struct RouteSharesArgs {
   static constexpr std::string_view kName = "route_shares";
+  bool operator==(const RouteSharesArgs&) const = default;
   Tensor logits, ids, choices, shares, squares;
   RouteScore score = RouteScore::softmax;
   int64_t unit = 1, first = 0;
@@ -308,12 +337,14 @@ struct RouteSharesArgs {
 // source of the R - offsets[E] rows at the end is too.
 struct RouteOrderArgs {
   static constexpr std::string_view kName = "route_order";
+  bool operator==(const RouteOrderArgs&) const = default;
   Tensor ids, offsets, place, source, load;
   int64_t capacity = 0, unit = 0;
 };
 // y[r] = x[source[r] / k], 0 where source[r] = -1. x T [N,C]; source i32 [R], R = N k; y T [R,C].
 struct PermuteRowsArgs {
   static constexpr std::string_view kName = "permute_rows";
+  bool operator==(const PermuteRowsArgs&) const = default;
   Tensor x, source, y;
 };
 // y[n] = add[n] + sum over j of weights[n,j] x[place[n,j]], ascending, in f32, one rounding; place -1 adds
@@ -321,18 +352,21 @@ struct PermuteRowsArgs {
 // be add.
 struct CombineRowsArgs {
   static constexpr std::string_view kName = "combine_rows";
+  bool operator==(const CombineRowsArgs&) const = default;
   Tensor x, place, weights, add, y;
 };
 // dx[place[n,j]] = weights[n,j] dy[n], rows that no choice has become 0; dweights[n,j] = dy[n] .
 // x[place[n,j]], 0 at -1. dx may be x.
 struct CombineRowsBackwardArgs {
   static constexpr std::string_view kName = "combine_rows_backward";
+  bool operator==(const CombineRowsBackwardArgs&) const = default;
   Tensor dy, x, place, source, weights, dx, dweights;
 };
 // y[r] = x[r] . op(w[e]) for the rows r of each expert e, rows of none become 0. x T [R,K]; w T [E,K,N], or
 // [E,N,K] when trans_w; offsets i32 [E + 1], ascending, within [0, R]; y T [R,N]. Sums in f32.
 struct GroupedMatmulArgs {
   static constexpr std::string_view kName = "grouped_matmul";
+  bool operator==(const GroupedMatmulArgs&) const = default;
   Tensor x, w, offsets, y;
   bool trans_w = false;
 };
@@ -340,6 +374,7 @@ struct GroupedMatmulArgs {
 // without rows gets 0 (or stays, when accumulating).
 struct GroupedMatmulWeightArgs {
   static constexpr std::string_view kName = "grouped_matmul_weight";
+  bool operator==(const GroupedMatmulWeightArgs&) const = default;
   Tensor dy, x, offsets, dw;
   bool accumulate = false;
 };
@@ -349,6 +384,7 @@ struct GroupedMatmulWeightArgs {
 // and bf16.
 struct Fp8Blocks {
   int64_t rows = 0, cols = 0;
+  bool operator==(const Fp8Blocks&) const = default;
   // Of the scales of a matrix.
   Shape scales(int64_t m, int64_t n) const {
     return {rows > 0 ? div_up(m, rows) : 1, cols > 0 ? div_up(n, cols) : 1};
@@ -360,6 +396,7 @@ struct Fp8Blocks {
 // largest finite |x|.
 struct QuantiseArgs {
   static constexpr std::string_view kName = "quantise";
+  bool operator==(const QuantiseArgs&) const = default;
   Tensor x, codes, scale, amax, seen;
   Fp8Format format = Fp8Format::e4m3;
   Fp8Blocks blocks;
@@ -370,6 +407,7 @@ struct QuantiseArgs {
 // type or, where c is f32, of any; residual of c's. K = 0 is refused.
 struct Fp8MatmulArgs {
   static constexpr std::string_view kName = "fp8_matmul";
+  bool operator==(const Fp8MatmulArgs&) const = default;
   Tensor a, scale_a, b, scale_b, c;
   Fp8Format format_a = Fp8Format::e4m3, format_b = Fp8Format::e4m3;
   Fp8Blocks blocks_a, blocks_b;
@@ -386,6 +424,7 @@ struct Fp8MatmulArgs {
 // grad: f32 or bf16.
 struct AdamWArgs {
   static constexpr std::string_view kName = "adamw";
+  bool operator==(const AdamWArgs&) const = default;
   Tensor master, exp_avg, exp_avg_sq, grad, weight;
   float lr = 0, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, weight_decay = 0;
   float bias1 = 1, bias2 = 1, grad_scale = 1;
@@ -397,6 +436,7 @@ struct AdamWArgs {
 // is orthogonalised in.
 struct MuonMomentumArgs {
   static constexpr std::string_view kName = "muon_momentum";
+  bool operator==(const MuonMomentumArgs&) const = default;
   Tensor momentum, grad, update;
   float beta = 0.95f, grad_scale = 1;
   bool nesterov = true;
@@ -405,6 +445,7 @@ struct MuonMomentumArgs {
 // bf16; weight: bf16 or f16 copy of master, optional.
 struct MuonApplyArgs {
   static constexpr std::string_view kName = "muon_apply";
+  bool operator==(const MuonApplyArgs&) const = default;
   Tensor master, update, weight;
   float lr = 0, keep = 1;
 };
@@ -412,6 +453,7 @@ struct MuonApplyArgs {
 // be a or b.
 struct ScaledSumArgs {
   static constexpr std::string_view kName = "scaled_sum";
+  bool operator==(const ScaledSumArgs&) const = default;
   Tensor a, b, y;
   float alpha = 1, beta = 1;
 };
@@ -420,6 +462,7 @@ struct ScaledSumArgs {
 // is fixed. x: f32, bf16 or f16 [n]; sums: f64 [ceil(n / 4096)].
 struct SquareSumsArgs {
   static constexpr std::string_view kName = "square_sums";
+  bool operator==(const SquareSumsArgs&) const = default;
   Tensor x, sums;
 };
 
@@ -427,6 +470,7 @@ struct SquareSumsArgs {
 // finding where a bad value first appeared.
 struct CountNonfiniteArgs {
   static constexpr std::string_view kName = "count_nonfinite";
+  bool operator==(const CountNonfiniteArgs&) const = default;
   Tensor x, count;
 };
 

@@ -21,6 +21,7 @@ ContextPlacement context_placement(std::string_view name);  // bad_request on ot
 struct PositionRuns {
   int64_t length = 0, begin = 0, step = 0;
   int64_t first = 0;  // row that 0 means
+  bool operator==(const PositionRuns&) const = default;
 
   int64_t at(int64_t i) const {
     i += first;

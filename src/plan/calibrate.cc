@@ -8,6 +8,7 @@
 #include "base/rng.h"
 #include "base/timed.h"
 #include "device/cpu/peak.h"
+#include "plan/device_rates.h"
 #include "plan/speeds.h"
 #include "runtime/booking.h"
 #include "runtime/rank_threads.h"
@@ -21,14 +22,16 @@ namespace {
 struct Model {
   std::string_view arch;
   int64_t hidden, heads, tokens, seq, vocab, layers = 1;
+  int64_t kv_heads = 0, ffn = 0;  // 0: as many as heads; the architecture's usual
 };
 
 RunSpec drill_of(const Model& m, std::string_view compute, int threads) {
   RunSpec r;
   r.model = ModelSpec::of(std::string(m.arch));
   r.model.vocab = m.vocab, r.model.layers = m.layers, r.model.hidden = m.hidden;
-  r.model.heads = r.model.kv_heads = m.heads;
-  r.model.ffn = m.arch == "gpt2" ? 4 * m.hidden : (8 * m.hidden / 3 + 15) / 16 * 16;
+  r.model.heads = m.heads, r.model.kv_heads = m.kv_heads > 0 ? m.kv_heads : m.heads;
+  r.model.ffn = m.ffn > 0         ? m.ffn
+                : m.arch == "gpt2" ? 4 * m.hidden : (8 * m.hidden / 3 + 15) / 16 * 16;
   if (r.model.moe()) r.model.experts = 4, r.model.experts_per_token = 2, r.model.moe_ffn = 2 * m.hidden;
   r.data.seq_len = m.seq;
   r.batch.micro = r.batch.global = m.tokens / m.seq;
@@ -77,18 +80,23 @@ class CallTimes : public CommObserver {
 struct Drilled {
   std::vector<Tape> tapes;
   std::map<std::string, std::map<int64_t, std::vector<double>>> calls;
+  double waited_s = 0;  // for each op
 };
 
 // Rank 0's tapes and calls of steps for about `seconds`; the first step, which touches memory and makes
 // plans, does not count.
-Drilled drill_run(const RunSpec& run, int threads, double seconds) {
+Drilled drill_run(const RunSpec& run, const CalibrationRequest& o, double seconds) {
+  const int threads = o.threads;
+  const bool waits = o.device != "cpu";
   constexpr int64_t kFewest = 2, kMost = 16;
   const Schedule schedule = schedule_of(run);
   const Booking booking = book_training(run, schedule, threads);
   Drilled out;
   CallTimes times(int(run.world()));
-  run_rank_threads(int(run.world()), "cpu", {.threads = threads}, [&](Device& device, CommFactory& factory) {
-    StepRecorder recorder(device, factory);
+  const MakeDevice named = [&] { return make_device(o.device, {.threads = threads}); };
+  const RankBody body = [&](Device& device, CommFactory& factory) {
+    if (waits) out.waited_s = waiting_s(device);
+    StepRecorder recorder(device, factory, waits);
     CommSet comms(recorder.factory(), mesh_of(run.layout));
     if (factory.rank() == 0) comms.observe(&times);
     StageRunner runner(run, RunMode::train, recorder.device(), booking.arena_bytes, &comms);
@@ -112,7 +120,8 @@ Drilled drill_run(const RunSpec& run, int threads, double seconds) {
     }
     agreed(0);  // nobody leaves while others still need it
     if (factory.rank() == 0) comms.observe(nullptr);
-  });
+  };
+  run_rank_threads(int(run.world()), o.make ? o.make : named, body);
   out.calls = times.take();
   return out;
 }
@@ -219,7 +228,21 @@ void thin(SpeedTable& t) {
 
 namespace {
 
+// GPT-2 of 124 million and 1.5 billion, llamas of one and eight billion and a smaller one, two layers of each:
+// sizes between are priced by the nearest (plan/speeds.h).
+std::vector<Model> models_for_gpus(const CalibrationRequest& o) {
+  if (o.quick) return {{"llama", 512, 8, 2048, 512, 4096, 1}, {"gpt2", 768, 12, 2048, 512, 4096, 1}};
+  return {{"gpt2", 768, 12, 8192, 1024, 50257, 2},
+          {"gpt2", 768, 12, 32768, 1024, 50257, 2},
+          {"gpt2", 1600, 25, 8192, 1024, 50257, 2},
+          {"llama", 2048, 32, 8192, 2048, 128256, 2, 8, 8192},
+          {"llama", 2048, 32, 16384, 2048, 128256, 2, 8, 8192},
+          {"llama", 4096, 32, 8192, 4096, 32000, 2, 8, 14336},
+          {"llama", 1024, 16, 4096, 1024, 32000, 2}};
+}
+
 std::vector<Model> drilled_models(const CalibrationRequest& o) {
+  if (o.device != "cpu") return models_for_gpus(o);
   if (o.quick)
     return {
         {"llama", 96, 3, 512, 128, 512}, {"llama", 384, 6, 512, 128, 2048}, {"gpt2", 192, 6, 512, 128, 512}};
@@ -272,7 +295,9 @@ std::vector<RunSpec> drills(const CalibrationRequest& o) {
     model++;
     for (std::string_view compute : {"f32", "bf16"}) {
       if (compute == "bf16" && !both) continue;
+      if (o.device != "cpu" && compute == "f32" && o.bf16) continue;
       RunSpec r = drill_of(m, compute, o.threads);
+      if (o.device == "cuda") r.train.device = o.device;
       r.layout.dp = o.ranks, r.batch.global = o.ranks * r.batch.micro;
       if (o.ranks > 1) r.layout.zero = n++ % 4;
       runs.push_back(resolve(r, {.native_bf16 = o.bf16}));
@@ -283,7 +308,7 @@ std::vector<RunSpec> drills(const CalibrationRequest& o) {
   return runs;
 }
 
-void SpeedSamples::add(const Tape& tape, std::string_view compute, double factor) {
+void SpeedSamples::add(const Tape& tape, std::string_view compute, double factor, double waited_s) {
   int64_t last = 0;
   for (const Piece& p : tape.pieces) {
     if (p.stream != 0) continue;
@@ -292,8 +317,8 @@ void SpeedSamples::add(const Tape& tape, std::string_view compute, double factor
     if (p.kind != PieceKind::op || work_of(p) <= 0 || p.end_ns <= p.begin_ns || of_offload(p)) continue;
     const bool product = is_product(p.name);
     const Size size{product ? p.rows : 1, product ? p.cols : 1, work_of(p)};
-    seconds_[std::string(p.name) + " " + std::string(compute)][size].push_back(
-        factor * double(p.end_ns - p.begin_ns) * 1e-9);
+    const double took = factor * double(p.end_ns - p.begin_ns) * 1e-9;
+    seconds_[std::string(p.name) + " " + std::string(compute)][size].push_back(std::max(1e-9, took - waited_s));
   }
 }
 
@@ -349,10 +374,12 @@ Calibration calibrate(const CalibrationRequest& o, const CalibrationProgress& pr
   CallSeconds calls;
   std::vector<Drilled> drilled;
   std::vector<double> clocks;
-  auto clock = [&] { return cpu::f32_peak(o.ranks * o.threads, 0.015); };
+  const bool here = o.device == "cpu";
+  require(here || o.ranks == 1, "GPUs are calibrated one rank at a time");
+  auto clock = [&] { return here ? cpu::f32_peak(o.ranks * o.threads, 0.015) : 1.0; };
   double before = clock();
   for (size_t i = 0; i < runs.size(); i++) {
-    drilled.push_back(drill_run(runs[i], o.threads, 0.15));
+    drilled.push_back(drill_run(runs[i], o, 0.15));
     const double after = clock();
     clocks.push_back((before + after) / 2);
     before = after;
@@ -363,12 +390,12 @@ Calibration calibrate(const CalibrationRequest& o, const CalibrationProgress& pr
     const double factor = clocks[i] / usual;
     for (Tape& t : drilled[i].tapes) {
       for (Piece& p : t.pieces) p = as_filled(p, runs[i]);
-      samples.add(t, runs[i].precision.compute, factor);
+      samples.add(t, runs[i].precision.compute, factor, drilled[i].waited_s);
     }
     add_calls(calls, drilled[i].calls, factor);
   }
   Calibration c{.ranks = o.ranks, .threads = o.threads};
-  c.between_s = samples.between_s();
+  if (here) c.between_s = samples.between_s();  // else launches are ahead of what runs
   for (const SpeedTable& t : samples.tables()) c.ops.list.push_back(speed_table_text(t));
   if (o.ranks > 1)
     for (const SpeedTable& t : call_tables(calls, o.ranks)) c.calls.list.push_back(speed_table_text(t));

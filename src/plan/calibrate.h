@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/rank_threads.h"
 #include "spec/calibration.h"
 #include "spec/run_spec.h"
 #include "trace/tape.h"
@@ -16,6 +17,10 @@ struct CalibrationRequest {
   int ranks = 1, threads = 1;  // rank threads at once, and OpenMP threads of each
   bool bf16 = true;            // multiplied in hardware; else, as kernels emulate it, by fewer of the runs
   bool quick = false;          // a reduced table in a few seconds
+  // "cuda": models of the sizes that GPUs train, in bf16; each op is waited for, and what waiting takes is
+  // taken off. One rank.
+  std::string device = "cpu";
+  MakeDevice make = {};  // null: that of the name
 };
 
 // Clocks move from one second to the next: before and behind each run bursts of arithmetic are timed, and its
@@ -32,8 +37,9 @@ std::vector<RunSpec> drills(const CalibrationRequest&);
 // is their median.
 class SpeedSamples {
  public:
-  // factor: on every time; of a clock that was slower than usual meanwhile it is below 1.
-  void add(const Tape&, std::string_view compute, double factor = 1);
+  // factor: on every time; of a clock that was slower than usual meanwhile it is below 1. waited_s: of each
+  // op, what waiting for it took.
+  void add(const Tape&, std::string_view compute, double factor = 1, double waited_s = 0);
   std::vector<SpeedTable> tables() const;
   double between_s() const;  // median
 

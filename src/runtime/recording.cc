@@ -154,10 +154,11 @@ class StepRecorder::ControlObserver final : public CommObserver {
   int group_;
 };
 
-StepRecorder::StepRecorder(Device& device, CommFactory& factory)
+StepRecorder::StepRecorder(Device& device, CommFactory& factory, bool waits)
     : device_(std::make_unique<RecordedDevice>(device, *this)),
       factory_(std::make_unique<RecordedFactory>(factory, device, *this)),
-      timed_(device.has_data()) {
+      timed_(device.has_data()),
+      waits_(waits) {
   std::vector<int> all(size_t(factory.world()));
   std::iota(all.begin(), all.end(), 0);
   const int world = group("control", std::move(all));
@@ -226,12 +227,14 @@ Piece& StepRecorder::put(PieceKind kind, int stream, std::string_view name) {
 
 void StepRecorder::before(std::string_view op) {
   layer_ = tape_.keep(runner_->layer());
+  if (waits_) runner_->device().sync({});
   put(PieceKind::op, 0, op).launched = true;
   if (next_) next_->before(op);
 }
 
 void StepRecorder::after(std::string_view op, const Cost& cost, const Outputs& outputs) {
   if (next_) next_->after(op, cost, outputs);
+  if (waits_) runner_->device().sync({});
   Piece& p = tape_.pieces.back();
   p.cost = cost, p.end_ns = now();
   const Shape& out = outputs.t[0].shape;

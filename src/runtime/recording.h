@@ -16,7 +16,9 @@ namespace trireme {
 // outlives the runner, and what it was made of outlives it.
 class StepRecorder : private OpObserver {
  public:
-  StepRecorder(Device&, CommFactory&);
+  // waits: for each op, before its launch and behind it, so that pieces have their own times on a device that
+  // runs behind its launches. What a wait itself takes is in them (plan/device_rates.h).
+  StepRecorder(Device&, CommFactory&, bool waits = false);
   ~StepRecorder() override;
   StepRecorder(const StepRecorder&) = delete;
   // What the runner and its CommSet are made with.
@@ -48,6 +50,7 @@ class StepRecorder : private OpObserver {
   std::unique_ptr<RecordedFactory> factory_;
   std::unique_ptr<ControlObserver> control_;
   bool timed_;                     // the device has data: pieces take time
+  bool waits_;
   StageRunner* runner_ = nullptr;  // none: not recording
   OpObserver* next_ = nullptr;
   std::span<const Action> actions_;

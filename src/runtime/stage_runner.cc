@@ -153,6 +153,7 @@ const StageRunner::Chunk& StageRunner::chunk_of(int stage) const {
 }
 
 StageRunner::~StageRunner() {
+  device_.forget_actions(this);
   sync_.reset();
   post_.reset();
   settle_layers();

@@ -49,6 +49,11 @@ bool computes(Act a) {
   return a == Act::F || a == Act::B || a == Act::I || a == Act::W;
 }
 
+// Among the actions of a rank's steps.
+int64_t number_of(const Action& a) {
+  return int64_t(a.mb + 1) << 32 | int64_t(a.stage) << 8 | int64_t(a.kind);
+}
+
 CommCounts minus(CommCounts a, const CommCounts& b) {
   for (size_t i = 0; i < kCollectives; i++)
     a[i].calls -= b[i].calls, a[i].payload -= b[i].payload, a[i].wire -= b[i].wire;
@@ -97,6 +102,7 @@ StageRunner::Ran StageRunner::run_actions(std::span<const Action> actions, const
       if (computes(a.kind) || a.kind == Act::R) post_receives(next.first(std::min(ahead, next.size())));
     }
     const Chunk& c = chunk_of(a.stage);
+    device_.begin_action(this, number_of(a));
     Microbatch* m = a.mb >= 0 ? &microbatches_.at(size_t(a.mb)) : nullptr;
     const bool reduce = together(actions, i, Act::ReduceGrad);
     switch (a.kind) {
@@ -134,6 +140,7 @@ StageRunner::Ran StageRunner::run_actions(std::span<const Action> actions, const
       case Act::Step:
         break;
     }
+    device_.end_action();
     // Left only where more microbatches would follow: with the last one done, the step is nearly free.
     bool done = a.kind == Act::B || a.kind == Act::W;
     if (done) first_microbatch_done(c);

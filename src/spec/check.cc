@@ -578,6 +578,10 @@ std::vector<Problem> unsupported_of(const RunSpec& run) {
          "it moves memory of the host, and train.device = \"cuda\" has its own: give \"nccl\", or \"thread\" "
          "for "
          "ranks of one process");
+  refuse(!cuda && run.train.graphs == "on", "train.graphs", text(run.train.graphs),
+         "a processor keeps no launches: give \"auto\", \"off\", or train.device = \"cuda\"");
+  refuse(!run.train.deterministic && run.world() > 1, "train.deterministic", "false",
+         "ranks that compute the same would choose differently: give true, or one rank");
   const bool nccl = run.train.comm == "nccl";
   refuse(nccl && !cuda, "train.comm", text(run.train.comm),
          "it moves memory of GPUs: give train.device = \"cuda\", or \"thread\" or \"mpi\"");

@@ -270,13 +270,13 @@ struct OptimizerSpec {
 
 struct TrainSpec {
   int64_t steps = 1000, seed = 1;
-  std::string device = "cpu", comm = "thread", sum_order = "ordered";
+  std::string device = "cpu", comm = "thread", sum_order = "ordered", graphs = "auto";
   int64_t threads = 0;
   double timeout = 600;
   std::string dir = "runs/demo";
   CountOrAuto checkpoint_every{.count = 200};
   int64_t keep = 2, eval_every = 0, eval_batches = 0, log_every = 10, check_every = 100;
-  bool tensorboard = true, check_comm = false;
+  bool tensorboard = true, check_comm = false, deterministic = true;
   std::string trace_steps;
   bool async_save = true;
   int64_t noise_scale = 0;
@@ -284,6 +284,7 @@ struct TrainSpec {
 
   template <class V>
   void visit(V& v) {
+    static constexpr std::string_view kGraphs[] = {"auto", "on", "off"};
     static constexpr std::string_view kDevices[] = {"cpu", "cuda"};
     static constexpr std::string_view kComms[] = {"thread", "mpi", "nccl"};
     static constexpr std::string_view kOrders[] = {"ordered", "auto", "ring", "halving", "hierarchical"};
@@ -295,6 +296,13 @@ struct TrainSpec {
       "of sums over ranks: ordered adds in rank order and rounds once; the others are fast, and change last "
       "bits with layout and place: auto takes the fastest by the cluster's alpha and beta",
       one_of(kOrders));
+    v("graphs", graphs, "",
+      "launches that come again from step to step are kept as CUDA graphs; on = a run that cannot ends; auto "
+      "= off, until GPUs have run them",
+      one_of(kGraphs));
+    v("deterministic", deterministic, "",
+      "no choice follows a clock; false = of a GPU's algorithms of a matrix product the fastest is taken, as "
+      "timed when it first comes, and kept in train.dir/algorithms.txt for steps after a resume");
     v("threads", threads, "threads", "per rank; 0 = share the cores", between(0, 65536));
     v("timeout", timeout, "seconds", "before a rank that is late ends the run",
       Rule{.low = 0, .high = 1e9, .low_open = true});

@@ -21,6 +21,7 @@ struct Tensor {
     for (int i = s.rank - 1; i >= 0; i--) stride[size_t(i)] = n, n *= s[i];
   }
 
+  bool operator==(const Tensor&) const = default;
   explicit operator bool() const { return data != nullptr; }  // absent optional operands are null
   int64_t numel() const { return shape.numel(); }
   int64_t bytes() const { return numel() * size_of(dtype); }  // of the elements, strides aside

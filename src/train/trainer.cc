@@ -51,6 +51,9 @@ struct Report {
   bool leaving = false;  // it was asked to
 };
 
+// By then all that comes again has come again.
+constexpr int64_t kGraphsTold = 5;
+
 class Trainer {
  public:
   Trainer(const RunSpec& run, const Schedule& schedule, Device& device, CommFactory& factory,
@@ -76,6 +79,7 @@ class Trainer {
     double begin = now_s();
     runner_->watch(options_.pulse);
     start_or_resume();
+    take_algorithms();
     if (first()) files_.emplace(run_, options_, done_);
     runner_->on_settled([this](const StepResult& r) { after_step(r); });
     runner_->set_control({.phase = hooks_.phase, .stop = [this] { return leaving(); }});
@@ -92,6 +96,8 @@ class Trainer {
       trace_.end(*runner_);
       if (r.stopped) break;
       done_++;
+      steps_here_++;
+      look_at_graphs();
       if (r.posted) {
         const Report mine = report_of(r);
         runner_->tell(std::as_bytes(std::span(&mine, 1)));
@@ -141,6 +147,27 @@ class Trainer {
   }
   void note(const std::string& line) const {
     if (hooks_.note) hooks_.note(line);
+  }
+  // What the device chose by the clock, so that a run that goes on chooses the same.
+  fs::path algorithms_file() const { return fs::path(run_.train.dir) / "algorithms.txt"; }
+  void take_algorithms() {
+    if (run_.train.deterministic || !fs::exists(algorithms_file())) return;
+    runner_->device().take_choices(read_text(algorithms_file()));
+  }
+  void keep_algorithms() {
+    if (run_.train.deterministic || !first()) return;
+    const std::string chosen = runner_->device().choices();
+    if (chosen.empty() || chosen == algorithms_) return;
+    write_text_atomic(algorithms_file(), chosen);
+    algorithms_ = chosen;
+  }
+  // Not later: a graph is made, or refused, when what it keeps comes again.
+  void look_at_graphs() const {
+    if (run_.train.graphs != "on" && steps_here_ != kGraphsTold) return;
+    const std::optional<ReplayCounts> replayed = runner_->device().replayed();
+    if (!replayed) return;
+    if (run_.train.graphs == "on" && !replayed->refused.empty()) run_failed("{}", graphs_refused(*replayed));
+    if (steps_here_ == kGraphsTold) note(replay_text(*replayed));
   }
   void open_data() { batches_.emplace(run_, comms_.mesh().coord(comms_.rank(), Axis::dp), first()); }
 
@@ -203,6 +230,7 @@ class Trainer {
       phase("eval");
       evaluate(m);
     }
+    or_say_what_stays([&] { keep_algorithms(); });  // a product may come first in any step, or in an evaluation
     m.sequences = batches_->drawn(done_);
     // Metrics first: a step that a checkpoint holds is always in metrics.jsonl; lines beyond are dropped on
     // resume.
@@ -325,7 +353,8 @@ class Trainer {
   FillBatch fill_;
   std::vector<Report> reports_;  // by rank
   std::optional<Saves> saves_;
-  int64_t done_ = 0;
+  int64_t done_ = 0, steps_here_ = 0;
+  std::string algorithms_;  // as written last
   bool told_to_leave_ = false;
   std::vector<double> speeds_;
   TrainSummary summary_;

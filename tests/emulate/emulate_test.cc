@@ -289,5 +289,34 @@ TEST(CudaKernels, NameTheFirstBadIdAtTheNextSync) {
   }
 }
 
+// Rows of experts are another number each step, and so another kind of check: a long run has more of them than
+// there are slots.
+TEST(CudaKernels, LookAtMoreKindsOfIdsThanThereAreSlots) {
+  auto device = make_emulated_device();
+  constexpr int64_t kRows = 2600;
+  std::vector<int32_t> good(3, 0), bad{0, 1, 7000};
+  std::vector<float> table(size_t(kRows), 1), y(3);
+  auto look_up = [&](std::vector<int32_t>& ids, int64_t rows) {
+    device->kernels().run(EmbeddingArgs{.ids = tensor_of(ids),
+                                        .table = Tensor(table.data(), {rows, 1}, DType::f32),
+                                        .y = tensor_of(y).view({3, 1})});
+  };
+  for (int64_t rows = 1; rows < kRows; rows++) look_up(good, rows);
+  device->sync({});
+  for (int64_t rows : {int64_t(2), kRows - 1}) {
+    look_up(bad, rows);
+    look_up(good, kRows);
+    EXPECT_EQ(error_of([&] { device->sync({}); }),
+              fmt::format("embedding: id 7000 at place 2 is out of range: the table has ids [0, {})", rows));
+  }
+  // Among many kinds, none of them looked at since.
+  const std::string late = error_of([&] {
+    look_up(bad, 5);
+    for (int64_t rows = 6; rows < kRows; rows++) look_up(good, rows);
+    device->sync({});
+  });
+  EXPECT_EQ(late, "embedding: id 7000 at place 2 is out of range: the table has ids [0, 5)");
+}
+
 }  // namespace
 }  // namespace trireme

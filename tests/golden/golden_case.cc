@@ -140,7 +140,7 @@ GoldenRun::GoldenRun(const GoldenCase& golden, const std::string& compute, const
     : golden_(golden),
       run_(run_of(golden, compute, grads, micro, moe)),
       schedule_(add_step(make_schedule("1f1b", 1, 1, int(run_.microbatches())))),
-      device_(make_device(run_.train.device, {.threads = 1})) {
+      device_(make_device(run_.train.device, {.threads = 1, .graphs = test::test_graphs()})) {
   int64_t arena_bytes = book_training(run_, schedule_, 1).arena_bytes;
   runner_ = std::make_unique<StageRunner>(run_, RunMode::train, *device_, arena_bytes);
   runner_->init_weights();  // the optimizer's state begins at zero

@@ -31,6 +31,13 @@ int nvmlDeviceGetName(void*, char* name, unsigned n) {
   std::strncpy(name, "NVIDIA H100 80GB HBM3", n);
   return 0;
 }
+struct Memory {
+  unsigned long long total, free, used;
+};
+int nvmlDeviceGetMemoryInfo(void*, Memory* m) {
+  *m = {85520809984ull, 85520809984ull, 0};
+  return 0;
+}
 int nvmlDeviceGetPciInfo_v3(void* device, Pci* p) {
   p->domain = 0, p->bus = index_of(device) ? 0x43 : 0x1b, p->device = 0;
   return 0;

@@ -212,6 +212,34 @@ TEST(NcclHost, MemoryOfTheHostGoesBesideIt) {
   for (const std::string& e : errors) EXPECT_EQ(e, "");
 }
 
+// A message of which one end lies in the host's memory and the other on the device goes two ways that do not
+// meet: it is said, and nobody waits for ever.
+TEST(NcclHost, AMessageOfEitherMemoryIsSaid) {
+  static std::array<std::array<int64_t, 2>, 2> host;
+  for (const bool sender_has_host : {true, false}) {
+    auto device_of = [&](int r) {
+      const bool of_host = (r == 0) == sender_has_host;
+      return of_host ? make_queue_device(reinterpret_cast<const std::byte*>(host[size_t(r)].data()), 16)
+                     : make_queue_device();
+    };
+    const auto errors = run_worlds(2, 1, device_of, [&](int r, Device&, CommFactory& factory) {
+      auto c = factory.split(ranks_upto(2), "pp");
+      const P2p op[] = {{Tensor(&host[size_t(r)][0], {1}, DType::i64), 1 - r, r == 0}};
+      c->p2p({.ops = op}, {});
+      if (sender_has_host && r == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    });
+    const std::string late =
+        "group pp: a call has not begun for 1 s: another rank has not made it, or has it of memory of the host";
+    const std::string missed = "a message of group pp: rank 0 has not come to it for 1 s";
+    if (sender_has_host) {
+      EXPECT_NE(errors[1].find(late), std::string::npos) << errors[1];
+    } else {  // both wait for the other, as long: the first to end says it to both
+      for (const std::string& e : errors)
+        EXPECT_TRUE(e.find(late) != e.npos || e.find(missed) != e.npos) << e;
+    }
+  }
+}
+
 // Rank 1 has no rows: it cannot know that the others' are the host's, and they would wait for it there.
 TEST(NcclHost, RowsOfItAreRefused) {
   static std::array<std::array<int64_t, 2>, 3> host;

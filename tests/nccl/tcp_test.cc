@@ -3,6 +3,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <chrono>
@@ -50,6 +51,35 @@ TEST(Rendezvous, WhoDoesNotComeIsNamedToThoseWhoDid) {
   for (const std::string& s : said) EXPECT_EQ(s, "rendezvous: after 1 s ranks 1, 3 to 6 of 7 have not come");
   EXPECT_EQ(join_all({{.rank = 0, .size = 2, .timeout_s = 0.5}})[0],
             "rendezvous: after 0 s rank 1 of 2 has not come");
+}
+
+// A world larger than the files that rank 0 may open is refused before anybody waits for it; one that only the
+// soft limit forbids meets.
+TEST(Rendezvous, WantsAFileForEachRank) {
+  const auto limited = [](rlim_t soft, rlim_t hard, int ranks) {
+    return run_forked(1, [=](int) -> std::string {
+      const rlimit limit{soft, hard};
+      if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return "the limit cannot be set";
+      tcp::make_room_for(ranks);
+      rlimit now{};
+      (void)::getrlimit(RLIMIT_NOFILE, &now);
+      return std::to_string(now.rlim_cur);
+    })[0];
+  };
+  EXPECT_EQ(limited(200, 200, 500),
+            "rendezvous: rank 0 keeps a connection to each of 500 ranks, and its process may open 200 files "
+            "(ulimit -n); 564 would be enough; or start the ranks by mpirun");
+  EXPECT_EQ(limited(100, 1000, 500), "564");
+  EXPECT_EQ(limited(100, 1000, 20), "100");
+  EXPECT_EQ(run_forked(1,
+                       [](int) -> std::string {
+                         const rlimit limit{100, 100};
+                         (void)::setrlimit(RLIMIT_NOFILE, &limit);
+                         (void)join_tcp_world({.rank = 0, .size = 101, .timeout_s = 30});
+                         return "";
+                       })[0]
+                .find("rendezvous: rank 0 keeps a connection to each of 101 ranks"),
+            0u);
 }
 
 TEST(Rendezvous, RanksAsText) {

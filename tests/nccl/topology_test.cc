@@ -79,12 +79,28 @@ TEST(Topology, WithWhatNvmlSays) {
   ASSERT_TRUE(ask_nvml(t, FAKE_NVML));
   ASSERT_EQ(t.gpus.size(), 2u);
   EXPECT_EQ(t.gpus[0].name, "NVIDIA H100 80GB HBM3");
+  EXPECT_EQ(t.gpus[0].memory, 85520809984);
   EXPECT_EQ(t.gpus[0].nvlinks, 18);
   EXPECT_DOUBLE_EQ(t.gpus[0].nvlink, 450e9);  // as configs/cluster/h100-sxm-8.toml
   EXPECT_EQ(t.gpus[1].nvlinks, 17);
   EXPECT_EQ(cluster_lines(t),
             "devices_per_node = 2\n[intra_node]\nbandwidth = 4.25e+11  # 17 NVLinks of a GPU, as NVML says\n"
             "[inter_node]\nbandwidth = 1e+11  # 2 adapters of the node, as their ports say\n");
+}
+
+// A container sees every board of the machine, and NVML those that it was given.
+TEST(Topology, LeavesOutWhatNvmlDoesNotList) {
+  Tree tree;
+  fill(tree);
+  tree.device("0000:5c:00.0", "0x10de", "0x030200", "32.0 GT/s PCIe", "16", "1");
+  Topology t = read_topology(tree.root());
+  ASSERT_EQ(t.gpus.size(), 3u);
+  ASSERT_TRUE(ask_nvml(t, FAKE_NVML));
+  ASSERT_EQ(t.gpus.size(), 2u);
+  EXPECT_EQ(t.gpus[1].pci, "0000:43:00.0");
+  ASSERT_NE(gpu_at(t, "0000:1B:00.0"), nullptr);
+  EXPECT_EQ(gpu_at(t, "0000:1B:00.0")->pci, "0000:1b:00.0");
+  EXPECT_EQ(gpu_at(t, "0000:5c:00.0"), nullptr);
 }
 
 TEST(Topology, OfNothingAndOfNonsense) {
@@ -96,6 +112,13 @@ TEST(Topology, OfNothingAndOfNonsense) {
   Topology t = read_topology(tree.root());
   ASSERT_EQ(t.gpus.size(), 1u);
   EXPECT_EQ(t.gpus[0].pcie, 0);
+  EXPECT_EQ(t.gpus[0].numa, -1);  // of nonsense nothing is known
+  for (const char* numa : {"-1", "", "1x", " 1", "99999999999", "0x1"}) {
+    tree.device("0000:1b:00.0", "0x10de", "0x030000", "Unknown", "255", numa);
+    EXPECT_EQ(read_topology(tree.root()).gpus[0].numa, -1) << numa;
+  }
+  tree.device("0000:1b:00.0", "0x10de", "0x030000", "Unknown", "255", "0");
+  EXPECT_EQ(read_topology(tree.root()).gpus[0].numa, 0);
   EXPECT_EQ(t.nics[0].bandwidth, 0);
   EXPECT_EQ(cluster_lines(t), "devices_per_node = 1\n");
   EXPECT_FALSE(ask_nvml(t, "/nowhere/libnvidia-ml.so.1"));

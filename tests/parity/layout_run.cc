@@ -191,13 +191,15 @@ Ran train_layout(RunSpec run, const Plan& plan) {
     facts.high_water = r.arena().high_water();
     facts.left_over = ledger.now(Bucket::activations) + ledger.now(Bucket::comm);
     facts.cost = device.kernels().total(), facts.launches = device.kernels().launches();
+    facts.replayed = device.replayed();
+    if (facts.replayed && !facts.replayed->refused.empty()) run_failed("{}", graphs_refused(*facts.replayed));
     facts.calls = calls.list;
     facts.waiting = r.waiting_bytes();
     for (const CommCount& c : comms.counts()) facts.counted += c.wire;
     facts.moved = comms.moved_bytes();
     agree_max(factory.control(), 0);  // nobody leaves while others still need it
   };
-  const DeviceOptions alone{.threads = 1};
+  const DeviceOptions alone{.threads = 1, .graphs = plan.graphs || test::test_graphs()};
   const MakeDevice make = [&] {
     return far ? test::make_far_device(alone) : make_device(run.train.device, alone);
   };

@@ -1,6 +1,7 @@
 // Trains a layout on rank threads, one thread each, and brings home all that a comparison wants.
 #pragma once
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@ struct RankFacts {
   Cost cost;
   int64_t launches = 0;
   int64_t saved = 0;               // bytes of activations before the first backward pass
+  std::optional<ReplayCounts> replayed;
   int64_t most_live_units = 0;     // gathered at once
   int64_t waiting = 0;             // bytes of the host's memory, of what is offloaded there
   uint64_t state_hash = 0;         // of the own parts of master copies and moments, in the end
@@ -47,6 +49,7 @@ struct Plan {
   bool gradients = false;     // of every step; the learning rate is 0 then, so weights stay equal
   const RecordedRouting* replay = nullptr;  // choices of experts; null: each its own, recorded
   const Schedule* schedule = nullptr;       // in place of the layout's
+  bool graphs = false;  // launches that come again are kept (device/replay.h); else as the test's device says
   bool far = false;                         // on far devices (far_device.h), in place of the test's device
 };
 

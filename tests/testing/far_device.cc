@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <cstring>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <shared_mutex>
@@ -13,6 +14,7 @@
 #include "device/cpu/matmul.h"
 #include "device/device_memory.h"
 #include "device/operands.h"
+#include "device/replay.h"
 
 namespace trireme::test {
 namespace {
@@ -51,9 +53,35 @@ void move_far(void* dst, const void* src, int64_t bytes) {
   std::memcpy(to ? to : dst, from ? from : src, size_t(bytes));
 }
 
-class FarKernels final : public Kernels {
+using Launches = std::vector<std::function<void()>>;
+
+class FarGraph final : public Graph {
  public:
-  explicit FarKernels(cpu::Context ctx) : ctx_(ctx) { ctx_.matmuls = &matmuls_; }
+  explicit FarGraph(Launches launches) : launches_(std::move(launches)) {}
+  void launch() override {
+    for (const auto& l : launches_) l();
+  }
+
+ private:
+  Launches launches_;
+};
+
+class FarKernels final : public Kernels, public GraphMaker {
+ public:
+  FarKernels(cpu::Context ctx, bool refuses) : ctx_(ctx), refuses_(refuses) { ctx_.matmuls = &matmuls_; }
+  void begin() override {
+    meet();
+    keeping_ = true;
+  }
+  std::unique_ptr<Graph> end() override {
+    require(keeping_, "the end of a graph that was not begun");
+    if (refuses_) run_failed("no room for a graph");
+    keeping_ = false;
+    return std::make_unique<FarGraph>(std::exchange(kept_, {}));
+  }
+  void abandon() noexcept override { keeping_ = false, kept_.clear(); }
+  // Whatever else than a launch is asked of the device.
+  void meet() const { require(!keeping_, "a device that keeps launches was asked for something else"); }
 
  private:
   template <class Args>
@@ -67,10 +95,17 @@ class FarKernels final : public Kernels {
     }
     return p;
   }
+  template <class Args>
+  void run_near(const Args& p, const Tensor& scratch) {
+    cpu::launch_any(near_args(p), near_of(scratch), ctx_);
+  }
 #define TRIREME_FAR(Args)                                                \
   void launch(const Args& p, const Tensor& scratch, Stream s) override { \
     require(s.id == 0, "kernels run on the compute stream");             \
-    cpu::launch_any(near_args(p), near_of(scratch), ctx_);               \
+    if (keeping_)                                                        \
+      kept_.push_back([this, p, scratch] { run_near(p, scratch); });     \
+    else                                                                 \
+      run_near(p, scratch);                                              \
   }                                                                      \
   int64_t scratch_bytes(const Args& p) override {                        \
     return cpu::scratch_bytes_of_any(p, ctx_);                           \
@@ -79,12 +114,14 @@ class FarKernels final : public Kernels {
 #undef TRIREME_FAR
   cpu::MatmulCache matmuls_;
   cpu::Context ctx_;
+  bool refuses_, keeping_ = false;
+  Launches kept_;
 };
 
 class FarDevice final : public Device {
  public:
-  explicit FarDevice(const DeviceOptions& options)
-      : cpu_(make_cpu_device(options)), kernels_(cpu::make_context(options)) {}
+  FarDevice(const DeviceOptions& options, bool refuses)
+      : cpu_(make_cpu_device(options)), kernels_(cpu::make_context(options), refuses) {}
 
   std::string_view name() const override { return kFarDevice; }
   bool has_data() const override { return true; }
@@ -120,26 +157,32 @@ class FarDevice final : public Device {
   }
 
   void copy(const Tensor& dst, const Tensor& src, Stream s) override {
-    cpu_->copy(near_of(dst), near_of(src), s);
+    met().copy(near_of(dst), near_of(src), s);
   }
-  void upload(const Tensor& dst, const void* src) override { cpu_->upload(near_of(dst), src); }
-  void download(void* dst, const Tensor& src) override { cpu_->download(dst, near_of(src)); }
+  void upload(const Tensor& dst, const void* src) override { met().upload(near_of(dst), src); }
+  void download(void* dst, const Tensor& src) override { met().download(dst, near_of(src)); }
   Stream stream(std::string_view name) override { return cpu_->stream(name); }
-  Event record(Stream s) override { return cpu_->record(s); }
-  void wait(Stream s, Event e) override { cpu_->wait(s, e); }
-  void sync(Stream s) override { cpu_->sync(s); }
-  void enqueue(Stream s, HostTask task) override { cpu_->enqueue(s, task); }
+  Event record(Stream s) override { return met().record(s); }
+  void wait(Stream s, Event e) override { met().wait(s, e); }
+  void sync(Stream s) override { met().sync(s); }
+  void enqueue(Stream s, HostTask task) override { met().enqueue(s, task); }
   Kernels& kernels() override { return kernels_; }
+  GraphMaker* graphs() override { return &kernels_; }
 
  private:
+  Device& met() {
+    kernels_.meet();
+    return *cpu_;
+  }
   std::unique_ptr<Device> cpu_;
   FarKernels kernels_;
 };
 
 }  // namespace
 
-std::unique_ptr<Device> make_far_device(const DeviceOptions& options) {
-  return std::make_unique<FarDevice>(options);
+std::unique_ptr<Device> make_far_device(const DeviceOptions& options, bool refuses) {
+  auto device = std::make_unique<FarDevice>(options, refuses);
+  return options.graphs ? make_replay_device(std::move(device)) : std::move(device);
 }
 
 }  // namespace trireme::test

@@ -9,8 +9,12 @@ namespace trireme::test {
 
 inline constexpr std::string_view kFarDevice = "far";
 
+// With DeviceOptions::graphs it keeps launches (device/replay.h) as a list of them, by value: begin() to
+// end() runs nothing, and anything else that is asked of it meanwhile is an error, as on a GPU.
+//
 // Its ranges are device memory as device_memory.h has it. An op that is given memory of the host is an error;
 // numbers, scratch and streams are the CPU's, so a run books what it books there.
-std::unique_ptr<Device> make_far_device(const DeviceOptions&);
+// refuses: it has no room for a graph when one is to be kept.
+std::unique_ptr<Device> make_far_device(const DeviceOptions&, bool refuses = false);
 
 }  // namespace trireme::test

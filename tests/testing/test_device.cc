@@ -4,9 +4,20 @@
 
 namespace trireme::test {
 
-std::string test_device() {
+namespace {
+constexpr std::string_view kGraphs = "-graphs";
+std::string named() {
   const char* name = std::getenv("TRIREME_TEST_DEVICE");
   return name && *name ? name : "cpu";
+}
+}  // namespace
+
+std::string test_device() {
+  const std::string name = named();
+  return test_graphs() ? name.substr(0, name.size() - kGraphs.size()) : name;
+}
+bool test_graphs() {
+  return named().ends_with(kGraphs);
 }
 
 }  // namespace trireme::test

@@ -77,23 +77,57 @@ class GpuCheck(unittest.TestCase):
         self.assertRegex(rows[0], r"\| device \| failed \(1\) \| .* \| FAIL zero: no GPU here \|")
         self.assertIn("gpu_check: no GPU that works is here; what was tried is in ", told.getvalue())
 
-    def test_with_a_gpu_it_goes_on(self):
+    def pretend(self, told):
+        """Programs that print what `told` has for a word in their name, else that they are well; a tree of two ops."""
         binary, problems = self.folder / "bin", self.folder / "tree/tests/ops/problems"
-        for folder in (binary, problems, self.folder / "tree/tests/ops/gpu"):
+        for folder in (binary, problems, self.folder / "tree/tests/ops/gpu", self.folder / "tree/tools"):
             folder.mkdir(parents=True)
         for name in gpu_check.PROGRAMS:
             program = binary / pathlib.Path(name).name
-            told = ('echo \'{"step_s": [2], "tokens": 6, "flops_per_step": 1, "loss": 1}\'' if "step_ops" in name
-                    else 'echo "$7 is well"')
-            program.write_text(f"#!/bin/sh\n{told}\n")
+            said = next((v for k, v in told.items() if program.name.endswith(k)), 'echo "$7 is well"')
+            program.write_text(f"#!/bin/sh\n{said}\n")
             program.chmod(0o755)
         for name in ("matmul", "zero"):
             (problems / f"{name}.txt").write_text("")
-        _, rows, _ = self.run_steps(gpu_check.gpu_steps)
-        steps = {row.split("|")[1].strip(): row.split("|")[2].strip() for row in rows}
-        for name in ("device", "ops:zero", "ops:matmul", "grad", "golden", "parity:fp8"):
-            self.assertEqual(steps.get(name), "passed", name)
-        self.assertIn("matmul is well", "".join(rows))
+
+    def steps_of(self, told, peers=False):
+        self.pretend(told)
+        (self.folder / "tree/tools/peer_step.py").write_text(told.get("peer_step", "raise SystemExit(3)"))
+        with mock.patch.object(gpu_check.importlib.util, "find_spec", return_value=peers or None), \
+                contextlib.redirect_stdout(io.StringIO()):
+            _, rows, out = self.run_steps(gpu_check.gpu_steps)
+        return {row.split("|")[1].strip(): row.split("|")[2:] for row in rows}, out
+
+    STEP = """echo '{"step_s": [0.1, 0.1], "tokens": 6, "flops_per_step": 1, "loss": %s, "graphs": "graphs: 4 of 5",
+        "memory": {"grads": {"booked": 5, "met": %s}, "total": {"booked": 7, "met": 7}}}' | tr -d '\\n'; echo"""
+    TRIREME = """if [ $1 = bench ]; then echo x > $5; else echo '{"best": {"step_s": %s}}'; fi"""
+
+    def test_with_a_gpu_it_goes_on(self):
+        steps, out = self.steps_of({"step_ops": self.STEP % (1, 5), "trireme": self.TRIREME % 0.104})
+        for name in ("device", "ops:zero", "ops:matmul", "grad", "golden", "parity:fp8", "train-gpt2-124m",
+                     "memory-gpt2-124m", "graphs-gpt2-124m", "deterministic-gpt2-124m", "forecast-gpt2-124m",
+                     "forecast-llama-1b", "train-gpt2-1.5b"):
+            self.assertEqual(steps.get(name, [""])[0].strip(), "passed", name)
+        self.assertIn("matmul is well", "".join("".join(s) for s in steps.values()))
+        self.assertIn("104.0 ms said, 100.0 ms met: +4.0 %", "".join(steps["forecast-gpt2-124m"]))
+        self.assertEqual(steps["peer"][0].strip(), "left out")
+        self.assertNotIn("ratio-gpt2-124m", steps)
+
+    def test_what_differs_is_told(self):
+        steps, _ = self.steps_of({"step_ops": f"case $* in *graphs=off*) {self.STEP % (2, 6)};; *) {self.STEP % (1, 6)};; esac",
+                                  "trireme": self.TRIREME % 0.094})
+        self.assertIn("failed (losses differ)", steps["graphs-gpt2-124m"][0])
+        self.assertIn("failed", steps["memory-gpt2-124m"][0])
+        self.assertIn("grads: booked 5, met 6", "".join(steps["memory-gpt2-124m"]))
+        self.assertIn("beyond 5 %", steps["forecast-gpt2-124m"][0])
+
+    def test_the_peer_beside_ours(self):
+        said = 'import json; print(json.dumps({"tokens_per_s": 50, "gflops_per_s": 1, "step_s": %s, "torch": "2"}))'
+        steps, _ = self.steps_of({"step_ops": self.STEP % (1, 5), "trireme": self.TRIREME % 0.1, "peer_step": said % 0.12},
+                                 peers=True)
+        self.assertEqual(steps["peer-llama-1b"][0].strip(), "passed")
+        self.assertEqual(steps["ratio-llama-1b"][0].strip(), "passed")
+        self.assertIn("1.200 times PyTorch's tokens/s", "".join(steps["ratio-llama-1b"]))
 
     def test_what_is_packed_runs_elsewhere(self):
         build = self.folder / "build"

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "base/no_signals.h"
+#include "comm/group.h"
 #include "comm/mpi/beats.h"
 #include "comm/mpi/factory.h"
 #include "comm/mpi/mpi_comm.h"
@@ -51,13 +52,7 @@ class MpiFactory final : public CommFactory {
  private:
   std::unique_ptr<Communicator> communicator(std::span<const int> ranks, std::string_view name,
                                              Device* device) {
-    int place = -1;
-    for (size_t i = 0; i < ranks.size(); i++) {
-      require(ranks[i] >= 0 && ranks[i] < world() && (i == 0 || ranks[i - 1] < ranks[i]),
-              "a group's ranks ascend within the world");
-      if (ranks[i] == rank()) place = int(i);
-    }
-    require(place >= 0, "a rank makes groups that it is in");
+    const int place = place_in_group(ranks, rank(), world());
     world_.look();
     if (world_.failure.is_set()) world_.failure.raise();
     return std::make_unique<MpiCommunicator>(world_, options_, part_of(world_.ranks(), ranks), name, ranks,

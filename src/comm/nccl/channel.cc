@@ -168,11 +168,16 @@ void Channel::ready() {
 // Before a communicator that is in progress comes out of it, nothing else may be called there.
 Result Channel::started(Result r) {
   Patience patience;
+  const auto end = NcclClock::now() + std::chrono::duration<double>(shared_.meet_s);
   while (r == kInProgress) {
-    if (shared_.host.news().is_set()) {
+    const bool late = NcclClock::now() > end;
+    if (late || shared_.host.news().is_set()) {
       aborted_ = true;
       (void)shared_.api.CommAbort(comm_);
-      shared_.host.news().raise();
+      if (!late) shared_.host.news().raise();
+      run_failed(
+          "{}: a call has not begun for {:.0f} s: another rank has not made it, or has it of memory of the host",
+          what_, shared_.meet_s);
     }
     patience.rest();
     if (const Result asked = shared_.api.CommGetAsyncError(comm_, &r); asked != kSuccess) r = asked;

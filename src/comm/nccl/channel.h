@@ -21,7 +21,7 @@ namespace trireme::nccl {
 struct Shared {
   const Api& api;
   ProcessWorld& host;
-  double meet_s = 600;  // for the ranks of a group to come, when it is made
+  double meet_s = 600;  // for the ranks of a group to come, when it is made, and to a call that begins
 };
 
 // Sleeps ever longer between looks.

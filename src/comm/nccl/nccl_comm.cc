@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "base/file.h"
 #include "device/cpu/sum_pieces.h"
 
 namespace trireme::nccl {
@@ -36,8 +37,7 @@ RedOp op_of(Reduce op) {
   return op == Reduce::max ? kMax : kSum;
 }
 uint64_t mixed(uint64_t key, uint64_t more) {
-  key = (key ^ more) * 0x9e3779b97f4a7c15;
-  return key ^ key >> 31;
+  return hash64(&more, sizeof more, key);
 }
 
 }  // namespace

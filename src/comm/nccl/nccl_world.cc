@@ -5,6 +5,7 @@
 #include <map>
 #include <numeric>
 
+#include "comm/group.h"
 #include "comm/nccl/nccl_comm.h"
 
 namespace trireme {
@@ -18,17 +19,6 @@ struct Base {
   std::map<std::pair<std::vector<int>, std::string>, int64_t>
       made;  // groups so far: the n-th is the n-th on all
 };
-
-uint64_t key_of(std::span<const int> ranks, std::string_view name, int64_t nth) {
-  uint64_t h = 1469598103934665603u;  // FNV-1a
-  auto mix = [&](uint64_t x) {
-    for (int i = 0; i < 8; i++) h = (h ^ (x >> 8 * i & 255)) * 1099511628211u;
-  };
-  for (char c : name) mix(uint64_t(uint8_t(c)));
-  mix(uint64_t(nth) + 1'000'000);
-  for (int r : ranks) mix(uint64_t(r));
-  return h;
-}
 
 class NcclFactory final : public CommFactory {
  public:
@@ -46,15 +36,11 @@ class NcclFactory final : public CommFactory {
   Communicator& control() override { return by_host_->control(); }
 
   std::unique_ptr<Communicator> split(std::span<const int> ranks, std::string_view name) override {
-    const auto mine = std::find(ranks.begin(), ranks.end(), rank());
-    require(mine != ranks.end(), "a rank makes groups that it is in");
-    require(std::is_sorted(ranks.begin(), ranks.end()) && ranks.front() >= 0 && ranks.back() < world(),
-            "a group's ranks ascend within the world");
+    const int place = place_in_group(ranks, rank(), world());
     if (base_.host->news().is_set()) base_.host->news().raise();
     if (ranks.size() == 1) return make_single(&device_)->split(std::vector{0}, name);
-    const int place = int(mine - ranks.begin());
     const int64_t nth = base_.made[{{ranks.begin(), ranks.end()}, std::string(name)}]++;
-    const uint64_t key = key_of(ranks, name, nth);
+    const uint64_t key = group_key(ranks, name, uint64_t(nth));
     const std::string what = fmt::format("group {}", name);
     std::unique_ptr<Communicator> by_host = by_host_->split(ranks, name);
     std::shared_ptr<Channel> channel;

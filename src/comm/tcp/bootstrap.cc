@@ -2,6 +2,7 @@
 
 #include <charconv>
 
+#include "base/file.h"
 #include "base/printable.h"
 
 namespace trireme {
@@ -17,9 +18,7 @@ int64_t number_of(const std::string& name, const std::string& text, int64_t low,
 }
 
 uint64_t hash_of(std::string_view text) {
-  uint64_t h = 1469598103934665603u;  // FNV-1a
-  for (char c : text) h = (h ^ uint8_t(c)) * 1099511628211u;
-  return h;
+  return hash64(text.data(), text.size());
 }
 
 class Reader {

@@ -105,7 +105,11 @@ class Hub::Server {
   void take_strangers() {
     for (size_t n = strangers(); n < kMostStrangers; n++) {
       Socket s(::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC));
-      if (!s) return;
+      if (!s) {
+        // No file is left for it: whoever waits is not looked at again and again meanwhile.
+        if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        return;
+      }
       tune(s);
       connections_.push_back(std::make_unique<Connection>(std::move(s)));
     }

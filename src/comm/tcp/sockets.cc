@@ -5,9 +5,11 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -55,6 +57,20 @@ int connect_once(const addrinfo& a, int timeout_ms) {
 
 void Socket::close() {
   if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+}
+
+void make_room_for(int ranks) {
+  constexpr rlim_t kOthers = 64;  // data, logs, libraries, strangers
+  const rlim_t wanted = rlim_t(ranks) + kOthers;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return;
+  const rlim_t may = limit.rlim_max;
+  limit.rlim_cur = std::min(wanted, may);
+  if (limit.rlim_cur == wanted && ::setrlimit(RLIMIT_NOFILE, &limit) == 0) return;
+  bad_request(
+      "rendezvous: rank 0 keeps a connection to each of {} ranks, and its process may open {} files (ulimit -n); "
+      "{} would be enough; or start the ranks by mpirun",
+      ranks, may, wanted);
 }
 
 Socket listen_at(int port) {

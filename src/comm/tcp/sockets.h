@@ -29,6 +29,9 @@ class Socket {
   int fd_ = -1;
 };
 
+// Of the files that this process may open: as many more as connections of so many ranks take, else a bad
+// request that says how many it may.
+void make_room_for(int ranks);
 // Listens on all of this machine's addresses; port 0: one that is free, see port_of().
 Socket listen_at(int port);
 int port_of(const Socket& listener);

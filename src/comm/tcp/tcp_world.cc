@@ -7,6 +7,8 @@
 #include <numeric>
 #include <thread>
 
+#include "base/file.h"
+#include "comm/group.h"
 #include "comm/tcp/hub.h"
 #include "comm/tcp/tcp_comm.h"
 
@@ -21,20 +23,7 @@ void describe_machine(std::array<char, 112>& to) {
   cpu_set_t mine;
   CPU_ZERO(&mine);
   sched_getaffinity(0, sizeof mine, &mine);
-  uint64_t h = 1469598103934665603u;  // FNV-1a
-  for (size_t i = 0; i < sizeof mine; i++)
-    h = (h ^ reinterpret_cast<const uint8_t*>(&mine)[i]) * 1099511628211u;
-  fmt::format("{} {:x}", host.data(), h).copy(to.data(), to.size() - 1);
-}
-
-// The same on all ranks that make the n-th group of this name and these ranks.
-uint64_t group_key(std::span<const int> ranks, std::string_view name, uint64_t nth) {
-  uint64_t h = 1469598103934665603u;
-  auto mix = [&](uint64_t x) { h = (h ^ x) * 1099511628211u, h ^= h >> 29; };
-  for (char c : name) mix(uint8_t(c));
-  for (int r : ranks) mix(uint64_t(r) + 256);
-  mix(nth + (uint64_t(1) << 40));
-  return h;
+  fmt::format("{} {:x}", host.data(), hash64(&mine, sizeof mine)).copy(to.data(), to.size() - 1);
 }
 
 class TcpBoard final : public BeatBoard {
@@ -85,13 +74,7 @@ class TcpFactory final : public CommFactory {
  private:
   std::unique_ptr<Communicator> communicator(std::span<const int> ranks, std::string_view name,
                                              Device* device) {
-    int place = -1;
-    for (size_t i = 0; i < ranks.size(); i++) {
-      require(ranks[i] >= 0 && ranks[i] < world() && (i == 0 || ranks[i - 1] < ranks[i]),
-              "a group's ranks ascend within the world");
-      if (ranks[i] == rank()) place = int(i);
-    }
-    require(place >= 0, "a rank makes groups that it is in");
+    const int place = place_in_group(ranks, rank(), world());
     if (client_.failure().is_set()) client_.failure().raise();
     const uint64_t key = group_key(ranks, name, made_[group_key(ranks, name, 0)]++);
     return std::make_unique<TcpCommunicator>(client_, key, name, ranks, place, device);
@@ -112,6 +95,7 @@ class TcpWorld final : public ProcessWorld {
     describe_machine(hello.machine);
     Socket to_hub;
     if (o.rank == 0) {
+      make_room_for(o.size);
       if (!listener) listener = listen_at(o.port);
       auto [mine, hubs] = socket_pair();
       to_hub = std::move(mine);

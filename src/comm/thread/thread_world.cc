@@ -1,5 +1,6 @@
 #include "comm/thread/thread_world.h"
 
+#include "comm/group.h"
 #include "comm/thread/thread_comm.h"
 
 namespace trireme {
@@ -24,13 +25,7 @@ class ThreadFactory final : public CommFactory {
  private:
   std::unique_ptr<Communicator> communicator(std::span<const int> ranks, std::string_view name,
                                              Device* device) {
-    int place = -1;
-    for (size_t i = 0; i < ranks.size(); i++) {
-      require(ranks[i] >= 0 && ranks[i] < world() && (i == 0 || ranks[i - 1] < ranks[i]),
-              "a group's ranks ascend within the world");
-      if (ranks[i] == rank_) place = int(i);
-    }
-    require(place >= 0, "a rank makes groups that it is in");
+    const int place = place_in_group(ranks, rank(), world());
     return std::make_unique<ThreadCommunicator>(world_, world_.join(rank_, ranks, name), place, device);
   }
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -16,6 +17,7 @@ namespace trireme::cuda {
 struct IndexCheck {
   std::string_view what, range;
   int64_t low = 0, high = 0;
+  bool operator==(const IndexCheck&) const = default;
 };
 
 struct CudaContext {
@@ -24,15 +26,23 @@ struct CudaContext {
   bool sm90_attention = false;  // attention_sm90*.cu take what they can, which until they have run is a trial
   std::string_view* attention_kernel = nullptr;  // told which kernel took an attention, where somebody asks
 
-  // Ids are looked at on the device, and what was found is thrown at the next sync: check i writes the first
-  // bad place and its id into slot i (indices.h).
+  // Ids are looked at on the device, and what was found is thrown at the next sync: checks of kind i write
+  // the first bad place and its id into slot i (indices.h).
   static constexpr int64_t kIndexSlots = 1024;
-  uint64_t* index_slots = nullptr;  // on the device, kIndexSlots
-  std::vector<IndexCheck> index_checks;
+  uint64_t* index_slots = nullptr;       // on the device, kIndexSlots
+  std::vector<IndexCheck> index_checks;  // IndexCheck{}: its slot is free
+  std::vector<char> index_kept;          // of each: a graph writes into its slot, which stays its own
+  std::vector<uint64_t> index_found;     // room for the slots, on the host
+  bool index_checked = false;            // ids were looked at since the last sync
+  bool capturing = false;                // launches are kept, and do not run (device/graphs.h)
 
   // What matrix products keep on this device (handles, chosen algorithms): made and read by matmul.cu alone.
   // libcublasLt is opened with dlopen there, so that a program without a GPU starts without it.
   std::shared_ptr<void> products;
+  std::string chosen;  // lines of choices() that came from outside (matmul_device.cu)
 };
+
+// Algorithms that products took by the clock, a line each (matmul_device.cu).
+std::string product_choices(const CudaContext&);
 
 }  // namespace trireme::cuda

@@ -11,6 +11,7 @@
 #include <array>
 #include <cstring>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "device/cpu/worker.h"
@@ -233,9 +234,78 @@ class LibraryQueue final : public DeviceQueue {
   ComputeEvents events_;
 };
 
+// Of launches on the compute stream. Only this thread's calls are refused while it captures: others' streams
+// go on. A capture that an error ended is thrown away with what CUDA says of it.
+class CudaGraph final : public Graph {
+ public:
+  // looks: one of its launches looks at ids (indices.h).
+  CudaGraph(cudaGraph_t graph, CudaContext& ctx, cudaStream_t stream, bool looks)
+      : ctx_(ctx), stream_(stream), looks_(looks) {
+    TRIREME_CUDA_CALL(cudaGraphInstantiate(&kept_, graph, 0));
+  }
+  CudaGraph(const CudaGraph&) = delete;
+  ~CudaGraph() override { (void)cudaGraphExecDestroy(kept_); }
+  void launch() override {
+    ctx_.index_checked |= looks_;
+    TRIREME_CUDA_CALL(cudaGraphLaunch(kept_, stream_));
+  }
+
+ private:
+  CudaContext& ctx_;
+  cudaStream_t stream_;
+  bool looks_;
+  cudaGraphExec_t kept_ = nullptr;
+};
+
+class CudaGraphMaker final : public GraphMaker {
+ public:
+  CudaGraphMaker(CudaContext& ctx, cudaStream_t stream) : ctx_(ctx), stream_(stream) {}
+  void begin() override {
+    constexpr int64_t kRoom = 256;  // kinds of ids that one graph may look at
+    if (int64_t(ctx_.index_checks.size()) + kRoom > CudaContext::kIndexSlots) free_index_slots(ctx_, stream_);
+    TRIREME_CUDA_CALL(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+    ctx_.capturing = true;
+    checked_before_ = std::exchange(ctx_.index_checked, false);
+  }
+  std::unique_ptr<Graph> end() override {
+    const bool looks = leave();
+    cudaGraph_t graph = nullptr;
+    TRIREME_CUDA_CALL(cudaStreamEndCapture(stream_, &graph));
+    const std::unique_ptr<CUgraph_st, GraphDeleter> owned(graph);
+    return std::make_unique<CudaGraph>(graph, ctx_, stream_, looks);
+  }
+  void abandon() noexcept override {
+    (void)leave();
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    cudaGraph_t graph = nullptr;
+    if (cudaStreamIsCapturing(stream_, &status) != cudaSuccess || status != cudaStreamCaptureStatusNone)
+      (void)cudaStreamEndCapture(stream_, &graph);
+    if (graph) (void)cudaGraphDestroy(graph);
+    (void)cudaGetLastError();
+  }
+
+ private:
+  struct GraphDeleter {
+    void operator()(CUgraph_st* g) const { (void)cudaGraphDestroy(g); }
+  };
+  // Was an id looked at by what is kept? What had been looked at before is still to be told of.
+  bool leave() noexcept {
+    if (!ctx_.capturing) return false;
+    ctx_.capturing = false;
+    const bool looks = ctx_.index_checked;
+    ctx_.index_checked = checked_before_;
+    return looks;
+  }
+  CudaContext& ctx_;
+  cudaStream_t stream_;
+  bool checked_before_ = false;
+};
+
 class CudaDevice final : public Device {
  public:
-  CudaDevice(const cudaDeviceProp& p, int index, bool spin, const CudaTrial& trial) : spin_(spin) {
+  CudaDevice(const cudaDeviceProp& p, int index, const DeviceOptions& o, const CudaTrial& trial)
+      : spin_(o.spin) {
+    ctx_.deterministic = o.deterministic;
     if (trial.sm90_attention && p.major != 9)
       bad_request("kernels for sm_90a were asked for; this GPU, {}, is sm_{}{}", p.name, p.major, p.minor);
     ctx_.sm90_attention = trial.sm90_attention, ctx_.attention_kernel = trial.attention_kernel;
@@ -248,6 +318,7 @@ class CudaDevice final : public Device {
     ctx_.index_slots = reinterpret_cast<uint64_t*>(slots_);
     set_bytes(slots_, 0xff, bytes, compute_.get());
     kernels_ = std::make_unique<CudaKernels>(ctx_, compute_.get());
+    graphs_ = std::make_unique<CudaGraphMaker>(ctx_, compute_.get());
   }
   ~CudaDevice() override {
     for (auto& s : streams_)
@@ -344,6 +415,14 @@ class CudaDevice final : public Device {
   }
 
   Kernels& kernels() override { return *kernels_; }
+  std::string pci() const override {
+    std::array<char, 32> text{};
+    TRIREME_CUDA_CALL(cudaDeviceGetPCIBusId(text.data(), int(text.size()), ctx_.device));
+    return text.data();
+  }
+  std::string choices() const override { return product_choices(ctx_); }
+  void take_choices(std::string_view text) override { ctx_.chosen = text; }
+  GraphMaker* graphs() override { return graphs_.get(); }
   std::unique_ptr<DeviceQueue> queue() override { return std::make_unique<LibraryQueue>(ctx_.device); }
 
  private:
@@ -358,6 +437,7 @@ class CudaDevice final : public Device {
   Staging staging_;
   std::byte* slots_ = nullptr;
   std::unique_ptr<CudaKernels> kernels_;
+  std::unique_ptr<CudaGraphMaker> graphs_;
   std::vector<std::unique_ptr<HostStream>> streams_;  // of streams 1, 2, ...
 };
 
@@ -369,7 +449,7 @@ namespace trireme {
 std::unique_ptr<Device> make_cuda_device(const DeviceOptions& options, const CudaTrial& trial) {
   int index = options.index;
   const cudaDeviceProp p = cuda::nth_device(index);
-  return std::make_unique<cuda::CudaDevice>(p, index, options.spin, trial);
+  return std::make_unique<cuda::CudaDevice>(p, index, options, trial);
 }
 std::unique_ptr<Device> make_cuda_device(const DeviceOptions& options) {
   return make_cuda_device(options, {});

@@ -9,7 +9,8 @@
 //
 // Of each problem (sizes, strides, types, epilogue, alignment) the algorithm is chosen once: the heuristic's
 // first where runs must be alike (CudaContext::deterministic), else the fastest of its first ones, timed on
-// the operands into memory of their own. An algorithm gives the same bits every time.
+// the operands into memory of their own. An algorithm gives the same bits every time, so what was chosen is
+// kept as text (product_choices) and taken again by the same library on the same kind of GPU.
 //
 // fp8_matmul takes the same way where 8-bit tensor cores can do what it says (fp8.h): one scale an operand,
 // read on the device; k in the rows of both, what has it in its columns is turned in scratch first; sums
@@ -17,10 +18,13 @@
 // result must be bf16, whose 8 bits hide it.
 #include <cublasLt.h>
 #include <dlfcn.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <map>
+#include <sstream>
 
 #include "device/cuda/fp8.h"
 #include "device/cuda/gpu.cuh"
@@ -37,7 +41,7 @@ struct Library {
   X(Create) X(Destroy) X(Matmul) X(MatmulDescCreate) X(MatmulDescDestroy)                     \
   X(MatmulDescSetAttribute) X(MatrixLayoutCreate) X(MatrixLayoutDestroy)                      \
   X(MatmulPreferenceCreate) X(MatmulPreferenceDestroy) X(MatmulPreferenceSetAttribute)        \
-  X(MatmulAlgoGetHeuristic)
+  X(MatmulAlgoGetHeuristic) X(MatmulAlgoCheck) X(GetVersion)
 // clang-format on
 #define TRIREME_FUNCTION(name) decltype(&cublasLt##name) name = nullptr;
   TRIREME_CUBLASLT(TRIREME_FUNCTION)
@@ -163,6 +167,20 @@ class Plan {
     launch(chosen_, a, add, a.c.data, scratch, stream);
   }
 
+  // One that was chosen before, unless the library does not know it any more.
+  bool take(const cublasLtMatmulAlgo_t& algo) {
+    cublasLtMatmulHeuristicResult_t checked{};
+    if (library().MatmulAlgoCheck(handle_, desc_, first_, second_, c_, d_, &algo, &checked) !=
+            CUBLAS_STATUS_SUCCESS ||
+        int64_t(checked.workspaceSize) > workspace_)
+      return false;
+    candidates_[0] = checked, candidates_[0].algo = algo;
+    found_ = std::max(found_, 1), chosen_ = 0, timed_ = true;
+    return true;
+  }
+  // Null: the heuristic's first.
+  const cublasLtMatmulAlgo_t* timed() const { return timed_ ? &candidates_[size_t(chosen_)].algo : nullptr; }
+
   // The candidate of the least median time, on the operands themselves, its result into memory of its own.
   void choose(const MatmulArgs& a, const Addend& add, const Tensor& scratch, cudaStream_t stream) {
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
@@ -179,6 +197,7 @@ class Plan {
       const float t = time_of(i, a, add, result, scratch, stream);
       if (t < least) least = t, chosen_ = i;
     }
+    timed_ = true;
     TRIREME_CUDA_CALL(cudaFree(result));
   }
 
@@ -244,12 +263,34 @@ class Plan {
   int64_t workspace_;
   std::array<cublasLtMatmulHeuristicResult_t, 8> candidates_{};
   int found_ = 0, chosen_ = 0;
+  bool timed_ = false;  // chosen by the clock
 };
+
+// A choice is 8 words in hexadecimal behind its problem's numbers; the first line says of what.
+using AlgoWords = std::array<uint64_t, sizeof(cublasLtMatmulAlgo_t) / sizeof(uint64_t)>;
+std::string choices_title(const CudaContext& ctx) {
+  return fmt::format("cublasLt {} sm_{}{} of {} multiprocessors", library().GetVersion(), ctx.major, ctx.minor,
+                     ctx.multiprocessors);
+}
 
 // Of one device: the library's handle and the plans of all problems it has seen.
 class Products {
  public:
-  Products() { check_status(library().Create(&handle_), "Create"); }
+  explicit Products(const CudaContext& ctx) {
+    check_status(library().Create(&handle_), "Create");
+    std::istringstream lines(ctx.chosen);
+    std::string line;
+    if (!std::getline(lines, line) || line != choices_title(ctx)) return;
+    while (std::getline(lines, line)) {
+      std::istringstream words(line);
+      Key key{};
+      AlgoWords algo{};
+      for (int64_t& k : key) words >> k;
+      words >> std::hex;
+      for (uint64_t& w : algo) words >> w;
+      if (words) std::memcpy(&kept_[key], algo.data(), sizeof algo);
+    }
+  }
   Products(const Products&) = delete;
   ~Products() {
     plans_.clear();
@@ -277,15 +318,31 @@ class Products {
     auto it = plans_.find(key);
     if (it == plans_.end()) {
       it = plans_.emplace(key, std::make_unique<Plan>(a, codes, add, scratch.numel(), handle_)).first;
-      if (!deterministic) it->second->choose(a, add, scratch, stream);
+      const auto kept = kept_.find(key);
+      if (!deterministic && (kept == kept_.end() || !it->second->take(kept->second)))
+        it->second->choose(a, add, scratch, stream);
     }
     return *it->second;
+  }
+
+  std::string choices(const CudaContext& ctx) const {
+    std::map<Key, cublasLtMatmulAlgo_t> all = kept_;  // of which some have not come again yet
+    for (const auto& [key, plan] : plans_)
+      if (plan->timed()) all[key] = *plan->timed();
+    std::string out = all.empty() ? "" : choices_title(ctx) + "\n";
+    for (const auto& [key, chosen] : all) {
+      AlgoWords algo;
+      std::memcpy(algo.data(), &chosen, sizeof algo);
+      out += fmt::format("{} {:x}\n", fmt::join(key, " "), fmt::join(algo, " "));
+    }
+    return out;
   }
 
  private:
   using Key = std::array<int64_t, 14>;
   cublasLtHandle_t handle_ = nullptr;
   std::map<Key, std::unique_ptr<Plan>> plans_;
+  std::map<Key, cublasLtMatmulAlgo_t> kept_;
 };
 
 // False where one call cannot say it, or the library has no algorithm.
@@ -293,7 +350,7 @@ bool run_on_library(const MatmulArgs& a, const Codes* codes, const Tensor& scrat
                     cudaStream_t stream) {
   Addend add;
   if (!addend_of(a, add)) return false;
-  if (!ctx.products) ctx.products = std::make_shared<Products>();
+  if (!ctx.products) ctx.products = std::make_shared<Products>(ctx);
   Plan& plan =
       static_cast<Products*>(ctx.products.get())->plan(a, codes, add, scratch, ctx.deterministic, stream);
   if (plan.supported()) plan.run(a, codes, add, scratch, stream);
@@ -311,6 +368,10 @@ bool fits_tensor_cores(const Fp8MatmulArgs& a, const CudaContext& ctx) {
 }
 
 }  // namespace
+
+std::string product_choices(const CudaContext& ctx) {
+  return ctx.products ? static_cast<const Products*>(ctx.products.get())->choices(ctx) : "";
+}
 
 void cuda_launch(const MatmulArgs& a, const Tensor& scratch, CudaContext& ctx, cudaStream_t stream) {
   if (a.c.numel() == 0) return;
