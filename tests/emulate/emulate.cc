@@ -105,6 +105,8 @@ class Machine {
       jobs_.push_back(std::move(job));
   }
 
+  void at_end(std::function<void()> check) { at_end_.push_back(std::move(check)); }
+
   std::byte* shared_at(uint32_t address, int64_t bytes) {
     const int64_t at = int64_t(address) - int64_t(shared_base_);
     require(at >= 0 && at + bytes <= int64_t(shared_.size()),
@@ -158,7 +160,7 @@ class Machine {
     const uint64_t key = seed_ ? rng_key(seed_, block, "threads") : 0;
     std::fill(unfenced_.begin(), unfenced_.end(), uint16_t(0));
     for (auto& w : written_) w.clear();
-    jobs_.clear();
+    jobs_.clear(), at_end_.clear();
     haste_ = seed_ ? Haste(below(key, 0, 3)) : Haste::at_last;
     shared_base_ = seed_ ? 1024 + 16 * uint32_t(below(key, 1, 64)) : 1024;
     for (unsigned t = 0; t < threads_; t++) {
@@ -187,6 +189,7 @@ class Machine {
     }
     running_ = false;
     require(jobs_.empty(), "a block ended while copies or products of its were under way");
+    for (const auto& check : at_end_) check();
   }
   void do_a_job(uint64_t i) {
     auto job = std::move(jobs_[i]);
@@ -289,7 +292,7 @@ class Machine {
   std::vector<Fiber> fibers_;
   std::vector<Warp> warps_;
   std::vector<unsigned> order_;
-  std::vector<std::function<void()>> jobs_;
+  std::vector<std::function<void()>> jobs_, at_end_;
   Haste haste_ = Haste::at_last;
   uint32_t shared_base_ = 0;                    // the address of shared_'s first byte
   std::vector<uint16_t> unfenced_;              // of 16 bytes of shared_: 1 + the thread that wrote them
@@ -345,6 +348,9 @@ void wait_until(const std::function<bool()>& f) {
 }
 void later(std::function<void()> job) {
   machine().later(std::move(job));
+}
+void at_end(std::function<void()> check) {
+  machine().at_end(std::move(check));
 }
 uint64_t blocks_begun() {
   return machine().begun_;

@@ -50,7 +50,8 @@ void wait_until(const std::function<bool()>& f);
 // What a unit beside the threads does (a copy, a product): at once, at some time, or when no thread can go
 // on, as the order has it. A block must not end before it is done.
 void later(std::function<void()> job);
-uint64_t blocks_begun();  // so far: who keeps something of a block forgets it with the next
+void at_end(std::function<void()> check);  // is called when the block has ended
+uint64_t blocks_begun();                   // so far: who keeps something of a block forgets it with the next
 // Addresses in shared memory's own space of 32 bits, of dynamic shared memory.
 uint32_t shared_address(const void*);
 std::byte* shared_at(uint32_t address, int64_t bytes);

@@ -25,10 +25,12 @@ void put(uint64_t& barrier, Phase p) {
   if (p.pending == 0 && p.bytes_and_parity >> 1 == 0) p.pending = p.arrivals, p.bytes_and_parity ^= 1;
   barrier = std::bit_cast<uint64_t>(p);
 }
+constexpr int kMostBytes = (1 << 20) - 1;  // that a phase counts (PTX ISA, "Contents of the mbarrier object")
 void come(uint64_t& barrier, int arrivals, int bytes) {
   Phase p = phase_of(barrier);
   require(p.arrivals > 0 && p.pending >= arrivals, "a barrier got more arrivals than its phase waits for");
   p.pending = uint16_t(p.pending - arrivals), p.bytes_and_parity += 2 * bytes;
+  require(std::abs(p.bytes_and_parity >> 1) <= kMostBytes, "a barrier counts at most 2^20 - 1 bytes");
   put(barrier, p);
 }
 
@@ -62,6 +64,11 @@ struct Warpgroup {
     size_t open = 0, place = 0, retired = 0;  // groups; products of the open one
     bool fenced = false;
     std::map<float*, Sums> sums;  // those that products are under way to
+    struct Pinned {
+      std::array<uint32_t, 4> value{};
+      bool fenced = false;
+    };
+    std::map<const uint32_t*, Pinned> pinned;
   };
   std::array<Thread, kGroupThreads> threads;
 };
@@ -74,9 +81,16 @@ struct BulkThread {
   std::deque<std::shared_ptr<BulkGroup>> ended;
 };
 
+// Who made a barrier of the block, and whether copies see it.
+struct Made {
+  unsigned thread = 0;
+  bool shown = false;
+};
+
 struct Block {
   uint64_t number = 0;
   std::array<Named, 16> named;
+  std::map<const uint64_t*, Made> barriers;
   std::map<unsigned, Warpgroup> warpgroups;
   std::map<unsigned, BulkThread> bulk;
 };
@@ -87,6 +101,13 @@ Block& block() {
     b.number = blocks_begun();
   }
   return b;
+}
+
+const Made& made(const uint64_t& barrier) {
+  const auto& all = block().barriers;
+  const auto found = all.find(&barrier);
+  require(found != all.end(), "a barrier that the block has not made");
+  return found->second;
 }
 
 uint32_t swizzled(uint32_t address) {
@@ -172,20 +193,30 @@ Warpgroup::Thread& own_thread() {
 void init_barrier(uint64_t& barrier, int arrivals) {
   require(arrivals > 0 && arrivals < 1 << 16, "a barrier waits for one arrival at least");
   barrier = std::bit_cast<uint64_t>(Phase{uint16_t(arrivals), uint16_t(arrivals), 0});
+  block().barriers[&barrier] = {.thread = threadIdx.x};
+}
+void show_barriers() {
+  for (auto& [barrier, of] : block().barriers) of.shown |= of.thread == threadIdx.x;
 }
 void arrive(uint64_t& barrier) {
+  made(barrier);
   come(barrier, 1, 0);
 }
 void arrive_expecting(uint64_t& barrier, int bytes) {
+  require(bytes >= 0 && bytes <= kMostBytes, "a barrier counts at most 2^20 - 1 bytes");
+  made(barrier);
   come(barrier, 0, bytes), come(barrier, 1, 0);
 }
 void wait_for(uint64_t& barrier, uint32_t parity) {
+  made(barrier);
   wait_until([&] { return uint32_t(phase_of(barrier).bytes_and_parity & 1) != parity; });
 }
 
 void pass_by(int id, int threads) {
   require(id > 0 && id < 16 && threads % 32 == 0, "a named barrier is one of 1 to 15, of whole warps");
   Named& b = block().named[size_t(id)];
+  if (b.come == 0 && b.phase == 0)
+    at_end([&b] { require(b.come == 0, "a block ended while a named barrier waited for more threads"); });
   if (++b.come == threads) b.come = 0, b.phase++;
 }
 void meet(int id, int threads) {
@@ -195,17 +226,37 @@ void meet(int id, int threads) {
   wait_until([&] { return b.phase != phase; });
 }
 
+TileMap tile_map(const void* data, const uint64_t (&dims)[4], const uint64_t (&strides)[3],
+                 const uint32_t (&box)[4]) {
+  constexpr uint64_t kMostDim = uint64_t(1) << 32, kStrideEnd = uint64_t(1) << 40;
+  require(reinterpret_cast<uintptr_t>(data) % 16 == 0 && data, "a tensor map's data are 16-byte aligned");
+  for (uint64_t dim : dims)
+    require(dim > 0 && dim <= kMostDim, "a tensor map's dims are of 1 to 2^32 elements");
+  for (uint64_t stride : strides)
+    require(stride % 16 == 0 && stride < kStrideEnd,
+            "a tensor map's strides are multiples of 16 bytes below 2^40");
+  for (uint32_t size : box) require(size > 0 && size <= 256, "a box has 1 to 256 elements in each dim");
+  require(box[0] * 2 <= 128, "a box of 128-byte swizzle has rows of at most 128 bytes");
+  require(box[0] == 64 && box[1] == 1 && box[3] == 1, "the emulation knows boxes of 64 columns of one head");
+  return {.data = static_cast<const std::byte*>(data),
+          .columns = int64_t(dims[0]),
+          .heads = int64_t(dims[1]),
+          .rows = int64_t(dims[2]),
+          .batch = int64_t(dims[3]),
+          .head_stride = int64_t(strides[0]),
+          .row_stride = int64_t(strides[1]),
+          .batch_stride = int64_t(strides[2]),
+          .box_rows = int(box[2])};
+}
 void copy_box(uint32_t to, const TileMap& map, uint64_t& barrier, int column, int head, int row, int batch) {
   require(to % 1024 == 0, "a box of 128-byte swizzle goes to a multiple of 1,024 bytes");
-  require(map.box_rows > 0 && map.box_rows <= 256, "a box is of at most 256 rows");
-  for (int64_t stride : {map.head_stride, map.row_stride, map.batch_stride})
-    require(stride % 16 == 0, "a tensor map's strides are multiples of 16 bytes");
-  require_aligned(map.data, 16);
+  require(made(barrier).shown, "a copy counts at a barrier that was made without show_barriers");
+  const bool there = head >= 0 && head < map.heads && batch >= 0 && batch < map.batch && column >= 0;
   later([=, &barrier] {
     for (int r = 0; r < map.box_rows; r++)
       for (int c = 0; c < 64; c++) {
         uint16_t x = 0;
-        if (column + c < map.columns && row + r < map.rows && row + r >= 0)
+        if (column + c < map.columns && row + r < map.rows && row + r >= 0 && there)
           std::memcpy(&x,
                       map.data + batch * map.batch_stride + (row + r) * map.row_stride +
                           head * map.head_stride + (column + c) * 2,
@@ -246,14 +297,28 @@ void wait_bulk(int pending, bool read_only) {
   });
 }
 
+void pin_left(const uint32_t* left) {
+  auto& pinned = own_thread().pinned[left];
+  std::copy_n(left, 4, pinned.value.begin());
+  pinned.fenced = false;
+}
 void begin_products() {
-  own_thread().fenced = true;
+  auto& own = own_thread();
+  own.fenced = true;
+  for (auto& [left, pinned] : own.pinned) pinned.fenced = true;
 }
 void multiply(const Product& p, float* sums, const uint32_t* left) {
   Warpgroup& w = own_warpgroup();
   auto& own = own_thread();
   require(own.fenced, "a product without wgmma.fence since the last wait");
   require(p.columns % 8 == 0 && p.columns <= 256, "a product of 8 to 256 columns");
+  if (left) {
+    const auto pinned = own.pinned.find(left);
+    require(pinned != own.pinned.end() && pinned->second.fenced,
+            "a left operand in registers was not pinned before wgmma.fence");
+    require(std::equal(pinned->second.value.begin(), pinned->second.value.end(), left),
+            "a left operand in registers was written behind wgmma.fence");
+  }
   while (w.groups.size() <= own.open) w.groups.emplace_back();
   Group& g = w.groups[own.open];
   if (own.place == g.products.size()) g.products.push_back(p), g.threads.emplace_back();

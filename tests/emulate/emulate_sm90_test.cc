@@ -66,6 +66,7 @@ TEST(Sm90Emulation, MultipliesWhatTheDescriptorsSay) {
               const int i = row + r % 2 * 8, k = 16 * step + 2 * t + r / 2 * 8;
               left[step][r] = uint32_t(bits(value(1, i, k))) | uint32_t(bits(value(1, i, k + 1))) << 16;
             }
+          for (auto& fragment : left) pin_left(fragment);
           begin_products();
           for (int step = 0; step < 2; step++) {
             Product p{.columns = 64, .fresh = step == 0, .right_turned = right_turned};
@@ -98,31 +99,28 @@ TEST(Sm90Emulation, MultipliesWhatTheDescriptorsSay) {
 struct Faults {
   bool early = false, unfenced = false, written_by_thread = false, changes_left = false, splits = false;
   bool never_comes = false, too_many = false, ends_early = false;
+  bool unshown = false, shown_by_another = false, unmade = false, too_large = false;
+  bool unpinned = false, pinned_late = false, written_late = false, comes_in_passing = false;
 };
 std::vector<float> through(const Faults& f, uint64_t order) {
   static uint64_t barrier;
   set_order(order);
   std::vector<uint16_t> x(64 * 64);
   for (size_t i = 0; i < x.size(); i++) x[i] = bits(value(5, int(i / 64), int(i % 64)));
-  const TileMap map{.data = reinterpret_cast<const std::byte*>(x.data()),
-                    .columns = 64,
-                    .heads = 1,
-                    .rows = 50,
-                    .batch = 1,
-                    .head_stride = 128,
-                    .row_stride = 128,
-                    .batch_stride = 128 * 64,
-                    .box_rows = 64};
+  const TileMap map = tile_map(x.data(), {64, 1, 50, 1}, {128, 128, 128 * 64}, {64, 1, 64, 1});
   std::vector<float> out(128 * 32);
   run({1, 1, 1}, 128, 32 << 10, [&] {
     const uint32_t tile = (shared_address(dynamic_shared()) + 1023) & ~1023u;
     if (threadIdx.x == 0) {
-      init_barrier(barrier, 1);
+      if (!f.unmade) init_barrier(barrier, 1);
+      if (!f.unshown && !f.shown_by_another) show_barriers();
       for (uint32_t a = tile; a < tile + 64 * 128; a += 2) put(a, bits(1));
     }
+    if (f.shown_by_another && threadIdx.x == 1) show_barriers();
+    if (f.comes_in_passing) pass_by(1, 256);
     __syncthreads();
     if (threadIdx.x == 0 && !f.never_comes) {
-      arrive_expecting(barrier, 64 * 128);
+      arrive_expecting(barrier, f.too_large ? 1 << 20 : 64 * 128);
       if (f.too_many) arrive(barrier);
       copy_box(tile, map, barrier, 0, 0, 0, 0);
     }
@@ -133,7 +131,10 @@ std::vector<float> through(const Faults& f, uint64_t order) {
     float c[32] = {};
     uint32_t left[4];
     for (uint32_t& l : left) l = uint32_t(bits(1)) | uint32_t(bits(1)) << 16;
+    if (!f.unpinned && !f.pinned_late) pin_left(left);
     if (!f.unfenced) begin_products();
+    if (f.pinned_late) pin_left(left);
+    if (f.written_late) left[1]++;
     const Product p{.columns = f.splits && threadIdx.x == 9 ? 32 : 64,
                     .left_in_registers = true,
                     .right = sm90::summed_columns(tile, 64, 0, 0)};
@@ -170,10 +171,48 @@ TEST(Sm90Emulation, FindsFaults) {
       {{.splits = true}, "multiply different operands"},
       {{.never_comes = true}, "128 wait for a phase"},
       {{.too_many = true}, "more arrivals"},
+      {{.unshown = true}, "without show_barriers"},
+      {{.shown_by_another = true}, "without show_barriers"},
+      {{.unmade = true}, "has not made"},
+      {{.too_large = true}, "at most 2^20 - 1 bytes"},
+      {{.unpinned = true}, "not pinned"},
+      {{.pinned_late = true}, "not pinned"},
+      {{.written_late = true}, "written behind wgmma.fence"},
+      {{.comes_in_passing = true}, "waited for more threads"},
       {{.ends_early = true}, "ended while copies"}};
   for (const auto& [f, words] : faults)
     EXPECT_NE(sm90_error_of([&] { through(f, 0); }).find(words), std::string::npos) << words;
   EXPECT_EQ(sm90_error_of([&] { through({}, 3); }), "");  // and all is well after
+}
+
+TEST(Sm90Emulation, RefusesMapsThatTheDriverRefuses) {
+  alignas(16) static std::byte data[32];
+  struct Map {
+    const std::byte* at = data;
+    uint64_t dims[4] = {64, 2, 50, 3}, strides[3] = {128, 256, 12800};
+    uint32_t box[4] = {64, 1, 256, 1};
+  };
+  const auto error = [](const auto& change) {
+    Map m;
+    change(m);
+    return sm90_error_of([&] { tile_map(m.at, m.dims, m.strides, m.box); });
+  };
+  EXPECT_EQ(error([](Map&) {}), "");
+  EXPECT_EQ(error([](Map& m) { m.dims[2] = uint64_t(1) << 32, m.strides[2] = (uint64_t(1) << 40) - 16; }),
+            "");
+  EXPECT_NE(error([](Map& m) { m.at += 8; }).find("16-byte aligned"), std::string::npos);
+  for (int d = 0; d < 4; d++) {
+    EXPECT_NE(error([&](Map& m) { m.dims[d] = 0; }).find("dims"), std::string::npos) << d;
+    EXPECT_NE(error([&](Map& m) { m.dims[d] = (uint64_t(1) << 32) + 1; }).find("dims"), std::string::npos)
+        << d;
+    EXPECT_NE(error([&](Map& m) { m.box[d] = 0; }).find("a box"), std::string::npos) << d;
+    EXPECT_NE(error([&](Map& m) { m.box[d] = 257; }).find("a box"), std::string::npos) << d;
+  }
+  for (int d = 0; d < 3; d++) {
+    EXPECT_NE(error([&](Map& m) { m.strides[d] += 8; }).find("strides"), std::string::npos) << d;
+    EXPECT_NE(error([&](Map& m) { m.strides[d] = uint64_t(1) << 40; }).find("strides"), std::string::npos)
+        << d;
+  }
 }
 
 TEST(Sm90Emulation, BulkCopiesAddInTheOrderThatCountsGive) {

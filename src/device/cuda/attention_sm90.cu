@@ -12,8 +12,7 @@
 //
 // Block (query block, head, sequence): 128 queries, three warpgroups.
 //   producer    one thread starts copies of Q, then of K and V by 128 keys (64 where D > 128) into two
-//   stages,
-//               each with a barrier that counts its bytes; keeps 24 registers a thread
+//               stages, each with a barrier that counts its bytes; keeps 24 registers a thread
 //   consumers   two, 64 queries each, 240 registers a thread: S of the next keys (wgmma m64n128k16, both
 //               operands in shared memory) is started before P V of the last (m64nDk16, P in registers), so
 //               that a consumer's softmax runs while its own P V does; and the two take turns at starting
@@ -226,7 +225,7 @@ __device__ __forceinline__ void consume(const AttentionProblem<T, float>& p, Bar
     wait_for(barriers.k_full[stage_of(i)], full_phase(i));
     wait_for(barriers.v_full[stage_of(i - 1)], full_phase(i - 1));
     take_turn(consumer);
-    pin(s), pin(o);
+    pin(s), pin(o), pin(prob);
     begin_products();
     start_scores<T, D>(s, q, 64 * consumer, k(i));
     start_values<T, D>(o, prob, v(i - 1));
@@ -237,18 +236,18 @@ __device__ __forceinline__ void consume(const AttentionProblem<T, float>& p, Bar
     softmax.step(s, from + i * kKeys, keep);
     if constexpr (kDrops) drop_out(p, s, b, h, row, from + i * kKeys);
     wait_products<0>();
-    pin(o);
+    pin(o), pin(prob);
     give_back(barriers.v_empty[stage_of(i - 1)]);
     rescale();
     round_pairs<T>(prob, s);
   }
   if (n > 0) {
     wait_for(barriers.v_full[stage_of(n - 1)], full_phase(n - 1));
-    pin(o);
+    pin(o), pin(prob);
     begin_products();
     start_values<T, D>(o, prob, v(n - 1));
     wait_products<0>();
-    pin(o);
+    pin(o), pin(prob);
   }
 
   float inverse[2];

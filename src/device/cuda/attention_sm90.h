@@ -121,6 +121,16 @@ constexpr KeyBlocks key_blocks(int begin, int end) {
   return {first, end > begin ? (end - from + kBlockKeys - 1) / kBlockKeys : 0};
 }
 
+// The block that a ticket is for: all (sequence, kv head) of a block of keys before those of the next, so
+// that every block comes behind those that it waits for.
+struct KeyBlockPlace {
+  int n = 0, kv = 0, b = 0;
+};
+constexpr KeyBlockPlace block_of_ticket(int ticket, int batch, int kv_heads) {
+  const int pairs = batch * kv_heads;
+  return {ticket / pairs, ticket % pairs % kv_heads, ticket % pairs / kv_heads};
+}
+
 // Where, in bytes, the rest of the backward pass's scratch begins behind rows of delta.
 constexpr int64_t backward_sums_at(int64_t rows) {
   return (rows * 4 + 63) / 64 * 64;

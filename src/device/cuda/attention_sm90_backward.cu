@@ -15,10 +15,9 @@
 //               bulk copies, key blocks in ascending order: it waits until a count says that those before
 //               have added theirs. Tickets hand blocks out in that order, so who is waited for has begun.
 //   consumers   S^T and dP^T (m64nRk16, all operands in shared memory) in registers; P^T and dS^T, rounded,
-//   are
-//               left operands of dV and dK from there (m64nDk16); dS^T goes to shared memory as well, and a
-//               consumer multiplies its queries or its columns of dQ (m64n64k16, both operands turned). dV's
-//               product runs while dS is computed.
+//               are left operands of dV and dK from there (m64nDk16); dS^T goes to shared memory as well,
+//               and a consumer multiplies its queries or its columns of dQ (m64n64k16, both operands
+//               turned). dV's product runs while dS is stored.
 // Then a kernel that scales and rounds the sums of dQ.
 //
 // Shared memory: 2 x 128 x D, 4 R x D, 128 x R of 2 B, 32 KiB of dQ: 160 KiB at D = 64, 176 KiB at 96 and
@@ -85,43 +84,42 @@ __device__ __forceinline__ void produce_steps(const TileMap& q, const TileMap& k
                                               BackwardBarriers& barriers, Queries* queries, uint32_t shared,
                                               int n, int kv, int b) {
   constexpr int R = rows_of(D);
-  const int lane = int(threadIdx.x) % 32, group = p.heads / p.kv_heads;
+  const int lane = int(threadIdx.x) % 32;
   if (lane == 0) {
     arrive_expecting(barriers.kv, 2 * tile_bytes(kBlockKeys, D));
     copy_tiles<kBlockKeys, D>(shared + uint32_t(backward_k_at(D)), k, barriers.kv, kv, n * kBlockKeys, b);
     copy_tiles<kBlockKeys, D>(shared + uint32_t(backward_v_at(D)), v, barriers.kv, kv, n * kBlockKeys, b);
   }
   int i = 0;
-  for (int h = kv * group; h < (kv + 1) * group; h++)
-    for (int q0 = p.first_row(n * kBlockKeys) / R * R; q0 < p.seq; q0 += R) {
-      const int rows = p.seq - q0 < R ? p.seq - q0 : R;
-      int least = p.first ? p.keys : 0;
-      if (p.first)
-        for (int j = lane; j < rows; j += 32) {
-          const int begin = p.begin_of(b, q0 + j);
-          least = begin < least ? begin : least;
-        }
-      const KeyBlocks blocks = key_blocks(least_of_warp(least), p.end_of(q0 + rows - 1));
-      if (!blocks.has(n)) continue;
-      const int stage = stage_of(i);
-      wait_for(barriers.empty[stage], empty_phase(i));
-      Queries& to = queries[stage];
-      for (int j = lane; j < R; j += 32) {
-        const bool there = j < rows;
-        to.lse[j] = lse_of(p, b, h, q0 + j);
-        to.delta[j] = there ? p.delta[p.delta_at(b, h, q0 + j)] : 0.0f;
-        to.begin[j] = there ? p.begin_of(b, q0 + j) : 0;
+  const auto least = [&](int q0, int rows) {
+    int own = p.first ? p.keys : 0;
+    if (p.first)
+      for (int j = lane; j < rows; j += 32) {
+        const int begin = p.begin_of(b, q0 + j);
+        own = begin < own ? begin : own;
       }
-      if (lane == 0) {
-        to.q0 = q0, to.head = h, to.before = blocks.before(n);
-        arrive_expecting(barriers.full[stage], 2 * tile_bytes(R, D));
-        copy_tiles<R, D>(shared + uint32_t(backward_q_at(D, stage)), q, barriers.full[stage], h, q0, b);
-        copy_tiles<R, D>(shared + uint32_t(backward_dout_at(D, stage)), dout, barriers.full[stage], h, q0, b);
-      } else {
-        arrive(barriers.full[stage]);
-      }
-      i++;
+    return least_of_warp(own);
+  };
+  each_step<R>(p, n, kv, least, [&](int h, int q0, int rows, const KeyBlocks& blocks) {
+    const int stage = stage_of(i);
+    wait_for(barriers.empty[stage], empty_phase(i));
+    Queries& to = queries[stage];
+    for (int j = lane; j < R; j += 32) {
+      const bool there = j < rows;
+      to.lse[j] = lse_of(p, b, h, q0 + j);
+      to.delta[j] = there ? p.delta[p.delta_at(b, h, q0 + j)] : 0.0f;
+      to.begin[j] = there ? p.begin_of(b, q0 + j) : 0;
     }
+    if (lane == 0) {
+      to.q0 = q0, to.head = h, to.before = blocks.before(n);
+      arrive_expecting(barriers.full[stage], 2 * tile_bytes(R, D));
+      copy_tiles<R, D>(shared + uint32_t(backward_q_at(D, stage)), q, barriers.full[stage], h, q0, b);
+      copy_tiles<R, D>(shared + uint32_t(backward_dout_at(D, stage)), dout, barriers.full[stage], h, q0, b);
+    } else {
+      arrive(barriers.full[stage]);
+    }
+    i++;
+  });
   wait_for(barriers.empty[stage_of(i)], empty_phase(i));
   if (lane == 0) queries[stage_of(i)].q0 = -1;
   arrive(barriers.full[stage_of(i)]);
@@ -240,7 +238,7 @@ __device__ __forceinline__ void consume_steps(const AttentionProblem<T, float>& 
     }
     round_pairs<T>(prob_pairs, s);
     round_pairs<T>(ds_pairs, dp);
-    pin(dv);
+    pin(dv), pin(prob_pairs);
     begin_products();
 #pragma unroll
     for (int step = 0; step < R / 16; step++)
@@ -254,7 +252,7 @@ __device__ __forceinline__ void consume_steps(const AttentionProblem<T, float>& 
     fence_async();
     meet(2, kBackwardConsumers);  // both have written it
     float sums[8][4];
-    pin(dk), pin(sums);
+    pin(dk), pin(sums), pin(ds_pairs);
     begin_products();
 #pragma unroll
     for (int step = 0; step < kBlockKeys / 16; step++)
@@ -266,7 +264,7 @@ __device__ __forceinline__ void consume_steps(const AttentionProblem<T, float>& 
       multiply<true>(dk, ds_pairs[step], summed_rows(q, R, 0, step), T());
     end_products();
     wait_products<1>();
-    pin(sums);
+    pin(sums), pin(prob_pairs);
     const int before = now.before;
     wait_for(barriers.piece_empty[consumer], uint32_t(i % 2 ^ 1));
 #pragma unroll
@@ -275,7 +273,7 @@ __device__ __forceinline__ void consume_steps(const AttentionProblem<T, float>& 
     fence_async();
     arrive(barriers.piece_full[consumer]);
     wait_products<0>();
-    pin(dv), pin(dk);
+    pin(dv), pin(dk), pin(ds_pairs);
     if (lane == 0) arrive(barriers.empty[stage]);
   }
   wait_for(barriers.piece_empty[consumer], uint32_t(i % 2 ^ 1));
@@ -309,8 +307,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
     own_ticket = atomicAdd(dq.ticket, 1);
   }
   __syncthreads();
-  const int pairs = p.batch * p.kv_heads, n = own_ticket / pairs, kv = own_ticket % pairs % p.kv_heads,
-            b = own_ticket % pairs / p.kv_heads;
+  const auto [n, kv, b] = block_of_ticket(own_ticket, p.batch, p.kv_heads);
   const int group = int(threadIdx.x) / 128, warp = int(threadIdx.x) / 32;
   if (group == 0) {
     keep_registers<24>();

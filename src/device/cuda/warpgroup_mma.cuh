@@ -141,6 +141,15 @@ __device__ __forceinline__ void pin(float (&c)[n][4]) {
 #pragma unroll
     for (int e = 0; e < 4; e++) asm volatile("" : "+f"(c[i][e])::"memory");
 }
+// Left operands too: what they are made of is there before begin_products, and they stay what they are until
+// the products have been waited for.
+template <int n>
+__device__ __forceinline__ void pin(uint32_t (&a)[n][4]) {
+#pragma unroll
+  for (int i = 0; i < n; i++)
+#pragma unroll
+    for (int e = 0; e < 4; e++) asm volatile("" : "+r"(a[i][e])::"memory");
+}
 
 #define TRIREME_SUMS1(c, i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
 #define TRIREME_SUMS4(c, i) \
@@ -213,7 +222,7 @@ TRIREME_ALL_PRODUCTS(f16, "f16")
 
 using emulate::arrive, emulate::arrive_expecting, emulate::begin_products, emulate::copy_box,
     emulate::end_products, emulate::fence_async, emulate::init_barrier, emulate::meet, emulate::pass_by,
-    emulate::shared_address, emulate::TileMap, emulate::wait_for;
+    emulate::shared_address, emulate::show_barriers, emulate::TileMap, emulate::wait_for;
 
 inline void put_floats(uint32_t to, const float (&v)[4]) {
   require(to % 16 == 0, "a vector store at an odd address");
@@ -252,7 +261,6 @@ inline void wait_count(const int* at, int n) {
 inline void raise_count(int* at) {
   atomicAdd(at, 1);
 }
-inline void show_barriers() {}
 template <int n>
 void keep_registers() {}
 template <int n>
@@ -263,6 +271,10 @@ void wait_products() {
 }
 template <int n>
 void pin(float (&)[n][4]) {}
+template <int n>
+void pin(uint32_t (&a)[n][4]) {
+  for (auto& fragment : a) emulate::pin_left(fragment);
+}
 template <bool kTurnedA, bool kTurnedB, int n, class T>
 void multiply(float (&c)[n][4], uint64_t a, uint64_t b, bool fresh, T) {
   emulate::multiply({.columns = 8 * n,
@@ -293,6 +305,22 @@ struct TileSource {
   int64_t batch_stride = 0, row_stride = 0, head_stride = 0;
   int batch = 0, rows = 0, heads = 0, columns = 0;
 };
+// What a tensor map says of it: dims from the innermost on, strides in bytes of all but that.
+struct TileLayout {
+  uint64_t dims[4], strides[3];
+  uint32_t box[4];
+};
+// As boxes of 64 columns and box_rows rows of a head.
+template <class T>
+TileLayout layout_of(const TileSource<T>& t, int box_rows) {
+  // A dim of one element is never walked, and may have any stride that is one.
+  const auto bytes = [&](int64_t stride, int size) {
+    return uint64_t(size > 1 ? stride * int64_t(sizeof(T)) : round_up(t.columns * int64_t(sizeof(T)), 16));
+  };
+  return {{uint64_t(t.columns), uint64_t(t.heads), uint64_t(t.rows), uint64_t(t.batch)},
+          {bytes(t.head_stride, t.heads), bytes(t.row_stride, t.rows), bytes(t.batch_stride, t.batch)},
+          {64, 1, uint32_t(box_rows), 1}};
+}
 
 #if defined(__CUDACC__)
 
@@ -309,22 +337,14 @@ inline decltype(&cuTensorMapEncodeTiled) map_encoder() {
   }();
   return encode;
 }
-// As boxes of 64 columns and box_rows rows of a head.
 template <class T>
 TileMap map_of(const TileSource<T>& t, int box_rows) {
-  const cuuint64_t dims[4] = {cuuint64_t(t.columns), cuuint64_t(t.heads), cuuint64_t(t.rows),
-                              cuuint64_t(t.batch)};
-  // A dim of one element is never walked, and may have any stride that is one.
-  auto bytes = [&](int64_t stride, int size) {
-    return cuuint64_t(size > 1 ? stride * int64_t(sizeof(T)) : round_up(t.columns * int64_t(sizeof(T)), 16));
-  };
-  const cuuint64_t strides[3] = {bytes(t.head_stride, t.heads), bytes(t.row_stride, t.rows),
-                                 bytes(t.batch_stride, t.batch)};
-  const cuuint32_t box[4] = {64, 1, cuuint32_t(box_rows), 1}, step[4] = {1, 1, 1, 1};
+  const TileLayout layout = layout_of(t, box_rows);
+  const cuuint32_t step[4] = {1, 1, 1, 1};
   CUtensorMap map;
   const CUresult r = map_encoder()(
       &map, dtype_of<T> == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-      4, const_cast<T*>(t.data), dims, strides, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      4, const_cast<T*>(t.data), layout.dims, layout.strides, layout.box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
       CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (r != CUDA_SUCCESS)
     run_failed("CUDA: cuTensorMapEncodeTiled failed with {} for rows of {} x {} x {} x {}", int(r), t.batch,
@@ -336,16 +356,8 @@ TileMap map_of(const TileSource<T>& t, int box_rows) {
 
 template <class T>
 TileMap map_of(const TileSource<T>& t, int box_rows) {
-  const auto bytes = [](int64_t stride, int size) { return size > 1 ? stride * int64_t(sizeof(T)) : 0; };
-  return {.data = reinterpret_cast<const std::byte*>(t.data),
-          .columns = t.columns,
-          .heads = t.heads,
-          .rows = t.rows,
-          .batch = t.batch,
-          .head_stride = bytes(t.head_stride, t.heads),
-          .row_stride = bytes(t.row_stride, t.rows),
-          .batch_stride = bytes(t.batch_stride, t.batch),
-          .box_rows = box_rows};
+  const TileLayout layout = layout_of(t, box_rows);
+  return emulate::tile_map(t.data, layout.dims, layout.strides, layout.box);
 }
 
 #endif

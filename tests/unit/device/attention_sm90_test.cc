@@ -1,12 +1,11 @@
 // Where attention for sm_90a finds what, held against the PTX ISA on a processor: what TMA leaves in shared
-// memory is read back through wgmma's descriptors; the pipeline is run through by its barriers' rules.
+// memory is read back through wgmma's descriptors. Phases and turns are held by the kernels themselves, which
+// run by emulation (tests/emulate).
 #include "device/cuda/attention_sm90.h"
 
 #include <gtest/gtest.h>
 
-#include <array>
 #include <map>
-#include <random>
 #include <set>
 #include <vector>
 
@@ -118,117 +117,6 @@ TEST(AttentionSm90, StepsCoverTheKeys) {
         EXPECT_GE(from + steps(from, last, keys) * keys, last);
         EXPECT_LT(from + (steps(from, last, keys) - 1) * keys, last);
       }
-}
-
-// mbarrier's rules: a phase ends when all arrivals it waits for (and bytes) have come; waiting for a phase's
-// parity goes on once that phase has ended, and for the parity before the first phase at once.
-struct Barrier {
-  int arrivals = 1, pending = 1;
-  uint32_t phase = 0;
-  void arrive() {
-    ASSERT_GT(pending, 0);
-    if (--pending == 0) phase ^= 1, pending = arrivals;
-  }
-  bool left(uint32_t parity) const { return phase != parity; }
-};
-
-// The producer and the two consumers' 8 warps as the kernel has them, one action after another in a random
-// order: every step reads the keys that it should, nothing is written while it is read, all come to the end.
-void run_through(int n, uint32_t seed) {
-  std::mt19937 draw(seed);
-  std::array<Barrier, kStages> k_full, v_full, k_empty, v_empty;
-  for (auto* all : {&k_empty, &v_empty})
-    for (Barrier& b : *all) b.arrivals = b.pending = 8;
-  std::array<int, kStages> k_holds, v_holds, k_readers{}, v_readers{};
-  k_holds.fill(-1), v_holds.fill(-1);
-
-  int produced = 0;  // 2 i: k of step i is next, 2 i + 1: its v
-  auto produce = [&] {
-    const int i = produced / 2, stage = stage_of(i);
-    const bool is_v = produced % 2 == 1;
-    if (i == n || !(is_v ? v_empty : k_empty)[size_t(stage)].left(empty_phase(i))) return false;
-    EXPECT_EQ((is_v ? v_readers : k_readers)[size_t(stage)], 0) << "step " << i << " is written while read";
-    (is_v ? v_holds : k_holds)[size_t(stage)] = i;
-    (is_v ? v_full : k_full)[size_t(stage)].arrive();
-    produced++;
-    return true;
-  };
-  // A warp: S of step i begins and ends, P V of step i - 1 begins with S of step i and ends after it.
-  struct Warp {
-    int i = 0;
-    bool reading = false;
-  };
-  std::array<Warp, 8> warps;
-  auto consume = [&](Warp& w) {
-    if (w.i > n) return false;
-    const bool has_k = w.i<n, has_v = w.i> 0;
-    const size_t k = size_t(stage_of(w.i)), v = size_t(stage_of(w.i > 0 ? w.i - 1 : 0));
-    if (!w.reading) {
-      if (has_k && !k_full[k].left(full_phase(w.i))) return false;
-      if (has_v && !v_full[v].left(full_phase(w.i - 1))) return false;
-      if (has_k) {
-        EXPECT_EQ(k_holds[k], w.i);
-        k_readers[k]++;
-      }
-      if (has_v) {
-        EXPECT_EQ(v_holds[v], w.i - 1);
-        v_readers[v]++;
-      }
-      return w.reading = true;
-    }
-    if (has_k) k_readers[k]--, k_empty[k].arrive();
-    if (has_v) {
-      v_readers[v]--;
-      if (w.i < n) v_empty[v].arrive();  // the last is not given back
-    }
-    w.reading = false, w.i++;
-    return true;
-  };
-  int idle = 0;
-  while (idle < 1000) {
-    const uint32_t who = draw() % 9;
-    idle = (who == 8 ? produce() : consume(warps[who])) ? 0 : idle + 1;
-  }
-  EXPECT_EQ(produced, 2 * n);
-  for (const Warp& w : warps) EXPECT_EQ(w.i, n + 1);
-}
-
-TEST(AttentionSm90, StagesComeRoundWithoutWaitingForever) {
-  for (int n = 1; n <= 9; n++)
-    for (uint32_t seed = 0; seed < 40; seed++) {
-      SCOPED_TRACE(n);
-      run_through(n, seed);
-      if (testing::Test::HasFailure()) return;
-    }
-}
-
-// Named barriers: a phase ends when both consumers have come, one to wait, the other in passing.
-TEST(AttentionSm90, ConsumersTakeTurns) {
-  for (int n = 1; n <= 6; n++)
-    for (uint32_t seed = 0; seed < 40; seed++) {
-      std::mt19937 draw(seed);
-      std::array<int, 2> given{}, taken{}, step{1, 1};
-      std::array<bool, 2> first{true, true};
-      std::vector<int> order;
-      int idle = 0;
-      while (idle < 100) {
-        const size_t c = draw() % 2;
-        idle++;
-        if (first[c]) {  // behind the first softmax
-          if (gives_first_turn(int(c), n)) given[1 - c]++;
-          first[c] = false, idle = 0;
-        } else if (step[c] < n && given[c] > taken[c]) {
-          taken[c]++, order.push_back(int(c)), idle = 0;
-          if (gives_turn(int(c), step[c], n)) given[1 - c]++;
-          step[c]++;
-        }
-        ASSERT_LE(given[0] - taken[0], 1);  // no more than the barrier counts
-        ASSERT_LE(given[1] - taken[1], 1);
-      }
-      EXPECT_EQ(given, taken);
-      ASSERT_EQ(order.size(), size_t(2 * (n - 1)));
-      for (size_t i = 0; i < order.size(); i++) EXPECT_EQ(order[i], int(i % 2));
-    }
 }
 
 }  // namespace
