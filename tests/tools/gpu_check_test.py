@@ -90,12 +90,14 @@ class GpuCheck(unittest.TestCase):
         for name in ("matmul", "zero"):
             (problems / f"{name}.txt").write_text("")
 
-    def steps_of(self, told, peers=False):
+    def steps_of(self, told, peers=False, minutes=1.0):
         self.pretend(told)
         (self.folder / "tree/tools/peer_step.py").write_text(told.get("peer_step", "raise SystemExit(3)"))
         with mock.patch.object(gpu_check.importlib.util, "find_spec", return_value=peers or None), \
                 contextlib.redirect_stdout(io.StringIO()):
-            _, rows, out = self.run_steps(gpu_check.gpu_steps)
+            _, rows, out = self.run_steps(gpu_check.gpu_steps, minutes)
+        names = [row.split("|")[1].strip() for row in rows]
+        self.assertEqual(len(names), len(set(names)), names)  # else one step's log and result is taken for another's
         return {row.split("|")[1].strip(): row.split("|")[2:] for row in rows}, out
 
     STEP = """echo '{"step_s": [0.1, 0.1], "tokens": 6, "flops_per_step": 1, "loss": %s, "graphs": "graphs: 4 of 5",
@@ -103,7 +105,8 @@ class GpuCheck(unittest.TestCase):
     TRIREME = """if [ $1 = bench ]; then echo x > $5; else echo '{"best": {"step_s": %s}}'; fi"""
 
     def test_with_a_gpu_it_goes_on(self):
-        steps, out = self.steps_of({"step_ops": self.STEP % (1, 5), "trireme": self.TRIREME % 0.104})
+        steps, out = self.steps_of({"step_ops": f"echo $* >> {self.folder}/asked; {self.STEP % (1, 5)}",
+                                    "trireme": self.TRIREME % 0.104, "test_golden": "echo on $TRIREME_TEST_DEVICE"})
         for name in ("device", "ops:zero", "ops:matmul", "grad", "golden", "parity:fp8", "train-gpt2-124m",
                      "memory-gpt2-124m", "graphs-gpt2-124m", "deterministic-gpt2-124m", "forecast-gpt2-124m",
                      "forecast-llama-1b", "train-gpt2-1.5b"):
@@ -112,14 +115,37 @@ class GpuCheck(unittest.TestCase):
         self.assertIn("104.0 ms said, 100.0 ms met: +4.0 %", "".join(steps["forecast-gpt2-124m"]))
         self.assertEqual(steps["peer"][0].strip(), "left out")
         self.assertNotIn("ratio-gpt2-124m", steps)
+        self.assertIn("on cuda-graphs", "".join(steps["graphs:golden"]))
+        self.assertTrue("".join(steps["golden"]).strip().endswith("on cuda"), steps["golden"])
+        asked = (self.folder / "asked").read_text().splitlines()
+        self.assertEqual(sum("train.graphs=on" in line for line in asked), 1)
+        self.assertEqual(sum("train.graphs" in line for line in asked), 1)
+
+    def test_a_part_that_hangs_leaves_the_others_their_time(self):
+        begin = time.monotonic()
+        steps, _ = self.steps_of({"step_ops": self.STEP % (1, 5), "trireme": self.TRIREME % 0.1,
+                                  "test_golden": "case $TRIREME_TEST_DEVICE in cuda) exec sleep 100;; esac", "trireme_ops": """case $* in
+            *grad*|*zero*) echo well;; *perf*|*sm90*) echo well;; *) exec sleep 100;; esac"""}, minutes=0.5)
+        self.assertLess(time.monotonic() - begin, 32)
+        self.assertIn("stopped after", steps["ops:matmul"][0])
+        for name in ("golden", "grad"):
+            self.assertEqual(steps[name][0].strip(), "no time left", name)
+        for name in ("train-gpt2-124m", "graphs-gpt2-124m", "forecast-gpt2-124m", "train-llama-1b", "sm90:attention"):
+            self.assertEqual(steps[name][0].strip(), "passed", name)
 
     def test_what_differs_is_told(self):
-        steps, _ = self.steps_of({"step_ops": f"case $* in *graphs=off*) {self.STEP % (2, 6)};; *) {self.STEP % (1, 6)};; esac",
+        steps, _ = self.steps_of({"step_ops": f"case $* in *graphs=on*) {self.STEP % (2, 6)};; *) {self.STEP % (1, 6)};; esac",
                                   "trireme": self.TRIREME % 0.094})
         self.assertIn("failed (losses differ)", steps["graphs-gpt2-124m"][0])
         self.assertIn("failed", steps["memory-gpt2-124m"][0])
         self.assertIn("grads: booked 5, met 6", "".join(steps["memory-gpt2-124m"]))
         self.assertIn("beyond 5 %", steps["forecast-gpt2-124m"][0])
+
+    def test_a_plan_that_finds_no_room_is_told(self):
+        steps, _ = self.steps_of({"step_ops": self.STEP % (1, 5),
+                                  "trireme": "if [ $1 = bench ]; then echo x > $5; else echo '{\"best\": null}'; fi"})
+        self.assertIn("failed", steps["forecast-llama-1b"][0])
+        self.assertIn("does not fit", "".join(steps["forecast-llama-1b"]))
 
     def test_the_peer_beside_ours(self):
         said = 'import json; print(json.dumps({"tokens_per_s": 50, "gflops_per_s": 1, "step_s": %s, "torch": "2"}))'
