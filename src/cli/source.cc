@@ -4,6 +4,7 @@
 
 #include "data/token_shard.h"
 #include "runtime/booking.h"
+#include "spec/toml.h"
 #include "train/batches.h"
 #include "train/checkpointing.h"
 
