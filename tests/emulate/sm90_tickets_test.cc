@@ -153,7 +153,7 @@ TEST(Sm90Tickets, EveryQueryGetsAllTheKeysThatItSees) {
           for (int i = 0; i < p.seq; i++) {
             const auto& adding = all.ascending[size_t((b * p.heads + h) * steps + i / rows)];
             EXPECT_EQ(std::adjacent_find(adding.begin(), adding.end()), adding.end());
-            for (int j = p.begin_of(b, i); j < p.end_of(i); j++)
+            for (int j = p.begin_of(b, i); j < p.end_of(i); j = (j / sm90::kBlockKeys + 1) * sm90::kBlockKeys)
               ASSERT_TRUE(std::binary_search(adding.begin(), adding.end(), j / sm90::kBlockKeys))
                   << c.seq << " " << c.keys << " row " << i << " key " << j;
           }
