@@ -41,7 +41,7 @@ RunSpec ranks_run(const fs::path& folder, const Layout& l, int64_t steps = 8, co
   return r;
 }
 
-TrainHooks interrupt_at(std::string phase, int n) {
+TrainHooks interrupt_ranks_at(std::string phase, int n) {
   TrainHooks hooks;
   hooks.phase = [phase, n, count = 0](std::string_view p) mutable {
     if (p == phase && ++count == n) request_interrupt();
@@ -91,7 +91,7 @@ TEST(Ranks, AnInterruptedRunEndsTheSameUnderOtherStages) {
     int i = 0;
     for (auto [phase, n] : {std::pair("B", 3), std::pair("update", 2), std::pair("eval", 1)}) {
       RunSpec run = ranks_run(tmp.path(), {.dp = dp, .zero = zeros[size_t(i++)], .micro = 1});
-      EXPECT_EQ(train_here(run, interrupt_at(phase, n)).ending, Ending::interrupted) << phase;
+      EXPECT_EQ(train_here(run, interrupt_ranks_at(phase, n)).ending, Ending::interrupted) << phase;
       clear_interrupt();
     }
     EXPECT_EQ(train_here(ranks_run(tmp.path(), {.dp = dp, .zero = zeros[3], .micro = 1})).ending,
@@ -140,7 +140,7 @@ TEST(Ranks, PostValidationLeavesTheSameRun) {
   const char* hows[] = {"always", "off", "calm", "always"};
   int i = 0;
   for (auto [phase, n] : {std::pair("W", 3), std::pair("update", 2), std::pair("F", 20)}) {
-    EXPECT_EQ(train_here(run_in(tmp.path(), hows[i++]), interrupt_at(phase, n)).ending, Ending::interrupted)
+    EXPECT_EQ(train_here(run_in(tmp.path(), hows[i++]), interrupt_ranks_at(phase, n)).ending, Ending::interrupted)
         << phase;
     clear_interrupt();
   }
@@ -357,7 +357,7 @@ TEST(Ranks, AnInterruptedRunOfCopiesEndsTheSame) {
   train_here(run_of(whole.path(), 0));
   const Outcome want = numbers_of(whole / "run");
   for (auto [phase, n, zero] : {std::tuple("update", 3, 1), std::tuple("eval", 1, 0)}) {
-    EXPECT_EQ(train_here(run_of(tmp.path(), zero), interrupt_at(phase, n)).ending, Ending::interrupted);
+    EXPECT_EQ(train_here(run_of(tmp.path(), zero), interrupt_ranks_at(phase, n)).ending, Ending::interrupted);
     clear_interrupt();
   }
   EXPECT_EQ(train_here(run_of(tmp.path(), 1)).ending, Ending::done);
@@ -384,7 +384,7 @@ TEST(Ranks, AnInterruptedRunOfContextParallelismEndsTheSame) {
     const Outcome want = numbers_of(whole / "run");
     int64_t zero = 3;
     for (auto [phase, n] : {std::pair("update", 3), std::pair("eval", 1)}) {
-      EXPECT_EQ(train_here(run_of(tmp.path(), zero--), interrupt_at(phase, n)).ending, Ending::interrupted);
+      EXPECT_EQ(train_here(run_of(tmp.path(), zero--), interrupt_ranks_at(phase, n)).ending, Ending::interrupted);
       clear_interrupt();
     }
     EXPECT_EQ(train_here(run_of(tmp.path(), zero)).ending, Ending::done);
