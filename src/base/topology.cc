@@ -164,7 +164,8 @@ bool ask_nvml(Topology& t, const std::string& file) {
   if (there && nvml.count(&n) == 0) {
     std::set<std::string> listed;
     for (unsigned i = 0; i < std::min(n, 64u); i++)
-      if (NvmlDevice device = nullptr; nvml.device(i, &device) == 0) listed.insert(ask_device(nvml, device, t));
+      if (NvmlDevice device = nullptr; nvml.device(i, &device) == 0)
+        listed.insert(ask_device(nvml, device, t));
     std::erase_if(t.gpus, [&](const GpuFound& g) { return !listed.contains(g.pci); });
   }
   if (there) (void)nvml.shutdown();

@@ -9,13 +9,13 @@
 namespace trireme {
 
 struct GpuFound {
-  std::string pci;    // "0000:1b:00.0"
-  std::string name;   // "" = no NVML here
-  int numa = -1;      // -1 = not known
+  std::string pci;     // "0000:1b:00.0"
+  std::string name;    // "" = no NVML here
+  int numa = -1;       // -1 = not known
   int64_t memory = 0;  // bytes, as NVML says; 0 = not known
-  double pcie = 0;    // bytes/s each way of its slot at its best, encoding taken off; 0 = not known
-  int nvlinks = 0;    // that are up
-  double nvlink = 0;  // bytes/s each way of all of them
+  double pcie = 0;     // bytes/s each way of its slot at its best, encoding taken off; 0 = not known
+  int nvlinks = 0;     // that are up
+  double nvlink = 0;   // bytes/s each way of all of them
 };
 struct NicFound {
   std::string name;        // "mlx5_0"

@@ -210,8 +210,8 @@ void bench_processes(const fs::path& out, bool named, int threads) {
   });
 }
 
-// A GPU's cluster file: what the vendor states of it, what kernel and NVML say of how it is joined, and what is
-// measured: memory, the way to the host, and what kernels reach inside training steps.
+// A GPU's cluster file: what the vendor states of it, what kernel and NVML say of how it is joined, and what
+// is measured: memory, the way to the host, and what kernels reach inside training steps.
 ClusterSpec measure_gpu(const std::string& name) {
   const std::unique_ptr<Device> device = make_device(name);
   Topology found = read_topology();
@@ -243,8 +243,8 @@ ClusterSpec measure_gpu(const std::string& name) {
   c.source = fmt::format(
       "{}{}{}; measured by trireme bench: products of 8192 at {:.4g} (bf16) and {:.4g} TFLOP/s (f32), memory "
       "{:.4g} GB/s, to the host {:.4g} and from it {:.4g} GB/s",
-      source, joined, nvml ? "" : "; NVML does not answer",
-      r.bf16 / 1e12, r.f32 / 1e12, r.memory / 1e9, r.to_host / 1e9, r.from_host / 1e9);
+      source, joined, nvml ? "" : "; NVML does not answer", r.bf16 / 1e12, r.f32 / 1e12, r.memory / 1e9,
+      r.to_host / 1e9, r.from_host / 1e9);
   return c;
 }
 
@@ -303,8 +303,9 @@ void add_bench(CLI::App& app) {
   verb->add_option("--threads", *threads, "threads to measure with; default: the cores this process may use")
       ->check(CLI::Range(1, 65536));
   auto device = std::make_shared<std::string>("cpu");
-  verb->add_option("--device", *device,
-                   "cpu, or cuda: the first GPU, into --out FILE, with the links that kernel and NVML tell of")
+  verb->add_option(
+          "--device", *device,
+          "cpu, or cuda: the first GPU, into --out FILE, with the links that kernel and NVML tell of")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
   verb->callback([out, threads, device] {

@@ -103,7 +103,8 @@ void refuse_foreign_shards(const RunSpec& run, const trireme::Texts& shards) {
     }
     if (first->fingerprint != *said)
       bad_request(
-          "the ids of {} are of another vocabulary ({}) than {} ({}): tokenize its text with the model's own, "
+          "the ids of {} are of another vocabulary ({}) than {} ({}): tokenize its text with the model's "
+          "own, "
           "`trireme tokenize TEXT --tokenizer tokenizer.json`",
           name, hex64(*said), first->file, hex64(first->fingerprint));
   };

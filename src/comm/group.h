@@ -6,8 +6,8 @@
 
 namespace trireme {
 
-// Where `rank` stands among a group's ranks, which ascend within the world and have it among them; an error of
-// the program's where they do not.
+// Where `rank` stands among a group's ranks, which ascend within the world and have it among them; an error
+// of the program's where they do not.
 int place_in_group(std::span<const int> ranks, int rank, int world);
 
 // The same number on all ranks that make the nth group of this name and these ranks, and on no others.

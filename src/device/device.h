@@ -19,7 +19,7 @@ struct DeviceOptions {
   // CPU: threads that wait for a stream look for some microseconds before they sleep. Faster where cores are
   // idle meanwhile; where ranks x threads fill them it takes time from those that compute.
   bool spin = false;
-  int index = 0;  // CUDA: which of the GPUs that this process sees
+  int index = 0;              // CUDA: which of the GPUs that this process sees
   bool deterministic = true;  // no choice of an algorithm follows a clock
   bool graphs = false;  // keeps launches that come again as graphs (replay.h); refused where a device cannot
 };
@@ -29,9 +29,9 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual std::string_view name() const = 0;
-  virtual bool has_data() const = 0;     // false on meta: tensors are addresses only
+  virtual bool has_data() const = 0;              // false on meta: tensors are addresses only
   virtual std::string pci() const { return {}; }  // of a GPU: "0000:1b:00.0", in either case of letters
-  virtual bool native(DType) const = 0;  // are matrix products of this type done by the hardware?
+  virtual bool native(DType) const = 0;           // are matrix products of this type done by the hardware?
 
   // One range for an arena, at least 64-byte aligned; contents undefined. Release with the same size.
   virtual std::byte* reserve(int64_t bytes) = 0;
@@ -71,8 +71,8 @@ class Device {
   virtual std::optional<ReplayCounts> replayed() const { return {}; }  // none: launches go one by one
   virtual GraphMaker* graphs() { return nullptr; }                     // null: it can keep no launches
 
-  // Which algorithms it took by the clock (DeviceOptions::deterministic = false), as lines of text; "" = none.
-  // take_choices: takes the same again where it knows them; others' lines are passed over.
+  // Which algorithms it took by the clock (DeviceOptions::deterministic = false), as lines of text; "" =
+  // none. take_choices: takes the same again where it knows them; others' lines are passed over.
   virtual std::string choices() const { return {}; }
   virtual void take_choices(std::string_view) {}
 

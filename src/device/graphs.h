@@ -9,7 +9,8 @@ namespace trireme {
 class Graph {
  public:
   virtual ~Graph() = default;
-  virtual void launch() = 0;  // on the compute stream, as if each were launched now, with the arguments of then
+  virtual void
+  launch() = 0;  // on the compute stream, as if each were launched now, with the arguments of then
 };
 
 // On the rank's thread.

@@ -69,9 +69,9 @@ class ReplayKernels final : public Kernels {
     if (changed_ && ++s.changes > kMostChanges) return s.give_up();
     if (!changed_ && s.stale) make_pieces(s);
   }
-  // What waits is launched, and a piece ends here: something other than a launch comes next on compute. Whether
-  // it comes may depend on the time (a gather that has arrived is not waited for), so what was met once is a
-  // place where pieces end from then on, whether it is met or not.
+  // What waits is launched, and a piece ends here: something other than a launch comes next on compute.
+  // Whether it comes may depend on the time (a gather that has arrived is not waited for), so what was met
+  // once is a place where pieces end from then on, whether it is met or not.
   void interrupt() {
     if (!now_) return;
     launch_waiting();
@@ -248,12 +248,12 @@ class ReplayKernels final : public Kernels {
     pieces_.clear();
   }
 
-#define TRIREME_REPLAY(Args)                                                  \
+#define TRIREME_REPLAY(Args)                                                \
   void launch(const Args& args, const Tensor& scratch, Stream s) override { \
-    take(args, scratch, s);                                                   \
-  }                                                                           \
-  int64_t scratch_bytes(const Args& args) override {                          \
-    return bytes_on(inner_, args);                                            \
+    take(args, scratch, s);                                                 \
+  }                                                                         \
+  int64_t scratch_bytes(const Args& args) override {                        \
+    return bytes_on(inner_, args);                                          \
   }
   TRIREME_OPS(TRIREME_REPLAY)
 #undef TRIREME_REPLAY
@@ -377,8 +377,8 @@ std::string graphs_refused(const ReplayCounts& c) {
 }
 std::string replay_text(const ReplayCounts& c) {
   if (!c.refused.empty()) return fmt::format("graphs: none, launches go one by one: {}", c.refused);
-  std::string s =
-      fmt::format("graphs: {} of {} launches of a step's actions in {} graphs", c.replayed, c.launches, c.graphs);
+  std::string s = fmt::format("graphs: {} of {} launches of a step's actions in {} graphs", c.replayed,
+                              c.launches, c.graphs);
   if (c.given_up > 0) s += fmt::format("; {} actions launch others each time", c.given_up);
   if (!c.left_out.empty()) s += fmt::format("; one by one, since their arguments change: {}", c.left_out);
   return s;

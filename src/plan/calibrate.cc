@@ -30,8 +30,7 @@ RunSpec drill_of(const Model& m, std::string_view compute, int threads) {
   r.model = ModelSpec::of(std::string(m.arch));
   r.model.vocab = m.vocab, r.model.layers = m.layers, r.model.hidden = m.hidden;
   r.model.heads = m.heads, r.model.kv_heads = m.kv_heads > 0 ? m.kv_heads : m.heads;
-  r.model.ffn = m.ffn > 0         ? m.ffn
-                : m.arch == "gpt2" ? 4 * m.hidden : (8 * m.hidden / 3 + 15) / 16 * 16;
+  r.model.ffn = m.ffn > 0 ? m.ffn : m.arch == "gpt2" ? 4 * m.hidden : (8 * m.hidden / 3 + 15) / 16 * 16;
   if (r.model.moe()) r.model.experts = 4, r.model.experts_per_token = 2, r.model.moe_ffn = 2 * m.hidden;
   r.data.seq_len = m.seq;
   r.batch.micro = r.batch.global = m.tokens / m.seq;
@@ -228,8 +227,8 @@ void thin(SpeedTable& t) {
 
 namespace {
 
-// GPT-2 of 124 million and 1.5 billion, llamas of one and eight billion and a smaller one, two layers of each:
-// sizes between are priced by the nearest (plan/speeds.h).
+// GPT-2 of 124 million and 1.5 billion, llamas of one and eight billion and a smaller one, two layers of
+// each: sizes between are priced by the nearest (plan/speeds.h).
 std::vector<Model> models_for_gpus(const CalibrationRequest& o) {
   if (o.quick) return {{"llama", 512, 8, 2048, 512, 4096, 1}, {"gpt2", 768, 12, 2048, 512, 4096, 1}};
   return {{"gpt2", 768, 12, 8192, 1024, 50257, 2},
@@ -318,7 +317,8 @@ void SpeedSamples::add(const Tape& tape, std::string_view compute, double factor
     const bool product = is_product(p.name);
     const Size size{product ? p.rows : 1, product ? p.cols : 1, work_of(p)};
     const double took = factor * double(p.end_ns - p.begin_ns) * 1e-9;
-    seconds_[std::string(p.name) + " " + std::string(compute)][size].push_back(std::max(1e-9, took - waited_s));
+    seconds_[std::string(p.name) + " " + std::string(compute)][size].push_back(
+        std::max(1e-9, took - waited_s));
   }
 }
 

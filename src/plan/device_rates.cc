@@ -13,7 +13,10 @@ namespace {
 class Reserved {
  public:
   Reserved(Device& device, int64_t bytes, bool host = false)
-      : device_(device), bytes_(bytes), host_(host), data_(host ? device.reserve_host(bytes) : device.reserve(bytes)) {}
+      : device_(device),
+        bytes_(bytes),
+        host_(host),
+        data_(host ? device.reserve_host(bytes) : device.reserve(bytes)) {}
   Reserved(const Reserved&) = delete;
   ~Reserved() { host_ ? device_.release_host(data_, bytes_) : device_.release(data_, bytes_); }
   std::byte* data() const { return data_; }
@@ -82,7 +85,8 @@ DeviceRates measure_rates(Device& device, const DeviceRatesRequest& o) {
   if (device.native(DType::bf16)) r.bf16 = product_rate(device, DType::bf16, o.side, o.seconds);
   {
     Reserved range(device, 2 * o.copied);
-    const Tensor from(range.data(), {o.copied}, DType::u8), to(range.data() + o.copied, {o.copied}, DType::u8);
+    const Tensor from(range.data(), {o.copied}, DType::u8),
+        to(range.data() + o.copied, {o.copied}, DType::u8);
     device.kernels().run(ZeroArgs{.y = from});
     r.memory = 2 * double(o.copied) / seconds_each(device, o.seconds, {}, [&] { device.copy(to, from, {}); });
   }
@@ -92,8 +96,10 @@ DeviceRates measure_rates(Device& device, const DeviceRatesRequest& o) {
   device.kernels().run(ZeroArgs{.y = own});
   device.sync({});
   const Stream beside = device.stream("host");
-  r.to_host = double(o.moved) / seconds_each(device, o.seconds, beside, [&] { device.copy(host, own, beside); });
-  r.from_host = double(o.moved) / seconds_each(device, o.seconds, beside, [&] { device.copy(own, host, beside); });
+  r.to_host =
+      double(o.moved) / seconds_each(device, o.seconds, beside, [&] { device.copy(host, own, beside); });
+  r.from_host =
+      double(o.moved) / seconds_each(device, o.seconds, beside, [&] { device.copy(own, host, beside); });
   return r;
 }
 

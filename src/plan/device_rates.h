@@ -12,10 +12,10 @@ struct DeviceRates {
   double to_host = 0, from_host = 0;  // bytes/s, each alone; 0 = its memory is the host's
 };
 struct DeviceRatesRequest {
-  int64_t side = 8192;                   // of the matrices
-  int64_t copied = int64_t(1) << 30;     // bytes of a copy in its memory
-  int64_t moved = int64_t(256) << 20;    // bytes of a transfer
-  double seconds = 0.2;                  // of each, about
+  int64_t side = 8192;                 // of the matrices
+  int64_t copied = int64_t(1) << 30;   // bytes of a copy in its memory
+  int64_t moved = int64_t(256) << 20;  // bytes of a transfer
+  double seconds = 0.2;                // of each, about
 };
 DeviceRates measure_rates(Device&, const DeviceRatesRequest& = {});
 

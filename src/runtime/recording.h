@@ -49,7 +49,7 @@ class StepRecorder : private OpObserver {
   std::unique_ptr<RecordedDevice> device_;
   std::unique_ptr<RecordedFactory> factory_;
   std::unique_ptr<ControlObserver> control_;
-  bool timed_;                     // the device has data: pieces take time
+  bool timed_;  // the device has data: pieces take time
   bool waits_;
   StageRunner* runner_ = nullptr;  // none: not recording
   OpObserver* next_ = nullptr;

@@ -16,7 +16,7 @@ std::string keep_alike(Topology& t, const std::string& pci) {
 std::string add_topology(ClusterSpec& c, const Topology& t) {
   LinkSpec between = c.between_nodes();
   if (!c.tiers.empty() && c.tiers.front().torus()) between = {};  // of one cable of it
-  between.reduce_bandwidth = 0;  // of switches, which nobody has looked for
+  between.reduce_bandwidth = 0;                                   // of switches, which nobody has looked for
   c.nodes = c.devices_per_node = 1;
   c.tiers.clear(), c.inter_node = {};
   if (t.gpus.empty()) {
@@ -37,7 +37,8 @@ std::string add_topology(ClusterSpec& c, const Topology& t) {
   const double nvlink = least(&GpuFound::nvlink), pcie = least(&GpuFound::pcie);
   if (t.gpus.size() > 1 && nvlink > 0) {
     c.intra_node.bandwidth = nvlink;
-    from += fmt::format("; {:.4g} GB/s of {} NVLinks each, as NVML says", nvlink / 1e9, least(&GpuFound::nvlinks));
+    from += fmt::format("; {:.4g} GB/s of {} NVLinks each, as NVML says", nvlink / 1e9,
+                        least(&GpuFound::nvlinks));
   } else if (t.gpus.size() > 1 && pcie > 0) {
     c.intra_node = {.bandwidth = pcie};  // of no NVLink that a vendor's file has
     from += fmt::format("; {:.4g} GB/s of PCIe, as the slots say", pcie / 1e9);
@@ -59,11 +60,10 @@ std::string_view vendor_file_of(std::string_view gpu) {
   struct Known {
     std::string_view name, file;
   };
-  static constexpr Known kKnown[] = {{"GH200", ""},           {"H200 NVL", ""},
-                                     {"H200", "h200-sxm-8"},  {"H100 PCIe", "h100-pcie-8"},
-                                     {"H100 NVL", ""},        {"H100", "h100-sxm-8"},
-                                     {"A100-SXM", "a100-sxm-8"}, {"GB200", "gb200-nvl72"},
-                                     {"B200", "b200-sxm-8"}};
+  static constexpr Known kKnown[] = {
+      {"GH200", ""},         {"H200 NVL", ""},       {"H200", "h200-sxm-8"},     {"H100 PCIe", "h100-pcie-8"},
+      {"H100 NVL", ""},      {"H100", "h100-sxm-8"}, {"A100-SXM", "a100-sxm-8"}, {"GB200", "gb200-nvl72"},
+      {"B200", "b200-sxm-8"}};
   for (const Known& k : kKnown)
     if (gpu.find(k.name) != gpu.npos) return k.file;
   return "";

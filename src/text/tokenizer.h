@@ -59,8 +59,8 @@ class Tokenizer {
   std::string decode(std::span<const int32_t> ids) const;  // bad_request on an id that is no token
 
   int32_t vocab_size() const { return int32_t(tokens_.size()); }
-  // Of the vocabulary: which token each id is. One number for files that say the same otherwise; what they add
-  // to a text or cut it by is not in it.
+  // Of the vocabulary: which token each id is. One number for files that say the same otherwise; what they
+  // add to a text or cut it by is not in it.
   uint64_t fingerprint() const;
   std::string_view token(int32_t id) const;  // its bytes; bad_request on an id that is no token
   std::optional<int32_t> find_added(std::string_view) const;  // id of an added token by its content

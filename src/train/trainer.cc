@@ -230,7 +230,8 @@ class Trainer {
       phase("eval");
       evaluate(m);
     }
-    or_say_what_stays([&] { keep_algorithms(); });  // a product may come first in any step, or in an evaluation
+    or_say_what_stays(
+        [&] { keep_algorithms(); });  // a product may come first in any step, or in an evaluation
     m.sequences = batches_->drawn(done_);
     // Metrics first: a step that a checkpoint holds is always in metrics.jsonl; lines beyond are dropped on
     // resume.

@@ -127,8 +127,8 @@ TEST_F(Generate, TakesTheFolderOfARunAndACheckpoint) {
   };
   const fs::path older = newest();
   const std::string loss_before = loss(tmp_ / "moved"), weights_before = exported(tmp_ / "moved", "before");
-  const Ran longer = run("train", {"--set", "train.steps=8", "--set",
-                                   "train.dir=" + (tmp_ / "moved").string()});
+  const Ran longer =
+      run("train", {"--set", "train.steps=8", "--set", "train.dir=" + (tmp_ / "moved").string()});
   ASSERT_EQ(longer.code, 0) << longer.err;
   ASSERT_NE(newest(), older);
   EXPECT_NE(loss(tmp_ / "moved"), loss_before);

@@ -289,8 +289,8 @@ TEST(CudaKernels, NameTheFirstBadIdAtTheNextSync) {
   }
 }
 
-// Rows of experts are another number each step, and so another kind of check: a long run has more of them than
-// there are slots.
+// Rows of experts are another number each step, and so another kind of check: a long run has more of them
+// than there are slots.
 TEST(CudaKernels, LookAtMoreKindsOfIdsThanThereAreSlots) {
   auto device = make_emulated_device();
   constexpr int64_t kRows = 2600;

@@ -57,7 +57,8 @@ int main(int argc, char** argv) {
   }
   const int failed = RUN_ALL_TESTS();
   const int64_t worst = agree_max(beside->control(), failed);
-  if (rank == 0) std::printf("%d cases of %d ranks over MPI; other tests have other numbers\n", cases_over_mpi, size);
+  if (rank == 0)
+    std::printf("%d cases of %d ranks over MPI; other tests have other numbers\n", cases_over_mpi, size);
   beside.reset();
   nccl_over_mpi.reset();
   return cases_over_mpi == 0 ? 1 : int(worst);

@@ -53,8 +53,8 @@ TEST(Rendezvous, WhoDoesNotComeIsNamedToThoseWhoDid) {
             "rendezvous: after 0 s rank 1 of 2 has not come");
 }
 
-// A world larger than the files that rank 0 may open is refused before anybody waits for it; one that only the
-// soft limit forbids meets.
+// A world larger than the files that rank 0 may open is refused before anybody waits for it; one that only
+// the soft limit forbids meets.
 TEST(Rendezvous, WantsAFileForEachRank) {
   const auto limited = [](rlim_t soft, rlim_t hard, int ranks) {
     return run_forked(1, [=](int) -> std::string {

@@ -14,7 +14,8 @@ TEST_P(Graphs, EqualLaunchesOneByOneToTheBit) {
   SCOPED_TRACE(GetParam());
   const RunSpec run = run_of(from_text(GetParam()));
   ASSERT_TRUE(problems_of(run).empty());
-  const Ran one_by_one = train_layout(run, {.far = true}), kept = train_layout(run, {.graphs = true, .far = true});
+  const Ran one_by_one = train_layout(run, {.far = true}),
+            kept = train_layout(run, {.graphs = true, .far = true});
   expect_identical(kept, one_by_one);
   for (size_t r = 0; r < kept.ranks.size(); r++) {
     const RankFacts &a = kept.ranks[r], &b = one_by_one.ranks[r];
@@ -34,9 +35,9 @@ TEST_P(Graphs, EqualLaunchesOneByOneToTheBit) {
 
 INSTANTIATE_TEST_SUITE_P(
     Layouts, Graphs,
-    testing::Values("layers=3", "arch=gpt2 dropout=0.2 microbatches=3", "compute=bf16 arch=qwen3 microbatches=4",
-                    "compute=f16 tied=1 scale=4194304", "separate=1 microbatches=2",
-                    "recompute=full arch=gpt2 dropout=0.2 microbatches=2",
+    testing::Values("layers=3", "arch=gpt2 dropout=0.2 microbatches=3",
+                    "compute=bf16 arch=qwen3 microbatches=4", "compute=f16 tied=1 scale=4194304",
+                    "separate=1 microbatches=2", "recompute=full arch=gpt2 dropout=0.2 microbatches=2",
                     "recompute=selective again=n1+qkv+mid arch=qwen3 microbatches=2",
                     "dp=3 zero=1 microbatches=2", "dp=2 zero=3 microbatches=2 compute=bf16",
                     "tp=3 heads=3 kv_heads=3", "tp=2 sequence=1 heads=4 kv_heads=2 hidden=32 seq=24 chunks=2",

@@ -20,7 +20,7 @@ struct RankFacts {
   int64_t moved = 0, counted = 0;  // bytes on the wire from the start: by the backend, by the front
   Cost cost;
   int64_t launches = 0;
-  int64_t saved = 0;               // bytes of activations before the first backward pass
+  int64_t saved = 0;  // bytes of activations before the first backward pass
   std::optional<ReplayCounts> replayed;
   int64_t most_live_units = 0;     // gathered at once
   int64_t waiting = 0;             // bytes of the host's memory, of what is offloaded there
@@ -50,7 +50,7 @@ struct Plan {
   const RecordedRouting* replay = nullptr;  // choices of experts; null: each its own, recorded
   const Schedule* schedule = nullptr;       // in place of the layout's
   bool graphs = false;  // launches that come again are kept (device/replay.h); else as the test's device says
-  bool far = false;                         // on far devices (far_device.h), in place of the test's device
+  bool far = false;     // on far devices (far_device.h), in place of the test's device
 };
 
 Ran train_layout(RunSpec, const Plan&);

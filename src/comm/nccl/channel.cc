@@ -176,7 +176,8 @@ Result Channel::started(Result r) {
       (void)shared_.api.CommAbort(comm_);
       if (!late) shared_.host.news().raise();
       run_failed(
-          "{}: a call has not begun for {:.0f} s: another rank has not made it, or has it of memory of the host",
+          "{}: a call has not begun for {:.0f} s: another rank has not made it, or has it of memory of the "
+          "host",
           what_, shared_.meet_s);
     }
     patience.rest();

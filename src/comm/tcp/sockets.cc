@@ -68,7 +68,8 @@ void make_room_for(int ranks) {
   limit.rlim_cur = std::min(wanted, may);
   if (limit.rlim_cur == wanted && ::setrlimit(RLIMIT_NOFILE, &limit) == 0) return;
   bad_request(
-      "rendezvous: rank 0 keeps a connection to each of {} ranks, and its process may open {} files (ulimit -n); "
+      "rendezvous: rank 0 keeps a connection to each of {} ranks, and its process may open {} files (ulimit "
+      "-n); "
       "{} would be enough; or start the ranks by mpirun",
       ranks, may, wanted);
 }

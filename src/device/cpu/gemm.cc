@@ -27,9 +27,9 @@ struct Blocks {
 
   Blocks(const MatmulArgs& p, const gemm::Kernels& run, const Context& ctx)
       : m(rows_of(p)), n(cols_of(p)), k(depth_of(p)) {
-    // With AVX-512 a panel of b fills less than half of L2; packed a fills the rest, or half of it where panels
-    // come from farther away. With AVX2 a panel fills three quarters of the smallest L2 (256 KB), and packed a
-    // of products that sum over rows comes from L3.
+    // With AVX-512 a panel of b fills less than half of L2; packed a fills the rest, or half of it where
+    // panels come from farther away. With AVX2 a panel fills three quarters of the smallest L2 (256 KB), and
+    // packed a of products that sum over rows comes from L3.
     const int64_t element = run.element, most = longest(p, run);
     int64_t count = (k + most - 1) / most;
     kc = round_up((k + count - 1) / count, 32);

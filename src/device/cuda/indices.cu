@@ -1,7 +1,8 @@
 // A look at ids: each kind of check has a slot of 8 bytes on the device, all ones while nothing was found,
 // which takes the least of (place << 32 | id): a minimum of integers, the same in any order. A kind keeps its
-// slot, so that a launch that is kept (device/graphs.h) writes where it is looked for; kinds of no kept launch
-// (rows of experts, another number each step) give theirs back when there are no more. Traffic: 4 B an id.
+// slot, so that a launch that is kept (device/graphs.h) writes where it is looked for; kinds of no kept
+// launch (rows of experts, another number each step) give theirs back when there are no more. Traffic: 4 B an
+// id.
 #include "device/cuda/indices.h"
 
 #include <algorithm>
@@ -51,8 +52,8 @@ void check_indices(const Tensor& ids, int64_t low, int64_t high, std::string_vie
   int64_t i = slot_of(check, ctx);
   if (i < 0 && !ctx.capturing) free_index_slots(ctx, stream), i = slot_of(check, ctx);
   if (i < 0)
-    run_failed("{}: graphs look at more than {} kinds of ids; run without them (train.graphs = \"off\")", what,
-               CudaContext::kIndexSlots);
+    run_failed("{}: graphs look at more than {} kinds of ids; run without them (train.graphs = \"off\")",
+               what, CudaContext::kIndexSlots);
   auto* slot = reinterpret_cast<unsigned long long*>(ctx.index_slots + i);
   if (ctx.capturing) ctx.index_kept[size_t(i)] = 1;
   ctx.index_checked = true;

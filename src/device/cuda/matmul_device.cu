@@ -269,8 +269,8 @@ class Plan {
 // A choice is 8 words in hexadecimal behind its problem's numbers; the first line says of what.
 using AlgoWords = std::array<uint64_t, sizeof(cublasLtMatmulAlgo_t) / sizeof(uint64_t)>;
 std::string choices_title(const CudaContext& ctx) {
-  return fmt::format("cublasLt {} sm_{}{} of {} multiprocessors", library().GetVersion(), ctx.major, ctx.minor,
-                     ctx.multiprocessors);
+  return fmt::format("cublasLt {} sm_{}{} of {} multiprocessors", library().GetVersion(), ctx.major,
+                     ctx.minor, ctx.multiprocessors);
 }
 
 // Of one device: the library's handle and the plans of all problems it has seen.

@@ -1,5 +1,5 @@
-// The products of ragged groups as processors without products of our own run them: block by block, and with the same
-// results as expert by expert in double. (The harness runs what this processor takes.)
+// The products of ragged groups as processors without products of our own run them: block by block, and with
+// the same results as expert by expert in double. (The harness runs what this processor takes.)
 #include "device/cpu/grouped_matmul.h"
 
 #include <gtest/gtest.h>

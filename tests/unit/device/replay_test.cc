@@ -304,7 +304,8 @@ TEST(Replay, LeavesWhatLaunchesOneByOneLeave) {
         }
       }
       const auto same = [](const std::vector<float>& a, const std::vector<float>& b) {  // infinities too
-        return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+        return a.size() == b.size() &&
+               (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
       };
       EXPECT_TRUE(same(seen[0], seen[1])) << seed << " " << step;
       ASSERT_TRUE(same(kept.all(), plain.all())) << seed << " " << step;

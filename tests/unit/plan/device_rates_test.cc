@@ -51,7 +51,8 @@ TEST(DeviceRates, AreThoseOfTheDevice) {
   EXPECT_GT(r.memory, 1e7);
   EXPECT_EQ(r.to_host, 0);  // its memory is the host's
   SlowToTell own;
-  const DeviceRates far = measure_rates(own, {.side = 64, .copied = 1 << 20, .moved = 1 << 20, .seconds = 0.01});
+  const DeviceRates far =
+      measure_rates(own, {.side = 64, .copied = 1 << 20, .moved = 1 << 20, .seconds = 0.01});
   EXPECT_GT(far.to_host, 1e6);
   EXPECT_GT(far.from_host, 1e6);
 }

@@ -15,7 +15,12 @@ ClusterSpec of_vendor() {
   return c;
 }
 GpuFound gpu_of(double pcie, int links, double nvlink, int64_t memory) {
-  return {.pci = "0000:1b:00.0", .name = "NVIDIA H100 80GB HBM3", .memory = memory, .pcie = pcie, .nvlinks = links, .nvlink = nvlink};
+  return {.pci = "0000:1b:00.0",
+          .name = "NVIDIA H100 80GB HBM3",
+          .memory = memory,
+          .pcie = pcie,
+          .nvlinks = links,
+          .nvlink = nvlink};
 }
 
 TEST(FoundTopology, OfNvlinksAndAdapters) {
@@ -57,8 +62,8 @@ TEST(FoundTopology, OfOneGpuAndOfNone) {
   EXPECT_EQ(c, one);
 }
 
-// Vendors' machines are many, of one or several levels: this one is one, with adapters and without, and its file
-// is one that is read.
+// Vendors' machines are many, of one or several levels: this one is one, with adapters and without, and its
+// file is one that is read.
 TEST(FoundTopology, IsOneMachineOfAnyVendorsFile) {
   int files = 0, of_levels = 0;
   for (const auto& file : fs::directory_iterator(test::source_dir() / "configs/cluster")) {
@@ -88,7 +93,10 @@ TEST(FoundTopology, TakesWhatIsNotFoundOfALinkFromItsVendor) {
                    .nics = {{.name = "a", .pci = {}, .link_layer = {}, .bandwidth = 50e9}}};
   ClusterSpec c = of_vendor();
   c.nodes = 8;
-  c.tiers = {{.name = "rack", .size = 8, .dims = {}, .link = {.latency = 2e-6, .bandwidth = 400e9, .efficiency = 0.8}}};
+  c.tiers = {{.name = "rack",
+              .size = 8,
+              .dims = {},
+              .link = {.latency = 2e-6, .bandwidth = 400e9, .efficiency = 0.8}}};
   c.tiers[0].link.reduce_bandwidth = 300e9;
   ClusterSpec torus = c;
   torus.tiers[0].kind = "torus", torus.tiers[0].dims = {2, 4};

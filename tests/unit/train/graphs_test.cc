@@ -50,8 +50,8 @@ TEST(GraphsInTraining, LeaveTheSameRun) {
   }
 }
 
-// "on" is no wish: a device that keeps no launches after all ends the run, and says why. What is not asked for goes
-// on, one by one.
+// "on" is no wish: a device that keeps no launches after all ends the run, and says why. What is not asked
+// for goes on, one by one.
 TEST(GraphsInTraining, OnARefusalEndTheRun) {
   for (const bool asked : {true, false}) {
     TempFolder folder;
@@ -70,7 +70,8 @@ TEST(GraphsInTraining, OnARefusalEndTheRun) {
       error = e.what();
     }
     if (asked)
-      EXPECT_NE(error.find("train.graphs = \"on\": the device keeps no launches: no room for a graph; give \"off\""),
+      EXPECT_NE(error.find(
+                    "train.graphs = \"on\": the device keeps no launches: no room for a graph; give \"off\""),
                 error.npos)
           << error;
     else
@@ -83,7 +84,10 @@ TEST(GraphsInTraining, OnARefusalEndTheRun) {
 class Choosing final : public Device {
  public:
   Choosing(std::vector<std::string>& taken, std::string choice, int grows)
-      : inner_(make_device("cpu", {.threads = 1})), taken_(taken), choice_(std::move(choice)), grows_(grows) {}
+      : inner_(make_device("cpu", {.threads = 1})),
+        taken_(taken),
+        choice_(std::move(choice)),
+        grows_(grows) {}
   std::string choices() const override {
     return !kernels_used() ? "" : ++asked_ == grows_ ? choice_ += ", more" : choice_;
   }
@@ -145,7 +149,9 @@ TEST(ChosenAlgorithms, AreOfOneRank) {
   r.train.deterministic = false;
   const std::vector<Problem> problems = unsupported_of(r);
   ASSERT_EQ(problems.size(), 1u);
-  EXPECT_EQ(problems[0].text, "false is not supported by this version; ranks that compute the same would choose differently: give true, or one rank");
+  EXPECT_EQ(problems[0].text,
+            "false is not supported by this version; ranks that compute the same would choose differently: "
+            "give true, or one rank");
 }
 
 }  // namespace

@@ -140,7 +140,8 @@ TEST(Ranks, PostValidationLeavesTheSameRun) {
   const char* hows[] = {"always", "off", "calm", "always"};
   int i = 0;
   for (auto [phase, n] : {std::pair("W", 3), std::pair("update", 2), std::pair("F", 20)}) {
-    EXPECT_EQ(train_here(run_in(tmp.path(), hows[i++]), interrupt_ranks_at(phase, n)).ending, Ending::interrupted)
+    EXPECT_EQ(train_here(run_in(tmp.path(), hows[i++]), interrupt_ranks_at(phase, n)).ending,
+              Ending::interrupted)
         << phase;
     clear_interrupt();
   }
@@ -384,7 +385,8 @@ TEST(Ranks, AnInterruptedRunOfContextParallelismEndsTheSame) {
     const Outcome want = numbers_of(whole / "run");
     int64_t zero = 3;
     for (auto [phase, n] : {std::pair("update", 3), std::pair("eval", 1)}) {
-      EXPECT_EQ(train_here(run_of(tmp.path(), zero--), interrupt_ranks_at(phase, n)).ending, Ending::interrupted);
+      EXPECT_EQ(train_here(run_of(tmp.path(), zero--), interrupt_ranks_at(phase, n)).ending,
+                Ending::interrupted);
       clear_interrupt();
     }
     EXPECT_EQ(train_here(run_of(tmp.path(), zero)).ending, Ending::done);
