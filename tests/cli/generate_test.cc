@@ -109,36 +109,36 @@ TEST_F(Generate, TakesTheFolderOfARunAndACheckpoint) {
   got = of(tmp_ / "moved/");
   EXPECT_EQ(got.code, 0) << got.err;
   EXPECT_EQ(got.out, want.out);
-  // The run goes on; its checkpoint of before is still itself, for every verb that reads one.
-  auto newest = [&] {
-    std::vector<fs::path> all;
-    for (const auto& e : fs::directory_iterator(tmp_ / "moved/checkpoints")) all.push_back(e.path());
-    return all.empty() ? fs::path() : *std::max_element(all.begin(), all.end());
-  };
-  auto loss = [&](const fs::path& what) {
+  // Of several checkpoints the one that is named, by every verb that reads one.
+  const Ran longer = run("train", {"--set", "train.steps=8", "--set", "train.checkpoint_every=4", "--set",
+                                   "train.dir=" + (tmp_ / "longer").string()});
+  ASSERT_EQ(longer.code, 0) << longer.err;
+  std::vector<fs::path> checkpoints;
+  for (const auto& e : fs::directory_iterator(tmp_ / "longer/checkpoints")) checkpoints.push_back(e.path());
+  ASSERT_EQ(checkpoints.size(), 2u);
+  std::sort(checkpoints.begin(), checkpoints.end());
+  auto evaluated = [&](const fs::path& what) {
     Ran r = trireme(tmp_.path(), {"eval", what.string(), "--json"});
     EXPECT_EQ(r.code, 0) << r.err;
-    return json::parse(r.out, nullptr, false)["loss"].dump();
+    return json::parse(r.out, nullptr, false);
   };
+  const json whole = evaluated(tmp_ / "longer"), older = evaluated(checkpoints[0]);
+  EXPECT_EQ(whole["step"], 8);
+  EXPECT_EQ(older["step"], 4);
+  EXPECT_NE(whole["loss"], older["loss"]);
+  EXPECT_EQ(evaluated(checkpoints[1])["loss"], whole["loss"]);
   auto exported = [&](const fs::path& what, const std::string& name) {
     Ran r = trireme(tmp_.path(), {"convert", what.string(), "--to", (tmp_ / name).string()});
     EXPECT_EQ(r.code, 0) << r.err;
     return read_text(tmp_ / name / "model.safetensors");
   };
-  const fs::path older = newest();
-  const std::string loss_before = loss(tmp_ / "moved"), weights_before = exported(tmp_ / "moved", "before");
-  const Ran longer =
-      run("train", {"--set", "train.steps=8", "--set", "train.dir=" + (tmp_ / "moved").string()});
-  ASSERT_EQ(longer.code, 0) << longer.err;
-  ASSERT_NE(newest(), older);
-  EXPECT_NE(loss(tmp_ / "moved"), loss_before);
-  EXPECT_EQ(loss(older), loss_before);
-  EXPECT_NE(exported(tmp_ / "moved", "after"), weights_before);
-  EXPECT_EQ(exported(older, "older"), weights_before);
-  for (const fs::path& name : {older, older / "."}) {
-    got = of(name);
-    EXPECT_EQ(got.code, 0) << got.err;
-    EXPECT_EQ(got.out, want.out);
+  const std::string weights = exported(tmp_ / "longer", "newest");
+  EXPECT_NE(exported(checkpoints[0], "older"), weights);
+  EXPECT_EQ(exported(checkpoints[1], "newer"), weights);
+  for (const fs::path& name : {checkpoints[0], checkpoints[0] / "."}) {
+    const Ran one = of(name);
+    EXPECT_EQ(one.code, 0) << one.err;
+    EXPECT_NE(one.out.find("\"prompt\":\"ab\""), std::string::npos) << one.out;
   }
   Ran none = of(tmp_.path());
   EXPECT_EQ(none.code, 2);

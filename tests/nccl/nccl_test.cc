@@ -229,8 +229,8 @@ TEST(NcclHost, AMessageOfEitherMemoryIsSaid) {
       if (sender_has_host && r == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
     });
     const std::string late =
-        "group pp: a call has not begun for 1 s: another rank has not made it, or has it of memory of the "
-        "host";
+        "messages of group pp from rank 0 to rank 1: a call has not begun for 1 s: another rank has not made "
+        "it, or has it of memory of the host";
     const std::string missed = "a message of group pp: rank 0 has not come to it for 1 s";
     if (sender_has_host) {
       EXPECT_NE(errors[1].find(late), std::string::npos) << errors[1];
