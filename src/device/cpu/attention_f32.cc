@@ -67,10 +67,6 @@ void pack_summed(const attention::Rows& src, int64_t padded, int64_t depth, std:
 
 // dst[d][0..3] (ld apart) = rows[0..3][d] for d below n, a multiple of 4.
 HWY_INLINE void transpose(const float (*rows)[kPanel], int64_t n, float* dst, int64_t ld) {
-#if HWY_TARGET == HWY_SCALAR
-  for (int64_t d = 0; d < n; d++)
-    for (int i = 0; i < 4; i++) dst[d * ld + i] = rows[i][d];
-#else
   const hn::FixedTag<float, 4> f;
   const hn::RepartitionToWide<decltype(f)> wide;
   for (int64_t d = 0; d < n; d += 4, dst += 4 * ld) {
@@ -85,7 +81,6 @@ HWY_INLINE void transpose(const float (*rows)[kPanel], int64_t n, float* dst, in
     hn::StoreU(hn::BitCast(f, hn::InterleaveLower(wide, b, e)), f, dst + 2 * ld);
     hn::StoreU(hn::BitCast(f, hn::InterleaveUpper(wide, b, e)), f, dst + 3 * ld);
   }
-#endif
 }
 
 template <class T>

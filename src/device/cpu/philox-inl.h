@@ -17,14 +17,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace trireme::cpu::HWY_NAMESPACE {
 
-#if HWY_TARGET == HWY_SCALAR
-inline constexpr int64_t kDrawn = 4;  // words of one call
-
-HWY_INLINE void philox_words(uint64_t key, uint64_t counter, uint32_t* words) {
-  const auto w = philox(key, counter);
-  std::copy(w.begin(), w.end(), words);
-}
-#else
 using DQ = hn::ScalableTag<uint64_t>;
 // Two vectors of counters at a time: the ten rounds are one chain of dependent multiplications.
 inline constexpr int kChains = 2;
@@ -65,7 +57,6 @@ HWY_INLINE void philox_words(uint64_t key, uint64_t counter, uint32_t* words) {
     hn::StoreU(hn::BitCast(half, hn::InterleaveUpper(d, first, second)), half, words + 2 * kCounters);
   }
 }
-#endif
 
 // Calls body(i, words) for runs of at most kRun elements [i, i + kRun) of [0, n): words[j] is the word of
 // element first + i + j.

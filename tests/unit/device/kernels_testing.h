@@ -53,14 +53,14 @@ std::string error_of(F&& f) {
   return "";
 }
 
-// Calls f for each instruction set that the kernels are compiled for and this machine has: the portable
-// fallback (no bit set), AVX2, AVX-512, NEON. Kernels dispatch to it meanwhile.
+// Calls f for each instruction set that the kernels are compiled for and this machine has: AVX2, AVX-512, NEON.
+// Kernels dispatch to it meanwhile.
 template <class F>
 void for_each_target(F&& f) {
   const int64_t all = hwy::SupportedTargets();
-  for (int64_t target : {int64_t(0), int64_t(HWY_AVX2), int64_t(HWY_AVX3), int64_t(HWY_NEON)}) {
-    if (target != 0 && !(all & target)) continue;
-    SCOPED_TRACE(target ? hwy::TargetName(target) : "portable");
+  for (int64_t target : {int64_t(HWY_AVX2), int64_t(HWY_AVX3), int64_t(HWY_NEON)}) {
+    if (!(all & target)) continue;
+    SCOPED_TRACE(hwy::TargetName(target));
     hwy::GetChosenTarget().Update(target);
     f();
   }
