@@ -177,7 +177,8 @@ std::unique_ptr<Device> make_cpu_device(const DeviceOptions& options) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma"))
-    bad_request("device cpu: this processor lacks AVX2 or FMA (x86-64-v3, since 2013), which the kernels take");
+    bad_request(
+        "device cpu: this processor lacks AVX2 or FMA (x86-64-v3, since 2013), which the kernels take");
 #endif
   return std::make_unique<cpu::CpuDevice>(cpu::make_context(options), options.spin);
 }

@@ -30,7 +30,9 @@ using DU = hn::RebindToUnsigned<DF>;  // their bits
 using DH = hn::Rebind<uint16_t, DF>;  // as many 16-bit lanes (half a vector)
 using VF = hn::Vec<DF>;
 inline constexpr int64_t kLanes = int64_t(HWY_LANES(float));
-static_assert(kLanes >= 4, "kernels take vectors; on x86-64, options of Highway's baseline: trireme_highway in CMakeLists.txt");
+static_assert(
+    kLanes >= 4,
+    "kernels take vectors; on x86-64, options of Highway's baseline: trireme_highway in CMakeLists.txt");
 
 // How much of a vector to touch: Whole, or the first n lanes (0 < n < kLanes); lanes beyond are 0 after a
 // load.

@@ -1,9 +1,9 @@
 // Which instruction sets the Highway kernels are compiled for: include before hwy/foreach_target.h.
 //
-// Every target compiles every kernel once more. What stays covers what is met in practice: AVX2 and AVX-512 on
-// x86-64, whose baseline is AVX2 with FMA and F16C (CMakeLists.txt gives its options to files of Highway alone, and
-// CpuDevice refuses processors without), NEON on ARM. Scalable vectors (SVE, RVV) are left out: the kernels keep
-// accumulators in arrays of vectors, which must have a fixed size.
+// Every target compiles every kernel once more. What stays covers what is met in practice: AVX2 and AVX-512
+// on x86-64, whose baseline is AVX2 with FMA and F16C (CMakeLists.txt gives its options to files of Highway
+// alone, and CpuDevice refuses processors without), NEON on ARM. Scalable vectors (SVE, RVV) are left out:
+// the kernels keep accumulators in arrays of vectors, which must have a fixed size.
 #pragma once
 
 #define HWY_DISABLED_TARGETS \

@@ -53,8 +53,8 @@ std::string error_of(F&& f) {
   return "";
 }
 
-// Calls f for each instruction set that the kernels are compiled for and this machine has: AVX2, AVX-512, NEON.
-// Kernels dispatch to it meanwhile.
+// Calls f for each instruction set that the kernels are compiled for and this machine has: AVX2, AVX-512,
+// NEON. Kernels dispatch to it meanwhile.
 template <class F>
 void for_each_target(F&& f) {
   const int64_t all = hwy::SupportedTargets();
