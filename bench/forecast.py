@@ -7,23 +7,31 @@
 Each layout is planned (`plan --json`) and trained for some steps on random tokens (`train`); the line says the
 expected time, the median of the measured steps without the first two, and the error. At the end the median and
 the 90th percentile of the errors' magnitudes, beside the roof's. On a machine that others use --prefix gives a
-training run its priority ("chrt -f 20"; bench takes the same). Clocks move: right before and behind each layout
-one fixed run is timed, and a third line has the errors with each layout's time divided by what that run took then,
-over its median. --passes N goes through all layouts N times, minutes apart, and takes each one's median: a neighbour's busy minute is then in one of N. The last column says whether
+training run its priority ("nice -n -20"; under "chrt -f" the kernel keeps up to 5 % of each core for others that
+want it, 50 ms at once). What other processes took is counted, and where it is more than --quiet the run is
+repeated, up to --tries times, and the least disturbed one counts. Clocks move: right before and behind each layout one
+fixed run is timed, and a line of errors of its own has each layout's time divided by what that run took then, over what it took right
+behind bench (else over its median): what is left of an error when drift is not in it. --bench N measures the machine anew before each N layouts; the
+cluster file's name then has a number. --passes N goes through all layouts N times, minutes apart, and takes medians of
+each one's forecasts and times. The last column says whether
 memory and bytes on the wire were equal (rows of experts divided over ranks depend on what their router chose).
---out keeps a JSON line a measurement, so that a part can be run at a time (--begin, --count);
---report prints the table of such a file and measures nothing; with --cluster its layouts are forecast anew.
+--out keeps a JSON line a measurement, so that a part can be run at a time (--begin, --count; --count 0 --bench 1 measures the machine alone);
+--report prints the table of such a file and measures nothing; with --cluster its layouts are forecast anew, with
+--again each by the cluster file that it was forecast with.
 Needs Python's standard library only.
 """
 
 import argparse
 import array
 import json
+import os
 import random
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -89,6 +97,40 @@ def program(args, *words, before=()):
     return done.stdout
 
 
+def busy_seconds():
+    """Of all processors, since the machine began; None where the system does not say."""
+    try:
+        ticks = [int(n) for n in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
+    except (OSError, ValueError):
+        return None
+    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
+
+
+def watched(run):
+    """What run() gives, and the share of all processors that others had meanwhile (a virtual machine's neighbours too)."""
+    def others():
+        own = resource.getrusage(resource.RUSAGE_CHILDREN)
+        busy = busy_seconds()
+        return None if busy is None else busy - own.ru_utime - own.ru_stime
+    begin, before = time.monotonic(), others()
+    out = run()
+    if before is None:
+        return out, 0.0
+    return out, max(0.0, (others() - before) / (os.cpu_count() * (time.monotonic() - begin)))
+
+
+def undisturbed(args, run):
+    """Of up to --tries the first in which others had at most --quiet, or the least disturbed; with their share."""
+    best = None
+    for _ in range(args.tries):
+        out, others = watched(run)
+        if best is None or others < best[1]:
+            best = out, others
+        if others <= args.quiet:
+            break
+    return best
+
+
 def write_shard(path):
     draws = random.Random(1)
     ids = array.array("H", (draws.randrange(512) for _ in range(200000)))
@@ -115,24 +157,45 @@ def steps_of(args, sections, steps):
 
 
 def reference(args):
-    return statistics.median(steps_of(args, REFERENCE, 26)[0])
+    return undisturbed(args, lambda: statistics.median(steps_of(args, REFERENCE, 26)[0]))[0]
 
 
-def planned(args, sections):
+def beside(cluster):
+    """The file that keeps what the fixed run took behind bench."""
+    return cluster.with_suffix(".reference")
+
+
+def measure_machine(args, number):
+    """A new cluster file, and what the fixed run takes right behind it."""
+    file = args.named.with_stem(f"{args.named.stem}-{args.begin}-{number}")
+    command = ["bench", "--out", file]
+    def run():
+        begin = time.monotonic()
+        program(args, *command, before=args.prefix.split())
+        return file.read_text(), time.monotonic() - begin
+    (text_of, took), others = undisturbed(args, run)
+    file.write_text(text_of)
+    args.cluster = file
+    args.last = args.bench_reference = reference(args)
+    beside(file).write_text(f"{args.last}\n")
+    print(f"bench: {took:.1f} s, others {100 * others:.1f} %, then the fixed run {1e3 * args.last:.1f} ms", flush=True)
+
+
+def planned(args, sections, cluster):
     with tempfile.TemporaryDirectory(dir=args.scratch) as temporary:
         folder = Path(temporary)
         write_shard(folder / "random.bin")
         run = folder / "run.toml"
-        run.write_text(run_file(sections, folder / "random.bin", folder, 100, args.cluster))
+        run.write_text(run_file(sections, folder / "random.bin", folder, 100, cluster))
         return json.loads(program(args, "plan", run, "--json"))["candidates"][0]
 
 
 def measure(args, seed):
     sections = draw(seed)
     before = args.last or reference(args)
-    plan = planned(args, sections)
+    plan = planned(args, sections, args.cluster)
     steps = 2 + max(5, min(40, int(args.seconds / plan["step_s"])))
-    seconds, last = steps_of(args, sections, steps)
+    (seconds, last), others = undisturbed(args, lambda: steps_of(args, sections, steps))
     args.last = reference(args)
     wire = {name: w["bytes"] for name, w in plan["wire"].items() if w["bytes"]}
     measured = {name: n for name, n in last.get("comm_bytes", {}).items() if n}
@@ -140,7 +203,8 @@ def measure(args, seed):
     same = wire == measured and plan["memory"]["total"] == last["peak_bytes"]["total"]
     return {"seed": seed, "draw": sections, "expected_s": plan["step_s"], "roof_s": plan["roof_s"],
             "measured_s": statistics.median(seconds), "steps": len(seconds), "bytes_equal": same,
-            "reference_s": (before + args.last) / 2}
+            "reference_s": (before + args.last) / 2, "bench_reference_s": args.bench_reference, "others": others,
+            "cluster": str(args.cluster)}
 
 
 def line_of(row):
@@ -158,34 +222,55 @@ def percentile(values, share):
 
 
 def over_passes(rows):
-    """One row a layout: medians over its measurements; bytes equal in all of them."""
+    """One row a layout: medians over its measurements and forecasts; bytes equal in all of them."""
     layouts = {}
     for row in rows:
         layouts.setdefault(row["seed"], []).append(row)
-    return [dict(of[0], measured_s=statistics.median(r["measured_s"] for r in of),
-                 reference_s=statistics.median(r["reference_s"] for r in of),
-                 bytes_equal=all(r["bytes_equal"] for r in of)) for of in layouts.values()]
+    seconds = ("expected_s", "roof_s", "measured_s", "clocked_s")
+    return [dict(of[0], bytes_equal=all(r["bytes_equal"] for r in of),
+                 **{key: statistics.median(r[key] for r in of) for key in seconds}) for of in layouts.values()]
 
 
-def report(rows):
-    passes = len(rows)
-    rows = over_passes(rows)
-    if passes > len(rows):
-        print(f"medians of {passes / len(rows):.3g} measurements a layout\n")
+def kind_of(row):
+    layout = row["draw"]["layout"]
+    return next(axis for axis in ("pp", "ep", "cp", "tp", "dp") if layout.get(axis, 1) > 1)
+
+
+def summary(rows, name, what, key="measured_s"):
+    errors = [abs(r[name] / r[key] - 1) for r in rows]
+    return (f"{what}: {len(rows)} layouts, error median {100 * statistics.median(errors):.1f} %, "
+            f"90th percentile {100 * percentile(errors, 0.9):.1f} %, "
+            f"mean of forecast / measured {statistics.mean(r[name] / r[key] for r in rows):.3f}")
+
+
+def report(measured):
+    usual = statistics.median(r["reference_s"] for r in measured)
+    for r in measured:
+        r["clocked_s"] = r["measured_s"] * (r.get("bench_reference_s") or usual) / r["reference_s"]
+    rows = over_passes(measured)
+    if len(measured) > len(rows):
+        print(f"medians of {len(measured) / len(rows):.3g} measurements a layout\n")
     print("| seed | model | layout | roof ms | expected ms | measured ms | error | bytes |")
     print("|---|---|---|---|---|---|---|---|")
     for row in rows:
         print(line_of(row))
-    usual = statistics.median(r["reference_s"] for r in rows)
-    clocked = [dict(r, measured_s=r["measured_s"] * usual / r["reference_s"]) for r in rows]
-    for name, what, of in (("expected_s", "expected", rows), ("roof_s", "roof", rows),
-                           ("expected_s", "expected, at the clock of the run", clocked)):
-        errors = [abs(r[name] / r["measured_s"] - 1) for r in of]
-        print(f"{what}: {len(of)} layouts, error median {100 * statistics.median(errors):.1f} %, "
-              f"90th percentile {100 * percentile(errors, 0.9):.1f} %, "
-              f"mean of forecast / measured {statistics.mean(r[name] / r['measured_s'] for r in of):.3f}")
-    spread = sorted(r["reference_s"] / usual for r in rows)
-    print(f"the reference run beside them: {spread[0]:.2f} to {spread[-1]:.2f} of its median")
+    print(summary(rows, "expected_s", "expected"))
+    print(summary(rows, "expected_s", "expected, without drift since bench", "clocked_s"))
+    print(summary(rows, "roof_s", "roof"))
+    if len(measured) > len(rows):
+        print(summary(measured, "expected_s", "each measurement by itself"))
+    for kind in ("dp", "tp", "cp", "ep", "pp"):
+        if of := [r for r in rows if kind_of(r) == kind]:
+            print(summary(of, "expected_s", f"expected, {kind}"))
+    spread = sorted(r["reference_s"] / usual for r in measured)
+    print(f"the fixed run beside them: {spread[0]:.2f} to {spread[-1]:.2f} of its median")
+    if all(r.get("bench_reference_s") for r in measured):
+        drift = [r["reference_s"] / r["bench_reference_s"] - 1 for r in measured]
+        print(f"drift since bench, of the fixed run: median {100 * statistics.median(drift):+.1f} %, of magnitudes "
+              f"{100 * statistics.median(map(abs, drift)):.1f} %, 90th percentile {100 * percentile(map(abs, drift), 0.9):.1f} %")
+    if all("others" in r for r in measured):
+        others = [r["others"] for r in measured]
+        print(f"others had, median and most: {100 * statistics.median(others):.1f} and {100 * max(others):.1f} % of the processors")
 
 
 def main():
@@ -200,20 +285,34 @@ def main():
     p.add_argument("--out", type=Path, help="file of JSON lines to add to")
     p.add_argument("--scratch", help="folder for temporary files")
     p.add_argument("--report", type=Path, help="print the table of such a file")
+    p.add_argument("--again", action="store_true", help="with --report: forecast each layout anew by its own cluster file")
+    p.add_argument("--bench", type=int, default=0, help="measure the machine before each so many layouts; 0: --cluster as it is")
+    p.add_argument("--quiet", type=float, default=0.03, help="share of the processors that others may have meanwhile")
+    p.add_argument("--tries", type=int, default=3, help="times that a disturbed run is made")
     args = p.parse_args()
-    args.cluster = args.cluster and args.cluster.resolve()
+    args.named = args.cluster = args.cluster and args.cluster.resolve()
     if args.report:
         rows = [json.loads(line) for line in args.report.read_text().splitlines()]
-        plans = {row["seed"]: planned(args, row["draw"]) for row in rows} if args.cluster else {}
+        plans = {}
         for row in rows:
-            if row["seed"] in plans:
-                row.update({f"{name}_s": plans[row["seed"]][key]
-                            for name, key in (("expected", "step_s"), ("roof", "roof_s"))})
+            cluster = row["cluster"] if args.again else args.cluster
+            if not cluster:
+                continue
+            of = row["seed"], str(cluster)
+            if of not in plans:
+                plans[of] = planned(args, row["draw"], cluster)
+            row.update(expected_s=plans[of]["step_s"], roof_s=plans[of]["roof_s"])
         return report(rows)
     if not args.cluster:
         p.error("--cluster is missing: trireme bench --out FILE writes one")
-    rows, args.last = [], None
-    for seed in list(range(args.begin, args.begin + args.count)) * args.passes:
+    rows, args.last, args.bench_reference = [], None, None
+    if beside(args.cluster).exists():
+        args.bench_reference = float(beside(args.cluster).read_text())
+    if args.bench and args.count == 0:
+        return measure_machine(args, 0)
+    for i, seed in enumerate(list(range(args.begin, args.begin + args.count)) * args.passes):
+        if args.bench and i % args.bench == 0:
+            measure_machine(args, i // args.bench)
         rows.append(measure(args, seed))
         print(line_of(rows[-1]), flush=True)
         if args.out:

@@ -9,6 +9,7 @@
 #include "base/timed.h"
 #include "device/cpu/peak.h"
 #include "plan/device_rates.h"
+#include "plan/price.h"
 #include "plan/speeds.h"
 #include "runtime/booking.h"
 #include "runtime/rank_threads.h"
@@ -78,6 +79,8 @@ class CallTimes : public CommObserver {
 
 struct Drilled {
   std::vector<Tape> tapes;
+  std::vector<double> step_s;  // of the same steps, of the slowest rank
+  double clock = 1;            // FLOP/s of a burst of arithmetic around them
   std::map<std::string, std::map<int64_t, std::vector<double>>> calls;
   double waited_s = 0;  // for each op
 };
@@ -88,13 +91,18 @@ Drilled drill_run(const RunSpec& run, const CalibrationRequest& o, double second
   const int threads = o.threads;
   const bool waits = o.device != "cpu";
   constexpr int64_t kFewest = 2, kMost = 16;
+  constexpr double kBurst = 0.01;
   const Schedule schedule = schedule_of(run);
   const Booking booking = book_training(run, schedule, threads);
   Drilled out;
   CallTimes times(int(run.world()));
   const MakeDevice named = [&] { return make_device(o.device, {.threads = threads}); };
+  // Each rank by itself: threads that meet around so short a burst would time how they meet.
+  auto clock = [&] { return waits ? 1.0 : cpu::f32_peak(1, kBurst); };
+  std::vector<double> clocks(size_t(run.world()));
   const RankBody body = [&](Device& device, CommFactory& factory) {
     if (waits) out.waited_s = waiting_s(device);
+    const double before = clock();
     StepRecorder recorder(device, factory, waits);
     CommSet comms(recorder.factory(), mesh_of(run.layout));
     if (factory.rank() == 0) comms.observe(&times);
@@ -115,12 +123,14 @@ Drilled drill_run(const RunSpec& run, const CalibrationRequest& o, double second
       if (s == 0)
         times.clear();
       else
-        out.tapes.push_back(std::move(tape));
+        out.tapes.push_back(std::move(tape)), out.step_s.push_back(slowest);
     }
     agreed(0);  // nobody leaves while others still need it
+    clocks[size_t(factory.rank())] = (before + clock()) / 2;
     if (factory.rank() == 0) comms.observe(nullptr);
   };
   run_rank_threads(int(run.world()), o.make ? o.make : named, body);
+  out.clock = std::accumulate(clocks.begin(), clocks.end(), 0.0) / double(clocks.size());
   out.calls = times.take();
   return out;
 }
@@ -245,7 +255,7 @@ std::vector<Model> drilled_models(const CalibrationRequest& o) {
   if (o.quick)
     return {
         {"llama", 96, 3, 512, 128, 512}, {"llama", 384, 6, 512, 128, 2048}, {"gpt2", 192, 6, 512, 128, 512}};
-  constexpr int64_t kTokens[] = {64, 512, 128, 1024, 256}, kVocab[] = {512, 4096, 1024, 2048};
+  constexpr int64_t kTokens[] = {64, 512, 128, 1024, 256}, kVocab[] = {512, 4096, 1000, 2048};
   constexpr int64_t kSeq[] = {256, 64, 128};
   constexpr std::string_view kArchs[] = {"llama", "gpt2", "llama"};
   constexpr int64_t kWide = 512;
@@ -268,7 +278,7 @@ std::vector<Model> drilled_models(const CalibrationRequest& o) {
 // Ranks that divide something else than the batch: their calls, and what a part of a layer takes.
 std::vector<RunSpec> divided_drills(const CalibrationRequest& o) {
   std::vector<RunSpec> runs;
-  for (int64_t hidden : {128, 512})
+  for (int64_t hidden : {128, 256, 512})
     for (int way = 0; way < 6; way++) {
       const Model m{way == 5 ? "mixtral" : "llama", hidden, hidden / 32, 512, 128, 1024, 2};
       RunSpec r = drill_of(m, o.bf16 && way % 2 == int(hidden == 512) ? "bf16" : "f32", o.threads);
@@ -366,6 +376,22 @@ std::vector<SpeedTable> call_tables(const CallSeconds& seen, int ranks) {
   return out;
 }
 
+// What whole steps took of what their pieces foretell, by the calibration as it is so far; medians by what
+// ranks divide.
+void take_whole_steps(Calibration& c, std::span<const RunSpec> runs, std::span<const double> step_s) {
+  ClusterSpec machine;
+  machine.together = c;
+  std::map<Axis, std::vector<double>> ratios;
+  for (size_t i = 0; i < runs.size(); i++) {
+    const Schedule schedule = schedule_of(runs[i]);
+    const double pieces_s =
+        step_time(runs[i], schedule, machine, c.threads, record_training(runs[i], schedule, c.threads))
+            .step_s;
+    if (pieces_s > 0 && step_s[i] > 0) ratios[divided_axis(runs[i].layout)].push_back(step_s[i] / pieces_s);
+  }
+  for (auto& [axis, r] : ratios) c.*whole_step(axis) = median(r);
+}
+
 }  // namespace
 
 Calibration calibrate(const CalibrationRequest& o, const CalibrationProgress& progress) {
@@ -375,17 +401,15 @@ Calibration calibrate(const CalibrationRequest& o, const CalibrationProgress& pr
   std::vector<Drilled> drilled;
   std::vector<double> clocks;
   const bool here = o.device == "cpu";
+  constexpr double kSeconds = 0.1;  // of each
   require(here || o.ranks == 1, "GPUs are calibrated one rank at a time");
-  auto clock = [&] { return here ? cpu::f32_peak(o.ranks * o.threads, 0.015) : 1.0; };
-  double before = clock();
   for (size_t i = 0; i < runs.size(); i++) {
-    drilled.push_back(drill_run(runs[i], o, 0.15));
-    const double after = clock();
-    clocks.push_back((before + after) / 2);
-    before = after;
+    drilled.push_back(drill_run(runs[i], o, kSeconds));
+    clocks.push_back(drilled[i].clock);
     if (progress) progress(int64_t(i) + 1, int64_t(runs.size()));
   }
   const double usual = median(clocks);
+  std::vector<double> step_s;
   for (size_t i = 0; i < runs.size(); i++) {
     const double factor = clocks[i] / usual;
     for (Tape& t : drilled[i].tapes) {
@@ -393,12 +417,14 @@ Calibration calibrate(const CalibrationRequest& o, const CalibrationProgress& pr
       samples.add(t, runs[i].precision.compute, factor, drilled[i].waited_s);
     }
     add_calls(calls, drilled[i].calls, factor);
+    step_s.push_back(factor * median(drilled[i].step_s));
   }
   Calibration c{.ranks = o.ranks, .threads = o.threads};
   if (here) c.between_s = samples.between_s();  // else launches are ahead of what runs
   for (const SpeedTable& t : samples.tables()) c.ops.list.push_back(speed_table_text(t));
-  if (o.ranks > 1)
-    for (const SpeedTable& t : call_tables(calls, o.ranks)) c.calls.list.push_back(speed_table_text(t));
+  if (o.ranks == 1) return c;
+  for (const SpeedTable& t : call_tables(calls, o.ranks)) c.calls.list.push_back(speed_table_text(t));
+  take_whole_steps(c, runs, step_s);
   return c;
 }
 

@@ -23,8 +23,8 @@ struct CalibrationRequest {
   MakeDevice make = {};  // null: that of the name
 };
 
-// Clocks move from one second to the next: before and behind each run bursts of arithmetic are timed, and its
-// seconds become those at the median's clock.
+// Clocks move from one second to the next: before and behind each run every rank times a burst of arithmetic,
+// and the run's seconds become those at the median's clock.
 //
 // progress: steps of all that are done. Peaks and bandwidth are left to the caller.
 using CalibrationProgress = std::function<void(int64_t done, int64_t all)>;

@@ -187,8 +187,10 @@ StepTime step_time(const RunSpec& run, const Schedule& schedule, const ClusterSp
     const Replay two = replay_steps(run, schedule, cluster, threads, 2, nullptr);
     t.step_s = double(two.makespan - all.makespan) * 1e-9;
   }
-  if (const Calibration* c = calibration_of(run, cluster); c && run.world() > 1)
-    t.step_s += hidden_seconds(all);
+  if (const Calibration* c = calibration_of(run, cluster); c && run.world() > 1) {
+    const double whole = c->*whole_step(divided_axis(run.layout));
+    t.step_s = (t.step_s + hidden_seconds(all)) * (whole > 0 ? whole : 1);
+  }
   for (const RankReplay& r : all.ranks) {
     t.compute_s = std::max(t.compute_s, double(r.busy) * 1e-9);
     t.comm_s = std::max(t.comm_s, double(r.comm) * 1e-9);

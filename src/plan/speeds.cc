@@ -1,6 +1,7 @@
 #include "plan/speeds.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 namespace trireme {
@@ -25,6 +26,24 @@ std::map<std::string, SpeedTable, std::less<>> speed_tables_of(const Texts& line
     out.insert_or_assign(std::move(name), std::move(t));
   }
   return out;
+}
+
+// How far a side is a multiple of a power of two: rows that lie so far apart fall into few sets of a cache,
+// and a product that walks across them is up to twice as slow.
+double alignment(double side) {
+  constexpr double kFree = 64, kMost = 4096, kWeight = 0.3;
+  double a = 0;
+  for (double n = 2 * kFree; n <= kMost && std::fmod(side, n) == 0; n *= 2) a += kWeight;
+  return a;
+}
+
+// Coordinates between which distances are taken; of matrix products the alignment of all three sides too.
+using ProductSize = std::array<double, 6>;
+ProductSize size_of_product(double rows, double cols, double work, bool matrices) {
+  const double r = std::max(rows, 1e-9), c = std::max(cols, 1e-9), k = std::max(work / (rows * cols), 1e-9);
+  ProductSize size{std::log(r), std::log(c), std::log(k)};
+  if (matrices) size[3] = alignment(rows), size[4] = alignment(cols), size[5] = alignment(std::round(k / 2));
+  return size;
 }
 
 int64_t ranks_together(const RunSpec& run, const ClusterSpec& cluster) {
@@ -69,14 +88,15 @@ double curve_seconds(const SpeedTable& t, double work) {
 }
 
 double product_seconds(const SpeedTable& t, double rows, double cols, double work) {
-  auto far = [](double a, double b) { return std::log(std::max(a, 1e-9) / std::max(b, 1e-9)); };
+  const bool matrices = t.of.starts_with("matmul ");
+  const ProductSize here = size_of_product(rows, cols, work, matrices);
   double weights = 0, sum = 0;
   for (const SpeedPoint& p : t.points) {
-    const double r = far(rows, p.rows), c = far(cols, p.cols),
-                 k = far(work / (rows * cols), p.work / (p.rows * p.cols));
-    const double d2 = r * r + c * c + k * k;
+    const ProductSize there = size_of_product(p.rows, p.cols, p.work, matrices);
+    double d2 = 0;
+    for (size_t i = 0; i < here.size(); i++) d2 += (here[i] - there[i]) * (here[i] - there[i]);
     if (d2 < 1e-12) return p.seconds * work / std::max(p.work, 1.0);
-    const double w = 1 / (d2 * d2);
+    const double w = 1 / (d2 * d2 * d2);
     weights += w, sum += w * std::log(std::max(p.work, 1.0) / p.seconds);
   }
   return work / std::exp(sum / weights);
@@ -101,6 +121,27 @@ std::optional<double> Speeds::call(const std::string& table, double bytes) const
   auto it = calls_.find(table);
   if (it == calls_.end()) return std::nullopt;
   return curve_seconds(it->second, bytes);
+}
+
+Axis divided_axis(const LayoutSpec& l) {
+  return l.pp > 1 ? Axis::pp : l.ep > 1 ? Axis::ep : l.cp > 1 ? Axis::cp : l.tp > 1 ? Axis::tp : Axis::dp;
+}
+
+double Calibration::*whole_step(Axis axis) {
+  switch (axis) {
+    case Axis::pp:
+      return &Calibration::step_pp;
+    case Axis::ep:
+    case Axis::edp:
+      return &Calibration::step_ep;
+    case Axis::cp:
+      return &Calibration::step_cp;
+    case Axis::tp:
+      return &Calibration::step_tp;
+    case Axis::dp:
+      break;
+  }
+  return &Calibration::step_dp;
 }
 
 const Calibration* calibration_of(const RunSpec& run, const ClusterSpec& cluster) {

@@ -2,16 +2,18 @@
 // expected time of a piece, beside its roof.
 //
 // Products and attention are rates (FLOP/s) at sizes (rows, columns, FLOPs an element of the output); between
-// measured sizes the rate is their mean, weighted by 1 / distance^4 of the sizes' logarithms (Shepard 1968):
-// exact at a measured size, and never beyond the slowest and the fastest. All else is seconds by bytes moved,
-// a straight line in logarithms between two measured sizes, growing; beyond the largest in proportion, below
-// the smallest what that takes.
+// measured sizes the rate is their mean, weighted by 1 / distance^6 of the sizes' logarithms, and of
+// matrices' sides also of how far they are multiples of powers of two (Shepard 1968): exact at a measured
+// size, and never beyond the slowest and the fastest. All else is seconds by bytes moved, a straight line in
+// logarithms between two measured sizes, growing; beyond the largest in proportion, below the smallest what
+// that takes.
 #pragma once
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "mesh/mesh.h"
 #include "spec/calibration.h"
 #include "spec/cluster_spec.h"
 #include "spec/run_spec.h"
@@ -28,6 +30,14 @@ double work_of(const Piece&);
 Piece as_filled(const Piece&, const RunSpec&);
 // "all_reduce ordered 2": a call's table.
 std::string call_table(std::string_view name, std::string_view algorithm, size_t ranks);
+
+// What the ranks of a layout divide beside the batch: the first of pp, ep, cp and tp that is above 1, else
+// dp.
+Axis divided_axis(const LayoutSpec&);
+// Where a calibration says what whole steps of ranks that divide this took of what their pieces foretell.
+// Ranks wait for one another wherever chance holds one of them up, and one that waits leaves what cores share
+// to the others: no op's time says so.
+double Calibration::*whole_step(Axis);
 
 class Speeds {
  public:

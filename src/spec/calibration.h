@@ -33,7 +33,9 @@ struct Calibration {
   int64_t ranks = 0, threads = 0;
   double f32 = 0, bf16 = 0, memory_bandwidth = 0;  // the roof at so many threads of one rank
   double between_s = 0;  // of a rank's thread from one op's end to the next one's begin
-  Texts ops, calls;      // tables, a line each
+  // What whole steps took of what their pieces foretell, by what ranks divide; 0 = not measured.
+  double step_dp = 0, step_tp = 0, step_cp = 0, step_ep = 0, step_pp = 0;
+  Texts ops, calls;  // tables, a line each
   bool operator==(const Calibration&) const = default;
   bool known() const { return ranks > 0 && !ops.empty(); }
 
@@ -45,6 +47,14 @@ struct Calibration {
     v("bf16", bf16, "FLOP/s", "peak in bf16 at so many threads; 0 = not native", between(0, 1e21));
     v("memory_bandwidth", memory_bandwidth, "bytes/s", "of so many threads; 0 = not known", between(0, 1e18));
     v("between_s", between_s, "s", "from an op's end to the next one's begin", between(0, 1));
+    v("step_dp", step_dp, "",
+      "whole steps of ranks that divide the batch, measured / what their ops and calls add up to; 0 = not "
+      "measured",
+      between(0, 100));
+    v("step_tp", step_tp, "", "the same of ranks that divide layers", between(0, 100));
+    v("step_cp", step_cp, "", "the same of ranks that divide sequences", between(0, 100));
+    v("step_ep", step_ep, "", "the same of ranks that divide experts", between(0, 100));
+    v("step_pp", step_pp, "", "the same of pipelines", between(0, 100));
     v("ops", ops, "", "OP TYPE ROWSxCOLSxWORK=SECONDS ...: of one launch inside a step");
     v("calls", calls, "", "COLLECTIVE ALGORITHM RANKS 1x1xBYTES=SECONDS ...: once its ranks have met");
   }

@@ -60,6 +60,18 @@ TEST(Speeds, AProductIsExactAtItsSizesAndBetweenTheirRatesElsewhere) {
   }
 }
 
+// 2048 rows are nearer to 1024 than to 1900, which is no multiple of a large power of two.
+TEST(Speeds, AlignedMatricesAreLikeAlignedOnes) {
+  const auto at = [](double m, double rate) { return SpeedPoint{m, 100, 2e4 * m, 2e4 * m / rate}; };
+  SpeedTable t{.of = "matmul f32", .points = {at(1900, 8e10), at(1024, 2e10), at(4096, 2e10)}};
+  const double slow = 2e4 * 2048 / product_seconds(t, 2048, 100, 2e4 * 2048),
+               fast = 2e4 * 1980 / product_seconds(t, 1980, 100, 2e4 * 1980);
+  EXPECT_LT(slow, 2.2e10);
+  EXPECT_GT(fast, 7.8e10);
+  t.of = "attention f32";  // whose sides are no rows of a matrix
+  EXPECT_GT(2e4 * 2048 / product_seconds(t, 2048, 100, 2e4 * 2048), 7.8e10);
+}
+
 TEST(Speeds, WhatIsKeptOfAMachine) {
   ClusterSpec before{.name = "box", .nodes = 6, .launch = 7e-6};
   before.intra_node_mpi = {.latency = 2e-6, .bandwidth = 3e9};
@@ -157,6 +169,57 @@ TEST(Speeds, AStepOfOneRankIsTheSumOfItsOps) {
   // Beside it the roof, which is the forecast of the machine without tables.
   EXPECT_EQ(f.roof_s, forecast(run, schedule_of(run), at_the_roof(c), 1).step_s);
   EXPECT_NE(f.step_s, f.roof_s);
+}
+
+// A step of several ranks is what its pieces foretell times what whole steps of ranks that divide the same
+// took of that; files of before, which do not say, are as 1.
+TEST(Speeds, WholeStepsOfRanksAreTimedByWhatTheyDivide) {
+  const auto divided = [](std::string_view what) {
+    RunSpec run = small_run(what == "dp" || what == "ep" ? 2 : 1);
+    LayoutSpec& l = run.layout;
+    if (what == "tp") l.tp = 2;
+    if (what == "cp") l.cp = 2;
+    if (what == "pp") l.pp = 2, run.batch.global = 8;
+    return run;
+  };
+  const std::pair<std::string_view, double Calibration::*> kinds[] = {{"dp", &Calibration::step_dp},
+                                                                      {"tp", &Calibration::step_tp},
+                                                                      {"cp", &Calibration::step_cp},
+                                                                      {"pp", &Calibration::step_pp}};
+  const ClusterSpec plain = calibrated(2);
+  for (const auto& [what, ratio] : kinds) {
+    const RunSpec run = divided(what);
+    const auto step = [&](const ClusterSpec& c) { return forecast(run, schedule_of(run), c, 1).step_s; };
+    const double before = step(plain);
+    for (const auto& [other, key] : kinds) {
+      ClusterSpec c = plain;
+      c.together.*key = 1.25;
+      EXPECT_NEAR(step(c), (other == what ? 1.25 : 1) * before, 1e-9 * before) << what << " " << other;
+      EXPECT_EQ(step(at_the_roof(c)), step(at_the_roof(plain))) << what;
+    }
+  }
+  LayoutSpec l;
+  EXPECT_EQ(divided_axis(l), Axis::dp);
+  l.dp = l.ep = 2;
+  EXPECT_EQ(divided_axis(l), Axis::ep);
+  EXPECT_EQ(whole_step(Axis::ep), &Calibration::step_ep);
+  l.tp = 2, l.cp = 2, l.ep = 1;
+  EXPECT_EQ(divided_axis(l), Axis::cp);
+  l.pp = 2;
+  EXPECT_EQ(divided_axis(l), Axis::pp);
+}
+
+// The ranks of a machine that were measured say so of each kind of division, and near to 1.
+TEST(Speeds, WholeStepsAreMeasuredBesideTheirPieces) {
+  const std::vector<RunSpec> runs = drills({.ranks = 2, .threads = 1, .bf16 = false});
+  std::map<Axis, std::set<int64_t>> widths;
+  for (const RunSpec& r : runs) widths[divided_axis(r.layout)].insert(r.model.hidden);
+  for (const Axis axis : {Axis::dp, Axis::tp, Axis::cp, Axis::ep, Axis::pp})
+    EXPECT_GE(widths[axis].size(), 2u) << name_of(axis);
+  const Calibration c = calibrate({.ranks = 2, .threads = 1, .bf16 = false, .quick = true});
+  EXPECT_GT(c.step_dp, 0.3);
+  EXPECT_LT(c.step_dp, 5);
+  EXPECT_EQ(c.step_pp, 0) << "no pipeline was run";
 }
 
 // Nanoseconds are integers: a machine that would take years for a step is refused, not wrapped around.

@@ -1,5 +1,7 @@
 #include "spec/calibration.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "base/rng.h"
@@ -16,6 +18,7 @@ TEST(Calibration, ReadsBackWhatItSaved) {
   c.together.ops = Texts::of({"matmul bf16 1024x384x900000000=21e-4 512x64x1048576=15e-6",
                               "rmsnorm f32 1x1x65536=1e-12 1x1x65537=7e5"});
   c.together.calls = "all_reduce ordered 2 1x1x1024=3e-6";
+  c.together.step_dp = 1.0625, c.together.step_tp = 0.9, c.together.step_cp = 1, c.together.step_pp = 1e-3;
   const std::string text = save_cluster(c);
   EXPECT_TRUE(parse_cluster(text, "c.toml") == c) << text;
   EXPECT_EQ(text.find("alone."), std::string::npos) << "what was not measured is not in the file";
@@ -69,6 +72,11 @@ TEST(Calibration, HostileTablesAreRefused) {
   for (int i = 0; i < 10001; i++) many += " 1x1x1=1";
   speed_table_of(many, wrong);
   EXPECT_NE(wrong, "");
+  for (const char* key : {"step_dp", "step_tp", "step_cp", "step_ep", "step_pp"})
+    for (const char* value : {"-0.5", "101.0", "nan", "inf", "\"1\""})
+      EXPECT_HAS(error_of([&] { parse_cluster(fmt::format("together.{} = {}\n", key, value), "c.toml"); }),
+                 key)
+          << value;
   EXPECT_HAS(error_of([] { parse_cluster("alone.ranks = 1e9\n", "c.toml"); }), "65536");
 }
 
