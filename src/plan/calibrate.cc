@@ -85,12 +85,13 @@ struct Drilled {
   double waited_s = 0;  // for each op
 };
 
-// Rank 0's tapes and calls of steps for about `seconds`; the first step, which touches memory and makes
-// plans, does not count.
-Drilled drill_run(const RunSpec& run, const CalibrationRequest& o, double seconds) {
+// Rank 0's tapes and calls of steps for about `seconds`, and of at least `fewest`: one step that the system
+// held up is then no median. The first step, which touches memory and makes plans, does not count, of whole
+// steps nor the second.
+Drilled drill_run(const RunSpec& run, const CalibrationRequest& o, double seconds, int64_t fewest) {
   const int threads = o.threads;
   const bool waits = o.device != "cpu";
-  constexpr int64_t kFewest = 2, kMost = 16;
+  constexpr int64_t kMost = 16;
   constexpr double kBurst = 0.01;
   const Schedule schedule = schedule_of(run);
   const Booking booking = book_training(run, schedule, threads);
@@ -118,12 +119,13 @@ Drilled drill_run(const RunSpec& run, const CalibrationRequest& o, double second
       const double took = runner.step(actions, s + 1, run.tokens_per_step(), fill).seconds;
       Tape tape = recorder.stop();
       const double slowest = double(agreed(int64_t(took * 1e9))) * 1e-9;
-      if (s == 1) steps = 1 + std::clamp(int64_t(seconds / slowest), kFewest, kMost);
+      if (s == 1) steps = 1 + std::clamp(int64_t(seconds / slowest), fewest, kMost);
       if (factory.rank() > 0) continue;
       if (s == 0)
         times.clear();
       else
-        out.tapes.push_back(std::move(tape)), out.step_s.push_back(slowest);
+        out.tapes.push_back(std::move(tape));
+      if (s > 1) out.step_s.push_back(slowest);
     }
     agreed(0);  // nobody leaves while others still need it
     clocks[size_t(factory.rank())] = (before + clock()) / 2;
@@ -278,7 +280,7 @@ std::vector<Model> drilled_models(const CalibrationRequest& o) {
 // Ranks that divide something else than the batch: their calls, and what a part of a layer takes.
 std::vector<RunSpec> divided_drills(const CalibrationRequest& o) {
   std::vector<RunSpec> runs;
-  for (int64_t hidden : {128, 256, 512})
+  for (int64_t hidden : {192, 512})
     for (int way = 0; way < 6; way++) {
       const Model m{way == 5 ? "mixtral" : "llama", hidden, hidden / 32, 512, 128, 1024, 2};
       RunSpec r = drill_of(m, o.bf16 && way % 2 == int(hidden == 512) ? "bf16" : "f32", o.threads);
@@ -401,10 +403,11 @@ Calibration calibrate(const CalibrationRequest& o, const CalibrationProgress& pr
   std::vector<Drilled> drilled;
   std::vector<double> clocks;
   const bool here = o.device == "cpu";
-  constexpr double kSeconds = 0.1;  // of each
   require(here || o.ranks == 1, "GPUs are calibrated one rank at a time");
   for (size_t i = 0; i < runs.size(); i++) {
-    drilled.push_back(drill_run(runs[i], o, kSeconds));
+    // Few runs divide more than the batch, and their whole steps count.
+    const bool divides = o.ranks > 1 && divided_axis(runs[i].layout) != Axis::dp;
+    drilled.push_back(drill_run(runs[i], o, divides ? 0.3 : 0.1, divides ? 5 : 3));
     clocks.push_back(drilled[i].clock);
     if (progress) progress(int64_t(i) + 1, int64_t(runs.size()));
   }

@@ -58,7 +58,7 @@ bool fine_print(const std::string& key) {
   for (const char* fine :
        {"f16", "fp8", "fp4", "efficiency", "round", "message", "ramp", "reduce_bandwidth", "launch", "dims"})
     if (name == fine) return true;
-  return false;
+  return name.starts_with("step_");
 }
 
 }  // namespace

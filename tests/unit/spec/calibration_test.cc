@@ -22,6 +22,7 @@ TEST(Calibration, ReadsBackWhatItSaved) {
   const std::string text = save_cluster(c);
   EXPECT_TRUE(parse_cluster(text, "c.toml") == c) << text;
   EXPECT_EQ(text.find("alone."), std::string::npos) << "what was not measured is not in the file";
+  EXPECT_EQ(text.find("step_ep"), std::string::npos) << text;
   for (const std::string& line : c.together.ops) {
     std::string wrong;
     EXPECT_EQ(speed_table_text(speed_table_of(line, wrong)), line);
