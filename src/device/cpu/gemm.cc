@@ -5,6 +5,7 @@
 
 #include "base/rounding.h"
 #include "device/cpu/cpu_device.h"
+#include "device/cpu/gemm_packed.h"
 #include "device/cpu/gemm_tiles.h"
 #include "device/cpu/matmul.h"
 
@@ -27,9 +28,8 @@ struct Blocks {
 
   Blocks(const MatmulArgs& p, const gemm::Kernels& run, const Context& ctx)
       : m(rows_of(p)), n(cols_of(p)), k(depth_of(p)) {
-    // With AVX-512 a panel of b fills less than half of L2; packed a fills the rest, or half of it where
-    // panels come from farther away. With AVX2 a panel fills three quarters of the smallest L2 (256 KB), and
-    // packed a of products that sum over rows comes from L3.
+    // A panel of b fills less than half of L2; packed a fills the rest, or half of it where panels come from
+    // farther away.
     const int64_t element = run.element, most = longest(p, run);
     int64_t count = (k + most - 1) / most;
     kc = round_up((k + count - 1) / count, 32);
@@ -361,10 +361,6 @@ bool has_avx512() {
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
-bool has_avx2() {
-  __builtin_cpu_init();
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-}
 }  // namespace
 
 Instructions& newest() {
@@ -373,11 +369,9 @@ Instructions& newest() {
 }
 
 const Kernels* kernels(DType t) {
-  static const bool bf16_able = multiplies_natively(DType::bf16), avx512_able = bf16_able || has_avx512(),
-                    avx2_able = has_avx2();
-  if (newest() >= Instructions::avx512 && (t == DType::bf16 ? bf16_able : avx512_able))
-    if (const Kernels* k = avx512_kernels(t)) return k;
-  return t == DType::f32 && avx2_able ? avx2_kernels() : nullptr;
+  static const bool bf16_able = multiplies_natively(DType::bf16), avx512_able = bf16_able || has_avx512();
+  const bool able = t == DType::bf16 ? bf16_able : avx512_able;
+  return able && newest() >= Instructions::avx512 ? avx512_kernels(t) : nullptr;
 }
 }  // namespace gemm
 
@@ -385,23 +379,32 @@ namespace {
 bool in_tiles(const MatmulArgs& p) {
   return p.a.dtype == DType::bf16 && gemm::newest() >= gemm::Instructions::tiles && tiles::kernels();
 }
+bool by_packed(DType t) {
+  return t == DType::f32 && !gemm::kernels(t) && packed::kernels();
+}
 }  // namespace
 
 bool takes_own_matmul(const MatmulArgs& p, const Context& ctx) {
-  if (!gemm::kernels(p.a.dtype)) return false;
+  if (!gemm::kernels(p.a.dtype) && !by_packed(p.a.dtype)) return false;
   // An f32 c that holds partial sums cannot at the same time be the residual.
   if (p.residual && p.residual.data == p.c.data) return false;
   return rows_of(p) >= 24 * ctx.threads && cols_of(p) >= 48 && depth_of(p) >= 32;
 }
 
+int64_t own_matmul_panel(DType t) {
+  return by_packed(t) ? packed::kPanel : kPanel;
+}
+
 int64_t own_matmul_scratch_bytes(const MatmulArgs& p, const Context& ctx) {
   if (in_tiles(p)) return tile_matmul_scratch_bytes(p, ctx);
+  if (by_packed(p.a.dtype)) return packed_matmul_scratch_bytes(p, ctx);
   return Blocks(p, *gemm::kernels(p.a.dtype), ctx).bytes();
 }
 
 // Longer sums want partial ones, and blocks of them are at most as long as the longest.
 int64_t own_matmul_most_scratch_bytes(const MatmulArgs& p, const Context& ctx) {
   if (in_tiles(p)) return tile_matmul_scratch_bytes(p, ctx);
+  if (by_packed(p.a.dtype)) return packed_matmul_scratch_bytes(p, ctx);
   const gemm::Kernels& run = *gemm::kernels(p.a.dtype);
   const Blocks g(p, run, ctx);
   require(!g.shared, "the most scratch of a shorter sum is not known where panels are shared");
@@ -415,6 +418,7 @@ int64_t own_matmul_most_scratch_bytes(const MatmulArgs& p, const Context& ctx) {
 
 void own_matmul(const MatmulArgs& p, std::byte* scratch, const Context& ctx, int64_t c_bytes) {
   if (in_tiles(p)) return tile_matmul(p, scratch, ctx, c_bytes);
+  if (by_packed(p.a.dtype)) return packed_matmul(p, scratch, ctx);
   const gemm::Kernels& run = *gemm::kernels(p.a.dtype);
   Product(p, Blocks(p, run, ctx), run, scratch).run(ctx);
 }

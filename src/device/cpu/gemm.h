@@ -1,5 +1,5 @@
 // Matrix products of our own, epilogues inside: bf16 for processors with AVX512-BF16, f32 for those with
-// AVX-512, or AVX2 and FMA.
+// AVX-512. (With tile registers gemm_tiles.h, with AVX2 and FMA alone gemm_packed.h.)
 //
 // op(b) is cut into panels of 64 columns, op(a) into strips of 6 rows. A panel is packed just before its
 // strips need it, so it comes from L2 while rows of a stream by:
@@ -7,8 +7,7 @@
 //   for block of rows (all of the thread's, or 384 where a is stored transposed; the first panel's pass packs
 //   it)
 //     for block of the summed dim (kc)
-//       for panel of b: pack it; for strip of a: 6 x 64 sums, in 24 registers of AVX-512 (in 12 of AVX2 16
-//       columns at a time); epilogue after the last kc
+//       for panel of b: pack it; for strip of a: 6 x 64 sums in 24 registers; epilogue after the last kc
 //
 // Where a is packed and rows are many, the panels of a block of the summed dim are packed once, by all
 // threads, before the rows begin.
@@ -90,9 +89,8 @@ struct Kernels {
 // Null where they were not compiled. Ask the processor first: AVX512-BF16 for bf16, for f32 AVX-512 is
 // enough.
 const Kernels* avx512_kernels(DType);  // gemm_avx512bf16.cc
-const Kernels* avx2_kernels();         // of f32, for AVX2 and FMA; gemm_avx2.cc
 
-// Those that products of this type go by on this processor; null: none.
+// Those that products of this type go by on this processor; null: none, or those of gemm_packed.h.
 const Kernels* kernels(DType);
 
 // What a processor may have beyond its base. Products use the newest that it has up to this; tests of what
@@ -107,6 +105,8 @@ namespace trireme::cpu {
 // Does our own product take this problem here, and does it pay (measured in training steps)? A function of
 // shapes, types, strides and threads.
 bool takes_own_matmul(const MatmulArgs&, const Context&);
+// Columns that go by together: cuts of op(b) elsewhere cost a narrow panel more.
+int64_t own_matmul_panel(DType);
 int64_t own_matmul_scratch_bytes(const MatmulArgs&, const Context&);
 // ... of this product and of any with a shorter sum. For at most 1,536 rows of a packed a.
 int64_t own_matmul_most_scratch_bytes(const MatmulArgs&, const Context&);

@@ -1,147 +1,127 @@
-// Tiles of our own f32 product for processors with AVX2 and FMA and no more: 6 x 16 sums in 12 of 16
-// registers. Each step loads two vectors of b and broadcasts six units of a for 12 multiply-adds. A packed
-// panel is four of 16 columns, one behind the other, so that a step reads the line behind the last one's.
-// This file alone is compiled for these extensions; nothing of it runs unless the processor was asked.
-#include "device/cpu/gemm.h"
+// The tiles of gemm_packed.h: 4 x 24 sums in 12 registers, a row of b in three, one value of a in the last.
+// This file alone is compiled for AVX2 and FMA; nothing of it runs unless the processor was asked.
+#include "device/cpu/gemm_packed.h"
 
 #ifdef __AVX2__
 #include <immintrin.h>
 
 #include <cstring>
 
-#include "device/cpu/gemm_asking-inl.h"
+#define TRIREME_INLINE inline __attribute__((always_inline))
 
-namespace trireme::cpu::gemm {
+namespace trireme::cpu::packed {
 namespace {
 
-constexpr int64_t kColumns = 16;             // of sums held in registers
-constexpr int64_t kPackedStep = 4 * kStrip;  // bytes from a unit of packed a to the next; elsewhere 4
-constexpr int kVectors = 2, kQuarters = int(kPanel / kColumns);
+constexpr int kVectors = int(kPanel / 8);
+constexpr int64_t kLine = 16;  // floats
+using Sums = __m256[kStrip][kVectors];
 
-TRIREME_INLINE const float* floats(const std::byte* p) {
-  return reinterpret_cast<const float*>(p);
-}
-TRIREME_INLINE float* floats(std::byte* p) {
-  return reinterpret_cast<float*>(p);
-}
 TRIREME_INLINE __m256i lanes_below(int64_t n) {  // n from below 0 to beyond 8
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(int(std::clamp<int64_t>(n, 0, 8))),
                             _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
-// sum += left * right. Spelled out: left to themselves, compilers move sums between registers, and a core
-// that shares its decoders with another thread is bound by them (measured there: 8 % less time).
+// sum += left * right. Spelled out: left to themselves, compilers move sums between registers.
 TRIREME_INLINE void multiply_add(__m256& sum, __m256 left, __m256 right) {
   asm("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(left), "x"(right));
 }
 
-// Sums of MR rows and the 16 columns that `b` holds, going on in `sum`; kStep bytes from a unit of a to the
-// next. Meanwhile asks for lines, one every `few` steps.
-template <int MR, int64_t kStep>
-TRIREME_INLINE void sums_of(const Tile& t, const float* b, Asking& soon, int64_t few, __m256 (&sum)[MR][2]) {
-  const std::byte* row[MR];
-#pragma GCC unroll 6
-  for (int i = 0; i < MR; i++) row[i] = t.a + i * t.a_row;
-  const int64_t end = t.units * kStep;
-  int64_t at = 0;
-  auto step = [&](int64_t ahead) __attribute__((always_inline)) {
-    const float* right = b + ahead * kColumns;
-    const __m256 right0 = _mm256_load_ps(right), right1 = _mm256_load_ps(right + 8);
-#pragma GCC unroll 6
-    for (int i = 0; i < MR; i++) {
-      const __m256 left = _mm256_broadcast_ss(floats(row[i] + at + ahead * kStep));
-      multiply_add(sum[i][0], left, right0);
-      multiply_add(sum[i][1], left, right1);
+// One strip and one panel.
+TRIREME_INLINE void sums_of(const float* a, const float* b, int64_t steps, Sums& sum) {
+#pragma GCC unroll 4
+  for (int i = 0; i < kStrip; i++)
+#pragma GCC unroll 3
+    for (int j = 0; j < kVectors; j++) sum[i][j] = _mm256_setzero_ps();
+  for (const float* end = a + steps * kStrip; a != end; a += kStep * kStrip, b += kStep * kPanel) {
+#pragma GCC unroll 8
+    for (int64_t u = 0; u < kStep; u++) {
+      __m256 right[kVectors];
+#pragma GCC unroll 3
+      for (int j = 0; j < kVectors; j++) right[j] = _mm256_load_ps(b + u * kPanel + 8 * j);
+#pragma GCC unroll 4
+      for (int i = 0; i < kStrip; i++) {
+        const __m256 left = _mm256_broadcast_ss(a + u * kStrip + i);
+#pragma GCC unroll 3
+        for (int j = 0; j < kVectors; j++) multiply_add(sum[i][j], left, right[j]);
+      }
     }
-  };
-  auto steps_to = [&](int64_t stop) __attribute__((always_inline)) {
-    for (; at + 4 * kStep <= stop; at += 4 * kStep, b += 4 * kColumns) {
-#pragma GCC unroll 6
-      for (int i = 0; i < MR; i++) asm("" : "+r"(row[i]));  // not one register more for each of four steps
-      step(0), step(1), step(2), step(3);
-    }
-    for (; at < stop; at += kStep, b += kColumns) step(0);
-  };
-  for (; soon.more() && at + few * kStep <= end; steps_to(at + few * kStep)) soon.ask();
-  steps_to(end);
-}
-
-// The tile's sums, 16 columns at a time; use(column, sum) takes them.
-template <int MR, class Use>
-TRIREME_INLINE void quarters(const Tile& t, const Use& use) {
-  // Lines spread over the first three quarters; of fewer than four the last may not be asked for.
-  const int64_t lines = Asking::count(t.soon, t.wanted);
-  const int64_t few = lines ? std::max<int64_t>(1, t.units * 3 / lines) : t.units;
-  Asking soon(t.soon, t.wanted);
-  for (int quarter = 0; quarter < kQuarters; quarter++) {
-    __m256 sum[MR][2];
-    const int64_t column = quarter * kColumns;
-#pragma GCC unroll 6
-    for (int i = 0; i < MR; i++)
-#pragma GCC unroll 2
-      for (int j = 0; j < kVectors; j++)
-        sum[i][j] = t.from ? _mm256_loadu_ps(t.from + i * t.ld_from + column + 8 * j) : _mm256_setzero_ps();
-    const float* b = floats(t.b) + quarter * t.units * kColumns;
-    if (t.a_step == kPackedStep)
-      sums_of<MR, kPackedStep>(t, b, soon, few, sum);
-    else
-      sums_of<MR, 4>(t, b, soon, few, sum);
-    use(column, sum);
   }
 }
 
-template <int MR>
-__attribute__((noinline)) void multiply(const Tile& t) {
-  quarters<MR>(
-      t, [&](int64_t column, const __m256(&sum)[MR][2]) __attribute__((always_inline)) {
-#pragma GCC unroll 6
-        for (int i = 0; i < MR; i++)
-#pragma GCC unroll 2
-          for (int j = 0; j < kVectors; j++)
-            _mm256_storeu_ps(t.sums + i * t.ld_sums + column + 8 * j, sum[i][j]);
-      });
+// What a tile's end reads and writes: asked for before its sums, for c is cold in a step.
+TRIREME_INLINE void ask_for(const float* rows, int64_t ld) {
+#pragma GCC unroll 4
+  for (int i = 0; i < kStrip; i++, rows += ld) {
+    _mm_prefetch(reinterpret_cast<const char*>(rows), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(rows + kPanel - 1), _MM_HINT_T0);
+  }
 }
 
-template <int MR>
-__attribute__((noinline)) void multiply_to(const Tile& t, const Finish& f) {
-  quarters<MR>(
-      t, [&](int64_t column, const __m256(&sum)[MR][2]) __attribute__((always_inline)) {
-#pragma GCC unroll 2
-        for (int j = 0; j < kVectors; j++) {
-          const int64_t at = column + 8 * j;
-          const __m256 bias = f.bias ? _mm256_loadu_ps(floats(f.bias) + at) : _mm256_setzero_ps();
-#pragma GCC unroll 6
-          for (int i = 0; i < MR; i++) {
-            __m256 v = _mm256_add_ps(sum[i][j], bias);
-            float* c = floats(f.c + i * f.c_row) + at;
-            if (f.residual)
-              v = _mm256_add_ps(v, _mm256_loadu_ps(floats(f.residual + i * f.residual_row) + at));
-            if (f.accumulate) v = _mm256_add_ps(v, _mm256_loadu_ps(c));
-            _mm256_storeu_ps(c, v);
-          }
-        }
-      });
+TRIREME_INLINE void add_rows(Sums& sum, const float* rows, int64_t ld) {
+#pragma GCC unroll 4
+  for (int i = 0; i < kStrip; i++)
+#pragma GCC unroll 3
+    for (int j = 0; j < kVectors; j++)
+      sum[i][j] = _mm256_add_ps(sum[i][j], _mm256_loadu_ps(rows + i * ld + 8 * j));
 }
 
-// Of tiles at the right edge.
-void finish(const Finish& f) {
-  for (int64_t j = 0; j < f.cols; j += 8) {
-    const __m256i seen = lanes_below(f.cols - j);
-    const __m256 bias = f.bias ? _mm256_maskload_ps(floats(f.bias) + j, seen) : _mm256_setzero_ps();
-    for (int64_t r = 0; r < f.rows; r++) {
-      float* c = floats(f.c + r * f.c_row) + j;
-      __m256 v = _mm256_add_ps(_mm256_loadu_ps(f.sums + r * f.ld_sums + j), bias);
-      if (f.residual)
-        v = _mm256_add_ps(v, _mm256_maskload_ps(floats(f.residual + r * f.residual_row) + j, seen));
-      if (f.accumulate) v = _mm256_add_ps(v, _mm256_maskload_ps(c, seen));
-      _mm256_maskstore_ps(c, seen, v);
+void tile(const Panel& t, const float* a, float* c, const float* residual) {
+  Sums sum;
+  ask_for(c, t.ld_c);
+  if (residual) ask_for(residual, t.ld_residual);
+  sums_of(a, t.b, t.steps, sum);
+  if (t.bias) add_rows(sum, t.bias, 0);
+  if (residual) add_rows(sum, residual, t.ld_residual);
+  if (t.add) add_rows(sum, c, t.ld_c);
+#pragma GCC unroll 4
+  for (int i = 0; i < kStrip; i++)
+#pragma GCC unroll 3
+    for (int j = 0; j < kVectors; j++) _mm256_storeu_ps(c + i * t.ld_c + 8 * j, sum[i][j]);
+}
+
+// Of tiles at the lower and the right edge.
+void edge_tile(const Panel& t, const float* a, float* c, const float* residual, int64_t rows) {
+  Sums sum;
+  alignas(32) float sums[kStrip][kPanel];
+  sums_of(a, t.b, t.steps, sum);
+  for (int i = 0; i < kStrip; i++)
+    for (int j = 0; j < kVectors; j++) _mm256_store_ps(sums[i] + 8 * j, sum[i][j]);
+  for (int64_t i = 0; i < rows; i++, c += t.ld_c)
+    for (int64_t j = 0; j < t.cols; j++) {
+      float v = sums[i][j];
+      if (t.bias) v += t.bias[j];
+      if (residual) v += residual[i * t.ld_residual + j];
+      c[j] = t.add ? v + c[j] : v;
     }
+}
+
+void multiply(const Panel& t) {
+  const float *a = t.a, *residual = t.residual;
+  float* c = t.c;
+  // Of the panel behind this one a share with each strip.
+  const int64_t lines = t.more ? panel_floats(t.steps) / kLine : 0, strips = (t.rows + kStrip - 1) / kStrip;
+  const int64_t share = (lines + strips - 1) / strips;
+  const float *soon = t.b + panel_floats(t.steps), *end = soon + lines * kLine;
+  for (int64_t i = 0; i < t.rows; i += kStrip, a += strip_floats(t.steps), c += kStrip * t.ld_c) {
+    for (const float* last = std::min(end, soon + share * kLine); soon < last; soon += kLine)
+      _mm_prefetch(reinterpret_cast<const char*>(soon), _MM_HINT_T0);
+    if (i + kStrip <= t.rows && t.cols == kPanel)
+      tile(t, a, c, residual);
+    else
+      edge_tile(t, a, c, residual, std::min(kStrip, t.rows - i));
+    if (residual) residual += kStrip * t.ld_residual;
   }
 }
 
 // ---- packing ----
 
-// r[i] holds row i of 8 x 8, afterwards column i.
+constexpr int64_t kSoon = 128, kRowsSoon = 16;  // what is asked for ahead: floats of a row; rows
+
+int64_t steps_of(int64_t depth) {
+  return (depth + kStep - 1) / kStep * kStep;
+}
+
+// Row i of 8 rows afterwards holds column i of them.
 TRIREME_INLINE void transpose(__m256 (&r)[8]) {
   __m256 t[8], u[8];
 #pragma GCC unroll 4
@@ -163,106 +143,118 @@ TRIREME_INLINE void transpose(__m256 (&r)[8]) {
   }
 }
 
-// From rows of b^T: 8 columns and 8 steps at a time, along the 8 rows.
-void pack_transposed(const std::byte* src, int64_t row, int64_t cols, int64_t depth, std::byte* dst) {
-  constexpr int64_t kSoon = 512;  // bytes of a row
-  for (int64_t j = 0; j < kPanel; j += 8) {
-    float* to = floats(dst) + j / kColumns * depth * kColumns + j % kColumns;
-    for (int64_t u = 0; u < depth; u += 8) {
-      const std::byte* from = src + j * row + 4 * u;
-      const int64_t n = std::min<int64_t>(8, depth - u);
-      __m256 r[8];
-      if (j + 8 <= cols && n == 8) {
-#pragma GCC unroll 8
-        for (int l = 0; l < 8; l++) {
-          if (u % 16 == 0) _mm_prefetch(reinterpret_cast<const char*>(from + l * row) + kSoon, _MM_HINT_T0);
-          r[l] = _mm256_loadu_ps(floats(from + l * row));
-        }
-      } else {
-        const __m256i seen = lanes_below(n);
-#pragma GCC unroll 8
-        for (int l = 0; l < 8; l++)
-          r[l] = j + l < cols ? _mm256_maskload_ps(floats(from + l * row), seen) : _mm256_setzero_ps();
-      }
-      transpose(r);
-      if (n == 8) {
-#pragma GCC unroll 8
-        for (int l = 0; l < 8; l++) _mm256_store_ps(to + (u + l) * kColumns, r[l]);
-      } else {
-        for (int64_t l = 0; l < n; l++) _mm256_store_ps(to + (u + l) * kColumns, r[l]);
-      }
-    }
-  }
+// 8 steps of 4 rows, as [8][4].
+TRIREME_INLINE void store_strip(const __m256 (&r)[kStrip], float* to) {
+  const __m256 low0 = _mm256_unpacklo_ps(r[0], r[1]), high0 = _mm256_unpackhi_ps(r[0], r[1]),
+               low1 = _mm256_unpacklo_ps(r[2], r[3]), high1 = _mm256_unpackhi_ps(r[2], r[3]);
+  // Steps 0 and 4, 1 and 5, 2 and 6, 3 and 7.
+  const __m256 u0 = _mm256_shuffle_ps(low0, low1, 0x44), u1 = _mm256_shuffle_ps(low0, low1, 0xee),
+               u2 = _mm256_shuffle_ps(high0, high1, 0x44), u3 = _mm256_shuffle_ps(high0, high1, 0xee);
+  _mm256_store_ps(to, _mm256_permute2f128_ps(u0, u1, 0x20));
+  _mm256_store_ps(to + 8, _mm256_permute2f128_ps(u2, u3, 0x20));
+  _mm256_store_ps(to + 16, _mm256_permute2f128_ps(u0, u1, 0x31));
+  _mm256_store_ps(to + 24, _mm256_permute2f128_ps(u2, u3, 0x31));
 }
 
-void pack_rows(const std::byte* src, int64_t row, int64_t cols, int64_t depth, std::byte* dst) {
-  __m256i seen[8];
+// N rows from column u on, at most 8 columns of each; zeros beyond rows and depth.
+template <int N>
+TRIREME_INLINE void load_rows(const float* src, int64_t ld, int64_t rows, int64_t left, __m256 (&r)[N]) {
+  if (rows >= N && left >= 8) {
 #pragma GCC unroll 8
-  for (int j = 0; j < 8; j++) seen[j] = lanes_below(cols - 8 * j);
-  for (int64_t k = 0; k < depth; k++, src += row) {
-    float* to = floats(dst) + k * kColumns;
-#pragma GCC unroll 8
-    for (int j = 0; j < 8; j++)
-      _mm256_store_ps(to + j / kVectors * depth * kColumns + j % kVectors * 8,
-                      cols == kPanel ? _mm256_loadu_ps(floats(src) + 8 * j)
-                                     : _mm256_maskload_ps(floats(src) + 8 * j, seen[j]));
+    for (int i = 0; i < N; i++) r[i] = _mm256_loadu_ps(src + i * ld);
+    return;
   }
+  const __m256i seen = lanes_below(left);
+#pragma GCC unroll 8
+  for (int i = 0; i < N; i++) r[i] = i < rows ? _mm256_maskload_ps(src + i * ld, seen) : _mm256_setzero_ps();
+}
+template <int N>
+TRIREME_INLINE void ask_ahead(const float* src, int64_t ld, int64_t rows) {
+  if (rows < N) return;
+#pragma GCC unroll 8
+  for (int i = 0; i < N; i++) _mm_prefetch(reinterpret_cast<const char*>(src + i * ld + kSoon), _MM_HINT_T0);
 }
 
-void pack_strips(const std::byte* src, int64_t row, int64_t rows, int64_t depth, std::byte* dst) {
-  constexpr int64_t kAcross = 8 * kStrip;  // three lines of a row
-  const int64_t strip = strip_bytes(depth);
-  for (int64_t i = 0; i < rows; i += kAcross, dst += 8 * strip) {
-    const int64_t n = std::min(kAcross, rows - i);
-    const std::byte* from = src + 4 * i;
-    for (int64_t u = 0; u < depth; u++, from += row) {
-      __builtin_prefetch(from + 24 * row), __builtin_prefetch(from + 24 * row + 64);
-      std::byte* to = dst + u * kStrip * 4;
-      if (n == kAcross) {
+void pack_a(const float* src, int64_t ld, int64_t rows, int64_t depth, float* dst) {
+  for (int64_t i = 0; i < rows; i += kStrip, src += kStrip * ld, dst += strip_floats(steps_of(depth)))
+    for (int64_t u = 0; u < depth; u += kStep) {
+      __m256 r[kStrip];
+      if (u % 16 == 0) ask_ahead<kStrip>(src + u, ld, rows - i);
+      load_rows<kStrip>(src + u, ld, rows - i, depth - u, r);
+      store_strip(r, dst + u * kStrip);
+    }
+}
+
+void pack_b_transposed(const float* src, int64_t ld, int64_t cols, int64_t depth, float* dst) {
+  const int64_t panel = panel_floats(steps_of(depth));
+  for (int64_t first = 0; first < cols; first += kPanel, dst += panel)
+    for (int64_t j = 0; j < kPanel; j += 8) {
+      const float* from = src + (first + j) * ld;
+      const int64_t rows = std::max<int64_t>(0, cols - first - j);
+      for (int64_t u = 0; u < depth; u += kStep) {
+        __m256 r[8];
+        if (u % 16 == 0) ask_ahead<8>(from + u, ld, rows);
+        load_rows<8>(from + u, ld, rows, depth - u, r);
+        transpose(r);
 #pragma GCC unroll 8
-        for (int s = 0; s < 8; s++) {
-          const float* x = floats(from) + s * kStrip;
-          const __m128 low = _mm_loadu_ps(x);
-          const __m128i high = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(x + 4));
-          _mm_storeu_ps(floats(to + s * strip), low);
-          _mm_storel_epi64(reinterpret_cast<__m128i*>(to + s * strip + 16), high);
-        }
-        continue;
-      }
-      for (int64_t s = 0; s * kStrip < n; s++) {
-        float* x = floats(to + s * strip);
-        for (int64_t r = 0; r < kStrip; r++) x[r] = s * kStrip + r < n ? floats(from)[s * kStrip + r] : 0.0f;
+        for (int l = 0; l < 8; l++) _mm256_store_ps(dst + (u + l) * kPanel + j, r[l]);
       }
     }
+}
+
+// Steps from `depth` on to the next multiple of kStep, of strips or panels `apart` floats from each other.
+void zero_steps(float* dst, int64_t apart, int64_t count, int64_t step, int64_t depth) {
+  for (int64_t u = depth; u % kStep != 0; u++)
+    for (int64_t s = 0; s < count; s++) std::memset(dst + s * apart + u * step, 0, size_t(step) * 4);
+}
+
+void pack_a_transposed(const float* src, int64_t ld, int64_t rows, int64_t depth, float* dst) {
+  const int64_t strip = strip_floats(steps_of(depth));
+  const int64_t whole = rows / kStrip, strips = (rows + kStrip - 1) / kStrip;
+  for (int64_t u = 0; u < depth; u++, src += ld) {
+    float* to = dst + u * kStrip;
+    for (int64_t i = 0; i < rows; i += kLine) __builtin_prefetch(src + kRowsSoon * ld + i);
+    for (int64_t s = 0; s < whole; s++) _mm_store_ps(to + s * strip, _mm_loadu_ps(src + s * kStrip));
+    if (whole < strips)
+      for (int64_t r = 0; r < kStrip; r++)
+        to[whole * strip + r] = whole * kStrip + r < rows ? src[whole * kStrip + r] : 0.0f;
   }
+  zero_steps(dst, strip, strips, kStrip, depth);
+}
+
+void pack_b(const float* src, int64_t ld, int64_t cols, int64_t depth, float* dst) {
+  const int64_t panel = panel_floats(steps_of(depth));
+  const int64_t whole = cols / kPanel, panels = (cols + kPanel - 1) / kPanel;
+  for (int64_t u = 0; u < depth; u++, src += ld) {
+    float* to = dst + u * kPanel;
+    for (int64_t i = 0; i < cols; i += kLine) __builtin_prefetch(src + kRowsSoon * ld + i);
+    for (int64_t p = 0; p < whole; p++)
+#pragma GCC unroll 3
+      for (int j = 0; j < kVectors; j++)
+        _mm256_store_ps(to + p * panel + 8 * j, _mm256_loadu_ps(src + p * kPanel + 8 * j));
+    if (whole < panels)
+#pragma GCC unroll 3
+      for (int j = 0; j < kVectors; j++)
+        _mm256_store_ps(
+            to + whole * panel + 8 * j,
+            _mm256_maskload_ps(src + whole * kPanel + 8 * j, lanes_below(cols - whole * kPanel - 8 * j)));
+  }
+  zero_steps(dst, panel, panels, kPanel, depth);
 }
 
 }  // namespace
 
 const Kernels* avx2_kernels() {
-  static constexpr Kernels f{
-      sizeof(float),
-      1,
-      3072,  // a panel of 192 KB, of an L2 of 256 KB or more
-      2048,
-      384,
-      {multiply<1>, multiply<2>, multiply<3>, multiply<4>, multiply<5>, multiply<6>},
-      {multiply_to<1>, multiply_to<2>, multiply_to<3>, multiply_to<4>, multiply_to<5>, multiply_to<6>},
-      {multiply_to<1>, multiply_to<2>, multiply_to<3>, multiply_to<4>, multiply_to<5>, multiply_to<6>},
-      pack_strips,
-      pack_transposed,
-      pack_rows,
-      finish,
-      finish};
+  static constexpr Kernels f{multiply, pack_a, pack_a_transposed, pack_b, pack_b_transposed};
   return &f;
 }
 
-}  // namespace trireme::cpu::gemm
+}  // namespace trireme::cpu::packed
 
 #else  // another processor's compiler: no such instructions
-namespace trireme::cpu::gemm {
+namespace trireme::cpu::packed {
 const Kernels* avx2_kernels() {
   return nullptr;
 }
-}  // namespace trireme::cpu::gemm
+}  // namespace trireme::cpu::packed
 #endif

@@ -62,10 +62,10 @@ struct Tasks {
   int64_t rows, cols;  // of a task, at most; of the weights' gradient rows of dw and all columns
 };
 Tasks tasks_of(const GroupedMatmulArgs& p, const Context& ctx) {
-  const int64_t panels = (p.y.shape[1] + gemm::kPanel - 1) / gemm::kPanel;
+  const int64_t panel = own_matmul_panel(p.x.dtype), panels = div_up(p.y.shape[1], panel);
   const int64_t each =
       std::clamp<int64_t>(p.w.shape[0] * panels / (tasks_a_thread(p.x.dtype) * ctx.threads), 1, panels);
-  return {std::min(p.x.shape[0], kTaskRows), std::min(each * gemm::kPanel, p.y.shape[1])};
+  return {std::min(p.x.shape[0], kTaskRows), std::min(each * panel, p.y.shape[1])};
 }
 Tasks tasks_of(const GroupedMatmulWeightArgs& p, const Context& ctx) {
   const int64_t outs = p.dw.shape[1];
