@@ -8,8 +8,6 @@
 namespace trireme::cpu {
 namespace {
 
-using packed::kPanel, packed::kStep, packed::kStrip;
-
 // Sizes of a problem and of what is packed, in elements. Scratch: panels of b | for each thread its block of
 // a. With a longer sum no part is smaller.
 struct PackedBlocks {
@@ -24,22 +22,22 @@ struct PackedBlocks {
 
   PackedBlocks(const MatmulArgs& p, const Context& ctx)
       : m(rows_of(p)), n(cols_of(p)), k(depth_of(p)), threads(ctx.threads) {
-    const int64_t k_up = round_up(k, kStep), n_up = round_up(n, kPanel);
-    piece = round_up(div_up(k, div_up(k, kPiece)), kStep);
+    const int64_t k_up = round_up(k, packed::kStep), n_up = round_up(n, packed::kPanel);
+    piece = round_up(div_up(k, div_up(k, kPiece)), packed::kStep);
     const int64_t most = threads == 1 ? kPanelsAlone : kPanels;
-    nc = std::clamp(most / k_up / kPanel * kPanel, std::min(n_up, kColumns), n_up);
+    nc = std::clamp(most / k_up / packed::kPanel * packed::kPanel, std::min(n_up, kColumns), n_up);
     depth = nc * k_up <= most ? k_up : most / nc / piece * piece;
     // And the lines between panels: of one piece all there are, of several each longer than kPiece / 2.
-    const int64_t all = n_up / kPanel;
-    const int64_t count = std::min(all * div_up(k, kPiece), all + most / kPanel / (kPiece / 2));
+    const int64_t all = n_up / packed::kPanel;
+    const int64_t count = std::min(all * div_up(k, kPiece), all + most / packed::kPanel / (kPiece / 2));
     panels = std::min(n_up * k_up, most) + count * packed::panel_floats(0);
-    mc = std::min(kMostRows, round_up(m, kStrip));
-    rows = mc / kStrip * packed::strip_floats(std::min(k_up, kPiece));
+    mc = std::min(kMostRows, round_up(m, packed::kStrip));
+    rows = mc / packed::kStrip * packed::strip_floats(std::min(k_up, kPiece));
   }
   // Of the task that begins at this row: its share of what is left in two rounds, in whole lines of a
   // stored-transposed a; of few rows a thread's share.
   int64_t rows_of_task(int64_t row) const {
-    const int64_t share = round_up(div_up(m, threads), kStrip), left = m - row;
+    const int64_t share = round_up(div_up(m, threads), packed::kStrip), left = m - row;
     const int64_t least = share <= kMostRows ? share : kLeastRows;
     return std::min(left, std::clamp(round_up(div_up(left, 2 * threads), 16), least, mc));
   }
@@ -74,7 +72,7 @@ class PackedProduct {
         const Block at{k0, std::min(g_.k, k0 + g_.depth), n0, std::min(g_.n, n0 + g_.nc)};
         pack(at, ctx);
         std::atomic<int64_t> next = 0;  // row that no task has taken
-        parallel_for(ctx, std::min<int64_t>(g_.threads, div_up(g_.m, kStrip)), 1,
+        parallel_for(ctx, std::min<int64_t>(g_.threads, div_up(g_.m, packed::kStrip)), 1,
                      [&](int64_t begin, int64_t end, int) {
                        for (int64_t t = begin; t < end; t++) take_tasks(at, next, rows_ + t * g_.rows);
                      });
@@ -85,14 +83,14 @@ class PackedProduct {
   // One block of the summed dim and of columns; packed as [pieces of the summed dim][panels].
   struct Block {
     int64_t k0, k1, n0, n1;
-    int64_t panels() const { return div_up(n1 - n0, kPanel); }
+    int64_t panels() const { return div_up(n1 - n0, packed::kPanel); }
   };
   struct Piece {
     int64_t k0, depth, steps;
   };
   Piece piece_at(const Block& at, int64_t k0) const {
     const int64_t depth = std::min(g_.piece, at.k1 - k0);
-    return {k0, depth, round_up(depth, kStep)};
+    return {k0, depth, round_up(depth, packed::kStep)};
   }
   float* panel(const Block& at, const Piece& of, int64_t i) const {
     const int64_t before = (of.k0 - at.k0) / g_.piece * at.panels() * packed::panel_floats(g_.piece);
@@ -106,8 +104,8 @@ class PackedProduct {
     parallel_for(ctx, groups * pieces, 1, [&](int64_t begin, int64_t end, int) {
       for (int64_t i = begin; i < end; i++) {
         const Piece of = piece_at(at, at.k0 + i / groups * g_.piece);
-        const int64_t first = i % groups * kTogether, n = at.n0 + first * kPanel;
-        const int64_t cols = std::min(kTogether * kPanel, at.n1 - n);
+        const int64_t first = i % groups * kTogether, n = at.n0 + first * packed::kPanel;
+        const int64_t cols = std::min(kTogether * packed::kPanel, at.n1 - n);
         if (p_.trans_b)
           run_.pack_b_transposed(b_.at(n, of.k0), b_.row, cols, of.depth, panel(at, of, first));
         else
@@ -136,9 +134,10 @@ class PackedProduct {
         run_.pack_a(a_.at(m, k), a_.row, rows, of.depth, packed);
       const bool last = k + of.depth == g_.k;
       t.steps = of.steps, t.add = k > 0 || p_.accumulate;
-      for (int64_t n = at.n0; n < at.n1; n += kPanel) {
-        t.b = panel(at, of, (n - at.n0) / kPanel), t.cols = std::min(kPanel, at.n1 - n), t.c = c_.at(m, n);
-        t.more = n + kPanel < at.n1 || k + g_.piece < at.k1;
+      for (int64_t n = at.n0; n < at.n1; n += packed::kPanel) {
+        t.b = panel(at, of, (n - at.n0) / packed::kPanel), t.cols = std::min(packed::kPanel, at.n1 - n),
+        t.c = c_.at(m, n);
+        t.more = n + packed::kPanel < at.n1 || k + g_.piece < at.k1;
         if (last && p_.bias) t.bias = p_.bias.as<float>() + n;
         if (last && p_.residual) t.residual = residual_.at(m, n), t.ld_residual = residual_.row;
         run_.multiply(t);
