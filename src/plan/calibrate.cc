@@ -353,6 +353,13 @@ double SpeedSamples::between_s() const {
   return median(between_);
 }
 
+double pooled_ratio(std::vector<double> own, double usual) {
+  constexpr double kUsual = 4;
+  if (own.empty()) return usual;
+  const double n = double(own.size());
+  return std::exp((n * std::log(median(std::move(own))) + kUsual * std::log(usual)) / (n + kUsual));
+}
+
 namespace {
 
 using CallSeconds = std::map<std::string, std::map<int64_t, std::vector<double>>>;
@@ -378,20 +385,23 @@ std::vector<SpeedTable> call_tables(const CallSeconds& seen, int ranks) {
   return out;
 }
 
-// What whole steps took of what their pieces foretell, by the calibration as it is so far; medians by what
-// ranks divide.
+// What whole steps took of what their pieces foretell, by the calibration as it is so far, and by what ranks
+// divide.
 void take_whole_steps(Calibration& c, std::span<const RunSpec> runs, std::span<const double> step_s) {
   ClusterSpec machine;
   machine.together = c;
   std::map<Axis, std::vector<double>> ratios;
+  std::vector<double> all;
   for (size_t i = 0; i < runs.size(); i++) {
     const Schedule schedule = schedule_of(runs[i]);
     const double pieces_s =
         step_time(runs[i], schedule, machine, c.threads, record_training(runs[i], schedule, c.threads))
             .step_s;
-    if (pieces_s > 0 && step_s[i] > 0) ratios[divided_axis(runs[i].layout)].push_back(step_s[i] / pieces_s);
+    if (pieces_s <= 0 || step_s[i] <= 0) continue;
+    all.push_back(step_s[i] / pieces_s);
+    ratios[divided_axis(runs[i].layout)].push_back(all.back());
   }
-  for (auto& [axis, r] : ratios) c.*whole_step(axis) = median(r);
+  for (const auto& [axis, r] : ratios) c.*whole_step(axis) = pooled_ratio(r, median(all));
 }
 
 }  // namespace
@@ -405,9 +415,10 @@ Calibration calibrate(const CalibrationRequest& o, const CalibrationProgress& pr
   const bool here = o.device == "cpu";
   require(here || o.ranks == 1, "GPUs are calibrated one rank at a time");
   for (size_t i = 0; i < runs.size(); i++) {
-    // Few runs divide more than the batch, and their whole steps count.
+    // Few runs divide more than the batch, and their whole steps count; emulated steps are long.
     const bool divides = o.ranks > 1 && divided_axis(runs[i].layout) != Axis::dp;
-    drilled.push_back(drill_run(runs[i], o, divides ? 0.3 : 0.1, divides ? 5 : 3));
+    const bool brief = o.ranks == 1 || (!o.bf16 && runs[i].precision.compute == "bf16");
+    drilled.push_back(drill_run(runs[i], o, divides ? 0.2 : 0.1, divides ? 4 : brief ? 2 : 3));
     clocks.push_back(drilled[i].clock);
     if (progress) progress(int64_t(i) + 1, int64_t(runs.size()));
   }

@@ -53,4 +53,8 @@ class SpeedSamples {
   std::vector<double> between_;
 };
 
+// The median of a few ratios that scatter, drawn towards what is usual of all of them as four more that were
+// so would draw it (in logarithms); usual where there are none. Ratios above 0.
+double pooled_ratio(std::vector<double> own, double usual);
+
 }  // namespace trireme

@@ -209,6 +209,14 @@ TEST(Speeds, WholeStepsOfRanksAreTimedByWhatTheyDivide) {
   EXPECT_EQ(divided_axis(l), Axis::pp);
 }
 
+// By hand: four of 1.21 beside a usual 1 are 1.1; many outweigh it, and it outweighs none.
+TEST(Speeds, FewRatiosAreDrawnTowardsTheUsualOne) {
+  EXPECT_NEAR(pooled_ratio({1.21, 1.3, 0.2, 1.21}, 1), 1.1, 1e-12);
+  EXPECT_NEAR(pooled_ratio({8}, 1), std::exp2(3.0 / 5), 1e-12);
+  EXPECT_NEAR(pooled_ratio(std::vector<double>(100000, 1.5), 1), 1.5, 1e-4);
+  EXPECT_EQ(pooled_ratio({}, 1.07), 1.07);
+}
+
 // The ranks of a machine that were measured say so of each kind of division, and near to 1.
 TEST(Speeds, WholeStepsAreMeasuredBesideTheirPieces) {
   const std::vector<RunSpec> runs = drills({.ranks = 2, .threads = 1, .bf16 = false});
