@@ -305,6 +305,14 @@ double sharers(const StepCase& c) {
   return c.zero >= 3 && c.shards > 0 ? std::min(double(c.shards), replicas) : replicas;
 }
 
+// Where ZeRO's collectives take lists of tensors, each slice of each is cut out, checked and copied back by
+// calls of its own, which the device waits for: some five of PyTorch, 2 to 3 us each.
+double sliced_time(const StepCase& c, double layers) {
+  constexpr double kSlice = 12e-6;
+  const double replicas = double(c.dp * c.cp);
+  return c.zero > 0 && replicas > 1 ? kSlice * double(c.sliced) * layers * replicas : 0;
+}
+
 // Gradients' sums, and weights' gathers: behind the step, or (zero 3) around
 // every microbatch.
 double gradient_time(const StepRoof& r, const StepParts& s, double compute) {
@@ -314,14 +322,15 @@ double gradient_time(const StepRoof& r, const StepParts& s, double compute) {
   constexpr double kHalf = 2;
   // A layer's collective starts at every rank in turn; microbatches gather and
   // reduce their own.
-  const double starts = r.of(Fit::ring) * (replicas - 1) * std::ceil(double(c.model.layers) / double(c.pp));
+  const double layers = std::ceil(double(c.model.layers) / double(c.pp));
+  const double starts = r.of(Fit::ring) * (replicas - 1) * layers;
   if (c.zero < 3) {
     // ZeRO 2 has nowhere to keep whole gradients: each microbatch's are reduced.
     const double sums = c.zero == 2 ? double(c.microbatches) : 1;
     const double bytes = c.zero == 0 ? 2 * c.grad_bytes : sums * c.grad_bytes + kHalf;
     return r.of(Fit::dp) * (r.gathered(s.dense * bytes, replicas, stride) +
                             r.gathered(s.experts * bytes, expert_replicas, double(c.ep))) +
-           sums * starts;
+           sums * starts + sliced_time(c, layers);
   }
   const double n = sharers(c);
   const double m = double(c.microbatches), bytes = 2 * kHalf + c.grad_bytes;
@@ -488,7 +497,7 @@ StateSeconds state_seconds(const StepCase& c, const DeviceFigures& d, const FitV
   s.reduce = of(held.dense, sums * c.grad_bytes, replicas, own) + layers * r.of(Fit::ring) * (replicas - 1);
   s.reduce_experts = of(held.experts, sums * c.grad_bytes, expert_replicas, far);
   if (c.zero == 0) return s;
-  s.gather = of(held.dense, kHalf, replicas, own);
+  s.gather = of(held.dense, kHalf, replicas, own) + (c.zero < 3 ? sliced_time(c, layers) : 0);
   s.gather_experts = of(held.experts, kHalf, expert_replicas, far);
   return s;
 }

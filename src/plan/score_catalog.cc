@@ -120,6 +120,7 @@ SourceRule rule_of(const Json& j, std::string_view file) {
   r.sequence = j.value("sequence", true);
   r.grad_bytes = j.value("grad_bytes", 4.0), r.grad_stored = j.value("grad_stored", r.grad_bytes);
   r.selective = j.value("selective", 0.0);
+  r.sliced = j.value("sliced", int64_t{0}), r.interleaved = j.value("interleaved", int64_t{0});
   r.zero_missing = j.value("zero_missing", 0), r.recompute = j.value("recompute", "");
   r.micro_is_replica = j.value("micro_is_replica", false);
   return r;

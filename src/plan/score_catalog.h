@@ -50,6 +50,8 @@ struct SourceRule {
   bool binary = false;  // its gigabytes of memory are 2^30 bytes
   bool sequence = true;
   double grad_bytes = 4, grad_stored = 4, selective = 0;
+  int64_t sliced = 0;       // StepCase's
+  int64_t interleaved = 0;  // chunks of an interleaved schedule whose row does not say how many; 0 = any
   int zero_missing = 0;
   std::string recompute;  // of rows that do not say: "", "full", "unknown"
   bool micro_is_replica = false;

@@ -15,7 +15,7 @@ namespace {
 
 using ConstantsJson = nlohmann::ordered_json;
 
-constexpr double kNoise = 0.04;  // of a measurement: what releases of one thing
+constexpr double kNoise = 0.05;  // of a measurement: what releases of one thing
                                  // differ by (COSTMODEL floor)
 constexpr double kFar = 0.08;    // residuals beyond lose weight: a Cauchy likelihood
 

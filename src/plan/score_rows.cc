@@ -221,7 +221,7 @@ void RowReader::read_source() {
   if (const std::string own = f_.text("", "software"); !own.empty()) row_.software = printable(own);
   if (const double nic = c_.nic_of(rule_->site); nic > 0) row_.figures.nic = nic;
   s_.attention = rule_->attention, s_.cut = rule_->cut, s_.keeping = rule_->keeping,
-  s_.sequence = rule_->sequence, s_.grad_bytes = rule_->grad_bytes, s_.grad_stored = rule_->grad_stored;
+  s_.sliced = rule_->sliced, s_.sequence = rule_->sequence, s_.grad_bytes = rule_->grad_bytes, s_.grad_stored = rule_->grad_stored;
 }
 
 void RowReader::read_layout() {
@@ -343,7 +343,8 @@ void RowReader::read_recompute() {
     recompute_missing_ = true;
   }
   std::string schedule = f_.text("layout", "schedule");
-  const auto chunks = f_.whole("layout", "interleave");
+  auto chunks = f_.whole("layout", "interleave");
+  if (!chunks && rule_->interleaved > 0 && schedule.starts_with("interleaved")) chunks = rule_->interleaved;
   // nanotron, which cuts by share, has no engine of several chunks.
   const bool one_chunk = schedule == "1F1B" || schedule == "1f1b" || schedule == "GPipe" || s_.pp == 1 ||
                          s_.cut == StageCut::by_share;

@@ -324,6 +324,30 @@ TEST(StepTime, CollectivesBeginOnceALayer) {
   EXPECT_NEAR(starts(3), 5 * once, 1e-9);
 }
 
+// Lists of tensors are cut into every replica's slices, a dozen microseconds each, where ZeRO divides; the sum of
+// one buffer is not.
+TEST(StepTime, SlicesAreCutOneByOne) {
+  StepCase c = one();
+  c.dp = 16, c.pp = 2;
+  const auto more = [&](int zero) {
+    c.zero = zero, c.sliced = 0;
+    const double flat = step_time(c, device(), values()).gradients;
+    c.sliced = 6;
+    return step_time(c, device(), values()).gradients - flat;
+  };
+  const double slices = 6 * 12 * 16;  // tensors, blocks of a stage, replicas
+  EXPECT_EQ(more(0), 0);
+  EXPECT_NEAR(more(1), slices * 12e-6, 1e-9);
+  const HeldParameters held = layer_held(c, false);
+  const auto gathered = [&](int64_t sliced) {
+    c.sliced = sliced;
+    return state_seconds(c, device(), values(), held, 12).gather;
+  };
+  EXPECT_NEAR(gathered(6) - gathered(0), slices * 12e-6, 1e-9);
+  c.dp = 1;
+  EXPECT_EQ(more(1), 0);
+}
+
 // By hand: among shard groups of 8 near devices a rank sums its eighth with 7 others over its own 25 GB/s.
 TEST(StepTime, ShardGroupsSumTheirShardsOverTheNetwork) {
   StepCase c = one();
