@@ -15,9 +15,10 @@ namespace {
 
 using ConstantsJson = nlohmann::ordered_json;
 
-constexpr double kNoise = 0.05;  // of a measurement: what releases of one thing
-                                 // differ by (COSTMODEL floor)
-constexpr double kFar = 0.08;    // residuals beyond lose weight: a Cauchy likelihood
+constexpr double kNoise = 0.05;     // of a measurement: what releases of one thing
+                                    // differ by (COSTMODEL floor)
+constexpr double kOwnNoise = 0.02;  // of steps of one's own, of one release: what they repeat to
+constexpr double kFar = 0.08;       // residuals beyond lose weight: a Cauchy likelihood
 
 struct Unknown {
   std::string scope;
@@ -55,7 +56,11 @@ std::vector<double> solve_spd(std::vector<double>& a, std::vector<double> b) {
 class Fitter {
  public:
   Fitter(const ScoreConstants& c, std::span<const MeasuredRow* const> rows, Moves moves)
-      : constants_(c), rows_(rows), at_(rows.size()), fixed_(rows.size()) {
+      : constants_(c),
+        rows_(rows),
+        noise_(moves == Moves::sites_alone ? kOwnNoise : kNoise),
+        at_(rows.size()),
+        fixed_(rows.size()) {
     std::map<std::pair<std::string, Fit>, int> index;
     for (size_t i = 0; i < rows.size(); ++i) {
       if (rows[i]->step_s > 0) observations_.push_back({i, false});
@@ -133,7 +138,7 @@ class Fitter {
     double sum = 0;
     for (const Observation& o : observations_) {
       const double r = residual(o, values_of(o.row)) / kFar;
-      sum += kFar * kFar / (kNoise * kNoise) * std::log1p(r * r);
+      sum += kFar * kFar / (noise_ * noise_) * std::log1p(r * r);
     }
     for (const Unknown& u : unknowns_) {
       const double d = (u.log_value - std::log(u.prior.center)) / u.prior.sigma;
@@ -148,7 +153,7 @@ class Fitter {
       const size_t i = o.row;
       FitValues v = values_of(i);
       const double r = residual(o, v);
-      const double weight = 1 / (kNoise * kNoise * (1 + r * r / (kFar * kFar)));
+      const double weight = 1 / (noise_ * noise_ * (1 + r * r / (kFar * kFar)));
       std::array<double, kFits> slope{};
       constexpr double kStep = 1e-4;
       for (size_t f = 0; f < kFits; ++f) {
@@ -187,6 +192,7 @@ class Fitter {
 
   const ScoreConstants& constants_;
   std::span<const MeasuredRow* const> rows_;
+  double noise_;
   std::vector<std::array<std::vector<int>, kFits>> at_;  // by row and constant: its unknowns, outer first
   std::vector<std::array<double, kFits>> fixed_;         // logarithm of what does not move
   std::vector<Unknown> unknowns_;
