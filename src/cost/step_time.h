@@ -126,8 +126,8 @@ struct StepCase {
   PipelineOrder order = PipelineOrder::one_f_one_b;
   StageCut cut = StageCut::even;
   Keeping keeping;
-  int64_t sliced = 0;  // tensors of a block that ZeRO's sums and gathers cut into every replica's slices one by
-                       // one, where others move one flat buffer; 0 = so
+  int64_t sliced = 0;  // tensors of a block that ZeRO's sums and gathers cut into every replica's slices one
+                       // by one, where others move one flat buffer; 0 = so
   Nearest nearest = Nearest::tensor;
   bool renorm = false;            // what norms and activations put out is computed again (selective)
   double offload = 0;             // bytes/s of a device to where optimizer state waits; 0 = it stays

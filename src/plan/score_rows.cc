@@ -221,7 +221,8 @@ void RowReader::read_source() {
   if (const std::string own = f_.text("", "software"); !own.empty()) row_.software = printable(own);
   if (const double nic = c_.nic_of(rule_->site); nic > 0) row_.figures.nic = nic;
   s_.attention = rule_->attention, s_.cut = rule_->cut, s_.keeping = rule_->keeping,
-  s_.sliced = rule_->sliced, s_.sequence = rule_->sequence, s_.grad_bytes = rule_->grad_bytes, s_.grad_stored = rule_->grad_stored;
+  s_.sliced = rule_->sliced, s_.sequence = rule_->sequence, s_.grad_bytes = rule_->grad_bytes,
+  s_.grad_stored = rule_->grad_stored;
 }
 
 void RowReader::read_layout() {

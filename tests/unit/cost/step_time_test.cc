@@ -324,8 +324,8 @@ TEST(StepTime, CollectivesBeginOnceALayer) {
   EXPECT_NEAR(starts(3), 5 * once, 1e-9);
 }
 
-// Lists of tensors are cut into every replica's slices, a dozen microseconds each, where ZeRO divides; the sum of
-// one buffer is not.
+// Lists of tensors are cut into every replica's slices, a dozen microseconds each, where ZeRO divides; the
+// sum of one buffer is not.
 TEST(StepTime, SlicesAreCutOneByOne) {
   StepCase c = one();
   c.dp = 16, c.pp = 2;
