@@ -92,6 +92,7 @@ bool take_layout_of_before(RunSpec& run, const AutoWish& wish) {
 Facts facts_of(const RunSpec& run, bool goes_on) {
   if (!goes_on && !run.cluster.file.empty())
     return {.native_bf16 = load_cluster(run.cluster.file).peak.bf16 > 0};
+  if (!goes_on && run.train.device == "cuda") return {.native_bf16 = cluster_of(run).peak.bf16 > 0};
   return {.native_bf16 = make_device(run.train.device)->native(DType::bf16)};
 }
 

@@ -210,9 +210,17 @@ void bench_processes(const fs::path& out, bool named, int threads) {
   });
 }
 
-// A GPU's cluster file: what the vendor states of it, what kernel and NVML say of how it is joined, and what
-// is measured: memory, the way to the host, and what kernels reach inside training steps.
-ClusterSpec measure_gpu(const std::string& name) {
+void bench_gpu(const std::string& name, const fs::path& out, int threads) {
+  ClusterSpec c = gpu_of_this_machine(name, true);
+  Progress bar("measuring kernels inside training steps", 100);
+  c.alone = calibrate({.ranks = 1, .threads = threads, .bf16 = true, .device = name},
+                      [&](int64_t done, int64_t all) { bar.update(100 * done / all); });
+  keep_and_show(c, out);
+}
+
+}  // namespace
+
+ClusterSpec gpu_of_this_machine(const std::string& name, bool measured) {
   const std::unique_ptr<Device> device = make_device(name);
   Topology found = read_topology();
   const bool nvml = ask_nvml(found);
@@ -233,6 +241,10 @@ ClusterSpec measure_gpu(const std::string& name) {
     joined = "no GPU on the bus that may be seen";
   else if (found.gpus.size() < all)
     joined += fmt::format("; {} of another name left out", all - found.gpus.size());
+  if (!measured && c.peak.bf16 > 0) {
+    c.source = source + joined;
+    return c;
+  }
   const DeviceRates r = measure_rates(*device);
   if (c.peak.bf16 == 0) {
     c.peak = {.f32 = r.f32, .bf16 = r.bf16, .f16 = r.bf16};
@@ -247,16 +259,6 @@ ClusterSpec measure_gpu(const std::string& name) {
       r.to_host / 1e9, r.from_host / 1e9);
   return c;
 }
-
-void bench_gpu(const std::string& name, const fs::path& out, int threads) {
-  ClusterSpec c = measure_gpu(name);
-  Progress bar("measuring kernels inside training steps", 100);
-  c.alone = calibrate({.ranks = 1, .threads = threads, .bf16 = true, .device = name},
-                      [&](int64_t done, int64_t all) { bar.update(100 * done / all); });
-  keep_and_show(c, out);
-}
-
-}  // namespace
 
 Calibration calibrate_this_machine(int ranks, int threads, bool quick) {
   Progress bar(fmt::format("measuring kernels, {} rank{} x {} thread{}", ranks, ranks == 1 ? "" : "s",

@@ -49,7 +49,7 @@ RunSpec resolved_here(const RunSpec&);
 void refuse(const RunSpec&);
 
 // The machine: run.cluster.file, or what `bench` measured of this one (measured now, briefly, when it was
-// not).
+// not); of a run on GPUs those that are here, as their vendor states. Error: there are none.
 ClusterSpec cluster_of(const RunSpec&);
 fs::path measured_cluster_path();  // in the user's cache folder
 struct MeasuredMachine {
@@ -60,6 +60,10 @@ struct MeasuredMachine {
 };
 std::string processor_name();
 MeasuredMachine measure_this_machine(int threads);
+// A GPU's cluster file: what the vendor states of it, what kernel and NVML say of how it is joined, and,
+// where it is `measured` or no vendor's figures are known, memory's rate and that of the way to the host.
+// Error: no such device.
+ClusterSpec gpu_of_this_machine(const std::string& device, bool measured);
 // What kernels reach inside steps, with so many ranks at once (plan/calibrate.h); quick: in seconds, fewer
 // sizes. Shows its progress.
 Calibration calibrate_this_machine(int ranks, int threads, bool quick);

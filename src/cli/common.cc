@@ -139,11 +139,25 @@ ClusterSpec this_machine(const RunSpec& run) {
   }
   return m.cluster;
 }
+// Of GPUs no measurement is kept, for one machine may have several kinds.
+ClusterSpec found_gpus(const RunSpec& run) {
+  try {
+    return gpu_of_this_machine(run.train.device, false);
+  } catch (const Error& e) {
+    bad_request(
+        "cluster.file is not given, and the GPUs of train.device = \"{}\" are not here ({}): name their "
+        "cluster file, "
+        "such as configs/cluster/h100-sxm-8.toml (`trireme bench --device cuda --out FILE` writes a "
+        "machine's own)",
+        run.train.device, e.what());
+  }
+}
 }  // namespace
 
 // Threads of one process share the processors that it may use; of several, each may have some of its own.
 ClusterSpec cluster_of(const RunSpec& run) {
   if (!run.cluster.file.empty()) return as_met(run, load_cluster(run.cluster.file));
+  if (run.train.device == "cuda") return found_gpus(run);
   const ClusterSpec c = this_machine(run);
   return run.train.comm == "thread" ? part_of(c, run.world() * rank_threads_of(run), threads_of(RunSpec()))
                                     : c;

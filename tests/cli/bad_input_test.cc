@@ -370,6 +370,22 @@ TEST(BadInputOnce, AFolderWithoutPermission) {
 }
 
 // Not a bad request but a run that fails: exit code 1, with the step, the layer and the op.
+// Not planned as if this processor were what the run asks for.
+TEST(BadInputOnce, GpusThatAreNotHereWithoutTheirFile) {
+  if (fs::exists("/dev/nvidia0")) GTEST_SKIP() << "they are here";
+  TempFolder tmp;
+  tiny_run_file(tmp.path(), 10);
+  for (const char* verb : {"plan", "simulate"}) {
+    const Ran r = trireme(tmp.path(), {verb, (tmp.path() / "run.toml").string(), "--set", "train.device=cuda",
+                                       "--set", "cluster.file=\"\""});
+    EXPECT_EQ(r.code, 2) << verb;
+    EXPECT_EQ(lines_of(r.err).size(), 1u) << r.err;
+    for (const char* part : {"cluster.file is not given", "train.device", "h100-sxm-8.toml"})
+      EXPECT_NE(r.err.find(part), std::string::npos) << verb << ": " << r.err;
+    EXPECT_EQ(r.out, "");
+  }
+}
+
 TEST(BadInputOnce, ANonFiniteWeightEndsTheRunWithOne) {
   TempFolder tmp;
   tiny_run_file(tmp.path(), 10);

@@ -6,8 +6,12 @@
 // the kernels keep accumulators in arrays of vectors, which must have a fixed size.
 #pragma once
 
-#define HWY_DISABLED_TARGETS \
-  (HWY_SSSE3 | HWY_SSE4 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV | HWY_AVX3_DL)
+#if !defined(TRIREME_HWY_WITHOUT)
+#define TRIREME_HWY_WITHOUT 0
+#endif
+#define HWY_DISABLED_TARGETS                                                                        \
+  (HWY_SSSE3 | HWY_SSE4 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV | HWY_AVX3_DL | \
+   TRIREME_HWY_WITHOUT)
 
 namespace trireme::cpu {
 #if defined(__x86_64__)
