@@ -72,12 +72,13 @@ void show_calibration(const Calibration& c) {
 }
 
 void show(const ClusterSpec& c) {
-  fmt::print("{}, {} thread(s)\n", c.name, c.threads);
+  const bool processor = c.threads > 0;
+  fmt::print("{}{}\n", c.name, processor ? fmt::format(", {} thread(s)", c.threads) : "");
   if (c.peak.f32 == 0) return show_links(c);  // processes came first
   fmt::print("  f32 peak      {:>9.1f} GFLOP/s\n", c.peak.f32 / 1e9);
   if (c.peak.bf16 > 0)
     fmt::print("  bf16 peak     {:>9.1f} GFLOP/s\n", c.peak.bf16 / 1e9);
-  else
+  else if (processor)
     fmt::print("  bf16 peak             none: this processor has no bf16 dot products\n");
   fmt::print("  memory        {:>9.1f} GB/s, {}\n", c.memory_bandwidth / 1e9, human_bytes(c.memory_bytes));
   show_links(c);

@@ -159,7 +159,7 @@ ClusterSpec cluster_of(const RunSpec& run) {
   if (!run.cluster.file.empty()) return as_met(run, load_cluster(run.cluster.file));
   if (run.train.device == "cuda") return found_gpus(run);
   const ClusterSpec c = this_machine(run);
-  return run.train.comm == "thread" ? part_of(c, run.world() * rank_threads_of(run), threads_of(RunSpec()))
+  return run.train.comm == "thread" ? part_of(c, run.world(), rank_threads_of(run), threads_of(RunSpec()))
                                     : c;
 }
 

@@ -183,11 +183,11 @@ static Description describe_data(const fs::path& p) {
                            {"tokens", s.tokens()},
                            {"documents", s.documents()},
                            {"bytes_per_token", size_of(s.type())}});
-    if (!s.vocabulary()) continue;
     Description& shard = d["shards"].back();
-    shard["vocabulary"] = hex64(*s.vocabulary());
-    if (d.contains("tokenizer"))
-      shard["of_this_tokenizer"] = shard["vocabulary"] == d["tokenizer"]["vocabulary"];
+    if (s.vocabulary()) shard["vocabulary"] = hex64(*s.vocabulary());
+    if (d.contains("tokenizer"))  // null: the shard does not say
+      shard["of_this_tokenizer"] =
+          s.vocabulary() ? Description(shard["vocabulary"] == d["tokenizer"]["vocabulary"]) : Description();
   }
   return d;
 }

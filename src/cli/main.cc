@@ -7,6 +7,7 @@
 #include "cli/cli.h"
 #include "cli/launched.h"
 #include "cli/usage.h"
+#include "device/cpu/cpu_device.h"
 
 namespace trireme::cli {
 namespace {
@@ -39,6 +40,7 @@ int run(int argc, char** argv) {
   } catch (const Error& e) {
     throw said_by_one(e);
   }
+  cpu::require_processor();
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

@@ -88,9 +88,15 @@ void refuse_foreign_shards(const RunSpec& run, const trireme::Texts& shards) {
     uint64_t fingerprint;
   };
   std::optional<Vocabulary> first;
-  auto hold = [&](const std::string& name) {
+  auto hold = [&](const std::string& name, bool used) {
     if (!shard_exists(name)) return;
-    const std::optional<uint64_t> said = TokenShard::open(name).vocabulary();
+    std::optional<uint64_t> said;
+    try {
+      said = TokenShard::open(name).vocabulary();
+    } catch (
+        const Error&) {  // who trains on it says what is wrong with it; who evaluates others does without
+      if (used) throw;
+    }
     if (!said) return;
     if (!first) {  // the tokenizer is read where a shard says something to hold against it
       fs::path own = run.data.tokenizer;
@@ -108,8 +114,8 @@ void refuse_foreign_shards(const RunSpec& run, const trireme::Texts& shards) {
           "`trireme tokenize TEXT --tokenizer tokenizer.json`",
           name, hex64(*said), first->file, hex64(first->fingerprint));
   };
-  for (const std::string& name : run.data.train) hold(name);
-  for (const std::string& name : shards) hold(name);
+  for (const std::string& name : run.data.train) hold(name, false);
+  for (const std::string& name : shards) hold(name, true);
 }
 
 void refuse_foreign_tokenizer(const RunSpec& run, const Tokenizer& tokenizer) {

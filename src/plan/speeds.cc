@@ -145,6 +145,8 @@ double Calibration::*whole_step(Axis axis) {
 }
 
 const Calibration* calibration_of(const RunSpec& run, const ClusterSpec& cluster) {
+  if (run.train.device == "cuda")
+    return cluster.alone.known() ? &cluster.alone : nullptr;  // each rank has its own
   const int64_t ranks = ranks_together(run, cluster);
   const Calibration& c = ranks == 1 ? cluster.alone : cluster.together;
   if (!c.known() || (run.train.threads > 0 && run.train.threads != c.threads)) return nullptr;
@@ -161,7 +163,8 @@ ClusterSpec as_met(const RunSpec& run, ClusterSpec c) {
   return c;
 }
 
-ClusterSpec part_of(ClusterSpec c, int64_t wanted, int64_t there) {
+ClusterSpec part_of(ClusterSpec c, int64_t ranks, int64_t threads, int64_t there) {
+  const int64_t wanted = ranks * std::min(threads, there);
   if (wanted <= there) return c;
   const double part = double(there) / double(wanted);
   for (double* x : {&c.peak.f32, &c.peak.bf16, &c.peak.f16, &c.peak.fp8, &c.peak.fp4, &c.memory_bandwidth})

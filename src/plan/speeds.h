@@ -63,9 +63,10 @@ const Calibration* calibration_of(const RunSpec&, const ClusterSpec&);
 // they were measured.
 ClusterSpec as_met(const RunSpec&, ClusterSpec);
 
-// A rank's part of a machine whose `there` processors run `wanted` threads: all of it where there are enough,
-// else peaks and bandwidth by that share, and nothing of what kernels reached on processors of their own.
-ClusterSpec part_of(ClusterSpec, int64_t wanted, int64_t there);
+// A rank's part of a machine whose `there` processors run so many ranks of so many threads: all of it where
+// there are enough, else peaks and bandwidth by that share, and nothing of what kernels reached on processors
+// of their own. A rank's own threads beyond the processors were there when its peaks were measured.
+ClusterSpec part_of(ClusterSpec, int64_t ranks, int64_t threads, int64_t there);
 
 // Of two measurements of one machine: how machines and their processes are joined, which `bench` under mpirun
 // measured or somebody wrote down, is the earlier one's.

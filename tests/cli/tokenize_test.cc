@@ -113,6 +113,11 @@ train = {{ steps = 1, dir = "{0}/run" }}
   EXPECT_NE(seen.out.find("\"of_this_tokenizer\": false"), std::string::npos) << seen.out << seen.err;
   seen = trireme(f.path(), {"inspect", (f / "b").string(), "--json"});
   EXPECT_NE(seen.out.find("\"of_this_tokenizer\": true"), std::string::npos) << seen.out << seen.err;
+
+  // What the run was trained on may be half away where another shard is evaluated.
+  fs::remove(f / "a/train.bin");
+  Ran half = trireme(f.path(), {"eval", run, "--set", none, "--data", (f / "a/valid").string()});
+  EXPECT_EQ(half.code, 0) << half.err;
 }
 
 TEST(Tokenize, TheEndOfASingleTextIsHeldOut) {

@@ -1,5 +1,8 @@
 #include "device/cpu/cpu_device.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #include <omp.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -14,6 +17,29 @@
 
 namespace trireme {
 namespace cpu {
+
+namespace {
+bool has_baseline() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (!__builtin_cpu_supports("avx2")) return false;  // asks the system too
+  constexpr unsigned kLeaf1 = bit_FMA | bit_F16C | bit_PCLMUL | bit_AES, kLeaf7 = bit_BMI | bit_BMI2;
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) && (c & kLeaf1) == kLeaf1 &&
+         __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & kLeaf7) == kLeaf7;
+#else
+  return true;
+#endif
+}
+}  // namespace
+
+void require_processor() {
+  if (!has_baseline())
+    bad_request(
+        "this processor lacks AVX2, FMA, F16C, BMI2, AES or PCLMULQDQ, which trireme's kernels are compiled "
+        "for (x86-64 "
+        "processors have them since 2013; a virtual machine may hide them)");
+}
 
 int usable_cores() {
   cpu_set_t mask;
@@ -174,12 +200,7 @@ class CpuDevice final : public Device {
 }  // namespace cpu
 
 std::unique_ptr<Device> make_cpu_device(const DeviceOptions& options) {
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma"))
-    bad_request(
-        "device cpu: this processor lacks AVX2 or FMA (x86-64-v3, since 2013), which the kernels take");
-#endif
+  cpu::require_processor();
   return std::make_unique<cpu::CpuDevice>(cpu::make_context(options), options.spin);
 }
 

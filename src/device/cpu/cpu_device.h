@@ -8,6 +8,9 @@ namespace trireme::cpu {
 
 // Cores in this process's affinity mask: what `threads = 0` means.
 int usable_cores();
+// A bad request where the processor lacks what Highway's kernels are compiled for (targets.h): on x86-64 AVX2
+// and what came with it. Before anything of theirs is called, measurements of peaks included.
+void require_processor();
 Context make_context(const DeviceOptions&);  // a negative thread count is a bad request
 
 // Does the processor multiply this type itself? f32 and f64 always; bf16 with AVX512-BF16 or AMX-BF16.

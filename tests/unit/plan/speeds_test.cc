@@ -387,6 +387,12 @@ TEST(Speeds, OnlyWhatWasMeasuredWithAsManyRanksAndThreadsCounts) {
   EXPECT_EQ(as_met(four, c).peak.f32, 7e10);
   EXPECT_EQ(as_met(four, c).memory_bandwidth, 3e9);
   EXPECT_EQ(as_met(two, c).memory_bandwidth, c.memory_bandwidth);
+  // GPUs: each rank has one, as the rank alone that was measured had, whatever the host's threads.
+  two.train.device = four.train.device = "cuda", four.train.threads = 5;
+  EXPECT_EQ(calibration_of(two, c), nullptr);
+  c.alone = c.together, c.alone.ranks = 1;
+  EXPECT_EQ(calibration_of(two, c), &c.alone);
+  EXPECT_EQ(calibration_of(four, c), &c.alone);
 }
 
 // More threads than processors: the ranks' peaks add up to the machine's.
@@ -394,8 +400,10 @@ TEST(Speeds, ManyRanksShareAMachine) {
   ClusterSpec c;
   c.peak = {.f32 = 8e10, .bf16 = 16e10}, c.memory_bandwidth = 4e10;
   c.together.ranks = 2, c.together.threads = 1, c.together.f32 = 7e10;
-  EXPECT_EQ(part_of(c, 2, 2), c);
-  const ClusterSpec part = part_of(c, 8, 2);
+  EXPECT_EQ(part_of(c, 2, 1, 2), c);
+  EXPECT_EQ(part_of(c, 1, 16, 2), c);
+  EXPECT_EQ(2 * part_of(c, 2, 16, 2).peak.f32, c.peak.f32);
+  const ClusterSpec part = part_of(c, 8, 1, 2);
   EXPECT_EQ(8 * part.peak.f32, 2 * c.peak.f32);
   EXPECT_EQ(8 * part.peak.bf16, 2 * c.peak.bf16);
   EXPECT_EQ(8 * part.memory_bandwidth, 2 * c.memory_bandwidth);
