@@ -187,7 +187,8 @@ StepTime step_time(const RunSpec& run, const Schedule& schedule, const ClusterSp
     const Replay two = replay_steps(run, schedule, cluster, threads, 2, nullptr);
     t.step_s = double(two.makespan - all.makespan) * 1e-9;
   }
-  if (const Calibration* c = calibration_of(run, cluster); c && run.world() > 1) {
+  const Calibration* c = calibration_of(run, cluster);
+  if (c && run.world() > 1 && run.train.device != "cuda") {  // whose wires take nothing from compute
     const double whole = c->*whole_step(divided_axis(run.layout));
     t.step_s = (t.step_s + hidden_seconds(all)) * (whole > 0 ? whole : 1);
   }

@@ -395,6 +395,18 @@ TEST(Speeds, OnlyWhatWasMeasuredWithAsManyRanksAndThreadsCounts) {
   EXPECT_EQ(calibration_of(four, c), &c.alone);
 }
 
+// What rank threads take beyond their pieces, wires that are copies by the cores that compute, GPUs do not.
+// hidden.
+TEST(Speeds, WiresTakeNothingFromGpus) {
+  RunSpec run = small_run(2);
+  ClusterSpec c = calibrated(2);
+  c.together.step_dp = 2;  // what whole steps of rank threads take of their pieces
+  c.alone = c.together;
+  const double together = forecast(run, schedule_of(run), c, 1).step_s;
+  run.train.device = "cuda";
+  EXPECT_NEAR(forecast(run, schedule_of(run), c, 1).step_s, together / 2, 1e-9);
+}
+
 // More threads than processors: the ranks' peaks add up to the machine's.
 TEST(Speeds, ManyRanksShareAMachine) {
   ClusterSpec c;
