@@ -15,6 +15,8 @@ behind bench (else over its median): what is left of an error when drift is not 
 cluster file's name then has a number. --passes N goes through all layouts N times, minutes apart, and takes medians of
 each one's forecasts and times. The last column says whether
 memory and bytes on the wire were equal (rows of experts divided over ranks depend on what their router chose).
+How full their fullest rank is no forecast knows: forecasts are those of a balanced router, and a line of errors of
+its own has them at the load that was then measured (layout.ep_load).
 --out keeps a JSON line a measurement, so that a part can be run at a time (--begin, --count; --count 0 --bench 1 measures the machine alone);
 --report prints the table of such a file and measures nothing; with --cluster its layouts are forecast anew, with
 --again each by the cluster file that it was forecast with.
@@ -145,7 +147,7 @@ REFERENCE = {"model": {"arch": "llama", "vocab": 1000, "layers": 2, "hidden": 25
 
 
 def steps_of(args, sections, steps):
-    """Seconds of the steps but the first two, and the last line of the metrics."""
+    """Seconds of the steps but the first two, and the last line of the metrics; its ep_load is the steps' median."""
     with tempfile.TemporaryDirectory(dir=args.scratch) as temporary:
         folder = Path(temporary)
         write_shard(folder / "random.bin")
@@ -153,6 +155,8 @@ def steps_of(args, sections, steps):
         run.write_text(run_file(sections, folder / "random.bin", folder, steps, args.cluster))
         program(args, "train", run, "--json", before=args.prefix.split())
         lines = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    if "ep_load" in lines[-1]:
+        lines[-1]["ep_load"] = statistics.median(statistics.mean(s["ep_load"]) for s in lines[2:])
     return [s["step_s"] for s in lines[2:]], lines[-1]
 
 
@@ -190,6 +194,14 @@ def planned(args, sections, cluster):
         return json.loads(program(args, "plan", run, "--json"))["candidates"][0]
 
 
+def routed(args, sections, cluster, load):
+    """The forecast where the fullest rank of experts has so many means; None where nothing is divided so."""
+    if not load:
+        return None
+    layout = {**sections["layout"], "ep_load": max(1.0, round(load, 4))}
+    return planned(args, {**sections, "layout": layout}, cluster)["step_s"]
+
+
 def measure(args, seed):
     sections = draw(seed)
     before = args.last or reference(args)
@@ -202,6 +214,7 @@ def measure(args, seed):
     # A rank of a pipeline that is not the one with the largest peak has other bytes: plan shows the worst.
     same = wire == measured and plan["memory"]["total"] == last["peak_bytes"]["total"]
     return {"seed": seed, "draw": sections, "expected_s": plan["step_s"], "roof_s": plan["roof_s"],
+            "ep_load": last.get("ep_load"), "routed_s": routed(args, sections, args.cluster, last.get("ep_load")),
             "measured_s": statistics.median(seconds), "steps": len(seconds), "bytes_equal": same,
             "reference_s": (before + args.last) / 2, "bench_reference_s": args.bench_reference, "others": others,
             "cluster": str(args.cluster)}
@@ -226,7 +239,7 @@ def over_passes(rows):
     layouts = {}
     for row in rows:
         layouts.setdefault(row["seed"], []).append(row)
-    seconds = ("expected_s", "roof_s", "measured_s", "clocked_s")
+    seconds = ("expected_s", "routed_s", "roof_s", "measured_s", "clocked_s")
     return [dict(of[0], bytes_equal=all(r["bytes_equal"] for r in of),
                  **{key: statistics.median(r[key] for r in of) for key in seconds}) for of in layouts.values()]
 
@@ -246,6 +259,7 @@ def summary(rows, name, what, key="measured_s"):
 def report(measured):
     usual = statistics.median(r["reference_s"] for r in measured)
     for r in measured:
+        r["routed_s"] = r.get("routed_s") or r["expected_s"]
         r["clocked_s"] = r["measured_s"] * (r.get("bench_reference_s") or usual) / r["reference_s"]
     rows = over_passes(measured)
     if len(measured) > len(rows):
@@ -256,12 +270,16 @@ def report(measured):
         print(line_of(row))
     print(summary(rows, "expected_s", "expected"))
     print(summary(rows, "expected_s", "expected, without drift since bench", "clocked_s"))
+    print(summary(rows, "routed_s", "expected, experts' ranks as full as they were"))
     print(summary(rows, "roof_s", "roof"))
     if len(measured) > len(rows):
         print(summary(measured, "expected_s", "each measurement by itself"))
+        print(summary(measured, "routed_s", "each by itself, experts' ranks as full as they were"))
     for kind in ("dp", "tp", "cp", "ep", "pp"):
         if of := [r for r in rows if kind_of(r) == kind]:
             print(summary(of, "expected_s", f"expected, {kind}"))
+            if kind == "ep":
+                print(summary(of, "routed_s", "expected, ep, experts' ranks as full as they were"))
     spread = sorted(r["reference_s"] / usual for r in measured)
     print(f"the fixed run beside them: {spread[0]:.2f} to {spread[-1]:.2f} of its median")
     if all(r.get("bench_reference_s") for r in measured):
@@ -290,6 +308,8 @@ def main():
     p.add_argument("--quiet", type=float, default=0.03, help="share of the processors that others may have meanwhile")
     p.add_argument("--tries", type=int, default=3, help="times that a disturbed run is made")
     args = p.parse_args()
+    if args.scratch:
+        os.makedirs(args.scratch, exist_ok=True)
     args.named = args.cluster = args.cluster and args.cluster.resolve()
     if args.report:
         rows = [json.loads(line) for line in args.report.read_text().splitlines()]
@@ -301,7 +321,8 @@ def main():
             of = row["seed"], str(cluster)
             if of not in plans:
                 plans[of] = planned(args, row["draw"], cluster)
-            row.update(expected_s=plans[of]["step_s"], roof_s=plans[of]["roof_s"])
+            row.update(expected_s=plans[of]["step_s"], roof_s=plans[of]["roof_s"],
+                       routed_s=routed(args, row["draw"], cluster, row.get("ep_load")))
         return report(rows)
     if not args.cluster:
         p.error("--cluster is missing: trireme bench --out FILE writes one")

@@ -72,26 +72,27 @@ Measured measure(const RunSpec& run, const ClusterSpec& cluster, int of, int ste
   const Schedule schedule = schedule_of(run);
   const Booking booking = book_training(run, schedule, kThreads);
   Measured out;
-  run_rank_threads(int(run.world()), "cpu", {.threads = kThreads}, [&](Device& device, CommFactory& factory) {
-    StepRecorder recorder(device, factory);
-    CommSet comms(recorder.factory(), mesh_of(run.layout));
-    StageRunner runner(run, RunMode::train, recorder.device(), booking.arena_bytes, &comms);
-    runner.init_weights();
-    const FillBatch fill = random_batch(run);
-    const auto& actions = schedule.ranks.at(size_t(runner.sharing().pp.rank));
-    for (int s = 0; s < steps + kWarm; s++) {
-      agree_max(factory.control(), 0);
-      recorder.start(runner, actions);
-      const double took = runner.step(actions, s + 1, run.tokens_per_step(), fill).seconds;
-      const Tape tape = recorder.stop();
-      if (s < kWarm || factory.rank() != of) continue;
-      out.rows = rows_of(tape, price(tape, cluster, run), shapes);
-      out.step_s.push_back(took);
-      out.steps.emplace_back();
-      for (const auto& [name, row] : out.rows) out.steps.back()[name] = row.measured_s;
-    }
-    agree_max(factory.control(), 0);
-  });
+  run_rank_threads(int(run.world()), "cpu", {.threads = kThreads, .bind = true},
+                   [&](Device& device, CommFactory& factory) {
+                     StepRecorder recorder(device, factory);
+                     CommSet comms(recorder.factory(), mesh_of(run.layout));
+                     StageRunner runner(run, RunMode::train, recorder.device(), booking.arena_bytes, &comms);
+                     runner.init_weights();
+                     const FillBatch fill = random_batch(run);
+                     const auto& actions = schedule.ranks.at(size_t(runner.sharing().pp.rank));
+                     for (int s = 0; s < steps + kWarm; s++) {
+                       agree_max(factory.control(), 0);
+                       recorder.start(runner, actions);
+                       const double took = runner.step(actions, s + 1, run.tokens_per_step(), fill).seconds;
+                       const Tape tape = recorder.stop();
+                       if (s < kWarm || factory.rank() != of) continue;
+                       out.rows = rows_of(tape, price(tape, cluster, run), shapes);
+                       out.step_s.push_back(took);
+                       out.steps.emplace_back();
+                       for (const auto& [name, row] : out.rows) out.steps.back()[name] = row.measured_s;
+                     }
+                     agree_max(factory.control(), 0);
+                   });
   return out;
 }
 

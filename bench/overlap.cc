@@ -168,7 +168,7 @@ Steps measure(const Options& o, const RunSpec& run) {
   const Booking booking = book_training(run, schedule, 1);
   const std::vector<Action>& actions = schedule.ranks[0];
   Steps tapes(size_t(o.steps), std::vector<Tape>(size_t(o.ranks)));
-  run_rank_threads(o.ranks, "cpu", {.threads = 1}, [&](Device& device, CommFactory& factory) {
+  run_rank_threads(o.ranks, "cpu", {.threads = 1, .bind = true}, [&](Device& device, CommFactory& factory) {
     auto delayed = make_delayed(factory, o.link, &device);
     StepRecorder recorder(device, *delayed);
     CommSet comms(recorder.factory(), mesh_of(run.layout));

@@ -54,7 +54,7 @@ std::array<std::vector<double>, 2> measure(const Options& o) {
     arena[k] = book_training(runs[k], schedules[k], runs[k].train.threads).arena_bytes;
   }
   std::array<std::vector<double>, 2> seconds;
-  run_rank_threads(o.ranks, "cpu", {.threads = 1}, [&](Device& device, CommFactory& factory) {
+  run_rank_threads(o.ranks, "cpu", {.threads = 1, .bind = true}, [&](Device& device, CommFactory& factory) {
     const auto wide = make_device("cpu", {.threads = o.ranks});
     std::array<std::unique_ptr<CommSet>, 2> comms;
     Pair runners;

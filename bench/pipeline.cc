@@ -161,7 +161,7 @@ class Runner {
 std::vector<std::vector<Step>> measure(const Options& o, std::span<const Case> cases) {
   std::vector<std::vector<Step>> out(cases.size());
   for (std::vector<Step>& steps : out) steps.assign(size_t(o.steps), Step(size_t(o.stages)));
-  run_rank_threads(o.stages, "cpu", {.threads = 1}, [&](Device& device, CommFactory& factory) {
+  run_rank_threads(o.stages, "cpu", {.threads = 1, .bind = true}, [&](Device& device, CommFactory& factory) {
     auto delayed = make_delayed(factory, {.alpha = o.link_ms * 1e-3}, &device);
     CommFactory& link = o.link_ms > 0 ? *delayed : factory;
     std::vector<std::unique_ptr<Runner>> runners;

@@ -28,6 +28,7 @@ TrainingSetup prepare_training(const RunSpec& run, const PrecisionSpec& asked, c
   if (std::string why = why_not(run, t.forecast); !why.empty()) throw Error(why, Fault::request);
   t.device = {.threads = threads,
               .spin = ranks_here * (threads + 1) <= threads_of(RunSpec()),
+              .bind = run.train.bind == "auto" && run.train.device == "cpu",
               .deterministic = run.train.deterministic,
               .graphs = run.train.graphs == "on"};
   t.options.arena_bytes = t.forecast.booking.arena_bytes;

@@ -50,9 +50,17 @@ int64_t LayerRouting::choices() const {
 }
 
 double LayerRouting::max_load() const {
+  return max_load(int64_t(load.size()));
+}
+
+double LayerRouting::max_load(int64_t ranks) const {
   const int64_t all = choices();
-  return all == 0 ? 0
-                  : double(*std::max_element(load.begin(), load.end())) * double(load.size()) / double(all);
+  if (all == 0) return 0;
+  const size_t each = load.size() / size_t(ranks);
+  int64_t most = 0;
+  for (size_t begin = 0; begin + each <= load.size(); begin += each)
+    most = std::max(most, std::reduce(load.begin() + begin, load.begin() + begin + each, int64_t{0}));
+  return double(most) * double(ranks) / double(all);
 }
 
 std::vector<LayerRouting> Routing::totals(int64_t experts) const {

@@ -47,7 +47,8 @@ struct LayerRouting {
   double aux_loss = 0, z_loss = 0;  // what is added to the loss, factors included
 
   int64_t choices() const;
-  double max_load() const;  // of the mean; 1 = balanced
+  double max_load() const;               // of an expert, in means; 1 = balanced
+  double max_load(int64_t ranks) const;  // of a rank where so many divide the experts, in means
 };
 
 class Routing {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <mutex>
 #include <numeric>
 
@@ -19,6 +20,8 @@
 
 namespace trireme {
 namespace {
+
+constexpr int64_t kSmall = 256;  // narrower models are soon done: more sizes of them are run, each shorter
 
 struct Model {
   std::string_view arch;
@@ -61,7 +64,7 @@ class CallTimes : public CommObserver {
   void done(const CommCall& c, int64_t begin_ns, int64_t met_ns, int64_t end_ns) override {
     // A single message takes mostly until its other end comes.
     if (c.peer >= 0 || c.payload <= 0 || end_ns <= met_ns) return;
-    const std::string table = call_table(name_of(c.kind), c.algorithm, size_t(ranks_));
+    const std::string table = call_table(name_of(c.kind), c.algorithm, size_t(ranks_), c.stream.id != 0);
     const std::lock_guard lock(mutex_);
     seconds_[table][c.payload].push_back(double(end_ns - std::max(met_ns, begin_ns)) * 1e-9);
   }
@@ -91,7 +94,7 @@ struct Drilled {
 Drilled drill_run(const RunSpec& run, const CalibrationRequest& o, double seconds, int64_t fewest) {
   const int threads = o.threads;
   const bool waits = o.device != "cpu";
-  constexpr int64_t kMost = 16;
+  constexpr int64_t kMost = 64;
   constexpr double kBurst = 0.01;
   const Schedule schedule = schedule_of(run);
   const Booking booking = book_training(run, schedule, threads);
@@ -131,7 +134,7 @@ Drilled drill_run(const RunSpec& run, const CalibrationRequest& o, double second
     clocks[size_t(factory.rank())] = (before + clock()) / 2;
     if (factory.rank() == 0) comms.observe(nullptr);
   };
-  run_rank_threads(int(run.world()), o.make ? o.make : named, body);
+  run_rank_threads(int(run.world()), o.make ? o.make : named, body, {}, waits ? 0 : threads);
   out.clock = std::accumulate(clocks.begin(), clocks.end(), 0.0) / double(clocks.size());
   out.calls = times.take();
   return out;
@@ -203,7 +206,7 @@ std::vector<SpeedTable> time_calls(int ranks) {
                                    Collective::all_to_all, Collective::broadcast,  Collective::reduce,
                                    Collective::p2p};
   std::vector<SpeedTable> out;
-  run_rank_threads(ranks, "cpu", {.threads = 1}, [&](Device& device, CommFactory& factory) {
+  run_rank_threads(ranks, "cpu", {.threads = 1, .bind = true}, [&](Device& device, CommFactory& factory) {
     std::vector<int> all(static_cast<size_t>(ranks));
     std::iota(all.begin(), all.end(), 0);
     auto c = factory.split(all, "bench");
@@ -270,8 +273,8 @@ std::vector<Model> drilled_models(const CalibrationRequest& o) {
     n++;
   };
   for (int64_t hidden : {64, 96, 128, 192, 256, 320, 384, 512, 640, 768})
-    for (int i = 0; i < (o.ranks > 1 ? 3 : 1); i++)
-      add(o.ranks > 1 ? kArchs[i] : kArchs[n % 2], hidden, hidden % 64 || n % 4 == 0 ? 32 : 64);
+    for (int i = 0; i < (o.ranks > 1 ? hidden < kSmall ? 6 : 3 : 1); i++)
+      add(o.ranks > 1 ? kArchs[i % 3] : kArchs[n % 2], hidden, hidden % 64 || n % 4 == 0 ? 32 : 64);
   for (int64_t hidden : {64, 96, 192, 320, 512})
     for (int i = 0; i < (o.ranks > 1 ? 2 : 1); i++) add("mixtral", hidden, 32);
   return models;
@@ -280,7 +283,7 @@ std::vector<Model> drilled_models(const CalibrationRequest& o) {
 // Ranks that divide something else than the batch: their calls, and what a part of a layer takes.
 std::vector<RunSpec> divided_drills(const CalibrationRequest& o) {
   std::vector<RunSpec> runs;
-  for (int64_t hidden : {192, 512})
+  for (int64_t hidden : {192, 512, 64})
     for (int way = 0; way < 6; way++) {
       const Model m{way == 5 ? "mixtral" : "llama", hidden, hidden / 32, 512, 128, 1024, 2};
       RunSpec r = drill_of(m, o.bf16 && way % 2 == int(hidden == 512) ? "bf16" : "f32", o.threads);
@@ -310,7 +313,7 @@ std::vector<RunSpec> drills(const CalibrationRequest& o) {
       RunSpec r = drill_of(m, compute, o.threads);
       if (o.device == "cuda") r.train.device = o.device;
       r.layout.dp = o.ranks, r.batch.global = o.ranks * r.batch.micro;
-      if (o.ranks > 1) r.layout.zero = n++ % 4;
+      if (o.ranks > 1) r.layout.zero = (n + n / 4) % 4, n++;  // either type in every stage
       runs.push_back(resolve(r, {.native_bf16 = o.bf16}));
     }
   }
@@ -353,6 +356,39 @@ double SpeedSamples::between_s() const {
   return median(between_);
 }
 
+WholeStepFit fit_whole_steps(std::span<const WholeStep> steps) {
+  // Seconds of a call and of a byte: none, or steps of a factor of sqrt 2 up to two milliseconds and to what
+  // a gigabyte a second takes.
+  constexpr double kCall = 1e-6, kByte = 1e-12;
+  constexpr int kCalls = 22, kBytes = 20;
+  std::vector<double> left(steps.size());
+  const auto usual = [&](double call, double byte) {
+    for (size_t i = 0; i < steps.size(); i++)
+      left[i] = (steps[i].step_s - call * steps[i].calls - byte * steps[i].bytes) / steps[i].pieces_s;
+    return median(left);
+  };
+  WholeStepFit best;
+  double least = std::numeric_limits<double>::infinity();
+  for (int i = -1; i <= kCalls; i++)
+    for (int j = -1; j <= kBytes; j++) {
+      const double call = i < 0 ? 0 : kCall * std::exp2(i / 2.0),
+                   byte = j < 0 ? 0 : kByte * std::exp2(j / 2.0);
+      const double ratio = usual(call, byte);
+      if (ratio <= 0) continue;
+      double error = 0;
+      for (const WholeStep& s : steps)
+        error += std::abs(std::log((ratio * s.pieces_s + call * s.calls + byte * s.bytes) / s.step_s));
+      if (error >= least) continue;
+      least = error, best.call_s = call, best.byte_s = byte, best.usual = ratio;
+    }
+  usual(best.call_s, best.byte_s);
+  std::map<Axis, std::vector<double>> own;
+  for (size_t i = 0; i < steps.size(); i++)
+    if (left[i] > 0) own[steps[i].axis].push_back(left[i]);
+  for (auto& [axis, ratios] : own) best.ratios[axis] = pooled_ratio(std::move(ratios), best.usual);
+  return best;
+}
+
 double pooled_ratio(std::vector<double> own, double usual) {
   constexpr double kUsual = 4;
   if (own.empty()) return usual;
@@ -370,7 +406,13 @@ void add_calls(CallSeconds& to, const CallSeconds& of, double factor) {
       for (double s : seconds) to[table][bytes].push_back(factor * s);
 }
 
-// Calls as they were in steps, and of kinds that no step made as they are alone.
+SpeedTable* find_table(std::vector<SpeedTable>& tables, std::string_view of) {
+  const auto t = std::find_if(tables.begin(), tables.end(), [&](const SpeedTable& o) { return o.of == of; });
+  return t == tables.end() ? nullptr : &*t;
+}
+
+// Calls as they were in steps, and as they are alone where no step's were of that kind or of so few bytes: on
+// the rank's own thread no slower than what is larger; beside compute with what those take longer there.
 std::vector<SpeedTable> call_tables(const CallSeconds& seen, int ranks) {
   std::vector<SpeedTable> out;
   for (const auto& [of, sizes] : seen) {
@@ -380,8 +422,20 @@ std::vector<SpeedTable> call_tables(const CallSeconds& seen, int ranks) {
     thin(t);
     out.push_back(std::move(t));
   }
-  for (SpeedTable& t : time_calls(ranks))
-    if (!seen.contains(t.of)) out.push_back(std::move(t));
+  for (SpeedTable& alone : time_calls(ranks)) {
+    for (const bool beside : {true, false}) {
+      SpeedTable* t = find_table(out, alone.of + std::string(beside ? kBeside : ""));
+      if (!t) continue;
+      const SpeedPoint least = t->points.front();
+      const double longer = beside ? std::max(0.0, least.seconds - curve_seconds(alone, least.work)) : 0;
+      std::vector<SpeedPoint> fewer;
+      for (const SpeedPoint& p : alone.points)
+        if (p.work < least.work)
+          fewer.push_back({.work = p.work, .seconds = std::min(p.seconds + longer, least.seconds)});
+      t->points.insert(t->points.begin(), fewer.begin(), fewer.end());
+    }
+    if (!find_table(out, alone.of)) out.push_back(std::move(alone));
+  }
   return out;
 }
 
@@ -390,18 +444,20 @@ std::vector<SpeedTable> call_tables(const CallSeconds& seen, int ranks) {
 void take_whole_steps(Calibration& c, std::span<const RunSpec> runs, std::span<const double> step_s) {
   ClusterSpec machine;
   machine.together = c;
-  std::map<Axis, std::vector<double>> ratios;
-  std::vector<double> all;
+  std::vector<WholeStep> steps;
   for (size_t i = 0; i < runs.size(); i++) {
     const Schedule schedule = schedule_of(runs[i]);
-    const double pieces_s =
-        step_time(runs[i], schedule, machine, c.threads, record_training(runs[i], schedule, c.threads))
-            .step_s;
+    const Tape tape = record_training(runs[i], schedule, c.threads);
+    const double pieces_s = step_time(runs[i], schedule, machine, c.threads, tape).step_s;
     if (pieces_s <= 0 || step_s[i] <= 0) continue;
-    all.push_back(step_s[i] / pieces_s);
-    ratios[divided_axis(runs[i].layout)].push_back(all.back());
+    const Beside beside = calls_beside(tape);
+    steps.push_back(
+        {divided_axis(runs[i].layout), step_s[i], pieces_s, double(beside.calls), double(beside.bytes)});
   }
-  for (const auto& [axis, r] : ratios) c.*whole_step(axis) = pooled_ratio(r, median(all));
+  if (steps.empty()) return;
+  const WholeStepFit fit = fit_whole_steps(steps);
+  c.beside_s = fit.call_s, c.beside_s_per_byte = fit.byte_s;
+  for (const auto& [axis, ratio] : fit.ratios) c.*whole_step(axis) = ratio;
 }
 
 }  // namespace
@@ -418,7 +474,11 @@ Calibration calibrate(const CalibrationRequest& o, const CalibrationProgress& pr
     // Few runs divide more than the batch, and their whole steps count; emulated steps are long.
     const bool divides = o.ranks > 1 && divided_axis(runs[i].layout) != Axis::dp;
     const bool brief = o.ranks == 1 || (!o.bf16 && runs[i].precision.compute == "bf16");
-    drilled.push_back(drill_run(runs[i], o, divides ? 0.2 : 0.1, divides ? 4 : brief ? 2 : 3));
+    drilled.push_back(drill_run(runs[i], o,
+                                divides                         ? 0.2
+                                : runs[i].model.hidden < kSmall ? 0.06
+                                                                : 0.12,
+                                brief ? 2 : 5));
     clocks.push_back(drilled[i].clock);
     if (progress) progress(int64_t(i) + 1, int64_t(runs.size()));
   }

@@ -3,9 +3,11 @@
 #pragma once
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "mesh/mesh.h"
 #include "runtime/rank_threads.h"
 #include "spec/calibration.h"
 #include "spec/run_spec.h"
@@ -52,6 +54,21 @@ class SpeedSamples {
   std::map<std::string, std::map<Size, std::vector<double>>> seconds_;
   std::vector<double> between_;
 };
+
+// What a run of ranks took a step, and what its pieces foretell; its calls beside compute and their bytes.
+struct WholeStep {
+  Axis axis = Axis::dp;  // that they divide
+  double step_s = 0, pieces_s = 0, calls = 0, bytes = 0;
+};
+// step_s = ratio x pieces_s + call_s x calls + byte_s x bytes.
+struct WholeStepFit {
+  double call_s = 0, byte_s = 0;
+  double usual = 1;               // ratio of all
+  std::map<Axis, double> ratios;  // pooled_ratio() of each axis' own
+};
+// The call_s and byte_s with which logarithms of these steps are nearest in the mean, the ratio at its
+// median: a few steps that the system held up move neither. At least one step, of times above 0.
+WholeStepFit fit_whole_steps(std::span<const WholeStep>);
 
 // The median of a few ratios that scatter, drawn towards what is usual of all of them as four more that were
 // so would draw it (in logarithms); usual where there are none. Ratios above 0.

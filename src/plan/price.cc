@@ -46,9 +46,9 @@ double talk_seconds(const Tape& tape, const Piece& p, const ClusterSpec& cluster
 std::optional<double> call_speed(const Speeds& speeds, const Tape& tape, const Piece& p) {
   // A message costs what a hop of a ring between the two would: payload counts both ways.
   if (p.kind == PieceKind::send)
-    return speeds.call(call_table("p2p", "direct", speeds.ranks()), 2.0 * double(p.payload));
+    return speeds.call("p2p", "direct", speeds.ranks(), p.stream != 0, 2.0 * double(p.payload));
   if (p.kind != PieceKind::call) return std::nullopt;
-  return speeds.call(call_table(p.name, p.algorithm, tape.groups[size_t(p.group)].ranks.size()),
+  return speeds.call(p.name, p.algorithm, tape.groups[size_t(p.group)].ranks.size(), p.stream != 0,
                      double(p.payload));
 }
 
@@ -190,7 +190,9 @@ StepTime step_time(const RunSpec& run, const Schedule& schedule, const ClusterSp
   const Calibration* c = calibration_of(run, cluster);
   if (c && run.world() > 1 && run.train.device != "cuda") {  // whose wires take nothing from compute
     const double whole = c->*whole_step(divided_axis(run.layout));
-    t.step_s = (t.step_s + hidden_seconds(all)) * (whole > 0 ? whole : 1);
+    const Beside beside = calls_beside(one);
+    t.step_s = (t.step_s + hidden_seconds(all)) * (whole > 0 ? whole : 1) +
+               c->beside_s * double(beside.calls) + c->beside_s_per_byte * double(beside.bytes);
   }
   for (const RankReplay& r : all.ranks) {
     t.compute_s = std::max(t.compute_s, double(r.busy) * 1e-9);

@@ -340,6 +340,8 @@ void RowReader::read_recompute() {
     s_.recompute = 1;
   } else if (r.starts_with("selective")) {
     s_.recompute = rule_->selective, s_.recompute_attention = s_.attention == AttentionKind::unfused;
+  } else if (r == "all but products") {
+    s_.renorm = s_.recompute_attention = true;
   } else if (r == "unknown") {
     recompute_missing_ = true;
   }

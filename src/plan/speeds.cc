@@ -62,18 +62,20 @@ double work_of(const Piece& p) {
 }
 
 Piece as_filled(const Piece& p, const RunSpec& run) {
-  if (run.layout.ep == 1 || run.layout.ep_buffer <= 1 || !p.name.starts_with("grouped_matmul")) return p;
-  const double room = std::min(run.layout.ep_buffer, double(run.layout.ep));  // no more rows than there are
+  if (run.layout.ep == 1 || !p.name.starts_with("grouped_matmul")) return p;
+  const double most = double(run.layout.ep);  // no more rows than there are
+  const double room = std::max(1.0, std::min(run.layout.ep_buffer, most));
+  const double load = std::min(run.layout.ep_load, most);
   Piece filled = p;
-  filled.cost.flops /= room;
+  filled.cost.flops *= load / room;
   // Rows are the output's, but of a weight's gradient, whose rows are the weights'.
-  if (p.name == "grouped_matmul") filled.rows = int64_t(double(p.rows) / room);
+  if (p.name == "grouped_matmul") filled.rows = std::llround(double(p.rows) * load / room);
   return filled;
 }
 
-std::string call_table(std::string_view name, std::string_view algorithm, size_t ranks) {
+std::string call_table(std::string_view name, std::string_view algorithm, size_t ranks, bool beside) {
   return std::string(name) + " " + (algorithm.empty() ? "-" : std::string(algorithm)) + " " +
-         std::to_string(ranks);
+         std::to_string(ranks) + std::string(beside ? kBeside : "");
 }
 
 double curve_seconds(const SpeedTable& t, double work) {
@@ -117,14 +119,23 @@ std::optional<double> Speeds::op(const Piece& p, std::string_view compute) const
                          double(std::max<int64_t>(p.cols, 1)), work);
 }
 
-std::optional<double> Speeds::call(const std::string& table, double bytes) const {
-  auto it = calls_.find(table);
-  if (it == calls_.end()) return std::nullopt;
-  return curve_seconds(it->second, bytes);
+std::optional<double> Speeds::call(std::string_view name, std::string_view algorithm, size_t ranks,
+                                   bool beside, double bytes) const {
+  for (const bool b : {beside, !beside})
+    if (const auto it = calls_.find(call_table(name, algorithm, ranks, b)); it != calls_.end())
+      return curve_seconds(it->second, bytes);
+  return std::nullopt;
 }
 
 Axis divided_axis(const LayoutSpec& l) {
   return l.pp > 1 ? Axis::pp : l.ep > 1 ? Axis::ep : l.cp > 1 ? Axis::cp : l.tp > 1 ? Axis::tp : Axis::dp;
+}
+
+Beside calls_beside(const Tape& tape) {
+  Beside b;
+  for (const Piece& p : tape.pieces)
+    if (p.kind == PieceKind::call && p.stream != 0) b.calls++, b.bytes += p.payload;
+  return b;
 }
 
 double Calibration::*whole_step(Axis axis) {

@@ -25,15 +25,23 @@ namespace trireme {
 bool is_product(std::string_view op);
 // As SpeedPoint::work counts it.
 double work_of(const Piece&);
-// The launch as it is with a balanced router: products of experts that are divided over ranks have a planned
-// room of rows, layout.ep_buffer (at most ep) times what comes then, and compute those that came.
+// The launch as it is on the fullest rank: products of experts that are divided over ranks have a planned
+// room of rows, layout.ep_buffer (at most ep) times what a balanced router sends, and compute those that
+// come, layout.ep_load times those.
 Piece as_filled(const Piece&, const RunSpec&);
-// "all_reduce ordered 2": a call's table.
-std::string call_table(std::string_view name, std::string_view algorithm, size_t ranks);
+// "all_reduce ordered 2": a call's table. beside: on a stream of its own, "all_reduce ordered 2 beside",
+// whose thread has to be given a core that computes.
+inline constexpr std::string_view kBeside = " beside";
+std::string call_table(std::string_view name, std::string_view algorithm, size_t ranks, bool beside = false);
 
 // What the ranks of a layout divide beside the batch: the first of pp, ep, cp and tp that is above 1, else
 // dp.
 Axis divided_axis(const LayoutSpec&);
+// Collectives on streams of their own, and the bytes of their buffers.
+struct Beside {
+  int64_t calls = 0, bytes = 0;
+};
+Beside calls_beside(const Tape&);
 // Where a calibration says what whole steps of ranks that divide this took of what their pieces foretell.
 // Ranks wait for one another wherever chance holds one of them up, and one that waits leaves what cores share
 // to the others: no op's time says so.
@@ -44,8 +52,9 @@ class Speeds {
   explicit Speeds(const Calibration&);
   // Of one launch; none where no size of this op was measured in this type.
   std::optional<double> op(const Piece&, std::string_view compute) const;
-  // Of a call once its ranks have met.
-  std::optional<double> call(const std::string& table, double bytes) const;
+  // Of a call once its ranks have met; as the other kind where only that was measured.
+  std::optional<double> call(std::string_view name, std::string_view algorithm, size_t ranks, bool beside,
+                             double bytes) const;
   double between_s() const { return between_s_; }
   size_t ranks() const { return ranks_; }  // that it was measured with
 

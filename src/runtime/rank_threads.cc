@@ -2,11 +2,13 @@
 
 #include <atomic>
 #include <exception>
+#include <optional>
 #include <system_error>
 #include <thread>
 #include <vector>
 
 #include "base/no_signals.h"
+#include "base/own_cores.h"
 #include "comm/thread/thread_world.h"
 
 namespace trireme {
@@ -34,9 +36,11 @@ class Witness final : public CommFactory {
 };
 
 struct Ranks {
-  Ranks(int n, const CommOptions& comm) : world(n, comm), errors(size_t(n)) {}
+  Ranks(int n, const CommOptions& comm, int cores) : world(n, comm), errors(size_t(n)), cores_each(cores) {}
 
   void run(int rank, const MakeDevice& make, const RankBody& body) {
+    std::optional<OwnCores> own;
+    if (cores_each > 0) own.emplace(rank, int(errors.size()), cores_each);
     std::unique_ptr<CommFactory> factory;
     try {
       std::unique_ptr<Device> device = make();
@@ -59,6 +63,7 @@ struct Ranks {
 
   ThreadWorld world;
   std::vector<std::exception_ptr> errors;
+  int cores_each;
   std::atomic<int> first_failed = -1;
 };
 
@@ -67,11 +72,12 @@ struct Ranks {
 void run_rank_threads(int world, std::string_view device, const DeviceOptions& options, const RankBody& body,
                       const CommOptions& comm) {
   run_rank_threads(
-      world, [&] { return make_device(device, options); }, body, comm);
+      world, [&] { return make_device(device, options); }, body, comm, options.bind ? options.threads : 0);
 }
 
-void run_rank_threads(int world, const MakeDevice& make, const RankBody& body, const CommOptions& comm) {
-  Ranks ranks(world, comm);
+void run_rank_threads(int world, const MakeDevice& make, const RankBody& body, const CommOptions& comm,
+                      int cores_each) {
+  Ranks ranks(world, comm, cores_each);
   std::vector<std::thread> threads;
   std::string no_thread;
   {

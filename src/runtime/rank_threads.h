@@ -16,8 +16,11 @@ namespace trireme {
 using RankBody = std::function<void(Device&, CommFactory&)>;
 void run_rank_threads(int world, std::string_view device, const DeviceOptions&, const RankBody&,
                       const CommOptions& = {});
-// Devices that make_device() does not know.
+// Devices that make_device() does not know. cores_each: of each rank, kept to by it and by all threads that
+// it starts, where world x so many are all that there are (base/own_cores.h); 0 = as the system will. Of the
+// other call: DeviceOptions::threads where they are to be bound.
 using MakeDevice = std::function<std::unique_ptr<Device>()>;
-void run_rank_threads(int world, const MakeDevice&, const RankBody&, const CommOptions& = {});
+void run_rank_threads(int world, const MakeDevice&, const RankBody&, const CommOptions& = {},
+                      int cores_each = 0);
 
 }  // namespace trireme

@@ -33,6 +33,9 @@ struct Calibration {
   int64_t ranks = 0, threads = 0;
   double f32 = 0, bf16 = 0, memory_bandwidth = 0;  // the roof at so many threads of one rank
   double between_s = 0;  // of a rank's thread from one op's end to the next one's begin
+  // Beyond their own time, what a step takes for each collective beside compute and for each byte of its
+  // buffer: its thread must be given a core that computes, and what it writes lies in caches of others.
+  double beside_s = 0, beside_s_per_byte = 0;
   // What whole steps took of what their pieces foretell, by what ranks divide; 0 = not measured.
   double step_dp = 0, step_tp = 0, step_cp = 0, step_ep = 0, step_pp = 0;
   Texts ops, calls;  // tables, a line each
@@ -47,6 +50,10 @@ struct Calibration {
     v("bf16", bf16, "FLOP/s", "peak in bf16 at so many threads; 0 = not native", between(0, 1e21));
     v("memory_bandwidth", memory_bandwidth, "bytes/s", "of so many threads; 0 = not known", between(0, 1e18));
     v("between_s", between_s, "s", "from an op's end to the next one's begin", between(0, 1));
+    v("beside_s", beside_s, "s", "of a step, for each collective beside compute more than its own time",
+      between(0, 1));
+    v("beside_s_per_byte", beside_s_per_byte, "s/byte", "likewise for each byte of their buffers",
+      between(0, 1e-3));
     v("step_dp", step_dp, "",
       "whole steps of ranks that divide the batch, measured / what their ops and calls add up to; 0 = not "
       "measured",

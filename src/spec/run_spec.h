@@ -71,7 +71,7 @@ struct LayoutSpec {
   bool reshard_after_forward = true, reshard_last = true;
   double bucket_mb = 25;
   int64_t tp_chunks = 1;
-  double ep_buffer = 1.5;
+  double ep_buffer = 1.5, ep_load = 1;
   std::string schedule = "1f1b", schedule_file;
   int64_t in_flight = 0;
   int64_t chunks = 1;
@@ -123,6 +123,10 @@ struct LayoutSpec {
       "ep > 1: choices that a rank's experts have room for at once, in those that each rank has; more take "
       "further rounds",
       Rule{.low = 0, .high = 1e6, .low_open = true});
+    v("ep_load", ep_load, "",
+      "ep > 1, of forecasts alone: choices that the fullest rank's experts have, over the mean, as metrics "
+      "say; 1 = a balanced router",
+      between(1, 1e6));
     v("schedule", schedule, "",
       "pipeline schedule; auto searches one for the forecast's times, file takes one's own",
       one_of(kSchedules));
@@ -270,7 +274,7 @@ struct OptimizerSpec {
 
 struct TrainSpec {
   int64_t steps = 1000, seed = 1;
-  std::string device = "cpu", comm = "thread", sum_order = "ordered", graphs = "auto";
+  std::string device = "cpu", comm = "thread", sum_order = "ordered", graphs = "auto", bind = "auto";
   int64_t threads = 0;
   double timeout = 600;
   std::string dir = "runs/demo";
@@ -285,6 +289,7 @@ struct TrainSpec {
   template <class V>
   void visit(V& v) {
     static constexpr std::string_view kGraphs[] = {"auto", "on", "off"};
+    static constexpr std::string_view kBinds[] = {"auto", "off"};
     static constexpr std::string_view kDevices[] = {"cpu", "cuda"};
     static constexpr std::string_view kComms[] = {"thread", "mpi", "nccl"};
     static constexpr std::string_view kOrders[] = {"ordered", "auto", "ring", "halving", "hierarchical"};
@@ -304,6 +309,11 @@ struct TrainSpec {
       "no choice follows a clock; false = of a GPU's algorithms of a matrix product the fastest is taken, as "
       "timed when it first comes, and kept in train.dir/algorithms.txt for steps after a resume");
     v("threads", threads, "threads", "per rank; 0 = share the cores", between(0, 65536));
+    v("bind", bind, "",
+      "auto = rank threads keep to cores of their own where ranks x threads are all that the process may "
+      "use; "
+      "off = the system places them",
+      one_of(kBinds));
     v("timeout", timeout, "seconds", "before a rank that is late ends the run",
       Rule{.low = 0, .high = 1e9, .low_open = true});
     v("dir", dir, "folder", "metrics.jsonl, checkpoints/ and all else of the run");

@@ -47,6 +47,7 @@ std::string to_json_line(const StepMetrics& m) {
   if (m.aux_loss) j["aux_loss"] = *m.aux_loss;
   if (m.z_loss) j["z_loss"] = *m.z_loss;
   if (!m.expert_load.empty()) j["expert_load"] = m.expert_load, j["dropped"] = m.dropped;
+  if (!m.ep_load.empty()) j["ep_load"] = m.ep_load;
   if (m.loss_scale) j["loss_scale"] = *m.loss_scale, j["skipped"] = m.skipped;
   // Lists in the order of the run file: a shard may be named twice.
   for (const auto& [shard, n] : m.sequences) j["sequences"].push_back({{"shard", shard}, {"drawn", n}});
@@ -84,6 +85,8 @@ std::vector<std::pair<std::string, double>> scalars_of(const StepMetrics& m) {
     s.emplace_back("experts/load." + std::to_string(l), m.expert_load[l]);
     s.emplace_back("experts/dropped." + std::to_string(l), m.dropped[l]);
   }
+  for (size_t l = 0; l < m.ep_load.size(); l++)
+    s.emplace_back("experts/rank_load." + std::to_string(l), m.ep_load[l]);
   if (m.eval_loss) s.emplace_back("loss/eval", *m.eval_loss);
   if (m.loss_scale) s.emplace_back("optimizer/loss_scale", *m.loss_scale);
   if (m.noise_scale) s.emplace_back("optimizer/noise_scale", *m.noise_scale);

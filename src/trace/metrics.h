@@ -26,9 +26,9 @@ struct StepMetrics {
   std::optional<double> comm_s;
   std::vector<std::pair<std::string, int64_t>> comm_bytes;
   // Of models of experts: what routers add to the loss, and by block the largest load of an expert (in means)
-  // and the share of choices that were dropped.
+  // and the share of choices that were dropped; where ranks divide them the largest load of a rank, in means.
   std::optional<double> aux_loss, z_loss;
-  std::vector<double> expert_load, dropped;
+  std::vector<double> expert_load, dropped, ep_load;
   std::optional<double> loss_scale;  // where the precision needs one;
   bool skipped = false;              // then also whether gradients overflowed, so that nothing moved
   std::optional<double> eval_loss;   // nats per token on the held-out data, where this step evaluated

@@ -119,7 +119,8 @@ void run_watched_threads(const RunSpec& run, const DeviceOptions& device_options
     }
   };
   const MakeDevice named = [&] { return make_device(run.train.device, device_options); };
-  run_rank_threads(world, options.device ? options.device : named, on_rank, options_of(run, options.cluster));
+  run_rank_threads(world, options.device ? options.device : named, on_rank, options_of(run, options.cluster),
+                   device_options.bind ? device_options.threads : 0);
 }
 
 TrainSummary train_on_threads(const RunSpec& run, const Schedule& schedule,

@@ -319,6 +319,7 @@ class Trainer {
     if (run_.moe.z_loss > 0) m.z_loss = r.z_loss;
     for (const LayerRouting& l : runner_->routing()) {
       m.expert_load.push_back(l.max_load());
+      if (run_.layout.ep > 1) m.ep_load.push_back(l.max_load(run_.layout.ep));
       m.dropped.push_back(double(l.dropped) / double(std::max<int64_t>(1, l.choices())));
     }
     if (r.noise) m.noise_measured = true, m.noise_scale = runner_->noise_scale().sequences();

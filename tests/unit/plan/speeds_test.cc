@@ -209,6 +209,58 @@ TEST(Speeds, WholeStepsOfRanksAreTimedByWhatTheyDivide) {
   EXPECT_EQ(divided_axis(l), Axis::pp);
 }
 
+// Collectives beside compute are a table of their own; where only the other kind was measured it stands for
+// both.
+TEST(Speeds, CallsBesideComputeHaveTheirOwnTimes) {
+  Calibration c{.ranks = 2, .threads = 1};
+  c.calls = Texts::of({"all_gather direct 2 1x1x1000=1e-06", "all_gather direct 2 beside 1x1x1000=3e-05",
+                       "all_reduce ordered 2 beside 1x1x1000=5e-05"});
+  const Speeds speeds(c);
+  EXPECT_EQ(speeds.call("all_gather", "direct", 2, false, 1000), 1e-6);
+  EXPECT_EQ(speeds.call("all_gather", "direct", 2, true, 1000), 3e-5);
+  EXPECT_EQ(speeds.call("all_reduce", "ordered", 2, false, 1000), 5e-5);
+  EXPECT_FALSE(speeds.call("all_reduce", "ordered", 4, false, 1000));
+}
+
+// What such calls take of a step beyond their time comes once for each and for each byte, whatever the ratio
+// of whole steps.
+TEST(Speeds, CallsBesideComputeTakeTimeOfTheStep) {
+  RunSpec run = small_run(2);
+  run.layout.zero = 3;
+  const Schedule schedule = schedule_of(run);
+  const Beside beside = calls_beside(record_training(run, schedule, 1));
+  ASSERT_GT(beside.calls, 3);
+  ASSERT_GT(beside.bytes, 1000);
+  ClusterSpec c = calibrated(2);
+  const double plain = forecast(run, schedule, c, 1).step_s;
+  c.together.beside_s = 1e-4, c.together.beside_s_per_byte = 1e-9, c.together.step_dp = 1.5;
+  EXPECT_NEAR(forecast(run, schedule, c, 1).step_s,
+              1.5 * plain + 1e-4 * double(beside.calls) + 1e-9 * double(beside.bytes), 1e-9);
+}
+
+// Steps made by the formula give its numbers back, to the grid's factor of sqrt 2, though some were held up.
+TEST(Speeds, CallsAndBytesAreFoundInWholeSteps) {
+  std::vector<WholeStep> steps;
+  for (int i = 0; i < 60; i++) {
+    WholeStep s{.axis = i % 3 == 0 ? Axis::cp : Axis::dp};
+    s.pieces_s = 1e-3 * (1 + i % 7), s.calls = i % 4 * 4, s.bytes = 1e6 * (i * i % 23);
+    s.step_s = (s.axis == Axis::cp ? 1.10 : 1.02) * s.pieces_s + 32e-6 * s.calls + 16e-12 * s.bytes;
+    if (i % 9 == 0) s.step_s *= 1.5;
+    steps.push_back(s);
+  }
+  const WholeStepFit fit = fit_whole_steps(steps);
+  EXPECT_NEAR(std::log2(fit.call_s / 32e-6), 0, 0.51) << fit.call_s;
+  EXPECT_NEAR(std::log2(fit.byte_s / 16e-12), 0, 0.51) << fit.byte_s;
+  EXPECT_NEAR(fit.ratios.at(Axis::dp), 1.02, 0.02);
+  EXPECT_NEAR(fit.ratios.at(Axis::cp), 1.09, 0.03);
+  EXPECT_EQ(fit.ratios.size(), 2u);
+  for (WholeStep& s : steps) s.calls = s.bytes = 0, s.step_s = 2 * s.pieces_s;
+  const WholeStepFit none = fit_whole_steps(steps);
+  EXPECT_EQ(none.call_s, 0) << "what no step tells is none";
+  EXPECT_EQ(none.byte_s, 0);
+  EXPECT_NEAR(none.usual, 2, 1e-12);
+}
+
 // By hand: four of 1.21 beside a usual 1 are 1.1; many outweigh it, and it outweighs none.
 TEST(Speeds, FewRatiosAreDrawnTowardsTheUsualOne) {
   EXPECT_NEAR(pooled_ratio({1.21, 1.3, 0.2, 1.21}, 1), 1.1, 1e-12);
@@ -228,6 +280,9 @@ TEST(Speeds, WholeStepsAreMeasuredBesideTheirPieces) {
   EXPECT_GT(c.step_dp, 0.3);
   EXPECT_LT(c.step_dp, 5);
   EXPECT_EQ(c.step_pp, 0) << "no pipeline was run";
+  bool beside = false;
+  for (const std::string& line : c.calls) beside |= line.starts_with("all_gather direct 2 beside ");
+  EXPECT_TRUE(beside) << "ZeRO gathers beside compute";
 }
 
 // Nanoseconds are integers: a machine that would take years for a step is refused, not wrapped around.
@@ -428,13 +483,22 @@ TEST(Speeds, ExpertsOverRanksArePricedByTheRowsThatCome) {
   RunSpec run = small_run(2);
   run.layout.ep = 2, run.layout.ep_buffer = 1.5;
   const Piece p{.name = "grouped_matmul", .cost = {3000, 10, 20}, .rows = 150, .cols = 10, .launched = true};
-  EXPECT_EQ(as_filled(p, run).cost.flops, 2000);
+  EXPECT_NEAR(as_filled(p, run).cost.flops, 2000, 1e-9);
   EXPECT_EQ(as_filled(p, run).rows, 100);
   Piece weight = p, other = p;
   weight.name = "grouped_matmul_weight", other.name = "matmul";
-  EXPECT_EQ(as_filled(weight, run).cost.flops, 2000);
+  EXPECT_NEAR(as_filled(weight, run).cost.flops, 2000, 1e-9);
   EXPECT_EQ(as_filled(weight, run).rows, 150);
   EXPECT_EQ(as_filled(other, run).cost.flops, 3000);
+  run.layout.ep_load = 1.2;  // of the fullest rank
+  EXPECT_NEAR(as_filled(p, run).cost.flops, 2400, 1e-9);
+  EXPECT_EQ(as_filled(p, run).rows, 120);
+  EXPECT_NEAR(as_filled(weight, run).cost.flops, 2400, 1e-9);
+  run.layout.ep_load = 5;  // more than all there are
+  EXPECT_NEAR(as_filled(p, run).cost.flops, 4000, 1e-9);
+  run.layout.ep_buffer = 1, run.layout.ep_load = 1.5;
+  EXPECT_EQ(as_filled(p, run).cost.flops, 4500);
+  run.layout.ep_load = 1;
   run.layout.ep_buffer = 1e6;  // room for all rows of both
   EXPECT_EQ(as_filled(p, run).cost.flops, 1500);
   EXPECT_EQ(as_filled(p, run).rows, 75);

@@ -64,6 +64,18 @@ TEST_P(BalanceUnits, SlopeIsThatOfFiniteDifferences) {
   EXPECT_NEAR((loss_at(h) - loss_at(-h)) / (2 * h), norm, 2e-3 * norm);
 }
 
+// By hand: 1, 2, 3 and 6 choices of four experts.
+TEST(Balance, LoadsOfExpertsAndOfRanks) {
+  LayerRouting r;
+  r.load = {1, 2, 3, 6};
+  EXPECT_EQ(r.max_load(), 2);
+  EXPECT_EQ(r.max_load(4), 2);
+  EXPECT_EQ(r.max_load(2), 1.5);
+  EXPECT_EQ(r.max_load(1), 1);
+  r.load = {0, 0};
+  EXPECT_EQ(r.max_load(2), 0) << "a dense block";
+}
+
 // By default what a sequence says does not depend on how sequences are gathered in microbatches.
 TEST(Balance, SequencesAreTheSameUnitsInEveryMicrobatch) {
   RunSpec two = balanced_run({.aux_loss = 2, .z_loss = 0.3}), one = two;

@@ -19,6 +19,7 @@ TEST(Calibration, ReadsBackWhatItSaved) {
                               "rmsnorm f32 1x1x65536=1e-12 1x1x65537=7e5"});
   c.together.calls = "all_reduce ordered 2 1x1x1024=3e-6";
   c.together.step_dp = 1.0625, c.together.step_tp = 0.9, c.together.step_cp = 1, c.together.step_pp = 1e-3;
+  c.together.beside_s = 3.2e-5, c.together.beside_s_per_byte = 8e-12;
   const std::string text = save_cluster(c);
   EXPECT_TRUE(parse_cluster(text, "c.toml") == c) << text;
   EXPECT_EQ(text.find("alone."), std::string::npos) << "what was not measured is not in the file";
@@ -78,6 +79,9 @@ TEST(Calibration, HostileTablesAreRefused) {
       EXPECT_HAS(error_of([&] { parse_cluster(fmt::format("together.{} = {}\n", key, value), "c.toml"); }),
                  key)
           << value;
+  for (const char* line :
+       {"together.beside_s = -1e-6\n", "together.beside_s = 2.0\n", "together.beside_s_per_byte = 1.0\n"})
+    EXPECT_HAS(error_of([&] { parse_cluster(line, "c.toml"); }), "beside_s") << line;
   EXPECT_HAS(error_of([] { parse_cluster("alone.ranks = 1e9\n", "c.toml"); }), "65536");
 }
 

@@ -1,6 +1,8 @@
 // Training with experts over ranks: checkpoints of any ep read by any other, evaluations, replicas, metrics.
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include <algorithm>
 #include <functional>
 
@@ -226,6 +228,7 @@ TEST(ExpertRanks, MetricsHaveLoadAndLosses) {
   train_here(run);
   const auto m = nlohmann::json::parse(lines_of(read_text(fs::path(run.train.dir) / "metrics.jsonl")).at(0));
 
+  const int64_t ep = run.layout.ep;
   run.layout.dp = run.layout.ep = 1;
   const RunSpec alone = resolve(run, {});
   const Schedule schedule = schedule_of(alone);
@@ -255,6 +258,11 @@ TEST(ExpertRanks, MetricsHaveLoadAndLosses) {
     }
     const double most = double(*std::max_element(load.begin(), load.end())), all = double(ids.size());
     EXPECT_DOUBLE_EQ(m.at("expert_load")[size_t(layer)].get<double>(), most * double(experts) / all);
+    double fullest = 0;
+    for (int64_t r = 0; r < ep; r++)
+      fullest = std::max(fullest, double(std::accumulate(load.begin() + r * experts / ep,
+                                                         load.begin() + (r + 1) * experts / ep, int64_t{0})));
+    EXPECT_DOUBLE_EQ(m.at("ep_load")[size_t(layer)].get<double>(), fullest * double(ep) / all);
     EXPECT_DOUBLE_EQ(m.at("dropped")[size_t(layer)].get<double>(), double(dropped) / all);
     EXPECT_GT(dropped, 0);
   }
