@@ -6,18 +6,12 @@
 #include <thread>
 #include <vector>
 
+#include "cores.h"
+
 namespace trireme {
 namespace {
 
-std::vector<int> cores_now() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  EXPECT_EQ(sched_getaffinity(0, sizeof set, &set), 0);
-  std::vector<int> cores;
-  for (int c = 0; c < CPU_SETSIZE; c++)
-    if (CPU_ISSET(c, &set)) cores.push_back(c);
-  return cores;
-}
+using test::cores_now;
 
 // Each of as many parts as there are cores has one that is nobody else's, threads that it starts too, and
 // all are as they were afterwards.

@@ -1,24 +1,17 @@
 #include "runtime/rank_threads.h"
 
 #include <gtest/gtest.h>
-#include <sched.h>
 
 #include <set>
 #include <thread>
 #include <vector>
 
+#include "cores.h"
+
 namespace trireme {
 namespace {
 
-std::vector<int> cores_now() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  EXPECT_EQ(sched_getaffinity(0, sizeof set, &set), 0);
-  std::vector<int> cores;
-  for (int c = 0; c < CPU_SETSIZE; c++)
-    if (CPU_ISSET(c, &set)) cores.push_back(c);
-  return cores;
-}
+using test::cores_now;
 
 // As many ranks of one thread as there are cores: bound each has its own, and so have its streams' threads;
 // else, and afterwards, the system places them.
