@@ -189,6 +189,27 @@ TEST(ScoreRows, InterleavedIsNotOneChunk) {
   EXPECT_EQ(least("some"), 1);
 }
 
+// Pax's configuration of 5 B: products' results are kept in bf16, nothing in fp8; of others nobody knows.
+TEST(ScoreRows, PaxsRecomputeIsItsConfigurations) {
+  std::map<std::string, int> seen;
+  for (const MeasuredRow& r :
+       read_rows(read_text(test::source_dir() / "data/published_runs.json"), "runs", shipped_catalog())) {
+    if (r.id.find("_paxml_") == std::string::npos || !r.skipped.empty()) continue;
+    const std::string kind = r.id.find("175B") != std::string::npos   ? "175B"
+                             : r.id.find("bf16") != std::string::npos ? "bf16"
+                                                                      : "fp8";
+    seen[kind]++;
+    std::set<double> again;
+    for (const StepCase& c : r.cases) {
+      again.insert(c.recompute);
+      EXPECT_EQ(c.renorm && c.recompute_attention, kind == "bf16") << r.id;
+    }
+    EXPECT_EQ(again, kind == "175B" ? (std::set<double>{0, 1}) : std::set<double>{kind == "fp8" ? 1.0 : 0.0})
+        << r.id;
+  }
+  EXPECT_EQ(seen, (std::map<std::string, int>{{"175B", 4}, {"bf16", 3}, {"fp8", 2}}));
+}
+
 TEST(Score, ControlByHand) {
   // Forward of a token: 40 layers of 24 h^2 + 2 s h (half of the scores), logits 2 h V; full recompute: four
   // forward passes of the blocks, three of the logits.
