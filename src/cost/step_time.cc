@@ -141,7 +141,7 @@ Passes attention_core(const StepRoof& r) {
   const double keys = (1 - windowed) * s / 2 + windowed * std::min(double(r.c.window), s / 2);
   const double width = double(m.q_size() + m.o_size()) / t;
   if (r.c.attention == AttentionKind::flash) {
-    constexpr double kHalfKeys = 600, kShortHeads = 0.88, kForward = 0.85, kBackward = 2.16;
+    constexpr double kHalfKeys = 600, kShortHeads = 0.88, kForward = 0.784, kBackward = 2.226;
     const double rate =
         r.d.attention * r.of(Fit::attention) * s / (s + kHalfKeys) * (m.head_dim >= 96 ? 1 : kShortHeads);
     const double seconds = 2 * rows * keys * width / rate;
