@@ -43,14 +43,15 @@ struct StepRoof {
   }
   // One product [m, k] x [k, n]: the larger of arithmetic, slower where a side
   // is short, and traffic.
-  double product(double m, double n, double k, double rate) const {
+  double product(double m, double n, double k, double rate, double group = 1) const {
     constexpr double kHalf = 2, kReached = 0.85;
-    const double short_sides = k / (k + d.k0) * m / (m + d.m0) * n / (n + d.n0);
+    const double short_sides = k / (k + d.k0) * group * m / (group * m + d.m0) * n / (n + d.n0);
     const double traffic = kHalf * (m * k + k * n + m * n) / (kReached * d.bandwidth);
     return std::max(2 * m * n * k / (rate * short_sides), traffic);
   }
-  Passes linear(double rows, double in, double out, double rate) const {
-    return {product(rows, out, in, rate), product(rows, in, out, rate), product(in, out, rows, rate)};
+  Passes linear(double rows, double in, double out, double rate, double group = 1) const {
+    return {product(rows, out, in, rate, group), product(rows, in, out, rate, group),
+            product(in, out, rows, rate, group)};
   }
   // What a rank moves of a buffer of `bytes` in an all-gather or reduce-scatter
   // among n ranks, `stride` apart.
@@ -117,8 +118,8 @@ Passes feed_forward(const StepRoof& r, bool experts) {
   const double choices = rows / t * double(m.experts_per_token), local = double(m.experts) / double(r.c.ep);
   const double each = choices * double(r.c.ep) / double(m.experts);
   const double expert_rate = rate * r.of(Fit::expert);
-  const Passes one_up = r.linear(each, h, 2 * double(m.moe_ffn), expert_rate),
-               one_down = r.linear(each, double(m.moe_ffn), h, expert_rate);
+  const Passes one_up = r.linear(each, h, 2 * double(m.moe_ffn), expert_rate, local),
+               one_down = r.linear(each, double(m.moe_ffn), h, expert_rate, local);
   p += times(local, one_up);
   p += times(local, one_down);
   p += r.linear(rows / t, h, double(m.experts), r.gemm_rate(false));
