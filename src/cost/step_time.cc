@@ -141,10 +141,16 @@ Passes attention_core(const StepRoof& r) {
   const double windowed = r.c.window > 0 ? r.c.window_share : 0;
   const double keys = (1 - windowed) * s / 2 + windowed * std::min(double(r.c.window), s / 2);
   const double width = double(m.q_size() + m.o_size()) / t;
-  if (r.c.attention == AttentionKind::flash) {
-    constexpr double kHalfKeys = 600, kShortHeads = 0.88, kForward = 0.784, kBackward = 2.226;
+  if (r.c.attention != AttentionKind::unfused) {
+    constexpr double kForward = 0.784, kBackward = 2.226;
+    // FlashAttention 1's own curve: short sequences cost it less, heads of 64 nothing.
+    const bool first = r.c.attention == AttentionKind::flash1;
+    const double half_keys = first ? 350 : 600, short_heads = first ? 1 : 0.88;
+    const double peak = first                                    ? 0.43 * r.d.attention2
+                        : r.c.attention == AttentionKind::flash2 ? r.d.attention2
+                                                                 : r.d.attention;
     const double rate =
-        r.d.attention * r.of(Fit::attention) * s / (s + kHalfKeys) * (m.head_dim >= 96 ? 1 : kShortHeads);
+        peak * r.of(Fit::attention) * s / (s + half_keys) * (m.head_dim >= 96 ? 1 : short_heads);
     const double seconds = 2 * rows * keys * width / rate;
     return {kForward * seconds, kBackward * seconds, 0};
   }

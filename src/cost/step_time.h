@@ -22,6 +22,7 @@ struct DeviceFigures {
   double near = 8;                      // devices that reach each other so
   double nic = 0;                       // bytes/s of a device to those farther away
   double attention = 0;                 // FLOP/s of a fused attention kernel at long sequences, heads of 128
+  double attention2 = 0;                // the same of FlashAttention-2, where that is not the fastest
   double k0 = 300, m0 = 200, n0 = 200;  // products of these sizes reach half
                                         // their rate (section "products")
 };
@@ -71,7 +72,7 @@ enum class NumberType {
   mxfp8,
   fp4
 };  // of the blocks' products; head and attention stay in 16 bits
-enum class AttentionKind { flash, unfused };
+enum class AttentionKind { flash, flash1, flash2, unfused };
 
 // Whose ranks are neighbours: tp's always come before others in the first two.
 enum class Nearest {

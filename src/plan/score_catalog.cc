@@ -52,6 +52,7 @@ KnownDevice device_of(const Json& j) {
   f.bandwidth = j.at("bandwidth_gbps").get<double>() * kGiga, f.bus = j.at("bus_gbps").get<double>() * kGiga;
   f.near = j.at("near").get<double>(), f.nic = j.at("nic_gbps").get<double>() * kGiga;
   f.attention = j.at("attention_tflops").get<double>() * kTera;
+  f.attention2 = j.value("attention2_tflops", f.attention / kTera) * kTera;
   f.k0 = j.at("k0").get<double>(), f.m0 = j.at("m0").get<double>(), f.n0 = j.at("n0").get<double>();
   return d;
 }
@@ -62,6 +63,14 @@ Convention convention_of(std::string_view s, std::string_view file) {
   if (s == "with recompute") return Convention::with_recompute;
   if (s == "blocks only") return Convention::blocks_only;
   bad_request("{}: flops \"{}\"; right are model, causal, with recompute, blocks only", file, s);
+}
+
+AttentionKind attention_of(std::string_view s, std::string_view file) {
+  if (s == "flash") return AttentionKind::flash;
+  if (s == "flash 1") return AttentionKind::flash1;
+  if (s == "flash 2") return AttentionKind::flash2;
+  if (s == "unfused") return AttentionKind::unfused;
+  bad_request("{}: attention \"{}\"; right are flash, flash 1, flash 2, unfused", file, printable(s));
 }
 
 // What a software keeps: only keys that are known, so that none is left out for its spelling.
@@ -108,7 +117,7 @@ SourceRule rule_of(const Json& j, std::string_view file) {
   if (j.contains("zero")) r.zero = j.at("zero").get<int>();
   if (j.contains("dense_layers")) r.dense_layers = j.at("dense_layers").get<int64_t>();
   r.flops = convention_of(j.at("flops").get<std::string>(), file);
-  r.attention = j.value("attention", "flash") == "unfused" ? AttentionKind::unfused : AttentionKind::flash;
+  r.attention = attention_of(j.value("attention", "flash"), file);
   if (const std::string cut = j.value("stages", "even"); cut == "by cost")
     r.cut = StageCut::by_cost;
   else if (cut == "by share")
