@@ -2,6 +2,7 @@
 // devices, and of each source its software, its site and how it counts FLOPs.
 // Data, in data/score_catalog.json, compiled in.
 #pragma once
+#include <array>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -53,9 +54,15 @@ struct SourceRule {
   int64_t sliced = 0;       // StepCase's
   int64_t interleaved = 0;  // chunks of an interleaved schedule whose row does not say how many; 0 = any
   int zero_missing = 0;
-  std::string recompute;  // of rows that do not say: "", "full", "unknown"
+  int64_t shards = 0;     // StepCase's, of rows that do not say
+  std::string recompute;  // of rows that do not say, one of kRecomputes
   bool micro_is_replica = false;
 };
+
+// What a source's rows may do again: nothing; blocks; nobody knows; attention's core; all but the results of
+// products, of queries, keys, values and attention's projection, of queries, keys and values.
+inline constexpr std::array<std::string_view, 7> kRecomputes = {
+    "", "full", "unknown", "attention", "all but products", "all but qkv and out", "all but qkv"};
 
 struct Catalog {
   std::vector<KnownShape> shapes;

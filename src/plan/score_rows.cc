@@ -115,6 +115,7 @@ class RowReader {
   void spread_over_missing();
   void check_room();
   double convention_flops() const;
+  double first_products(bool out) const;
   double convention_passes(double forward, double blocks) const;
   void solve_layers();
   void check_truth();
@@ -253,6 +254,7 @@ void RowReader::read_layout() {
   } else {
     s_.zero = int(std::min<int64_t>(3, f_.whole("layout", "zero").value_or(0)));
   }
+  s_.shards = rule_->shards;
   if (const auto fsdp = f_.whole("layout", "fsdp"); fsdp && *fsdp > 1) s_.zero = 3, s_.shards = *fsdp;
   if (f_.flag("layout", "sequence_parallel")) s_.sequence = true;
   if (f_.flag("layout", "async_tp")) s_.tp_exposed = 0.5;
@@ -340,8 +342,13 @@ void RowReader::read_recompute() {
     s_.recompute = 1;
   } else if (r.starts_with("selective")) {
     s_.recompute = rule_->selective, s_.recompute_attention = s_.attention == AttentionKind::unfused;
+  } else if (r == "attention") {
+    s_.recompute_attention = true;
   } else if (r == "all but products") {
     s_.renorm = s_.recompute_attention = true;
+  } else if (r == "all but qkv and out" || r == "all but qkv") {
+    s_.renorm = s_.recompute_attention = true;
+    s_.recompute = first_products(r == "all but qkv");
   } else if (r == "unknown") {
     recompute_missing_ = true;
   }
@@ -362,6 +369,17 @@ void RowReader::read_recompute() {
     s_.bubble = 0.06, s_.order = PipelineOrder::zb_h2;
   if (schedule == "GPipe") s_.order = PipelineOrder::gpipe;
   if (schedule == "DualPipe") s_.bubble = 0.35;
+}
+
+// Share of a block's products that are done again where what queries, keys, values (and, without `out`,
+// attention's projection) came out as is kept: a block's last product is not, for nothing behind it in the
+// block is missing.
+double RowReader::first_products(bool out) const {
+  const ModelSpec& m = s_.model;
+  const double head = m.head_dim > 0 ? double(m.head_dim) : double(m.hidden) / double(m.heads);
+  const double q = head * double(m.heads), kv = head * double(m.kv_heads);
+  const double up = (m.activation == "swiglu" ? 2 : 1) * double(m.ffn);
+  return ((out ? q : 0) + up) / (2 * (q + kv) + up + double(m.ffn));
 }
 
 double RowReader::convention_passes(double forward, double blocks) const {
