@@ -169,7 +169,8 @@ Passes elementwise(const StepRoof& r, bool experts) {
   const ModelSpec& m = r.c.model;
   constexpr double kReached = 0.8, kBackward = 1.7;
   const double t = double(r.c.tp), h = double(m.hidden), up = m.activation == "swiglu" ? 2 : 1;
-  const double residual = r.c.attention == AttentionKind::unfused ? 24 : 16;
+  // Side by side: one norm and one sum of residuals less two reads and two writes.
+  const double residual = r.c.attention == AttentionKind::unfused ? 24 : r.c.side_by_side ? 12 : 16;
   double bytes = h * residual / (r.c.sequence ? t : 1) + 12 * double(m.q_size()) / t;
   if (experts) {
     const auto k = double(m.experts_per_token);
@@ -197,7 +198,8 @@ double tensor_collective(const StepRoof& r) {
   const double bytes = 2 * (t - 1) / t * rows_of(r.c) * double(r.c.model.hidden) * 2;
   const double stride = r.tensor_stride();
   const double bus = t * stride <= r.d.near ? r.d.bus * std::min(1.0, 0.65 + 0.05 * t) : r.link(t, stride);
-  return r.of(Fit::tp) * r.c.tp_exposed * (bytes / bus + (t - 1) * each + start);
+  const double share = r.of(Fit::tp) * r.c.tp_exposed * (r.c.side_by_side ? 0.5 : 1);
+  return share * (bytes / bus + (t - 1) * each + start);
 }
 
 // Keys and values to every rank of the context, and their gradients back.
@@ -335,8 +337,9 @@ double gradient_time(const StepRoof& r, const StepParts& s, double compute) {
     // ZeRO 2 has nowhere to keep whole gradients: each microbatch's are reduced.
     const double sums = c.zero == 2 ? double(c.microbatches) : 1;
     const double bytes = c.zero == 0 ? 2 * c.grad_bytes : sums * c.grad_bytes + kHalf;
-    return r.of(Fit::dp) * (r.gathered(s.dense * bytes, replicas, stride) +
-                            r.gathered(s.experts * bytes, expert_replicas, double(c.ep))) +
+    const double share = r.of(Fit::dp) * (c.sums_hidden ? 1 / double(c.chunks) : 1);
+    return share * (r.gathered(s.dense * bytes, replicas, stride) +
+                    r.gathered(s.experts * bytes, expert_replicas, double(c.ep))) +
            sums * starts + sliced_time(c, layers);
   }
   const double n = sharers(c);
@@ -379,7 +382,8 @@ double one_message(const StepRoof& r) {
 }
 double message_time(const StepRoof& r) {
   if (r.c.pp <= 1) return 0;
-  return 2 * one_message(r) * (double(r.c.chunks * r.c.microbatches) / 2 + double(r.c.pp) - 1);
+  const double steady = r.c.messages_hidden ? 0 : double(r.c.chunks * r.c.microbatches) / 2;
+  return 2 * one_message(r) * (steady + double(r.c.pp) - 1);
 }
 
 // How much slower a step is than its parts: the site's pace, and what nodes

@@ -135,6 +135,11 @@ struct StepCase {
   bool offload_each_way = false;  // both ways at once, each at that rate: the host's link; a disk shares it
   double tp_exposed = 1;          // of tensor parallel collectives, beside Fit::tp: less
                                   // where products are cut to hide them
+  bool messages_hidden =
+      false;                  // between stages but where the pipeline fills and drains, behind other chunks
+  bool sums_hidden = false;   // of gradients and weights but those of one chunk, behind the others' passes
+  bool side_by_side = false;  // attention and feed-forward read the same norm: half of the tensor parallel
+                              // collectives
   NumberType numbers = NumberType::half;
   AttentionKind attention = AttentionKind::flash;
   int64_t gpus() const { return tp * pp * dp * cp; }

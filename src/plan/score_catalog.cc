@@ -143,6 +143,17 @@ SourceRule rule_of(const Json& j, std::string_view file) {
   r.zero_missing = j.value("zero_missing", 0), r.recompute = recompute_of(j.value("recompute", ""), file);
   r.shards = j.value("shards", int64_t{0});
   r.micro_is_replica = j.value("micro_is_replica", false);
+  r.side_by_side = j.value("side_by_side", false);
+  for (const std::string& what : j.value("hides", none)) {
+    if (what == "tp")
+      r.hides_tp = true;
+    else if (what == "pp")
+      r.hides_pp = true;
+    else if (what == "dp")
+      r.hides_dp = true;
+    else
+      bad_request("{}: hides \"{}\"; right are tp, pp, dp", file, printable(what));
+  }
   return r;
 }
 

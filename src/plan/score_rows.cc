@@ -257,7 +257,9 @@ void RowReader::read_layout() {
   s_.shards = rule_->shards;
   if (const auto fsdp = f_.whole("layout", "fsdp"); fsdp && *fsdp > 1) s_.zero = 3, s_.shards = *fsdp;
   if (f_.flag("layout", "sequence_parallel")) s_.sequence = true;
-  if (f_.flag("layout", "async_tp")) s_.tp_exposed = 0.5;
+  if (f_.flag("layout", "async_tp") || rule_->hides_tp) s_.tp_exposed = 0.5;
+  s_.messages_hidden = rule_->hides_pp, s_.sums_hidden = rule_->hides_dp;
+  s_.side_by_side = rule_->side_by_side;
   if (f_.flag("layout", "offload")) unusable("offload of the state is not modelled");
   const std::string note = f_.text("", "note");
   for (const char* task : {"LoRA Performance", "SFT Performance"})
