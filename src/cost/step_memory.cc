@@ -22,7 +22,7 @@ BlockParameters block_of(const StepCase& c, bool experts) {
   BlockParameters b{.dense = double(block_parameters(m, 1, experts)) / double(c.tp)};
   if (!experts) return b;
   const double all = double(m.experts) * 3 * double(m.hidden) * double(m.moe_ffn);
-  b.dense -= all / double(c.tp), b.experts = all / double(c.ep);
+  b.dense -= all / double(c.tp), b.experts = all / double(c.ep * c.expert_tp);
   return b;
 }
 
@@ -30,7 +30,7 @@ double state_bytes_of(const StepCase& c, double dense, double experts) {
   const double weights = c.keeping.fsdp && c.zero >= 3 ? 0 : 2;  // FSDP2's are 16-bit where they are gathered
   const double optimizer = c.offload > 0 ? 0 : 12;               // f32 master copy and two moments
   const double replicas = double(c.dp * c.cp);
-  const double expert_replicas = std::max(1.0, replicas * double(c.tp) / double(c.ep));
+  const double expert_replicas = std::max(1.0, replicas * double(c.tp) / double(c.ep * c.expert_tp));
   const auto of = [&](double parameters, double owners) {
     if (c.zero >= 3) {
       const double n = c.shards > 0 ? std::min(double(c.shards), owners) : owners;

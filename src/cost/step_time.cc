@@ -115,11 +115,13 @@ Passes feed_forward(const StepRoof& r, bool experts) {
   }
   // Balanced: each of E experts sees rows k / E of every ep group's choices; tp
   // ranks divide the rows.
-  const double choices = rows / t * double(m.experts_per_token), local = double(m.experts) / double(r.c.ep);
+  const double parts = double(r.c.expert_tp), local = double(m.experts) / double(r.c.ep);
+  const double choices = rows / t * parts * double(m.experts_per_token);
   const double each = choices * double(r.c.ep) / double(m.experts);
-  const double expert_rate = rate * r.of(Fit::expert);
-  const Passes one_up = r.linear(each, h, 2 * double(m.moe_ffn), expert_rate, local),
-               one_down = r.linear(each, double(m.moe_ffn), h, expert_rate, local);
+  const double expert_rate = rate * r.of(Fit::expert), wide = double(m.moe_ffn) / parts;
+  const double together = r.c.grouped ? local : 1;
+  const Passes one_up = r.linear(each, h, 2 * wide, expert_rate, together),
+               one_down = r.linear(each, wide, h, expert_rate, together);
   p += times(local, one_up);
   p += times(local, one_down);
   p += r.linear(rows / t, h, double(m.experts), r.gemm_rate(false));
@@ -298,7 +300,8 @@ Stored stored(const StepCase& c) {
   const double with = double(m.expert_blocks()), without = double(m.layers) - with;
   Stored s;
   if (with > 0) {
-    s.experts = with * double(m.experts) * 3 * double(m.hidden) * double(m.moe_ffn) / double(c.ep) / pp;
+    s.experts =
+        with * double(m.experts) * 3 * double(m.hidden) * double(m.moe_ffn) / double(c.ep * c.expert_tp) / pp;
     s.dense = with *
               (double(block_parameters(m, 1)) - double(m.experts) * 3 * double(m.hidden) * double(m.moe_ffn));
   }
@@ -327,7 +330,7 @@ double sliced_time(const StepCase& c, double layers) {
 double gradient_time(const StepRoof& r, const StepParts& s, double compute) {
   const StepCase& c = r.c;
   const double replicas = double(c.dp * c.cp), stride = r.replica_stride();
-  const double expert_replicas = std::max(1.0, replicas * double(c.tp) / double(c.ep));
+  const double expert_replicas = std::max(1.0, replicas * double(c.tp) / double(c.ep * c.expert_tp));
   constexpr double kHalf = 2;
   // A layer's collective starts at every rank in turn; microbatches gather and
   // reduce their own.
@@ -354,7 +357,7 @@ double gradient_time(const StepRoof& r, const StepParts& s, double compute) {
 
 // The same of experts, which have replicas of their own.
 double expert_sharers(const StepCase& c) {
-  const double replicas = std::max(1.0, double(c.dp * c.cp * c.tp) / double(c.ep));
+  const double replicas = std::max(1.0, double(c.dp * c.cp * c.tp) / double(c.ep * c.expert_tp));
   if (c.zero == 0) return 1;
   return c.zero >= 3 && c.shards > 0 ? std::min(double(c.shards), replicas) : replicas;
 }
@@ -485,7 +488,7 @@ ActionSeconds head_actions(const StepCase& c, const DeviceFigures& d, const FitV
 HeldParameters layer_held(const StepCase& c, bool experts) {
   const ModelSpec& m = c.model;
   const double all = experts ? double(m.experts) * 3 * double(m.hidden) * double(m.moe_ffn) : 0;
-  return {(double(block_parameters(m, 1, experts)) - all) / double(c.tp), all / double(c.ep)};
+  return {(double(block_parameters(m, 1, experts)) - all) / double(c.tp), all / double(c.ep * c.expert_tp)};
 }
 
 double table_held(const StepCase& c) {
@@ -497,7 +500,7 @@ StateSeconds state_seconds(const StepCase& c, const DeviceFigures& d, const FitV
   const StepRoof r{c, d, f};
   constexpr double kHalf = 2;
   const double replicas = double(c.dp * c.cp);
-  const double expert_replicas = std::max(1.0, replicas * double(c.tp) / double(c.ep));
+  const double expert_replicas = std::max(1.0, replicas * double(c.tp) / double(c.ep * c.expert_tp));
   const double share = c.zero >= 3 ? 1 : r.of(Fit::dp), sums = c.zero == 0 ? 2 : 1;
   // Of all of these parameters, dense and experts'.
   const auto of = [&](double parameters, double bytes, double n, double stride) {

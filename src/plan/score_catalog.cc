@@ -143,6 +143,7 @@ SourceRule rule_of(const Json& j, std::string_view file) {
   r.zero_missing = j.value("zero_missing", 0), r.recompute = recompute_of(j.value("recompute", ""), file);
   r.shards = j.value("shards", int64_t{0});
   r.micro_is_replica = j.value("micro_is_replica", false);
+  r.expert_tp = j.value("expert_tp", false), r.grouped = j.value("grouped", true);
   r.side_by_side = j.value("side_by_side", false);
   for (const std::string& what : j.value("hides", none)) {
     if (what == "tp")

@@ -58,8 +58,9 @@ struct SourceRule {
   std::string recompute;  // of rows that do not say, one of kRecomputes
   bool micro_is_replica = false;
   bool hides_tp = false, hides_pp = false,
-       hides_dp = false;      // behind compute: those collectives, messages, sums
-  bool side_by_side = false;  // StepCase's
+       hides_dp = false;                   // behind compute: those collectives, messages, sums
+  bool expert_tp = false, grouped = true;  // tensor parallel ranks divide each expert; StepCase's
+  bool side_by_side = false;               // StepCase's
 };
 
 // What a source's rows may do again: nothing; blocks; nobody knows; attention's core; all but the results of

@@ -259,6 +259,8 @@ void RowReader::read_layout() {
   if (f_.flag("layout", "sequence_parallel")) s_.sequence = true;
   if (f_.flag("layout", "async_tp") || rule_->hides_tp) s_.tp_exposed = 0.5;
   s_.messages_hidden = rule_->hides_pp, s_.sums_hidden = rule_->hides_dp;
+  s_.grouped = rule_->grouped;
+  if (s_.model.moe() && rule_->expert_tp) s_.expert_tp = s_.tp;
   s_.side_by_side = rule_->side_by_side;
   if (f_.flag("layout", "offload")) unusable("offload of the state is not modelled");
   const std::string note = f_.text("", "note");
