@@ -286,6 +286,83 @@ TEST(StepMemory, TheFullestStageHasExpertsAlone) {
   EXPECT_NEAR(backward_bytes(c, true), m.gradients, 1);
 }
 
+// A rank's experts fill the device together: four of a quarter of the rows each take what one of all rows
+// takes, but for the sums over fewer rows; one by one each pays for its short sides.
+TEST(StepTime, ExpertsFillTheDeviceTogether) {
+  StepCase c = experts();
+  c.model.layers = 1, c.model.dense_layers = 0, c.model.vocab = 1;
+  DeviceFigures wide = device();
+  wide.bandwidth = 1e18, wide.k0 = 0;  // no traffic, and sums of any length alike
+  const auto products = [&](int64_t ep, bool grouped) {
+    c.ep = ep, c.grouped = grouped;
+    return step_time(c, wide, values()).products;
+  };
+  ASSERT_EQ(c.model.experts, 24);
+  EXPECT_NEAR(products(3, true) / products(12, true), 1, 0.015);  // of weights' gradients more fill it better
+  EXPECT_GT(products(3, false), 1.02 * products(12, false));
+  EXPECT_GT(products(12, false), products(12, true));
+  EXPECT_DOUBLE_EQ(products(24, false), products(24, true));
+}
+
+// Where tensor parallel ranks divide each expert, a rank has its share of all rows' width: as many
+// parameters, products of more rows and shorter sides.
+TEST(StepTime, ExpertsDividedAmongTensorRanks) {
+  StepCase c = experts();
+  c.dp = 3, c.tp = 4, c.ep = 3, c.micro = 4;
+  DeviceFigures even = device();
+  even.k0 = even.m0 = even.n0 = 0, even.bandwidth = 1e18;  // work alone counts
+  const double rows_divided = step_time(c, even, values()).products;
+  const StepParts by_rows = step_parts(c, device(), values());
+  const StepMemory whole = step_memory(c, values());
+  c.expert_tp = 4;
+  EXPECT_NEAR(step_time(c, even, values()).products / rows_divided, 1, 1e-9);
+  EXPECT_NEAR(step_parts(c, device(), values()).experts / (by_rows.experts / 4), 1, 1e-9);
+  EXPECT_DOUBLE_EQ(step_parts(c, device(), values()).dense, by_rows.dense);
+  const double experts_of_rank = 6.0 * 24 * 3 * 1024 * 512 / 3;
+  // ZeRO 1: an optimizer's share is as large, for fewer replicas divide it.
+  const double less = experts_of_rank * (1 - 0.25) * (2 + 4);
+  EXPECT_NEAR((whole.states - step_memory(c, values()).states) / less, 1, 1e-9);
+  EXPECT_NEAR(layer_held(c, true).experts, experts_of_rank / 6 / 4, 1);
+}
+
+// Kernels of attention by their own curves; and what is computed again is the forward pass, 1 of 2.84 more.
+TEST(StepTime, AttentionByGeneration) {
+  StepCase c = one();
+  DeviceFigures d = device();
+  d.attention = 450e12, d.attention2 = 330e12;
+  const auto seconds = [&](AttentionKind k) {
+    c.attention = k;
+    return step_time(c, d, values()).attention;
+  };
+  EXPECT_NEAR(seconds(AttentionKind::flash2) / seconds(AttentionKind::flash), 450.0 / 330, 1e-9);
+  const double first = 0.43 * 330 * 2048 / (2048 + 350), second = 330.0 * 2048 / (2048 + 600);
+  EXPECT_NEAR(seconds(AttentionKind::flash1) / seconds(AttentionKind::flash2), second / first, 1e-9);
+  const double plain = seconds(AttentionKind::flash);
+  c.recompute_attention = true;
+  EXPECT_NEAR(seconds(AttentionKind::flash) / plain, 1 + 1 / 3.84, 1e-3);
+  c.recompute_attention = false;
+  const double of128 = seconds(AttentionKind::flash1), fast = seconds(AttentionKind::flash2);
+  c.model.heads = c.model.kv_heads = 48, c.model.head_dim = 64;  // as many FLOPs
+  EXPECT_NEAR(seconds(AttentionKind::flash1), of128, 1e-9 * of128);
+  EXPECT_NEAR(seconds(AttentionKind::flash2) / fast, 1 / 0.88, 1e-9);
+}
+
+// Messages hidden but where the pipeline fills and drains, sums but one chunk's; blocks side by side have
+// half of the tensor parallel collectives.
+TEST(StepTime, WhatIsHidden) {
+  StepCase c = one();
+  c.model.vocab = 1;  // no head: equal stages
+  c.tp = 2, c.pp = 4, c.dp = 4, c.microbatches = 12, c.chunks = 3, c.zero = 1;
+  const StepSeconds open = step_time(c, device(), values());
+  c.messages_hidden = c.sums_hidden = c.side_by_side = true;
+  const StepSeconds hidden = step_time(c, device(), values());
+  EXPECT_NEAR(hidden.messages / open.messages, 3.0 / (3 * 12 / 2 + 3), 1e-9);
+  EXPECT_NEAR(hidden.gradients / open.gradients, 1.0 / 3, 1e-6);
+  EXPECT_NEAR(hidden.tp / open.tp, 0.5, 1e-3);
+  EXPECT_LT(hidden.elementwise, open.elementwise);
+  EXPECT_NEAR(hidden.products / open.products, 1, 1e-3);
+}
+
 // Zero 2 keeps no whole gradients, so every microbatch's are reduced: (m + 1) halves of what zero 0 says.
 TEST(StepTime, Zero2ReducesEachMicrobatch) {
   StepCase c = one();

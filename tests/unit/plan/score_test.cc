@@ -189,25 +189,139 @@ TEST(ScoreRows, InterleavedIsNotOneChunk) {
   EXPECT_EQ(least("some"), 1);
 }
 
-// Pax's configuration of 5 B: products' results are kept in bf16, nothing in fp8; of others nobody knows.
-TEST(ScoreRows, PaxsRecomputeIsItsConfigurations) {
-  std::map<std::string, int> seen;
-  for (const MeasuredRow& r :
-       read_rows(read_text(test::source_dir() / "data/published_runs.json"), "runs", shipped_catalog())) {
-    if (r.id.find("_paxml_") == std::string::npos || !r.skipped.empty()) continue;
-    const std::string kind = r.id.find("175B") != std::string::npos   ? "175B"
-                             : r.id.find("bf16") != std::string::npos ? "bf16"
-                                                                      : "fp8";
-    seen[kind]++;
-    std::set<double> again;
-    for (const StepCase& c : r.cases) {
-      again.insert(c.recompute);
-      EXPECT_EQ(c.renorm && c.recompute_attention, kind == "bf16") << r.id;
+// The shipped rows whose ids have `part`, as they are read.
+std::vector<MeasuredRow> shipped_rows(const std::string& part) {
+  static const std::vector<MeasuredRow> all =
+      read_rows(read_text(test::source_dir() / "data/published_runs.json"), "runs", shipped_catalog());
+  std::vector<MeasuredRow> some;
+  for (const MeasuredRow& r : all)
+    if (r.id.find(part) != std::string::npos && r.skipped.empty()) some.push_back(r);
+  return some;
+}
+
+// What the recipes of NVIDIA's JAX runs keep: products' results (Pax 5 B); queries, keys, values and
+// attention's projection (Pax 175 B, MaxText of 2024), or the first three (MaxText of 2025).
+TEST(ScoreRows, JaxRowsDoAgainWhatTheirRecipesSay) {
+  // MaxText's Llama 2 70B: h (q + 2 kv) + q h + 3 h f parameters of a block's products, of which gate and up
+  // are done again, and with 2025's policy attention's projection.
+  const double h = 8192, kv = 1024, f = 28672, block = h * (h + 2 * kv) + h * h + 3 * h * f;
+  const std::pair<const char*, double> expected[] = {{"_paxml_GPT-5B_", 0},
+                                                     {"_paxml_GPT-175B_", 1.0 / 3},
+                                                     {"v24.11.1_maxtext_", 2 * h * f / block},
+                                                     {"v25.02_maxtext_", (2 * h * f + h * h) / block}};
+  size_t seen = 0;
+  for (const auto& [part, share] : expected)
+    for (const MeasuredRow& r : shipped_rows(part)) {
+      ++seen;
+      ASSERT_EQ(r.cases.size(), 1u) << r.id;
+      EXPECT_NEAR(r.cases[0].recompute, share, 1e-9) << r.id;
+      EXPECT_TRUE(r.cases[0].renorm && r.cases[0].recompute_attention) << r.id;
     }
-    EXPECT_EQ(again, kind == "175B" ? (std::set<double>{0, 1}) : std::set<double>{kind == "fp8" ? 1.0 : 0.0})
-        << r.id;
+  EXPECT_EQ(seen, 21u);
+  for (const MeasuredRow& r : shipped_rows("_paxml_GPT-5B_")) EXPECT_EQ(r.cases[0].shards, 8) << r.id;
+  for (const MeasuredRow& r : shipped_rows("_paxml_GPT-175B_")) EXPECT_EQ(r.cases[0].shards, 128) << r.id;
+}
+
+TEST(ScoreRows, KernelsOfAttentionAreTheirSources) {
+  const auto all = [](const char* part, AttentionKind kind, bool again) {
+    const std::vector<MeasuredRow> rows = shipped_rows(part);
+    EXPECT_FALSE(rows.empty()) << part;
+    for (const MeasuredRow& r : rows)
+      for (const StepCase& c : r.cases) {
+        EXPECT_EQ(c.attention, kind) << r.id;
+        EXPECT_EQ(c.recompute_attention, again) << r.id;
+      }
+  };
+  all("_Nemotron4-340B_", AttentionKind::flash2, true);
+  all("v25.02_GPT3-175B_", AttentionKind::flash2, false);
+  all("_Nemotron4-15B_", AttentionKind::flash, false);
+  all("_Grok1-", AttentionKind::flash2, false);
+  all("llmfoundry_1", AttentionKind::flash1, false);
+  const MeasuredRow h100 = shipped_rows("v25.02_GPT3-175B_").at(0);
+  EXPECT_LT(h100.figures.attention2, h100.figures.attention);
+  const MeasuredRow a100 = shipped_rows("llmfoundry_1").at(0);
+  EXPECT_EQ(a100.figures.attention2, a100.figures.attention);
+}
+
+// Grok's experts are divided among tensor parallel ranks, and run one by one.
+TEST(ScoreRows, GroksExperts) {
+  for (const MeasuredRow& r : shipped_rows("_Grok1-")) {
+    EXPECT_EQ(r.cases.at(0).expert_tp, 4) << r.id;
+    EXPECT_FALSE(r.cases[0].grouped) << r.id;
   }
-  EXPECT_EQ(seen, (std::map<std::string, int>{{"175B", 4}, {"bf16", 3}, {"fp8", 2}}));
+  for (const MeasuredRow& r : shipped_rows("_DeepSeekV3_(dropless)")) {
+    EXPECT_EQ(r.cases.at(0).expert_tp, 1) << r.id;
+    EXPECT_TRUE(r.cases[0].grouped) << r.id;
+  }
+}
+
+// Each row of the ablation hides what the rows before it hide, and more.
+TEST(ScoreRows, MegaScalesAblationAddsUp) {
+  struct Step {
+    const char* id;
+    bool beside, tp, pp, dp;
+    AttentionKind attention;
+  };
+  for (const Step& s : {Step{"megascale_t3_0", false, false, false, false, AttentionKind::flash1},
+                        Step{"megascale_t3_3", true, true, false, false, AttentionKind::flash1},
+                        Step{"megascale_t3_4", true, true, true, false, AttentionKind::flash1},
+                        Step{"megascale_t3_5", true, true, true, true, AttentionKind::flash1},
+                        Step{"megascale_t3_6", true, true, true, true, AttentionKind::flash2},
+                        Step{"megascale_f9", true, true, true, true, AttentionKind::flash2}}) {
+    const StepCase c = shipped_rows(s.id).at(0).cases.at(0);
+    EXPECT_EQ(c.side_by_side, s.beside) << s.id;
+    EXPECT_EQ(c.tp_exposed, s.tp ? 0.5 : 1.0) << s.id;
+    EXPECT_EQ(c.messages_hidden, s.pp) << s.id;
+    EXPECT_EQ(c.sums_hidden, s.dp) << s.id;
+    EXPECT_EQ(c.attention, s.attention) << s.id;
+  }
+}
+
+// Jean Zay's nodes were mended on 25 February: what a row's note says its date is decides its site.
+TEST(ScoreRows, JeanZayBeforeAndAfter) {
+  const TestJson rows = TestJson::parse(read_text(test::source_dir() / "data/published_runs.json"));
+  std::map<std::string, bool> mended;
+  for (const TestJson& r : rows) {
+    const std::string note = r.value("note", ""), id = r.value("id", "");
+    if (const size_t at = note.find("date 02-"); id.starts_with("bloom_prequel") && at != note.npos)
+      mended[id] = note.substr(at + 8, 2) >= "25";
+  }
+  int before = 0, after = 0;
+  for (const MeasuredRow& r : shipped_rows("bloom_prequel")) {
+    ASSERT_TRUE(mended.count(r.id)) << r.id;
+    EXPECT_EQ(r.site, mended[r.id] ? "jean-zay/02-25" : "jean-zay") << r.id;
+    EXPECT_EQ(r.figures.nic, 6.25e9) << r.id;
+    ++(mended[r.id] ? after : before);
+  }
+  EXPECT_GT(before, 30);
+  EXPECT_GT(after, 30);
+}
+
+// Words of the catalog that are not known are refused, not read as what is usual.
+TEST(ScoreCatalog, UnknownWordsAreNamed) {
+  const auto message = [](const char* key, const TestJson& value) -> std::string {
+    const TestJson rule = {{"source", "s"}, {"family", "f"},    {"software", "w"},
+                           {"site", "x"},   {"flops", "model"}, {key, value}};
+    const TestJson catalog = {{"shapes", TestJson::array()},
+                              {"devices", TestJson::array()},
+                              {"sites", TestJson::array()},
+                              {"sources", TestJson::array({rule})}};
+    try {
+      parse_catalog(catalog.dump(), "c.json");
+    } catch (const Error& e) {
+      EXPECT_EQ(e.fault, Fault::request);
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(
+      message("recompute", "al but products"),
+      "c.json: recompute \"al but products\"; right are full, unknown, attention, all but products, all "
+      "but qkv and out, all but qkv, or none");
+  EXPECT_EQ(message("attention", "flash 3"),
+            "c.json: attention \"flash 3\"; right are flash, flash 1, flash 2, unfused");
+  EXPECT_EQ(message("hides", {"tp", "cp"}), "c.json: hides \"cp\"; right are tp, pp, dp");
+  for (const std::string_view known : kRecomputes) EXPECT_EQ(message("recompute", known), "");
 }
 
 TEST(Score, ControlByHand) {
@@ -331,13 +445,14 @@ TEST(Score, TheShippedRows) {
   EXPECT_GE(r.rows.size() + r.skipped.size(), rows.size() - 10);  // the others have memory alone
 }
 
-// Where a source's rule says otherwise than all others what memory holds, it says why.
-TEST(Score, RulesOfMemorySayWhy) {
+// Where a source's rule says otherwise than all others what memory holds or a step does, it says why.
+TEST(Score, RulesSayWhy) {
   const auto catalog =
       nlohmann::json::parse(read_text(test::source_dir() / "data/score_catalog.json")).at("sources");
   int seen = 0;
   for (const auto& rule : catalog)
-    for (const char* key : {"dense_layers", "stages", "keeping", "binary", "sliced", "interleaved"})
+    for (const char* key : {"dense_layers", "stages", "keeping", "binary", "sliced", "interleaved", "shards",
+                            "expert_tp", "hides", "side_by_side"})
       if (rule.contains(key)) {
         seen++;
         EXPECT_GT(rule.value("why", "").size(), 20u) << rule.at("source") << ": " << key;
