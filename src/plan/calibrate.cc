@@ -263,11 +263,11 @@ std::vector<Model> drilled_models(const CalibrationRequest& o) {
   constexpr int64_t kTokens[] = {64, 512, 128, 1024, 256}, kVocab[] = {512, 4096, 1000, 2048};
   constexpr int64_t kSeq[] = {256, 64, 128};
   constexpr std::string_view kArchs[] = {"llama", "gpt2", "llama"};
-  constexpr int64_t kWide = 512;
+  const int64_t wide = o.ranks > 1 ? 640 : 512;  // one layer of these is enough to wait for
   std::vector<Model> models;
   size_t n = 0;
   auto add = [&](std::string_view arch, int64_t hidden, int64_t head) {
-    const int64_t tokens = kTokens[n % 5], layers = hidden < kWide ? 2 : 1;
+    const int64_t tokens = kTokens[n % 5], layers = hidden < wide ? 2 : 1;
     models.push_back(
         {arch, hidden, hidden / head, tokens, std::min(tokens, kSeq[n % 3]), kVocab[n % 4], layers});
     n++;
@@ -292,6 +292,7 @@ std::vector<RunSpec> divided_drills(const CalibrationRequest& o) {
       if (way == 2 || way == 3) l.cp = o.ranks, l.cp_method = way == 2 ? "ring" : "ulysses";
       if (way == 4) l.pp = o.ranks, r.batch.micro /= 2, r.model.layers = o.ranks;
       if (way == 5) l.dp = l.ep = o.ranks, r.batch.global *= o.ranks;
+      if (way % 2 == 1) r.batch.global *= 2;
       if (problems_of(r).empty() && unsupported_of(r).empty())
         runs.push_back(resolve(r, {.native_bf16 = o.bf16}));
     }
@@ -313,7 +314,8 @@ std::vector<RunSpec> drills(const CalibrationRequest& o) {
       RunSpec r = drill_of(m, compute, o.threads);
       if (o.device == "cuda") r.train.device = o.device;
       r.layout.dp = o.ranks, r.batch.global = o.ranks * r.batch.micro;
-      if (o.ranks > 1) r.layout.zero = (n + n / 4) % 4, n++;  // either type in every stage
+      // Either type in every stage; every other one with a second microbatch, whose gradients are added.
+      if (o.ranks > 1) r.layout.zero = (n + n / 4) % 4, r.batch.global *= 1 + n / 2 % 2, n++;
       runs.push_back(resolve(r, {.native_bf16 = o.bf16}));
     }
   }
@@ -324,6 +326,10 @@ std::vector<RunSpec> drills(const CalibrationRequest& o) {
 
 void SpeedSamples::add(const Tape& tape, std::string_view compute, double factor, double waited_s) {
   int64_t last = 0;
+  struct Whole {
+    double work = 0, seconds = 0;
+  };
+  std::map<std::string_view, Whole> of_step;
   for (const Piece& p : tape.pieces) {
     if (p.stream != 0) continue;
     if (p.launched && last > 0) between_.push_back(factor * double(p.begin_ns - last) * 1e-9);
@@ -331,10 +337,14 @@ void SpeedSamples::add(const Tape& tape, std::string_view compute, double factor
     if (p.kind != PieceKind::op || work_of(p) <= 0 || p.end_ns <= p.begin_ns || of_offload(p)) continue;
     const bool product = is_product(p.name);
     const Size size{product ? p.rows : 1, product ? p.cols : 1, work_of(p)};
-    const double took = factor * double(p.end_ns - p.begin_ns) * 1e-9;
-    seconds_[std::string(p.name) + " " + std::string(compute)][size].push_back(
-        std::max(1e-9, took - waited_s));
+    const double took = std::max(1e-9, factor * double(p.end_ns - p.begin_ns) * 1e-9 - waited_s);
+    if (passes_through_state(p.name))
+      of_step[p.name].work += size.work, of_step[p.name].seconds += took;
+    else
+      seconds_[std::string(p.name) + " " + std::string(compute)][size].push_back(took);
   }
+  for (const auto& [op, whole] : of_step)
+    seconds_[std::string(op) + " " + std::string(compute)][{1, 1, whole.work}].push_back(whole.seconds);
 }
 
 std::vector<SpeedTable> SpeedSamples::tables() const {
@@ -478,7 +488,9 @@ Calibration calibrate(const CalibrationRequest& o, const CalibrationProgress& pr
                                 divides                         ? 0.2
                                 : runs[i].model.hidden < kSmall ? 0.06
                                                                 : 0.12,
-                                brief ? 2 : 5));
+                                brief                                                  ? 2
+                                : runs[i].batch.global > o.ranks * runs[i].batch.micro ? 3
+                                                                                       : 5));
     clocks.push_back(drilled[i].clock);
     if (progress) progress(int64_t(i) + 1, int64_t(runs.size()));
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "comm/algorithms.h"
 #include "mesh/mesh.h"
@@ -53,9 +54,10 @@ std::optional<double> call_speed(const Speeds& speeds, const Tape& tape, const P
 }
 
 double piece_seconds(const Piece& p, const ClusterSpec& cluster, const RunSpec& run,
-                     const std::optional<Speeds>& speeds) {
+                     const std::optional<Speeds>& speeds, double of_step) {
   if (speeds)
-    if (const std::optional<double> s = speeds->op(as_filled(p, run), run.precision.compute)) return *s;
+    if (const std::optional<double> s = speeds->op(as_filled(p, run), run.precision.compute, of_step))
+      return *s;
   return op_seconds(p.name, p.cost, cluster, run.precision.compute).seconds;
 }
 
@@ -121,6 +123,10 @@ std::vector<Price> price(const Tape& tape, const ClusterSpec& cluster, const Run
   const CommOptions links = options_of(run, cluster);
   const Calibration* measured = calibration_of(run, cluster);
   const std::optional<Speeds> speeds = measured ? std::optional<Speeds>(*measured) : std::nullopt;
+  std::map<std::string_view, double> of_step;
+  if (speeds)
+    for (const Piece& p : tape.pieces)
+      if (p.kind == PieceKind::op && passes_through_state(p.name)) of_step[p.name] += work_of(p) / tape.steps;
   std::vector<Price> prices;
   prices.reserve(tape.pieces.size());
   double all = 0;
@@ -132,7 +138,7 @@ std::vector<Price> price(const Tape& tape, const ClusterSpec& cluster, const Run
     else if (of_host(p))
       s = host_seconds(p.cost, cluster);
     else if (p.kind == PieceKind::op)
-      s = piece_seconds(p, cluster, run, speeds);
+      s = piece_seconds(p, cluster, run, speeds, passes_through_state(p.name) ? of_step[p.name] : 0);
     else if ((p.kind == PieceKind::call || p.kind == PieceKind::send) && !s)
       s = talk_seconds(tape, p, cluster, run, links);
     const double before = speeds && p.launched ? speeds->between_s() : 0;

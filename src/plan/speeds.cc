@@ -1,7 +1,6 @@
 #include "plan/speeds.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 namespace trireme {
@@ -15,35 +14,13 @@ void make_curve(SpeedTable& t) {
   for (SpeedPoint& p : t.points) p.seconds = slowest = std::max(slowest, p.seconds);
 }
 
-std::map<std::string, SpeedTable, std::less<>> speed_tables_of(const Texts& lines) {
-  std::map<std::string, SpeedTable, std::less<>> out;
+template <class Take>
+void for_tables(const Texts& lines, const Take& take) {
   for (const std::string& line : lines) {
     std::string wrong;
     SpeedTable t = speed_table_of(line, wrong);
-    if (!wrong.empty()) continue;  // files are checked as they are read
-    if (!is_product(t.of.substr(0, t.of.find(' ')))) make_curve(t);
-    std::string name = t.of;
-    out.insert_or_assign(std::move(name), std::move(t));
+    if (wrong.empty() && !t.points.empty()) take(std::move(t));  // files are checked as they are read
   }
-  return out;
-}
-
-// How far a side is a multiple of a power of two: rows that lie so far apart fall into few sets of a cache,
-// and a product that walks across them is up to twice as slow.
-double alignment(double side) {
-  constexpr double kFree = 64, kMost = 4096, kWeight = 0.3;
-  double a = 0;
-  for (double n = 2 * kFree; n <= kMost && std::fmod(side, n) == 0; n *= 2) a += kWeight;
-  return a;
-}
-
-// Coordinates between which distances are taken; of matrix products the alignment of all three sides too.
-using ProductSize = std::array<double, 6>;
-ProductSize size_of_product(double rows, double cols, double work, bool matrices) {
-  const double r = std::max(rows, 1e-9), c = std::max(cols, 1e-9), k = std::max(work / (rows * cols), 1e-9);
-  ProductSize size{std::log(r), std::log(c), std::log(k)};
-  if (matrices) size[3] = alignment(rows), size[4] = alignment(cols), size[5] = alignment(std::round(k / 2));
-  return size;
 }
 
 int64_t ranks_together(const RunSpec& run, const ClusterSpec& cluster) {
@@ -55,6 +32,10 @@ int64_t ranks_together(const RunSpec& run, const ClusterSpec& cluster) {
 bool is_product(std::string_view op) {
   return op == "matmul" || op == "fp8_matmul" || op.starts_with("grouped_matmul") ||
          op.starts_with("attention");
+}
+
+bool passes_through_state(std::string_view op) {
+  return op == "adamw" || op == "square_sums";
 }
 
 double work_of(const Piece& p) {
@@ -89,34 +70,34 @@ double curve_seconds(const SpeedTable& t, double work) {
   return a.seconds * std::pow(after->seconds / a.seconds, part);
 }
 
-double product_seconds(const SpeedTable& t, double rows, double cols, double work) {
-  const bool matrices = t.of.starts_with("matmul ");
-  const ProductSize here = size_of_product(rows, cols, work, matrices);
-  double weights = 0, sum = 0;
-  for (const SpeedPoint& p : t.points) {
-    const ProductSize there = size_of_product(p.rows, p.cols, p.work, matrices);
-    double d2 = 0;
-    for (size_t i = 0; i < here.size(); i++) d2 += (here[i] - there[i]) * (here[i] - there[i]);
-    if (d2 < 1e-12) return p.seconds * work / std::max(p.work, 1.0);
-    const double w = 1 / (d2 * d2 * d2);
-    weights += w, sum += w * std::log(std::max(p.work, 1.0) / p.seconds);
-  }
-  return work / std::exp(sum / weights);
+Speeds::Speeds(const Calibration& c) : between_s_(c.between_s), ranks_(size_t(c.ranks)) {
+  const auto keep = [](auto& tables, SpeedTable t) {
+    make_curve(t);
+    std::string name = t.of;
+    tables.insert_or_assign(std::move(name), std::move(t));
+  };
+  for_tables(c.ops, [&](SpeedTable t) {
+    if (is_product(t.of.substr(0, t.of.find(' '))))
+      products_.insert_or_assign(t.of, ProductTimes(t));
+    else
+      keep(ops_, std::move(t));
+  });
+  for_tables(c.calls, [&](SpeedTable t) { keep(calls_, std::move(t)); });
 }
 
-Speeds::Speeds(const Calibration& c)
-    : ops_(speed_tables_of(c.ops)),
-      calls_(speed_tables_of(c.calls)),
-      between_s_(c.between_s),
-      ranks_(size_t(c.ranks)) {}
-
-std::optional<double> Speeds::op(const Piece& p, std::string_view compute) const {
-  auto it = ops_.find(std::string(p.name) + " " + std::string(compute));
-  if (it == ops_.end()) return std::nullopt;
+std::optional<double> Speeds::op(const Piece& p, std::string_view compute, double of_step) const {
+  const std::string of = std::string(p.name) + " " + std::string(compute);
   const double work = work_of(p);
-  if (!is_product(p.name)) return curve_seconds(it->second, work);
-  return product_seconds(it->second, double(std::max<int64_t>(p.rows, 1)),
-                         double(std::max<int64_t>(p.cols, 1)), work);
+  if (is_product(p.name)) {
+    const auto it = products_.find(of);
+    if (it == products_.end()) return std::nullopt;
+    return it->second.seconds(double(std::max<int64_t>(p.rows, 1)), double(std::max<int64_t>(p.cols, 1)),
+                              work);
+  }
+  const auto it = ops_.find(of);
+  if (it == ops_.end()) return std::nullopt;
+  if (!passes_through_state(p.name) || of_step <= work) return curve_seconds(it->second, work);
+  return curve_seconds(it->second, of_step) * work / of_step;
 }
 
 std::optional<double> Speeds::call(std::string_view name, std::string_view algorithm, size_t ranks,

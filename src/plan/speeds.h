@@ -1,12 +1,11 @@
 // Seconds of ops and collectives on a machine whose kernels `bench` has measured (spec/calibration.h): the
 // expected time of a piece, beside its roof.
 //
-// Products and attention are rates (FLOP/s) at sizes (rows, columns, FLOPs an element of the output); between
-// measured sizes the rate is their mean, weighted by 1 / distance^6 of the sizes' logarithms, and of
-// matrices' sides also of how far they are multiples of powers of two (Shepard 1968): exact at a measured
-// size, and never beyond the slowest and the fastest. All else is seconds by bytes moved, a straight line in
-// logarithms between two measured sizes, growing; beyond the largest in proportion, below the smallest what
-// that takes.
+// Products and attention are priced by rows, columns and FLOPs (plan/product_times.h). All else is seconds by
+// bytes moved, a straight line in logarithms between two measured sizes, growing; beyond the largest in
+// proportion, below the smallest what that takes. What goes once a step through all of a rank's state has a
+// curve of all its launches in a step: whether caches hold the state from one step to the next does not
+// follow from one of them.
 #pragma once
 #include <map>
 #include <optional>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "mesh/mesh.h"
+#include "plan/product_times.h"
 #include "spec/calibration.h"
 #include "spec/cluster_spec.h"
 #include "spec/run_spec.h"
@@ -23,6 +23,8 @@ namespace trireme {
 
 // Whose speed follows from FLOPs and shape rather than from bytes.
 bool is_product(std::string_view op);
+// Whose launches of a step go through all of a rank's gradients or moments, each part once.
+bool passes_through_state(std::string_view op);
 // As SpeedPoint::work counts it.
 double work_of(const Piece&);
 // The launch as it is on the fullest rank: products of experts that are divided over ranks have a planned
@@ -50,8 +52,9 @@ double Calibration::*whole_step(Axis);
 class Speeds {
  public:
   explicit Speeds(const Calibration&);
-  // Of one launch; none where no size of this op was measured in this type.
-  std::optional<double> op(const Piece&, std::string_view compute) const;
+  // Of one launch; none where no size of this op was measured in this type. of_step: the work of all launches
+  // of the op in the step, where it passes through state.
+  std::optional<double> op(const Piece&, std::string_view compute, double of_step = 0) const;
   // Of a call once its ranks have met; as the other kind where only that was measured.
   std::optional<double> call(std::string_view name, std::string_view algorithm, size_t ranks, bool beside,
                              double bytes) const;
@@ -60,6 +63,7 @@ class Speeds {
 
  private:
   std::map<std::string, SpeedTable, std::less<>> ops_, calls_;
+  std::map<std::string, ProductTimes, std::less<>> products_;
   double between_s_ = 0;
   size_t ranks_ = 0;
 };
@@ -83,8 +87,7 @@ void take_links(ClusterSpec& now, const ClusterSpec& before);
 // Whether `now`, kept in the place of `before`, would lose what kernels reach with other ranks or threads.
 bool displaces(const ClusterSpec& now, const ClusterSpec& before);
 
-// The curve and the rate that Speeds uses. Points of a curve are in ascending order of work.
+// The curve that Speeds uses. Points are in ascending order of work.
 double curve_seconds(const SpeedTable&, double work);
-double product_seconds(const SpeedTable&, double rows, double cols, double work);
 
 }  // namespace trireme

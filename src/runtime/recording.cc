@@ -280,7 +280,9 @@ Tape record_training(const RunSpec& run, const Schedule& schedule, int threads, 
   recorder.start(runner, actions);
   for (int s = 1; s <= steps; s++)
     runner.step(actions, s, run.tokens_per_step(), [](int64_t, int64_t, const HostBatch&) {});
-  return recorder.stop();
+  Tape tape = recorder.stop();
+  tape.steps = steps;
+  return tape;
 }
 
 }  // namespace trireme

@@ -70,6 +70,7 @@ struct Tape {
   std::vector<TapeGroup> groups;
   std::vector<std::string> streams = {"compute"};  // by stream
   int rank = 0;                                    // of the world: whose it is
+  int steps = 1;                                   // that it is of
   // The text for as long as this tape or a copy of it lives.
   std::string_view keep(std::string_view text) {
     if (text.empty()) return {};
