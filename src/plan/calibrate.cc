@@ -490,7 +490,7 @@ Calibration calibrate(const CalibrationRequest& o, const CalibrationProgress& pr
                                                                 : 0.12,
                                 brief                                                  ? 2
                                 : runs[i].batch.global > o.ranks * runs[i].batch.micro ? 3
-                                                                                       : 5));
+                                                                                       : 4));
     clocks.push_back(drilled[i].clock);
     if (progress) progress(int64_t(i) + 1, int64_t(runs.size()));
   }
