@@ -75,10 +75,10 @@ TEST(ProductTimes, FindTheLawOfAllSizesAndThePanel) {
   }
 }
 
-// A few sizes that something held up do not bend it.
+// A few sizes that something held up, or that are quicker than others, do not bend it.
 TEST(ProductTimes, TheLawIsNotThatOfOutliers) {
   SpeedTable t = measured(80, 64, 0);
-  for (size_t i = 0; i < t.points.size(); i += 10) t.points[i].seconds *= 3;
+  for (size_t i = 0; i < t.points.size(); i += 10) t.points[i].seconds *= i % 20 ? 3 : 0.3;
   const ProductTimes times(t);
   for (size_t i = 1; i < t.points.size(); i += 10) {
     const SpeedPoint& p = t.points[i];

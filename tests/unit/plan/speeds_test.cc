@@ -152,11 +152,11 @@ TEST(Speeds, DrillsAddGradientsOfSeveralMicrobatches) {
       if (p.name == "matmul") n += std::fmod(p.cost.flops, 2 * double(p.rows * p.cols)) != 0;
     return n;
   };
-  std::map<std::string, std::set<bool>> seen;  // by compute type
+  std::map<Axis, std::set<bool>> seen;  // by what is divided
   int compared = 0;
   for (const RunSpec& r : drills({.ranks = 2, .threads = 1, .bf16 = true, .quick = false})) {
     const bool several = r.batch.global > r.layout.dp * r.batch.micro;
-    seen[r.precision.compute].insert(several);
+    seen[divided_axis(r.layout)].insert(several);
     // ZeRO 2 and 3 sum each microbatch's over the ranks first.
     if (r.model.hidden > 128 || r.layout.zero > 1 || !several) continue;
     RunSpec one = r;
@@ -165,7 +165,7 @@ TEST(Speeds, DrillsAddGradientsOfSeveralMicrobatches) {
     compared++;
   }
   EXPECT_GT(compared, 3);
-  for (const auto& [type, kinds] : seen) EXPECT_EQ(kinds.size(), 2u) << type;
+  for (const Axis axis : {Axis::dp, Axis::tp, Axis::cp}) EXPECT_EQ(seen[axis].size(), 2u) << int(axis);
 }
 
 RunSpec small_run(int64_t dp) {
