@@ -109,5 +109,26 @@ TEST(ProductTimes, FewSizesKeepBetweenTheirRates) {
   }
 }
 
+// A cluster file may hold any numbers in bounds (spec/calibration.cc): a price may be absurd, and price()
+// refuses it, but it is a number.
+TEST(ProductTimes, OfAnyTableAreNumbers) {
+  uint64_t n = 100'000;
+  const auto any = [&](double high) {
+    const double v = drawn_size(n++, 1, high);
+    return v < std::sqrt(high) / 1e3 ? 1 : v > high / 1e3 ? high : v;
+  };
+  for (int table = 0; table < 300; table++) {
+    SpeedTable t{.of = table % 2 ? "matmul f32" : "attention f32", .points = {}};
+    for (int i = 0; i < 1 + table % 40; i++)
+      t.points.push_back({any(1e15), any(1e15), table % 7 ? any(1e21) : 0, 1e-12 * any(1e18)});
+    const ProductTimes times(t);
+    for (int i = 0; i < 20; i++) {
+      const double s = times.seconds(any(1e9), any(1e9), i ? any(1e21) : 0);
+      EXPECT_FALSE(std::isnan(s)) << table;
+      EXPECT_GE(s, 0) << table;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace trireme
