@@ -140,6 +140,7 @@ Description describe_run(const fs::path& p) {
     if (last.contains("sequences"))
       d["mixture"] = last["sequences"];  // a shard and what was drawn of it, each
   }
+  if (Description rows = forecast_and_measured(p); !rows.empty()) d["forecast"] = rows;
   if (!found.damaged.empty()) d["damaged"] = found.damaged;
   d["checkpoints"] = checkpoints;
   Description files = Description::array();

@@ -18,6 +18,10 @@ std::string as_text(const Description&);
 
 bool is_cluster_file(const fs::path&);  // false where it is not there
 
+// A table of a run folder: its forecast.json beside its metrics; empty where either lacks. Seconds are the
+// median's of up to a thousand steps, without the first two.
+Description forecast_and_measured(const fs::path& run);
+
 // Of one kind each.
 Description describe_checkpoint(const fs::path&);
 Description describe_run(const fs::path&);

@@ -120,6 +120,52 @@ TEST(Seeing, OneEventFileAStartAndNoneWhenToldSo) {
   EXPECT_FALSE(fs::exists(without / "run/trace.json"));
 }
 
+// What a run forecast of itself stands beside what became of it: bytes are equal, seconds have their error.
+TEST(Seeing, InspectHoldsARunAgainstItsForecast) {
+  TempFolder tmp;
+  const fs::path file = tiny_run_file(tmp.path(), 5);
+  ASSERT_EQ(trireme(tmp.path(), {"train", file.string(), "--set", "layout.dp=2", "batch.micro=1"}).code, 0);
+  const auto rows = [&] {
+    std::map<std::string, json> by;
+    const json run = inspected(tmp.path(), tmp / "run");
+    for (const json& r : run.value("forecast", json::array())) by[r["what"]] = r;
+    return by;
+  };
+  auto all = rows();
+  ASSERT_TRUE(all.contains("bytes, total"));
+  ASSERT_TRUE(all.contains("wire bytes, all_reduce"));
+  size_t timed = 0;
+  for (const auto& [what, r] : all) {
+    if (what.starts_with("ms a step")) {
+      timed++;
+      EXPECT_NE(what.find("median of 3 steps"), std::string::npos) << what;
+      const std::string error = r["difference"];
+      EXPECT_NEAR(std::stod(error), 100 * (r["forecast"].get<double>() / r["measured"].get<double>() - 1),
+                  0.06);
+      continue;
+    }
+    EXPECT_EQ(r["forecast"], r["measured"]) << what;
+    EXPECT_EQ(r["difference"], "none") << what;
+  }
+  EXPECT_EQ(timed, 1u);
+  // Half as much on the wire as was forecast, and a kind that was not.
+  const fs::path metrics = tmp / "run/metrics.jsonl";
+  std::string text = read_text(metrics);
+  json last = json::parse(text.substr(text.rfind('\n', text.size() - 2) + 1));
+  const int64_t bytes = last["comm_bytes"]["all_reduce"];
+  last["step"] = 6, last["comm_bytes"] = {{"all_reduce", bytes / 2}, {"p2p", 12}};
+  write_text_atomic(metrics, text + last.dump() + "\n" + "{\"step\": 7, \"comm_by");
+  all = rows();
+  EXPECT_EQ(all["wire bytes, all_reduce"]["difference"], "+100.0 %");
+  EXPECT_EQ(all["wire bytes, p2p"]["difference"], "-100.0 %");
+  for (const char* broken : {"", "[]", "{\"best\": 3}", "{\"best\": {\"step_s\": \"x\", \"wire\": [1]",
+                             "{\"best\": {\"memory\": 1, \"wire\": 2}}"}) {
+    write_text_atomic(tmp / "run/forecast.json", broken);
+    EXPECT_TRUE(rows().empty()) << broken;
+    EXPECT_EQ(trireme(tmp.path(), {"inspect", (tmp / "run").string()}).code, 0) << broken;
+  }
+}
+
 TEST(Seeing, InspectKnowsWhatARunLeaves) {
   TempFolder tmp;
   fs::path file = tiny_run_file(tmp.path(), 4), golden = source_dir() / "tests/golden/llama3";
