@@ -263,6 +263,11 @@ class Curves {
     Curve curve{.name = std::string(rule.name),
                 .cluster = std::string(rule.cluster),
                 .unit = rule.measure == CurveUnit::microseconds ? "us" : "GB/s"};
+    if (!at.is_object() && rule.keys == CurveKeys::size)
+      bad_request(
+          "{}: {} {} is {}, and nothing says of how many bytes; right is an object by size, as {{\"1GiB\": "
+          "300}}",
+          file_, rule.section, rule.path, printable(at.dump()));
     if (!at.is_object()) {
       const bool across = rule.keys == CurveKeys::nodes;  // of a number alone: between two nodes
       add_point(curve, rule, c, across ? "2 nodes" : fmt::format("{} GPUs", in_node(rule, c)), at,

@@ -131,6 +131,9 @@ TEST(ScoreCollectives, WhatCannotBeReadIsNamed) {
         refusal(R"({"nccl_allreduce_busbw_gbps_8xH200": {"curve_GBps": {")" + size + R"(": 4}}})").find(size),
         std::string::npos)
         << size;
+  const std::string alone = refusal(R"({"nccl_allreduce_busbw_gbps_8xH200": {"curve_GBps": 463.6}})");
+  EXPECT_NE(alone.find("curve_GBps is 463.6, and nothing says of how many bytes"), std::string::npos)
+      << alone;
   EXPECT_NE(refusal("[1]"), "");
   EXPECT_FALSE(is_microbench("[{\"id\": \"nccl_\"}]"));
   EXPECT_TRUE(is_microbench(" {\"nccl_x\": 1}"));
