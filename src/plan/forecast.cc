@@ -155,6 +155,7 @@ Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpe
     others.push_back(record_training(run, schedule, threads, rank, cluster));
     f.wire.take(others.back());
   }
+  f.routed = routed_bytes(run, schedule, f.wire);
   if (priced) price_step(f, run, schedule, cluster, threads, others);
   if (f.step_s > 0 && matrix_peak > 0) {
     f.tokens_per_s = double(f.tokens) / f.step_s;

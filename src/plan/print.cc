@@ -85,6 +85,14 @@ std::string layout_text(const RunSpec& run) {
   return s;
 }
 
+std::string routed_text(const RoutedBytes& r) {
+  return fmt::format(
+      "  all_to_all is of balanced routers; of the rank that sends most it is {} to {} bytes ({} to {}) as "
+      "they "
+      "choose\n",
+      r.least, r.most, human_bytes(r.least), human_bytes(r.most));
+}
+
 std::string wire_text(const RunSpec& run, const Forecast& f) {
   if (run.world() == 1) return "";
   const MostWire& w = f.wire;
@@ -95,8 +103,9 @@ std::string wire_text(const RunSpec& run, const Forecast& f) {
     if (w.of[k].calls > 0)
       s += fmt::format("  {:<20} {:>8} calls {:>15} {:>10}  {}\n", name_of(Collective(k)), w.of[k].calls,
                        w.of[k].wire, human_bytes(w.of[k].wire), fmt::join(w.algorithms[k], ", "));
-  return s + fmt::format("  {:<20} {:>8}       {:>15} {:>10}\n\n", w.alike ? "all" : "the busiest rank's", "",
-                         w.busiest, human_bytes(w.busiest));
+  s += fmt::format("  {:<20} {:>8}       {:>15} {:>10}\n", w.alike ? "all" : "the busiest rank's", "",
+                   w.busiest, human_bytes(w.busiest));
+  return s + (f.routed ? routed_text(*f.routed) : "") + "\n";
 }
 
 std::string disk_text(const RunSpec& run, const Forecast& f) {
@@ -262,6 +271,8 @@ nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
     if (const CommCount& c = f.wire.of[k]; c.calls > 0)
       j["wire"][std::string(name_of(Collective(k)))] = {
           {"calls", c.calls}, {"bytes", c.wire}, {"algorithms", f.wire.algorithms[k]}};
+  if (f.routed)
+    j["wire"]["all_to_all"]["least"] = f.routed->least, j["wire"]["all_to_all"]["most"] = f.routed->most;
   if (f.disk_read + f.disk_written > 0) {
     j["disk"] = {{"bytes_read", f.disk_read}, {"bytes_written", f.disk_written}};
     j["disk"]["seconds"] = j["disk"]["exposed_s"] = nullptr;

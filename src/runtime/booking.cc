@@ -94,13 +94,18 @@ CommCounts counts_of(const Tape& tape) {
 void MostWire::take(const Tape& tape) {
   MostWire one{.of = counts_of(tape), .ranks = 1};
   for (const CommCount& c : one.of) one.busiest += c.wire;
+  Rows rows_of_ep{.rank = tape.rank, .all_to_all = one.of[size_t(Collective::all_to_all)].wire};
   for (const Piece& p : tape.pieces) {
     const std::optional<Collective> kind = collective_of(tape, p);
     if (!kind || p.kind != PieceKind::call) continue;
     one.algorithms[size_t(*kind)].emplace(p.algorithm);
     const auto size = int64_t(tape.groups[size_t(p.group)].ranks.size());
+    if (*kind == Collective::all_to_all && tape.streams[size_t(p.stream)] == "ep")
+      rows_of_ep.starts++, rows_of_ep.started += p.wire;
     if (*kind == Collective::all_reduce) one.uneven |= size * (p.payload - p.wire / 2) != p.payload;
   }
+  if (std::find(tape.streams.begin(), tape.streams.end(), "ep") != tape.streams.end())
+    one.rows.push_back(rows_of_ep);
   take(one);
 }
 
@@ -112,6 +117,7 @@ void MostWire::take(const MostWire& other) {
     algorithms[k].insert(other.algorithms[k].begin(), other.algorithms[k].end());
   }
   alike = alike && other.alike, uneven = uneven || other.uneven;
+  rows.insert(rows.end(), other.rows.begin(), other.rows.end());
   busiest = std::max(busiest, other.busiest), ranks += other.ranks;
 }
 

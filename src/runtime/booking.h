@@ -25,6 +25,12 @@ struct MostWire {
   bool alike = true;    // all that were taken have as many bytes of each kind
   bool uneven = false;  // an all_reduce cuts its buffer into longer and shorter pieces
   int ranks = 0;        // that were taken
+  // Of each rank whose experts are divided (ep): rows that it sends to owners, balanced, and all_to_all.
+  struct Rows {
+    int rank = 0;
+    int64_t starts = 0, started = 0, all_to_all = 0;  // calls on the stream "ep", their bytes; bytes
+  };
+  std::vector<Rows> rows;
   void take(const Tape&);
   void take(const MostWire&);
 };

@@ -238,7 +238,14 @@ void expect_as_booked(const RunSpec& run, const Ran& ran) {
     }
   }
   if (std::any_of(ran.ranks.begin(), ran.ranks.end(), [](const RankFacts& f) { return f.again; })) return;
-  const MostWire wire = forecast(run, schedule, {}, 1).wire;
+  const Forecast f = forecast(run, schedule, {}, 1);
+  const MostWire& wire = f.wire;
+  EXPECT_EQ(f.routed.has_value(), chosen);
+  if (f.routed) {
+    const int64_t rows = most[size_t(Collective::all_to_all)].wire;
+    EXPECT_GE(rows, f.routed->least);
+    EXPECT_LE(rows, f.routed->most);
+  }
   for (size_t k = 0; k < kCollectives; k++)
     if (!chosen || Collective(k) != Collective::all_to_all) {
       EXPECT_EQ(most[k].wire, wire.of[k].wire) << name_of(Collective(k));
