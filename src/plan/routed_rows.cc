@@ -1,6 +1,7 @@
 #include "plan/routed_rows.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "mesh/mesh.h"
@@ -31,13 +32,24 @@ struct RowExchange {
     }
     return r;
   }
-  // A token's choices are different experts, so an owner gets as many of a token's as it has at most.
-  Leaving most() const {
-    const int64_t to_one = tokens * std::min(choices, own), line = ep * to_one;
-    Leaving r{.out = tokens * std::min(choices, experts - own), .in = (ep - 1) * to_one};
-    const int64_t beyond = std::min(to_one, std::max<int64_t>(0, line - capacity));
-    r.further = std::min(r.out, (ep - 1) * beyond);
-    return r;
+  // A token's choices are different experts, so an owner gets as many of a token's as it has at most. Rows of
+  // other ranks come here or make the lines of other owners longer, beyond whose first `capacity` rows those
+  // of this rank go in further rounds: the more come, the fewer of these. The bytes are linear between where
+  // no more go in further rounds, where the first does, and where the most rows come.
+  std::array<Leaving, 3> most() const {
+    const int64_t to_one = tokens * std::min(choices, own);
+    const int64_t out = tokens * std::min(choices, experts - own), in = (ep - 1) * to_one;
+    const int64_t further =
+        std::min(out, (ep - 1) * std::min(to_one, std::max<int64_t>(0, ep * to_one - capacity)));
+    const int64_t first =
+        out + (ep - 1) * rows() - capacity;  // so many come, and none goes in further rounds
+    std::array<Leaving, 3> ends;
+    const std::array<int64_t, 3> come = {first - further, first, in};
+    for (size_t i = 0; i < ends.size(); i++) {
+      const int64_t n = std::clamp<int64_t>(come[i], 0, in);
+      ends[i] = {.out = out, .in = n, .further = std::clamp<int64_t>(first - n, 0, further)};
+    }
+    return ends;
   }
 };
 
@@ -83,7 +95,7 @@ std::optional<RoutedBytes> routed_bytes(const RunSpec& run, const Schedule& sche
     const int64_t leaving = run.moe.capacity > 0 ? 0 : e.tokens * std::max<int64_t>(0, e.choices - e.own);
     const bool alike = run.optimizer.name != "muon";  // of what else is in all_to_all
     all.least = std::max(all.least, others + bytes({.out = leaving, .in = alike ? leaving : 0}));
-    all.most = std::max(all.most, others + bytes(e.most()));
+    for (const Leaving& end : e.most()) all.most = std::max(all.most, others + bytes(end));
   }
   return all;
 }

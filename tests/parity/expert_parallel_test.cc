@@ -300,7 +300,7 @@ TEST(ExpertParallelBytes, AreThoseOfTheChoices) {
 }
 
 // The forecast's interval holds what routers do when every token of a replica is sent `away` ranks on, and is
-// no wider than that where owners have room for all rows at once.
+// no wider than that where two owners have room for all rows that come so.
 int64_t bytes_where_rows_go(const Case& c, int64_t away) {
   const RunSpec run = run_of(c);
   const int64_t k = run.model.experts_per_token, own = c.experts / c.ep;
@@ -321,7 +321,7 @@ int64_t bytes_where_rows_go(const Case& c, int64_t away) {
 TEST(ExpertParallelBytes, LieWhereTheForecastSays) {
   for (const char* text :
        {"arch=mixtral dp=2 ep=2 experts=4 buffer=2", "arch=mixtral dp=2 ep=2 experts=2 buffer=2",
-        "arch=mixtral dp=2 ep=2 experts=6 buffer=2 recompute=full microbatches=2",
+        "arch=mixtral dp=2 ep=2 experts=6 buffer=1.5 recompute=full microbatches=2",
         "arch=mixtral dp=2 ep=2 experts=6 buffer=0.4 recompute=full",
         "arch=mixtral dp=3 ep=3 experts=6 buffer=0.7 compute=bf16"}) {
     SCOPED_TRACE(text);
@@ -334,7 +334,7 @@ TEST(ExpertParallelBytes, LieWhereTheForecastSays) {
     EXPECT_EQ(home > 0, c.experts / c.ep < 2);
     EXPECT_LE(balanced, f.routed->most);
     EXPECT_GE(balanced, f.routed->least);
-    if (c.buffer == 2 && c.ep == 2) {
+    if (c.buffer >= 1 && c.ep == 2) {
       EXPECT_EQ(away, f.routed->most);
     } else {
       EXPECT_GT(away, balanced);
