@@ -211,7 +211,6 @@ def measure(args, seed):
     args.last = reference(args)
     wire = {name: w["bytes"] for name, w in plan["wire"].items() if w["bytes"]}
     measured = {name: n for name, n in last.get("comm_bytes", {}).items() if n}
-    # A rank of a pipeline that is not the one with the largest peak has other bytes: plan shows the worst.
     same = wire == measured and plan["memory"]["total"] == last["peak_bytes"]["total"]
     return {"seed": seed, "draw": sections, "expected_s": plan["step_s"], "roof_s": plan["roof_s"],
             "ep_load": last.get("ep_load"), "routed_s": routed(args, sections, args.cluster, last.get("ep_load")),

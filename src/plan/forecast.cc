@@ -1,10 +1,12 @@
 #include "plan/forecast.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/progress.h"
 #include "comm/options.h"
 #include "cost/flops.h"
+#include "mesh/mesh.h"
 #include "plan/call_price.h"
 #include "plan/remedies.h"
 #include "plan/speeds.h"
@@ -39,16 +41,39 @@ std::vector<OpForecast> price_ops(const Booking& b, const ClusterSpec& cluster, 
 
 // Expected where measured kernels take more than half of what rank 0's ops take.
 void price_step(Forecast& f, const RunSpec& run, const Schedule& schedule, const ClusterSpec& cluster,
-                int threads) {
+                int threads, const std::vector<Tape>& others) {
   double all_s = 0;
   for (const OpForecast& o : f.ops) all_s += o.seconds, f.unmeasured_s += o.unmeasured_s;
   f.expected = calibration_of(run, cluster) && 2 * f.unmeasured_s < all_s;
-  const StepTime roof = step_time(run, schedule, at_the_roof(cluster), threads, f.booking.tape);
-  f.time = f.expected ? step_time(run, schedule, cluster, threads, f.booking.tape) : roof;
+  KnownTapes known = {&f.booking.tape};
+  for (const Tape& t : others) known.push_back(&t);
+  const StepTime roof = step_time(run, schedule, at_the_roof(cluster), threads, known);
+  f.time = f.expected ? step_time(run, schedule, cluster, threads, known) : roof;
   f.step_s = f.time.step_s, f.roof_s = roof.step_s;
   if (f.expected) return;
   f.unmeasured_s = 0;
   for (OpForecast& o : f.ops) o.seconds = o.roof_s, o.unmeasured_s = 0;
+}
+
+// Beside the first of each stage: owners of matrices send what others do not, and of a sum that its group
+// cuts into longer and shorter pieces the last rank, which has a shorter one, sends the most.
+std::vector<int> other_senders(const RunSpec& run, const MostWire& booked) {
+  std::set<int> ranks;
+  if (run.optimizer.name == "muon") {
+    const std::vector<int> owners = distinct_ranks(run);
+    ranks.insert(owners.begin(), owners.end());
+  }
+  const Mesh mesh = mesh_of(run.layout);
+  std::set<int> first, last;  // of each stage
+  for (int stage = 0; stage < int(run.layout.pp); stage++) {
+    int rank = 0, end = int(run.world()) - 1;
+    while (mesh.coord(rank, Axis::pp) != stage) rank++;
+    while (mesh.coord(end, Axis::pp) != stage) end--;
+    first.insert(rank), last.insert(end);
+  }
+  if (booked.uneven) ranks.insert(last.begin(), last.end());
+  for (int r : first) ranks.erase(r);
+  return {ranks.begin(), ranks.end()};
 }
 
 // "weights 1.20 MiB, grads 600 KiB, ..."
@@ -123,7 +148,15 @@ Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpe
   f.disk_priced = f.disk_read + f.disk_written == 0 || cluster.disk_bandwidth > 0;
   f.host_priced = f.host_read + f.host_written == 0 || cluster.host_bandwidth > 0;
   f.wire_priced = run.world() == 1 || links_known(options_of(run, cluster)) || wires_stated(cluster);
-  if (priced) price_step(f, run, schedule, cluster, threads);
+  std::vector<Tape> others;
+  f.wire = f.booking.wire;
+  for (int rank : other_senders(run, f.wire)) {
+    if (rank == f.booking.tape.rank) continue;
+    others.push_back(record_training(run, schedule, threads, rank, cluster));
+    f.wire.take(others.back());
+  }
+  f.routed = routed_bytes(run, schedule, f.wire);
+  if (priced) price_step(f, run, schedule, cluster, threads, others);
   if (f.step_s > 0 && matrix_peak > 0) {
     f.tokens_per_s = double(f.tokens) / f.step_s;
     f.mfu = f.model_flops / (f.step_s * matrix_peak * double(run.world()));

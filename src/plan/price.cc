@@ -86,6 +86,8 @@ double hidden_seconds(const Replay& replay) {
 // of each group stands for it; it owns the largest matrix.
 constexpr size_t kMostReplayed = 64;
 
+}  // namespace
+
 std::vector<int> distinct_ranks(const RunSpec& run) {
   const LayoutSpec& l = run.layout;
   const Mesh mesh = mesh_of(l);
@@ -101,8 +103,6 @@ std::vector<int> distinct_ranks(const RunSpec& run) {
     if (l.shard_group == 0 || l.cp > 1 || mesh.coord(r, same) < l.shard_group) ranks.push_back(r);
   return ranks.size() <= kMostReplayed ? ranks : few;
 }
-
-}  // namespace
 
 OpSeconds op_seconds(std::string_view op, const Cost& cost, const ClusterSpec& cluster,
                      std::string_view compute) {
@@ -158,18 +158,19 @@ namespace {
 
 // bubble: of the replay, where it is asked for.
 Replay replay_ranks(const RunSpec& run, const Schedule& schedule, const ClusterSpec& cluster, int threads,
-                    int steps, const Tape* one, double* bubble) {
+                    int steps, const KnownTapes& known, double* bubble) {
   const std::vector<int> ranks = distinct_ranks(run);
   std::vector<Tape> others(ranks.size());
   std::vector<std::vector<Price>> prices;
   std::vector<RankTape> tapes;
   for (size_t i = 0; i < ranks.size(); i++) {
-    const bool known = one && ranks[i] == one->rank;
-    if (!known) others[i] = record_training(run, schedule, threads, ranks[i], cluster, steps);
-    prices.push_back(price(known ? *one : others[i], cluster, run));
+    const auto it =
+        std::find_if(known.begin(), known.end(), [&](const Tape* t) { return t->rank == ranks[i]; });
+    if (it == known.end()) others[i] = record_training(run, schedule, threads, ranks[i], cluster, steps);
+    tapes.push_back({ranks[i], it == known.end() ? &others[i] : *it, {}});
+    prices.push_back(price(*tapes[i].tape, cluster, run));
   }
-  for (size_t i = 0; i < ranks.size(); i++)
-    tapes.push_back({ranks[i], one && ranks[i] == one->rank ? one : &others[i], prices[i]});
+  for (size_t i = 0; i < ranks.size(); i++) tapes[i].prices = prices[i];
   Replay all = replay(tapes);
   for (size_t i = 0; bubble && i < tapes.size(); i++)
     *bubble = std::max(*bubble, own_span(stretches_of(tapes[i], all.ranks[i], all.makespan)).bubble());
@@ -180,14 +181,19 @@ Replay replay_ranks(const RunSpec& run, const Schedule& schedule, const ClusterS
 
 Replay replay_steps(const RunSpec& run, const Schedule& schedule, const ClusterSpec& cluster, int threads,
                     int steps, const Tape* one) {
-  return replay_ranks(run, schedule, cluster, threads, steps, one, nullptr);
+  return replay_ranks(run, schedule, cluster, threads, steps, one ? KnownTapes{one} : KnownTapes{}, nullptr);
 }
 
 StepTime step_time(const RunSpec& run, const Schedule& schedule, const ClusterSpec& cluster, int threads,
                    const Tape& one) {
+  return step_time(run, schedule, cluster, threads, KnownTapes{&one});
+}
+
+StepTime step_time(const RunSpec& run, const Schedule& schedule, const ClusterSpec& cluster, int threads,
+                   const KnownTapes& known) {
   StepTime t;
   const Replay all =
-      replay_ranks(run, schedule, cluster, threads, 1, &one, run.layout.pp > 1 ? &t.bubble : nullptr);
+      replay_ranks(run, schedule, cluster, threads, 1, known, run.layout.pp > 1 ? &t.bubble : nullptr);
   t.step_s = double(all.makespan) * 1e-9;
   if (run.optimizer.post_validation != "off") {
     const Replay two = replay_steps(run, schedule, cluster, threads, 2, nullptr);
@@ -196,7 +202,7 @@ StepTime step_time(const RunSpec& run, const Schedule& schedule, const ClusterSp
   const Calibration* c = calibration_of(run, cluster);
   if (c && run.world() > 1 && run.train.device != "cuda") {  // whose wires take nothing from compute
     const double whole = c->*whole_step(divided_axis(run.layout));
-    const Beside beside = calls_beside(one);
+    const Beside beside = calls_beside(*known.front());
     t.step_s = (t.step_s + hidden_seconds(all)) * (whole > 0 ? whole : 1) +
                c->beside_s * double(beside.calls) + c->beside_s_per_byte * double(beside.bytes);
   }

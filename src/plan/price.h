@@ -41,5 +41,10 @@ struct StepTime {
 Replay replay_steps(const RunSpec&, const Schedule&, const ClusterSpec&, int threads, int steps,
                     const Tape* one = nullptr);
 StepTime step_time(const RunSpec&, const Schedule&, const ClusterSpec&, int threads, const Tape& one_rank);
+// Likewise, with the tapes of more ranks known.
+using KnownTapes = std::vector<const Tape*>;
+StepTime step_time(const RunSpec&, const Schedule&, const ClusterSpec&, int threads, const KnownTapes&);
+// The ranks whose steps differ, of those that stand for the others (StepTime).
+std::vector<int> distinct_ranks(const RunSpec&);
 
 }  // namespace trireme

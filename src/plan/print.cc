@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "base/progress.h"
 #include "comm/options.h"
+#include "mesh/mesh.h"
 #include "plan/remedies.h"
 #include "spec/run_schedule.h"
 
@@ -27,9 +28,17 @@ std::string remedy_lines(const Forecast& f) {
   return s;
 }
 
+// The rank that the booking is of, where those of other stages take other bytes.
+std::string whose(const RunSpec& run, const Forecast& f) {
+  if (run.layout.pp == 1) return "each rank";
+  const int rank = f.booking.tape.rank;
+  return fmt::format("rank {} (of stage rank {}, the one whose peak is the largest)", rank,
+                     mesh_of(run.layout).coord(rank, Axis::pp));
+}
+
 std::string memory_text(const RunSpec& run, const Forecast& f) {
   std::string s = fmt::format("memory of a step{} (exact bytes; what the peak of the total is made of)\n",
-                              run.world() > 1 ? ", each rank" : "");
+                              run.world() > 1 ? ", " + whose(run, f) : "");
   for (size_t i = 0; i < kBuckets; i++) {
     if (f.booking.peak[i] == 0) continue;
     double share = double(f.booking.at_peak[i]) / double(f.booking.peak_total);
@@ -76,35 +85,32 @@ std::string layout_text(const RunSpec& run) {
   return s;
 }
 
-// How the step's collectives of a kind are done: {"ordered"}, {"ring", "halving"}.
-std::set<std::string_view> algorithms_of(const Forecast& f, Collective kind) {
-  std::set<std::string_view> out;
-  const Tape& t = f.booking.tape;
-  for (const Piece& p : t.pieces)
-    if (p.kind == PieceKind::call && p.name == name_of(kind) && t.groups[size_t(p.group)].name != "control" &&
-        t.groups[size_t(p.group)].name != "settle")
-      out.insert(p.algorithm);
-  return out;
+std::string routed_text(const RoutedBytes& r) {
+  return fmt::format(
+      "  all_to_all is of balanced routers; of the rank that sends most it is {} to {} bytes ({} to {}) as "
+      "they "
+      "choose\n",
+      r.least, r.most, human_bytes(r.least), human_bytes(r.most));
 }
 
 std::string wire_text(const RunSpec& run, const Forecast& f) {
   if (run.world() == 1) return "";
-  std::string s = fmt::format("on the wire in a step, each rank ({}; gradients travel in {})\n",
+  const MostWire& w = f.wire;
+  std::string s = fmt::format("on the wire in a step, {} ({}; gradients travel in {})\n",
+                              w.alike ? "each rank" : "of each collective the rank that sends most of it",
                               layout_text(run), run.precision.reduce);
-  int64_t all = 0;
-  for (size_t k = 0; k < kCollectives; k++) {
-    const CommCount& c = f.booking.comm[k];
-    all += c.wire;
-    if (c.calls > 0)
-      s += fmt::format("  {:<20} {:>8} calls {:>15} {:>10}  {}\n", name_of(Collective(k)), c.calls, c.wire,
-                       human_bytes(c.wire), fmt::join(algorithms_of(f, Collective(k)), ", "));
-  }
-  return s + fmt::format("  {:<20} {:>8}       {:>15} {:>10}\n\n", "all", "", all, human_bytes(all));
+  for (size_t k = 0; k < kCollectives; k++)
+    if (w.of[k].calls > 0)
+      s += fmt::format("  {:<20} {:>8} calls {:>15} {:>10}  {}\n", name_of(Collective(k)), w.of[k].calls,
+                       w.of[k].wire, human_bytes(w.of[k].wire), fmt::join(w.algorithms[k], ", "));
+  s += fmt::format("  {:<20} {:>8}       {:>15} {:>10}\n", w.alike ? "all" : "the busiest rank's", "",
+                   w.busiest, human_bytes(w.busiest));
+  return s + (f.routed ? routed_text(*f.routed) : "") + "\n";
 }
 
 std::string disk_text(const RunSpec& run, const Forecast& f) {
   if (f.disk_read + f.disk_written == 0) return "";
-  std::string s = fmt::format("to and from the disk in a step, each rank (layout.offload = \"{}\")\n",
+  std::string s = fmt::format("to and from the disk in a step, {} (layout.offload = \"{}\")\n", whose(run, f),
                               run.layout.offload);
   for (const auto& [name, bytes] : {std::pair("read", f.disk_read), {"written", f.disk_written}})
     s += fmt::format("  {:<20} {:>15} {:>10}\n", name, bytes, human_bytes(bytes));
@@ -113,8 +119,8 @@ std::string disk_text(const RunSpec& run, const Forecast& f) {
 
 std::string host_text(const RunSpec& run, const Forecast& f) {
   if (f.booking.waiting_bytes == 0) return "";
-  std::string s = fmt::format(
-      "to and from the host's memory in a step, each rank (layout.offload = \"{}\")\n", run.layout.offload);
+  std::string s = fmt::format("to and from the host's memory in a step, {} (layout.offload = \"{}\")\n",
+                              whose(run, f), run.layout.offload);
   for (const auto& [name, bytes] : {std::pair("read", f.host_read),
                                     {"written", f.host_written},
                                     {"taken there", f.booking.waiting_bytes}})
@@ -262,10 +268,11 @@ nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
     if (f.booking.state[i] > 0) j["state"][std::string(kBucketNames[i])] = f.booking.state[i];
   j["wire"] = nlohmann::ordered_json::object();
   for (size_t k = 0; k < kCollectives; k++)
-    if (f.booking.comm[k].calls > 0)
-      j["wire"][std::string(name_of(Collective(k)))] = {{"calls", f.booking.comm[k].calls},
-                                                        {"bytes", f.booking.comm[k].wire},
-                                                        {"algorithms", algorithms_of(f, Collective(k))}};
+    if (const CommCount& c = f.wire.of[k]; c.calls > 0)
+      j["wire"][std::string(name_of(Collective(k)))] = {
+          {"calls", c.calls}, {"bytes", c.wire}, {"algorithms", f.wire.algorithms[k]}};
+  if (f.routed)
+    j["wire"]["all_to_all"]["least"] = f.routed->least, j["wire"]["all_to_all"]["most"] = f.routed->most;
   if (f.disk_read + f.disk_written > 0) {
     j["disk"] = {{"bytes_read", f.disk_read}, {"bytes_written", f.disk_written}};
     j["disk"]["seconds"] = j["disk"]["exposed_s"] = nullptr;
@@ -350,7 +357,8 @@ std::string to_text(const RunSpec& run, const Forecast& f, const ClusterSpec& cl
       m.vocab, run.batch.global, run.data.seq_len, f.tokens, run.microbatches(), run.precision.compute,
       run.precision.grads);
   s += fmt::format("model FLOPs of a step: {:.4g} (3 x forward); {} count {:.4g}\n", f.model_flops,
-                   run.world() > 1 ? "each rank's kernels" : "kernels", f.op_flops);
+                   run.world() > 1 ? fmt::format("rank {}'s kernels", f.booking.tape.rank) : "kernels",
+                   f.op_flops);
   s += recompute_text(run, f);
   if (!cluster.name.empty()) s += fmt::format("machine: {} ({})\n", cluster.name, cluster.source);
   return s + "\n" + memory_text(run, f) + "\n" + wire_text(run, f) + disk_text(run, f) + host_text(run, f) +

@@ -1,6 +1,7 @@
 #include "runtime/booking.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "comm/meta/meta_comm.h"
 #include "cost/flops.h"
@@ -25,6 +26,17 @@ std::vector<OpTotal> totals_of(const Tape& tape) {
   std::stable_sort(ops.begin(), ops.end(),
                    [](const OpTotal& x, const OpTotal& y) { return x.cost.flops > y.cost.flops; });
   return ops;
+}
+
+// What a piece counts as; none: no collective, or words about the step itself, which are not counted.
+std::optional<Collective> collective_of(const Tape& tape, const Piece& p) {
+  if (p.kind == PieceKind::send || p.kind == PieceKind::recv) return Collective::p2p;
+  if (p.kind != PieceKind::call) return std::nullopt;
+  const std::string& group = tape.groups[size_t(p.group)].name;
+  if (group == "control" || group == "settle") return std::nullopt;
+  for (size_t k = 0; k < kCollectives; k++)
+    if (name_of(Collective(k)) == p.name) return Collective(k);
+  return std::nullopt;
 }
 
 // Stands for the run's device.
@@ -68,10 +80,56 @@ int first_of_stage(const RunSpec& run, int pp_rank) {
 
 }  // namespace
 
+CommCounts counts_of(const Tape& tape) {
+  CommCounts counts{};
+  for (const Piece& p : tape.pieces) {
+    const std::optional<Collective> kind = collective_of(tape, p);
+    if (!kind) continue;
+    CommCount& c = counts[size_t(*kind)];
+    c.calls++, c.payload += p.payload, c.wire += p.wire;
+  }
+  return counts;
+}
+
+void MostWire::take(const Tape& tape) {
+  MostWire one{.of = counts_of(tape), .ranks = 1};
+  for (const CommCount& c : one.of) one.busiest += c.wire;
+  Rows rows_of_ep{.rank = tape.rank, .all_to_all = one.of[size_t(Collective::all_to_all)].wire};
+  for (const Piece& p : tape.pieces) {
+    const std::optional<Collective> kind = collective_of(tape, p);
+    if (!kind || p.kind != PieceKind::call) continue;
+    one.algorithms[size_t(*kind)].emplace(p.algorithm);
+    const auto size = int64_t(tape.groups[size_t(p.group)].ranks.size());
+    if (*kind == Collective::all_to_all && tape.streams[size_t(p.stream)] == "ep")
+      rows_of_ep.starts++, rows_of_ep.started += p.wire;
+    if (*kind == Collective::all_reduce) one.uneven |= size * (p.payload - p.wire / 2) != p.payload;
+  }
+  if (std::find(tape.streams.begin(), tape.streams.end(), "ep") != tape.streams.end())
+    one.rows.push_back(rows_of_ep);
+  take(one);
+}
+
+void MostWire::take(const MostWire& other) {
+  for (size_t k = 0; k < kCollectives; k++) {
+    const CommCount& c = other.of[k];
+    alike = alike && (ranks == 0 || of[k].wire == c.wire);
+    if (std::pair(c.wire, c.calls) > std::pair(of[k].wire, of[k].calls)) of[k] = c;
+    algorithms[k].insert(other.algorithms[k].begin(), other.algorithms[k].end());
+  }
+  alike = alike && other.alike, uneven = uneven || other.uneven;
+  rows.insert(rows.end(), other.rows.begin(), other.rows.end());
+  busiest = std::max(busiest, other.busiest), ranks += other.ranks;
+}
+
 Booking book_stage(const RunSpec& run, const Schedule& schedule, int threads, const ClusterSpec& cluster,
                    int pp_rank) {
+  return book_rank(run, schedule, threads, cluster, first_of_stage(run, pp_rank));
+}
+
+Booking book_rank(const RunSpec& run, const Schedule& schedule, int threads, const ClusterSpec& cluster,
+                  int rank) {
   auto device = meta(run, threads);
-  const int rank = first_of_stage(run, pp_rank);
+  const int pp_rank = mesh_of(run.layout).coord(rank, Axis::pp);
   std::unique_ptr<CommFactory> factory = make_meta_comm(rank, int(run.world()), options_of(run, cluster));
   StepRecorder recorder(*device, *factory);
   CommSet comms(recorder.factory(), mesh_of(run.layout));
@@ -86,6 +144,7 @@ Booking book_stage(const RunSpec& run, const Schedule& schedule, int threads, co
   recorder.start(r, actions);
   b.comm = r.step(actions, 1, run.tokens_per_step(), nothing).comm;
   b.tape = recorder.stop();
+  b.wire.take(b.tape);
   b.parameters = parameters(run.model);
   if (run.train.async_save) b.snapshot_bytes = snapshot_bytes(r);
   b.waiting_bytes = r.waiting_bytes();
@@ -117,12 +176,15 @@ int64_t arena_of_stage(const RunSpec& run, const Schedule& schedule, int threads
 Booking book_training(const RunSpec& run, const Schedule& schedule, int threads, const ClusterSpec& cluster) {
   Booking worst = book_stage(run, schedule, threads, cluster, 0);
   int64_t arena = worst.arena_bytes, snapshot = worst.snapshot_bytes, waiting = worst.waiting_bytes;
+  MostWire wire = worst.wire;
   for (int k = 1; k < int(run.layout.pp); k++) {
     Booking b = book_stage(run, schedule, threads, cluster, k);
     arena = std::max(arena, b.arena_bytes), snapshot = std::max(snapshot, b.snapshot_bytes);
     waiting = std::max(waiting, b.waiting_bytes);
+    wire.take(b.wire);
     if (b.peak_total > worst.peak_total) worst = std::move(b);
   }
+  worst.wire = std::move(wire);
   worst.arena_bytes = arena, worst.snapshot_bytes = snapshot, worst.waiting_bytes = waiting;
   return worst;
 }

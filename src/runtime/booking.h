@@ -1,5 +1,7 @@
 // What a step takes, found by running the real layers and the real schedule on meta: no data, the same code.
 #pragma once
+#include <array>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,6 +16,26 @@ struct OpTotal {
   int64_t launches = 0;
   Cost cost;
 };
+
+// Collectives of a step, over ranks: what `comm_bytes` of a run's metrics says.
+struct MostWire {
+  CommCounts of{};  // by kind, of the rank with most bytes of it
+  std::array<std::set<std::string>, kCollectives> algorithms;
+  int64_t busiest = 0;  // bytes of all kinds, of the rank with most
+  bool alike = true;    // all that were taken have as many bytes of each kind
+  bool uneven = false;  // an all_reduce cuts its buffer into longer and shorter pieces
+  int ranks = 0;        // that were taken
+  // Of each rank whose experts are divided (ep): rows that it sends to owners, balanced, and all_to_all.
+  struct Rows {
+    int rank = 0;
+    int64_t starts = 0, started = 0, all_to_all = 0;  // calls on the stream "ep", their bytes; bytes
+  };
+  std::vector<Rows> rows;
+  void take(const Tape&);
+  void take(const MostWire&);
+};
+// As CommSet::counts() has them.
+CommCounts counts_of(const Tape&);
 
 struct Booking {
   int64_t parameters = 0;
@@ -30,12 +52,14 @@ struct Booking {
   int64_t rollback_bytes = 0;  // of state, what post-validation keeps to put back
   BucketBytes state{};  // kept between steps: weights, gradients, optimizer, as far as they are this rank's
   CommCounts comm{};    // collectives of a step, as one rank counts them
+  MostWire wire;        // of the rank; book_training: of the first rank of each stage
   Tape tape;            // what it issues in a step, in order
 };
 
 // One rank of the run's layout; under data parallelism all take the same. threads: of the rank, because
-// kernels' scratch depends on it. book_stage: of the pipeline ranks the one at `pp_rank`; book_training: the
-// one whose peak is the largest, with the memory that is enough for each.
+// kernels' scratch depends on it. book_stage: of the pipeline ranks the one at `pp_rank`, the first of the
+// world; book_training: the one whose peak is the largest, with the memory that is enough for each.
+Booking book_rank(const RunSpec&, const Schedule&, int threads, const ClusterSpec&, int rank);
 Booking book_stage(const RunSpec&, const Schedule&, int threads, const ClusterSpec&, int pp_rank);
 // Its arena_bytes alone, without a tape.
 int64_t arena_of_stage(const RunSpec&, const Schedule&, int threads, const ClusterSpec&, int pp_rank);

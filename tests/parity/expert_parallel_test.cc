@@ -2,7 +2,9 @@
 // that these can be computed wherever the experts are, in any order of rows.
 #include <set>
 
+#include "base/json.h"
 #include "checks.h"
+#include "plan/forecast.h"
 #include "spec/run_schedule.h"
 
 namespace trireme::parity {
@@ -294,6 +296,56 @@ TEST(ExpertParallelBytes, AreThoseOfTheChoices) {
     if (rows % c.experts == 0) {
       EXPECT_EQ(ran.booking.comm[size_t(Collective::all_to_all)].wire, all * (c.ep - 1) / c.ep);
     }
+  }
+}
+
+// The forecast's interval holds what routers do when every token of a replica is sent `away` ranks on, and is
+// no wider than that where two owners have room for all rows that come so.
+int64_t bytes_where_rows_go(const Case& c, int64_t away) {
+  const RunSpec run = run_of(c);
+  const int64_t k = run.model.experts_per_token, own = c.experts / c.ep;
+  RecordedRouting choices;
+  for (int64_t l = 0; l < c.layers; l++)
+    for (int64_t row = 0; row < c.global(); row++) {
+      const int64_t rank = row / c.micro % c.dp, owner = (rank + away) % c.ep;
+      std::vector<int32_t> ids;
+      for (int64_t i = 0; i < c.seq * k; i++) ids.push_back(int32_t((owner * own + i % k) % c.experts));
+      choices.record(fmt::format("blocks.{}.moe", l), {1, row * c.seq, k}, ids);
+    }
+  int64_t most = 0;
+  for (const RankFacts& r : train_layout(run, {.steps = 1, .replay = &choices}).ranks)
+    most = std::max(most, r.comm[size_t(Collective::all_to_all)].wire);
+  return most;
+}
+
+TEST(ExpertParallelBytes, LieWhereTheForecastSays) {
+  for (const char* text :
+       {"arch=mixtral dp=2 ep=2 experts=4 buffer=2", "arch=mixtral dp=2 ep=2 experts=2 buffer=2",
+        "arch=mixtral dp=2 ep=2 experts=6 buffer=1.5 recompute=full microbatches=2",
+        "arch=mixtral dp=2 ep=2 experts=6 buffer=0.4 recompute=full",
+        "arch=mixtral dp=3 ep=3 experts=6 buffer=0.7 compute=bf16"}) {
+    SCOPED_TRACE(text);
+    const Case c = from_text(text);
+    const Forecast f = forecast(run_of(c), schedule_of(run_of(c)), {}, 1);
+    ASSERT_TRUE(f.routed);
+    const int64_t balanced = f.wire.of[size_t(Collective::all_to_all)].wire;
+    const int64_t home = bytes_where_rows_go(c, 0), away = bytes_where_rows_go(c, 1);
+    EXPECT_EQ(home, f.routed->least);
+    EXPECT_EQ(home > 0, c.experts / c.ep < 2);
+    EXPECT_LE(balanced, f.routed->most);
+    EXPECT_GE(balanced, f.routed->least);
+    if (c.buffer >= 1 && c.ep == 2) {
+      EXPECT_EQ(away, f.routed->most);
+    } else {
+      EXPECT_GT(away, balanced);
+      EXPECT_LE(away, f.routed->most);
+    }
+    const std::string text_of = to_text(run_of(c), f, {});
+    EXPECT_NE(text_of.find(fmt::format("{} to {} bytes", f.routed->least, f.routed->most)),
+              std::string::npos);
+    const auto json = nlohmann::json::parse(to_json(run_of(c), f))["best"]["wire"]["all_to_all"];
+    EXPECT_EQ(json["least"], f.routed->least);
+    EXPECT_EQ(json["most"], f.routed->most);
   }
 }
 

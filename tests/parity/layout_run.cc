@@ -169,9 +169,11 @@ Ran train_layout(RunSpec run, const Plan& plan) {
         calls.list.clear();
         r.restart_peaks();
         device.kernels().restart_counts();
+        const int64_t taken_back = r.taken_back();
         StepResult result = r.step(schedule.ranks[size_t(r.sharing().pp.rank)], s,
                                    targets_of(run, s) + plan.announce_more, fill);
-        facts.comm = result.comm;
+        facts.comm = result.comm, facts.again = r.taken_back() > taken_back;
+        facts.cost = device.kernels().total(), facts.launches = device.kernels().launches();
         if (!result.posted) take(result);
         bring_buffers(home, r, home.ran.buffers[size_t(s - 1)]);
         if (plan.gradients) bring_gradients(home, r, home.ran.gradients[size_t(s - 1)]);
@@ -190,7 +192,6 @@ Ran train_layout(RunSpec run, const Plan& plan) {
     facts.peaks = ledger.peaks(), facts.at_peak = ledger.at_peak(), facts.peak_total = ledger.peak_total();
     facts.high_water = r.arena().high_water();
     facts.left_over = ledger.now(Bucket::activations) + ledger.now(Bucket::comm);
-    facts.cost = device.kernels().total(), facts.launches = device.kernels().launches();
     facts.replayed = device.replayed();
     if (facts.replayed && !facts.replayed->refused.empty()) run_failed("{}", graphs_refused(*facts.replayed));
     facts.calls = calls.list;

@@ -17,8 +17,9 @@ struct RankFacts {
   BucketBytes state{}, peaks{}, at_peak{};  // of the ledger: kept between steps; of the last step
   int64_t peak_total = 0, high_water = 0, left_over = 0;
   CommCounts comm{};               // of the last step
+  bool again = false;              // part of it was done twice: the step before was taken back in it
   int64_t moved = 0, counted = 0;  // bytes on the wire from the start: by the backend, by the front
-  Cost cost;
+  Cost cost;                       // of the last step, before it is settled
   int64_t launches = 0;
   int64_t saved = 0;  // bytes of activations before the first backward pass
   std::optional<ReplayCounts> replayed;
