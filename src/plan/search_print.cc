@@ -202,6 +202,7 @@ std::string search_text(const SearchRequest& q, const SearchResult& r, const Sea
                               q.globals.size() > 1 ? "up to " : "", q.globals.back(), q.seq);
   s += fmt::format("goodput {:.2f} %: a failure every {:.1f} h, a save every {:.0f} s, {} spare machine{}\n",
                    100 * g.share, g.mtbf_s / 3600, g.interval_s, g.spares, g.spares == 1 ? "" : "s");
+  if (!q.curve.empty()) s += q.curve + "\n";
   s += fmt::format("{} divisions, {} candidates: {} fit; {:.2f} s, {} candidates a second on one core\n",
                    count_text(r.divisions_seen), count_text(r.candidates), count_text(r.fits), r.seconds,
                    count_text(int64_t(r.rate())));
