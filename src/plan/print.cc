@@ -6,6 +6,8 @@
 #include "base/json.h"
 #include "base/progress.h"
 #include "comm/options.h"
+#include "plan/call_price.h"
+#include "plan/forecast.h"
 #include "plan/remedies.h"
 #include "spec/run_schedule.h"
 
@@ -353,6 +355,7 @@ std::string to_text(const RunSpec& run, const Forecast& f, const ClusterSpec& cl
                    run.world() > 1 ? "each rank's kernels" : "kernels", f.op_flops);
   s += recompute_text(run, f);
   if (!cluster.name.empty()) s += fmt::format("machine: {} ({})\n", cluster.name, cluster.source);
+  if (const std::string few = too_few_devices(run, cluster); !few.empty()) s += few + "\n";
   return s + "\n" + memory_text(run, f) + "\n" + wire_text(run, f) + disk_text(run, f) + host_text(run, f) +
          time_text(run, f, cluster) + "\n" + run_text(run, f);
 }
