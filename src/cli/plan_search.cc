@@ -261,7 +261,7 @@ void SearchOptions::add_to(CLI::App& verb) {
             ->capture_default_str());
   confirmed = verb.add_option("--confirm", confirm,
                               "--search: layouts of the best that are booked on meta and simulated event by "
-                              "event; 0 = none")
+                              "event at least, and on until none that is left could be better; 0 = none")
                   ->check(number_between(0, kMostConfirmed))
                   ->capture_default_str();
   needs(confirmed);
