@@ -129,15 +129,10 @@ void set_cluster(SearchRequest& q, const PlanSubject& subject, const std::option
     c = named_cluster(run->cluster.file);
     d = device_of(c, "bf16", devices);
   }
+  complete_figures(d, std::min(devices, int64_t(d.figures.near)), asked);  // set_sizes() looks farther
+  if (!is_device_name(subject.cluster)) q.curve = curve_text(d);
   q.device = d.name, q.figures = d.figures, q.price = d.price_per_hour;
   set_offload(q, run, c, std::max(1.0, d.machine > 0 ? double(d.machine) : q.figures.near), asked);
-  constexpr double kAttention = 0.5;  // of the peak, where nobody measured the device's
-  if (q.figures.attention == 0) q.figures.attention = kAttention * q.figures.bf16;
-  for (const auto& [name, value] :
-       {std::pair{"peak.bf16", q.figures.bf16}, std::pair{"memory_bytes", q.figures.memory},
-        std::pair{"memory_bandwidth", q.figures.bandwidth}, std::pair{"intra_node.bandwidth", q.figures.bus}})
-    if (value <= 0)
-      bad_request("{}: the cluster file says nothing of {}, which the forecast needs", asked, name);
   q.reliability.devices_per_machine = d.machine > 0 ? d.machine : int64_t(q.figures.near);
   if (d.mtbf_hours > 0) q.reliability.mtbf_device_s = d.mtbf_hours * 3600;
 }
@@ -266,7 +261,7 @@ void SearchOptions::add_to(CLI::App& verb) {
             ->capture_default_str());
   confirmed = verb.add_option("--confirm", confirm,
                               "--search: layouts of the best that are booked on meta and simulated event by "
-                              "event; 0 = none")
+                              "event at least, and on until none that is left could be better; 0 = none")
                   ->check(number_between(0, kMostConfirmed))
                   ->capture_default_str();
   needs(confirmed);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/counted.h"
 #include "cli/auto_layout.h"
 #include "cost/flops.h"
 #include "plan/own_schedule.h"
@@ -18,6 +19,7 @@ namespace trireme::cli {
 namespace {
 
 constexpr double kMostParameters = 1e18, kMostSeq = 1e9;
+constexpr double kAttention = 0.5;  // of the peak, where nobody measured the device's
 
 std::string upper(std::string s) {
   for (char& c : s)
@@ -129,8 +131,8 @@ SubjectDevice device_of(const ClusterSpec& c, std::string_view compute, int64_t 
     d.machine = 1;
   }
   // The catalog's figures of the same device know what a cluster file does not: how its products slow down.
-  if (const KnownDevice* k = shipped_catalog().device_named(upper(c.name))) {
-    d.name = k->name;
+  if (const KnownDevice* k = shipped_catalog().device_alike(upper(c.name), double(c.memory_bytes))) {
+    d.name = k->name, d.curve = k->name;
     const DeviceFigures& f = k->figures;
     d.figures.attention = f.attention, d.figures.k0 = f.k0, d.figures.m0 = f.m0, d.figures.n0 = f.n0;
     if (d.figures.nic == 0) d.figures.nic = f.nic;
@@ -147,11 +149,30 @@ SubjectDevice device_of(const std::string& cluster, int64_t devices) {
     return {.name = k->name,
             .source = "data/score_catalog.json",
             .figures = k->figures,
+            .curve = k->name,
             .mtbf_hours = ClusterSpec().mtbf_hours};
   std::vector<std::string> names;
   for (const KnownDevice& k : shipped_catalog().devices) names.push_back(k.name);
   bad_request("--cluster: no \"{}\"; right are a cluster file (.toml) or one of: {}", cluster,
               fmt::join(names, ", "));
+}
+
+void complete_figures(SubjectDevice& d, int64_t devices, std::string_view asked) {
+  DeviceFigures& f = d.figures;
+  if (f.attention == 0) f.attention = kAttention * f.bf16;
+  const bool alone = devices == 1, nodes = double(devices) > f.near;
+  for (const auto& [name, known] :
+       {std::pair{"peak.bf16", f.bf16 > 0}, std::pair{"memory_bytes", f.memory > 0},
+        std::pair{"memory_bandwidth", f.bandwidth > 0}, std::pair{"intra_node.bandwidth", alone || f.bus > 0},
+        std::pair{"inter_node.bandwidth", !nodes || f.nic > 0}})
+    if (!known)
+      bad_request("{}: {} says nothing of {}, which the forecast of {} needs", asked,
+                  d.name.empty() ? "the cluster file" : d.name, name, counted(devices, "device"));
+}
+
+std::string curve_text(const SubjectDevice& d) {
+  if (!d.curve.empty()) return fmt::format("products and attention by {}'s curves", d.curve);
+  return fmt::format("attention at {:g} % of the peak, for nobody measured the device's", 100 * kAttention);
 }
 
 bool is_device_name(const std::string& cluster) {

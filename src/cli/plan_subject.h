@@ -29,6 +29,7 @@ SubjectModel model_of(const PlanSubject&);
 struct SubjectDevice {
   std::string name, source;  // name: as data/score_constants.json has it, where it does; else the file's
   DeviceFigures figures;
+  std::string curve;  // device of data/score_catalog.json whose products' and attention's rates these are
   double price_per_hour = 0, mtbf_hours = 0;
   int64_t machine = 0;  // devices that fail together; 0 = those that are near
 };
@@ -37,6 +38,11 @@ struct SubjectDevice {
 // levels that join them; 0 = all.
 SubjectDevice device_of(const std::string& cluster, int64_t devices);
 SubjectDevice device_of(const ClusterSpec&, std::string_view compute, int64_t devices);
+// What the closed forms need of it for so many devices: attention of which no rate was measured gets a share
+// of the peak; what else is missing is a bad_request that names the key. asked: the option, for errors.
+void complete_figures(SubjectDevice&, int64_t devices, std::string_view asked);
+// Whose rates products and attention have: "products and attention by A100-80GB's curves".
+std::string curve_text(const SubjectDevice&);
 bool is_device_name(const std::string& cluster);
 // load_cluster(); one without a name is called by its path.
 ClusterSpec named_cluster(const fs::path&);

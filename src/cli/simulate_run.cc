@@ -151,16 +151,13 @@ void price_in_closed_form(const SimulateRunRequest& q, Subject& s, ScaledRun sca
   const std::string cluster = q.cluster.empty() ? s.run.cluster.file : q.cluster;
   if (cluster.empty())
     bad_request("--cluster is required: a cluster file (.toml) or a device by name, such as H100");
-  const SubjectDevice device = device_of(cluster, s.run.world());
+  SubjectDevice device = device_of(cluster, s.run.world());
+  complete_figures(device, s.run.world(), "--cluster");
   s.run = scaled.run = resolve(s.run, {.native_bf16 = device.figures.bf16 > 0});
   scaled.figures = device.figures;
-  if (scaled.figures.bf16 == 0 || scaled.figures.bandwidth == 0 || scaled.figures.attention == 0)
-    bad_request(
-        "--cluster: {} has no peak, no memory bandwidth or is no device that is known by name (H100, "
-        "A100-80GB, ...), which closed forms need",
-        cluster);
   scaled.by = {.device = device.name, .software = q.software, .site = q.site};
-  s.device = device.name, s.priced = "layer by layer in closed form, with score's constants";
+  s.device = device.name,
+  s.priced = fmt::format("layer by layer in closed form, with score's constants; {}", curve_text(device));
   if (q.share_links) s.priced += "; links are shared";
   s.step_flops = step_flops(step_case_of(scaled), false), s.peak_flops = device.figures.bf16;
   s.memory = device.figures.memory;

@@ -9,6 +9,7 @@
 #include "base/timed.h"
 #include "comm/options.h"
 #include "mesh/mesh.h"
+#include "plan/call_price.h"
 
 namespace trireme {
 namespace {
@@ -113,7 +114,7 @@ BookedStep booked_step(const RunSpec& run, const Schedule& schedule, const Clust
                        const Disturbance& disturbed) {
   if (run.world() > kMostBookedRanks)
     bad_request("{} ranks are too many to record each; right is at most {}", run.world(), kMostBookedRanks);
-  const BookedPaces paces(disturbed, options_of(run, cluster), run.world());
+  const BookedPaces paces(disturbed, forecast_links(run, cluster), run.world());
   BookedStep s;
   for (int r = 0; r < int(run.world()); r++) {
     s.tapes.push_back(record_training(run, schedule, threads, r, cluster));

@@ -1,10 +1,15 @@
 #include "plan/call_price.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 #include <set>
 
+#include "base/counted.h"
 #include "comm/algorithms.h"
+#include "spec/cluster_links.h"
 
 namespace trireme {
 namespace {
@@ -51,6 +56,32 @@ bool wires_stated(const ClusterSpec& c) {
 
 bool knows_collectives(const ClusterSpec& c) {
   return !c.tiers.empty() || c.launch > 0 || says_more(c.intra_node) || says_more(c.inter_node);
+}
+
+CommOptions forecast_links(const RunSpec& run, const ClusterSpec& cluster) {
+  CommOptions o = options_of(run, cluster);
+  const int64_t per = cluster.devices_per_node;
+  if (run.train.comm != "thread" || per <= 1 || run.world() <= per) return o;
+  const LinkCost across = cost_of(link_among_nodes(cluster, (run.world() - 1) / per + 1));
+  if (across.known()) o.node = int(per), o.across = across;
+  return o;
+}
+
+std::string too_few_devices(const RunSpec& run, const ClusterSpec& cluster) {
+  const int64_t per = cluster.devices_per_node, has = per * cluster.nodes,
+                nodes = (run.world() - 1) / per + 1;
+  if ((per <= 1 && cluster.tiers.empty()) || run.world() <= has) return {};
+  const bool linked = cost_of(link_among_nodes(cluster, nodes)).known();
+  const std::string file = run.cluster.file.empty()
+                               ? "the cluster file"
+                               : std::filesystem::path(run.cluster.file).filename().string();
+  return fmt::format(
+      "{} has {} of {} = {}, and the run takes {} = {}: {}; right is nodes = {}{} in that file", file,
+      counted(cluster.nodes, "node"), counted(per, "device"), has, counted(run.world(), "rank"),
+      counted(nodes, "node"),
+      linked ? "priced as if it had as many, by its links between nodes"
+             : "priced as if all shared one node's links, for it has no others",
+      nodes, linked ? "" : " and inter_node.bandwidth and .latency");
 }
 
 Placement placement_of(std::span<const int> ranks, int64_t world, const ClusterSpec& cluster) {

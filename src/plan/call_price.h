@@ -15,6 +15,13 @@ bool knows_collectives(const ClusterSpec&);
 // It has levels above the node, and the bandwidth of every link: what any call takes is known.
 bool wires_stated(const ClusterSpec&);
 
+// The links of a forecast: options_of(), but rank threads stand for the ranks of a cluster of devices, and
+// meet the links among its nodes, where the file has them and a node does not hold all ranks.
+CommOptions forecast_links(const RunSpec&, const ClusterSpec&);
+
+// Where the run has more ranks than the file has devices: what is missing, in one line; else empty.
+std::string too_few_devices(const RunSpec&, const ClusterSpec&);
+
 // World ranks fill nodes, racks, ... in order, a device each. A group that is uneven on a level counts as its
 // fullest unit does. Of `world` ranks so many share a node's link.
 Placement placement_of(std::span<const int> ranks, int64_t world, const ClusterSpec&);

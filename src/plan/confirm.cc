@@ -173,7 +173,7 @@ void drop(SearchResult& r, const SearchLayout& layout) {
 }
 
 // Those that were looked at first, by what was found; the others behind them.
-void rank_again(SearchResult& r, Confirmation& all) {
+void rank_again(const SearchRequest& q, SearchResult& r, Confirmation& all) {
   std::vector<const Confirmed*> stay;
   for (const Confirmed& c : all.looked_at)
     if (c.fits) stay.push_back(&c);
@@ -181,6 +181,14 @@ void rank_again(SearchResult& r, Confirmation& all) {
                    [](const Confirmed* a, const Confirmed* b) { return a->score() < b->score(); });
   all.reordered = !stay.empty() && !(stay[0]->priced.layout == r.best[0].layout);
   for (size_t i = 0; i < stay.size(); i++) r.best[i] = stay[i]->priced;
+  const auto found = [&](const Priced& p) {
+    const double closed = seconds_of(q, p);
+    for (const Confirmed* c : stay)
+      if (c->priced.layout == p.layout) return closed * c->score() / p.score;
+    return closed;
+  };
+  std::stable_sort(r.front.begin(), r.front.end(),
+                   [&](const Priced& a, const Priced& b) { return found(a) < found(b); });
 }
 
 // What each kind that was booked and is too large holds beside the closed form. false: nothing is known that
@@ -276,14 +284,17 @@ Confirmation confirm(const SearchRequest& q, SearchResult& r, const ConfirmReque
   Confirmation all;
   const double begin = now_s();
   int64_t fit = 0;
+  double least = 0;  // score of those that fit
   for (const Priced& p : r.best) {
-    if (fit == request.most || int64_t(all.looked_at.size()) == kMostConfirmed) break;
-    all.looked_at.push_back(look_at(q, request, p, all));
-    fit += all.looked_at.back().fits;
+    if ((fit >= request.most && least <= p.score) || int64_t(all.looked_at.size()) == kMostConfirmed) break;
+    const Confirmed& c = all.looked_at.emplace_back(look_at(q, request, p, all));
+    if (!c.fits) continue;
+    least = fit == 0 ? c.score() : std::min(least, c.score());
+    fit++;
   }
   for (const Confirmed& c : all.looked_at)
     if (!c.fits) drop(r, c.priced.layout), all.dropped++;
-  rank_again(r, all);
+  rank_again(q, r, all);
   all.seconds = now_s() - begin;
   return all;
 }

@@ -36,10 +36,11 @@ struct Confirmation {
   double seconds = 0;
 };
 
-// Looks at result.best from the first on until `most` of them fit, at most at kMostConfirmed; drops what does
-// not fit from the result, and ranks the others by their simulated step. Of each division that loses its best
-// layout the next that is known takes its place.
-inline constexpr int64_t kMostConfirmed = 14;
+// Looks at result.best from the first on until `most` of them fit and none that follows is better in closed
+// form than the best is found to be, at most at kMostConfirmed; drops what does not fit from the result, and
+// ranks the others by their simulated step. Of each division that loses its best layout the next that is
+// known takes its place.
+inline constexpr int64_t kMostConfirmed = 24;
 Confirmation confirm(const SearchRequest&, SearchResult&, const ConfirmRequest&);
 
 // Searches and confirms. Where nothing that was looked at fits, what its kinds (schedule and recompute) hold

@@ -147,7 +147,7 @@ Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpe
       f.host_read += p.cost.bytes_read, f.host_written += p.cost.bytes_written;
   f.disk_priced = f.disk_read + f.disk_written == 0 || cluster.disk_bandwidth > 0;
   f.host_priced = f.host_read + f.host_written == 0 || cluster.host_bandwidth > 0;
-  f.wire_priced = run.world() == 1 || links_known(options_of(run, cluster)) || wires_stated(cluster);
+  f.wire_priced = run.world() == 1 || links_known(forecast_links(run, cluster)) || wires_stated(cluster);
   std::vector<Tape> others;
   f.wire = f.booking.wire;
   for (int rank : other_senders(run, f.wire)) {

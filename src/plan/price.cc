@@ -120,7 +120,7 @@ ClusterSpec at_the_roof(ClusterSpec c) {
 }
 
 std::vector<Price> price(const Tape& tape, const ClusterSpec& cluster, const RunSpec& run) {
-  const CommOptions links = options_of(run, cluster);
+  const CommOptions links = forecast_links(run, cluster);
   const Calibration* measured = calibration_of(run, cluster);
   const std::optional<Speeds> speeds = measured ? std::optional<Speeds>(*measured) : std::nullopt;
   std::map<std::string_view, double> of_step;

@@ -7,6 +7,8 @@
 #include "base/progress.h"
 #include "comm/options.h"
 #include "mesh/mesh.h"
+#include "plan/call_price.h"
+#include "plan/forecast.h"
 #include "plan/remedies.h"
 #include "spec/run_schedule.h"
 
@@ -361,6 +363,7 @@ std::string to_text(const RunSpec& run, const Forecast& f, const ClusterSpec& cl
                    f.op_flops);
   s += recompute_text(run, f);
   if (!cluster.name.empty()) s += fmt::format("machine: {} ({})\n", cluster.name, cluster.source);
+  if (const std::string few = too_few_devices(run, cluster); !few.empty()) s += few + "\n";
   return s + "\n" + memory_text(run, f) + "\n" + wire_text(run, f) + disk_text(run, f) + host_text(run, f) +
          time_text(run, f, cluster) + "\n" + run_text(run, f);
 }

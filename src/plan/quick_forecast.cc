@@ -41,7 +41,7 @@ QuickForecast quick_forecast(const RunSpec& run, const ClusterSpec& cluster, int
   }
   q.bytes = arena + (has_own_devices(cluster) ? 0 : snapshot);
   q.offload_priced = (!disk || cluster.disk_bandwidth > 0) && (!host || cluster.host_bandwidth > 0);
-  q.wire_priced = run.world() == 1 || links_known(options_of(run, cluster)) || wires_stated(cluster);
+  q.wire_priced = run.world() == 1 || links_known(forecast_links(run, cluster)) || wires_stated(cluster);
   return q;
 }
 

@@ -181,6 +181,19 @@ const KnownDevice* Catalog::device_named(std::string_view name) const {
   return nullptr;
 }
 
+const KnownDevice* Catalog::device_alike(std::string_view name, double memory) const {
+  if (const KnownDevice* d = device_named(name)) return d;
+  const auto family = [](std::string_view s) { return s.substr(0, s.find_first_of("-_ ")); };
+  const KnownDevice* nearest = nullptr;
+  for (const KnownDevice& d : devices) {
+    const bool alike = std::any_of(d.match.begin(), d.match.end(),
+                                   [&](const std::string& m) { return family(m) == family(name); });
+    const auto off = [&](const KnownDevice& k) { return std::abs(k.figures.memory - memory); };
+    if (alike && (!nearest || off(d) < off(*nearest))) nearest = &d;
+  }
+  return nearest;
+}
+
 double Catalog::nic_of(std::string_view site) const {
   for (const auto& [name, nic] : sites)
     if (name == site) return nic;

@@ -78,6 +78,9 @@ struct Catalog {
   const KnownShape* shape_named(std::string_view) const;  // apart from case, spaces, - and _
   const KnownShape* shape_of_params(double) const;
   const KnownDevice* device_named(std::string_view) const;
+  // device_named(), or of the family that the name's first word is ("A100-SXM-8") the one whose memory is
+  // nearest.
+  const KnownDevice* device_alike(std::string_view name, double memory) const;
   double nic_of(std::string_view site) const;
 };
 Catalog parse_catalog(std::string_view json, std::string_view file);

@@ -6,36 +6,55 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "base/divisors.h"
 #include "base/error.h"
 #include "base/timed.h"
 #include "cost/flops.h"
+#include "cost/stage_time.h"
 #include "cost/time_to_loss.h"
 #include "cost/walls.h"
+#include "plan/schedule_idle.h"
 
 namespace trireme {
 namespace {
 
-// A schedule as the closed forms see it: its idle time relative to 1F1B's (FORMULAS: Qi et al. 2024 and
-// 2024b, tables of bubbles; ZB-H1's half and ZB-H2's 0.06 as measured, docs/score.md), and what it holds.
+// A schedule as the closed forms see it.
 struct KnownSchedule {
   std::string_view name;
   PipelineOrder order;
-  double bubble;  // of 1F1B's idle time
+  bool as_1f1b;  // idles as 1F1B does
 };
 constexpr KnownSchedule kKnown[] = {
-    {"1f1b", PipelineOrder::one_f_one_b, 1},         {"gpipe", PipelineOrder::gpipe, 1},
-    {"interleaved", PipelineOrder::one_f_one_b, 1},  {"zb-h1", PipelineOrder::zb_h1, 0.5},
-    {"zb-h2", PipelineOrder::zb_h2, 0.06},           {"zb-v", PipelineOrder::zb_v, 0.06},
-    {"v-half", PipelineOrder::v_half, 0.5},          {"v-min", PipelineOrder::v_min, 2.0 / 3},
-    {"dualpipe-v", PipelineOrder::dualpipe_v, 0.35},
+    {"1f1b", PipelineOrder::one_f_one_b, true},
+    {"gpipe", PipelineOrder::gpipe, true},
+    {"interleaved", PipelineOrder::one_f_one_b, true},
+    {"zb-h1", PipelineOrder::zb_h1, false},
+    {"zb-h2", PipelineOrder::zb_h2, false},
+    {"zb-v", PipelineOrder::zb_v, false},
+    {"v-half", PipelineOrder::v_half, false},
+    {"v-min", PipelineOrder::v_min, false},
+    {"dualpipe-v", PipelineOrder::dualpipe_v, false},
 };
 
-// The closed forms divide the bubble by chunks; of a V it is said outright.
-void set_schedule(StepCase& c, const KnownSchedule& s, int64_t chunks) {
-  c.chunks = chunks, c.order = s.order;
-  c.bubble = s.bubble * (is_v(s.order) ? double(chunks) : 1);
+// A block's passes with what its collectives keep it waiting for, in the first order of axes: other orders
+// have the same schedule's gaps.
+PassShares shares_of(const SearchRequest& q, StepCase& c) {
+  const Nearest order = std::exchange(c.nearest, Nearest::tensor);
+  const ActionSeconds a = layer_actions(c, q.figures, q.fits, c.model.expert_blocks() > 0);
+  c.nearest = order;
+  return {a.forward.total(), a.input.total() + a.again.total(), a.weight.total()};
+}
+
+// The closed forms divide the bubble by chunks; of a V it is said outright. No schedule has been measured to
+// idle less than 0.06 of 1F1B's (docs/score.md).
+void set_schedule(const SearchRequest& q, StepCase& c, const KnownSchedule& s, int64_t chunks) {
+  constexpr double kLeast = 0.06;
+  c.chunks = chunks, c.order = s.order, c.bubble = 1;
+  if (s.as_1f1b || c.pp == 1) return;
+  const double idle = idle_of_1f1b(s.name, c.pp, c.microbatches, shares_of(q, c));
+  c.bubble = std::max(kLeast, idle) * (is_v(s.order) ? double(chunks) : 1);
 }
 
 const KnownSchedule& schedule_named(std::string_view name) {
@@ -58,8 +77,8 @@ double stored_grads(const SearchRequest& q, int64_t microbatches) {
 void hold_more(const SearchRequest& q, std::string_view schedule, Again again, StepMemory& m) {
   for (const HeldMore& h : q.held_more)
     if (h.schedule == schedule && h.again == again) {
-      const double more = (h.times - 1) * m.activations + h.bytes;
-      m.total += more, m.activations += more;
+      m.activations += (h.times - 1) * m.activations + h.bytes;
+      m.total = m.states + m.activations + m.gradients + m.logits + m.base;
     }
 }
 
@@ -229,8 +248,8 @@ void DivisionSearch::run(const SearchLayout& division) {
 
 void DivisionSearch::kind(const KnownSchedule& schedule, int64_t chunks, Again again) {
   at_.schedule = schedule.name, at_.chunks = chunks, at_.again = again;
-  set_schedule(c_, schedule, chunks);
   set_again(c_, again);
+  set_schedule(q_, c_, schedule, chunks);
   list_states();
   for (size_t i = 0; i < size_t(places_.count); i++) {
     at_place_[i] = rank_memory(c_, q_.fits, places_.at[i]);
@@ -489,8 +508,8 @@ StepCase step_case(const SearchRequest& q, const SearchLayout& l) {
   c.grad_bytes = q.grad_bytes, c.grad_stored = stored_grads(q, c.microbatches);
   c.numbers = q.numbers, c.nearest = l.nearest, c.cut = StageCut::by_cost;
   c.offload = l.offload ? q.disk : 0, c.offload_each_way = q.disk_each_way;
-  set_schedule(c, schedule_named(l.schedule), l.chunks);
   set_again(c, l.again);
+  set_schedule(q, c, schedule_named(l.schedule), l.chunks);
   return c;
 }
 

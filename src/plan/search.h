@@ -64,6 +64,7 @@ struct SearchRequest {
   std::vector<int64_t> gpus;     // each number of devices is searched
   std::vector<int64_t> globals;  // and with it each global batch, in sequences
   std::string device;
+  std::string curve;  // whose rates a cluster file's device has
   DeviceFigures figures;
   FitValues fits{};
   NumberType numbers = NumberType::half;

@@ -15,7 +15,7 @@ namespace trireme {
 namespace {
 
 using SearchJson = nlohmann::ordered_json;
-constexpr double kBillion = 1e9, kPerTokens = 1e9;
+constexpr double kShownGiga = 1e9, kPerTokens = 1e9;
 
 std::string count_text(int64_t n) {
   std::string s = std::to_string(n);
@@ -34,7 +34,7 @@ std::string cost_text(const SearchRequest& q, const Priced& p) {
 
 std::string row_text(const SearchRequest& q, const Priced& p) {
   std::string s = fmt::format("{:8.3f} s {:5.1f} % {:7.1f} GB {:9} ", p.time.total, 100 * mfu_of(q, p),
-                              p.memory.total / kBillion, cost_text(q, p));
+                              p.memory.total / kShownGiga, cost_text(q, p));
   if (q.by == RankBy::loss) s += fmt::format("{:>11} {:6} ", loss_hours(p), p.layout.global);
   if (q.gpus.size() > 1) s += fmt::format("{:6} ", p.layout.gpus);
   return s + text_of(p) + "\n";
@@ -54,10 +54,10 @@ std::string refused_text(const SearchRequest& q, const SearchResult& r) {
     const Refused& no = r.refused[i];
     if (no.divisions == 0 && no.candidates == 0) continue;
     if (Refusal(i) == Refusal::memory) {
-      s +=
-          fmt::format("  {}: {} candidates, and {} divisions in whole; nearest, {:.1f} of {:.1f} GB: {}\n",
-                      text_of(Refusal(i)), count_text(no.candidates), count_text(no.divisions),
-                      no.bytes / kBillion, q.figures.memory * q.memory_share / kBillion, text_of(no.nearest));
+      s += fmt::format("  {}: {} candidates, and {} divisions in whole; nearest, {:.1f} of {:.1f} GB: {}\n",
+                       text_of(Refusal(i)), count_text(no.candidates), count_text(no.divisions),
+                       no.bytes / kShownGiga, q.figures.memory * q.memory_share / kShownGiga,
+                       text_of(no.nearest));
     } else {
       s += fmt::format("  {}: {} divisions, such as {}\n", text_of(Refusal(i)), count_text(no.divisions),
                        division_text(no.nearest));
@@ -87,7 +87,7 @@ std::string why_text(const SearchRequest& q, const SearchResult& r, const Search
   }
   if (w.with_memory.token_s > 0)
     s += fmt::format("with {:.1f} GB more memory a device, {:.1f} % better: {}\n",
-                     (w.with_memory.memory.total - q.figures.memory * q.memory_share) / kBillion,
+                     (w.with_memory.memory.total - q.figures.memory * q.memory_share) / kShownGiga,
                      100 * (1 - w.with_memory.score / best.score), text_of(w.with_memory.layout));
   else
     s += "twice the memory makes nothing better\n";
@@ -203,6 +203,7 @@ std::string search_text(const SearchRequest& q, const SearchResult& r, const Sea
                               q.globals.size() > 1 ? "up to " : "", q.globals.back(), q.seq);
   s += fmt::format("goodput {:.2f} %: a failure every {:.1f} h, a save every {:.0f} s, {} spare machine{}\n",
                    100 * g.share, g.mtbf_s / 3600, g.interval_s, g.spares, g.spares == 1 ? "" : "s");
+  if (!q.curve.empty()) s += q.curve + "\n";
   s += fmt::format("{} divisions, {} candidates: {} fit; {:.2f} s, {} candidates a second on one core\n",
                    count_text(r.divisions_seen), count_text(r.candidates), count_text(r.fits), r.seconds,
                    count_text(int64_t(r.rate())));
@@ -257,7 +258,7 @@ std::string front_svg(const SearchRequest& q, const SearchResult& r) {
     ChartSeries s{.name = fmt::format("{} devices", gpus), .line = false};
     for (const Priced& p : r.front)
       if (p.layout.gpus == gpus)
-        s.points.push_back({p.headroom / kBillion, seconds_of(q, p) * unit, text_of(p.layout)});
+        s.points.push_back({p.headroom / kShownGiga, seconds_of(q, p) * unit, text_of(p.layout)});
     std::reverse(s.points.begin(), s.points.end());  // fastest first: least memory left first, as a rule
     if (!s.points.empty()) c.series.push_back(std::move(s));
   }

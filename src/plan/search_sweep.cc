@@ -98,7 +98,10 @@ std::string sweep_text(const SearchRequest& q, const Sweep& s) {
     if (r.gpus == s.enough)
       out += fmt::format("        ---- one more doubling is less than {} times as fast\n", kPays);
   }
-  return out;
+  return out +
+         "rows are closed forms, not booked: --search with one of these numbers books and simulates its "
+         "best, and "
+         "drops what does not fit\n";
 }
 
 std::string sweep_json(const SearchRequest& q, const Sweep& s) {

@@ -41,8 +41,7 @@ class Pool {
   Pool(const SearchRequest& q, const SearchResult& r) : q_(q) {
     constexpr size_t kMost = 400;
     for (const Priced& p : r.divisions) {
-      if (cases_.size() == kMost) break;
-      cases_.push_back(step_case(q, p.layout));
+      if (priced_.size() == kMost) break;
       priced_.push_back(p);
     }
   }
@@ -50,20 +49,20 @@ class Pool {
     const SearchRequest q = turned(q_, k, factor);
     size_t best = 0;
     double least = INFINITY;
-    for (size_t i = 0; i < cases_.size(); i++) {
+    for (size_t i = 0; i < priced_.size(); i++) {
       // What does not depend on the knob (tokens, failures, prices) stays as it was.
-      const double score =
-          priced_[i].score * step_time(cases_[i], q.figures, q.fits).total / priced_[i].time.total;
+      const double score = priced_[i].score *
+                           step_time(step_case(q, priced_[i].layout), q.figures, q.fits).total /
+                           priced_[i].time.total;
       if (score < least) least = score, best = i;
     }
     return best;
   }
   const Priced& at(size_t i) const { return priced_[i]; }
-  size_t size() const { return cases_.size(); }
+  size_t size() const { return priced_.size(); }
 
  private:
   const SearchRequest& q_;
-  std::vector<StepCase> cases_;
   std::vector<Priced> priced_;
 };
 

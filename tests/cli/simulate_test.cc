@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "base/file.h"
 #include "base/json.h"
 #include "process.h"
 #include "schedule/schedule.h"
@@ -54,6 +55,52 @@ std::set<std::string> names_of(const Timeline& t) {
   for (const Span& s : t.spans)
     if (s.kind == SpanKind::op || s.kind == SpanKind::comm) names.insert(std::string(s.name));
   return names;
+}
+
+// Whatever is shipped can be simulated: clusters of which no attention was measured too.
+TEST(Simulate, EveryShippedClusterAndCase) {
+  TempFolder tmp;
+  const fs::path configs = source_dir() / "configs";
+  int clusters = 0, cases = 0;
+  for (const auto& file : fs::directory_iterator(configs / "cluster")) {
+    const json j = simulated(tmp.path(), {"--model", "llama3-8B", "--cluster", file.path().string(),
+                                          "--layout", "dp=8 zero=1 micro=1 global=8 seq=4096"});
+    EXPECT_GT(j["step_s"], 0) << file.path();
+    EXPECT_LT(j["mfu"], 1) << file.path();
+    clusters++;
+  }
+  for (const auto& file : fs::directory_iterator(configs / "cases")) {
+    const Ran r = trireme(source_dir(), {"simulate", file.path().string(), "--json"});
+    ASSERT_EQ(r.code, 0) << r.err;
+    EXPECT_GT(json::parse(r.out)["step_s"], 0) << file.path();
+    cases++;
+  }
+  EXPECT_GE(clusters, 11);
+  EXPECT_GE(cases, 5);
+}
+
+// A cluster file's device has the rates of the one of its family and memory that was measured, and says so.
+TEST(Simulate, ACurveIsFoundByFamilyAndMemory) {
+  TempFolder tmp;
+  const std::string a100 = (source_dir() / "configs/cluster/a100-sxm-8.toml").string();
+  const auto on = [&](const std::string& cluster) {
+    return simulated(tmp.path(), {"--model", "llama3-8B", "--cluster", cluster, "--layout",
+                                  "dp=8 zero=1 micro=1 global=8 seq=4096"});
+  };
+  const auto called = [&](const std::string& name) {
+    const fs::path file = tmp / (name + ".toml");
+    std::string text = read_text(a100);
+    text.replace(text.find("a100-sxm-8"), std::string("a100-sxm-8").size(), name);
+    write_text_atomic(file, text);
+    return on(file.string());
+  };
+  const json file = on(a100);
+  EXPECT_NE(file["priced"].get<std::string>().find("A100-80GB's curves"), std::string::npos)
+      << file["priced"];
+  EXPECT_EQ(file["step_s"], called("A100-80GB")["step_s"]);
+  EXPECT_NE(file["step_s"], called("ours")["step_s"]);
+  const json tpu = on((source_dir() / "configs/cluster/tpu-v5p.toml").string());
+  EXPECT_NE(tpu["priced"].get<std::string>().find("attention at 50 % of the peak"), std::string::npos);
 }
 
 // What ranks really did is what was simulated: the same ops and collectives on the same lanes in the same

@@ -5,6 +5,7 @@
 #include <map>
 #include <sstream>
 
+#include "base/file.h"
 #include "base/json.h"
 #include "process.h"
 #include "source_dir.h"
@@ -73,6 +74,46 @@ TEST(Worked, EveryAnswerIsThePrograms) {
 
 TEST(Worked, CasesAreWhatPlanSays) {
   expect_answers("docs/cases.md", 5);
+}
+
+// docs/search.md: the table of best layouts is what its commands print, and so is the picture.
+TEST(Worked, TheSearchsTableIsWhatSweepSays) {
+  TempFolder tmp;
+  std::map<std::string, std::map<std::string, std::string>> layouts;  // by model, by devices
+  const std::string page = read_text(source_dir() / "docs/search.md");
+  std::istringstream lines(page);
+  int cells = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("    trireme plan --sweep")) {
+      std::vector<std::string> args;
+      std::istringstream words(line);
+      for (std::string w; words >> w;)
+        if (w != "trireme") args.push_back(w == "docs/search-mix.svg" ? (tmp / "mix.svg").string() : w);
+      const Ran r = trireme(tmp.path(), args);
+      ASSERT_EQ(r.code, 0) << r.err;
+      std::istringstream rows(r.out);
+      const std::string model = r.out.substr(0, r.out.find(' '));
+      for (std::string row; std::getline(rows, row);) {
+        std::string devices;
+        std::istringstream(row) >> devices;
+        layouts[model][devices] = row;
+      }
+    }
+    std::vector<std::string> columns;
+    std::istringstream parts(line);
+    for (std::string c; std::getline(parts, c, '|');)
+      columns.push_back(c.size() > 2 ? c.substr(1, c.size() - 2) : "");
+    if (columns.size() != 7 || !columns[1].ends_with(" k")) continue;
+    for (const auto& [model, devices, layout] :
+         {std::tuple{"llama3-8B", 2, 3}, {"llama3-70B", 2, 4}, {"llama3-405B", 5, 6}}) {
+      const std::string row = layouts[model][columns[size_t(devices)]] + ",",
+                        want = " " + columns[size_t(layout)];
+      EXPECT_NE(row.find(want + ","), std::string::npos) << want << " in " << row;
+      cells++;
+    }
+  }
+  EXPECT_EQ(cells, 15);
+  EXPECT_TRUE(read_text(tmp / "mix.svg") == read_text(source_dir() / "docs/search-mix.svg"));
 }
 
 nlohmann::json walls(std::vector<std::string> args) {

@@ -152,5 +152,43 @@ TEST(CallPrice, PlainFilesArePricedAsTheyWere) {
   EXPECT_EQ(price(tape, more, run)[1].time, std::llround(1e9 * 2 * (3 * 9e-6 + 0.75e6 / 1e10)));
 }
 
+// Rank threads stand for the ranks of many nodes: what leaves a node costs the link between nodes, in a file
+// of nothing but latency and bandwidth too; and a file of too few nodes is named.
+TEST(CallPrice, NodesOfAPlainFileArePriced) {
+  Tape tape;
+  tape.groups = {{"tp", every(1, 4)}, {"dp", every(4, 2)}};
+  for (const int group : {0, 1}) {
+    Piece p;
+    p.kind = PieceKind::call, p.group = group, p.payload = 1000000, p.wire = 750000;
+    p.name = tape.keep("all_reduce"), p.algorithm = tape.keep("ring");
+    tape.pieces.push_back(p);
+  }
+  Piece message;
+  message.kind = PieceKind::send, message.peer = 4, message.payload = message.wire = 500000;
+  message.name = tape.keep("p2p"), message.algorithm = tape.keep("direct");
+  tape.pieces.push_back(message);
+  RunSpec run;
+  run.layout.tp = 4, run.layout.dp = 2, run.cluster.file = "two.toml";
+  ClusterSpec c = plain_pair();
+  std::vector<Price> prices = price(tape, c, run);
+  EXPECT_EQ(prices[0].time, std::llround(1e9 * 2 * 3 * (1e-6 + 0.25e6 / 1e10)));  // in a node
+  EXPECT_EQ(prices[1].time, std::llround(1e9 * 2 * (5e-5 + 0.5e6 / 1e9)));        // to the other
+  EXPECT_EQ(prices[2].time, std::llround(1e9 * (5e-5 + 0.5e6 / 1e9)));
+  EXPECT_EQ(too_few_devices(run, c), "");
+  EXPECT_EQ(options_of(run, c).node, 0);  // real rank threads share a machine
+  c.nodes = 1;
+  EXPECT_EQ(price(tape, c, run)[1].time, prices[1].time);
+  EXPECT_EQ(
+      too_few_devices(run, c),
+      "two.toml has 1 node of 4 devices = 4, and the run takes 8 ranks = 2 nodes: priced as if it had as "
+      "many, by its links between nodes; right is nodes = 2 in that file");
+  c.inter_node = {};
+  EXPECT_EQ(price(tape, c, run)[1].time, std::llround(1e9 * 2 * (1e-6 + 0.5e6 / 1e10)));
+  EXPECT_NE(too_few_devices(run, c).find("one node's links, for it has no others; right is nodes = 2 and "
+                                         "inter_node.bandwidth and .latency in that file"),
+            std::string::npos);
+  EXPECT_EQ(too_few_devices(run, ClusterSpec()), "");  // a CPU's ranks are threads
+}
+
 }  // namespace
 }  // namespace trireme

@@ -178,6 +178,30 @@ TEST(Confirm, SaysWhatPlanAndSimulateSay) {
   EXPECT_EQ(j["confirmed"]["layouts"][0]["booked_bytes"], all.looked_at[0].arena);
 }
 
+// Where steps are found longer than their closed forms the search goes on until no closed form that is left
+// is below the best that was found; the front stands in the order that was found.
+TEST(Confirm, GoesOnUntilNoneThatIsLeftCouldBeBetter) {
+  SearchRequest q = tiny_request();
+  q.fits[size_t(Fit::host)] *= 0.98;  // the simulator's constants are a little slower
+  SearchResult r = search(q);
+  const SearchResult before = r;
+  const Confirmation all = confirm(q, r, {.most = 1});
+  ASSERT_GT(all.looked_at.size(), 1u);
+  double least = INFINITY;
+  for (size_t i = 0; i < all.looked_at.size(); i++) {
+    if (i > 0) EXPECT_GT(least, before.best[i].score) << i;
+    least = std::min(least, all.looked_at[i].score());
+  }
+  if (int64_t(all.looked_at.size()) < kMostConfirmed)
+    EXPECT_LE(least, before.best[all.looked_at.size()].score);
+  const auto found = [&](const Priced& p) {
+    for (const Confirmed& c : all.looked_at)
+      if (c.priced.layout == p.layout) return c.score();
+    return p.score;
+  };
+  for (size_t i = 0; i + 1 < r.front.size(); i++) EXPECT_LE(found(r.front[i]), found(r.front[i + 1])) << i;
+}
+
 // Closed forms that see a part of the activations: what they let through is dropped where the booked bytes
 // are more than there are, until as many fit as were asked for.
 TEST(Confirm, DropsWhatDoesNotFitAsBooked) {

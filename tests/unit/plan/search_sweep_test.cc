@@ -59,6 +59,7 @@ TEST(Sweep, MoreDevicesAreFasterAndDearerUntilADoublingDoesNotPay) {
   EXPECT_NE(sweep_svg(q, s).find(std::to_string(s.enough) + " are enough"), std::string::npos);
   EXPECT_NE(mix_svg(q, s).find("tokens of a step a device"), std::string::npos);
   EXPECT_NE(sweep_text(q, s).find("less than 1.5 times as fast"), std::string::npos);
+  EXPECT_NE(sweep_text(q, s).find("rows are closed forms, not booked: --search"), std::string::npos);
 }
 
 TEST(Sweep, ByLossASpeedupIsOfTheTimeToTheLoss) {
