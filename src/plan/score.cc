@@ -225,17 +225,16 @@ std::vector<ScoredRow> scored_rows(const Measure& m, const Rows& rows, const std
   return out;
 }
 
-double over_likely(const MeasuredRow& r, double (*of)(const MeasuredRow&, const StepCase&)) {
-  double logs = 0, weight = 0;
-  for (size_t i = 0; i < r.cases.size(); ++i)
-    logs += r.likely[i] * std::log(of(r, r.cases[i])), weight += r.likely[i];
-  return std::exp(logs / weight);
+double over_cases(const MeasuredRow& r, double (*of)(const MeasuredRow&, const StepCase&)) {
+  double logs = 0;
+  for (const StepCase& c : r.cases) logs += std::log(of(r, c));
+  return std::exp(logs / double(r.cases.size()));
 }
 
 }  // namespace
 
 double control_seconds(const MeasuredRow& r) {
-  return over_likely(r, [](const MeasuredRow& row, const StepCase& c) {
+  return over_cases(r, [](const MeasuredRow& row, const StepCase& c) {
     constexpr double kShare = 0.5;
     const double bubble = double(c.pp - 1) / double(c.chunks * c.microbatches);
     return step_flops(c, true) / (double(c.gpus()) * row.peak * kShare) * (1 + bubble);
@@ -243,7 +242,7 @@ double control_seconds(const MeasuredRow& r) {
 }
 
 double control_bytes(const MeasuredRow& r) {
-  return over_likely(r, [](const MeasuredRow&, const StepCase& c) { return least_memory(c); });
+  return over_cases(r, [](const MeasuredRow&, const StepCase& c) { return least_memory(c); });
 }
 
 ScoreReport score_rows(const std::vector<MeasuredRow>& all, const ScoreConstants& constants, int splits) {
