@@ -500,7 +500,14 @@ TEST(Score, TheShippedRows) {
   EXPECT_LT(r.memory.all.mape, 7);
   EXPECT_GE(r.memory.all.rows, 140);
   EXPECT_LT(r.fits.all.wrong, 8);
-  EXPECT_GE(r.rows.size() + r.skipped.size(), rows.size() - 10);  // the others have memory alone
+  EXPECT_EQ(r.verdicts.size() + r.skipped.size(), rows.size());
+  EXPECT_EQ(r.verdicts.size() - r.rows.size(), 5u);  // ran out of memory: a verdict alone
+  EXPECT_EQ(
+      score_text(r, false).substr(0, 90),
+      fmt::format("851 rows: {} forecast and held against their step time, 5 without one (5 of them ran "
+                  "out of memory",
+                  r.rows.size())
+          .substr(0, 90));
 }
 
 // Where a source's rule says otherwise than all others what memory holds or a step does, it says why.
@@ -615,9 +622,31 @@ TEST(ScoreRows, TorchtitansMicrobatches) {
 TEST(Score, Json) {
   TestJson second = whole_row();
   second["id"] = "r2", second["layout"]["dp"] = 5;
-  const auto rows = read_rows(TestJson::array({whole_row(), second}).dump(), "rows.json", shipped_catalog());
-  const ScoreReport r = score_rows(rows, parse_constants(shipped_constants_text(), "shipped"), 1);
+  TestJson large = whole_row(), small = whole_row();  // in 42.9 GB: 49.7 and more of states, and 12.4
+  large["id"] = "r3", large["cluster"]["gpu"] = small["cluster"]["gpu"] = "A100-SXM-40GB";
+  large["model"]["layers"] = 160, large["result"] = {{"oom", true}};
+  small["id"] = "r4";
+  const auto rows =
+      read_rows(TestJson::array({whole_row(), second, large, small}).dump(), "rows.json", shipped_catalog());
+  const ScoreReport r = score_rows(rows, parse_constants(shipped_constants_text(), "shipped"), 0);
   const TestJson j = TestJson::parse(score_json(r));
+  // Each row is held against a step time, has a verdict alone, or is left out.
+  EXPECT_EQ(j.at("rows").size(), 2u);
+  ASSERT_EQ(j.at("fits").at("rows").size(), 3u);
+  EXPECT_EQ(j.at("rows").at(0).at("verdict"), "fits");
+  const TestJson& v = j.at("fits").at("rows").at(1);
+  EXPECT_EQ(v.at("id"), "r3");
+  EXPECT_EQ(v.at("verdict"), "does not fit");
+  EXPECT_EQ(v.at("ran"), false);
+  EXPECT_GT(v.at("low").get<double>(), v.at("room").get<double>());
+  const std::string text = score_text(r, true);
+  EXPECT_EQ(
+      text.substr(0, text.find('\n')),
+      "4 rows: 2 forecast and held against their step time, 1 without one (1 of them ran out of memory: "
+      "a verdict alone), 1 not forecast");
+  EXPECT_NE(text.find(" GB of 42.9: does not fit\n"), text.npos);
+  EXPECT_NE(text.find(" %  fits\n"), text.npos);
+  EXPECT_NE(text.find("\nvTrain                                 3  100.0     0.0    0.0"), text.npos) << text;
   for (const char* key :
        {"source", "rows", "mape", "median", "p90", "coverage", "control_mape", "fitted_control_mape"})
     EXPECT_TRUE(j.at("all").contains(key) && j.at("sources").at(0).contains(key)) << key;
@@ -627,7 +656,7 @@ TEST(Score, Json) {
     EXPECT_TRUE(j.at("fits").at("all").contains(key)) << key;
   EXPECT_TRUE(j.at("memory").at("all").contains("mape"));
   EXPECT_EQ(j.at("skipped").at(0).at("id"), "r2");
-  EXPECT_EQ(j.at("all").at("rows"), 1);
+  EXPECT_EQ(j.at("all").at("rows"), 2);
 }
 
 }  // namespace
