@@ -195,7 +195,8 @@ VerdictStats verdicts_of(const std::string& name, const std::vector<size_t>& whi
     }
   }
   if (n == 0) return s;
-  s.right *= 100 / n, s.wrong *= 100 / n, s.control_right *= 100 / n, s.risky = 100 - s.right - s.wrong;
+  s.right *= 100 / n, s.wrong *= 100 / n, s.control_right *= 100 / n,
+      s.risky = std::max(0.0, 100 - s.right - s.wrong);
   return s;
 }
 

@@ -619,6 +619,18 @@ TEST(ScoreRows, TorchtitansMicrobatches) {
   EXPECT_EQ(read_one(row).cases.at(0).chunks, 4);
 }
 
+// Two of three right and one wrong leave no less than nothing.
+TEST(Score, NoVerdictIsRiskyLessThanNever) {
+  TestJson failed = whole_row();
+  failed["result"] = {{"oom", true}};
+  const auto rows =
+      read_rows(TestJson::array({whole_row(), whole_row(), failed}).dump(), "rows.json", shipped_catalog());
+  const ScoreReport r = score_rows(rows, parse_constants(shipped_constants_text(), "shipped"), 0);
+  EXPECT_NEAR(r.fits.all.wrong, 100.0 / 3, 1e-9);
+  EXPECT_GE(r.fits.all.risky, 0);
+  EXPECT_FALSE(std::signbit(r.fits.all.risky));
+}
+
 TEST(Score, Json) {
   TestJson second = whole_row();
   second["id"] = "r2", second["layout"]["dp"] = 5;
