@@ -291,14 +291,14 @@ MeasuredMachine measure_this_machine(int threads) {
 }
 
 void add_bench(CLI::App& app) {
-  CLI::App* verb =
-      app.add_subcommand("bench",
-                         "measures this machine (peaks of arithmetic and memory, messages between rank "
-                         "threads, and what kernels reach inside training steps, with one rank and with "
-                         "several) in less than a minute and keeps the result as its cluster file; under "
-                         "mpirun measures the links "
-                         "between the processes "
-                         "and adds them\nexample: trireme bench --out this.toml");
+  CLI::App* verb = app.add_subcommand(
+      "bench",
+      "measures this machine (peaks of arithmetic and memory, the disk, messages between rank "
+      "threads, and what kernels reach inside training steps, with one rank and with "
+      "several) in less than a minute and keeps the result as its cluster file; under "
+      "mpirun measures the links "
+      "between the processes "
+      "and adds them\nexample: trireme bench --out this.toml");
   auto out = std::make_shared<std::string>();
   auto threads = std::make_shared<int>(0);
   verb->add_option("--out", *out,

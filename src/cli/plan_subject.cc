@@ -59,6 +59,20 @@ ModelSpec shape_of_options(const PlanSubject& s) {
   return m;
 }
 
+// How a number with a unit behind it, 7B or 1.5k, is written without; empty where it is none.
+std::string form_of(std::string_view text) {
+  constexpr std::string_view kUnits = "kKmMgGbBtT";
+  constexpr std::array kPowers = {3, 3, 6, 6, 9, 9, 9, 9, 12, 12};
+  if (text.size() < 2) return "";
+  const size_t unit = kUnits.find(text.back());
+  if (unit == kUnits.npos) return "";
+  const std::string_view digits = text.substr(0, text.size() - 1);
+  double x = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), x);
+  if (error != std::errc() || end != digits.data() + digits.size()) return "";
+  return fmt::format("{}e{}", digits, kPowers[unit]);
+}
+
 }  // namespace
 
 CLI::Validator number_between(double low, double high) {
@@ -67,7 +81,9 @@ CLI::Validator number_between(double low, double high) {
         double x = 0;
         const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), x);
         if (error == std::errc() && end == text.data() + text.size() && x >= low && x <= high) return "";
-        return fmt::format("{} is no number from {} to {}", text, low, high);
+        const std::string form = form_of(text);
+        return fmt::format("{} is no number from {} to {}{}", text, low, high,
+                           form.empty() ? "" : fmt::format("; {} is written {}", text, form));
       },
       "");
 }

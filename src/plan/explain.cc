@@ -141,8 +141,11 @@ std::string explain_text(const Explanation& e) {
     return s + "  not known: the cluster file has no peaks (`trireme bench` measures them)\n";
   s += fmt::format("  {:.1f} % of a step's {}; ", 100 * e.computing(), human_seconds(e.step_s));
   if (!e.wire_priced) return s + "the wire takes no time in it: no alpha and beta of these links are known\n";
-  return s + fmt::format("on the wire {}, of which compute waits for {}\n", human_seconds(e.comm_s),
-                         human_seconds(e.exposed_s));
+  const std::string wire = human_seconds(e.comm_s), waits = human_seconds(e.exposed_s);
+  if (e.exposed_s > e.comm_s)  // most of it for ranks that have not come so far
+    return s + fmt::format("on the wire {}; compute waits {} for it and for the ranks at its other end\n",
+                           wire, waits);
+  return s + fmt::format("on the wire {}, of which compute waits for {}\n", wire, waits);
 }
 
 std::string explain_json(const Explanation& e) {

@@ -172,8 +172,13 @@ ScoreStats stats_of(const Measure& m, const std::string& name, const std::vector
   return s;
 }
 
-// Memory's interval against the device's: below it fits, above it does not,
-// between it is risky. Which it was: rows that ran did fit.
+// Memory's interval against the device's: below it fits, above it does not, between it is risky.
+constexpr std::string_view kDoesFit = "fits", kDoesNotFit = "does not fit";
+std::string_view verdict_of(double low, double high, double room) {
+  return high <= room ? kDoesFit : low > room ? kDoesNotFit : "risky";
+}
+
+// Which it was: rows that ran did fit.
 VerdictStats verdicts_of(const std::string& name, const std::vector<size_t>& which, const Rows& rows,
                          const std::vector<HeldOut>& held) {
   VerdictStats s{.source = name, .rows = int64_t(which.size())};
@@ -182,14 +187,16 @@ VerdictStats verdicts_of(const std::string& name, const std::vector<size_t>& whi
     const double room = rows[i]->figures.memory;
     const bool ran = !rows[i]->out_of_memory;
     for (size_t k = 0; k < held[i].low.size(); ++k, ++n) {
-      const bool fits = held[i].high[k] <= room, fails = held[i].low[k] > room;
+      const std::string_view said = verdict_of(held[i].low[k], held[i].high[k], room);
+      const bool fits = said == kDoesFit, fails = said == kDoesNotFit;
       s.right += (ran && fits) || (!ran && fails) ? 1 : 0,
           s.wrong += (ran && fails) || (!ran && fits) ? 1 : 0;
       s.control_right += ran == (control_bytes(*rows[i]) <= room) ? 1 : 0;
     }
   }
   if (n == 0) return s;
-  s.right *= 100 / n, s.wrong *= 100 / n, s.control_right *= 100 / n, s.risky = 100 - s.right - s.wrong;
+  s.right *= 100 / n, s.wrong *= 100 / n, s.control_right *= 100 / n,
+      s.risky = std::max(0.0, 100 - s.right - s.wrong);
   return s;
 }
 
@@ -214,28 +221,39 @@ double geometric(const std::vector<double>& v) {
   return std::exp(logs / double(v.size()));
 }
 
-std::vector<ScoredRow> scored_rows(const Measure& m, const Rows& rows, const std::vector<HeldOut>& held) {
+std::vector<RowVerdict> row_verdicts(const Rows& rows, const std::vector<HeldOut>& memory) {
+  std::vector<RowVerdict> out;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const double low = geometric(memory[i].low), high = geometric(memory[i].high),
+                 room = rows[i]->figures.memory;
+    out.push_back({rows[i]->id, rows[i]->source, std::string(verdict_of(low, high, room)), low, high, room,
+                   !rows[i]->out_of_memory, rows[i]->step_s > 0});
+  }
+  return out;
+}
+
+std::vector<ScoredRow> scored_rows(const Measure& m, const Rows& rows, const std::vector<HeldOut>& held,
+                                   const std::vector<RowVerdict>& verdicts) {
   std::vector<ScoredRow> out;
   for (size_t i = 0; i < rows.size(); ++i) {
     const MeasuredRow& r = *rows[i];
     if (m.measured(r) > 0)
       out.push_back({r.id, r.source, r.family, *m.name ? m.name : r.metric, geometric(held[i].predicted),
-                     geometric(held[i].low), geometric(held[i].high), m.measured(r)});
+                     geometric(held[i].low), geometric(held[i].high), m.measured(r), verdicts[i].verdict});
   }
   return out;
 }
 
-double over_likely(const MeasuredRow& r, double (*of)(const MeasuredRow&, const StepCase&)) {
-  double logs = 0, weight = 0;
-  for (size_t i = 0; i < r.cases.size(); ++i)
-    logs += r.likely[i] * std::log(of(r, r.cases[i])), weight += r.likely[i];
-  return std::exp(logs / weight);
+double over_cases(const MeasuredRow& r, double (*of)(const MeasuredRow&, const StepCase&)) {
+  double logs = 0;
+  for (const StepCase& c : r.cases) logs += std::log(of(r, c));
+  return std::exp(logs / double(r.cases.size()));
 }
 
 }  // namespace
 
 double control_seconds(const MeasuredRow& r) {
-  return over_likely(r, [](const MeasuredRow& row, const StepCase& c) {
+  return over_cases(r, [](const MeasuredRow& row, const StepCase& c) {
     constexpr double kShare = 0.5;
     const double bubble = double(c.pp - 1) / double(c.chunks * c.microbatches);
     return step_flops(c, true) / (double(c.gpus()) * row.peak * kShare) * (1 + bubble);
@@ -243,7 +261,7 @@ double control_seconds(const MeasuredRow& r) {
 }
 
 double control_bytes(const MeasuredRow& r) {
-  return over_likely(r, [](const MeasuredRow&, const StepCase& c) { return least_memory(c); });
+  return over_cases(r, [](const MeasuredRow&, const StepCase& c) { return least_memory(c); });
 }
 
 ScoreReport score_rows(const std::vector<MeasuredRow>& all, const ScoreConstants& constants, int splits) {
@@ -283,7 +301,9 @@ ScoreReport score_rows(const std::vector<MeasuredRow>& all, const ScoreConstants
       [&](const std::string& name, const std::vector<size_t>& which) {
         return verdicts_of(name, which, rows, memory);
       });
-  report.rows = scored_rows(kTime, rows, time), report.memory_rows = scored_rows(kMemory, rows, memory);
+  report.verdicts = row_verdicts(rows, memory);
+  report.rows = scored_rows(kTime, rows, time, report.verdicts);
+  report.memory_rows = scored_rows(kMemory, rows, memory, report.verdicts);
   report.measured_rows = report.time.all.rows, report.splits = splits;
   return report;
 }

@@ -26,6 +26,14 @@ struct ScoredRow {
   std::string id, source, family, metric;
   double predicted = 0, low = 0, high = 0,
          measured = 0;  // forecast by constants that never saw it
+  std::string verdict;  // of its memory
+};
+// Whether a row fits into its device: of all that are forecast, also those that ran out of memory and have
+// neither seconds nor bytes.
+struct RowVerdict {
+  std::string id, source, verdict;     // "fits", "risky", "does not fit"
+  double low = 0, high = 0, room = 0;  // bytes
+  bool ran = true, timed = true;       // timed: it is among `rows` too
 };
 struct SkippedRow {
   std::string id, source, reason;
@@ -41,7 +49,8 @@ struct ScoreReport {
   Tables<VerdictStats> fits;
   std::vector<ScoredRow> rows, memory_rows;  // seconds; bytes
   std::vector<SkippedRow> skipped, notes;
-  int64_t measured_rows = 0, splits = 0;
+  std::vector<RowVerdict> verdicts;
+  int64_t measured_rows = 0, splits = 0;  // with seconds
 };
 
 // Halves of each family by configuration, `splits` times; constants fitted on

@@ -67,11 +67,9 @@ Convention convention_of(std::string_view s, std::string_view file) {
   bad_request("{}: flops \"{}\"; right are model, causal, with recompute, blocks only", file, s);
 }
 
-// One that is not known would be read as none.
 std::string recompute_of(const std::string& s, std::string_view file) {
   if (std::find(kRecomputes.begin(), kRecomputes.end(), s) == kRecomputes.end())
-    bad_request("{}: recompute \"{}\"; right are {}, or none", file, printable(s),
-                fmt::join(kRecomputes.begin() + 1, kRecomputes.end(), ", "));
+    bad_request("{}: recompute \"{}\"; right are {}", file, printable(s), fmt::join(kRecomputes, ", "));
   return s;
 }
 
@@ -140,7 +138,8 @@ SourceRule rule_of(const Json& j, std::string_view file) {
   r.grad_bytes = j.value("grad_bytes", 4.0), r.grad_stored = j.value("grad_stored", r.grad_bytes);
   r.selective = j.value("selective", 0.0);
   r.sliced = j.value("sliced", int64_t{0}), r.interleaved = j.value("interleaved", int64_t{0});
-  r.zero_missing = j.value("zero_missing", 0), r.recompute = recompute_of(j.value("recompute", ""), file);
+  r.zero_missing = j.value("zero_missing", 0),
+  r.recompute = recompute_of(j.value("recompute", r.recompute), file);
   r.shards = j.value("shards", int64_t{0});
   r.micro_is_replica = j.value("micro_is_replica", false);
   r.expert_tp = j.value("expert_tp", false), r.grouped = j.value("grouped", true);

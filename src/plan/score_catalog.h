@@ -54,8 +54,8 @@ struct SourceRule {
   int64_t sliced = 0;       // StepCase's
   int64_t interleaved = 0;  // chunks of an interleaved schedule whose row does not say how many; 0 = any
   int zero_missing = 0;
-  int64_t shards = 0;     // StepCase's, of rows that do not say
-  std::string recompute;  // of rows that do not say, one of kRecomputes
+  int64_t shards = 0;                 // StepCase's, of rows that do not say
+  std::string recompute = "unknown";  // of rows that do not say, one of kRecomputes
   bool micro_is_replica = false;
   bool hides_tp = false, hides_pp = false,
        hides_dp = false;                   // behind compute: those collectives, messages, sums
@@ -63,10 +63,17 @@ struct SourceRule {
   bool side_by_side = false;               // StepCase's
 };
 
-// What a source's rows may do again: nothing; blocks; nobody knows; attention's core; all but the results of
-// products, of queries, keys, values and attention's projection, of queries, keys and values.
-inline constexpr std::array<std::string_view, 7> kRecomputes = {
-    "", "full", "unknown", "attention", "all but products", "all but qkv and out", "all but qkv"};
+// What a source's rows may do again: nothing; blocks; nobody knows; nothing or attention's core; that core;
+// all but the results of products, of queries, keys, values and attention's projection, of queries, keys and
+// values.
+inline constexpr std::array<std::string_view, 8> kRecomputes = {"none",
+                                                                "full",
+                                                                "unknown",
+                                                                "none or attention",
+                                                                "attention",
+                                                                "all but products",
+                                                                "all but qkv and out",
+                                                                "all but qkv"};
 
 struct Catalog {
   std::vector<KnownShape> shapes;

@@ -303,13 +303,13 @@ namespace {
 template <class Quantity>
 RowForecast over_cases(const MeasuredRow& r, Quantity&& quantity) {
   RowForecast out;
-  double logs = 0, weight = 0;
-  for (size_t i = 0; i < r.cases.size(); ++i) {
-    const double s = quantity(r.cases[i]);
+  double logs = 0;
+  for (const StepCase& c : r.cases) {
+    const double s = quantity(c);
     out.low = out.low == 0 ? s : std::min(out.low, s), out.high = std::max(out.high, s);
-    logs += r.likely[i] * std::log(s), weight += r.likely[i];
+    logs += std::log(s);
   }
-  out.middle = std::exp(logs / weight);
+  out.middle = std::exp(logs / double(r.cases.size()));
   return out;
 }
 

@@ -41,7 +41,7 @@ std::string save_constants(const ScoreConstants&);
 // Seconds of each of the row's cases.
 struct RowForecast {
   double low = 0, high = 0, middle = 0;  // over the cases: least, most;
-                                         // geometric mean of the likely ones
+                                         // geometric mean
 };
 RowForecast forecast_of(const MeasuredRow&, const FitValues&);  // seconds
 RowForecast memory_of(const MeasuredRow&, const FitValues&);    // bytes

@@ -23,6 +23,39 @@ std::string table_of(const Tables<ScoreStats>& t) {
   return text + line_of(t.all);
 }
 
+std::string line_of(const VerdictStats& s) {
+  return fmt::format("{:<34} {:>5} {:>6.1f} {:>7.1f} {:>6.1f} {:>16.1f}\n", s.source.substr(0, 34), s.rows,
+                     s.right, s.risky, s.wrong, s.control_right);
+}
+
+// Every row is in one of these counts.
+std::string counted_text(const ScoreReport& r) {
+  const size_t forecast = r.verdicts.size(), timed = r.rows.size();
+  std::string text = fmt::format("{} rows: {} forecast and held against their step time",
+                                 forecast + r.skipped.size(), timed);
+  if (forecast > timed) {
+    size_t tried = 0;
+    for (const RowVerdict& v : r.verdicts) tried += v.ran || v.timed ? 0 : 1;
+    text += fmt::format(", {} without one ({} of them ran out of memory: a verdict alone)", forecast - timed,
+                        tried);
+  }
+  return text + fmt::format(", {} not forecast\n", r.skipped.size());
+}
+
+std::string rows_text(const ScoreReport& r) {
+  std::string text;
+  for (const ScoredRow& x : r.rows)
+    text +=
+        fmt::format("{:<60} {:>10.4g} s  forecast {:>10.4g} s ({:.4g} to {:.4g})  {:+.1f} %  {}\n", x.id,
+                    x.measured, x.predicted, x.low, x.high, 100 * (x.predicted / x.measured - 1), x.verdict);
+  for (const RowVerdict& v : r.verdicts)
+    if (!v.timed)
+      text += fmt::format("{:<60} {}, forecast {:.3g} to {:.3g} GB of {:.3g}: {}\n", v.id,
+                          v.ran ? "no step time" : "out of memory", v.low / 1e9, v.high / 1e9, v.room / 1e9,
+                          v.verdict);
+  return text;
+}
+
 std::string skipped_text(const ScoreReport& r) {
   std::map<std::string, std::pair<int, std::string>> reasons;
   for (const SkippedRow& s : r.skipped) {
@@ -74,7 +107,21 @@ ReportJson rows_json(const std::vector<ScoredRow>& rows) {
                  {"predicted", x.predicted},
                  {"low", x.low},
                  {"high", x.high},
-                 {"measured", x.measured}});
+                 {"measured", x.measured},
+                 {"verdict", x.verdict}});
+  return j;
+}
+
+ReportJson verdicts_json(const std::vector<RowVerdict>& rows) {
+  ReportJson j = ReportJson::array();
+  for (const RowVerdict& v : rows)
+    j.push_back({{"id", v.id},
+                 {"source", v.source},
+                 {"low", v.low},
+                 {"high", v.high},
+                 {"room", v.room},
+                 {"ran", v.ran},
+                 {"verdict", v.verdict}});
   return j;
 }
 
@@ -87,24 +134,16 @@ ReportJson skipped_json(const std::vector<SkippedRow>& all) {
 }  // namespace
 
 std::string score_text(const ScoreReport& r, bool rows) {
-  std::string text = skipped_text(r) + "\n";
-  if (rows) {
-    for (const ScoredRow& x : r.rows)
-      text += fmt::format(
-          "{:<60} {:>10.4g} s  forecast {:>10.4g} s ({:.4g} to "
-          "{:.4g})  {:+.1f} %\n",
-          x.id, x.measured, x.predicted, x.low, x.high, 100 * (x.predicted / x.measured - 1));
-    text += "\n";
-  }
+  std::string text = counted_text(r) + skipped_text(r) + "\n";
+  if (rows) text += rows_text(r) + "\n";
   text += fmt::format(
-      "fits, risky or does not fit, of {} runs: {:.1f} % right, "
-      "{:.1f} % risky, {:.1f} % wrong; by the control {:.1f} % "
-      "right\n",
-      r.fits.all.rows, r.fits.all.right, r.fits.all.risky, r.fits.all.wrong, r.fits.all.control_right);
-  text += fmt::format(
-      "\nmemory of {} runs, percent; control: weights, "
-      "gradients and optimizer alone; the rest as below\n{}",
-      r.memory.all.rows, table_of(r.memory));
+      "fits, risky or does not fit, of {} runs, percent; control: weights, gradients and optimizer alone\n"
+      "{:<34} {:>5} {:>6} {:>7} {:>6} {:>16}\n",
+      r.fits.all.rows, "family", "rows", "right", "risky", "wrong", "right by control");
+  for (const VerdictStats& s : r.fits.families) text += line_of(s);
+  text += line_of(r.fits.all);
+  text += fmt::format("\nmemory of {} runs, percent; control: the same; the rest as below\n{}",
+                      r.memory.all.rows, table_of(r.memory));
   text += fmt::format("\nstep time of {} measured runs, percent; ", r.measured_rows);
   text += r.splits > 0 ? fmt::format(
                              "constants fitted on half of each family's configurations, errors on\n"
@@ -118,7 +157,7 @@ std::string score_json(const ScoreReport& r) {
   ReportJson j = tables_json(r.time);
   j["rows"] = rows_json(r.rows);
   j["memory"] = tables_json(r.memory), j["memory"]["rows"] = rows_json(r.memory_rows);
-  j["fits"] = tables_json(r.fits);
+  j["fits"] = tables_json(r.fits), j["fits"]["rows"] = verdicts_json(r.verdicts);
   j["skipped"] = skipped_json(r.skipped), j["notes"] = skipped_json(r.notes);
   return j.dump(1) + "\n";
 }

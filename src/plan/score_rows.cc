@@ -113,6 +113,8 @@ class RowReader {
   void read_recompute();
   void read_time();
   void spread_over_missing();
+  bool has_room(const StepCase&) const;
+  bool counts_unknown() const;
   void check_room();
   double convention_flops() const;
   double first_products(bool out) const;
@@ -128,7 +130,8 @@ class RowReader {
   bool layers_missing_ = false;
   int64_t gpus_ = 0, global_ = 0;
   bool chunks_missing_ = false, micro_missing_ = false, recompute_missing_ = false;
-  double peak_ = 0;  // of the row's precision
+  bool never_full_ = false;  // where recompute is missing
+  double peak_ = 0;          // of the row's precision
 };
 
 void RowReader::read_memory() {
@@ -339,9 +342,21 @@ void RowReader::read_precision() {
   if (peak_ <= 0) unusable("{} has no peak for \"{}\"", row_.device, printable(p));
 }
 
+// "none at 8K" says nothing of longer sequences.
+bool says_of(std::string_view word, int64_t seq) {
+  constexpr std::string_view kUpTo = "none at ";
+  if (!word.starts_with(kUpTo)) return true;
+  int64_t thousands = 0;
+  for (const char c : word.substr(kUpTo.size())) {
+    if (c < '0' || c > '9' || thousands > kMostDegree) break;
+    thousands = 10 * thousands + (c - '0');
+  }
+  return seq <= 1024 * thousands;
+}
+
 void RowReader::read_recompute() {
   std::string r = f_.text("layout", "recompute");
-  if (r.empty()) r = rule_->recompute;
+  if (r.empty() || !says_of(r, s_.seq)) r = rule_->recompute;
   if (r.starts_with("full")) {
     s_.recompute = 1;
   } else if (r.starts_with("selective")) {
@@ -353,8 +368,13 @@ void RowReader::read_recompute() {
   } else if (r == "all but qkv and out" || r == "all but qkv") {
     s_.renorm = s_.recompute_attention = true;
     s_.recompute = first_products(r == "all but qkv");
-  } else if (r == "unknown") {
+  } else if (r == "none or attention") {
+    recompute_missing_ = true, never_full_ = true;
+  } else if (!r.starts_with("none")) {
     recompute_missing_ = true;
+    if (r != "unknown")
+      row_.notes.push_back(
+          fmt::format("layout.recompute \"{}\" is not known: read as missing", printable(r)));
   }
   std::string schedule = f_.text("layout", "schedule");
   auto chunks = f_.whole("layout", "interleave");
@@ -429,6 +449,13 @@ void RowReader::read_time() {
   const double flops = convention_flops();
   take("tflops_per_gpu", [&](double v) { return flops / (v * 1e12 * n); });
   take("mfu", [&](double v) { return flops / (v * peak_ * n); });
+  if (counts_unknown() && (row_.metric == "tflops_per_gpu" || row_.metric == "mfu"))
+    unusable("its {} counts what is done again, and no layout.recompute says what that is", row_.metric);
+}
+
+// The source's FLOP/s count what is done again, and nobody says what that is.
+bool RowReader::counts_unknown() const {
+  return recompute_missing_ && rule_->flops == Convention::with_recompute;
 }
 
 // Settings that a row does not give: every value that is possible, all alike.
@@ -460,22 +487,24 @@ void RowReader::spread_over_missing() {
         out.push_back(c), out.back().chunks = chunks;
       }
     });
-  if (recompute_missing_) {
+  if (recompute_missing_)
     spread("recompute", [&](const StepCase& c, std::vector<StepCase>& out) {
-      for (const double share : {0.0, 1.0}) out.push_back(c), out.back().recompute = share;
+      StepCase selective = c, full = c;
+      selective.recompute = rule_->selective;
+      selective.recompute_attention = rule_->selective == 0 || c.attention == AttentionKind::unfused;
+      full.recompute = 1;
+      // What ran had room for what it kept.
+      for (const StepCase& less : {c, selective})
+        if (row_.out_of_memory || has_room(less)) out.push_back(less);
+      if (!never_full_ || out.empty()) out.push_back(full);
     });
-  }
   row_.cases = std::move(all);
-  row_.likely.assign(row_.cases.size(), 1);
-  if (!recompute_missing_) return;
-  // Nobody computes again what there is room for: of the two the one without,
-  // where it fits.
-  for (size_t i = 0; i + 1 < row_.cases.size(); i += 2) {
-    FitValues plain{};
-    plain[size_t(Fit::kept)] = 1;
-    const bool fits = step_memory(row_.cases[i], plain).total < row_.figures.memory;
-    row_.likely[fits ? i + 1 : i] = 0;
-  }
+}
+
+bool RowReader::has_room(const StepCase& c) const {
+  FitValues plain{};
+  plain[size_t(Fit::kept)] = 1;
+  return step_memory(c, plain).total < row_.figures.memory;
 }
 
 // A layout whose states alone are more than the device holds is no run that was
@@ -498,7 +527,7 @@ void RowReader::check_truth() {
   if (used > kAll * peak_)
     unusable("{:.0f} TFLOP/s a GPU is more than the peak of {:.0f}", used / 1e12, peak_ / 1e12);
   const auto step = f_.number("result", "step_time_s"), tflops = f_.number("result", "tflops_per_gpu");
-  if (step && tflops) {
+  if (step && tflops && !counts_unknown()) {
     const double said = convention_flops() / (*step * double(gpus_) * 1e12);
     if (std::abs(std::log(said / *tflops)) > kSame)
       row_.notes.push_back(
@@ -539,10 +568,10 @@ void RowReader::read() {
   read_time();
   spread_over_missing();
   if (!row_.out_of_memory) check_room();
-  row_.configuration =
-      fmt::format("{} L{} h{} s{} tp{} pp{} cp{} ep{} b{} v{} r{} {} z{}", row_.family, s_.model.layers,
-                  s_.model.hidden, s_.seq, s_.tp, s_.pp, s_.cp, s_.ep, micro_missing_ ? 0 : s_.micro,
-                  chunks_missing_ ? 0 : s_.chunks, s_.recompute, f_.text("layout", "schedule"), s_.zero);
+  row_.configuration = fmt::format(
+      "{} L{} h{} s{} tp{} pp{} cp{} ep{} b{} v{} r{} {} z{}", row_.family, s_.model.layers, s_.model.hidden,
+      s_.seq, s_.tp, s_.pp, s_.cp, s_.ep, micro_missing_ ? 0 : s_.micro, chunks_missing_ ? 0 : s_.chunks,
+      recompute_missing_ ? -1 : s_.recompute, f_.text("layout", "schedule"), s_.zero);
   row_.peak = peak_;
   check_truth();
   if (row_.step_s <= 0 && row_.memory <= 0 && !row_.out_of_memory)
@@ -576,12 +605,12 @@ std::vector<MeasuredRow> read_rows(std::string_view text, std::string_view file,
       RowReader(f, catalog, row).read();
     } catch (const Unusable& u) {
       row.skipped = u.why;
-      row.cases.clear(), row.likely.clear();
+      row.cases.clear();
     } catch (const WrongField& w) {
       bad_request("{}", w.message);
     } catch (const Error& e) {  // sizes too large to count
       row.skipped = e.what();
-      row.cases.clear(), row.likely.clear();
+      row.cases.clear();
     }
     rows.push_back(std::move(row));
   }

@@ -21,7 +21,6 @@ struct MeasuredRow {
   MemoryKind memory_kind = MemoryKind::none;
   bool out_of_memory = false;   // the run was tried, and did not fit
   std::vector<StepCase> cases;  // several where settings are missing: each is possible
-  std::vector<double> likely;   // by case: 1, or 0 = possible, but no part of the middle
   DeviceFigures figures;
   std::string skipped;               // why it cannot be forecast or cannot be true; empty =
                                      // it is forecast

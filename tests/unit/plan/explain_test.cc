@@ -94,5 +94,19 @@ TEST(Explain, CopiesOfStages) {
   }
 }
 
+// A rank may wait longer than its bytes travel: for ranks that have not come so far.
+TEST(Explain, NoMoreIsWaitedForThanTravels) {
+  Explanation e;
+  e.step_s = 10, e.compute_s = 5, e.comm_s = 2, e.exposed_s = 1;
+  EXPECT_NE(explain_text(e).find("on the wire 2.00 s, of which compute waits for 1.00 s\n"),
+            std::string::npos)
+      << explain_text(e);
+  e.exposed_s = 4;
+  EXPECT_NE(explain_text(e).find(
+                "on the wire 2.00 s; compute waits 4.00 s for it and for the ranks at its other end\n"),
+            std::string::npos)
+      << explain_text(e);
+}
+
 }  // namespace
 }  // namespace trireme

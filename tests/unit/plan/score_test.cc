@@ -173,6 +173,65 @@ TEST(ScoreRows, WhatIsMissingIsSolvedOrRangedOver) {
   EXPECT_NE(read_one(row).notes.at(0).find("grad_accum 7 contradicts global_batch 96"), std::string::npos);
 }
 
+// Neither the row nor its source says what is done again: nothing, attention's core and all of a block are
+// forecast alike, and the interval spans them.
+TEST(ScoreRows, AMissingRecomputeIsRangedOver) {
+  const ScoreConstants constants = parse_constants(shipped_constants_text(), "shipped");
+  TestJson row = whole_row();
+  row["layout"]["micro_batch"] = 1;
+  const auto as = [&](const TestJson& recompute) {
+    row["layout"]["recompute"] = recompute;
+    return read_one(row);
+  };
+  const MeasuredRow missing = as(nullptr);
+  EXPECT_EQ(missing.skipped, "");
+  EXPECT_EQ(missing.missing, std::vector<std::string>{"recompute"});
+  ASSERT_EQ(missing.cases.size(), 3u);
+  EXPECT_EQ(missing.cases[0].recompute, 0);
+  EXPECT_FALSE(missing.cases[0].recompute_attention);
+  EXPECT_EQ(missing.cases[1].recompute, 0);
+  EXPECT_TRUE(missing.cases[1].recompute_attention);
+  EXPECT_EQ(missing.cases[2].recompute, 1);
+  const FitValues v = constants.of(missing);
+  const RowForecast f = forecast_of(missing, v), bytes = memory_of(missing, v);
+  EXPECT_DOUBLE_EQ(f.low, forecast_of(as("none"), v).middle);
+  EXPECT_DOUBLE_EQ(f.high, forecast_of(as("full"), v).middle);
+  EXPECT_GT(f.high, 1.2 * f.low);
+  EXPECT_LT(f.low, f.middle);
+  EXPECT_LT(f.middle, f.high);
+  EXPECT_NEAR(bytes.low / memory_of(as("full"), v).middle, 1, 1e-12);
+  EXPECT_NEAR(bytes.high / memory_of(as("none"), v).middle, 1, 1e-12);
+  // A word that nobody knows says nothing.
+  const MeasuredRow unknown = as("some");
+  EXPECT_EQ(unknown.cases.size(), 3u);
+  EXPECT_EQ(unknown.notes.at(0), "layout.recompute \"some\" is not known: read as missing");
+  // With 48 sequences at once only what is done again in full has room on 80 GB; a run that did not fit
+  // may have tried anything.
+  row["layout"]["micro_batch"] = 48;
+  ASSERT_EQ(as(nullptr).cases.size(), 1u);
+  EXPECT_EQ(as(nullptr).cases[0].recompute, 1);
+  row["result"] = {{"oom", true}};
+  EXPECT_EQ(as(nullptr).cases.size(), 3u);
+}
+
+// FLOP/s that count what is done again are seconds only where that is known.
+TEST(ScoreRows, FlopsWithRecomputeNeedIt) {
+  TestJson row = whole_row();
+  row["result"] = {{"tflops_per_gpu", 100.0}};
+  EXPECT_EQ(read_one(row).skipped, "");
+  row["layout"]["recompute"] = nullptr;
+  EXPECT_EQ(read_one(row).skipped,
+            "its tflops_per_gpu counts what is done again, and no layout.recompute says what that is");
+}
+
+TEST(ScoreRows, NoneOfShortSequencesSaysNothingOfLongerOnes) {
+  TestJson row = whole_row();
+  row["layout"]["recompute"] = "none at 2K";
+  EXPECT_EQ(read_one(row).cases.size(), 1u);
+  row["layout"]["recompute"] = "none at 1K";
+  EXPECT_GT(read_one(row).cases.size(), 1u);
+}
+
 // A schedule that is said to be interleaved has several chunks, however many.
 TEST(ScoreRows, InterleavedIsNotOneChunk) {
   TestJson row = whole_row();
@@ -314,10 +373,9 @@ TEST(ScoreCatalog, UnknownWordsAreNamed) {
     }
     return "";
   };
-  EXPECT_EQ(
-      message("recompute", "al but products"),
-      "c.json: recompute \"al but products\"; right are full, unknown, attention, all but products, all "
-      "but qkv and out, all but qkv, or none");
+  EXPECT_EQ(message("recompute", "al but products"),
+            "c.json: recompute \"al but products\"; right are none, full, unknown, none or attention, "
+            "attention, all but products, all but qkv and out, all but qkv");
   EXPECT_EQ(message("attention", "flash 3"),
             "c.json: attention \"flash 3\"; right are flash, flash 1, flash 2, unfused");
   EXPECT_EQ(message("hides", {"tp", "cp"}), "c.json: hides \"cp\"; right are tp, pp, dp");
@@ -442,7 +500,14 @@ TEST(Score, TheShippedRows) {
   EXPECT_LT(r.memory.all.mape, 7);
   EXPECT_GE(r.memory.all.rows, 140);
   EXPECT_LT(r.fits.all.wrong, 8);
-  EXPECT_GE(r.rows.size() + r.skipped.size(), rows.size() - 10);  // the others have memory alone
+  EXPECT_EQ(r.verdicts.size() + r.skipped.size(), rows.size());
+  EXPECT_EQ(r.verdicts.size() - r.rows.size(), 5u);  // ran out of memory: a verdict alone
+  EXPECT_EQ(
+      score_text(r, false).substr(0, 90),
+      fmt::format("851 rows: {} forecast and held against their step time, 5 without one (5 of them ran "
+                  "out of memory",
+                  r.rows.size())
+          .substr(0, 90));
 }
 
 // Where a source's rule says otherwise than all others what memory holds or a step does, it says why.
@@ -499,6 +564,32 @@ TEST(ScoreRows, NanotronsMemoryIsOfTheFirstStage) {
   EXPECT_EQ(m.total, rank_memory(c, v, {0, 11, 11, 1}).total);
 }
 
+// torchtitan's rows all say what they do again, so one that does not is no run without; a source is read
+// as one that does nothing again only with a reason.
+TEST(ScoreRows, WhoIsKnownToDoNothingAgain) {
+  TestJson row = row_of("torchtitan, a test", "H100-SXM-80GB", 256);
+  row["model"] = {{"name", "llama3-70B"}, {"seq", 8192}};
+  row["layout"] = {{"tp", 8}, {"pp", 1}, {"dp", 32}, {"zero", "FSDP2"}, {"micro_batch", 1}};
+  row["result"] = {{"tokens_per_s_per_gpu", 800.0}};
+  const MeasuredRow r = read_one(row);
+  ASSERT_EQ(r.skipped, "");
+  EXPECT_EQ(r.missing, std::vector<std::string>{"recompute"});
+  ASSERT_EQ(r.cases.size(), 3u);
+  EXPECT_EQ(r.cases[1].recompute, 0.5);  // its selective checkpointing
+  // GPT-3 of NeMo 24.07, whose recipes keep all or do attention's core again.
+  for (const MeasuredRow& gpt : shipped_rows("nemo2407_GPT3-")) {
+    ASSERT_EQ(gpt.cases.size(), 2u) << gpt.id;
+    EXPECT_EQ(gpt.cases[1].recompute, 0) << gpt.id;
+    EXPECT_TRUE(gpt.cases[1].recompute_attention) << gpt.id;
+  }
+  for (const MeasuredRow& bridge : shipped_rows("bridge_26.06_"))
+    for (const StepCase& c : bridge.cases) EXPECT_EQ(c.recompute, 0) << bridge.id;
+  const TestJson catalog = TestJson::parse(read_text(test::source_dir() / "data/score_catalog.json").c_str());
+  for (const TestJson& rule : catalog["sources"])
+    if (rule.value("recompute", "unknown") == "none")
+      EXPECT_NE(rule.value("why", ""), "") << rule["source"] << " " << rule["family"];
+}
+
 // torchtitan splits a local batch into as many microbatches as its pipeline has stages: eight of four
 // sequences, all of them in flight on the first rank.
 TEST(ScoreRows, TorchtitansMicrobatches) {
@@ -528,12 +619,46 @@ TEST(ScoreRows, TorchtitansMicrobatches) {
   EXPECT_EQ(read_one(row).cases.at(0).chunks, 4);
 }
 
+// Two of three right and one wrong leave no less than nothing.
+TEST(Score, NoVerdictIsRiskyLessThanNever) {
+  TestJson failed = whole_row();
+  failed["result"] = {{"oom", true}};
+  const auto rows =
+      read_rows(TestJson::array({whole_row(), whole_row(), failed}).dump(), "rows.json", shipped_catalog());
+  const ScoreReport r = score_rows(rows, parse_constants(shipped_constants_text(), "shipped"), 0);
+  EXPECT_NEAR(r.fits.all.wrong, 100.0 / 3, 1e-9);
+  EXPECT_GE(r.fits.all.risky, 0);
+  EXPECT_FALSE(std::signbit(r.fits.all.risky));
+}
+
 TEST(Score, Json) {
   TestJson second = whole_row();
   second["id"] = "r2", second["layout"]["dp"] = 5;
-  const auto rows = read_rows(TestJson::array({whole_row(), second}).dump(), "rows.json", shipped_catalog());
-  const ScoreReport r = score_rows(rows, parse_constants(shipped_constants_text(), "shipped"), 1);
+  TestJson large = whole_row(), small = whole_row();  // in 42.9 GB: 49.7 and more of states, and 12.4
+  large["id"] = "r3", large["cluster"]["gpu"] = small["cluster"]["gpu"] = "A100-SXM-40GB";
+  large["model"]["layers"] = 160, large["result"] = {{"oom", true}};
+  small["id"] = "r4";
+  const auto rows =
+      read_rows(TestJson::array({whole_row(), second, large, small}).dump(), "rows.json", shipped_catalog());
+  const ScoreReport r = score_rows(rows, parse_constants(shipped_constants_text(), "shipped"), 0);
   const TestJson j = TestJson::parse(score_json(r));
+  // Each row is held against a step time, has a verdict alone, or is left out.
+  EXPECT_EQ(j.at("rows").size(), 2u);
+  ASSERT_EQ(j.at("fits").at("rows").size(), 3u);
+  EXPECT_EQ(j.at("rows").at(0).at("verdict"), "fits");
+  const TestJson& v = j.at("fits").at("rows").at(1);
+  EXPECT_EQ(v.at("id"), "r3");
+  EXPECT_EQ(v.at("verdict"), "does not fit");
+  EXPECT_EQ(v.at("ran"), false);
+  EXPECT_GT(v.at("low").get<double>(), v.at("room").get<double>());
+  const std::string text = score_text(r, true);
+  EXPECT_EQ(
+      text.substr(0, text.find('\n')),
+      "4 rows: 2 forecast and held against their step time, 1 without one (1 of them ran out of memory: "
+      "a verdict alone), 1 not forecast");
+  EXPECT_NE(text.find(" GB of 42.9: does not fit\n"), text.npos);
+  EXPECT_NE(text.find(" %  fits\n"), text.npos);
+  EXPECT_NE(text.find("\nvTrain                                 3  100.0     0.0    0.0"), text.npos) << text;
   for (const char* key :
        {"source", "rows", "mape", "median", "p90", "coverage", "control_mape", "fitted_control_mape"})
     EXPECT_TRUE(j.at("all").contains(key) && j.at("sources").at(0).contains(key)) << key;
@@ -543,7 +668,7 @@ TEST(Score, Json) {
     EXPECT_TRUE(j.at("fits").at("all").contains(key)) << key;
   EXPECT_TRUE(j.at("memory").at("all").contains("mape"));
   EXPECT_EQ(j.at("skipped").at(0).at("id"), "r2");
-  EXPECT_EQ(j.at("all").at("rows"), 1);
+  EXPECT_EQ(j.at("all").at("rows"), 2);
 }
 
 }  // namespace
