@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "base/progress.h"
 #include "checkpoint/json.h"
 #include "cost/collective_time.h"
