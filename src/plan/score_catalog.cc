@@ -138,6 +138,7 @@ SourceRule rule_of(const Json& j, std::string_view file) {
   r.grad_bytes = j.value("grad_bytes", 4.0), r.grad_stored = j.value("grad_stored", r.grad_bytes);
   r.selective = j.value("selective", 0.0);
   r.sliced = j.value("sliced", int64_t{0}), r.interleaved = j.value("interleaved", int64_t{0});
+  r.chunk_layers = j.value("chunk_layers", int64_t{0});
   r.zero_missing = j.value("zero_missing", 0),
   r.recompute = recompute_of(j.value("recompute", r.recompute), file);
   r.shards = j.value("shards", int64_t{0});

@@ -51,8 +51,9 @@ struct SourceRule {
   bool binary = false;  // its gigabytes of memory are 2^30 bytes
   bool sequence = true;
   double grad_bytes = 4, grad_stored = 4, selective = 0;
-  int64_t sliced = 0;       // StepCase's
-  int64_t interleaved = 0;  // chunks of an interleaved schedule whose row does not say how many; 0 = any
+  int64_t sliced = 0;        // StepCase's
+  int64_t interleaved = 0;   // chunks of an interleaved schedule whose row does not say how many; 0 = any
+  int64_t chunk_layers = 0;  // blocks of each chunk of its pipelines, of rows that do not say; 0 = any
   int zero_missing = 0;
   int64_t shards = 0;                 // StepCase's, of rows that do not say
   std::string recompute = "unknown";  // of rows that do not say, one of kRecomputes

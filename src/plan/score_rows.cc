@@ -379,6 +379,8 @@ void RowReader::read_recompute() {
   std::string schedule = f_.text("layout", "schedule");
   auto chunks = f_.whole("layout", "interleave");
   if (!chunks && rule_->interleaved > 0 && schedule.starts_with("interleaved")) chunks = rule_->interleaved;
+  if (const int64_t layers = rule_->chunk_layers; !chunks && layers > 0)
+    chunks = (s_.model.layers + s_.pp * layers - 1) / (s_.pp * layers);
   // nanotron, which cuts by share, has no engine of several chunks.
   const bool one_chunk = schedule == "1F1B" || schedule == "1f1b" || schedule == "GPipe" || s_.pp == 1 ||
                          s_.cut == StageCut::by_share;

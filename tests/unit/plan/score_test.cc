@@ -516,8 +516,8 @@ TEST(Score, RulesSayWhy) {
       nlohmann::json::parse(read_text(test::source_dir() / "data/score_catalog.json")).at("sources");
   int seen = 0;
   for (const auto& rule : catalog)
-    for (const char* key : {"dense_layers", "stages", "keeping", "binary", "sliced", "interleaved", "shards",
-                            "expert_tp", "hides", "side_by_side"})
+    for (const char* key : {"dense_layers", "stages", "keeping", "binary", "sliced", "interleaved",
+                            "chunk_layers", "shards", "expert_tp", "hides", "side_by_side"})
       if (rule.contains(key)) {
         seen++;
         EXPECT_GT(rule.value("why", "").size(), 20u) << rule.at("source") << ": " << key;
@@ -623,6 +623,20 @@ TEST(ScoreRows, TorchtitansMicrobatches) {
   EXPECT_EQ(read_one(row).cases[0].chunks, 2);
   row["layout"]["interleave"] = 4;
   EXPECT_EQ(read_one(row).cases.at(0).chunks, 4);
+}
+
+// Llama 3's pipelines have one block a chunk (section 3.3.2); who says how many chunks is believed.
+TEST(ScoreRows, ChunksOfSoManyBlocks) {
+  const auto published = TestJson::parse(read_text(test::source_dir() / "data/published_runs.json"));
+  TestJson row;
+  for (const TestJson& r : published)
+    if (r.at("id") == "llama3_405B_16384_cp1") row = r;
+  ASSERT_FALSE(row.is_null());
+  const MeasuredRow r = read_one(row);
+  ASSERT_EQ(r.cases.size(), 1u);
+  EXPECT_EQ(r.cases[0].chunks, 8);  // 126 blocks on 16 ranks
+  row["layout"]["interleave"] = 2;
+  EXPECT_EQ(read_one(row).cases.at(0).chunks, 2);
 }
 
 // Two of three right and one wrong leave no less than nothing.
