@@ -97,7 +97,8 @@ __device__ __forceinline__ void produce(const TileMap& q, const TileMap& k, cons
 template <class T>
 struct Softmax {
   float most[2] = {kNoScore, kNoScore}, sum[2] = {0, 0};  // sum: of this lane's columns
-  int begin[2] = {0, 0}, end[2] = {0, 0}, all_to = 0;  // keys below all_to are seen by all rows, if any are
+  SeenKeys seen[2];
+  int all_to = 0;  // keys below are seen by all rows, if any are
   bool documents = false;
   float scale = 0;
 
@@ -107,7 +108,7 @@ struct Softmax {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       if (row + 8 * half >= p.seq) continue;
-      begin[half] = p.begin_of(b, row + 8 * half), end[half] = p.end_of(row + 8 * half);
+      seen[half] = SeenKeys(p.begin_of(b, row + 8 * half), p.end_of(row + 8 * half));
       const float before = p.accumulate ? *p.lse_at(b, h, row + 8 * half) : -HUGE_VALF;
       if (before != -HUGE_VALF) most[half] = before * kLog2E, sum[half] = threadIdx.x % 4 == 0 ? 1 : 0;
     }
@@ -119,34 +120,15 @@ struct Softmax {
   // Scores of keys k0.. to probabilities; keep: what sums of before are multiplied with.
   template <int kTiles>
   __device__ __forceinline__ void step(float (&s)[kTiles][4], int k0, float (&keep)[2]) {
-    const int t = int(threadIdx.x) % 4;
-    const bool all_seen = !documents && k0 + 8 * kTiles <= all_to;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-      float largest = most[half];
+    if (documents || k0 + 8 * kTiles > all_to) {
 #pragma unroll
       for (int n = 0; n < kTiles; n++)
 #pragma unroll
-        for (int e = 0; e < 2; e++) {
-          const int key = k0 + 8 * n + 2 * t + e;
-          float& x = s[n][2 * half + e];
-          x = all_seen || (key >= begin[half] && key < end[half]) ? x * scale : -HUGE_VALF;
-          largest = fmaxf(largest, x);
-        }
-      largest = quad_max(largest);
-      keep[half] = exp2f(most[half] - largest);
-      float added = 0;
-#pragma unroll
-      for (int n = 0; n < kTiles; n++)
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-          float& x = s[n][2 * half + e];
-          x = exp2f(x - largest);
-          added += x;
-        }
-      sum[half] = sum[half] * keep[half] + added;
-      most[half] = largest;
+        for (int e = 0; e < 4; e++)
+          seen[e / 2].hide(s[n][e], k0 + 8 * n + 2 * (int(threadIdx.x) % 4) + e % 2);
     }
+#pragma unroll
+    for (int half = 0; half < 2; half++) keep[half] = probabilities_of(s, half, scale, most[half], sum[half]);
   }
 };
 

@@ -47,7 +47,7 @@ __device__ __forceinline__ void each_step(const Problem& p, int n, int kv, const
 
 template <class Args>
 bool wants_sm90(const CudaContext& ctx, const Args& a) {
-  return ctx.sm90_attention && ctx.major == 9 && size_of(a.q.dtype) == 2 && widest(a) <= 256 &&
+  return ctx.sm90_attention && ctx.major == 9 && a.scale > 0 && size_of(a.q.dtype) == 2 && widest(a) <= 256 &&
          a.k.shape[1] > 0;
 }
 

@@ -37,8 +37,8 @@ constexpr int kBackwardThreads = 3 * 128, kBackwardConsumers = 2 * 128, kBackwar
 
 // What a step's queries are, beside their tiles.
 struct Queries {
-  float lse[128], delta[128];
-  int begin[128];
+  alignas(16) float lse[128], delta[128];
+  SeenKeys keys[128];
   int q0 = 0, head = 0, before = 0;  // q0 < 0: no more steps
 };
 // Where a piece of dQ goes.
@@ -108,7 +108,7 @@ __device__ __forceinline__ void produce_steps(const TileMap& q, const TileMap& k
       const bool there = j < rows;
       to.lse[j] = lse_of(p, b, h, q0 + j);
       to.delta[j] = there ? p.delta[p.delta_at(b, h, q0 + j)] : 0.0f;
-      to.begin[j] = there ? p.begin_of(b, q0 + j) : 0;
+      to.keys[j] = there ? SeenKeys(p.begin_of(b, q0 + j), p.end_of(q0 + j)) : SeenKeys();
     }
     if (lane == 0) {
       to.q0 = q0, to.head = h, to.before = blocks.before(n);
@@ -157,17 +157,18 @@ __device__ __forceinline__ void write_pieces(const DqSums& dq, BackwardBarriers&
 // P = 2^(S - L) of what is seen, else 0.
 template <int kTiles>
 __device__ __forceinline__ void probabilities(float (&s)[kTiles][4], const Queries& queries, bool all_seen,
-                                              int key, float scale, bool causal, int64_t offset, int keys) {
+                                              int key, float scale) {
   const int t = int(threadIdx.x) % 4;
+  if (!all_seen) {
+#pragma unroll
+    for (int j = 0; j < kTiles; j++)
+#pragma unroll
+      for (int e = 0; e < 4; e++) queries.keys[8 * j + 2 * t + e % 2].hide(s[j][e], key + e / 2 * 8);
+  }
 #pragma unroll
   for (int j = 0; j < kTiles; j++)
 #pragma unroll
-    for (int e = 0; e < 4; e++) {
-      const int i = 8 * j + 2 * t + e % 2, own = key + e / 2 * 8;
-      const bool seen =
-          all_seen || (own >= queries.begin[i] && own < keys && (!causal || own <= queries.q0 + i + offset));
-      s[j][e] = seen ? exp2f(s[j][e] * scale - queries.lse[i]) : 0.0f;
-    }
+    for (int e = 0; e < 4; e++) s[j][e] = exp2_of(fmaf(s[j][e], scale, -queries.lse[8 * j + 2 * t + e % 2]));
 }
 
 template <class T, int D, bool kDrops>
@@ -214,7 +215,7 @@ __device__ __forceinline__ void consume_steps(const AttentionProblem<T, float>& 
     pin(s);
     const bool all_seen = !p.first && (n + 1) * kBlockKeys <= p.keys &&
                           (!p.causal || q0 + p.offset + 1 >= int64_t(n + 1) * kBlockKeys);
-    probabilities(s, now, all_seen, key, scale, p.causal, p.offset, p.keys);
+    probabilities(s, now, all_seen, key, scale);
     wait_products<0>();
     pin(dp);
     // dP as dropped out, and dS; P as dropped out.
