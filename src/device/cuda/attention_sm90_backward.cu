@@ -137,7 +137,7 @@ __device__ __forceinline__ void write_pieces(const DqSums& dq, BackwardBarriers&
       if (step < 0) return;
       if (c == 0) {
         wait_count(dq.counts + step, before);
-        fence_async();  // what others' copies wrote, as the count said, before these copies
+        fence_async_memory();  // what others' copies wrote, as the count said, before these copies
       }
       float* to = dq.sums + (step * 2 + c) * kPieceFloats;
       if (before > 0)
@@ -149,7 +149,7 @@ __device__ __forceinline__ void write_pieces(const DqSums& dq, BackwardBarriers&
       arrive(barriers.piece_empty[c]);
     }
     wait_out();
-    fence_async();
+    fence_async_memory();
     raise_count(dq.counts + step);
   }
 }

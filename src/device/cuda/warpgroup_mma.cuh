@@ -59,7 +59,12 @@ __device__ __forceinline__ void pass_by(int id, int threads) {
 }
 // What threads wrote to shared memory may be read by products and bulk copies.
 __device__ __forceinline__ void fence_async() {
-  asm volatile("fence.proxy.async;" ::: "memory");
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+// Bulk copies' reads and writes of global memory are ordered with what this thread sees of others. In a loop
+// of many threads this costs: all of a multiprocessor's writes must have arrived.
+__device__ __forceinline__ void fence_async_memory() {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 template <int n>
 __device__ __forceinline__ void keep_registers() {  // gives those beyond n back
@@ -223,6 +228,8 @@ TRIREME_ALL_PRODUCTS(f16, "f16")
 using emulate::arrive, emulate::arrive_expecting, emulate::begin_products, emulate::copy_box,
     emulate::end_products, emulate::fence_async, emulate::init_barrier, emulate::meet, emulate::pass_by,
     emulate::shared_address, emulate::show_barriers, emulate::TileMap, emulate::wait_for;
+
+inline void fence_async_memory() {}  // memory is one here
 
 inline void put_floats(uint32_t to, const float (&v)[4]) {
   require(to % 16 == 0, "a vector store at an odd address");
