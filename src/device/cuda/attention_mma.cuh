@@ -210,7 +210,8 @@ template <int D, int kM>
 inline constexpr int64_t kForwardBytes = (64 * kM + 2 * kForwardKeys<D>)*kTileRow<D>* int64_t(2);
 
 // Block (query block, head, sequence). Late query blocks, which see the most keys, come first.
-template <class T, int D, int kM>
+// Draws of dropout have kernels of their own: beside 128 columns there are too few registers for them.
+template <class T, int D, int kM, bool kDrops>
 __global__ void __launch_bounds__(kMmaThreads) attention_forward_mma(AttentionProblem<T, float> p) {
   constexpr int kRows = 64 * kM, kKeys = kForwardKeys<D>, kTiles = kKeys / 8;
   const int b = int(blockIdx.z), h = int(blockIdx.y), kv = p.kv_head(h);
@@ -268,7 +269,7 @@ __global__ void __launch_bounds__(kMmaThreads) attention_forward_mma(AttentionPr
             for (int e = 0; e < 2; e++) seen[m][half].hide(s[m][n][2 * half + e], k0 + 8 * n + 2 * t + e);
         }
         const float keep = probabilities_of(s[m], half, scale, most[m][half], sum[m][half]);
-        if (p.mask.on) {
+        if constexpr (kDrops) {
           const uint32_t kept = bits_of<2 * kTiles>(
               [&](int i) { return p.mask.keeps(b, h, row, k0 + i / 2 * 8 + 2 * t + i % 2); });
           const float factor = float(p.mask.scale);
@@ -518,8 +519,9 @@ template <class T>
 void forward_mma(const AttentionProblem<T, float>& p, cudaStream_t stream) {
   by_width(p.dim > p.v_dim ? p.dim : p.v_dim, [&](auto width) {
     constexpr int D = width(), kM = D > 128 ? 1 : 2;
-    run_mma(attention_forward_mma<T, D, kM>, Grid(ceil_div(p.seq, 64 * kM), p.heads, p.batch),
-            kForwardBytes<D, kM>, stream, p);
+    const auto kernel =
+        p.mask.on ? attention_forward_mma<T, D, kM, true> : attention_forward_mma<T, D, kM, false>;
+    run_mma(kernel, Grid(ceil_div(p.seq, 64 * kM), p.heads, p.batch), kForwardBytes<D, kM>, stream, p);
   });
 }
 template <class T>
