@@ -203,6 +203,46 @@ TEST(Planned, TrainMeasuresThisMachineOnce) {
   EXPECT_EQ(said, 1u) << r.err;
 }
 
+// By how much it does not fit, in bytes: of a run, of a search's nearest, of each division.
+TEST(Planned, AShortfallIsBytes) {
+  TempFolder tmp;
+  const std::string file = tiny_run_file(tmp.path(), 1).string();
+  put_file(tmp / "small.toml", "memory_bytes = 1000000\npeak.f32 = 1e11\nmemory_bandwidth = 1e10\n");
+  const json j = planned(
+      tmp.path(),
+      {"plan", file, "--set", "cluster.file=\"" + (tmp / "small.toml").string() + "\""})["candidates"][0];
+  EXPECT_EQ(j["fits"], false);
+  EXPECT_EQ(j["allowed_bytes"], 1000000);
+  EXPECT_EQ(j["over_bytes"], j["device_bytes"].get<int64_t>() - 1000000);
+  EXPECT_NE(j["why_rejected"].get<std::string>().find(
+                fmt::format("needs {} bytes", j["device_bytes"].get<int64_t>())),
+            std::string::npos);
+  const std::vector<std::string> search = {"plan",      "--search", "--model",        "llama3-70B",
+                                           "--cluster", "H100",     "--gpus",         "4",
+                                           "--seq",     "4096",     "--global-batch", "4"};
+  const json all = planned(tmp.path(), search);
+  EXPECT_TRUE(all["best"].is_null());
+  double nearest = 0;
+  for (const json& no : all["rejected"])
+    if (no.contains("over_bytes")) {
+      EXPECT_GT(no["over_bytes"], 0);
+      nearest =
+          nearest == 0 ? no["over_bytes"].get<double>() : std::min(nearest, no["over_bytes"].get<double>());
+    }
+  bool said = false;
+  for (const json& no : all["candidates"])
+    if (no.contains("over_bytes")) {
+      EXPECT_DOUBLE_EQ(no["over_bytes"].get<double>(), nearest);
+      EXPECT_DOUBLE_EQ(nearest, no["bytes"].get<double>() - no["allowed_bytes"].get<double>());
+      said = true;
+    }
+  EXPECT_TRUE(said);
+  std::string bytes = std::to_string(std::llround(nearest));
+  for (auto i = int64_t(bytes.size()) - 3; i > 0; i -= 3) bytes.insert(size_t(i), ",");
+  const Ran r = trireme(tmp.path(), search);
+  EXPECT_NE(r.out.find(fmt::format("nearest, {} bytes over 85.9 GB", bytes)), std::string::npos) << r.out;
+}
+
 // Two chunks are what a V takes, and nearer to what was asked for than another schedule.
 TEST(Planned, AVOfOneChunkIsOfferedTwo) {
   TempFolder tmp;
