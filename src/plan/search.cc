@@ -285,7 +285,6 @@ void DivisionSearch::kind(const KnownSchedule& schedule, int64_t chunks, Again a
       at_.zero = shardings_[i].zero, at_.shards = shardings_[i].shards, at_.offload = waits == 1;
       if (memory_.total > room_) {
         no.candidates += int64_t(orders_.size());
-        nearest_bytes_ = std::min(nearest_bytes_, memory_.total);
         if (no.bytes == 0 || memory_.total < no.bytes)
           no.bytes = memory_.total, no.nearest = at_, no.nearest.nearest = Nearest::tensor;
         continue;
