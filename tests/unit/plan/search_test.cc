@@ -213,6 +213,18 @@ TEST(Search, LayoutsAreRuns) {
   }
 }
 
+// Less and less memory, until divisions are too large in whole.
+TEST(Search, DivisionsThatAreTooLargeInWholeAreNamed) {
+  SearchRequest q = small_request();
+  SearchResult r = search(q);
+  while (r.refused[size_t(Refusal::memory)].divisions == 0) {
+    q.figures.memory *= 0.8;
+    r = search(q);
+  }
+  EXPECT_GT(r.fits, 0);
+  expect_brute_force(q);
+}
+
 // What is refused as a division is refused by the run's own checks.
 TEST(Search, RefusedDivisionsAreRefusedByTheSpec) {
   SearchRequest q = small_request();
