@@ -207,13 +207,13 @@ TEST(Planned, TrainMeasuresThisMachineOnce) {
 TEST(Planned, AShortfallIsBytes) {
   TempFolder tmp;
   const std::string file = tiny_run_file(tmp.path(), 1).string();
-  put_file(tmp / "small.toml", "memory_bytes = 1000000\npeak.f32 = 1e11\nmemory_bandwidth = 1e10\n");
+  put_file(tmp / "small.toml", "memory_bytes = 500000\npeak.f32 = 1e11\nmemory_bandwidth = 1e10\n");
   const json j = planned(
       tmp.path(),
       {"plan", file, "--set", "cluster.file=\"" + (tmp / "small.toml").string() + "\""})["candidates"][0];
   EXPECT_EQ(j["fits"], false);
-  EXPECT_EQ(j["allowed_bytes"], 1000000);
-  EXPECT_EQ(j["over_bytes"], j["device_bytes"].get<int64_t>() - 1000000);
+  EXPECT_EQ(j["allowed_bytes"], 500000);
+  EXPECT_EQ(j["over_bytes"], j["device_bytes"].get<int64_t>() - 500000);
   EXPECT_NE(j["why_rejected"].get<std::string>().find(
                 fmt::format("needs {} bytes", j["device_bytes"].get<int64_t>())),
             std::string::npos);
