@@ -310,31 +310,37 @@ const Confirmed* Confirmation::of(const SearchLayout& l) const {
   return nullptr;
 }
 
-std::vector<size_t> listed_of(size_t front) {
-  constexpr size_t kListed = 12;
-  const size_t n = std::min(kListed, front);
-  std::vector<size_t> all;
-  for (size_t i = 0; i < n; i++) all.push_back(n == 1 ? 0 : i * (front - 1) / (n - 1));
-  return all;
+namespace {
+constexpr size_t kListed = 12;
+// The k-th of n that lie evenly among so many.
+size_t evenly(size_t k, size_t n, size_t many) {
+  return n == 1 ? 0 : k * (many - 1) / (n - 1);
+}
+}  // namespace
+
+std::vector<size_t> listed_of(const SearchResult& r, const Confirmation* all) {
+  std::vector<size_t> from, listed;
+  for (size_t i = 0; i < r.front.size(); i++)
+    if (!all || all->of(r.front[i].layout)) from.push_back(i);
+  const size_t n = std::min(kListed, from.size());
+  for (size_t k = 0; k < n; k++) listed.push_back(from[evenly(k, n, from.size())]);
+  return listed;
 }
 
 void confirm_front(const SearchRequest& q, SearchResult& r, const ConfirmRequest& request,
                    Confirmation& all) {
   const double begin = now_s();
-  for (bool more = true; more;) {
-    more = false;
-    for (const size_t i : listed_of(r.front.size())) {
-      if (all.of(r.front[i].layout) || int64_t(all.front.size()) == kMostConfirmed) continue;
-      const Confirmed& c = all.front.emplace_back(look_at(q, request, r.front[i], all));
-      if (c.fits) continue;
-      const SearchLayout gone = c.priced.layout;
-      drop(r, gone), all.dropped++, more = true;
-      break;  // others are listed now
+  for (size_t k = 0; k < kListed; k++)
+    while (k < r.front.size() && int64_t(all.front.size()) < kMostConfirmed) {
+      const size_t n = std::min(kListed, r.front.size());
+      const Priced& p = r.front[evenly(k, n, r.front.size())];
+      if (all.of(p.layout)) break;
+      const Confirmed& c = all.front.emplace_back(look_at(q, request, p, all));
+      if (c.fits) break;
+      all.dropped++;
+      drop(r, SearchLayout(c.priced.layout));  // another has its place
     }
-    sort_front(q, r, all);
-    for (const size_t i : listed_of(r.front.size()))
-      more |= !all.of(r.front[i].layout) && int64_t(all.front.size()) < kMostConfirmed;
-  }
+  sort_front(q, r, all);
   all.seconds += now_s() - begin;
 }
 

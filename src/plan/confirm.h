@@ -50,11 +50,11 @@ Confirmation confirm(const SearchRequest&, SearchResult&, const ConfirmRequest&)
 inline constexpr int kMostSearches = 5;
 Confirmation search_and_confirm(SearchRequest& q, SearchResult&, const ConfirmRequest&);
 
-// Of the front those that are listed (listed_of): each is booked and simulated, where that was not done; what
-// does not fit is dropped, and what is listed in its place is looked at, kMostConfirmed at most.
+// Of the front a dozen that lie evenly in it are booked and simulated, where that was not done; what does not
+// fit is dropped, and what has its place is looked at, kMostConfirmed at most.
 void confirm_front(const SearchRequest&, SearchResult&, const ConfirmRequest&, Confirmation&);
-// Of a front of so many the few that text lists, evenly.
-std::vector<size_t> listed_of(size_t front);
+// The few of the front that text lists: of those that were looked at, where some were.
+std::vector<size_t> listed_of(const SearchResult&, const Confirmation*);
 
 // A line over all points that were seen, of their slope (at least 1; of one point 1, for its excess may be
 // everybody's): none of them holds more. false: it was not above the line before. Exported for tests.

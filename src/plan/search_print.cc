@@ -237,7 +237,7 @@ std::string search_text(const SearchRequest& q, const SearchResult& r, const Sea
                    q.low, q.high, q.low * step, q.high * step);
   s += fmt::format("\nnone is better than these in time, cost and memory left alike ({} layouts",
                    r.front.size());
-  const std::vector<size_t> listed = listed_of(r.front.size());
+  const std::vector<size_t> listed = listed_of(r, confirmed);
   s += r.front.size() > listed.size() ? fmt::format(", {} of them)\n", listed.size()) : ")\n";
   for (const size_t i : listed) s += front_row(q, r.front[i], confirmed);
   if (w) s += why_text(q, r, *w);
