@@ -1,6 +1,8 @@
 #include <sched.h>
 
 #include <cstdlib>
+#include <map>
+#include <tuple>
 
 #include "cli/cli.h"
 #include "device/cpu/peak.h"
@@ -107,9 +109,7 @@ bool keep_calibrations(ClusterSpec& now, const fs::path& file) {
   return true;
 }
 
-ClusterSpec this_machine(const RunSpec& run) {
-  int threads = rank_threads_of(run);
-  if (std::optional<ClusterSpec> kept = kept_cluster(run, threads)) return *kept;
+ClusterSpec measure_and_keep(const RunSpec& run, int threads) {
   MeasuredMachine m = measure_this_machine(threads);
   keep_links(m.cluster, measured_cluster_path());
   const int64_t ranks = run.world();
@@ -139,6 +139,17 @@ ClusterSpec this_machine(const RunSpec& run) {
   }
   return m.cluster;
 }
+// Measured once in the life of a process, also where it may not be kept: who chooses a layout asks, and who
+// then starts it.
+ClusterSpec this_machine(const RunSpec& run) {
+  const int threads = rank_threads_of(run);
+  if (std::optional<ClusterSpec> kept = kept_cluster(run, threads)) return *kept;
+  static std::map<std::tuple<int64_t, int, std::string>, ClusterSpec> measured;
+  const auto key = std::tuple(run.world(), threads, run.train.comm);
+  if (const auto before = measured.find(key); before != measured.end()) return before->second;
+  return measured[key] = measure_and_keep(run, threads);
+}
+
 // Of GPUs no measurement is kept, for one machine may have several kinds.
 ClusterSpec found_gpus(const RunSpec& run) {
   try {

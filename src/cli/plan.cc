@@ -3,11 +3,14 @@
 #include <span>
 
 #include "cli/cli.h"
+#include "cli/disturbance.h"
 #include "cli/plan_roofline.h"
 #include "cli/plan_search.h"
 #include "plan/axes.h"
+#include "plan/booked_step.h"
 #include "plan/explain.h"
 #include "plan/remedies.h"
+#include "plan/slowed.h"
 #include "spec/run_schedule.h"
 
 namespace trireme::cli {
@@ -29,6 +32,26 @@ void print_axes(const RunSpec& run, const ClusterSpec& cluster, const AxesReques
 
 void print_explanation(const Explanation& e, bool json) {
   fmt::print("{}", json ? explain_json(e) + "\n" : explain_text(e));
+}
+
+// What a step takes at --site, and with --slow and --slow-link.
+void slow_as_asked(Forecast& f, const PlannedRun& p, const SearchOptions& searched,
+                   const DisturbanceOptions& disturbed) {
+  const RunSpec& run = p.run;
+  const PricedBy by = searched.priced_by("");
+  if (by.site.empty() && !by.file.empty())
+    bad_request("--constants: of {} a run priced op by op takes what is of a site; name one: --site NAME",
+                by.file);
+  if ((by.site.empty() && !disturbed.any()) || f.step_s == 0) return;
+  if (!by.site.empty())
+    slow_down(f, {.by = fmt::format("site {} of {}", by.site,
+                                    by.file.empty() ? "data/score_constants.json" : by.file),
+                  .times = site_slowness(by, run.world())});
+  if (!disturbed.any()) return;
+  SubjectDevice device = p.device;
+  if (run.world() > kMostBookedRanks) complete_figures(device, run.world(), "--slow");
+  slow_down(f, by_stragglers(run, schedule_of(run), p.cluster, rank_threads_of(run), f, disturbed.parsed(),
+                             device.figures));
 }
 
 // Model, layout and batch, in the place of a run file's.
@@ -74,6 +97,13 @@ void refuse_unread_by_run(const CLI::App& verb) {
   refuse_given(verb, kInPlaceOfRun, kWhy);
   refuse_given(verb, kMore, kWhy);
 }
+// What slows a step down is of a run file's whole step; a site also of a search's.
+void refuse_slowed(const CLI::App& verb, bool search, bool forecast) {
+  static constexpr std::array kSlow = {"--slow", "--slow-link"}, kSite = {"--site", "--constants"};
+  if (!forecast) refuse_given(verb, kSlow, "it is of a run file's step: plan RUN.toml, or simulate");
+  if (!forecast && !search)
+    refuse_given(verb, kSite, "it is of a run file's step (plan RUN.toml), --search, --sweep and --largest");
+}
 
 // What a search chooses by itself.
 void refuse_chosen(const CLI::App& verb) {
@@ -113,9 +143,13 @@ void add_plan(CLI::App& app) {
   verb->add_option("--axes-longest", axes->longest,
                    "tokens of the longest sequence, from data.seq_len in steps of 4 (default: 64 times it)")
       ->needs("--axes");
-  verb->callback([request, subject, axes, walls, roofline, searched, explained, verb] {
+  auto disturbed = std::make_shared<DisturbanceOptions>();
+  disturbed->add_to(*verb);
+  verb->callback([request, subject, axes, walls, roofline, searched, explained, disturbed, verb] {
     refuse_two_answers(*verb);
     const bool search = searched->any();
+    refuse_slowed(*verb, search,
+                  !search && !walls->wanted && !roofline->wanted && !axes->wanted && !*explained);
     refuse_unread(*verb, *request, walls->wanted, roofline->wanted);
     if (walls->wanted) return plan_walls(*walls, *subject, *request);
     if (roofline->wanted) return plan_roofline(*roofline, *subject, *walls, *request, searched->svg);
@@ -133,8 +167,10 @@ void add_plan(CLI::App& app) {
     settle(planned);
     Schedule schedule = schedule_of(run);
     Forecast f = forecast(run, schedule, cluster, rank_threads_of(run));
-    if (*explained) return print_explanation(explain(run, schedule, f), request->json);
+    if (*explained)
+      return print_explanation(explain(run, schedule, f, rank_threads_of(run), cluster), request->json);
     find_remedies(f, run, planned.asked, cluster, rank_threads_of(run));
+    slow_as_asked(f, planned, *searched, *disturbed);
     fmt::print("{}\n", request->json ? to_json(run, f) : to_text(run, f, cluster));
   });
 }

@@ -130,7 +130,7 @@ void set_cluster(SearchRequest& q, const PlanSubject& subject, const std::option
     d = device_of(c, "bf16", devices);
   }
   complete_figures(d, std::min(devices, int64_t(d.figures.near)), asked);  // set_sizes() looks farther
-  if (!is_device_name(subject.cluster)) q.curve = curve_text(d);
+  if (!is_device_name(subject.cluster) || d.curve.empty()) q.curve = curve_text(d);
   q.device = d.name, q.figures = d.figures, q.price = d.price_per_hour;
   set_offload(q, run, c, std::max(1.0, d.machine > 0 ? double(d.machine) : q.figures.near), asked);
   q.reliability.devices_per_machine = d.machine > 0 ? d.machine : int64_t(q.figures.near);
@@ -199,8 +199,9 @@ void print_search(const SearchOptions& o, SearchRequest& q, const std::optional<
   std::optional<Confirmation> looked;
   if (o.confirm > 0) {
     ConfirmRequest c{.most = o.confirm, .run = run};
-    c.by = {.device = q.device, .software = o.software, .site = o.site};
+    c.by = o.priced_by(q.device);
     looked = search_and_confirm(q, r, c);
+    confirm_front(q, r, c, *looked);
     if (looked->looked_at.empty()) looked.reset();
   } else {
     r = search(q);
@@ -259,16 +260,20 @@ void SearchOptions::add_to(CLI::App& verb) {
   needs(verb.add_option("--best", best, "--search: layouts that are printed")
             ->check(number_between(1, 10000))
             ->capture_default_str());
-  confirmed = verb.add_option("--confirm", confirm,
-                              "--search: layouts of the best that are booked on meta and simulated event by "
-                              "event at least, and on until none that is left could be better; 0 = none")
-                  ->check(number_between(0, kMostConfirmed))
-                  ->capture_default_str();
+  confirmed =
+      verb.add_option("--confirm", confirm,
+                      "--search, --sweep: layouts of the best that are booked on meta and simulated event by "
+                      "event at least, and on until none that is left could be better; 0 = none")
+          ->check(number_between(0, kMostConfirmed))
+          ->capture_default_str();
   needs(confirmed);
   needs(verb.add_option("--software", software,
                         "whose measured constants to forecast by, of data/score_constants.json (default: all "
                         "together)"));
-  needs(verb.add_option("--site", site, "likewise, of the site"));
+  verb.add_option("--site", site, "likewise, of the site; of RUN alone: the expected step as long as there");
+  verb.add_option("--constants", constants,
+                  "a file of `trireme score --calibrate` or --fit: its constants in the place of "
+                  "data/score_constants.json, by its own site unless --site names another");
   needs(verb.add_option("--spares", spares, "machines that stand by (default: as many as pay)")
             ->check(number_between(0, 1e6)));
   needs(verb.add_option("--restart", restart_s, "seconds from a failure to the next step")
@@ -286,6 +291,12 @@ void SearchOptions::add_to(CLI::App& verb) {
                   "file that the front of --search, the curve of --sweep, or --roofline, is drawn into");
 }
 
+PricedBy SearchOptions::priced_by(std::string device) const {
+  PricedBy by{.device = std::move(device), .software = software, .site = site, .own = nullptr, .file = ""};
+  if (!constants.empty()) price_by_own(by, read_text(constants), constants);
+  return by;
+}
+
 bool SearchOptions::any() const {
   const int wanted = int(search) + int(largest) + int(!sweep.empty());
   if (wanted == 0)
@@ -293,9 +304,10 @@ bool SearchOptions::any() const {
       if (option->count() > 0)
         bad_request("{}: goes with --search, --sweep or --largest; give one of them", option->get_name());
   for (const auto& [name, given] :
-       {std::pair{"--why", why}, std::pair{"--fewer", fewer}, std::pair{"--confirm", confirmed->count() > 0},
-        std::pair{"--flip", flips->count() > 0}})
+       {std::pair{"--why", why}, std::pair{"--fewer", fewer}, std::pair{"--flip", flips->count() > 0}})
     if (given && !search) bad_request("{}: goes with --search alone", name);
+  if (confirmed->count() > 0 && !search && sweep.empty())
+    bad_request("--confirm: goes with --search or --sweep alone");
   if (!mix.empty() && sweep.empty()) bad_request("--mix-svg: goes with --sweep alone");
   if (largest && !svg.empty()) bad_request("--svg: --largest is a table; nothing is drawn");
   return wanted == 1;
@@ -316,7 +328,8 @@ void plan_search(const SearchOptions& o, const PlanSubject& subject, const RunRe
   set_cluster(q, subject, run, o.sweep.empty() ? given : swept(o.sweep).back(), asked);
   if (run) set_types(q, run->precision, asked);
   set_sizes(q, o, subject);
-  q.fits = constants_of({.device = q.device, .software = o.software, .site = o.site});
+  const PricedBy by = o.priced_by(q.device);
+  q.fits = constants_of(by), q.constants = text_of(by);
   set_interval(q, !o.software.empty());
   q.by = o.by == "step" ? RankBy::step : o.by == "cost" ? RankBy::cost : RankBy::loss;
   q.best = o.best, q.memory_share = o.memory_share;
@@ -335,7 +348,8 @@ void plan_search(const SearchOptions& o, const PlanSubject& subject, const RunRe
     return;
   }
   if (!o.sweep.empty()) {
-    const Sweep s = trireme::sweep(q);
+    const ConfirmRequest how{.most = o.confirm, .run = run, .by = by};
+    const Sweep s = trireme::sweep(q, o.confirm > 0 ? &how : nullptr);
     if (!o.svg.empty()) write_text_atomic(o.svg, sweep_svg(q, s));
     if (!o.mix.empty()) write_text_atomic(o.mix, mix_svg(q, s));
     fmt::print("{}", request.json ? sweep_json(q, s) : sweep_text(q, s));

@@ -3,12 +3,14 @@
 #include <string>
 
 #include "cli/plan_subject.h"
+#include "plan/scaled_run.h"
 
 namespace trireme::cli {
 
 struct SearchOptions {
   bool search = false, largest = false, why = false, fewer = false;
-  std::string by = "step", software, site, svg, sweep, mix;
+  std::string by = "step", software, svg, sweep, mix;
+  std::string site, constants;  // also of RUN alone
   int64_t global = 0, best = 10, spares = -1, confirm = 3;
   double loss = 0, restart_s = 600, repair_h = 24, memory_share = 1;
   std::vector<std::string> flip;
@@ -17,6 +19,8 @@ struct SearchOptions {
   void add_to(CLI::App& verb);
   // Refuses the shared ones where none of the three is asked for.
   bool any() const;
+  // --software, --site and --constants.
+  PricedBy priced_by(std::string device) const;
 };
 
 // price: of a device-hour, 0 = the cluster file's.

@@ -8,6 +8,7 @@
 #include "base/counted.h"
 #include "cli/auto_layout.h"
 #include "cost/flops.h"
+#include "plan/cluster_data.h"
 #include "plan/own_schedule.h"
 #include "plan/recompute.h"
 #include "plan/score_catalog.h"
@@ -167,10 +168,24 @@ SubjectDevice device_of(const std::string& cluster, int64_t devices) {
             .figures = k->figures,
             .curve = k->name,
             .mtbf_hours = ClusterSpec().mtbf_hours};
-  std::vector<std::string> names;
+  // Of others a cluster file says enough.
+  std::vector<std::string> names, files;
+  for (const ShippedCluster& c : kShippedClusters)
+    if (upper(std::string(c.name)).starts_with(upper(cluster))) files.emplace_back(c.name);
+  if (files.size() == 1) {
+    SubjectDevice d = device_of(*shipped_cluster(files[0]), "bf16", devices);
+    d.source = fmt::format("configs/cluster/{}.toml", files[0]);
+    return d;
+  }
+  if (files.size() > 1)
+    bad_request("--cluster: \"{}\" begins the names of several cluster files: configs/cluster/{}.toml",
+                cluster, fmt::join(files, ".toml, configs/cluster/"));
   for (const KnownDevice& k : shipped_catalog().devices) names.push_back(k.name);
-  bad_request("--cluster: no \"{}\"; right are a cluster file (.toml) or one of: {}", cluster,
-              fmt::join(names, ", "));
+  for (const ShippedCluster& c : kShippedClusters)
+    if (!shipped_catalog().device_alike(upper(std::string(c.name)), 0)) names.emplace_back(c.name);
+  bad_request(
+      "--cluster: no \"{}\"; right are a cluster file (.toml, such as configs/cluster/{}.toml) or one of: {}",
+      cluster, kShippedClusters.front().name, fmt::join(names, ", "));
 }
 
 void complete_figures(SubjectDevice& d, int64_t devices, std::string_view asked) {

@@ -1,6 +1,5 @@
 #include "cli/simulate_run.h"
 
-#include <charconv>
 #include <cmath>
 #include <set>
 
@@ -25,43 +24,6 @@
 
 namespace trireme::cli {
 namespace {
-
-double number_of(std::string_view text, const std::string& all, std::string_view option,
-                 std::string_view right) {
-  double x = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), x);
-  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(x))
-    bad_request("{}: \"{}\" is not {}", option, all, right);
-  return x;
-}
-// "17=1.3": a whole number and what is said of it.
-std::pair<int, double> pair_of(const std::string& text, char between, std::string_view option,
-                               std::string_view right) {
-  const size_t at = text.find(between);
-  if (at == text.npos) bad_request("{}: \"{}\" is not {}", option, text, right);
-  const std::string_view all = text;
-  const double whole = number_of(all.substr(0, at), text, option, right);
-  if (whole != std::floor(whole) || whole < 0 || whole > 1e9)
-    bad_request("{}: \"{}\" is not {}", option, text, right);
-  return {int(whole), number_of(all.substr(at + 1), text, option, right)};
-}
-
-Disturbance disturbance_of(const SimulateRunRequest& q) {
-  constexpr double kMost = 1000;
-  Disturbance d;
-  for (const std::string& s : q.slow) {
-    const auto [rank, by] = pair_of(s, '=', "--slow", "RANK=FACTOR, such as 17=1.3");
-    if (!(by >= 1 / kMost && by <= kMost)) bad_request("--slow: {} is out of range; 0.001 to 1000", by);
-    d.slow_ranks[rank] = by;
-  }
-  for (const std::string& s : q.slow_links) {
-    const auto [node, share] = pair_of(s, '=', "--slow-link", "NODE=SHARE, such as 3=0.5");
-    if (!(share >= 1 / kMost && share <= 1))
-      bad_request("--slow-link: {} is out of range; 0.001 to 1", share);
-    d.slow_links[node] = share;
-  }
-  return d;
-}
 
 // "tp=8 pp=16": keys of [layout]; micro and global of [batch], seq of [data]; or any key in full.
 std::vector<std::string> sets_of_layout(const std::string& text) {
@@ -118,7 +80,7 @@ std::string layout_text(const RunSpec& run) {
 bool can_be_booked(const SimulateRunRequest& q, const RunSpec& run) {
   if (q.closed_form || q.run.file.empty() || run.world() > kMostBookedRanks) return false;
   if (!q.cluster.empty() && !q.cluster.ends_with(".toml")) return false;
-  if (!q.software.empty() || !q.site.empty()) return false;
+  if (!q.software.empty() || !q.site.empty() || !q.constants.empty()) return false;
   try {
     refuse_unsupported(run);
   } catch (const Error&) {
@@ -155,9 +117,11 @@ void price_in_closed_form(const SimulateRunRequest& q, Subject& s, ScaledRun sca
   complete_figures(device, s.run.world(), "--cluster");
   s.run = scaled.run = resolve(s.run, {.native_bf16 = device.figures.bf16 > 0});
   scaled.figures = device.figures;
-  scaled.by = {.device = device.name, .software = q.software, .site = q.site};
-  s.device = device.name,
-  s.priced = fmt::format("layer by layer in closed form, with score's constants; {}", curve_text(device));
+  scaled.by.device = device.name, scaled.by.software = q.software, scaled.by.site = q.site;
+  if (!q.constants.empty()) price_by_own(scaled.by, read_text(q.constants), q.constants);
+  const std::string by = text_of(scaled.by);
+  s.device = device.name, s.priced = fmt::format("layer by layer in closed form, with {}; {}",
+                                                 by.empty() ? "score's constants" : by, curve_text(device));
   if (q.share_links) s.priced += "; links are shared";
   s.step_flops = step_flops(step_case_of(scaled), false), s.peak_flops = device.figures.bf16;
   s.memory = device.figures.memory;
@@ -395,13 +359,10 @@ std::vector<CLI::Option*> SimulateRunRequest::add_to(CLI::App& verb) {
   verb.add_option("--software", software,
                   "whose measured constants price the step: nemo, llama3, ... (trireme score)");
   verb.add_option("--site", site, "and where: dgxc, llama3, ...");
-  verb.add_option("--slow", slow, "a rank that computes so much slower: 17=1.3 (may be repeated)")
-      ->take_all()
-      ->type_name("RANK=FACTOR");
-  verb.add_option("--slow-link", slow_links,
-                  "a node whose link to the others has that share of its bandwidth: 3=0.5 (may be repeated)")
-      ->take_all()
-      ->type_name("NODE=SHARE");
+  verb.add_option("--constants", constants,
+                  "a file of `trireme score --calibrate` or --fit: its constants, and its own site unless "
+                  "--site names another");
+  disturbed.add_to(verb);
   verb.add_option("--fail", fail, "a rank that fails so many seconds after the run began: 17@3600")
       ->type_name("RANK@SECONDS");
   const auto seconds = number_between(0, 1e9);
@@ -436,7 +397,7 @@ void SimulateRunRequest::refuse_alone() const {
 
 void simulate_run(const SimulateRunRequest& q) {
   const Subject s = subject_of(q);
-  Disturbance d = disturbance_of(q);
+  Disturbance d = q.disturbed.parsed();
   Outcome all = simulated(q, s, d);
   const Numbers n = numbers_of(s, all, d.any());
   std::string text = summary_text(s, n, all);

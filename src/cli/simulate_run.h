@@ -1,13 +1,14 @@
 // trireme simulate RUN.toml, or --model and --layout: a run of any size, event by event.
 #pragma once
 #include "cli/cli.h"
+#include "cli/disturbance.h"
 
 namespace trireme::cli {
 
 struct SimulateRunRequest {
   RunRequest run;
-  std::string model, cluster, layout, software, site;
-  std::vector<std::string> slow, slow_links;
+  std::string model, cluster, layout, software, site, constants;
+  DisturbanceOptions disturbed;
   std::string fail, trace, memory_svg;
   std::vector<int> trace_ranks;
   int columns = 100;

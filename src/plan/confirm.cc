@@ -125,10 +125,11 @@ void simulate(const SearchRequest& q, const ConfirmRequest& request, const RunSp
 
 // The order of axes changes who is near, not what a rank holds: booked once.
 const Confirmed* booked_before(const Confirmation& all, SearchLayout l) {
-  for (const Confirmed& c : all.looked_at) {
-    l.nearest = c.priced.layout.nearest;
-    if (l == c.priced.layout && c.refused.empty()) return &c;
-  }
+  for (const std::vector<Confirmed>* list : {&all.looked_at, &all.front})
+    for (const Confirmed& c : *list) {
+      l.nearest = c.priced.layout.nearest;
+      if (l == c.priced.layout && c.refused.empty()) return &c;
+    }
   return nullptr;
 }
 
@@ -172,6 +173,16 @@ void drop(SearchResult& r, const SearchLayout& layout) {
   std::stable_sort(r.divisions.begin(), r.divisions.end(), lower_score);
 }
 
+// By the simulated step, where there is one.
+void sort_front(const SearchRequest& q, SearchResult& r, const Confirmation& all) {
+  const auto found = [&](const Priced& p) {
+    const Confirmed* c = all.of(p.layout);
+    return seconds_of(q, p) * (c && c->fits ? c->score() / p.score : 1);
+  };
+  std::stable_sort(r.front.begin(), r.front.end(),
+                   [&](const Priced& a, const Priced& b) { return found(a) < found(b); });
+}
+
 // Those that were looked at first, by what was found; the others behind them.
 void rank_again(const SearchRequest& q, SearchResult& r, Confirmation& all) {
   std::vector<const Confirmed*> stay;
@@ -181,14 +192,7 @@ void rank_again(const SearchRequest& q, SearchResult& r, Confirmation& all) {
                    [](const Confirmed* a, const Confirmed* b) { return a->score() < b->score(); });
   all.reordered = !stay.empty() && !(stay[0]->priced.layout == r.best[0].layout);
   for (size_t i = 0; i < stay.size(); i++) r.best[i] = stay[i]->priced;
-  const auto found = [&](const Priced& p) {
-    const double closed = seconds_of(q, p);
-    for (const Confirmed* c : stay)
-      if (c->priced.layout == p.layout) return closed * c->score() / p.score;
-    return closed;
-  };
-  std::stable_sort(r.front.begin(), r.front.end(),
-                   [&](const Priced& a, const Priced& b) { return found(a) < found(b); });
+  sort_front(q, r, all);
 }
 
 // What each kind that was booked and is too large holds beside the closed form. false: nothing is known that
@@ -299,6 +303,47 @@ Confirmation confirm(const SearchRequest& q, SearchResult& r, const ConfirmReque
   return all;
 }
 
+const Confirmed* Confirmation::of(const SearchLayout& l) const {
+  for (const std::vector<Confirmed>* list : {&looked_at, &front})
+    for (const Confirmed& c : *list)
+      if (c.priced.layout == l) return &c;
+  return nullptr;
+}
+
+namespace {
+constexpr size_t kListed = 12;
+// The k-th of n that lie evenly among so many.
+size_t evenly(size_t k, size_t n, size_t many) {
+  return n == 1 ? 0 : k * (many - 1) / (n - 1);
+}
+}  // namespace
+
+std::vector<size_t> listed_of(const SearchResult& r, const Confirmation* all) {
+  std::vector<size_t> from, listed;
+  for (size_t i = 0; i < r.front.size(); i++)
+    if (!all || all->of(r.front[i].layout)) from.push_back(i);
+  const size_t n = std::min(kListed, from.size());
+  for (size_t k = 0; k < n; k++) listed.push_back(from[evenly(k, n, from.size())]);
+  return listed;
+}
+
+void confirm_front(const SearchRequest& q, SearchResult& r, const ConfirmRequest& request,
+                   Confirmation& all) {
+  const double begin = now_s();
+  for (size_t k = 0; k < kListed; k++)
+    while (k < r.front.size() && int64_t(all.front.size()) < kMostConfirmed) {
+      const size_t n = std::min(kListed, r.front.size());
+      const Priced& p = r.front[evenly(k, n, r.front.size())];
+      if (all.of(p.layout)) break;
+      const Confirmed& c = all.front.emplace_back(look_at(q, request, p, all));
+      if (c.fits) break;
+      all.dropped++;
+      drop(r, SearchLayout(c.priced.layout));  // another has its place
+    }
+  sort_front(q, r, all);
+  all.seconds += now_s() - begin;
+}
+
 bool learn_held(HeldMore& h, const HeldMore::Seen& s) {
   h.seen.push_back(s);
   if (h.times * s.closed + h.bytes >= s.booked) return false;
@@ -337,18 +382,21 @@ Confirmation search_and_confirm(SearchRequest& q, SearchResult& r, const Confirm
 
 std::string confirmed_text(const SearchRequest& q, const Confirmation& all) {
   int64_t ranks = 0;
-  for (const Confirmed& c : all.looked_at) ranks += c.booked_ranks;
+  for (const std::vector<Confirmed>* list : {&all.looked_at, &all.front})
+    for (const Confirmed& c : *list) ranks += c.booked_ranks;
   std::string s = fmt::format(
       "\nconfirmed in {:.1f} s: {} layouts, {} ranks of them booked on meta (those that differ and hold "
       "most), all "
       "ranks simulated event by event\n{:>11} {:>19} {:>11} {:>18}  layout\n",
-      all.seconds, all.looked_at.size(), ranks, "step", "simulated", "memory", "booked");
+      all.seconds, all.looked_at.size() + all.front.size(), ranks, "step", "simulated", "memory", "booked");
   if (!q.held_more.empty())
     s.insert(
         1, fmt::format("searched again, for none that was looked at before fits: as booked these kinds hold "
                        "more than the closed form's activations: {}\n",
                        learned_text(q)));
   for (const Confirmed& c : all.looked_at) s += row_text(q, c);
+  if (!all.front.empty()) s += "of the front, beside these:\n";
+  for (const Confirmed& c : all.front) s += row_text(q, c);
   if (all.dropped > 0) s += fmt::format("{} dropped: too large as booked\n", all.dropped);
   if (all.reordered) s += "as simulated another is the best than in closed form: ranked by that\n";
   return s;

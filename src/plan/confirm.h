@@ -31,9 +31,11 @@ struct Confirmed {
 };
 struct Confirmation {
   std::vector<Confirmed> looked_at;  // as the closed form ranks them
+  std::vector<Confirmed> front;      // of SearchResult::front, beside these
   bool reordered = false;            // another is the best than the closed form has
   int64_t dropped = 0;
   double seconds = 0;
+  const Confirmed* of(const SearchLayout&) const;  // null: it was not looked at
 };
 
 // Looks at result.best from the first on until `most` of them fit and none that follows is better in closed
@@ -47,6 +49,12 @@ Confirmation confirm(const SearchRequest&, SearchResult&, const ConfirmRequest&)
 // as booked is put into q.held_more, and all layouts are searched again, kMostSearches times at the most.
 inline constexpr int kMostSearches = 5;
 Confirmation search_and_confirm(SearchRequest& q, SearchResult&, const ConfirmRequest&);
+
+// Of the front a dozen that lie evenly in it are booked and simulated, where that was not done; what does not
+// fit is dropped, and what has its place is looked at, kMostConfirmed at most.
+void confirm_front(const SearchRequest&, SearchResult&, const ConfirmRequest&, Confirmation&);
+// The few of the front that text lists: of those that were looked at, where some were.
+std::vector<size_t> listed_of(const SearchResult&, const Confirmation*);
 
 // A line over all points that were seen, of their slope (at least 1; of one point 1, for its excess may be
 // everybody's): none of them holds more. false: it was not above the line before. Exported for tests.

@@ -9,6 +9,8 @@
 
 #include "base/json.h"
 #include "base/progress.h"
+#include "mesh/mesh.h"
+#include "runtime/booking.h"
 #include "spec/run_schedule.h"
 
 namespace trireme {
@@ -109,8 +111,46 @@ int most_in_flight(const Schedule& s, int pp_rank) {
   return int(most);
 }
 
-Explanation explain(const RunSpec& run, const Schedule& schedule, const Forecast& f) {
+namespace {
+
+// What the ranks of each stage say to others: the first of each stands for it (under AdamW its replicas say
+// as much, but for the parts of the norm).
+std::vector<Explanation::OfStage> meetings_by_stage(const RunSpec& run, const Schedule& schedule, int threads,
+                                                    const ClusterSpec& cluster) {
+  std::vector<Explanation::OfStage> all;
+  const Mesh mesh = mesh_of(run.layout);
+  for (int stage = 0; stage < int(run.layout.pp); stage++) {
+    int rank = 0;
+    while (mesh.coord(rank, Axis::pp) != stage) rank++;
+    Explanation::OfStage of{.rank = rank, .stage = stage};
+    for (const Meeting& m : meetings_of(record_training(run, schedule, threads, rank, cluster)))
+      of.calls += m.calls, of.wire += m.wire;
+    all.push_back(of);
+  }
+  return all;
+}
+
+std::string others_text(const Explanation& e) {
+  if (e.world == 1) return "";
+  std::string s = fmt::format("  (of rank {}", e.rank);
+  if (e.stages == 1) return s + "; the other ranks do the same)\n";
+  s += fmt::format(" of pipeline rank {}, the one whose peak is the largest; calls and bytes of all: ",
+                   e.stage);
+  std::string list;
+  for (const Explanation::OfStage& o : e.of_stages)
+    list += fmt::format("{}pipeline rank {} {} and {}", list.empty() ? "" : ", ", o.stage, o.calls,
+                        human_bytes(o.wire));
+  return s + list + ")\n";
+}
+
+}  // namespace
+
+Explanation explain(const RunSpec& run, const Schedule& schedule, const Forecast& f, int threads,
+                    const ClusterSpec& cluster) {
   Explanation e;
+  e.rank = f.booking.tape.rank, e.stage = mesh_of(run.layout).coord(e.rank, Axis::pp);
+  e.world = run.world(), e.stages = run.layout.pp;
+  if (e.stages > 1) e.of_stages = meetings_by_stage(run, schedule, threads, cluster);
   e.state = f.booking.state, e.parameters = f.booking.parameters;
   for (size_t r = 0; r < schedule.ranks.size(); ++r) e.in_flight.push_back(most_in_flight(schedule, int(r)));
   e.parameters_are = whereabouts_of_parameters(run);
@@ -132,6 +172,7 @@ std::string explain_text(const Explanation& e) {
       e.activations_are, human_bytes(e.activations), human_bytes(e.at_peak));
   s += "when do ranks synchronise?\n";
   if (e.meetings.empty()) s += "  never: there is one rank\n";
+  s += others_text(e);
   for (const Meeting& m : e.meetings)
     s += fmt::format("  {:<11} {:<22} of {:>5} ranks {:>7} times {:>10}  {}\n", m.action,
                      m.group + " " + m.collective, m.ranks, m.calls, human_bytes(m.wire),
@@ -157,6 +198,10 @@ std::string explain_json(const Explanation& e) {
                       {"peak", e.activations},
                       {"at_peak", e.at_peak},
                       {"in_flight", e.in_flight}};
+  j["rank"] = e.rank, j["pipeline_rank"] = e.stage;
+  for (const Explanation::OfStage& o : e.of_stages)
+    j["by_pipeline_rank"].push_back(
+        {{"pipeline_rank", o.stage}, {"rank", o.rank}, {"calls", o.calls}, {"wire", o.wire}});
   j["synchronise"] = nlohmann::ordered_json::array();
   for (const Meeting& m : e.meetings)
     j["synchronise"].push_back({{"action", m.action},

@@ -25,6 +25,14 @@ std::vector<Meeting> meetings_of(const Tape&);
 int most_in_flight(const Schedule&, int pp_rank);
 
 struct Explanation {
+  int rank = 0, stage = 0;  // whose these are: the one whose peak is the largest
+  int64_t world = 1, stages = 1;
+  // Meetings of the first rank of each stage, where they are others than this rank's: calls and bytes of all.
+  struct OfStage {
+    int rank = 0, stage = 0;
+    int64_t calls = 0, wire = 0;
+  };
+  std::vector<OfStage> of_stages;
   BucketBytes state{};  // of the rank, between steps
   int64_t parameters = 0;
   std::string parameters_are, activations_are;  // how they are divided, in words
@@ -35,7 +43,8 @@ struct Explanation {
   bool wire_priced = true;  // false: the links are not known, and comm_s and exposed_s say nothing
   double computing() const { return step_s > 0 ? compute_s / step_s : 0; }
 };
-Explanation explain(const RunSpec&, const Schedule&, const Forecast&);
+// threads, cluster: as the forecast was made, for the ranks of other stages are booked.
+Explanation explain(const RunSpec&, const Schedule&, const Forecast&, int threads, const ClusterSpec&);
 std::string explain_text(const Explanation&);
 std::string explain_json(const Explanation&);
 

@@ -49,7 +49,10 @@ void price_step(Forecast& f, const RunSpec& run, const Schedule& schedule, const
   for (const Tape& t : others) known.push_back(&t);
   const StepTime roof = step_time(run, schedule, at_the_roof(cluster), threads, known);
   f.time = f.expected ? step_time(run, schedule, cluster, threads, known) : roof;
-  f.step_s = f.time.step_s, f.roof_s = roof.step_s;
+  f.step_s = f.time.step_s, f.roof_s = std::min(roof.step_s, f.step_s);
+  // What lies in caches moves faster than memory's bandwidth would let it.
+  if (f.expected)
+    for (OpForecast& o : f.ops) o.roof_s = std::min(o.roof_s, o.seconds);
   if (f.expected) return;
   f.unmeasured_s = 0;
   for (OpForecast& o : f.ops) o.seconds = o.roof_s, o.unmeasured_s = 0;
@@ -118,7 +121,8 @@ int64_t ranks_on_device(const RunSpec& run, const ClusterSpec& cluster) {
   return run.train.comm == "thread" && !has_own_devices(cluster) ? run.world() : 1;
 }
 
-Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpec& cluster, int threads) {
+Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpec& given, int threads) {
+  const ClusterSpec cluster = passed_by_kernels(run, given);
   if (run.world() > 1 && run.train.sum_order == "auto" && run.train.comm != "nccl" &&
       !links_known(options_of(run, cluster)))
     bad_request(

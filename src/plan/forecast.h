@@ -35,6 +35,12 @@ struct Remedies {
   std::optional<Remedy> leanest;  // none is found: the one that saves most
 };
 
+// A factor on the whole step that its parts do not foretell; plan/slowed.h.
+struct Slowed {
+  std::string by;    // "site mine of mine.json"
+  double times = 1;  // as long
+};
+
 // Devices with memory of their own: machines of several, or levels above machines.
 bool has_own_devices(const ClusterSpec&);
 // Ranks that share a device's memory: all where they are threads of one machine's CPU.
@@ -52,7 +58,8 @@ struct Forecast {
   // measured with as many ranks and threads, else at the roof; roof_s: at the roof.
   double step_s = 0, roof_s = 0, tokens_per_s = 0;
   bool expected = false;
-  double unmeasured_s = 0;  // of rank 0's ops in step_s: at the roof, for want of a measurement
+  double unmeasured_s = 0;     // of rank 0's ops in step_s: at the roof, for want of a measurement
+  std::vector<Slowed> slowed;  // what is in step_s beside its parts
   double mfu = 0, hfu = 0;
   StepTime time;                            // of a step; step_s is its
   int64_t disk_read = 0, disk_written = 0;  // bytes of a step, each rank's: what is offloaded into files

@@ -179,11 +179,24 @@ std::string op_lines(const Forecast& f) {
   return s + fmt::format("  {:<20} {:>8} {:>12.3f}\n", "all", f.booking.launches, f.op_flops / 1e9);
 }
 
+// "x 1.070 by site mine of mine.json"; "" where nothing is.
+std::string slowed_text(const Forecast& f) {
+  std::string s;
+  for (const Slowed& by : f.slowed)
+    s += fmt::format("{}x {:.3f} by {}", s.empty() ? "" : ", ", by.times, by.by);
+  return s;
+}
+
 std::string step_line(const Forecast& f) {
   const std::string speed = fmt::format("{:.1f} ms a step, {} tokens/s, MFU {:.1f} %", f.step_s * 1e3,
                                         human_count(f.tokens_per_s), f.mfu * 100);
-  if (!f.expected) return fmt::format("  at the roof: {} (a bound, not a promise)\n", speed);
-  return fmt::format("  expected: {}; at the roof {:.1f} ms (a bound)\n", speed, f.roof_s * 1e3);
+  const std::string slowed = slowed_text(f);
+  if (!f.expected && slowed.empty())
+    return fmt::format("  at the roof: {} (a bound, not a promise)\n", speed);
+  if (!f.expected)
+    return fmt::format("  at the roof {:.1f} ms (a bound); {}: {}\n", f.roof_s * 1e3, slowed, speed);
+  return fmt::format("  expected: {}{}; at the roof {:.1f} ms (a bound)\n", speed,
+                     slowed.empty() ? "" : " (" + slowed + ")", f.roof_s * 1e3);
 }
 
 std::string unmeasured_text(const Forecast& f) {
@@ -217,7 +230,10 @@ std::string run_text(const RunSpec& run, const Forecast& f) {
       fmt::format("the whole run: {}, {} tokens, {:.3g} model FLOPs", counted(run.train.steps, "step"),
                   human_count(double(run.train.steps) * double(f.tokens)), f.run_flops);
   if (f.run_s > 0)
-    s += fmt::format("; {} {}, evaluations and checkpoints left out", f.expected ? "expected" : "at the roof",
+    s += fmt::format("; {} {}, evaluations and checkpoints left out",
+                     f.expected         ? "expected"
+                     : f.slowed.empty() ? "at the roof"
+                                        : "at the roof and slower as above",
                      human_seconds(f.run_s));
   if (f.cost > 0) s += fmt::format("; {:.2f} at the cluster's price", f.cost);
   return s + "\n";
@@ -247,6 +263,7 @@ nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
   j["roof_s"] = f.roof_s;
   j["expected"] = f.expected;
   j["unmeasured_s"] = f.unmeasured_s;
+  for (const Slowed& s : f.slowed) j["slowed"].push_back({{"by", s.by}, {"times", s.times}});
   j["compute_s"] = f.time.compute_s;
   if (f.wire_priced) {
     j["comm_s"] = f.time.comm_s;
@@ -288,6 +305,9 @@ nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
     if (f.host_priced) j["host"]["seconds"] = f.time.host_s, j["host"]["exposed_s"] = f.time.exposed_host_s;
   }
   j["fits"] = f.fits;
+  if (f.memory_bytes > 0)
+    j["device_bytes"] = f.device_bytes(), j["allowed_bytes"] = f.allowed_bytes(),
+    j["over_bytes"] = std::max<int64_t>(0, f.device_bytes() - f.allowed_bytes());
   j["cost"] = nullptr;
   if (f.cost > 0) j["cost"] = f.cost;
   j["run"] = {{"steps", run.train.steps},

@@ -54,12 +54,23 @@ void refuse_unpriced(const RunSpec& run) {
   if (has_own_schedule(l)) no("layout.schedule", "\"" + l.schedule + "\"", "a schedule by name");
 }
 
-void know(const ScoreConstants& constants, std::string_view option, const std::string& layer,
-          const std::string& name) {
-  if (name.empty() || constants.fitted.count(layer + ":" + name)) return;
+const ScoreConstants& shipped_constants() {
+  static const ScoreConstants c = parse_constants(shipped_constants_text(), "data/score_constants.json");
+  return c;
+}
+
+// Names of a layer: "mine" of "site:mine".
+std::vector<std::string> names_of(const ScoreConstants& constants, const std::string& layer) {
   std::vector<std::string> names;
   for (const auto& [scope, values] : constants.fitted)
     if (scope.starts_with(layer + ":")) names.push_back(scope.substr(layer.size() + 1));
+  return names;
+}
+
+void know(const ScoreConstants& constants, std::string_view option, const std::string& layer,
+          const std::string& name) {
+  if (name.empty() || constants.fitted.count(layer + ":" + name)) return;
+  const std::vector<std::string> names = names_of(constants, layer);
   const std::string near = suggest(name, names);
   bad_request("{}: no \"{}\"{}; right is one of: {}", option, printable(name),
               near.empty() ? "" : fmt::format(", did you mean {}?", near), fmt::join(names, ", "));
@@ -177,10 +188,54 @@ StepCase step_case_of(const ScaledRun& s) {
 FitValues constants_of(const PricedBy& by) {
   MeasuredRow row;
   row.device = by.device, row.software = by.software, row.site = by.site;
-  const ScoreConstants constants = parse_constants(shipped_constants_text(), "data/score_constants.json");
+  const ScoreConstants& constants = by.own ? *by.own : shipped_constants();
   know(constants, "--software", "software", by.software);
   know(constants, "--site", "site", by.site);
   return constants.of(row);
+}
+
+void price_by_own(PricedBy& by, std::string_view text, const std::string& file) {
+  by.own = std::make_shared<const ScoreConstants>(parse_constants(text, file)), by.file = file;
+  if (!by.site.empty()) return;
+  const auto& shipped = shipped_constants().fitted;
+  std::vector<std::string> own;
+  for (const std::string& name : names_of(*by.own, "site"))
+    if (!shipped.count("site:" + name)) own.push_back(name);
+  if (own.size() == 1) by.site = own[0];
+  if (own.size() > 1)
+    bad_request("--constants: {} has {} sites of its own; name one: --site {}", file, own.size(),
+                fmt::join(own, ", --site "));
+  // A calibration moves nothing but a site's, so that without a name nothing of it would be used.
+  bool others = own.size() == 1;
+  for (const auto& [scope, values] : by.own->fitted) {
+    const auto known = shipped.find(scope);
+    others |= !scope.starts_with("site:") && (known == shipped.end() || known->second != values);
+  }
+  if (!others)
+    bad_request(
+        "--constants: {} differs from the shipped constants in its sites at most; name one: --site {}", file,
+        fmt::join(names_of(*by.own, "site"), ", --site "));
+}
+
+double site_slowness(const PricedBy& by, int64_t devices) {
+  if (by.site.empty()) return 1;
+  StepCase c;
+  c.dp = devices;
+  return slowness(c, {}, constants_of(by));
+}
+
+std::string text_of(const PricedBy& by) {
+  if (by.file.empty() && by.software.empty() && by.site.empty()) return "";
+  std::string s = fmt::format("constants of {}", by.file.empty() ? "data/score_constants.json" : by.file);
+  if (!by.software.empty()) s += fmt::format(": software {}", by.software);
+  if (!by.site.empty()) {
+    PricedBy all = by;
+    all.site.clear();
+    const auto pace = [](const PricedBy& p) { return constants_of(p)[size_t(Fit::pace)]; };
+    s += fmt::format("{} site {} (the whole step x {:.3f} of what all sites have in common)",
+                     by.software.empty() ? ":" : ",", by.site, pace(by) / pace(all));
+  }
+  return s;
 }
 
 World world_of(const ScaledRun& s) {

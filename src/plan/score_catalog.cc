@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/printable.h"
 #include "checkpoint/json.h"
+#include "plan/cluster_data.h"
 #include "plan/score_data.h"
 
 namespace trireme {
@@ -44,13 +45,23 @@ KnownShape shape_of(const Json& j) {
   return s;
 }
 
-KnownDevice device_of(const Json& j) {
+// Bytes of a device: its cluster file's, where there is one ("cluster": its name), so that both say the same.
+double memory_of(const Json& j, std::string_view file) {
+  constexpr double kGiga = 1e9;
+  if (!j.contains("cluster")) return j.at("memory_gb").get<double>() * kGiga;
+  const auto name = j.at("cluster").get<std::string>();
+  if (const ClusterSpec* c = shipped_cluster(name)) return double(c->memory_bytes);
+  bad_request("{}: cluster \"{}\": there is no configs/cluster/{}.toml", file, printable(name),
+              printable(name));
+}
+
+KnownDevice device_of(const Json& j, std::string_view file) {
   constexpr double kTera = 1e12, kGiga = 1e9;
   KnownDevice d;
   d.name = j.at("name").get<std::string>(), d.match = j.at("match").get<std::vector<std::string>>();
   DeviceFigures& f = d.figures;
   f.bf16 = j.at("bf16_tflops").get<double>() * kTera, f.fp8 = j.at("fp8_tflops").get<double>() * kTera;
-  f.fp4 = j.at("fp4_tflops").get<double>() * kTera, f.memory = j.at("memory_gb").get<double>() * kGiga;
+  f.fp4 = j.at("fp4_tflops").get<double>() * kTera, f.memory = memory_of(j, file);
   f.bandwidth = j.at("bandwidth_gbps").get<double>() * kGiga, f.bus = j.at("bus_gbps").get<double>() * kGiga;
   f.near = j.at("near").get<double>(), f.nic = j.at("nic_gbps").get<double>() * kGiga;
   f.attention = j.at("attention_tflops").get<double>() * kTera;
@@ -207,7 +218,7 @@ Catalog parse_catalog(std::string_view text, std::string_view file) {
   Catalog c;
   try {
     for (const Json& s : j.at("shapes")) c.shapes.push_back(shape_of(s));
-    for (const Json& d : j.at("devices")) c.devices.push_back(device_of(d));
+    for (const Json& d : j.at("devices")) c.devices.push_back(device_of(d, file));
     for (const Json& s : j.at("sites"))
       c.sites.emplace_back(s.at("name").get<std::string>(), s.at("nic_gbps").get<double>() * kGiga);
     for (const Json& s : j.at("sources")) c.sources.push_back(rule_of(s, file));

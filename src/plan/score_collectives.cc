@@ -187,14 +187,8 @@ constexpr struct {
     {"selene", "all groups of a run of 384 nodes at once, sizes not given"},
 };
 
-const ClusterSpec& shipped_cluster(std::string_view name) {
-  static const std::vector<std::pair<std::string_view, ClusterSpec>> all = [] {
-    std::vector<std::pair<std::string_view, ClusterSpec>> out;
-    for (const ShippedCluster& c : kShippedClusters) out.emplace_back(c.name, parse_cluster(c.toml, c.name));
-    return out;
-  }();
-  for (const auto& [n, spec] : all)
-    if (n == name) return spec;
+const ClusterSpec& cluster_of_rule(std::string_view name) {
+  if (const ClusterSpec* c = shipped_cluster(name)) return *c;
   run_failed("cluster {} is not compiled in", name);
 }
 
@@ -260,7 +254,7 @@ class Curves {
   Curves(std::string_view file, CollectiveScore& score) : file_(file), score_(score) {}
 
   void add(const CurveRule& rule, const Microbench& at) {
-    const ClusterSpec& c = shipped_cluster(rule.cluster);
+    const ClusterSpec& c = cluster_of_rule(rule.cluster);
     Curve curve{.name = std::string(rule.name),
                 .cluster = std::string(rule.cluster),
                 .unit = rule.measure == CurveUnit::microseconds ? "us" : "GB/s"};

@@ -159,6 +159,7 @@ class DivisionSearch {
   bool any_ = false;
   size_t last_dominator_ = 0;
   int64_t fits_before_ = 0;
+  double nearest_bytes_ = 0;  // of the division: its leanest layout's
   // Of a division and microbatch; by recompute, whether stages have several chunks, and the order of the
   // axes.
   std::array<std::array<std::array<std::optional<StepParts>, kOrders>, 2>, 3> parts_;
@@ -230,7 +231,7 @@ void DivisionSearch::run(const SearchLayout& division) {
   list_schedules();
   list_shardings();
   list_orders();
-  any_ = false, fits_before_ = out_.fits;
+  any_ = false, fits_before_ = out_.fits, nearest_bytes_ = INFINITY;
   for (const int64_t micro : divisors_of(at_.global / at_.dp)) {
     at_.micro = c_.micro = micro;
     c_.microbatches = at_.microbatches();
@@ -243,7 +244,9 @@ void DivisionSearch::run(const SearchLayout& division) {
     }
   }
   if (any_) out_.divisions.push_back(best_);
-  if (out_.fits == fits_before_) out_.refused[size_t(Refusal::memory)].divisions++;
+  if (out_.fits > fits_before_) return;
+  out_.refused[size_t(Refusal::memory)].divisions++;
+  out_.rejected.push_back({division, Refusal::memory, std::isfinite(nearest_bytes_) ? nearest_bytes_ : 0});
 }
 
 void DivisionSearch::kind(const KnownSchedule& schedule, int64_t chunks, Again again) {
@@ -267,6 +270,7 @@ void DivisionSearch::kind(const KnownSchedule& schedule, int64_t chunks, Again a
   }
   if (least > room_) {
     out_.at_once += all, no.candidates += all;
+    nearest_bytes_ = std::min(nearest_bytes_, least);
     if (no.bytes == 0 || least < no.bytes) {
       no.bytes = least, no.nearest = at_;
       const Sharding& s = shardings_[leanest / waits_];
@@ -391,6 +395,7 @@ class Divisions {
     out_.divisions_seen++;
     Refused& no = out_.refused[size_t(r)];
     if (no.divisions++ == 0) no.nearest = l;
+    out_.rejected.push_back({l, r, 0});
   }
   const SearchRequest& q_;
   SearchResult& out_;

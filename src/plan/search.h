@@ -67,6 +67,7 @@ struct SearchRequest {
   std::string curve;  // whose rates a cluster file's device has
   DeviceFigures figures;
   FitValues fits{};
+  std::string constants;  // whose these are, in words; "" = the shipped ones of all
   NumberType numbers = NumberType::half;
   double grad_bytes = 2;   // of a gradient on the wire
   double grad_stored = 0;  // and in memory; 0 = 4 where a step has several microbatches, else 2
@@ -138,6 +139,13 @@ struct SearchResult {
   std::vector<Priced> front;  // none of the others is better in time, cost and headroom alike; fastest first
   std::vector<Priced> divisions;  // the best of each division that fits, ranked
   std::array<Refused, kRefusals> refused;
+  // Each division that is no candidate; of memory with the bytes of its leanest layout.
+  struct Rejected {
+    SearchLayout layout;
+    Refusal why = Refusal::memory;
+    double bytes = 0;
+  };
+  std::vector<Rejected> rejected;
   int64_t divisions_seen = 0, candidates = 0, fits = 0;
   int64_t at_once = 0;  // of the candidates, known not to fit by the leanest of their kind
   double seconds = 0;   // that the search took, on one core

@@ -48,16 +48,32 @@ std::string head_text(const SearchRequest& q) {
   return s + "layout\n";
 }
 
+// A row of the front, and behind it what was found of it.
+std::string front_row(const SearchRequest& q, const Priced& p, const Confirmation* all) {
+  std::string s = row_text(q, p);
+  if (!all) return s;
+  s.pop_back();
+  const Confirmed* c = all->of(p.layout);
+  if (!c || !c->refused.empty()) return s + "; not confirmed\n";
+  if (c->step_s > 0) s += fmt::format("; simulated {:.3f} s", c->step_s);
+  return s + fmt::format("; booked {:.1f} GB\n", c->bytes / kShownGiga);
+}
+
+double over_bytes(const SearchRequest& q, const Refused& no) {
+  return no.bytes - q.figures.memory * q.memory_share;
+}
+
 std::string refused_text(const SearchRequest& q, const SearchResult& r) {
   std::string s;
   for (size_t i = 0; i < kRefusals; i++) {
     const Refused& no = r.refused[i];
     if (no.divisions == 0 && no.candidates == 0) continue;
     if (Refusal(i) == Refusal::memory) {
-      s += fmt::format("  {}: {} candidates, and {} divisions in whole; nearest, {:.1f} of {:.1f} GB: {}\n",
-                       text_of(Refusal(i)), count_text(no.candidates), count_text(no.divisions),
-                       no.bytes / kShownGiga, q.figures.memory * q.memory_share / kShownGiga,
-                       text_of(no.nearest));
+      s += fmt::format(
+          "  {}: {} candidates, and {} divisions in whole; nearest, {} bytes over {:.1f} GB: {}\n",
+          text_of(Refusal(i)), count_text(no.candidates), count_text(no.divisions),
+          count_text(std::llround(over_bytes(q, no))), q.figures.memory * q.memory_share / kShownGiga,
+          text_of(no.nearest));
     } else {
       s += fmt::format("  {}: {} divisions, such as {}\n", text_of(Refusal(i)), count_text(no.divisions),
                        division_text(no.nearest));
@@ -154,7 +170,8 @@ SearchJson refused_json(const SearchRequest& q, const SearchResult& r) {
                     {"layout", layout_json(no.nearest)},
                     {"fits", false}};
     if (Refusal(i) == Refusal::memory)
-      j["bytes"] = no.bytes, j["allowed_bytes"] = q.figures.memory * q.memory_share;
+      j["bytes"] = no.bytes, j["allowed_bytes"] = q.figures.memory * q.memory_share,
+      j["over_bytes"] = over_bytes(q, no);
     all.push_back(j);
   }
   return all;
@@ -204,6 +221,7 @@ std::string search_text(const SearchRequest& q, const SearchResult& r, const Sea
   s += fmt::format("goodput {:.2f} %: a failure every {:.1f} h, a save every {:.0f} s, {} spare machine{}\n",
                    100 * g.share, g.mtbf_s / 3600, g.interval_s, g.spares, g.spares == 1 ? "" : "s");
   if (!q.curve.empty()) s += q.curve + "\n";
+  if (!q.constants.empty()) s += q.constants + "\n";
   s += fmt::format("{} divisions, {} candidates: {} fit; {:.2f} s, {} candidates a second on one core\n",
                    count_text(r.divisions_seen), count_text(r.candidates), count_text(r.fits), r.seconds,
                    count_text(int64_t(r.rate())));
@@ -219,10 +237,9 @@ std::string search_text(const SearchRequest& q, const SearchResult& r, const Sea
                    q.low, q.high, q.low * step, q.high * step);
   s += fmt::format("\nnone is better than these in time, cost and memory left alike ({} layouts",
                    r.front.size());
-  constexpr size_t kShown = 12;
-  s += r.front.size() > kShown ? fmt::format(", {} of them)\n", kShown) : ")\n";
-  const size_t n = std::min(kShown, r.front.size());
-  for (size_t i = 0; i < n; i++) s += row_text(q, r.front[n == 1 ? 0 : i * (r.front.size() - 1) / (n - 1)]);
+  const std::vector<size_t> listed = listed_of(r, confirmed);
+  s += r.front.size() > listed.size() ? fmt::format(", {} of them)\n", listed.size()) : ")\n";
+  for (const size_t i : listed) s += front_row(q, r.front[i], confirmed);
   if (w) s += why_text(q, r, *w);
   if (flips) s += flips_text(*flips);
   return s;
@@ -231,12 +248,30 @@ std::string search_text(const SearchRequest& q, const SearchResult& r, const Sea
 std::string search_json(const SearchRequest& q, const SearchResult& r, const SearchWhy* w,
                         const Confirmation* confirmed, const std::vector<FlipPoint>* flips) {
   SearchJson j;
+  if (!q.constants.empty()) j["constants"] = q.constants;
   j["best"] = r.best.empty() ? SearchJson() : priced_json(q, r.best.front());
   j["candidates"] = SearchJson::array();
   for (const Priced& p : r.best) j["candidates"].push_back(priced_json(q, p));
   for (const auto& no : refused_json(q, r)) j["candidates"].push_back(no);
   j["front"] = SearchJson::array();
-  for (const Priced& p : r.front) j["front"].push_back(priced_json(q, p));
+  for (const Priced& p : r.front) {
+    SearchJson one = priced_json(q, p);
+    const Confirmed* c = confirmed ? confirmed->of(p.layout) : nullptr;
+    one["confirmed"] = c && c->refused.empty();
+    if (c && c->refused.empty()) one["booked_bytes"] = c->arena;
+    if (c && c->step_s > 0) one["simulated_s"] = c->step_s;
+    j["front"].push_back(one);
+  }
+  j["rejected"] = SearchJson::array();
+  for (const SearchResult::Rejected& no : r.rejected) {
+    SearchJson one = {{"division", division_text(no.layout)},
+                      {"gpus", no.layout.gpus},
+                      {"global", no.layout.global},
+                      {"why_rejected", text_of(no.why)}};
+    if (no.bytes > 0)
+      one["bytes"] = no.bytes, one["over_bytes"] = no.bytes - q.figures.memory * q.memory_share;
+    j["rejected"].push_back(one);
+  }
   j["searched"] = {
       {"divisions", r.divisions_seen}, {"candidates", r.candidates}, {"fit", r.fits},
       {"refused_at_once", r.at_once},  {"seconds", r.seconds},       {"candidates_per_s", r.rate()}};

@@ -43,11 +43,32 @@ std::string cost_text_of(const SearchRequest& q, const Priced& p) {
                      : fmt::format("{:.1f} h", p.cost * kGigaTokens);
 }
 
+// The best of a search that is confirmed; none: this version cannot run it, or the search has no more.
+std::optional<Confirmed> confirmed_best(SearchRequest& q, SearchResult& r, const ConfirmRequest& how,
+                                        Sweep& s) {
+  const Confirmation all = search_and_confirm(q, r, how);
+  s.looked_at += int64_t(all.looked_at.size()), s.dropped += all.dropped, s.confirm_s += all.seconds;
+  for (const Confirmed& c : all.looked_at)
+    if (!r.best.empty() && c.refused.empty() && c.priced.layout == r.best[0].layout) return c;
+  return {};
+}
+
+// Its simulated step and booked bytes, "-" where there are none.
+std::string confirmed_columns(const SweepRow& r) {
+  const bool simulated = r.confirmed && r.confirmed->step_s > 0;
+  return fmt::format("{:>10} {:>9}", simulated ? fmt::format("{:.3f} s", r.confirmed->step_s) : "-",
+                     r.confirmed ? fmt::format("{:.1f} GB", r.confirmed->bytes / kGigaBytes) : "-");
+}
+
 SweepJson row_json(const SearchRequest& q, const SweepRow& r) {
   SweepJson j = {{"gpus", r.gpus}, {"fits", r.any}};
   if (!r.any) return j;
   j["layout"] = text_of(r.best.layout);
   j["step_s"] = r.best.time.total;
+  j["confirmed"] = r.confirmed.has_value();
+  j["simulated_s"] = j["booked_bytes"] = nullptr;
+  if (r.confirmed) j["booked_bytes"] = r.confirmed->arena, j["base"] = r.best.memory.base;
+  if (r.confirmed && r.confirmed->step_s > 0) j["simulated_s"] = r.confirmed->step_s;
   j["tokens_per_s"] = 1 / r.best.token_s;
   j["mfu"] = r.mfu;
   j["goodput"] = r.goodput.share;
@@ -60,13 +81,18 @@ SweepJson row_json(const SearchRequest& q, const SweepRow& r) {
 
 }  // namespace
 
-Sweep sweep(const SearchRequest& q) {
+Sweep sweep(const SearchRequest& q, const ConfirmRequest* how) {
   Sweep s;
   for (const int64_t gpus : q.gpus) {
     SearchRequest one = q;
-    one.gpus = {gpus}, one.best = 1;
-    const SearchResult r = search(one);
-    SweepRow row{.gpus = gpus, .any = !r.best.empty(), .goodput = goodput_of(q, gpus)};
+    one.gpus = {gpus}, one.best = how ? kMostConfirmed : 1;
+    SweepRow row{.gpus = gpus, .confirmed = {}, .goodput = goodput_of(q, gpus)};
+    SearchResult r;
+    if (how)
+      row.confirmed = confirmed_best(one, r, *how, s);
+    else
+      r = search(one);
+    row.any = !r.best.empty();
     if (row.any) row.best = r.best[0], row.mfu = mfu_of(q, row.best);
     if (row.any && !s.rows.empty() && s.rows.back().any) compare(q, s.rows.back(), row);
     if (row.speedup > 0 && row.speedup < kPays && s.enough == 0) s.enough = s.rows.back().gpus;
@@ -79,18 +105,19 @@ std::string sweep_text(const SearchRequest& q, const Sweep& s) {
   std::string out =
       fmt::format("{} on {}, {}{} sequences of {} tokens a step, the best layout of each number\n", q.name,
                   q.device, q.globals.size() > 1 ? "up to " : "", q.globals.back(), q.seq);
-  out += fmt::format("{:>7} {:>10} {:>11} {:>7} {:>8} {:>11} {:>7}  {}\n", "GPUs", "step", "tokens/s", "MFU",
-                     "goodput", q.price > 0 ? "cost/1e9" : "dev-h/1e9", "speedup",
-                     "layout; what the doubling lost most to");
+  out +=
+      fmt::format("{:>7} {:>10} {:>10} {:>9} {:>11} {:>7} {:>8} {:>11} {:>7}  {}\n", "GPUs", "step",
+                  "simulated", "booked", "tokens/s", "MFU", "goodput", q.price > 0 ? "cost/1e9" : "dev-h/1e9",
+                  "speedup", "layout; what the doubling lost most to");
   for (const SweepRow& r : s.rows) {
     if (!r.any) {
       out += fmt::format("{:7} nothing fits\n", r.gpus);
       continue;
     }
-    out +=
-        fmt::format("{:7} {:8.3f} s {:11.0f} {:5.1f} % {:6.1f} % {:>11} {:>7}  {}", r.gpus, r.best.time.total,
-                    1 / r.best.token_s, 100 * r.mfu, 100 * r.goodput.share, cost_text_of(q, r.best),
-                    r.speedup > 0 ? fmt::format("{:.2f}", r.speedup) : "", text_of(r.best.layout));
+    out += fmt::format("{:7} {:8.3f} s {} {:11.0f} {:5.1f} % {:6.1f} % {:>11} {:>7}  {}", r.gpus,
+                       r.best.time.total, confirmed_columns(r), 1 / r.best.token_s, 100 * r.mfu,
+                       100 * r.goodput.share, cost_text_of(q, r.best),
+                       r.speedup > 0 ? fmt::format("{:.2f}", r.speedup) : "", text_of(r.best.layout));
     if (q.by == RankBy::loss)
       out += fmt::format("; batch {}, {:.1f} days", r.best.layout.global, r.best.score / 86400);
     if (r.speedup > 0 && !r.eats.empty()) out += fmt::format("; {} {:.1f} %", r.eats, 100 * r.eaten);
@@ -98,10 +125,15 @@ std::string sweep_text(const SearchRequest& q, const Sweep& s) {
     if (r.gpus == s.enough)
       out += fmt::format("        ---- one more doubling is less than {} times as fast\n", kPays);
   }
+  if (s.looked_at == 0)
+    return out +
+           "rows are closed forms, not booked: --confirm N books and simulates the best of each, and drops "
+           "what does not fit\n";
   return out +
-         "rows are closed forms, not booked: --search with one of these numbers books and simulates its "
-         "best, and "
-         "drops what does not fit\n";
+         fmt::format(
+             "{} layouts booked on meta and simulated event by event in {:.1f} s, {} dropped: too large "
+             "as booked; -: this version cannot run the best\n",
+             s.looked_at, s.confirm_s, s.dropped);
 }
 
 std::string sweep_json(const SearchRequest& q, const Sweep& s) {

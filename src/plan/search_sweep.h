@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "plan/confirm.h"
 #include "plan/search.h"
 
 namespace trireme {
@@ -11,6 +12,7 @@ struct SweepRow {
   int64_t gpus = 0;
   bool any = false;  // something fits; then
   Priced best;
+  std::optional<Confirmed> confirmed;  // best, booked and simulated; none: in closed form alone
   double mfu = 0;
   Goodput goodput;
   double speedup = 0;  // over the row before, half the devices (by loss: until the loss); 0: it has none
@@ -21,10 +23,12 @@ struct Sweep {
   std::vector<SweepRow> rows;
   // Devices at which one more doubling stops paying, being less than 1.5 times as fast: 0 = none of these.
   int64_t enough = 0;
+  int64_t looked_at = 0, dropped = 0;  // layouts that were confirmed, and of them those that did not fit
+  double confirm_s = 0;
 };
 inline constexpr double kPays = 1.5;
-// Each of request.gpus, ascending, by itself.
-Sweep sweep(const SearchRequest&);
+// Each of request.gpus, ascending, by itself; `how`: its best confirmed, as search_and_confirm() does it.
+Sweep sweep(const SearchRequest&, const ConfirmRequest* how = nullptr);
 std::string sweep_text(const SearchRequest&, const Sweep&);
 std::string sweep_json(const SearchRequest&, const Sweep&);
 // Tokens a second, whole and if each doubling doubled it, with the devices that are enough marked.

@@ -155,6 +155,23 @@ ClusterSpec as_met(const RunSpec& run, ClusterSpec c) {
   return c;
 }
 
+ClusterSpec passed_by_kernels(const RunSpec& run, ClusterSpec c) {
+  const Calibration* measured = calibration_of(run, c);
+  if (!measured) return c;
+  for_tables(measured->ops, [&](const SpeedTable& t) {
+    const size_t space = t.of.find(' ');
+    if (space == t.of.npos || !is_product(t.of.substr(0, space))) return;
+    const std::string type = t.of.substr(space + 1);
+    double* peak = type == "f32"    ? &c.peak.f32
+                   : type == "bf16" ? &c.peak.bf16
+                   : type == "f16"  ? &c.peak.f16
+                                    : nullptr;
+    if (!peak || *peak == 0) return;
+    for (const SpeedPoint& p : t.points) *peak = std::max(*peak, p.work / p.seconds);
+  });
+  return c;
+}
+
 ClusterSpec part_of(ClusterSpec c, int64_t ranks, int64_t threads, int64_t there) {
   const int64_t wanted = ranks * std::min(threads, there);
   if (wanted <= there) return c;

@@ -76,6 +76,10 @@ const Calibration* calibration_of(const RunSpec&, const ClusterSpec&);
 // they were measured.
 ClusterSpec as_met(const RunSpec&, ClusterSpec);
 
+// Peaks no lower than what kernels of the run's ranks were measured to reach: other processes may have had
+// the processors while the peaks were measured, and a bound that a measurement passes is none.
+ClusterSpec passed_by_kernels(const RunSpec&, ClusterSpec);
+
 // A rank's part of a machine whose `there` processors run so many ranks of so many threads: all of it where
 // there are enough, else peaks and bandwidth by that share, and nothing of what kernels reached on processors
 // of their own. A rank's own threads beyond the processors were there when its peaks were measured.

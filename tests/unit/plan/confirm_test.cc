@@ -178,6 +178,46 @@ TEST(Confirm, SaysWhatPlanAndSimulateSay) {
   EXPECT_EQ(j["confirmed"]["layouts"][0]["booked_bytes"], all.looked_at[0].arena);
 }
 
+// Of the front what is listed is confirmed, or dropped.
+TEST(Confirm, TheListedFrontIsConfirmed) {
+  SearchRequest q = tiny_request();
+  SearchResult open = search(q);
+  std::vector<double> held;
+  for (const Priced& p : open.front) held.push_back(p.memory.total);
+  std::sort(held.begin(), held.end());
+  q.figures.memory =
+      0.98 * held[held.size() / 2];  // some of what just fits in closed form does not as booked
+  SearchResult r = search(q);
+  const ConfirmRequest how{.most = 1};
+  Confirmation all = confirm(q, r, how);
+  const int64_t dropped = all.dropped;
+  confirm_front(q, r, how, all);
+  EXPECT_GT(all.front.size(), 0u);
+  EXPECT_GE(all.dropped, dropped);
+  const std::string text = search_text(q, r, nullptr, &all);
+  const auto j = nlohmann::json::parse(search_json(q, r, nullptr, &all));
+  ASSERT_FALSE(r.front.empty());
+  const std::vector<size_t> listed = listed_of(r, &all);
+  EXPECT_EQ(listed.size(), std::min<size_t>(12, r.front.size()));
+  for (const size_t i : listed) {
+    const Confirmed* c = all.of(r.front[i].layout);
+    ASSERT_NE(c, nullptr) << i;
+    EXPECT_TRUE(c->fits);
+    expect_as_run(q, *c);
+    EXPECT_EQ(j["front"][i]["confirmed"], true);
+    EXPECT_EQ(j["front"][i]["booked_bytes"], c->arena);
+    if (c->step_s > 0)
+      EXPECT_NE(text.find(fmt::format("; simulated {:.3f} s; booked {:.1f} GB", c->step_s, c->bytes / 1e9)),
+                std::string::npos);
+  }
+  int64_t unfit = 0;
+  for (const Confirmed& c : all.front) {
+    unfit += !c.fits;
+    for (const Priced& p : r.front) EXPECT_FALSE(!c.fits && p.layout == c.priced.layout);
+  }
+  EXPECT_EQ(all.dropped, dropped + unfit);
+}
+
 // Where steps are found longer than their closed forms the search goes on until no closed form that is left
 // is below the best that was found; the front stands in the order that was found.
 TEST(Confirm, GoesOnUntilNoneThatIsLeftCouldBeBetter) {

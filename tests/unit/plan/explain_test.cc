@@ -70,7 +70,7 @@ TEST(Explain, WhereWhatIsOffloadedWaits) {
   for (const auto& [to, place] : {std::pair("host", "the host's memory"), {"file", "a file"}}) {
     run.layout.offload_to = to;
     const Schedule s = schedule_of(run);
-    const Explanation e = explain(run, s, forecast(run, s, {}, 1));
+    const Explanation e = explain(run, s, forecast(run, s, {}, 1), 1, {});
     EXPECT_NE(e.parameters_are.find(fmt::format("optimizer state waits in {}", place)), std::string::npos);
     EXPECT_NE(e.activations_are.find(fmt::format("kept inputs wait in {}", place)), std::string::npos);
   }
@@ -82,7 +82,7 @@ TEST(Explain, CopiesOfStages) {
   for (const char* schedule : {"1f1b", "dualpipe"}) {
     run.layout.pp = 2, run.layout.schedule = schedule;
     const Schedule s = schedule_of(run);
-    const Explanation e = explain(run, s, forecast(run, s, {}, 1));
+    const Explanation e = explain(run, s, forecast(run, s, {}, 1), 1, {});
     const bool copies = run.layout.schedule == "dualpipe";
     EXPECT_EQ(e.parameters_are,
               copies ? "layers are divided over 2 pipeline ranks, each layer on more than one of them"
@@ -92,6 +92,36 @@ TEST(Explain, CopiesOfStages) {
       if (m.collective == "all_reduce" && m.group != "control") sums += m.wire;
     EXPECT_EQ(sums > 0, copies);
   }
+}
+
+// Whose collectives are shown is said, and what the other stages say to theirs.
+TEST(Explain, SaysWhoseMeetingsTheseAre) {
+  RunSpec run = test::tiny_llama(4, 4, 2);
+  run.layout.pp = 3, run.model.layers = 3;
+  const Schedule s = schedule_of(run);
+  const Explanation e = explain(run, s, forecast(run, s, {}, 1), 1, {});
+  ASSERT_EQ(e.of_stages.size(), 3u);
+  for (const Explanation::OfStage& o : e.of_stages) {
+    int64_t calls = 0, wire = 0;
+    for (const Meeting& m : meetings_of(record_training(run, s, 1, o.rank, {})))
+      calls += m.calls, wire += m.wire;
+    EXPECT_EQ(o.calls, calls);
+    EXPECT_EQ(o.wire, wire);
+    if (o.stage == e.stage) {
+      int64_t own = 0;
+      for (const Meeting& m : e.meetings) own += m.calls;
+      EXPECT_EQ(own, calls);
+    }
+  }
+  EXPECT_NE(e.of_stages[0].calls, e.of_stages[1].calls);  // the one between sends to both sides
+  const std::string text = explain_text(e);
+  EXPECT_NE(text.find(fmt::format("(of rank {} of pipeline rank {}, the one whose peak is the largest; ",
+                                  e.rank, e.stage)),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find(fmt::format("pipeline rank 1 {} and ", e.of_stages[1].calls)), std::string::npos)
+      << text;
+  EXPECT_NE(explain_json(e).find("\"by_pipeline_rank\""), std::string::npos);
 }
 
 // A rank may wait longer than its bytes travel: for ranks that have not come so far.

@@ -8,6 +8,7 @@
 #include "cost/step_memory.h"
 #include "model/stages.h"
 #include "plan/score_catalog.h"
+#include "plan/score_fit.h"
 #include "sim/rank_program.h"
 #include "sim/world_report.h"
 
@@ -275,6 +276,47 @@ TEST(ScaledRun, WhoseConstantsAreKnown) {
       std::string::npos);
   EXPECT_NE(why({.device = "H100", .site = "nowhere"}).find("--site: no \"nowhere\"; right is one of: "),
             std::string::npos);
+}
+
+// A file of constants of one's own: its one own site is taken; of several one is named; what says nothing is
+// refused.
+TEST(ScaledRun, ConstantsOfOnesOwn) {
+  ScoreConstants mine = parse_constants(shipped_constants_text(), "shipped");
+  const auto refused = [](PricedBy by, const ScoreConstants& c) {
+    try {
+      price_by_own(by, save_constants(c), "mine.json");
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  EXPECT_NE(refused({}, mine).find("mine.json differs from the shipped constants in its sites at most"),
+            std::string::npos);
+  mine.fitted["site:mine"] = {{Fit::pace, 1.07}, {Fit::jitter, 1}};
+  PricedBy by{.device = "H100", .software = "nemo", .site = "", .own = nullptr, .file = ""};
+  const FitValues before = constants_of(by);
+  EXPECT_EQ(site_slowness(by, 64), 1);
+  price_by_own(by, save_constants(mine), "mine.json");
+  EXPECT_EQ(by.site, "mine");
+  const FitValues after = constants_of(by);
+  for (size_t f = 0; f < kFits; f++)
+    EXPECT_NEAR(after[f] / before[f],
+                Fit(f) == Fit::pace                       ? 1.07
+                : layer_of(Fit(f)) == ConstantLayer::site ? 1.0
+                                                          : 1.0,
+                2e-3)
+        << name_of(Fit(f));
+  const double jitter = after[size_t(Fit::jitter)];
+  EXPECT_NEAR(site_slowness(by, 8), after[size_t(Fit::pace)], 1e-12);
+  EXPECT_NEAR(site_slowness(by, 64), after[size_t(Fit::pace)] * (1 + 3 * jitter), 1e-12);
+  EXPECT_EQ(text_of(by),
+            "constants of mine.json: software nemo, site mine (the whole step x 1.070 of what all sites have "
+            "in common)");
+  mine.fitted["site:other"] = {{Fit::pace, 1.5}};
+  EXPECT_NE(refused({}, mine).find("has 2 sites of its own; name one: --site mine, --site other"),
+            std::string::npos);
+  PricedBy named{.device = "", .software = "", .site = "other", .own = nullptr, .file = ""};
+  EXPECT_EQ(refused(named, mine), "");
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Forecasts against measured runs: the reader's refusals, controls by hand, a planted source that the fit
 // finds again, and the shipped rows.
 #include "plan/score.h"
+#include "plan/cluster_data.h"
 
 #include <gtest/gtest.h>
 
@@ -357,6 +358,23 @@ TEST(ScoreRows, JeanZayBeforeAndAfter) {
 }
 
 // Words of the catalog that are not known are refused, not read as what is usual.
+// One source of each number: what a name says of a device its cluster file says.
+TEST(ScoreCatalog, EveryNameHasTheMemoryOfItsFiles) {
+  int alike = 0;
+  for (const ShippedCluster& file : kShippedClusters) {
+    const ClusterSpec& c = *shipped_cluster(file.name);
+    std::string name(file.name);
+    for (char& letter : name)
+      if (letter >= 'a' && letter <= 'z') letter = char(letter - 'a' + 'A');
+    const KnownDevice* k = shipped_catalog().device_alike(name, double(c.memory_bytes));
+    if (!k) continue;
+    alike++;
+    EXPECT_EQ(k->figures.memory, double(c.memory_bytes)) << file.name << " and " << k->name;
+  }
+  EXPECT_GE(alike, 8);
+  EXPECT_EQ(shipped_cluster("h100"), nullptr);
+}
+
 TEST(ScoreCatalog, UnknownWordsAreNamed) {
   const auto message = [](const char* key, const TestJson& value) -> std::string {
     const TestJson rule = {{"source", "s"}, {"family", "f"},    {"software", "w"},
@@ -475,6 +493,23 @@ TEST(Score, TwoStepsOfOnesOwnCalibrateASite) {
     after += std::abs(std::log(forecast_of(rows[i], mine.of(rows[i])).middle / rows[i].step_s));
   }
   EXPECT_LT(after, 0.5 * before);
+}
+
+// One row says nothing of how far off the next may be: no interval is a point.
+TEST(Score, AFewRowsHaveIntervalsAsWideAsIsUsual) {
+  const ScoreConstants shipped = parse_constants(shipped_constants_text(), "shipped");
+  std::vector<MeasuredRow> rows = planted_rows(shipped.of(read_one(whole_row())), 12);
+  for (MeasuredRow& r : rows) {
+    r.step_s = forecast_of(r, shipped.of(r)).middle;
+    r.memory = memory_of(r, shipped.of(r)).middle;  // to the byte: of residuals that are nothing
+  }
+  for (const size_t n : {1, 2, 3}) {
+    const std::vector<MeasuredRow> few(rows.begin(), rows.begin() + std::ptrdiff_t(n));
+    const ScoreReport report = score_rows(few, shipped, 0);
+    ASSERT_EQ(report.verdicts.size(), n);
+    for (const RowVerdict& v : report.verdicts) EXPECT_GT(v.high / v.low, 1.15) << n << " " << v.id;
+    for (const ScoredRow& r : report.rows) EXPECT_GT(r.high / r.low, 1.15) << n << " " << r.id;
+  }
 }
 
 TEST(Score, ConstantsAreReadAsWritten) {

@@ -1,6 +1,7 @@
 // Sweeps over devices, and the largest models that fit: the tables of ZeRO and GPipe.
 #include "plan/search_sweep.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -59,7 +60,7 @@ TEST(Sweep, MoreDevicesAreFasterAndDearerUntilADoublingDoesNotPay) {
   EXPECT_NE(sweep_svg(q, s).find(std::to_string(s.enough) + " are enough"), std::string::npos);
   EXPECT_NE(mix_svg(q, s).find("tokens of a step a device"), std::string::npos);
   EXPECT_NE(sweep_text(q, s).find("less than 1.5 times as fast"), std::string::npos);
-  EXPECT_NE(sweep_text(q, s).find("rows are closed forms, not booked: --search"), std::string::npos);
+  EXPECT_NE(sweep_text(q, s).find("rows are closed forms, not booked: --confirm"), std::string::npos);
 }
 
 TEST(Sweep, ByLossASpeedupIsOfTheTimeToTheLoss) {
@@ -98,6 +99,42 @@ TEST(Sweep, WhatEatsADoublingIsWhatGrewMost) {
     EXPECT_EQ(most->first == "failures and spares", mtbf_days < 100) << most->first;
     EXPECT_NEAR(s.rows[1].eaten, most->second / (s.rows[1].best.token_s * (128 + 16)), 1e-9);
   }
+}
+
+// A row is what a search of as many devices says, its best booked and simulated.
+TEST(Sweep, EachRowsBestIsConfirmed) {
+  SearchRequest q = test::small_request();
+  q.figures.memory = 2.2e9;  // so that some do not fit as booked
+  q.gpus = {6, 12};
+  const ConfirmRequest how{.most = 2};
+  const Sweep s = sweep(q, &how);
+  ASSERT_EQ(s.rows.size(), 2u);
+  const nlohmann::json j = nlohmann::json::parse(sweep_json(q, s));
+  const std::string text = sweep_text(q, s);
+  int64_t looked_at = 0, dropped = 0;
+  for (size_t i = 0; i < 2; i++) {
+    SearchRequest one = q;
+    one.gpus = {q.gpus[i]}, one.best = kMostConfirmed;
+    SearchResult r;
+    const Confirmation all = search_and_confirm(one, r, how);
+    looked_at += int64_t(all.looked_at.size()), dropped += all.dropped;
+    ASSERT_TRUE(s.rows[i].any && s.rows[i].confirmed);
+    EXPECT_EQ(s.rows[i].best.layout, r.best[0].layout);
+    EXPECT_EQ(s.rows[i].confirmed->priced.layout, s.rows[i].best.layout);
+    EXPECT_TRUE(s.rows[i].confirmed->fits);
+    EXPECT_LE(s.rows[i].confirmed->bytes, q.figures.memory);
+    EXPECT_EQ(s.rows[i].confirmed->step_s, all.of(r.best[0].layout)->step_s);
+    EXPECT_EQ(j["sweep"][i]["confirmed"], true);
+    EXPECT_EQ(j["sweep"][i]["simulated_s"], s.rows[i].confirmed->step_s);
+    EXPECT_NE(text.find(fmt::format("{:.3f} s {:>9}", s.rows[i].confirmed->step_s,
+                                    fmt::format("{:.1f} GB", s.rows[i].confirmed->bytes / 1e9))),
+              std::string::npos)
+        << text;
+  }
+  EXPECT_GT(dropped, 0);  // else confirming changes nothing
+  EXPECT_EQ(s.looked_at, looked_at);
+  EXPECT_EQ(s.dropped, dropped);
+  EXPECT_NE(text.find(fmt::format("{} layouts booked on meta", looked_at)), std::string::npos) << text;
 }
 
 TEST(Sweep, WhatFitsNowhereIsSaid) {

@@ -126,9 +126,15 @@ void expect_brute_force(const SearchRequest& q) {
   std::vector<Priced> fit;
   int64_t candidates = 0;
   double least_miss = INFINITY;
+  std::map<std::string, double> leanest;  // of each division
+  const auto name_of_division = [](const SearchLayout& l) {
+    return fmt::format("{} {} {} ep {}", l.gpus, l.global, division_text(l), l.ep);
+  };
   each_layout(q, [&](const SearchLayout& l) {
     candidates++;
     const Priced p = price_layout(q, l);
+    double& least = leanest.try_emplace(name_of_division(l), INFINITY).first->second;
+    least = std::min(least, p.memory.total);
     if (p.memory.total <= q.figures.memory)
       fit.push_back(p);
     else
@@ -142,6 +148,15 @@ void expect_brute_force(const SearchRequest& q) {
     EXPECT_EQ(memory.bytes, least_miss);
     EXPECT_EQ(price_layout(q, memory.nearest).memory.total, least_miss);
   }
+  int64_t too_large = 0, listed = 0;
+  for (const auto& [division, least] : leanest) too_large += least > q.figures.memory;
+  for (const SearchResult::Rejected& no : r.rejected)
+    if (no.why == Refusal::memory) {
+      EXPECT_EQ(no.bytes, leanest.at(name_of_division(no.layout)));
+      listed++;
+    }
+  EXPECT_EQ(listed, too_large);
+  EXPECT_EQ(memory.divisions, too_large);
   std::stable_sort(fit.begin(), fit.end(),
                    [](const Priced& a, const Priced& b) { return a.score < b.score; });
   const std::vector<Priced> first = first_orders(fit, size_t(q.best));
@@ -198,6 +213,18 @@ TEST(Search, LayoutsAreRuns) {
   }
 }
 
+// Less and less memory, until divisions are too large in whole.
+TEST(Search, DivisionsThatAreTooLargeInWholeAreNamed) {
+  SearchRequest q = small_request();
+  SearchResult r = search(q);
+  while (r.refused[size_t(Refusal::memory)].divisions == 0) {
+    q.figures.memory *= 0.8;
+    r = search(q);
+  }
+  EXPECT_GT(r.fits, 0);
+  expect_brute_force(q);
+}
+
 // What is refused as a division is refused by the run's own checks.
 TEST(Search, RefusedDivisionsAreRefusedByTheSpec) {
   SearchRequest q = small_request();
@@ -211,6 +238,14 @@ TEST(Search, RefusedDivisionsAreRefusedByTheSpec) {
     seen++;
   }
   EXPECT_GE(seen, 4);
+  // Each by itself, as many as are counted.
+  std::array<int64_t, kRefusals> each{};
+  for (const SearchResult::Rejected& no : r.rejected) {
+    each[size_t(no.why)]++;
+    if (no.why == Refusal::memory) continue;
+    EXPECT_EQ(division_refusal(q.model, q.seq, no.layout), no.why) << division_text(no.layout);
+  }
+  for (size_t i = 0; i < kRefusals; i++) EXPECT_EQ(each[i], r.refused[i].divisions) << text_of(Refusal(i));
 }
 
 // Every layout that fits is a row, or named in one.

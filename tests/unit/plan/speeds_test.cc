@@ -214,6 +214,28 @@ TEST(Speeds, AStepOfOneRankIsTheSumOfItsOps) {
   EXPECT_NE(f.step_s, f.roof_s);
 }
 
+// Peaks that were measured while others had the processors: a kernel went past them, so they bound nothing.
+TEST(Speeds, NothingExpectedIsBelowItsBound) {
+  for (const bool cached : {false, true}) {
+    const RunSpec run = small_run(1);
+    ClusterSpec c = calibrated(1);
+    c.peak.f32 = 1e9;  // matmul was measured at 1e5 in 3 us
+    if (cached)        // beyond the memory's 1e11
+      c.alone.ops =
+          Texts::of({"matmul f32 46x36x100000=3e-06 200x52x9000000=0.0004", "rmsnorm f32 1x1x1000=1e-09"});
+    const ClusterSpec lifted = passed_by_kernels(run, c);
+    EXPECT_NEAR(lifted.peak.f32, 100000 / 3e-06, 1);
+    EXPECT_EQ(lifted.peak.bf16, c.peak.bf16);
+    const Forecast f = forecast(run, schedule_of(run), c, 1);
+    ASSERT_TRUE(f.expected);
+    EXPECT_GE(f.step_s, f.roof_s);
+    EXPECT_LE(f.mfu, 1);
+    for (const OpForecast& o : f.ops) EXPECT_GE(o.seconds, o.roof_s) << o.total.op;
+  }
+  ClusterSpec quiet = calibrated(1);  // 1e12: no kernel comes near it
+  EXPECT_EQ(passed_by_kernels(small_run(1), quiet), quiet);
+}
+
 // A step of several ranks is what its pieces foretell times what whole steps of ranks that divide the same
 // took of that; files of before, which do not say, are as 1.
 TEST(Speeds, WholeStepsOfRanksAreTimedByWhatTheyDivide) {

@@ -65,6 +65,18 @@ TEST(NearestLayout, ChangesTheFewestKeys) {
   EXPECT_FALSE(nearest_layout(finished(m)));
 }
 
+// A schedule that takes two chunks is offered them, not another schedule.
+TEST(NearestLayout, OffersTheChunksThatAScheduleTakes) {
+  for (const char* schedule : {"zb-v", "v-half", "v-min", "dualpipe-v", "interleaved"}) {
+    RunSpec r;
+    r.model.layers = 8, r.batch.global = 8, r.batch.micro = 1, r.layout.pp = 2, r.layout.schedule = schedule;
+    EXPECT_EQ(nearest_layout_text(finished(r)), "; the nearest layout that works: layout.chunks = 2")
+        << schedule;
+    r.layout.schedule = "zb-h1", r.layout.chunks = 2;
+    EXPECT_EQ(nearest_layout_text(finished(r)), "; the nearest layout that works: layout.chunks = 1");
+  }
+}
+
 // Drawn layouts that are refused: what is found works, is of as many ranks, and no single key does it better.
 TEST(NearestLayout, WorksWhereverOneIsFound) {
   int refused = 0, found = 0;

@@ -1,0 +1,258 @@
+// What a user says of the machine that is theirs: two measured steps, devices by name, stragglers; and what
+// one process measures of it, once.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "plan/cluster_data.h"
+#include "process.h"
+#include "source_dir.h"
+#include "tiny_run.h"
+
+namespace trireme::test {
+namespace {
+
+using nlohmann::json;
+
+json planned(const fs::path& home, std::vector<std::string> args) {
+  args.push_back("--json");
+  const Ran r = trireme(home, args);
+  EXPECT_EQ(r.code, 0) << r.err;
+  const json j = json::parse(r.out, nullptr, false);
+  EXPECT_TRUE(j.is_object()) << r.out;
+  return j;
+}
+std::vector<std::string> with(std::vector<std::string> args, const std::vector<std::string>& more) {
+  args.insert(args.end(), more.begin(), more.end());
+  return args;
+}
+
+// Two runs of one's own on eight H100s, which take so many seconds.
+json own_rows(std::array<double, 2> seconds) {
+  json rows = json::array();
+  for (int i : {0, 1})
+    rows.push_back({{"id", fmt::format("mine{}", i)},
+                    {"source", "Llama 3, my own"},
+                    {"kind", "measured"},
+                    {"precision", "bf16"},
+                    {"software", "llama3"},
+                    {"site", "mine"},
+                    {"model", {{"name", "llama3-8B"}, {"seq", 8192}}},
+                    {"cluster", {{"gpu", "H100"}, {"count", 8}}},
+                    {"layout",
+                     {{"tp", i + 1},
+                      {"pp", 1},
+                      {"dp", 8 / (i + 1)},
+                      {"zero", 1},
+                      {"interleave", 1},
+                      {"micro_batch", 1},
+                      {"global_batch", 64},
+                      {"recompute", "none"}}},
+                    {"result", {{"step_time_s", seconds[size_t(i)]}}}});
+  return rows;
+}
+
+// The same forecast before, and after calibration by what the site's steps took of theirs: of plan, simulate
+// and search alike.
+TEST(Planned, AUsersOwnStepsCalibrateEveryForecast) {
+  TempFolder tmp;
+  const fs::path rows = tmp / "mine.json", own = tmp / "mine-constants.json";
+  put_file(rows, own_rows({10, 10}).dump());
+  const json before = planned(tmp.path(), {"score", rows, "--as-is"})["rows"];
+  ASSERT_EQ(before.size(), 2u);
+  constexpr double kSlower = 1.1;
+  put_file(rows, own_rows({kSlower * before[0]["predicted"].get<double>(),
+                           kSlower * before[1]["predicted"].get<double>()})
+                     .dump());
+  Ran r = trireme(tmp.path(), {"score", rows, "--calibrate", own});
+  ASSERT_EQ(r.code, 0) << r.err;
+  const json after = planned(tmp.path(), {"score", rows, "--as-is", "--constants", own})["rows"];
+  const double times = after[0]["predicted"].get<double>() / before[0]["predicted"].get<double>();
+  EXPECT_GT(times, 1.05);
+  EXPECT_LT(times, kSlower + 1e-3);
+
+  const std::vector<std::string> simulate = {
+      "simulate",  "--model",  "llama3-8B",
+      "--cluster", "H100",     "--software",
+      "llama3",    "--layout", "dp=8 zero=1 micro=1 global=64 seq=8192"};
+  const json plain = planned(tmp.path(), simulate),
+             mine = planned(tmp.path(), with(simulate, {"--constants", own}));
+  EXPECT_NEAR(mine["step_s"].get<double>() / plain["step_s"].get<double>(), times, 0.01);
+  EXPECT_NE(mine["priced"].get<std::string>().find("software llama3, site mine (the whole step x 1."),
+            std::string::npos)
+      << mine["priced"];
+
+  const std::vector<std::string> search = {
+      "plan", "--search", "--model", "llama3-8B",  "--cluster", "H100",           "--gpus",
+      "8",    "--seq",    "8192",    "--software", "llama3",    "--global-batch", "64"};
+  const json all = planned(tmp.path(), search),
+             all_mine = planned(tmp.path(), with(search, {"--constants", own}));
+  // A site has what it exposes of gradients beside its pace, so that layouts move a little apart.
+  const auto moved = [&](const json& to, const json& from) {
+    EXPECT_GT(to.get<double>() / from.get<double>(), 1.05);
+    EXPECT_LT(to.get<double>() / from.get<double>(), kSlower + 0.02);
+  };
+  EXPECT_EQ(all["best"]["layout"], all_mine["best"]["layout"]);
+  moved(all_mine["best"]["step_s"], all["best"]["step_s"]);
+  int simulated = 0;
+  for (const json& one : all_mine["confirmed"]["layouts"])
+    for (const json& other : all["confirmed"]["layouts"])
+      if (one["layout"] == other["layout"] && one["simulated_s"].is_number() &&
+          other["simulated_s"].is_number())
+        moved(one["simulated_s"], other["simulated_s"]), simulated++;
+  EXPECT_GT(simulated, 0);
+  EXPECT_NE(all_mine["constants"].get<std::string>().find("mine-constants.json"), std::string::npos);
+  const std::vector<std::string> sweep = {
+      "plan", "--sweep",   "gpus=8..16", "--model", "llama3-8B", "--seq",      "8192",  "--global-batch",
+      "64",   "--cluster", "H100",       "--best",  "1",         "--software", "llama3"};
+  moved(planned(tmp.path(), with(sweep, {"--constants", own}))["sweep"][0]["step_s"],
+        planned(tmp.path(), sweep)["sweep"][0]["step_s"]);
+
+  // A run priced op by op takes its whole step's factor, and says so; the roof stays.
+  const std::vector<std::string> run = {"plan", tiny_run_file(tmp.path(), 3)};
+  const json op = planned(tmp.path(), run)["candidates"][0],
+             op_mine = planned(tmp.path(), with(run, {"--constants", own}))["candidates"][0];
+  const double slower = op_mine["slowed"][0]["times"];
+  EXPECT_GT(slower, 1.03);
+  EXPECT_LT(slower, kSlower);
+  EXPECT_NEAR(op_mine["step_s"].get<double>(), slower * op["step_s"].get<double>(), 1e-9);
+  EXPECT_EQ(op_mine["roof_s"], op["roof_s"]);
+  r = trireme(tmp.path(), with(run, {"--constants", own}));
+  EXPECT_NE(r.out.find(fmt::format("x {:.3f} by site mine of {}", slower, own.string())), std::string::npos)
+      << r.out;
+
+  const auto refused = [&](std::vector<std::string> args, const std::string& what) {
+    const Ran wrong = trireme(tmp.path(), args);
+    EXPECT_EQ(wrong.code, 2) << wrong.out;
+    EXPECT_NE(wrong.err.find(what), std::string::npos) << wrong.err;
+  };
+  refused(with(search, {"--constants", own, "--site", "nobodys"}), "--site: no \"nobodys\"");
+  refused(with(search, {"--constants", (source_dir() / "data/score_constants.json").string()}),
+          "differs from the shipped constants in its sites at most");
+  refused(with(run, {"--constants", own, "--axes"}), "--constants: it is of a run file's step");
+}
+
+// A device by name has the memory of its file, and one that only a file describes is taken from it.
+TEST(Planned, DevicesByNameAreThoseOfTheFiles) {
+  TempFolder tmp;
+  const auto fits = [&](const std::string& cluster) {
+    const json j = planned(tmp.path(), {"simulate", "--model", "llama3-8B", "--cluster", cluster, "--layout",
+                                        "tp=8 micro=1 global=8 seq=4096 sequence=true"});
+    return j["memory_bytes"].get<int64_t>();
+  };
+  for (const auto& [name, file] : {std::pair("H100", "h100-sxm-8"),
+                                   {"H200", "h200-sxm-8"},
+                                   {"B200", "b200-sxm-8"},
+                                   {"GB200", "gb200-nvl72"},
+                                   {"A100-80GB", "a100-sxm-8"},
+                                   {"MI300X", "mi300x-8"},
+                                   {"mi300x-8", "mi300x-8"},
+                                   {"tpu-v5p", "tpu-v5p"}})
+    EXPECT_EQ(fits(name), fits((source_dir() / "configs/cluster" / file).string() + ".toml")) << name;
+  const std::vector<std::string> search = {"plan",           "--search", "--model",  "llama3-8B",
+                                           "--gpus",         "8",        "--seq",    "4096",
+                                           "--global-batch", "64",       "--cluster"};
+  EXPECT_TRUE(planned(tmp.path(), with(search, {"MI300X"}))["best"].is_object());
+  Ran r = trireme(tmp.path(), with(search, {"TPU"}));
+  EXPECT_EQ(r.code, 2);
+  EXPECT_NE(r.err.find("configs/cluster/tpu-v5e.toml, configs/cluster/tpu-v5p.toml"), std::string::npos)
+      << r.err;
+  r = trireme(tmp.path(), with(search, {"Z80"}));
+  EXPECT_EQ(r.code, 2);
+  EXPECT_NE(r.err.find("mi300x-8"), std::string::npos) << r.err;
+}
+
+// What a slow rank and a slow link cost is plan's as it is simulate's.
+TEST(Planned, StragglersCostWhatSimulateSays) {
+  TempFolder tmp;
+  const std::string file = tiny_run_file(tmp.path(), 3).string();
+  const std::vector<std::string> two = {"--set", "layout.dp=3", "--set", "layout.zero=1"},
+                                 slow = {"--slow", "1=1.5"};
+  const auto step = [&](const char* verb, const std::vector<std::string>& more) {
+    const json j = planned(tmp.path(), with(with({verb, file}, two), more));
+    return std::string(verb) == "plan" ? j["candidates"][0]["step_s"].get<double>()
+                                       : j["step_s"].get<double>();
+  };
+  const double simulated = step("simulate", slow) / step("simulate", {});
+  EXPECT_GT(simulated, 1.2);
+  EXPECT_NEAR(step("plan", slow) / step("plan", {}), simulated, 1e-6);
+  Ran r = trireme(tmp.path(), with(with({"plan", file}, two), slow));
+  EXPECT_NE(r.out.find(fmt::format("x {:.3f} by rank 1 computing 1.5 times as long", simulated)),
+            std::string::npos)
+      << r.out;
+  r = trireme(tmp.path(), with(with({"plan", file}, two), {"--slow", "3=1.5"}));
+  EXPECT_EQ(r.code, 2);
+  EXPECT_NE(r.err.find("--slow 3: ranks are 0 to 2"), std::string::npos) << r.err;
+  r = trireme(tmp.path(), with(with({"plan", file}, two), {"--explain", "--slow", "1=1.5"}));
+  EXPECT_NE(r.err.find("--slow: it is of a run file's step"), std::string::npos) << r.err;
+}
+
+// Nothing can be kept where a file stands in the folder's place: then too a choice and the run that follows
+// it measure once.
+TEST(Planned, TrainMeasuresThisMachineOnce) {
+  TempFolder tmp;
+  const std::string file = tiny_run_file(tmp.path(), 1).string();
+  put_file(tmp / "cache", "in the way");
+  const Ran r = trireme(tmp.path(), {"train", file, "--set", "cluster.file=\"\"", "--set", "layout=auto",
+                                     "--set", "layout.dp=1", "--set", "train.threads=1"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  size_t said = 0;
+  for (size_t at = 0; (at = r.err.find("not kept", at)) != std::string::npos; at++) said++;
+  EXPECT_EQ(said, 1u) << r.err;
+}
+
+// By how much it does not fit, in bytes: of a run, of a search's nearest, of each division.
+TEST(Planned, AShortfallIsBytes) {
+  TempFolder tmp;
+  const std::string file = tiny_run_file(tmp.path(), 1).string();
+  put_file(tmp / "small.toml", "memory_bytes = 500000\npeak.f32 = 1e11\nmemory_bandwidth = 1e10\n");
+  const json j = planned(
+      tmp.path(),
+      {"plan", file, "--set", "cluster.file=\"" + (tmp / "small.toml").string() + "\""})["candidates"][0];
+  EXPECT_EQ(j["fits"], false);
+  EXPECT_EQ(j["allowed_bytes"], 500000);
+  EXPECT_EQ(j["over_bytes"], j["device_bytes"].get<int64_t>() - 500000);
+  EXPECT_NE(j["why_rejected"].get<std::string>().find(
+                fmt::format("needs {} bytes", j["device_bytes"].get<int64_t>())),
+            std::string::npos);
+  const std::vector<std::string> search = {"plan",      "--search", "--model",        "llama3-70B",
+                                           "--cluster", "H100",     "--gpus",         "4",
+                                           "--seq",     "4096",     "--global-batch", "4"};
+  const json all = planned(tmp.path(), search);
+  EXPECT_TRUE(all["best"].is_null());
+  double nearest = 0;
+  for (const json& no : all["rejected"])
+    if (no.contains("over_bytes")) {
+      EXPECT_GT(no["over_bytes"], 0);
+      nearest =
+          nearest == 0 ? no["over_bytes"].get<double>() : std::min(nearest, no["over_bytes"].get<double>());
+    }
+  bool said = false;
+  for (const json& no : all["candidates"])
+    if (no.contains("over_bytes")) {
+      EXPECT_DOUBLE_EQ(no["over_bytes"].get<double>(), nearest);
+      EXPECT_DOUBLE_EQ(nearest, no["bytes"].get<double>() - no["allowed_bytes"].get<double>());
+      said = true;
+    }
+  EXPECT_TRUE(said);
+  std::string bytes = std::to_string(std::llround(nearest));
+  for (auto i = int64_t(bytes.size()) - 3; i > 0; i -= 3) bytes.insert(size_t(i), ",");
+  const Ran r = trireme(tmp.path(), search);
+  EXPECT_NE(r.out.find(fmt::format("nearest, {} bytes over 85.9 GB", bytes)), std::string::npos) << r.out;
+}
+
+// Two chunks are what a V takes, and nearer to what was asked for than another schedule.
+TEST(Planned, AVOfOneChunkIsOfferedTwo) {
+  TempFolder tmp;
+  const std::string file = tiny_run_file(tmp.path(), 1).string();
+  const Ran r =
+      trireme(tmp.path(), {"plan", file, "--set", "layout.pp=2", "--set", "layout.schedule=dualpipe-v",
+                           "--set", "model.layers=4", "--set", "batch.global=8", "--set", "batch.micro=1"});
+  EXPECT_EQ(r.code, 2) << r.out;
+  EXPECT_NE(r.err.find("the nearest layout that works: layout.chunks = 2\n"), std::string::npos) << r.err;
+}
+
+}  // namespace
+}  // namespace trireme::test
