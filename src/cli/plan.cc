@@ -3,6 +3,7 @@
 #include <span>
 
 #include "cli/cli.h"
+#include "cli/known_routing_option.h"
 #include "cli/plan_roofline.h"
 #include "cli/plan_search.h"
 #include "plan/axes.h"
@@ -104,6 +105,8 @@ void add_plan(CLI::App& app) {
   verb->add_flag("--explain", *explained,
                  "instead: where parameters and activations live, when ranks synchronise, how much is "
                  "computing");
+  auto routing = std::make_shared<KnownRoutingRequest>();
+  routing->add_to(*verb);
   auto axes = std::make_shared<AxesRequest>();
   verb->add_flag(
       "--axes", axes->wanted,
@@ -113,8 +116,11 @@ void add_plan(CLI::App& app) {
   verb->add_option("--axes-longest", axes->longest,
                    "tokens of the longest sequence, from data.seq_len in steps of 4 (default: 64 times it)")
       ->needs("--axes");
-  verb->callback([request, subject, axes, walls, roofline, searched, explained, verb] {
+  verb->callback([request, subject, axes, walls, roofline, searched, explained, routing, verb] {
     refuse_two_answers(*verb);
+    if (!routing->file.empty() && (walls->wanted || roofline->wanted || searched->any() || axes->wanted))
+      bad_request("--routing: {}; it is of one run's own layout: leave it out, or plan RUN alone",
+                  routing->file);
     const bool search = searched->any();
     refuse_unread(*verb, *request, walls->wanted, roofline->wanted);
     if (walls->wanted) return plan_walls(*walls, *subject, *request);
@@ -131,6 +137,7 @@ void add_plan(CLI::App& app) {
     if (!planned.note.empty() && !request->json) fmt::print("{}\n\n", planned.note);
     if (axes->wanted) return print_axes(run, cluster, *axes, request->json);
     settle(planned);
+    routing->give_to(planned.run);
     Schedule schedule = schedule_of(run);
     Forecast f = forecast(run, schedule, cluster, rank_threads_of(run));
     if (*explained) return print_explanation(explain(run, schedule, f), request->json);

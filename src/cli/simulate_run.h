@@ -1,6 +1,7 @@
 // trireme simulate RUN.toml, or --model and --layout: a run of any size, event by event.
 #pragma once
 #include "cli/cli.h"
+#include "cli/known_routing_option.h"
 
 namespace trireme::cli {
 
@@ -9,6 +10,7 @@ struct SimulateRunRequest {
   std::string model, cluster, layout, software, site;
   std::vector<std::string> slow, slow_links;
   std::string fail, trace, memory_svg;
+  KnownRoutingRequest routing;
   std::vector<int> trace_ranks;
   int columns = 100;
   double save_s = -1, restart_s = 600;  // -1: derived
