@@ -60,7 +60,7 @@ TEST(CallGroups, BetweenMeasuredSizesAreOnALineOfLogarithms) {
 // A run of four ranks in two groups of two is priced by the table of two.
 TEST(CallGroups, PriceTheCallsOfALayoutsGroups) {
   RunSpec run = tiny_llama(2, 2, 2);
-  run.layout.tp = 2, run.model.heads = 4, run.model.kv_heads = 2, run.model.head_dim = 9;
+  run.layout.tp = 2, run.model.heads = 4, run.model.kv_heads = 2, run.model.head_dim = 10;
   run = resolve(run, {});
   ClusterSpec c;
   c.peak = {.f32 = 1e12, .bf16 = 1e12}, c.memory_bandwidth = 1e11;

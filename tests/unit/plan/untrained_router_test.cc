@@ -26,7 +26,7 @@ constexpr double kRepeat = 1.0 / 512;  // of 512 tokens, drawn at random
 
 // Means of step 1's ep_load over train.seed 1 to 8 and both blocks, four sequences a step (docs/moe.md).
 TEST(UntrainedRouter, IsAsFullAsWasMeasured) {
-  for (const auto& [hidden, measured] : {std::pair(64, 1.034), {128, 1.063}, {256, 1.069}, {512, 1.120}}) {
+  for (const auto& [hidden, measured] : {std::pair(64, 1.032), {128, 1.065}, {256, 1.103}, {512, 1.129}}) {
     const UntrainedLoad l = untrained_load(routers(hidden, 2, 128, 2), kRepeat);
     EXPECT_NEAR(l.mean, measured, 0.03) << hidden;
     EXPECT_LT(l.low, measured) << hidden;
