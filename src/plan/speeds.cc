@@ -56,9 +56,13 @@ int64_t block_of(std::string_view layer) {
   return block;
 }
 
-// Rows of a launch of this rank's experts over those that each rank has, as the known routing says; further
-// rounds, of as many rows of room, are as full as the first.
-std::optional<double> known_rows(const Piece& p, const RunSpec& run, int rank) {
+// Rows of a rank's experts in a microbatch, over those that each rank has, and in how many rounds they came.
+struct Filling {
+  double load = 1, rounds = 1;
+};
+
+// As the known routing says; further rounds are taken to be as full as the first.
+std::optional<Filling> known_filling(const Piece& p, const RunSpec& run, int rank, double room) {
   const int64_t block = block_of(p.layer);
   if (!run.known_routing.rows || block < 0 || p.microbatch < 0) return std::nullopt;
   const std::vector<int> group = mesh_of(run.layout).group(rank, std::array{Axis::ep});
@@ -69,10 +73,10 @@ std::optional<double> known_rows(const Piece& p, const RunSpec& run, int rank) {
     for (size_t e = 0; e < rows.size(); e++) lines[e / own] += rows[e];
   }
   const double each = double(routing_shape_of(run).rows());
-  const double room = std::min(std::ceil(run.layout.ep_buffer * each), each * double(group.size()));
   const double longest = double(*std::max_element(lines.begin(), lines.end()));
   const auto at = size_t(std::find(group.begin(), group.end(), rank) - group.begin());
-  return std::max(1.0, double(lines[at])) / each / std::max(1.0, std::ceil(longest / room));
+  return Filling{std::max(1.0, double(lines[at])) / each,
+                 std::max(1.0, std::ceil(longest / std::ceil(room * each)))};
 }
 
 }  // namespace
@@ -80,12 +84,14 @@ std::optional<double> known_rows(const Piece& p, const RunSpec& run, int rank) {
 Piece as_filled(const Piece& p, const RunSpec& run, int rank) {
   if (run.layout.ep == 1 || !p.name.starts_with("grouped_matmul")) return p;
   const double most = double(run.layout.ep);  // no more rows than there are
-  const double room = std::max(1.0, std::min(run.layout.ep_buffer, most));
-  const double load = known_rows(p, run, rank).value_or(std::min(run.layout.ep_load.number, most));
+  const double room = std::min(run.layout.ep_buffer, most);
+  const Filling balanced{std::min(run.layout.ep_load.number, most), std::max(1.0, std::ceil(1 / room))};
+  const Filling f = known_filling(p, run, rank, room).value_or(balanced);
+  const double filled_part = f.load / room / f.rounds;
   Piece filled = p;
-  filled.cost.flops *= load / room;
+  filled.cost.flops *= filled_part;
   // Rows are the output's, but of a weight's gradient, whose rows are the weights'.
-  if (p.name == "grouped_matmul") filled.rows = std::llround(double(p.rows) * load / room);
+  if (p.name == "grouped_matmul") filled.rows = std::llround(double(p.rows) * filled_part);
   return filled;
 }
 

@@ -6,11 +6,11 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "spec/check_recorded.h"
 #include "spec/recompute.h"
 #include "spec/run_schedule.h"
 #include "spec/supported.h"
 #include "spec/toml.h"
-#include "trace/step_set.h"
 
 namespace trireme {
 namespace {
@@ -433,20 +433,7 @@ void check_training(const RunSpec& run, Problems& out) {
                    fmt::format("{} needs a batch of several parts to compare, and batch.global = {} is one "
                                "microbatch of one replica; give 0, or a smaller batch.micro",
                                run.train.noise_scale, run.batch.global)});
-  for (const auto& [key, text] : {std::pair("train.trace_steps", &run.train.trace_steps),
-                                  {"train.record_routing", &run.train.record_routing}}) {
-    StepSet steps;
-    if (std::string why = StepSet::parse(*text, steps); !why.empty())
-      out.push_back({{key}, why});
-    else if (!steps.empty() && steps.first() > run.train.steps)
-      out.push_back({{key, "train.steps"},
-                     fmt::format("{} are beyond train.steps = {}", shown(*text), run.train.steps)});
-  }
-  if (!run.train.record_routing.empty() && !run.model.moe())
-    out.push_back(
-        {{"train.record_routing", "model.experts"},
-         fmt::format("{} are of routers, and the model has none; give \"\", or model.experts above 0",
-                     shown(run.train.record_routing))});
+  check_recorded_steps(run, out);
   if (run.train.dir.empty())
     out.push_back({{"train.dir"}, "\"\" is no folder; give one, such as \"runs/demo\""});
   if (run.data.train.empty())

@@ -56,6 +56,14 @@ TEST(KnownRouting, FillsProductsOfExpertsAsTheyWere) {
   EXPECT_EQ((seen[{"blocks.0", 1}]), std::set<int64_t>({32}));
   EXPECT_EQ((seen[{"blocks.1", 0}]), std::set<int64_t>({20}));
   EXPECT_EQ((seen[{"blocks.1", 1}]), std::set<int64_t>({28}));
+  // Room for 16 rows at once: 40 come in three rounds.
+  run.layout.ep_buffer = 0.5;
+  const Tape tape = record_training(run, schedule_of(run), 1, 0);
+  double computed = 0;
+  for (const Piece& p : tape.pieces)
+    if (p.name == "grouped_matmul" && p.layer.starts_with("blocks.0") && p.microbatch == 0 && p.action == "F")
+      computed += as_filled(p, run, 0).cost.flops / (p.cost.flops / double(p.rows));
+  EXPECT_NEAR(computed, 2 * 40, 1e-6);  // up and down
 }
 
 }  // namespace

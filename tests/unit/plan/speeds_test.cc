@@ -543,6 +543,8 @@ TEST(Speeds, ExpertsOverRanksArePricedByTheRowsThatCome) {
   run.layout.ep_buffer = 1, run.layout.ep_load = 1.5;
   EXPECT_EQ(as_filled(p, run, 0).cost.flops, 4500);
   run.layout.ep_load = 1;
+  run.layout.ep_buffer = 0.4;  // of three rounds each has room for 0.4
+  EXPECT_NEAR(as_filled(p, run, 0).cost.flops, 2500, 1e-9);
   run.layout.ep_buffer = 1e6;  // room for all rows of both
   EXPECT_EQ(as_filled(p, run, 0).cost.flops, 1500);
   EXPECT_EQ(as_filled(p, run, 0).rows, 75);
