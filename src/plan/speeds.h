@@ -29,8 +29,8 @@ bool passes_through_state(std::string_view op);
 double work_of(const Piece&);
 // The launch as it is on the fullest rank: products of experts that are divided over ranks have a planned
 // room of rows, layout.ep_buffer (at most ep) times what a balanced router sends, and compute those that
-// come, layout.ep_load times those, in as many rounds as were booked; where the run's routing is known (RunSpec::known_routing), those that
-// came to this rank.
+// come, layout.ep_load times those, in as many rounds as were booked; where the run's routing is known
+// (RunSpec::known_routing), those that came to this rank.
 Piece as_filled(const Piece&, const RunSpec&, int rank);
 // "all_reduce ordered 2": a call's table. beside: on a stream of its own, "all_reduce ordered 2 beside",
 // whose thread has to be given a core that computes.
