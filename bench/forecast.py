@@ -15,8 +15,8 @@ behind bench (else over its median): what is left of an error when drift is not 
 cluster file's name then has a number. --passes N goes through all layouts N times, minutes apart, and takes medians of
 each one's forecasts and times. The last column says whether
 memory and bytes on the wire were equal (rows of experts divided over ranks depend on what their router chose).
-How full their fullest rank is no forecast knows: forecasts are those of a balanced router, and a line of errors of
-its own has them at the load that was then measured (layout.ep_load).
+How full their fullest rank is no forecast knows: these runs are fresh, so forecasts are those of an untrained router
+(layout.ep_load = "untrained"), and lines of errors of their own have them of a balanced one and at the load that was then measured.
 --out keeps a JSON line a measurement, so that a part can be run at a time (--begin, --count; --count 0 --bench 1 measures the machine alone);
 --report prints the table of such a file and measures nothing; with --cluster its layouts are forecast anew, with
 --again each by the cluster file that it was forecast with.
@@ -194,12 +194,21 @@ def planned(args, sections, cluster):
         return json.loads(program(args, "plan", run, "--json"))["candidates"][0]
 
 
-def routed(args, sections, cluster, load):
-    """The forecast where the fullest rank of experts has so many means; None where nothing is divided so."""
-    if not load:
+def loaded(args, sections, cluster, load):
+    """The plan where the fullest rank of experts has so many means, or is "untrained"; None where nothing is divided so."""
+    if not load or sections["layout"].get("ep", 1) == 1:
         return None
-    layout = {**sections["layout"], "ep_load": max(1.0, round(load, 4))}
-    return planned(args, {**sections, "layout": layout}, cluster)["step_s"]
+    load = load if isinstance(load, str) else max(1.0, round(load, 4))
+    return planned(args, {**sections, "layout": {**sections["layout"], "ep_load": load}}, cluster)
+
+
+def forecasts(args, sections, cluster, load):
+    """The balanced plan, and what a line of JSON says of the others; load: as it was measured."""
+    plan = planned(args, sections, cluster)
+    expected = loaded(args, sections, cluster, "untrained")
+    routed = loaded(args, sections, cluster, load)
+    return plan, {"expected_s": (expected or plan)["step_s"], "balanced_s": plan["step_s"], "roof_s": plan["roof_s"],
+                  "routed_s": routed and routed["step_s"], "expected_load": expected and expected["untrained"]}
 
 
 def measure(args, seed):
@@ -212,8 +221,8 @@ def measure(args, seed):
     wire = {name: w["bytes"] for name, w in plan["wire"].items() if w["bytes"]}
     measured = {name: n for name, n in last.get("comm_bytes", {}).items() if n}
     same = wire == measured and plan["memory"]["total"] == last["peak_bytes"]["total"]
-    return {"seed": seed, "draw": sections, "expected_s": plan["step_s"], "roof_s": plan["roof_s"],
-            "ep_load": last.get("ep_load"), "routed_s": routed(args, sections, args.cluster, last.get("ep_load")),
+    _, said = forecasts(args, sections, args.cluster, last.get("ep_load"))
+    return {"seed": seed, "draw": sections, **said, "ep_load": last.get("ep_load"),
             "measured_s": statistics.median(seconds), "steps": len(seconds), "bytes_equal": same,
             "reference_s": (before + args.last) / 2, "bench_reference_s": args.bench_reference, "others": others,
             "cluster": str(args.cluster)}
@@ -238,7 +247,7 @@ def over_passes(rows):
     layouts = {}
     for row in rows:
         layouts.setdefault(row["seed"], []).append(row)
-    seconds = ("expected_s", "routed_s", "roof_s", "measured_s", "clocked_s")
+    seconds = ("expected_s", "balanced_s", "routed_s", "roof_s", "measured_s", "clocked_s")
     return [dict(of[0], bytes_equal=all(r["bytes_equal"] for r in of),
                  **{key: statistics.median(r[key] for r in of) for key in seconds}) for of in layouts.values()]
 
@@ -258,6 +267,7 @@ def summary(rows, name, what, key="measured_s"):
 def report(measured):
     usual = statistics.median(r["reference_s"] for r in measured)
     for r in measured:
+        r["balanced_s"] = r.get("balanced_s") or r["expected_s"]
         r["routed_s"] = r.get("routed_s") or r["expected_s"]
         r["clocked_s"] = r["measured_s"] * (r.get("bench_reference_s") or usual) / r["reference_s"]
     rows = over_passes(measured)
@@ -269,6 +279,7 @@ def report(measured):
         print(line_of(row))
     print(summary(rows, "expected_s", "expected"))
     print(summary(rows, "expected_s", "expected, without drift since bench", "clocked_s"))
+    print(summary(rows, "balanced_s", "expected, a balanced router"))
     print(summary(rows, "routed_s", "expected, experts' ranks as full as they were"))
     print(summary(rows, "roof_s", "roof"))
     if len(measured) > len(rows):
@@ -278,7 +289,13 @@ def report(measured):
         if of := [r for r in rows if kind_of(r) == kind]:
             print(summary(of, "expected_s", f"expected, {kind}"))
             if kind == "ep":
+                print(summary(of, "balanced_s", "expected, ep, a balanced router"))
                 print(summary(of, "routed_s", "expected, ep, experts' ranks as full as they were"))
+                for r in of:
+                    if r.get("ep_load") and r.get("expected_load"):
+                        e = r["expected_load"]
+                        print(f"seed {r['seed']}: fullest rank {r['ep_load']:.3f} means, expected {e['ep_load']:.3f} "
+                              f"({e['low']:.3f} to {e['high']:.3f})")
     spread = sorted(r["reference_s"] / usual for r in measured)
     print(f"the fixed run beside them: {spread[0]:.2f} to {spread[-1]:.2f} of its median")
     if all(r.get("bench_reference_s") for r in measured):
@@ -319,9 +336,8 @@ def main():
                 continue
             of = row["seed"], str(cluster)
             if of not in plans:
-                plans[of] = planned(args, row["draw"], cluster)
-            row.update(expected_s=plans[of]["step_s"], roof_s=plans[of]["roof_s"],
-                       routed_s=routed(args, row["draw"], cluster, row.get("ep_load")))
+                plans[of] = forecasts(args, row["draw"], cluster, row.get("ep_load"))[1]
+            row.update(plans[of])
         return report(rows)
     if not args.cluster:
         p.error("--cluster is missing: trireme bench --out FILE writes one")

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <fmt/chrono.h>
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <array>
@@ -10,6 +11,7 @@
 #include <fstream>
 #include <iterator>
 #include <set>
+#include <sstream>
 #include <thread>
 
 #include "base/machine.h"
@@ -68,7 +70,15 @@ void show_calibration(const Calibration& c) {
     for (const SpeedPoint& p : t.points) best = std::max(best, p.work / p.seconds);
     fmt::print(", {} products up to {:.1f} GFLOP/s ({} sizes)", t.of.substr(7), best / 1e9, t.points.size());
   }
-  fmt::print("; {} tables of ops, {} of collectives\n", c.ops.size(), c.calls.size());
+  std::set<int64_t> groups;  // of calls' tables: "all_reduce ordered 4 ..."
+  for (const std::string& line : c.calls) {
+    std::istringstream words(line);
+    std::string name, algorithm;
+    int64_t ranks = 0;
+    if (words >> name >> algorithm >> ranks) groups.insert(ranks);
+  }
+  fmt::print("; {} tables of ops, {} of collectives{}\n", c.ops.size(), c.calls.size(),
+             groups.empty() ? "" : fmt::format(" (groups of {})", fmt::join(groups, ", ")));
 }
 
 void show(const ClusterSpec& c) {

@@ -4,6 +4,7 @@
 
 #include "cli/cli.h"
 #include "cli/disturbance.h"
+#include "cli/known_routing_option.h"
 #include "cli/plan_roofline.h"
 #include "cli/plan_search.h"
 #include "plan/axes.h"
@@ -134,6 +135,8 @@ void add_plan(CLI::App& app) {
   verb->add_flag("--explain", *explained,
                  "instead: where parameters and activations live, when ranks synchronise, how much is "
                  "computing");
+  auto routing = std::make_shared<KnownRoutingRequest>();
+  routing->add_to(*verb);
   auto axes = std::make_shared<AxesRequest>();
   verb->add_flag(
       "--axes", axes->wanted,
@@ -145,8 +148,11 @@ void add_plan(CLI::App& app) {
       ->needs("--axes");
   auto disturbed = std::make_shared<DisturbanceOptions>();
   disturbed->add_to(*verb);
-  verb->callback([request, subject, axes, walls, roofline, searched, explained, disturbed, verb] {
+  verb->callback([request, subject, axes, walls, roofline, searched, explained, routing, disturbed, verb] {
     refuse_two_answers(*verb);
+    if (!routing->file.empty() && (walls->wanted || roofline->wanted || searched->any() || axes->wanted))
+      bad_request("--routing: {}; it is of one run's own layout: leave it out, or plan RUN alone",
+                  routing->file);
     const bool search = searched->any();
     refuse_slowed(*verb, search,
                   !search && !walls->wanted && !roofline->wanted && !axes->wanted && !*explained);
@@ -165,6 +171,7 @@ void add_plan(CLI::App& app) {
     if (!planned.note.empty() && !request->json) fmt::print("{}\n\n", planned.note);
     if (axes->wanted) return print_axes(run, cluster, *axes, request->json);
     settle(planned);
+    routing->give_to(planned.run);
     Schedule schedule = schedule_of(run);
     Forecast f = forecast(run, schedule, cluster, rank_threads_of(run));
     if (*explained)

@@ -95,6 +95,7 @@ void book(const SimulateRunRequest& q, Subject& s) {
   s.run = resolve(s.run, {.native_bf16 = s.cluster.peak.bf16 > 0});
   find_own_schedule(s.run, s.cluster);
   s.run = choose_recompute(s.run, s.cluster, rank_threads_of(s.run));
+  q.routing.give_to(s.run);
   if (q.share_links)
     bad_request("--share-links: a run that is booked here is priced alone; right is with --closed-form");
   s.device = s.cluster.name, s.priced = "op by op from the tapes that its ranks will issue, at the roof";
@@ -139,6 +140,9 @@ Subject subject_of(const SimulateRunRequest& q) {
   s.run = q.run.file.empty() ? run_of_options(q, scaled) : load_run(q.run.file, q.run.sets);
   if (can_be_booked(q, s.run))
     book(q, s);
+  else if (!q.routing.file.empty())
+    bad_request("--routing: {}; rows are booked rank by rank, of a RUN of up to {} ranks on a cluster file",
+                q.routing.file, kMostBookedRanks);
   else
     price_in_closed_form(q, s, std::move(scaled));
   s.title = fmt::format("{} on {} {}: {}", q.model.empty() ? q.run.file : q.model, s.run.world(), s.device,
@@ -380,6 +384,7 @@ std::vector<CLI::Option*> SimulateRunRequest::add_to(CLI::App& verb) {
   verb.add_option("--trace", trace, "file for the timeline (chrome://tracing, Perfetto, trireme inspect)");
   verb.add_option("--trace-ranks", trace_ranks, "of these ranks (default: one of each group)");
   verb.add_option("--memory-svg", memory_svg, "file to draw memory over time into");
+  routing.add_to(verb);
   verb.add_option("--columns", columns, "of the comb in text")
       ->check(CLI::Range(10, 1000))
       ->capture_default_str();

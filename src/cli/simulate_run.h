@@ -2,6 +2,7 @@
 #pragma once
 #include "cli/cli.h"
 #include "cli/disturbance.h"
+#include "cli/known_routing_option.h"
 
 namespace trireme::cli {
 
@@ -10,6 +11,7 @@ struct SimulateRunRequest {
   std::string model, cluster, layout, software, site, constants;
   DisturbanceOptions disturbed;
   std::string fail, trace, memory_svg;
+  KnownRoutingRequest routing;
   std::vector<int> trace_ranks;
   int columns = 100;
   double save_s = -1, restart_s = 600;  // -1: derived

@@ -18,7 +18,7 @@ Owned as_tensor(Ctx& ctx, const std::vector<int32_t>& values) {
 
 // ---- where rows go ----
 
-// All ranks' offsets, kept as "counts" [ep, E + 1]; on meta rows are assumed balanced.
+// All ranks' offsets, kept as "counts" [ep, E + 1]; on meta rows are as a recording has them, else balanced.
 RowPlan ExpertExchange::agree(Ctx& ctx, const Tensor& offsets, int64_t rows, Saved& saved) const {
   Communicator& ep = *ctx.groups.ep;
   Owned counts = ctx.activation({ep.size(), experts_ + 1}, DType::i32);
@@ -37,8 +37,12 @@ RowPlan ExpertExchange::agree(Ctx& ctx, const Tensor& offsets, int64_t rows, Sav
 
 RowPlan ExpertExchange::agreed(Ctx& ctx, int64_t rows, const Saved& saved) const {
   const Communicator& ep = *ctx.groups.ep;
-  if (!ctx.device.has_data())
-    return RowPlan(RowPlan::balanced(rows, ep.size(), experts_), ep.size(), ep.rank(), capacity(ctx));
+  if (!ctx.device.has_data()) {
+    std::vector<int64_t> counts;
+    if (ctx.training && ctx.routing) counts = ctx.routing->expected(block_, ctx.batch.first_sequence);
+    if (counts.empty()) counts = RowPlan::balanced(rows, ep.size(), experts_);
+    return RowPlan(std::move(counts), ep.size(), ep.rank(), capacity(ctx));
+  }
   std::vector<int32_t> offsets(size_t(ep.size() * (experts_ + 1)));
   ctx.device.download(offsets.data(), saved.get(this, "counts"));
   std::vector<int64_t> counts;
@@ -61,7 +65,7 @@ void ExpertExchange::count(Ctx& ctx, const RowPlan& plan) const {
 }
 
 void ExpertExchange::reorder(Ctx& ctx, const RowPlan& plan, const Tensor& place, const Tensor& source) const {
-  if (plan.rounds() == 1) return;  // they lie so already
+  if (plan.rounds() == 1 || !ctx.device.has_data()) return;  // they lie so already
   const std::vector<int32_t> to = plan.sending();
   std::vector<int32_t> places(size_t(place.numel())), sources(size_t(source.numel()), -1);
   ctx.device.download(places.data(), place);

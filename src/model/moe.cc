@@ -258,6 +258,8 @@ void Moe::count(Ctx& ctx, const Tensor& load, const Tensor& offsets) const {
   LayerRouting& r = ctx.routing->of(sizes_.block, ctx.batch.first_sequence).routing;
   r.load.assign(host.begin(), host.end());
   r.dropped = r.choices() - ends.back();
+  r.rows.resize(experts);
+  for (size_t e = 0; e < experts; e++) r.rows[e] = ends[e + 1] - ends[e];
 }
 
 // Choices of each unit's experts, over all ranks that have tokens of it; of global units also those of the

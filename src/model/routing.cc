@@ -63,6 +63,23 @@ double LayerRouting::max_load(int64_t ranks) const {
   return double(most) * double(ranks) / double(all);
 }
 
+std::vector<int64_t> Routing::expected(int64_t block, int64_t first_sequence) const {
+  std::vector<int64_t> rows;
+  if (!expected_) return rows;
+  const int64_t microbatch = first_sequence / sequences_;
+  for (const int rank : group_) {
+    const std::span<const int32_t> of = expected_->of(rank, block, microbatch);
+    if (of.empty())
+      bad_request(
+          "the recorded routing has no rows of rank {}, block {}, microbatch {}; right is one of the run's "
+          "own "
+          "layout and schedule, with all lines of its step",
+          rank, block, microbatch);
+    rows.insert(rows.end(), of.begin(), of.end());
+  }
+  return rows;
+}
+
 std::vector<LayerRouting> Routing::totals(int64_t experts) const {
   std::vector<LayerRouting> out;
   for (const auto& layer : steps_) {

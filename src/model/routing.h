@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "model/layer.h"
+#include "trace/recorded_rows.h"
 
 namespace trireme {
 
@@ -40,6 +41,7 @@ class RecordedRouting {
 // A layer's part in a step, of one rank or summed over all.
 struct LayerRouting {
   std::vector<int64_t> load;  // choices of each expert, dropped ones too
+  std::vector<int64_t> rows;  // those of them that are not dropped; of a rank's microbatch alone
   int64_t dropped = 0;        // choices beyond the capacity
   // Of experts over ranks: rows sent to their owners, rows that owners computed, and how many rounds that
   // took (the most of a microbatch).
@@ -61,6 +63,14 @@ class Routing {
   Choices choices() const { return choices_; }
   RecordedRouting* recording() const { return recording_; }
 
+  // Forecasts: rows that a run's routers gave experts, in the place of a balanced router's. group: the ranks
+  // of ep, of the world, in their order; sequences: of a microbatch of all replicas.
+  void expect(std::shared_ptr<const StepRows> rows, std::vector<int> group, int64_t sequences) {
+    expected_ = std::move(rows), group_ = std::move(group), sequences_ = sequences;
+  }
+  // [group, experts]; empty: none are expected. Errors (request): the recording has none of this microbatch.
+  std::vector<int64_t> expected(int64_t block, int64_t first_sequence) const;
+
   // ---- counters of a step: by block, and microbatch by microbatch, so that one run again counts once ----
   void start_step() {
     for (auto& layer : steps_) layer.clear();
@@ -78,6 +88,9 @@ class Routing {
  private:
   Choices choices_ = Choices::real;
   RecordedRouting* recording_ = nullptr;
+  std::shared_ptr<const StepRows> expected_;
+  std::vector<int> group_;
+  int64_t sequences_ = 1;
   std::vector<std::map<int64_t, Microbatch>> steps_;  // by block, then first sequence
 };
 

@@ -10,6 +10,7 @@
 #include "comm/options.h"
 #include "mesh/mesh.h"
 #include "plan/call_price.h"
+#include "plan/untrained_router.h"
 
 namespace trireme {
 namespace {
@@ -112,6 +113,8 @@ std::vector<MemoryPoint> memory_of(const RankTape& t, const RankReplay& r) {
 
 BookedStep booked_step(const RunSpec& run, const Schedule& schedule, const ClusterSpec& cluster, int threads,
                        const Disturbance& disturbed) {
+  if (run.layout.ep_load.untrained)
+    return booked_step(with_expected_load(run), schedule, cluster, threads, disturbed);
   if (run.world() > kMostBookedRanks)
     bad_request("{} ranks are too many to record each; right is at most {}", run.world(), kMostBookedRanks);
   const BookedPaces paces(disturbed, forecast_links(run, cluster), run.world());

@@ -198,7 +198,8 @@ double seconds_of(Communicator& c, Collective kind, ColdBuffers& buffers, int64_
   return median(s);
 }
 
-std::vector<SpeedTable> time_calls(int ranks) {
+// Calls of groups of neighbours, all groups of that size at once, as a layout's are.
+std::vector<SpeedTable> time_calls(int ranks, int group) {
   constexpr int64_t kSizes[] = {1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 22, 1 << 24};
   // Of each rank, beyond caches; of many ranks together no more than a laptop has.
   const int64_t cold = std::max<int64_t>(64 << 20, std::min<int64_t>(192 << 20, (int64_t(4) << 30) / ranks));
@@ -207,15 +208,15 @@ std::vector<SpeedTable> time_calls(int ranks) {
                                    Collective::p2p};
   std::vector<SpeedTable> out;
   run_rank_threads(ranks, "cpu", {.threads = 1, .bind = true}, [&](Device& device, CommFactory& factory) {
-    std::vector<int> all(static_cast<size_t>(ranks));
-    std::iota(all.begin(), all.end(), 0);
-    auto c = factory.split(all, "bench");
+    std::vector<int> mine(static_cast<size_t>(group));
+    std::iota(mine.begin(), mine.end(), factory.rank() / group * group);
+    auto c = factory.split(mine, "bench");
     ColdBuffers buffers(device, cold);
     for (Collective kind : kKinds) {
       SpeedTable t;
       for (int64_t bytes : kSizes) {
         const double s = seconds_of(*c, kind, buffers, bytes);
-        t.of = call_table(name_of(kind), c->algorithm(kind, bytes), size_t(ranks));
+        t.of = call_table(name_of(kind), c->algorithm(kind, bytes), size_t(group));
         t.points.push_back({.work = double(bytes), .seconds = s});
       }
       if (factory.rank() == 0) out.push_back(std::move(t));
@@ -432,7 +433,7 @@ std::vector<SpeedTable> call_tables(const CallSeconds& seen, int ranks) {
     thin(t);
     out.push_back(std::move(t));
   }
-  for (SpeedTable& alone : time_calls(ranks)) {
+  for (SpeedTable& alone : time_calls(ranks, ranks)) {
     for (const bool beside : {true, false}) {
       SpeedTable* t = find_table(out, alone.of + std::string(beside ? kBeside : ""));
       if (!t) continue;
@@ -446,6 +447,8 @@ std::vector<SpeedTable> call_tables(const CallSeconds& seen, int ranks) {
     }
     if (!find_table(out, alone.of)) out.push_back(std::move(alone));
   }
+  for (const int group : smaller_groups(ranks))
+    for (SpeedTable& t : time_calls(ranks, group)) out.push_back(std::move(t));
   return out;
 }
 
@@ -471,6 +474,13 @@ void take_whole_steps(Calibration& c, std::span<const RunSpec> runs, std::span<c
 }
 
 }  // namespace
+
+std::vector<int> smaller_groups(int ranks) {
+  std::vector<int> groups;
+  for (int group = 2; group < ranks; group *= 2)
+    if (ranks % group == 0) groups.push_back(group);
+  return groups;
+}
 
 Calibration calibrate(const CalibrationRequest& o, const CalibrationProgress& progress) {
   const std::vector<RunSpec> runs = drills(o);
@@ -499,7 +509,7 @@ Calibration calibrate(const CalibrationRequest& o, const CalibrationProgress& pr
   for (size_t i = 0; i < runs.size(); i++) {
     const double factor = clocks[i] / usual;
     for (Tape& t : drilled[i].tapes) {
-      for (Piece& p : t.pieces) p = as_filled(p, runs[i]);
+      for (Piece& p : t.pieces) p = as_filled(p, runs[i], t.rank);
       samples.add(t, runs[i].precision.compute, factor, drilled[i].waited_s);
     }
     add_calls(calls, drilled[i].calls, factor);

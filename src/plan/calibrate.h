@@ -35,6 +35,9 @@ Calibration calibrate(const CalibrationRequest&, const CalibrationProgress& prog
 // The runs that it takes: random tokens, one microbatch a step.
 std::vector<RunSpec> drills(const CalibrationRequest&);
 
+// Sizes of groups whose collectives are timed beside those of all ranks: 2, 4, 8, ... that divide them.
+std::vector<int> smaller_groups(int ranks);
+
 // Seconds of launches on recorded tapes, by op, compute type and size; what several launches of a size took
 // is their median.
 class SpeedSamples {

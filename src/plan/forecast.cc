@@ -11,6 +11,7 @@
 #include "plan/remedies.h"
 #include "plan/speeds.h"
 #include "runtime/recompute.h"
+#include "spec/known_routing.h"
 #include "spec/run_schedule.h"
 
 namespace trireme {
@@ -30,7 +31,8 @@ std::vector<OpForecast> price_ops(const Booking& b, const ClusterSpec& cluster, 
       if (!p.launched || p.name != t.op) continue;
       const OpSeconds s = op_seconds(p.name, p.cost, cluster, run.precision.compute);
       o.roof_s += s.seconds, o.seconds += double(prices[i].time) * 1e-9;
-      if (speeds && !speeds->op(as_filled(p, run), run.precision.compute)) o.unmeasured_s += s.seconds;
+      if (speeds && !speeds->op(as_filled(p, run, b.tape.rank), run.precision.compute))
+        o.unmeasured_s += s.seconds;
       if (s.compute_bound) bound_by_compute += s.seconds;
     }
     o.compute_bound = 2 * bound_by_compute >= o.roof_s;
@@ -62,7 +64,7 @@ void price_step(Forecast& f, const RunSpec& run, const Schedule& schedule, const
 // cuts into longer and shorter pieces the last rank, which has a shorter one, sends the most.
 std::vector<int> other_senders(const RunSpec& run, const MostWire& booked) {
   std::set<int> ranks;
-  if (run.optimizer.name == "muon") {
+  if (run.optimizer.name == "muon" || run.known_routing.rows) {
     const std::vector<int> owners = distinct_ranks(run);
     ranks.insert(owners.begin(), owners.end());
   }
@@ -122,6 +124,14 @@ int64_t ranks_on_device(const RunSpec& run, const ClusterSpec& cluster) {
 }
 
 Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpec& given, int threads) {
+  if (run.layout.ep_load.untrained) {
+    const UntrainedLoad load = untrained_load(run, token_repeat(run));
+    RunSpec now = run;
+    now.layout.ep_load = load.mean;
+    Forecast f = forecast(now, schedule, given, threads);
+    f.untrained = load;
+    return f;
+  }
   const ClusterSpec cluster = passed_by_kernels(run, given);
   if (run.world() > 1 && run.train.sum_order == "auto" && run.train.comm != "nccl" &&
       !links_known(options_of(run, cluster)))
@@ -159,7 +169,10 @@ Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpe
     others.push_back(record_training(run, schedule, threads, rank, cluster));
     f.wire.take(others.back());
   }
-  f.routed = routed_bytes(run, schedule, f.wire);
+  if (run.known_routing.rows)
+    f.known_load = known_load(run);
+  else
+    f.routed = routed_bytes(run, schedule, f.wire);
   if (priced) price_step(f, run, schedule, cluster, threads, others);
   if (f.step_s > 0 && matrix_peak > 0) {
     f.tokens_per_s = double(f.tokens) / f.step_s;

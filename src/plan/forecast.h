@@ -6,6 +6,7 @@
 
 #include "plan/price.h"
 #include "plan/routed_rows.h"
+#include "plan/untrained_router.h"
 #include "runtime/booking.h"
 #include "spec/cluster_spec.h"
 
@@ -47,13 +48,15 @@ bool has_own_devices(const ClusterSpec&);
 int64_t ranks_on_device(const RunSpec&, const ClusterSpec&);
 
 struct Forecast {
-  Booking booking;                    // of the rank whose peak is the largest
-  MostWire wire;                      // over all ranks
-  std::optional<RoutedBytes> routed;  // all_to_all, where experts are divided
-  int64_t tokens = 0;                 // target tokens of a step
-  double model_flops = 0;             // of a step: 3 x forward, as MFU counts
-  double hardware_flops = 0;          // of a step: those, and what is computed again, as HFU counts
-  double op_flops = 0;                // of a step, as that rank's kernels count
+  Booking booking;                         // of the rank whose peak is the largest
+  MostWire wire;                           // over all ranks
+  std::optional<RoutedBytes> routed;       // all_to_all, where experts are divided and no routing is known
+  std::optional<UntrainedLoad> untrained;  // where layout.ep_load asks for it
+  double known_load = 0;                   // of a known routing: rows on the fullest rank, over the mean
+  int64_t tokens = 0;                      // target tokens of a step
+  double model_flops = 0;                  // of a step: 3 x forward, as MFU counts
+  double hardware_flops = 0;               // of a step: those, and what is computed again, as HFU counts
+  double op_flops = 0;                     // of a step, as that rank's kernels count
   // 0 when the machine's peaks are not known. step_s: expected where kernels that take most of the step were
   // measured with as many ranks and threads, else at the roof; roof_s: at the roof.
   double step_s = 0, roof_s = 0, tokens_per_s = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 
 #include "comm/algorithms.h"
 #include "mesh/mesh.h"
@@ -53,10 +54,10 @@ std::optional<double> call_speed(const Speeds& speeds, const Tape& tape, const P
                      double(p.payload));
 }
 
-double piece_seconds(const Piece& p, const ClusterSpec& cluster, const RunSpec& run,
+double piece_seconds(const Piece& p, int rank, const ClusterSpec& cluster, const RunSpec& run,
                      const std::optional<Speeds>& speeds, double of_step) {
   if (speeds)
-    if (const std::optional<double> s = speeds->op(as_filled(p, run), run.precision.compute, of_step))
+    if (const std::optional<double> s = speeds->op(as_filled(p, run, rank), run.precision.compute, of_step))
       return *s;
   return op_seconds(p.name, p.cost, cluster, run.precision.compute).seconds;
 }
@@ -91,6 +92,14 @@ constexpr size_t kMostReplayed = 64;
 std::vector<int> distinct_ranks(const RunSpec& run) {
   const LayoutSpec& l = run.layout;
   const Mesh mesh = mesh_of(l);
+  if (run.known_routing.rows) {  // each rank has rows of its own
+    if (run.world() > int64_t(kMostReplayed))
+      bad_request("a recorded routing is booked rank by rank, of up to {} ranks, and the run has {}",
+                  kMostReplayed, run.world());
+    std::vector<int> all(size_t(run.world()));
+    std::iota(all.begin(), all.end(), 0);
+    return all;
+  }
   std::vector<Axis> axes, same = {Axis::dp};
   if (l.pp > 1) axes.push_back(Axis::pp);                            // other layers
   if (l.cp > 1) axes.push_back(Axis::cp), same.push_back(Axis::cp);  // other blocks of keys
@@ -138,7 +147,8 @@ std::vector<Price> price(const Tape& tape, const ClusterSpec& cluster, const Run
     else if (of_host(p))
       s = host_seconds(p.cost, cluster);
     else if (p.kind == PieceKind::op)
-      s = piece_seconds(p, cluster, run, speeds, passes_through_state(p.name) ? of_step[p.name] : 0);
+      s = piece_seconds(p, tape.rank, cluster, run, speeds,
+                        passes_through_state(p.name) ? of_step[p.name] : 0);
     else if ((p.kind == PieceKind::call || p.kind == PieceKind::send) && !s)
       s = talk_seconds(tape, p, cluster, run, links);
     const double before = speeds && p.launched ? speeds->between_s() : 0;

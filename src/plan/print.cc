@@ -107,6 +107,16 @@ std::string wire_text(const RunSpec& run, const Forecast& f) {
                        w.of[k].wire, human_bytes(w.of[k].wire), fmt::join(w.algorithms[k], ", "));
   s += fmt::format("  {:<20} {:>8}       {:>15} {:>10}\n", w.alike ? "all" : "the busiest rank's", "",
                    w.busiest, human_bytes(w.busiest));
+  if (run.known_routing.rows)
+    s += fmt::format(
+        "  rows of experts are those of step {} of the recorded routing: {:.3f} means on the fullest rank\n",
+        run.known_routing.step, f.known_load);
+  if (f.untrained && run.layout.ep > 1)
+    s += fmt::format(
+        "  routers that are not trained are expected to give the fullest rank {:.2f} means of rows (four of "
+        "five runs: "
+        "{:.2f} to {:.2f})\n",
+        f.untrained->mean, f.untrained->low, f.untrained->high);
   return s + (f.routed ? routed_text(*f.routed) : "") + "\n";
 }
 
@@ -292,6 +302,9 @@ nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
           {"calls", c.calls}, {"bytes", c.wire}, {"algorithms", f.wire.algorithms[k]}};
   if (f.routed)
     j["wire"]["all_to_all"]["least"] = f.routed->least, j["wire"]["all_to_all"]["most"] = f.routed->most;
+  if (f.untrained)
+    j["untrained"] = {{"ep_load", f.untrained->mean}, {"low", f.untrained->low}, {"high", f.untrained->high}};
+  if (run.known_routing.rows) j["routing"] = {{"step", run.known_routing.step}, {"ep_load", f.known_load}};
   if (f.disk_read + f.disk_written > 0) {
     j["disk"] = {{"bytes_read", f.disk_read}, {"bytes_written", f.disk_written}};
     j["disk"]["seconds"] = j["disk"]["exposed_s"] = nullptr;

@@ -1,7 +1,10 @@
 #include "plan/speeds.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+
+#include "spec/known_routing.h"
 
 namespace trireme {
 namespace {
@@ -42,15 +45,53 @@ double work_of(const Piece& p) {
   return is_product(p.name) ? p.cost.flops : double(p.cost.bytes_read + p.cost.bytes_written);
 }
 
-Piece as_filled(const Piece& p, const RunSpec& run) {
+namespace {
+
+// Of the block that the layer "blocks.3.moe" is of; -1: of none.
+int64_t block_of(std::string_view layer) {
+  constexpr std::string_view kBlocks = "blocks.";
+  int64_t block = -1;
+  if (layer.starts_with(kBlocks))
+    std::from_chars(layer.data() + kBlocks.size(), layer.data() + layer.size(), block);
+  return block;
+}
+
+// Rows of a rank's experts in a microbatch, over those that each rank has, and in how many rounds they came.
+struct Filling {
+  double load = 1, rounds = 1;
+};
+
+// As the known routing says; further rounds are taken to be as full as the first.
+std::optional<Filling> known_filling(const Piece& p, const RunSpec& run, int rank, double room) {
+  const int64_t block = block_of(p.layer);
+  if (!run.known_routing.rows || block < 0 || p.microbatch < 0) return std::nullopt;
+  const std::vector<int> group = mesh_of(run.layout).group(rank, std::array{Axis::ep});
+  std::vector<int64_t> lines(group.size());
+  const size_t own = size_t(run.model.experts) / group.size();
+  for (const int from : group) {
+    const std::span<const int32_t> rows = run.known_routing.rows->of(from, block, p.microbatch);
+    for (size_t e = 0; e < rows.size(); e++) lines[e / own] += rows[e];
+  }
+  const double each = double(routing_shape_of(run).rows());
+  const double longest = double(*std::max_element(lines.begin(), lines.end()));
+  const auto at = size_t(std::find(group.begin(), group.end(), rank) - group.begin());
+  return Filling{std::max(1.0, double(lines[at])) / each,
+                 std::max(1.0, std::ceil(longest / std::ceil(room * each)))};
+}
+
+}  // namespace
+
+Piece as_filled(const Piece& p, const RunSpec& run, int rank) {
   if (run.layout.ep == 1 || !p.name.starts_with("grouped_matmul")) return p;
   const double most = double(run.layout.ep);  // no more rows than there are
-  const double room = std::max(1.0, std::min(run.layout.ep_buffer, most));
-  const double load = std::min(run.layout.ep_load, most);
+  const double room = std::min(run.layout.ep_buffer, most);
+  const Filling balanced{std::min(run.layout.ep_load.number, most), std::max(1.0, std::ceil(1 / room))};
+  const Filling f = known_filling(p, run, rank, room).value_or(balanced);
+  const double filled_part = f.load / room / f.rounds;
   Piece filled = p;
-  filled.cost.flops *= load / room;
+  filled.cost.flops *= filled_part;
   // Rows are the output's, but of a weight's gradient, whose rows are the weights'.
-  if (p.name == "grouped_matmul") filled.rows = std::llround(double(p.rows) * load / room);
+  if (p.name == "grouped_matmul") filled.rows = std::llround(double(p.rows) * filled_part);
   return filled;
 }
 
@@ -103,9 +144,25 @@ std::optional<double> Speeds::op(const Piece& p, std::string_view compute, doubl
 std::optional<double> Speeds::call(std::string_view name, std::string_view algorithm, size_t ranks,
                                    bool beside, double bytes) const {
   for (const bool b : {beside, !beside})
-    if (const auto it = calls_.find(call_table(name, algorithm, ranks, b)); it != calls_.end())
-      return curve_seconds(it->second, bytes);
+    if (const auto s = call_of(name, algorithm, ranks, b, bytes)) return s;
   return std::nullopt;
+}
+
+std::optional<double> Speeds::call_of(std::string_view name, std::string_view algorithm, size_t ranks,
+                                      bool beside, double bytes) const {
+  const auto measured = [&](size_t group) -> std::optional<double> {
+    const auto it = calls_.find(call_table(name, algorithm, group, beside));
+    if (it == calls_.end()) return std::nullopt;
+    return curve_seconds(it->second, bytes);
+  };
+  if (const auto s = measured(ranks)) return s;
+  size_t fewer = ranks, more = ranks;
+  std::optional<double> below, above;
+  while (!below && fewer > 2) below = measured(--fewer);
+  while (!above && more < ranks_) above = measured(++more);
+  if (!below || !above) return std::nullopt;
+  const double part = std::log(double(ranks) / double(fewer)) / std::log(double(more) / double(fewer));
+  return *below * std::pow(*above / *below, part);
 }
 
 Axis divided_axis(const LayoutSpec& l) {

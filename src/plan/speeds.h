@@ -29,8 +29,9 @@ bool passes_through_state(std::string_view op);
 double work_of(const Piece&);
 // The launch as it is on the fullest rank: products of experts that are divided over ranks have a planned
 // room of rows, layout.ep_buffer (at most ep) times what a balanced router sends, and compute those that
-// come, layout.ep_load times those.
-Piece as_filled(const Piece&, const RunSpec&);
+// come, layout.ep_load times those, in as many rounds as were booked; where the run's routing is known
+// (RunSpec::known_routing), those that came to this rank.
+Piece as_filled(const Piece&, const RunSpec&, int rank);
 // "all_reduce ordered 2": a call's table. beside: on a stream of its own, "all_reduce ordered 2 beside",
 // whose thread has to be given a core that computes.
 inline constexpr std::string_view kBeside = " beside";
@@ -55,13 +56,17 @@ class Speeds {
   // Of one launch; none where no size of this op was measured in this type. of_step: the work of all launches
   // of the op in the step, where it passes through state.
   std::optional<double> op(const Piece&, std::string_view compute, double of_step = 0) const;
-  // Of a call once its ranks have met; as the other kind where only that was measured.
+  // Of a call once its ranks have met; as the other kind where only that was measured. Of a group of another
+  // size than was measured: between the next smaller and larger ones, a straight line in logarithms; beyond
+  // them none.
   std::optional<double> call(std::string_view name, std::string_view algorithm, size_t ranks, bool beside,
                              double bytes) const;
   double between_s() const { return between_s_; }
   size_t ranks() const { return ranks_; }  // that it was measured with
 
  private:
+  std::optional<double> call_of(std::string_view name, std::string_view algorithm, size_t ranks, bool beside,
+                                double bytes) const;
   std::map<std::string, SpeedTable, std::less<>> ops_, calls_;
   std::map<std::string, ProductTimes, std::less<>> products_;
   double between_s_ = 0;

@@ -68,6 +68,9 @@ StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64
     const int64_t rows = tokens * run.model.experts_per_token;
     sharing_.layers.expert_rows =
         std::min(int64_t(std::ceil(run.layout.ep_buffer * double(rows))), rows * sharing_.layers.ep->size());
+    if (run.known_routing.rows && !device.has_data())
+      routing_.expect(run.known_routing.rows, comms_->mesh().group(comms_->rank(), std::array{Axis::ep}),
+                      run.layout.dp * run.batch.micro);
   }
   if (sharing_.layers.cp.comm && !sharing_.layers.cp.ulysses && run.layout.cp_overlap)
     sharing_.layers.cp.stream = device.stream("cp");

@@ -137,6 +137,8 @@ class StageRunner {
 
   // Of the last step, by block and over all ranks; empty: a model without experts, or meta.
   const std::vector<LayerRouting>& routing() const { return routed_; }
+  // Of this rank, microbatch by microbatch, in the last step.
+  const Routing& own_routing() const { return routing_; }
   // Where choices of experts come from in the steps to come.
   void use_routing(Routing::Choices c, RecordedRouting* recording) { routing_.use(c, recording); }
 

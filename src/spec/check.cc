@@ -6,11 +6,11 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "spec/check_recorded.h"
 #include "spec/recompute.h"
 #include "spec/run_schedule.h"
 #include "spec/supported.h"
 #include "spec/toml.h"
-#include "trace/step_set.h"
 
 namespace trireme {
 namespace {
@@ -433,13 +433,7 @@ void check_training(const RunSpec& run, Problems& out) {
                    fmt::format("{} needs a batch of several parts to compare, and batch.global = {} is one "
                                "microbatch of one replica; give 0, or a smaller batch.micro",
                                run.train.noise_scale, run.batch.global)});
-  StepSet traced;
-  if (std::string why = StepSet::parse(run.train.trace_steps, traced); !why.empty())
-    out.push_back({{"train.trace_steps"}, why});
-  else if (!traced.empty() && traced.first() > run.train.steps)
-    out.push_back(
-        {{"train.trace_steps", "train.steps"},
-         fmt::format("{} are beyond train.steps = {}", shown(run.train.trace_steps), run.train.steps)});
+  check_recorded_steps(run, out);
   if (run.train.dir.empty())
     out.push_back({{"train.dir"}, "\"\" is no folder; give one, such as \"runs/demo\""});
   if (run.data.train.empty())

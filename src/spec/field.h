@@ -4,7 +4,7 @@
 // nested struct, and v.list(key, vector of structs, help) for tables of which there may be several
 // ([[key]] in TOML; their keys are "key[1].field", from 1). Loading, --set, saving, listing, comparing and
 // hashing are visitors over that one list. Fields are std::string, bool, int64_t, double, std::array<double,
-// 2>, CountOrAuto, NumberOrDynamic, Texts or Numbers.
+// 2>, CountOrAuto, NumberOrDynamic, ExpertLoad, Texts or Numbers.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -47,6 +47,20 @@ struct NumberOrDynamic {
   double number = 0;
   bool dynamic = false;
   bool operator==(const NumberOrDynamic&) const = default;
+};
+
+// How full the fullest of several is over the mean: a number; "balanced", which is 1; or "untrained": what is
+// expected before anything has learned to balance them.
+struct ExpertLoad {
+  ExpertLoad(double means = 1) : number(means) {}  // NOLINT: a number is one
+  static ExpertLoad of_untrained() {
+    ExpertLoad l;
+    l.untrained = true;
+    return l;
+  }
+  double number;  // 1 where it is expected
+  bool untrained = false;
+  bool operator==(const ExpertLoad&) const = default;
 };
 
 // One text, or a list of them: "a", ["a", "b"]. "" and [] are none.

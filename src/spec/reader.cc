@@ -130,6 +130,16 @@ struct Assign {
     if (wrong.empty()) *f = {.number = number, .dynamic = false};
     return wrong;
   }
+  std::string operator()(ExpertLoad* f) const {
+    if (auto* s = std::get_if<std::string>(&entry.value); s && (*s == "untrained" || *s == "balanced")) {
+      *f = *s == "untrained" ? ExpertLoad::of_untrained() : ExpertLoad();
+      return "";
+    }
+    double number = 0;
+    std::string wrong = (*this)(&number);
+    if (wrong.empty()) *f = number;
+    return wrong;
+  }
 };
 
 // "model.rope_scaling.x" -> "model.rope_scaling", "model"; "tier[2].size" -> "tier[2]", "tier"

@@ -18,6 +18,7 @@
 namespace trireme {
 
 struct Schedule;
+class StepRows;
 
 struct DataSpec {
   Texts train = "data/train", valid = "data/valid";
@@ -71,7 +72,8 @@ struct LayoutSpec {
   bool reshard_after_forward = true, reshard_last = true;
   double bucket_mb = 25;
   int64_t tp_chunks = 1;
-  double ep_buffer = 1.5, ep_load = 1;
+  double ep_buffer = 1.5;
+  ExpertLoad ep_load;
   std::string schedule = "1f1b", schedule_file;
   int64_t in_flight = 0;
   int64_t chunks = 1;
@@ -125,7 +127,7 @@ struct LayoutSpec {
       Rule{.low = 0, .high = 1e6, .low_open = true});
     v("ep_load", ep_load, "",
       "ep > 1, of forecasts alone: choices that the fullest rank's experts have, over the mean, as metrics "
-      "say; 1 = a balanced router",
+      "say; balanced = 1, untrained = as is expected of a run's first steps",
       between(1, 1e6));
     v("schedule", schedule, "",
       "pipeline schedule; auto searches one for the forecast's times, file takes one's own",
@@ -281,7 +283,7 @@ struct TrainSpec {
   CountOrAuto checkpoint_every{.count = 200};
   int64_t keep = 2, eval_every = 0, eval_batches = 0, log_every = 10, check_every = 100;
   bool tensorboard = true, check_comm = false, deterministic = true;
-  std::string trace_steps;
+  std::string trace_steps, record_routing;
   bool async_save = true;
   int64_t noise_scale = 0;
   bool operator==(const TrainSpec&) const = default;
@@ -334,6 +336,8 @@ struct TrainSpec {
     v("tensorboard", tensorboard, "", "writes TensorBoard event files into train.dir");
     v("trace_steps", trace_steps, "steps",
       "recorded op by op into train.dir/trace.json, such as \"3-5\" or \"7,20-22\"; empty = none");
+    v("record_routing", record_routing, "steps",
+      "whose rows for each expert are recorded into train.dir/routing.jsonl, such as \"3-5\"; empty = none");
     v("async_save", async_save, "",
       "writes checkpoints beside training, from a copy in host memory; false = training waits");
     v("noise_scale", noise_scale, "steps",
@@ -359,6 +363,14 @@ struct OwnSchedule {
   bool operator==(const OwnSchedule&) const;
 };
 
+// Rows that a run's routers gave experts in a step (trace/recorded_rows.h), which forecasts book in the place
+// of a balanced router's. Not a key.
+struct KnownRouting {
+  std::shared_ptr<const StepRows> rows;
+  int64_t step = 0;
+  bool operator==(const KnownRouting&) const = default;
+};
+
 struct RunSpec {
   ModelSpec model;
   DataSpec data;
@@ -370,6 +382,7 @@ struct RunSpec {
   TrainSpec train;
   ClusterRef cluster;
   OwnSchedule own_schedule;
+  KnownRouting known_routing;
   bool operator==(const RunSpec&) const = default;
 
   int64_t world() const { return layout.pp * layout.dp * layout.cp * layout.tp; }

@@ -18,6 +18,7 @@ struct Type {
   std::string_view operator()(std::array<double, 2>*) const { return "a list of two numbers"; }
   std::string_view operator()(CountOrAuto*) const { return "a whole number, or \"auto\""; }
   std::string_view operator()(NumberOrDynamic*) const { return "\"dynamic\", or a number"; }
+  std::string_view operator()(ExpertLoad*) const { return "\"balanced\", \"untrained\", or a number"; }
   std::string_view operator()(Texts*) const { return "a string, or a list of strings"; }
   std::string_view operator()(Numbers*) const { return "a list of numbers"; }
 };
@@ -34,6 +35,9 @@ struct Value {
   }
   std::string operator()(NumberOrDynamic* n) const {
     return n->dynamic ? "\"dynamic\"" : toml_number(n->number);
+  }
+  std::string operator()(ExpertLoad* l) const {
+    return l->untrained ? "\"untrained\"" : toml_number(l->number);
   }
   std::string operator()(Texts* t) const {
     if (t->size() <= 1) return toml_string(t->first());

@@ -15,6 +15,7 @@
 #include "train/batches.h"
 #include "train/checkpointing.h"
 #include "train/replicas.h"
+#include "train/routing_file.h"
 #include "train/run_files.h"
 #include "train/saves.h"
 #include "train/step_trace.h"
@@ -81,6 +82,7 @@ class Trainer {
     start_or_resume();
     take_algorithms();
     if (first()) files_.emplace(run_, options_, done_);
+    routing_.emplace(run_, done_, first());
     runner_->on_settled([this](const StepResult& r) { after_step(r); });
     runner_->set_control({.phase = hooks_.phase, .stop = [this] { return leaving(); }});
     summary_.first_step = done_ + 1;
@@ -107,6 +109,7 @@ class Trainer {
     }
     runner_->settle();
     if (files_ && !files_->traced().empty()) note(files_->traced());
+    if (const std::string line = routing_->written(); first() && !line.empty()) note(line);
     if (done_ < run_.train.steps) summary_.ending = Ending::interrupted;
     doing("save", true);
     saves_->finish(done_);
@@ -131,7 +134,8 @@ class Trainer {
   // Does something follow the step that wants to know how it was, on all ranks?
   bool result_wanted(int64_t step) const {
     const TrainSpec& t = run_.train;
-    return step == t.steps || trace_.wants(step) || checks(step) || evaluates(step) || saves_->due(step);
+    return step == t.steps || trace_.wants(step) || routing_->wants(step) || checks(step) ||
+           evaluates(step) || saves_->due(step);
   }
   bool checks(int64_t step) const { return run_.train.check_every > 0 && step % run_.train.check_every == 0; }
   bool evaluates(int64_t step) const {
@@ -240,6 +244,7 @@ class Trainer {
     std::optional<OwnedSpans> spans;
     if (trace_.wants(done_)) spans = trace_.gather(control_);
     if (files_) or_say_what_stays([&] { files_->write(m, spans ? &*spans : nullptr); });
+    if (routing_->wants(done_)) or_say_what_stays([&] { routing_->write(*runner_, control_, done_); });
     doing("save", true);
     saves_->step_took(r.seconds);
     saves_->look();
@@ -352,6 +357,7 @@ class Trainer {
   std::optional<StageRunner> runner_;
   std::optional<Replicas> replicas_;  // since they were first compared
   std::optional<RunFiles> files_;
+  std::optional<RoutingFile> routing_;
   FillBatch fill_;
   std::vector<Report> reports_;  // by rank
   std::optional<Saves> saves_;

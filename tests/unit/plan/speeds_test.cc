@@ -549,27 +549,29 @@ TEST(Speeds, ExpertsOverRanksArePricedByTheRowsThatCome) {
   RunSpec run = small_run(2);
   run.layout.ep = 2, run.layout.ep_buffer = 1.5;
   const Piece p{.name = "grouped_matmul", .cost = {3000, 10, 20}, .rows = 150, .cols = 10, .launched = true};
-  EXPECT_NEAR(as_filled(p, run).cost.flops, 2000, 1e-9);
-  EXPECT_EQ(as_filled(p, run).rows, 100);
+  EXPECT_NEAR(as_filled(p, run, 0).cost.flops, 2000, 1e-9);
+  EXPECT_EQ(as_filled(p, run, 0).rows, 100);
   Piece weight = p, other = p;
   weight.name = "grouped_matmul_weight", other.name = "matmul";
-  EXPECT_NEAR(as_filled(weight, run).cost.flops, 2000, 1e-9);
-  EXPECT_EQ(as_filled(weight, run).rows, 150);
-  EXPECT_EQ(as_filled(other, run).cost.flops, 3000);
+  EXPECT_NEAR(as_filled(weight, run, 0).cost.flops, 2000, 1e-9);
+  EXPECT_EQ(as_filled(weight, run, 0).rows, 150);
+  EXPECT_EQ(as_filled(other, run, 0).cost.flops, 3000);
   run.layout.ep_load = 1.2;  // of the fullest rank
-  EXPECT_NEAR(as_filled(p, run).cost.flops, 2400, 1e-9);
-  EXPECT_EQ(as_filled(p, run).rows, 120);
-  EXPECT_NEAR(as_filled(weight, run).cost.flops, 2400, 1e-9);
+  EXPECT_NEAR(as_filled(p, run, 0).cost.flops, 2400, 1e-9);
+  EXPECT_EQ(as_filled(p, run, 0).rows, 120);
+  EXPECT_NEAR(as_filled(weight, run, 0).cost.flops, 2400, 1e-9);
   run.layout.ep_load = 5;  // more than all there are
-  EXPECT_NEAR(as_filled(p, run).cost.flops, 4000, 1e-9);
+  EXPECT_NEAR(as_filled(p, run, 0).cost.flops, 4000, 1e-9);
   run.layout.ep_buffer = 1, run.layout.ep_load = 1.5;
-  EXPECT_EQ(as_filled(p, run).cost.flops, 4500);
+  EXPECT_EQ(as_filled(p, run, 0).cost.flops, 4500);
   run.layout.ep_load = 1;
+  run.layout.ep_buffer = 0.4;  // of three rounds each has room for 0.4
+  EXPECT_NEAR(as_filled(p, run, 0).cost.flops, 2500, 1e-9);
   run.layout.ep_buffer = 1e6;  // room for all rows of both
-  EXPECT_EQ(as_filled(p, run).cost.flops, 1500);
-  EXPECT_EQ(as_filled(p, run).rows, 75);
+  EXPECT_EQ(as_filled(p, run, 0).cost.flops, 1500);
+  EXPECT_EQ(as_filled(p, run, 0).rows, 75);
   run.layout.ep = 1;
-  EXPECT_EQ(as_filled(p, run).cost.flops, 3000);
+  EXPECT_EQ(as_filled(p, run, 0).cost.flops, 3000);
 }
 
 TEST(Speeds, SamplesAreMediansBySize) {

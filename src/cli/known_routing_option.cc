@@ -1,0 +1,22 @@
+#include "cli/known_routing_option.h"
+
+#include "cli/plan_subject.h"
+#include "spec/known_routing.h"
+
+namespace trireme::cli {
+
+CLI::Option* KnownRoutingRequest::add_to(CLI::App& verb) {
+  auto* const routing = verb.add_option(
+      "--routing", file,
+      "books the rows that routers gave experts in a recorded step: routing.jsonl (train.record_routing)");
+  verb.add_option("--routing-step", step, "which step of it (default: the last)")
+      ->check(number_between(1, 1e15))
+      ->needs(routing);
+  return routing;
+}
+
+void KnownRoutingRequest::give_to(RunSpec& run) const {
+  if (!file.empty()) set_known_routing(run, read_recorded_rows(file), step, file);
+}
+
+}  // namespace trireme::cli
