@@ -69,24 +69,49 @@ LoadedModel load_model(const RunSpec& run, int64_t arena_bytes, const fs::path& 
   return m;
 }
 
+namespace {
+// Where a tokenizer.json is looked for that data.tokenizer does not name.
+std::vector<fs::path> tokenizer_folders(const RunSpec& run) {
+  std::vector<fs::path> all = {run.model.from, run.train.dir, fs::path(run.data.train.first()).parent_path()};
+  std::erase_if(all, [](const fs::path& dir) { return dir.empty(); });
+  return all;
+}
+fs::path unnamed_tokenizer(const RunSpec& run) {  // empty: there is none
+  for (const fs::path& dir : tokenizer_folders(run))
+    if (fs::exists(dir / "tokenizer.json")) return dir / "tokenizer.json";
+  return {};
+}
+
+struct Vocabulary {
+  std::string file;
+  uint64_t fingerprint;
+};
+// Of the tokenizer that what the run has learned is read by. One that nobody named, and that cannot be read,
+// is none.
+std::optional<Vocabulary> vocabulary_of(const RunSpec& run) {
+  const fs::path named = run.data.tokenizer, file = named.empty() ? unnamed_tokenizer(run) : named;
+  if (file.empty()) return {};
+  if (!fs::exists(file)) bad_request("data.tokenizer: there is no {}", file.string());
+  try {
+    return Vocabulary{file.string(), Tokenizer::load(file).fingerprint()};
+  } catch (const Error&) {
+    if (!named.empty() || file == fs::path(run.model.from) / "tokenizer.json") throw;
+    return {};
+  }
+}
+}  // namespace
+
 fs::path tokenizer_path(const RunSpec& run) {
   if (!run.data.tokenizer.empty()) return run.data.tokenizer;
+  const fs::path found = unnamed_tokenizer(run);
+  if (!found.empty()) return found;
   std::vector<std::string> places;
-  for (const fs::path& dir :
-       {fs::path(run.model.from), fs::path(run.train.dir), fs::path(run.data.train.first()).parent_path()})
-    if (!dir.empty()) {
-      if (fs::exists(dir / "tokenizer.json")) return dir / "tokenizer.json";
-      places.push_back(dir.string());
-    }
+  for (const fs::path& dir : tokenizer_folders(run)) places.push_back(dir.string());
   bad_request("no tokenizer: data.tokenizer is empty, and there is no tokenizer.json in {}; name one",
               fmt::join(places, " or "));
 }
 
 void refuse_foreign_shards(const RunSpec& run, const trireme::Texts& shards) {
-  struct Vocabulary {
-    std::string file;
-    uint64_t fingerprint;
-  };
   std::optional<Vocabulary> first;
   auto hold = [&](const std::string& name, bool used) {
     if (!shard_exists(name)) return;
@@ -99,13 +124,8 @@ void refuse_foreign_shards(const RunSpec& run, const trireme::Texts& shards) {
     }
     if (!said) return;
     if (!first) {  // the tokenizer is read where a shard says something to hold against it
-      fs::path own = run.data.tokenizer;
-      if (!own.empty() && !fs::exists(own)) bad_request("data.tokenizer: there is no {}", own.string());
-      if (own.empty() && !run.model.from.empty()) own = fs::path(run.model.from) / "tokenizer.json";
-      if (fs::exists(own))
-        first = {own.string(), Tokenizer::load(own).fingerprint()};
-      else
-        first = {name, *said};
+      first = vocabulary_of(run);
+      if (!first) first = {name, *said};
     }
     if (first->fingerprint != *said)
       bad_request(

@@ -34,7 +34,7 @@ LoadedModel load_model(const RunSpec&, int64_t arena_bytes = 0, const fs::path& 
 Tokenizer tokenizer_of(const RunSpec&);
 fs::path tokenizer_path(const RunSpec&);
 // bad_request where a shard of data.train or of `shards` says that its ids are of another vocabulary than
-// data.tokenizer, else model.from's tokenizer.json, else the first shard that says; also where one says and
+// the tokenizer that tokenizer_path() finds, else the first shard that says; also where one says and
 // data.tokenizer is named and is not there. Shards that are not there are passed over.
 void refuse_foreign_shards(const RunSpec&, const trireme::Texts& shards);
 void refuse_foreign_tokenizer(const RunSpec&, const Tokenizer&);  // more tokens than the model has

@@ -135,7 +135,7 @@ class ReplayKernels final : public Kernels {
     if (at_ == s.entries.size()) {
       launch_waiting();
       s.entries.push_back({.call = std::make_shared<KeptCallOf<A>>(args, scratch)});
-      changed_ = true;
+      s.stale = changed_ = true;
       waiting_ = ++at_;
       return launch_on(inner_, args, scratch);
     }
@@ -189,7 +189,6 @@ class ReplayKernels final : public Kernels {
     for (const Entry& e : s.entries)
       if (!e.alone() && e.differed) return;  // it may be the same from here on
     if (++s.changes > kMostChanges) return s.give_up();
-    s.stale = false;
     for (size_t first = 0; first < s.entries.size();) {
       if (s.entries[first].piece) {
         first = s.entries[first].last;
@@ -202,6 +201,7 @@ class ReplayKernels final : public Kernels {
       if (last - first > 1 && !make_piece(s, first, last)) return;
       first = std::max(last, first + 1);
     }
+    s.stale = false;  // an error on the way leaves the rest to be made
   }
   // Entries [first, last), none of them alone. False: the device makes no more.
   bool make_piece(Sequence& s, size_t first, size_t last) {
@@ -219,6 +219,9 @@ class ReplayKernels final : public Kernels {
         maker_.abandon();
         refuse(e.what());
         return false;
+      } catch (...) {  // no memory, say: the stream takes launches again, whatever becomes of the error
+        maker_.abandon();
+        throw;
       }
       made_++;
       pieces_.emplace(hash, piece);

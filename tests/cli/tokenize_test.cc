@@ -92,27 +92,46 @@ train = {{ steps = 1, dir = "{0}/run" }}
     EXPECT_NE(bad.err.find(other), std::string::npos) << bad.err;
     EXPECT_NE(bad.err.find(own), std::string::npos) << bad.err;
   }
-  // No tokenizer is named: the shards themselves do not belong together.
+  // No tokenizer is named: the one beside data.train is meant.
   const std::string none = "data.tokenizer=\"\"", trained = (f / "a/train").string();
-  for (const std::vector<std::string>& verb :
-       {std::vector<std::string>{"train", run, "--set", none, "--set",
-                                 "data.train=[\"" + trained + "\", \"" + other + "\"]"},
-        std::vector<std::string>{"train", run, "--set", none, "--set", "data.valid=" + other},
-        std::vector<std::string>{"eval", run, "--set", none, "--data", other}}) {
-    Ran mixed = trireme(f.path(), verb);
-    EXPECT_EQ(mixed.code, 2) << mixed.out << mixed.err;
-    EXPECT_NE(mixed.err.find("another vocabulary"), std::string::npos) << mixed.err;
-    EXPECT_NE(mixed.err.find(trained), std::string::npos) << mixed.err;
-  }
+  const auto expect_mixed = [&](const std::string& named) {
+    for (const std::vector<std::string>& verb :
+         {std::vector<std::string>{"train", run, "--set", none, "--set",
+                                   "data.train=[\"" + trained + "\", \"" + other + "\"]"},
+          std::vector<std::string>{"train", run, "--set", none, "--set", "data.valid=" + other},
+          std::vector<std::string>{"eval", run, "--set", none, "--data", other}}) {
+      Ran mixed = trireme(f.path(), verb);
+      EXPECT_EQ(mixed.code, 2) << mixed.out << mixed.err;
+      EXPECT_NE(mixed.err.find("another vocabulary"), std::string::npos) << mixed.err;
+      EXPECT_NE(mixed.err.find(named), std::string::npos) << mixed.err;
+    }
+  };
+  expect_mixed(own);
   Ran absent = trireme(f.path(), {"train", run, "--set", "data.tokenizer=\"nowhere.json\""});
   EXPECT_EQ(absent.code, 2) << absent.err;
   EXPECT_NE(absent.err.find("nowhere.json"), std::string::npos) << absent.err;
 
-  write_text_atomic(f / "a/tokenizer.json", read_text(f / "b/tokenizer.json"));
+  // It is another's: what is learned from these shards would be read by it.
+  write_text_atomic(own, read_text(f / "b/tokenizer.json"));
   Ran seen = trireme(f.path(), {"inspect", (f / "a").string(), "--json"});
   EXPECT_NE(seen.out.find("\"of_this_tokenizer\": false"), std::string::npos) << seen.out << seen.err;
   seen = trireme(f.path(), {"inspect", (f / "b").string(), "--json"});
   EXPECT_NE(seen.out.find("\"of_this_tokenizer\": true"), std::string::npos) << seen.out << seen.err;
+  for (const std::vector<std::string>& verb :
+       {std::vector<std::string>{"train", run, "--set", none},
+        std::vector<std::string>{"eval", run, "--set", none, "--data", (f / "a/valid").string()}}) {
+    Ran foreign = trireme(f.path(), verb);
+    EXPECT_EQ(foreign.code, 2) << foreign.out << foreign.err;
+    for (const std::string& part : {trained, std::string("another vocabulary"), own})
+      EXPECT_NE(foreign.err.find(part), std::string::npos) << foreign.err;
+  }
+
+  // One that cannot be read says nothing, and where there is none the shards are held against each other.
+  write_text_atomic(own, "{}");
+  Ran unread = trireme(f.path(), {"eval", run, "--set", none, "--data", (f / "a/valid").string()});
+  EXPECT_EQ(unread.code, 0) << unread.err;
+  fs::remove(own);
+  expect_mixed(trained);
 
   // What the run was trained on may be half away where another shard is evaluated.
   fs::remove(f / "a/train.bin");

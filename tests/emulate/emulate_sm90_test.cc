@@ -181,7 +181,7 @@ TEST(Sm90Emulation, FindsFaults) {
       {{.comes_in_passing = true}, "waited for more threads"},
       {{.ends_early = true}, "ended while copies"}};
   for (const auto& [f, words] : faults)
-    EXPECT_NE(sm90_error_of([&] { through(f, 0); }).find(words), std::string::npos) << words;
+    EXPECT_NE(sm90_error_of([&, f = f] { through(f, 0); }).find(words), std::string::npos) << words;
   EXPECT_EQ(sm90_error_of([&] { through({}, 3); }), "");  // and all is well after
 }
 

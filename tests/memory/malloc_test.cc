@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <deque>
 #include <fstream>
+#include <thread>
 
 #include "comm/watch/watchdog.h"
 #include "comm/wrap/watched.h"
@@ -40,13 +41,18 @@ struct Counts {
 };
 std::atomic<bool> g_counting{false};
 Counts g_ours, g_library;
-std::atomic<int64_t> g_live{0};    // bytes asked of malloc and not given back, since the program began
-std::atomic<int> g_in_library{0};  // its threads allocate too, where its kernels pack
+std::atomic<int64_t> g_live{0};  // bytes asked of malloc and not given back, since the program began
+std::atomic<int> g_in_library{0};
+// A rank's thread knows by itself whether it is in the library; other threads are the library's where any is
+// in it, for its own allocate too, where its kernels pack.
+thread_local int t_in_library = 0;
+thread_local bool t_rank = false;
 
 void* count(void* p, size_t n) {
   if (!p) return p;
   g_live += int64_t(malloc_usable_size(p));
-  if (g_counting) (g_in_library > 0 ? g_library : g_ours).add(n);
+  const bool library = t_rank ? t_in_library > 0 : g_in_library > 0;
+  if (g_counting) (library ? g_library : g_ours).add(n);
   return p;
 }
 void forget(void* p) {
@@ -86,9 +92,9 @@ dnnl_status_t dnnl_primitive_execute(const_dnnl_primitive_t prim, dnnl_stream_t 
                                      const dnnl_exec_arg_t* args) {
   using Fn = dnnl_status_t (*)(const_dnnl_primitive_t, dnnl_stream_t, int, const dnnl_exec_arg_t*);
   static Fn real = reinterpret_cast<Fn>(dlsym(RTLD_NEXT, "dnnl_primitive_execute"));
-  g_in_library++;
+  g_in_library++, t_in_library++;
   dnnl_status_t status = real(prim, stream, n, args);
-  g_in_library--;
+  g_in_library--, t_in_library--;
   return status;
 }
 }
@@ -174,6 +180,7 @@ void check_ranks(const RunSpec& run, const std::string& what) {
   for (int i = 0; i < ranks; i++) watched.push_back(&pulses.emplace_back(i));
   Watchdog dog(watched, make_thread_board(ranks), {.beat_s = 0.001, .dead_s = 1e3, .slow_s = 1e3}, {});
   run_rank_threads(ranks, "cpu", {.threads = 1}, [&](Device& device, CommFactory& inner) {
+    t_rank = true;
     Pulse& pulse = pulses[size_t(inner.rank())];
     std::unique_ptr<CommFactory> told = make_watched(inner, &device, pulse);
     CommFactory& factory = *told;
@@ -223,6 +230,22 @@ TEST(Malloc, NorDoesAStepOfStages) {
       run.precision.reduce = "f32";
       check_ranks(run, fmt::format("zero {} {}", zero, schedule));
     }
+}
+
+// What a rank takes is its own, whatever the others are in.
+TEST(Malloc, ARankIsNotInTheLibraryWhileAnotherIs) {
+  for (const bool rank : {true, false}) {
+    g_ours.clear(), g_library.clear();
+    g_in_library++, g_counting = true;  // another thread is in it
+    std::thread([rank] {
+      t_rank = rank;
+      void* volatile p = malloc(77777);
+      free(p);
+    }).join();
+    g_counting = false, g_in_library--;
+    EXPECT_EQ(g_ours.largest == 77777, rank);
+    EXPECT_EQ(g_library.largest == 77777, !rank);
+  }
 }
 
 TEST(Malloc, DecodingAllocatesNothingAfterWarmUp) {

@@ -269,6 +269,34 @@ TEST(Rendezvous, MoreThanAreListenedToAtATimeMeet) {
   mine.close();
 }
 
+// Where rank 0's process has no file left for who waits, who is in is served at once: forty are turned away
+// one after another in the time that twenty looks at the strangers, a tenth of a second apart, would take.
+TEST(Rendezvous, WithoutAFileForStrangersWhoIsInIsServed) {
+  tcp::Socket listener = tcp::listen_at(0);
+  const int port = tcp::port_of(listener);
+  const auto said = run_forked(2, [&](int rank) -> std::string {
+    if (rank == 0) {
+      const rlimit limit{80, 80};
+      if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return "the limit cannot be set";
+      auto world = join_tcp_world({.rank = 0, .size = 2, .timeout_s = 60}, std::move(listener));
+      return std::to_string(agree_sum(world->factory(nullptr)->control(), 1));
+    }
+    std::vector<tcp::Socket> all;
+    for (int i = 0; i < 200; i++) all.push_back(tcp::connect_to("127.0.0.1", port, 10));
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < 40; i++) {
+      greet(all[size_t(i)], 1, 3);  // of another world
+      if (kinds_from(all[size_t(i)], 1) != std::vector{FrameKind::refusal}) return "it is not told";
+    }
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    all.clear();
+    auto world = join_tcp_world({.port = port, .rank = 1, .size = 2, .timeout_s = 60});
+    const int64_t met = agree_sum(world->factory(nullptr)->control(), 1);
+    return seconds < 2 ? std::to_string(met) : fmt::format("it took {:.1f} s", seconds);
+  });
+  EXPECT_EQ(said, (std::vector<std::string>{"2", "2"}));
+}
+
 // It greets, says what it may not yet, and is gone before it hears that: it counts as gone once.
 TEST(Rendezvous, WhoIsRefusedAndLostMayComeAgain) {
   tcp::Socket listener = tcp::listen_at(0);

@@ -14,7 +14,8 @@ struct Pair {
 
 // Over all steps: losses within 1e-5.
 Pair expect_bounded_losses(const Case&);
-// At equal weights: every gradient within 1e-4 of max(its norm, 1e-6 of the global one), norms within 1e-5.
+// At equal weights: every gradient within 1e-4 of max(its norm, 1e-6 of the global one), of a sum that is 0
+// in exact arithmetic of its terms (compare.h); norms within 1e-5.
 Pair expect_bounded_gradients(const Case&);
 // Both; the runs over all steps.
 Pair expect_bounded(const Case&);

@@ -56,8 +56,27 @@ inline bool overflown(const ByName& gradients) {
   return false;
 }
 
+// The scale of a key bias's gradient where positions are learned: it adds the same to all scores of a query,
+// which softmax does not see, so in exact arithmetic the gradient, the sum over tokens of dk_j, is 0, and
+// floats leave the noise of its terms. Of those is known that the keys' weights get the sum of dk_j x_j^T,
+// which is no larger than the sum of |dk_j| |x_j|, and x_j, out of a layer norm, no longer than sqrt(hidden)
+// max |weight| + |bias|. So the terms' norms sum up to at least what this returns. 0: name is no such bias
+// (rotary embedding turns each dk_j its own way).
+inline double terms_of_zero_sum(const Ran& run, const ByName& gradients, const std::string& name) {
+  constexpr std::string_view kBias = ".attn.k.bias";
+  if (!name.ends_with(kBias) || !gradients.contains("embed.positions.weight")) return 0;
+  const std::string block = name.substr(0, name.size() - kBias.size());
+  const ByName& weights = run.state.at("");
+  const Values &scale = weights.at(block + ".norm1.weight"), &shift = weights.at(block + ".norm1.bias");
+  double most = 0;
+  for (float x : scale) most = std::max(most, std::abs(double(x)));
+  const double longest = std::sqrt(double(scale.size())) * most + norm_of(shift);
+  return norm_of(gradients.at(block + ".attn.k.weight")) / longest;
+}
+
 // Every gradient of every step against another run's at equal weights: distance in units of max(its norm,
-// 1e-6 of the global norm); the worst.
+// 1e-6 of the global norm), of one that is 0 in exact arithmetic both runs' norms in units of its terms; the
+// worst.
 inline double gradient_difference(const Ran& a, const Ran& b) {
   double worst = 0;
   EXPECT_EQ(a.gradients.size(), b.gradients.size());
@@ -72,7 +91,9 @@ inline double gradient_difference(const Ran& a, const Ran& b) {
       const Values& mine = a.gradients[s].at(name);
       EXPECT_EQ(mine.size(), g.size()) << name;
       for (float x : mine) EXPECT_TRUE(std::isfinite(x)) << name;
-      worst = std::max(worst, distance(mine, g) / std::max(norm_of(g), floor));
+      const double terms = terms_of_zero_sum(b, b.gradients[s], name);
+      worst = std::max(worst, terms > 0 ? std::max(norm_of(mine), norm_of(g)) / terms
+                                        : distance(mine, g) / std::max(norm_of(g), floor));
     }
   }
   return worst;

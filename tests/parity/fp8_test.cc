@@ -72,6 +72,17 @@ TEST(Fp8Delayed, ReplicasHaveTheScalesOfOneRank) {
   }
 }
 
+// Nor do two copies of a stage, each of which sees half of the microbatches.
+TEST(Fp8Delayed, CopiesHaveTheScalesOfOneRank) {
+  for (const char* text : {"fp8=delayed pp=2 microbatches=4 schedule=dualpipe compute=bf16 grads=f32",
+                           "fp8=delayed pp=2 dp=2 zero=2 micro=1 microbatches=3 schedule=dualpipe"}) {
+    SCOPED_TRACE(text);
+    const Case c = from_text(text);
+    const Plan equal{.steps = kFew, .gradients = true};
+    EXPECT_EQ(train_layout(run_of(c), equal).losses, train_layout(one_rank_of(c), equal).losses);
+  }
+}
+
 // Gradients at equal weights: no further from f32's than one rank's in 8 bits, by half.
 TEST(Fp8Low, NoFurtherFromF32ThanOneRankByHalf) {
   for (const char* text :

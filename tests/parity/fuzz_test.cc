@@ -1,6 +1,8 @@
 // Random layouts against one rank. PARITY_CASES of them (12), from PARITY_SEED on (1), in turn of few axes
 // and of many at once; PARITY_CASE="dp=3 zero=2 ..." runs one. A case that fails is printed as the command
 // that runs it alone.
+#include <fmt/format.h>
+
 #include <cmath>
 #include <cstdlib>
 #include <map>

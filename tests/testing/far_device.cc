@@ -68,14 +68,16 @@ class FarGraph final : public Graph {
 
 class FarKernels final : public Kernels, public GraphMaker {
  public:
-  FarKernels(cpu::Context ctx, bool refuses) : ctx_(ctx), refuses_(refuses) { ctx_.matmuls = &matmuls_; }
+  FarKernels(cpu::Context ctx, std::function<void()> keeping) : ctx_(ctx), at_end_(std::move(keeping)) {
+    ctx_.matmuls = &matmuls_;
+  }
   void begin() override {
     meet();
     keeping_ = true;
   }
   std::unique_ptr<Graph> end() override {
     require(keeping_, "the end of a graph that was not begun");
-    if (refuses_) run_failed("no room for a graph");
+    if (at_end_) at_end_();
     keeping_ = false;
     return std::make_unique<FarGraph>(std::exchange(kept_, {}));
   }
@@ -114,14 +116,15 @@ class FarKernels final : public Kernels, public GraphMaker {
 #undef TRIREME_FAR
   cpu::MatmulCache matmuls_;
   cpu::Context ctx_;
-  bool refuses_, keeping_ = false;
+  const std::function<void()> at_end_;
+  bool keeping_ = false;
   Launches kept_;
 };
 
 class FarDevice final : public Device {
  public:
-  FarDevice(const DeviceOptions& options, bool refuses)
-      : cpu_(make_cpu_device(options)), kernels_(cpu::make_context(options), refuses) {}
+  FarDevice(const DeviceOptions& options, std::function<void()> keeping)
+      : cpu_(make_cpu_device(options)), kernels_(cpu::make_context(options), std::move(keeping)) {}
 
   std::string_view name() const override { return kFarDevice; }
   bool has_data() const override { return true; }
@@ -180,8 +183,12 @@ class FarDevice final : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> make_far_device(const DeviceOptions& options, bool refuses) {
-  auto device = std::make_unique<FarDevice>(options, refuses);
+void no_room_for_a_graph() {
+  run_failed("no room for a graph");
+}
+
+std::unique_ptr<Device> make_far_device(const DeviceOptions& options, std::function<void()> keeping) {
+  auto device = std::make_unique<FarDevice>(options, std::move(keeping));
   return options.graphs ? make_replay_device(std::move(device)) : std::move(device);
 }
 

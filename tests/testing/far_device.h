@@ -1,6 +1,7 @@
 // A device whose memory the processor cannot reach, on a machine without one: the CPU's kernels, and memory
 // at addresses that fault when anybody but the device touches them.
 #pragma once
+#include <functional>
 #include <memory>
 
 #include "device/device.h"
@@ -14,7 +15,8 @@ inline constexpr std::string_view kFarDevice = "far";
 //
 // Its ranges are device memory as device_memory.h has it. An op that is given memory of the host is an error;
 // numbers, scratch and streams are the CPU's, so a run books what it books there.
-// refuses: it has no room for a graph when one is to be kept.
-std::unique_ptr<Device> make_far_device(const DeviceOptions&, bool refuses = false);
+// keeping: called where what was kept becomes a graph, and may throw there.
+std::unique_ptr<Device> make_far_device(const DeviceOptions&, std::function<void()> keeping = {});
+void no_room_for_a_graph();  // an Error that says so
 
 }  // namespace trireme::test

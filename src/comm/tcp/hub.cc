@@ -93,7 +93,8 @@ class Hub::Server {
     polled_.clear();
     for (const auto& c : connections_)
       polled_.push_back({c->socket.fd(), short(POLLIN | (c->out.empty() ? 0 : POLLOUT)), 0});
-    if (listener_ && strangers() < kMostStrangers) polled_.push_back({listener_.fd(), POLLIN, 0});
+    if (listener_ && strangers() < kMostStrangers && may_take())
+      polled_.push_back({listener_.fd(), POLLIN, 0});
     (void)::poll(polled_.data(), nfds_t(polled_.size()), 100);
   }
 
@@ -101,13 +102,16 @@ class Hub::Server {
     return size_t(
         std::count_if(connections_.begin(), connections_.end(), [](auto& c) { return c->rank < 0; }));
   }
+  // No file was left for who waits: until some time later nobody looks there, and who is here is served.
+  bool may_take() const { return !no_file_ || seconds_since(*no_file_) > 0.1; }
   // More than so many wait, with the system, until some of these have said who they are.
   void take_strangers() {
+    if (!may_take()) return;
+    no_file_.reset();
     for (size_t n = strangers(); n < kMostStrangers; n++) {
       Socket s(::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC));
       if (!s) {
-        // No file is left for it: whoever waits is not looked at again and again meanwhile.
-        if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        if (errno == EMFILE || errno == ENFILE) no_file_ = HubClock::now();
         return;
       }
       tune(s);
@@ -315,7 +319,7 @@ class Hub::Server {
   int here_ = 0;
   bool met_ = false, ended_ = false;
   const HubClock::time_point begin_ = HubClock::now();
-  std::optional<HubClock::time_point> left_;
+  std::optional<HubClock::time_point> left_, no_file_;
 };
 
 Hub::Hub(Socket listener, Socket own, const HubOptions& options)

@@ -1,10 +1,12 @@
 // The tiles of gemm_packed.h: 4 x 24 sums in 12 registers, a row of b in three, one value of a in the last.
-// This file alone is compiled for AVX2 and FMA; nothing of it runs unless the processor was asked.
+// This file alone is compiled for AVX2 and FMA; nothing of it runs unless the processor was asked
+// (require_processor()).
 #include "device/cpu/gemm_packed.h"
 
 #ifdef __AVX2__
 #include <immintrin.h>
 
+#include <algorithm>
 #include <cstring>
 
 #define TRIREME_INLINE inline __attribute__((always_inline))
@@ -244,7 +246,7 @@ void pack_b(const float* src, int64_t ld, int64_t cols, int64_t depth, float* ds
 
 }  // namespace
 
-const Kernels* avx2_kernels() {
+const Kernels* kernels() {
   static constexpr Kernels f{multiply, pack_a, pack_a_transposed, pack_b, pack_b_transposed};
   return &f;
 }
@@ -253,7 +255,7 @@ const Kernels* avx2_kernels() {
 
 #else  // another processor's compiler: no such instructions
 namespace trireme::cpu::packed {
-const Kernels* avx2_kernels() {
+const Kernels* kernels() {
   return nullptr;
 }
 }  // namespace trireme::cpu::packed

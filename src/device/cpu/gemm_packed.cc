@@ -154,16 +154,6 @@ class PackedProduct {
 
 }  // namespace
 
-namespace packed {
-const Kernels* kernels() {
-  static const bool able = [] {  // g++ and clang write nothing of these of their own accord
-    __builtin_cpu_init();
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  }();
-  return able ? avx2_kernels() : nullptr;
-}
-}  // namespace packed
-
 int64_t packed_matmul_scratch_bytes(const MatmulArgs& p, const Context& ctx) {
   return PackedBlocks(p, ctx).bytes();
 }

@@ -56,9 +56,9 @@ struct Kernels {
   void (*pack_b)(const float* src, int64_t ld, int64_t cols, int64_t depth, float* dst);
   void (*pack_b_transposed)(const float* src, int64_t ld, int64_t cols, int64_t depth, float* dst);
 };
-// Null where they were not compiled, and where the processor lacks AVX2 or FMA.
-const Kernels* kernels();       // gemm_packed.cc
-const Kernels* avx2_kernels();  // gemm_avx2.cc, whatever the processor
+// Null where they were not compiled. What x86-64 processor lacks AVX2 or FMA has no device
+// (require_processor()).
+const Kernels* kernels();  // gemm_avx2.cc
 
 }  // namespace trireme::cpu::packed
 

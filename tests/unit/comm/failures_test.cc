@@ -84,7 +84,7 @@ TEST(Failure, ARankThatLeavesWithWorkUnderWay) {
     run_failed("wrong file");
   });
   EXPECT_EQ(errors[0], "wrong file");
-  EXPECT_EQ(errors[1], "");
+  if (!errors[1].empty()) EXPECT_EQ(errors[1], "rank 0 failed: wrong file");  // before it made its call
 }
 
 std::string first_error(int ranks, const std::function<void(Rank&)>& body) {
@@ -147,10 +147,11 @@ TEST(Front, RefusesWhatCannotBe) {
   };
   Values f(DType::f32, 10), b(DType::u8, 10);
   const int64_t rows[] = {3, 4};
-  EXPECT_NE(error_of([&](Communicator& c) {
-              c.all_reduce({.buf = b.tensor()}, {});
-            }).find("all_reduce of group all, rank 0 of 2: values of u8 are not added"),
-            std::string::npos);
+  // Both refuse it; the second may have heard of the first by then.
+  const std::string added = error_of([&](Communicator& c) { c.all_reduce({.buf = b.tensor()}, {}); });
+  EXPECT_TRUE(added.find("all_reduce of group all, rank 0 of 2: values of u8 are not added") != added.npos ||
+              added.find("all_reduce of group all, rank 1 of 2: values of u8 are not added") != added.npos)
+      << added;
   EXPECT_NE(error_of([&](Communicator& c) {
               c.all_gather({f.part(0, 4), f.tensor()}, {});
             }).find("full has 10 elements, and must have 2 x 4"),

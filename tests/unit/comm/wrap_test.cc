@@ -107,7 +107,7 @@ TEST(Checked, SeesMessagesOfAnotherType) {
   auto wrap = [](auto f, Device& d, int) { return make_checked(std::move(f), &d); };
   for (auto [type, n] : {std::pair(DType::bf16, 16), {DType::i32, 8}})
     for (bool queued : {false, true}) {
-      auto errors = run_wrapped(3, wrap, [&](Rank& me) {
+      auto errors = run_wrapped(3, wrap, [&, type = type, n = n](Rank& me) {
         Stream s = queued ? me.device.stream("dp") : Stream{};
         Values v(DType::f32, 8), in(DType::f32, 8), other(type, n);
         const int to = (me.rank + 1) % 3, from = (me.rank + 2) % 3;

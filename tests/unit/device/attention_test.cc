@@ -386,7 +386,7 @@ TEST(attention, counted_traffic_of_parts_equals_the_closed_form) {
       Problem<float> p({2, std::max(rows, keys), 4, 2, 24, causal, 16, 32});
       AttentionArgs f = p.forward();
       AttentionBackwardArgs b = p.backward();
-      auto part = [&](auto& a) {
+      auto part = [&, rows = rows, keys = keys, offset = offset](auto& a) {
         a.q = a.q.narrow(1, 0, rows), a.o = a.o.narrow(1, 0, rows), a.lse = a.lse.narrow(2, 0, rows);
         a.k = a.k.narrow(1, 0, keys), a.v = a.v.narrow(1, 0, keys);
         a.offset = offset, a.accumulate = accumulate;

@@ -221,7 +221,7 @@ TEST(Replay, GoesOnWithoutGraphs) {
   Bench plain(false);
   Bench kept(false);
   kept.device->release(kept.memory, Bench::kBytes);
-  kept.device = make_far_device({.threads = 1, .graphs = true}, true);
+  kept.device = make_far_device({.threads = 1, .graphs = true}, no_room_for_a_graph);
   kept.memory = kept.device->reserve(Bench::kBytes);
   for (int i = 0; i < kVectors; i++) kept.device->upload(kept.at(i), plain.read(i).data());
   for (int step = 0; step < 4; step++) {
@@ -235,6 +235,37 @@ TEST(Replay, GoesOnWithoutGraphs) {
   EXPECT_EQ(replay_text(kept.counts()), "graphs: none, launches go one by one: no room for a graph");
   EXPECT_EQ(graphs_refused(kept.counts()),
             "train.graphs = \"on\": the device keeps no launches: no room for a graph; give \"off\"");
+}
+
+// Memory that ends while launches are kept ends the caller's work, and the stream takes launches again.
+TEST(Replay, KeepsNoStreamWhereMemoryEnds) {
+  Bench plain(false), kept(false);
+  int ended = 0;
+  kept.device->release(kept.memory, Bench::kBytes);
+  kept.device = make_far_device({.threads = 1, .graphs = true}, [&] {
+    if (ended++ == 0) throw std::bad_alloc();
+  });
+  kept.memory = kept.device->reserve(Bench::kBytes);
+  for (int i = 0; i < kVectors; i++) kept.device->upload(kept.at(i), plain.read(i).data());
+  int told = 0;
+  for (int step = 0; step < 6; step++) {
+    for (Bench* b : {&kept, &plain}) {
+      const auto work = [&] {
+        b->add(0, 1, 2);
+        b->add(2, 1, 0);
+        if (step > 2) b->add(0, 2, 3), b->add(3, 2, 4);  // what comes to it is kept too
+      };
+      try {
+        b->action(1, work);
+      } catch (const std::bad_alloc&) {
+        told++;
+      }
+    }
+    EXPECT_EQ(kept.all(), plain.all()) << step;
+  }
+  EXPECT_EQ(told, 1);
+  EXPECT_EQ(kept.counts().replayed, 4);
+  EXPECT_EQ(kept.counts().refused, "");
 }
 
 TEST(Replay, IsRefusedWhereNoLaunchesAreKept) {

@@ -119,6 +119,11 @@ TEST(Tokenizer, FingerprintIsOfTheVocabulary) {
   other = parts;
   other.added.push_back({.content = "<|endoftext|>", .id = 257});
   EXPECT_NE(Tokenizer(other).fingerprint(), one);
+  // The same bytes one after another, cut otherwise, are other tokens.
+  Tokenizer::Parts left = parts, right = parts;
+  left.tokens[256] = "abc", left.tokens.push_back("def"), left.merges.clear();
+  right.tokens[256] = "abcd", right.tokens.push_back("ef"), right.merges.clear();
+  EXPECT_NE(Tokenizer(left).fingerprint(), Tokenizer(right).fingerprint());
 }
 
 TEST(Tokenizer, AnyBytesComeBack) {

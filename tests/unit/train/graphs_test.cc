@@ -13,7 +13,7 @@ TEST(GraphsInTraining, LeaveTheSameRun) {
   for (const auto& [compute, dp, zero, dropout] :
        {std::tuple("f32", 1, 0, 0.0), {"bf16", 2, 1, 0.1}, {"f16", 1, 0, 0.0}}) {
     SCOPED_TRACE(fmt::format("{} dp {} zero {} dropout {}", compute, dp, zero, dropout));
-    const auto spec = [&](const fs::path& folder) {
+    const auto spec = [compute = compute, dp = dp, zero = zero, dropout = dropout](const fs::path& folder) {
       RunSpec r = tiny_run(folder, 16);
       r.precision.compute = compute;
       r.model.embd_pdrop = r.model.attn_pdrop = r.model.resid_pdrop = dropout;
@@ -58,7 +58,7 @@ TEST(GraphsInTraining, OnARefusalEndTheRun) {
     RunSpec r = tiny_run(folder.path(), 8);
     r.train.graphs = asked ? "on" : "auto";
     TrainOptions options;
-    options.device = [] { return make_far_device({.threads = 1, .graphs = true}, true); };
+    options.device = [] { return make_far_device({.threads = 1, .graphs = true}, no_room_for_a_graph); };
     std::string told, error;
     TrainHooks hooks;
     hooks.note = [&](const std::string& line) {
