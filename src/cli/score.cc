@@ -15,7 +15,7 @@ struct ScoreRequest {
   int splits = 5;
 };
 
-// Curves of collectives have no constants to fit and no rows: their constants are the cluster files'.
+// Curves have no constants to fit here and no rows.
 void score_curve_file(const ScoreRequest& q, const std::string& text) {
   const std::pair<const char*, bool> others[] = {{"--constants", !q.constants.empty()},
                                                  {"--fit", !q.fit.empty()},
@@ -68,11 +68,11 @@ void add_score(CLI::App& app) {
   CLI::App* verb = app.add_subcommand(
       "score",
       "holds forecasts against a file of measurements: step times of runs, beside what a constant would say, "
-      "or curves of collectives\n"
+      "or curves of operations and collectives\n"
       "example: trireme score data/published_runs.json\n"
       "         trireme score data/published_microbench.json");
   auto q = std::make_shared<ScoreRequest>();
-  verb->add_option("FILE", q->file, "measured runs, or curves of collectives, JSON (docs/score.md)")
+  verb->add_option("FILE", q->file, "measured runs, or curves of operations and collectives, JSON (docs/score.md)")
       ->required();
   verb->add_option("--constants", q->constants, "constants of one's own instead of the shipped ones, JSON");
   auto* const fit = verb->add_option(
