@@ -21,7 +21,8 @@ void add_errors(Errors& to, std::vector<std::string> args) {
   args[1] = (source_dir() / "data" / args[1]).string();
   const Ran r = trireme(tmp.path(), args);
   ASSERT_EQ(r.code, 0) << r.err;
-  for (const auto& row : nlohmann::json::parse(r.out).at("rows"))
+  const nlohmann::json said = nlohmann::json::parse(r.out);
+  for (const auto& row : said.at("rows"))
     to[row.at("id")] = (row.at("predicted").get<double>() / row.at("measured").get<double>() - 1) * 100;
 }
 
