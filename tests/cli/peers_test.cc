@@ -1,4 +1,5 @@
-// docs/peers.md: trireme's column is what score says of the same rows, and means are of what stands above them.
+// docs/peers.md: trireme's column is what score says of the same rows, and means are of what stands above
+// them.
 #include <gtest/gtest.h>
 
 #include <cmath>
