@@ -151,7 +151,8 @@ SubjectDevice device_of(const ClusterSpec& c, std::string_view compute, int64_t 
   if (const KnownDevice* k = shipped_catalog().device_alike(upper(c.name), double(c.memory_bytes))) {
     d.name = k->name, d.curve = k->name;
     const DeviceFigures& f = k->figures;
-    d.figures.attention = f.attention, d.figures.k0 = f.k0, d.figures.m0 = f.m0, d.figures.n0 = f.n0;
+    d.figures.attention = f.attention, d.figures.attention2 = f.attention2;
+    d.figures.k0 = f.k0, d.figures.m0 = f.m0, d.figures.n0 = f.n0;
     if (d.figures.nic == 0) d.figures.nic = f.nic;
     if (d.figures.bus == 0) d.figures.bus = f.bus;
   }

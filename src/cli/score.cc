@@ -4,7 +4,7 @@
 #include "base/file.h"
 #include "cli/cli.h"
 #include "plan/score.h"
-#include "plan/score_collectives.h"
+#include "plan/score_curves.h"
 
 namespace trireme::cli {
 namespace {
@@ -15,8 +15,8 @@ struct ScoreRequest {
   int splits = 5;
 };
 
-// Curves of collectives have no constants to fit and no rows: their constants are the cluster files'.
-void score_curves(const ScoreRequest& q, const std::string& text) {
+// Curves have no constants to fit here and no rows.
+void score_curve_file(const ScoreRequest& q, const std::string& text) {
   const std::pair<const char*, bool> others[] = {{"--constants", !q.constants.empty()},
                                                  {"--fit", !q.fit.empty()},
                                                  {"--calibrate", !q.calibrate.empty()},
@@ -26,7 +26,7 @@ void score_curves(const ScoreRequest& q, const std::string& text) {
     if (given)
       bad_request("{}: {} is of measured runs; this file has curves of collectives, give it alone or --json",
                   q.file, option);
-  const CollectiveScore s = score_collectives(text, q.file);
+  const CurveScore s = score_curves(text, q.file);
   fmt::print("{}", q.json ? to_json(s) : to_text(s));
 }
 
@@ -40,7 +40,7 @@ void refuse_unusable(const std::vector<MeasuredRow>& rows, const std::string& fi
 
 void score(const ScoreRequest& q) {
   const std::string text = read_text(q.file);
-  if (is_microbench(text)) return score_curves(q, text);
+  if (is_microbench(text)) return score_curve_file(q, text);
   const std::vector<MeasuredRow> rows = read_rows(text, q.file, shipped_catalog());
   const ScoreConstants constants =
       q.constants.empty() ? parse_constants(shipped_constants_text(), "data/score_constants.json")
@@ -68,11 +68,11 @@ void add_score(CLI::App& app) {
   CLI::App* verb = app.add_subcommand(
       "score",
       "holds forecasts against a file of measurements: step times of runs, beside what a constant would say, "
-      "or curves of collectives\n"
+      "or curves of operations and collectives\n"
       "example: trireme score data/published_runs.json\n"
       "         trireme score data/published_microbench.json");
   auto q = std::make_shared<ScoreRequest>();
-  verb->add_option("FILE", q->file, "measured runs, or curves of collectives, JSON (docs/score.md)")
+  verb->add_option("FILE", q->file, "measured runs, or curves of operations and collectives, JSON (docs/score.md)")
       ->required();
   verb->add_option("--constants", q->constants, "constants of one's own instead of the shipped ones, JSON");
   auto* const fit = verb->add_option(

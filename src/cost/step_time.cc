@@ -35,23 +35,15 @@ struct StepRoof {
   const DeviceFigures& d;
   const FitValues& f;
   double of(Fit x) const { return f[size_t(x)]; }
-  double gemm_rate(bool blocks) const {
+  ProductRate gemm_rate(bool blocks) const {
     const double reached = of(Fit::gemm) * of(Fit::gemm_soft);
-    if (!blocks || c.numbers == NumberType::half) return d.bf16 * reached;
-    if (c.numbers == NumberType::fp4) return d.fp4 * reached * of(Fit::gemm4);
-    return d.fp8 * reached * of(Fit::gemm8) * (c.numbers == NumberType::mxfp8 ? of(Fit::blocks8) : 1);
+    if (!blocks || c.numbers == NumberType::half) return {d.bf16 * reached, 2};
+    if (c.numbers == NumberType::fp4) return {d.fp4 * reached * of(Fit::gemm4), 0.5};
+    return {d.fp8 * reached * of(Fit::gemm8) * (c.numbers == NumberType::mxfp8 ? of(Fit::blocks8) : 1), 1};
   }
-  // One product [m, k] x [k, n]: the larger of arithmetic, slower where a side
-  // is short, and traffic.
-  double product(double m, double n, double k, double rate, double group = 1) const {
-    constexpr double kHalf = 2, kReached = 0.85;
-    const double short_sides = k / (k + d.k0) * group * m / (group * m + d.m0) * n / (n + d.n0);
-    const double traffic = kHalf * (m * k + k * n + m * n) / (kReached * d.bandwidth);
-    return std::max(2 * m * n * k / (rate * short_sides), traffic);
-  }
-  Passes linear(double rows, double in, double out, double rate, double group = 1) const {
-    return {product(rows, out, in, rate, group), product(rows, in, out, rate, group),
-            product(in, out, rows, rate, group)};
+  Passes linear(double rows, double in, double out, ProductRate rate, double group = 1) const {
+    return {product_seconds(d, rows, out, in, rate, group), product_seconds(d, rows, in, out, rate, group),
+            product_seconds(d, in, out, rows, rate, group)};
   }
   // What a rank moves of a buffer of `bytes` in an all-gather or reduce-scatter
   // among n ranks, `stride` apart.
@@ -85,7 +77,8 @@ double rows_of(const StepCase& c) {
 
 Passes attention_products(const StepRoof& r) {
   const ModelSpec& m = r.c.model;
-  const double rows = rows_of(r.c), t = double(r.c.tp), h = double(m.hidden), rate = r.gemm_rate(true);
+  const double rows = rows_of(r.c), t = double(r.c.tp), h = double(m.hidden);
+  const ProductRate rate = r.gemm_rate(true);
   Passes p;
   if (m.latent()) {
     if (m.q_rank > 0) {
@@ -105,7 +98,8 @@ Passes attention_products(const StepRoof& r) {
 
 Passes feed_forward(const StepRoof& r, bool experts) {
   const ModelSpec& m = r.c.model;
-  const double rows = rows_of(r.c), t = double(r.c.tp), h = double(m.hidden), rate = r.gemm_rate(true);
+  const double rows = rows_of(r.c), t = double(r.c.tp), h = double(m.hidden);
+  const ProductRate rate = r.gemm_rate(true);
   const double up = m.activation == "swiglu" ? 2 : 1;
   Passes p;
   if (!experts) {
@@ -118,7 +112,8 @@ Passes feed_forward(const StepRoof& r, bool experts) {
   const double parts = double(r.c.expert_tp), local = double(m.experts) / double(r.c.ep);
   const double choices = rows / t * parts * double(m.experts_per_token);
   const double each = choices * double(r.c.ep) / double(m.experts);
-  const double expert_rate = rate * r.of(Fit::expert), wide = double(m.moe_ffn) / parts;
+  const ProductRate expert_rate = {rate.flops * r.of(Fit::expert), rate.bytes};
+  const double wide = double(m.moe_ffn) / parts;
   const double together = r.c.grouped ? local : 1;
   const Passes one_up = r.linear(each, h, 2 * wide, expert_rate, together),
                one_down = r.linear(each, wide, h, expert_rate, together);
@@ -132,11 +127,9 @@ Passes feed_forward(const StepRoof& r, bool experts) {
   return p;
 }
 
-// The core: scores, softmax, weighted values. Fused: the causal half, at a rate
-// that short sequences do not reach (FlashAttention-2 and -3's own curves: half
-// at some 600 keys); the backward pass has 2.5 times the products. Unfused: all
-// scores, two batched products and the softmax's traffic; heads that are no
-// multiple of 8 fall off the tensor cores.
+// The core: scores, softmax, weighted values. Fused: the causal half, by a kernel's curve. Unfused: all
+// scores, two batched products and the softmax's traffic; heads that are no multiple of 8 fall off the tensor
+// cores.
 Passes attention_core(const StepRoof& r) {
   const ModelSpec& m = r.c.model;
   const double rows = rows_of(r.c), t = double(r.c.tp), s = double(r.c.seq);
@@ -144,32 +137,24 @@ Passes attention_core(const StepRoof& r) {
   const double keys = (1 - windowed) * s / 2 + windowed * std::min(double(r.c.window), s / 2);
   const double width = double(m.q_size() + m.o_size()) / t;
   if (r.c.attention != AttentionKind::unfused) {
-    constexpr double kForward = 0.784, kBackward = 2.226;
-    // FlashAttention 1's own curve: short sequences cost it less, heads of 64 nothing.
-    const bool first = r.c.attention == AttentionKind::flash1;
-    const double half_keys = first ? 350 : 600, short_heads = first ? 1 : 0.88;
-    const double peak = first                                    ? 0.43 * r.d.attention2
-                        : r.c.attention == AttentionKind::flash2 ? r.d.attention2
-                                                                 : r.d.attention;
-    const double rate =
-        peak * r.of(Fit::attention) * s / (s + half_keys) * (m.head_dim >= 96 ? 1 : short_heads);
-    const double seconds = 2 * rows * keys * width / rate;
-    return {kForward * seconds, kBackward * seconds, 0};
+    const AttentionSeconds a = attention_seconds(r.d, r.c.attention, 2 * rows * keys * width, s,
+                                                 double(m.head_dim), r.of(Fit::attention));
+    return {a.forward, a.backward, 0};
   }
-  constexpr double kBatched = 0.62, kHalfHead = 50, kMisaligned = 0.11, kBackwardTraffic = 1.5,
-                   kReached = 0.8;
+  constexpr double kBatched = 0.62, kHalfHead = 50, kMisaligned = 0.11, kBackwardTraffic = 1.5;
   const auto dim = double(m.head_dim);
   const double rate =
-      r.gemm_rate(false) * kBatched * dim / (dim + kHalfHead) * (m.head_dim % 8 != 0 ? kMisaligned : 1);
+      r.gemm_rate(false).flops * kBatched * dim / (dim + kHalfHead) * (m.head_dim % 8 != 0 ? kMisaligned : 1);
   const double products = 2 * rows * s * width / rate;
-  const double traffic = r.of(Fit::softmax) * double(m.heads) / t * rows * s / (kReached * r.d.bandwidth);
+  const double traffic =
+      traffic_seconds(r.d, Traffic::elementwise, r.of(Fit::softmax) * double(m.heads) / t * rows * s);
   return {products + traffic, 2 * products + kBackwardTraffic * traffic, 0};
 }
 
 // Norms, activations, residuals: bytes of a row's pass, forward.
 Passes elementwise(const StepRoof& r, bool experts) {
   const ModelSpec& m = r.c.model;
-  constexpr double kReached = 0.8, kBackward = 1.7;
+  constexpr double kBackward = 1.7;
   const double t = double(r.c.tp), h = double(m.hidden), up = m.activation == "swiglu" ? 2 : 1;
   // Side by side: one norm and one sum of residuals less two reads and two writes.
   const double residual = r.c.attention == AttentionKind::unfused ? 24 : r.c.side_by_side ? 12 : 16;
@@ -184,7 +169,7 @@ Passes elementwise(const StepRoof& r, bool experts) {
   } else {
     bytes += (4 * up + 2) * double(m.ffn) / t;
   }
-  const double seconds = r.of(Fit::memory) * bytes * rows_of(r.c) / (kReached * r.d.bandwidth);
+  const double seconds = traffic_seconds(r.d, Traffic::elementwise, r.of(Fit::memory) * bytes * rows_of(r.c));
   return {seconds, kBackward * seconds, 0};
 }
 
@@ -363,9 +348,9 @@ double expert_sharers(const StepCase& c) {
 }
 
 double update_time(const StepRoof& r, double dense, double experts) {
-  constexpr double kBytes = 34,
-                   kReached = 0.7;  // reads and writes of a parameter's update
-  return (dense / sharers(r.c) + experts / expert_sharers(r.c)) * kBytes / (kReached * r.d.bandwidth);
+  constexpr double kBytes = 34;  // reads and writes of a parameter's update
+  return traffic_seconds(r.d, Traffic::update,
+                         (dense / sharers(r.c) + experts / expert_sharers(r.c)) * kBytes);
 }
 
 // Master weights and moments (12 bytes a parameter) read and written behind the step, a piece's read beside

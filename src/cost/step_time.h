@@ -8,24 +8,11 @@
 #include <cstdint>
 #include <string_view>
 
+#include "cost/device_curves.h"
 #include "cost/pipeline_held.h"
 #include "spec/model_spec.h"
 
 namespace trireme {
-
-// What a vendor states of a device, dense; and of its way to the others.
-struct DeviceFigures {
-  double bf16 = 0, fp8 = 0, fp4 = 0;    // FLOP/s; 0 = has no such type
-  double memory = 0;                    // bytes
-  double bandwidth = 0;                 // bytes/s
-  double bus = 0;                       // bytes/s of a long all-reduce among near devices (bus bandwidth)
-  double near = 8;                      // devices that reach each other so
-  double nic = 0;                       // bytes/s of a device to those farther away
-  double attention = 0;                 // FLOP/s of a fused attention kernel at long sequences, heads of 128
-  double attention2 = 0;                // the same of FlashAttention-2, where that is not the fastest
-  double k0 = 300, m0 = 200, n0 = 200;  // products of these sizes reach half
-                                        // their rate (section "products")
-};
 
 // Constants that measurements give, each of one of three layers
 // (docs/score.md).
@@ -72,7 +59,6 @@ enum class NumberType {
   mxfp8,
   fp4
 };  // of the blocks' products; head and attention stay in 16 bits
-enum class AttentionKind { flash, flash1, flash2, unfused };
 
 // Whose ranks are neighbours: tp's always come before others in the first two.
 enum class Nearest {

@@ -65,7 +65,7 @@ KnownDevice device_of(const Json& j, std::string_view file) {
   f.bandwidth = j.at("bandwidth_gbps").get<double>() * kGiga, f.bus = j.at("bus_gbps").get<double>() * kGiga;
   f.near = j.at("near").get<double>(), f.nic = j.at("nic_gbps").get<double>() * kGiga;
   f.attention = j.at("attention_tflops").get<double>() * kTera;
-  f.attention2 = j.value("attention2_tflops", f.attention / kTera) * kTera;
+  f.attention2 = j.value("attention2_tflops", 0.0) * kTera;
   f.k0 = j.at("k0").get<double>(), f.m0 = j.at("m0").get<double>(), f.n0 = j.at("n0").get<double>();
   return d;
 }

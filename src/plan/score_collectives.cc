@@ -11,7 +11,6 @@
 #include "base/error.h"
 #include "base/printable.h"
 #include "base/progress.h"
-#include "checkpoint/json.h"
 #include "cost/collective_time.h"
 #include "plan/cluster_data.h"
 
@@ -22,7 +21,6 @@ using Microbench = nlohmann::ordered_json;
 using Kind = CollectiveKind;
 using Way = CollectiveWay;
 
-constexpr size_t kMostBytes = 1 << 20;
 constexpr double kLarge = 16. * (1 << 30);  // bytes: where a source gives bandwidth without a size
 constexpr double kShort = 64;               // bytes: where it gives a latency
 
@@ -42,7 +40,7 @@ struct CurveRule {
 
 constexpr double kEight = 8. * (1 << 30);
 constexpr std::string_view kH200 = "nccl_allreduce_busbw_gbps_8xH200", kP5 = "nccl_multinode_aws_p5_h100",
-                           kDeepSeek = "deepseek_latency_64B_us";
+                           kDeepSeek = "deepseek_latency_64B_us", kSelene = "selene";
 constexpr CurveRule kRules[] = {
     {kH200,
      "curve_GBps",
@@ -178,15 +176,6 @@ constexpr CurveRule kRules[] = {
      {}},
 };
 
-// Of the file's other sections.
-constexpr struct {
-  std::string_view begins, reason;
-} kNoCollectives[] = {
-    {"flash_attention", "seconds of an op, not of a collective"},
-    {"mamf", "seconds of an op, not of a collective"},
-    {"selene", "all groups of a run of 384 nodes at once, sizes not given"},
-};
-
 const ClusterSpec& cluster_of_rule(std::string_view name) {
   if (const ClusterSpec* c = shipped_cluster(name)) return *c;
   run_failed("cluster {} is not compiled in", name);
@@ -251,12 +240,12 @@ std::vector<int64_t> counts_of(std::string_view text, int64_t most) {
 
 class Curves {
  public:
-  Curves(std::string_view file, CollectiveScore& score) : file_(file), score_(score) {}
+  Curves(std::string_view file, CurveScore& score) : file_(file), score_(score) {}
 
   void add(const CurveRule& rule, const Microbench& at) {
     const ClusterSpec& c = cluster_of_rule(rule.cluster);
     Curve curve{.name = std::string(rule.name),
-                .cluster = std::string(rule.cluster),
+                .where = std::string(rule.cluster),
                 .unit = rule.measure == CurveUnit::microseconds ? "us" : "GB/s"};
     if (!at.is_object() && rule.keys == CurveKeys::size)
       bad_request(
@@ -283,7 +272,7 @@ class Curves {
 
  private:
   std::string_view file_;
-  CollectiveScore& score_;
+  CurveScore& score_;
 
   static int64_t in_node(const CurveRule& rule, const ClusterSpec& c) {
     return rule.kind == Kind::p2p ? 2 : c.devices_per_node;
@@ -305,7 +294,7 @@ class Curves {
     const std::vector<int64_t> counts = counts_of(key, by_gpus ? c.devices_per_node : c.nodes);
     if (counts.empty()) unread(key);
     // Another way of the library to send is a curve of its own.
-    Curve own{.name = curve.name, .cluster = curve.cluster, .unit = curve.unit};
+    Curve own{.name = curve.name, .where = curve.where, .unit = curve.unit};
     const size_t open = key.find('(');
     if (open != std::string::npos) {
       own.name += ", " + key.substr(open + 1, key.find(')') - open - 1);
@@ -353,98 +342,25 @@ const Microbench* find_path(const Microbench& section, std::string_view path) {
   return at;
 }
 
-std::string published_text(const CurvePoint& p) {
-  if (std::isinf(p.high)) return fmt::format("> {:.4g}", p.low);
-  return p.low == p.high ? fmt::format("{:.4g}", p.low) : fmt::format("{:.4g}-{:.4g}", p.low, p.high);
-}
-
 }  // namespace
 
-double CurvePoint::error() const {
-  const double against = std::clamp(predicted, low, high);
-  return (predicted / against - 1) * 100;
-}
-double Curve::mean_error() const {
-  double sum = 0;
-  for (const CurvePoint& p : points) sum += std::abs(p.error());
-  return points.empty() ? 0 : sum / double(points.size());
-}
-double Curve::worst_error() const {
-  double worst = 0;
-  for (const CurvePoint& p : points)
-    if (std::abs(p.error()) > std::abs(worst)) worst = p.error();
-  return worst;
+bool is_collective_section(std::string_view section) {
+  return section.starts_with(kSelene) ||
+         std::any_of(std::begin(kRules), std::end(kRules),
+                     [&](const CurveRule& r) { return r.section == section; });
 }
 
-bool is_microbench(std::string_view json) {
-  const size_t first = json.find_first_not_of(" \t\r\n");
-  return first != std::string_view::npos && json[first] == '{' &&
-         (json.find("\"nccl_") != std::string_view::npos ||
-          json.find("_latency_64B_us\"") != std::string_view::npos);
-}
-
-CollectiveScore score_collectives(std::string_view json, std::string_view file) {
-  const Microbench all = parse_json(json, file, kMostBytes);
-  if (!all.is_object()) bad_request("{}: not an object of measurements (docs/score.md)", file);
-  CollectiveScore score;
+void score_collectives(const Microbench& all, std::string_view file, CurveScore& score) {
   Curves curves(file, score);
   for (const CurveRule& rule : kRules)
     if (all.contains(std::string(rule.section)))
       if (const Microbench* at = find_path(all[std::string(rule.section)], rule.path)) curves.add(rule, *at);
   for (const auto& [section, value] : all.items()) {
-    const auto known = [&name = section](const CurveRule& r) { return r.section == name; };
-    std::string reason = "not known here";
-    for (const auto& n : kNoCollectives)
-      if (section.starts_with(n.begins)) reason = n.reason;
     if (section == kDeepSeek)
       score.left_out.push_back({section + ", latencies", "taken over into the cluster files as they are"});
-    if (!std::any_of(std::begin(kRules), std::end(kRules), known))
-      score.left_out.push_back({section, reason});
+    if (section.starts_with(kSelene))
+      score.left_out.push_back({section, "all groups of a run of 384 nodes at once, sizes not given"});
   }
-  return score;
-}
-
-std::string to_text(const CollectiveScore& s) {
-  std::string text = fmt::format("{:<46} {:>10} {:>10} {:>10} {:>8}  {}\n", "curve", "predicted", "published",
-                                 "unit", "error", "way");
-  size_t reached = 0;
-  for (const Curve& c : s.curves) {
-    const bool within = c.mean_error() <= kCollectiveBar;
-    reached += within;
-    text += fmt::format("{} ({}): mean {:.1f} %, worst {:+.1f} %{}{}\n", c.name, c.cluster, c.mean_error(),
-                        c.worst_error(), within ? "" : ", not reached",
-                        c.note.empty() ? "" : " (" + c.note + ")");
-    for (const CurvePoint& p : c.points)
-      text += fmt::format("  {:<44} {:>10.4g} {:>10} {:>10} {:>+7.1f}%  {}\n", p.at, p.predicted,
-                          published_text(p), c.unit, p.error(), p.way);
-  }
-  text += fmt::format("{} of {} curves within {:.0f} % (mean)\n", reached, s.curves.size(), kCollectiveBar);
-  for (const LeftOut& l : s.left_out) text += fmt::format("left out: {}: {}\n", l.name, l.reason);
-  return text;
-}
-
-std::string to_json(const CollectiveScore& s) {
-  Microbench j = {{"curves", Microbench::array()}, {"left_out", Microbench::array()}};
-  for (const Curve& c : s.curves) {
-    Microbench points = Microbench::array();
-    for (const CurvePoint& p : c.points)
-      points.push_back({{"at", p.at},
-                        {"way", p.way},
-                        {"predicted", p.predicted},
-                        {"low", p.low},
-                        {"high", std::isinf(p.high) ? Microbench(nullptr) : Microbench(p.high)},
-                        {"error_percent", p.error()}});
-    j["curves"].push_back({{"name", c.name},
-                           {"cluster", c.cluster},
-                           {"unit", c.unit},
-                           {"mean_error_percent", c.mean_error()},
-                           {"worst_error_percent", c.worst_error()},
-                           {"reached", c.mean_error() <= kCollectiveBar},
-                           {"note", c.note},
-                           {"points", points}});
-  }
-  for (const LeftOut& l : s.left_out) j["left_out"].push_back({{"name", l.name}, {"reason", l.reason}});
-  return j.dump(2, ' ', false, Microbench::error_handler_t::replace) + "\n";
 }
 
 }  // namespace trireme

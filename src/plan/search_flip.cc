@@ -38,7 +38,8 @@ double value_of(const SearchRequest& q, const Turned& t) {
 // The best where the knob is at `value`; nothing: nothing fits there.
 std::optional<Priced> best_at(SearchRequest q, const Turned& t, double value) {
   // Attention is a rate of its own, and as much faster on a faster device.
-  if (t.figure == &DeviceFigures::bf16) q.figures.attention *= value / q.figures.bf16;
+  if (t.figure == &DeviceFigures::bf16)
+    for (double* rate : {&q.figures.attention, &q.figures.attention2}) *rate *= value / q.figures.bf16;
   if (t.figure)
     q.figures.*t.figure = value;
   else

@@ -3,14 +3,14 @@
 
 #include "cost/step_memory.h"
 #include "fuzz.h"
-#include "plan/score_collectives.h"
+#include "plan/score_curves.h"
 #include "plan/score_rows.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace trireme;
   if (is_microbench(fuzz::text_of(data, size))) {
     fuzz::accepts([&] {
-      for (const Curve& c : score_collectives(fuzz::text_of(data, size), "curves.json").curves)
+      for (const Curve& c : score_curves(fuzz::text_of(data, size), "curves.json").curves)
         for (const CurvePoint& p : c.points)
           fuzz::expect(std::isfinite(p.error()) && p.predicted > 0, "a point without a forecast");
     });

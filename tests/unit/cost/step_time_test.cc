@@ -334,8 +334,9 @@ TEST(StepTime, AttentionByGeneration) {
     c.attention = k;
     return step_time(c, d, values()).attention;
   };
-  EXPECT_NEAR(seconds(AttentionKind::flash2) / seconds(AttentionKind::flash), 450.0 / 330, 1e-9);
-  const double first = 0.43 * 330 * 2048 / (2048 + 350), second = 330.0 * 2048 / (2048 + 600);
+  EXPECT_NEAR(seconds(AttentionKind::flash2) / seconds(AttentionKind::flash),
+              450.0 / (2048 + 365) / (330.0 / (2048 + 510)), 1e-9);
+  const double first = 0.428 * 330 * 2048 / (2048 + 310), second = 330.0 * 2048 / (2048 + 510);
   EXPECT_NEAR(seconds(AttentionKind::flash1) / seconds(AttentionKind::flash2), second / first, 1e-9);
   const double plain = seconds(AttentionKind::flash);
   c.recompute_attention = true;
