@@ -317,6 +317,8 @@ void plan_search(const SearchOptions& o, const PlanSubject& subject, const RunRe
   if (run) set_types(q, run->precision, asked);
   set_sizes(q, o, subject);
   q.fits = constants_of({.device = q.device, .software = o.software, .site = o.site});
+  q.own = o.software.empty();
+  if (q.own) q.fits = own_constants(q.fits);
   set_interval(q, !o.software.empty());
   q.by = o.by == "step" ? RankBy::step : o.by == "cost" ? RankBy::cost : RankBy::loss;
   q.best = o.best, q.memory_share = o.memory_share;

@@ -68,11 +68,15 @@ void know(const ScoreConstants& constants, std::string_view option, const std::s
 class WorkWriter {
  public:
   explicit WorkWriter(const ScaledRun& s)
-      : c_(step_case_of(s)), d_(s.figures), f_(constants_of(s.by)), slower_(slowness(c_, d_, f_)) {}
+      : c_(step_case_of(s)),
+        d_(s.figures),
+        f_(s.own ? own_constants(constants_of(s.by)) : constants_of(s.by)),
+        slower_(slowness(c_, d_, f_)) {}
 
   WorldWork run(const Schedule& schedule) {
     WorldWork w;
     w.zero = c_.dp * c_.cp > 1 ? c_.zero : 0;
+    w.own = c_.own, w.cast = c_.cast;
     w.kinds = {layer(false), LayerWork{}, table(true), table(false)};
     if (c_.model.moe()) w.kinds[kExperts] = layer(true);
     stages(w, schedule);
@@ -95,6 +99,7 @@ class WorkWriter {
     w.reduce = nanoseconds(s.reduce), w.gather = nanoseconds(s.gather);
     w.reduce_experts = nanoseconds(s.reduce_experts), w.gather_experts = nanoseconds(s.gather_experts);
     w.state = int64_t(state_bytes(c_, held.dense, held.experts));
+    if (c_.own) w.update = nanoseconds(update_seconds(c_, d_, f_, held));
   }
   void passes(LayerWork& w, const ActionSeconds& a) const {
     w.forward = pass(a.forward), w.input = pass(a.input), w.weight = pass(a.weight), w.again = pass(a.again);
@@ -138,8 +143,10 @@ class WorkWriter {
       stage.layers.push_back({"head", kHead});
       if (w.kinds[kHead].state > 0) hold(s, {table_held(c_), 0});
     }
+    // trireme's own updates are layer by layer.
     for (const HeldParameters& h : held)
-      w.update.push_back(nanoseconds(update_seconds(c_, d_, f_, h) + step_seconds(c_, d_, f_)));
+      w.update.push_back(
+          nanoseconds((c_.own ? 0 : update_seconds(c_, d_, f_, h)) + step_seconds(c_, d_, f_)));
   }
 
   StepCase c_;
@@ -167,6 +174,7 @@ StepCase step_case_of(const ScaledRun& s) {
   c.renorm = l.recompute == "selective";
   c.grad_bytes = run.precision.reduce == "bf16" ? 2 : 4;
   c.grad_stored = run.precision.grads == "bf16" ? 2 : 4;
+  c.own = s.own, c.cast = c.grad_stored != c.grad_bytes;
   if (run.precision.compute == "fp8") c.numbers = NumberType::fp8;
   if (run.precision.fp8 != "none" && s.figures.fp8 > 0) c.numbers = NumberType::fp8;  // else emulated
   if (c.numbers == NumberType::fp8 && s.figures.fp8 == 0)
@@ -181,6 +189,11 @@ FitValues constants_of(const PricedBy& by) {
   know(constants, "--software", "software", by.software);
   know(constants, "--site", "site", by.site);
   return constants.of(row);
+}
+
+FitValues own_constants(FitValues f) {
+  for (const Fit x : {Fit::tp, Fit::pp, Fit::cp, Fit::ep, Fit::ep_far, Fit::dp}) f[size_t(x)] = 1;
+  return f;
 }
 
 World world_of(const ScaledRun& s) {
