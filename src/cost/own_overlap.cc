@@ -66,32 +66,30 @@ class ReplicaClock {
     for (int i = count_; backward && i-- > 0;) uses_[size_t(used_++)] = i;
   }
   void forward() {
-    for (int i = 0; i < count_; i++) use(i, units_[size_t(i)]->forward);
+    for (int i = 0; i < count_; i++) use(units_[size_t(i)]->forward);
   }
   bool gathers() const { return s_.zero == 3; }
   void gather(int use) {
     if (use >= last_use_) return;
-    const auto unit = size_t(uses_[size_t(use)]);
-    if (there_[unit]) return;
-    there_[unit] = true;
-    link_ = std::max(link_, now_) + units_[unit]->gather;
-    arrived_[unit] = link_;
+    if (gathered_[size_t(use)]) return;
+    gathered_[size_t(use)] = true;
+    link_ = std::max(link_, now_) + units_[size_t(uses_[size_t(use)])]->gather;
+    arrived_[size_t(use)] = link_;
   }
   bool again(int use) const {
     if (use <= 0 || use >= last_use_ || uses_[size_t(use)] != uses_[size_t(use - 1)]) return false;
     return uses_[size_t(use)] + 1 == count_ ? s_.turns_back : s_.turns_on;
   }
   // A pass that uses the unit's weights: they are waited for, those of the next use are on their way.
-  void use(int unit, double seconds) {
+  void use(double seconds) {
     if (!gathers()) {
       now_ += seconds;
       return;
     }
     gather(used_);
     gather(again(used_ + 1) ? used_ + 2 : used_ + 1);
-    now_ = std::max(now_, arrived_[size_t(unit)]) + seconds;
+    now_ = std::max(now_, arrived_[size_t(used_)]) + seconds;
     used_++;
-    there_[size_t(unit)] = false;
     if (again(used_)) gather(used_);
   }
   // Two whole sums of gradients at most: the oldest has to be there.
@@ -109,7 +107,7 @@ class ReplicaClock {
   void backward(int i, bool sums) {
     const OwnUnit& u = *units_[size_t(i)];
     if (!s_.split && sums) open();
-    use(i, u.input + (s_.split ? 0 : u.weight));
+    use(u.input + (s_.split ? 0 : u.weight));
     if (!s_.split && sums) reduce(i);
   }
 
@@ -121,8 +119,8 @@ class ReplicaClock {
   double now_ = 0, link_ = 0;
   std::array<int, kUses> uses_{};
   int used_ = 0, last_use_ = 0;
-  std::array<bool, kUnits> there_{};
-  std::array<double, kUnits> arrived_{};
+  std::array<bool, kUses> gathered_{};
+  std::array<double, kUses> arrived_{};
   std::array<double, 3 * kUnits> sums_{};
   int pending_ = 0, retired_ = 0;
 };

@@ -69,10 +69,10 @@ class OwnStep {
       const OwnStage other = stage(head_blocks, false, true);
       if (const double t = own_update(other); t > done) done = t, optimizer = updates(other);
     }
+    tail.blocks /= chunks, tail.has_head = c_.pp * c_.chunks == 1;
     if (stage_.zero >= 2) {
       s.gradients += own_waits(tail, c_.microbatches).ends;
     } else if (replicas_) {
-      tail.blocks /= chunks, tail.has_head = c_.pp * c_.chunks == 1;
       s.gradients += own_waits(tail, c_.microbatches).ends;
       // Backward passes that are longer by what they wait for come one behind another.
       const double passes = stage_.split ? chunks : p + chunks - 1;
@@ -119,18 +119,25 @@ class OwnStep {
     Rank r{.blocks = blocks, .embedding = embedding, .head = head};
     r.compute = blocks / double(c_.model.layers) * all_.total + (head ? all_.head : 0);
     if (stage_.zero < 2) return r;
-    r.waits = own_waits(stage(blocks, embedding, head), c_.microbatches).turn;
+    // Chunk by chunk, a forward pass and a backward pass in turn; tables are in one of them.
+    const double chunks = double(c_.chunks);
+    OwnStage s = stage(blocks / chunks, embedding, head);
+    r.waits = turn(s);
     if (c_.pp == 1) return r;
+    OwnStage plain = s;
+    plain.has_embedding = plain.has_head = plain.turns_back = plain.turns_on = false;
+    const double others = chunks > 1 ? (chunks - 1) * turn(plain) : 0;
+    r.waits += others;
     // Where its stage does not turn.
-    OwnStage s = stage(blocks, embedding, head);
     s.turns_back = s.turns_on = false;
-    r.passing = own_waits(s, c_.microbatches).turn;
+    r.passing = turn(s) + others;
     // The first one turns but where the pipeline fills and drains.
     const double m = double(c_.microbatches);
     if (!head) r.waits = r.passing + (r.waits - r.passing) * std::max(0.0, m - double(c_.pp - 1)) / m;
     return r;
   }
 
+  double turn(const OwnStage& s) const { return own_waits(s, c_.microbatches).turn; }
   double gathered(const OwnUnit& u) const { return stage_.zero == 3 ? u.gather : 0; }
   // What a microbatch waits for in blocks of ranks between.
   double between(double blocks) const { return stage_.zero < 2 ? 0 : blocks * own_block_waits(stage_); }

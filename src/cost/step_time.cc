@@ -548,7 +548,7 @@ StateSeconds state_seconds(const StepCase& c, const DeviceFigures& d, const FitV
   constexpr double kHalf = 2;
   const double replicas = double(c.dp * c.cp);
   const double expert_replicas = std::max(1.0, replicas * double(c.tp) / double(c.ep * c.expert_tp));
-  const double share = c.zero >= 3 ? 1 : r.of(Fit::dp), sums = c.zero == 0 ? 2 : 1;
+  const double share = c.zero >= 3 && !c.own ? 1 : r.of(Fit::dp), sums = c.zero == 0 ? 2 : 1;
   // Of all of these parameters, dense and experts'.
   const auto of = [&](double parameters, double bytes, double n, double stride) {
     return share * r.gathered(parameters * bytes, c.zero >= 3 ? std::min(n, sharers(c)) : n, stride);
@@ -557,6 +557,15 @@ StateSeconds state_seconds(const StepCase& c, const DeviceFigures& d, const FitV
   StateSeconds s;
   s.reduce = of(held.dense, sums * c.grad_bytes, replicas, own) + layers * r.of(Fit::ring) * (replicas - 1);
   s.reduce_experts = of(held.experts, sums * c.grad_bytes, expert_replicas, far);
+  if (c.own && c.zero >= 3) {
+    // Shard groups: each microbatch's sums among groups as well, of a rank's own shard.
+    const auto among = [&](double parameters, double n, double stride) {
+      const double groups = n / std::min(n, sharers(c));
+      return r.gathered(parameters / sharers(c) * 2 * c.grad_bytes, groups, stride * sharers(c));
+    };
+    s.reduce += among(held.dense, replicas, own);
+    s.reduce_experts += among(held.experts, expert_replicas, far);
+  }
   if (c.zero == 0) return s;
   s.gather = of(held.dense, kHalf, replicas, own) + (c.zero < 3 ? sliced_time(c, layers) : 0);
   s.gather_experts = of(held.experts, kHalf, expert_replicas, far);

@@ -30,14 +30,14 @@ Nearest nearest_of(const std::string& order) {
       order);
 }
 
-void refuse_unpriced(const RunSpec& run) {
+void refuse_unpriced(const RunSpec& run, bool own) {
   const LayoutSpec& l = run.layout;
   const auto no = [](std::string_view key, const auto& value, std::string_view right) {
     bad_request("{} = {}: a step priced in closed form has none of that; right is {}", key, value, right);
   };
   if (run.precision.compute == "f32") no("precision.compute", "\"f32\"", "\"bf16\", \"f16\" or \"fp8\"");
   if (run.optimizer.name != "adamw") no("optimizer.name", "\"" + run.optimizer.name + "\"", "\"adamw\"");
-  if (l.shard_group != 0) no("layout.shard_group", l.shard_group, "0");
+  if (l.shard_group != 0 && !own) no("layout.shard_group", l.shard_group, "0");
   if (l.recompute == "auto") no("layout.recompute", "\"auto\"", "\"none\", \"selective\" or \"full\"");
   // StepCase::renorm is of norms' and activations' outputs.
   if (l.recompute == "selective" &&
@@ -160,7 +160,7 @@ class WorkWriter {
 StepCase step_case_of(const ScaledRun& s) {
   const RunSpec& run = s.run;
   const LayoutSpec& l = run.layout;
-  refuse_unpriced(run);
+  refuse_unpriced(run, s.own);
   StepCase c{.model = run.model,
              .seq = run.data.seq_len,
              .window = s.window,
@@ -174,7 +174,7 @@ StepCase step_case_of(const ScaledRun& s) {
   c.renorm = l.recompute == "selective";
   c.grad_bytes = run.precision.reduce == "bf16" ? 2 : 4;
   c.grad_stored = run.precision.grads == "bf16" ? 2 : 4;
-  c.own = s.own, c.cast = c.grad_stored != c.grad_bytes;
+  c.shards = l.shard_group, c.own = s.own, c.cast = c.grad_stored != c.grad_bytes;
   if (run.precision.compute == "fp8") c.numbers = NumberType::fp8;
   if (run.precision.fp8 != "none" && s.figures.fp8 > 0) c.numbers = NumberType::fp8;  // else emulated
   if (c.numbers == NumberType::fp8 && s.figures.fp8 == 0)

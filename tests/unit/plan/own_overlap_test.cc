@@ -52,10 +52,11 @@ class DrawnLayouts {
       l.pp = one_of({2, 4, 8});
       l.schedule = kSchedules[size_t(one_of({0, 1, 2, 3, 4, 5, 6, 7, 8}))];
       if (l.schedule == "interleaved")
-        l.chunks = std::max<int64_t>(2, one_of({2, 2, q.model.layers / l.pp / 2}));
+        l.chunks = std::max<int64_t>(2, one_of({2, q.model.layers / l.pp / 2, q.model.layers / l.pp}));
       if (l.schedule.starts_with("zb-v") || l.schedule.starts_with("v-") || l.schedule == "dualpipe-v")
         l.chunks = 2;
     }
+    if (l.zero == 3 && l.dp >= 8) l.shards = one_of({0, 0, 4, l.dp / 2});
     l.again = Again(one_of({0, 0, 1, 2}));
     l.micro = one_of({1, 1, 2, 4});
     const int64_t m = l.pp * one_of({1, 2, 4, 8});
@@ -101,8 +102,8 @@ constexpr Kind kKinds[] = {{"dp zero 0", false, 0.1, 0.2, 1},    {"zero 1", fals
                            {"zero 2", false, 0.1, 0.2, 1},       {"zero 3", false, 0.1, 0.2, 1},
                            {"tp dp zero 1", false, 0.1, 0.2, 1}, {"cp dp zero 1", false, 0.1, 0.3, 1.5},
                            {"dp ep zero 1", true, 0.1, 0.2, 1},  {"pp", false, 1.5, 4, 10},
-                           {"pp dp zero 1", false, 1.5, 5, 12},  {"pp dp zero 2", false, 2, 12, 25},
-                           {"pp dp zero 3", false, 2, 13, 30},   {"tp cp pp dp zero 1", false, 1.5, 4, 10},
+                           {"pp dp zero 1", false, 1.5, 5, 12},  {"pp dp zero 2", false, 2, 13, 25},
+                           {"pp dp zero 3", false, 2, 13, 30},   {"tp cp pp dp zero 1", false, 1.5, 4, 17},
                            {"pp dp ep zero 1", true, 1.5, 4, 10}};
 
 TEST(OwnOverlap, TheClosedFormIsTheEventSimulators) {
