@@ -330,6 +330,8 @@ void plan_search(const SearchOptions& o, const PlanSubject& subject, const RunRe
   set_sizes(q, o, subject);
   const PricedBy by = o.priced_by(q.device);
   q.fits = constants_of(by), q.constants = text_of(by);
+  q.own = o.software.empty();
+  if (q.own) q.fits = own_constants(q.fits);
   set_interval(q, !o.software.empty());
   q.by = o.by == "step" ? RankBy::step : o.by == "cost" ? RankBy::cost : RankBy::loss;
   q.best = o.best, q.memory_share = o.memory_share;

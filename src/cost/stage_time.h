@@ -38,6 +38,7 @@ StateSeconds state_seconds(const StepCase&, const DeviceFigures&, const FitValue
                            double layers);
 // The optimizer's update of them, offloaded state there and back; and what a step takes beside everything.
 double update_seconds(const StepCase&, const DeviceFigures&, const FitValues&, const HeldParameters&);
+double offload_seconds(const StepCase&, const DeviceFigures&, const FitValues&, const HeldParameters&);
 double step_seconds(const StepCase&, const DeviceFigures&, const FitValues&);
 
 // A message between neighbouring stages.

@@ -4,6 +4,8 @@
 #include <cmath>
 
 #include "cost/flops.h"
+#include "cost/own_overlap.h"
+#include "cost/own_step.h"
 #include "cost/pipeline_layers.h"
 #include "cost/stage_time.h"
 
@@ -189,12 +191,19 @@ double tensor_collective(const StepRoof& r) {
   return share * (bytes / bus + (t - 1) * each + start);
 }
 
-// Keys and values to every rank of the context, and their gradients back.
-Passes context_exchange(const StepRoof& r) {
+// Keys and values to every rank of the context, and their gradients back. core: of attention, which the
+// blocks on their way hide behind.
+Passes context_exchange(const StepRoof& r, const Passes& core) {
   const auto n = double(r.c.cp);
   if (n <= 1) return {};
   const double kv = 2 * double(r.c.model.kv_size()) / double(std::min(r.c.tp, r.c.model.kv_heads));
   const double seconds = r.of(Fit::cp) * rows_of(r.c) * (n - 1) * kv * 2 / r.link(n, r.context_stride());
+  if (r.c.own) {
+    constexpr double kSums = 2;  // gradients are f32 where keys and values are 16 bits
+    const double hop = seconds / (n - 1);
+    return {ring_forward_waits(r.c.cp, core.forward, hop),
+            ring_backward_waits(r.c.cp, core.input + core.weight, hop, kSums * hop), 0};
+  }
   return {seconds, 2 * seconds, 0};
 }
 
@@ -217,20 +226,42 @@ double expert_exchange(const StepRoof& r) {
   return 2 * (r.of(Fit::ep) * near_seconds + far_exposed * far_seconds);
 }
 
+// The shared expert computes while choices travel to theirs.
+Passes shared_products(const StepRoof& r) {
+  const ModelSpec& m = r.c.model;
+  const double rows = rows_of(r.c), t = double(r.c.tp), h = double(m.hidden), rate = r.gemm_rate(true);
+  if (m.shared_ffn == 0) return {};
+  Passes p = r.linear(rows, h, 2 * double(m.shared_ffn) / t, rate);
+  p += r.linear(rows, double(m.shared_ffn) / t, h, rate);
+  return p;
+}
+
 // One layer on one microbatch, by pass; collectives once each: tp twice forward
 // and twice backward, experts' exchange once each way.
 struct LayerPasses {
   Passes products, core, traffic, context;
-  double tp = 0, ep = 0;
+  double tp = 0;
+  double tp_weight = 0;  // for weight gradients: trireme gathers rows that lie divided once more
+  Passes ep;
 };
 LayerPasses layer_passes(const StepRoof& r, bool experts) {
   LayerPasses p{.products = attention_products(r),
                 .core = attention_core(r),
                 .traffic = elementwise(r, experts),
-                .context = context_exchange(r),
+                .context = {},
                 .tp = tensor_collective(r),
-                .ep = experts ? expert_exchange(r) : 0};
+                .ep = {}};
   p.products += feed_forward(r, experts);
+  p.context = context_exchange(r, p.core);
+  const double exchange = experts ? expert_exchange(r) : 0;
+  p.ep = {exchange, exchange, 0};
+  if (!r.c.own) return p;
+  if (r.c.sequence) p.tp_weight = p.tp;  // as many bytes as a gather in and a sum out of both halves
+  if (exchange > 0) {
+    const Passes shared = shared_products(r);
+    p.ep.forward -= std::min(exchange / 2, shared.forward);
+    p.ep.input -= std::min(exchange / 2, shared.input);
+  }
   return p;
 }
 double core_again(const StepCase& c) {
@@ -243,6 +274,7 @@ double traffic_again(const StepCase& c) {
 // The same with what is done again, by what the time goes to.
 struct LayerTime {
   double products = 0, attention = 0, elementwise = 0, tp = 0, cp = 0, ep = 0, host = 0, total = 0;
+  double forward = 0, weight = 0;  // of total: the forward pass, and weight gradients
 };
 LayerTime layer_time(const StepRoof& r, bool experts) {
   const LayerPasses p = layer_passes(r, experts);
@@ -252,8 +284,8 @@ LayerTime layer_time(const StepRoof& r, bool experts) {
   l.attention = p.core.both() + core_again(r.c) * p.core.forward;
   l.elementwise = p.traffic.both() + traffic_again(r.c) * p.traffic.forward;
   l.cp = p.context.both() + again * p.context.forward;
-  l.tp = p.tp * (4 + 2 * again);
-  l.ep = p.ep * (2 + again);
+  l.tp = p.tp * (4 + 2 * again) + p.tp_weight;
+  l.ep = p.ep.both() + again * p.ep.forward;
   constexpr double kAgain = 0.33;
   // Every expert that lives here has products, and casts, of its own to launch.
   const double local = experts ? double(r.c.model.experts) / double(r.c.ep) : 0;
@@ -261,6 +293,10 @@ LayerTime layer_time(const StepRoof& r, bool experts) {
   const double device = l.products + l.attention + l.elementwise + l.tp + l.cp + l.ep;
   l.total = std::hypot(device, l.host);  // launches run ahead of the device while it is busy
   l.host = l.total - device;
+  const double slower = l.total / device;
+  l.forward = slower * (p.products.forward + p.core.forward + p.traffic.forward + 2 * p.tp +
+                        p.context.forward + p.ep.forward);
+  l.weight = slower * (p.products.weight + p.core.weight + p.traffic.weight + p.tp_weight);
   return l;
 }
 
@@ -403,12 +439,20 @@ StepParts step_parts(const StepCase& c, const DeviceFigures& d, const FitValues&
   const auto add = [&](const LayerTime& l, double n) {
     all.products += n * l.products, all.attention += n * l.attention, all.elementwise += n * l.elementwise;
     all.tp += n * l.tp, all.cp += n * l.cp, all.ep += n * l.ep, all.host += n * l.host;
-    all.total += n * l.total;
+    all.total += n * l.total, all.forward += n * l.forward, all.weight += n * l.weight;
   };
   if (layers > with) add(layer_time(r, false), layers - with);
   if (with > 0) add(layer_time(r, true), with);
   const Stored s = stored(c);
-  all.head = head_passes(r).both(), all.dense = s.dense, all.experts = s.experts;
+  const Passes head = head_passes(r);
+  all.head = head.both(), all.head_forward = head.forward, all.head_weight = head.weight;
+  all.dense = s.dense, all.experts = s.experts;
+  const auto hold = [&](bool experts, double n) {
+    const HeldParameters held = layer_held(c, experts);
+    all.block_dense += n / layers * held.dense, all.block_experts += n / layers * held.experts;
+  };
+  if (c.own && layers > with) hold(false, layers - with);
+  if (c.own && with > 0) hold(true, with);
   return all;
 }
 
@@ -417,6 +461,7 @@ StepSeconds step_time(const StepCase& c, const DeviceFigures& d, const FitValues
 }
 
 StepSeconds step_time(const StepCase& c, const DeviceFigures& d, const FitValues& f, const StepParts& all) {
+  if (c.own) return own_step_time(c, d, f, all);
   const StepRoof r{c, d, f};
   const auto layers = double(c.model.layers);
   const double p = double(c.pp), m = double(c.microbatches), head = all.head;
@@ -450,12 +495,14 @@ ActionSeconds layer_actions(const StepCase& c, const DeviceFigures& d, const Fit
   const LayerPasses p = layer_passes(r, experts);
   const double again = c.recompute;
   ActionSeconds a;
-  a.forward = {p.products.forward + p.core.forward + p.traffic.forward, 2 * p.tp, p.context.forward, p.ep};
-  a.input = {p.products.input + p.core.input + p.traffic.input, 2 * p.tp, p.context.input, p.ep};
+  a.forward = {p.products.forward + p.core.forward + p.traffic.forward, 2 * p.tp, p.context.forward,
+               p.ep.forward};
+  a.input = {p.products.input + p.core.input + p.traffic.input, 2 * p.tp, p.context.input, p.ep.input};
   a.weight.compute = p.products.weight + p.core.weight + p.traffic.weight;
+  a.weight.tp = p.tp_weight;
   a.again = {
       again * p.products.forward + traffic_again(c) * p.traffic.forward + core_again(c) * p.core.forward,
-      again * 2 * p.tp, again * p.context.forward, again * p.ep};
+      again * 2 * p.tp, again * p.context.forward, again * p.ep.forward};
   // Launches that do not run ahead of the device slow what it computes.
   const double computing = a.forward.compute + a.input.compute + a.weight.compute + a.again.compute;
   const double slower = 1 + layer_time(r, experts).host / computing;
@@ -486,7 +533,7 @@ StateSeconds state_seconds(const StepCase& c, const DeviceFigures& d, const FitV
   constexpr double kHalf = 2;
   const double replicas = double(c.dp * c.cp);
   const double expert_replicas = std::max(1.0, replicas * double(c.tp) / double(c.ep * c.expert_tp));
-  const double share = c.zero >= 3 ? 1 : r.of(Fit::dp), sums = c.zero == 0 ? 2 : 1;
+  const double share = c.zero >= 3 && !c.own ? 1 : r.of(Fit::dp), sums = c.zero == 0 ? 2 : 1;
   // Of all of these parameters, dense and experts'.
   const auto of = [&](double parameters, double bytes, double n, double stride) {
     return share * r.gathered(parameters * bytes, c.zero >= 3 ? std::min(n, sharers(c)) : n, stride);
@@ -495,6 +542,15 @@ StateSeconds state_seconds(const StepCase& c, const DeviceFigures& d, const FitV
   StateSeconds s;
   s.reduce = of(held.dense, sums * c.grad_bytes, replicas, own) + layers * r.of(Fit::ring) * (replicas - 1);
   s.reduce_experts = of(held.experts, sums * c.grad_bytes, expert_replicas, far);
+  if (c.own && c.zero >= 3) {
+    // Shard groups: each microbatch's sums among groups as well, of a rank's own shard.
+    const auto among = [&](double parameters, double n, double stride) {
+      const double groups = n / std::min(n, sharers(c));
+      return r.gathered(parameters / sharers(c) * 2 * c.grad_bytes, groups, stride * sharers(c));
+    };
+    s.reduce += among(held.dense, replicas, own);
+    s.reduce_experts += among(held.experts, expert_replicas, far);
+  }
   if (c.zero == 0) return s;
   s.gather = of(held.dense, kHalf, replicas, own) + (c.zero < 3 ? sliced_time(c, layers) : 0);
   s.gather_experts = of(held.experts, kHalf, expert_replicas, far);
@@ -505,6 +561,10 @@ double update_seconds(const StepCase& c, const DeviceFigures& d, const FitValues
                       const HeldParameters& held) {
   const StepRoof r{c, d, f};
   return update_time(r, held.dense, held.experts) + offloaded_time(r, held.dense, held.experts);
+}
+double offload_seconds(const StepCase& c, const DeviceFigures& d, const FitValues& f,
+                       const HeldParameters& held) {
+  return offloaded_time({c, d, f}, held.dense, held.experts);
 }
 double step_seconds(const StepCase& c, const DeviceFigures& d, const FitValues& f) {
   return StepRoof{c, d, f}.of(Fit::step);

@@ -113,7 +113,8 @@ void simulate(const SearchRequest& q, const ConfirmRequest& request, const RunSp
                               .window_share = q.window_share,
                               .expert_bias = q.expert_bias,
                               .figures = q.figures,
-                              .by = request.by});
+                              .by = request.by,
+                              .own = q.own});
     const WorldReplay all = replay_world(w);
     c.step_s = double(all.replay.makespan) * 1e-9;
     c.bubble = bubble_of(rows_of(w, all));

@@ -30,14 +30,14 @@ Nearest nearest_of(const std::string& order) {
       order);
 }
 
-void refuse_unpriced(const RunSpec& run) {
+void refuse_unpriced(const RunSpec& run, bool own) {
   const LayoutSpec& l = run.layout;
   const auto no = [](std::string_view key, const auto& value, std::string_view right) {
     bad_request("{} = {}: a step priced in closed form has none of that; right is {}", key, value, right);
   };
   if (run.precision.compute == "f32") no("precision.compute", "\"f32\"", "\"bf16\", \"f16\" or \"fp8\"");
   if (run.optimizer.name != "adamw") no("optimizer.name", "\"" + run.optimizer.name + "\"", "\"adamw\"");
-  if (l.shard_group != 0) no("layout.shard_group", l.shard_group, "0");
+  if (l.shard_group != 0 && !own) no("layout.shard_group", l.shard_group, "0");
   if (l.recompute == "auto") no("layout.recompute", "\"auto\"", "\"none\", \"selective\" or \"full\"");
   // StepCase::renorm is of norms' and activations' outputs.
   if (l.recompute == "selective" &&
@@ -79,11 +79,15 @@ void know(const ScoreConstants& constants, std::string_view option, const std::s
 class WorkWriter {
  public:
   explicit WorkWriter(const ScaledRun& s)
-      : c_(step_case_of(s)), d_(s.figures), f_(constants_of(s.by)), slower_(slowness(c_, d_, f_)) {}
+      : c_(step_case_of(s)),
+        d_(s.figures),
+        f_(s.own ? own_constants(constants_of(s.by)) : constants_of(s.by)),
+        slower_(slowness(c_, d_, f_)) {}
 
   WorldWork run(const Schedule& schedule) {
     WorldWork w;
     w.zero = c_.dp * c_.cp > 1 ? c_.zero : 0;
+    w.own = c_.own, w.cast = c_.cast;
     w.kinds = {layer(false), LayerWork{}, table(true), table(false)};
     if (c_.model.moe()) w.kinds[kExperts] = layer(true);
     stages(w, schedule);
@@ -106,6 +110,7 @@ class WorkWriter {
     w.reduce = nanoseconds(s.reduce), w.gather = nanoseconds(s.gather);
     w.reduce_experts = nanoseconds(s.reduce_experts), w.gather_experts = nanoseconds(s.gather_experts);
     w.state = int64_t(state_bytes(c_, held.dense, held.experts));
+    if (c_.own) w.update = nanoseconds(update_seconds(c_, d_, f_, held));
   }
   void passes(LayerWork& w, const ActionSeconds& a) const {
     w.forward = pass(a.forward), w.input = pass(a.input), w.weight = pass(a.weight), w.again = pass(a.again);
@@ -149,8 +154,10 @@ class WorkWriter {
       stage.layers.push_back({"head", kHead});
       if (w.kinds[kHead].state > 0) hold(s, {table_held(c_), 0});
     }
+    // trireme's own updates are layer by layer.
     for (const HeldParameters& h : held)
-      w.update.push_back(nanoseconds(update_seconds(c_, d_, f_, h) + step_seconds(c_, d_, f_)));
+      w.update.push_back(
+          nanoseconds((c_.own ? 0 : update_seconds(c_, d_, f_, h)) + step_seconds(c_, d_, f_)));
   }
 
   StepCase c_;
@@ -164,7 +171,7 @@ class WorkWriter {
 StepCase step_case_of(const ScaledRun& s) {
   const RunSpec& run = s.run;
   const LayoutSpec& l = run.layout;
-  refuse_unpriced(run);
+  refuse_unpriced(run, s.own);
   StepCase c{.model = run.model,
              .seq = run.data.seq_len,
              .window = s.window,
@@ -178,6 +185,7 @@ StepCase step_case_of(const ScaledRun& s) {
   c.renorm = l.recompute == "selective";
   c.grad_bytes = run.precision.reduce == "bf16" ? 2 : 4;
   c.grad_stored = run.precision.grads == "bf16" ? 2 : 4;
+  c.shards = l.shard_group, c.own = s.own, c.cast = c.grad_stored != c.grad_bytes;
   if (run.precision.compute == "fp8") c.numbers = NumberType::fp8;
   if (run.precision.fp8 != "none" && s.figures.fp8 > 0) c.numbers = NumberType::fp8;  // else emulated
   if (c.numbers == NumberType::fp8 && s.figures.fp8 == 0)
@@ -236,6 +244,11 @@ std::string text_of(const PricedBy& by) {
                      by.software.empty() ? ":" : ",", by.site, pace(by) / pace(all));
   }
   return s;
+}
+
+FitValues own_constants(FitValues f) {
+  for (const Fit x : {Fit::tp, Fit::pp, Fit::cp, Fit::ep, Fit::ep_far, Fit::dp}) f[size_t(x)] = 1;
+  return f;
 }
 
 World world_of(const ScaledRun& s) {

@@ -37,12 +37,15 @@ struct ScaledRun {
   bool expert_bias = false;  // StepCase's
   DeviceFigures figures;
   PricedBy by;
+  bool own = false;  // what overlaps is trireme's own runtime's (StepCase::own), no share of a software's
 };
 
 // The run as a case of step_time(). Errors (request): what the closed form does not know, by name.
 StepCase step_case_of(const ScaledRun&);
 // Errors (request): a software or a site of which nothing was measured.
 FitValues constants_of(const PricedBy&);
+// Of trireme's own runs: no collective is exposed by a share.
+FitValues own_constants(FitValues);
 
 // Undisturbed.
 World world_of(const ScaledRun&);

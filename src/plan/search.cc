@@ -51,10 +51,20 @@ PassShares shares_of(const SearchRequest& q, StepCase& c) {
 // idle less than 0.06 of 1F1B's (docs/score.md).
 void set_schedule(const SearchRequest& q, StepCase& c, const KnownSchedule& s, int64_t chunks) {
   constexpr double kLeast = 0.06;
-  c.chunks = chunks, c.order = s.order, c.bubble = 1;
+  c.chunks = chunks, c.order = s.order, c.bubble = 1, c.message_waits = 0;
   if (s.as_1f1b || c.pp == 1) return;
   const double idle = idle_of_1f1b(s.name, c.pp, c.microbatches, shares_of(q, c));
   c.bubble = std::max(kLeast, idle) * (is_v(s.order) ? double(chunks) : 1);
+}
+
+// What the schedule waits for messages, in the case's order of axes.
+double waits_of(const SearchRequest& q, StepCase& c, const KnownSchedule& s) {
+  if (!q.own || c.pp == 1) return 0;
+  const double layers = double(c.model.layers) / double(c.pp),
+               message = message_seconds(c, q.figures, q.fits);
+  PassShares shares = shares_of(q, c);
+  shares.forward *= layers, shares.input *= layers, shares.weight *= layers;
+  return message_waits(s.name, c.chunks, c.pp, c.microbatches, shares, message);
 }
 
 const KnownSchedule& schedule_named(std::string_view name) {
@@ -128,6 +138,7 @@ class DivisionSearch {
   void set_memory(size_t sharding, size_t waits);
   // A schedule, microbatch and recompute: what is held beside states.
   void kind(const KnownSchedule&, int64_t chunks, Again);
+  void list_waits(const KnownSchedule&);
   void price_orders();
   void candidate(const Priced&);
   void take(const Priced&);
@@ -152,6 +163,7 @@ class DivisionSearch {
   std::vector<Sharding> shardings_;
   std::vector<double> states_;  // bytes by sharding, then whether they wait, then place in the pipeline
   std::vector<Nearest> orders_;
+  std::array<double, kOrders> message_waits_{};  // of a kind, by order
   PipelinePlaces places_;
   std::array<StepMemory, 4> at_place_;  // of them, but for their states
   StepMemory memory_;
@@ -235,7 +247,7 @@ void DivisionSearch::run(const SearchLayout& division) {
   for (const int64_t micro : divisors_of(at_.global / at_.dp)) {
     at_.micro = c_.micro = micro;
     c_.microbatches = at_.microbatches();
-    c_.grad_stored = stored_grads(q_, c_.microbatches);
+    c_.grad_stored = stored_grads(q_, c_.microbatches), c_.cast = c_.grad_stored != c_.grad_bytes;
     states_.clear(), parts_ = {};
     for (const Choice& choice : schedules_) {
       if (choice.schedule->name == "interleaved" && c_.microbatches % at_.pp != 0) continue;
@@ -279,6 +291,7 @@ void DivisionSearch::kind(const KnownSchedule& schedule, int64_t chunks, Again a
     }
     return;
   }
+  list_waits(schedule);
   for (size_t i = 0; i < shardings_.size(); i++)
     for (size_t waits = 0; waits < waits_; waits++) {
       set_memory(i, waits);
@@ -295,12 +308,20 @@ void DivisionSearch::kind(const KnownSchedule& schedule, int64_t chunks, Again a
     }
 }
 
+void DivisionSearch::list_waits(const KnownSchedule& s) {
+  for (const Nearest order : orders_) {
+    c_.nearest = order;
+    message_waits_[size_t(order)] = waits_of(q_, c_, s);
+  }
+}
+
 // An order that changes nothing is no layout of its own: the first stands for them.
 void DivisionSearch::price_orders() {
   std::array<Priced, kOrders> all;
   size_t n = 0;
   for (const Nearest order : orders_) {
     at_.nearest = c_.nearest = order;
+    c_.message_waits = message_waits_[size_t(order)];
     std::optional<StepParts>& parts = parts_[size_t(at_.again)][at_.chunks > 1][size_t(order)];
     if (!parts) parts = step_parts(c_, q_.figures, q_.fits);
     const StepSeconds time = step_time(c_, q_.figures, q_.fits, *parts);
@@ -513,8 +534,11 @@ StepCase step_case(const SearchRequest& q, const SearchLayout& l) {
   c.grad_bytes = q.grad_bytes, c.grad_stored = stored_grads(q, c.microbatches);
   c.numbers = q.numbers, c.nearest = l.nearest, c.cut = StageCut::by_cost;
   c.offload = l.offload ? q.disk : 0, c.offload_each_way = q.disk_each_way;
+  c.own = q.own, c.cast = c.grad_stored != c.grad_bytes;
   set_again(c, l.again);
-  set_schedule(q, c, schedule_named(l.schedule), l.chunks);
+  const KnownSchedule& schedule = schedule_named(l.schedule);
+  set_schedule(q, c, schedule, l.chunks);
+  c.message_waits = waits_of(q, c, schedule);
   return c;
 }
 

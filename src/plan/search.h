@@ -68,6 +68,9 @@ struct SearchRequest {
   DeviceFigures figures;
   FitValues fits{};
   std::string constants;  // whose these are, in words; "" = the shipped ones of all
+  // Layouts are run by trireme: what overlaps follows from its order of events (StepCase::own), not from
+  // shares that a software was seen to expose.
+  bool own = false;
   NumberType numbers = NumberType::half;
   double grad_bytes = 2;   // of a gradient on the wire
   double grad_stored = 0;  // and in memory; 0 = 4 where a step has several microbatches, else 2

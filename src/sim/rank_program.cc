@@ -38,6 +38,7 @@ class ProgramWriter {
       end = end_of_group(actions, begin);
       unshards_ = reduces_ = {};
       unshards_ = unshard(actions, begin, end, gathered_), reduces_ = {};
+      beside_ = beside_backward(actions, begin, end);
       for (size_t i = begin; i < end; i++)
         if (actions[i].kind == Act::ReduceGrad) reduces_.insert(actions[i].stage);
       for (size_t i = begin; i < end; i++) add(actions[i]);
@@ -89,7 +90,8 @@ class ProgramWriter {
 
   struct Gather {
     const StageWork::Layer* layer;
-    bool dense;           // else experts' weights alone
+    bool dense;  // else experts' weights alone
+    bool issued = false;
     int64_t dp_mark = 0;  // behind it on stream dp; 0: nothing travels
   };
   // Stages whose weights these actions gather: they are not there from before. Then `there` is as behind
@@ -104,16 +106,28 @@ class ProgramWriter {
       if (actions[i].kind == Act::Reshard) there.erase(actions[i].stage);
     return stages;
   }
+  // Stages whose recomputation is done in their backward pass, layer by layer.
+  std::set<int> beside_backward(const std::vector<Action>& actions, size_t begin, size_t end) const {
+    std::set<int> again, beside;
+    for (size_t i = begin; work_.own && i < end; i++)
+      if (actions[i].kind == Act::R) again.insert(actions[i].stage);
+    for (size_t i = begin; i < end; i++)
+      if ((actions[i].kind == Act::B || actions[i].kind == Act::I) && again.count(actions[i].stage))
+        beside.insert(actions[i].stage);
+    return beside;
+  }
   // In the order of use; compute() walks the same way.
   void list_gathers(const std::vector<Action>& actions) {
     std::set<int> there;
     for (size_t begin = 0, end; begin < actions.size(); begin = end) {
       end = end_of_group(actions, begin);
       std::set<int> stages = unshard(actions, begin, end, there), dense;
+      const std::set<int> beside = beside_backward(actions, begin, end);
       for (size_t i = begin; i < end; i++)
         if (uses_weights(actions[i].kind) && actions[i].kind != Act::W) dense.insert(actions[i].stage);
       for (size_t i = begin; i < end; i++) {
         const Action& a = actions[i];
+        if (a.kind == Act::R && beside.count(a.stage)) continue;
         if (!uses_weights(a.kind) || !stages.erase(a.stage)) continue;
         walk(a, [&](const StageWork::Layer& l) { gathers_.push_back({&l, dense.count(a.stage) > 0}); });
       }
@@ -132,9 +146,9 @@ class ProgramWriter {
       std::for_each(all.rbegin(), all.rend(), each);
   }
   void issue_gather(size_t n) {
-    if (n >= gathers_.size() || n < issued_gathers_) return;
-    issued_gathers_ = n + 1;
+    if (n >= gathers_.size() || gathers_[n].issued) return;
     Gather& g = gathers_[n];
+    g.issued = true;
     const LayerWork& w = work(*g.layer);
     const int64_t before = issued_[kDp];
     if (g.dense && w.gather > 0 && grouped(GroupKind::dp))
@@ -143,11 +157,17 @@ class ProgramWriter {
       call(kDp, GroupKind::edp, "all_gather", g.layer->name, w.gather_experts);
     if (issued_[kDp] > before) g.dp_mark = issued_[kDp];
   }
+  bool again(size_t n) const {
+    return work_.own && n > 0 && n < gathers_.size() && gathers_[n].layer == gathers_[n - 1].layer;
+  }
   void weights_of_next_layer() {
     issue_gather(used_);
-    issue_gather(used_ + 1);
+    issue_gather(again(used_ + 1) ? used_ + 2 : used_ + 1);
     if (gathers_[used_].dp_mark > 0) wait_for(kDp, gathers_[used_].dp_mark);
     used_++;
+  }
+  void layer_done() {
+    if (again(used_)) issue_gather(used_);
   }
 
   // ---- actions ----
@@ -180,21 +200,34 @@ class ProgramWriter {
   }
 
   void compute(const Action& a) {
+    const bool beside = beside_.count(a.stage) > 0;
+    if (a.kind == Act::R && beside) return;
     const bool gathers = work_.zero == 3 && uses_weights(a.kind) && unshards_.erase(a.stage) > 0;
+    const bool adds = a.kind == Act::B || a.kind == Act::W;
+    const bool reduces = adds && (work_.zero == 3 || work_.own) && reduces_.count(a.stage);
     walk(a, [&](const StageWork::Layer& l) {
+      if (reduces && work_.own && work_.zero >= 2) wait_for_sums();
       if (gathers) weights_of_next_layer();
       const LayerWork& w = work(l);
       if (a.kind == Act::F) pass(l, w.forward, "F");
       if (a.kind == Act::R) pass(l, w.again, "R");
+      if (beside && (a.kind == Act::B || a.kind == Act::I)) pass(l, w.again, "R");
       if (a.kind == Act::B || a.kind == Act::I) pass(l, w.input, "I");
       if (a.kind == Act::B || a.kind == Act::W) pass(l, w.weight, "W");
-      const bool adds = a.kind == Act::B || a.kind == Act::W;
-      if (adds && work_.zero == 3 && reduces_.count(a.stage)) reduce_layer(l);
+      if (gathers) layer_done();
+      if (reduces) reduce_layer(l);
     });
+  }
+  // Two at most have memory of their own.
+  void wait_for_sums() {
+    for (; sums_.size() - summed_ >= 2; summed_++) wait_for(kDp, sums_[summed_]);
   }
   void reduce_layer(const StageWork::Layer& l) {
     const LayerWork& w = work(l);
+    if (work_.own && (work_.cast || work_.zero >= 2)) wait_for_sums();
+    const int64_t before = issued_[kDp];
     reduce_calls(l.name, w.reduce, w.reduce_experts);
+    if (issued_[kDp] > before) sums_.push_back(issued_[kDp]);
   }
   void reduce_calls(std::string_view layer, int64_t dense, int64_t experts) {
     const std::string_view name = work_.zero == 0 ? "all_reduce" : "reduce_scatter";
@@ -203,7 +236,7 @@ class ProgramWriter {
   }
   // Of a whole stage, behind its weight gradients; with ZeRO 3 each layer's has gone already.
   void reduce(int stage) {
-    if (work_.zero == 3) return;
+    if (work_.zero == 3 || work_.own) return;
     int64_t dense = 0, experts = 0;
     for (const StageWork::Layer& l : layers(stage))
       dense += work(l).reduce, experts += work(l).reduce_experts;
@@ -215,6 +248,7 @@ class ProgramWriter {
     if (issued_[kDp] > 0) wait_for(kDp, issued_[kDp]);
     if (grouped(GroupKind::world)) call(kCompute, GroupKind::world, "norm", {}, 0);
     put({}, "Step", {}, action_, work_.update[size_t(rank_)]);
+    if (work_.own) return update_layers();
     if (work_.zero != 1 && work_.zero != 2) return;
     int64_t dense = 0, experts = 0;
     for (int s = 0; s < schedule_.stages; s++)
@@ -224,6 +258,22 @@ class ProgramWriter {
     if (dense > 0 && grouped(GroupKind::dp)) call(kDp, GroupKind::dp, "all_gather", {}, dense);
     if (experts > 0 && grouped(GroupKind::edp)) call(kDp, GroupKind::edp, "all_gather", {}, experts);
     wait_for(kDp, issued_[kDp]);
+  }
+
+  // Weights of a layer are on their way while the next is updated.
+  void update_layers() {
+    for (int s = 0; s < schedule_.stages; s++) {
+      if (holder_[size_t(s)] != rank_) continue;
+      for (const StageWork::Layer& l : layers(s)) {
+        const LayerWork& w = work(l);
+        put({}, "Step", l.name, action_, w.update);
+        if (work_.zero != 1 && work_.zero != 2) continue;
+        if (w.gather > 0 && grouped(GroupKind::dp)) call(kDp, GroupKind::dp, "all_gather", l.name, w.gather);
+        if (w.gather_experts > 0 && grouped(GroupKind::edp))
+          call(kDp, GroupKind::edp, "all_gather", l.name, w.gather_experts);
+      }
+    }
+    if (issued_[kDp] > 0) wait_for(kDp, issued_[kDp]);
   }
 
   bool elsewhere(int stage) const {
@@ -256,9 +306,12 @@ class ProgramWriter {
   std::array<int, kGroupKinds> group_at_;  // in the tape's groups; -1 = one rank
   std::vector<int64_t> issued_;            // by stream
   std::set<int> unshards_, reduces_;       // of the actions that are issued together
+  std::set<int> beside_;                   // of them, those whose recomputation is in the backward pass
   std::set<int> gathered_;                 // stages whose weights are there
   std::vector<Gather> gathers_;
-  size_t used_ = 0, issued_gathers_ = 0;
+  size_t used_ = 0;
+  std::vector<int64_t> sums_;  // marks of reductions behind stream dp, oldest first
+  size_t summed_ = 0;          // of them, waited for
   int32_t mb_ = -1;
   std::string_view action_;
   RankProgram out_;

@@ -25,6 +25,7 @@ struct PassTimes {
 struct LayerWork {
   PassTimes forward, input, weight, again;
   int64_t reduce = 0, gather = 0, reduce_experts = 0, gather_experts = 0;
+  int64_t update = 0;  // WorldWork::own
   // Bytes of a rank: parameters' states, what a microbatch keeps from its forward pass to its weight
   // gradient, what it holds besides from the beginning of its input gradient to then, and what is there
   // besides while the backward pass is at the layer.
@@ -43,8 +44,14 @@ struct WorldWork {
   std::vector<int64_t> update;    // of the optimizer, by pipeline rank
   int64_t message = 0;            // between neighbouring stages, until it is there
   int64_t message_bytes = 0;
-  int zero = 0;      // 1, 2: updated weights are gathered behind the step; 3: before each use
-  int64_t base = 0;  // bytes of a rank beside all that
+  // As trireme's own runtime overlaps (optim/grad_sync.h): gradients are reduced layer by layer beside the
+  // backward pass, no more than two sums under way where they need memory of their own; a layer that comes
+  // next again is gathered when it was let go; the update of a layer is beside the gather of the one before.
+  // Else a stage's gradients are reduced behind it, which fitted shares of a software stand for.
+  bool own = false;
+  bool cast = false;  // own: gradients travel in a type of their own
+  int zero = 0;       // 1, 2: updated weights are gathered behind the step; 3: before each use
+  int64_t base = 0;   // bytes of a rank beside all that
 };
 
 // What is unlike the plan. Factors are of time: ranks compute so much slower; of bandwidth: a node's link to
