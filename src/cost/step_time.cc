@@ -229,7 +229,8 @@ double expert_exchange(const StepRoof& r) {
 // The shared expert computes while choices travel to theirs.
 Passes shared_products(const StepRoof& r) {
   const ModelSpec& m = r.c.model;
-  const double rows = rows_of(r.c), t = double(r.c.tp), h = double(m.hidden), rate = r.gemm_rate(true);
+  const double rows = rows_of(r.c), t = double(r.c.tp), h = double(m.hidden);
+  const ProductRate rate = r.gemm_rate(true);
   if (m.shared_ffn == 0) return {};
   Passes p = r.linear(rows, h, 2 * double(m.shared_ffn) / t, rate);
   p += r.linear(rows, double(m.shared_ffn) / t, h, rate);
