@@ -164,7 +164,10 @@ void add_plan(CLI::App& app) {
       return plan_search(*searched, *subject, *request, walls->price);
     }
     refuse_unread_by_run(*verb);
-    if (request->file.empty()) bad_request("RUN is required");
+    if (request->file.empty())
+      bad_request(
+          "RUN is required: a run file, such as configs/run/demo.toml; without one plan answers --search, "
+          "--sweep, --largest, --walls and --roofline (trireme plan --help)");
     PlannedRun planned = planned_run(*request, "");
     const RunSpec& run = planned.run;
     const ClusterSpec& cluster = planned.cluster;

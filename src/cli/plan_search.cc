@@ -131,7 +131,7 @@ void set_cluster(SearchRequest& q, const PlanSubject& subject, const std::option
   }
   complete_figures(d, std::min(devices, int64_t(d.figures.near)), asked);  // set_sizes() looks farther
   if (!is_device_name(subject.cluster) || d.curve.empty()) q.curve = curve_text(d);
-  q.device = d.name, q.figures = d.figures, q.price = d.price_per_hour;
+  q.device = d.name, q.figures = d.figures, q.price = d.price_per_hour, q.note = d.note;
   set_offload(q, run, c, std::max(1.0, d.machine > 0 ? double(d.machine) : q.figures.near), asked);
   q.reliability.devices_per_machine = d.machine > 0 ? d.machine : int64_t(q.figures.near);
   if (d.mtbf_hours > 0) q.reliability.mtbf_device_s = d.mtbf_hours * 3600;
@@ -201,10 +201,12 @@ void print_search(const SearchOptions& o, SearchRequest& q, const std::optional<
     ConfirmRequest c{.most = o.confirm, .run = run};
     c.by = o.priced_by(q.device);
     looked = search_and_confirm(q, r, c);
+    cut_front(q, r);
     confirm_front(q, r, c, *looked);
     if (looked->looked_at.empty()) looked.reset();
   } else {
     r = search(q);
+    cut_front(q, r);
   }
   std::optional<Priced> closed;
   if (!o.flip.empty())  // what is confirmed is another list

@@ -8,18 +8,21 @@
 #include "base/counted.h"
 #include "cli/auto_layout.h"
 #include "cost/flops.h"
+#include "plan/call_price.h"
 #include "plan/cluster_data.h"
 #include "plan/own_schedule.h"
 #include "plan/recompute.h"
 #include "plan/score_catalog.h"
 #include "spec/cluster_links.h"
 #include "spec/hf_config.h"
+#include "spec/suggest.h"
 #include "spec/toml.h"
 
 namespace trireme::cli {
 namespace {
 
 constexpr double kMostParameters = 1e18, kMostSeq = 1e9;
+constexpr double kGiga = 1e9;
 constexpr double kAttention = 0.5;  // of the peak, where nobody measured the device's
 
 std::string upper(std::string s) {
@@ -153,40 +156,77 @@ SubjectDevice device_of(const ClusterSpec& c, std::string_view compute, int64_t 
     const DeviceFigures& f = k->figures;
     d.figures.attention = f.attention, d.figures.attention2 = f.attention2;
     d.figures.k0 = f.k0, d.figures.m0 = f.m0, d.figures.n0 = f.n0;
-    if (d.figures.nic == 0) d.figures.nic = f.nic;
+    if (d.figures.nic == 0 && f.nic > 0) {
+      d.figures.nic = f.nic;
+      d.assumed = fmt::format(
+          "a link between nodes of {:g} GB/s a device, {}'s in data/score_catalog.json, for it has none "
+          "itself",
+          f.nic / kGiga, k->name);
+    }
     if (d.figures.bus == 0) d.figures.bus = f.bus;
   }
+  d.note = too_few_devices(c, "cluster " + c.name, devices, d.assumed);
+  if (d.note.empty() && !d.assumed.empty() && devices > per)
+    d.note = fmt::format("cluster {}: priced by {}; right is inter_node.bandwidth and .latency in that file",
+                         c.name, d.assumed);
   d.price_per_hour = c.price_per_hour, d.mtbf_hours = c.mtbf_hours;
   return d;
 }
 
+namespace {
+
+// Cluster files compiled in that are meant: of that name; else those whose name's first words it is
+// ("mi300x", "h100-pcie"), which must be one.
+std::vector<std::string> files_called(const std::string& cluster) {
+  const std::string asked = upper(cluster);
+  std::vector<std::string> begun;
+  for (const ShippedCluster& c : kShippedClusters) {
+    const std::string name = upper(std::string(c.name));
+    if (name == asked) return {std::string(c.name)};
+    if (name.starts_with(asked + "-")) begun.emplace_back(c.name);
+  }
+  return begun;
+}
+
+[[noreturn]] void refuse_device(const std::string& cluster) {
+  std::vector<std::string> names, known;
+  for (const KnownDevice& k : shipped_catalog().devices) {
+    names.push_back(k.name), known.push_back(upper(k.name));
+    for (const std::string& m : k.match) known.push_back(upper(m));
+  }
+  for (const ShippedCluster& c : kShippedClusters)
+    names.emplace_back(c.name), known.push_back(upper(names.back()));
+  const std::string meant = suggest(upper(cluster), known);
+  std::string call;  // as it is written
+  for (const std::string& n : names)
+    if (upper(n) == meant) call = n;
+  if (call.empty()) call = meant;
+  bad_request(
+      "--cluster: no \"{}\"{}; right are a cluster file (.toml, such as configs/cluster/{}.toml) or one of: "
+      "{}",
+      cluster, call.empty() ? "" : fmt::format(", did you mean {}?", call), kShippedClusters.front().name,
+      fmt::join(names, ", "));
+}
+
+}  // namespace
+
 SubjectDevice device_of(const std::string& cluster, int64_t devices) {
   if (cluster.empty()) return {};
   if (!is_device_name(cluster)) return device_of(named_cluster(cluster), "bf16", devices);
-  if (const KnownDevice* k = shipped_catalog().device_named(upper(cluster)))
+  if (const KnownDevice* k = shipped_catalog().device_called(cluster))
     return {.name = k->name,
             .source = "data/score_catalog.json",
             .figures = k->figures,
             .curve = k->name,
             .mtbf_hours = ClusterSpec().mtbf_hours};
-  // Of others a cluster file says enough.
-  std::vector<std::string> names, files;
-  for (const ShippedCluster& c : kShippedClusters)
-    if (upper(std::string(c.name)).starts_with(upper(cluster))) files.emplace_back(c.name);
-  if (files.size() == 1) {
-    SubjectDevice d = device_of(*shipped_cluster(files[0]), "bf16", devices);
-    d.source = fmt::format("configs/cluster/{}.toml", files[0]);
-    return d;
-  }
+  const std::vector<std::string> files = files_called(cluster);
+  if (files.empty()) refuse_device(cluster);
   if (files.size() > 1)
     bad_request("--cluster: \"{}\" begins the names of several cluster files: configs/cluster/{}.toml",
                 cluster, fmt::join(files, ".toml, configs/cluster/"));
-  for (const KnownDevice& k : shipped_catalog().devices) names.push_back(k.name);
-  for (const ShippedCluster& c : kShippedClusters)
-    if (!shipped_catalog().device_alike(upper(std::string(c.name)), 0)) names.emplace_back(c.name);
-  bad_request(
-      "--cluster: no \"{}\"; right are a cluster file (.toml, such as configs/cluster/{}.toml) or one of: {}",
-      cluster, kShippedClusters.front().name, fmt::join(names, ", "));
+  SubjectDevice d = device_of(*shipped_cluster(files[0]), "bf16", devices);
+  d.source = fmt::format("configs/cluster/{}.toml", files[0]);
+  return d;
 }
 
 void complete_figures(SubjectDevice& d, int64_t devices, std::string_view asked) {

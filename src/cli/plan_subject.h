@@ -31,6 +31,8 @@ struct SubjectDevice {
   DeviceFigures figures;
   std::string curve;  // device of data/score_catalog.json whose products' and attention's rates these are
   double price_per_hour = 0, mtbf_hours = 0;
+  std::string assumed;  // the link between nodes, where the cluster file has none: which, and whose it is
+  std::string note;     // too_few_devices()
   int64_t machine = 0;  // devices that fail together; 0 = those that are near
 };
 // --cluster: a cluster file, or a device of data/score_catalog.json by name ("H100"). compute: the type whose

@@ -11,6 +11,7 @@
 #include "cost/flops.h"
 #include "cost/goodput.h"
 #include "plan/booked_step.h"
+#include "plan/call_price.h"
 #include "plan/forecast.h"
 #include "plan/own_schedule.h"
 #include "plan/recompute.h"
@@ -58,6 +59,7 @@ RunSpec run_of_options(const SimulateRunRequest& q, ScaledRun& s) {
 struct Subject {
   RunSpec run;  // resolved
   std::string title, device, priced;
+  std::string note;                                   // what is assumed of the devices' links
   std::optional<ScaledRun> scaled;                    // priced in closed form; none: booked here
   ClusterSpec cluster;                                // of a booked one
   double step_flops = 0, peak_flops = 0, memory = 0;  // of the model; of a device
@@ -92,6 +94,7 @@ bool can_be_booked(const SimulateRunRequest& q, const RunSpec& run) {
 void book(const SimulateRunRequest& q, Subject& s) {
   if (!q.cluster.empty()) s.run.cluster.file = q.cluster;
   s.cluster = cluster_of(s.run);
+  s.note = too_few_devices(s.run, s.cluster);
   s.run = resolve(s.run, {.native_bf16 = s.cluster.peak.bf16 > 0});
   find_own_schedule(s.run, s.cluster);
   s.run = choose_recompute(s.run, s.cluster, rank_threads_of(s.run));
@@ -123,6 +126,7 @@ void price_in_closed_form(const SimulateRunRequest& q, Subject& s, ScaledRun sca
   const std::string by = text_of(scaled.by);
   s.device = device.name, s.priced = fmt::format("layer by layer in closed form, with {}; {}",
                                                  by.empty() ? "score's constants" : by, curve_text(device));
+  s.note = device.note;
   if (q.share_links) s.priced += "; links are shared";
   s.step_flops = step_flops(step_case_of(scaled), false), s.peak_flops = device.figures.bf16;
   s.memory = device.figures.memory;
@@ -219,8 +223,9 @@ std::string summary_text(const Subject& s, const Numbers& n, const Outcome& all)
   if (n.closed_s > 0)
     out += fmt::format("; closed form (score's) {}, {:+.1f} %", human_seconds(n.closed_s),
                        100 * (n.step_s / n.closed_s - 1));
-  out += fmt::format("\npriced     {}\nbubble     {:.1f} % of a rank's own span, at most\n", s.priced,
-                     100 * n.bubble);
+  out += fmt::format("\npriced     {}\n", s.priced);
+  if (!s.note.empty()) out += fmt::format("assumed    {}\n", s.note);
+  out += fmt::format("bubble     {:.1f} % of a rank's own span, at most\n", 100 * n.bubble);
   const auto fullest = std::max_element(all.rows.begin(), all.rows.end(),
                                         [](const StepRow& a, const StepRow& b) { return a.peak < b.peak; });
   if (fullest != all.rows.end() && fullest->peak > 0) {
@@ -323,6 +328,7 @@ nlohmann::ordered_json json_of(const Subject& s, const Numbers& n, const Outcome
                               {"classes", all.rows.size()},
                               {"events", all.pieces},
                               {"events_per_s", double(all.pieces) / std::max(all.seconds, 1e-9)}};
+  if (!s.note.empty()) j["note"] = s.note;
   if (n.closed_s > 0) j["closed_form_s"] = n.closed_s;
   if (s.memory > 0) j["memory_bytes"] = int64_t(s.memory);
   if (failure) j["failure"] = json_of(*failure, s);

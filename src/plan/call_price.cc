@@ -67,21 +67,26 @@ CommOptions forecast_links(const RunSpec& run, const ClusterSpec& cluster) {
   return o;
 }
 
-std::string too_few_devices(const RunSpec& run, const ClusterSpec& cluster) {
-  const int64_t per = cluster.devices_per_node, has = per * cluster.nodes,
-                nodes = (run.world() - 1) / per + 1;
-  if ((per <= 1 && cluster.tiers.empty()) || run.world() <= has) return {};
+std::string too_few_devices(const ClusterSpec& cluster, std::string_view name, int64_t devices,
+                            std::string_view assumed) {
+  const int64_t per = cluster.devices_per_node, has = per * cluster.nodes, nodes = (devices - 1) / per + 1;
+  if ((per <= 1 && cluster.tiers.empty()) || devices <= has) return {};
   const bool linked = cost_of(link_among_nodes(cluster, nodes)).known();
-  const std::string file = run.cluster.file.empty()
-                               ? "the cluster file"
-                               : std::filesystem::path(run.cluster.file).filename().string();
+  std::string priced = "as if it had as many, by its links between nodes";
+  if (!linked) priced = "as if all shared one node's links, for it has no others";
+  if (!linked && !assumed.empty()) priced = fmt::format("as if it had as many, by {}", assumed);
   return fmt::format(
-      "{} has {} of {} = {}, and the run takes {} = {}: {}; right is nodes = {}{} in that file", file,
-      counted(cluster.nodes, "node"), counted(per, "device"), has, counted(run.world(), "rank"),
-      counted(nodes, "node"),
-      linked ? "priced as if it had as many, by its links between nodes"
-             : "priced as if all shared one node's links, for it has no others",
-      nodes, linked ? "" : " and inter_node.bandwidth and .latency");
+      "{} has {} of {} = {}, and the run takes {} = {}: priced {}; right is nodes = {}{} in that file", name,
+      counted(cluster.nodes, "node"), counted(per, "device"), has, counted(devices, "rank"),
+      counted(nodes, "node"), priced, nodes, linked ? "" : " and inter_node.bandwidth and .latency");
+}
+
+std::string too_few_devices(const RunSpec& run, const ClusterSpec& cluster) {
+  return too_few_devices(cluster,
+                         run.cluster.file.empty()
+                             ? "the cluster file"
+                             : std::filesystem::path(run.cluster.file).filename().string(),
+                         run.world(), "");
 }
 
 Placement placement_of(std::span<const int> ranks, int64_t world, const ClusterSpec& cluster) {

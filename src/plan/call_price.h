@@ -21,6 +21,9 @@ CommOptions forecast_links(const RunSpec&, const ClusterSpec&);
 
 // Where the run has more ranks than the file has devices: what is missing, in one line; else empty.
 std::string too_few_devices(const RunSpec&, const ClusterSpec&);
+// name: the file's; assumed: by which link between nodes it is priced where the file has none, in words.
+std::string too_few_devices(const ClusterSpec&, std::string_view name, int64_t devices,
+                            std::string_view assumed);
 
 // World ranks fill nodes, racks, ... in order, a device each. A group that is uneven on a level counts as its
 // fullest unit does. Of `world` ranks so many share a node's link.

@@ -136,6 +136,11 @@ const Confirmed* booked_before(const Confirmation& all, SearchLayout l) {
 
 Confirmed look_at(const SearchRequest& q, const ConfirmRequest& request, const Priced& p,
                   const Confirmation& before) {
+  if (const Confirmed* known = before.of(p.layout)) {
+    Confirmed c = *known;
+    c.priced = p;
+    return c;
+  }
   Confirmed c{.priced = p};
   try {
     RunSpec run = run_of(q, request, p.layout);
@@ -160,11 +165,16 @@ bool lower_score(const Priced& a, const Priced& b) {
   return a.score < b.score;
 }
 
+// In every order of the axes, for that changes nothing of what a rank holds.
 void drop(SearchResult& r, const SearchLayout& layout) {
-  const auto is = [&](const Priced& p) { return p.layout == layout; };
+  const auto is_layout = [&](SearchLayout l) {
+    l.nearest = layout.nearest;
+    return l == layout;
+  };
+  const auto is = [&](const Priced& p) { return is_layout(p.layout); };
   std::erase_if(r.best, is), std::erase_if(r.front, is);
   for (Priced& d : r.divisions)
-    if (d.layout == layout)
+    if (is(d))
       for (const Priced& next : r.best)
         if (next.layout.same_division(layout)) {
           d = next;
@@ -210,6 +220,30 @@ bool learn(SearchRequest& q, const Confirmation& all) {
       known = q.held_more.insert(known, {.schedule = l.schedule, .again = l.again});
     const StepMemory plain = step_memory(step_case(q, l), q.fits);
     more |= learn_held(*known, {plain.activations, c.bytes - (plain.total - plain.activations)});
+  }
+  return more;
+}
+
+// What layouts that were booked and are too large hold more than in closed form; not where one that should
+// hold as much, of another sharding, is known to fit. false: nothing is known that was not before.
+bool learn_booked(SearchRequest& q, const std::vector<Confirmed>& looked_at) {
+  const double room = q.figures.memory * q.memory_share;
+  bool more = false;
+  for (const Confirmed& c : looked_at) {
+    if (!c.refused.empty() || c.fits) continue;
+    const SearchLayout& l = c.priced.layout;
+    const auto closed = [&](const SearchLayout& of) { return step_memory(step_case(q, of), q.fits).total; };
+    const double bytes = c.bytes - closed(l);
+    if (std::any_of(looked_at.begin(), looked_at.end(), [&](const Confirmed& o) {
+          const SearchLayout& other = o.priced.layout;
+          return o.refused.empty() && o.fits && other.holds_as(l) && closed(other) + bytes > room;
+        }))
+      continue;
+    auto known = std::find_if(q.booked_more.begin(), q.booked_more.end(),
+                              [&](const BookedMore& b) { return b.layout.holds_as(l); });
+    if (known == q.booked_more.end()) known = q.booked_more.insert(known, {.layout = l});
+    if (bytes <= known->bytes) continue;
+    known->bytes = bytes, more = true;
   }
   return more;
 }
@@ -285,14 +319,16 @@ std::vector<int> fullest_ranks(const RunSpec& run, const Schedule& schedule) {
   return ranks;
 }
 
-Confirmation confirm(const SearchRequest& q, SearchResult& r, const ConfirmRequest& request) {
+Confirmation confirm(const SearchRequest& q, SearchResult& r, const ConfirmRequest& request,
+                     const Confirmation& before) {
   Confirmation all;
   const double begin = now_s();
   int64_t fit = 0;
   double least = 0;  // score of those that fit
   for (const Priced& p : r.best) {
     if ((fit >= request.most && least <= p.score) || int64_t(all.looked_at.size()) == kMostConfirmed) break;
-    const Confirmed& c = all.looked_at.emplace_back(look_at(q, request, p, all));
+    const Confirmed& c =
+        all.looked_at.emplace_back(look_at(q, request, p, before.of(p.layout) ? before : all));
     if (!c.fits) continue;
     least = fit == 0 ? c.score() : std::min(least, c.score());
     fit++;
@@ -365,18 +401,39 @@ bool learn_held(HeldMore& h, const HeldMore::Seen& s) {
   return true;
 }
 
+namespace {
+
+// Those of earlier searches that are too large, in the place that the closed form ranks them at.
+void keep_dropped(const Confirmation& known, Confirmation& all) {
+  for (const Confirmed& c : known.looked_at)
+    if (!c.fits && !all.of(c.priced.layout)) all.looked_at.push_back(c), all.dropped++;
+  std::stable_sort(all.looked_at.begin(), all.looked_at.end(),
+                   [](const Confirmed& a, const Confirmed& b) { return a.priced.score < b.priced.score; });
+}
+
+}  // namespace
+
 Confirmation search_and_confirm(SearchRequest& q, SearchResult& r, const ConfirmRequest& request) {
   const double begin = now_s();
-  Confirmation before;
+  Confirmation before, known;  // known.looked_at: of all searches, those that are too large first
   for (int i = 1;; i++) {
     r = search(q);
-    Confirmation all = confirm(q, r, request);
+    Confirmation all = confirm(q, r, request, known);
     // With what was learned nothing is left to look at: what did not fit as booked is the answer.
     if (all.looked_at.empty()) std::swap(all, before);
     all.seconds = now_s() - begin;
     const bool some = std::any_of(all.looked_at.begin(), all.looked_at.end(),
                                   [](const Confirmed& c) { return c.refused.empty() && c.fits; });
-    if (some || (r.best.empty() && i > 1) || i == kMostSearches || !learn(q, all)) return all;
+    const bool last = i == kMostSearches;
+    if (some && !last && learn_booked(q, all.looked_at)) {
+      for (Confirmed& c : all.looked_at)
+        if (!known.of(c.priced.layout)) known.looked_at.push_back(std::move(c));
+      continue;
+    }
+    if (some || (r.best.empty() && i > 1) || last || !learn(q, all)) {
+      keep_dropped(known, all);
+      return all;
+    }
     before = std::move(all);
   }
 }

@@ -43,10 +43,14 @@ struct Confirmation {
 // ranks the others by their simulated step. Of each division that loses its best layout the next that is
 // known takes its place.
 inline constexpr int64_t kMostConfirmed = 24;
-Confirmation confirm(const SearchRequest&, SearchResult&, const ConfirmRequest&);
+// `before`: what was looked at already is as it says.
+Confirmation confirm(const SearchRequest&, SearchResult&, const ConfirmRequest&,
+                     const Confirmation& before = {});
 
 // Searches and confirms. Where nothing that was looked at fits, what its kinds (schedule and recompute) hold
-// as booked is put into q.held_more, and all layouts are searched again, kMostSearches times at the most.
+// as booked is put into q.held_more, and all layouts are searched again, kMostSearches times at the most;
+// where some does not, what it holds is put into q.booked_more, for all that hold alike
+// (SearchLayout::holds_as).
 inline constexpr int kMostSearches = 5;
 Confirmation search_and_confirm(SearchRequest& q, SearchResult&, const ConfirmRequest&);
 

@@ -192,6 +192,15 @@ const KnownDevice* Catalog::device_named(std::string_view name) const {
   return nullptr;
 }
 
+const KnownDevice* Catalog::device_called(std::string_view name) const {
+  for (const KnownDevice& d : devices) {
+    if (plain(d.name) == plain(name)) return &d;
+    for (const std::string& m : d.match)
+      if (plain(m) == plain(name)) return &d;
+  }
+  return nullptr;
+}
+
 const KnownDevice* Catalog::device_alike(std::string_view name, double memory) const {
   if (const KnownDevice* d = device_named(name)) return d;
   const auto family = [](std::string_view s) { return s.substr(0, s.find_first_of("-_ ")); };

@@ -85,7 +85,10 @@ struct Catalog {
 
   const KnownShape* shape_named(std::string_view) const;  // apart from case, spaces, - and _
   const KnownShape* shape_of_params(double) const;
+  // Of a published row's spelling, "H100-SXM-80GB": what begins with a device's name.
   const KnownDevice* device_named(std::string_view) const;
+  // Of a user's: the name, or one of its aliases, apart from case, spaces, - and _.
+  const KnownDevice* device_called(std::string_view) const;
   // device_named(), or of the family that the name's first word is ("A100-SXM-8") the one whose memory is
   // nearest.
   const KnownDevice* device_alike(std::string_view name, double memory) const;

@@ -84,12 +84,15 @@ double stored_grads(const SearchRequest& q, int64_t microbatches) {
   return q.grad_stored > 0 ? q.grad_stored : microbatches > 1 ? 4 : 2;
 }
 
-void hold_more(const SearchRequest& q, std::string_view schedule, Again again, StepMemory& m) {
+void hold_more(const SearchRequest& q, const SearchLayout& l, StepMemory& m) {
+  double more = 0;
   for (const HeldMore& h : q.held_more)
-    if (h.schedule == schedule && h.again == again) {
-      m.activations += (h.times - 1) * m.activations + h.bytes;
-      m.total = m.states + m.activations + m.gradients + m.logits + m.base;
-    }
+    if (h.schedule == l.schedule && h.again == l.again) more = (h.times - 1) * m.activations + h.bytes;
+  for (const BookedMore& b : q.booked_more)
+    if (b.layout.holds_as(l)) more = std::max(more, b.bytes);
+  if (more == 0) return;
+  m.activations += more;
+  m.total = m.states + m.activations + m.gradients + m.logits + m.base;
 }
 
 // What a second of so many devices is worth.
@@ -268,7 +271,7 @@ void DivisionSearch::kind(const KnownSchedule& schedule, int64_t chunks, Again a
   list_states();
   for (size_t i = 0; i < size_t(places_.count); i++) {
     at_place_[i] = rank_memory(c_, q_.fits, places_.at[i]);
-    hold_more(q_, schedule.name, again, at_place_[i]);
+    hold_more(q_, at_, at_place_[i]);
   }
   const auto all = int64_t(shardings_.size() * orders_.size() * waits_);
   out_.candidates += all;
@@ -551,7 +554,7 @@ Priced price_layout(const SearchRequest& q, const SearchLayout& l) {
   Priced p{.layout = l, .time = step_time(c, q.figures, q.fits), .memory = {}};
   for (const PipelinePlace& place : pipeline_places(c)) {
     StepMemory m = rank_memory(c, q.fits, place);
-    hold_more(q, l.schedule, l.again, m);
+    hold_more(q, l, m);
     if (m.total > p.memory.total) p.memory = m;
   }
   set_price(q, cluster_price(q, l.gpus), p);
@@ -561,6 +564,14 @@ Priced price_layout(const SearchRequest& q, const SearchLayout& l) {
 double mfu_of(const SearchRequest& q, const Priced& p) {
   const double flops = train_flops_per_token(q.model, q.seq) * step_tokens(q, p.layout);
   return flops / (p.time.total * double(p.layout.gpus) * q.figures.bf16);
+}
+
+void cut_front(const SearchRequest& q, SearchResult& r) {
+  if (r.front.empty()) return;
+  double least = INFINITY;
+  for (const Priced& p : r.front) least = std::min(least, seconds_of(q, p));
+  r.front_cut += int64_t(
+      std::erase_if(r.front, [&](const Priced& p) { return seconds_of(q, p) > kFrontTimes * least; }));
 }
 
 SearchResult search(const SearchRequest& q) {

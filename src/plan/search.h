@@ -31,6 +31,11 @@ struct SearchLayout {
     return gpus == o.gpus && global == o.global && tp == o.tp && pp == o.pp && dp == o.dp && cp == o.cp &&
            ep == o.ep;
   }
+  // What ranks hold beside states is the same.
+  bool holds_as(const SearchLayout& o) const {
+    return same_division(o) && schedule == o.schedule && chunks == o.chunks && micro == o.micro &&
+           again == o.again;
+  }
   bool operator==(const SearchLayout&) const = default;
 };
 // "tp 8 pp 4 dp 2, zero 1, interleaved x5, micro 1 (64 microbatches), recompute full"
@@ -55,6 +60,13 @@ struct HeldMore {
   std::vector<Seen> seen;
 };
 
+// A layout that was booked and is too large: it and all of its division, schedule, chunks, microbatch and
+// recompute, whatever their order of axes and sharding, hold so many bytes more than in closed form.
+struct BookedMore {
+  SearchLayout layout;
+  double bytes = 0;
+};
+
 struct SearchRequest {
   ModelSpec model;  // finish()ed
   std::string name;
@@ -65,6 +77,7 @@ struct SearchRequest {
   std::vector<int64_t> globals;  // and with it each global batch, in sequences
   std::string device;
   std::string curve;  // whose rates a cluster file's device has
+  std::string note;   // what is assumed of the devices' links
   DeviceFigures figures;
   FitValues fits{};
   std::string constants;  // whose these are, in words; "" = the shipped ones of all
@@ -85,6 +98,7 @@ struct SearchRequest {
   int64_t best = 10;
   double low = 1, high = 1;  // of a measured step, relative to a forecast one: 80 % of published runs
   std::vector<HeldMore> held_more;
+  std::vector<BookedMore> booked_more;
 };
 
 // One candidate's price. Times are of wall clock: the share that failures take is in it (goodput).
@@ -149,6 +163,7 @@ struct SearchResult {
     double bytes = 0;
   };
   std::vector<Rejected> rejected;
+  int64_t front_cut = 0;  // of the front, taken out by cut_front()
   int64_t divisions_seen = 0, candidates = 0, fits = 0;
   int64_t at_once = 0;  // of the candidates, known not to fit by the leanest of their kind
   double seconds = 0;   // that the search took, on one core
@@ -156,6 +171,9 @@ struct SearchResult {
 };
 
 SearchResult search(const SearchRequest&);
+// Takes out of the front what takes more than kFrontTimes the best one's time: nobody trains so for memory.
+inline constexpr double kFrontTimes = 3;
+void cut_front(const SearchRequest&, SearchResult&);
 
 StepCase step_case(const SearchRequest&, const SearchLayout&);
 // By itself; search() gives the same to the last bit.
@@ -191,6 +209,8 @@ std::string search_text(const SearchRequest&, const SearchResult&, const SearchW
                         const Confirmation* = nullptr, const std::vector<FlipPoint>* = nullptr);
 std::string search_json(const SearchRequest&, const SearchResult&, const SearchWhy*,
                         const Confirmation* = nullptr, const std::vector<FlipPoint>* = nullptr);
+// [batch] and [layout] of a run file in this layout.
+std::string layout_toml(const SearchLayout&);
 // The front: step time against memory left, SVG.
 std::string front_svg(const SearchRequest&, const SearchResult&);
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "sim/markup.h"
 
@@ -15,6 +16,13 @@ constexpr const char* kColors[] = {"#0b62a4", "#c8500a", "#2a7f3f", "#8c3f9e",
                                    "#8a6d00", "#555555", "#b3243b", "#12858c"};
 
 // Where values lie on paper.
+// A number at an axis, short enough for its place.
+std::string tick_text(double v) {
+  for (const auto& [unit, name] : {std::pair{1e12, "T"}, {1e9, "G"}, {1e6, "M"}})
+    if (std::abs(v) >= unit) return fmt::format("{:.3g} {}", v / unit, name);
+  return fmt::format("{:.6g}", v);
+}
+
 class Scale {
  public:
   Scale(const ChartAxis& axis, double low, double high, double from, double to)
@@ -67,14 +75,14 @@ std::string axes_svg(const Chart& c, const Scale& x, const Scale& y) {
   for (const double v : x.ticks()) {
     s += fmt::format("<line x1=\"{0:.1f}\" y1=\"{1}\" x2=\"{0:.1f}\" y2=\"{2}\" stroke=\"#ddd\"/>\n", x.at(v),
                      kTop, bottom);
-    s += fmt::format("<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">{:.6g}</text>\n", x.at(v),
-                     bottom + 18, v);
+    s += fmt::format("<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n", x.at(v), bottom + 18,
+                     tick_text(v));
   }
   for (const double v : y.ticks()) {
     s += fmt::format("<line x1=\"{1}\" y1=\"{0:.1f}\" x2=\"{2}\" y2=\"{0:.1f}\" stroke=\"#ddd\"/>\n", y.at(v),
                      kLeft, right);
-    s += fmt::format("<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{:.6g}</text>\n", kLeft - 6,
-                     y.at(v) + 4, v);
+    s += fmt::format("<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n", kLeft - 6, y.at(v) + 4,
+                     tick_text(v));
   }
   s += fmt::format("<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n", (kLeft + right) / 2,
                    bottom + 38, escaped(c.x.title));

@@ -132,7 +132,11 @@ std::string verb(const Turned& t, const FlipPoint& p, const char* up, const char
 
 std::string point_text(const FlipPoint& p) {
   const Turned& t = knob_named(p.knob);
-  const auto said = [&](double v) { return fmt::format("{:.3g} {}", v / t.scale, t.unit); };
+  const auto plain = [&](double v) {
+    const double shown = v / t.scale;
+    return shown >= 1000 ? fmt::format("{:.0f}", shown) : fmt::format("{:.3g}", shown);
+  };
+  const auto said = [&](double v) { return fmt::format("{} {}", plain(v), t.unit); };
   if (!p.any)
     return p.at == p.now
                ? ""
@@ -141,9 +145,9 @@ std::string point_text(const FlipPoint& p) {
       t.figure ? fmt::format("when {} {} {}", t.what,
                              verb(t, p, "rise", "fall") + (p.rises() ? " above" : " below"), said(p.at))
                : fmt::format("when {} is {}", t.what, said(p.at));
-  if (!p.fits) return fmt::format("  nothing fits {} (now {:.3g})\n", when, p.now / t.scale);
-  return fmt::format("  {} {} (now {:.3g}): {:.3f} s, {}\n", change_text(p.before.layout, p.after.layout),
-                     when, p.now / t.scale, p.after.time.total, text_of(p.after.layout));
+  if (!p.fits) return fmt::format("  nothing fits {} (now {})\n", when, plain(p.now));
+  return fmt::format("  {} {} (now {}): {:.3f} s, {}\n", change_text(p.before.layout, p.after.layout), when,
+                     plain(p.now), p.after.time.total, text_of(p.after.layout));
 }
 
 }  // namespace

@@ -32,31 +32,30 @@ std::string cost_text(const SearchRequest& q, const Priced& p) {
   return q.price > 0 ? fmt::format("{:.2f}", c) : fmt::format("{:.1f} h", c);
 }
 
-std::string row_text(const SearchRequest& q, const Priced& p) {
-  std::string s = fmt::format("{:8.3f} s {:5.1f} % {:7.1f} GB {:9} ", p.time.total, 100 * mfu_of(q, p),
-                              p.memory.total / kShownGiga, cost_text(q, p));
+// found: what was booked and simulated of it; null: nothing.
+std::string row_text(const SearchRequest& q, const Priced& p, const Confirmed* found, bool with_found) {
+  std::string s = fmt::format("{:8.3f} s ", p.time.total);
+  const bool booked = found && found->refused.empty();
+  if (with_found)
+    s += fmt::format("{:>10} ", found && found->step_s > 0 ? fmt::format("{:.3f} s", found->step_s) : "-");
+  s += fmt::format("{:5.1f} % {:7.1f} GB ", 100 * mfu_of(q, p), p.memory.total / kShownGiga);
+  if (with_found)
+    s += fmt::format("{:>10} ", booked ? fmt::format("{:.1f} GB", found->bytes / kShownGiga) : "-");
+  s += fmt::format("{:9} ", cost_text(q, p));
   if (q.by == RankBy::loss) s += fmt::format("{:>11} {:6} ", loss_hours(p), p.layout.global);
   if (q.gpus.size() > 1) s += fmt::format("{:6} ", p.layout.gpus);
   return s + text_of(p) + "\n";
 }
 
-std::string head_text(const SearchRequest& q) {
-  std::string s = fmt::format("{:>10} {:>7} {:>10} {:9} ", "step", "MFU", "memory",
-                              q.price > 0 ? "cost/1e9" : "dev-h/1e9");
+std::string head_text(const SearchRequest& q, bool with_found) {
+  std::string s = fmt::format("{:>10} ", "step");
+  if (with_found) s += fmt::format("{:>10} ", "simulated");
+  s += fmt::format("{:>7} {:>10} ", "MFU", "memory");
+  if (with_found) s += fmt::format("{:>10} ", "booked");
+  s += fmt::format("{:9} ", q.price > 0 ? "cost/1e9" : "dev-h/1e9");
   if (q.by == RankBy::loss) s += fmt::format("{:>11} {:6} ", "to the loss", "batch");
   if (q.gpus.size() > 1) s += fmt::format("{:>6} ", "GPUs");
   return s + "layout\n";
-}
-
-// A row of the front, and behind it what was found of it.
-std::string front_row(const SearchRequest& q, const Priced& p, const Confirmation* all) {
-  std::string s = row_text(q, p);
-  if (!all) return s;
-  s.pop_back();
-  const Confirmed* c = all->of(p.layout);
-  if (!c || !c->refused.empty()) return s + "; not confirmed\n";
-  if (c->step_s > 0) s += fmt::format("; simulated {:.3f} s", c->step_s);
-  return s + fmt::format("; booked {:.1f} GB\n", c->bytes / kShownGiga);
 }
 
 double over_bytes(const SearchRequest& q, const Refused& no) {
@@ -117,6 +116,7 @@ SearchJson layout_json(const SearchLayout& l) {
           {"cp", l.cp},
           {"ep", l.ep},
           {"order", order_of(l.nearest)},
+          {"sequence", l.tp > 1},
           {"zero", l.zero},
           {"shard_group", l.shards},
           {"schedule", l.schedule},
@@ -212,6 +212,21 @@ std::string_view by_text(RankBy by) {
 
 }  // namespace
 
+std::string layout_toml(const SearchLayout& l) {
+  const RunSpec run = with_layout(RunSpec(), l);
+  const LayoutSpec& o = run.layout;
+  std::string s = fmt::format("[batch]\nglobal = {}\nmicro = {}\n\n[layout]\n", l.global, l.micro);
+  for (const auto& [name, n] :
+       {std::pair{"tp", o.tp}, {"pp", o.pp}, {"dp", o.dp}, {"cp", o.cp}, {"ep", o.ep}})
+    s += fmt::format("{} = {}\n", name, n);
+  s += fmt::format("order = \"{}\"\nsequence = {}\nzero = {}\n", o.order, o.sequence, o.zero);
+  if (o.shard_group > 0) s += fmt::format("shard_group = {}\n", o.shard_group);
+  s += fmt::format("schedule = \"{}\"\nchunks = {}\nrecompute = \"{}\"\noffload = \"{}\"\n", o.schedule,
+                   o.chunks, o.recompute, o.offload);
+  if (o.cp > 1) s += fmt::format("cp_method = \"{}\"\ncp_placement = \"{}\"\n", o.cp_method, o.cp_placement);
+  return s;
+}
+
 std::string search_text(const SearchRequest& q, const SearchResult& r, const SearchWhy* w,
                         const Confirmation* confirmed, const std::vector<FlipPoint>* flips) {
   const Goodput g = goodput_of(q, q.gpus.back());
@@ -221,6 +236,7 @@ std::string search_text(const SearchRequest& q, const SearchResult& r, const Sea
   s += fmt::format("goodput {:.2f} %: a failure every {:.1f} h, a save every {:.0f} s, {} spare machine{}\n",
                    100 * g.share, g.mtbf_s / 3600, g.interval_s, g.spares, g.spares == 1 ? "" : "s");
   if (!q.curve.empty()) s += q.curve + "\n";
+  if (!q.note.empty()) s += q.note + "\n";
   if (!q.constants.empty()) s += q.constants + "\n";
   s += fmt::format("{} divisions, {} candidates: {} fit; {:.2f} s, {} candidates a second on one core\n",
                    count_text(r.divisions_seen), count_text(r.candidates), count_text(r.fits), r.seconds,
@@ -230,8 +246,13 @@ std::string search_text(const SearchRequest& q, const SearchResult& r, const Sea
   if (r.best.empty()) return s + "nothing fits\n";
   s += fmt::format("\nthe best, by {}", by_text(q.by));
   if (q.by == RankBy::loss) s += fmt::format(" of {:.3f}", q.loss);
-  s += "\n" + head_text(q);
-  for (const Priced& p : r.best) s += row_text(q, p);
+  s += "\n" + head_text(q, confirmed);
+  const auto row = [&](const Priced& p) {
+    return row_text(q, p, confirmed ? confirmed->of(p.layout) : nullptr, confirmed);
+  };
+  for (const Priced& p : r.best) s += row(p);
+  if (confirmed)
+    s += "-: not booked or not simulated; ranked by the simulated step, then by the closed form's\n";
   const double step = r.best.front().time.total;
   s += fmt::format("of published runs 80 % took {:.2f} to {:.2f} of such a forecast: {:.3f} to {:.3f} s\n",
                    q.low, q.high, q.low * step, q.high * step);
@@ -239,9 +260,13 @@ std::string search_text(const SearchRequest& q, const SearchResult& r, const Sea
                    r.front.size());
   const std::vector<size_t> listed = listed_of(r, confirmed);
   s += r.front.size() > listed.size() ? fmt::format(", {} of them)\n", listed.size()) : ")\n";
-  for (const size_t i : listed) s += front_row(q, r.front[i], confirmed);
+  for (const size_t i : listed) s += row(r.front[i]);
+  if (r.front_cut > 0)
+    s += fmt::format("{} more take over {:g} times the best one's time\n", count_text(r.front_cut),
+                     kFrontTimes);
   if (w) s += why_text(q, r, *w);
   if (flips) s += flips_text(*flips);
+  s += "\nthe best, as a run file has it:\n" + layout_toml(r.best.front().layout);
   return s;
 }
 
@@ -249,11 +274,14 @@ std::string search_json(const SearchRequest& q, const SearchResult& r, const Sea
                         const Confirmation* confirmed, const std::vector<FlipPoint>* flips) {
   SearchJson j;
   if (!q.constants.empty()) j["constants"] = q.constants;
+  if (!q.note.empty()) j["note"] = q.note;
   j["best"] = r.best.empty() ? SearchJson() : priced_json(q, r.best.front());
+  if (!r.best.empty()) j["best"]["toml"] = layout_toml(r.best.front().layout);
   j["candidates"] = SearchJson::array();
   for (const Priced& p : r.best) j["candidates"].push_back(priced_json(q, p));
   for (const auto& no : refused_json(q, r)) j["candidates"].push_back(no);
   j["front"] = SearchJson::array();
+  j["front_cut"] = r.front_cut;
   for (const Priced& p : r.front) {
     SearchJson one = priced_json(q, p);
     const Confirmed* c = confirmed ? confirmed->of(p.layout) : nullptr;

@@ -105,6 +105,7 @@ std::string sweep_text(const SearchRequest& q, const Sweep& s) {
   std::string out =
       fmt::format("{} on {}, {}{} sequences of {} tokens a step, the best layout of each number\n", q.name,
                   q.device, q.globals.size() > 1 ? "up to " : "", q.globals.back(), q.seq);
+  if (!q.note.empty()) out += q.note + "\n";
   out +=
       fmt::format("{:>7} {:>10} {:>10} {:>9} {:>11} {:>7} {:>8} {:>11} {:>7}  {}\n", "GPUs", "step",
                   "simulated", "booked", "tokens/s", "MFU", "goodput", q.price > 0 ? "cost/1e9" : "dev-h/1e9",

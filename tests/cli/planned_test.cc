@@ -254,5 +254,91 @@ TEST(Planned, AVOfOneChunkIsOfferedTwo) {
   EXPECT_NE(r.err.find("the nearest layout that works: layout.chunks = 2\n"), std::string::npos) << r.err;
 }
 
+// A device is taken by its own name, an alias of it or a cluster file's name; what is near it is named, not
+// taken.
+TEST(Planned, AMistypedDeviceIsNoDevice) {
+  TempFolder tmp;
+  const auto walls = [&](const char* name) {
+    return trireme(tmp.path(), {"plan", "--walls", "--parameters", "7e9", "--cluster", name, "--gpus", "8"});
+  };
+  for (const auto& [typed, meant] :
+       {std::pair{"H100x", "H100"}, {"H1000", "H100"}, {"B2000", "B200"}, {"h100-p6", "h100-p5"}}) {
+    const Ran r = walls(typed);
+    EXPECT_NE(r.code, 0) << typed;
+    EXPECT_NE(r.err.find(fmt::format("--cluster: no \"{}\", did you mean {}?", typed, meant)),
+              std::string::npos)
+        << r.err;
+  }
+  EXPECT_NE(walls("H100-NVL").code, 0);
+  for (const char* right : {"H100", "h100", "A100-80GB", "A100-SXM-80GB", "h100-p5", "H100-PCIE", "MI300X"})
+    EXPECT_EQ(walls(right).code, 0) << right;
+  const auto state = [&](const std::string& cluster) {
+    return planned(tmp.path(),
+                   {"plan", "--search", "--model", "llama3-8B", "--cluster", cluster, "--gpus", "64", "--seq",
+                    "4096", "--global-batch", "64", "--confirm", "0"})["best"]["step_s"];
+  };
+  EXPECT_EQ(state("h100-p5"), state((source_dir() / "configs/cluster/h100-p5.toml").string()));
+  EXPECT_NE(state("h100-p5"), state("H100"));
+}
+
+// A cluster file of one node is priced for eight with a link that it does not have: search and simulate say
+// which.
+TEST(Planned, AnAssumedLinkIsSaid) {
+  TempFolder tmp;
+  const std::string one = (source_dir() / "configs/cluster/h100-sxm-8.toml").string();
+  const std::string said =
+      "has 1 node of 8 devices = 8, and the run takes 64 ranks = 8 nodes: priced as if it had as many, by a "
+      "link "
+      "between nodes of 50 GB/s a device, H100's in data/score_catalog.json";
+  const auto search = [&](const std::string& cluster, const char* gpus) {
+    const Ran r =
+        trireme(tmp.path(), {"plan", "--search", "--model", "llama3-8B", "--cluster", cluster, "--gpus", gpus,
+                             "--seq", "4096", "--global-batch", "64", "--confirm", "0"});
+    EXPECT_EQ(r.code, 0) << r.err;
+    return r.out;
+  };
+  EXPECT_NE(search(one, "64").find(said), std::string::npos);
+  EXPECT_EQ(search(one, "8").find("priced"), std::string::npos);
+  EXPECT_EQ(search("h100-p5", "64").find("priced as if"), std::string::npos);
+  const Ran r = trireme(tmp.path(), {"simulate", "--model", "llama3-8B", "--cluster", one, "--layout",
+                                     "dp=64 zero=1 micro=1 global=64 seq=4096"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_NE(r.out.find(said), std::string::npos) << r.out;
+}
+
+// What a search prints for a run file is one: with it `plan` books the bytes that the search did.
+TEST(Planned, ASearchedLayoutIsTakenIntoARunFile) {
+  TempFolder tmp;
+  const std::string file = tiny_run_file(tmp.path(), 3),
+                    one = (source_dir() / "configs/cluster/h100-sxm-8.toml").string();
+  const std::vector<std::string> search = {
+      "plan", file, "--search", "--cluster", one, "--gpus", "4", "--set", "precision.compute=bf16"};
+  const Ran r = trireme(tmp.path(), search);
+  ASSERT_EQ(r.code, 0) << r.err;
+  const std::string before = "the best, as a run file has it:\n";
+  ASSERT_NE(r.out.find(before), std::string::npos) << r.out;
+  std::istringstream block(r.out.substr(r.out.find(before) + before.size()));
+  std::vector<std::string> args = {
+      "plan", file, "--set", "precision.compute=bf16", "--set", "cluster.file=\"" + one + "\""};
+  std::string section;
+  int keys = 0;
+  for (std::string line; std::getline(block, line);) {
+    if (line.starts_with("[")) section = line.substr(1, line.size() - 2);
+    const size_t at = line.find(" = ");
+    if (at == line.npos) continue;
+    args.push_back("--set"), args.push_back(section + "." + line.substr(0, at) + "=" + line.substr(at + 3));
+    keys++;
+  }
+  EXPECT_GT(keys, 12);
+  const json found = planned(tmp.path(), search), run = planned(tmp.path(), args);
+  EXPECT_TRUE(found["best"]["toml"].get<std::string>().starts_with("[batch]\nglobal = "));
+  EXPECT_EQ(found["best"]["layout"]["sequence"], found["best"]["layout"]["tp"] > 1);
+  json booked;
+  for (const json& c : found["confirmed"]["layouts"])
+    if (c["layout"] == found["best"]["layout"]) booked = c["booked_bytes"];
+  ASSERT_TRUE(booked.is_number()) << found["confirmed"];
+  EXPECT_EQ(run["candidates"][0]["memory"]["arena"], booked) << run["candidates"][0];
+}
+
 }  // namespace
 }  // namespace trireme::test

@@ -431,5 +431,31 @@ TEST(SearchChart, HoldsAnyTextAndEmptySeries) {
   EXPECT_EQ(svg.find("inf"), std::string::npos);
 }
 
+// What a run file must say of a layout, and not only what text_of() names.
+TEST(Search, ALayoutIsARunFilesKeys) {
+  const std::string toml = layout_toml({.gpus = 8,
+                                        .global = 32,
+                                        .tp = 2,
+                                        .pp = 4,
+                                        .micro = 2,
+                                        .chunks = 2,
+                                        .schedule = "zb-v",
+                                        .again = Again::full});
+  for (const char* line : {"[batch]\nglobal = 32\nmicro = 2\n\n[layout]\ntp = 2\npp = 4\ndp = 1\n",
+                           "sequence = true\n", "schedule = \"zb-v\"\nchunks = 2\nrecompute = \"full\"\n"})
+    EXPECT_NE(toml.find(line), std::string::npos) << toml;
+}
+
+// The front ends at three times the best one's time, and says how many were cut.
+TEST(Search, TheFrontEndsAtThreeTimesTheBest) {
+  SearchRequest q;
+  SearchResult r;
+  for (const double s : {1.0, 2.9, 3.1, 40.0}) r.front.push_back({.token_s = s});
+  cut_front(q, r);
+  ASSERT_EQ(r.front.size(), 2u);
+  EXPECT_EQ(r.front.back().token_s, 2.9);
+  EXPECT_EQ(r.front_cut, 2);
+}
+
 }  // namespace
 }  // namespace trireme
