@@ -214,10 +214,10 @@ bool learn(SearchRequest& q, const Confirmation& all) {
     if (!c.refused.empty() || c.fits) continue;
     const SearchLayout& l = c.priced.layout;
     auto known = std::find_if(q.held_more.begin(), q.held_more.end(), [&](const HeldMore& h) {
-      return h.schedule == l.schedule && h.again == l.again;
+      return h.schedule == l.schedule && h.zero == l.zero && h.again == l.again;
     });
     if (known == q.held_more.end())
-      known = q.held_more.insert(known, {.schedule = l.schedule, .again = l.again});
+      known = q.held_more.insert(known, {.schedule = l.schedule, .zero = l.zero, .again = l.again});
     const StepMemory plain = step_memory(step_case(q, l), q.fits);
     more |= learn_held(*known, {plain.activations, c.bytes - (plain.total - plain.activations)});
   }
@@ -251,7 +251,7 @@ bool learn_booked(SearchRequest& q, const std::vector<Confirmed>& looked_at) {
 std::string learned_text(const SearchRequest& q) {
   std::string s;
   for (const HeldMore& h : q.held_more)
-    s += fmt::format("{}{}{} {:.2f} times and {:.1f} GB", s.empty() ? "" : ", ", h.schedule,
+    s += fmt::format("{}{}, zero {}{} {:.2f} times and {:.1f} GB", s.empty() ? "" : "; ", h.schedule, h.zero,
                      h.again == Again::none   ? ""
                      : h.again == Again::full ? " with recompute full"
                                               : " with recompute selective",

@@ -219,9 +219,9 @@ std::optional<double> bytes_of(std::string_view text) {
 }
 
 // "2 nodes", "3-16 nodes" (3, 4, 8, 16), "5+ nodes" (5, 8, 16).
-std::vector<int64_t> counts_of(std::string_view text, int64_t most) {
+std::vector<int64_t> counts_of(std::string_view text, int64_t least, int64_t most) {
   const std::optional<double> first = leading_number(text);
-  if (!first || *first < 1 || *first > double(most)) return {};
+  if (!first || *first < double(least) || *first > double(most)) return {};
   const int64_t low = int64_t(*first);
   int64_t high = low;
   if (text.starts_with('+')) high = most;
@@ -291,13 +291,15 @@ class Curves {
       return add_point(curve, rule, c, human_bytes(int64_t(*bytes)), value, {c.devices_per_node}, *bytes);
     }
     const bool by_gpus = rule.keys == CurveKeys::gpus;
-    const std::vector<int64_t> counts = counts_of(key, by_gpus ? c.devices_per_node : c.nodes);
+    // A GPU alone sends nothing; a node alone has several.
+    const std::vector<int64_t> counts =
+        by_gpus ? counts_of(key, 2, c.devices_per_node) : counts_of(key, 1, c.nodes);
     if (counts.empty()) unread(key);
     // Another way of the library to send is a curve of its own.
     Curve own{.name = curve.name, .where = curve.where, .unit = curve.unit};
     const size_t open = key.find('(');
     if (open != std::string::npos) {
-      own.name += ", " + key.substr(open + 1, key.find(')') - open - 1);
+      own.name += ", " + printable(key.substr(open + 1, key.find(')') - open - 1));
       own.note = "the library's choice: the other half of the port is idle";
     }
     Curve& to = open == std::string::npos ? curve : own;
@@ -326,7 +328,8 @@ class Curves {
                             .high = range->second});
   }
   [[noreturn]] void unread(std::string_view key) const {
-    bad_request("{}: {} is no size, count or measurement that is known here (docs/score.md)", file_, key);
+    bad_request("{}: {} is no size, count or measurement that is known here (docs/score.md)", file_,
+                printable(key));
   }
 };
 

@@ -87,7 +87,8 @@ double stored_grads(const SearchRequest& q, int64_t microbatches) {
 void hold_more(const SearchRequest& q, const SearchLayout& l, StepMemory& m) {
   double more = 0;
   for (const HeldMore& h : q.held_more)
-    if (h.schedule == l.schedule && h.again == l.again) more = (h.times - 1) * m.activations + h.bytes;
+    if (h.schedule == l.schedule && h.zero == l.zero && h.again == l.again)
+      more = (h.times - 1) * m.activations + h.bytes;
   for (const BookedMore& b : q.booked_more)
     if (b.layout.holds_as(l)) more = std::max(more, b.bytes);
   if (more == 0) return;

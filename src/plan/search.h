@@ -52,6 +52,7 @@ enum class RankBy { step, cost, loss };
 // activations, and so many bytes, which small layouts have as well as large ones.
 struct HeldMore {
   std::string_view schedule;
+  int zero = 0;  // what whole weights and gradients take beside is not another degree's
   Again again = Again::none;
   double times = 1, bytes = 0;
   struct Seen {
