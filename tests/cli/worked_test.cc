@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <map>
 #include <sstream>
 
@@ -76,15 +77,18 @@ TEST(Worked, CasesAreWhatPlanSays) {
   expect_answers("docs/cases.md", 5);
 }
 
-// docs/search.md: the table of best layouts is what its commands print, and so is the picture.
+// docs/search.md: the table of best layouts is what its commands print, and so is the picture. Those of the
+// larger models book deep pipelines, minutes long: with WORKED_SWEEPS=all alone (`make test-slow`).
 TEST(Worked, TheSearchsTableIsWhatSweepSays) {
+  const bool whole = std::getenv("WORKED_SWEEPS") != nullptr;
   TempFolder tmp;
   std::map<std::string, std::map<std::string, std::string>> layouts;  // by model, by devices
   const std::string page = read_text(source_dir() / "docs/search.md");
   std::istringstream lines(page);
   int cells = 0;
   for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with("    trireme plan --sweep")) {
+    if (line.starts_with("    trireme plan --sweep") &&
+        (whole || line.find(" llama3-8B ") != std::string::npos)) {
       std::vector<std::string> args;
       std::istringstream words(line);
       for (std::string w; words >> w;)
@@ -106,14 +110,17 @@ TEST(Worked, TheSearchsTableIsWhatSweepSays) {
     if (columns.size() != 7 || !columns[1].ends_with(" k")) continue;
     for (const auto& [model, devices, layout] :
          {std::tuple{"llama3-8B", 2, 3}, {"llama3-70B", 2, 4}, {"llama3-405B", 5, 6}}) {
+      if (!layouts.count(model)) continue;
       const std::string row = layouts[model][columns[size_t(devices)]] + ",",
                         want = " " + columns[size_t(layout)];
       EXPECT_NE(row.find(want + ","), std::string::npos) << want << " in " << row;
       cells++;
     }
   }
-  EXPECT_EQ(cells, 15);
-  EXPECT_TRUE(read_text(tmp / "mix.svg") == read_text(source_dir() / "docs/search-mix.svg"));
+  EXPECT_EQ(cells, whole ? 15 : 5);
+  if (whole) {
+    EXPECT_TRUE(read_text(tmp / "mix.svg") == read_text(source_dir() / "docs/search-mix.svg"));
+  }
 }
 
 nlohmann::json walls(std::vector<std::string> args) {
