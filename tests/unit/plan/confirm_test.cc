@@ -371,10 +371,23 @@ TEST(Confirm, SearchesAgainWhereNothingFits) {
   const StepMemory plain = price_layout(q, l).memory, now = price_layout(learned, l).memory;
   double times = 1, bytes = 0;
   for (const HeldMore& h : learned.held_more)
-    if (h.schedule == l.schedule && h.again == l.again) times = h.times, bytes = h.bytes;
+    if (h.schedule == l.schedule && h.zero == l.zero && h.again == l.again) times = h.times, bytes = h.bytes;
   EXPECT_NEAR(now.activations, times * plain.activations + bytes, 1e-9 * now.activations);
   EXPECT_NEAR(now.total, plain.total + (times - 1) * plain.activations + bytes, 1e-6 * now.total);
   EXPECT_EQ(r.best[0].memory.total, now.total);
+}
+
+// What ZeRO 3 holds beside the closed form, weights gathered whole, other degrees do not.
+TEST(Confirm, AKindIsOfADegreeOfSharding) {
+  SearchRequest q = tiny_request();
+  const SearchResult r = search(q);
+  ASSERT_FALSE(r.best.empty());
+  const SearchLayout& l = r.best[0].layout;
+  const double plain = price_layout(q, l).memory.total;
+  q.held_more = {{.schedule = l.schedule, .zero = l.zero, .again = l.again, .bytes = 1e6}};
+  EXPECT_NEAR(price_layout(q, l).memory.total, plain + 1e6, 1e-6 * plain);
+  q.held_more[0].zero = (l.zero + 1) % 4;
+  EXPECT_EQ(price_layout(q, l).memory.total, plain);
 }
 
 // What small layouts hold beside the closed form large ones hold too, and no more for being large: with a
