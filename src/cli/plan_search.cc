@@ -100,11 +100,13 @@ void refuse_two_models(const PlanSubject& s) {
     if (given) bad_request("{}: RUN is a model already; give one of the two", name);
 }
 
-// Where optimizer state may wait: in the host's memory, over a link of the device's own that goes both ways
-// at once, where the run says so; else on the machine's disk, which its devices, reads and writes share.
+// Where optimizer state may wait: where the run says; else in the host's memory, over a link of the device's
+// own that goes both ways at once, or on the machine's disk, which its devices, reads and writes share.
 void set_offload(SearchRequest& q, const std::optional<RunSpec>& run, const ClusterSpec& c, double sharing,
                  std::string_view asked) {
-  if (!run || !run->layout.offloads_state() || run->layout.offload_to != "host") {
+  const bool said = run && run->layout.offloads_state();
+  const bool own_memory = !run || run->train.device != "cpu";  // beside the host's
+  if (said ? run->layout.offload_to != "host" : c.host_bandwidth == 0 || !own_memory) {
     q.disk = c.disk_bandwidth / sharing;
     return;
   }

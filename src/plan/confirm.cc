@@ -85,7 +85,10 @@ RunSpec run_of(const SearchRequest& q, const ConfirmRequest& c, const SearchLayo
     if (q.grad_stored > 0) run.precision.grads = q.grad_stored == 2 ? "bf16" : "f32";
   }
   run.data.seq_len = q.seq, run.model.finish(q.seq);
-  return with_layout(std::move(run), l);
+  // A host has memory of its own beside a device of another kind alone.
+  if (l.offload && q.disk_each_way && !c.run)
+    run.train.device = "cuda", run.train.comm = "nccl", run.train.sum_order = "auto";
+  return with_layout(std::move(run), l, q.disk_each_way);
 }
 
 std::string why_not_run(const RunSpec& run) {
@@ -198,7 +201,7 @@ void sort_front(const SearchRequest& q, SearchResult& r, const Confirmation& all
 void rank_again(const SearchRequest& q, SearchResult& r, Confirmation& all) {
   std::vector<const Confirmed*> stay;
   for (const Confirmed& c : all.looked_at)
-    if (c.fits) stay.push_back(&c);
+    if (!all.drops(c)) stay.push_back(&c);
   std::stable_sort(stay.begin(), stay.end(),
                    [](const Confirmed* a, const Confirmed* b) { return a->score() < b->score(); });
   all.reordered = !stay.empty() && !(stay[0]->priced.layout == r.best[0].layout);
@@ -259,7 +262,7 @@ std::string learned_text(const SearchRequest& q) {
   return s;
 }
 
-std::string row_text(const SearchRequest& q, const Confirmed& c) {
+std::string row_text(const SearchRequest& q, const Confirmed& c, bool dropped) {
   std::string s = fmt::format("{:9.3f} s ", c.priced.time.total);
   if (c.step_s > 0)
     s += fmt::format("{:8.3f} s {:+6.1f} % ", c.step_s, 100 * (c.step_s / c.priced.time.total - 1));
@@ -273,7 +276,9 @@ std::string row_text(const SearchRequest& q, const Confirmed& c) {
     s += fmt::format("{:>9} {:>8}  ", "-", "");
   s += text_of(c.priced.layout) + "\n";
   const auto note = [&](const std::string& text) { s += "      " + text.substr(0, text.find('\n')) + "\n"; };
-  if (!c.refused.empty()) note("not confirmed, this version cannot run it: " + c.refused);
+  if (!c.refused.empty())
+    note(fmt::format("not confirmed{}, this version cannot run it: {}", dropped ? ", dropped" : "",
+                     c.refused));
   if (!c.fits)
     note(fmt::format(
         "DOES NOT FIT, dropped: {} bytes on pipeline rank {} and {:.1f} GB beside them, of {:.1f} GB",
@@ -329,15 +334,19 @@ Confirmation confirm(const SearchRequest& q, SearchResult& r, const ConfirmReque
     if ((fit >= request.most && least <= p.score) || int64_t(all.looked_at.size()) == kMostConfirmed) break;
     const Confirmed& c =
         all.looked_at.emplace_back(look_at(q, request, p, before.of(p.layout) ? before : all));
-    if (!c.fits) continue;
+    if (!c.holds()) continue;
     least = fit == 0 ? c.score() : std::min(least, c.score());
     fit++;
   }
   for (const Confirmed& c : all.looked_at)
-    if (!c.fits) drop(r, c.priced.layout), all.dropped++;
+    if (all.drops(c)) drop(r, c.priced.layout), all.dropped++;
   rank_again(q, r, all);
   all.seconds = now_s() - begin;
   return all;
+}
+
+bool Confirmation::some_hold() const {
+  return std::any_of(looked_at.begin(), looked_at.end(), [](const Confirmed& c) { return c.holds(); });
 }
 
 const Confirmed* Confirmation::of(const SearchLayout& l) const {
@@ -373,7 +382,7 @@ void confirm_front(const SearchRequest& q, SearchResult& r, const ConfirmRequest
       const Priced& p = r.front[evenly(k, n, r.front.size())];
       if (all.of(p.layout)) break;
       const Confirmed& c = all.front.emplace_back(look_at(q, request, p, all));
-      if (c.fits) break;
+      if (!all.drops(c)) break;
       all.dropped++;
       drop(r, SearchLayout(c.priced.layout));  // another has its place
     }
@@ -406,7 +415,7 @@ namespace {
 // Those of earlier searches that are too large, in the place that the closed form ranks them at.
 void keep_dropped(const Confirmation& known, Confirmation& all) {
   for (const Confirmed& c : known.looked_at)
-    if (!c.fits && !all.of(c.priced.layout)) all.looked_at.push_back(c), all.dropped++;
+    if (all.drops(c) && !all.of(c.priced.layout)) all.looked_at.push_back(c), all.dropped++;
   std::stable_sort(all.looked_at.begin(), all.looked_at.end(),
                    [](const Confirmed& a, const Confirmed& b) { return a.priced.score < b.priced.score; });
 }
@@ -422,8 +431,7 @@ Confirmation search_and_confirm(SearchRequest& q, SearchResult& r, const Confirm
     // With what was learned nothing is left to look at: what did not fit as booked is the answer.
     if (all.looked_at.empty()) std::swap(all, before);
     all.seconds = now_s() - begin;
-    const bool some = std::any_of(all.looked_at.begin(), all.looked_at.end(),
-                                  [](const Confirmed& c) { return c.refused.empty() && c.fits; });
+    const bool some = all.some_hold();
     const bool last = i == kMostSearches;
     if (some && !last && learn_booked(q, all.looked_at)) {
       for (Confirmed& c : all.looked_at)
@@ -452,10 +460,11 @@ std::string confirmed_text(const SearchRequest& q, const Confirmation& all) {
         1, fmt::format("searched again, for none that was looked at before fits: as booked these kinds hold "
                        "more than the closed form's activations: {}\n",
                        learned_text(q)));
-  for (const Confirmed& c : all.looked_at) s += row_text(q, c);
+  for (const Confirmed& c : all.looked_at) s += row_text(q, c, all.drops(c));
   if (!all.front.empty()) s += "of the front, beside these:\n";
-  for (const Confirmed& c : all.front) s += row_text(q, c);
-  if (all.dropped > 0) s += fmt::format("{} dropped: too large as booked\n", all.dropped);
+  for (const Confirmed& c : all.front) s += row_text(q, c, all.drops(c));
+  if (all.dropped > 0)
+    s += fmt::format("{} dropped: too large as booked, or not run by this version\n", all.dropped);
   if (all.reordered) s += "as simulated another is the best than in closed form: ranked by that\n";
   return s;
 }

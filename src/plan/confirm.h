@@ -24,6 +24,7 @@ struct Confirmed {
   double bytes = 0;     // with what nobody books: StepMemory::base
   bool fits = true;
   std::string unsimulated;  // why it could not be replayed; else:
+  bool holds() const { return refused.empty() && fits; }
   double step_s = 0, bubble = 0;
   int64_t booked_ranks = 0;  // that differ; 0: as a layout before of another order of axes
   // What is ranked: the closed form's score, by the simulated step where there is one.
@@ -36,12 +37,15 @@ struct Confirmation {
   int64_t dropped = 0;
   double seconds = 0;
   const Confirmed* of(const SearchLayout&) const;  // null: it was not looked at
+  bool some_hold() const;
+  // Too large, or nothing that this version runs where it runs others.
+  bool drops(const Confirmed& c) const { return !c.fits || (!c.refused.empty() && some_hold()); }
 };
 
-// Looks at result.best from the first on until `most` of them fit and none that follows is better in closed
-// form than the best is found to be, at most at kMostConfirmed; drops what does not fit from the result, and
-// ranks the others by their simulated step. Of each division that loses its best layout the next that is
-// known takes its place.
+// Looks at result.best from the first on until `most` of them run and fit and none that follows is better in
+// closed form than the best is found to be, at most at kMostConfirmed; drops what does not fit from the
+// result, and what this version does not run where it runs any, and ranks the others by their simulated step.
+// Of each division that loses its best layout the next that is known takes its place.
 inline constexpr int64_t kMostConfirmed = 24;
 // `before`: what was looked at already is as it says.
 Confirmation confirm(const SearchRequest&, SearchResult&, const ConfirmRequest&,

@@ -205,7 +205,9 @@ void DivisionSearch::list_shardings() {
   const int64_t replicas = at_.dp * at_.cp;
   if (replicas > 1) {
     for (const int zero : {1, 2, 3}) shardings_.push_back({zero, 0});
-    for (const int64_t d : divisors_of(replicas))
+    // Beside ep or tp this version's experts have one shard group.
+    const bool whole = q_.own && q_.model.moe() && (at_.ep > 1 || at_.tp > 1);
+    for (const int64_t d : divisors_of(whole ? 1 : replicas))
       if (d > 1 && d < replicas) shardings_.push_back({3, d});
   }
 }
@@ -497,7 +499,7 @@ std::string text_of(const Priced& p) {
   return text_of(p.layout) + (s.empty() ? "" : fmt::format(" (or order{})", s));
 }
 
-RunSpec with_layout(RunSpec run, const SearchLayout& l) {
+RunSpec with_layout(RunSpec run, const SearchLayout& l, bool to_host) {
   LayoutSpec& o = run.layout;
   o.tp = l.tp, o.pp = l.pp, o.dp = l.dp, o.cp = l.cp, o.ep = l.ep;
   o.order = std::string(order_of(l.nearest)), o.sequence = l.tp > 1;
@@ -508,8 +510,9 @@ RunSpec with_layout(RunSpec run, const SearchLayout& l) {
   o.recompute_tensors = LayoutSpec().recompute_tensors, o.recompute_rest = {};
   o.recompute_blocks = o.recompute_limit = 0, o.recompute_shard = false;
   o.offload = l.offload ? "state" : "none";
-  if (!l.offload)
-    o.offload_to = LayoutSpec().offload_to, o.offload_dir.clear(), o.offload_mb = LayoutSpec().offload_mb;
+  o.offload_to = l.offload && to_host ? "host" : LayoutSpec().offload_to;
+  if (!l.offload || to_host) o.offload_dir.clear();
+  if (!l.offload) o.offload_mb = LayoutSpec().offload_mb;
   run.batch.global = l.global, run.batch.micro = l.micro;
   run.own_schedule = {};
   return run;

@@ -44,7 +44,8 @@ std::string division_text(const SearchLayout&);  // "tp 8 pp 4 dp 2"
 // layout.order of it.
 std::string_view order_of(Nearest);
 // The run in this layout, as train would start it.
-RunSpec with_layout(RunSpec, const SearchLayout&);
+// to_host: where state waits, if it does; else in files.
+RunSpec with_layout(RunSpec, const SearchLayout&, bool to_host = false);
 
 enum class RankBy { step, cost, loss };
 
@@ -211,7 +212,7 @@ std::string search_text(const SearchRequest&, const SearchResult&, const SearchW
 std::string search_json(const SearchRequest&, const SearchResult&, const SearchWhy*,
                         const Confirmation* = nullptr, const std::vector<FlipPoint>* = nullptr);
 // [batch] and [layout] of a run file in this layout.
-std::string layout_toml(const SearchLayout&);
+std::string layout_toml(const SearchLayout&, bool to_host = false);
 // The front: step time against memory left, SVG.
 std::string front_svg(const SearchRequest&, const SearchResult&);
 

@@ -212,8 +212,8 @@ std::string_view by_text(RankBy by) {
 
 }  // namespace
 
-std::string layout_toml(const SearchLayout& l) {
-  const RunSpec run = with_layout(RunSpec(), l);
+std::string layout_toml(const SearchLayout& l, bool to_host) {
+  const RunSpec run = with_layout(RunSpec(), l, to_host);
   const LayoutSpec& o = run.layout;
   std::string s = fmt::format("[batch]\nglobal = {}\nmicro = {}\n\n[layout]\n", l.global, l.micro);
   for (const auto& [name, n] :
@@ -223,6 +223,7 @@ std::string layout_toml(const SearchLayout& l) {
   if (o.shard_group > 0) s += fmt::format("shard_group = {}\n", o.shard_group);
   s += fmt::format("schedule = \"{}\"\nchunks = {}\nrecompute = \"{}\"\noffload = \"{}\"\n", o.schedule,
                    o.chunks, o.recompute, o.offload);
+  if (l.offload && to_host) s += fmt::format("offload_to = \"{}\"\n", o.offload_to);
   if (o.cp > 1) s += fmt::format("cp_method = \"{}\"\ncp_placement = \"{}\"\n", o.cp_method, o.cp_placement);
   return s;
 }
@@ -266,7 +267,7 @@ std::string search_text(const SearchRequest& q, const SearchResult& r, const Sea
                      kFrontTimes);
   if (w) s += why_text(q, r, *w);
   if (flips) s += flips_text(*flips);
-  s += "\nthe best, as a run file has it:\n" + layout_toml(r.best.front().layout);
+  s += "\nthe best, as a run file has it:\n" + layout_toml(r.best.front().layout, q.disk_each_way);
   return s;
 }
 
@@ -276,7 +277,7 @@ std::string search_json(const SearchRequest& q, const SearchResult& r, const Sea
   if (!q.constants.empty()) j["constants"] = q.constants;
   if (!q.note.empty()) j["note"] = q.note;
   j["best"] = r.best.empty() ? SearchJson() : priced_json(q, r.best.front());
-  if (!r.best.empty()) j["best"]["toml"] = layout_toml(r.best.front().layout);
+  if (!r.best.empty()) j["best"]["toml"] = layout_toml(r.best.front().layout, q.disk_each_way);
   j["candidates"] = SearchJson::array();
   for (const Priced& p : r.best) j["candidates"].push_back(priced_json(q, p));
   for (const auto& no : refused_json(q, r)) j["candidates"].push_back(no);

@@ -272,8 +272,8 @@ TEST(Worked, SearchTakesTheTypesOfTheRun) {
   EXPECT_GT(wide["memory"]["states"].get<double>(), half["memory"]["states"].get<double>());
 }
 
-// A run that offloads state to the host's memory is searched with it, where the cluster says what that takes.
-TEST(Worked, SearchOffloadsToTheHostWhereTheRunDoes) {
+// State waits in the host's memory, where the cluster says what that takes and the device has its own.
+TEST(Worked, SearchOffloadsToTheHostWhereItsLinkIsKnown) {
   TempFolder tmp;
   const std::string file = tiny_run_file(tmp.path(), 1).string();
   const fs::path shipped = source_dir() / "configs/cluster/h100-sxm-8.toml", unknown = tmp / "unknown.toml";
@@ -292,11 +292,14 @@ TEST(Worked, SearchOffloadsToTheHostWhereTheRunDoes) {
     return trireme(tmp.path(), args);
   };
   const std::vector<std::string> to_host = {"layout.offload=state", "layout.offload_to=host"};
-  const Ran with = searched(shipped, to_host), without = searched(shipped, {});
-  ASSERT_EQ(with.code, 0) << with.err;
-  ASSERT_EQ(without.code, 0) << without.err;
-  EXPECT_NE(with.out.find("\"state offloaded\""), std::string::npos) << with.out;
-  EXPECT_EQ(without.out.find("\"state offloaded\""), std::string::npos) << without.out;
+  for (const auto& [cluster, more, offloads] :
+       {std::tuple{shipped, to_host, true}, std::tuple{shipped, std::vector<std::string>(), true},
+        std::tuple{shipped, std::vector<std::string>{"train.device=cpu"}, false},
+        std::tuple{unknown, std::vector<std::string>(), false}}) {
+    const Ran r = searched(cluster, more);
+    ASSERT_EQ(r.code, 0) << r.err;
+    EXPECT_EQ(r.out.find("\"state offloaded\"") != std::string::npos, offloads) << r.out;
+  }
   const Ran none = searched(unknown, to_host);
   EXPECT_EQ(none.code, 2);
   EXPECT_NE(
@@ -331,7 +334,8 @@ TEST(Worked, TheHostsLinkTakesHalfAsLongAsADisk) {
   };
   const double host = waits({"layout.offload=state", "layout.offload_to=host"});
   EXPECT_GT(host, 0.1);
-  EXPECT_NEAR(waits({}) / host, 2, 1e-9);
+  EXPECT_EQ(waits({}), host);  // the faster is taken where nothing is said
+  EXPECT_NEAR(waits({"layout.offload=state"}) / host, 2, 1e-9);
 }
 
 // The picture of docs/plan.md is the program's, and its numbers those of --json.

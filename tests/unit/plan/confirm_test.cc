@@ -295,7 +295,7 @@ TEST(Confirm, DropsWhatDoesNotFitAsBooked) {
   SearchResult none = before;
   const Confirmation no = confirm(q, none, {.most = 3});
   EXPECT_EQ(no.dropped, int64_t(no.looked_at.size()));
-  EXPECT_NE(search_text(q, none, nullptr, &no).find("dropped: too large as booked"), std::string::npos);
+  EXPECT_NE(search_text(q, none, nullptr, &no).find("dropped: too large as booked, or"), std::string::npos);
 }
 
 // What was booked and is too large says so of all that hold as it does: no list has one of them left that is
@@ -478,6 +478,40 @@ TEST(Confirm, IsOfTheRequest) {
   EXPECT_TRUE(look({Nearest::tensor})[0].fits);
   q.memory_share = 0.7;
   EXPECT_FALSE(look({Nearest::tensor})[0].fits);
+}
+
+// What this version does not run is dropped where it runs another, and not taken for one that fits.
+TEST(Confirm, DropsWhatThisVersionDoesNotRun) {
+  SearchRequest q = tiny_request();
+  q.disk = 1e12;
+  const RunSpec run = [&] {
+    RunSpec r;
+    r.model = q.model, r.data.seq_len = q.seq, r.optimizer.name = "muon";
+    return r;
+  }();
+  SearchLayout l{.gpus = 6, .global = 12, .dp = 6, .micro = 2};
+  const Priced runs = price_layout(q, l);
+  l.offload = true;
+  Priced refused = price_layout(q, l);  // Muon's momentum waits nowhere
+  refused.score = runs.score / 2;
+  SearchResult r;
+  r.best = r.front = {refused, runs}, r.divisions = {refused};
+  const Confirmation all = confirm(q, r, {.most = 1, .run = run});
+  ASSERT_EQ(all.looked_at.size(), 2u);
+  EXPECT_NE(all.looked_at[0].refused.find("layout.offload"), std::string::npos) << all.looked_at[0].refused;
+  EXPECT_TRUE(all.drops(all.looked_at[0]));
+  EXPECT_EQ(all.dropped, 1);
+  for (const std::vector<Priced>* list : {&r.best, &r.front, &r.divisions}) {
+    ASSERT_EQ(list->size(), 1u);
+    EXPECT_TRUE((*list)[0].layout == runs.layout);
+  }
+  EXPECT_NE(confirmed_text(q, all).find("not confirmed, dropped, this version"), std::string::npos);
+  // Where it runs none, they stay: nothing is known against them.
+  SearchResult none;
+  none.best = none.divisions = {refused};
+  const Confirmation no = confirm(q, none, {.most = 1, .run = run});
+  EXPECT_FALSE(no.drops(no.looked_at[0]));
+  EXPECT_EQ(none.best.size(), 1u);
 }
 
 // A layout whose step no simulator replays, and one that this version cannot run, are said to be so.

@@ -192,6 +192,8 @@ TEST(Search, IsBruteForceWithExperts) {
   EXPECT_EQ(r.candidates, all);
   EXPECT_GT(refused, 0);
   expect_brute_force(q);
+  q.own = true;  // of this version's layouts alone
+  EXPECT_EQ(search(q).candidates, all - refused);
 }
 TEST(Search, IsBruteForceWithADiskAndSeveralBatches) {
   SearchRequest q = small_request();
@@ -444,6 +446,18 @@ TEST(Search, ALayoutIsARunFilesKeys) {
   for (const char* line : {"[batch]\nglobal = 32\nmicro = 2\n\n[layout]\ntp = 2\npp = 4\ndp = 1\n",
                            "sequence = true\n", "schedule = \"zb-v\"\nchunks = 2\nrecompute = \"full\"\n"})
     EXPECT_NE(toml.find(line), std::string::npos) << toml;
+  const SearchLayout waits{.gpus = 1, .global = 2, .micro = 1, .offload = true};
+  for (const bool to_host : {false, true}) {
+    const std::string text = layout_toml(waits, to_host);
+    EXPECT_NE(text.find("offload = \"state\"\n"), std::string::npos) << text;
+    RunSpec run = parse_run(text + "[train]\ndevice = \"cuda\"\n", "run.toml");
+    EXPECT_EQ(run.layout.offload_to, to_host ? "host" : "file") << text;
+    run.layout.offload_dir = "there";
+    const LayoutSpec o = with_layout(run, waits, to_host).layout;
+    EXPECT_EQ(o.offload_to, to_host ? "host" : "file");
+    EXPECT_EQ(o.offload_dir, to_host ? "" : "there");
+    EXPECT_EQ(with_layout(run, {.gpus = 1}, to_host).layout.offload_to, "file");
+  }
 }
 
 // The front ends at three times the best one's time, and says how many were cut.
