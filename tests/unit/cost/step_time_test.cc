@@ -9,36 +9,16 @@
 #include "cost/pipeline_layers.h"
 #include "cost/stage_time.h"
 #include "cost/step_memory.h"
+#include "step_cases.h"
 
 namespace trireme {
 namespace {
-
-DeviceFigures device() {
-  return {.bf16 = 300e12,
-          .fp8 = 600e12,
-          .memory = 80e9,
-          .bandwidth = 2e12,
-          .bus = 200e9,
-          .nic = 25e9,
-          .attention = 190e12};
-}
-
-FitValues values() {
-  FitValues v{};
-  v.fill(1);
-  v[size_t(Fit::host)] = v[size_t(Fit::host_moe)] = v[size_t(Fit::each)] = 1e-9;
-  v[size_t(Fit::jitter)] = v[size_t(Fit::step)] = v[size_t(Fit::ring)] = 1e-12;
-  return v;
-}
-
-StepCase one() {
-  StepCase c;
-  c.model = ModelSpec::of("llama");
-  c.model.layers = 24, c.model.hidden = 3072, c.model.heads = 24, c.model.vocab = 51200;
-  c.seq = 2048;
-  c.model.finish(c.seq);
-  return c;
-}
+using testing::all_blocks;
+using testing::device;
+using testing::experts;
+using testing::held_parameters;
+using testing::one;
+using testing::values;
 
 TEST(StepTime, PartsAddUp) {
   for (uint64_t i = 0; i < 200; ++i) {
@@ -218,16 +198,6 @@ TEST(StepTime, OffloadedExpertsAreDividedByTheirOwnReplicas) {
   }
 }
 
-StepCase experts() {
-  StepCase c = one();
-  c.model = ModelSpec::of("deepseek_v3");
-  c.model.layers = 9, c.model.hidden = 1024, c.model.heads = 16, c.model.vocab = 5000;
-  c.model.experts = 24, c.model.experts_per_token = 4, c.model.dense_layers = 3, c.model.moe_ffn = 512;
-  c.model.finish(c.seq);
-  c.dp = 12, c.zero = 1;
-  return c;
-}
-
 // A layer with 24 experts on 1, 3 and 12 ranks launches 24, 8 and 2 of them; where launches are all of the
 // time, six such layers take so many times as long.
 TEST(StepTime, EveryExpertIsLaunched) {
@@ -270,20 +240,6 @@ TEST(StepTime, ExpertsAreUpdatedByTheirOwners) {
     const double more = step_time(c, device(), v).optimizer - step_time(none, device(), v).optimizer;
     EXPECT_NEAR(more / (all * 511 / 512 / 12 * 34 / (0.7 * device().bandwidth)), 1, 1e-6) << ep;
   }
-}
-
-// The fullest of three stages has experts in all of its layers, and in the backward pass one layer's
-// gradients in 16 bits beside the step's.
-TEST(StepMemory, TheFullestStageHasExpertsAlone) {
-  StepCase c = experts();
-  c.pp = 3, c.dp = 8, c.ep = 8, c.grad_stored = 4;
-  const StepMemory m = step_memory(c, values());
-  const double expert = 3 * 24.0 * 3 * 1024 * 512 / 8;  // of three layers, one rank's
-  const double dense = 3 * double(block_parameters(c.model)) - 8 * expert + 5000.0 * 1024;
-  EXPECT_NEAR(m.states, expert * (2 + 4 + 12) + dense * (2 + 4 + 12 / 8.0), 1);
-  EXPECT_NEAR(m.gradients, 2 * (expert / 3 + (dense - 5000.0 * 1024) / 3), 1);
-  EXPECT_DOUBLE_EQ(m.total, m.states + m.activations + m.gradients + m.logits + m.base);
-  EXPECT_NEAR(backward_bytes(c, true), m.gradients, 1);
 }
 
 // A rank's experts fill the device together: four of a quarter of the rows each take what one of all rows
@@ -371,15 +327,6 @@ TEST(StepTime, Zero2ReducesEachMicrobatch) {
   const double once = step_time(c, device(), values()).gradients;
   c.zero = 2;
   EXPECT_NEAR(step_time(c, device(), values()).gradients / once, 3, 1e-6);
-}
-
-double all_blocks(const ModelSpec& m) {
-  return double(m.layers) * double(block_parameters(m));
-}
-// What a rank holds of a model on one stage: its part of the blocks and of both tables.
-double held_parameters(const StepCase& c) {
-  const ModelSpec& m = c.model;
-  return all_blocks(m) / double(c.tp) + double(m.hidden * m.vocab) * 2 / double(c.tp);
 }
 
 // Every rank begins a collective in turn, for each layer: of gradients once a step, with ZeRO 2 and 3 once a
@@ -529,90 +476,6 @@ TEST(StepTime, ARowTravelsToANodeOnce) {
   EXPECT_NEAR(step_time(c, device(), values()).ep, 6 * 2 * 2 * (near + far), 1e-9);
 }
 
-// Of eight stages the first holds eight microbatches, and no more than there are; tables are on the first and
-// the last.
-TEST(StepMemory, OfStagesByHand) {
-  StepCase c = one();
-  c.pp = 8, c.microbatches = 16, c.grad_stored = 2;
-  const StepMemory many = step_memory(c, values());
-  c.microbatches = 2;
-  const double between = 2.0 * 2048 * double(c.model.hidden);  // what a backward pass begins with
-  EXPECT_NEAR((rank_memory(c, values(), pipeline_places(c).at[0]).activations - between) /
-                  (many.activations - between),
-              2.0 / 8, 1e-12);
-  const double stage = all_blocks(c.model) / 8 + double(c.model.hidden * c.model.vocab);
-  EXPECT_NEAR(many.states / (16 * stage), 1, 1e-9);
-  EXPECT_EQ(many.logits, 0);
-}
-
-// What softwares keep where others do not, each of one thing.
-TEST(StepMemory, KeepingByHand) {
-  const FitValues v = values();
-  StepCase c = one();  // one stage, hidden 3072, ffn 12288
-  c.tp = 4, c.dp = 8;
-  const double rows = 2048, layers = 24, h = 3072, f = double(c.model.ffn), vocab = 51200;
-  const StepMemory plain = step_memory(c, v);
-  const double parameters = plain.states / 18;
-  const auto with = [&](auto&& change) {
-    StepCase other = c;
-    change(other.keeping);
-    return step_memory(other, v);
-  };
-  const auto more = [&](const StepMemory& m) {
-    return (m.activations - plain.activations) / (layers * rows);
-  };
-  EXPECT_NEAR(more(with([](Keeping& k) { k.hidden = 16; })), -2 * h / 4, 1e-6);
-  EXPECT_NEAR(more(with([](Keeping& k) { k.ffn = 6; })), 2 * f / 4, 1e-6);
-  EXPECT_NEAR(more(with([](Keeping& k) { k.gathered = true; })), 4 * h * 3 / 4, 1e-6);
-  const double logits = rows * vocab / 4;
-  EXPECT_NEAR(with([](Keeping& k) { k.loss = 12; }).logits, 14 * logits, 1);
-  EXPECT_NEAR(with([](Keeping& k) { k.loss_parts = 16; }).logits, 18 * logits, 1);
-  // Gradients of a stage, less what of activations has gone when they are there; DDP's buckets beside them,
-  // with ZeRO none.
-  c.recompute = 1;
-  const double gone = layers * rows * 2 * h / 4 + 6 * logits;
-  EXPECT_NEAR(with([](Keeping& k) { k.gradients = true; }).gradients, 4 * parameters - gone, 1);
-  c.zero = 1;
-  EXPECT_NEAR(with([](Keeping& k) { k.gradients = true; }).gradients, 2 * parameters - gone, 1);
-  c.recompute = 0, c.micro = 8;  // more has gone than comes: a block's
-  EXPECT_NEAR(with([](Keeping& k) { k.gradients = true; }).gradients, backward_bytes(c, false), 1);
-  c.micro = 1;
-  c.tp = 1;
-  EXPECT_NEAR(with([](Keeping& k) { k.loss_parts = 16; }).logits, 6 * 4 * logits, 1);
-}
-
-// FSDP2: 16 bytes a parameter among all; of one stage both tables and three blocks' weights in 16 bits beside
-// one's gradients in 16 bits and f32; of a pipeline's all of a stage's, and its gradients in f32.
-TEST(StepMemory, Fsdp2ByHand) {
-  const FitValues v = values();
-  StepCase c = one();
-  c.dp = 8, c.zero = 3, c.keeping.fsdp = true;
-  const double tables = 2 * double(c.model.hidden * c.model.vocab), block = double(block_parameters(c.model));
-  const double all = all_blocks(c.model) + tables;
-  StepMemory m = step_memory(c, v);
-  EXPECT_NEAR(m.states, 16 * all / 8, 1);
-  EXPECT_NEAR(m.gradients, 2 * tables + (3 * 2 + 2 + 4) * block, 1);
-  c.pp = 4, c.microbatches = 8;
-  m = step_memory(c, v);
-  EXPECT_NEAR(m.states, 16 * (6 * block + tables / 2) / 8, 1);
-  const double messages =
-      (2 * 8 + 4) * 2048 * 2 * 3072.0;  // room for each of either way, and what is in flight
-  EXPECT_NEAR(m.gradients, 6 * (6 * block + tables / 2) + 2 * block + messages, 1);
-}
-
-// By operation: of a block its input, queries, values, attention's result and the gate; with tensor
-// parallelism the sums behind attention and feed-forward too.
-TEST(StepMemory, SelectiveByOperationByHand) {
-  StepCase c = one();
-  c.model.kv_heads = 8, c.recompute = 0.5, c.keeping.products = true;
-  const double h = 3072, f = double(c.model.ffn);
-  EXPECT_NEAR(kept_bytes(c, values(), false) / 2048, 2 * h + 2 * (2 * h + h / 3) + 2 * f, 1e-6);
-  c.tp = 4;
-  EXPECT_NEAR(kept_bytes(c, values(), false) / 2048, (2 * h + 2 * (2 * h + h / 3) + 2 * f + 4 * h) / 4, 1e-6);
-  c.recompute = 1;
-  EXPECT_NEAR(kept_bytes(c, values(), false) / 2048, 2 * h / 4, 1e-6);
-}
-
 // nanotron's cut: a stage ends behind the block that passes its share. Of 80 blocks and a head of 1.104, the
 // first of 16 stages has 6, where each of them would have 5.07.
 TEST(PipelineLayers, ByShare) {
@@ -632,69 +495,6 @@ TEST(PipelineLayers, ByShare) {
   }
 }
 
-// Of four ranks of six blocks: behind its input gradient a microbatch holds what its weight gradients read,
-// all of a block and the gradient that came in, however much is done again; ZB-H1's last rank has four such
-// and their logits in 16 bits, one of them in f32 too.
-TEST(StepMemory, OfMicrobatchesThatWait) {
-  StepCase c = one();
-  c.pp = 4, c.microbatches = 16, c.order = PipelineOrder::zb_h1;
-  const double between = 2.0 * 2048 * 3072, block = layer_activations(c, false), half = 2.0 * 2048 * 51200;
-  for (const double again : {0.0, 1.0}) {
-    c.recompute = again;
-    const StepMemory m = step_memory(c, values());
-    EXPECT_NEAR(m.activations, 6 * 4 * (block + between), 1e-9 * m.activations) << again;
-    EXPECT_NEAR(m.logits, 4 * half + 2 * half, 1e-9 * m.logits) << again;
-  }
-  // The first: three before, and one behind.
-  const StepMemory first = rank_memory(c, values(), pipeline_places(c).at[0]);
-  EXPECT_NEAR(first.activations, 6 * (3 * between + block + between), 1e-9 * first.activations);
-  EXPECT_EQ(first.logits, 0);
-  // 1F1B's first does one block again, which goes with its weight gradient.
-  c.order = PipelineOrder::one_f_one_b;
-  const StepMemory plain = rank_memory(c, values(), pipeline_places(c).at[0]);
-  EXPECT_NEAR(plain.activations, 6 * 4 * between + block, 1e-9 * plain.activations);
-  // Scores of unfused attention are not read again.
-  c.order = PipelineOrder::zb_h1, c.recompute = 0, c.attention = AttentionKind::unfused;
-  const double scores = 2048.0 * 5 * 24 * 2048;
-  EXPECT_NEAR(layer_activations(c, false), block + scores, 1);
-  EXPECT_NEAR(waiting_bytes(c, values(), false), between - scores, 1);
-  EXPECT_NEAR(rank_memory(c, values(), pipeline_places(c).at[0]).activations,
-              6 * 4 * (block + scores) + between, 1e-9 * 6 * 4 * block);
-}
-
-// 22 blocks on 8 ranks: two on the first and on the last, which have tables, and three between (Qi et al.
-// 2024); of a V the first has both tables, and one block less.
-TEST(StepMemory, RanksWithTablesHaveFewerBlocks) {
-  StepCase c = one();
-  c.model.layers = 22, c.pp = 8, c.microbatches = 24;
-  const double block = all_blocks(c.model) / 22, table = 51200.0 * 3072;
-  const auto of = [&](int i) { return pipeline_places(c).at[size_t(i)]; };
-  ASSERT_EQ(pipeline_places(c).count, 4);
-  EXPECT_EQ(of(0).layers, 2);
-  EXPECT_EQ(of(1).layers, 2);
-  EXPECT_EQ(of(2).rank, 1);
-  EXPECT_EQ(of(3).rank, 6);
-  EXPECT_EQ(of(2).layers, 3);
-  EXPECT_NEAR(rank_states(c, of(0)) / 18, 2 * block + table, 1);
-  EXPECT_NEAR(rank_states(c, of(2)) / 18, 3 * block, 1);
-  EXPECT_NEAR(least_memory(c) / 18, std::max(2 * block + table, 3 * block), 1);
-  c.model.layers = 23;  // of one less the last
-  EXPECT_EQ(of(0).layers, 3);
-  EXPECT_EQ(of(1).layers, 2);
-  c.order = PipelineOrder::zb_v, c.chunks = 2, c.model.layers = 31;
-  ASSERT_EQ(pipeline_places(c).count, 3);
-  EXPECT_NEAR(rank_states(c, of(0)) / 18, 3 * block + 2 * table, 1);
-  EXPECT_NEAR(rank_states(c, of(1)) / 18, 4 * block, 1);
-}
-
-// ZeRO 2 of five replicas: weights whole, gradients and the optimizer's twelve bytes a fifth.
-TEST(StepMemory, Zero2DividesGradients) {
-  StepCase c = one();
-  c.dp = 5, c.zero = 2, c.grad_stored = 4;
-  const double all = all_blocks(c.model) + 2.0 * double(c.model.hidden * c.model.vocab);
-  EXPECT_NEAR(step_memory(c, values()).states / (all * (2 + 4.0 / 5 + 12.0 / 5)), 1, 1e-9);
-}
-
 // Of a shard group of two of eight replicas a layer is reduced and gathered between two: half of its bytes
 // leave a rank.
 TEST(StepTime, AShardGroupTalksAmongItself) {
@@ -704,23 +504,6 @@ TEST(StepTime, AShardGroupTalksAmongItself) {
   const StateSeconds s = state_seconds(c, device(), values(), held, 0);
   EXPECT_NEAR(s.reduce, held.dense * 4 / 2 / 200e9, 1e-9 * s.reduce);
   EXPECT_NEAR(s.gather, held.dense * 2 / 2 / 200e9, 1e-9 * s.gather);
-}
-
-// Shard groups of four: dense parameters are divided by four of 16 replicas, experts by the two that they
-// have. Of what norms and activations put out a row keeps none: 4 h, and 2 of each of its experts' width.
-TEST(StepMemory, OfExpertsByHand) {
-  StepCase c = one();
-  c.model = ModelSpec::of("mixtral");
-  c.model.layers = 6, c.model.hidden = 1024, c.model.heads = 16, c.model.experts = 8, c.model.vocab = 5000;
-  c.model.experts_per_token = 2, c.model.moe_ffn = 700;
-  c.model.finish(c.seq);
-  c.dp = 16, c.ep = 8, c.grad_stored = 4, c.zero = 3, c.shards = 4;
-  const double experts = 6.0 * 8 * 3 * 1024 * 700, dense = all_blocks(c.model) - experts + 2.0 * 1024 * 5000;
-  EXPECT_NEAR(step_memory(c, values()).states, 18 * (dense / 4 + experts / 8 / 2), 1);
-  const double kept = step_memory(c, values()).activations;
-  c.renorm = true;
-  const double less = 5 * 2048.0 * (4 * 1024 + 2 * 2 * 700);  // all but one layer
-  EXPECT_NEAR(kept - step_memory(c, values()).activations, less, 1e-9 * kept);
 }
 
 }  // namespace
