@@ -85,9 +85,8 @@ class TokenKernel {
 
 constexpr int64_t kCells = 64;
 
-// The mean of silu(g) u silu(g') u' where g and u have variance s and tokens the correlation r: silu(g) = g /
-// 2
-// + g^2 / 4 for the small g of fresh weights.
+// The mean of silu(g) u silu(g') u' where g and u have variance s and tokens the correlation r:
+// silu(g) = g / 2 + g^2 / 4 for the small g of fresh weights.
 double swiglu_kernel(double r, double s) {
   return r * s * (r * s / 4 + (1 + 2 * r * r) * s * s / 16);
 }
