@@ -1,45 +1,26 @@
 #include "spec/hf_config.h"
 
-#include <unistd.h>
-
 #include "base/json.h"
 #include "base/rng.h"
+#include "hf_configs.h"
 #include "spec/run_spec.h"
 #include "testing.h"
 
 namespace trireme {
 namespace {
 using testing::error_of;
+using testing::kDeepSeekV2Lite;
+using testing::kDeepSeekV3;
+using testing::kGpt2;
+using testing::kLlama2;
+using testing::kLlama32;
+using testing::kMixtral;
+using testing::kQwen15Moe;
+using testing::kQwen25;
+using testing::kQwen3;
+using testing::kQwen3Moe;
 using testing::lines_of;
 using Json = nlohmann::json;
-
-// The published config.json of gpt2 (124M), every key of it.
-constexpr const char* kGpt2 = R"({
-  "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1, "bos_token_id": 50256,
-  "embd_pdrop": 0.1, "eos_token_id": 50256, "initializer_range": 0.02, "layer_norm_epsilon": 1e-05,
-  "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024,
-  "resid_pdrop": 0.1, "summary_activation": null, "summary_first_dropout": 0.1, "summary_proj_to_labels": true,
-  "summary_type": "cls_index", "summary_use_proj": true,
-  "task_specific_params": {"text-generation": {"do_sample": true, "max_length": 50}}, "vocab_size": 50257})";
-
-// Of Llama 2 7B, Llama 3.2 1B.
-constexpr const char* kLlama2 = R"({
-  "_name_or_path": "meta-llama/Llama-2-7b-hf", "architectures": ["LlamaForCausalLM"], "bos_token_id": 1,
-  "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
-  "intermediate_size": 11008, "max_position_embeddings": 4096, "model_type": "llama", "num_attention_heads": 32,
-  "num_hidden_layers": 32, "num_key_value_heads": 32, "pretraining_tp": 1, "rms_norm_eps": 1e-05,
-  "rope_scaling": null, "tie_word_embeddings": false, "torch_dtype": "float16",
-  "transformers_version": "4.31.0.dev0", "use_cache": true, "vocab_size": 32000})";
-constexpr const char* kLlama32 = R"({
-  "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 128000,
-  "eos_token_id": 128001, "head_dim": 64, "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02,
-  "intermediate_size": 8192, "max_position_embeddings": 131072, "mlp_bias": false, "model_type": "llama",
-  "num_attention_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8, "pretraining_tp": 1,
-  "rms_norm_eps": 1e-05,
-  "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
-                   "original_max_position_embeddings": 8192, "rope_type": "llama3"},
-  "rope_theta": 500000.0, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
-  "transformers_version": "4.45.0.dev0", "use_cache": true, "vocab_size": 128256})";
 
 ModelSpec model_of(const Json& j, std::vector<std::string>* notes = nullptr) {
   return parse_hf_config(j.dump(), "config.json", notes);
@@ -95,54 +76,6 @@ TEST(HfConfig, Llama3) {
   EXPECT_TRUE(m.rope_scaling == (RopeScaling{"llama3", 32, 1, 4, 8192}));
 }
 
-// Of Qwen2.5 0.5B, Qwen3 0.6B.
-constexpr const char* kQwen25 = R"({
-  "architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 151643, "eos_token_id": 151643,
-  "hidden_act": "silu", "hidden_size": 896, "initializer_range": 0.02, "intermediate_size": 4864,
-  "max_position_embeddings": 32768, "max_window_layers": 24, "model_type": "qwen2", "num_attention_heads": 14,
-  "num_hidden_layers": 24, "num_key_value_heads": 2, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0,
-  "sliding_window": 32768, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
-  "transformers_version": "4.40.1", "use_cache": true, "use_mrope": false, "use_sliding_window": false,
-  "vocab_size": 151936})";
-constexpr const char* kQwen3 = R"({
-  "architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
-  "bos_token_id": 151643, "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu", "hidden_size": 1024,
-  "initializer_range": 0.02, "intermediate_size": 3072, "max_position_embeddings": 40960, "max_window_layers": 28,
-  "model_type": "qwen3", "num_attention_heads": 16, "num_hidden_layers": 28, "num_key_value_heads": 8,
-  "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 1000000, "sliding_window": null,
-  "tie_word_embeddings": true, "torch_dtype": "bfloat16", "transformers_version": "4.51.0", "use_cache": true,
-  "use_sliding_window": false, "vocab_size": 151936})";
-
-// Mixtral 8x7B, Qwen1.5-MoE-A2.7B, Qwen3-30B-A3B.
-constexpr const char* kMixtral = R"({
-  "architectures": ["MixtralForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2,
-  "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 14336,
-  "max_position_embeddings": 32768, "model_type": "mixtral", "num_attention_heads": 32,
-  "num_experts_per_tok": 2, "num_hidden_layers": 32, "num_key_value_heads": 8, "num_local_experts": 8,
-  "output_router_logits": false, "rms_norm_eps": 1e-05, "rope_theta": 1000000.0, "router_aux_loss_coef": 0.02,
-  "sliding_window": null, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
-  "transformers_version": "4.36.0.dev0", "use_cache": true, "vocab_size": 32000})";
-constexpr const char* kQwen15Moe = R"({
-  "architectures": ["Qwen2MoeForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 151643,
-  "eos_token_id": 151643, "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02,
-  "intermediate_size": 5632, "max_position_embeddings": 8192, "max_window_layers": 21, "model_type": "qwen2_moe",
-  "num_attention_heads": 16, "num_hidden_layers": 24, "num_key_value_heads": 16, "rms_norm_eps": 1e-06,
-  "rope_theta": 1000000.0, "sliding_window": 32768, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
-  "transformers_version": "4.39.0.dev0", "use_cache": true, "use_sliding_window": false, "vocab_size": 151936,
-  "decoder_sparse_step": 1, "moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632,
-  "num_experts_per_tok": 4, "num_experts": 60, "norm_topk_prob": false, "output_router_logits": false,
-  "router_aux_loss_coef": 0.001})";
-constexpr const char* kQwen3Moe = R"({
-  "architectures": ["Qwen3MoeForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
-  "bos_token_id": 151643, "decoder_sparse_step": 1, "eos_token_id": 151645, "head_dim": 128,
-  "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 6144,
-  "max_position_embeddings": 40960, "max_window_layers": 48, "mlp_only_layers": [], "model_type": "qwen3_moe",
-  "moe_intermediate_size": 768, "norm_topk_prob": true, "num_attention_heads": 32, "num_experts": 128,
-  "num_experts_per_tok": 8, "num_hidden_layers": 48, "num_key_value_heads": 4, "output_router_logits": false,
-  "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 1000000.0, "router_aux_loss_coef": 0.001,
-  "sliding_window": null, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
-  "transformers_version": "4.51.0", "use_cache": true, "use_sliding_window": false, "vocab_size": 151936})";
-
 TEST(HfConfig, ModelsOfExperts) {
   ModelSpec m = model_of(Json::parse(kMixtral)), want = ModelSpec::of("mixtral");
   want.vocab = 32000, want.layers = 32, want.hidden = 4096, want.heads = 32, want.kv_heads = 8;
@@ -165,36 +98,6 @@ TEST(HfConfig, WhatIsNotThereOfExpertsIsRefused) {
   EXPECT_HAS(wrong_with(kMixtral, "num_experts_per_tok", 9), "num_experts_per_tok: 9 is more than the 8");
   EXPECT_HAS(wrong_with(kQwen15Moe, "use_sliding_window", true), "use_sliding_window: true ");
 }
-
-// DeepSeek-V2-Lite as published, and V3 but for its fp8.
-constexpr const char* kDeepSeekV2Lite = R"({
-  "architectures": ["DeepseekV2ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
-  "aux_loss_alpha": 0.001, "bos_token_id": 100000, "eos_token_id": 100001, "first_k_dense_replace": 1,
-  "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 10944,
-  "kv_lora_rank": 512, "max_position_embeddings": 163840, "model_type": "deepseek_v2",
-  "moe_intermediate_size": 1408, "moe_layer_freq": 1, "n_group": 1, "n_routed_experts": 64,
-  "n_shared_experts": 2, "norm_topk_prob": false, "num_attention_heads": 16, "num_experts_per_tok": 6,
-  "num_hidden_layers": 27, "num_key_value_heads": 16, "pretraining_tp": 1, "q_lora_rank": null,
-  "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-06,
-  "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 0.707, "mscale_all_dim": 0.707,
-    "original_max_position_embeddings": 4096, "type": "yarn"},
-  "rope_theta": 10000, "routed_scaling_factor": 1.0, "scoring_func": "softmax", "seq_aux": true, "tie_word_embeddings": false,
-  "topk_group": 1, "topk_method": "greedy", "torch_dtype": "bfloat16", "transformers_version": "4.33.1",
-  "use_cache": true, "v_head_dim": 128, "vocab_size": 102400})";
-constexpr const char* kDeepSeekV3 = R"({
-  "architectures": ["DeepseekV3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
-  "bos_token_id": 0, "eos_token_id": 1, "ep_size": 1, "first_k_dense_replace": 3, "hidden_act": "silu",
-  "hidden_size": 7168, "initializer_range": 0.02, "intermediate_size": 18432, "kv_lora_rank": 512,
-  "max_position_embeddings": 163840, "model_type": "deepseek_v3", "moe_intermediate_size": 2048,
-  "moe_layer_freq": 1, "n_group": 8, "n_routed_experts": 256, "n_shared_experts": 1, "norm_topk_prob": true,
-  "num_attention_heads": 128, "num_experts_per_tok": 8, "num_hidden_layers": 61, "num_key_value_heads": 128,
-  "num_nextn_predict_layers": 1, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
-  "rms_norm_eps": 1e-06,
-  "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
-    "original_max_position_embeddings": 4096, "type": "yarn"},
-  "rope_theta": 10000, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid",
-  "tie_word_embeddings": false, "topk_group": 4, "topk_method": "noaux_tc", "torch_dtype": "bfloat16",
-  "transformers_version": "4.33.1", "use_cache": true, "v_head_dim": 128, "vocab_size": 129280})";
 
 TEST(HfConfig, DeepSeek) {
   ModelSpec m = model_of(Json::parse(kDeepSeekV2Lite)), want = ModelSpec::of("deepseek_v2");
@@ -477,152 +380,6 @@ TEST(HfConfig, MutatedFiles) {
     std::string err = error_of([&] { parse_hf_config(text, "config.json"); });
     for (const std::string& line : lines_of(err)) EXPECT_EQ(line.find("config.json: "), 0u) << line;
   }
-}
-
-TEST(HfExport, ReadsBackAsTheSameModel) {
-  for (const char* text : {kGpt2, kLlama2, kLlama32}) {
-    ModelSpec m = parse_hf_config(text, "config.json");
-    EXPECT_TRUE(parse_hf_config(hf_config_json(m), "out.json") == m) << hf_config_json(m);
-  }
-  ModelSpec m = parse_hf_config(kLlama2, "config.json");
-  m.rope_scaling = {"linear", 3};
-  m.head_dim = 80, m.kv_heads = 4, m.attn_bias = m.mlp_bias = m.tied = true;
-  EXPECT_TRUE(parse_hf_config(hf_config_json(m), "out.json") == m);
-  m.rope_scaling = {"llama3", 7, 1.5, 5, 1234};
-  m.norm_eps = 3e-7, m.rope_theta = 12345.5, m.init_std = 0.03, m.max_positions = 99;
-  EXPECT_TRUE(parse_hf_config(hf_config_json(m), "out.json") == m);
-  for (const char* base : {kQwen25, kQwen3}) {
-    m = parse_hf_config(base, "config.json");
-    EXPECT_TRUE(parse_hf_config(hf_config_json(m), "out.json") == m);
-    m.tied = false, m.rope_theta = 5e5, m.rope_scaling = {"linear", 3}, m.norm_eps = 1e-5;
-    if (m.arch == "qwen3") m.head_dim = 30, m.heads = 9, m.kv_heads = 3, m.attn_bias = true;
-    EXPECT_TRUE(parse_hf_config(hf_config_json(m), "out.json") == m);
-  }
-  for (const char* base : {kMixtral, kQwen15Moe, kQwen3Moe}) {
-    m = parse_hf_config(base, "config.json");
-    EXPECT_TRUE(parse_hf_config(hf_config_json(m), "out.json") == m) << hf_config_json(m);
-    m.experts = 7, m.experts_per_token = 3, m.norm_topk = m.arch == "mixtral" || !m.norm_topk;
-    if (m.arch != "mixtral") m.moe_ffn = 33;
-    if (m.arch == "qwen2_moe") m.shared_ffn = 44, m.qkv_bias = false;
-    EXPECT_TRUE(parse_hf_config(hf_config_json(m), "out.json") == m) << hf_config_json(m);
-  }
-  m = parse_hf_config(kGpt2, "config.json");
-  m.activation = "gelu", m.ffn = 1000, m.tied = false, m.norm_eps = 2e-6, m.init_std = 0.01,
-  m.max_positions = 7;
-  EXPECT_TRUE(parse_hf_config(hf_config_json(m), "out.json") == m);
-}
-
-TEST(HfExport, Fields) {
-  Json j =
-      Json::parse(hf_config_json(parse_hf_config(kLlama32, "c"), {.dtype = "float32", .bos = 5, .eos = {6}}));
-  EXPECT_EQ(j["architectures"], Json::array({"LlamaForCausalLM"}));
-  EXPECT_EQ(j["model_type"], "llama");
-  EXPECT_EQ(j["torch_dtype"], "float32");
-  EXPECT_EQ(j["bos_token_id"], 5);
-  EXPECT_EQ(j["eos_token_id"], 6);
-  EXPECT_FALSE(j.contains("pad_token_id"));
-  EXPECT_EQ(j["rope_scaling"], Json::parse(kLlama32)["rope_scaling"]);
-  j = Json::parse(hf_config_json(parse_hf_config(kGpt2, "c")));
-  EXPECT_EQ(j["attn_pdrop"], 0.1);
-  EXPECT_EQ(j["activation_function"], "gelu_new");
-  EXPECT_TRUE(j["bos_token_id"].is_null());
-}
-
-TEST(HfExport, TokenIdsGoThrough) {
-  Json j = Json::parse(kQwen3);
-  HfIds ids = hf_token_ids(j.dump(), "config.json");
-  EXPECT_EQ(ids.bos, 151643);
-  EXPECT_EQ(ids.eos, (std::vector<int64_t>{151645}));
-  EXPECT_FALSE(ids.pad);
-  j["eos_token_id"] = {151645, 151643}, j["pad_token_id"] = 7, j["bos_token_id"] = nullptr;
-  ids = hf_token_ids(j.dump(), "config.json");
-  EXPECT_FALSE(ids.bos);
-  Json out = Json::parse(hf_config_json(model_of(j), {.bos = ids.bos, .eos = ids.eos, .pad = ids.pad}));
-  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) EXPECT_EQ(out[key], j[key]) << key;
-  for (const char* bad : {R"({"eos_token_id": "x"})", R"({"eos_token_id": [1, 2.5]})",
-                          R"({"bos_token_id": {}})", R"({"pad_token_id": 1e300})", "[]", "{"})
-    EXPECT_HAS(error_of([&] { hf_token_ids(bad, "config.json"); }), "config.json: ") << bad;
-}
-
-TEST(HfExport, WhatTheFormatCannotSayIsRefused) {
-  auto wrong = [](const char* base, auto change) {
-    ModelSpec m = parse_hf_config(base, "c");
-    change(m);
-    return error_of([&] { hf_config_json(m); });
-  };
-  EXPECT_HAS(wrong(kLlama2, [](ModelSpec& m) { m.norm = "layer"; }), "model.norm: layer cannot be exported");
-  EXPECT_HAS(wrong(kLlama2, [](ModelSpec& m) { m.activation = "gelu"; }), "model.activation: ");
-  EXPECT_HAS(wrong(kLlama2, [](ModelSpec& m) { m.positions = "learned"; }), "model.positions: ");
-  EXPECT_HAS(wrong(kLlama2, [](ModelSpec& m) { m.heads = 5; }), "model.heads: ");
-  EXPECT_HAS(wrong(kGpt2, [](ModelSpec& m) { m.kv_heads = 4; }), "model.kv_heads: ");
-  EXPECT_HAS(wrong(kGpt2, [](ModelSpec& m) { m.head_dim = 32; }), "model.head_dim: ");
-  EXPECT_HAS(wrong(kGpt2, [](ModelSpec& m) { m.attn_bias = false; }), "model.attn_bias: ");
-  EXPECT_HAS(wrong(kGpt2, [](ModelSpec& m) { m.positions = "rope"; }), "model.positions: ");
-  for (const char* base : {kGpt2, kLlama2, kQwen25, kQwen3}) {
-    EXPECT_HAS(wrong(base, [](ModelSpec& m) { m.qkv_bias = !m.qkv_bias; }), "model.qkv_bias: ");
-    EXPECT_HAS(wrong(base, [](ModelSpec& m) { m.qk_norm = !m.qk_norm; }), "model.qk_norm: ");
-  }
-  EXPECT_HAS(wrong(kQwen25, [](ModelSpec& m) { m.attn_bias = true; }), "model.attn_bias: ");
-  EXPECT_HAS(wrong(kQwen25, [](ModelSpec& m) { m.mlp_bias = true; }), "model.mlp_bias: ");
-  EXPECT_HAS(wrong(kQwen3, [](ModelSpec& m) { m.mlp_bias = true; }), "model.mlp_bias: ");
-}
-
-// A run that starts from a folder.
-class FromFolder : public ::testing::Test {
- protected:
-  void SetUp() override {
-    folder_ = fs::path(::testing::TempDir()) / ("trireme_from_" + std::to_string(::getpid()));
-    make_folders(folder_);
-    write_text_atomic(folder_ / "config.json", kLlama32);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-  std::string from() const { return "[model]\nfrom = \"" + folder_.string() + "\"\n"; }
-  fs::path folder_;
-};
-
-TEST_F(FromFolder, TakesTheModelFromItsConfig) {
-  RunSpec run = parse_run(from(), "run.toml");
-  ModelSpec want = parse_hf_config(kLlama32, "c");
-  want.from = folder_.string();
-  EXPECT_TRUE(run.model == want);
-  EXPECT_TRUE(parse_run(save_run(run), "saved.toml") == run);
-  EXPECT_NE(hash(run), hash([&] {
-              RunSpec scratch = run;
-              scratch.model.from.clear();
-              return scratch;
-            }()));
-}
-
-TEST_F(FromFolder, KeysBesideMustAgree) {
-  EXPECT_TRUE(parse_run(from() + "layers = 16\nhead_dim = 64\nffn = 0\n", "run.toml").model.layers == 16);
-  EXPECT_EQ(
-      error_of([&] { parse_run(from() + "layers = 4\n[model.rope_scaling]\nfactor = 8\n", "run.toml"); }),
-      "run.toml:3: model.layers: 4 contradicts 16 in model.from; remove the line\n"
-      "run.toml:5: model.rope_scaling.factor: 8.0 contradicts 32.0 in model.from; remove the line");
-}
-
-// How much is dropped is the run's to say, whatever the folder says.
-TEST_F(FromFolder, RatesOfDropoutMayDiffer) {
-  EXPECT_EQ(parse_run(from() + "attn_pdrop = 0.1\nresid_pdrop = 0.2\n", "run.toml").model.attn_pdrop, 0.1);
-  write_text_atomic(folder_ / "config.json", kGpt2);
-  EXPECT_EQ(parse_run(from(), "run.toml").model.resid_pdrop, 0.1);
-  EXPECT_EQ(parse_run(from() + "resid_pdrop = 0\n", "run.toml").model.resid_pdrop, 0);
-  EXPECT_HAS(error_of([&] { parse_run(from() + "resid_pdrop = 1\n", "run.toml"); }), "model.resid_pdrop: 1");
-}
-
-TEST_F(FromFolder, ABadConfigIsReportedAtItsKey) {
-  write_text_atomic(folder_ / "config.json", R"({"model_type": "mistral"})");
-  std::string err = error_of([&] { parse_run(from() + "[batch]\nmicro = 0\n", "run.toml"); });
-  EXPECT_HAS(err, "run.toml:2: model.from: ");
-  EXPECT_HAS(err, "config.json: model_type: \"mistral\" is not supported");
-  EXPECT_HAS(err, "run.toml:4: batch.micro: 0 is out of range");
-}
-
-TEST_F(FromFolder, ASavedRunOutlivesTheFolder) {
-  std::string saved = save_run(parse_run(from(), "run.toml"));
-  fs::remove_all(folder_);
-  EXPECT_HAS(error_of([&] { parse_run(saved, "saved.toml"); }), "model.from: ");
-  EXPECT_EQ(parse_run(saved, "saved.toml", {}, {.read_from = false}).model.kv_heads, 8);
 }
 
 }  // namespace
