@@ -100,41 +100,32 @@ void refuse_two_models(const PlanSubject& s) {
     if (given) bad_request("{}: RUN is a model already; give one of the two", name);
 }
 
-// Where optimizer state may wait: where the run says; else in the host's memory, over a link of the device's
-// own that goes both ways at once, or on the machine's disk, which its devices, reads and writes share.
-void set_offload(SearchRequest& q, const std::optional<RunSpec>& run, const ClusterSpec& c, double sharing,
-                 std::string_view asked) {
+// Where optimizer state may wait: where the run says; else in the host's memory, or on the machine's disk,
+// which reads and writes share.
+void set_offload(SearchRequest& q, const std::optional<RunSpec>& run, const SubjectDevice& d,
+                 std::string_view cluster, std::string_view asked) {
   const bool said = run && run->layout.offloads_state();
   const bool own_memory = !run || run->train.device != "cpu";  // beside the host's
-  if (said ? run->layout.offload_to != "host" : c.host_bandwidth == 0 || !own_memory) {
-    q.disk = c.disk_bandwidth / sharing;
+  if (said ? run->layout.offload_to != "host" : d.host == 0 || !own_memory) {
+    q.disk = d.disk;
     return;
   }
-  if (c.host_bandwidth == 0)
+  if (d.host == 0)
     bad_request(
-        "{}: layout.offload_to = \"host\", and cluster \"{}\" says nothing of host_bandwidth, which the "
-        "forecast needs",
-        asked, c.name);
-  q.disk = c.host_bandwidth, q.disk_each_way = true;
+        "{}: layout.offload_to = \"host\", and {} says nothing of host_bandwidth, which the forecast needs",
+        asked, cluster);
+  q.disk = d.host, q.disk_each_way = true;
 }
 
 // devices: the most that are looked at.
 void set_cluster(SearchRequest& q, const PlanSubject& subject, const std::optional<RunSpec>& run,
                  int64_t devices, std::string_view asked) {
-  SubjectDevice d;
-  ClusterSpec c;
-  if (!subject.cluster.empty()) {
-    d = device_of(subject.cluster, devices);
-    c.name = subject.cluster;
-    if (!is_device_name(subject.cluster)) c = load_cluster(subject.cluster);
-  } else {
-    c = named_cluster(run->cluster.file);
-    d = device_of(c, "bf16", devices);
-  }
+  const std::string& cluster = subject.cluster.empty() ? run->cluster.file : subject.cluster;
+  SubjectDevice d = device_of(cluster, devices);
   complete_figures(d, std::min(devices, int64_t(d.figures.near)), asked);  // set_sizes() looks farther
   if (!is_device_name(subject.cluster) || d.curve.empty()) q.curve = curve_text(d);
   q.device = d.name, q.figures = d.figures, q.price = d.price_per_hour, q.note = d.note;
-  set_offload(q, run, c, std::max(1.0, d.machine > 0 ? double(d.machine) : q.figures.near), asked);
+  set_offload(q, run, d, cluster, asked);
   q.reliability.devices_per_machine = d.machine > 0 ? d.machine : int64_t(q.figures.near);
   if (d.mtbf_hours > 0) q.reliability.mtbf_device_s = d.mtbf_hours * 3600;
 }

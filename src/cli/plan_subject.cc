@@ -170,6 +170,8 @@ SubjectDevice device_of(const ClusterSpec& c, std::string_view compute, int64_t 
     d.note = fmt::format("cluster {}: priced by {}; right is inter_node.bandwidth and .latency in that file",
                          c.name, d.assumed);
   d.price_per_hour = c.price_per_hour, d.mtbf_hours = c.mtbf_hours;
+  d.host = c.host_bandwidth;
+  d.disk = c.disk_bandwidth / std::max(1.0, d.machine > 0 ? double(d.machine) : d.figures.near);
   return d;
 }
 

@@ -34,6 +34,9 @@ struct SubjectDevice {
   std::string assumed;  // the link between nodes, where the cluster file has none: which, and whose it is
   std::string note;     // too_few_devices()
   int64_t machine = 0;  // devices that fail together; 0 = those that are near
+  // Bytes/s between a device and where its optimizer state may wait: the host's memory, over a link of its
+  // own that goes both ways at once; its share of the machine's disk. 0 = nothing is said of it.
+  double host = 0, disk = 0;
 };
 // --cluster: a cluster file, or a device of data/score_catalog.json by name ("H100"). compute: the type whose
 // peak DeviceFigures::bf16 is. devices: so many, neighbours, are spoken of, and DeviceFigures::nic is of the

@@ -121,6 +121,8 @@ void price_in_closed_form(const SimulateRunRequest& q, Subject& s, ScaledRun sca
   complete_figures(device, s.run.world(), "--cluster");
   s.run = scaled.run = resolve(s.run, {.native_bf16 = device.figures.bf16 > 0});
   scaled.figures = device.figures;
+  const bool host = s.run.layout.offload_to == "host";
+  scaled.offload = host ? device.host : device.disk, scaled.offload_each_way = host;
   scaled.by.device = device.name, scaled.by.software = q.software, scaled.by.site = q.site;
   if (!q.constants.empty()) price_by_own(scaled.by, read_text(q.constants), q.constants);
   const std::string by = text_of(scaled.by);

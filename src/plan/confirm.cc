@@ -117,7 +117,9 @@ void simulate(const SearchRequest& q, const ConfirmRequest& request, const RunSp
                               .expert_bias = q.expert_bias,
                               .figures = q.figures,
                               .by = request.by,
-                              .own = q.own});
+                              .own = q.own,
+                              .offload = q.disk,
+                              .offload_each_way = q.disk_each_way});
     const WorldReplay all = replay_world(w);
     c.step_s = double(all.replay.makespan) * 1e-9;
     c.bubble = bubble_of(rows_of(w, all));

@@ -30,14 +30,15 @@ Nearest nearest_of(const std::string& order) {
       order);
 }
 
-void refuse_unpriced(const RunSpec& run, bool own) {
+void refuse_unpriced(const ScaledRun& s) {
+  const RunSpec& run = s.run;
   const LayoutSpec& l = run.layout;
   const auto no = [](std::string_view key, const auto& value, std::string_view right) {
     bad_request("{} = {}: a step priced in closed form has none of that; right is {}", key, value, right);
   };
   if (run.precision.compute == "f32") no("precision.compute", "\"f32\"", "\"bf16\", \"f16\" or \"fp8\"");
   if (run.optimizer.name != "adamw") no("optimizer.name", "\"" + run.optimizer.name + "\"", "\"adamw\"");
-  if (l.shard_group != 0 && !own) no("layout.shard_group", l.shard_group, "0");
+  if (l.shard_group != 0 && !s.own) no("layout.shard_group", l.shard_group, "0");
   if (l.recompute == "auto") no("layout.recompute", "\"auto\"", "\"none\", \"selective\" or \"full\"");
   // StepCase::renorm is of norms' and activations' outputs.
   if (l.recompute == "selective" &&
@@ -47,7 +48,12 @@ void refuse_unpriced(const RunSpec& run, bool own) {
   if (l.recompute_blocks != 0) no("layout.recompute_blocks", l.recompute_blocks, "0");
   if (l.recompute_shard) no("layout.recompute_shard", true, "false");
   if (l.cp > 1 && l.cp_method != "ring") no("layout.cp_method", "\"" + l.cp_method + "\"", "\"ring\"");
-  if (l.offload != "none") no("layout.offload", "\"" + l.offload + "\"", "\"none\"");
+  if (l.offloads_inputs()) no("layout.offload", "\"" + l.offload + "\"", "\"none\" or \"state\"");
+  if (l.offloads_state() && s.offload <= 0)
+    bad_request(
+        "layout.offload = \"state\": nothing is said of the link to where it waits; right is a cluster file "
+        "with {}",
+        l.offload_to == "host" ? "host_bandwidth" : "disk_bandwidth");
   if (l.tp_chunks != 1) no("layout.tp_chunks", l.tp_chunks, "1");
   if (l.schedule == "dualpipe")
     no("layout.schedule", "\"dualpipe\"", "a schedule with each stage on one rank, such as \"dualpipe-v\"");
@@ -171,7 +177,7 @@ class WorkWriter {
 StepCase step_case_of(const ScaledRun& s) {
   const RunSpec& run = s.run;
   const LayoutSpec& l = run.layout;
-  refuse_unpriced(run, s.own);
+  refuse_unpriced(s);
   StepCase c{.model = run.model,
              .seq = run.data.seq_len,
              .window = s.window,
@@ -186,6 +192,7 @@ StepCase step_case_of(const ScaledRun& s) {
   c.grad_bytes = run.precision.reduce == "bf16" ? 2 : 4;
   c.grad_stored = run.precision.grads == "bf16" ? 2 : 4;
   c.shards = l.shard_group, c.own = s.own, c.cast = c.grad_stored != c.grad_bytes;
+  if (l.offloads_state()) c.offload = s.offload, c.offload_each_way = s.offload_each_way;
   if (run.precision.compute == "fp8") c.numbers = NumberType::fp8;
   if (run.precision.fp8 != "none" && s.figures.fp8 > 0) c.numbers = NumberType::fp8;  // else emulated
   if (c.numbers == NumberType::fp8 && s.figures.fp8 == 0)

@@ -37,7 +37,9 @@ struct ScaledRun {
   bool expert_bias = false;  // StepCase's
   DeviceFigures figures;
   PricedBy by;
-  bool own = false;  // what overlaps is trireme's own runtime's (StepCase::own), no share of a software's
+  bool own = false;    // what overlaps is trireme's own runtime's (StepCase::own), no share of a software's
+  double offload = 0;  // StepCase's, of a run that offloads state
+  bool offload_each_way = false;
 };
 
 // The run as a case of step_time(). Errors (request): what the closed form does not know, by name.

@@ -105,6 +105,32 @@ TEST(ScaledRun, OneStageIsTheClosedFormsSum) {
     }
 }
 
+// State that waits elsewhere takes its way there and back once a step: 24 bytes a parameter where reads and
+// writes share the link, 12 where it goes both ways at once.
+TEST(ScaledRun, StateThatWaitsElsewhere) {
+  ScaledRun s =
+      scaled("llama3-8B", "H100", {"layout.dp=4", "layout.zero=1", "batch.global=8", "batch.micro=1"});
+  const double without = simulated(s), whole = double(parameters(s.run.model));
+  s.run.layout.offload = "state";
+  try {
+    step_case_of(s);
+    ADD_FAILURE() << "a link of which nothing is known";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("with disk_bandwidth"), std::string::npos) << e.what();
+  }
+  s.offload = 10e9;
+  for (const bool own : {false, true})
+    for (const bool each_way : {false, true}) {
+      s.own = own, s.offload_each_way = each_way;
+      const double bytes = (each_way ? 12 : 24) * whole / 4;
+      // trireme's own: weights are on their way while the next unit's state is.
+      EXPECT_NEAR(simulated(s) / closed(s), 1, own ? 2e-3 : 1e-6) << own << each_way;
+      if (!own) EXPECT_NEAR((simulated(s) - without) / (bytes / 10e9), 1, 0.01) << each_way;
+    }
+  s.run.layout.offload = "all";
+  EXPECT_THROW(step_case_of(s), Error);
+}
+
 // Experts have their own exchange and their own replicas.
 TEST(ScaledRun, ExpertsToo) {
   const ScaledRun s =
