@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "cost/flops.h"
+#include "cost/kept_tensors.h"
 #include "cost/pipeline_layers.h"
 
 namespace trireme {
@@ -26,20 +27,25 @@ BlockParameters block_of(const StepCase& c, bool experts) {
   return b;
 }
 
-double state_bytes_of(const StepCase& c, double dense, double experts) {
-  const double weights = c.keeping.fsdp && c.zero >= 3 ? 0 : 2;  // FSDP2's are 16-bit where they are gathered
-  const double optimizer = c.offload > 0 ? 0 : 12;               // f32 master copy and two moments
+// tables: which of the dense ones are the embedding's and the head's, 16-bit in any case.
+double state_bytes_of(const StepCase& c, double dense, double experts, double tables) {
+  const bool gathered = c.keeping.fsdp && c.zero >= 3;  // FSDP2's are 16-bit where they are gathered
+  const double optimizer = c.offload > 0 ? 0 : c.keeping.optimizer;
+  const bool divided = c.zero == 2 || (c.zero >= 1 && c.keeping.divided_gradients);
   const double replicas = double(c.dp * c.cp);
   const double expert_replicas = std::max(1.0, replicas * double(c.tp) / double(c.ep * c.expert_tp));
-  const auto of = [&](double parameters, double owners) {
+  const auto of = [&](double parameters, double owners, double weights) {
     if (c.zero >= 3) {
       const double n = c.shards > 0 ? std::min(double(c.shards), owners) : owners;
       return parameters * (weights + c.grad_stored + optimizer) / n;
     }
-    const double grads = c.zero == 2 ? c.grad_stored / owners : c.grad_stored;
+    const double grads = divided ? c.grad_stored / owners : c.grad_stored;
     return parameters * (weights + grads + optimizer / (c.zero >= 1 ? owners : 1));
   };
-  return of(dense, replicas) + of(experts, expert_replicas);
+  constexpr double kHalf = 2;
+  const double weights = gathered ? 0 : weight_bytes(c);
+  return of(dense - tables, replicas, weights) + of(tables, replicas, gathered ? 0 : kHalf) +
+         of(experts, expert_replicas, weights);
 }
 
 // Where the first blocks are dense, the fullest rank has experts in all of its layers.
@@ -80,6 +86,7 @@ double score_bytes(const StepCase& c) {
 }  // namespace
 
 double layer_activations(const StepCase& c, bool experts) {
+  if (c.keeping.tensors) return kept_tensors(c, experts) + score_bytes(c);
   const ModelSpec& m = c.model;
   const double t = double(c.tp), h = double(m.hidden);
   const double between = c.keeping.hidden * h / (c.sequence ? t : 1);
@@ -119,8 +126,12 @@ LayerBytes layer_bytes(const StepCase& c, bool experts) {
   const double stays = whole - (c.renorm ? renormed(c, experts) : 0) -
                        (c.recompute_attention ? score_bytes(c) : 0);
   const bool products = c.keeping.products && c.recompute > 0 && c.recompute < 1 && !experts;
+  if (c.saved != SavedProducts::by_share)
+    return {std::min(whole, between + saved_products(c, experts)), whole + between,
+            whole - score_bytes(c) + between};
+  const double inputs = c.keeping.inputs_elsewhere ? 0 : between;
   const double kept =
-      products ? std::min(whole, product_bytes(c)) : (1 - c.recompute) * stays + c.recompute * between;
+      products ? std::min(whole, product_bytes(c)) : (1 - c.recompute) * stays + c.recompute * inputs;
   return {kept, whole + between, whole - score_bytes(c) + between};
 }
 
@@ -197,7 +208,7 @@ double passing_bytes(const StepCase& c, const PipelinePlace& p, double freed) {
 
 double rank_states(const StepCase& c, const PipelinePlace& p) {
   const BlockParameters all = rank_parameters(c, p);
-  return state_bytes_of(c, all.dense, all.experts);
+  return state_bytes_of(c, all.dense, all.experts, table_parameters(c, p));
 }
 
 double least_memory(const StepCase& c) {
@@ -207,7 +218,7 @@ double least_memory(const StepCase& c) {
 }
 
 double state_bytes(const StepCase& c, double dense, double experts) {
-  return state_bytes_of(c, dense, experts);
+  return state_bytes_of(c, dense, experts, 0);
 }
 double kept_bytes(const StepCase& c, const FitValues& f, bool experts) {
   return f[size_t(Fit::kept)] * layer_bytes(c, experts).kept;
@@ -245,7 +256,8 @@ StepMemory rank_memory(const StepCase& c, const FitValues& f, const PipelinePlac
   if (share < 1) add(1 - share, layer_bytes(c, false));
   StepMemory s;
   for (const HeldMoment& at : held_moments(c.order, c.pp, c.chunks, c.microbatches, p.rank)) {
-    double held = p.held_layers * (at.before * layer.kept + at.waiting * layer.waiting);
+    const double here = std::max(0.0, p.held_layers - (c.zero >= 3 ? c.keeping.offloaded : 0));
+    double held = here * (at.before * layer.kept + at.waiting * layer.waiting);
     if (at.waiting == 0) held += layer.backward - layer.kept;  // of one layer
     held *= f[size_t(Fit::kept)];
     const double logits = at.logits > 0 ? at.logits * logit_bytes(c, f) + loss_bytes(c, f) : 0;

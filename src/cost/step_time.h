@@ -76,6 +76,22 @@ enum class StageCut {
             // the head's with it (nanotron)
 };
 
+// Modules of a block that are done again, and what they put out is not kept (Megatron Core's
+// recompute_modules).
+struct RedoneModules {
+  bool norms = false, up_projections = false;                   // of latent attention
+  bool dense_feed_forward = false, expert_activations = false;  // of blocks without experts; of experts
+  bool operator==(const RedoneModules&) const = default;
+};
+
+// Of a block that is done again, what is kept beside its input.
+enum class SavedProducts {
+  by_share,  // the share that StepCase::recompute leaves
+  all,       // what its products put out
+  qkv_out,   // queries, keys, values and attention's projection
+  qkv
+};
+
 // What a software keeps on a device, where it is not as others (docs/score.md has the sources).
 struct Keeping {
   double hidden = 18;      // bytes of a hidden unit of a block: 2 of them are dropout's masks
@@ -90,6 +106,19 @@ struct Keeping {
                        // step, as are its gradients, in f32; else two blocks and the tables
   bool split = false;  // a pipeline's microbatches are as many as its stages, however many a row says
   bool first = false;  // said of the first stage, not of the fullest
+  bool tensors =
+      false;  // tensor by tensor, in the type of the products (kept_tensors.h), not `hidden`, `ffn`
+  bool dropout = false;            // with `tensors`: and dropout's two masks
+  bool weights8 = false;           // parameters of blocks are 8-bit where products are
+  bool cast_weights = false;       // or stay 16-bit, with what products read beside them for a whole step
+  bool transposed = false;         // 8-bit weights lie there twice, read either way
+  bool divided_gradients = false;  // gradients are divided as optimizer state is, whatever `zero`
+  bool inputs_elsewhere = false;   // blocks' inputs wait for their backward pass in the host's memory
+  double optimizer = 12;           // bytes of a parameter: f32 master copy and two moments
+  double offloaded = 0;  // blocks whose activations wait in the host's memory, where ZeRO 3 divides all
+  bool attention8 =
+      false;           // with `tensors`: attention's core keeps queries, keys, values and result in 8 bits
+  RedoneModules redo;  // with `tensors`
 };
 
 // One run: model and layout. cp divides sequences, tp matrices, ep experts;
@@ -118,6 +147,7 @@ struct StepCase {
   int64_t sliced = 0;  // tensors of a block that ZeRO's sums and gathers cut into every replica's slices one
                        // by one, where others move one flat buffer; 0 = so
   Nearest nearest = Nearest::tensor;
+  SavedProducts saved = SavedProducts::by_share;
   bool renorm = false;            // what norms and activations put out is computed again (selective)
   double offload = 0;             // bytes/s of a device to where optimizer state waits; 0 = it stays
   bool offload_each_way = false;  // both ways at once, each at that rate: the host's link; a disk shares it

@@ -92,11 +92,50 @@ AttentionKind attention_of(std::string_view s, std::string_view file) {
   bad_request("{}: attention \"{}\"; right are flash, flash 1, flash 2, unfused", file, printable(s));
 }
 
+RedoneModules redone_of(const std::vector<std::string>& modules, std::string_view file) {
+  RedoneModules r;
+  for (const std::string& m : modules) {
+    if (m == "layernorm")
+      r.norms = true;
+    else if (m == "mla_up_proj")
+      r.up_projections = true;
+    else if (m == "mlp")
+      r.dense_feed_forward = true;
+    else if (m == "moe_act")
+      r.expert_activations = true;
+    else
+      bad_request("{}: redo \"{}\"; right are layernorm, mla_up_proj, mlp, moe_act", file, printable(m));
+  }
+  return r;
+}
+
 // What a software keeps: only keys that are known, so that none is left out for its spelling.
 Keeping keeping_of(const Json& j, std::string_view file) {
   Keeping k;
   for (const auto& [key, v] : j.items()) {
-    if (key == "hidden")
+    if (key == "tensors")
+      k.tensors = v.get<bool>();
+    else if (key == "attention8")
+      k.attention8 = v.get<bool>();
+    else if (key == "dropout")
+      k.dropout = v.get<bool>();
+    else if (key == "weights8")
+      k.weights8 = v.get<bool>();
+    else if (key == "cast_weights")
+      k.cast_weights = v.get<bool>();
+    else if (key == "transposed")
+      k.transposed = v.get<bool>();
+    else if (key == "divided_gradients")
+      k.divided_gradients = v.get<bool>();
+    else if (key == "inputs_elsewhere")
+      k.inputs_elsewhere = v.get<bool>();
+    else if (key == "optimizer")
+      k.optimizer = v.get<double>();
+    else if (key == "offloaded")
+      k.offloaded = v.get<double>();
+    else if (key == "redo")
+      k.redo = redone_of(v.get<std::vector<std::string>>(), file);
+    else if (key == "hidden")
       k.hidden = v.get<double>();
     else if (key == "ffn")
       k.ffn = v.get<double>();
@@ -119,7 +158,9 @@ Keeping keeping_of(const Json& j, std::string_view file) {
     else
       bad_request(
           "{}: keeping \"{}\"; right are hidden, ffn, loss, loss_parts, gathered, products, gradients, fsdp, "
-          "split, first",
+          "split, first, tensors, attention8, dropout, weights8, cast_weights, transposed, "
+          "divided_gradients, "
+          "inputs_elsewhere, optimizer, offloaded, redo",
           file, printable(key));
   }
   return k;
@@ -144,6 +185,8 @@ SourceRule rule_of(const Json& j, std::string_view file) {
   else if (cut != "even")
     bad_request("{}: stages \"{}\"; right are even, by cost, by share", file, printable(cut));
   if (j.contains("keeping")) r.keeping = keeping_of(j.at("keeping"), file);
+  if (j.contains("or_keeping"))
+    for (const Json& k : j.at("or_keeping")) r.or_keeping.push_back(keeping_of(k, file));
   r.binary = j.value("binary", false);
   r.sequence = j.value("sequence", true);
   r.grad_bytes = j.value("grad_bytes", 4.0), r.grad_stored = j.value("grad_stored", r.grad_bytes);
@@ -192,6 +235,13 @@ const KnownDevice* Catalog::device_named(std::string_view name) const {
   return nullptr;
 }
 
+const UnmeasuredDevice* Catalog::unmeasured_named(std::string_view name) const {
+  for (const UnmeasuredDevice& d : unmeasured)
+    for (const std::string& m : d.match)
+      if (name.starts_with(m)) return &d;
+  return nullptr;
+}
+
 const KnownDevice* Catalog::device_called(std::string_view name) const {
   for (const KnownDevice& d : devices) {
     if (plain(d.name) == plain(name)) return &d;
@@ -228,6 +278,10 @@ Catalog parse_catalog(std::string_view text, std::string_view file) {
   try {
     for (const Json& s : j.at("shapes")) c.shapes.push_back(shape_of(s));
     for (const Json& d : j.at("devices")) c.devices.push_back(device_of(d, file));
+    if (j.contains("unmeasured"))
+      for (const Json& d : j.at("unmeasured"))
+        c.unmeasured.push_back({d.at("match").get<std::vector<std::string>>(),
+                                d.at("cluster").get<std::string>(), memory_of(d, file)});
     for (const Json& s : j.at("sites"))
       c.sites.emplace_back(s.at("name").get<std::string>(), s.at("nic_gbps").get<double>() * kGiga);
     for (const Json& s : j.at("sources")) c.sources.push_back(rule_of(s, file));

@@ -27,6 +27,14 @@ struct KnownDevice {
   DeviceFigures figures;
 };
 
+// A device with a cluster file, of whose products and attention nobody has measured a curve here: its rows
+// are read, for what they lack, and not forecast.
+struct UnmeasuredDevice {
+  std::vector<std::string> match;  // as KnownDevice's
+  std::string cluster;
+  double memory = 0;
+};
+
 // How a source counts the FLOPs behind its TFLOP/s and MFU.
 enum class Convention {
   model,           // 3 forward passes, all of attention's scores (Narayanan et al. 2021
@@ -48,7 +56,8 @@ struct SourceRule {
   AttentionKind attention = AttentionKind::flash;
   StageCut cut = StageCut::even;
   Keeping keeping;
-  bool binary = false;  // its gigabytes of memory are 2^30 bytes
+  std::vector<Keeping> or_keeping;  // what else may be so, for nobody says: cases range over it
+  bool binary = false;              // its gigabytes of memory are 2^30 bytes
   bool sequence = true;
   double grad_bytes = 4, grad_stored = 4, selective = 0;
   int64_t sliced = 0;        // StepCase's
@@ -79,6 +88,7 @@ inline constexpr std::array<std::string_view, 8> kRecomputes = {"none",
 struct Catalog {
   std::vector<KnownShape> shapes;
   std::vector<KnownDevice> devices;
+  std::vector<UnmeasuredDevice> unmeasured;
   std::vector<std::pair<std::string, double>>
       sites;  // name, bytes/s of a device to far ones; 0 = the device's
   std::vector<SourceRule> sources;
@@ -87,6 +97,7 @@ struct Catalog {
   const KnownShape* shape_of_params(double) const;
   // Of a published row's spelling, "H100-SXM-80GB": what begins with a device's name.
   const KnownDevice* device_named(std::string_view) const;
+  const UnmeasuredDevice* unmeasured_named(std::string_view) const;
   // Of a user's: the name, or one of its aliases, apart from case, spaces, - and _.
   const KnownDevice* device_called(std::string_view) const;
   // device_named(), or of the family that the name's first word is ("A100-SXM-8") the one whose memory is

@@ -12,75 +12,13 @@
 #include "checkpoint/json.h"
 #include "cost/flops.h"
 #include "cost/step_memory.h"
+#include "plan/score_fields.h"
 
 namespace trireme {
 namespace {
 
-using RowJson = nlohmann::json;
-
 constexpr double kGiga = 1e9, kGibi = 1073741824.0;
 constexpr int64_t kMostDegree = 1 << 24, kMostRows = 100000;
-
-// A field that is no such thing: the file is not what it says.
-struct WrongField {
-  std::string message;
-};
-
-// One row's fields, by "group.key". null is as good as absent.
-class Fields {
- public:
-  Fields(const RowJson& row, std::string where) : row_(row), where_(std::move(where)) {}
-  const RowJson* find(std::string_view group, std::string_view key) const {
-    const RowJson* in = &row_;
-    if (!group.empty()) {
-      const auto g = row_.find(group);
-      if (g == row_.end() || g->is_null()) return nullptr;
-      if (!g->is_object()) wrong(group, "", *g, "an object");
-      in = &*g;
-    }
-    const auto v = in->find(key);
-    return v == in->end() || v->is_null() ? nullptr : &*v;
-  }
-  std::optional<int64_t> whole(std::string_view group, std::string_view key) const {
-    const RowJson* v = find(group, key);
-    if (!v) return std::nullopt;
-    if (v->is_string() || v->is_boolean()) return std::nullopt;  // "3072->15360": said in words, no number
-    if (!v->is_number()) wrong(group, key, *v, "a whole number");
-    const auto x = v->get<double>();
-    if (!(x >= 0 && x <= 9e15) || x != std::floor(x)) wrong(group, key, *v, "a whole number from 0 to 9e15");
-    return int64_t(x);
-  }
-  std::optional<double> number(std::string_view group, std::string_view key) const {
-    const RowJson* v = find(group, key);
-    if (!v) return std::nullopt;
-    if (!v->is_number()) wrong(group, key, *v, "a number");
-    const auto x = v->get<double>();
-    if (!(x > 0 && x < 1e30)) wrong(group, key, *v, "a number above 0");
-    return x;
-  }
-  std::string text(std::string_view group, std::string_view key) const {
-    const RowJson* v = find(group, key);
-    if (!v) return "";
-    if (v->is_number_integer()) return std::to_string(v->get<int64_t>());
-    if (!v->is_string()) wrong(group, key, *v, "text");
-    return v->get<std::string>();
-  }
-  bool flag(std::string_view group, std::string_view key) const {
-    const RowJson* v = find(group, key);
-    return v && v->is_boolean() && v->get<bool>();
-  }
-
- private:
-  [[noreturn]] void wrong(std::string_view group, std::string_view key, const RowJson& v,
-                          std::string_view right) const {
-    std::string shown = v.dump(-1, ' ', false, RowJson::error_handler_t::replace);
-    if (shown.size() > 60) shown = shown.substr(0, 57) + "...";
-    throw WrongField{fmt::format("{}: {}{}{} is {}; right is {}", where_, group,
-                                 key.empty() || group.empty() ? "" : ".", key, printable(shown), right)};
-  }
-  const RowJson& row_;
-  std::string where_;
-};
 
 bool begins_as_one(std::string_view s, const std::vector<std::string>& starts) {
   if (starts.empty()) return true;
@@ -99,7 +37,7 @@ template <class... A>
 // Reads one row step by step; each step may find it unusable.
 class RowReader {
  public:
-  RowReader(const Fields& f, const Catalog& c, MeasuredRow& row) : f_(f), c_(c), row_(row) {}
+  RowReader(const RowFields& f, const Catalog& c, MeasuredRow& row) : f_(f), c_(c), row_(row) {}
   void read();
 
  private:
@@ -122,10 +60,11 @@ class RowReader {
   void solve_layers();
   void check_truth();
 
-  const Fields& f_;
+  const RowFields& f_;
   const Catalog& c_;
   MeasuredRow& row_;
   const SourceRule* rule_ = nullptr;
+  const UnmeasuredDevice* unmeasured_ = nullptr;
   StepCase s_;
   bool layers_missing_ = false;
   int64_t gpus_ = 0, global_ = 0;
@@ -148,8 +87,12 @@ void RowReader::read_cluster() {
   const std::string gpu = f_.text("cluster", "gpu");
   if (gpu.empty()) unusable("no cluster.gpu");
   const KnownDevice* d = c_.device_named(gpu);
-  if (!d) unusable("cluster.gpu \"{}\" has no figures in the catalog", printable(gpu));
-  row_.device = d->name, row_.figures = d->figures;
+  unmeasured_ = d ? nullptr : c_.unmeasured_named(gpu);
+  if (!d && !unmeasured_) unusable("cluster.gpu \"{}\" has no figures in the catalog", printable(gpu));
+  if (d)
+    row_.device = d->name, row_.figures = d->figures;
+  else
+    row_.device = unmeasured_->cluster, row_.figures.memory = unmeasured_->memory;
   const auto count = f_.whole("cluster", "count");
   if (!count || *count < 1) unusable("no cluster.count");
   if (*count > kMostDegree) unusable("cluster.count {} is more than {}", *count, kMostDegree);
@@ -188,7 +131,7 @@ void RowReader::read_model() {
   if (m.ffn == 0) m.ffn = 4 * m.hidden;
   if (own && !known) m.activation = m.ffn == 4 * m.hidden ? "gelu_tanh" : "swiglu";
   if (const RowJson* moe = f_.find("model", "moe"); moe && moe->is_object()) {
-    const Fields e(*moe, row_.id);
+    const RowFields e(*moe, row_.id);
     m.experts = e.whole("", "experts").value_or(m.experts);
     m.experts_per_token = e.whole("", "topk").value_or(m.experts_per_token);
     m.moe_ffn = e.whole("", "expert_ffn").value_or(m.moe_ffn);
@@ -364,10 +307,11 @@ void RowReader::read_recompute() {
   } else if (r == "attention") {
     s_.recompute_attention = true;
   } else if (r == "all but products") {
-    s_.renorm = s_.recompute_attention = true;
+    s_.renorm = s_.recompute_attention = true, s_.saved = SavedProducts::all;
   } else if (r == "all but qkv and out" || r == "all but qkv") {
     s_.renorm = s_.recompute_attention = true;
     s_.recompute = first_products(r == "all but qkv");
+    s_.saved = r == "all but qkv" ? SavedProducts::qkv : SavedProducts::qkv_out;
   } else if (r == "none or attention") {
     recompute_missing_ = true, never_full_ = true;
   } else if (!r.starts_with("none")) {
@@ -500,6 +444,11 @@ void RowReader::spread_over_missing() {
         if (row_.out_of_memory || has_room(less)) out.push_back(less);
       if (!never_full_ || out.empty()) out.push_back(full);
     });
+  if (!rule_->or_keeping.empty())
+    spread("keeping", [&](const StepCase& c, std::vector<StepCase>& out) {
+      out.push_back(c);
+      for (const Keeping& k : rule_->or_keeping) out.push_back(c), out.back().keeping = k;
+    });
   row_.cases = std::move(all);
 }
 
@@ -559,6 +508,10 @@ void RowReader::read() {
   read_memory();
   read_layout();
   read_batch();
+  if (unmeasured_)
+    unusable(
+        "cluster.gpu \"{}\" is configs/cluster/{}.toml: no curve of its products and attention is measured",
+        printable(f_.text("cluster", "gpu")), unmeasured_->cluster);
   read_precision();
   read_recompute();
   if (layers_missing_) solve_layers();
@@ -598,7 +551,7 @@ std::vector<MeasuredRow> read_rows(std::string_view text, std::string_view file,
   for (size_t i = 0; i < j.size(); ++i) {
     if (!j[i].is_object()) bad_request("{}: row {} is no object", file, i + 1);
     MeasuredRow row;
-    const Fields f(j[i], fmt::format("{}: row {}", file, i + 1));
+    const RowFields f(j[i], fmt::format("{}: row {}", file, i + 1));
     try {
       row.id = printable(f.text("", "id")), row.source = printable(f.text("", "source"));
       if (row.id.empty()) row.id = fmt::format("row {}", i + 1);
