@@ -67,7 +67,8 @@ def call(*command):
 def load(folder):
     """The model in f32 whatever the file's type, and what transformers says of its keys."""
     model, info = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+        folder, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager",
+        output_loading_info=True)
     complaints = {k: list(v) for k, v in info.items() if v}
     return model.eval(), complaints
 

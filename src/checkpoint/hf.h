@@ -67,7 +67,8 @@ struct HfOptions {
   std::optional<int64_t> bos = {};  // token ids for config.json
   std::vector<int64_t> eos = {};
   std::optional<int64_t> pad = {};
-  std::vector<fs::path> copy = {};  // tokenizer.json, tokenizer_config.json, ...: under their own names
+  std::vector<fs::path> copy = {};    // tokenizer.json, tokenizer_config.json, ...: under their own names
+  std::string tokenizer_config = {};  // text of tokenizer_config.json where none is copied; empty: none
 };
 // The files of a folder that may be copied beside an export: its tokenizer's, and the defaults of generation.
 std::vector<fs::path> hf_companions(const fs::path& folder);

@@ -109,6 +109,8 @@ void export_hf(const fs::path& folder, const ModelSpec& model, const TensorGette
   PartFolder part(folder);
   write_text_atomic(part.path() / kConfig, config);
   for (const fs::path& f : options.copy) copy_tokenizer_file(f, part.path());
+  if (!options.tokenizer_config.empty())
+    write_text_atomic(part.path() / "tokenizer_config.json", options.tokenizer_config);
   write_weights(part.path() / kWeights, model, get, options);
   HfFolder check(part.path(), model);  // what was written is what a reader of this model needs
   part.flush();

@@ -29,7 +29,10 @@ void add_tokenizer(HfOptions& o, const RunSpec& run) {
   if (auto end = t.find_end_of_text()) o.bos = *end, o.eos = {*end};
   o.copy.push_back(tokenizer);
   fs::path config = tokenizer.parent_path() / "tokenizer_config.json";
-  if (fs::exists(config)) o.copy.push_back(config);
+  if (fs::exists(config))
+    o.copy.push_back(config);
+  else
+    o.tokenizer_config = t.config_json(run.model.max_positions);
 }
 
 // model.from itself, where no checkpoint stands in its place: tensor for tensor, with nothing computed.

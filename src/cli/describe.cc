@@ -219,6 +219,7 @@ Description describe(const fs::path& p) {
   if (p.extension() == ".safetensors") return describe_safetensors(p);
   if (p.extension() == ".toml") return describe_toml(p);
   if (p.extension() == ".jsonl") return describe_metrics(p);
+  if (name == kManifestName) return describe_checkpoint(p.parent_path().empty() ? "." : p.parent_path());
   if (name == "config.json") return describe_hf_folder(p.parent_path().empty() ? "." : p.parent_path());
   if (p.extension() == ".json") {
     std::string head = read_text(p).substr(0, 4096);

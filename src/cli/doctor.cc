@@ -163,7 +163,14 @@ double flush_time(const fs::path& folder) {
 
 void disk(const std::string& dir, Findings& out) {
   fs::path at = fs::absolute(dir).lexically_normal();
-  while (!fs::is_directory(at) && at.has_relative_path()) at = at.parent_path();
+  while (!fs::is_directory(at) && at.has_relative_path()) {
+    if (fs::exists(at)) {
+      out.push_back({"disk", "bad", fmt::format("{} for {}: {} is no folder", at.string(), dir, at.string()),
+                     "give another train.dir"});
+      return;
+    }
+    at = at.parent_path();
+  }
   struct statvfs v;
   int64_t free = ::statvfs(at.c_str(), &v) == 0 ? int64_t(v.f_bavail) * int64_t(v.f_frsize) : -1;
   double seconds = flush_time(at);

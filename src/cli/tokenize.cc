@@ -36,6 +36,8 @@ Tokenizer learn(const TokenizeRequest& r, const Texts& texts, int threads) {
       bad_request("--special {:?} is empty or there twice", s);
     o.specials.push_back(s);
   }
+  make_folders(r.out);
+  AtomicFile(fs::path(r.out) / "tokenizer.json");  // a place that cannot be written ends it before it learns
   return train_tokenizer(texts, o);
 }
 

@@ -135,6 +135,12 @@ TEST_F(Generate, TakesTheFolderOfARunAndACheckpoint) {
   const std::string weights = exported(tmp_ / "longer", "newest");
   EXPECT_NE(exported(checkpoints[0], "older"), weights);
   EXPECT_EQ(exported(checkpoints[1], "newer"), weights);
+  // A tokenizer without a tokenizer_config.json, as `tokenize` writes it, has one in the export: without,
+  // transformers knows no end of a text.
+  EXPECT_FALSE(fs::exists(tmp_ / "tokenizer_config.json"));
+  const json config = json::parse(read_text(tmp_ / "newest/tokenizer_config.json"), nullptr, false);
+  EXPECT_EQ(config["eos_token"], "<|endoftext|>") << config;
+  EXPECT_EQ(config["model_max_length"], 40) << config;
   for (const fs::path& name : {checkpoints[0], checkpoints[0] / "."}) {
     const Ran one = of(name);
     EXPECT_EQ(one.code, 0) << one.err;

@@ -178,6 +178,9 @@ TEST(Seeing, InspectKnowsWhatARunLeaves) {
   EXPECT_EQ(checkpoint["kind"], "checkpoint");
   EXPECT_EQ(checkpoint["step"], 4);
   EXPECT_EQ(checkpoint["numbers"], 3 * run["run"]["parameters"].get<int64_t>());  // master and two moments
+  EXPECT_EQ(
+      inspected(tmp.path(), fs::path(run["checkpoints"][1]["path"].get<std::string>()) / "manifest.json"),
+      checkpoint);
   EXPECT_EQ(inspected(tmp.path(), tmp / "data/train")["kind"], "token shard");
   EXPECT_EQ(inspected(tmp.path(), tmp / "cluster.toml")["kind"], "cluster file");
   EXPECT_EQ(inspected(tmp.path(), file)["steps"], 4);
@@ -257,6 +260,12 @@ TEST(Seeing, TheDoctorFindsNothingBadHere) {
   Ran r = trireme(tmp.path(), {"doctor", "--dir", "/proc/none"});
   EXPECT_EQ(r.code, 1);
   EXPECT_NE(r.out.find("cannot be written to"), std::string::npos) << r.out;
+  write_text_atomic(tmp / "file", "x");
+  for (const char* below : {"file", "file/runs"}) {
+    r = trireme(tmp.path(), {"doctor", "--dir", (tmp / below).string()});
+    EXPECT_EQ(r.code, 1) << below;
+    EXPECT_NE(r.out.find((tmp / "file").string() + " is no folder"), std::string::npos) << r.out;
+  }
 }
 
 // What bash offers for the last of some words.

@@ -62,6 +62,21 @@ TEST(Tokenize, MixedTextsOnAnyThreads) {
   EXPECT_EQ(tokens_of(f / "again/train"), tokens_of(f / "1/train"));
 }
 
+// A folder that cannot be written ends it before minutes of learning, not behind them.
+TEST(Tokenize, ATakenPlaceIsToldBeforeItLearns) {
+  TempFolder f;
+  write_text_atomic(f / "text.txt", prose(3000, 0));
+  make_folders(f / "taken/tokenizer.json");
+  for (const char* out : {"text.txt", "taken"}) {
+    Ran r = trireme(f.path(), {"tokenize", (f / "text.txt").string(), "--out", (f / out).string()});
+    EXPECT_EQ(r.code, 2) << r.err;
+    EXPECT_NE(r.err.find((f / out).string()), std::string::npos) << r.err;
+    EXPECT_EQ(r.err.find("count words"), std::string::npos) << r.err;
+    EXPECT_EQ(r.err.find("learn merges"), std::string::npos) << r.err;
+  }
+  EXPECT_EQ(read_text(f / "text.txt"), prose(3000, 0));
+}
+
 // Ids of one tokenizer in a run of another: `train` and `eval` end in one line with both files, `inspect`
 // tells.
 TEST(Tokenize, ShardsOfAnotherTokenizerAreRefused) {

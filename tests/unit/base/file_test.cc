@@ -81,11 +81,20 @@ TEST_F(Files, AtomicFileShowsNothingUntilItIsWhole) {
 TEST_F(Files, FailuresNameThePathAndLeaveTheTarget) {
   EXPECT_EQ(request_error([&] { write_text_atomic(dir_ / "no" / "f", "x"); }),
             "cannot write " + (dir_ / "no" / "f.part").string() + ": No such file or directory");
-  // The target is a folder with something in it: the rename fails, and nothing is lost or left over.
+  // The target is a folder with something in it: said before hours of work go into the part file, and nothing
+  // is lost or left over.
   make_folders(dir_ / "target");
   write_text_atomic(dir_ / "target" / "inside", "x");
-  EXPECT_NE(request_error([&] { write_text_atomic(dir_ / "target", "x"); }).find("cannot publish"),
+  EXPECT_EQ(request_error([&] { AtomicFile f(dir_ / "target"); }),
+            "cannot write " + (dir_ / "target").string() + ": Is a directory");
+  // It becomes one meanwhile: the rename fails.
+  EXPECT_NE(request_error([&] {
+              AtomicFile f(dir_ / "late");
+              make_folders(dir_ / "late");
+              f.commit();
+            }).find("cannot publish"),
             std::string::npos);
+  fs::remove(dir_ / "late");
   EXPECT_EQ(names(), (std::set<std::string>{"target"}));
   EXPECT_EQ(read_text(dir_ / "target" / "inside"), "x");
 }
