@@ -14,10 +14,14 @@ BestFit::BestFit(int64_t capacity) : capacity_(capacity) {
 int64_t BestFit::place(int64_t size) {
   // The open end is the last resort, whatever its size: so placement does not depend on the capacity.
   Hole* best = nullptr;
-  for (Hole& h : holes_) {
-    bool open_end = h.begin + h.size == capacity_;
-    if (h.size >= size && (!best || (!open_end && h.size < best->size))) best = &h;
+  const bool open = !holes_.empty() && holes_.back().begin + holes_.back().size == capacity_;
+  for (size_t i = 0, n = holes_.size() - open; i < n; i++) {
+    Hole& h = holes_[i];
+    if (h.size < size || (best && h.size >= best->size)) continue;
+    best = &h;
+    if (h.size == size) break;
   }
+  if (!best && open && holes_.back().size >= size) best = &holes_.back();
   if (!best) return -1;
   const int64_t at = best->begin;
   best->begin += size, best->size -= size;
