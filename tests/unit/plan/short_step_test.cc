@@ -96,10 +96,12 @@ TEST(ShortStep, TakesTheNanosecondsOfAllMicrobatches) {
     run = with_layout(run, l);
     if (!problems_of(run).empty()) continue;
     SCOPED_TRACE(text_of(l));
-    const World w = world_of({.run = resolve(run, {.native_bf16 = true}),
-                              .figures = figures,
-                              .by = {.device = "H100", .software = "", .site = ""},
-                              .own = draw.one_of({0, 1}) == 1});
+    ScaledRun scaled{.run = resolve(run, {.native_bf16 = true}),
+                     .figures = figures,
+                     .by = {.device = "H100", .software = "", .site = ""},
+                     .own = draw.one_of({0, 1}) == 1};
+    if (i % 5 == 0) scaled.run.layout.offload = "state", scaled.offload = 10e9;
+    const World w = world_of(scaled);
     const WorldReplay whole = replay_world(w);
     const StepTotals t = step_totals(w);
     EXPECT_EQ(t.makespan, whole.replay.makespan);
