@@ -4,9 +4,12 @@
 #include <cinttypes>
 #include <cmath>
 #include <cstdio>
+#include <functional>
 #include <tuple>
 
 #include "base/file.h"
+#include "base/progress.h"
+#include "base/timed.h"
 #include "cost/flops.h"
 #include "cost/time_to_loss.h"
 #include "cost/walls.h"
@@ -186,6 +189,22 @@ std::vector<FlipPoint> flips_of(const SearchOptions& o, const SearchRequest& q, 
   return flip_points(q, best, knobs);
 }
 
+// Of what takes longer than anybody waits for without a word.
+class ShownLooks {
+ public:
+  void operator()(int64_t looked_at, int64_t of, const SearchLayout& l) {
+    constexpr double kQuietS = 2;
+    if (now_s() - begin_ < kQuietS) return;
+    if (!progress_ || looked_at < at_) progress_.emplace("confirm", of);
+    progress_->update(at_ = looked_at, text_of(l));
+  }
+
+ private:
+  double begin_ = now_s();
+  int64_t at_ = 0;  // each search begins anew
+  std::optional<Progress> progress_;
+};
+
 void print_search(const SearchOptions& o, SearchRequest& q, const std::optional<RunSpec>& run, bool json) {
   q.best = std::max(o.best, o.confirm > 0 ? kMostConfirmed : 0);
   SearchResult r;
@@ -193,6 +212,8 @@ void print_search(const SearchOptions& o, SearchRequest& q, const std::optional<
   if (o.confirm > 0) {
     ConfirmRequest c{.most = o.confirm, .run = run};
     c.by = o.priced_by(q.device);
+    ShownLooks looks;
+    c.progress = std::ref(looks);
     looked = search_and_confirm(q, r, c);
     cut_front(q, r);
     confirm_front(q, r, c, *looked);
@@ -345,7 +366,8 @@ void plan_search(const SearchOptions& o, const PlanSubject& subject, const RunRe
     return;
   }
   if (!o.sweep.empty()) {
-    const ConfirmRequest how{.most = o.confirm, .run = run, .by = by};
+    ShownLooks looks;
+    const ConfirmRequest how{.most = o.confirm, .run = run, .by = by, .progress = std::ref(looks)};
     const Sweep s = trireme::sweep(q, o.confirm > 0 ? &how : nullptr);
     if (!o.svg.empty()) write_text_atomic(o.svg, sweep_svg(q, s));
     if (!o.mix.empty()) write_text_atomic(o.mix, mix_svg(q, s));

@@ -10,8 +10,8 @@
 #include "base/timed.h"
 #include "cost/activations.h"
 #include "model/stages.h"
-#include "runtime/booking.h"
-#include "sim/world_report.h"
+#include "runtime/short_booking.h"
+#include "sim/steady_step.h"
 #include "spec/run_schedule.h"
 #include "spec/supported.h"
 
@@ -101,8 +101,9 @@ void book(const SearchRequest& q, const RunSpec& run, Confirmed& c) {
   const Schedule schedule = schedule_of(run);
   const std::vector<int> ranks = fullest_ranks(run, schedule);
   c.booked_ranks = int64_t(ranks.size());
+  const std::optional<SteadyPart> part = steady_part(schedule);
   for (const int r : ranks) {
-    const int64_t arena = arena_of_stage(run, schedule, 1, {}, r);
+    const int64_t arena = short_arena_of_stage(run, schedule, part, 1, {}, r).arena_bytes;
     if (arena > c.arena) c.arena = arena, c.pp = r;
   }
   c.bytes = double(c.arena) + c.priced.memory.base;
@@ -120,9 +121,9 @@ void simulate(const SearchRequest& q, const ConfirmRequest& request, const RunSp
                               .own = q.own,
                               .offload = q.disk,
                               .offload_each_way = q.disk_each_way});
-    const WorldReplay all = replay_world(w);
-    c.step_s = double(all.replay.makespan) * 1e-9;
-    c.bubble = bubble_of(rows_of(w, all));
+    const StepTotals step = step_totals(w);
+    c.step_s = double(step.makespan) * 1e-9;
+    c.bubble = step.bubble;
   } catch (const Error& e) {
     if (e.fault != Fault::request) throw;
     c.unsimulated = e.what();
@@ -334,6 +335,7 @@ Confirmation confirm(const SearchRequest& q, SearchResult& r, const ConfirmReque
   double least = 0;  // score of those that fit
   for (const Priced& p : r.best) {
     if ((fit >= request.most && least <= p.score) || int64_t(all.looked_at.size()) == kMostConfirmed) break;
+    if (request.progress) request.progress(int64_t(all.looked_at.size()), kMostConfirmed, p.layout);
     const Confirmed& c =
         all.looked_at.emplace_back(look_at(q, request, p, before.of(p.layout) ? before : all));
     if (!c.holds()) continue;
@@ -383,6 +385,7 @@ void confirm_front(const SearchRequest& q, SearchResult& r, const ConfirmRequest
       const size_t n = std::min(kListed, r.front.size());
       const Priced& p = r.front[evenly(k, n, r.front.size())];
       if (all.of(p.layout)) break;
+      if (request.progress) request.progress(int64_t(all.front.size()), kMostConfirmed, p.layout);
       const Confirmed& c = all.front.emplace_back(look_at(q, request, p, all));
       if (!all.drops(c)) break;
       all.dropped++;

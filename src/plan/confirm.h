@@ -1,6 +1,7 @@
 // The best layouts of a search as they would run: the real step of their fullest ranks booked on meta, and
 // the whole cluster's step replayed event by event, beside what the closed forms said.
 #pragma once
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +15,8 @@ struct ConfirmRequest {
   int64_t most = 3;            // layouts that fit
   std::optional<RunSpec> run;  // what else the run is; none: defaults, in 16 bits
   PricedBy by;
+  // Told before a layout is looked at, the so-manieth of at most `of`: booking deep pipelines takes seconds.
+  std::function<void(int64_t looked_at, int64_t of, const SearchLayout&)> progress;
 };
 
 struct Confirmed {

@@ -161,15 +161,22 @@ Booking book_rank(const RunSpec& run, const Schedule& schedule, int threads, con
 }
 
 int64_t arena_of_stage(const RunSpec& run, const Schedule& schedule, int threads, const ClusterSpec& cluster,
-                       int pp_rank) {
+                       int pp_rank, ArenaCalls* listed) {
   auto device = meta(run, threads);
   std::unique_ptr<CommFactory> factory =
       make_meta_comm(first_of_stage(run, pp_rank), int(run.world()), options_of(run, cluster));
   CommSet comms(*factory, mesh_of(run.layout));
   StageRunner r(run, RunMode::train, *device, kEndless, &comms);
-  r.step(schedule.ranks.at(size_t(pp_rank)), 1, run.tokens_per_step(), nothing);
+  const std::vector<Action>& actions = schedule.ranks.at(size_t(pp_rank));
+  if (listed) {
+    listed->before = r.arena().places();
+    r.list_calls(&listed->calls);
+    r.set_control({.phase = [&](std::string_view) { listed->first.push_back(listed->calls.size()); }});
+  }
+  r.step(actions, 1, run.tokens_per_step(), nothing);
   r.settle();
   try_batches(r, run);
+  r.list_calls(nullptr), r.set_control({});
   return r.arena().high_water();
 }
 

@@ -61,8 +61,15 @@ struct Booking {
 // world; book_training: the one whose peak is the largest, with the memory that is enough for each.
 Booking book_rank(const RunSpec&, const Schedule&, int threads, const ClusterSpec&, int rank);
 Booking book_stage(const RunSpec&, const Schedule&, int threads, const ClusterSpec&, int pp_rank);
-// Its arena_bytes alone, without a tape.
-int64_t arena_of_stage(const RunSpec&, const Schedule&, int threads, const ClusterSpec&, int pp_rank);
+// What a booking asks of the arena, from its step on.
+struct ArenaCalls {
+  BestFit before{0};  // of what a runner holds all along
+  std::vector<Arena::Call> calls;
+  std::vector<size_t> first;  // by action: in calls, the first of it or of what follows
+};
+// book_stage's arena_bytes alone, without a tape.
+int64_t arena_of_stage(const RunSpec&, const Schedule&, int threads, const ClusterSpec&, int pp_rank,
+                       ArenaCalls* listed = nullptr);
 Booking book_training(const RunSpec&, const Schedule&, int threads, const ClusterSpec& = {});
 // Weights and a key/value cache: what generation takes.
 struct GenerationShape {

@@ -168,6 +168,7 @@ class StageRunner {
   void move_text(int64_t from, int64_t to, int64_t length);
 
   const Arena& arena() const { return *arena_; }
+  void list_calls(std::vector<Arena::Call>* in) { arena_->list_calls(in); }
   // Of the host's memory, where what is offloaded waits from start to end; its ledger's total is the
   // device's.
   int64_t waiting_bytes() const;

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensor/best_fit.h"
 #include "tensor/tensor.h"
 #include "trace/ledger.h"
 
@@ -17,6 +18,11 @@ namespace trireme {
 class Arena {
  public:
   static constexpr int64_t kAlign = 64;  // bytes: one cache line, one AVX-512 register
+
+  // What was placed or, with size < 0, given back: bytes from the range's begin, and padded.
+  struct Call {
+    int64_t at, size;
+  };
 
   Arena(std::byte* base, int64_t capacity);  // the range outlives the arena
   Arena(const Arena&) = delete;
@@ -28,19 +34,18 @@ class Arena {
 
   const Ledger& ledger() const { return ledger_; }
   Ledger& ledger() { return ledger_; }
-  int64_t high_water() const { return high_water_; }
-  int64_t capacity() const { return capacity_; }
+  const BestFit& places() const { return places_; }
+  int64_t high_water() const { return places_.high_water(); }
+  int64_t capacity() const { return places_.capacity(); }
   int64_t live_blocks() const { return live_; }
+  void list_calls(std::vector<Call>* in) { calls_ = in; }  // from here on; null: no more
 
  private:
-  struct Hole {
-    int64_t begin, size;
-  };
   std::byte* base_;
-  int64_t capacity_, high_water_ = 0, live_ = 0;
-  std::vector<Hole>
-      holes_;  // sorted by begin, never adjacent; capacity is kept, so steady steps allocate nothing
+  int64_t live_ = 0;
+  BestFit places_;
   Ledger ledger_;
+  std::vector<Call>* calls_ = nullptr;
 };
 
 // A tensor that goes back to its arena at the end of its owner's life. Move-only; empty when default-made.

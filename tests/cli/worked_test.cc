@@ -78,7 +78,7 @@ TEST(Worked, CasesAreWhatPlanSays) {
 }
 
 // docs/search.md: the table of best layouts is what its commands print, and so is the picture. Those of the
-// larger models book deep pipelines, minutes long: with WORKED_SWEEPS=all alone (`make test-slow`).
+// larger models take half a minute: with WORKED_SWEEPS=all alone (`make test-slow`).
 TEST(Worked, TheSearchsTableIsWhatSweepSays) {
   const bool whole = std::getenv("WORKED_SWEEPS") != nullptr;
   TempFolder tmp;

@@ -1,0 +1,134 @@
+// Steps of many microbatches booked and simulated by few of them, against all: bytes and nanoseconds.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "plan/scaled_run.h"
+#include "plan/score_catalog.h"
+#include "plan/search.h"
+#include "runtime/short_booking.h"
+#include "sim/steady_step.h"
+#include "sim/world_report.h"
+#include "spec/run_schedule.h"
+#include "spec/supported.h"
+
+namespace trireme {
+namespace {
+
+constexpr std::string_view kShortSchedules[] = {"1f1b", "gpipe",  "interleaved", "zb-h1",     "zb-h2",
+                                                "zb-v", "v-half", "v-min",       "dualpipe-v"};
+
+class DrawnSteps {
+ public:
+  explicit DrawnSteps(uint64_t seed) : random_(seed) {}
+  int64_t one_of(std::initializer_list<int64_t> all) {
+    return *(all.begin() + std::ptrdiff_t(std::uniform_int_distribution<size_t>(0, all.size() - 1)(random_)));
+  }
+  double between(double a, double b) { return std::uniform_real_distribution<double>(a, b)(random_); }
+  SearchLayout layout(size_t schedule, int64_t layers, bool experts) {
+    SearchLayout l;
+    l.pp = one_of({1, 2, 2, 3, 4});
+    if (l.pp > 1) l.schedule = kShortSchedules[schedule];
+    if (l.schedule == "interleaved") l.chunks = std::min<int64_t>(layers / l.pp, one_of({2, 3}));
+    if (l.schedule.starts_with("zb-v") || l.schedule.starts_with("v-") || l.schedule == "dualpipe-v")
+      l.chunks = 2;
+    l.dp = one_of({1, 2, 4}), l.tp = one_of({1, 1, 2});
+    if (experts) l.ep = l.dp;
+    l.zero = l.dp > 1 ? one_of({0, 1, 2, 3}) : 0;
+    l.again = Again(one_of({0, 1, 2}));
+    l.global = l.dp * l.pp * one_of({6, 12, 24, 25});
+    l.gpus = l.tp * l.pp * l.dp;
+    return l;
+  }
+
+ private:
+  std::mt19937_64 random_;
+};
+
+TEST(ShortStep, BooksTheBytesOfAllMicrobatches) {
+  DrawnSteps draw(20261124);
+  int shorter = 0, pipelines = 0, all = 0;
+  for (int i = 0; i < 160; i++) {
+    RunSpec run;
+    const bool experts = i % 4 == 3;
+    run.model = ModelSpec::of("llama");
+    run.model.layers = draw.one_of({8, 9, 13}), run.model.hidden = 48, run.model.heads = 4;
+    run.model.kv_heads = 2, run.model.ffn = 136, run.model.vocab = draw.one_of({61, 300, 1500});
+    run.model.tied = draw.one_of({0, 1}) == 1;
+    if (experts) run.model.experts = 4, run.model.experts_per_token = 2, run.model.moe_ffn = 40;
+    run.data.seq_len = 32, run.model.finish(32);
+    run.precision.compute = "bf16", run.precision.reduce = draw.one_of({0, 1}) ? "bf16" : "f32";
+    const SearchLayout l = draw.layout(size_t(i) % std::size(kShortSchedules), run.model.layers, experts);
+    run = with_layout(run, l);
+    if (!problems_of(run).empty() || !unsupported_of(run).empty()) continue;
+    run = resolve(run, {.native_bf16 = true});
+    SCOPED_TRACE(text_of(l));
+    const Schedule schedule = schedule_of(run);
+    const std::optional<SteadyPart> part = steady_part(schedule);
+    for (int r = 0; r < int(l.pp); r++) {
+      const ShortBooking one = short_arena_of_stage(run, schedule, part, 1, {}, r);
+      EXPECT_EQ(one.arena_bytes, arena_of_stage(run, schedule, 1, {}, r)) << "rank " << r;
+      shorter += one.microbatches < schedule.microbatches;
+      pipelines += one.microbatches < schedule.microbatches && l.pp > 1, all++;
+    }
+  }
+  RecordProperty("shorter", shorter), RecordProperty("of", all);
+  EXPECT_GT(all, 250);
+  EXPECT_GT(shorter, all / 2);  // gpipe never is
+  EXPECT_GT(pipelines, all / 3);
+}
+
+TEST(ShortStep, TakesTheNanosecondsOfAllMicrobatches) {
+  DrawnSteps draw(20261125);
+  int shorter = 0, all = 0;
+  for (int i = 0; i < 180; i++) {
+    const bool experts = i % 4 == 3;
+    RunSpec run;
+    run.model = shipped_catalog().shape_named(experts ? "mixtral-8x7B" : "llama3-8B")->model;
+    run.model.layers = draw.one_of({8, 9, 13}), run.model.vocab = draw.one_of({1024, 32000, 128256});
+    run.model.tied = false, run.model.max_positions = 0, run.data.seq_len = 4096, run.model.finish(4096);
+    run.precision.compute = "bf16", run.precision.reduce = "bf16";
+    DeviceFigures figures = shipped_catalog().device_named("H100")->figures;
+    figures.nic *= std::pow(10, draw.between(-1.5, 0.5));
+    figures.bus = std::max(figures.bus * std::pow(10, draw.between(-0.7, 0.3)), figures.nic);
+    const SearchLayout l = draw.layout(size_t(i) % std::size(kShortSchedules), run.model.layers, experts);
+    run = with_layout(run, l);
+    if (!problems_of(run).empty()) continue;
+    SCOPED_TRACE(text_of(l));
+    ScaledRun scaled{.run = resolve(run, {.native_bf16 = true}),
+                     .figures = figures,
+                     .by = {.device = "H100", .software = "", .site = ""},
+                     .own = draw.one_of({0, 1}) == 1};
+    if (i % 5 == 0) scaled.run.layout.offload = "state", scaled.offload = 10e9;
+    const World w = world_of(scaled);
+    const WorldReplay whole = replay_world(w);
+    const StepTotals t = step_totals(w);
+    EXPECT_EQ(t.makespan, whole.replay.makespan);
+    EXPECT_EQ(t.bubble, bubble_of(rows_of(w, whole)));
+    EXPECT_LE(t.pieces, whole.pieces);
+    shorter += t.microbatches < w.schedule.microbatches, all++;
+  }
+  RecordProperty("shorter", shorter), RecordProperty("of", all);
+  EXPECT_GT(all, 120);
+  EXPECT_GT(shorter, all / 3);
+}
+
+// Slow ranks are replayed as they are.
+TEST(ShortStep, DisturbedStepsAreReplayedWhole) {
+  RunSpec run;
+  run.model = shipped_catalog().shape_named("llama3-8B")->model;
+  run.data.seq_len = 4096, run.model.finish(4096);
+  run.precision.compute = "bf16", run.precision.reduce = "bf16";
+  run.layout.pp = 4, run.batch.micro = 1, run.batch.global = 128;
+  World w = world_of({.run = resolve(run, {.native_bf16 = true}),
+                      .figures = shipped_catalog().device_named("H100")->figures,
+                      .by = {.device = "H100", .software = "", .site = ""},
+                      .own = true});
+  EXPECT_LT(step_totals(w).microbatches, 128);
+  w.disturbed.slow_ranks[1] = 1.5;
+  EXPECT_EQ(step_totals(w).microbatches, 128);
+}
+
+}  // namespace
+}  // namespace trireme
