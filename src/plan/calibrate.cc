@@ -21,6 +21,7 @@
 namespace trireme {
 namespace {
 
+constexpr int64_t kFewRows = 32;
 constexpr int64_t kSmall = 256;  // narrower models are soon done: more sizes of them are run, each shorter
 
 struct Model {
@@ -278,6 +279,17 @@ std::vector<Model> drilled_models(const CalibrationRequest& o) {
       add(o.ranks > 1 ? kArchs[i % 3] : kArchs[n % 2], hidden, hidden % 64 || n % 4 == 0 ? 32 : 64);
   for (int64_t hidden : {64, 96, 192, 320, 512})
     for (int i = 0; i < (o.ranks > 1 ? 2 : 1); i++) add("mixtral", hidden, 32);
+  // Products of few rows: a gradient of a weight takes what its output takes in memory, which no law of more
+  // rows tells. Experts have half of the tokens.
+  if (o.ranks > 1)
+    for (int64_t hidden : {96, 192, 320, 512, 768}) {
+      const int64_t heads = hidden / 32, layers = hidden < wide ? 2 : 1;
+      const auto few = int64_t(models.size());
+      models.push_back(
+          {few % 2 ? "gpt2" : "llama", hidden, heads, kFewRows, kFewRows, kVocab[few % 4], layers});
+      if (hidden == 192 || hidden == 320)
+        models.push_back({"mixtral", hidden, heads, 2 * kFewRows, 2 * kFewRows, kVocab[few % 4], layers});
+    }
   return models;
 }
 

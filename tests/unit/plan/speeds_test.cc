@@ -346,6 +346,22 @@ TEST(Speeds, OneMoreRunMovesWhatCallsTakeByLittle) {
   EXPECT_NEAR(found(2), found(0), 2.5e-6);
 }
 
+// Weights' gradients over few rows take what their outputs take, so they are measured and not foretold: of
+// dense products down to 32 rows, of experts' down to 32 of each expert.
+TEST(Speeds, DrillsHaveProductsOfFewRows) {
+  std::map<std::string, std::map<bool, std::set<int64_t>>> widths;  // by compute type, experts or none
+  for (const RunSpec& r : drills({.ranks = 2, .threads = 1, .bf16 = true, .quick = false})) {
+    const int64_t tokens = r.batch.micro * r.data.seq_len;
+    const int64_t rows = r.model.moe() ? tokens * r.model.experts_per_token / r.model.experts : tokens;
+    if (r.layout.dp == 2 && r.layout.ep == 1 && rows <= 32)
+      widths[r.precision.compute][r.model.moe()].insert(r.model.hidden);
+  }
+  for (const std::string compute : {"f32", "bf16"}) {
+    EXPECT_GE(widths[compute][false].size(), 5u) << compute;
+    EXPECT_GE(widths[compute][true].size(), 4u) << compute;
+  }
+}
+
 // Steps that are calls and nothing else leave no ratio below 0.
 TEST(Speeds, StepsOfCallsAloneKeepTheirRatio) {
   std::vector<WholeStep> steps;
