@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <mutex>
 #include <numeric>
 
@@ -11,6 +10,7 @@
 #include "device/cpu/peak.h"
 #include "plan/device_rates.h"
 #include "plan/price.h"
+#include "plan/robust_parts.h"
 #include "plan/speeds.h"
 #include "runtime/booking.h"
 #include "runtime/rank_threads.h"
@@ -21,6 +21,7 @@
 namespace trireme {
 namespace {
 
+constexpr int64_t kFewRows = 32;
 constexpr int64_t kSmall = 256;  // narrower models are soon done: more sizes of them are run, each shorter
 
 struct Model {
@@ -278,6 +279,17 @@ std::vector<Model> drilled_models(const CalibrationRequest& o) {
       add(o.ranks > 1 ? kArchs[i % 3] : kArchs[n % 2], hidden, hidden % 64 || n % 4 == 0 ? 32 : 64);
   for (int64_t hidden : {64, 96, 192, 320, 512})
     for (int i = 0; i < (o.ranks > 1 ? 2 : 1); i++) add("mixtral", hidden, 32);
+  // Products of few rows: a gradient of a weight takes what its output takes in memory, which no law of more
+  // rows tells. Experts have half of the tokens.
+  if (o.ranks > 1)
+    for (int64_t hidden : {96, 192, 320, 512, 768}) {
+      const int64_t heads = hidden / 32, layers = hidden < wide ? 2 : 1;
+      const auto few = int64_t(models.size());
+      models.push_back(
+          {few % 2 ? "gpt2" : "llama", hidden, heads, kFewRows, kFewRows, kVocab[few % 4], layers});
+      if (hidden == 192 || hidden == 320)
+        models.push_back({"mixtral", hidden, heads, 2 * kFewRows, 2 * kFewRows, kVocab[few % 4], layers});
+    }
   return models;
 }
 
@@ -317,6 +329,11 @@ std::vector<RunSpec> drills(const CalibrationRequest& o) {
       r.layout.dp = o.ranks, r.batch.global = o.ranks * r.batch.micro;
       // Either type in every stage; every other one with a second microbatch, whose gradients are added.
       if (o.ranks > 1) r.layout.zero = (n + n / 4) % 4, r.batch.global *= 1 + n / 2 % 2, n++;
+      runs.push_back(resolve(r, {.native_bf16 = o.bf16}));
+      // Calls beside compute count in short steps, and what they take is told best by runs that differ in
+      // nothing else: each small model once more, in either type, two stages of ZeRO further.
+      if (o.ranks == 1 || o.quick || m.hidden >= kSmall || (model + (compute == "bf16")) % 2) continue;
+      r.layout.zero = (r.layout.zero + 2) % 4;
       runs.push_back(resolve(r, {.native_bf16 = o.bf16}));
     }
   }
@@ -368,36 +385,30 @@ double SpeedSamples::between_s() const {
 }
 
 WholeStepFit fit_whole_steps(std::span<const WholeStep> steps) {
-  // Seconds of a call and of a byte: none, or steps of a factor of sqrt 2 up to two milliseconds and to what
-  // a gigabyte a second takes.
-  constexpr double kCall = 1e-6, kByte = 1e-12;
-  constexpr int kCalls = 22, kBytes = 20;
+  // Of relative errors: those below count squared, for a step of many calls says more of a call than one of
+  // few.
+  constexpr double kSoft = 0.05, kLeastRatio = 0.01;
+  constexpr int kRounds = 16;
+  std::vector<PartsOf<3>> parts;
+  for (const WholeStep& s : steps)
+    parts.push_back({s.pieces_s / s.step_s, s.calls / s.step_s, s.bytes / s.step_s});
+  const PartsOf<3> x = robust_parts(std::move(parts), kSoft, kRounds).x;
+  WholeStepFit fit;
   std::vector<double> left(steps.size());
-  const auto usual = [&](double call, double byte) {
+  const auto take = [&](double call, double byte) {
+    fit.call_s = call, fit.byte_s = byte;
     for (size_t i = 0; i < steps.size(); i++)
       left[i] = (steps[i].step_s - call * steps[i].calls - byte * steps[i].bytes) / steps[i].pieces_s;
-    return median(left);
+    fit.usual = median(left);
   };
-  WholeStepFit best;
-  double least = std::numeric_limits<double>::infinity();
-  for (int i = -1; i <= kCalls; i++)
-    for (int j = -1; j <= kBytes; j++) {
-      const double call = i < 0 ? 0 : kCall * std::exp2(i / 2.0),
-                   byte = j < 0 ? 0 : kByte * std::exp2(j / 2.0);
-      const double ratio = usual(call, byte);
-      if (ratio <= 0) continue;
-      double error = 0;
-      for (const WholeStep& s : steps)
-        error += std::abs(std::log((ratio * s.pieces_s + call * s.calls + byte * s.bytes) / s.step_s));
-      if (error >= least) continue;
-      least = error, best.call_s = call, best.byte_s = byte, best.usual = ratio;
-    }
-  usual(best.call_s, best.byte_s);
+  take(x[1], x[2]);
+  // Steps that are nothing but calls tell nothing of the ratio.
+  if (fit.usual < kLeastRatio) take(0, 0);
   std::map<Axis, std::vector<double>> own;
   for (size_t i = 0; i < steps.size(); i++)
     if (left[i] > 0) own[steps[i].axis].push_back(left[i]);
-  for (auto& [axis, ratios] : own) best.ratios[axis] = pooled_ratio(std::move(ratios), best.usual);
-  return best;
+  for (auto& [axis, ratios] : own) fit.ratios[axis] = pooled_ratio(std::move(ratios), fit.usual);
+  return fit;
 }
 
 double pooled_ratio(std::vector<double> own, double usual) {

@@ -69,8 +69,8 @@ struct WholeStepFit {
   double usual = 1;               // ratio of all
   std::map<Axis, double> ratios;  // pooled_ratio() of each axis' own
 };
-// The call_s and byte_s with which logarithms of these steps are nearest in the mean, the ratio at its
-// median: a few steps that the system held up move neither. At least one step, of times above 0.
+// The call_s and byte_s of a robust fit of relative errors: a few steps that the system held up move neither,
+// and none decides alone. The ratio is then the median. At least one step, of times above 0.
 WholeStepFit fit_whole_steps(std::span<const WholeStep>);
 
 // The median of a few ratios that scatter, drawn towards what is usual of all of them as four more that were

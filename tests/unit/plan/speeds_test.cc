@@ -303,7 +303,7 @@ TEST(Speeds, CallsBesideComputeTakeTimeOfTheStep) {
               1.5 * plain + 1e-4 * double(beside.calls) + 1e-9 * double(beside.bytes), 1e-9);
 }
 
-// Steps made by the formula give its numbers back, to the grid's factor of sqrt 2, though some were held up.
+// Steps made by the formula give its numbers back, though some were held up.
 TEST(Speeds, CallsAndBytesAreFoundInWholeSteps) {
   std::vector<WholeStep> steps;
   for (int i = 0; i < 60; i++) {
@@ -324,6 +324,72 @@ TEST(Speeds, CallsAndBytesAreFoundInWholeSteps) {
   EXPECT_EQ(none.call_s, 0) << "what no step tells is none";
   EXPECT_EQ(none.byte_s, 0);
   EXPECT_NEAR(none.usual, 2, 1e-12);
+}
+
+// Where calls take 5 us in one half of the runs and 25 in the other, one run more of either half moves what
+// is found by little: it lies between, not at whichever half has the most runs.
+TEST(Speeds, OneMoreRunMovesWhatCallsTakeByLittle) {
+  const auto found = [](int extra) {
+    std::vector<WholeStep> steps;
+    const auto add = [&](int i, double call) {
+      WholeStep s{.pieces_s = 1e-3 * (1 + i % 3), .calls = 8};
+      s.step_s = s.pieces_s + call * s.calls;
+      steps.push_back(s);
+    };
+    for (int i = 0; i < 24; i++) add(i / 2, i % 2 ? 5e-6 : 25e-6);
+    for (int i = 0; i < 12; i++) steps.push_back({.step_s = 1e-2 + i * 1e-3, .pieces_s = 1e-2 + i * 1e-3});
+    for (int i = 0; i < std::abs(extra); i++) add(i, extra < 0 ? 5e-6 : 25e-6);
+    return fit_whole_steps(steps).call_s;
+  };
+  EXPECT_NEAR(found(0), 15e-6, 5e-6);
+  EXPECT_NEAR(found(-2), found(0), 2.5e-6);
+  EXPECT_NEAR(found(2), found(0), 2.5e-6);
+}
+
+// Weights' gradients over few rows take what their outputs take, so they are measured and not foretold: of
+// dense products down to 32 rows, of experts' down to 32 of each expert.
+TEST(Speeds, DrillsHaveProductsOfFewRows) {
+  std::map<std::string, std::map<bool, std::set<int64_t>>> widths;  // by compute type, experts or none
+  for (const RunSpec& r : drills({.ranks = 2, .threads = 1, .bf16 = true, .quick = false})) {
+    const int64_t tokens = r.batch.micro * r.data.seq_len;
+    const int64_t rows = r.model.moe() ? tokens * r.model.experts_per_token / r.model.experts : tokens;
+    if (r.layout.dp == 2 && r.layout.ep == 1 && rows <= 32)
+      widths[r.precision.compute][r.model.moe()].insert(r.model.hidden);
+  }
+  for (const std::string compute : {"f32", "bf16"}) {
+    EXPECT_GE(widths[compute][false].size(), 5u) << compute;
+    EXPECT_GE(widths[compute][true].size(), 4u) << compute;
+  }
+}
+
+// Steps that are calls and nothing else leave no ratio below 0.
+TEST(Speeds, StepsOfCallsAloneKeepTheirRatio) {
+  std::vector<WholeStep> steps;
+  for (int i = 1; i < 9; i++)
+    steps.push_back({.step_s = 1e-5 * i, .pieces_s = 1e-6 * (9 - i), .calls = double(i)});
+  const WholeStepFit fit = fit_whole_steps(steps);
+  EXPECT_GT(fit.usual, 0);
+  EXPECT_EQ(fit.call_s, 0);
+  EXPECT_GT(fit.ratios.at(Axis::dp), 0);
+}
+
+// What a call beside compute takes is told apart from what else differs: small models are run once more with
+// another stage of ZeRO and nothing else changed.
+TEST(Speeds, SmallModelsAreDrilledWithFewCallsAndWithMany) {
+  const std::vector<RunSpec> runs = drills({.ranks = 2, .threads = 1, .bf16 = true, .quick = false});
+  std::map<std::string, std::set<int64_t>> pairs;  // by compute type: widths
+  for (size_t i = 1; i < runs.size(); i++) {
+    RunSpec one = runs[i - 1];
+    if (one.layout.zero == runs[i].layout.zero) continue;
+    one.layout.zero = runs[i].layout.zero;
+    if (!(one == runs[i])) continue;
+    const auto calls = [](const RunSpec& r) {
+      return calls_beside(record_training(r, schedule_of(r), 1)).calls;
+    };
+    EXPECT_NE(calls(runs[i - 1]), calls(runs[i])) << i;
+    pairs[runs[i].precision.compute].insert(runs[i].model.hidden);
+  }
+  for (const std::string compute : {"f32", "bf16"}) EXPECT_GE(pairs[compute].size(), 3u) << compute;
 }
 
 // By hand: four of 1.21 beside a usual 1 are 1.1; many outweigh it, and it outweighs none.
