@@ -188,7 +188,7 @@ std::string op_lines(const Forecast& f) {
                      o.roof_s * 1e3, o.compute_bound ? "compute" : "memory");
   s += fmt::format("  {:<20} {:>8} {:>12.3f}\n", "all", f.booking.launches, f.op_flops / 1e9);
   if (f.routed_flops)
-    s += fmt::format("  GFLOP are of balanced routers; as they choose, all are {:.3f} to {:.3f}\n",
+    s += fmt::format("  GFLOP are of balanced routers; as they choose, all are {:.4g} to {:.4g}\n",
                      f.routed_flops->least / 1e9, f.routed_flops->most / 1e9);
   return s;
 }

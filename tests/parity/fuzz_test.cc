@@ -368,26 +368,27 @@ TEST(Fuzz, ForecastsSayTheMostThatAnyRankSends) {
   EXPECT_GT(owners, 2);
 }
 
-// Rows of a step that are alike in all blocks and microbatches: dealt out to owners in turn, or as many to
-// the first owner as tokens can choose of its experts.
-RunSpec with_rows(RunSpec run, bool even) {
+enum class Rows : uint8_t { even, one_owner, home };
+
+// Rows of a step, alike in all blocks and microbatches: dealt out to owners in turn (none, where a capacity
+// may drop all), or as many as tokens can choose of its experts to the first owner or to the rank that has
+// them.
+RunSpec with_rows(RunSpec run, Rows how) {
   const RoutingShape s = routing_shape_of(run);
-  const int64_t own = s.experts / s.ep, first = s.rows() / s.choices * std::min(s.choices, own);
+  const int64_t own = s.experts / s.ep, to_one = s.rows() / s.choices * std::min(s.choices, own);
   const Mesh mesh = mesh_of(run.layout);
-  RecordedRows all{.shape = s, .steps = {}};
   auto step = std::make_shared<StepRows>();
   for (int rank = 0; rank < int(s.world()); rank++) {
     std::vector<int32_t> rows(static_cast<size_t>(s.experts));
+    const int64_t place = mesh.coord(rank, Axis::ep), first = how == Rows::home ? place : 0;
     for (int64_t i = 0; i < s.rows(); i++) {
-      const int64_t owner = even ? (mesh.coord(rank, Axis::ep) * s.rows() + i) % s.ep : i >= first;
-      // A capacity may drop all of them.
-      if (!even || run.moe.capacity == 0) rows[size_t(owner * own)]++;
+      const int64_t owner = how == Rows::even ? place * s.rows() + i : first + (i >= to_one);
+      if (how != Rows::even || run.moe.capacity == 0) rows[size_t(owner % s.ep * own)]++;
     }
     for (int64_t block = 0; block < s.layers; block++)
       for (int64_t mb = 0; mb < s.microbatches(); mb++) step->add(rank, block, mb, rows);
   }
-  all.steps[1] = step;
-  set_known_routing(run, all, 1, "rows");
+  set_known_routing(run, {.shape = s, .steps = {{1, step}}}, 1, "rows");
   return run;
 }
 
@@ -404,14 +405,14 @@ TEST(Fuzz, FlopsReachTheEndsOfTheirInterval) {
     const auto booked = [&](const RunSpec& of) {
       return book_rank(of, schedule, 1, {}, int(run.world()) - 1);
     };
-    const Booking balanced = booked(run), fewest = booked(with_rows(run, true)),
-                  most = booked(with_rows(run, false));
+    const Booking balanced = booked(run), fewest = booked(with_rows(run, Rows::even)),
+                  most = booked(with_rows(run, Rows::one_owner)), home = booked(with_rows(run, Rows::home));
     const auto flops = routed_flops(run, schedule, balanced);
     ASSERT_TRUE(flops && balanced.wire.rows.size() == 1);
     EXPECT_EQ(flops->least, fewest.total.flops);
     EXPECT_EQ(flops->most, most.total.flops);
     const RoutedBytes bytes = routed_bytes(run, schedule, balanced.wire.rows[0]);
-    for (const Booking* b : {&fewest, &most}) {
+    for (const Booking* b : {&fewest, &most, &home}) {
       const int64_t rows = b->comm[size_t(Collective::all_to_all)].wire;
       EXPECT_LE(bytes.least, rows);
       EXPECT_LE(rows, bytes.most);
