@@ -172,7 +172,7 @@ Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpe
   if (run.known_routing.rows)
     f.known_load = known_load(run);
   else
-    f.routed = routed_bytes(run, schedule, f.wire);
+    f.routed = routed_bytes(run, schedule, f.wire), f.routed_flops = routed_flops(run, schedule, f.booking);
   if (priced) price_step(f, run, schedule, cluster, threads, others);
   if (f.step_s > 0 && matrix_peak > 0) {
     f.tokens_per_s = double(f.tokens) / f.step_s;

@@ -57,6 +57,8 @@ struct Forecast {
   double model_flops = 0;                  // of a step: 3 x forward, as MFU counts
   double hardware_flops = 0;               // of a step: those, and what is computed again, as HFU counts
   double op_flops = 0;                     // of a step, as that rank's kernels count
+  // What routers can make of that; as `routed`.
+  std::optional<RoutedFlops> routed_flops;
   // 0 when the machine's peaks are not known. step_s: expected where kernels that take most of the step were
   // measured with as many ranks and threads, else at the roof; roof_s: at the roof.
   double step_s = 0, roof_s = 0, tokens_per_s = 0;

@@ -186,7 +186,11 @@ std::string op_lines(const Forecast& f) {
                      o.total.launches, o.total.cost.flops / 1e9,
                      double(o.total.cost.bytes_read + o.total.cost.bytes_written) / 1e6, o.seconds * 1e3,
                      o.roof_s * 1e3, o.compute_bound ? "compute" : "memory");
-  return s + fmt::format("  {:<20} {:>8} {:>12.3f}\n", "all", f.booking.launches, f.op_flops / 1e9);
+  s += fmt::format("  {:<20} {:>8} {:>12.3f}\n", "all", f.booking.launches, f.op_flops / 1e9);
+  if (f.routed_flops)
+    s += fmt::format("  GFLOP are of balanced routers; as they choose, all are {:.4g} to {:.4g}\n",
+                     f.routed_flops->least / 1e9, f.routed_flops->most / 1e9);
+  return s;
 }
 
 // "x 1.070 by site mine of mine.json"; "" where nothing is.
@@ -332,6 +336,7 @@ nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
   j["model_flops"] = f.model_flops;
   j["hardware_flops"] = f.hardware_flops;
   j["flops"] = f.op_flops;
+  if (f.routed_flops) j["least_flops"] = f.routed_flops->least, j["most_flops"] = f.routed_flops->most;
   j["bytes_read"] = f.booking.total.bytes_read;
   j["bytes_written"] = f.booking.total.bytes_written;
   j["launches"] = f.booking.launches;

@@ -9,6 +9,7 @@
 #include "runtime/rank_threads.h"
 #include "spec/run_schedule.h"
 #include "test_device.h"
+#include "train/routing_file.h"
 
 namespace trireme::parity {
 namespace {
@@ -128,6 +129,8 @@ void fill_row(const RunSpec& run, int64_t step, int64_t global_row, std::span<in
 
 Ran train_layout(RunSpec run, const Plan& plan) {
   if (plan.gradients) run.optimizer.lr = 0;
+  if (!plan.routing.empty())
+    run.train.dir = plan.routing.string(), run.train.record_routing = std::to_string(plan.steps);
   const bool far = plan.far || test::test_device() == test::kFarDevice;
   run.train.device = far ? "cpu" : test::test_device();
   const Schedule schedule = plan.schedule ? *plan.schedule : schedule_of(run);
@@ -158,6 +161,7 @@ Ran train_layout(RunSpec run, const Plan& plan) {
                          if (phase == "B" && facts.saved == 0) facts.saved = ledger.now(Bucket::activations);
                        },
                    .stop = {}});
+    RoutingFile recorded(run, 0, factory.rank() == 0);
     const FillBatch fill = batches_of(run, r.sharing().dp_rank);
     const auto take = [&](const StepResult& result) {
       if (factory.rank() == 0)
@@ -174,6 +178,7 @@ Ran train_layout(RunSpec run, const Plan& plan) {
                                    targets_of(run, s) + plan.announce_more, fill);
         facts.comm = result.comm, facts.again = r.taken_back() > taken_back;
         facts.cost = device.kernels().total(), facts.launches = device.kernels().launches();
+        if (recorded.wants(s)) recorded.write(r, factory.control(), s);
         if (!result.posted) take(result);
         bring_buffers(home, r, home.ran.buffers[size_t(s - 1)]);
         if (plan.gradients) bring_gradients(home, r, home.ran.gradients[size_t(s - 1)]);

@@ -50,6 +50,7 @@ struct Plan {
   bool gradients = false;     // of every step; the learning rate is 0 then, so weights stay equal
   const RecordedRouting* replay = nullptr;  // choices of experts; null: each its own, recorded
   const Schedule* schedule = nullptr;       // in place of the layout's
+  fs::path routing;     // folder for routing.jsonl of the last step, as train.record_routing has it; "": none
   bool graphs = false;  // launches that come again are kept (device/replay.h); else as the test's device says
   bool far = false;     // on far devices (far_device.h), in place of the test's device
 };
