@@ -233,6 +233,7 @@ OwnHeld own_held(const StepCase& c, const FitValues& f, const PipelinePlace& p) 
   const double first = own - 1, second = std::min(first, 1.0), third = std::min(first, 2.0);
   // A backward pass that begins at so many bytes: blocks one behind the other. input, weight: of a block
   // beside what is held of it; done: what is held more when a block is behind it.
+  bool to_first = true;  // as far as the embedding
   const auto blocks = [&](double held, double logits, double input, double weight, double done, bool last) {
     const double most = std::max(input, weight);
     reach(OwnPlace::behind_input, held + input, logits);
@@ -247,7 +248,7 @@ OwnHeld own_held(const StepCase& c, const FitValues& f, const PipelinePlace& p) 
       reach(OwnPlace::last_next, held + second * done + most, logits);
       reach(OwnPlace::last_block, held + third * done + most, logits);
     }
-    if (!embedding_here) return;
+    if (!embedding_here || !to_first) return;
     reach(OwnPlace::first_input, held + first * done + input, logits);
     reach(OwnPlace::first_weight, held + first * done + weight, logits);
     if (last) reach(OwnPlace::last_first, held + first * done + most, logits);
@@ -280,11 +281,19 @@ OwnHeld own_held(const StepCase& c, const FitValues& f, const PipelinePlace& p) 
   const PipelineBlocks cut(c);
   // One message that comes and one that goes.
   const double messages = c.pp > 1 && c.order != PipelineOrder::gpipe ? 2 * b.between : 0;
+  // Of one group of microbatches the other chunks have gone when the first one's backward passes begin.
+  to_first = !interleaved || c.microbatches > c.pp;
   for (const HeldMoment& at : held_moments(c.order, c.pp, c.chunks, c.microbatches, p.rank)) {
     const double others = (at.before + at.waiting) * own_batch(c) + messages;
     const double before = interleaved ? cut.in_flight(p.rank, at.before * n) : p.held_layers * at.before;
     const double held = before * b.kept + p.held_layers * at.waiting * b.waiting + others;
     pass(held, at.logits * head.kept, at.waiting > 0, c.pp == 1);
+  }
+  if (!to_first) {
+    to_first = true;
+    const double group = double(c.microbatches);
+    pass(cut.in_flight(p.rank, group) * b.kept + group / n * own_batch(c) + messages, 0, false, true);
+    to_first = false;
   }
   // The last microbatch is alone when it comes to its sums; of several chunks the last one comes first, with
   // the others of the last group behind it.

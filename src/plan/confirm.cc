@@ -80,7 +80,7 @@ RunSpec run_of(const SearchRequest& q, const ConfirmRequest& c, const SearchLayo
   RunSpec run = c.run.value_or(RunSpec());
   if (!c.run) {
     run.model = q.model, run.model.max_positions = 0, run.data.seq_len = q.seq;
-    run.train.device = "cuda";  // whose scratch is booked: devices that are searched for are no processors
+    if (q.own) run.train.device = "cuda";  // for its scratch: no processor's is on a device that is searched
     run.precision.compute = q.numbers == NumberType::fp8 ? "fp8" : "bf16";
     run.precision.reduce = q.grad_bytes == 2 ? "bf16" : "f32";
     if (q.grad_stored > 0) run.precision.grads = q.grad_stored == 2 ? "bf16" : "f32";
