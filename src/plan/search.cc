@@ -170,6 +170,7 @@ class DivisionSearch {
   // beside them too.
   std::vector<double> states_;
   std::vector<OwnStates> own_states_;
+  PipelineOrder order_ = PipelineOrder::one_f_one_b;  // that they are of
   std::vector<Nearest> orders_;
   std::array<double, kOrders> message_waits_{};  // of a kind, by order
   PipelinePlaces places_;
@@ -228,8 +229,10 @@ void DivisionSearch::list_orders() {
 // Other schedules with as many blocks in the same places have the same.
 void DivisionSearch::list_states() {
   const PipelinePlaces places = pipeline_places(c_);
-  if (!(q_.own ? own_states_.empty() : states_.empty()) && places == places_) return;
-  places_ = places;
+  // Trireme's own have what passes beside them, in the schedule's order.
+  const bool there = q_.own ? !own_states_.empty() && order_ == c_.order : !states_.empty();
+  if (there && places == places_) return;
+  places_ = places, order_ = c_.order;
   states_.clear(), own_states_.clear();
   for (const Sharding& s : shardings_)
     for (size_t waits = 0; waits < waits_; waits++) {

@@ -150,5 +150,22 @@ TEST(OwnMemory, IsWhatMetaBooks) {
   EXPECT_GT(all, 500);
 }
 
+// A search looks at each kind once for all of its shardings; layout by layout the same bytes.
+TEST(OwnMemory, OfASearchIsThatOfItsLayouts) {
+  for (const bool experts : {false, true}) {
+    SearchRequest q = DrawnMemory(1).request(experts);
+    q.gpus = {64}, q.globals = {128}, q.best = 200;
+    const SearchResult r = search(q);
+    ASSERT_FALSE(r.best.empty());
+    for (const Priced& p : r.best) {
+      const StepMemory one = price_layout(q, p.layout).memory;
+      EXPECT_EQ(p.memory.total, one.total) << text_of(p.layout);
+      EXPECT_EQ(p.memory.gradients, one.gradients) << text_of(p.layout);
+    }
+    for (const Priced& p : r.front)
+      EXPECT_EQ(p.memory.total, price_layout(q, p.layout).memory.total) << text_of(p.layout);
+  }
+}
+
 }  // namespace
 }  // namespace trireme
