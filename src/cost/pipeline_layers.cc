@@ -66,7 +66,11 @@ double even_layers(int64_t layers, int64_t pp, bool v, int64_t rank) {
 }  // namespace
 
 PipelineBlocks::PipelineBlocks(const StepCase& c)
-    : v_(is_v(c.order)), pp_(c.pp), chunks_(c.chunks), layers_(c.model.layers) {
+    : v_(is_v(c.order)),
+      next_group_(c.microbatches > c.pp),
+      pp_(c.pp),
+      chunks_(c.chunks),
+      layers_(c.model.layers) {
   const int64_t stages = c.pp * c.chunks;
   even_ = c.cut == StageCut::even || stages > c.model.layers;
   if (even_ || c.pp == 1) return;
@@ -93,6 +97,15 @@ double PipelineBlocks::of(int64_t rank, bool held) const {
     all += stage == stages - 1 ? last_ : each_ + (stage < more_);
   }
   return double(all);
+}
+
+// Forward passes go through chunks in groups of pp microbatches, backward passes behind them the other way.
+// The first `large` chunks have a block more: most of them are in flight when a group has just been through.
+double PipelineBlocks::in_flight(int64_t rank, double chunks) const {
+  if (even_ || by_share_ || v_ || pp_ == 1 || chunks_ == 1) return of(rank, true) * chunks / double(chunks_);
+  const double p = double(pp_), large = double(more_ / pp_ + (rank < more_ % pp_));
+  const double group = next_group_ ? std::min(large * p, std::max(0.0, chunks - large * p)) : 0;
+  return double(each_) * chunks + std::min(chunks, large * p + group);
 }
 
 int64_t PipelineBlocks::last_fullest() const {

@@ -80,6 +80,7 @@ RunSpec run_of(const SearchRequest& q, const ConfirmRequest& c, const SearchLayo
   RunSpec run = c.run.value_or(RunSpec());
   if (!c.run) {
     run.model = q.model, run.model.max_positions = 0, run.data.seq_len = q.seq;
+    if (q.own) run.train.device = "cuda";  // for its scratch: no processor's is on a device that is searched
     run.precision.compute = q.numbers == NumberType::fp8 ? "fp8" : "bf16";
     run.precision.reduce = q.grad_bytes == 2 ? "bf16" : "f32";
     if (q.grad_stored > 0) run.precision.grads = q.grad_stored == 2 ? "bf16" : "f32";
@@ -224,7 +225,7 @@ bool learn(SearchRequest& q, const Confirmation& all) {
     });
     if (known == q.held_more.end())
       known = q.held_more.insert(known, {.schedule = l.schedule, .zero = l.zero, .again = l.again});
-    const StepMemory plain = step_memory(step_case(q, l), q.fits);
+    const StepMemory plain = closed_memory(step_case(q, l), q.fits);
     more |= learn_held(*known, {plain.activations, c.bytes - (plain.total - plain.activations)});
   }
   return more;
@@ -238,7 +239,7 @@ bool learn_booked(SearchRequest& q, const std::vector<Confirmed>& looked_at) {
   for (const Confirmed& c : looked_at) {
     if (!c.refused.empty() || c.fits) continue;
     const SearchLayout& l = c.priced.layout;
-    const auto closed = [&](const SearchLayout& of) { return step_memory(step_case(q, of), q.fits).total; };
+    const auto closed = [&](const SearchLayout& of) { return closed_memory(step_case(q, of), q.fits).total; };
     const double bytes = c.bytes - closed(l);
     if (std::any_of(looked_at.begin(), looked_at.end(), [&](const Confirmed& o) {
           const SearchLayout& other = o.priced.layout;

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/timed.h"
 #include "cost/flops.h"
+#include "cost/own_memory.h"
 #include "cost/stage_time.h"
 #include "cost/time_to_loss.h"
 #include "cost/walls.h"
@@ -165,11 +166,16 @@ class DivisionSearch {
   };
   std::vector<Choice> schedules_;
   std::vector<Sharding> shardings_;
-  std::vector<double> states_;  // bytes by sharding, then whether they wait, then place in the pipeline
+  // By sharding, then whether they wait, then place in the pipeline: bytes; of trireme's own runs what passes
+  // beside them too.
+  std::vector<double> states_;
+  std::vector<OwnStates> own_states_;
+  PipelineOrder order_ = PipelineOrder::one_f_one_b;  // that they are of
   std::vector<Nearest> orders_;
   std::array<double, kOrders> message_waits_{};  // of a kind, by order
   PipelinePlaces places_;
   std::array<StepMemory, 4> at_place_;  // of them, but for their states
+  std::array<OwnHeld, 4> own_held_;
   StepMemory memory_;
   Priced best_;
   bool any_ = false;
@@ -223,22 +229,28 @@ void DivisionSearch::list_orders() {
 // Other schedules with as many blocks in the same places have the same.
 void DivisionSearch::list_states() {
   const PipelinePlaces places = pipeline_places(c_);
-  if (!states_.empty() && places == places_) return;
-  places_ = places;
-  states_.clear();
+  // Trireme's own have what passes beside them, in the schedule's order.
+  const bool there = q_.own ? !own_states_.empty() && order_ == c_.order : !states_.empty();
+  if (there && places == places_) return;
+  places_ = places, order_ = c_.order;
+  states_.clear(), own_states_.clear();
   for (const Sharding& s : shardings_)
     for (size_t waits = 0; waits < waits_; waits++) {
       c_.zero = s.zero, c_.shards = s.shards, c_.offload = waits == 1 ? q_.disk : 0;
-      for (const PipelinePlace& p : places_) states_.push_back(rank_states(c_, p));
+      for (const PipelinePlace& p : places_)
+        q_.own ? own_states_.push_back(own_states(c_, p)) : states_.push_back(rank_states(c_, p));
     }
 }
 
 void DivisionSearch::set_memory(size_t sharding, size_t waits) {
   const auto n = size_t(places_.count);
-  const double* states = &states_[(sharding * waits_ + waits) * n];
+  const size_t first = (sharding * waits_ + waits) * n;
+  at_.zero = shardings_[sharding].zero;
   for (size_t i = 0; i < n; i++) {
-    StepMemory& m = at_place_[i];
-    m.states = states[i], m.total = m.states + m.activations + m.gradients + m.logits + m.base;
+    StepMemory m = q_.own ? own_fullest(own_states_[first + i], own_held_[i]) : at_place_[i];
+    if (!q_.own)
+      m.states = states_[first + i], m.total = m.states + m.activations + m.gradients + m.logits + m.base;
+    hold_more(q_, at_, m);
     if (i == 0 || m.total > memory_.total) memory_ = m;
   }
 }
@@ -254,7 +266,7 @@ void DivisionSearch::run(const SearchLayout& division) {
     at_.micro = c_.micro = micro;
     c_.microbatches = at_.microbatches();
     c_.grad_stored = stored_grads(q_, c_.microbatches), c_.cast = c_.grad_stored != c_.grad_bytes;
-    states_.clear(), parts_ = {};
+    states_.clear(), own_states_.clear(), parts_ = {};
     for (const Choice& choice : schedules_) {
       if (choice.schedule->name == "interleaved" && c_.microbatches % at_.pp != 0) continue;
       for (const Again again : {Again::none, Again::selective, Again::full})
@@ -272,10 +284,11 @@ void DivisionSearch::kind(const KnownSchedule& schedule, int64_t chunks, Again a
   set_again(c_, again);
   set_schedule(q_, c_, schedule, chunks);
   list_states();
-  for (size_t i = 0; i < size_t(places_.count); i++) {
-    at_place_[i] = rank_memory(c_, q_.fits, places_.at[i]);
-    hold_more(q_, at_, at_place_[i]);
-  }
+  for (size_t i = 0; i < size_t(places_.count); i++)
+    if (q_.own)
+      own_held_[i] = own_held(c_, q_.fits, places_.at[i]);
+    else
+      at_place_[i] = rank_memory(c_, q_.fits, places_.at[i]);
   const auto all = int64_t(shardings_.size() * orders_.size() * waits_);
   out_.candidates += all;
   Refused& no = out_.refused[size_t(Refusal::memory)];
@@ -553,11 +566,24 @@ Goodput goodput_of(const SearchRequest& q, int64_t gpus) {
   return goodput(q.reliability, gpus, save_stall_s(double(parameters(q.model)), gpus));
 }
 
+namespace {
+StepMemory memory_at(const StepCase& c, const FitValues& f, const PipelinePlace& place) {
+  return c.own ? own_rank_memory(c, f, place) : rank_memory(c, f, place);
+}
+}  // namespace
+
+StepMemory closed_memory(const StepCase& c, const FitValues& f) {
+  StepMemory most;
+  for (const PipelinePlace& place : pipeline_places(c))
+    if (const StepMemory m = memory_at(c, f, place); m.total > most.total) most = m;
+  return most;
+}
+
 Priced price_layout(const SearchRequest& q, const SearchLayout& l) {
   const StepCase c = step_case(q, l);
   Priced p{.layout = l, .time = step_time(c, q.figures, q.fits), .memory = {}};
   for (const PipelinePlace& place : pipeline_places(c)) {
-    StepMemory m = rank_memory(c, q.fits, place);
+    StepMemory m = memory_at(c, q.fits, place);
     hold_more(q, l, m);
     if (m.total > p.memory.total) p.memory = m;
   }

@@ -178,6 +178,8 @@ inline constexpr double kFrontTimes = 3;
 void cut_front(const SearchRequest&, SearchResult&);
 
 StepCase step_case(const SearchRequest&, const SearchLayout&);
+// The fullest rank's, without what bookings say: trireme's own, or that of runs elsewhere (StepCase::own).
+StepMemory closed_memory(const StepCase&, const FitValues&);
 // By itself; search() gives the same to the last bit.
 Priced price_layout(const SearchRequest&, const SearchLayout&);
 Goodput goodput_of(const SearchRequest&, int64_t gpus);

@@ -1,0 +1,171 @@
+// trireme's own memory in closed form (cost/own_memory.h) beside what meta books of the step, layout by
+// layout: of all pipeline ranks that differ the fullest, in bytes that were asked for (without holes of
+// placement).
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "plan/confirm.h"
+#include "plan/score_catalog.h"
+#include "plan/search.h"
+#include "runtime/booking.h"
+#include "spec/run_schedule.h"
+#include "spec/supported.h"
+
+namespace trireme {
+namespace {
+
+constexpr std::string_view kDrawnOrders[] = {"1f1b", "gpipe",  "interleaved", "zb-h1",     "zb-h2",
+                                             "zb-v", "v-half", "v-min",       "dualpipe-v"};
+
+class DrawnMemory {
+ public:
+  explicit DrawnMemory(uint64_t seed) : random_(seed) {}
+  int64_t one_of(std::initializer_list<int64_t> all) {
+    return *(all.begin() + std::ptrdiff_t(std::uniform_int_distribution<size_t>(0, all.size() - 1)(random_)));
+  }
+  SearchRequest request(bool experts) {
+    SearchRequest q;
+    q.model = shipped_catalog().shape_named(experts ? "mixtral-8x7B" : "llama3-8B")->model;
+    q.model.layers = one_of({16, 24, 32, 48}), q.model.vocab = one_of({16384, 32000, 128256});
+    q.model.tied = false;
+    q.seq = one_of({2048, 4096, 8192}), q.model.finish(q.seq);
+    q.figures = shipped_catalog().device_named("H100")->figures;
+    q.own = true, q.fits.fill(1), q.fits[size_t(Fit::base)] = 0;
+    return q;
+  }
+  SearchLayout layout(const SearchRequest& q, std::string_view kind) {
+    SearchLayout l;
+    const auto has = [&](std::string_view axis) { return kind.find(axis) != std::string_view::npos; };
+    if (has("tp")) l.tp = one_of({2, 4, 8});
+    if (has("cp")) l.cp = one_of({2, 4, 8});
+    if (has("dp")) l.dp = one_of({2, 8, 16, 64});
+    if (has("ep")) l.ep = std::min<int64_t>(l.dp, one_of({2, 4, 8}));
+    for (int zero = 0; zero <= 3; zero++)
+      if (has("zero " + std::to_string(zero))) l.zero = zero;
+    if (has("pp")) {
+      l.pp = one_of({2, 4, 8});
+      l.schedule = kDrawnOrders[size_t(has("v ") ? one_of({5, 6, 7, 8}) : one_of({0, 1, 2, 3, 4}))];
+      if (l.schedule == "interleaved")
+        l.chunks = std::max<int64_t>(2, one_of({2, q.model.layers / l.pp / 2, q.model.layers / l.pp}));
+      if (l.schedule.starts_with("zb-v") || l.schedule.starts_with("v-") || l.schedule == "dualpipe-v")
+        l.chunks = 2;
+    }
+    if (l.zero == 3 && l.dp >= 8) l.shards = one_of({0, 0, 4, l.dp / 2});
+    l.again = Again(one_of({0, 0, 1, 2}));
+    l.micro = one_of({1, 1, 2, 4});
+    const int64_t m = l.pp > 1 ? l.pp * one_of({1, 2, 4}) : one_of({1, 2, 3});
+    l.global = l.dp * l.micro * m;
+    l.gpus = l.tp * l.pp * l.cp * l.dp;
+    return l;
+  }
+
+ private:
+  std::mt19937_64 random_;
+};
+
+struct BookedKind {
+  std::string_view name;
+  bool experts;
+  double median, ninth, worst;  // bounds, percent
+};
+constexpr BookedKind kBookedKinds[] = {
+    {"dp zero 0", false, 0.1, 0.1, 1},
+    {"dp zero 1", false, 0.1, 0.1, 1},
+    {"dp zero 2", false, 0.1, 0.1, 1},
+    {"dp zero 3", false, 0.1, 0.1, 1},
+    {"tp dp zero 1", false, 0.2, 0.5, 1},
+    {"tp dp zero 3", false, 0.5, 2.5, 5},
+    {"cp dp zero 1", false, 0.1, 0.1, 1},
+    {"cp dp zero 3", false, 0.1, 0.1, 4},
+    {"pp", false, 0.5, 1, 5},
+    {"pp dp zero 1", false, 0.5, 1, 5},
+    {"pp dp zero 2", false, 1, 2.5, 5},
+    {"pp dp zero 3", false, 1, 5, 11},
+    {"tp cp pp dp zero 1", false, 1, 2.5, 5},
+    {"tp pp dp zero 3", false, 1, 4, 5},
+    {"dp zero 1", true, 0.1, 0.1, 1},
+    {"dp zero 3", true, 0.1, 0.1, 1},
+    {"dp ep zero 1", true, 0.1, 0.1, 1},
+    {"dp ep zero 3", true, 0.1, 0.5, 1},
+    {"tp dp ep zero 1", true, 0.1, 0.1, 1},
+    {"tp dp ep zero 3", true, 0.5, 2, 5},
+    {"pp dp ep zero 1", true, 0.5, 1, 5},
+    {"tp cp pp dp ep zero 2", true, 1, 2.5, 5},
+    {"tp cp pp dp ep zero 3", true, 1, 3, 5},
+    {"v pp dp zero 1", false, 3, 11, 36},
+    {"v tp pp dp zero 3", false, 4, 18, 36},
+    {"v pp dp ep zero 1", true, 4, 12, 55},
+};
+
+// The fullest of the ranks that differ.
+double booked_peak(const SearchRequest& q, const SearchLayout& l) {
+  RunSpec run;
+  run.model = q.model, run.model.max_positions = 0, run.data.seq_len = q.seq;
+  run.precision.compute = "bf16", run.precision.reduce = "bf16", run.train.device = "cuda";
+  run = with_layout(run, l);
+  if (!problems_of(run).empty() || !unsupported_of(run).empty()) return 0;
+  run = resolve(run, {.native_bf16 = true});
+  const Schedule all = schedule_of(run);
+  int64_t most = 0;
+  for (const int r : fullest_ranks(run, all))
+    most = std::max(most, book_stage(run, all, 1, {}, r).peak_total);
+  return double(most);
+}
+
+TEST(OwnMemory, IsWhatMetaBooks) {
+  constexpr int kDrawnEach = 30;
+  DrawnMemory draw(20261124);
+  int all = 0;
+  for (const BookedKind& k : kBookedKinds) {
+    std::vector<double> off;
+    std::string which;
+    double low = 0, high = 0;
+    for (int i = 0; i < kDrawnEach; i++) {
+      const SearchRequest q = draw.request(k.experts);
+      const SearchLayout l = draw.layout(q, k.name);
+      if (l.pp > 1 && q.model.layers % (l.pp * l.chunks) != 0) continue;
+      if (division_refusal(q.model, q.seq, l) != Refusal::count) continue;
+      const double booked = booked_peak(q, l);
+      if (booked == 0) continue;
+      const double closed = price_layout(q, l).memory.total, one = 100 * (closed / booked - 1);
+      if (off.empty() || std::abs(one) > *std::max_element(off.begin(), off.end())) which = text_of(l);
+      off.push_back(std::abs(one)), low = std::min(low, one), high = std::max(high, one);
+    }
+    std::sort(off.begin(), off.end());
+    ASSERT_FALSE(off.empty()) << k.name;
+    const auto at = [&](double share) {
+      return off[std::min(off.size() - 1, size_t(share * double(off.size())))];
+    };
+    printf("| %s%s | %zu | %.1f, %.1f, %.1f | %+.1f to %+.1f |\n", k.experts ? "experts, " : "",
+           std::string(k.name).c_str(), off.size(), at(0.5), at(0.9), at(1), low, high);
+    all += int(off.size());
+    EXPECT_LT(at(0.5), k.median) << k.name;
+    EXPECT_LT(at(0.9), k.ninth) << k.name;
+    EXPECT_LT(at(1), k.worst) << k.name << ": " << which;
+  }
+  EXPECT_GT(all, 500);
+}
+
+// A search looks at each kind once for all of its shardings; layout by layout the same bytes.
+TEST(OwnMemory, OfASearchIsThatOfItsLayouts) {
+  for (const bool experts : {false, true}) {
+    SearchRequest q = DrawnMemory(1).request(experts);
+    q.gpus = {64}, q.globals = {128}, q.best = 200;
+    const SearchResult r = search(q);
+    ASSERT_FALSE(r.best.empty());
+    for (const Priced& p : r.best) {
+      const StepMemory one = price_layout(q, p.layout).memory;
+      EXPECT_EQ(p.memory.total, one.total) << text_of(p.layout);
+      EXPECT_EQ(p.memory.gradients, one.gradients) << text_of(p.layout);
+    }
+    for (const Priced& p : r.front)
+      EXPECT_EQ(p.memory.total, price_layout(q, p.layout).memory.total) << text_of(p.layout);
+  }
+}
+
+}  // namespace
+}  // namespace trireme
