@@ -86,6 +86,7 @@ struct Drilled {
   double clock = 1;            // FLOP/s of a burst of arithmetic around them
   std::map<std::string, std::map<int64_t, std::vector<double>>> calls;
   double waited_s = 0;  // for each op
+  bool stopped = false;
 };
 
 // Rank 0's tapes and calls of steps for about `seconds`, and of at least `fewest`: one step that the system
@@ -117,7 +118,11 @@ Drilled drill_run(const RunSpec& run, const CalibrationRequest& o, double second
     auto agreed = [&](int64_t v) { return factory.world() > 1 ? agree_max(factory.control(), v) : v; };
     int64_t steps = 3;
     for (int64_t s = 0; s < steps; s++) {
-      agreed(0);  // all begin together
+      const bool stop = factory.rank() == 0 && o.stop && o.stop();
+      if (agreed(stop) > 0) {  // and all begin together
+        if (factory.rank() == 0) out.stopped = true;
+        break;
+      }
       recorder.start(runner, actions);
       const double took = runner.step(actions, s + 1, run.tokens_per_step(), fill).seconds;
       Tape tape = recorder.stop();
@@ -502,6 +507,7 @@ Calibration calibrate(const CalibrationRequest& o, const CalibrationProgress& pr
                                 : runs[i].batch.global > o.ranks * runs[i].batch.micro ? 3
                                                                                        : 4));
     clocks.push_back(drilled[i].clock);
+    if (drilled[i].stopped) return {};
     if (progress) progress(int64_t(i) + 1, int64_t(runs.size()));
   }
   const double usual = median(clocks);
@@ -519,6 +525,7 @@ Calibration calibrate(const CalibrationRequest& o, const CalibrationProgress& pr
   if (here) c.between_s = samples.between_s();  // else launches are ahead of what runs
   for (const SpeedTable& t : samples.tables()) c.ops.list.push_back(speed_table_text(t));
   if (o.ranks == 1) return c;
+  if (o.stop && o.stop()) return {};
   for (const SpeedTable& t : call_tables(calls, o.ranks)) c.calls.list.push_back(speed_table_text(t));
   take_whole_steps(c, runs, step_s);
   return c;

@@ -251,4 +251,15 @@ bool displaces(const ClusterSpec& now, const ClusterSpec& before) {
   return now.name == before.name && (other(now.alone, before.alone) || other(now.together, before.together));
 }
 
+void raise_peaks(ClusterSpec& c, const Calibration& measured) {
+  for_tables(measured.ops, [&](const SpeedTable& t) {
+    const size_t space = t.of.find(' ');
+    if (space == std::string::npos || !is_product(t.of.substr(0, space))) return;
+    const std::string type = t.of.substr(space + 1);
+    double* peak = type == "f32" ? &c.peak.f32 : type == "bf16" ? &c.peak.bf16 : nullptr;
+    if (!peak || *peak == 0) return;  // 0: the processor does not have the type
+    for (const SpeedPoint& p : t.points) *peak = std::max(*peak, p.work / p.seconds);
+  });
+}
+
 }  // namespace trireme
