@@ -19,7 +19,8 @@ constexpr const char* kMeasures = "measuring kernels";
 // Two ranks on this machine, of which nothing is known.
 std::vector<std::string> unmeasured(const char* verb, const fs::path& file,
                                     std::vector<std::string> more = {}) {
-  std::vector<std::string> args = {verb, file.string(), "--set", "cluster.file=", "--set", "layout.dp=2"};
+  std::vector<std::string> args = {verb,    file.string(), "--set", "cluster.file=\"\"",
+                                   "--set", "layout.dp=2", "--set", "batch.micro=3"};
   args.insert(args.end(), more.begin(), more.end());
   return args;
 }
