@@ -58,7 +58,7 @@ TEST(Measuring, ASignalEndsIt) {
   const Ran r = p.wait();
   EXPECT_EQ(r.code, 3) << r.err;
   EXPECT_NE(r.err.find("interrupted while this machine was measured"), std::string::npos) << r.err;
-  EXPECT_FALSE(fs::exists(tmp / "trireme"));  // half a measurement is none
+  EXPECT_FALSE(fs::exists(tmp / "cache" / "trireme"));  // half a measurement is none
 }
 
 TEST(Measuring, LeavesMostOfAShortTimeToTraining) {
@@ -67,7 +67,7 @@ TEST(Measuring, LeavesMostOfAShortTimeToTraining) {
       trireme(tmp.path(), unmeasured("train", tiny_run_file(tmp.path(), 1'000'000), {"--stop-after", "8s"}));
   EXPECT_EQ(r.code, 3) << r.err;
   EXPECT_NE(r.err.find("kernels are not measured, for there is no time"), std::string::npos) << r.err;
-  EXPECT_FALSE(fs::exists(tmp / "trireme"));
+  EXPECT_FALSE(fs::exists(tmp / "cache" / "trireme"));
   EXPECT_GT(outcome_of(tmp / "run").step, 0) << r.err;
 }
 
@@ -77,19 +77,19 @@ TEST(Measuring, AnExplanationDoesWithoutKernels) {
   EXPECT_EQ(r.code, 0) << r.err;
   EXPECT_FALSE(measures(r)) << r.err;
   EXPECT_NE(r.out.find("at the roof"), std::string::npos) << r.out;
-  EXPECT_FALSE(fs::exists(tmp / "trireme"));  // or nothing would measure kernels later
+  EXPECT_FALSE(fs::exists(tmp / "cache" / "trireme"));  // or nothing would measure kernels later
 }
 
 TEST(Measuring, WhatABusyMachineGaveIsKeptForAnHourAsSuch) {
   TempFolder tmp;
   const Load load;
-  const fs::path kept = tmp / "trireme" / "this-machine-busy.toml";
+  const fs::path kept = tmp / "cache" / "trireme" / "this-machine-busy.toml";
   const std::vector<std::string> plan = unmeasured("plan", tiny_run_file(tmp.path(), 10));
   const Ran first = trireme(tmp.path(), plan);
   EXPECT_EQ(first.code, 0) << first.err;
   EXPECT_TRUE(measures(first)) << first.err;
   ASSERT_TRUE(fs::exists(kept)) << first.err;
-  EXPECT_FALSE(fs::exists(tmp / "trireme" / "this-machine.toml"));
+  EXPECT_FALSE(fs::exists(tmp / "cache" / "trireme" / "this-machine.toml"));
   EXPECT_GT(load_cluster(kept).others, 0.1);
   const Ran again = trireme(tmp.path(), plan);
   EXPECT_EQ(again.code, 0) << again.err;
