@@ -134,14 +134,14 @@ double measure_disk(const fs::path& folder) {
 }
 
 // Messages between two rank threads.
-LinkSpec measure_rank_threads() {
+LinkSpec measure_rank_threads(const std::function<bool()>& stop) {
   ThreadWorld world(2);
   LinkCost link;
   std::array<std::exception_ptr, 2> errors;
   auto rank = [&](int r) {
     auto factory = world.factory(r, nullptr);
     try {
-      LinkCost mine = measure_link(*factory->split(std::vector{0, 1}, "bench"));
+      LinkCost mine = measure_link(*factory->split(std::vector{0, 1}, "bench"), 0.2, 8 << 20, stop);
       if (r == 0) link = mine;
     } catch (...) {
       errors[size_t(r)] = std::current_exception();
@@ -282,20 +282,28 @@ Calibration calibrate_this_machine(int ranks, int threads, bool quick, const Dea
   bar.update(0);
   Calibration c = calibrate(request, [&](int64_t done, int64_t all) { bar.update(100 * done / all); });
   if (!c.known()) return c;
-  c.f32 = cpu::f32_peak(threads), c.bf16 = cpu::bf16_peak(threads);
-  c.memory_bandwidth = cpu::memory_rates(threads).triad;
-  return c;
+  c.f32 = cpu::f32_peak(threads, cpu::kPeakSeconds, request.stop);
+  c.bf16 = cpu::bf16_peak(threads, cpu::kPeakSeconds, request.stop);
+  c.memory_bandwidth = cpu::memory_rates(threads, cpu::kPeakSeconds, 0, request.stop).triad;
+  return request.stop() ? Calibration() : c;
 }
 
-ClusterSpec measure_this_machine(int threads) {
+ClusterSpec measure_this_machine(int threads, const Deadline& until) {
   ClusterSpec c;
   const OthersCpu others;
   c.name = processor_name();
   c.threads = threads;
-  c.peak.f32 = cpu::f32_peak(threads);
-  c.peak.bf16 = cpu::bf16_peak(threads);
-  c.memory_bandwidth = cpu::memory_rates(threads).triad;
-  c.intra_node = measure_rank_threads();
+  const auto stop = [&until] { return interrupt_requested() || until.passed(); };
+  Progress bar("measuring peaks", 4);
+  bar.update(0);
+  c.peak.f32 = cpu::f32_peak(threads, cpu::kPeakSeconds, stop);
+  bar.update(1);
+  c.peak.bf16 = cpu::bf16_peak(threads, cpu::kPeakSeconds, stop);
+  bar.update(2);
+  c.memory_bandwidth = cpu::memory_rates(threads, cpu::kPeakSeconds, 0, stop).triad;
+  bar.update(3);
+  c.intra_node = measure_rank_threads(stop);
+  bar.update(4);
   c.others = others.share();
   c.memory_bytes = int64_t(sysconf(_SC_PHYS_PAGES)) * int64_t(sysconf(_SC_PAGESIZE));
   c.source = "measured by trireme bench: FMA and bf16 dot peaks, memory triad, rank threads";

@@ -60,7 +60,8 @@ struct Measuring {
 ClusterSpec cluster_of(const RunSpec&, const Measuring& = {});
 fs::path measured_cluster_path();  // in the user's cache folder
 std::string processor_name();
-ClusterSpec measure_this_machine(int threads);  // without kernels
+// Without kernels. A signal or the deadline ends it, with rougher numbers.
+ClusterSpec measure_this_machine(int threads, const Deadline& until = {});
 // A GPU's cluster file: what the vendor states of it, what kernel and NVML say of how it is joined, and,
 // where it is `measured` or no vendor's figures are known, memory's rate and that of the way to the host.
 // Error: no such device.

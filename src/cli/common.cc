@@ -161,25 +161,31 @@ void keep(ClusterSpec& c, int64_t ranks, int threads) {
              measured_cluster_path().string());
 }
 
+void refuse_interrupted() {
+  if (interrupt_requested())
+    throw Error(
+        "interrupted while this machine was measured, before the first step; the same command starts over",
+        Fault::interrupted);
+}
+
 ClusterSpec measure_and_keep(const RunSpec& run, int threads, const Measuring& how) {
   const OthersCpu others;
-  ClusterSpec c = measure_this_machine(threads);
+  ClusterSpec c = measure_this_machine(threads, how.until);
+  refuse_interrupted();
   keep_links(c, measured_cluster_path());
   const int64_t ranks = run.world();
   if (run.train.comm == "thread" && ranks <= threads_of(RunSpec())) {
     if (!how.kernels) return c;
     Calibration& kernels = ranks == 1 ? c.alone : c.together;
     kernels = calibrate_this_machine(int(ranks), threads, true, how.until);
-    if (interrupt_requested())
-      throw Error(
-          "interrupted while this machine was measured, before the first step; the same command starts over",
-          Fault::interrupted);
+    refuse_interrupted();
     if (!kernels.known()) {  // nor is it kept, or nothing would measure them
       fmt::print(stderr,
                  "note: kernels are not measured, for there is no time: no expected time is forecast\n");
       return c;
     }
   }
+  if (how.until.passed()) return c;  // rougher than what is kept
   c.others = std::max(c.others, others.share());
   try {
     keep(c, ranks, threads);

@@ -204,7 +204,8 @@ double seconds_of(Communicator& c, Collective kind, ColdBuffers& buffers, int64_
 }
 
 // Calls of groups of neighbours, all groups of that size at once, as a layout's are.
-std::vector<SpeedTable> time_calls(int ranks, int group) {
+// Rank 0 asks whether to stop before each size: then there are fewer.
+std::vector<SpeedTable> time_calls(int ranks, int group, const std::function<bool()>& stop) {
   constexpr int64_t kSizes[] = {1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 22, 1 << 24};
   // Of each rank, beyond caches; of many ranks together no more than a laptop has.
   const int64_t cold = std::max<int64_t>(64 << 20, std::min<int64_t>(192 << 20, (int64_t(4) << 30) / ranks));
@@ -217,14 +218,17 @@ std::vector<SpeedTable> time_calls(int ranks, int group) {
     std::iota(mine.begin(), mine.end(), factory.rank() / group * group);
     auto c = factory.split(mine, "bench");
     ColdBuffers buffers(device, cold);
+    bool stopped = false;
     for (Collective kind : kKinds) {
       SpeedTable t;
       for (int64_t bytes : kSizes) {
+        stopped = stopped || agree_max(factory.control(), int64_t(factory.rank() == 0 && stop && stop())) > 0;
+        if (stopped) break;
         const double s = seconds_of(*c, kind, buffers, bytes);
         t.of = call_table(name_of(kind), c->algorithm(kind, bytes), size_t(group));
         t.points.push_back({.work = double(bytes), .seconds = s});
       }
-      if (factory.rank() == 0) out.push_back(std::move(t));
+      if (factory.rank() == 0 && !t.points.empty()) out.push_back(std::move(t));
     }
     c->barrier({});
   });
@@ -429,7 +433,7 @@ SpeedTable* find_table(std::vector<SpeedTable>& tables, std::string_view of) {
 
 // Calls as they were in steps, and as they are alone where no step's were of that kind or of so few bytes: on
 // the rank's own thread no slower than what is larger; beside compute with what those take longer there.
-std::vector<SpeedTable> call_tables(const CallSeconds& seen, int ranks) {
+std::vector<SpeedTable> call_tables(const CallSeconds& seen, int ranks, const std::function<bool()>& stop) {
   std::vector<SpeedTable> out;
   for (const auto& [of, sizes] : seen) {
     SpeedTable t{.of = of, .points = {}};
@@ -438,7 +442,7 @@ std::vector<SpeedTable> call_tables(const CallSeconds& seen, int ranks) {
     thin(t);
     out.push_back(std::move(t));
   }
-  for (SpeedTable& alone : time_calls(ranks, ranks)) {
+  for (SpeedTable& alone : time_calls(ranks, ranks, stop)) {
     for (const bool beside : {true, false}) {
       SpeedTable* t = find_table(out, alone.of + std::string(beside ? kBeside : ""));
       if (!t) continue;
@@ -453,17 +457,19 @@ std::vector<SpeedTable> call_tables(const CallSeconds& seen, int ranks) {
     if (!find_table(out, alone.of)) out.push_back(std::move(alone));
   }
   for (const int group : smaller_groups(ranks))
-    for (SpeedTable& t : time_calls(ranks, group)) out.push_back(std::move(t));
+    for (SpeedTable& t : time_calls(ranks, group, stop)) out.push_back(std::move(t));
   return out;
 }
 
 // What whole steps took of what their pieces foretell, by the calibration as it is so far, and by what ranks
 // divide.
-void take_whole_steps(Calibration& c, std::span<const RunSpec> runs, std::span<const double> step_s) {
+void take_whole_steps(Calibration& c, std::span<const RunSpec> runs, std::span<const double> step_s,
+                      const std::function<bool()>& stop) {
   ClusterSpec machine;
   machine.together = c;
   std::vector<WholeStep> steps;
   for (size_t i = 0; i < runs.size(); i++) {
+    if (stop && stop()) return;
     const Schedule schedule = schedule_of(runs[i]);
     const Tape tape = record_training(runs[i], schedule, c.threads);
     const double pieces_s = step_time(runs[i], schedule, machine, c.threads, tape).step_s;
@@ -525,9 +531,9 @@ Calibration calibrate(const CalibrationRequest& o, const CalibrationProgress& pr
   if (here) c.between_s = samples.between_s();  // else launches are ahead of what runs
   for (const SpeedTable& t : samples.tables()) c.ops.list.push_back(speed_table_text(t));
   if (o.ranks == 1) return c;
-  if (o.stop && o.stop()) return {};
-  for (const SpeedTable& t : call_tables(calls, o.ranks)) c.calls.list.push_back(speed_table_text(t));
-  take_whole_steps(c, runs, step_s);
+  for (const SpeedTable& t : call_tables(calls, o.ranks, o.stop)) c.calls.list.push_back(speed_table_text(t));
+  take_whole_steps(c, runs, step_s, o.stop);
+  if (o.stop && o.stop()) return {};  // half of it is none
   return c;
 }
 

@@ -50,6 +50,17 @@ class Load {
   std::array<std::thread, 2> threads_;
 };
 
+TEST(Measuring, ASignalBeforeKernelsEndsItToo) {
+  TempFolder tmp;
+  Process p(trireme_args(unmeasured("train", tiny_run_file(tmp.path(), 10))), tmp.path());
+  ASSERT_TRUE(p.wait_for_err("measuring peaks"));
+  p.send(SIGINT);
+  const Ran r = p.wait();
+  EXPECT_EQ(r.code, 3) << r.err;
+  EXPECT_NE(r.err.find("interrupted while this machine was measured"), std::string::npos) << r.err;
+  EXPECT_FALSE(measures(r)) << r.err;
+}
+
 TEST(Measuring, ASignalEndsIt) {
   TempFolder tmp;
   Process p(trireme_args(unmeasured("train", tiny_run_file(tmp.path(), 10))), tmp.path());
