@@ -80,7 +80,7 @@ std::string Progress::line(bool with_bar) const {
       s += fmt::format(" [{}{}{}]", std::string(size_t(full), '='), full < kBar ? ">" : "",
                        std::string(size_t(std::max(0, kBar - full - 1)), ' '));
     }
-    s += fmt::format(" {:3} %", int(part * 100));
+    s += fmt::format(" {:3} %", std::clamp(int(100.0 * double(done_) / double(total_)), 0, 100));
   } else {
     s += fmt::format(" {}", done_);
   }

@@ -106,7 +106,7 @@ AutoWish auto_wish_of(const RunRequest& request) {
   }
 }
 
-ChosenRun load_or_choose(const RunRequest& request, bool goes_on) {
+ChosenRun load_or_choose(const RunRequest& request, bool goes_on, const Measuring& how) {
   if (!auto_wish_of(request).any()) {
     const RunSpec asked = request.as_asked();
     return {resolve(asked, facts_of(asked, goes_on)), "", asked.precision};
@@ -136,7 +136,7 @@ ChosenRun load_or_choose(const RunRequest& request, bool goes_on) {
                         o.wish.layout ? "the layout" : "batch.micro"),
             run.precision};
   }
-  const ClusterSpec cluster = cluster_of(divided);
+  const ClusterSpec cluster = cluster_of(divided, how);
   const AutoChoice c = choose_layout(run, o.wish, cluster, rank_threads_of(divided), facts);
   return {c.tried[c.best].run, to_text(c), run.precision};
 }

@@ -19,6 +19,6 @@ struct ChosenRun {
 // the axes that are given beside it, else one a core.
 // goes_on: a run folder with a plan of the same run on as many ranks keeps its layout (of batch.micro =
 // "auto": in the same layout its microbatch), so that a resume is bit-identical.
-ChosenRun load_or_choose(const RunRequest&, bool goes_on);
+ChosenRun load_or_choose(const RunRequest&, bool goes_on, const Measuring& = {});
 
 }  // namespace trireme::cli

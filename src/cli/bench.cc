@@ -26,6 +26,7 @@
 #include "plan/calibrate.h"
 #include "plan/cluster_data.h"
 #include "plan/device_rates.h"
+#include "plan/speeds.h"
 #include "spec/found_topology.h"
 
 namespace trireme::cli {
@@ -133,14 +134,14 @@ double measure_disk(const fs::path& folder) {
 }
 
 // Messages between two rank threads.
-LinkSpec measure_rank_threads() {
+LinkSpec measure_rank_threads(const std::function<bool()>& stop) {
   ThreadWorld world(2);
   LinkCost link;
   std::array<std::exception_ptr, 2> errors;
   auto rank = [&](int r) {
     auto factory = world.factory(r, nullptr);
     try {
-      LinkCost mine = measure_link(*factory->split(std::vector{0, 1}, "bench"));
+      LinkCost mine = measure_link(*factory->split(std::vector{0, 1}, "bench"), 0.2, 8 << 20, stop);
       if (r == 0) link = mine;
     } catch (...) {
       errors[size_t(r)] = std::current_exception();
@@ -271,41 +272,76 @@ ClusterSpec gpu_of_this_machine(const std::string& name, bool measured) {
   return c;
 }
 
-Calibration calibrate_this_machine(int ranks, int threads, bool quick) {
+Calibration calibrate_this_machine(int ranks, int threads, bool quick, const Deadline& until) {
   Progress bar(fmt::format("measuring kernels, {} rank{} x {} thread{}", ranks, ranks == 1 ? "" : "s",
                            threads, threads == 1 ? "" : "s"),
                100);
   const bool bf16 = make_device("cpu")->native(DType::bf16);
-  const CalibrationRequest request{.ranks = ranks, .threads = threads, .bf16 = bf16, .quick = quick};
+  CalibrationRequest request{.ranks = ranks, .threads = threads, .bf16 = bf16, .quick = quick};
+  request.stop = [&until] { return interrupt_requested() || until.passed(); };
+  bar.update(0);
   Calibration c = calibrate(request, [&](int64_t done, int64_t all) { bar.update(100 * done / all); });
-  c.f32 = cpu::f32_peak(threads), c.bf16 = cpu::bf16_peak(threads);
-  c.memory_bandwidth = cpu::memory_rates(threads).triad;
-  return c;
+  if (!c.known()) return c;
+  c.f32 = cpu::f32_peak(threads, cpu::kPeakSeconds, request.stop);
+  c.bf16 = cpu::bf16_peak(threads, cpu::kPeakSeconds, request.stop);
+  c.memory_bandwidth = cpu::memory_rates(threads, cpu::kPeakSeconds, 0, request.stop).triad;
+  return request.stop() ? Calibration() : c;
 }
 
-MeasuredMachine measure_this_machine(int threads) {
-  MeasuredMachine m;
-  ClusterSpec& c = m.cluster;
+ClusterSpec measure_this_machine(int threads, const Deadline& until) {
+  ClusterSpec c;
   const OthersCpu others;
   c.name = processor_name();
   c.threads = threads;
-  c.peak.f32 = cpu::f32_peak(threads);
-  c.peak.bf16 = cpu::bf16_peak(threads);
-  c.memory_bandwidth = cpu::memory_rates(threads).triad;
-  c.intra_node = measure_rank_threads();
-  m.others = others.share();
+  const auto stop = [&until] { return interrupt_requested() || until.passed(); };
+  Progress bar("measuring peaks", 4);
+  bar.update(0);
+  c.peak.f32 = cpu::f32_peak(threads, cpu::kPeakSeconds, stop);
+  bar.update(1);
+  c.peak.bf16 = cpu::bf16_peak(threads, cpu::kPeakSeconds, stop);
+  bar.update(2);
+  c.memory_bandwidth = cpu::memory_rates(threads, cpu::kPeakSeconds, 0, stop).triad;
+  bar.update(3);
+  c.intra_node = measure_rank_threads(stop);
+  bar.update(4);
+  c.others = others.share();
   c.memory_bytes = int64_t(sysconf(_SC_PHYS_PAGES)) * int64_t(sysconf(_SC_PAGESIZE));
   c.source = "measured by trireme bench: FMA and bf16 dot peaks, memory triad, rank threads";
   c.date = today();
-  return m;
+  return c;
 }
+
+namespace {
+
+void bench_processor(const fs::path& path, int threads) {
+  const OthersCpu others;
+  ClusterSpec c = measure_this_machine(threads);
+  const std::string busy =
+      "note: other processes had {:.0f} % of the processors meanwhile: {} too slow; measure again when the "
+      "machine is quiet\n";
+  if (c.disturbed()) fmt::print(stderr, fmt::runtime(busy), 100 * c.others, "the peaks are");
+  keep_links(c, path);
+  const int cores = threads_of(RunSpec());
+  c.alone = calibrate_this_machine(1, int(c.threads), false);
+  if (cores > 1) c.together = calibrate_this_machine(cores, 1, false);
+  raise_peaks(c, c.alone), raise_peaks(c, c.together);
+  if (path.has_parent_path()) make_folders(path.parent_path());
+  c.disk_bandwidth = measure_disk(path.has_parent_path() ? path.parent_path() : fs::path("."));
+  c.others = std::max(c.others, others.share());
+  keep_and_show(c, path);
+  if (c.disturbed())
+    fmt::print(stderr, fmt::runtime(busy), 100 * c.others, fmt::format("what {} says is", path.string()));
+}
+
+}  // namespace
 
 void add_bench(CLI::App& app) {
   CLI::App* verb = app.add_subcommand(
       "bench",
       "measures this machine (peaks of arithmetic and memory, the disk, messages between rank "
       "threads, and what kernels reach inside training steps, with one rank and with "
-      "several) in less than a minute and keeps the result as its cluster file; under "
+      "several) in about a minute, on a busy machine in several, and keeps the result as its cluster file; "
+      "under "
       "mpirun measures the links "
       "between the processes "
       "and adds them\nexample: trireme bench --out this.toml");
@@ -330,19 +366,7 @@ void add_bench(CLI::App& app) {
     const fs::path path = out->empty() ? measured_cluster_path() : fs::path(*out);
     if (const std::optional<Launched> started = launched(); started && started->size != 1)
       return bench_processes(path, !out->empty(), *threads);
-    MeasuredMachine m = measure_this_machine(*threads > 0 ? *threads : threads_of(RunSpec()));
-    if (m.disturbed())
-      fmt::print(stderr,
-                 "note: other processes had {:.0f} % of the processors meanwhile: the peaks are too low; "
-                 "measure again when the machine is quiet\n",
-                 100 * m.others);
-    keep_links(m.cluster, path);
-    const int cores = threads_of(RunSpec());
-    m.cluster.alone = calibrate_this_machine(1, int(m.cluster.threads), false);
-    if (cores > 1) m.cluster.together = calibrate_this_machine(cores, 1, false);
-    if (path.has_parent_path()) make_folders(path.parent_path());
-    m.cluster.disk_bandwidth = measure_disk(path.has_parent_path() ? path.parent_path() : fs::path("."));
-    keep_and_show(m.cluster, path);
+    bench_processor(path, *threads > 0 ? *threads : threads_of(RunSpec()));
   });
 }
 

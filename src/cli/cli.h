@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/interrupt.h"
 #include "base/progress.h"
 #include "spec/cluster_spec.h"
 #include "spec/run_spec.h"
@@ -48,25 +49,26 @@ RunSpec resolved_here(const RunSpec&);
 // refuse_unsupported(), with the nearest layout that works.
 void refuse(const RunSpec&);
 
-// The machine: run.cluster.file, or what `bench` measured of this one (measured now, briefly, when it was
-// not); of a run on GPUs those that are here, as their vendor states. Error: there are none.
-ClusterSpec cluster_of(const RunSpec&);
-fs::path measured_cluster_path();  // in the user's cache folder
-struct MeasuredMachine {
-  ClusterSpec cluster;
-  double others = 0;  // share of the processors that other processes had meanwhile
-  // Above a tenth, the peaks are too low to be held against a quiet run.
-  bool disturbed() const { return others > 0.1; }
+// How long this machine may be measured where nothing is kept of it.
+struct Measuring {
+  bool kernels = true;  // false: peaks alone, a second or two; forecasts are then at the roof
+  Deadline until;       // kernels that were not measured by then are not
 };
+// The machine: run.cluster.file, or what `bench` measured of this one (measured now, briefly, when it was
+// not; what a busy machine gave is kept for an hour, in a file of its own); of a run on GPUs those that are
+// here, as their vendor states. Errors: there are none; a signal came meanwhile (interrupted).
+ClusterSpec cluster_of(const RunSpec&, const Measuring& = {});
+fs::path measured_cluster_path();  // in the user's cache folder
 std::string processor_name();
-MeasuredMachine measure_this_machine(int threads);
+// Without kernels. A signal or the deadline ends it, with rougher numbers.
+ClusterSpec measure_this_machine(int threads, const Deadline& until = {});
 // A GPU's cluster file: what the vendor states of it, what kernel and NVML say of how it is joined, and,
 // where it is `measured` or no vendor's figures are known, memory's rate and that of the way to the host.
 // Error: no such device.
 ClusterSpec gpu_of_this_machine(const std::string& device, bool measured);
 // What kernels reach inside steps, with so many ranks at once (plan/calibrate.h); quick: in seconds, fewer
-// sizes. Shows its progress.
-Calibration calibrate_this_machine(int ranks, int threads, bool quick);
+// sizes. Shows its progress. A signal or the deadline ends it: then it is not known().
+Calibration calibrate_this_machine(int ranks, int threads, bool quick, const Deadline& until = {});
 // What `bench` under mpirun measured of the same machine's processes, and wrote to this file, is still so.
 void keep_links(ClusterSpec&, const fs::path&);
 

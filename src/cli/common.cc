@@ -1,9 +1,12 @@
 #include <sched.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <map>
 #include <tuple>
 
+#include "base/machine.h"
 #include "cli/cli.h"
 #include "device/cpu/peak.h"
 #include "device/device.h"
@@ -76,11 +79,11 @@ void keep_links(ClusterSpec& c, const fs::path& file) {
 
 namespace {
 
-// The kept measurement of this machine, where it says what this run's ranks reach.
-std::optional<ClusterSpec> kept_cluster(const RunSpec& run, int threads) {
-  if (!fs::exists(measured_cluster_path())) return std::nullopt;
+// A kept measurement of this machine, where it says what this run's ranks reach.
+std::optional<ClusterSpec> kept_cluster(const RunSpec& run, int threads, const fs::path& file) {
+  if (!fs::exists(file)) return std::nullopt;
   try {
-    const ClusterSpec c = as_met(run, load_cluster(measured_cluster_path()));
+    const ClusterSpec c = as_met(run, load_cluster(file));
     if (c.threads == threads) return c;
   } catch (const Error& e) {  // only a cache
     const std::string why = e.what();
@@ -88,6 +91,30 @@ std::optional<ClusterSpec> kept_cluster(const RunSpec& run, int threads) {
                why.substr(0, why.find('\n')));
   }
   return std::nullopt;
+}
+
+// What was measured while other processes had a good part of the processors never displaces what was not, and
+// serves for an hour: then they may have gone.
+constexpr double kBusyServes = 3600;
+fs::path busy_cluster_path() {
+  return measured_cluster_path().replace_filename("this-machine-busy.toml");
+}
+double age_s(const fs::path& file) {
+  std::error_code ec;
+  const auto written = fs::last_write_time(file, ec);
+  if (ec) return kBusyServes;
+  return std::chrono::duration<double>(fs::file_time_type::clock::now() - written).count();
+}
+std::optional<ClusterSpec> kept_while_busy(const RunSpec& run, int threads) {
+  const double age = age_s(busy_cluster_path());
+  if (age >= kBusyServes) return std::nullopt;
+  std::optional<ClusterSpec> c = kept_cluster(run, threads, busy_cluster_path());
+  if (c)
+    fmt::print(stderr,
+               "note: this machine is taken as it was measured {} ago, while other processes had {:.0f} % of "
+               "its processors; `trireme bench` measures it when it is quiet\n",
+               human_seconds(std::max(0.0, age)), 100 * c->others);
+  return c;
 }
 
 // What was measured before of the same machine and is not measured now stays known: what one rank reaches
@@ -109,45 +136,75 @@ bool keep_calibrations(ClusterSpec& now, const fs::path& file) {
   return true;
 }
 
-ClusterSpec measure_and_keep(const RunSpec& run, int threads) {
-  MeasuredMachine m = measure_this_machine(threads);
-  keep_links(m.cluster, measured_cluster_path());
-  const int64_t ranks = run.world();
-  if (run.train.comm == "thread" && ranks <= threads_of(RunSpec()))
-    (ranks == 1 ? m.cluster.alone : m.cluster.together) = calibrate_this_machine(int(ranks), threads, true);
-  if (!keep_calibrations(m.cluster, measured_cluster_path())) {
-    fmt::print(stderr,
-               "note: what {} rank{} of {} thread{} reach was measured now and is not kept: {} says it of "
-               "other ranks or threads, and stays\n",
-               ranks, ranks == 1 ? "" : "s", threads, threads == 1 ? "" : "s",
-               measured_cluster_path().string());
-    return m.cluster;
-  }
-  if (m.disturbed()) {
-    fmt::print(
-        stderr,
-        "note: other processes had {:.0f} % of the processors while the peaks of this machine were measured: "
-        "they serve now and are not kept; `trireme bench` keeps them\n",
-        100 * m.others);
-    return m.cluster;
-  }
-  try {
+void keep_while_busy(ClusterSpec& c) {
+  const fs::path file = busy_cluster_path();
+  if (age_s(file) < kBusyServes) keep_calibrations(c, file);
+  make_folders(file.parent_path());
+  save_cluster(c, file);
+  fmt::print(stderr,
+             "note: other processes had {:.0f} % of the processors while this machine was measured: what it "
+             "gave is kept for an hour; `trireme bench` measures it when it is quiet\n",
+             100 * c.others);
+}
+
+void keep(ClusterSpec& c, int64_t ranks, int threads) {
+  if (c.disturbed()) return keep_while_busy(c);
+  if (keep_calibrations(c, measured_cluster_path())) {
     make_folders(measured_cluster_path().parent_path());
-    save_cluster(m.cluster, measured_cluster_path());
+    save_cluster(c, measured_cluster_path());
+    return;
+  }
+  fmt::print(stderr,
+             "note: what {} rank{} of {} thread{} reach was measured now and is not kept: {} says it of "
+             "other ranks or threads, and stays\n",
+             ranks, ranks == 1 ? "" : "s", threads, threads == 1 ? "" : "s",
+             measured_cluster_path().string());
+}
+
+void refuse_interrupted() {
+  if (interrupt_requested())
+    throw Error(
+        "interrupted while this machine was measured, before the first step; the same command starts over",
+        Fault::interrupted);
+}
+
+ClusterSpec measure_and_keep(const RunSpec& run, int threads, const Measuring& how) {
+  const OthersCpu others;
+  ClusterSpec c = measure_this_machine(threads, how.until);
+  refuse_interrupted();
+  keep_links(c, measured_cluster_path());
+  const int64_t ranks = run.world();
+  if (run.train.comm == "thread" && ranks <= threads_of(RunSpec())) {
+    if (!how.kernels) return c;
+    Calibration& kernels = ranks == 1 ? c.alone : c.together;
+    kernels = calibrate_this_machine(int(ranks), threads, true, how.until);
+    refuse_interrupted();
+    if (!kernels.known()) {  // nor is it kept, or nothing would measure them
+      fmt::print(stderr,
+                 "note: kernels are not measured, for there is no time: no expected time is forecast\n");
+      return c;
+    }
+  }
+  if (how.until.passed()) return c;  // rougher than what is kept
+  c.others = std::max(c.others, others.share());
+  try {
+    keep(c, ranks, threads);
   } catch (const Error& e) {
     fmt::print(stderr, "note: the measured peaks are not kept: {}\n", e.what());
   }
-  return m.cluster;
+  return c;
 }
+
 // Measured once in the life of a process, also where it may not be kept: who chooses a layout asks, and who
 // then starts it.
-ClusterSpec this_machine(const RunSpec& run) {
+ClusterSpec this_machine(const RunSpec& run, const Measuring& how) {
   const int threads = rank_threads_of(run);
-  if (std::optional<ClusterSpec> kept = kept_cluster(run, threads)) return *kept;
-  static std::map<std::tuple<int64_t, int, std::string>, ClusterSpec> measured;
-  const auto key = std::tuple(run.world(), threads, run.train.comm);
+  if (std::optional<ClusterSpec> kept = kept_cluster(run, threads, measured_cluster_path())) return *kept;
+  static std::map<std::tuple<int64_t, int, std::string, bool>, ClusterSpec> measured;
+  const auto key = std::tuple(run.world(), threads, run.train.comm, how.kernels);
   if (const auto before = measured.find(key); before != measured.end()) return before->second;
-  return measured[key] = measure_and_keep(run, threads);
+  if (std::optional<ClusterSpec> kept = kept_while_busy(run, threads)) return *kept;
+  return measured[key] = measure_and_keep(run, threads, how);
 }
 
 // Of GPUs no measurement is kept, for one machine may have several kinds.
@@ -166,10 +223,10 @@ ClusterSpec found_gpus(const RunSpec& run) {
 }  // namespace
 
 // Threads of one process share the processors that it may use; of several, each may have some of its own.
-ClusterSpec cluster_of(const RunSpec& run) {
+ClusterSpec cluster_of(const RunSpec& run, const Measuring& how) {
   if (!run.cluster.file.empty()) return as_met(run, load_cluster(run.cluster.file));
   if (run.train.device == "cuda") return found_gpus(run);
-  const ClusterSpec c = this_machine(run);
+  const ClusterSpec c = this_machine(run, how);
   return run.train.comm == "thread" ? part_of(c, run.world(), rank_threads_of(run), threads_of(RunSpec()))
                                     : c;
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "cli/cli.h"
+#include "plan/score_catalog.h"
 
 namespace trireme::cli {
 namespace {
@@ -14,6 +15,7 @@ struct Option {
   std::string name, help;  // "--stop-after"
   bool takes_value = false;
   std::vector<std::string> choices;  // of its value; none: a file
+  std::vector<std::string> names;    // that it takes beside files
 };
 struct Verb {
   std::string name, help;
@@ -34,6 +36,17 @@ std::vector<std::string> choices_of(const CLI::Option& o) {
   return all;
 }
 
+// Names that an option takes beside files: known models, and devices.
+std::vector<std::string> known_names(const std::string& option) {
+  std::vector<std::string> all;
+  if (option == "--model")
+    for (const KnownShape& s : shipped_catalog().shapes) all.push_back(s.names.front());
+  if (option == "--cluster")
+    for (const KnownDevice& d : shipped_catalog().devices) all.push_back(d.name);
+  std::erase_if(all, [](const std::string& name) { return name.find_first_of(" '\"") != name.npos; });
+  return all;
+}
+
 std::vector<Verb> verbs_of(CLI::App& app) {
   std::vector<Verb> all;
   for (CLI::App* v : app.get_subcommands([](CLI::App*) { return true; })) {
@@ -42,7 +55,8 @@ std::vector<Verb> verbs_of(CLI::App& app) {
     for (const CLI::Option* o : v->get_options())
       if (o->nonpositional())
         verb.options.push_back({"--" + o->get_lnames().front(), o->get_description(),
-                                o->get_items_expected_max() > 0, choices_of(*o)});
+                                o->get_items_expected_max() > 0, choices_of(*o),
+                                known_names("--" + o->get_lnames().front())});
     all.push_back(verb);
   }
   return all;
@@ -64,20 +78,53 @@ std::vector<std::string> keys() {
   return all;
 }
 
+// A key's values, where it has a few: "one of a, b".
+std::vector<std::string> values_of(const ConfigRow& r) {
+  constexpr std::string_view kOneOf = "one of ";
+  std::vector<std::string> all;
+  if (!r.allowed.starts_with(kOneOf)) return all;
+  for (size_t at = kOneOf.size(); at < r.allowed.size();) {
+    const size_t end = std::min(r.allowed.find(", ", at), r.allowed.size());
+    all.push_back(r.allowed.substr(at, end - at));
+    at = end + 2;
+  }
+  return all;
+}
+
+std::vector<std::string> keys_with_values() {
+  std::vector<std::string> all;
+  for (const ConfigRow& r : config_rows())
+    for (const std::string& value : values_of(r)) all.push_back(r.key + "=" + value);
+  return all;
+}
+
 // What both bash and zsh (through its bashcompinit) run.
 std::string bash(const std::vector<Verb>& verbs) {
-  std::string options, values;
+  std::string options, values, of_keys;
+  for (const ConfigRow& r : config_rows())
+    if (const auto all = values_of(r); !all.empty())
+      of_keys += fmt::format("      {}) words='{}' ;;\n", r.key, fmt::join(all, " "));
   for (const Verb& v : verbs) {
     options += fmt::format("    {}) words='{}' ;;\n", v.name, fmt::join(names(v.options), " "));
     for (const Option& o : v.options)
       if (!o.choices.empty())
         values += fmt::format("    {}:{}) words='{}' ;;\n", v.name, o.name, fmt::join(o.choices, " "));
+      else if (!o.names.empty())
+        values += fmt::format("    {}:{}) words='{}' files=1 ;;\n", v.name, o.name, fmt::join(o.names, " "));
   }
   return fmt::format(
       R"(# completion of trireme for bash; put it to use with:  source <(trireme completion bash)
 _trireme() {{
-  local cur=${{COMP_WORDS[COMP_CWORD]}} prev=${{COMP_WORDS[COMP_CWORD-1]}} verb=${{COMP_WORDS[1]}} words=
+  local cur=${{COMP_WORDS[COMP_CWORD]}} prev=${{COMP_WORDS[COMP_CWORD-1]}} verb=${{COMP_WORDS[1]}} words= files= key=
   COMPREPLY=()
+  # bash takes "=" for a word: --set KEY = VALUE
+  if [[ $cur == = ]]; then key=$prev cur=; elif [[ $prev == = ]]; then key=${{COMP_WORDS[COMP_CWORD-2]}}; fi
+  if [[ -n $key ]]; then
+    case $key in
+{4}    esac
+    COMPREPLY=($(compgen -W "$words" -- "$cur"))
+    return 0
+  fi
   if [[ $COMP_CWORD == 1 ]]; then
     COMPREPLY=($(compgen -W '{0} --help --version' -- "$cur"))
     return
@@ -96,6 +143,7 @@ _trireme() {{
   fi
   if [[ -n $words ]]; then
     COMPREPLY=($(compgen -W "$words" -- "$cur"))
+    if [[ -n $files ]]; then COMPREPLY+=($(compgen -f -- "$cur")); fi
   else
     COMPREPLY=($(compgen -f -- "$cur"))
     compopt -o filenames 2>/dev/null
@@ -104,7 +152,7 @@ _trireme() {{
 }}
 complete -F _trireme trireme
 )",
-      fmt::join(names(verbs), " "), fmt::join(keys(), " "), values, options);
+      fmt::join(names(verbs), " "), fmt::join(keys(), " "), values, options, of_keys);
 }
 
 std::string zsh(const std::vector<Verb>& verbs) {
@@ -129,9 +177,11 @@ std::string fish(const std::vector<Verb>& verbs) {
       s += fmt::format("complete -c trireme -n '__fish_seen_subcommand_from {}' -l {} -d {}", v.name,
                        o.name.substr(2), fish_text(o.help));
       if (o.name == "--set")
-        s += fmt::format(" -x -a '{}'", fmt::join(keys(), " "));
+        s += fmt::format(" -x -a '{} {}'", fmt::join(keys(), " "), fmt::join(keys_with_values(), " "));
       else if (!o.choices.empty())
         s += fmt::format(" -x -a '{}'", fmt::join(o.choices, " "));
+      else if (!o.names.empty())
+        s += fmt::format(" -r -a '{}'", fmt::join(o.names, " "));
       else if (o.takes_value)
         s += " -r";
       s += "\n";

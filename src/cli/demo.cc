@@ -4,6 +4,7 @@
 
 #include "base/interrupt.h"
 #include "base/json.h"
+#include "base/machine.h"
 #include "base/timed.h"
 #include "cli/convert.h"
 #include "cli/prepare.h"
@@ -19,12 +20,15 @@ namespace {
 constexpr double kProbeSeconds = 5,
                  kDemoSeconds = 290;  // of timing steps; of the whole demo, if it can be helped
 constexpr int64_t kFewestSteps = 100, kMostSteps = 4000;
+constexpr double kBusy = 0.1;          // share of the processors, others'
+constexpr double kLonger = 15;         // minutes that beat the control on a slow machine too
 constexpr double kAfterTraining = 20;  // seconds: evaluation, samples, export
 
 struct DemoRequest {
   std::string text, dir = "runs/demo";
   double begin_s = now_s();
   double minutes = 3.25;  // of training: the whole demo stays below five
+  bool minutes_given = false;
 };
 
 void heading(int n, std::string_view what) {
@@ -118,6 +122,20 @@ double measured_step(const RunSpec& run) {
   return sum / double(seconds.size() - kWarmUp);
 }
 
+// The run file begins with what its number of steps was chosen for.
+constexpr std::string_view kChosenFor = "# trireme demo --minutes ";
+
+// A run's number of steps is fixed when it starts.
+void refuse_other_minutes(const DemoRequest& r, const fs::path& run_file, int64_t steps) {
+  const std::string text = read_text(run_file);
+  const std::string chosen = fmt::format("{}{:g}", kChosenFor, r.minutes);
+  if (!r.minutes_given || text.substr(0, text.find('\n')) == chosen) return;
+  bad_request(
+      "--minutes {:g}: {} has a run of {} steps already, and what a run computes is fixed: give "
+      "another --dir, such as --dir {}-{:g}",
+      r.minutes, r.dir, steps, r.dir, r.minutes);
+}
+
 RunSpec make_run_file(const DemoRequest& r) {
   fs::path dir = r.dir, path = dir / "run.toml";
   auto load = [&] {
@@ -125,7 +143,11 @@ RunSpec make_run_file(const DemoRequest& r) {
     refuse_unsupported(run);
     return resolve(run, {.native_bf16 = make_device(run.train.device)->native(DType::bf16)});
   };
-  if (fs::exists(path)) return load();
+  if (fs::exists(path)) {
+    const RunSpec run = load();
+    refuse_other_minutes(r, path, run.train.steps);
+    return run;
+  }
   Tokenizer t = Tokenizer::load(dir / "tokenizer.json");
   RunSpec run = demo_spec(dir, t.vocab_size());
   run.model.finish(run.data.seq_len);
@@ -135,7 +157,14 @@ RunSpec make_run_file(const DemoRequest& r) {
       "time\n",
       kProbeSeconds);
   std::fflush(stdout);
+  const OthersCpu others;
   double step_s = measured_step(run);
+  if (const double busy = others.share(); busy > kBusy)
+    fmt::print(
+        "      other processes had {:.0f} % of the processors meanwhile: steps take longer, fewer fit, and "
+        "the "
+        "model learns less\n",
+        100 * busy);
   // Where reading and encoding took long, training takes less of the demo's time. Chosen once: it goes into
   // the run file, so an interrupted demo goes on with the same learning rates.
   double left = kDemoSeconds - kAfterTraining - (now_s() - r.begin_s);
@@ -144,7 +173,7 @@ RunSpec make_run_file(const DemoRequest& r) {
   run.optimizer.warmup = std::min<int64_t>(run.optimizer.warmup, run.train.steps / 5);
   fmt::print("      a step takes {}, so training gets {} steps: about {}\n", human_seconds(step_s),
              run.train.steps, human_seconds(step_s * double(run.train.steps)));
-  save_run(run, path);
+  write_text_atomic(path, fmt::format("{}{:g}\n{}", kChosenFor, r.minutes, save_run(run)));
   return load();
 }
 
@@ -216,8 +245,12 @@ void results(const RunSpec& run, const TrainSummary& trained) {
   fmt::print(
       "      bigram control  loss {:.4f} nats per token, perplexity {:>8.2f}   (over the same {} tokens)\n",
       control, std::exp(control), e.tokens);
-  fmt::print("      the model {} the control by {:.3f} nats\n", e.loss < control ? "beats" : "does NOT beat",
+  const bool beats = e.loss < control;
+  fmt::print("      the model {} the control by {:.3f} nats", beats ? "beats" : "loses to",
              std::fabs(control - e.loss));
+  fmt::print("{}\n", beats ? ""
+                           : fmt::format("; longer: {} demo --minutes {:g} --dir {}-{:g}", program(), kLonger,
+                                         run.train.dir, kLonger));
   heading(6, "sample, and export for Hugging Face");
   show_samples(run);
   f32.precision.compute = f32.precision.grads = "f32";
@@ -265,6 +298,7 @@ void demo(const DemoRequest& r) {
   find_own_schedule(run, cluster);
   run = choose_recompute(run, cluster, rank_threads_of(run));
   TrainingSetup t = prepare_training(run, run.precision, cluster, run.world());
+  t.says_time = false;  // the steps that were timed say it of this machine as it is now
   const Forecast& f = t.forecast;
   show_forecast(run, t);
   heading(4, "train (interrupt whenever you like: the same command goes on)");
@@ -291,13 +325,18 @@ void add_demo(CLI::App& app) {
   auto r = std::make_shared<DemoRequest>();
   verb->add_option("--text", r->text, "folder of text; default: the sources of Python's standard library");
   verb->add_option("--dir", r->dir, "run folder; another one starts afresh")->capture_default_str();
-  verb->add_option("--minutes", r->minutes,
-                   "of training, in as many steps as fit, 100 (0.05 is the smallest demo) to 4000; chosen "
-                   "when the run "
-                   "folder is made")
-      ->capture_default_str()
-      ->check(CLI::Range(0.05, 1e4));
-  verb->callback([r] { demo(*r); });
+  CLI::Option* minutes =
+      verb->add_option(
+              "--minutes", r->minutes,
+              "of training, in as many steps as fit, 100 (0.05 is the smallest demo) to 4000; chosen "
+              "when the run "
+              "folder is made")
+          ->capture_default_str()
+          ->check(CLI::Range(0.05, 1e4));
+  verb->callback([r, minutes] {
+    r->minutes_given = minutes->count() > 0;
+    demo(*r);
+  });
 }
 
 }  // namespace trireme::cli

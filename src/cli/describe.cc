@@ -204,6 +204,10 @@ bool is_cluster_file(const fs::path& p) {
   return is_cluster(parse_toml(read_small(p, kMostTomlBytes), p.string()));
 }
 
+constexpr std::string_view kReads =
+    "inspect reads a run folder, checkpoint, Hugging Face folder, data folder, .safetensors, tokenizer.json, "
+    "trace.json, metrics.jsonl, .toml or token shard (.bin, .idx, or their name without);";
+
 Description describe(const fs::path& p) {
   std::string name = p.filename().string();
   if (fs::exists(p / kManifestName)) return describe_checkpoint(p);
@@ -222,7 +226,9 @@ Description describe(const fs::path& p) {
   if (name == kManifestName) return describe_checkpoint(p.parent_path().empty() ? "." : p.parent_path());
   if (name == "config.json") return describe_hf_folder(p.parent_path().empty() ? "." : p.parent_path());
   if (p.extension() == ".json") {
-    std::string head = read_text(p).substr(0, 4096);
+    const std::string text = read_text(p), head = text.substr(0, 4096);
+    if (const size_t at = text.find_first_not_of(" \t\r\n"); at != std::string::npos && text[at] == '[')
+      bad_request("{}: a list; {} `trireme score` reads lists of measured runs", p.string(), kReads);
     return head.find("traceEvents") != std::string::npos || head.find("made_by") != std::string::npos
                ? describe_trace(p)
                : describe_tokenizer(p);
@@ -237,6 +243,9 @@ Description describe(const fs::path& p) {
         "{} is not there: give a run folder, checkpoint, Hugging Face folder, .safetensors, tokenizer.json, "
         "trace.json, .toml or token shard",
         p.string());
+  if (fs::is_regular_file(p) && p.extension() != ".bin" && p.extension() != ".idx" &&
+      !fs::exists(p.string() + ".bin"))
+    bad_request("{}: {} by its name it is none of these", p.string(), kReads);
   return describe_shard(p);
 }
 

@@ -1,4 +1,5 @@
 // A trace: where the time of its steps went. Times and counts are of one step of one rank, on average.
+#include <algorithm>
 #include <cstdlib>
 
 #include "cli/describe.h"
@@ -14,9 +15,16 @@ double rounded(double v, int decimals) {
   return std::strtod(fmt::format("{:.{}f}", v, decimals).c_str(), nullptr);
 }
 
+// Three digits, however small.
+double to_digits(double v) {
+  return std::strtod(fmt::format("{:.3g}", v).c_str(), nullptr);
+}
+
 Description rows(const std::vector<TimeRow>& all, const char* what, const TraceSummary& t, double peak) {
   Description out = Description::array();
   double steps = double(std::max<int64_t>(1, t.steps));
+  const bool computes =
+      std::any_of(all.begin(), all.end(), [](const TimeRow& r) { return r.cost.flops > 0; });
   for (const TimeRow& r : all) {
     if (out.size() == kMostRows) break;
     double bytes = double(r.cost.bytes_read + r.cost.bytes_written);
@@ -25,8 +33,8 @@ Description rows(const std::vector<TimeRow>& all, const char* what, const TraceS
                        {"ms", rounded(r.seconds * 1e3 / steps, 3)}};
     row["% of step"] = t.step_s > 0 ? rounded(100 * r.seconds / t.step_s, 1) : 0;
     if (r.cost.flops + bytes > 0 && r.seconds > 0) {
-      row["GFLOP/s"] = rounded(r.cost.flops / r.seconds * 1e-9, 1);
-      row["GB/s"] = rounded(bytes / r.seconds * 1e-9, 1);
+      if (computes) row["GFLOP/s"] = rounded(r.cost.flops / r.seconds * 1e-9, 1);
+      row["GB/s"] = to_digits(bytes / r.seconds * 1e-9);
       if (peak > 0) row["% of peak"] = rounded(100 * r.cost.flops / r.seconds / peak, 1);
     }
     out.push_back(row);

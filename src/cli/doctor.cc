@@ -96,10 +96,11 @@ bool runs(const std::string& key, std::string_view value) {
   return it == limits.end() || it->second.find(value) != std::string::npos;
 }
 
-// Is a shared library there, and does a value of a key use it?
+// Is a shared library there, and does a value of a key use it, as this program was built?
 void library(std::string_view topic, std::initializer_list<const char*> names,
              std::string_view version_symbol, std::string (*version_text)(int), const std::string& key,
-             std::string_view value, std::string_view install, Findings& out) {
+             std::string_view value, bool built, std::string_view install, std::string_view rebuild,
+             Findings& out) {
   const bool used = runs(key, value);
   for (const char* name : names) {
     void* lib = ::dlopen(name, RTLD_LAZY | RTLD_LOCAL);
@@ -111,14 +112,17 @@ void library(std::string_view topic, std::initializer_list<const char*> names,
     ::dlclose(lib);
     out.push_back(
         {std::string(topic), "note",
-         fmt::format("{} is there{}; {}", name, version,
-                     used ? fmt::format("{} = \"{}\" uses it where trireme was built with it", key, value)
-                          : "this version does not use it"),
-         ""});
+         fmt::format(
+             "{} is there{}; {}", name, version,
+             !used   ? "this version does not use it"
+             : built ? fmt::format("{} = \"{}\" uses it", key, value)
+                     : fmt::format("{} = \"{}\" would, and this trireme was built without it", key, value)),
+         used && !built ? std::string(rebuild) : ""});
     return;
   }
   out.push_back({std::string(topic), "note",
-                 used ? fmt::format("absent; {} = \"{}\" needs it", key, value)
+                 used ? fmt::format("absent; {} = \"{}\" needs it{}", key, value,
+                                    built ? "" : ", and this trireme was built without it")
                       : "absent; this version does not need it",
                  std::string(install)});
 }
@@ -134,12 +138,16 @@ void measured(Findings& out) {
     ClusterSpec c = load_cluster(path);
     const int cores = threads_of(RunSpec());
     out.push_back(
-        {"peak", "ok",
-         fmt::format("f32 {:.0f} GFLOP/s, bf16 {}, memory {:.1f} GB/s, with {} thread{} on {}",
-                     c.peak.f32 / 1e9,
-                     c.peak.bf16 > 0 ? fmt::format("{:.0f} GFLOP/s", c.peak.bf16 / 1e9) : "none",
-                     c.memory_bandwidth / 1e9, c.threads, c.threads == 1 ? "" : "s", c.date),
-         c.threads == cores
+        {"peak", c.disturbed() ? "warning" : "ok",
+         fmt::format(
+             "f32 {:.0f} GFLOP/s, bf16 {}, memory {:.1f} GB/s, with {} thread{} on {}{}", c.peak.f32 / 1e9,
+             c.peak.bf16 > 0 ? fmt::format("{:.0f} GFLOP/s", c.peak.bf16 / 1e9) : "none",
+             c.memory_bandwidth / 1e9, c.threads, c.threads == 1 ? "" : "s", c.date,
+             c.disturbed()
+                 ? fmt::format(", while other processes had {:.0f} % of the processors", 100 * c.others)
+                 : ""),
+         c.disturbed() ? "`trireme bench` on a quiet machine measures it again"
+         : c.threads == cores
              ? ""
              : fmt::format("of the {} cores that may be used: the last run had so many threads a rank; "
                            "`trireme bench` measures all",
@@ -216,12 +224,14 @@ int doctor(const std::string& dir, bool json) {
   memory(m, all);
   measured(all);
   disk(dir, all);
+  constexpr std::string_view kNvcc = "build it where nvcc is (NVIDIA's CUDA toolkit)";
   library("MPI", {"libmpi.so.40", "libmpi.so.12", "libmpi.so"}, "", nullptr, "train.comm", "mpi",
-          "apt install libopenmpi-dev, for several machines", all);
+          TRIREME_HAS_MPI, "apt install libopenmpi-dev, for several machines",
+          "apt install libopenmpi-dev, and build again", all);
   library("CUDA", {"libcuda.so.1"}, "cuDriverGetVersion", cuda_version, "train.device", "cuda",
-          "NVIDIA's driver, for GPUs", all);
-  library("NCCL", {"libnccl.so.2"}, "ncclGetVersion", nccl_version, "train.comm", "nccl",
-          "NVIDIA's libnccl2, for several GPUs", all);
+          TRIREME_HAS_CUDA, "NVIDIA's driver, for GPUs", kNvcc, all);
+  library("NCCL", {"libnccl.so.2"}, "ncclGetVersion", nccl_version, "train.comm", "nccl", TRIREME_HAS_CUDA,
+          "NVIDIA's libnccl2, for several GPUs", kNvcc, all);
   topology(all);
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   int bad = 0;

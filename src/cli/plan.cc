@@ -168,7 +168,8 @@ void add_plan(CLI::App& app) {
       bad_request(
           "RUN is required: a run file, such as configs/run/demo.toml; without one plan answers --search, "
           "--sweep, --largest, --walls and --roofline (trireme plan --help)");
-    PlannedRun planned = planned_run(*request, "");
+    // What is explained is shares of a step, not seconds: not worth measuring this machine's kernels first.
+    PlannedRun planned = planned_run(*request, "", {.kernels = !*explained});
     const RunSpec& run = planned.run;
     const ClusterSpec& cluster = planned.cluster;
     if (!planned.note.empty() && !request->json) fmt::print("{}\n\n", planned.note);

@@ -285,12 +285,12 @@ PlannedRun run_on_device(const RunRequest& request, const std::string& name) {
 
 }  // namespace
 
-PlannedRun planned_run(RunRequest request, const std::string& cluster) {
+PlannedRun planned_run(RunRequest request, const std::string& cluster, const Measuring& how) {
   if (is_device_name(cluster)) return run_on_device(request, cluster);
   if (!cluster.empty()) request.sets.push_back("cluster.file=" + toml_string(cluster));
   ChosenRun chosen = load_or_choose(request, false);
   PlannedRun p{std::move(chosen.run), {}, {}, std::move(chosen.note), chosen.asked};
-  p.cluster = cluster_of(p.run);
+  p.cluster = cluster_of(p.run, how);
   if (p.cluster.name.empty()) p.cluster.name = p.run.cluster.file;
   p.device = device_of(p.cluster, p.run.precision.compute, p.run.world());
   return p;

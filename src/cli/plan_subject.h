@@ -61,7 +61,7 @@ struct PlannedRun {
   std::string note;     // what was chosen
   PrecisionSpec asked;  // as the file has it
 };
-PlannedRun planned_run(RunRequest, const std::string& cluster);
+PlannedRun planned_run(RunRequest, const std::string& cluster, const Measuring& = {});
 // What the run leaves open beside that: layout.schedule = "auto" or "file", layout.recompute = "auto".
 void settle(PlannedRun&);
 

@@ -6,6 +6,7 @@
 #include "base/counted.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/timed.h"
 #include "cli/plan_subject.h"
 #include "cost/checkpoint_interval.h"
 #include "cost/flops.h"
@@ -169,6 +170,27 @@ struct Outcome {
   double step_s() const { return double(replay.makespan) * 1e-9; }
 };
 
+// Shows that ranks are recorded, where that takes longer than somebody waits for an answer without wondering.
+class SlowBooking {
+ public:
+  void operator()(int64_t done, int64_t all) {
+    constexpr double kPatience = 2;  // seconds
+    if (!bar_ && now_s() - begin_ < kPatience) return;
+    if (!bar_) {
+      fmt::print(
+          stderr,
+          "note: each of {} ranks is recorded op by op; --closed-form answers at once, layer by layer\n",
+          all);
+      bar_.emplace("recording ranks", all);
+    }
+    bar_->update(done);
+  }
+
+ private:
+  double begin_ = now_s();
+  std::optional<Progress> bar_;
+};
+
 Outcome simulated(const SimulateRunRequest& q, const Subject& s, const Disturbance& d) {
   if (s.scaled) {
     World w = world_of(*s.scaled);
@@ -178,8 +200,9 @@ Outcome simulated(const SimulateRunRequest& q, const Subject& s, const Disturban
     return {std::move(rows), all.tapes,   std::move(all.replay), all.class_of,
             all.pieces,      all.seconds, q.all_ranks,           all.owned};
   }
+  SlowBooking booking;
   auto step = std::make_shared<BookedStep>(
-      booked_step(s.run, schedule_of(s.run), s.cluster, rank_threads_of(s.run), d));
+      booked_step(s.run, schedule_of(s.run), s.cluster, rank_threads_of(s.run), d, std::ref(booking)));
   return {step->rows, step->ranks, step->replay, step->class_of, step->pieces, step->seconds, true, step};
 }
 

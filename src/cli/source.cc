@@ -129,10 +129,12 @@ void refuse_foreign_shards(const RunSpec& run, const trireme::Texts& shards) {
     }
     if (first->fingerprint != *said)
       bad_request(
-          "the ids of {} are of another vocabulary ({}) than {} ({}): tokenize its text with the model's "
-          "own, "
-          "`trireme tokenize TEXT --tokenizer tokenizer.json`",
-          name, hex64(*said), first->file, hex64(first->fingerprint));
+          "the ids of {} are of another vocabulary ({}) than {} ({}): name the shards that it made, "
+          "data.train = \"FOLDER/train\" and data.valid = \"FOLDER/valid\" (now \"{}\" and \"{}\"), or make "
+          "them, `trireme tokenize TEXT --tokenizer {} --out FOLDER`",
+          name, hex64(*said), first->file, hex64(first->fingerprint), fmt::join(run.data.train, ","),
+          fmt::join(run.data.valid, ","),
+          first->file.ends_with(".json") ? first->file : std::string("tokenizer.json"));
   };
   for (const std::string& name : run.data.train) hold(name, false);
   for (const std::string& name : shards) hold(name, true);

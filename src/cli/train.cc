@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <mutex>
 
 #include "base/json.h"
@@ -87,9 +88,14 @@ TrainSummary train_with_progress(const RunSpec& run, TrainingSetup& t, bool quie
   hooks.start = [&](int64_t done) {
     std::lock_guard lock(bar_mutex);
     if (quiet) return;
-    if (const std::string time = time_line(run, t.forecast); !time.empty())
+    if (const std::string time = time_line(run, t.forecast); t.says_time && !time.empty())
       fmt::print(stderr, "forecast: {}\n", time);
     bar.emplace("train", run.train.steps, Progress::Options{.begin = done, .line_every_s = 10});
+  };
+  hooks.eval = [&](int64_t step, int64_t done, int64_t all) {
+    if (quiet) return;
+    std::lock_guard lock(bar_mutex);
+    bar->update(step, fmt::format("step {}  held-out windows {} of {}", step, done, all));
   };
   hooks.step = [&](const StepMetrics& m) {
     if (quiet) return;
@@ -140,10 +146,19 @@ void end(const RunSpec& run, const TrainSummary& s, bool json) {
                 Fault::interrupted);
 }
 
+// Measuring is for the forecast's sake alone: of the time that there is it takes a quarter at most.
+Measuring measuring_until(const Deadline& deadline) {
+  Measuring how;
+  const double left = deadline.seconds_left();
+  if (std::isfinite(left)) how.until = Deadline::after(std::max(0.0, left / 4));
+  return how;
+}
+
 void train_here(const RunRequest& request, const Deadline& deadline) {
   if (const AutoWish wish = auto_wish_of(request); wish.any())  // before the choice, which is made once
     wait_without_spinning(wish.ranks > 1 ? wish.ranks : threads_of(RunSpec()));
-  ChosenRun chosen = load_or_choose(request, true);
+  const Measuring how = measuring_until(deadline);
+  ChosenRun chosen = load_or_choose(request, true, how);
   RunSpec run = std::move(chosen.run);
   if (!chosen.note.empty() && !request.json) fmt::print(stderr, "{}\n", chosen.note);
   if (run.train.comm == "mpi")
@@ -159,7 +174,7 @@ void train_here(const RunRequest& request, const Deadline& deadline) {
         "...`, with srun, or with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the environment of each",
         run.world());
   wait_without_spinning(run.world());
-  const ClusterSpec cluster = cluster_of(run);
+  const ClusterSpec cluster = cluster_of(run, how);
   find_own_schedule(run, cluster);
   run = choose_recompute(run, cluster, rank_threads_of(run));
   TrainingSetup t = prepare_training(run, chosen.asked, cluster, run.world());

@@ -19,6 +19,7 @@ struct TrainingSetup {
   Forecast forecast;
   DeviceOptions device;
   TrainOptions options;
+  bool says_time = true;  // before the first step; false: the caller knows better
 };
 
 // With as many ranks on this machine as cores, or more, looking takes time from other ranks: the program

@@ -112,9 +112,9 @@ std::vector<MemoryPoint> memory_of(const RankTape& t, const RankReplay& r) {
 }
 
 BookedStep booked_step(const RunSpec& run, const Schedule& schedule, const ClusterSpec& cluster, int threads,
-                       const Disturbance& disturbed) {
+                       const Disturbance& disturbed, const BookingProgress& progress) {
   if (run.layout.ep_load.untrained)
-    return booked_step(with_expected_load(run), schedule, cluster, threads, disturbed);
+    return booked_step(with_expected_load(run), schedule, cluster, threads, disturbed, progress);
   if (run.world() > kMostBookedRanks)
     bad_request("{} ranks are too many to record each; right is at most {}", run.world(), kMostBookedRanks);
   const BookedPaces paces(disturbed, forecast_links(run, cluster), run.world());
@@ -123,6 +123,7 @@ BookedStep booked_step(const RunSpec& run, const Schedule& schedule, const Clust
     s.tapes.push_back(record_training(run, schedule, threads, r, cluster));
     s.prices.push_back(price(s.tapes.back(), cluster, run));
     disturb(s.tapes.back(), paces, s.prices.back());
+    if (progress) progress(r + 1, run.world());
   }
   for (int r = 0; r < int(run.world()); r++) {
     s.ranks.push_back({.rank = r, .tape = &s.tapes[size_t(r)], .prices = s.prices[size_t(r)]});

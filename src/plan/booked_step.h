@@ -1,6 +1,7 @@
 // A step of a run that can be booked here: the tapes that its ranks will issue, op by op and byte by byte,
 // priced for the cluster (plan/price.h) and replayed, disturbed or not.
 #pragma once
+#include <functional>
 #include <vector>
 
 #include "plan/price.h"
@@ -22,7 +23,11 @@ struct BookedStep {
   double seconds = 0;  // of the replay
 };
 // Errors (request): more ranks than kMostBookedRanks, ranks and nodes that the world does not have.
-BookedStep booked_step(const RunSpec&, const Schedule&, const ClusterSpec&, int threads, const Disturbance&);
+//
+// progress: told how many ranks are recorded, which takes nearly all of the time.
+using BookingProgress = std::function<void(int64_t done, int64_t all)>;
+BookedStep booked_step(const RunSpec&, const Schedule&, const ClusterSpec&, int threads, const Disturbance&,
+                       const BookingProgress& progress = {});
 
 // What the ledger holds when each piece of compute begins.
 std::vector<MemoryPoint> memory_of(const RankTape&, const RankReplay&);

@@ -87,6 +87,7 @@ struct Drilled {
   double clock = 1;            // FLOP/s of a burst of arithmetic around them
   std::map<std::string, std::map<int64_t, std::vector<double>>> calls;
   double waited_s = 0;  // for each op
+  bool stopped = false;
 };
 
 // Rank 0's tapes and calls of steps for about `seconds`, and of at least `fewest`: one step that the system
@@ -118,7 +119,11 @@ Drilled drill_run(const RunSpec& run, const CalibrationRequest& o, double second
     auto agreed = [&](int64_t v) { return factory.world() > 1 ? agree_max(factory.control(), v) : v; };
     int64_t steps = 3;
     for (int64_t s = 0; s < steps; s++) {
-      agreed(0);  // all begin together
+      const bool stop = factory.rank() == 0 && o.stop && o.stop();
+      if (agreed(stop) > 0) {  // and all begin together
+        if (factory.rank() == 0) out.stopped = true;
+        break;
+      }
       recorder.start(runner, actions);
       const double took = runner.step(actions, s + 1, run.tokens_per_step(), fill).seconds;
       Tape tape = recorder.stop();
@@ -200,7 +205,8 @@ double seconds_of(Communicator& c, Collective kind, ColdBuffers& buffers, int64_
 }
 
 // Calls of groups of neighbours, all groups of that size at once, as a layout's are.
-std::vector<SpeedTable> time_calls(int ranks, int group) {
+// Rank 0 asks whether to stop before each size: then there are fewer.
+std::vector<SpeedTable> time_calls(int ranks, int group, const std::function<bool()>& stop) {
   constexpr int64_t kSizes[] = {1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 22, 1 << 24};
   // Of each rank, beyond caches; of many ranks together no more than a laptop has.
   const int64_t cold = std::max<int64_t>(64 << 20, std::min<int64_t>(192 << 20, (int64_t(4) << 30) / ranks));
@@ -213,14 +219,17 @@ std::vector<SpeedTable> time_calls(int ranks, int group) {
     std::iota(mine.begin(), mine.end(), factory.rank() / group * group);
     auto c = factory.split(mine, "bench");
     ColdBuffers buffers(device, cold);
+    bool stopped = false;
     for (Collective kind : kKinds) {
       SpeedTable t;
       for (int64_t bytes : kSizes) {
+        stopped = stopped || agree_max(factory.control(), int64_t(factory.rank() == 0 && stop && stop())) > 0;
+        if (stopped) break;
         const double s = seconds_of(*c, kind, buffers, bytes);
         t.of = call_table(name_of(kind), c->algorithm(kind, bytes), size_t(group));
         t.points.push_back({.work = double(bytes), .seconds = s});
       }
-      if (factory.rank() == 0) out.push_back(std::move(t));
+      if (factory.rank() == 0 && !t.points.empty()) out.push_back(std::move(t));
     }
     c->barrier({});
   });
@@ -435,7 +444,7 @@ SpeedTable* find_table(std::vector<SpeedTable>& tables, std::string_view of) {
 
 // Calls as they were in steps, and as they are alone where no step's were of that kind or of so few bytes: on
 // the rank's own thread no slower than what is larger; beside compute with what those take longer there.
-std::vector<SpeedTable> call_tables(const CallSeconds& seen, int ranks) {
+std::vector<SpeedTable> call_tables(const CallSeconds& seen, int ranks, const std::function<bool()>& stop) {
   std::vector<SpeedTable> out;
   for (const auto& [of, sizes] : seen) {
     SpeedTable t{.of = of, .points = {}};
@@ -444,7 +453,7 @@ std::vector<SpeedTable> call_tables(const CallSeconds& seen, int ranks) {
     thin(t);
     out.push_back(std::move(t));
   }
-  for (SpeedTable& alone : time_calls(ranks, ranks)) {
+  for (SpeedTable& alone : time_calls(ranks, ranks, stop)) {
     for (const bool beside : {true, false}) {
       SpeedTable* t = find_table(out, alone.of + std::string(beside ? kBeside : ""));
       if (!t) continue;
@@ -459,17 +468,19 @@ std::vector<SpeedTable> call_tables(const CallSeconds& seen, int ranks) {
     if (!find_table(out, alone.of)) out.push_back(std::move(alone));
   }
   for (const int group : smaller_groups(ranks))
-    for (SpeedTable& t : time_calls(ranks, group)) out.push_back(std::move(t));
+    for (SpeedTable& t : time_calls(ranks, group, stop)) out.push_back(std::move(t));
   return out;
 }
 
 // What whole steps took of what their pieces foretell, by the calibration as it is so far, and by what ranks
 // divide.
-void take_whole_steps(Calibration& c, std::span<const RunSpec> runs, std::span<const double> step_s) {
+void take_whole_steps(Calibration& c, std::span<const RunSpec> runs, std::span<const double> step_s,
+                      const std::function<bool()>& stop) {
   ClusterSpec machine;
   machine.together = c;
   std::vector<WholeStep> steps;
   for (size_t i = 0; i < runs.size(); i++) {
+    if (stop && stop()) return;
     const Schedule schedule = schedule_of(runs[i]);
     const Tape tape = record_training(runs[i], schedule, c.threads);
     const double pieces_s = step_time(runs[i], schedule, machine, c.threads, tape).step_s;
@@ -513,6 +524,7 @@ Calibration calibrate(const CalibrationRequest& o, const CalibrationProgress& pr
                                 : runs[i].batch.global > o.ranks * runs[i].batch.micro ? 3
                                                                                        : 4));
     clocks.push_back(drilled[i].clock);
+    if (drilled[i].stopped) return {};
     if (progress) progress(int64_t(i) + 1, int64_t(runs.size()));
   }
   const double usual = median(clocks);
@@ -530,8 +542,9 @@ Calibration calibrate(const CalibrationRequest& o, const CalibrationProgress& pr
   if (here) c.between_s = samples.between_s();  // else launches are ahead of what runs
   for (const SpeedTable& t : samples.tables()) c.ops.list.push_back(speed_table_text(t));
   if (o.ranks == 1) return c;
-  for (const SpeedTable& t : call_tables(calls, o.ranks)) c.calls.list.push_back(speed_table_text(t));
-  take_whole_steps(c, runs, step_s);
+  for (const SpeedTable& t : call_tables(calls, o.ranks, o.stop)) c.calls.list.push_back(speed_table_text(t));
+  take_whole_steps(c, runs, step_s, o.stop);
+  if (o.stop && o.stop()) return {};  // half of it is none
   return c;
 }
 

@@ -23,6 +23,8 @@ struct CalibrationRequest {
   // taken off. One rank.
   std::string device = "cpu";
   MakeDevice make = {};  // null: that of the name
+  // Asked before every step: true ends the measurement, and what is returned is not known().
+  std::function<bool()> stop = {};
 };
 
 // Clocks move from one second to the next: before and behind each run every rank times a burst of arithmetic,

@@ -159,7 +159,7 @@ Explanation explain(const RunSpec& run, const Schedule& schedule, const Forecast
   e.at_peak = f.booking.at_peak[size_t(Bucket::activations)];
   e.meetings = meetings_of(f.booking.tape);
   e.step_s = f.step_s, e.compute_s = f.time.compute_s;
-  e.wire_priced = f.wire_priced;
+  e.expected = f.expected, e.wire_priced = f.wire_priced;
   if (f.wire_priced) e.comm_s = f.time.comm_s, e.exposed_s = f.time.exposed_s;
   return e;
 }
@@ -180,7 +180,8 @@ std::string explain_text(const Explanation& e) {
   s += "how much is computing?\n";
   if (e.step_s == 0)
     return s + "  not known: the cluster file has no peaks (`trireme bench` measures them)\n";
-  s += fmt::format("  {:.1f} % of a step's {}; ", 100 * e.computing(), human_seconds(e.step_s));
+  s += fmt::format("  {:.1f} % of a step's {}{}; ", 100 * e.computing(), human_seconds(e.step_s),
+                   e.expected ? "" : " at the roof");
   if (!e.wire_priced) return s + "the wire takes no time in it: no alpha and beta of these links are known\n";
   const std::string wire = human_seconds(e.comm_s), waits = human_seconds(e.exposed_s);
   if (e.exposed_s > e.comm_s)  // most of it for ranks that have not come so far

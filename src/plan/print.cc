@@ -214,7 +214,8 @@ std::string step_line(const Forecast& f) {
 }
 
 std::string unmeasured_text(const Forecast& f) {
-  if (f.unmeasured_s == 0) return "";
+  constexpr double kNoise = 1e-3;  // of the step: less changes nothing that is printed
+  if (f.unmeasured_s <= kNoise * f.step_s) return "";
   std::vector<std::string> names;
   for (const OpForecast& o : f.ops)
     if (o.unmeasured_s > 0) names.push_back(o.total.op);

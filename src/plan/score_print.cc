@@ -62,7 +62,8 @@ std::string skipped_text(const ScoreReport& r) {
     auto& [count, first] = reasons[s.reason];
     if (count++ == 0) first = s.id;
   }
-  std::string text = fmt::format("{} rows are not forecast:\n", r.skipped.size());
+  std::string text;
+  if (!r.skipped.empty()) text = fmt::format("{} rows are not forecast:\n", r.skipped.size());
   for (const auto& [reason, who] : reasons)
     text += fmt::format("  {}{}: {}\n", who.second,
                         who.first > 1 ? fmt::format(" and {} more", who.first - 1) : "", reason);
@@ -142,8 +143,9 @@ std::string score_text(const ScoreReport& r, bool rows) {
       r.fits.all.rows, "family", "rows", "right", "risky", "wrong", "right by control");
   for (const VerdictStats& s : r.fits.families) text += line_of(s);
   text += line_of(r.fits.all);
-  text += fmt::format("\nmemory of {} runs, percent; control: the same; the rest as below\n{}",
-                      r.memory.all.rows, table_of(r.memory));
+  if (r.memory.all.rows > 0)
+    text += fmt::format("\nmemory of {} runs, percent; control: the same; the rest as below\n{}",
+                        r.memory.all.rows, table_of(r.memory));
   text += fmt::format("\nstep time of {} measured runs, percent; ", r.measured_rows);
   text += r.splits > 0 ? fmt::format(
                              "constants fitted on half of each family's configurations, errors on\n"

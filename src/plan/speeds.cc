@@ -212,10 +212,8 @@ ClusterSpec as_met(const RunSpec& run, ClusterSpec c) {
   return c;
 }
 
-ClusterSpec passed_by_kernels(const RunSpec& run, ClusterSpec c) {
-  const Calibration* measured = calibration_of(run, c);
-  if (!measured) return c;
-  for_tables(measured->ops, [&](const SpeedTable& t) {
+void raise_peaks(ClusterSpec& c, const Calibration& measured) {
+  for_tables(measured.ops, [&](const SpeedTable& t) {
     const size_t space = t.of.find(' ');
     if (space == t.of.npos || !is_product(t.of.substr(0, space))) return;
     const std::string type = t.of.substr(space + 1);
@@ -223,9 +221,13 @@ ClusterSpec passed_by_kernels(const RunSpec& run, ClusterSpec c) {
                    : type == "bf16" ? &c.peak.bf16
                    : type == "f16"  ? &c.peak.f16
                                     : nullptr;
-    if (!peak || *peak == 0) return;
+    if (!peak || *peak == 0) return;  // 0: the processor does not have the type
     for (const SpeedPoint& p : t.points) *peak = std::max(*peak, p.work / p.seconds);
   });
+}
+
+ClusterSpec passed_by_kernels(const RunSpec& run, ClusterSpec c) {
+  if (const Calibration* measured = calibration_of(run, c)) raise_peaks(c, *measured);
   return c;
 }
 

@@ -96,6 +96,10 @@ void take_links(ClusterSpec& now, const ClusterSpec& before);
 // Whether `now`, kept in the place of `before`, would lose what kernels reach with other ranks or threads.
 bool displaces(const ClusterSpec& now, const ClusterSpec& before);
 
+// The machine's peaks are at least what products were measured to reach: a peak that was measured while other
+// processes had the processors is less.
+void raise_peaks(ClusterSpec&, const Calibration&);
+
 // The curve that Speeds uses. Points are in ascending order of work.
 double curve_seconds(const SpeedTable&, double work);
 

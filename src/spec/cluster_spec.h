@@ -92,6 +92,7 @@ struct ClusterSpec {
   double price_per_hour = 0;    // of one device, in any currency; 0 = not known
   double mtbf_hours = 50000;    // device-hours between failures
   int64_t threads = 0;          // CPU: threads that the numbers were measured with
+  double others = 0;            // CPU: share of the processors that other processes had meanwhile
   // What kernels reach here: one rank with all threads, and ranks of fewer threads together.
   Calibration alone, together;
   std::string source, date;  // "measured by bench" or a vendor's page; YYYY-MM-DD
@@ -99,6 +100,8 @@ struct ClusterSpec {
 
   double mtbf_s(int64_t world) const { return mtbf_hours * 3600 / double(world < 1 ? 1 : world); }
   int64_t devices() const { return nodes * devices_per_node; }
+  // Above a tenth, what was measured is too slow to be held against a quiet run.
+  bool disturbed() const { return others > 0.1; }
   // Levels above the node: `tiers`, or one of all nodes, joined by inter_node; none of a single node.
   std::vector<TierSpec> levels() const;
   // What two levels make of it: the slowest that a node meets on its way to any other.
@@ -131,6 +134,10 @@ struct ClusterSpec {
       "between failures that end a run: n devices fail n times as often (Llama 3 on H100s: 50,675)",
       Rule{.low = 0, .high = 1e12, .low_open = true});
     v("threads", threads, "threads", "CPU threads that the numbers were measured with", between(0, 65536));
+    v("others", others, "",
+      "share of the processors that other processes had while the numbers were measured; above 0.1 they are "
+      "those of a busy machine",
+      between(0, 1));
     v.section("alone", alone, "what kernels reach on this machine with one rank of all threads (bench)");
     v.section("together", together, "what they reach with several ranks at once (bench)");
     v("source", source, "", "where the numbers are from");

@@ -373,7 +373,7 @@ int64_t left_out_kv_heads(const Object& o, const ModelSpec& m) {
 }
 
 // The qwens' dense layers: those listed, which must be the first ones, and of the rest all but every
-// so-manieth.
+// n-th.
 void read_dense_layers(Object& o, ModelSpec& m) {
   m.expert_step = o.whole("decoder_sparse_step", 1, kMaxLayers);
   if (const Json* dense = o.find("mlp_only_layers")) {

@@ -73,7 +73,7 @@ struct ModelSpec {
   int64_t moe_ffn = 0;            // of an expert: ffn
   int64_t shared_ffn = 0;         // of the shared expert; with a gate: experts_per_token * moe_ffn
   int64_t dense_layers = 0;       // the first so many blocks are dense, of width ffn
-  int64_t expert_step = 1;        // beyond them every so-manieth block, counted from 1, has experts
+  int64_t expert_step = 1;        // beyond them every n-th block, counted from 1, has experts
   // Groups of experts, of which a token visits the worthiest (DeepSeek's node limit).
   int64_t expert_groups = 1, top_groups = 1;
   // Multi-head latent attention (docs/latent_attention.md); kv_rank = 0: keys and values of their own.
@@ -168,8 +168,7 @@ struct ModelSpec {
     v("dense_layers", dense_layers, "", "with experts: the first so many blocks have a dense feed-forward",
       between(0, kMaxLayers));
     v("expert_step", expert_step, "",
-      "with experts: beyond dense_layers every so-manieth block, counted from 1, has them",
-      between(1, kMaxLayers));
+      "with experts: beyond dense_layers every n-th block, counted from 1, has them", between(1, kMaxLayers));
     v("expert_groups", expert_groups, "", "experts lie in so many equal groups", between(1, 65536));
     v("top_groups", top_groups, "", "of which so many supply a token's experts", between(1, 65536));
     v("kv_rank", kv_rank, "",

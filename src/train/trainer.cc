@@ -68,8 +68,8 @@ class Trainer {
         control_(factory.control()),
         reports_(size_t(factory.world())) {
     // Rank 0 looks first: what is wrong with folder or data is told once.
+    if (first()) open_data();  // before the lock, which makes the folder
     if (first()) lock_.emplace(run.train.dir);
-    if (first()) open_data();
     agree_max(control_, 0);
     if (!first()) open_data();
     runner_.emplace(run, RunMode::train, device, options.arena_bytes, &comms_);
@@ -261,7 +261,10 @@ class Trainer {
     double sum = 0;
     int64_t tokens = 0;
     for (const std::string& shard : batches_->valid()) {
-      EvalResult e = evaluate_shard(*runner_, run_, shard, run_.train.eval_batches);
+      EvalResult e =
+          evaluate_shard(*runner_, run_, shard, run_.train.eval_batches, [&](int64_t done, int64_t all) {
+            if (hooks_.eval) hooks_.eval(done_, done, all);
+          });
       if (batches_->valid().size() > 1) m.eval_losses.emplace_back(shard, e.loss);
       sum += e.loss * double(e.tokens), tokens += e.tokens;
       m.eval_loss = batches_->valid().size() > 1 ? sum / double(tokens) : e.loss;

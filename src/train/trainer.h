@@ -20,6 +20,8 @@ struct TrainHooks {
   std::function<void(const std::string& line)> note;  // "resumed from step 200", "saved ...", warnings
   std::function<void(int64_t done)> start;            // steps done before this call: 0, or a checkpoint's
   std::function<void(const StepMetrics&)> step;       // after each step's metrics were written
+  // While a shard is evaluated behind a step: windows done and in all.
+  std::function<void(int64_t step, int64_t done, int64_t all)> eval;
   std::function<void(std::string_view phase)>
       phase;  // as StepControl::phase, and "metrics", "eval", "save:..." (train.async_save: the last from
               // a thread of its own)

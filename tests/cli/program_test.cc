@@ -241,6 +241,15 @@ TEST(Train, ADeadlineThatHasPassedIsExitThreeWithoutAStep) {
                   {"--stop-after", "soon", "55m"});
 }
 
+TEST(Train, ARefusalOfItsDataLeavesNoFolder) {
+  TempFolder tmp;
+  const fs::path file = tiny_run_file(tmp.path(), 2);
+  const Ran refused =
+      trireme(tmp.path(), train_args(file, {"--set", "data.train=" + (tmp / "none").string()}));
+  EXPECT_EQ(refused.code, 2) << refused.err;
+  EXPECT_FALSE(fs::exists(tmp / "run")) << refused.err;
+}
+
 TEST(Train, TwoTrainersInOneFolderAreOneTooMany) {
   TempFolder tmp;
   fs::path file = tiny_run_file(tmp.path(), kEndless);

@@ -279,6 +279,19 @@ std::vector<std::string> offered(const fs::path& home, const std::string& words)
   return lines_of(r.out);
 }
 
+TEST(Inspect, SaysWhatItReadsOfWhatItDoesNot) {
+  TempFolder tmp;
+  write_text_atomic(tmp / "README.md", "# words\n");
+  write_text_atomic(tmp / "rows.json", "[{\"id\": \"a\"}]\n");
+  for (const auto& [name, more] :
+       {std::pair{"README.md", "token shard (.bin, .idx"}, {"rows.json", "`trireme score` reads"}}) {
+    const Ran r = trireme(tmp.path(), {"inspect", (tmp / name).string()});
+    EXPECT_EQ(r.code, 2);
+    EXPECT_NE(r.err.find("inspect reads a run folder"), std::string::npos) << r.err;
+    EXPECT_NE(r.err.find(more), std::string::npos) << r.err;
+  }
+}
+
 TEST(Completion, BashCompletesVerbsOptionsKeysAndFiles) {
   if (!fs::exists("/bin/bash")) GTEST_SKIP() << "no bash here";
   TempFolder tmp;
@@ -287,6 +300,10 @@ TEST(Completion, BashCompletesVerbsOptionsKeysAndFiles) {
   EXPECT_EQ(offered(tmp.path(), "trireme train --stop"), Words{"--stop-after"});
   EXPECT_EQ(offered(tmp.path(), "trireme train x.toml --set optimizer.lr"), Words{"optimizer.lr="});
   EXPECT_EQ(offered(tmp.path(), "trireme completion z"), Words{"zsh"});
+  EXPECT_EQ(offered(tmp.path(), "trireme train x.toml --set layout.schedule = zb-v"), Words{"zb-v"});
+  EXPECT_EQ(offered(tmp.path(), "trireme train x.toml --set layout.offload ="),
+            (Words{"none", "inputs", "state", "all"}));
+  EXPECT_EQ(offered(tmp.path(), "trireme plan --model llama3-40"), Words{"llama3-405B"});
   EXPECT_EQ(offered(tmp.path(), "trireme help ev"), Words{"eval"});
   tiny_run_file(tmp.path(), 1);
   EXPECT_EQ(offered(tmp.path(), "trireme plan " + (tmp / "ru").string()), Words{(tmp / "run.toml").string()});

@@ -82,9 +82,10 @@ double now() {
 // Best rate of `burst(thread)`, each call doing `work` on every thread, over `seconds` of bursts. A burst
 // lasts from its first thread's start to its last one's end.
 template <class F>
-double best_rate(int threads, double seconds, double work, F&& burst) {
+double best_rate(int threads, double seconds, double work, const Stop& stop, F&& burst) {
   double best = 0;
-  for (double begin = now(); now() - begin < seconds;) {
+  const double begin = now();
+  do {
     double first = 1e300, last = 0;
 #pragma omp parallel num_threads(threads) reduction(min : first) reduction(max : last)
     {
@@ -94,16 +95,17 @@ double best_rate(int threads, double seconds, double work, F&& burst) {
       last = now();
     }
     best = std::max(best, work * threads / (last - first));
-  }
+  } while (now() - begin < seconds && !(stop && stop()));
   return best;
 }
 
 // Keeps results alive.
 volatile double g_sink = 0;
 
-double arithmetic_peak(int threads, double seconds, double flops_per_round, double (*burst)(long)) {
+double arithmetic_peak(int threads, double seconds, const Stop& stop, double flops_per_round,
+                       double (*burst)(long)) {
   constexpr long kRounds = 200'000;  // about a millisecond
-  return best_rate(threads, seconds, flops_per_round * double(kRounds),
+  return best_rate(threads, seconds, flops_per_round * double(kRounds), stop,
                    [=](int) { g_sink = burst(kRounds); });
 }
 
@@ -127,21 +129,21 @@ class Pages {
 
 }  // namespace
 
-double f32_peak(int threads, double seconds) {
-  return arithmetic_peak(threads, seconds, HWY_DYNAMIC_DISPATCH(f32_flops_per_round)(),
+double f32_peak(int threads, double seconds, const Stop& stop) {
+  return arithmetic_peak(threads, seconds, stop, HWY_DYNAMIC_DISPATCH(f32_flops_per_round)(),
                          [](long rounds) { return HWY_DYNAMIC_DISPATCH(f32_burst)(rounds); });
 }
 
-double bf16_peak(int threads, double seconds) {
+double bf16_peak(int threads, double seconds, const Stop& stop) {
   if (!multiplies_natively(DType::bf16)) return 0;
   // A round takes some eight times as long as one on vectors.
   if (tiles::kernels())
-    return arithmetic_peak(threads, seconds, tile_flops_per_round() / 8,
+    return arithmetic_peak(threads, seconds, stop, tile_flops_per_round() / 8,
                            [](long rounds) { return tile_burst(rounds / 8); });
-  return arithmetic_peak(threads, seconds, bf16_flops_per_round(), bf16_burst);
+  return arithmetic_peak(threads, seconds, stop, bf16_flops_per_round(), bf16_burst);
 }
 
-MemoryRates memory_rates(int threads, double seconds, long bytes_of_all) {
+MemoryRates memory_rates(int threads, double seconds, long bytes_of_all, const Stop& stop) {
   if (bytes_of_all == 0)
     bytes_of_all = std::max(4 * std::max(0L, sysconf(_SC_LEVEL3_CACHE_SIZE)), 192L << 20);
   const long per_thread = std::max(1L, bytes_of_all / 3 / 4 / threads / 4096) * 4096;  // floats of one array
@@ -150,20 +152,24 @@ MemoryRates memory_rates(int threads, double seconds, long bytes_of_all) {
   float *a = pages.floats(), *b = a + n, *c = b + n;
   auto part = [=](float* x, int t) { return x + t * per_thread; };
   auto write = [&](int t) { HWY_DYNAMIC_DISPATCH(write_all)(part(a, t), per_thread, 1.5f); };
+  // Pages come when they are touched first, on a busy machine in many seconds; by the thread that reads them.
+  constexpr long kTouched = 1L << 20;
+  for (float* x : {a, b, c})
+    for (long at = 0; at < per_thread; at += kTouched) {
+      if (stop && stop()) return {};
 #pragma omp parallel num_threads(threads)
-  {
-    for (float* x : {a, b, c})
-      HWY_DYNAMIC_DISPATCH(write_all)(part(x, omp_get_thread_num()), per_thread, 1.f);
-  }
+      HWY_DYNAMIC_DISPATCH(write_all)
+      (part(x, omp_get_thread_num()) + at, std::min(kTouched, per_thread - at), 1.f);
+    }
   const double bytes = double(per_thread) * sizeof(float);
   MemoryRates rates;
-  rates.read = best_rate(threads, seconds / 3, 3 * bytes, [&](int t) {
+  rates.read = best_rate(threads, seconds / 3, 3 * bytes, stop, [&](int t) {
     double sum = 0;
     for (float* x : {a, b, c}) sum += double(HWY_DYNAMIC_DISPATCH(read_all)(part(x, t), per_thread));
     g_sink = sum;
   });
-  rates.write = best_rate(threads, seconds / 3, bytes, write);
-  rates.triad = best_rate(threads, seconds / 3, 3 * bytes, [&](int t) {
+  rates.write = best_rate(threads, seconds / 3, bytes, stop, write);
+  rates.triad = best_rate(threads, seconds / 3, 3 * bytes, stop, [&](int t) {
     HWY_DYNAMIC_DISPATCH(triad)(part(a, t), part(b, t), part(c, t), per_thread, 0.5f);
   });
   return rates;

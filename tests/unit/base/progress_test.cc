@@ -81,6 +81,21 @@ TEST_F(ProgressTest, PlainLinesInAPipe) {
             "train  30 %  loss 3.2  1 min 10 s left\n");
 }
 
+TEST_F(ProgressTest, PercentagesOfWholeStepsAreWhole) {
+  {
+    Progress::Options o = options(false);
+    o.line_every_s = 0;
+    Progress p("train", 100, o);
+    for (const int64_t done : {7, 29, 57, 58, 99}) p.update(done);
+  }
+  const std::string got = written();
+  size_t at = 0;
+  for (const char* percent : {"  7 %", " 29 %", " 57 %", " 58 %", " 99 %"}) {
+    at = got.find(percent, at);
+    EXPECT_NE(at, std::string::npos) << percent << " not in " << got;
+  }
+}
+
 TEST_F(ProgressTest, OneRedrawnLineOnATerminal) {
   {
     Progress p("eval", 4, options(true));

@@ -180,6 +180,15 @@ TEST(MeasureLink, IsAgreedOn) {
     });
 }
 
+TEST(MeasureLink, EndsWhenRankZeroIsTold) {
+  with_ranks(2, [&](Rank& me) {
+    int asked = 0;
+    const LinkCost l = measure_link(*me.all, 4, 1 << 10, [&] { return ++asked > 0; });
+    EXPECT_GT(l.alpha, 0);
+    EXPECT_EQ(asked, me.all->rank() == 0 ? 2 : 0);  // of a message of a byte, and of a long one
+  });
+}
+
 TEST(Options, LinksOfAClusterFile) {
   const LinkCost l = cost_of(LinkSpec{.latency = 2e-6, .bandwidth = 4e9});
   EXPECT_EQ(l.alpha, 2e-6);

@@ -22,5 +22,14 @@ TEST(Peak, MeasuresWhatTheProcessorHas) {
   for (double r : {rates.read, rates.write, rates.triad}) EXPECT_TRUE(std::isfinite(r) && r > 1e6) << r;
 }
 
+TEST(Peak, EndsWhenTold) {
+  int asked = 0;
+  const Stop stop = [&] { return ++asked > 0; };
+  EXPECT_GT(f32_peak(1, 5, stop), 1e6);  // one burst
+  EXPECT_EQ(asked, 1);
+  EXPECT_EQ(memory_rates(1, 5, 3 << 20, stop).triad, 0);  // before memory is touched
+  EXPECT_EQ(asked, 2);
+}
+
 }  // namespace
 }  // namespace trireme::cpu

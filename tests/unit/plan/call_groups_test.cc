@@ -81,5 +81,20 @@ TEST(CallGroups, PriceTheCallsOfALayoutsGroups) {
   EXPECT_GT(by_two, 3);
 }
 
+// Behind the last step calls are still timed one by one, and whole steps recorded: on a busy machine that
+// takes longer than the steps.
+TEST(CallGroups, AMeasurementEndsBehindItsStepsToo) {
+  bool stop = false;
+  int asked = 0;
+  CalibrationRequest request{.ranks = 2, .threads = 1, .bf16 = false, .quick = true};
+  request.stop = [&] {
+    asked += stop;
+    return stop;
+  };
+  const Calibration c = calibrate(request, [&](int64_t done, int64_t all) { stop = done == all; });
+  EXPECT_FALSE(c.known());
+  EXPECT_EQ(asked, 3);  // before the first call, the first whole step, and what is returned
+}
+
 }  // namespace
 }  // namespace trireme::test
