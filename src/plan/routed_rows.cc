@@ -71,7 +71,7 @@ std::optional<RoutedBytes> routed_bytes(const RunSpec& run, const Schedule& sche
   if (wire.rows.empty()) return std::nullopt;
   const RowExchange e = exchange_of(run);
   const Mesh mesh = mesh_of(run.layout);
-  const std::vector<StageRange> stages = split_layers(run.model, run.data.seq_len, schedule.stages);
+  const std::vector<StageRange> stages = split_layers(run, schedule.stages);
   const int64_t row = run.model.hidden * size_of(dtype_from_name(run.precision.compute));
   RoutedBytes all;
   for (const MostWire::Rows& r : wire.rows) {
