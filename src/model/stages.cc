@@ -106,19 +106,37 @@ class EvenCut {
   std::vector<Window> windows_;  // by number of stages
 };
 
+// The embedding before the first, the head behind the last.
+std::vector<StageRange> ranges_of(const std::vector<int64_t>& counts) {
+  std::vector<StageRange> out;
+  int64_t first = 0;
+  for (size_t s = 0; s < counts.size(); first += counts[s++])
+    out.push_back(
+        {.first = first, .last = first + counts[s], .embedding = s == 0, .head = s + 1 == counts.size()});
+  return out;
+}
+
 }  // namespace
 
 std::vector<StageRange> split_layers(const ModelSpec& m, int64_t seq, int stages) {
   require(stages >= 1 && stages <= m.layers, "each stage has a block");
   const std::vector<double> costs = costs_of(m, seq);
-  std::vector<StageRange> out;
-  int64_t first = 0;
-  for (int64_t n : EvenCut(costs, size_t(stages), least_dearest(costs, size_t(stages))).counts()) {
-    out.push_back(
-        {.first = first, .last = first + n, .embedding = first == 0, .head = first + n == m.layers});
-    first += n;
-  }
-  return out;
+  return ranges_of(EvenCut(costs, size_t(stages), least_dearest(costs, size_t(stages))).counts());
+}
+
+std::vector<StageRange> split_evenly(const ModelSpec& m, int stages) {
+  require(stages >= 1 && stages <= m.layers + 2, "only the first and the last stage may have no block");
+  const int64_t each = (m.layers + stages - 1) / stages;
+  std::vector<int64_t> counts(size_t(stages), each);
+  int64_t fewer = each * stages - m.layers;
+  for (size_t i = 0; fewer > 0; i++, fewer--)  // the last, the first, the one before the last, ...
+    counts[i == 1 ? 0 : i == 0 ? counts.size() - 1 : counts.size() - i]--;
+  return ranges_of(counts);
+}
+
+std::vector<StageRange> split_layers(const RunSpec& run, int stages) {
+  return run.layout.cut == "even" ? split_evenly(run.model, stages)
+                                  : split_layers(run.model, run.data.seq_len, stages);
 }
 
 }  // namespace trireme

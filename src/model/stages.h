@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "model/build.h"
+#include "spec/run_spec.h"
 
 namespace trireme {
 
@@ -13,5 +14,13 @@ namespace trireme {
 // would make deep ones no shorter. Among equal ones the early stages take more, because their neighbours wait
 // for them anyway.
 std::vector<StageRange> split_layers(const ModelSpec&, int64_t seq, int stages);
+
+// As many blocks for each. Where they do not divide, the last stage has one less, then the first, then others
+// from the end; only the first, which has the embedding, and the last, which has the head, may have none: at
+// most two stages more than blocks.
+std::vector<StageRange> split_evenly(const ModelSpec&, int stages);
+
+// As the run says (layout.cut).
+std::vector<StageRange> split_layers(const RunSpec&, int stages);
 
 }  // namespace trireme

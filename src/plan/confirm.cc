@@ -294,7 +294,7 @@ std::string row_text(const SearchRequest& q, const Confirmed& c, bool dropped) {
 }  // namespace
 
 std::vector<int> fullest_ranks(const RunSpec& run, const Schedule& schedule) {
-  const std::vector<StageRange> stages = split_layers(run.model, run.data.seq_len, schedule.stages);
+  const std::vector<StageRange> stages = split_layers(run, schedule.stages);
   // What selective keeps lies between all of a block and its input alone: the fullest of both.
   std::vector<std::vector<StageHolds>> holds;
   if (run.layout.recompute != "full") holds.push_back(stage_holds(run, stages, false));

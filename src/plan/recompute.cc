@@ -56,8 +56,7 @@ RunSpec with_choice(RunSpec run, const std::vector<Texts>& order, size_t n, int6
 
 int64_t most_blocks(const RunSpec& run) {
   int64_t most = 0;
-  for (const StageRange& s :
-       split_layers(run.model, run.data.seq_len, int(run.layout.pp * run.layout.chunks)))
+  for (const StageRange& s : split_layers(run, int(run.layout.pp * run.layout.chunks)))
     most = std::max(most, s.last - s.first);
   return most;
 }

@@ -84,7 +84,7 @@ struct ExpertPasses {
 ExpertPasses passes_of(const RunSpec& run, const Schedule& schedule, const RowExchange& e,
                        const MostWire::Rows& r) {
   const Mesh mesh = mesh_of(run.layout);
-  const std::vector<StageRange> stages = split_layers(run.model, run.data.seq_len, schedule.stages);
+  const std::vector<StageRange> stages = split_layers(run, schedule.stages);
   ExpertPasses p;
   for (const Action& a : schedule.ranks[size_t(mesh.coord(r.rank, Axis::pp))])
     for (int64_t b = stages[size_t(a.stage)].first; a.kind == Act::F && b < stages[size_t(a.stage)].last; b++)

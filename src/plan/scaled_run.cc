@@ -85,7 +85,8 @@ void know(const ScoreConstants& constants, std::string_view option, const std::s
 class WorkWriter {
  public:
   explicit WorkWriter(const ScaledRun& s)
-      : c_(step_case_of(s)),
+      : run_(s.run),
+        c_(step_case_of(s)),
         d_(s.figures),
         f_(s.own ? own_constants(constants_of(s.by)) : constants_of(s.by)),
         slower_(slowness(c_, d_, f_)) {}
@@ -141,7 +142,7 @@ class WorkWriter {
   }
 
   void stages(WorldWork& w, const Schedule& schedule) const {
-    const std::vector<StageRange> ranges = split_layers(c_.model, c_.seq, schedule.stages);  // as a run does
+    const std::vector<StageRange> ranges = split_layers(run_, schedule.stages);
     const std::vector<int> holder = rank_of_stages(schedule);
     std::vector<HeldParameters> held(schedule.ranks.size());
     const auto hold = [&](size_t stage, const HeldParameters& h) {
@@ -166,6 +167,7 @@ class WorkWriter {
           nanoseconds((c_.own ? 0 : update_seconds(c_, d_, f_, h)) + step_seconds(c_, d_, f_)));
   }
 
+  const RunSpec& run_;
   StepCase c_;
   DeviceFigures d_;
   FitValues f_;
@@ -186,7 +188,7 @@ StepCase step_case_of(const ScaledRun& s) {
   c.tp = l.tp, c.pp = l.pp, c.dp = l.dp, c.cp = l.cp, c.ep = l.ep;
   c.micro = run.batch.micro, c.microbatches = run.microbatches(), c.chunks = l.chunks;
   c.zero = effective_zero(l), c.nearest = nearest_of(l.order);
-  c.sequence = l.sequence || l.tp == 1, c.cut = StageCut::by_cost;
+  c.sequence = l.sequence || l.tp == 1, c.cut = l.cut == "even" ? StageCut::even : StageCut::by_cost;
   c.recompute = l.recompute == "full" ? 1 : 0;
   c.renorm = l.recompute == "selective";
   c.grad_bytes = run.precision.reduce == "bf16" ? 2 : 4;

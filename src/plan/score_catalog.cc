@@ -193,7 +193,8 @@ SourceRule rule_of(const Json& j, std::string_view file) {
   r.selective = j.value("selective", 0.0);
   r.sliced = j.value("sliced", int64_t{0}), r.interleaved = j.value("interleaved", int64_t{0});
   r.chunk_layers = j.value("chunk_layers", int64_t{0});
-  r.zero_missing = j.value("zero_missing", 0),
+  r.zero_missing = j.value("zero_missing", 0), r.tp_missing = j.value("tp_missing", int64_t{0});
+  r.model = j.value("model", "");
   r.recompute = recompute_of(j.value("recompute", r.recompute), file);
   r.shards = j.value("shards", int64_t{0});
   r.micro_is_replica = j.value("micro_is_replica", false);

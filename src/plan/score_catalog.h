@@ -64,6 +64,8 @@ struct SourceRule {
   int64_t interleaved = 0;   // chunks of an interleaved schedule whose row does not say how many; 0 = any
   int64_t chunk_layers = 0;  // blocks of each chunk of its pipelines, of rows that do not say; 0 = any
   int zero_missing = 0;
+  int64_t tp_missing = 0;             // tensor parallel ranks of rows that do not say; 0 = nobody says
+  std::string model;                  // shape of rows of its hidden size and layers that name none
   int64_t shards = 0;                 // StepCase's, of rows that do not say
   std::string recompute = "unknown";  // of rows that do not say, one of kRecomputes
   bool micro_is_replica = false;

@@ -161,6 +161,9 @@ void RowReader::read_source() {
     break;
   }
   if (!rule_) unusable("no rule of the catalog says how source \"{}\" is read", printable(row_.source));
+  if (const KnownShape* own = name.empty() ? c_.shape_named(rule_->model) : nullptr;
+      own && own->model.hidden == s_.model.hidden && own->model.layers == s_.model.layers)
+    s_.model = own->model;
   if (ModelSpec& m = s_.model; rule_->dense_layers && m.moe() && f_.whole("model", "layers"))
     m.dense_layers = std::min(*rule_->dense_layers, m.layers - 1);
   row_.family = rule_->family, row_.software = rule_->software, row_.site = rule_->site;
@@ -178,9 +181,10 @@ void RowReader::read_layout() {
     if (v < 1 || v > kMostDegree) unusable("layout.{} is {}", key, v);
     return v;
   };
-  for (const char* key : {"tp", "pp"})
-    if (!f_.find("layout", key)) unusable("no layout.{}", key);
-  s_.tp = degree("tp", 1), s_.pp = degree("pp", 1), s_.cp = degree("cp", 1), s_.ep = degree("ep", 1);
+  const int64_t tp = rule_->tp_missing;
+  if (tp == 0 && !f_.find("layout", "tp")) unusable("no layout.tp");
+  if (!f_.find("layout", "pp")) unusable("no layout.pp");
+  s_.tp = degree("tp", tp), s_.pp = degree("pp", 1), s_.cp = degree("cp", 1), s_.ep = degree("ep", 1);
   const double product = double(s_.tp) * double(s_.pp) * double(s_.cp);
   if (product > double(gpus_) || gpus_ % int64_t(product) != 0)
     unusable("degrees do not multiply: tp {} x pp {} x cp {} in {} GPUs", s_.tp, s_.pp, s_.cp, gpus_);
@@ -338,7 +342,10 @@ void RowReader::read_recompute() {
   if (schedule.starts_with("ZB-2p") || schedule.starts_with("ZB-H2"))
     s_.bubble = 0.06, s_.order = PipelineOrder::zb_h2;
   if (schedule == "GPipe") s_.order = PipelineOrder::gpipe;
-  if (schedule == "DualPipe") s_.bubble = 0.35;
+  // Two stages a rank, one microbatch's forward beside another's backward: compute for the exchange to hide
+  // behind.
+  if (schedule == "DualPipe" && s_.pp > 1)
+    s_.chunks = 2, s_.bubble = 2 * 0.35, s_.order = PipelineOrder::dualpipe_v;
 }
 
 // Share of a block's products that are done again where what queries, keys, values (and, without `out`,

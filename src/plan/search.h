@@ -206,6 +206,8 @@ struct SearchWhy {
 SearchWhy why(const SearchRequest&, const SearchResult&);
 // Tolls of a step, largest first: name and seconds.
 std::vector<std::pair<std::string, double>> tolls_of(const StepSeconds&);
+// What binds a layout: the largest beside products.
+std::pair<std::string, double> binding_toll(const StepSeconds&);
 
 struct Confirmation;  // plan/confirm.h
 struct FlipPoint;     // plan/search_flip.h

@@ -32,6 +32,12 @@ std::string cost_text(const SearchRequest& q, const Priced& p) {
   return q.price > 0 ? fmt::format("{:.2f}", c) : fmt::format("{:.1f} h", c);
 }
 
+// "pipeline bubble 7 %" of a step.
+std::string binds_text(const Priced& p) {
+  const auto [name, seconds] = binding_toll(p.time);
+  return fmt::format("{} {:.0f} %", name, 100 * seconds / p.time.total);
+}
+
 // found: what was booked and simulated of it; null: nothing.
 std::string row_text(const SearchRequest& q, const Priced& p, const Confirmed* found, bool with_found) {
   std::string s = fmt::format("{:8.3f} s ", p.time.total);
@@ -44,7 +50,7 @@ std::string row_text(const SearchRequest& q, const Priced& p, const Confirmed* f
   s += fmt::format("{:9} ", cost_text(q, p));
   if (q.by == RankBy::loss) s += fmt::format("{:>11} {:6} ", loss_hours(p), p.layout.global);
   if (q.gpus.size() > 1) s += fmt::format("{:6} ", p.layout.gpus);
-  return s + text_of(p) + "\n";
+  return s + fmt::format("{:28} ", binds_text(p)) + text_of(p) + "\n";
 }
 
 std::string head_text(const SearchRequest& q, bool with_found) {
@@ -55,7 +61,7 @@ std::string head_text(const SearchRequest& q, bool with_found) {
   s += fmt::format("{:9} ", q.price > 0 ? "cost/1e9" : "dev-h/1e9");
   if (q.by == RankBy::loss) s += fmt::format("{:>11} {:6} ", "to the loss", "batch");
   if (q.gpus.size() > 1) s += fmt::format("{:>6} ", "GPUs");
-  return s + "layout\n";
+  return s + fmt::format("{:28} ", "beside products") + "layout\n";
 }
 
 double over_bytes(const SearchRequest& q, const Refused& no) {

@@ -1,6 +1,7 @@
 // What binds the best layout, and what would make another one the best.
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "plan/search.h"
 
@@ -123,12 +124,16 @@ std::vector<std::pair<std::string, double>> tolls_of(const StepSeconds& t) {
   return all;
 }
 
+std::pair<std::string, double> binding_toll(const StepSeconds& t) {
+  const auto all = tolls_of(t);
+  return all[all[0].first == "products" ? 1 : 0];
+}
+
 SearchWhy why(const SearchRequest& q, const SearchResult& r) {
   SearchWhy w;
   if (r.divisions.empty()) return w;
   const Priced& best = w.best = r.divisions.front();
-  for (const auto& [name, seconds] : tolls_of(best.time))
-    if (name != "products" && w.binds.empty()) w.binds = name, w.binds_s = seconds;
+  std::tie(w.binds, w.binds_s) = binding_toll(best.time);
   if (r.divisions.size() > 1) w.runner_up = r.divisions[1];
   const Pool pool(q, r);
   for (const Knob& k : kKnobs)

@@ -8,7 +8,9 @@
 
 #include "base/json.h"
 #include "base/progress.h"
+#include "cost/checkpoint_interval.h"
 #include "cost/flops.h"
+#include "cost/goodput.h"
 #include "cost/step_memory.h"
 #include "cost/walls.h"
 #include "plan/score_fit.h"
@@ -286,6 +288,21 @@ double run_seconds(const WallsCase& c) {
   return 0;
 }
 
+// The interval that loses least to saves and to failures together.
+Worked save_line(double stall_s, double between_s) {
+  const double every = daly_interval(stall_s, between_s), lost = checkpoint_waste(every, stall_s, between_s);
+  return {"save_every_s",
+          "least is lost with a save every",
+          every,
+          "s",
+          fmt::format("{}: {} of the time, for saves of {} and work done again", human_seconds(every),
+                      percent_of(lost), human_seconds(stall_s)),
+          "sqrt(2 C M) (1 + sqrt(C / (2 M)) / 3 + C / (18 M)) - C",
+          fmt::format("C = {:.4g} s (14 P / n to the host at 20 GB/s), M = {:.4g} s (Young 1974, Daly 2006)",
+                      stall_s, between_s),
+          {{"stall_s", stall_s}, {"lost_share", lost}}};
+}
+
 WorkedSection time_wall(const WallsCase& c) {
   WorkedSection s{.name = "time", .lines = {}};
   auto& l = s.lines;
@@ -330,6 +347,7 @@ WorkedSection time_wall(const WallsCase& c) {
                  "device-hours a failure / n",
                  fmt::format("{} h / {}", c.mtbf_hours, c.gpus),
                  {}});
+    if (c.parameters > 0) l.push_back(save_line(save_stall_s(c.parameters, c.gpus), between));
   }
   return s;
 }

@@ -8,7 +8,7 @@ namespace trireme {
 double recompute_flops_per_token(const RunSpec& run) {
   const ModelSpec& m = run.model;
   double flops = 0;
-  for (const StageRange& s : split_layers(m, run.data.seq_len, int(run.layout.pp * run.layout.chunks)))
+  for (const StageRange& s : split_layers(run, int(run.layout.pp * run.layout.chunks)))
     for (int64_t i = s.first; i < s.last; i++)
       flops += recompute_flops_per_token(m, run.data.seq_len, m.moe() && m.expert_block(i),
                                          recompute_of(run.layout, i - s.first));

@@ -113,7 +113,7 @@ std::vector<StageRange> StageRunner::stage_ranges() {
   if (comms_ && sharing_.pp.size > 1) {
     const Schedule schedule = schedule_of(run_);
     pipeline_ = std::make_unique<PipelineComm>(schedule, *comms_, device_);
-    const std::vector<StageRange> all = split_layers(run_.model, run_.data.seq_len, schedule.stages);
+    const std::vector<StageRange> all = split_layers(run_, schedule.stages);
     stages = pipeline_->holders().stages_of(sharing_.pp.rank);
     for (int s : stages) mine.push_back(all[size_t(s)]);
     share_ends(schedule);

@@ -363,10 +363,11 @@ void check_layout(const RunSpec& run, Problems& out) {
           fmt::format("{} must name pp, dp, cp and tp once each, such as \"pp dp cp tp\"", shown(l.order)));
   check_tensor_parallel(run, out);
   check_context_parallel(run, out);
-  if (l.pp * l.chunks > run.model.layers)
+  // Cut evenly the embedding and the head may be stages of their own.
+  if (const int64_t ends = l.cut == "even" && l.pp > 1 ? 2 : 0; l.pp * l.chunks > run.model.layers + ends)
     wrong({"layout.pp", "layout.chunks", "model.layers"},
-          fmt::format("pp * chunks = {} * {} stages are more than model.layers = {}", l.pp, l.chunks,
-                      run.model.layers));
+          fmt::format("pp * chunks = {} * {} stages are more than model.layers{} = {}", l.pp, l.chunks,
+                      ends > 0 ? " + 2" : "", run.model.layers + ends));
   if (l.schedule == "file" && l.schedule_file.empty())
     wrong({"layout.schedule", "layout.schedule_file"},
           "\"file\" wants layout.schedule_file, which is empty; give the file's path");

@@ -77,6 +77,7 @@ struct LayoutSpec {
   std::string schedule = "1f1b", schedule_file;
   int64_t in_flight = 0;
   int64_t chunks = 1;
+  std::string cut = "cost";
   std::string recompute = "none";
   Texts recompute_tensors = Texts::of({"n1", "n2", "a"}), recompute_rest;
   int64_t recompute_blocks = 0, recompute_limit = 0;
@@ -92,6 +93,7 @@ struct LayoutSpec {
     static constexpr std::string_view kSchedules[] = {"1f1b",     "gpipe",      "interleaved", "zb-h1",
                                                       "zb-h2",    "zb-v",       "v-half",      "v-min",
                                                       "dualpipe", "dualpipe-v", "auto",        "file"};
+    static constexpr std::string_view kCuts[] = {"cost", "even"};
     static constexpr std::string_view kRecomputes[] = {"none", "selective", "full", "auto"};
     v("dp", dp, "ranks", "data parallel", between(1, 1048576));
     v("tp", tp, "ranks", "tensor parallel", between(1, 1048576));
@@ -137,6 +139,11 @@ struct LayoutSpec {
       "schedule = \"auto\": most that a rank holds between forward and weight gradient; 0 = pp, as 1f1b does",
       between(0, 32767));
     v("chunks", chunks, "", "model chunks per pipeline rank", between(1, 65536));
+    v("cut", cut, "",
+      "of blocks into stages: cost: the dearest stage costs as little as it can, the head beside its blocks; "
+      "even: as many blocks each, where they do not divide one less beside the head and the embedding, "
+      "which may be alone",
+      one_of(kCuts));
     v("recompute", recompute, "",
       "activations that the backward pass computes again: recompute_tensors of each block, all but its "
       "input, or as much as recompute_limit makes needful",

@@ -112,6 +112,8 @@ Case draw(uint64_t seed) {
   if (c.optimizer == "adamw") c.state = one_of(false, false, true);
   if (c.pp > 1 && !c.state) c.post = one_of("off", "calm", "always");
   if (c.optimizer == "muon") c.post = "off";
+  if (c.pp > 1) c.cut = one_of("cost", "even");
+  if (c.cut == "even" && c.layers > 2) c.layers -= one_of(0, 1, 2);  // ends without a block
   return c;
 }
 

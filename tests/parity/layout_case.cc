@@ -18,8 +18,8 @@ void each(C& c, V&& v) {
   v("arch", c.arch), v("compute", c.compute), v("grads", c.grads), v("reduce", c.reduce);
   v("schedule", c.schedule), v("tied", c.tied), v("reshard", c.reshard), v("last", c.last), v("dp", c.dp),
       v("zero", c.zero);
-  v("pp", c.pp), v("stages", c.stages), v("cp", c.cp), v("method", c.method), v("placement", c.placement),
-      v("overlap", c.overlap), v("separate", c.separate);
+  v("pp", c.pp), v("stages", c.stages), v("cut", c.cut), v("cp", c.cp), v("method", c.method),
+      v("placement", c.placement), v("overlap", c.overlap), v("separate", c.separate);
   v("tp", c.tp), v("sequence", c.sequence), v("chunks", c.chunks), v("heads", c.heads),
       v("kv_heads", c.kv_heads), v("latent", c.latent);
   v("ep", c.ep), v("experts", c.experts), v("buffer", c.buffer), v("aux", c.aux), v("capacity", c.capacity),
@@ -114,8 +114,8 @@ RunSpec unchecked_run_of(const Case& c) {
            .unit = c.unit};
   r.layout.dp = c.dp, r.layout.tp = c.tp, r.layout.sequence = c.sequence, r.layout.tp_chunks = c.chunks,
   r.layout.zero = c.zero, r.layout.shard_group = c.group, r.layout.schedule = c.schedule;
-  r.layout.pp = c.pp, r.layout.chunks = c.stages, r.layout.cp = c.cp, r.layout.cp_method = c.method,
-  r.layout.cp_placement = c.placement, r.layout.cp_overlap = c.overlap;
+  r.layout.pp = c.pp, r.layout.chunks = c.stages, r.layout.cut = c.cut, r.layout.cp = c.cp,
+  r.layout.cp_method = c.method, r.layout.cp_placement = c.placement, r.layout.cp_overlap = c.overlap;
   if (c.separate) r.data.documents = "separate";
   r.layout.prefetch = c.prefetch, r.layout.reshard_after_forward = c.reshard, r.layout.reshard_last = c.last,
   r.layout.bucket_mb = c.bucket_mb;
@@ -151,7 +151,7 @@ RunSpec one_rank_of(const Case& c) {
   RunSpec r = run_of(c);
   // A global unit is the microbatches of all replicas together: what one rank calls its microbatch.
   if (r.model.moe() && c.unit == "global") r.batch.micro *= c.dp;
-  r.layout.schedule = "1f1b", r.layout.chunks = 1;
+  r.layout.schedule = "1f1b", r.layout.chunks = 1, r.layout.cut = "cost";
   r.layout.pp = r.layout.dp = r.layout.tp = r.layout.cp = r.layout.ep = 1, r.layout.tp_chunks = 1,
   r.layout.offload = "none", r.layout.offload_to = "file", r.layout.offload_dir = "",
   r.layout.offload_mb = LayoutSpec().offload_mb;

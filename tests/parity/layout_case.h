@@ -20,6 +20,7 @@ struct Case {
   double bias_rate = 0;  // of routers that have a bias then
   std::string unit = "sequence";
   int64_t cp = 1, pp = 1, stages = 1;                 // stages: of each pipeline rank
+  std::string cut = "cost";                           // of blocks into stages
   std::string method = "ring", placement = "zigzag";  // of cp
   bool overlap = true;                                // of its exchange with its blocks
   bool separate = false;                              // documents

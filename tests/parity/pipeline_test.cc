@@ -50,7 +50,15 @@ INSTANTIATE_TEST_SUITE_P(
         "pp=4 layers=6 microbatches=5 schedule=auto tp=1 compute=bf16",
         "pp=2 cp=2 seq=24 microbatches=3 schedule=auto",
         "pp=2 dp=2 ep=2 arch=qwen3_moe experts=4 zero=2 microbatches=2 aux=0.01",
-        "pp=2 microbatches=3 optimizer=muon", "pp=3 layers=3 microbatches=5 schedule=zb-h1 optimizer=muon",
+        "pp=3 layers=4 microbatches=4 cut=even", "pp=4 layers=2 microbatches=5 cut=even",
+        "pp=3 stages=2 layers=4 microbatches=6 schedule=interleaved dp=2 zero=1 cut=even",
+        "pp=2 stages=2 layers=2 microbatches=4 schedule=interleaved dp=2 zero=3 cut=even compute=bf16",
+        "pp=2 stages=2 layers=2 microbatches=4 schedule=zb-v cut=even tied=1 dp=2 zero=2",
+        "pp=4 layers=2 microbatches=4 schedule=zb-h1 cut=even recompute=full",
+        "pp=4 layers=2 arch=mixtral microbatches=4 aux=0.01 dp=2 ep=2 experts=4 zero=3 cut=even",
+        "pp=3 layers=2 microbatches=3 schedule=auto cut=even",
+        "pp=2 layers=1 microbatches=2 cut=even arch=gpt2", "pp=2 microbatches=3 optimizer=muon",
+        "pp=3 layers=3 microbatches=5 schedule=zb-h1 optimizer=muon",
         "pp=2 dp=2 tp=2 heads=2 zero=1 microbatches=2 optimizer=muon"));
 
 // Schedules of one's own: odd mixtures of B with I and W, stages on ranks in any order, overlaps.

@@ -140,5 +140,45 @@ TEST(Stages, WhatIsLeftOverIsSpread) {
   EXPECT_EQ(counts_of(split_layers(m, 4096, 40)), forty);
 }
 
+// Llama 3 405B: a block a stage, none beside the embedding and none beside the head.
+TEST(Stages, EvenlyTheEndsHaveOneLess) {
+  const auto cut = [](int64_t layers, int stages) {
+    ModelSpec m = ModelSpec::of("llama");
+    m.layers = layers, m.hidden = 64, m.heads = 2, m.vocab = 60000;
+    m.finish(32);
+    const std::vector<StageRange> all = split_evenly(m, stages);
+    int64_t next = 0;
+    for (size_t s = 0; s < all.size(); s++) {
+      EXPECT_EQ(all[s].first, next);
+      EXPECT_EQ(all[s].embedding, s == 0);
+      EXPECT_EQ(all[s].head, s + 1 == all.size());
+      next = all[s].last;
+    }
+    EXPECT_EQ(next, layers);
+    return counts_of(all);
+  };
+  EXPECT_EQ(cut(12, 4), (Counts{3, 3, 3, 3}));
+  EXPECT_EQ(cut(11, 4), (Counts{3, 3, 3, 2}));
+  EXPECT_EQ(cut(10, 4), (Counts{2, 3, 3, 2}));
+  EXPECT_EQ(cut(9, 4), (Counts{2, 3, 2, 2}));
+  EXPECT_EQ(cut(1, 2), (Counts{1, 0}));
+  EXPECT_EQ(cut(2, 4), (Counts{0, 1, 1, 0}));
+  Counts llama(128, 1);
+  llama.front() = llama.back() = 0;
+  EXPECT_EQ(cut(126, 128), llama);
+}
+
+// What a run file says.
+TEST(Stages, TheRunSaysHow) {
+  RunSpec run;
+  run.model = ModelSpec::of("llama");
+  run.model.layers = 9, run.model.hidden = 64, run.model.heads = 2, run.model.vocab = 60000;
+  run.model.finish(32), run.data.seq_len = 32;
+  EXPECT_EQ(counts_of(split_layers(run, 3)), counts_of(split_layers(run.model, 32, 3)));
+  EXPECT_NE(counts_of(split_layers(run, 3)), (Counts{3, 3, 3}));
+  run.layout.cut = "even";
+  EXPECT_EQ(counts_of(split_layers(run, 3)), (Counts{3, 3, 3}));
+}
+
 }  // namespace
 }  // namespace trireme

@@ -232,6 +232,25 @@ TEST(ScaledRun, StagesAreCutAsTheRunCutsThem) {
   EXPECT_LT(w.work.stages[7].layers.size() - 1, w.work.stages[1].layers.size());
 }
 
+// Llama 3's own cut: a block a chunk, the first and the last chunk without one.
+TEST(ScaledRun, StagesCutEvenlyMayHaveNoBlock) {
+  const auto of = [](const char* chunks) {
+    return scaled(
+        "llama3-405B", "H100",
+        {"layout.tp=8", "layout.pp=16", "layout.dp=128", "layout.schedule=interleaved", chunks,
+         "layout.cut=even", "layout.zero=1", "layout.sequence=true", "batch.micro=1", "batch.global=2048"});
+  };
+  const ScaledRun s = of("layout.chunks=8");
+  const World w = world_of(s);
+  ASSERT_EQ(w.work.stages.size(), 128u);
+  for (const StageWork& stage : w.work.stages) EXPECT_EQ(stage.layers.size(), 1u);
+  EXPECT_EQ(w.work.stages.front().layers[0].name, "embed");
+  EXPECT_EQ(w.work.stages.back().layers[0].name, "head");
+  EXPECT_EQ(step_case_of(s).cut, StageCut::even);
+  EXPECT_NEAR(simulated(s) / closed(s), 1, 0.05);
+  EXPECT_THROW(of("layout.chunks=9"), Error);
+}
+
 // The first stage's peak is the closed form's where stages are even: the same layers, as many microbatches in
 // flight.
 TEST(ScaledRun, MemoryIsTheClosedForms) {

@@ -678,6 +678,31 @@ TEST(ScoreRows, ChunksOfSoManyBlocks) {
   EXPECT_EQ(read_one(row).cases.at(0).chunks, 2);
 }
 
+// DeepSeek-V3's rows say neither its latent attention nor that it has no tensor parallel ranks; its report
+// does.
+TEST(ScoreRows, WhatTheSourceSaysOfItsModelAndLayout) {
+  const auto published = TestJson::parse(read_text(test::source_dir() / "data/published_runs.json"));
+  TestJson row;
+  for (const TestJson& r : published)
+    if (r.at("id") == "deepseekv3_isca25_MPFT") row = r;
+  ASSERT_FALSE(row.is_null());
+  const MeasuredRow r = read_one(row);
+  ASSERT_FALSE(r.cases.empty()) << r.skipped;
+  for (const StepCase& c : r.cases) {
+    EXPECT_EQ(c.tp * 1000000 + c.pp * 10000 + c.dp * 10 + c.zero, 1161281);
+    EXPECT_EQ(c.ep, 64);
+    EXPECT_EQ(c.model.kv_rank, 512);
+    EXPECT_EQ(c.gpus(), 2048);
+  }
+  EXPECT_DOUBLE_EQ(r.step_s, 19.926);
+  row["layout"]["tp"] = 2;
+  EXPECT_EQ(read_one(row).cases.at(0).dp, 64);
+  row["model"]["layers"] = 30;  // another model
+  EXPECT_EQ(read_one(row).cases.at(0).model.kv_rank, 0);
+  row["source"] = "somebody else", row["layout"].erase("tp");
+  EXPECT_EQ(read_one(row).skipped, "no layout.tp");
+}
+
 // Two of three right and one wrong leave no less than nothing.
 TEST(Score, NoVerdictIsRiskyLessThanNever) {
   TestJson failed = whole_row();

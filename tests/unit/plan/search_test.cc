@@ -402,6 +402,29 @@ TEST(SearchWhy, TollsAddUp) {
   EXPECT_NEAR(sum / r.best[0].time.total, 1, 1e-9);
 }
 
+// Every layout that is listed says what binds it beside products, the best as --why says it.
+TEST(SearchPrint, EachLayoutSaysWhatBindsIt) {
+  const SearchRequest q = small_request();
+  const SearchResult r = search(q);
+  const std::string text = search_text(q, r, nullptr);
+  ASSERT_GT(r.best.size(), 1u);
+  for (const Priced& p : r.best) {
+    std::string binds;
+    double most = 0;
+    for (const auto& [name, seconds] : tolls_of(p.time))
+      if (name != "products" && seconds > most) binds = name, most = seconds;
+    const std::string row = fmt::format("{} {:.0f} %", binds, 100 * most / p.time.total);
+    EXPECT_NE(text.find(fmt::format("{:28} {}\n", row, text_of(p))), std::string::npos) << row << "\n"
+                                                                                        << text;
+  }
+  const SearchWhy w = why(q, r);
+  EXPECT_EQ(w.binds, binding_toll(w.best.time).first);
+  EXPECT_NE(w.binds, "products");
+  // Products need not be the largest.
+  EXPECT_EQ(binding_toll({.products = 1, .tp = 3, .total = 4}).first, "tensor parallel sums");
+  EXPECT_EQ(binding_toll({.products = 3, .tp = 1, .total = 4}).first, "tensor parallel sums");
+}
+
 TEST(SearchPrint, JsonHasBestCandidatesAndReasons) {
   const SearchRequest q = small_request();
   const SearchResult r = search(q);
