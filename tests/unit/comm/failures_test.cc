@@ -84,7 +84,9 @@ TEST(Failure, ARankThatLeavesWithWorkUnderWay) {
     run_failed("wrong file");
   });
   EXPECT_EQ(errors[0], "wrong file");
-  if (!errors[1].empty()) EXPECT_EQ(errors[1], "rank 0 failed: wrong file");  // before it made its call
+  if (!errors[1].empty()) {  // before it made its call
+    EXPECT_EQ(errors[1], "rank 0 failed: wrong file");
+  }
 }
 
 std::string first_error(int ranks, const std::function<void(Rank&)>& body) {

@@ -206,10 +206,11 @@ TEST(Confirm, TheListedFrontIsConfirmed) {
     expect_as_run(q, *c);
     EXPECT_EQ(j["front"][i]["confirmed"], true);
     EXPECT_EQ(j["front"][i]["booked_bytes"], c->arena);
-    if (c->step_s > 0)
+    if (c->step_s > 0) {
       EXPECT_NE(text.find(fmt::format("{:8.3f} s {:>10} ", r.front[i].time.total,
                                       fmt::format("{:.3f} s", c->step_s))),
                 std::string::npos);
+    }
   }
   int64_t unfit = 0;
   for (const Confirmed& c : all.front) {
@@ -230,11 +231,14 @@ TEST(Confirm, GoesOnUntilNoneThatIsLeftCouldBeBetter) {
   ASSERT_GT(all.looked_at.size(), 1u);
   double least = INFINITY;
   for (size_t i = 0; i < all.looked_at.size(); i++) {
-    if (i > 0) EXPECT_GT(least, before.best[i].score) << i;
+    if (i > 0) {
+      EXPECT_GT(least, before.best[i].score) << i;
+    }
     least = std::min(least, all.looked_at[i].score());
   }
-  if (int64_t(all.looked_at.size()) < kMostConfirmed)
+  if (int64_t(all.looked_at.size()) < kMostConfirmed) {
     EXPECT_LE(least, before.best[all.looked_at.size()].score);
+  }
   const auto found = [&](const Priced& p) {
     for (const Confirmed& c : all.looked_at)
       if (c.priced.layout == p.layout) return c.score();

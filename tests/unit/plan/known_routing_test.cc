@@ -48,7 +48,9 @@ TEST(KnownRouting, FillsProductsOfExpertsAsTheyWere) {
         const Piece filled = as_filled(p, run, rank);
         EXPECT_NEAR(filled.cost.flops, p.cost.flops * double(filled.rows) / 48, 1e-6 * p.cost.flops);
         if (rank == 0) seen[{std::string(p.layer.substr(0, 8)), p.microbatch}].insert(filled.rows);
-        if (rank == 1 && p.layer.starts_with("blocks.0") && p.microbatch == 0) EXPECT_EQ(filled.rows, 24);
+        if (rank == 1 && p.layer.starts_with("blocks.0") && p.microbatch == 0) {
+          EXPECT_EQ(filled.rows, 24);
+        }
       }
   }
   // In one round what came; 56 rows take two rounds of 28.

@@ -125,7 +125,9 @@ TEST(ScaledRun, StateThatWaitsElsewhere) {
       const double bytes = (each_way ? 12 : 24) * whole / 4;
       // trireme's own: weights are on their way while the next unit's state is.
       EXPECT_NEAR(simulated(s) / closed(s), 1, own ? 2e-3 : 1e-6) << own << each_way;
-      if (!own) EXPECT_NEAR((simulated(s) - without) / (bytes / 10e9), 1, 0.01) << each_way;
+      if (!own) {
+        EXPECT_NEAR((simulated(s) - without) / (bytes / 10e9), 1, 0.01) << each_way;
+      }
     }
   s.run.layout.offload = "all";
   EXPECT_THROW(step_case_of(s), Error);

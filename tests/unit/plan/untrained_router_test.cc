@@ -42,7 +42,9 @@ TEST(UntrainedRouter, TokensAreMoreAlikeBlockByBlockAndInWiderModels) {
     EXPECT_GT(wide[b].within, narrow[b].within);
     EXPECT_GT(narrow[b].within, narrow[b].between);
     EXPECT_LT(wide[b].within, 1);
-    if (b > 0) EXPECT_GT(narrow[b].within, narrow[b - 1].within);
+    if (b > 0) {
+      EXPECT_GT(narrow[b].within, narrow[b - 1].within);
+    }
   }
 }
 

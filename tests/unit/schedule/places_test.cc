@@ -10,8 +10,9 @@ void expect_places(const Schedule& s) {
   ActionPlaces places(s);
   for (int r = 0; r < int(s.ranks.size()); r++)
     for (int t = 0; t < int(s.ranks[size_t(r)].size()); t++)
-      if (const Action& a = s.ranks[size_t(r)][size_t(t)]; has_microbatch(a.kind))
+      if (const Action& a = s.ranks[size_t(r)][size_t(t)]; has_microbatch(a.kind)) {
         EXPECT_FALSE(places.put(a, {r, t}).there()) << to_text(a);
+      }
   for (int kind = 0; kind <= int(Act::Step); kind++)
     for (int stage = -1; stage <= s.stages; stage++)
       for (int mb = -1; mb <= s.microbatches; mb++) {

@@ -78,7 +78,9 @@ TEST(FoundTopology, IsOneMachineOfAnyVendorsFile) {
       EXPECT_EQ(c.devices_per_node, 2);
       EXPECT_TRUE(c.tiers.empty());
       EXPECT_EQ(c.inter_node.bandwidth, adapter ? 50e9 : 0);
-      if (!adapter) EXPECT_FALSE(c.inter_node.known());
+      if (!adapter) {
+        EXPECT_FALSE(c.inter_node.known());
+      }
       EXPECT_EQ(parse_cluster(save_cluster(c), "again"), c);
     }
     files++, of_levels += !vendor.tiers.empty();
