@@ -87,7 +87,8 @@ std::optional<ClusterSpec> kept_cluster(const RunSpec& run, int threads, const f
     if (c.threads == threads) return c;
   } catch (const Error& e) {  // only a cache
     const std::string why = e.what();
-    fmt::print(stderr, "note: this machine is measured again, since what is kept of it does not read: {}\n",
+    fmt::print(stderr,
+               "note: what is kept of this machine's measurement is not used, for it does not read: {}\n",
                why.substr(0, why.find('\n')));
   }
   return std::nullopt;

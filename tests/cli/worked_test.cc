@@ -41,17 +41,17 @@ std::vector<std::string> words_of(const std::string& line) {
 // Blocks of a page that begin with "$ trireme "; files of the tree by their place.
 std::vector<Question> questions_of(const fs::path& page) {
   std::vector<Question> all;
-  bool block = false, more = false;
+  bool block = false, asked = false, more = false;  // asked: in this block
   int number = 0;
   for (const std::string& line : lines_of(read_text(page))) {
     ++number;
     if (line.rfind("```", 0) == 0) {
-      block = !block, more = false;
+      block = !block, asked = more = false;
       continue;
     }
     if (!block) continue;
-    if (line.rfind("$ trireme ", 0) == 0) all.push_back({{}, {}, number});
-    if (all.empty()) continue;
+    if (line.rfind("$ trireme ", 0) == 0) all.push_back({{}, {}, number}), asked = true;
+    if (!asked) continue;
     if (line.rfind("$ ", 0) != 0 && !more) {
       all.back().answer.push_back(line);
       continue;

@@ -20,7 +20,7 @@ ScaledRun scaled(const char* model, const char* device, std::vector<std::string>
   RunSpec base;
   const KnownShape* shape = shipped_catalog().shape_named(model);
   base.model = shape->model;
-  sets.push_back("data.seq_len=4096");
+  sets.insert(sets.begin(), "data.seq_len=4096");
   base.model.finish(4096), base.model.max_positions = 0;
   s.run = resolve(parse_run(save_run(base), "test", sets), {.native_bf16 = true});
   s.figures = shipped_catalog().device_named(device)->figures;
@@ -237,12 +237,13 @@ TEST(ScaledRun, StagesAreCutAsTheRunCutsThem) {
 // Llama 3's own cut: a block a chunk, the first and the last chunk without one.
 TEST(ScaledRun, StagesCutEvenlyMayHaveNoBlock) {
   const auto of = [](const char* chunks) {
-    return scaled(
-        "llama3-405B", "H100",
-        {"layout.tp=8", "layout.pp=16", "layout.dp=128", "layout.schedule=interleaved", chunks,
-         "layout.cut=even", "layout.zero=1", "layout.sequence=true", "batch.micro=1", "batch.global=2048"});
+    return scaled("llama3-405B", "H100",
+                  {"layout.tp=8", "layout.pp=16", "layout.dp=128", "layout.schedule=interleaved", chunks,
+                   "layout.cut=even", "layout.zero=1", "layout.sequence=true", "batch.micro=1",
+                   "batch.global=2048", "data.seq_len=8192"});
   };
-  const ScaledRun s = of("layout.chunks=8");
+  ScaledRun s = of("layout.chunks=8");
+  s.by.software = s.by.site = "llama3";
   const World w = world_of(s);
   ASSERT_EQ(w.work.stages.size(), 128u);
   for (const StageWork& stage : w.work.stages) EXPECT_EQ(stage.layers.size(), 1u);
