@@ -439,7 +439,7 @@ Confirmation search_and_confirm(SearchRequest& q, SearchResult& r, const Confirm
     all.seconds = now_s() - begin;
     const bool some = all.some_hold();
     const bool last = i == kMostSearches;
-    if (some && !last && learn_booked(q, all.looked_at)) {
+    if ((some || (q.own && i <= kMostSearches / 2)) && !last && learn_booked(q, all.looked_at)) {
       for (Confirmed& c : all.looked_at)
         if (!known.of(c.priced.layout)) known.looked_at.push_back(std::move(c));
       continue;

@@ -54,11 +54,12 @@ inline constexpr int64_t kMostConfirmed = 24;
 Confirmation confirm(const SearchRequest&, SearchResult&, const ConfirmRequest&,
                      const Confirmation& before = {});
 
-// Searches and confirms. Where nothing that was looked at fits, what its kinds (schedule and recompute) hold
-// as booked is put into q.held_more, and all layouts are searched again, kMostSearches times at the most;
-// where some does not, what it holds is put into q.booked_more, for all that hold alike
-// (SearchLayout::holds_as).
-inline constexpr int kMostSearches = 5;
+// Searches and confirms, kMostSearches times at the most. What is too large as booked is put into
+// q.booked_more, for all that hold alike (SearchLayout::holds_as), and all layouts are searched again. Where
+// nothing that was looked at fits, what its kinds (schedule, sharding and recompute) hold is put into
+// q.held_more: of other softwares' closed forms at once, of trireme's own (SearchRequest::own), which differ
+// from what is booked by holes alone, that are each layout's, in the second half of the searches.
+inline constexpr int kMostSearches = 8;
 Confirmation search_and_confirm(SearchRequest& q, SearchResult&, const ConfirmRequest&);
 
 // Of the front a dozen that lie evenly in it are booked and simulated, where that was not done; what does not

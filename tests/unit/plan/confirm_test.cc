@@ -10,7 +10,10 @@
 
 #include "base/json.h"
 #include "base/rng.h"
+#include "plan/scaled_run.h"
+#include "plan/score_catalog.h"
 #include "runtime/booking.h"
+#include "sanitized.h"
 #include "spec/run_schedule.h"
 #include "spec/supported.h"
 
@@ -379,6 +382,30 @@ TEST(Confirm, SearchesAgainWhereNothingFits) {
   EXPECT_NEAR(now.activations, times * plain.activations + bytes, 1e-9 * now.activations);
   EXPECT_NEAR(now.total, plain.total + (times - 1) * plain.activations + bytes, 1e-6 * now.total);
   EXPECT_EQ(r.best[0].memory.total, now.total);
+}
+
+// Llama 3 405B on 128 H100s: what comes first has units so large that their holes do not fit, and says
+// nothing of its kind, of which others fit.
+TEST(Confirm, OwnKindsAreNotToldByTheirWorst) {
+  if (test::kSanitized) GTEST_SKIP() << "books forty steps of 405B";
+  SearchRequest q;
+  q.model = shipped_catalog().shape_named("llama3-405B")->model;
+  q.seq = 8192, q.model.finish(q.seq), q.model.max_positions = 0;
+  q.gpus = {128}, q.globals = {2048};
+  q.figures = shipped_catalog().device_named("H100")->figures, q.device = "H100";
+  q.fits = own_constants(constants_of({.device = "H100", .software = "", .site = ""}));
+  q.own = true;
+  SearchResult r = search(q);
+  const Confirmation first = confirm(q, r, {.most = 1});
+  EXPECT_FALSE(first.some_hold());
+  const Confirmation all = search_and_confirm(q, r, {.most = 1});
+  EXPECT_TRUE(q.held_more.empty());
+  ASSERT_FALSE(r.best.empty());
+  const Confirmed* best = all.of(r.best[0].layout);
+  ASSERT_TRUE(best && best->fits);
+  EXPECT_EQ(r.best[0].layout.zero, 3);
+  for (const Confirmed& c : first.looked_at)
+    EXPECT_FALSE(c.priced.layout.same_division(r.best[0].layout)) << text_of(c.priced.layout);
 }
 
 // What ZeRO 3 holds beside the closed form, weights gathered whole, other degrees do not.
