@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "process.h"
+#include "sanitized.h"
 #include "spec/cluster_spec.h"
 #include "tiny_run.h"
 
@@ -92,6 +93,7 @@ TEST(Measuring, AnExplanationDoesWithoutKernels) {
 }
 
 TEST(Measuring, WhatABusyMachineGaveIsKeptForAnHourAsSuch) {
+  if (kSanitized) GTEST_SKIP() << "measures this machine twice beside a load: minutes under a sanitizer";
   TempFolder tmp;
   const Load load;
   const fs::path kept = tmp / "cache" / "trireme" / "this-machine-busy.toml";

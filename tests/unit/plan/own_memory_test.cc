@@ -12,6 +12,7 @@
 #include "plan/score_catalog.h"
 #include "plan/search.h"
 #include "runtime/booking.h"
+#include "sanitized.h"
 #include "spec/run_schedule.h"
 #include "spec/supported.h"
 
@@ -117,14 +118,14 @@ double booked_peak(const SearchRequest& q, const SearchLayout& l) {
 }
 
 TEST(OwnMemory, IsWhatMetaBooks) {
-  constexpr int kDrawnEach = 30;
+  const int each = test::kSanitized ? 5 : 30;  // books whole steps: a sanitizer takes minutes for all
   DrawnMemory draw(20261124);
   int all = 0;
   for (const BookedKind& k : kBookedKinds) {
     std::vector<double> off;
     std::string which;
     double low = 0, high = 0;
-    for (int i = 0; i < kDrawnEach; i++) {
+    for (int i = 0; i < each; i++) {
       const SearchRequest q = draw.request(k.experts);
       const SearchLayout l = draw.layout(q, k.name);
       if (l.pp > 1 && q.model.layers % (l.pp * l.chunks) != 0) continue;
@@ -143,11 +144,13 @@ TEST(OwnMemory, IsWhatMetaBooks) {
     printf("| %s%s | %zu | %.1f, %.1f, %.1f | %+.1f to %+.1f |\n", k.experts ? "experts, " : "",
            std::string(k.name).c_str(), off.size(), at(0.5), at(0.9), at(1), low, high);
     all += int(off.size());
-    EXPECT_LT(at(0.5), k.median) << k.name;
-    EXPECT_LT(at(0.9), k.ninth) << k.name;
+    if (!test::kSanitized) {  // of few there is no median
+      EXPECT_LT(at(0.5), k.median) << k.name;
+      EXPECT_LT(at(0.9), k.ninth) << k.name;
+    }
     EXPECT_LT(at(1), k.worst) << k.name << ": " << which;
   }
-  EXPECT_GT(all, 500);
+  EXPECT_GT(all, 16 * each);
 }
 
 // A search looks at each kind once for all of its shardings; layout by layout the same bytes.
