@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "base/printable.h"
 #include "cli/training.h"
 #include "train/supervisor.h"
 
@@ -44,14 +45,21 @@ void notice_lost_machines() {
 }  // namespace
 
 void supervise_and_exit(const RunRequest& request, int64_t relaunches, const std::string& launcher,
-                        const Deadline& deadline) {
+                        const Deadline& deadline, const std::optional<Launched>& started) {
   const RunSpec run = load_run(request.file, request.sets, {.nearest = true});  // what is wrong is told once
   refuse(run);
-  if (launched())
+  // Each rank that the environment places has a supervisor of its own, and they meet again where they met.
+  const bool placed = started && started->tcp;
+  if (started && !placed)
     bad_request("--supervise launches mpirun or srun itself: start it without them, and give --launcher");
+  if (placed && !launcher.empty())
+    bad_request(
+        "--launcher \"{}\": the environment says that this is rank {} of {}, which --supervise launches "
+        "itself: leave --launcher out, or unset RANK and start one supervisor for all ranks",
+        printable(launcher), started->rank, started->size);
   SuperviseOptions o;
   o.command = words_of(launcher);
-  if (launcher.empty() && run.train.comm != "thread")
+  if (launcher.empty() && !placed && run.train.comm != "thread")
     o.command = {"mpirun", "-n", std::to_string(run.world())};
   o.launcher = !o.command.empty();
   if (o.launcher) notice_lost_machines();
@@ -62,7 +70,8 @@ void supervise_and_exit(const RunRequest& request, int64_t relaunches, const std
     o.deadline_at = int(o.command.size()) - 1;
   }
   o.deadline = deadline, o.run_dir = run.train.dir, o.relaunches = relaunches;
-  o.say = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+  const std::string who = placed && started->size > 1 ? fmt::format("rank {}: ", started->rank) : "";
+  o.say = [&](const std::string& line) { fmt::print(stderr, "{}{}\n", who, line); };
   std::exit(supervise(o));
 }
 

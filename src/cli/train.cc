@@ -245,7 +245,7 @@ void add_train(CLI::App& app) {
       deadline = deadline_of(*stop_after);
       if (supervised->count() > 0 && *relaunches < 0)
         bad_request("--supervise = {}: give how often to launch it again, 0 or more", *relaunches);
-      if (supervised->count() > 0) supervise_and_exit(*request, *relaunches, *launcher, deadline);
+      if (supervised->count() > 0) supervise_and_exit(*request, *relaunches, *launcher, deadline, started);
       if (!launcher->empty()) bad_request("--launcher goes with --supervise N: give both, or neither");
     } catch (const Error& e) {
       throw said_by_one(e, started);

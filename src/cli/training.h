@@ -30,9 +30,10 @@ void wait_without_spinning(int64_t ranks);
 std::vector<std::string> own_command_line();  // as this process was started
 
 // `train --supervise N`: this command line without what is the parent's, launched, and again up to N times
-// (train/supervisor.h); by `launcher`, or, empty, by what train.comm needs. Does not return.
+// (train/supervisor.h); by `launcher`, or, empty, by what train.comm needs. started: as what others started
+// this process; a rank that the environment places is launched as it is. Does not return.
 [[noreturn]] void supervise_and_exit(const RunRequest&, int64_t relaunches, const std::string& launcher,
-                                     const Deadline&);
+                                     const Deadline&, const std::optional<Launched>& started);
 
 // Forecasts the run; refuses what cannot fit, with the cheapest remedies. Writes nothing: the folder is not
 // locked yet. asked: as the request has it, for those. ranks_here: those that share this process's cores.

@@ -8,46 +8,16 @@
 #include <thread>
 
 #include "base/json.h"
-#include "comm/nccl/nccl_world.h"
-#include "comm/tcp/tcp_world.h"
 #include "process.h"
 #include "processes.h"
-#include "queue_device.h"
-#include "runtime/booking.h"
-#include "spec/run_schedule.h"
-#include "tiny_run.h"
-#include "train/launch.h"
+#include "three_ranks.h"
+#include "train/supervisor.h"
 
 namespace trireme::test {
 namespace {
 
-RunSpec three_ranks(const fs::path& folder, int64_t steps, int64_t zero) {
-  RunSpec r = tiny_run(folder, steps);
-  r.layout.dp = 3, r.layout.zero = zero;
-  r.batch.micro = 1;
-  r.precision.compute = "f32", r.precision.grads = "f32", r.precision.reduce = "f32";
-  return r;
-}
-
 int free_port() {
   return tcp::port_of(tcp::listen_at(0));
-}
-
-// One rank of the run, in this process: what it ends with, "" = well.
-std::string train_as(RunSpec run, int rank, int port, const TrainHooks& hooks) {
-  const Schedule schedule = schedule_of(run);
-  TrainOptions options;
-  options.arena_bytes = book_training(run, schedule, 1).arena_bytes;
-  auto device = testing::make_queue_device();
-  auto world =
-      make_nccl_world(join_tcp_world({.port = port, .rank = rank, .size = int(run.world()), .timeout_s = 60}),
-                      {.library = FAKE_NCCL});
-  try {
-    train_on_process(run, schedule, *device, options, hooks, *world);
-  } catch (const Error& e) {
-    return fmt::format("{} {}", int(e.fault), e.what());
-  }
-  return "";
 }
 
 std::vector<double> losses(const fs::path& run_dir) {
@@ -95,6 +65,47 @@ TEST(NcclTrain, ARankThatIsKilledIsNamedOnce) {
       << said[0];
   EXPECT_EQ(said[1], "killed by signal 9");
   EXPECT_EQ(said[2], "1 ");
+}
+
+// Each rank has a supervisor of its own, as `train --supervise` under RANK has: all end when one is killed,
+// meet again at the same port, and go on from the last checkpoint as if nothing had been. Rank 0, where they
+// meet, too.
+TEST(NcclTrain, SupervisedRanksMeetAgainAfterOneIsKilled) {
+  constexpr int64_t kSteps = 14;
+  TempFolder whole;
+  const RunSpec unbroken = three_ranks(whole.path(), kSteps, 2);
+  const int whole_port = free_port();
+  for (const std::string& e :
+       testing::run_forked(3, [&](int r) { return train_as(unbroken, r, whole_port, {}); }))
+    ASSERT_EQ(e, "");
+  for (int victim : {0, 2}) {
+    SCOPED_TRACE(victim);
+    TempFolder tmp;
+    const RunSpec run = three_ranks(tmp.path(), kSteps, 2);  // its data, before the ranks want them
+    const std::string port = std::to_string(free_port());
+    const auto said = testing::run_forked(3, [&](int r) {
+      SuperviseOptions o;
+      o.command = {RANK_CHILD,
+                   tmp.path().string(),
+                   std::to_string(kSteps),
+                   std::to_string(r),
+                   port,
+                   std::to_string(victim),
+                   "7"};
+      o.run_dir = run.train.dir, o.relaunches = 3;
+      std::string lines;
+      o.say = [&](const std::string& line) { lines += line + "\n"; };
+      return fmt::format("{} {}", supervise(o), lines);
+    });
+    for (int r = 0; r < 3; r++) {
+      const std::string why =
+          r == victim ? "it was killed by signal 9 (Killed)" : "it failed with exit code 1";
+      const std::string& s = said[size_t(r)];
+      EXPECT_TRUE(s.starts_with("0 supervise: relaunch 1 of 3: " + why + " after step ")) << r << ": " << s;
+      EXPECT_EQ(std::count(s.begin(), s.end(), '\n'), 1) << s;
+    }
+    expect_same(outcome_of(tmp / "run"), outcome_of(whole / "run"));
+  }
 }
 
 // An option that is wrong is said by one of the processes that the environment started, and ends them all.
@@ -167,6 +178,58 @@ TEST(NcclTrain, TheProgramMeetsByTheEnvironment) {
     said = e.what();
   }
   EXPECT_NE(alone.err.find(said), std::string::npos) << alone.err;
+}
+
+// --supervise of a rank that the environment places launches that rank and no mpirun, which would start all
+// ranks once for each; --launcher beside it would too, and is refused.
+TEST(NcclTrain, ASupervisorOfAPlacedRankLaunchesThatRank) {
+  TempFolder tmp;
+  const fs::path file = tiny_run_file(tmp.path(), 3);
+  // In PATH before any other, it says that it was called.
+  fs::create_directory(tmp / "bin");
+  write_text_atomic(tmp / "bin/mpirun", "#!/bin/sh\ntouch \"$0.called\"\nexit 2\n");
+  fs::permissions(tmp / "bin/mpirun", fs::perms::owner_all);
+  const std::string path = std::getenv("PATH");
+  ::setenv("PATH", ((tmp / "bin").string() + ":" + path).c_str(), 1);
+  ::setenv("WORLD_SIZE", "2", 1), ::setenv("MASTER_ADDR", "127.0.0.1", 1);
+  ::setenv("MASTER_PORT", std::to_string(free_port()).c_str(), 1);
+  // A layout of three for two processes: the ranks find that out once they have met.
+  std::vector<std::string> argv = {program(),
+                                   "train",
+                                   file.string(),
+                                   "--set",
+                                   "train.comm=nccl",
+                                   "--set",
+                                   "train.device=cuda",
+                                   "--set",
+                                   "train.sum_order=auto",
+                                   "--set",
+                                   "layout.dp=3",
+                                   "--set",
+                                   "batch.micro=1",
+                                   "--supervise",
+                                   "2"};
+  auto both = [&] {
+    ::setenv("RANK", "0", 1);
+    Process first(argv, tmp.path());
+    ::setenv("RANK", "1", 1);
+    Process second(argv, tmp.path());
+    return std::vector<Ran>{first.wait(), second.wait()};
+  };
+  const std::vector<Ran> launched = both();
+  argv.insert(argv.end(), {"--launcher", "mpirun -n 3"});
+  const std::vector<Ran> refused = both();
+  for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) ::unsetenv(name);
+  ::setenv("PATH", path.c_str(), 1);
+  EXPECT_FALSE(fs::exists(tmp / "bin/mpirun.called"));
+  for (const std::vector<Ran>* rans : {&launched, &refused}) {
+    const std::string said = (*rans)[0].err + (*rans)[1].err;
+    for (const Ran& r : *rans) EXPECT_EQ(r.code, 2) << said;
+    EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
+  }
+  const std::string said = refused[0].err + refused[1].err;
+  EXPECT_NE(said.find("--launcher \"mpirun -n 3\": the environment says that this is rank "), said.npos)
+      << said;
 }
 
 }  // namespace
