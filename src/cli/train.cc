@@ -39,6 +39,7 @@ TrainingSetup prepare_training(const RunSpec& run, const PrecisionSpec& asked, c
   t.options.cluster = t.cluster;
   t.options.peak_flops = t.cluster.peak_flops(run.precision.compute);
   t.options.forecast_json = to_json(run, t.forecast) + "\n";
+  t.options.algorithms_cache = measured_cluster_path().replace_filename("algorithms.txt");
   return t;
 }
 

@@ -72,10 +72,11 @@ class Device {
   virtual std::optional<ReplayCounts> replayed() const { return {}; }  // none: launches go one by one
   virtual GraphMaker* graphs() { return nullptr; }                     // null: it can keep no launches
 
-  // Which algorithms it took by the clock (DeviceOptions::deterministic = false), as lines of text; "" =
-  // none. take_choices: takes the same again where it knows them; others' lines are passed over.
+  // Which algorithms it took, as a text of them (device/algorithms.h); "" = none. take_choices: takes the
+  // same again for problems that stand there. Returns "", or why it does not: they are of another library or
+  // device, or were chosen otherwise. Errors as parse_algorithms's.
   virtual std::string choices() const { return {}; }
-  virtual void take_choices(std::string_view) {}
+  virtual std::string take_choices(std::string_view) { return {}; }
 
   // A new queue for a library's work; null where the device has none (cpu, meta).
   virtual std::unique_ptr<DeviceQueue> queue() { return nullptr; }

@@ -355,7 +355,7 @@ class ReplayDevice final : public Device {
   void end_action() override { kernels_.end(); }
   void forget_actions(const void* of) override { kernels_.forget(of); }
   std::string choices() const override { return inner_->choices(); }
-  void take_choices(std::string_view text) override { inner_->take_choices(text); }
+  std::string take_choices(std::string_view text) override { return inner_->take_choices(text); }
   std::optional<ReplayCounts> replayed() const override { return kernels_.counts(); }
 
  private:

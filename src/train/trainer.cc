@@ -11,6 +11,7 @@
 #include "base/progress.h"
 #include "base/timed.h"
 #include "cost/flops.h"
+#include "device/algorithms.h"
 #include "runtime/recompute.h"
 #include "train/batches.h"
 #include "train/checkpointing.h"
@@ -152,18 +153,49 @@ class Trainer {
   void note(const std::string& line) const {
     if (hooks_.note) hooks_.note(line);
   }
-  // What the device chose by the clock, so that a run that goes on chooses the same.
+  // What the device's library chose, so that a run that goes on chooses the same; what was timed (of one rank
+  // alone) other runs of this user need not time again.
   fs::path algorithms_file() const { return fs::path(run_.train.dir) / "algorithms.txt"; }
+  fs::path algorithms_cache() const {
+    return run_.train.deterministic ? fs::path() : options_.algorithms_cache;
+  }
   void take_algorithms() {
-    if (run_.train.deterministic || !fs::exists(algorithms_file())) return;
-    runner_->device().take_choices(read_text(algorithms_file()));
+    const bool own = fs::exists(algorithms_file());
+    const fs::path file = own ? algorithms_file() : algorithms_cache();
+    if (file.empty() || !fs::exists(file)) return;
+    std::string why;
+    try {
+      why = runner_->device().take_choices(read_text(file));
+    } catch (const Error& e) {
+      why = e.what();
+    }
+    if (!why.empty() && own && first())
+      note(
+          fmt::format("products' algorithms of {} are not taken again, so numbers may differ in their last "
+                      "bits from here on: {}",
+                      file.string(), why));
   }
   void keep_algorithms() {
-    if (run_.train.deterministic || !first()) return;
+    if (!first()) return;
     const std::string chosen = runner_->device().choices();
     if (chosen.empty() || chosen == algorithms_) return;
     write_text_atomic(algorithms_file(), chosen);
     algorithms_ = chosen;
+    if (!algorithms_cache().empty()) add_to_cache(chosen);
+  }
+  void add_to_cache(const std::string& chosen) const try {
+    const fs::path file = algorithms_cache();
+    KeptAlgorithms all;
+    try {
+      if (fs::exists(file)) all = parse_algorithms(read_text(file), file.string());
+    } catch (const Error&) {
+      // A file that does not read holds nothing to keep.
+    }
+    merge(all, parse_algorithms(chosen, "chosen"));
+    make_folders(file.parent_path());
+    write_text_atomic(file, text_of(all));
+  } catch (const Error&) {
+    // Only a cache.
   }
   // Not later: a graph is made, or refused, when what it keeps comes again.
   void look_at_graphs() const {

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "device/algorithms.h"
 #include "tensor/tensor.h"
 
 struct CUstream_st;
@@ -39,10 +40,12 @@ struct CudaContext {
   // What matrix products keep on this device (handles, chosen algorithms): made and read by matmul.cu alone.
   // libcublasLt is opened with dlopen there, so that a program without a GPU starts without it.
   std::shared_ptr<void> products;
-  std::string chosen;  // lines of choices() that came from outside (matmul_device.cu)
+  KeptAlgorithms::Of chosen;  // of problems that came from outside (take_product_choices)
 };
 
-// Algorithms that products took by the clock, a line each (matmul_device.cu).
+// Algorithms that products took: of deterministic runs the heuristic's first, else those that were timed
+// (matmul_device.cu). take_product_choices: Device::take_choices, before the first product.
 std::string product_choices(const CudaContext&);
+std::string take_product_choices(CudaContext&, std::string_view text);
 
 }  // namespace trireme::cuda

@@ -421,7 +421,7 @@ class CudaDevice final : public Device {
     return text.data();
   }
   std::string choices() const override { return product_choices(ctx_); }
-  void take_choices(std::string_view text) override { ctx_.chosen = text; }
+  std::string take_choices(std::string_view text) override { return take_product_choices(ctx_, text); }
   GraphMaker* graphs() override { return graphs_.get(); }
   std::unique_ptr<DeviceQueue> queue() override { return std::make_unique<LibraryQueue>(ctx_.device); }
 

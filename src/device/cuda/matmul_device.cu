@@ -9,8 +9,8 @@
 //
 // Of each problem (sizes, strides, types, epilogue, alignment) the algorithm is chosen once: the heuristic's
 // first where runs must be alike (CudaContext::deterministic), else the fastest of its first ones, timed on
-// the operands into memory of their own. An algorithm gives the same bits every time, so what was chosen is
-// kept as text (product_choices) and taken again by the same library on the same kind of GPU.
+// the operands into memory of their own. An algorithm gives the same bits every time, so what was chosen,
+// either way, is kept as text (product_choices) and taken again by the same library on the same kind of GPU.
 //
 // fp8_matmul takes the same way where 8-bit tensor cores can do what it says (fp8.h): one scale an operand,
 // read on the device; k in the rows of both, what has it in its columns is turned in scratch first; sums
@@ -24,8 +24,8 @@
 #include <array>
 #include <cstring>
 #include <map>
-#include <sstream>
 
+#include "device/algorithms.h"
 #include "device/cuda/fp8.h"
 #include "device/cuda/gpu.cuh"
 #include "device/cuda/matmul_simt.h"
@@ -175,11 +175,15 @@ class Plan {
         int64_t(checked.workspaceSize) > workspace_)
       return false;
     candidates_[0] = checked, candidates_[0].algo = algo;
-    found_ = std::max(found_, 1), chosen_ = 0, timed_ = true;
+    found_ = std::max(found_, 1), chosen_ = 0, settled_ = true;
     return true;
   }
-  // Null: the heuristic's first.
-  const cublasLtMatmulAlgo_t* timed() const { return timed_ ? &candidates_[size_t(chosen_)].algo : nullptr; }
+  // The heuristic's first, for good.
+  void settle() { settled_ = true; }
+  // Null: the library has none, or there was no way to time them yet.
+  const cublasLtMatmulAlgo_t* settled() const {
+    return settled_ && found_ > 0 ? &candidates_[size_t(chosen_)].algo : nullptr;
+  }
 
   // The candidate of the least median time, on the operands themselves, its result into memory of its own.
   void choose(const MatmulArgs& a, const Addend& add, const Tensor& scratch, cudaStream_t stream) {
@@ -197,7 +201,7 @@ class Plan {
       const float t = time_of(i, a, add, result, scratch, stream);
       if (t < least) least = t, chosen_ = i;
     }
-    timed_ = true;
+    settled_ = true;
     TRIREME_CUDA_CALL(cudaFree(result));
   }
 
@@ -263,33 +267,21 @@ class Plan {
   int64_t workspace_;
   std::array<cublasLtMatmulHeuristicResult_t, 8> candidates_{};
   int found_ = 0, chosen_ = 0;
-  bool timed_ = false;  // chosen by the clock
+  bool settled_ = false;  // what is chosen is kept
 };
 
-// A choice is 8 words in hexadecimal behind its problem's numbers; the first line says of what.
-using AlgoWords = std::array<uint64_t, sizeof(cublasLtMatmulAlgo_t) / sizeof(uint64_t)>;
+static_assert(sizeof(KeptAlgorithms::Words) == sizeof(cublasLtMatmulAlgo_t));
 std::string choices_title(const CudaContext& ctx) {
-  return fmt::format("cublasLt {} sm_{}{} of {} multiprocessors", library().GetVersion(), ctx.major,
-                     ctx.minor, ctx.multiprocessors);
+  return fmt::format("cublasLt {} sm_{}{} of {} multiprocessors, {}", library().GetVersion(), ctx.major,
+                     ctx.minor, ctx.multiprocessors,
+                     ctx.deterministic ? "the heuristic's first" : "the fastest");
 }
 
 // Of one device: the library's handle and the plans of all problems it has seen.
 class Products {
  public:
-  explicit Products(const CudaContext& ctx) {
+  explicit Products(const CudaContext& ctx) : kept_(ctx.chosen) {
     check_status(library().Create(&handle_), "Create");
-    std::istringstream lines(ctx.chosen);
-    std::string line;
-    if (!std::getline(lines, line) || line != choices_title(ctx)) return;
-    while (std::getline(lines, line)) {
-      std::istringstream words(line);
-      Key key{};
-      AlgoWords algo{};
-      for (int64_t& k : key) words >> k;
-      words >> std::hex;
-      for (uint64_t& w : algo) words >> w;
-      if (words) std::memcpy(&kept_[key], algo.data(), sizeof algo);
-    }
   }
   Products(const Products&) = delete;
   ~Products() {
@@ -319,30 +311,33 @@ class Products {
     if (it == plans_.end()) {
       it = plans_.emplace(key, std::make_unique<Plan>(a, codes, add, scratch.numel(), handle_)).first;
       const auto kept = kept_.find(key);
-      if (!deterministic && (kept == kept_.end() || !it->second->take(kept->second)))
-        it->second->choose(a, add, scratch, stream);
+      if (kept == kept_.end() || !it->second->take(algorithm_of(kept->second)))
+        deterministic ? it->second->settle() : it->second->choose(a, add, scratch, stream);
+      if (const cublasLtMatmulAlgo_t* algo = it->second->settled()) {
+        std::memcpy(kept_[key].data(), algo, sizeof *algo);
+        text_.clear();
+      }
     }
     return *it->second;
   }
 
-  std::string choices(const CudaContext& ctx) const {
-    std::map<Key, cublasLtMatmulAlgo_t> all = kept_;  // of which some have not come again yet
-    for (const auto& [key, plan] : plans_)
-      if (plan->timed()) all[key] = *plan->timed();
-    std::string out = all.empty() ? "" : choices_title(ctx) + "\n";
-    for (const auto& [key, chosen] : all) {
-      AlgoWords algo;
-      std::memcpy(algo.data(), &chosen, sizeof algo);
-      out += fmt::format("{} {:x}\n", fmt::join(key, " "), fmt::join(algo, " "));
-    }
-    return out;
+  // Asked after every step.
+  const std::string& choices(const CudaContext& ctx) const {
+    if (text_.empty() && !kept_.empty()) text_ = text_of(KeptAlgorithms{{{choices_title(ctx), kept_}}});
+    return text_;
   }
 
  private:
-  using Key = std::array<int64_t, 14>;
+  using Key = KeptAlgorithms::Problem;
+  static cublasLtMatmulAlgo_t algorithm_of(const KeptAlgorithms::Words& words) {
+    cublasLtMatmulAlgo_t algo;
+    std::memcpy(&algo, words.data(), sizeof algo);
+    return algo;
+  }
   cublasLtHandle_t handle_ = nullptr;
   std::map<Key, std::unique_ptr<Plan>> plans_;
-  std::map<Key, cublasLtMatmulAlgo_t> kept_;
+  KeptAlgorithms::Of kept_;   // of which some have not come again yet
+  mutable std::string text_;  // of kept_; "" = not written yet
 };
 
 // False where one call cannot say it, or the library has no algorithm.
@@ -371,6 +366,17 @@ bool fits_tensor_cores(const Fp8MatmulArgs& a, const CudaContext& ctx) {
 
 std::string product_choices(const CudaContext& ctx) {
   return ctx.products ? static_cast<const Products*>(ctx.products.get())->choices(ctx) : "";
+}
+
+std::string take_product_choices(CudaContext& ctx, std::string_view text) {
+  KeptAlgorithms all = parse_algorithms(text, "algorithms.txt");
+  if (all.by_title.empty()) return "";
+  const std::string title = choices_title(ctx);
+  const auto own = all.by_title.find(title);
+  if (own == all.by_title.end())
+    return fmt::format("what it has is of \"{}\", and this is \"{}\"", all.by_title.begin()->first, title);
+  ctx.chosen = std::move(own->second);
+  return "";
 }
 
 void cuda_launch(const MatmulArgs& a, const Tensor& scratch, CudaContext& ctx, cudaStream_t stream) {

@@ -80,7 +80,7 @@ TEST(GraphsInTraining, OnARefusalEndTheRun) {
   }
 }
 
-// A device that chooses algorithms by the clock: what it chose is kept with the run, and given to it again.
+// A device that chooses algorithms: what it chose is kept with the run, and given to it again.
 class Choosing final : public Device {
  public:
   Choosing(std::vector<std::string>& taken, std::string choice, int grows)
@@ -91,7 +91,13 @@ class Choosing final : public Device {
   std::string choices() const override {
     return !kernels_used() ? "" : ++asked_ == grows_ ? choice_ += ", more" : choice_;
   }
-  void take_choices(std::string_view text) override { taken_.emplace_back(text), choice_ = text; }
+  std::string take_choices(std::string_view text) override {
+    taken_.emplace_back(text);
+    for (const char* strange : {"foreign", "torn", "library B"})
+      if (text.starts_with(strange)) return "they are another library's";
+    choice_ = text;
+    return "";
+  }
   std::string_view name() const override { return inner_->name(); }
   bool has_data() const override { return true; }
   bool native(DType t) const override { return inner_->native(t); }
@@ -116,30 +122,86 @@ class Choosing final : public Device {
   int grows_;  // asked so often it has chosen again
 };
 
+struct ChoosingRun {
+  int64_t steps = 9;
+  bool deterministic = false;
+  std::string choice;
+  int grows = 0;
+  fs::path cache;
+};
+void train_choosing(const fs::path& folder, const ChoosingRun& how, std::vector<std::string>& taken,
+                    std::vector<std::string>& notes) {
+  RunSpec r = tiny_run(folder, 9);
+  r.train.deterministic = how.deterministic;
+  TrainOptions options;
+  options.device = [&] { return std::make_unique<Choosing>(taken, how.choice, how.grows); };
+  options.algorithms_cache = how.cache;
+  TrainHooks hooks;
+  hooks.note = [&](const std::string& line) {
+    if (line.find("algorithms") != std::string::npos) notes.push_back(line);
+  };
+  hooks.step = [&](const StepMetrics& m) {
+    if (m.step == how.steps && how.steps < 9) request_interrupt();
+  };
+  train_here(r, hooks, options);
+  clear_interrupt();
+}
+
 TEST(ChosenAlgorithms, GoOnWithTheRun) {
   TempFolder folder;
-  std::vector<std::string> taken;
+  std::vector<std::string> taken, notes;
   auto go = [&](int64_t steps, bool deterministic, const char* choice, int grows = 0) {
-    RunSpec r = tiny_run(folder.path(), 9);
-    r.train.deterministic = deterministic;
-    TrainOptions options;
-    options.device = [&] { return std::make_unique<Choosing>(taken, choice, grows); };
-    TrainHooks hooks;
-    hooks.step = [&](const StepMetrics& m) {
-      if (m.step == steps && steps < 9) request_interrupt();
-    };
-    train_here(r, hooks, options);
-    clear_interrupt();
+    train_choosing(folder.path(),
+                   {.steps = steps, .deterministic = deterministic, .choice = choice, .grows = grows}, taken,
+                   notes);
   };
   const fs::path file = folder / "run/algorithms.txt";
-  go(3, true, "first");
-  EXPECT_FALSE(fs::exists(file));  // of a deterministic run nothing was chosen
-  go(5, false, "second");
+  go(3, true, "second");  // of a deterministic run too
   EXPECT_EQ(read_text(file), "second");
   EXPECT_TRUE(taken.empty());
   go(9, false, "third", 3);  // what comes later than the first step is kept too
   EXPECT_EQ(taken, std::vector<std::string>{"second"});
   EXPECT_EQ(read_text(file), "second, more");
+  EXPECT_TRUE(notes.empty());
+}
+
+TEST(ChosenAlgorithms, OfAnotherLibraryAreNotedAndReplaced) {
+  TempFolder folder;
+  std::vector<std::string> taken, notes;
+  train_choosing(folder.path(), {.steps = 2, .deterministic = true, .choice = "foreign"}, taken, notes);
+  EXPECT_TRUE(notes.empty());
+  train_choosing(folder.path(), {.steps = 4, .deterministic = true, .choice = "own"}, taken, notes);
+  EXPECT_EQ(taken, std::vector<std::string>{"foreign"});
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_NE(notes[0].find("algorithms.txt are not taken again"), std::string::npos) << notes[0];
+  EXPECT_NE(notes[0].find("they are another library's"), std::string::npos) << notes[0];
+  EXPECT_EQ(read_text(folder / "run/algorithms.txt"), "own");
+}
+
+// What was timed is found by other runs, beside what was there of other devices; a deterministic run neither
+// reads nor writes it.
+TEST(ChosenAlgorithms, AreSharedByRunsThatTimeThem) {
+  const std::string one = "library A\n1 2 3 4 5 6 7 8 9 10 11 12 13 14 a b c d e f 0 1\n",
+                    other = "library B\n1 2 3 4 5 6 7 8 9 10 11 12 13 14 a b c d e f 0 2\n";
+  TempFolder folder, second, third, fourth, fifth;
+  const fs::path cache = folder / "cache/algorithms.txt";
+  std::vector<std::string> taken, notes;
+  train_choosing(folder.path(), {.steps = 2, .choice = one, .cache = cache}, taken, notes);
+  EXPECT_EQ(read_text(cache), one);
+  train_choosing(second.path(), {.steps = 2, .choice = "timed anew", .cache = cache}, taken, notes);
+  EXPECT_EQ(taken, std::vector<std::string>{one});
+  EXPECT_EQ(read_text(second / "run/algorithms.txt"), one);
+  write_text_atomic(cache, other);
+  train_choosing(fifth.path(), {.steps = 2, .choice = one, .cache = cache}, taken, notes);
+  EXPECT_EQ(read_text(cache), one + other);
+  train_choosing(third.path(), {.steps = 2, .deterministic = true, .choice = "det", .cache = cache}, taken,
+                 notes);
+  EXPECT_EQ(taken.size(), 2u);
+  EXPECT_EQ(read_text(cache), one + other);
+  write_text_atomic(cache, "torn\n1 2");  // is nobody's loss
+  train_choosing(fourth.path(), {.steps = 2, .choice = one, .cache = cache}, taken, notes);
+  EXPECT_EQ(read_text(cache), one);
+  EXPECT_TRUE(notes.empty());
 }
 
 TEST(ChosenAlgorithms, AreOfOneRank) {
