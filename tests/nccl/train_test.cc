@@ -72,21 +72,14 @@ TEST(NcclTrain, ARankThatIsKilledIsNamedOnce) {
 // meet, too.
 TEST(NcclTrain, SupervisedRanksMeetAgainAfterOneIsKilled) {
   constexpr int64_t kSteps = 14;
-  TempFolder whole;
-  const RunSpec unbroken = three_ranks(whole.path(), kSteps, 2);
-  const int whole_port = free_port();
-  for (const std::string& e :
-       testing::run_forked(3, [&](int r) { return train_as(unbroken, r, whole_port, {}); }))
-    ASSERT_EQ(e, "");
-  for (int victim : {0, 2}) {
-    SCOPED_TRACE(victim);
-    TempFolder tmp;
-    const RunSpec run = three_ranks(tmp.path(), kSteps, 2);  // its data, before the ranks want them
+  // All by processes of their own, so that only the kill is another.
+  const auto supervised = [&](const fs::path& folder, int victim) {
+    const RunSpec run = three_ranks(folder, kSteps, 2);  // its data, before the ranks want them
     const std::string port = std::to_string(free_port());
-    const auto said = testing::run_forked(3, [&](int r) {
+    return testing::run_forked(3, [&](int r) {
       SuperviseOptions o;
       o.command = {RANK_CHILD,
-                   tmp.path().string(),
+                   folder.string(),
                    std::to_string(kSteps),
                    std::to_string(r),
                    port,
@@ -97,6 +90,14 @@ TEST(NcclTrain, SupervisedRanksMeetAgainAfterOneIsKilled) {
       o.say = [&](const std::string& line) { lines += line + "\n"; };
       return fmt::format("{} {}", supervise(o), lines);
     });
+  };
+  constexpr int kNobody = 3;
+  TempFolder whole;
+  for (const std::string& s : supervised(whole.path(), kNobody)) ASSERT_EQ(s, "0 ");
+  for (int victim : {0, 2}) {
+    SCOPED_TRACE(victim);
+    TempFolder tmp;
+    const auto said = supervised(tmp.path(), victim);
     for (int r = 0; r < 3; r++) {
       const std::string why =
           r == victim ? "it was killed by signal 9 (Killed)" : "it failed with exit code 1";
