@@ -250,7 +250,15 @@ std::string search_text(const SearchRequest& q, const SearchResult& r, const Sea
                    count_text(int64_t(r.rate())));
   s += refused_text(q, r);
   if (confirmed) s += confirmed_text(q, *confirmed);
-  if (r.best.empty()) return s + "nothing fits\n";
+  if (r.best.empty()) {
+    s += "nothing fits\n";
+    if (q.own && q.disk == 0)
+      s += "layouts whose optimizer state waits in the host's memory or on the disk were not searched: a "
+           "cluster "
+           "file that says host_bandwidth or disk_bandwidth (--cluster configs/cluster/h100-sxm-8.toml) has "
+           "them\n";
+    return s;
+  }
   s += fmt::format("\nthe best, by {}", by_text(q.by));
   if (q.by == RankBy::loss) s += fmt::format(" of {:.3f}", q.loss);
   s += "\n" + head_text(q, confirmed);

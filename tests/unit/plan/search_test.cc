@@ -425,6 +425,20 @@ TEST(SearchPrint, EachLayoutSaysWhatBindsIt) {
   EXPECT_EQ(binding_toll({.products = 3, .tp = 1, .total = 4}).first, "tensor parallel sums");
 }
 
+// Where nothing fits, what was not looked at is said.
+TEST(SearchPrint, NothingFitsNamesWhatIsNotSearched) {
+  SearchRequest q = small_request();
+  q.figures.memory = 1e6;
+  for (const bool own : {false, true})
+    for (const double disk : {0.0, 10e9}) {
+      q.own = own, q.disk = disk;
+      const std::string text = search_text(q, search(q), nullptr);
+      EXPECT_NE(text.find("nothing fits\n"), std::string::npos);
+      EXPECT_EQ(text.find("were not searched: a cluster file that says host_bandwidth") != std::string::npos,
+                own && disk == 0);
+    }
+}
+
 TEST(SearchPrint, JsonHasBestCandidatesAndReasons) {
   const SearchRequest q = small_request();
   const SearchResult r = search(q);
