@@ -116,7 +116,7 @@ void Checkpoint::add_pieces_of(size_t file) {
 
 const Checkpoint::Pieces& Checkpoint::pieces_of(std::string_view name) const {
   auto it = tensors_.find(name);
-  if (it == tensors_.end()) bad_request("{}: holds no tensor '{}'", folder_.string(), name);
+  if (it == tensors_.end()) bad_request("{}: holds no tensor '{}'", folder_.string(), printable(name));
   return it->second;
 }
 
@@ -135,7 +135,7 @@ void Checkpoint::read(std::string_view name, const Slice& box, const Range& rang
   const Pieces& t = pieces_of(name);
   const Part wanted{box, range};
   if (std::string why = why_not_part(wanted, t.stored.global); !why.empty())
-    bad_request("{}: tensor '{}': {}", folder_.string(), name, why);
+    bad_request("{}: tensor '{}': {}", folder_.string(), printable(name), why);
   require(dst.contiguous() && dst.numel() == range.size(),
           "a checkpoint is read into range.size() elements in a row");
   const int64_t from_size = size_of(t.stored.dtype), to_size = size_of(dst.dtype);
@@ -150,15 +150,15 @@ void Checkpoint::read(std::string_view name, const Slice& box, const Range& rang
   }
   if (Range missing = cover.first_missing(range); missing.size() > 0)
     bad_request("{}: tensor '{}': elements [{}, {}) of the box at {} of extent {} are in none of its files",
-                folder_.string(), name, missing.begin, missing.end, to_string(box.offset),
+                folder_.string(), printable(name), missing.begin, missing.end, to_string(box.offset),
                 to_string(box.extent));
 }
 
 void Checkpoint::read(const NamedTensor& wanted) const {
   const Pieces& t = pieces_of(wanted.name);
   if (t.stored.global != wanted.global)
-    bad_request("{}: tensor '{}' has shape {}, but the model's is {}", folder_.string(), wanted.name,
-                to_string(t.stored.global), to_string(wanted.global));
+    bad_request("{}: tensor '{}' has shape {}, but the model's is {}", folder_.string(),
+                printable(wanted.name), to_string(t.stored.global), to_string(wanted.global));
   read(wanted.name, wanted.box, wanted.range, wanted.host_data);
 }
 

@@ -13,6 +13,7 @@ namespace {
 struct DeviceRange {
   int64_t bytes, number;
   CopyBytes copy;
+  FoldPieces fold;
 };
 struct DeviceRanges {
   std::shared_mutex mutex;
@@ -27,10 +28,10 @@ DeviceRanges& device_ranges() {
 
 }  // namespace
 
-void add_device_memory(const std::byte* begin, int64_t bytes, CopyBytes copy) {
+void add_device_memory(const std::byte* begin, int64_t bytes, CopyBytes copy, FoldPieces fold) {
   DeviceRanges& r = device_ranges();
   std::unique_lock lock(r.mutex);
-  require(r.all.emplace(begin, DeviceRange{bytes, ++r.named, copy}).second,
+  require(r.all.emplace(begin, DeviceRange{bytes, ++r.named, copy, fold}).second,
           "a range of device memory was named twice");
   r.count++;
 }
@@ -62,6 +63,12 @@ CopyBytes device_copy_of(const void* p) {
   CopyBytes copy = nullptr;
   with_range_of(p, [&](const std::byte*, const DeviceRange& r) { copy = r.copy; });
   return copy;
+}
+
+FoldPieces device_fold_of(const void* p) {
+  FoldPieces fold = nullptr;
+  with_range_of(p, [&](const std::byte*, const DeviceRange& r) { fold = r.fold; });
+  return fold;
 }
 
 DeviceRangeOf device_range_of(const void* p) {

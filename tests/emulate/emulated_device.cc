@@ -80,5 +80,10 @@ std::unique_ptr<Device> make_emulated_device(const CudaTrial& trial) {
 void emulated_turn_codes(const Tensor& from, const Tensor& to) {
   cuda::turn_codes(from, to, nullptr);
 }
+void emulated_fold_pieces(std::span<std::byte* const> dst, std::span<const std::byte* const> src, int64_t n,
+                          DType t, bool max, uint64_t order) {
+  emulate::set_order(order);
+  cuda::fold_pieces(dst, src, n, t, max, nullptr);
+}
 
 }  // namespace trireme

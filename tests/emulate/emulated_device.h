@@ -12,5 +12,9 @@ std::unique_ptr<Device> make_emulated_device(const CudaTrial& trial = {});
 
 // device/cuda/fp8.h's turn_codes, which only cuBLASLt's products call.
 void emulated_turn_codes(const Tensor& from, const Tensor& to);
+// launches.h's fold_pieces, which only communicators' threads call; by whole threads in another order each
+// time.
+void emulated_fold_pieces(std::span<std::byte* const> dst, std::span<const std::byte* const> src, int64_t n,
+                          DType, bool max, uint64_t order);
 
 }  // namespace trireme

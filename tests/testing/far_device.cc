@@ -12,6 +12,7 @@
 #include "device/cpu/cpu_device.h"
 #include "device/cpu/f16.h"
 #include "device/cpu/matmul.h"
+#include "device/cpu/sum_pieces.h"
 #include "device/device_memory.h"
 #include "device/operands.h"
 #include "device/replay.h"
@@ -51,6 +52,16 @@ Tensor near_of(Tensor t) {
 void move_far(void* dst, const void* src, int64_t bytes) {
   std::byte *to = near_of(dst), *from = near_of(src);
   std::memcpy(to ? to : dst, from ? from : src, size_t(bytes));
+}
+
+bool fold_far(std::span<std::byte* const> dst, std::span<const std::byte* const> src, int64_t n, DType t,
+              bool max) {
+  std::vector<std::byte*> to;
+  std::vector<const std::byte*> from;
+  for (std::byte* p : dst) to.push_back(near_of(static_cast<const void*>(p)));
+  for (const std::byte* p : src) from.push_back(near_of(static_cast<const void*>(p)));
+  max ? cpu::max_pieces(to, from, n, t) : cpu::sum_pieces(to, from, n, t);
+  return true;
 }
 
 using Launches = std::vector<std::function<void()>>;
@@ -142,7 +153,7 @@ class FarDevice final : public Device {
       std::unique_lock lock(r.mutex);
       r.all[far] = {bytes, near};
     }
-    add_device_memory(far, bytes, move_far);
+    add_device_memory(far, bytes, move_far, fold_far);
     return far;
   }
   void release(std::byte* p, int64_t) override {

@@ -161,7 +161,6 @@ void fold_integers(std::span<std::byte* const> dst, std::span<const std::byte* c
 
 void fold_pieces(std::span<std::byte* const> dst, std::span<const std::byte* const> src, int64_t n, DType t,
                  bool max) {
-  require(!src.empty() && !dst.empty(), "a reduction of no pieces, or to nowhere");
   const bool past = n * size_of(t) * int64_t(std::max(src.size(), dst.size())) >= last_cache_bytes() * 3 / 4;
   switch (t) {
     case DType::f32:
@@ -181,6 +180,16 @@ void fold_pieces(std::span<std::byte* const> dst, std::span<const std::byte* con
       break;
   }
   require(false, "a reduction of a type that nothing adds");
+}
+
+// Pieces that all lie where one device adds them.
+bool fold_on_device(std::span<std::byte* const> dst, std::span<const std::byte* const> src, int64_t n,
+                    DType t, bool max) {
+  const FoldPieces fold = device_fold_of(src[0]);
+  if (!fold || n == 0) return false;
+  const auto is_there = [&](const std::byte* p) { return device_fold_of(p) == fold; };
+  return std::all_of(src.begin(), src.end(), is_there) && std::all_of(dst.begin(), dst.end(), is_there) &&
+         fold(dst, src, n, t, max);
 }
 
 // Pieces of which some lie on a device: brought to the host by blocks, added there in the same order, and
@@ -209,13 +218,20 @@ bool fold_staged(std::span<std::byte* const> dst, std::span<const std::byte* con
   return true;
 }
 
+void fold_anywhere(std::span<std::byte* const> dst, std::span<const std::byte* const> src, int64_t n, DType t,
+                   bool max) {
+  require(!src.empty() && !dst.empty(), "a reduction of no pieces, or to nowhere");
+  if (fold_on_device(dst, src, n, t, max) || fold_staged(dst, src, n, t, max)) return;
+  fold_pieces(dst, src, n, t, max);
+}
+
 }  // namespace
 
 void sum_pieces(std::span<std::byte* const> dst, std::span<const std::byte* const> src, int64_t n, DType t) {
-  if (!fold_staged(dst, src, n, t, false)) fold_pieces(dst, src, n, t, false);
+  fold_anywhere(dst, src, n, t, false);
 }
 void max_pieces(std::span<std::byte* const> dst, std::span<const std::byte* const> src, int64_t n, DType t) {
-  if (!fold_staged(dst, src, n, t, true)) fold_pieces(dst, src, n, t, true);
+  fold_anywhere(dst, src, n, t, true);
 }
 
 void copy_piece(std::byte* dst, const std::byte* src, int64_t n) {

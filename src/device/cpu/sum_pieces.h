@@ -1,7 +1,8 @@
 // Sums and maxima of the same elements of several ranks: what reductions between ranks are made of.
 //
 // Plain functions of the calling thread (no OpenMP), for worker threads and rank threads alike. Pieces may
-// lie on a device (device_memory.h): then they are brought to the host, and results back.
+// lie on a device (device_memory.h): where all do, it adds them itself if it can, else they are brought to
+// the host, and results back.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -150,6 +150,14 @@ void move_bytes(void* dst, const void* src, int64_t bytes) {
   TRIREME_CUDA_CALL(cudaStreamSynchronize(cudaStreamPerThread));
 }
 
+bool fold_on_gpu(std::span<std::byte* const> dst, std::span<const std::byte* const> src, int64_t n, DType t,
+                 bool max) {
+  if (dst.size() > kMostFolded || src.size() > kMostFolded) return false;
+  fold_pieces(dst, src, n, t, max, cudaStreamPerThread);
+  TRIREME_CUDA_CALL(cudaStreamSynchronize(cudaStreamPerThread));
+  return true;
+}
+
 class CudaKernels final : public Kernels {
  public:
   CudaKernels(CudaContext& ctx, cudaStream_t stream) : ctx_(ctx), stream_(stream) {}
@@ -344,7 +352,7 @@ class CudaDevice final : public Device {
                  total);
     }
     check_call(e, "cudaMalloc");
-    add_device_memory(static_cast<std::byte*>(p), std::max<int64_t>(bytes, 1), move_bytes);
+    add_device_memory(static_cast<std::byte*>(p), std::max<int64_t>(bytes, 1), move_bytes, fold_on_gpu);
     return static_cast<std::byte*>(p);
   }
   void release(std::byte* p, int64_t) override {

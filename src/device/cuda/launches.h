@@ -1,6 +1,8 @@
 // What the CUDA backend's files share: one launch function per op, each defined in the .cu file of its
 // family, and what scratch it takes, in a .cc file, for meta asks the same where CUDA is not built.
 #pragma once
+#include <span>
+
 #include "device/cuda/context.h"
 #include "device/ops.h"
 
@@ -25,5 +27,11 @@ int64_t cuda_scratch(const Args& a, bool sm90_attention) {
 
 // dst[i] = src[i] for equal shapes and element sizes, any strides (copy.cu).
 void copy_strided(const Tensor& dst, const Tensor& src, cudaStream_t);
+
+// What cpu::sum_pieces and max_pieces do of pieces in this device's memory, to the same bits
+// (fold_pieces.cu). The types that those take; kMostFolded sources and as many destinations at most.
+inline constexpr size_t kMostFolded = 64;
+void fold_pieces(std::span<std::byte* const> dst, std::span<const std::byte* const> src, int64_t n, DType,
+                 bool max, cudaStream_t);
 
 }  // namespace trireme::cuda

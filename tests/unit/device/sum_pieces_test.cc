@@ -170,6 +170,78 @@ TEST(SumPieces, OfADevicesMemory) {
   EXPECT_EQ(device_copy_of(begin), nullptr);
 }
 
+// Where all pieces lie with a device that adds, it does, and nothing moves.
+int folds = 0;
+bool takes = true;
+bool fold_far(std::span<std::byte* const> dst, std::span<const std::byte* const> src, int64_t n, DType,
+              bool max) {
+  if (!takes) return false;
+  folds++;
+  for (int64_t i = 0; i < n; i++) {
+    float y = reinterpret_cast<const float*>(src[0])[i];
+    for (const std::byte* s : src.subspan(1)) {
+      const float x = reinterpret_cast<const float*>(s)[i];
+      y = max ? std::max(y, x) : y + x;
+    }
+    for (std::byte* d : dst) reinterpret_cast<float*>(d)[i] = y;
+  }
+  return true;
+}
+TEST(SumPieces, OfADeviceThatAdds) {
+  std::byte* begin = far.data();
+  const int64_t half = int64_t(far.size()) / 2, n = 1003;
+  // Two ranges, as two ranks' arenas are.
+  add_device_memory(begin, half, move_bytes, fold_far);
+  add_device_memory(begin + half, half, move_bytes, fold_far);
+  EXPECT_EQ(device_fold_of(begin), &fold_far);
+  EXPECT_EQ(device_fold_of(begin + 2 * half), nullptr);
+  auto *a = reinterpret_cast<float*>(begin), *b = reinterpret_cast<float*>(begin + half);
+  std::vector<float> here(static_cast<size_t>(n));
+  std::byte* to[] = {begin, begin + half};
+  const std::byte* from[] = {begin, begin + half};
+  const auto draw = [&] {
+    for (int64_t i = 0; i < n; i++) a[i] = float(i) * 0.5f, b[i] = here[size_t(i)] = float(i % 97);
+    moved = folds = 0;
+  };
+  const auto sums = [&] {
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < n; i++) wrong += a[i] != float(i) * 0.5f + float(i % 97);
+    return wrong;
+  };
+  draw();
+  cpu::sum_pieces(to, from, n, DType::f32);
+  EXPECT_EQ(sums(), 0);
+  EXPECT_EQ(moved, 0);
+  EXPECT_EQ(folds, 1);
+  draw();
+  cpu::max_pieces(to, from, n, DType::f32);
+  EXPECT_EQ(b[1000], 500.f);
+  EXPECT_EQ(b[96], 96.f);
+  EXPECT_EQ(folds, 1);
+  // A piece of the host, a destination there, or a device that takes none of it: by way of the host.
+  draw();
+  from[1] = reinterpret_cast<const std::byte*>(here.data());
+  cpu::sum_pieces({to, 1}, from, n, DType::f32);
+  EXPECT_EQ(sums(), 0);
+  EXPECT_EQ(folds, 0);
+  draw();
+  from[1] = begin + half;
+  to[1] = reinterpret_cast<std::byte*>(here.data());
+  cpu::sum_pieces(to, from, n, DType::f32);
+  EXPECT_EQ(sums(), 0);
+  EXPECT_EQ(here[1000], a[1000]);
+  EXPECT_EQ(folds, 0);
+  draw();
+  to[1] = begin + half;
+  takes = false;
+  cpu::sum_pieces(to, from, n, DType::f32);
+  takes = true;
+  EXPECT_EQ(sums(), 0);
+  EXPECT_EQ(moved, 4 * n * 4);
+  remove_device_memory(begin);
+  remove_device_memory(begin + half);
+}
+
 TEST(SumPieces, RoundOnceInF32) {
   // 256 + 1 + 1: in bf16 steps it would stay 256 (ties to even), in f32 it is 258.
   std::vector<std::vector<bf16>> src = {{bf16(256)}, {bf16(1)}, {bf16(1)}};
