@@ -72,7 +72,8 @@ void add_score(CLI::App& app) {
       "example: trireme score data/published_runs.json\n"
       "         trireme score data/published_microbench.json");
   auto q = std::make_shared<ScoreRequest>();
-  verb->add_option("FILE", q->file, "measured runs, or curves of operations and collectives, JSON (docs/score.md)")
+  verb->add_option("FILE", q->file,
+                   "measured runs, or curves of operations and collectives, JSON (docs/score.md)")
       ->required();
   verb->add_option("--constants", q->constants, "constants of one's own instead of the shipped ones, JSON");
   auto* const fit = verb->add_option(

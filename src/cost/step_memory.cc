@@ -123,8 +123,8 @@ struct LayerBytes {
 };
 LayerBytes layer_bytes(const StepCase& c, bool experts) {
   const double whole = layer_activations(c, experts), between = boundary_bytes(c);
-  const double stays = whole - (c.renorm ? renormed(c, experts) : 0) -
-                       (c.recompute_attention ? score_bytes(c) : 0);
+  const double stays =
+      whole - (c.renorm ? renormed(c, experts) : 0) - (c.recompute_attention ? score_bytes(c) : 0);
   const bool products = c.keeping.products && c.recompute > 0 && c.recompute < 1 && !experts;
   if (c.saved != SavedProducts::by_share)
     return {std::min(whole, between + saved_products(c, experts)), whole + between,
