@@ -3,16 +3,18 @@
 
     tests/cli/slurm.py TRIREME [STEPS]
 
-A munged, a slurmctld and three slurmds of its own. A job of four ranks on two nodes meets its time limit: it saves, leaves
+A munged, a slurmctld and three slurmds of its own. Ranks that srun starts on all three find each other without MPI. A job of four ranks on two nodes meets its time limit: it saves, leaves
 and is requeued. In its second start a node is killed, slurmd and ranks alike: Slurm requeues it, and it goes on beside the
 third node. Every loss and gradient norm, and every byte of the last checkpoint's tensors, must be those of rank threads that
 were never interrupted. All it made goes again, whatever happens. Exit code 77: it cannot be done here, and why is printed.
 """
+import math
 import os
 import pathlib
 import re
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,7 +27,9 @@ SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "configs/slurm/train.sbat
 RANKS, LIMIT_S, SIGNAL_BEFORE_S = 4, 60, 40
 # A node of its own: network, host name, /tmp (PMIx's directories of two nodes must not meet) and shared memory. nsenter, as
 # `ip netns exec` takes /sys/fs/cgroup away, which slurmd wants.
-INSIDE = ('hostname "$0" && mount --bind "$1/$0/shm" /dev/shm && mount --bind "$1/$0/tmp" /tmp && shift && exec "$@"')
+# The nodes' names are in everybody's /etc/hosts, as a cluster has them.
+INSIDE = ('hostname "$0" && mount --bind "$1/$0/shm" /dev/shm && mount --bind "$1/$0/tmp" /tmp && '
+          'mount --bind "$1/hosts" /etc/hosts && shift && exec "$@"')
 
 
 class Cluster:
@@ -74,6 +78,7 @@ class Cluster:
                 (f / node / part).mkdir(parents=True)
                 (f / node / part).chmod(0o1777 if part != "spool" else 0o755)
         (f / "state").mkdir()
+        (f / "hosts").write_text("127.0.0.1 localhost\n" + "".join(f"10.79.0.1{i} {n}\n" for i, n in enumerate(NODES)))
         (f / "munge.key").write_bytes(os.urandom(128))
         (f / "munge.key").chmod(0o400)
         (f / "prolog.sh").write_text("#!/bin/sh\nrm -rf /tmp/spmix_appdir_*_${SLURM_JOB_ID}.*\n")  # of a start that was killed
@@ -183,13 +188,37 @@ class Job:
         raise RuntimeError(f"not in {seconds} s: {pattern}")
 
 
+def meet(cluster, folder, trireme):
+    """Ranks for NCCL, one a node, find each other by Slurm's variables; met, one of them says for all that there is no GPU."""
+    folder.mkdir()
+    file = write_run(folder)
+    for more in ([], ["--supervise", "2"]):
+        command = cluster.on("nd0", "srun", "-N3", "-n3", "--mpi=none", trireme, "train", file, "--set", "layout.dp=3", "--set",
+                             "batch.global=6", "--set", "batch.micro=1", "--set", "train.comm=nccl", "--set", "train.device=cpu",
+                             "--set", "train.sum_order=auto", *more)
+        done = subprocess.run(command, env=cluster.env, capture_output=True, text=True, timeout=120)
+        said = [line for line in done.stderr.splitlines() if not line.startswith(("srun: ", "slurmstepd"))]
+        if done.returncode != 2 or len(said) != 1 or not said[0].startswith('trireme: train.comm: "nccl" is not supported'):
+            raise RuntimeError(f"{' '.join(more)}: exit code {done.returncode}: {done.stdout}{done.stderr}")
+    print("three ranks on three nodes met by what srun says, with a supervisor each too", flush=True)
+
+
+def threads(folder, trireme, common, steps, name):
+    """A run of rank threads; the seconds of a step."""
+    done = subprocess.run([trireme, "train", *common, "--set", f"train.steps={steps}", "--set", f"train.dir={folder}/{name}"],
+                          capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    return statistics.median(m["step_s"] for m in metrics(folder / name))
+
+
 def train(cluster, folder, trireme, steps):
     file = write_run(folder)
-    common = [str(file), "--set", f"layout.dp={RANKS}", "--set", f"train.steps={steps}", "--set", "layout.zero=1", "--set",
-              "train.checkpoint_every=40"]
-    whole = subprocess.run([trireme, "train", *common, "--set", f"train.dir={folder}/threads"], capture_output=True, text=True)
-    if whole.returncode:
-        raise RuntimeError(whole.stderr)
+    common = [str(file), "--set", f"layout.dp={RANKS}", "--set", "layout.zero=1", "--set", "train.checkpoint_every=40"]
+    if not steps:  # longer than from a start to the signal, however fast the machine
+        steps = math.ceil(2 * (LIMIT_S - SIGNAL_BEFORE_S) / threads(folder, trireme, common, 200, "timed") / 100) * 100
+    threads(folder, trireme, common, steps, "threads")
+    common += ["--set", f"train.steps={steps}"]
     job = Job(cluster, folder, trireme, common + ["--set", f"train.dir={folder}/job"])
     first = job.until(r"start 0, on nd\[0-1\].*?interrupted at step (\d+) of.*?Exited with exit code 3", 2 * LIMIT_S + 60)
     print(f"at its time limit: interrupted at step {first[1]} of {steps}", flush=True)
@@ -235,7 +264,7 @@ def believe_nobody(folder):
 
 def main():
     trireme = str(pathlib.Path(sys.argv[1]).resolve())
-    steps = int(sys.argv[2]) if len(sys.argv) > 2 else 1500
+    steps = int(sys.argv[2]) if len(sys.argv) > 2 else None
     with tempfile.TemporaryDirectory(prefix="trireme-slurm-") as name:
         wrong = believe_nobody(pathlib.Path(name))
     if wrong:
@@ -257,6 +286,7 @@ def main():
         try:
             if not cluster.ready():
                 skip("Slurm does not start here: " + (folder / "daemons.log").read_text()[-2000:])
+            meet(cluster, folder / "meet", trireme)
             train(cluster, folder, trireme, steps)
         except RuntimeError as e:
             if "built without MPI" in "".join(p.read_text() for p in [folder / "job.out"] if p.exists()):

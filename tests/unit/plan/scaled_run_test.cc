@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "cost/flops.h"
 #include "cost/step_memory.h"
 #include "model/stages.h"
 #include "plan/score_catalog.h"
