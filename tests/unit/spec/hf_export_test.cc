@@ -79,7 +79,8 @@ TEST(HfExport, TokenIdsGoThrough) {
   j["eos_token_id"] = {151645, 151643}, j["pad_token_id"] = 7, j["bos_token_id"] = nullptr;
   ids = hf_token_ids(j.dump(), "config.json");
   EXPECT_FALSE(ids.bos);
-  Json out = Json::parse(hf_config_json(model_of(j), {.bos = ids.bos, .eos = ids.eos, .pad = ids.pad}));
+  Json out = Json::parse(hf_config_json(parse_hf_config(j.dump(), "config.json"),
+                                        {.bos = ids.bos, .eos = ids.eos, .pad = ids.pad}));
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) EXPECT_EQ(out[key], j[key]) << key;
   for (const char* bad : {R"({"eos_token_id": "x"})", R"({"eos_token_id": [1, 2.5]})",
                           R"({"bos_token_id": {}})", R"({"pad_token_id": 1e300})", "[]", "{"})

@@ -7,7 +7,7 @@
 namespace trireme::test {
 namespace {
 
-constexpr RoutingShape kTwoRanks = {
+const RoutingShape kTwoRanks = {
     .dp = 2, .ep = 2, .layers = 2, .experts = 4, .choices = 2, .micro = 1, .global = 4, .seq_len = 8};
 
 std::string header(RoutingShape s = kTwoRanks) {
