@@ -1,5 +1,3 @@
-#include <sched.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -8,6 +6,7 @@
 
 #include "base/machine.h"
 #include "cli/cli.h"
+#include "device/cpu/cpu_device.h"
 #include "device/cpu/peak.h"
 #include "device/device.h"
 #include "plan/speeds.h"
@@ -50,13 +49,12 @@ RunSpec resolved_here(const RunSpec& run) {
 }
 
 int threads_of(const RunSpec& run) {
-  if (run.train.threads > 0) return int(run.train.threads);
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+  const int asked = run.train.threads > 0 ? int(run.train.threads) : cpu::usable_cores();
+  return std::min(asked, cpu::most_threads());
 }
 
 int rank_threads_of(const RunSpec& run) {
-  return run.train.threads > 0 ? int(run.train.threads) : std::max(1, threads_of(run) / int(run.world()));
+  return run.train.threads > 0 ? threads_of(run) : std::max(1, threads_of(run) / int(run.world()));
 }
 
 fs::path measured_cluster_path() {

@@ -10,6 +10,7 @@
 #include "base/machine.h"
 #include "base/topology.h"
 #include "cli/cli.h"
+#include "device/cpu/cpu_device.h"
 #include "device/cpu/libraries.h"
 #include "device/device.h"
 #include "spec/supported.h"
@@ -34,6 +35,10 @@ void processor(const Machine& m, Findings& out) {
                      ? fmt::format("set train.threads = {}: more threads than the quota are stopped in turn",
                                    std::max(1, int(m.quota)))
                      : ""});
+  if (cpu::most_threads() < cores)
+    out.push_back({"threads", "warning",
+                   fmt::format("OMP_THREAD_LIMIT lets a rank have {} at most", cpu::most_threads()),
+                   "unset OMP_THREAD_LIMIT: train.threads says how many a rank has"});
   if (m.load > 0.25 * cores)
     out.push_back({"load", "warning",
                    fmt::format("{:.1f} processes wanted to run in the last minute", m.load),

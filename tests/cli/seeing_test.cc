@@ -270,6 +270,19 @@ TEST(Seeing, TheDoctorFindsNothingBadHere) {
   }
 }
 
+// OpenMP gives a team fewer threads than were asked for, without a word; trireme counts with those.
+TEST(Seeing, ATeamMayBeLetHaveFewerThreadsThanCores) {
+  TempFolder tmp;
+  const Ran r = run({"/usr/bin/env", "OMP_THREAD_LIMIT=1", program(), "doctor", "--json"}, tmp.path());
+  const json d = json_of(r);
+  std::map<std::string, std::string> texts;
+  for (const json& f : d["findings"]) texts[f["topic"]] = f["text"];
+  if (texts.at("cores").find(" 1 of ") == std::string::npos)
+    EXPECT_EQ(texts["threads"], "OMP_THREAD_LIMIT lets a rank have 1 at most");
+  EXPECT_FALSE(json_of(trireme(tmp.path(), {"doctor", "--json"})).dump().find("OMP_THREAD_LIMIT") !=
+               std::string::npos);
+}
+
 // What bash offers for the last of some words.
 std::vector<std::string> offered(const fs::path& home, const std::string& words) {
   std::string script =

@@ -24,8 +24,8 @@ Pair expect_bounded(const Case& c) {
 }
 
 void expect_learned(const Ran& r) {
-  ASSERT_EQ(r.losses.size(), size_t(kSteps));
-  EXPECT_LT(r.losses.back(), r.losses.front() - 0.002 * double(kSteps));
+  ASSERT_GE(r.losses.size(), size_t(kSteps));
+  EXPECT_LT(r.losses.back(), r.losses.front() - 0.002 * double(r.losses.size()));
 }
 
 void expect_low_bounded(const Case& c) {
@@ -37,17 +37,21 @@ void expect_low_bounded(const Case& c) {
   expect_as_exact(train_layout(run_of(c), equal), train_layout(one_rank_of(c), equal), oracle);
 }
 
+// One draw of rounding errors is compared with another: over few steps chance alone makes one twice the
+// other.
+constexpr int64_t kCompared = 50;
+
 void expect_low_runs_bounded(const Case& c) {
   Case exact = c;
   exact.compute = exact.grads = "f32";
-  const Ran oracle = train_layout(one_rank_of(exact), {});
-  const Plan plan{.replay = run_of(c).model.moe() ? &oracle.routing : nullptr};
+  const Ran oracle = train_layout(one_rank_of(exact), {.steps = kCompared});
+  const Plan plan{.steps = kCompared, .replay = run_of(c).model.moe() ? &oracle.routing : nullptr};
   const Ran layout = train_layout(run_of(c), plan), one = train_layout(one_rank_of(c), plan);
-  ASSERT_EQ(oracle.losses.size(), size_t(kSteps));
+  ASSERT_EQ(oracle.losses.size(), size_t(kCompared));
   auto losses_stray = [&](const Ran& r) {
     double sum = 0;
     for (size_t s = 0; s < r.losses.size(); s++) sum += std::pow(r.losses[s] - oracle.losses[s], 2);
-    return std::sqrt(sum / double(kSteps));
+    return std::sqrt(sum / double(kCompared));
   };
   auto weights_stray = [&](const Ran& r) {
     double sum = 0;

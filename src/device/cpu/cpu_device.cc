@@ -48,10 +48,14 @@ int usable_cores() {
   return std::max(1, omp_get_num_procs());  // more than 1,024 cores: the fixed-size mask is too small
 }
 
+int most_threads() {
+  return omp_get_thread_limit();
+}
+
 Context make_context(const DeviceOptions& options) {
   if (options.threads < 0)
     bad_request("train.threads = {} is negative; it must be 0 (share the cores) or a count", options.threads);
-  return {.threads = options.threads > 0 ? options.threads : usable_cores()};
+  return {.threads = std::min(options.threads > 0 ? options.threads : usable_cores(), most_threads())};
 }
 
 bool multiplies_natively(DType t) {

@@ -8,6 +8,8 @@ namespace trireme::cpu {
 
 // Cores in this process's affinity mask: what `threads = 0` means.
 int usable_cores();
+// Threads that the environment lets a team have (OMP_THREAD_LIMIT): no rank has more, whatever was asked for.
+int most_threads();
 // A bad request where the processor lacks what Highway's kernels are compiled for (targets.h): on x86-64 AVX2
 // and what came with it. Before anything of theirs is called, measurements of peaks included.
 void require_processor();

@@ -8,16 +8,23 @@
 
 #include <omp.h>
 
+#include <algorithm>
+
+#include "device/cpu/cpu_device.h"
 #include "device/cpu/gemm.h"
 
 namespace trireme::cpu {
 namespace {
 
-// oneDNN plans and runs with omp_get_max_threads() of the calling thread.
+// oneDNN plans and runs with omp_get_max_threads() of the calling thread, and takes it that a team has as
+// many: parts that none computes stay what they were, without a word. So it is told of no more than the
+// environment lets a team have (OMP_THREAD_LIMIT, OMP_DYNAMIC).
 class OmpThreads {
  public:
   explicit OmpThreads(int n) : before_(omp_get_max_threads()) {
+    n = std::min(n, most_threads());
     if (before_ != n) omp_set_num_threads(n);
+    if (omp_get_dynamic()) omp_set_dynamic(0);
   }
   OmpThreads(const OmpThreads&) = delete;
   ~OmpThreads() {

@@ -102,8 +102,15 @@ double best_rate(int threads, double seconds, double work, const Stop& stop, F&&
 // Keeps results alive.
 volatile double g_sink = 0;
 
+// Fewer than asked for where the environment lets a team have no more.
+int of_a_team(int threads) {
+  if (omp_get_dynamic()) omp_set_dynamic(0);
+  return std::min(threads, most_threads());
+}
+
 double arithmetic_peak(int threads, double seconds, const Stop& stop, double flops_per_round,
                        double (*burst)(long)) {
+  threads = of_a_team(threads);
   constexpr long kRounds = 200'000;  // about a millisecond
   return best_rate(threads, seconds, flops_per_round * double(kRounds), stop,
                    [=](int) { g_sink = burst(kRounds); });
@@ -144,6 +151,7 @@ double bf16_peak(int threads, double seconds, const Stop& stop) {
 }
 
 MemoryRates memory_rates(int threads, double seconds, long bytes_of_all, const Stop& stop) {
+  threads = of_a_team(threads);
   if (bytes_of_all == 0)
     bytes_of_all = std::max(4 * std::max(0L, sysconf(_SC_LEVEL3_CACHE_SIZE)), 192L << 20);
   const long per_thread = std::max(1L, bytes_of_all / 3 / 4 / threads / 4096) * 4096;  // floats of one array
