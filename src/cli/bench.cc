@@ -21,6 +21,7 @@
 #include "cli/launched.h"
 #include "comm/measure.h"
 #include "comm/thread/thread_world.h"
+#include "device/cpu/cpu_device.h"
 #include "device/cpu/peak.h"
 #include "device/device.h"
 #include "plan/calibrate.h"
@@ -358,15 +359,16 @@ void add_bench(CLI::App& app) {
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
   verb->callback([out, threads, device] {
+    const int of_a_rank = std::min(*threads > 0 ? *threads : threads_of(RunSpec()), cpu::most_threads());
     if (*device != "cpu") {
       if (out->empty())
         bad_request("--device {}: give --out FILE: this machine's own file is its processor's", *device);
-      return bench_gpu(*device, *out, *threads > 0 ? *threads : threads_of(RunSpec()));
+      return bench_gpu(*device, *out, of_a_rank);
     }
     const fs::path path = out->empty() ? measured_cluster_path() : fs::path(*out);
     if (const std::optional<Launched> started = launched(); started && started->size != 1)
       return bench_processes(path, !out->empty(), *threads);
-    bench_processor(path, *threads > 0 ? *threads : threads_of(RunSpec()));
+    bench_processor(path, of_a_rank);
   });
 }
 

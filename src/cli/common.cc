@@ -49,12 +49,12 @@ RunSpec resolved_here(const RunSpec& run) {
 }
 
 int threads_of(const RunSpec& run) {
-  const int asked = run.train.threads > 0 ? int(run.train.threads) : cpu::usable_cores();
-  return std::min(asked, cpu::most_threads());
+  return run.train.threads > 0 ? int(run.train.threads) : cpu::usable_cores();
 }
 
 int rank_threads_of(const RunSpec& run) {
-  return run.train.threads > 0 ? threads_of(run) : std::max(1, threads_of(run) / int(run.world()));
+  const int each = run.train.threads > 0 ? threads_of(run) : threads_of(run) / int(run.world());
+  return std::clamp(each, 1, cpu::most_threads());
 }
 
 fs::path measured_cluster_path() {

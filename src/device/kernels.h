@@ -47,6 +47,10 @@ class Kernels {
     return scratch_bytes(args);
   }
 
+  // Are MatmulGeluArgs and MatmulGeluBackwardArgs of this type better than their parts one after the other?
+  // Their gelu may be of what was not rounded: where recompute makes it anew, the last bits may differ.
+  virtual bool gelu_in_products(DType) const { return false; }
+
   void attach(Arena* arena) { arena_ = arena; }  // where scratch comes from
   void detach(const Arena* arena) {
     if (arena_ == arena) arena_ = nullptr;

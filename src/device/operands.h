@@ -15,6 +15,13 @@ template <>
 inline constexpr std::array kOperands<MatmulArgs> = {&MatmulArgs::a, &MatmulArgs::b, &MatmulArgs::c,
                                                      &MatmulArgs::bias, &MatmulArgs::residual};
 template <>
+inline constexpr std::array kOperands<MatmulGeluArgs> = {
+    &MatmulGeluArgs::a, &MatmulGeluArgs::b, &MatmulGeluArgs::c, &MatmulGeluArgs::y, &MatmulGeluArgs::bias};
+template <>
+inline constexpr std::array kOperands<MatmulGeluBackwardArgs> = {
+    &MatmulGeluBackwardArgs::a, &MatmulGeluBackwardArgs::b, &MatmulGeluBackwardArgs::x,
+    &MatmulGeluBackwardArgs::c};
+template <>
 inline constexpr std::array kOperands<EmbeddingArgs> = {&EmbeddingArgs::ids, &EmbeddingArgs::table,
                                                         &EmbeddingArgs::y};
 template <>

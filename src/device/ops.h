@@ -31,6 +31,26 @@ struct MatmulArgs {
   bool accumulate = false;
 };
 
+// An MLP's up product with gelu behind it, its down product's input gradient with gelu's before it: one op
+// each where a device saves a pass over memory by that (Kernels::gelu_in_products), tanh form.
+//
+// c[M,N] = a[M,K] . op(b)[K,N] + bias[N], y[M,N] = gelu(c): of c as it is stored, or before it was rounded.
+// a, b, bias, c, y: T.
+struct MatmulGeluArgs {
+  static constexpr std::string_view kName = "matmul_gelu";
+  bool operator==(const MatmulGeluArgs&) const = default;
+  Tensor a, b, c, y;
+  bool trans_b = false;
+  Tensor bias;  // optional
+};
+// c[M,N] = (a[M,K] . op(b)[K,N]) * gelu'(x)[M,N], the product rounded to T before or not. a, b, x, c: T.
+struct MatmulGeluBackwardArgs {
+  static constexpr std::string_view kName = "matmul_gelu_backward";
+  bool operator==(const MatmulGeluBackwardArgs&) const = default;
+  Tensor a, b, x, c;
+  bool trans_b = false;
+};
+
 // y[N,C] (+)= table[ids[n], :]. ids i32 [N] (any shape of N elements), every id in [0, V) or the run stops
 // with the id and its place. table T [V,C], y T. With `vocab` > 0 the table holds rows [first, first + V) of
 // one of so many, and ids lie in [0, vocab): of those without a row here y is 0, or left as it is.
@@ -478,7 +498,8 @@ struct CountNonfiniteArgs {
 // formatting would indent it one step more.)
 // clang-format off
 #define TRIREME_OPS(X)                                                                                       \
-  X(MatmulArgs) X(EmbeddingArgs) X(EmbeddingBackwardArgs) X(LayerNormArgs) X(LayerNormBackwardArgs)          \
+  X(MatmulArgs) X(MatmulGeluArgs) X(MatmulGeluBackwardArgs)                                                 \
+  X(EmbeddingArgs) X(EmbeddingBackwardArgs) X(LayerNormArgs) X(LayerNormBackwardArgs)          \
   X(RmsNormArgs) X(RmsNormBackwardArgs) X(RopeArgs) X(GeluArgs) X(GeluBackwardArgs) X(SwigluArgs)            \
   X(SwigluBackwardArgs) X(AttentionArgs) X(AttentionBackwardArgs) X(CacheAppendArgs)              \
   X(CachedAttentionArgs) X(ConcatSharedArgs) X(ConcatSharedBackwardArgs)                                     \

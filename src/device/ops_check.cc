@@ -20,21 +20,48 @@ void Checker::fail(std::string_view name, const Tensor& t, std::string_view must
                    __FILE__, __LINE__);
 }
 
-void check(const MatmulArgs& p) {
-  Checker c(p.kName);
+namespace {
+
+// Of operands a and b and what they sum over; the type of both.
+template <class Args>
+DType check_factors(const Checker& c, const Args& p, bool trans_a) {
   DType type = c.compute_type("a", p.a);
   c.matrix("a", p.a, type);
   c.matrix("b", p.b, type);
-  int64_t m = p.a.shape[p.trans_a ? 1 : 0], k = p.a.shape[p.trans_a ? 0 : 1],
-          n = p.b.shape[p.trans_b ? 0 : 1];
+  const int64_t k = p.a.shape[trans_a ? 0 : 1];
   c.that(k > 0, "a", p.a, "of at least one column to sum over (K > 0)");
   if (p.b.shape[p.trans_b ? 1 : 0] != k) [[unlikely]]
     c.fail("b", p.b,
            fmt::format("of {} {} to match 'a' {}", k, p.trans_b ? "columns" : "rows", described(p.a)));
+  return type;
+}
+
+}  // namespace
+
+void check(const MatmulArgs& p) {
+  Checker c(p.kName);
+  const DType type = check_factors(c, p, p.trans_a);
+  const int64_t m = p.a.shape[p.trans_a ? 1 : 0], n = p.b.shape[p.trans_b ? 0 : 1];
   c.type("c", p.c, type, DType::f32);
   c.matrix("c", p.c, m, n, p.c.dtype);
   if (p.bias) c.vector("bias", p.bias, n, type);
   if (p.residual) c.matrix("residual", p.residual, m, n, p.c.dtype);
+}
+
+void check(const MatmulGeluArgs& p) {
+  Checker c(p.kName);
+  const DType type = check_factors(c, p, false);
+  const int64_t m = p.a.shape[0], n = p.b.shape[p.trans_b ? 0 : 1];
+  c.matrix("c", p.c, m, n, type);
+  c.matrix("y", p.y, m, n, type);
+  if (p.bias) c.vector("bias", p.bias, n, type);
+}
+void check(const MatmulGeluBackwardArgs& p) {
+  Checker c(p.kName);
+  const DType type = check_factors(c, p, false);
+  const int64_t m = p.a.shape[0], n = p.b.shape[p.trans_b ? 0 : 1];
+  c.matrix("x", p.x, m, n, type);
+  c.matrix("c", p.c, m, n, type);
 }
 
 void check(const EmbeddingArgs& p) {

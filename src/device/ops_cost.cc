@@ -45,6 +45,27 @@ Outputs outputs(const MatmulArgs& p) {
   return list(p.c);
 }
 
+// What the product and gelu cost; what gelu reads is still at hand, and its gradient's product was not
+// stored.
+Cost cost(const MatmulGeluArgs& p) {
+  const Cost product =
+      cost(MatmulArgs{.a = p.a, .b = p.b, .c = p.c, .trans_b = p.trans_b, .bias = p.bias, .residual = {}});
+  const Cost gelu = cost(GeluArgs{.x = p.c, .y = p.y});
+  return {product.flops + gelu.flops, product.bytes_read, product.bytes_written + gelu.bytes_written};
+}
+Outputs outputs(const MatmulGeluArgs& p) {
+  return list(p.c, p.y);
+}
+Cost cost(const MatmulGeluBackwardArgs& p) {
+  const Cost product =
+      cost(MatmulArgs{.a = p.a, .b = p.b, .c = p.c, .trans_b = p.trans_b, .bias = {}, .residual = {}});
+  const Cost gelu = cost(GeluBackwardArgs{.x = p.x, .dy = p.c, .dx = p.c});
+  return {product.flops + gelu.flops, product.bytes_read + p.x.bytes(), product.bytes_written};
+}
+Outputs outputs(const MatmulGeluBackwardArgs& p) {
+  return list(p.c);
+}
+
 Cost cost(const EmbeddingArgs& p) {
   int64_t gathered = p.y.bytes();
   return {p.accumulate ? count(p.y) : 0, p.ids.bytes() + gathered + (p.accumulate ? p.y.bytes() : 0),

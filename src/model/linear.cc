@@ -103,8 +103,21 @@ const Fp8Layers* Linear::in_8_bits(const Ctx& ctx) const {
   return ctx.fp8 && ctx.fp8->has(name()) ? ctx.fp8 : nullptr;
 }
 
+// One product, of no ranks' summand: gelu is of all of it.
+bool Linear::gelu_in_product(const Ctx& ctx, DType t) const {
+  return ctx.k.gelu_in_products(t) && !in_8_bits(ctx) && runs_.size() == 1 && !divided(Divide::rows);
+}
+bool Linear::gelu_in_back_product(const Ctx& ctx, DType t) const {
+  return ctx.k.gelu_in_products(t) && !in_8_bits(ctx) && runs_.size() == 1 && !by_columns();
+}
+
+int64_t Linear::rows_out(const Tensor& x) const {
+  return x.rows() * (rows_apart(Divide::columns) ? tp_.size : 1);
+}
+
 // y = x W^T + b (+ residual) of some rows. Divided by rows of W^T, one rank adds the bias to its summand.
-void Linear::product(Ctx& ctx, const Tensor& x, const Tensor& y, const Tensor& residual) const {
+void Linear::product(Ctx& ctx, const Tensor& x, const Tensor& y, const Tensor& residual,
+                     const Tensor& gelu) const {
   const bool biased = bias_ && !(divided(Divide::rows) && tp_.rank > 0), only = runs_.size() == 1;
   const Fp8Layers* fp8 = in_8_bits(ctx);
   const Fp8Codes x8 = fp8 ? fp8->quantise(ctx, name(), Fp8Operand::x, x, false) : Fp8Codes();
@@ -116,6 +129,12 @@ void Linear::product(Ctx& ctx, const Tensor& x, const Tensor& y, const Tensor& r
       multiply(ctx, x8.view, w8.view, part(y), {.trans_b = true, .bias = bias, .residual = part(residual)});
       continue;
     }
+    if (gelu) {
+      require(!residual && gelu_in_product(ctx, x.dtype), "a product has no gelu in it");
+      ctx.k.run(MatmulGeluArgs{.a = x, .b = w, .c = y, .y = gelu, .trans_b = true, .bias = bias},
+                ctx.compute);
+      continue;
+    }
     ctx.k.run(
         MatmulArgs{.a = x, .b = w, .c = part(y), .trans_b = true, .bias = bias, .residual = part(residual)},
         ctx.compute);
@@ -123,7 +142,7 @@ void Linear::product(Ctx& ctx, const Tensor& x, const Tensor& y, const Tensor& r
 }
 
 // dx = dy W of some rows.
-void Linear::back_product(Ctx& ctx, const Tensor& dy, const Tensor& dx) const {
+void Linear::back_product(Ctx& ctx, const Tensor& dy, const Tensor& dx, const Tensor& before) const {
   const Fp8Layers* fp8 = in_8_bits(ctx);
   for (const Run& r : runs_) {
     const Tensor columns = runs_.size() == 1 ? dy : dy.narrow(1, r.column, r.rows);
@@ -132,6 +151,11 @@ void Linear::back_product(Ctx& ctx, const Tensor& dy, const Tensor& dx) const {
       const Fp8Codes dy8 = fp8->quantise(ctx, name(), Fp8Operand::dy, columns, false);
       const Fp8Codes w8 = fp8->quantise(ctx, name(), Fp8Operand::w, w, true);
       multiply(ctx, dy8.view, w8.view, dx, {.accumulate = r.column > 0});
+      continue;
+    }
+    if (before) {
+      require(gelu_in_back_product(ctx, dy.dtype), "a product has no gelu in it");
+      ctx.k.run(MatmulGeluBackwardArgs{.a = dy, .b = w, .x = before, .c = dx}, ctx.compute);
       continue;
     }
     ctx.k.run(MatmulArgs{.a = columns, .b = w, .c = dx, .accumulate = r.column > 0}, ctx.compute);
@@ -166,12 +190,13 @@ bool Linear::keeps_codes(const Ctx& ctx) const {
   return own_input_ && in_8_bits(ctx) && ctx.fp8->keeps_inputs() && !rows_apart(Divide::columns);
 }
 
-Owned Linear::forward(Ctx& ctx, const Tensor& x, Saved& saved, const Tensor& residual) const {
+Owned Linear::forward(Ctx& ctx, const Tensor& x, Saved& saved, const Tensor& residual,
+                      const Tensor& gelu) const {
   if (!keeps_codes(ctx)) {
     saved.borrow(this, "x", x);
-    return again(ctx, x, residual);
+    return again(ctx, x, residual, gelu);
   }
-  Owned y = again(ctx, x, residual);
+  Owned y = again(ctx, x, residual, gelu);
   Fp8Codes x8 = ctx.fp8->quantise(ctx, name(), Fp8Operand::x, x, true);
   saved.keep(this, "codes", std::move(x8.codes));
   saved.keep(this, "scale", std::move(x8.scale));
@@ -179,24 +204,28 @@ Owned Linear::forward(Ctx& ctx, const Tensor& x, Saved& saved, const Tensor& res
 }
 
 // Behind a sum over ranks comes the residual: rounded as often as without ranks.
-Owned Linear::again(Ctx& ctx, const Tensor& x, const Tensor& residual) const {
+Owned Linear::again(Ctx& ctx, const Tensor& x, const Tensor& residual, const Tensor& gelu) const {
   Owned y;
+  auto rows_of = [](const Tensor& t, int64_t first, int64_t rows) {
+    return t ? t.narrow(0, first, rows) : t;
+  };
   if (rows_apart(Divide::columns)) {
-    y = ctx.activation({x.rows() * tp_.size, out_});
+    y = ctx.activation({rows_out(x), out_});
     gathered_product(ctx, x, [&](int64_t first, int64_t rows, const Tensor& from) {
-      product(ctx, from, y->narrow(0, first, rows), residual ? residual.narrow(0, first, rows) : residual);
+      product(ctx, from, y->narrow(0, first, rows), rows_of(residual, first, rows),
+              rows_of(gelu, first, rows));
     });
     return y;
   }
   auto summand = [&](int64_t first, int64_t rows, const Tensor& to) {
-    product(ctx, x.narrow(0, first, rows), to, {});
+    product(ctx, x.narrow(0, first, rows), to, {}, {});
   };
   if (rows_apart(Divide::rows)) {
     y = scattered_product(ctx, x.rows(), out_, summand);
   } else {
     y = ctx.activation({x.rows(), out_});
     if (!divided(Divide::rows)) {
-      product(ctx, x, *y, residual);
+      product(ctx, x, *y, residual, gelu);
       return y;
     }
     summed_product(ctx, *y, summand);
@@ -205,7 +234,7 @@ Owned Linear::again(Ctx& ctx, const Tensor& x, const Tensor& residual) const {
   return y;
 }
 
-Owned Linear::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved) const {
+Owned Linear::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved, const Tensor& before) const {
   Owned gathered = rows_apart(Divide::rows) ? gathered_rows(ctx, dy) : Owned();
   const Tensor out = gathered ? *gathered : dy;
   if (gathered)
@@ -213,14 +242,14 @@ Owned Linear::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved) const {
   else
     saved.borrow(this, "dy", dy);
   auto summand = [&](int64_t first, int64_t rows, const Tensor& to) {
-    back_product(ctx, out.narrow(0, first, rows), to);
+    back_product(ctx, out.narrow(0, first, rows), to, {});
   };
   if (rows_apart(Divide::columns)) return scattered_product(ctx, out.rows(), in_, summand);
   Owned dx = ctx.activation({out.rows(), in_});
   if (divided(Divide::columns))
     summed_product(ctx, *dx, summand);
   else
-    back_product(ctx, out, *dx);
+    back_product(ctx, out, *dx, before);
   return dx;
 }
 

@@ -24,18 +24,24 @@ class Linear {
 
   void declare(std::vector<ParamDecl>&) const;
   void bind(ParamSet&);
-  int64_t out() const { return out_; }  // columns of y on this rank
+  int64_t out() const { return out_; }      // columns of y on this rank
+  int64_t rows_out(const Tensor& x) const;  // of y, before a sum over ranks leaves each its own
 
   // x [N, in] -> y [N, out] (+ residual [N, out]). x stays alive until backward_weight. Divided by rows, x is
   // this rank's columns [N, in / tp], and y is summed over the ranks. With TensorPlace::sequence, x divided
   // by columns is this rank's rows, gathered here and again in backward_weight, and of y divided by rows each
   // rank gets its own.
-  Owned forward(Ctx&, const Tensor& x, Saved&, const Tensor& residual = {}) const;
-  Owned again(Ctx&, const Tensor& x, const Tensor& residual = {}) const;  // y, made anew
+  // gelu [N, out]: gelu(y), tanh form, of the same product; where gelu_in_product().
+  Owned forward(Ctx&, const Tensor& x, Saved&, const Tensor& residual = {}, const Tensor& gelu = {}) const;
+  bool gelu_in_product(const Ctx&, DType) const;
+  // y, made anew.
+  Owned again(Ctx&, const Tensor& x, const Tensor& residual = {}, const Tensor& gelu = {}) const;
   // dy [N, out] -> dx [N, in]; dy stays alive until backward_weight. Divided by columns, dy is this rank's
   // columns (of parts that are shared, its summand), and dx is summed over the ranks, which own_columns
-  // leaves out; with sequence it is the other way round too.
-  Owned backward_input(Ctx&, const Tensor& dy, Saved&) const;
+  // leaves out; with sequence it is the other way round too. before [N, in]: x was gelu(before), tanh form,
+  // and its gradient is what comes back; where gelu_in_back_product().
+  Owned backward_input(Ctx&, const Tensor& dy, Saved&, const Tensor& before = {}) const;
+  bool gelu_in_back_product(const Ctx&, DType) const;
   // dW += dy^T x; db += column sums of dy.
   void backward_weight(Ctx&, Saved&) const;
 
@@ -57,8 +63,8 @@ class Linear {
   bool divided(Divide d) const { return divide_ == d && tp_.size > 1; }
   bool by_columns() const { return divided(Divide::columns) || divided(Divide::own_columns); }
   bool rows_apart(Divide d) const { return divided(d) && tp_.sequence; }  // of x, or of y
-  void product(Ctx&, const Tensor& x, const Tensor& y, const Tensor& residual) const;
-  void back_product(Ctx&, const Tensor& dy, const Tensor& dx) const;
+  void product(Ctx&, const Tensor& x, const Tensor& y, const Tensor& residual, const Tensor& gelu) const;
+  void back_product(Ctx&, const Tensor& dy, const Tensor& dx, const Tensor& before) const;
   // x: its codes where they were kept, else null.
   void weight_product(Ctx&, const Tensor& dy, const Tensor& x, const Fp8View* kept) const;
   const Fp8Layers* in_8_bits(const Ctx&) const;  // null: in the compute type

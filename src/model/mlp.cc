@@ -40,8 +40,34 @@ Owned Mlp::activate(Ctx& ctx, const Tensor& u) const {
   return a;
 }
 
+Owned Mlp::activate_backward(Ctx& ctx, const Tensor& u, const Tensor& da) const {
+  Owned du = ctx.activation(u.shape);
+  if (act_ == Activation::swiglu)
+    ctx.k.run(SwigluBackwardArgs{.gate = u.narrow(1, 0, ffn_),
+                                 .up = u.narrow(1, ffn_, ffn_),
+                                 .dy = da,
+                                 .dgate = du->narrow(1, 0, ffn_),
+                                 .dup = du->narrow(1, ffn_, ffn_)},
+              ctx.compute);
+  else
+    ctx.k.run(GeluBackwardArgs{.x = u, .dy = da, .dx = *du, .tanh_approx = act_ == Activation::gelu_tanh},
+              ctx.compute);
+  return du;
+}
+
+// Both ways or neither: what a run's bytes are is told of a block, not of a direction.
+bool Mlp::gelu_in_product(const Ctx& ctx, DType t) const {
+  return act_ == Activation::gelu_tanh && up_.gelu_in_product(ctx, t) && down_.gelu_in_back_product(ctx, t);
+}
+
 Owned Mlp::forward(Ctx& ctx, const Tensor& x, const Tensor& residual, Saved& saved) const {
-  Owned u = up_.forward(ctx, x, saved), a = activate(ctx, *u);
+  Owned u, a;
+  if (gelu_in_product(ctx, x.dtype)) {
+    a = ctx.activation({up_.rows_out(x), ffn_});
+    u = up_.forward(ctx, x, saved, {}, *a);
+  } else {
+    u = up_.forward(ctx, x, saved), a = activate(ctx, *u);
+  }
   bool drop = resid_.on(ctx);
   Owned y = down_.forward(ctx, *a, saved, drop ? Tensor() : residual);
   if (drop) resid_.forward(ctx, *y, *y, residual);
@@ -52,21 +78,15 @@ Owned Mlp::forward(Ctx& ctx, const Tensor& x, const Tensor& residual, Saved& sav
 
 Owned Mlp::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved) const {
   Owned dropped = resid_.backward(ctx, dy);
-  Owned da = down_.backward_input(ctx, dropped ? *dropped : dy, saved);
+  const Tensor u = saved.get(this, "u"), out = dropped ? *dropped : dy;
+  Owned du;
+  if (gelu_in_product(ctx, dy.dtype)) {
+    du = down_.backward_input(ctx, out, saved, u);
+  } else {
+    const Owned da = down_.backward_input(ctx, out, saved);
+    du = activate_backward(ctx, u, *da);
+  }
   if (dropped) saved.keep(this, "dropped", std::move(dropped));
-  Tensor u = saved.get(this, "u");
-  Owned du = ctx.activation(u.shape);
-  if (act_ == Activation::swiglu)
-    ctx.k.run(SwigluBackwardArgs{.gate = u.narrow(1, 0, ffn_),
-                                 .up = u.narrow(1, ffn_, ffn_),
-                                 .dy = *da,
-                                 .dgate = du->narrow(1, 0, ffn_),
-                                 .dup = du->narrow(1, ffn_, ffn_)},
-              ctx.compute);
-  else
-    ctx.k.run(GeluBackwardArgs{.x = u, .dy = *da, .dx = *du, .tanh_approx = act_ == Activation::gelu_tanh},
-              ctx.compute);
-  da.reset();
   saved.drop(this, "u");
   Owned dx = up_.backward_input(ctx, *du, saved);
   saved.keep(this, "du", std::move(du));

@@ -27,6 +27,8 @@ class Mlp {
 
  private:
   Owned activate(Ctx&, const Tensor& u) const;
+  Owned activate_backward(Ctx&, const Tensor& u, const Tensor& da) const;
+  bool gelu_in_product(const Ctx&, DType) const;
 
   Activation act_;
   int64_t ffn_;       // of this rank

@@ -316,7 +316,8 @@ struct TrainSpec {
       one_of(kGraphs));
     v("deterministic", deterministic, "",
       "no choice follows a clock; false = of a GPU's algorithms of a matrix product the fastest is taken, as "
-      "timed when it first comes, and kept in train.dir/algorithms.txt for steps after a resume");
+      "timed when it first comes, and kept in train.dir/algorithms.txt for steps after a resume, and gelu is "
+      "applied in products, to sums that are not rounded yet");
     v("threads", threads, "threads", "per rank; 0 = share the cores", between(0, 65536));
     v("bind", bind, "",
       "auto = rank threads keep to cores of their own where ranks x threads are all that the process may "

@@ -1,6 +1,7 @@
-// gelu and swiglu, forward and backward. Keys: n rows, c columns, dtype; gelu: erf=1 for the erf form;
-// backward: inplace=1: the gradient overwrites the incoming one (gelu: dx is dy; swiglu: dgate is gate and
-// dup is up). Inputs have deviation `scale` (3), so that both tails are met.
+// gelu and swiglu, forward and backward, and gelu in products. Keys: n rows, c columns, dtype; gelu: erf=1
+// for the erf form; backward: inplace=1: the gradient overwrites the incoming one (gelu: dx is dy; swiglu:
+// dgate is gate and dup is up); in products m n k, trans_b, bias. Inputs have deviation `scale` (3), so that
+// both tails are met.
 #include <cmath>
 #include <numbers>
 
@@ -72,6 +73,73 @@ class GeluBackwardCase final : public CaseOf<GeluBackwardArgs> {
   bool inplace_ = false;
 };
 
+// a b^T + bias or a b, of a deviation that meets both of gelu's tails.
+std::vector<double> product(const std::vector<double>& a, const std::vector<double>& b, int64_t m, int64_t n,
+                            int64_t k, bool trans_b) {
+  std::vector<double> c(size_t(m * n));
+  for (int64_t i = 0; i < m; i++)
+    for (int64_t j = 0; j < n; j++)
+      for (int64_t l = 0; l < k; l++)
+        c[size_t(i * n + j)] += a[size_t(i * k + l)] * b[size_t(trans_b ? j * k + l : l * n + j)];
+  return c;
+}
+
+class MatmulGeluCase final : public CaseOf<MatmulGeluArgs> {
+ public:
+  void build(Builder& b) override {
+    const Problem& p = b.problem;
+    m_ = p.size("m"), n_ = p.size("n"), k_ = p.size("k");
+    args = {};
+    args.trans_b = p.flag("trans_b");
+    args.a = b.matrix(Role::in, "a", {m_, k_}, p.dtype());
+    args.b = b.matrix(Role::in, "b", args.trans_b ? Shape{n_, k_} : Shape{k_, n_}, p.dtype(),
+                      b.gaussian("b", p.number("scale", 2) / std::sqrt(double(k_))));
+    args.c = b.matrix(Role::out, "c", {m_, n_}, p.dtype());
+    args.y = b.matrix(Role::out, "y", {m_, n_}, p.dtype());
+    if (p.flag("bias")) args.bias = b.dense(Role::in, "bias", {n_}, p.dtype());
+  }
+  void reference(Operands& o) const override {
+    o.want("c") = product(o.in("a"), o.in("b"), m_, n_, k_, args.trans_b);
+    for (size_t i = 0; i < o.want("c").size(); i++) {
+      if (args.bias) o.want("c")[i] += o.in("bias")[i % size_t(n_)];
+      o.want("y")[i] = gelu_of(o.want("c")[i], true);
+    }
+  }
+  bool same_bits_for_any_threads(std::string_view) const override { return false; }  // as matmul
+
+ private:
+  int64_t m_ = 0, n_ = 0, k_ = 0;
+};
+
+class MatmulGeluBackwardCase final : public CaseOf<MatmulGeluBackwardArgs> {
+ public:
+  void build(Builder& b) override {
+    const Problem& p = b.problem;
+    m_ = p.size("m"), n_ = p.size("n"), k_ = p.size("k");
+    args = {};
+    args.trans_b = p.flag("trans_b");
+    args.a = b.matrix(Role::in, "a", {m_, k_}, p.dtype());
+    args.b = b.matrix(Role::in, "b", args.trans_b ? Shape{n_, k_} : Shape{k_, n_}, p.dtype());
+    args.x = b.matrix(Role::in, "x", {m_, n_}, p.dtype(), b.gaussian("x", p.number("scale", 3)));
+    args.c = b.matrix(Role::out, "c", {m_, n_}, p.dtype());
+  }
+  void reference(Operands& o) const override {
+    const auto dy = product(o.in("a"), o.in("b"), m_, n_, k_, args.trans_b);
+    for (size_t i = 0; i < dy.size(); i++) o.want("c")[i] = dy[i] * gelu_slope(o.in("x")[i], true);
+  }
+  std::vector<GradPair> gradients() const override { return {{"x", "c"}}; }
+  double objective(const Operands& o) const override {
+    const auto dy = product(o.in("a"), o.in("b"), m_, n_, k_, args.trans_b);
+    double s = 0;
+    for (size_t i = 0; i < dy.size(); i++) s += dy[i] * gelu_of(o.in("x")[i], true);
+    return s;
+  }
+  bool same_bits_for_any_threads(std::string_view) const override { return false; }
+
+ private:
+  int64_t m_ = 0, n_ = 0, k_ = 0;
+};
+
 class SwigluCase final : public CaseOf<SwigluArgs> {
  public:
   void build(Builder& b) override {
@@ -128,6 +196,12 @@ std::unique_ptr<Case> make_gelu() {
 }
 std::unique_ptr<Case> make_gelu_backward() {
   return std::make_unique<GeluBackwardCase>();
+}
+std::unique_ptr<Case> make_matmul_gelu() {
+  return std::make_unique<MatmulGeluCase>();
+}
+std::unique_ptr<Case> make_matmul_gelu_backward() {
+  return std::make_unique<MatmulGeluBackwardCase>();
 }
 std::unique_ptr<Case> make_swiglu() {
   return std::make_unique<SwigluCase>();

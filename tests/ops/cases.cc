@@ -6,6 +6,8 @@ namespace trireme::harness {
 std::span<const CaseEntry> all_cases() {
   static constexpr CaseEntry kCases[] = {
       {"matmul", make_matmul},
+      {"matmul_gelu", make_matmul_gelu},
+      {"matmul_gelu_backward", make_matmul_gelu_backward},
       {"embedding", make_embedding},
       {"embedding_backward", make_embedding_backward},
       {"layernorm", make_layernorm},

@@ -5,6 +5,8 @@
 namespace trireme::harness {
 
 std::unique_ptr<Case> make_matmul();
+std::unique_ptr<Case> make_matmul_gelu();
+std::unique_ptr<Case> make_matmul_gelu_backward();
 std::unique_ptr<Case> make_embedding();
 std::unique_ptr<Case> make_embedding_backward();
 std::unique_ptr<Case> make_layernorm();

@@ -137,6 +137,8 @@ Ran train_layout(RunSpec run, const Plan& plan) {
   validate(schedule);
   Home home;
   home.ran.booking = book_training(run, schedule, 1);
+  // Which is not told of it, and f16's scratch of both ops at once is more than of either.
+  if (plan.gelu_in_products) home.ran.booking.arena_bytes *= 2;
   home.ran.ranks.resize(size_t(run.world()));
   for (const char* what : kStates) home.ran.state[what];  // maps of maps grow under Home's lock only
   if (plan.gradients) home.ran.gradients.resize(size_t(plan.steps));
@@ -205,7 +207,8 @@ Ran train_layout(RunSpec run, const Plan& plan) {
     facts.moved = comms.moved_bytes();
     agree_max(factory.control(), 0);  // nobody leaves while others still need it
   };
-  const DeviceOptions alone{.threads = 1, .graphs = plan.graphs || test::test_graphs()};
+  const DeviceOptions alone{
+      .threads = 1, .deterministic = !plan.gelu_in_products, .graphs = plan.graphs || test::test_graphs()};
   const MakeDevice make = [&] {
     return far ? test::make_far_device(alone) : make_device(run.train.device, alone);
   };

@@ -53,6 +53,7 @@ struct Plan {
   fs::path routing;     // folder for routing.jsonl of the last step, as train.record_routing has it; "": none
   bool graphs = false;  // launches that come again are kept (device/replay.h); else as the test's device says
   bool far = false;     // on far devices (far_device.h), in place of the test's device
+  bool gelu_in_products = false;  // of those
 };
 
 Ran train_layout(RunSpec, const Plan&);

@@ -79,9 +79,11 @@ class FarGraph final : public Graph {
 
 class FarKernels final : public Kernels, public GraphMaker {
  public:
-  FarKernels(cpu::Context ctx, std::function<void()> keeping) : ctx_(ctx), at_end_(std::move(keeping)) {
+  FarKernels(cpu::Context ctx, bool gelu_in_products, std::function<void()> keeping)
+      : ctx_(ctx), gelu_in_products_(gelu_in_products), at_end_(std::move(keeping)) {
     ctx_.matmuls = &matmuls_;
   }
+  bool gelu_in_products(DType) const override { return gelu_in_products_; }
   void begin() override {
     meet();
     keeping_ = true;
@@ -127,6 +129,7 @@ class FarKernels final : public Kernels, public GraphMaker {
 #undef TRIREME_FAR
   cpu::MatmulCache matmuls_;
   cpu::Context ctx_;
+  const bool gelu_in_products_;
   const std::function<void()> at_end_;
   bool keeping_ = false;
   Launches kept_;
@@ -135,7 +138,8 @@ class FarKernels final : public Kernels, public GraphMaker {
 class FarDevice final : public Device {
  public:
   FarDevice(const DeviceOptions& options, std::function<void()> keeping)
-      : cpu_(make_cpu_device(options)), kernels_(cpu::make_context(options), std::move(keeping)) {}
+      : cpu_(make_cpu_device(options)),
+        kernels_(cpu::make_context(options), !options.deterministic, std::move(keeping)) {}
 
   std::string_view name() const override { return kFarDevice; }
   bool has_data() const override { return true; }

@@ -13,6 +13,8 @@ inline constexpr std::string_view kFarDevice = "far";
 // With DeviceOptions::graphs it keeps launches (device/replay.h) as a list of them, by value: begin() to
 // end() runs nothing, and anything else that is asked of it meanwhile is an error, as on a GPU.
 //
+// Not deterministic it takes gelu into products (Kernels::gelu_in_products), to the CPU's bits all the same.
+//
 // Its ranges are device memory as device_memory.h has it. An op that is given memory of the host is an error;
 // numbers, scratch and streams are the CPU's, so a run books what it books there.
 // keeping: called where what was kept becomes a graph, and may throw there.

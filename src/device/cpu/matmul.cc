@@ -73,4 +73,31 @@ void launch(const MatmulArgs& p, const Tensor& scratch, const Context& ctx) {
   with_cache(ctx, [&](MatmulCache& cache) { matmul(p, scratch.data, ctx, cache); });
 }
 
+// Both one after the other: of c in a cache nothing would be gained beside a product.
+namespace {
+
+MatmulArgs product_of(const MatmulGeluArgs& p) {
+  return {.a = p.a, .b = p.b, .c = p.c, .trans_b = p.trans_b, .bias = p.bias, .residual = {}};
+}
+MatmulArgs product_of(const MatmulGeluBackwardArgs& p) {
+  return {.a = p.a, .b = p.b, .c = p.c, .trans_b = p.trans_b, .bias = {}, .residual = {}};
+}
+
+}  // namespace
+
+int64_t scratch_bytes(const MatmulGeluArgs& p, const Context& ctx) {
+  return scratch_bytes(product_of(p), ctx);
+}
+int64_t scratch_bytes(const MatmulGeluBackwardArgs& p, const Context& ctx) {
+  return scratch_bytes(product_of(p), ctx);
+}
+void launch(const MatmulGeluArgs& p, const Tensor& scratch, const Context& ctx) {
+  launch(product_of(p), scratch, ctx);
+  launch(GeluArgs{.x = p.c, .y = p.y}, Tensor(), ctx);
+}
+void launch(const MatmulGeluBackwardArgs& p, const Tensor& scratch, const Context& ctx) {
+  launch(product_of(p), scratch, ctx);
+  launch(GeluBackwardArgs{.x = p.x, .dy = p.c, .dx = p.c}, Tensor(), ctx);
+}
+
 }  // namespace trireme::cpu

@@ -8,6 +8,7 @@
 //           dup = dy gate s,  dgate = dy up s (1 + gate (1 - s))
 // A thread takes eight elements and nothing of others: no order to fix. Traffic with T = bf16: gelu 4 and 6 B
 // an element, swiglu 6 and 10 B; some 20 FLOPs.
+#include "device/cuda/matmul_gelu.h"
 #include "device/cuda/values.cuh"
 
 namespace trireme::cuda {
@@ -127,6 +128,18 @@ void cuda_launch(const GeluBackwardArgs& a, const Tensor&, CudaContext&, cudaStr
     };
     a.tanh_approx ? with(GeluTanh()) : with(GeluErf());
   });
+}
+// One call where the library has it; else the product into c, then gelu from it (dx in dy's place).
+void cuda_launch(const MatmulGeluArgs& a, const Tensor& scratch, CudaContext& ctx, cudaStream_t stream) {
+  if (a.c.numel() == 0 || gelu_in_library(a, scratch, ctx, stream)) return;
+  cuda_launch(product_of(a), scratch, ctx, stream);
+  cuda_launch(GeluArgs{.x = a.c, .y = a.y}, Tensor(), ctx, stream);
+}
+void cuda_launch(const MatmulGeluBackwardArgs& a, const Tensor& scratch, CudaContext& ctx,
+                 cudaStream_t stream) {
+  if (a.c.numel() == 0 || gelu_in_library(a, scratch, ctx, stream)) return;
+  cuda_launch(product_of(a), scratch, ctx, stream);
+  cuda_launch(GeluBackwardArgs{.x = a.x, .dy = a.c, .dx = a.c}, Tensor(), ctx, stream);
 }
 void cuda_launch(const SwigluArgs& a, const Tensor&, CudaContext&, cudaStream_t stream) {
   by_type(a.gate.dtype, [&]<class T>(T) {

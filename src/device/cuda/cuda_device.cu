@@ -161,6 +161,7 @@ bool fold_on_gpu(std::span<std::byte* const> dst, std::span<const std::byte* con
 class CudaKernels final : public Kernels {
  public:
   CudaKernels(CudaContext& ctx, cudaStream_t stream) : ctx_(ctx), stream_(stream) {}
+  bool gelu_in_products(DType t) const override { return cuda::gelu_in_products(t, ctx_.deterministic); }
 
  private:
 #define TRIREME_FORWARD(Args)                                            \

@@ -25,6 +25,13 @@ int64_t cuda_scratch(const Args& a, bool sm90_attention) {
   return cuda_scratch(a);
 }
 
+// What Kernels::gelu_in_products says here: of 16 bits, where tensor cores multiply and cuBLASLt applies gelu
+// to the f32 sums. That is not what gelu makes of rounded ones, which recompute does: not of runs whose bits
+// must not depend on what is made anew.
+inline bool gelu_in_products(DType t, bool deterministic) {
+  return size_of(t) == 2 && !deterministic;
+}
+
 // dst[i] = src[i] for equal shapes and element sizes, any strides (copy.cu).
 void copy_strided(const Tensor& dst, const Tensor& src, cudaStream_t);
 

@@ -12,6 +12,10 @@
 // the operands into memory of their own. An algorithm gives the same bits every time, so what was chosen,
 // either way, is kept as text (product_choices) and taken again by the same library on the same kind of GPU.
 //
+// matmul_gelu and its backward take the same way with one more matrix beside c, the library's "auxiliary"
+// one: what gelu is applied to, written beside its result or read. Its gelu is the tanh form, of the f32
+// sums.
+//
 // fp8_matmul takes the same way where 8-bit tensor cores can do what it says (fp8.h): one scale an operand,
 // read on the device; k in the rows of both, what has it in its columns is turned in scratch first; sums
 // promoted to f32 (no fast accumulation). H100's cores keep some 14 bits of a sum of 128 before that, so the
@@ -28,6 +32,7 @@
 #include "device/algorithms.h"
 #include "device/cuda/fp8.h"
 #include "device/cuda/gpu.cuh"
+#include "device/cuda/matmul_gelu.h"
 #include "device/cuda/matmul_simt.h"
 
 namespace trireme::cuda {
@@ -86,6 +91,11 @@ struct Addend {
   const Tensor* matrix = nullptr;  // null: nothing
   float beta = 0;
 };
+// What gelu is applied to, [M, N]: written where the product is its input, read where it is its gradient.
+struct GeluInput {
+  const Tensor* matrix = nullptr;  // null: no gelu
+  bool backward = false;
+};
 // What operands of 8 bits are besides.
 struct Codes {
   Fp8Format format_a = Fp8Format::e4m3, format_b = Fp8Format::e4m3;
@@ -112,7 +122,8 @@ bool addend_of(const MatmulArgs& a, Addend& to) {
 class Plan {
  public:
   // codes: of operands of 8 bits, else null.
-  Plan(const MatmulArgs& a, const Codes* codes, const Addend& add, int64_t workspace, cublasLtHandle_t handle)
+  Plan(const MatmulArgs& a, const Codes* codes, const GeluInput& gelu, const Addend& add, int64_t workspace,
+       cublasLtHandle_t handle)
       : handle_(handle), beta_(add.beta), workspace_(workspace) {
     const Library& lt = library();
     const cudaDataType_t out = type_of(a.c.dtype);
@@ -121,12 +132,18 @@ class Plan {
     check_status(lt.MatmulDescCreate(&desc_, CUBLAS_COMPUTE_32F, CUDA_R_32F), "MatmulDescCreate");
     set(CUBLASLT_MATMUL_DESC_TRANSA, a.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_TRANSB, a.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+    const auto epilogue = gelu.matrix ? gelu.backward ? CUBLASLT_EPILOGUE_DGELU
+                                        : a.bias      ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS
+                                                      : CUBLASLT_EPILOGUE_GELU_AUX
+                          : a.bias    ? CUBLASLT_EPILOGUE_BIAS
+                                      : CUBLASLT_EPILOGUE_DEFAULT;
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
+    if (gelu.matrix) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, leading(*gelu.matrix));
     if (a.bias) {
-      set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
       set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(a.bias.dtype));
     }
     if (codes) set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t(0));
-    point(a, codes);
+    point(a, codes, gelu);
     const Tensor& c = add.matrix ? *add.matrix : a.c;
     first_ = layout(a.b, in_b), second_ = layout(a.a, in_a), c_ = layout(c, out), d_ = layout(a.c, out);
 
@@ -161,9 +178,9 @@ class Plan {
 
   bool supported() const { return found_ > 0; }
 
-  void run(const MatmulArgs& a, const Codes* codes, const Addend& add, const Tensor& scratch,
-           cudaStream_t stream) {
-    point(a, codes);
+  void run(const MatmulArgs& a, const Codes* codes, const GeluInput& gelu, const Addend& add,
+           const Tensor& scratch, cudaStream_t stream) {
+    point(a, codes, gelu);
     launch(chosen_, a, add, a.c.data, scratch, stream);
   }
 
@@ -212,7 +229,8 @@ class Plan {
                  "MatmulDescSetAttribute");
   }
   // At what changes from call to call.
-  void point(const MatmulArgs& a, const Codes* codes) {
+  void point(const MatmulArgs& a, const Codes* codes, const GeluInput& gelu) {
+    if (gelu.matrix) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, static_cast<void*>(gelu.matrix->data));
     if (a.bias) {
       const void* bias = a.bias.data;
       set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
@@ -289,8 +307,8 @@ class Products {
     library().Destroy(handle_);
   }
 
-  Plan& plan(const MatmulArgs& a, const Codes* codes, const Addend& add, const Tensor& scratch,
-             bool deterministic, cudaStream_t stream) {
+  Plan& plan(const MatmulArgs& a, const Codes* codes, const GeluInput& gelu, const Addend& add,
+             const Tensor& scratch, bool deterministic, cudaStream_t stream) {
     const Tensor& c = add.matrix ? *add.matrix : a.c;
     const Key key{
         a.c.shape[0],
@@ -305,11 +323,12 @@ class Products {
         alignment_of(a.c.data),
         alignment_of(c.data),
         int64_t(a.a.dtype) << 8 | int64_t(a.c.dtype),
-        codes ? int64_t(codes->format_a) << 1 | int64_t(codes->format_b) : 0,
+        (codes ? int64_t(codes->format_a) << 1 | int64_t(codes->format_b) : 0) |
+            (gelu.matrix ? leading(*gelu.matrix) << 8 | 2 << 2 | gelu.backward << 2 : 0),
         int64_t(add.beta) << 8 | a.trans_a << 3 | a.trans_b << 2 | bool(a.bias) << 1 | (c.data == a.c.data)};
     auto it = plans_.find(key);
     if (it == plans_.end()) {
-      it = plans_.emplace(key, std::make_unique<Plan>(a, codes, add, scratch.numel(), handle_)).first;
+      it = plans_.emplace(key, std::make_unique<Plan>(a, codes, gelu, add, scratch.numel(), handle_)).first;
       const auto kept = kept_.find(key);
       if (kept == kept_.end() || !it->second->take(algorithm_of(kept->second)))
         deterministic ? it->second->settle() : it->second->choose(a, add, scratch, stream);
@@ -341,15 +360,19 @@ class Products {
 };
 
 // False where one call cannot say it, or the library has no algorithm.
-bool run_on_library(const MatmulArgs& a, const Codes* codes, const Tensor& scratch, CudaContext& ctx,
-                    cudaStream_t stream) {
+bool run_on_library(const MatmulArgs& a, const Codes* codes, const GeluInput& gelu, const Tensor& scratch,
+                    CudaContext& ctx, cudaStream_t stream) {
   Addend add;
   if (!addend_of(a, add)) return false;
   if (!ctx.products) ctx.products = std::make_shared<Products>(ctx);
-  Plan& plan =
-      static_cast<Products*>(ctx.products.get())->plan(a, codes, add, scratch, ctx.deterministic, stream);
-  if (plan.supported()) plan.run(a, codes, add, scratch, stream);
+  Plan& plan = static_cast<Products*>(ctx.products.get())
+                   ->plan(a, codes, gelu, add, scratch, ctx.deterministic, stream);
+  if (plan.supported()) plan.run(a, codes, gelu, add, scratch, stream);
   return plan.supported();
+}
+
+bool may_be_auxiliary(const Tensor& t) {
+  return size_of(t.dtype) == 2 && leading(t) % 8 == 0 && alignment_of(t.data) >= 16;
 }
 
 bool fits_tensor_cores(const Fp8MatmulArgs& a, const CudaContext& ctx) {
@@ -381,7 +404,17 @@ std::string take_product_choices(CudaContext& ctx, std::string_view text) {
 
 void cuda_launch(const MatmulArgs& a, const Tensor& scratch, CudaContext& ctx, cudaStream_t stream) {
   if (a.c.numel() == 0) return;
-  if (!run_on_library(a, nullptr, scratch, ctx, stream)) simt_matmul(a, stream);
+  if (!run_on_library(a, nullptr, {}, scratch, ctx, stream)) simt_matmul(a, stream);
+}
+
+bool gelu_in_library(const MatmulGeluArgs& a, const Tensor& scratch, CudaContext& ctx, cudaStream_t stream) {
+  MatmulArgs product = product_of(a);
+  product.c = a.y;
+  return may_be_auxiliary(a.c) && run_on_library(product, nullptr, {&a.c, false}, scratch, ctx, stream);
+}
+bool gelu_in_library(const MatmulGeluBackwardArgs& a, const Tensor& scratch, CudaContext& ctx,
+                     cudaStream_t stream) {
+  return may_be_auxiliary(a.x) && run_on_library(product_of(a), nullptr, {&a.x, true}, scratch, ctx, stream);
 }
 
 bool fp8_on_tensor_cores(const Fp8MatmulArgs& a, const Tensor& scratch, CudaContext& ctx,
@@ -399,7 +432,7 @@ bool fp8_on_tensor_cores(const Fp8MatmulArgs& a, const Tensor& scratch, CudaCont
   product.a = with_k_in_rows(a.a, !a.trans_a, as.product.a), product.trans_a = false;
   product.b = with_k_in_rows(a.b, a.trans_b, as.product.b), product.trans_b = true;
   const Codes codes{a.format_a, a.format_b, a.scale_a.as<float>(), a.scale_b.as<float>()};
-  return run_on_library(product, &codes, as.rest(scratch), ctx, stream);
+  return run_on_library(product, &codes, {}, as.rest(scratch), ctx, stream);
 }
 
 }  // namespace trireme::cuda

@@ -3,6 +3,7 @@
 
 #include "device/cuda/attention_sm90.h"
 #include "device/cuda/fp8.h"
+#include "device/cuda/matmul_gelu.h"
 
 namespace trireme::cuda {
 
@@ -12,6 +13,12 @@ int64_t cuda_scratch(const MatmulArgs& a) {
   if (a.c.numel() == 0) return 0;
   const int64_t parts = a.c.numel() * int64_t(sizeof(float)) * 16 + (64 << 10);
   return round_up(std::min<int64_t>(parts, 32 << 20), 256);
+}
+int64_t cuda_scratch(const MatmulGeluArgs& a) {
+  return cuda_scratch(product_of(a));
+}
+int64_t cuda_scratch(const MatmulGeluBackwardArgs& a) {
+  return cuda_scratch(product_of(a));
 }
 // Numbers of both operands and what their product takes; tensor cores of 8 bits turn codes in the same place.
 int64_t cuda_scratch(const Fp8MatmulArgs& a) {

@@ -15,9 +15,11 @@ namespace {
 
 class MetaKernels final : public Kernels {
  public:
-  MetaKernels(cpu::Context ctx, bool cuda, bool sm90) : ctx_(ctx), cuda_(cuda), sm90_(sm90) {
+  MetaKernels(cpu::Context ctx, bool cuda, bool sm90, bool deterministic)
+      : ctx_(ctx), cuda_(cuda), sm90_(sm90), deterministic_(deterministic) {
     ctx_.matmuls = &matmuls_;
   }
+  bool gelu_in_products(DType t) const override { return cuda_ && cuda::gelu_in_products(t, deterministic_); }
 
  private:
 #define TRIREME_BOOK(Args)                                                            \
@@ -31,11 +33,13 @@ class MetaKernels final : public Kernels {
   cpu::Context ctx_;
   bool cuda_;  // what it stands for: a GPU, or else a CPU
   bool sm90_;  // a GPU whose attention goes to the kernels for sm_90a
+  bool deterministic_;
 };
 
 class MetaDevice final : public Device {
  public:
-  MetaDevice(cpu::Context ctx, bool cuda, bool sm90) : kernels_(ctx, cuda, sm90), cuda_(cuda) {}
+  MetaDevice(cpu::Context ctx, bool cuda, bool sm90, bool deterministic)
+      : kernels_(ctx, cuda, sm90, deterministic), cuda_(cuda) {}
 
   std::string_view name() const override { return "meta"; }
   bool has_data() const override { return false; }
@@ -96,7 +100,8 @@ std::unique_ptr<Device> make_meta_device(const DeviceOptions& options) {
   const bool sm90 = options.models == "cuda-sm90";  // for the op harness
   if (options.models != "cpu" && options.models != "cuda" && !sm90)
     bad_request("meta cannot stand for device '{}'; it knows the scratch of: cpu, cuda", options.models);
-  return std::make_unique<MetaDevice>(cpu::make_context(options), options.models != "cpu", sm90);
+  return std::make_unique<MetaDevice>(cpu::make_context(options), options.models != "cpu", sm90,
+                                      options.deterministic);
 }
 
 }  // namespace trireme
