@@ -147,6 +147,11 @@ class GpuCheck(unittest.TestCase):
         self.assertIn("failed", steps["forecast-llama-1b"][0])
         self.assertIn("does not fit", "".join(steps["forecast-llama-1b"]))
 
+    def test_timed_products_beside_the_peer(self):
+        said = 'import json; print(json.dumps({"tokens_per_s": 50, "gflops_per_s": 1, "step_s": 0.13, "torch": "2"}))'
+        steps, _ = self.steps_of({"step_ops": self.STEP % (1, 5), "trireme": self.TRIREME % 0.1, "peer_step": said}, peers=True)
+        self.assertIn("1.300 times PyTorch's tokens/s with timed products", "".join(steps["ratio-gpt2-124m-timed"]))
+
     def test_the_peer_beside_ours(self):
         said = 'import json; print(json.dumps({"tokens_per_s": 50, "gflops_per_s": 1, "step_s": %s, "torch": "2"}))'
         steps, _ = self.steps_of({"step_ops": self.STEP % (1, 5), "trireme": self.TRIREME % 0.1, "peer_step": said % 0.12},
@@ -154,6 +159,55 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(steps["peer-llama-1b"][0].strip(), "passed")
         self.assertEqual(steps["ratio-llama-1b"][0].strip(), "passed")
         self.assertIn("1.200 times PyTorch's tokens/s", "".join(steps["ratio-llama-1b"]))
+
+    def sanitized(self, tool):
+        self.pretend({})
+        with mock.patch.object(gpu_check, "find_sanitizer", return_value=tool), contextlib.redirect_stdout(io.StringIO()):
+            code, rows, out = self.run_steps(gpu_check.sanitize_steps)
+        return code, {row.split("|")[1].strip(): row.split("|")[2:] for row in rows}, out
+
+    def test_every_op_under_every_sanitizer(self):
+        tool = self.folder / "tool"
+        tool.write_text("""#!/bin/sh
+            kind=$2; shift 6; op=$8
+            echo "========= $kind of $op"; "$@"
+            case "$kind $op" in "racecheck matmul") echo "========= Error: Race reported"; exit 99;; esac
+            echo "========= ERROR SUMMARY: 0 errors"; echo more
+            """)
+        tool.chmod(0o755)
+        code, steps, out = self.sanitized(str(tool))
+        self.assertEqual(code, 1)
+        for kind in ("memcheck", "racecheck", "synccheck", "initcheck"):
+            for op in ("zero", "matmul", "attention-sm90", "attention_backward-sm90"):
+                bad = (kind, op) == ("racecheck", "matmul")
+                self.assertEqual(steps[f"{kind}:{op}"][0].strip(), "failed (99)" if bad else "passed")
+                self.assertIn("Race reported" if bad else "ERROR SUMMARY: 0 errors", "".join(steps[f"{kind}:{op}"]))
+        self.assertIn("matmul is well", (out / "memcheck.log").read_text())
+
+    def test_without_a_sanitizer_it_says_so(self):
+        code, steps, _ = self.sanitized(None)
+        self.assertEqual((code, list(steps)), (1, ["compute-sanitizer"]))
+        self.assertIn("pack --sanitizer", "".join(steps["compute-sanitizer"]))
+
+    def test_a_sanitizer_goes_along(self):
+        build, tool = self.folder / "build", self.folder / "compute-sanitizer"
+        for folder in (build, tool / "x86", tool / "docs"):
+            folder.mkdir(parents=True)
+        shutil.copy("/usr/bin/sort", build / "sort")
+        for name in ("compute-sanitizer", "libsanitizer-collection.so", "x86/TreeLauncherSubreaper", "docs/it.pdf"):
+            (tool / name).write_text("#!/bin/sh\necho sanitizer of $0\n")
+        archive = self.folder / "a.tar.xz"
+        with mock.patch.multiple(gpu_check, PROGRAMS=["sort"], DATA=[]):
+            gpu_check.pack(archive, build, tool)
+            with self.assertRaisesRegex(SystemExit, "no compute-sanitizer is there"):
+                gpu_check.pack(archive, build, build)
+        with tarfile.open(archive) as t:
+            self.assertEqual([n for n in t.getnames() if n.startswith("sanitizer/")],
+                             ["sanitizer/compute-sanitizer", "sanitizer/libsanitizer-collection.so"])
+        found = []
+        gpu_check.run(self.folder / "there", archive, None, 1, lambda c: found.append(
+            subprocess.run([gpu_check.find_sanitizer(c)], capture_output=True, text=True, check=True).stdout))
+        self.assertIn("sanitizer of ", found[0])
 
     def test_what_is_packed_runs_elsewhere(self):
         build = self.folder / "build"
