@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/rng.h"
+#include "plan/speeds.h"
 
 namespace trireme {
 namespace {
@@ -128,6 +129,23 @@ TEST(ProductTimes, OfAnyTableAreNumbers) {
       EXPECT_GE(s, 0) << table;
     }
   }
+}
+
+// Where drills ran gelu behind its product, a product with gelu in it is priced as one without.
+TEST(ProductTimes, GeluInProductsIsPricedByTheProduct) {
+  SpeedTable t = measured(20, 16, 0);
+  const SpeedPoint& p = t.points[7];
+  const Piece gelu{
+      .name = "matmul_gelu", .cost = {p.work, 0, 0}, .rows = int64_t(p.rows), .cols = int64_t(p.cols)};
+  Calibration c;
+  c.ranks = 1, c.ops = Texts::of({speed_table_text(t)});
+  ASSERT_TRUE(Speeds(c).op(gelu, "f32", 0));
+  EXPECT_NEAR(*Speeds(c).op(gelu, "f32", 0) / p.seconds, 1, 1e-9);
+  EXPECT_FALSE(Speeds(c).op(gelu, "bf16", 0));
+  t.of = "matmul_gelu f32";
+  for (SpeedPoint& point : t.points) point.seconds *= 1.25;
+  c.ops = Texts::of({c.ops.list[0], speed_table_text(t)});
+  EXPECT_NEAR(*Speeds(c).op(gelu, "f32", 0) / p.seconds, 1, 1e-9);  // t's own, a quarter more
 }
 
 }  // namespace
