@@ -138,14 +138,15 @@ TEST(ProductTimes, GeluInProductsIsPricedByTheProduct) {
   const Piece gelu{
       .name = "matmul_gelu", .cost = {p.work, 0, 0}, .rows = int64_t(p.rows), .cols = int64_t(p.cols)};
   Calibration c;
+  // A table as text has four digits of its seconds.
   c.ranks = 1, c.ops = Texts::of({speed_table_text(t)});
   ASSERT_TRUE(Speeds(c).op(gelu, "f32", 0));
-  EXPECT_NEAR(*Speeds(c).op(gelu, "f32", 0) / p.seconds, 1, 1e-9);
+  EXPECT_NEAR(*Speeds(c).op(gelu, "f32", 0) / p.seconds, 1, 1e-3);
   EXPECT_FALSE(Speeds(c).op(gelu, "bf16", 0));
   t.of = "matmul_gelu f32";
   for (SpeedPoint& point : t.points) point.seconds *= 1.25;
   c.ops = Texts::of({c.ops.list[0], speed_table_text(t)});
-  EXPECT_NEAR(*Speeds(c).op(gelu, "f32", 0) / p.seconds, 1, 1e-9);  // t's own, a quarter more
+  EXPECT_NEAR(*Speeds(c).op(gelu, "f32", 0) / p.seconds, 1, 1e-3);  // t's own, a quarter more
 }
 
 }  // namespace
