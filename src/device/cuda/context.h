@@ -23,6 +23,7 @@ struct IndexCheck {
 
 struct CudaContext {
   int device = 0, multiprocessors = 1, major = 0, minor = 0;
+  std::string gpu;              // its name: "NVIDIA H100 80GB HBM3"
   bool deterministic = true;    // no choice of an algorithm depends on a clock
   bool sm90_attention = false;  // attention_sm90*.cu take what they can, which until they have run is a trial
   std::string_view* attention_kernel = nullptr;  // told which kernel took an attention, where somebody asks

@@ -320,6 +320,7 @@ class CudaDevice final : public Device {
     ctx_.sm90_attention = trial.sm90_attention, ctx_.attention_kernel = trial.attention_kernel;
     ctx_.device = index;
     TRIREME_CUDA_CALL(cudaSetDevice(ctx_.device));
+    ctx_.gpu = p.name;
     ctx_.multiprocessors = p.multiProcessorCount, ctx_.major = p.major, ctx_.minor = p.minor;
     compute_ = make_stream();
     const int64_t bytes = CudaContext::kIndexSlots * int64_t(sizeof(uint64_t));

@@ -290,8 +290,9 @@ class Plan {
 
 static_assert(sizeof(KeptAlgorithms::Words) == sizeof(cublasLtMatmulAlgo_t));
 std::string choices_title(const CudaContext& ctx) {
-  return fmt::format("cublasLt {} sm_{}{} of {} multiprocessors, {}", library().GetVersion(), ctx.major,
-                     ctx.minor, ctx.multiprocessors,
+  // Of the name too: one chip comes with memories of several speeds, where other algorithms are the fastest.
+  return fmt::format("cublasLt {} on {}, sm_{}{} of {} multiprocessors, {}", library().GetVersion(), ctx.gpu,
+                     ctx.major, ctx.minor, ctx.multiprocessors,
                      ctx.deterministic ? "the heuristic's first" : "the fastest");
 }
 
