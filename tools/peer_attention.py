@@ -3,9 +3,10 @@
 
     python3 tools/peer_attention.py tests/ops/gpu/attention.txt
 
-Each `attention` line of the file (b, s, h, kv, d, causal; bf16) is measured forward and backward: median of 20
-launches between events, after 5 more. TFLOP/s by FlashAttention's formula (2307.08691, section 4.1): 4 B S^2 H D
-forward, half of it where causal, 2.5 times that backward. The environment is one that has PyTorch for CUDA.
+Each `attention` line of the file (b, s, h, kv, d, dv, causal; bf16) is measured forward and backward: median of 20
+launches between events, after 5 more. TFLOP/s by FlashAttention's formula (2307.08691, section 4.1), for heads whose
+values have another width too: 2 B S^2 H (D + DV) forward, half of it where causal, 2 B S^2 H (3 D + 2 DV) backward.
+The environment is one that has PyTorch for CUDA.
 """
 
 import argparse
@@ -16,7 +17,7 @@ TIMES, WARM = 20, 5
 
 
 def problems(path):
-    """Of the file's attention lines: dicts of b, s, h, kv, d, causal."""
+    """Of the file's attention lines: dicts of b, s, h, kv, d, dv, causal."""
     for line in open(path, encoding="ascii"):
         words = line.split()
         if words[:1] != ["attention"]:
@@ -24,11 +25,13 @@ def problems(path):
         keys = dict(word.split("=", 1) for word in words[1:])
         h = int(keys.get("h", 1))
         yield {"b": int(keys.get("b", 1)), "s": int(keys["s"]), "h": h, "kv": int(keys.get("kv", h)),
-               "d": int(keys["d"]), "causal": keys.get("causal", "1") != "0"}
+               "d": int(keys["d"]), "dv": int(keys.get("dv", keys["d"])), "causal": keys.get("causal", "1") != "0"}
 
 
 def flops(p):
-    return 4 * p["b"] * p["s"] ** 2 * p["h"] * p["d"] * (0.5 if p["causal"] else 1)
+    """(forward, backward)."""
+    pairs = 2 * p["b"] * p["s"] ** 2 * p["h"] * (0.5 if p["causal"] else 1)
+    return pairs * (p["d"] + p["dv"]), pairs * (3 * p["d"] + 2 * p["dv"])
 
 
 def median_seconds(torch, run):
@@ -45,29 +48,30 @@ def median_seconds(torch, run):
 
 
 def measure(torch, p, backend):
-    """(forward, backward) in TFLOP/s; None where the backend does not take the problem."""
+    """(forward, backward) in TFLOP/s; None for what the backend does not take."""
     from torch.nn.attention import sdpa_kernel
 
     torch.manual_seed(1)
-    shape = {"q": p["h"], "k": p["kv"], "v": p["kv"]}
-    q, k, v = (torch.randn(p["b"], p["s"], heads, p["d"], device="cuda", dtype=torch.bfloat16).transpose(1, 2)
-               .requires_grad_() for heads in shape.values())
+    shapes = ((p["h"], p["d"]), (p["kv"], p["d"]), (p["kv"], p["dv"]))
+    q, k, v = (torch.randn(p["b"], p["s"], heads, width, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
+               .requires_grad_() for heads, width in shapes)
 
     def forward():
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=p["causal"],
                                                                 enable_gqa=p["kv"] != p["h"])
 
+    told = [None, None]
     try:
         with sdpa_kernel(backend):
             with torch.no_grad():
-                ahead = median_seconds(torch, forward)
+                told[0] = flops(p)[0] / median_seconds(torch, forward) * 1e-12
             o = forward()
             do = torch.randn_like(o)
             back = median_seconds(torch, lambda: torch.autograd.grad(o, (q, k, v), do, retain_graph=True))
+            told[1] = flops(p)[1] / back * 1e-12
     except RuntimeError as e:
         print(f"# {backend}: {str(e).splitlines()[0]}", file=sys.stderr)
-        return None
-    return flops(p) / ahead * 1e-12, 2.5 * flops(p) / back * 1e-12
+    return told
 
 
 def main():
@@ -89,7 +93,7 @@ def main():
     print("TFLOP/s: cuDNN forward, backward; FlashAttention forward, backward")
     for p in lines:
         told = [measure(torch, p, b) for b in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION)]
-        print("  ".join("      -       -" if t is None else f"{t[0]:7.1f} {t[1]:7.1f}" for t in told),
+        print("  ".join(" ".join("      -" if x is None else f"{x:7.1f}" for x in t) for t in told),
               " ".join(f"{k}={int(v)}" for k, v in p.items()), flush=True)
 
 

@@ -1,6 +1,6 @@
-// Blocks of attention_sm90_backward.cu that run at the same time add to dQ one after another: what a block
-// adds to and how many others it waits for are the kernel's own functions; how blocks take turns is a step
-// machine, for the emulation runs one block after another.
+// Blocks of attention_sm90_backward.cu and attention_sm90_wide.cu that run at the same time add to dQ one
+// after another: what a block adds to and how many others it waits for are the kernel's own functions; how
+// blocks take turns is a step machine, for the emulation runs one block after another.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,15 +25,15 @@ struct KeysAtWork {
   std::vector<std::vector<int>> ascending;  // of sums: the blocks of keys that add to them
 };
 
-template <int R>
+template <int R, int kKeys>
 KeysAtWork at_work(const Problem& p) {
   const int steps = int(ceil_div(p.seq, R)), pairs = p.batch * p.kv_heads;
   KeysAtWork all;
   all.ascending.resize(size_t(p.batch * p.heads * steps));
-  for (int ticket = 0; ticket < int(ceil_div(p.keys, sm90::kBlockKeys)) * pairs; ticket++) {
+  for (int ticket = 0; ticket < int(ceil_div(p.keys, kKeys)) * pairs; ticket++) {
     const sm90::KeyBlockPlace at = sm90::block_of_ticket(ticket, p.batch, p.kv_heads);
     auto& adds = all.blocks.emplace_back();
-    each_step<R>(
+    each_step<R, kKeys>(
         p, at.n, at.kv, [&](int q0, int rows) { return p.begin_of_rows(at.b, q0, rows); },
         [&](int h, int q0, int, const sm90::KeyBlocks& blocks) {
           const int sums = (at.b * p.heads + h) * steps + q0 / R;
@@ -136,25 +136,27 @@ Problem problem_of(const Case& c, int batch, int heads, int kv_heads, std::vecto
   if (!c.documents.empty()) p.first = first.data();
   return p;
 }
+// f(blocks at work, rows of a step, keys of a block), by the steps and blocks that there are.
 template <class F>
-void with_either_step(const Problem& p, const F& f) {
-  f(at_work<64>(p), 64);
-  f(at_work<128>(p), 128);
+void with_every_step(const Problem& p, const F& f) {
+  f(at_work<64, 128>(p), 64, 128);
+  f(at_work<128, 128>(p), 128, 128);
+  f(at_work<64, 64>(p), 64, 64);
 }
 
 TEST(Sm90Tickets, EveryQueryGetsAllTheKeysThatItSees) {
   for (const Case& c : kCases) {
     std::vector<int32_t> first;
     const Problem p = problem_of(c, 2, 2, 1, first);
-    with_either_step(p, [&](const KeysAtWork& all, int rows) {
+    with_every_step(p, [&](const KeysAtWork& all, int rows, int keys) {
       const int steps = int(ceil_div(p.seq, rows));
       for (int b = 0; b < p.batch; b++)
         for (int h = 0; h < p.heads; h++)
           for (int i = 0; i < p.seq; i++) {
             const auto& adding = all.ascending[size_t((b * p.heads + h) * steps + i / rows)];
             EXPECT_EQ(std::adjacent_find(adding.begin(), adding.end()), adding.end());
-            for (int j = p.begin_of(b, i); j < p.end_of(i); j = (j / sm90::kBlockKeys + 1) * sm90::kBlockKeys)
-              ASSERT_TRUE(std::binary_search(adding.begin(), adding.end(), j / sm90::kBlockKeys))
+            for (int j = p.begin_of(b, i); j < p.end_of(i); j = (j / keys + 1) * keys)
+              ASSERT_TRUE(std::binary_search(adding.begin(), adding.end(), j / keys))
                   << c.seq << " " << c.keys << " row " << i << " key " << j;
           }
     });
@@ -164,18 +166,19 @@ TEST(Sm90Tickets, EveryQueryGetsAllTheKeysThatItSees) {
 TEST(Sm90Tickets, NoOrderOfBlocksWaitsForeverOrAddsInAnother) {
   for (const Case& c : kCases) {
     std::vector<int32_t> first;
-    with_either_step(problem_of(c, 1, 1, 1, first), [&](const KeysAtWork& all, int rows) {
+    with_every_step(problem_of(c, 1, 1, 1, first), [&](const KeysAtWork& all, int rows, int keys) {
       size_t adds = 0;
       for (const auto& block : all.blocks) adds += block.size();
       for (size_t slots : {1u, 2u, 3u, 100u}) {
         std::set<std::vector<size_t>> seen;
         std::string fault;
         go_every_way(Turns(all, slots), seen, fault);
-        EXPECT_EQ(fault, "") << c.seq << " " << c.keys << " by " << rows << ", slots " << slots;
+        EXPECT_EQ(fault, "") << c.seq << " " << c.keys << " by " << rows << " and " << keys << ", slots "
+                             << slots;
         EXPECT_GT(seen.size(), adds);
         if (slots == 1) EXPECT_EQ(seen.size(), adds + 1);
         // Four blocks that all add to eight sums, none ahead of the one before it: (8 + 4) over 4.
-        if (&c == &kCases[1] && rows == 64 && slots == 100) EXPECT_EQ(seen.size(), 495u);
+        if (&c == &kCases[1] && rows == 64 && keys == 128 && slots == 100) EXPECT_EQ(seen.size(), 495u);
       }
     });
   }
@@ -184,11 +187,12 @@ TEST(Sm90Tickets, NoOrderOfBlocksWaitsForeverOrAddsInAnother) {
 TEST(Sm90Tickets, NorDoesOneOfManyHeadsAndSequences) {
   for (const Case& c : kCases) {
     std::vector<int32_t> first;
-    with_either_step(problem_of(c, 2, 4, 2, first), [&](const KeysAtWork& all, int rows) {
+    with_every_step(problem_of(c, 2, 4, 2, first), [&](const KeysAtWork& all, int rows, int keys) {
       for (size_t slots : {1u, 2u, 5u, 100u})
         for (uint32_t seed = 0; seed < 5; seed++)
           EXPECT_EQ(fault_of_a_way(Turns(all, slots), seed), "")
-              << c.seq << " " << c.keys << " by " << rows << ", slots " << slots << ", seed " << seed;
+              << c.seq << " " << c.keys << " by " << rows << " and " << keys << ", slots " << slots
+              << ", seed " << seed;
     });
   }
 }
@@ -196,10 +200,10 @@ TEST(Sm90Tickets, NorDoesOneOfManyHeadsAndSequences) {
 // The machine sees the faults that it is for.
 TEST(Sm90Tickets, BlocksInAnotherOrderWouldWaitForever) {
   std::vector<int32_t> first;
-  KeysAtWork all = at_work<128>(problem_of(kCases[0], 1, 1, 1, first));
+  KeysAtWork all = at_work<128, 128>(problem_of(kCases[0], 1, 1, 1, first));
   std::reverse(all.blocks.begin(), all.blocks.end());
   EXPECT_EQ(fault_of_a_way(Turns(all, 1), 0), "blocks wait for one another");
-  all = at_work<128>(problem_of(kCases[1], 1, 1, 1, first));
+  all = at_work<128, 128>(problem_of(kCases[1], 1, 1, 1, first));
   for (auto& block : all.blocks)
     for (DqAdd& add : block) add.before = 3 - add.before;
   EXPECT_EQ(fault_of_a_way(Turns(all, 100), 0), "dQ is added to in another order than the keys'");

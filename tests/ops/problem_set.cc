@@ -37,7 +37,7 @@ std::string_view kernel_asked_for(std::string_view device, std::string_view op, 
   if (!on_sm90(device) || !op.starts_with("attention") || size_of(p.dtype()) != 2) return {};
   // A negative scale is simt's.
   if (p.number("scale", 1) <= 0) return {};
-  const int64_t widest = op == "attention_backward" ? 128 : op == "attention" ? 256 : 0;
+  const int64_t widest = op == "attention" || op == "attention_backward" ? 256 : 0;
   for (int64_t n : {p.size("d"), p.size("dv", p.size("d")), p.size("pad", 0), p.size("offset", 0)})
     if (n % 8 != 0 || n > widest) return {};
   return "sm_90a";

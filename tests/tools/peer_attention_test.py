@@ -21,14 +21,16 @@ class PeerAttention(unittest.TestCase):
 
     def test_lines_are_the_harness_s(self):
         got = self.problems("# text\nbound bf16 nmse=1e-5 worst=1\nattention b=4 s=512 h=8 kv=2 d=64 dtype=bf16 for=perf\n"
-                            "attention s=100 d=128 causal=0\nattention_backward s=3 d=8\n")
-        self.assertEqual(got, [{"b": 4, "s": 512, "h": 8, "kv": 2, "d": 64, "causal": True},
-                               {"b": 1, "s": 100, "h": 1, "kv": 1, "d": 128, "causal": False}])
+                            "attention s=100 d=192 dv=128 causal=0\nattention_backward s=3 d=8\n")
+        self.assertEqual(got, [{"b": 4, "s": 512, "h": 8, "kv": 2, "d": 64, "dv": 64, "causal": True},
+                               {"b": 1, "s": 100, "h": 1, "kv": 1, "d": 192, "dv": 128, "causal": False}])
 
     def test_flops(self):
-        whole = {"b": 2, "s": 1000, "h": 3, "d": 64, "causal": False}
-        self.assertEqual(peer.flops(whole), 4 * 2 * 1000 * 1000 * 3 * 64)
-        self.assertEqual(peer.flops(whole | {"causal": True}), 2 * 2 * 1000 * 1000 * 3 * 64)
+        whole = {"b": 2, "s": 1000, "h": 3, "d": 64, "dv": 64, "causal": False}
+        product = 2 * 2 * 1000 * 1000 * 3  # of one column
+        self.assertEqual(peer.flops(whole), (2 * 64 * product, 2.5 * 2 * 64 * product))
+        self.assertEqual(peer.flops(whole | {"causal": True}), (64 * product, 2.5 * 64 * product))
+        self.assertEqual(peer.flops(whole | {"d": 192, "dv": 128}), (320 * product, (3 * 192 + 2 * 128) * product))
 
     def test_the_file_that_gpu_check_gives_it(self):
         self.assertGreater(len(list(peer.problems(SCRIPT.parents[1] / "tests/ops/gpu/attention.txt"))), 3)

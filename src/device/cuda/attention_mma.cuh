@@ -17,6 +17,7 @@
 // of a row by a fixed tree: the same bits every time.
 #pragma once
 #include "device/cuda/attention_problem.cuh"
+#include "device/cuda/attention_widths.h"
 #include "device/cuda/warp_mma.cuh"
 
 namespace trireme::cuda {
@@ -59,8 +60,8 @@ __device__ __forceinline__ void load_right_columns(uint32_t (&b)[4], const T* ti
   load_transposed(b, tile + (row + lane % 16) * kTileRow<D> + column + lane / 16 * 8);
 }
 
-// c[kM][n-tiles] (+)= left rows [row, row + 16 kM) . right rows [0, 8 kTiles)^T over D columns.
-template <class T, int D, int kM, int kTiles>
+// c[kM][n-tiles] = left rows [row, row + 16 kM) . right rows [0, 8 kTiles)^T over kColumns of D columns.
+template <class T, int D, int kM, int kTiles, int kColumns = D>
 __device__ __forceinline__ void scores_of(float (&c)[kM][kTiles][4], const T* left, int row, const T* right) {
 #pragma unroll
   for (int m = 0; m < kM; m++)
@@ -69,7 +70,7 @@ __device__ __forceinline__ void scores_of(float (&c)[kM][kTiles][4], const T* le
 #pragma unroll
       for (int e = 0; e < 4; e++) c[m][n][e] = 0;
 #pragma unroll 4  // more only costs the assembler's time
-  for (int d = 0; d < D; d += 16) {
+  for (int d = 0; d < kColumns; d += 16) {
     uint32_t a[kM][4];
 #pragma unroll
     for (int m = 0; m < kM; m++) load_left<T, D>(a[m], left, row + 16 * m, d);
@@ -211,7 +212,7 @@ inline constexpr int64_t kForwardBytes = (64 * kM + 2 * kForwardKeys<D>)*kTileRo
 
 // Block (query block, head, sequence). Late query blocks, which see the most keys, come first.
 // Draws of dropout have kernels of their own: beside 128 columns there are too few registers for them.
-template <class T, int D, int kM, bool kDrops>
+template <class T, int D, int DV, int kM, bool kDrops>
 __global__ void __launch_bounds__(kMmaThreads) attention_forward_mma(AttentionProblem<T, float> p) {
   constexpr int kRows = 64 * kM, kKeys = kForwardKeys<D>, kTiles = kKeys / 8;
   const int b = int(blockIdx.z), h = int(blockIdx.y), kv = p.kv_head(h);
@@ -228,7 +229,7 @@ __global__ void __launch_bounds__(kMmaThreads) attention_forward_mma(AttentionPr
   if (from < last) copy_tile<T, D>(k, p.k, b, from, kv, p.keys - from, kKeys, p.dim);
   end_copies();
 
-  float o[kM][D / 8][4], most[kM][2], sum[kM][2];  // in units of log 2; sum: of this lane's columns
+  float o[kM][DV / 8][4], most[kM][2], sum[kM][2];  // in units of log 2; sum: of this lane's columns
   SeenKeys seen[kM][2];
   clear(o);
 #pragma unroll
@@ -244,7 +245,7 @@ __global__ void __launch_bounds__(kMmaThreads) attention_forward_mma(AttentionPr
       most[m][half] = before * kLog2E, sum[m][half] = t == 0 ? 1 : 0;
       const float* old = static_cast<const float*>(p.out.data) + p.out.at(b, row, h);
 #pragma unroll
-      for (int n = 0; n < D / 8; n++)
+      for (int n = 0; n < DV / 8; n++)
         for (int e = 0; e < 2; e++)
           if (8 * n + 2 * t + e < p.v_dim) o[m][n][2 * half + e] = old[8 * n + 2 * t + e];
     }
@@ -279,13 +280,13 @@ __global__ void __launch_bounds__(kMmaThreads) attention_forward_mma(AttentionPr
             for (int e = 0; e < 2; e++) s[m][n][2 * half + e] *= kept >> (2 * n + e) & 1 ? factor : 0.0f;
         }
 #pragma unroll
-        for (int n = 0; n < D / 8; n++) o[m][n][2 * half] *= keep, o[m][n][2 * half + 1] *= keep;
+        for (int n = 0; n < DV / 8; n++) o[m][n][2 * half] *= keep, o[m][n][2 * half + 1] *= keep;
       }
     wait_copies<0>();
     __syncthreads();  // V has come, and nobody reads K any more
     if (k0 + kKeys < last) copy_tile<T, D>(k, p.k, b, k0 + kKeys, kv, p.keys - k0 - kKeys, kKeys, p.dim);
     end_copies();
-    add_product<T, D, kM, kTiles, D>(o, s, v, 0);
+    add_product<T, D, kM, kTiles, DV>(o, s, v, 0);
   }
   wait_copies<0>();
 #pragma unroll
@@ -299,7 +300,7 @@ __global__ void __launch_bounds__(kMmaThreads) attention_forward_mma(AttentionPr
       if (t == 0 && row + 8 * half < p.seq)
         *p.lse_at(b, h, row + 8 * half) = all > 0 ? kLn2 * most[m][half] + logf(all) : -HUGE_VALF;
     }
-    store_sums<T, D / 8>(p.out, o[m], inverse, b, row, h, p.seq, 0, p.v_dim);
+    store_sums<T, DV / 8>(p.out, o[m], inverse, b, row, h, p.seq, 0, p.v_dim);
   }
 }
 
@@ -326,7 +327,7 @@ __device__ __forceinline__ float lse_of(const AttentionProblem<T, float>& p, int
 }
 
 // Block (key block x columns of the gradients, kv head, sequence).
-template <class T, int D, int kOut>
+template <class T, int D, int DV, int kOut>
 __global__ void __launch_bounds__(kMmaThreads) attention_key_gradients_mma(AttentionProblem<T, float> p) {
   constexpr int kKeys = 64, kRows = kBackwardRows<D>, kTiles = kRows / 8, kTile = kRows * kTileRow<D>;
   __shared__ float of_lse[2][kRows], of_delta[2][kRows];
@@ -370,7 +371,7 @@ __global__ void __launch_bounds__(kMmaThreads) attention_key_gradients_mma(Atten
     const T *q_now = q + stage * kTile, *dout_now = dout + stage * kTile;
     float s[1][kTiles][4], dp[1][kTiles][4];  // rows are keys, columns queries
     scores_of<T, D, 1, kTiles>(s, k, warp_row, q_now);
-    scores_of<T, D, 1, kTiles>(dp, v, warp_row, dout_now);
+    scores_of<T, D, 1, kTiles, DV>(dp, v, warp_row, dout_now);
     const bool all_seen = !p.first && (!p.causal || q0 + p.offset + 1 >= k0 + kKeys);
     uint32_t kept = ~0u;
     if (p.mask.on)
@@ -402,7 +403,7 @@ __global__ void __launch_bounds__(kMmaThreads) attention_key_gradients_mma(Atten
 }
 
 // Block (query block, head, sequence).
-template <class T, int D>
+template <class T, int D, int DV>
 __global__ void __launch_bounds__(kMmaThreads) attention_query_gradient_mma(AttentionProblem<T, float> p) {
   constexpr int kRows = 64, kKeys = kBackwardRows<D>, kTiles = kKeys / 8, kTile = kKeys * kTileRow<D>;
   const int b = int(blockIdx.z), h = int(blockIdx.y), kv = p.kv_head(h);
@@ -444,7 +445,7 @@ __global__ void __launch_bounds__(kMmaThreads) attention_query_gradient_mma(Atte
     const T *k_now = k + k0 / kKeys % 2 * kTile, *v_now = v + k0 / kKeys % 2 * kTile;
     float s[1][kTiles][4], dp[1][kTiles][4];
     scores_of<T, D, 1, kTiles>(s, q, warp_row, k_now);
-    scores_of<T, D, 1, kTiles>(dp, dout, warp_row, v_now);
+    scores_of<T, D, 1, kTiles, DV>(dp, dout, warp_row, v_now);
     const bool all_seen = !p.first && k0 + kKeys <= p.end_of(q0);
     uint32_t kept = ~0u;
     if (p.mask.on)
@@ -506,31 +507,34 @@ void run_mma(void (*kernel)(AttentionProblem<T, float>), Grid grid, int64_t byte
   run_blocks(kernel, grid, kMmaThreads, bytes, stream, p);
 }
 
-// f(D): the least number of columns that a head fits.
-template <class F>
-void by_width(int width, const F& f) {
-  if (width <= 64) return f(std::integral_constant<int, 64>());
-  if (width <= 96) return f(std::integral_constant<int, 96>());
-  if (width <= 128) return f(std::integral_constant<int, 128>());
-  f(std::integral_constant<int, 256>());
+// f(D, DV): head_widths of what the heads have.
+template <size_t i = 0, class F>
+void by_widths(int d, int v, const F& f) {
+  if constexpr (i < std::size(kHeadWidths)) {
+    constexpr HeadWidths w = kHeadWidths[i];
+    if (w == head_widths(d, v))
+      f(std::integral_constant<int, w.d>(), std::integral_constant<int, w.v>());
+    else
+      by_widths<i + 1>(d, v, f);
+  }
 }
 
 template <class T>
 void forward_mma(const AttentionProblem<T, float>& p, cudaStream_t stream) {
-  by_width(p.dim > p.v_dim ? p.dim : p.v_dim, [&](auto width) {
-    constexpr int D = width(), kM = D > 128 ? 1 : 2;
+  by_widths(p.dim, p.v_dim, [&](auto d, auto v) {
+    constexpr int D = d(), DV = v(), kM = DV > 128 ? 1 : 2;
     const auto kernel =
-        p.mask.on ? attention_forward_mma<T, D, kM, true> : attention_forward_mma<T, D, kM, false>;
+        p.mask.on ? attention_forward_mma<T, D, DV, kM, true> : attention_forward_mma<T, D, DV, kM, false>;
     run_mma(kernel, Grid(ceil_div(p.seq, 64 * kM), p.heads, p.batch), kForwardBytes<D, kM>, stream, p);
   });
 }
 template <class T>
 void backward_mma(const AttentionProblem<T, float>& p, cudaStream_t stream) {
-  by_width(p.dim > p.v_dim ? p.dim : p.v_dim, [&](auto width) {
-    constexpr int D = width(), kOut = D > 128 ? 128 : D;
-    run_mma(attention_key_gradients_mma<T, D, kOut>,
+  by_widths(p.dim, p.v_dim, [&](auto d, auto v) {
+    constexpr int D = d(), DV = v(), kOut = D > 128 ? D / 2 : D;
+    run_mma(attention_key_gradients_mma<T, D, DV, kOut>,
             Grid(ceil_div(p.keys, 64) * (D / kOut), p.kv_heads, p.batch), kBackwardBytes<D>, stream, p);
-    run_mma(attention_query_gradient_mma<T, D>, Grid(ceil_div(p.seq, 64), p.heads, p.batch),
+    run_mma(attention_query_gradient_mma<T, D, DV>, Grid(ceil_div(p.seq, 64), p.heads, p.batch),
             kBackwardBytes<D>, stream, p);
   });
 }

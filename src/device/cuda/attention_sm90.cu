@@ -62,8 +62,8 @@ __device__ __forceinline__ void start_scores(float (&s)[kTiles][4], uint32_t q, 
   end_products();
 }
 // O += P V: started.
-template <class T, int D, int kSteps>
-__device__ __forceinline__ void start_values(float (&o)[D / 8][4], const uint32_t (&prob)[kSteps][4],
+template <class T, int DV, int kSteps>
+__device__ __forceinline__ void start_values(float (&o)[DV / 8][4], const uint32_t (&prob)[kSteps][4],
                                              uint32_t v) {
 #pragma unroll
   for (int step = 0; step < kSteps; step++)
@@ -77,19 +77,20 @@ struct Barriers {
   uint64_t q, k_full[kStages], v_full[kStages], k_empty[kStages], v_empty[kStages];
 };
 
-template <int D>
+template <int D, int DV>
 __device__ __forceinline__ void produce(const TileMap& q, const TileMap& k, const TileMap& v,
                                         Barriers& barriers, uint32_t shared, int q0, int h, int kv, int b,
                                         int from, int n) {
-  constexpr int kKeys = keys_of(D);
+  constexpr HeadWidths kWidths{D, DV};
+  constexpr int kKeys = keys_of(kWidths);
   if (n == 0) return;
-  copy_rows<kQueries, D>(shared + q_at(D), q, barriers.q, h, q0, b);
+  copy_rows<kQueries, D>(shared + q_at(), q, barriers.q, h, q0, b);
   for (int i = 0; i < n; i++) {
     const int stage = stage_of(i), row = from + i * kKeys;
     wait_for(barriers.k_empty[stage], empty_phase(i));
-    copy_rows<kKeys, D>(shared + uint32_t(k_at(D, stage)), k, barriers.k_full[stage], kv, row, b);
+    copy_rows<kKeys, D>(shared + uint32_t(k_at(kWidths, stage)), k, barriers.k_full[stage], kv, row, b);
     wait_for(barriers.v_empty[stage], empty_phase(i));
-    copy_rows<kKeys, D>(shared + uint32_t(v_at(D, stage)), v, barriers.v_full[stage], kv, row, b);
+    copy_rows<kKeys, DV>(shared + uint32_t(v_at(kWidths, stage)), v, barriers.v_full[stage], kv, row, b);
   }
 }
 
@@ -149,24 +150,25 @@ __device__ __forceinline__ void drop_out(const AttentionProblem<T, float>& p, fl
   }
 }
 
-template <class T, int D, bool kDrops>
+template <class T, int D, int DV, bool kDrops>
 __device__ __forceinline__ void consume(const AttentionProblem<T, float>& p, Barriers& barriers,
                                         uint32_t shared, int consumer, int q0, int h, int b, int from,
                                         int n) {
-  constexpr int kKeys = keys_of(D), kTiles = kKeys / 8;
+  constexpr HeadWidths kWidths{D, DV};
+  constexpr int kKeys = keys_of(kWidths), kTiles = kKeys / 8;
   const int thread = int(threadIdx.x) % kGroupThreads, lane = thread % 32;
   const int row = q0 + 64 * consumer + thread / 32 * 16 + lane / 4;
-  const uint32_t q = shared + q_at(D);
-  auto k = [&](int i) { return shared + uint32_t(k_at(D, stage_of(i))); };
-  auto v = [&](int i) { return shared + uint32_t(v_at(D, stage_of(i))); };
+  const uint32_t q = shared + q_at();
+  auto k = [&](int i) { return shared + uint32_t(k_at(kWidths, stage_of(i))); };
+  auto v = [&](int i) { return shared + uint32_t(v_at(kWidths, stage_of(i))); };
   auto give_back = [&](uint64_t& barrier) {
     if (lane == 0) arrive(barrier);
   };
   Softmax<T> softmax(p, b, h, q0 + 64 * consumer, row);
-  float s[kTiles][4], o[D / 8][4], keep[2];
+  float s[kTiles][4], o[DV / 8][4], keep[2];
   uint32_t prob[kKeys / 16][4];
 #pragma unroll
-  for (int i = 0; i < D / 8; i++)
+  for (int i = 0; i < DV / 8; i++)
 #pragma unroll
     for (int e = 0; e < 4; e++) o[i][e] = 0;
   if (p.accumulate) {
@@ -175,7 +177,7 @@ __device__ __forceinline__ void consume(const AttentionProblem<T, float>& p, Bar
       if (!softmax.begun(half)) continue;
       const float* old = static_cast<const float*>(p.out.data) + p.out.at(b, row + 8 * half, h);
 #pragma unroll
-      for (int i = 0; i < D / 8; i++)
+      for (int i = 0; i < DV / 8; i++)
 #pragma unroll
         for (int e = 0; e < 2; e++)
           if (8 * i + 2 * (lane % 4) + e < p.v_dim) o[i][2 * half + e] = old[8 * i + 2 * (lane % 4) + e];
@@ -183,7 +185,7 @@ __device__ __forceinline__ void consume(const AttentionProblem<T, float>& p, Bar
   }
   auto rescale = [&] {
 #pragma unroll
-    for (int d = 0; d < D / 8; d++)
+    for (int d = 0; d < DV / 8; d++)
 #pragma unroll
       for (int e = 0; e < 4; e++) o[d][e] *= keep[e / 2];
   };
@@ -210,7 +212,7 @@ __device__ __forceinline__ void consume(const AttentionProblem<T, float>& p, Bar
     pin(s), pin(o), pin(prob);
     begin_products();
     start_scores<T, D>(s, q, 64 * consumer, k(i));
-    start_values<T, D>(o, prob, v(i - 1));
+    start_values<T, DV>(o, prob, v(i - 1));
     if (gives_turn(consumer, i, n)) give_turn(1 - consumer);
     wait_products<1>();
     pin(s);
@@ -227,7 +229,7 @@ __device__ __forceinline__ void consume(const AttentionProblem<T, float>& p, Bar
     wait_for(barriers.v_full[stage_of(n - 1)], full_phase(n - 1));
     pin(o), pin(prob);
     begin_products();
-    start_values<T, D>(o, prob, v(n - 1));
+    start_values<T, DV>(o, prob, v(n - 1));
     wait_products<0>();
     pin(o), pin(prob);
   }
@@ -240,15 +242,15 @@ __device__ __forceinline__ void consume(const AttentionProblem<T, float>& p, Bar
     if (lane % 4 == 0 && row + 8 * half < p.seq)
       *p.lse_at(b, h, row + 8 * half) = all > 0 ? kLn2 * softmax.most[half] + logf(all) : -HUGE_VALF;
   }
-  store_sums<T, D / 8>(p.out, o, inverse, b, row, h, p.seq, 0, p.v_dim);
+  store_sums<T, DV / 8>(p.out, o, inverse, b, row, h, p.seq, 0, p.v_dim);
 }
 
-template <class T, int D, bool kDrops>
+template <class T, int D, int DV, bool kDrops>
 __global__ void __launch_bounds__(kBlockThreads, 1)
     attention_forward_sm90(const __grid_constant__ TileMap q, const __grid_constant__ TileMap k,
                            const __grid_constant__ TileMap v,
                            const __grid_constant__ AttentionProblem<T, float> p) {
-  constexpr int kKeys = keys_of(D);
+  constexpr int kKeys = keys_of({D, DV});
   __shared__ Barriers barriers;
   const uint32_t shared = (shared_address(dynamic_shared<char>()) + 1023) & ~1023u;
   const int b = int(blockIdx.z), h = int(blockIdx.y), q0 = int(gridDim.x - 1 - blockIdx.x) * kQueries;
@@ -269,31 +271,33 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   const int group = int(threadIdx.x) / kGroupThreads;
   if (group == 0) {
     keep_registers<24>();
-    if (threadIdx.x == 0) produce<D>(q, k, v, barriers, shared, q0, h, p.kv_head(h), b, from, n);
+    if (threadIdx.x == 0) produce<D, DV>(q, k, v, barriers, shared, q0, h, p.kv_head(h), b, from, n);
   } else {
     take_registers<240>();
-    consume<T, D, kDrops>(p, barriers, shared, group - 1, q0, h, b, from, n);
+    consume<T, D, DV, kDrops>(p, barriers, shared, group - 1, q0, h, b, from, n);
   }
 }
 
 // ---- launches ----
 
-template <class T, int D>
+template <class T, int D, int DV>
 void launch_sm90(const AttentionProblem<T, float>& p, cudaStream_t stream) {
+  constexpr HeadWidths kWidths{D, DV};
   const TileMap q = map_of(tiles_of(p.q, p.batch, p.seq, p.heads, p.dim), kQueries),
-                k = map_of(tiles_of(p.k, p.batch, p.keys, p.kv_heads, p.dim), keys_of(D)),
-                v = map_of(tiles_of(p.v, p.batch, p.keys, p.kv_heads, p.v_dim), keys_of(D));
+                k = map_of(tiles_of(p.k, p.batch, p.keys, p.kv_heads, p.dim), keys_of(kWidths)),
+                v = map_of(tiles_of(p.v, p.batch, p.keys, p.kv_heads, p.v_dim), keys_of(kWidths));
   // Draws of dropout have kernels of their own: with them in every one 128 columns took more registers than
   // there are.
-  const auto kernel = p.mask.on ? attention_forward_sm90<T, D, true> : attention_forward_sm90<T, D, false>;
-  allow_shared(kernel, shared_bytes(D));
-  run_blocks(kernel, Grid(ceil_div(p.seq, kQueries), p.heads, p.batch), kBlockThreads, shared_bytes(D),
+  const auto kernel =
+      p.mask.on ? attention_forward_sm90<T, D, DV, true> : attention_forward_sm90<T, D, DV, false>;
+  allow_shared(kernel, shared_bytes(kWidths));
+  run_blocks(kernel, Grid(ceil_div(p.seq, kQueries), p.heads, p.batch), kBlockThreads, shared_bytes(kWidths),
              stream, q, k, v, p);
 }
 template <class T>
 void launch_sm90(const AttentionArgs& a, cudaStream_t stream) {
   const auto p = problem_of_forward<T, float>(a);
-  by_width(int(widest(a)), [&](auto width) { launch_sm90<T, width()>(p, stream); });
+  by_widths(p.dim, p.v_dim, [&](auto d, auto v) { launch_sm90<T, d(), v()>(p, stream); });
 }
 
 }  // namespace

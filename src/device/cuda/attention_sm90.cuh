@@ -34,13 +34,13 @@ inline bool can_be_mapped(const Tensor& t) {
 // What a block of keys goes through in the backward pass, in order: f(h, q0, rows, blocks) for all heads of
 // kv and steps of R queries that see some of its keys; blocks: all those that they see. least(q0, rows): the
 // first key that one of the rows sees.
-template <int R, class Problem, class Least, class F>
+template <int R, int kKeys, class Problem, class Least, class F>
 __device__ __forceinline__ void each_step(const Problem& p, int n, int kv, const Least& least, const F& f) {
   const int group = p.heads / p.kv_heads;
   for (int h = kv * group; h < (kv + 1) * group; h++)
-    for (int q0 = p.first_row(n * sm90::kBlockKeys) / R * R; q0 < p.seq; q0 += R) {
+    for (int q0 = p.first_row(n * kKeys) / R * R; q0 < p.seq; q0 += R) {
       const int rows = p.seq - q0 < R ? p.seq - q0 : R;
-      const sm90::KeyBlocks blocks = sm90::key_blocks(least(q0, rows), p.end_of(q0 + rows - 1));
+      const sm90::KeyBlocks blocks = sm90::key_blocks(least(q0, rows), p.end_of(q0 + rows - 1), kKeys);
       if (blocks.has(n)) f(h, q0, rows, blocks);
     }
 }

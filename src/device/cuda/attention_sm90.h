@@ -9,6 +9,8 @@
 #pragma once
 #include <cstdint>
 
+#include "device/cuda/attention_widths.h"
+
 namespace trireme::cuda::sm90 {
 
 inline constexpr int kPanelColumns = 64, kRowBytes = 128, kGroupBytes = 8 * kRowBytes;
@@ -27,21 +29,21 @@ constexpr int tile_bytes(int rows, int width) {
 // ---- forward: queries of a block, half to each consumer; keys of a step ----
 
 inline constexpr int kQueries = 128;
-constexpr int keys_of(int width) {
-  return width > 128 ? 64 : 128;
+constexpr int keys_of(HeadWidths w) {
+  return w.v > 128 ? 64 : 128;
 }
 // Of the block's shared memory: q, then k and v of each stage; tiles begin at multiples of 1,024 bytes.
-constexpr int q_at(int) {
+constexpr int q_at() {
   return 0;
 }
-constexpr int k_at(int width, int stage) {
-  return tile_bytes(kQueries, width) + tile_bytes(keys_of(width), width) * stage;
+constexpr int k_at(HeadWidths w, int stage) {
+  return tile_bytes(kQueries, w.d) + tile_bytes(keys_of(w), w.d) * stage;
 }
-constexpr int v_at(int width, int stage) {
-  return k_at(width, kStages + stage);
+constexpr int v_at(HeadWidths w, int stage) {
+  return k_at(w, kStages) + tile_bytes(keys_of(w), w.v) * stage;
 }
-constexpr int shared_bytes(int width) {
-  return k_at(width, 2 * kStages) + 1024;  // room to begin at a multiple
+constexpr int shared_bytes(HeadWidths w) {
+  return v_at(w, kStages) + 1024;  // room to begin at a multiple
 }
 
 // ---- operands of products ----
@@ -70,55 +72,76 @@ constexpr uint32_t chunk_at(uint32_t tile, int rows, int row, int chunk) {
   return tile + uint32_t(chunk / 8 * panel_bytes(rows) + row * kRowBytes + (chunk % 8 ^ row % 8) * 16);
 }
 
-// ---- backward: keys of a block, half to each consumer; queries of a step ----
+// ---- backward: keys of a block, queries of a step ----
 
-inline constexpr int kBlockKeys = 128, kWidestBackward = 128;
-constexpr int rows_of(int width) {
-  return width > 64 ? 64 : 128;
+// Up to 128 columns (attention_sm90_backward.cu) keys are dealt to the consumers, 64 to each. Beyond that
+// (attention_sm90_wide.cu) a block has 64 keys: one consumer has all of dV, the other all of dK.
+constexpr bool wide(HeadWidths w) {
+  return w.d > 128;
 }
-// Of the block's shared memory: k and v; q and dout of each stage; dS^T, keys x queries; what each consumer
-// has of dQ: 64 x 64 floats, of its queries where a step has 128 of them, else of its panel of columns.
+constexpr int block_keys(HeadWidths w) {
+  return wide(w) ? 64 : 128;
+}
+constexpr int rows_of(HeadWidths w) {
+  return w.d > 64 ? 64 : 128;
+}
+// Pieces of dQ, 64 queries x 64 columns of floats each: how many a step has. The consumers give them in turn,
+// 0 first; where the n-th lies in the step's queries and in a head's columns.
 inline constexpr int kPieceFloats = 64 * 64, kPieceBytes = 4 * kPieceFloats;
-constexpr int backward_k_at(int) {
-  return 0;
+constexpr int pieces(HeadWidths w) {
+  return rows_of(w) / 64 * panels(w.d);
 }
-constexpr int backward_v_at(int width) {
-  return tile_bytes(kBlockKeys, width);
+constexpr int piece_row(HeadWidths w, int n) {
+  return w.d > 64 ? 0 : 64 * n;
 }
-constexpr int backward_q_at(int width, int stage) {
-  return 2 * tile_bytes(kBlockKeys, width) + 2 * stage * tile_bytes(rows_of(width), width);
-}
-constexpr int backward_dout_at(int width, int stage) {
-  return backward_q_at(width, stage) + tile_bytes(rows_of(width), width);
-}
-constexpr int ds_at(int width) {
-  return backward_q_at(width, kStages);
-}
-constexpr int piece_at(int width, int consumer) {
-  return ds_at(width) + tile_bytes(kBlockKeys, rows_of(width)) + consumer * kPieceBytes;
-}
-constexpr int backward_shared_bytes(int width) {
-  return piece_at(width, 2) + 1024;
-}
-// Where a consumer's piece of dQ lies in the step's queries and in a head's columns.
-constexpr int piece_row(int width, int consumer) {
-  return width > 64 ? 0 : 64 * consumer;
-}
-constexpr int piece_panel(int width, int consumer) {
-  return width > 64 ? consumer : 0;
+constexpr int piece_panel(HeadWidths w, int n) {
+  return wide(w) ? n % 2 * 2 + n / 2 : w.d > 64 ? n : 0;
 }
 
-// Blocks of keys that the queries of a step see, one after another: [first, first + count). They add to dQ in
-// ascending order, so block n comes after n - first others.
+// Of the block's shared memory up to 128 columns: k and v; q and dout of each stage; dS^T, keys x queries; a
+// piece of dQ of each consumer.
+struct NarrowTiles {
+  int k = 0, v = 0, q = 0, dout = 0, stage = 0, ds = 0, piece = 0, bytes = 0;
+  constexpr explicit NarrowTiles(HeadWidths w) {
+    v = tile_bytes(block_keys(w), w.d);
+    q = v + tile_bytes(block_keys(w), w.v);
+    dout = q + tile_bytes(rows_of(w), w.d);
+    stage = dout + tile_bytes(rows_of(w), w.v) - q;  // from one to the next
+    ds = q + kStages * stage;
+    piece = ds + tile_bytes(block_keys(w), rows_of(w));
+    bytes = piece + 2 * kPieceBytes + 1024;
+  }
+};
+// Beyond: k and v; q of each stage; dout, of one stage where there is no room for two; P^T and dS^T, keys x
+// queries; the pieces.
+struct WideTiles {
+  int k = 0, v = 0, q = 0, q_stage = 0, dout = 0, dout_stage = 0, p = 0, ds = 0, piece = 0, bytes = 0;
+  int dout_stages = 0;
+  constexpr explicit WideTiles(HeadWidths w) {
+    v = tile_bytes(block_keys(w), w.d);
+    q = v + tile_bytes(block_keys(w), w.v);
+    q_stage = tile_bytes(rows_of(w), w.d);
+    dout = q + kStages * q_stage;
+    dout_stage = tile_bytes(rows_of(w), w.v);
+    dout_stages = w.v > 128 ? 1 : kStages;
+    p = dout + dout_stages * dout_stage;
+    ds = p + tile_bytes(block_keys(w), rows_of(w));
+    piece = ds + tile_bytes(block_keys(w), rows_of(w));
+    bytes = piece + 2 * kPieceBytes + 1024;
+  }
+};
+
+// Blocks of so many keys that the queries of a step see, one after another: [first, first + count). They add
+// to dQ in ascending order, so block n comes after n - first others.
 struct KeyBlocks {
   int first = 0, count = 0;
   constexpr bool has(int n) const { return n >= first && n < first + count; }
   constexpr int before(int n) const { return n - first; }
 };
 // begin: the first key that one of the rows sees; end: behind the last one that the last row sees.
-constexpr KeyBlocks key_blocks(int begin, int end) {
-  const int first = begin / kBlockKeys, from = first * kBlockKeys;
-  return {first, end > begin ? (end - from + kBlockKeys - 1) / kBlockKeys : 0};
+constexpr KeyBlocks key_blocks(int begin, int end, int keys) {
+  const int first = begin / keys, from = first * keys;
+  return {first, end > begin ? (end - from + keys - 1) / keys : 0};
 }
 
 // The block that a ticket is for: all (sequence, kv head) of a block of keys before those of the next, so
@@ -135,13 +158,13 @@ constexpr KeyBlockPlace block_of_ticket(int ticket, int batch, int kv_heads) {
 constexpr int64_t backward_sums_at(int64_t rows) {
   return (rows * 4 + 63) / 64 * 64;
 }
-// Scratch of the backward pass, in bytes from there on: sums of dQ, 2 pieces for each (sequence,
-// head, step); for each of these, how many blocks of keys have added to it; the ticket.
+// Scratch of the backward pass, in bytes from there on: sums of dQ, the pieces of each (sequence, head,
+// step); for each of these, how many blocks of keys have added to it; the ticket.
 struct BackwardScratch {
   int64_t counts = 0, ticket = 0, bytes = 0;
-  constexpr BackwardScratch(int64_t batch, int64_t heads, int64_t seq, int width) {
-    const int64_t steps = batch * heads * ((seq + rows_of(width) - 1) / rows_of(width));
-    counts = steps * 2 * kPieceBytes;
+  constexpr BackwardScratch(int64_t batch, int64_t heads, int64_t seq, HeadWidths w) {
+    const int64_t steps = batch * heads * ((seq + rows_of(w) - 1) / rows_of(w));
+    counts = steps * pieces(w) * kPieceBytes;
     ticket = counts + steps * 4;
     bytes = ticket + 4;
   }

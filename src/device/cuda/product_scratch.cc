@@ -39,9 +39,9 @@ int64_t cuda_scratch(const AttentionBackwardArgs& a) {
   return a.lse.numel() * size_of(a.lse.dtype);
 }
 int64_t sm90_scratch(const AttentionBackwardArgs& a) {
-  const int64_t width = std::max(a.q.shape[3], a.v.shape[3]);
-  if (size_of(a.q.dtype) != 2 || width > sm90::kWidestBackward) return cuda_scratch(a);
-  const sm90::BackwardScratch more(a.q.shape[0], a.q.shape[2], a.q.shape[1], int(width));
+  const HeadWidths widths = head_widths(a.q.shape[3], a.v.shape[3]);
+  if (size_of(a.q.dtype) != 2 || widths.d == 0) return cuda_scratch(a);
+  const sm90::BackwardScratch more(a.q.shape[0], a.q.shape[2], a.q.shape[1], widths);
   return sm90::backward_sums_at(a.lse.numel()) + more.bytes;
 }
 int64_t cuda_scratch(const CachedAttentionArgs&) {

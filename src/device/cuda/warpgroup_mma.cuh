@@ -161,11 +161,16 @@ __device__ __forceinline__ void pin(uint32_t (&a)[n][4]) {
   TRIREME_SUMS1(c, i), TRIREME_SUMS1(c, i + 1), TRIREME_SUMS1(c, i + 2), TRIREME_SUMS1(c, i + 3)
 #define TRIREME_SUMS8(c, i) TRIREME_SUMS4(c, i), TRIREME_SUMS4(c, i + 4)
 #define TRIREME_SUMS16(c, i) TRIREME_SUMS8(c, i), TRIREME_SUMS8(c, i + 8)
+#define TRIREME_NAMES16 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define TRIREME_NAMES32                                                             \
   "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21," \
   "%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define TRIREME_NAMES48 TRIREME_NAMES32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
 #define TRIREME_NAMES64 TRIREME_NAMES48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define TRIREME_NAMES96                                                                                   \
+  TRIREME_NAMES64                                                                                         \
+  ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88," \
+  "%89,%90,%91,%92,%93,%94,%95"
 #define TRIREME_NAMES128                                                                                  \
   TRIREME_NAMES64                                                                                         \
   ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88," \
@@ -194,9 +199,16 @@ __device__ __forceinline__ void pin(uint32_t (&a)[n][4]) {
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(int(kTurnedB)));                 \
   }
 #define TRIREME_ALL_PRODUCTS(T, name)                                                                        \
+  TRIREME_BOTH_SHARED(T, name, 32, TRIREME_NAMES16, TRIREME_SUMS4(c, 0), "%16", "%17", "%18", "%19", "%20")  \
   TRIREME_BOTH_SHARED(T, name, 64, TRIREME_NAMES32, TRIREME_SUMS8(c, 0), "%32", "%33", "%34", "%35", "%36")  \
   TRIREME_BOTH_SHARED(T, name, 128, TRIREME_NAMES64, TRIREME_SUMS16(c, 0), "%64", "%65", "%66", "%67",       \
                       "%68")                                                                                 \
+  TRIREME_BOTH_SHARED(T, name, 192, TRIREME_NAMES96,                                                         \
+                      TRIREME_SUMS16(c, 0) TRIREME_COMMA TRIREME_SUMS8(c, 16), "%96", "%97", "%98", "%99",   \
+                      "%100")                                                                                \
+  TRIREME_BOTH_SHARED(T, name, 256, TRIREME_NAMES128,                                                        \
+                      TRIREME_SUMS16(c, 0) TRIREME_COMMA TRIREME_SUMS16(c, 16), "%128", "%129", "%130",      \
+                      "%131", "%132")                                                                        \
   TRIREME_LEFT_IN_REGISTERS(T, name, 64, TRIREME_NAMES32, TRIREME_SUMS8(c, 0), "%32", "%33", "%34", "%35",   \
                             "%36", "%37")                                                                    \
   TRIREME_LEFT_IN_REGISTERS(T, name, 96, TRIREME_NAMES48,                                                    \
@@ -215,9 +227,11 @@ TRIREME_ALL_PRODUCTS(f16, "f16")
 #undef TRIREME_LEFT_IN_REGISTERS
 #undef TRIREME_BOTH_SHARED
 #undef TRIREME_NAMES128
+#undef TRIREME_NAMES96
 #undef TRIREME_NAMES64
 #undef TRIREME_NAMES48
 #undef TRIREME_NAMES32
+#undef TRIREME_NAMES16
 #undef TRIREME_SUMS16
 #undef TRIREME_SUMS8
 #undef TRIREME_SUMS4

@@ -34,7 +34,13 @@ Memory copied(uint32_t tile, int rows, int width) {
   EXPECT_EQ(m.size() * 2, size_t(tile_bytes(rows, width)));  // no two in one place
   return m;
 }
-constexpr int kWidths[] = {64, 96, 128, 256};
+constexpr int kWidths[] = {64, 96, 128, 192, 256};
+
+HeadWidths widths_of(int d) {  // a kernel's whose q has so many columns
+  for (HeadWidths w : kHeadWidths)
+    if (w.d == d) return w;
+  return {};
+}
 
 struct Fields {
   uint32_t address, leading, stride, base_offset, layout;
@@ -48,7 +54,7 @@ struct Fields {
 
 TEST(AttentionSm90, ScoresReadRowsAndSixteenColumns) {
   for (int width : kWidths)
-    for (uint32_t tile : {0u, 1024u, uint32_t(k_at(width, 1))})
+    for (uint32_t tile : {0u, 1024u, uint32_t(k_at(widths_of(width), 1))})
       for (int rows : {64, 128}) {
         const Memory m = copied(tile, rows, width);
         for (int row = 0; row < rows; row += 64)
@@ -70,7 +76,7 @@ TEST(AttentionSm90, ScoresReadRowsAndSixteenColumns) {
 
 TEST(AttentionSm90, ValuesReadSixteenRowsAndTheColumnsFromAPanelOn) {
   for (int width : kWidths)
-    for (uint32_t tile : {0u, uint32_t(v_at(width, 0)), uint32_t(v_at(width, 1))})
+    for (uint32_t tile : {0u, uint32_t(v_at(widths_of(width), 0)), uint32_t(v_at(widths_of(width), 1))})
       for (int rows : {64, 128}) {
         const Memory m = copied(tile, rows, width);
         for (int panel = 0; panel < panels(width); panel++)
@@ -91,20 +97,68 @@ TEST(AttentionSm90, ValuesReadSixteenRowsAndTheColumnsFromAPanelOn) {
       }
 }
 
-TEST(AttentionSm90, TilesLieApartInWhatABlockMayHave) {
-  for (int width : kWidths) {
-    std::vector<std::pair<int, int>> tiles{{q_at(width), tile_bytes(kQueries, width)}};
-    for (int stage = 0; stage < kStages; stage++)
-      for (int at : {k_at(width, stage), v_at(width, stage)})
-        tiles.emplace_back(at, tile_bytes(keys_of(width), width));
-    std::set<int> used;
-    for (auto [begin, bytes] : tiles) {
-      EXPECT_EQ(begin % 1024, 0);
-      for (int at = begin; at < begin + bytes; at += 1024) EXPECT_TRUE(used.insert(at).second);
-    }
-    EXPECT_LE(*used.rbegin() + 1024, shared_bytes(width) - 1023);  // wherever the block's memory begins
-    EXPECT_LE(shared_bytes(width), 227 << 10);
+// Tiles, of 1,024 bytes and more each: (where, how long).
+void expect_apart(const std::vector<std::pair<int, int>>& tiles, int bytes) {
+  std::set<int> used;
+  for (auto [begin, length] : tiles) {
+    EXPECT_EQ(begin % 1024, 0);
+    for (int at = begin; at < begin + length; at += 1024) EXPECT_TRUE(used.insert(at).second) << at;
   }
+  EXPECT_LE(*used.rbegin() + 1024, bytes - 1023);  // wherever the block's memory begins
+}
+TEST(AttentionSm90, TilesLieApartInWhatABlockMayHave) {
+  for (HeadWidths w : kHeadWidths) {
+    std::vector<std::pair<int, int>> tiles{{q_at(), tile_bytes(kQueries, w.d)}};
+    for (int stage = 0; stage < kStages; stage++) {
+      tiles.emplace_back(k_at(w, stage), tile_bytes(keys_of(w), w.d));
+      tiles.emplace_back(v_at(w, stage), tile_bytes(keys_of(w), w.v));
+    }
+    expect_apart(tiles, shared_bytes(w));
+    EXPECT_LE(shared_bytes(w), 227 << 10);
+  }
+}
+TEST(AttentionSm90, TilesOfTheBackwardPassDoToo) {
+  constexpr int kBesideThem = 5 << 10;  // barriers and what queries are
+  for (HeadWidths w : kHeadWidths) {
+    const int keys = block_keys(w), rows = rows_of(w);
+    const WideTiles far(w);
+    const NarrowTiles near(w);
+    const bool is_wide = wide(w);
+    std::vector<std::pair<int, int>> tiles{{is_wide ? far.k : near.k, tile_bytes(keys, w.d)},
+                                           {is_wide ? far.v : near.v, tile_bytes(keys, w.v)},
+                                           {is_wide ? far.ds : near.ds, tile_bytes(keys, rows)}};
+    for (int stage = 0; stage < kStages; stage++)
+      tiles.emplace_back(is_wide ? far.q + stage * far.q_stage : near.q + stage * near.stage,
+                         tile_bytes(rows, w.d));
+    for (int stage = 0; stage < (is_wide ? far.dout_stages : kStages); stage++)
+      tiles.emplace_back(is_wide ? far.dout + stage * far.dout_stage : near.dout + stage * near.stage,
+                         tile_bytes(rows, w.v));
+    if (is_wide) tiles.emplace_back(far.p, tile_bytes(keys, rows));
+    for (int c = 0; c < 2; c++)
+      tiles.emplace_back((is_wide ? far.piece : near.piece) + c * kPieceBytes, kPieceBytes);
+    expect_apart(tiles, is_wide ? far.bytes : near.bytes);
+    EXPECT_LE((is_wide ? far.bytes : near.bytes) + kBesideThem, 227 << 10);
+  }
+}
+TEST(AttentionSm90, PiecesOfDqAreAllOfIt) {
+  for (HeadWidths w : kHeadWidths) {
+    std::set<std::pair<int, int>> seen;
+    for (int n = 0; n < pieces(w); n++) seen.emplace(piece_row(w, n), piece_panel(w, n));
+    EXPECT_EQ(int(seen.size()), pieces(w));
+    for (int row = 0; row < rows_of(w); row += 64)
+      for (int panel = 0; panel < panels(w.d); panel++) EXPECT_TRUE(seen.count({row, panel})) << w.d;
+  }
+}
+TEST(AttentionSm90, HeadsGetTheLeastKernelThatTheyFit) {
+  for (int d = 8; d <= 256; d += 8)
+    for (int v = 8; v <= 256; v += 8) {
+      const HeadWidths w = head_widths(d, v);
+      EXPECT_TRUE(w.d >= d && w.v >= v);
+      for (HeadWidths other : kHeadWidths)
+        EXPECT_FALSE(other.d >= d && other.v >= v && other.d + other.v < w.d + w.v) << d << " " << v;
+    }
+  EXPECT_EQ(head_widths(192, 128), (HeadWidths{192, 128}));  // multi-head latent attention
+  EXPECT_EQ(head_widths(264, 8), HeadWidths{});
 }
 
 TEST(AttentionSm90, StepsCoverTheKeys) {
