@@ -117,6 +117,7 @@ void measure(const Options& o, double begin) {
   run.train.device = o.device;
   auto device = make_device(o.device, {.threads = int(run.train.threads),
                                        .deterministic = run.train.deterministic,
+                                       .sm90_attention = run.train.attention == "sm90",
                                        .graphs = run.train.graphs == "on"});
   run = resolve(run, {.native_bf16 = device->native(DType::bf16)});
   refuse_unsupported(run);

@@ -31,6 +31,7 @@ TrainingSetup prepare_training(const RunSpec& run, const PrecisionSpec& asked, c
               .spin = ranks_here * (threads + 1) <= threads_of(RunSpec()),
               .bind = run.train.bind == "auto" && run.train.device == "cpu",
               .deterministic = run.train.deterministic,
+              .sm90_attention = run.train.attention == "sm90",
               .graphs = run.train.graphs == "on"};
   t.options.arena_bytes = t.forecast.booking.arena_bytes;
   t.options.launches = t.forecast.booking.launches;

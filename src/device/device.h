@@ -19,9 +19,10 @@ struct DeviceOptions {
   // CPU: threads that wait for a stream look for some microseconds before they sleep. Faster where cores are
   // idle meanwhile; where ranks x threads fill them it takes time from those that compute.
   bool spin = false;
-  bool bind = false;          // CPU: ranks' threads keep to cores of their own (runtime/rank_threads.h)
-  int index = 0;              // CUDA: which of the GPUs that this process sees
-  bool deterministic = true;  // no choice of an algorithm follows a clock
+  bool bind = false;            // CPU: ranks' threads keep to cores of their own (runtime/rank_threads.h)
+  int index = 0;                // CUDA: which of the GPUs that this process sees
+  bool deterministic = true;    // no choice of an algorithm follows a clock
+  bool sm90_attention = false;  // CUDA (meta for it): attention by kernels for sm_90a; refused on other GPUs
   bool graphs = false;  // keeps launches that come again as graphs (replay.h); refused where a device cannot
 };
 

@@ -3,11 +3,11 @@
 
 namespace trireme {
 
-std::unique_ptr<Device> make_cuda_device(const DeviceOptions&, const CudaTrial&) {
+std::unique_ptr<Device> make_cuda_device(const DeviceOptions&, std::string_view*) {
   bad_request("this trireme was built without CUDA; devices that are here: cpu, meta");
 }
 std::unique_ptr<Device> make_cuda_device(const DeviceOptions& options) {
-  return make_cuda_device(options, {});
+  return make_cuda_device(options, nullptr);
 }
 
 }  // namespace trireme

@@ -41,8 +41,10 @@ std::optional<Collective> collective_of(const Tape& tape, const Piece& p) {
 
 // Stands for the run's device.
 std::unique_ptr<Device> meta(const RunSpec& run, int threads) {
-  return make_device(
-      "meta", {.threads = threads, .models = run.train.device, .deterministic = run.train.deterministic});
+  return make_device("meta", {.threads = threads,
+                              .models = run.train.device,
+                              .deterministic = run.train.deterministic,
+                              .sm90_attention = run.train.attention == "sm90"});
 }
 void nothing(int64_t, int64_t, const HostBatch&) {}
 

@@ -271,8 +271,10 @@ void StepRecorder::finished(int64_t met_ns, int64_t end_ns) {
 
 Tape record_training(const RunSpec& run, const Schedule& schedule, int threads, int rank,
                      const ClusterSpec& cluster, int steps) {
-  auto device = make_device(
-      "meta", {.threads = threads, .models = run.train.device, .deterministic = run.train.deterministic});
+  auto device = make_device("meta", {.threads = threads,
+                                     .models = run.train.device,
+                                     .deterministic = run.train.deterministic,
+                                     .sm90_attention = run.train.attention == "sm90"});
   std::unique_ptr<CommFactory> factory = make_meta_comm(rank, int(run.world()), options_of(run, cluster));
   StepRecorder recorder(*device, *factory);
   CommSet comms(recorder.factory(), mesh_of(run.layout));

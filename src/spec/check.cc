@@ -575,6 +575,8 @@ std::vector<Problem> unsupported_of(const RunSpec& run) {
          "ranks of one process");
   refuse(!cuda && run.train.graphs == "on", "train.graphs", text(run.train.graphs),
          "a processor keeps no launches: give \"auto\", \"off\", or train.device = \"cuda\"");
+  refuse(!cuda && run.train.attention != "auto", "train.attention", text(run.train.attention),
+         "they are kernels of a GPU: give \"auto\", or train.device = \"cuda\"");
   refuse(!run.train.deterministic && run.world() > 1, "train.deterministic", "false",
          "ranks that compute the same would choose differently: give true, or one rank");
   const bool nccl = run.train.comm == "nccl";

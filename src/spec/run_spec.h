@@ -284,6 +284,7 @@ struct OptimizerSpec {
 struct TrainSpec {
   int64_t steps = 1000, seed = 1;
   std::string device = "cpu", comm = "thread", sum_order = "ordered", graphs = "auto", bind = "auto";
+  std::string attention = "auto";
   int64_t threads = 0;
   double timeout = 600;
   std::string dir = "runs/demo";
@@ -298,6 +299,7 @@ struct TrainSpec {
   template <class V>
   void visit(V& v) {
     static constexpr std::string_view kGraphs[] = {"auto", "on", "off"};
+    static constexpr std::string_view kAttentions[] = {"auto", "sm90"};
     static constexpr std::string_view kBinds[] = {"auto", "off"};
     static constexpr std::string_view kDevices[] = {"cpu", "cuda"};
     static constexpr std::string_view kComms[] = {"thread", "mpi", "nccl"};
@@ -314,6 +316,10 @@ struct TrainSpec {
       "launches that come again from step to step are kept as CUDA graphs; on = a run that cannot ends; auto "
       "= off, until GPUs have run them",
       one_of(kGraphs));
+    v("attention", attention, "",
+      "kernels of FlashAttention on a GPU; sm90 = those for Hopper, by TMA and wgmma, where they take the "
+      "problem; auto = those for any GPU, until GPUs have run the others",
+      one_of(kAttentions));
     v("deterministic", deterministic, "",
       "no choice follows a clock; false = of a GPU's algorithms of a matrix product the fastest is taken, as "
       "timed when it first comes, and kept in train.dir/algorithms.txt for steps after a resume, and gelu is "

@@ -12,11 +12,11 @@ namespace {
 
 class EmulatedKernels final : public Kernels {
  public:
-  explicit EmulatedKernels(const CudaTrial& trial) {
+  EmulatedKernels(bool sm90, std::string_view* attention_kernel) {
     slots_.fill(~uint64_t(0));
     ctx_.index_slots = slots_.data();
-    ctx_.multiprocessors = 3, ctx_.major = trial.sm90_attention ? 9 : 8;
-    ctx_.sm90_attention = trial.sm90_attention, ctx_.attention_kernel = trial.attention_kernel;
+    ctx_.multiprocessors = 3, ctx_.major = sm90 ? 9 : 8;
+    ctx_.sm90_attention = sm90, ctx_.attention_kernel = attention_kernel;
   }
   void finish() { cuda::raise_bad_indices(ctx_, nullptr); }
 
@@ -40,8 +40,8 @@ class EmulatedKernels final : public Kernels {
 
 class EmulatedDevice final : public Device {
  public:
-  explicit EmulatedDevice(const CudaTrial& trial)
-      : cpu_(make_cpu_device({.threads = 1})), kernels_(trial), sm90_(trial.sm90_attention) {}
+  EmulatedDevice(bool sm90, std::string_view* attention_kernel)
+      : cpu_(make_cpu_device({.threads = 1})), kernels_(sm90, attention_kernel), sm90_(sm90) {}
 
   std::string_view name() const override { return sm90_ ? kEmulatedSm90 : kEmulatedCuda; }
   bool has_data() const override { return true; }
@@ -74,8 +74,8 @@ class EmulatedDevice final : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> make_emulated_device(const CudaTrial& trial) {
-  return std::make_unique<EmulatedDevice>(trial);
+std::unique_ptr<Device> make_emulated_device(bool sm90, std::string_view* attention_kernel) {
+  return std::make_unique<EmulatedDevice>(sm90, attention_kernel);
 }
 void emulated_turn_codes(const Tensor& from, const Tensor& to) {
   cuda::turn_codes(from, to, nullptr);

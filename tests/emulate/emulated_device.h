@@ -7,8 +7,9 @@ namespace trireme {
 inline constexpr std::string_view kEmulatedCuda = "cuda-emulated", kEmulatedSm90 = "cuda-emulated-sm90";
 
 // Memory, copies and streams are the CPU's. Every launch shuffles blocks and threads another way.
-// trial: with sm90_attention it is a Hopper, whose attention takes the kernels for sm_90a.
-std::unique_ptr<Device> make_emulated_device(const CudaTrial& trial = {});
+// sm90: it is a Hopper, whose attention takes the kernels for sm_90a. attention_kernel: as of
+// make_cuda_device.
+std::unique_ptr<Device> make_emulated_device(bool sm90 = false, std::string_view* attention_kernel = nullptr);
 
 // device/cuda/fp8.h's turn_codes, which only cuBLASLt's products call.
 void emulated_turn_codes(const Tensor& from, const Tensor& to);

@@ -25,9 +25,12 @@ void refuse_missing_cases() {
 
 std::unique_ptr<Device> make_harness_device(std::string_view name, const DeviceOptions& options,
                                             std::string_view* attention_kernel) {
-  const CudaTrial trial{.sm90_attention = on_sm90(name), .attention_kernel = attention_kernel};
-  if (name == kEmulatedCuda || name == kEmulatedSm90) return make_emulated_device(trial);
-  return name == "cuda" || name == kSm90 ? make_cuda_device(options, trial) : make_device(name, options);
+  if (name == kEmulatedCuda || name == kEmulatedSm90)
+    return make_emulated_device(on_sm90(name), attention_kernel);
+  if (name != "cuda" && name != kSm90) return make_device(name, options);
+  DeviceOptions with = options;
+  with.sm90_attention = on_sm90(name);
+  return make_cuda_device(with, attention_kernel);
 }
 bool on_sm90(std::string_view device) {
   return device == kSm90 || device == kEmulatedSm90;
@@ -45,9 +48,8 @@ std::string_view kernel_asked_for(std::string_view device, std::string_view op, 
 std::unique_ptr<Device> make_meta_of(std::string_view name, int threads) {
   if (name == "meta") name = "cpu";
   return make_device("meta", {.threads = threads,
-                              .models = on_sm90(name)              ? kSm90
-                                        : name.starts_with("cuda") ? "cuda"
-                                                                   : name});
+                              .models = name.starts_with("cuda") ? "cuda" : name,
+                              .sm90_attention = on_sm90(name)});
 }
 
 void for_each_problem(const Options& options, std::string_view mode, const ProblemVisitor& visit) {

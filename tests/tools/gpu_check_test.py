@@ -109,7 +109,7 @@ class GpuCheck(unittest.TestCase):
                                     "trireme": self.TRIREME % 0.104, "test_golden": "echo on $TRIREME_TEST_DEVICE"})
         for name in ("device", "ops:zero", "ops:matmul", "grad", "golden", "parity:fp8", "train-gpt2-124m",
                      "memory-gpt2-124m", "graphs-gpt2-124m", "deterministic-gpt2-124m", "forecast-gpt2-124m",
-                     "forecast-llama-1b", "train-gpt2-1.5b"):
+                     "forecast-llama-1b", "train-gpt2-1.5b", "train-llama-1b-sm90", "memory-gpt2-124m-sm90", "sm90-llama-1b"):
             self.assertEqual(steps.get(name, [""])[0].strip(), "passed", name)
         self.assertIn("matmul is well", "".join("".join(s) for s in steps.values()))
         self.assertIn("104.0 ms said, 100.0 ms met: +4.0 %", "".join(steps["forecast-gpt2-124m"]))
@@ -120,6 +120,7 @@ class GpuCheck(unittest.TestCase):
         asked = (self.folder / "asked").read_text().splitlines()
         self.assertEqual(sum("train.graphs=on" in line for line in asked), 1)
         self.assertEqual(sum("train.graphs" in line for line in asked), 1)
+        self.assertEqual(sum("train.attention=sm90" in line for line in asked), 2)
 
     def test_a_part_that_hangs_leaves_the_others_their_time(self):
         begin = time.monotonic()
@@ -151,6 +152,7 @@ class GpuCheck(unittest.TestCase):
         said = 'import json; print(json.dumps({"tokens_per_s": 50, "gflops_per_s": 1, "step_s": 0.13, "torch": "2"}))'
         steps, _ = self.steps_of({"step_ops": self.STEP % (1, 5), "trireme": self.TRIREME % 0.1, "peer_step": said}, peers=True)
         self.assertIn("1.300 times PyTorch's tokens/s with timed products", "".join(steps["ratio-gpt2-124m-timed"]))
+        self.assertIn("1.000 times as fast with attention for sm_90a; 1.300 times PyTorch's", "".join(steps["sm90-gpt2-124m"]))
 
     def test_the_peer_beside_ours(self):
         said = 'import json; print(json.dumps({"tokens_per_s": 50, "gflops_per_s": 1, "step_s": %s, "torch": "2"}))'

@@ -312,12 +312,15 @@ class CudaGraphMaker final : public GraphMaker {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(const cudaDeviceProp& p, int index, const DeviceOptions& o, const CudaTrial& trial)
+  CudaDevice(const cudaDeviceProp& p, int index, const DeviceOptions& o, std::string_view* attention_kernel)
       : spin_(o.spin) {
     ctx_.deterministic = o.deterministic;
-    if (trial.sm90_attention && p.major != 9)
-      bad_request("kernels for sm_90a were asked for; this GPU, {}, is sm_{}{}", p.name, p.major, p.minor);
-    ctx_.sm90_attention = trial.sm90_attention, ctx_.attention_kernel = trial.attention_kernel;
+    if (o.sm90_attention && p.major != 9)
+      bad_request(
+          "train.attention = \"sm90\": this GPU, {}, is sm_{}{}, and those kernels are for sm_90a: "
+          "give \"auto\"",
+          p.name, p.major, p.minor);
+    ctx_.sm90_attention = o.sm90_attention, ctx_.attention_kernel = attention_kernel;
     ctx_.device = index;
     TRIREME_CUDA_CALL(cudaSetDevice(ctx_.device));
     ctx_.gpu = p.name;
@@ -456,13 +459,13 @@ class CudaDevice final : public Device {
 
 namespace trireme {
 
-std::unique_ptr<Device> make_cuda_device(const DeviceOptions& options, const CudaTrial& trial) {
+std::unique_ptr<Device> make_cuda_device(const DeviceOptions& options, std::string_view* attention_kernel) {
   int index = options.index;
   const cudaDeviceProp p = cuda::nth_device(index);
-  return std::make_unique<cuda::CudaDevice>(p, index, options, trial);
+  return std::make_unique<cuda::CudaDevice>(p, index, options, attention_kernel);
 }
 std::unique_ptr<Device> make_cuda_device(const DeviceOptions& options) {
-  return make_cuda_device(options, {});
+  return make_cuda_device(options, nullptr);
 }
 
 }  // namespace trireme

@@ -97,11 +97,10 @@ class MetaDevice final : public Device {
 }  // namespace
 
 std::unique_ptr<Device> make_meta_device(const DeviceOptions& options) {
-  const bool sm90 = options.models == "cuda-sm90";  // for the op harness
-  if (options.models != "cpu" && options.models != "cuda" && !sm90)
+  if (options.models != "cpu" && options.models != "cuda")
     bad_request("meta cannot stand for device '{}'; it knows the scratch of: cpu, cuda", options.models);
-  return std::make_unique<MetaDevice>(cpu::make_context(options), options.models != "cpu", sm90,
-                                      options.deterministic);
+  return std::make_unique<MetaDevice>(cpu::make_context(options), options.models != "cpu",
+                                      options.sm90_attention, options.deterministic);
 }
 
 }  // namespace trireme

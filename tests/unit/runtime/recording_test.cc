@@ -6,6 +6,7 @@
 
 #include <mutex>
 
+#include "device/cuda/attention_sm90.h"
 #include "runtime/rank_threads.h"
 #include "spec/run_schedule.h"
 #include "tiny.h"
@@ -131,6 +132,23 @@ TEST(Recording, TheTapeHasEveryLaunchAndEveryByteOnTheWire) {
   EXPECT_EQ(launches, b.launches);
   EXPECT_GT(wire, 0);
   EXPECT_EQ(wire, counted);
+}
+
+// Of many short rows of one head, so that sums of dQ are more than the scratch of any product.
+TEST(Recording, AttentionForHopperIsBookedWhereItIsAskedFor) {
+  RunSpec run = test::tiny_run("gpt2", "bf16", 1);
+  run.model.hidden = 64, run.model.heads = run.model.kv_heads = 1, run.model.layers = 1;
+  run.data.seq_len = 256, run.batch.micro = run.batch.global = 1024;
+  run.model.max_positions = 256, run.model.finish(256);
+  run.train.device = "cuda";
+  const auto scratch = [&](const char* attention) {
+    run.train.attention = attention;
+    return book_training(run, schedule_of(run), 1).peak[size_t(Bucket::scratch)];
+  };
+  const int64_t rows = run.batch.micro * 256;
+  const cuda::sm90::BackwardScratch sums(run.batch.micro, 1, 256, cuda::head_widths(64, 64));
+  EXPECT_LE(scratch("auto"), 32 << 20);
+  EXPECT_EQ(scratch("sm90"), round_up(cuda::sm90::backward_sums_at(rows) + sums.bytes, int64_t(64)));
 }
 
 // For each backward pass and layer i but the first: was the gather of layer i - 1 issued before the reduction

@@ -323,6 +323,14 @@ TEST(RunSpec, TheTableMarksWhatThisVersionRefuses) {
   for (auto& [key, text] : limits) EXPECT_HAS(config_table(), "this version: " + text);
 }
 
+TEST(RunSpec, KernelsOfAGpuAreRefusedOnAProcessor) {
+  const std::string asked = "train.attention=\"sm90\"";
+  const std::vector<Problem> refused = unsupported_of(parse("", {asked}));
+  ASSERT_EQ(refused.size(), 1u);
+  EXPECT_EQ(refused[0].keys.front(), "train.attention");
+  EXPECT_EQ(unsupported_of(parse("", {asked, "train.device=\"cuda\""})).size(), 0u);
+}
+
 // What follows from an edited line follows, whatever else the table says.
 TEST(RunSpec, TheTableMayBeEditedAnywhere) {
   auto edited = [](std::vector<std::pair<std::string, std::string>> edits) {
