@@ -8,7 +8,7 @@ namespace {
 
 constexpr double kHalfBytes = 2, kSingleBytes = 4;  // of an activation; of a sum, a statistic or an index
 // Of matrix products on CUDA: the library's workspace (device/cuda/product_scratch.cc).
-constexpr double kProductScratch = 32 << 20;
+constexpr double kProductScratch = (32 << 20) + 256;
 constexpr double kEpBuffer = 1.5;  // layout.ep_buffer
 
 // What is held now, and at most.

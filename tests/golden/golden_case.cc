@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "checkpoint/hf.h"
+#include "far_device.h"
 #include "runtime/booking.h"
 #include "source_dir.h"
 #include "spec/hf_config.h"
@@ -46,8 +47,28 @@ RunSpec run_of(const GoldenCase& golden, const std::string& compute, const std::
   run.optimizer.schedule = adamw.at("schedule");
   run.optimizer.warmup = 0;
   run.train.steps = golden.steps();
-  run.train.device = test::test_device();
+  run.train.device = test::test_device() == test::kFarDevice ? "cpu" : test::test_device();
   return run;
+}
+
+std::unique_ptr<Device> golden_device(const RunSpec& run) {
+  const DeviceOptions alone{.threads = 1, .graphs = test::test_graphs()};
+  return test::test_device() == test::kFarDevice ? test::make_far_device(alone)
+                                                 : make_device(run.train.device, alone);
+}
+
+Values values_of(Device& device, const Tensor& t) {
+  std::vector<std::byte> raw(size_t(t.bytes()));
+  device.download(raw.data(), t);
+  if (t.dtype == DType::f32) return read_as<float>(raw);
+  require(t.dtype == DType::bf16, "values_of() of another type than f32 and bf16");
+  Values out(size_t(t.numel()));
+  for (size_t i = 0; i < out.size(); i++) {
+    bf16 x;
+    std::memcpy(&x, raw.data() + i * sizeof x, sizeof x);
+    out[i] = float(x);
+  }
+  return out;
 }
 
 double norm(const Values& v) {
@@ -140,7 +161,7 @@ GoldenRun::GoldenRun(const GoldenCase& golden, const std::string& compute, const
     : golden_(golden),
       run_(run_of(golden, compute, grads, micro, moe)),
       schedule_(add_step(make_schedule("1f1b", 1, 1, int(run_.microbatches())))),
-      device_(make_device(run_.train.device, {.threads = 1, .graphs = test::test_graphs()})) {
+      device_(golden_device(run_)) {
   int64_t arena_bytes = book_training(run_, schedule_, 1).arena_bytes;
   runner_ = std::make_unique<StageRunner>(run_, RunMode::train, *device_, arena_bytes);
   runner_->init_weights();  // the optimizer's state begins at zero
@@ -162,14 +183,9 @@ ByName GoldenRun::gradients() const {
   ByName out;
   double scale = runner_->loss_scale().scale();  // of f16; no step of a golden moves it
   for (const Param& p : runner_->params().params) {
-    auto bytes = std::span(p.grad.data, size_t(p.grad.bytes()));
-    if (p.grad.dtype == DType::f32) {
-      out[p.decl.name] = read_as<float>(bytes);
-      for (double& g : out[p.decl.name]) g /= scale;
-    } else {
-      Values& v = out[p.decl.name];
-      for (const bf16* g = p.grad.as<bf16>(); v.size() < size_t(p.numel());) v.push_back(float(g[v.size()]));
-    }
+    Values& v = out[p.decl.name] = values_of(*device_, p.grad);
+    if (p.grad.dtype == DType::f32)
+      for (double& g : v) g /= scale;
   }
   return out;
 }

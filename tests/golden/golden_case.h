@@ -59,6 +59,10 @@ class GoldenCase {
 RunSpec run_of(const GoldenCase&, const std::string& compute, const std::string& grads, int64_t micro,
                const MoeSpec& = {});
 
+// The device that goldens run on (test_device.h), "far" too; the values of a tensor there, f32 or bf16.
+std::unique_ptr<Device> golden_device(const RunSpec&);
+Values values_of(Device&, const Tensor&);
+
 // The case's model, as its Hugging Face folder says, on one thread.
 class GoldenRun {
  public:

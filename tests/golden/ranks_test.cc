@@ -47,13 +47,13 @@ void load(StageRunner& r, const GoldenCase& golden) {
 }
 
 // Gradients, put together from the parts that ranks have.
-void bring(const StageRunner& r, std::mutex& mutex, ByName& all) {
+void bring(StageRunner& r, std::mutex& mutex, ByName& all) {
   std::lock_guard lock(mutex);
   for (const Param& p : r.params().params) {
     Values& whole = all[p.decl.name];
     whole.resize(size_t(p.decl.global.numel()), std::nan(""));
-    const float* g = p.grad.as<float>();
-    each_element(p, [&](size_t in_all, size_t own) { whole[in_all] = g[own]; });
+    const Values own_part = values_of(r.device(), p.grad);
+    each_element(p, [&](size_t in_all, size_t own) { whole[in_all] = own_part[own]; });
   }
 }
 
@@ -88,21 +88,22 @@ TEST_P(OverRanks, EveryGradient) {
   const int64_t arena = book_training(run, schedule, 1).arena_bytes;
   std::mutex mutex;
   ByName got;
-  run_rank_threads(int(run.world()), run.train.device, {.threads = 1},
-                   [&](Device& device, CommFactory& factory) {
-                     CommSet comms(factory, mesh_of(run.layout));
-                     StageRunner r(run, RunMode::train, device, arena, &comms);
-                     r.init_weights();
-                     load(r, golden);
-                     const int64_t part = r.sharing().dp_rank % (golden.sequences() / l.micro);
-                     const int64_t times = l.dp * l.micro / golden.sequences();
-                     r.step(schedule.ranks[0], 1, golden.target_tokens(0) * times,
-                            [&](int64_t, int64_t, const HostBatch& b) {
-                              fill_longer(golden, part * l.micro, run.data.seq_len, b);
-                            });
-                     bring(r, mutex, got);
-                     agree_max(factory.control(), 0);
-                   });
+  run_rank_threads(
+      int(run.world()), [&] { return golden_device(run); },
+      [&](Device& device, CommFactory& factory) {
+        CommSet comms(factory, mesh_of(run.layout));
+        StageRunner r(run, RunMode::train, device, arena, &comms);
+        r.init_weights();
+        load(r, golden);
+        const int64_t part = r.sharing().dp_rank % (golden.sequences() / l.micro);
+        const int64_t times = l.dp * l.micro / golden.sequences();
+        r.step(schedule.ranks[0], 1, golden.target_tokens(0) * times,
+               [&](int64_t, int64_t, const HostBatch& b) {
+                 fill_longer(golden, part * l.micro, run.data.seq_len, b);
+               });
+        bring(r, mutex, got);
+        agree_max(factory.control(), 0);
+      });
   const ByName want =
       l.balanced
           ? golden.by_parameter(SafetensorsFile(golden.folder() / "balance.safetensors"), "sequence.grad")

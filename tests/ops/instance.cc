@@ -10,6 +10,7 @@ namespace {
 
 constexpr std::byte kPoison{0xff};  // NaN in every float type, -1 in every integer
 constexpr int64_t kScratchGuard = 4096;
+constexpr int64_t kScratchBegins = Arena::kAlign;  // where an arena may place it, and no better: a guard too
 
 void put(std::byte* at, DType t, double v) {
   auto store = [at](auto x) { std::memcpy(at, &x, sizeof x); };
@@ -70,27 +71,50 @@ int64_t Instance::slab_bytes(Case& c, const Problem& p) {
   return sizing.bytes();
 }
 
-Instance::Instance(const CaseEntry& entry, const Problem& problem, Device& device, int64_t scratch)
+Instance::Instance(const CaseEntry& entry, const Problem& problem, Device& device, int64_t scratch,
+                   Draws draws)
     : case_(entry.make()),
       device_(device),
       slab_size_(slab_bytes(*case_, problem)),
       scratch_limit_((scratch + Arena::kAlign - 1) / Arena::kAlign * Arena::kAlign),
-      scratch_size_(scratch + kScratchGuard),
+      scratch_size_(kScratchBegins + scratch + kScratchGuard),
       slab_(device.reserve(slab_size_)),
       scratch_(device.reserve(scratch_size_)),
       builder_(problem, slab_),
-      arena_(scratch_, scratch_limit_) {
+      arena_(scratch_ + kScratchBegins, scratch_limit_) {
   case_->build(builder_);
   if (!device.has_data()) return;
   initial_.assign(size_t(slab_size_), kPoison);
   for (size_t k = 0; k < operands().list.size(); k++) {
     Operand& o = operands().list[k];
+    if (draws == Draws::repeated) {
+      if (o.role != Role::out) put_repeated(o.tensor, builder_.fills()[k]);
+      continue;
+    }
     o.before.assign(size_t(o.tensor.numel()), std::numeric_limits<double>::quiet_NaN());
     if (o.role == Role::out) continue;
     std::byte* image = initial_.data() + (o.tensor.data - slab_);
     for_each_element(o.tensor, [&](int64_t i, int64_t offset) {
       put(image + offset, o.tensor.dtype, builder_.fills()[k](i));
       o.before[size_t(i)] = get(image + offset, o.tensor.dtype);
+    });
+  }
+}
+
+void Instance::put_repeated(const Tensor& t, const Builder::Fill& fill) {
+  constexpr int64_t kDrawn = 1 << 16;
+  const bool floats =
+      t.dtype == DType::f64 || t.dtype == DType::f32 || t.dtype == DType::bf16 || t.dtype == DType::f16;
+  const int64_t n = t.numel(), size = size_of(t.dtype), drawn = floats ? std::min(n, kDrawn) : n;
+  std::vector<std::byte> values(size_t(drawn * size));
+  for (int64_t i = 0; i < drawn; i++) put(values.data() + i * size, t.dtype, fill(i));
+  std::byte* image = initial_.data() + (t.data - slab_);
+  if (t.contiguous()) {
+    for (int64_t at = 0; at < n; at += drawn)
+      std::memcpy(image + at * size, values.data(), size_t(std::min(drawn, n - at) * size));
+  } else {
+    for_each_element(t, [&](int64_t i, int64_t offset) {
+      std::memcpy(image + offset, values.data() + i % drawn * size, size_t(size));
     });
   }
 }
@@ -155,9 +179,11 @@ std::string Instance::trespass() const {
     return fmt::format("wrote byte {} of the slab, behind the last operand", at);
   }
   int64_t asked = scratch_peak();
-  for (int64_t at = asked; at < scratch_size_; at++)
-    if (scratch_left_[size_t(at)] != kPoison)
+  for (int64_t at = -kScratchBegins; at < scratch_size_ - kScratchBegins; at++) {
+    if (at == 0) at = asked;
+    if (scratch_left_[size_t(kScratchBegins + at)] != kPoison)
       return fmt::format("wrote byte {} of its scratch, of which it had asked for {}", at, asked);
+  }
   return "";
 }
 

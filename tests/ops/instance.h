@@ -5,10 +5,15 @@
 
 namespace trireme::harness {
 
+// Of floats: every value drawn, or some thousands that come again, for times alone: a GPU's operands have
+// hundreds of millions, and drawing takes 50 ns.
+enum class Draws { all, repeated };
+
 class Instance {
  public:
-  // scratch: bytes that the op's scratch may take (what meta booked), with a guard behind them.
-  Instance(const CaseEntry&, const Problem&, Device&, int64_t scratch);
+  // scratch: bytes that the op's scratch may take (what meta booked), with a guard behind them. repeated:
+  // Operand::before stays empty.
+  Instance(const CaseEntry&, const Problem&, Device&, int64_t scratch, Draws = Draws::all);
   Instance(const Instance&) = delete;
   ~Instance();
 
@@ -30,6 +35,7 @@ class Instance {
 
  private:
   static int64_t slab_bytes(Case&, const Problem&);
+  void put_repeated(const Tensor&, const Builder::Fill&);
   Tensor slab() const { return Tensor(slab_, {slab_size_}, DType::u8); }
   Tensor guarded_scratch() const { return Tensor(scratch_, {scratch_size_}, DType::u8); }
 

@@ -5,6 +5,8 @@
 
 int main(int argc, char** argv) {
   using namespace trireme::harness;
+  std::setvbuf(stdout, nullptr, _IOLBF,
+               0);  // who ends it, or watches it through a pipe, has the lines until then
   CLI::App app(
       "Tests and measures the operations of src/device/ops.h.\nExample: trireme_ops test --op matmul "
       "--threads 1,2");

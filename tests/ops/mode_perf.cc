@@ -59,7 +59,7 @@ void perf_in_turn(const Options& options, int threads) {
   for_each_problem(options, "perf", [&](const CaseEntry& entry, const ProblemFile&, const Problem& p) {
     auto& line = *lines.emplace_back(std::make_unique<Line>(Line{p, nullptr, {}, {}}));
     const int64_t scratch = planned_scratch(entry, line.problem, options.device, threads);
-    line.run = std::make_unique<Instance>(entry, line.problem, *device, scratch);
+    line.run = std::make_unique<Instance>(entry, line.problem, *device, scratch, Draws::repeated);
     line.run->reset(), line.run->launch();
   });
   const double begin = now_s();
@@ -93,7 +93,7 @@ int perf_on_gpu(const Options& options) {
   fmt::print("device {}\n{:>10} {:>10} {:>10} {:>9} {:>8}  problem\n", device->name(), "median ms", "best ms",
              "GFLOP/s", "GB/s", "kernel");
   for_each_problem(options, "perf", [&](const CaseEntry& entry, const ProblemFile&, const Problem& p) {
-    Instance run(entry, p, *device, planned_scratch(entry, p, options.device, 1));
+    Instance run(entry, p, *device, planned_scratch(entry, p, options.device, 1), Draws::repeated);
     run.reset();
     kernel = {};
     auto [s, best] = time_launches(run, kTogether);
@@ -127,7 +127,7 @@ int run_perf(const Options& options) {
     fmt::print("{:>10} {:>10} {:>10} {:>9} {:>7}  problem\n", "median ms", "best ms", "GFLOP/s", "GB/s",
                "roof %");
     for_each_problem(options, "perf", [&](const CaseEntry& entry, const ProblemFile&, const Problem& p) {
-      Instance run(entry, p, *device, planned_scratch(entry, p, options.device, threads));
+      Instance run(entry, p, *device, planned_scratch(entry, p, options.device, threads), Draws::repeated);
       run.reset();
       auto [s, best] = time_launches(run, 1);
       Cost c = run.the_case().expense();

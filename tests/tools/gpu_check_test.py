@@ -61,6 +61,37 @@ class GpuCheck(unittest.TestCase):
         self.assertIn("stopped after", rows[0])
         self.assertIn("| after | no time left |", rows[1])
 
+    def test_who_is_late_takes_along_what_it_started(self):
+        pid = self.folder / "pid"
+        self.run_steps(lambda c: c.step("slow", ["sh", "-c", f"sleep 60 & echo $! >{pid}; wait"], most=3))
+        stat = pathlib.Path(f"/proc/{pid.read_text().strip()}/stat")
+        for _ in range(50):  # a killed one is there until somebody asks for it
+            if not stat.exists() or stat.read_text().split()[2] == "Z":
+                return
+            time.sleep(0.1)
+        self.fail("what it started goes on")
+
+    def test_what_a_program_says_ends_its_step_alone(self):
+        def steps(c):
+            c.step("odd", ["echo", "no JSON"], show=gpu_check.training)
+            c.step("good", ["echo", "one"], show=gpu_check.last)
+
+        _, rows, out = self.run_steps(steps)
+        self.assertRegex(rows[0], r"\| odd \| failed \(what it said\) \| .* \| ValueError: no line of JSON")
+        self.assertRegex(rows[1], r"\| good \| passed")
+        with tarfile.open(out / "all.tar.xz") as t:
+            self.assertEqual(set(t.getnames()), {"table.md", "odd.log", "good.log"})
+
+    def test_an_error_of_its_own_in_one_part_leaves_the_others(self):
+        def steps(c):
+            c.parts((0.5, lambda: 1 // 0), (1, lambda: c.step("good", ["true"])))
+
+        with contextlib.redirect_stderr(io.StringIO()):
+            code, rows, _ = self.run_steps(steps)
+        self.assertEqual(code, 1)
+        self.assertRegex(rows[0], r"\| gpu_check:0.5 \| failed \(itself\) \| 0.0 \| ZeroDivisionError")
+        self.assertRegex(rows[1], r"\| good \| passed")
+
     def test_all_passed(self):
         code, rows, _ = self.run_steps(lambda c: c.step("good", ["true"]))
         self.assertEqual((code, len(rows)), (0, 1))
@@ -150,7 +181,10 @@ class GpuCheck(unittest.TestCase):
 
     def test_timed_products_beside_the_peer(self):
         said = 'import json; print(json.dumps({"tokens_per_s": 50, "gflops_per_s": 1, "step_s": 0.13, "torch": "2"}))'
-        steps, _ = self.steps_of({"step_ops": self.STEP % (1, 5), "trireme": self.TRIREME % 0.1, "peer_step": said}, peers=True)
+        said += "; import sys; sys.stderr.write('warning: as libraries do\\n')"
+        steps, _ = self.steps_of({"step_ops": self.STEP % ("null", 5), "trireme": self.TRIREME % 0.1, "peer_step": said},
+                                 peers=True)
+        self.assertIn("loss None", "".join(steps["train-gpt2-124m"]))
         self.assertIn("1.300 times PyTorch's tokens/s with timed products", "".join(steps["ratio-gpt2-124m-timed"]))
         self.assertIn("1.000 times as fast with attention for sm_90a; 1.300 times PyTorch's", "".join(steps["sm90-gpt2-124m"]))
 

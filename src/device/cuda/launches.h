@@ -16,6 +16,16 @@ namespace trireme::cuda {
 TRIREME_OPS(TRIREME_CUDA_OP)
 #undef TRIREME_CUDA_OP
 
+// Where cuBLASLt's workspace begins: "must be aligned to at least a multiple of 256 bytes" (its
+// documentation of cublasLtMatmul).
+inline constexpr int64_t kWorkspaceAlign = 256;
+inline Tensor workspace_in(const Tensor& scratch) {
+  const auto at = reinterpret_cast<uintptr_t>(scratch.data),
+             begin = uintptr_t(round_up(int64_t(at), kWorkspaceAlign));
+  const int64_t bytes = scratch.numel() - kWorkspaceAlign;
+  return bytes > 0 ? Tensor(scratch.data + (begin - at), {bytes}, DType::u8) : Tensor();
+}
+
 // The same where CudaContext::sm90_attention: attention's backward pass takes more.
 int64_t sm90_scratch(const AttentionBackwardArgs&);
 template <class Args>

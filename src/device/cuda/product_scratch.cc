@@ -8,11 +8,12 @@
 namespace trireme::cuda {
 
 // The library's workspace: partial sums of products that are cut along the summed dim (f32, at most 16
-// parts), at most what it is advised to have on sm_90. A smaller one only leaves it fewer algorithms.
+// parts), at most what it is advised to have on sm_90. A smaller one only leaves it fewer algorithms. With
+// room to begin where the library asks for it, for scratch begins at any multiple of 64.
 int64_t cuda_scratch(const MatmulArgs& a) {
   if (a.c.numel() == 0) return 0;
   const int64_t parts = a.c.numel() * int64_t(sizeof(float)) * 16 + (64 << 10);
-  return round_up(std::min<int64_t>(parts, 32 << 20), 256);
+  return round_up(std::min<int64_t>(parts, 32 << 20), kWorkspaceAlign) + kWorkspaceAlign;
 }
 int64_t cuda_scratch(const MatmulGeluArgs& a) {
   return cuda_scratch(product_of(a));
