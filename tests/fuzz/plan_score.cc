@@ -1,4 +1,5 @@
-// Measured runs as somebody else's file has them: each row is a case that can be priced, or says why not.
+// Measured runs as somebody else's file has them: each row is a case that can be priced, or says why not, and
+// what is printed of a file has no control bytes.
 #include <cmath>
 
 #include "cost/step_memory.h"
@@ -10,7 +11,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace trireme;
   if (is_microbench(fuzz::text_of(data, size))) {
     fuzz::accepts([&] {
-      for (const Curve& c : score_curves(fuzz::text_of(data, size), "curves.json").curves)
+      const CurveScore score = score_curves(fuzz::text_of(data, size), "curves.json");
+      for (char c : to_text(score))
+        fuzz::expect(c == '\n' || (uint8_t(c) >= 0x20 && c != 0x7f), "a control byte is printed");
+      to_json(score);
+      for (const Curve& c : score.curves)
         for (const CurvePoint& p : c.points)
           fuzz::expect(std::isfinite(p.error()) && p.predicted > 0, "a point without a forecast");
     });
