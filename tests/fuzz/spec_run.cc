@@ -18,7 +18,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fuzz::expect(save_run(again) == saved, "a saved run reads differently");
   fuzz::expect(hash(again) == hash(run) && diff(run, again).empty(), "a saved run is another run");
   const LayoutSpec& l = run.layout;
-  if (run.world() > 32 || l.pp * l.chunks > 16 || run.microbatches() > 64 || has_own_schedule(l)) return 0;
+  if (run.world() > 16 || l.pp * l.chunks > 16 || run.microbatches() > 64 || has_own_schedule(l)) return 0;
   if (fuzz::accepts([&] { refuse_unsupported(run); })) {
     fuzz::accepts([&] { validate(schedule_of(run)); });
     return 0;
