@@ -23,6 +23,7 @@ using Way = CollectiveWay;
 
 constexpr double kLarge = 16. * (1 << 30);  // bytes: where a source gives bandwidth without a size
 constexpr double kShort = 64;               // bytes: where it gives a latency
+constexpr double kLeast = 1e-9;             // of a measurement: less is none, and no error is a share of it
 
 // What the keys below a path mean: sizes, GPUs of one node, or nodes. A number alone is of one node.
 enum class CurveKeys { size, gpus, nodes, none };
@@ -314,7 +315,9 @@ class Curves {
   void add_point(Curve& curve, const CurveRule& rule, const ClusterSpec& c, std::string at,
                  const Microbench& value, std::vector<int64_t> counts, double bytes) {
     const auto range = range_of(value);
-    if (!range || range->first <= 0) unread(at);
+    if (!range || range->first < kLeast)
+      bad_request("{}: {} {}, {}: {} is no measurement; right is as 320, \"320-350\" or \">40\"", file_,
+                  rule.section, rule.path, at, printable(value.dump()));
     const Placement p{.counts = std::move(counts)};
     CollectiveTime t = collective_time(rule.kind, bytes, p, c);
     if (rule.way) t = {collective_seconds(rule.kind, *rule.way, bytes, p, c).value_or(0), *rule.way};
@@ -328,8 +331,7 @@ class Curves {
                             .high = range->second});
   }
   [[noreturn]] void unread(std::string_view key) const {
-    bad_request("{}: {} is no size, count or measurement that is known here (docs/score.md)", file_,
-                printable(key));
+    bad_request("{}: {} is no size or count that is known here (docs/score.md)", file_, printable(key));
   }
 };
 
@@ -362,7 +364,8 @@ void score_collectives(const Microbench& all, std::string_view file, CurveScore&
     if (section == kDeepSeek)
       score.left_out.push_back({section + ", latencies", "taken over into the cluster files as they are"});
     if (section.starts_with(kSelene))
-      score.left_out.push_back({section, "all groups of a run of 384 nodes at once, sizes not given"});
+      score.left_out.push_back(
+          {printable(section), "all groups of a run of 384 nodes at once, sizes not given"});
   }
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "checkpoint/json.h"
 #include "plan/score_collectives.h"
 #include "plan/score_ops.h"
@@ -56,7 +57,7 @@ CurveScore score_curves(std::string_view json, std::string_view file) {
   score_collectives(all, file, score);
   for (const auto& [section, value] : all.items())
     if (!is_collective_section(section) && !is_op_section(section))
-      score.left_out.push_back({section, "not known here"});
+      score.left_out.push_back({printable(section), "not known here"});
   return score;
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/printable.h"
 #include "checkpoint/json.h"
 #include "cost/step_memory.h"
 
@@ -203,17 +204,28 @@ class Fitter {
 Fit fit_named(std::string_view name, std::string_view file) {
   for (size_t f = 0; f < kFits; ++f)
     if (name_of(Fit(f)) == name) return Fit(f);
-  bad_request("{}: \"{}\" is no constant of the forecast", file, name.substr(0, 60));
+  bad_request("{}: \"{}\" is no constant of the forecast", file, printable(name));
 }
 
 double positive(const nlohmann::json& j, std::string_view name, std::string_view file) {
+  constexpr double kLeast = 1e-12, kMost = 1e12;
   const double v = j.is_number() ? j.get<double>() : 0;
-  if (!(v > 0 && v < 1e12)) bad_request("{}: {} is no number above 0", file, name);
+  if (!(v >= kLeast && v < kMost))
+    bad_request("{}: {} is no number from {} to {}", file, printable(name), kLeast, kMost);
   return v;
 }
 
+// A scope's name is printed wherever one is to be chosen.
+const std::string& scope_named(const std::string& scope, std::string_view file) {
+  if (std::any_of(scope.begin(), scope.end(), [](char c) { return uint8_t(c) < 0x20 || c == 0x7f; }))
+    bad_request("{}: the name of scope \"{}\" has control bytes; right is as \"site:mine\"", file,
+                printable(scope));
+  return scope;
+}
+
 Prior prior_from(const nlohmann::json& j, std::string_view name, std::string_view file) {
-  if (!j.is_array() || j.size() != 2) bad_request("{}: prior of {} is not [center, sigma]", file, name);
+  if (!j.is_array() || j.size() != 2)
+    bad_request("{}: prior of {} is not [center, sigma]", file, printable(name));
   return {positive(j[0], name, file), positive(j[1], name, file)};
 }
 
@@ -279,10 +291,11 @@ ScoreConstants parse_constants(std::string_view text, std::string_view file) {
     c.priors[size_t(fit_named(name, file))] = prior_from(p, name, file);
   for (const auto& [scope, fits] : object(j, "scope_priors").items())
     for (const auto& [name, p] : fits.items())
-      if (name != "source") c.scope_priors[scope][fit_named(name, file)] = prior_from(p, name, file);
+      if (name != "source")
+        c.scope_priors[scope_named(scope, file)][fit_named(name, file)] = prior_from(p, name, file);
   for (const auto& [scope, fits] : object(j, "fitted").items())
     for (const auto& [name, v] : fits.items())
-      c.fitted[scope][fit_named(name, file)] = positive(v, name, file);
+      c.fitted[scope_named(scope, file)][fit_named(name, file)] = positive(v, name, file);
   return c;
 }
 

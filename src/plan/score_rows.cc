@@ -18,7 +18,7 @@ namespace trireme {
 namespace {
 
 constexpr double kGiga = 1e9, kGibi = 1073741824.0;
-constexpr int64_t kMostDegree = 1 << 24, kMostRows = 100000;
+constexpr int64_t kMostDegree = 1 << 24, kMostRows = 100000, kMostSeq = int64_t{1} << 30;
 
 bool begins_as_one(std::string_view s, const std::vector<std::string>& starts) {
   if (starts.empty()) return true;
@@ -136,7 +136,9 @@ void RowReader::read_model() {
     m.experts_per_token = e.whole("", "topk").value_or(m.experts_per_token);
     m.moe_ffn = e.whole("", "expert_ffn").value_or(m.moe_ffn);
     m.dense_layers = e.whole("", "dense_layers").value_or(m.dense_layers);
-    if (e.whole("", "shared")) m.shared_ffn = *e.whole("", "shared") * m.moe_ffn;
+    if (const auto shared = e.whole("", "shared"))
+      if (__builtin_mul_overflow(*shared, m.moe_ffn, &m.shared_ffn))
+        unusable("{} shared experts of {} make no layer", *shared, m.moe_ffn);
   }
   if (m.heads > m.hidden || m.hidden < 1 || m.heads < 1) unusable("{} heads of {}", m.heads, m.hidden);
   if (m.experts < 0 || m.experts > 65536 || m.experts_per_token > m.experts ||
@@ -144,7 +146,7 @@ void RowReader::read_model() {
     unusable("{} of {} experts of {} make no layer", m.experts_per_token, m.experts, m.moe_ffn);
   if (m.moe() && m.dense_layers >= m.layers) m.dense_layers = m.layers - 1;
   s_.seq = f_.whole("model", "seq").value_or(0);
-  if (s_.seq > (int64_t{1} << 30)) unusable("model.seq is {}", s_.seq);
+  if (s_.seq > kMostSeq) unusable("model.seq is {}", s_.seq);
 }
 
 void RowReader::read_source() {
@@ -233,6 +235,7 @@ void RowReader::read_batch() {
     const double seq = *rate * *step / double(*global);
     const double near = std::exp2(std::round(std::log2(seq)));
     constexpr double kSame = 0.02;
+    if (near > double(kMostSeq)) unusable("model.seq is missing: tokens/s x step / batch is {:.3g}", seq);
     if (std::abs(seq / near - 1) < kSame) {
       s_.seq = int64_t(near);
       row_.notes.push_back(fmt::format("model.seq is missing: tokens/s x step / batch is {:.0f}", seq));

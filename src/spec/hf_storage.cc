@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/json_depth.h"
 #include "spec/suggest.h"
 #include "spec/toml.h"
 
@@ -48,6 +49,10 @@ void read_blocks(const nlohmann::json& q, std::string_view file, HfStorage& out)
 HfStorage hf_storage(std::string_view text, std::string_view file) {
   HfStorage out;
   if (text.size() > kMostStorageBytes) bad_request("{}: too long for a config.json", file);
+  // Its parts are copied and printed, by recursion.
+  if (json_depth(text) > kMostJsonDepth)
+    bad_request("{}: quantization_config cannot be read: JSON nested deeper than {} levels", file,
+                kMostJsonDepth);
   nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_object()) bad_request("{}: no JSON object", file);
   if (auto it = json.find("quantization_config"); it != json.end() && !it->is_null())

@@ -1,6 +1,11 @@
 // A safetensors file: every entry of an accepted header lies inside the file, and its bytes can be read.
 #include "checkpoint/safetensors.h"
 #include "fuzz.h"
+#include "safetensors.h"
+
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
+  return trireme::fuzz::mutate_safetensors(data, size, max_size, seed);
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace trireme;

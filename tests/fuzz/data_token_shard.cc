@@ -15,7 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!idx.empty()) folder.put("s.idx", idx);
   folder.put("s.bin", bin);
   fuzz::accepts([&] {
-    const TokenShard s = TokenShard::open(folder / "s.bin");
+    TokenShard s = TokenShard::open(folder / "s.bin");
     bool all_good = fuzz::accepts([&] { s.check_ids(kVocab); });
     std::vector<int32_t> ids(size_t(s.tokens()));
     bool read = fuzz::accepts([&] { s.read(0, ids, kVocab); });
@@ -28,6 +28,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       const auto place = s.place_of(i);
       fuzz::expect(place.document >= 0 && place.token >= 0 && place.token <= i, "a token in no document");
     }
+    s.know_documents();
+    std::vector<int32_t> positions(ids.size());
+    s.positions(0, positions);
+    for (size_t i = 0; i < positions.size(); i++)
+      fuzz::expect(positions[i] == 0 || (i > 0 && positions[i] == positions[i - 1] + 1),
+                   "a position that follows none");
   });
   return 0;
 }

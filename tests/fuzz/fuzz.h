@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <span>
 #include <string>
@@ -38,14 +39,17 @@ inline void expect_good_form(const Error& e) {
   for (char c : line) expect(c == '\n' || (uint8_t(c) >= 0x20 && c != 0x7f), "a control byte in a message");
 }
 
-// Runs f; false when it refused the input. Any other exception is a finding.
+// Runs f; false when it refused the input. Any other exception is a finding. For whoever writes a seed,
+// TRIREME_FUZZ_SAY=1 tells why.
 template <class F>
 bool accepts(F&& f) {
+  static const bool say = std::getenv("TRIREME_FUZZ_SAY") != nullptr;
   try {
     f();
     return true;
   } catch (const Error& e) {
     expect_good_form(e);
+    if (say) std::fprintf(stderr, "refused: %s\n", e.what());
     return false;
   }
 }

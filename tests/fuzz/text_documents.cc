@@ -1,5 +1,6 @@
 // A file of documents, read in batches of a few bytes. A text: its parts are the whole, and so are their ids.
-// JSON Lines: each line is a document or refused. The first byte says which, and how large a batch is.
+// JSON Lines: each line is a document or refused. The first byte says which, of which tokenizer, and how
+// large a batch is.
 #include <vector>
 
 #include "fuzz.h"
@@ -8,12 +9,12 @@
 
 namespace {
 
-trireme::Tokenizer learned() {
+trireme::Tokenizer learned(trireme::SplitPattern pattern) {
   const std::string_view text =
       "the cat sat on the mat; the cats' hats, 1234 of them.\n\n  def f(x): return x\n";
-  trireme::BpeOptions options;
-  options.vocab_size = 300;
-  return trireme::train_bpe(std::span(&text, 1), options);
+  trireme::WordCounts words(pattern);
+  words.add(text);
+  return trireme::train_bpe(words, {.vocab_size = 300});
 }
 
 }  // namespace
@@ -22,7 +23,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace trireme;
   if (size == 0) return 0;
   static const fuzz::Folder folder;
-  static const Tokenizer tokenizer = learned();
+  static const Tokenizer tokenizers[] = {learned(SplitPattern::gpt2), learned(SplitPattern::llama3),
+                                         learned(SplitPattern::qwen2)};
+  const Tokenizer& tokenizer = tokenizers[data[0] / 2 % 3];
   const std::string_view text = fuzz::text_of(data + 1, size - 1);
   const bool json = data[0] & 1;
   const fs::path file = folder.put(json ? "documents.jsonl" : "document.txt", text);

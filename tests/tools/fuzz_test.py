@@ -1,5 +1,7 @@
 """tools/fuzz with fuzzers that are scripts in a folder of the test."""
 import pathlib
+import random
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -7,6 +9,8 @@ import unittest
 FUZZ = pathlib.Path(__file__).resolve().parents[2] / "tools" / "fuzz"
 QUIET = "echo '#9 DONE cov: 7 ft: 8'; echo 'stat::number_of_executed_units: 9'"
 BUSY = "end=$((SECONDS + 1)); while [ $SECONDS -le $end ]; do :; done\n" + QUIET
+# The library's merge, of which everything is worth keeping: -merge=1 ... TO FROM.
+MERGES = 'if [ "$1" = -merge=1 ]; then cp "${@: -1}"/* "${@: -2:1}"; fi\n' + QUIET
 FINDS = "echo 'it broke'; exit 77"
 
 
@@ -68,6 +72,24 @@ class Fuzz(unittest.TestCase):
         self.assertIn("FINDING", out)
         self.assertEqual(self.ran().count("a"), 1)
         self.assertGreaterEqual(self.ran().count("b"), 1)
+
+    @unittest.skipUnless(shutil.which("zstd"), "zstd is not there")
+    def test_keeps_the_smallest_of_what_was_learned(self):
+        self.target("a", MERGES)
+        learned, kept = self.build / "corpus" / "pretend_a", self.build / "kept"
+        learned.mkdir(parents=True)
+        for name, size in (("few", 10), ("more", 2000), ("too-many", 60000)):
+            (learned / name).write_bytes(random.Random(size).randbytes(size))
+        code, out, err = self.run_it("--keep", "--learned", kept)
+        self.assertEqual((code, err), (0, ""))
+        self.assertIn("2 of 3 inputs kept", out)
+        self.assertLess((kept / "pretend_a.tar.zst").stat().st_size, 45056)
+        # Where nothing was learned yet, it is there again; a run from the seeds alone does without.
+        shutil.rmtree(learned)
+        self.assertEqual(self.run_it("--learned", kept, "--fresh")[0], 0)
+        self.assertEqual(list((self.build / "fresh" / "pretend_a").iterdir()), [])
+        self.assertEqual(self.run_it("--learned", kept)[0], 0)
+        self.assertEqual(sorted(f.stat().st_size for f in learned.iterdir()), [10, 2000])
 
     def test_refuses_what_it_does_not_know(self):
         code, _, err = self.run_it("--secnds", "5")
