@@ -26,9 +26,9 @@ class GpuCheck(unittest.TestCase):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="gpu_check_test."))
         self.addCleanup(shutil.rmtree, self.folder)
 
-    def run_steps(self, steps, minutes=1.0):
+    def run_steps(self, steps, minutes=1.0, parts=()):
         out = self.folder / "out"
-        code = gpu_check.run(out, None, self.folder, minutes, steps)
+        code = gpu_check.run(out, None, self.folder, minutes, steps, parts)
         return code, (out / "table.md").read_text().splitlines()[2:], out
 
     def test_what_passed_failed_and_hung(self):
@@ -84,13 +84,25 @@ class GpuCheck(unittest.TestCase):
 
     def test_an_error_of_its_own_in_one_part_leaves_the_others(self):
         def steps(c):
-            c.parts((0.5, lambda: 1 // 0), (1, lambda: c.step("good", ["true"])))
+            c.parts(("one", 0.5, lambda: 1 // 0), ("two", 0.5, lambda: c.step("good", ["true"])))
 
         with contextlib.redirect_stderr(io.StringIO()):
             code, rows, _ = self.run_steps(steps)
         self.assertEqual(code, 1)
-        self.assertRegex(rows[0], r"\| gpu_check:0.5 \| failed \(itself\) \| 0.0 \| ZeroDivisionError")
+        self.assertRegex(rows[0], r"\| gpu_check:one \| failed \(itself\) \| 0.0 \| ZeroDivisionError")
         self.assertRegex(rows[1], r"\| good \| passed")
+
+    def test_parts_that_are_asked_for_share_all_of_the_time(self):
+        ends = []
+
+        def steps(c):
+            c.step("good", ["true"])
+            c.parts(*[(n, 0.25, lambda n=n: ends.append((n, (c.end - c.begin) / c.seconds))) for n in "abcd"])
+
+        self.run_steps(steps, parts=["b", "d"])
+        self.assertEqual([n for n, _ in ends], ["b", "d"])
+        self.assertAlmostEqual(ends[0][1], 0.5)
+        self.assertAlmostEqual(ends[1][1], 1)
 
     def test_all_passed(self):
         code, rows, _ = self.run_steps(lambda c: c.step("good", ["true"]))
@@ -121,12 +133,12 @@ class GpuCheck(unittest.TestCase):
         for name in ("matmul", "zero"):
             (problems / f"{name}.txt").write_text("")
 
-    def steps_of(self, told, peers=False, minutes=1.0):
+    def steps_of(self, told, peers=False, minutes=1.0, parts=()):
         self.pretend(told)
         (self.folder / "tree/tools/peer_step.py").write_text(told.get("peer_step", "raise SystemExit(3)"))
         with mock.patch.object(gpu_check.importlib.util, "find_spec", return_value=peers or None), \
                 contextlib.redirect_stdout(io.StringIO()):
-            _, rows, out = self.run_steps(gpu_check.gpu_steps, minutes)
+            _, rows, out = self.run_steps(gpu_check.gpu_steps, minutes, parts)
         names = [row.split("|")[1].strip() for row in rows]
         self.assertEqual(len(names), len(set(names)), names)  # else one step's log and result is taken for another's
         return {row.split("|")[1].strip(): row.split("|")[2:] for row in rows}, out
@@ -152,6 +164,12 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(sum("train.graphs=on" in line for line in asked), 1)
         self.assertEqual(sum("train.graphs" in line for line in asked), 1)
         self.assertEqual(sum("train.attention=sm90" in line for line in asked), 2)
+
+    def test_the_last_part_alone(self):
+        steps, _ = self.steps_of({"step_ops": self.STEP % (1, 5), "trireme": self.TRIREME % 0.1}, parts=["rest"])
+        self.assertNotIn("ops:zero", steps)
+        for name in ("device", "sm90-gpt2-124m", "sm90-llama-1b", "train-gpt2-124m-fp8", "train-gpt2-1.5b", "parity:fp8"):
+            self.assertEqual(steps.get(name, [""])[0].strip(), "passed", name)
 
     def test_a_part_that_hangs_leaves_the_others_their_time(self):
         begin = time.monotonic()
