@@ -13,7 +13,7 @@ FUZZ_JOBS ?= $(shell nproc)
 CLANG_FORMAT = clang-format-14
 CODE = $(shell find src tests bench tools -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null | sort)
 
-.PHONY: all program demo test test-slow bench fuzz format format-check clean help setup setup-test setup-slow setup-fuzz check-format-only
+.PHONY: all program demo test test-slow bench fuzz format format-check clean help setup setup-test setup-slow check-format-only
 
 all: program  ## build build/release/trireme
 	@echo 'the program is build/release/trireme; in this shell as trireme: export PATH="$(CURDIR)/build/release:$$PATH"'
@@ -52,7 +52,7 @@ bench: program  ## training steps, ops and start-up, as a table (PEER_PYTHON=pyt
 	@cmake --build build/release -j $(JOBS) --target benches
 	@python3 bench/report.py $(if $(PEER_PYTHON),--peer-python "$(PEER_PYTHON)") $(BENCH_ARGS)
 
-fuzz: build/fuzz/with-tests | setup-fuzz  ## hostile files against every parser, FUZZ_SECONDS=60 each, FUZZ_JOBS at once
+fuzz: build/fuzz/with-tests  ## hostile files against every parser, FUZZ_SECONDS=60 each, FUZZ_JOBS at once
 	@cmake --build build/fuzz -j $(JOBS) --target fuzzers
 	@tools/fuzz --seconds $(FUZZ_SECONDS) --jobs $(FUZZ_JOBS)
 
@@ -76,8 +76,6 @@ setup-test:
 	@tools/setup build test
 setup-slow:
 	@tools/setup build test slow
-setup-fuzz:
-	@tools/setup build test fuzz
 
 build/release/build.ninja: | setup
 	@cmake --preset release

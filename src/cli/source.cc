@@ -41,7 +41,8 @@ LoadedModel load_model(const RunSpec& run, int64_t arena_bytes, const fs::path& 
   LoadedModel m;
   m.run = run;
   int threads = threads_of(run);
-  m.device = make_device(run.train.device, {.threads = threads});
+  m.device =
+      make_device(run.train.device, {.threads = threads, .sm90_attention = run.train.attention == "sm90"});
   if (arena_bytes == 0) arena_bytes = book_inference(run, threads);
   m.runner = std::make_unique<StageRunner>(run, RunMode::infer, *m.device, arena_bytes);
   Found found;

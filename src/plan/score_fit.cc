@@ -210,7 +210,7 @@ Fit fit_named(std::string_view name, std::string_view file) {
 double positive(const nlohmann::json& j, std::string_view name, std::string_view file) {
   constexpr double kLeast = 1e-12, kMost = 1e12;
   const double v = j.is_number() ? j.get<double>() : 0;
-  if (!(v >= kLeast && v < kMost))
+  if (!(v >= kLeast && v <= kMost))
     bad_request("{}: {} is no number from {} to {}", file, printable(name), kLeast, kMost);
   return v;
 }

@@ -28,6 +28,7 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max
   std::string weights(first), index(second);
   const bool of_index = !index.empty() && seed / 16 % 2;
   std::string& changed = of_index ? index : weights;
+  if (changed.empty() && size >= max_size) return LLVMFuzzerMutate(data, size, max_size);
   const size_t had = changed.size(), most = had + std::min<size_t>(max_size - size, 65535 - had % 65536);
   changed.resize(most);
   auto* bytes = reinterpret_cast<uint8_t*>(changed.data());

@@ -11,7 +11,7 @@
 // documents, groups). Accumulation begins with what o and lse hold; dropout draws as everywhere.
 //
 // Block (query block, head, sequence): 128 queries, three warpgroups.
-//   producer    one thread starts copies of Q, then of K and V by 128 keys (64 where D > 128) into two
+//   producer    one thread starts copies of Q, then of K and V by 128 keys (64 where DV > 128) into two
 //               stages, each with a barrier that counts its bytes; keeps 24 registers a thread
 //   consumers   two, 64 queries each, 240 registers a thread: S of the next keys (wgmma m64n128k16, both
 //               operands in shared memory) is started before P V of the last (m64nDk16, P in registers), so
@@ -20,7 +20,7 @@
 // A stage is given back by all 8 warps of consumers, K's when S is there, V's when P V is.
 //
 // Barriers' phases, swizzle, descriptors: attention_sm90.h. Shared memory: 5 tiles of 128 x D x 2 B (160 KiB
-// at D = 96 and 128), 192 KiB at 256. Bytes from memory, a block: (128 + 2 x keys seen) x D x 2; FLOPs: 4 D a
+// at D = 96 and 128), 208 KiB at D = 192 and DV = 128, 192 KiB at 256. Bytes from memory, a block: (128 + 2 x keys seen) x D x 2; FLOPs: 4 D a
 // pair of query and key that is computed (whole blocks of 128 x 128 along the diagonal). Sums f32, in
 // ascending order of keys, 16 at a time: the same bits every time, but not attention_mma.cuh's, whose blocks
 // of keys are of 64.

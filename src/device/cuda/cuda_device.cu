@@ -317,8 +317,8 @@ class CudaDevice final : public Device {
     ctx_.deterministic = o.deterministic;
     if (o.sm90_attention && p.major != 9)
       bad_request(
-          "train.attention = \"sm90\": this GPU, {}, is sm_{}{}, and those kernels are for sm_90a: "
-          "give \"auto\"",
+          "train.attention = \"sm90\" (device cuda-sm90): this GPU, {}, is sm_{}{}, and those kernels are "
+          "for sm_90a: give \"auto\"",
           p.name, p.major, p.minor);
     ctx_.sm90_attention = o.sm90_attention, ctx_.attention_kernel = attention_kernel;
     ctx_.device = index;

@@ -34,6 +34,7 @@
 #include "device/cuda/gpu.cuh"
 #include "device/cuda/matmul_gelu.h"
 #include "device/cuda/matmul_simt.h"
+#include "tensor/arena.h"
 
 namespace trireme::cuda {
 namespace {
@@ -79,7 +80,7 @@ cudaDataType_t type_of(DType t) {
 // The largest power of two up to an arena's alignment that divides the address: what lies better does so by
 // chance, and would have plans and algorithms of its own.
 int64_t alignment_of(const void* p) {
-  const auto at = reinterpret_cast<uintptr_t>(p) | 64;
+  const auto at = reinterpret_cast<uintptr_t>(p) | uintptr_t(Arena::kAlign);
   return int64_t(at & (~at + 1));
 }
 // Of a matrix of one row the stride is never walked.
