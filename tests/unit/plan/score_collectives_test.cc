@@ -125,9 +125,11 @@ TEST(ScoreCollectives, SizesAndBothWaysByHand) {
 TEST(ScoreCollectives, WhatCannotBeReadIsNamed) {
   const std::string p5 = R"({"nccl_multinode_aws_p5_h100": {"alltoall_GBps": )";
   for (const char* wrong :
-       {R"({"17 nodes": 4}}})", R"({"0 nodes": 4}}})", R"({"x": 4}}})", R"({"2 nodes": "fast"}}})",
-        R"({"2 nodes": -3}}})", R"({"2 nodes": null}}})", R"({"3-2 nodes": 4}}})", R"([1]}})"})
+       {R"({"17 nodes": 4}}})", R"({"0 nodes": 4}}})", R"({"x": 4}}})", R"({"3-2 nodes": 4}}})"})
     EXPECT_NE(refusal(p5 + wrong).find("is known here (docs/score.md)"), std::string::npos) << wrong;
+  for (const char* wrong : {R"({"2 nodes": "fast"}}})", R"({"2 nodes": -3}}})", R"({"2 nodes": null}}})",
+                            R"({"2 nodes": 1e-320}}})", R"([1]}})"})
+    EXPECT_NE(refusal(p5 + wrong).find("is no measurement; right is as 320"), std::string::npos) << wrong;
   for (const std::string size :
        {"3 furlongs", "0B", "0GiB", "0.4B", "1e-320B", "1e18KiB", "1e300GiB", "inf B"})
     EXPECT_NE(
