@@ -20,10 +20,10 @@
 // A stage is given back by all 8 warps of consumers, K's when S is there, V's when P V is.
 //
 // Barriers' phases, swizzle, descriptors: attention_sm90.h. Shared memory: 5 tiles of 128 x D x 2 B (160 KiB
-// at D = 96 and 128), 208 KiB at D = 192 and DV = 128, 192 KiB at 256. Bytes from memory, a block: (128 + 2 x keys seen) x D x 2; FLOPs: 4 D a
-// pair of query and key that is computed (whole blocks of 128 x 128 along the diagonal). Sums f32, in
-// ascending order of keys, 16 at a time: the same bits every time, but not attention_mma.cuh's, whose blocks
-// of keys are of 64.
+// at D = 96 and 128), 208 KiB at D = 192 and DV = 128, 192 KiB at 256. Bytes from memory, a block: (128 + 2 x
+// keys seen) x D x 2; FLOPs: 4 D a pair of query and key that is computed (whole blocks of 128 x 128 along
+// the diagonal). Sums f32, in ascending order of keys, 16 at a time: the same bits every time, but not
+// attention_mma.cuh's, whose blocks of keys are of 64.
 #include "device/cuda/attention.h"
 #include "device/cuda/attention_sm90.cuh"
 
