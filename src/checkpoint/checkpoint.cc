@@ -142,8 +142,9 @@ void Checkpoint::read(std::string_view name, const Slice& box, const Range& rang
   Cover cover;
   for (const Piece& p : t.pieces) {
     const std::byte* src = files_[p.file].bytes(*p.entry).data();
+    const std::string what = fmt::format("{}: tensor '{}'", files_[p.file].path().string(), printable(name));
     for_each_run(wanted, p.part, [&](const Overlap& r) {
-      convert_elements(name, dst.dtype, dst.data + (r.to - range.begin) * to_size, t.stored.dtype,
+      convert_elements(what, dst.dtype, dst.data + (r.to - range.begin) * to_size, t.stored.dtype,
                        src + (r.from - p.part.range.begin) * from_size, r.n);
       cover.add({r.to, r.to + r.n});
     });

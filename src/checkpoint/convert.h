@@ -10,7 +10,7 @@ namespace trireme {
 
 // n elements; neither side needs alignment. Equal types are copied bit by bit; f32, bf16 and f16 convert into
 // each other; any other pair is a bad request, and so is a finite value beyond the largest f16 (65504).
-// `what` names the tensor in messages.
+// `what` names the file and the tensor in messages.
 void convert_elements(std::string_view what, DType to, void* dst, DType from, const void* src, int64_t n);
 
 // dst[c * dst_stride + r] = src[r * src_stride + c] for rows x cols elements of `item` bytes (1, 2, 4 or 8),

@@ -224,14 +224,15 @@ void HfFolder::read(std::string_view name, const Slice& box, const Range& range,
   require(dst.contiguous() && dst.numel() == range.size(),
           "a parameter is read into range.size() elements in a row");
   const int64_t dst_item = size_of(dst.dtype), in = place.shape.rank == 2 ? place.shape[1] : 1;
+  const std::string what = fmt::format("{}: parameter '{}'", folder_.string(), name);
 
   if (it->second.fp8.codes) {
     std::array<float, 4096> some;
     for_each_run(wanted, whole(place.shape), [&](const Overlap& r) {
       for (int64_t i = 0; i < r.n; i += int64_t(some.size())) {
         const auto part = std::span(some).first(size_t(std::min(r.n - i, int64_t(some.size()))));
-        dequantise(name, it->second.fp8, place.begin * in + r.from + i, part);
-        convert_elements(name, dst.dtype, dst.data + (r.to + i - range.begin) * dst_item, DType::f32,
+        dequantise(what, it->second.fp8, place.begin * in + r.from + i, part);
+        convert_elements(what, dst.dtype, dst.data + (r.to + i - range.begin) * dst_item, DType::f32,
                          part.data(), int64_t(part.size()));
       }
     });
@@ -243,7 +244,7 @@ void HfFolder::read(std::string_view name, const Slice& box, const Range& range,
   if (!place.transposed) {
     const std::byte* src = data + place.begin * in * item;
     for_each_run(wanted, whole(place.shape), [&](const Overlap& r) {
-      convert_elements(name, dst.dtype, dst.data + (r.to - range.begin) * dst_item, stored,
+      convert_elements(what, dst.dtype, dst.data + (r.to - range.begin) * dst_item, stored,
                        src + r.from * item, r.n);
     });
     return;
@@ -257,7 +258,7 @@ void HfFolder::read(std::string_view name, const Slice& box, const Range& range,
       const int64_t rows = std::min(kBand, place.shape[0] - row);
       transpose_elements(item, band.data(), in, data + (place.begin + row) * item, out_total, in, rows);
       const int64_t begin = std::max(r.from, row * in), end = std::min(r.from + r.n, (row + rows) * in);
-      convert_elements(name, dst.dtype, dst.data + (r.to + begin - r.from - range.begin) * dst_item, stored,
+      convert_elements(what, dst.dtype, dst.data + (r.to + begin - r.from - range.begin) * dst_item, stored,
                        band.data() + (begin - row * in) * item, end - begin);
     }
   });

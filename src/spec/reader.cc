@@ -220,7 +220,9 @@ void Reader::field(const FieldInfo& info, FieldRef ref) {
   std::string wrong = std::visit(Assign{*e, info.rule}, ref);
   if (wrong.empty()) return;
   FieldText f = field_text(info, ref, "");
-  problem(info.key, fmt::format("{}; give {}, such as {}", wrong, allowed(f), f.value));
+  const bool example = f.value != "\"\"" && f.value != "[]";  // what it was before may show nothing
+  problem(info.key, fmt::format("{}; give {}{}{}", wrong, allowed(f), example ? ", such as " : "",
+                                example ? f.value : ""));
 }
 
 void Reader::report_unknown() {

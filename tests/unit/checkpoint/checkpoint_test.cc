@@ -220,7 +220,7 @@ TEST(Checkpoint, MissingAndOtherTensorsAreNamed) {
       [&] {
         c.read("w/master", {{0, 0}, {1, 1}}, {0, 1}, Tensor(&i, {1}, DType::i32));
       },
-      {"w/master", "stored as f32, wanted as i32"});
+      {".safetensors: tensor 'w/master': stored as f32, wanted as i32"});
 }
 
 // A checkpoint of one file with these contents, and a manifest that agrees with it.

@@ -56,6 +56,13 @@ TEST(RunSpec, NoErrorsThatFollowFromErrors) {
   EXPECT_EQ(lines_of(wrong("[model]\nhidden = 386\nheads = 7")).size(), 1u);
 }
 
+// An example that shows nothing is left out.
+TEST(RunSpec, NoEmptyExample) {
+  EXPECT_EQ(wrong("[data]\ntokenizer = 3.5"), "run.toml:2: data.tokenizer: 3.5 is a number; give a string");
+  EXPECT_EQ(wrong("[data]\nweights = \"all\""),
+            "run.toml:2: data.weights: \"all\" is a string; give a list of numbers from 0 to 1e+300");
+}
+
 TEST(RunSpec, WrongShapes) {
   EXPECT_HAS(wrong("model = 3"), "run.toml:1: model: 3 is a whole number; it is a section: write [model]");
   EXPECT_HAS(wrong("[[model]]\nlayers = 1"), "run.toml:1: model: it is a list of tables; it is a section");
