@@ -129,11 +129,19 @@ std::set<std::string> derived_keys() {
   return keys;
 }
 
-// Does this key say what a run computes? How work and sums are divided changes last bits, and is no part of
-// it.
+// How work and sums are divided, and by which kernels they are made: it may change last bits.
+constexpr std::string_view kDivision[] = {"batch.micro", "precision.grads", "precision.reduce",
+                                          "optimizer.post_validation"};
+bool divides(std::string_view key) {
+  static constexpr std::string_view kKernels[] = {"train.device", "train.attention", "train.sum_order",
+                                                  "train.deterministic"};
+  return (key.starts_with("layout.") && key != "layout.offload_dir") ||
+         std::find(std::begin(kDivision), std::end(kDivision), key) != std::end(kDivision) ||
+         std::find(std::begin(kKernels), std::end(kKernels), key) != std::end(kKernels);
+}
+
+// Does this key say what a run computes? Its division is no part of it.
 bool determines_numbers(const RunSpec& run, const std::string& key) {
-  static constexpr std::string_view kDivision[] = {"batch.micro", "precision.grads", "precision.reduce",
-                                                   "optimizer.post_validation"};
   static constexpr std::string_view kOfF16[] = {"precision.loss_scale", "precision.initial_scale",
                                                 "precision.growth_interval", "precision.backoff_factor",
                                                 "precision.min_scale"};
@@ -244,13 +252,25 @@ std::vector<std::string> diff_of_identity(const RunSpec& before, const RunSpec& 
   return out;
 }
 
-std::vector<std::string> diff(const RunSpec& before, const RunSpec& after) {
+namespace {
+
+template <class Wanted>
+std::vector<std::string> diff_where(const RunSpec& before, const RunSpec& after, Wanted wanted) {
   std::vector<FieldText> a = fields_of(before), b = fields_of(after);
   std::vector<std::string> out;
   for (size_t i = 0; i < a.size(); i++)
-    if (a[i].value != b[i].value)
+    if (a[i].value != b[i].value && wanted(a[i].key))
       out.push_back(fmt::format("{}: {} -> {}", a[i].key, a[i].value, b[i].value));
   return out;
+}
+
+}  // namespace
+
+std::vector<std::string> diff(const RunSpec& before, const RunSpec& after) {
+  return diff_where(before, after, [](std::string_view) { return true; });
+}
+std::vector<std::string> diff_of_division(const RunSpec& before, const RunSpec& after) {
+  return diff_where(before, after, divides);
 }
 
 std::vector<ConfigRow> config_rows() {

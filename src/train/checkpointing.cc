@@ -222,6 +222,14 @@ void refuse_other_run(const RunSpec& run, const Checkpoint& c) {
       c.folder().string(), fmt::join(diff_of_identity(saved_run(c), run), "; "));
 }
 
+std::vector<std::string> other_division(const RunSpec& run, const Checkpoint& c) {
+  try {
+    return diff_of_division(saved_run(c), run);
+  } catch (const Error&) {  // its layout is refused now, or on this device: its hash was right, so it goes on
+    return {};
+  }
+}
+
 void refuse_other_model(const RunSpec& run, const Checkpoint& c) {
   RunSpec saved = run;
   saved.model = saved_run(c).model;

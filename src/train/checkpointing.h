@@ -29,6 +29,10 @@ void load_checkpoint(StageRunner&, const Checkpoint&, bool with_state);
 // Does the checkpoint belong to this run? bad_request with the keys that differ if not.
 void refuse_other_run(const RunSpec&, const Checkpoint&);
 
+// How this run divides its work otherwise than the one that saved (diff_of_division); none where that
+// one's layout is refused here.
+std::vector<std::string> other_division(const RunSpec&, const Checkpoint&);
+
 // To use its weights, the model alone must be the same: others may fit by their shapes and mean something
 // else.
 void refuse_other_model(const RunSpec&, const Checkpoint&);

@@ -222,6 +222,8 @@ class Trainer {
     done_ = c->manifest().step;
     saves_->start_from(done_, c->folder());
     note(fmt::format("resumed from step {} ({})", done_, c->folder().string()));
+    if (const auto other = other_division(run_, *c); !other.empty())
+      note(fmt::format("divided otherwise than it was saved: {}", fmt::join(other, "; ")));
     const int64_t known_good[] = {done_};
     // A run killed in its last save had not come to it.
     if (first()) prune(root, int(run_.train.keep), known_good);

@@ -259,6 +259,10 @@ TEST(RunSpec, DiffOfIdentityNamesWhatTheHashCovers) {
                                  "batch.micro=4", "train.keep=9"}),
                       {});
   EXPECT_EQ(diff_of_identity(a, b), (std::vector<std::string>{"train.seed: 1 -> 8"}));
+  b.train.attention = "sm90", b.train.dir = "elsewhere", b.layout.offload_dir = "disk";
+  EXPECT_EQ(diff_of_division(a, b),
+            (std::vector<std::string>{"batch.micro: 8 -> 4", "layout.dp: 1 -> 3", "layout.zero: 0 -> 2",
+                                      "train.attention: \"auto\" -> \"sm90\""}));
   b.train.seed = a.train.seed;
   EXPECT_EQ(diff_of_identity(a, b), std::vector<std::string>());
   EXPECT_EQ(hash(a), hash(b));

@@ -35,6 +35,8 @@ TEST(MuonResume, AcrossLayouts) {
       // Leaves after steps 3, 6, 9: what is newer is taken away.
       for (int64_t zero : {1, 3, 0, 2}) {
         TrainHooks hooks;
+        std::string notes;
+        hooks.note = [&](const std::string& line) { notes += line + "\n"; };
         const int64_t stop = zero == 1 ? 3 : zero == 3 ? 6 : zero == 0 ? 9 : 12;
         hooks.step = [&](const StepMetrics& m) {
           if (m.step == stop && stop < 12) request_interrupt();
@@ -42,6 +44,13 @@ TEST(MuonResume, AcrossLayouts) {
         TrainSummary s = train_here(spec(broken.path(), compute, dp, int(zero)), hooks);
         clear_interrupt();
         EXPECT_EQ(s.last_step, stop);
+        const bool told =
+            notes.find(fmt::format("divided otherwise than it was saved: layout.zero: {} -> {}\n",
+                                   zero == 3   ? 1
+                                   : zero == 0 ? 3
+                                               : 0,
+                                   zero)) != std::string::npos;
+        EXPECT_EQ(told, zero != 1) << notes;
       }
       Outcome got = outcome_of(broken / "run"), want = outcome_of(whole / "run");
       EXPECT_EQ(got.step, 12);
