@@ -19,6 +19,9 @@ int main(int argc, char** argv) {
   app.add_option("--op", options.ops, "only these ops, comma separated")->delimiter(',');
   app.add_option("--except", options.except, "not these ops")->delimiter(',');
   app.add_option("--filter", options.filter, "only problem lines that contain this text");
+  app.add_option("--one-of", options.one_of, "of an op's problem lines every so manieth, from the first on")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_option("--threads", options.threads, "thread counts, comma separated")
       ->delimiter(',')
       ->capture_default_str();

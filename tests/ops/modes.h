@@ -11,6 +11,7 @@ struct Options {
   std::vector<std::string> ops;     // only these; none = all
   std::vector<std::string> except;  // but not these
   std::string filter;               // only problem lines that contain this
+  int one_of = 1;                   // every so manieth of an op's lines
   std::vector<int> threads = {1};
   fs::path problems;  // folder of <op>.txt
   bool verbose = false;

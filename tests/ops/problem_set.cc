@@ -59,11 +59,13 @@ void for_each_problem(const Options& options, std::string_view mode, const Probl
     if (!options.ops.empty() && std::ranges::find(options.ops, entry.op) == options.ops.end()) continue;
     if (std::ranges::find(options.except, entry.op) != options.except.end()) continue;
     ProblemFile file(options.problems / (std::string(entry.op) + ".txt"), options.device);
+    int met = 0;
     for (const Problem& p : file.problems()) {
       if (p.op != entry.op)
         bad_request("{}: the line is of op '{}', the file of '{}'", p.place, p.op, entry.op);
       if (!mode.empty() && !p.is_for(mode)) continue;
       if (p.line.find(options.filter) == std::string::npos) continue;
+      if (met++ % options.one_of != 0) continue;
       visit(entry, file, p);
       visited++;
     }
