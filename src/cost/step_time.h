@@ -66,6 +66,7 @@ enum class Nearest {
   stages,   // "dp pp cp tp": then stages; replicas are far apart
   replicas  // "pp tp cp dp": replicas first; tp's ranks are far apart
 };
+inline constexpr size_t kOrders = 3;  // of Nearest
 
 // How blocks are cut into stages.
 enum class StageCut {

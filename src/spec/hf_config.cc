@@ -5,10 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <set>
 
 #include "base/error.h"
 #include "base/json.h"
+#include "spec/hf_experts.h"
+#include "spec/hf_object.h"
 #include "spec/hf_storage.h"
 #include "spec/suggest.h"
 #include "spec/toml.h"
@@ -126,87 +127,7 @@ const std::vector<Off>& switches() {
   return kOff;
 }
 
-std::string shown_json(const Json& j) {
-  if (j.is_string()) return shown(j.get_ref<const std::string&>());
-  if (j.is_object()) return "an object";
-  if (j.is_array()) return "a list";
-  return j.dump(-1, ' ', true);
-}
-
-// One object of the config: reads keys with defaults, remembers which were read, and collects problems.
-class Object {
- public:
-  Object(const Json& json, std::string prefix, std::vector<std::string>& problems)
-      : json_(json), prefix_(std::move(prefix)), problems_(problems) {}
-
-  // null counts as not given, as in transformers.
-  const Json* find(std::string_view key) {
-    seen_.insert(std::string(key));
-    auto it = json_.find(std::string(key));
-    return it == json_.end() || it->is_null() ? nullptr : &*it;
-  }
-  void problem(std::string_view key, const std::string& text) {
-    problems_.push_back(fmt::format("{}{}: {}", prefix_, shown_key(key), text));
-  }
-
-  int64_t whole(std::string_view key, std::optional<int64_t> otherwise, double high, int64_t low = 1) {
-    const Json* j = find(key);
-    if (!j) {
-      if (!otherwise) problem(key, fmt::format("missing; give a whole number from {} to {:.0f}", low, high));
-      return otherwise.value_or(low);
-    }
-    bool fits = j->is_number_integer() && j->get<double>() >= double(low) && j->get<double>() <= high;
-    if (!fits)
-      problem(key, fmt::format("{} is not a whole number from {} to {:.0f}", shown_json(*j), low, high));
-    return fits ? j->get<int64_t>() : low;
-  }
-  double number(std::string_view key, std::optional<double> otherwise, double low, double high) {
-    const Json* j = find(key);
-    if (!j) {
-      if (!otherwise) problem(key, fmt::format("missing; give a number from {} to {}", low, high));
-      return otherwise.value_or(low);
-    }
-    bool fits = j->is_number() && j->get<double>() >= low && j->get<double>() <= high;
-    if (!fits) problem(key, fmt::format("{} is not a number from {} to {}", shown_json(*j), low, high));
-    return fits ? j->get<double>() : low;
-  }
-  bool flag(std::string_view key, bool otherwise) {
-    const Json* j = find(key);
-    if (j && !j->is_boolean()) problem(key, fmt::format("{} is neither true nor false", shown_json(*j)));
-    return j && j->is_boolean() ? j->get<bool>() : otherwise;
-  }
-  std::string text(std::string_view key, std::string_view otherwise) {
-    const Json* j = find(key);
-    if (j && !j->is_string()) problem(key, fmt::format("{} is not a string", shown_json(*j)));
-    return j && j->is_string() ? j->get<std::string>() : std::string(otherwise);
-  }
-  bool given(std::string_view key) const { return json_.contains(std::string(key)); }  // null too
-  // No problem yet: what a second key contradicts is then the value that was given.
-  bool clean() const { return problems_.empty(); }
-  template <class List>
-  void ignore(const List& keys) {
-    for (std::string_view k : keys) seen_.insert(std::string(k));
-  }
-  void refuse_others() {
-    constexpr int kMost = 50;
-    int others = 0;
-    for (const auto& [key, value] : json_.items()) {
-      if (seen_.count(key)) continue;
-      if (++others <= kMost)
-        problem(key,
-                fmt::format("{} is not supported: it may change what the model computes", shown_json(value)));
-    }
-    if (others > kMost) problems_.push_back(fmt::format("{}and {} more keys", prefix_, others - kMost));
-  }
-
- private:
-  const Json& json_;
-  std::string prefix_;
-  std::vector<std::string>& problems_;
-  std::set<std::string> seen_;
-};
-
-void read_switches(Object& o, const ModelSpec& m) {
+void read_switches(HfObject& o, const ModelSpec& m) {
   for (const auto& [key, off] : switches()) {
     const Json* j = o.find(key);
     // DeepSeek's folders name code that transformers has by now; it is that model all the same.
@@ -224,7 +145,7 @@ void read_switches(Object& o, const ModelSpec& m) {
 
 // gpt2 has three rates, 0.1 each where config.json does not say; the others have attention_dropout. What an
 // export of ours wrote beside it is read too.
-void read_dropout(Object& o, std::string_view file, ModelSpec& m, std::vector<std::string>* notes) {
+void read_dropout(HfObject& o, std::string_view file, ModelSpec& m, std::vector<std::string>* notes) {
   const bool gpt2 = m.arch == "gpt2";
   auto rate = [&](std::string_view key, double otherwise) {
     double p = o.number(key, otherwise, 0, 1);
@@ -245,7 +166,7 @@ void read_dropout(Object& o, std::string_view file, ModelSpec& m, std::vector<st
   for (std::string_view key : kOtherDropout) not_read(key);
 }
 
-void read_architectures(Object& o, const std::vector<std::string_view>& known) {
+void read_architectures(HfObject& o, const std::vector<std::string_view>& known) {
   const Json* j = o.find("architectures");
   if (!j) return;
   bool fits = j->is_array() && std::all_of(j->begin(), j->end(), [&](const Json& a) {
@@ -260,7 +181,7 @@ void read_architectures(Object& o, const std::vector<std::string_view>& known) {
 }
 
 // YaRN's numbers, with transformers' defaults.
-void read_yarn(Object& r, RopeScaling& s) {
+void read_yarn(HfObject& r, RopeScaling& s) {
   s.original_max_positions = r.whole("original_max_position_embeddings", std::nullopt, 1e9);
   s.beta_fast = r.number("beta_fast", 32.0, 1e-6, 1e6);
   s.beta_slow = r.number("beta_slow", 1.0, 1e-6, 1e6);
@@ -273,7 +194,7 @@ void read_yarn(Object& r, RopeScaling& s) {
 }
 
 // rope_theta and rope_scaling (transformers 4), or both within rope_parameters (5).
-void read_rope(Object& o, std::string_view file, ModelSpec& m, std::vector<std::string>& problems) {
+void read_rope(HfObject& o, std::string_view file, ModelSpec& m, std::vector<std::string>& problems) {
   m.rope_theta = o.number("rope_theta", m.arch == "mixtral" ? 1e6 : 1e4, 1e-6, 1e30);
   bool outer_theta = o.find("rope_theta") != nullptr;
   const Json* scaling = o.find("rope_scaling");
@@ -285,7 +206,7 @@ void read_rope(Object& o, std::string_view file, ModelSpec& m, std::vector<std::
   if (!j) return;
   if (!j->is_object()) return o.problem(name, fmt::format("{} is not an object", shown_json(*j)));
 
-  Object r(*j, fmt::format("{}: {}.", file, name), problems);
+  HfObject r(*j, fmt::format("{}: {}.", file, name), problems);
   std::string old_type = r.text("type", ""), type = r.text("rope_type", old_type);
   if (!old_type.empty() && old_type != type) r.problem("type", "contradicts rope_type");
   double theta = r.number("rope_theta", m.rope_theta, 1e-6, 1e30);
@@ -317,7 +238,7 @@ void read_rope(Object& o, std::string_view file, ModelSpec& m, std::vector<std::
   r.refuse_others();
 }
 
-ModelSpec read_gpt2(Object& o) {
+ModelSpec read_gpt2(HfObject& o) {
   ModelSpec m = ModelSpec::of("gpt2");
   m.vocab = o.whole("vocab_size", std::nullopt, kMaxVocab);
   m.max_positions = o.whole("n_positions", 1024, 2147483647);
@@ -342,7 +263,7 @@ ModelSpec read_gpt2(Object& o) {
 
 // Qwen's sliding_window is a number even where nothing slides: use_sliding_window decides, and then only
 // layers from max_window_layers on slide. Where layer_types is given, it decides (read_switches).
-void read_window(Object& o, const ModelSpec& m) {
+void read_window(HfObject& o, const ModelSpec& m) {
   if (!m.arch.starts_with("qwen")) {
     if (const Json* j = o.find("sliding_window"))
       o.problem("sliding_window", fmt::format("{} is not supported; only null is", shown_json(*j)));
@@ -366,130 +287,14 @@ void read_window(Object& o, const ModelSpec& m) {
 }
 
 // What transformers puts in place of key/value heads that are left out.
-int64_t left_out_kv_heads(const Object& o, const ModelSpec& m) {
+int64_t left_out_kv_heads(const HfObject& o, const ModelSpec& m) {
   if (m.arch == "llama" || m.latent() || o.given("num_key_value_heads")) return m.heads;  // null: heads
   if (m.arch == "mixtral") return 8;
   return m.arch == "qwen2_moe" ? 16 : m.arch == "qwen3_moe" ? 4 : 32;
 }
 
-// The qwens' dense layers: those listed, which must be the first ones, and of the rest all but every
-// n-th.
-void read_dense_layers(Object& o, ModelSpec& m) {
-  m.expert_step = o.whole("decoder_sparse_step", 1, kMaxLayers);
-  if (const Json* dense = o.find("mlp_only_layers")) {
-    bool first = dense->is_array();
-    for (size_t i = 0; first && i < dense->size(); i++) first = (*dense)[i] == int64_t(i);
-    if (!first)
-      o.problem("mlp_only_layers", "only [] and the first layers, as [0, 1, 2], are supported");
-    else
-      m.dense_layers = int64_t(dense->size());
-  }
-  if (o.clean() && m.expert_blocks() == 0)
-    o.problem("mlp_only_layers", "leaves no layer of experts: that is not supported");
-}
-
-// The sizes of DeepSeek's latent attention.
-void read_latent(Object& o, ModelSpec& m) {
-  m.kv_rank = o.whole("kv_lora_rank", m.kv_rank, kMaxWidth);
-  const bool none = o.given("q_lora_rank") && !o.find("q_lora_rank");  // null
-  m.q_rank = none ? 0 : o.whole("q_lora_rank", m.q_rank, kMaxWidth);
-  m.nope_head_dim = o.whole("qk_nope_head_dim", m.nope_head_dim, kMaxWidth);
-  m.rope_head_dim = o.whole("qk_rope_head_dim", m.rope_head_dim, kMaxWidth);
-  m.v_head_dim = o.whole("v_head_dim", m.v_head_dim, kMaxWidth);
-  m.head_dim = m.nope_head_dim + m.rope_head_dim;
-  o.ignore(std::array<std::string_view, 2>{"head_dim", "qk_head_dim"});  // follow from those
-  if (m.arch == "deepseek_v3") m.rope_interleaved = o.flag("rope_interleave", true);
-  if (o.clean() && m.rope_head_dim % 2 != 0)
-    o.problem("qk_rope_head_dim", fmt::format("{} is odd; rotary positions turn pairs", m.rope_head_dim));
-  if (o.clean() && m.kv_heads != m.heads)
-    o.problem("num_key_value_heads",
-              fmt::format("{} is not num_attention_heads = {}: latent keys are of every head", m.kv_heads,
-                          m.heads));
-  m.attn_bias = o.flag("attention_bias", false);
-  if (m.attn_bias && m.q_rank == 0)
-    o.problem("attention_bias", "true is not supported without q_lora_rank; false is");
-}
-
-void read_deepseek_groups(Object& o, ModelSpec& m, bool v3) {
-  const std::string method = o.text("topk_method", v3 ? "noaux_tc" : "greedy");
-  const bool known = v3 ? method == "noaux_tc" : method == "greedy" || method == "group_limited_greedy";
-  if (!known)
-    o.problem("topk_method", fmt::format("{} is not supported; {}", shown(method),
-                                         v3 ? "noaux_tc is" : "greedy and group_limited_greedy are"));
-  const int64_t groups = o.whole("n_group", v3 ? 8 : 1, 65536),
-                top = o.whole("topk_group", v3 ? 4 : 1, 65536);
-  if (method == "greedy") return;
-  m.expert_groups = groups, m.top_groups = top;
-  if (!o.clean()) return;
-  if (m.experts % groups != 0)
-    o.problem("n_group", fmt::format("{} does not divide n_routed_experts = {}", groups, m.experts));
-  else if (top > groups || m.experts_per_token > top * (m.experts / groups))
-    o.problem("topk_group", fmt::format("{} of {} groups have not the experts of a token", top, groups));
-  else if (v3 && m.experts / groups < 2)
-    o.problem("n_group", fmt::format("{} leaves groups of one expert", groups));
-}
-
-// deepseek_v2 and deepseek_v3.
-void read_deepseek(Object& o, std::string_view file, ModelSpec& m, std::vector<std::string>* notes) {
-  const bool v3 = m.arch == "deepseek_v3";
-  read_latent(o, m);
-  m.experts = o.whole("n_routed_experts", v3 ? 256 : 64, 65536);
-  m.experts_per_token = o.whole("num_experts_per_tok", v3 ? std::optional<int64_t>(8) : std::nullopt, 65536);
-  if (o.clean() && m.experts_per_token > m.experts)
-    o.problem("num_experts_per_tok",
-              fmt::format("{} is more than the {} experts", m.experts_per_token, m.experts));
-  m.moe_ffn = o.whole("moe_intermediate_size", v3 ? 2048 : 1407, 4 * kMaxWidth);
-  m.shared_ffn = o.whole("n_shared_experts", v3 ? 1 : 2, 1024) * m.moe_ffn;
-  m.dense_layers = o.whole("first_k_dense_replace", v3 ? 3 : 0, kMaxLayers, 0);
-  if (o.clean() && m.expert_blocks() == 0)
-    o.problem("first_k_dense_replace", "leaves no layer of experts: that is not supported");
-  read_deepseek_groups(o, m, v3);
-  m.routed_scale = o.number("routed_scaling_factor", v3 ? 2.5 : 1.0, 1e-6, 1e6);
-  m.norm_topk = o.flag("norm_topk_prob", v3);
-  if (!v3 && m.norm_topk) o.problem("norm_topk_prob", "true is not supported; transformers ignores it");
-  const std::string score = o.text("scoring_func", m.router_score);
-  if (score != m.router_score)
-    o.problem("scoring_func", fmt::format("{} is not supported; {} is", shown(score), m.router_score));
-  if (o.whole("moe_layer_freq", 1, kMaxLayers) != 1) o.problem("moe_layer_freq", "only 1 is supported");
-  if (!v3 && o.flag("mlp_bias", false)) o.problem("mlp_bias", "true is not supported; only false is");
-  o.ignore(std::array<std::string_view, 3>{"ep_size", "seq_aux", "output_router_logits"});
-  const double alpha = o.number("aux_loss_alpha", 0.0, 0, 1e6);
-  if (alpha > 0 && notes)
-    notes->push_back(fmt::format("{}: aux_loss_alpha: {} is not added to the loss", file, alpha));
-  const int64_t more = o.whole("num_nextn_predict_layers", 0, kMaxLayers, 0);
-  if (more > 0 && notes)
-    notes->push_back(fmt::format(
-        "{}: num_nextn_predict_layers: {}: layers that predict further tokens are not built", file, more));
-}
-
-// mixtral, qwen2_moe and qwen3_moe. Balancing losses belong to training: here they are the run's.
-void read_experts(Object& o, std::string_view file, ModelSpec& m, std::vector<std::string>* notes) {
-  const bool mixtral = m.arch == "mixtral";
-  if (mixtral || !o.given("num_experts"))
-    m.experts = o.whole("num_local_experts", m.experts, 65536);
-  else
-    m.experts = o.whole("num_experts", m.experts, 65536);
-  m.experts_per_token = o.whole("num_experts_per_tok", m.experts_per_token, 65536);
-  if (o.clean() && m.experts_per_token > m.experts)
-    o.problem("num_experts_per_tok",
-              fmt::format("{} is more than the {} experts", m.experts_per_token, m.experts));
-  m.moe_ffn =
-      mixtral ? m.ffn : o.whole("moe_intermediate_size", m.arch == "qwen2_moe" ? 1408 : 768, 4 * kMaxWidth);
-  m.norm_topk = mixtral || o.flag("norm_topk_prob", false);
-  if (m.arch == "qwen2_moe") m.shared_ffn = o.whole("shared_expert_intermediate_size", 5632, 4 * kMaxWidth);
-  if (mixtral && o.number("router_jitter_noise", 0.0, 0, 1) != 0)
-    o.problem("router_jitter_noise", "only 0 is supported");
-  read_dense_layers(o, m);
-  const bool added = o.flag("output_router_logits", false);
-  const double coefficient = o.number("router_aux_loss_coef", 0.001, 0, 1e6);
-  if (added && coefficient > 0 && notes)
-    notes->push_back(
-        fmt::format("{}: router_aux_loss_coef: {} is added to the loss where the run has moe.aux_loss = {}",
-                    file, coefficient, coefficient));
-}
-
 // llama, and those that are written with its keys: the qwens, mixtral and deepseek.
-ModelSpec read_llama(Object& o, std::string_view arch, std::string_view file,
+ModelSpec read_llama(HfObject& o, std::string_view arch, std::string_view file,
                      std::vector<std::string>& problems, std::vector<std::string>* notes) {
   ModelSpec m = ModelSpec::of(arch);
   const bool llama = arch == "llama", qwen3 = arch == "qwen3", mixtral = arch == "mixtral",
@@ -563,7 +368,7 @@ ModelSpec parse_hf_config(std::string_view text, std::string_view file, std::vec
   if (!json.is_object())
     bad_request("{}: {} where an object with model_type was expected", file, shown_json(json));
   std::vector<std::string> problems;
-  Object o(json, fmt::format("{}: ", file), problems);
+  HfObject o(json, fmt::format("{}: ", file), problems);
   std::string type = o.text("model_type", "");
   if (!problems.empty()) bad_request("{}; give one of {}", problems.front(), joined(kArchs));
   if (type.empty()) bad_request("{}: model_type: missing; give one of {}", file, joined(kArchs));
