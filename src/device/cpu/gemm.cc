@@ -7,7 +7,7 @@
 #include "device/cpu/cpu_device.h"
 #include "device/cpu/gemm_packed.h"
 #include "device/cpu/gemm_tiles.h"
-#include "device/cpu/matmul.h"
+#include "device/cpu/product_sizes.h"
 
 namespace trireme::cpu {
 namespace {

@@ -3,7 +3,7 @@
 #include <atomic>
 
 #include "base/rounding.h"
-#include "device/cpu/matmul.h"
+#include "device/cpu/product_sizes.h"
 
 namespace trireme::cpu {
 namespace {

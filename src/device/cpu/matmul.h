@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "device/cpu/launch.h"
+#include "device/cpu/product_sizes.h"
 
 namespace trireme::cpu {
 
@@ -84,17 +85,6 @@ inline constexpr int64_t kFewRows = 32;
 bool has_few_rows(const MatmulArgs&);
 int64_t matmul_few_rows_scratch_bytes(const MatmulArgs&);
 void matmul_few_rows(const MatmulArgs&, std::byte* scratch, const Context&);
-
-// Sizes of the product, whatever is transposed.
-inline int64_t rows_of(const MatmulArgs& p) {
-  return p.c.shape[0];
-}
-inline int64_t cols_of(const MatmulArgs& p) {
-  return p.c.shape[1];
-}
-inline int64_t depth_of(const MatmulArgs& p) {
-  return p.a.shape[p.trans_a ? 0 : 1];
-}
 
 // launch() and scratch_bytes() with a cache at hand, also for the parts that matmul_in_f32 is made of.
 int64_t matmul_scratch_bytes(const MatmulArgs&, const Context&, MatmulCache&);
