@@ -21,6 +21,9 @@ static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_alw
 std::atomic<int> direct{0}, passed_on{0};  // signals that came
 
 // Said with write(), which a handler may call. If even that fails, the exit code tells it.
+constexpr char kFirst[] =
+    "\ntrireme: stops in good order, which may take a while; a second signal leaves at once\n";
+bool on_terminal = false;  // elsewhere every rank would say it
 constexpr char kSecond[] = "trireme: a second signal: leaves at once; what was not saved yet is lost\n";
 
 // A scheduler or a terminal may send a signal to a supervisor and to this process, and the supervisor passes
@@ -31,12 +34,16 @@ void on_signal(int number, siginfo_t* info, void*) {
     [[maybe_unused]] const ssize_t said = write(STDERR_FILENO, kSecond, sizeof kSecond - 1);
     _exit(int(Fault::interrupted));
   }
-  if (!requested.exchange(true)) signal_number = number;
+  if (requested.exchange(true)) return;
+  signal_number = number;
+  if (on_terminal) [[maybe_unused]]
+    const ssize_t said = write(STDERR_FILENO, kFirst, sizeof kFirst - 1);
 }
 
 }  // namespace
 
 void install_interrupt_handlers() {
+  on_terminal = isatty(STDERR_FILENO) == 1;
   struct sigaction action {};
   action.sa_sigaction = on_signal;
   action.sa_flags = SA_RESTART | SA_SIGINFO;  // a write of a checkpoint goes on

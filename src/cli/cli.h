@@ -75,4 +75,8 @@ void keep_links(ClusterSpec&, const fs::path&);
 int threads_of(const RunSpec&);       // of one rank alone: train.threads, or the cores this process may use
 int rank_threads_of(const RunSpec&);  // of each rank of the run: train.threads, or its share of the cores
 
+// Of the verbs that compute: the program starts itself again, once, with a GOMP_SPINCOUNT that leaves cores
+// to others soon; not where that or OMP_WAIT_POLICY is set.
+void spin_briefly(std::string_view verb);
+
 }  // namespace trireme::cli

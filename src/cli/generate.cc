@@ -149,7 +149,10 @@ void add_generate(CLI::App& app) {
   verb->add_option("--tokens", r->o.tokens, "new tokens of a text, at most")
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
-  verb->add_option("--stop", r->stops, "ends a text before this string (may be repeated)")->take_all();
+  verb->add_option(
+          "--stop", r->stops,
+          "ends a text before this string, taken as it is: a line's end is $'\\n' in bash (may be repeated)")
+      ->take_all();
   verb->add_option("--temperature", r->o.sample.temperature, "0 = the most likely token")
       ->capture_default_str();
   verb->add_option("--top-k", r->o.sample.top_k, "keep the k most likely tokens; 0 = all")

@@ -78,7 +78,7 @@ void add_inspect(CLI::App& app) {
       "what a file or folder is and what is in it: run folder, checkpoint, trace, Hugging Face "
       "folder, safetensors, tokenizer, token shard, run or cluster file; of two cluster files, what differs "
       "and what follows for training\n"
-      "example: trireme inspect runs/demo/trace.json\n"
+      "example: trireme inspect runs/demo\n"
       "         trireme inspect configs/cluster/h100-p5.toml configs/cluster/h100-ethernet.toml");
   auto path = std::make_shared<std::string>(), other = std::make_shared<std::string>();
   auto json = std::make_shared<bool>(false);

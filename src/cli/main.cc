@@ -56,6 +56,7 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF,
                1 << 16);  // lines keep their order with those of stderr, in a pipe too
+  if (argc > 1) trireme::cli::spin_briefly(argv[1]);
   try {
     return trireme::cli::run(argc, argv);
   } catch (const trireme::Error& e) {

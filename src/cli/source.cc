@@ -145,6 +145,21 @@ void refuse_foreign_tokenizer(const RunSpec& run, const Tokenizer& tokenizer) {
   if (tokenizer.vocab_size() > run.model.vocab)
     bad_request("{} has {} tokens, the model {}: they do not belong together", tokenizer_path(run).string(),
                 tokenizer.vocab_size(), run.model.vocab);
+  if (!run.model.from.empty()) return;  // its shards may be of another
+  for (const std::string& name : run.data.train) {
+    if (!shard_exists(name)) continue;
+    std::optional<uint64_t> said;
+    try {
+      said = TokenShard::open(name).vocabulary();
+    } catch (const Error&) {  // nothing is read from it here
+    }
+    if (said && *said != tokenizer.fingerprint())
+      bad_request(
+          "{} is of another vocabulary ({}) than {}, which the run learned from ({}): name the tokenizer "
+          "that "
+          "made it, data.tokenizer = \"FOLDER/tokenizer.json\"",
+          tokenizer_path(run).string(), hex64(tokenizer.fingerprint()), name, hex64(*said));
+  }
 }
 
 int64_t context_of(const RunSpec& run, int64_t asked) {

@@ -54,6 +54,10 @@ void tokenize(const TokenizeRequest& r) {
   const Tokenizer t = given ? std::move(*given) : learn(r, texts, threads);
   const EncodedTexts done = encode_texts(t, texts, out / "train", out / "valid", threads, end_of(r, t),
                                          [&] { t.save(out / "tokenizer.json"); });
+  fmt::print("tokenizer: {}, {} tokens{}\n", (out / "tokenizer.json").string(), t.vocab_size(),
+             r.tokenizer.empty() && t.vocab_size() < r.vocab
+                 ? fmt::format(" (not {}: the text has no more pairs to join)", r.vocab)
+                 : "");
   auto report = [&](const char* name, const Encoded& e) {
     fmt::print("{}: {} document{}, {} tokens\n", (out / name).string(), e.documents,
                e.documents == 1 ? "" : "s", e.tokens);
@@ -95,6 +99,8 @@ void add_tokenize(CLI::App& app) {
   verb->add_option(
       "--end-of-text", r->end_of_text,
       "token that closes every document; default: the tokenizer's, <|endoftext|> when it is trained");
+  for (const char* of_trained : {"--vocab", "--pattern", "--special"})
+    verb->get_option(of_trained)->excludes("--tokenizer");
   verb->add_option("--key", r->key, "of JSON Lines: the key of the text")->capture_default_str();
   verb->add_option("--ext", r->extensions, "of folders: only files that end so (may be repeated)")
       ->allow_extra_args(false);

@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "base/json.h"
+#include "base/machine.h"
 #include "cli/auto_layout.h"
 #include "cli/cli.h"
 #include "cli/source.h"
@@ -16,6 +17,23 @@
 #include "plan/remedies.h"
 
 namespace trireme::cli {
+
+namespace {
+
+// A cluster file may describe other machines than this one, whose processors train all the same.
+void refuse_foreign_memory(const RunSpec& run, const Forecast& f, int64_t ranks_here) {
+  if (run.cluster.file.empty() || run.train.device != "cpu") return;
+  const Machine here = read_machine();
+  const int64_t memory = here.memory_limit > 0 ? std::min(here.memory, here.memory_limit) : here.memory;
+  if (memory <= 0 || f.host_bytes() <= memory / ranks_here) return;
+  bad_request(
+      "this machine has {} bytes of memory, and each of the {} ranks that train on it needs {}: "
+      "cluster.file, "
+      "{}, describes other machines: `trireme plan` forecasts them, and the run trains there",
+      memory, ranks_here, f.host_bytes(), run.cluster.file);
+}
+
+}  // namespace
 
 TrainingSetup prepare_training(const RunSpec& run, const PrecisionSpec& asked, const ClusterSpec& cluster,
                                int64_t ranks_here) {
@@ -27,6 +45,7 @@ TrainingSetup prepare_training(const RunSpec& run, const PrecisionSpec& asked, c
   t.forecast = forecast(run, t.schedule, t.cluster, threads);
   find_remedies(t.forecast, run, asked, t.cluster, threads);
   if (std::string why = why_not(run, t.forecast); !why.empty()) throw Error(why, Fault::request);
+  refuse_foreign_memory(run, t.forecast, ranks_here);
   t.device = {.threads = threads,
               .spin = ranks_here * (threads + 1) <= threads_of(RunSpec()),
               .bind = run.train.bind == "auto" && run.train.device == "cpu",
@@ -220,7 +239,7 @@ void add_train(CLI::App& app) {
   CLI::App* verb =
       app.add_subcommand("train",
                          "trains; resumes by itself from the newest complete checkpoint in its run "
-                         "folder\nexample: trireme train configs/run/demo.toml --set train.steps=100");
+                         "folder\nexample: trireme train configs/run/demo.toml --set train.dir=runs/mine");
   auto request = std::make_shared<RunRequest>();
   auto stop_after = std::make_shared<std::string>();
   request->add_to(*verb);

@@ -2,8 +2,10 @@
 // when it is loaded.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <string_view>
 
 #include "cli/cli.h"
 #include "cli/training.h"
@@ -17,16 +19,39 @@ std::vector<std::string> own_command_line() {
   return words;
 }
 
-void wait_without_spinning(int64_t ranks) {
-  if (ranks == 1 || ranks < threads_of(RunSpec()) || std::getenv("OMP_WAIT_POLICY")) return;
+namespace {
+
+constexpr char kPolicy[] = "OMP_WAIT_POLICY", kSpins[] = "GOMP_SPINCOUNT";
+// A millisecond or so. By libgomp's own count, ten times that, threads on cores that other programs use spin
+// through the time that the one they wait for would need: steps 14 times as long beside two busy loops on two
+// cores as with this one, which costs nothing where nobody else computes (docs/device.md).
+constexpr char kFewSpins[] = "30000";
+
+void start_again_with(const char* name, const char* value) {
   std::vector<std::string> words = own_command_line();
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
   if (words.empty()) return;
-  ::setenv("OMP_WAIT_POLICY", "passive", 1);
+  ::setenv(name, value, 1);
   ::execv("/proc/self/exe", argv.data());
-  ::unsetenv("OMP_WAIT_POLICY");  // it cannot: spinning costs speed, no more
+  ::unsetenv(name);  // it cannot: spinning costs speed, no more
+}
+
+}  // namespace
+
+void wait_without_spinning(int64_t ranks) {
+  if (ranks == 1 || ranks < threads_of(RunSpec()) || std::getenv(kPolicy)) return;
+  const char* spins = std::getenv(kSpins);
+  if (spins && std::string_view(spins) == kFewSpins) ::unsetenv(kSpins);  // it would be obeyed instead
+  start_again_with(kPolicy, "passive");
+}
+
+void spin_briefly(std::string_view verb) {
+  constexpr std::string_view kComputing[] = {"demo", "train", "eval", "generate", "bench", "plan"};
+  if (std::find(std::begin(kComputing), std::end(kComputing), verb) == std::end(kComputing)) return;
+  if (std::getenv(kPolicy) || std::getenv(kSpins)) return;
+  start_again_with(kSpins, kFewSpins);
 }
 
 }  // namespace trireme::cli

@@ -217,9 +217,12 @@ void refuse_other_run(const RunSpec& run, const Checkpoint& c) {
   if (c.manifest().spec_hash == hash(run)) return;
   // Saved when a run file had fewer keys: what they would have said are their defaults.
   if (hash(saved_run(c)) == hash(run)) return;
+  const std::vector<std::string> keys = diff_of_identity(saved_run(c), run);
+  const bool longer = keys.size() == 1 && keys.front().starts_with("train.steps");
   bad_request(
-      "{} holds a checkpoint of another run ({}): choose another train.dir, or remove it to start afresh",
-      c.folder().string(), fmt::join(diff_of_identity(saved_run(c), run), "; "));
+      "{} holds a checkpoint of another run ({}): choose another train.dir, or remove it to start afresh{}",
+      c.folder().string(), fmt::join(keys, "; "),
+      longer ? "; to go on from its weights, `trireme convert` it and name that folder as model.from" : "");
 }
 
 std::vector<std::string> other_division(const RunSpec& run, const Checkpoint& c) {

@@ -80,6 +80,7 @@ class Trainer {
   TrainSummary train() {
     double begin = now_s();
     runner_->watch(options_.pulse);
+    tell_missing_shards();
     start_or_resume();
     take_algorithms();
     if (first()) files_.emplace(run_, options_, done_);
@@ -227,6 +228,13 @@ class Trainer {
     const int64_t known_good[] = {done_};
     // A run killed in its last save had not come to it.
     if (first()) prune(root, int(run_.train.keep), known_good);
+  }
+
+  // The default names shards that a folder need not have.
+  void tell_missing_shards() const {
+    for (const std::string& name : run_.data.valid)
+      if (!shard_exists(name))
+        note(fmt::format("there is no held-out shard {} (data.valid): it is not evaluated", name));
   }
 
   std::optional<Checkpoint> find_checkpoint(const fs::path& root) const {

@@ -82,6 +82,9 @@ const std::vector<Case> kCases = {
     {"HelpOfNoVerb", {"help", "trian"}, {"trian", "did you mean train?"}},
     {"OptionWithoutItsValue", {"convert", "{}/run.toml", "--to"}, {"convert: --to takes a value: folder"}},
     {"OptionOutOfRange", {"bench", "--threads", "0"}, {"--threads", "0"}},
+    {"OptionsThatContradict",
+     {"tokenize", "{}/run.toml", "--out", "{}/o", "--tokenizer", "{}/t.json", "--vocab", "300"},
+     {"tokenize: --tokenizer excludes --vocab"}},
     {"OptionOfNoNumber", {"generate", "{}/run.toml", "--tokens", "many"}, {"--tokens", "many"}},
     // ---- run files ----
     {"NoSuchRunFile", {"train", "{}/none.toml"}, {"{}/none.toml", "No such file"}},
@@ -103,6 +106,15 @@ const std::vector<Case> kCases = {
     {"Contradiction",
      {"train", "{}/run.toml", "--set", "model.kv_heads=2"},
      {"model.kv_heads", "2 does not divide heads = 3"}},
+    {"MemoryOfOtherMachines",
+     {"train", "{}/run.toml", "--set", "model.layers=30", "--set", "model.hidden=49152", "--set",
+      "model.heads=384", "--set", "model.kv_heads=384", "--set", "model.head_dim=128", "--set",
+      "model.ffn=196608"},
+     {"this machine has ", "each of the 1 ranks", "cluster.toml, describes other machines", "trireme plan"},
+     [](const fs::path& f) {
+       put_file(f / "cluster.toml", replaced(read_text(f / "cluster.toml"), "memory_bytes = 17179869184",
+                                             "memory_bytes = 1000000000000000"));
+     }},
     {"UnevenBatch", {"train", "{}/run.toml", "--set", "batch.micro=4"}, {"batch.", "6 is not a multiple"}},
     {"AllAtOnce",
      {"train", "{}/run.toml", "--set", "model.kv_heads=2"},

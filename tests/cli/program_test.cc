@@ -1,13 +1,14 @@
 // `trireme train` itself: killed, interrupted, started twice, given damaged folders, and out of disk.
-#include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mount.h>
 #include <unistd.h>
+#include <fstream>
 
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <fstream>
 #include <random>
 
 #include "base/interrupt.h"
@@ -230,6 +231,26 @@ TEST(Train, ManyRanksLeaveTogetherAndGoOn) {
   second.send(SIGINT);
   EXPECT_EQ(second.wait().code, 3);
   EXPECT_GT(outcome_of(tmp / "run").step, o.step);
+}
+
+// Beside other programs threads that spin take the time of those that they wait for.
+TEST(Train, ItsThreadsSpinBrieflyUnlessToldOtherwise) {
+  TempFolder tmp;
+  const fs::path file = tiny_run_file(tmp.path(), kEndless);
+  const auto environment = [&](std::vector<std::string> set) {
+    std::vector<std::string> argv = {"/usr/bin/env", "-u", "OMP_WAIT_POLICY", "-u", "GOMP_SPINCOUNT"};
+    argv.insert(argv.end(), set.begin(), set.end());
+    for (const std::string& word : trireme_args(train_args(file))) argv.push_back(word);
+    Process p(argv, tmp.path());
+    EXPECT_TRUE(p.wait_for_err("loss"));
+    std::ifstream in(fmt::format("/proc/{}/environ", p.pid()));
+    const std::string seen((std::istreambuf_iterator<char>(in)), {});
+    p.send(SIGTERM);
+    EXPECT_EQ(p.wait().code, 3);
+    return seen;
+  };
+  EXPECT_NE(environment({}).find("GOMP_SPINCOUNT=30000"), std::string::npos);
+  EXPECT_EQ(environment({"OMP_WAIT_POLICY=active"}).find("GOMP_SPINCOUNT"), std::string::npos);
 }
 
 TEST(Train, ADeadlineThatHasPassedIsExitThreeWithoutAStep) {

@@ -176,9 +176,13 @@ TEST(Sm90Tickets, NoOrderOfBlocksWaitsForeverOrAddsInAnother) {
         EXPECT_EQ(fault, "") << c.seq << " " << c.keys << " by " << rows << " and " << keys << ", slots "
                              << slots;
         EXPECT_GT(seen.size(), adds);
-        if (slots == 1) EXPECT_EQ(seen.size(), adds + 1);
+        if (slots == 1) {
+          EXPECT_EQ(seen.size(), adds + 1);
+        }
         // Four blocks that all add to eight sums, none ahead of the one before it: (8 + 4) over 4.
-        if (&c == &kCases[1] && rows == 64 && keys == 128 && slots == 100) EXPECT_EQ(seen.size(), 495u);
+        if (&c == &kCases[1] && rows == 64 && keys == 128 && slots == 100) {
+          EXPECT_EQ(seen.size(), 495u);
+        }
       }
     });
   }
