@@ -100,6 +100,17 @@ std::optional<Vocabulary> vocabulary_of(const RunSpec& run) {
     return {};
   }
 }
+// The fingerprint in a shard that is there. One that cannot be read: who trains on it says what is wrong with
+// it, who evaluates others does without.
+std::optional<uint64_t> vocabulary_said_by(const std::string& shard, bool used) {
+  if (!shard_exists(shard)) return {};
+  try {
+    return TokenShard::open(shard).vocabulary();
+  } catch (const Error&) {
+    if (used) throw;
+    return {};
+  }
+}
 }  // namespace
 
 fs::path tokenizer_path(const RunSpec& run) {
@@ -115,14 +126,7 @@ fs::path tokenizer_path(const RunSpec& run) {
 void refuse_foreign_shards(const RunSpec& run, const trireme::Texts& shards) {
   std::optional<Vocabulary> first;
   auto hold = [&](const std::string& name, bool used) {
-    if (!shard_exists(name)) return;
-    std::optional<uint64_t> said;
-    try {
-      said = TokenShard::open(name).vocabulary();
-    } catch (
-        const Error&) {  // who trains on it says what is wrong with it; who evaluates others does without
-      if (used) throw;
-    }
+    const std::optional<uint64_t> said = vocabulary_said_by(name, used);
     if (!said) return;
     if (!first) {  // the tokenizer is read where a shard says something to hold against it
       first = vocabulary_of(run);
@@ -147,12 +151,7 @@ void refuse_foreign_tokenizer(const RunSpec& run, const Tokenizer& tokenizer) {
                 tokenizer.vocab_size(), run.model.vocab);
   if (!run.model.from.empty()) return;  // its shards may be of another
   for (const std::string& name : run.data.train) {
-    if (!shard_exists(name)) continue;
-    std::optional<uint64_t> said;
-    try {
-      said = TokenShard::open(name).vocabulary();
-    } catch (const Error&) {  // nothing is read from it here
-    }
+    const std::optional<uint64_t> said = vocabulary_said_by(name, false);
     if (said && *said != tokenizer.fingerprint())
       bad_request(
           "{} is of another vocabulary ({}) than {}, which the run learned from ({}): name the tokenizer "
