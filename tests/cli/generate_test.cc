@@ -186,6 +186,25 @@ TEST_F(Generate, ASignalLeavesTheCompleteTexts) {
   json_lines(read_text(tmp_ / "out.jsonl"));  // as far as they are, whole
 }
 
+TEST_F(Generate, ATokenizerOfAnotherVocabularyThanItsShardsIsRefused) {
+  for (const char* name : {"one", "two"}) {
+    put_file(tmp_ / (std::string(name) + ".txt"), std::string("to be ") + name + " or not to be " + name);
+    Ran r = trireme(tmp_.path(), {"tokenize", (tmp_ / (std::string(name) + ".txt")).string(), "--out",
+                                  (tmp_ / name).string(), "--vocab", "262", "--hold-out", "0"});
+    ASSERT_EQ(r.code, 0) << r.err;
+    EXPECT_NE(r.out.find("tokenizer.json, 262 tokens\n"), std::string::npos) << r.out;
+  }
+  const auto with = [&](const char* tokenizer) {
+    return run("generate", {"--set", "data.train=" + (tmp_ / "one/train").string(), "--set",
+                            "data.tokenizer=" + (tmp_ / tokenizer / "tokenizer.json").string(), "--prompt",
+                            "to be", "--tokens", "3"});
+  };
+  EXPECT_EQ(with("one").code, 0);
+  const Ran r = with("two");
+  EXPECT_EQ(r.code, 2);
+  EXPECT_NE(r.err.find("is of another vocabulary"), std::string::npos) << r.err;
+}
+
 TEST_F(Generate, QuestionsAreScored) {
   put_file(
       tmp_ / "q.jsonl",
