@@ -36,8 +36,9 @@ void on_signal(int number, siginfo_t* info, void*) {
   }
   if (requested.exchange(true)) return;
   signal_number = number;
-  if (on_terminal) [[maybe_unused]]
-    const ssize_t said = write(STDERR_FILENO, kFirst, sizeof kFirst - 1);
+  if (on_terminal) {
+    [[maybe_unused]] const ssize_t said = write(STDERR_FILENO, kFirst, sizeof kFirst - 1);
+  }
 }
 
 }  // namespace

@@ -155,8 +155,7 @@ void refuse_foreign_tokenizer(const RunSpec& run, const Tokenizer& tokenizer) {
     if (said && *said != tokenizer.fingerprint())
       bad_request(
           "{} is of another vocabulary ({}) than {}, which the run learned from ({}): name the tokenizer "
-          "that "
-          "made it, data.tokenizer = \"FOLDER/tokenizer.json\"",
+          "that made it, data.tokenizer = \"FOLDER/tokenizer.json\"",
           tokenizer_path(run).string(), hex64(tokenizer.fingerprint()), name, hex64(*said));
   }
 }

@@ -28,8 +28,7 @@ void refuse_foreign_memory(const RunSpec& run, const Forecast& f, int64_t ranks_
   if (memory <= 0 || f.host_bytes() <= memory / ranks_here) return;
   bad_request(
       "this machine has {} bytes of memory, and each of the {} ranks that train on it needs {}: "
-      "cluster.file, "
-      "{}, describes other machines: `trireme plan` forecasts them, and the run trains there",
+      "cluster.file, {}, describes other machines: `trireme plan` forecasts them, and the run trains there",
       memory, ranks_here, f.host_bytes(), run.cluster.file);
 }
 
