@@ -13,7 +13,7 @@
 namespace trireme {
 namespace {
 
-constexpr int kBar = 24;  // characters between the brackets
+constexpr int kBar = 24, kLeastBar = 8;  // characters between the brackets
 
 double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -40,6 +40,11 @@ int columns_of(std::FILE* f) {
 std::string human_bytes(int64_t bytes) {
   constexpr std::array<const char*, 6> kUnits = {" B", " KiB", " MiB", " GiB", " TiB", " PiB"};
   return scaled(double(bytes), 1024, kUnits);
+}
+
+std::string exact_bytes(int64_t bytes) {
+  const std::string exact = fmt::format("{} byte{}", bytes, bytes == 1 ? "" : "s");
+  return bytes < 1024 ? exact : fmt::format("{} ({})", exact, human_bytes(bytes));
 }
 
 std::string human_count(double n) {
@@ -71,36 +76,38 @@ Progress::~Progress() {
 }
 
 // Without a total there is neither bar nor percentage nor time left: only the count.
-std::string Progress::line(bool with_bar) const {
-  std::string s = what_;
-  if (total_ > 0) {
-    const double part = std::clamp(double(done_) / double(total_), 0.0, 1.0);
-    if (with_bar) {
-      const int full = int(part * kBar);
-      s += fmt::format(" [{}{}{}]", std::string(size_t(full), '='), full < kBar ? ">" : "",
-                       std::string(size_t(std::max(0, kBar - full - 1)), ' '));
-    }
-    s += fmt::format(" {:3} %", std::clamp(int(100.0 * double(done_) / double(total_)), 0, 100));
-  } else {
-    s += fmt::format(" {}", done_);
-  }
-  if (!text_.empty()) s += "  " + text_;
+std::string Progress::line(int columns) const {
+  const double part = total_ > 0 ? std::clamp(double(done_) / double(total_), 0.0, 1.0) : 0;
   const int64_t here = done_ - first_done_, left = total_ - done_;
-  if (here > 0 && left > 0) {
-    s += fmt::format("  {} left", human_seconds((options_.now_s() - first_s_) * double(left) / double(here)));
+  std::string tail, text = text_.empty() ? "" : "  " + text_;
+  const std::string done =
+      total_ > 0 ? fmt::format(" {:3} %", std::clamp(int(100.0 * double(done_) / double(total_)), 0, 100))
+                 : fmt::format(" {}", done_);
+  if (here > 0 && left > 0)
+    tail =
+        fmt::format("  {} left", human_seconds((options_.now_s() - first_s_) * double(left) / double(here)));
+  int room = columns - int(what_.size() + done.size() + tail.size());  // of the bar and the text
+  std::string bar;
+  if (columns > 0 && total_ > 0) {
+    constexpr int kFrame = 3;  // a space and the brackets
+    const int wide = std::clamp(room - kFrame - int(text.size()), 0, kBar), full = int(part * wide);
+    if (wide >= kLeastBar)
+      bar = fmt::format(" [{}{}{}]", std::string(size_t(full), '='), full < wide ? ">" : "",
+                        std::string(size_t(std::max(0, wide - full - 1)), ' '));
+    room -= int(bar.size());
   }
-  return s;
+  if (columns > 0) text.resize(std::min(text.size(), size_t(std::max(0, room))));
+  return what_ + bar + done + text + tail;
 }
 
 void Progress::redraw() {
-  const bool terminal = options_.terminal == 1;
-  std::string s = line(terminal);
-  if (terminal) {
+  std::string s;
+  if (options_.terminal == 1) {
     // One column stays free, so that no terminal wraps the line; the rest of the old line is erased.
-    const int columns = options_.columns ? options_.columns : columns_of(options_.out);
-    s = "\r" + s.substr(0, size_t(std::max(1, columns - 1))) + "\x1b[K";
+    const int columns = std::max(1, (options_.columns ? options_.columns : columns_of(options_.out)) - 1);
+    s = "\r" + line(columns).substr(0, size_t(columns)) + "\x1b[K";
   } else {
-    s += '\n';
+    s = line(0) + '\n';
   }
   std::fwrite(s.data(), 1, s.size(), options_.out);
   std::fflush(options_.out);
@@ -109,11 +116,13 @@ void Progress::redraw() {
 }
 
 void Progress::update(int64_t done, std::string_view text) {
+  const bool first = !updated_, moved = first || done != done_;
   done_ = done, text_ = text;
-  if (!updated_) first_done_ = done, first_s_ = options_.now_s();
+  if (first) first_done_ = done, first_s_ = options_.now_s();
   updated_ = true, shown_ = false, finished_ = false;
+  const bool by_work = options_.terminal != 1 && options_.line_every > 0 && moved;
   const double every = options_.terminal == 1 ? options_.redraw_every_s : options_.line_every_s;
-  if (options_.now_s() - shown_s_ >= every) redraw();
+  if (by_work ? done % options_.line_every == 0 || first : options_.now_s() - shown_s_ >= every) redraw();
 }
 
 void Progress::note(std::string_view text) {

@@ -9,20 +9,23 @@
 namespace trireme {
 
 std::string human_bytes(int64_t bytes);     // "999 B", "1.50 KiB", "12.0 GiB": units of 1024
+std::string exact_bytes(int64_t bytes);     // "999 bytes", "1536 bytes (1.50 KiB)": for what must add up
 std::string human_seconds(double seconds);  // "340 us", "1.20 s", "3 min 05 s", "2 h 05 min", "4 d 3 h"
 std::string human_count(double n);          // "999", "1.25 k", "10.3 M", "7.00 B", "2.10 T": k = 1000
 
 // On a terminal, a bar, the percentage, the caller's text and the time left, redrawn in place:
 //   train [=========>          ]  47 %  loss 3.214  11.2 k tokens/s  2 min 10 s left
-// elsewhere the same without the bar, as lines that are at least line_every_s apart (the first and the last
-// always come). The time left is that of the work since the first update, so it comes with the second: what
-// begins slowly (memory that is touched first, a cache that fills) is no measure of the rest. Used by one
-// thread; writes nothing but what it was asked to, and ends its line when it goes.
+// elsewhere the same without the bar, as lines that are at least line_every_s apart, or one each line_every
+// of the work (the first and the last always come). Where a terminal is narrow the bar gives way, then the
+// end of the text; the time left stays. The time left is that of the work since the first update, so it comes
+// with the second: what begins slowly (memory that is touched first, a cache that fills) is no measure of the
+// rest. Used by one thread; writes nothing but what it was asked to, and ends its line when it goes.
 class Progress {
  public:
   struct Options {
     int64_t begin = 0;  // work that an earlier run did: it counts in the bar, not in the speed
     double line_every_s = 10;
+    int64_t line_every = 0;  // of the work; 0 = by time, as what is told while none is done
     double redraw_every_s = 0.1;
     std::FILE* out = stderr;
     int terminal = -1;            // 1 or 0; -1 asks the file
@@ -39,7 +42,7 @@ class Progress {
   void finish();                     // shows the last update, whatever its time, and ends the line
 
  private:
-  std::string line(bool with_bar) const;
+  std::string line(int columns) const;  // 0: no terminal, no bar
   void redraw();
 
   std::string what_, text_;

@@ -113,8 +113,6 @@ ChosenRun load_or_choose(const RunRequest& request, bool goes_on, const Measurin
   }
   Opened o = open(request);
   const RunSpec run = parse_run(o.text, request.file, o.sets);
-  if (std::string note = note_of(run); !note.empty())
-    fmt::print(stderr, "note: {}: {}\n", request.file, note);
   if (run.train.comm != "thread")
     bad_request(
         "{} = \"auto\" chooses for rank threads of one machine, and train.comm is \"{}\": give the layout",

@@ -43,6 +43,9 @@ struct RunRequest {
   RunSpec load() const;
 };
 
+// On stderr, a line each: what the run file says and its writer seldom means (spec/notes.h).
+void tell_notes(const RunSpec&, const std::string& file);
+
 // resolve() by what this machine's device has.
 RunSpec resolved_here(const RunSpec&);
 

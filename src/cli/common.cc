@@ -11,6 +11,7 @@
 #include "device/device.h"
 #include "plan/speeds.h"
 #include "spec/nearest.h"
+#include "spec/notes.h"
 #include "spec/run_schedule.h"
 
 namespace trireme::cli {
@@ -35,8 +36,11 @@ void refuse(const RunSpec& run) {
 RunSpec RunRequest::as_asked() const {
   RunSpec run = load_run(file, sets, {.nearest = true});
   refuse(run);
-  if (std::string note = note_of(run); !note.empty()) fmt::print(stderr, "note: {}: {}\n", file, note);
   return run;
+}
+
+void tell_notes(const RunSpec& run, const std::string& file) {
+  for (const std::string& note : notes_of(run)) fmt::print(stderr, "note: {}: {}\n", file, note);
 }
 
 RunSpec RunRequest::load() const {

@@ -24,7 +24,14 @@ void add_tokenizer(HfOptions& o, const RunSpec& run) {
     return;
   }
   fs::path tokenizer = own.empty() ? fs::path(run.train.dir) / "tokenizer.json" : own;
-  if (own.empty() && !fs::exists(tokenizer)) return;
+  if (own.empty() && !fs::exists(tokenizer)) {
+    fmt::print(
+        stderr,
+        "note: no tokenizer is written: data.tokenizer is empty and there is no {}; name one with --set "
+        "data.tokenizer=FILE\n",
+        tokenizer.string());
+    return;
+  }
   Tokenizer t = Tokenizer::load(tokenizer);
   if (auto end = t.find_end_of_text()) o.bos = *end, o.eos = {*end};
   o.copy.push_back(tokenizer);

@@ -1,6 +1,8 @@
 // trireme demo: the main job on this machine, from text to a trained model, in one command.
+#include <array>
 #include <cmath>
 #include <numeric>
+#include <sstream>
 
 #include "base/interrupt.h"
 #include "base/json.h"
@@ -8,6 +10,7 @@
 #include "base/timed.h"
 #include "cli/convert.h"
 #include "cli/prepare.h"
+#include "cli/prompts.h"
 #include "cli/training.h"
 #include "generate/generate.h"
 #include "spec/run_schedule.h"
@@ -198,23 +201,58 @@ double bigram_loss(const RunSpec& run) {
   return score.mean();
 }
 
-void show_samples(const RunSpec& run) {
-  constexpr std::string_view kPrompts[] = {"def main(", "class "};
-  const Tokenizer t = Tokenizer::load(run.data.tokenizer);
+struct Prompting {
+  std::array<std::string, 2> samples;
+  std::string next;  // for somebody to try
+};
+
+// Python's own words where the held-out text is Python; of any other text some that stand in it.
+Prompting prompting_of(const RunSpec& run, const Tokenizer& t) {
+  constexpr int64_t kLooked = 1 << 15;
+  constexpr size_t kWords = 4;
+  const TokenShard held_out = TokenShard::open(run.data.valid.first());
+  const auto text_at = [&](int64_t begin, int64_t count) {
+    std::vector<int32_t> ids(size_t(std::min(count, held_out.tokens() - begin)));
+    held_out.read(begin, ids, run.model.vocab);
+    std::erase(ids, t.find_end_of_text().value_or(-1));
+    return t.decode(ids);
+  };
+  const std::string head = text_at(0, kLooked);
+  if (head.find("\ndef ") != head.npos && head.find("\nclass ") != head.npos)
+    return {{"def main(", "class "}, "def read("};
+  Prompting p;
+  for (size_t i = 0; i < 2; i++) {
+    std::istringstream text(text_at(int64_t(i) * held_out.tokens() / 2, 100));
+    size_t n = 0;
+    std::string word;
+    if (i > 0) text >> word;  // it may be the end of one
+    while (n++ < kWords && text >> word) p.samples[i] += (n == 1 ? "" : " ") + word;
+  }
+  p.next = p.samples[0];
+  return p;
+}
+
+std::string quoted_for_a_shell(const std::string& s) {
+  std::string out = "'";
+  for (const char c : s) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+void show_samples(const RunSpec& run, const Tokenizer& t, const std::array<std::string, 2>& prompts) {
   const GenerateOptions o{.sample = {.temperature = 0.7, .top_k = 50, .top_p = 0.95, .seed = 7},
                           .tokens = 70,
                           .context = run.data.seq_len,
                           .end_of_text = t.end_of_text(),
                           .vocab = t.vocab_size(),
                           .parallel = 2};
-  const Prompts ids = {t.encode(kPrompts[0]), t.encode(kPrompts[1])};
+  const Prompts ids = encode_prompts(t, {prompts[0], prompts[1]});
   LoadedModel m = load_model(run, book_generation(run, threads_of(run), generation_shape(ids, o)));
   std::string texts[2];
   GenerateHooks hooks;
   hooks.done = [&](size_t i, const Generated& g) { texts[i] = t.decode(g.tokens); };
   generate(*m.runner, ids, o, hooks);
   for (size_t i = 0; i < 2; i++) {
-    std::string text = std::string(kPrompts[i]) + texts[i];
+    std::string text = prompts[i] + texts[i];
     fmt::print("      | ");
     for (char c : text)
       if (c == '\n')
@@ -252,7 +290,9 @@ void results(const RunSpec& run, const TrainSummary& trained) {
                            : fmt::format("; longer: {} demo --minutes {:g} --dir {}-{:g}", program(), kLonger,
                                          run.train.dir, kLonger));
   heading(6, "sample, and export for Hugging Face");
-  show_samples(run);
+  const Tokenizer tokenizer = Tokenizer::load(run.data.tokenizer);
+  const Prompting prompting = prompting_of(run, tokenizer);
+  show_samples(run, tokenizer, prompting.samples);
   f32.precision.compute = f32.precision.grads = "f32";
   fs::path dir = run.train.dir, hf = dir / "hf";
   export_model(load_model(f32), hf, DType::f32);
@@ -265,7 +305,8 @@ void results(const RunSpec& run, const TrainSummary& trained) {
   fmt::print("  hf/                 config.json, model.safetensors, tokenizer: loads in transformers\n");
   fmt::print("\nTry next:\n");
   std::string me = program(), file = (dir / "run.toml").string();
-  fmt::print("  {} generate {} --prompt 'def read(' --temperature 0.5\n", me, file);
+  fmt::print("  {} generate {} --prompt {} --temperature 0.5\n", me, file,
+             quoted_for_a_shell(prompting.next));
   fmt::print("  {} plan {} --set batch.micro=4      what another batch would cost\n", me, file);
   fmt::print("  {} inspect {}                       what is in the checkpoint\n", me, dir.string());
 }

@@ -6,18 +6,13 @@
 #include "cost/flops.h"
 #include "data/token_shard.h"
 #include "spec/hf_config.h"
+#include "spec/kind.h"
 #include "spec/toml.h"
 #include "text/tokenizer.h"
 #include "train/checkpointing.h"
 
 namespace trireme::cli {
 namespace {
-
-bool is_cluster(const std::vector<TomlEntry>& entries) {
-  return std::any_of(entries.begin(), entries.end(), [](const TomlEntry& e) {
-    return e.key == "devices_per_node" || e.key == "memory_bandwidth" || e.key.starts_with("peak");
-  });
-}
 
 Description describe_cluster(const fs::path& p) {
   ClusterSpec c = load_cluster(p);
@@ -72,7 +67,8 @@ Description describe_run_file(const fs::path& p) {
 
 Description describe_toml(const fs::path& p) {
   std::string text = read_small(p, kMostTomlBytes);
-  return is_cluster(parse_toml(text, p.string())) ? describe_cluster(p) : describe_run_file(p);
+  const bool cluster = kind_of_spec(parse_toml(text, p.string())) == SpecKind::cluster;
+  return cluster ? describe_cluster(p) : describe_run_file(p);
 }
 
 Description describe_tokenizer(const fs::path& p) {
@@ -201,7 +197,7 @@ static bool is_data(const fs::path& p) {
 
 bool is_cluster_file(const fs::path& p) {
   if (p.extension() != ".toml" || !fs::is_regular_file(p)) return false;
-  return is_cluster(parse_toml(read_small(p, kMostTomlBytes), p.string()));
+  return kind_of_spec(parse_toml(read_small(p, kMostTomlBytes), p.string())) == SpecKind::cluster;
 }
 
 constexpr std::string_view kReads =

@@ -289,6 +289,7 @@ PlannedRun planned_run(RunRequest request, const std::string& cluster, const Mea
   if (is_device_name(cluster)) return run_on_device(request, cluster);
   if (!cluster.empty()) request.sets.push_back("cluster.file=" + toml_string(cluster));
   ChosenRun chosen = load_or_choose(request, false);
+  tell_notes(chosen.run, request.file);
   PlannedRun p{std::move(chosen.run), {}, {}, std::move(chosen.note), chosen.asked};
   p.cluster = cluster_of(p.run, how);
   if (p.cluster.name.empty()) p.cluster.name = p.run.cluster.file;

@@ -41,6 +41,26 @@ std::vector<std::string> sets_of_layout(const std::string& text) {
   return sets;
 }
 
+std::vector<std::string> sets_of(const SimulateRunRequest& q) {
+  std::vector<std::string> sets = sets_of_layout(q.layout);
+  sets.insert(sets.end(), q.run.sets.begin(), q.run.sets.end());
+  return sets;
+}
+
+// A model has no sequence length or batch of its own: whoever names none is told which are taken.
+void tell_unnamed(const RunSpec& run, const std::vector<std::string>& sets) {
+  std::string unnamed;
+  const auto tell = [&](std::string_view key, std::string_view word, int64_t taken) {
+    for (const std::string& set : sets)
+      if (set.substr(0, set.find('=')) == key) return;
+    unnamed += fmt::format("{}{}={}", unnamed.empty() ? "" : " ", word, taken);
+  };
+  tell("data.seq_len", "seq", run.data.seq_len);
+  tell("batch.global", "global", run.batch.global);
+  tell("batch.micro", "micro", run.batch.micro);
+  if (!unnamed.empty()) fmt::print(stderr, "note: --layout does not name, so these are taken: {}\n", unnamed);
+}
+
 RunSpec run_of_options(const SimulateRunRequest& q, ScaledRun& s) {
   const KnownShape* known = shipped_catalog().shape_named(q.model);
   RunSpec base;
@@ -51,9 +71,7 @@ RunSpec run_of_options(const SimulateRunRequest& q, ScaledRun& s) {
   base.model.max_positions = 0;
   if (known)
     s.window = known->window, s.window_share = known->window_share, s.expert_bias = known->expert_bias;
-  std::vector<std::string> sets = sets_of_layout(q.layout);
-  sets.insert(sets.end(), q.run.sets.begin(), q.run.sets.end());
-  return parse_run(save_run(base), "--layout", sets);
+  return parse_run(save_run(base), "--layout", sets_of(q));
 }
 
 // What a step is simulated of, and how.
@@ -154,6 +172,7 @@ Subject subject_of(const SimulateRunRequest& q) {
     price_in_closed_form(q, s, std::move(scaled));
   s.title = fmt::format("{} on {} {}: {}", q.model.empty() ? q.run.file : q.model, s.run.world(), s.device,
                         layout_text(s.run));
+  if (q.run.file.empty()) tell_unnamed(s.run, sets_of(q));
   return s;
 }
 

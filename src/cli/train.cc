@@ -27,9 +27,9 @@ void refuse_foreign_memory(const RunSpec& run, const Forecast& f, int64_t ranks_
   const int64_t memory = here.memory_limit > 0 ? std::min(here.memory, here.memory_limit) : here.memory;
   if (memory <= 0 || f.host_bytes() <= memory / ranks_here) return;
   bad_request(
-      "this machine has {} bytes of memory, and each of the {} ranks that train on it needs {}: "
+      "this machine has {} of memory, and each of the {} ranks that train on it needs {}: "
       "cluster.file, {}, describes other machines: `trireme plan` forecasts them, and the run trains there",
-      memory, ranks_here, f.host_bytes(), run.cluster.file);
+      human_bytes(memory), ranks_here, human_bytes(f.host_bytes()), run.cluster.file);
 }
 
 }  // namespace
@@ -110,12 +110,13 @@ TrainSummary train_with_progress(const RunSpec& run, TrainingSetup& t, bool quie
     if (quiet) return;
     if (const std::string time = time_line(run, t.forecast); t.says_time && !time.empty())
       fmt::print(stderr, "forecast: {}\n", time);
-    bar.emplace("train", run.train.steps, Progress::Options{.begin = done, .line_every_s = 10});
+    bar.emplace("train", run.train.steps,
+                Progress::Options{.begin = done, .line_every = run.train.log_every});
   };
   hooks.eval = [&](int64_t step, int64_t done, int64_t all) {
     if (quiet) return;
     std::lock_guard lock(bar_mutex);
-    bar->update(step, fmt::format("step {}  held-out windows {} of {}", step, done, all));
+    bar->update(step - 1, fmt::format("step {}  held-out windows {} of {}", step, done, all));
   };
   hooks.step = [&](const StepMetrics& m) {
     if (quiet) return;
@@ -199,11 +200,13 @@ void train_here(const RunRequest& request, const Deadline& deadline) {
   run = choose_recompute(run, cluster, rank_threads_of(run));
   TrainingSetup t = prepare_training(run, chosen.asked, cluster, run.world());
   t.options.deadline = deadline;
+  tell_notes(run, request.file);  // of a run that starts
   end(run, train_with_progress(run, t, request.json), request.json);
 }
 
-void train_in(TrainingJob& job, const Deadline& deadline, bool json) {
-  const bool first = job.world->rank() == 0;
+void train_in(TrainingJob& job, const Deadline& deadline, const RunRequest& request) {
+  const bool first = job.world->rank() == 0, json = request.json;
+  if (first) tell_notes(job.run, request.file);
   job.setup.options.deadline = deadline;
   const TrainSummary s = train_with_progress(job.run, job.setup, json || !first, job.world.get());
   try {
@@ -278,7 +281,7 @@ void add_train(CLI::App& app) {
                               Fault::request),
                         started);
     const std::unique_ptr<TrainingJob> job = started ? join_training(*request, *started) : nullptr;
-    job ? train_in(*job, deadline, request->json) : train_here(*request, deadline);
+    job ? train_in(*job, deadline, *request) : train_here(*request, deadline);
   });
 }
 

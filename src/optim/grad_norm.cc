@@ -66,7 +66,6 @@ GradNorm::GradNorm(const ParamSet& set, const FlatState& flat, Arena& arena) {
   }
   if (set.divided) n += 2 * int64_t(set.params.size());
   sums_ = Owned(arena, Bucket::scratch, {n}, DType::f64);
-  host_.resize(size_t(n));
 }
 
 // Sums of squares of some elements of a unit, from place `at` on; returns where the next ones go.
@@ -110,9 +109,10 @@ std::span<const double> GradNorm::squares(Device& device, const ParamSet& set, c
     at = whole ? add(device, set, flat, u, share, at, stream)
                : add_answered(device, set, flat, u, share, at, stream);
   }
-  std::span<double> values = std::span(host_).first(size_t(at));
-  device.download(values.data(), sums_->narrow(0, 0, at));
-  return values;
+  // A plan has no numbers, and its model may have more blocks than this host has memory for.
+  host_.resize(device.has_data() ? size_t(at) : 0);
+  device.download(host_.data(), sums_->narrow(0, 0, at));
+  return host_;
 }
 
 double GradNorm::compute(Device& device, const ParamSet& set, const FlatState& flat, Communicator* world,

@@ -136,10 +136,10 @@ AutoChoice choose_layout(const RunSpec& run, const AutoWish& wish, const Cluster
   const auto leanest = std::min_element(out.tried.begin(), out.tried.end(),
                                         [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
   bad_request(
-      "{}: none of {} layouts fits; the leanest ({}) takes {} bytes a rank, and each of {} ranks has {}; "
+      "{}: none of {} layouts fits; the leanest ({}) takes {} a rank, and each of {} ranks has {}; "
       "give a shorter data.seq_len, a smaller model, or fewer ranks",
-      asked, out.tried.size(), leanest->text, leanest->bytes, wish.ranks,
-      cluster.memory_bytes / std::max<int64_t>(1, wish.ranks));
+      asked, out.tried.size(), leanest->text, exact_bytes(leanest->bytes), wish.ranks,
+      exact_bytes(cluster.memory_bytes / std::max<int64_t>(1, wish.ranks)));
 }
 
 std::string to_text(const AutoChoice& c) {

@@ -187,11 +187,13 @@ Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpe
 
 std::string why_not(const RunSpec& run, const Forecast& f) {
   if (f.fits) return {};
-  const std::string shared = f.ranks_on_device > 1 ? fmt::format(" that {} ranks share, {} bytes for each",
-                                                                 f.ranks_on_device, f.allowed_bytes())
-                                                   : "";
-  return fmt::format("this run needs {} bytes on rank {}, and the device has {}{}: {}; {}", f.device_bytes(),
-                     f.booking.tape.rank, f.memory_bytes, shared, buckets_text(f), remedies_text(run, f));
+  const std::string shared = f.ranks_on_device > 1
+                                 ? fmt::format(" that {} ranks share, {} for each", f.ranks_on_device,
+                                               exact_bytes(f.allowed_bytes()))
+                                 : "";
+  return fmt::format("this run needs {} on rank {}, and the device has {}{}: {}; {}",
+                     exact_bytes(f.device_bytes()), f.booking.tape.rank, exact_bytes(f.memory_bytes), shared,
+                     buckets_text(f), remedies_text(run, f));
 }
 
 }  // namespace trireme

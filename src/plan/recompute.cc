@@ -102,9 +102,9 @@ RunSpec choose_recompute(RunSpec run, const ClusterSpec& cluster, int threads) {
   if (!limit.holds(b) && !limit.asked) return with_choice(run, order, n, 0);  // the forecast says why not
   if (!limit.holds(b))
     bad_request(
-        "layout.recompute = \"auto\": with all blocks computed again a rank still takes {} bytes, and {} are "
+        "layout.recompute = \"auto\": with all blocks computed again a rank still takes {}, and {} are "
         "allowed; give a smaller batch.micro than {}, or a larger layout.recompute_limit",
-        limit.taken(b), limit.bytes, run.batch.micro);
+        exact_bytes(limit.taken(b)), exact_bytes(limit.bytes), run.batch.micro);
   if (n == 0) return with_choice(run, order, 0, 0);
   // (low, high]: high blocks are enough, low are not.
   int64_t low = 0, high = most_blocks(run);

@@ -467,21 +467,6 @@ std::vector<Problem> problems_of(const RunSpec& run) {
   return out;
 }
 
-std::string note_of(const RunSpec& run) {
-  const ModelSpec &m = run.model, own = ModelSpec::of(m.arch);
-  std::string keys;
-  auto foreign = [&](std::string_view key, const std::string& is, const std::string& others) {
-    keys += fmt::format("{}model.{} = {} where {} has {}", keys.empty() ? "" : ", ", key, shown(is), m.arch,
-                        shown(others));
-  };
-  if (m.norm != own.norm) foreign("norm", m.norm, own.norm);
-  if ((m.activation == "swiglu") != (own.activation == "swiglu"))
-    foreign("activation", m.activation, own.activation);
-  if (m.positions != own.positions) foreign("positions", m.positions, own.positions);
-  if (keys.empty()) return keys;
-  return keys + ": it trains, but cannot be exported as a Hugging Face model; remove the lines unless meant";
-}
-
 // Where no rank's gradients are of a part of the batch that is whole replicas (optim/noise_scale.h).
 static void refuse_noise_scale(const RunSpec& run, bool apart, Problems& out) {
   const LayoutSpec& l = run.layout;

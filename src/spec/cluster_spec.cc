@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "spec/kind.h"
 #include "spec/reader.h"
 #include "spec/toml.h"
 #include "spec/walk.h"
@@ -119,7 +120,13 @@ std::string lines_of(const std::string& value) {
 }  // namespace
 
 ClusterSpec parse_cluster(std::string_view toml, std::string_view file) {
-  Reader reader(parse_toml(toml, file), std::string(file));
+  std::vector<TomlEntry> entries = parse_toml(toml, file);
+  if (kind_of_spec(entries) == SpecKind::run)
+    bad_request(
+        "{} is a run file; right is a cluster file, such as `trireme bench --out FILE` writes of this "
+        "machine",
+        file);
+  Reader reader(std::move(entries), std::string(file));
   ClusterSpec cluster;
   reader.read(cluster);
   for (const auto& [name, c] : {std::pair("alone", &cluster.alone), {"together", &cluster.together}})

@@ -299,7 +299,10 @@ std::string nearest_layout_text(const RunSpec& run) {
   for (size_t i = 0; i < before.size(); i++)
     if (before[i].value != after[i].value)
       changes += fmt::format("{}{} = {}", changes.empty() ? "" : ", ", after[i].key, after[i].value);
-  return changes.empty() ? "" : "; the nearest layout that works: " + changes;
+  if (changes.empty()) return "";
+  const int64_t ranks = run.world();
+  return fmt::format("; the nearest layout of {} that works: {}",
+                     ranks == 1 ? "1 rank" : fmt::format("{} ranks", ranks), changes);
 }
 
 }  // namespace trireme

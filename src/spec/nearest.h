@@ -14,7 +14,7 @@ namespace trireme {
 // else than the layout is wrong. The model is finished, values are in their ranges.
 std::optional<RunSpec> nearest_layout(const RunSpec&);
 
-// "; the nearest layout that works: layout.dp = 4, layout.tp = 1" (of what changes), or "".
+// "; the nearest layout of 4 ranks that works: layout.dp = 4, layout.tp = 1" (of what changes), or "".
 std::string nearest_layout_text(const RunSpec&);
 
 }  // namespace trireme

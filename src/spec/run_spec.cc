@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "spec/hf_config.h"
 #include "spec/identity.h"
+#include "spec/kind.h"
 #include "spec/nearest.h"
 #include "spec/reader.h"
 #include "spec/supported.h"
@@ -166,6 +167,11 @@ bool determines_numbers(const RunSpec& run, const std::string& key) {
 RunSpec parse_run(std::string_view toml, std::string_view file, std::span<const std::string> sets,
                   const LoadOptions& options) {
   std::vector<TomlEntry> entries = parse_toml(toml, file);
+  if (kind_of_spec(entries) == SpecKind::cluster)
+    bad_request(
+        "{} is a cluster file, which describes machines; right is a run file (`trireme config` prints one), "
+        "which names machines by [cluster] file = {}",
+        file, toml_string(file));
   std::vector<std::string> failures;
   for (const std::string& s : sets) {
     try {
@@ -184,6 +190,13 @@ RunSpec parse_run(std::string_view toml, std::string_view file, std::span<const 
 }
 
 RunSpec load_run(const fs::path& path, std::span<const std::string> sets, const LoadOptions& options) {
+  std::error_code ec;
+  if (fs::is_directory(path, ec)) {
+    std::string inside;
+    for (const char* name : {"plan.toml", "run.toml"})  // the latter has a name for those who wrote it
+      if (fs::is_regular_file(path / name, ec)) inside = ", such as " + (path / name).string();
+    bad_request("{} is a folder; right is a run file{}", path.string(), inside);
+  }
   return parse_run(read_small(path, kMostTomlBytes), path.string(), sets, options);
 }
 

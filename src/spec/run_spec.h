@@ -289,7 +289,7 @@ struct TrainSpec {
   double timeout = 600;
   std::string dir = "runs/demo";
   CountOrAuto checkpoint_every{.count = 200};
-  int64_t keep = 2, eval_every = 0, eval_batches = 0, log_every = 10, check_every = 100;
+  int64_t keep = 2, eval_every = 0, eval_batches = 0, log_every = 0, check_every = 100;
   bool tensorboard = true, check_comm = false, deterministic = true;
   std::string trace_steps, record_routing;
   bool async_save = true;
@@ -339,8 +339,9 @@ struct TrainSpec {
     v("eval_every", eval_every, "steps", "loss on data.valid; 0 = only at the end", between(0, 1e12));
     v("eval_batches", eval_batches, "microbatches", "of one evaluation; 0 = all of data.valid",
       between(0, 1e12));
-    v("log_every", log_every, "steps", "between progress lines where the output is not a terminal",
-      between(1, 1e12));
+    v("log_every", log_every, "steps",
+      "between progress lines where the output is not a terminal; 0 = a line every ten seconds",
+      between(0, 1e12));
     v("check_every", check_every, "steps",
       "replicas compare a hash of weights and optimizer state; 0 = never", between(0, 1e12));
     v("check_comm", check_comm, "",
@@ -441,10 +442,6 @@ struct Problem {
 // What is contradictory between values that are in range one by one; empty = valid. Call model.finish()
 // before.
 std::vector<Problem> problems_of(const RunSpec&);
-
-// What is valid and seldom meant: a model that mixes one architecture's parts with another's. Empty =
-// nothing.
-std::string note_of(const RunSpec&);
 
 // What this version cannot run (yet): one Error (request), a line for each key, with what works.
 void refuse_unsupported(const RunSpec&);

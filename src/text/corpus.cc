@@ -85,6 +85,10 @@ std::string first_line_of(const std::string& command) {
 
 }  // namespace
 
+bool looks_like_text(const fs::path& path) {
+  return kind_of(path) != Kind::binary;
+}
+
 Corpus gather_corpus(const fs::path& root, const CorpusOptions& options) {
   std::error_code error;
   if (!fs::is_directory(root, error)) bad_request("{} is not a folder of texts", root.string());

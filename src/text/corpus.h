@@ -30,9 +30,11 @@ struct CorpusOptions {
   int64_t max_file_bytes = int64_t(64) << 20;
 };
 
-// All files below root but hidden ones, empty ones, and those that are no text (a zero byte in the first 8
-// KiB, as git decides it). Links to folders are not followed. bad_request when root is no folder or holds no
-// such file.
+// No zero byte in its first 8 KiB, as git decides it; also where it cannot be read.
+bool looks_like_text(const fs::path&);
+
+// All files below root but hidden ones, empty ones, and those that do not look like text. Links to folders
+// are not followed. bad_request when root is no folder or holds no such file.
 Corpus gather_corpus(const fs::path& root, const CorpusOptions&);
 
 // Whether a file is held out, from a hash of its relative path: the same file on every machine and in every

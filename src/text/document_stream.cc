@@ -130,7 +130,8 @@ std::string_view DocumentStream::text(const DocumentBatch& batch, const Document
   std::string_view text = std::string_view(batch.bytes).substr(part.begin, part.bytes);
   if (part.line == 0) return text;
   buffer = json_text(text, options_.key,
-                     fmt::format("{}, line {}", sources_[size_t(part.source)].path.string(), part.line));
+                     fmt::format("{}, line {}", sources_[size_t(part.source)].path.string(), part.line),
+                     "; --key names the one that holds the text");
   return buffer;
 }
 

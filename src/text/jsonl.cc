@@ -1,5 +1,7 @@
 #include "text/jsonl.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -7,6 +9,22 @@
 #include "base/json.h"
 
 namespace trireme {
+namespace {
+
+// The first of an object's, for somebody who looks for the one that holds the text.
+std::string keys_of(const nlohmann::json& object) {
+  constexpr size_t kMost = 8, kLongest = 64;
+  std::string keys;
+  size_t n = 0;
+  for (const auto& [key, value] : object.items()) {
+    if (n++ == kMost) return keys + ", ...";
+    keys += fmt::format("{}{:?}{}", keys.empty() ? "" : ", ", key.substr(0, kLongest),
+                        key.size() > kLongest ? "..." : "");
+  }
+  return keys.empty() ? "none at all" : keys;
+}
+
+}  // namespace
 
 JsonLines::JsonLines(const fs::path& path, std::string key) : file_(path), key_(std::move(key)) {
   std::string_view all(reinterpret_cast<const char*>(file_.bytes().data()), file_.bytes().size());
@@ -25,11 +43,12 @@ std::string JsonLines::read(int64_t document) const {
   return json_text({text, line.bytes}, key_, fmt::format("{}, line {}", file_.path().string(), line.number));
 }
 
-std::string json_text(std::string_view line, const std::string& key, const std::string& where) {
+std::string json_text(std::string_view line, const std::string& key, const std::string& where,
+                      std::string_view what_to_do) {
   auto value = nlohmann::json::parse(line.begin(), line.end(), nullptr, /*allow_exceptions=*/false);
   if (!value.is_object()) bad_request("{}: not a JSON object", where);
   auto it = value.find(key);
-  if (it == value.end()) bad_request("{}: no key {:?}; which key holds the text?", where, key);
+  if (it == value.end()) bad_request("{}: no key {:?}, but {}{}", where, key, keys_of(value), what_to_do);
   if (!it->is_string()) bad_request("{}: {:?} is not a string", where, key);
   return std::move(it->get_ref<std::string&>());
 }

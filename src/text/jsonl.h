@@ -9,8 +9,10 @@
 
 namespace trireme {
 
-// The text under `key` of one line; bad_request begins with `where`.
-std::string json_text(std::string_view line, const std::string& key, const std::string& where);
+// The text under `key` of one line; bad_request begins with `where`; of a key that is missing it names those
+// that are there, and ends with what_to_do.
+std::string json_text(std::string_view line, const std::string& key, const std::string& where,
+                      std::string_view what_to_do = {});
 bool is_json_lines(const fs::path&);  // by its name: .jsonl or .ndjson
 
 // A mapped .jsonl: lines are found once and parsed when asked for, by any thread. Lines of blanks are no

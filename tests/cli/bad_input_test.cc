@@ -63,6 +63,7 @@ void add_hf(const fs::path& folder) {
            in_folder("[model]\nfrom = \"{}/hf\"\n"
                      "[data]\ntrain = \"{}/data/train\"\nvalid = \"{}/data/valid\"\nseq_len = 13\n"
                      "[batch]\nglobal = 4\nmicro = 2\n"
+                     "[optimizer]\nwarmup = 1\n"
                      "[train]\nsteps = 2\nthreads = 1\ndir = \"{}/run\"\n"
                      "[cluster]\nfile = \"{}/cluster.toml\"\n",
                      folder));
@@ -88,7 +89,14 @@ const std::vector<Case> kCases = {
     {"OptionOfNoNumber", {"generate", "{}/run.toml", "--tokens", "many"}, {"--tokens", "many"}},
     // ---- run files ----
     {"NoSuchRunFile", {"train", "{}/none.toml"}, {"{}/none.toml", "No such file"}},
-    {"RunFileIsAFolder", {"plan", "{}/data"}, {"{}/data", "not a regular file"}},
+    {"RunFileIsAFolder", {"plan", "{}/data"}, {"{}/data is a folder; right is a run file"}},
+    {"RunFileIsInAFolder", {"train", "{}"}, {"{} is a folder; right is a run file, such as {}/run.toml"}},
+    {"RunFileIsAClusters",
+     {"plan", "{}/cluster.toml"},
+     {"{}/cluster.toml is a cluster file", "right is a run file", "[cluster] file = \"{}/cluster.toml\""}},
+    {"ClusterFileIsARuns",
+     {"plan", "{}/run.toml", "--set", "cluster.file={}/run.toml"},
+     {"{}/run.toml is a run file; right is a cluster file"}},
     {"NoToml", {"train", "{}/run.toml"}, {"{}/run.toml:"}, edit("[batch]", "[batch")},
     {"UnknownKey",
      {"train", "{}/run.toml"},
@@ -151,7 +159,7 @@ const std::vector<Case> kCases = {
     {"NoSuchClusterFile", {"plan", "{}/run.toml", "--set", "cluster.file={}/none.toml"}, {"{}/none.toml"}},
     {"DoesNotFit",
      {"train", "{}/run.toml"},
-     {"this run needs", "bytes on rank 0", "4096", "none of", "single changes"},
+     {"this run needs", "on rank 0", "has 4096 bytes (4.00 KiB)", "none of", "single changes"},
      [](const fs::path& f) {
        std::string s = read_text(f / "cluster.toml");
        put_file(f / "cluster.toml", replaced(s, "17179869184", "4096"));
@@ -438,7 +446,7 @@ TEST(BadInput, ALayoutThatIsNotSupportedComesWithTheNearestThatIs) {
         tmp.path(), {verb, run, "--set", "layout.dp=2", "--set", "layout.ep=2", "--set", "batch.global=8"});
     EXPECT_EQ(r.code, 2);
     EXPECT_NE(r.err.find("layout.ep: 2 is not supported by this version"), r.err.npos) << r.err;
-    EXPECT_NE(r.err.find("; the nearest layout that works: layout.ep = 1"), r.err.npos) << r.err;
+    EXPECT_NE(r.err.find("; the nearest layout of 2 ranks that works: layout.ep = 1"), r.err.npos) << r.err;
     EXPECT_FALSE(fs::exists(tmp / "run"));
   }
 }

@@ -3,7 +3,6 @@
 #include <signal.h>
 #include <sys/mount.h>
 #include <unistd.h>
-#include <fstream>
 
 #include <cerrno>
 #include <chrono>
@@ -13,6 +12,7 @@
 
 #include "base/interrupt.h"
 #include "base/json.h"
+#include "base/progress.h"
 #include "process.h"
 #include "sanitized.h"
 #include "spec/cluster_spec.h"
@@ -103,6 +103,35 @@ TEST(Train, AChosenLayoutIsWrittenAndKept) {
   }
 }
 
+// What a run file says and its writer seldom means is told once, before the first step; so is a held-out
+// shard that is not there.
+TEST(Train, TellsWhatIsSeldomMeant) {
+  TempFolder tmp;
+  const fs::path file = tiny_run_file(tmp.path(), 3);
+  const Ran r = trireme(tmp.path(), train_args(file, {"--set", "optimizer.warmup=6", "--set", "layout.zero=1",
+                                                      "--set", "data.valid=nowhere/valid"}));
+  ASSERT_EQ(r.code, 0) << r.err;
+  const auto once = [&](const std::string& text) {
+    const size_t at = r.err.find(text);
+    EXPECT_NE(at, r.err.npos) << text << "\nnot in " << r.err;
+    EXPECT_EQ(r.err.find(text, at + 1), r.err.npos) << r.err;
+  };
+  once("note: " + file.string() + ": optimizer.warmup = 6 of train.steps = 3: the learning rate ends at");
+  once("note: " + file.string() + ": layout.zero = 1 shards over dp x cp, which is 1");
+  once("there is no held-out shard nowhere/valid (data.valid): it is not evaluated\n");
+}
+
+// Where the output is no terminal: a line each log_every steps.
+TEST(Train, LogEverySteps) {
+  TempFolder tmp;
+  const Ran r = trireme(tmp.path(), train_args(tiny_run_file(tmp.path(), 8), {"--set", "train.log_every=3"}));
+  ASSERT_EQ(r.code, 0) << r.err;
+  std::string steps;
+  for (size_t at = 0; (at = r.err.find("  step ", at)) != r.err.npos; at++)
+    steps += r.err.substr(at + 7, r.err.find(' ', at + 7) - at - 7) + " ";
+  EXPECT_EQ(steps, "1 3 6 8 ") << r.err;
+}
+
 // What cannot fit is refused in a line with what would make it fit; that does, and plan says the same.
 TEST(Train, WhatCannotFitIsRefusedWithARemedyThatWorks) {
   TempFolder tmp;
@@ -125,7 +154,7 @@ TEST(Train, WhatCannotFitIsRefusedWithARemedyThatWorks) {
   const std::string first = refused["remedies"][0]["change"];
   const Ran no = trireme(tmp.path(), train_args(file, {"--set", "layout.dp=3"}));
   expect_one_line(no, 2,
-                  {fmt::format("this run needs {} bytes on rank 0", need), "optimizer", first,
+                  {fmt::format("this run needs {} on rank 0", exact_bytes(need)), "optimizer", first,
                    refused["remedies"][1]["change"]});
   EXPECT_EQ(no.err, "trireme: " + refused["why_rejected"].get<std::string>() + "\n");
   EXPECT_FALSE(fs::exists(tmp / "run"));

@@ -1,10 +1,14 @@
 #include "base/interrupt.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <cmath>
+#include <string_view>
 
 #include "base/error.h"
 
@@ -34,6 +38,36 @@ TEST(InterruptDeathTest, TheSecondSignalLeavesAtOnce) {
   };
   EXPECT_EXIT(two(SIGTERM, SIGTERM), ::testing::ExitedWithCode(3), "a second signal: leaves at once");
   EXPECT_EXIT(two(SIGUSR1, SIGINT), ::testing::ExitedWithCode(3), "");
+}
+
+// Who presses Ctrl-C at a terminal is answered; a pipe, where every rank would say it, is not.
+TEST(Interrupt, ATerminalIsToldAtTheFirstSignal) {
+  const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+  ASSERT_GE(terminal, 0);
+  ASSERT_EQ(grantpt(terminal), 0);
+  ASSERT_EQ(unlockpt(terminal), 0);
+  int pipe_ends[2];
+  ASSERT_EQ(pipe(pipe_ends), 0);
+  const int screen = open(ptsname(terminal), O_RDWR | O_NOCTTY), before = dup(STDERR_FILENO);
+  ASSERT_GE(screen, 0);
+  for (const int to : {pipe_ends[1], screen}) {
+    dup2(to, STDERR_FILENO);
+    install_interrupt_handlers();
+    clear_interrupt();
+    raise(SIGINT);
+    dup2(before, STDERR_FILENO);
+    clear_interrupt();
+  }
+  install_interrupt_handlers();
+  close(pipe_ends[1]);
+  char said[256];
+  EXPECT_EQ(read(pipe_ends[0], said, sizeof said), 0);
+  pollfd ready{.fd = terminal, .events = POLLIN, .revents = 0};
+  ASSERT_EQ(poll(&ready, 1, 10000), 1) << "nothing was said";
+  const ssize_t n = read(terminal, said, sizeof said);
+  ASSERT_GT(n, 0);
+  EXPECT_NE(std::string_view(said, size_t(n)).find("stops in good order"), std::string_view::npos);
+  for (const int fd : {pipe_ends[0], screen, terminal, before}) close(fd);
 }
 
 // What a supervisor passes on may have found this process already.

@@ -126,6 +126,49 @@ TEST_F(ProgressTest, NeverWiderThanTheTerminal) {
   EXPECT_EQ(s.size(), 1 + 59 + 4u);
 }
 
+// A narrow terminal takes from the bar, then from the text; how much is left stays in sight.
+TEST_F(ProgressTest, TheTimeLeftIsTheLastToGo) {
+  const auto at = [&](int columns, const std::string& text) {
+    std::rewind(file_);
+    fake_now = 0;
+    Progress::Options o = options(true);
+    o.columns = columns, o.redraw_every_s = 0;
+    Progress p("train", 100, o);
+    p.update(10);
+    fake_now = 40;
+    p.update(50, text);
+    const std::string all = written();
+    const size_t begin = all.rfind('\r') + 1;
+    return all.substr(begin, all.rfind("\x1b[K") - begin);
+  };
+  EXPECT_EQ(at(80, "loss 3.2"), "train [============>           ]  50 %  loss 3.2  50.0 s left");
+  EXPECT_EQ(at(56, "loss 3.2"), "train [=========>        ]  50 %  loss 3.2  50.0 s left");
+  EXPECT_EQ(at(46, "loss 3.2"), "train [====>   ]  50 %  loss 3.2  50.0 s left");
+  EXPECT_EQ(at(45, "loss 3.2"), "train  50 %  loss 3.2  50.0 s left");
+  EXPECT_EQ(at(30, "loss 3.2  2 tokens/s"), "train  50 %  los  50.0 s left");
+  EXPECT_EQ(at(20, "loss 3.2"), "train  50 %  50.0 s");
+}
+
+TEST_F(ProgressTest, ALineEachSoMuchOfTheWork) {
+  {
+    Progress::Options o = options(false);
+    o.line_every = 4;
+    Progress p("train", 10, o);
+    for (int i = 1; i <= 10; i++) p.update(i), p.update(i, "again");
+  }
+  EXPECT_EQ(written(),
+            "train  10 %\n"
+            "train  40 %  0 us left\n"
+            "train  80 %  0 us left\n"
+            "train 100 %  again\n");
+}
+
+TEST(Human, ExactBytes) {
+  EXPECT_EQ(exact_bytes(1), "1 byte");
+  EXPECT_EQ(exact_bytes(1023), "1023 bytes");
+  EXPECT_EQ(exact_bytes(1537), "1537 bytes (1.50 KiB)");
+}
+
 TEST_F(ProgressTest, ResumedWorkDoesNotCountInTheSpeed) {
   {
     Progress::Options o = options(false);

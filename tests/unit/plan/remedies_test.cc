@@ -2,10 +2,12 @@
 #include "plan/remedies.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <sstream>
 
+#include "base/progress.h"
 #include "plan/recompute.h"
 #include "spec/run_schedule.h"
 
@@ -164,12 +166,29 @@ TEST(Remedies, TheLineNamesTheWorstRankAndTheTwoCheapest) {
   const Forecast f = with_remedies(asked, c);
   const std::string line = why_not(run, f);
   for (const std::string& part :
-       {fmt::format("this run needs {} bytes on rank 2", need), fmt::format("{} bytes for each", need - 1),
-        std::string(": weights "), std::string("optimizer "), std::string("activations ")})
+       {fmt::format("this run needs {} on rank 2", exact_bytes(need)),
+        fmt::format("{} for each", exact_bytes(need - 1)), std::string(": weights "),
+        std::string("optimizer "), std::string("activations ")})
     EXPECT_NE(line.find(part), std::string::npos) << part << "\n" << line;
   ASSERT_GE(f.remedies->found.size(), 3u);
   for (size_t i = 0; i < f.remedies->found.size(); i++)
     EXPECT_EQ(line.find(to_text(f.remedies->found[i])) != std::string::npos, i < 2) << i << "\n" << line;
+}
+
+// A plan computes nothing: it holds no number for each block of a model that is too large for any host.
+TEST(Forecast, OfTrillionsOfParametersTakesLittleMemory) {
+  RunSpec run = large_run();
+  run.model.layers = 64, run.model.hidden = 49152, run.model.ffn = 196608;
+  run.model.heads = run.model.kv_heads = 384, run.model.head_dim = 128;
+  const auto peak_kib = [] {
+    rusage used{};
+    getrusage(RUSAGE_SELF, &used);
+    return used.ru_maxrss;
+  };
+  const auto before = peak_kib();
+  const Forecast f = forecast_on(run, machine_of(int64_t(1) << 30));
+  EXPECT_GT(f.booking.parameters, int64_t(1e12));
+  EXPECT_LT(peak_kib() - before, 1 << 20) << "KiB";  // a GiB
 }
 
 // Gradients that are "auto" follow the microbatches: a smaller microbatch is booked with f32 sums.

@@ -40,7 +40,7 @@ TEST(NearestLayout, IsSaidInTheTextOfARefusal) {
   };
   EXPECT_EQ(said({}).find("nearest"), std::string::npos);
   const std::string text = said({.nearest = true});
-  EXPECT_NE(text.find("4 does not divide model.heads = 6; the nearest layout that works: layout."),
+  EXPECT_NE(text.find("4 does not divide model.heads = 6; the nearest layout of 4 ranks that works: layout."),
             std::string::npos)
       << text;
   EXPECT_EQ(text.find('\n'), std::string::npos);
@@ -56,10 +56,11 @@ TEST(NearestLayout, ChangesTheFewestKeys) {
   EXPECT_EQ(two.world(), 4);
   RunSpec s;
   s.layout.sequence = true;  // says nothing with tp = 1
-  EXPECT_EQ(nearest_layout_text(finished(s)), "; the nearest layout that works: layout.sequence = false");
+  EXPECT_EQ(nearest_layout_text(finished(s)),
+            "; the nearest layout of 1 rank that works: layout.sequence = false");
   RunSpec b;
   b.batch.global = 6, b.batch.micro = 4;
-  EXPECT_EQ(nearest_layout_text(finished(b)), "; the nearest layout that works: batch.micro = 2");
+  EXPECT_EQ(nearest_layout_text(finished(b)), "; the nearest layout of 1 rank that works: batch.micro = 2");
   RunSpec m;
   m.train.steps = 10, m.train.trace_steps = "20";  // nothing of the layout's
   EXPECT_FALSE(nearest_layout(finished(m)));
@@ -70,10 +71,12 @@ TEST(NearestLayout, OffersTheChunksThatAScheduleTakes) {
   for (const char* schedule : {"zb-v", "v-half", "v-min", "dualpipe-v", "interleaved"}) {
     RunSpec r;
     r.model.layers = 8, r.batch.global = 8, r.batch.micro = 1, r.layout.pp = 2, r.layout.schedule = schedule;
-    EXPECT_EQ(nearest_layout_text(finished(r)), "; the nearest layout that works: layout.chunks = 2")
+    EXPECT_EQ(nearest_layout_text(finished(r)),
+              "; the nearest layout of 2 ranks that works: layout.chunks = 2")
         << schedule;
     r.layout.schedule = "zb-h1", r.layout.chunks = 2;
-    EXPECT_EQ(nearest_layout_text(finished(r)), "; the nearest layout that works: layout.chunks = 1");
+    EXPECT_EQ(nearest_layout_text(finished(r)),
+              "; the nearest layout of 2 ranks that works: layout.chunks = 1");
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include "run_text.h"
 #include "spec/identity.h"
+#include "spec/notes.h"
 #include "spec/recompute.h"
 #include "spec/supported.h"
 #include "spec/toml.h"
@@ -356,14 +357,35 @@ TEST(RunSpec, TheTableMayBeEditedAnywhere) {
 }
 
 TEST(RunSpec, PartsOfAnotherArchitectureAreNotedOrRefused) {
-  EXPECT_EQ(note_of(parse("[model]\narch = \"gpt2\"\nactivation = \"gelu\"\ntied = false")), "");
-  EXPECT_EQ(note_of(parse("")), "");
-  std::string note = note_of(parse("[model]\narch = \"gpt2\"\nnorm = \"rms\"\nactivation = \"swiglu\""));
+  EXPECT_TRUE(notes_of(parse("[model]\narch = \"gpt2\"\nactivation = \"gelu\"\ntied = false")).empty());
+  EXPECT_TRUE(notes_of(parse("")).empty());
+  const std::vector<std::string> notes =
+      notes_of(parse("[model]\narch = \"gpt2\"\nnorm = \"rms\"\nactivation = \"swiglu\""));
+  ASSERT_EQ(notes.size(), 1u);
+  const std::string& note = notes[0];
   EXPECT_HAS(note, "model.norm = \"rms\" where gpt2 has \"layer\"");
   EXPECT_HAS(note, "model.activation = \"swiglu\"");
   EXPECT_EQ(note.find("positions"), std::string::npos);
   EXPECT_HAS(wrong("[model]\narch = \"gpt2\"\nrope_theta = 5e5", {}),
              "model.rope_theta: 500000 has no effect on learned positions");
+}
+
+TEST(RunSpec, WhatIsSeldomMeantIsNoted) {
+  const auto noted = [](const char* toml) {
+    const std::vector<std::string> notes = notes_of(parse(toml));
+    return notes.size() == 1 ? notes[0] : fmt::format("{} notes", notes.size());
+  };
+  EXPECT_EQ(noted("[optimizer]\nlr = 0"), "optimizer.lr = 0: the weights stay as they are");
+  EXPECT_EQ(
+      noted("[optimizer]\nlr = 1e-3\nwarmup = 200\n[train]\nsteps = 50"),
+      "optimizer.warmup = 200 of train.steps = 50: the learning rate ends at 0.00025 and never reaches lr = "
+      "0.001");
+  EXPECT_EQ(noted("[optimizer]\nwarmup = 50\n[train]\nsteps = 50"), "0 notes");
+  EXPECT_EQ(noted("[layout]\nzero = 3"),
+            "layout.zero = 3 shards over dp x cp, which is 1: each rank holds all of its state");
+  EXPECT_EQ(noted("[layout]\nzero = 2\ncp = 2"), "0 notes");
+  EXPECT_EQ(noted("[layout]\nzero = 2\ndp = 2\nshard_group = 1"),
+            "layout.zero = 2 with layout.shard_group = 1: each rank holds all of its state");
 }
 
 }  // namespace
