@@ -104,6 +104,64 @@ class GpuCheck(unittest.TestCase):
         self.assertAlmostEqual(ends[0][1], 0.5)
         self.assertAlmostEqual(ends[1][1], 1)
 
+    def test_each_part_brings_its_logs_back(self):
+        back = self.folder / "back"
+        seen = []
+
+        def second(c):
+            with tarfile.open(back / "all.tar.xz") as t:
+                seen.append(set(t.getnames()))
+            c.step("two", ["true"])
+
+        def steps(c):
+            c.parts(("a", 0.5, lambda: c.step("one", ["true"])), ("b", 0.5, lambda: second(c)))
+
+        with contextlib.redirect_stdout(io.StringIO()):
+            gpu_check.run(self.folder / "out", None, self.folder, 1, steps, back=back)
+        self.assertEqual(seen, [{"table.md", "one.log"}])
+        self.assertEqual({p.name for p in back.iterdir()}, {"table.md", "all.tar.xz"})
+        self.assertIn("| two | passed |", (back / "table.md").read_text())
+        with tarfile.open(back / "all.tar.xz") as t:
+            self.assertEqual(set(t.getnames()), {"table.md", "one.log", "two.log"})
+
+    def test_clocks_are_watched_while_it_runs(self):
+        smi, pid = self.folder / "nvidia-smi", self.folder / "pid"
+        smi.write_text(f"#!/bin/sh\necho $$ >{pid}; echo $*; exec sleep 60\n")
+        smi.chmod(0o755)
+
+        def steps(c):
+            for _ in range(100):
+                if (self.folder / "out/clocks.csv").stat().st_size > 0:
+                    break
+                time.sleep(0.05)
+            c.step("good", ["true"])
+
+        with mock.patch.object(gpu_check.shutil, "which", return_value=str(smi)), \
+                mock.patch.dict(gpu_check.os.environ, PATH=f"{self.folder}:{gpu_check.os.environ['PATH']}"):
+            self.run_steps(steps)
+        self.assertIn("--query-gpu=timestamp,clocks.sm", (self.folder / "out/clocks.csv").read_text())
+        self.assertFalse(pathlib.Path(f"/proc/{pid.read_text().strip()}").exists())
+
+    def test_attention_on_trial_that_fails_is_tried_no_further(self):
+        steps, _ = self.steps_of({"step_ops": f"echo $* >> {self.folder}/asked; {self.STEP % (1, 5)}",
+                                  "trireme": self.TRIREME % 0.1, "trireme_ops": """case $* in
+            *test*sm90*backward*) echo FAIL it; exit 1;; esac; echo well"""}, parts=["rest"])
+        self.assertEqual(steps["sm90:perf attention"][0].strip(), "passed")
+        self.assertNotIn("sm90:perf attention_backward", steps)
+        self.assertEqual(steps["sm90-gpt2-124m"][0].strip(), "left out")
+        self.assertNotIn("train.attention=sm90", (self.folder / "asked").read_text())
+        self.assertEqual(steps["parity:fp8"][0].strip(), "passed")
+
+    def test_what_is_out_of_date_is_built_before_it_is_packed(self):
+        build = self.folder / "build"
+        build.mkdir()
+        (build / "build.ninja").write_text("")
+        with mock.patch.object(gpu_check.subprocess, "run", side_effect=ZeroDivisionError) as ran:
+            self.assertRaises(ZeroDivisionError, gpu_check.pack, self.folder / "x", build)
+        command = ran.call_args.args[0]
+        self.assertEqual(command[:4], ["cmake", "--build", build, "--target"])
+        self.assertEqual(set(command[4:]), {pathlib.Path(p).name for p in gpu_check.PROGRAMS})
+
     def test_all_passed(self):
         code, rows, _ = self.run_steps(lambda c: c.step("good", ["true"]))
         self.assertEqual((code, len(rows)), (0, 1))
