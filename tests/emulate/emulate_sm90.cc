@@ -202,10 +202,14 @@ void arrive(uint64_t& barrier) {
   made(barrier);
   come(barrier, 1, 0);
 }
-void arrive_expecting(uint64_t& barrier, int bytes) {
+void expect(uint64_t& barrier, int bytes) {
   require(bytes >= 0 && bytes <= kMostBytes, "a barrier counts at most 2^20 - 1 bytes");
   made(barrier);
-  come(barrier, 0, bytes), come(barrier, 1, 0);
+  come(barrier, 0, bytes);
+}
+void arrive_expecting(uint64_t& barrier, int bytes) {
+  expect(barrier, bytes);
+  come(barrier, 1, 0);
 }
 void wait_for(uint64_t& barrier, uint32_t parity) {
   made(barrier);

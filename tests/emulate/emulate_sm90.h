@@ -22,6 +22,7 @@ void init_barrier(uint64_t& barrier, int arrivals);
 void show_barriers();  // those that this thread has made, to copies
 void arrive(uint64_t& barrier);
 void arrive_expecting(uint64_t& barrier, int bytes);
+void expect(uint64_t& barrier, int bytes);
 void wait_for(uint64_t& barrier, uint32_t parity);  // until the barrier has left the phase
 
 // ---- named barriers of a block (bar.sync, bar.arrive) ----

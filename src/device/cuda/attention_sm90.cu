@@ -219,6 +219,10 @@ __device__ __forceinline__ void consume(const AttentionProblem<T, float>& p, Bar
     give_back(barriers.k_empty[stage_of(i)]);
     softmax.step(s, from + i * kKeys, keep);
     if constexpr (kDrops) drop_out(p, s, b, h, row, from + i * kKeys);
+    // The next product needs these values; that they are waited for here keeps the softmax before the wait
+    // for the last one, where the compiler moved it behind: no basic block reaches over a loop.
+    pin(s);
+    wait_for(barriers.v_full[stage_of(i)], full_phase(i));
     wait_products<0>();
     pin(o), pin(prob);
     give_back(barriers.v_empty[stage_of(i - 1)]);
@@ -268,7 +272,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     fence_async();
   }
   __syncthreads();
-  const int group = int(threadIdx.x) / kGroupThreads;
+  const int group = warp_uniform(int(threadIdx.x) / kGroupThreads);
   if (group == 0) {
     keep_registers<24>();
     if (threadIdx.x == 0) produce<D, DV>(q, k, v, barriers, shared, q0, h, p.kv_head(h), b, from, n);

@@ -54,17 +54,22 @@ constexpr uint64_t descriptor(uint32_t address, uint32_t leading, uint32_t strid
   return uint64_t((address & 0x3ffff) >> 4) | uint64_t((leading & 0x3ffff) >> 4) << 16 |
          uint64_t((stride & 0x3ffff) >> 4) << 32 | uint64_t(1) << 62;
 }
+// So many bytes on. Addresses stay below 2^18, so nothing is carried out of the address's bits, and a tile's
+// own descriptor is made once for all of its steps.
+constexpr uint64_t moved(uint64_t descriptor, uint32_t bytes) {
+  return descriptor + (bytes >> 4);
+}
 // Rows [row, ..) and columns [16 step, 16 step + 16) of a tile of `rows` rows whose columns are summed over
 // (q, k): groups of 8 rows are `stride` apart; the leading offset says nothing here.
 constexpr uint64_t summed_columns(uint32_t tile, int rows, int row, int step) {
   const uint32_t panel = uint32_t(step / 4 * panel_bytes(rows)), column = uint32_t(step % 4 * 32);
-  return descriptor(tile + panel + uint32_t(row * kRowBytes) + column, 16, kGroupBytes);
+  return moved(descriptor(tile, 16, kGroupBytes), panel + uint32_t(row * kRowBytes) + column);
 }
 // Rows [16 step, 16 step + 16) and columns from the panel's first on of a tile of `rows` rows whose rows are
 // summed over (v): groups of 8 rows are `stride` apart, panels `leading`.
 constexpr uint64_t summed_rows(uint32_t tile, int rows, int panel, int step) {
-  return descriptor(tile + uint32_t(panel * panel_bytes(rows) + step * 16 * kRowBytes),
-                    uint32_t(panel_bytes(rows)), kGroupBytes);
+  return moved(descriptor(tile, uint32_t(panel_bytes(rows)), kGroupBytes),
+               uint32_t(panel * panel_bytes(rows) + step * 16 * kRowBytes));
 }
 
 // The 16 bytes of row `row` from column 8 chunk on, of a tile of `rows` rows.

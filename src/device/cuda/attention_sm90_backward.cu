@@ -58,15 +58,14 @@ __device__ __forceinline__ void produce_steps(const TileMap& q, const TileMap& k
   each_step<R, kKeys>(p, n, kv, least, [&](int h, int q0, int rows, const KeyBlocks& blocks) {
     const int stage = stage_of(i);
     wait_for(barriers.empty[stage], empty_phase(i));
-    put_queries<R>(queries[stage], p, b, h, q0, rows, blocks.before(n));
-    if (lane == 0) {
+    if (lane == 0) {  // before what the warp loads itself, which waits for memory several times
       const uint32_t at = shared + uint32_t(stage * kAt.stage);
-      arrive_expecting(barriers.full[stage], 2 * tile_bytes(R, D));
+      expect(barriers.full[stage], 2 * tile_bytes(R, D));
       copy_tiles<R, D>(at + uint32_t(kAt.q), q, barriers.full[stage], h, q0, b);
       copy_tiles<R, D>(at + uint32_t(kAt.dout), dout, barriers.full[stage], h, q0, b);
-    } else {
-      arrive(barriers.full[stage]);
     }
+    put_queries<R>(queries[stage], p, b, h, q0, rows, blocks.before(n));
+    arrive(barriers.full[stage]);
     i++;
   });
   wait_for(barriers.empty[stage_of(i)], empty_phase(i));

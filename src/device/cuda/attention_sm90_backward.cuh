@@ -78,10 +78,17 @@ template <int R, class T>
 __device__ __forceinline__ void put_queries(Queries& to, const AttentionProblem<T, float>& p, int b, int h,
                                             int q0, int rows, int before) {
   const int lane = int(threadIdx.x) % 32;
+  float lse[R / 32], delta[R / 32];
+#pragma unroll
+  for (int i = 0; i < R / 32; i++) {  // all of them on their way before the first is waited for
+    const int j = lane + 32 * i;
+    lse[i] = lse_of(p, b, h, q0 + j);
+    delta[i] = j < rows ? p.delta[p.delta_at(b, h, q0 + j)] : 0.0f;
+  }
+#pragma unroll
+  for (int i = 0; i < R / 32; i++) to.lse[lane + 32 * i] = lse[i], to.delta[lane + 32 * i] = delta[i];
   for (int j = lane; j < R; j += 32) {
     const bool there = j < rows;
-    to.lse[j] = lse_of(p, b, h, q0 + j);
-    to.delta[j] = there ? p.delta[p.delta_at(b, h, q0 + j)] : 0.0f;
     to.keys[j] = there ? SeenKeys(p.begin_of(b, q0 + j), p.end_of(q0 + j)) : SeenKeys();
   }
   if (lane == 0) to.q0 = q0, to.head = h, to.before = before;

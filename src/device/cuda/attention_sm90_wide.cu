@@ -64,16 +64,17 @@ __device__ __forceinline__ void produce_wide(const TileMap& q, const TileMap& k,
   each_step<R, kKeys>(p, n, kv, least, [&](int h, int q0, int rows, const KeyBlocks& blocks) {
     const int stage = stage_of(i);
     wait_for(barriers.q_empty[stage], empty_phase(i));
-    put_queries<R>(queries[stage], p, b, h, q0, rows, blocks.before(n));
-    if (lane == 0) {
-      arrive_expecting(barriers.q_full[stage], tile_bytes(R, D));
+    if (lane == 0) {  // before what the warp loads itself, which waits for memory several times
+      expect(barriers.q_full[stage], tile_bytes(R, D));
       copy_tiles<R, D>(shared + uint32_t(kAt.q + stage * kAt.q_stage), q, barriers.q_full[stage], h, q0, b);
+    }
+    put_queries<R>(queries[stage], p, b, h, q0, rows, blocks.before(n));
+    arrive(barriers.q_full[stage]);
+    if (lane == 0) {
       uint64_t& full = barriers.dout_full[Dout::of(i)];
       wait_for(barriers.dout_empty[Dout::of(i)], Dout::empty_phase(i));
       arrive_expecting(full, tile_bytes(R, DV));
       copy_tiles<R, DV>(shared + uint32_t(kAt.dout + Dout::of(i) * kAt.dout_stage), dout, full, h, q0, b);
-    } else {
-      arrive(barriers.q_full[stage]);
     }
     i++;
   });
@@ -161,6 +162,8 @@ __device__ __forceinline__ void consume_wide(const AttentionProblem<T, float>& p
     const bool all_seen =
         !p.first && (n + 1) * kKeys <= p.keys && (!p.causal || q0 + p.offset + 1 >= int64_t(n + 1) * kKeys);
     probabilities(s, now, kFirst, all_seen, key, scale);
+    pin(s);
+    wait_for(barriers.dout_full[Dout::of(i)], Dout::full_phase(i));  // again: as in attention_sm90.cu
     wait_products<0>();
     pin(dp);
     gradients_of_scores<kDrops>(s, dp, p, now, kFirst, b, h, q0, key);

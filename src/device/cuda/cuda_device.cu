@@ -144,8 +144,19 @@ class Staging {
   std::array<OwnedEvent, 2> free_;
 };
 
+// A thread of the host's that none of its ranks is works on the GPU that the memory is of; host memory is of
+// none.
+bool enter_gpu_of(const void* memory) {
+  cudaPointerAttributes of{};
+  TRIREME_CUDA_CALL(cudaPointerGetAttributes(&of, memory));
+  if (of.type != cudaMemoryTypeDevice) return false;
+  TRIREME_CUDA_CALL(cudaSetDevice(of.device));
+  return true;
+}
+
 // What threads of the host do for ranks that share the GPU (device_memory.h).
 void move_bytes(void* dst, const void* src, int64_t bytes) {
+  if (!enter_gpu_of(src)) enter_gpu_of(dst);
   TRIREME_CUDA_CALL(cudaMemcpyAsync(dst, src, size_t(bytes), cudaMemcpyDefault, cudaStreamPerThread));
   TRIREME_CUDA_CALL(cudaStreamSynchronize(cudaStreamPerThread));
 }
@@ -153,6 +164,7 @@ void move_bytes(void* dst, const void* src, int64_t bytes) {
 bool fold_on_gpu(std::span<std::byte* const> dst, std::span<const std::byte* const> src, int64_t n, DType t,
                  bool max) {
   if (dst.size() > kMostFolded || src.size() > kMostFolded) return false;
+  if (!src.empty()) enter_gpu_of(src[0]);
   fold_pieces(dst, src, n, t, max, cudaStreamPerThread);
   TRIREME_CUDA_CALL(cudaStreamSynchronize(cudaStreamPerThread));
   return true;
@@ -231,7 +243,10 @@ class LibraryQueue final : public DeviceQueue {
   int64_t mark() override { return events_.record(stream_.get()); }
   bool passed(int64_t mark) override {
     const cudaError_t e = cudaEventQuery(events_.at(mark));
-    if (e == cudaErrorNotReady) return false;
+    if (e == cudaErrorNotReady) {
+      (void)cudaGetLastError();
+      return false;
+    }
     check_call(e, "work of a library");
     return true;
   }

@@ -180,10 +180,19 @@ class Plan {
 
   bool supported() const { return found_ > 0; }
 
-  void run(const MatmulArgs& a, const Codes* codes, const GeluInput& gelu, const Addend& add,
+  // What the heuristic proposed may be refused all the same: then its next. False: none is left.
+  bool run(const MatmulArgs& a, const Codes* codes, const GeluInput& gelu, const Addend& add,
            const Tensor& scratch, cudaStream_t stream) {
     point(a, codes, gelu);
-    check_status(launch(chosen_, a, add, a.c.data, scratch, stream), "Matmul");
+    while (found_ > 0) {
+      const cublasStatus_t s = launch(chosen_, a, add, a.c.data, scratch, stream);
+      if (s == CUBLAS_STATUS_SUCCESS) return true;
+      if (s != CUBLAS_STATUS_NOT_SUPPORTED && s != CUBLAS_STATUS_INVALID_VALUE) check_status(s, "Matmul");
+      std::move(candidates_.begin() + chosen_ + 1, candidates_.begin() + found_,
+                candidates_.begin() + chosen_);
+      found_--, chosen_ = 0;
+    }
+    return false;
   }
 
   // One that was chosen before, unless the library does not know it any more.
@@ -368,12 +377,12 @@ bool run_on_library(const MatmulArgs& a, const Codes* codes, const GeluInput& ge
   if (!addend_of(a, add)) return false;
   // The heuristic is told how a, b and c lie, and of no bias: kernels that load 16 bytes of it fault.
   if (a.bias && alignment_of(a.bias.data) < 16) return false;
+  if (a.bias && a.bias.dtype != a.c.dtype) return false;  // cublasLt.h: a bias is of the result's type
   if (!ctx.products) ctx.products = std::make_shared<Products>(ctx);
   const Tensor workspace = workspace_in(scratch);
   Plan& plan = static_cast<Products*>(ctx.products.get())
                    ->plan(a, codes, gelu, add, workspace, ctx.deterministic, stream);
-  if (plan.supported()) plan.run(a, codes, gelu, add, workspace, stream);
-  return plan.supported();
+  return plan.supported() && plan.run(a, codes, gelu, add, workspace, stream);
 }
 
 bool may_be_auxiliary(const Tensor& t) {

@@ -24,6 +24,12 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return uint32_t(__cvta_generic_to_shared(p));
 }
 
+// The same in all lanes, as the compiler cannot see of threadIdx: what follows of it stays in uniform
+// registers.
+__device__ __forceinline__ int warp_uniform(int v) {
+  return __shfl_sync(~0u, v, 0);
+}
+
 // ---- barriers in shared memory (PTX ISA, "mbarrier") ----
 
 __device__ __forceinline__ void init_barrier(uint64_t& b, int arrivals) {
@@ -38,6 +44,12 @@ __device__ __forceinline__ void arrive(uint64_t& b) {
 // Arrives, and the phase lasts until so many bytes have come too.
 __device__ __forceinline__ void arrive_expecting(uint64_t& b, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&b)), "r"(bytes)
+               : "memory");
+}
+// The phase lasts until so many bytes have come too; who says so arrives later.
+__device__ __forceinline__ void expect(uint64_t& b, int bytes) {
+  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&b)),
+               "r"(bytes)
                : "memory");
 }
 // Until the barrier has left the phase.
@@ -240,10 +252,13 @@ TRIREME_ALL_PRODUCTS(f16, "f16")
 #else
 
 using emulate::arrive, emulate::arrive_expecting, emulate::begin_products, emulate::copy_box,
-    emulate::end_products, emulate::fence_async, emulate::init_barrier, emulate::meet, emulate::pass_by,
-    emulate::shared_address, emulate::show_barriers, emulate::TileMap, emulate::wait_for;
+    emulate::end_products, emulate::expect, emulate::fence_async, emulate::init_barrier, emulate::meet,
+    emulate::pass_by, emulate::shared_address, emulate::show_barriers, emulate::TileMap, emulate::wait_for;
 
 inline void fence_async_memory() {}  // memory is one here
+inline int warp_uniform(int v) {
+  return __shfl_sync(~0u, v, 0);
+}
 
 inline void put_floats(uint32_t to, const float (&v)[4]) {
   require(to % 16 == 0, "a vector store at an odd address");
