@@ -107,7 +107,6 @@ Drilled drill_run(const RunSpec& run, const CalibrationRequest& o, double second
   auto clock = [&] { return waits ? 1.0 : cpu::f32_peak(1, kBurst); };
   std::vector<double> clocks(size_t(run.world()));
   const RankBody body = [&](Device& device, CommFactory& factory) {
-    if (waits) out.waited_s = waiting_s(device);
     const double before = clock();
     StepRecorder recorder(device, factory, waits);
     CommSet comms(recorder.factory(), mesh_of(run.layout));
@@ -136,6 +135,8 @@ Drilled drill_run(const RunSpec& run, const CalibrationRequest& o, double second
         out.tapes.push_back(std::move(tape));
       if (s > 1) out.step_s.push_back(slowest);
     }
+    // Now, at the clock that the steps ran at: one that idles is several times slower.
+    if (waits && factory.rank() == 0) out.waited_s = waiting_s(device);
     agreed(0);  // nobody leaves while others still need it
     clocks[size_t(factory.rank())] = (before + clock()) / 2;
     if (factory.rank() == 0) comms.observe(nullptr);
