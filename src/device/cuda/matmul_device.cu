@@ -77,10 +77,12 @@ void check_status(cublasStatus_t s, std::string_view call) {
 cudaDataType_t type_of(DType t) {
   return t == DType::f32 ? CUDA_R_32F : t == DType::bf16 ? CUDA_R_16BF : CUDA_R_16F;
 }
-// The largest power of two up to an arena's alignment that divides the address: what lies better does so by
-// chance, and would have plans and algorithms of its own.
+// The largest power of two, up to what kernels load at once, that divides the address: what lies better does
+// so by chance or by the layout (a parameter's place in its unit), and would have plans, algorithms and last
+// bits of its own.
 int64_t alignment_of(const void* p) {
-  const auto at = reinterpret_cast<uintptr_t>(p) | uintptr_t(Arena::kAlign);
+  constexpr uintptr_t kLoaded = 16;  // bytes
+  const auto at = reinterpret_cast<uintptr_t>(p) | kLoaded;
   return int64_t(at & (~at + 1));
 }
 // Of a matrix of one row the stride is never walked.

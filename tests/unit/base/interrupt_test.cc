@@ -43,13 +43,12 @@ TEST(InterruptDeathTest, TheSecondSignalLeavesAtOnce) {
 // Who presses Ctrl-C at a terminal is answered; a pipe, where every rank would say it, is not.
 TEST(Interrupt, ATerminalIsToldAtTheFirstSignal) {
   const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
-  ASSERT_GE(terminal, 0);
-  ASSERT_EQ(grantpt(terminal), 0);
-  ASSERT_EQ(unlockpt(terminal), 0);
+  if (terminal < 0 || grantpt(terminal) != 0 || unlockpt(terminal) != 0 || !ptsname(terminal))
+    GTEST_SKIP() << "this machine has no pseudo-terminals";
   int pipe_ends[2];
   ASSERT_EQ(pipe(pipe_ends), 0);
   const int screen = open(ptsname(terminal), O_RDWR | O_NOCTTY), before = dup(STDERR_FILENO);
-  ASSERT_GE(screen, 0);
+  if (screen < 0) GTEST_SKIP() << "this machine does not show its pseudo-terminals";
   for (const int to : {pipe_ends[1], screen}) {
     dup2(to, STDERR_FILENO);
     install_interrupt_handlers();
