@@ -83,11 +83,9 @@ void prepare(const DemoRequest& r) {
   Encoded b = encode_corpus(t, valid, dir / "data/valid", threads, "encode what is held out");
   fmt::print("      {} tokens to train on, {} held out; a token is {:.2f} bytes of text\n", a.tokens,
              b.tokens, double(a.bytes) / double(std::max<int64_t>(1, a.tokens)));
-  nlohmann::ordered_json j = {{"text", text.string()},
-                              {"files", all.files.size()},
-                              {"bytes", all.bytes},
-                              {"train_tokens", a.tokens},
-                              {"valid_tokens", b.tokens}};
+  nlohmann::ordered_json j = {{"text", text.string()},     {"own", own},
+                              {"files", all.files.size()}, {"bytes", all.bytes},
+                              {"train_tokens", a.tokens},  {"valid_tokens", b.tokens}};
   write_text_atomic(mark, j.dump(2) + "\n");
 }
 
@@ -238,6 +236,14 @@ std::string quoted_for_a_shell(const std::string& s) {
   return out + "'";
 }
 
+// What names the text that a folder was made from, for the same in another: nothing where it is the usual
+// one.
+std::string text_option(const fs::path& dir) {
+  const auto j = nlohmann::json::parse(read_text(dir / "prepared.json"), nullptr, false);
+  if (!j.is_object() || !j.value("own", false)) return "";
+  return " --text " + quoted_for_a_shell(j.value("text", ""));
+}
+
 void show_samples(const RunSpec& run, const Tokenizer& t, const std::array<std::string, 2>& prompts) {
   const GenerateOptions o{.sample = {.temperature = 0.7, .top_k = 50, .top_p = 0.95, .seed = 7},
                           .tokens = 70,
@@ -287,8 +293,8 @@ void results(const RunSpec& run, const TrainSummary& trained) {
   fmt::print("      the model {} the control by {:.3f} nats", beats ? "beats" : "loses to",
              std::fabs(control - e.loss));
   fmt::print("{}\n", beats ? ""
-                           : fmt::format("; longer: {} demo --minutes {:g} --dir {}-{:g}", program(), kLonger,
-                                         run.train.dir, kLonger));
+                           : fmt::format("; longer: {} demo{} --minutes {:g} --dir {}-{:g}", program(),
+                                         text_option(run.train.dir), kLonger, run.train.dir, kLonger));
   heading(6, "sample, and export for Hugging Face");
   const Tokenizer tokenizer = Tokenizer::load(run.data.tokenizer);
   const Prompting prompting = prompting_of(run, tokenizer);
