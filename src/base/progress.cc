@@ -89,14 +89,21 @@ std::string Progress::line(int columns) const {
   int room = columns - int(what_.size() + done.size() + tail.size());  // of the bar and the text
   std::string bar;
   if (columns > 0 && total_ > 0) {
-    constexpr int kFrame = 3;  // a space and the brackets
-    const int wide = std::clamp(room - kFrame - int(text.size()), 0, kBar), full = int(part * wide);
-    if (wide >= kLeastBar)
+    constexpr int kFrame = 3, kTold = 24;  // a space and the brackets; of a text that is cut
+    const int beside = room - kFrame - int(text.size());
+    const int wide = beside >= kBar                                              ? kBar
+                     : beside >= kLeastBar || room >= kFrame + kLeastBar + kTold ? kLeastBar
+                                                                                 : 0;
+    const int full = int(part * wide);
+    if (wide > 0)
       bar = fmt::format(" [{}{}{}]", std::string(size_t(full), '='), full < wide ? ">" : "",
                         std::string(size_t(std::max(0, wide - full - 1)), ' '));
     room -= int(bar.size());
   }
-  if (columns > 0) text.resize(std::min(text.size(), size_t(std::max(0, room))));
+  if (columns > 0 && int(text.size()) > room) {  // where two blanks divide what it tells, if they do
+    text.resize(size_t(std::max(0, room)));
+    if (const size_t at = text.rfind("  "); at != std::string::npos && at > 0) text.resize(at);
+  }
   return what_ + bar + done + text + tail;
 }
 

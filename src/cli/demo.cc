@@ -15,6 +15,7 @@
 #include "generate/generate.h"
 #include "spec/run_schedule.h"
 #include "text/bigram.h"
+#include "text/unicode.h"
 #include "train/batches.h"
 
 namespace trireme::cli {
@@ -199,6 +200,13 @@ double bigram_loss(const RunSpec& run) {
   return score.mean();
 }
 
+// At most so many bytes, without the part of a character that they end in (or the tokens did).
+std::string whole_characters(std::string text, size_t most) {
+  text.resize(std::min(text.size(), most));
+  for (int i = 0; i < 3 && !text.empty() && !is_utf8(text); i++) text.pop_back();
+  return text;
+}
+
 struct Prompting {
   std::array<std::string, 2> samples;
   std::string next;  // for somebody to try
@@ -207,7 +215,7 @@ struct Prompting {
 // Python's own words where the held-out text is Python; of any other text some that stand in it.
 Prompting prompting_of(const RunSpec& run, const Tokenizer& t) {
   constexpr int64_t kLooked = 1 << 15;
-  constexpr size_t kWords = 4;
+  constexpr size_t kWords = 4, kLongest = 60;  // bytes: of a text without blanks a word would be all
   const TokenShard held_out = TokenShard::open(run.data.valid.first());
   const auto text_at = [&](int64_t begin, int64_t count) {
     std::vector<int32_t> ids(size_t(std::min(count, held_out.tokens() - begin)));
@@ -225,6 +233,8 @@ Prompting prompting_of(const RunSpec& run, const Tokenizer& t) {
     std::string word;
     if (i > 0) text >> word;  // it may be the end of one
     while (n++ < kWords && text >> word) p.samples[i] += (n == 1 ? "" : " ") + word;
+    p.samples[i] = whole_characters(p.samples[i], kLongest);
+    if (p.samples[i].empty()) p.samples[i] = p.samples[0];
   }
   p.next = p.samples[0];
   return p;

@@ -280,6 +280,7 @@ PlannedRun run_on_device(const RunRequest& request, const std::string& name) {
         "--cluster: of {} the 16-bit peak is known, and precision.compute = \"f32\": give a cluster file "
         "(.toml), or --set precision.compute=bf16",
         name);
+  tell_notes(p.run, request.file);
   return p;
 }
 

@@ -118,7 +118,8 @@ Texts gather_texts(const std::vector<std::string>& paths, const std::vector<std:
       if (!fs::is_regular_file(path, none)) bad_request("{} is neither a folder nor a file of text", path);
       t.sources.push_back(source_of(path, fs::path(path).filename().string(), size_of_file(path)));
       if (!looks_like_text(path))
-        fmt::print(stderr, "note: {} has zero bytes and is hardly text; it is encoded all the same\n", path);
+        fmt::print(stderr, "note: {} has bytes of value 0 and is hardly text; it is encoded all the same\n",
+                   path);
       continue;
     }
     for (const CorpusFile& f :

@@ -22,6 +22,7 @@
 #include "sim/markup.h"
 #include "sim/world_report.h"
 #include "spec/run_schedule.h"
+#include "spec/toml.h"
 #include "trace/chrome_trace.h"
 
 namespace trireme::cli {
@@ -52,7 +53,8 @@ void tell_unnamed(const RunSpec& run, const std::vector<std::string>& sets) {
   std::string unnamed;
   const auto tell = [&](std::string_view key, std::string_view word, int64_t taken) {
     for (const std::string& set : sets)
-      if (set.substr(0, set.find('=')) == key) return;
+      for (const TomlEntry& e : parse_set(set))
+        if (e.key == key) return;
     unnamed += fmt::format("{}{}={}", unnamed.empty() ? "" : " ", word, taken);
   };
   tell("data.seq_len", "seq", run.data.seq_len);

@@ -29,7 +29,7 @@ void refuse_foreign_memory(const RunSpec& run, const Forecast& f, int64_t ranks_
   bad_request(
       "this machine has {} of memory, and each of the {} ranks that train on it needs {}: "
       "cluster.file, {}, describes other machines: `trireme plan` forecasts them, and the run trains there",
-      human_bytes(memory), ranks_here, human_bytes(f.host_bytes()), run.cluster.file);
+      exact_bytes(memory), ranks_here, exact_bytes(f.host_bytes()), run.cluster.file);
 }
 
 }  // namespace

@@ -34,7 +34,8 @@ class GradNorm {
   // of each unit, so they are the same under every ZeRO stage. world: all ranks that hold gradients, null for
   // one alone.
   double compute(Device&, const ParamSet&, const FlatState&, Communicator* world, Stream);
-  // This rank's part of it, on the host until the next call: sums of squares, block by block.
+  // This rank's part of it, on the host until the next call: sums of squares, block by block. Empty where the
+  // device has no data.
   std::span<const double> squares(Device&, const ParamSet&, const FlatState&, Stream);
 
  private:

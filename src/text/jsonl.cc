@@ -11,7 +11,7 @@
 namespace trireme {
 namespace {
 
-// The first of an object's, for somebody who looks for the one that holds the text.
+// Some of an object's, for somebody who looks for the one that holds the text.
 std::string keys_of(const nlohmann::json& object) {
   constexpr size_t kMost = 8, kLongest = 64;
   std::string keys;
@@ -21,7 +21,7 @@ std::string keys_of(const nlohmann::json& object) {
     keys += fmt::format("{}{:?}{}", keys.empty() ? "" : ", ", key.substr(0, kLongest),
                         key.size() > kLongest ? "..." : "");
   }
-  return keys.empty() ? "none at all" : keys;
+  return keys.empty() ? "none" : keys;
 }
 
 }  // namespace
@@ -48,7 +48,7 @@ std::string json_text(std::string_view line, const std::string& key, const std::
   auto value = nlohmann::json::parse(line.begin(), line.end(), nullptr, /*allow_exceptions=*/false);
   if (!value.is_object()) bad_request("{}: not a JSON object", where);
   auto it = value.find(key);
-  if (it == value.end()) bad_request("{}: no key {:?}, but {}{}", where, key, keys_of(value), what_to_do);
+  if (it == value.end()) bad_request("{}: no key {:?}; it has {}{}", where, key, keys_of(value), what_to_do);
   if (!it->is_string()) bad_request("{}: {:?} is not a string", where, key);
   return std::move(it->get_ref<std::string&>());
 }

@@ -25,6 +25,9 @@ class GpuCheck(unittest.TestCase):
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="gpu_check_test."))
         self.addCleanup(shutil.rmtree, self.folder)
+        no_clocks = mock.patch.object(gpu_check.shutil, "which", return_value=None)  # of a machine with a GPU
+        no_clocks.start()
+        self.addCleanup(no_clocks.stop)
 
     def run_steps(self, steps, minutes=1.0, parts=()):
         out = self.folder / "out"
@@ -155,12 +158,24 @@ class GpuCheck(unittest.TestCase):
     def test_what_is_out_of_date_is_built_before_it_is_packed(self):
         build = self.folder / "build"
         build.mkdir()
-        (build / "build.ninja").write_text("")
-        with mock.patch.object(gpu_check.subprocess, "run", side_effect=ZeroDivisionError) as ran:
-            self.assertRaises(ZeroDivisionError, gpu_check.pack, self.folder / "x", build)
+        (build / "CMakeCache.txt").write_text("")
+        with mock.patch.object(gpu_check.subprocess, "run", return_value=mock.Mock(returncode=1)) as ran, \
+                self.assertRaisesRegex(SystemExit, "does not build all of trireme, "):
+            gpu_check.pack(self.folder / "x", build)
         command = ran.call_args.args[0]
         self.assertEqual(command[:4], ["cmake", "--build", build, "--target"])
         self.assertEqual(set(command[4:]), {pathlib.Path(p).name for p in gpu_check.PROGRAMS})
+
+    def test_logs_that_cannot_be_packed_leave_the_steps(self):
+        def steps(c):
+            c.parts(("a", 0.5, lambda: shutil.rmtree(back)), ("b", 0.5, lambda: c.step("two", ["true"])))
+
+        back = self.folder / "back"
+        with contextlib.redirect_stdout(io.StringIO()) as told:
+            code = gpu_check.run(self.folder / "out", None, self.folder, 1, steps, back=back)
+        self.assertEqual(code, 1)
+        self.assertIn("gpu_check:logs", told.getvalue())
+        self.assertRegex((self.folder / "out/table.md").read_text(), r"\| two \| passed")
 
     def test_all_passed(self):
         code, rows, _ = self.run_steps(lambda c: c.step("good", ["true"]))

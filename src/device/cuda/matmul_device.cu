@@ -34,7 +34,6 @@
 #include "device/cuda/gpu.cuh"
 #include "device/cuda/matmul_gelu.h"
 #include "device/cuda/matmul_simt.h"
-#include "tensor/arena.h"
 
 namespace trireme::cuda {
 namespace {
@@ -180,7 +179,7 @@ class Plan {
     lt.MatmulDescDestroy(desc_);
   }
 
-  bool supported() const { return found_ > 0; }
+  int found() const { return found_; }  // algorithms
 
   // What the heuristic proposed may be refused all the same: then its next. False: none is left.
   bool run(const MatmulArgs& a, const Codes* codes, const GeluInput& gelu, const Addend& add,
@@ -189,7 +188,7 @@ class Plan {
     while (found_ > 0) {
       const cublasStatus_t s = launch(chosen_, a, add, a.c.data, scratch, stream);
       if (s == CUBLAS_STATUS_SUCCESS) return true;
-      if (s != CUBLAS_STATUS_NOT_SUPPORTED && s != CUBLAS_STATUS_INVALID_VALUE) check_status(s, "Matmul");
+      if (s != CUBLAS_STATUS_NOT_SUPPORTED) check_status(s, "Matmul");
       std::move(candidates_.begin() + chosen_ + 1, candidates_.begin() + found_,
                 candidates_.begin() + chosen_);
       found_--, chosen_ = 0;
@@ -320,8 +319,29 @@ class Products {
     library().Destroy(handle_);
   }
 
-  Plan& plan(const MatmulArgs& a, const Codes* codes, const GeluInput& gelu, const Addend& add,
-             const Tensor& scratch, bool deterministic, cudaStream_t stream) {
+  // False: the library has no algorithm. What it refuses after it proposed it is kept no longer.
+  bool run(const MatmulArgs& a, const Codes* codes, const GeluInput& gelu, const Addend& add,
+           const Tensor& scratch, bool deterministic, cudaStream_t stream) {
+    auto& [key, plan] = plan_of(a, codes, gelu, add, scratch, deterministic, stream);
+    const int proposed = plan->found();
+    const bool ran = plan->run(a, codes, gelu, add, scratch, stream);
+    if (plan->found() != proposed) keep(key, *plan);
+    return ran;
+  }
+
+  // Asked after every step.
+  const std::string& choices(const CudaContext& ctx) const {
+    if (text_.empty() && !kept_.empty()) text_ = text_of(KeptAlgorithms{{{choices_title(ctx), kept_}}});
+    return text_;
+  }
+
+ private:
+  using Key = KeptAlgorithms::Problem;
+  using Plans = std::map<Key, std::unique_ptr<Plan>>;
+
+  Plans::value_type& plan_of(const MatmulArgs& a, const Codes* codes, const GeluInput& gelu,
+                             const Addend& add, const Tensor& scratch, bool deterministic,
+                             cudaStream_t stream) {
     const Tensor& c = add.matrix ? *add.matrix : a.c;
     const Key key{
         a.c.shape[0],
@@ -345,29 +365,24 @@ class Products {
       const auto kept = kept_.find(key);
       if (kept == kept_.end() || !it->second->take(algorithm_of(kept->second)))
         deterministic ? it->second->settle() : it->second->choose(a, add, scratch, stream);
-      if (const cublasLtMatmulAlgo_t* algo = it->second->settled()) {
-        std::memcpy(kept_[key].data(), algo, sizeof *algo);
-        text_.clear();
-      }
+      if (it->second->settled()) keep(key, *it->second);
     }
-    return *it->second;
+    return *it;
   }
-
-  // Asked after every step.
-  const std::string& choices(const CudaContext& ctx) const {
-    if (text_.empty() && !kept_.empty()) text_ = text_of(KeptAlgorithms{{{choices_title(ctx), kept_}}});
-    return text_;
+  void keep(const Key& key, const Plan& plan) {
+    if (const cublasLtMatmulAlgo_t* algo = plan.settled())
+      std::memcpy(kept_[key].data(), algo, sizeof *algo);
+    else
+      kept_.erase(key);
+    text_.clear();
   }
-
- private:
-  using Key = KeptAlgorithms::Problem;
   static cublasLtMatmulAlgo_t algorithm_of(const KeptAlgorithms::Words& words) {
     cublasLtMatmulAlgo_t algo;
     std::memcpy(&algo, words.data(), sizeof algo);
     return algo;
   }
   cublasLtHandle_t handle_ = nullptr;
-  std::map<Key, std::unique_ptr<Plan>> plans_;
+  Plans plans_;
   KeptAlgorithms::Of kept_;   // of which some have not come again yet
   mutable std::string text_;  // of kept_; "" = not written yet
 };
@@ -382,9 +397,8 @@ bool run_on_library(const MatmulArgs& a, const Codes* codes, const GeluInput& ge
   if (a.bias && a.bias.dtype != a.c.dtype) return false;  // cublasLt.h: a bias is of the result's type
   if (!ctx.products) ctx.products = std::make_shared<Products>(ctx);
   const Tensor workspace = workspace_in(scratch);
-  Plan& plan = static_cast<Products*>(ctx.products.get())
-                   ->plan(a, codes, gelu, add, workspace, ctx.deterministic, stream);
-  return plan.supported() && plan.run(a, codes, gelu, add, workspace, stream);
+  return static_cast<Products*>(ctx.products.get())
+      ->run(a, codes, gelu, add, workspace, ctx.deterministic, stream);
 }
 
 bool may_be_auxiliary(const Tensor& t) {

@@ -142,7 +142,9 @@ TEST_F(ProgressTest, TheTimeLeftIsTheLastToGo) {
     return all.substr(begin, all.rfind("\x1b[K") - begin);
   };
   EXPECT_EQ(at(80, "loss 3.2"), "train [============>           ]  50 %  loss 3.2  50.0 s left");
-  EXPECT_EQ(at(56, "loss 3.2"), "train [=========>        ]  50 %  loss 3.2  50.0 s left");
+  EXPECT_EQ(at(56, "loss 3.2"), "train [====>   ]  50 %  loss 3.2  50.0 s left");
+  EXPECT_EQ(at(80, "step 1234  loss 3.2140  11.2 k tokens/s  MFU 45.0 %  memory 1.50 GiB"),
+            "train [====>   ]  50 %  step 1234  loss 3.2140  11.2 k tokens/s  50.0 s left");
   EXPECT_EQ(at(46, "loss 3.2"), "train [====>   ]  50 %  loss 3.2  50.0 s left");
   EXPECT_EQ(at(45, "loss 3.2"), "train  50 %  loss 3.2  50.0 s left");
   EXPECT_EQ(at(30, "loss 3.2  2 tokens/s"), "train  50 %  los  50.0 s left");

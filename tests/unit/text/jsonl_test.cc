@@ -29,9 +29,9 @@ TEST(JsonLines, WrongLinesAreNamed) {
   JsonLines lines(folder.write(
       "a.jsonl", "\n{\"text\": 1}\n{\"txt\": \"x\"}\n[1]\n{\"text\": \"x\n{\"text\": \"\xFF\"}"));
   ASSERT_EQ(lines.documents(), 5);
-  const char* want[] = {"a.jsonl, line 2: \"text\" is not a string", "line 3: no key \"text\", but \"txt\"",
-                        "line 4: not a JSON object", "line 5: not a JSON object",
-                        "line 6: not a JSON object"};
+  const char* want[] = {"a.jsonl, line 2: \"text\" is not a string",
+                        "line 3: no key \"text\"; it has \"txt\"", "line 4: not a JSON object",
+                        "line 5: not a JSON object", "line 6: not a JSON object"};
   for (int64_t i = 0; i < 5; i++) {
     std::string why = refusal([&] { lines.read(i); });
     EXPECT_NE(why.find(want[i]), std::string::npos) << why;
