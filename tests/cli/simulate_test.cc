@@ -57,6 +57,20 @@ std::set<std::string> names_of(const Timeline& t) {
   return names;
 }
 
+// A model has no batch of its own: what --layout and --set do not name is told.
+TEST(Simulate, SizesThatNobodyNamedAreTold) {
+  TempFolder tmp;
+  std::vector<std::string> args = {"simulate", "--model",  "llama3-8B",           "--cluster",
+                                   "H100",     "--layout", "dp=8 micro=1 seq=512"};
+  const Ran r = trireme(tmp.path(), args);
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_NE(r.err.find("note: --layout does not name, so these are taken: global=32\n"), r.err.npos) << r.err;
+  args.insert(args.end(), {"--set", "batch = {global = 8}"});
+  const Ran all = trireme(tmp.path(), args);
+  ASSERT_EQ(all.code, 0) << all.err;
+  EXPECT_EQ(all.err.find("does not name"), r.err.npos) << all.err;
+}
+
 // Whatever is shipped can be simulated: clusters of which no attention was measured too.
 TEST(Simulate, EveryShippedClusterAndCase) {
   TempFolder tmp;

@@ -62,6 +62,24 @@ TEST(Tokenize, MixedTextsOnAnyThreads) {
   EXPECT_EQ(tokens_of(f / "again/train"), tokens_of(f / "1/train"));
 }
 
+// A named file is encoded whatever is in it; and a key that is not there is told with those that are.
+TEST(Tokenize, WhatIsHardlyTextAndAMissingKeyAreTold) {
+  TempFolder f;
+  write_text_atomic(f / "a.bin", prose(20'000, 0) + std::string("\0\0", 2));
+  write_text_atomic(f / "b.bin", std::string("\0", 1) + prose(20'000, 0));
+  Ran r = trireme(f.path(), {"tokenize", (f / "a.bin").string(), (f / "b.bin").string(), "--out",
+                             (f / "out").string(), "--vocab", "300"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_NE(r.err.find("note: " + (f / "b.bin").string() + " has bytes of value 0"), std::string::npos)
+      << r.err;
+  EXPECT_EQ(r.err.find((f / "a.bin").string()), std::string::npos) << "its first 8 KiB are text";
+  write_text_atomic(f / "docs.jsonl", "{\"body\": \"x\", \"id\": 3}\n");
+  r = trireme(f.path(), {"tokenize", (f / "docs.jsonl").string(), "--out", (f / "docs").string()});
+  EXPECT_EQ(r.code, 2);
+  EXPECT_NE(r.err.find("no key \"text\"; it has \"body\", \"id\"; --key names the one"), std::string::npos)
+      << r.err;
+}
+
 // A folder that cannot be written ends it before minutes of learning, not behind them.
 TEST(Tokenize, ATakenPlaceIsToldBeforeItLearns) {
   TempFolder f;
