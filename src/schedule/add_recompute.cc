@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <set>
 
 #include "base/error.h"
 #include "schedule/schedule.h"
@@ -8,13 +9,21 @@
 namespace trireme {
 namespace {
 
-// Two ids that no action has: groups that follow each other take turns.
+// Two ids that no action has: groups that follow each other take turns. Those behind the last one, or where a
+// file took that, in its gaps.
 std::array<uint16_t, 2> free_ids(const std::vector<Action>& actions) {
-  uint16_t most = 0;
-  for (const Action& a : actions) most = std::max(most, a.overlap);
-  require(most <= std::numeric_limits<uint16_t>::max() - 2,
-          "add_recompute: the schedule uses every overlap id");
-  return {uint16_t(most + 1), uint16_t(most + 2)};
+  constexpr int kMost = std::numeric_limits<uint16_t>::max();
+  std::set<int> used;
+  for (const Action& a : actions) used.insert(a.overlap);
+  std::array<uint16_t, 2> ids{};
+  size_t found = 0;
+  const int last = used.empty() ? 0 : *used.rbegin();
+  for (int id = last <= kMost - 2 ? last + 1 : 1; id <= kMost && found < 2; id++)
+    if (!used.contains(id)) ids[found++] = uint16_t(id);
+  if (found < 2)
+    bad_request("layout.recompute: a rank of the schedule has all of the {} overlap ids; two must be left",
+                kMost);
+  return ids;
 }
 
 }  // namespace

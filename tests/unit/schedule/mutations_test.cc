@@ -143,5 +143,13 @@ TEST(Mutations, OfPassesAreFound) {
   EXPECT_LT(tally.legal, (tally.left_out + tally.doubled) / 4);
 }
 
+// Found by fuzzing: a file may take the last overlap id.
+TEST(Recompute, TakesOverlapIdsInTheGapsOfAFiles) {
+  const Schedule s = add_recompute(parse_schedule("0F0@65535 0B0@65535"), {}, true);
+  ASSERT_EQ(s.ranks.at(0).size(), 3u);
+  const Schedule apart = add_recompute(parse_schedule("0F0@65535 0B0"), {}, true);
+  EXPECT_EQ(to_text(apart), to_text(parse_schedule("0F0@65535 0R0@1 0B0@1")));
+}
+
 }  // namespace
 }  // namespace trireme
