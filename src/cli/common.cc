@@ -20,6 +20,7 @@ void RunRequest::add_to(CLI::App& verb, bool with_json) {
   verb.add_option("RUN", file, "run file (TOML); `trireme config` prints every key")->required();
   verb.add_option("--set", sets, "overrides a key: --set batch.micro=4 (may be repeated)")
       ->take_all()
+      ->allow_extra_args(false)
       ->type_name("KEY=VALUE");
   if (with_json) verb.add_flag("--json", json, "prints JSON");
 }

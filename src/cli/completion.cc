@@ -194,10 +194,10 @@ std::string fish(const std::vector<Verb>& verbs) {
 }  // namespace
 
 void add_completion(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand(
-      "completion",
-      "a script that completes verbs, options, keys and files in bash, zsh or fish\n"
-      "example: trireme completion bash > ~/.local/share/bash-completion/completions/trireme");
+  CLI::App* verb =
+      app.add_subcommand("completion",
+                         "a script that completes verbs, options, keys and files in bash, zsh or fish\n"
+                         "example: trireme completion bash > trireme.bash && source trireme.bash");
   auto shell = std::make_shared<std::string>();
   verb->add_option("SHELL", *shell, "bash, zsh or fish")
       ->required()

@@ -39,7 +39,7 @@ void heading(int n, std::string_view what) {
   fmt::print("\n[{}/6] {}\n", n, what);
 }
 
-void leave_if_interrupted() {
+void leave_demo_if_interrupted() {
   if (interrupt_requested())
     throw Error("interrupted; the same command goes on from here", Fault::interrupted);
 }
@@ -74,13 +74,13 @@ void prepare(const DemoRequest& r) {
              own ? text.string() : "Python's standard library in " + text.string(), valid.files.size(),
              human_bytes(valid.bytes));
   Tokenizer t = train_tokenizer(texts_of(train), {.vocab = 4096, .threads = threads_of(RunSpec())});
-  leave_if_interrupted();
+  leave_demo_if_interrupted();
   t.save(dir / "tokenizer.json");
   write_text_atomic(dir / "tokenizer_config.json", t.config_json(256));
   heading(2, "encode into token shards");
   int threads = threads_of(RunSpec());
   Encoded a = encode_corpus(t, train, dir / "data/train", threads, "encode");
-  leave_if_interrupted();
+  leave_demo_if_interrupted();
   Encoded b = encode_corpus(t, valid, dir / "data/valid", threads, "encode what is held out");
   fmt::print("      {} tokens to train on, {} held out; a token is {:.2f} bytes of text\n", a.tokens,
              b.tokens, double(a.bytes) / double(std::max<int64_t>(1, a.tokens)));
@@ -293,7 +293,7 @@ void results(const RunSpec& run, const TrainSummary& trained) {
   RunSpec f32 = run;
   EvalResult e = evaluate_shard(*load_model(run).runner, run, run.data.valid.first());
   double control = bigram_loss(run);
-  leave_if_interrupted();
+  leave_demo_if_interrupted();
   fmt::print("      trained model   loss {:.4f} nats per token, perplexity {:>8.2f}\n", e.loss,
              std::exp(e.loss));
   fmt::print(
@@ -347,10 +347,10 @@ void show_forecast(const RunSpec& run, const TrainingSetup& t) {
 void demo(const DemoRequest& r) {
   install_interrupt_handlers();
   prepare(r);
-  leave_if_interrupted();
+  leave_demo_if_interrupted();
   heading(3, "plan: what a step will need, before it runs");
   RunSpec run = make_run_file(r);
-  leave_if_interrupted();
+  leave_demo_if_interrupted();
   const ClusterSpec cluster = cluster_of(run);
   find_own_schedule(run, cluster);
   run = choose_recompute(run, cluster, rank_threads_of(run));

@@ -5,14 +5,14 @@
 namespace trireme::cli {
 namespace {
 
-constexpr size_t kMostSteps = 1000;  // the newest
+constexpr size_t kMostLines = 1000;  // the newest
 constexpr size_t kFirst = 2;         // steps that touch memory for the first time and make plans do not count
 
 // Of the newest lines that are whole, oldest first.
 std::vector<Description> newest_metrics(const fs::path& file) {
   const std::string text = read_text(file);
   std::vector<Description> lines;
-  for (size_t end = text.rfind('\n'); end != std::string::npos && lines.size() < kMostSteps;) {
+  for (size_t end = text.rfind('\n'); end != std::string::npos && lines.size() < kMostLines;) {
     const size_t before = end == 0 ? std::string::npos : text.rfind('\n', end - 1);
     const size_t begin = before == std::string::npos ? 0 : before + 1;
     Description j = Description::parse(text.substr(begin, end - begin), nullptr, false);

@@ -232,7 +232,7 @@ int doctor(const std::string& dir, bool json) {
   constexpr std::string_view kNvcc = "build it where nvcc is (NVIDIA's CUDA toolkit)";
   library("MPI", {"libmpi.so.40", "libmpi.so.12", "libmpi.so"}, "", nullptr, "train.comm", "mpi",
           TRIREME_HAS_MPI, "apt install libopenmpi-dev openmpi-bin, for several machines",
-          "apt install libopenmpi-dev openmpi-bin, and build again", all);
+          "apt install libopenmpi-dev openmpi-bin, then cmake --preset release && make", all);
   library("CUDA", {"libcuda.so.1"}, "cuDriverGetVersion", cuda_version, "train.device", "cuda",
           TRIREME_HAS_CUDA, "NVIDIA's driver, for GPUs", kNvcc, all);
   library("NCCL", {"libnccl.so.2"}, "ncclGetVersion", nccl_version, "train.comm", "nccl", TRIREME_HAS_CUDA,

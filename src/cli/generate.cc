@@ -112,13 +112,19 @@ void generate_verb(GenerateRequest& r) {
   int64_t arena = book_generation(run, threads_of(run), shape);
   LoadedModel m = load_model(run, arena, used.checkpoint);
   install_interrupt_handlers();
-  fmt::print(stderr, "{} of memory: {} weights, {} cache for {} x {} tokens\n", human_bytes(arena),
-             human_bytes(m.runner->flat().weights.bytes()), human_bytes(cache_bytes(run, shape)), shape.slots,
-             shape.capacity);
+  fmt::print(stderr, "{}\n{} of memory: {} weights, {} cache for {} x {} tokens\n", m.where,
+             human_bytes(arena), human_bytes(m.runner->flat().weights.bytes()),
+             human_bytes(cache_bytes(run, shape)), shape.slots, shape.capacity);
   Output output(r, tokenizer, texts);
   GenerateStats s = generate(*m.runner, prompts, r.o, output.hooks());
   output.finish();
-  fmt::print(stderr, "read {}; new {}{}\n", speed(s.read_tokens, s.read_s), speed(s.decoded, s.decode_s),
+  // Of the new tokens those that came with reading took no time of their own.
+  const std::string decoding = s.decoded == 0
+                                   ? ""
+                                   : fmt::format(" in {} ({} tokens/s)", human_seconds(s.decode_s),
+                                                 human_count(double(s.decoded) / std::max(s.decode_s, 1e-9)));
+  fmt::print(stderr, "read {}; new {}{}{}\n", speed(s.read_tokens, s.read_s),
+             fmt::format("{} token{}", s.new_tokens, s.new_tokens == 1 ? "" : "s"), decoding,
              s.reread ? fmt::format("; {} times at the end of the context of {}, half of it read again",
                                     s.reread, r.o.context)
                       : "");
@@ -152,7 +158,8 @@ void add_generate(CLI::App& app) {
   verb->add_option(
           "--stop", r->stops,
           "ends a text before this string, taken as it is: a line's end is $'\\n' in bash (may be repeated)")
-      ->take_all();
+      ->take_all()
+      ->allow_extra_args(false);
   verb->add_option("--temperature", r->o.sample.temperature, "0 = the most likely token")
       ->capture_default_str();
   verb->add_option("--top-k", r->o.sample.top_k, "keep the k most likely tokens; 0 = all")

@@ -103,6 +103,20 @@ void refuse_two_models(const PlanSubject& s) {
     if (given) bad_request("{}: RUN is a model already; give one of the two", name);
 }
 
+// What a run file says beside a layout that was found: the model, where none is a run file yet; and the sums
+// that the prices are of, NCCL's on GPUs, for a run's own default adds in rank order.
+std::string rest_of(const SearchRequest& q, const PlanSubject& subject, const std::optional<RunSpec>& run) {
+  if (run) return q.own && run->train.sum_order != "auto" ? "[train]\nsum_order = \"auto\"\n" : "";
+  RunSpec alone;
+  alone.model = q.model, alone.data.seq_len = q.seq;
+  if (q.numbers == NumberType::fp8) alone.precision.compute = "fp8";
+  if (!is_device_name(subject.cluster)) alone.cluster.file = subject.cluster;
+  if (q.own) alone.train.device = "cuda", alone.train.comm = "nccl", alone.train.sum_order = "auto";
+  return (is_device_name(subject.cluster) ? "# cluster.file: a file of these devices, as in configs/cluster\n"
+                                          : "") +
+         save_changed(alone);
+}
+
 // Where optimizer state may wait: where the run says; else in the host's memory, or on the machine's disk,
 // which reads and writes share.
 void set_offload(SearchRequest& q, const std::optional<RunSpec>& run, const SubjectDevice& d,
@@ -349,6 +363,7 @@ void plan_search(const SearchOptions& o, const PlanSubject& subject, const RunRe
   q.own = o.software.empty();
   if (q.own) q.fits = own_constants(q.fits);
   set_interval(q, !o.software.empty());
+  q.rest = rest_of(q, subject, run);
   q.by = o.by == "step" ? RankBy::step : o.by == "cost" ? RankBy::cost : RankBy::loss;
   q.best = o.best, q.memory_share = o.memory_share;
   if (price > 0) q.price = price;

@@ -48,7 +48,7 @@ int64_t line_near(const TextSource& s, double fraction) {
 }
 
 // As hold_out() does for a corpus: both sides get something.
-void hold_out_texts(Texts& t, double fraction) {
+void hold_out_texts(CorpusTexts& t, double fraction) {
   for (TextSource& s : t.sources) s.held_out = held_out(s.name, fraction);
   if (std::any_of(t.sources.begin(), t.sources.end(), [](const TextSource& s) { return s.json_lines; }))
     return;
@@ -67,7 +67,7 @@ void hold_out_texts(Texts& t, double fraction) {
   if (held == 0 || held == ptrdiff_t(t.sources.size())) t.sources.back().held_out = held == 0;
 }
 
-bool holds_out(const Texts& texts) {
+bool holds_out(const CorpusTexts& texts) {
   return std::any_of(texts.sources.begin(), texts.sources.end(),
                      [&](const TextSource& s) { return s.json_lines ? texts.hold_out > 0 : s.held_out; });
 }
@@ -97,21 +97,24 @@ class Rate {
 
 }  // namespace
 
-int64_t Texts::bytes() const {
+int64_t CorpusTexts::bytes() const {
   return std::accumulate(sources.begin(), sources.end(), int64_t(0),
                          [](int64_t sum, const TextSource& s) { return sum + s.end - s.begin; });
 }
 
-Texts texts_of(const Corpus& corpus) {
-  Texts t;
+CorpusTexts texts_of(const Corpus& corpus) {
+  CorpusTexts t;
   for (const CorpusFile& f : corpus.files)
     t.sources.push_back({.path = corpus.root / f.path, .name = f.path, .end = f.bytes});
   return t;
 }
 
-Texts gather_texts(const std::vector<std::string>& paths, const std::vector<std::string>& extensions,
-                   const std::string& key, double hold_out) {
-  Texts t{.key = key, .hold_out = hold_out};
+CorpusTexts gather_texts(const std::vector<std::string>& paths, const std::vector<std::string>& extensions,
+                         const std::string& key, double hold_out) {
+  CorpusTexts t{.key = key, .hold_out = hold_out};
+  CorpusOptions of_folders{.extensions = extensions, .max_file_bytes = INT64_MAX};
+  for (std::string& e : of_folders.extensions)
+    if (!e.starts_with('.')) e.insert(0, ".");  // as a name's extension is written
   for (const std::string& path : paths) {
     std::error_code none;
     if (!fs::is_directory(path, none)) {
@@ -122,8 +125,7 @@ Texts gather_texts(const std::vector<std::string>& paths, const std::vector<std:
                    path);
       continue;
     }
-    for (const CorpusFile& f :
-         gather_corpus(path, {.extensions = extensions, .max_file_bytes = INT64_MAX}).files)
+    for (const CorpusFile& f : gather_corpus(path, of_folders).files)
       t.sources.push_back(source_of(fs::path(path) / f.path, f.path, f.bytes));
   }
   std::erase_if(t.sources, [](const TextSource& s) { return s.end == 0; });
@@ -132,11 +134,11 @@ Texts gather_texts(const std::vector<std::string>& paths, const std::vector<std:
   return t;
 }
 
-void refuse_old_valid(const Texts& texts, const fs::path& valid) {
+void refuse_old_valid(const CorpusTexts& texts, const fs::path& valid) {
   if (!valid.empty() && !holds_out(texts)) refuse_if_there(valid);
 }
 
-Tokenizer train_tokenizer(const Texts& texts, const LearnOptions& options) {
+Tokenizer train_tokenizer(const CorpusTexts& texts, const LearnOptions& options) {
   WordCounts counts(options.pattern);
   {
     DocumentStream stream(texts.sources, Divider(Pipeline::of(options.pattern)),
@@ -164,7 +166,7 @@ Tokenizer train_tokenizer(const Texts& texts, const LearnOptions& options) {
   return t;
 }
 
-EncodedTexts encode_texts(const Tokenizer& t, const Texts& texts, const fs::path& train,
+EncodedTexts encode_texts(const Tokenizer& t, const CorpusTexts& texts, const fs::path& train,
                           const fs::path& valid, int threads, int32_t end_of_text,
                           const std::function<void()>& before_commit, const std::string& what) {
   for (const fs::path& p : {train, valid})

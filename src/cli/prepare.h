@@ -10,7 +10,7 @@
 namespace trireme::cli {
 
 // Documents to learn from and to encode, in order.
-struct Texts {
+struct CorpusTexts {
   std::vector<TextSource> sources;
   std::string key = "text";  // of JSON Lines
   double hold_out = 0;       // share of JSON Lines' documents
@@ -19,9 +19,9 @@ struct Texts {
 // Folders (their text files; .jsonl and .ndjson as JSON Lines), text files and JSON Lines, in the order
 // given. With a share to hold out there is at least one document on each side: of a single text file, its
 // end.
-Texts gather_texts(const std::vector<std::string>& paths, const std::vector<std::string>& extensions,
-                   const std::string& key, double hold_out);
-Texts texts_of(const Corpus&);  // a document a file, none held out
+CorpusTexts gather_texts(const std::vector<std::string>& paths, const std::vector<std::string>& extensions,
+                         const std::string& key, double hold_out);
+CorpusTexts texts_of(const Corpus&);  // a document a file, none held out
 
 struct LearnOptions {
   int32_t vocab = 4096;
@@ -31,10 +31,10 @@ struct LearnOptions {
 };
 // Where nothing is held out: bad_request if a shard VALID is there. It would pass for the held-out part of
 // these texts, and its ids may be another tokenizer's.
-void refuse_old_valid(const Texts&, const fs::path& valid);
+void refuse_old_valid(const CorpusTexts&, const fs::path& valid);
 
 // Learns from what is not held out; shows progress.
-Tokenizer train_tokenizer(const Texts&, const LearnOptions&);
+Tokenizer train_tokenizer(const CorpusTexts&, const LearnOptions&);
 
 struct Encoded {
   int64_t documents = 0, bytes = 0, tokens = 0;
@@ -46,7 +46,7 @@ struct EncodedTexts {
 // Writes TRAIN.bin and .idx, and VALID.bin and .idx of what is held out; shows progress. `end_of_text` closes
 // every document, -1 = nothing does. before_commit() is called when all is written, before the shards take
 // their names. An interrupt ends it with Fault::interrupted, and leaves nothing.
-EncodedTexts encode_texts(const Tokenizer&, const Texts&, const fs::path& train, const fs::path& valid,
+EncodedTexts encode_texts(const Tokenizer&, const CorpusTexts&, const fs::path& train, const fs::path& valid,
                           int threads, int32_t end_of_text, const std::function<void()>& before_commit = {},
                           const std::string& what = "encode");
 // `what` begins its progress line.

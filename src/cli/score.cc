@@ -43,8 +43,7 @@ void score(const ScoreRequest& q) {
   if (is_microbench(text)) return score_curve_file(q, text);
   const std::vector<MeasuredRow> rows = read_rows(text, q.file, shipped_catalog());
   const ScoreConstants constants =
-      q.constants.empty() ? parse_constants(shipped_constants_text(), "data/score_constants.json")
-                          : parse_constants(read_text(q.constants), q.constants);
+      q.constants.empty() ? shipped_constants() : parse_constants(read_text(q.constants), q.constants);
   if (!q.fit.empty() || !q.calibrate.empty()) {
     const std::string& out = q.fit.empty() ? q.calibrate : q.fit;
     std::vector<const MeasuredRow*> timed;

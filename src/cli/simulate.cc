@@ -42,6 +42,7 @@ int64_t parts_of(double time, std::string_view what) {
 }
 
 std::vector<double> numbers_of(std::string_view list, const std::string& all) {
+  const std::string_view whole = list;
   std::vector<double> t;
   while (true) {
     double one = 0;
@@ -54,7 +55,7 @@ std::vector<double> numbers_of(std::string_view list, const std::string& all) {
     list.remove_prefix(size_t(end - list.data()) + 1);
   }
   if (t.size() != 3 && t.size() != 4)
-    bad_request("--times: \"{}\" has {} times; right are F,I,W or F,I,W,link", list, t.size());
+    bad_request("--times: \"{}\" has {} times; right are F,I,W or F,I,W,link", whole, t.size());
   return t;
 }
 

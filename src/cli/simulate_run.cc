@@ -434,7 +434,9 @@ std::vector<CLI::Option*> SimulateRunRequest::add_to(CLI::App& verb) {
                 "transfers of a rank that are under way at once share its links (closed form)");
   verb.add_flag("--closed-form", closed_form, "prices in closed form, also where the run can be booked here");
   verb.add_option("--trace", trace, "file for the timeline (chrome://tracing, Perfetto, trireme inspect)");
-  verb.add_option("--trace-ranks", trace_ranks, "of these ranks (default: one of each group)");
+  verb.add_option("--trace-ranks", trace_ranks, "of these ranks: 0,3 (default: one of each group)")
+      ->delimiter(',')
+      ->allow_extra_args(false);
   verb.add_option("--memory-svg", memory_svg, "file to draw memory over time into");
   routing.add_to(verb);
   verb.add_option("--columns", columns, "of the comb in text")

@@ -34,6 +34,10 @@ UsedRun load_used(const RunRequest& request) {
   of_folder.file = (folder / "plan.toml").string();
   of_folder.sets.insert(of_folder.sets.begin(), "train.dir=" + toml_string(folder.string()));
   used.run = of_folder.load();
+  // A folder that has moved, or that is used from elsewhere, has its tokenizer with it.
+  const fs::path named = used.run.data.tokenizer;
+  if (!named.empty() && !fs::exists(named) && fs::exists(folder / named.filename()))
+    used.run.data.tokenizer = (folder / named.filename()).string();
   return used;
 }
 
@@ -123,7 +127,7 @@ fs::path tokenizer_path(const RunSpec& run) {
               fmt::join(places, " or "));
 }
 
-void refuse_foreign_shards(const RunSpec& run, const trireme::Texts& shards) {
+void refuse_foreign_shards(const RunSpec& run, const Texts& shards) {
   std::optional<Vocabulary> first;
   auto hold = [&](const std::string& name, bool used) {
     const std::optional<uint64_t> said = vocabulary_said_by(name, used);

@@ -36,7 +36,7 @@ fs::path tokenizer_path(const RunSpec&);
 // bad_request where a shard of data.train or of `shards` says that its ids are of another vocabulary than
 // the tokenizer that tokenizer_path() finds, else the first shard that says; also where one says and
 // data.tokenizer is named and is not there. Shards that are not there are passed over.
-void refuse_foreign_shards(const RunSpec&, const trireme::Texts& shards);
+void refuse_foreign_shards(const RunSpec&, const Texts& shards);
 void refuse_foreign_tokenizer(const RunSpec&, const Tokenizer&);  // more tokens than the model has
 
 // Tokens that the model sees at once: `asked`, the value of --context, refused beyond the model's positions;

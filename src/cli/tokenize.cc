@@ -28,7 +28,7 @@ int32_t end_of(const TokenizeRequest& r, const Tokenizer& t) {
   return *id;
 }
 
-Tokenizer learn(const TokenizeRequest& r, const Texts& texts, int threads) {
+Tokenizer learn(const TokenizeRequest& r, const CorpusTexts& texts, int threads) {
   LearnOptions o{.vocab = r.vocab, .pattern = pattern_of(r.pattern), .threads = threads};
   if (!r.end_of_text.empty()) o.specials = {r.end_of_text};
   for (const std::string& s : r.specials) {
@@ -43,7 +43,7 @@ Tokenizer learn(const TokenizeRequest& r, const Texts& texts, int threads) {
 
 void tokenize(const TokenizeRequest& r) {
   install_interrupt_handlers();
-  const Texts texts = gather_texts(r.texts, r.extensions, r.key, r.hold_out);
+  const CorpusTexts texts = gather_texts(r.texts, r.extensions, r.key, r.hold_out);
   const fs::path out = r.out;
   refuse_old_valid(texts, out / "valid");
   std::optional<Tokenizer> given;
@@ -102,7 +102,9 @@ void add_tokenize(CLI::App& app) {
   for (const char* of_trained : {"--vocab", "--pattern", "--special"})
     verb->get_option(of_trained)->excludes("--tokenizer");
   verb->add_option("--key", r->key, "of JSON Lines: the key of the text")->capture_default_str();
-  verb->add_option("--ext", r->extensions, "of folders: only files that end so (may be repeated)")
+  verb->add_option("--ext", r->extensions,
+                   "of folders: only files that end so, such as .md (may be repeated)")
+      ->allow_extra_args(false)
       ->allow_extra_args(false);
   verb->add_option("--hold-out", r->hold_out, "share of the documents for valid; 0 = none")
       ->capture_default_str()

@@ -14,6 +14,7 @@
 #include "cli/cli.h"
 #include "cli/source.h"
 #include "cli/training.h"
+#include "comm/mpi/mpi_world.h"
 #include "plan/remedies.h"
 
 namespace trireme::cli {
@@ -182,6 +183,7 @@ void train_here(const RunRequest& request, const Deadline& deadline) {
   ChosenRun chosen = load_or_choose(request, true, how);
   RunSpec run = std::move(chosen.run);
   if (!chosen.note.empty() && !request.json) fmt::print(stderr, "{}\n", chosen.note);
+  if (run.train.comm == "mpi" && !TRIREME_HAS_MPI) join_mpi_world();  // says so
   if (run.train.comm == "mpi")
     bad_request(
         "train.comm = \"mpi\": its ranks are processes: start them as `mpirun -n {} trireme train ...` or "

@@ -85,7 +85,7 @@ double hidden_seconds(const Replay& replay) {
 
 // The ranks whose steps differ: with Muon the owners of matrices too, up to so many in all. Beyond, the first
 // of each group stands for it; it owns the largest matrix.
-constexpr size_t kMostReplayed = 64;
+constexpr size_t kMostDistinct = 64;
 
 }  // namespace
 
@@ -93,9 +93,9 @@ std::vector<int> distinct_ranks(const RunSpec& run) {
   const LayoutSpec& l = run.layout;
   const Mesh mesh = mesh_of(l);
   if (run.known_routing.rows) {  // each rank has rows of its own
-    if (run.world() > int64_t(kMostReplayed))
+    if (run.world() > int64_t(kMostDistinct))
       bad_request("a recorded routing is booked rank by rank, of up to {} ranks, and the run has {}",
-                  kMostReplayed, run.world());
+                  kMostDistinct, run.world());
     std::vector<int> all(size_t(run.world()));
     std::iota(all.begin(), all.end(), 0);
     return all;
@@ -110,7 +110,7 @@ std::vector<int> distinct_ranks(const RunSpec& run) {
   std::vector<int> ranks;
   for (int r : mesh.group(0, axes))
     if (l.shard_group == 0 || l.cp > 1 || mesh.coord(r, same) < l.shard_group) ranks.push_back(r);
-  return ranks.size() <= kMostReplayed ? ranks : few;
+  return ranks.size() <= kMostDistinct ? ranks : few;
 }
 
 OpSeconds op_seconds(std::string_view op, const Cost& cost, const ClusterSpec& cluster,

@@ -60,11 +60,6 @@ void refuse_unpriced(const ScaledRun& s) {
   if (has_own_schedule(l)) no("layout.schedule", "\"" + l.schedule + "\"", "a schedule by name");
 }
 
-const ScoreConstants& shipped_constants() {
-  static const ScoreConstants c = parse_constants(shipped_constants_text(), "data/score_constants.json");
-  return c;
-}
-
 // Names of a layer: "mine" of "site:mine".
 std::vector<std::string> names_of(const ScoreConstants& constants, const std::string& layer) {
   std::vector<std::string> names;

@@ -13,12 +13,12 @@ namespace trireme {
 namespace {
 
 // Passes as whole parts, so that few cases are timed however many are asked for.
-struct Parts {
+struct PassParts {
   int forward = 0, input = 0, weight = 0;
   int all() const { return forward + input + weight; }
-  auto operator<=>(const Parts&) const = default;
+  auto operator<=>(const PassParts&) const = default;
 };
-Parts parts_of(const PassShares& s) {
+PassParts parts_of(const PassShares& s) {
   constexpr double kParts = 24;
   const double all = s.forward + s.input + s.weight;
   if (!(all > 0) || !std::isfinite(all)) return {8, 8, 8};
@@ -30,7 +30,7 @@ Parts parts_of(const PassShares& s) {
 class Clock {
  public:
   // message: from one rank to another, in parts.
-  Clock(const Schedule& s, const Parts& parts, int message = 0)
+  Clock(const Schedule& s, const PassParts& parts, int message = 0)
       : s_(s),
         parts_(parts),
         message_(message),
@@ -89,7 +89,7 @@ class Clock {
     return true;
   }
   const Schedule& s_;
-  Parts parts_;
+  PassParts parts_;
   int message_;
   std::vector<int> holder_;
   std::vector<int64_t> forward_, input_;
@@ -98,8 +98,8 @@ class Clock {
 };
 
 // In parts; of schedules with two chunks a rank a stage has half of them each.
-double idle(std::string_view name, int64_t p, int64_t m, const Parts& parts) {
-  thread_local std::map<std::tuple<std::string, int64_t, int64_t, Parts>, double> known;
+double idle(std::string_view name, int64_t p, int64_t m, const PassParts& parts) {
+  thread_local std::map<std::tuple<std::string, int64_t, int64_t, PassParts>, double> known;
   const auto [it, fresh] = known.try_emplace({std::string(name), p, m, parts}, 0.0);
   if (!fresh) return it->second;
   const int chunks = default_chunks(name);
@@ -117,18 +117,18 @@ bool in_two(std::string_view schedule) {
 }
 
 // Of a schedule with messages of so many fine parts, by which it is longer than with none.
-int64_t waits(std::string_view name, int chunks, int64_t p, int64_t m, const Parts& parts, int message) {
-  thread_local std::map<std::tuple<std::string, int, int64_t, int64_t, Parts, int>, int64_t> known;
+int64_t waits(std::string_view name, int chunks, int64_t p, int64_t m, const PassParts& parts, int message) {
+  thread_local std::map<std::tuple<std::string, int, int64_t, int64_t, PassParts, int>, int64_t> known;
   const auto [it, fresh] = known.try_emplace({std::string(name), chunks, p, m, parts, message}, 0);
   if (!fresh) return it->second;
-  const Parts fine = {parts.forward * kFiner, parts.input * kFiner, parts.weight * kFiner};
+  const PassParts fine = {parts.forward * kFiner, parts.input * kFiner, parts.weight * kFiner};
   const Schedule s = make_schedule(name, int(p), chunks, int(m));
   return it->second = Clock(s, fine, message).makespan() - Clock(s, fine).makespan();
 }
 
 // Between lengths that are timed: a line; the waits are a convex function of the length, so a little too
 // long.
-double waits_between(std::string_view name, int chunks, int64_t p, int64_t m, const Parts& parts,
+double waits_between(std::string_view name, int chunks, int64_t p, int64_t m, const PassParts& parts,
                      double message) {
   constexpr int kShortest = 16;
   if (message <= 0) return 0;
@@ -145,7 +145,7 @@ double message_waits(std::string_view schedule, int64_t chunks, int64_t stages, 
                      const PassShares& shares, double message) {
   const double all = shares.forward + shares.input + shares.weight;
   if (stages <= 1 || !(all > 0) || !(message > 0)) return 0;
-  Parts parts = parts_of(shares);
+  PassParts parts = parts_of(shares);
   if (!in_two(schedule)) parts.input += parts.weight, parts.weight = 0;
   const bool interleaved = schedule == "interleaved";
   const int64_t p = std::min(stages, kExactStages), turns = interleaved ? 3 : kExactTurns;
@@ -167,7 +167,7 @@ double message_waits(std::string_view schedule, int64_t chunks, int64_t stages, 
 double idle_of_1f1b(std::string_view schedule, int64_t stages, int64_t microbatches,
                     const PassShares& shares) {
   if (stages <= 1) return 0;
-  const Parts parts = parts_of(shares);
+  const PassParts parts = parts_of(shares);
   const int64_t p = std::min(stages, kExactStages), most = kExactTurns * p, before = most - 2 * p;
   const int64_t m = std::max<int64_t>(
       1, p == stages ? microbatches : std::llround(double(microbatches * p) / double(stages)));

@@ -299,6 +299,11 @@ ScoreConstants parse_constants(std::string_view text, std::string_view file) {
   return c;
 }
 
+const ScoreConstants& shipped_constants() {
+  static const ScoreConstants c = parse_constants(shipped_constants_text(), "data/score_constants.json");
+  return c;
+}
+
 std::string save_constants(const ScoreConstants& c) {
   ConstantsJson j;
   for (size_t f = 0; f < kFits; ++f) j["priors"][name_of(Fit(f))] = {c.priors[f].center, c.priors[f].sigma};

@@ -36,6 +36,7 @@ struct ScoreConstants {
 };
 // Errors (request): one line.
 ScoreConstants parse_constants(std::string_view json, std::string_view file);
+const ScoreConstants& shipped_constants();  // data/score_constants.json
 std::string save_constants(const ScoreConstants&);
 
 // Seconds of each of the row's cases.

@@ -23,7 +23,7 @@ constexpr double kMostSide = 1e9;  // of a product; keys of a sequence
 
 constexpr std::string_view kBest16 = "mamf_bf16_tflops", kBest8 = "mamf_fp8_tflops",
                            kDeepGemm = "deepgemm_h800_fp8_tflops", kSimuMax = "simumax_b200_shares",
-                           kP5 = "nccl_multinode_aws_p5_h100", kP5Memory = "hbm3_TBs";
+                           kP5Nccl = "nccl_multinode_aws_p5_h100", kP5Memory = "hbm3_TBs";
 
 // Of a table of best products: whose figures its devices have here.
 constexpr std::pair<std::string_view, std::string_view> kBestDevices[] = {
@@ -58,11 +58,6 @@ constexpr AttentionSeries kAttentionSeries[] = {
     {"fa3_", "FlashAttention 3", AttentionKind::flash,
      "priced as cuDNN's, which the measured runs' software took"}};
 
-const ScoreConstants& shipped_constants() {
-  static const ScoreConstants all = parse_constants(shipped_constants_text(), "data/score_constants.json");
-  return all;
-}
-
 // Shares of the peak that a product without a short side reaches there: the device's, and of fp8 what all
 // softwares have in common.
 ProductRate product_rate(const KnownDevice& d, bool fp8) {
@@ -92,9 +87,9 @@ class Ops {
     deep_gemm();
     for (const AttentionTable& t : kAttentionTables) attention(t);
     simumax();
-    if (const OpsJson* p5 = section(kP5); p5 && p5->contains(kP5Memory)) {
+    if (const OpsJson* p5 = section(kP5Nccl); p5 && p5->contains(kP5Memory)) {
       const KnownDevice& d = device("H100");
-      const double published = number((*p5)[kP5Memory], kP5, kP5Memory) * 1e3;
+      const double published = number((*p5)[kP5Memory], kP5Nccl, kP5Memory) * 1e3;
       memory_curve(d, "long reads and writes (AWS P5)", published,
                    "of long copies; norms and activations of a step are shorter");
     }

@@ -80,6 +80,7 @@ struct SearchRequest {
   std::string device;
   std::string curve;  // whose rates a cluster file's device has
   std::string note;   // what is assumed of the devices' links
+  std::string rest;   // TOML: what a run file says beside the layout, for the step that was priced
   DeviceFigures figures;
   FitValues fits{};
   std::string constants;  // whose these are, in words; "" = the shipped ones of all

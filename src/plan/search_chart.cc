@@ -57,12 +57,12 @@ class Scale {
   std::vector<double> ticks_;
 };
 
-struct Range {
+struct ChartRange {
   double low = INFINITY, high = -INFINITY;
 };
 template <class Of>
-Range range_of(const Chart& c, Of&& of) {
-  Range r;
+ChartRange range_of(const Chart& c, Of&& of) {
+  ChartRange r;
   for (const ChartSeries& s : c.series)
     for (const ChartPoint& p : s.points) r.low = std::min(r.low, of(p)), r.high = std::max(r.high, of(p));
   if (r.low > r.high) r = {1, 2};
@@ -112,8 +112,8 @@ std::string series_svg(const ChartSeries& s, const Scale& x, const Scale& y, con
 }  // namespace
 
 std::string svg_of(const Chart& c) {
-  const Range xs = range_of(c, [](const ChartPoint& p) { return p.x; });
-  const Range ys = range_of(c, [](const ChartPoint& p) { return p.y; });
+  const ChartRange xs = range_of(c, [](const ChartPoint& p) { return p.x; });
+  const ChartRange ys = range_of(c, [](const ChartPoint& p) { return p.y; });
   const Scale x(c.x, xs.low, xs.high, kLeft, kWidth - kRight);
   const Scale y(c.y, ys.low, ys.high, kHeight - kBottom, kTop);
   std::string s = fmt::format(

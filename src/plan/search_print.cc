@@ -234,6 +234,12 @@ std::string layout_toml(const SearchLayout& l, bool to_host) {
   return s;
 }
 
+namespace {
+std::string run_toml(const SearchRequest& q, const SearchLayout& l) {
+  return layout_toml(l, q.disk_each_way) + (q.rest.empty() ? "" : "\n" + q.rest);
+}
+}  // namespace
+
 std::string search_text(const SearchRequest& q, const SearchResult& r, const SearchWhy* w,
                         const Confirmation* confirmed, const std::vector<FlipPoint>* flips) {
   const Goodput g = goodput_of(q, q.gpus.back());
@@ -281,7 +287,7 @@ std::string search_text(const SearchRequest& q, const SearchResult& r, const Sea
                      kFrontTimes);
   if (w) s += why_text(q, r, *w);
   if (flips) s += flips_text(*flips);
-  s += "\nthe best, as a run file has it:\n" + layout_toml(r.best.front().layout, q.disk_each_way);
+  s += "\nthe best, as a run file has it:\n" + run_toml(q, r.best.front().layout);
   return s;
 }
 
@@ -291,7 +297,7 @@ std::string search_json(const SearchRequest& q, const SearchResult& r, const Sea
   if (!q.constants.empty()) j["constants"] = q.constants;
   if (!q.note.empty()) j["note"] = q.note;
   j["best"] = r.best.empty() ? SearchJson() : priced_json(q, r.best.front());
-  if (!r.best.empty()) j["best"]["toml"] = layout_toml(r.best.front().layout, q.disk_each_way);
+  if (!r.best.empty()) j["best"]["toml"] = run_toml(q, r.best.front().layout);
   j["candidates"] = SearchJson::array();
   for (const Priced& p : r.best) j["candidates"].push_back(priced_json(q, p));
   for (const auto& no : refused_json(q, r)) j["candidates"].push_back(no);

@@ -502,10 +502,9 @@ std::string walls_json(const WallsCase& c) {
 }
 
 StepForecast closed_form_step(const StepCase& c, const std::string& device, const DeviceFigures& figures) {
-  const ScoreConstants constants = parse_constants(shipped_constants_text(), "data/score_constants.json");
   MeasuredRow row;
   row.device = device;
-  StepForecast f{.step_s = step_time(c, figures, constants.of(row)).total,
+  StepForecast f{.step_s = step_time(c, figures, shipped_constants().of(row)).total,
                  .tokens = double(c.dp) * double(c.micro) * double(c.microbatches) * double(c.seq),
                  .source = fmt::format("closed form, tp {} pp {} dp {}, {} microbatches of {}", c.tp, c.pp,
                                        c.dp, c.microbatches, c.micro)};

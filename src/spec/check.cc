@@ -116,7 +116,8 @@ void check_experts(const ModelSpec& m, Problems& out) {
   }
   if (m.experts_per_token > m.experts)
     wrong({"experts_per_token", "experts"},
-          fmt::format("{} is more than experts = {}; give at most that", m.experts_per_token, m.experts));
+          fmt::format("experts_per_token = {} is more than experts = {}; give at most that",
+                      m.experts_per_token, m.experts));
   if (m.activation != "swiglu")
     wrong({"activation", "experts"},
           fmt::format("{} is not what experts compute; give \"swiglu\"", shown(m.activation)));

@@ -180,9 +180,17 @@ RunSpec with_sizes(RunSpec run, const Sizes& s) {
   run.layout.ep = s.ep;
   return run;
 }
+// The largest microbatch up to the run's own that divides what a rank has of the batch.
 int64_t divisor_micro(const RunSpec& run) {
-  return run.batch.global % run.layout.dp != 0 ? run.batch.micro
-                                               : std::gcd(run.batch.micro, run.batch.global / run.layout.dp);
+  if (run.batch.global % run.layout.dp != 0) return run.batch.micro;
+  const int64_t own = run.batch.global / run.layout.dp;
+  int64_t best = 1;
+  for (int64_t low = 1; low <= own / low; low++) {
+    if (own % low != 0) continue;
+    for (const int64_t d : {low, own / low})
+      if (d <= run.batch.micro) best = std::max(best, d);
+  }
+  return best;
 }
 
 // Every choice of at most two keys put back, beside sizes: the fewest keys.

@@ -225,6 +225,23 @@ Mesh mesh_of(const LayoutSpec& l) {
 std::string save_run(const RunSpec& run) {
   return as_toml(fields_of(run), false);
 }
+std::string save_changed(const RunSpec& run) {
+  RunSpec plain;
+  ModelSpec& m = plain.model;
+  m = ModelSpec::of(run.model.arch);
+  m.vocab = run.model.vocab, m.layers = run.model.layers, m.hidden = run.model.hidden;
+  m.heads = run.model.heads;
+  m.finish(run.data.seq_len);
+  static constexpr std::string_view kAlways[] = {"model.arch", "model.vocab", "model.layers", "model.hidden",
+                                                 "model.heads"};
+  const std::vector<FieldText> own = fields_of(run), given = fields_of(plain);
+  std::vector<FieldText> said;
+  for (size_t i = 0; i < own.size(); i++)
+    if (own[i].value != given[i].value ||
+        std::find(std::begin(kAlways), std::end(kAlways), own[i].key) != std::end(kAlways))
+      said.push_back(own[i]);
+  return as_toml(said, false);
+}
 void save_run(const RunSpec& run, const fs::path& path) {
   write_text_atomic(path, save_run(run));
 }

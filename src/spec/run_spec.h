@@ -453,6 +453,9 @@ struct Facts {
 RunSpec resolve(RunSpec, const Facts&);
 
 std::string save_run(const RunSpec&);  // TOML; parse_run of it gives the same spec
+// Of save_run() the keys alone that must be said: of [model] sizes and what neither they nor the architecture
+// give, elsewhere what differs from the defaults.
+std::string save_changed(const RunSpec&);
 void save_run(const RunSpec&, const fs::path&);
 
 // Of what makes a run this run and no other: model (of model.from only whether it is given), training data,

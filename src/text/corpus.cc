@@ -106,9 +106,10 @@ Corpus gather_corpus(const fs::path& root, const CorpusOptions& options) {
   }
   if (error) bad_request("cannot read folder {}: {}", root.string(), error.message());
   if (corpus.files.empty())
-    bad_request(
-        "{} holds no text file{}", root.string(),
-        options.extensions.empty() ? "" : fmt::format(" ending in {}", fmt::join(options.extensions, ", ")));
+    bad_request("{} holds no text file{}", root.string(),
+                options.extensions.empty()
+                    ? ""
+                    : fmt::format(" that ends in {}", fmt::join(options.extensions, " or ")));
   std::sort(corpus.files.begin(), corpus.files.end(),
             [](const CorpusFile& a, const CorpusFile& b) { return a.path < b.path; });
   return corpus;

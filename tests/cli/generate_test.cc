@@ -109,6 +109,12 @@ TEST_F(Generate, TakesTheFolderOfARunAndACheckpoint) {
   got = of(tmp_ / "moved/");
   EXPECT_EQ(got.code, 0) << got.err;
   EXPECT_EQ(got.out, want.out);
+  // Its tokenizer went with it.
+  fs::rename(byte_tokenizer_file(tmp_.path()), tmp_ / "moved" / byte_tokenizer_file(tmp_.path()).filename());
+  got = of(tmp_ / "moved");
+  EXPECT_EQ(got.code, 0) << got.err;
+  EXPECT_EQ(got.out, want.out);
+  byte_tokenizer_file(tmp_.path());  // put back
   // Of several checkpoints the one that is named, by every verb that reads one.
   const Ran longer = run("train", {"--set", "train.steps=8", "--set", "train.checkpoint_every=4", "--set",
                                    "train.dir=" + (tmp_ / "longer").string()});

@@ -340,5 +340,38 @@ TEST(Planned, ASearchedLayoutIsTakenIntoARunFile) {
   EXPECT_EQ(run["candidates"][0]["memory"]["arena"], booked) << run["candidates"][0];
 }
 
+// And of a model by name it is a whole one: what was searched is what `plan` of it looks at.
+TEST(Planned, ASearchedLayoutOfANamedModelIsARunFileByItself) {
+  TempFolder tmp;
+  const std::string cluster = (source_dir() / "configs/cluster/h100-p5.toml").string();
+  for (const std::string& model : {std::string("llama3-8B"), std::string("mixtral-8x7B")}) {
+    const json found = planned(tmp.path(), {"plan", "--search", "--model", model, "--cluster", cluster,
+                                            "--gpus", "32", "--global-batch", "64", "--seq", "4096"});
+    const fs::path file = tmp / (model + ".toml");
+    put_file(file, found["best"]["toml"].get<std::string>());
+    const RunSpec run = load_run(file);
+    EXPECT_EQ(run.train.sum_order, "auto");  // NCCL's own, which the search priced
+    EXPECT_EQ(run.cluster.file, cluster);
+    EXPECT_EQ(run.data.seq_len, 4096);
+    EXPECT_EQ(run.world(), 32);
+    EXPECT_EQ(run.model.hidden, 4096);
+    EXPECT_EQ(run.model.kv_heads, 8);
+    EXPECT_EQ(run.model.ffn, 14336);
+    EXPECT_EQ(run.model.moe_ffn, model == "llama3-8B" ? 0 : 14336);
+    const json plan = planned(tmp.path(), {"plan", file.string()});
+    EXPECT_TRUE(plan["candidates"][0]["fits"].get<bool>()) << plan["candidates"][0];
+  }
+}
+
+// An option that may be repeated takes one value each time, and what follows is the run file.
+TEST(Planned, SettingsMayStandBeforeTheRunFile) {
+  TempFolder tmp;
+  const std::string file = tiny_run_file(tmp.path(), 3).string();
+  const std::vector<std::string> sets = {"--set", "batch.micro=1", "--set", "layout.zero=1"};
+  const json behind = planned(tmp.path(), with({"plan", file}, sets));
+  EXPECT_EQ(planned(tmp.path(), with(with({"plan"}, sets), {file}))["candidates"][0]["memory"],
+            behind["candidates"][0]["memory"]);
+}
+
 }  // namespace
 }  // namespace trireme::test

@@ -131,8 +131,8 @@ TEST(Simulate, ARealTraceHasTheSimulatedOrder) {
     TempFolder tmp;
     const fs::path file = tiny_run_file(tmp.path(), 2);
     std::vector<std::string> train = {"train", file.string(), "--trace-steps", "2"};
-    std::vector<std::string> simulate = {file.string(),   "--trace", (tmp / "simulated.json").string(),
-                                         "--trace-ranks", "0",       "1"};
+    std::vector<std::string> simulate = {file.string(), "--trace", (tmp / "simulated.json").string(),
+                                         "--trace-ranks", "0,1"};
     for (const std::string& set : layout)
       for (auto* args : {&train, &simulate}) args->push_back("--set"), args->push_back(set);
     const Ran r = trireme(tmp.path(), train);

@@ -80,6 +80,23 @@ TEST(Tokenize, WhatIsHardlyTextAndAMissingKeyAreTold) {
       << r.err;
 }
 
+TEST(Tokenize, ExtensionsAreTakenWithAndWithoutTheirDot) {
+  TempFolder f;
+  make_folders(f / "texts");
+  write_text_atomic(f / "texts/a.md", prose(20'000, 0));
+  write_text_atomic(f / "texts/b.txt", prose(20'000, 1));
+  std::vector<std::vector<int32_t>> ids;
+  for (const char* ext : {"md", ".md"}) {
+    const fs::path out = f / (std::string("out") + ext);
+    const Ran r = trireme(f.path(), {"tokenize", "--ext", ext, (f / "texts").string(), "--out", out.string(),
+                                     "--vocab", "300", "--hold-out", "0"});
+    ASSERT_EQ(r.code, 0) << r.err;
+    ids.push_back(tokens_of(out / "train"));
+  }
+  EXPECT_EQ(ids[0], ids[1]);
+  EXPECT_LT(ids[0].size(), 20'001u);
+}
+
 // A folder that cannot be written ends it before minutes of learning, not behind them.
 TEST(Tokenize, ATakenPlaceIsToldBeforeItLearns) {
   TempFolder f;

@@ -6,7 +6,7 @@ namespace trireme {
 std::unique_ptr<ProcessWorld> join_mpi_world() {
   bad_request(
       "train.comm = \"mpi\": this trireme was built without MPI; install libopenmpi-dev and openmpi-bin and "
-      "build it again, or give \"thread\"");
+      "build it again (cmake --preset release && make), or give \"thread\"");
 }
 
 }  // namespace trireme

@@ -60,7 +60,7 @@ TEST(NearestLayout, ChangesTheFewestKeys) {
             "; the nearest layout of 1 rank that works: layout.sequence = false");
   RunSpec b;
   b.batch.global = 6, b.batch.micro = 4;
-  EXPECT_EQ(nearest_layout_text(finished(b)), "; the nearest layout of 1 rank that works: batch.micro = 2");
+  EXPECT_EQ(nearest_layout_text(finished(b)), "; the nearest layout of 1 rank that works: batch.micro = 3");
   RunSpec m;
   m.train.steps = 10, m.train.trace_steps = "20";  // nothing of the layout's
   EXPECT_FALSE(nearest_layout(finished(m)));
