@@ -22,8 +22,8 @@ all: program  ## build build/release/trireme
 program: build/release/build.ninja
 	@cmake --build build/release -j $(JOBS) --target trireme
 
-demo: program  ## the main job on this machine, from text to trained model (DEMO_TEXT=folder for your own text)
-	@build/release/trireme demo $(if $(DEMO_TEXT),--text "$(DEMO_TEXT)")
+demo: program  ## the main job on this machine, from text to trained model (DEMO_TEXT=folder: your own text, into runs/demo-text)
+	@build/release/trireme demo $(if $(DEMO_TEXT),--text "$(DEMO_TEXT)" --dir runs/demo-text) $(DEMO_ARGS)
 
 test: build/release/with-tests build/asan/with-tests build/fuzz/with-tests  ## all fast tests, optimised and under the address sanitizer; fuzzers for seconds
 	@cmake --build build/release -j $(JOBS)

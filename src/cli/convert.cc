@@ -23,15 +23,13 @@ void add_tokenizer(HfOptions& o, const RunSpec& run) {
     o.bos = ids.bos, o.eos = ids.eos, o.pad = ids.pad;
     return;
   }
-  fs::path tokenizer = own.empty() ? fs::path(run.train.dir) / "tokenizer.json" : own;
-  if (own.empty() && !fs::exists(tokenizer)) {
-    fmt::print(
-        stderr,
-        "note: no tokenizer is written: data.tokenizer is empty and there is no {}; name one with --set "
-        "data.tokenizer=FILE\n",
-        tokenizer.string());
+  const std::optional<fs::path> found = find_tokenizer(run);
+  if (!found) {
+    fmt::print(stderr, "note: no tokenizer is written: {}; name one with --set data.tokenizer=FILE\n",
+               no_tokenizer_text(run));
     return;
   }
+  const fs::path& tokenizer = *found;
   Tokenizer t = Tokenizer::load(tokenizer);
   if (auto end = t.find_end_of_text()) o.bos = *end, o.eos = {*end};
   o.copy.push_back(tokenizer);

@@ -117,14 +117,23 @@ std::optional<uint64_t> vocabulary_said_by(const std::string& shard, bool used) 
 }
 }  // namespace
 
-fs::path tokenizer_path(const RunSpec& run) {
+std::optional<fs::path> find_tokenizer(const RunSpec& run) {
   if (!run.data.tokenizer.empty()) return run.data.tokenizer;
   const fs::path found = unnamed_tokenizer(run);
-  if (!found.empty()) return found;
+  return found.empty() ? std::nullopt : std::optional(found);
+}
+
+std::string no_tokenizer_text(const RunSpec& run) {
   std::vector<std::string> places;
   for (const fs::path& dir : tokenizer_folders(run)) places.push_back(dir.string());
-  bad_request("no tokenizer: data.tokenizer is empty, and there is no tokenizer.json in {}; name one",
-              fmt::join(places, " or "));
+  return fmt::format("data.tokenizer is empty, and there is no tokenizer.json in {}",
+                     fmt::join(places, " or "));
+}
+
+fs::path tokenizer_path(const RunSpec& run) {
+  const auto found = find_tokenizer(run);
+  if (!found) bad_request("no tokenizer: {}; name one", no_tokenizer_text(run));
+  return *found;
 }
 
 void refuse_foreign_shards(const RunSpec& run, const Texts& shards) {

@@ -33,6 +33,8 @@ LoadedModel load_model(const RunSpec&, int64_t arena_bytes = 0, const fs::path& 
 // says where it looked.
 Tokenizer tokenizer_of(const RunSpec&);
 fs::path tokenizer_path(const RunSpec&);
+std::optional<fs::path> find_tokenizer(const RunSpec&);  // nothing where tokenizer_path() throws
+std::string no_tokenizer_text(const RunSpec&);           // why that is so
 // bad_request where a shard of data.train or of `shards` says that its ids are of another vocabulary than
 // the tokenizer that tokenizer_path() finds, else the first shard that says; also where one says and
 // data.tokenizer is named and is not there. Shards that are not there are passed over.

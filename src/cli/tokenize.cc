@@ -63,7 +63,14 @@ void tokenize(const TokenizeRequest& r) {
                e.documents == 1 ? "" : "s", e.tokens);
   };
   report("train", done.train);
-  if (done.valid.documents > 0) report("valid", done.valid);
+  if (done.valid.documents > 0)
+    report("valid", done.valid);
+  else if (r.hold_out > 0)
+    fmt::print(
+        stderr,
+        "note: no document was held out (--hold-out {:g} of {}), so there is no {}; give a larger share "
+        "or more documents\n",
+        r.hold_out, done.train.documents, (out / "valid").string());
   const int64_t bytes = done.train.bytes + done.valid.bytes;
   fmt::print("encoded {} in {}: {:.1f} MB/s on {} thread{}\n", human_bytes(bytes),
              human_seconds(done.seconds), double(bytes) * 1e-6 / std::max(done.seconds, 1e-9), threads,

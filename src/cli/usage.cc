@@ -59,6 +59,9 @@ std::string too_much(const CLI::App& app, const CLI::App& verb) {
   if (rest.empty()) rest = app.remaining();  // it stood before the verb
   auto option =
       std::find_if(rest.begin(), rest.end(), [](const std::string& s) { return s.starts_with("-"); });
+  if (option == rest.end() && !rest.empty() && rest.front().find('=') != std::string::npos &&
+      option_named(verb, "--set"))
+    return fmt::format("'{0}' is one argument too many; a key is overridden by --set {0}", rest.front());
   if (option == rest.end())
     return fmt::format("'{}' is one argument too many", rest.empty() ? "" : rest.front());
   std::string given = option->substr(0, option->find('=')), near = suggest(given, options_of(verb));

@@ -36,7 +36,13 @@ struct Assign {
   const TomlEntry& entry;
   const Rule& rule;
 
-  std::string wrong_type() const { return fmt::format("{} is {}", shown(entry), kind_of(entry)); }
+  std::string wrong_type() const {
+    // --set batch.global=99999999999999999999: no number of TOML, so a bare word.
+    const auto* s = std::get_if<std::string>(&entry.value);
+    if (s && !s->empty() && s->find_first_not_of("0123456789") == s->npos && entry.text == *s)
+      return out_of_range();
+    return fmt::format("{} is {}", shown(entry), kind_of(entry));
+  }
   std::string out_of_range() const { return fmt::format("{} is out of range", shown(entry)); }
 
   std::string operator()(std::string* f) const {

@@ -91,6 +91,24 @@ TEST_F(Generate, ManyPromptsAreAnsweredAsEachAlone) {
   EXPECT_NE(r.out.find("--- 4 of 4\nab"), std::string::npos) << r.out;
 }
 
+// As generate finds it: beside the shards where nobody names it; and where there is none that is told.
+TEST_F(Generate, AnExportTakesTheTokenizerThatGenerateFinds) {
+  auto exported = [&](const std::string& to) {
+    return run("convert", {"--set", "data.tokenizer=\"\"", "--to", (tmp_ / to).string()});
+  };
+  const fs::path beside = fs::path(load_run(file_).data.train.first()).parent_path() / "tokenizer.json";
+  Ran r = exported("without");
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_FALSE(fs::exists(tmp_ / "without/tokenizer.json"));
+  EXPECT_NE(r.err.find("no tokenizer is written"), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find(beside.parent_path().string()), std::string::npos) << r.err;
+  fs::rename(byte_tokenizer_file(tmp_.path()), beside);
+  r = exported("with");
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_TRUE(fs::exists(tmp_ / "with/tokenizer.json")) << r.err;
+  EXPECT_EQ(r.err.find("no tokenizer"), std::string::npos) << r.err;
+}
+
 // The folder of a run stands for its plan, wherever it lies now, and a checkpoint for itself.
 TEST_F(Generate, TakesTheFolderOfARunAndACheckpoint) {
   const std::vector<std::string> how = {"--prompt", "ab", "--tokens", "12", "--temperature", "0", "--json"};

@@ -274,8 +274,8 @@ TEST(Planned, AMistypedDeviceIsNoDevice) {
     EXPECT_EQ(walls(right).code, 0) << right;
   const auto state = [&](const std::string& cluster) {
     return planned(tmp.path(),
-                   {"plan", "--search", "--model", "llama3-8B", "--cluster", cluster, "--gpus", "64", "--seq",
-                    "4096", "--global-batch", "64", "--confirm", "0"})["best"]["step_s"];
+                   {"plan", "--search", "--model", "llama3-8B", "--cluster", cluster, "--gpus", "16", "--seq",
+                    "4096", "--global-batch", "16", "--confirm", "0"})["best"]["step_s"];
   };
   EXPECT_EQ(state("h100-p5"), state((source_dir() / "configs/cluster/h100-p5.toml").string()));
   EXPECT_NE(state("h100-p5"), state("H100"));
@@ -287,21 +287,21 @@ TEST(Planned, AnAssumedLinkIsSaid) {
   TempFolder tmp;
   const std::string one = (source_dir() / "configs/cluster/h100-sxm-8.toml").string();
   const std::string said =
-      "has 1 node of 8 devices = 8, and the run takes 64 ranks = 8 nodes: priced as if it had as many, by a "
+      "has 1 node of 8 devices = 8, and the run takes 16 ranks = 2 nodes: priced as if it had as many, by a "
       "link "
       "between nodes of 50 GB/s a device, H100's in data/score_catalog.json";
   const auto search = [&](const std::string& cluster, const char* gpus) {
     const Ran r =
         trireme(tmp.path(), {"plan", "--search", "--model", "llama3-8B", "--cluster", cluster, "--gpus", gpus,
-                             "--seq", "4096", "--global-batch", "64", "--confirm", "0"});
+                             "--seq", "4096", "--global-batch", "16", "--confirm", "0"});
     EXPECT_EQ(r.code, 0) << r.err;
     return r.out;
   };
-  EXPECT_NE(search(one, "64").find(said), std::string::npos);
+  EXPECT_NE(search(one, "16").find(said), std::string::npos);
   EXPECT_EQ(search(one, "8").find("priced"), std::string::npos);
-  EXPECT_EQ(search("h100-p5", "64").find("priced as if"), std::string::npos);
+  EXPECT_EQ(search("h100-p5", "16").find("priced as if"), std::string::npos);
   const Ran r = trireme(tmp.path(), {"simulate", "--model", "llama3-8B", "--cluster", one, "--layout",
-                                     "dp=64 zero=1 micro=1 global=64 seq=4096"});
+                                     "dp=16 zero=1 micro=1 global=16 seq=4096"});
   EXPECT_EQ(r.code, 0) << r.err;
   EXPECT_NE(r.out.find(said), std::string::npos) << r.out;
 }
@@ -346,14 +346,14 @@ TEST(Planned, ASearchedLayoutOfANamedModelIsARunFileByItself) {
   const std::string cluster = (source_dir() / "configs/cluster/h100-p5.toml").string();
   for (const std::string& model : {std::string("llama3-8B"), std::string("mixtral-8x7B")}) {
     const json found = planned(tmp.path(), {"plan", "--search", "--model", model, "--cluster", cluster,
-                                            "--gpus", "32", "--global-batch", "64", "--seq", "4096"});
+                                            "--gpus", "16", "--global-batch", "16", "--seq", "4096"});
     const fs::path file = tmp / (model + ".toml");
     put_file(file, found["best"]["toml"].get<std::string>());
     const RunSpec run = load_run(file);
     EXPECT_EQ(run.train.sum_order, "auto");  // NCCL's own, which the search priced
     EXPECT_EQ(run.cluster.file, cluster);
     EXPECT_EQ(run.data.seq_len, 4096);
-    EXPECT_EQ(run.world(), 32);
+    EXPECT_EQ(run.world(), 16);
     EXPECT_EQ(run.model.hidden, 4096);
     EXPECT_EQ(run.model.kv_heads, 8);
     EXPECT_EQ(run.model.ffn, 14336);

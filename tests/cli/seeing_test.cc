@@ -124,7 +124,9 @@ TEST(Seeing, OneEventFileAStartAndNoneWhenToldSo) {
 TEST(Seeing, InspectHoldsARunAgainstItsForecast) {
   TempFolder tmp;
   const fs::path file = tiny_run_file(tmp.path(), 5);
-  ASSERT_EQ(trireme(tmp.path(), {"train", file.string(), "--set", "layout.dp=2", "batch.micro=1"}).code, 0);
+  ASSERT_EQ(
+      trireme(tmp.path(), {"train", file.string(), "--set", "layout.dp=2", "--set", "batch.micro=1"}).code,
+      0);
   const auto rows = [&] {
     std::map<std::string, json> by;
     const json run = inspected(tmp.path(), tmp / "run");

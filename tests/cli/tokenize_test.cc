@@ -80,6 +80,17 @@ TEST(Tokenize, WhatIsHardlyTextAndAMissingKeyAreTold) {
       << r.err;
 }
 
+// Lines of JSON are drawn each for itself, and of few perhaps none.
+TEST(Tokenize, NothingHeldOutIsTold) {
+  TempFolder f;
+  write_text_atomic(f / "docs.jsonl", "{\"text\": \"the oars rise\"}\n{\"text\": \"and fall\"}\n");
+  const Ran r = trireme(f.path(), {"tokenize", (f / "docs.jsonl").string(), "--out", (f / "out").string(),
+                                   "--hold-out", "0.001"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_NE(r.err.find("note: no document was held out (--hold-out 0.001 of 2)"), std::string::npos) << r.err;
+  EXPECT_FALSE(fs::exists(f / "out/valid.bin"));
+}
+
 TEST(Tokenize, ExtensionsAreTakenWithAndWithoutTheirDot) {
   TempFolder f;
   make_folders(f / "texts");

@@ -74,7 +74,7 @@ TEST(Corpus, RefusesWhatIsNoCorpus) {
             std::string::npos);
   EXPECT_NE(refusal([&] {
               gather_corpus(folder.path(), {.extensions = {".py", ".md"}});
-            }).find(".py, .md"),
+            }).find(".py or .md"),
             std::string::npos);
   Corpus one = gather_corpus(folder.path(), {});
   EXPECT_NE(refusal([&] { hold_out(one, 0.5); }).find("single"), std::string::npos);
