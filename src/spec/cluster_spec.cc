@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/error.h"
 #include "spec/kind.h"
 #include "spec/reader.h"
 #include "spec/toml.h"

@@ -10,6 +10,7 @@
 
 #include "base/json.h"
 #include "spec/suggest.h"
+#include "spec/toml.h"
 
 namespace trireme {
 

@@ -253,17 +253,6 @@ TEST(CudaKernels, QuantiseToTheCpusBits) {
   EXPECT_EQ(std::count(times.begin(), times.end(), 0), 0);  // all 256 codes were among them
 }
 
-TEST(CudaKernels, TurnCodesForTensorCores) {
-  for (auto [rows, cols] : {std::pair<int64_t, int64_t>{1, 1}, {33, 70}, {96, 32}, {5, 129}}) {
-    std::vector<uint8_t> from(size_t(rows * cols)), to(from.size(), 0xaa);
-    for (size_t i = 0; i < from.size(); i++) from[i] = uint8_t(below(3, i, 256));
-    emulated_turn_codes(tensor_of(from).view({rows, cols}), tensor_of(to).view({cols, rows}));
-    for (int64_t r = 0; r < rows; r++)
-      for (int64_t c = 0; c < cols; c++)
-        ASSERT_EQ(to[size_t(c * rows + r)], from[size_t(r * cols + c)]) << r << ", " << c;
-  }
-}
-
 TEST(CudaKernels, NameTheFirstBadIdAtTheNextSync) {
   auto device = make_emulated_device();
   auto cpu = make_cpu_device({.threads = 1});

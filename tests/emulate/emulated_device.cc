@@ -2,7 +2,6 @@
 
 #include <array>
 
-#include "device/cuda/fp8.h"
 #include "device/cuda/indices.h"
 #include "device/cuda/launches.h"
 #include "emulate.h"
@@ -76,9 +75,6 @@ class EmulatedDevice final : public Device {
 
 std::unique_ptr<Device> make_emulated_device(bool sm90, std::string_view* attention_kernel) {
   return std::make_unique<EmulatedDevice>(sm90, attention_kernel);
-}
-void emulated_turn_codes(const Tensor& from, const Tensor& to) {
-  cuda::turn_codes(from, to, nullptr);
 }
 void emulated_fold_pieces(std::span<std::byte* const> dst, std::span<const std::byte* const> src, int64_t n,
                           DType t, bool max, uint64_t order) {

@@ -7,12 +7,10 @@ namespace trireme {
 inline constexpr std::string_view kEmulatedCuda = "cuda-emulated", kEmulatedSm90 = "cuda-emulated-sm90";
 
 // Memory, copies and streams are the CPU's. Every launch shuffles blocks and threads another way.
-// sm90: it is a Hopper, whose attention takes the kernels for sm_90a. attention_kernel: as of
-// make_cuda_device.
+// sm90: it is a Hopper: attention takes the kernels for sm_90a, tensor cores multiply 8 bits.
+// attention_kernel: as of make_cuda_device.
 std::unique_ptr<Device> make_emulated_device(bool sm90 = false, std::string_view* attention_kernel = nullptr);
 
-// device/cuda/fp8.h's turn_codes, which only cuBLASLt's products call.
-void emulated_turn_codes(const Tensor& from, const Tensor& to);
 // launches.h's fold_pieces, which only communicators' threads call; by whole threads in another order each
 // time.
 void emulated_fold_pieces(std::span<std::byte* const> dst, std::span<const std::byte* const> src, int64_t n,

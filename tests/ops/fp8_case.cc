@@ -1,7 +1,7 @@
 // quantise: keys n, c (x [n,c]), rows, cols = of a block (0: all), e5m2=1, margin, dtype; amax=a: given;
 // seen=s: the largest so far. outlier=f: element 5 is f times as large. wild=1: some elements are not finite.
 // fp8_matmul: keys of matmul without inplace; blocks=1: a and b have blocks of 128 along the sum, b 128 x
-// 128; e5m2=1: of a. dtype = type of bias, out = of c and residual.
+// 128, with vectors=1 as a; e5m2=1: of a. dtype = type of bias, out = of c and residual.
 #include <cmath>
 
 #include "base/rng.h"
@@ -98,6 +98,7 @@ class Fp8MatmulCase final : public CaseOf<Fp8MatmulArgs> {
     if (p.flag("blocks")) {
       args.blocks_a = args.trans_a ? Fp8Blocks{128, 1} : Fp8Blocks{1, 128};
       args.blocks_b = {128, 128};
+      if (p.flag("vectors")) args.blocks_b = args.trans_b ? Fp8Blocks{1, 128} : Fp8Blocks{128, 1};
     }
     operand(b, "a", args.trans_a ? Shape{k_, m_} : Shape{m_, k_}, args.format_a, args.blocks_a, args.a,
             args.scale_a);

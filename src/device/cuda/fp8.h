@@ -37,11 +37,26 @@ struct Fp8AsBf16 {
   int64_t bytes = 0;
 };
 
-// Puts the product on tensor cores of 8 bits where these can do what Fp8MatmulArgs says: sm_89 on, one scale
-// an operand, not both e5m2, sizes multiples of 16, c and bias bf16. False, and nothing done, where not.
-bool fp8_on_tensor_cores(const Fp8MatmulArgs&, const Tensor& scratch, CudaContext&, cudaStream_t);
+inline constexpr int64_t kCodeBlock = 128;  // the edge of blocks that tensor cores know
 
-// to[C,R] = from[R,C] transposed, u8.
-void turn_codes(const Tensor& from, const Tensor& to, cudaStream_t);
+// How the scales of codes [I,K], K summed, lie where tensor cores read them; 16-byte aligned. Numbered as
+// cublasLtMatmulMatrixScale_t.
+enum class CodeScales : int32_t {
+  one = 0,
+  vectors = 4,  // of 128 codes of a row: [K/128, I]
+  squares = 5,  // of 128 x 128 codes: [I/128, K/128 and up to a multiple of 4]
+};
+// What such codes are besides.
+struct Codes {
+  Fp8Format format = Fp8Format::e4m3;
+  CodeScales kind = CodeScales::one;
+  const float* scales = nullptr;
+};
+
+// The product of codes a u8 [M,K] and b u8 [N,K] (trans_b), their scales' multiples of c bf16 or f32, on
+// tensor cores of 8 bits; sums are promoted to f32 every 128 of K. False, and nothing done, where the library
+// has no algorithm.
+bool codes_in_library(const MatmulArgs&, const Codes& a, const Codes& b, const Tensor& scratch, CudaContext&,
+                      cudaStream_t);
 
 }  // namespace trireme::cuda

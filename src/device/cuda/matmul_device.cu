@@ -16,10 +16,8 @@
 // one: what gelu is applied to, written beside its result or read. Its gelu is the tanh form, of the f32
 // sums.
 //
-// fp8_matmul takes the same way where 8-bit tensor cores can do what it says (fp8.h): one scale an operand,
-// read on the device; k in the rows of both, what has it in its columns is turned in scratch first; sums
-// promoted to f32 (no fast accumulation). H100's cores keep some 14 bits of a sum of 128 before that, so the
-// result must be bf16, whose 8 bits hide it.
+// Products of codes (fp8.h) take the same way: k in the rows of both, scales read on the device, sums
+// promoted to f32 every 128 of k (no fast accumulation).
 #include <cublasLt.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -99,11 +97,13 @@ struct GeluInput {
   const Tensor* matrix = nullptr;  // null: no gelu
   bool backward = false;
 };
-// What operands of 8 bits are besides.
-struct Codes {
-  Fp8Format format_a = Fp8Format::e4m3, format_b = Fp8Format::e4m3;
-  const float *scale_a = nullptr, *scale_b = nullptr;  // on the device
+// Of operands of 8 bits.
+struct BothCodes {
+  Codes a, b;
 };
+static_assert(int(CodeScales::one) == CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F &&
+              int(CodeScales::vectors) == CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F &&
+              int(CodeScales::squares) == CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F);
 cudaDataType_t type_of(Fp8Format f) {
   return f == Fp8Format::e4m3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
 }
@@ -125,13 +125,13 @@ bool addend_of(const MatmulArgs& a, Addend& to) {
 class Plan {
  public:
   // codes: of operands of 8 bits, else null.
-  Plan(const MatmulArgs& a, const Codes* codes, const GeluInput& gelu, const Addend& add, int64_t workspace,
-       cublasLtHandle_t handle)
+  Plan(const MatmulArgs& a, const BothCodes* codes, const GeluInput& gelu, const Addend& add,
+       int64_t workspace, cublasLtHandle_t handle)
       : handle_(handle), beta_(add.beta), workspace_(workspace) {
     const Library& lt = library();
     const cudaDataType_t out = type_of(a.c.dtype);
-    const cudaDataType_t in_a = codes ? type_of(codes->format_a) : type_of(a.a.dtype),
-                         in_b = codes ? type_of(codes->format_b) : type_of(a.b.dtype);
+    const cudaDataType_t in_a = codes ? type_of(codes->a.format) : type_of(a.a.dtype),
+                         in_b = codes ? type_of(codes->b.format) : type_of(a.b.dtype);
     check_status(lt.MatmulDescCreate(&desc_, CUBLAS_COMPUTE_32F, CUDA_R_32F), "MatmulDescCreate");
     set(CUBLASLT_MATMUL_DESC_TRANSA, a.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_TRANSB, a.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N);
@@ -145,7 +145,11 @@ class Plan {
     if (a.bias) {
       set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(a.bias.dtype));
     }
-    if (codes) set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t(0));
+    if (codes) {
+      set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t(0));
+      set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, codes->b.kind);
+      set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, codes->a.kind);
+    }
     point(a, codes, gelu);
     const Tensor& c = add.matrix ? *add.matrix : a.c;
     first_ = layout(a.b, in_b), second_ = layout(a.a, in_a), c_ = layout(c, out), d_ = layout(a.c, out);
@@ -182,7 +186,7 @@ class Plan {
   int found() const { return found_; }  // algorithms
 
   // What the heuristic proposed may be refused all the same: then its next. False: none is left.
-  bool run(const MatmulArgs& a, const Codes* codes, const GeluInput& gelu, const Addend& add,
+  bool run(const MatmulArgs& a, const BothCodes* codes, const GeluInput& gelu, const Addend& add,
            const Tensor& scratch, cudaStream_t stream) {
     point(a, codes, gelu);
     while (found_ > 0) {
@@ -241,15 +245,15 @@ class Plan {
                  "MatmulDescSetAttribute");
   }
   // At what changes from call to call.
-  void point(const MatmulArgs& a, const Codes* codes, const GeluInput& gelu) {
+  void point(const MatmulArgs& a, const BothCodes* codes, const GeluInput& gelu) {
     if (gelu.matrix) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, static_cast<void*>(gelu.matrix->data));
     if (a.bias) {
       const void* bias = a.bias.data;
       set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
     }
     if (codes) {
-      set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, static_cast<const void*>(codes->scale_b));
-      set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(codes->scale_a));
+      set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, static_cast<const void*>(codes->b.scales));
+      set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(codes->a.scales));
     }
   }
   // The row-major matrix as a column-major one, transposed.
@@ -320,7 +324,7 @@ class Products {
   }
 
   // False: the library has no algorithm. What it refuses after it proposed it is kept no longer.
-  bool run(const MatmulArgs& a, const Codes* codes, const GeluInput& gelu, const Addend& add,
+  bool run(const MatmulArgs& a, const BothCodes* codes, const GeluInput& gelu, const Addend& add,
            const Tensor& scratch, bool deterministic, cudaStream_t stream) {
     auto& [key, plan] = plan_of(a, codes, gelu, add, scratch, deterministic, stream);
     const int proposed = plan->found();
@@ -339,7 +343,7 @@ class Products {
   using Key = KeptAlgorithms::Problem;
   using Plans = std::map<Key, std::unique_ptr<Plan>>;
 
-  Plans::value_type& plan_of(const MatmulArgs& a, const Codes* codes, const GeluInput& gelu,
+  Plans::value_type& plan_of(const MatmulArgs& a, const BothCodes* codes, const GeluInput& gelu,
                              const Addend& add, const Tensor& scratch, bool deterministic,
                              cudaStream_t stream) {
     const Tensor& c = add.matrix ? *add.matrix : a.c;
@@ -356,7 +360,9 @@ class Products {
         alignment_of(a.c.data),
         alignment_of(c.data),
         int64_t(a.a.dtype) << 8 | int64_t(a.c.dtype),
-        (codes ? int64_t(codes->format_a) << 1 | int64_t(codes->format_b) : 0) |
+        (codes ? int64_t(codes->a.kind) << 8 | int64_t(codes->b.kind) << 4 | int64_t(codes->a.format) << 1 |
+                     int64_t(codes->b.format)
+               : 0) |
             (gelu.matrix ? leading(*gelu.matrix) << 8 | 2 << 2 | gelu.backward << 2 : 0),
         int64_t(add.beta) << 8 | a.trans_a << 3 | a.trans_b << 2 | bool(a.bias) << 1 | (c.data == a.c.data)};
     auto it = plans_.find(key);
@@ -388,7 +394,7 @@ class Products {
 };
 
 // False where one call cannot say it, or the library has no algorithm.
-bool run_on_library(const MatmulArgs& a, const Codes* codes, const GeluInput& gelu, const Tensor& scratch,
+bool run_on_library(const MatmulArgs& a, const BothCodes* codes, const GeluInput& gelu, const Tensor& scratch,
                     CudaContext& ctx, cudaStream_t stream) {
   Addend add;
   if (!addend_of(a, add)) return false;
@@ -403,16 +409,6 @@ bool run_on_library(const MatmulArgs& a, const Codes* codes, const GeluInput& ge
 
 bool may_be_auxiliary(const Tensor& t) {
   return size_of(t.dtype) == 2 && leading(t) % 8 == 0 && alignment_of(t.data) >= 16;
-}
-
-bool fits_tensor_cores(const Fp8MatmulArgs& a, const CudaContext& ctx) {
-  bool ok = ctx.major * 10 + ctx.minor >= 89 && a.scale_a.numel() == 1 && a.scale_b.numel() == 1;
-  ok &= a.format_a == Fp8Format::e4m3 || a.format_b == Fp8Format::e4m3;
-  ok &= a.c.dtype == DType::bf16 && (!a.bias || a.bias.dtype == DType::bf16);
-  for (const Tensor* t : {&a.a, &a.b, &a.c}) ok &= t->shape[0] % 16 == 0 && t->shape[1] % 16 == 0;
-  for (const Tensor* t : {&a.a, &a.b, &a.c, &a.residual}) ok &= !*t || alignment_of(t->data) >= 16;
-  ok &= leading(a.c) % 8 == 0 && (!a.residual || leading(a.residual) % 8 == 0);
-  return ok;
 }
 
 }  // namespace
@@ -447,22 +443,10 @@ bool gelu_in_library(const MatmulGeluBackwardArgs& a, const Tensor& scratch, Cud
   return may_be_auxiliary(a.x) && run_on_library(product_of(a), nullptr, {&a.x, true}, scratch, ctx, stream);
 }
 
-bool fp8_on_tensor_cores(const Fp8MatmulArgs& a, const Tensor& scratch, CudaContext& ctx,
-                         cudaStream_t stream) {
-  if (!fits_tensor_cores(a, ctx)) return false;
-  // In the place of the bf16 numbers, which takes twice as much.
-  const Fp8AsBf16 as(a, scratch.data);
-  auto with_k_in_rows = [&](const Tensor& codes, bool already, const Tensor& place) {
-    if (already) return codes;
-    const Tensor turned(place.data, {codes.shape[1], codes.shape[0]}, DType::u8);
-    turn_codes(codes, turned, stream);
-    return turned;
-  };
-  MatmulArgs product = as.product;
-  product.a = with_k_in_rows(a.a, !a.trans_a, as.product.a), product.trans_a = false;
-  product.b = with_k_in_rows(a.b, a.trans_b, as.product.b), product.trans_b = true;
-  const Codes codes{a.format_a, a.format_b, a.scale_a.as<float>(), a.scale_b.as<float>()};
-  return run_on_library(product, &codes, {}, as.rest(scratch), ctx, stream);
+bool codes_in_library(const MatmulArgs& product, const Codes& a, const Codes& b, const Tensor& scratch,
+                      CudaContext& ctx, cudaStream_t stream) {
+  const BothCodes codes{a, b};
+  return run_on_library(product, &codes, {}, scratch, ctx, stream);
 }
 
 }  // namespace trireme::cuda

@@ -1,26 +1,15 @@
-// 8-bit floats: quantise, and fp8_matmul but for cuBLASLt's part (matmul_device.cu). Codes and scales are
-// tensor/fp8.h's own functions, so they have the CPU's bits.
+// quantise: 8-bit floats. Codes and scales are tensor/fp8.h's own functions, so they have the CPU's bits.
 //
-// quantise: the largest finite magnitude of each block, the scale that follows, one rounding a number.
-// Largest are integers' atomic maxima (of floats' bits) or fixed trees: the same whatever the order.
+// The largest finite magnitude of each block, the scale that follows, one rounding a number. Largest are
+// integers' atomic maxima (of floats' bits) or fixed trees: the same whatever the order.
 //   one block that is all of x     a pass that looks, one thread that settles the scale, a pass that encodes
 //   blocks of one column           a warp's lanes are columns, the block's 8 warps share a block's rows
 //   other blocks                   16 threads each where a block is 256 chunks of 8 numbers or less (1 x 128,
 //                                  16 of them at once), else 256 threads (128 x 128)
 // x is read twice, the second time mostly from a cache: 2 x (2 or 4) B in, 1 B out a number.
-//
-// fp8_matmul, c (+)= op(a) op(b) + bias + residual, 2 M N K FLOPs, one of three ways:
-//   on tensor cores of 8 bits (matmul_device.cu) where both operands have one scale and c is bf16, whose
-//     rounding is larger than what their sums lose; operands are turned so that k is in rows;
-//   as bf16 numbers in scratch, which is exact, and matmul's product of those, whose sums are f32: where bias
-//     and c are of its types. So blocks of 128 need no promotion of their own, as on CPUs;
-//   else (f32 bias, f16) by matmul_simt.cuh straight from the codes.
-#include "device/cuda/fp8.h"
-
-#include <utility>
-
-#include "device/cuda/matmul_simt.cuh"
+#include "device/cuda/launches.h"
 #include "device/cuda/reduce.cuh"
+#include "device/cuda/values.cuh"
 
 namespace trireme::cuda {
 namespace {
@@ -202,93 +191,10 @@ void quantise(const QuantiseArgs& a, const CudaContext& ctx, cudaStream_t stream
   }
 }
 
-// ---- products ----
-
-// Codes with their scales: element (i, k), i of the dim that stays; blocks of i_block x k_block have a scale.
-struct CodeFactor {
-  const uint8_t* data = nullptr;
-  const float* scale = nullptr;
-  int64_t outer = 0, summed = 0, i_block = 1, k_block = 1, i_scale = 0, k_scale = 0;
-  Fp8Format format = Fp8Format::e4m3;
-
-  __device__ __forceinline__ float at(int64_t i, int64_t k) const {
-    return from_fp8(format, data[i * outer + k * summed]) *
-           scale[i / i_block * i_scale + k / k_block * k_scale];
-  }
-};
-// summed_rows: rows of the codes are of the summed dim.
-CodeFactor code_factor(const Tensor& codes, Fp8Format format, const Tensor& scale, const Fp8Blocks& blocks,
-                       bool summed_rows) {
-  const int64_t cols = codes.shape[1], across = scale.shape[1];
-  const int64_t height = blocks.rows > 0 ? blocks.rows : codes.shape[0];
-  const int64_t width = blocks.cols > 0 ? blocks.cols : cols;
-  CodeFactor f{codes.as<uint8_t>(), scale.as<float>(), cols, 1, height, width, across, 1, format};
-  if (summed_rows)
-    std::swap(f.outer, f.summed), std::swap(f.i_block, f.k_block), std::swap(f.i_scale, f.k_scale);
-  return f;
-}
-template <class Bias, class Out>
-void product_of_codes(const Fp8MatmulArgs& a, cudaStream_t stream) {
-  SimtMatmul<CodeFactor, Bias, Out> p;
-  p.a = code_factor(a.a, a.format_a, a.scale_a, a.blocks_a, a.trans_a);
-  p.b = code_factor(a.b, a.format_b, a.scale_b, a.blocks_b, !a.trans_b);
-  p.k = a.a.shape[a.trans_a ? 0 : 1];
-  run_matmul_simt(p, a, stream);
-}
-
-struct NumbersChunk {
-  CodeFactor from;
-  bf16* to;
-  int64_t cols;
-  __device__ void operator()(int64_t row, int64_t c, int n) const {
-    bf16 v[kChunk];
-#pragma unroll
-    for (int i = 0; i < kChunk; i++) v[i] = narrow<bf16>(i < n ? from.at(row, c + i) : 0.0f);
-    bf16* out = to + row * cols + c;
-    store8(v, out, reinterpret_cast<uintptr_t>(out) % 16 == 0, n);
-  }
-};
-void numbers_of(const CodeFactor& from, const Tensor& to, cudaStream_t stream) {
-  each_chunk(to.shape[0], to.shape[1], stream, NumbersChunk{from, to.as<bf16>(), to.shape[1]});
-}
-
-// to[c, r] = from[r, c]: block (32 columns, 32 rows) of 32 x 8 threads.
-constexpr int kTurn = 32, kTurnThreads = 256;
-__global__ void __launch_bounds__(kTurnThreads)
-    turn(const uint8_t* from, uint8_t* to, int64_t rows, int64_t cols) {
-  __shared__ uint8_t tile[kTurn][kTurn + 4];
-  const int x = int(threadIdx.x) % kTurn, y0 = int(threadIdx.x) / kTurn;
-  const int64_t r0 = int64_t(blockIdx.y) * kTurn, c0 = int64_t(blockIdx.x) * kTurn;
-  for (int y = y0; y < kTurn; y += kTurnThreads / kTurn)
-    if (r0 + y < rows && c0 + x < cols) tile[y][x] = from[(r0 + y) * cols + c0 + x];
-  __syncthreads();
-  for (int y = y0; y < kTurn; y += kTurnThreads / kTurn)
-    if (c0 + y < cols && r0 + x < rows) to[(c0 + y) * rows + r0 + x] = tile[x][y];
-}
-
 }  // namespace
-
-void turn_codes(const Tensor& from, const Tensor& to, cudaStream_t stream) {
-  run_blocks(turn, Grid(ceil_div(from.shape[1], kTurn), ceil_div(from.shape[0], kTurn)), kTurnThreads, 0,
-             stream, from.as<uint8_t>(), to.as<uint8_t>(), from.shape[0], from.shape[1]);
-}
 
 void cuda_launch(const QuantiseArgs& a, const Tensor&, CudaContext& ctx, cudaStream_t stream) {
   by_type(a.x.dtype, [&]<class T>(T) { quantise<T>(a, ctx, stream); });
-}
-
-void cuda_launch(const Fp8MatmulArgs& a, const Tensor& scratch, CudaContext& ctx, cudaStream_t stream) {
-  if (a.c.numel() == 0) return;
-  if (fp8_on_tensor_cores(a, scratch, ctx, stream)) return;
-  if (Fp8AsBf16 as(a, scratch.data); as.possible) {
-    numbers_of(code_factor(a.a, a.format_a, a.scale_a, a.blocks_a, false), as.product.a, stream);
-    numbers_of(code_factor(a.b, a.format_b, a.scale_b, a.blocks_b, false), as.product.b, stream);
-    return cuda_launch(as.product, as.rest(scratch), ctx, stream);
-  }
-  by_type(a.c.dtype, [&]<class Out>(Out) {
-    by_type(a.bias ? a.bias.dtype : a.c.dtype,
-            [&]<class Bias>(Bias) { product_of_codes<Bias, Out>(a, stream); });
-  });
 }
 
 }  // namespace trireme::cuda
