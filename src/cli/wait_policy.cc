@@ -22,10 +22,10 @@ std::vector<std::string> own_command_line() {
 namespace {
 
 constexpr char kPolicy[] = "OMP_WAIT_POLICY", kSpins[] = "GOMP_SPINCOUNT";
-// A millisecond or so. By libgomp's own count, ten times that, threads on cores that other programs use spin
-// through the time that the one they wait for would need: steps 14 times as long beside two busy loops on two
-// cores as with this one, which costs nothing where nobody else computes (docs/device.md).
-constexpr char kFewSpins[] = "30000";
+// A tenth of a millisecond. By libgomp's own count, a hundred times that, threads on cores that other
+// programs use spin through the time that the one they wait for would need: steps over 14 times as long
+// beside two busy loops on two cores. This costs nothing where nobody else computes (docs/device.md).
+constexpr char kFewSpins[] = "3000";
 
 void start_again_with(const char* name, const char* value) {
   std::vector<std::string> words = own_command_line();
