@@ -10,6 +10,7 @@
 #include "plan/call_price.h"
 #include "plan/forecast.h"
 #include "plan/remedies.h"
+#include "plan/scaled_run.h"
 #include "spec/run_schedule.h"
 
 namespace trireme {
@@ -38,6 +39,22 @@ std::string whose(const RunSpec& run, const Forecast& f) {
                      mesh_of(run.layout).coord(rank, Axis::pp));
 }
 
+// What drivers and libraries (NCCL) hold beside a run on a GPU: no bucket's, so no byte of it is known
+// beforehand; a mean of published runs, which a search counts too.
+double beside_bytes(const RunSpec& run) {
+  return run.train.device == "cuda" ? constants_of({})[size_t(Fit::base)] : 0;
+}
+std::string beside_text(const RunSpec& run, const Forecast& f) {
+  const auto beside = int64_t(beside_bytes(run));
+  if (beside == 0 || !f.fits) return "";
+  const int64_t left = f.allowed_bytes() - f.device_bytes() - beside;
+  const std::string who =
+      fmt::format("{} that drivers and libraries take (a mean of published runs)", human_bytes(beside));
+  return left >= 0
+             ? fmt::format(", with {} left beside some {}", human_bytes(left), who)
+             : fmt::format(", but not with some {} beside it: {} are missing then", who, human_bytes(-left));
+}
+
 std::string memory_text(const RunSpec& run, const Forecast& f) {
   std::string s = fmt::format("memory of a step{} (exact bytes; what the peak of the total is made of)\n",
                               run.world() > 1 ? ", " + whose(run, f) : "");
@@ -60,8 +77,8 @@ std::string memory_text(const RunSpec& run, const Forecast& f) {
         "  {:<12} {:>15} {:>10}  host memory that checkpoints are written from, beside training\n",
         "snapshot", f.booking.snapshot_bytes, human_bytes(f.booking.snapshot_bytes));
   if (f.memory_bytes > 0)
-    s += fmt::format("  {} {} of the device's memory\n", f.fits ? "fits in" : "DOES NOT FIT in",
-                     human_bytes(f.memory_bytes)) +
+    s += fmt::format("  {} {} of the device's memory{}\n", f.fits ? "fits in" : "DOES NOT FIT in",
+                     human_bytes(f.memory_bytes), beside_text(run, f)) +
          (f.ranks_on_device > 1 ? fmt::format("  ({} ranks share it)\n", f.ranks_on_device) : "");
   return s + remedy_lines(f);
 }
@@ -326,6 +343,7 @@ nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
   if (f.memory_bytes > 0)
     j["device_bytes"] = f.device_bytes(), j["allowed_bytes"] = f.allowed_bytes(),
     j["over_bytes"] = std::max<int64_t>(0, f.device_bytes() - f.allowed_bytes());
+  if (const double beside = beside_bytes(run); beside > 0) j["beside_bytes"] = int64_t(beside);
   j["cost"] = nullptr;
   if (f.cost > 0) j["cost"] = f.cost;
   j["run"] = {{"steps", run.train.steps},

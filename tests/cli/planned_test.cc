@@ -359,7 +359,14 @@ TEST(Planned, ASearchedLayoutOfANamedModelIsARunFileByItself) {
     EXPECT_EQ(run.model.ffn, 14336);
     EXPECT_EQ(run.model.moe_ffn, model == "llama3-8B" ? 0 : 14336);
     const json plan = planned(tmp.path(), {"plan", file.string()});
-    EXPECT_TRUE(plan["candidates"][0]["fits"].get<bool>()) << plan["candidates"][0];
+    const json& one = plan["candidates"][0];
+    EXPECT_TRUE(one["fits"].get<bool>()) << one;
+    // What a search books is every byte of that, and what drivers and libraries take.
+    for (const json& c : found["confirmed"]["layouts"])
+      if (c["layout"] == found["best"]["layout"]) {
+        EXPECT_EQ(one["memory"]["arena"], c["booked_bytes"]);
+        EXPECT_NEAR(one["beside_bytes"], c["base"], 1);
+      }
   }
 }
 
