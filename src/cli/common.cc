@@ -97,6 +97,12 @@ std::optional<ClusterSpec> kept_cluster(const RunSpec& run, int threads, const f
   return std::nullopt;
 }
 
+// What would displace what is known of other ranks or threads has a file of its own.
+fs::path other_cluster_path(int64_t ranks, int threads) {
+  return measured_cluster_path().replace_filename(
+      fmt::format("this-machine-{}-ranks-of-{}-threads.toml", ranks, threads));
+}
+
 // What was measured while other processes had a good part of the processors never displaces what was not, and
 // serves for an hour: then they may have gone.
 constexpr double kBusyServes = 3600;
@@ -153,16 +159,18 @@ void keep_while_busy(ClusterSpec& c) {
 
 void keep(ClusterSpec& c, int64_t ranks, int threads) {
   if (c.disturbed()) return keep_while_busy(c);
-  if (keep_calibrations(c, measured_cluster_path())) {
-    make_folders(measured_cluster_path().parent_path());
-    save_cluster(c, measured_cluster_path());
-    return;
+  fs::path file = measured_cluster_path();
+  if (!keep_calibrations(c, file)) {
+    file = other_cluster_path(ranks, threads);
+    fmt::print(
+        stderr,
+        "note: what {} rank{} of {} thread{} reach is kept as {}: {} says it of other ranks or threads, "
+        "and stays\n",
+        ranks, ranks == 1 ? "" : "s", threads, threads == 1 ? "" : "s", file.string(),
+        measured_cluster_path().string());
   }
-  fmt::print(stderr,
-             "note: what {} rank{} of {} thread{} reach was measured now and is not kept: {} says it of "
-             "other ranks or threads, and stays\n",
-             ranks, ranks == 1 ? "" : "s", threads, threads == 1 ? "" : "s",
-             measured_cluster_path().string());
+  make_folders(file.parent_path());
+  save_cluster(c, file);
 }
 
 void refuse_interrupted() {
@@ -203,7 +211,8 @@ ClusterSpec measure_and_keep(const RunSpec& run, int threads, const Measuring& h
 // then starts it.
 ClusterSpec this_machine(const RunSpec& run, const Measuring& how) {
   const int threads = rank_threads_of(run);
-  if (std::optional<ClusterSpec> kept = kept_cluster(run, threads, measured_cluster_path())) return *kept;
+  for (const fs::path& file : {measured_cluster_path(), other_cluster_path(run.world(), threads)})
+    if (std::optional<ClusterSpec> kept = kept_cluster(run, threads, file)) return *kept;
   static std::map<std::tuple<int64_t, int, std::string, bool>, ClusterSpec> measured;
   const auto key = std::tuple(run.world(), threads, run.train.comm, how.kernels);
   if (const auto before = measured.find(key); before != measured.end()) return before->second;

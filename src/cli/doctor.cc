@@ -154,7 +154,7 @@ void measured(Findings& out) {
          c.disturbed() ? "`trireme bench` on a quiet machine measures it again"
          : c.threads == cores
              ? ""
-             : fmt::format("of the {} cores that may be used: the last run had so many threads a rank; "
+             : fmt::format("of the {} cores that may be used: the run that measured it had so many; "
                            "`trireme bench` measures all",
                            cores)});
   } catch (const Error& e) {
