@@ -110,7 +110,8 @@ class ThreadWalk {
       const Piece& behind = tape_.pieces[there[k]];
       const PieceTime& b = replay_.pieces[there[k]];
       const Use axis = axis_of(tape_, behind);
-      if (behind.kind == PieceKind::call) until(std::min(b.met, t.end), late_of(axis));
+      if (behind.kind == PieceKind::call || behind.kind == PieceKind::recv)
+        until(std::min(b.met, t.end), late_of(axis));
       until(std::min(b.end, t.end), axis);
     }
     until(t.end, Use::peers);
@@ -184,7 +185,8 @@ std::vector<UseTimes> bins_of(const CombRow& row, int64_t makespan, int bins) {
 std::string_view comb_legend() {
   return "height: share of the bin that is work; below, where less than nine tenths is: what most of the gap "
          "waits for\n"
-         "b bubble (a stage before has not sent), p message on its way, t/c/e/d collective of tp/cp/ep/dp, s "
+         "b bubble (another stage has not sent yet), p message on its way, t/c/e/d collective of "
+         "tp/cp/ep/dp, s "
          "slower ranks of a collective, n all ranks at the step's end, k disk, h the host's memory, x a "
          "failed "
          "rank, . done\n";
