@@ -36,10 +36,11 @@ struct Ceiling {
         bf16(cpu::bf16_peak(threads)),
         memory(cpu::memory_rates(threads).triad) {}
   // The roofline's time: arithmetic at the type's peak or each operand moved once, whichever takes longer.
-  // Only matrix products and attention have bf16 arithmetic; other ops compute in f32.
+  // Only matrix products, of codes in any type, and attention have bf16 arithmetic; others compute in f32.
   double seconds(std::string_view op, DType type, const Cost& c) const {
-    bool dots = op == "matmul" || op.starts_with("attention");
-    double peak = dots && type == DType::bf16 && bf16 > 0 ? bf16 : type == DType::f64 ? f32 / 2 : f32;
+    const bool dots = op.find("matmul") != op.npos || op.starts_with("attention");
+    const bool of_bf16 = dots && (type == DType::bf16 || op == "fp8_matmul");
+    double peak = of_bf16 && bf16 > 0 ? bf16 : type == DType::f64 ? f32 / 2 : f32;
     return std::max(c.flops / peak, double(c.bytes_read + c.bytes_written) / memory);
   }
   double f32, bf16, memory;  // FLOP/s, FLOP/s, bytes/s
