@@ -59,7 +59,7 @@ AtomicFile::AtomicFile(fs::path target) : target_(std::move(target)), part_(targ
   std::error_code ec;  // a folder in the way is told now: commit() may be hours away
   if (fs::is_directory(fs::symlink_status(target_, ec))) io_error("cannot write", target_, EISDIR);
   fd_ = ::open(part_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd_ < 0) io_error("cannot write", part_, errno);
+  if (fd_ < 0) io_error("cannot write", target_, errno);
 }
 AtomicFile::~AtomicFile() {
   if (fd_ >= 0) {

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <sstream>
 
+#include "base/counted.h"
 #include "base/interrupt.h"
 #include "base/json.h"
 #include "base/machine.h"
@@ -70,9 +71,10 @@ void prepare(const DemoRequest& r) {
   make_folders(dir / "data");
   banner(r);  // not before it is clear that there is something to do
   heading(1, "gather text and learn a tokenizer");
-  fmt::print("      {} files, {} of {}; {} files held out ({})\n", all.files.size(), human_bytes(all.bytes),
-             own ? text.string() : "Python's standard library in " + text.string(), valid.files.size(),
-             human_bytes(valid.bytes));
+  fmt::print("      {}, {} of {}; {} held out ({})\n", counted(all.files.size(), "file"),
+             human_bytes(all.bytes), own ? text.string() : "Python's standard library in " + text.string(),
+             counted(valid.files.size(), "file"), human_bytes(valid.bytes));
+  if (const std::string skipped = to_text(all.skipped); !skipped.empty()) fmt::print("      {}\n", skipped);
   Tokenizer t = train_tokenizer(texts_of(train), {.vocab = 4096, .threads = threads_of(RunSpec())});
   leave_demo_if_interrupted();
   t.save(dir / "tokenizer.json");
@@ -138,6 +140,14 @@ void refuse_other_minutes(const DemoRequest& r, const fs::path& run_file, int64_
       r.minutes, r.dir, steps, r.dir, r.minutes);
 }
 
+// A text that is read more often is known by heart.
+constexpr double kManyEpochs = 8;
+// How often training reads each token of its text.
+double epochs_of(const RunSpec& run) {
+  const double tokens = double(TokenShard::open(run.data.train.first()).tokens());
+  return double(run.train.steps * run.tokens_per_step()) / std::max(1.0, tokens);
+}
+
 RunSpec make_run_file(const DemoRequest& r) {
   fs::path dir = r.dir, path = dir / "run.toml";
   auto load = [&] {
@@ -175,6 +185,9 @@ RunSpec make_run_file(const DemoRequest& r) {
   run.optimizer.warmup = std::min<int64_t>(run.optimizer.warmup, run.train.steps / 5);
   fmt::print("      a step takes {}, so training gets {} steps: about {}\n", human_seconds(step_s),
              run.train.steps, human_seconds(step_s * double(run.train.steps)));
+  if (const double epochs = epochs_of(run); epochs > kManyEpochs)
+    fmt::print("      the text is small: they read it {:.0f} times, and the model will know it by heart\n",
+               epochs);
   write_text_atomic(path, fmt::format("{}{:g}\n{}", kChosenFor, r.minutes, save_run(run)));
   return load();
 }
@@ -288,6 +301,18 @@ std::string program() {
   return ec || near.empty() || near.native().starts_with("..") ? self.string() : near.string();
 }
 
+// Of a model that loses to the control: what it knows by heart does not get better by more steps.
+std::string advice(const RunSpec& run, const TrainSummary& trained) {
+  if (const double epochs = epochs_of(run); epochs > kManyEpochs)
+    return fmt::format(
+        "; it has read its {} tokens {:.0f} times and knows them by heart (loss {:.4f} in training): it "
+        "wants "
+        "more text, such as another --text, not more time",
+        TokenShard::open(run.data.train.first()).tokens(), epochs, trained.loss);
+  return fmt::format("; longer: {} demo{} --minutes {:g} --dir {}-{:g}", program(),
+                     text_option(run.train.dir), kLonger, run.train.dir, kLonger);
+}
+
 void results(const RunSpec& run, const TrainSummary& trained) {
   heading(5, "evaluate on the held-out files, against a bigram control");
   RunSpec f32 = run;
@@ -302,9 +327,7 @@ void results(const RunSpec& run, const TrainSummary& trained) {
   const bool beats = e.loss < control;
   fmt::print("      the model {} the control by {:.3f} nats", beats ? "beats" : "loses to",
              std::fabs(control - e.loss));
-  fmt::print("{}\n", beats ? ""
-                           : fmt::format("; longer: {} demo{} --minutes {:g} --dir {}-{:g}", program(),
-                                         text_option(run.train.dir), kLonger, run.train.dir, kLonger));
+  fmt::print("{}\n", beats ? "" : advice(run, trained));
   heading(6, "sample, and export for Hugging Face");
   const Tokenizer tokenizer = Tokenizer::load(run.data.tokenizer);
   const Prompting prompting = prompting_of(run, tokenizer);
@@ -365,10 +388,11 @@ void demo(const DemoRequest& r) {
                             run.train.steps),
                 Fault::interrupted);
   if (s.last_step >= s.first_step)
-    fmt::print("      {} steps in {}: {} tokens/s, MFU {:.1f} % of {:.0f} GFLOP/s; peak {} (forecast {})\n",
-               s.last_step - s.first_step + 1, human_seconds(s.seconds), human_count(s.tokens_per_s),
-               s.mfu * 100, t.options.peak_flops / 1e9, human_bytes(s.peak_bytes),
-               human_bytes(f.booking.peak_total));
+    fmt::print(
+        "      {} steps in {}; in the median of them {} tokens/s, MFU {:.1f} % of {:.0f} GFLOP/s; peak {} "
+        "(forecast {})\n",
+        s.last_step - s.first_step + 1, human_seconds(s.seconds), human_count(s.tokens_per_s), s.mfu * 100,
+        t.options.peak_flops / 1e9, human_bytes(s.peak_bytes), human_bytes(f.booking.peak_total));
   results(run, s);
 }
 

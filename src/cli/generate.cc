@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <optional>
 
@@ -108,6 +109,14 @@ void generate_verb(GenerateRequest& r) {
   TextStream good_stops(r.stops);
   std::vector<std::string> texts = r.prompts.empty() ? std::vector{r.prompt} : read_prompts(r.prompts);
   Prompts prompts = encode_prompts(tokenizer, texts);
+  if (const auto longest =
+          int64_t(std::max_element(prompts.begin(), prompts.end(),
+                                   [](const auto& a, const auto& b) { return a.size() < b.size(); })
+                      ->size());
+      longest > r.o.context)
+    fmt::print(stderr,
+               "note: {} of {} tokens, and the model sees {} at once: of what is longer it reads the end\n",
+               prompts.size() == 1 ? "the prompt is" : "the longest prompt is", longest, r.o.context);
   const GenerationShape shape = generation_shape(prompts, r.o);
   int64_t arena = book_generation(run, threads_of(run), shape);
   LoadedModel m = load_model(run, arena, used.checkpoint);

@@ -111,7 +111,8 @@ CorpusTexts texts_of(const Corpus& corpus) {
 
 CorpusTexts gather_texts(const std::vector<std::string>& paths, const std::vector<std::string>& extensions,
                          const std::string& key, double hold_out) {
-  CorpusTexts t{.key = key, .hold_out = hold_out};
+  CorpusTexts t;
+  t.key = key, t.hold_out = hold_out;
   CorpusOptions of_folders{.extensions = extensions, .max_file_bytes = INT64_MAX};
   for (std::string& e : of_folders.extensions)
     if (!e.starts_with('.')) e.insert(0, ".");  // as a name's extension is written
@@ -125,7 +126,9 @@ CorpusTexts gather_texts(const std::vector<std::string>& paths, const std::vecto
                    path);
       continue;
     }
-    for (const CorpusFile& f : gather_corpus(path, of_folders).files)
+    const Corpus folder = gather_corpus(path, of_folders);
+    t.skipped += folder.skipped;
+    for (const CorpusFile& f : folder.files)
       t.sources.push_back(source_of(fs::path(path) / f.path, f.path, f.bytes));
   }
   std::erase_if(t.sources, [](const TextSource& s) { return s.end == 0; });

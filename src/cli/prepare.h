@@ -14,6 +14,7 @@ struct CorpusTexts {
   std::vector<TextSource> sources;
   std::string key = "text";  // of JSON Lines
   double hold_out = 0;       // share of JSON Lines' documents
+  SkippedFiles skipped;      // of folders
   int64_t bytes() const;
 };
 // Folders (their text files; .jsonl and .ndjson as JSON Lines), text files and JSON Lines, in the order

@@ -23,7 +23,8 @@ namespace {
 struct SimulateRequest {
   std::string schedule = "1f1b", file, times = "1,1,1", times_of, svg, html, out, gallery, memory,
               aim = "step";
-  int stages = 4, microbatches = 8, chunks = 0;
+  int stages = 4, microbatches = 8;
+  std::optional<int> chunks;  // none: the schedule's own
   double comm = 0;
   bool json = false;
   std::optional<TracedStages> traced;  // of times_of
@@ -171,7 +172,8 @@ Schedule searched_schedule(const SimulateRequest& q) {
     bad_request("--stages: {}; the search takes 1 to {}", q.stages, kMostRanks);
   if (q.microbatches < 1 || q.microbatches > kMostMicrobatches)
     bad_request("--microbatches: {} must be from 1 to {}", q.microbatches, kMostMicrobatches);
-  if (q.chunks > 1) bad_request("--chunks: {}; the search takes 1 (one stage a rank)", q.chunks);
+  if (q.chunks.value_or(1) != 1)
+    bad_request("--chunks: {}; the search takes 1 (one stage a rank)", *q.chunks);
   std::vector<StageTimes> times = simulated_times(q, 1, q.stages);
   times.resize(size_t(q.stages), times[0]);
   const std::vector<HeldLimit> limits =
@@ -194,7 +196,7 @@ Schedule wanted_schedule(const SimulateRequest& q) {
   if (q.file.empty() && q.schedule == "auto") return searched_schedule(q);
   if (!q.memory.empty()) bad_request("--memory: only --schedule auto looks at it");
   if (!q.file.empty()) return parse_schedule(read_text(q.file));
-  const int chunks = q.chunks > 0 ? q.chunks : default_chunks(q.schedule);
+  const int chunks = q.chunks ? *q.chunks : default_chunks(q.schedule);
   return make_schedule(q.schedule, q.stages, chunks, q.microbatches);
 }
 

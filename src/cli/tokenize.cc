@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/counted.h"
 #include "base/interrupt.h"
 #include "cli/prepare.h"
 
@@ -48,8 +49,9 @@ void tokenize(const TokenizeRequest& r) {
   refuse_old_valid(texts, out / "valid");
   std::optional<Tokenizer> given;
   if (!r.tokenizer.empty()) end_of(r, given.emplace(Tokenizer::load(r.tokenizer)));  // wrong ones end it here
-  fmt::print(stderr, "{} file{}, {}\n", texts.sources.size(), texts.sources.size() == 1 ? "" : "s",
-             human_bytes(texts.bytes()));
+  const std::string skipped = to_text(texts.skipped);
+  fmt::print(stderr, "{}, {}{}{}\n", counted(texts.sources.size(), "file"), human_bytes(texts.bytes()),
+             skipped.empty() ? "" : "; ", skipped);
   const int threads = r.threads > 0 ? r.threads : threads_of(RunSpec());
   const Tokenizer t = given ? std::move(*given) : learn(r, texts, threads);
   const EncodedTexts done = encode_texts(t, texts, out / "train", out / "valid", threads, end_of(r, t),
@@ -59,8 +61,7 @@ void tokenize(const TokenizeRequest& r) {
                  ? fmt::format(" (not {}: the text has no more pairs to join)", r.vocab)
                  : "");
   auto report = [&](const char* name, const Encoded& e) {
-    fmt::print("{}: {} document{}, {} tokens\n", (out / name).string(), e.documents,
-               e.documents == 1 ? "" : "s", e.tokens);
+    fmt::print("{}: {}, {} tokens\n", (out / name).string(), counted(e.documents, "document"), e.tokens);
   };
   report("train", done.train);
   if (done.valid.documents > 0)

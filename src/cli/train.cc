@@ -8,6 +8,7 @@
 #include <cmath>
 #include <mutex>
 
+#include "base/counted.h"
 #include "base/json.h"
 #include "base/machine.h"
 #include "cli/auto_layout.h"
@@ -109,8 +110,9 @@ TrainSummary train_with_progress(const RunSpec& run, TrainingSetup& t, bool quie
   hooks.start = [&](int64_t done) {
     std::lock_guard lock(bar_mutex);
     if (quiet) return;
-    if (const std::string time = time_line(run, t.forecast); t.says_time && !time.empty())
-      fmt::print(stderr, "forecast: {}\n", time);
+    if (const std::string time = time_line(run, t.forecast, done); t.says_time && !time.empty())
+      fmt::print(stderr, "forecast: {}{}\n", time,
+                 t.forecast.expected ? "" : "; `trireme plan` says why no more is expected");
     bar.emplace("train", run.train.steps,
                 Progress::Options{.begin = done, .line_every = run.train.log_every});
   };
@@ -150,11 +152,17 @@ void tell(const RunSpec& run, const TrainSummary& s, bool json) {
     fmt::print("{}\n", j.dump(2));
   } else {
     const bool before = s.ending == Ending::done && s.last_step < s.first_step;  // by an earlier call
-    fmt::print("{} at step {} of {}; {}\n",
+    const std::string speed =
+        s.last_step > s.first_step + 1
+            ? fmt::format(", in the median of {} {} tokens/s{}",
+                          counted(s.last_step - s.first_step + 1, "step"), human_count(s.tokens_per_s),
+                          s.mfu > 0 ? fmt::format(" and MFU {:.1f} %", 100 * s.mfu) : "")
+            : "";
+    fmt::print("{} at step {} of {}{}; {}\n",
                before                     ? "nothing left to do: done before,"
                : s.ending == Ending::done ? "done"
                                           : "interrupted",
-               s.last_step, run.train.steps,
+               s.last_step, run.train.steps, speed,
                s.checkpoint.empty() ? "no step was finished, so there is nothing to save"
                                     : "checkpoint " + s.checkpoint.string());
   }

@@ -103,7 +103,7 @@ std::string remedies_text(const RunSpec& run, const Forecast& f) {
            others;
   if (r.found.empty())
     return fmt::format(
-        "none of {} single changes (recompute, zero, batch.micro, offload, tp, pp) makes it fit: {}, "
+        "none of {} single changes (of recompute, zero, batch.micro, offload, tp or pp) makes it fit: {}, "
         "and {} are missing; try several, {}",
         r.tried, to_text(*r.leanest), human_bytes(f.device_bytes() - f.allowed_bytes()), others);
   constexpr size_t kSaid = 2;

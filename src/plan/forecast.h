@@ -100,8 +100,9 @@ std::string why_not(const RunSpec&, const Forecast&);
 // The line that says what is computed again and what that costs; empty where nothing is.
 std::string recompute_text(const RunSpec&, const Forecast&);
 
-// "161.2 ms a step expected (37.4 ms at the roof), 300 steps in 48.4 s"; empty where no peaks are known.
-std::string time_line(const RunSpec&, const Forecast&);
+// "161.2 ms a step expected (37.4 ms at the roof), 300 steps in 48.4 s"; empty where no peaks are known, or
+// all steps are done.
+std::string time_line(const RunSpec&, const Forecast&, int64_t done = 0);
 
 std::string to_text(const RunSpec&, const Forecast&, const ClusterSpec&);
 // DESIGN.md section 5: {"best": ..., "candidates": [...]}.

@@ -93,7 +93,7 @@ double context_imbalance(const RunSpec& run) {
 // "dp 4, ZeRO 3 in shard groups of 2".
 std::string layout_text(const RunSpec& run) {
   const LayoutSpec& l = run.layout;
-  std::string s = fmt::format("{} data parallel ranks, ZeRO {}", l.dp, effective_zero(l));
+  std::string s = fmt::format("{}, ZeRO {}", counted(l.dp, "data parallel rank"), effective_zero(l));
   if (effective_zero(l) > 0 && l.shard_group > 0 && l.shard_group < replicas_of(l))
     s += fmt::format(" in shard groups of {}", l.shard_group);
   if (l.cp > 1)
@@ -399,12 +399,14 @@ std::string recompute_text(const RunSpec& run, const Forecast& f) {
                          100 * (f.hardware_flops / f.model_flops - 1));
 }
 
-std::string time_line(const RunSpec& run, const Forecast& f) {
-  if (f.run_s == 0) return "";
+std::string time_line(const RunSpec& run, const Forecast& f, int64_t done) {
+  const int64_t left = run.train.steps - done;
+  if (f.run_s == 0 || left <= 0) return "";
   const std::string step = f.expected ? fmt::format("{:.1f} ms a step expected ({:.1f} ms at the roof)",
                                                     f.step_s * 1e3, f.roof_s * 1e3)
                                       : fmt::format("{:.1f} ms a step at the roof (a bound)", f.roof_s * 1e3);
-  return fmt::format("{}, {} in {}", step, counted(run.train.steps, "step"), human_seconds(f.run_s));
+  return fmt::format("{}, {}{} in {}", step, done > 0 ? "the last " : "", counted(left, "step"),
+                     human_seconds(f.step_s * double(left)));
 }
 
 std::string to_text(const RunSpec& run, const Forecast& f, const ClusterSpec& cluster) {

@@ -251,9 +251,9 @@ std::string search_text(const SearchRequest& q, const SearchResult& r, const Sea
   if (!q.curve.empty()) s += q.curve + "\n";
   if (!q.note.empty()) s += q.note + "\n";
   if (!q.constants.empty()) s += q.constants + "\n";
-  s += fmt::format("{} divisions, {} candidates: {} fit; {:.2f} s, {} candidates a second on one core\n",
-                   count_text(r.divisions_seen), count_text(r.candidates), count_text(r.fits), r.seconds,
-                   count_text(int64_t(r.rate())));
+  s += fmt::format("{}, {} candidates: {} fit; {:.2f} s, {} candidates a second on one core\n",
+                   r.divisions_seen == 1 ? "1 division" : count_text(r.divisions_seen) + " divisions",
+                   count_text(r.candidates), count_text(r.fits), r.seconds, count_text(int64_t(r.rate())));
   s += refused_text(q, r);
   if (confirmed) s += confirmed_text(q, *confirmed);
   if (r.best.empty()) {

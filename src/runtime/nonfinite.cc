@@ -19,8 +19,11 @@ void NonfiniteFinder::after(std::string_view op, const Cost&, const Outputs& out
     k.run(CountNonfiniteArgs{.x = t, .count = count_});
     device_.download(&bad, count_);
     if (bad > 0)
-      run_failed("step {}: {} of {} values are not finite, first in the output of {} in layer {}", step_, bad,
-                 t.numel(), op, layer_);
+      run_failed("step {}: {} of {} values are not finite, first in the output of {} in layer {}{}", step_,
+                 bad, t.numel(), op, layer_,
+                 step_ > 1
+                     ? " (where steps before were fine, a smaller optimizer.lr or a longer warmup may be)"
+                     : "");
   }
   k.observe(self);
 }

@@ -1,6 +1,6 @@
 #include "text/corpus.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -9,6 +9,7 @@
 #include <memory>
 #include <system_error>
 
+#include "base/counted.h"
 #include "base/error.h"
 
 namespace trireme {
@@ -37,16 +38,16 @@ void consider(const fs::directory_entry& entry, const CorpusOptions& options, Co
   if (!options.extensions.empty() && !contains(options.extensions, entry.path().extension().string())) return;
   int64_t bytes = int64_t(entry.file_size(error));
   if (error) {
-    corpus.skipped_unreadable++;
+    corpus.skipped.unreadable++;
     return;
   }
   if (bytes == 0) return;
   if (bytes > options.max_file_bytes) {
-    corpus.skipped_large++;
+    corpus.skipped.large++;
     return;
   }
   Kind kind = kind_of(entry.path());
-  corpus.skipped_binary += kind == Kind::binary, corpus.skipped_unreadable += kind == Kind::unreadable;
+  corpus.skipped.binary += kind == Kind::binary, corpus.skipped.unreadable += kind == Kind::unreadable;
   if (kind != Kind::text) return;
   corpus.files.push_back({entry.path().lexically_relative(corpus.root).generic_string(), bytes});
   corpus.bytes += bytes;
@@ -87,6 +88,21 @@ std::string first_line_of(const std::string& command) {
 
 bool looks_like_text(const fs::path& path) {
   return kind_of(path) != Kind::binary;
+}
+
+SkippedFiles& SkippedFiles::operator+=(const SkippedFiles& o) {
+  binary += o.binary, unreadable += o.unreadable, large += o.large;
+  return *this;
+}
+
+std::string to_text(const SkippedFiles& s) {
+  std::vector<std::string> parts;
+  if (s.binary > 0)
+    parts.push_back(counted(s.binary, "binary file") + " (with bytes of value 0, as compressed ones have)");
+  if (s.unreadable > 0) parts.push_back(fmt::format("{} that cannot be read", s.unreadable));
+  if (s.large > 0) parts.push_back(fmt::format("{} that are too large", s.large));
+  if (parts.empty()) return "";
+  return fmt::format("left out: {}", fmt::join(parts, ", "));
 }
 
 Corpus gather_corpus(const fs::path& root, const CorpusOptions& options) {

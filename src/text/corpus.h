@@ -15,11 +15,19 @@ struct CorpusFile {
   std::string path;  // relative to the root, '/' between folders
   int64_t bytes = 0;
 };
+// Files whose name fits and that are no document all the same.
+struct SkippedFiles {
+  int64_t binary = 0, unreadable = 0, large = 0;
+  SkippedFiles& operator+=(const SkippedFiles&);
+};
+// "left out: 2046 binary files (...), 1 that cannot be read"; "" where none is.
+std::string to_text(const SkippedFiles&);
+
 struct Corpus {
   fs::path root;
   std::vector<CorpusFile> files;  // by path, byte by byte
   int64_t bytes = 0;
-  int64_t skipped_binary = 0, skipped_unreadable = 0, skipped_large = 0;  // files, of those whose name fits
+  SkippedFiles skipped;
 
   std::string read(int64_t file) const { return read_text(root / files[size_t(file)].path); }
 };

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "base/counted.h"
+
 namespace trireme {
 namespace {
 
@@ -43,8 +45,8 @@ void RunFiles::write(const StepMetrics& m, const OwnedSpans* spans) {
 std::string RunFiles::traced() const {
   if (traced_ == 0) return "";
   std::string lost = dropped_ > 0 ? fmt::format(" ({} spans had no room)", dropped_) : "";
-  return fmt::format("traced {} step(s) into {}{}; `trireme inspect` sums it up, ui.perfetto.dev shows it",
-                     traced_, trace_path_.string(), lost);
+  return fmt::format("traced {} into {}{}; `trireme inspect` sums it up, ui.perfetto.dev shows it",
+                     counted(traced_, "step"), trace_path_.string(), lost);
 }
 
 }  // namespace trireme

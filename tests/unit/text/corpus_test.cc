@@ -40,12 +40,13 @@ TEST(Corpus, GathersTextFilesSortedByPath) {
   Corpus c = gather_corpus(folder.path(), {.extensions = {".py"}});
   EXPECT_EQ(paths(c), (V{"B.py", "a/deep/er/x.py", "a/z.py", "b.py", "far.py", "latin.py"}));
   EXPECT_EQ(c.bytes, 1 + 3 + 1 + 2 + 10001 + 4);
-  EXPECT_EQ(c.skipped_binary, 1);
+  EXPECT_EQ(c.skipped.binary, 1);
+  EXPECT_EQ(to_text(c.skipped), "left out: 1 binary file (with bytes of value 0, as compressed ones have)");
   EXPECT_EQ(c.read(1), "xxx");
   EXPECT_EQ(paths(gather_corpus(folder.path(), {.extensions = {".txt"}})), (V{"a.txt"}));
   EXPECT_EQ(gather_corpus(folder.path(), {}).files.size(), 7u);
   Corpus small = gather_corpus(folder.path(), {.extensions = {".py"}, .max_file_bytes = 100});
-  EXPECT_EQ(small.skipped_large, 1);
+  EXPECT_EQ(small.skipped.large, 1);
   EXPECT_EQ(small.files.size(), 5u);
 }
 
