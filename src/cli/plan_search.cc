@@ -361,7 +361,7 @@ void plan_search(const SearchOptions& o, const PlanSubject& subject, const RunRe
   const PricedBy by = o.priced_by(q.device);
   q.fits = constants_of(by), q.constants = text_of(by);
   q.own = o.software.empty();
-  if (q.own) q.fits = own_constants(q.fits);
+  if (q.own) q.score_fits = q.fits, q.fits = own_constants(q.fits);
   set_interval(q, !o.software.empty());
   q.rest = rest_of(q, subject, run);
   q.by = o.by == "step" ? RankBy::step : o.by == "cost" ? RankBy::cost : RankBy::loss;

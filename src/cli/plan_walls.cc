@@ -13,26 +13,17 @@
 namespace trireme::cli {
 namespace {
 
-StepForecast forecast_of(PlannedRun& p) {
-  settle(p);
-  const Forecast f = forecast(p.run, schedule_of(p.run), p.cluster, rank_threads_of(p.run));
-  if (f.step_s == 0) return {};
-  return {.step_s = f.step_s,
-          .mfu = f.mfu,
-          .tokens = double(f.tokens),
-          .source = f.expected ? "expected, trireme plan" : "at the roof, trireme plan"};
-}
-
 // Whose idle time is that of cost/walls.h.
 bool bubble_is_plain(std::string_view schedule) {
   return schedule == "1f1b" || schedule == "gpipe" || schedule == "interleaved";
 }
 
-// In closed form; idle time and what is held as --search has them of the schedule.
+// In closed form, as --search prices this layout.
 StepForecast closed_form_of(const PlannedRun& p) {
   const RunSpec& run = p.run;
   const LayoutSpec& l = run.layout;
-  StepCase step = step_case_of({.run = run, .figures = p.device.figures, .by = {.device = p.device.name}});
+  StepCase step =
+      step_case_of({.run = run, .figures = p.device.figures, .by = {.device = p.device.name}, .own = true});
   const StepCase pipeline =
       step_case({.model = run.model, .seq = run.data.seq_len}, {.global = run.batch.global,
                                                                 .pp = l.pp,
@@ -41,7 +32,30 @@ StepForecast closed_form_of(const PlannedRun& p) {
                                                                 .chunks = l.chunks,
                                                                 .schedule = l.schedule});
   step.bubble = pipeline.bubble, step.order = pipeline.order;
-  return closed_form_step(step, p.device.name, p.device.figures);
+  StepForecast f = closed_form_step(step, p.device.name, p.device.figures);
+  f.source += ", as --search has it";
+  return f;
+}
+
+// As kernels were measured; else of GPUs in closed form; else, and where that form does not know the run, at
+// the roof.
+StepForecast forecast_of(PlannedRun& p) {
+  settle(p);
+  const Forecast f = forecast(p.run, schedule_of(p.run), p.cluster, rank_threads_of(p.run));
+  if (f.step_s == 0) return {};
+  if (!f.expected && p.run.train.device == "cuda") {
+    try {
+      PlannedRun known = p;
+      complete_figures(known.device, p.run.world(), "--walls");
+      return closed_form_of(known);
+    } catch (const Error& e) {
+      if (e.fault != Fault::request) throw;
+    }
+  }
+  return {.step_s = f.step_s,
+          .mfu = f.mfu,
+          .tokens = double(f.tokens),
+          .source = f.expected ? "expected, trireme plan" : "at the roof, trireme plan"};
 }
 
 // The run's own model and layout, on --cluster or its own machine. MFU: on meta, or of a device by name,
@@ -137,7 +151,7 @@ void plan_walls(const WallsRequest& q, const PlanSubject& subject, const RunRequ
   c.device = device.name, c.device_source = device.source, c.figures = device.figures;
   c.mtbf_hours = device.mtbf_hours;
   if (q.tokens > 0) c.tokens = q.tokens;
-  if (c.tokens == 0) c.tokens = kTokensPerParameter * c.parameters, c.tokens_assumed = true;
+  if (c.tokens == 0) c.tokens = kTokensPerParameter * c.active, c.tokens_assumed = true;
   c.mfu = q.mfu, c.reach = q.reach, c.budget = q.budget;
   c.price = q.price > 0 ? q.price : device.price_per_hour;
   refuse_contradictions(c);

@@ -145,8 +145,12 @@ void price_in_closed_form(const SimulateRunRequest& q, Subject& s, ScaledRun sca
   const bool host = s.run.layout.offload_to == "host";
   scaled.offload = host ? device.host : device.disk, scaled.offload_each_way = host;
   scaled.by.device = device.name, scaled.by.software = q.software, scaled.by.site = q.site;
+  if (q.own && !q.software.empty())
+    bad_request("--own: what overlaps is trireme's or that of --software {}; give one of the two",
+                q.software);
+  scaled.own = q.own;
   if (!q.constants.empty()) price_by_own(scaled.by, read_text(q.constants), q.constants);
-  const std::string by = text_of(scaled.by);
+  const std::string by = scaled.own ? "trireme's own overlap, as --search has it" : text_of(scaled.by);
   s.device = device.name, s.priced = fmt::format("layer by layer in closed form, with {}; {}",
                                                  by.empty() ? "score's constants" : by, curve_text(device));
   s.note = device.note;
@@ -254,8 +258,12 @@ Numbers numbers_of(const Subject& s, const Outcome& all, bool disturbed) {
   n.step_s = all.step_s();
   n.bubble = bubble_of(all.rows);
   const std::string& kind = s.run.layout.schedule;
-  if (s.scaled && !disturbed && (kind == "1f1b" || kind == "gpipe" || kind == "interleaved"))
-    n.closed_s = step_time(step_case_of(*s.scaled), s.scaled->figures, constants_of(s.scaled->by)).total;
+  if (s.scaled && !disturbed && s.run.layout.shard_group == 0 &&
+      (kind == "1f1b" || kind == "gpipe" || kind == "interleaved")) {
+    ScaledRun others = *s.scaled;
+    others.own = false;
+    n.closed_s = step_time(step_case_of(others), others.figures, constants_of(others.by)).total;
+  }
   if (n.step_s > 0) n.tokens_s = double(s.run.tokens_per_step()) / n.step_s;
   if (n.step_s > 0 && s.peak_flops > 0)
     n.mfu = s.step_flops / (double(s.run.world()) * s.peak_flops * n.step_s);
@@ -267,8 +275,9 @@ std::string summary_text(const Subject& s, const Numbers& n, const Outcome& all)
   std::string out = fmt::format("step       {}, {:.4g} tokens/s", human_seconds(n.step_s), n.tokens_s);
   if (n.mfu > 0) out += fmt::format(", MFU {:.1f} %", 100 * n.mfu);
   if (n.closed_s > 0)
-    out += fmt::format("; closed form (score's) {}, {:+.1f} %", human_seconds(n.closed_s),
-                       100 * (n.step_s / n.closed_s - 1));
+    out += fmt::format("; closed form ({}) {}, {:+.1f} %",
+                       s.scaled && s.scaled->own ? "score's, of other software" : "score's",
+                       human_seconds(n.closed_s), 100 * (n.step_s / n.closed_s - 1));
   out += fmt::format("\npriced     {}\n", s.priced);
   if (!s.note.empty()) out += fmt::format("assumed    {}\n", s.note);
   out += fmt::format("bubble     {:.1f} % of a rank's own span, at most\n", 100 * n.bubble);
@@ -432,7 +441,12 @@ std::vector<CLI::Option*> SimulateRunRequest::add_to(CLI::App& verb) {
   verb.add_flag("--all-ranks", all_ranks, "every rank is simulated, though others do the same");
   verb.add_flag("--share-links", share_links,
                 "transfers of a rank that are under way at once share its links (closed form)");
-  verb.add_flag("--closed-form", closed_form, "prices in closed form, also where the run can be booked here");
+  auto* const closed = verb.add_flag("--closed-form", closed_form,
+                                     "prices in closed form, also where the run can be booked here");
+  verb.add_flag(
+          "--own", own,
+          "as trireme itself overlaps, which is what plan --search prices; else as published software does")
+      ->needs(closed);
   verb.add_option("--trace", trace, "file for the timeline (chrome://tracing, Perfetto, trireme inspect)");
   verb.add_option("--trace-ranks", trace_ranks, "of these ranks: 0,3 (default: one of each group)")
       ->delimiter(',')

@@ -104,9 +104,9 @@ std::vector<MemoryPoint> memory_of(const RankTape& t, const RankReplay& r) {
     if (p.stream != 0 || r.pieces[i].begin < 0) continue;
     const int64_t time = points.empty() ? 0 : r.pieces[i].begin;
     if (!points.empty() && points.back().time == time)
-      points.back().bytes = std::max(points.back().bytes, p.held);
-    else if (points.empty() || points.back().bytes != p.held)
-      points.push_back({time, p.held});
+      points.back().bytes = std::max(points.back().bytes, p.most);
+    else if (points.empty() || points.back().bytes != p.most)
+      points.push_back({time, p.most});
   }
   return points;
 }

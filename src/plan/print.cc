@@ -251,9 +251,11 @@ std::string time_text(const RunSpec& run, const Forecast& f, const ClusterSpec& 
   s += step_line(f) + unmeasured_text(f);
   if (!f.expected)
     s += fmt::format(
-        "  the expected time is not known: this cluster file has no kernels measured in {} with {} rank{} a "
-        "machine\n",
-        run.precision.compute, run.world(), run.world() == 1 ? "" : "s");
+        "  the expected time is not known: this cluster file has no kernels measured in {} with {} a "
+        "machine{}\n",
+        run.precision.compute, counted(run.world(), "rank"),
+        run.train.device == "cuda" ? "; `trireme simulate --closed-form --own` of this run file forecasts it"
+                                   : "");
   return s;
 }
 

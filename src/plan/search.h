@@ -99,7 +99,9 @@ struct SearchRequest {
   RankBy by = RankBy::step;
   double loss = 0;  // the target of RankBy::loss, nats a token
   int64_t best = 10;
-  double low = 1, high = 1;  // of a measured step, relative to a forecast one: 80 % of published runs
+  // Of a measured step, relative to one that score's closed form forecasts: 80 % of published runs.
+  double low = 1, high = 1;
+  std::optional<FitValues> score_fits;  // that form's, where `fits` are of trireme's own
   std::vector<HeldMore> held_more;
   std::vector<BookedMore> booked_more;
 };
@@ -183,6 +185,9 @@ StepCase step_case(const SearchRequest&, const SearchLayout&);
 StepMemory closed_memory(const StepCase&, const FitValues&);
 // By itself; search() gives the same to the last bit.
 Priced price_layout(const SearchRequest&, const SearchLayout&);
+// Seconds of a step by score's closed form, which published runs were held against: of other software where
+// layouts are priced as trireme's own.
+double score_step(const SearchRequest&, const SearchLayout&);
 Goodput goodput_of(const SearchRequest&, int64_t gpus);
 // Model FLOPs utilisation of the step itself.
 double mfu_of(const SearchRequest&, const Priced&);

@@ -373,6 +373,9 @@ std::string largest_text(const SearchRequest& q, const std::vector<LargestRow>& 
                      (r.memory.activations + r.memory.gradients + r.memory.logits) / kGigaBytes,
                      text_of(r.layout));
   }
+  s += "in closed form: what is booked (holes, the schedule's own) can be some percent more, so `plan` one "
+       "that is "
+       "meant\n";
   return s;
 }
 
@@ -384,7 +387,8 @@ std::string largest_json(const SearchRequest& q, const std::vector<LargestRow>& 
     SweepJson one = {{"technique", r.technique}, {"fits", r.any}};
     if (r.any) {
       one["parameters"] = r.parameters, one["layers"] = r.model.layers, one["hidden"] = r.model.hidden;
-      one["heads"] = r.model.heads, one["ffn"] = r.model.ffn, one["memory"] = r.memory.total;
+      one["heads"] = r.model.heads, one["kv_heads"] = r.model.kv_heads, one["ffn"] = r.model.ffn;
+      one["vocab"] = r.model.vocab, one["memory"] = r.memory.total;
       one["layout"] = text_of(r.layout);
     }
     if (!r.any) one["why_rejected"] = r.why;

@@ -13,6 +13,7 @@
 #include "cost/goodput.h"
 #include "cost/step_memory.h"
 #include "cost/walls.h"
+#include "plan/scaled_run.h"
 #include "plan/score_fit.h"
 
 namespace trireme {
@@ -234,11 +235,11 @@ void add_flops(const WallsCase& c, std::vector<Worked>& l) {
   l.push_back(
       {"tokens_per_parameter",
        "tokens a parameter",
-       c.tokens / c.parameters,
+       c.tokens / c.active,
        "1",
-       fmt::format("{:.3g} (compute-optimal: about {:.0f})", c.tokens / c.parameters, kTokensPerParameter),
-       "D / P",
-       fmt::format("{} / {}", plain_number(c.tokens), plain_number(c.parameters)),
+       fmt::format("{:.3g} (compute-optimal: about {:.0f})", c.tokens / c.active, kTokensPerParameter),
+       "D / N",
+       fmt::format("{} / {}", plain_number(c.tokens), plain_number(c.active)),
        {}});
   l.push_back({"flops", "FLOPs", flops, "FLOPs", fmt::format("{:.3g}", flops), "6 N D", numbers, {}});
   if (c.model && c.seq > 0) {
@@ -504,7 +505,8 @@ std::string walls_json(const WallsCase& c) {
 StepForecast closed_form_step(const StepCase& c, const std::string& device, const DeviceFigures& figures) {
   MeasuredRow row;
   row.device = device;
-  StepForecast f{.step_s = step_time(c, figures, shipped_constants().of(row)).total,
+  const FitValues fits = shipped_constants().of(row);
+  StepForecast f{.step_s = step_time(c, figures, c.own ? own_constants(fits) : fits).total,
                  .tokens = double(c.dp) * double(c.micro) * double(c.microbatches) * double(c.seq),
                  .source = fmt::format("closed form, tp {} pp {} dp {}, {} microbatches of {}", c.tp, c.pp,
                                        c.dp, c.microbatches, c.micro)};

@@ -36,7 +36,7 @@ struct WallsCase {
   double parameters = 0, active = 0;
   BucketBytes per = state_bytes_per_parameter("bf16", "bf16");
   double tokens = 0;
-  bool tokens_assumed = false;  // 20 a parameter
+  bool tokens_assumed = false;  // 20 a parameter that a token visits
   int64_t seq = 0, micro = 1;
   std::string device, device_source;
   DeviceFigures figures;

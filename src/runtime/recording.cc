@@ -217,11 +217,18 @@ void StepRecorder::enter(std::string_view phase) {
 
 Piece& StepRecorder::put(PieceKind kind, int stream, std::string_view name) {
   issued_.at(size_t(stream))++;
+  const int64_t high = runner_->take_high();
+  if (tape_.pieces.empty()) last_on_compute_ = 0;
+  if (!tape_.pieces.empty()) {
+    int64_t& most = tape_.pieces[last_on_compute_].most;
+    most = std::max(most, high);
+  }
+  if (stream == 0) last_on_compute_ = tape_.pieces.size();
   Piece& p = tape_.pieces.emplace_back();
   p.kind = kind, p.stream = stream, p.microbatch = microbatch_;
   p.name = tape_.keep(name), p.layer = layer_, p.action = phase_;
   p.begin_ns = p.met_ns = p.end_ns = now();
-  p.held = runner_->arena().ledger().total();
+  p.held = p.most = runner_->arena().ledger().total();
   return p;
 }
 

@@ -58,6 +58,7 @@ class StepRecorder : private OpObserver {
   std::string_view phase_, layer_;  // where the step is: of the action, of the last op
   int32_t microbatch_ = -1;
   Tape tape_;
+  size_t last_on_compute_ = 0;  // of its pieces
   std::vector<std::string> streams_ = {"compute"};
   std::vector<TapeGroup> groups_;
   // To a peer (true) and from it: messages so far, by lane.

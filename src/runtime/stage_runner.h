@@ -173,6 +173,7 @@ class StageRunner {
   // device's.
   int64_t waiting_bytes() const;
   void restart_peaks() { arena_->ledger().restart_peaks(); }
+  int64_t take_high() { return arena_->ledger().take_high(); }
   Device& device() const { return device_; }
   std::string_view layer() const { return layer_; }  // which runs; of the runner's own texts
 

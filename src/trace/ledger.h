@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <string_view>
+#include <utility>
 
 namespace trireme {
 
@@ -23,6 +24,7 @@ class Ledger {
     total_ += bytes;
     peak_[size_t(b)] = std::max(peak_[size_t(b)], now_[size_t(b)]);
     if (total_ > peak_total_) peak_total_ = total_, at_peak_ = now_;
+    high_ = std::max(high_, total_);
   }
   void release(Bucket b, int64_t bytes) { now_[size_t(b)] -= bytes, total_ -= bytes; }
 
@@ -32,11 +34,13 @@ class Ledger {
   int64_t peak_total() const { return peak_total_; }
   const BucketBytes& peaks() const { return peak_; }
   const BucketBytes& at_peak() const { return at_peak_; }  // what the peak of the total was made of
+  // The most that was booked at once since it was asked before.
+  int64_t take_high() { return std::exchange(high_, total_); }
   void restart_peaks() { peak_ = now_, peak_total_ = total_, at_peak_ = now_; }
 
  private:
   BucketBytes now_{}, peak_{}, at_peak_{};
-  int64_t total_ = 0, peak_total_ = 0;
+  int64_t total_ = 0, peak_total_ = 0, high_ = 0;
 };
 
 // What one operation does. FLOPs count a multiply-add as 2; bytes are those of its operands touched once.

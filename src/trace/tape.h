@@ -38,6 +38,7 @@ struct Piece {
   bool launched = false;                 // of an op: a kernel's launch; else the runner's own doing
   int64_t payload = 0, wire = 0;         // of a call or send, bytes: of the full buffer; to and from others
   int64_t held = 0;                      // bytes that the rank's ledger holds when it is issued
+  int64_t most = 0;                      // of compute: at most until the next one there is issued
   // Measured on a device, 0 on meta; steady clock. Of a call or send on another stream: when it was issued.
   int64_t begin_ns = 0, met_ns = 0, end_ns = 0;
 };

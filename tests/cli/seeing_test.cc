@@ -81,7 +81,7 @@ TEST(Seeing, ATraceOfChosenStepsAddsUp) {
   fs::path file = tiny_run_file(tmp.path(), 5);
   Ran r = trireme(tmp.path(), {"train", file.string(), "--trace-steps", "2,4-9"});
   EXPECT_EQ(r.code, 0) << r.err;
-  EXPECT_NE(r.err.find("traced 3 step(s) into"), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find("traced 3 steps into"), std::string::npos) << r.err;
   json plan = json_of(trireme(tmp.path(), {"plan", file.string(), "--json"}))["best"];
   TraceSums sums = sums_of(json::parse(read_text(tmp / "run/trace.json")));
   OpSums want;

@@ -80,7 +80,7 @@ TEST_F(Files, AtomicFileShowsNothingUntilItIsWhole) {
 
 TEST_F(Files, FailuresNameThePathAndLeaveTheTarget) {
   EXPECT_EQ(request_error([&] { write_text_atomic(dir_ / "no" / "f", "x"); }),
-            "cannot write " + (dir_ / "no" / "f.part").string() + ": No such file or directory");
+            "cannot write " + (dir_ / "no" / "f").string() + ": No such file or directory");
   // The target is a folder with something in it: said before hours of work go into the part file, and nothing
   // is lost or left over.
   make_folders(dir_ / "target");

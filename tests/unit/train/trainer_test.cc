@@ -264,7 +264,7 @@ TEST(Train, EveryPartOfARunHasItsTrace) {
   hooks = {};
   hooks.note = [&](const std::string& line) { notes += line + "\n"; };
   EXPECT_EQ(train_here(run, hooks).ending, Ending::done);
-  expect_has(notes, {"traced 2 step(s) into", "trace-from-4.json"});
+  expect_has(notes, {"traced 2 steps into", "trace-from-4.json"});
   EXPECT_EQ(steps_in("trace.json"), (Steps{2, 3}));
   EXPECT_EQ(steps_in("trace-from-4.json"), (Steps{4, 5}));
   fs::remove_all(checkpoint_root(run.train.dir));
