@@ -163,8 +163,8 @@ TEST(Simulate, MemoryIsThePlans) {
   const fs::path file = tiny_run_file(tmp.path(), 2);
   const std::vector<std::string> runs[] = {
       {},
-      {"--set", "model.experts=4", "--set", "model.experts_per_token=2", "--set", "layout.dp=2", "--set",
-       "layout.ep=2", "--set", "batch.global=8"}};
+      {"--set", "model.experts=4", "--set", "model.experts_per_token=2", "--set", "model.moe_ffn=512",
+       "--set", "layout.dp=2", "--set", "layout.ep=2", "--set", "batch.global=8"}};
   for (const std::vector<std::string>& sets : runs) {
     std::vector<std::string> words = {file.string()}, planning = {"plan", file.string(), "--json"};
     words.insert(words.end(), sets.begin(), sets.end()),
