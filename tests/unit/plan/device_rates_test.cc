@@ -46,14 +46,14 @@ TEST(DeviceRates, AreThoseOfTheDevice) {
   auto device = make_device("cpu", {.threads = 1});
   const DeviceRates r =
       measure_rates(*device, {.side = 256, .copied = 8 << 20, .moved = 1 << 20, .seconds = 0.02});
-  EXPECT_GT(r.f32, 1e6);  // of any machine, under any sanitizer, beside anything
+  EXPECT_GT(r.f32, 1e8);
   EXPECT_EQ(r.bf16 > 0, device->native(DType::bf16));
-  EXPECT_GT(r.memory, 1e5);
+  EXPECT_GT(r.memory, 1e7);
   EXPECT_EQ(r.to_host, 0);  // its memory is the host's
   SlowToTell own;
   const DeviceRates far =
       measure_rates(own, {.side = 64, .copied = 1 << 20, .moved = 1 << 20, .seconds = 0.01});
-  EXPECT_GT(far.to_host, 1e4);
+  EXPECT_GT(far.to_host, 1e6);
   EXPECT_GT(far.from_host, 1e6);
 }
 
