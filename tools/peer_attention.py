@@ -3,8 +3,9 @@
 
     python3 tools/peer_attention.py tests/ops/gpu/attention.txt
 
-Each `attention` line of the file (b, s, h, kv, d, dv, causal; bf16) is measured forward and backward: median of 20
-launches between events, after 5 more. TFLOP/s by FlashAttention's formula (2307.08691, section 4.1), for heads whose
+Each `attention` line of the file (b, s, h, kv, d, dv, causal; bf16) is measured forward and backward: median of 5 times
+20 calls between two events, after 5 calls more. The host waits only at the end of 20 calls, as `trireme_ops perf` does,
+so that launches cost nothing. TFLOP/s by FlashAttention's formula (2307.08691, section 4.1), for heads whose
 values have another width too: 2 B S^2 H (D + DV) forward, half of it where causal, 2 B S^2 H (3 D + 2 DV) backward.
 The environment is one that has PyTorch for CUDA.
 """
@@ -13,19 +14,35 @@ import argparse
 import statistics
 import sys
 
-TIMES, WARM = 20, 5
+TIMES, TOGETHER, WARM = 5, 20, 5
+BACKENDS = ("cudnn", "flash")
 
 
 def problems(path):
     """Of the file's attention lines: dicts of b, s, h, kv, d, dv, causal."""
     for line in open(path, encoding="ascii"):
         words = line.split()
-        if words[:1] != ["attention"]:
-            continue
-        keys = dict(word.split("=", 1) for word in words[1:])
-        h = int(keys.get("h", 1))
-        yield {"b": int(keys.get("b", 1)), "s": int(keys["s"]), "h": h, "kv": int(keys.get("kv", h)),
-               "d": int(keys["d"]), "dv": int(keys.get("dv", keys["d"])), "causal": keys.get("causal", "1") != "0"}
+        if words[:1] == ["attention"]:
+            yield problem_of(dict(word.split("=", 1) for word in words[1:]))
+
+
+def problem_of(keys):
+    """b, s, h, kv, d, dv, causal of a line's keys."""
+    h = int(keys.get("h", 1))
+    return {"b": int(keys.get("b", 1)), "s": int(keys["s"]), "h": h, "kv": int(keys.get("kv", h)),
+            "d": int(keys["d"]), "dv": int(keys.get("dv", keys["d"])), "causal": keys.get("causal", "1") != "0"}
+
+
+def told(text):
+    """[(problem, {backend: (forward, backward) in TFLOP/s or None})] of what this script printed."""
+    found = []
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) > 4 and all("=" in w for w in words[4:]):
+            rates = [None if w == "-" else float(w) for w in words[:4]]
+            found.append((problem_of(dict(w.split("=", 1) for w in words[4:])),
+                          {b: tuple(rates[2 * i:2 * i + 2]) for i, b in enumerate(BACKENDS)}))
+    return found
 
 
 def flops(p):
@@ -35,15 +52,18 @@ def flops(p):
 
 
 def median_seconds(torch, run):
+    """Median seconds per call."""
+    for _ in range(WARM):
+        run()
     times = []
-    for i in range(WARM + TIMES):
+    for _ in range(TIMES):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begin.record()
-        run()
+        for _ in range(TOGETHER):
+            run()
         end.record()
         end.synchronize()
-        if i >= WARM:
-            times.append(begin.elapsed_time(end) * 1e-3)
+        times.append(begin.elapsed_time(end) * 1e-3 / TOGETHER)
     return statistics.median(times)
 
 
@@ -60,18 +80,18 @@ def measure(torch, p, backend):
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=p["causal"],
                                                                 enable_gqa=p["kv"] != p["h"])
 
-    told = [None, None]
+    rates = [None, None]
     try:
         with sdpa_kernel(backend):
             with torch.no_grad():
-                told[0] = flops(p)[0] / median_seconds(torch, forward) * 1e-12
+                rates[0] = flops(p)[0] / median_seconds(torch, forward) * 1e-12
             o = forward()
             do = torch.randn_like(o)
             back = median_seconds(torch, lambda: torch.autograd.grad(o, (q, k, v), do, retain_graph=True))
-            told[1] = flops(p)[1] / back * 1e-12
+            rates[1] = flops(p)[1] / back * 1e-12
     except RuntimeError as e:
         print(f"# {backend}: {str(e).splitlines()[0]}", file=sys.stderr)
-    return told
+    return rates
 
 
 def main():
@@ -92,8 +112,8 @@ def main():
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}")
     print("TFLOP/s: cuDNN forward, backward; FlashAttention forward, backward")
     for p in lines:
-        told = [measure(torch, p, b) for b in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION)]
-        print("  ".join(" ".join("      -" if x is None else f"{x:7.1f}" for x in t) for t in told),
+        rates = [measure(torch, p, b) for b in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION)]
+        print("  ".join(" ".join("      -" if x is None else f"{x:7.1f}" for x in r) for r in rates),
               " ".join(f"{k}={int(v)}" for k, v in p.items()), flush=True)
 
 

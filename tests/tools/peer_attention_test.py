@@ -32,6 +32,12 @@ class PeerAttention(unittest.TestCase):
         self.assertEqual(peer.flops(whole | {"causal": True}), (64 * product, 2.5 * 64 * product))
         self.assertEqual(peer.flops(whole | {"d": 192, "dv": 128}), (320 * product, (3 * 192 + 2 * 128) * product))
 
+    def test_what_it_prints_is_read_again(self):
+        p = {"b": 2, "s": 1000, "h": 3, "kv": 1, "d": 64, "dv": 64, "causal": True}
+        told = peer.told("a GPU, PyTorch 2, cuDNN 9\nTFLOP/s: cuDNN forward, backward; FlashAttention forward, backward\n"
+                         "  512.0   430.1        -       - b=2 s=1000 h=3 kv=1 d=64 dv=64 causal=1\n")
+        self.assertEqual(told, [(p, {"cudnn": (512.0, 430.1), "flash": (None, None)})])
+
     def test_the_file_that_gpu_check_gives_it(self):
         self.assertGreater(len(list(peer.problems(SCRIPT.parents[1] / "tests/ops/gpu/attention.txt"))), 3)
 

@@ -19,7 +19,8 @@ def loaded(name, file):
 
 
 peer = loaded("peer_step", "peer_step.py")
-gpu_check = loaded("gpu_check", "gpu_check")
+sys.path.insert(0, str(TOOLS))
+from gpu_checks import steps  # noqa: E402
 
 
 class PeerStep(unittest.TestCase):
@@ -44,8 +45,8 @@ class PeerStep(unittest.TestCase):
                 self.out = out
 
         with tempfile.TemporaryDirectory() as folder:
-            for name in gpu_check.MODELS:
-                text = gpu_check.run_file(Place(pathlib.Path(folder)), name).read_text()
+            for name in steps.MODELS:
+                text = steps.run_file(Place(pathlib.Path(folder)), name).read_text()
                 keys = dict(line.split(" = ") for line in text.splitlines())
                 m = peer.MODELS[name]
                 for key, mine in (("vocab", "vocab"), ("layers", "layers"), ("hidden", "hidden"), ("heads", "heads")):
