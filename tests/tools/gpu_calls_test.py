@@ -61,7 +61,7 @@ class First(Fakes):
 
     def test_a_class_that_hangs_costs_its_class_and_the_ways_that_need_it(self):
         self.pretend(before=HANG)
-        with mock.patch.object(sm90.test, "__defaults__", (tuple(sm90.CLASSES), 1, "sm90")):
+        with mock.patch.object(sm90, "CAP", 1):
             _, rows, _ = self.call("first")
         self.assertIn("stopped after", rows["sm90:bwd-64"][0])
         self.assertEqual(rows["sm90:fwd-64"][0], "passed")
@@ -106,6 +106,8 @@ class Second(Fakes):
         table = (out / "table.md").read_text()
         self.assertIn("| matmul | 30.00 | 30.0 | 4 | 30.00 | 30.0 | 4 |", table)  # two shapes are one row
         self.assertIn("| all ops | 31.00 | 31.0 |", table)
+        self.assertIn("| outside ops | 69.00 | 69.0 |", table)
+        self.assertIn("| matmul | [1, 2] |  | 20.00 | 3 | 500 | 9 | 50 (flops) |", table)
         self.assertIn("| regex:attention_forward_sm90 | 2.5 | 71.5 |".replace("regex:", ""), table)
         self.assertEqual(len(re.findall(r"^\| \w+ \| 2\.5 \| 71\.5 \|", table, re.M)), 10)
         # 2 * 4 * 1024^2 * 2 / 2 * 128 FLOPs in 2 ms are 0.54 TFLOP/s; cuDNN's are 10 of the peer's line.

@@ -49,9 +49,16 @@ GPU = {
     "quantise": "quantise n=4 c=4 dtype=bf16 for=perf",
 }
 STEP = """echo '{"step_s": [0.1, 0.1], "tokens": 6, "flops_per_step": 1, "loss": %s, "graphs": "",
-    "ops": [{"op": "matmul", "s": 0.02, "launches": 3}, {"op": "matmul", "s": 0.01, "launches": 1}, {"op": "add", "s": 0.001,
-    "launches": 2}],
-    "memory": {"grads": {"booked": 5, "met": %s}, "total": {"booked": 7, "met": 7}}}' | tr -d '\\n'; echo"""
+    "ops": [], "memory": {"grads": {"booked": 5, "met": %s}, "total": {"booked": 7, "met": 7}}}' | tr -d '\\n'; echo"""
+# Writes the file of --op-events-out.
+EVENTS = """case $* in *--op-events-out*) while [ $1 != --op-events-out ]; do shift; done; cat > $2 <<'E'
+{"kind":"step","wall_ms":100.0,"ops_ms":31.0,"gap_ms":69.0}
+{"kind":"op","op":"matmul","shape":"[1, 2]","kernel":"","count":3,"ms":20.0,"tflops":500,"gb_per_s":9,"of_peak":0.5,"bound":"flops"}
+{"kind":"op","op":"matmul","shape":"[3]","kernel":"x","count":1,"ms":10.0,"tflops":1,"gb_per_s":2,"of_peak":0.1,"bound":"bytes"}
+{"kind":"op","op":"add","shape":"[3]","kernel":"","count":2,"ms":1.0,"tflops":1,"gb_per_s":2,"of_peak":0.1,"bound":"bytes"}
+E
+;; esac
+"""
 TRIREME = """if [ $1 = bench ]; then echo x > $5; echo written; else echo '{"best": {"step_s": %s}}'; fi"""
 # Prints every line of the files that it was given, as `trireme_ops perf` and `test --verbose` do.
 OPS = """
@@ -137,7 +144,8 @@ class Fakes(unittest.TestCase):
             program(self.folder / "bin" / name, self.here(f"echo {name} on $TRIREME_TEST_DEVICE | tee -a FOLDER/asked"))
         program(self.folder / "bin/trireme_ops", self.here(OPS).replace("BEFORE", before).replace("AFTER", after))
         program(self.folder / "bin/trireme_step_ops",
-                self.here('echo "step_ops $*, libraries $LD_LIBRARY_PATH" >> FOLDER/asked\n') + (step or STEP % (loss, met)))
+                self.here('echo "step_ops $*, libraries $LD_LIBRARY_PATH" >> FOLDER/asked\n') + (step or STEP % (loss, met)) +
+                "\n" + EVENTS)
         program(self.folder / "bin/trireme", TRIREME % predicted)
         for name, text in others.items():
             program(self.folder / "bin" / name, self.here(text))

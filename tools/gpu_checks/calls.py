@@ -72,7 +72,7 @@ def second(c):
         return
     if sm90.usable(c.results) is None:  # the first call left nothing, or had no time for them
         c.row("first-call", "left out", 0, "it left no result of the sm_90a kernels: two classes are tested now")
-        sm90.test(c, ("fwd-64", "bwd-64"), 12, "again")
+        sm90.test(c, ("fwd-64", "bwd-64"), "again")
     right = bool(sm90.usable(c.results))
     wrong = sm90.failures(c.results)
     ways = ["auto", "sm90"] if right else ["auto"]

@@ -1,6 +1,7 @@
 """Times inside a step, kernels under ncu, and single ops next to PyTorch's."""
 import csv
 import importlib.util
+import json
 import sys
 
 from gpu_checks import environment, problems, steps
@@ -25,46 +26,58 @@ APART = ("matmul", "matmul_gelu", "matmul_gelu_backward", "grouped_matmul", "fp8
 
 # ---- inside a step ----
 def op_events(c, model, ways, most=12):
-    """A table of op times by events, of three more steps per way."""
+    """Tables of op times by events, of three more steps per way: all ops of the ways side by side, and the longest rows of
+    each way with their rates."""
     seen = {}
     for way in ways:
         name = f"events-{model}-{way}"
-        c.step(name, [c.home / "bin/trireme_step_ops", steps.run_file(c, model), "--device", "cuda", "--steps", "3",
-                      "--warmup", "4", "--op-events", *steps.WAYS[way]], most, events_told)
-        told = steps.keep(c, name)
-        if told:
-            seen[way] = by_op(told["ops"]), steps.step_s(told)
+        path = c.out / f"{name}.jsonl"
+        if c.step(name, [c.home / "bin/trireme_step_ops", steps.run_file(c, model), "--device", "cuda", "--steps", "1",
+                         "--warmup", "4", "--op-events", "--op-events-out", path, *steps.WAYS[way]], most,
+                  lambda lines, path=path: events_told(*events_of(path))):
+            seen[way] = events_of(path)
     if not seen:
         return
-    ops = sorted({op for of_op, _ in seen.values() for op in of_op},
-                 key=lambda op: -max(of_op.get(op, (0, 0))[0] for of_op, _ in seen.values()))
-    rows = []
-    for op in ops[:20]:
-        rows.append([op, *(cell for of_op, step in seen.values() for cell in
-                           ((f"{1e3 * of_op[op][0]:.2f}", f"{100 * of_op[op][0] / step:.1f}", f"{of_op[op][1]:.0f}")
-                            if op in of_op else ("-", "-", "-")))])
-    rows.append(["all ops", *(cell for of_op, step in seen.values() for cell in
-                              ((f"{1e3 * sum(s for s, _ in of_op.values()):.2f}",
-                                f"{100 * sum(s for s, _ in of_op.values()) / step:.1f}", "")))])
+    sums = {way: by_op(rows) for way, (_, rows) in seen.items()}
+    walls = {way: step["wall_ms"] for way, (step, _) in seen.items()}
+    ops = sorted({op for of_op in sums.values() for op in of_op},
+                 key=lambda op: -max(of_op.get(op, (0, 0))[0] for of_op in sums.values()))
+    table = [[op, *(cell for way, of_op in sums.items() for cell in cells(of_op.get(op), walls[way]))] for op in ops[:20]]
+    table += [[name, *(cell for way, (step, _) in seen.items() for cell in cells((step[key], None), walls[way]))]
+              for name, key in (("all ops", "ops_ms"), ("outside ops", "gap_ms"), ("step", "wall_ms"))]
     c.table(f"Ops of a step of {model}, by events",
-            ["op", *(f"{way}: {what}" for way in seen for what in ("ms", "% of the step", "launches"))], rows)
+            ["op", *(f"{way}: {what}" for way in seen for what in ("ms", "% of the step", "launches"))], table)
+    for way, (_, rows) in seen.items():
+        c.table(f"Longest ops of {model}, {way}", ["op", "output", "kernel", "ms", "launches", "TFLOP/s", "GB/s", "% of peak"],
+                [[r["op"], r["shape"], r["kernel"], f"{r['ms']:.2f}", f"{r['count']:.0f}", f"{r['tflops']:.0f}",
+                  f"{r['gb_per_s']:.0f}", f"{100 * r['of_peak']:.0f} ({r['bound']})"] for r in rows[:12]])
 
 
-def events_told(lines):
-    told = steps.json_line(lines)
-    of_op = by_op(told["ops"])
-    if not of_op:
-        raise ValueError("no times of ops")
-    most = max(of_op, key=lambda op: of_op[op][0])
-    return f"{len(of_op)} ops, {1e3 * sum(s for s, _ in of_op.values()):.1f} ms; most: {most} {1e3 * of_op[most][0]:.1f} ms"
+def cells(told, wall):
+    if told is None:
+        return "-", "-", "-"
+    ms, launches = told
+    return f"{ms:.2f}", f"{100 * ms / wall:.1f}", "" if launches is None else f"{launches:.0f}"
+
+
+def events_of(path):
+    """(line of the step, lines of ops) that trireme_step_ops --op-events-out wrote (bench/README.md)."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return next(x for x in lines if x["kind"] == "step"), [x for x in lines if x["kind"] == "op"]
+
+
+def events_told(step, rows):
+    most = max(rows, key=lambda r: r["ms"])
+    return (f"{len(rows)} rows, ops {step['ops_ms']:.1f} of {step['wall_ms']:.1f} ms; longest: {most['op']} {most['shape']} "
+            f"{most['ms']:.1f} ms")
 
 
 def by_op(rows):
-    """{op: (seconds per step, launches per step)} of step_ops' rows, which are per op and shape."""
+    """{op: (ms per step, launches per step)}: rows are per op, shape and kernel."""
     of_op = {}
     for row in rows:
-        s, launches = of_op.get(row["op"], (0, 0))
-        of_op[row["op"]] = s + row["s"], launches + row["launches"]
+        ms, launches = of_op.get(row["op"], (0, 0))
+        of_op[row["op"]] = ms + row["ms"], launches + row["count"]
     return of_op
 
 

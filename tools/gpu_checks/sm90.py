@@ -5,6 +5,7 @@ from gpu_checks import problems
 
 OPS = ("attention", "attention_backward")
 FAILED = ("failed", "stopped")
+CAP = 12  # seconds per class
 # Class -> (ops, head widths of its kernels). A process each: a kernel that hangs costs its class alone.
 CLASSES = {
     "fwd-64": (OPS[:1], (64, 64)),
@@ -46,14 +47,14 @@ def test_command(c, folder, ops):
             "--verbose"]
 
 
-def test(c, names=tuple(CLASSES), most=12, prefix="sm90"):
+def test(c, names=tuple(CLASSES), prefix="sm90"):
     """Tests classes, two at a time. Leaves {class: ended, op, line of the first failure} in the results."""
     jobs, staged = [], {}
     for name in names:
         staged[name] = problems.stage(folder_of(c, f"sm90-{name}"), c.home / "tree/tests/ops/problems",
                                       lambda op, line, name=name: class_of(op, line) == name)
         if staged[name]:
-            jobs.append({"name": f"{prefix}:{name}", "most": most,
+            jobs.append({"name": f"{prefix}:{name}", "most": CAP,
                          "command": test_command(c, folder_of(c, f"sm90-{name}"), [o for o in OPS if o in staged[name]])})
     passed = c.pool(2, jobs)
     for name in names:
