@@ -135,6 +135,14 @@ class Steps(Fakes):
         self.assertLess(time.monotonic() - begin, 20)
         self.assertTrue(gone(pid.read_text().strip()))
 
+    def test_only_a_cold_machine_reads_ahead(self):
+        with mock.patch.object(environment, "read_ahead", return_value=[("ahead:x", ["true"])]):
+            for name, cold in (("first", True), ("second", False), ("first", True)):
+                _, rows, _ = self.call(name, lambda c: c.step("good", ["sleep", "0.2"]))
+                self.assertEqual("ahead:x" in rows, cold)
+            shutil.rmtree(self.folder / "state")
+            self.assertIn("ahead:x", self.call("second", lambda c: c.step("good", ["sleep", "0.2"]))[1])
+
     def test_each_part_brings_its_logs_back(self):
         back, seen = self.folder / "back", []
 
@@ -194,6 +202,18 @@ class Environments(Fakes):
         self.assertEqual(under[:3], ["ncu", "--csv", "env"])
         self.assertIn(f"LD_LIBRARY_PATH={self.folder}/lib", under)
         self.assertNotIn("LD_LIBRARY_PATH", env.of(under))
+
+    def test_large_libraries_are_read_ahead_once_each(self):
+        cuda = self.folder / "cuda"
+        cuda.mkdir()
+        for name in ("libcublasLt.so.13.1", "libcudnn_graph.so.9"):
+            (cuda / name).write_text("x")
+        (cuda / "libcublasLt.so").symlink_to("libcublasLt.so.13.1")
+        with mock.patch.object(environment, "cuda_folders", return_value=[cuda]):
+            jobs = self.read_ahead()
+        self.assertEqual([name for name, _ in jobs], ["ahead:cublasLt", "ahead:torch", "ahead:cudnn"])
+        done = subprocess.run(jobs[0][1], capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stdout), (0, "1 files\n"))
 
     def test_the_compiler_s_libraries_are_used_where_the_machine_s_fail(self):
         self.pretend()

@@ -127,6 +127,7 @@ class Fakes(unittest.TestCase):
             program(self.folder / "tools" / name, self.here(text))
         environ = {**os.environ, "PATH": f"{self.folder}/tools:{os.environ['PATH']}"}
         environ.pop("LD_LIBRARY_PATH", None)
+        self.read_ahead = environment.read_ahead
         for patch in (mock.patch.dict(os.environ, environ, clear=True), mock.patch.multiple(check, SPARE=0, LEAST=0.1),
                       mock.patch.object(environment, "read_ahead", return_value=[]),
                       mock.patch.object(environment, "cuda_folders", return_value=[])):

@@ -34,7 +34,7 @@ class Check:
         self.lock = threading.RLock()
         self.rows, self.tables, self.texts = [], [], {}
         self.processes = Processes()
-        self.background = concurrent.futures.ThreadPoolExecutor(4)
+        self.background = concurrent.futures.ThreadPoolExecutor(2)
         self.results = {"steps": {}, "sm90": {}}
         self.home = None
         self.env = environment.Environments(None)

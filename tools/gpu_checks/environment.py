@@ -92,8 +92,12 @@ def find_tool(name, *folders):
 
 
 def read_ahead():
-    """Commands that bring the large libraries into the page cache: (name, command)."""
-    blas = [path for folder in cuda_folders() for path in sorted(folder.glob("libcublasLt.so*"))]
-    if blas:
-        yield "ahead:cublasLt", ["sh", "-c", 'cat "$@" >/dev/null', "sh", *map(str, blas[:2])]
-    yield "ahead:torch", [sys.executable, "-c", "import torch; print('torch', torch.__version__, 'CUDA', torch.version.cuda)"]
+    """Commands that bring the large libraries into the page cache, the first needed first: (name, command)."""
+    def read(*names):
+        paths = {path.resolve(): None for folder in cuda_folders() for name in names for path in sorted(folder.glob(name))}
+        return ["sh", "-c", 'cat "$@" >/dev/null; echo $# files', "sh", *map(str, paths)] if paths else None
+
+    said = "import torch; print('torch', torch.__version__, 'CUDA', torch.version.cuda)"
+    jobs = (("ahead:cublasLt", read("libcublasLt.so*")), ("ahead:torch", [sys.executable, "-c", said]),
+            ("ahead:cudnn", read("libcudnn*.so*")))
+    return [job for job in jobs if job[1]]

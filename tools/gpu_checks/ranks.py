@@ -15,6 +15,7 @@ model.heads = 4
 model.kv_heads = 2
 model.ffn = 512
 data.train = "{data}"
+data.valid = "{data}"
 data.seq_len = 128
 batch.global = 8
 batch.micro = 4
@@ -23,9 +24,10 @@ layout.zero = {zero}
 precision.compute = "f32"
 train.steps = {steps}
 train.checkpoint_every = 0
-train.eval_every = 0
+train.eval_batches = 1
 train.device = "{device}"
 train.comm = "{comm}"
+train.sum_order = "auto"
 train.dir = "{folder}"
 """
 
