@@ -1,0 +1,28 @@
+#!/usr/bin/env python3
+"""kill -9 at random instants, half of them while a save is on disk, and the same command again. The run ends
+bit-identical to the unbroken run."""
+from chaos import *
+
+KILLS, STEPS = (200, 6000) if LONG else (8, 250)
+ranks = dict(layout__dp=4, layout__zero=2) if LONG else {}
+common = dict(ranks, train__steps=STEPS, train__keep=2)
+expect('the unbroken run ends', 0, train(train__dir='whole', train__checkpoint_every=0, **common)[0])
+r = random.Random(1)
+kills = in_save = 0
+while True:
+    p = start('train', 'run.toml', *sets(train__checkpoint_every=1, **common))
+    if kills == KILLS:
+        break
+    wait_until(lambda: False, p, r.uniform(0.02, 0.3))
+    if r.random() < 0.5:
+        wait_until(lambda: glob.glob('run/checkpoints/*.part'), p, 0.3, 0.0002)
+    if p.poll() is not None:
+        break
+    p.kill()
+    p.wait()
+    kills += 1
+    in_save += bool(glob.glob('run/checkpoints/*.part'))
+expect('the last start ends', 0, ended(p, 120))
+expect('kills', f'{KILLS}, some in a save', f'{kills}, {in_save} in a save', kills == KILLS and in_save > 0)
+expect_same_end('after the storm', 'run', 'whole', STEPS)
+done()
