@@ -1,7 +1,7 @@
 """Shared by the fault tests of this folder: tiny runs of the real program, and the faults that they meet.
 
-Each script is called as `SCRIPT PROGRAM [short|long]`. It works in a temporary folder, prints one line per check and
-exits with 0 if all checks hold, with 1 if one does not, and with 77 (skipped) if this machine forbids the fault.
+Each script is called as `SCRIPT PROGRAM [short|long]`. It works in a temporary folder and prints one line per check.
+The exit code is 0 if all checks hold, 1 if one does not, and 77 (skipped) if this machine forbids the fault.
 Only Python's standard library is used."""
 import array, atexit, glob, json, os, random, shutil, signal, socket, subprocess, sys, tempfile, time
 
