@@ -125,13 +125,16 @@ void DocumentStream::add_lines(DocumentBatch& batch) {
   at_ += int64_t(end - begin);
 }
 
+std::string DocumentStream::place_of(const DocumentPart& part) const {
+  const std::string path = sources_[size_t(part.source)].path.string();
+  return part.line > 0 ? fmt::format("{}, line {}", path, part.line) : path;
+}
+
 std::string_view DocumentStream::text(const DocumentBatch& batch, const DocumentPart& part,
                                       std::string& buffer) const {
   std::string_view text = std::string_view(batch.bytes).substr(part.begin, part.bytes);
   if (part.line == 0) return text;
-  buffer = json_text(text, options_.key,
-                     fmt::format("{}, line {}", sources_[size_t(part.source)].path.string(), part.line),
-                     "; --key names the one that holds the text");
+  buffer = json_text(text, options_.key, place_of(part), "; --key names the one that holds the text");
   return buffer;
 }
 

@@ -52,6 +52,8 @@ class DocumentStream {
   bool next(DocumentBatch&);
   // The text of a part: itself, or decoded into `buffer`. Any thread. bad_request names file, line and key.
   std::string_view text(const DocumentBatch&, const DocumentPart&, std::string& buffer) const;
+  // "FILE", or "FILE, line N" of JSON Lines: for messages.
+  std::string place_of(const DocumentPart&) const;
 
  private:
   class File;

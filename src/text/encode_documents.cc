@@ -1,8 +1,11 @@
 #include "text/encode_documents.h"
 
+#include <fmt/format.h>
+
 #include <memory>
 #include <vector>
 
+#include "base/error.h"
 #include "text/encoder.h"
 #include "text/in_order.h"
 
@@ -19,8 +22,12 @@ void encode_batch(const DocumentStream& stream, Encoder& encoder, const EncodeOp
   b.ids.clear(), b.ends.clear();
   std::string buffer;
   for (const DocumentPart& part : b.batch.parts) {
-    encoder.encode(stream.text(b.batch, part, buffer), o.specials, b.ids,
-                   part.first ? Place::begins : Place::continues);
+    const std::string_view text = stream.text(b.batch, part, buffer);
+    try {
+      encoder.encode(text, o.specials, b.ids, part.first ? Place::begins : Place::continues);
+    } catch (const Error& e) {
+      throw Error(fmt::format("{}: {}", stream.place_of(part), e.what()), e.fault);
+    }
     if (part.last && o.end_of_text >= 0) b.ids.push_back(o.end_of_text);
     b.ends.push_back(b.ids.size());
   }

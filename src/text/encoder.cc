@@ -58,8 +58,10 @@ void Encoder::encode_words(std::string_view text, bool first, bool continues, st
 
 void Encoder::encode_word(std::string_view word, std::vector<int32_t>& out) {
   if (word.size() == 1 && tokenizer_.of_code_.empty()) {
-    out.push_back(tokenizer_.of_byte_[uint8_t(word[0])]);
-    return;
+    if (const int32_t id = tokenizer_.of_byte_[uint8_t(word[0])]; id >= 0) {
+      out.push_back(id);
+      return;
+    }
   }
   if (cache_.empty() || word.size() > sizeof(Slot::word)) return merge_word(word, out);
   Slot& slot = cache_[hash64(word.data(), word.size()) & (kSlots - 1)];

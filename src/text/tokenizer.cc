@@ -31,44 +31,55 @@ std::string replace_all(std::string_view text,
 
 Tokenizer::Tokenizer(Parts parts)
     : tokens_(std::move(parts.tokens)),
-      model_tokens_(int32_t(tokens_.size())),
       merges_(std::move(parts.merges)),
       added_(std::move(parts.added)),
       ignore_merges_(parts.ignore_merges),
       fuse_unk_(parts.fuse_unk),
       pipeline_(std::move(parts.pipeline)),
-      unknown_(std::move(parts.unknown)) {
+      unknown_(std::move(parts.unknown)),
+      unknown_id_(parts.unknown_id) {
   index_added();
   index_symbols();
   index_merges();
 }
 
 void Tokenizer::index_added() {
-  outside_.resize(tokens_.size());
+  for (const std::string& token : tokens_) in_model_.push_back(!token.empty());
   for (const AddedToken& t : added_) {
     if (t.content.empty() || !is_utf8(t.content)) bad_request("added token {} is empty or not UTF-8", t.id);
-    if (t.id < 0 || t.id > vocab_size())
-      bad_request("added token {:?} has id {}; the next free id is {}", t.content, t.id, vocab_size());
-    if (t.id == vocab_size())
-      tokens_.push_back(t.content);
-    else if (tokens_[size_t(t.id)] != t.content)
-      bad_request("added token {:?} has id {}, which is the token {:?}", t.content, t.id,
-                  tokens_[size_t(t.id)]);
-    if (t.id < model_tokens_ && pipeline_.byte_level) outside_[size_t(t.id)] = true;
+    if (t.id < 0 || t.id >= kMostIds)
+      bad_request("added token {:?} has id {}; ids are 0 to {}", t.content, t.id, kMostIds - 1);
+    if (t.id >= vocab_size()) tokens_.resize(size_t(t.id) + 1);
+    std::string& token = tokens_[size_t(t.id)];
+    if (token.empty())
+      token = t.content;
+    else if (token != t.content)
+      bad_request("added token {:?} has id {}, which is the token {:?}", t.content, t.id, token);
     std::string buffer;
     if (t.normalized)
       normalized_.add(t, pipeline_.normalizer.apply(t.content, false, buffer));
     else
       raw_.add(t, t.content);
   }
+  in_model_.resize(tokens_.size());
+  literal_.resize(tokens_.size());
+  if (pipeline_.byte_level)
+    for (const AddedToken& t : added_) literal_[size_t(t.id)] = true;
 }
 
 void Tokenizer::index_symbols() {
   of_byte_.fill(-1);
   if (!pipeline_.byte_level) of_code_.assign(0x110000, -1);
-  for (int32_t id = 0; id < model_tokens_; id++) {
-    const std::string& token = tokens_[size_t(id)];
-    if (outside_[size_t(id)]) continue;
+  std::string bytes;
+  for (int32_t id = 0; id < vocab_size(); id++) {
+    if (!in_model_[size_t(id)]) continue;
+    std::string_view token = tokens_[size_t(id)];
+    if (literal_[size_t(id)]) {
+      // The library's model does not know which of its tokens are added: a word can be one of them.
+      if (!unspell_bytes(token, bytes)) continue;
+      literal_differs_ = literal_differs_ || bytes != token;
+      token = bytes;
+    }
     if (ignore_merges_) whole_.emplace(token, id);
     if (pipeline_.byte_level) {
       if (token.size() == 1) of_byte_[uint8_t(token[0])] = id;
@@ -77,10 +88,6 @@ void Tokenizer::index_symbols() {
     if (int b = byte_spelled(token); b >= 0) of_byte_[size_t(b)] = id;
     if (CodePoint c = code_point_at(token, 0); c.valid && c.bytes == token.size()) of_code_[c.code] = id;
   }
-  for (int b = 0; b < 256; b++)
-    if (of_byte_[size_t(b)] < 0)
-      bad_request("the vocabulary has no token for the byte 0x{:02X}{}", b,
-                  pipeline_.byte_level ? "" : " (<0x00> to <0xFF>, as byte_fallback needs)");
   if (pipeline_.byte_level) return;
   for (const std::string& token : tokens_) {
     int b = byte_spelled(token);
@@ -92,7 +99,7 @@ void Tokenizer::index_merges() {
   bool cut_before_space = !pipeline_.byte_level && pipeline_.pre_tokenizer.empty() && !ignore_merges_;
   for (size_t rank = 0; rank < merges_.size(); rank++) {
     const Merge& m = merges_[rank];
-    auto known = [&](int32_t id) { return id >= 0 && id < model_tokens_; };
+    auto known = [&](int32_t id) { return id >= 0 && id < vocab_size() && in_model_[size_t(id)]; };
     if (!known(m.left) || !known(m.right) || !known(m.result) ||
         tokens_[size_t(m.left)] + tokens_[size_t(m.right)] != tokens_[size_t(m.result)])
       bad_request("merge {} ({}, {} -> {}) does not join two tokens to a third", rank, m.left, m.right,
@@ -106,19 +113,58 @@ void Tokenizer::index_merges() {
 }
 
 size_t Tokenizer::first_symbols(std::string_view word, int32_t* ids) const {
-  if (of_code_.empty()) {
-    for (size_t i = 0; i < word.size(); i++) ids[i] = of_byte_[uint8_t(word[i])];
-    return word.size();
-  }
+  int32_t seen = 0;  // negative once an id was -1
   size_t n = 0;
-  for (size_t at = 0; at < word.size();) {
-    CodePoint c = code_point_at(word, at);
-    if (int32_t id = c.valid ? of_code_[c.code] : -1; id >= 0)
-      ids[n++] = id;
-    else
-      for (uint32_t k = 0; k < c.bytes; k++) ids[n++] = of_byte_[uint8_t(word[at + k])];
-    at += c.bytes;
+  if (of_code_.empty()) {
+    for (; n < word.size(); n++) seen |= ids[n] = of_byte_[uint8_t(word[n])];
+  } else {
+    for (size_t at = 0; at < word.size();) {
+      CodePoint c = code_point_at(word, at);
+      if (int32_t id = c.valid ? of_code_[c.code] : -1; id >= 0)
+        ids[n++] = id;
+      else
+        for (uint32_t k = 0; k < c.bytes; k++) seen |= ids[n++] = of_byte_[uint8_t(word[at + k])];
+      at += c.bytes;
+    }
   }
+  return seen >= 0 ? n : first_symbols_with_unknown(word, ids);
+}
+
+// The order is the library's: `unknown` is written before the next character that has a token, or at the end.
+// The bytes of a character without a token do not end a run of unknown characters.
+size_t Tokenizer::first_symbols_with_unknown(std::string_view word, int32_t* ids) const {
+  size_t n = 0;
+  bool pending = false;
+  auto no_token = [&](char byte) {
+    if (unknown_id_ < 0) bad_request("the vocabulary has no token for the byte 0x{:02X}", uint8_t(byte));
+    if (pending && !fuse_unk_) ids[n++] = unknown_id_;
+    pending = true;
+  };
+  auto take = [&](int32_t id) {
+    if (pending) ids[n++] = unknown_id_;
+    pending = false;
+    ids[n++] = id;
+  };
+  for (size_t at = 0; at < word.size();) {
+    // A symbol of a byte-level vocabulary is a byte, of the others a character.
+    const CodePoint c = of_code_.empty() ? CodePoint{.bytes = 1} : code_point_at(word, at);
+    const std::string_view bytes = word.substr(at, c.bytes);
+    at += c.bytes;
+    if (of_code_.empty()) {
+      const int32_t id = of_byte_[uint8_t(bytes[0])];
+      id >= 0 ? take(id) : no_token(bytes[0]);
+    } else if (const int32_t id = c.valid ? of_code_[c.code] : -1; id >= 0) {
+      take(id);
+    } else {
+      auto missing =
+          std::find_if(bytes.begin(), bytes.end(), [&](char b) { return of_byte_[uint8_t(b)] < 0; });
+      if (missing != bytes.end())
+        no_token(*missing);
+      else
+        for (char b : bytes) ids[n++] = of_byte_[uint8_t(b)];
+    }
+  }
+  if (pending) ids[n++] = unknown_id_;
   return n;
 }
 
@@ -151,7 +197,8 @@ uint64_t Tokenizer::fingerprint() const {
 }
 
 bool Tokenizer::lossless() const {
-  return pipeline_.byte_level && pipeline_.normalizer.empty() &&
+  const bool all_bytes = unknown_id_ < 0 || std::find(of_byte_.begin(), of_byte_.end(), -1) == of_byte_.end();
+  return pipeline_.byte_level && pipeline_.normalizer.empty() && all_bytes && !literal_differs_ &&
          std::none_of(added_.begin(), added_.end(), [](const AddedToken& t) { return t.lstrip || t.rstrip; });
 }
 

@@ -32,6 +32,7 @@ class Reader {
     check_model(model);
     read_added();
     read_vocab(member(model, "vocab"));
+    number_added();
     read_merges(member(model, "merges"));
     try {
       return Tokenizer(std::move(parts_));
@@ -94,36 +95,54 @@ class Reader {
     for (const Json& v : list) {
       if (!v.is_object() || !member(v, "content").is_string() || !member(v, "id").is_number_integer())
         fail("added token {} has no content or no id", shown(v));
+      if (v["content"].get_ref<const std::string&>().empty()) fail("added token {} is empty", shown(v["id"]));
       const std::string where = "added token " + shown(v["content"]) + ": ";
       AddedToken t{.content = v["content"].get<std::string>(), .id = id_of(v["id"])};
       t.special = flag(v, "special", where), t.normalized = flag(v, "normalized", where);
       t.single_word = flag(v, "single_word", where);
       t.lstrip = flag(v, "lstrip", where), t.rstrip = flag(v, "rstrip", where);
-      if (!added_ids_.emplace(t.content, t.id).second)
-        fail("added token {} is there twice", in_quotes(t.content));
+      if (auto [other, is_new] = added_ids_.emplace(t.content, t.id); !is_new)
+        fail("added token {} is there twice, with ids {} and {}", in_quotes(t.content), other->second, t.id);
       parts_.added.push_back(std::move(t));
+    }
+  }
+  // Gives added tokens the ids that the library gives them, which does not read theirs: the id of
+  // model.vocab, else the next one after all tokens. A file whose id is another one is wrong for one of both
+  // programs.
+  void number_added() {
+    int64_t next = int64_t(ids_.size());
+    for (AddedToken& t : parts_.added) {
+      if (auto found = ids_.find(t.content); found != ids_.end())
+        t.id = found->second;
+      else if (t.id != next)
+        fail(
+            "added token {} has id {}, but tokenizers gives it id {}: model.vocab does not have it, and ids "
+            "of "
+            "such tokens follow those before them; add it to model.vocab with id {}",
+            in_quotes(t.content), t.id, next, t.id);
+      next = std::max<int64_t>(next, t.id + 1);
     }
     std::stable_sort(parts_.added.begin(), parts_.added.end(),
                      [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
+    if (auto found = ids_.find(parts_.unknown); found != ids_.end()) parts_.unknown_id = found->second;
   }
   int32_t id_of(const Json& v) const {
     // A number above int64 reads as negative, which no id is.
     int64_t id = v.is_number_integer() ? v.get<int64_t>() : -1;
-    if (id < 0 || id > INT32_MAX) fail("token id {} is not between 0 and {}", shown(v), INT32_MAX);
+    if (id < 0 || id >= kMostIds) fail("token id {} is not between 0 and {}", shown(v), kMostIds - 1);
     return int32_t(id);
   }
 
   void read_vocab(const Json& vocab) {
     if (!vocab.is_object() || vocab.empty()) fail("model.vocab is {}, not an object of tokens", shown(vocab));
-    parts_.tokens.resize(vocab.size());
-    std::vector<bool> seen(vocab.size());
+    int32_t last = 0;
+    for (const auto& [spelled, value] : vocab.items()) last = std::max(last, id_of(value));
+    parts_.tokens.resize(size_t(last) + 1);
     ids_.reserve(vocab.size());
     for (const auto& [spelled, value] : vocab.items()) {
       int32_t id = id_of(value);
-      if (size_t(id) >= seen.size() || seen[size_t(id)])
-        fail("model.vocab: token {} has id {}; the {} tokens must have the ids 0 to {}, each once",
-             in_quotes(spelled), id, seen.size(), seen.size() - 1);
-      seen[size_t(id)] = true;
+      if (const std::string& other = parts_.tokens[size_t(id)]; !other.empty())
+        fail("model.vocab: two tokens have id {}: {} and {}", id, in_quotes(other), in_quotes(spelled));
       if (spelled.empty()) fail("model.vocab: token {} is empty", id);
       std::string& bytes = parts_.tokens[size_t(id)];
       if (added_ids_.contains(spelled) || !parts_.pipeline.byte_level)
@@ -198,10 +217,10 @@ Tokenizer Tokenizer::load(const fs::path& path) {
 std::string Tokenizer::to_json() const {
   std::vector<std::string> spelled;
   bool spaces = false;  // in a token: then "left right" would not say where left ends
-  for (int32_t id = 0; id < model_tokens_; id++) {
+  for (int32_t id = 0; id < vocab_size(); id++) {
     const std::string& token = tokens_[size_t(id)];
-    spelled.push_back(pipeline_.byte_level && !outside_[size_t(id)] ? spell_bytes(token) : token);
-    spaces = spaces || spelled.back().find(' ') != std::string::npos;
+    spelled.push_back(pipeline_.byte_level && !literal_[size_t(id)] ? spell_bytes(token) : token);
+    spaces = spaces || (in_model_[size_t(id)] && spelled.back().find(' ') != std::string::npos);
   }
   Ordered added = Ordered::array();
   for (const AddedToken& t : added_)
@@ -214,8 +233,10 @@ std::string Tokenizer::to_json() const {
                      {"special", t.special}});
   // ordered_json looks a key up among all before it; made as text, a large vocabulary stays quick.
   std::string vocab, merges;
-  for (int32_t id = 0; id < model_tokens_; id++)
-    vocab += fmt::format("{}      {}: {}", id ? ",\n" : "", Json(spelled[size_t(id)]).dump(), id);
+  for (int32_t id = 0; id < vocab_size(); id++)
+    if (in_model_[size_t(id)])
+      vocab +=
+          fmt::format("{}      {}: {}", vocab.empty() ? "" : ",\n", Json(spelled[size_t(id)]).dump(), id);
   for (const Merge& m : merges_) {
     const std::string &left = spelled[size_t(m.left)], &right = spelled[size_t(m.right)];
     merges += fmt::format("{}      {}", merges.empty() ? "" : ",\n",

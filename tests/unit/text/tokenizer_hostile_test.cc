@@ -91,12 +91,6 @@ TEST(TokenizerFile, WhatIsNotSupportedIsRefusedByName) {
       {[](Json& f) { f["model"]["type"] = "WordPiece"; }, "model.type is \"WordPiece\""},
       {[](Json& f) { f["model"]["dropout"] = 0.1; }, "model.dropout is 0.1"},
       {[](Json& f) { f["model"]["byte_fallback"] = true; }, "model.byte_fallback"},
-      {[](Json& f) {
-         f["model"]["byte_fallback"] = true;
-         f["pre_tokenizer"] = nullptr;
-         f["decoder"] = nullptr;
-       },
-       "no token for the byte 0x00 (<0x00> to <0xFF>"},
       {[](Json& f) { f["model"]["unk_token"] = 1; }, "unk_token is 1"},
       {[](Json& f) { f["model"]["continuing_subword_prefix"] = "##"; }, "continuing_subword_prefix"},
       {[](Json& f) { f["model"]["end_of_word_suffix"] = "</w>"; }, "end_of_word_suffix"},
@@ -106,9 +100,8 @@ TEST(TokenizerFile, WhatIsNotSupportedIsRefusedByName) {
       {[](Json& f) { f["model"]["vocab"]["!"] = -1; }, "token id -1"},
       {[](Json& f) { f["model"]["vocab"]["!"] = 1.5; }, "token id 1.5"},
       {[](Json& f) { f["model"]["vocab"]["!"] = 18446744073709551615ull; }, "token id 18446744073709551615"},
-      {[](Json& f) { f["model"]["vocab"]["!"] = 2147483647; }, "has id 2147483647"},
-      {[](Json& f) { f["model"]["vocab"]["!"] = 3; }, "each once"},
-      {[](Json& f) { f["model"]["vocab"].erase("!"); }, "ids 0 to"},
+      {[](Json& f) { f["model"]["vocab"]["!"] = 2147483647; }, "token id 2147483647"},
+      {[](Json& f) { f["model"]["vocab"]["!"] = 3; }, "two tokens have id 3: "},
       {[](Json& f) { f["model"]["vocab"]["a b"] = 407; }, "not spelled in byte-level"},
       {[](Json& f) { f["model"]["vocab"][""] = 407; }, "is empty"},
       {[](Json& f) { f["model"]["merges"] = 0; }, "model.merges"},
@@ -126,8 +119,7 @@ TEST(TokenizerFile, WhatIsNotSupportedIsRefusedByName) {
       {[](Json& f) { f["added_tokens"] = 1; }, "added_tokens"},
       {[](Json& f) { f["added_tokens"][0].erase("id"); }, "no id"},
       {[](Json& f) { f["added_tokens"][0]["content"] = ""; }, "empty"},
-      {[](Json& f) { f["added_tokens"][0]["id"] = 12; }, "has id 12"},
-      {[](Json& f) { f["added_tokens"][1]["id"] = 999; }, "next free id is 407"},
+      {[](Json& f) { f["added_tokens"][1]["id"] = 999; }, "has id 999, but tokenizers gives it id 407"},
       {[](Json& f) { f["added_tokens"][2] = f["added_tokens"][1]; }, "there twice"},
       {[](Json& f) { f["added_tokens"][0]["lstrip"] = 1; }, "lstrip is 1"},
       {[](Json& f) { f["added_tokens"][0]["single_word"] = ""; }, "single_word"},
@@ -141,15 +133,6 @@ TEST(TokenizerFile, WhatIsNotSupportedIsRefusedByName) {
     EXPECT_EQ(got.rfind("x/tokenizer.json", 0), 0u) << got;
     EXPECT_LT(got.size(), 500u);
   }
-}
-
-TEST(TokenizerFile, AVocabularyWithoutAByteIsRefused) {
-  Json file = valid();
-  Json& vocab = file["model"]["vocab"];
-  int id = vocab["~"];
-  vocab.erase("~");
-  vocab["~x"] = id;
-  EXPECT_NE(refusal_of(file.dump()).find("no token for the byte 0x7E"), std::string::npos);
 }
 
 TEST(TokenizerFile, NoJson) {
