@@ -3,6 +3,7 @@ import json
 import pathlib
 import re
 import sys
+import tempfile
 import unittest
 from unittest import mock
 
@@ -290,6 +291,17 @@ class Lines(unittest.TestCase):
     def test_profiled_kernels_are_in_the_source(self):
         source = "".join(p.read_text() for p in (TOOLS.parent / "src/device/cuda").glob("*.cu*"))
         self.assertEqual([kernel for kernel, _ in measure.PROFILED if not re.search(kernel, source)], [])
+
+    def test_lines_of_several_files_share_the_first_bound_per_type(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            (folder / "a.txt").write_text("bound bf16 nmse=1 worst=1\nbound f32 nmse=1 worst=1\nmatmul m=1 for=perf\n")
+            (folder / "b.txt").write_text("bound bf16 nmse=2 worst=2\nmatmul m=2 for=perf,test # text\nadd n=1 for=perf\n")
+            staged = problems.stage(folder / "x", folder, lambda op, line: problems.is_for(line, "perf"))
+            self.assertEqual(staged, {"matmul": ["matmul m=1 for=perf", "matmul m=2 for=perf,test"], "add": ["add n=1 for=perf"]})
+            self.assertEqual((folder / "x/matmul.txt").read_text().splitlines()[:3],
+                             ["bound bf16 nmse=1 worst=1", "bound f32 nmse=1 worst=1", "matmul m=1 for=perf"])
+            self.assertEqual((folder / "x/add.txt").read_text().splitlines()[0], "bound bf16 nmse=2 worst=2")
 
     def test_the_failing_line_of_a_run(self):
         staged = {"attention": ["attention s=1", "attention s=2"], "attention_backward": ["attention_backward s=3"]}

@@ -90,10 +90,11 @@ exit 9
 SANITIZER = """#!/bin/sh
 echo "sanitizer $2, libraries $LD_LIBRARY_PATH" >> FOLDER/asked
 kind=$2
-while [ $# -gt 0 ]; do case $1 in env|*/bin/trireme_ops) break;; esac; shift; done
+code=0
+while [ $# -gt 0 ]; do case $1 in --error-exitcode) code=$2;; env|*/bin/trireme_ops) break;; esac; shift; done
 if [ -f FOLDER/no_env ] && [ "$1" = env ]; then echo "no process was attached"; exit 0; fi
 "$@"
-case "$kind $*" in "racecheck "*"--op matmul"*) echo "========= Error: Race reported"; exit 99;; esac
+case "$kind $*" in "racecheck "*"--op matmul"*) echo "========= Error: Race reported"; exit $code;; esac
 echo "========= ERROR SUMMARY: 0 errors"; echo more
 """
 SMI = """#!/bin/sh
