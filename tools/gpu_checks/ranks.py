@@ -22,6 +22,7 @@ batch.micro = 4
 layout.dp = 2
 layout.zero = {zero}
 precision.compute = "f32"
+optimizer.warmup = 2
 train.steps = {steps}
 train.checkpoint_every = 0
 train.eval_batches = 1
