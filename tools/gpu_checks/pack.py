@@ -1,4 +1,5 @@
-"""Packs programs, their libraries and their data for a machine that has no network, and unpacks them there."""
+"""Packs programs and their libraries for a machine that has no network, and unpacks them there. Their data is in the
+repository, which travels too."""
 import hashlib
 import lzma
 import os
@@ -16,8 +17,6 @@ from gpu_checks.environment import RUNTIME
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAMS = ["trireme", "tests/ops/trireme_ops", "tests/golden/test_golden", "bench/trireme_step_ops"] + [
     f"tests/parity/test_parity_{name}" for name in PARITY]
-DATA = ["tests/ops/problems", "tests/ops/gpu", "tests/golden", "configs", "tools/peer_attention.py",
-        "tools/peer_matmul.py", "tools/peer_step.py"]
 # On every machine with glibc, and newer there than here.
 SYSTEM = ("libc.so", "libm.so", "libpthread", "libdl.so", "librt.so", "ld-linux", "linux-vdso", "libcuda.so")
 
@@ -74,9 +73,6 @@ def pack(archive, build, nccl=None):
             add(os.path.realpath(path), f"runtime/{name}/{name}" if name in RUNTIME else f"lib/{name}")
         if nccl:
             add(small_nccl(nccl, pathlib.Path(folder)), "nccl/libnccl.so.2")
-        for d in DATA:
-            if (ROOT / d).exists():
-                out.add(ROOT / d, f"tree/{d}", filter=lambda t: None if t.name.endswith((".cc", ".h")) else t)
     for place, size in sizes.items():
         print(f"{size / 2**20:8.1f} MiB  {place}")
     print(f"{archive}: {pathlib.Path(archive).stat().st_size / 2**20:.1f} MiB, {len(PROGRAMS)} programs, "
@@ -84,7 +80,8 @@ def pack(archive, build, nccl=None):
 
 
 def unpacked(archive, folder):
-    """Unpacks the archive into `folder`, unless the call before did. Returns the folder with bin, lib and tree."""
+    """Unpacks the archive into `folder`, unless the call before did. Returns the folder with bin, lib and
+    tree, which is the repository that this file is in."""
     with open(archive, "rb") as f:
         stamp = hashlib.file_digest(f, "sha256").hexdigest()
     home, mark = folder / "home", folder / "home.sha256"
@@ -94,5 +91,6 @@ def unpacked(archive, folder):
     shutil.rmtree(home, ignore_errors=True)
     with tarfile.open(archive) as t:
         t.extractall(home, filter="data") if hasattr(tarfile, "data_filter") else t.extractall(home)
+    (home / "tree").symlink_to(ROOT)
     mark.write_text(stamp)
     return home
