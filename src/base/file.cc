@@ -20,14 +20,14 @@ namespace {
   std::string hint;
   if (err == ENOSPC) hint = "; free some space or choose another folder";
   if (err == EACCES || err == EROFS || err == EPERM) hint = "; choose a folder that you may write to";
-  bad_request("{} {}: {}{}", what, p.string(), std::strerror(err), hint);
+  system_failed(err, "{} {}: {}{}", what, p.string(), std::strerror(err), hint);
 }
 
 }  // namespace
 
 MappedFile::MappedFile(const fs::path& path) : path_(path) {
   int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) bad_request("cannot open {}: {}", path.string(), std::strerror(errno));
+  if (fd < 0) system_failed(errno, "cannot open {}: {}", path.string(), std::strerror(errno));
   struct stat st;
   if (::fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
     ::close(fd);

@@ -48,7 +48,9 @@ void install_interrupt_handlers() {
   struct sigaction action {};
   action.sa_sigaction = on_signal;
   action.sa_flags = SA_RESTART | SA_SIGINFO;  // a write of a checkpoint goes on
-  for (int s : {SIGTERM, SIGINT, SIGUSR1}) {
+  for (int s : {SIGTERM, SIGINT, SIGUSR1, SIGHUP}) {
+    struct sigaction before {};
+    if (s == SIGHUP && sigaction(s, nullptr, &before) == 0 && before.sa_handler == SIG_IGN) continue;
     if (sigaction(s, &action, nullptr) != 0) run_failed("cannot handle signal {}", s);
   }
 }

@@ -6,9 +6,10 @@
 
 namespace trireme {
 
-// SIGTERM, SIGINT and SIGUSR1 set a flag; a second one of them leaves at once, _exit(3). System calls go on
-// after the first. One that a supervisor passes on (sigqueue) and one that came to this process itself are
-// one signal. The flag is the process's, as signals are.
+// SIGTERM, SIGINT, SIGHUP and SIGUSR1 set a flag; a second one of them leaves at once, _exit(3). System calls
+// continue after the first. SIGHUP stays ignored if it is ignored at the start (nohup). One that a supervisor
+// passes on (sigqueue) and one that came to this process itself are one signal. The flag is the process's, as
+// signals are.
 void install_interrupt_handlers();
 bool interrupt_requested();
 int interrupt_signal();    // the signal's number, 0 if none came

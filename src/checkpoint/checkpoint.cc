@@ -42,7 +42,7 @@ bool product_fits(const Shape& s) {
 void check_file(const fs::path& path, const FileDigest& promised, Verify verify) {
   std::error_code ec;
   auto bytes = fs::file_size(path, ec);
-  if (ec) bad_request("{}: {}; {} lists it", path.string(), ec.message(), kManifestName);
+  if (ec) system_failed(ec.value(), "{}: {}; {} lists it", path.string(), ec.message(), kManifestName);
   if (int64_t(bytes) != promised.bytes)
     bad_request("{}: {} bytes long, but {} says {}", path.string(), bytes, kManifestName, promised.bytes);
   if (verify == Verify::sizes) return;

@@ -41,7 +41,7 @@ FileDigest digest_file(const fs::path& path) {
   } file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};  // O_NONBLOCK: a pipe must not hang us
   struct stat st;
   if (file.fd < 0 || ::fstat(file.fd, &st) != 0)
-    bad_request("cannot open {}: {}", path.string(), std::strerror(errno));
+    system_failed(errno, "cannot open {}: {}", path.string(), std::strerror(errno));
   if (!S_ISREG(st.st_mode)) bad_request("{} is not a regular file", path.string());
   // Advice that drops clean pages, or does nothing. It waits for every core of the machine, so only where it
   // pays.
@@ -52,7 +52,7 @@ FileDigest digest_file(const fs::path& path) {
   for (;;) {
     ssize_t n = ::read(file.fd, buffer.data(), buffer.size());
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) bad_request("cannot read {}: {}", path.string(), std::strerror(errno));
+    if (n < 0) system_failed(errno, "cannot read {}: {}", path.string(), std::strerror(errno));
     if (n == 0) break;
     hasher.add(buffer.data(), size_t(n));
     out.bytes += n;

@@ -19,7 +19,7 @@ fs::path parent_of(const fs::path& p) {
 
 void rename_or_throw(const fs::path& from, const fs::path& to) {
   if (::rename(from.c_str(), to.c_str()) != 0)
-    bad_request("cannot rename {} to {}: {}", from.string(), to.string(), std::strerror(errno));
+    system_failed(errno, "cannot rename {} to {}: {}", from.string(), to.string(), std::strerror(errno));
 }
 
 // Gives `from` the name `to`. What had that name before gets the name `from`: did anything?
@@ -49,7 +49,7 @@ fs::path without_slash(const fs::path& p) {
 bool is_there(const fs::path& p) {
   std::error_code ec;
   bool there = fs::exists(p, ec);
-  if (ec) bad_request("cannot look at {}: {}", p.string(), ec.message());
+  if (ec) system_failed(ec.value(), "cannot look at {}: {}", p.string(), ec.message());
   return there;
 }
 
@@ -59,7 +59,7 @@ std::vector<std::string> names_in(const fs::path& folder) {
   std::error_code ec;
   for (fs::directory_iterator it(folder, ec), end; !ec && it != end; it.increment(ec))
     names.push_back(it->path().filename().string());
-  if (ec) bad_request("cannot list {}: {}", folder.string(), ec.message());
+  if (ec) system_failed(ec.value(), "cannot list {}: {}", folder.string(), ec.message());
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -67,7 +67,7 @@ std::vector<std::string> names_in(const fs::path& folder) {
 void remove_tree(const fs::path& p) {
   std::error_code ec;
   fs::remove_all(p, ec);
-  if (ec) bad_request("cannot remove {}: {}", p.string(), ec.message());
+  if (ec) system_failed(ec.value(), "cannot remove {}: {}", p.string(), ec.message());
 }
 
 PartFolder::PartFolder(fs::path target) : target_(without_slash(target)), part_(target_.string() + ".part") {
@@ -109,7 +109,7 @@ void remove_published(const fs::path& folder) {
   remove_tree(gone);
   std::error_code ec;
   fs::rename(folder, gone, ec);
-  if (ec) bad_request("cannot remove {}: {}", folder.string(), ec.message());
+  if (ec) system_failed(ec.value(), "cannot remove {}: {}", folder.string(), ec.message());
   remove_tree(gone);
 }
 

@@ -119,9 +119,11 @@ fs::path CheckpointWriter::publish(Manifest m) {
     if (to_text(Checkpoint::open(target_).manifest()) != to_text(m)) bad_request("{} changed", kManifestName);
   } catch (const Error& e) {
     part_.withdraw();
-    run_failed(
-        "{}: not saved: it reads back differently than it was written ({}); the disk or the memory is faulty",
-        target_.string(), e.what());
+    throw Error(
+        fmt::format("{}: not saved: it reads back differently than it was written ({}); the disk or the "
+                    "memory is faulty",
+                    target_.string(), e.what()),
+        fault_in_run(e.fault));
   }
   phase("verified");
   return target_;

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "base/machine.h"
+#include "base/say.h"
 #include "base/timed.h"
 #include "base/topology.h"
 #include "cli/cli.h"
@@ -320,7 +321,7 @@ void bench_processor(const fs::path& path, int threads) {
   const std::string busy =
       "note: other processes had {:.0f} % of the processors meanwhile: {} too slow; measure again when the "
       "machine is quiet\n";
-  if (c.disturbed()) fmt::print(stderr, fmt::runtime(busy), 100 * c.others, "the peaks are");
+  if (c.disturbed()) say(fmt::runtime(busy), 100 * c.others, "the peaks are");
   keep_links(c, path);
   const int cores = threads_of(RunSpec());
   c.alone = calibrate_this_machine(1, int(c.threads), false);
@@ -330,8 +331,7 @@ void bench_processor(const fs::path& path, int threads) {
   c.disk_bandwidth = measure_disk(path.has_parent_path() ? path.parent_path() : fs::path("."));
   c.others = std::max(c.others, others.share());
   keep_and_show(c, path);
-  if (c.disturbed())
-    fmt::print(stderr, fmt::runtime(busy), 100 * c.others, fmt::format("what {} says is", path.string()));
+  if (c.disturbed()) say(fmt::runtime(busy), 100 * c.others, fmt::format("what {} says is", path.string()));
 }
 
 }  // namespace

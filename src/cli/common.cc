@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "base/machine.h"
+#include "base/say.h"
 #include "cli/cli.h"
 #include "device/cpu/cpu_device.h"
 #include "device/cpu/peak.h"
@@ -41,7 +42,7 @@ RunSpec RunRequest::as_asked() const {
 }
 
 void tell_notes(const RunSpec& run, const std::string& file) {
-  for (const std::string& note : notes_of(run)) fmt::print(stderr, "note: {}: {}\n", file, note);
+  for (const std::string& note : notes_of(run)) say("note: {}: {}\n", file, note);
 }
 
 RunSpec RunRequest::load() const {
@@ -90,9 +91,8 @@ std::optional<ClusterSpec> kept_cluster(const RunSpec& run, int threads, const f
     if (c.threads == threads) return c;
   } catch (const Error& e) {  // only a cache
     const std::string why = e.what();
-    fmt::print(stderr,
-               "note: what is kept of this machine's measurement is not used, for it does not read: {}\n",
-               why.substr(0, why.find('\n')));
+    say("note: what is kept of this machine's measurement is not used, for it does not read: {}\n",
+        why.substr(0, why.find('\n')));
   }
   return std::nullopt;
 }
@@ -120,10 +120,9 @@ std::optional<ClusterSpec> kept_while_busy(const RunSpec& run, int threads) {
   if (age >= kBusyServes) return std::nullopt;
   std::optional<ClusterSpec> c = kept_cluster(run, threads, busy_cluster_path());
   if (c)
-    fmt::print(stderr,
-               "note: this machine is taken as it was measured {} ago, while other processes had {:.0f} % of "
-               "its processors; `trireme bench` measures it when it is quiet\n",
-               human_seconds(std::max(0.0, age)), 100 * c->others);
+    say("note: this machine is taken as it was measured {} ago, while other processes had {:.0f} % of "
+        "its processors; `trireme bench` measures it when it is quiet\n",
+        human_seconds(std::max(0.0, age)), 100 * c->others);
   return c;
 }
 
@@ -151,10 +150,9 @@ void keep_while_busy(ClusterSpec& c) {
   if (age_s(file) < kBusyServes) keep_calibrations(c, file);
   make_folders(file.parent_path());
   save_cluster(c, file);
-  fmt::print(stderr,
-             "note: other processes had {:.0f} % of the processors while this machine was measured: what it "
-             "gave is kept for an hour; `trireme bench` measures it when it is quiet\n",
-             100 * c.others);
+  say("note: other processes had {:.0f} % of the processors while this machine was measured: what it "
+      "gave is kept for an hour; `trireme bench` measures it when it is quiet\n",
+      100 * c.others);
 }
 
 void keep(ClusterSpec& c, int64_t ranks, int threads) {
@@ -162,9 +160,7 @@ void keep(ClusterSpec& c, int64_t ranks, int threads) {
   fs::path file = measured_cluster_path();
   if (!keep_calibrations(c, file)) {
     file = other_cluster_path(ranks, threads);
-    fmt::print(
-        stderr,
-        "note: what {} rank{} of {} thread{} reach is kept as {}: {} says it of other ranks or threads, "
+    say("note: what {} rank{} of {} thread{} reach is kept as {}: {} says it of other ranks or threads, "
         "and stays\n",
         ranks, ranks == 1 ? "" : "s", threads, threads == 1 ? "" : "s", file.string(),
         measured_cluster_path().string());
@@ -192,8 +188,7 @@ ClusterSpec measure_and_keep(const RunSpec& run, int threads, const Measuring& h
     kernels = calibrate_this_machine(int(ranks), threads, true, how.until);
     refuse_interrupted();
     if (!kernels.known()) {  // nor is it kept, or nothing would measure them
-      fmt::print(stderr,
-                 "note: kernels are not measured, for there is no time: no expected time is forecast\n");
+      say("note: kernels are not measured, for there is no time: no expected time is forecast\n");
       return c;
     }
   }
@@ -202,7 +197,7 @@ ClusterSpec measure_and_keep(const RunSpec& run, int threads, const Measuring& h
   try {
     keep(c, ranks, threads);
   } catch (const Error& e) {
-    fmt::print(stderr, "note: the measured peaks are not kept: {}\n", e.what());
+    say("note: the measured peaks are not kept: {}\n", e.what());
   }
   return c;
 }

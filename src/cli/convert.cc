@@ -1,6 +1,7 @@
 // trireme convert RUN.toml --to FOLDER: a checkpoint (or model.from) as a Hugging Face folder.
 #include "cli/convert.h"
 
+#include "base/say.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/hf.h"
 #include "cli/source.h"
@@ -25,8 +26,8 @@ void add_tokenizer(HfOptions& o, const RunSpec& run) {
   }
   const std::optional<fs::path> found = find_tokenizer(run);
   if (!found) {
-    fmt::print(stderr, "note: no tokenizer is written: {}; name one with --set data.tokenizer=FILE\n",
-               no_tokenizer_text(run));
+    say("note: no tokenizer is written: {}; name one with --set data.tokenizer=FILE\n",
+        no_tokenizer_text(run));
     return;
   }
   const fs::path& tokenizer = *found;

@@ -8,6 +8,7 @@
 #include "base/interrupt.h"
 #include "base/json.h"
 #include "base/machine.h"
+#include "base/say.h"
 #include "base/timed.h"
 #include "cli/convert.h"
 #include "cli/prepare.h"
@@ -37,7 +38,7 @@ struct DemoRequest {
 };
 
 void heading(int n, std::string_view what) {
-  fmt::print("\n[{}/6] {}\n", n, what);
+  tell("\n[{}/6] {}\n", n, what);
 }
 
 void leave_demo_if_interrupted() {
@@ -46,7 +47,7 @@ void leave_demo_if_interrupted() {
 }
 
 void banner(const DemoRequest& r) {
-  fmt::print("trireme demo: text -> tokenizer -> shards -> training -> evaluation -> text, in {}\n", r.dir);
+  tell("trireme demo: text -> tokenizer -> shards -> training -> evaluation -> text, in {}\n", r.dir);
 }
 
 // ---- 1, 2: text, tokenizer, shards: once, marked by prepared.json ----
@@ -60,7 +61,7 @@ void prepare(const DemoRequest& r) {
                   from, r.text);
     banner(r);
     heading(1, "text and tokenizer: done before");
-    fmt::print("      {}\n", from);
+    tell("      {}\n", from);
     heading(2, "token shards: done before");
     return;
   }
@@ -71,10 +72,10 @@ void prepare(const DemoRequest& r) {
   make_folders(dir / "data");
   banner(r);  // not before it is clear that there is something to do
   heading(1, "gather text and learn a tokenizer");
-  fmt::print("      {}, {} of {}; {} held out ({})\n", counted(all.files.size(), "file"),
-             human_bytes(all.bytes), own ? text.string() : "Python's standard library in " + text.string(),
-             counted(valid.files.size(), "file"), human_bytes(valid.bytes));
-  if (const std::string skipped = to_text(all.skipped); !skipped.empty()) fmt::print("      {}\n", skipped);
+  tell("      {}, {} of {}; {} held out ({})\n", counted(all.files.size(), "file"), human_bytes(all.bytes),
+       own ? text.string() : "Python's standard library in " + text.string(),
+       counted(valid.files.size(), "file"), human_bytes(valid.bytes));
+  if (const std::string skipped = to_text(all.skipped); !skipped.empty()) tell("      {}\n", skipped);
   Tokenizer t = train_tokenizer(texts_of(train), {.vocab = 4096, .threads = threads_of(RunSpec())});
   leave_demo_if_interrupted();
   t.save(dir / "tokenizer.json");
@@ -84,8 +85,8 @@ void prepare(const DemoRequest& r) {
   Encoded a = encode_corpus(t, train, dir / "data/train", threads, "encode");
   leave_demo_if_interrupted();
   Encoded b = encode_corpus(t, valid, dir / "data/valid", threads, "encode what is held out");
-  fmt::print("      {} tokens to train on, {} held out; a token is {:.2f} bytes of text\n", a.tokens,
-             b.tokens, double(a.bytes) / double(std::max<int64_t>(1, a.tokens)));
+  tell("      {} tokens to train on, {} held out; a token is {:.2f} bytes of text\n", a.tokens, b.tokens,
+       double(a.bytes) / double(std::max<int64_t>(1, a.tokens)));
   nlohmann::ordered_json j = {{"text", text.string()},     {"own", own},
                               {"files", all.files.size()}, {"bytes", all.bytes},
                               {"train_tokens", a.tokens},  {"valid_tokens", b.tokens}};
@@ -164,7 +165,7 @@ RunSpec make_run_file(const DemoRequest& r) {
   RunSpec run = demo_spec(dir, t.vocab_size());
   run.model.finish(run.data.seq_len);
   run = resolve(run, {.native_bf16 = make_device("cpu")->native(DType::bf16)});
-  fmt::print(
+  tell(
       "      timing some steps with throw-away weights, about {:.0f} s: they say how many fit into the "
       "time\n",
       kProbeSeconds);
@@ -172,7 +173,7 @@ RunSpec make_run_file(const DemoRequest& r) {
   const OthersCpu others;
   double step_s = measured_step(run);
   if (const double busy = others.share(); busy > kBusy)
-    fmt::print(
+    tell(
         "      other processes had {:.0f} % of the processors meanwhile: steps take longer, fewer fit, and "
         "the "
         "model learns less\n",
@@ -183,11 +184,10 @@ RunSpec make_run_file(const DemoRequest& r) {
   double training = r.minutes * 60 < kDemoSeconds ? std::min(r.minutes * 60, left) : r.minutes * 60;
   run.train.steps = std::clamp<int64_t>(int64_t(training / step_s), kFewestSteps, kMostSteps);
   run.optimizer.warmup = std::min<int64_t>(run.optimizer.warmup, run.train.steps / 5);
-  fmt::print("      a step takes {}, so training gets {} steps: about {}\n", human_seconds(step_s),
-             run.train.steps, human_seconds(step_s * double(run.train.steps)));
+  tell("      a step takes {}, so training gets {} steps: about {}\n", human_seconds(step_s), run.train.steps,
+       human_seconds(step_s * double(run.train.steps)));
   if (const double epochs = epochs_of(run); epochs > kManyEpochs)
-    fmt::print("      the text is small: they read it {:.0f} times, and the model will know it by heart\n",
-               epochs);
+    tell("      the text is small: they read it {:.0f} times, and the model will know it by heart\n", epochs);
   write_text_atomic(path, fmt::format("{}{:g}\n{}", kChosenFor, r.minutes, save_run(run)));
   return load();
 }
@@ -282,13 +282,13 @@ void show_samples(const RunSpec& run, const Tokenizer& t, const std::array<std::
   generate(*m.runner, ids, o, hooks);
   for (size_t i = 0; i < 2; i++) {
     std::string text = prompts[i] + texts[i];
-    fmt::print("      | ");
+    tell("      | ");
     for (char c : text)
       if (c == '\n')
-        fmt::print("\n      | ");
+        tell("\n      | ");
       else
         std::putchar(c);
-    fmt::print("\n      --\n");
+    tell("\n      --\n");
   }
 }
 
@@ -319,15 +319,13 @@ void results(const RunSpec& run, const TrainSummary& trained) {
   EvalResult e = evaluate_shard(*load_model(run).runner, run, run.data.valid.first());
   double control = bigram_loss(run);
   leave_demo_if_interrupted();
-  fmt::print("      trained model   loss {:.4f} nats per token, perplexity {:>8.2f}\n", e.loss,
-             std::exp(e.loss));
-  fmt::print(
-      "      bigram control  loss {:.4f} nats per token, perplexity {:>8.2f}   (over the same {} tokens)\n",
-      control, std::exp(control), e.tokens);
+  tell("      trained model   loss {:.4f} nats per token, perplexity {:>8.2f}\n", e.loss, std::exp(e.loss));
+  tell("      bigram control  loss {:.4f} nats per token, perplexity {:>8.2f}   (over the same {} tokens)\n",
+       control, std::exp(control), e.tokens);
   const bool beats = e.loss < control;
-  fmt::print("      the model {} the control by {:.3f} nats", beats ? "beats" : "loses to",
-             std::fabs(control - e.loss));
-  fmt::print("{}\n", beats ? "" : advice(run, trained));
+  tell("      the model {} the control by {:.3f} nats", beats ? "beats" : "loses to",
+       std::fabs(control - e.loss));
+  tell("{}\n", beats ? "" : advice(run, trained));
   heading(6, "sample, and export for Hugging Face");
   const Tokenizer tokenizer = Tokenizer::load(run.data.tokenizer);
   const Prompting prompting = prompting_of(run, tokenizer);
@@ -335,36 +333,34 @@ void results(const RunSpec& run, const TrainSummary& trained) {
   f32.precision.compute = f32.precision.grads = "f32";
   fs::path dir = run.train.dir, hf = dir / "hf";
   export_model(load_model(f32), hf, DType::f32);
-  fmt::print("\nEverything is in {}:\n", dir.string());
-  fmt::print("  run.toml            the run, every key\n");
-  fmt::print("  metrics.jsonl       one line a step: loss, tokens/s, MFU, memory by bucket, time by part\n");
-  fmt::print("  forecast.json       what `plan` knew before the first step\n");
-  fmt::print("  checkpoints/        {} (weights, optimizer, data position: resumes to the bit)\n",
-             trained.checkpoint.filename().string());
-  fmt::print("  hf/                 config.json, model.safetensors, tokenizer: loads in transformers\n");
-  fmt::print("\nTry next:\n");
+  tell("\nEverything is in {}:\n", dir.string());
+  tell("  run.toml            the run, every key\n");
+  tell("  metrics.jsonl       one line a step: loss, tokens/s, MFU, memory by bucket, time by part\n");
+  tell("  forecast.json       what `plan` knew before the first step\n");
+  tell("  checkpoints/        {} (weights, optimizer, data position: resumes to the bit)\n",
+       trained.checkpoint.filename().string());
+  tell("  hf/                 config.json, model.safetensors, tokenizer: loads in transformers\n");
+  tell("\nTry next:\n");
   std::string me = program(), file = (dir / "run.toml").string();
-  fmt::print("  {} generate {} --prompt {} --temperature 0.5\n", me, file,
-             quoted_for_a_shell(prompting.next));
-  fmt::print("  {} plan {} --set batch.micro=4      what another batch would cost\n", me, file);
-  fmt::print("  {} inspect {}                       what is in the checkpoint\n", me, dir.string());
+  tell("  {} generate {} --prompt {} --temperature 0.5\n", me, file, quoted_for_a_shell(prompting.next));
+  tell("  {} plan {} --set batch.micro=4      what another batch would cost\n", me, file);
+  tell("  {} inspect {}                       what is in the checkpoint\n", me, dir.string());
 }
 
 // Says in plain words what planning does and what it found.
 void show_forecast(const RunSpec& run, const TrainingSetup& t) {
   const Forecast& f = t.forecast;
-  fmt::print(
+  tell(
       "      one step ran on paper: the code that will train, on a device named meta, which does no\n"
       "      arithmetic and holds no data but counts every byte and every operation\n");
-  fmt::print("      found: {} of {} parameters, {} compute, {} gradients; {} steps of {} tokens\n",
-             run.model.arch, human_count(double(f.booking.parameters)), run.precision.compute,
-             run.precision.grads, run.train.steps, f.tokens);
+  tell("      found: {} of {} parameters, {} compute, {} gradients; {} steps of {} tokens\n", run.model.arch,
+       human_count(double(f.booking.parameters)), run.precision.compute, run.precision.grads, run.train.steps,
+       f.tokens);
   auto bucket = [&](Bucket b) { return human_bytes(f.booking.peak[size_t(b)]); };
-  fmt::print("      a step needs {:.1f} GFLOP ({} at this machine's measured peak) and {} of memory:\n",
-             f.op_flops / 1e9, human_seconds(f.op_flops / t.options.peak_flops),
-             human_bytes(f.booking.peak_total));
-  fmt::print("      {} weights, {} gradients, {} optimizer, {} activations\n", bucket(Bucket::weights),
-             bucket(Bucket::grads), bucket(Bucket::optimizer), bucket(Bucket::activations));
+  tell("      a step needs {:.1f} GFLOP ({} at this machine's measured peak) and {} of memory:\n",
+       f.op_flops / 1e9, human_seconds(f.op_flops / t.options.peak_flops), human_bytes(f.booking.peak_total));
+  tell("      {} weights, {} gradients, {} optimizer, {} activations\n", bucket(Bucket::weights),
+       bucket(Bucket::grads), bucket(Bucket::optimizer), bucket(Bucket::activations));
 }
 
 void demo(const DemoRequest& r) {
@@ -388,7 +384,7 @@ void demo(const DemoRequest& r) {
                             run.train.steps),
                 Fault::interrupted);
   if (s.last_step >= s.first_step)
-    fmt::print(
+    tell(
         "      {} steps in {}; in the median of them {} tokens/s, MFU {:.1f} % of {:.0f} GFLOP/s; peak {} "
         "(forecast {})\n",
         s.last_step - s.first_step + 1, human_seconds(s.seconds), human_count(s.tokens_per_s), s.mfu * 100,

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "base/interrupt.h"
+#include "base/say.h"
 #include "cli/prompts.h"
 #include "cli/source.h"
 #include "generate/text_stream.h"
@@ -114,16 +115,15 @@ void generate_verb(GenerateRequest& r) {
                                    [](const auto& a, const auto& b) { return a.size() < b.size(); })
                       ->size());
       longest > r.o.context)
-    fmt::print(stderr,
-               "note: {} of {} tokens, and the model sees {} at once: of what is longer it reads the end\n",
-               prompts.size() == 1 ? "the prompt is" : "the longest prompt is", longest, r.o.context);
+    say("note: {} of {} tokens, and the model sees {} at once: of what is longer it reads the end\n",
+        prompts.size() == 1 ? "the prompt is" : "the longest prompt is", longest, r.o.context);
   const GenerationShape shape = generation_shape(prompts, r.o);
   int64_t arena = book_generation(run, threads_of(run), shape);
   LoadedModel m = load_model(run, arena, used.checkpoint);
   install_interrupt_handlers();
-  fmt::print(stderr, "{}\n{} of memory: {} weights, {} cache for {} x {} tokens\n", m.where,
-             human_bytes(arena), human_bytes(m.runner->flat().weights.bytes()),
-             human_bytes(cache_bytes(run, shape)), shape.slots, shape.capacity);
+  say("{}\n{} of memory: {} weights, {} cache for {} x {} tokens\n", m.where, human_bytes(arena),
+      human_bytes(m.runner->flat().weights.bytes()), human_bytes(cache_bytes(run, shape)), shape.slots,
+      shape.capacity);
   Output output(r, tokenizer, texts);
   GenerateStats s = generate(*m.runner, prompts, r.o, output.hooks());
   output.finish();
@@ -132,11 +132,11 @@ void generate_verb(GenerateRequest& r) {
                                    ? ""
                                    : fmt::format(" in {} ({} tokens/s)", human_seconds(s.decode_s),
                                                  human_count(double(s.decoded) / std::max(s.decode_s, 1e-9)));
-  fmt::print(stderr, "read {}; new {}{}{}\n", speed(s.read_tokens, s.read_s),
-             fmt::format("{} token{}", s.new_tokens, s.new_tokens == 1 ? "" : "s"), decoding,
-             s.reread ? fmt::format("; {} times at the end of the context of {}, half of it read again",
-                                    s.reread, r.o.context)
-                      : "");
+  say("read {}; new {}{}{}\n", speed(s.read_tokens, s.read_s),
+      fmt::format("{} token{}", s.new_tokens, s.new_tokens == 1 ? "" : "s"), decoding,
+      s.reread ? fmt::format("; {} times at the end of the context of {}, half of it read again", s.reread,
+                             r.o.context)
+               : "");
   if (output.complete() < texts.size())
     run_failed("interrupted by signal {}: {} of {} texts are complete", interrupt_signal(), output.complete(),
                texts.size());

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/say.h"
 #include "comm/mpi/mpi_world.h"
 #include "comm/tcp/tcp_world.h"
 
@@ -47,7 +48,7 @@ auto agreed(CommFactory& ranks, const Work& work) {
   // What is wrong on one machine only is said with its rank.
   const bool everywhere = std::count(texts.begin(), texts.end(), texts[first]) == int64_t(texts.size());
   if (size_t(ranks.rank()) == first)
-    fmt::print(stderr, "trireme: {}{}\n", everywhere ? "" : fmt::format("rank {}: ", first), why);
+    say("trireme: {}{}\n", everywhere ? "" : fmt::format("rank {}: ", first), why);
   fault = Fault(agree_max(ranks.control(), why.empty() ? 0 : int64_t(fault)));
   throw Error("", fault);
 }

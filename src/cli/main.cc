@@ -1,9 +1,15 @@
 // trireme VERB [RUN.toml] [--set key=value ...] [--json]
 //
-// Exit code: 0 done, 1 the run failed, 2 the request was wrong, 3 interrupted and resumable.
+// Exit code: 0 done, 1 the run failed, 2 the request was wrong, 3 interrupted and resumable, 4 the
+// environment failed (disk, memory, network, launcher).
+#include <signal.h>
+
+#include <cerrno>
 #include <cstdio>
 #include <new>
+#include <system_error>
 
+#include "base/say.h"
 #include "cli/cli.h"
 #include "cli/launched.h"
 #include "cli/usage.h"
@@ -18,6 +24,10 @@ int run(int argc, char** argv) {
       "every second is spent on.\nStart with: trireme demo");
   app.name("trireme");
   app.require_subcommand(1);
+  app.footer(
+      "Exit code: 0 done, 1 the run failed, 2 the request was wrong, 3 interrupted and resumable, 4 the "
+      "environment "
+      "failed (disk, memory, network, host)");
   app.set_version_flag("--version", "trireme " TRIREME_VERSION);
   add_demo(app);
   add_tokenize(app);
@@ -54,6 +64,7 @@ int run(int argc, char** argv) {
 }  // namespace trireme::cli
 
 int main(int argc, char** argv) {
+  trireme::prepare_standard_streams();
   std::setvbuf(stdout, nullptr, _IOLBF,
                1 << 16);  // lines keep their order with those of stderr, in a pipe too
   if (argc > 1) trireme::cli::spin_briefly(argv[1]);
@@ -61,13 +72,24 @@ int main(int argc, char** argv) {
     return trireme::cli::run(argc, argv);
   } catch (const trireme::Error& e) {
     if (*e.what() != '\0')  // of several processes one says it
-      fmt::print(stderr, "trireme: {}\n", e.what());
+      trireme::say("trireme: {}\n", e.what());
     return int(e.fault);
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "trireme: the system has no more memory to give\n");
-    return 1;
+    trireme::say("trireme: the system has no more memory to give\n");
+    return int(trireme::Fault::environment);
+  } catch (const std::system_error& e) {
+    const int code =
+        e.code().category() == std::generic_category() || e.code().category() == std::system_category()
+            ? e.code().value()
+            : 0;
+    if (code == EPIPE) {  // the reader of a result has gone: end as programs do that do not handle it
+      ::signal(SIGPIPE, SIG_DFL);
+      ::raise(SIGPIPE);
+    }
+    trireme::say("trireme: {}\n", e.what());
+    return int(trireme::fault_of_errno(code, trireme::Fault::run));
   } catch (const std::exception& e) {
-    fmt::print(stderr, "trireme: internal error: {}\n", e.what());
+    trireme::say("trireme: internal error: {}\n", e.what());
     return 1;
   }
 }

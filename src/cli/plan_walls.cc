@@ -2,6 +2,7 @@
 
 #include <numeric>
 
+#include "base/say.h"
 #include "cost/flops.h"
 #include "cost/walls.h"
 #include "plan/forecast.h"
@@ -146,7 +147,7 @@ void plan_walls(const WallsRequest& q, const PlanSubject& subject, const RunRequ
     c.chunks = q.chunks;
     device = device_of(subject.cluster, c.gpus);
   }
-  if (!device.note.empty()) fmt::print(stderr, "note: {}\n", device.note);
+  if (!device.note.empty()) say("note: {}\n", device.note);
   c.active = c.model && c.model->moe() ? active_parameters(*c.model) : c.parameters;
   c.device = device.name, c.device_source = device.source, c.figures = device.figures;
   c.mtbf_hours = device.mtbf_hours;
@@ -162,9 +163,7 @@ void plan_walls(const WallsRequest& q, const PlanSubject& subject, const RunRequ
         "--gpus, "
         "--mfu, --price");
   if (q.price > 0 && c.used() == 0)
-    fmt::print(
-        stderr,
-        "note: --price: cost needs how fast it is: --mfu, or --tp, --pp, --microbatches and a shape\n");
+    say("note: --price: cost needs how fast it is: --mfu, or --tp, --pp, --microbatches and a shape\n");
   fmt::print("{}", request.json ? walls_json(c) + "\n" : walls_text(c, q.arithmetic));
 }
 

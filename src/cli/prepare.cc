@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "base/interrupt.h"
+#include "base/say.h"
 #include "data/shard_writer.h"
 #include "text/encode_documents.h"
 #include "text/jsonl.h"
@@ -122,8 +123,7 @@ CorpusTexts gather_texts(const std::vector<std::string>& paths, const std::vecto
       if (!fs::is_regular_file(path, none)) bad_request("{} is neither a folder nor a file of text", path);
       t.sources.push_back(source_of(path, fs::path(path).filename().string(), size_of_file(path)));
       if (!looks_like_text(path))
-        fmt::print(stderr, "note: {} has bytes of value 0 and is hardly text; it is encoded all the same\n",
-                   path);
+        say("note: {} has bytes of value 0 and is hardly text; it is encoded all the same\n", path);
       continue;
     }
     const Corpus folder = gather_corpus(path, of_folders);

@@ -8,6 +8,7 @@
 #include "base/counted.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/say.h"
 #include "cli/cli.h"
 #include "cli/simulate_run.h"
 #include "sim/find_schedule.h"
@@ -238,7 +239,7 @@ void write_schedule(const SimulateRequest& q, const Schedule& s, const std::stri
 void simulate(const SimulateRequest& q) {
   if (!q.gallery.empty()) return write_gallery(q.gallery);
   const Schedule s = wanted_schedule(q);
-  for (const std::string& warning : validate(s)) fmt::print(stderr, "note: {}\n", warning);
+  for (const std::string& warning : validate(s)) say("note: {}\n", warning);
   if (!q.file.empty() && s.ranks.size() > 1 && compute_alone(s)) validate(add_transfers(s));
   const int ranks = int(s.ranks.size()), chunks = std::max(1, s.stages / ranks);
   const std::vector<StageTimes> times = simulated_times(q, chunks, s.stages);

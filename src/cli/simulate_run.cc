@@ -6,6 +6,7 @@
 #include "base/counted.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/say.h"
 #include "base/timed.h"
 #include "cli/plan_subject.h"
 #include "cost/checkpoint_interval.h"
@@ -60,7 +61,7 @@ void tell_unnamed(const RunSpec& run, const std::vector<std::string>& sets) {
   tell("data.seq_len", "seq", run.data.seq_len);
   tell("batch.global", "global", run.batch.global);
   tell("batch.micro", "micro", run.batch.micro);
-  if (!unnamed.empty()) fmt::print(stderr, "note: --layout does not name, so these are taken: {}\n", unnamed);
+  if (!unnamed.empty()) say("note: --layout does not name, so these are taken: {}\n", unnamed);
 }
 
 RunSpec run_of_options(const SimulateRunRequest& q, ScaledRun& s) {
@@ -202,9 +203,7 @@ class SlowBooking {
     constexpr double kPatience = 2;  // seconds
     if (!bar_ && now_s() - begin_ < kPatience) return;
     if (!bar_) {
-      fmt::print(
-          stderr,
-          "note: each of {} ranks is recorded op by op; --closed-form answers at once, layer by layer\n",
+      say("note: each of {} ranks is recorded op by op; --closed-form answers at once, layer by layer\n",
           all);
       bar_.emplace("recording ranks", all);
     }

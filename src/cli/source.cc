@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include "base/say.h"
 #include "data/token_shard.h"
 #include "runtime/booking.h"
 #include "spec/toml.h"
@@ -57,7 +58,7 @@ LoadedModel load_model(const RunSpec& run, int64_t arena_bytes, const fs::path& 
   if (!found.newest && !found.damaged.empty())
     bad_request("no checkpoint in {} is complete: {}; name another train.dir, or remove them",
                 checkpoint_root(run.train.dir).string(), found.damaged.front());
-  for (const std::string& d : found.damaged) fmt::print(stderr, "passed over a damaged checkpoint: {}\n", d);
+  for (const std::string& d : found.damaged) say("passed over a damaged checkpoint: {}\n", d);
   if (found.newest) {
     refuse_other_model(run, *found.newest);
     load_checkpoint(*m.runner, *found.newest, false);

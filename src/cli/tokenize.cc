@@ -5,6 +5,7 @@
 
 #include "base/counted.h"
 #include "base/interrupt.h"
+#include "base/say.h"
 #include "cli/prepare.h"
 
 namespace trireme::cli {
@@ -50,8 +51,8 @@ void tokenize(const TokenizeRequest& r) {
   std::optional<Tokenizer> given;
   if (!r.tokenizer.empty()) end_of(r, given.emplace(Tokenizer::load(r.tokenizer)));  // wrong ones end it here
   const std::string skipped = to_text(texts.skipped);
-  fmt::print(stderr, "{}, {}{}{}\n", counted(texts.sources.size(), "file"), human_bytes(texts.bytes()),
-             skipped.empty() ? "" : "; ", skipped);
+  say("{}, {}{}{}\n", counted(texts.sources.size(), "file"), human_bytes(texts.bytes()),
+      skipped.empty() ? "" : "; ", skipped);
   const int threads = r.threads > 0 ? r.threads : threads_of(RunSpec());
   const Tokenizer t = given ? std::move(*given) : learn(r, texts, threads);
   const EncodedTexts done = encode_texts(t, texts, out / "train", out / "valid", threads, end_of(r, t),
@@ -67,9 +68,7 @@ void tokenize(const TokenizeRequest& r) {
   if (done.valid.documents > 0)
     report("valid", done.valid);
   else if (r.hold_out > 0)
-    fmt::print(
-        stderr,
-        "note: no document was held out (--hold-out {:g} of {}), so there is no {}; give a larger share "
+    say("note: no document was held out (--hold-out {:g} of {}), so there is no {}; give a larger share "
         "or more documents\n",
         r.hold_out, done.train.documents, (out / "valid").string());
   const int64_t bytes = done.train.bytes + done.valid.bytes;

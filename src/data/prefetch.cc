@@ -34,8 +34,8 @@ Prefetcher::Prefetcher(DataLoader& loader, const Options& options)
   try {
     thread_ = std::thread([this] { work(); });
   } catch (const std::system_error& e) {
-    run_failed("the system gives no thread to read data ahead ({}): data.prefetch = 0 does without",
-               e.what());
+    environment_failed("the system gives no thread to read data ahead ({}): data.prefetch = 0 does without",
+                       e.what());
   }
 }
 

@@ -15,8 +15,8 @@ std::byte* Device::reserve_host(int64_t bytes) {
   void* p = mmap(nullptr, size_t(std::max<int64_t>(bytes, 1)), PROT_READ | PROT_WRITE,
                  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED)
-    run_failed("out of memory: the system refused {} bytes of the host's memory to offload into: {}", bytes,
-               std::strerror(errno));
+    environment_failed("out of memory: the system refused {} bytes of the host's memory to offload into: {}",
+                       bytes, std::strerror(errno));
   return static_cast<std::byte*>(p);
 }
 void Device::release_host(std::byte* p, int64_t bytes) {

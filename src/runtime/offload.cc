@@ -22,7 +22,8 @@ int open_nameless(const fs::path& folder) {
   std::string path = (folder / "offload-XXXXXX").string();
   const int fd = ::mkostemp(path.data(), O_CLOEXEC);
   if (fd < 0)
-    bad_request("{}: no file can be made to offload into: {}", folder.string(), std::strerror(errno));
+    system_failed(errno, "{}: no file can be made to offload into: {}", folder.string(),
+                  std::strerror(errno));
   ::unlink(path.c_str());
   return fd;
 }
@@ -76,7 +77,8 @@ std::byte* OffloadStore::map() {
                 std::strerror(error));
   void* p = ::mmap(nullptr, size_t(bytes_), PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
   if (p == MAP_FAILED)
-    bad_request("{}: a file to offload into cannot be mapped: {}", folder_.string(), std::strerror(errno));
+    system_failed(errno, "{}: a file to offload into cannot be mapped: {}", folder_.string(),
+                  std::strerror(errno));
   return mapped_ = static_cast<std::byte*>(p);
 }
 
@@ -100,7 +102,8 @@ void OffloadStore::write(void* self, int64_t job) {
       const ssize_t n = ::pwrite(f->fd_, from + done, size_t(bytes - done), j.at + before + done);
       if (n < 0 && errno == EINTR) continue;
       if (n <= 0)
-        run_failed("{}: offloading fails: {}", f->folder_.string(), std::strerror(n < 0 ? errno : ENOSPC));
+        system_failed_in_run(n < 0 ? errno : ENOSPC, "{}: offloading fails: {}", f->folder_.string(),
+                             std::strerror(n < 0 ? errno : ENOSPC));
       done += n;
     }
   });
@@ -114,8 +117,8 @@ void OffloadStore::read(void* self, int64_t job) {
       const ssize_t n = ::pread(f->fd_, to + done, size_t(bytes - done), j.at + before + done);
       if (n < 0 && errno == EINTR) continue;
       if (n <= 0)
-        run_failed("{}: what was offloaded cannot be read: {}", f->folder_.string(),
-                   n < 0 ? std::strerror(errno) : "the file ends before it");
+        system_failed_in_run(n < 0 ? errno : 0, "{}: what was offloaded cannot be read: {}",
+                             f->folder_.string(), n < 0 ? std::strerror(errno) : "the file ends before it");
       done += n;
     }
     if (move) move(j.data + before, to, bytes);

@@ -115,7 +115,7 @@ void ChromeTraceFile::write(std::span<const Span> spans) {
   std::string text;
   if (fd_ < 0) {
     fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (fd_ < 0) bad_request("cannot write {}: {}", path_.string(), std::strerror(errno));
+    if (fd_ < 0) system_failed(errno, "cannot write {}: {}", path_.string(), std::strerror(errno));
     // Of several ranks, whichever came first.
     origin_ns_ = std::min_element(spans.begin(), spans.end(), [](const Span& a, const Span& b) {
                    return a.begin_ns < b.begin_ns;
@@ -132,7 +132,7 @@ void ChromeTraceFile::write(std::span<const Span> spans) {
   int64_t grown = int64_t(text.size());
   text += kTail;  // over the last one's
   if (::lseek(fd_, end_, SEEK_SET) < 0)
-    run_failed("cannot write {}: {}", path_.string(), std::strerror(errno));
+    system_failed_in_run(errno, "cannot write {}: {}", path_.string(), std::strerror(errno));
   write_all(fd_, text.data(), text.size(), path_);
   end_ += grown;
 }

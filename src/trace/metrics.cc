@@ -129,7 +129,7 @@ void MetricsFile::add_last_save(std::optional<double> stall_s, std::optional<dou
   std::fstream file(path_, std::ios::in | std::ios::out | std::ios::binary);
   file.seekp(-2, std::ios::end);
   file << more + "}\n" << std::flush;
-  if (!file) run_failed("cannot write {}: {}", path_.string(), std::strerror(errno));
+  if (!file) system_failed_in_run(errno, "cannot write {}: {}", path_.string(), std::strerror(errno));
 }
 
 }  // namespace trireme

@@ -156,7 +156,7 @@ void TensorBoardFile::open() {
   path_ =
       folder_ / fmt::format("{}{:010}.{}.{}.0", kPrefix, seconds_for_name(folder_), host_name(), ::getpid());
   fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644);
-  if (fd_ < 0) bad_request("cannot write {}: {}", path_.string(), std::strerror(errno));
+  if (fd_ < 0) system_failed(errno, "cannot write {}: {}", path_.string(), std::strerror(errno));
   std::string version = event(0);
   sized(version, 3, "brain.Event:2");
   append(version);

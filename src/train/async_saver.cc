@@ -50,16 +50,18 @@ void AsyncSaver::save(const StageRunner& runner, int64_t step) {
 // Rank 0 makes the folder that all write into. False: it could not, and all know.
 bool AsyncSaver::open_folder() {
   std::string told, error;
+  Fault fault = Fault::run;
   if (first()) {
     try {
       writer_ = std::make_unique<CheckpointWriter>(root_, step_, hook_);
       told = writer_->folder().string();
     } catch (const Error& e) {
       error = e.what();
+      fault = e.fault;
     }
   }
   folder_ = broadcast_text(comms_->control(), told);
-  if (!error.empty()) end(error);
+  if (!error.empty()) end(error, fault);
   return !folder_.empty();
 }
 
@@ -100,16 +102,22 @@ void AsyncSaver::finish() {
 // Every rank's file is there, or says why not; rank 0 goes on to publish.
 void AsyncSaver::ranks_written() {
   std::string error = thread_.wait();
+  Fault fault = thread_.fault();
   writing_ = false;
-  const std::string mine = !error.empty() ? "!" + error : file_ ? file_line(*file_) : "";
+  // A failure is "!", the digit of its fault, and its text.
+  const std::string mine = !error.empty() ? fmt::format("!{}{}", int(fault), error)
+                           : file_        ? file_line(*file_)
+                                          : "";
   const std::vector<std::string> all = gather_texts(comms_->control(), mine);
   if (!first()) return;
   for (size_t r = 0; r < all.size(); r++)
-    if (all[r].starts_with('!') && error.empty())
-      error = all.size() > 1 ? fmt::format("rank {}: {}", r, all[r].substr(1)) : all[r].substr(1);
+    if (all[r].starts_with('!') && error.empty()) {
+      error = fmt::format("rank {}: {}", r, all[r].substr(2));
+      fault = Fault(all[r][1] - '0');
+    }
   if (!error.empty()) {
     writer_.reset();
-    return end(error);
+    return end(error, fault);
   }
   for (size_t r = 1; r < all.size(); r++)
     if (!all[r].empty()) writer_->add(file_of_line(all[r]));
@@ -125,13 +133,14 @@ void AsyncSaver::published() {
   std::string error = thread_.wait();
   publishing_ = false;
   writer_.reset();
-  end(error);
+  end(error, thread_.fault());
 }
 
-void AsyncSaver::end(std::string error) {
+void AsyncSaver::end(std::string error, Fault fault) {
   ended_.push_back({.step = step_,
                     .folder = error.empty() ? folder_ : fs::path(),
                     .error = std::move(error),
+                    .fault = fault,
                     .write_s = now_s() - begin_s_});
 }
 

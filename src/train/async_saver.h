@@ -22,7 +22,8 @@ struct SaveEnd {
   int64_t step = 0;
   fs::path folder;  // published; empty: it failed, for this reason
   std::string error;
-  double write_s = 0;  // from the snapshot to the end
+  Fault fault = Fault::run;  // the error's
+  double write_s = 0;        // from the snapshot to the end
 };
 
 class AsyncSaver {
@@ -48,7 +49,7 @@ class AsyncSaver {
   bool open_folder();
   void ranks_written();
   void published();
-  void end(std::string error);
+  void end(std::string error, Fault = Fault::run);
 
   RunSpec run_;
   fs::path root_;

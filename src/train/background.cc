@@ -3,7 +3,6 @@
 #include <system_error>
 #include <utility>
 
-#include "base/error.h"
 #include "base/no_signals.h"
 
 namespace trireme {
@@ -11,12 +10,15 @@ namespace trireme {
 void Background::start(std::function<void()> task) {
   require(!busy(), "a task in the background is started while another is under way");
   done_ = false;
-  error_.clear();
+  error_.clear(), fault_ = Fault::run;
   NoSignals blocked;  // they are the main thread's
   try {
     thread_ = std::thread([this, task = std::move(task)] {
       try {
         task();
+      } catch (const Error& e) {
+        error_ = e.what();
+        fault_ = e.fault;
       } catch (const std::exception& e) {
         error_ = e.what();
       }
@@ -24,7 +26,7 @@ void Background::start(std::function<void()> task) {
     });
   } catch (const std::system_error& e) {
     done_ = true;
-    run_failed("the system gives no thread for a save: {}", e.what());
+    environment_failed("the system gives no thread for a save: {}", e.what());
   }
 }
 

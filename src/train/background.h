@@ -5,6 +5,8 @@
 #include <string>
 #include <thread>
 
+#include "base/error.h"
+
 namespace trireme {
 
 class Background {
@@ -17,13 +19,16 @@ class Background {
   void start(std::function<void()> task);
   bool busy() const { return thread_.joinable(); }  // started and not waited for
   bool done() const { return done_.load(std::memory_order_acquire); }
-  // Returns when it is done: what it threw, in words; "" = nothing.
+  // Waits until the task is done. Returns the text of the exception that it threw, or "".
   std::string wait();
+  // The fault of that exception, until the next start().
+  Fault fault() const { return fault_; }
 
  private:
   std::thread thread_;
   std::atomic<bool> done_ = true;
   std::string error_;
+  Fault fault_ = Fault::run;
 };
 
 }  // namespace trireme

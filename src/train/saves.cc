@@ -72,7 +72,7 @@ void Saves::in_the_way(int64_t step) {
   try {
     newest_ = save_checkpoint(runner_, run_, step, hook_);
   } catch (const Error& e) {
-    run_failed("step {}: {}; {}", step, e.what(), what_stays());
+    throw Error(fmt::format("step {}: {}; {}", step, e.what(), what_stays()), fault_in_run(e.fault));
   }
   asked_ = saved_ = step;
   last_write_s_ = now_s() - begin;
@@ -116,8 +116,9 @@ void Saves::ended(const SaveEnd& e, bool last) {
   }
   failures_++;
   if (last || failures_ >= kMostFailures)
-    run_failed("step {}: {}; {}{}", e.step, e.error, last ? "" : "two saves in a row have failed; ",
-               what_stays());
+    throw Error(fmt::format("step {}: {}; {}{}", e.step, e.error,
+                            last ? "" : "two saves in a row have failed; ", what_stays()),
+                fault_in_run(e.fault));
   note(fmt::format("step {} was not saved: {}; the run goes on, and {}", e.step, e.error, what_stays()));
 }
 

@@ -139,7 +139,8 @@ class CpuDevice final : public Device {
     size_t size = padded(bytes);
     void* raw = mmap(nullptr, size + kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (raw == MAP_FAILED)
-      run_failed("out of memory: the system refused {} bytes for an arena: {}", bytes, std::strerror(errno));
+      environment_failed("out of memory: the system refused {} bytes for an arena: {}", bytes,
+                         std::strerror(errno));
     auto begin = reinterpret_cast<uintptr_t>(raw), base = (begin + kHuge - 1) / kHuge * kHuge;
     if (base > begin) munmap(raw, base - begin);
     if (size_t tail = begin + kHuge - base) munmap(reinterpret_cast<void*>(base + size), tail);

@@ -17,7 +17,7 @@ Worker::Worker(std::string name, int looks) : name_(std::move(name)), looks_(loo
   try {
     thread_ = std::thread([this] { work(); });
   } catch (const std::system_error& e) {
-    run_failed("the system gives no thread for stream '{}': {}", name_, e.what());
+    environment_failed("the system gives no thread for stream '{}': {}", name_, e.what());
   }
   pthread_setname_np(thread_.native_handle(), name_.substr(0, 15).c_str());
 }

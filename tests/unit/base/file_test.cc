@@ -30,11 +30,11 @@ class Files : public ::testing::Test {
 };
 
 template <class F>
-std::string request_error(F f) {
+std::string request_error(F f, Fault fault = Fault::request) {
   try {
     f();
   } catch (const Error& e) {
-    EXPECT_EQ(e.fault, Fault::request);
+    EXPECT_EQ(e.fault, fault);
     return e.what();
   }
   return "no error";
@@ -102,7 +102,7 @@ TEST_F(Files, FailuresNameThePathAndLeaveTheTarget) {
 TEST_F(Files, AFullDiskIsToldWithAHint) {
   const int full = open("/dev/full", O_WRONLY);
   ASSERT_GE(full, 0);
-  EXPECT_EQ(request_error([&] { write_all(full, "x", 1, "some/file"); }),
+  EXPECT_EQ(request_error([&] { write_all(full, "x", 1, "some/file"); }, Fault::environment),
             "cannot write some/file: No space left on device; free some space or choose another folder");
   close(full);
 }

@@ -16,7 +16,7 @@ namespace trireme {
 namespace {
 
 TEST(Interrupt, TheFirstSignalSetsTheFlag) {
-  for (int s : {SIGTERM, SIGINT, SIGUSR1}) {
+  for (int s : {SIGTERM, SIGINT, SIGUSR1, SIGHUP}) {
     install_interrupt_handlers();
     clear_interrupt();
     EXPECT_FALSE(interrupt_requested());
@@ -26,6 +26,16 @@ TEST(Interrupt, TheFirstSignalSetsTheFlag) {
     EXPECT_EQ(interrupt_signal(), s);
     clear_interrupt();
   }
+}
+
+TEST(Interrupt, AHangUpThatIsIgnoredStaysIgnored) {
+  signal(SIGHUP, SIG_IGN);
+  install_interrupt_handlers();
+  clear_interrupt();
+  raise(SIGHUP);
+  EXPECT_FALSE(interrupt_requested());
+  signal(SIGHUP, SIG_DFL);
+  install_interrupt_handlers();
 }
 
 TEST(InterruptDeathTest, TheSecondSignalLeavesAtOnce) {

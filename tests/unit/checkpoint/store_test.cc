@@ -409,7 +409,7 @@ TEST(StoreFull, ASmallDisk) {
     } catch (const Error& e) {
       refused++;
       std::string what = e.what();
-      EXPECT_EQ(e.fault, Fault::request) << what;
+      EXPECT_EQ(e.fault, Fault::environment) << what;
       EXPECT_NE(what.find("No space left on device; free some space"), std::string::npos) << what;
       EXPECT_EQ(names_in(root), (Names{"step-00000001"}));
       EXPECT_TRUE(holds(*find_newest(root).newest, before));
