@@ -120,6 +120,8 @@ class CommObserver {
   // Where the backend knows: when its work began, when the last peer had arrived, when it ended (steady
   // clock, ns). Called on the stream's thread, so for several streams at once.
   virtual void done(const CommCall&, int64_t begin_ns, int64_t met_ns, int64_t end_ns) {}
+  // The call waits for peers; called several times per second while it does, on the thread that waits.
+  virtual void waiting(const CommCall&) {}
 };
 
 // Thread-compatible: one rank drives it from its own thread. Errors of work on a stream appear, as Error, at

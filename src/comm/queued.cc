@@ -3,6 +3,8 @@
 #include <chrono>
 #include <exception>
 
+#include "comm/waiting.h"
+
 namespace trireme {
 
 int64_t comm_now_ns() {
@@ -45,6 +47,7 @@ void QueuedCommunicator::run(QueuedOp& op) {
     ~Done() { op.busy.store(false, std::memory_order_release); }
   } done{op};
   const int64_t begin = comm_now_ns();
+  const ExecutingCall executing(observer_, op.call);
   execute(op);
   if (observer_) observer_->done(op.call, begin, op.met_ns ? op.met_ns : begin, comm_now_ns());
 }

@@ -80,22 +80,28 @@ void run_rank_threads(int world, const MakeDevice& make, const RankBody& body, c
   Ranks ranks(world, comm, cores_each);
   std::vector<std::thread> threads;
   std::string no_thread;
+  std::atomic<bool> all_made = false;  // rank threads come before the threads that ranks make, in every list
   {
     NoSignals blocked;  // they are the calling thread's
     for (int r = 1; r < world && no_thread.empty(); r++) {
       try {
-        threads.emplace_back([&, r] { ranks.run(r, make, body); });
+        threads.emplace_back([&, r] {
+          all_made.wait(false);
+          ranks.run(r, make, body);
+        });
       } catch (const std::system_error& e) {
         no_thread = fmt::format("the system gives no thread for rank {} of {} ({})", r, world, e.what());
       }
     }
   }
+  all_made = true;
+  all_made.notify_all();
   if (no_thread.empty())
     ranks.run(0, make, body);
   else
     ranks.world.factory(0, nullptr)->fail(no_thread);
   for (std::thread& t : threads) t.join();
-  if (!no_thread.empty()) run_failed("{}", no_thread);
+  if (!no_thread.empty()) environment_failed("{}", no_thread);
   const int first = ranks.first_failed;
   if (first < 0) return;
   try {

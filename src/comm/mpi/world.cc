@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/gate.h"
+#include "comm/waiting.h"
 #include "device/cpu/cpu_device.h"
 
 namespace trireme::mpi {
@@ -74,7 +75,7 @@ void World::wait(Messages& messages, bool inline_call) {
   constexpr int64_t kGrace = 1'000'000'000;  // ns
   Pause pause(inline_call ? inline_looks_ : queued_looks_);
   while (!messages.done()) {
-    if (pause.patient()) look();
+    if (pause.patient()) look(), still_waiting();
     if (failure.is_set()) {
       int64_t seen = 0;
       const int64_t now = std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/gate.h"
+#include "comm/waiting.h"
 #include "device/device_memory.h"
 
 namespace trireme::nccl {
@@ -38,6 +39,7 @@ class Grace {
 
 void Patience::rest() {
   if (++looks_ <= 200) return pause_thread();
+  still_waiting();
   std::this_thread::sleep_for(std::chrono::microseconds(sleep_us_));
   sleep_us_ = std::min(200, 2 * sleep_us_);
 }

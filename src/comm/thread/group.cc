@@ -1,20 +1,38 @@
 #include "comm/thread/group.h"
 
 #include <algorithm>
+#include <thread>
 
 #include "device/cpu/cpu_device.h"
 
 namespace trireme::thread {
+namespace {
+
+// The holder may be frozen: who waits for it must say that it waits.
+std::unique_lock<std::mutex> lock_reporting(std::mutex& m) {
+  std::unique_lock lock(m, std::try_to_lock);
+  for (int i = 0; !lock; (void)lock.try_lock()) {
+    if (++i < 100) {
+      pause_thread();
+      continue;
+    }
+    still_waiting();
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  return lock;
+}
+
+}  // namespace
 
 void Meeting::arrive(int rank, const QueuedOp& op, int64_t use, int looks, const Failure& failure) {
   const int64_t before = ranks() * use, all = before + ranks();
-  gate_.wait(looks, [&] { return finished_.load() >= before || failure.is_set(); });
+  wait_at(gate_, looks, [&] { return finished_.load() >= before || failure.is_set(); });
   if (failure.is_set()) failure.raise();
   ops_[size_t(rank)] = &op;
   int64_t now = arrived_.fetch_add(1) + 1;
   if (now == all) gate_.wake();
   while (true) {
-    gate_.wait(looks, [&] { return (now = arrived_.load()) >= all || failure.is_set(); });
+    wait_at(gate_, looks, [&] { return (now = arrived_.load()) >= all || failure.is_set(); });
     if (now >= kBroken) failure.raise();
     if (now >= all) return;
     if (arrived_.compare_exchange_strong(now, now + kBroken)) failure.raise();
@@ -24,7 +42,7 @@ void Meeting::arrive(int rank, const QueuedOp& op, int64_t use, int looks, const
 void Meeting::finish(int64_t use, int looks) {
   const int64_t all = ranks() * (use + 1);
   if (finished_.fetch_add(1) + 1 == all) return gate_.wake();
-  gate_.wait(looks, [&] { return finished_.load() >= all; });
+  wait_at(gate_, looks, [&] { return finished_.load() >= all; });
 }
 
 bool Inbox::find(int from, int64_t key, Post* out) {
@@ -39,7 +57,7 @@ bool Inbox::find(int from, int64_t key, Post* out) {
 
 void Inbox::put(const Post& post) {
   {
-    std::lock_guard lock(mutex_);
+    const std::unique_lock lock = lock_reporting(mutex_);
     posts_.push_back(post);
   }
   version_.fetch_add(1);
@@ -52,17 +70,17 @@ Post Inbox::take(int from, int64_t key, int looks, const Failure& failure) {
     const bool failed = failure.is_set();
     const int64_t seen = version_.load();
     {
-      std::lock_guard lock(mutex_);
+      const std::unique_lock lock = lock_reporting(mutex_);
       if (find(from, key, &post)) return post;
     }
     if (failed) failure.raise();
-    gate_.wait(looks, [&] { return version_.load() != seen || failure.is_set(); });
+    wait_at(gate_, looks, [&] { return version_.load() != seen || failure.is_set(); });
   }
 }
 
 bool Inbox::withdraw(int from, int64_t key) {
   Post post;
-  std::lock_guard lock(mutex_);
+  const std::unique_lock lock = lock_reporting(mutex_);
   return find(from, key, &post);
 }
 

@@ -20,8 +20,15 @@
 #include "base/gate.h"
 #include "comm/failure.h"
 #include "comm/queued.h"
+#include "comm/waiting.h"
 
 namespace trireme::thread {
+
+// Gate::wait for peers: it is reported.
+template <class Done>
+void wait_at(Gate& gate, int looks, const Done& done) {
+  gate.wait(looks, done, kWaitReport, still_waiting);
+}
 
 // What one collective at a time shares. Counters only grow: the k-th use of a meeting by n ranks is complete
 // at n (k + 1).

@@ -169,12 +169,12 @@ void ThreadCommunicator::p2p(QueuedOp& op) {
     bool& withdrawn;
     ~Leave() {
       Gate& gate = c.group_.taken[c.me_];
-      gate.wait(looks, [&] { return op.untaken.load() == 0 || c.world_.failure.is_set(); });
+      wait_at(gate, looks, [&] { return op.untaken.load() == 0 || c.world_.failure.is_set(); });
       if (op.untaken.load() == 0) return;
       for (const P2pNumbered& m : op.p2p)
         if (m.op.send && c.group_.inboxes[size_t(m.op.peer)].withdraw(c.rank(), m.number))
           op.untaken.fetch_sub(1), withdrawn = true;
-      gate.wait(looks, [&] { return op.untaken.load() == 0; });
+      wait_at(gate, looks, [&] { return op.untaken.load() == 0; });
     }
   };
   bool withdrawn = false;
@@ -223,7 +223,7 @@ class ThreadCommunicator::Link final : public PeerLink {
       post.untaken->fetch_sub(1);
       c_.group_.taken[size_t(from)].wake();
     }
-    c_.group_.taken[c_.me_].wait(looks_, [&] { return op_.untaken.load() == 0; });
+    wait_at(c_.group_.taken[c_.me_], looks_, [&] { return op_.untaken.load() == 0; });
     round_++;
   }
 

@@ -39,6 +39,7 @@ struct WatchedGroup {
 
 struct Beat {
   int64_t number = 0;  // beats so far; 0: none yet
+  int64_t waits = 0;   // reports that a call waits for peers, several per second while one does
   int64_t step = 0;    // from 1; 0: before the first
   int64_t microbatch = -1;
   BeatText<16> action;  // "F", "B", "norm", "update", "eval", "save", ...

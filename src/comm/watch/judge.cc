@@ -26,6 +26,21 @@ std::string last_collective(const Beat& b) {
   return most ? collective(*most, most->last, most->issued - 1) : "none";
 }
 
+// Changes whenever the rank advances or reports a wait.
+uint64_t motion_of(const Beat& b) {
+  uint64_t h = 0;
+  auto mix = [&h](uint64_t v) {
+    h = (h ^ v) * 0x9e3779b97f4a7c15;
+    h ^= h >> 29;
+  };
+  mix(uint64_t(b.waits)), mix(uint64_t(b.step)), mix(uint64_t(b.microbatch)), mix(uint64_t(b.left));
+  for (const std::string_view text : {b.action.get(), b.layer.get()})
+    for (char c : text) mix(uint8_t(c));
+  for (const WatchedGroup& g : b.groups)
+    mix(uint64_t(g.issued)), mix(uint64_t(g.done)), mix(uint64_t(g.messages_open));
+  return h;
+}
+
 }  // namespace
 
 std::string place_of(const Beat& b) {
@@ -39,6 +54,10 @@ std::string place_of(const Beat& b) {
 
 Judge::Judge(int world, const WatchLimits& limits)
     : limits_(limits),
+      // Two looks or more, and several reports.
+      stall_s_(std::max({1.5 * limits.beat_s, std::min(3 * limits.beat_s, limits.timeout_s / 2), 0.4})),
+      motion_(size_t(world)),
+      moved_s_(size_t(world)),
       beats_(size_t(world)),
       heard_s_(size_t(world)),
       named_s_(size_t(world), -1e300),
@@ -55,6 +74,16 @@ Judge::Judge(int world, const WatchLimits& limits)
 void Judge::advance(double now_s) {
   if (last_look_s_ >= 0) time_s_ += std::clamp(now_s - last_look_s_, 0.0, 2 * limits_.beat_s);
   last_look_s_ = now_s;
+}
+
+void Judge::note_motion(std::span<const Beat> beats) {
+  for (size_t r = 0; r < beats.size(); r++) {
+    reports_ |= beats[r].waits > 0;
+    const uint64_t motion = motion_of(beats[r]);
+    if (motion == motion_[r]) continue;
+    motion_[r] = motion;
+    moved_s_[r] = time_s_;
+  }
 }
 
 void Judge::note_waits(std::span<const Beat> beats) {
@@ -80,7 +109,7 @@ void Judge::note_waits(std::span<const Beat> beats) {
   });
 }
 
-// Within one group: everybody who waits, held against everybody who has not come.
+// Within one group: charges the ranks that have not joined, or joined and stalled, with the others' waits.
 void Judge::hold(std::span<const Beat> beats, std::span<const Member> group) {
   for (const Member& w : group) {
     const Wait& wait = waits_[index(w)];
@@ -88,8 +117,9 @@ void Judge::hold(std::span<const Beat> beats, std::span<const Member> group) {
     const double waited_s = waited(w);
     if (waited_s > longest_.waited_s) longest_ = {waited_s, w.rank, w.slot};
     for (const Member& m : group) {
-      const bool came = beats[size_t(m.rank)].groups[size_t(m.slot)].issued > wait.done;
-      if (came) continue;
+      const WatchedGroup& g = beats[size_t(m.rank)].groups[size_t(m.slot)];
+      const bool still = m.rank != w.rank && stalled(m.rank) && !stalled(w.rank);
+      if (g.done > wait.done || (g.issued > wait.done && !still)) continue;
       blocked_[size_t(w.rank)] = 1;
       Charge& c = charges_[size_t(m.rank)];
       if (waited_s > c.waited_s) c = {waited_s, w.rank, w.slot};
@@ -111,6 +141,18 @@ void Judge::accuse(std::span<const Beat> beats) {
     hold(beats, {members_.data() + i, end - i});
     i = end;
   }
+  for (size_t r = 0; r < beats.size(); r++) blocked_[r] = blocked_[r] && !stalled(int(r));
+}
+
+// Called if a rank has waited for the whole timeout and no rank is late by what the groups show, as with
+// messages: then the stalled ranks are.
+void Judge::accuse_the_stalled(std::span<const Beat> beats) {
+  if (longest_.waiter < 0 || stalled(longest_.waiter)) return;
+  for (size_t r = 0; r < beats.size(); r++)
+    if (int(r) != longest_.waiter && !beats[r].left && stalled(int(r))) {
+      charges_[r] = longest_;
+      blocked_[r] = 0;
+    }
 }
 
 // The failure itself is told by the rank that has it.
@@ -140,10 +182,14 @@ void Judge::see_off(std::span<const Beat> beats, std::vector<Verdict>& verdicts)
 std::vector<Verdict> Judge::look(std::span<const Beat> beats, double now_s) {
   std::vector<Verdict> verdicts;
   advance(now_s);
+  note_motion(beats);
   note_waits(beats);
   accuse(beats);
   see_off(beats, verdicts);
   bool somebody = false;
+  for (size_t r = 0; r < beats.size(); r++) somebody |= charges_[r].waiter >= 0 && !blocked_[r];
+  if (!somebody && longest_.waited_s >= limits_.timeout_s) accuse_the_stalled(beats);
+  somebody = false;
   for (size_t r = 0; r < beats.size(); r++) {
     const Beat& b = beats[r];
     const double silent_s = time_s_ - heard_s_[r];
@@ -165,7 +211,9 @@ std::vector<Verdict> Judge::look(std::span<const Beat> beats, double now_s) {
     over_ |= late;
     verdicts.push_back({late ? Fate::late : Fate::slow, int(r), why(beats, int(r), c)});
   }
-  if (!over_ && !somebody && longest_.waited_s >= limits_.timeout_s) {
+  // If waits are reported, a rank that has just frozen counts as stalled soon.
+  const double stuck_s = limits_.timeout_s + (reports_ ? stall_s_ : 0);
+  if (!over_ && !somebody && longest_.waited_s >= stuck_s) {
     over_ = true;
     verdicts.push_back({Fate::stuck, longest_.waiter,
                         fmt::format("{}, and no rank is late for it: ranks wait for each other; {}",
@@ -175,7 +223,7 @@ std::vector<Verdict> Judge::look(std::span<const Beat> beats, double now_s) {
 }
 
 // "ranks 0, 1 and 3 have waited 11.0 s in all_reduce 1042 of group dp"
-std::string Judge::waiters(std::span<const Beat> beats, const Charge& c) const {
+std::string Judge::waiters(std::span<const Beat> beats, const Charge& c, int except) const {
   if (c.slot < 0)
     return fmt::format("rank {} has waited {} for messages, {}", c.waiter, human_seconds(c.waited_s),
                        place_of(beats[size_t(c.waiter)]));
@@ -186,7 +234,7 @@ std::string Judge::waiters(std::span<const Beat> beats, const Charge& c) const {
   size_t n = 0;
   for (const Member& m : members_) {
     const Wait& other = waits_[index(m)];
-    if (m.key != g.key || !other.open || other.done != wait.done) continue;
+    if (m.key != g.key || m.rank == except || !other.open || other.done != wait.done) continue;
     if (n++ < kMostNamed) who += fmt::format("{}{}", who.empty() ? "" : ", ", m.rank);
   }
   if (n > kMostNamed) who += fmt::format(" and {} more", n - kMostNamed);
@@ -197,8 +245,12 @@ std::string Judge::waiters(std::span<const Beat> beats, const Charge& c) const {
 std::string Judge::why(std::span<const Beat> beats, int rank, const Charge& c) const {
   const bool late = c.waited_s >= limits_.timeout_s;
   const std::string limit = human_seconds(limits_.timeout_s);
-  return fmt::format("rank {} is {}: {} for it, and it is {}; {}", rank, late ? "late" : "slow",
-                     waiters(beats, c), place_of(beats[size_t(rank)]),
+  const Beat& b = beats[size_t(rank)];
+  bool inside = false;
+  for (const WatchedGroup& g : b.groups) inside |= g.issued > g.done || g.messages_open > 0;
+  return fmt::format("rank {} is {}: {}{}, and it is {}{}; {}", rank, late ? "late" : "slow",
+                     waiters(beats, c, rank), c.slot < 0 ? "" : " for it",
+                     inside ? "inside a collective, where it has stalled, " : "", place_of(b),
                      late ? fmt::format("that is train.timeout ({}): {}", limit, kAfterwards)
                           : fmt::format("the run goes on, for {} (train.timeout) at most", limit));
 }

@@ -85,6 +85,7 @@ Beat Pulse::beat(int64_t number) const {
   Beat b;
   const Position p = position(b.torn);
   b.number = number, b.rank = rank_, b.failed = failed_.load(), b.left = left_.load();
+  b.waits = waits_.load(std::memory_order_relaxed);
   b.step = p.step, b.microbatch = p.microbatch, b.quiet = p.quiet != 0;
   b.action = p.action, b.layer = p.layer;
   const size_t groups = joined_.load(std::memory_order_acquire);

@@ -29,6 +29,7 @@ class Pulse {
   void issued(size_t group, Collective);
   // ---- on the rank's or a stream's thread ----
   void done(size_t group, Collective);
+  void waits() { waits_.fetch_add(1, std::memory_order_relaxed); }  // a call waits for peers (comm/waiting.h)
   // ---- on any thread ----
   void fail() { failed_.store(true); }
   void leave() { left_.store(true); }
@@ -60,6 +61,7 @@ class Pulse {
   std::array<Group, kMostWatchedGroups> groups_;
   std::atomic<size_t> joined_ = 0;
   std::vector<std::pair<uint64_t, uint64_t>> made_;  // key of name and ranks; how many there are
+  std::atomic<int64_t> waits_ = 0;
   std::atomic<bool> failed_ = false, left_ = false;
 };
 

@@ -85,7 +85,7 @@ Watchdog::Watchdog(std::vector<const Pulse*> pulses, std::unique_ptr<BeatBoard> 
   try {
     impl_->thread = std::thread([i = impl_.get()] { i->run(); });
   } catch (const std::system_error& e) {
-    run_failed("the system gives no thread to watch the ranks: {}", e.what());
+    environment_failed("the system gives no thread to watch the ranks: {}", e.what());
   }
 }
 

@@ -18,6 +18,10 @@ class WatchedCommunicator final : public WrappedCommunicator {
     pulse_.done(group_, c.kind);
     tell(c, begin_ns, met_ns, end_ns);
   }
+  void waits(const CommCall& c) override {
+    pulse_.waits();
+    WrappedCommunicator::waits(c);
+  }
   Pulse& pulse_;
   size_t group_;
 };
@@ -37,6 +41,10 @@ class ControlListener final : public CommObserver {
   void done(const CommCall& c, int64_t begin_ns, int64_t met_ns, int64_t end_ns) override {
     pulse_.done(group_, c.kind);
     if (before_) before_->done(c, begin_ns, met_ns, end_ns);
+  }
+  void waiting(const CommCall& c) override {
+    pulse_.waits();
+    if (before_) before_->waiting(c);
   }
 
  private:

@@ -39,6 +39,10 @@ class WrappedCommunicator : public Communicator, private CommObserver {
   virtual void finished(const CommCall& call, int64_t begin_ns, int64_t met_ns, int64_t end_ns) {
     tell(call, begin_ns, met_ns, end_ns);
   }
+  // The call waits for peers, on the thread that waits.
+  virtual void waits(const CommCall& call) {
+    if (observer_) observer_->waiting(call);
+  }
   void tell(const CommCall& call, int64_t begin_ns, int64_t met_ns, int64_t end_ns) {
     if (observer_) observer_->done(call, begin_ns, met_ns, end_ns);
   }
@@ -109,6 +113,10 @@ class WrappedCommunicator : public Communicator, private CommObserver {
   void done(const CommCall& inner, int64_t begin_ns, int64_t met_ns, int64_t end_ns) override {
     const Outer& o = under_way_[size_t(inner.sequence % kMost)];
     if (o.mine) finished(o.call, begin_ns, met_ns, end_ns);
+  }
+  void waiting(const CommCall& inner) override {
+    const Outer& o = under_way_[size_t(inner.sequence % kMost)];
+    if (o.mine) waits(o.call);
   }
 
   // More than a communicator has under way at once (QueuedCommunicator: 64).

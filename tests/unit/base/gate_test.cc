@@ -27,6 +27,17 @@ TEST(Gate, LosesNoWakeUp) {
   }
 }
 
+TEST(Gate, ASleeperSaysThatItSleeps) {
+  Gate gate;
+  std::atomic<int> said = 0;
+  std::thread sleeper([&] {
+    gate.wait(
+        1, [&] { return said.load() >= 3; }, std::chrono::milliseconds(1), [&] { said.fetch_add(1); });
+  });
+  sleeper.join();
+  EXPECT_GE(said, 3) << "nobody woke it";
+}
+
 TEST(Gate, WakesEverybody) {
   Gate gate;
   std::atomic<int> waiting = 0, through = 0;

@@ -1,4 +1,5 @@
 // Who is dead, late or merely waiting: in virtual time, so nothing here sleeps.
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include "comm/watch/judge.h"
@@ -24,9 +25,11 @@ struct World {
   }
   WatchedGroup& at(int rank, size_t slot = 0) { return beats[size_t(rank)].groups[slot]; }
   // So many seconds go by; ranks in `silent` do not beat. What was said, with the time.
-  std::vector<Verdict> seconds(double n, std::vector<int> silent = {}) {
+  // `waiting`: these report that they wait.
+  std::vector<Verdict> seconds(double n, std::vector<int> silent = {}, std::vector<int> waiting = {}) {
     std::vector<Verdict> all;
     for (double end = now + n; now < end; now += 1) {
+      for (int r : waiting) beats[size_t(r)].waits += 10;
       for (Beat& b : beats)
         if (std::find(silent.begin(), silent.end(), b.rank) == silent.end()) b.number++;
       for (Verdict& v : judge.look(beats, now)) said_at.push_back(now), all.push_back(std::move(v));
@@ -225,6 +228,65 @@ TEST(Judge, AQuietRankIsNotCalledSlow) {
   ASSERT_EQ(v.size(), 1u);
   EXPECT_EQ(v[0].fate, Fate::late) << "though not for ever";
   EXPECT_EQ(w.said_at[0], 1050);
+}
+
+// All have joined the collective, and one has stalled: it does not report a wait, and the others do.
+TEST(Judge, NamesWhoFrozeInsideACollective) {
+  for (int frozen = 0; frozen < 4; frozen++) {
+    World w(4, {.timeout_s = 50});
+    w.one_group();
+    std::vector<int> others;
+    for (int r = 0; r < 4; r++) {
+      w.at(r).issued = 8;
+      w.at(r).done = 7;
+      if (r != frozen) others.push_back(r);
+    }
+    w.beats[size_t(frozen)].step = 12;
+    const std::vector<Verdict> v = w.seconds(100, {}, others);
+    ASSERT_EQ(v.size(), 2u) << frozen;
+    for (const Verdict& one : v) EXPECT_EQ(one.rank, frozen) << one.text;
+    EXPECT_EQ(v[0].fate, Fate::slow);
+    EXPECT_EQ(v[1].fate, Fate::late);
+    EXPECT_EQ(w.said_at[1], 1050);
+    EXPECT_NE(v[1].text.find("for it, and it is inside a collective, where it has stalled, in F of step 12"),
+              std::string::npos)
+        << v[1].text;
+    EXPECT_EQ(v[1].text.find(fmt::format(" {},", frozen)), std::string::npos) << "not among those who wait";
+  }
+}
+
+// It froze after the last rank had joined: the others have completed that collective and wait in the next one.
+TEST(Judge, NamesWhoFrozeAtTheEndOfACollective) {
+  World w(3, {.timeout_s = 50});
+  w.one_group();
+  for (int r : {0, 2}) w.at(r).issued = 9, w.at(r).done = 8;
+  w.at(1).issued = 8;
+  w.at(1).done = 7;
+  const std::vector<Verdict> v = w.seconds(100, {}, {0, 2});
+  ASSERT_EQ(v.size(), 2u);
+  for (const Verdict& one : v) EXPECT_EQ(one.rank, 1) << one.text;
+}
+
+// Messages: a rank that does not report its wait is late at the timeout. There is no warning.
+TEST(Judge, NamesWhoFrozeInsideMessages) {
+  World w(3, {.timeout_s = 50});
+  w.one_group();
+  for (int r = 0; r < 3; r++) w.at(r).messages_open = 1;
+  const std::vector<Verdict> v = w.seconds(100, {}, {0, 2});
+  ASSERT_EQ(v.size(), 1u);
+  EXPECT_EQ(v[0].fate, Fate::late);
+  EXPECT_EQ(v[0].rank, 1);
+  EXPECT_NE(v[0].text.find("has waited 50.0 s for messages"), std::string::npos) << v[0].text;
+}
+
+// Two that each wait for the other report it: in a deadlock no rank is late.
+TEST(Judge, ADeadlockIsNobodysLateness) {
+  World w(2, {.timeout_s = 50});
+  for (int r = 0; r < 2; r++) w.group(r, 0, 1, "dp", 2), w.group(r, 1, 2, "tp", 2);
+  w.at(0, 0).issued = 1, w.at(1, 1).issued = 1;
+  const std::vector<Verdict> v = w.seconds(100, {}, {0, 1});
+  ASSERT_EQ(v.size(), 1u);
+  EXPECT_EQ(v[0].fate, Fate::stuck);
 }
 
 // Ctrl-Z, a suspended job: the judge has slept as all have, and holds it against nobody.

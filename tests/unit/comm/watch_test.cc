@@ -204,6 +204,33 @@ TEST(Watchdog, NamesTheRankThatHoldsUpTheOthers) {
   }
 }
 
+// Two ranks wait inside a collective, on the rank's thread and on a stream's: each of them says so, again and
+// again.
+TEST(Watched, AWaitForPeersIsReported) {
+  Watched w(3);
+  auto errors = run_ranks({3}, [&](Rank& plain) {
+    Pulse& pulse = w.pulses[size_t(plain.rank)];
+    auto factory = make_watched(plain.factory, &plain.device, pulse);
+    auto dp = factory->split(ranks_upto(3), "dp");
+    for (Stream s : {Stream{}, plain.device.stream("dp")}) {
+      const int64_t before = pulse.beat(1).waits;
+      Values v(DType::f32, 7);
+      if (plain.rank == 1) {
+        for (int other : {0, 2}) {  // they wait until they have said it three times
+          const Pulse& p = w.pulses[size_t(other)];
+          for (const int64_t at = p.beat(1).waits; p.beat(1).waits < at + 3;) std::this_thread::yield();
+        }
+        EXPECT_EQ(pulse.beat(1).waits, before) << "it does not wait";
+      }
+      dp->all_reduce({.buf = v.tensor()}, s);
+      plain.device.sync(s);
+    }
+    dp.reset();
+    pulse.leave();
+  });
+  for (const std::string& e : errors) EXPECT_EQ(e, "");
+}
+
 // Nothing to say of ranks that do their work; what they compute, count and move is as without a watchdog.
 TEST(Watchdog, SaysNothingOfAHealthyRun) {
   for (int n : {2, 3, 4}) {
