@@ -5,6 +5,7 @@
 #include <initializer_list>
 
 #include "comm/tcp/bootstrap.h"
+#include "comm/tcp/secret.h"
 
 namespace trireme::cli {
 namespace {
@@ -32,13 +33,16 @@ std::optional<Launched> launched() {
 }
 
 std::optional<Launched> launched_without_mpi() {
-  const std::optional<TcpOptions> o = placement_of([](const std::string& name) -> std::optional<std::string> {
+  const auto environment = [](const std::string& name) -> std::optional<std::string> {
     const char* text = std::getenv(name.c_str());
     if (!text || !*text) return {};
     return text;
-  });
+  };
+  const std::optional<TcpOptions> o = placement_of(environment);
   if (!o) return {};
-  Launched l{.rank = o->rank, .size = o->size, .tcp = *o};
+  TcpOptions with_secret = *o;
+  if (o->size > 1) with_secret.secret = secret_of_job(environment);
+  Launched l{.rank = o->rank, .size = o->size, .tcp = with_secret};
   l.local = std::max(1, number_in({"LOCAL_WORLD_SIZE", "SLURM_STEP_TASKS_PER_NODE"}).value_or(1));
   return l;
 }

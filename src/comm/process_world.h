@@ -35,7 +35,7 @@ class ProcessWorld {
 
   // This process's watchdog says that a rank is late or dead, and ends the process next: the others hear of
   // it where nothing else ends them.
-  virtual void condemn(int rank, std::string_view why) {}
+  virtual void condemn(int rank, std::string_view why, Fault = Fault::run) {}
 
   // ---- for backends over this world; on any thread ----
   // The first failure that this process has heard of by now: looks for news.

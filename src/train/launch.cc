@@ -7,6 +7,7 @@
 #include <mutex>
 #include <new>
 
+#include "base/say.h"
 #include "comm/options.h"
 #include "comm/watch/watchdog.h"
 #include "comm/wrap/checked.h"
@@ -17,9 +18,9 @@
 namespace trireme {
 namespace {
 
-void say(const TrainHooks& hooks, const std::string& line) {
+void warn_user(const TrainHooks& hooks, const std::string& line) {
   if (hooks.warn) return hooks.warn(line);
-  fmt::print(stderr, "{}\n", line);
+  say("{}\n", line);
 }
 
 struct Leave {
@@ -42,9 +43,8 @@ class FirstFailure {
   // As its thread would have ended the run, had the others let it.
   [[noreturn]] void end(const TrainHooks& hooks, const std::string& verdict) {
     std::lock_guard lock(mutex_);
-    if (rank_ >= 0) say(hooks, fmt::format("trireme: rank {}: {}", rank_, why_));
-    say(hooks, "trireme: " + verdict);
-    std::fflush(stderr);
+    if (rank_ >= 0) warn_user(hooks, fmt::format("trireme: rank {}: {}", rank_, why_));
+    warn_user(hooks, "trireme: " + verdict);
     ::_exit(int(rank_ >= 0 ? fault_ : Fault::run));
   }
 
@@ -75,13 +75,21 @@ class FailureTeller final : public WrappedFactory {
 
 }  // namespace
 
+namespace {
+
+// A process without a sign of life: its machine, or the way to it.
+Fault fault_of(Fate f) {
+  return f == Fate::dead ? Fault::environment : Fault::run;
+}
+
+}  // namespace
+
 WatchHooks watch_hooks(const TrainHooks& hooks) {
-  return {.warn = [&hooks](const Verdict& v) { say(hooks, "warning: " + v.text); },
+  return {.warn = [&hooks](const Verdict& v) { warn_user(hooks, "warning: " + v.text); },
           .end =
               [&hooks](const Verdict& v) {
-                say(hooks, "trireme: " + v.text);
-                std::fflush(stderr);
-                ::_exit(int(Fault::run));
+                warn_user(hooks, "trireme: " + v.text);
+                ::_exit(int(fault_of(v.fate)));
               }};
 }
 
@@ -114,7 +122,9 @@ void run_watched_threads(const RunSpec& run, const DeviceOptions& device_options
     } catch (const std::exception& e) {
       const Error* known = dynamic_cast<const Error*>(&e);
       told->fail(e.what());
-      failure.fault(ranks.rank(), known ? known->fault : Fault::run);
+      failure.fault(ranks.rank(), known                                     ? known->fault
+                                  : dynamic_cast<const std::bad_alloc*>(&e) ? Fault::environment
+                                                                            : Fault::run);
       throw;
     }
   };
@@ -148,7 +158,7 @@ TrainSummary ended_well(ProcessWorld& world, const Work& work) {
   } catch (const Error& e) {
     throw world.end_failed(e);
   } catch (const std::bad_alloc&) {
-    throw world.end_failed(Error("the system has no more memory to give"));
+    throw world.end_failed(Error("the system has no more memory to give", Fault::environment));
   } catch (const std::exception& e) {
     throw world.end_failed(Error(fmt::format("internal error: {}", e.what())));
   }
@@ -164,7 +174,8 @@ TrainSummary train_as_rank(const RunSpec& run, const Schedule& schedule, Device&
   mine.pulse = &pulse;
   WatchHooks ends = watch_hooks(hooks);
   ends.end = [&world, end = ends.end](const Verdict& v) {
-    if (v.rank >= 0) world.condemn(v.rank, v.text);  // the others' launcher may not end them
+    if (v.rank >= 0)
+      world.condemn(v.rank, v.text, fault_of(v.fate));  // the others' launcher may not end them
     end(v);
   };
   const Watchdog dog({&pulse}, world.board(), watch_limits(run, options.watch), ends);

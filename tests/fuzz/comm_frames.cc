@@ -19,6 +19,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
           fuzz::expect(h.rank >= 0 && h.rank < h.world && h.machine.back() == '\0', "a greeting of nobody");
         });
         fuzz::accepts([&] { (void)tcp::parse_welcome(*f); });
+        fuzz::accepts([&] { (void)tcp::parse_challenge(*f); });
+        fuzz::accepts([&] { (void)tcp::parse_proof(*f); });
         fuzz::accepts([&] {
           const tcp::News n = tcp::parse_news(*f, 5);
           fuzz::expect(n.rank >= 0 && n.rank < 5, "news of nobody");

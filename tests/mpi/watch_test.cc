@@ -122,7 +122,7 @@ TEST(MpiWatched, AFrozenRankIsNamedWithinTenSeconds) {
     ASSERT_TRUE(p.wait_for_err(line));
     EXPECT_LE(now_s() - begin, 10);
     const Ran r = p.wait();
-    EXPECT_EQ(r.code, 1);
+    EXPECT_EQ(r.code, 4);
     // Of a layer's work its layer; what is no layer's, such as a save, by its name alone.
     static const std::regex place(
         "; it was in (\\w+)( of microbatch \\d+)?(, layer [\\w.]+)?,? of step \\d+");

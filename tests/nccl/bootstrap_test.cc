@@ -2,8 +2,14 @@
 #include "comm/tcp/bootstrap.h"
 
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
 #include <map>
+#include <thread>
+#include <vector>
+
+#include "base/file.h"
+#include "comm/tcp/secret.h"
 
 namespace trireme {
 namespace {
@@ -95,6 +101,74 @@ TEST(Bootstrap, WhatIsWrongNamesTheVariable) {
             "the environment says that this is rank 2 of 2; right are 0 to 1");
   EXPECT_EQ(refused({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "70000"}}),
             "the environment's MASTER_PORT is \"70000\"; right is a number from 1 to 65535");
+}
+
+// ---- the secret of a job ----
+
+struct Home {
+  Home() {
+    char name[] = "/tmp/secret-test-XXXXXX";
+    path = ::mkdtemp(name);
+  }
+  ~Home() { fs::remove_all(path); }
+  std::string secret(std::map<std::string, std::string> env = {}) const {
+    env.emplace("HOME", path.string());
+    return secret_of_job([&](const std::string& name) -> std::optional<std::string> {
+      auto it = env.find(name);
+      if (it == env.end() || it->second.empty()) return {};
+      return it->second;
+    });
+  }
+  std::string refused(const std::map<std::string, std::string>& env = {}) const {
+    try {
+      secret(env);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.fault, Fault::request);
+      return e.what();
+    }
+    return "";
+  }
+  fs::path path;
+};
+
+TEST(Secret, IsTheEnvironmentsOrTheUsersFile) {
+  const Home home;
+  const std::string given = "sixteen letters.";
+  EXPECT_EQ(home.secret({{"TRIREME_SECRET", given}}), given);
+  EXPECT_FALSE(fs::exists(home.path / ".config")) << "none is made where one is given";
+  EXPECT_EQ(home.refused({{"TRIREME_SECRET", "too short"}}),
+            "the environment's TRIREME_SECRET has 9 characters; expected 16 or more");
+  const std::string made = home.secret();
+  EXPECT_EQ(made.size(), 64u);
+  EXPECT_EQ(home.secret(), made);
+  EXPECT_EQ(home.secret({{"XDG_CONFIG_HOME", (home.path / ".config").string()}}), made);
+  EXPECT_NE(Home().secret(), made);
+}
+
+// Ranks on one machine or one home folder start at once.
+TEST(Secret, IsMadeOnce) {
+  const Home home;
+  std::vector<std::string> all(8);
+  std::vector<std::thread> ranks;
+  for (std::string& one : all) ranks.emplace_back([&] { one = home.secret(); });
+  for (std::thread& t : ranks) t.join();
+  for (const std::string& one : all) EXPECT_EQ(one, all[0]);
+  EXPECT_EQ(std::distance(fs::directory_iterator(home.path / ".config/trireme"), {}), 1)
+      << "nothing else is left";
+}
+
+TEST(Secret, AFileThatOthersMayReadIsNone) {
+  const Home home;
+  home.secret();
+  const fs::path file = home.path / ".config/trireme/secret";
+  EXPECT_EQ(fs::status(file).permissions(), fs::perms::owner_read | fs::perms::owner_write);
+  fs::permissions(file, fs::perms::group_read, fs::perm_options::add);
+  EXPECT_NE(home.refused().find("no other user may read: chmod 600 it, or set TRIREME_SECRET"),
+            std::string::npos);
+  fs::remove(file);
+  write_text_atomic(file, "short\n");
+  fs::permissions(file, fs::perms::owner_read);
+  EXPECT_NE(home.refused().find("has 5 characters; expected 16 or more"), std::string::npos);
 }
 
 }  // namespace

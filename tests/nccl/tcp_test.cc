@@ -269,32 +269,105 @@ TEST(Rendezvous, MoreThanAreListenedToAtATimeMeet) {
   mine.close();
 }
 
-// Where rank 0's process has no file left for who waits, who is in is served at once: forty are turned away
-// one after another in the time that twenty looks at the strangers, a tenth of a second apart, would take.
-TEST(Rendezvous, WithoutAFileForStrangersWhoIsInIsServed) {
+// Silent connections, more than rank 0's process may open, make room for a rank that comes after them.
+TEST(Rendezvous, SilentConnectionsDelayNoRank) {
   tcp::Socket listener = tcp::listen_at(0);
   const int port = tcp::port_of(listener);
   const auto said = run_forked(2, [&](int rank) -> std::string {
     if (rank == 0) {
-      const rlimit limit{80, 80};
+      const rlimit limit{120, 120};
       if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return "the limit cannot be set";
-      auto world = join_tcp_world({.rank = 0, .size = 2, .timeout_s = 60}, std::move(listener));
+      auto world = join_tcp_world({.rank = 0, .size = 2, .secret = "of this test's job", .timeout_s = 60},
+                                  std::move(listener));
       return std::to_string(agree_sum(world->factory(nullptr)->control(), 1));
     }
     std::vector<tcp::Socket> all;
-    for (int i = 0; i < 200; i++) all.push_back(tcp::connect_to("127.0.0.1", port, 10));
+    for (int i = 0; i < 400; i++) all.push_back(tcp::connect_to("127.0.0.1", port, 10));
     const auto begin = std::chrono::steady_clock::now();
-    for (int i = 0; i < 40; i++) {
-      greet(all[size_t(i)], 1, 3);  // of another world
-      if (kinds_from(all[size_t(i)], 1) != std::vector{FrameKind::refusal}) return "it is not told";
-    }
+    auto world =
+        join_tcp_world({.port = port, .rank = 1, .size = 2, .secret = "of this test's job", .timeout_s = 60});
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    all.clear();
-    auto world = join_tcp_world({.port = port, .rank = 1, .size = 2, .timeout_s = 60});
     const int64_t met = agree_sum(world->factory(nullptr)->control(), 1);
     return seconds < 2 ? std::to_string(met) : fmt::format("it took {:.1f} s", seconds);
   });
   EXPECT_EQ(said, (std::vector<std::string>{"2", "2"}));
+}
+
+// Ranks that know the secret meet. The error of a rank with another secret, or none, names the variable.
+TEST(Rendezvous, ARankProvesTheSecret) {
+  const std::string secret = "one that is long enough";
+  const auto said =
+      join_all({{.rank = 0, .size = 2, .secret = secret, .timeout_s = 20},
+                {.rank = 1, .size = 2, .secret = "another that is long enough", .timeout_s = 20},
+                {.rank = 1, .size = 2, .secret = "", .timeout_s = 20}},
+               [&](int port) {
+                 std::this_thread::sleep_for(std::chrono::milliseconds(500));
+                 auto one = join_tcp_world({.port = port, .rank = 1, .size = 2, .secret = secret});
+                 EXPECT_EQ(agree_sum(one->factory(nullptr)->control(), 1), 2);
+               });
+  EXPECT_EQ(said[0], "");
+  for (int r : {1, 2}) EXPECT_EQ(said[size_t(r)], tcp::kOtherSecret) << r;
+}
+
+// A program at rank 0's address that does not know the secret gets a greeting, which does not help it.
+TEST(Rendezvous, ARankIsMetOnlyByWhoKnowsTheSecret) {
+  for (const bool challenges : {false, true}) {
+    auto [mine, theirs] = tcp::socket_pair();
+    if (challenges)
+      tcp::send_all(theirs.fd(),
+                    tcp::bytes_of({.kind = FrameKind::challenge}, tcp::body_of(tcp::Challenge{})));
+    tcp::send_all(theirs.fd(), tcp::bytes_of({.kind = FrameKind::welcome},
+                                             tcp::body_of(tcp::Welcome{.world = 2, .local_ranks = 1})));
+    try {
+      tcp::Client client(std::move(mine), {.rank = 1, .world = 2}, 5, "a secret that is long enough");
+      FAIL();
+    } catch (const Error& e) {
+      EXPECT_EQ(std::string(e.what()),
+                challenges ? std::string(tcp::kOtherSecret)
+                           : "rendezvous: rank 0 has not proved that it knows the secret of the job");
+    }
+    EXPECT_EQ(kinds_from(theirs), std::vector{FrameKind::hello});
+  }
+}
+
+// A proof is of both sides' random bytes and of the hello: none of another meeting, rank or side is one here.
+TEST(Rendezvous, AProofIsOfOneMeeting) {
+  tcp::Hello a{.rank = 1, .world = 2}, other_rank = a, other_nonce = a;
+  other_rank.rank = 0, other_nonce.nonce[3] = std::byte{1};
+  Digest nonce{}, another{};
+  another[31] = std::byte{1};
+  const Digest proof = tcp::proof_of(tcp::Side::rank, "secret", a, nonce);
+  EXPECT_TRUE(same_digest(proof, tcp::proof_of(tcp::Side::rank, "secret", a, nonce)));
+  EXPECT_FALSE(same_digest(proof, tcp::proof_of(tcp::Side::hub, "secret", a, nonce)));
+  EXPECT_FALSE(same_digest(proof, tcp::proof_of(tcp::Side::rank, "secret", other_rank, nonce)));
+  EXPECT_FALSE(same_digest(proof, tcp::proof_of(tcp::Side::rank, "secret", other_nonce, nonce)));
+  EXPECT_FALSE(same_digest(proof, tcp::proof_of(tcp::Side::rank, "secret", a, another)));
+  EXPECT_FALSE(same_digest(proof, tcp::proof_of(tcp::Side::rank, "Secret", a, nonce)));
+}
+
+TEST(Rendezvous, ListensAtOneAddress) {
+  const tcp::Socket one = tcp::listen_at("127.0.0.2", 0);
+  const int port = tcp::port_of(one);
+  EXPECT_TRUE(bool(tcp::connect_to("127.0.0.2", port, 5)));
+  EXPECT_THROW((void)tcp::connect_to("127.0.0.3", port, 0), Error);
+  const tcp::Socket all = tcp::listen_at("0.0.0.0", 0);
+  for (const char* host : {"127.0.0.1", "127.0.0.2"})
+    EXPECT_TRUE(bool(tcp::connect_to(host, tcp::port_of(all), 5))) << host;
+  try {
+    (void)tcp::listen_at("192.0.2.1", 0);  // RFC 5737: for documentation only
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.fault, Fault::request);
+    EXPECT_NE(std::string(e.what()).find("MASTER_ADDR = 192.0.2.1 is not an address of this machine"),
+              std::string::npos)
+        << e.what();
+  }
+  try {
+    (void)tcp::listen_at("127.0.0.2", port);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.fault, Fault::environment) << e.what();
+  }
 }
 
 // It greets, says what it may not yet, and is gone before it hears that: it counts as gone once.

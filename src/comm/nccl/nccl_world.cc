@@ -102,7 +102,9 @@ class NcclWorld final : public ProcessWorld {
   }
   std::unique_ptr<BeatBoard> board() override { return base_.host->board(); }
   Error end_failed(const Error& e) override { return base_.host->end_failed(e); }
-  void condemn(int rank, std::string_view why) override { base_.host->condemn(rank, why); }
+  void condemn(int rank, std::string_view why, Fault fault) override {
+    base_.host->condemn(rank, why, fault);
+  }
   const Failure& news() override { return base_.host->news(); }
   void fail(std::string_view why, bool certain) override { base_.host->fail(why, certain); }
   void post(int to, uint64_t key, std::string_view bytes) override { base_.host->post(to, key, bytes); }

@@ -45,6 +45,7 @@ constexpr int64_t kMostRanks = 1'000'000;
 void take_address(const Reader& env, TcpOptions& o) {
   if (const auto host = env.text("MASTER_ADDR")) o.host = *host;
   if (const auto port = env.number("MASTER_PORT", 1, 65535)) o.port = int(*port);
+  if (const auto at = env.text("TRIREME_LISTEN")) o.listen = *at;
 }
 
 TcpOptions of_ranks(const Reader& env, int64_t rank) {

@@ -11,29 +11,53 @@
 
 #include "base/error.h"
 #include "base/no_signals.h"
+#include "comm/waiting.h"
 
 namespace trireme::tcp {
 
-Client::Client(Socket s, const Hello& hello, double timeout_s)
-    : socket_(std::move(s)), rank_(hello.rank), reader_(kMostBody) {
+// The frame that ends the meeting.
+Frame Client::meet(const Hello& hello, double timeout_s, std::string_view secret) {
   send({.kind = FrameKind::hello, .from = rank_}, body_of(hello));
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(timeout_s);
   std::vector<std::byte> bytes(4096);
-  std::optional<Frame> first;
-  while (!(first = reader_.next())) {
+  bool proved = secret.empty();
+  while (true) {
+    while (std::optional<Frame> f = reader_.next()) {
+      if (f->head.kind != FrameKind::challenge) {
+        if (!proved && f->head.kind != FrameKind::refusal)
+          run_failed("rendezvous: rank 0 has not proved that it knows the secret of the job");
+        return std::move(*f);
+      }
+      const Challenge c = parse_challenge(*f);
+      if (!same_digest(c.proof, proof_of(Side::hub, secret, hello, c.nonce))) bad_request("{}", kOtherSecret);
+      proved = true;
+      send({.kind = FrameKind::proof, .from = rank_}, body_of(proof_of(Side::rank, secret, hello, c.nonce)));
+    }
     pollfd p{socket_.fd(), POLLIN, 0};
     (void)::poll(&p, 1, 100);
     if (std::chrono::steady_clock::now() > end)
-      run_failed("rendezvous: rank 0 took rank {}'s greeting and then said nothing for {:.0f} s", rank_,
-                 timeout_s);
+      environment_failed("rendezvous: rank 0 took rank {}'s greeting and then said nothing for {:.0f} s",
+                         rank_, timeout_s);
     if (!(p.revents & (POLLIN | POLLHUP | POLLERR))) continue;
     const ssize_t n = ::recv(socket_.fd(), bytes.data(), bytes.size(), 0);
     if (n <= 0)
-      run_failed("rendezvous: rank 0 closed rank {}'s connection; it has ended, or is another program",
-                 rank_);
+      throw HubClosed(
+          fmt::format("rendezvous: rank 0 closed rank {}'s connection; it has ended, or is another program",
+                      rank_),
+          Fault::environment);
     reader_.put({bytes.data(), size_t(n)});
   }
-  if (first->head.kind == FrameKind::refusal) run_failed("{}", text_of(*first));
+}
+
+Client::Client(Socket s, Hello hello, double timeout_s, std::string_view secret)
+    : socket_(std::move(s)), rank_(hello.rank), reader_(kMostBody) {
+  random_bytes(hello.nonce);
+  const Frame first_frame = meet(hello, timeout_s, secret);
+  const Frame* const first = &first_frame;
+  if (first->head.kind == FrameKind::refusal) {
+    const int64_t fault = first->head.number;
+    throw Error(text_of(*first), fault > 0 && fault < kFaults ? Fault(fault) : Fault::run);
+  }
   if (first->head.kind == FrameKind::news) {  // all were here, and a rank was lost while they were told so
     const News n = parse_news(*first, hello.world);
     run_failed("rank {} failed: {}", n.rank, n.why);
@@ -170,7 +194,7 @@ void Client::take(Frame f) {
 
 template <class Done>
 void Client::wait_for(std::unique_lock<std::mutex>& lock, const Done& done) {
-  changed_.wait(lock, [&] { return done() || failure_.is_set(); });
+  while (!changed_.wait_for(lock, kWaitReport, [&] { return done() || failure_.is_set(); })) still_waiting();
   if (!done()) failure_.raise();
 }
 

@@ -8,16 +8,23 @@
 #include <set>
 #include <thread>
 
+#include "base/error.h"
 #include "comm/failure.h"
 #include "comm/tcp/sockets.h"
 #include "comm/watch/beat.h"
 
 namespace trireme::tcp {
 
+// The hub closed a rank's connection before the meeting. The rank may connect again.
+struct HubClosed : Error {
+  using Error::Error;
+};
+
 class Client {
  public:
-  // Greets, and returns when all ranks are here.
-  Client(Socket, const Hello&, double timeout_s);
+  // Greets, proves the secret and has the hub prove it, and returns when all ranks are here. secret: empty:
+  // neither. Throws HubClosed if the hub closed the connection without a word.
+  Client(Socket, Hello, double timeout_s, std::string_view secret = {});
   Client(const Client&) = delete;
   ~Client();  // says bye
   int rank() const { return rank_; }
@@ -45,6 +52,7 @@ class Client {
 
  private:
   using SendClock = std::chrono::steady_clock;
+  Frame meet(const Hello&, double timeout_s, std::string_view secret);
   void push_rest(SendClock::time_point end);  // under sending_
   void listen();
   void take(Frame);

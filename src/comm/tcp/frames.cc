@@ -93,6 +93,25 @@ Hello parse_hello(const Frame& f) {
   return h;
 }
 
+std::vector<std::byte> body_of(const Challenge& c) {
+  return plain(c);
+}
+Challenge parse_challenge(const Frame& f) {
+  return plain_at<Challenge>(f, 0, "challenge");
+}
+std::vector<std::byte> body_of(const Digest& proof) {
+  return plain(proof);
+}
+Digest parse_proof(const Frame& f) {
+  return plain_at<Digest>(f, 0, "proof");
+}
+Digest proof_of(Side side, std::string_view secret, const Hello& hello, const Digest& hub_nonce) {
+  std::vector<std::byte> message = plain(hello);
+  message.insert(message.end(), hub_nonce.begin(), hub_nonce.end());
+  message.push_back(std::byte(side));
+  return hmac_sha256(secret, message);
+}
+
 std::vector<std::byte> body_of(const Welcome& w) {
   return plain(w);
 }
@@ -113,7 +132,7 @@ std::vector<std::byte> body_of(const News& n) {
 }
 News parse_news(const Frame& f, int world) {
   const auto h = plain_at<NewsHead>(f, 0, "message of a failure");
-  if (h.rank < 0 || h.rank >= world || h.fault < 0 || h.fault > 3)
+  if (h.rank < 0 || h.rank >= world || h.fault < 0 || h.fault >= kFaults)
     bad_request("rendezvous: news of rank {} of {}, of fault {}", h.rank, world, h.fault);
   return {.rank = h.rank,
           .fault = h.fault,

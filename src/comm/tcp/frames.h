@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/hmac.h"
 #include "comm/communicator.h"
 
 namespace trireme::tcp {
@@ -27,19 +28,21 @@ enum class FrameKind : uint8_t {
   mail,     // from a rank to another
   news,     // a rank has failed
   beat,
-  bye,  // the rank leaves in good order
+  bye,        // the rank leaves in good order
+  challenge,  // the answer to a hello: what the rank must prove, and the hub's own proof
+  proof,      // that the rank knows the secret of the job
   count
 };
 
 struct FrameHead {
   static constexpr uint32_t kMagic = 0x4d524954;  // "TIRM"
   uint32_t magic = kMagic;
-  uint16_t version = 1;
+  uint16_t version = 2;
   FrameKind kind = FrameKind::bye;
   uint8_t spare = 0;
   int32_t from = 0, to = 0;  // ranks of the world
   uint64_t key = 0;          // call, result: of the group; mail: as the two agreed
-  int64_t number = 0;        // call, result: of the group's collectives
+  int64_t number = 0;        // call, result: index among the group's collectives; refusal: fault
   int64_t bytes = 0;         // of the body
 };
 static_assert(sizeof(FrameHead) == 40);
@@ -69,13 +72,31 @@ inline constexpr int64_t kMostBody = int64_t(1) << 31;
 
 // ---- bodies ----
 
+// The meeting, if the job has a secret: a rank sends a hello with random bytes. The hub answers with a
+// challenge: other random bytes, and a proof that it knows the secret. The rank sends the same proof. Proofs
+// are HMACs over both sides' random bytes and the hello, so none can be used twice. The secret is never sent.
 struct Hello {
   int32_t rank = 0, world = 1;
   uint64_t job = 0;                 // tells jobs apart that use one port
+  Digest nonce{};                   // random
   std::array<char, 112> machine{};  // host name and processor cores: who says the same shares them
 };
 std::vector<std::byte> body_of(const Hello&);
 Hello parse_hello(const Frame&);
+
+struct Challenge {
+  Digest nonce{};  // random
+  Digest proof{};  // the hub's
+};
+std::vector<std::byte> body_of(const Challenge&);
+Challenge parse_challenge(const Frame&);
+std::vector<std::byte> body_of(const Digest& proof);
+Digest parse_proof(const Frame&);
+inline constexpr std::string_view kOtherSecret =
+    "rendezvous: the ranks have different secrets: set TRIREME_SECRET to the same text on all of them";
+// The proof of one side of a meeting.
+enum class Side : uint8_t { hub, rank };
+Digest proof_of(Side, std::string_view secret, const Hello&, const Digest& hub_nonce);
 
 struct Welcome {
   int32_t world = 1, local_rank = 0, local_ranks = 1;

@@ -31,8 +31,12 @@ struct Connection {
   }
   Socket socket;
   FrameReader reader;
-  int rank = -1;  // not known before its greeting
+  int rank = -1;         // unknown before it has proved that it belongs to the job
+  bool own = false;      // rank 0's, in this process
+  bool greeted = false;  // challenged: hello and nonce are set
   Hello hello;
+  Digest nonce{};
+  short ready = POLLIN;                    // events of poll(); a new connection is served at once
   bool said_bye = false, closing = false;  // closing: when all has been sent
   std::vector<std::byte> out;
   size_t out_at = 0;
@@ -64,6 +68,7 @@ class Hub::Server {
       : listener_(std::move(listener)), options_(o), by_rank_(size_t(o.world)) {
     ::fcntl(listener_.fd(), F_SETFL, ::fcntl(listener_.fd(), F_GETFL) | O_NONBLOCK);
     connections_.push_back(std::make_unique<Connection>(std::move(own)));
+    connections_.back()->own = true;
   }
 
   void run() {
@@ -77,8 +82,9 @@ class Hub::Server {
   }
 
  private:
-  static constexpr size_t kMostStrangers = 256;
-  static constexpr double kHelloSeconds = 20;
+  static constexpr double kHelloSeconds = 10;     // for a connection to prove that it belongs to the job
+  static constexpr double kSilentSeconds = 0.05;  // from then on it makes room for another one
+  size_t most_strangers() const { return 512 + size_t(options_.world); }
 
   bool over() {
     if (connections_.empty()) return true;
@@ -93,29 +99,44 @@ class Hub::Server {
     polled_.clear();
     for (const auto& c : connections_)
       polled_.push_back({c->socket.fd(), short(POLLIN | (c->out.empty() ? 0 : POLLOUT)), 0});
-    if (listener_ && strangers() < kMostStrangers && may_take())
-      polled_.push_back({listener_.fd(), POLLIN, 0});
-    (void)::poll(polled_.data(), nfds_t(polled_.size()), 100);
+    if (listener_ && !full_) polled_.push_back({listener_.fd(), POLLIN, 0});
+    (void)::poll(polled_.data(), nfds_t(polled_.size()), full_ ? 10 : 100);
+    for (size_t i = 0; i < connections_.size(); i++) connections_[i]->ready = polled_[i].revents;
   }
 
-  size_t strangers() const {
-    return size_t(
-        std::count_if(connections_.begin(), connections_.end(), [](auto& c) { return c->rank < 0; }));
+  bool is_stranger(const Connection& c) const { return c.rank < 0 && !c.own && c.socket; }
+  // Closes the oldest connection that has proved nothing. False: none is old enough to have had its chance.
+  bool make_room() {
+    for (const auto& c : connections_) {
+      if (!is_stranger(*c)) continue;
+      if (seconds_since(c->since) < kSilentSeconds) return false;
+      c->socket.close();
+      return true;
+    }
+    return false;
   }
-  // No file was left for who waits: until some time later nobody looks there, and who is here is served.
-  bool may_take() const { return !no_file_ || seconds_since(*no_file_) > 0.1; }
-  // More than so many wait, with the system, until some of these have said who they are.
+  // A rank is taken up at once, however many connections are silent, and whether files are left or not.
   void take_strangers() {
-    if (!may_take()) return;
-    no_file_.reset();
-    for (size_t n = strangers(); n < kMostStrangers; n++) {
+    size_t there = size_t(
+        std::count_if(connections_.begin(), connections_.end(), [&](auto& c) { return is_stranger(*c); }));
+    full_ = false;
+    for (int i = 0; i < 256; i++) {  // then the others have their turn
+      if (there >= most_strangers()) {
+        full_ = !make_room();
+        if (full_) return;
+        there--;
+      }
       Socket s(::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC));
       if (!s) {
-        if (errno == EMFILE || errno == ENFILE) no_file_ = HubClock::now();
-        return;
+        if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
+        full_ = !make_room();
+        if (full_) return;
+        there--;
+        continue;
       }
       tune(s);
       connections_.push_back(std::make_unique<Connection>(std::move(s)));
+      there++;
     }
   }
 
@@ -125,8 +146,8 @@ class Hub::Server {
       if (c.out.empty()) c.socket.close();
       return;
     }
-    // A connection that says nothing of itself is nobody's.
-    if (c.rank < 0 && seconds_since(c.since) > kHelloSeconds) return c.socket.close();
+    if (is_stranger(c) && seconds_since(c.since) > kHelloSeconds) return c.socket.close();
+    if (c.ready == 0) return;
     for (int i = 0; i < 64 && c.socket; i++) {  // then others have their turn
       const ssize_t n = ::recv(c.socket.fd(), buffer_.data(), buffer_.size(), MSG_DONTWAIT);
       if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
@@ -138,7 +159,7 @@ class Hub::Server {
           if (c.closing) return;
         }
       } catch (const Error& e) {
-        return refuse(c, e.what());
+        return refuse(c, e.what(), e.fault);
       }
     }
   }
@@ -169,10 +190,10 @@ class Hub::Server {
   }
 
   // Why a connection ends: it is told, and of a rank that is in the others are.
-  void refuse(Connection& c, const std::string& why) {
+  void refuse(Connection& c, const std::string& why, Fault fault) {
     c.closing = true;
     if (leave(c)) announce_death(c.rank, why);
-    send(c, {.kind = FrameKind::refusal}, std::as_bytes(std::span(why)));
+    send(c, {.kind = FrameKind::refusal, .number = int64_t(fault)}, std::as_bytes(std::span(why)));
   }
 
   void lost(Connection& c) {
@@ -197,7 +218,7 @@ class Hub::Server {
   // ---- before all are here ----
 
   void handle(Connection& c, const Frame& f) {
-    if (c.rank < 0) return greet(c, f);
+    if (c.rank < 0) return c.greeted ? take_proof(c, f) : greet(c, f);
     if (!met_) bad_request("rendezvous: rank {} speaks before all are here", c.rank);
     switch (f.head.kind) {
       case FrameKind::call:
@@ -227,24 +248,43 @@ class Hub::Server {
   }
 
   void greet(Connection& c, const Frame& f) {
-    const Hello h = parse_hello(f);
+    c.hello = parse_hello(f);
+    const Hello& h = c.hello;
     if (h.job != options_.job)
-      bad_request("rendezvous: rank {} is of another job, which has this MASTER_ADDR and MASTER_PORT too",
-                  h.rank);
+      environment_failed(
+          "rendezvous: rank {} is of another job, which has this MASTER_ADDR and MASTER_PORT too", h.rank);
     if (h.world != options_.world)
       bad_request("rendezvous: rank {} says that there are {} ranks, and rank 0 that there are {}", h.rank,
                   h.world, options_.world);
-    if (met_ || by_rank_[size_t(h.rank)])
-      bad_request("rendezvous: rank {} is here already: two processes have this rank", h.rank);
-    c.rank = h.rank, c.hello = h;
+    if (options_.secret.empty()) return let_in(c);
+    c.greeted = true;
+    random_bytes(c.nonce);
+    send(c, {.kind = FrameKind::challenge},
+         body_of(Challenge{c.nonce, proof_of(Side::hub, options_.secret, h, c.nonce)}));
+  }
+
+  void take_proof(Connection& c, const Frame& f) {
+    const bool right = f.head.kind == FrameKind::proof &&
+                       same_digest(parse_proof(f), proof_of(Side::rank, options_.secret, c.hello, c.nonce));
+    if (!right) bad_request("{}", kOtherSecret);
+    let_in(c);
+  }
+
+  void let_in(Connection& c) {
+    const int rank = c.hello.rank;
+    if (met_ || by_rank_[size_t(rank)])
+      environment_failed("rendezvous: rank {} is here already: two processes have this rank", rank);
+    c.rank = rank;
     c.reader.allow(kMostBody);
-    by_rank_[size_t(h.rank)] = &c;
+    by_rank_[size_t(rank)] = &c;
     if (++here_ == options_.world) welcome();
   }
 
   void welcome() {
     met_ = true;
     listener_.close();
+    for (const auto& c : connections_)
+      if (is_stranger(*c) && !c->closing) c->socket.close();
     std::vector<Welcome> all;  // before any is sent: a rank may turn out to be gone then
     for (int r = 0; r < options_.world; r++) {
       Welcome& w = all.emplace_back(Welcome{.world = options_.world, .local_rank = 0, .local_ranks = 0});
@@ -275,7 +315,7 @@ class Hub::Server {
                     missing.size() == 1 ? "" : "s", ranks_text(missing), options_.world,
                     missing.size() == 1 ? "has" : "have");
     listener_.close();
-    for (auto& c : connections_) refuse(*c, why);
+    for (auto& c : connections_) refuse(*c, why, Fault::environment);
   }
 
   // ---- collectives ----
@@ -318,8 +358,9 @@ class Hub::Server {
   std::vector<std::byte> buffer_ = std::vector<std::byte>(size_t(1) << 16);
   int here_ = 0;
   bool met_ = false, ended_ = false;
+  bool full_ = false;  // more wait, and no connection is old enough to make room
   const HubClock::time_point begin_ = HubClock::now();
-  std::optional<HubClock::time_point> left_, no_file_;
+  std::optional<HubClock::time_point> left_;
 };
 
 Hub::Hub(Socket listener, Socket own, const HubOptions& options)

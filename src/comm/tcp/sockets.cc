@@ -1,6 +1,9 @@
 #include "comm/tcp/sockets.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -53,6 +56,38 @@ int connect_once(const addrinfo& a, int timeout_ms) {
   return s.take();
 }
 
+bool is_loopback(const sockaddr_storage& a) {
+  if (a.ss_family == AF_INET6)
+    return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(a).sin6_addr) != 0;
+  return ntohl(reinterpret_cast<const sockaddr_in&>(a).sin_addr.s_addr) >> 24 == 127;
+}
+
+// "localhost", or a number.
+bool means_loopback(const std::string& host) {
+  sockaddr_in6 number{};
+  return host == "localhost" || ::inet_pton(AF_INET, host.c_str(), &number) == 1 ||
+         ::inet_pton(AF_INET6, host.c_str(), &number) == 1;
+}
+
+// Takes the first address of this machine outside loopback, with the same family and port.
+void take_interface(sockaddr_storage& to) {
+  ifaddrs* all = nullptr;
+  if (::getifaddrs(&all) != 0) return;
+  for (const ifaddrs* i = all; i; i = i->ifa_next) {
+    if (!i->ifa_addr || i->ifa_addr->sa_family != to.ss_family || !(i->ifa_flags & IFF_UP)) continue;
+    sockaddr_storage a{};
+    std::memcpy(&a, i->ifa_addr, to.ss_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in));
+    if (is_loopback(a)) continue;
+    if (to.ss_family == AF_INET6)
+      reinterpret_cast<sockaddr_in6&>(a).sin6_port = reinterpret_cast<sockaddr_in6&>(to).sin6_port;
+    else
+      reinterpret_cast<sockaddr_in&>(a).sin_port = reinterpret_cast<sockaddr_in&>(to).sin_port;
+    to = a;
+    break;
+  }
+  ::freeifaddrs(all);
+}
+
 }  // namespace
 
 void Socket::close() {
@@ -74,25 +109,47 @@ void make_room_for(int ranks) {
       ranks, may, wanted);
 }
 
-Socket listen_at(int port) {
-  for (int family : {AF_INET6, AF_INET}) {
-    Socket s(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (!s) continue;  // no IPv6 here
+void make_room_for_strangers(int ranks) {
+  constexpr rlim_t kStrangers = 4096;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const rlim_t wanted = std::min(limit.rlim_max, rlim_t(ranks) + kStrangers);
+  if (wanted <= limit.rlim_cur) return;
+  limit.rlim_cur = wanted;
+  (void)::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+Socket listen_at(const std::string& host, int port) {
+  Addresses found;
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  const std::string service = std::to_string(port);
+  if (const int code = ::getaddrinfo(host.c_str(), service.c_str(), &hints, &found.first); code != 0)
+    throw Error(fmt::format("rendezvous: MASTER_ADDR = {}, where rank 0 listens, has no address: {}", host,
+                            ::gai_strerror(code)),
+                code == EAI_NONAME ? Fault::request : Fault::environment);
+  int why = EADDRNOTAVAIL;
+  for (const addrinfo* a = found.first; a; a = a->ai_next) {
+    sockaddr_storage at{};
+    std::memcpy(&at, a->ai_addr, a->ai_addrlen);
+    if (is_loopback(at) && !means_loopback(host)) take_interface(at);
+    Socket s(::socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (!s) continue;
     set_option(s.fd(), SOL_SOCKET, SO_REUSEADDR, 1);
-    sockaddr_in6 six{};
-    sockaddr_in four{};
-    six.sin6_family = AF_INET6, six.sin6_port = htons(uint16_t(port)), six.sin6_addr = in6addr_any;
-    four.sin_family = AF_INET, four.sin_port = htons(uint16_t(port)), four.sin_addr.s_addr = INADDR_ANY;
-    if (family == AF_INET6) set_option(s.fd(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
-    const bool is6 = family == AF_INET6;
-    const int bound =
-        ::bind(s.fd(), is6 ? reinterpret_cast<sockaddr*>(&six) : reinterpret_cast<sockaddr*>(&four),
-               is6 ? sizeof six : sizeof four);
-    if (bound == 0 && ::listen(s.fd(), 1024) == 0) return s;
-    if (errno == EADDRINUSE || errno == EACCES) break;
+    if (a->ai_family == AF_INET6) set_option(s.fd(), IPPROTO_IPV6, IPV6_V6ONLY, host == "::" ? 0 : 1);
+    if (::bind(s.fd(), reinterpret_cast<sockaddr*>(&at), a->ai_addrlen) == 0 && ::listen(s.fd(), 4096) == 0)
+      return s;
+    why = errno;
+    if (why == EADDRINUSE) break;
   }
-  run_failed("rendezvous: port {} of this machine cannot be had: {}; give another MASTER_PORT", port,
-             std::strerror(errno));
+  if (why == EADDRNOTAVAIL)
+    bad_request(
+        "rendezvous: MASTER_ADDR = {} is not an address of this machine, where rank 0 runs; set "
+        "TRIREME_LISTEN to one, "
+        "or to 0.0.0.0 for all",
+        host);
+  system_failed_in_run(why, "rendezvous: port {} of {} cannot be had: {}; give another MASTER_PORT", port,
+                       host, std::strerror(why));
 }
 
 int port_of(const Socket& s) {
@@ -124,7 +181,7 @@ Socket connect_to(const std::string& host, int port, double seconds) {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   } while (Clock::now() < end);
-  run_failed(
+  environment_failed(
       "rendezvous: rank 0 does not answer at {}:{} for {:.0f} s: {}; are MASTER_ADDR and MASTER_PORT right?",
       host, port, seconds, why);
 }
@@ -132,7 +189,7 @@ Socket connect_to(const std::string& host, int port, double seconds) {
 std::pair<Socket, Socket> socket_pair() {
   int fds[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0)
-    run_failed("rendezvous: the system gives no sockets: {}", std::strerror(errno));
+    environment_failed("rendezvous: the system gives no sockets: {}", std::strerror(errno));
   return {Socket(fds[0]), Socket(fds[1])};
 }
 

@@ -32,8 +32,16 @@ class Socket {
 // Of the files that this process may open: as many more as connections of so many ranks take, else a bad
 // request that says how many it may.
 void make_room_for(int ranks);
-// Listens on all of this machine's addresses; port 0: one that is free, see port_of().
-Socket listen_at(int port);
+// Raises the limit as far as it may, for connections of strangers. Never fails.
+void make_room_for_strangers(int ranks);
+// Listens at one address of this machine: the host's. A name that this machine's own table maps to loopback,
+// as some distributions do with the host name, means the first other address. "0.0.0.0" and "::": all
+// addresses. port 0: one that is free, see port_of(). Throws Error: not an address of this machine (request),
+// or the port is in use (environment).
+Socket listen_at(const std::string& host, int port);
+inline Socket listen_at(int port) {
+  return listen_at("127.0.0.1", port);
+}
 int port_of(const Socket& listener);
 // Tries until it is answered or `seconds` are over, which is an Error that says what was tried, for how long,
 // and the system's reason.

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/file.h"
+#include "base/interrupt.h"
 #include "comm/group.h"
 #include "comm/tcp/hub.h"
 #include "comm/tcp/tcp_comm.h"
@@ -93,20 +94,32 @@ class TcpWorld final : public ProcessWorld {
       bad_request("rendezvous: rank {} of {} ranks; right are 0 to {}", o.rank, o.size, o.size - 1);
     Hello hello{.rank = o.rank, .world = o.size, .job = o.job};
     describe_machine(hello.machine);
-    Socket to_hub;
     if (o.rank == 0) {
       make_room_for(o.size);
-      if (!listener) listener = listen_at(o.port);
+      make_room_for_strangers(o.size);
+      if (!listener) listener = listen_at(o.listen.empty() ? o.host : o.listen, o.port);
       auto [mine, hubs] = socket_pair();
-      to_hub = std::move(mine);
-      hub_ = std::make_unique<Hub>(
-          std::move(listener), std::move(hubs),
-          HubOptions{.world = o.size, .job = o.job, .timeout_s = o.timeout_s, .linger_s = o.linger_s});
-    } else {
-      to_hub = connect_to(o.host, o.port, o.timeout_s);
-      tune(to_hub);
+      hub_ = std::make_unique<Hub>(std::move(listener), std::move(hubs),
+                                   HubOptions{.world = o.size,
+                                              .job = o.job,
+                                              .secret = o.secret,
+                                              .timeout_s = o.timeout_s,
+                                              .linger_s = o.linger_s});
+      client_ = std::make_unique<Client>(std::move(mine), hello, o.timeout_s + 30, o.secret);
+      return;
     }
-    client_ = std::make_unique<Client>(std::move(to_hub), hello, o.timeout_s + 30);
+    // Rank 0 may close a connection that was slow to prove itself while many others came.
+    const Deadline end = Deadline::after(o.timeout_s);
+    while (!client_) {
+      Socket to_hub = connect_to(o.host, o.port, std::max(0.0, end.seconds_left()));
+      tune(to_hub);
+      try {
+        client_ = std::make_unique<Client>(std::move(to_hub), hello, o.timeout_s + 30, o.secret);
+      } catch (const HubClosed&) {
+        if (end.passed()) throw;
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      }
+    }
   }
   ~TcpWorld() override {
     client_.reset();  // then the hub, when all have left
@@ -132,7 +145,7 @@ class TcpWorld final : public ProcessWorld {
       }
       int lowest = 0;
       while (lowest < rank() && client_->is_dead(lowest)) lowest++;
-      return Error(lowest == rank() ? e.what() : "", Fault::run);
+      return Error(lowest == rank() ? e.what() : "", Fault::environment);
     }
     const int lower = rank() > 0 ? client_->lowest_leaving(0.3, rank()) : -1;
     if (lower >= 0) return Error("", Fault(client_->fault_of(lower)));
@@ -140,9 +153,9 @@ class TcpWorld final : public ProcessWorld {
   }
   // Returns when the hub, which may end with this process, has told the others, or after two seconds: it may
   //  be the hub's process that hangs.
-  void condemn(int condemned, std::string_view why) override {
+  void condemn(int condemned, std::string_view why, Fault fault) override {
     constexpr uint64_t kBack = 0x434f4e44454d4e;
-    client_->fail(condemned, why, true, int(Fault::run), 0.5);
+    client_->fail(condemned, why, true, int(fault), 0.5);
     if (!client_->send_within(0.5, {.kind = FrameKind::mail, .from = rank(), .to = rank(), .key = kBack}, {}))
       return;
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
