@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "base/printable.h"
+#include "base/say.h"
 #include "cli/training.h"
 #include "train/supervisor.h"
 
@@ -17,7 +18,8 @@ std::vector<std::string> childs_words() {
   std::vector<std::string> kept;
   for (size_t i = 1; i < words.size(); i++) {
     bool parents = false;
-    for (std::string_view name : {"--supervise", "--launcher", "--stop-after"}) {
+    for (std::string_view name :
+         {"--supervise", "--backoff", "--backoff-max", "--launcher", "--stop-after"}) {
       parents = words[i] == name || words[i].starts_with(std::string(name) + "=");
       if (!parents) continue;
       if (words[i] == name) i++;
@@ -44,7 +46,7 @@ void notice_lost_machines() {
 
 }  // namespace
 
-void supervise_and_exit(const RunRequest& request, int64_t relaunches, const std::string& launcher,
+void supervise_and_exit(const RunRequest& request, const RestartLimits& restarts, const std::string& launcher,
                         const Deadline& deadline, const std::optional<Launched>& started) {
   const RunSpec run = load_run(request.file, request.sets, {.nearest = true});  // what is wrong is told once
   refuse(run);
@@ -69,9 +71,11 @@ void supervise_and_exit(const RunRequest& request, int64_t relaunches, const std
     o.command.insert(o.command.end(), {"--stop-after", ""});
     o.deadline_at = int(o.command.size()) - 1;
   }
-  o.deadline = deadline, o.run_dir = run.train.dir, o.relaunches = relaunches;
+  o.deadline = deadline;
+  o.run_dir = run.train.dir;
+  o.restarts = restarts;
   const std::string who = placed && started->size > 1 ? fmt::format("rank {}: ", started->rank) : "";
-  o.say = [&](const std::string& line) { fmt::print(stderr, "{}{}\n", who, line); };
+  o.say = [&](const std::string& line) { say("{}{}\n", who, line); };
   std::exit(supervise(o));
 }
 

@@ -1,4 +1,5 @@
 // trireme train RUN.toml: asks plan for the forecast, refuses or writes it into the run folder, then trains.
+#include "base/say.h"
 #include "train/trainer.h"
 
 #include <fmt/core.h>
@@ -95,7 +96,7 @@ TrainSummary train_with_progress(const RunSpec& run, TrainingSetup& t, bool quie
     if (bar && lock)
       bar->note(line);
     else
-      fmt::print(stderr, "{}\n", line);
+      say("{}\n", line);
   };
   hooks.note = [&](const std::string& line) {
     if (quiet) return;
@@ -103,7 +104,7 @@ TrainSummary train_with_progress(const RunSpec& run, TrainingSetup& t, bool quie
     if (bar)
       bar->note(line);
     else
-      fmt::print(stderr, "{}\n", line);
+      say("{}\n", line);
   };
   if (const std::string again = recompute_text(run, t.forecast); !again.empty())
     hooks.note(again.substr(0, again.size() - 1));
@@ -111,8 +112,8 @@ TrainSummary train_with_progress(const RunSpec& run, TrainingSetup& t, bool quie
     std::lock_guard lock(bar_mutex);
     if (quiet) return;
     if (const std::string time = time_line(run, t.forecast, done); t.says_time && !time.empty())
-      fmt::print(stderr, "forecast: {}{}\n", time,
-                 t.forecast.expected ? "" : "; `trireme plan` says why no more is expected");
+      say("forecast: {}{}\n", time,
+          t.forecast.expected ? "" : "; `trireme plan` says why no more is expected");
     bar.emplace("train", run.train.steps,
                 Progress::Options{.begin = done, .line_every = run.train.log_every});
   };
@@ -149,7 +150,7 @@ void tell(const RunSpec& run, const TrainSummary& s, bool json) {
     if (s.last_stall_s) j["last_checkpoint_stall_s"] = *s.last_stall_s;
     if (s.last_write_s) j["last_checkpoint_write_s"] = *s.last_write_s;
     if (run.precision.compute == "f16") j["skipped_steps"] = s.skipped;
-    fmt::print("{}\n", j.dump(2));
+    put_text(stdout, j.dump(2) + "\n");
   } else {
     const bool before = s.ending == Ending::done && s.last_step < s.first_step;  // by an earlier call
     const std::string speed =
@@ -158,13 +159,13 @@ void tell(const RunSpec& run, const TrainSummary& s, bool json) {
                           counted(s.last_step - s.first_step + 1, "step"), human_count(s.tokens_per_s),
                           s.mfu > 0 ? fmt::format(" and MFU {:.1f} %", 100 * s.mfu) : "")
             : "";
-    fmt::print("{} at step {} of {}{}; {}\n",
-               before                     ? "nothing left to do: done before,"
-               : s.ending == Ending::done ? "done"
-                                          : "interrupted",
-               s.last_step, run.train.steps, speed,
-               s.checkpoint.empty() ? "no step was finished, so there is nothing to save"
-                                    : "checkpoint " + s.checkpoint.string());
+    put_text(stdout, fmt::format("{} at step {} of {}{}; {}\n",
+                                 before                     ? "nothing left to do: done before,"
+                                 : s.ending == Ending::done ? "done"
+                                                            : "interrupted",
+                                 s.last_step, run.train.steps, speed,
+                                 s.checkpoint.empty() ? "no step was finished, so there is nothing to save"
+                                                      : "checkpoint " + s.checkpoint.string()));
   }
 }
 
@@ -190,7 +191,7 @@ void train_here(const RunRequest& request, const Deadline& deadline) {
   const Measuring how = measuring_until(deadline);
   ChosenRun chosen = load_or_choose(request, true, how);
   RunSpec run = std::move(chosen.run);
-  if (!chosen.note.empty() && !request.json) fmt::print(stderr, "{}\n", chosen.note);
+  if (!chosen.note.empty() && !request.json) say("{}\n", chosen.note);
   if (run.train.comm == "mpi" && !TRIREME_HAS_MPI) join_mpi_world();  // says so
   if (run.train.comm == "mpi")
     bad_request(
@@ -223,7 +224,7 @@ void train_in(TrainingJob& job, const Deadline& deadline, const RunRequest& requ
     if (first) return end(job.run, s, json);
   } catch (const Error& e) {
     // Said while all are here: when the first process has left, mpirun ends the others.
-    fmt::print(stderr, "trireme: {}\n", e.what());
+    say("trireme: {}\n", e.what());
   }
   if (s.ending == Ending::interrupted) throw Error("", Fault::interrupted);
 }
@@ -262,15 +263,25 @@ void add_train(CLI::App& app) {
                    "records these steps op by op into trace.json: 3-5 (as train.trace_steps)");
   auto relaunches = std::make_shared<int64_t>(-1);
   CLI::Option* supervised =
-      verb->add_option("--supervise", *relaunches,
-                       "runs as a child that is launched again, at most N times, when it fails or is killed")
+      verb->add_option(
+              "--supervise", *relaunches,
+              "runs as a child that is launched again when it fails or is killed, at most N times per hour")
           ->type_name("N");
+  auto backoff = std::make_shared<std::string>("0.5s");
+  auto backoff_max = std::make_shared<std::string>("30s");
+  verb->add_option(
+          "--backoff", *backoff,
+          "with --supervise: pause before the first relaunch (default: 0.5s); each further pause is twice as "
+          "long, until a checkpoint is newer")
+      ->type_name("TIME");
+  verb->add_option("--backoff-max", *backoff_max, "with --supervise: longest pause (default: 30s)")
+      ->type_name("TIME");
   auto launcher = std::make_shared<std::string>();
   verb->add_option(
           "--launcher", *launcher,
           "with --supervise: what launches the child; \"mpirun -n WORLD\" where train.comm is mpi or nccl")
       ->type_name("COMMAND");
-  verb->callback([request, stop_after, trace_steps, relaunches, launcher, supervised] {
+  verb->callback([=] {
     Deadline deadline;
     std::optional<Launched> started = launched();
     if (!started && wants_nccl(*request)) started = launched_without_mpi();
@@ -278,7 +289,12 @@ void add_train(CLI::App& app) {
       deadline = deadline_of(*stop_after);
       if (supervised->count() > 0 && *relaunches < 0)
         bad_request("--supervise = {}: give how often to launch it again, 0 or more", *relaunches);
-      if (supervised->count() > 0) supervise_and_exit(*request, *relaunches, *launcher, deadline, started);
+      const RestartLimits restarts{.per_hour = *relaunches,
+                                   .first_pause_s = parse_duration("--backoff", *backoff),
+                                   .most_pause_s = parse_duration("--backoff-max", *backoff_max)};
+      if (supervised->count() > 0) supervise_and_exit(*request, restarts, *launcher, deadline, started);
+      if (verb->count("--backoff") + verb->count("--backoff-max") > 0)
+        bad_request("--backoff and --backoff-max go with --supervise N: give N too, or leave them out");
       if (!launcher->empty()) bad_request("--launcher goes with --supervise N: give both, or neither");
     } catch (const Error& e) {
       throw said_by_one(e, started);

@@ -10,6 +10,7 @@
 #include "plan/recompute.h"
 #include "spec/run_schedule.h"
 #include "train/launch.h"
+#include "train/restart_policy.h"
 
 namespace trireme::cli {
 
@@ -29,10 +30,10 @@ void wait_without_spinning(int64_t ranks);
 
 std::vector<std::string> own_command_line();  // as this process was started
 
-// `train --supervise N`: this command line without what is the parent's, launched, and again up to N times
-// (train/supervisor.h); by `launcher`, or, empty, by what train.comm needs. started: as what others started
-// this process; a rank that the environment places is launched as it is. Does not return.
-[[noreturn]] void supervise_and_exit(const RunRequest&, int64_t relaunches, const std::string& launcher,
+// `train --supervise N`: this command line without what is the parent's, launched, and again within the
+// limits (train/supervisor.h); by `launcher`, or, empty, by what train.comm needs. started: as what others
+// started this process; a rank that the environment places is launched as it is. Does not return.
+[[noreturn]] void supervise_and_exit(const RunRequest&, const RestartLimits&, const std::string& launcher,
                                      const Deadline&, const std::optional<Launched>& started);
 
 // Forecasts the run; refuses what cannot fit, with the cheapest remedies. Writes nothing: the folder is not

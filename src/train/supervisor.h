@@ -6,15 +6,10 @@
 
 #include "base/file.h"
 #include "base/interrupt.h"
+#include "train/restart_policy.h"
 
 namespace trireme {
 
-// How far a run folder has come.
-struct RunProgress {
-  int64_t saved = 0;  // step of the newest complete checkpoint; 0: none
-  int64_t step = 0;   // last one in metrics.jsonl
-  bool operator==(const RunProgress&) const = default;
-};
 RunProgress progress_of(const fs::path& run_dir);
 
 struct SuperviseOptions {
@@ -24,18 +19,23 @@ struct SuperviseOptions {
   int deadline_at = -1;
   Deadline deadline;
   fs::path run_dir;
-  int64_t relaunches = 0;  // at most
+  RestartLimits restarts;
   // The command launches processes of its own (mpirun), which are asked to save and leave by SIGUSR1: SIGTERM
   // would leave them a second.
   bool launcher = false;
   std::function<void(const std::string&)> say;  // one line for each relaunch, and why there is no other
 };
 
-// Launches the command and waits. It is launched again when it ended by a signal or with an exit code other
-// than 0, 2 and 3, not after these, nor when this process was asked to leave, nor when it failed twice in a
-// row at the same step with no new checkpoint. Returns the exit code for this process: the command's, 1 where
-// a signal ended it. SIGTERM, SIGINT and SIGUSR1 are passed on while it runs; it dies with this process.
-// Single-threaded callers only. Error (request): the command cannot be started.
+// Launches the command, waits, and launches it again after a failure. Final are exit codes 0, 2 and 3, a
+// signal to this process, the deadline, and what the policy ends (restart_policy.h).
+// - The run failed by itself if it crashed (SIGSEGV, SIGABRT, ...), or ended with another code than 4. Behind
+// a
+//   launcher it must also have locked its folder, otherwise the launcher failed.
+// - Everything else is the environment's: code 4, SIGKILL, a launcher that fails or is missing, no process.
+// Returns the exit code for this process: the command's; 1 if a signal ended it; 4 if the environment failed.
+// SIGTERM, SIGINT, SIGHUP and SIGUSR1 are passed on while the command runs; it dies with this process.
+// Requires: a single-threaded caller.
+// Throws Error (request) if the command does not exist at the first launch.
 int supervise(const SuperviseOptions&);
 
 }  // namespace trireme

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fmt/ranges.h>
@@ -26,24 +27,35 @@
 namespace trireme {
 namespace {
 
-// One trainer to a run folder.
+// One trainer per run folder. Locks the file `lock`, and the folder itself, since a user may remove that file
+// while the run lives. Sets the file's time, by which a supervisor sees that the run has started.
 class RunLock {
  public:
   explicit RunLock(const fs::path& dir) {
     make_folders(dir);
     fs::path path = dir / "lock";
     fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (fd_ < 0) bad_request("cannot write in {}: choose a folder that you may write to", dir.string());
-    if (::flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-      ::close(fd_);
-      bad_request("{} is in use by another run: wait for it, or choose another train.dir", dir.string());
-    }
+    if (fd_ < 0)
+      system_failed(errno, "cannot write in {}: {}; choose a folder that you may write to", dir.string(),
+                    std::strerror(errno));
+    folder_ = ::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    for (int fd : {fd_, folder_})
+      if (fd >= 0 && ::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+        close();
+        bad_request("{} is in use by another run: wait for it, or choose another train.dir", dir.string());
+      }
+    (void)::futimens(fd_, nullptr);
   }
   RunLock(const RunLock&) = delete;
-  ~RunLock() { ::close(fd_); }
+  ~RunLock() { close(); }
 
  private:
+  void close() {
+    ::close(fd_);
+    if (folder_ >= 0) ::close(folder_);
+  }
   int fd_ = -1;
+  int folder_ = -1;  // not locked on file systems that lock only files open for writing
 };
 
 // What each rank says of a step.

@@ -29,6 +29,7 @@ fs::path run_file(const fs::path& folder, int64_t steps) {
 Process supervised(const fs::path& folder, int64_t steps, std::vector<std::string> more) {
   std::vector<std::string> args = {"train", run_file(folder, steps).string()};
   args.insert(args.end(), more.begin(), more.end());
+  args.insert(args.end(), {"--backoff", "0s"});
   return Process(trireme_args(args), folder);
 }
 
@@ -102,7 +103,7 @@ TEST(Supervise, SignalsSaveAndLeave) {
     if (launcher) more.insert(more.end(), {"--launcher", "env HERE=1"});
     Process p = supervised(tmp.path(), 400, more);
     while (steps_done(tmp.path()) < 3) ASSERT_TRUE(p.runs_after(0.002));
-    p.send(SIGTERM);
+    p.send(launcher ? SIGHUP : SIGTERM);
     const Ran r = p.wait();
     EXPECT_EQ(r.code, 3) << r.err;
     EXPECT_NE(r.err.find("interrupted at step "), std::string::npos) << r.err;
@@ -130,7 +131,9 @@ TEST(Supervise, WhatIsWrongWithTheRequestIsToldOnce) {
                         Case{{"--supervise", "3", "--launcher", "/no/such/launcher -n 2"},
                              "/no/such/launcher could not be started"},
                         Case{{"--supervise", "3", "--set", "data.train=/no/such/shard"}, "/no/such/shard"},
-                        Case{{"--supervise", "-1"}, "--supervise"}}) {
+                        Case{{"--supervise", "-1"}, "--supervise"},
+                        Case{{"--backoff", "2s"}, "--backoff and --backoff-max go with --supervise N"},
+                        Case{{"--supervise", "3", "--backoff-max", "long"}, "--backoff-max = \"long\""}}) {
     std::vector<std::string> args = {"train", file};
     args.insert(args.end(), c.more.begin(), c.more.end());
     const Ran r = trireme(tmp.path(), args);

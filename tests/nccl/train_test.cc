@@ -85,7 +85,7 @@ TEST(NcclTrain, SupervisedRanksMeetAgainAfterOneIsKilled) {
                    port,
                    std::to_string(victim),
                    "7"};
-      o.run_dir = run.train.dir, o.relaunches = 3;
+      o.run_dir = run.train.dir, o.restarts = {.per_hour = 3, .first_pause_s = 0};
       std::string lines;
       o.say = [&](const std::string& line) { lines += line + "\n"; };
       return fmt::format("{} {}", supervise(o), lines);
@@ -100,7 +100,7 @@ TEST(NcclTrain, SupervisedRanksMeetAgainAfterOneIsKilled) {
     const auto said = supervised(tmp.path(), victim);
     for (int r = 0; r < 3; r++) {
       const std::string why =
-          r == victim ? "it was killed by signal 9 (Killed)" : "it failed with exit code 1";
+          r == victim ? "it was killed by signal 9 (Killed)" : "it failed with exit code 4";
       const std::string& s = said[size_t(r)];
       EXPECT_TRUE(s.starts_with("0 supervise: relaunch 1 of 3: " + why + " after step ")) << r << ": " << s;
       EXPECT_EQ(std::count(s.begin(), s.end(), '\n'), 1) << s;

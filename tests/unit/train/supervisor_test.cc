@@ -27,7 +27,9 @@ Supervised supervise_script(const fs::path& folder, const std::string& script, i
                "cd '" + folder.string() + "'; printf x >> launches; N=$(wc -c < launches); " + script, "sh",
                ""};
   o.deadline_at = 4, o.deadline = deadline;
-  o.run_dir = folder / "run", o.relaunches = relaunches, o.launcher = launcher;
+  o.run_dir = folder / "run";
+  o.launcher = launcher;
+  o.restarts = {.per_hour = relaunches, .first_pause_s = 0, .most_pause_s = 0};
   o.say = [&](const std::string& line) { s.lines.push_back(line); };
   s.code = supervise(o);
   s.launches = fs::exists(folder / "launches") ? read_text(folder / "launches") : "";
@@ -56,10 +58,14 @@ TEST(Supervisor, AFailureIsLaunchedAgainUpToTheLimit) {
   EXPECT_EQ(
       s.lines,
       (std::vector<std::string>{
-          "supervise: relaunch 1 of 3: it failed with exit code 1 after step 1; it goes on from the start",
-          "supervise: relaunch 2 of 3: it failed with exit code 1 after step 2; it goes on from the start",
-          "supervise: relaunch 3 of 3: it failed with exit code 1 after step 3; it goes on from the start",
-          "supervise: it failed with exit code 1, and is not launched again: that was relaunch 3 of 3"}));
+          "supervise: relaunch 1 of 3: it failed with exit code 1 after step 1; it resumes from the start in "
+          "0 us",
+          "supervise: relaunch 2 of 3: it failed with exit code 1 after step 2; it resumes from the start in "
+          "0 us",
+          "supervise: relaunch 3 of 3: it failed with exit code 1 after step 3; it resumes from the start in "
+          "0 us",
+          "supervise: it failed with exit code 1, and is not launched again: that was relaunch 3 of 3 within "
+          "an hour"}));
 }
 
 TEST(Supervisor, NoneIsAllowedWithZero) {
@@ -81,7 +87,7 @@ TEST(Supervisor, AKilledRunIsLaunchedAgain) {
     ASSERT_EQ(s.lines.size(), 2u);
     EXPECT_EQ(s.lines[1],
               "supervise: relaunch 2 of 5: it was killed by signal 9 (Killed) after step 2; it "
-              "goes on from the start");
+              "resumes from the start in 0 us");
   }
 }
 
@@ -91,18 +97,79 @@ TEST(Supervisor, NoProgressEndsEarly) {
       tmp.path(), "[ $N -gt 2 ] && N=2; " + std::string(kStep) + "printf '{\"step\": 9' >> run/half; exit 1",
       9);
   EXPECT_EQ(s.code, 1);
-  EXPECT_EQ(s.launches, "xxx") << "after step 1, after step 2, after step 2 again";
-  ASSERT_EQ(s.lines.size(), 3u);
+  EXPECT_EQ(s.launches, "xxxx") << "after step 1, and three times after step 2";
+  ASSERT_EQ(s.lines.size(), 4u);
   EXPECT_EQ(
-      s.lines[2],
-      "supervise: it failed with exit code 1, and is not launched again: it has ended twice after step 2 "
-      "with no checkpoint newer than that of step 0");
+      s.lines[3],
+      "supervise: it failed with exit code 1, and is not launched again: it failed 3 times in this way after "
+      "step 2, with no checkpoint newer than step 0");
+}
+
+// The environment's failures are not the run's: none of them ends it, and the run's own at the same step
+// still do.
+TEST(Supervisor, TheEnvironmentHasMoreTries) {
+  for (const char* failure : {"exit 4", "kill -9 $$", "exit 137"}) {
+    TempFolder tmp;
+    const Supervised s = supervise_script(
+        tmp.path(), std::string("[ $N = 12 ] && exit 0; N=2; ") + kStep + failure + "; exit 1", 20);
+    EXPECT_EQ(s.code, 0) << failure;
+    EXPECT_EQ(s.launches.size(), 12u) << failure;
+  }
+  for (const char* crash : {"kill -SEGV $$", "exit 134"}) {
+    TempFolder tmp;
+    const Supervised s = supervise_script(tmp.path(), std::string("N=2; ") + kStep + crash + "; exit 0", 20);
+    EXPECT_EQ(s.code, 1) << crash;
+    EXPECT_EQ(s.launches, "xxx") << crash;
+  }
+  TempFolder tmp;
+  EXPECT_EQ(supervise_script(tmp.path(), "exit 4", 2).code, 4) << "the budget is spent";
+}
+
+// A launcher's exit code is the run's if the run has locked its folder, which sets the time of its lock.
+TEST(Supervisor, ALauncherThatFailsIsNotTheRun) {
+  TempFolder tmp;
+  Supervised s = supervise_script(tmp.path(), "[ $N = 12 ] && exit 0; exit 1", 20, true);
+  EXPECT_EQ(s.code, 0);
+  EXPECT_EQ(s.launches.size(), 12u);
+  EXPECT_EQ(
+      s.lines.at(0).find("supervise: relaunch 1 of 20: its launcher failed with exit code 1 after step 0"),
+      0u)
+      << s.lines[0];
+  TempFolder other;
+  s = supervise_script(other.path(), "mkdir -p run; touch run/lock; exit 1", 20, true);
+  EXPECT_EQ(s.code, 1);
+  EXPECT_EQ(s.launches, "xxx");
+  TempFolder spent;
+  EXPECT_EQ(supervise_script(spent.path(), "exit 1", 2, true).code, 4);
+}
+
+// A launcher that is missing at a later launch existed before.
+TEST(Supervisor, ALauncherThatDisappearsIsWaitedFor) {
+  TempFolder tmp;
+  const fs::path launcher = tmp / "launcher";
+  write_text_atomic(launcher,
+                    "#!/bin/sh\nmv launcher away; (sleep 0.3; mv away launcher) & "
+                    "echo x >> launches; [ $(wc -l < launches) = 2 ] && exit 0; exit 1\n");
+  fs::permissions(launcher, fs::perms::owner_all);
+  SuperviseOptions o;
+  o.command = {"./launcher"}, o.run_dir = tmp / "run", o.launcher = true;
+  o.restarts = {.per_hour = 100, .first_pause_s = 0.05, .most_pause_s = 0.05};
+  std::vector<std::string> lines;
+  o.say = [&](const std::string& line) { lines.push_back(line); };
+  const fs::path before = fs::current_path();
+  fs::current_path(tmp.path());
+  const int code = supervise(o);
+  fs::current_path(before);
+  EXPECT_EQ(code, 0);
+  ASSERT_GE(lines.size(), 2u);
+  EXPECT_NE(lines[1].find("./launcher could not be started (No such file or directory)"), std::string::npos)
+      << lines[1];
 }
 
 TEST(Supervisor, WhatCannotBeStartedIsTheRequests) {
   TempFolder tmp;
   SuperviseOptions o;
-  o.command = {(tmp / "nothing").string()}, o.run_dir = tmp / "run", o.relaunches = 5;
+  o.command = {(tmp / "nothing").string()}, o.run_dir = tmp / "run", o.restarts.per_hour = 5;
   try {
     supervise(o);
     ADD_FAILURE();
@@ -120,7 +187,8 @@ TEST(Supervisor, SignalsArePassedOnAndEndIt) {
     bool launcher;
   };
   for (const Case& c : {Case{"TERM", "TERM", false}, Case{"INT", "INT", false}, Case{"USR1", "USR1", false},
-                        Case{"TERM", "USR1", true}, Case{"INT", "USR1", true}}) {
+                        Case{"HUP", "HUP", false}, Case{"HUP", "USR1", true}, Case{"TERM", "USR1", true},
+                        Case{"INT", "USR1", true}}) {
     for (const char* leave : {"exit 3", "exit 1"}) {
       TempFolder tmp;
       const std::string script =
