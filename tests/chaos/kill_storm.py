@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """kill -9 at random instants, half of them while a save is on disk, and the same command again. The run ends
-bit-identical to the unbroken run."""
+bit-identical to the unbroken run. A second start in the folder of a run that lives changes nothing."""
 from chaos import *
 
 KILLS, STEPS = (200, 6000) if LONG else (8, 250)
@@ -25,4 +25,16 @@ while True:
 expect('the last start ends', 0, ended(p, 120))
 expect('kills', f'{KILLS}, some in a save', f'{kills}, {in_save} in a save', kills == KILLS and in_save > 0)
 expect_same_end('after the storm', 'run', 'whole', STEPS)
+
+# --- a second start in the folder of a run, whose file `lock` was removed
+
+first = start('train', 'run.toml', *sets(train__dir='held', train__steps=1000_000, train__checkpoint_every=0))
+wait_until(lambda: steps_of('held') >= 5, first)
+os.remove('held/lock')
+os.makedirs('held/checkpoints/step-00000007.part')  # a save of the first one
+code, line = train(train__dir='held', train__steps=1000_000, train__checkpoint_every=0)
+expect('a second start', 'exit code 2, "is in use by another run"', (code, line.strip()[-80:]), code == 2 and 'is in use by another run' in line)
+expect('the unfinished save of the first one is left', True, os.path.exists('held/checkpoints/step-00000007.part'))
+first.kill()
+first.wait()
 done()
