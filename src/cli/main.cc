@@ -24,10 +24,6 @@ int run(int argc, char** argv) {
       "every second is spent on.\nStart with: trireme demo");
   app.name("trireme");
   app.require_subcommand(1);
-  app.footer(
-      "Exit code: 0 done, 1 the run failed, 2 the request was wrong, 3 interrupted and resumable, 4 the "
-      "environment "
-      "failed (disk, memory, network, host)");
   app.set_version_flag("--version", "trireme " TRIREME_VERSION);
   add_demo(app);
   add_tokenize(app);
@@ -44,6 +40,9 @@ int run(int argc, char** argv) {
   add_doctor(app);
   add_completion(app);
   add_help(app);
+  app.footer(
+      "Exit code: 0 done, 1 the run failed, 2 the request was wrong, 3 interrupted and resumable, 4 the "
+      "environment failed (disk, memory, network, host)");
   try {
     if (argc < 2) bad_request("no verb given: start with `trireme demo`; `trireme --help` lists all verbs");
     refuse_unknown_verb(app, argv[1]);

@@ -270,12 +270,10 @@ void add_train(CLI::App& app) {
   auto backoff = std::make_shared<std::string>("0.5s");
   auto backoff_max = std::make_shared<std::string>("30s");
   verb->add_option(
-          "--backoff", *backoff,
-          "with --supervise: pause before the first relaunch (default: 0.5s); each further pause is twice as "
-          "long, until a checkpoint is newer")
-      ->type_name("TIME");
-  verb->add_option("--backoff-max", *backoff_max, "with --supervise: longest pause (default: 30s)")
-      ->type_name("TIME");
+      "--backoff", *backoff,
+      "with --supervise: pause before the first relaunch (default: 0.5s); each further pause is twice as "
+      "long, until a checkpoint is newer");
+  verb->add_option("--backoff-max", *backoff_max, "with --supervise: longest pause (default: 30s)");
   auto launcher = std::make_shared<std::string>();
   verb->add_option(
           "--launcher", *launcher,
