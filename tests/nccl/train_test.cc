@@ -64,7 +64,7 @@ TEST(NcclTrain, ARankThatIsKilledIsNamedOnce) {
             std::string::npos)
       << said[0];
   EXPECT_EQ(said[1], "killed by signal 9");
-  EXPECT_EQ(said[2], "1 ");
+  EXPECT_EQ(said[2], "4 ");
 }
 
 // Each rank has a supervisor of its own, as `train --supervise` under RANK has: all end when one is killed,
