@@ -24,6 +24,13 @@ struct Operand {
   std::vector<double> before;  // what the op finds; of an `out` operand NaN
   std::vector<double> want;    // reference, unrounded; filled for out and inout
   std::vector<double> got;     // what the op left
+
+  int64_t extent()
+      const {  // bytes from the first element to the end of the last, padding between rows included
+    int64_t last = 0;
+    for (int i = 0; i < tensor.shape.rank; i++) last += (tensor.shape[i] - 1) * tensor.stride[size_t(i)];
+    return tensor.numel() > 0 ? (last + 1) * size_of(tensor.dtype) : 0;
+  }
 };
 
 class Operands {

@@ -1,7 +1,7 @@
 // embedding: y (+)= table[ids]. embedding_backward: dtable (+)= scatter of dy by ids.
 // Keys: n ids, v rows of the table, c columns, accumulate, dtype, out = type of dtable; whole = rows of a
 // table that this one is a part of, from row `first` on (v when absent). Low ids come more often, as frequent
-// tokens do.
+// tokens do; common: the share of one more id.
 #include <algorithm>
 
 #include "base/rng.h"
@@ -12,8 +12,10 @@ namespace {
 
 Tensor skewed_ids(Builder& b, int64_t n, int64_t v) {
   uint64_t key = rng_key(uint64_t(b.problem.size("seed", 1)), 0, "ids");
+  const double common = b.problem.number("common", 0);
   return b.dense(Role::in, "ids", {n}, DType::i32, [=](int64_t i) {
     double u = uniform(key, uint64_t(i));
+    if (u < common) return double(v / 3);
     return double(int64_t(double(v) * u * u));
   });
 }

@@ -75,6 +75,7 @@ Instance::Instance(const CaseEntry& entry, const Problem& problem, Device& devic
                    Draws draws)
     : case_(entry.make()),
       device_(device),
+      draws_(draws),
       slab_size_(slab_bytes(*case_, problem)),
       scratch_limit_((scratch + Arena::kAlign - 1) / Arena::kAlign * Arena::kAlign),
       scratch_size_(kScratchBegins + scratch + kScratchGuard),
@@ -83,14 +84,10 @@ Instance::Instance(const CaseEntry& entry, const Problem& problem, Device& devic
       builder_(problem, slab_),
       arena_(scratch_ + kScratchBegins, scratch_limit_) {
   case_->build(builder_);
-  if (!device.has_data()) return;
+  if (!device.has_data() || draws == Draws::repeated) return;
   initial_.assign(size_t(slab_size_), kPoison);
   for (size_t k = 0; k < operands().list.size(); k++) {
     Operand& o = operands().list[k];
-    if (draws == Draws::repeated) {
-      if (o.role != Role::out) put_repeated(o.tensor, builder_.fills()[k]);
-      continue;
-    }
     o.before.assign(size_t(o.tensor.numel()), std::numeric_limits<double>::quiet_NaN());
     if (o.role == Role::out) continue;
     std::byte* image = initial_.data() + (o.tensor.data - slab_);
@@ -101,21 +98,25 @@ Instance::Instance(const CaseEntry& entry, const Problem& problem, Device& devic
   }
 }
 
-void Instance::put_repeated(const Tensor& t, const Builder::Fill& fill) {
-  constexpr int64_t kDrawn = 1 << 16;
+// The first values are drawn and uploaded, and copied on the device until the operand is full, padding
+// included.
+void Instance::put_repeated(const Operand& o, const Builder::Fill& fill) {
+  constexpr int64_t kDrawn = 65521;  // a prime: rows of a power of two elements are not alike
+  const Tensor& t = o.tensor;
   const bool floats =
       t.dtype == DType::f64 || t.dtype == DType::f32 || t.dtype == DType::bf16 || t.dtype == DType::f16;
-  const int64_t n = t.numel(), size = size_of(t.dtype), drawn = floats ? std::min(n, kDrawn) : n;
+  require(floats || t.contiguous(), "integers with padding");
+  const int64_t size = size_of(t.dtype), n = o.extent() / size, drawn = floats ? std::min(n, kDrawn) : n;
+  if (n == 0) return;
   std::vector<std::byte> values(size_t(drawn * size));
   for (int64_t i = 0; i < drawn; i++) put(values.data() + i * size, t.dtype, fill(i));
-  std::byte* image = initial_.data() + (t.data - slab_);
-  if (t.contiguous()) {
-    for (int64_t at = 0; at < n; at += drawn)
-      std::memcpy(image + at * size, values.data(), size_t(std::min(drawn, n - at) * size));
-  } else {
-    for_each_element(t, [&](int64_t i, int64_t offset) {
-      std::memcpy(image + offset, values.data() + i % drawn * size, size_t(size));
-    });
+  auto bytes = [&](int64_t from, int64_t count) {
+    return Tensor(t.data + from * size, {count * size}, DType::u8);
+  };
+  device_.upload(bytes(0, drawn), values.data());
+  for (int64_t at = drawn; at < n; at *= 2) {
+    device_.copy(bytes(at, std::min(at, n - at)), bytes(0, std::min(at, n - at)), {});
+    device_.sync({});
   }
 }
 
@@ -133,6 +134,11 @@ Instance::~Instance() {
 
 void Instance::reset() {
   if (!device_.has_data()) return;
+  if (draws_ == Draws::repeated) {
+    for (size_t k = 0; k < operands().list.size(); k++)
+      if (operands().list[k].role != Role::out) put_repeated(operands().list[k], builder_.fills()[k]);
+    return;
+  }
   device_.upload(slab(), initial_.data());
   scratch_left_.assign(size_t(scratch_size_), kPoison);
   device_.upload(guarded_scratch(), scratch_left_.data());

@@ -5,14 +5,15 @@
 
 namespace trireme::harness {
 
-// Of floats: every value drawn, or some thousands that come again, for times alone: a GPU's operands have
-// hundreds of millions, and drawing takes 50 ns.
+// Floats: every value drawn, or 65,521 values repeated, for times alone. A GPU's operands have billions, drawing takes
+// 50 ns each, and their image on the host would take gigabytes.
 enum class Draws { all, repeated };
 
 class Instance {
  public:
   // scratch: bytes that the op's scratch may take (what meta booked), with a guard behind them. repeated:
-  // Operand::before stays empty.
+  // Operand::before stays empty, outputs and padding are not poisoned, and fetch() and trespass() are not
+  // there.
   Instance(const CaseEntry&, const Problem&, Device&, int64_t scratch, Draws = Draws::all);
   Instance(const Instance&) = delete;
   ~Instance();
@@ -35,12 +36,13 @@ class Instance {
 
  private:
   static int64_t slab_bytes(Case&, const Problem&);
-  void put_repeated(const Tensor&, const Builder::Fill&);
+  void put_repeated(const Operand&, const Builder::Fill&);
   Tensor slab() const { return Tensor(slab_, {slab_size_}, DType::u8); }
   Tensor guarded_scratch() const { return Tensor(scratch_, {scratch_size_}, DType::u8); }
 
   std::unique_ptr<Case> case_;
   Device& device_;
+  Draws draws_;
   int64_t slab_size_, scratch_limit_, scratch_size_;
   std::byte *slab_, *scratch_;
   Builder builder_;

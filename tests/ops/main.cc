@@ -25,7 +25,8 @@ int main(int argc, char** argv) {
   app.add_option("--threads", options.threads, "thread counts, comma separated")
       ->delimiter(',')
       ->capture_default_str();
-  app.add_option("--problems", options.problems, "folder of problem files")->capture_default_str();
+  app.add_option("--problems", options.problems, "folder of <op>.txt, or one file of any ops")
+      ->capture_default_str();
   app.add_flag("--verbose", options.verbose, "print every output's distance");
   app.require_subcommand(1)->fallthrough();
   app.add_subcommand("test", "against a naive double-precision reference; bits, fences, scratch");
@@ -33,6 +34,7 @@ int main(int argc, char** argv) {
   app.add_subcommand("perf", "GFLOP/s, GB/s and the ratio to what the machine can do; medians")
       ->add_flag("--in-turn", options.in_turn,
                  "lines take turns, launch by launch, each beside the first in the same minute");
+  app.add_subcommand("plan", "memory and work of each line; nothing runs");
   app.add_subcommand("support", "what the device takes");
   try {
     app.parse(argc, argv);
@@ -44,6 +46,7 @@ int main(int argc, char** argv) {
     int failures = mode == "test"   ? run_test(options)
                    : mode == "grad" ? run_grad(options)
                    : mode == "perf" ? run_perf(options)
+                   : mode == "plan" ? run_plan(options)
                                     : run_support(options);
     return failures > 0 ? 1 : 0;
   } catch (const trireme::Error& e) {

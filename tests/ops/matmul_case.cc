@@ -1,6 +1,6 @@
 // matmul: c (+)= op(a) op(b) + bias + residual. Keys: m n k, trans_a trans_b bias residual accumulate (0 or
 // 1), dtype = type of a, b and bias, out = type of c (dtype's when absent), inplace=1: the residual is c
-// itself.
+// itself; lda, ldc = elements between rows of a and of c, residual included (else their columns + pad).
 #include "cases.h"
 
 namespace trireme::harness {
@@ -17,11 +17,14 @@ class MatmulCase final : public CaseOf<MatmulArgs> {
     args = {};
     args.trans_a = p.flag("trans_a"), args.trans_b = p.flag("trans_b"),
     args.accumulate = p.flag("accumulate");
-    args.a = b.matrix(Role::in, "a", args.trans_a ? Shape{k_, m_} : Shape{m_, k_}, type);
+    auto rows = [&](Role role, const char* name, const Shape& shape, DType t, const char* key) {
+      return p.has(key) ? b.strided(role, name, shape, {p.size(key), 1}, t) : b.matrix(role, name, shape, t);
+    };
+    args.a = rows(Role::in, "a", args.trans_a ? Shape{k_, m_} : Shape{m_, k_}, type, "lda");
     args.b = b.matrix(Role::in, "b", args.trans_b ? Shape{n_, k_} : Shape{k_, n_}, type);
-    args.c = b.matrix(args.accumulate || inplace_ ? Role::inout : Role::out, "c", {m_, n_}, out);
+    args.c = rows(args.accumulate || inplace_ ? Role::inout : Role::out, "c", {m_, n_}, out, "ldc");
     if (p.flag("bias")) args.bias = b.dense(Role::in, "bias", {n_}, type);
-    if (residual) args.residual = inplace_ ? args.c : b.matrix(Role::in, "residual", {m_, n_}, out);
+    if (residual) args.residual = inplace_ ? args.c : rows(Role::in, "residual", {m_, n_}, out, "ldc");
     if (p.is_for("grad")) b.dense(Role::in, "variable", {m_, n_}, DType::f32);  // x of dx, w of dw
   }
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include "base/timed.h"
 #include "device/cpu/peak.h"
@@ -12,14 +13,13 @@ struct Seconds {
   double median, best;
 };
 
-// Of a launch: at least 5 launches and half a second, after two to warm up. `together` of them are waited for
-// at once, where waiting would cost more than a launch.
-Seconds time_launches(Instance& run, int together) {
+// Seconds per launch. Launches twice to warm up, then at least 5 times and `shortest` seconds. Waits once for
+// `together` launches, for on a GPU a wait would cost more than a launch.
+Seconds time_launches(Instance& run, int together, double shortest) {
   constexpr size_t kLeast = 5;
-  constexpr double kLong = 0.5;
   run.launch(), run.launch(), run.finish();
   std::vector<double> times;
-  for (double begin = now_s(); times.size() < kLeast || now_s() - begin < kLong;) {
+  for (double begin = now_s(); times.size() < kLeast || now_s() - begin < shortest;) {
     double t = now_s();
     for (int i = 0; i < together; i++) run.launch();
     run.finish();
@@ -27,6 +27,31 @@ Seconds time_launches(Instance& run, int together) {
   }
   std::sort(times.begin(), times.end());
   return {times[times.size() / 2], times[0]};
+}
+
+// Ops bound by arithmetic; all others are bound by memory.
+bool has_products(std::string_view op) {
+  return op.find("matmul") != op.npos || op.starts_with("attention");
+}
+
+// Bytes per second that a copy between two buffers reads and writes, best of five: what memory-bound ops
+// are compared with.
+double copy_rate(Device& device, int64_t bytes) {
+  constexpr int kTogether = 4;
+  std::byte* memory = device.reserve(2 * bytes);
+  const Tensor from(memory, {bytes}, DType::u8), to(memory + bytes, {bytes}, DType::u8);
+  const std::vector<std::byte> zeros(size_t(std::min<int64_t>(bytes, 1 << 20)));
+  for (int64_t at = 0; at < bytes; at += int64_t(zeros.size()))
+    device.upload(from.narrow(0, at, std::min(bytes - at, int64_t(zeros.size()))), zeros.data());
+  double best = HUGE_VAL;
+  for (int i = 0; i < 6; i++) {  // one to warm up
+    const double begin = now_s();
+    for (int k = 0; k < kTogether; k++) device.copy(to, from, {});
+    device.sync({});
+    if (i > 0) best = std::min(best, (now_s() - begin) / kTogether);
+  }
+  device.release(memory, 2 * bytes);
+  return 2 * double(bytes) / best;
 }
 
 // What the machine can do at best, measured in the same minute (clocks and neighbours move by the hour).
@@ -38,8 +63,7 @@ struct Ceiling {
   // The roofline's time: arithmetic at the type's peak or each operand moved once, whichever takes longer.
   // Only matrix products, of codes in any type, and attention have bf16 arithmetic; others compute in f32.
   double seconds(std::string_view op, DType type, const Cost& c) const {
-    const bool dots = op.find("matmul") != op.npos || op.starts_with("attention");
-    const bool of_bf16 = dots && (type == DType::bf16 || op == "fp8_matmul");
+    const bool of_bf16 = has_products(op) && (type == DType::bf16 || op == "fp8_matmul");
     double peak = of_bf16 && bf16 > 0 ? bf16 : type == DType::f64 ? f32 / 2 : f32;
     return std::max(c.flops / peak, double(c.bytes_read + c.bytes_written) / memory);
   }
@@ -85,22 +109,28 @@ void perf_in_turn(const Options& options, int threads) {
   }
 }
 
-// On a GPU, whose ceilings are the vendor's. Returns how many lines another kernel took than was asked for.
+// On a GPU: products in TFLOP/s, whose ceilings are the vendor's, and other ops as a share of what a copy
+// moves. Returns the number of lines that another kernel took than the one requested.
 int perf_on_gpu(const Options& options) {
   constexpr int kTogether = 20;
   int failures = 0;
   std::string_view kernel;
   auto device = make_harness_device(options.device, {}, &kernel);
-  fmt::print("device {}\n{:>10} {:>10} {:>10} {:>9} {:>8}  problem\n", device->name(), "median ms", "best ms",
-             "GFLOP/s", "GB/s", "kernel");
+  const bool emulated = options.device.find("emulated") != std::string::npos;
+  const double copied = copy_rate(*device, emulated ? 1 << 20 : 1 << 30);
+  fmt::print("device {}; a copy moves {:.1f} GB/s\n{:>10} {:>10} {:>10} {:>9} {:>16} {:>8}  problem\n",
+             device->name(), copied * 1e-9, "median ms", "best ms", "GFLOP/s", "GB/s", "", "kernel");
   for_each_problem(options, "perf", [&](const CaseEntry& entry, const ProblemFile&, const Problem& p) {
     Instance run(entry, p, *device, planned_scratch(entry, p, options.device, 1), Draws::repeated);
     run.reset();
     kernel = {};
-    auto [s, best] = time_launches(run, kTogether);
+    auto [s, best] = time_launches(run, kTogether, 0.2);
     Cost c = run.the_case().expense();
-    fmt::print("{:10.4f} {:10.4f} {:10.1f} {:9.1f} {:>8}  {}\n", s * 1e3, best * 1e3, c.flops / s * 1e-9,
-               double(c.bytes_read + c.bytes_written) / s * 1e-9, kernel, p.line);
+    const double rate = double(c.bytes_read + c.bytes_written) / s;
+    const std::string main = has_products(entry.op) ? fmt::format("{:.1f} TFLOP/s", c.flops / s * 1e-12)
+                                                    : fmt::format("{:.1f} % of copy", 100 * rate / copied);
+    fmt::print("{:10.4f} {:10.4f} {:10.1f} {:9.1f} {:>16} {:>8}  {}\n", s * 1e3, best * 1e3,
+               c.flops / s * 1e-9, rate * 1e-9, main, kernel, p.line);
     const std::string_view asked = kernel_asked_for(options.device, entry.op, p);
     if (asked.empty() || kernel == asked) return;
     fmt::print("FAIL {} ({}): kernel {} was asked for, and {} took it\n", p.line, p.place, asked, kernel);
@@ -130,7 +160,7 @@ int run_perf(const Options& options) {
     for_each_problem(options, "perf", [&](const CaseEntry& entry, const ProblemFile&, const Problem& p) {
       Instance run(entry, p, *device, planned_scratch(entry, p, options.device, threads), Draws::repeated);
       run.reset();
-      auto [s, best] = time_launches(run, 1);
+      auto [s, best] = time_launches(run, 1, 0.5);
       Cost c = run.the_case().expense();
       double bytes = double(c.bytes_read + c.bytes_written);
       double roof = ceiling.seconds(entry.op, p.dtype(), c);

@@ -13,7 +13,7 @@ struct Options {
   std::string filter;               // only problem lines that contain this
   int one_of = 1;                   // every so manieth of an op's lines
   std::vector<int> threads = {1};
-  fs::path problems;  // folder of <op>.txt
+  fs::path problems;  // folder of <op>.txt, or one file of any ops
   bool verbose = false;
   bool in_turn = false;  // perf: the lines take turns, launch by launch
 };
@@ -32,6 +32,10 @@ std::unique_ptr<Device> make_meta_of(std::string_view name, int threads);
 int run_test(const Options&);  // against the double-precision reference; bits; fences; scratch against meta
 int run_grad(const Options&);  // finite differences
 int run_perf(const Options&);  // medians, and their ratio to what the machine can do
+// Builds and books every line of every .txt file of the folder, or of the one file, on meta. Prints the
+// memory and work of each line. Throws bad_request at a line that does not parse or that an op's check
+// rejects.
+int run_plan(const Options&);
 int run_support(const Options&);  // which ops and types the device takes
 
 // Calls f(entry, file, problem) for each problem line of the chosen ops that is for `mode` ("" = any). An op

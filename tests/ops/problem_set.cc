@@ -1,6 +1,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 
 #include "device/cuda/cuda_device.h"
 #include "emulated_device.h"
@@ -52,23 +53,46 @@ std::unique_ptr<Device> make_meta_of(std::string_view name, int threads) {
                               .sm90_attention = on_sm90(name)});
 }
 
+namespace {
+
+const CaseEntry& entry_of(const Problem& p) {
+  for (const CaseEntry& e : all_cases())
+    if (e.op == p.op) return e;
+  bad_request("{}: '{}' is no op", p.place, p.op);
+}
+
+bool is_chosen(const Options& options, std::string_view op) {
+  auto has = [op](const std::vector<std::string>& ops) { return std::ranges::find(ops, op) != ops.end(); };
+  return (options.ops.empty() || has(options.ops)) && !has(options.except);
+}
+
+}  // namespace
+
 void for_each_problem(const Options& options, std::string_view mode, const ProblemVisitor& visit) {
   refuse_missing_cases();
   int visited = 0;
-  for (const CaseEntry& entry : all_cases()) {
-    if (!options.ops.empty() && std::ranges::find(options.ops, entry.op) == options.ops.end()) continue;
-    if (std::ranges::find(options.except, entry.op) != options.except.end()) continue;
-    ProblemFile file(options.problems / (std::string(entry.op) + ".txt"), options.device);
-    int met = 0;
+  std::map<std::string_view, int> met;  // lines by op
+  // only: the op that the file is of, or null.
+  auto visit_file = [&](const fs::path& path, const CaseEntry* only) {
+    ProblemFile file(path, options.device);
     for (const Problem& p : file.problems()) {
-      if (p.op != entry.op)
-        bad_request("{}: the line is of op '{}', the file of '{}'", p.place, p.op, entry.op);
+      if (only && p.op != only->op)
+        bad_request("{}: the line is of op '{}', the file of '{}'", p.place, p.op, only->op);
+      const CaseEntry& entry = only ? *only : entry_of(p);
+      if (!is_chosen(options, entry.op)) continue;
       if (!mode.empty() && !p.is_for(mode)) continue;
       if (p.line.find(options.filter) == std::string::npos) continue;
-      if (met++ % options.one_of != 0) continue;
+      if (met[entry.op]++ % options.one_of != 0) continue;
       visit(entry, file, p);
       visited++;
     }
+  };
+  if (fs::is_regular_file(options.problems)) {
+    visit_file(options.problems, nullptr);
+  } else {
+    for (const CaseEntry& entry : all_cases())
+      if (is_chosen(options, entry.op))
+        visit_file(options.problems / (std::string(entry.op) + ".txt"), &entry);
   }
   if (visited == 0)
     bad_request("no problem line is for mode '{}' with --op '{}' and --filter '{}'", mode,

@@ -23,6 +23,7 @@ struct IndexCheck {
 
 struct CudaContext {
   int device = 0, multiprocessors = 1, major = 0, minor = 0;
+  int64_t shared_bytes = 0;     // shared memory of a multiprocessor
   std::string gpu;              // its name: "NVIDIA H100 80GB HBM3"
   bool deterministic = true;    // no choice of an algorithm depends on a clock
   bool sm90_attention = false;  // attention_sm90*.cu take what they can, which until they have run is a trial

@@ -340,6 +340,7 @@ class CudaDevice final : public Device {
     TRIREME_CUDA_CALL(cudaSetDevice(ctx_.device));
     ctx_.gpu = p.name;
     ctx_.multiprocessors = p.multiProcessorCount, ctx_.major = p.major, ctx_.minor = p.minor;
+    ctx_.shared_bytes = int64_t(p.sharedMemPerMultiprocessor);
     compute_ = make_stream();
     const int64_t bytes = CudaContext::kIndexSlots * int64_t(sizeof(uint64_t));
     slots_ = reserve(bytes);

@@ -4,13 +4,14 @@
 // Forward, a block a row: mean (LayerNorm), then the sum of squared deviations in a second pass, then y.
 // Backward, with h = (x - mean) * rstd and g = dy * weight:
 //   dx = rstd * (g - mean(g) - h * mean(g * h)) [+ add]      RMSNorm: without mean and mean(g)
-//   dweight = sum over rows of dy * h,  dbias = sum over rows of dy
-// dweight and dbias first, for dx may be dy: a thread a column sums the rows of a block (cpu/partials.h's
-// RowBlocks, a function of N alone) into scratch, a second launch adds the blocks in order. Rows' sums are
-// fixed trees: the same bits every time. f32 between load and store. Traffic with T = bf16: forward 4 B an
-// element (the second and third pass of a row read caches), backward 10 B, or 12 with `add`.
-#include "device/cuda/partials.cuh"
-#include "device/cuda/reduce.cuh"
+//   dweight = sum over rows of dy * h,  dbias = sum over rows of dy.
+// dweight and dbias first, for dx may be dy: sums down the columns (columns.cuh) into scratch. A second
+// launch adds the blocks of rows in order. Rows' sums are fixed trees: the same bits every time. f32 between
+// load and store. Traffic with T = bf16: forward 4 B an element (the second and third pass of a row read
+// caches), backward 10 B, or 12 with `add`.
+#include <algorithm>
+
+#include "device/cuda/columns.cuh"
 
 namespace trireme::cuda {
 namespace {
@@ -123,24 +124,40 @@ __global__ void __launch_bounds__(512) norm_backward(NormBackward<T> a) {
   });
 }
 
-// Column c of the rows of block blockIdx.y: dweight, and behind the padded columns dbias.
-template <bool centered, class T>
-__global__ void __launch_bounds__(kColumnThreads)
-    norm_columns(NormBackward<T> a, int64_t block_rows, int64_t padded, float* partial) {
-  const int64_t c = int64_t(blockIdx.x) * kColumnThreads + threadIdx.x;
-  if (c >= a.cols) return;
-  const int64_t begin = int64_t(blockIdx.y) * block_rows,
-                end = begin + block_rows < a.rows ? begin + block_rows : a.rows;
-  float dweight = 0, dbias = 0;
-  for (int64_t row = begin; row < end; row++) {
-    const float d = widen(a.dy.row(row).data[c]), v = widen(a.x.row(row).data[c]);
-    dweight = fmaf(d, (v - (centered ? a.mean[row] : 0.0f)) * a.rstd[row], dweight);
-    if constexpr (centered) dbias += d;
+// dweight of some columns, and with a mean dbias.
+template <bool centered, class T, int width>
+struct NormColumns {
+  static constexpr int kWidth = width, kSums = centered ? 2 : 1, kAtOnce = 4;
+  HeadRows<const T> dy, x;
+  const float *mean, *rstd;
+
+  struct Row {
+    Piece<T, width> dy, x;
+    float mean, rstd;
+  };
+  struct Walk {
+    RowWalk<T, 2> rows;
+    const float *mean, *rstd;
+    __device__ __forceinline__ Walk(const NormColumns& f, int64_t row, int64_t c)
+        : rows({f.dy, f.x}, row, c), mean(centered ? f.mean + row : nullptr), rstd(f.rstd + row) {}
+    __device__ __forceinline__ Row next() {
+      const T* at[2];
+      rows.next(at);
+      Row r{Piece<T, width>::load(at[0]), Piece<T, width>::load(at[1]), 0.0f, *rstd};
+      if constexpr (centered) r.mean = *mean, mean += kRowStride;
+      rstd += kRowStride;
+      return r;
+    }
+  };
+  static __device__ __forceinline__ void add(const Row& r, float (&s)[kSums][width]) {
+#pragma unroll
+    for (int i = 0; i < width; i++) {
+      const float d = widen(r.dy.t[i]);
+      s[0][i] = fmaf(d, (widen(r.x.t[i]) - r.mean) * r.rstd, s[0][i]);
+      if constexpr (centered) s[1][i] += d;
+    }
   }
-  float* out = partial + int64_t(blockIdx.y) * padded * (centered ? 2 : 1);
-  out[c] = dweight;
-  if constexpr (centered) out[padded + c] = dbias;
-}
+};
 
 template <class Args>
 inline constexpr bool kCentered = requires(const Args& a) {
@@ -180,12 +197,15 @@ void launch_backward(const Args& a, const Tensor& scratch, cudaStream_t stream) 
     if constexpr (centered) b.mean = a.mean.template as<float>();
     const RowBlocks blocks(b.rows, b.cols);
     float* partial = reinterpret_cast<float*>(scratch.data);
-    const int64_t width = blocks.padded * (centered ? 2 : 1);
-    run_blocks(norm_columns<centered, T>, Grid(ceil_div(b.cols, kColumnThreads), blocks.blocks),
-               kColumnThreads, 0, stream, b, blocks.block_rows, blocks.padded, partial);
-    add_partials({partial, blocks.blocks, width, false}, a.dweight, stream);
+    run_sum_down<T>(b.dy.whole && b.x.whole, std::max(b.dy.stride, b.x.stride), b.rows, b.cols, partial,
+                    stream, [&]<int width>(std::integral_constant<int, width>) {
+                      return NormColumns<centered, T, width>{b.dy, b.x, b.mean, b.rstd};
+                    });
+    const PartialRows sums{partial, blocks.blocks, blocks.padded * (centered ? 2 : 1), blocks.padded, false};
     if constexpr (centered)
-      add_partials({partial + blocks.padded, blocks.blocks, width, false}, a.dbias, stream);
+      add_partials(sums, a.dweight, a.dbias, stream);
+    else
+      add_partials(sums, a.dweight, {}, stream);
     run_blocks(norm_backward<centered, T>, b.rows, row_threads(b.cols), 0, stream, b);
   });
 }

@@ -1,6 +1,7 @@
 // Scratch of operations on CUDA: functions of shapes and types alone. Operations that are not here have
 // theirs beside them.
 #include "device/cpu/partials.h"
+#include "device/cuda/embedding_pieces.h"
 #include "device/cuda/launches.h"
 
 namespace trireme::cuda {
@@ -17,9 +18,10 @@ int64_t cuda_scratch(const RmsNormBackwardArgs& a) {
 int64_t cuda_scratch(const ColumnSumArgs& a) {
   return RowBlocks(a.dy.shape[0], a.dy.shape[1]).scratch_bytes(1);
 }
-// Where each table row's list begins, and the lists.
+// Sums of pieces of long lists, where each table row's list begins, and the lists.
 int64_t cuda_scratch(const EmbeddingBackwardArgs& a) {
-  return (a.dtable.shape[0] + 1 + a.ids.numel()) * int64_t(sizeof(int32_t));
+  const int64_t sums = embedding_pieces(a.ids.numel()) * padded_columns(a.dtable.shape[1]);
+  return sums * int64_t(sizeof(float)) + (a.dtable.shape[0] + 1 + a.ids.numel()) * int64_t(sizeof(int32_t));
 }
 // Rows of each expert.
 int64_t cuda_scratch(const RouteOrderArgs& a) {

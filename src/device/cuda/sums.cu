@@ -1,39 +1,60 @@
 // Sums that end in few numbers: column_sum, square_sums, count_nonfinite, and the blocks' sums of
 // partials.cuh.
 //
-// column_sum: db[C] (+)= sum over rows of dy [N, C]: a thread a column and block of rows, then the blocks in
-// order; 2 or 4 B an element. square_sums: one warp takes a block of 4,096 elements, lane l the elements l, l
-// + 32,
-// ... in double, and the 32 sums are added in order: bit for bit the CPU's; squares of f32 are exact in
+// column_sum: db[C] (+)= sum over rows of dy [N, C] (columns.cuh), then the blocks of rows in order; reads 2
+// or 4 B an element. square_sums: one warp takes a block of 4,096 elements, lane l the elements l, l + 32,
+// ... in double. The 32 sums are added in order: bit for bit the CPU's; squares of f32 are exact in
 // double. count_nonfinite: integers, added in any order.
-#include "device/cuda/partials.cuh"
-#include "device/cuda/reduce.cuh"
+#include "device/cuda/columns.cuh"
 #include "device/cuda/strided.cuh"
 #include "mesh/shard.h"
 
 namespace trireme::cuda {
 namespace {
 
-template <class T>
-__global__ void __launch_bounds__(kColumnThreads)
-    sum_columns(Rows<const T> dy, int64_t rows, int64_t cols, int64_t block_rows, int64_t padded,
-                float* partial) {
-  const int64_t c = int64_t(blockIdx.x) * kColumnThreads + threadIdx.x;
-  if (c >= cols) return;
-  const int64_t begin = int64_t(blockIdx.y) * block_rows,
-                end = begin + block_rows < rows ? begin + block_rows : rows;
-  float s = 0;
-  for (int64_t row = begin; row < end; row++) s += widen(dy.at(row)[c]);
-  partial[int64_t(blockIdx.y) * padded + c] = s;
-}
+template <class T, int width>
+struct ColumnOfDy {
+  static constexpr int kWidth = width, kSums = 1, kAtOnce = 8;
+  HeadRows<const T> dy;
 
+  using Row = Piece<T, width>;
+  struct Walk {
+    RowWalk<T, 1> rows;
+    __device__ __forceinline__ Walk(const ColumnOfDy& f, int64_t row, int64_t c) : rows({f.dy}, row, c) {}
+    __device__ __forceinline__ Row next() {
+      const T* at[1];
+      rows.next(at);
+      return Row::load(at[0]);
+    }
+  };
+  static __device__ __forceinline__ void add(const Row& r, float (&s)[kSums][width]) {
+#pragma unroll
+    for (int i = 0; i < width; i++) s[0][i] += widen(r.t[i]);
+  }
+};
+
+// blockIdx.y: which sum. The loads of 16 blocks' sums are issued before the first is added.
+constexpr int kAddThreads = 128;
 template <class T>
-__global__ void __launch_bounds__(kColumnThreads) add_blocks(PartialRows p, T* out, int64_t cols) {
-  const int64_t c = int64_t(blockIdx.x) * kColumnThreads + threadIdx.x;
+__global__ void __launch_bounds__(kAddThreads)
+    add_blocks(PartialRows p, T* out, T* second_out, int64_t cols) {
+  constexpr int at_once = 16;
+  const int64_t c = int64_t(blockIdx.x) * kAddThreads + threadIdx.x;
   if (c >= cols) return;
+  const float* from = p.data + int64_t(blockIdx.y) * p.second + c;
+  T* to = (blockIdx.y ? second_out : out) + c;
   float s = 0;
-  for (int64_t b = 0; b < p.blocks; b++) s += p.data[b * p.stride + c];
-  out[c] = narrow<T>(p.accumulate ? widen(out[c]) + s : s);
+  int left = int(p.blocks);
+  for (; left >= at_once; left -= at_once) {
+    float v[at_once];
+#pragma unroll
+    for (int k = 0; k < at_once; k++) v[k] = from[k * p.stride];
+#pragma unroll
+    for (int k = 0; k < at_once; k++) s += v[k];
+    from += at_once * p.stride;
+  }
+  for (; left > 0; left--, from += p.stride) s += *from;
+  *to = narrow<T>(p.accumulate ? widen(*to) + s : s);
 }
 
 constexpr int kSquareWarps = 8;  // of a block
@@ -75,10 +96,11 @@ void count_as(const CountNonfiniteArgs& p, U exponent, CudaContext& ctx, cudaStr
 
 }  // namespace
 
-void add_partials(const PartialRows& p, const Tensor& out, cudaStream_t stream) {
+void add_partials(const PartialRows& p, const Tensor& out, const Tensor& second_out, cudaStream_t stream) {
+  require(!second_out || second_out.dtype == out.dtype, "two sums of different types");
   by_type(out.dtype, [&]<class T>(T) {
-    run_blocks(add_blocks<T>, ceil_div(out.numel(), kColumnThreads), kColumnThreads, 0, stream, p,
-               out.as<T>(), out.numel());
+    run_blocks(add_blocks<T>, Grid(ceil_div(out.numel(), kAddThreads), second_out ? 2 : 1), kAddThreads, 0,
+               stream, p, out.as<T>(), second_out ? second_out.as<T>() : nullptr, out.numel());
   });
 }
 
@@ -87,10 +109,11 @@ void cuda_launch(const ColumnSumArgs& a, const Tensor& scratch, CudaContext&, cu
   const RowBlocks blocks(rows, cols);
   float* partial = reinterpret_cast<float*>(scratch.data);
   by_type(a.dy.dtype, [&]<class T>(T) {
-    run_blocks(sum_columns<T>, Grid(ceil_div(cols, kColumnThreads), blocks.blocks), kColumnThreads, 0, stream,
-               rows_of<const T>(a.dy), rows, cols, blocks.block_rows, blocks.padded, partial);
+    const auto dy = head_rows_of<const T>(a.dy);
+    run_sum_down<T>(dy.whole, dy.stride, rows, cols, partial, stream,
+                    [&]<int width>(std::integral_constant<int, width>) { return ColumnOfDy<T, width>{dy}; });
   });
-  add_partials({partial, blocks.blocks, blocks.padded, a.accumulate}, a.db, stream);
+  add_partials({partial, blocks.blocks, blocks.padded, 0, a.accumulate}, a.db, {}, stream);
 }
 
 void cuda_launch(const SquareSumsArgs& p, const Tensor&, CudaContext&, cudaStream_t stream) {
