@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "device/device.h"
+#include "plan/cluster_device.h"
 #include "spec/toml.h"
 
 namespace trireme::cli {
@@ -91,7 +92,7 @@ bool take_layout_of_before(RunSpec& run, const AutoWish& wish) {
 // A run starts on the device that is here; a plan is of the cluster that the file names.
 Facts facts_of(const RunSpec& run, bool goes_on) {
   if (!goes_on && !run.cluster.file.empty())
-    return {.native_bf16 = load_cluster(run.cluster.file).peak.bf16 > 0};
+    return {.native_bf16 = cluster_called(run.cluster.file, run.world()).peak.bf16 > 0};
   if (!goes_on && run.train.device == "cuda") return {.native_bf16 = cluster_of(run).peak.bf16 > 0};
   return {.native_bf16 = make_device(run.train.device)->native(DType::bf16)};
 }

@@ -10,6 +10,7 @@
 #include "device/cpu/cpu_device.h"
 #include "device/cpu/peak.h"
 #include "device/device.h"
+#include "plan/cluster_device.h"
 #include "plan/speeds.h"
 #include "spec/nearest.h"
 #include "spec/notes.h"
@@ -232,7 +233,7 @@ ClusterSpec found_gpus(const RunSpec& run) {
 
 // Threads of one process share the processors that it may use; of several, each may have some of its own.
 ClusterSpec cluster_of(const RunSpec& run, const Measuring& how) {
-  if (!run.cluster.file.empty()) return as_met(run, load_cluster(run.cluster.file));
+  if (!run.cluster.file.empty()) return as_met(run, cluster_called(run.cluster.file, run.world()));
   if (run.train.device == "cuda") return found_gpus(run);
   const ClusterSpec c = this_machine(run, how);
   return run.train.comm == "thread" ? part_of(c, run.world(), rank_threads_of(run), threads_of(RunSpec()))

@@ -19,6 +19,7 @@
 #include "plan/search.h"
 #include "plan/search_flip.h"
 #include "plan/search_sweep.h"
+#include "plan/searched_step.h"
 
 namespace trireme::cli {
 namespace {
@@ -78,19 +79,11 @@ void set_model(SearchRequest& q, const PlanSubject& subject, const std::optional
   q.model.finish(q.seq);
 }
 
-// A run file's types: of products, of gradients in memory and on the wire (spec's resolve()).
-void set_types(SearchRequest& q, const PrecisionSpec& p, std::string_view asked) {
-  const bool half = p.compute == "auto" || p.compute == "bf16";
-  if (p.compute == "fp8") {
-    if (q.figures.fp8 <= 0)
-      bad_request("{}: precision.compute = \"fp8\": {} has no fp8; give --set precision.compute=bf16", asked,
-                  q.device);
-    q.numbers = NumberType::fp8;
-  }
-  if (p.fp8 != "none" && q.figures.fp8 > 0) q.numbers = NumberType::fp8;  // else emulated, at bf16's peak
-  q.grad_bytes = p.reduce == "bf16" || (p.reduce == "auto" && half) ? 2 : 4;
-  if (p.grads == "bf16") q.grad_stored = 2;
-  if (p.grads == "f32" || (p.grads == "auto" && !half)) q.grad_stored = 4;
+// Refuses number types that the device does not have.
+void refuse_types(const SearchRequest& q, const PrecisionSpec& p, std::string_view asked) {
+  if (p.compute == "fp8" && q.figures.fp8 <= 0)
+    bad_request("{}: precision.compute = \"fp8\": {} has no fp8; give --set precision.compute=bf16", asked,
+                q.device);
 }
 
 // A run file is the model.
@@ -103,35 +96,38 @@ void refuse_two_models(const PlanSubject& s) {
     if (given) bad_request("{}: RUN is a model already; give one of the two", name);
 }
 
-// What a run file says beside a layout that was found: the model, where none is a run file yet; and the sums
-// that the prices are of, NCCL's on GPUs, for a run's own default adds in rank order.
-std::string rest_of(const SearchRequest& q, const PlanSubject& subject, const std::optional<RunSpec>& run) {
-  if (run) return q.own && run->train.sum_order != "auto" ? "[train]\nsum_order = \"auto\"\n" : "";
-  RunSpec alone;
-  alone.model = q.model, alone.data.seq_len = q.seq;
-  if (q.numbers == NumberType::fp8) alone.precision.compute = "fp8";
-  if (!is_device_name(subject.cluster)) alone.cluster.file = subject.cluster;
-  if (q.own) alone.train.device = "cuda", alone.train.comm = "nccl", alone.train.sum_order = "auto";
-  return (is_device_name(subject.cluster) ? "# cluster.file: a file of these devices, as in configs/cluster\n"
-                                          : "") +
-         save_changed(alone);
+// Returns the cluster.file of a printed run file: a name unchanged, or the absolute path of a file.
+std::string cluster_file_of(const std::string& cluster) {
+  return is_device_name(cluster) ? cluster : fs::absolute(cluster).lexically_normal().string();
 }
 
-// Where optimizer state may wait: where the run says; else in the host's memory, or on the machine's disk,
-// which reads and writes share.
-void set_offload(SearchRequest& q, const std::optional<RunSpec>& run, const SubjectDevice& d,
-                 std::string_view cluster, std::string_view asked) {
-  const bool said = run && run->layout.offloads_state();
-  const bool own_memory = !run || run->train.device != "cpu";  // beside the host's
-  if (said ? run->layout.offload_to != "host" : d.host == 0 || !own_memory) {
-    q.disk = d.disk;
-    return;
+// The run that layouts are searched for, as a run file that is printed has it: on the devices that are
+// priced, with the sums that are priced (a run's own default adds in rank order).
+RunSpec run_of_search(const SearchRequest& q, const std::string& cluster,
+                      const std::optional<RunSpec>& given) {
+  RunSpec run = given.value_or(RunSpec());
+  run.model = q.model;
+  run.data.seq_len = q.seq;
+  run.cluster.file = cluster_file_of(cluster);
+  // This version multiplies 8-bit floats and keeps the rest in bf16.
+  if (run.precision.compute == "fp8") {
+    run.precision.compute = "bf16";
+    if (run.precision.fp8 == "none") run.precision.fp8 = "current";
   }
-  if (d.host == 0)
+  const bool own_devices = has_own_devices(cluster_called(cluster, 1));
+  if (!given || (own_devices && run.train.device == "cpu")) run.train.device = "cuda";
+  if (run.train.device == "cuda") run.train.comm = "nccl";
+  if (q.own || run.train.comm == "nccl") run.train.sum_order = "auto";
+  return run;
+}
+
+// Refuses a place for optimizer state without a bandwidth in the cluster file.
+void refuse_unknown_offload(const std::optional<RunSpec>& run, const SubjectDevice& d,
+                            std::string_view cluster, std::string_view asked) {
+  if (run && run->layout.offloads_state() && run->layout.offload_to == "host" && d.host == 0)
     bad_request(
         "{}: layout.offload_to = \"host\", and {} says nothing of host_bandwidth, which the forecast needs",
         asked, cluster);
-  q.disk = d.host, q.disk_each_way = true;
 }
 
 // devices: the most that are looked at.
@@ -142,7 +138,9 @@ void set_cluster(SearchRequest& q, const PlanSubject& subject, const std::option
   complete_figures(d, std::min(devices, int64_t(d.figures.near)), asked);  // set_sizes() looks farther
   if (!is_device_name(subject.cluster) || d.curve.empty()) q.curve = curve_text(d);
   q.device = d.name, q.figures = d.figures, q.price = d.price_per_hour, q.note = d.note;
-  set_offload(q, run, d, cluster, asked);
+  refuse_unknown_offload(run, d, cluster, asked);
+  q.run = run_of_search(q, cluster, run);
+  set_offload(q, run ? &*run : &*q.run, d);
   q.reliability.devices_per_machine = d.machine > 0 ? d.machine : int64_t(q.figures.near);
   if (d.mtbf_hours > 0) q.reliability.mtbf_device_s = d.mtbf_hours * 3600;
 }
@@ -356,14 +354,14 @@ void plan_search(const SearchOptions& o, const PlanSubject& subject, const RunRe
   set_model(q, subject, run, asked);
   const int64_t given = subject.gpus > 0 ? subject.gpus : run ? run->world() : 0;
   set_cluster(q, subject, run, o.sweep.empty() ? given : swept(o.sweep).back(), asked);
-  if (run) set_types(q, run->precision, asked);
+  if (run) refuse_types(q, run->precision, asked), run = q.run;
+  set_types(q, q.run->precision);
   set_sizes(q, o, subject);
   const PricedBy by = o.priced_by(q.device);
   q.fits = constants_of(by), q.constants = text_of(by);
   q.own = o.software.empty();
   if (q.own) q.score_fits = q.fits, q.fits = own_constants(q.fits);
   set_interval(q, !o.software.empty());
-  q.rest = rest_of(q, subject, run);
   q.by = o.by == "step" ? RankBy::step : o.by == "cost" ? RankBy::cost : RankBy::loss;
   q.best = o.best, q.memory_share = o.memory_share;
   if (price > 0) q.price = price;

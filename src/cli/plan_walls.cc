@@ -56,7 +56,9 @@ StepForecast forecast_of(PlannedRun& p) {
   return {.step_s = f.step_s,
           .mfu = f.mfu,
           .tokens = double(f.tokens),
-          .source = f.expected ? "expected, trireme plan" : "at the roof, trireme plan"};
+          .source = f.closed_form ? "closed form, as in --search"
+                    : f.expected  ? "expected, trireme plan"
+                                  : "at the roof, trireme plan"};
 }
 
 // The run's own model and layout, on --cluster or its own machine. MFU: on meta, or of a device by name,

@@ -286,18 +286,37 @@ int64_t Placement::size() const {
   return n;
 }
 
-Placement place(const ClusterSpec& cluster, int64_t ranks, int64_t stride) {
+namespace {
+
+// left: how many times the cluster would have to be as large.
+Placement spread(const ClusterSpec& cluster, int64_t ranks, int64_t stride, int64_t& left) {
   require(ranks >= 1 && stride >= 1, "a group has ranks");
   Placement p;
   std::vector<int64_t> room = {cluster.devices_per_node};
   for (const TierSpec& t : cluster.levels()) room.push_back(t.size);
-  int64_t left = ranks, apart = stride;  // units of this level between neighbours of the group
+  left = ranks;
+  int64_t apart = stride;  // units of this level between neighbours of the group
   for (int64_t r : room) {
     const int64_t here = std::min(left, std::max<int64_t>(1, r / apart));
     p.counts.push_back(here);
     left = (left + here - 1) / here;
     apart = std::max<int64_t>(1, (apart + r - 1) / r);
   }
+  return p;
+}
+
+}  // namespace
+
+Placement place_beyond(const ClusterSpec& cluster, int64_t ranks, int64_t stride) {
+  int64_t left = 1;
+  Placement p = spread(cluster, ranks, stride, left);
+  p.counts.back() *= left;
+  return p;
+}
+
+Placement place(const ClusterSpec& cluster, int64_t ranks, int64_t stride) {
+  int64_t left = 1;
+  Placement p = spread(cluster, ranks, stride, left);
   if (left > 1)
     bad_request("{} ranks, each {} from the next, are more than the {} devices of cluster {}", ranks, stride,
                 cluster.devices(), cluster.name.empty() ? "given" : cluster.name);
@@ -313,10 +332,31 @@ std::optional<double> collective_seconds(CollectiveKind kind, CollectiveWay way,
   return p->seconds() + (kind == Kind::p2p ? 0 : cluster.launch);
 }
 
+namespace {
+constexpr Way kLibraryWays[] = {Way::ring, Way::tree, Way::in_switch, Way::torus, Way::direct};
+}  // namespace
+
+double CollectiveLine::at(double bytes) const {
+  const double t = bytes * per_byte;
+  return fixed + t + 2 * std::sqrt(ramp * t);
+}
+
+std::vector<CollectiveLine> collective_lines(CollectiveKind kind, const Placement& placement,
+                                             const ClusterSpec& cluster) {
+  const Group group(placement, cluster);
+  std::vector<CollectiveLine> lines;
+  if (group.size() == 1) return lines;
+  const double launch = kind == Kind::p2p ? 0 : cluster.launch;
+  for (const Way way : kLibraryWays)
+    if (const std::optional<Parts> p = group.parts(kind, way, 1))
+      lines.push_back({.fixed = p->rounds + launch, .per_byte = p->bytes, .ramp = p->ramp});
+  return lines;
+}
+
 CollectiveTime collective_time(CollectiveKind kind, double bytes, const Placement& placement,
                                const ClusterSpec& cluster) {
   std::optional<CollectiveTime> best;
-  for (const Way way : {Way::ring, Way::tree, Way::in_switch, Way::torus, Way::direct}) {
+  for (const Way way : kLibraryWays) {
     const std::optional<double> s = collective_seconds(kind, way, bytes, placement, cluster);
     if (s && (!best || *s < best->seconds)) best = {*s, way};
   }

@@ -60,6 +60,8 @@ struct Placement {
 // order. A group that does not divide evenly is priced as the next even one around it. A bad_request where
 // the cluster is too small.
 Placement place(const ClusterSpec&, int64_t ranks, int64_t stride = 1);
+// As place(), but a cluster that is too small counts as one with more units on its highest level.
+Placement place_beyond(const ClusterSpec&, int64_t ranks, int64_t stride);
 
 // Seconds, or nothing where that way does not do this kind on this placement. Links that are not known cost
 // nothing; a group of one takes 0.
@@ -73,6 +75,14 @@ struct CollectiveTime {
   CollectiveWay way = CollectiveWay::direct;
 };
 CollectiveTime collective_time(CollectiveKind, double bytes, const Placement&, const ClusterSpec&);
+
+// Seconds of one way as a function of bytes: fixed + T + 2 sqrt(ramp T), with T = bytes * per_byte.
+struct CollectiveLine {
+  double fixed = 0, per_byte = 0, ramp = 0;  // s, s per byte, s
+  double at(double bytes) const;
+};
+// A line for each way that collective_time() chooses from; none for a group of one.
+std::vector<CollectiveLine> collective_lines(CollectiveKind, const Placement&, const ClusterSpec&);
 
 // NCCL's "bus bandwidth", bytes/s: what links carry whatever the number of ranks; 0 where it takes no time.
 // all_reduce 2 (n-1)/n N / s, broadcast and p2p N / s, the others (n-1)/n N / s.

@@ -5,9 +5,12 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string_view>
 
 namespace trireme {
+
+class StatedLinks;  // cost/stated_links.h
 
 // What a vendor states of a device, dense; and of its way to the others.
 struct DeviceFigures {
@@ -20,6 +23,9 @@ struct DeviceFigures {
   double attention = 0;                 // FLOP/s of the fastest fused attention kernel (AttentionCurve)
   double attention2 = 0;                // the same of FlashAttention 2; 0 = nobody runs it there
   double k0 = 300, m0 = 200, n0 = 200;  // products of these sizes reach half their rate
+  // Latencies, rounds and efficiencies that the cluster file states; null = none. A collective of trireme's
+  // own runs takes no less (StepCase::own).
+  std::shared_ptr<const StatedLinks> links;
 };
 
 // ---- memory ----

@@ -20,6 +20,7 @@ class OwnStep {
     const HeldParameters block = {all.block_dense, all.block_experts}, table = {table_held(c), 0};
     stage_.block =
         unit(block, 1, all.forward / n, (all.total - all.forward - all.weight) / n, all.weight / n);
+    show_experts(block);
     stage_.embedding = unit(table, 0, 0, 0, 0);
     // A tied table on one stage is there once.
     const bool tied_here = c.model.tied && c.pp * c.chunks == 1;
@@ -52,8 +53,9 @@ class OwnStep {
     // A first stage that is slower than all others finds their gradients there when the pipeline drains, and
     // has no forward passes left to wait between them.
     if (c_.pp > 1 && !busy.head && c_.chunks == 1) {
-      const double others = std::max(ends.turn(), most * (all_.total / double(c_.model.layers) +
-                                                          (stage_.zero < 2 ? 0 : own_block_waits(stage_))));
+      const double others =
+          std::max(ends.turn(), most * (all_.total / double(c_.model.layers) +
+                                        (stage_.zero < 2 ? 0 : own_block_waits(stage_) + shown_)));
       const double forward =
           most * std::max(stage_.block.forward, gathered(stage_.block)) + gathered(stage_.embedding);
       s.bubble -= std::clamp((p - 1) * std::min(forward, busy.turn() - others), 0.0, s.bubble);
@@ -69,11 +71,16 @@ class OwnStep {
       const OwnStage other = stage(head_blocks, false, true);
       if (const double t = own_update(other); t > done) done = t, optimizer = updates(other);
     }
+    const double sums = tail.blocks * stage_.block.reduce;
     tail.blocks /= chunks, tail.has_head = c_.pp * c_.chunks == 1;
     if (stage_.zero >= 2) {
       s.gradients += own_waits(tail, c_.microbatches).ends;
     } else if (replicas_) {
-      s.gradients += own_waits(tail, c_.microbatches).ends;
+      // Sums of earlier chunks travel during the last backward passes of later ones, and those that are left
+      // follow.
+      const double pass = tail.blocks * (stage_.block.input + stage_.block.weight);
+      const double before = 1 + (chunks - 1) * std::min(p, m);
+      s.gradients += std::max(own_waits(tail, c_.microbatches).ends, sums - before * pass);
       // Backward passes that are longer by what they wait for come one behind another.
       const double passes = stage_.split ? chunks : p + chunks - 1;
       if (passes > 1) s.gradients += (passes - 1) * own_waits(stage(most / chunks, false, false), 1).last;
@@ -104,6 +111,16 @@ class OwnStep {
     u.update = update_seconds(c_, d_, f_, held) - offload_seconds(c_, d_, f_, held);
     return u;
   }
+  // ZeRO 3 gathers one unit ahead, and a block of experts has two. The experts are gathered when the block begins,
+  // after the sums of the previous block; compute waits for both.
+  void show_experts(const HeldParameters& block) {
+    if (!replicas_ || c_.zero < 3) return;
+    const StateSeconds t = state_seconds(c_, d_, f_, block, 1);
+    if (t.gather_experts <= 0) return;
+    shown_ = 2 * t.gather_experts + stage_.block.reduce;
+    stage_.block.gather -= t.gather_experts;
+    stage_.block.reduce = 0;
+  }
   OwnStage stage(double blocks, bool embedding, bool head) const {
     OwnStage s = stage_;
     s.blocks = blocks, s.has_embedding = embedding, s.has_head = head;
@@ -122,7 +139,7 @@ class OwnStep {
     // Chunk by chunk, a forward pass and a backward pass in turn; tables are in one of them.
     const double chunks = double(c_.chunks);
     OwnStage s = stage(blocks / chunks, embedding, head);
-    r.waits = turn(s);
+    r.waits = turn(s) + blocks * shown_;
     if (c_.pp == 1) return r;
     OwnStage plain = s;
     plain.has_embedding = plain.has_head = plain.turns_back = plain.turns_on = false;
@@ -130,7 +147,7 @@ class OwnStep {
     r.waits += others;
     // Where its stage does not turn.
     s.turns_back = s.turns_on = false;
-    r.passing = turn(s) + others;
+    r.passing = turn(s) + others + blocks * shown_;
     // The first one turns but where the pipeline fills and drains.
     const double m = double(c_.microbatches);
     if (!head) r.waits = r.passing + (r.waits - r.passing) * std::max(0.0, m - double(c_.pp - 1)) / m;
@@ -140,7 +157,9 @@ class OwnStep {
   double turn(const OwnStage& s) const { return own_waits(s, c_.microbatches).turn; }
   double gathered(const OwnUnit& u) const { return stage_.zero == 3 ? u.gather : 0; }
   // What a microbatch waits for in blocks of ranks between.
-  double between(double blocks) const { return stage_.zero < 2 ? 0 : blocks * own_block_waits(stage_); }
+  double between(double blocks) const {
+    return stage_.zero < 2 ? 0 : blocks * (own_block_waits(stage_) + shown_);
+  }
 
   const StepCase& c_;
   const DeviceFigures& d_;
@@ -149,6 +168,7 @@ class OwnStep {
   PipelineBlocks blocks_;
   bool replicas_ = false;
   OwnStage stage_;
+  double shown_ = 0;  // seconds per block and microbatch that compute waits for experts' weights
 };
 
 }  // namespace

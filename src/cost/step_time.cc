@@ -8,6 +8,7 @@
 #include "cost/own_step.h"
 #include "cost/pipeline_layers.h"
 #include "cost/stage_time.h"
+#include "cost/stated_links.h"
 
 namespace trireme {
 namespace {
@@ -47,11 +48,18 @@ struct StepRoof {
     return {product_seconds(d, rows, out, in, rate, group), product_seconds(d, rows, in, out, rate, group),
             product_seconds(d, in, out, rows, rate, group)};
   }
+  // Seconds by the cluster file's own constants: the least that trireme's own runs take.
+  double stated(CollectiveKind kind, double bytes, double n, double stride) const {
+    if (!c.own || !d.links || n <= 1) return 0;
+    return d.links->seconds(kind, bytes, int64_t(n), int64_t(stride));
+  }
   // What a rank moves of a buffer of `bytes` in an all-gather or reduce-scatter
-  // among n ranks, `stride` apart.
-  double gathered(double bytes, double n, double stride) const {
+  // among n ranks, `stride` apart. An all-reduce counts the buffer twice.
+  double gathered(double bytes, double n, double stride, bool all_reduce = false) const {
     if (n <= 1) return 0;
-    return bytes * (n - 1) / n / link(n, stride);
+    const double moved = bytes * (n - 1) / n / link(n, stride);
+    return std::max(moved, all_reduce ? stated(CollectiveKind::all_reduce, bytes / 2, n, stride)
+                                      : stated(CollectiveKind::all_gather, bytes, n, stride));
   }
   // Ranks between neighbours of a group, by the order of the axes.
   double tensor_stride() const { return c.nearest == Nearest::replicas ? double(c.dp * c.cp) : 1; }
@@ -188,7 +196,11 @@ double tensor_collective(const StepRoof& r) {
   const double stride = r.tensor_stride();
   const double bus = t * stride <= r.d.near ? r.d.bus * std::min(1.0, 0.65 + 0.05 * t) : r.link(t, stride);
   const double share = r.of(Fit::tp) * r.c.tp_exposed * (r.c.side_by_side ? 0.5 : 1);
-  return share * (bytes / bus + (t - 1) * each + start);
+  const double buffer = rows_of(r.c) * double(r.c.model.hidden) * 2;
+  const double stated = r.c.sequence ? r.stated(CollectiveKind::all_gather, buffer, t, stride) +
+                                           r.stated(CollectiveKind::reduce_scatter, buffer, t, stride)
+                                     : r.stated(CollectiveKind::all_reduce, buffer, t, stride);
+  return std::max(share * (bytes / bus + (t - 1) * each + start), stated);
 }
 
 // Keys and values to every rank of the context, and their gradients back. core: of attention, which the
@@ -200,7 +212,8 @@ Passes context_exchange(const StepRoof& r, const Passes& core) {
   const double seconds = r.of(Fit::cp) * rows_of(r.c) * (n - 1) * kv * 2 / r.link(n, r.context_stride());
   if (r.c.own) {
     constexpr double kSums = 2;  // gradients are f32 where keys and values are 16 bits
-    const double hop = seconds / (n - 1);
+    const double hop = std::max(seconds / (n - 1),
+                                r.stated(CollectiveKind::p2p, rows_of(r.c) * kv * 2, n, r.context_stride()));
     return {ring_forward_waits(r.c.cp, core.forward, hop),
             ring_backward_waits(r.c.cp, core.input + core.weight, hop, kSums * hop), 0};
   }
@@ -223,7 +236,8 @@ double expert_exchange(const StepRoof& r) {
   const double far_seconds =
       nodes > 1 ? rows * copies * (nodes - 1) / nodes * h * kHalf / (kReached * r.d.nic) : 0;
   const double far_exposed = r.of(r.c.chunks > 1 ? Fit::ep : Fit::ep_far);
-  return 2 * (r.of(Fit::ep) * near_seconds + far_exposed * far_seconds);
+  return 2 * std::max(r.of(Fit::ep) * near_seconds + far_exposed * far_seconds,
+                      r.stated(CollectiveKind::all_to_all, rows * k * h * kHalf, n, 1));
 }
 
 // The shared expert computes while choices travel to theirs.
@@ -403,7 +417,9 @@ double offloaded_time(const StepRoof& r, double dense, double experts) {
 double one_message(const StepRoof& r) {
   constexpr double kReached = 0.8, kLatency = 20e-6;
   const double bytes = rows_of(r.c) * double(r.c.model.hidden) * 2 / (r.c.sequence ? double(r.c.tp) : 1);
-  return r.of(Fit::pp) * (bytes / (kReached * (r.stages_near() ? r.d.bus : r.d.nic)) + kLatency);
+  const double ranks = double(r.c.tp * r.c.cp) * (r.c.nearest == Nearest::stages ? 1 : double(r.c.dp));
+  return std::max(r.of(Fit::pp) * (bytes / (kReached * (r.stages_near() ? r.d.bus : r.d.nic)) + kLatency),
+                  r.stated(CollectiveKind::p2p, bytes, double(r.c.pp), ranks));
 }
 double message_time(const StepRoof& r) {
   if (r.c.pp <= 1) return 0;
@@ -536,18 +552,20 @@ StateSeconds state_seconds(const StepCase& c, const DeviceFigures& d, const FitV
   const double expert_replicas = std::max(1.0, replicas * double(c.tp) / double(c.ep * c.expert_tp));
   const double share = c.zero >= 3 && !c.own ? 1 : r.of(Fit::dp), sums = c.zero == 0 ? 2 : 1;
   // Of all of these parameters, dense and experts'.
-  const auto of = [&](double parameters, double bytes, double n, double stride) {
-    return share * r.gathered(parameters * bytes, c.zero >= 3 ? std::min(n, sharers(c)) : n, stride);
+  const auto of = [&](double parameters, double bytes, double n, double stride, bool all_reduce = false) {
+    return share *
+           r.gathered(parameters * bytes, c.zero >= 3 ? std::min(n, sharers(c)) : n, stride, all_reduce);
   };
   const double own = r.replica_stride(), far = double(c.ep);
   StateSeconds s;
-  s.reduce = of(held.dense, sums * c.grad_bytes, replicas, own) + layers * r.of(Fit::ring) * (replicas - 1);
-  s.reduce_experts = of(held.experts, sums * c.grad_bytes, expert_replicas, far);
+  s.reduce = of(held.dense, sums * c.grad_bytes, replicas, own, c.zero == 0) +
+             layers * r.of(Fit::ring) * (replicas - 1);
+  s.reduce_experts = of(held.experts, sums * c.grad_bytes, expert_replicas, far, c.zero == 0);
   if (c.own && c.zero >= 3) {
     // Shard groups: each microbatch's sums among groups as well, of a rank's own shard.
     const auto among = [&](double parameters, double n, double stride) {
       const double groups = n / std::min(n, sharers(c));
-      return r.gathered(parameters / sharers(c) * 2 * c.grad_bytes, groups, stride * sharers(c));
+      return r.gathered(parameters / sharers(c) * 2 * c.grad_bytes, groups, stride * sharers(c), true);
     };
     s.reduce += among(held.dense, replicas, own);
     s.reduce_experts += among(held.experts, expert_replicas, far);

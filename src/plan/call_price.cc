@@ -108,13 +108,17 @@ Placement placement_of(std::span<const int> ranks, int64_t world, const ClusterS
   return p;
 }
 
+bool by_libraries(const RunSpec& run, const ClusterSpec& cluster) {
+  return run.train.comm == "nccl" || knows_collectives(cluster);
+}
+
 double library_call_seconds(const CommCall& call, std::span<const int> ranks, int64_t world,
-                            const ClusterSpec& cluster, CommOptions links) {
+                            const ClusterSpec& cluster, CommOptions links, bool any_way) {
   const std::optional<CollectiveKind> kind = kind_of(call.kind);
   if (!kind || ranks.size() <= 1) return 0;
   const bool sums = *kind == CollectiveKind::all_reduce || *kind == CollectiveKind::reduce_scatter;
-  const std::optional<CollectiveWay> way = way_of(call.algorithm);
-  if (sums && !way) {
+  const std::optional<CollectiveWay> way = any_way ? std::nullopt : way_of(call.algorithm);
+  if (sums && !way && !any_way) {
     if (cluster.nodes > 1) links.node = int(cluster.devices_per_node);
     return call_seconds(call, shape_of(ranks, links), links);
   }

@@ -29,10 +29,14 @@ std::string too_few_devices(const ClusterSpec&, std::string_view name, int64_t d
 // fullest unit does. Of `world` ranks so many share a node's link.
 Placement placement_of(std::span<const int> ranks, int64_t world, const ClusterSpec&);
 
-// Seconds of a call of these ranks. Sums in the owner's order, which no library does, are priced as such
-// (half_seconds) on the placement's links; ring, halving and hierarchical as themselves where the placement
-// has them; all else by the fastest way.
+// Libraries of devices make the collectives of this run: NCCL, or what the cluster file says more of than
+// plain links.
+bool by_libraries(const RunSpec&, const ClusterSpec&);
+
+// Seconds of a call of these ranks. any_way: the library chooses, whatever order of sums the call names. Sums
+// in the owner's order, which no library does, are priced as such (half_seconds) on the placement's links;
+// ring, halving and hierarchical as themselves where the placement has them; all else by the fastest way.
 double library_call_seconds(const CommCall&, std::span<const int> ranks, int64_t world, const ClusterSpec&,
-                            CommOptions links);
+                            CommOptions links, bool any_way = false);
 
 }  // namespace trireme

@@ -9,6 +9,7 @@
 #include "mesh/mesh.h"
 #include "plan/call_price.h"
 #include "plan/remedies.h"
+#include "plan/searched_step.h"
 #include "plan/speeds.h"
 #include "runtime/recompute.h"
 #include "spec/known_routing.h"
@@ -58,6 +59,15 @@ void price_step(Forecast& f, const RunSpec& run, const Schedule& schedule, const
   if (f.expected) return;
   f.unmeasured_s = 0;
   for (OpForecast& o : f.ops) o.seconds = o.roof_s, o.unmeasured_s = 0;
+}
+
+// GPUs without measured kernels take the search's forecast, so that one layout has one step time.
+void expect_as_searched(Forecast& f, const RunSpec& run, const ClusterSpec& cluster) {
+  if (f.expected || run.train.device != "cuda" || !has_own_devices(cluster)) return;
+  const std::optional<double> s = searched_step(run, cluster);
+  if (!s) return;
+  f.step_s = *s;
+  f.expected = f.closed_form = true;
 }
 
 // Beside the first of each stage: owners of matrices send what others do not, and of a sum that its group
@@ -115,10 +125,6 @@ std::string remedies_text(const RunSpec& run, const Forecast& f) {
 
 }  // namespace
 
-bool has_own_devices(const ClusterSpec& c) {
-  return c.devices_per_node > 1 || !c.tiers.empty();
-}
-
 int64_t ranks_on_device(const RunSpec& run, const ClusterSpec& cluster) {
   return run.train.comm == "thread" && !has_own_devices(cluster) ? run.world() : 1;
 }
@@ -173,7 +179,7 @@ Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpe
     f.known_load = known_load(run);
   else
     f.routed = routed_bytes(run, schedule, f.wire), f.routed_flops = routed_flops(run, schedule, f.booking);
-  if (priced) price_step(f, run, schedule, cluster, threads, others);
+  if (priced) price_step(f, run, schedule, cluster, threads, others), expect_as_searched(f, run, given);
   if (f.step_s > 0 && matrix_peak > 0) {
     f.tokens_per_s = double(f.tokens) / f.step_s;
     f.mfu = f.model_flops / (f.step_s * matrix_peak * double(run.world()));

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "plan/cluster_device.h"
 #include "plan/price.h"
 #include "plan/routed_rows.h"
 #include "plan/untrained_router.h"
@@ -42,8 +43,6 @@ struct Slowed {
   double times = 1;  // as long
 };
 
-// Devices with memory of their own: machines of several, or levels above machines.
-bool has_own_devices(const ClusterSpec&);
 // Ranks that share a device's memory: all where they are threads of one machine's CPU.
 int64_t ranks_on_device(const RunSpec&, const ClusterSpec&);
 
@@ -63,6 +62,8 @@ struct Forecast {
   // measured with as many ranks and threads, else at the roof; roof_s: at the roof.
   double step_s = 0, roof_s = 0, tokens_per_s = 0;
   bool expected = false;
+  bool closed_form =
+      false;  // step_s is the search's closed form (plan/searched_step.h); `time` is the bound's
   double unmeasured_s = 0;     // of rank 0's ops in step_s: at the roof, for want of a measurement
   std::vector<Slowed> slowed;  // what is in step_s beside its parts
   double mfu = 0, hfu = 0;

@@ -39,7 +39,8 @@ double talk_seconds(const Tape& tape, const Piece& p, const ClusterSpec& cluster
   const std::vector<int> both = {std::min(tape.rank, p.peer), std::max(tape.rank, p.peer)};
   const std::vector<int>& ranks = message ? both : tape.groups[size_t(p.group)].ranks;
   if (message) c.kind = Collective::p2p;
-  if (knows_collectives(cluster)) return library_call_seconds(c, ranks, run.world(), cluster, links);
+  if (by_libraries(run, cluster))
+    return library_call_seconds(c, ranks, run.world(), cluster, links, run.train.comm == "nccl");
   if (message) c.payload = 2 * c.wire;
   return call_seconds(c, shape_of(ranks, links), links);
 }

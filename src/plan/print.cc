@@ -219,15 +219,16 @@ std::string slowed_text(const Forecast& f) {
 }
 
 std::string step_line(const Forecast& f) {
-  const std::string speed = fmt::format("{:.1f} ms a step, {} tokens/s, MFU {:.1f} %", f.step_s * 1e3,
-                                        human_count(f.tokens_per_s), f.mfu * 100);
+  const std::string speed =
+      fmt::format("{} tokens/s, MFU {:.1f} %", human_count(f.tokens_per_s), f.mfu * 100);
+  const std::string step = fmt::format("{:.1f} ms a step, {}", f.step_s * 1e3, speed);
   const std::string slowed = slowed_text(f);
-  if (!f.expected && slowed.empty())
-    return fmt::format("  at the roof: {} (a bound, not a promise)\n", speed);
+  if (!f.expected && slowed.empty()) return fmt::format("  at the roof: {} (a bound, not a promise)\n", step);
   if (!f.expected)
-    return fmt::format("  at the roof {:.1f} ms (a bound); {}: {}\n", f.roof_s * 1e3, slowed, speed);
-  return fmt::format("  expected: {}{}; at the roof {:.1f} ms (a bound)\n", speed,
-                     slowed.empty() ? "" : " (" + slowed + ")", f.roof_s * 1e3);
+    return fmt::format("  at the roof {:.1f} ms (a bound); {}: {}\n", f.roof_s * 1e3, slowed, step);
+  return fmt::format("  {:.1f} ms a step expected{}{}: {}; at the roof {:.1f} ms (a bound)\n", f.step_s * 1e3,
+                     f.closed_form ? " (closed form, as in plan --search)" : "",
+                     slowed.empty() ? "" : " (" + slowed + ")", speed, f.roof_s * 1e3);
 }
 
 std::string unmeasured_text(const Forecast& f) {
@@ -242,9 +243,10 @@ std::string unmeasured_text(const Forecast& f) {
 
 std::string time_text(const RunSpec& run, const Forecast& f, const ClusterSpec& cluster) {
   std::string s =
-      f.expected ? "time of a step (as kernels were measured inside steps; roof: the larger of FLOPs / peak "
-                   "and bytes / bandwidth)\n"
-                 : "time of a step (roofline: the larger of FLOPs / peak and bytes / bandwidth)\n";
+      f.expected && !f.closed_form
+          ? "time of a step (as kernels were measured inside steps; roof: the larger of FLOPs / peak "
+            "and bytes / bandwidth)\n"
+          : "time of a step (roofline: the larger of FLOPs / peak and bytes / bandwidth)\n";
   s += op_lines(f) + wire_time_text(run, f, cluster) + disk_time_text(f) + host_time_text(f);
   if (f.step_s == 0 || f.mfu == 0)
     return s + "  no peaks of this machine are known: `trireme bench` measures them\n";
@@ -296,6 +298,7 @@ nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
   j["step_s"] = f.step_s;
   j["roof_s"] = f.roof_s;
   j["expected"] = f.expected;
+  j["closed_form"] = f.closed_form;
   j["unmeasured_s"] = f.unmeasured_s;
   for (const Slowed& s : f.slowed) j["slowed"].push_back({{"by", s.by}, {"times", s.times}});
   j["compute_s"] = f.time.compute_s;

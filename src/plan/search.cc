@@ -442,6 +442,12 @@ class Divisions {
 
 }  // namespace
 
+std::optional<std::string_view> searched_schedule(std::string_view name) {
+  for (const KnownSchedule& s : kKnown)
+    if (s.name == name) return s.name;
+  return std::nullopt;
+}
+
 Refusal division_refusal(const ModelSpec& m, int64_t seq, const SearchLayout& l) {
   if (const Refusal r = tensor_refusal(m, l.tp); r != Refusal::count) return r;
   if (l.pp > m.layers) return Refusal::layers;
@@ -462,6 +468,14 @@ RunSpec with_layout(RunSpec run, const SearchLayout& l, bool to_host) {
   o.recompute = l.again == Again::none ? "none" : l.again == Again::full ? "full" : "selective";
   o.recompute_tensors = LayoutSpec().recompute_tensors, o.recompute_rest = {};
   o.recompute_blocks = o.recompute_limit = 0, o.recompute_shard = false;
+  // The closed form prices these at their defaults.
+  const LayoutSpec plain;
+  o.prefetch = plain.prefetch;
+  o.cp_overlap = plain.cp_overlap;
+  o.tp_chunks = plain.tp_chunks;
+  o.reshard_after_forward = plain.reshard_after_forward;
+  o.reshard_last = plain.reshard_last;
+  o.cut = plain.cut;
   o.offload = l.offload ? "state" : "none";
   o.offload_to = l.offload && to_host ? "host" : LayoutSpec().offload_to;
   if (!l.offload || to_host) o.offload_dir.clear();
@@ -536,6 +550,19 @@ double score_step(const SearchRequest& q, const SearchLayout& l) {
   SearchRequest others = q;
   others.own = false, others.fits = *q.score_fits;
   return price_layout(others, l).time.total;
+}
+
+StepInterval interval_of(const SearchRequest& q, const Priced& p, double simulated_s) {
+  double least = p.time.total, most = p.time.total;
+  const auto take = [&](double s) {
+    least = std::min(least, s);
+    most = std::max(most, s);
+  };
+  take(score_step(q, p.layout));
+  if (simulated_s > 0) take(simulated_s);
+  const StepInterval i{q.low * least, q.high * most};
+  require(i.low <= p.time.total && p.time.total <= i.high, "the step's forecast is inside its interval");
+  return i;
 }
 
 double mfu_of(const SearchRequest& q, const Priced& p) {

@@ -44,6 +44,8 @@ std::string text_of(const SearchLayout&);
 std::string division_text(const SearchLayout&);  // "tp 8 pp 4 dp 2"
 // layout.order of it.
 std::string_view order_of(Nearest);
+// The name as SearchLayout::schedule has it; nothing: the search has no such schedule.
+std::optional<std::string_view> searched_schedule(std::string_view name);
 // The run in this layout, as train would start it.
 // to_host: where state waits, if it does; else in files.
 RunSpec with_layout(RunSpec, const SearchLayout&, bool to_host = false);
@@ -81,7 +83,8 @@ struct SearchRequest {
   std::string device;
   std::string curve;  // whose rates a cluster file's device has
   std::string note;   // what is assumed of the devices' links
-  std::string rest;   // TOML: what a run file says beside the layout, for the step that was priced
+  // The run that the layouts are of, for the run file that is printed: all but its layout and batch.
+  std::optional<RunSpec> run;
   DeviceFigures figures;
   FitValues fits{};
   std::string constants;  // whose these are, in words; "" = the shipped ones of all
@@ -100,7 +103,7 @@ struct SearchRequest {
   RankBy by = RankBy::step;
   double loss = 0;  // the target of RankBy::loss, nats a token
   int64_t best = 10;
-  // Of a measured step, relative to one that score's closed form forecasts: 80 % of published runs.
+  // 10th and 90th percentile of measured over forecast steps, of published runs.
   double low = 1, high = 1;
   std::optional<FitValues> score_fits;  // that form's, where `fits` are of trireme's own
   std::vector<HeldMore> held_more;
@@ -189,6 +192,13 @@ Priced price_layout(const SearchRequest&, const SearchLayout&);
 // Seconds of a step by score's closed form, which published runs were held against: of other software where
 // layouts are priced as trireme's own.
 double score_step(const SearchRequest&, const SearchLayout&);
+// The interval of a layout's step, in seconds: published runs' spread (SearchRequest::low, high) below the
+// least and above the largest forecast of it. Forecasts are the request's closed form, score's, and, if it is
+// above 0, the simulated step. All of them are inside.
+struct StepInterval {
+  double low = 0, high = 0;
+};
+StepInterval interval_of(const SearchRequest&, const Priced&, double simulated_s);
 Goodput goodput_of(const SearchRequest&, int64_t gpus);
 // Model FLOPs utilisation of the step itself.
 double mfu_of(const SearchRequest&, const Priced&);

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "cost/stated_links.h"
 
 namespace trireme {
 namespace {
@@ -40,7 +41,11 @@ std::optional<Priced> best_at(SearchRequest q, const Turned& t, double value) {
   // Attention is a rate of its own, and as much faster on a faster device.
   if (t.figure == &DeviceFigures::bf16)
     for (double* rate : {&q.figures.attention, &q.figures.attention2}) *rate *= value / q.figures.bf16;
-  if (t.figure)
+  if (t.figure == &DeviceFigures::bus)
+    set_near(q.figures, value);
+  else if (t.figure == &DeviceFigures::nic)
+    set_far(q.figures, value);
+  else if (t.figure)
     q.figures.*t.figure = value;
   else
     q.globals = {std::llround(value)};

@@ -9,7 +9,8 @@
 #include "plan/search.h"
 #include "plan/search_chart.h"
 #include "plan/search_flip.h"
-#include "spec/model_spec.h"
+#include "spec/run_spec.h"
+#include "spec/supported.h"
 
 namespace trireme {
 namespace {
@@ -137,13 +138,14 @@ SearchJson layout_json(const SearchLayout& l) {
           {"gpus", l.gpus}};
 }
 
-SearchJson priced_json(const SearchRequest& q, const Priced& p) {
+SearchJson priced_json(const SearchRequest& q, const Priced& p, const Confirmed* found = nullptr) {
   const double busy = p.time.total - p.time.bubble, score = score_step(q, p.layout);
+  const StepInterval interval = interval_of(q, p, found ? found->step_s : 0);
   SearchJson j = {{"layout", layout_json(p.layout)},
                   {"step_s", p.time.total},
                   {"score_step_s", score},
-                  {"step_low_s", q.low * score},
-                  {"step_high_s", q.high * score},
+                  {"step_low_s", interval.low},
+                  {"step_high_s", interval.high},
                   {"tokens_per_s_per_gpu", step_tokens(q, p.layout) / p.time.total / double(p.layout.gpus)},
                   {"mfu", mfu_of(q, p)},
                   {"bubble", busy > 0 ? p.time.bubble / p.time.total : 0},
@@ -236,9 +238,38 @@ std::string layout_toml(const SearchLayout& l, bool to_host) {
 }
 
 namespace {
+
+// Returns a run file that plan and train take unchanged.
 std::string run_toml(const SearchRequest& q, const SearchLayout& l) {
-  return layout_toml(l, q.disk_each_way) + (q.rest.empty() ? "" : "\n" + q.rest);
+  if (!q.run) return layout_toml(l, q.disk_each_way);
+  const RunSpec run = with_layout(*q.run, l, q.disk_each_way);
+  std::string s;
+  if (!q.own) s += "# the step above is of other software; `trireme plan` forecasts trireme's own\n";
+  for (const std::vector<Problem>& all : {problems_of(run), unsupported_of(run)})
+    for (const Problem& p : all)
+      s += fmt::format("# this version does not run it: {}: {}\n", p.keys.front(), p.text);
+  return s + save_changed(run);
 }
+
+}  // namespace
+
+namespace {
+
+std::string interval_text(const SearchRequest& q, const Priced& p, const Confirmed* found) {
+  std::string s;
+  if (q.score_fits)
+    s += fmt::format(
+        "as trireme itself overlaps, which no published run was compared with; as other software overlaps "
+        "(`trireme score`), the first takes {:.3f} s\n",
+        score_step(q, p.layout));
+  const StepInterval i = interval_of(q, p, found ? found->step_s : 0);
+  return s + fmt::format(
+                 "80 % of published runs took {:.2f} to {:.2f} of a forecast; from the least to the largest "
+                 "forecast "
+                 "of the first, that is {:.3f} to {:.3f} s\n",
+                 q.low, q.high, i.low, i.high);
+}
+
 }  // namespace
 
 std::string search_text(const SearchRequest& q, const SearchResult& r, const SearchWhy* w,
@@ -275,15 +306,7 @@ std::string search_text(const SearchRequest& q, const SearchResult& r, const Sea
   for (const Priced& p : r.best) s += row(p);
   if (confirmed)
     s += "-: not booked or not simulated; ranked by the simulated step, then by the closed form's\n";
-  const double step = score_step(q, r.best.front().layout);
-  if (q.score_fits)
-    s += fmt::format(
-        "as trireme itself overlaps, which no published run was held against; as other software does "
-        "(`trireme "
-        "score`), the first takes {:.3f} s\n",
-        step);
-  s += fmt::format("of published runs 80 % took {:.2f} to {:.2f} of such a forecast: {:.3f} to {:.3f} s\n",
-                   q.low, q.high, q.low * step, q.high * step);
+  s += interval_text(q, r.best.front(), confirmed ? confirmed->of(r.best.front().layout) : nullptr);
   s += fmt::format("\nnone is better than these in time, cost and memory left alike ({} layouts",
                    r.front.size());
   const std::vector<size_t> listed = listed_of(r, confirmed);
@@ -303,16 +326,17 @@ std::string search_json(const SearchRequest& q, const SearchResult& r, const Sea
   SearchJson j;
   if (!q.constants.empty()) j["constants"] = q.constants;
   if (!q.note.empty()) j["note"] = q.note;
-  j["best"] = r.best.empty() ? SearchJson() : priced_json(q, r.best.front());
+  const auto found = [&](const Priced& p) { return confirmed ? confirmed->of(p.layout) : nullptr; };
+  j["best"] = r.best.empty() ? SearchJson() : priced_json(q, r.best.front(), found(r.best.front()));
   if (!r.best.empty()) j["best"]["toml"] = run_toml(q, r.best.front().layout);
   j["candidates"] = SearchJson::array();
-  for (const Priced& p : r.best) j["candidates"].push_back(priced_json(q, p));
+  for (const Priced& p : r.best) j["candidates"].push_back(priced_json(q, p, found(p)));
   for (const auto& no : refused_json(q, r)) j["candidates"].push_back(no);
   j["front"] = SearchJson::array();
   j["front_cut"] = r.front_cut;
   for (const Priced& p : r.front) {
-    SearchJson one = priced_json(q, p);
-    const Confirmed* c = confirmed ? confirmed->of(p.layout) : nullptr;
+    const Confirmed* c = found(p);
+    SearchJson one = priced_json(q, p, c);
     one["confirmed"] = c && c->refused.empty();
     if (c && c->refused.empty()) one["booked_bytes"] = c->arena;
     if (c && c->step_s > 0) one["simulated_s"] = c->step_s;

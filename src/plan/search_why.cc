@@ -3,6 +3,7 @@
 #include <cmath>
 #include <tuple>
 
+#include "cost/stated_links.h"
 #include "plan/search.h"
 
 namespace trireme {
@@ -31,7 +32,11 @@ constexpr Knob kKnobs[] = {
 };
 
 SearchRequest turned(SearchRequest q, const Knob& k, double factor) {
-  if (k.figure)
+  if (k.figure == &DeviceFigures::bus)
+    set_near(q.figures, q.figures.bus * factor);
+  else if (k.figure == &DeviceFigures::nic)
+    set_far(q.figures, q.figures.nic * factor);
+  else if (k.figure)
     q.figures.*k.figure *= factor;
   else
     q.fits[size_t(k.fit)] *= factor;

@@ -91,7 +91,7 @@ class ProgramWriter {
   struct Gather {
     const StageWork::Layer* layer;
     bool dense;  // else experts' weights alone
-    bool issued = false;
+    bool issued = false, issued_experts = false;
     int64_t dp_mark = 0;  // behind it on stream dp; 0: nothing travels
   };
   // Stages whose weights these actions gather: they are not there from before. Then `there` is as behind
@@ -145,29 +145,31 @@ class ProgramWriter {
     else
       std::for_each(all.rbegin(), all.rend(), each);
   }
-  void issue_gather(size_t n) {
-    if (n >= gathers_.size() || gathers_[n].issued) return;
+  // experts: their weights too. trireme gathers one unit ahead, and a layer of experts has two.
+  void issue_gather(size_t n, bool experts) {
+    if (n >= gathers_.size()) return;
     Gather& g = gathers_[n];
-    g.issued = true;
     const LayerWork& w = work(*g.layer);
     const int64_t before = issued_[kDp];
-    if (g.dense && w.gather > 0 && grouped(GroupKind::dp))
+    if (!g.issued && g.dense && w.gather > 0 && grouped(GroupKind::dp))
       call(kDp, GroupKind::dp, "all_gather", g.layer->name, w.gather);
-    if (w.gather_experts > 0 && grouped(GroupKind::edp))
+    g.issued = true;
+    if (experts && !g.issued_experts && w.gather_experts > 0 && grouped(GroupKind::edp))
       call(kDp, GroupKind::edp, "all_gather", g.layer->name, w.gather_experts);
+    g.issued_experts |= experts;
     if (issued_[kDp] > before) g.dp_mark = issued_[kDp];
   }
   bool again(size_t n) const {
     return work_.own && n > 0 && n < gathers_.size() && gathers_[n].layer == gathers_[n - 1].layer;
   }
   void weights_of_next_layer() {
-    issue_gather(used_);
-    issue_gather(again(used_ + 1) ? used_ + 2 : used_ + 1);
+    issue_gather(used_, true);
+    issue_gather(again(used_ + 1) ? used_ + 2 : used_ + 1, !work_.own);
     if (gathers_[used_].dp_mark > 0) wait_for(kDp, gathers_[used_].dp_mark);
     used_++;
   }
   void layer_done() {
-    if (again(used_)) issue_gather(used_);
+    if (again(used_)) issue_gather(used_, !work_.own);
   }
 
   // ---- actions ----

@@ -7,8 +7,9 @@
 
 namespace trireme {
 
-// Valid and seldom meant, a sentence each: a model that mixes one architecture's parts with another's, a
-// learning rate that is never reached or is 0, state sharded over one rank. The model is finished.
+// Returns a sentence for each setting that is valid and seldom meant, or that loses accuracy (with key and
+// cost). Examples: parts of another architecture, a learning rate that is never reached, gradients summed in
+// bf16. Requires: the model is finished.
 std::vector<std::string> notes_of(const RunSpec&);
 
 }  // namespace trireme

@@ -370,6 +370,45 @@ TEST(RunSpec, PartsOfAnotherArchitectureAreNotedOrRefused) {
              "model.rope_theta: 500000 has no effect on learned positions");
 }
 
+TEST(RunSpec, LostAccuracyIsNotedWithKeyAndCost) {
+  const auto notes = [](const std::string& toml) {
+    std::string all;
+    for (const std::string& n : notes_of(parse(toml.c_str()))) all += n + "\n";
+    return all;
+  };
+  const auto summed = [&](int64_t microbatches) {
+    return notes(fmt::format(
+        "[batch]\nmicro = 1\nglobal = {}\n[precision]\ncompute = \"bf16\"\ngrads = \"bf16\"", microbatches));
+  };
+  EXPECT_EQ(summed(1), "");
+  EXPECT_HAS(summed(64), "precision.grads = \"bf16\"");
+  EXPECT_HAS(summed(64), "less than 0.1 %");
+  EXPECT_HAS(summed(1024), "up to 3 %");
+  EXPECT_HAS(summed(1024), "2 bytes more per parameter");
+  EXPECT_HAS(summed(4096), "up to 35 %");
+  EXPECT_EQ(notes("[batch]\nmicro = 1\nglobal = 64\n[precision]\ncompute = \"bf16\""), "");
+
+  const auto reduced = [&](int64_t dp, const char* order, const char* reduce) {
+    return notes(
+        fmt::format("[batch]\nmicro = 1\nglobal = {}\n[precision]\ncompute = \"bf16\"\nreduce = \"{}\"\n"
+                    "[layout]\ndp = {}\n[train]\nsum_order = \"{}\"",
+                    dp, reduce, dp, order));
+  };
+  EXPECT_HAS(reduced(1024, "ring", "auto"), "train.sum_order = \"ring\" with precision.reduce = \"bf16\"");
+  EXPECT_EQ(reduced(1024, "ring", "f32"), "");
+  EXPECT_EQ(reduced(1024, "ordered", "auto"), "");
+  EXPECT_EQ(reduced(8, "ring", "auto"), "");
+  EXPECT_HAS(notes("[layout]\ndp = 2\n[precision]\ncompute = \"f32\"\nreduce = \"bf16\""), "on the wire");
+
+  EXPECT_HAS(notes("[precision]\ncompute = \"f16\"\nloss_scale = 1"), "precision.loss_scale = 1");
+  EXPECT_HAS(notes("[precision]\ncompute = \"f16\"\ninitial_scale = 2"), "precision.initial_scale = 2");
+  EXPECT_EQ(notes("[precision]\ncompute = \"f16\""), "");
+  EXPECT_HAS(notes("[precision]\ncompute = \"bf16\"\nfp8 = \"block\""), "precision.fp8 = \"block\"");
+  EXPECT_HAS(notes("[optimizer]\neps = 1e-60"), "optimizer.eps = 1e-60");
+  EXPECT_HAS(notes("[optimizer]\nbetas = [0.9, 0.99999999999]"), "optimizer.betas");
+  EXPECT_HAS(notes("[optimizer]\nlr = 1e-12"), "optimizer.lr = 1e-12");
+}
+
 TEST(RunSpec, WhatIsSeldomMeantIsNoted) {
   const auto noted = [](const char* toml) {
     const std::vector<std::string> notes = notes_of(parse(toml));

@@ -1,0 +1,96 @@
+#include "plan/searched_step.h"
+
+#include "base/error.h"
+#include "plan/scaled_run.h"
+#include "spec/run_schedule.h"
+
+namespace trireme {
+namespace {
+
+// Keys whose effect the search's closed form does not have.
+bool is_searched(const RunSpec& run) {
+  const LayoutSpec& l = run.layout;
+  const LayoutSpec plain;
+  const bool gathers = l.prefetch == plain.prefetch &&
+                       l.reshard_after_forward == plain.reshard_after_forward &&
+                       l.reshard_last == plain.reshard_last;
+  const bool zigzag = l.cp == 1 || (l.cp_placement == "zigzag" && l.cp_overlap == plain.cp_overlap);
+  const bool divides = l.in_flight == 0 && l.cut == plain.cut && (l.tp == 1 || l.sequence);
+  const bool balanced = !run.known_routing.rows && l.ep_load == plain.ep_load;
+  return (effective_zero(l) < 3 || gathers) && zigzag && divides && balanced &&
+         run.optimizer.post_validation == "off";
+}
+
+}  // namespace
+
+void set_types(SearchRequest& q, const PrecisionSpec& p) {
+  const bool half = p.compute == "auto" || p.compute == "bf16";
+  if ((p.compute == "fp8" || p.fp8 != "none") && q.figures.fp8 > 0) q.numbers = NumberType::fp8;
+  q.grad_bytes = p.reduce == "bf16" || (p.reduce == "auto" && half) ? 2 : 4;
+  if (p.grads == "bf16") q.grad_stored = 2;
+  if (p.grads == "f32" || (p.grads == "auto" && !half)) q.grad_stored = 4;
+}
+
+void set_offload(SearchRequest& q, const RunSpec* run, const SubjectDevice& d) {
+  const bool said = run && run->layout.offloads_state();
+  const bool own_memory = !run || run->train.device != "cpu";  // a device's, next to the host's
+  const bool to_host = said ? run->layout.offload_to == "host" : d.host > 0 && own_memory;
+  q.disk = to_host ? d.host : d.disk;
+  q.disk_each_way = to_host;
+}
+
+SearchRequest search_request_of(const RunSpec& run, const SubjectDevice& d) {
+  SearchRequest q;
+  q.model = run.model;
+  q.name = run.model.arch;
+  q.seq = run.data.seq_len;
+  q.gpus = {run.world()}, q.globals = {run.batch.global};
+  q.device = d.name;
+  q.figures = d.figures;
+  q.fits =
+      own_constants(constants_of({.device = d.name, .software = "", .site = "", .own = nullptr, .file = ""}));
+  q.own = true;
+  set_types(q, run.precision);
+  set_offload(q, &run, d);
+  return q;
+}
+
+std::optional<SearchLayout> layout_of(const RunSpec& run) {
+  const LayoutSpec& o = run.layout;
+  const std::optional<std::string_view> schedule = searched_schedule(o.pp > 1 ? o.schedule : "1f1b");
+  if (!schedule || !is_searched(run)) return std::nullopt;
+  SearchLayout l{.gpus = run.world(), .global = run.batch.global};
+  l.tp = o.tp;
+  l.pp = o.pp;
+  l.dp = o.dp;
+  l.cp = o.cp;
+  l.ep = o.ep;
+  l.micro = run.batch.micro;
+  l.chunks = o.pp > 1 ? o.chunks : 1;
+  l.schedule = *schedule;
+  l.again = o.recompute == "none" ? Again::none : o.recompute == "full" ? Again::full : Again::selective;
+  l.zero = effective_zero(o);
+  l.shards = l.zero == 3 && o.shard_group < replicas_of(o) ? o.shard_group : 0;
+  l.offload = o.offloads_state();
+  for (const Nearest n : {Nearest::tensor, Nearest::stages, Nearest::replicas})
+    if (order_of(n) == o.order) l.nearest = n;
+  return l;
+}
+
+std::optional<double> searched_step(const RunSpec& run, const ClusterSpec& cluster) {
+  try {
+    SubjectDevice d = device_of(cluster, "bf16", run.world());
+    complete_figures(d, run.world(), "cluster.file");
+    const SearchRequest q = search_request_of(run, d);
+    // It refuses by name what closed forms do not know.
+    step_case_of({.run = run, .figures = d.figures, .by = {}, .own = true, .offload = q.disk});
+    const std::optional<SearchLayout> l = layout_of(run);
+    if (!l) return std::nullopt;
+    return price_layout(q, *l).time.total;
+  } catch (const Error& e) {
+    if (e.fault != Fault::request) throw;
+    return std::nullopt;
+  }
+}
+
+}  // namespace trireme
