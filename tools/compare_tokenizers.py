@@ -3,6 +3,7 @@
 
     pip install tokenizers==0.23.3
     python3 tools/compare_tokenizers.py --tokenizer tokenizer.json FOLDER_OR_FILE...
+    python3 tools/compare_tokenizers.py --patterns SECONDS [--seed N]      # split patterns (split_patterns.py)
 
 Files that are no UTF-8 are left out: the library cannot read them. Every document is a line of a temporary JSON Lines
 file, so the shard and the library see the same texts. Prints the bytes compared and the first difference, if any.
@@ -52,11 +53,19 @@ def shard(prefix):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    p.add_argument("paths", nargs="+")
-    p.add_argument("--tokenizer", required=True)
+    p.add_argument("paths", nargs="*")
+    p.add_argument("--tokenizer")
+    p.add_argument("--patterns", type=float, help="seconds: compares random split patterns on random text")
+    p.add_argument("--seed", type=int, default=1)
     p.add_argument("--limit", type=float, default=1e9, help="bytes of text at most")
     p.add_argument("--trireme", default=str(ROOT / "build/release/trireme"))
     args = p.parse_args()
+    if args.patterns:
+        from split_patterns import compare
+
+        sys.exit(compare(args.trireme, args.patterns, args.seed, shard))
+    if not args.paths or not args.tokenizer:
+        p.error("--tokenizer and texts, or --patterns")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         texts = list(texts_of(args.paths, args.limit))
@@ -64,13 +73,18 @@ def main():
             out.writelines(json.dumps({"text": t}, ensure_ascii=False) + "\n" for t in texts)
         done = subprocess.run([args.trireme, "tokenize", folder / "texts.jsonl", "--tokenizer", args.tokenizer, "--out",
                                folder / "out", "--hold-out", "0"], capture_output=True, text=True)
+        if done.returncode == 2 and "--end-of-text" in done.stderr:
+            done = subprocess.run([*done.args, "--end-of-text", ""], capture_output=True, text=True)
         if done.returncode:
             sys.exit(done.stderr.strip())
         # The file that trireme wrote means the same to the library as the one it read.
         written = Tokenizer.from_file(str(folder / "out" / "tokenizer.json"))
         peer = Tokenizer.from_file(args.tokenizer)
         contents = {t.content: i for i, t in peer.get_added_tokens_decoder().items()}
-        end = next((contents[e] for e in ENDS if e in contents), None)
+        config = Path(args.tokenizer).parent / "tokenizer_config.json"
+        named = json.loads(config.read_text()).get("eos_token") if config.exists() else None
+        named = named.get("content") if isinstance(named, dict) else named
+        end = next((contents[e] for e in (named, *ENDS) if e in contents), None)
         differences = tokens = 0
         begin = time.monotonic()
         for t in (peer, written):

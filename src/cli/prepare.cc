@@ -8,6 +8,8 @@
 #include <numeric>
 #include <optional>
 
+#include "base/counted.h"
+#include "base/file_kind.h"
 #include "base/interrupt.h"
 #include "base/say.h"
 #include "data/shard_writer.h"
@@ -23,6 +25,18 @@ void leave_if_interrupted() {
     throw Error("interrupted: nothing was written; the same command starts afresh", Fault::interrupted);
 }
 
+std::string first_bytes(const fs::path& path, size_t most) {
+  std::ifstream in(path, std::ios::binary);
+  std::string head(most, '\0');
+  in.read(head.data(), std::streamsize(most));
+  head.resize(size_t(in.gcount()));
+  return head;
+}
+// Bytes of the byte-order mark at the beginning of UTF-8, which is no part of the text.
+int64_t mark_of(const fs::path& path) {
+  return first_bytes(path, 3) == "\xEF\xBB\xBF" ? 3 : 0;
+}
+
 int64_t size_of_file(const fs::path& path) {
   std::error_code error;
   auto size = fs::file_size(path, error);
@@ -30,8 +44,36 @@ int64_t size_of_file(const fs::path& path) {
   return int64_t(size);
 }
 
-TextSource source_of(const fs::path& path, std::string name, int64_t bytes) {
-  return {.path = path, .name = std::move(name), .json_lines = is_json_lines(path), .end = bytes};
+// A file of a folder. A .json that is not JSON Lines is a text, as source code is.
+TextSource source_of(const fs::path& path, std::string name, int64_t bytes, const std::string& key) {
+  const bool json_lines = is_json_lines(path) || looks_like_json_lines(path, key);
+  return {
+      .path = path, .name = std::move(name), .json_lines = json_lines, .begin = mark_of(path), .end = bytes};
+}
+
+// A file that the user names.
+TextSource source_of(const fs::path& path, const std::string& key) {
+  std::error_code none;
+  if (!fs::is_regular_file(path, none))
+    bad_request("{} is neither a folder nor a file of text", path.string());
+  const std::string head = first_bytes(path, 8192);
+  if (const std::string_view kind = marked_kind(head); !kind.empty()) {
+    std::string how(how_to_read(kind));
+    for (size_t at; (at = how.find("FILE")) != std::string::npos;) how.replace(at, 4, path.string());
+    bad_request("{} is {}; UTF-8 text and JSON Lines are supported{}{}", path.string(), kind,
+                how.empty() ? "" : ": ", how);
+  }
+  TextSource source = source_of(path, path.filename().string(), size_of_file(path), key);
+  const bool json = path.extension() == ".json" || path.extension() == ".JSON";
+  if (json && !source.json_lines) source.json_lines = looks_like_json_lines(path);
+  if (json && !source.json_lines)
+    bad_request(
+        "{} is not JSON Lines, which have one JSON object per line: jq -c '.[]' {} > {}l makes them of a "
+        "list",
+        path.string(), path.string(), path.string());
+  if (head.find('\0') != std::string::npos)
+    say("note: {} has bytes of value 0 and is hardly text; it is encoded all the same\n", path.string());
+  return source;
 }
 
 // Where a text of one document is divided: the beginning of a line, about `fraction` before its end.
@@ -66,6 +108,10 @@ void hold_out_texts(CorpusTexts& t, double fraction) {
   auto held =
       std::count_if(t.sources.begin(), t.sources.end(), [](const TextSource& s) { return s.held_out; });
   if (held == 0 || held == ptrdiff_t(t.sources.size())) t.sources.back().held_out = held == 0;
+}
+
+DocumentStream::Options options_of(const CorpusTexts& texts) {
+  return {.key = texts.key, .hold_out = texts.hold_out, .skip_bad_lines = texts.skip_bad_lines};
 }
 
 bool holds_out(const CorpusTexts& texts) {
@@ -120,18 +166,15 @@ CorpusTexts gather_texts(const std::vector<std::string>& paths, const std::vecto
   for (const std::string& path : paths) {
     std::error_code none;
     if (!fs::is_directory(path, none)) {
-      if (!fs::is_regular_file(path, none)) bad_request("{} is neither a folder nor a file of text", path);
-      t.sources.push_back(source_of(path, fs::path(path).filename().string(), size_of_file(path)));
-      if (!looks_like_text(path))
-        say("note: {} has bytes of value 0 and is hardly text; it is encoded all the same\n", path);
+      t.sources.push_back(source_of(path, key));
       continue;
     }
     const Corpus folder = gather_corpus(path, of_folders);
     t.skipped += folder.skipped;
     for (const CorpusFile& f : folder.files)
-      t.sources.push_back(source_of(fs::path(path) / f.path, f.path, f.bytes));
+      t.sources.push_back(source_of(fs::path(path) / f.path, f.path, f.bytes, key));
   }
-  std::erase_if(t.sources, [](const TextSource& s) { return s.end == 0; });
+  std::erase_if(t.sources, [](const TextSource& s) { return s.begin >= s.end; });
   if (t.sources.empty()) bad_request("{}: no text in it", fmt::join(paths, ", "));
   if (hold_out > 0) hold_out_texts(t, hold_out);
   return t;
@@ -144,8 +187,7 @@ void refuse_old_valid(const CorpusTexts& texts, const fs::path& valid) {
 Tokenizer train_tokenizer(const CorpusTexts& texts, const LearnOptions& options) {
   WordCounts counts(options.pattern);
   {
-    DocumentStream stream(texts.sources, Divider(Pipeline::of(options.pattern)),
-                          {.key = texts.key, .hold_out = texts.hold_out});
+    DocumentStream stream(texts.sources, Divider(Pipeline::of(options.pattern)), options_of(texts));
     Progress bar("count words", texts.bytes());
     Rate rate;
     count_words(stream, options.threads, counts, [&](int64_t bytes) {
@@ -179,16 +221,16 @@ EncodedTexts encode_texts(const Tokenizer& t, const CorpusTexts& texts, const fs
   ShardWriter train_writer(train, t.vocab_size(), vocabulary);
   std::optional<ShardWriter> valid_writer;
   if (holds_out(texts)) valid_writer.emplace(valid, t.vocab_size(), vocabulary);
-  DocumentStream stream(texts.sources, Divider(t), {.key = texts.key, .hold_out = texts.hold_out});
+  DocumentStream stream(texts.sources, Divider(t), options_of(texts));
   Progress bar(what, texts.bytes());
   Rate rate;
-  EncodeOptions o{.threads = threads, .end_of_text = end_of_text};
+  EncodeOptions o{.threads = threads, .end_of_text = end_of_text, .specials = texts.specials};
   o.progress = [&](int64_t bytes, int64_t tokens) {
     bar.update(bytes, rate.text(bytes, human_count(double(tokens)) + " tokens"));
     leave_if_interrupted();
   };
   EncodedTexts all;
-  encode_documents(
+  EncodeTotals totals = encode_documents(
       t, stream,
       [&](const DocumentPart& part, std::span<const int32_t> ids) {
         ShardWriter& writer = part.held_out ? *valid_writer : train_writer;
@@ -200,7 +242,13 @@ EncodedTexts encode_texts(const Tokenizer& t, const CorpusTexts& texts, const fs
       o);
   bar.finish();
   all.seconds = rate.seconds();
-  if (all.train.documents == 0) bad_request("{}: no document to train on", texts.sources[0].path.string());
+  all.skipped = totals.skipped;
+  all.first_skipped = std::move(totals.first_skipped);
+  if (all.train.documents == 0)
+    bad_request("{}: no document to train on{}", texts.sources[0].path.string(),
+                all.skipped > 0
+                    ? "; " + counted(all.skipped, "bad line") + " skipped, the first: " + all.first_skipped
+                    : "");
   if (valid_writer && all.valid.documents == 0) refuse_if_there(valid);  // few JSON Lines, none of them drawn
   if (before_commit) before_commit();
   train_writer.commit();

@@ -12,14 +12,17 @@ namespace trireme::cli {
 // Documents to learn from and to encode, in order.
 struct CorpusTexts {
   std::vector<TextSource> sources;
-  std::string key = "text";  // of JSON Lines
-  double hold_out = 0;       // share of JSON Lines' documents
-  SkippedFiles skipped;      // of folders
+  std::string key = "text";               // of JSON Lines
+  double hold_out = 0;                    // share of JSON Lines' documents
+  bool skip_bad_lines = false;            // leaves out JSON Lines that cannot be read
+  Specials specials = Specials::as_text;  // in texts
+  SkippedFiles skipped;                   // of folders
   int64_t bytes() const;
 };
-// Folders (their text files; .jsonl and .ndjson as JSON Lines), text files and JSON Lines, in the order
-// given. With a share to hold out there is at least one document on each side: of a single text file, its
-// end.
+// Gathers folders (their text files), text files and JSON Lines, in the order given. Names and first lines
+// tell JSON Lines from text. A file that is neither (compressed, a table, UTF-16) is a bad_request, or left
+// out if it is in a folder. With a share to hold out there is at least one document on each side: a single
+// text file is divided.
 CorpusTexts gather_texts(const std::vector<std::string>& paths, const std::vector<std::string>& extensions,
                          const std::string& key, double hold_out);
 CorpusTexts texts_of(const Corpus&);  // a document a file, none held out
@@ -43,6 +46,8 @@ struct Encoded {
 struct EncodedTexts {
   Encoded train, valid;
   double seconds = 0;
+  int64_t skipped = 0;        // lines
+  std::string first_skipped;  // why, with file and line
 };
 // Writes TRAIN.bin and .idx, and VALID.bin and .idx of what is held out; shows progress. `end_of_text` closes
 // every document, -1 = nothing does. before_commit() is called when all is written, before the shards take

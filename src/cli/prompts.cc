@@ -7,7 +7,7 @@ namespace trireme::cli {
 
 std::vector<std::string> read_prompts(const fs::path& path) {
   std::vector<std::string> prompts;
-  if (path.extension() == ".jsonl") {
+  if (is_json_lines(path) || looks_like_json_lines(path, "prompt")) {
     JsonLines lines(path, "prompt");
     for (int64_t i = 0; i < lines.documents(); i++) prompts.push_back(lines.read(i));
   } else {

@@ -8,7 +8,7 @@
 
 namespace trireme::cli {
 
-// FILE.jsonl: a JSON object a line, its prompt under "prompt". Any other file: a prompt a line; lines of
+// JSON Lines, by name or first lines: the prompt under "prompt". Any other file: a prompt a line; lines of
 // blanks are none. bad_request where there is no prompt.
 std::vector<std::string> read_prompts(const fs::path&);
 

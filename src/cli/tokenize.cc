@@ -5,6 +5,8 @@
 
 #include "base/counted.h"
 #include "base/interrupt.h"
+#include "base/json.h"
+#include "base/printable.h"
 #include "base/say.h"
 #include "cli/prepare.h"
 
@@ -13,7 +15,9 @@ namespace {
 
 struct TokenizeRequest {
   std::vector<std::string> texts, extensions, specials;
-  std::string out, tokenizer, key = "text", pattern = "gpt2", end_of_text;
+  std::string out, tokenizer, key = "text", pattern = "gpt2";
+  std::optional<std::string> end_of_text;
+  bool special_tokens = false, skip_bad_lines = false;
   int vocab = 4096, threads = 0;
   double hold_out = 0.05;
 };
@@ -22,17 +26,47 @@ SplitPattern pattern_of(const std::string& name) {
   return name == "llama3" ? SplitPattern::llama3 : name == "qwen2" ? SplitPattern::qwen2 : SplitPattern::gpt2;
 }
 
-// The token that closes every document: the one asked for, or the tokenizer's own; -1 = it has none.
+// The token that closes every document: the one asked for, or the tokenizer's own; -1: none is wanted.
 int32_t end_of(const TokenizeRequest& r, const Tokenizer& t) {
-  if (r.end_of_text.empty()) return t.find_end_of_text().value_or(-1);
-  auto id = t.find_added(r.end_of_text);
-  if (!id) bad_request("--end-of-text {:?} is no added token of the tokenizer", r.end_of_text);
+  if (!r.end_of_text) {
+    if (auto id = t.find_end_of_text()) return *id;
+    const std::string& named = t.named_end_of_text();
+    bad_request(
+        "{}: {}; --end-of-text TOKEN names the token that closes a document, --end-of-text \"\" uses none",
+        r.tokenizer,
+        named.empty() ? "no token of a known name, and no tokenizer_config.json in its folder, ends a text"
+                      : fmt::format("it does not have the eos_token {:?} of its folder", named));
+  }
+  if (r.end_of_text->empty()) return -1;
+  auto id = t.find_added(*r.end_of_text);
+  if (!id) bad_request("--end-of-text {:?} is not an added token of the tokenizer", *r.end_of_text);
   return *id;
+}
+
+// Writes the name of the token that ends a text, which tokenizer.json does not have, for later runs. Keeps
+// the rest of the tokenizer_config.json in the folder of the given tokenizer.
+void save_config(const TokenizeRequest& r, const Tokenizer& t, int32_t end, const fs::path& out) {
+  const fs::path config = out / "tokenizer_config.json", given = fs::path(r.tokenizer).parent_path();
+  std::error_code none;
+  if (!r.tokenizer.empty() && fs::equivalent(given.empty() ? "." : given, out, none)) return;
+  const bool has_given = !r.tokenizer.empty() && fs::is_regular_file(given / "tokenizer_config.json", none);
+  const bool plain = Tokenizer::load(out / "tokenizer.json").find_end_of_text().value_or(-1) == end;
+  if (plain && !has_given) return;
+  nlohmann::ordered_json text = {{"tokenizer_class", "PreTrainedTokenizerFast"}};
+  if (has_given) text = nlohmann::ordered_json::parse(read_text(given / "tokenizer_config.json"));
+  if (end >= 0)
+    text["eos_token"] = std::string(t.token(end));
+  else
+    text.erase("eos_token");
+  write_text_atomic(config, text.dump(2) + "\n");
 }
 
 Tokenizer learn(const TokenizeRequest& r, const CorpusTexts& texts, int threads) {
   LearnOptions o{.vocab = r.vocab, .pattern = pattern_of(r.pattern), .threads = threads};
-  if (!r.end_of_text.empty()) o.specials = {r.end_of_text};
+  if (r.end_of_text) {
+    o.specials.clear();
+    if (!r.end_of_text->empty()) o.specials = {*r.end_of_text};
+  }
   for (const std::string& s : r.specials) {
     if (s.empty() || std::find(o.specials.begin(), o.specials.end(), s) != o.specials.end())
       bad_request("--special {:?} is empty or there twice", s);
@@ -45,7 +79,9 @@ Tokenizer learn(const TokenizeRequest& r, const CorpusTexts& texts, int threads)
 
 void tokenize(const TokenizeRequest& r) {
   install_interrupt_handlers();
-  const CorpusTexts texts = gather_texts(r.texts, r.extensions, r.key, r.hold_out);
+  CorpusTexts texts = gather_texts(r.texts, r.extensions, r.key, r.hold_out);
+  texts.skip_bad_lines = r.skip_bad_lines;
+  texts.specials = r.special_tokens ? Specials::recognise : Specials::as_text;
   const fs::path out = r.out;
   refuse_old_valid(texts, out / "valid");
   std::optional<Tokenizer> given;
@@ -55,12 +91,21 @@ void tokenize(const TokenizeRequest& r) {
       skipped.empty() ? "" : "; ", skipped);
   const int threads = r.threads > 0 ? r.threads : threads_of(RunSpec());
   const Tokenizer t = given ? std::move(*given) : learn(r, texts, threads);
-  const EncodedTexts done = encode_texts(t, texts, out / "train", out / "valid", threads, end_of(r, t),
-                                         [&] { t.save(out / "tokenizer.json"); });
+  const int32_t end = end_of(r, t);
+  const EncodedTexts done = encode_texts(t, texts, out / "train", out / "valid", threads, end, [&] {
+    t.save(out / "tokenizer.json");
+    save_config(r, t, end, out);
+  });
   fmt::print("tokenizer: {}, {} tokens{}\n", (out / "tokenizer.json").string(), t.vocab_size(),
              r.tokenizer.empty() && t.vocab_size() < r.vocab
                  ? fmt::format(" (not {}: the text has no more pairs to join)", r.vocab)
                  : "");
+  if (end < 0)
+    fmt::print("documents: no token closes them\n");
+  else
+    fmt::print("documents: closed by {} (id {})\n", printable(t.token(end)), end);
+  if (done.skipped > 0)
+    fmt::print("skipped: {}; the first: {}\n", counted(done.skipped, "bad line"), done.first_skipped);
   auto report = [&](const char* name, const Encoded& e) {
     fmt::print("{}: {}, {} tokens\n", (out / name).string(), counted(e.documents, "document"), e.tokens);
   };
@@ -85,10 +130,10 @@ void add_tokenize(CLI::App& app) {
       "trains a byte-level BPE tokenizer on text and encodes it into token shards; or encodes with a "
       "tokenizer.json that is there\nexample: trireme tokenize src notes.txt corpus.jsonl --out data");
   auto r = std::make_shared<TokenizeRequest>();
-  verb->add_option("TEXT", r->texts,
-                   "folders of text files (a document each), text files, and JSON Lines (.jsonl or .ndjson: "
-                   "a document "
-                   "a line); of any size")
+  verb->add_option(
+          "TEXT", r->texts,
+          "folders of text files (a document each), text files, and JSON Lines (a document per line) under "
+          "any name; of any size")
       ->required();
   verb->add_option("--out", r->out, "folder for tokenizer.json, train.bin/.idx and valid.bin/.idx")
       ->required();
@@ -105,7 +150,13 @@ void add_tokenize(CLI::App& app) {
       ->allow_extra_args(false);
   verb->add_option(
       "--end-of-text", r->end_of_text,
-      "token that closes every document; default: the tokenizer's, <|endoftext|> when it is trained");
+      "token that closes every document, \"\": none; default: eos_token of the tokenizer's folder, else "
+      "<|endoftext|>, <|end_of_text|>, </s> or <eos>");
+  verb->add_flag("--special-tokens", r->special_tokens,
+                 "special tokens in a text are tokens; default: they are text");
+  verb->add_flag("--skip-bad-lines", r->skip_bad_lines,
+                 "leaves out JSON Lines that cannot be read or encoded, and counts them; default: the first "
+                 "is an error");
   for (const char* of_trained : {"--vocab", "--pattern", "--special"})
     verb->get_option(of_trained)->excludes("--tokenizer");
   verb->add_option("--key", r->key, "of JSON Lines: the key of the text")->capture_default_str();

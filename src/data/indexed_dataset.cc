@@ -1,6 +1,8 @@
 #include "data/indexed_dataset.h"
 
+#include <algorithm>
 #include <bit>
+#include <vector>
 
 #include "base/error.h"
 
@@ -84,10 +86,27 @@ void IndexView::check_sequences(int64_t bin_bytes, std::string_view name) {
       bad_request("{}: sequences 0 to {} overlap: together they have {} tokens, its .bin {}", name, i,
                   tokens_, bin_bytes / size);
   }
+  if (!contiguous_) check_overlaps(name);
   // Sequences in order must fill the .bin: if not, the two files are of different shards.
   if (contiguous_ && tokens_ * size != bin_bytes)
     bad_request("{} describes {} bytes, and its .bin has {}: they do not belong together", name,
                 tokens_ * size, bin_bytes);
+}
+
+// Sequences may be in the .bin in any order, but each token belongs to one of them.
+void IndexView::check_overlaps(std::string_view name) const {
+  const int64_t size = size_of(type_);
+  std::vector<int64_t> by_offset;
+  for (int64_t i = 0; i < sequences_; i++)
+    if (length(i) > 0) by_offset.push_back(i);
+  std::sort(by_offset.begin(), by_offset.end(), [&](int64_t a, int64_t b) { return offset(a) < offset(b); });
+  for (size_t k = 1; k < by_offset.size(); k++) {
+    const int64_t before = by_offset[k - 1], after = by_offset[k],
+                  end = offset(before) + length(before) * size;
+    if (end > offset(after))
+      bad_request("{}: sequences {} and {} overlap: one ends at byte {}, the other begins at byte {}", name,
+                  std::min(before, after), std::max(before, after), end, offset(after));
+  }
 }
 
 void IndexView::check_documents(std::string_view name) const {
@@ -98,6 +117,10 @@ void IndexView::check_documents(std::string_view name) const {
     if (end < begin || end > sequences_)
       bad_request("{}: document {} is the sequences {} to {}, of {}", name, d, begin, end, sequences_);
   }
+  // Megatron-LM asserts it, too. A tool that merges shards may have lost the rest.
+  if (document_begin(documents_) != sequences_)
+    bad_request("{}: its documents end at sequence {}, but it has {} sequences; make the index again", name,
+                document_begin(documents_), sequences_);
 }
 
 }  // namespace trireme

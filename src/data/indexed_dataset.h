@@ -8,7 +8,7 @@
 //   u64      d, the length of the list of documents (the number of documents + 1)
 //   s x i32  elements of each sequence
 //   s x i64  byte offset in .bin of each sequence
-//   d x i64  document k is the sequences [list[k], list[k+1]); list[0] = 0
+//   d x i64  document k is the sequences [list[k], list[k+1]); list[0] = 0, list[d-1] = s
 //   s x i8   modes of multimodal data: may follow, not read
 //   8 bytes  "TRIRTOK\0" and u64, which vocabulary the ids are of (Tokenizer::fingerprint()): may end the
 //   file.
@@ -57,6 +57,7 @@ class IndexView {
     return value;
   }
   void check_sequences(int64_t bin_bytes, std::string_view name);
+  void check_overlaps(std::string_view name) const;
   void check_documents(std::string_view name) const;
 
   TokenType type_ = TokenType::u16;

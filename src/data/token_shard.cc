@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "base/error.h"
+#include "data/raw_shard.h"
 
 namespace trireme {
 namespace {
@@ -54,6 +55,7 @@ bool any_outside(const std::byte* elements, int64_t n, int64_t vocab) {
 }  // namespace
 
 ShardFiles shard_files(const fs::path& name) {
+  if (name.extension() == ".npy" && fs::exists(name)) return {name, std::nullopt};
   bool is_bin = name.extension() == ".bin", is_idx = name.extension() == ".idx";
   fs::path stem = is_bin || is_idx ? fs::path(name).replace_extension() : name;
   fs::path bin = with_suffix(stem, ".bin"), idx = with_suffix(stem, ".idx");
@@ -62,7 +64,7 @@ ShardFiles shard_files(const fs::path& name) {
   if (has_bin && has_idx) return {bin, idx};
   if (has_bin && is_bin) return {bin, std::nullopt};
   if (has_bin)
-    bad_request("{} is missing beside {}; if that is raw uint16, name it with its .bin", idx.string(),
+    bad_request("{} is missing beside {}; if that holds raw tokens, name it with its .bin", idx.string(),
                 bin.string());
   if (has_idx) bad_request("{} is missing beside {}", bin.string(), idx.string());
   bad_request("there is no token shard {}: neither {} nor its .idx exists; `trireme tokenize` makes one",
@@ -74,9 +76,10 @@ TokenShard TokenShard::open(const fs::path& name) {
   TokenShard shard{MappedFile(files.bin)};
   int64_t bin_bytes = int64_t(shard.bin_.bytes().size());
   if (!files.idx) {
-    if (bin_bytes % 2)
-      bad_request("{} has {} bytes: raw uint16 has an even number", files.bin.string(), bin_bytes);
-    shard.tokens_ = bin_bytes / 2;
+    const RawTokens raw = raw_tokens(shard.bin_.bytes(), files.bin.string());
+    shard.type_ = raw.type;
+    shard.raw_begin_ = raw.begin;
+    shard.tokens_ = raw.tokens;
     return shard;
   }
   shard.idx_.emplace(*files.idx);
@@ -98,7 +101,7 @@ void TokenShard::visit_runs(int64_t begin, int64_t end, Visit&& visit) const {
   const std::byte* bin = bin_.bytes().data();
   const int64_t size = size_of(type_);
   if (starts_.empty()) {
-    if (begin < end) visit(begin, bin + begin * size, end - begin);
+    if (begin < end) visit(begin, bin + raw_begin_ + begin * size, end - begin);
     return;
   }
   // The last sequence that begins at or before `begin`; empty ones have no part of it.
@@ -158,7 +161,8 @@ TokenShard::Place TokenShard::place_of(int64_t token) const {
     if (token < length) return {d, token};
     token -= length;
   }
-  return {index_->documents(), token};  // sequences after the last border: a document that was never closed
+  require(false, "TokenShard::place_of() after the last token");
+  return {};
 }
 
 void TokenShard::know_documents() {

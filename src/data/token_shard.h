@@ -12,7 +12,7 @@
 namespace trireme {
 
 // The files of a shard, by the name it goes by: "data/train" is data/train.bin + data/train.idx (either may
-// be named too); "x.bin" without x.idx is raw uint16, one long document.
+// be named too). "x.bin" without x.idx, or "x.npy", is a file that raw_shard.h reads: one long document.
 struct ShardFiles {
   fs::path bin;
   std::optional<fs::path> idx;
@@ -64,6 +64,7 @@ class TokenShard {
   std::optional<IndexView> index_;
   TokenType type_ = TokenType::u16;
   int64_t tokens_ = 0;
+  int64_t raw_begin_ = 0;  // byte of the first token of a file without an index
   std::vector<int64_t>
       starts_;  // first token of each sequence, and the end; empty when .bin is the concatenation
   std::vector<int64_t> document_starts_;  // first token of each document that has one, ascending

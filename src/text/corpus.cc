@@ -11,6 +11,7 @@
 
 #include "base/counted.h"
 #include "base/error.h"
+#include "base/file_kind.h"
 
 namespace trireme {
 namespace {
@@ -28,8 +29,8 @@ Kind kind_of(const fs::path& path) {
   if (!in) return Kind::unreadable;
   in.read(head.data(), head.size());
   if (in.bad()) return Kind::unreadable;
-  auto end = head.begin() + in.gcount();
-  return std::find(head.begin(), end, '\0') == end ? Kind::text : Kind::binary;
+  const std::string_view read(head.data(), size_t(in.gcount()));
+  return read.find('\0') == std::string_view::npos && marked_kind(read).empty() ? Kind::text : Kind::binary;
 }
 
 void consider(const fs::directory_entry& entry, const CorpusOptions& options, Corpus& corpus) {
@@ -86,10 +87,6 @@ std::string first_line_of(const std::string& command) {
 
 }  // namespace
 
-bool looks_like_text(const fs::path& path) {
-  return kind_of(path) != Kind::binary;
-}
-
 SkippedFiles& SkippedFiles::operator+=(const SkippedFiles& o) {
   binary += o.binary, unreadable += o.unreadable, large += o.large;
   return *this;
@@ -98,7 +95,7 @@ SkippedFiles& SkippedFiles::operator+=(const SkippedFiles& o) {
 std::string to_text(const SkippedFiles& s) {
   std::vector<std::string> parts;
   if (s.binary > 0)
-    parts.push_back(counted(s.binary, "binary file") + " (with bytes of value 0, as compressed ones have)");
+    parts.push_back(counted(s.binary, "binary file") + " (compressed, tables, or with bytes of value 0)");
   if (s.unreadable > 0) parts.push_back(fmt::format("{} that cannot be read", s.unreadable));
   if (s.large > 0) parts.push_back(fmt::format("{} that are too large", s.large));
   if (parts.empty()) return "";

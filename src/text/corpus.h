@@ -38,11 +38,9 @@ struct CorpusOptions {
   int64_t max_file_bytes = int64_t(64) << 20;
 };
 
-// No zero byte in its first 8 KiB, as git decides it; also where it cannot be read.
-bool looks_like_text(const fs::path&);
-
-// All files below root but hidden ones, empty ones, and those that do not look like text. Links to folders
-// are not followed. bad_request when root is no folder or holds no such file.
+// Finds all files below root, except hidden and empty files. A file is also left out if it has a zero byte in
+// the first 8 KiB, as git decides it, or the mark of another format (file_kind.h). Does not follow links to
+// folders. bad_request if root is not a folder or has no such file.
 Corpus gather_corpus(const fs::path& root, const CorpusOptions&);
 
 // Whether a file is held out, from a hash of its relative path: the same file on every machine and in every

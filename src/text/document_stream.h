@@ -40,6 +40,7 @@ class DocumentStream {
   struct Options {
     std::string key = "text";                // of JSON Lines: what holds the text
     double hold_out = 0;                     // share of JSON Lines' documents; by a hash of file and line
+    bool skip_bad_lines = false;             // leaves out JSON Lines that cannot be read
     size_t batch_bytes = size_t(1) << 20;    // a batch is longer only where a document cannot be divided,
     size_t longest_bytes = size_t(1) << 30;  // and never longer than this
   };
@@ -52,6 +53,8 @@ class DocumentStream {
   bool next(DocumentBatch&);
   // The text of a part: itself, or decoded into `buffer`. Any thread. bad_request names file, line and key.
   std::string_view text(const DocumentBatch&, const DocumentPart&, std::string& buffer) const;
+  // Whether a part that cannot be read, or encoded, is left out.
+  bool may_skip(const DocumentPart& part) const { return options_.skip_bad_lines && part.line > 0; }
   // "FILE", or "FILE, line N" of JSON Lines: for messages.
   std::string place_of(const DocumentPart&) const;
 

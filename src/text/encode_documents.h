@@ -22,6 +22,8 @@ struct EncodeOptions {
 };
 struct EncodeTotals {
   int64_t documents = 0, bytes = 0, tokens = 0;
+  int64_t skipped = 0;        // lines left out (DocumentStream::Options::skip_bad_lines)
+  std::string first_skipped;  // why, with file and line
 };
 
 // The result does not depend on the number of threads. The first error, in order, of reading or take ends the

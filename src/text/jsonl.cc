@@ -3,23 +3,24 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
+#include <fstream>
 #include <utility>
 
 #include "base/error.h"
-#include "base/json.h"
+#include "text/json_line.h"
 
 namespace trireme {
 namespace {
 
-// Some of an object's, for somebody who looks for the one that holds the text.
-std::string keys_of(const nlohmann::json& object) {
+// Some keys of an object, for a user who looks for the one that holds the text.
+std::string keys_of(const JsonLine& line) {
   constexpr size_t kMost = 8, kLongest = 64;
   std::string keys;
-  size_t n = 0;
-  for (const auto& [key, value] : object.items()) {
-    if (n++ == kMost) return keys + ", ...";
-    keys += fmt::format("{}{:?}{}", keys.empty() ? "" : ", ", key.substr(0, kLongest),
-                        key.size() > kLongest ? "..." : "");
+  for (size_t i = 0; i < line.keys.size(); i++) {
+    if (i == kMost) return keys + ", ...";
+    keys += fmt::format("{}{:?}{}", i ? ", " : "", line.keys[i].substr(0, kLongest),
+                        line.keys[i].size() > kLongest ? "..." : "");
   }
   return keys.empty() ? "none" : keys;
 }
@@ -45,16 +46,36 @@ std::string JsonLines::read(int64_t document) const {
 
 std::string json_text(std::string_view line, const std::string& key, const std::string& where,
                       std::string_view what_to_do) {
-  auto value = nlohmann::json::parse(line.begin(), line.end(), nullptr, /*allow_exceptions=*/false);
-  if (!value.is_object()) bad_request("{}: not a JSON object", where);
-  auto it = value.find(key);
-  if (it == value.end()) bad_request("{}: no key {:?}; it has {}{}", where, key, keys_of(value), what_to_do);
-  if (!it->is_string()) bad_request("{}: {:?} is not a string", where, key);
-  return std::move(it->get_ref<std::string&>());
+  JsonLine read = read_json_line(line, key);
+  if (!read.error.empty()) bad_request("{}: not a JSON object: {}", where, read.error);
+  if (!read.has_key) bad_request("{}: no key {:?}; it has {}{}", where, key, keys_of(read), what_to_do);
+  if (!read.is_string) bad_request("{}: {:?} is not a string", where, key);
+  return std::move(read.text);
 }
 
 bool is_json_lines(const fs::path& path) {
-  return path.extension() == ".jsonl" || path.extension() == ".ndjson";
+  std::string name = path.extension().string();
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c; });
+  return name == ".jsonl" || name == ".ndjson" || name == ".jl";
+}
+
+bool looks_like_json_lines(const fs::path& path, const std::string& key) {
+  constexpr size_t kLongest = size_t(16) << 20;  // bytes of a line that is read to find out
+  std::ifstream in(path, std::ios::binary);
+  auto begins_object = [&] {
+    while (in && (std::isspace(in.peek()) || in.peek() == 0xEF || in.peek() == 0xBB || in.peek() == 0xBF))
+      in.get();
+    return in && in.peek() == '{';
+  };
+  for (int lines = 0; lines < 2; lines++) {
+    if (!begins_object()) return lines == 1 && in.peek() == EOF;
+    std::string line;
+    for (char c; line.size() < kLongest && in.get(c) && c != '\n';) line += c;
+    const JsonLine read = read_json_line(line, key);
+    if (!read.error.empty() || (!key.empty() && !read.is_string)) return false;
+  }
+  return true;
 }
 
 }  // namespace trireme

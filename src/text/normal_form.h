@@ -9,6 +9,8 @@
 #include <string>
 #include <string_view>
 
+#include "text/unicode.h"
+
 namespace trireme {
 
 // Appends NFC of text to out. Bytes that are no UTF-8 stay where they are; nothing composes across them.
@@ -28,9 +30,6 @@ struct Decomposition {
 struct CombiningRange {
   uint32_t first, last;  // inclusive
   uint8_t kind;          // canonical combining class, > 0
-};
-struct CodeRange {
-  uint32_t first, last;  // inclusive
 };
 std::span<const Decomposition> decompositions();
 std::span<const CombiningRange> combining_ranges();

@@ -1,11 +1,12 @@
-// Split patterns that have no matcher of their own (split.h), through PCRE2.
+// Split patterns that have no matcher of their own (split.h).
 //
-// What differs from the peer's engine (Oniguruma) is refused by name: classes inside classes and their
-// intersections. Classes are those of PCRE2's Unicode version (Debian 12: 14), so characters newer than it
-// may split differently.
+// regex_parse.h reads the pattern. The sets of characters that it names divide all code points into a few
+// kinds: two characters are of one kind if every set has both or neither. A text becomes one byte per
+// character, its kind, and PCRE2 matches the pattern on these bytes. So PCRE2 only does what all backtracking
+// engines do alike: sequences, alternatives, repeats and look-around. It needs no Unicode tables.
 #pragma once
 #include <cstddef>
-#include <functional>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -15,15 +16,16 @@ namespace trireme {
 
 class RegexSplit {
  public:
-  // bad_request when it does not compile or means another thing to the peer; `what` names it in messages.
+  // `what` names the pattern in messages. bad_request: it does not compile, or regex_parse.h does not accept
+  // it.
   RegexSplit(std::string pattern, std::string_view what);
   ~RegexSplit();
   RegexSplit(const RegexSplit&) = delete;
 
   const std::string& pattern() const { return pattern_; }
 
-  // The ends of the pieces: matches, and what lies between them. Empty matches cut nothing. Bytes that are no
-  // UTF-8 match as U+FFFD does. bad_request when the pattern takes more than kMatchLimit steps for one match.
+  // Writes the ends of the pieces: matches, and the text between them. An empty match ends a piece, too. A
+  // byte that is not UTF-8 matches as U+FFFD does. bad_request if a match needs more than kMatchLimit steps.
   // Any thread.
   void pieces(std::string_view text, std::vector<size_t>& ends) const;
 
@@ -31,7 +33,6 @@ class RegexSplit {
 
  private:
   struct Compiled;
-  void match_all(std::string_view text, std::vector<size_t>& ends) const;
 
   std::string pattern_;
   std::unique_ptr<Compiled> compiled_;

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/printable.h"
 #include "text/encoder.h"
 #include "text/unicode.h"
 
@@ -209,6 +210,12 @@ std::optional<int32_t> Tokenizer::find_added(std::string_view content) const {
 }
 
 std::optional<int32_t> Tokenizer::find_end_of_text() const {
+  if (!named_end_of_text_.empty()) {
+    if (auto id = find_added(named_end_of_text_)) return id;
+    const auto found = std::find(tokens_.begin(), tokens_.end(), named_end_of_text_);
+    if (found == tokens_.end()) return std::nullopt;
+    return int32_t(found - tokens_.begin());
+  }
   for (std::string_view name :
        {kEndOfText, std::string_view("<|end_of_text|>"), std::string_view("</s>"), std::string_view("<eos>")})
     if (auto id = find_added(name)) return id;
@@ -217,7 +224,9 @@ std::optional<int32_t> Tokenizer::find_end_of_text() const {
 
 int32_t Tokenizer::end_of_text() const {
   auto id = find_end_of_text();
-  if (!id) bad_request("the tokenizer has no token {}", kEndOfText);
+  if (!id)
+    bad_request("the tokenizer has no token {}",
+                named_end_of_text_.empty() ? kEndOfText : printable(named_end_of_text_));
   return *id;
 }
 

@@ -68,8 +68,12 @@ class Tokenizer {
   // Bytes of a token; empty for an unused id. bad_request unless 0 <= id < vocab_size().
   std::string_view token(int32_t id) const;
   std::optional<int32_t> find_added(std::string_view) const;  // id of an added token by its content
-  // The token that closes a document: the first there is of <|endoftext|>, <|end_of_text|>, </s>, <eos>.
+  // The token that closes a document. If named_end_of_text(): that one. Otherwise the first that exists of
+  // <|endoftext|>, <|end_of_text|>, </s>, <eos>.
   std::optional<int32_t> find_end_of_text() const;
+  // eos_token of the tokenizer_config.json or special_tokens_map.json in the folder that load() read from;
+  // "": none.
+  const std::string& named_end_of_text() const { return named_end_of_text_; }
   int32_t end_of_text() const;  // bad_request when there is none
   const Pipeline& pipeline() const { return pipeline_; }
   // decode(encode(text)) is text, for every text that encode() takes.
@@ -99,7 +103,7 @@ class Tokenizer {
   std::vector<AddedToken> added_;
   bool ignore_merges_ = false, fuse_unk_ = false;
   Pipeline pipeline_;
-  std::string unknown_;
+  std::string unknown_, named_end_of_text_;
   int32_t unknown_id_ = -1;
   bool literal_differs_ = false;  // a literal token is reached by words that it does not decode to
   std::vector<bool> literal_;     // by id: added, so model.vocab has its content, not stand-ins of bytes

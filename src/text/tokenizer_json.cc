@@ -192,6 +192,21 @@ Ordered sections_of(std::string_view text) {
   });
 }
 
+// Reads eos_token of a file in the folder of a tokenizer.json: a text, or an added token with its content.
+// "": no file, or none in it.
+std::string named_end_in(const fs::path& path) {
+  std::error_code none;
+  if (!fs::is_regular_file(path, none)) return "";
+  const std::string text = read_text(path);
+  if (json_depth(text) > kMostJsonDepth)
+    bad_request("{}: JSON nested deeper than {} levels", path.string(), kMostJsonDepth);
+  const Json config = Json::parse(text, nullptr, false);
+  if (!config.is_object()) bad_request("{} is not a JSON object", path.string());
+  const Json& end = member(config, "eos_token");
+  const Json& content = end.is_object() ? member(end, "content") : end;
+  return content.is_string() ? content.get<std::string>() : "";
+}
+
 }  // namespace
 
 Tokenizer Tokenizer::parse(std::span<const std::byte> bytes, std::string_view name) {
@@ -211,7 +226,10 @@ Tokenizer Tokenizer::parse(std::span<const std::byte> bytes, std::string_view na
 
 Tokenizer Tokenizer::load(const fs::path& path) {
   MappedFile file(path);
-  return parse(file.bytes(), path.string());
+  Tokenizer t = parse(file.bytes(), path.string());
+  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"})
+    if (t.named_end_of_text_.empty()) t.named_end_of_text_ = named_end_in(path.parent_path() / name);
+  return t;
 }
 
 std::string Tokenizer::to_json() const {

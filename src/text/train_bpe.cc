@@ -81,8 +81,14 @@ void count_words(DocumentStream& stream, int threads, WordCounts& counts,
       if (!c.words) c.words = std::make_unique<WordCounts>(counts.pattern());
       c.words->clear();
       std::string buffer;
-      for (const DocumentPart& part : c.batch.parts)
-        if (!part.held_out) c.words->add(stream.text(c.batch, part, buffer));
+      for (const DocumentPart& part : c.batch.parts) {
+        if (part.held_out) continue;
+        try {
+          c.words->add(stream.text(c.batch, part, buffer));
+        } catch (const Error&) {
+          if (!stream.may_skip(part)) throw;
+        }
+      }
     };
   };
   int64_t bytes = 0;

@@ -37,10 +37,24 @@ bool continues(std::string_view text, size_t at) {
 const CharClass* char_classes() {
   static const std::vector<CharClass> table = [] {
     std::vector<CharClass> t(0x110000, CharClass::other);
-    for (const CharRange& r : char_ranges()) std::fill(&t[r.first], &t[r.last] + 1, r.kind);
+    for (const CategoryRange& r : category_ranges()) {
+      const char major = name_of(r.category)[0];
+      const CharClass kind = major == 'L'   ? CharClass::letter
+                             : major == 'N' ? CharClass::number
+                             : major == 'Z' ? CharClass::space
+                                            : CharClass::other;
+      std::fill(&t[r.first], &t[r.last] + 1, kind);
+    }
+    std::fill(&t[0x9], &t[0xD] + 1, CharClass::space);
+    t[0x85] = CharClass::space;
     return t;
   }();
   return table.data();
+}
+
+std::string_view name_of(Category category) {
+  constexpr std::string_view kNames = "LuLlLtLmLoMnMcMeNdNlNoPcPdPsPePiPfPoSmScSkSoZsZlZpCcCfCo";
+  return kNames.substr(2 * size_t(category), 2);
 }
 
 CodePoint code_point_at(std::string_view text, size_t at) {

@@ -12,11 +12,50 @@ namespace trireme {
 // \p{L}, \p{N}, \s, and everything else, as split patterns of tokenizers see a character.
 enum class CharClass : uint8_t { other, letter, number, space };
 
-struct CharRange {
-  uint32_t first, last;  // inclusive
-  CharClass kind;
+// General categories; Cn (unassigned) is not in the table.
+enum class Category : uint8_t {
+  Lu,
+  Ll,
+  Lt,
+  Lm,
+  Lo,
+  Mn,
+  Mc,
+  Me,
+  Nd,
+  Nl,
+  No,
+  Pc,
+  Pd,
+  Ps,
+  Pe,
+  Pi,
+  Pf,
+  Po,
+  Sm,
+  Sc,
+  Sk,
+  So,
+  Zs,
+  Zl,
+  Zp,
+  Cc,
+  Cf,
+  Co
 };
-std::span<const CharRange> char_ranges();  // ascending and disjoint; all else is `other` (unicode_table.cc)
+std::string_view name_of(Category);  // "Lu"
+
+struct CodeRange {
+  uint32_t first, last;  // inclusive
+};
+struct CategoryRange {
+  uint32_t first, last;  // inclusive
+  Category category;
+};
+// Generated (unicode_table.cc): ascending and disjoint, of Unicode 16.
+std::span<const CategoryRange> category_ranges();
+enum class Script : uint8_t { han, hangul, hiragana, katakana };
+std::span<const CodeRange> script_ranges(Script);
 
 // Class of every code point, one byte each (1.1 MB, made on first use).
 const CharClass* char_classes();

@@ -5,9 +5,12 @@
 
 #include <system_error>
 
+#include "base/json.h"
 #include "data/token_shard.h"
 #include "folder.h"
 #include "process.h"
+#include "text/tokenizer.h"
+#include "text/unicode.h"
 
 namespace trireme::test {
 namespace {
@@ -78,6 +81,72 @@ TEST(Tokenize, WhatIsHardlyTextAndAMissingKeyAreTold) {
   EXPECT_EQ(r.code, 2);
   EXPECT_NE(r.err.find("no key \"text\"; it has \"body\", \"id\"; --key names the one"), std::string::npos)
       << r.err;
+}
+
+// One token per byte, then <|end|>, which no known name is.
+void write_tokenizer(const fs::path& path) {
+  nlohmann::json vocab = nlohmann::json::object();
+  for (int b = 0; b < 256; b++) vocab[spell_bytes(std::string(1, char(b)))] = b;
+  const nlohmann::json end = {{"id", 256}, {"content", "<|end|>"}, {"special", true}};
+  const nlohmann::json file = {
+      {"added_tokens", nlohmann::json::array({end})},
+      {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}}},
+      {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", nlohmann::json::array()}}}};
+  write_text_atomic(path, file.dump());
+}
+
+// Documents under any name, what is left out of them, and the token that closes them.
+TEST(Tokenize, DocumentsAndTheirEnd) {
+  TempFolder f;
+  fs::create_directories(f / "tok");
+  write_tokenizer(f / "tok/tokenizer.json");
+  auto run = [&](const std::string& text, std::vector<std::string> more) {
+    std::vector<std::string> words = {
+        "tokenize", (f / text).string(),  "--tokenizer", (f / "tok/tokenizer.json").string(),
+        "--out",    (f / "out").string(), "--hold-out",  "0"};
+    words.insert(words.end(), more.begin(), more.end());
+    return trireme(f.path(), words);
+  };
+  using Ids = std::vector<int32_t>;
+  const std::string lines = "{\"text\":\"a\",\"x\":NaN}\n{\"text\":\"b<|end|>\"}\n";
+  write_text_atomic(f / "d.json", lines);
+  Ran r = run("d.json", {});
+  EXPECT_EQ(r.code, 2);
+  EXPECT_NE(r.err.find("--end-of-text"), std::string::npos) << r.err;
+  r = run("d.json", {"--end-of-text", "<|end|>", "--special-tokens"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_NE(r.out.find("documents: closed by <|end|> (id 256)"), std::string::npos) << r.out;
+  EXPECT_EQ(tokens_of(f / "out/train"), (Ids{'a', 256, 'b', 256, 256}));
+  // The new folder names the token, so a run with it knows which one ends a text.
+  EXPECT_EQ(Tokenizer::load(f / "out/tokenizer.json").find_end_of_text(), 256);
+  write_text_atomic(f / "d.JSONL", lines + "{\"text\":\n");
+  r = run("d.JSONL", {"--end-of-text", "", "--skip-bad-lines"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_NE(r.out.find("skipped: 1 bad line; the first: " + (f / "d.JSONL").string() +
+                       ", line 3: not a JSON object"),
+            std::string::npos)
+      << r.out;
+  EXPECT_EQ(tokens_of(f / "out/train"), (Ids{'a', 'b', '<', '|', 'e', 'n', 'd', '|', '>'}));
+  EXPECT_EQ(run("d.JSONL", {"--end-of-text", ""}).code, 2);
+  write_text_atomic(f / "tok/tokenizer_config.json", R"({"eos_token": "<|end|>", "chat_template": "x"})");
+  write_text_atomic(f / "mark.txt",
+                    "\xEF\xBB\xBF"
+                    "ab");
+  r = run("mark.txt", {});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(tokens_of(f / "out/train"), (Ids{'a', 'b', 256}));
+  EXPECT_NE(read_text(f / "out/tokenizer_config.json").find("chat_template"), std::string::npos);
+  const std::pair<const char*, std::string> foreign[] = {{"d.jsonl.gz", "\x1F\x8B\x08"},
+                                                         {"d.jsonl.zst", "\x28\xB5\x2F\xFD"},
+                                                         {"d.parquet", "PAR1"},
+                                                         {"wide.txt", "\xFF\xFE"},
+                                                         {"list.json", "[{\"text\": \"a\"}]"}};
+  for (const auto& [name, content] : foreign) {
+    write_text_atomic(f / name, content + lines);
+    r = run(name, {});
+    EXPECT_EQ(r.code, 2) << name;
+    EXPECT_EQ(r.err.rfind("trireme: " + (f / name).string() + " is ", 0), 0u) << r.err;
+  }
 }
 
 // Lines of JSON are drawn each for itself, and of few perhaps none.

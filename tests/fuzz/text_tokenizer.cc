@@ -1,7 +1,6 @@
 // A tokenizer.json: what is accepted is written and read back the same, any text comes back from its ids, and
 // divided where it may be it has the ids of the whole. "@b" and "@c" in the input stand for the 256 tokens of
-// bytes without which no vocabulary is accepted, as ByteLevel and as byte_fallback spell them: seeds stay
-// short, and changes meet something else.
+// bytes, as ByteLevel and as byte_fallback spell them: seeds stay short, and changes meet something else.
 #include <fmt/format.h>
 
 #include <vector>

@@ -114,6 +114,16 @@ TEST(IndexedDataset, LiesAreRefused) {
   lie([](IndexFile& f) { f.offsets[3] = INT64_MAX; }, "lies outside");
   lie([](IndexFile& f) { f.offsets[3] = INT64_MIN; }, "lies outside");
   lie([](IndexFile& f) { f.lengths = {10, 10, 0, 0}, f.offsets = {0, 0, 0, 0}; }, "overlap");
+  lie([](IndexFile& f) { f.starts = {0}; }, "documents end at sequence 0, but it has 4 sequences");
+  lie([](IndexFile& f) { f.starts = {0, 1, 2}; }, "documents end at sequence 2, but it has 4 sequences");
+  lie([](IndexFile& f) { f.starts = {0, 3, 2, 4}; }, "document 1 is the sequences 3 to 2");
+  // Out of order is right; a shared token is not.
+  EXPECT_EQ(refusal_of({.lengths = {3, 0, 5, 2}, .offsets = {14, 0, 4, 0}, .starts = {0, 1, 1, 4}}), "");
+  lie(
+      [](IndexFile& f) {
+        f.offsets = {14, 0, 4, 2};
+      },
+      "sequences 2 and 3 overlap: one ends at byte 6, the other");
   lie([](IndexFile&) {}, "do not belong together", 22);
   lie([](IndexFile&) {}, "lies outside", 18);
 }

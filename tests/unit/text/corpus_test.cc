@@ -41,7 +41,7 @@ TEST(Corpus, GathersTextFilesSortedByPath) {
   EXPECT_EQ(paths(c), (V{"B.py", "a/deep/er/x.py", "a/z.py", "b.py", "far.py", "latin.py"}));
   EXPECT_EQ(c.bytes, 1 + 3 + 1 + 2 + 10001 + 4);
   EXPECT_EQ(c.skipped.binary, 1);
-  EXPECT_EQ(to_text(c.skipped), "left out: 1 binary file (with bytes of value 0, as compressed ones have)");
+  EXPECT_EQ(to_text(c.skipped), "left out: 1 binary file (compressed, tables, or with bytes of value 0)");
   EXPECT_EQ(c.read(1), "xxx");
   EXPECT_EQ(paths(gather_corpus(folder.path(), {.extensions = {".txt"}})), (V{"a.txt"}));
   EXPECT_EQ(gather_corpus(folder.path(), {}).files.size(), 7u);

@@ -65,7 +65,10 @@ TEST(Divide, KeepsClearOfAddedTokens) {
   int id = int(file["model"]["vocab"].size()) + int(file["added_tokens"].size());
   for (const std::string content : {"x y", " ship", "oar ", "y\n", "\nx", "a", "ship"}) {
     auto token = file["added_tokens"][0];
-    token["content"] = content, token["id"] = id++, token["special"] = false;
+    const auto& vocab = file["model"]["vocab"];
+    token["content"] = content;
+    token["id"] = vocab.contains(content) ? vocab[content].get<int>() : id++;
+    token["special"] = false;
     token["lstrip"] = content[0] == 'a', token["rstrip"] = content[0] == 's';
     token["single_word"] = content[0] == ' ';
     file["added_tokens"].push_back(token);
