@@ -10,6 +10,7 @@
 #include "plan/price.h"
 #include "runtime/recording.h"
 #include "sim/replay.h"
+#include "spec/complaint.h"
 #include "spec/run_schedule.h"
 #include "spec/supported.h"
 
@@ -47,7 +48,7 @@ RunSpec run_of(const RunSpec& base, const Way& way, int64_t ranks, int64_t seq_l
 std::string refusal_of(const RunSpec& run, std::string_view way) {
   if (way == "ep" && run.model.experts == 0) return "the model has no experts";
   for (const auto& problems : {problems_of(run), unsupported_of(run)})
-    if (!problems.empty()) return fmt::format("{}: {}", problems[0].keys.front(), problems[0].text);
+    if (!problems.empty()) return text_of(run, problems[0]);
   return {};
 }
 

@@ -12,6 +12,7 @@
 #include "model/stages.h"
 #include "runtime/short_booking.h"
 #include "sim/steady_step.h"
+#include "spec/complaint.h"
 #include "spec/run_schedule.h"
 #include "spec/supported.h"
 
@@ -94,7 +95,7 @@ RunSpec run_of(const SearchRequest& q, const ConfirmRequest& c, const SearchLayo
 
 std::string why_not_run(const RunSpec& run) {
   for (const std::vector<Problem>& all : {problems_of(run), unsupported_of(run)})
-    if (!all.empty()) return fmt::format("{}: {}", all[0].keys.front(), all[0].text);
+    if (!all.empty()) return text_of(run, all[0]);
   return "";
 }
 

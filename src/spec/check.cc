@@ -1,4 +1,4 @@
-// What contradicts itself in a run, and what this version cannot run.
+// Contradictions between the values of a run. A text continues "KEY: VALUE" (Problem).
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -8,8 +8,6 @@
 #include "base/error.h"
 #include "spec/check_recorded.h"
 #include "spec/recompute.h"
-#include "spec/run_schedule.h"
-#include "spec/supported.h"
 #include "spec/toml.h"
 
 namespace trireme {
@@ -26,40 +24,37 @@ void check_model(const ModelSpec& m, Problems& out) {
   if (m.heads < 1 || m.kv_heads < 1)
     return wrong({"heads", "kv_heads"}, "needs at least one head of each kind");
   if (m.heads % m.kv_heads != 0)
-    wrong({"kv_heads", "heads"}, fmt::format("{} does not divide heads = {}", m.kv_heads, m.heads));
+    wrong({"kv_heads", "heads"}, fmt::format("does not divide heads = {}", m.heads));
   if (m.head_dim == 0)
     wrong({"heads", "hidden"},
-          fmt::format("{} does not divide hidden = {}; change one, or give head_dim", m.heads, m.hidden));
+          fmt::format("does not divide hidden = {}; change one, or give head_dim", m.hidden));
   if (m.positions == "rope" && !m.latent() && m.head_dim % 2 != 0)
-    wrong({"head_dim", "heads", "hidden"},
-          fmt::format("{} is odd; rotary positions turn pairs, so it must be even", m.head_dim));
+    wrong({"head_dim", "heads", "hidden"}, "is odd; rotary positions turn pairs, so it must be even");
   const bool known = ModelSpec::refusal(m.arch).empty();
   if (m.positions != "rope" && m.rope_theta != (known ? ModelSpec::of(m.arch) : ModelSpec()).rope_theta)
     wrong({"rope_theta", "positions", "arch"},
-          fmt::format("{} has no effect on {} positions; remove the line, or give positions = \"rope\"",
-                      m.rope_theta, m.positions));
+          fmt::format("has no effect on {} positions; remove the line, or give positions = \"rope\"",
+                      m.positions));
   if (m.attn_bias && m.qkv_bias)
-    wrong({"qkv_bias", "attn_bias"}, "true adds nothing to attn_bias = true; give one of them");
+    wrong({"qkv_bias", "attn_bias"}, "adds nothing to attn_bias = true; give one of them");
   const RopeScaling& r = m.rope_scaling;
   if (r.type != "none" && m.positions != "rope")
     wrong({"rope_scaling.type", "positions"},
-          fmt::format("{} has no effect on {} positions; positions = \"rope\" or type = \"none\"",
-                      shown(r.type), m.positions));
+          fmt::format("has no effect on {} positions; positions = \"rope\" or type = \"none\"", m.positions));
   if (r.type == "none" && r.factor != 1)
     wrong({"rope_scaling.factor", "rope_scaling.type"},
-          fmt::format("{} has no effect with type = \"none\"; give type = \"linear\", \"llama3\" or \"yarn\"",
-                      r.factor));
+          "has no effect with type = \"none\"; give type = \"linear\", \"llama3\" or \"yarn\"");
   if (r.type == "llama3" && !(r.low_freq_factor < r.high_freq_factor))
     wrong({"rope_scaling.low_freq_factor", "rope_scaling.high_freq_factor"},
-          fmt::format("{} must be below high_freq_factor = {}", r.low_freq_factor, r.high_freq_factor));
+          fmt::format("must be below high_freq_factor = {}", r.high_freq_factor));
   if (r.type == "yarn" && !(r.beta_slow < r.beta_fast))
     wrong({"rope_scaling.beta_slow", "rope_scaling.beta_fast"},
-          fmt::format("{} must be below beta_fast = {}", r.beta_slow, r.beta_fast));
+          fmt::format("must be below beta_fast = {}", r.beta_fast));
   for (auto [key, value] : {std::pair{"mscale", r.mscale}, std::pair{"mscale_all_dim", r.mscale_all_dim},
                             std::pair{"attention_factor", r.attention_factor}})
     if (value != 0 && r.type != "yarn")
       wrong({"rope_scaling." + std::string(key), "rope_scaling.type"},
-            fmt::format("{} has no effect with type = {}; give type = \"yarn\"", value, shown(r.type)));
+            fmt::format("has no effect with type = {}; give type = \"yarn\"", shown(r.type)));
 }
 
 void check_latent(const ModelSpec& m, Problems& out) {
@@ -72,31 +67,26 @@ void check_latent(const ModelSpec& m, Problems& out) {
          {std::pair{"q_rank", m.q_rank}, std::pair{"nope_head_dim", m.nope_head_dim},
           std::pair{"rope_head_dim", m.rope_head_dim}, std::pair{"v_head_dim", m.v_head_dim},
           std::pair{"rope_interleaved", int64_t(m.rope_interleaved)}})
-      if (value != 0)
-        wrong({key, "kv_rank"}, fmt::format("{} has no effect with kv_rank = 0; give kv_rank", value));
+      if (value != 0) wrong({key, "kv_rank"}, "has no effect with kv_rank = 0; give kv_rank");
     return;
   }
   if (m.nope_head_dim < 1)
-    wrong({"nope_head_dim", "kv_rank"}, "0: a latent key has such columns; give at least 1");
+    wrong({"nope_head_dim", "kv_rank"}, ": a latent key has such columns; give at least 1");
   if (m.rope_head_dim < 2 || m.rope_head_dim % 2 != 0)
-    wrong({"rope_head_dim", "kv_rank"},
-          fmt::format("{}: rotary positions turn pairs; give an even number from 2", m.rope_head_dim));
+    wrong({"rope_head_dim", "kv_rank"}, ": rotary positions turn pairs; give an even number from 2");
   if (m.head_dim != m.nope_head_dim + m.rope_head_dim)
     wrong({"head_dim", "nope_head_dim", "rope_head_dim"},
-          fmt::format("{} is not nope_head_dim + rope_head_dim = {}; remove the line", m.head_dim,
+          fmt::format("is not nope_head_dim + rope_head_dim = {}; remove the line",
                       m.nope_head_dim + m.rope_head_dim));
   if (m.kv_heads != m.heads)
     wrong({"kv_heads", "kv_rank"},
-          fmt::format("{}: latent keys and values are of every head; give heads = {}", m.kv_heads, m.heads));
-  if (m.positions != "rope")
-    wrong({"positions", "kv_rank"},
-          fmt::format("{} has no effect with kv_rank; give \"rope\"", shown(m.positions)));
-  if (m.qkv_bias) wrong({"qkv_bias", "kv_rank"}, "true has no effect with kv_rank; give attn_bias");
+          fmt::format(": latent keys and values are of every head; give heads = {}", m.heads));
+  if (m.positions != "rope") wrong({"positions", "kv_rank"}, "has no effect with kv_rank; give \"rope\"");
+  if (m.qkv_bias) wrong({"qkv_bias", "kv_rank"}, "has no effect with kv_rank; give attn_bias");
   if (m.qk_norm)
-    wrong({"qk_norm", "kv_rank"}, "true: latent attention normalises what it compresses; give false");
+    wrong({"qk_norm", "kv_rank"}, ": latent attention normalises what it compresses; give false");
   if (m.attn_bias && m.q_rank == 0)
-    wrong({"attn_bias", "q_rank"},
-          "true: biases are of what compresses, and q_rank = 0 compresses no queries");
+    wrong({"attn_bias", "q_rank"}, ": biases are of what compresses, and q_rank = 0 compresses no queries");
 }
 
 void check_experts(const ModelSpec& m, Problems& out) {
@@ -110,34 +100,29 @@ void check_experts(const ModelSpec& m, Problems& out) {
           std::pair{"shared_ffn", m.shared_ffn}, std::pair{"shared_gate", int64_t(m.shared_gate)},
           std::pair{"dense_layers", m.dense_layers}, std::pair{"expert_step", m.expert_step - 1},
           std::pair{"expert_groups", m.expert_groups - 1}, std::pair{"router_bias", int64_t(m.router_bias)}})
-      if (value != 0)
-        wrong({key, "experts"}, fmt::format("{} has no effect with experts = 0; give experts", value));
+      if (value != 0) wrong({key, "experts"}, "has no effect with experts = 0; give experts");
     return;
   }
   if (m.experts_per_token > m.experts)
     wrong({"experts_per_token", "experts"},
-          fmt::format("experts_per_token = {} is more than experts = {}; give at most that",
-                      m.experts_per_token, m.experts));
+          fmt::format("is more than experts = {}; give at most that", m.experts));
   if (m.activation != "swiglu")
-    wrong({"activation", "experts"},
-          fmt::format("{} is not what experts compute; give \"swiglu\"", shown(m.activation)));
-  if (m.mlp_bias) wrong({"mlp_bias", "experts"}, "true: experts have no biases; give false");
+    wrong({"activation", "experts"}, "is not what experts compute; give \"swiglu\"");
+  if (m.mlp_bias) wrong({"mlp_bias", "experts"}, ": experts have no biases; give false");
   if (m.expert_blocks() == 0)
     wrong({"dense_layers", "expert_step", "layers"}, "leaves no block of experts; give less, or experts = 0");
   if (m.experts % m.expert_groups != 0)
-    return wrong({"expert_groups", "experts"},
-                 fmt::format("{} does not divide experts = {}", m.expert_groups, m.experts));
+    return wrong({"expert_groups", "experts"}, fmt::format("does not divide experts = {}", m.experts));
   if (m.top_groups > m.expert_groups)
-    wrong(
-        {"top_groups", "expert_groups"},
-        fmt::format("{} is more than expert_groups = {}; give at most that", m.top_groups, m.expert_groups));
-  else if (m.experts_per_token > m.top_groups * (m.experts / m.expert_groups))
+    wrong({"top_groups", "expert_groups"},
+          fmt::format("is more than expert_groups = {}; give at most that", m.expert_groups));
+  else if (m.experts_per_token <= m.experts &&
+           m.experts_per_token > m.top_groups * (m.experts / m.expert_groups))
     wrong({"experts_per_token", "top_groups", "expert_groups"},
-          fmt::format("{} is more than the {} experts of top_groups = {} groups", m.experts_per_token,
+          fmt::format("is more than the {} experts of top_groups = {} groups",
                       m.top_groups * (m.experts / m.expert_groups), m.top_groups));
   if (m.group_worth == "pair" && m.expert_groups > 1 && m.experts / m.expert_groups < 2)
-    wrong({"group_worth", "expert_groups"},
-          "\"pair\" needs groups of at least two experts; give \"largest\"");
+    wrong({"group_worth", "expert_groups"}, "needs groups of at least two experts; give \"largest\"");
 }
 
 void check_routers(const RunSpec& run, Problems& out) {
@@ -146,19 +131,18 @@ void check_routers(const RunSpec& run, Problems& out) {
        {std::pair{"aux_loss", e.aux_loss}, std::pair{"z_loss", e.z_loss}, std::pair{"capacity", e.capacity}})
     if (value != 0 && !run.model.moe())
       out.push_back({{"moe." + std::string(key), "model.experts"},
-                     fmt::format("{} has no effect with model.experts = 0; give experts, or 0", value)});
+                     "has no effect with model.experts = 0; give experts, or 0"});
   if (e.bias_rate != 0 && !run.model.router_bias)
-    out.push_back(
-        {{"moe.bias_rate", "model.router_bias"},
-         fmt::format("{} has no effect with model.router_bias = false; give true, or 0", e.bias_rate)});
+    out.push_back({{"moe.bias_rate", "model.router_bias"},
+                   "has no effect with model.router_bias = false; give true, or 0"});
 }
 
 void check_sizes(const RunSpec& run, Problems& out) {
   const ModelSpec& m = run.model;
   if (m.max_positions > 0 && run.data.seq_len > m.max_positions)
-    out.push_back({{"data.seq_len", "model.max_positions"},
-                   fmt::format("{} is longer than model.max_positions = {}; give at most that",
-                               run.data.seq_len, m.max_positions)});
+    out.push_back(
+        {{"data.seq_len", "model.max_positions"},
+         fmt::format("is longer than model.max_positions = {}; give at most that", m.max_positions)});
   // An upper bound of the parameters, and of the largest activation of a microbatch, in elements. Bytes of
   // either, with optimizer state, stay far below 2^63.
   const Wide latent =
@@ -170,7 +154,7 @@ void check_sizes(const RunSpec& run, Problems& out) {
   Wide params = m.layers * width + Wide(m.hidden) * (2 * Wide(m.vocab) + m.max_positions + 2);
   if (params > Wide(1) << 54)
     out.push_back({{"model.hidden", "model.layers", "model.vocab", "model.ffn"},
-                   fmt::format("the model has about {:.1e} parameters; at most 1.8e16 can be counted",
+                   fmt::format(": the model has about {:.1e} parameters; at most 1.8e16 can be counted",
                                double(params))});
   Wide rows = Wide(run.batch.micro) * run.data.seq_len;
   Wide columns =
@@ -180,13 +164,14 @@ void check_sizes(const RunSpec& run, Problems& out) {
   if (rows * columns > Wide(1) << 54)
     out.push_back(
         {{"batch.micro", "data.seq_len"},
-         fmt::format("{} sequences of {} tokens make an activation of {:.1e} numbers; at most 1.8e16 can "
+         fmt::format("sequences of {} tokens make an activation of {:.1e} numbers; at most 1.8e16 can "
                      "be counted",
-                     run.batch.micro, run.data.seq_len, double(rows * columns))});
+                     run.data.seq_len, double(rows * columns))});
   Wide tokens = Wide(run.batch.global) * run.data.seq_len * run.train.steps;
   if (tokens > Wide(1) << 62)
-    out.push_back({{"train.steps", "batch.global", "data.seq_len"},
-                   fmt::format("the run has {:.1e} tokens; at most 4.6e18 can be counted", double(tokens))});
+    out.push_back(
+        {{"train.steps", "batch.global", "data.seq_len"},
+         fmt::format(": the run has {:.1e} tokens; at most 4.6e18 can be counted", double(tokens))});
 }
 
 void check_tensor_parallel(const RunSpec& run, Problems& out) {
@@ -196,34 +181,33 @@ void check_tensor_parallel(const RunSpec& run, Problems& out) {
     out.push_back({std::move(keys), std::move(text)});
   };
   if (run.layout.sequence && tp == 1)
-    wrong({"layout.sequence", "layout.tp"}, "true has no effect with tp = 1; give false, or tp above 1");
+    wrong({"layout.sequence", "layout.tp"}, "has no effect with tp = 1; give false, or tp above 1");
   const int64_t cp = run.layout.cp;
   if (run.layout.sequence && cp == 1 && seq % tp != 0)
-    wrong(
-        {"layout.sequence", "layout.tp", "data.seq_len"},
-        fmt::format("true divides sequences among tp = {} ranks, and data.seq_len = {} is no multiple of it",
-                    tp, seq));
+    wrong({"layout.sequence", "layout.tp", "data.seq_len"},
+          fmt::format("divides sequences among tp = {} ranks, and data.seq_len = {} is not a multiple of it",
+                      tp, seq));
   if (run.layout.sequence && cp > 1 && seq % (cp * tp) != 0)
     wrong({"layout.sequence", "layout.tp", "layout.cp", "data.seq_len"},
-          fmt::format("true divides sequences among cp * tp = {} * {} ranks, and data.seq_len = {} is no "
+          fmt::format("divides sequences among cp * tp = {} * {} ranks, and data.seq_len = {} is not a "
                       "multiple of it",
                       cp, tp, seq));
   if (tp == 1 || m.heads < 1 || m.kv_heads < 1) return;
   if (m.heads % tp != 0)
-    wrong({"layout.tp", "model.heads"}, fmt::format("{} does not divide model.heads = {}", tp, m.heads));
+    wrong({"layout.tp", "model.heads"}, fmt::format("does not divide model.heads = {}", m.heads));
   else if (m.kv_heads % tp != 0 && tp % m.kv_heads != 0)
     wrong({"layout.tp", "model.kv_heads"},
-          fmt::format("{} neither divides model.kv_heads = {} nor is a multiple of it", tp, m.kv_heads));
+          fmt::format("neither divides model.kv_heads = {} nor is a multiple of it", m.kv_heads));
   if (m.ffn % tp != 0)
-    wrong({"layout.tp", "model.ffn"}, fmt::format("{} does not divide model.ffn = {}", tp, m.ffn));
+    wrong({"layout.tp", "model.ffn"}, fmt::format("does not divide model.ffn = {}", m.ffn));
   if (m.shared_ffn % tp != 0)
     wrong({"layout.tp", "model.shared_ffn"},
-          fmt::format("{} does not divide model.shared_ffn = {}", tp, m.shared_ffn));
+          fmt::format("does not divide model.shared_ffn = {}", m.shared_ffn));
   // Parts of the vocabulary are rounded up, so the last ones could be empty.
   const int64_t part = (m.vocab + tp - 1) / tp;
   if (part * (tp - 1) >= m.vocab)
     wrong({"layout.tp", "model.vocab"},
-          fmt::format("{} parts of {} rows leave the last rank none of model.vocab = {}", tp, part, m.vocab));
+          fmt::format("parts of {} rows leave the last rank none of model.vocab = {}", part, m.vocab));
 }
 
 void check_context_parallel(const RunSpec& run, Problems& out) {
@@ -236,20 +220,19 @@ void check_context_parallel(const RunSpec& run, Problems& out) {
   const bool ulysses = l.cp_method == "ulysses", halves = !ulysses && l.cp_placement == "zigzag";
   if (run.data.seq_len % (halves ? 2 * l.cp : l.cp) != 0)
     wrong({"layout.cp", "layout.cp_placement", "data.seq_len"},
-          fmt::format("{} ranks have {} of a sequence each, and data.seq_len = {} is no multiple of {}", l.cp,
+          fmt::format("ranks have {} of a sequence each, and data.seq_len = {} is not a multiple of {}",
                       halves ? "two equal chunks (zigzag)" : "an equal part", run.data.seq_len,
                       halves ? 2 * l.cp : l.cp));
   if (!ulysses) return;
   const Wide ranks = Wide(l.cp) * l.tp;
   if (m.heads % ranks != 0)
-    wrong(
-        {"layout.cp_method", "layout.cp", "layout.tp", "model.heads"},
-        fmt::format("\"ulysses\" gives each of cp * tp = {} * {} ranks as many heads, which does not divide "
-                    "model.heads = {}; give \"ring\"",
-                    l.cp, l.tp, m.heads));
+    wrong({"layout.cp_method", "layout.cp", "layout.tp", "model.heads"},
+          fmt::format("gives each of cp * tp = {} * {} ranks as many heads, which does not divide "
+                      "model.heads = {}; give \"ring\"",
+                      l.cp, l.tp, m.heads));
   else if (m.kv_heads % ranks != 0)
     wrong({"layout.cp_method", "layout.cp", "layout.tp", "model.kv_heads"},
-          fmt::format("\"ulysses\" gives each of cp * tp = {} * {} ranks as many key/value heads, which does "
+          fmt::format("gives each of cp * tp = {} * {} ranks as many key/value heads, which does "
                       "not divide model.kv_heads = {}; give \"ring\"",
                       l.cp, l.tp, m.kv_heads));
 }
@@ -261,31 +244,27 @@ void check_offload(const RunSpec& run, Problems& out) {
     out.push_back({std::move(keys), std::move(text)});
   };
   if (l.offloads_inputs() && l.recompute != "full")
-    wrong(
-        {"layout.offload", "layout.recompute"},
-        fmt::format("{} offloads no inputs with recompute = {}, which keeps no block's input alone; give {}, "
-                    "or recompute = \"full\"",
-                    shown(l.offload), shown(l.recompute),
-                    l.offload == "all" ? "\"state\"" : "\"none\" or \"state\""));
+    wrong({"layout.offload", "layout.recompute"},
+          fmt::format("offloads no inputs with recompute = {}, which keeps no block's input alone; give {}, "
+                      "or recompute = \"full\"",
+                      shown(l.recompute), l.offload == "all" ? "\"state\"" : "\"none\" or \"state\""));
   if (l.offload == "none" && !l.offload_dir.empty())
     wrong({"layout.offload_dir", "layout.offload"},
-          fmt::format("{} has no effect with offload = \"none\"; give \"\", or what is offloaded",
-                      shown(l.offload_dir)));
+          "has no effect with offload = \"none\"; give \"\", or what is offloaded");
   if (l.offload != "none" && l.offload_to == "host" && !l.offload_dir.empty())
     wrong({"layout.offload_dir", "layout.offload_to"},
-          fmt::format("{} has no effect with offload_to = \"host\"; give \"\", or offload_to = \"file\"",
-                      shown(l.offload_dir)));
+          "has no effect with offload_to = \"host\"; give \"\", or offload_to = \"file\"");
   if (l.offload == "none" && l.offload_to != defaults.offload_to)
     wrong({"layout.offload_to", "layout.offload"},
-          fmt::format("{} has no effect with offload = \"none\"; give {}, or what is offloaded",
-                      shown(l.offload_to), shown(defaults.offload_to)));
+          fmt::format("has no effect with offload = \"none\"; give {}, or what is offloaded",
+                      shown(defaults.offload_to)));
   if (!l.offloads_state() && l.offload_mb != defaults.offload_mb)
     wrong({"layout.offload_mb", "layout.offload"},
-          fmt::format("{} has no effect with offload = {}; give {}, or \"state\"", l.offload_mb,
-                      shown(l.offload), defaults.offload_mb));
+          fmt::format("has no effect with offload = {}; give {}, or \"state\"", shown(l.offload),
+                      defaults.offload_mb));
   if (l.offload != "none" && l.offload_to == "host" && run.train.device == "cpu")
     wrong({"layout.offload_to", "train.device"},
-          "\"host\" offloads nothing on \"cpu\", whose memory is the host's; give \"file\"");
+          "offloads nothing on \"cpu\", whose memory is the host's; give \"file\"");
 }
 
 // Names of what is computed again, and keys that say nothing without others.
@@ -300,44 +279,43 @@ void check_recompute(const RunSpec& run, Problems& out) {
       if (std::find(kRecomputed.begin(), kRecomputed.end(), name) == kRecomputed.end())
         wrong({key},
               fmt::format(
-                  "{} is no tensor that is computed again; those are {}{}", shown(name),
+                  ": {} is not a tensor that can be recomputed; those are {}{}", shown(name),
                   fmt::join(kRecomputed, ", "),
                   name.find(',') == std::string::npos ? "" : "; several are a list, as [\"n1\", \"o\"]"));
       else if (run.model.latent() && name != "n1" && name != "n2" && name != "u" && name != "a")
         wrong({key, "model.kv_rank"},
-              fmt::format("{} is kept by latent attention; give of n1, n2, u and a", shown(name)));
+              fmt::format(": {} is kept by latent attention; give of n1, n2, u and a", shown(name)));
     }
   if (l.recompute == "selective" && l.recompute_tensors.empty())
     wrong({"layout.recompute_tensors", "layout.recompute"},
-          "[] leaves nothing to compute again; name tensors, or give recompute = \"none\"");
+          "leaves nothing to compute again; name tensors, or give recompute = \"none\"");
   if (l.recompute_blocks > 0 && (l.recompute == "none" || l.recompute == "auto"))
     wrong({"layout.recompute_blocks", "layout.recompute"},
-          fmt::format("{} has no effect with recompute = {}; give 0, or \"selective\" or \"full\"",
-                      l.recompute_blocks, shown(l.recompute)));
+          fmt::format("has no effect with recompute = {}; give 0, or \"selective\" or \"full\"",
+                      shown(l.recompute)));
   if (!l.recompute_rest.empty() && l.recompute_blocks == 0)
     wrong({"layout.recompute_rest", "layout.recompute_blocks"},
           "has no effect with recompute_blocks = 0, where there are no other blocks; give [], or a number of "
           "blocks");
   if (l.recompute_limit > 0 && l.recompute != "auto")
     wrong({"layout.recompute_limit", "layout.recompute"},
-          fmt::format("{} has no effect with recompute = {}; give 0, or \"auto\"", l.recompute_limit,
-                      shown(l.recompute)));
+          fmt::format("has no effect with recompute = {}; give 0, or \"auto\"", shown(l.recompute)));
   if (!l.recompute_shard) return;
   if (l.recompute != "full" && l.recompute != "auto")
     wrong({"layout.recompute_shard", "layout.recompute"},
           fmt::format(
-              "true has no effect with recompute = {}, which keeps more than a block's input; give false, or "
+              "has no effect with recompute = {}, which keeps more than a block's input; give false, or "
               "\"full\"",
               shown(l.recompute)));
   if (l.tp == 1 || l.sequence)
     wrong({"layout.recompute_shard", "layout.tp", "layout.sequence"},
-          fmt::format("true has no effect with {}; give false", l.tp == 1 ? "tp = 1"
-                                                                          : "sequence = true, which divides "
-                                                                            "activations already"));
+          fmt::format("has no effect with {}; give false", l.tp == 1 ? "tp = 1"
+                                                                     : "sequence = true, which divides "
+                                                                       "activations already"));
   else if (run.batch.micro * run.data.seq_len / l.cp % l.tp != 0)
     wrong({"layout.recompute_shard", "batch.micro", "data.seq_len", "layout.tp"},
           fmt::format(
-              "true divides a microbatch's {} tokens among tp = {} ranks, which is no divisor; give false",
+              "divides a microbatch's {} tokens among tp = {} ranks, which does not divide them; give false",
               run.batch.micro * run.data.seq_len / l.cp, l.tp));
 }
 
@@ -349,107 +327,100 @@ void check_layout(const RunSpec& run, Problems& out) {
   Wide world = Wide(l.pp) * l.dp * l.cp * l.tp;
   if (world > 1 << 20)
     wrong({"layout.dp", "layout.tp", "layout.pp", "layout.cp"},
-          fmt::format("world = pp * dp * cp * tp = {} * {} * {} * {} is more than 1048576 ranks", l.pp, l.dp,
-                      l.cp, l.tp));
+          fmt::format(": world = pp * dp * cp * tp = {} * {} * {} * {} is more than 1048576 ranks", l.pp,
+                      l.dp, l.cp, l.tp));
   else if (l.dp * l.cp * l.tp % l.ep != 0)
     wrong({"layout.ep", "layout.dp", "layout.cp", "layout.tp"},
-          fmt::format("{} does not divide dp * cp * tp = {}", l.ep, l.dp * l.cp * l.tp));
+          fmt::format("does not divide dp * cp * tp = {}", l.dp * l.cp * l.tp));
 
   std::istringstream words(l.order);
   std::vector<std::string> axes;
   for (std::string w; words >> w;) axes.push_back(w);
   std::sort(axes.begin(), axes.end());
   if (axes != std::vector<std::string>{"cp", "dp", "pp", "tp"})
-    wrong({"layout.order"},
-          fmt::format("{} must name pp, dp, cp and tp once each, such as \"pp dp cp tp\"", shown(l.order)));
+    wrong({"layout.order"}, "must name pp, dp, cp and tp once each, such as \"pp dp cp tp\"");
   check_tensor_parallel(run, out);
   check_context_parallel(run, out);
   // Cut evenly the embedding and the head may be stages of their own.
   if (const int64_t ends = l.cut == "even" && l.pp > 1 ? 2 : 0; l.pp * l.chunks > run.model.layers + ends)
     wrong({"layout.pp", "layout.chunks", "model.layers"},
-          fmt::format("pp * chunks = {} * {} stages are more than model.layers{} = {}", l.pp, l.chunks,
+          fmt::format(": pp * chunks = {} * {} stages are more than model.layers{} = {}", l.pp, l.chunks,
                       ends > 0 ? " + 2" : "", run.model.layers + ends));
   if (l.schedule == "file" && l.schedule_file.empty())
     wrong({"layout.schedule", "layout.schedule_file"},
-          "\"file\" wants layout.schedule_file, which is empty; give the file's path");
+          "wants layout.schedule_file, which is empty; give the file's path");
   if (l.schedule != "file" && !l.schedule_file.empty())
     wrong({"layout.schedule_file", "layout.schedule"},
-          fmt::format("{} has no effect beside layout.schedule = {}; give \"file\" there, or leave it out",
-                      shown(l.schedule_file), shown(l.schedule)));
+          fmt::format("has no effect with layout.schedule = {}; give \"file\" there, or leave it out",
+                      shown(l.schedule)));
   if (l.schedule != "auto" && l.in_flight > 0)
     wrong({"layout.in_flight", "layout.schedule"},
-          fmt::format("{} has no effect beside layout.schedule = {}; give \"auto\" there, or leave it out",
-                      l.in_flight, shown(l.schedule)));
+          fmt::format("has no effect with layout.schedule = {}; give \"auto\" there, or leave it out",
+                      shown(l.schedule)));
   if (l.chunks > 1 && l.pp == 1)
-    wrong({"layout.chunks", "layout.pp"},
-          fmt::format("{} has no effect with pp = 1; give 1, or pp above 1", l.chunks));
+    wrong({"layout.chunks", "layout.pp"}, "has no effect with pp = 1; give 1, or pp above 1");
   if (l.schedule == "auto" && l.chunks != 1)
     wrong({"layout.chunks", "layout.schedule"},
-          fmt::format("{}: layout.schedule = \"auto\" takes chunks = 1 (one stage a rank)", l.chunks));
+          ": layout.schedule = \"auto\" takes chunks = 1 (one stage a rank)");
   if (l.shard_group > 0 && l.cp == 1 && l.dp % l.shard_group != 0)
-    wrong({"layout.shard_group", "layout.dp"},
-          fmt::format("{} does not divide dp = {}", l.shard_group, l.dp));
+    wrong({"layout.shard_group", "layout.dp"}, fmt::format("does not divide dp = {}", l.dp));
   if (l.shard_group > 0 && l.cp > 1 && Wide(l.dp) * l.cp % l.shard_group != 0)
     wrong({"layout.shard_group", "layout.dp", "layout.cp"},
-          fmt::format("{} does not divide dp * cp = {} * {}", l.shard_group, l.dp, l.cp));
+          fmt::format("does not divide dp * cp = {} * {}", l.dp, l.cp));
 
   Wide per_round = Wide(l.dp) * run.batch.micro;
   if (run.batch.global % per_round != 0)
     wrong({"batch.global", "batch.micro", "layout.dp"},
-          fmt::format("{} is not a multiple of dp * micro = {} * {} = {}", run.batch.global, l.dp,
-                      run.batch.micro, int64_t(per_round)));
+          fmt::format("is not a multiple of dp * micro = {} * {} = {}", l.dp, run.batch.micro,
+                      int64_t(per_round)));
 }
 
 void check_training(const RunSpec& run, Problems& out) {
   const OptimizerSpec& o = run.optimizer;
   if (o.min_lr > o.lr)
-    out.push_back({{"optimizer.min_lr", "optimizer.lr"},
-                   fmt::format("{} is above lr = {}; give at most that", o.min_lr, o.lr)});
-  if (o.adamw_lr > 0 && o.lr == 0)
     out.push_back(
-        {{"optimizer.adamw_lr", "optimizer.lr"},
-         fmt::format("{} has no effect with lr = 0, which both follow; give lr above 0", o.adamw_lr)});
+        {{"optimizer.min_lr", "optimizer.lr"}, fmt::format("is above lr = {}; give at most that", o.lr)});
+  if (o.adamw_lr > 0 && o.lr == 0)
+    out.push_back({{"optimizer.adamw_lr", "optimizer.lr"},
+                   "has no effect with lr = 0, which both follow; give lr above 0"});
   if (o.post_validation != "off" && run.layout.pp == 1)
     out.push_back({{"optimizer.post_validation", "layout.pp"},
-                   fmt::format("{} has no effect with pp = 1, where no stage waits for another's norm; give "
-                               "\"off\", or pp above 1",
-                               shown(o.post_validation))});
+                   "has no effect with pp = 1, where no stage waits for another's norm; give "
+                   "\"off\", or pp above 1"});
   const PrecisionSpec& p = run.precision;
   if ((p.compute == "f32" || p.compute == "f16") && p.grads == "bf16")
-    out.push_back({{"precision.grads", "precision.compute"},
-                   fmt::format("\"bf16\" gradients need compute = \"bf16\"; with {} give \"f32\" or \"auto\"",
-                               p.compute)});
+    out.push_back(
+        {{"precision.grads", "precision.compute"},
+         fmt::format("gradients need compute = \"bf16\"; with {} give \"f32\" or \"auto\"", p.compute)});
   if (p.fp8 != "none" && p.compute == "f16")
     out.push_back({{"precision.fp8", "precision.compute"},
-                   fmt::format("{} stands beside compute = \"bf16\" or \"f32\"; with f16 give \"none\"",
-                               shown(p.fp8))});
+                   "needs compute = \"bf16\" or \"f32\"; with f16 give \"none\""});
   if (p.fp8 != "none" && p.fp8_layers.empty())
     out.push_back({{"precision.fp8_layers", "precision.fp8"},
                    "chooses no layer; give patterns such as \"*\", or precision.fp8 = \"none\""});
   if (p.initial_scale < p.min_scale)
-    out.push_back(
-        {{"precision.initial_scale", "precision.min_scale"},
-         fmt::format("{} is below min_scale = {}; give at least that", p.initial_scale, p.min_scale)});
+    out.push_back({{"precision.initial_scale", "precision.min_scale"},
+                   fmt::format("is below min_scale = {}; give at least that", p.min_scale)});
   if (run.train.noise_scale > 0 && run.batch.global <= run.batch.micro)
     out.push_back({{"train.noise_scale", "batch.global", "batch.micro"},
-                   fmt::format("{} needs a batch of several parts to compare, and batch.global = {} is one "
+                   fmt::format("needs a batch of several parts to compare, and batch.global = {} is one "
                                "microbatch of one replica; give 0, or a smaller batch.micro",
-                               run.train.noise_scale, run.batch.global)});
+                               run.batch.global)});
   check_recorded_steps(run, out);
   if (run.train.dir.empty())
-    out.push_back({{"train.dir"}, "\"\" is no folder; give one, such as \"runs/demo\""});
+    out.push_back({{"train.dir"}, "is not a folder; give one, such as \"runs/demo\""});
   if (run.data.train.empty())
-    out.push_back({{"data.train"}, "\"\" is no token shard; give a path, such as \"data/train\""});
+    out.push_back({{"data.train"}, "is not a token shard; give a path, such as \"data/train\""});
   const Numbers& w = run.data.weights;
   if (run.data.train.size() > 4096)
     out.push_back(
-        {{"data.train"}, fmt::format("{} shards are too many; give at most 4096", run.data.train.size())});
+        {{"data.train"}, fmt::format(": {} shards are too many; give at most 4096", run.data.train.size())});
   if (!w.empty() && w.size() != run.data.train.size())
     out.push_back({{"data.weights", "data.train"},
-                   fmt::format("{} weights for the {} shards of data.train; give one each, or none", w.size(),
-                               run.data.train.size())});
+                   fmt::format(": {} weights for the {} shards of data.train; give one each, or none",
+                               w.size(), run.data.train.size())});
   else if (!w.empty() && std::all_of(w.begin(), w.end(), [](double d) { return d == 0; }))
-    out.push_back({{"data.weights"}, "every weight is 0; give one above"});
+    out.push_back({{"data.weights"}, ": every weight is 0; give one above"});
 }
 
 }  // namespace
@@ -466,118 +437,6 @@ std::vector<Problem> problems_of(const RunSpec& run) {
   check_offload(run, out);
   check_training(run, out);
   return out;
-}
-
-// Where no rank's gradients are of a part of the batch that is whole replicas (optim/noise_scale.h).
-static void refuse_noise_scale(const RunSpec& run, bool apart, Problems& out) {
-  const LayoutSpec& l = run.layout;
-  if (run.train.noise_scale == 0) return;
-  auto refuse = [&](bool unsupported, std::string_view why) {
-    if (unsupported)
-      out.push_back({{"train.noise_scale"},
-                     fmt::format("{} is not supported by this version; {}", run.train.noise_scale, why)});
-  };
-  refuse(l.pp > 1 && run.model.tied,
-         "two stages have summands of a tied table's gradient: give 0, layout.pp = 1, or model.tied = false");
-  refuse(has_copies(run),
-         "two ranks have each stage, and each half of its gradient: give 0, or another "
-         "layout.schedule, such as \"dualpipe-v\"");
-  if (!apart) return;
-  const int64_t replica = l.cp * l.tp;
-  const size_t dp = l.order.find("dp");
-  refuse(
-      l.dp > 1 && replica > 1 && (dp > l.order.find("tp") || dp > l.order.find("cp")),
-      "beside experts over ep or tp the ranks of a replica are neighbours: give 0, or a layout.order with dp "
-      "before cp and tp");
-  refuse(l.ep % replica != 0 && replica % l.ep != 0,
-         fmt::format("the ranks of ep are no whole replicas, nor a part of one: give 0, or a layout.ep that "
-                     "divides cp * tp = {} or is a multiple of it",
-                     replica));
-  refuse(l.ep % (replica * l.dp) == 0 && run.batch.global == run.batch.micro * l.dp,
-         "experts' gradients are only there of the whole batch: give 0, a smaller layout.ep, or more "
-         "microbatches "
-         "a step");
-}
-
-// One line for each thing that a later version lifts: drop the line with the limit.
-std::vector<Problem> unsupported_of(const RunSpec& run) {
-  Problems out;
-  auto refuse = [&](bool unsupported, std::string_view key, const auto& value, std::string_view works) {
-    if (unsupported)
-      out.push_back(
-          {{std::string(key)}, fmt::format("{} is not supported by this version; {}", value, works)});
-  };
-  auto text = [](const std::string& s) { return shown(s); };
-  const LayoutSpec& l = run.layout;
-  const bool apart = run.model.moe() && (l.ep > 1 || l.tp > 1);  // replicas of experts are along edp
-  refuse(l.ep > 1 && !run.model.moe(), "layout.ep", l.ep,
-         "the model has no experts: give 1, or model.experts");
-  refuse(apart && l.ep > 1 && run.model.experts % l.ep != 0, "layout.ep", l.ep,
-         fmt::format("ranks have equally many experts: give a divisor of model.experts = {}",
-                     run.model.experts));
-  const int64_t routed = run.data.seq_len / l.cp;  // tokens of a sequence
-  refuse(
-      apart && l.tp > 1 && routed % l.tp != 0, "layout.tp", l.tp,
-      fmt::format(
-          "beside experts its ranks route equal parts of a sequence: give a divisor of data.seq_len{} = {}",
-          l.cp > 1 ? " / layout.cp" : "", routed));
-  refuse(apart && l.shard_group > 0, "layout.shard_group", l.shard_group,
-         "beside ep or tp, experts have one shard group: give 0");
-  refuse(l.offloads_state() && run.optimizer.name == "muon", "layout.offload", text(l.offload),
-         "Muon's momentum is read matrix by matrix, from memory: give \"none\" or \"inputs\", or "
-         "optimizer.name = \"adamw\"");
-  refuse(
-      has_copies(run) && run.model.moe() && run.moe.unit == "global" &&
-          (run.moe.aux_loss > 0 || run.moe.capacity > 0),
-      "moe.unit", text(run.moe.unit),
-      "two ranks have each stage, and each knows the choices of half the microbatches: give \"sequence\" or "
-      "\"microbatch\", or another layout.schedule, such as \"dualpipe-v\"");
-  refuse(run.optimizer.post_validation != "off" && run.moe.bias_rate > 0, "optimizer.post_validation",
-         text(run.optimizer.post_validation),
-         "biases of routers move by the whole batch's choices, which a step that is not settled does not "
-         "know: give \"off\", or moe.bias_rate = 0");
-  refuse(run.optimizer.post_validation != "off" && l.offloads_state(), "optimizer.post_validation",
-         text(run.optimizer.post_validation),
-         "the state before a step would lie in the memory that offloading it frees: give \"off\", or "
-         "layout.offload = \"none\" or \"inputs\"");
-  refuse(run.optimizer.post_validation != "off" && run.train.noise_scale > 0, "optimizer.post_validation",
-         text(run.optimizer.post_validation),
-         "the noise scale is measured before a step: give \"off\", or train.noise_scale = 0");
-  refuse(run.optimizer.post_validation != "off" && run.optimizer.name == "muon", "optimizer.post_validation",
-         text(run.optimizer.post_validation),
-         "the state before a step is kept of AdamW alone: give \"off\", or optimizer.name = \"adamw\"");
-  refuse_noise_scale(run, apart, out);
-  const PrecisionSpec& p = run.precision;
-  refuse(p.compute == "fp8", "precision.compute", text(p.compute),
-         "give \"auto\", \"bf16\", \"f32\" or \"f16\"; linear layers multiply 8-bit floats by precision.fp8");
-  refuse(p.fp8 == "delayed" && run.optimizer.post_validation != "off", "optimizer.post_validation",
-         text(run.optimizer.post_validation),
-         "scales of a step follow from the one before, which is not settled yet: give \"off\", or "
-         "precision.fp8 = \"current\" or \"block\"");
-  const bool cuda = run.train.device == "cuda";
-  refuse(cuda && run.train.comm == "mpi", "train.comm", text(run.train.comm),
-         "it moves memory of the host, and train.device = \"cuda\" has its own: give \"nccl\", or \"thread\" "
-         "for "
-         "ranks of one process");
-  refuse(!cuda && run.train.graphs == "on", "train.graphs", text(run.train.graphs),
-         "a processor keeps no launches: give \"auto\", \"off\", or train.device = \"cuda\"");
-  refuse(!cuda && run.train.attention != "auto", "train.attention", text(run.train.attention),
-         "they are kernels of a GPU: give \"auto\", or train.device = \"cuda\"");
-  refuse(!run.train.deterministic && run.world() > 1, "train.deterministic", "false",
-         "ranks that compute the same would choose differently: give true, or one rank");
-  const bool nccl = run.train.comm == "nccl";
-  refuse(nccl && !cuda, "train.comm", text(run.train.comm),
-         "it moves memory of GPUs: give train.device = \"cuda\", or \"thread\" or \"mpi\"");
-  refuse(nccl && cuda && run.train.sum_order != "auto", "train.sum_order", text(run.train.sum_order),
-         "train.comm = \"nccl\" adds in an order that NCCL chooses: give \"auto\"");
-  return out;
-}
-
-void refuse_unsupported(const RunSpec& run) {
-  std::string lines;
-  for (const Problem& p : unsupported_of(run))
-    lines += fmt::format("{}{}: {}", lines.empty() ? "" : "\n", p.keys.front(), p.text);
-  if (!lines.empty()) throw Error(lines, Fault::request);
 }
 
 }  // namespace trireme

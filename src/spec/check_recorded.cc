@@ -12,16 +12,14 @@ void check_recorded_steps(const RunSpec& run, std::vector<Problem>& out) {
                                   {"train.record_routing", &run.train.record_routing}}) {
     StepSet steps;
     if (std::string why = StepSet::parse(*text, steps); !why.empty())
-      out.push_back({{key}, why});
+      out.push_back({{key}, ": " + why});
     else if (!steps.empty() && steps.first() > run.train.steps)
       out.push_back({{key, "train.steps"},
-                     fmt::format("{} are beyond train.steps = {}", shown(*text), run.train.steps)});
+                     fmt::format("are beyond train.steps = {}; give steps up to that", run.train.steps)});
   }
   if (!run.train.record_routing.empty() && !run.model.moe())
-    out.push_back(
-        {{"train.record_routing", "model.experts"},
-         fmt::format("{} are of routers, and the model has none; give \"\", or model.experts above 0",
-                     shown(run.train.record_routing))});
+    out.push_back({{"train.record_routing", "model.experts"},
+                   "are of routers, and the model has none; give \"\", or model.experts above 0"});
 }
 
 }  // namespace trireme

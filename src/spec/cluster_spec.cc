@@ -33,7 +33,8 @@ void check_tier(Reader& r, const std::string& key, const TierSpec& t) {
     r.problem(key + ".dims", "sides of a torus are whole numbers");
   else if (t.torus() && !t.dims.empty() && product(t.dims) != double(t.size))
     r.problem(Keys{key + ".dims", key + ".size"},
-              fmt::format("the sides' product is {:.0f}, size is {}", product(t.dims), t.size));
+              fmt::format("the product of dims is {:.0f} and size is {}; give equal numbers", product(t.dims),
+                          t.size));
 }
 
 void check_tiers(Reader& r, const ClusterSpec& c) {
@@ -51,7 +52,8 @@ void check_tiers(Reader& r, const ClusterSpec& c) {
     nodes *= double(c.tiers[i].size), sizes.push_back(key + ".size");
   }
   if (nodes != double(c.nodes))
-    r.problem(sizes, fmt::format("nodes = {}, and the tiers' sizes multiply to {:.0f}", c.nodes, nodes));
+    r.problem(sizes, fmt::format("nodes = {}, and the tiers' sizes multiply to {:.0f}; give equal numbers",
+                                 c.nodes, nodes));
 }
 
 // What a plain file has no need of, and is written only where it says something.

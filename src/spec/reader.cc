@@ -188,10 +188,13 @@ void Reader::problem(const std::string& key, const std::string& text) {
 }
 
 void Reader::problem(const std::vector<std::string>& keys, const std::string& text) {
+  if (any_failed(keys)) return;
   for (const std::string& k : keys)
-    if (failed(k)) return;
-  auto it = std::find_if(keys.begin(), keys.end(), [&](const std::string& k) { return given(k) != nullptr; });
-  problem(it == keys.end() ? keys.front() : *it, text);
+    if (const TomlEntry* e = given(k)) return problem(k, fmt::format("{}: {}", shown(*e), text));
+  problem(keys.front(), text);
+}
+bool Reader::any_failed(const std::vector<std::string>& keys) const {
+  return std::any_of(keys.begin(), keys.end(), [&](const std::string& k) { return failed(k); });
 }
 
 void Reader::section(const std::string& key) {

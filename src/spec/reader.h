@@ -32,9 +32,11 @@ class Reader {
 
   // A problem of one key that was given, or of the whole file: "FILE:LINE: key: text".
   void problem(const std::string& key, const std::string& text);
-  // The same, unless reading one of the keys failed: then what looks contradictory may be only a consequence.
-  // It is placed at the first of the keys that was given.
+  // A contradiction between keys, at the first of them that was given, with its value. `text` is a whole
+  // sentence. Not reported if reading one of the keys failed.
   void problem(const std::vector<std::string>& keys, const std::string& text);
+  // Did reading one of these keys fail? Then what looks contradictory may be only a consequence.
+  bool any_failed(const std::vector<std::string>& keys) const;
   bool clean() const { return problems_.empty(); }
   void failure(const std::string& line) { problems_.emplace_back(INT_MAX, line); }  // of --set
 

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "spec/complaint.h"
 #include "spec/hf_config.h"
 #include "spec/identity.h"
 #include "spec/kind.h"
@@ -53,13 +54,38 @@ void must_agree(Reader& reader, const ModelSpec& given, const ModelSpec& folder)
   std::vector<FieldText> a = fields_of(given), b = fields_of(folder);
   for (size_t i = 0; i < a.size(); i++) {
     std::string key = "model." + a[i].key;
-    if (a[i].value != b[i].value && !a[i].key.ends_with("_pdrop") && reader.given(key))
-      reader.problem({key, std::string("model.from")},
+    if (a[i].value != b[i].value && !a[i].key.ends_with("_pdrop") && reader.given(key) && !reader.failed(key))
+      reader.problem(key,
                      fmt::format("{} contradicts {} in model.from; remove the line", a[i].value, b[i].value));
   }
 }
 
-void read_run(Reader& reader, RunSpec& run, const LoadOptions& options) {
+struct Wanted : LoadOptions {
+  bool runnable = false;  // unsupported_of() is reported too
+};
+
+// Reports contradictions, one line per key.
+void report_problems(Reader& reader, const RunSpec& asked, const RunSpec& run, const Wanted& options) {
+  const ComplaintSource from{.asked = asked,
+                             .run = run,
+                             .check =
+                                 [&](const RunSpec& r) {
+                                   std::vector<Problem> all = problems_of(r);
+                                   return all.empty() && options.runnable ? unsupported_of(r) : all;
+                                 },
+                             .given = [&](const std::string& key) -> std::optional<std::string> {
+                               const TomlEntry* e = reader.given(key);
+                               return e ? std::optional(shown(*e)) : std::nullopt;
+                             }};
+  const bool clean = reader.clean();
+  std::vector<Problem> wrong = from.check(run);
+  std::erase_if(wrong, [&](const Problem& p) { return reader.any_failed(p.keys); });
+  std::vector<Complaint> lines = complaints_of(from, wrong);
+  if (options.nearest && clean && !lines.empty()) lines.back().text += nearest_layout_text(run);
+  for (const Complaint& c : lines) reader.problem(c.key, c.text);
+}
+
+void read_run(Reader& reader, RunSpec& run, const Wanted& options) {
   bool from_folder = options.read_from && start_from_folder(reader, run.model);
   if (!from_folder) run.model = start_from_arch(reader);
   ModelSpec folder = run.model;
@@ -70,11 +96,10 @@ void read_run(Reader& reader, RunSpec& run, const LoadOptions& options) {
          {&ModelSpec::kv_heads, &ModelSpec::head_dim, &ModelSpec::ffn, &ModelSpec::max_positions})
       if (run.model.*field == 0) run.model.*field = folder.*field;
   }
+  const RunSpec asked = run;
   run.model.finish(run.data.seq_len);
   if (from_folder) must_agree(reader, run.model, folder);
-  std::vector<Problem> wrong = problems_of(run);
-  if (options.nearest && reader.clean() && !wrong.empty()) wrong.back().text += nearest_layout_text(run);
-  for (const Problem& p : wrong) reader.problem(p.keys, p.text);
+  report_problems(reader, asked, run, options);
 }
 
 // `limit`: what of its values this version runs; empty = all.
@@ -164,8 +189,10 @@ bool determines_numbers(const RunSpec& run, const std::string& key) {
 
 }  // namespace
 
-RunSpec parse_run(std::string_view toml, std::string_view file, std::span<const std::string> sets,
-                  const LoadOptions& options) {
+namespace {
+
+RunSpec parse(std::string_view toml, std::string_view file, std::span<const std::string> sets,
+              const Wanted& options) {
   std::vector<TomlEntry> entries = parse_toml(toml, file);
   if (kind_of_spec(entries) == SpecKind::cluster)
     bad_request(
@@ -189,7 +216,7 @@ RunSpec parse_run(std::string_view toml, std::string_view file, std::span<const 
   return run;
 }
 
-RunSpec load_run(const fs::path& path, std::span<const std::string> sets, const LoadOptions& options) {
+RunSpec load(const fs::path& path, std::span<const std::string> sets, const Wanted& options) {
   std::error_code ec;
   if (fs::is_directory(path, ec)) {
     std::string inside;
@@ -197,7 +224,20 @@ RunSpec load_run(const fs::path& path, std::span<const std::string> sets, const 
       if (fs::is_regular_file(path / name, ec)) inside = ", such as " + (path / name).string();
     bad_request("{} is a folder; right is a run file{}", path.string(), inside);
   }
-  return parse_run(read_small(path, kMostTomlBytes), path.string(), sets, options);
+  return parse(read_small(path, kMostTomlBytes), path.string(), sets, options);
+}
+
+}  // namespace
+
+RunSpec parse_run(std::string_view toml, std::string_view file, std::span<const std::string> sets,
+                  const LoadOptions& options) {
+  return parse(toml, file, sets, {options});
+}
+RunSpec load_run(const fs::path& path, std::span<const std::string> sets, const LoadOptions& options) {
+  return load(path, sets, {options});
+}
+RunSpec load_runnable(const fs::path& path, std::span<const std::string> sets) {
+  return load(path, sets, {{.nearest = true}, true});
 }
 
 RunSpec resolve(RunSpec run, const Facts& facts) {

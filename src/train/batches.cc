@@ -17,8 +17,10 @@ LoaderOptions options_of(const RunSpec& run, SampleOrder order) {
 DataLoader open_training(const RunSpec& run, bool check) {
   std::vector<TokenShard> shards;
   for (const std::string& name : run.data.train) {
-    shards.push_back(TokenShard::open(name));
-    if (check) shards.back().check_ids(run.model.vocab);
+    naming_key("data.train", name, [&] {
+      shards.push_back(TokenShard::open(name));
+      if (check) shards.back().check_ids(run.model.vocab);
+    });
   }
   return DataLoader(std::move(shards), run.data.weights, options_of(run, sample_order(run.data.order)));
 }
@@ -33,8 +35,10 @@ Batches::Batches(const RunSpec& run, int dp_rank, bool check)
     : run_(run), dp_rank_(dp_rank), loader_(open_training(run, check)), count_(loader_.mixture()) {
   for (const std::string& name : run.data.valid) {
     if (!shard_exists(name)) continue;
-    if (check) check_shard(name, run.model.vocab);
-    EvalWindows(run, name);  // too short a shard is refused now, not at the first evaluation
+    naming_key("data.valid", name, [&] {
+      if (check) check_shard(name, run.model.vocab);
+      EvalWindows(run, name);  // too short a shard is refused now, not at the first evaluation
+    });
     valid_.push_back(name);
   }
 }

@@ -6,6 +6,7 @@
 
 #include "data/prefetch.h"
 #include "runtime/stage_runner.h"
+#include "spec/toml.h"
 
 namespace trireme {
 
@@ -46,5 +47,15 @@ class EvalWindows {
 };
 
 bool shard_exists(const fs::path& name);
+
+// Runs `read`, whose errors concern the value of a key or option: each names both, "data.train: "x": why".
+template <class Read>
+auto naming_key(std::string_view key, std::string_view value, Read&& read) {
+  try {
+    return read();
+  } catch (const Error& e) {
+    throw Error(fmt::format("{}: {}: {}", key, shown(value), e.what()), e.fault);
+  }
+}
 
 }  // namespace trireme

@@ -165,8 +165,8 @@ TEST(NcclTrain, TheProgramMeetsByTheEnvironment) {
   EXPECT_EQ(a.code, 2);
   EXPECT_EQ(b.code, 2);
   EXPECT_EQ(a.err + b.err,
-            "trireme: train.comm: \"nccl\" is not supported by this version; it moves memory of GPUs: give "
-            "train.device = \"cuda\", or \"thread\" or \"mpi\"\n");
+            "trireme: --set: train.comm: \"nccl\" moves memory of GPUs; give train.device = \"cuda\", or "
+            "\"thread\" or \"mpi\"\n");
   EXPECT_EQ(wrong.code, 2);
   EXPECT_EQ(wrong.err, "trireme: the environment says that this is rank 2 of 2; right are 0 to 1\n");
   // Alone it says how it wants to be started, where there is anything to be started on.

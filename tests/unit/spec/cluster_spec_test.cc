@@ -117,14 +117,14 @@ TEST(ClusterSpec, TiersThatContradictAreNamed) {
       wrong("nodes = 9\ninter_node.bandwidth = 1e9\n[[tier]]\nsize = 2\nkind = \"tours\"\n[[tier]]\nsze = 4\n"
             "kind = \"torus\"\n[[tier]]\nsize = 4\nkind = \"torus\"\ndims = [2, 3]\n[[tire]]\nx = 1\n"),
       (std::vector<std::string>{
-          "c.toml:1: nodes: nodes = 9, and the tiers' sizes multiply to 8",
-          "c.toml:2: inter_node.bandwidth: the first [[tier]] says how nodes are joined; leave "
+          "c.toml:1: nodes: 9: nodes = 9, and the tiers' sizes multiply to 8; give equal numbers",
+          "c.toml:2: inter_node.bandwidth: 1000000000.0: the first [[tier]] says how nodes are joined; leave "
           "inter_node out",
           "c.toml:5: tier[1].kind: \"tours\" is not known, did you mean \"torus\"; give one of switch, "
           "torus, such as \"switch\"",
           "c.toml:7: tier[2].sze: unknown key, did you mean tier[2].size?",
-          "c.toml:8: tier[2].kind: a torus needs its sides, such as dims = [4, 4]",
-          "c.toml:12: tier[3].dims: the sides' product is 6, size is 4",
+          "c.toml:8: tier[2].kind: \"torus\": a torus needs its sides, such as dims = [4, 4]",
+          "c.toml:12: tier[3].dims: [2, 3]: the product of dims is 6 and size is 4; give equal numbers",
           "c.toml:13: tire: unknown section, did you mean tier?"}));
   EXPECT_EQ(wrong("tier = 3\n"),
             (std::vector<std::string>{"c.toml:1: tier: 3 is a whole number; it is a list "

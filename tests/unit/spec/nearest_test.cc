@@ -40,7 +40,8 @@ TEST(NearestLayout, IsSaidInTheTextOfARefusal) {
   };
   EXPECT_EQ(said({}).find("nearest"), std::string::npos);
   const std::string text = said({.nearest = true});
-  EXPECT_NE(text.find("4 does not divide model.heads = 6; the nearest layout of 4 ranks that works: layout."),
+  EXPECT_NE(text.find("4 does not divide model.heads = 6; give 1 or 2; the nearest layout of 4 ranks that "
+                      "works: layout."),
             std::string::npos)
       << text;
   EXPECT_EQ(text.find('\n'), std::string::npos);

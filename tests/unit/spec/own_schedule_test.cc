@@ -137,11 +137,11 @@ TEST(OwnSchedule, KeysThatDoNotGoTogether) {
       {"schedule = \"file\"\n",
        "layout.schedule: \"file\" wants layout.schedule_file, which is empty; give the file's path"},
       {"schedule_file = \"x\"\n",
-       "layout.schedule_file: \"x\" has no effect beside layout.schedule = \"1f1b\"; give \"file\" there, or "
+       "layout.schedule_file: \"x\" has no effect with layout.schedule = \"1f1b\"; give \"file\" there, or "
        "leave it "
        "out"},
       {"in_flight = 3\n",
-       "layout.in_flight: 3 has no effect beside layout.schedule = \"1f1b\"; give \"auto\" there, or leave "
+       "layout.in_flight: 3 has no effect with layout.schedule = \"1f1b\"; give \"auto\" there, or leave "
        "it out"},
       {"schedule = \"auto\"\nchunks = 2\n",
        "layout.chunks: 2: layout.schedule = \"auto\" takes chunks = 1 (one stage a rank)"}};

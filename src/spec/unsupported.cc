@@ -1,0 +1,135 @@
+// Runs that contradict nothing and that cannot be run. A text continues "KEY: VALUE" (Problem).
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "spec/complaint.h"
+#include "spec/run_schedule.h"
+#include "spec/supported.h"
+
+namespace trireme {
+namespace {
+
+using Problems = std::vector<Problem>;
+
+// Where no rank's gradients are of a part of the batch that is whole replicas (optim/noise_scale.h).
+void refuse_noise_scale(const RunSpec& run, bool apart, Problems& out) {
+  const LayoutSpec& l = run.layout;
+  if (run.train.noise_scale == 0) return;
+  auto refuse = [&](bool unsupported, std::vector<std::string> keys, std::string_view why) {
+    keys.insert(keys.begin(), "train.noise_scale");
+    if (unsupported) out.push_back({keys, fmt::format("is not supported by this version; {}", why)});
+  };
+  refuse(l.pp > 1 && run.model.tied, {"layout.pp", "model.tied"},
+         "two stages have summands of a tied table's gradient: give 0, layout.pp = 1, or model.tied = false");
+  refuse(has_copies(run), {"layout.schedule"},
+         "two ranks have each stage, and each half of its gradient: give 0, or another "
+         "layout.schedule, such as \"dualpipe-v\"");
+  if (!apart) return;
+  const int64_t replica = l.cp * l.tp;
+  const size_t dp = l.order.find("dp");
+  refuse(
+      l.dp > 1 && replica > 1 && (dp > l.order.find("tp") || dp > l.order.find("cp")), {"layout.order"},
+      "beside experts over ep or tp the ranks of a replica are neighbours: give 0, or a layout.order with dp "
+      "before cp and tp");
+  refuse(l.ep % replica != 0 && replica % l.ep != 0, {"layout.ep", "layout.cp", "layout.tp"},
+         fmt::format("the ranks of ep are no whole replicas, nor a part of one: give 0, or a layout.ep that "
+                     "divides cp * tp = {} or is a multiple of it",
+                     replica));
+  refuse(l.ep % (replica * l.dp) == 0 && run.batch.global == run.batch.micro * l.dp,
+         {"layout.ep", "batch.global"},
+         "experts' gradients are only there of the whole batch: give 0, a smaller layout.ep, or more "
+         "microbatches "
+         "a step");
+}
+
+// Combinations that cannot be, whatever the version.
+void refuse_invalid(const RunSpec& run, bool apart, Problems& out) {
+  const LayoutSpec& l = run.layout;
+  auto refuse = [&](bool invalid, std::vector<std::string> keys, std::string text) {
+    if (invalid) out.push_back({std::move(keys), std::move(text)});
+  };
+  refuse(l.ep > 1 && !run.model.moe(), {"layout.ep", "model.experts"},
+         "divides experts, and the model has none; give 1, or model.experts");
+  refuse(apart && l.ep > 1 && run.model.experts % l.ep != 0, {"layout.ep", "model.experts"},
+         fmt::format("does not divide model.experts = {}", run.model.experts));
+  const int64_t routed = run.data.seq_len / l.cp;  // tokens of a sequence
+  refuse(apart && l.tp > 1 && routed % l.tp != 0, {"layout.tp", "data.seq_len", "layout.cp"},
+         fmt::format(
+             "does not divide data.seq_len{} = {}: with experts each rank of tp routes an equal part of a "
+             "sequence",
+             l.cp > 1 ? " / layout.cp" : "", routed));
+  const bool cuda = run.train.device == "cuda", nccl = run.train.comm == "nccl";
+  refuse(
+      cuda && run.train.comm == "mpi", {"train.comm", "train.device"},
+      "moves memory of the host, and train.device = \"cuda\" has its own; give \"nccl\", or \"thread\" for "
+      "ranks of one process");
+  refuse(!cuda && run.train.graphs == "on", {"train.graphs", "train.device"},
+         "keeps launches of a GPU; give \"auto\", \"off\", or train.device = \"cuda\"");
+  refuse(!cuda && run.train.attention != "auto", {"train.attention", "train.device"},
+         "is a kernel of a GPU; give \"auto\", or train.device = \"cuda\"");
+  refuse(!run.train.deterministic && run.world() > 1,
+         {"train.deterministic", "layout.dp", "layout.tp", "layout.pp", "layout.cp"},
+         "lets ranks that compute the same choose differently; give true, or one rank");
+  refuse(nccl && !cuda, {"train.comm", "train.device"},
+         "moves memory of GPUs; give train.device = \"cuda\", or \"thread\" or \"mpi\"");
+  refuse(nccl && cuda && run.train.sum_order != "auto", {"train.sum_order", "train.comm"},
+         "cannot be had with train.comm = \"nccl\", where NCCL chooses the order; give \"auto\"");
+}
+
+// One line for each limit that a later version lifts: drop the line with the limit.
+void refuse_limits(const RunSpec& run, bool apart, Problems& out) {
+  const LayoutSpec& l = run.layout;
+  auto refuse = [&](bool unsupported, std::vector<std::string> keys, std::string_view works) {
+    if (unsupported)
+      out.push_back({std::move(keys), fmt::format("is not supported by this version; {}", works)});
+  };
+  refuse(apart && l.shard_group > 0, {"layout.shard_group", "layout.ep", "layout.tp"},
+         "beside ep or tp, experts have one shard group: give 0");
+  refuse(l.offloads_state() && run.optimizer.name == "muon", {"layout.offload", "optimizer.name"},
+         "Muon's momentum is read matrix by matrix, from memory: give \"none\" or \"inputs\", or "
+         "optimizer.name = \"adamw\"");
+  refuse(
+      has_copies(run) && run.model.moe() && run.moe.unit == "global" &&
+          (run.moe.aux_loss > 0 || run.moe.capacity > 0),
+      {"moe.unit", "layout.schedule"},
+      "two ranks have each stage, and each knows the choices of half the microbatches: give \"sequence\" or "
+      "\"microbatch\", or another layout.schedule, such as \"dualpipe-v\"");
+  const PrecisionSpec& p = run.precision;
+  const bool posted = run.optimizer.post_validation != "off";
+  const std::string post = "optimizer.post_validation";
+  refuse(posted && run.moe.bias_rate > 0, {post, "moe.bias_rate"},
+         "biases of routers move by the whole batch's choices, which a step that is not settled does not "
+         "know: give \"off\", or moe.bias_rate = 0");
+  refuse(posted && l.offloads_state(), {post, "layout.offload"},
+         "the state before a step would lie in the memory that offloading it frees: give \"off\", or "
+         "layout.offload = \"none\" or \"inputs\"");
+  refuse(posted && run.train.noise_scale > 0, {post, "train.noise_scale"},
+         "the noise scale is measured before a step: give \"off\", or train.noise_scale = 0");
+  refuse(posted && run.optimizer.name == "muon", {post, "optimizer.name"},
+         "the state before a step is kept of AdamW alone: give \"off\", or optimizer.name = \"adamw\"");
+  refuse_noise_scale(run, apart, out);
+  refuse(p.compute == "fp8", {"precision.compute"},
+         "give \"auto\", \"bf16\", \"f32\" or \"f16\"; linear layers multiply 8-bit floats by precision.fp8");
+  refuse(p.fp8 == "delayed" && posted, {post, "precision.fp8"},
+         "scales of a step follow from the one before, which is not settled yet: give \"off\", or "
+         "precision.fp8 = \"current\" or \"block\"");
+}
+
+}  // namespace
+
+std::vector<Problem> unsupported_of(const RunSpec& run) {
+  Problems out;
+  const bool apart =
+      run.model.moe() && (run.layout.ep > 1 || run.layout.tp > 1);  // replicas of experts: along edp
+  refuse_invalid(run, apart, out);
+  refuse_limits(run, apart, out);
+  return out;
+}
+
+void refuse_unsupported(const RunSpec& run) {
+  std::string lines;
+  for (const Problem& p : unsupported_of(run)) lines += (lines.empty() ? "" : "\n") + text_of(run, p);
+  if (!lines.empty()) throw Error(lines, Fault::request);
+}
+
+}  // namespace trireme
