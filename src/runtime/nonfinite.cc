@@ -2,9 +2,9 @@
 
 namespace trireme {
 
-NonfiniteFinder::NonfiniteFinder(Device& device, const Tensor& count, int64_t step,
+NonfiniteFinder::NonfiniteFinder(Device& device, const Tensor& count, Text text,
                                  const std::string_view& layer)
-    : device_(device), count_(count), step_(step), layer_(layer) {}
+    : device_(device), count_(count), text_(std::move(text)), layer_(layer) {}
 
 void NonfiniteFinder::after(std::string_view op, const Cost&, const Outputs& outputs) {
   Kernels& k = device_.kernels();
@@ -19,11 +19,8 @@ void NonfiniteFinder::after(std::string_view op, const Cost&, const Outputs& out
     k.run(CountNonfiniteArgs{.x = t, .count = count_});
     device_.download(&bad, count_);
     if (bad > 0)
-      run_failed("step {}: {} of {} values are not finite, first in the output of {} in layer {}{}", step_,
-                 bad, t.numel(), op, layer_,
-                 step_ > 1
-                     ? " (where steps before were fine, a smaller optimizer.lr or a longer warmup may be)"
-                     : "");
+      run_failed("{}: {} of {} values are not finite, first in the output of {} in layer {}{}", text_.what,
+                 bad, t.numel(), op, layer_, text_.hint);
   }
   k.observe(self);
 }

@@ -1,5 +1,8 @@
 // Generation: the training layers run forward over new tokens alone; attention finds the earlier ones' keys
 // and values in the cache.
+#include <algorithm>
+#include <cmath>
+
 #include "runtime/microbatch.h"
 
 namespace trireme {
@@ -42,12 +45,22 @@ void StageRunner::run_cached(int64_t texts, std::span<const int32_t> tokens,
   m.release();
 }
 
+void StageRunner::require_finite(std::span<const float> logits, const std::function<void()>& forward) {
+  const auto is_finite = [](float f) { return std::isfinite(f); };
+  if (device_.has_data() && !std::all_of(logits.begin(), logits.end(), is_finite))
+    find_nonfinite_forward("generation", forward);
+}
+
 void StageRunner::prefill(int64_t slot, std::span<const int32_t> tokens, std::span<float> logits) {
   require(cache_ != nullptr && !tokens.empty() && int64_t(tokens.size()) <= cache_->sizes().capacity,
           "a text of no tokens, or of more than the cache holds");
   require(int64_t(logits.size()) == run_.model.vocab, "prefill gives one row of logits");
-  cache_->begin(slot, 1, true);
-  run_cached(1, tokens, {}, logits);
+  const auto forward = [&] {
+    cache_->begin(slot, 1, true);
+    run_cached(1, tokens, {}, logits);
+  };
+  forward();
+  require_finite(logits, forward);
 }
 
 void StageRunner::decode(std::span<const int32_t> tokens, std::span<const int32_t> positions,
@@ -56,8 +69,12 @@ void StageRunner::decode(std::span<const int32_t> tokens, std::span<const int32_
   require(cache_ != nullptr && texts > 0 && positions.size() == tokens.size(),
           "decoding takes a token and its position of each text");
   require(int64_t(logits.size()) == texts * run_.model.vocab, "decoding gives a row of logits a text");
-  cache_->begin(0, texts, false);
-  run_cached(texts, tokens, positions, logits);
+  const auto forward = [&] {
+    cache_->begin(0, texts, false);
+    run_cached(texts, tokens, positions, logits);
+  };
+  forward();
+  require_finite(logits, forward);
 }
 
 void StageRunner::move_text(int64_t from, int64_t to, int64_t length) {

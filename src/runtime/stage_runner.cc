@@ -221,8 +221,8 @@ void StageRunner::bind_memory() {
     }
     grad_norm_ = std::make_unique<GradNorm>(params_, flat_, *arena_);
     if (run_.train.noise_scale > 0) make_local_norms();
-    nonfinite_count_ = hold(Bucket::scratch, 1, DType::i64);
   }
+  nonfinite_count_ = hold(Bucket::scratch, 1, DType::i64);
   for (Param& p : params_.buffers) p.weight = hold(Bucket::weights, p.numel(), DType::f32).view(p.box.extent);
   bind_views();
   zero_padding();
@@ -547,47 +547,6 @@ void StageRunner::forward_only(Microbatch& m, Ctx& ctx) {
   }
   m.x[0].reset();
   if (pipeline_) pipeline_->let_all_go();
-}
-
-StageRunner::TokenLoss StageRunner::evaluate(int64_t sequences, int64_t seq, const FillBatch& fill,
-                                             std::span<double> each) {
-  require(each.empty() || int64_t(each.size()) == sequences,
-          "a sum of losses for each sequence, or for none");
-  require(!post_ || !post_->under_way, "an evaluation wants weights that are settled");
-  Microbatch& m = microbatches_[0];
-  load_batch(m, sequences, seq, 0, 0, fill);
-  Ctx ctx = context(m, false);
-  forward_only(m, ctx);
-  if (token_loss_host_.size() < size_t(sequences * seq)) token_loss_host_.resize(size_t(sequences * seq));
-  device_.download(token_loss_host_.data(), *m.token_loss);
-  TokenLoss sum;
-  std::fill(each.begin(), each.end(), 0.0);
-  const int64_t own = seq / sharing_.cp.size;
-  for (int64_t i = 0; device_.has_data() && sharing_.pp.rank == sharing_.head_rank() && i < sequences * own;
-       i++)
-    if (staging_[size_t(sequences * seq + i)] >= 0) {
-      double loss = token_loss_host_[size_t(i)];
-      sum.sum += loss, sum.tokens++;
-      if (!each.empty()) each[size_t(i / own)] += loss;
-    }
-  m.release();
-  return sum;
-}
-
-void StageRunner::logits(std::span<const int32_t> tokens, std::vector<float>& out) {
-  Microbatch& m = microbatches_[0];
-  int64_t seq = int64_t(tokens.size());
-  load_batch(m, 1, seq, 0, 0, [&](int64_t, int64_t, const HostBatch& b) {
-    for (size_t i = 0; i < tokens.size(); i++)
-      b.tokens[i] = tokens[i], b.targets[i] = -1, b.positions[i] = int32_t(i);
-  });
-  Ctx ctx = context(m, false);
-  Owned y = ctx.activation({seq, run_.model.vocab}, DType::f32);
-  ctx.logits = *y;
-  forward_only(m, ctx);
-  out.resize(size_t(seq * run_.model.vocab));
-  device_.download(out.data(), *y);
-  m.release();
 }
 
 }  // namespace trireme

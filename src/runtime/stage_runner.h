@@ -150,6 +150,9 @@ class StageRunner {
   // each: empty, or room for the sum of each sequence's token losses. On all ranks, whatever the sequences,
   // where weights are sharded (ZeRO 3).
   TokenLoss evaluate(int64_t sequences, int64_t seq, const FillBatch&, std::span<double> each = {});
+  // Call on all ranks after an evaluation whose loss is not finite, each rank with its own batch. Throws
+  // Error naming the weight, or the layer and op whose output shows it first.
+  [[noreturn]] void find_nonfinite_loss(int64_t sequences, int64_t seq, const FillBatch&);
   // Next-token logits f32 [seq, vocab] of one sequence, on the host; all rows.
   void logits(std::span<const int32_t> tokens, std::vector<float>& out);
 
@@ -277,6 +280,10 @@ class StageRunner {
   bool settle_step(bool begun);
   void drop_begun();
   void take_back();
+  // Repeats a forward pass whose logits are not all finite, to name the cause.
+  void require_finite(std::span<const float> logits, const std::function<void()>& forward);
+  void find_nonfinite_weight(std::string_view what) const;
+  [[noreturn]] void find_nonfinite_forward(std::string_view what, const std::function<void()>& forward);
   [[noreturn]] void find_nonfinite(std::span<const Action>, const FillBatch&, double loss, double norm);
 
   RunSpec run_;

@@ -401,7 +401,9 @@ void StageRunner::find_nonfinite(std::span<const Action> actions, const FillBatc
   sync_->start_step();
   sync_->measure(nullptr);
   measuring_ = false;
-  NonfiniteFinder finder(device_, nonfinite_count_, step_, layer_);
+  const char* hint =
+      step_ > 1 ? " (where steps before were fine, a smaller optimizer.lr or a longer warmup may be)" : "";
+  NonfiniteFinder finder(device_, nonfinite_count_, {fmt::format("step {}", step_), hint}, layer_);
   OpObserver* before = device_.kernels().observe(&finder);
   try {
     run_actions(actions, fill);

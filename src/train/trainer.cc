@@ -492,6 +492,18 @@ EvalResult evaluate_shard(StageRunner& runner, const RunSpec& run, const fs::pat
       sum += told.sum, total.tokens += told.tokens;
     }
   total.loss = sum / double(total.tokens);
+  if (!std::isfinite(total.loss)) {
+    // Every rank knows all sums: all repeat the first round that has one which is not finite.
+    int64_t bad = 0;
+    const auto is_bad = [&](int64_t k) {
+      for (int r = 0; r < ranks; r++)
+        if (!std::isfinite(all[size_t(r * rounds + k)].sum)) return true;
+      return false;
+    };
+    while (bad + 1 < rounds && !is_bad(bad)) bad++;
+    const int64_t first = std::min(bad * s.dp + s.dp_rank, batches - 1) * micro;
+    runner.find_nonfinite_loss(std::min(micro, n - first), run.data.seq_len, windows.from(first));
+  }
   return total;
 }
 

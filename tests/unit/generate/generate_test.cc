@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "../runtime/tiny.h"
 
 namespace trireme {
@@ -153,6 +155,37 @@ TEST(Generate, OneTokenAndTheSmallestContext) {
     for (size_t p = 0; p < 2; p++) EXPECT_EQ(t.all[p].tokens, plain(run, prompts[p], o, p));
   }
   EXPECT_THROW(generation_shape({{1}, {}}, {}), Error);
+}
+
+// Whether the prompt or a later token shows it: no text, and the weight is named.
+TEST(Generate, AWeightThatIsNotFiniteIsNamed) {
+  for (const char* compute : {"f32", "bf16", "f16"})
+    for (const char* weight : {"blocks.1.attn.v.weight", "head.weight"})
+      for (const float value : {NAN, INFINITY, -INFINITY}) {
+        RunSpec run = run_of("llama");
+        run.precision.compute = compute;
+        const Prompts prompts = some_prompts(run, {3, 5});
+        const GenerateOptions o{
+            .sample = {.temperature = 0}, .tokens = 4, .context = 23, .vocab = 20, .parallel = 2};
+        auto device = make_device("cpu", {.threads = 1});
+        StageRunner runner(run, RunMode::infer, *device,
+                           book_generation(run, 1, generation_shape(prompts, o)));
+        runner.init_weights();
+        const Param* p = runner.params().find(weight);
+        ASSERT_NE(p, nullptr);
+        std::vector<float> host(size_t(p->numel()));
+        runner.read_param(*p, "", host);
+        host.back() = value;  // in the head: the row of a token that the tokenizer does not have
+        runner.write_param(*p, "", host);
+        try {
+          generate(runner, prompts, o, {});
+          ADD_FAILURE() << compute << " " << weight << " " << value;
+        } catch (const Error& e) {
+          EXPECT_EQ(e.fault, Fault::run);
+          EXPECT_EQ(std::string(e.what()).find("generation: 1 of "), 0u) << e.what();
+          EXPECT_NE(std::string(e.what()).find(weight), std::string::npos) << e.what();
+        }
+      }
 }
 
 }  // namespace

@@ -207,5 +207,29 @@ TEST(MultipleChoice, LongPromptsLoseTheirBeginning) {
   EXPECT_NE(e.find("7 tokens"), std::string::npos) << e;
 }
 
+// NaN compares as no larger than anything, so the first choice would win; -inf would be a score like others.
+TEST(MultipleChoice, ScoresThatAreNotFiniteAreAnError) {
+  const Tokenizer tokenizer = tiny_tokenizer();
+  for (const float value : {NAN, INFINITY, -INFINITY}) {
+    const RunSpec run = run_of("llama", "f32");
+    const ChoiceBatches batches(tokenizer, questions(3), run, run.data.seq_len);
+    auto device = make_device("cpu", {.threads = 1});
+    StageRunner runner(run, RunMode::infer, *device, book_evaluation(run, 1, batches.shapes()));
+    runner.init_weights();
+    const Param* p = runner.params().find("blocks.0.mlp.down.weight");
+    std::vector<float> host(size_t(p->numel()));
+    runner.read_param(*p, "", host);
+    host[7] = value;
+    runner.write_param(*p, "", host);
+    try {
+      batches.run(runner);
+      ADD_FAILURE() << value;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.fault, Fault::run);
+      EXPECT_NE(std::string(e.what()).find("blocks.0.mlp.down.weight"), std::string::npos) << e.what();
+    }
+  }
+}
+
 }  // namespace
 }  // namespace trireme

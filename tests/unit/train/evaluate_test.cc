@@ -103,6 +103,83 @@ TEST(Evaluate, TellsItsProgressAndCanBeLeft) {
   EXPECT_EQ(evaluate_shard(*m.runner, run, run.data.valid.first()).loss, whole.loss);
 }
 
+// Puts one value into a weight, or into the gain of a norm.
+void damage(Model& m, std::string_view name, float value) {
+  const Param* p = m.runner->params().find(name);
+  ASSERT_NE(p, nullptr) << name;
+  std::vector<float> host(size_t(m.runner->owned(*p).size()));
+  m.runner->read_param(*p, "", host);
+  host[host.size() / 2] = value;
+  m.runner->write_param(*p, "", host);
+  m.runner->weights_from_master();
+}
+
+// Whatever weight, value and type: no loss is returned, and the weight is named.
+TEST(Evaluate, AWeightThatIsNotFiniteIsNamed) {
+  TempFolder tmp;
+  for (const char* compute : {"f32", "bf16", "f16"})
+    for (const char* weight :
+         {"blocks.1.mlp.up.weight", "blocks.0.attn.q.weight", "head.weight", "norm.weight"})
+      for (const float value : {NAN, INFINITY, -INFINITY}) {
+        RunSpec run = f32_run(tmp.path());
+        run.precision.compute = compute;
+        Model m(run);
+        damage(m, weight, value);
+        try {
+          evaluate_shard(*m.runner, run, run.data.valid.first());
+          ADD_FAILURE() << compute << " " << weight << " " << value;
+        } catch (const Error& e) {
+          EXPECT_EQ(e.fault, Fault::run);
+          EXPECT_EQ(std::string(e.what()).find(std::string("evaluation: 1 of ")), 0u) << e.what();
+          EXPECT_NE(std::string(e.what()).find(weight), std::string::npos) << e.what();
+        }
+      }
+}
+
+// Weights that are finite, and products of them that are not: the layer and op are named.
+TEST(Evaluate, AnOverflowIsNamedByLayerAndOp) {
+  TempFolder tmp;
+  RunSpec run = f32_run(tmp.path());
+  Model m(run);
+  for (const char* weight : {"blocks.0.mlp.up.weight", "blocks.0.mlp.gate.weight"}) {
+    const Param* p = m.runner->params().find(weight);
+    ASSERT_NE(p, nullptr);
+    m.runner->write_param(*p, "", std::vector<float>(size_t(m.runner->owned(*p).size()), 1e30f));
+  }
+  try {
+    evaluate_shard(*m.runner, run, run.data.valid.first());
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("evaluation: "), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("first in the output of"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("blocks.0.mlp"), std::string::npos) << e.what();
+  }
+}
+
+// The losses of all targets but one stay finite where a logit is -inf.
+TEST(Evaluate, ALogitThatIsNotFiniteIsAnError) {
+  TempFolder tmp;
+  RunSpec run = f32_run(tmp.path());
+  Model m(run);
+  const int64_t windows = (TokenShard::open(run.data.valid.first()).tokens() - 1) / run.data.seq_len;
+  const double sound = by_hand(m, run, run.data.valid.first(), windows).loss;
+  EXPECT_TRUE(std::isfinite(sound));
+  const Param* head = m.runner->params().find("head.weight");
+  std::vector<float> host(size_t(m.runner->owned(*head).size()));
+  m.runner->read_param(*head, "", host);
+  // The row of the last token, which the shard may not have as a target: products beyond the range of f32.
+  for (size_t i = host.size() - size_t(run.model.hidden); i < host.size(); i++) host[i] = 3e38f;
+  m.runner->write_param(*head, "", host);
+  m.runner->weights_from_master();
+  try {
+    evaluate_shard(*m.runner, run, run.data.valid.first());
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("first in the output of matmul in layer head"), std::string::npos)
+        << e.what();
+  }
+}
+
 TEST(Evaluate, RefusesAShardWithoutAWindow) {
   TempFolder tmp;
   RunSpec run = f32_run(tmp.path());

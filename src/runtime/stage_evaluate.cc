@@ -1,0 +1,142 @@
+// Evaluation: the training layers run forward alone. A result that is not finite ends it, with the cause.
+#include <cmath>
+#include <optional>
+
+#include "runtime/microbatch.h"
+#include "runtime/nonfinite.h"
+#include "runtime/post_validation.h"
+
+namespace trireme {
+namespace {
+
+// Counts the logits of a pass that are not finite: a logit of -inf leaves the losses of all other targets
+// finite.
+class LogitsWatch final : public OpObserver {
+ public:
+  LogitsWatch(Device& device, const Tensor& count, const std::string_view& layer)
+      : device_(device), count_(count), layer_(layer), next_(device.kernels().observe(this)) {}
+  ~LogitsWatch() override { device_.kernels().observe(next_); }
+  LogitsWatch(const LogitsWatch&) = delete;
+
+  void before(std::string_view op) override {
+    if (next_) next_->before(op);
+  }
+  void after(std::string_view op, const Cost& cost, const Outputs& outputs) override {
+    if (next_) next_->after(op, cost, outputs);
+    if (layer_ != "head" || op != "matmul") return;
+    Kernels& k = device_.kernels();
+    k.observe(nullptr);
+    int64_t bad = 0;
+    device_.upload(count_, &bad);
+    k.run(CountNonfiniteArgs{.x = outputs.t[0], .count = count_});
+    device_.download(&bad, count_);
+    bad_ += bad;
+    k.observe(this);
+  }
+  int64_t bad() const { return bad_; }
+
+ private:
+  Device& device_;
+  Tensor count_;
+  const std::string_view& layer_;
+  OpObserver* next_;
+  int64_t bad_ = 0;
+};
+
+}  // namespace
+
+StageRunner::TokenLoss StageRunner::evaluate(int64_t sequences, int64_t seq, const FillBatch& fill,
+                                             std::span<double> each) {
+  require(each.empty() || int64_t(each.size()) == sequences,
+          "a sum of losses for each sequence, or for none");
+  require(!post_ || !post_->under_way, "an evaluation wants weights that are settled");
+  Microbatch& m = microbatches_[0];
+  load_batch(m, sequences, seq, 0, 0, fill);
+  Ctx ctx = context(m, false);
+  // With other ranks the caller compares all ranks' sums first (train/trainer.h), since all must repeat the
+  // pass.
+  std::optional<LogitsWatch> watch;
+  if (!comms_ && device_.has_data()) watch.emplace(device_, nonfinite_count_, layer_);
+  forward_only(m, ctx);
+  const bool finite_logits = !watch || watch->bad() == 0;
+  watch.reset();
+  if (token_loss_host_.size() < size_t(sequences * seq)) token_loss_host_.resize(size_t(sequences * seq));
+  device_.download(token_loss_host_.data(), *m.token_loss);
+  TokenLoss sum;
+  std::fill(each.begin(), each.end(), 0.0);
+  const int64_t own = seq / sharing_.cp.size;
+  for (int64_t i = 0; device_.has_data() && sharing_.pp.rank == sharing_.head_rank() && i < sequences * own;
+       i++)
+    if (staging_[size_t(sequences * seq + i)] >= 0) {
+      double loss = token_loss_host_[size_t(i)];
+      sum.sum += loss, sum.tokens++;
+      if (!each.empty()) each[size_t(i / own)] += loss;
+    }
+  m.release();
+  if (!comms_ && !(finite_logits && std::isfinite(sum.sum))) find_nonfinite_loss(sequences, seq, fill);
+  return sum;
+}
+
+void StageRunner::logits(std::span<const int32_t> tokens, std::vector<float>& out) {
+  Microbatch& m = microbatches_[0];
+  int64_t seq = int64_t(tokens.size());
+  load_batch(m, 1, seq, 0, 0, [&](int64_t, int64_t, const HostBatch& b) {
+    for (size_t i = 0; i < tokens.size(); i++) {
+      b.tokens[i] = tokens[i];
+      b.targets[i] = -1;
+      b.positions[i] = int32_t(i);
+    }
+  });
+  Ctx ctx = context(m, false);
+  Owned y = ctx.activation({seq, run_.model.vocab}, DType::f32);
+  ctx.logits = *y;
+  forward_only(m, ctx);
+  out.resize(size_t(seq * run_.model.vocab));
+  device_.download(out.data(), *y);
+  m.release();
+}
+
+// Names the first weight with a value that is not finite, of those that this rank stores.
+void StageRunner::find_nonfinite_weight(std::string_view what) const {
+  std::vector<float> host;
+  for (const Param* p : params_.held()) {
+    const Range own = owned(*p);
+    host.resize(size_t(own.size()));
+    if (own.size() > 0) read_param(*p, "", host);
+    int64_t bad = 0, first = -1;
+    for (int64_t i = 0; i < own.size(); i++)
+      if (!std::isfinite(host[size_t(i)])) {
+        if (bad == 0) first = i;
+        bad++;
+      }
+    if (bad > 0)
+      run_failed(
+          "{}: {} of {} values of the weight {} are not finite, the first of them {}; use another checkpoint "
+          "or model",
+          what, bad, own.size(), p->decl.name, host[size_t(first)]);
+  }
+}
+
+// The weights first: an op's output only shows what a weight of it has caused. Then the forward pass once
+// more, with every op's outputs checked.
+void StageRunner::find_nonfinite_forward(std::string_view what, const std::function<void()>& forward) {
+  find_nonfinite_weight(what);
+  NonfiniteFinder finder(device_, nonfinite_count_, {.what = std::string(what), .hint = ""}, layer_);
+  OpObserver* before = device_.kernels().observe(&finder);
+  forward();
+  device_.kernels().observe(before);
+  if (comms_) agree_max(comms_->control(), 0);  // a rank that found the cause reports first
+  run_failed("{}: the result is not finite, yet no weight and no op's output shows it when run again", what);
+}
+
+void StageRunner::find_nonfinite_loss(int64_t sequences, int64_t seq, const FillBatch& fill) {
+  find_nonfinite_forward("evaluation", [&] {
+    Microbatch& m = microbatches_[0];
+    load_batch(m, sequences, seq, 0, 0, fill);
+    Ctx ctx = context(m, false);
+    forward_only(m, ctx);
+    m.release();
+  });
+}
+
+}  // namespace trireme
