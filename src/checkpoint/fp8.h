@@ -11,12 +11,14 @@
 
 namespace trireme {
 
-// A matrix [?, in] of codes, and its scales [?, ceil(in / cols)] of type f32, bf16 or f16, a block of
+// A matrix [?, in] of codes, and its scales [?, ceil(in / cols)] of type f32, bf16, f16 or E8M0, a block of
 // rows x cols each, the last ones cut off by the matrix's edges. Neither needs alignment.
 struct Fp8Matrix {
   const std::byte* codes = nullptr;
   const std::byte* scales = nullptr;
   DType scale_type = DType::f32;
+  bool scales_are_e8m0 =
+      false;  // then a scale is one byte e, the value 2^(e - 127), and scale_type is unused
   int64_t in = 0;
   int64_t rows = 0, cols = 0;  // of a block
 };

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstring>
@@ -19,7 +20,22 @@ namespace {
 
 constexpr std::string_view kSingle = "model.safetensors", kIndex = "model.safetensors.index.json";
 constexpr size_t kMaxIndexBytes = size_t(64) << 20;
-constexpr std::string_view kFp8 = "F8_E4M3", kScales = "_scale_inv";
+constexpr std::string_view kFp8 = "F8_E4M3", kE8m0 = "F8_E8M0", kScales = "_scale_inv";
+constexpr std::array kWeightTypes = {DType::f32, DType::bf16, DType::f16};
+
+bool is_weight_type(const SafetensorsEntry& e) {
+  return e.dtype && std::find(kWeightTypes.begin(), kWeightTypes.end(), *e.dtype) != kWeightTypes.end();
+}
+// "F32, BF16 or F16".
+std::string weight_types() {
+  return fmt::format("{}, {} or {}", safetensors_name_of(kWeightTypes[0]),
+                     safetensors_name_of(kWeightTypes[1]), safetensors_name_of(kWeightTypes[2]));
+}
+
+// Could a parameter be stored with this type? If not, the tensor is not one that the configuration left out.
+bool may_be_weight(const SafetensorsEntry& e) {
+  return is_weight_type(e) || e.stored_type == kFp8 || e.dtype == DType::f64;
+}
 
 // "a, b, c and 4 more".
 std::string some_of(const std::vector<std::string>& names) {
@@ -50,21 +66,24 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
   return out;
 }
 
-// The index must say what the shards hold, no more and no less.
-void check_index(const std::map<std::string, std::string>& index, const std::vector<SafetensorsFile>& files) {
+// The index must list what the shards store, and nothing else. Exceptions, as in transformers: tensors for
+// which may_be_absent() is true may be listed without being stored, or stored without being listed.
+void check_index(const std::map<std::string, std::string>& index, const std::vector<SafetensorsFile>& files,
+                 const std::function<bool(std::string_view)>& may_be_absent) {
   std::map<std::string, const SafetensorsFile*> by_name;
   for (const SafetensorsFile& f : files) {
     std::string shard = f.path().filename().string();
     by_name[shard] = &f;
     for (const SafetensorsEntry& e : f.header().entries) {
       auto it = index.find(e.name);
+      if (it == index.end() && may_be_absent(e.name)) continue;
       if (it == index.end() || it->second != shard)
         bad_request("{}: holds tensor '{}', which {} does not list there", f.path().string(),
                     printable(e.name), kIndex);
     }
   }
   for (const auto& [tensor, shard] : index)
-    if (!by_name.at(shard)->find(tensor))
+    if (!by_name.at(shard)->find(tensor) && !may_be_absent(tensor))
       bad_request("{}: holds no tensor '{}', though {} lists it there", by_name.at(shard)->path().string(),
                   printable(tensor), kIndex);
 }
@@ -86,11 +105,34 @@ struct HfFolder::Tensors {
 HfFolder::HfFolder(const fs::path& folder, const ModelSpec& model) : folder_(folder) {
   if (is_there(folder_ / "config.json")) storage_ = hf_storage(folder_ / "config.json");
   Tensors tensors;
-  open_files(tensors);
+  open_files(model, tensors);
+  add_tied_alias(model, tensors);
   match(model, std::move(tensors));
 }
 
-void HfFolder::open_files(Tensors& tensors) {
+// One name suffices for a tied table, and buffers follow from the configuration.
+bool HfFolder::may_be_absent(const ModelSpec& model, std::string_view name) const {
+  const std::string_view prefix = hf_prefix(model);
+  std::string_view bare = name;
+  if (bare.starts_with(prefix)) bare.remove_prefix(prefix.size());
+  if (hf_is_buffer(model, bare) || is_further_layer(model, bare)) return true;
+  return model.tied && (name == kHfHead || bare == hf_embedding(model));
+}
+
+// safetensors stores shared memory once, under a name of its choice: a tied table may be stored as the head.
+void HfFolder::add_tied_alias(const ModelSpec& model, Tensors& tensors) const {
+  auto head = tensors.by_name.find(std::string(kHfHead));
+  if (!model.tied || head == tensors.by_name.end()) return;
+  const std::string bare(hf_embedding(model)), full = std::string(hf_prefix(model)) + bare;
+  if (tensors.by_name.contains(bare) || tensors.by_name.contains(full)) return;
+  auto other = tensors.by_name.lower_bound(std::string(hf_prefix(model)));
+  const bool prefixed = other != tensors.by_name.end() && other->first.starts_with(hf_prefix(model));
+  const Tensors::One one = head->second;
+  tensors.by_name.erase(head);
+  tensors.by_name.emplace(prefixed ? full : bare, one);
+}
+
+void HfFolder::open_files(const ModelSpec& model, Tensors& tensors) {
   if (is_there(folder_ / kSingle)) {
     files_.emplace_back(folder_ / kSingle);
   } else if (is_there(folder_ / kIndex)) {
@@ -98,7 +140,7 @@ void HfFolder::open_files(Tensors& tensors) {
     std::set<std::string> shards;
     for (const auto& [tensor, shard] : index) shards.insert(shard);
     for (const std::string& shard : shards) files_.emplace_back(folder_ / shard);
-    check_index(index, files_);
+    check_index(index, files_, [&](std::string_view name) { return may_be_absent(model, name); });
   } else {
     bad_request("{}: holds neither {} nor {}; weights in other formats are not read", folder_.string(),
                 kSingle, kIndex);
@@ -113,9 +155,8 @@ Fp8Matrix HfFolder::fp8_of(const Tensors& tensors, const std::string& name, cons
                            std::set<std::string>& used) const {
   const Tensors::One& codes = tensors.by_name.at(name);
   if (storage_.block_rows == 0)
-    bad_request(
-        "{} is {}, and config.json has no quantization_config that says how; right is F32, BF16 or F16",
-        codes.where(), kFp8);
+    bad_request("{} is {}, and config.json has no quantization_config that says how; expected {}",
+                codes.where(), kFp8, weight_types());
   if (place.their_shape.rank != 2 || place.transposed)
     bad_request("{} is {}, which only matrices [out, in] may be", codes.where(), kFp8);
   auto it = tensors.by_name.find(name + std::string(kScales));
@@ -129,12 +170,15 @@ Fp8Matrix HfFolder::fp8_of(const Tensors& tensors, const std::string& name, cons
     bad_request("{} has shape {}; blocks of {} x {} of {} make it {}", it->second.where(),
                 to_string(scales.shape), storage_.block_rows, storage_.block_cols,
                 to_string(place.their_shape), to_string(blocks));
-  if (scales.dtype != DType::f32 && scales.dtype != DType::bf16 && scales.dtype != DType::f16)
-    bad_request("{} is {}; right is F32, BF16 or F16", it->second.where(), scales.stored_type);
+  const bool e8m0 = scales.stored_type == kE8m0;
+  if (!e8m0 && !is_weight_type(scales))
+    bad_request("{} is {}; expected {}, or {}", it->second.where(), scales.stored_type, weight_types(),
+                kE8m0);
   used.insert(it->first);
   return {.codes = codes.file->bytes(*codes.entry).data(),
           .scales = it->second.file->bytes(scales).data(),
-          .scale_type = *scales.dtype,
+          .scale_type = scales.dtype.value_or(DType::u8),
+          .scales_are_e8m0 = e8m0,
           .in = place.their_shape[1],
           .rows = storage_.block_rows,
           .cols = storage_.block_cols};
@@ -173,8 +217,8 @@ void HfFolder::match(const ModelSpec& model, Tensors tensors) {
       bad_request("{} has shape {}, but the model's configuration makes it {}", it->second.where(),
                   to_string(entry->shape), to_string(place.their_shape));
     const bool fp8 = entry->stored_type == kFp8;
-    if (!fp8 && entry->dtype != DType::f32 && entry->dtype != DType::bf16 && entry->dtype != DType::f16)
-      bad_request("{} is {}; right is F32, BF16 or F16", it->second.where(), entry->stored_type);
+    if (!fp8 && !is_weight_type(*entry))
+      bad_request("{} is {}; expected {}", it->second.where(), entry->stored_type, weight_types());
     used.insert(name);
     std::string ours = place.ours;
     const Fp8Matrix codes = fp8 ? fp8_of(tensors, name, place, used) : Fp8Matrix{};
@@ -192,7 +236,7 @@ void HfFolder::match(const ModelSpec& model, Tensors tensors) {
     if (prefixed && bare.starts_with(prefix)) bare.remove_prefix(prefix.size());
     if (model.tied && name == kHfHead)
       check_tied_head(tensors);
-    else if (hf_is_buffer(model, bare) || is_further_layer(model, bare))
+    else if (hf_is_buffer(model, bare) || is_further_layer(model, bare) || !may_be_weight(*one.entry))
       ignored_.push_back(name);
     else
       unexpected.push_back(printable(name));

@@ -32,7 +32,8 @@ class HfFolder {
 
   DType dtype() const { return dtype_; }     // of the token embedding
   DType dtype(std::string_view name) const;  // that a parameter is stored in; of 8-bit floats dtype()
-  const std::vector<std::string>& ignored() const { return ignored_; }  // buffers that were there
+  // Tensors that are stored and not read: buffers, and tensors of types that no weight has.
+  const std::vector<std::string>& ignored() const { return ignored_; }
 
  private:
   struct Source {
@@ -42,7 +43,9 @@ class HfFolder {
     Fp8Matrix fp8 = {};  // of 8-bit floats
   };
   struct Tensors;
-  void open_files(Tensors&);
+  void open_files(const ModelSpec&, Tensors&);
+  void add_tied_alias(const ModelSpec&, Tensors&) const;
+  bool may_be_absent(const ModelSpec&, std::string_view name) const;
   void match(const ModelSpec&, Tensors);
   void check_tied_head(const Tensors&) const;
   Fp8Matrix fp8_of(const Tensors&, const std::string& name, const HfPlace&,

@@ -10,6 +10,8 @@
 namespace trireme {
 namespace {
 
+constexpr std::string_view kGpt2Embedding = "wte.weight", kLlamaEmbedding = "embed_tokens.weight";
+
 // Refuses what the architecture cannot be.
 void check(const ModelSpec& m, std::string_view key, bool ok, std::string_view right) {
   if (!ok) bad_request("model.{}: a Hugging Face {} has {}", key, m.arch, right);
@@ -40,7 +42,7 @@ class Places {
 
   void gpt2() {
     int64_t h = m_.hidden;
-    add("embed.tokens.weight", "wte.weight", {m_.vocab, h});
+    add("embed.tokens.weight", std::string(kGpt2Embedding), {m_.vocab, h});
     add("embed.positions.weight", "wpe.weight", {m_.max_positions, h});
     for (int64_t i = 0; i < m_.layers; i++) {
       std::string ours = fmt::format("blocks.{}.", i), theirs = fmt::format("h.{}.", i);
@@ -116,7 +118,7 @@ class Places {
   // The qwens, mixtral and deepseek too: they differ in attention's biases, norms and form, and in experts.
   void llama() {
     int64_t h = m_.hidden;
-    add("embed.tokens.weight", "embed_tokens.weight", {m_.vocab, h});
+    add("embed.tokens.weight", std::string(kLlamaEmbedding), {m_.vocab, h});
     for (int64_t i = 0; i < m_.layers; i++) {
       std::string ours = fmt::format("blocks.{}.", i), theirs = fmt::format("layers.{}.", i);
       add(ours + "norm1.weight", theirs + "input_layernorm.weight", {h});
@@ -185,6 +187,10 @@ std::vector<HfPlace> hf_places(const ModelSpec& m) {
     places.llama();
   }
   return places.take();
+}
+
+std::string_view hf_embedding(const ModelSpec& m) {
+  return m.arch == "gpt2" ? kGpt2Embedding : kLlamaEmbedding;
 }
 
 std::string_view hf_prefix(const ModelSpec& m) {

@@ -28,6 +28,8 @@ std::vector<HfPlace> hf_places(const ModelSpec&);
 // What names of all tensors but the head begin with, in files saved from a model with a head ("transformer.",
 // "model."); files saved from the bare model leave it out.
 std::string_view hf_prefix(const ModelSpec&);
+// The token embedding's name without the prefix: "wte.weight", "embed_tokens.weight".
+std::string_view hf_embedding(const ModelSpec&);
 inline constexpr std::string_view kHfHead = "lm_head.weight";  // never prefixed
 
 // Buffers that older versions of transformers saved beside the weights and that follow from the

@@ -20,26 +20,28 @@ static_assert(std::endian::native == std::endian::little,
 
 struct StoredType {
   std::string_view name;
-  int64_t bytes;
+  int64_t bits;
   std::optional<DType> dtype;
 };
-// In the order of the reference library's enumeration (safetensors 0.4 and later), which is its sorting rank.
-constexpr std::array<StoredType, 15> kStoredTypes = {{{"BOOL", 1, {}},
-                                                      {"U8", 1, DType::u8},
-                                                      {"I8", 1, {}},
-                                                      {"F8_E5M2", 1, {}},
-                                                      {"F8_E4M3", 1, {}},
-                                                      {"I16", 2, {}},
-                                                      {"U16", 2, DType::u16},
-                                                      {"F16", 2, DType::f16},
-                                                      {"BF16", 2, DType::bf16},
-                                                      {"I32", 4, DType::i32},
-                                                      {"U32", 4, {}},
-                                                      {"F32", 4, DType::f32},
-                                                      {"F64", 8, DType::f64},
-                                                      {"I64", 8, DType::i64},
-                                                      {"U64", 8, {}}}};
-constexpr std::string_view kKnownTypes = "F64, F32, F16, BF16, I64, I32, U16 or U8";
+// In the order of the reference library's enumeration (safetensors 0.8), which is its sorting rank.
+constexpr std::array<StoredType, 20> kStoredTypes = {
+    {{"BOOL", 8, {}},           {"F4", 4, {}},           {"F6_E2M3", 6, {}},      {"F6_E3M2", 6, {}},
+     {"U8", 8, DType::u8},      {"I8", 8, {}},           {"F8_E5M2", 8, {}},      {"F8_E4M3", 8, {}},
+     {"F8_E8M0", 8, {}},        {"I16", 16, {}},         {"U16", 16, DType::u16}, {"F16", 16, DType::f16},
+     {"BF16", 16, DType::bf16}, {"I32", 32, DType::i32}, {"U32", 32, {}},         {"F32", 32, DType::f32},
+     {"C64", 64, {}},           {"F64", 64, DType::f64}, {"I64", 64, DType::i64}, {"U64", 64, {}}}};
+
+// "BOOL, F4, ... or U64": the types whose tensors can be listed and skipped.
+std::string known_types() {
+  std::string out;
+  for (size_t i = 0; i < kStoredTypes.size(); i++)
+    out += fmt::format("{}{}",
+                       i == 0                        ? ""
+                       : i + 1 < kStoredTypes.size() ? ", "
+                                                     : " or ",
+                       kStoredTypes[i].name);
+  return out;
+}
 
 const StoredType* stored_type(std::string_view name) {
   for (const StoredType& t : kStoredTypes)
@@ -152,8 +154,10 @@ class HeaderWalk final : public nlohmann::json_sax<nlohmann::json> {
     const StoredType* t = stored_type(s);
     if (!t)
       bad_request("{}: tensor '{}': unknown dtype '{}'; right is {}", file_, printable(entry_.name),
-                  printable(s), kKnownTypes);
-    entry_.stored_type = s, entry_.dtype = t->dtype, item_bytes_ = t->bytes;
+                  printable(s), known_types());
+    entry_.stored_type = s;
+    entry_.dtype = t->dtype;
+    item_bits_ = t->bits;
   }
   void take_shape() {
     once(has_shape_);
@@ -174,14 +178,18 @@ class HeaderWalk final : public nlohmann::json_sax<nlohmann::json> {
                                           : nullptr;
     if (missing) bad_request("{}: tensor '{}' has no {}", file_, printable(entry_.name), missing);
     // Products in the order of Shape::numel(), so that none of its steps can overflow later.
-    int64_t bytes = 1;
+    int64_t bits = 1;
     bool ok = true;
     for (int i = 0; i < entry_.shape.rank; i++)
-      ok = ok && !__builtin_mul_overflow(bytes, entry_.shape[i], &bytes);
-    ok = ok && !__builtin_mul_overflow(bytes, item_bytes_, &bytes);
-    if (!ok)
+      ok = ok && !__builtin_mul_overflow(bits, entry_.shape[i], &bits);
+    ok = ok && !__builtin_mul_overflow(bits, item_bits_, &bits);
+    const int64_t bytes = (bits + 7) / 8;
+    if (!ok || bits > INT64_MAX - 7)
       bad_request("{}: tensor '{}': shape {} has more elements than any file can hold", file_,
                   printable(entry_.name), to_string(entry_.shape));
+    if (bits % 8 != 0)
+      bad_request("{}: tensor '{}': shape {} of {} ends within a byte; its bits must be a multiple of 8",
+                  file_, printable(entry_.name), to_string(entry_.shape), entry_.stored_type);
     if (bytes != entry_.end - entry_.begin)
       bad_request("{}: tensor '{}': shape {} of {} takes {} bytes, but data_offsets [{}, {}] span {}", file_,
                   printable(entry_.name), to_string(entry_.shape), entry_.stored_type, bytes, entry_.begin,
@@ -195,7 +203,7 @@ class HeaderWalk final : public nlohmann::json_sax<nlohmann::json> {
   std::string key_, field_;
   std::set<std::string> names_;
   SafetensorsEntry entry_;
-  int64_t item_bytes_ = 0;
+  int64_t item_bits_ = 0;
   bool has_type_ = false, has_shape_ = false, has_offsets_ = false;
   std::vector<int64_t> numbers_;
 };

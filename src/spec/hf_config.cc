@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "spec/hf_experts.h"
+#include "spec/hf_harmless.h"
 #include "spec/hf_object.h"
 #include "spec/hf_storage.h"
 #include "spec/suggest.h"
@@ -20,83 +21,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr size_t kMaxBytes = 4 << 20;  // of a config.json; real ones have a few thousand
-
-// Keys that say nothing about the maths of a forward pass: provenance, types of files, labels of other heads,
-// defaults of text generation.
-constexpr std::string_view kHarmless[] = {"_name_or_path",
-                                          "name_or_path",
-                                          "_commit_hash",
-                                          "transformers_version",
-                                          "torch_dtype",
-                                          "dtype",
-                                          "use_cache",
-                                          "bos_token_id",
-                                          "eos_token_id",
-                                          "pad_token_id",
-                                          "sep_token_id",
-                                          "decoder_start_token_id",
-                                          "n_ctx",
-                                          "max_sequence_length",
-                                          "task_specific_params",
-                                          "summary_type",
-                                          "summary_use_proj",
-                                          "summary_activation",
-                                          "summary_proj_to_labels",
-                                          "summary_first_dropout",
-                                          "gradient_checkpointing",
-                                          "output_hidden_states",
-                                          "output_attentions",
-                                          "output_past",
-                                          "return_dict",
-                                          "use_return_dict",
-                                          "id2label",
-                                          "label2id",
-                                          "num_labels",
-                                          "_num_labels",
-                                          "problem_type",
-                                          "tokenizer_class",
-                                          "prefix",
-                                          "finetuning_task",
-                                          "torchscript",
-                                          "use_bfloat16",
-                                          "is_decoder",
-                                          "chunk_size_feed_forward",
-                                          "tf_legacy_loss",
-                                          "_attn_implementation",
-                                          "_attn_implementation_autoset",
-                                          "attn_implementation",
-                                          "_flash_attn_2_enabled",
-                                          "unsloth_fixed",
-                                          "unsloth_version",
-                                          "max_length",
-                                          "min_length",
-                                          "do_sample",
-                                          "early_stopping",
-                                          "num_beams",
-                                          "num_beam_groups",
-                                          "diversity_penalty",
-                                          "temperature",
-                                          "top_k",
-                                          "top_p",
-                                          "typical_p",
-                                          "repetition_penalty",
-                                          "length_penalty",
-                                          "no_repeat_ngram_size",
-                                          "encoder_no_repeat_ngram_size",
-                                          "bad_words_ids",
-                                          "num_return_sequences",
-                                          "output_scores",
-                                          "return_dict_in_generate",
-                                          "forced_bos_token_id",
-                                          "forced_eos_token_id",
-                                          "remove_invalid_values",
-                                          "exponential_decay_length_penalty",
-                                          "suppress_tokens",
-                                          "begin_suppress_tokens",
-                                          "tie_encoder_decoder",
-                                          "predict_special_tokens",
-                                          "is_llama_config",
-                                          "transformers.js_config"};
 
 // Rates that no architecture here reads.
 constexpr std::string_view kOtherDropout[] = {"hidden_dropout", "residual_dropout", "embedding_dropout"};
@@ -120,19 +44,17 @@ const std::vector<Off>& switches() {
                                         {"compression_config", nullptr},
                                         {"pruned_heads", Json::object()},
                                         {"per_layer_config", nullptr},
-                                        {"auto_map", nullptr},
                                         {"n_special", 0},
+                                        {"activation", "swiglu"},
                                         {"use_qk_norm", false},
                                         {"rope_interleaved", false}};
   return kOff;
 }
 
-void read_switches(HfObject& o, const ModelSpec& m) {
+void read_switches(HfObject& o) {
   for (const auto& [key, off] : switches()) {
     const Json* j = o.find(key);
-    // DeepSeek's folders name code that transformers has by now; it is that model all the same.
-    const bool own = key == "auto_map" && m.arch.starts_with("deepseek");
-    if (!j || *j == off || own) continue;
+    if (!j || *j == off) continue;
     std::string right = off.is_null() ? "null" : off.is_object() ? "{}" : off.dump();
     o.problem(key, fmt::format("{} is not supported; only {} is", shown_json(*j), right));
   }
@@ -141,6 +63,15 @@ void read_switches(HfObject& o, const ModelSpec& m) {
                                                  [](const Json& t) { return t == "full_attention"; });
     if (!full) o.problem("layer_types", "only \"full_attention\" in every layer is supported");
   }
+}
+
+// Code in the folder. transformers has its own class for each model type here, and runs that class unless
+// told to trust the folder's code.
+void note_auto_map(HfObject& o, std::string_view file, const ModelSpec& m, std::vector<std::string>* notes) {
+  const bool deepseek = m.arch.starts_with("deepseek");  // its code is that of the class
+  if (o.find("auto_map") && !deepseek && notes)
+    notes->push_back(
+        fmt::format("{}: auto_map: code of the folder is not run; the model is a plain {}", file, m.arch));
 }
 
 // gpt2 has three rates, 0.1 each where config.json does not say; the others have attention_dropout. What an
@@ -182,6 +113,7 @@ void read_architectures(HfObject& o, const std::vector<std::string_view>& known)
 
 // YaRN's numbers, with transformers' defaults.
 void read_yarn(HfObject& r, RopeScaling& s) {
+  r.ignore(std::array<std::string_view, 1>{"finetuned"});  // provenance; no code of transformers reads it
   s.original_max_positions = r.whole("original_max_position_embeddings", std::nullopt, 1e9);
   s.beta_fast = r.number("beta_fast", 32.0, 1e-6, 1e6);
   s.beta_slow = r.number("beta_slow", 1.0, 1e-6, 1e6);
@@ -376,14 +308,14 @@ ModelSpec parse_hf_config(std::string_view text, std::string_view file, std::vec
 
   ModelSpec m = type == "gpt2" ? read_gpt2(o) : read_llama(o, type, file, problems, notes);
   read_window(o, m);
-  read_switches(o, m);
+  read_switches(o);
+  note_auto_map(o, file, m, notes);
   if (o.find("quantization_config")) try {
       hf_storage(text, file);
     } catch (const Error& e) {
       problems.push_back(e.what());
     }
   read_dropout(o, file, m, notes);
-  o.ignore(kHarmless);
   o.refuse_others();
   if (!problems.empty()) {
     std::string all;

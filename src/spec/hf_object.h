@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "spec/hf_harmless.h"
 #include "spec/suggest.h"
 #include "spec/toml.h"
 
@@ -80,7 +81,7 @@ class HfObject {
     constexpr int kMost = 50;
     int others = 0;
     for (const auto& [key, value] : json_.items()) {
-      if (seen_.count(key)) continue;
+      if (seen_.count(key) || value.is_null() || is_harmless_hf_key(key)) continue;
       if (++others <= kMost)
         problem(key,
                 fmt::format("{} is not supported: it may change what the model computes", shown_json(value)));

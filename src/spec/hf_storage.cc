@@ -36,11 +36,11 @@ void read_blocks(const nlohmann::json& q, std::string_view file, HfStorage& out)
     fail(fmt::format("weight_block_size is {}; right are rows and columns, two numbers from 1 to {}",
                      shown_value(block), kMostBlock));
   out.block_rows = block[0].get<int64_t>(), out.block_cols = block[1].get<int64_t>();
-  // How activations were rounded in serving changes no weight, and modules that were left alone are told by
-  // their tensors' types.
+  // Without effect on the weights: activation_scheme and scale_fmt (rounding of activations and scales in
+  // serving); modules_to_not_convert (the tensors' types show it).
   for (const auto& [key, value] : q.items())
     if (key != "quant_method" && key != "fmt" && key != "weight_block_size" && key != "activation_scheme" &&
-        key != "modules_to_not_convert")
+        key != "scale_fmt" && key != "modules_to_not_convert")
       fail(fmt::format("{} is not supported: it may change what the weights are", shown(key)));
 }
 

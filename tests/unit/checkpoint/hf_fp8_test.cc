@@ -60,6 +60,22 @@ TEST(Fp8, BlocksAreCutOffAtTheEdges) {
   }
 }
 
+// A scale of one byte is a power of two: 127 is 1, 0 the least, 255 no number.
+TEST(Fp8, ScalesMayBeExponents) {
+  const uint8_t codes[4] = {0x38, 0x40, 0xb8, 0x3c};  // 1, 2, -1, 1.5
+  const uint8_t scales[4] = {127, 130, 0, 255};
+  const Fp8Matrix m{.codes = reinterpret_cast<const std::byte*>(codes),
+                    .scales = reinterpret_cast<const std::byte*>(scales),
+                    .scales_are_e8m0 = true,
+                    .in = 4,
+                    .rows = 1,
+                    .cols = 1};
+  std::vector<float> got(3);
+  dequantise("w", m, 0, got);
+  EXPECT_EQ(got, (std::vector<float>{1, 16, -0x1p-127f}));
+  expect_refused([&] { dequantise("w", m, 3, std::span(got).first(1)); }, {"w: the scale of block 3 is nan"});
+}
+
 std::vector<float> fp8_as_f32(const HfFolder& f, const HfPlace& p) {
   std::vector<float> out(size_t(p.shape.numel()));
   f.read(p.ours, Tensor(out.data(), p.shape, DType::f32));

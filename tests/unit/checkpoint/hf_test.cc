@@ -304,6 +304,61 @@ TEST(Hf, WhatDoesNotFitIsRefusedByName) {
   expect_refused([&] { hf_places(odd); }, {"model.arch", "'mamba'"});
 }
 
+// safetensors stores memory that two names share once, under either name; an index may list both.
+TEST(Hf, ATiedTableIsReadUnderEitherName) {
+  const std::pair<const char*, const char*> tied[] = {{"llama3", "model.embed_tokens.weight"},
+                                                      {"gpt2", "transformer.wte.weight"},
+                                                      {"qwen2_tied", "model.embed_tokens.weight"}};
+  for (const auto& [name, embedding] : tied) {
+    const ModelSpec spec = spec_of(kModels / name);
+    ASSERT_TRUE(spec.tied) << name;
+    const HfFolder original(kModels / name, spec);
+    TempFolder tmp;
+    Weights w(kModels / name);
+    w.rename(embedding, "lm_head.weight");
+    w.write(tmp / "model.safetensors");
+    const HfFolder alias(tmp.path(), spec);
+    for (const HfPlace& p : hf_places(spec)) EXPECT_EQ(read_f32(alias, p), read_f32(original, p)) << name;
+
+    // In shards: the index lists both names, of which the shard has one.
+    fs::rename(tmp / "model.safetensors", tmp / "model-00001-of-00001.safetensors");
+    auto write_index = [&](const std::vector<std::string>& more) {
+      std::string list;
+      for (const auto& [tensor, t] : w.tensors)
+        list += "\"" + tensor + "\": \"model-00001-of-00001.safetensors\", ";
+      for (const std::string& tensor : more)
+        list += "\"" + tensor + "\": \"model-00001-of-00001.safetensors\", ";
+      list.resize(list.size() - 2);
+      write_raw(tmp / "model.safetensors.index.json", "{\"weight_map\": {" + list + "}}");
+    };
+    write_index({embedding});
+    EXPECT_NO_THROW(HfFolder(tmp.path(), spec)) << name;
+    write_index({"model.norm.extra"});
+    expect_refused([&] { HfFolder(tmp.path(), spec); }, {"no tensor 'model.norm.extra'"});
+  }
+  // Without a tie the head and the embedding are two tensors.
+  const ModelSpec llama2 = spec_of(kModels / "llama2");
+  TempFolder tmp;
+  Weights w(kModels / "llama2");
+  w.tensors.erase("model.embed_tokens.weight");
+  w.write(tmp / "model.safetensors");
+  expect_refused([&] { HfFolder(tmp.path(), llama2); }, {"lacks 1", "model.embed_tokens.weight"});
+}
+
+// A tensor of a type that no weight has is none that the configuration forgot.
+TEST(Hf, UnusedTensorsOfOtherTypesAreIgnored) {
+  const ModelSpec spec = spec_of(kModels / "llama3");
+  TempFolder tmp;
+  Weights w(kModels / "llama3");
+  for (DType t : {DType::u8, DType::i32, DType::i64})
+    w.add("model.layers.0.self_attn.k_scale." + std::string(name_of(t)), t, {3});
+  w.write(tmp / "model.safetensors");
+  EXPECT_EQ(HfFolder(tmp.path(), spec).ignored().size(), 3u);
+  w.add("model.layers.0.self_attn.q_proj.bias", DType::bf16, {48});
+  w.write(tmp / "model.safetensors");
+  expect_refused([&] { HfFolder(tmp.path(), spec); }, {"holds 1 tensors", "q_proj.bias"});
+}
+
 TEST(Hf, AnIndexThatLiesIsRefused) {
   TempFolder tmp;
   ModelSpec spec = spec_of(kModels / "llama2");

@@ -52,6 +52,42 @@ TEST(Safetensors, ReadsWhatTheReferenceLibraryWrote) {
   EXPECT_EQ(f.find("w"), nullptr);
 }
 
+// The list in the message is the list of types that are read, bytes of a tensor included.
+TEST(Safetensors, EveryTypeThatAMessageListsIsRead) {
+  auto file_with = [](const std::string& type, size_t bytes) {
+    return file_of("{\"w\":{\"dtype\":\"" + type + "\",\"shape\":[8],\"data_offsets\":[0," +
+                       std::to_string(bytes) + "]}}",
+                   bytes);
+  };
+  std::string message;
+  try {
+    parse(file_with("F99", 8));
+  } catch (const Error& e) {
+    message = e.what();
+  }
+  const size_t list = message.find("right is ");
+  ASSERT_NE(list, std::string::npos) << message;
+  std::string names = message.substr(list + 9);
+  if (const size_t last = names.find(" or "); last != names.npos) names.replace(last, 4, ", ");
+  int read = 0;
+  for (size_t at = 0; at < names.size(); read++) {
+    const size_t end = std::min(names.find(", ", at), names.size());
+    const std::string type = names.substr(at, end - at);
+    at = end + 2;
+    const bool known = loads_or_refused([&] { parse(file_with(type, 8)); }) ||
+                       loads_or_refused([&] { parse(file_with(type, 4)); }) ||
+                       loads_or_refused([&] { parse(file_with(type, 6)); }) ||
+                       loads_or_refused([&] { parse(file_with(type, 16)); }) ||
+                       loads_or_refused([&] { parse(file_with(type, 32)); }) ||
+                       loads_or_refused([&] { parse(file_with(type, 64)); });
+    EXPECT_TRUE(known) << type;
+  }
+  EXPECT_EQ(read, 20);
+  // F4 has four bits per element: an odd number of elements ends within a byte.
+  expect_refused([] { parse(file_of(R"({"w":{"dtype":"F4","shape":[3],"data_offsets":[0,2]}})", 2)); },
+                 {"'w'", "[3] of F4", "multiple of 8"});
+}
+
 TEST(Safetensors, TypesThatTriremeHasNotCanBeSkipped) {
   SafetensorsFile f(kUnitGoldens / "foreign.safetensors");
   EXPECT_EQ(f.find("mask")->dtype, std::nullopt);
@@ -166,7 +202,7 @@ TEST(Safetensors, EveryLieIsOneClearLine) {
       {entry(R"("dtype":"F32","dtype":"F32","shape":[2],"data_offsets":[0,8])"),
        {"'w'", "dtype occurs twice"}},
       {entry(R"("dtype":"F99","shape":[2],"data_offsets":[0,8])"),
-       {"'w'", "unknown dtype 'F99'", "F64, F32"}},
+       {"'w'", "unknown dtype 'F99'", "right is BOOL, F4, ", ", F8_E8M0, ", ", I64 or U64"}},
       {entry(R"("dtype":"f32","shape":[2],"data_offsets":[0,8])"), {"unknown dtype 'f32'"}},
       {entry(R"("dtype":["F32"],"shape":[2],"data_offsets":[0,8])"),
        {"dtype is a list", "the name of a type"}},

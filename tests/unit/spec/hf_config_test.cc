@@ -301,7 +301,6 @@ TEST(HfConfig, WhatChangesTheMathsIsRefusedByName) {
                                    {kLlama2, "hidden_act", "gelu"},
                                    {kLlama2, "sliding_window", 4096},
                                    {kLlama2, "quantization_config", {{"bits", 4}}},
-                                   {kLlama2, "auto_map", {{"AutoModel", "x.y"}}},
                                    {kLlama2, "layer_types", {"sliding_attention"}},
                                    {kLlama2, "architectures", {"LlamaForSequenceClassification"}},
                                    {kLlama2, "embedding_multiplier", 12.0},
@@ -319,6 +318,36 @@ TEST(HfConfig, WhatChangesTheMathsIsRefusedByName) {
                                                    {kLlama2, "partial_rotary_factor", 1.0},
                                                    {kLlama2, "layer_types", {"full_attention"}}})
     EXPECT_EQ(wrong_with(c.base, c.key, c.value), "") << c.key;
+}
+
+// Attributes that transformers keeps and does not compute with, in any model, whatever their value.
+TEST(HfConfig, KeysThatChangeNothingAreRead) {
+  for (const char* key :
+       {"_model_name_or_path", "_name_or_path", "_attn_implementation_internal", "unk_token_id",
+        "image_token_id", "eos_token_ids", "scale_fmt", "model_max_length", "transformers_version",
+        "kernels_version", "classifier_dropout", "max_new_tokens", "cache_implementation", "loss_type",
+        "renormalize_logits", "unsloth_version", "base_model_tp_plan", "use_cache"})
+    for (const char* base : {kGpt2, kLlama2, kMixtral, kDeepSeekV3})
+      for (const Json& value : {Json(3), Json("x"), Json(true), Json::array({1}), Json::object()})
+        EXPECT_EQ(wrong_with(base, key, value), "") << key;
+  EXPECT_EQ(wrong_with(kLlama2, "some_new_trick", nullptr), "");  // null is not given
+  EXPECT_EQ(wrong_with(kLlama2, "activation", "swiglu"), "");
+  EXPECT_HAS(wrong_with(kLlama2, "activation", "relu"), "activation: \"relu\" is not supported");
+}
+
+TEST(HfConfig, YarnMayNameItsProvenance) {
+  const Json yarn = {
+      {"type", "yarn"}, {"factor", 32}, {"original_max_position_embeddings", 4096}, {"finetuned", true}};
+  EXPECT_EQ(wrong_with(kLlama2, "rope_scaling", yarn), "");
+}
+
+TEST(HfConfig, CodeOfTheFolderIsNotRun) {
+  Json j = Json::parse(kLlama2);
+  j["auto_map"] = {{"AutoModelForCausalLM", "modeling_x.XForCausalLM"}};
+  std::vector<std::string> notes;
+  parse_hf_config(j.dump(), "config.json", &notes);
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_HAS(notes[0], "config.json: auto_map: code of the folder is not run");
 }
 
 TEST(HfConfig, OtherModelsAreRefusedByName) {
