@@ -16,6 +16,9 @@
 namespace trireme {
 namespace {
 
+constexpr int kNoWait =
+    O_NONBLOCK;  // open() of a pipe would wait for its other end; no effect on regular files
+
 [[noreturn]] void io_error(std::string_view what, const fs::path& p, int err) {
   std::string hint;
   if (err == ENOSPC) hint = "; free some space or choose another folder";
@@ -26,7 +29,7 @@ namespace {
 }  // namespace
 
 MappedFile::MappedFile(const fs::path& path) : path_(path) {
-  int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | kNoWait);
   if (fd < 0) system_failed(errno, "cannot open {}: {}", path.string(), std::strerror(errno));
   struct stat st;
   if (::fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
@@ -58,7 +61,7 @@ MappedFile::~MappedFile() {
 AtomicFile::AtomicFile(fs::path target) : target_(std::move(target)), part_(target_.string() + ".part") {
   std::error_code ec;  // a folder in the way is told now: commit() may be hours away
   if (fs::is_directory(fs::symlink_status(target_, ec))) io_error("cannot write", target_, EISDIR);
-  fd_ = ::open(part_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  fd_ = ::open(part_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | kNoWait, 0644);
   if (fd_ < 0) io_error("cannot write", target_, errno);
 }
 AtomicFile::~AtomicFile() {
@@ -104,7 +107,7 @@ void write_text_atomic(const fs::path& path, std::string_view text) {
 }
 
 void append_line(const fs::path& path, std::string_view line) {
-  int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | kNoWait, 0644);
   if (fd < 0) io_error("cannot write", path, errno);
   std::string s(line);
   s += '\n';

@@ -10,6 +10,8 @@
 #include <cmath>
 #include <span>
 
+#include "base/visible.h"
+
 namespace trireme {
 namespace {
 
@@ -124,7 +126,8 @@ void Progress::redraw() {
 
 void Progress::update(int64_t done, std::string_view text) {
   const bool first = !updated_, moved = first || done != done_;
-  done_ = done, text_ = text;
+  done_ = done;
+  text_ = visible(text);
   if (first) first_done_ = done, first_s_ = options_.now_s();
   updated_ = true, shown_ = false, finished_ = false;
   const bool by_work = options_.terminal != 1 && options_.line_every > 0 && moved;
@@ -134,7 +137,7 @@ void Progress::update(int64_t done, std::string_view text) {
 
 void Progress::note(std::string_view text) {
   const bool bar = options_.terminal == 1 && updated_ && !finished_;
-  std::string s = fmt::format("{}{}\n", bar ? "\r\x1b[K" : "", text);
+  std::string s = fmt::format("{}{}\n", bar ? "\r\x1b[K" : "", visible_lines(text));
   std::fwrite(s.data(), 1, s.size(), options_.out);
   std::fflush(options_.out);
   if (bar) redraw();

@@ -7,21 +7,23 @@
 #include <string_view>
 #include <utility>
 
+#include "base/visible.h"
+
 namespace trireme {
 
 // Writes the text and flushes. Never throws; drops what cannot be written.
 void put_text(std::FILE*, std::string_view) noexcept;
 
-// Formats to standard error.
+// Formats to standard error; control bytes are escaped.
 template <class... A>
 void say(fmt::format_string<A...> f, A&&... a) {
-  put_text(stderr, fmt::format(f, std::forward<A>(a)...));
+  put_text(stderr, visible_lines(fmt::format(f, std::forward<A>(a)...)));
 }
 
 // The same to standard output, for text that is not the result of the command.
 template <class... A>
 void tell(fmt::format_string<A...> f, A&&... a) {
-  put_text(stdout, fmt::format(f, std::forward<A>(a)...));
+  put_text(stdout, visible_lines(fmt::format(f, std::forward<A>(a)...)));
 }
 
 // Prepares the standard streams of a process, before anything else is opened:

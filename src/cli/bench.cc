@@ -50,7 +50,7 @@ std::string today() {
 
 void show_link(std::string_view between, const LinkSpec& l) {
   if (cost_of(l).known())
-    fmt::print("  {} {:>9.1f} GB/s each way between two, {:.1f} us a short message\n", between,
+    print_text("  {} {:>9.1f} GB/s each way between two, {:.1f} us a short message\n", between,
                l.bandwidth / 1e9, l.latency * 1e6);
 }
 
@@ -63,7 +63,7 @@ void show_links(const ClusterSpec& c) {
 // The fastest product and how many sizes there are, by type.
 void show_calibration(const Calibration& c) {
   if (!c.known()) return;
-  fmt::print("  {} rank{} of {} thread{}: inside training steps", c.ranks, c.ranks == 1 ? "" : "s at once",
+  print_text("  {} rank{} of {} thread{}: inside training steps", c.ranks, c.ranks == 1 ? "" : "s at once",
              c.threads, c.threads == 1 ? "" : "s");
   for (const std::string& line : c.ops) {
     std::string wrong;
@@ -71,7 +71,7 @@ void show_calibration(const Calibration& c) {
     if (!t.of.starts_with("matmul ")) continue;
     double best = 0;
     for (const SpeedPoint& p : t.points) best = std::max(best, p.work / p.seconds);
-    fmt::print(", {} products up to {:.1f} GFLOP/s ({} sizes)", t.of.substr(7), best / 1e9, t.points.size());
+    print_text(", {} products up to {:.1f} GFLOP/s ({} sizes)", t.of.substr(7), best / 1e9, t.points.size());
   }
   std::set<int64_t> groups;  // of calls' tables: "all_reduce ordered 4 ..."
   for (const std::string& line : c.calls) {
@@ -80,23 +80,23 @@ void show_calibration(const Calibration& c) {
     int64_t ranks = 0;
     if (words >> name >> algorithm >> ranks) groups.insert(ranks);
   }
-  fmt::print("; {} tables of ops, {} of collectives{}\n", c.ops.size(), c.calls.size(),
+  print_text("; {} tables of ops, {} of collectives{}\n", c.ops.size(), c.calls.size(),
              groups.empty() ? "" : fmt::format(" (groups of {})", fmt::join(groups, ", ")));
 }
 
 void show(const ClusterSpec& c) {
   const bool processor = c.threads > 0;
-  fmt::print("{}{}\n", c.name, processor ? fmt::format(", {} thread(s)", c.threads) : "");
+  print_text("{}{}\n", c.name, processor ? fmt::format(", {} thread(s)", c.threads) : "");
   if (c.peak.f32 == 0) return show_links(c);  // processes came first
-  fmt::print("  f32 peak      {:>9.1f} GFLOP/s\n", c.peak.f32 / 1e9);
+  print_text("  f32 peak      {:>9.1f} GFLOP/s\n", c.peak.f32 / 1e9);
   if (c.peak.bf16 > 0)
-    fmt::print("  bf16 peak     {:>9.1f} GFLOP/s\n", c.peak.bf16 / 1e9);
+    print_text("  bf16 peak     {:>9.1f} GFLOP/s\n", c.peak.bf16 / 1e9);
   else if (processor)
-    fmt::print("  bf16 peak             none: this processor has no bf16 dot products\n");
-  fmt::print("  memory        {:>9.1f} GB/s, {}\n", c.memory_bandwidth / 1e9, human_bytes(c.memory_bytes));
+    print_text("  bf16 peak             none: this processor has no bf16 dot products\n");
+  print_text("  memory        {:>9.1f} GB/s, {}\n", c.memory_bandwidth / 1e9, human_bytes(c.memory_bytes));
   show_links(c);
-  if (c.disk_bandwidth > 0) fmt::print("  disk          {:>9.1f} GB/s\n", c.disk_bandwidth / 1e9);
-  if (c.host_bandwidth > 0) fmt::print("  host          {:>9.1f} GB/s\n", c.host_bandwidth / 1e9);
+  if (c.disk_bandwidth > 0) print_text("  disk          {:>9.1f} GB/s\n", c.disk_bandwidth / 1e9);
+  if (c.host_bandwidth > 0) print_text("  host          {:>9.1f} GB/s\n", c.host_bandwidth / 1e9);
   show_calibration(c.alone);
   show_calibration(c.together);
 }
@@ -105,7 +105,7 @@ void keep_and_show(const ClusterSpec& c, const fs::path& path) {
   if (path.has_parent_path()) make_folders(path.parent_path());
   save_cluster(c, path);
   show(c);
-  fmt::print("written to {}\n", path.string());
+  print_text("written to {}\n", path.string());
 }
 
 LinkSpec spec_of(const LinkCost& link) {

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/interrupt.h"
 #include "base/progress.h"
+#include "base/visible.h"
 #include "spec/cluster_spec.h"
 #include "spec/run_spec.h"
 

@@ -12,6 +12,7 @@
 #include "device/device.h"
 #include "plan/cluster_device.h"
 #include "plan/speeds.h"
+#include "spec/complaint.h"
 #include "spec/nearest.h"
 #include "spec/notes.h"
 #include "spec/run_schedule.h"
@@ -37,7 +38,7 @@ void refuse(const RunSpec& run) {
 }
 
 RunSpec RunRequest::as_asked() const {
-  RunSpec run = load_run(file, sets, {.nearest = true});
+  RunSpec run = load_runnable(file, sets);
   refuse(run);
   return run;
 }

@@ -204,7 +204,7 @@ void add_completion(CLI::App& app) {
       ->check(CLI::IsMember({"bash", "zsh", "fish"}));
   verb->callback([&app, shell] {
     std::vector<Verb> verbs = verbs_of(app);
-    fmt::print("{}", *shell == "bash" ? bash(verbs) : *shell == "zsh" ? zsh(verbs) : fish(verbs));
+    print_text("{}", *shell == "bash" ? bash(verbs) : *shell == "zsh" ? zsh(verbs) : fish(verbs));
   });
 }
 

@@ -5,6 +5,7 @@
 #include "checkpoint/convert.h"
 #include "checkpoint/hf.h"
 #include "cli/source.h"
+#include "cli/used_keys.h"
 #include "spec/hf_config.h"
 #include "tensor/dtype.h"
 #include "train/checkpointing.h"
@@ -90,11 +91,12 @@ void add_convert(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "f32", "bf16", "f16"}));
   verb->callback([request, to, dtype] {
+    check_set_keys("convert", *request);
     UsedRun used = load_used(*request);
     RunSpec& run = used.run;
     if (!run.model.from.empty() && used.checkpoint.empty() && !has_checkpoints(run.train.dir)) {
       copy_folder(run, *to, *dtype);
-      fmt::print("{} written to {} as {}\n", run.model.from, *to, *dtype == "auto" ? "stored" : *dtype);
+      print_text("{} written to {} as {}\n", run.model.from, *to, *dtype == "auto" ? "stored" : *dtype);
       return;
     }
     // Master copies are f32: read them unrounded, whatever the run computes in.
@@ -102,7 +104,7 @@ void add_convert(CLI::App& app) {
     LoadedModel m = load_model(run, 0, used.checkpoint);
     const std::string type = *dtype == "auto" ? "f32" : *dtype;
     export_model(m, *to, dtype_from_name(type));
-    fmt::print("{} written to {} as {}\n", m.where, *to, type);
+    print_text("{} written to {} as {}\n", m.where, *to, type);
   });
 }
 

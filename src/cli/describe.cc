@@ -14,6 +14,8 @@
 namespace trireme::cli {
 namespace {
 
+constexpr uint64_t kMostText = uint64_t(2) << 30;  // bytes of a metrics.jsonl, trace or tokenizer
+
 Description describe_cluster(const fs::path& p) {
   ClusterSpec c = load_cluster(p);
   Description d = {{"kind", "cluster file"},
@@ -84,7 +86,7 @@ Description describe_tokenizer(const fs::path& p) {
 
 // The last line of metrics.jsonl that is whole.
 Description last_metrics(const fs::path& file) {
-  std::string text = read_text(file);
+  std::string text = read_small(file, kMostText);
   for (size_t end = text.rfind('\n'); end != std::string::npos && end > 0; end = text.rfind('\n', end - 1)) {
     size_t begin = text.rfind('\n', end - 1);
     begin = begin == std::string::npos ? 0 : begin + 1;
@@ -95,7 +97,7 @@ Description last_metrics(const fs::path& file) {
 }
 
 Description describe_metrics(const fs::path& p) {
-  std::string text = read_text(p);
+  std::string text = read_small(p, kMostText);
   Description d = {{"kind", "metrics"}, {"path", p.string()}, {"bytes", int64_t(text.size())}};
   d["lines"] = std::count(text.begin(), text.end(), '\n');
   d["last"] = last_metrics(p);
@@ -149,7 +151,14 @@ Description describe_run(const fs::path& p) {
   return d;
 }
 
-Description describe_shard(const fs::path& p) {
+Description FileHashes::of(const fs::path& file) {
+  const auto bytes = int64_t(fs::file_size(file));
+  if (!all_ && bytes > kMostHashed - bytes_) return nullptr;
+  bytes_ += bytes;
+  return hex64(digest_file(file).xxh3);
+}
+
+Description describe_shard(const fs::path& p, FileHashes& hashes) {
   TokenShard s = TokenShard::open(p);
   Description d = {{"kind", "token shard"}, {"path", s.name()}};
   d["tokens"] = s.tokens(), d["documents"] = s.documents(), d["bytes_per_token"] = size_of(s.type());
@@ -158,9 +167,8 @@ Description describe_shard(const fs::path& p) {
   ShardFiles f = shard_files(p);
   for (const fs::path& file : {f.bin, f.idx.value_or(fs::path())})
     if (!file.empty())
-      files.push_back({{"file", file.string()},
-                       {"bytes", int64_t(fs::file_size(file))},
-                       {"xxh3", hex64(digest_file(file).xxh3)}});
+      files.push_back(
+          {{"file", file.string()}, {"bytes", int64_t(fs::file_size(file))}, {"xxh3", hashes.of(file)}});
   d["files"] = files;
   return d;
 }
@@ -204,11 +212,11 @@ constexpr std::string_view kReads =
     "inspect reads a run folder, checkpoint, Hugging Face folder, data folder, .safetensors, tokenizer.json, "
     "trace.json, metrics.jsonl, .toml or token shard (.bin, .idx, or their name without);";
 
-Description describe(const fs::path& p) {
+Description describe(const fs::path& p, FileHashes hashes) {
   std::string name = p.filename().string();
   if (fs::exists(p / kManifestName)) return describe_checkpoint(p);
   if (fs::is_directory(p)) {
-    if (fs::exists(p / "config.json")) return describe_hf_folder(p);
+    if (fs::exists(p / "config.json")) return describe_hf_folder(p, hashes);
     if (fs::exists(p / "plan.toml") || fs::is_directory(p / "checkpoints")) return describe_run(p);
     if (is_data(p)) return describe_data(p);
     bad_request(
@@ -216,13 +224,14 @@ Description describe(const fs::path& p) {
         "tokenizer.json or token shard",
         p.string(), kManifestName);
   }
-  if (p.extension() == ".safetensors") return describe_safetensors(p);
+  if (p.extension() == ".safetensors") return describe_safetensors(p, hashes);
   if (p.extension() == ".toml") return describe_toml(p);
   if (p.extension() == ".jsonl") return describe_metrics(p);
   if (name == kManifestName) return describe_checkpoint(p.parent_path().empty() ? "." : p.parent_path());
-  if (name == "config.json") return describe_hf_folder(p.parent_path().empty() ? "." : p.parent_path());
+  if (name == "config.json")
+    return describe_hf_folder(p.parent_path().empty() ? "." : p.parent_path(), hashes);
   if (p.extension() == ".json") {
-    const std::string text = read_text(p), head = text.substr(0, 4096);
+    const std::string text = read_small(p, kMostText), head = text.substr(0, 4096);
     if (const size_t at = text.find_first_not_of(" \t\r\n"); at != std::string::npos && text[at] == '[')
       bad_request("{}: a list; {} `trireme score` reads lists of measured runs", p.string(), kReads);
     return head.find("traceEvents") != std::string::npos || head.find("made_by") != std::string::npos
@@ -242,7 +251,7 @@ Description describe(const fs::path& p) {
   if (fs::is_regular_file(p) && p.extension() != ".bin" && p.extension() != ".idx" &&
       !fs::exists(p.string() + ".bin"))
     bad_request("{}: {} by its name it is none of these", p.string(), kReads);
-  return describe_shard(p);
+  return describe_shard(p, hashes);
 }
 
 }  // namespace trireme::cli

@@ -1,7 +1,6 @@
 // Files of tensors: checkpoints, safetensors, Hugging Face folders.
 #include <numeric>
 
-#include "checkpoint/hash.h"
 #include "checkpoint/safetensors.h"
 #include "cli/describe.h"
 #include "cost/flops.h"
@@ -38,7 +37,7 @@ Description describe_checkpoint(const fs::path& p) {
   return d;
 }
 
-Description describe_safetensors(const fs::path& p) {
+Description describe_safetensors(const fs::path& p, FileHashes& hashes) {
   SafetensorsFile f(p);
   Description d = {{"kind", "safetensors"}, {"path", p.string()}, {"bytes", int64_t(fs::file_size(p))}};
   Description tensors = Description::array(), metadata = Description::object();
@@ -49,14 +48,14 @@ Description describe_safetensors(const fs::path& p) {
     numbers += e.shape.numel();
   }
   for (const auto& [key, value] : f.header().metadata) metadata[key] = value;
-  d["xxh3"] = hex64(digest_file(p).xxh3);
+  d["xxh3"] = hashes.of(p);
   d["count"] = tensors.size(), d["numbers"] = numbers;
   if (!metadata.empty()) d["metadata"] = metadata;
   d["tensors"] = tensors;
   return d;
 }
 
-Description describe_hf_folder(const fs::path& p) {
+Description describe_hf_folder(const fs::path& p, FileHashes& hashes) {
   std::vector<std::string> notes;
   ModelSpec m = model_from_hf(p / "config.json", &notes);
   Description d = {{"kind", "Hugging Face folder"}, {"path", p.string()}};
@@ -76,7 +75,7 @@ Description describe_hf_folder(const fs::path& p) {
       SafetensorsFile t(file);
       f["tensors"] = t.header().entries.size();
       if (!t.header().entries.empty()) f["dtype"] = t.header().entries.front().stored_type;
-      f["xxh3"] = hex64(digest_file(file).xxh3);
+      f["xxh3"] = hashes.of(file);
     }
     files.push_back(f);
   }

@@ -244,9 +244,9 @@ int doctor(const std::string& dir, bool json) {
     bad += f.level == "bad";
     list.push_back({{"topic", f.topic}, {"level", f.level}, {"text", f.text}, {"advice", f.advice}});
     if (!json)
-      fmt::print("{:<8} {:<13} {}{}\n", f.level, f.topic, f.text, f.advice.empty() ? "" : " -> " + f.advice);
+      print_text("{:<8} {:<13} {}{}\n", f.level, f.topic, f.text, f.advice.empty() ? "" : " -> " + f.advice);
   }
-  if (json) fmt::print("{}\n", nlohmann::ordered_json{{"usable", bad == 0}, {"findings", list}}.dump(2));
+  if (json) print_text("{}\n", nlohmann::ordered_json{{"usable", bad == 0}, {"findings", list}}.dump(2));
   return bad;
 }
 

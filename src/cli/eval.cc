@@ -5,7 +5,9 @@
 #include "base/interrupt.h"
 #include "base/json.h"
 #include "cli/source.h"
+#include "cli/used_keys.h"
 #include "data/loader.h"
+#include "train/batches.h"
 #include "train/multiple_choice.h"
 
 namespace trireme::cli {
@@ -43,7 +45,8 @@ void perplexity(const EvalRequest& r, const UsedRun& used) {
   const RunSpec& run = used.run;
   Texts shards = r.data.empty() ? run.data.valid : Texts(r.data);
   if (shards.empty()) bad_request("data.valid is empty: name a token shard with --data");
-  for (const std::string& shard : shards) check_shard(shard, run.model.vocab);
+  for (const std::string& shard : shards)
+    naming_key(r.data.empty() ? "data.valid" : "--data", shard, [&] { check_shard(shard, run.model.vocab); });
   refuse_foreign_shards(run, shards);
   LoadedModel m = load_model(run, 0, used.checkpoint);
   ordered_json each = ordered_json::array();
@@ -56,7 +59,7 @@ void perplexity(const EvalRequest& r, const UsedRun& used) {
     all.loss = shards.size() > 1 ? sum / double(all.tokens) : e.loss;
     each.push_back({{"shard", shard}, {"loss", e.loss}, {"tokens", e.tokens}});
     if (!r.run.json)
-      fmt::print("{}: loss {:.4f} nats per token, perplexity {:.2f}, over {} predicted tokens of {}\n",
+      print_text("{}: loss {:.4f} nats per token, perplexity {:.2f}, over {} predicted tokens of {}\n",
                  m.where, e.loss, std::exp(e.loss), e.tokens, shard);
   }
   if (r.run.json) {
@@ -66,9 +69,9 @@ void perplexity(const EvalRequest& r, const UsedRun& used) {
                       {"step", m.step},
                       {"model", m.where}};
     if (shards.size() > 1) j["shards"] = each;
-    fmt::print("{}\n", j.dump(2));
+    print_text("{}\n", j.dump(2));
   } else if (shards.size() > 1) {
-    fmt::print("{}: loss {:.4f} nats per token, perplexity {:.2f}, over all {} predicted tokens\n", m.where,
+    print_text("{}: loss {:.4f} nats per token, perplexity {:.2f}, over all {} predicted tokens\n", m.where,
                all.loss, std::exp(all.loss), all.tokens);
   }
 }
@@ -99,7 +102,7 @@ void multiple_choice(const EvalRequest& r, const UsedRun& used) {
   if (!r.out.empty()) write_text_atomic(r.out, details(batches.questions(), e.scores));
   if (r.run.json) {
     // NaN (the error of one question's mean) is null.
-    fmt::print("{}\n", ordered_json{{"accuracy", e.raw.mean},
+    print_text("{}\n", ordered_json{{"accuracy", e.raw.mean},
                                     {"accuracy_stderr", e.raw.standard_error},
                                     {"accuracy_per_byte", e.per_byte.mean},
                                     {"accuracy_per_byte_stderr", e.per_byte.standard_error},
@@ -115,10 +118,10 @@ void multiple_choice(const EvalRequest& r, const UsedRun& used) {
     return std::isnan(a.standard_error) ? fmt::format("{:.4f}", a.mean)
                                         : fmt::format("{:.4f} +- {:.4f}", a.mean, a.standard_error);
   };
-  fmt::print("{}: accuracy {}, by likelihood per byte {}, over {} questions of {}; guessing reaches {:.4f}\n",
+  print_text("{}: accuracy {}, by likelihood per byte {}, over {} questions of {}; guessing reaches {:.4f}\n",
              m.where, show(e.raw), show(e.per_byte), e.scores.size(), r.tasks, e.chance);
   if (e.truncated > 0)
-    fmt::print(
+    print_text(
         "{} choices lost the beginning of their prompt: together they are longer than the context of {}\n",
         e.truncated, context_of(run, r.context));
 }
@@ -146,6 +149,7 @@ void add_eval(CLI::App& app) {
       ->check(CLI::Range(2, 1 << 30))
       ->needs(tasks);
   verb->callback([r] {
+    check_set_keys("eval", r->run);
     const UsedRun used = load_used(r->run);
     r->tasks.empty() ? perplexity(*r, used) : multiple_choice(*r, used);
   });

@@ -11,6 +11,7 @@
 #include "base/say.h"
 #include "cli/prompts.h"
 #include "cli/source.h"
+#include "cli/used_keys.h"
 #include "generate/text_stream.h"
 
 namespace trireme::cli {
@@ -56,14 +57,23 @@ class Output {
   bool lines() const { return request_.run.json || !request_.out.empty(); }
   bool live() const { return prompts_.size() == 1 && !lines(); }
 
-  static void show(std::string_view text) {
-    std::fwrite(text.data(), 1, text.size(), stdout);
+  // A terminal would obey control bytes of the text; a file or pipe gets the exact bytes. A character may
+  // come in several pieces.
+  void show(std::string_view text, bool last = false) {
+    if (!terminal_) {
+      std::fwrite(text.data(), 1, text.size(), stdout);
+    } else {
+      piece_ += text;
+      const size_t whole = last ? piece_.size() : trireme::whole_characters(piece_);
+      print_visible(stdout, std::string_view(piece_).substr(0, whole));
+      piece_.erase(0, whole);
+    }
     std::fflush(stdout);
   }
 
   void done(size_t i, const Generated& g) {
     std::string_view rest = streams_[i].finish();
-    if (live()) show(std::string(rest) + "\n");
+    if (live()) show(std::string(rest) + "\n", true);
     if (g.finish == Finish::interrupted) return;
     done_[i] = g;
     for (; shown_ < done_.size() && done_[shown_]; shown_++) {
@@ -83,6 +93,8 @@ class Output {
       append_line(request_.out, line);
   }
 
+  const bool terminal_ = ::isatty(STDOUT_FILENO) == 1;
+  std::string piece_;  // bytes of a character that is not complete yet
   const GenerateRequest& request_;
   const Tokenizer& tokenizer_;
   const std::vector<std::string>& prompts_;
@@ -97,7 +109,15 @@ std::string speed(int64_t tokens, double seconds) {
                      human_count(double(tokens) / std::max(seconds, 1e-9)));
 }
 
+// The most likely token is taken, nothing is drawn.
+void note_unused_draws(const CLI::App& verb) {
+  for (const char* name : {"--top-k", "--top-p", "--seed"})
+    if (verb.count(name) > 0)
+      say("note: {}: not used with --temperature 0, which takes the most likely token\n", name);
+}
+
 void generate_verb(GenerateRequest& r) {
+  check_set_keys("generate", r.run);
   const UsedRun used = load_used(r.run);
   const RunSpec& run = used.run;
   Tokenizer tokenizer = tokenizer_of(run);
@@ -184,7 +204,10 @@ void add_generate(CLI::App& app) {
   verb->add_option("--parallel", r->o.parallel, "texts at once")
       ->capture_default_str()
       ->check(CLI::Range(1, 32));
-  verb->callback([r] { generate_verb(*r); });
+  verb->callback([r, verb] {
+    if (r->o.sample.temperature < kGreedy) note_unused_draws(*verb);
+    generate_verb(*r);
+  });
 }
 
 }  // namespace trireme::cli

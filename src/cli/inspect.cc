@@ -39,14 +39,14 @@ Description compare_files(const std::string& a, const std::string& b) {
 std::string shown_value(const Description& v) {
   if (v.is_null()) return "-";
   if (v.is_number()) return fmt::format("{:.4g}", v.get<double>());
-  const std::string s = v.get<std::string>();
+  const std::string s = visible(v.get_ref<const std::string&>());
   return s.empty() ? "-" : s;
 }
 
 std::string comparison_text(const Description& d) {
   const auto name = [&](const char* side) {
     const std::string n = d[side]["name"];
-    return n.empty() ? d[side]["path"].get<std::string>() : n;
+    return visible(n.empty() ? d[side]["path"].get<std::string>() : n);
   };
   const auto ratio = [](const Description& r) {
     return r.is_null() ? std::string() : fmt::format("{:.3g} x", r.get<double>());
@@ -81,16 +81,19 @@ void add_inspect(CLI::App& app) {
       "example: trireme inspect runs/demo\n"
       "         trireme inspect configs/cluster/h100-p5.toml configs/cluster/h100-ethernet.toml");
   auto path = std::make_shared<std::string>(), other = std::make_shared<std::string>();
-  auto json = std::make_shared<bool>(false);
+  auto json = std::make_shared<bool>(false), hash = std::make_shared<bool>(false);
   verb->add_option("PATH", *path, "file or folder")->required();
   verb->add_option("OTHER", *other, "another cluster file, to compare with");
+  verb->add_flag("--hash", *hash,
+                 "hashes files of any size (default: xxh3 of the first 4 GiB of files, then -)")
+      ->excludes("OTHER");
   verb->add_flag("--json", *json, "prints JSON");
-  verb->callback([path, other, json] {
-    const Description d = other->empty() ? describe(*path) : compare_files(*path, *other);
+  verb->callback([path, other, json, hash] {
+    const Description d = other->empty() ? describe(*path, FileHashes(*hash)) : compare_files(*path, *other);
     if (*json)
-      fmt::print("{}\n", d.dump(2, ' ', false, Description::error_handler_t::replace));
+      print_text("{}\n", d.dump(2, ' ', false, Description::error_handler_t::replace));
     else
-      fmt::print("{}", other->empty() ? as_text(d) : comparison_text(d));
+      print_text("{}", other->empty() ? as_text(d) : comparison_text(d));
   });
 }
 

@@ -7,6 +7,7 @@
 #include "cli/known_routing_option.h"
 #include "cli/plan_roofline.h"
 #include "cli/plan_search.h"
+#include "cli/used_keys.h"
 #include "plan/axes.h"
 #include "plan/booked_step.h"
 #include "plan/explain.h"
@@ -28,11 +29,11 @@ void print_axes(const RunSpec& run, const ClusterSpec& cluster, const AxesReques
     if (n < 2 || n > 1024) bad_request("--axes-ranks: {} is out of range; 2 to 1024", n);
   const int64_t longest = wish.longest > 0 ? wish.longest : 64 * run.data.seq_len;
   const AxisTable table = compare_axes(run, cluster, rank_threads_of(run), wish.ranks, longest);
-  fmt::print("{}", json ? to_json(table) + "\n" : to_text(table, run, cluster));
+  print_text("{}", json ? to_json(table) + "\n" : to_text(table, run, cluster));
 }
 
 void print_explanation(const Explanation& e, bool json) {
-  fmt::print("{}", json ? explain_json(e) + "\n" : explain_text(e));
+  print_text("{}", json ? explain_json(e) + "\n" : explain_text(e));
 }
 
 // What a step takes at --site, and with --slow and --slow-link.
@@ -157,6 +158,7 @@ void add_plan(CLI::App& app) {
     refuse_slowed(*verb, search,
                   !search && !walls->wanted && !roofline->wanted && !axes->wanted && !*explained);
     refuse_unread(*verb, *request, walls->wanted, roofline->wanted);
+    check_set_keys("plan", *request);
     if (walls->wanted) return plan_walls(*walls, *subject, *request);
     if (roofline->wanted) return plan_roofline(*roofline, *subject, *walls, *request, searched->svg);
     if (search) {
@@ -172,7 +174,7 @@ void add_plan(CLI::App& app) {
     PlannedRun planned = planned_run(*request, "", {.kernels = !*explained});
     const RunSpec& run = planned.run;
     const ClusterSpec& cluster = planned.cluster;
-    if (!planned.note.empty() && !request->json) fmt::print("{}\n\n", planned.note);
+    if (!planned.note.empty() && !request->json) print_text("{}\n\n", planned.note);
     if (axes->wanted) return print_axes(run, cluster, *axes, request->json);
     settle(planned);
     routing->give_to(planned.run);
@@ -182,7 +184,7 @@ void add_plan(CLI::App& app) {
       return print_explanation(explain(run, schedule, f, rank_threads_of(run), cluster), request->json);
     find_remedies(f, run, planned.asked, cluster, rank_threads_of(run));
     slow_as_asked(f, planned, *searched, *disturbed);
-    fmt::print("{}\n", request->json ? to_json(run, f) : to_text(run, f, cluster));
+    print_text("{}\n", request->json ? to_json(run, f) : to_text(run, f, cluster));
   });
 }
 

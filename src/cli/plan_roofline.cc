@@ -14,7 +14,7 @@ RooflineCase roofline_case(const PlanSubject& subject, const WallsRequest& layou
   if (!request.file.empty()) {
     const PlannedRun planned = planned_run(request, subject.cluster);
     const RunSpec& run = planned.run;
-    if (!planned.note.empty() && !request.json) fmt::print("{}\n\n", planned.note);
+    if (!planned.note.empty() && !request.json) print_text("{}\n\n", planned.note);
     c.name = run.model.arch, c.model = run.model;
     c.seq = run.data.seq_len, c.micro = run.batch.micro, c.microbatches = run.microbatches();
     c.tp = run.layout.tp, c.gpus = run.world();
@@ -62,7 +62,7 @@ void plan_roofline(const RooflineRequest& q, const PlanSubject& subject, const W
   c.context = q.context, c.batch = q.batch;
   const Roofline r = roofline_of(c);
   if (!svg.empty()) write_text_atomic(svg, roofline_svg(c, r));
-  fmt::print("{}", request.json ? roofline_json(c, r) + "\n" : roofline_text(c, r));
+  print_text("{}", request.json ? roofline_json(c, r) + "\n" : roofline_text(c, r));
 }
 
 }  // namespace trireme::cli

@@ -247,7 +247,7 @@ void print_search(const SearchOptions& o, SearchRequest& q, const std::optional<
   const SearchWhy* why = w ? &*w : nullptr;
   const Confirmation* confirmed = looked ? &*looked : nullptr;
   const std::vector<FlipPoint>* flips = points ? &*points : nullptr;
-  fmt::print("{}",
+  print_text("{}",
              json ? search_json(q, r, why, confirmed, flips) : search_text(q, r, why, confirmed, flips));
 }
 
@@ -375,7 +375,7 @@ void plan_search(const SearchOptions& o, const PlanSubject& subject, const RunRe
   refuse_hopeless(q);
   if (o.largest) {
     const std::vector<LargestRow> rows = trireme::largest(q);
-    fmt::print("{}", request.json ? largest_json(q, rows) : largest_text(q, rows));
+    print_text("{}", request.json ? largest_json(q, rows) : largest_text(q, rows));
     return;
   }
   if (!o.sweep.empty()) {
@@ -384,7 +384,7 @@ void plan_search(const SearchOptions& o, const PlanSubject& subject, const RunRe
     const Sweep s = trireme::sweep(q, o.confirm > 0 ? &how : nullptr);
     if (!o.svg.empty()) write_text_atomic(o.svg, sweep_svg(q, s));
     if (!o.mix.empty()) write_text_atomic(o.mix, mix_svg(q, s));
-    fmt::print("{}", request.json ? sweep_json(q, s) : sweep_text(q, s));
+    print_text("{}", request.json ? sweep_json(q, s) : sweep_text(q, s));
     return;
   }
   print_search(o, q, run, request.json);

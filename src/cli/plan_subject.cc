@@ -9,6 +9,7 @@
 #include "plan/own_schedule.h"
 #include "plan/recompute.h"
 #include "plan/score_catalog.h"
+#include "spec/complaint.h"
 #include "spec/hf_config.h"
 #include "spec/toml.h"
 
@@ -128,7 +129,7 @@ PlannedRun run_on_device(const RunRequest& request, const std::string& name) {
   };
   const AutoWish wish = auto_wish_of(request);
   if (wish.any()) refused(wish.layout ? "layout" : "batch.micro");
-  p.run = load_run(request.file, request.sets, {.nearest = true});
+  p.run = load_runnable(request.file, request.sets);
   refuse(p.run);
   if (p.run.layout.recompute == "auto") refused("layout.recompute");
   p.run = resolve(p.run, {.native_bf16 = true});

@@ -66,7 +66,7 @@ StepForecast forecast_of(PlannedRun& p) {
 void from_run(const RunRequest& request, const WallsRequest& q, const std::string& cluster, WallsCase& c,
               SubjectDevice& device) {
   PlannedRun planned = planned_run(request, cluster);
-  if (!planned.note.empty() && !request.json) fmt::print("{}\n\n", planned.note);
+  if (!planned.note.empty() && !request.json) print_text("{}\n\n", planned.note);
   device = planned.device;
   if (!is_device_name(cluster)) {
     c.forecast = forecast_of(planned);
@@ -166,7 +166,7 @@ void plan_walls(const WallsRequest& q, const PlanSubject& subject, const RunRequ
         "--mfu, --price");
   if (q.price > 0 && c.used() == 0)
     say("note: --price: cost needs how fast it is: --mfu, or --tp, --pp, --microbatches and a shape\n");
-  fmt::print("{}", request.json ? walls_json(c) + "\n" : walls_text(c, q.arithmetic));
+  print_text("{}", request.json ? walls_json(c) + "\n" : walls_text(c, q.arithmetic));
 }
 
 }  // namespace trireme::cli

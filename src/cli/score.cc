@@ -27,7 +27,7 @@ void score_curve_file(const ScoreRequest& q, const std::string& text) {
       bad_request("{}: {} is of measured runs; this file has curves of collectives, give it alone or --json",
                   q.file, option);
   const CurveScore s = score_curves(text, q.file);
-  fmt::print("{}", q.json ? to_json(s) : to_text(s));
+  print_text("{}", q.json ? to_json(s) : to_text(s));
 }
 
 // A file none of whose rows can be forecast has no score.
@@ -52,13 +52,13 @@ void score(const ScoreRequest& q) {
     if (timed.empty()) bad_request("{}: no row has a step time that can be forecast", q.file);
     const Moves moves = q.fit.empty() ? Moves::sites_alone : Moves::all;
     write_text_atomic(out, save_constants(fit_constants(constants, timed, moves)));
-    fmt::print("{}: constants {}fitted on {} rows of {}\n", out, q.fit.empty() ? "of sites " : "",
+    print_text("{}: constants {}fitted on {} rows of {}\n", out, q.fit.empty() ? "of sites " : "",
                timed.size(), q.file);
     return;
   }
   refuse_unusable(rows, q.file);
   const ScoreReport report = score_rows(rows, constants, q.as_is ? 0 : q.splits);
-  fmt::print("{}", q.json ? score_json(report) : score_text(report, q.rows));
+  print_text("{}", q.json ? score_json(report) : score_text(report, q.rows));
 }
 
 }  // namespace
@@ -77,15 +77,20 @@ void add_score(CLI::App& app) {
   verb->add_option("--constants", q->constants, "constants of one's own instead of the shipped ones, JSON");
   auto* const fit = verb->add_option(
       "--fit", q->fit, "instead: fits the constants on all rows and writes them into this file");
-  verb->add_option("--calibrate", q->calibrate,
-                   "instead: the same, moving constants of the rows' sites alone; two rows are enough")
-      ->excludes(fit);
-  verb->add_flag("--as-is", q->as_is, "forecasts by the constants as they are, nothing fitted on halves");
-  verb->add_option("--splits", q->splits, "times that the rows are halved")
-      ->check(CLI::Range(1, 100))
-      ->capture_default_str();
-  verb->add_flag("--rows", q->rows, "prints every row");
-  verb->add_flag("--json", q->json, "prints JSON");
+  auto* const calibrate =
+      verb->add_option("--calibrate", q->calibrate,
+                       "instead: the same, moving constants of the rows' sites alone; two rows are enough");
+  calibrate->excludes(fit);
+  auto* const as_is =
+      verb->add_flag("--as-is", q->as_is, "forecasts by the constants unchanged, nothing fitted on halves");
+  auto* const splits = verb->add_option("--splits", q->splits, "times that the rows are halved")
+                           ->check(CLI::Range(1, 100))
+                           ->capture_default_str()
+                           ->excludes(as_is);
+  auto* const rows = verb->add_flag("--rows", q->rows, "prints every row");
+  auto* const json = verb->add_flag("--json", q->json, "prints JSON");
+  for (CLI::Option* fitted : {fit, calibrate})  // they print one line and no score
+    for (CLI::Option* of_a_score : {as_is, splits, rows, json}) fitted->excludes(of_a_score);
   verb->callback([q] { score(*q); });
 }
 

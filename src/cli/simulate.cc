@@ -11,6 +11,7 @@
 #include "base/say.h"
 #include "cli/cli.h"
 #include "cli/simulate_run.h"
+#include "cli/used_keys.h"
 #include "sim/find_schedule.h"
 #include "sim/gallery.h"
 #include "sim/summary.h"
@@ -213,7 +214,7 @@ void write_gallery(const std::filesystem::path& folder) {
     std::filesystem::create_directories((folder / f.path).parent_path());
     write_text_atomic(folder / f.path, f.text);
   }
-  fmt::print("{} and the pictures in {}\n", (folder / "schedules.md").string(),
+  print_text("{} and the pictures in {}\n", (folder / "schedules.md").string(),
              (folder / "schedules").string());
 }
 
@@ -269,11 +270,11 @@ void simulate(const SimulateRequest& q) {
                                 {"idle", double(t.bubble.idle) / unit},
                                 {"peak_in_flight", held_by_rank(t)}};
     if (paper && paper->idle) j["published_idle"] = double(*paper->idle) / unit;
-    fmt::print("{}\n", j.dump(2));
+    print_text("{}\n", j.dump(2));
     return;
   }
   constexpr int kColumns = 200;
-  fmt::print("{}\n{}\n{}{}", title, grid_legend(), grid_of(t, kColumns), text);
+  print_text("{}\n{}\n{}{}", title, grid_legend(), grid_of(t, kColumns), text);
 }
 
 }  // namespace
@@ -340,6 +341,7 @@ void add_simulate(CLI::App& app) {
       read_times(*q, microbatches->count() == 0);
       return simulate(*q);
     }
+    check_set_keys("simulate", at_scale->run);
     at_scale->svg = q->svg, at_scale->html = q->html, at_scale->run.json = q->json;
     simulate_run(*at_scale);
   });

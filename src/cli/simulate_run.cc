@@ -496,8 +496,8 @@ void simulate_run(const SimulateRunRequest& q) {
   if (!q.html.empty())
     write_text_atomic(q.html, page_of(s.title, text, comb_svg(comb, s.title) + memory_picture()));
   if (!q.trace.empty()) write_trace(q, s, all);
-  if (q.run.json) return fmt::print("{}\n", json_of(s, n, all, failure).dump(2));
-  fmt::print("{}\n{}\n{}{}", s.title, text, comb_legend(), comb_text(comb, q.columns));
+  if (q.run.json) return print_text("{}\n", json_of(s, n, all, failure).dump(2));
+  print_text("{}\n{}\n{}{}", s.title, text, comb_legend(), comb_text(comb, q.columns));
 }
 
 }  // namespace trireme::cli

@@ -96,18 +96,18 @@ void tokenize(const TokenizeRequest& r) {
     t.save(out / "tokenizer.json");
     save_config(r, t, end, out);
   });
-  fmt::print("tokenizer: {}, {} tokens{}\n", (out / "tokenizer.json").string(), t.vocab_size(),
+  print_text("tokenizer: {}, {} tokens{}\n", (out / "tokenizer.json").string(), t.vocab_size(),
              r.tokenizer.empty() && t.vocab_size() < r.vocab
                  ? fmt::format(" (not {}: the text has no more pairs to join)", r.vocab)
                  : "");
   if (end < 0)
-    fmt::print("documents: no token closes them\n");
+    print_text("documents: no token closes them\n");
   else
-    fmt::print("documents: closed by {} (id {})\n", printable(t.token(end)), end);
+    print_text("documents: closed by {} (id {})\n", printable(t.token(end)), end);
   if (done.skipped > 0)
-    fmt::print("skipped: {}; the first: {}\n", counted(done.skipped, "bad line"), done.first_skipped);
+    print_text("skipped: {}; the first: {}\n", counted(done.skipped, "bad line"), done.first_skipped);
   auto report = [&](const char* name, const Encoded& e) {
-    fmt::print("{}: {}, {} tokens\n", (out / name).string(), counted(e.documents, "document"), e.tokens);
+    print_text("{}: {}, {} tokens\n", (out / name).string(), counted(e.documents, "document"), e.tokens);
   };
   report("train", done.train);
   if (done.valid.documents > 0)
@@ -117,7 +117,7 @@ void tokenize(const TokenizeRequest& r) {
         "or more documents\n",
         r.hold_out, done.train.documents, (out / "valid").string());
   const int64_t bytes = done.train.bytes + done.valid.bytes;
-  fmt::print("encoded {} in {}: {:.1f} MB/s on {} thread{}\n", human_bytes(bytes),
+  print_text("encoded {} in {}: {:.1f} MB/s on {} thread{}\n", human_bytes(bytes),
              human_seconds(done.seconds), double(bytes) * 1e-6 / std::max(done.seconds, 1e-9), threads,
              threads == 1 ? "" : "s");
 }

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/visible.h"
 #include "spec/suggest.h"
 
 namespace trireme::cli {
@@ -129,7 +130,7 @@ void add_help(CLI::App& app) {
     refuse_unknown_verb(app, *name);
     // app.help() would be that of the verb under way, which is `help` itself.
     const auto normal = CLI::AppFormatMode::Normal;
-    fmt::print("{}", name->empty() ? app.get_formatter()->make_help(&app, app.get_name(), normal)
+    print_text("{}", name->empty() ? app.get_formatter()->make_help(&app, app.get_name(), normal)
                                    : app.get_subcommand(*name)->help("trireme"));
   });
 }

@@ -60,7 +60,7 @@ int32_t Sampler::next(std::span<const float> logits, uint64_t text, uint64_t ind
       run_failed("the logit of token {} is {}: the weights are damaged", i, logits[i]);
     if (logits[i] > top.weight) top = {int32_t(i), logits[i]};
   }
-  if (o_.temperature < 1e-5) return top.id;
+  if (o_.temperature < kGreedy) return top.id;
   if (o_.top_k > 0) {
     keep_top_k(logits);
   } else {

@@ -6,10 +6,11 @@
 
 namespace trireme {
 
+inline constexpr double kGreedy = 1e-5;  // a temperature below this one: the most likely token, no draw
 struct SampleOptions {
-  double temperature = 0.8;  // below 1e-5: the most likely token
-  int64_t top_k = 0;         // keep the k largest logits; 0 = all
-  double top_p = 1.0;        // keep the fewest tokens whose probabilities reach p
+  double temperature = 0.8;
+  int64_t top_k = 0;   // keep the k largest logits; 0 = all
+  double top_p = 1.0;  // keep the fewest tokens whose probabilities reach p
   uint64_t seed = 1;
 };
 

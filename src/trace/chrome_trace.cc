@@ -114,7 +114,7 @@ void ChromeTraceFile::write(std::span<const Span> spans) {
   if (spans.empty()) return;
   std::string text;
   if (fd_ < 0) {
-    fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0644);
     if (fd_ < 0) system_failed(errno, "cannot write {}: {}", path_.string(), std::strerror(errno));
     // Of several ranks, whichever came first.
     origin_ns_ = std::min_element(spans.begin(), spans.end(), [](const Span& a, const Span& b) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "base/json.h"
 #include "process.h"
@@ -261,6 +262,68 @@ TEST_F(Generate, QuestionsAreScored) {
   EXPECT_EQ(got["step"], 2);
   r = run("eval", {"--tasks", (tmp_ / "q.jsonl").string()});
   EXPECT_NE(r.out.find("over 3 questions"), std::string::npos) << r.out;
+}
+
+// A degree of the layout is an error, any other key that is not read a note; a run file may have both.
+TEST_F(Generate, KeysThatASubcommandDoesNotUseAreNamed) {
+  const std::vector<std::pair<std::string, std::vector<std::string>>> verbs = {
+      {"generate", {"--prompt", "ab", "--tokens", "2"}},
+      {"eval", {}},
+      {"convert", {"--to", (tmp_ / "hf").string()}}};
+  for (const auto& [verb, options] : verbs) {
+    auto with = [&, &verb = verb, &options = options](std::vector<std::string> more) {
+      more.insert(more.end(), options.begin(), options.end());
+      return run(verb, more);
+    };
+    for (const char* key : {"layout.tp", "layout.pp", "layout.dp", "layout.ep"}) {
+      const Ran r = with({"--set", std::string(key) + "=2"});
+      EXPECT_EQ(r.code, 2) << verb << key;
+      EXPECT_EQ(lines_of(r.err).size(), 1u) << r.err;
+      EXPECT_NE(r.err.find(std::string("--set: ") + key + ": 2 is not used by " + verb), r.err.npos) << r.err;
+    }
+    const Ran r = with({"--set", "layout.tp=1", "--set", "optimizer.lr=0.5", "--set", "train.keep=3"});
+    EXPECT_EQ(r.code, 0) << r.err;
+    EXPECT_NE(r.err.find("note: --set optimizer.lr, train.keep: " + verb + " does not use these keys\n"),
+              r.err.npos)
+        << r.err;
+    EXPECT_EQ(r.err.find("layout"), r.err.npos) << r.err;
+    EXPECT_EQ(with({}).err.find("does not use"), std::string::npos);
+  }
+  const Ran greedy =
+      run("generate", {"--prompt", "ab", "--tokens", "2", "--temperature", "0", "--top-k", "3"});
+  EXPECT_NE(greedy.err.find("note: --top-k: not used with --temperature 0"), greedy.err.npos) << greedy.err;
+}
+
+// Whatever prints a result: exit code 1, one line, and the weight. Types of a folder as well.
+TEST_F(Generate, NoResultComesOfAWeightThatIsNotFinite) {
+  const Ran converted = run("convert", {"--to", (tmp_ / "hf").string(), "--dtype", "bf16"});
+  ASSERT_EQ(converted.code, 0) << converted.err;
+  std::string file = read_text(tmp_ / "hf/model.safetensors");
+  uint64_t header = 0;
+  std::memcpy(&header, file.data(), 8);
+  const json tensors = json::parse(file.substr(8, header));
+  std::string name;  // a matrix of a block
+  for (const auto& [key, value] : tensors.items())
+    if (key.find("mlp") != key.npos && key.ends_with("weight")) name = key;
+  ASSERT_FALSE(name.empty());
+  const size_t at = 8 + header + tensors[name]["data_offsets"][0].get<size_t>();
+  file[at] = '\xc0', file[at + 1] = '\x7f';  // NaN in bf16
+  put_file(tmp_ / "hf/model.safetensors", file);
+  put_file(tmp_ / "q.jsonl", "{\"prompt\": \"ab\", \"choices\": [\"c\", \"d\"], \"answer\": 0}\n");
+  for (const auto& [verb, options] : std::vector<std::pair<std::string, std::vector<std::string>>>{
+           {"eval", {}},
+           {"eval", {"--json"}},
+           {"eval", {"--tasks", (tmp_ / "q.jsonl").string()}},
+           {"generate", {"--prompt", "ab"}}}) {
+    std::vector<std::string> more = {"--set", "model.from=" + (tmp_ / "hf").string(), "--set",
+                                     "train.dir=none"};
+    more.insert(more.end(), options.begin(), options.end());
+    const Ran r = run(verb, more);
+    EXPECT_EQ(r.code, 1) << r.err;
+    EXPECT_NE(r.err.find("of the weight blocks."), r.err.npos) << r.err;
+    EXPECT_EQ(r.out.find("loss"), r.out.npos) << r.out;
+    EXPECT_EQ(r.out.find("accuracy"), r.out.npos) << r.out;
+  }
 }
 
 }  // namespace

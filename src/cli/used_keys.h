@@ -1,0 +1,17 @@
+// Keys that --set gives to a subcommand that does not read them.
+#pragma once
+#include <string_view>
+
+#include "cli/cli.h"
+
+namespace trireme::cli {
+
+// A run file has keys for all subcommands, and none of them is reported. A key of --set was meant for this
+// subcommand:
+// - on one rank (eval, generate, convert), a degree of the layout above 1 is a bad_request that names the
+// key;
+// - any other key that the subcommand does not read is named in one note on stderr.
+// Call before the run is loaded.
+void check_set_keys(std::string_view verb, const RunRequest&);
+
+}  // namespace trireme::cli
