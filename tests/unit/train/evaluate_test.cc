@@ -104,7 +104,7 @@ TEST(Evaluate, TellsItsProgressAndCanBeLeft) {
 }
 
 // Puts one value into a weight, or into the gain of a norm.
-void damage(Model& m, std::string_view name, float value) {
+void damage_weight(Model& m, std::string_view name, float value) {
   const Param* p = m.runner->params().find(name);
   ASSERT_NE(p, nullptr) << name;
   std::vector<float> host(size_t(m.runner->owned(*p).size()));
@@ -124,7 +124,7 @@ TEST(Evaluate, AWeightThatIsNotFiniteIsNamed) {
         RunSpec run = f32_run(tmp.path());
         run.precision.compute = compute;
         Model m(run);
-        damage(m, weight, value);
+        damage_weight(m, weight, value);
         try {
           evaluate_shard(*m.runner, run, run.data.valid.first());
           ADD_FAILURE() << compute << " " << weight << " " << value;
