@@ -159,13 +159,13 @@ void tell(const RunSpec& run, const TrainSummary& s, bool json) {
                           counted(s.last_step - s.first_step + 1, "step"), human_count(s.tokens_per_s),
                           s.mfu > 0 ? fmt::format(" and MFU {:.1f} %", 100 * s.mfu) : "")
             : "";
-    tell("{} at step {} of {}{}; {}\n",
-         before                     ? "nothing left to do: done before,"
-         : s.ending == Ending::done ? "done"
-                                    : "interrupted",
-         s.last_step, run.train.steps, speed,
-         s.checkpoint.empty() ? "no step was finished, so there is nothing to save"
-                              : "checkpoint " + s.checkpoint.string());
+    trireme::tell("{} at step {} of {}{}; {}\n",
+                  before                     ? "nothing left to do: done before,"
+                  : s.ending == Ending::done ? "done"
+                                             : "interrupted",
+                  s.last_step, run.train.steps, speed,
+                  s.checkpoint.empty() ? "no step was finished, so there is nothing to save"
+                                       : "checkpoint " + s.checkpoint.string());
   }
 }
 
