@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/mapping_table.h"
 
 namespace trireme {
 namespace {
@@ -45,6 +46,7 @@ MappedFile::MappedFile(const fs::path& path) : path_(path) {
       io_error("cannot map", path, err);
     }
     data_ = static_cast<const std::byte*>(p);
+    add_mapping(data_, size_, path);
   }
   ::close(fd);
 }
@@ -55,7 +57,9 @@ MappedFile& MappedFile::operator=(MappedFile&& o) noexcept {
   return *this;
 }
 MappedFile::~MappedFile() {
-  if (data_) ::munmap(const_cast<std::byte*>(data_), size_);
+  if (!data_) return;
+  remove_mapping(data_);
+  ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
 AtomicFile::AtomicFile(fs::path target) : target_(std::move(target)), part_(target_.string() + ".part") {

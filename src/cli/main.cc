@@ -9,6 +9,7 @@
 #include <new>
 #include <system_error>
 
+#include "base/mapping_table.h"
 #include "base/say.h"
 #include "cli/cli.h"
 #include "cli/launched.h"
@@ -66,6 +67,7 @@ int main(int argc, char** argv) {
   trireme::prepare_standard_streams();
   std::setvbuf(stdout, nullptr, _IOLBF,
                1 << 16);  // lines keep their order with those of stderr, in a pipe too
+  trireme::report_shrunk_files();
   if (argc > 1) trireme::cli::spin_briefly(argv[1]);
   try {
     return trireme::cli::run(argc, argv);

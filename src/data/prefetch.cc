@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/no_signals.h"
+#include "base/own_faults.h"
 
 namespace trireme {
 namespace {
@@ -66,6 +67,7 @@ void Prefetcher::fill(Slot& slot, Place p) {
 }
 
 void Prefetcher::work() {
+  take_own_faults();
   push_nobody_aside();
   Place next{options_.first_step, 0};
   size_t write = 0;

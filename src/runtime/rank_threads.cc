@@ -9,6 +9,7 @@
 
 #include "base/no_signals.h"
 #include "base/own_cores.h"
+#include "base/own_faults.h"
 #include "comm/thread/thread_world.h"
 
 namespace trireme {
@@ -86,6 +87,7 @@ void run_rank_threads(int world, const MakeDevice& make, const RankBody& body, c
     for (int r = 1; r < world && no_thread.empty(); r++) {
       try {
         threads.emplace_back([&, r] {
+          take_own_faults();
           all_made.wait(false);
           ranks.run(r, make, body);
         });

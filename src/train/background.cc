@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/no_signals.h"
+#include "base/own_faults.h"
 
 namespace trireme {
 
@@ -14,6 +15,7 @@ void Background::start(std::function<void()> task) {
   NoSignals blocked;  // they are the main thread's
   try {
     thread_ = std::thread([this, task = std::move(task)] {
+      take_own_faults();
       try {
         task();
       } catch (const Error& e) {

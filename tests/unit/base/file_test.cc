@@ -5,9 +5,13 @@
 #include <unistd.h>
 
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "base/error.h"
+#include "base/mapping_table.h"
+#include "base/no_signals.h"
+#include "base/own_faults.h"
 
 namespace trireme {
 namespace {
@@ -144,6 +148,32 @@ TEST(Errors, CarryTheirExitCode) {
   }
   EXPECT_NO_THROW(require(true, "x"));
   EXPECT_THROW(run_failed("{}", 1), Error);
+}
+
+// In a child of the test.
+TEST(MappedFile, AReadBeyondTheEndOfAShrunkFileEndsWithALine) {
+  const fs::path path = fs::path(testing::TempDir()) / fmt::format("shrunk_{}.bin", ::getpid());
+  write_text_atomic(path, std::string(1 << 16, 'x'));
+  const auto read_after_cut = [&] {
+    report_shrunk_files();
+    const MappedFile before(path);
+    const MappedFile file(path);
+    fs::resize_file(path, 4096);
+    volatile std::byte last = file.bytes().back();
+    (void)last;
+  };
+  const char* line = "trireme: .*shrunk_.*bin: the file became shorter, or could not be read";
+  EXPECT_EXIT(read_after_cut(), testing::ExitedWithCode(1), line);
+  write_text_atomic(path, std::string(1 << 16, 'x'));
+  const auto in_a_thread_without_signals = [&] {
+    const NoSignals blocked;
+    std::thread([&] {
+      take_own_faults();
+      read_after_cut();
+    }).join();
+  };
+  EXPECT_EXIT(in_a_thread_without_signals(), testing::ExitedWithCode(1), line);
+  fs::remove(path);
 }
 
 }  // namespace
