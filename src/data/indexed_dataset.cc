@@ -59,6 +59,14 @@ IndexView IndexView::parse(std::span<const std::byte> idx, int64_t bin_bytes, st
     view.vocabulary_ = load<uint64_t>(record + sizeof(kVocabularyMagic), 0);
     rest -= kRecord;
   }
+  constexpr uint64_t kContent = sizeof(kContentMagic) + 16;
+  if (rest >= kContent) {
+    const std::byte* record = idx.data() + kIndexHeader + 12 * sequences + 8 * starts + rest - kContent;
+    if (std::memcmp(record, kContentMagic, sizeof(kContentMagic)) == 0) {
+      view.content_ = {load<uint64_t>(record + 8, 0), load<uint64_t>(record + 16, 0), record - idx.data()};
+      rest -= kContent;
+    }
+  }
   if (!fits || (rest != 0 && rest != sequences))
     bad_request("{} has {} bytes, which its counts of {} sequences and {} document borders do not add up to",
                 name, idx.size(), sequences, starts);

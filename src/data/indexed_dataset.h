@@ -10,9 +10,10 @@
 //   s x i64  byte offset in .bin of each sequence
 //   d x i64  document k is the sequences [list[k], list[k+1]); list[0] = 0, list[d-1] = s
 //   s x i8   modes of multimodal data: may follow, not read
+//   8 bytes  "TRIRXXH\0", u64 xxh3 of .bin, u64 xxh3 of all bytes of .idx before this record: may follow
 //   8 bytes  "TRIRTOK\0" and u64, which vocabulary the ids are of (Tokenizer::fingerprint()): may end the
 //   file.
-//            Ours; Megatron's reader does not look behind the documents
+//            Both records are ours; Megatron's reader does not look behind the documents
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -30,7 +31,15 @@ TokenType token_type_for(int64_t vocab);  // as Megatron chooses: u16 below 65,5
 
 inline constexpr char kIndexMagic[9] = {'M', 'M', 'I', 'D', 'I', 'D', 'X', '\0', '\0'};
 inline constexpr int64_t kIndexHeader = 34;  // bytes before the lengths
+inline constexpr char kContentMagic[8] = {'T', 'R', 'I', 'R', 'X', 'X', 'H', '\0'};
 inline constexpr char kVocabularyMagic[8] = {'T', 'R', 'I', 'R', 'T', 'O', 'K', '\0'};
+
+// Record of a shard's bytes, written by `tokenize`.
+struct ContentRecord {
+  uint64_t bin = 0;   // xxh3 of .bin
+  uint64_t idx = 0;   // xxh3 of the first `bytes` bytes of .idx
+  int64_t bytes = 0;  // where the record begins in .idx
+};
 
 // A checked view of the bytes of a .idx, which must outlive it. Numbers in the file are not aligned.
 class IndexView {
@@ -43,6 +52,7 @@ class IndexView {
   int64_t documents() const { return documents_; }
   int64_t tokens() const { return tokens_; }                          // of all sequences
   std::optional<uint64_t> vocabulary() const { return vocabulary_; }  // nothing: the file does not say
+  const std::optional<ContentRecord>& content() const { return content_; }
   bool contiguous() const { return contiguous_; }  // sequences lie in .bin in order, without gaps, from 0 on
   int64_t length(int64_t sequence) const { return load<int32_t>(lengths_, sequence); }  // elements
   int64_t offset(int64_t sequence) const { return load<int64_t>(offsets_, sequence); }  // bytes
@@ -63,6 +73,7 @@ class IndexView {
   TokenType type_ = TokenType::u16;
   int64_t sequences_ = 0, documents_ = 0, tokens_ = 0;
   std::optional<uint64_t> vocabulary_;
+  std::optional<ContentRecord> content_;
   bool contiguous_ = true;
   const std::byte *lengths_ = nullptr, *offsets_ = nullptr, *starts_ = nullptr;
 };

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "data/shard_content.h"
 
 namespace trireme {
 
@@ -111,7 +112,7 @@ void DataLoader::read(const Source& source, int64_t window, std::span<int32_t> t
 }
 
 void check_shard(const fs::path& name, int64_t vocab) {
-  TokenShard::open(name).check_ids(vocab);
+  check_content(TokenShard::open(name), vocab);
 }
 
 }  // namespace trireme

@@ -79,7 +79,7 @@ class DataLoader {
   Mixture mixture_;
 };
 
-// For the start of a run: opens a shard and looks at every id. bad_request as TokenShard::check_ids.
+// Opens a shard and checks every id and its recorded content. bad_request as check_content (shard_content.h).
 void check_shard(const fs::path& name, int64_t vocab);
 
 }  // namespace trireme

@@ -24,12 +24,19 @@ class IndexFile {
   void put_bytes(std::string_view bytes) { buffer_ += bytes; }
   void flush() {
     file_.write(buffer_);
+    hash_.add(buffer_.data(), buffer_.size());
     buffer_.clear();
+  }
+  // Hash of all bytes so far.
+  uint64_t hash() {
+    flush();
+    return hash_.value();
   }
   void commit() { file_.commit(); }
 
  private:
   AtomicFile file_;
+  Hasher hash_;
   std::string buffer_;
 };
 
@@ -81,6 +88,7 @@ void ShardWriter::end_document() {
 
 void ShardWriter::flush() {
   bin_.write(buffer_.data(), buffer_.size());
+  bin_hash_.add(buffer_.data(), buffer_.size());
   buffer_.clear();
 }
 
@@ -97,6 +105,10 @@ void ShardWriter::commit() {
   int64_t at = 0;
   for (int32_t n : lengths_) idx.put(at), at += n * size_of(type_);
   for (size_t d = 0; d <= lengths_.size(); d++) idx.put(int64_t(d));
+  const uint64_t before = idx.hash();
+  idx.put_bytes({kContentMagic, sizeof(kContentMagic)});
+  idx.put(bin_hash_.value());
+  idx.put(before);
   if (vocabulary_) {
     idx.put_bytes({kVocabularyMagic, sizeof(kVocabularyMagic)});
     idx.put(*vocabulary_);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "base/hasher.h"
 #include "data/indexed_dataset.h"
 
 namespace trireme {
@@ -36,6 +37,7 @@ class ShardWriter {
   std::optional<uint64_t> vocabulary_;
   TokenType type_;
   AtomicFile bin_;
+  Hasher bin_hash_;  // hash of the bytes written to bin_
   std::vector<std::byte> buffer_;
   std::vector<int32_t> lengths_;
   int64_t open_ = 0;  // tokens of the document that is not ended

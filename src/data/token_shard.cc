@@ -128,9 +128,9 @@ void TokenShard::read_as(int64_t begin, std::span<int32_t> out, int64_t vocab) c
 }
 
 template <class T>
-void TokenShard::check_as(int64_t vocab) const {
+void TokenShard::check_as(int64_t vocab, int64_t begin, int64_t end) const {
   constexpr int64_t kBlock = int64_t(1) << 16;  // tokens between two looks at the result
-  visit_runs(0, tokens_, [&](int64_t first, const std::byte* elements, int64_t n) {
+  visit_runs(begin, end, [&](int64_t first, const std::byte* elements, int64_t n) {
     for (int64_t at = 0; at < n; at += kBlock) {
       int64_t m = std::min(kBlock, n - at);
       if (!any_outside<T>(elements + at * int64_t(sizeof(T)), m, vocab)) continue;
@@ -147,9 +147,9 @@ void TokenShard::read(int64_t begin, std::span<int32_t> out, int64_t vocab) cons
   with_type(type_, [&](auto t) { read_as<decltype(t)>(begin, out, vocab); });
 }
 
-void TokenShard::check_ids(int64_t vocab) const {
+void TokenShard::check_ids(int64_t vocab, int64_t begin, int64_t end) const {
   require(vocab >= 1, "TokenShard::check_ids(): vocab must be at least 1");
-  with_type(type_, [&](auto t) { check_as<decltype(t)>(vocab); });
+  with_type(type_, [&](auto t) { check_as<decltype(t)>(vocab, begin, end); });
 }
 
 TokenShard::Place TokenShard::place_of(int64_t token) const {

@@ -29,12 +29,16 @@ class TokenShard {
   // Tokenizer::fingerprint() of who made the ids; nothing: the shard does not say.
   std::optional<uint64_t> vocabulary() const { return index_ ? index_->vocabulary() : std::nullopt; }
   std::string name() const { return bin_.path().string(); }
+  const MappedFile& bin() const { return bin_; }
+  const MappedFile* idx() const { return idx_ ? &*idx_ : nullptr; }
+  const IndexView* index() const { return index_ ? &*index_ : nullptr; }
 
   // Tokens [begin, begin + out.size()) of the concatenation. An id outside [0, vocab) is a bad_request that
   // names the file, the document, the place in it, the id and the vocabulary. Allocates nothing.
   void read(int64_t begin, std::span<int32_t> out, int64_t vocab) const;
   // Every id of the shard at memory speed; the same error. For the start of a run: it ends before it trains.
-  void check_ids(int64_t vocab) const;
+  void check_ids(int64_t vocab) const { check_ids(vocab, 0, tokens_); }
+  void check_ids(int64_t vocab, int64_t begin, int64_t end) const;  // tokens [begin, end)
 
   struct Place {
     int64_t document = 0, token = 0;  // token = place within the document
@@ -56,7 +60,7 @@ class TokenShard {
   template <class T>
   void read_as(int64_t begin, std::span<int32_t> out, int64_t vocab) const;
   template <class T>
-  void check_as(int64_t vocab) const;
+  void check_as(int64_t vocab, int64_t begin, int64_t end) const;
   [[noreturn]] void refuse_id(int64_t token, int64_t id, int64_t vocab) const;
 
   MappedFile bin_;

@@ -56,6 +56,7 @@ TEST(TokenShard, WrittenAndReadIsTheSame) {
   }
 }
 
+// Our record of the content follows what Megatron reads.
 TEST(TokenShard, TheFilesAreMegatronsByteForByte) {
   TestFolder folder;
   ShardWriter w(folder / "s", 1000);
@@ -65,7 +66,12 @@ TEST(TokenShard, TheFilesAreMegatronsByteForByte) {
   w.commit();
   EXPECT_EQ(read_text(folder / "s.bin"), std::string("\x01\0\x02\0\xE7\x03\x05\0", 8));
   IndexFile want{.lengths = {3, 0, 1}, .offsets = {0, 6, 6}, .starts = {0, 1, 2, 3}};
-  EXPECT_EQ(read_text(folder / "s.idx"), want.str());
+  const std::string bin = read_text(folder / "s.bin");
+  const std::string before = want.str();
+  Bytes record;
+  record.text(std::string_view("TRIRXXH\0", 8)).put(hash64(bin.data(), bin.size()));
+  record.put(hash64(before.data(), before.size()));
+  EXPECT_EQ(read_text(folder / "s.idx"), before + record.str());
 }
 
 TEST(TokenShard, SaysOfWhichVocabularyItsIdsAre) {
