@@ -5,6 +5,7 @@
 
 #include "base/timed.h"
 #include "model/stages.h"
+#include "optim/run_lr.h"
 #include "runtime/context.h"
 #include "runtime/make_optimizer.h"
 #include "runtime/microbatch.h"
@@ -15,14 +16,6 @@
 
 namespace trireme {
 namespace {
-
-LrSchedule lr_of(const RunSpec& r) {
-  return {.lr = r.optimizer.lr,
-          .min_lr = r.optimizer.min_lr,
-          .warmup = r.optimizer.warmup,
-          .steps = r.train.steps,
-          .shape = lr_shape_from_name(r.optimizer.schedule)};
-}
 
 LossScale loss_scale_of(const PrecisionSpec& p) {
   if (p.compute != "f16") return {};
@@ -56,7 +49,7 @@ StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64
       stage_(build_stages(run.model, stage_ranges(), comms_ ? comms_->mesh() : Mesh(),
                           comms_ ? comms_->rank() : 0, run.layout.sequence, run.moe)),
       routing_(run.model.layers),
-      lr_(lr_of(run)),
+      lr_(lr_schedule_of(run)),
       loss_scale_(loss_scale_of(run.precision)) {
   require(mode == RunMode::train || !comms_, "several ranks train; inference is one rank's");
   sharing_.layers.waited_s = &result_.comm_s;

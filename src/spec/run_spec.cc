@@ -155,38 +155,6 @@ std::set<std::string> derived_keys() {
   return keys;
 }
 
-// How work and sums are divided, and by which kernels they are made: it may change last bits.
-constexpr std::string_view kDivision[] = {"batch.micro", "precision.grads", "precision.reduce",
-                                          "optimizer.post_validation"};
-bool divides(std::string_view key) {
-  static constexpr std::string_view kKernels[] = {"train.device", "train.attention", "train.sum_order",
-                                                  "train.deterministic"};
-  return (key.starts_with("layout.") && key != "layout.offload_dir") ||
-         std::find(std::begin(kDivision), std::end(kDivision), key) != std::end(kDivision) ||
-         std::find(std::begin(kKernels), std::end(kKernels), key) != std::end(kKernels);
-}
-
-// Does this key say what a run computes? Its division is no part of it.
-bool determines_numbers(const RunSpec& run, const std::string& key) {
-  static constexpr std::string_view kOfF16[] = {"precision.loss_scale", "precision.initial_scale",
-                                                "precision.growth_interval", "precision.backoff_factor",
-                                                "precision.min_scale"};
-  if (std::find(std::begin(kDivision), std::end(kDivision), key) != std::end(kDivision)) return false;
-  if (!run.model.moe() && key.starts_with("moe.")) return false;
-  if (run.precision.compute != "f16" &&
-      std::find(std::begin(kOfF16), std::end(kOfF16), key) != std::end(kOfF16))
-    return false;
-  if (run.precision.fp8 == "none" && key.starts_with("precision.fp8")) return false;
-  if (run.precision.fp8 != "delayed" && key == "precision.fp8_history") return false;
-  if (key == "data.documents") return run.data.documents != "attend";  // the hashes from before it was
-  static constexpr std::string_view kSections[] = {"model.", "batch.", "moe.", "precision.", "optimizer."};
-  static constexpr std::string_view kKeys[] = {"data.train", "data.weights", "data.seq_len",
-                                               "data.order", "train.steps",  "train.seed"};
-  return std::any_of(std::begin(kSections), std::end(kSections),
-                     [&](auto s) { return key.starts_with(s); }) ||
-         std::find(std::begin(kKeys), std::end(kKeys), key) != std::end(kKeys);
-}
-
 }  // namespace
 
 namespace {
@@ -244,7 +212,7 @@ RunSpec resolve(RunSpec run, const Facts& facts) {
   run.model.finish(run.data.seq_len);
   PrecisionSpec& p = run.precision;
   if (p.compute == "auto") p.compute = facts.native_bf16 ? "bf16" : "f32";
-  if (p.grads == "auto") p.grads = p.compute == "bf16" && run.microbatches() == 1 ? "bf16" : "f32";
+  if (p.grads == "auto") p.grads = automatic_grads(run);
   if (p.reduce == "auto") p.reduce = p.compute == "bf16" ? "bf16" : "f32";
   if (p.compute == "f32" && p.grads == "bf16")
     bad_request(
@@ -284,63 +252,6 @@ std::string save_changed(const RunSpec& run) {
 }
 void save_run(const RunSpec& run, const fs::path& path) {
   write_text_atomic(path, save_run(run));
-}
-
-namespace {
-
-struct KeyValue {
-  std::string key, value;
-};
-std::vector<KeyValue> identity_of(const RunSpec& run) {
-  std::vector<KeyValue> out;
-  for (const FieldText& f : fields_of(run)) {
-    if (!determines_numbers(run, f.key)) continue;
-    // The folder may move; its weights are hashed where they are read.
-    std::string value = f.key == "model.from" ? (run.model.from.empty() ? "scratch" : "folder") : f.value;
-    out.push_back({f.key, std::move(value)});
-  }
-  return out;
-}
-
-}  // namespace
-
-uint64_t hash(const RunSpec& run) {
-  std::string text;
-  for (const KeyValue& i : identity_of(run)) text += fmt::format("{} = {}\n", i.key, i.value);
-  return hash64(text.data(), text.size());
-}
-
-std::vector<std::string> diff_of_identity(const RunSpec& before, const RunSpec& after) {
-  std::map<std::string, std::string> old;
-  for (KeyValue& i : identity_of(before)) old[i.key] = std::move(i.value);
-  std::vector<std::string> out;
-  for (const KeyValue& i : identity_of(after)) {
-    auto it = old.find(i.key);  // a key that only one compute type has is told by precision.compute
-    if (it != old.end() && it->second != i.value)
-      out.push_back(fmt::format("{}: {} -> {}", i.key, it->second, i.value));
-  }
-  return out;
-}
-
-namespace {
-
-template <class Wanted>
-std::vector<std::string> diff_where(const RunSpec& before, const RunSpec& after, Wanted wanted) {
-  std::vector<FieldText> a = fields_of(before), b = fields_of(after);
-  std::vector<std::string> out;
-  for (size_t i = 0; i < a.size(); i++)
-    if (a[i].value != b[i].value && wanted(a[i].key))
-      out.push_back(fmt::format("{}: {} -> {}", a[i].key, a[i].value, b[i].value));
-  return out;
-}
-
-}  // namespace
-
-std::vector<std::string> diff(const RunSpec& before, const RunSpec& after) {
-  return diff_where(before, after, [](std::string_view) { return true; });
-}
-std::vector<std::string> diff_of_division(const RunSpec& before, const RunSpec& after) {
-  return diff_where(before, after, divides);
 }
 
 std::vector<ConfigRow> config_rows() {

@@ -201,14 +201,14 @@ TEST(RunSpec, HashFollowsWhatDeterminesTheNumbers) {
   EXPECT_EQ(hash(base), hash(resolve(parse(kContract), {})));
   for (const char* set :
        {"model.layers=5", "model.rope_theta=1e5", "model.rope_scaling.type=llama3", "model.init_std=0.01",
-        "data.train=other", "data.seq_len=128", "data.order=sequential", "batch.global=64",
-        "precision.compute=bf16", "optimizer.lr=1e-4", "optimizer.betas=[0.9, 0.99]", "train.steps=999",
-        "train.seed=2"})
+        "data.weights=[3]", "data.seq_len=128", "data.order=sequential", "data.documents=separate",
+        "batch.global=64", "precision.compute=bf16", "precision.fp8=block", "precision.reduce=bf16",
+        "optimizer.lr=1e-4", "optimizer.betas=[0.9, 0.99]", "train.steps=999", "train.seed=2"})
     EXPECT_TRUE(changed(set)) << set;
   for (const char* set : {"train.dir=x", "train.device=cuda", "train.checkpoint_every=7", "train.keep=3",
                           "train.threads=1", "train.log_every=1", "data.valid=x", "data.tokenizer=x",
                           "cluster.file=x", "layout.schedule=gpipe", "train.eval_every=5", "data.prefetch=0",
-                          "layout.dp=2", "layout.zero=3", "batch.micro=4", "precision.reduce=bf16"})
+                          "layout.dp=2", "layout.zero=3", "batch.micro=4", "data.train=other"})
     EXPECT_FALSE(changed(set)) << set;
   const auto posts = [](const char* how) {
     return hash(resolve(parse("[layout]\npp = 2", {fmt::format("optimizer.post_validation={}", how)}), {}));
@@ -278,6 +278,75 @@ TEST(RunSpec, DiffOfIdentityNamesWhatTheHashCovers) {
     c.visit(walk);
     EXPECT_EQ(diff_of_identity(a, c).size(), hash(a) == hash(c) ? 0u : 1u) << f.key;
   }
+}
+
+std::vector<std::string> identity_diff(const std::vector<std::string>& before,
+                                       const std::vector<std::string>& after) {
+  return diff_of_identity(resolve(parse("", before), {}), resolve(parse("", after), {}));
+}
+
+// Keys that count only with other keys are named too, with both values.
+TEST(RunSpec, DiffOfIdentityNamesKeysAtTheirDefaults) {
+  using Lines = std::vector<std::string>;
+  EXPECT_EQ(identity_diff({}, {"data.documents=separate"}),
+            Lines{"data.documents: \"attend\" -> \"separate\""});
+  EXPECT_EQ(identity_diff({"data.documents=separate"}, {}),
+            Lines{"data.documents: \"separate\" -> \"attend\""});
+  EXPECT_EQ(identity_diff({}, {"precision.fp8=block"}), Lines{"precision.fp8: \"none\" -> \"block\""});
+  EXPECT_EQ(identity_diff({"precision.fp8=block", "precision.fp8_margin=2"}, {}),
+            (Lines{"precision.fp8: \"block\" -> \"none\"", "precision.fp8_margin: 2 -> 0"}));
+  EXPECT_EQ(identity_diff({"precision.compute=f32"}, {"precision.compute=f16", "precision.initial_scale=8"}),
+            (Lines{"precision.compute: \"f32\" -> \"f16\"", "precision.initial_scale: 65536.0 -> 8.0"}));
+  EXPECT_EQ(identity_diff({}, {"model.experts=4", "moe.z_loss=0.5"}).back(), "moe.z_loss: 0.0 -> 0.5");
+}
+
+// Auxiliary loss and capacity are functions of all sequences that a unit spans, and of nothing else that a
+// division changes.
+TEST(RunSpec, IdentityHasTheSequencesThatAUnitSpans) {
+  auto moe = [](std::string unit, const char* factor, int dp, int micro) {
+    return std::vector<std::string>{"model.experts=4",
+                                    "moe.unit=" + unit,
+                                    factor,
+                                    "batch.global=32",
+                                    fmt::format("layout.dp={}", dp),
+                                    fmt::format("batch.micro={}", micro)};
+  };
+  for (const char* factor : {"moe.aux_loss=0.5", "moe.capacity=1.5"}) {
+    using Lines = std::vector<std::string>;
+    EXPECT_EQ(identity_diff(moe("microbatch", factor, 1, 8), moe("microbatch", factor, 1, 1)),
+              Lines{"moe.unit: \"microbatch\" of batch.micro = 8 -> \"microbatch\" of batch.micro = 1"});
+    EXPECT_EQ(identity_diff(moe("microbatch", factor, 1, 8), moe("microbatch", factor, 4, 8)), Lines());
+    EXPECT_EQ(identity_diff(moe("global", factor, 2, 4), moe("global", factor, 1, 8)), Lines());
+    EXPECT_EQ(identity_diff(moe("global", factor, 2, 4), moe("global", factor, 4, 4)),
+              Lines{"moe.unit: \"global\" of layout.dp * batch.micro = 2 * 4 = 8 -> "
+                    "\"global\" of layout.dp * batch.micro = 4 * 4 = 16"});
+    EXPECT_EQ(identity_diff(moe("sequence", factor, 1, 8), moe("sequence", factor, 4, 1)), Lines());
+  }
+  EXPECT_TRUE(
+      identity_diff(moe("global", "moe.z_loss=1", 1, 8), moe("global", "moe.z_loss=1", 4, 1)).empty());
+}
+
+// A type that "auto" chose may follow the number of microbatches; a chosen one is the run's own.
+TEST(RunSpec, IdentityHasTheTypeOfGradientSums) {
+  auto grads = [](const char* type, int micro) {
+    return std::vector<std::string>{"precision.compute=bf16", "batch.global=32",
+                                    std::string("precision.grads=") + type,
+                                    fmt::format("batch.micro={}", micro)};
+  };
+  using Lines = std::vector<std::string>;
+  EXPECT_EQ(identity_diff(grads("auto", 32), grads("auto", 8)), Lines());
+  EXPECT_EQ(identity_diff(grads("f32", 32), grads("f32", 8)), Lines());
+  EXPECT_EQ(identity_diff(grads("auto", 8), grads("bf16", 8)),
+            Lines{"precision.grads: \"f32\" -> \"bf16\" over 4 microbatches"});
+  EXPECT_EQ(identity_diff(grads("bf16", 8), grads("f32", 8)),
+            Lines{"precision.grads: \"bf16\" over 4 microbatches -> \"f32\""});
+  EXPECT_EQ(identity_diff(grads("bf16", 8), grads("bf16", 4)),
+            Lines{"precision.grads: \"bf16\" over 4 microbatches -> \"bf16\" over 8 microbatches"});
+  EXPECT_EQ(identity_diff(grads("f32", 32), grads("bf16", 32)),
+            Lines{"precision.grads: \"f32\" -> \"bf16\" over 1 microbatch"});
+  EXPECT_EQ(identity_diff(grads("auto", 8), {"precision.compute=bf16", "batch.global=32", "batch.micro=8",
+                                             "precision.reduce=f32"}),
+            Lines{"precision.reduce: \"bf16\" -> \"f32\""});
 }
 
 TEST(RunSpec, EveryKeyHasASentenceAndTheTableIsARunFile) {
