@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,8 @@ struct NamedTensor {
   Slice box;
   Range range;
   Tensor host_data;
+  // xxh3 of the data's bytes at an earlier time. A save compares it with the bytes that it writes.
+  std::optional<uint64_t> xxh3 = {};
   Part part() const { return {box, range}; }
 };
 

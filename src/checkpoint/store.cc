@@ -32,12 +32,7 @@ std::vector<int64_t> steps_in(const fs::path& root) {
 }
 
 Checkpoint open_step(const fs::path& root, int64_t step, Verify verify) {
-  fs::path folder = root / step_folder_name(step);
-  Checkpoint c = Checkpoint::open(folder, verify);
-  if (c.manifest().step != step)
-    bad_request("{}: {} says step {}; the folder was renamed", folder.string(), kManifestName,
-                c.manifest().step);
-  return c;
+  return open_as_named(root / step_folder_name(step), verify);
 }
 
 bool is_whole(const NamedTensor& t) {
@@ -70,6 +65,21 @@ Entries entries_of(std::span<const NamedTensor> tensors) {
 
 }  // namespace
 
+Checkpoint open_as_named(const fs::path& folder, Verify verify) {
+  Checkpoint c = Checkpoint::open(folder, verify);
+  const std::optional<int64_t> named = step_of_folder_name(folder.filename().string());
+  if (named && c.manifest().step != *named)
+    bad_request("{}: {} says step {}; the folder was renamed", folder.string(), kManifestName,
+                c.manifest().step);
+  return c;
+}
+
+std::vector<fs::path> checkpoints_in(const fs::path& root) {
+  std::vector<fs::path> out;
+  for (int64_t step : steps_in(root)) out.push_back(root / step_folder_name(step));
+  return out;
+}
+
 std::string step_folder_name(int64_t step) {
   return fmt::format("{}{:08}", kStepPrefix, step);
 }
@@ -88,7 +98,10 @@ CheckpointFile write_parts(const fs::path& folder, std::string_view file_name,
   Entries entries = entries_of(tensors);
   SafetensorsWriter file(folder / file_name, std::move(entries.items), entries.metadata);
   for (const SafetensorsItem& item : file.items()) {
-    const Tensor& data = entries.source.at(item.name)->host_data;
+    const NamedTensor& t = *entries.source.at(item.name);
+    const Tensor& data = t.host_data;
+    if (t.xxh3 && *t.xxh3 != hash64(data.data, size_t(data.bytes())))
+      run_failed("{} changed in memory before it was written: the memory is faulty", t.name);
     file.write(data.data, size_t(data.bytes()));
     if (after_tensor) after_tensor();
   }
@@ -158,7 +171,8 @@ Found find_newest(const fs::path& root, Verify verify) {
   return found;
 }
 
-std::vector<int64_t> prune(const fs::path& root, int keep, std::span<const int64_t> known_good) {
+std::vector<int64_t> prune(const fs::path& root, int keep, std::span<const int64_t> known_good,
+                           Verify verify) {
   require(keep >= 1, "prune() would remove every checkpoint");
   std::vector<int64_t> removed;
   for (int complete = 0; int64_t step : steps_in(root)) {
@@ -169,7 +183,7 @@ std::vector<int64_t> prune(const fs::path& root, int keep, std::span<const int64
     }
     try {
       if (std::find(known_good.begin(), known_good.end(), step) == known_good.end())
-        open_step(root, step, Verify::hashes);
+        open_step(root, step, verify);
       complete++;
     } catch (const Error&) {
       // Damaged: it does not count. find_newest() is where its reason is told.

@@ -60,6 +60,11 @@ struct SaveOptions {
 // folder and every earlier checkpoint as it was.
 fs::path save(const fs::path& root, const Manifest&, std::span<const NamedTensor>, const SaveOptions& = {});
 
+// Checkpoint::open(), and the step of the manifest must be the step in the folder's name.
+Checkpoint open_as_named(const fs::path& folder, Verify);
+// Folders of all checkpoints under root, newest first, complete or not.
+std::vector<fs::path> checkpoints_in(const fs::path& root);
+
 struct Found {
   std::optional<Checkpoint> newest;  // complete
   std::vector<std::string> damaged;  // newer ones that were passed over: one line each, with the reason
@@ -71,7 +76,9 @@ Found find_newest(const fs::path& root, Verify = Verify::hashes);
 // Keeps the newest `keep` (>= 1) complete checkpoints, verified here unless listed in `known_good`, and
 // removes what is older, damaged ones included. Newer damaged ones stay as evidence. Removes nothing unless
 // `keep` are complete. Returns the removed steps.
-std::vector<int64_t> prune(const fs::path& root, int keep, std::span<const int64_t> known_good = {});
+// Verify::sizes does not read their data, so that its cost does not grow with the size of the run.
+std::vector<int64_t> prune(const fs::path& root, int keep, std::span<const int64_t> known_good = {},
+                           Verify = Verify::hashes);
 
 // Part folders of saves that were killed; call before the first save of a run. Returns their names.
 std::vector<std::string> remove_leftovers(const fs::path& root);

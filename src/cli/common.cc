@@ -7,6 +7,7 @@
 #include "base/machine.h"
 #include "base/say.h"
 #include "cli/cli.h"
+#include "cli/disk_room.h"
 #include "device/cpu/cpu_device.h"
 #include "device/cpu/peak.h"
 #include "device/device.h"
@@ -44,7 +45,9 @@ RunSpec RunRequest::as_asked() const {
 }
 
 void tell_notes(const RunSpec& run, const std::string& file) {
-  for (const std::string& note : notes_of(run)) say("note: {}: {}\n", file, note);
+  std::vector<std::string> notes = notes_of(run);
+  if (std::string disk = disk_note(run); !disk.empty()) notes.push_back(std::move(disk));
+  for (const std::string& note : notes) say("note: {}: {}\n", file, note);
 }
 
 RunSpec RunRequest::load() const {

@@ -1,7 +1,6 @@
 // trireme doctor: what of this machine's hardware and libraries trireme can use, a line each, with advice.
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -10,6 +9,7 @@
 #include "base/machine.h"
 #include "base/topology.h"
 #include "cli/cli.h"
+#include "cli/disk_room.h"
 #include "device/cpu/cpu_device.h"
 #include "device/cpu/libraries.h"
 #include "device/device.h"
@@ -184,8 +184,7 @@ void disk(const std::string& dir, Findings& out) {
     }
     at = at.parent_path();
   }
-  struct statvfs v;
-  int64_t free = ::statvfs(at.c_str(), &v) == 0 ? int64_t(v.f_bavail) * int64_t(v.f_frsize) : -1;
+  const int64_t free = free_bytes(at);
   double seconds = flush_time(at);
   std::string text = fmt::format("{} for {}: {} free", at.string(), dir, free < 0 ? "?" : human_bytes(free));
   if (seconds < 0) {

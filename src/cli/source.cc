@@ -61,7 +61,7 @@ LoadedModel load_model(const RunSpec& run, int64_t arena_bytes, const fs::path& 
   for (const std::string& d : found.damaged) say("passed over a damaged checkpoint: {}\n", d);
   if (found.newest) {
     refuse_other_model(run, *found.newest);
-    load_checkpoint(*m.runner, *found.newest, false);
+    load_checkpoint(*m.runner, *found.newest, Load::weights);
     m.step = found.newest->manifest().step;
     m.where = found.newest->folder().string();
   } else if (!run.model.from.empty()) {

@@ -185,7 +185,7 @@ Measuring measuring_until(const Deadline& deadline) {
   return how;
 }
 
-void train_here(const RunRequest& request, const Deadline& deadline) {
+void train_here(const RunRequest& request, const Deadline& deadline, const std::string& branch) {
   if (const AutoWish wish = auto_wish_of(request); wish.any())  // before the choice, which is made once
     wait_without_spinning(wish.ranks > 1 ? wish.ranks : threads_of(RunSpec()));
   const Measuring how = measuring_until(deadline);
@@ -211,14 +211,17 @@ void train_here(const RunRequest& request, const Deadline& deadline) {
   run = choose_recompute(run, cluster, rank_threads_of(run));
   TrainingSetup t = prepare_training(run, chosen.asked, cluster, run.world());
   t.options.deadline = deadline;
+  t.options.branch = branch;
   tell_notes(run, request.file);  // of a run that starts
   end(run, train_with_progress(run, t, request.json), request.json);
 }
 
-void train_in(TrainingJob& job, const Deadline& deadline, const RunRequest& request) {
+void train_in(TrainingJob& job, const Deadline& deadline, const RunRequest& request,
+              const std::string& branch) {
   const bool first = job.world->rank() == 0, json = request.json;
   if (first) tell_notes(job.run, request.file);
   job.setup.options.deadline = deadline;
+  job.setup.options.branch = branch;
   const TrainSummary s = train_with_progress(job.run, job.setup, json || !first, job.world.get());
   try {
     if (first) return end(job.run, s, json);
@@ -261,6 +264,10 @@ void add_train(CLI::App& app) {
   auto trace_steps = std::make_shared<std::string>();
   verb->add_option("--trace-steps", *trace_steps,
                    "records these steps op by op into trace.json: 3-5 (as train.trace_steps)");
+  auto branch = std::make_shared<std::string>();
+  verb->add_option("--branch", *branch,
+                   "run folder, or one of its checkpoints, whose weights, moments and step a run in another "
+                   "train.dir starts from; steps, learning rate and data may differ");
   auto relaunches = std::make_shared<int64_t>(-1);
   CLI::Option* supervised =
       verb->add_option(
@@ -305,7 +312,7 @@ void add_train(CLI::App& app) {
                               Fault::request),
                         started);
     const std::unique_ptr<TrainingJob> job = started ? join_training(*request, *started) : nullptr;
-    job ? train_in(*job, deadline, *request) : train_here(*request, deadline);
+    job ? train_in(*job, deadline, *request, *branch) : train_here(*request, deadline, *branch);
   });
 }
 

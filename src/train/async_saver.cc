@@ -2,6 +2,7 @@
 
 #include "base/rounding.h"
 #include "base/timed.h"
+#include "device/device_memory.h"
 #include "train/checkpointing.h"
 
 namespace trireme {
@@ -14,16 +15,22 @@ int64_t aligned(int64_t bytes) {
 
 }  // namespace
 
-AsyncSaver::AsyncSaver(const RunSpec& run, CommSet* comms, PhaseHook hook)
-    : run_(run), root_(checkpoint_root(run.train.dir)), comms_(comms), hook_(std::move(hook)) {}
+AsyncSaver::AsyncSaver(const RunSpec& run, CommSet* comms, PhaseHook hook, nlohmann::json data)
+    : run_(run),
+      root_(checkpoint_root(run.train.dir)),
+      comms_(comms),
+      hook_(std::move(hook)),
+      data_(std::move(data)) {}
 
 AsyncSaver::~AsyncSaver() {
   thread_.wait();
 }
 
-void AsyncSaver::save(const StageRunner& runner, int64_t step) {
+void AsyncSaver::save(const StageRunner& runner, int64_t step,
+                      const std::function<void(int64_t step)>& agree) {
   require(!writing_ && !publishing_, "a save begins while another is under way");
   snapshot(runner, step);
+  if (agree) agree(step);
   begin_s_ = now_s();
   if (!comms_) {
     publishing_ = true;
@@ -67,7 +74,7 @@ bool AsyncSaver::open_folder() {
 
 void AsyncSaver::snapshot(const StageRunner& runner, int64_t step) {
   step_ = step;
-  manifest_ = checkpoint_manifest(runner, run_, step);
+  manifest_ = checkpoint_manifest(runner, run_, step, data_);
   tensors_ = checkpoint_tensors(runner);
   file_.reset();
   int64_t bytes = 0;
@@ -81,7 +88,11 @@ void AsyncSaver::snapshot(const StageRunner& runner, int64_t step) {
   for (NamedTensor& t : tensors_) {
     const Tensor copy(at, t.host_data.shape, t.host_data.dtype);
     runner.device().download(at, t.host_data);
+    // The hash covers the original, if the processor can read it: a save checks the copy with it.
+    const std::byte* original = device_copy_of(t.host_data.data) ? at : t.host_data.data;
+    t.xxh3 = hash64(original, size_t(copy.bytes()));
     t.host_data = copy;
+    refuse_nonfinite(t, step);
     at += aligned(copy.bytes());
   }
 }

@@ -29,11 +29,14 @@ struct SaveEnd {
 class AsyncSaver {
  public:
   // comms: null for one rank. The hook sees the phases of rank 0's saves, on the thread that they run on.
-  AsyncSaver(const RunSpec&, CommSet* comms, PhaseHook);
+  // data: the manifests' record of the data's content, or null.
+  AsyncSaver(const RunSpec&, CommSet* comms, PhaseHook, nlohmann::json data = {});
   ~AsyncSaver();  // what is being written is written to its end where that takes no other rank
 
-  // On all ranks, none under way. Copies, and returns; what the runner holds may then change.
-  void save(const StageRunner&, int64_t step);
+  // On all ranks, while no save is in progress. Copies, calls agree(step) and returns; what the runner holds
+  // may then change. agree() compares replicas. It comes after the copy: a value that changed before the copy
+  // differs between replicas then, and one that changes in the copy differs from the hash taken here.
+  void save(const StageRunner&, int64_t step, const std::function<void(int64_t step)>& agree = {});
   // On all ranks, after each step: looks whether what is under way has come further.
   void poll();
   // On all ranks: waits for the last one.
@@ -55,6 +58,7 @@ class AsyncSaver {
   fs::path root_;
   CommSet* comms_;
   PhaseHook hook_;
+  nlohmann::json data_;
   std::unique_ptr<std::byte[]> memory_;
   int64_t capacity_ = 0;
 

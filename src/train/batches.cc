@@ -1,5 +1,7 @@
 #include "train/batches.h"
 
+#include "base/timed.h"
+
 namespace trireme {
 namespace {
 
@@ -14,12 +16,15 @@ LoaderOptions options_of(const RunSpec& run, SampleOrder order) {
           .separate = run.data.documents == "separate"};
 }
 
-DataLoader open_training(const RunSpec& run, bool check) {
+constexpr double kLookEvery_s = 1;
+
+// content: null, or where the checked content goes.
+DataLoader open_training(const RunSpec& run, DataContent* content) {
   std::vector<TokenShard> shards;
   for (const std::string& name : run.data.train) {
     naming_key("data.train", name, [&] {
       shards.push_back(TokenShard::open(name));
-      if (check) shards.back().check_ids(run.model.vocab);
+      if (content) content->train.push_back(check_content(shards.back(), run.model.vocab));
     });
   }
   return DataLoader(std::move(shards), run.data.weights, options_of(run, sample_order(run.data.order)));
@@ -31,21 +36,71 @@ bool shard_exists(const fs::path& name) {
   return fs::exists(name) || fs::exists(name.string() + ".bin") || fs::exists(name.string() + ".idx");
 }
 
+Batches::Stamps::Stamps(const RunSpec& run) {
+  for (const std::string& name : run.data.train) train.push_back(stamps_of(name));
+  for (const std::string& name : run.data.valid)
+    if (shard_exists(name)) valid[name] = stamps_of(name);
+}
+
 Batches::Batches(const RunSpec& run, int dp_rank, bool check)
-    : run_(run), dp_rank_(dp_rank), loader_(open_training(run, check)), count_(loader_.mixture()) {
+    : run_(run),
+      dp_rank_(dp_rank),
+      stamps_(run),
+      loader_(open_training(run, check ? &content_ : nullptr)),
+      count_(loader_.mixture()) {
   for (const std::string& name : run.data.valid) {
     if (!shard_exists(name)) continue;
     naming_key("data.valid", name, [&] {
-      if (check) check_shard(name, run.model.vocab);
+      if (check) content_.valid[name] = check_content(TokenShard::open(name), run.model.vocab);
       EvalWindows(run, name);  // too short a shard is refused now, not at the first evaluation
     });
     valid_.push_back(name);
   }
+  if (check) watch();
+}
+
+void Batches::watch() {
+  for (int64_t i = 0; i < loader_.sources(); i++)
+    watched_.emplace_back("data.train", stamps_.train.at(size_t(i)), content_.train.at(size_t(i)));
+  for (const auto& [name, content] : content_.valid)
+    if (auto at = stamps_.valid.find(name); at != stamps_.valid.end())
+      watched_valid_.emplace(name, WatchedShard("data.valid", at->second, content));
+}
+
+std::string Batches::content_text() const {
+  nlohmann::json samples = nlohmann::json::array();
+  for (int64_t i = 0; i < loader_.sources(); i++) samples.push_back(hex64(sample_of(loader_.shard(i))));
+  return nlohmann::json{{"content", to_json(content_, run_)}, {"samples", samples}}.dump();
+}
+
+void Batches::take_content(const std::string& text) {
+  const nlohmann::json j = nlohmann::json::parse(text);
+  content_ = data_content_of(j.at("content"), run_, "rank 0's data");
+  for (int64_t i = 0; i < loader_.sources(); i++)
+    if (j.at("samples").at(size_t(i)) != hex64(sample_of(loader_.shard(i))))
+      bad_request("data.train = \"{}\": {} differs from rank 0's file: copy the same shard to every machine",
+                  run_.data.train.list[size_t(i)], loader_.shard(i).name());
+  watch();
+}
+
+void Batches::check_training() {
+  looked_s_ = now_s();
+  for (size_t i = 0; i < watched_.size(); i++) watched_[i].check_mapped(loader_.shard(int64_t(i)));
+}
+
+void Batches::check_valid(const std::string& name) {
+  auto it = watched_valid_.find(name);
+  if (it != watched_valid_.end()) it->second.check_named(name);
+}
+
+void Batches::look() {
+  if (now_s() - looked_s_ > kLookEvery_s) check_training();
 }
 
 FillBatch Batches::training() {
   return [this](int64_t step, int64_t mb, const HostBatch& b) {
     loader_.get(step, mb, dp_rank_, b.tokens, b.targets, b.positions);
+    look();
   };
 }
 
@@ -58,6 +113,7 @@ FillBatch Batches::training_from(int64_t first) {
                                                                      .dp_rank = dp_rank_});
   return [this](int64_t step, int64_t mb, const HostBatch& b) {
     ahead_->get(step, mb, b.tokens, b.targets, b.positions);
+    look();
   };
 }
 

@@ -7,15 +7,28 @@
 #include "data/prefetch.h"
 #include "runtime/stage_runner.h"
 #include "spec/toml.h"
+#include "train/data_identity.h"
 
 namespace trireme {
 
 class Batches {
  public:
-  // Opens the shards of data.train, and of data.valid what exists. check: every id is held against the
-  // vocabulary (once is enough for all ranks).
+  // Opens the shards of data.train, and those of data.valid that exist. check: reads every byte, to check ids
+  // against the vocabulary and to digest the content; once is enough for all ranks.
   explicit Batches(const RunSpec&, int dp_rank = 0, bool check = true);
-  FillBatch training();  // read when asked for; this object outlives it
+
+  // ---- content; `check` was true, or take_content() was called ----
+  const DataContent& content() const { return content_; }
+  // The content as text, for other ranks. take_content() is the counterpart on a rank that did not check: it
+  // compares a sample of this rank's files, which may be copies on another machine. bad_request if they
+  // differ.
+  std::string content_text() const;
+  void take_content(const std::string&);
+  // run_failed, naming the file, if a training shard changed on disk since the start, or the held-out shard.
+  // Costs one stat() per file unless a file was touched.
+  void check_training();
+  void check_valid(const std::string& name);
+  FillBatch training();  // reads on demand and calls check_training() once a second; this object outlives it
   // From step `first` on, data.prefetch microbatches ahead by a thread of its own (0: as training()). Once.
   FillBatch training_from(int64_t first);
   int64_t targets_per_step() const { return loader_.targets_per_step(); }
@@ -26,11 +39,25 @@ class Batches {
   std::vector<std::string> notes() const;  // of a mixture: a line a shard
 
  private:
+  void watch();
+  void look();
+  // Stamps of the shards before they are opened: of data.train, and by name of data.valid.
+  struct Stamps {
+    explicit Stamps(const RunSpec&);
+    std::vector<ShardStamps> train;
+    std::map<std::string, ShardStamps> valid;
+  };
+
   RunSpec run_;
   int dp_rank_;
+  Stamps stamps_;
+  DataContent content_;
   DataLoader loader_;
   Mixture count_;  // a second cursor: the loader's is the reading thread's
   std::vector<std::string> valid_;
+  std::vector<WatchedShard> watched_;  // one per shard of data.train
+  std::map<std::string, WatchedShard> watched_valid_;
+  double looked_s_ = 0;                // time of the last check_training()
   std::unique_ptr<Prefetcher> ahead_;  // last: it stops before what it reads from goes
 };
 

@@ -4,7 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <memory>
+#include <cstring>
 
 #include "device/device_memory.h"
 #include "spec/identity.h"
@@ -28,10 +28,6 @@ std::vector<std::string> states_of(const StageRunner& r, const Param& p) {
   for (const StateDecl& s : r.state_decls())
     if (s.has(p.decl)) names.push_back(s.name);
   return names;
-}
-
-RunSpec saved_run(const Checkpoint& c) {
-  return parse_run(c.manifest().run_toml, (c.folder() / "manifest.json").string(), {}, {.read_from = false});
 }
 
 LossScaleState saved_loss_scale(const LossScale& scale, const Checkpoint& c) {
@@ -96,6 +92,10 @@ NoiseScaleState saved_noise_scale(const Checkpoint& c) {
 
 }  // namespace
 
+RunSpec saved_run(const Checkpoint& c) {
+  return parse_run(c.manifest().run_toml, (c.folder() / "manifest.json").string(), {}, {.read_from = false});
+}
+
 std::vector<NamedTensor> checkpoint_tensors(const StageRunner& r) {
   std::vector<NamedTensor> tensors;
   for (const Param* held : r.params().held()) {
@@ -109,8 +109,28 @@ std::vector<NamedTensor> checkpoint_tensors(const StageRunner& r) {
   return tensors;
 }
 
-Manifest checkpoint_manifest(const StageRunner& r, const RunSpec& run, int64_t step) {
+// A value is not finite if and only if all bits of its exponent are set.
+void refuse_nonfinite(const NamedTensor& t, int64_t step) {
+  constexpr uint32_t kExponent = 0x7f800000;
+  const int64_t n = t.host_data.bytes() / int64_t(sizeof(uint32_t));
+  int64_t bad = 0;
+  for (int64_t i = 0; i < n; i++) {
+    uint32_t bits;
+    std::memcpy(&bits, t.host_data.data + i * int64_t(sizeof bits), sizeof bits);
+    bad += (bits & kExponent) == kExponent;
+  }
+  if (bad > 0)
+    run_failed(
+        "step {}: {} of {} values of {} are not finite after the update, so nothing was saved; a smaller "
+        "optimizer.lr or a longer warmup may help",
+        step, bad, n, t.name);
+}
+
+Manifest checkpoint_manifest(const StageRunner& r, const RunSpec& run, int64_t step,
+                             const nlohmann::json& data) {
   Manifest m;
+  if (!data.is_null()) m.state["data"] = data;
+  m.state["replicas_agreed"] = step;  // Replicas::compare() comes before every save
   m.step = step;
   m.samples = step * run.batch.global;
   m.tokens = step * run.tokens_per_step();
@@ -143,60 +163,58 @@ CheckpointFile file_of_line(const std::string& text) {
 
 void prune_after_save(const RunSpec& run, int64_t step, const PhaseHook& phase) {
   const int64_t known_good[] = {step};
-  prune(checkpoint_root(run.train.dir), int(run.train.keep), known_good);
+  prune(checkpoint_root(run.train.dir), int(run.train.keep), known_good, Verify::sizes);
   if (phase) phase("pruned");
 }
 
-namespace {
-
-// In the host's memory, as files want them: what lies where the processor does not reach is copied there.
-struct HostTensors {
-  explicit HostTensors(const StageRunner& r) : tensors(checkpoint_tensors(r)) {
-    for (NamedTensor& t : tensors) {
-      if (!device_copy_of(t.host_data.data)) continue;
-      std::byte* copy = copies.emplace_back(std::make_unique<std::byte[]>(size_t(t.host_data.bytes()))).get();
+SavedTensors tensors_to_save(const StageRunner& r, int64_t step) {
+  SavedTensors out{checkpoint_tensors(r), {}};
+  for (NamedTensor& t : out.tensors) {
+    if (device_copy_of(t.host_data.data)) {
+      std::byte* copy =
+          out.copies.emplace_back(std::make_unique<std::byte[]>(size_t(t.host_data.bytes()))).get();
       r.device().download(copy, t.host_data);
       t.host_data.data = copy;
     }
+    refuse_nonfinite(t, step);
+    t.xxh3 = hash64(t.host_data.data, size_t(t.host_data.bytes()));
   }
-  std::vector<NamedTensor> tensors;
-  std::vector<std::unique_ptr<std::byte[]>> copies;
-};
+  return out;
+}
 
-fs::path save_together(const StageRunner& r, const RunSpec& run, int64_t step, const PhaseHook& phase) {
-  Communicator& all = r.comms()->control();
+fs::path save_checkpoint(const StageRunner& r, const RunSpec& run, int64_t step, const PhaseHook& phase,
+                         const SavedTensors& saved, const nlohmann::json& data) {
   const fs::path root = checkpoint_root(run.train.dir);
-  const HostTensors here(r);
-  const std::vector<NamedTensor>& tensors = here.tensors;
+  if (!r.comms())
+    return save(root, checkpoint_manifest(r, run, step, data), saved.tensors,
+                {.keep = int(run.train.keep), .phase = phase});
+  Communicator& all = r.comms()->control();
   if (r.comms()->rank() > 0) {
     const fs::path folder = broadcast_text(all, "");
     const std::string name = rank_file_name(r.comms()->rank());
-    gather_texts(all, tensors.empty() ? "" : file_line(write_parts(folder, name, tensors)));
+    gather_texts(all, saved.tensors.empty() ? "" : file_line(write_parts(folder, name, saved.tensors)));
     return broadcast_text(all, "");
   }
   fs::path folder;
   {
     CheckpointWriter writer(root, step, phase);
     broadcast_text(all, writer.folder().string());
-    writer.write(rank_file_name(0), tensors);
+    writer.write(rank_file_name(0), saved.tensors);
     std::vector<std::string> files = gather_texts(all, "");
     for (size_t i = 1; i < files.size(); i++)
       if (!files[i].empty()) writer.add(file_of_line(files[i]));
-    folder = writer.publish(checkpoint_manifest(r, run, step));
+    folder = writer.publish(checkpoint_manifest(r, run, step, data));
   }
   prune_after_save(run, step, phase);
   return broadcast_text(all, folder.string());
 }
 
-}  // namespace
-
 fs::path save_checkpoint(const StageRunner& r, const RunSpec& run, int64_t step, const PhaseHook& phase) {
-  if (r.comms()) return save_together(r, run, step, phase);
-  return save(checkpoint_root(run.train.dir), checkpoint_manifest(r, run, step), HostTensors(r).tensors,
-              {.keep = int(run.train.keep), .phase = phase});
+  return save_checkpoint(r, run, step, phase, tensors_to_save(r, step));
 }
 
-void load_checkpoint(StageRunner& r, const Checkpoint& c, bool with_state) {
+void load_checkpoint(StageRunner& r, const Checkpoint& c, Load what_for) {
+  const bool with_state = what_for != Load::weights;
   std::vector<float> host;
   for (const Param* p : r.params().held())
     for (const std::string& what : states_of(r, *p)) {
@@ -208,21 +226,13 @@ void load_checkpoint(StageRunner& r, const Checkpoint& c, bool with_state) {
       r.write_param(*p, what, host);
     }
   r.weights_from_master();
-  if (with_state && r.run().train.noise_scale > 0) r.restore_noise_scale(saved_noise_scale(c));
-  if (with_state && r.fp8() && r.fp8()->delayed()) restore_fp8(r, c);
-  if (with_state && r.loss_scale().active()) r.restore_loss_scale(saved_loss_scale(r.loss_scale(), c));
-}
-
-void refuse_other_run(const RunSpec& run, const Checkpoint& c) {
-  if (c.manifest().spec_hash == hash(run)) return;
-  // Saved when a run file had fewer keys: what they would have said are their defaults.
-  if (hash(saved_run(c)) == hash(run)) return;
-  const std::vector<std::string> keys = diff_of_identity(saved_run(c), run);
-  const bool longer = keys.size() == 1 && keys.front().starts_with("train.steps");
-  bad_request(
-      "{} holds a checkpoint of another run ({}): choose another train.dir, or remove it to start afresh{}",
-      c.folder().string(), fmt::join(keys, "; "),
-      longer ? "; to go on from its weights, `trireme convert` it and name that folder as model.from" : "");
+  if (!with_state) return;
+  const nlohmann::json& state = c.manifest().state;
+  auto restores = [&](const char* key) { return what_for == Load::resume || state.contains(key); };
+  if (r.run().train.noise_scale > 0) r.restore_noise_scale(saved_noise_scale(c));
+  if (r.fp8() && r.fp8()->delayed() && restores("fp8")) restore_fp8(r, c);
+  if (r.loss_scale().active() && restores("loss_scale"))
+    r.restore_loss_scale(saved_loss_scale(r.loss_scale(), c));
 }
 
 std::vector<std::string> other_division(const RunSpec& run, const Checkpoint& c) {

@@ -42,14 +42,17 @@ int odd_one(const std::vector<int>& ranks, const std::map<int, uint64_t>& hashes
 Replicas::Replicas(const StageRunner& r) : runner_(r) {
   if (!r.comms()) return;
   const FlatState& flat = r.flat();
-  auto hold = [&](const std::string& name, const Tensor& t, const Param& p, const Range& range) {
-    if (t.numel() > 0) pieces_.push_back({name, t, key_of(name, p.box, range)});
+  auto hold = [&](const std::string& name, const Tensor& t, const Param& p, const Range& range,
+                  bool overwritten = false) {
+    if (t.numel() > 0) pieces_.push_back({name, t, key_of(name, p.box, range), overwritten});
   };
+  const bool zero_gathers = r.sharing().zero == 1 || r.sharing().zero == 2;
+  const bool overwrites = zero_gathers || flat.master.data != flat.weights.data;
   for (const Param& p : r.params().buffers) hold(p.decl.name, p.weight, p, {0, p.numel()});
   for (const Param& p : r.params().params) {
     const Range own = r.owned(p);
     const bool whole = r.sharing().zero < 3;
-    if (whole) hold(p.decl.name, p.weight, p, {0, p.numel()});
+    if (whole) hold(p.decl.name, p.weight, p, {0, p.numel()}, overwrites);
     if (!whole || flat.master.data != flat.weights.data)
       hold(p.decl.name + "/master", r.state_tensor(p, ""), p, own);
     for (const StateDecl& s : r.state_decls())
@@ -94,11 +97,26 @@ std::vector<uint64_t> Replicas::everyones(const std::vector<uint64_t>& mine) con
   return all;
 }
 
+bool Replicas::overwrites_weights() const {
+  const bool any = std::any_of(pieces_.begin(), pieces_.end(),
+                               [](const Piece& p) { return p.overwritten && !device_copy_of(p.data.data); });
+  return runner_.comms() && agree_max(runner_.comms()->control(), any) > 0;
+}
+
 void Replicas::compare(int64_t step) const {
+  compare(step, Which::all);
+}
+void Replicas::compare_weights(int64_t step) const {
+  compare(step, Which::overwritten);
+}
+
+void Replicas::compare(int64_t step, Which which) const {
   if (most_sets_ == 0) return;
   std::vector<uint64_t> words(most_sets_);
   for (size_t s = 0; s < mine_.size(); s++)
-    for (size_t i : mine_[s]) words[s] = words[s] * 0x9E3779B97F4A7C15u + hash_of(pieces_[i].data);
+    for (size_t i : mine_[s])
+      if (which == Which::all || pieces_[i].overwritten)
+        words[s] = words[s] * 0x9E3779B97F4A7C15u + hash_of(pieces_[i].data);
   const std::vector<uint64_t> all = everyones(words);
   std::vector<uint64_t> of_set(sets_.size());
   std::vector<char> seen(sets_.size());
@@ -131,8 +149,8 @@ void Replicas::name_difference(int64_t step) const {
     if (me != odd) agree_max(runner_.comms()->control(), 0);
     auto mine = std::find_if(pieces_.begin(), pieces_.end(), [&](const Piece& p) { return p.key == key; });
     run_failed(
-        "step {}: its {} differs from that of rank {}, though both hold the same: memory or a processor is "
-        "faulty, or an op is not deterministic; the last checkpoint before that step is good",
+        "step {}: its {} differs from the copy of rank {}: memory or a processor is faulty, or an op is not "
+        "deterministic; every checkpoint was saved after a comparison that agreed, so the newest one is good",
         step, mine == pieces_.end() ? "state" : mine->name, other);
   }
   run_failed("step {}: copies of the same state differed, and do so no more when looked at again", step);

@@ -20,12 +20,22 @@ class Replicas {
   // by tensor in a second round, and ends the run with an Error that names rank, tensor and step.
   void compare(int64_t step) const;
 
+  // Weights that each update overwrites, from a master copy or from their owners: a fault in them is gone
+  // after the update, but not from the gradients. True if there are any in memory that the processor can
+  // read.
+  bool overwrites_weights() const;
+  // compare() for these weights alone. Call it after the gradients and before the update.
+  void compare_weights(int64_t step) const;
+
  private:
   struct Piece {
     std::string name;
     Tensor data;
-    uint64_t key = 0;  // of name, box and range; 0 = nothing
+    uint64_t key = 0;          // hash of name, box and range; 0 = nothing
+    bool overwritten = false;  // see overwrites_weights()
   };
+  enum class Which : uint8_t { all, overwritten };
+  void compare(int64_t step, Which) const;
   using Ranks = std::vector<int>;  // ascending
   std::vector<uint64_t> everyones(const std::vector<uint64_t>& mine) const;
   [[noreturn]] void name_difference(int64_t step) const;

@@ -19,10 +19,10 @@ constexpr int kMostFailures = 2;  // in a row
 }  // namespace
 
 Saves::Saves(const RunSpec& run, const TrainOptions& options, const TrainHooks& hooks,
-             const StageRunner& runner, CommSet& comms)
-    : run_(run), hooks_(hooks), runner_(runner), comms_(comms) {
+             const StageRunner& runner, CommSet& comms, SaveChecks checks)
+    : run_(run), hooks_(hooks), runner_(runner), comms_(comms), checks_(std::move(checks)) {
   if (hooks.phase) hook_ = [&hooks](std::string_view p) { hooks.phase("save:" + std::string(p)); };
-  if (run.train.async_save) saver_.emplace(run, comms.world() > 1 ? &comms : nullptr, hook_);
+  if (run.train.async_save) saver_.emplace(run, comms.world() > 1 ? &comms : nullptr, hook_, checks_.data);
   mtbf_s_ = options.mtbf_s > 0 ? options.mtbf_s : ClusterSpec().mtbf_s(run.world());
   next_ = kMeasureAfter;
 }
@@ -48,12 +48,13 @@ void Saves::save(int64_t step) {
 
 void Saves::begin(int64_t step, bool last) {
   const double start = now_s();
+  if (checks_.before) checks_.before(step);
   if (!saver_) {
     in_the_way(step);
   } else {
     saver_->finish();
     tell(false);
-    saver_->save(runner_, step);
+    saver_->save(runner_, step, checks_.agree);
     asked_ = step;
     if (!told_memory_ && first())
       note(fmt::format("checkpoints are written beside training, from a copy of {} in host memory",
@@ -69,8 +70,10 @@ void Saves::begin(int64_t step, bool last) {
 // Training waits, and an error ends the run.
 void Saves::in_the_way(int64_t step) {
   const double begin = now_s();
+  const SavedTensors tensors = tensors_to_save(runner_, step);
+  if (checks_.agree) checks_.agree(step);
   try {
-    newest_ = save_checkpoint(runner_, run_, step, hook_);
+    newest_ = save_checkpoint(runner_, run_, step, hook_, tensors, checks_.data);
   } catch (const Error& e) {
     throw Error(fmt::format("step {}: {}; {}", step, e.what(), what_stays()), fault_in_run(e.fault));
   }

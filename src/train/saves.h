@@ -5,10 +5,18 @@
 
 namespace trireme {
 
+// Checks that every save passes, on all ranks. They throw if the state must not be saved.
+struct SaveChecks {
+  std::function<void(int64_t step)> before;  // checks data and weights
+  std::function<void(int64_t step)> agree;   // compares replicas, after the state was copied
+  nlohmann::json data;                       // the manifests' record of the data's content
+};
+
 class Saves {
  public:
   // Saves of `steps` done so far are there already. Everything given outlives this.
-  Saves(const RunSpec&, const TrainOptions&, const TrainHooks&, const StageRunner&, CommSet&);
+  Saves(const RunSpec&, const TrainOptions&, const TrainHooks&, const StageRunner&, CommSet&,
+        SaveChecks = {});
 
   // What a resume found: the newest complete checkpoint, and the step from which this call goes on.
   void start_from(int64_t step, const fs::path& folder);
@@ -44,6 +52,7 @@ class Saves {
   const TrainHooks& hooks_;
   const StageRunner& runner_;
   CommSet& comms_;
+  const SaveChecks checks_;
   std::optional<AsyncSaver> saver_;  // none: training waits
   PhaseHook hook_;
   double mtbf_s_;                  // of the whole world

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 
 #include "base/progress.h"
@@ -18,7 +19,9 @@
 #include "runtime/recompute.h"
 #include "train/batches.h"
 #include "train/checkpointing.h"
+#include "train/probe.h"
 #include "train/replicas.h"
+#include "train/resume.h"
 #include "train/routing_file.h"
 #include "train/run_files.h"
 #include "train/saves.h"
@@ -81,14 +84,20 @@ class Trainer {
         trace_(run, device, factory, options.launches),
         comms_(trace_.factory(), mesh_of(run.layout)),
         control_(factory.control()),
-        reports_(size_t(factory.world())) {
+        reports_(size_t(factory.world())),
+        probe_(run) {
     // Rank 0 looks first: what is wrong with folder or data is told once.
     if (first()) open_data();  // before the lock, which makes the folder
     if (first()) lock_.emplace(run.train.dir);
     agree_max(control_, 0);
     if (!first()) open_data();
+    const std::string content = broadcast_text(control_, first() ? batches_->content_text() : "");
+    if (!first()) batches_->take_content(content);
     runner_.emplace(run, RunMode::train, device, options.arena_bytes, &comms_);
-    saves_.emplace(run, options, hooks, *runner_, comms_);
+    saves_.emplace(run, options, hooks, *runner_, comms_,
+                   SaveChecks{.before = [this](int64_t step) { check_before_save(step); },
+                              .agree = [this](int64_t step) { compare_replicas(step); },
+                              .data = to_json(batches_->content(), run)});
   }
 
   TrainSummary train() {
@@ -100,12 +109,15 @@ class Trainer {
     if (first()) files_.emplace(run_, options_, done_);
     routing_.emplace(run_, done_, first());
     runner_->on_settled([this](const StepResult& r) { after_step(r); });
-    runner_->set_control({.phase = hooks_.phase, .stop = [this] { return leaving(); }});
+    // Steps that end without a meeting cannot compare in their midst.
+    if (comms_.world() > 1 && !posts()) compares_weights_ = replicas().overwrites_weights();
+    runner_->set_control(
+        {.phase = [this](std::string_view p) { enter_phase(p); }, .stop = [this] { return leaving(); }});
     summary_.first_step = done_ + 1;
     if (hooks_.start) hooks_.start(done_);
     if (first())
       for (const std::string& line : batches_->notes()) note(line);
-    fill_ = batches_->training_from(done_ + 1);
+    fill_ = probe_.keep(batches_->training_from(done_ + 1));
     while (done_ < run_.train.steps && !leaving()) {
       runner_->restart_peaks();
       trace_.begin(*runner_, done_ + 1);
@@ -222,26 +234,47 @@ class Trainer {
   }
   void open_data() { batches_.emplace(run_, comms_.mesh().coord(comms_.rank(), Axis::dp), first()); }
 
-  // Rank 0 finds the checkpoint, the others read what it found.
+  // Rank 0 lists the checkpoints, all ranks look at their part of the files.
   void start_or_resume() {
-    fs::path root = checkpoint_root(run_.train.dir);
+    const fs::path root = checkpoint_root(run_.train.dir);
+    if (first())
+      for (const std::string& left : remove_leftovers(root)) note("removed the unfinished save " + left);
+    FoundCheckpoint found = find_together(first() ? checkpoints_in(root) : std::vector<fs::path>(), control_);
+    if (first()) tell_damaged(root, found);
+    const bool branches = found.folder.empty() && !options_.branch.empty();
+    if (branches)
+      found =
+          find_together(first() ? branch_checkpoints(options_.branch) : std::vector<fs::path>(), control_);
+    if (first() && branches) tell_damaged(options_.branch, found);
     std::optional<Checkpoint> c;
-    if (first()) c = find_checkpoint(root);
-    const std::string folder = broadcast_text(control_, c ? c->folder().string() : "");
-    if (folder.empty()) {
-      initial_weights(*runner_, run_);
-      return;
+    if (!found.folder.empty()) c = Checkpoint::open(found.folder, Verify::sizes);
+    if (first()) {
+      if (c) branches ? refuse_other_branch(run_, *c) : note_differences(*c);
+      describe_run();
     }
-    if (!c) c = Checkpoint::open(folder, Verify::sizes);
-    load_checkpoint(*runner_, *c, true);
+    agree_max(control_, 0);  // whether the checkpoint is refused
+    if (!c) return initial_weights(*runner_, run_);
+    load_checkpoint(*runner_, *c, branches ? Load::branch : Load::resume);
     done_ = c->manifest().step;
     saves_->start_from(done_, c->folder());
-    note(fmt::format("resumed from step {} ({})", done_, c->folder().string()));
+    note(fmt::format("{} from step {} ({})", branches ? "branched" : "resumed", done_, c->folder().string()));
     if (const auto other = other_division(run_, *c); !other.empty())
       note(fmt::format("divided otherwise than it was saved: {}", fmt::join(other, "; ")));
     const int64_t known_good[] = {done_};
     // A run killed in its last save had not come to it.
-    if (first()) prune(root, int(run_.train.keep), known_good);
+    if (first()) prune(root, int(run_.train.keep), known_good, Verify::sizes);
+  }
+
+  void tell_damaged(const fs::path& root, const FoundCheckpoint& found) const {
+    for (const std::string& d : found.damaged) note("passed over a damaged checkpoint: " + d);
+    if (found.folder.empty() && !found.damaged.empty())
+      bad_request("no checkpoint in {} is complete: {}; remove them to start afresh", root.string(),
+                  found.damaged.front());
+  }
+
+  void note_differences(const Checkpoint& c) const {
+    for (const std::string& line : refuse_other_run(run_, c, batches_->content())) note(line);
+    if (!options_.branch.empty()) note("--branch is not used: the run folder already has checkpoints");
   }
 
   // The default names shards that a folder need not have.
@@ -249,18 +282,6 @@ class Trainer {
     for (const std::string& name : run_.data.valid)
       if (!shard_exists(name))
         note(fmt::format("there is no held-out shard {} (data.valid): it is not evaluated", name));
-  }
-
-  std::optional<Checkpoint> find_checkpoint(const fs::path& root) const {
-    for (const std::string& left : remove_leftovers(root)) note("removed the unfinished save " + left);
-    Found found = find_newest(root);
-    for (const std::string& d : found.damaged) note("passed over a damaged checkpoint: " + d);
-    if (!found.newest && !found.damaged.empty())
-      bad_request("no checkpoint in {} is complete: {}; remove them to start afresh", root.string(),
-                  found.damaged.front());
-    if (found.newest) refuse_other_run(run_, *found.newest);
-    describe_run();
-    return std::move(found.newest);
   }
 
   // What somebody who finds the folder needs. Not before the folder is known to be this run's own.
@@ -281,10 +302,7 @@ class Trainer {
     if (done_ > summary_.first_step + 1) speeds_.push_back(m.tokens_per_s);
     bool last = done_ == run_.train.steps;
     doing("check");
-    if (checks(done_)) {
-      if (!replicas_) replicas_.emplace(*runner_);
-      replicas_->compare(done_);
-    }
+    if (checks(done_) && !last && !saves_->due(done_)) compare_replicas(done_);  // a save compares too
     if (evaluates(done_)) {
       doing("eval");
       phase("eval");
@@ -317,6 +335,7 @@ class Trainer {
     double sum = 0;
     int64_t tokens = 0;
     for (const std::string& shard : batches_->valid()) {
+      batches_->check_valid(shard);
       EvalResult e =
           evaluate_shard(*runner_, run_, shard, run_.train.eval_batches, [&](int64_t done, int64_t all) {
             if (hooks_.eval) hooks_.eval(done_, done, all);
@@ -326,6 +345,27 @@ class Trainer {
       m.eval_loss = batches_->valid().size() > 1 ? sum / double(tokens) : e.loss;
     }
     summary_.eval_loss = m.eval_loss;
+    if (!m.eval_loss) return;
+    if (!std::isfinite(*m.eval_loss)) {
+      probe_.check(*runner_, control_, done_);
+      run_failed("step {}: the loss on data.valid is {}; {}", done_, *m.eval_loss, saves_->what_stays());
+    }
+    evaluated_ = done_;
+  }
+
+  Replicas& replicas() {
+    if (!replicas_) replicas_.emplace(*runner_);
+    return *replicas_;
+  }
+  void compare_replicas(int64_t step) { replicas().compare(step); }
+  void enter_phase(std::string_view p) {
+    if (compares_weights_ && p == "update") replicas().compare_weights(done_ + 1);
+    if (hooks_.phase) hooks_.phase(p);
+  }
+  // An evaluation after the step has shown that the loss is finite.
+  void check_before_save(int64_t step) {
+    batches_->check_training();
+    if (evaluated_ != step) probe_.check(*runner_, control_, step);
   }
 
   // A full disk is no reason to fear for what was saved before: the line says so.
@@ -418,7 +458,10 @@ class Trainer {
   std::optional<RunFiles> files_;
   std::optional<RoutingFile> routing_;
   FillBatch fill_;
-  std::vector<Report> reports_;  // by rank
+  bool compares_weights_ = false;  // before each update
+  int64_t evaluated_ = -1;         // last step that an evaluation with a finite loss followed
+  std::vector<Report> reports_;    // by rank
+  LossProbe probe_;
   std::optional<Saves> saves_;
   int64_t done_ = 0, steps_here_ = 0;
   std::string algorithms_;  // as written last
@@ -512,7 +555,7 @@ int64_t load_newest(StageRunner& runner, const fs::path& run_dir) {
   if (!found.newest)
     bad_request("{} holds no complete checkpoint{}{}", run_dir.string(), found.damaged.empty() ? "" : ": ",
                 found.damaged.empty() ? "" : found.damaged.front());
-  load_checkpoint(runner, *found.newest, false);
+  load_checkpoint(runner, *found.newest, Load::weights);
   return found.newest->manifest().step;
 }
 

@@ -41,6 +41,7 @@ struct TrainOptions {
   Pulse* pulse = nullptr;     // of this rank: told what it does; launch.h gives each rank its own
   MakeDevice device;          // of each rank thread; null: that of train.device
   std::string forecast_json;  // goes into the run folder as forecast.json; empty = none
+  std::string branch;         // run folder, or checkpoint, that a run without checkpoints starts from
   fs::path algorithms_cache;  // where runs share which algorithms of products were fastest; empty = nowhere
 };
 

@@ -67,7 +67,7 @@ void expect_same_bits_under(std::span<const ExpertLayout> layouts, const Checkpo
     run_rank_threads(int(run.world()), "cpu", {.threads = 1}, [&](Device& device, CommFactory& factory) {
       CommSet comms(factory, mesh_of(run.layout));
       StageRunner r(run, RunMode::train, device, arena, &comms);
-      load_checkpoint(r, saved, true);
+      load_checkpoint(r, saved, Load::resume);
       RunSpec again = run;
       again.train.dir = (tmp / "again").string();
       const fs::path folder = save_checkpoint(r, again, 5, {});

@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 
 #include "base/error.h"
+#include "checkpoint/store.h"
 #include "comm/wrap/wrapped.h"
 #include "device/device.h"
 #include "far_device.h"
@@ -154,11 +156,11 @@ TEST(Replicas, ADifferenceIsNamed) {
                3,
                "head.weight",
                "exp_avg",
-               "/exp_avg differs from that of rank 0"},
+               "/exp_avg differs from the copy of rank 0"},
         // Along tp: norms, and keys and values of heads that several ranks hold.
         Spoilt{{.tp = 3}, 0, "norm.weight", "", "weight"},
-        Spoilt{{.tp = 4}, 2, "blocks.1.attn.k.weight", "exp_avg", "/exp_avg differs from that of rank 0"},
-        Spoilt{{.tp = 4}, 3, "blocks.1.attn.v.weight", "", "differs from that of rank 0", 2},
+        Spoilt{{.tp = 4}, 2, "blocks.1.attn.k.weight", "exp_avg", "/exp_avg differs from the copy of rank 0"},
+        Spoilt{{.tp = 4}, 3, "blocks.1.attn.v.weight", "", "differs from the copy of rank 0", 2},
         Spoilt{{.dp = 3, .zero = 0, .tp = 2}, 3, "blocks.0.norm1.weight", "", "weight", 2, 2},
         Spoilt{{.dp = 3, .zero = 0, .tp = 2}, 4, "blocks.0.attn.q.weight", "", "rank 0", 2, 2},
         Spoilt{{.dp = 3, .zero = 1}, 1, "blocks.1.mlp.up.weight", "", "weight", 1, 1, true},
@@ -176,11 +178,12 @@ TEST(Replicas, ADividedTensorHasNoCopy) {
   EXPECT_EQ(spoil({{.tp = 2}, 1, "blocks.0.attn.q.weight", "", "", 2, 1}), "no error");
 }
 
-// Sums over ranks, of which this rank gets one bit wrong where it is the spoilt one.
+// Sums over ranks; once `now` is true, the spoilt rank gets one bit wrong.
 class SpoiltSums final : public WrappedFactory {
  public:
-  SpoiltSums(CommFactory& inner, Device& device, bool spoilt)
-      : WrappedFactory(inner), device_(device), spoilt_(spoilt) {}
+  // gathers: the parts of other ranks that it gathers, instead of sums.
+  SpoiltSums(CommFactory& inner, Device& device, bool spoilt, const std::atomic<bool>& now, bool gathers)
+      : WrappedFactory(inner), device_(device), spoilt_(spoilt), gathers_(gathers), now_(now) {}
 
  private:
   class Comm final : public WrappedCommunicator {
@@ -192,10 +195,17 @@ class SpoiltSums final : public WrappedFactory {
    private:
     void do_all_reduce(const AllReduceArgs& a, Stream s, const CommCall&) override {
       quietly([&](Communicator& inner) { inner.all_reduce(a, s); });
-      if (!all_.spoilt_) return;
+      if (!all_.gathers_) spoil(a.buf.data, s);
+    }
+    void do_all_gather(const AllGatherArgs& a, Stream s, const CommCall&) override {
+      quietly([&](Communicator& inner) { inner.all_gather(a, s); });
+      if (all_.gathers_) spoil(a.full.data, s);
+    }
+    void spoil(std::byte* data, Stream s) {
+      if (!all_.spoilt_ || !all_.now_) return;
       then(
           s, [](void*, int64_t at) { reinterpret_cast<uint8_t*>(at)[2] ^= 1; },
-          reinterpret_cast<int64_t>(a.buf.data));
+          reinterpret_cast<int64_t>(data));
     }
     SpoiltSums& all_;
   };
@@ -203,8 +213,35 @@ class SpoiltSums final : public WrappedFactory {
     return std::make_unique<Comm>(std::move(c), *this);
   }
   Device& device_;
-  bool spoilt_;
+  bool spoilt_, gathers_;
+  const std::atomic<bool>& now_;
 };
+
+struct Ended {
+  std::string error;
+  std::vector<std::string> checkpoints;
+};
+
+// Three ranks, seven steps; rank 1's sums are wrong after step `wrong_after`. gathers: its gathered weights
+// are, in the step after it alone.
+Ended run_with_wrong_sums(RunSpec run, int64_t wrong_after, bool gathers = false) {
+  run = resolve(run, {.native_bf16 = make_device("cpu")->native(DType::bf16)});
+  const Schedule schedule = schedule_of(run);
+  const TrainOptions options{.arena_bytes = book_training(run, schedule, 1).arena_bytes};
+  std::atomic<bool> wrong{wrong_after == 0};
+  TrainHooks hooks;
+  hooks.step = [&](const StepMetrics& m) {
+    wrong = gathers ? m.step == wrong_after : wrong || m.step == wrong_after;
+  };
+  Ended ended;
+  ended.error = error_of(3, [&](Device& device, CommFactory& ranks) {
+    SpoiltSums spoilt(ranks, device, ranks.rank() == 1, wrong, gathers);
+    train(run, schedule, device, spoilt, options, ranks.rank() == 1 ? hooks : TrainHooks());
+  });
+  for (const std::string& name : names_in(fs::path(run.train.dir) / "checkpoints"))
+    if (step_of_folder_name(name)) ended.checkpoints.push_back(name);
+  return ended;
+}
 
 // A run compares its copies every check_every steps by itself, and ends at the first that differ.
 TEST(Replicas, ARunComparesThemEveryCheckEverySteps) {
@@ -212,17 +249,50 @@ TEST(Replicas, ARunComparesThemEveryCheckEverySteps) {
     TempFolder tmp;
     RunSpec run = ranks_run(tmp.path(), {.dp = 3}, 7);
     run.train.check_every = every;
-    run = resolve(run, {.native_bf16 = make_device("cpu")->native(DType::bf16)});
-    const Schedule schedule = schedule_of(run);
-    const TrainOptions options{.arena_bytes = book_training(run, schedule, 1).arena_bytes};
-    const std::string told = error_of(3, [&](Device& device, CommFactory& ranks) {
-      SpoiltSums spoilt(ranks, device, ranks.rank() == 1);
-      train(run, schedule, device, spoilt, options, {});
-    });
-    if (every == 0)
-      EXPECT_EQ(told, "no error");
-    else
-      EXPECT_NE(told.find(fmt::format("rank 1: step {}: its ", every)), std::string::npos) << told;
+    run.train.checkpoint_every.count = 0;
+    const int64_t found = every == 0 ? 7 : every;  // the last save compares in any case
+    const Ended ended = run_with_wrong_sums(run, 0);
+    EXPECT_NE(ended.error.find(fmt::format("rank 1: step {}: its ", found)), std::string::npos)
+        << ended.error;
+    EXPECT_TRUE(ended.checkpoints.empty());
+  }
+}
+
+// Whatever check_every says: no checkpoint has state whose copies differed, written during training or not.
+TEST(Replicas, EverySaveComparesThemFirst) {
+  for (bool async : {false, true})
+    for (int64_t wrong_after : {1, 3, 4, 6}) {
+      TempFolder tmp;
+      RunSpec run = ranks_run(tmp.path(), {.dp = 3}, 7);
+      run.train.check_every = 0;
+      run.train.checkpoint_every.count = 3;
+      run.train.keep = 9;
+      run.train.async_save = async;
+      const Ended ended = run_with_wrong_sums(run, wrong_after);
+      const int64_t found = wrong_after < 3 ? 3 : wrong_after < 6 ? 6 : 7;
+      EXPECT_NE(ended.error.find(fmt::format("rank 1: step {}: its ", found)), std::string::npos)
+          << ended.error;
+      std::vector<std::string> good;
+      for (int64_t step = 3; step < found; step += 3) good.push_back(step_folder_name(step));
+      EXPECT_EQ(ended.checkpoints, good) << "async " << async << ", wrong after " << wrong_after;
+      for (const std::string& name : good) {
+        const Checkpoint c = Checkpoint::open(fs::path(run.train.dir) / "checkpoints" / name);
+        EXPECT_EQ(c.manifest().state.at("replicas_agreed"), c.manifest().step);
+      }
+    }
+}
+
+// A copy of the weights that is wrong during one step, and right again after its update: gradients have seen
+// it.
+TEST(Replicas, WeightsThatAnUpdateOverwritesAreComparedBeforeIt) {
+  for (int64_t zero : {1, 2}) {
+    TempFolder tmp;
+    RunSpec run = ranks_run(tmp.path(), {.dp = 3, .zero = zero}, 7);
+    run.train.check_every = 0;
+    run.train.checkpoint_every.count = 3;
+    const Ended ended = run_with_wrong_sums(run, 3, true);
+    EXPECT_NE(ended.error.find("rank 1: step 5: its "), std::string::npos) << ended.error;
+    EXPECT_EQ(ended.checkpoints, std::vector<std::string>{"step-00000003"});
   }
 }
 

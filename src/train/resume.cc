@@ -1,0 +1,146 @@
+#include "train/resume.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "comm/comm_set.h"
+#include "optim/run_lr.h"
+#include "spec/identity.h"
+#include "spec/toml.h"
+
+namespace trireme {
+namespace {
+
+std::string failure_of(const std::function<void()>& work) {
+  try {
+    work();
+    return "";
+  } catch (const Error& e) {
+    return *e.what() ? e.what() : "unknown";
+  }
+}
+
+// Empty, or the first fault that a rank found.
+std::string fault_of(const fs::path& folder, Communicator& control) {
+  const std::string mine = failure_of(
+      [&] { Checkpoint::open(folder, Verify::sizes).verify_part(control.rank(), control.size()); });
+  for (const std::string& fault : gather_texts(control, mine))
+    if (!fault.empty()) return fault;
+  return "";
+}
+
+// The learning rates of the steps done are what a longer run would have had.
+bool same_rates(const RunSpec& before, const RunSpec& after, int64_t steps) {
+  const LrSchedule a = lr_schedule_of(before);
+  const LrSchedule b = lr_schedule_of(after);
+  if (a.shape == LrShape::constant && b.shape == LrShape::constant) return true;
+  for (int64_t s = steps; s >= 1; s--)
+    if (a.at(s) != b.at(s)) return false;
+  return true;
+}
+
+// The spec that was saved may be invalid here, such as its layout on another device. If the hash of its
+// identity is this run's, that is enough.
+RunSpec saved_run_or(const RunSpec& run, const Checkpoint& c) {
+  try {
+    return saved_run(c);
+  } catch (const Error&) {
+    if (c.manifest().spec_hash != hash(run)) throw;
+    return run;
+  }
+}
+
+// In messages: how a run with other settings keeps weights and moments.
+std::string branch_hint(const RunSpec& run) {
+  return fmt::format(
+      "to continue from its weights and moments with other settings, give --branch {} and another train.dir",
+      run.train.dir);
+}
+
+// A checkpoint of a version that did not record the content of the data: the names must be the same.
+void add_other_names(const RunSpec& saved, const RunSpec& run, std::vector<std::string>& keys) {
+  if (saved.data.train == run.data.train) return;
+  keys.push_back(fmt::format("data.train: {} -> {}", fmt::join(saved.data.train, ", "),
+                             fmt::join(run.data.train, ", ")));
+}
+
+}  // namespace
+
+FoundCheckpoint find_together(const std::vector<fs::path>& folders, Communicator& control) {
+  const bool first = control.rank() == 0;
+  FoundCheckpoint found;
+  for (size_t i = 0;;) {
+    // Faults that rank 0 finds without reading data need no other rank.
+    while (first && i < folders.size()) {
+      const std::string fault = failure_of([&] { open_as_named(folders[i], Verify::sizes); });
+      if (fault.empty()) break;
+      found.damaged.push_back(fault);
+      i++;
+    }
+    const fs::path next = broadcast_text(control, first && i < folders.size() ? folders[i].string() : "");
+    if (next.empty()) return found;
+    const std::string fault = fault_of(next, control);
+    if (fault.empty()) {
+      found.folder = next;
+      return found;
+    }
+    found.damaged.push_back(fault);
+    i++;
+  }
+}
+
+std::vector<fs::path> branch_checkpoints(const fs::path& from) {
+  if (is_there(from / kManifestName)) return {from};
+  std::vector<fs::path> all = checkpoints_in(checkpoint_root(from));
+  if (all.empty())
+    bad_request("--branch {}: holds no checkpoint; give a run folder, or one of its checkpoints",
+                from.string());
+  return all;
+}
+
+std::vector<std::string> refuse_other_run(const RunSpec& run, const Checkpoint& c, const DataContent& data) {
+  const RunSpec saved = saved_run_or(run, c);
+  const nlohmann::json& state = c.manifest().state;
+  const bool knows_data = state.is_object() && state.contains("data");
+  std::vector<std::string> keys = diff_of_identity(saved, run);
+  std::vector<std::string> notes;
+  if (!knows_data) add_other_names(saved, run, keys);
+  if (saved.train.steps != run.train.steps && same_rates(saved, run, c.manifest().step)) {
+    std::erase_if(keys, [](const std::string& k) { return k.starts_with("train.steps:"); });
+    notes.push_back(
+        fmt::format("train.steps: {} -> {}: the learning rates of the {} steps done are the same, so "
+                    "the run continues as one of {} steps",
+                    saved.train.steps, run.train.steps, c.manifest().step, run.train.steps));
+  }
+  if (!keys.empty())
+    bad_request(
+        "{} holds a checkpoint of another run ({}): for a new run choose another train.dir, or remove the "
+        "checkpoints; {}",
+        c.folder().string(), fmt::join(keys, "; "), branch_hint(run));
+  if (c.manifest().step > run.train.steps)
+    bad_request("train.steps = {}: {} has {} steps already; give {} or more", run.train.steps,
+                c.folder().string(), c.manifest().step, c.manifest().step);
+  if (!knows_data) return notes;
+  const std::string file = (c.folder() / kManifestName).string();
+  for (std::string& note :
+       compare_data(saved, data_content_of(state["data"], saved, file), run, data, c.folder().string()))
+    notes.push_back(std::move(note));
+  return notes;
+}
+
+void refuse_other_branch(const RunSpec& run, const Checkpoint& c) {
+  refuse_other_model(run, c);
+  const std::string& before = saved_run(c).optimizer.name;
+  if (before != run.optimizer.name)
+    bad_request(
+        "optimizer.name = {}: the moments of {} (--branch) are of {}; give that, or model.from with the "
+        "converted weights",
+        toml_string(run.optimizer.name), c.folder().string(), toml_string(before));
+  if (c.manifest().step >= run.train.steps)
+    bad_request("train.steps = {}: {} (--branch) has {} steps already; give more", run.train.steps,
+                c.folder().string(), c.manifest().step);
+}
+
+}  // namespace trireme
