@@ -35,7 +35,7 @@ const Slot* slot_of(const std::byte* address) {
   return nullptr;
 }
 
-void say(const char* text) {
+void write_to_stderr(const char* text) {
   [[maybe_unused]] const ssize_t n = ::write(STDERR_FILENO, text, std::strlen(text));
 }
 
@@ -45,9 +45,9 @@ void on_bus_error(int, siginfo_t* info, void*) {
     ::signal(SIGBUS, SIG_DFL);  // the instruction runs again, and ends the process
     return;
   }
-  say("trireme: ");
-  say(s->path);
-  say(": the file became shorter, or could not be read, while the program used it; restore it and start the "
+  write_to_stderr("trireme: ");
+  write_to_stderr(s->path);
+  write_to_stderr(": the file became shorter, or could not be read, while the program used it; restore it and start the "
       "same command again\n");
   ::_exit(int(Fault::run));
 }
