@@ -13,7 +13,8 @@ class LossProbe {
 
   // Wraps the run's data: keeps a copy of each step's first microbatch. This object outlives the result.
   FillBatch keep(FillBatch);
-  // On all ranks. Throws Error naming step, layer and op if the loss of the kept microbatch is not finite.
+  // On all ranks. Throws Error naming step, and weight or layer and op, if the loss of the kept microbatch is
+  // not finite.
   void check(StageRunner&, Communicator& control, int64_t step) const;
 
  private:

@@ -336,10 +336,15 @@ class Trainer {
     int64_t tokens = 0;
     for (const std::string& shard : batches_->valid()) {
       batches_->check_valid(shard);
-      EvalResult e =
-          evaluate_shard(*runner_, run_, shard, run_.train.eval_batches, [&](int64_t done, int64_t all) {
-            if (hooks_.eval) hooks_.eval(done_, done, all);
-          });
+      EvalResult e;
+      try {
+        e = evaluate_shard(*runner_, run_, shard, run_.train.eval_batches, [&](int64_t done, int64_t all) {
+          if (hooks_.eval) hooks_.eval(done_, done, all);
+        });
+      } catch (const Error& error) {
+        if (error.fault != Fault::run) throw;
+        run_failed("step {}: {}; {}", done_, error.what(), saves_->what_stays());
+      }
       if (batches_->valid().size() > 1) m.eval_losses.emplace_back(shard, e.loss);
       sum += e.loss * double(e.tokens), tokens += e.tokens;
       m.eval_loss = batches_->valid().size() > 1 ? sum / double(tokens) : e.loss;

@@ -188,7 +188,7 @@ TEST(HfFp8, WhatDoesNotFitIsRefusedByName) {
       },
       {scales, "has shape [", "blocks of 8 x 12"});
   refuse([&](StoredTensors& t, auto&) { t.at(scales).type = "I32"; },
-         {scales, "is I32", "right is F32, BF16"});
+         {scales, "is I32", "expected F32, BF16"});
   refuse([&](StoredTensors& t, auto&) { t.at(weight).type = "F8_E5M2"; }, {weight, "is F8_E5M2"});
   refuse(
       [&](StoredTensors& t, auto&) {
