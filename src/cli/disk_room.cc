@@ -32,7 +32,9 @@ fs::path nearest_existing(const fs::path& folder) {
 
 int64_t free_bytes(const fs::path& folder) {
   struct statvfs v;
-  return ::statvfs(folder.c_str(), &v) == 0 ? int64_t(v.f_bavail) * int64_t(v.f_frsize) : -1;
+  // File systems without blocks, such as /proc, store no files.
+  return ::statvfs(folder.c_str(), &v) == 0 && v.f_blocks > 0 ? int64_t(v.f_bavail) * int64_t(v.f_frsize)
+                                                              : -1;
 }
 
 int64_t checkpoint_bytes(const RunSpec& run) {
