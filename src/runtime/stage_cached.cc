@@ -2,6 +2,7 @@
 // and values in the cache.
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "runtime/microbatch.h"
 
@@ -60,7 +61,7 @@ void StageRunner::prefill(int64_t slot, std::span<const int32_t> tokens, std::sp
     run_cached(1, tokens, {}, logits);
   };
   forward();
-  require_finite(logits, forward);
+  require_finite(logits, std::ref(forward));  // a std::function of the captures would allocate
 }
 
 void StageRunner::decode(std::span<const int32_t> tokens, std::span<const int32_t> positions,
@@ -74,7 +75,7 @@ void StageRunner::decode(std::span<const int32_t> tokens, std::span<const int32_
     run_cached(texts, tokens, positions, logits);
   };
   forward();
-  require_finite(logits, forward);
+  require_finite(logits, std::ref(forward));  // a std::function of the captures would allocate
 }
 
 void StageRunner::move_text(int64_t from, int64_t to, int64_t length) {

@@ -625,7 +625,7 @@ TEST(Frames, WhatIsWrongIsSaid) {
   };
   EXPECT_EQ(said({.magic = 1}, 100), "rendezvous: bytes that are none of trireme's");
   EXPECT_EQ(said({.version = 9}, 100),
-            "rendezvous: a message of version 9, and this trireme speaks version 1");
+            "rendezvous: a message of version 9, and this trireme speaks version 2");
   EXPECT_EQ(said({.bytes = 101}, 100), "rendezvous: a message of 101 bytes, and at most 100 are taken");
   EXPECT_EQ(said({.bytes = -1}, 100), "rendezvous: a message of -1 bytes, and at most 100 are taken");
   EXPECT_EQ(said({.kind = FrameKind(77)}, 100), "rendezvous: a message of unknown kind 77");
