@@ -104,7 +104,7 @@ RunSpec demo_spec(const fs::path& dir, int64_t vocab) {
   run.data.train = (dir / "data/train").string(), run.data.valid = (dir / "data/valid").string();
   run.data.tokenizer = (dir / "tokenizer.json").string();
   // Muon reaches a loss in far fewer tokens than AdamW here, and a small batch gives it more steps in the
-  // same minutes (bench/results has the sweep).
+  // same minutes.
   run.batch.global = 8;
   run.batch.micro = 8;
   run.optimizer.name = "muon";
