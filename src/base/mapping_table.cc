@@ -47,7 +47,8 @@ void on_bus_error(int, siginfo_t* info, void*) {
   }
   write_to_stderr("trireme: ");
   write_to_stderr(s->path);
-  write_to_stderr(": the file became shorter, or could not be read, while the program used it; restore it and start the "
+  write_to_stderr(
+      ": the file became shorter, or could not be read, while the program used it; restore it and start the "
       "same command again\n");
   ::_exit(int(Fault::run));
 }

@@ -111,8 +111,8 @@ class OwnStep {
     u.update = update_seconds(c_, d_, f_, held) - offload_seconds(c_, d_, f_, held);
     return u;
   }
-  // ZeRO 3 gathers one unit ahead, and a block of experts has two. The experts are gathered when the block begins,
-  // after the sums of the previous block; compute waits for both.
+  // ZeRO 3 gathers one unit ahead, and a block of experts has two. The experts are gathered when the block
+  // begins, after the sums of the previous block; compute waits for both.
   void show_experts(const HeldParameters& block) {
     if (!replicas_ || c_.zero < 3) return;
     const StateSeconds t = state_seconds(c_, d_, f_, block, 1);

@@ -16,12 +16,6 @@ class OpObserver {
   virtual void after(std::string_view op, const Cost&, const Outputs&) = 0;
 };
 
-// Launches of an op that one kernel took, of ops that have several kernels.
-struct KernelCount {
-  std::string_view op, kernel;
-  int64_t launches = 0;
-};
-
 // run(args): check, take scratch from the arena, launch, count. Backends implement launch and scratch_bytes.
 class Kernels {
  public:
@@ -56,11 +50,6 @@ class Kernels {
   // Are MatmulGeluArgs and MatmulGeluBackwardArgs of this type better than their parts one after the other?
   // Their gelu may be of what was not rounded: where recompute makes it anew, the last bits may differ.
   virtual bool gelu_in_products(DType) const { return false; }
-
-  // The kernel that took the last launch ("" = its op has one kernel), and how many launches each took so
-  // far.
-  virtual std::string_view last_kernel() const { return {}; }
-  virtual std::span<const KernelCount> kernels_taken() const { return {}; }
 
   void attach(Arena* arena) { arena_ = arena; }  // where scratch comes from
   void detach(const Arena* arena) {

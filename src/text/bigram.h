@@ -15,26 +15,33 @@ struct BigramScore {
   double mean() const { return tokens ? nll / double(tokens) : 0; }
 };
 
-// p(w|u) = (c(u,w) + T(u) p(w)) / (c(u) + T(u)), the interpolation of Witten and Bell (1991): T(u) is the
-// number of different tokens seen after u. p(w) = (c(w) + 1) / (N + V). It has no parameter to choose, and no
-// zero.
+// Interpolated Kneser-Ney (Ney, Essen and Kneser 1994; Chen and Goodman 1999, section 2.7):
+//   p(w|u) = max(c(u,w) - D, 0) / c(u) + D T(u) / c(u) * q(w),   q(w) = (P(w) + 1) / (pairs + V)
+// T(u) is the number of different tokens seen after u, P(w) the number of different tokens seen before w,
+// `pairs` the number of different pairs. D = n1 / (n1 + 2 n2), clipped to [0.1, 0.9], where n1 and n2 pairs
+// were seen once and twice. The 1 in q keeps every probability above 0.
 class BigramModel {
  public:
   explicit BigramModel(int32_t vocab);
 
-  // Counts a stretch of text. Stretches follow each other: the last token of one is the context of the next.
-  void add(std::span<const int32_t> tokens);  // ids in [0, vocab)
+  // Counts a stretch of text. The last token of one stretch is the context of the next.
+  // Requires: ids in [0, vocab).
+  void add(std::span<const int32_t> tokens);
   double probability(int32_t prev, int32_t next) const;
   // Adds -ln p(targets[i] | tokens[i]) for every target that is not -1 (no loss at this place).
   void score(std::span<const int32_t> tokens, std::span<const int32_t> targets, BigramScore&) const;
 
  private:
-  int32_t vocab_, last_ = -1;
-  int64_t total_ = 0;
-  std::vector<int64_t> count_;      // c(w)
-  std::vector<int64_t> context_;    // c(u) as the first of a pair
-  std::vector<int32_t> followers_;  // T(u)
-  PairMap<int64_t> pairs_;          // c(u,w)
+  double discount() const;
+
+  int32_t vocab_;
+  int32_t last_ = -1;
+  int64_t once_ = 0;                 // n1
+  int64_t twice_ = 0;                // n2
+  std::vector<int64_t> context_;     // c(u): occurrences of u as the first of a pair
+  std::vector<int32_t> followers_;   // T(u)
+  std::vector<int32_t> precursors_;  // P(w)
+  PairMap<int64_t> pairs_;           // c(u,w)
 };
 
 }  // namespace trireme

@@ -1,7 +1,8 @@
 // One line of JSON Lines: the text under a key, without a tree of the rest.
 //
-// Reads what Python's json module writes and reads: JSON, the numbers NaN, Infinity and -Infinity, and numbers of any
-// length. A lone surrogate in a string becomes U+FFFD. The last value of a repeated key counts.
+// Reads what Python's json module writes and reads: JSON, the numbers NaN, Infinity and -Infinity, and
+// numbers of any length. A lone surrogate in a string becomes U+FFFD. The last value of a repeated key
+// counts.
 #pragma once
 #include <cstddef>
 #include <string>

@@ -5,8 +5,8 @@
 
 namespace trireme::harness {
 
-// Floats: every value drawn, or 65,521 values repeated, for times alone. A GPU's operands have billions, drawing takes
-// 50 ns each, and their image on the host would take gigabytes.
+// Floats: every value drawn, or 65,521 values repeated, for times alone. A GPU's operands have billions,
+// drawing takes 50 ns each, and their image on the host would take gigabytes.
 enum class Draws { all, repeated };
 
 class Instance {

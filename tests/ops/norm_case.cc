@@ -154,7 +154,8 @@ class NormBackwardCase final : public CaseOf<Args> {
 
   // mean or rstd of a row of x as the operand holds it.
   static Builder::Fill of_row(const Builder& b, DType type, int64_t c, double Moments::*which) {
-    if (!b.problem.is_for("test") && b.problem.is_for("perf")) return [](int64_t) { return 0.5; };  // nearly so, and drawn at once
+    if (!b.problem.is_for("test") && b.problem.is_for("perf"))
+      return [](int64_t) { return 0.5; };  // nearly so, and drawn at once
     Builder::Fill fill = x_fill(b);
     return [=](int64_t i) {
       std::vector<double> x;

@@ -20,18 +20,22 @@ TEST(Visible, NoControlByteIsLeft) {
 }
 
 TEST(Visible, TextStaysAsItIs) {
-  for (const char* text : {"", "plain \"quoted\" \\ text", "\xc3\xa9\xe6\x97\xa5\xf0\x9f\x98\x80", "\xc2\xa0"})
+  for (const char* text :
+       {"", "plain \"quoted\" \\ text", "\xc3\xa9\xe6\x97\xa5\xf0\x9f\x98\x80", "\xc2\xa0"})
     EXPECT_EQ(visible(text), text);
 }
 
 // C1 controls (a terminal may obey U+009B as ESC [), marks that turn the direction of text, broken UTF-8.
 TEST(Visible, WhatATerminalObeysIsEscaped) {
-  EXPECT_EQ(visible("\xc2\x9b" "31m"), "\\u009b31m");
+  EXPECT_EQ(visible("\xc2\x9b"
+                    "31m"),
+            "\\u009b31m");
   EXPECT_EQ(visible("\xe2\x80\xae"), "\\u202e");
   EXPECT_EQ(visible("\xe2\x81\xa6"), "\\u2066");
   EXPECT_EQ(visible("\xe2\x80\xa8"), "\\u2028");
   EXPECT_EQ(visible("\xef\xbb\xbf"), "\\ufeff");
-  for (const char* broken : {"\x80", "\xc3", "\xc0\x9b", "\xe0\x82\x9b", "\xed\xa0\x80", "\xf5\x80\x80\x80", "\xf4\x90\x80\x80"})
+  for (const char* broken :
+       {"\x80", "\xc3", "\xc0\x9b", "\xe0\x82\x9b", "\xed\xa0\x80", "\xf5\x80\x80\x80", "\xf4\x90\x80\x80"})
     EXPECT_EQ(visible(broken).find_first_not_of("\\x0123456789abcdef"), std::string::npos) << visible(broken);
 }
 

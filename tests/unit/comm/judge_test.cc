@@ -255,7 +255,8 @@ TEST(Judge, NamesWhoFrozeInsideACollective) {
   }
 }
 
-// It froze after the last rank had joined: the others have completed that collective and wait in the next one.
+// It froze after the last rank had joined: the others have completed that collective and wait in the next
+// one.
 TEST(Judge, NamesWhoFrozeAtTheEndOfACollective) {
   World w(3, {.timeout_s = 50});
   w.one_group();

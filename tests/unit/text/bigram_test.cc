@@ -9,25 +9,25 @@
 namespace trireme {
 namespace {
 
-// Counted by hand: V = 4, text 0 1 0 2 0 1, so c = 3 2 1 0, N = 6 and p(w) = 4/10, 3/10, 2/10, 1/10.
-// After 0 came 1 twice and 2 once (3 pairs, 2 kinds); after 1 came 0 once; after 2, 0 once; 3 was never seen.
+// Counted by hand: V = 4, text 0 1 0 2 0 1. Pairs: 01 twice, 10, 02 and 20 once, so n1 = 3, n2 = 1 and D =
+// 3/5. Each of 0, 1, 2 has P: 2 (after 1 and 2), 1, 1; 3 has 0. So q = 3/8, 2/8, 2/8, 1/8 (4 pairs, V = 4).
 TEST(Bigram, EqualsTheHandComputedExample) {
   BigramModel m(4);
   m.add(std::vector<int32_t>{0, 1, 0});
-  m.add(std::vector<int32_t>{2, 0, 1});  // goes on where the first stretch ended
-  EXPECT_DOUBLE_EQ(m.probability(0, 1), (2 + 2 * 0.3) / 5);
-  EXPECT_DOUBLE_EQ(m.probability(0, 2), (1 + 2 * 0.2) / 5);
-  EXPECT_DOUBLE_EQ(m.probability(0, 0), (0 + 2 * 0.4) / 5);
-  EXPECT_DOUBLE_EQ(m.probability(0, 3), (0 + 2 * 0.1) / 5);
-  EXPECT_DOUBLE_EQ(m.probability(1, 0), (1 + 1 * 0.4) / 2);
-  EXPECT_DOUBLE_EQ(m.probability(2, 3), (0 + 1 * 0.1) / 2);
-  EXPECT_DOUBLE_EQ(m.probability(3, 2), 0.2);  // no context: the unigram
+  m.add(std::vector<int32_t>{2, 0, 1});  // continues where the first stretch ended
+  EXPECT_DOUBLE_EQ(m.probability(0, 1), (2 - 0.6 + 0.6 * 2 * 0.25) / 3);
+  EXPECT_DOUBLE_EQ(m.probability(0, 2), (1 - 0.6 + 0.6 * 2 * 0.25) / 3);
+  EXPECT_DOUBLE_EQ(m.probability(0, 0), (0 + 0.6 * 2 * 0.375) / 3);
+  EXPECT_DOUBLE_EQ(m.probability(0, 3), (0 + 0.6 * 2 * 0.125) / 3);
+  EXPECT_DOUBLE_EQ(m.probability(1, 0), 1 - 0.6 + 0.6 * 0.375);
+  EXPECT_DOUBLE_EQ(m.probability(2, 3), 0.6 * 0.125);
+  EXPECT_DOUBLE_EQ(m.probability(3, 2), 0.25);  // no context: q
 
   BigramScore score;
   std::vector<int32_t> tokens = {0, 1, 2, 3}, targets = {1, 0, -1, 2};
   m.score(tokens, targets, score);
   EXPECT_EQ(score.tokens, 3);
-  EXPECT_NEAR(score.nll, -std::log(0.52) - std::log(0.7) - std::log(0.2), 1e-12);
+  EXPECT_NEAR(score.nll, -std::log(1.7 / 3) - std::log(0.625) - std::log(0.25), 1e-12);
   EXPECT_NEAR(score.mean(), score.nll / 3, 1e-15);
   m.score(tokens, targets, score);  // scores add up
   EXPECT_EQ(score.tokens, 6);

@@ -62,7 +62,8 @@ TEST(TokenizerFile, WhatIsNotSupportedIsRefusedByName) {
        "pre_tokenizer is {\"type\":\"Whitespace\"}"},
       {[](Json& f) { f["pre_tokenizer"] = nullptr, f["decoder"] = nullptr; },
        "pre_tokenizer is null: without ByteLevel"},
-      {[](Json& f) { f["pre_tokenizer"] = split("(a"); }, "pre_tokenizer.pattern = \"(a\": a group without an end"},
+      {[](Json& f) { f["pre_tokenizer"] = split("(a"); },
+       "pre_tokenizer.pattern = \"(a\": a group without an end"},
       {[](Json& f) {
          f["pre_tokenizer"] = split("a");
          f["pre_tokenizer"]["pretokenizers"][0]["behavior"] = "Removed";
