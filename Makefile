@@ -25,25 +25,26 @@ program: build/release/build.ninja
 demo: program  ## the main job on this machine, from text to trained model (DEMO_TEXT=folder: your own text, into runs/demo-text)
 	@build/release/trireme demo $(if $(DEMO_TEXT),--text "$(DEMO_TEXT)" --dir runs/demo-text) $(DEMO_ARGS)
 
-test: build/release/with-tests build/asan/with-tests build/fuzz/with-tests  ## all fast tests, optimised and under the address sanitizer; fuzzers for seconds
+test: build/release/with-tests build/asan/with-tests  ## all fast tests, optimised and under the address sanitizer
 	@cmake --build build/release -j $(JOBS)
 	@cmake --build build/asan -j $(JOBS)
-	@cmake --build build/fuzz -j $(JOBS) --target fuzzers
 	@if command -v $(CLANG_FORMAT) >/dev/null; then $(MAKE) --no-print-directory check-format-only; fi
-	@printf 'subdirs(asan fuzz release)\n' >build/CTestTestfile.cmake
+	@printf 'subdirs(asan release)\n' >build/CTestTestfile.cmake
 	@rm -rf build/release/refused
 	@OMP_WAIT_POLICY=passive ctest --test-dir build -j $(TEST_JOBS) -L fast --output-on-failure --no-tests=error
 	@cat build/release/refused/*
 
-test-slow: build/clang/with-tests build/tsan/with-tests build/asan-all/with-tests build/release/with-tests  ## clang, the thread sanitizer, long tests
+test-slow: build/clang/with-tests build/tsan/with-tests build/asan-all/with-tests build/release/with-tests build/fuzz/with-tests  ## clang, the thread sanitizer, long tests, fuzzers for seconds
 	@$(MAKE) --no-print-directory format-check
 	@cmake --build build/clang -j $(JOBS)
 	@cmake --build build/tsan -j $(JOBS)
 	@cmake --build build/asan-all -j $(JOBS)
 	@cmake --build build/release -j $(JOBS) --target all benches
+	@cmake --build build/fuzz -j $(JOBS) --target fuzzers
 	@ctest --test-dir build/clang -L fast --output-on-failure --no-tests=error
 	@OMP_NUM_THREADS=1 OMP_THREAD_LIMIT=1 TSAN_OPTIONS=suppressions=$(CURDIR)/tests/testing/tsan.supp ctest --test-dir build/tsan -L fast --output-on-failure --no-tests=error
 	@ctest --test-dir build/asan-all -L 'fast|whole' --output-on-failure --no-tests=error
+	@ctest --test-dir build/fuzz -L slow --output-on-failure --no-tests=error
 	@rm -rf build/release/refused
 	@ctest --test-dir build/release -L slow --output-on-failure
 	@cat build/release/refused/*
@@ -88,7 +89,7 @@ build/release/with-tests: | setup-test
 build/asan/with-tests: build/release/with-tests
 	@cmake --preset asan -DTRIREME_TESTS=ON -DTRIREME_TEST_OBJECTS=$(CURDIR)/build/release
 	@touch $@
-build/fuzz/with-tests: | setup-test
+build/fuzz/with-tests: | setup-slow
 	@cmake --preset fuzz
 	@touch $@
 build/clang/with-tests build/tsan/with-tests build/asan-all/with-tests: build/%/with-tests: | setup-slow

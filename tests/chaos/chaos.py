@@ -155,8 +155,14 @@ def steps_of(folder):
 def metrics(folder):
     """Returns the loss of each step."""
     try:
-        with open(f'{folder}/metrics.jsonl') as f:
-            return [json.loads(line).get('loss') for line in f if line.endswith('\n')]
+        for attempt in range(50):
+            with open(f'{folder}/metrics.jsonl') as f:
+                lines = [line for line in f if line.endswith('\n')]
+            try:
+                return [json.loads(line).get('loss') for line in lines]
+            except json.JSONDecodeError:  # cut by a resume while it was read
+                time.sleep(0.02)
+        raise RuntimeError(f'{folder}/metrics.jsonl: {lines} are not JSON')
     except FileNotFoundError:
         return []
 

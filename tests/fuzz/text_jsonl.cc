@@ -8,7 +8,9 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace trireme;
   const std::string_view input = fuzz::text_of(data, size);
-  const auto other = nlohmann::json::parse(input, nullptr, false);
+  // JSON has no raw NUL, but the other reader takes one for the end of its input.
+  const bool readable = input.find('\0') == input.npos;
+  const auto other = nlohmann::json::parse(readable ? input : std::string_view{}, nullptr, false);
   const JsonLine line = read_json_line(input, "text");
   if (other.is_object()) {
     fuzz::expect(line.error.empty(), "an object is refused");

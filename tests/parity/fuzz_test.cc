@@ -12,6 +12,7 @@
 #include "folder.h"
 #include "layout_case.h"
 #include "plan/forecast.h"
+#include "sanitized.h"
 #include "spec/known_routing.h"
 #include "spec/nearest.h"
 #include "spec/run_schedule.h"
@@ -345,6 +346,7 @@ TEST(Fuzz, RandomLayoutsTrainTheSameModel) {
 TEST(Fuzz, ForecastsSayTheMostThatAnyRankSends) {
   int alike = 0, uneven = 0, stages = 0, owners = 0;
   for (uint64_t seed = 1; seed <= 200; seed++) {
+    if (seed % uint64_t(test::one_of(1, 5)) != 0) continue;
     const Case c = case_of(seed);
     SCOPED_TRACE(to_text(c));
     const RunSpec run = run_of(c);
@@ -364,6 +366,7 @@ TEST(Fuzz, ForecastsSayTheMostThatAnyRankSends) {
     EXPECT_EQ(wire.alike, all.alike);
     alike += all.alike, owners += c.optimizer == "muon" && c.pp == 1 && !all.alike;
   }
+  if (test::one_of(1, 5) > 1) return;  // of few there may be none
   EXPECT_GT(alike, 5);
   EXPECT_GT(uneven, 5);
   EXPECT_GT(stages, 5);
@@ -399,6 +402,7 @@ RunSpec with_rows(RunSpec run, Rows how) {
 TEST(Fuzz, FlopsReachTheEndsOfTheirInterval) {
   int divided = 0, wide = 0, many = 0;
   for (uint64_t seed = 1; seed <= 200; seed++) {
+    if (seed % uint64_t(test::one_of(1, 5)) != 0) continue;
     const Case c = case_of(seed);
     if (c.ep == 1) continue;
     SCOPED_TRACE(to_text(c));

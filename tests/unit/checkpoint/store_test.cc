@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
+#include "sanitized.h"
 #include "splits.h"
 #include "support.h"
 
@@ -327,7 +328,7 @@ TEST(StoreKill, BeforeEverySystemCall) {
     const Content before(replacing ? 2 : 1, 0), after(2, 1);
     bool published = false;
     int kills = 0;
-    for (;; kills++) {
+    for (;; kills += test::one_of(1, 7)) {
       TempFolder tmp;
       before.save_to(tmp.path());
       auto killed = killed_at_system_call(kills, [&] { after.save_to(tmp.path(), {.keep = 1}); });

@@ -42,7 +42,7 @@ TEST(Confirm, TheFullestRankIsAmongThoseThatAreBooked) {
     const char* schedule;
     int64_t chunks;
   };
-  int64_t spared = 0;
+  int64_t spared = 0, drawn = 0;
   for (const char* arch : {"llama", "mixtral"})
     for (const Choice& c : {Choice{"1f1b", 1},
                             {"gpipe", 1},
@@ -63,6 +63,7 @@ TEST(Confirm, TheFullestRankIsAmongThoseThatAreBooked) {
                                                {8, 32, 24}})
         for (const char* again : {"none", "selective", "full"}) {
           if (pp == 8 && again == std::string("selective")) continue;  // enough of them
+          if (drawn++ % test::one_of(5, 5) != 0) continue;
           RunSpec run = staged(arch);
           run.model.layers = layers, run.batch.global = global;
           run.layout.pp = pp, run.layout.schedule = c.schedule, run.layout.chunks = c.chunks;
@@ -387,7 +388,6 @@ TEST(Confirm, SearchesAgainWhereNothingFits) {
 // Llama 3 405B on 128 H100s: what comes first has units so large that their holes do not fit, and says
 // nothing of its kind, of which others fit.
 TEST(Confirm, OwnKindsAreNotToldByTheirWorst) {
-  if (test::kSanitized) GTEST_SKIP() << "books forty steps of 405B";
   SearchRequest q;
   q.model = shipped_catalog().shape_named("llama3-405B")->model;
   q.seq = 8192, q.model.finish(q.seq), q.model.max_positions = 0;
