@@ -71,7 +71,8 @@ std::vector<std::string> words_of(const fs::path& dictionary) {
     std::string word;
     for (size_t i = begin + 1; i < end; i++) {
       if (line[i] == '\\' && i + 3 < end && line[i + 1] == 'x') {
-        word += char(std::stoi(line.substr(i + 2, 2), nullptr, 16)), i += 3;
+        word += char(std::stoi(line.substr(i + 2, 2), nullptr, 16));
+        i += 3;
       } else {
         if (line[i] == '\\') i++;
         word += line[i];
@@ -164,7 +165,7 @@ int main(int argc, char** argv) {
   std::signal(SIGABRT, on_abort);
   __sanitizer_set_death_callback(keep_input);
   const auto run = [&] {
-    // A copy with no byte behind it, so that a read past its end is seen.
+    // A copy that ends with its last byte, so that the sanitizer sees a read past its end.
     const std::vector<uint8_t> exact(input.begin(), input.end());
     target->run(exact.data(), exact.size());
   };

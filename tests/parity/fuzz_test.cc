@@ -366,7 +366,7 @@ TEST(Fuzz, ForecastsSayTheMostThatAnyRankSends) {
     EXPECT_EQ(wire.alike, all.alike);
     alike += all.alike, owners += c.optimizer == "muon" && c.pp == 1 && !all.alike;
   }
-  if (test::one_of(1, 5) > 1) return;  // of few there may be none
+  if (test::one_of(1, 5) > 1) return;  // the few may have none
   EXPECT_GT(alike, 5);
   EXPECT_GT(uneven, 5);
   EXPECT_GT(stages, 5);

@@ -8,8 +8,8 @@ namespace trireme::test {
 
 extern const bool kSanitized;
 
-// Returns 1 where every case runs: in the tests labelled slow, which set TRIREME_ALL_CASES. Else a test of
-// many cases runs one of so many, as many more under a sanitizer.
+// Returns N: a test of many cases runs one in N of them. N is the first argument, the second under a
+// sanitizer, and 1 in the tests labelled slow, which set TRIREME_ALL_CASES.
 int one_of(int optimised, int sanitized);
 
 }  // namespace trireme::test

@@ -147,7 +147,7 @@ TEST(OwnMemory, IsWhatMetaBooks) {
     printf("| %s%s | %zu | %.1f, %.1f, %.1f | %+.1f to %+.1f |\n", k.experts ? "experts, " : "",
            std::string(k.name).c_str(), off.size(), at(0.5), at(0.9), at(1), low, high);
     all += int(off.size());
-    if (one_of == 1) {  // of few there is no median
+    if (one_of == 1) {  // a median takes many
       EXPECT_LT(at(0.5), k.median) << k.name;
       EXPECT_LT(at(0.9), k.ninth) << k.name;
     }
