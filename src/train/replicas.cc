@@ -110,13 +110,19 @@ void Replicas::compare_weights(int64_t step) const {
   compare(step, Which::overwritten);
 }
 
-void Replicas::compare(int64_t step, Which which) const {
-  if (most_sets_ == 0) return;
+// By set that this rank is in: a hash of its pieces.
+std::vector<uint64_t> Replicas::words_of(Which which) const {
   std::vector<uint64_t> words(most_sets_);
   for (size_t s = 0; s < mine_.size(); s++)
     for (size_t i : mine_[s])
       if (which == Which::all || pieces_[i].overwritten)
         words[s] = words[s] * 0x9E3779B97F4A7C15u + hash_of(pieces_[i].data);
+  return words;
+}
+
+void Replicas::compare(int64_t step, Which which) const {
+  if (most_sets_ == 0) return;
+  const std::vector<uint64_t> words = words_of(which);
   const std::vector<uint64_t> all = everyones(words);
   std::vector<uint64_t> of_set(sets_.size());
   std::vector<char> seen(sets_.size());
@@ -129,6 +135,13 @@ void Replicas::compare(int64_t step, Which which) const {
       same &= of_set[set] == word;
     }
   if (!same) name_difference(step);
+  // This rank waited for the slowest one. No later comparison finds a change in that time, because the update
+  // reads the owner's part and copies the result to all ranks.
+  if (which == Which::overwritten && words_of(which) != words)
+    run_failed(
+        "step {}: its weights changed in memory after the backward pass: memory is faulty; every checkpoint "
+        "was saved after a comparison that agreed, so the newest one is good",
+        step);
 }
 
 void Replicas::name_difference(int64_t step) const {

@@ -24,7 +24,8 @@ class Replicas {
   // after the update, but not from the gradients. True if there are any in memory that the processor can
   // read.
   bool overwrites_weights() const;
-  // compare() for these weights alone. Call it after the gradients and before the update.
+  // compare() for these weights alone, which must not change meanwhile either. Call it after the gradients
+  // and directly before the update.
   void compare_weights(int64_t step) const;
 
  private:
@@ -36,6 +37,7 @@ class Replicas {
   };
   enum class Which : uint8_t { all, overwritten };
   void compare(int64_t step, Which) const;
+  std::vector<uint64_t> words_of(Which) const;
   using Ranks = std::vector<int>;  // ascending
   std::vector<uint64_t> everyones(const std::vector<uint64_t>& mine) const;
   [[noreturn]] void name_difference(int64_t step) const;

@@ -296,5 +296,39 @@ TEST(Replicas, WeightsThatAnUpdateOverwritesAreComparedBeforeIt) {
   }
 }
 
+// Adds to a value as soon as its rank has sent its hashes.
+class Spoiler final : public CommObserver {
+ public:
+  explicit Spoiler(float* value) : value_(value) {}
+  void issued(const CommCall&) override { *value_ += 0x1p-10f; }
+
+ private:
+  float* value_;
+};
+
+// The owner's part is correct when it is compared, and wrong when the update reads it.
+TEST(Replicas, WeightsThatChangeWhileARankWaitsAreFound) {
+  TempFolder tmp;
+  const RunSpec run = ranks_run(tmp.path(), {.dp = 3, .zero = 1});
+  const int64_t arena = book_training(run, schedule_of(run), 1).arena_bytes;
+  const RankBody body = [&](Device& device, CommFactory& factory) {
+    CommSet comms(factory, mesh_of(run.layout));
+    StageRunner r(run, RunMode::train, device, arena, &comms);
+    r.init_weights();
+    const Replicas replicas(r);
+    replicas.compare_weights(7);
+    Spoiler spoiler(reinterpret_cast<float*>(r.params().find("blocks.1.mlp.up.weight")->weight.data));
+    CommObserver* before = factory.rank() == 1 ? factory.control().observe(&spoiler) : nullptr;
+    try {
+      replicas.compare_weights(9);
+    } catch (const Error&) {
+      factory.control().observe(before);
+      throw;
+    }
+    if (factory.rank() == 1) factory.control().observe(before);
+  };
+  EXPECT_EQ(error_of(3, body).find("rank 1: step 9: its weights changed in memory"), 0u);
+}
+
 }  // namespace
 }  // namespace trireme::test
