@@ -4,9 +4,10 @@ bit-identical to the unbroken run. A second start in the folder of a run that li
 from chaos import *
 
 KILLS, STEPS = (200, 6000) if LONG else (8, 250)
+LAST = 600 if LONG else 120  # s, of a whole run on a busy machine
 ranks = dict(layout__dp=4, layout__zero=2) if LONG else {}
 common = dict(ranks, train__steps=STEPS, train__keep=2)
-expect('the unbroken run ends', 0, train(train__dir='whole', train__checkpoint_every=0, **common)[0])
+expect('the unbroken run ends', 0, train(train__dir='whole', train__checkpoint_every=0, timeout=LAST, **common)[0])
 r = random.Random(1)
 kills = in_save = 0
 while True:
@@ -22,7 +23,7 @@ while True:
     p.wait()
     kills += 1
     in_save += bool(glob.glob('run/checkpoints/*.part'))
-expect('the last start ends', 0, ended(p, 120))
+expect('the last start ends', 0, ended(p, LAST))
 expect('kills', f'{KILLS}, some in a save', f'{kills}, {in_save} in a save', kills == KILLS and in_save > 0)
 expect_same_end('after the storm', 'run', 'whole', STEPS)
 
