@@ -8,16 +8,17 @@
 #include "base/counted.h"
 #include "base/interrupt.h"
 #include "base/json.h"
+#include "base/learning_curve.h"
 #include "base/machine.h"
 #include "base/say.h"
 #include "base/timed.h"
+#include "cli/controls.h"
 #include "cli/convert.h"
 #include "cli/prepare.h"
 #include "cli/prompts.h"
 #include "cli/training.h"
 #include "generate/generate.h"
 #include "spec/run_schedule.h"
-#include "text/bigram.h"
 #include "text/unicode.h"
 #include "train/batches.h"
 
@@ -96,11 +97,24 @@ void prepare(const DemoRequest& r) {
 }
 
 // ---- 3: the run file, its number of steps fitted to the time ----
-RunSpec demo_spec(const fs::path& dir, int64_t vocab) {
+struct DemoSize {
+  int64_t layers, hidden, heads, ffn;
+};
+// From the largest. A machine takes the largest whose steps, kEnoughSteps or more, fit into the time: a
+// smaller model that reads more text beats a larger one that reads little.
+constexpr DemoSize kSizes[] = {{6, 384, 6, 896}, {4, 256, 4, 672}};
+constexpr int64_t kEnoughSteps = 500;
+
+RunSpec demo_spec(const fs::path& dir, int64_t vocab, const DemoSize& size) {
   RunSpec run;
-  run.model = ModelSpec::of("llama");
-  run.model.vocab = vocab, run.model.layers = 6, run.model.hidden = 384, run.model.heads = 6;
-  run.model.kv_heads = 2, run.model.ffn = 896, run.model.tied = true;
+  run.model = ModelSpec::of("qwen3");
+  run.model.vocab = vocab;
+  run.model.layers = size.layers;
+  run.model.hidden = size.hidden;
+  run.model.heads = size.heads;
+  run.model.kv_heads = 2;
+  run.model.ffn = size.ffn;
+  run.model.tied = true;
   run.data.train = (dir / "data/train").string(), run.data.valid = (dir / "data/valid").string();
   run.data.tokenizer = (dir / "tokenizer.json").string();
   // Muon reaches a loss in far fewer tokens than AdamW here, and a small batch gives it more steps in the
@@ -170,26 +184,36 @@ RunSpec make_run_file(const DemoRequest& r) {
     return run;
   }
   Tokenizer t = Tokenizer::load(dir / "tokenizer.json");
-  RunSpec run = demo_spec(dir, t.vocab_size());
-  run.model.finish(run.data.seq_len);
-  run = resolve(run, {.native_bf16 = make_device("cpu")->native(DType::bf16)});
+  const auto run_of = [&](const DemoSize& size) {
+    RunSpec spec = demo_spec(dir, t.vocab_size(), size);
+    spec.model.finish(spec.data.seq_len);
+    return resolve(spec, {.native_bf16 = make_device("cpu")->native(DType::bf16)});
+  };
   tell(
       "      timing some steps with throw-away weights, about {:.0f} s: they say how many fit into the "
       "time\n",
       kProbeSeconds);
   std::fflush(stdout);
   const OthersCpu others;
-  double step_s = measured_step(run);
+  RunSpec run;
+  double step_s = 0;
+  double training = 0;
+  for (const DemoSize& size : kSizes) {
+    if (r.minutes < 1 && &size != &kSizes[1]) continue;  // a try: the smallest
+    run = run_of(size);
+    step_s = measured_step(run);
+    // Where reading and encoding took long, training takes less of the demo's time. Chosen once: it goes into
+    // the run file, so an interrupted demo goes on with the same learning rates.
+    const double left = kDemoSeconds - kAfterTraining - (now_s() - r.begin_s);
+    training = r.minutes * 60 < kDemoSeconds ? std::min(r.minutes * 60, left) : r.minutes * 60;
+    if (training / step_s >= kEnoughSteps) break;
+  }
   if (const double busy = others.share(); busy > kBusy)
     tell(
         "      other processes had {:.0f} % of the processors meanwhile: steps take longer, fewer fit, and "
         "the "
         "model learns less\n",
         100 * busy);
-  // Where reading and encoding took long, training takes less of the demo's time. Chosen once: it goes into
-  // the run file, so an interrupted demo goes on with the same learning rates.
-  double left = kDemoSeconds - kAfterTraining - (now_s() - r.begin_s);
-  double training = r.minutes * 60 < kDemoSeconds ? std::min(r.minutes * 60, left) : r.minutes * 60;
   run.train.steps = std::clamp<int64_t>(int64_t(training / step_s), kFewestSteps, kMostSteps);
   run.optimizer.warmup = std::min<int64_t>(run.optimizer.warmup, run.train.steps / 5);
   tell("      a step takes {}, so training gets {} steps: about {}\n", human_seconds(step_s), run.train.steps,
@@ -200,26 +224,7 @@ RunSpec make_run_file(const DemoRequest& r) {
   return load();
 }
 
-// ---- 5: the model against a bigram control, over the same predicted tokens ----
-double bigram_loss(const RunSpec& run) {
-  BigramModel bigram{int32_t(run.model.vocab)};
-  TokenShard train = TokenShard::open(run.data.train.first());
-  std::vector<int32_t> ids(1 << 16);
-  for (int64_t at = 0; at < train.tokens(); at += int64_t(ids.size())) {
-    auto part = std::span(ids).first(size_t(std::min<int64_t>(int64_t(ids.size()), train.tokens() - at)));
-    train.read(at, part, run.model.vocab);
-    bigram.add(part);
-  }
-  EvalWindows windows(run, run.data.valid.first());
-  size_t seq = size_t(run.data.seq_len);
-  std::vector<int32_t> tokens(seq), targets(seq), positions(seq);
-  BigramScore score;
-  for (int64_t i = 0; i < windows.count(); i++) {
-    windows.from(i)(0, 0, {.tokens = tokens, .targets = targets, .positions = positions});
-    bigram.score(tokens, targets, score);
-  }
-  return score.mean();
-}
+// ---- 5, 6: comparison, samples, export ----
 
 // At most so many bytes, without the part of a character that they end in (or the tokens did).
 std::string whole_characters(std::string text, size_t most) {
@@ -329,24 +334,37 @@ double held_out_tokens_per_byte(const fs::path& dir) {
   return bytes > 0 ? j.value("valid_tokens", 0.0) / bytes : 0;
 }
 
-void results(const RunSpec& run, const TrainSummary& trained) {
-  heading(5, "evaluate on the held-out files, against a bigram control");
-  RunSpec f32 = run;
-  EvalResult e = evaluate_shard(*load_model(run).runner, run, run.data.valid.first());
-  double control = bigram_loss(run);
-  leave_demo_if_interrupted();
+// One line per predictor, from the one that knows least. "1 in N": as unsure as of N equally likely tokens.
+void compare(const RunSpec& run, const Controls& c, double loss) {
   const double tokens_per_byte = held_out_tokens_per_byte(run.train.dir);
-  const auto line = [&](std::string_view name, double loss) {
-    tell("      {:<15} loss {:.4f} nats per token, perplexity {:>8.2f}", name, loss, std::exp(loss));
-    if (tokens_per_byte > 0) tell(", {:.3f} bits per byte", loss * tokens_per_byte / std::numbers::ln2);
+  tell("      {} held-out tokens, which training never saw. How well is the next one guessed?\n\n", c.tokens);
+  tell("      {:<34} {:>14} {:>9} {:>10}\n", "knowing", "nats per token", "1 in",
+       tokens_per_byte > 0 ? "bits/byte" : "");
+  const auto line = [&](std::string_view name, double nats) {
+    tell("      {:<34} {:>14.4f} {:>9.1f}", name, nats, std::exp(nats));
+    if (tokens_per_byte > 0) tell(" {:>10.3f}", nats * tokens_per_byte / std::numbers::ln2);
     tell("\n");
   };
-  line("trained model", e.loss);
-  line("bigram control", control);
-  tell("      both over the same {} tokens; the control is an interpolated Kneser-Ney bigram\n", e.tokens);
-  const bool beats = e.loss < control;
-  tell("      the model {} the control by {:.3f} nats", beats ? "beats" : "loses to",
-       std::fabs(control - e.loss));
+  line("nothing", c.uniform);
+  line("how frequent each token is (unigram)", c.unigram);
+  line("the token before (bigram)", c.bigram);
+  line("the text before (trained model)", loss);
+  tell(
+      "\n      less is better: at 1 in N the guess is as unsure as between N equally likely tokens. The "
+      "bigram is\n"
+      "      interpolated Kneser-Ney\n");
+}
+
+void results(const RunSpec& run, const TrainSummary& trained, const Controls& controls) {
+  heading(5, "compare with models that need no training");
+  RunSpec f32 = run;
+  EvalResult e = evaluate_shard(*load_model(run).runner, run, run.data.valid.first());
+  leave_demo_if_interrupted();
+  compare(run, controls, e.loss);
+  const bool beats = e.loss < controls.bigram;
+  tell("      the model {} the bigram by {:.3f} nats: it chooses among {:.1f} tokens in place of {:.1f}",
+       beats ? "beats" : "loses to", std::fabs(controls.bigram - e.loss), std::exp(e.loss),
+       std::exp(controls.bigram));
   tell("{}\n", beats ? "" : advice(run, trained));
   heading(6, "sample, and export for Hugging Face");
   const Tokenizer tokenizer = Tokenizer::load(run.data.tokenizer);
@@ -385,6 +403,13 @@ void show_forecast(const RunSpec& run, const TrainingSetup& t) {
        bucket(Bucket::grads), bucket(Bucket::optimizer), bucket(Bucket::activations));
 }
 
+// From well below the bigram's loss to that of equally likely tokens, in whole nats.
+LearningCurve curve_of(const RunSpec& run, const Controls& c) {
+  const double low = std::max(0.0, std::floor(c.bigram - 1.5));
+  const double high = std::ceil(c.uniform);
+  return {run.train.steps, low, high, {{"bigram", c.bigram}, {"unigram", c.unigram}}};
+}
+
 void demo(const DemoRequest& r) {
   install_interrupt_handlers();
   prepare(r);
@@ -400,6 +425,10 @@ void demo(const DemoRequest& r) {
   const Forecast& f = t.forecast;
   show_forecast(run, t);
   heading(4, "train (interrupt whenever you like: the same command goes on)");
+  const Controls controls = controls_of(run);
+  LearningCurve curve = curve_of(run, controls);
+  t.head = curve.header();
+  t.row = [&](const StepMetrics& m) { return curve.add(m.step, m.loss); };
   TrainSummary s = train_with_progress(run, t, false);
   if (s.ending == Ending::interrupted)
     throw Error(fmt::format("interrupted at step {} of {}; the same command goes on from there", s.last_step,
@@ -411,7 +440,7 @@ void demo(const DemoRequest& r) {
         "(forecast {})\n",
         s.last_step - s.first_step + 1, human_seconds(s.seconds), human_count(s.tokens_per_s), s.mfu * 100,
         t.options.peak_flops / 1e9, human_bytes(s.peak_bytes), human_bytes(f.booking.peak_total));
-  results(run, s);
+  results(run, s, controls);
 }
 
 }  // namespace

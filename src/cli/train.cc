@@ -114,6 +114,7 @@ TrainSummary train_with_progress(const RunSpec& run, TrainingSetup& t, bool quie
     if (const std::string time = time_line(run, t.forecast, done); t.says_time && !time.empty())
       say("forecast: {}{}\n", time,
           t.forecast.expected ? "" : "; `trireme plan` says why no more is expected");
+    if (!t.head.empty() && done < run.train.steps) say("{}\n", t.head);
     bar.emplace("train", run.train.steps,
                 Progress::Options{.begin = done, .line_every = run.train.log_every});
   };
@@ -126,7 +127,8 @@ TrainSummary train_with_progress(const RunSpec& run, TrainingSetup& t, bool quie
     if (quiet) return;
     std::lock_guard lock(bar_mutex);
     bar->update(m.step, step_text(m));
-    if (m.eval_loss)
+    if (const std::string row = t.row ? t.row(m) : ""; !row.empty()) bar->note(row);
+    if (m.eval_loss && !t.row)
       bar->note(fmt::format("step {}: held-out loss {:.4f} nats per token", m.step, *m.eval_loss));
   };
   install_interrupt_handlers();

@@ -1,6 +1,8 @@
 // What the verbs `train` and `demo` share.
 #pragma once
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "cli/cli.h"
 #include "cli/launched.h"
@@ -21,6 +23,9 @@ struct TrainingSetup {
   DeviceOptions device;
   TrainOptions options;
   bool says_time = true;  // before the first step; false: the caller knows better
+  // Text that stays above the progress line: before the first step, and after a step ("" = none).
+  std::string head;
+  std::function<std::string(const StepMetrics&)> row;
 };
 
 // With as many ranks on this machine as cores, or more, looking takes time from other ranks: the program

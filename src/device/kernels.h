@@ -51,6 +51,9 @@ class Kernels {
   // Their gelu may be of what was not rounded: where recompute makes it anew, the last bits may differ.
   virtual bool gelu_in_products(DType) const { return false; }
 
+  // Does this device run OrthogonaliseArgs for f32 matrices of this size? A function of the size alone.
+  virtual bool orthogonalises(int64_t rows, int64_t cols) const { return false; }
+
   void attach(Arena* arena) { arena_ = arena; }  // where scratch comes from
   void detach(const Arena* arena) {
     if (arena_ == arena) arena_ = nullptr;

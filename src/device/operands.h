@@ -151,6 +151,8 @@ template <>
 inline constexpr std::array kOperands<MuonMomentumArgs> = {
     &MuonMomentumArgs::momentum, &MuonMomentumArgs::grad, &MuonMomentumArgs::update};
 template <>
+inline constexpr std::array kOperands<OrthogonaliseArgs> = {&OrthogonaliseArgs::x};
+template <>
 inline constexpr std::array kOperands<MuonApplyArgs> = {&MuonApplyArgs::master, &MuonApplyArgs::update,
                                                         &MuonApplyArgs::weight};
 template <>

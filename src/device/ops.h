@@ -7,6 +7,7 @@
 // round(value). All operands are on one device; rows are contiguous (stride 1 in the last dim) unless said
 // otherwise. Costs count a multiply-add as 2 FLOPs and every operand's bytes once.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <string_view>
 
@@ -478,6 +479,23 @@ struct ScaledSumArgs {
   float alpha = 1, beta = 1;
 };
 
+// Replaces each matrix of x by its orthogonal factor: five Newton-Schulz steps, as optim/newton_schulz.h defines
+// them. x: f32 [sum of rows * cols]; the matrices are stored one after the other, row-major. Only devices that return
+// true from Kernels::orthogonalises() run it. The cost counts the products of the definition.
+struct OrthogonaliseArgs {
+  static constexpr std::string_view kName = "orthogonalise";
+  static constexpr int kMost = 16;  // matrices
+  struct Sides {
+    int64_t rows = 0, cols = 0;
+    int64_t numel() const { return rows * cols; }
+    bool operator==(const Sides&) const = default;
+  };
+  bool operator==(const OrthogonaliseArgs&) const = default;
+  Tensor x;
+  std::array<Sides, kMost> sides = {};
+  int count = 0;  // matrices
+};
+
 // sums[i] = sum of squares, in double, of block i of 4,096 elements (kFlatBlock) of x; order inside a block
 // is fixed. x: f32, bf16 or f16 [n]; sums: f64 [ceil(n / 4096)].
 struct SquareSumsArgs {
@@ -509,7 +527,7 @@ struct CountNonfiniteArgs {
   X(RouteOrderArgs)                                                                                          \
   X(PermuteRowsArgs) X(CombineRowsArgs) X(CombineRowsBackwardArgs) X(GroupedMatmulArgs)                      \
   X(GroupedMatmulWeightArgs) X(QuantiseArgs) X(Fp8MatmulArgs) X(AdamWArgs) X(MuonMomentumArgs) X(MuonApplyArgs)                               \
-  X(ScaledSumArgs) X(SquareSumsArgs) X(CountNonfiniteArgs)
+  X(ScaledSumArgs) X(OrthogonaliseArgs) X(SquareSumsArgs) X(CountNonfiniteArgs)
 // clang-format on
 
 // check: shapes, dtypes and strides fit the contract, else an invariant error that names op, operand and

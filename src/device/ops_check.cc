@@ -495,6 +495,13 @@ void check(const ScaledSumArgs& p) {
   if (p.b) c.vector("b", p.b, p.a.numel(), type);
   c.vector("y", p.y, p.a.numel(), type);
 }
+void check(const OrthogonaliseArgs& p) {
+  Checker c(p.kName);
+  require(p.count >= 1 && p.count <= OrthogonaliseArgs::kMost, "orthogonalise: the number of matrices");
+  int64_t n = 0;
+  for (int i = 0; i < p.count; i++) n += p.sides[size_t(i)].numel();
+  c.vector("x", p.x, n, DType::f32);
+}
 void check(const SquareSumsArgs& p) {
   Checker c(p.kName);
   c.vector("x", p.x, p.x.numel(), c.compute_type("x", p.x));

@@ -409,6 +409,20 @@ Outputs outputs(const ScaledSumArgs& p) {
   return list(p.y);
 }
 
+// Five steps of 4 k^2 l + 2 k^3 each, k <= l.
+Cost cost(const OrthogonaliseArgs& p) {
+  double flops = 0;
+  for (int i = 0; i < p.count; i++) {
+    const double k = double(std::min(p.sides[size_t(i)].rows, p.sides[size_t(i)].cols));
+    const double l = double(std::max(p.sides[size_t(i)].rows, p.sides[size_t(i)].cols));
+    flops += 5 * (4 * k * k * l + 2 * k * k * k);
+  }
+  return {flops, p.x.bytes(), p.x.bytes()};
+}
+Outputs outputs(const OrthogonaliseArgs& p) {
+  return list(p.x);
+}
+
 Cost cost(const SquareSumsArgs& p) {
   return {2 * count(p.x), p.x.bytes(), p.sums.bytes()};
 }

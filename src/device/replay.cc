@@ -85,6 +85,7 @@ class ReplayKernels final : public Kernels {
     waiting_ = ++at_;
   }
   bool gelu_in_products(DType t) const override { return inner_.gelu_in_products(t); }
+  bool orthogonalises(int64_t rows, int64_t cols) const override { return inner_.orthogonalises(rows, cols); }
   // Of an action that an error ended: what was not launched is not.
   void drop() { now_ = nullptr; }
   void forget(const void* of) {

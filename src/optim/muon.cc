@@ -25,14 +25,8 @@ class Muon final : public Optimizer {
       const ShardPlace& place = u.experts ? ranks.expert_place : ranks.place;
       plans_.push_back({plan_matrices(set, u, place), plan_divided(set, u, place, tp),
                         u.experts ? ranks.expert_shard : ranks.shard});
-      UnitPlan& plan = plans_.back();
-      blocks = std::max(blocks, plan.matrices.largest.blocks());
-      for (size_t i = u.first; i < u.last; i++) {
-        const Param& p = set.params[i];
-        if (p.decl.hidden_matrix)
-          plan.scratch = std::max(plan.scratch, NewtonSchulz::scratch(device.kernels(), o.dtype,
-                                                                      p.decl.global[0], p.decl.global[1]));
-      }
+      divide_work(set, u, plans_.back(), tp);
+      blocks = std::max(blocks, plans_.back().rest.blocks());
     }
     host_.resize(size_t(blocks));
   }
@@ -47,7 +41,7 @@ class Muon final : public Optimizer {
     others.lr *= o_.adamw_lr;
     adamw_.step(k, set, unit, flat, others, stream);
     const UnitPlan& plan = plan_of(set, unit);
-    if (plan.matrices.largest.matrix > 0) orthogonalise({*this, set, unit, flat, in, stream}, plan);
+    if (plan.rest.matrix > 0 || plan.together > 0) orthogonalise({*this, set, unit, flat, in, stream}, plan);
   }
 
   double waited_s() const override { return waited_s_; }
@@ -57,8 +51,60 @@ class Muon final : public Optimizer {
     MatrixPlan matrices;
     DividedPlan divided;
     Communicator* shard = nullptr;
-    int64_t scratch = 0;  // the most that an op on any of its matrices takes
+    // This rank's matrices (parameters): launches of OrthogonaliseArgs, and those that NewtonSchulz takes.
+    std::vector<std::vector<size_t>> batches;
+    std::vector<size_t> one_by_one;
+    // Memory. Where ranks share matrices, of any matrix of the unit, so that all ranks book the same.
+    int64_t together = 0;          // elements of the largest batch
+    int64_t together_scratch = 0;  // bytes of a launch of one matrix
+    NewtonSchulz::Sizes rest;
+    int64_t rest_scratch = 0;  // bytes
   };
+
+  bool in_one_launch(const Shape& s) const {
+    return o_.dtype == DType::f32 && device_.kernels().orthogonalises(s[0], s[1]);
+  }
+
+  // Small matrices that one rank has whole go together into a launch. The bits of a matrix do not depend on
+  // the other matrices of a launch, so ranks that share matrices, and take them one by one, get the same.
+  void divide_work(const ParamSet& set, const Unit& u, UnitPlan& plan, const AxisPlace& tp) const {
+    constexpr int64_t kTogether = 1 << 22;  // elements: 16 MB
+    Kernels& k = device_.kernels();
+    for (size_t i = u.first; i < u.last; i++) {
+      if (!set.params[i].decl.hidden_matrix) continue;
+      const Shape& s = set.params[i].decl.global;
+      if (in_one_launch(s)) {
+        OrthogonaliseArgs one{
+            .x = Tensor(reinterpret_cast<std::byte*>(uintptr_t(1) << 40), {s.numel()}, DType::f32)};
+        one.sides[0] = {s[0], s[1]};
+        one.count = 1;
+        plan.together = std::max(plan.together, s.numel());
+        plan.together_scratch = std::max(plan.together_scratch, k.scratch_of(one));
+      } else {
+        plan.rest.cover(s[0], s[1]);
+        plan.rest_scratch = std::max(plan.rest_scratch, NewtonSchulz::scratch(k, o_.dtype, s[0], s[1]));
+      }
+    }
+    const bool shared = plan.shard || plan.divided.most_sent > 0;
+    int64_t elements = 0;
+    for (size_t matrix : plan.matrices.matrices) {
+      const Shape& s = set.params[matrix].decl.global;
+      if (const MatrixBox* b = plan.divided.box_of(matrix); b && b->owner != tp.rank) continue;
+      if (!in_one_launch(s)) {
+        plan.one_by_one.push_back(matrix);
+        continue;
+      }
+      const bool fits = !plan.batches.empty() && elements + s.numel() <= kTogether &&
+                        plan.batches.back().size() < size_t(OrthogonaliseArgs::kMost);
+      if (shared || !fits) {
+        plan.batches.emplace_back();
+        elements = 0;
+      }
+      plan.batches.back().push_back(matrix);
+      elements += s.numel();
+      plan.together = std::max(plan.together, elements);
+    }
+  }
 
   // One unit's update.
   struct Update {
@@ -127,21 +173,22 @@ class Muon final : public Optimizer {
         begin(update, plan, travel, b.param, box(update, travel, b));
       to_whole(update, plan, travel, true);
     }
-    {
-      NewtonSchulz ns(plan.matrices.largest, o_.dtype, device_, arena_, host_);
-      // As much as the owner of any of the unit's matrices takes, so that what one rank books holds for all.
-      if ((plan.shard || divided) && plan.scratch > 0)
-        Owned(arena_, Bucket::scratch, {plan.scratch}, DType::u8);
-      for (size_t matrix : plan.matrices.matrices) {
+    // Scratch as the owner of any of the unit's matrices takes it, so that what one rank books holds for all.
+    const auto book = [&](int64_t bytes) {
+      if ((plan.shard || divided) && bytes > 0) Owned(arena_, Bucket::scratch, {bytes}, DType::u8);
+    };
+    if (plan.together > 0) {
+      const Owned x(arena_, Bucket::scratch, {plan.together}, DType::f32);
+      book(plan.together_scratch);
+      for (const std::vector<size_t>& batch : plan.batches) in_one_launch(update, plan, travel, batch, *x);
+    }
+    if (plan.rest.matrix > 0) {
+      NewtonSchulz ns(plan.rest, o_.dtype, device_, arena_, host_);
+      book(plan.rest_scratch);
+      for (size_t matrix : plan.one_by_one) {
         const Shape& s = update.set.params[matrix].decl.global;
-        if (const MatrixBox* b = plan.divided.box_of(matrix)) {
-          if (b->owner != ranks_.tp->rank()) continue;
-          copy_boxes(update, plan, travel, *b, ns.input(s[0], s[1]), true);
-          copy_boxes(update, plan, travel, *b, ns.run(s[0], s[1], update.stream), false);
-        } else {
-          begin(update, plan, travel, matrix, ns.input(s[0], s[1]).view({s.numel()}));
-          end(update, plan, travel, matrix, ns.run(s[0], s[1], update.stream).view({s.numel()}));
-        }
+        take(update, plan, travel, matrix, ns.input(s[0], s[1]));
+        give(update, plan, travel, matrix, ns.run(s[0], s[1], update.stream));
       }
     }
     if (divided) {
@@ -154,6 +201,41 @@ class Muon final : public Optimizer {
       for (const MatrixPiece& piece : plan.matrices.mine)
         update.apply(piece, travel.mine->narrow(0, piece.at, piece.of_matrix.size()));
     }
+  }
+
+  // x: f32, at least as many elements as the batch has.
+  void in_one_launch(const Update& update, const UnitPlan& plan, Travel& travel,
+                     const std::vector<size_t>& batch, const Tensor& x) {
+    OrthogonaliseArgs args;
+    int64_t elements = 0;
+    const auto place_of = [&](size_t matrix) {
+      const Shape& s = update.set.params[matrix].decl.global;
+      const Tensor place = x.narrow(0, elements, s.numel()).view(s);
+      elements += s.numel();
+      return place;
+    };
+    for (size_t matrix : batch) {
+      const Shape& s = update.set.params[matrix].decl.global;
+      args.sides[size_t(args.count++)] = {s[0], s[1]};
+      take(update, plan, travel, matrix, place_of(matrix));
+    }
+    args.x = x.narrow(0, 0, elements);
+    device_.kernels().run(args, update.stream);
+    elements = 0;
+    for (size_t matrix : batch) give(update, plan, travel, matrix, place_of(matrix));
+  }
+
+  // Puts a matrix before its orthogonalisation into m [rows, cols];
+  void take(const Update& update, const UnitPlan& plan, Travel& travel, size_t matrix, const Tensor& m) {
+    if (const MatrixBox* b = plan.divided.box_of(matrix))
+      return copy_boxes(update, plan, travel, *b, m, true);
+    begin(update, plan, travel, matrix, m.view({m.numel()}));
+  }
+  // moves the result on from there.
+  void give(const Update& update, const UnitPlan& plan, Travel& travel, size_t matrix, const Tensor& m) {
+    if (const MatrixBox* b = plan.divided.box_of(matrix))
+      return copy_boxes(update, plan, travel, *b, m, false);
+    end(update, plan, travel, matrix, m.view({m.numel()}));
   }
 
   // A matrix's box as its owner in the shard group has it, flat: what momentum makes of it,

@@ -21,6 +21,7 @@ void BigramModel::add(std::span<const int32_t> tokens) {
       once_ += (*count == 1) - (*count == 2);
       twice_ += (*count == 2) - (*count == 3);
       context_[size_t(last_)]++;
+      counted_++;
       followers_[size_t(last_)] += is_new;
       precursors_[size_t(w)] += is_new;
     }
@@ -42,6 +43,19 @@ double BigramModel::probability(int32_t prev, int32_t next) const {
   const int64_t* pair = pairs_.find(pairs_.key(prev, next));
   const double d = discount();
   return ((pair ? double(*pair) - d : 0.0) + d * followers_[size_t(prev)] * lower) / double(context);
+}
+
+double BigramModel::unigram_probability(int32_t next) const {
+  require(next >= 0 && next < vocab_, "BigramModel: an id outside the vocabulary");
+  return double(context_[size_t(next)] + 1) / double(counted_ + vocab_);
+}
+
+void BigramModel::score_unigram(std::span<const int32_t> targets, BigramScore& score) const {
+  for (int32_t w : targets) {
+    if (w < 0) continue;
+    score.nll -= std::log(unigram_probability(w));
+    score.tokens++;
+  }
 }
 
 void BigramModel::score(std::span<const int32_t> tokens, std::span<const int32_t> targets,

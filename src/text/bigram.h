@@ -28,6 +28,10 @@ class BigramModel {
   // Requires: ids in [0, vocab).
   void add(std::span<const int32_t> tokens);
   double probability(int32_t prev, int32_t next) const;
+  // P(next) by its frequency alone: (c(next) + 1) / (tokens + V). The last token counted so far is left out.
+  double unigram_probability(int32_t next) const;
+  // Adds -ln P(targets[i]) for every target that is not -1.
+  void score_unigram(std::span<const int32_t> targets, BigramScore&) const;
   // Adds -ln p(targets[i] | tokens[i]) for every target that is not -1 (no loss at this place).
   void score(std::span<const int32_t> tokens, std::span<const int32_t> targets, BigramScore&) const;
 
@@ -36,6 +40,7 @@ class BigramModel {
 
   int32_t vocab_;
   int32_t last_ = -1;
+  int64_t counted_ = 0;              // sum of context_
   int64_t once_ = 0;                 // n1
   int64_t twice_ = 0;                // n2
   std::vector<int64_t> context_;     // c(u): occurrences of u as the first of a pair

@@ -48,6 +48,7 @@ std::span<const CaseEntry> all_cases() {
       {"muon_momentum", make_muon_momentum},
       {"muon_apply", make_muon_apply},
       {"scaled_sum", make_scaled_sum},
+      {"orthogonalise", make_orthogonalise},
       {"square_sums", make_square_sums},
       {"count_nonfinite", make_count_nonfinite},
   };

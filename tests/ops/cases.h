@@ -47,6 +47,7 @@ std::unique_ptr<Case> make_adamw();
 std::unique_ptr<Case> make_muon_momentum();
 std::unique_ptr<Case> make_muon_apply();
 std::unique_ptr<Case> make_scaled_sum();
+std::unique_ptr<Case> make_orthogonalise();
 std::unique_ptr<Case> make_square_sums();
 std::unique_ptr<Case> make_count_nonfinite();
 

@@ -1,6 +1,11 @@
 // muon_momentum (keys n, grad and update = their types, beta, grad_scale, nesterov), muon_apply (n, update,
 // weight=1: with a copy of type to, bf16 when absent, lr, keep), scaled_sum (n, dtype, alpha, beta, one=1: no
-// b, inplace=1: y is a, inplace=2: y is b). References take the numbers as the ops do: f32.
+// b, inplace=1: y is a, inplace=2: y is b).
+// orthogonalise: count (default 1) matrices of rows x cols, then one of rows2 x cols2. References take the
+// numbers as the ops do: f32.
+#include <algorithm>
+#include <cmath>
+
 #include "cases.h"
 
 namespace trireme::harness {
@@ -75,6 +80,68 @@ class ScaledSumCase final : public CaseOf<ScaledSumArgs> {
   bool one_ = false;
 };
 
+// The definition (optim/newton_schulz.h), each product in full.
+class OrthogonaliseCase final : public CaseOf<OrthogonaliseArgs> {
+ public:
+  void build(Builder& b) override {
+    const Problem& p = b.problem;
+    args = {};
+    int64_t n = 0;
+    const auto add = [&](int64_t rows, int64_t cols) {
+      args.sides[size_t(args.count++)] = {rows, cols};
+      n += rows * cols;
+    };
+    for (int64_t i = 0; i < p.size("count", 1); i++) add(p.size("rows"), p.size("cols"));
+    if (p.has("rows2")) add(p.size("rows2"), p.size("cols2"));
+    args.x = b.dense(Role::inout, "x", {n}, DType::f32);
+  }
+  void reference(Operands& o) const override {
+    size_t at = 0;
+    for (int i = 0; i < args.count; i++) {
+      const OrthogonaliseArgs::Sides& s = args.sides[size_t(i)];
+      const auto n = size_t(s.numel());
+      std::vector<double> x(o.in("x").begin() + std::ptrdiff_t(at),
+                            o.in("x").begin() + std::ptrdiff_t(at + n));
+      x = factor(std::move(x), size_t(s.rows), size_t(s.cols));
+      std::copy(x.begin(), x.end(), o.want("x").begin() + std::ptrdiff_t(at));
+      at += n;
+    }
+  }
+
+ private:
+  // a [m, k] . b [k, n]
+  static std::vector<double> product(const std::vector<double>& a, const std::vector<double>& b, size_t m,
+                                     size_t k, size_t n) {
+    std::vector<double> c(m * n);
+    for (size_t i = 0; i < m; i++)
+      for (size_t l = 0; l < k; l++)
+        for (size_t j = 0; j < n; j++) c[i * n + j] += a[i * k + l] * b[l * n + j];
+    return c;
+  }
+  static std::vector<double> transposed(const std::vector<double>& a, size_t rows, size_t cols) {
+    std::vector<double> t(a.size());
+    for (size_t i = 0; i < rows; i++)
+      for (size_t j = 0; j < cols; j++) t[j * rows + i] = a[i * cols + j];
+    return t;
+  }
+  static std::vector<double> factor(std::vector<double> x, size_t rows, size_t cols) {
+    if (rows > cols) return transposed(factor(transposed(x, rows, cols), cols, rows), cols, rows);
+    double norm = 0;
+    for (double v : x) norm += v * v;
+    norm = std::max(1e-7, std::sqrt(norm));
+    for (double& v : x) v /= norm;
+    for (int step = 0; step < 5; step++) {
+      const std::vector<double> a = product(x, transposed(x, rows, cols), rows, cols, rows);
+      std::vector<double> b = product(a, a, rows, rows, rows);
+      for (size_t i = 0; i < b.size(); i++) b[i] = -4.7750 * a[i] + 2.0315 * b[i];
+      std::vector<double> next = product(b, x, rows, rows, cols);
+      for (size_t i = 0; i < x.size(); i++) next[i] += 3.4445 * x[i];
+      x = std::move(next);
+    }
+    return x;
+  }
+};
+
 }  // namespace
 
 std::unique_ptr<Case> make_muon_momentum() {
@@ -82,6 +149,9 @@ std::unique_ptr<Case> make_muon_momentum() {
 }
 std::unique_ptr<Case> make_muon_apply() {
   return std::make_unique<ApplyCase>();
+}
+std::unique_ptr<Case> make_orthogonalise() {
+  return std::make_unique<OrthogonaliseCase>();
 }
 std::unique_ptr<Case> make_scaled_sum() {
   return std::make_unique<ScaledSumCase>();

@@ -62,6 +62,8 @@ const CaseEntry& entry_of(const Problem& p) {
 }
 
 bool is_chosen(const Options& options, std::string_view op) {
+  // Not an op of GPUs (Kernels::orthogonalises).
+  if (op == OrthogonaliseArgs::kName && options.device.starts_with("cuda")) return false;
   auto has = [op](const std::vector<std::string>& ops) { return std::ranges::find(ops, op) != ops.end(); };
   return (options.ops.empty() || has(options.ops)) && !has(options.except);
 }

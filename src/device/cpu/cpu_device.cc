@@ -13,6 +13,7 @@
 
 #include "device/cpu/f16.h"
 #include "device/cpu/matmul.h"
+#include "device/cpu/orthogonalise.h"
 #include "device/cpu/worker.h"
 
 namespace trireme {
@@ -102,6 +103,7 @@ namespace {
 class CpuKernels final : public Kernels {
  public:
   explicit CpuKernels(Context ctx) : ctx_(ctx) { ctx_.matmuls = &matmuls_; }
+  bool orthogonalises(int64_t rows, int64_t cols) const override { return cpu::orthogonalises(rows, cols); }
 
  private:
 #define TRIREME_FORWARD(Args)                                            \

@@ -391,6 +391,15 @@ bool takes_own_matmul(const MatmulArgs& p, const Context& ctx) {
   return rows_of(p) >= 24 * ctx.threads && cols_of(p) >= 48 && depth_of(p) >= 32;
 }
 
+bool has_own_matmul(DType t) {
+  return gemm::kernels(t) || by_packed(t);
+}
+
+void own_lower_matmul(const MatmulArgs& p, std::byte* scratch, const Context& ctx) {
+  if (by_packed(p.a.dtype)) return packed_matmul(p, scratch, ctx, true);
+  own_matmul(p, scratch, ctx);
+}
+
 int64_t own_matmul_panel(DType t) {
   return by_packed(t) ? packed::kPanel : kPanel;
 }

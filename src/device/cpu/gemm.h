@@ -113,5 +113,10 @@ int64_t own_matmul_most_scratch_bytes(const MatmulArgs&, const Context&);
 // c_bytes: of all results, where this is one product of a launch of many: too many for the caches, they go
 // past them (tile registers only).
 void own_matmul(const MatmulArgs&, std::byte* scratch, const Context&, int64_t c_bytes = 0);
+// Our own product, whether it pays or not, for a square c whose upper triangle is not needed. It writes at
+// least the elements on and below the diagonal, with the same bits. Kernels without triangles write all of
+// them.
+bool has_own_matmul(DType);
+void own_lower_matmul(const MatmulArgs&, std::byte* scratch, const Context&);
 
 }  // namespace trireme::cpu

@@ -67,7 +67,7 @@ TRIREME_INLINE void add_rows(Sums& sum, const float* rows, int64_t ld) {
       sum[i][j] = _mm256_add_ps(sum[i][j], _mm256_loadu_ps(rows + i * ld + 8 * j));
 }
 
-void tile(const Panel& t, const float* a, float* c, const float* residual) {
+__attribute__((noinline)) void tile(const Panel& t, const float* a, float* c, const float* residual) {
   Sums sum;
   ask_for(c, t.ld_c);
   if (residual) ask_for(residual, t.ld_residual);
@@ -82,7 +82,8 @@ void tile(const Panel& t, const float* a, float* c, const float* residual) {
 }
 
 // Of tiles at the lower and the right edge.
-void edge_tile(const Panel& t, const float* a, float* c, const float* residual, int64_t rows) {
+__attribute__((noinline)) void edge_tile(const Panel& t, const float* a, float* c, const float* residual,
+                                         int64_t rows) {
   Sums sum;
   alignas(32) float sums[kStrip][kPanel];
   sums_of(a, t.b, t.steps, sum);
@@ -97,7 +98,95 @@ void edge_tile(const Panel& t, const float* a, float* c, const float* residual, 
     }
 }
 
-void multiply(const Panel& t) {
+// R rows (one or two strips) and the V vectors that hold all columns of a narrow last panel: 8 sums in either
+// case, where a tile of 4 x 24 would mostly multiply zeros. Sums are the same chains of additions.
+template <int R, int V>
+TRIREME_INLINE void narrow_sums(const float* a, const float* b, int64_t steps, int64_t strip,
+                                __m256 (&sum)[R][V]) {
+#pragma GCC unroll 8
+  for (int i = 0; i < R; i++)
+#pragma GCC unroll 2
+    for (int j = 0; j < V; j++) sum[i][j] = _mm256_setzero_ps();
+  for (const float* end = a + steps * kStrip; a != end; a += kStep * kStrip, b += kStep * kPanel) {
+#pragma GCC unroll 8
+    for (int64_t u = 0; u < kStep; u++) {
+      __m256 right[V];
+#pragma GCC unroll 2
+      for (int j = 0; j < V; j++) right[j] = _mm256_load_ps(b + u * kPanel + 8 * j);
+#pragma GCC unroll 8
+      for (int i = 0; i < R; i++) {
+        const __m256 left = _mm256_broadcast_ss(a + (i < kStrip ? 0 : strip) + u * kStrip + i % kStrip);
+#pragma GCC unroll 2
+        for (int j = 0; j < V; j++) multiply_add(sum[i][j], left, right[j]);
+      }
+    }
+  }
+}
+template <int R, int V>
+__attribute__((noinline)) void narrow_tile(const Panel& t, const float* a, float* c, const float* residual) {
+  __m256 sum[R][V];
+  narrow_sums<R, V>(a, t.b, t.steps, strip_floats(t.steps), sum);
+  __m256i seen[V];
+#pragma GCC unroll 2
+  for (int j = 0; j < V; j++) seen[j] = lanes_below(t.cols - 8 * j);
+  if (t.bias)
+#pragma GCC unroll 8
+    for (int i = 0; i < R; i++)
+#pragma GCC unroll 2
+      for (int j = 0; j < V; j++)
+        sum[i][j] = _mm256_add_ps(sum[i][j], _mm256_maskload_ps(t.bias + 8 * j, seen[j]));
+  if (residual)
+#pragma GCC unroll 8
+    for (int i = 0; i < R; i++)
+#pragma GCC unroll 2
+      for (int j = 0; j < V; j++)
+        sum[i][j] =
+            _mm256_add_ps(sum[i][j], _mm256_maskload_ps(residual + i * t.ld_residual + 8 * j, seen[j]));
+  if (t.add)
+#pragma GCC unroll 8
+    for (int i = 0; i < R; i++)
+#pragma GCC unroll 2
+      for (int j = 0; j < V; j++)
+        sum[i][j] = _mm256_add_ps(sum[i][j], _mm256_maskload_ps(c + i * t.ld_c + 8 * j, seen[j]));
+  if (t.cols == 8 * V) {  // masked stores are slow on some processors
+#pragma GCC unroll 8
+    for (int i = 0; i < R; i++)
+#pragma GCC unroll 2
+      for (int j = 0; j < V; j++) _mm256_storeu_ps(c + i * t.ld_c + 8 * j, sum[i][j]);
+    return;
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < R; i++)
+#pragma GCC unroll 2
+    for (int j = 0; j < V; j++) _mm256_maskstore_ps(c + i * t.ld_c + 8 * j, seen[j], sum[i][j]);
+}
+
+// The rows of the panel that narrow tiles take; the rest, fewer than a tile's, is left to edge tiles.
+int64_t multiply_narrow(const Panel& t) {
+  if (t.cols > 16) return 0;
+  const int64_t tile_rows = t.cols > 8 ? kStrip : 2 * kStrip;
+  const int64_t strip = strip_floats(t.steps);
+  int64_t i = 0;
+  for (; i + tile_rows <= t.rows; i += tile_rows) {
+    const float* a = t.a + i / kStrip * strip;
+    const float* residual = t.residual ? t.residual + i * t.ld_residual : nullptr;
+    if (t.cols > 8)
+      narrow_tile<kStrip, 2>(t, a, t.c + i * t.ld_c, residual);
+    else
+      narrow_tile<2 * kStrip, 1>(t, a, t.c + i * t.ld_c, residual);
+  }
+  return i;
+}
+
+void multiply(const Panel& whole) {
+  Panel t = whole;
+  if (const int64_t done = multiply_narrow(whole); done > 0) {
+    t.rows -= done;
+    t.a += done / kStrip * strip_floats(t.steps);
+    t.c += done * t.ld_c;
+    if (t.residual) t.residual += done * t.ld_residual;
+    if (t.rows == 0) return;
+  }
   const float *a = t.a, *residual = t.residual;
   float* c = t.c;
   // Of the panel behind this one a share with each strip.

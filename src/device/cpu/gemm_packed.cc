@@ -55,8 +55,9 @@ struct FloatGrid {
 
 class PackedProduct {
  public:
-  PackedProduct(const MatmulArgs& p, const PackedBlocks& g, std::byte* scratch)
-      : p_(p),
+  PackedProduct(const MatmulArgs& p, const PackedBlocks& g, std::byte* scratch, bool lower)
+      : lower_(lower),
+        p_(p),
         g_(g),
         run_(*packed::kernels()),
         a_(p.a),
@@ -135,16 +136,26 @@ class PackedProduct {
       const bool last = k + of.depth == g_.k;
       t.steps = of.steps, t.add = k > 0 || p_.accumulate;
       for (int64_t n = at.n0; n < at.n1; n += packed::kPanel) {
+        // Strips that end above this panel's first diagonal element are left out.
+        const int64_t above = lower_ ? std::max<int64_t>(0, n - m) / packed::kStrip : 0;
+        const int64_t skipped = above * packed::kStrip;
+        if (skipped >= rows) break;
+        t.a = packed + above * packed::strip_floats(of.steps);
+        t.rows = rows - skipped;
         t.b = panel(at, of, (n - at.n0) / packed::kPanel), t.cols = std::min(packed::kPanel, at.n1 - n),
-        t.c = c_.at(m, n);
+        t.c = c_.at(m + skipped, n);
         t.more = n + packed::kPanel < at.n1 || k + g_.piece < at.k1;
         if (last && p_.bias) t.bias = p_.bias.as<float>() + n;
-        if (last && p_.residual) t.residual = residual_.at(m, n), t.ld_residual = residual_.row;
+        if (last && p_.residual) {
+          t.residual = residual_.at(m + skipped, n);
+          t.ld_residual = residual_.row;
+        }
         run_.multiply(t);
       }
     }
   }
 
+  const bool lower_;
   const MatmulArgs& p_;
   const PackedBlocks& g_;
   const packed::Kernels& run_;
@@ -158,9 +169,9 @@ int64_t packed_matmul_scratch_bytes(const MatmulArgs& p, const Context& ctx) {
   return PackedBlocks(p, ctx).bytes();
 }
 
-void packed_matmul(const MatmulArgs& p, std::byte* scratch, const Context& ctx) {
+void packed_matmul(const MatmulArgs& p, std::byte* scratch, const Context& ctx, bool lower) {
   const PackedBlocks g(p, ctx);
-  PackedProduct(p, g, scratch).run(ctx);
+  PackedProduct(p, g, scratch, lower).run(ctx);
 }
 
 }  // namespace trireme::cpu

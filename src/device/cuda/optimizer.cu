@@ -6,6 +6,7 @@
 //   scaled_sum: y = alpha a + beta b
 // Fused and rounded where the CPU's kernels are: the same bits. A thread takes eight elements. Traffic: AdamW
 // 24 B for master and moments, 2 or 4 for the gradient, 2 for the copy; Muon 12 B before and 12 after.
+#include "base/error.h"
 #include "device/cuda/values.cuh"
 
 namespace trireme::cuda {
@@ -152,6 +153,10 @@ void cuda_launch(const MuonApplyArgs& a, const Tensor&, CudaContext&, cudaStream
       each_chunk(1, a.master.numel(), stream, f);
     });
   });
+}
+// Here Muon multiplies its matrices one by one (Kernels::orthogonalises).
+void cuda_launch(const OrthogonaliseArgs&, const Tensor&, CudaContext&, cudaStream_t) {
+  run_failed("orthogonalise: not an op of CUDA devices");
 }
 void cuda_launch(const ScaledSumArgs& p, const Tensor&, CudaContext&, cudaStream_t stream) {
   by_type(p.a.dtype, [&]<class T>(T) {

@@ -8,6 +8,7 @@
 #include "device/cpu/cpu_device.h"
 #include "device/cpu/f16.h"
 #include "device/cpu/matmul.h"
+#include "device/cpu/orthogonalise.h"
 #include "device/cuda/launches.h"
 
 namespace trireme {
@@ -20,6 +21,9 @@ class MetaKernels final : public Kernels {
     ctx_.matmuls = &matmuls_;
   }
   bool gelu_in_products(DType t) const override { return cuda_ && cuda::gelu_in_products(t, deterministic_); }
+  bool orthogonalises(int64_t rows, int64_t cols) const override {
+    return !cuda_ && cpu::orthogonalises(rows, cols);
+  }
 
  private:
 #define TRIREME_BOOK(Args)                                                            \

@@ -92,14 +92,17 @@ ParamDecl part(std::string name, Shape shape, int dim, bool hidden = true) {
 }
 
 // Units as a small model has them: an embedding, blocks whose matrices lie between norms and biases, a head.
-// Under tp each matrix is divided, but for v and the smallest.
+// Under tp each matrix is divided, but for v, the smallest and the square. In f32 wide, tall and square go into one
+// launch on one rank, and one by one where ranks share them.
 std::vector<std::vector<ParamDecl>> model() {
   std::vector<std::vector<ParamDecl>> units = {{param("embed", {61, 36}, false)}};
   for (const std::string b : {"0.", "1."})
     units.push_back({param(b + "norm", {36}, false), part(b + "q", {36, 36}, 0), part(b + "k", {12, 36}, 0),
                      param(b + "v", {12, 36}, true), part(b + "bias", {60}, 0, false),
                      part(b + "o", {36, 36}, 1), part(b + "gate", {156, 36}, 0), part(b + "up", {156, 36}, 0),
-                     part(b + "down", {36, 156}, 1), param(b + "one", {1, 1}, true)});
+                     part(b + "down", {36, 156}, 1), param(b + "one", {1, 1}, true),
+                     part(b + "wide", {60, 156}, 0), part(b + "tall", {108, 48}, 1),
+                     param(b + "square", {50, 50}, true)});
   units.push_back({param("norm", {36}, false), param("head", {61, 36}, false)});
   return units;
 }

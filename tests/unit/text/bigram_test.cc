@@ -23,6 +23,14 @@ TEST(Bigram, EqualsTheHandComputedExample) {
   EXPECT_DOUBLE_EQ(m.probability(2, 3), 0.6 * 0.125);
   EXPECT_DOUBLE_EQ(m.probability(3, 2), 0.25);  // no context: q
 
+  // 0, 1, 0, 2, 0 precede another token: 5 counted.
+  EXPECT_DOUBLE_EQ(m.unigram_probability(0), 4.0 / 9);
+  EXPECT_DOUBLE_EQ(m.unigram_probability(3), 1.0 / 9);
+  BigramScore unigram;
+  m.score_unigram(std::vector<int32_t>{0, -1, 3}, unigram);
+  EXPECT_EQ(unigram.tokens, 2);
+  EXPECT_NEAR(unigram.nll, -std::log(4.0 / 9) - std::log(1.0 / 9), 1e-12);
+
   BigramScore score;
   std::vector<int32_t> tokens = {0, 1, 2, 3}, targets = {1, 0, -1, 2};
   m.score(tokens, targets, score);
