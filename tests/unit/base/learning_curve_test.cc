@@ -9,7 +9,7 @@ TEST(LearningCurve, DrawsMeansBetweenTheMarks) {
   LearningCurve c(8, 2, 6, {{"bigram", 3}, {"unigram", 5}}, 4, 41);
   EXPECT_EQ(c.header(),
             "  done    loss  2         3         4         5         6\n"
-            "                       bigram             unigram         ");
+            "                       bigram              unigram       ");
   EXPECT_EQ(c.add(1, 6.5), "");
   EXPECT_EQ(c.add(2, 5.5), "  25 %    6.00  :         |         :         |         *");
   EXPECT_EQ(c.add(3, 5), "");

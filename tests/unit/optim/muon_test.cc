@@ -92,8 +92,8 @@ ParamDecl part(std::string name, Shape shape, int dim, bool hidden = true) {
 }
 
 // Units as a small model has them: an embedding, blocks whose matrices lie between norms and biases, a head.
-// Under tp each matrix is divided, but for v, the smallest and the square. In f32 wide, tall and square go into one
-// launch on one rank, and one by one where ranks share them.
+// Under tp each matrix is divided, but for v, the smallest and the square. In f32 wide, tall and square go
+// into one launch on one rank, and one by one where ranks share them.
 std::vector<std::vector<ParamDecl>> model() {
   std::vector<std::vector<ParamDecl>> units = {{param("embed", {61, 36}, false)}};
   for (const std::string b : {"0.", "1."})

@@ -156,6 +156,48 @@ TEST(NewtonSchulz, ZeroStaysZeroAndScaleDoesNotMatter) {
   EXPECT_EQ(computed(m, DType::bf16).v, computed(small, DType::bf16).v);
 }
 
+std::vector<float> in_one_launch(const std::vector<Matrix>& all, int threads) {
+  auto device = make_device("cpu", {.threads = threads});
+  test::DeviceArena memory(*device, 8 << 20);
+  device->kernels().attach(&memory.arena);
+  OrthogonaliseArgs args;
+  std::vector<float> out;
+  for (const Matrix& m : all) {
+    EXPECT_TRUE(device->kernels().orthogonalises(m.rows, m.cols));
+    args.sides[size_t(args.count++)] = {m.rows, m.cols};
+    for (double e : m.v) out.push_back(float(e));
+  }
+  const Owned x(memory.arena, Bucket::scratch, {int64_t(out.size())}, DType::f32);
+  device->upload(*x, out.data());
+  args.x = *x;
+  device->kernels().run(args);
+  device->download(out.data(), *x);
+  device->kernels().detach(&memory.arena);
+  return out;
+}
+
+// Plain steps and steps of the small square, of wide and tall matrices; one matrix to a thread, or all
+// threads in one.
+TEST(NewtonSchulz, OneLaunchOfSeveralEqualsTheDefinition) {
+  std::vector<Matrix> all;
+  for (auto [rows, cols] :
+       {Sides{48, 48}, Sides{50, 130}, Sides{130, 50}, Sides{61, 70}, Sides{96, 90}, Sides{48, 100}})
+    all.push_back(gaussian(rows, cols, uint64_t(rows * 1000 + cols)));
+  const std::vector<float> got = in_one_launch(all, 2);
+  EXPECT_EQ(got, in_one_launch(all, 1));
+  size_t at = 0;
+  for (const Matrix& m : all) {
+    const std::vector<float> alone = in_one_launch({m}, 2);
+    EXPECT_TRUE(std::equal(alone.begin(), alone.end(), got.begin() + std::ptrdiff_t(at)));
+    Matrix mine{m.rows, m.cols, {}};
+    for (size_t i = 0; i < m.v.size(); i++) mine.v.push_back(double(got[at + i]));
+    EXPECT_LT(distance(mine, reference(m)), 3e-6) << m.rows << "x" << m.cols;
+    at += m.v.size();
+  }
+  EXPECT_FALSE(make_device("meta", {.models = "cuda"})->kernels().orthogonalises(128, 128));
+  EXPECT_FALSE(make_device("cpu")->kernels().orthogonalises(47, 128));
+}
+
 TEST(NewtonSchulz, FlopsAreThoseOfItsProducts) {
   for (auto [rows, cols] : {Sides{32, 64}, Sides{64, 32}, Sides{7, 7}}) {
     auto device = make_device("meta");
