@@ -99,10 +99,11 @@ void prepare(const DemoRequest& r) {
 // ---- 3: the run file, its number of steps fitted to the time ----
 struct DemoSize {
   int64_t layers, hidden, heads, ffn;
+  double lr, momentum;
 };
 // From the largest. A machine takes the largest whose steps, kEnoughSteps or more, fit into the time: a
 // smaller model that reads more text beats a larger one that reads little.
-constexpr DemoSize kSizes[] = {{6, 384, 6, 896}, {4, 256, 4, 672}};
+constexpr DemoSize kSizes[] = {{6, 384, 6, 896, 3e-3, 0.95}, {4, 256, 4, 672, 5e-3, 0.9}};
 constexpr int64_t kEnoughSteps = 500;
 
 RunSpec demo_spec(const fs::path& dir, int64_t vocab, const DemoSize& size) {
@@ -122,7 +123,8 @@ RunSpec demo_spec(const fs::path& dir, int64_t vocab, const DemoSize& size) {
   run.batch.global = 8;
   run.batch.micro = 8;
   run.optimizer.name = "muon";
-  run.optimizer.lr = 3e-3;
+  run.optimizer.lr = size.lr;
+  run.optimizer.momentum = size.momentum;
   run.optimizer.schedule = "linear";
   run.optimizer.warmup = 40;
   run.train.dir = dir.string(), run.train.checkpoint_every.count = 100;
@@ -203,7 +205,7 @@ RunSpec make_run_file(const DemoRequest& r) {
     run = run_of(size);
     step_s = measured_step(run);
     // Where reading and encoding took long, training takes less of the demo's time. Chosen once: it goes into
-    // the run file, so an interrupted demo goes on with the same learning rates.
+    // the run file, so an interrupted demo continues with the same learning rates.
     const double left = kDemoSeconds - kAfterTraining - (now_s() - r.begin_s);
     training = r.minutes * 60 < kDemoSeconds ? std::min(r.minutes * 60, left) : r.minutes * 60;
     if (training / step_s >= kEnoughSteps) break;

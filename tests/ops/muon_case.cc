@@ -1,8 +1,8 @@
-// muon_momentum (keys n, grad and update = their types, beta, grad_scale, nesterov), muon_apply (n, update,
-// weight=1: with a copy of type to, bf16 when absent, lr, keep), scaled_sum (n, dtype, alpha, beta, one=1: no
-// b, inplace=1: y is a, inplace=2: y is b).
-// orthogonalise: count (default 1) matrices of rows x cols, then one of rows2 x cols2. References take the
-// numbers as the ops do: f32.
+// Keys of the ops of Muon. References take the numbers as the ops do: f32.
+// - muon_momentum: n, grad and update = their types, beta, grad_scale, nesterov
+// - muon_apply: n, update, weight=1: with a copy of type to (default bf16), lr, keep
+// - scaled_sum: n, dtype, alpha, beta, one=1: no b, inplace=1: y is a, inplace=2: y is b
+// - orthogonalise: count (default 1) matrices of rows x cols, then one of rows2 x cols2
 #include <algorithm>
 #include <cmath>
 
