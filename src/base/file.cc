@@ -63,8 +63,13 @@ MappedFile::~MappedFile() {
 }
 
 AtomicFile::AtomicFile(fs::path target) : target_(std::move(target)), part_(target_.string() + ".part") {
-  std::error_code ec;  // a folder in the way is told now: commit() may be hours away
-  if (fs::is_directory(fs::symlink_status(target_, ec))) io_error("cannot write", target_, EISDIR);
+  std::error_code ec;  // checked now: commit() may be hours away
+  const fs::file_type there = fs::status(target_, ec).type();
+  if (there == fs::file_type::directory) io_error("cannot write", target_, EISDIR);
+  // commit() would replace a device, such as /dev/null, by a file.
+  if (!ec && there != fs::file_type::regular)
+    bad_request("cannot write {}: it exists and is not a regular file; choose another name",
+                target_.string());
   fd_ = ::open(part_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | kNoWait, 0644);
   if (fd_ < 0) io_error("cannot write", target_, errno);
 }

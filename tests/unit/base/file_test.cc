@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <set>
@@ -129,6 +130,21 @@ TEST_F(Files, MakesFoldersAndSaysWhatIsInTheWay) {
 }
 
 // Hashes are stored in checkpoints: a change of the function would make all of them unreadable.
+// The rename of a commit would replace a device, such as /dev/null, by a file.
+TEST_F(Files, WhatIsNotAFileIsNotReplaced) {
+  const fs::path pipe = dir_ / "pipe";
+  const fs::path link = dir_ / "link";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  fs::create_symlink(pipe, link);
+  for (const fs::path& target : {pipe, link})
+    EXPECT_EQ(
+        request_error([&] { write_text_atomic(target, "x"); }),
+        "cannot write " + target.string() + ": it exists and is not a regular file; choose another name");
+  EXPECT_TRUE(fs::is_fifo(pipe));
+  EXPECT_TRUE(fs::is_symlink(link));
+  EXPECT_EQ(names(), (std::set<std::string>{"link", "pipe"}));
+}
+
 TEST(Hash, IsXxh3) {
   EXPECT_EQ(hex64(hash64("", 0)), "2d06800538d394c2");
   EXPECT_EQ(hex64(hash64("abc", 3)), "78af5f94892f3950");
