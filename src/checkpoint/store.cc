@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "checkpoint/named.h"
 #include "checkpoint/safetensors_writer.h"
 
 namespace trireme {
@@ -152,7 +153,7 @@ fs::path save(const fs::path& root, const Manifest& manifest, std::span<const Na
   }
   if (options.keep > 0) {
     const int64_t known_good[] = {manifest.step};
-    prune(root, options.keep, known_good);
+    prune(root, options.keep, known_good, Verify::hashes, options.keep_best ? best_step(root) : std::nullopt);
   }
   if (options.phase) options.phase("pruned");
   return folder;
@@ -171,12 +172,13 @@ Found find_newest(const fs::path& root, Verify verify) {
   return found;
 }
 
-std::vector<int64_t> prune(const fs::path& root, int keep, std::span<const int64_t> known_good,
-                           Verify verify) {
+std::vector<int64_t> prune(const fs::path& root, int keep, std::span<const int64_t> known_good, Verify verify,
+                           std::optional<int64_t> also) {
   require(keep >= 1, "prune() would remove every checkpoint");
   std::vector<int64_t> removed;
   for (int complete = 0; int64_t step : steps_in(root)) {
     if (complete == keep) {
+      if (step == also) continue;
       remove_published(root / step_folder_name(step));
       removed.push_back(step);
       continue;

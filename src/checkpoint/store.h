@@ -55,6 +55,7 @@ class CheckpointWriter {
 struct SaveOptions {
   int keep = 0;  // complete checkpoints that stay, this one included; 0 = all
   PhaseHook phase;
+  bool keep_best = false;  // the one with the lowest recorded held-out loss stays too
 };
 // The whole way for one process: write, publish, verify, prune. Any Error up to "verified" leaves no part
 // folder and every earlier checkpoint as it was.
@@ -74,11 +75,11 @@ struct Found {
 Found find_newest(const fs::path& root, Verify = Verify::hashes);
 
 // Keeps the newest `keep` (>= 1) complete checkpoints, verified here unless listed in `known_good`, and
-// removes what is older, damaged ones included. Newer damaged ones stay as evidence. Removes nothing unless
-// `keep` are complete. Returns the removed steps.
-// Verify::sizes does not read their data, so that its cost does not grow with the size of the run.
+// removes what is older, damaged ones included, but not step `also`. Newer damaged ones stay as evidence.
+// Removes nothing unless `keep` are complete. Returns the removed steps. Verify::sizes does not read their
+// data, so that its cost does not grow with the size of the run.
 std::vector<int64_t> prune(const fs::path& root, int keep, std::span<const int64_t> known_good = {},
-                           Verify = Verify::hashes);
+                           Verify = Verify::hashes, std::optional<int64_t> also = {});
 
 // Part folders of saves that were killed; call before the first save of a run. Returns their names.
 std::vector<std::string> remove_leftovers(const fs::path& root);

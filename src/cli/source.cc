@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include "base/say.h"
+#include "checkpoint/named.h"
 #include "data/token_shard.h"
 #include "runtime/booking.h"
 #include "spec/toml.h"
@@ -13,19 +14,18 @@ namespace trireme::cli {
 
 void add_used_run(CLI::App& verb, RunRequest& request, bool with_json) {
   request.add_to(verb, with_json);
-  verb.get_option("RUN")->description("run file (TOML), or the folder of a run or of one of its checkpoints");
+  verb.get_option("RUN")->description(
+      "run file (TOML), the folder of a run or of one of its checkpoints, or RUN@STEP or RUN@best");
 }
 
 UsedRun load_used(const RunRequest& request) {
   UsedRun used;
-  fs::path given = request.file;
-  if (!fs::is_directory(given)) return {request.load(), {}};
-  if (!given.has_filename()) given = given.parent_path();  // "runs/demo/"
-  fs::path folder = given;
-  if (fs::exists(given / kManifestName)) {
-    used.checkpoint = given;
-    folder = fs::weakly_canonical(given).parent_path().parent_path();
-  }
+  const fs::path given = request.file;
+  if (fs::is_regular_file(given)) return {request.load(), {}};
+  const std::optional<NamedCheckpoint> found = checkpoint_named(given.string());
+  if (!found) return {request.load(), {}};
+  used.checkpoint = found->folder;
+  const fs::path folder = found->run;
   if (!fs::exists(folder / "plan.toml"))
     bad_request(
         "{} is no folder of a run that has begun: there is no {}. Give a run file (TOML); a Hugging Face "

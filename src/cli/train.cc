@@ -14,10 +14,12 @@
 #include "base/machine.h"
 #include "cli/auto_layout.h"
 #include "cli/cli.h"
+#include "cli/run_samples.h"
 #include "cli/source.h"
 #include "cli/training.h"
 #include "comm/mpi/mpi_world.h"
 #include "plan/remedies.h"
+#include "spec/toml.h"
 
 namespace trireme::cli {
 
@@ -123,6 +125,13 @@ TrainSummary train_with_progress(const RunSpec& run, TrainingSetup& t, bool quie
     std::lock_guard lock(bar_mutex);
     bar->update(step - 1, fmt::format("step {}  held-out windows {} of {}", step, done, all));
   };
+  std::optional<RunSamples> samples;
+  if (run.train.sample_every > 0) {
+    samples.emplace(run);
+    hooks.sample = [&](int64_t step, const fs::path& checkpoint) {
+      hooks.note(samples->write(step, checkpoint));
+    };
+  }
   hooks.step = [&](const StepMetrics& m) {
     if (quiet) return;
     std::lock_guard lock(bar_mutex);
@@ -151,7 +160,7 @@ void tell(const RunSpec& run, const TrainSummary& s, bool json) {
     if (s.eval_loss) j["eval_loss"] = *s.eval_loss;
     if (s.last_stall_s) j["last_checkpoint_stall_s"] = *s.last_stall_s;
     if (s.last_write_s) j["last_checkpoint_write_s"] = *s.last_write_s;
-    if (run.precision.compute == "f16") j["skipped_steps"] = s.skipped;
+    if (run.precision.compute == "f16" || run.train.spikes != "off") j["skipped_steps"] = s.skipped;
     put_text(stdout, j.dump(2) + "\n");
   } else {
     const bool before = s.ending == Ending::done && s.last_step < s.first_step;  // by an earlier call
@@ -187,7 +196,7 @@ Measuring measuring_until(const Deadline& deadline) {
   return how;
 }
 
-void train_here(const RunRequest& request, const Deadline& deadline, const std::string& branch) {
+void train_here(const RunRequest& request, const Deadline& deadline) {
   if (const AutoWish wish = auto_wish_of(request); wish.any())  // before the choice, which is made once
     wait_without_spinning(wish.ranks > 1 ? wish.ranks : threads_of(RunSpec()));
   const Measuring how = measuring_until(deadline);
@@ -213,17 +222,14 @@ void train_here(const RunRequest& request, const Deadline& deadline, const std::
   run = choose_recompute(run, cluster, rank_threads_of(run));
   TrainingSetup t = prepare_training(run, chosen.asked, cluster, run.world());
   t.options.deadline = deadline;
-  t.options.branch = branch;
   tell_notes(run, request.file);  // of a run that starts
   end(run, train_with_progress(run, t, request.json), request.json);
 }
 
-void train_in(TrainingJob& job, const Deadline& deadline, const RunRequest& request,
-              const std::string& branch) {
+void train_in(TrainingJob& job, const Deadline& deadline, const RunRequest& request) {
   const bool first = job.world->rank() == 0, json = request.json;
   if (first) tell_notes(job.run, request.file);
   job.setup.options.deadline = deadline;
-  job.setup.options.branch = branch;
   const TrainSummary s = train_with_progress(job.run, job.setup, json || !first, job.world.get());
   try {
     if (first) return end(job.run, s, json);
@@ -267,9 +273,10 @@ void add_train(CLI::App& app) {
   verb->add_option("--trace-steps", *trace_steps,
                    "records these steps op by op into trace.json: 3-5 (as train.trace_steps)");
   auto branch = std::make_shared<std::string>();
-  verb->add_option("--branch", *branch,
-                   "run folder, or one of its checkpoints, whose weights, moments and step a run in another "
-                   "train.dir starts from; steps, learning rate and data may differ");
+  verb->add_option(
+      "--branch", *branch,
+      "checkpoint of another run whose weights, moments and step the run starts from: RUN, RUN@STEP "
+      "or RUN@best (as train.branch)");
   auto relaunches = std::make_shared<int64_t>(-1);
   CLI::Option* supervised =
       verb->add_option(
@@ -307,6 +314,7 @@ void add_train(CLI::App& app) {
       throw said_by_one(e, started);
     }
     install_interrupt_handlers();  // a signal during the preparations is a signal to this run too
+    if (!branch->empty()) request->sets.push_back("train.branch=" + toml_string(*branch));
     if (!trace_steps->empty()) request->sets.push_back("train.trace_steps=" + *trace_steps);
     if (started && started->size != 1 && auto_wish_of(*request).any())
       throw said_by_one(Error("layout = \"auto\" and batch.micro = \"auto\" choose for rank threads of one "
@@ -314,7 +322,7 @@ void add_train(CLI::App& app) {
                               Fault::request),
                         started);
     const std::unique_ptr<TrainingJob> job = started ? join_training(*request, *started) : nullptr;
-    job ? train_in(*job, deadline, *request, *branch) : train_here(*request, deadline, *branch);
+    job ? train_in(*job, deadline, *request) : train_here(*request, deadline);
   });
 }
 

@@ -63,11 +63,25 @@ int64_t DataLoader::sample(int64_t step, int64_t microbatch, int64_t dp_rank, in
   require(step >= 1 && microbatch >= 0 && microbatch < microbatches() && dp_rank >= 0 &&
               dp_rank < options_.dp && row >= 0 && row < options_.micro,
           "DataLoader::sample() outside the batch");
-  int64_t first = 0, within = (microbatch * options_.dp + dp_rank) * options_.micro + row;
-  if (__builtin_mul_overflow(step - 1, options_.global, &first) ||
-      __builtin_add_overflow(first, within, &first))
+  const int64_t within = (microbatch * options_.dp + dp_rank) * options_.micro + row;
+  int64_t at = 0;
+  if (__builtin_add_overflow(samples_before(step - 1), within, &at))
     bad_request("step {} of {} sequences is beyond sample 2^63", step, options_.global);
-  return first;
+  return at;
+}
+
+int64_t DataLoader::samples_before(int64_t step) const {
+  int64_t at = 0;
+  if (__builtin_mul_overflow(step - place_.step, options_.global, &at) ||
+      __builtin_add_overflow(at, place_.samples, &at))
+    bad_request("step {} of {} sequences is beyond sample 2^63", step + 1, options_.global);
+  return at;
+}
+
+Mixture::Draw DataLoader::draw(Mixture& mixture, int64_t sample) const {
+  Mixture::Draw d = mixture.at(sample);
+  if (!place_.drawn.empty()) d.index += place_.drawn[size_t(d.source)];
+  return d;
 }
 
 int64_t DataLoader::window(Mixture::Draw draw) const {
@@ -84,8 +98,8 @@ void DataLoader::get(int64_t step, int64_t microbatch, int64_t dp_rank, std::spa
   require(tokens.size() == all && targets.size() == all && positions.size() == all,
           "DataLoader::get(): each buffer holds [micro, seq_len]");
   for (size_t row = 0; row < size_t(options_.micro); row++) {
-    const Mixture::Draw draw = mixture_.at(sample(step, microbatch, dp_rank, int64_t(row)));
-    read(sources_[size_t(draw.source)], window(draw), tokens.subspan(row * seq, seq),
+    const Mixture::Draw at = draw(mixture_, sample(step, microbatch, dp_rank, int64_t(row)));
+    read(sources_[size_t(at.source)], window(at), tokens.subspan(row * seq, seq),
          targets.subspan(row * seq, seq), positions.subspan(row * seq, seq));
   }
 }

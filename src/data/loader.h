@@ -26,6 +26,15 @@ struct LoaderOptions {
   bool separate = false;  // positions restart with each document
 };
 
+// Where a run's data continue after a branch: step `step` + 1 takes sample `samples` of the mixture, and the
+// k-th sample (from 0) of a source is that source's sample drawn[source] + k. The default is a run that
+// started afresh.
+struct DataPlace {
+  int64_t step = 0, samples = 0;
+  std::vector<int64_t> drawn;  // by source; empty = zeros
+  bool operator==(const DataPlace&) const = default;
+};
+
 // Documents are packed: window w is tokens [w * seq_len, (w + 1) * seq_len) of their concatenation, its
 // targets are the same shifted by one, and what is left at the end is not used. A source's sample i (from 0)
 // is window i mod n in sequential order; shuffled, it is element i mod n of a permutation that each epoch i /
@@ -48,9 +57,16 @@ class DataLoader {
   int64_t targets_per_step() const { return options_.global * options_.seq_len; }
   const LoaderOptions& options() const { return options_; }
 
+  // For the steps after place.step. Call before the first get().
+  void start_at(DataPlace place) { place_ = std::move(place); }
+  const DataPlace& place() const { return place_; }
   // Global index of sample `row` of a microbatch: within a step, microbatches first, then replicas, then
   // rows. step from 1; the others from 0.
   int64_t sample(int64_t step, int64_t microbatch, int64_t dp_rank, int64_t row) const;
+  // Index of the first sample of step `step` + 1.
+  int64_t samples_before(int64_t step) const;
+  // The source of a sample of the mixture and its number there, with the places that a branch began at.
+  Mixture::Draw draw(Mixture&, int64_t sample) const;
   // Which window of its source a source's sample is.
   int64_t window(Mixture::Draw) const;
   int64_t window(int64_t sample) const { return window(Mixture::Draw{0, sample}); }  // of one source alone
@@ -75,6 +91,7 @@ class DataLoader {
             std::span<int32_t> positions) const;
 
   LoaderOptions options_;
+  DataPlace place_;
   std::vector<Source> sources_;
   Mixture mixture_;
 };

@@ -62,13 +62,14 @@ void try_batches(StageRunner& r, const RunSpec& run) {
   for (int64_t n = run.batch.micro; n >= 1; n--) r.evaluate(n, run.data.seq_len, nothing);
 }
 
-// Master copies and moments of what the rank answers for, f32.
+// Master copies (f32) and moments of what the rank answers for.
 int64_t snapshot_bytes(const StageRunner& r) {
   int64_t bytes = 0;
   for (const Param* p : r.params().held()) {
-    int64_t kinds = 1;
-    for (const StateDecl& s : r.state_decls()) kinds += !p->decl.buffer && s.has(p->decl);
-    bytes += r.answers_for(*p).size() * kinds * size_of(DType::f32);
+    int64_t element = size_of(DType::f32);
+    for (const StateDecl& s : r.state_decls())
+      if (!p->decl.buffer && s.has(p->decl)) element += size_of(s.dtype);
+    bytes += r.answers_for(*p).size() * element;
   }
   return bytes;
 }

@@ -22,7 +22,8 @@ void StageRunner::prepare_post_validation() {
   post_ = std::make_unique<PostValidation>(comms_->factory(), device_, points.at(size_t(sharing_.pp.rank)),
                                            how == "always");
   for (size_t i = 0; i < 1 + flat_.state.size(); i++)
-    post_->saved.emplace_back(*arena_, Bucket::optimizer, Shape{params_.part}, DType::f32);
+    post_->saved.emplace_back(*arena_, Bucket::optimizer, Shape{params_.part},
+                              i == 0 ? DType::f32 : flat_.state[i - 1].dtype);
 }
 
 int64_t StageRunner::rollback_bytes() const {
@@ -122,11 +123,13 @@ bool StageRunner::settle_step(bool begun) {
   PostValidation& p = *post_;
   p.under_way = false;
   read_settlement();
-  const bool finite = std::isfinite(p.result.loss) && std::isfinite(p.result.grad_norm);
-  p.calm = !device_.has_data() || (finite && clip_scale(p.result.grad_norm) == 1);
+  const SpikeVerdict verdict = spikes_.judge(p.result.loss, p.result.grad_norm);
+  p.calm = !device_.has_data() || (verdict.finite && !verdict.skip && clip_scale(p.result.grad_norm) == 1);
   if (!p.calm) {
     if (begun) drop_begun();
-    take_back();
+    take_back(verdict);
+  } else if (device_.has_data()) {
+    spikes_.updated(p.result.loss, p.result.grad_norm);
   }
   if (p.settled) p.settled(p.result);
   return p.calm;
@@ -149,18 +152,20 @@ void StageRunner::drop_begun() {
 }
 
 // The gradients are still those of the step: nothing is added to them before the settle point.
-void StageRunner::take_back() {
+void StageRunner::take_back(const SpikeVerdict& verdict) {
   PostValidation& p = *post_;
   p.taken_back++;
   layer_ = "optimizer";
   each_saved([&](const Tensor& state, const Tensor& saved) { device_.copy(state, saved, compute_); });
   loss_scale_.restore(p.scale);
   result_ = p.result, step_ = p.step, targets_ = p.targets;
-  if (std::isfinite(result_.loss) && std::isfinite(result_.grad_norm)) {
+  if (verdict.finite && !verdict.skip) {
     update(clip_scale(result_.grad_norm));
+    spikes_.updated(result_.loss, result_.grad_norm);
   } else {
     weights_from_master();
-    if (!skip_overflow()) find_nonfinite(p.actions, p.fill, result_.loss, result_.grad_norm);
+    const bool skipped = (!verdict.finite && skip_overflow()) || skip_spike(verdict);
+    if (!skipped) find_nonfinite(p.actions, p.fill, result_.loss, result_.grad_norm);
   }
   device_.sync(compute_);
   p.result = result_;

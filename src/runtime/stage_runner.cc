@@ -50,7 +50,11 @@ StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64
                           comms_ ? comms_->rank() : 0, run.layout.sequence, run.moe)),
       routing_(run.model.layers),
       lr_(lr_schedule_of(run)),
-      loss_scale_(loss_scale_of(run.precision)) {
+      loss_scale_(loss_scale_of(run.precision)),
+      spikes_({.active = run.train.spikes != "off",
+               .z = run.train.spike_z,
+               .window = run.train.spike_window,
+               .limit = run.train.spike_limit}) {
   require(mode == RunMode::train || !comms_, "several ranks train; inference is one rank's");
   sharing_.layers.waited_s = &result_.comm_s;
   sharing_.layers.chunks = run.layout.tp_chunks;

@@ -19,6 +19,7 @@
 #include "optim/loss_scale.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
+#include "optim/spikes.h"
 #include "runtime/op_tracer.h"
 #include "runtime/pipeline_comm.h"
 #include "runtime/sharing.h"
@@ -52,7 +53,9 @@ struct StepResult {
   double loss_scale = 1;  // of this step; 1 where the precision needs none
   // Measured in this step: of all parameters, or of all but experts that are units of their own, and these.
   std::optional<NoiseSample> noise{}, noise_experts{};
-  bool skipped = false;  // gradients overflowed at that scale: weights and moments are those before the step
+  bool skipped =
+      false;  // gradients overflowed at that scale, or a spike: weights and moments are those before
+  std::optional<SpikeVerdict> spike{};  // why the step was skipped (train.spikes)
   // Not settled when step() returns (optimizer.post_validation): loss, norm and what follows from them are
   // known to on_settled().
   bool posted = false;
@@ -107,6 +110,10 @@ class StageRunner {
   const NoiseScale& noise_scale() const { return noise_scale_; }
   void restore_noise_scale(const NoiseScaleState& s) { noise_scale_.restore(s); }
   void restore_loss_scale(const LossScaleState& s) { loss_scale_.restore(s); }
+  SpikeDetector& spikes() { return spikes_; }
+  const SpikeDetector& spikes() const { return spikes_; }
+  // Sums of token losses by sequence, in order of the global batch, for the last step whose loss is known.
+  std::span<const double> sequence_losses() const { return global_loss_; }
   // Null: linear layers multiply in the compute type.
   const Fp8Layers* fp8() const { return fp8_ ? &*fp8_ : nullptr; }
   bool restore_fp8(const Fp8Histories& h) { return fp8_->restore(device_, h); }
@@ -269,6 +276,7 @@ class StageRunner {
   void first_microbatch_done(const Chunk&);
   void finish_noise();
   bool skip_overflow();
+  bool skip_spike(const SpikeVerdict&);
   double clip_scale(double norm) const;
   void update(double scale);
   void prepare_post_validation();
@@ -279,7 +287,7 @@ class StageRunner {
   void read_settlement();
   bool settle_step(bool begun);
   void drop_begun();
-  void take_back();
+  void take_back(const SpikeVerdict&);
   // Repeats a forward pass whose logits are not all finite, to name the cause.
   void require_finite(std::span<const float> logits, const std::function<void()>& forward);
   void find_nonfinite_weight(std::string_view what) const;
@@ -326,6 +334,7 @@ class StageRunner {
   LrSchedule lr_;
   std::unique_ptr<KvCache> cache_;
   LossScale loss_scale_;
+  SpikeDetector spikes_;
   NoiseScale noise_scale_;
   std::unique_ptr<LocalNorms> local_norms_;  // none: train.noise_scale = 0
   bool measuring_ = false;                   // the noise scale, in this step

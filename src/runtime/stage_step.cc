@@ -296,6 +296,7 @@ void StageRunner::with_sums(const std::function<void()>& make) {
 void StageRunner::finish_step(std::span<const Action> actions, const FillBatch& fill) {
   result_.loss = global_loss(targets_);
   count_routing();
+  const NoiseScaleState noise_before = noise_scale_.state();
   with_sums([&] {
     double norm =
         grad_norm_->compute(device_, params_, flat_, comms_ ? &comms_->control() : nullptr, compute_);
@@ -304,11 +305,25 @@ void StageRunner::finish_step(std::span<const Action> actions, const FillBatch& 
   });
   const double scale = clip_scale(result_.grad_norm);
   if (post_) post_->calm = scale == 1;  // not so of NaN
-  if (device_.has_data() && !(std::isfinite(result_.loss) && std::isfinite(result_.grad_norm))) {
-    if (!skip_overflow()) find_nonfinite(actions, fill, result_.loss, result_.grad_norm);
-  } else {
-    update(scale);
+  if (!device_.has_data()) return update(scale);
+  const SpikeVerdict verdict = spikes_.judge(result_.loss, result_.grad_norm);
+  if (!verdict.finite && skip_overflow()) return;
+  if (skip_spike(verdict)) {
+    noise_scale_.restore(noise_before);
+    result_.noise.reset();
+    return;
   }
+  if (!verdict.finite) find_nonfinite(actions, fill, result_.loss, result_.grad_norm);
+  update(scale);
+  spikes_.updated(result_.loss, result_.grad_norm);
+}
+
+bool StageRunner::skip_spike(const SpikeVerdict& verdict) {
+  if (!verdict.skip) return false;
+  spikes_.skipped();
+  result_.skipped = true;
+  result_.spike = verdict;
+  return true;
 }
 
 // A loss that is not finite is none of the scale's doing: it enters behind the loss.
@@ -331,7 +346,7 @@ void StageRunner::update(double scale) {
   TraceScope part(tracer_.get(), SpanKind::action, "Step");
   layer_ = "optimizer";
   const UpdateInput in{.lr = result_.lr,
-                       .step = step_ - loss_scale_.state().skipped,
+                       .step = step_ - loss_scale_.state().skipped - spikes_.state().skipped,
                        .grad_scale = float(scale / loss_scale_.scale())};
   for (size_t u = 0; u < params_.units.size(); u++) {
     update_unit(u, in);

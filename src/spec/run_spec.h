@@ -294,6 +294,10 @@ struct TrainSpec {
   std::string trace_steps, record_routing;
   bool async_save = true;
   int64_t noise_scale = 0;
+  std::string branch, keep_best = "saved", sample_prompt, spikes = "off";
+  int64_t sample_every = 0, sample_tokens = 60;
+  double spike_z = 8;
+  int64_t spike_window = 64, spike_limit = 20;
   bool operator==(const TrainSpec&) const = default;
 
   template <class V>
@@ -358,6 +362,36 @@ struct TrainSpec {
     v("noise_scale", noise_scale, "steps",
       "between measurements of the gradient noise scale, the batch size that is worth its tokens; 0 = none",
       between(0, 1e12));
+    v("branch", branch, "run@step",
+      "checkpoint of another run that a new run starts from, with weights, moments, step and place in the "
+      "data: "
+      "\"runs/old@300\", \"runs/old@best\", or \"runs/old\" for the newest; empty = starts afresh");
+    static constexpr std::string_view kBest[] = {"off", "saved", "always"};
+    v("keep_best", keep_best, "",
+      "checkpoint of the lowest held-out loss, in addition to train.keep: saved = of the steps that are both "
+      "evaluated and saved, always = an evaluation that lowers the loss saves its step too, off = none",
+      one_of(kBest));
+    v("sample_every", sample_every, "steps",
+      "saves a checkpoint, generates a text from it on rank 0's CPU and writes it to samples.jsonl; 0 = "
+      "never",
+      between(0, 1e12));
+    v("sample_prompt", sample_prompt, "", "beginning of those texts; empty = a new document");
+    v("sample_tokens", sample_tokens, "tokens", "length of those texts", between(1, 1e6));
+    static constexpr std::string_view kSpikes[] = {"off", "skip", "rollback"};
+    v("spikes", spikes, "",
+      "a step whose loss or gradient norm is an outlier or not finite: skip = no update, rollback = no "
+      "update, "
+      "and weights and moments of the newest checkpoint, off = a value that is not finite ends the run",
+      one_of(kSpikes));
+    v("spike_z", spike_z, "",
+      "least robust z-score, (value - median) / (1.4826 MAD) over train.spike_window steps, of an outlier",
+      Rule{.low = 0, .high = 1e9, .low_open = true});
+    v("spike_window", spike_window, "steps",
+      "recent updates that an outlier is compared with; half as many come before the first",
+      between(4, 65536));
+    v("spike_limit", spike_limit, "steps",
+      "skipped in a row at most; then an outlier is accepted, and a value that is not finite ends the run",
+      between(1, 1e6));
   }
 };
 

@@ -96,6 +96,9 @@ void refuse_limits(const RunSpec& run, bool apart, Problems& out) {
       "\"microbatch\", or another layout.schedule, such as \"dualpipe-v\"");
   const PrecisionSpec& p = run.precision;
   const bool posted = run.optimizer.post_validation != "off";
+  refuse(posted && run.train.spikes == "rollback", {"optimizer.post_validation", "train.spikes"},
+         "a posted step ends inside the next one, which has begun with its weights: give \"off\", or "
+         "train.spikes = \"skip\"");
   const std::string post = "optimizer.post_validation";
   refuse(posted && run.moe.bias_rate > 0, {post, "moe.bias_rate"},
          "biases of routers move by the whole batch's choices, which a step that is not settled does not "

@@ -48,7 +48,8 @@ std::string to_json_line(const StepMetrics& m) {
   if (m.z_loss) j["z_loss"] = *m.z_loss;
   if (!m.expert_load.empty()) j["expert_load"] = m.expert_load, j["dropped"] = m.dropped;
   if (!m.ep_load.empty()) j["ep_load"] = m.ep_load;
-  if (m.loss_scale) j["loss_scale"] = *m.loss_scale, j["skipped"] = m.skipped;
+  if (m.loss_scale) j["loss_scale"] = *m.loss_scale;
+  if (m.loss_scale || m.skipped) j["skipped"] = m.skipped;
   // Lists in the order of the run file: a shard may be named twice.
   for (const auto& [shard, n] : m.sequences) j["sequences"].push_back({{"shard", shard}, {"drawn", n}});
   if (m.eval_loss) j["eval_loss"] = *m.eval_loss;
@@ -95,9 +96,10 @@ std::vector<std::pair<std::string, double>> scalars_of(const StepMetrics& m) {
   return s;
 }
 
-MetricsFile::MetricsFile(fs::path path, int64_t last_step) : path_(std::move(path)) {
-  if (!fs::exists(path_)) return;
-  std::string text = read_text(path_), kept;
+void keep_lines_up_to(const fs::path& path, int64_t last_step) {
+  if (!fs::exists(path)) return;
+  std::string text = read_text(path);
+  std::string kept;
   bool dropped = false;
   for (size_t at = 0; at < text.size();) {
     size_t end = text.find('\n', at);
@@ -112,7 +114,11 @@ MetricsFile::MetricsFile(fs::path path, int64_t last_step) : path_(std::move(pat
     else
       dropped = true;
   }
-  if (dropped) write_text_atomic(path_, kept);
+  if (dropped) write_text_atomic(path, kept);
+}
+
+MetricsFile::MetricsFile(fs::path path, int64_t last_step) : path_(std::move(path)) {
+  keep_lines_up_to(path_, last_step);
 }
 
 void MetricsFile::write(const StepMetrics& m) {

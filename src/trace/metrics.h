@@ -30,7 +30,7 @@ struct StepMetrics {
   std::optional<double> aux_loss, z_loss;
   std::vector<double> expert_load, dropped, ep_load;
   std::optional<double> loss_scale;  // where the precision needs one;
-  bool skipped = false;              // then also whether gradients overflowed, so that nothing moved
+  bool skipped = false;              // nothing moved: gradients overflowed, or the step was a spike
   std::optional<double> eval_loss;   // nats per token on the held-out data, where this step evaluated
   std::vector<std::pair<std::string, double>> eval_losses;  // by shard, where there are several
   std::vector<std::pair<std::string, int64_t>> sequences;   // drawn up to here from each shard of a mixture
@@ -45,6 +45,10 @@ std::string to_json_line(const StepMetrics&);
 
 // The same numbers by tag, "memory/weights", for writers of curves; what a step does not have is left out.
 std::vector<std::pair<std::string, double>> scalars_of(const StepMetrics&);
+
+// Drops lines of a file of JSON lines that have no "step", or one after `last_step`, and half a line at its
+// end.
+void keep_lines_up_to(const fs::path&, int64_t last_step);
 
 // Appends whole lines. Opening at step k drops what an interrupted run wrote beyond it (steps > k, half a
 // line).

@@ -15,12 +15,12 @@ int64_t aligned(int64_t bytes) {
 
 }  // namespace
 
-AsyncSaver::AsyncSaver(const RunSpec& run, CommSet* comms, PhaseHook hook, nlohmann::json data)
+AsyncSaver::AsyncSaver(const RunSpec& run, CommSet* comms, PhaseHook hook, CompleteManifest complete)
     : run_(run),
       root_(checkpoint_root(run.train.dir)),
       comms_(comms),
       hook_(std::move(hook)),
-      data_(std::move(data)) {}
+      complete_(std::move(complete)) {}
 
 AsyncSaver::~AsyncSaver() {
   thread_.wait();
@@ -74,7 +74,7 @@ bool AsyncSaver::open_folder() {
 
 void AsyncSaver::snapshot(const StageRunner& runner, int64_t step) {
   step_ = step;
-  manifest_ = checkpoint_manifest(runner, run_, step, data_);
+  manifest_ = checkpoint_manifest(runner, run_, step, complete_);
   tensors_ = checkpoint_tensors(runner);
   file_.reset();
   int64_t bytes = 0;

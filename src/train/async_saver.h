@@ -14,6 +14,7 @@
 #include "checkpoint/store.h"
 #include "runtime/stage_runner.h"
 #include "train/background.h"
+#include "train/checkpointing.h"
 
 namespace trireme {
 
@@ -29,8 +30,7 @@ struct SaveEnd {
 class AsyncSaver {
  public:
   // comms: null for one rank. The hook sees the phases of rank 0's saves, on the thread that they run on.
-  // data: the manifests' record of the data's content, or null.
-  AsyncSaver(const RunSpec&, CommSet* comms, PhaseHook, nlohmann::json data = {});
+  AsyncSaver(const RunSpec&, CommSet* comms, PhaseHook, CompleteManifest = {});
   ~AsyncSaver();  // what is being written is written to its end where that takes no other rank
 
   // On all ranks, while no save is in progress. Copies, calls agree(step) and returns; what the runner holds
@@ -58,7 +58,7 @@ class AsyncSaver {
   fs::path root_;
   CommSet* comms_;
   PhaseHook hook_;
-  nlohmann::json data_;
+  CompleteManifest complete_;
   std::unique_ptr<std::byte[]> memory_;
   int64_t capacity_ = 0;
 

@@ -118,10 +118,34 @@ FillBatch Batches::training_from(int64_t first) {
   };
 }
 
+void Batches::start_at(const DataPlace& place) {
+  require(!ahead_, "data are read ahead already");
+  loader_.start_at(place);
+}
+
+std::vector<int64_t> Batches::drawn_by_shard(int64_t step) {
+  const std::span<const int64_t> n = count_.drawn(loader_.samples_before(step));
+  std::vector<int64_t> out(n.begin(), n.end());
+  const std::vector<int64_t>& before = loader_.place().drawn;
+  for (size_t i = 0; i < before.size(); i++) out[i] += before[i];
+  return out;
+}
+
+Batches::NamedSequence Batches::sequence(int64_t step, int64_t index) {
+  const Mixture::Draw draw = loader_.draw(count_, loader_.samples_before(step - 1) + index);
+  const TokenShard& shard = loader_.shard(draw.source);
+  NamedSequence s{.shard = run_.data.train.list[size_t(draw.source)]};
+  s.first_token = loader_.window(draw) * run_.data.seq_len;
+  s.last_token = s.first_token + run_.data.seq_len - 1;
+  s.first_document = shard.place_of(s.first_token).document;
+  s.last_document = shard.place_of(s.last_token).document;
+  return s;
+}
+
 std::vector<std::pair<std::string, int64_t>> Batches::drawn(int64_t steps) {
   std::vector<std::pair<std::string, int64_t>> out;
   if (count_.sources() == 1) return out;
-  std::span<const int64_t> n = count_.drawn(steps * run_.batch.global);
+  const std::vector<int64_t> n = drawn_by_shard(steps);
   for (size_t i = 0; i < n.size(); i++) out.emplace_back(run_.data.train.list[i], n[i]);
   return out;
 }

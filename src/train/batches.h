@@ -29,6 +29,17 @@ class Batches {
   void check_training();
   void check_valid(const std::string& name);
   FillBatch training();  // reads on demand and calls check_training() once a second; this object outlives it
+  // Where the steps to come begin in the data (a branch); before training_from().
+  void start_at(const DataPlace& place);
+  // Samples of each shard drawn up to the end of `step`.
+  std::vector<int64_t> drawn_by_shard(int64_t step);
+  // A sequence of a step, by its index in the global batch: shard, tokens, documents.
+  struct NamedSequence {
+    std::string shard;
+    int64_t first_token = 0, last_token = 0;
+    int64_t first_document = 0, last_document = 0;
+  };
+  NamedSequence sequence(int64_t step, int64_t index);
   // From step `first` on, data.prefetch microbatches ahead by a thread of its own (0: as training()). Once.
   FillBatch training_from(int64_t first);
   int64_t targets_per_step() const { return loader_.targets_per_step(); }

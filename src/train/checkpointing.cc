@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "checkpoint/named.h"
 #include "device/device_memory.h"
 #include "spec/identity.h"
 
@@ -75,6 +76,30 @@ void restore_fp8(StageRunner& r, const Checkpoint& c) {
                 (c.folder() / "manifest.json").string());
 }
 
+nlohmann::json json_of(const SpikeState& s) {
+  return {{"losses", s.losses}, {"norms", s.norms}, {"in_a_row", s.in_a_row}, {"skipped", s.skipped}};
+}
+
+// Empty if the run did not look for spikes.
+SpikeState saved_spikes(const SpikeDetector& detector, const Checkpoint& c) {
+  const nlohmann::json& state = c.manifest().state;
+  if (!state.is_object() || !state.contains("spikes")) return {};
+  SpikeState s;
+  try {
+    const nlohmann::json& j = state["spikes"];
+    s.losses = j.at("losses").get<std::vector<double>>();
+    s.norms = j.at("norms").get<std::vector<double>>();
+    s.in_a_row = j.at("in_a_row");
+    s.skipped = j.at("skipped");
+  } catch (const nlohmann::json::exception&) {
+    s.in_a_row = -1;
+  }
+  if (!detector.plausible(s) || s.skipped > c.manifest().step)
+    bad_request("{}: state holds no window of spikes that this run can continue from",
+                (c.folder() / "manifest.json").string());
+  return s;
+}
+
 // Of a run that did not measure it: none yet.
 NoiseScaleState saved_noise_scale(const Checkpoint& c) {
   const nlohmann::json& state = c.manifest().state;
@@ -109,16 +134,25 @@ std::vector<NamedTensor> checkpoint_tensors(const StageRunner& r) {
   return tensors;
 }
 
+namespace {
+template <class Bits>
+int64_t count_nonfinite(const Tensor& t, Bits exponent) {
+  int64_t bad = 0;
+  for (int64_t i = 0; i < t.numel(); i++) {
+    Bits bits;
+    std::memcpy(&bits, t.data + i * int64_t(sizeof bits), sizeof bits);
+    bad += (bits & exponent) == exponent;
+  }
+  return bad;
+}
+}  // namespace
+
 // A value is not finite if and only if all bits of its exponent are set.
 void refuse_nonfinite(const NamedTensor& t, int64_t step) {
-  constexpr uint32_t kExponent = 0x7f800000;
-  const int64_t n = t.host_data.bytes() / int64_t(sizeof(uint32_t));
-  int64_t bad = 0;
-  for (int64_t i = 0; i < n; i++) {
-    uint32_t bits;
-    std::memcpy(&bits, t.host_data.data + i * int64_t(sizeof bits), sizeof bits);
-    bad += (bits & kExponent) == kExponent;
-  }
+  const bool half = t.host_data.dtype == DType::bf16;
+  const int64_t n = t.host_data.numel();
+  const int64_t bad = half ? count_nonfinite<uint16_t>(t.host_data, 0x7f80)
+                           : count_nonfinite<uint32_t>(t.host_data, 0x7f800000);
   if (bad > 0)
     run_failed(
         "step {}: {} of {} values of {} are not finite after the update, so nothing was saved; a smaller "
@@ -127,9 +161,8 @@ void refuse_nonfinite(const NamedTensor& t, int64_t step) {
 }
 
 Manifest checkpoint_manifest(const StageRunner& r, const RunSpec& run, int64_t step,
-                             const nlohmann::json& data) {
+                             const CompleteManifest& complete) {
   Manifest m;
-  if (!data.is_null()) m.state["data"] = data;
   m.state["replicas_agreed"] = step;  // Replicas::compare() comes before every save
   m.step = step;
   m.samples = step * run.batch.global;
@@ -141,9 +174,11 @@ Manifest checkpoint_manifest(const StageRunner& r, const RunSpec& run, int64_t s
     const LossScaleState& s = r.loss_scale().state();
     m.state["loss_scale"] = {{"scale", s.scale}, {"good_steps", s.good_steps}, {"skipped", s.skipped}};
   }
+  if (r.spikes().active()) m.state["spikes"] = json_of(r.spikes().state());
   if (r.fp8() && r.fp8()->delayed()) m.state["fp8"] = json_of(r.fp8()->histories());
   if (const NoiseScaleState& n = r.noise_scale().state(); n.weight > 0)
     m.state["noise_scale"] = {{"squared", n.squared}, {"trace", n.trace}, {"weight", n.weight}};
+  if (complete) complete(m);
   return m;
 }
 
@@ -161,9 +196,14 @@ CheckpointFile file_of_line(const std::string& text) {
   return {j.at("name"), {.bytes = j.at("bytes"), .xxh3 = std::stoull(j.at("xxh3").get<std::string>())}};
 }
 
+std::optional<int64_t> kept_best(const RunSpec& run) {
+  return run.train.keep_best == "off" ? std::nullopt : best_step(checkpoint_root(run.train.dir));
+}
+
 void prune_after_save(const RunSpec& run, int64_t step, const PhaseHook& phase) {
   const int64_t known_good[] = {step};
-  prune(checkpoint_root(run.train.dir), int(run.train.keep), known_good, Verify::sizes);
+  const fs::path root = checkpoint_root(run.train.dir);
+  prune(root, int(run.train.keep), known_good, Verify::sizes, kept_best(run));
   if (phase) phase("pruned");
 }
 
@@ -183,11 +223,11 @@ SavedTensors tensors_to_save(const StageRunner& r, int64_t step) {
 }
 
 fs::path save_checkpoint(const StageRunner& r, const RunSpec& run, int64_t step, const PhaseHook& phase,
-                         const SavedTensors& saved, const nlohmann::json& data) {
+                         const SavedTensors& saved, const CompleteManifest& complete) {
   const fs::path root = checkpoint_root(run.train.dir);
   if (!r.comms())
-    return save(root, checkpoint_manifest(r, run, step, data), saved.tensors,
-                {.keep = int(run.train.keep), .phase = phase});
+    return save(root, checkpoint_manifest(r, run, step, complete), saved.tensors,
+                {.keep = int(run.train.keep), .phase = phase, .keep_best = run.train.keep_best != "off"});
   Communicator& all = r.comms()->control();
   if (r.comms()->rank() > 0) {
     const fs::path folder = broadcast_text(all, "");
@@ -203,7 +243,7 @@ fs::path save_checkpoint(const StageRunner& r, const RunSpec& run, int64_t step,
     std::vector<std::string> files = gather_texts(all, "");
     for (size_t i = 1; i < files.size(); i++)
       if (!files[i].empty()) writer.add(file_of_line(files[i]));
-    folder = writer.publish(checkpoint_manifest(r, run, step, data));
+    folder = writer.publish(checkpoint_manifest(r, run, step, complete));
   }
   prune_after_save(run, step, phase);
   return broadcast_text(all, folder.string());
@@ -229,6 +269,7 @@ void load_checkpoint(StageRunner& r, const Checkpoint& c, Load what_for) {
   if (!with_state) return;
   const nlohmann::json& state = c.manifest().state;
   auto restores = [&](const char* key) { return what_for == Load::resume || state.contains(key); };
+  r.spikes().restore(saved_spikes(r.spikes(), c));
   if (r.run().train.noise_scale > 0) r.restore_noise_scale(saved_noise_scale(c));
   if (r.fp8() && r.fp8()->delayed() && restores("fp8")) restore_fp8(r, c);
   if (r.loss_scale().active() && restores("loss_scale"))

@@ -48,7 +48,7 @@ ShardContent shard_from(const nlohmann::json& j, const std::string& file) {
   bad_request(
       "{} = \"{}\": other content than {} was trained with ({}): restore the file; for a new run choose "
       "another "
-      "train.dir (--branch keeps weights and moments)",
+      "train.dir (train.branch keeps weights and moments)",
       key, name, checkpoint,
       content_difference(then, now, files.bin.string(), files.idx ? files.idx->string() : ""));
 }

@@ -5,10 +5,12 @@
 
 #include <algorithm>
 
+#include "checkpoint/named.h"
 #include "comm/comm_set.h"
 #include "optim/run_lr.h"
 #include "spec/identity.h"
 #include "spec/toml.h"
+#include "train/batches.h"
 
 namespace trireme {
 namespace {
@@ -55,7 +57,9 @@ RunSpec saved_run_or(const RunSpec& run, const Checkpoint& c) {
 // In messages: how a run with other settings keeps weights and moments.
 std::string branch_hint(const RunSpec& run) {
   return fmt::format(
-      "to continue from its weights and moments with other settings, give --branch {} and another train.dir",
+      "to continue from its weights and moments with other settings, give train.branch = \"{}\" (--branch) "
+      "and "
+      "another train.dir",
       run.train.dir);
 }
 
@@ -91,13 +95,17 @@ FoundCheckpoint find_together(const std::vector<fs::path>& folders, Communicator
   }
 }
 
-std::vector<fs::path> branch_checkpoints(const fs::path& from) {
-  if (is_there(from / kManifestName)) return {from};
-  std::vector<fs::path> all = checkpoints_in(checkpoint_root(from));
-  if (all.empty())
-    bad_request("--branch {}: holds no checkpoint; give a run folder, or one of its checkpoints",
-                from.string());
-  return all;
+std::vector<fs::path> branch_checkpoints(const std::string& from) {
+  return naming_key("train.branch", from, [&] {
+    const std::optional<NamedCheckpoint> named = checkpoint_named(from);
+    if (named && !named->folder.empty()) return std::vector<fs::path>{named->folder};
+    std::vector<fs::path> all;
+    if (named) all = checkpoints_in(checkpoint_root(named->run));
+    if (all.empty())
+      bad_request(
+          "holds no checkpoint; give a run folder, RUN@STEP, RUN@best, or the folder of a checkpoint");
+    return all;
+  });
 }
 
 std::vector<std::string> refuse_other_run(const RunSpec& run, const Checkpoint& c, const DataContent& data) {
@@ -114,11 +122,20 @@ std::vector<std::string> refuse_other_run(const RunSpec& run, const Checkpoint& 
                     "the run continues as one of {} steps",
                     saved.train.steps, run.train.steps, c.manifest().step, run.train.steps));
   }
+  // Said where it is the reason: the end is part of the schedule.
+  const bool replans = std::any_of(keys.begin(), keys.end(),
+                                   [](const std::string& k) { return k.starts_with("train.steps:"); });
+  const std::string why =
+      replans ? fmt::format(
+                    "; with optimizer.schedule = {} the learning rates of the {} steps done depend on "
+                    "train.steps",
+                    toml_string(run.optimizer.schedule), c.manifest().step)
+              : "";
   if (!keys.empty())
     bad_request(
-        "{} holds a checkpoint of another run ({}): for a new run choose another train.dir, or remove the "
+        "{} holds a checkpoint of another run ({}{}): for a new run choose another train.dir, or remove the "
         "checkpoints; {}",
-        c.folder().string(), fmt::join(keys, "; "), branch_hint(run));
+        c.folder().string(), fmt::join(keys, "; "), why, branch_hint(run));
   if (c.manifest().step > run.train.steps)
     bad_request("train.steps = {}: {} has {} steps already; give {} or more", run.train.steps,
                 c.folder().string(), c.manifest().step, c.manifest().step);
@@ -135,11 +152,11 @@ void refuse_other_branch(const RunSpec& run, const Checkpoint& c) {
   const std::string& before = saved_run(c).optimizer.name;
   if (before != run.optimizer.name)
     bad_request(
-        "optimizer.name = {}: the moments of {} (--branch) are of {}; give that, or model.from with the "
+        "optimizer.name = {}: the moments of {} (train.branch) are of {}; give that, or model.from with the "
         "converted weights",
         toml_string(run.optimizer.name), c.folder().string(), toml_string(before));
   if (c.manifest().step >= run.train.steps)
-    bad_request("train.steps = {}: {} (--branch) has {} steps already; give more", run.train.steps,
+    bad_request("train.steps = {}: {} (train.branch) has {} steps already; give more", run.train.steps,
                 c.folder().string(), c.manifest().step);
 }
 

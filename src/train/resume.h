@@ -14,9 +14,9 @@ struct FoundCheckpoint {
 // read.
 FoundCheckpoint find_together(const std::vector<fs::path>& folders, Communicator&);
 
-// Checkpoints that --branch names, newest first: those of a run folder, or the folder itself.
+// Checkpoints that train.branch names, newest first: one, or those of the run folder.
 // bad_request if there are none.
-std::vector<fs::path> branch_checkpoints(const fs::path& from);
+std::vector<fs::path> branch_checkpoints(const std::string& from);
 
 // Compares the run with the one that saved the checkpoint. Returns notes on what differs and may differ.
 // train.steps may differ if the learning rates of all steps done are the same.

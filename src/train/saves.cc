@@ -22,7 +22,8 @@ Saves::Saves(const RunSpec& run, const TrainOptions& options, const TrainHooks& 
              const StageRunner& runner, CommSet& comms, SaveChecks checks)
     : run_(run), hooks_(hooks), runner_(runner), comms_(comms), checks_(std::move(checks)) {
   if (hooks.phase) hook_ = [&hooks](std::string_view p) { hooks.phase("save:" + std::string(p)); };
-  if (run.train.async_save) saver_.emplace(run, comms.world() > 1 ? &comms : nullptr, hook_, checks_.data);
+  if (run.train.async_save)
+    saver_.emplace(run, comms.world() > 1 ? &comms : nullptr, hook_, checks_.complete);
   mtbf_s_ = options.mtbf_s > 0 ? options.mtbf_s : ClusterSpec().mtbf_s(run.world());
   next_ = kMeasureAfter;
 }
@@ -37,6 +38,7 @@ void Saves::note(const std::string& line) const {
 }
 
 bool Saves::due(int64_t step) const {
+  if (step == wanted_) return true;
   const CountOrAuto& every = run_.train.checkpoint_every;
   if (every.automatic) return step >= next_;
   return every.count > 0 && step % every.count == 0;
@@ -52,8 +54,7 @@ void Saves::begin(int64_t step, bool last) {
   if (!saver_) {
     in_the_way(step);
   } else {
-    saver_->finish();
-    tell(false);
+    settle();
     saver_->save(runner_, step, checks_.agree);
     asked_ = step;
     if (!told_memory_ && first())
@@ -73,7 +74,7 @@ void Saves::in_the_way(int64_t step) {
   const SavedTensors tensors = tensors_to_save(runner_, step);
   if (checks_.agree) checks_.agree(step);
   try {
-    newest_ = save_checkpoint(runner_, run_, step, hook_, tensors, checks_.data);
+    newest_ = save_checkpoint(runner_, run_, step, hook_, tensors, checks_.complete);
   } catch (const Error& e) {
     throw Error(fmt::format("step {}: {}; {}", step, e.what(), what_stays()), fault_in_run(e.fault));
   }
@@ -81,6 +82,12 @@ void Saves::in_the_way(int64_t step) {
   last_write_s_ = now_s() - begin;
   write_s_ = write_s_.value_or(0) + last_write_s_;
   if (first()) note(fmt::format("saved {} in {}", newest_.string(), human_seconds(last_write_s_)));
+}
+
+void Saves::settle() {
+  if (!saver_) return;
+  saver_->finish();
+  tell(false);
 }
 
 void Saves::look() {

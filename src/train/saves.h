@@ -9,7 +9,7 @@ namespace trireme {
 struct SaveChecks {
   std::function<void(int64_t step)> before;  // checks data and weights
   std::function<void(int64_t step)> agree;   // compares replicas, after the state was copied
-  nlohmann::json data;                       // the manifests' record of the data's content
+  CompleteManifest complete;                 // adds the trainer's records to a manifest
 };
 
 class Saves {
@@ -24,6 +24,10 @@ class Saves {
   // ---- on all ranks, in this order after each step ----
   void step_took(double seconds) { step_s_.push_back(seconds); }
   bool due(int64_t step) const;
+  // `step`, which ends now, is saved whatever the cadence says.
+  void want(int64_t step) { wanted_ = step; }
+  // Waits until the save in progress has ended.
+  void settle();
   void save(int64_t step);
   // Takes note of what has ended. Two saves that fail in a row end the run.
   void look();
@@ -36,6 +40,7 @@ class Saves {
   std::optional<double> take_write_s() { return std::exchange(write_s_, {}); }
 
   const fs::path& newest() const { return newest_; }  // complete; rank 0
+  int64_t saved() const { return saved_; }            // step of that
   // "the checkpoint of step 3 stays, and ...": what an error of `step` leaves.
   std::string what_stays() const;
 
@@ -58,6 +63,7 @@ class Saves {
   double mtbf_s_;                  // of the whole world
   int64_t asked_ = 0, saved_ = 0;  // steps: last one begun; newest complete one
   int64_t next_ = 0;               // "auto": step of the next save
+  int64_t wanted_ = -1;
   double last_write_s_ = 0;
   int failures_ = 0;  // in a row
   bool told_memory_ = false;

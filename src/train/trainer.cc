@@ -14,17 +14,20 @@
 
 #include "base/progress.h"
 #include "base/timed.h"
+#include "checkpoint/named.h"
 #include "cost/flops.h"
 #include "device/algorithms.h"
 #include "runtime/recompute.h"
 #include "train/batches.h"
 #include "train/checkpointing.h"
+#include "train/data_place.h"
 #include "train/probe.h"
 #include "train/replicas.h"
 #include "train/resume.h"
 #include "train/routing_file.h"
 #include "train/run_files.h"
 #include "train/saves.h"
+#include "train/spike_file.h"
 #include "train/step_trace.h"
 
 namespace trireme {
@@ -97,7 +100,7 @@ class Trainer {
     saves_.emplace(run, options, hooks, *runner_, comms_,
                    SaveChecks{.before = [this](int64_t step) { check_before_save(step); },
                               .agree = [this](int64_t step) { compare_replicas(step); },
-                              .data = to_json(batches_->content(), run)});
+                              .complete = [this](Manifest& m) { complete_manifest(m); }});
   }
 
   TrainSummary train() {
@@ -107,6 +110,8 @@ class Trainer {
     start_or_resume();
     take_algorithms();
     if (first()) files_.emplace(run_, options_, done_);
+    if (first() && runner_->spikes().active())
+      spikes_.emplace(fs::path(run_.train.dir) / "spikes.jsonl", done_);
     routing_.emplace(run_, done_, first());
     runner_->on_settled([this](const StepResult& r) { after_step(r); });
     // Steps that end without a meeting cannot compare in their midst.
@@ -145,7 +150,7 @@ class Trainer {
     summary_.last_stall_s = saves_->take_stall_s(), summary_.last_write_s = saves_->take_write_s();
     if (files_) files_->add_last_save(summary_.last_stall_s, summary_.last_write_s);
     summary_.last_step = done_;
-    summary_.skipped = runner_->loss_scale().state().skipped;
+    summary_.skipped = runner_->loss_scale().state().skipped + runner_->spikes().state().skipped;
     summary_.seconds = now_s() - begin;
     summary_.tokens_per_s = median(speeds_);
     summary_.mfu = mfu_of(summary_.tokens_per_s);
@@ -163,12 +168,22 @@ class Trainer {
   bool result_wanted(int64_t step) const {
     const TrainSpec& t = run_.train;
     return step == t.steps || trace_.wants(step) || routing_->wants(step) || checks(step) ||
-           evaluates(step) || saves_->due(step);
+           evaluates(step) || samples(step) || saves_->due(step);
   }
   bool checks(int64_t step) const { return run_.train.check_every > 0 && step % run_.train.check_every == 0; }
   bool evaluates(int64_t step) const {
     const int64_t every = run_.train.eval_every;
     return !batches_->valid().empty() && (step == run_.train.steps || (every > 0 && step % every == 0));
+  }
+  bool samples(int64_t step) const {
+    return run_.train.sample_every > 0 && step % run_.train.sample_every == 0;
+  }
+  // The others wait, for the checkpoint and the text.
+  void sample() {
+    doing("sample", true);
+    saves_->settle();
+    if (first() && hooks_.sample && saves_->saved() == done_) hooks_.sample(done_, saves_->newest());
+    agree_max(control_, 0);
   }
   // For those who wait for this rank; quiet: it may take long.
   void doing(std::string_view what, bool quiet = false) const {
@@ -241,11 +256,11 @@ class Trainer {
       for (const std::string& left : remove_leftovers(root)) note("removed the unfinished save " + left);
     FoundCheckpoint found = find_together(first() ? checkpoints_in(root) : std::vector<fs::path>(), control_);
     if (first()) tell_damaged(root, found);
-    const bool branches = found.folder.empty() && !options_.branch.empty();
+    const bool branches = found.folder.empty() && !run_.train.branch.empty();
     if (branches)
       found =
-          find_together(first() ? branch_checkpoints(options_.branch) : std::vector<fs::path>(), control_);
-    if (first() && branches) tell_damaged(options_.branch, found);
+          find_together(first() ? branch_checkpoints(run_.train.branch) : std::vector<fs::path>(), control_);
+    if (first() && branches) tell_damaged(run_.train.branch, found);
     std::optional<Checkpoint> c;
     if (!found.folder.empty()) c = Checkpoint::open(found.folder, Verify::sizes);
     if (first()) {
@@ -256,13 +271,39 @@ class Trainer {
     if (!c) return initial_weights(*runner_, run_);
     load_checkpoint(*runner_, *c, branches ? Load::branch : Load::resume);
     done_ = c->manifest().step;
+    take_history(*c, branches);
     saves_->start_from(done_, c->folder());
     note(fmt::format("{} from step {} ({})", branches ? "branched" : "resumed", done_, c->folder().string()));
     if (const auto other = other_division(run_, *c); !other.empty())
       note(fmt::format("divided otherwise than it was saved: {}", fmt::join(other, "; ")));
     const int64_t known_good[] = {done_};
     // A run killed in its last save had not come to it.
-    if (first()) prune(root, int(run_.train.keep), known_good, Verify::sizes);
+    if (first()) prune(root, int(run_.train.keep), known_good, Verify::sizes, kept_best(run_));
+  }
+
+  // Takes the history of the checkpoint's run: place in the data, parent, best loss.
+  void take_history(const Checkpoint& c, bool branches) {
+    const nlohmann::json& state = c.manifest().state;
+    if (branches) {
+      place_ = branch_place(c, saved_run(c), run_, batches_->content());
+      branched_ = {{"from", run_.train.branch}, {"step", c.manifest().step}};
+    } else {
+      place_ = place_of(c);
+      if (state.is_object() && state.contains("branched")) branched_ = state["branched"];
+      if (const std::optional<int64_t> best = best_step(checkpoint_root(run_.train.dir)))
+        best_loss_ = eval_loss_at(*best);
+    }
+    batches_->start_at(place_.loader);
+  }
+  std::optional<double> eval_loss_at(int64_t step) const {
+    const fs::path file = checkpoint_root(run_.train.dir) / step_folder_name(step) / kManifestName;
+    return eval_loss_of(parse_manifest(read_text(file), file.string()));
+  }
+  void complete_manifest(Manifest& m) {
+    m.state["data"] = to_json(batches_->content(), run_);
+    record_place(m, place_, run_, batches_->drawn_by_shard(m.step));
+    if (!branched_.is_null()) m.state["branched"] = branched_;
+    if (evaluated_ == m.step) m.state["eval_loss"] = eval_loss_;
   }
 
   void tell_damaged(const fs::path& root, const FoundCheckpoint& found) const {
@@ -274,7 +315,12 @@ class Trainer {
 
   void note_differences(const Checkpoint& c) const {
     for (const std::string& line : refuse_other_run(run_, c, batches_->content())) note(line);
-    if (!options_.branch.empty()) note("--branch is not used: the run folder already has checkpoints");
+    const nlohmann::json& state = c.manifest().state;
+    const std::string& branch = run_.train.branch;
+    const bool began = state.is_object() && state.contains("branched") && state["branched"].is_object() &&
+                       state["branched"].value("from", "") == branch;
+    if (!branch.empty() && !began)
+      note(fmt::format("train.branch = \"{}\" is not used: the run folder already has checkpoints", branch));
   }
 
   // The default names shards that a folder need not have.
@@ -294,7 +340,8 @@ class Trainer {
 
   void after_step(const StepResult& r) {
     StepMetrics m = metrics_of(r);
-    if (r.skipped)
+    if (r.spike) handle_spike(r);
+    if (r.skipped && !r.spike)
       note(fmt::format("step {}: gradients overflowed at loss scale {}: skipped, and the scale is {} now",
                        done_, r.loss_scale, runner_->loss_scale().scale()));
     summary_.loss = r.loss;
@@ -322,12 +369,40 @@ class Trainer {
     doing("save", true);
     saves_->step_took(r.seconds);
     saves_->look();
+    if (samples(done_)) saves_->want(done_);
     if (last)
       saves_->finish(done_);
     else if (saves_->due(done_))
       saves_->save(done_);
+    if (samples(done_)) sample();
     doing("step");
     if (hooks_.step) hooks_.step(m);
+  }
+
+  // On all ranks. A rollback waits for the save in progress, so that it takes the same checkpoint whenever
+  // the step is repeated; the steps after that checkpoint count as skipped.
+  void handle_spike(const StepResult& r) {
+    std::string action = "skipped";
+    if (run_.train.spikes == "rollback" && runner_->spikes().state().in_a_row == 1) action = roll_back();
+    if (!spikes_) return;
+    or_say_what_stays([&] {
+      note(spikes_->write(done_, r, runner_->sequence_losses(), *batches_, run_.data.seq_len, action));
+    });
+  }
+  std::string roll_back() {
+    doing("rollback", true);
+    saves_->settle();
+    const fs::path root = checkpoint_root(run_.train.dir);
+    const FoundCheckpoint found =
+        find_together(first() ? checkpoints_in(root) : std::vector<fs::path>(), control_);
+    if (found.folder.empty()) return "skipped; no checkpoint exists yet to roll back to";
+    const Checkpoint c = Checkpoint::open(found.folder, Verify::sizes);
+    const SpikeState now = runner_->spikes().state();
+    load_checkpoint(*runner_, c, Load::resume);
+    const int64_t before = runner_->spikes().state().skipped;
+    runner_->spikes().restore(now);
+    runner_->spikes().set_skipped(before + done_ - c.manifest().step);
+    return fmt::format("rolled back to the weights and moments of step {}", c.manifest().step);
   }
 
   // The mean over all tokens of data.valid; of several shards each one's too.
@@ -356,6 +431,10 @@ class Trainer {
       run_failed("step {}: the loss on data.valid is {}; {}", done_, *m.eval_loss, saves_->what_stays());
     }
     evaluated_ = done_;
+    eval_loss_ = *m.eval_loss;
+    const bool better = !best_loss_ || eval_loss_ < *best_loss_;
+    if (better && run_.train.keep_best == "always") saves_->want(done_);
+    if (better) best_loss_ = eval_loss_;
   }
 
   Replicas& replicas() {
@@ -423,7 +502,8 @@ class Trainer {
   StepMetrics metrics_of(const StepResult& r) {
     StepMetrics m;
     m.step = done_, m.loss = r.loss, m.grad_norm = r.grad_norm, m.lr = r.lr, m.tokens = r.tokens;
-    if (runner_->loss_scale().active()) m.loss_scale = r.loss_scale, m.skipped = r.skipped;
+    if (runner_->loss_scale().active()) m.loss_scale = r.loss_scale;
+    m.skipped = r.skipped;
     if (run_.moe.aux_loss > 0) m.aux_loss = r.aux_loss;
     if (run_.moe.z_loss > 0) m.z_loss = r.z_loss;
     for (const LayerRouting& l : runner_->routing()) {
@@ -462,10 +542,15 @@ class Trainer {
   std::optional<Replicas> replicas_;  // since they were first compared
   std::optional<RunFiles> files_;
   std::optional<RoutingFile> routing_;
+  std::optional<SpikeFile> spikes_;  // rank 0, if the run looks for spikes
   FillBatch fill_;
   bool compares_weights_ = false;  // before each update
   int64_t evaluated_ = -1;         // last step that an evaluation with a finite loss followed
-  std::vector<Report> reports_;    // by rank
+  double eval_loss_ = 0;           // its loss
+  std::optional<double> best_loss_;
+  RunPlace place_;               // in the data, before the first step of the run
+  nlohmann::json branched_;      // from which run, and at which step; null: not a branch
+  std::vector<Report> reports_;  // by rank
   LossProbe probe_;
   std::optional<Saves> saves_;
   int64_t done_ = 0, steps_here_ = 0;
@@ -487,81 +572,6 @@ TrainSummary train(const RunSpec& run, const Schedule& schedule, Device& device,
     factory.fail(e.what());
     throw;
   }
-}
-
-namespace {
-// Of the ranks that hold a replica, the one that speaks for it, or for its part of the sequences: it has the
-// last layers.
-int teller_of(const StageRunner& runner, int replica, int part) {
-  if (!runner.comms()) return 0;
-  const Mesh& mesh = runner.comms()->mesh();
-  int rank = 0;
-  while (mesh.coord(rank, Axis::dp) != replica || mesh.coord(rank, Axis::cp) != part ||
-         mesh.coord(rank, Axis::pp) != runner.sharing().head_rank())
-    rank++;
-  return rank;
-}
-}  // namespace
-
-// Batch b is replica b % dp's. Sums are added in order of batches, so how many ranks there are changes
-// nothing.
-EvalResult evaluate_shard(StageRunner& runner, const RunSpec& run, const fs::path& shard,
-                          int64_t most_batches, const std::function<void(int64_t, int64_t)>& progress) {
-  EvalWindows windows(run, shard);
-  int64_t micro = run.batch.micro, n = windows.count();
-  if (most_batches > 0 && most_batches < (n + micro - 1) / micro) n = most_batches * micro;
-  if (n == 0)
-    bad_request("{} holds no whole window of seq_len = {} tokens to evaluate on", shard.string(),
-                run.data.seq_len);
-  const Sharing& s = runner.sharing();
-  const int64_t batches = (n + micro - 1) / micro, rounds = (batches + s.dp - 1) / s.dp;
-  const int ranks = runner.comms() ? runner.comms()->world() : 1;
-  std::vector<StageRunner::TokenLoss> mine(static_cast<size_t>(rounds)), all(size_t(rounds * ranks));
-  for (int64_t k = 0; k < rounds; k++) {
-    const int64_t batch = k * s.dp + s.dp_rank, first = std::min(batch, batches - 1) * micro;
-    // With sharded weights, or experts over ranks, every rank takes part in every round, the last one for
-    // nothing.
-    if (batch >= batches && !s.together()) continue;
-    StageRunner::TokenLoss part =
-        runner.evaluate(std::min(micro, n - first), run.data.seq_len, windows.from(first));
-    if (batch < batches) mine[size_t(k)] = part;
-    if (progress) progress(std::min(n, (k + 1) * s.dp * micro), n);
-  }
-  if (runner.comms())
-    gather_bytes(runner.comms()->control(), std::as_bytes(std::span(mine)),
-                 std::as_writable_bytes(std::span(all)));
-  else
-    all = mine;
-  EvalResult total;
-  double sum = 0;
-  for (int64_t b = 0; b < batches; b++)
-    for (int part = 0; part < s.cp.size; part++) {
-      const auto& told = all[size_t(teller_of(runner, int(b % s.dp), part) * rounds + b / s.dp)];
-      sum += told.sum, total.tokens += told.tokens;
-    }
-  total.loss = sum / double(total.tokens);
-  if (!std::isfinite(total.loss)) {
-    // Every rank knows all sums: all repeat the first round that has one which is not finite.
-    int64_t bad = 0;
-    const auto is_bad = [&](int64_t k) {
-      for (int r = 0; r < ranks; r++)
-        if (!std::isfinite(all[size_t(r * rounds + k)].sum)) return true;
-      return false;
-    };
-    while (bad + 1 < rounds && !is_bad(bad)) bad++;
-    const int64_t first = std::min(bad * s.dp + s.dp_rank, batches - 1) * micro;
-    runner.find_nonfinite_loss(std::min(micro, n - first), run.data.seq_len, windows.from(first));
-  }
-  return total;
-}
-
-int64_t load_newest(StageRunner& runner, const fs::path& run_dir) {
-  Found found = find_newest(checkpoint_root(run_dir));
-  if (!found.newest)
-    bad_request("{} holds no complete checkpoint{}{}", run_dir.string(), found.damaged.empty() ? "" : ": ",
-                found.damaged.empty() ? "" : found.damaged.front());
-  load_checkpoint(runner, *found.newest, Load::weights);
-  return found.newest->manifest().step;
 }
 
 }  // namespace trireme

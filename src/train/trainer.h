@@ -22,6 +22,8 @@ struct TrainHooks {
   std::function<void(const StepMetrics&)> step;       // after each step's metrics were written
   // While a shard is evaluated behind a step: windows done and in all.
   std::function<void(int64_t step, int64_t done, int64_t all)> eval;
+  // Rank 0, in every train.sample_every-th step, while the other ranks wait: its checkpoint is complete.
+  std::function<void(int64_t step, const fs::path& checkpoint)> sample;
   std::function<void(std::string_view phase)>
       phase;  // as StepControl::phase, and "metrics", "eval", "save:..." (train.async_save: the last from
               // a thread of its own)
@@ -41,7 +43,6 @@ struct TrainOptions {
   Pulse* pulse = nullptr;     // of this rank: told what it does; launch.h gives each rank its own
   MakeDevice device;          // of each rank thread; null: that of train.device
   std::string forecast_json;  // goes into the run folder as forecast.json; empty = none
-  std::string branch;         // run folder, or checkpoint, that a run without checkpoints starts from
   fs::path algorithms_cache;  // where runs share which algorithms of products were fastest; empty = nowhere
 };
 

@@ -249,7 +249,8 @@ TEST(Identity, StepsMayChangeWhileTheLearningRatesStay) {
     train_here(spec(tmp.path(), more.first));
     if (!more.same) {
       expect_has(refusal([&] { train_here(spec(tmp.path(), more.then)); }),
-                 {fmt::format("train.steps: {} -> {}", more.first, more.then), "moments", "--branch"});
+                 {fmt::format("train.steps: {} -> {}", more.first, more.then), "moments", "train.branch",
+                  "depend on train.steps"});
       continue;
     }
     expect_has(notes_of(spec(tmp.path(), more.then)), {"train.steps: 4 -> 8", "4 steps done are the same"});
@@ -283,57 +284,6 @@ TEST(Identity, AStoppedWsdRunMayBecomeLonger) {
   Outcome got = outcome_of(tmp / "run"), want = outcome_of(whole / "run");
   got.checkpoints = want.checkpoints;
   expect_same(got, want);
-}
-
-// --branch: another folder and other settings, with the weights and moments of the other run, which stays
-// unchanged.
-TEST(Identity, ABranchKeepsWeightsAndMoments) {
-  TempFolder tmp;
-  RunSpec run = tiny_run(tmp.path(), 4);
-  train_here(run);
-  const Files before = files_in(run.train.dir);
-  RunSpec branch = tiny_run(tmp.path(), 6);
-  branch.train.dir = (tmp / "branch").string();
-  branch.optimizer.schedule = "linear";
-  branch.optimizer.lr = 0.02;
-  branch.data.train = branch.data.valid;
-  TrainOptions from;
-  from.branch = run.train.dir;
-  std::vector<int64_t> steps;
-  std::string notes;
-  TrainHooks hooks;
-  hooks.step = [&](const StepMetrics& m) { steps.push_back(m.step); };
-  hooks.note = [&](const std::string& line) { notes += line + "\n"; };
-  EXPECT_EQ(train_here(branch, hooks, from).ending, Ending::done);
-  EXPECT_EQ(steps, (std::vector<int64_t>{5, 6}));
-  expect_has(notes, {"branched from step 4"});
-  EXPECT_EQ(damage(before, files_in(run.train.dir)), "");
-  train_here(branch, hooks, from);
-  expect_has(notes, {"--branch is not used"});
-
-  branch.train.dir = (tmp / "third").string();
-  branch.optimizer.name = "muon";
-  expect_has(refusal([&] { train_here(branch, {}, from); }), {"optimizer.name", "adamw"});
-  branch.optimizer.name = "adamw";
-  branch.train.steps = 4;
-  expect_has(refusal([&] { train_here(branch, {}, from); }), {"train.steps = 4", "give more"});
-  branch.model.norm_eps = 1e-3;
-  expect_has(refusal([&] { train_here(branch, {}, from); }), {"model.norm_eps"});
-  from.branch = (tmp / "nowhere").string();
-  expect_has(refusal([&] { train_here(branch, {}, from); }), {"--branch", "holds no checkpoint"});
-}
-
-// A branch with the settings of its run ends as the run does: nothing of its state was lost.
-TEST(Identity, ABranchFromACheckpointIsTheRun) {
-  TempFolder tmp;
-  const RunSpec run = tiny_run(tmp.path(), 4);
-  train_here(run);
-  RunSpec same = run;
-  same.train.dir = (tmp / "same").string();
-  TrainOptions from;
-  from.branch = (checkpoint_root(run.train.dir) / "step-00000003").string();
-  train_here(same, {}, from);
-  EXPECT_TRUE(outcome_of(tmp / "same").tensors == outcome_of(tmp / "run").tensors);
 }
 
 // The auxiliary loss is a function of a microbatch: with another one the checkpoint is another run's.
