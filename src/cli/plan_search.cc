@@ -101,8 +101,8 @@ std::string cluster_file_of(const std::string& cluster) {
   return is_device_name(cluster) ? cluster : fs::absolute(cluster).lexically_normal().string();
 }
 
-// The run that layouts are searched for, as a run file that is printed has it: on the devices that are
-// priced, with the sums that are priced (a run's own default adds in rank order).
+// Returns the run that layouts are searched for, which is the printed run file. It has the devices and the
+// sums that are priced (a run's own default adds in rank order).
 RunSpec run_of_search(const SearchRequest& q, const std::string& cluster,
                       const std::optional<RunSpec>& given) {
   RunSpec run = given.value_or(RunSpec());
