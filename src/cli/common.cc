@@ -4,6 +4,7 @@
 #include <map>
 #include <tuple>
 
+#include "base/error_lines.h"
 #include "base/machine.h"
 #include "base/say.h"
 #include "cli/cli.h"
@@ -33,6 +34,10 @@ void refuse(const RunSpec& run) {
   try {
     refuse_unsupported(run);
     if (!has_own_schedule(run.layout)) schedule_of(run);
+  } catch (const ErrorLines& e) {
+    std::vector<std::string> lines = e.lines;
+    lines.back() += nearest_layout_text(run);
+    throw ErrorLines(std::move(lines), e.fault);
   } catch (const Error& e) {
     throw Error(e.what() + nearest_layout_text(run), e.fault);
   }
@@ -47,7 +52,7 @@ RunSpec RunRequest::as_asked() const {
 void tell_notes(const RunSpec& run, const std::string& file) {
   std::vector<std::string> notes = notes_of(run);
   if (std::string disk = disk_note(run); !disk.empty()) notes.push_back(std::move(disk));
-  for (const std::string& note : notes) say("note: {}: {}\n", file, note);
+  for (const std::string& note : notes) say("note: {}: {}\n", visible(file), visible(note));
 }
 
 RunSpec RunRequest::load() const {
@@ -202,7 +207,7 @@ ClusterSpec measure_and_keep(const RunSpec& run, int threads, const Measuring& h
   try {
     keep(c, ranks, threads);
   } catch (const Error& e) {
-    say("note: the measured peaks are not kept: {}\n", e.what());
+    say("note: the measured peaks are not kept: {}\n", visible(e.what()));
   }
   return c;
 }

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "base/error.h"
+#include "base/error_lines.h"
 #include "base/say.h"
 #include "comm/mpi/mpi_world.h"
 #include "comm/tcp/tcp_world.h"
@@ -38,8 +38,11 @@ auto agreed(CommFactory& ranks, const Work& work) {
   Fault fault = Fault::run;
   try {
     result = work();
-  } catch (const Error& e) {
+  } catch (const ErrorLines& e) {
     why = e.what(), fault = e.fault;
+  } catch (const Error& e) {
+    why = visible(e.what());
+    fault = e.fault;
   }
   const std::vector<std::string> texts = gather_texts(ranks.control(), why);
   size_t first = 0;

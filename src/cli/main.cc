@@ -9,6 +9,7 @@
 #include <new>
 #include <system_error>
 
+#include "base/error_lines.h"
 #include "base/mapping_table.h"
 #include "base/say.h"
 #include "cli/cli.h"
@@ -71,9 +72,12 @@ int main(int argc, char** argv) {
   if (argc > 1) trireme::cli::spin_briefly(argv[1]);
   try {
     return trireme::cli::run(argc, argv);
+  } catch (const trireme::ErrorLines& e) {
+    trireme::say("trireme: {}\n", e.what());
+    return int(e.fault);
   } catch (const trireme::Error& e) {
     if (*e.what() != '\0')  // of several processes one says it
-      trireme::say("trireme: {}\n", e.what());
+      trireme::say("trireme: {}\n", trireme::visible(e.what()));
     return int(e.fault);
   } catch (const std::bad_alloc&) {
     trireme::say("trireme: the system has no more memory to give\n");
@@ -87,10 +91,10 @@ int main(int argc, char** argv) {
       ::signal(SIGPIPE, SIG_DFL);
       ::raise(SIGPIPE);
     }
-    trireme::say("trireme: {}\n", e.what());
+    trireme::say("trireme: {}\n", trireme::visible(e.what()));
     return int(trireme::fault_of_errno(code, trireme::Fault::run));
   } catch (const std::exception& e) {
-    trireme::say("trireme: internal error: {}\n", e.what());
+    trireme::say("trireme: internal error: {}\n", trireme::visible(e.what()));
     return 1;
   }
 }

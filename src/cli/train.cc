@@ -96,20 +96,19 @@ TrainSummary train_with_progress(const RunSpec& run, TrainingSetup& t, bool quie
     // Who holds the bar may be the one who hangs: a second is enough for everybody else.
     std::unique_lock lock(bar_mutex, std::chrono::seconds(1));
     if (bar && lock)
-      bar->note(line);
+      bar->note(visible(line));
     else
-      say("{}\n", line);
+      say("{}\n", visible(line));
   };
   hooks.note = [&](const std::string& line) {
     if (quiet) return;
     std::lock_guard lock(bar_mutex);
     if (bar)
-      bar->note(line);
+      bar->note(visible(line));
     else
-      say("{}\n", line);
+      say("{}\n", visible(line));
   };
-  if (const std::string again = recompute_text(run, t.forecast); !again.empty())
-    hooks.note(again.substr(0, again.size() - 1));
+  if (const std::string again = recompute_text(run, t.forecast); !again.empty() && !quiet) say("{}", again);
   hooks.start = [&](int64_t done) {
     std::lock_guard lock(bar_mutex);
     if (quiet) return;
@@ -235,7 +234,7 @@ void train_in(TrainingJob& job, const Deadline& deadline, const RunRequest& requ
     if (first) return end(job.run, s, json);
   } catch (const Error& e) {
     // Said while all are here: when the first process has left, mpirun ends the others.
-    say("trireme: {}\n", e.what());
+    say("trireme: {}\n", visible(e.what()));
   }
   if (s.ending == Ending::interrupted) throw Error("", Fault::interrupted);
 }

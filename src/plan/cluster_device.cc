@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/counted.h"
-#include "base/error.h"
+#include "base/error_lines.h"
 #include "cost/stated_links.h"
 #include "plan/call_price.h"
 #include "plan/cluster_data.h"
@@ -170,18 +170,34 @@ std::string file_called(const std::string& cluster, std::string_view asked) {
   return files[0];
 }
 
+// Runs `read`, whose errors concern the value of a key or option: each line names it.
+template <class Read>
+auto naming(std::string_view asked, const Read& read) {
+  try {
+    return read();
+  } catch (const ErrorLines& e) {
+    std::vector<std::string> lines = e.lines;
+    for (std::string& line : lines) line = fmt::format("{}: {}", asked, line);
+    throw ErrorLines(std::move(lines), e.fault);
+  } catch (const Error& e) {
+    throw Error(fmt::format("{}: {}", asked, e.what()), e.fault);
+  }
+}
+
 }  // namespace
 
 ClusterSpec cluster_called(const std::string& file, int64_t devices) {
   std::error_code ec;
-  if (!is_device_name(file) || fs::exists(file, ec)) return load_cluster(file);
+  if (!is_device_name(file) || fs::exists(file, ec))
+    return naming("cluster.file", [&] { return load_cluster(file); });
   if (const KnownDevice* k = shipped_catalog().device_called(file)) return cluster_of_catalog(*k, devices);
   return *shipped_cluster(file_called(file, "cluster.file"));
 }
 
 SubjectDevice device_of(const std::string& cluster, int64_t devices) {
   if (cluster.empty()) return {};
-  if (!is_device_name(cluster)) return device_of(named_cluster(cluster), "bf16", devices);
+  if (!is_device_name(cluster))
+    return device_of(naming("--cluster", [&] { return named_cluster(cluster); }), "bf16", devices);
   if (const KnownDevice* k = shipped_catalog().device_called(cluster))
     return {.name = k->name,
             .source = "data/score_catalog.json",

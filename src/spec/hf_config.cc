@@ -6,7 +6,7 @@
 #include <array>
 #include <cmath>
 
-#include "base/error.h"
+#include "base/error_lines.h"
 #include "base/json.h"
 #include "spec/hf_experts.h"
 #include "spec/hf_harmless.h"
@@ -317,11 +317,7 @@ ModelSpec parse_hf_config(std::string_view text, std::string_view file, std::vec
     }
   read_dropout(o, file, m, notes);
   o.refuse_others();
-  if (!problems.empty()) {
-    std::string all;
-    for (const std::string& p : problems) all += (all.empty() ? "" : "\n") + p;
-    throw Error(all, Fault::request);
-  }
+  if (!problems.empty()) throw ErrorLines(std::move(problems));
   m.finish(m.max_positions);
   return m;
 }

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <optional>
 
-#include "base/error.h"
+#include "base/error_lines.h"
 #include "spec/suggest.h"
 
 namespace trireme {
@@ -265,9 +265,9 @@ void Reader::raise() const {
   if (problems_.empty()) return;
   auto sorted = problems_;
   std::stable_sort(sorted.begin(), sorted.end(), [](auto& a, auto& b) { return a.first < b.first; });
-  std::string all;
-  for (const auto& [line, text] : sorted) all += (all.empty() ? "" : "\n") + text;
-  throw Error(all, Fault::request);
+  std::vector<std::string> lines;
+  for (const auto& [line, text] : sorted) lines.push_back(text);
+  throw ErrorLines(std::move(lines));
 }
 
 }  // namespace trireme

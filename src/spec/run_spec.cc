@@ -7,7 +7,7 @@
 #include <set>
 #include <sstream>
 
-#include "base/error.h"
+#include "base/error_lines.h"
 #include "spec/complaint.h"
 #include "spec/hf_config.h"
 #include "spec/identity.h"
@@ -40,6 +40,9 @@ bool start_from_folder(Reader& reader, ModelSpec& model) {
   if (!from || from->empty()) return false;
   try {
     model = model_from_hf(fs::path(*from) / "config.json");
+  } catch (const ErrorLines& err) {
+    for (const std::string& line : err.lines) reader.problem("model.from", line);
+    return false;
   } catch (const Error& err) {
     reader.problem("model.from", err.what());
     return false;

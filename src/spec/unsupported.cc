@@ -1,7 +1,7 @@
 // Runs that contradict nothing and that cannot be run. A text continues "KEY: VALUE" (Problem).
 #include <fmt/format.h>
 
-#include "base/error.h"
+#include "base/error_lines.h"
 #include "spec/complaint.h"
 #include "spec/run_schedule.h"
 #include "spec/supported.h"
@@ -130,9 +130,9 @@ std::vector<Problem> unsupported_of(const RunSpec& run) {
 }
 
 void refuse_unsupported(const RunSpec& run) {
-  std::string lines;
-  for (const Problem& p : unsupported_of(run)) lines += (lines.empty() ? "" : "\n") + text_of(run, p);
-  if (!lines.empty()) throw Error(lines, Fault::request);
+  std::vector<std::string> lines;
+  for (const Problem& p : unsupported_of(run)) lines.push_back(text_of(run, p));
+  if (!lines.empty()) throw ErrorLines(std::move(lines));
 }
 
 }  // namespace trireme

@@ -1,4 +1,4 @@
-#include "base/error.h"
+#include "base/error_lines.h"
 
 #include <gtest/gtest.h>
 
@@ -25,6 +25,15 @@ TEST(Error, TheNatureOfAFailureDecidesTheExitCode) {
   EXPECT_EQ(int(Fault::environment), 4);
   EXPECT_EQ(fault_in_run(Fault::environment), Fault::environment);
   EXPECT_EQ(fault_in_run(Fault::request), Fault::run) << "a file that cannot be written during a run";
+}
+
+TEST(Error, ALineForEachFaultWhateverTheNamesInIt) {
+  try {
+    throw ErrorLines({"a\nb.toml: x", "\x1b[31mc"});
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(), "a\\nb.toml: x\n\\x1b[31mc");
+    EXPECT_EQ(e.fault, Fault::request);
+  }
 }
 
 }  // namespace
