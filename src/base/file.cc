@@ -27,28 +27,38 @@ constexpr int kNoWait =
   system_failed(err, "{} {}: {}{}", what, p.string(), std::strerror(err), hint);
 }
 
+// An open file to read, never a pipe or a folder.
+class RegularFile {
+ public:
+  explicit RegularFile(const fs::path& path) : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | kNoWait)) {
+    if (fd_ < 0) system_failed(errno, "cannot open {}: {}", path.string(), std::strerror(errno));
+    struct stat st;
+    if (::fstat(fd_, &st) != 0 || !S_ISREG(st.st_mode)) {
+      ::close(fd_);
+      bad_request("{} is not a regular file", path.string());
+    }
+    bytes_ = size_t(st.st_size);
+  }
+  ~RegularFile() { ::close(fd_); }
+  RegularFile(const RegularFile&) = delete;
+  int fd() const { return fd_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  int fd_;
+  size_t bytes_ = 0;
+};
+
 }  // namespace
 
 MappedFile::MappedFile(const fs::path& path) : path_(path) {
-  int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | kNoWait);
-  if (fd < 0) system_failed(errno, "cannot open {}: {}", path.string(), std::strerror(errno));
-  struct stat st;
-  if (::fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
-    ::close(fd);
-    bad_request("{} is not a regular file", path.string());
-  }
-  size_ = size_t(st.st_size);
-  if (size_ > 0) {
-    void* p = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd, 0);
-    int err = errno;
-    if (p == MAP_FAILED) {
-      ::close(fd);
-      io_error("cannot map", path, err);
-    }
-    data_ = static_cast<const std::byte*>(p);
-    add_mapping(data_, size_, path);
-  }
-  ::close(fd);
+  const RegularFile file(path);
+  size_ = file.bytes();
+  if (size_ == 0) return;
+  void* p = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd(), 0);
+  if (p == MAP_FAILED) io_error("cannot map", path, errno);
+  data_ = static_cast<const std::byte*>(p);
+  add_mapping(data_, size_, path);
 }
 MappedFile::MappedFile(MappedFile&& o) noexcept
     : path_(std::move(o.path_)), data_(std::exchange(o.data_, nullptr)), size_(std::exchange(o.size_, 0)) {}
@@ -104,9 +114,21 @@ void write_all(int fd, const void* data, size_t bytes, const fs::path& for_messa
   }
 }
 
+// By read(): through a mapping, an I/O error would raise SIGBUS.
 std::string read_text(const fs::path& path) {
-  MappedFile f(path);
-  return std::string(reinterpret_cast<const char*>(f.bytes().data()), f.bytes().size());
+  const RegularFile file(path);
+  std::string text(file.bytes() + 1, '\0');  // one byte more: the last read finds the end
+  for (size_t done = 0;;) {
+    const ssize_t n = ::read(file.fd(), text.data() + done, text.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) io_error("cannot read", path, errno);
+    if (n == 0) {
+      text.resize(done);
+      return text;
+    }
+    done += size_t(n);
+    if (done == text.size()) text.resize(2 * done);  // it has grown
+  }
 }
 
 void write_text_atomic(const fs::path& path, std::string_view text) {

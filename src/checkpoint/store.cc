@@ -166,6 +166,7 @@ Found find_newest(const fs::path& root, Verify verify) {
       found.newest = open_step(root, step, verify);
       return found;
     } catch (const Error& e) {
+      if (e.fault == Fault::environment) throw;
       found.damaged.push_back(e.what());
     }
   }

@@ -17,7 +17,7 @@ namespace trireme {
 class DocumentStream::File {
  public:
   explicit File(const fs::path& path) : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (fd_ < 0) bad_request("cannot read {}: {}", path.string(), std::strerror(errno));
+    if (fd_ < 0) system_failed(errno, "cannot read {}: {}", path.string(), std::strerror(errno));
     ::posix_fadvise(fd_, 0, 0, POSIX_FADV_SEQUENTIAL);
   }
   ~File() { ::close(fd_); }
@@ -29,7 +29,7 @@ class DocumentStream::File {
     for (size_t done = 0; done < bytes;) {
       ssize_t n = ::pread(fd_, out.data() + had + done, bytes - done, off_t(begin) + off_t(done));
       if (n < 0 && errno == EINTR) continue;
-      if (n < 0) bad_request("cannot read {}: {}", path_.string(), std::strerror(errno));
+      if (n < 0) system_failed(errno, "cannot read {}: {}", path_.string(), std::strerror(errno));
       if (n == 0) bad_request("{} became shorter while it was read", path_.string());
       done += size_t(n);
     }

@@ -135,29 +135,33 @@ std::vector<NamedTensor> checkpoint_tensors(const StageRunner& r) {
 }
 
 namespace {
+// Values with at least this magnitude, given as bits. Without their sign, the bits of floats are in the order
+// of the magnitudes; those of infinity and NaN are the largest.
 template <class Bits>
-int64_t count_nonfinite(const Tensor& t, Bits exponent) {
-  int64_t bad = 0;
+int64_t count_from(const Tensor& t, Bits limit) {
+  constexpr Bits kSign = Bits(1) << (8 * sizeof(Bits) - 1);
+  int64_t n = 0;
   for (int64_t i = 0; i < t.numel(); i++) {
     Bits bits;
     std::memcpy(&bits, t.data + i * int64_t(sizeof bits), sizeof bits);
-    bad += (bits & exponent) == exponent;
+    n += Bits(bits & ~kSign) >= limit;
   }
-  return bad;
+  return n;
 }
 }  // namespace
 
-// A value is not finite if and only if all bits of its exponent are set.
 void refuse_nonfinite(const NamedTensor& t, int64_t step) {
-  const bool half = t.host_data.dtype == DType::bf16;
+  constexpr uint32_t kInfinity = 0x7f800000;
+  constexpr uint32_t kSquareOverflows = 0x5f800000;  // 2^64
+  const uint32_t limit = t.name.ends_with("/exp_avg_sq") ? kInfinity : kSquareOverflows;
+  const bool half = t.host_data.dtype == DType::bf16;  // the upper half of the bits of f32
   const int64_t n = t.host_data.numel();
-  const int64_t bad = half ? count_nonfinite<uint16_t>(t.host_data, 0x7f80)
-                           : count_nonfinite<uint32_t>(t.host_data, 0x7f800000);
+  const int64_t bad = half ? count_from(t.host_data, uint16_t(limit >> 16)) : count_from(t.host_data, limit);
   if (bad > 0)
     run_failed(
-        "step {}: {} of {} values of {} are not finite after the update, so nothing was saved; a smaller "
+        "step {}: {} of {} values of {} are not finite{} after the update, so nothing was saved; a smaller "
         "optimizer.lr or a longer warmup may help",
-        step, bad, n, t.name);
+        step, bad, n, t.name, limit == kInfinity ? "" : ", or their squares are not,");
 }
 
 Manifest checkpoint_manifest(const StageRunner& r, const RunSpec& run, int64_t step,

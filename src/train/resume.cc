@@ -15,21 +15,34 @@
 namespace trireme {
 namespace {
 
+constexpr char kEnvironment = '!';  // begins the text of an error of the environment
+constexpr char kDamage = '-';
+
+// Empty, or the error with one of these marks.
 std::string failure_of(const std::function<void()>& work) {
   try {
     work();
     return "";
   } catch (const Error& e) {
-    return *e.what() ? e.what() : "unknown";
+    return fmt::format("{}{}", e.fault == Fault::environment ? kEnvironment : kDamage,
+                       *e.what() ? e.what() : "unknown");
   }
 }
 
-// Empty, or the first fault that a rank found.
-std::string fault_of(const fs::path& folder, Communicator& control) {
+// Empty, or the damage that the failure reports.
+// Throws Error (environment) if the file could not be read: that says nothing about its content.
+std::string damage_of(const std::string& failure) {
+  if (failure.empty()) return "";
+  if (failure[0] == kEnvironment) environment_failed("{}", failure.substr(1));
+  return failure.substr(1);
+}
+
+// Empty, or the first damage that a rank found.
+std::string damage_of(const fs::path& folder, Communicator& control) {
   const std::string mine = failure_of(
       [&] { Checkpoint::open(folder, Verify::sizes).verify_part(control.rank(), control.size()); });
-  for (const std::string& fault : gather_texts(control, mine))
-    if (!fault.empty()) return fault;
+  for (const std::string& failure : gather_texts(control, mine))
+    if (!failure.empty()) return damage_of(failure);
   return "";
 }
 
@@ -70,6 +83,13 @@ void add_other_names(const RunSpec& saved, const RunSpec& run, std::vector<std::
                              fmt::join(run.data.train, ", ")));
 }
 
+// A name that no other file has.
+fs::path free_name(const fs::path& wanted) {
+  fs::path name = wanted;
+  for (int i = 2; is_there(name); i++) name = fmt::format("{}.{}", wanted.string(), i);
+  return name;
+}
+
 }  // namespace
 
 FoundCheckpoint find_together(const std::vector<fs::path>& folders, Communicator& control) {
@@ -78,21 +98,48 @@ FoundCheckpoint find_together(const std::vector<fs::path>& folders, Communicator
   for (size_t i = 0;;) {
     // Faults that rank 0 finds without reading data need no other rank.
     while (first && i < folders.size()) {
-      const std::string fault = failure_of([&] { open_as_named(folders[i], Verify::sizes); });
-      if (fault.empty()) break;
-      found.damaged.push_back(fault);
+      const std::string damage = damage_of(failure_of([&] { open_as_named(folders[i], Verify::sizes); }));
+      if (damage.empty()) break;
+      found.damaged.push_back(damage);
       i++;
     }
     const fs::path next = broadcast_text(control, first && i < folders.size() ? folders[i].string() : "");
     if (next.empty()) return found;
-    const std::string fault = fault_of(next, control);
-    if (fault.empty()) {
+    const std::string damage = damage_of(next, control);
+    if (damage.empty()) {
       found.folder = next;
       return found;
     }
-    found.damaged.push_back(fault);
+    found.damaged.push_back(damage);
     i++;
   }
+}
+
+std::vector<std::string> set_aside_foreign(const fs::path& run_dir) {
+  const std::vector<fs::path> all = checkpoints_in(checkpoint_root(run_dir));
+  const bool none_is_ours = std::none_of(all.begin(), all.end(), [](const fs::path& folder) {
+    std::error_code ec;
+    const fs::file_type type = fs::status(folder / kManifestName, ec).type();
+    return type == fs::file_type::regular || type == fs::file_type::not_found || type == fs::file_type::none;
+  });
+  std::vector<std::string> notes;
+  if (!none_is_ours) return notes;
+  for (const fs::path& folder : all) {
+    const fs::path kept = free_name(folder.string() + ".damaged");
+    fs::rename(folder, kept);
+    notes.push_back(
+        fmt::format("passed over a damaged checkpoint: {} is not a regular file; the folder is now {}",
+                    (folder / kManifestName).string(), kept.string()));
+  }
+  const fs::path metrics = run_dir / "metrics.jsonl";
+  if (!all.empty() && is_there(metrics)) {
+    const fs::path kept = free_name(metrics.string() + ".damaged");
+    fs::rename(metrics, kept);
+    notes.push_back(fmt::format(
+        "WARNING: no checkpoint is left, so the run starts at step 1; the metrics so far are now {}",
+        kept.string()));
+  }
+  return notes;
 }
 
 std::vector<fs::path> branch_checkpoints(const std::string& from) {

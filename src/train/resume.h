@@ -14,6 +14,12 @@ struct FoundCheckpoint {
 // read.
 FoundCheckpoint find_together(const std::vector<fs::path>& folders, Communicator&);
 
+// If no checkpoint of the run has a regular file as its manifest, and each has something else there, such as
+// a pipe: no save of trireme made them. Renames the folders and metrics.jsonl, so that the run can start at
+// step 1 and nothing is lost. A missing or damaged manifest file is no such case: the user decides. Returns
+// notes.
+std::vector<std::string> set_aside_foreign(const fs::path& run_dir);
+
 // Checkpoints that train.branch names, newest first: one, or those of the run folder.
 // bad_request if there are none.
 std::vector<fs::path> branch_checkpoints(const std::string& from);

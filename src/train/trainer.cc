@@ -252,8 +252,10 @@ class Trainer {
   // Rank 0 lists the checkpoints, all ranks look at their part of the files.
   void start_or_resume() {
     const fs::path root = checkpoint_root(run_.train.dir);
-    if (first())
+    if (first()) {
       for (const std::string& left : remove_leftovers(root)) note("removed the unfinished save " + left);
+      for (const std::string& line : set_aside_foreign(run_.train.dir)) note(line);
+    }
     FoundCheckpoint found = find_together(first() ? checkpoints_in(root) : std::vector<fs::path>(), control_);
     if (first()) tell_damaged(root, found);
     const bool branches = found.folder.empty() && !run_.train.branch.empty();

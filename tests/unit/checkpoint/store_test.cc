@@ -125,6 +125,22 @@ TEST(Store, ADamagedCheckpointIsPassedOverWithItsReason) {
   EXPECT_EQ(find_newest(tmp.path(), Verify::sizes).newest->manifest().step, 3);
 }
 
+// An older checkpoint must not take the place of one on a disk that fails. Address 0 of a process cannot be
+// read: EIO.
+TEST(Store, ACheckpointThatCannotBeReadIsNotPassedOver) {
+  TempFolder tmp;
+  for (int64_t step : {1, 2}) Content(step).save_to(tmp.path());
+  fs::remove(tmp / "step-00000002/manifest.json");
+  fs::create_symlink("/proc/self/mem", tmp / "step-00000002/manifest.json");
+  try {
+    find_newest(tmp.path());
+    ADD_FAILURE() << "passed over";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.fault, Fault::environment) << e.what();
+    EXPECT_NE(std::string(e.what()).find("step-00000002/manifest.json"), std::string::npos) << e.what();
+  }
+}
+
 TEST(Store, PrunesOnlyBehindCompleteSuccessors) {
   auto damage = [](const TempFolder& tmp, int64_t step) {
     fs::path file = tmp / (step_folder_name(step) + "/rank-00000.safetensors");

@@ -196,5 +196,19 @@ TEST(DocumentStream, WhatCannotBeReadOrDivided) {
             std::string::npos);
 }
 
+// A failing disk is not a wrong request. Address 0 of a process cannot be read: EIO.
+TEST(DocumentStream, AFileThatCannotBeReadIsAFaultOfTheEnvironment) {
+  const Tokenizer t = golden_tokenizer("qwen2");
+  DocumentStream stream({{.path = "/proc/self/mem", .end = 8}}, Divider(t), {});
+  try {
+    DocumentBatch b;
+    stream.next(b);
+    ADD_FAILURE() << "was read";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.fault, Fault::environment) << e.what();
+    EXPECT_NE(std::string(e.what()).find("/proc/self/mem"), std::string::npos);
+  }
+}
+
 }  // namespace
 }  // namespace trireme

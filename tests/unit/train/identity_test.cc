@@ -337,7 +337,7 @@ TEST(Identity, ATensorThatIsNotFiniteIsNamed) {
                     std::numeric_limits<float>::quiet_NaN()})
     for (size_t at : {0, 4}) {
       std::vector<float> x(5, std::numeric_limits<float>::max());
-      const NamedTensor t{.name = "blocks.0.mlp.up.weight/exp_avg",
+      const NamedTensor t{.name = "blocks.0.mlp.up.weight/exp_avg_sq",
                           .global = {5},
                           .box = whole({5}).box,
                           .range = {0, 5},
@@ -345,8 +345,77 @@ TEST(Identity, ATensorThatIsNotFiniteIsNamed) {
       refuse_nonfinite(t, 7);
       x[at] = bad;
       expect_has(refusal([&] { refuse_nonfinite(t, 7); }, Fault::run),
-                 {"step 7: 1 of 5 values of blocks.0.mlp.up.weight/exp_avg"});
+                 {"step 7: 1 of 5 values of blocks.0.mlp.up.weight/exp_avg_sq"});
     }
+}
+
+// A backward pass multiplies weights: a finite loss does not show that its products are finite.
+TEST(Identity, AWeightWhoseSquareIsNotFiniteIsNamed) {
+  for (const char* name : {"w/master", "w/exp_avg"}) {
+    std::vector<float> x(5, -1.8e19f);
+    const NamedTensor t{.name = name,
+                        .global = {5},
+                        .box = whole({5}).box,
+                        .range = {0, 5},
+                        .host_data = Tensor(x.data(), {5}, DType::f32)};
+    refuse_nonfinite(t, 7);
+    x[4] = -1.9e19f;
+    expect_has(refusal([&] { refuse_nonfinite(t, 7); }, Fault::run), {"step 7: 1 of 5 values of ", name});
+  }
+}
+
+TEST(Identity, WeightsThatOnlyABackwardPassShowsAreNotSaved) {
+  for (bool async : {false, true}) {
+    TempFolder tmp;
+    RunSpec run = tiny_run(tmp.path(), 1);
+    run.optimizer.lr = 1e30;
+    run.optimizer.warmup = 0;
+    run.optimizer.schedule = "constant";
+    run.data.valid = "";
+    run.train.async_save = async;
+    expect_has(refusal([&] { train_here(run); }, Fault::run), {"step 1", "not finite"});
+    EXPECT_FALSE(find_newest(checkpoint_root(run.train.dir)).newest);
+  }
+}
+
+// A file that cannot be read is not damaged: older checkpoints do not take its place. Address 0 of a process
+// cannot be read: EIO.
+TEST(Identity, ACheckpointThatCannotBeReadEndsTheRunAsEnvironment) {
+  for (int64_t dp : {1, 3}) {
+    TempFolder tmp;
+    RunSpec run = tiny_run(tmp.path(), 6);
+    run.layout.dp = dp;
+    train_here(run);
+    const fs::path manifest = find_newest(checkpoint_root(run.train.dir)).newest->folder() / kManifestName;
+    fs::rename(manifest, tmp / "kept.json");
+    fs::create_symlink("/proc/self/mem", manifest);
+    expect_has(refusal([&] { train_here(run); }, Fault::environment), {manifest.string()});
+    fs::remove(manifest);
+    fs::rename(tmp / "kept.json", manifest);
+    EXPECT_EQ(train_here(run).last_step, 6);
+  }
+}
+
+// No save made a folder whose manifest is a pipe. The run starts at step 1, and deletes nothing.
+TEST(Identity, FoldersThatNoSaveMadeAreSetAside) {
+  TempFolder tmp;
+  RunSpec run = tiny_run(tmp.path(), 3);
+  run.train.checkpoint_every.count = 3;
+  train_here(run);
+  const fs::path root = checkpoint_root(run.train.dir);
+  const fs::path folder = root / "step-00000003";
+  const std::string weights = read_text(folder / "rank-00000.safetensors");
+  const std::string metrics = read_text(tmp / "run/metrics.jsonl");
+  fs::remove(folder / kManifestName);
+  // Without a manifest the user decides.
+  expect_has(refusal([&] { train_here(run); }), {"no checkpoint in", "step-00000003"});
+  fs::create_directory(folder / kManifestName);
+  const std::string notes = notes_of(run);
+  expect_has(notes, {"passed over a damaged checkpoint", "step-00000003.damaged", "metrics.jsonl.damaged"});
+  EXPECT_EQ(names_in(root), (std::vector<std::string>{"step-00000003", "step-00000003.damaged"}));
+  EXPECT_EQ(read_text(root / "step-00000003.damaged/rank-00000.safetensors"), weights);
+  EXPECT_EQ(read_text(folder / "rank-00000.safetensors"), weights);
+  EXPECT_EQ(read_text(tmp / "run/metrics.jsonl.damaged"), metrics);
 }
 
 // A part that changed in memory between its hash and its file is not written.
