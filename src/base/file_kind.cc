@@ -1,11 +1,14 @@
 #include "base/file_kind.h"
 
+#include <algorithm>
 #include <cstdint>
 
 namespace trireme {
 namespace {
 
 using namespace std::string_view_literals;
+
+constexpr std::string_view kUtf32 = "UTF-32 text";
 
 struct Mark {
   std::string_view bytes, kind, remedy;
@@ -40,18 +43,27 @@ constexpr Mark kMarks[] = {
      "ELF"sv,
      "a program", ""},
     {"GGUF"sv, "a GGUF model", ""},
+    {"version https://git-lfs.github.com/spec/"sv, "a pointer of Git LFS, without the content",
+     "git lfs pull"},
+    {"\xFF\xFE\0\0"sv, kUtf32, "iconv -f UTF-32 -t UTF-8 FILE > FILE.utf8"},
+    {"\0\0\xFE\xFF"sv, kUtf32, "iconv -f UTF-32 -t UTF-8 FILE > FILE.utf8"},
     {"\xFF\xFE"sv, "UTF-16 text", "iconv -f UTF-16 -t UTF-8 FILE > FILE.utf8"},
     {"\xFE\xFF"sv, "UTF-16 text", "iconv -f UTF-16 -t UTF-8 FILE > FILE.utf8"},
 };
 
-// ASCII in UTF-16 without a byte-order mark: every second byte is zero.
-bool is_wide_ascii(std::string_view bytes) {
+// ASCII in UTF-16 (width 2) or UTF-32 (4) without a byte-order mark: all bytes of a character but its first
+// or last are zero.
+bool is_wide_ascii(std::string_view bytes, size_t width) {
   bytes = bytes.substr(0, 4096);
-  if (bytes.size() < 16) return false;
-  for (size_t zero : {size_t(0), size_t(1)}) {
-    size_t fits = 0, pairs = bytes.size() / 2;
-    for (size_t i = 0; i < pairs; i++) fits += bytes[2 * i + zero] == 0 && bytes[2 * i + 1 - zero] != 0;
-    if (fits * 10 >= pairs * 9) return true;
+  if (bytes.size() < 8 * width) return false;
+  const size_t characters = bytes.size() / width;
+  for (const size_t at : {size_t(0), width - 1}) {
+    size_t fits = 0;
+    for (size_t i = 0; i < characters; i++) {
+      const std::string_view c = bytes.substr(i * width, width);
+      fits += c[at] != 0 && size_t(std::count(c.begin(), c.end(), '\0')) == width - 1;
+    }
+    if (fits * 10 >= characters * 9) return true;
   }
   return false;
 }
@@ -62,7 +74,8 @@ std::string_view marked_kind(std::string_view first_bytes) {
   for (const Mark& m : kMarks)
     if (first_bytes.starts_with(m.bytes)) return m.kind;
   if (first_bytes.size() > 262 && first_bytes.substr(257).starts_with("ustar")) return "a tar archive";
-  return is_wide_ascii(first_bytes) ? "UTF-16 text" : "";
+  if (is_wide_ascii(first_bytes, 4)) return kUtf32;
+  return is_wide_ascii(first_bytes, 2) ? "UTF-16 text" : "";
 }
 
 std::string_view how_to_read(std::string_view kind) {

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/file_kind.h"
 #include "base/json.h"
 #include "checkpoint/untrusted.h"
 
@@ -241,9 +242,14 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> bytes, std::strin
                 bytes.size());
   uint64_t n;
   std::memcpy(&n, bytes.data(), 8);
-  if (n > uint64_t(kMaxHeaderBytes))
+  if (n > uint64_t(kMaxHeaderBytes)) {
+    const std::string_view head(reinterpret_cast<const char*>(bytes.data()),
+                                std::min<size_t>(bytes.size(), 512));
+    if (const std::string_view kind = marked_kind(head); !kind.empty())
+      bad_request("{}: this is {}, not a safetensors file", file, kind);
     bad_request("{}: header length {}; right is at most {} (damaged, or no safetensors file)", file, n,
                 kMaxHeaderBytes);
+  }
   if (n > bytes.size() - 8)
     bad_request("{}: header length {}, but only {} bytes follow; the file is truncated", file, n,
                 bytes.size() - 8);

@@ -151,6 +151,7 @@ void add_eval(CLI::App& app) {
   verb->callback([r] {
     check_set_keys("eval", r->run);
     const UsedRun used = load_used(r->run);
+    note_fp8("eval", used.run);
     r->tasks.empty() ? perplexity(*r, used) : multiple_choice(*r, used);
   });
 }

@@ -120,6 +120,7 @@ void generate_verb(GenerateRequest& r) {
   check_set_keys("generate", r.run);
   const UsedRun used = load_used(r.run);
   const RunSpec& run = used.run;
+  note_fp8("generate", run);
   Tokenizer tokenizer = tokenizer_of(run);
   refuse_foreign_tokenizer(run, tokenizer);
   r.o.context = context_of(run, r.o.context);

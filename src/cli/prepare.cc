@@ -16,6 +16,7 @@
 #include "text/encode_documents.h"
 #include "text/jsonl.h"
 #include "text/train_bpe.h"
+#include "text/unicode.h"
 
 namespace trireme::cli {
 namespace {
@@ -32,9 +33,11 @@ std::string first_bytes(const fs::path& path, size_t most) {
   head.resize(size_t(in.gcount()));
   return head;
 }
+constexpr size_t kHead = 8192;
+
 // Bytes of the byte-order mark at the beginning of UTF-8, which is no part of the text.
-int64_t mark_of(const fs::path& path) {
-  return first_bytes(path, 3) == "\xEF\xBB\xBF" ? 3 : 0;
+int64_t mark_of(std::string_view head) {
+  return head.starts_with("\xEF\xBB\xBF") ? 3 : 0;
 }
 
 int64_t size_of_file(const fs::path& path) {
@@ -44,26 +47,47 @@ int64_t size_of_file(const fs::path& path) {
   return int64_t(size);
 }
 
+// Files of text whose first bytes are not UTF-8, such as Latin-1.
+struct NotUtf8 {
+  int64_t files = 0;
+  std::string first;
+
+  void look_at(const fs::path& path, std::string_view head) {
+    const bool cut = head.size() == kHead;
+    if (is_utf8(head.substr(0, cut ? whole_characters(head) : head.size()))) return;
+    if (files++ == 0) first = path.string();
+  }
+  void tell() const {
+    if (files > 0)
+      say("note: {} with bytes that are not UTF-8, encoded unchanged; the first: {} (Latin-1 is converted by "
+          "iconv -f ISO-8859-1 -t UTF-8 FILE > FILE.utf8)\n",
+          counted(files, "file"), visible(first));
+  }
+};
+
 // A file of a folder. A .json that is not JSON Lines is a text, as source code is.
-TextSource source_of(const fs::path& path, std::string name, int64_t bytes, const std::string& key) {
+TextSource source_of(const fs::path& path, std::string name, int64_t bytes, const std::string& key,
+                     NotUtf8& not_utf8) {
   const bool json_lines = is_json_lines(path) || looks_like_json_lines(path, key);
+  const std::string head = first_bytes(path, kHead);
+  if (!json_lines) not_utf8.look_at(path, head);
   return {
-      .path = path, .name = std::move(name), .json_lines = json_lines, .begin = mark_of(path), .end = bytes};
+      .path = path, .name = std::move(name), .json_lines = json_lines, .begin = mark_of(head), .end = bytes};
 }
 
 // A file that the user names.
-TextSource source_of(const fs::path& path, const std::string& key) {
+TextSource source_of(const fs::path& path, const std::string& key, NotUtf8& not_utf8) {
   std::error_code none;
   if (!fs::is_regular_file(path, none))
     bad_request("{} is neither a folder nor a file of text", path.string());
-  const std::string head = first_bytes(path, 8192);
+  const std::string head = first_bytes(path, kHead);
   if (const std::string_view kind = marked_kind(head); !kind.empty()) {
     std::string how(how_to_read(kind));
     for (size_t at; (at = how.find("FILE")) != std::string::npos;) how.replace(at, 4, path.string());
     bad_request("{} is {}; UTF-8 text and JSON Lines are supported{}{}", path.string(), kind,
                 how.empty() ? "" : ": ", how);
   }
-  TextSource source = source_of(path, path.filename().string(), size_of_file(path), key);
+  TextSource source = source_of(path, path.filename().string(), size_of_file(path), key, not_utf8);
   const bool json = path.extension() == ".json" || path.extension() == ".JSON";
   if (json && !source.json_lines) source.json_lines = looks_like_json_lines(path);
   if (json && !source.json_lines)
@@ -72,7 +96,8 @@ TextSource source_of(const fs::path& path, const std::string& key) {
         "list",
         path.string(), path.string(), path.string());
   if (head.find('\0') != std::string::npos)
-    say("note: {} has bytes of value 0 and is hardly text; it is encoded all the same\n", path.string());
+    say("note: {} has bytes of value 0 and is hardly text; it is encoded all the same\n",
+        visible(path.string()));
   return source;
 }
 
@@ -159,6 +184,7 @@ CorpusTexts texts_of(const Corpus& corpus) {
 CorpusTexts gather_texts(const std::vector<std::string>& paths, const std::vector<std::string>& extensions,
                          const std::string& key, double hold_out) {
   CorpusTexts t;
+  NotUtf8 not_utf8;
   t.key = key, t.hold_out = hold_out;
   CorpusOptions of_folders{.extensions = extensions, .max_file_bytes = INT64_MAX};
   for (std::string& e : of_folders.extensions)
@@ -166,14 +192,15 @@ CorpusTexts gather_texts(const std::vector<std::string>& paths, const std::vecto
   for (const std::string& path : paths) {
     std::error_code none;
     if (!fs::is_directory(path, none)) {
-      t.sources.push_back(source_of(path, key));
+      t.sources.push_back(source_of(path, key, not_utf8));
       continue;
     }
     const Corpus folder = gather_corpus(path, of_folders);
     t.skipped += folder.skipped;
     for (const CorpusFile& f : folder.files)
-      t.sources.push_back(source_of(fs::path(path) / f.path, f.path, f.bytes, key));
+      t.sources.push_back(source_of(fs::path(path) / f.path, f.path, f.bytes, key, not_utf8));
   }
+  not_utf8.tell();
   std::erase_if(t.sources, [](const TextSource& s) { return s.begin >= s.end; });
   if (t.sources.empty()) bad_request("{}: no text in it", fmt::join(paths, ", "));
   if (hold_out > 0) hold_out_texts(t, hold_out);

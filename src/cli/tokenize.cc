@@ -20,7 +20,22 @@ struct TokenizeRequest {
   bool special_tokens = false, skip_bad_lines = false;
   int vocab = 4096, threads = 0;
   double hold_out = 0.05;
+  std::vector<std::string> given;  // of --key, --skip-bad-lines and --ext, those on the command line
 };
+
+// Each of these options is for texts of one kind.
+void note_unused(const TokenizeRequest& r, const CorpusTexts& texts) {
+  std::error_code none;
+  const bool lines = std::any_of(texts.sources.begin(), texts.sources.end(),
+                                 [](const TextSource& s) { return s.json_lines; });
+  const bool folders =
+      std::any_of(r.texts.begin(), r.texts.end(), [&](const auto& t) { return fs::is_directory(t, none); });
+  for (const std::string& option : r.given) {
+    const bool of_folders = option == "--ext";
+    if (!(of_folders ? folders : lines))
+      say("note: {}: not used, since no TEXT is {}\n", option, of_folders ? "a folder" : "JSON Lines");
+  }
+}
 
 SplitPattern pattern_of(const std::string& name) {
   return name == "llama3" ? SplitPattern::llama3 : name == "qwen2" ? SplitPattern::qwen2 : SplitPattern::gpt2;
@@ -80,6 +95,7 @@ Tokenizer learn(const TokenizeRequest& r, const CorpusTexts& texts, int threads)
 void tokenize(const TokenizeRequest& r) {
   install_interrupt_handlers();
   CorpusTexts texts = gather_texts(r.texts, r.extensions, r.key, r.hold_out);
+  note_unused(r, texts);
   texts.skip_bad_lines = r.skip_bad_lines;
   texts.specials = r.special_tokens ? Specials::recognise : Specials::as_text;
   const fs::path out = r.out;
@@ -162,14 +178,17 @@ void add_tokenize(CLI::App& app) {
   verb->add_option("--key", r->key, "of JSON Lines: the key of the text")->capture_default_str();
   verb->add_option("--ext", r->extensions,
                    "of folders: only files that end so, such as .md (may be repeated)")
-      ->allow_extra_args(false)
       ->allow_extra_args(false);
   verb->add_option("--hold-out", r->hold_out, "share of the documents for valid; 0 = none")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 0.9));
   verb->add_option("--threads", r->threads, "default: the cores this process may use")
       ->check(CLI::Range(1, 65536));
-  verb->callback([r] { tokenize(*r); });
+  verb->callback([r, verb] {
+    for (const char* option : {"--key", "--skip-bad-lines", "--ext"})
+      if (verb->count(option) > 0) r->given.emplace_back(option);
+    tokenize(*r);
+  });
 }
 
 }  // namespace trireme::cli

@@ -4,6 +4,7 @@
 #include <array>
 #include <span>
 
+#include "base/say.h"
 #include "spec/toml.h"
 
 namespace trireme::cli {
@@ -14,9 +15,9 @@ using Names = std::span<const std::string_view>;
 // Keys, and sections that end in ".", which a subcommand of one rank reads.
 constexpr auto kOfWeights = std::to_array<std::string_view>(
     {"model.", "data.tokenizer", "data.train", "data.seq_len", "train.dir", "train.device", "train.threads"});
+// precision.fp8 is reported by note_fp8().
 constexpr auto kOfForward =
-    std::to_array<std::string_view>({"moe.capacity", "moe.unit", "precision.compute", "precision.fp8",
-                                     "precision.fp8_layers", "train.attention", "train.deterministic"});
+    std::to_array<std::string_view>({"precision.compute", "precision.fp8", "train.attention"});
 constexpr auto kOfEval = std::to_array<std::string_view>({"data.valid", "data.documents", "batch.micro"});
 // Keys that change neither memory nor time of a step.
 constexpr auto kOfNoForecast = std::to_array<std::string_view>(
@@ -71,6 +72,13 @@ void check_set_keys(std::string_view verb, const RunRequest& request) {
   for (const std::string& key : unread) names += (names.empty() ? "" : ", ") + key;
   if (!names.empty())
     say("note: --set {}: {} does not use {}\n", names, verb, unread.size() == 1 ? "this key" : "these keys");
+}
+
+void note_fp8(std::string_view verb, const RunSpec& run) {
+  if (run.precision.fp8 != "none")
+    say("note: precision.fp8 = \"{}\": 8-bit products belong to training; {} multiplies in "
+        "precision.compute = \"{}\"\n",
+        run.precision.fp8, verb, run.precision.compute);
 }
 
 }  // namespace trireme::cli

@@ -14,4 +14,7 @@ namespace trireme::cli {
 // Call before the run is loaded.
 void check_set_keys(std::string_view verb, const RunRequest&);
 
+// eval and generate: one note on stderr if the run trains with 8-bit products, which they do not use.
+void note_fp8(std::string_view verb, const RunSpec&);
+
 }  // namespace trireme::cli

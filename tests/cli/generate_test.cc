@@ -281,10 +281,19 @@ TEST_F(Generate, KeysThatASubcommandDoesNotUseAreNamed) {
       EXPECT_EQ(lines_of(r.err).size(), 1u) << r.err;
       EXPECT_NE(r.err.find(std::string("--set: ") + key + ": 2 is not used by " + verb), r.err.npos) << r.err;
     }
-    const Ran r = with({"--set", "layout.tp=1", "--set", "optimizer.lr=0.5", "--set", "train.keep=3"});
+    const Ran r = with({"--set", "layout.tp=1", "--set", "optimizer.lr=0.5", "--set", "train.keep=3", "--set",
+                        "train.deterministic=true", "--set", "precision.fp8=block"});
     EXPECT_EQ(r.code, 0) << r.err;
-    EXPECT_NE(r.err.find("note: --set optimizer.lr, train.keep: " + verb + " does not use these keys\n"),
-              r.err.npos)
+    const bool forward = verb != "convert";
+    EXPECT_NE(
+        r.err.find(fmt::format("note: --set optimizer.lr, train.keep, train.deterministic{}: {} does not "
+                               "use these keys\n",
+                               forward ? "" : ", precision.fp8", verb)),
+        r.err.npos)
+        << r.err;
+    EXPECT_EQ(
+        r.err.find("precision.fp8 = \"block\": 8-bit products belong to training; " + verb) != r.err.npos,
+        forward)
         << r.err;
     EXPECT_EQ(r.err.find("layout"), r.err.npos) << r.err;
     EXPECT_EQ(with({}).err.find("does not use"), std::string::npos);

@@ -163,14 +163,18 @@ TEST(Tokenize, NothingHeldOutIsTold) {
 TEST(Tokenize, ExtensionsAreTakenWithAndWithoutTheirDot) {
   TempFolder f;
   make_folders(f / "texts");
-  write_text_atomic(f / "texts/a.md", prose(20'000, 0));
+  write_text_atomic(f / "texts/a.md", "\xE9" + prose(20'000, 0));
   write_text_atomic(f / "texts/b.txt", prose(20'000, 1));
   std::vector<std::vector<int32_t>> ids;
   for (const char* ext : {"md", ".md"}) {
     const fs::path out = f / (std::string("out") + ext);
     const Ran r = trireme(f.path(), {"tokenize", "--ext", ext, (f / "texts").string(), "--out", out.string(),
-                                     "--vocab", "300", "--hold-out", "0"});
+                                     "--vocab", "300", "--hold-out", "0", "--key", "body"});
     ASSERT_EQ(r.code, 0) << r.err;
+    EXPECT_NE(r.err.find("note: --key: not used, since no TEXT is JSON Lines\n"), std::string::npos) << r.err;
+    EXPECT_EQ(r.err.find("--ext"), std::string::npos) << r.err;
+    EXPECT_NE(r.err.find("note: 1 file with bytes that are not UTF-8"), std::string::npos) << r.err;
+    EXPECT_NE(r.err.find("a.md (Latin-1"), std::string::npos) << r.err;
     ids.push_back(tokens_of(out / "train"));
   }
   EXPECT_EQ(ids[0], ids[1]);

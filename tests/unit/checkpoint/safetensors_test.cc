@@ -183,6 +183,8 @@ TEST(Safetensors, EveryLieIsOneClearLine) {
       {"1234567", {"7 bytes long"}},
       {head + "{}", {"header length 9223372036854775808", "at most 100000000"}},
       {head2 + "{}", {"header length 100000001"}},
+      {"version https://git-lfs.github.com/spec/v1\n", {"is a pointer of Git LFS, without the content"}},
+      {"PK\x03\x04" + std::string(40, 'x'), {"is a zip archive"}},
       {file_of(ok, 8).substr(0, 30), {"only 22 bytes follow", "truncated"}},
       {file_of("", 0), {"must begin with '{'"}},
       {file_of("[1]", 0), {"must begin with '{'"}},

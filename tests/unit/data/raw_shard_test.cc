@@ -128,6 +128,7 @@ TEST(RawShard, WhatIsNoTokensIsNamed) {
       {"PK\x03\x04", "a zip archive"},
       {"PAR1", "a Parquet table"},
       {std::string("MMIDIDX\0\0", 9), "the index of a token shard"},
+      {"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n", "a pointer of Git LFS"},
       {"{\"text\": \"a line of a corpus that nobody has encoded so far\"}", "text, not token ids"},
   };
   for (const auto& [head, kind] : cases) {
