@@ -479,9 +479,10 @@ struct ScaledSumArgs {
   float alpha = 1, beta = 1;
 };
 
-// Replaces each matrix of x by its orthogonal factor: five Newton-Schulz steps, as optim/newton_schulz.h defines
-// them. x: f32 [sum of rows * cols]; the matrices are stored one after the other, row-major. Only devices that return
-// true from Kernels::orthogonalises() run it. The cost counts the products of the definition.
+// Replaces each matrix of x by its orthogonal factor: five Newton-Schulz steps, as optim/newton_schulz.h
+// defines them. x: f32 [sum of rows * cols]; the matrices are stored one after the other, row-major. Only
+// devices that return true from Kernels::orthogonalises() run it. The cost counts the products of the
+// definition.
 struct OrthogonaliseArgs {
   static constexpr std::string_view kName = "orthogonalise";
   static constexpr int kMost = 16;  // matrices

@@ -34,8 +34,9 @@ fs::path save_checkpoint(const StageRunner&, const RunSpec&, int64_t step, const
 // rank 0 of it, a line; and what follows a publication.
 std::vector<NamedTensor> checkpoint_tensors(const StageRunner&);
 Manifest checkpoint_manifest(const StageRunner&, const RunSpec&, int64_t step, const CompleteManifest&);
-// Throws Error (run) naming the tensor and `step` if one of the values (f32 or bf16) is not finite. Also if the
-// square of a weight or first moment is not: a backward pass multiplies such values, and no loss need show them.
+// Throws Error (run) naming the tensor and `step` if one of the values (f32 or bf16) is not finite. Also if
+// the square of a weight or first moment is not: a backward pass multiplies such values, and no loss need
+// show them.
 void refuse_nonfinite(const NamedTensor&, int64_t step);
 std::string rank_file_name(int rank);
 std::string file_line(const CheckpointFile&);

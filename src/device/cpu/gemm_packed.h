@@ -66,8 +66,8 @@ namespace trireme::cpu {
 
 // ... of this product and of any with a shorter sum.
 int64_t packed_matmul_scratch_bytes(const MatmulArgs&, const Context&);
-// lower: c is square, and only its elements on and below the diagonal are written for certain. Each has the bits
-// that it has without.
+// lower: c is square, and only its elements on and below the diagonal are written for certain. Each has the
+// bits that it has without.
 void packed_matmul(const MatmulArgs&, std::byte* scratch, const Context&, bool lower = false);
 
 }  // namespace trireme::cpu
