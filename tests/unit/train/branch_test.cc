@@ -137,6 +137,7 @@ TEST(Branch, WithAnotherBatchTakesTheSamplesThatFollow) {
   EXPECT_EQ(m.samples, 4 * 6 + 3 * 12);
   EXPECT_EQ(m.tokens, m.samples * 13);
   EXPECT_EQ(m.state.at("data_place").at("samples"), 24);
+  EXPECT_EQ(m.state.at("drawn"), (std::vector<int64_t>{60}));  // by the loader
   const Outcome whole = outcome_of(wide.train.dir);
   fs::remove_all(checkpoint_root(wide.train.dir) / "step-00000007");
   train_here(wide);  // from step 6
