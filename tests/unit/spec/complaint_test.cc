@@ -73,8 +73,9 @@ TEST(Complaint, AKeyIsPrintedWithItsOwnValue) {
       std::string value = Set(*set).value;
       std::string after = line.substr(prefix.size() + key.size() + 2);
       if (after.starts_with('"')) value = '"' + value + '"';
-      if (key.find("lr") == key.npos)  // 1e-5 may be printed as 1e-05
+      if (key.find("lr") == key.npos) {  // 1e-5 may be printed as 1e-05
         EXPECT_TRUE(after.starts_with(value)) << line;
+      }
       EXPECT_EQ(line.find("this version"), line.npos) << line;
     }
   }
