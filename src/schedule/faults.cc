@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "base/error.h"
+#include "base/error_lines.h"
 
 namespace trireme {
 namespace {
@@ -48,7 +48,14 @@ std::string grid(const Schedule& s, std::span<const ActionPlace> places) {
 }  // namespace
 
 void schedule_fault(const Schedule& s, std::span<const ActionPlace> places, const std::string& what) {
-  bad_request("schedule: {}\n{}", what, grid(s, places));
+  std::vector<std::string> lines = {"schedule: " + what};
+  const std::string drawing = grid(s, places);
+  for (size_t begin = 0; begin < drawing.size();) {
+    const size_t end = std::min(drawing.find('\n', begin), drawing.size());
+    lines.push_back(drawing.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  throw ErrorLines(std::move(lines));
 }
 
 }  // namespace trireme
