@@ -3,12 +3,7 @@
 //   master = master (1 - lr wd) - (lr / bias1) m / (sqrt(v / bias2) + eps)       PyTorch's order
 // An element's bits do not depend on where a range is cut. Traffic: 24 B for master and moments, 2 or 4 for
 // the gradient, 2 + 2 for the bf16 or f16 weight (its line is read before it is written): 30 B with bf16
-// gradients. bf16 moments: 4 B less for each read and each write.
-#include <algorithm>
-#include <array>
-#include <cstring>
-
-#include "base/rng.h"
+// gradients.
 #include "device/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -70,70 +65,11 @@ namespace trireme::cpu {
 
 HWY_EXPORT(adamw);
 
-namespace {
-
-constexpr int64_t kPiece = 1024;  // elements whose moments are widened at once: 8 KiB of stack
-
-// Adds 16 random bits below the bits that stay, and cuts: unbiased (Gupta et al. 2015, 1502.02551). A value
-// that is not finite keeps its bits.
-bf16 round_at_random(float x, uint32_t random) {
-  uint32_t bits;
-  std::memcpy(&bits, &x, sizeof bits);
-  if ((bits & 0x7f800000) != 0x7f800000) bits += random & 0xffff;
-  const auto half = uint16_t(bits >> 16);
-  bf16 out;
-  std::memcpy(&out, &half, sizeof half);
-  return out;
-}
-
-// Four neighbouring elements share a counter; the lower half of each word is for the first moment.
-void store_moments(const AdamWArgs& a, int64_t begin, int64_t n, const float* m, const float* v) {
-  bf16* first = a.exp_avg.as<bf16>() + begin;
-  bf16* second = a.exp_avg_sq.as<bf16>() + begin;
-  std::array<uint32_t, 4> words{};
-  int64_t counter = -1;
-  for (int64_t i = 0; i < n; i++) {
-    const int64_t j = a.first + begin + i;
-    const int64_t global = a.corner + j / a.row * a.stride + j % a.row;
-    if (global / 4 != counter) {
-      counter = global / 4;
-      words = philox(a.key, uint64_t(counter));
-    }
-    const uint32_t word = words[size_t(global % 4)];
-    first[i] = round_at_random(m[i], word);
-    second[i] = round_at_random(v[i], word >> 16);
-  }
-}
-
-// Through f32, in pieces; the arithmetic is that of f32 moments.
-void small_moments(const AdamWArgs& a, int64_t begin, int64_t end) {
-  alignas(64) float m[kPiece];
-  alignas(64) float v[kPiece];
-  for (int64_t at = begin; at < end; at += kPiece) {
-    const int64_t n = std::min(kPiece, end - at);
-    for (int64_t i = 0; i < n; i++) {
-      m[i] = float(a.exp_avg.as<bf16>()[at + i]);
-      v[i] = float(a.exp_avg_sq.as<bf16>()[at + i]);
-    }
-    AdamWArgs piece = a;
-    piece.master = a.master.narrow(0, at, n);
-    piece.grad = a.grad.narrow(0, at, n);
-    if (a.weight) piece.weight = a.weight.narrow(0, at, n);
-    piece.exp_avg = Tensor(m, {n}, DType::f32);
-    piece.exp_avg_sq = Tensor(v, {n}, DType::f32);
-    HWY_DYNAMIC_DISPATCH(adamw)(piece, 0, n);
-    store_moments(a, at, n, m, v);
-  }
-}
-
-}  // namespace
-
 int64_t scratch_bytes(const AdamWArgs&, const Context&) {
   return 0;
 }
 void launch(const AdamWArgs& a, const Tensor&, const Context& ctx) {
   parallel_for(ctx, a.master.numel(), kGrainElements, [&](int64_t begin, int64_t end, int) {
-    if (a.exp_avg.dtype == DType::bf16) return small_moments(a, begin, end);
     HWY_DYNAMIC_DISPATCH(adamw)(a, begin, end);
   });
 }
