@@ -64,8 +64,14 @@ struct StepRoof {
   // Ranks between neighbours of a group, by the order of the axes.
   double tensor_stride() const { return c.nearest == Nearest::replicas ? double(c.dp * c.cp) : 1; }
   double replica_stride() const {
-    if (c.nearest == Nearest::replicas) return 1;
-    return double(c.nearest == Nearest::stages ? c.tp * c.pp : c.tp);
+    return c.nearest == Nearest::replicas ? 1 : double(c.tp) * stages_between();
+  }
+  // Experts' ranks are the stage's, numbered without gaps (mesh/mesh.h): ep of them hold different experts.
+  double expert_stride() const { return double(c.ep) * stages_between(); }
+  // A stage's ranks lie in runs of tp * cp. Returns the number of stages whose runs share a node.
+  double stages_between() const {
+    if (c.nearest != Nearest::stages) return 1;
+    return std::clamp(d.near / double(c.tp * c.cp), 1.0, double(c.pp));
   }
   double context_stride() const { return double(c.nearest == Nearest::replicas ? c.dp : c.tp); }
   bool stages_near() const {
@@ -230,14 +236,16 @@ double expert_exchange(const StepRoof& r) {
   constexpr double kReached = 0.65, kHalf = 2;
   const ModelSpec& m = r.c.model;
   const double rows = rows_of(r.c) / double(r.c.tp), h = double(m.hidden), k = double(m.experts_per_token);
-  const double near = std::min(n, r.d.near), nodes = std::max(1.0, n / r.d.near);
+  const double apart = n > double(r.c.tp * r.c.cp) ? r.stages_between() : 1;
+  const double in_node = std::max(1.0, r.d.near / apart);
+  const double near = std::min(n, in_node), nodes = std::max(1.0, n / in_node);
   const double near_seconds = rows * k * h * kHalf * (near - 1) / near / (kReached * r.d.bus);
   const double copies = nodes * (1 - std::pow(1 - 1 / nodes, k));
   const double far_seconds =
       nodes > 1 ? rows * copies * (nodes - 1) / nodes * h * kHalf / (kReached * r.d.nic) : 0;
   const double far_exposed = r.of(r.c.chunks > 1 ? Fit::ep : Fit::ep_far);
   return 2 * std::max(r.of(Fit::ep) * near_seconds + far_exposed * far_seconds,
-                      r.stated(CollectiveKind::all_to_all, rows * k * h * kHalf, n, 1));
+                      r.stated(CollectiveKind::all_to_all, rows * k * h * kHalf, n, apart));
 }
 
 // The shared expert computes while choices travel to theirs.
@@ -378,7 +386,7 @@ double gradient_time(const StepRoof& r, const StepParts& s, double compute) {
     const double bytes = c.zero == 0 ? 2 * c.grad_bytes : sums * c.grad_bytes + kHalf;
     const double share = r.of(Fit::dp) * (c.sums_hidden ? 1 / double(c.chunks) : 1);
     return share * (r.gathered(s.dense * bytes, replicas, stride) +
-                    r.gathered(s.experts * bytes, expert_replicas, double(c.ep))) +
+                    r.gathered(s.experts * bytes, expert_replicas, r.expert_stride())) +
            sums * starts + sliced_time(c, layers);
   }
   const double n = sharers(c);
@@ -556,7 +564,7 @@ StateSeconds state_seconds(const StepCase& c, const DeviceFigures& d, const FitV
     return share *
            r.gathered(parameters * bytes, c.zero >= 3 ? std::min(n, sharers(c)) : n, stride, all_reduce);
   };
-  const double own = r.replica_stride(), far = double(c.ep);
+  const double own = r.replica_stride(), far = r.expert_stride();
   StateSeconds s;
   s.reduce = of(held.dense, sums * c.grad_bytes, replicas, own, c.zero == 0) +
              layers * r.of(Fit::ring) * (replicas - 1);
