@@ -117,6 +117,27 @@ TEST(SearchedStep, OtherRunsHaveNone) {
   EXPECT_FALSE(searched_step(resolved(run), without));
 }
 
+// Stages that share a node share its port. In the first order a node has 8 / ep replicas of one stage's
+// experts, in the second one replica for each of eight stages, so their sums take 8 / ep times as long. Other
+// parts of the step do not grow; experts priced as if they were near would take as long as before, and the
+// step 2.7 times.
+TEST(SearchedStep, StagesOfANodeShareItsPort) {
+  for (const int64_t ep : {1, 2}) {
+    RunSpec run = run_on("h100-ethernet", "mixtral");
+    run.model.layers = 8;
+    run.batch.global = 512;
+    const SearchRequest q = request_on(run, 512);
+    SearchLayout l{.gpus = 512, .global = 512, .pp = 8, .dp = 64, .micro = 1, .schedule = "1f1b"};
+    l.ep = ep;
+    l.zero = 2;
+    const double near = price_layout(q, l).time.total;
+    l.nearest = Nearest::stages;
+    const double far = price_layout(q, l).time.total;
+    EXPECT_GT(far, 3.5 * near) << "ep " << ep;
+    EXPECT_LT(far, 8 * near) << "ep " << ep;
+  }
+}
+
 // The bound is priced from the run's own step on meta, the step in closed form: both by the constants of the
 // file.
 TEST(SearchedStep, ABoundIsNeverAboveIt) {
