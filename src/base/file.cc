@@ -77,7 +77,7 @@ AtomicFile::AtomicFile(fs::path target) : target_(std::move(target)), part_(targ
   const fs::file_type there = fs::status(target_, ec).type();
   if (there == fs::file_type::directory) io_error("cannot write", target_, EISDIR);
   // commit() would replace a device, such as /dev/null, by a file.
-  if (!ec && there != fs::file_type::regular)
+  if (there != fs::file_type::regular && there != fs::file_type::not_found && there != fs::file_type::none)
     bad_request("cannot write {}: it exists and is not a regular file; choose another name",
                 target_.string());
   fd_ = ::open(part_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | kNoWait, 0644);

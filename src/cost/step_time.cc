@@ -68,7 +68,7 @@ struct StepRoof {
   }
   // Experts' ranks are the stage's, numbered without gaps (mesh/mesh.h): ep of them hold different experts.
   double expert_stride() const { return double(c.ep) * stages_between(); }
-  // A stage's ranks lie in runs of tp * cp. Returns the number of stages whose runs share a node.
+  // A stage's ranks are runs of tp * cp neighbours. Returns the number of stages whose runs share a node.
   double stages_between() const {
     if (c.nearest != Nearest::stages) return 1;
     return std::clamp(d.near / double(c.tp * c.cp), 1.0, double(c.pp));

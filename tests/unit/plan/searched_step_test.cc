@@ -118,9 +118,8 @@ TEST(SearchedStep, OtherRunsHaveNone) {
 }
 
 // Stages that share a node share its port. In the first order a node has 8 / ep replicas of one stage's
-// experts, in the second one replica for each of eight stages, so their sums take 8 / ep times as long. Other
-// parts of the step do not grow; experts priced as if they were near would take as long as before, and the
-// step 2.7 times.
+// experts. In the second it has one for each of eight stages, so their sums take 8 / ep times as long. Other
+// parts of the step do not grow. If experts were priced as near ones, the step would take 2.7 times as long.
 TEST(SearchedStep, StagesOfANodeShareItsPort) {
   for (const int64_t ep : {1, 2}) {
     RunSpec run = run_on("h100-ethernet", "mixtral");
