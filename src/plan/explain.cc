@@ -159,7 +159,8 @@ Explanation explain(const RunSpec& run, const Schedule& schedule, const Forecast
   e.at_peak = f.booking.at_peak[size_t(Bucket::activations)];
   e.meetings = meetings_of(f.booking.tape);
   // Computing and waits are those of the replayed step.
-  e.step_s = f.closed_form ? f.roof_s : f.step_s, e.compute_s = f.time.compute_s;
+  e.step_s = f.closed_form ? f.time.step_s : f.step_s;
+  e.compute_s = f.time.compute_s;
   e.expected = f.expected && !f.closed_form, e.wire_priced = f.wire_priced;
   if (f.wire_priced) e.comm_s = f.time.comm_s, e.exposed_s = f.time.exposed_s;
   return e;

@@ -255,6 +255,17 @@ FitValues own_constants(FitValues f) {
   return f;
 }
 
+FitValues constants_at_the_roof(FitValues f) {
+  const auto at_least = [&](Fit x) { f[size_t(x)] = std::max(f[size_t(x)], 1.0); };
+  const auto at_most = [&](Fit x, double v) { f[size_t(x)] = std::min(f[size_t(x)], v); };
+  for (const Fit x :
+       {Fit::gemm, Fit::gemm_soft, Fit::gemm8, Fit::gemm4, Fit::blocks8, Fit::attention, Fit::expert})
+    at_least(x);
+  for (const Fit x : {Fit::memory, Fit::routing, Fit::softmax, Fit::pace}) at_most(x, 1);
+  for (const Fit x : {Fit::host, Fit::host_moe, Fit::each, Fit::step, Fit::ring, Fit::jitter}) at_most(x, 0);
+  return f;
+}
+
 World world_of(const ScaledRun& s) {
   World w{
       .mesh = mesh_of(s.run.layout), .schedule = schedule_of(s.run), .work = {}, .node = 8, .disturbed = {}};

@@ -48,6 +48,8 @@ StepCase step_case_of(const ScaledRun&);
 FitValues constants_of(const PricedBy&);
 // Of trireme's own runs: no collective is exposed by a share.
 FitValues own_constants(FitValues);
+// The same with every kernel at the device's peak, no launches and no slow nodes: a step takes no less.
+FitValues constants_at_the_roof(FitValues);
 
 // Undisturbed.
 World world_of(const ScaledRun&);

@@ -77,16 +77,19 @@ std::optional<SearchLayout> layout_of(const RunSpec& run) {
   return l;
 }
 
-std::optional<double> searched_step(const RunSpec& run, const ClusterSpec& cluster) {
+std::optional<SearchedStep> searched_step(const RunSpec& run, const ClusterSpec& cluster) {
   try {
     SubjectDevice d = device_of(cluster, "bf16", run.world());
     complete_figures(d, run.world(), "cluster.file");
-    const SearchRequest q = search_request_of(run, d);
+    SearchRequest q = search_request_of(run, d);
     // It refuses by name what closed forms do not know.
     step_case_of({.run = run, .figures = d.figures, .by = {}, .own = true, .offload = q.disk});
     const std::optional<SearchLayout> l = layout_of(run);
     if (!l) return std::nullopt;
-    return price_layout(q, *l).time.total;
+    SearchedStep s{.step_s = price_layout(q, *l).time.total};
+    q.fits = constants_at_the_roof(q.fits);
+    s.roof_s = price_layout(q, *l).time.total;
+    return s;
   } catch (const Error& e) {
     if (e.fault != Fault::request) throw;
     return std::nullopt;

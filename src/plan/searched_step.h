@@ -22,8 +22,12 @@ SearchRequest search_request_of(const RunSpec&, const SubjectDevice&);
 // form does not know the run.
 std::optional<SearchLayout> layout_of(const RunSpec&);
 
-// Seconds of a step that the search forecasts for this resolved run. Nothing: it does not know the run, or
-// the cluster lacks a figure.
-std::optional<double> searched_step(const RunSpec&, const ClusterSpec&);
+struct SearchedStep {
+  double step_s = 0;
+  double roof_s = 0;  // by the same closed form, with constants_at_the_roof()
+};
+// The step that the search forecasts for this resolved run. Nothing: it does not know the run, or the cluster
+// lacks a figure.
+std::optional<SearchedStep> searched_step(const RunSpec&, const ClusterSpec&);
 
 }  // namespace trireme

@@ -86,10 +86,11 @@ TEST(SearchedStep, ARunFileOfASearchHasItsStep) {
       for (const SearchLayout& l : some_layouts(q, rng_key(7, 0, arch), 6)) {
         const RunSpec run = with_layout(*q.run, l, q.disk_each_way);
         const RunSpec read = resolved(parse_run(save_changed(run), "printed"));
-        const std::optional<double> step =
+        const std::optional<SearchedStep> step =
             searched_step(read, cluster_called(read.cluster.file, read.world()));
         ASSERT_TRUE(step) << cluster << " " << arch << " " << text_of(l);
-        EXPECT_DOUBLE_EQ(*step, price_layout(q, l).time.total) << cluster << " " << arch << " " << text_of(l);
+        EXPECT_DOUBLE_EQ(step->step_s, price_layout(q, l).time.total)
+            << cluster << " " << arch << " " << text_of(l);
         seen++;
       }
     }
@@ -156,6 +157,38 @@ TEST(SearchedStep, ABoundIsNeverAboveIt) {
       }
     }
   EXPECT_GT(seen, 30);
+}
+
+// An interleaved layout: in the replay a chunk's messages queue behind the sums of the chunk before on
+// their link, which the closed form does not know. Here the bound was 1.98 times the step.
+TEST(SearchedStep, ABoundIsNotAboveItWhereSumsFillTheLink) {
+  RunSpec run = run_on("h100-ethernet", "mixtral");
+  run.model = ModelSpec::of("llama");
+  run.model.vocab = 32000;
+  run.model.layers = 32;
+  run.model.hidden = 4096;
+  run.model.ffn = 14336;
+  run.model.heads = 32;
+  run.model.kv_heads = 8;
+  run.model.experts = 8;
+  run.model.experts_per_token = 2;
+  run.model.moe_ffn = 14336;
+  run.data.seq_len = 8192;
+  run.model.finish(run.data.seq_len);
+  run.batch.global = 64;
+  const SearchRequest q = request_on(run, 512);
+  SearchLayout l{.gpus = 512, .global = 64, .pp = 4, .dp = 32, .micro = 1, .chunks = 4};
+  l.cp = 4;
+  l.ep = 4;
+  l.schedule = "interleaved";
+  l.nearest = Nearest::stages;
+  run = resolved(with_layout(*q.run, l, q.disk_each_way));
+  const ClusterSpec cluster = cluster_called(run.cluster.file, 512);
+  const Forecast f = forecast(run, schedule_of(run), cluster, 1);
+  ASSERT_TRUE(f.closed_form);
+  EXPECT_GT(f.time.step_s, f.step_s) << "no longer a case of it: choose another";
+  EXPECT_LE(f.roof_s, f.step_s);
+  EXPECT_GT(f.roof_s, 0.2 * f.step_s);
 }
 
 // A ring over many nodes takes a round for each rank, however short the message.
