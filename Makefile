@@ -13,7 +13,7 @@ FUZZ_JOBS ?= $(shell nproc)
 CLANG_FORMAT = clang-format-14
 CODE = $(shell find src tests bench tools -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null | sort)
 
-.PHONY: all program demo test test-slow bench fuzz format format-check clean help setup setup-test setup-slow check-format-only
+.PHONY: all program demo test test-slow bench fuzz format format-check clean help setup setup-demo setup-test setup-slow check-format-only
 
 all: program  ## build build/release/trireme
 	@echo 'the program is build/release/trireme; in this shell as trireme: export PATH="$(CURDIR)/build/release:$$PATH"'
@@ -22,7 +22,7 @@ all: program  ## build build/release/trireme
 program: build/release/build.ninja
 	@cmake --build build/release -j $(JOBS) --target trireme
 
-demo: program  ## the main job on this machine, from text to trained model (DEMO_TEXT=folder: your own text, into runs/demo-text)
+demo: program setup-demo  ## the main job on this machine, from text to trained model (DEMO_TEXT=folder: your own text, into runs/demo-text)
 	@build/release/trireme demo $(if $(DEMO_TEXT),--text "$(DEMO_TEXT)" --dir runs/demo-text) $(DEMO_ARGS)
 
 test: build/release/with-tests build/asan/with-tests  ## all fast tests, optimised and under the address sanitizer
@@ -73,6 +73,8 @@ help:  ## this list
 
 setup:
 	@tools/setup build
+setup-demo:  # without the package the demo learns from Python's sources
+	@$(if $(DEMO_TEXT),true,tools/setup demo) || true
 setup-test:
 	@tools/setup build test
 setup-slow:

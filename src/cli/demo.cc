@@ -19,6 +19,7 @@
 #include "cli/training.h"
 #include "generate/generate.h"
 #include "spec/run_schedule.h"
+#include "text/king_james.h"
 #include "text/unicode.h"
 #include "train/batches.h"
 
@@ -28,6 +29,9 @@ namespace {
 constexpr double kProbeSeconds = 5,
                  kDemoSeconds = 290;  // of timing steps; of the whole demo, if it can be helped
 constexpr int64_t kFewestSteps = 100, kMostSteps = 4000;
+// Tokens. In minutes a small model learns more bits of a text from many short tokens than from few long ones
+// (bench/results/demo_recipe.md).
+constexpr int64_t kVocab = 1024;
 constexpr double kBusy = 0.1;          // share of the processors, others'
 constexpr double kLonger = 15;         // minutes that beat the control on a slow machine too
 constexpr double kAfterTraining = 20;  // seconds: evaluation, samples, export
@@ -52,6 +56,26 @@ void banner(const DemoRequest& r) {
   tell("trireme demo: text -> tokenizer -> shards -> training -> evaluation -> text, in {}\n", r.dir);
 }
 
+struct DemoText {
+  fs::path folder;
+  std::string name;  // with the folder
+  CorpusOptions options;
+};
+
+DemoText text_of(const DemoRequest& r) {
+  if (!r.text.empty()) {
+    const fs::path folder = fs::weakly_canonical(r.text);
+    return {folder, folder.string(), {}};
+  }
+  const fs::path prose = fs::weakly_canonical(fs::path(r.dir) / "text");
+  if (write_king_james(prose))
+    return {prose,
+            "the King James Bible (Debian's bible-kjv), now in " + (fs::path(r.dir) / "text").string(),
+            {}};
+  const fs::path folder = python_stdlib_folder();
+  return {folder, "Python's standard library in " + folder.string(), {.extensions = {".py"}}};
+}
+
 // ---- 1, 2: text, tokenizer, shards: once, marked by prepared.json ----
 void prepare(const DemoRequest& r) {
   fs::path dir = r.dir, mark = dir / "prepared.json";
@@ -67,18 +91,16 @@ void prepare(const DemoRequest& r) {
     heading(2, "token shards: done before");
     return;
   }
-  bool own = !r.text.empty();
-  fs::path text = fs::weakly_canonical(own ? fs::path(r.text) : python_stdlib_folder());
-  Corpus all = gather_corpus(text, own ? CorpusOptions{} : CorpusOptions{.extensions = {".py"}});
+  const DemoText text = text_of(r);
+  Corpus all = gather_corpus(text.folder, text.options);
   auto [train, valid] = hold_out(all, 0.04);
   make_folders(dir / "data");
   banner(r);  // not before it is clear that there is something to do
   heading(1, "gather text and learn a tokenizer");
   tell("      {}, {} of {}; {} held out ({})\n", counted(all.files.size(), "file"), human_bytes(all.bytes),
-       own ? text.string() : "Python's standard library in " + text.string(),
-       counted(valid.files.size(), "file"), human_bytes(valid.bytes));
+       text.name, counted(valid.files.size(), "file"), human_bytes(valid.bytes));
   if (const std::string skipped = to_text(all.skipped); !skipped.empty()) tell("      {}\n", skipped);
-  Tokenizer t = train_tokenizer(texts_of(train), {.vocab = 4096, .threads = threads_of(RunSpec())});
+  Tokenizer t = train_tokenizer(texts_of(train), {.vocab = kVocab, .threads = threads_of(RunSpec())});
   leave_demo_if_interrupted();
   t.save(dir / "tokenizer.json");
   write_text_atomic(dir / "tokenizer_config.json", t.config_json(256));
@@ -89,9 +111,9 @@ void prepare(const DemoRequest& r) {
   Encoded b = encode_corpus(t, valid, dir / "data/valid", threads, "encode what is held out");
   tell("      {} tokens to train on, {} held out; a token is {:.2f} bytes of text\n", a.tokens, b.tokens,
        double(a.bytes) / double(std::max<int64_t>(1, a.tokens)));
-  nlohmann::ordered_json j = {{"text", text.string()},     {"own", own},
-                              {"files", all.files.size()}, {"bytes", all.bytes},
-                              {"train_tokens", a.tokens},  {"valid_tokens", b.tokens},
+  nlohmann::ordered_json j = {{"text", text.folder.string()}, {"own", !r.text.empty()},
+                              {"files", all.files.size()},    {"bytes", all.bytes},
+                              {"train_tokens", a.tokens},     {"valid_tokens", b.tokens},
                               {"valid_bytes", b.bytes}};
   write_text_atomic(mark, j.dump(2) + "\n");
 }
@@ -103,7 +125,8 @@ struct DemoSize {
 };
 // From the largest. A machine takes the largest whose steps, kEnoughSteps or more, fit into the time: a
 // smaller model that reads more text beats a larger one that reads little.
-constexpr DemoSize kSizes[] = {{6, 384, 6, 896, 3e-3, 0.95}, {4, 256, 4, 672, 5e-3, 0.9}};
+constexpr DemoSize kSizes[] = {
+    {6, 256, 4, 672, 4e-3, 0.9}, {4, 192, 4, 512, 6e-3, 0.9}, {4, 128, 4, 336, 8e-3, 0.9}};
 constexpr int64_t kEnoughSteps = 500;
 
 RunSpec demo_spec(const fs::path& dir, int64_t vocab, const DemoSize& size) {
@@ -126,7 +149,7 @@ RunSpec demo_spec(const fs::path& dir, int64_t vocab, const DemoSize& size) {
   run.optimizer.lr = size.lr;
   run.optimizer.momentum = size.momentum;
   run.optimizer.schedule = "linear";
-  run.optimizer.warmup = 40;
+  run.optimizer.warmup = 20;
   run.train.dir = dir.string(), run.train.checkpoint_every.count = 100;
   return run;
 }
@@ -201,7 +224,7 @@ RunSpec make_run_file(const DemoRequest& r) {
   double step_s = 0;
   double training = 0;
   for (const DemoSize& size : kSizes) {
-    if (r.minutes < 1 && &size != &kSizes[1]) continue;  // a try: the smallest
+    if (r.minutes < 1 && &size != std::end(kSizes) - 1) continue;  // a try: the smallest
     run = run_of(size);
     step_s = measured_step(run);
     // Where reading and encoding took long, training takes less of the demo's time. Chosen once: it goes into
@@ -256,10 +279,11 @@ Prompting prompting_of(const RunSpec& run, const Tokenizer& t) {
     return {{"def main(", "class "}, "def read("};
   Prompting p;
   for (size_t i = 0; i < 2; i++) {
-    std::istringstream text(text_at(int64_t(i) * held_out.tokens() / 2, 100));
+    std::istringstream text(text_at(int64_t(i) * held_out.tokens() / 2, 200));
     size_t n = 0;
     std::string word;
-    if (i > 0) text >> word;  // it may be the end of one
+    if (i > 0) std::getline(text, word);  // the end of a line
+    if (!text || text.peek() == EOF) text.clear(), text.seekg(0), text >> word;
     while (n++ < kWords && text >> word) p.samples[i] += (n == 1 ? "" : " ") + word;
     p.samples[i] = whole_characters(p.samples[i], kLongest);
     if (p.samples[i].empty()) p.samples[i] = p.samples[0];
@@ -453,7 +477,9 @@ void add_demo(CLI::App& app) {
                                       "about five minutes; interrupted, the "
                                       "same command goes on\nexample: trireme demo --text ~/notes");
   auto r = std::make_shared<DemoRequest>();
-  verb->add_option("--text", r->text, "folder of text; default: the sources of Python's standard library");
+  verb->add_option("--text", r->text,
+                   "folder of text; default: the King James Bible of Debian's bible-kjv, else the sources of "
+                   "Python's standard library");
   verb->add_option("--dir", r->dir, "run folder; another one starts afresh")->capture_default_str();
   CLI::Option* minutes =
       verb->add_option(

@@ -79,13 +79,18 @@ bool has_sources(const fs::path& folder) {
 
 // First line of what a shell command prints; empty when it fails.
 std::string first_line_of(const std::string& command) {
-  std::unique_ptr<FILE, int (*)(FILE*)> pipe(::popen(command.c_str(), "r"), ::pclose);
-  std::string out;
-  for (int c; pipe && (c = std::fgetc(pipe.get())) != EOF && c != '\n' && out.size() < 4096;) out += char(c);
-  return out;
+  const std::string out = output_of(command, 4096);
+  return out.substr(0, out.find('\n'));
 }
 
 }  // namespace
+
+std::string output_of(const std::string& command, size_t most_bytes) {
+  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(::popen(command.c_str(), "r"), ::pclose);
+  std::string out(most_bytes, '\0');
+  out.resize(pipe ? std::fread(out.data(), 1, out.size(), pipe.get()) : 0);
+  return out;
+}
 
 SkippedFiles& SkippedFiles::operator+=(const SkippedFiles& o) {
   binary += o.binary, unreadable += o.unreadable, large += o.large;
@@ -158,8 +163,8 @@ fs::path python_stdlib_folder(const fs::path& prefix, const std::string& command
   fs::path printed = first_line_of(command);
   if (!printed.empty() && has_sources(printed)) return printed;
   bad_request(
-      "found no sources of Python's standard library in {}/python3.*: install python3 (Debian: apt install "
-      "python3), or name a folder of your own texts with DEMO_TEXT=folder",
+      "found no sources of Python's standard library in {}/python3.*: install bible-kjv or python3 "
+      "(Debian: apt install bible-kjv), or name a folder of your own texts with DEMO_TEXT=folder",
       prefix.string());
 }
 

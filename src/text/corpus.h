@@ -49,6 +49,9 @@ bool held_out(std::string_view relative_path, double fraction);
 // {training files, held-out files}: both have at least one file; bad_request when the corpus has only one.
 std::pair<Corpus, Corpus> hold_out(const Corpus&, double fraction);
 
+// Runs a command of the shell. Returns what it prints, cut to most_bytes; "" if it cannot be started.
+std::string output_of(const std::string& command, size_t most_bytes);
+
 // Where this machine keeps the sources of Python's standard library: the newest prefix/python3.N with a
 // megabyte of them, else what the command prints. bad_request says what to do when there is none.
 fs::path python_stdlib_folder(const fs::path& prefix = "/usr/lib",

@@ -68,8 +68,12 @@ class Setup(unittest.TestCase):
         install = (m.root / "apt").read_text().splitlines()[1]
         self.assertNotIn("libgtest-dev", install)
         self.assertNotIn("clang", install)
-        m.setup("build", "test")
+        self.assertNotIn("bible-kjv", install)
+        m.setup("demo")
         install = (m.root / "apt").read_text().splitlines()[3]
+        self.assertTrue(install.endswith(" --no-install-recommends bible-kjv"), install)
+        m.setup("build", "test")
+        install = (m.root / "apt").read_text().splitlines()[5]
         self.assertIn("libgtest-dev", install)
         self.assertEqual(len(re.findall(r"\bpython3\b", install)), 1)
 
@@ -118,7 +122,7 @@ class Setup(unittest.TestCase):
     def test_unknown_set(self):
         status, _, err = self.machine(dpkg_query=ALL_INSTALLED, id=ROOT).setup("everything")
         self.assertEqual(status, 2)
-        self.assertIn("sets are build, test, slow", err)
+        self.assertIn("sets are build, demo, test, slow", err)
 
 
 if __name__ == "__main__":

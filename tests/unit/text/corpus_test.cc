@@ -1,4 +1,5 @@
 #include "text/corpus.h"
+#include "text/king_james.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -131,6 +132,30 @@ TEST(Corpus, FindsTheStandardLibrary) {
   for (const char* command : {"false", "echo", "echo /no/such/folder", "exit 127"}) {
     std::string why = refusal([&] { python_stdlib_folder(folder.path() / "none", command); });
     EXPECT_NE(why.find("DEMO_TEXT=folder"), std::string::npos) << why;
+  }
+}
+
+// The text of the package bible-kjv, from a program that prints 1,189 chapters as it does.
+TEST(KingJames, WritesAFileForEachChapter) {
+  TestFolder folder;
+  const std::string whole =
+      "for i in $(seq 1 1188); do echo \"1Sa$i:1 And verse: $i\"; done; printf 'Re22:20 Even so.\\nRe22:21 "
+      "Amen.\\n'";
+  const fs::path out = folder.path() / "text";
+  ASSERT_TRUE(write_king_james(out, whole));
+  EXPECT_EQ(std::distance(fs::directory_iterator(out), fs::directory_iterator()), 1189);
+  EXPECT_EQ(read_text(out / "1Sa007.txt"), "And verse: 7\n");
+  EXPECT_EQ(read_text(out / "Re022.txt"), "Even so.\nAmen.\n");
+}
+
+TEST(KingJames, WritesNothingOfOtherText) {
+  TestFolder folder;
+  const fs::path out = folder.path() / "text";
+  for (const char* command : {"false", "/no/such/program 2>/dev/null", "echo Ge1:1 In the beginning", "echo",
+                              "for i in $(seq 1 1189); do echo \"../x$i:1 a\"; done",
+                              "for i in $(seq 1 1188); do echo \"Ge$i:1 a\"; done; echo usage: bible"}) {
+    EXPECT_FALSE(write_king_james(out, command)) << command;
+    EXPECT_FALSE(fs::exists(out)) << command;
   }
 }
 
