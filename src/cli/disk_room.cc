@@ -6,6 +6,7 @@
 #include "base/progress.h"
 #include "cost/flops.h"
 #include "spec/toml.h"
+#include "tensor/dtype.h"
 
 namespace trireme::cli {
 namespace {
@@ -41,7 +42,8 @@ int64_t checkpoint_bytes(const RunSpec& run) {
   const int64_t all = parameters(run.model);
   // Muon keeps one moment of the blocks' matrices, AdamW two.
   const int64_t hidden = all - embedding_parameters(run.model) - head_parameters(run.model);
-  return 12 * all - (run.optimizer.name == "muon" ? 4 * hidden : 0);
+  const int64_t moment = size_of(dtype_from_name(run.precision.moments));
+  return (4 + 2 * moment) * all - (run.optimizer.name == "muon" ? moment * hidden : 0);
 }
 
 std::string disk_note(const RunSpec& run) {

@@ -20,6 +20,7 @@
 #include "plan/search_flip.h"
 #include "plan/search_sweep.h"
 #include "plan/searched_step.h"
+#include "spec/toml.h"
 
 namespace trireme::cli {
 namespace {
@@ -116,6 +117,9 @@ RunSpec run_of_search(const SearchRequest& q, const std::string& cluster,
   }
   const bool own_devices = has_own_devices(cluster_called(cluster, 1));
   if (!given || (own_devices && run.train.device == "cpu")) run.train.device = "cuda";
+  if (run.train.device == "cuda" && run.precision.moments != "f32")
+    bad_request("precision.moments = {}: GPUs have f32 moments; give --set precision.moments=f32",
+                toml_string(run.precision.moments));
   if (run.train.device == "cuda") run.train.comm = "nccl";
   if (q.own || run.train.comm == "nccl") run.train.sum_order = "auto";
   return run;

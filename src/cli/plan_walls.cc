@@ -76,7 +76,7 @@ void from_run(const RunRequest& request, const WallsRequest& q, const std::strin
   const RunSpec& run = planned.run;
   c.name = run.model.arch, c.model = run.model;
   c.parameters = double(parameters(run.model));
-  c.per = state_bytes_per_parameter(run.precision.compute, run.precision.grads);
+  c.per = state_bytes_per_parameter(run.precision.compute, run.precision.grads, run.precision.moments);
   c.seq = run.data.seq_len, c.micro = run.batch.micro;
   c.gpus = run.world(), c.tp = run.layout.tp, c.pp = run.layout.pp, c.microbatches = run.microbatches();
   c.chunks = run.layout.chunks, c.plain_bubble = bubble_is_plain(run.layout.schedule);

@@ -5,19 +5,22 @@
 
 namespace trireme {
 
-BucketBytes state_bytes_per_parameter(std::string_view compute, std::string_view grads) {
+BucketBytes state_bytes_per_parameter(std::string_view compute, std::string_view grads,
+                                      std::string_view moments) {
   bool low = compute == "bf16" || compute == "f16";
-  require((low || compute == "f32") && (grads == "f32" || grads == "bf16"),
+  require((low || compute == "f32") && (grads == "f32" || grads == "bf16") &&
+              (moments == "f32" || moments == "bf16"),
           "state bytes are known of f32, bf16 and f16; \"auto\" is resolved before");
   BucketBytes bytes{};
   bytes[size_t(Bucket::weights)] = low ? 2 : 4;
   bytes[size_t(Bucket::grads)] = grads == "bf16" ? 2 : 4;
-  bytes[size_t(Bucket::optimizer)] = low ? 12 : 8;
+  bytes[size_t(Bucket::optimizer)] = (low ? 4 : 0) + (moments == "bf16" ? 4 : 8);
   return bytes;
 }
 
-BucketBytes state_bytes(int64_t elements, std::string_view compute, std::string_view grads) {
-  BucketBytes bytes = state_bytes_per_parameter(compute, grads);
+BucketBytes state_bytes(int64_t elements, std::string_view compute, std::string_view grads,
+                        std::string_view moments) {
+  BucketBytes bytes = state_bytes_per_parameter(compute, grads, moments);
   for (int64_t& b : bytes) b = checked_mul(b, elements);
   return bytes;
 }
@@ -46,8 +49,8 @@ int64_t last_layer_elements(const ModelSpec& m, const Division& d) {
 }
 
 BucketBytes state_bytes(const ModelSpec& m, std::string_view compute, std::string_view grads,
-                        const Division& d) {
-  BucketBytes bytes = state_bytes(flat_elements(m, d), compute, grads);
+                        const Division& d, std::string_view moments) {
+  BucketBytes bytes = state_bytes(flat_elements(m, d), compute, grads, moments);
   if (d.zero >= 3) bytes[size_t(Bucket::weights)] /= d.shards;
   if (d.zero >= 2) bytes[size_t(Bucket::grads)] /= d.shards;
   if (d.zero >= 1) bytes[size_t(Bucket::optimizer)] /= d.shards;

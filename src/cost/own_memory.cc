@@ -11,7 +11,6 @@ namespace trireme {
 namespace {
 
 constexpr double kWeight = 2, kWire = 2;  // bytes of a number, in 16 bits
-constexpr double kOptimizer = 12;         // f32 master copy and two moments
 constexpr double kFlat = 4096;            // elements of which shares are whole numbers (tensor/param.h)
 constexpr double kBucket = 25e6;          // layout.bucket_mb
 
@@ -112,7 +111,8 @@ class Sharded {
   double of(const Flat& f) const {
     const double part = f.elements / f.by.shards;
     return kWeight * (f.by.zero == 3 ? part : f.elements) +
-           c_.grad_stored * (f.by.zero >= 2 ? part : f.elements) + (c_.offload > 0 ? 0 : kOptimizer * part);
+           c_.grad_stored * (f.by.zero >= 2 ? part : f.elements) +
+           (c_.offload > 0 ? 0 : c_.keeping.optimizer * part);
   }
   double router_biases() const { return c_.model.router_bias ? 4 * with_ * double(c_.model.experts) : 0; }
   // Of rotary positions, f32; and sums of squares of 4,096 elements each, f64.

@@ -442,13 +442,18 @@ struct Fp8MatmulArgs {
 //   master = master - lr * weight_decay * master - lr * (m / bias1) / (sqrt(v / bias2) + eps)   [PyTorch's
 //   order]
 // bias_i = 1 - beta_i^step. weight: bf16 or f16 copy of master, optional (f32 runs train master itself).
-// grad: f32 or bf16.
+// grad: f32 or bf16. Moments: both f32, or both bf16 on the CPU: read exactly, and rounded stochastically
+// when stored, with random bits that are a function of (key, global element).
 struct AdamWArgs {
   static constexpr std::string_view kName = "adamw";
   bool operator==(const AdamWArgs&) const = default;
   Tensor master, exp_avg, exp_avg_sq, grad, weight;
   float lr = 0, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, weight_decay = 0;
   float bias1 = 1, bias2 = 1, grad_scale = 1;
+  // bf16 moments only: element i of the range is element j = first + i of a box of the tensor; its row-major
+  // index in the whole tensor is corner + (j / row) * stride + j % row.
+  uint64_t key = 0;
+  int64_t first = 0, row = 1, stride = 1, corner = 0;
 };
 
 // Muon (Jordan et al. 2024), before its matrices are orthogonalised, over flat ranges of n elements, in f32:

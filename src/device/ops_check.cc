@@ -459,8 +459,10 @@ void check(const AdamWArgs& p) {
   Checker c(p.kName);
   int64_t n = p.master.numel();
   c.vector("master", p.master, n, DType::f32);
-  c.vector("exp_avg", p.exp_avg, n, DType::f32);
-  c.vector("exp_avg_sq", p.exp_avg_sq, n, DType::f32);
+  c.type("exp_avg", p.exp_avg, DType::f32, DType::bf16);
+  c.vector("exp_avg", p.exp_avg, n, p.exp_avg.dtype);
+  c.vector("exp_avg_sq", p.exp_avg_sq, n, p.exp_avg.dtype);
+  require(p.row >= 1 && p.first >= 0, "adamw: elements of a box have places in it");
   c.type("grad", p.grad, DType::f32, DType::bf16);
   c.vector("grad", p.grad, n, p.grad.dtype);
   if (p.weight) {

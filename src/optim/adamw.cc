@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/rng.h"
+
 namespace trireme {
 
 struct AdamW::Update {
@@ -16,11 +18,14 @@ struct AdamW::Update {
   const UpdateInput& in;
   Stream stream;
 
-  // One launch for each run of neighbours that decay alike. Padding is left alone: it stays zero.
+  bool small() const { return o.moments != DType::f32; }
+
+  // One launch for each run of neighbours that decay alike; with bf16 moments one for each parameter, whose
+  // elements are numbered for their rounding. Padding is left alone: it stays zero.
   void run(Range own) const {
     auto alike = [&](size_t i, size_t j) {
       const ParamDecl &a = set.params[i].decl, &b = set.params[j].decl;
-      return a.decay == b.decay && (!others || a.hidden_matrix == b.hidden_matrix);
+      return !small() && a.decay == b.decay && (!others || a.hidden_matrix == b.hidden_matrix);
     };
     const int64_t first = own.begin;
     if (piece) own = {first + piece->own.begin, first + piece->own.end};
@@ -30,7 +35,8 @@ struct AdamW::Update {
       const int64_t end_of_run = set.params[j - 1].offset + set.params[j - 1].numel();
       const int64_t begin = std::max(own.begin, set.params[i].offset - unit.offset);
       const int64_t end = std::min(own.end, end_of_run - unit.offset);
-      if (begin < end) launch(i, {begin - first, end - first});
+      const int64_t in_box = begin - (set.params[i].offset - unit.offset);
+      if (begin < end) launch(i, {begin - first, end - first}, in_box);
     }
   }
 
@@ -48,24 +54,41 @@ struct AdamW::Update {
     return piece->master->narrow(0, r.begin - piece->own.begin, r.size());
   }
 
-  // Of a run of parameters from the one numbered `first` on.
-  void launch(size_t first, const Range& r) const {
+  // The random bits of a moment are a function of (seed, step, name, element of the whole tensor), so every
+  // layout rounds alike.
+  void number(AdamWArgs& a, const Param& p, int64_t in_box) const {
+    const Shape& box = p.box.extent;
+    require(box.rank == 1 || box.rank == 2, "a parameter with bf16 moments has one or two dims");
+    a.key = rng_key(o.seed, uint64_t(in.step), "moments of " + p.decl.name);
+    a.first = in_box;
+    a.corner = p.box.offset[0];
+    a.row = box.numel();  // whole rows are side by side in the tensor too
+    a.stride = box.numel();
+    if (box.rank == 1) return;
+    a.stride = p.decl.global[1];
+    a.corner = p.box.offset[0] * a.stride + p.box.offset[1];
+    a.row = box[1] == a.stride ? box.numel() : box[1];
+  }
+
+  // Updates a run of parameters that begins with number `first`; in_box: its element at which r begins.
+  void launch(size_t first, const Range& r, int64_t in_box) const {
     const bool copy = flat.weights.data != flat.master.data;
     const bool decay = set.params[first].decl.decay;
-    k.run(AdamWArgs{.master = master(r),
-                    .exp_avg = moment(0, first, r),
-                    .exp_avg_sq = moment(1, first, r),
-                    .grad = part(flat.grads, r),
-                    .weight = copy ? part(flat.weights, r) : Tensor(),
-                    .lr = float(in.lr),
-                    .beta1 = float(o.beta1),
-                    .beta2 = float(o.beta2),
-                    .eps = float(o.eps),
-                    .weight_decay = decay ? float(o.weight_decay) : 0.0f,
-                    .bias1 = float(1 - std::pow(o.beta1, double(in.step))),
-                    .bias2 = float(1 - std::pow(o.beta2, double(in.step))),
-                    .grad_scale = in.grad_scale},
-          stream);
+    AdamWArgs a{.master = master(r),
+                .exp_avg = moment(0, first, r),
+                .exp_avg_sq = moment(1, first, r),
+                .grad = part(flat.grads, r),
+                .weight = copy ? part(flat.weights, r) : Tensor(),
+                .lr = float(in.lr),
+                .beta1 = float(o.beta1),
+                .beta2 = float(o.beta2),
+                .eps = float(o.eps),
+                .weight_decay = decay ? float(o.weight_decay) : 0.0f,
+                .bias1 = float(1 - std::pow(o.beta1, double(in.step))),
+                .bias2 = float(1 - std::pow(o.beta2, double(in.step))),
+                .grad_scale = in.grad_scale};
+    if (small()) number(a, set.params[first], in_box);
+    k.run(a, stream);
   }
 };
 

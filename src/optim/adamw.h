@@ -9,7 +9,9 @@ class AdamW final : public Optimizer {
   // others: leaves hidden matrices alone; their part of exp_avg is another's, and exp_avg_sq has none.
   AdamW(const AdamWOptions& o, bool others) : o_(o), others_(others) {}
 
-  std::vector<StateDecl> state() const override { return {{"exp_avg"}, {"exp_avg_sq"}}; }
+  std::vector<StateDecl> state() const override {
+    return {{"exp_avg", o_.moments}, {"exp_avg_sq", o_.moments}};
+  }
   void step(Kernels&, const ParamSet&, const Unit&, const FlatState&, const UpdateInput&, Stream) override;
   void step_piece(Kernels&, const ParamSet&, const Unit&, const FlatState&, const StatePiece&,
                   const UpdateInput&, Stream) override;

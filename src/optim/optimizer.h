@@ -55,6 +55,8 @@ class Optimizer {
 
 struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
+  DType moments = DType::f32;  // or bf16, rounded stochastically
+  uint64_t seed = 0;           // seed of the rounding
 };
 // Weight decay acts on parameters declared with `decay` (two or more dims).
 std::unique_ptr<Optimizer> make_adamw(const AdamWOptions&);

@@ -188,6 +188,7 @@ StepCase step_case_of(const ScaledRun& s) {
   c.renorm = l.recompute == "selective";
   c.grad_bytes = run.precision.reduce == "bf16" ? 2 : 4;
   c.grad_stored = run.precision.grads == "bf16" ? 2 : 4;
+  if (run.precision.moments == "bf16") c.keeping.optimizer -= 4;
   c.shards = l.shard_group, c.own = s.own, c.cast = c.grad_stored != c.grad_bytes;
   if (l.offloads_state()) c.offload = s.offload, c.offload_each_way = s.offload_each_way;
   if (run.precision.compute == "fp8") c.numbers = NumberType::fp8;

@@ -506,6 +506,7 @@ StepCase step_case(const SearchRequest& q, const SearchLayout& l) {
   c.micro = l.micro, c.microbatches = l.microbatches();
   c.zero = l.zero, c.shards = l.shards;
   c.grad_bytes = q.grad_bytes, c.grad_stored = stored_grads(q, c.microbatches);
+  c.keeping.optimizer = q.optimizer;
   c.numbers = q.numbers, c.nearest = l.nearest, c.cut = StageCut::by_cost;
   c.offload = l.offload ? q.disk : 0, c.offload_each_way = q.disk_each_way;
   c.own = q.own, c.cast = c.grad_stored != c.grad_bytes;

@@ -286,9 +286,10 @@ constexpr Technique kTechniques[] = {
 constexpr int64_t kMostLayers = 4096;
 
 // Layers beyond which states alone, divided by all devices, are too large: 2 bytes of weights, 2 of
-// gradients, and 12 of the optimizer where no disk has them.
+// gradients, and those of the optimizer if there is no disk for them.
 int64_t layers_at_most(const SearchRequest& q) {
-  const double least = q.disk > 0 ? 4 : 16, room = q.figures.memory * q.memory_share * double(q.gpus[0]);
+  const double least = q.disk > 0 ? 4 : 4 + q.optimizer,
+               room = q.figures.memory * q.memory_share * double(q.gpus[0]);
   int64_t low = 0, high = kMostLayers + 1;  // low: can be; high: cannot. Parameters grow with every layer.
   while (high - low > 1) {
     const int64_t middle = (low + high) / 2;

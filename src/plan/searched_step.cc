@@ -27,6 +27,7 @@ void set_types(SearchRequest& q, const PrecisionSpec& p) {
   const bool half = p.compute == "auto" || p.compute == "bf16";
   if ((p.compute == "fp8" || p.fp8 != "none") && q.figures.fp8 > 0) q.numbers = NumberType::fp8;
   q.grad_bytes = p.reduce == "bf16" || (p.reduce == "auto" && half) ? 2 : 4;
+  q.optimizer = p.moments == "bf16" ? 8 : 12;
   if (p.grads == "bf16") q.grad_stored = 2;
   if (p.grads == "f32" || (p.grads == "auto" && !half)) q.grad_stored = 4;
 }

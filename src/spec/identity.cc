@@ -32,6 +32,7 @@ bool has_no_effect(const RunSpec& run, std::string_view key) {
                                                 "precision.min_scale"};
   if (key.starts_with("moe.")) return !run.model.moe();
   if (is_one_of(key, kOfF16)) return run.precision.compute != "f16";
+  if (key == "precision.moments") return run.precision.moments == "f32";  // as runs before this key
   if (key == "precision.fp8_history") return run.precision.fp8 != "delayed";
   return key.starts_with("precision.fp8_") && run.precision.fp8 == "none";
 }

@@ -177,7 +177,7 @@ struct LayoutSpec {
 };
 
 struct PrecisionSpec {
-  std::string compute = "auto", grads = "auto", reduce = "auto";
+  std::string compute = "auto", grads = "auto", reduce = "auto", moments = "f32";
   // f16 alone: loss scaling (optim/loss_scale.h).
   NumberOrDynamic loss_scale{.number = 0, .dynamic = true};
   double initial_scale = 65536;
@@ -203,6 +203,10 @@ struct PrecisionSpec {
       "type in which gradients travel between replicas, summed in f32; auto = bf16 when compute is bf16, "
       "else f32",
       one_of(kGrads));
+    static constexpr std::string_view kMoments[] = {"f32", "bf16"};
+    v("moments", moments, "",
+      "type of AdamW's two moments; bf16 = 4 bytes per parameter instead of 8, rounded stochastically",
+      one_of(kMoments));
     constexpr double kMostScale = 18446744073709551616.0;  // 2^64
     v("loss_scale", loss_scale, "",
       "f16: factor on the loss in the backward pass; a power of two loses nothing",

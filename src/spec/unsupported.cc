@@ -95,6 +95,13 @@ void refuse_limits(const RunSpec& run, bool apart, Problems& out) {
       "two ranks have each stage, and each knows the choices of half the microbatches: give \"sequence\" or "
       "\"microbatch\", or another layout.schedule, such as \"dualpipe-v\"");
   const PrecisionSpec& p = run.precision;
+  const bool small = p.moments != "f32";
+  refuse(small && run.optimizer.name == "muon", {"precision.moments", "optimizer.name"},
+         "Muon's momentum is f32: give \"f32\", or optimizer.name = \"adamw\"");
+  refuse(small && l.offloads_state(), {"precision.moments", "layout.offload"},
+         "offloaded state is f32: give \"f32\", or layout.offload = \"none\" or \"inputs\"");
+  refuse(small && run.train.device != "cpu", {"precision.moments", "train.device"},
+         "the GPU's update has f32 moments: give \"f32\", or train.device = \"cpu\"");
   const bool posted = run.optimizer.post_validation != "off";
   refuse(posted && run.train.spikes == "rollback", {"optimizer.post_validation", "train.spikes"},
          "a posted step ends inside the next one, which has begun with its weights: give \"off\", or "

@@ -19,7 +19,7 @@ const char* const kLayouts[] = {
     "dp=3 zero=2 compute=bf16 grads=bf16 microbatches=2 vocab=509",
     "dp=4 zero=2 arch=gpt2 tied=1",
     "dp=2 zero=3 compute=bf16 microbatches=2 arch=gpt2 tied=1",
-    "dp=3 zero=3 vocab=509 layers=4",
+    "dp=3 zero=3 vocab=509 layers=4 moments=bf16",
     "dp=3 zero=3 reshard=0 microbatches=2 compute=bf16 grads=bf16",
     "dp=2 zero=3 reshard=0 microbatches=3 schedule=gpipe",
     "dp=3 zero=3 last=0 microbatches=3 vocab=509",
@@ -27,6 +27,7 @@ const char* const kLayouts[] = {
     "dp=2 zero=3 last=0 microbatches=3 schedule=gpipe",
     "dp=4 zero=3 group=2 compute=bf16 microbatches=2",
     "dp=4 zero=1 group=2",
+    "dp=4 zero=1 compute=bf16 grads=bf16 moments=bf16",  // 4 Psi + 8 Psi / N
     "dp=4 zero=2 group=2 compute=bf16 reduce=f32",
     "dp=4 zero=3 group=1",
     "dp=3 compute=bf16 bucket_mb=0.001 layers=5",
@@ -36,7 +37,7 @@ const char* const kLayouts[] = {
     "tp=2 dp=2 zero=1 heads=4 kv_heads=1 arch=qwen2 microbatches=2 hidden=40",
     "tp=2 sequence=1 heads=2 seq=22 microbatches=2",
     "tp=3 dp=2 zero=3 sequence=1 seq=24 arch=gpt2 compute=bf16 vocab=67",
-    "tp=3 latent=2 microbatches=2 compute=bf16",
+    "tp=3 latent=2 microbatches=2 compute=bf16 moments=bf16",
     "tp=2 dp=2 zero=3 latent=1 heads=2 sequence=1 seq=22"};
 
 Division division_of(const RunSpec& run) {
@@ -50,6 +51,11 @@ int64_t last_kept(const Case& c) {
   return c.last ? 0 : c.schedule == "gpipe" ? 1 : c.microbatches;
 }
 
+BucketBytes state_of(const RunSpec& run) {
+  const PrecisionSpec& p = run.precision;
+  return state_bytes(run.model, p.compute, p.grads, division_of(run), p.moments);
+}
+
 int64_t bytes_of(std::string_view dtype) {
   return size_of(dtype_from_name(dtype));
 }
@@ -61,8 +67,7 @@ class Bytes : public testing::TestWithParam<const char*> {};
 TEST_P(Bytes, MemoryIsWhatMetaAndTheClosedFormSay) {
   const RunSpec run = run_of(from_text(GetParam()));
   const Ran ran = train_layout(run, {.steps = 2});
-  const Division d = division_of(run);
-  const BucketBytes state = state_bytes(run.model, run.precision.compute, run.precision.grads, d);
+  const BucketBytes state = state_of(run);
   EXPECT_EQ(ran.booking.state, state);
   for (const RankFacts& r : ran.ranks) {
     EXPECT_EQ(r.state, state);
@@ -87,7 +92,7 @@ TEST_P(Bytes, AtMostTwoUnitsAreWhole) {
   for (int64_t& u : units) u = (u + 4096 * d.shards - 1) / (4096 * d.shards) * (4096 * d.shards);
   std::sort(units.rbegin(), units.rend());
   const int64_t two = units[0] + units[1] + (c.tied ? units[2] : 0);
-  const BucketBytes state = state_bytes(run.model, run.precision.compute, run.precision.grads, d);
+  const BucketBytes state = state_of(run);
   const BucketBytes& peak = ran.booking.peak;
   EXPECT_LE(peak[size_t(Bucket::grads)] - state[size_t(Bucket::grads)], two * bytes_of(run.precision.grads));
   const int64_t stats = d.tp > 1 ? 3 * d.tp * run.batch.micro * run.data.seq_len * 4 : 0;

@@ -32,7 +32,7 @@ TEST_P(Zero, StagesAreBitIdentical) {
 
 INSTANTIATE_TEST_SUITE_P(
     Layouts, Zero,
-    testing::Values("dp=2 microbatches=2", "dp=3 compute=bf16 grads=bf16",
+    testing::Values("dp=2 microbatches=2", "dp=3 compute=bf16 grads=bf16 moments=bf16",
                     "dp=3 compute=bf16 microbatches=2 arch=gpt2 tied=1 layers=1",
                     "dp=3 optimizer=muon compute=bf16 hidden=42", "dp=3 arch=mixtral microbatches=2",
                     "dp=2 arch=deepseek_v3 microbatches=2",

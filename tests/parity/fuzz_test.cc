@@ -115,6 +115,7 @@ Case draw(uint64_t seed) {
   if (c.optimizer == "muon") c.post = "off";
   if (c.pp > 1) c.cut = one_of("cost", "even");
   if (c.cut == "even" && c.layers > 2) c.layers -= one_of(0, 1, 2);  // ends without a block
+  if (c.optimizer == "adamw" && !c.state) c.moments = one_of("f32", "bf16");
   return c;
 }
 
@@ -193,6 +194,7 @@ Case draw_together(uint64_t seed, int* refused = nullptr) {
     c.optimizer = one_of("adamw", "adamw", "muon");
     if (c.optimizer == "adamw") c.state = one_of(false, false, true);
     if (c.pp > 1 && !c.state && c.optimizer == "adamw") c.post = one_of("off", "calm", "always");
+    if (c.optimizer == "adamw" && !c.state) c.moments = one_of("f32", "bf16");
     if (problems(c).empty()) return c;
     if (refused) ++*refused;
   }
@@ -495,7 +497,11 @@ Case draw_freely(uint64_t seed) {
   c.heads = one_of(2, 3, 6), c.hidden = c.heads * 12,
   c.kv_heads = c.arch == "gpt2" ? c.heads : one_of(int64_t(1), c.heads);
   c.seq = one_of(12, 24, 24), c.optimizer = one_of("adamw", "adamw", "muon");
-  if (c.optimizer == "muon") c.state = false, c.post = "off";  // no layout helps
+  if (c.optimizer == "muon") {  // no layout helps
+    c.state = false;
+    c.post = "off";
+    c.moments = "f32";
+  }
   c.shard = one_of(false, false, true), c.blocks = one_of(0, 0, 1), c.offload = one_of(false, false, true);
   if (!moe) c.aux = 0, c.capacity = 0, c.ep = 1;
   if (c.pp == 1) c.stages = 1, c.schedule = one_of("1f1b", "gpipe", "zb-h1");

@@ -26,8 +26,8 @@ void each(C& c, V&& v) {
       v("unit", c.unit), v("bias_rate", c.bias_rate);
   v("group", c.group), v("prefetch", c.prefetch), v("micro", c.micro), v("microbatches", c.microbatches);
   v("layers", c.layers), v("hidden", c.hidden), v("vocab", c.vocab), v("seq", c.seq);
-  v("bucket_mb", c.bucket_mb), v("dropout", c.dropout), v("optimizer", c.optimizer), v("order", c.order),
-      v("axes", c.axes);
+  v("bucket_mb", c.bucket_mb), v("dropout", c.dropout), v("optimizer", c.optimizer), v("moments", c.moments),
+      v("order", c.order), v("axes", c.axes);
   v("recompute", c.recompute), v("again", c.again), v("blocks", c.blocks), v("shard", c.shard),
       v("offload", c.offload), v("state", c.state), v("to", c.to), v("post", c.post), v("fp8", c.fp8),
       v("scale", c.scale);
@@ -129,6 +129,7 @@ RunSpec unchecked_run_of(const Case& c) {
   }
   if (c.state) r.layout.offload_mb = 0.05;  // pieces of a block of elements
   r.precision.compute = c.compute, r.precision.grads = c.grads, r.precision.reduce = c.reduce;
+  r.precision.moments = c.moments;
   r.precision.fp8 = c.fp8, r.precision.fp8_history = 3, r.precision.initial_scale = c.scale;
   r.optimizer.name = c.optimizer, r.optimizer.lr = 3e-3, r.optimizer.warmup = 2;
   r.train.sum_order = c.order;

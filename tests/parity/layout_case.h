@@ -9,7 +9,7 @@ namespace trireme::parity {
 
 struct Case {
   std::string arch = "llama", compute = "f32", grads = "f32", reduce = "auto", schedule = "1f1b",
-              optimizer = "adamw",
+              optimizer = "adamw", moments = "f32",
               order = "ordered";  // of sums; hierarchical: two neighbours are a node
   std::string axes;               // layout.order, joined by +: "tp+cp+dp+pp"; empty: the default
   bool tied = false, reshard = true, last = true, sequence = false;

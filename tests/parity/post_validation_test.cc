@@ -58,12 +58,13 @@ int64_t elements_of_shard(const RunSpec& run) {
   return n;
 }
 
-// Master copy and two moments of the rank's shard, f32, once more: 12 bytes an element. In f32 too, where the
-// weights are the master copy.
+// Master copy and two moments of the rank's shard once more: 12 bytes per element, 8 with bf16 moments. In
+// f32 too, where the weights are the master copy.
 void expect_kept_state(const RunSpec& run, const RunSpec& plain) {
   const Booking with = book_stage(run, schedule_of(run), 1, {}, 1),
                 without = book_stage(plain, schedule_of(plain), 1, {}, 1);
-  EXPECT_EQ(with.rollback_bytes, 12 * elements_of_shard(run));
+  const int64_t element = 4 + 2 * size_of(dtype_from_name(run.precision.moments));
+  EXPECT_EQ(with.rollback_bytes, element * elements_of_shard(run));
   EXPECT_EQ(without.rollback_bytes, 0);
   const size_t optimizer = size_t(Bucket::optimizer);
   EXPECT_EQ(with.state[optimizer], without.state[optimizer] + with.rollback_bytes);
@@ -105,7 +106,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values("pp=2 microbatches=4", "pp=3 layers=5 microbatches=4 arch=gpt2",
                     "pp=4 layers=4 microbatches=5 schedule=gpipe micro=1", "pp=2 microbatches=1 compute=bf16",
                     "pp=3 layers=3 microbatches=5 schedule=zb-h1",
-                    "pp=3 layers=3 microbatches=7 schedule=zb-h2 compute=bf16",
+                    "pp=3 layers=3 microbatches=7 schedule=zb-h2 compute=bf16 moments=bf16",
                     "pp=4 layers=4 microbatches=9 schedule=zb-h2 micro=1",
                     "pp=3 stages=2 layers=6 microbatches=7 schedule=zb-v",
                     "pp=2 stages=2 layers=5 microbatches=5 schedule=v-half dp=2 zero=2",

@@ -18,6 +18,13 @@ TEST(StateBytes, PerParameter) {
   EXPECT_EQ(of("bf16", "f32"), (std::array<int64_t, 4>{2, 4, 12, 18}));
   EXPECT_EQ(of("f16", "f32"), (std::array<int64_t, 4>{2, 4, 12, 18}));
   EXPECT_EQ(of("f32", "f32"), (std::array<int64_t, 4>{4, 4, 8, 16}));
+  const auto optimizer = [](const char* compute) {
+    return state_bytes_per_parameter(compute, "f32", "bf16")[size_t(Bucket::optimizer)];
+  };
+  EXPECT_EQ(optimizer("bf16"), 8);  // master 4, moments 2 + 2
+  EXPECT_EQ(optimizer("f16"), 8);
+  EXPECT_EQ(optimizer("f32"), 4);
+  EXPECT_THROW(state_bytes_per_parameter("bf16", "f32", "f16"), Error);
   EXPECT_THROW(of("auto", "f32"), Error);
   EXPECT_THROW(of("bf16", "auto"), Error);
   EXPECT_THROW(of("f16", "f16"), Error);

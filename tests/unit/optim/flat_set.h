@@ -13,6 +13,13 @@ inline ParamDecl param(std::string name, Shape shape, bool hidden) {
   return d;
 }
 
+// The global row-major index of element i of the parameter's box.
+inline int64_t global_index(const Param& p, int64_t i) {
+  const Shape &s = p.box.extent, &g = p.decl.global;
+  if (s.rank == 1) return p.box.offset[0] + i;
+  return (p.box.offset[0] + i / s[1]) * g[1] + p.box.offset[1] + i % s[1];
+}
+
 // An arena over memory of its device, which its kernels use while it lives.
 class DeviceArena {
  public:

@@ -18,6 +18,7 @@ namespace {
 
 using test::DeviceArena;
 using test::FlatBuffers;
+using test::global_index;
 using test::param;
 using test::set_element;
 
@@ -108,13 +109,6 @@ std::vector<std::vector<ParamDecl>> model() {
 }
 
 constexpr int64_t kSteps = 10;
-
-// Of a box, the global row-major index of its element i.
-int64_t global_index(const Param& p, int64_t i) {
-  const Shape &s = p.box.extent, &g = p.decl.global;
-  if (s.rank == 1) return p.box.offset[0] + i;
-  return (p.box.offset[0] + i / s[1]) * g[1] + p.box.offset[1] + i % s[1];
-}
 
 // Element i of parameter p: step 0 is the weight, then the gradients.
 float drawn(size_t p, int64_t i, int64_t step) {

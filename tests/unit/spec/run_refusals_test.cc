@@ -222,6 +222,21 @@ TEST(RunSpec, Experts) {
   EXPECT_HAS(wrong("[moe]\naux_loss = 0.1"), "moe.aux_loss: 0.1 has no effect with model.experts = 0");
 }
 
+TEST(RunSpec, Bf16MomentsAreRefusedWhereTheyAreNotKept) {
+  const auto refused = [](const std::string& text) {
+    return error_of([&] { refuse_unsupported(parse("[precision]\nmoments = \"bf16\"\n" + text)); });
+  };
+  refuse_unsupported(
+      parse("[precision]\nmoments = \"bf16\"\n[layout]\noffload = \"inputs\"\nrecompute = \"full\""));
+  EXPECT_HAS(refused("[optimizer]\nname = \"muon\""),
+             "precision.moments: \"bf16\" is not supported by this version; Muon's momentum is f32");
+  EXPECT_HAS(refused("[layout]\noffload = \"state\""),
+             "precision.moments: \"bf16\" is not supported by this version; offloaded state is f32");
+  EXPECT_HAS(refused("[train]\ndevice = \"cuda\""),
+             "precision.moments: \"bf16\" is not supported by this version; the GPU's update has f32");
+  EXPECT_HAS(wrong("[precision]\nmoments = \"f16\""), "precision.moments: \"f16\"");
+}
+
 TEST(RunSpec, BiasesOfRoutersWantASettledStep) {
   const std::string run =
       "[model]\nexperts = 8\nrouter_bias = true\n[layout]\npp = 2\n[optimizer]\npost_validation = "

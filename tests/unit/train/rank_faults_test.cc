@@ -108,13 +108,15 @@ struct Spoilt {
   const char *parameter, *what, *named;
   int64_t kv_heads = 1, sets = 1;  // of ranks that hold the same, at most of one rank
   bool far = false;                // of devices with memory of their own
+  const char* moments = "f32";
 };
 
-// Compares, spoils one float of one rank, and compares again.
+// Compares, flips one bit of one rank, and compares again.
 std::string spoil(const Spoilt& s) {
   TempFolder tmp;
   RunSpec run = ranks_run(tmp.path(), s.layout);
   run.model.kv_heads = s.kv_heads;
+  run.precision.moments = s.moments;
   const int64_t arena = book_training(run, schedule_of(run), 1).arena_bytes;
   const RankBody body = [&](Device& device, CommFactory& factory) {
     CommSet comms(factory, mesh_of(run.layout));
@@ -131,10 +133,10 @@ std::string spoil(const Spoilt& s) {
       Tensor t = s.what[0] || s.layout.zero == 0 ? r.state_tensor(p, s.what) : p.weight;
       if (t.numel() == 0) run_failed("rank {} has nothing of {}", s.rank, s.parameter);
       const Tensor first = t.view({t.numel()}).narrow(0, 0, 1);
-      float x = 0;
-      device.download(&x, first);
-      x += 0x1p-10f;
-      device.upload(first, &x);
+      std::array<std::byte, 4> bytes{};
+      device.download(bytes.data(), first);
+      bytes[0] ^= std::byte(1);
+      device.upload(first, bytes.data());
     }
     replicas.compare(9);
   };
@@ -145,6 +147,7 @@ std::string spoil(const Spoilt& s) {
 TEST(Replicas, ADifferenceIsNamed) {
   for (const Spoilt& s :
        {Spoilt{{.dp = 3, .zero = 0}, 1, "blocks.1.mlp.up.weight", "exp_avg", "/exp_avg"},
+        Spoilt{{.dp = 3, .zero = 0}, 1, "head.weight", "exp_avg_sq", "/exp_avg_sq", 1, 1, false, "bf16"},
         Spoilt{{.dp = 3, .zero = 0}, 0, "norm.weight", "", "weight"},
         Spoilt{{.dp = 3, .zero = 2}, 2, "embed.tokens.weight", "", "weight"},
         Spoilt{{.dp = 6, .zero = 3, .group = 2, .micro = 1}, 4, "head.weight", "exp_avg_sq", "/exp_avg_sq"},
