@@ -3,8 +3,9 @@
 //
 //   fuzz_replay TARGET DRAWN DICTIONARY FOLDER...
 //
-// DRAWN inputs follow those of the folders, from a fixed seed. DICTIONARY may not exist. The input that ends
-// the program is written into the working folder, to be given to the fuzzer.
+// DRAWN inputs follow those of the folders, from a fixed seed. Of the last folder, what long runs learned,
+// some kMostLearned are taken, or all if TRIREME_ALL_CASES is set. DICTIONARY may not exist. The input that
+// ends the program is written into the working folder, to be given to the fuzzer.
 #include <sanitizer/asan_interface.h>
 #include <unistd.h>
 
@@ -56,6 +57,13 @@ void on_abort(int) {
   std::_Exit(1);
 }
 
+std::vector<fs::path> files_of(const fs::path& folder) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(folder)) files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
 std::string content(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
@@ -84,6 +92,7 @@ std::vector<std::string> words_of(const fs::path& dictionary) {
 }
 
 constexpr size_t kLongest = 4096;  // libFuzzer's own limit
+constexpr size_t kMostLearned = 250;
 std::vector<std::string> inputs, words;
 std::mt19937_64 rng(1);
 
@@ -154,9 +163,12 @@ int main(int argc, char** argv) {
     return 2;
   }
   std::vector<fs::path> files;
-  for (int i = 4; i < argc; i++)
-    for (const auto& entry : fs::directory_iterator(argv[i])) files.push_back(entry.path());
-  std::sort(files.begin(), files.end());
+  for (int i = 4; i < argc; i++) {
+    const std::vector<fs::path> more = files_of(argv[i]);
+    const size_t every =
+        i + 1 < argc || std::getenv("TRIREME_ALL_CASES") ? 1 : 1 + more.size() / kMostLearned;
+    for (size_t k = 0; k < more.size(); k += every) files.push_back(more[k]);
+  }
   if (files.empty()) {
     std::fprintf(stderr, "fuzz_replay: %s has no inputs\n", argv[1]);
     return 2;
