@@ -1,5 +1,7 @@
 #include "base/file_kind.h"
 
+#include "base/error.h"
+
 #include <algorithm>
 #include <cstdint>
 
@@ -82,6 +84,15 @@ std::string_view how_to_read(std::string_view kind) {
   for (const Mark& m : kMarks)
     if (m.kind == kind) return m.remedy;
   return kind == "a tar archive" ? "tar -xf FILE" : "";
+}
+
+void refuse_marked(const fs::path& path, std::string_view first_bytes) {
+  const std::string_view kind = marked_kind(first_bytes);
+  if (kind.empty()) return;
+  std::string how(how_to_read(kind));
+  for (size_t at; (at = how.find("FILE")) != std::string::npos;) how.replace(at, 4, path.string());
+  bad_request("{} is {}; UTF-8 text and JSON Lines are supported{}{}", path.string(), kind,
+              how.empty() ? "" : ": ", how);
 }
 
 }  // namespace trireme

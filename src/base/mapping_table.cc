@@ -1,14 +1,17 @@
 #include "base/mapping_table.h"
 
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 
@@ -19,7 +22,8 @@ namespace {
 struct Slot {
   std::atomic<const std::byte*> begin{nullptr};
   size_t bytes = 0;
-  char path[240] = {};
+  char path[240] = {};  // as it is printed
+  char* whole_path = nullptr;
 };
 static_assert(std::atomic<const std::byte*>::is_always_lock_free, "a signal handler reads it");
 
@@ -47,9 +51,17 @@ void on_bus_error(int, siginfo_t* info, void*) {
   }
   write_to_stderr("trireme: ");
   write_to_stderr(s->path);
+  const auto offset = static_cast<const std::byte*>(info->si_addr) - s->begin.load();
+  struct stat now {};
+  if (s->whole_path && ::stat(s->whole_path, &now) == 0 && now.st_size > offset) {
+    write_to_stderr(
+        ": could not be read while the program used it: its disk or network file system reports an error; "
+        "start the same command again when that works\n");
+    ::_exit(int(Fault::environment));
+  }
   write_to_stderr(
-      ": the file became shorter, or could not be read, while the program used it; restore it and start the "
-      "same command again\n");
+      ": the file became shorter, or went away, while the program used it; restore it and start the same "
+      "command again\n");
   ::_exit(int(Fault::run));
 }
 
@@ -66,6 +78,7 @@ void add_mapping(const std::byte* begin, size_t bytes, const std::filesystem::pa
     s.path[kept] = 0;
     for (char* c = s.path; *c; c++)
       if (static_cast<unsigned char>(*c) < 32 || *c == 127) *c = '?';
+    s.whole_path = ::strdup(name.c_str());
     s.begin.store(begin, std::memory_order_release);
     return;
   }
@@ -74,7 +87,10 @@ void add_mapping(const std::byte* begin, size_t bytes, const std::filesystem::pa
 void remove_mapping(const std::byte* begin) {
   for (Slot& s : g_slots) {
     const std::byte* expected = begin;
-    if (s.begin.compare_exchange_strong(expected, nullptr)) return;
+    if (!s.begin.compare_exchange_strong(expected, kTaken)) continue;
+    std::free(std::exchange(s.whole_path, nullptr));
+    s.begin.store(nullptr, std::memory_order_release);
+    return;
   }
 }
 

@@ -81,12 +81,7 @@ TextSource source_of(const fs::path& path, const std::string& key, NotUtf8& not_
   if (!fs::is_regular_file(path, none))
     bad_request("{} is neither a folder nor a file of text", path.string());
   const std::string head = first_bytes(path, kHead);
-  if (const std::string_view kind = marked_kind(head); !kind.empty()) {
-    std::string how(how_to_read(kind));
-    for (size_t at; (at = how.find("FILE")) != std::string::npos;) how.replace(at, 4, path.string());
-    bad_request("{} is {}; UTF-8 text and JSON Lines are supported{}{}", path.string(), kind,
-                how.empty() ? "" : ": ", how);
-  }
+  refuse_marked(path, head);
   TextSource source = source_of(path, path.filename().string(), size_of_file(path), key, not_utf8);
   const bool json = path.extension() == ".json" || path.extension() == ".JSON";
   if (json && !source.json_lines) source.json_lines = looks_like_json_lines(path);

@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/file_kind.h"
 #include "base/json.h"
+#include "text/json_line.h"
 
 namespace trireme {
 namespace {
@@ -24,7 +26,13 @@ class Line {
  public:
   Line(std::string_view text, std::string_view file, int64_t number) : file_(file), number_(number) {
     value_ = json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
-    if (!value_.is_object()) fail("not a JSON object with \"prompt\", \"choices\" and \"answer\"");
+    if (value_.is_object()) return;
+    // Why not, by the reader of training data, which also takes what Python's json module writes.
+    const JsonLine read = read_json_line(text, "prompt");
+    if (value_.is_discarded() && read.error.empty())
+      fail("NaN, Infinity, a lone surrogate or a number too long; JSON has none of these");
+    fail("not a JSON object with \"prompt\", \"choices\" and \"answer\"{}{}", read.error.empty() ? "" : ": ",
+         read.error);
   }
 
   ChoiceQuestion question() const {
@@ -93,7 +101,9 @@ std::vector<ChoiceQuestion> parse_choices(std::string_view jsonl, std::string_vi
 }
 
 std::vector<ChoiceQuestion> read_choices(const fs::path& path) {
-  return parse_choices(read_text(path), path.string());
+  const std::string text = read_text(path);
+  refuse_marked(path, text);
+  return parse_choices(text, path.string());
 }
 
 ScoredText scored_text(const Tokenizer& tokenizer, const ChoiceQuestion& q, size_t choice) {

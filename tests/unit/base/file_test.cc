@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <set>
@@ -166,6 +168,26 @@ TEST(Errors, CarryTheirExitCode) {
   EXPECT_THROW(run_failed("{}", 1), Error);
 }
 
+// An error of the disk under a mapping, as the kernel reports it: the file has the byte, and it cannot be
+// had.
+TEST(MappedFile, AnErrorOfTheDiskEndsWithTheCodeOfTheEnvironment) {
+  const fs::path path = fs::path(testing::TempDir()) / fmt::format("failing_{}.bin", ::getpid());
+  write_text_atomic(path, std::string(1 << 16, 'x'));
+  const auto fail_at = [&](size_t byte) {
+    report_shrunk_files();
+    const MappedFile file(path);
+    siginfo_t info{};
+    info.si_signo = SIGBUS;
+    info.si_code = BUS_ADRERR;
+    info.si_addr = const_cast<std::byte*>(file.bytes().data() + byte);
+    if (byte > 40000) fs::resize_file(path, 40000);
+    ::syscall(SYS_rt_sigqueueinfo, ::getpid(), SIGBUS, &info);
+  };
+  EXPECT_EXIT(fail_at(30000), testing::ExitedWithCode(4), "trireme: .*failing_.*bin: could not be read");
+  EXPECT_EXIT(fail_at(50000), testing::ExitedWithCode(1), "failing_.*bin: the file became shorter");
+  fs::remove(path);
+}
+
 // In a child of the test.
 TEST(MappedFile, AReadBeyondTheEndOfAShrunkFileEndsWithALine) {
   const fs::path path = fs::path(testing::TempDir()) / fmt::format("shrunk_{}.bin", ::getpid());
@@ -178,7 +200,7 @@ TEST(MappedFile, AReadBeyondTheEndOfAShrunkFileEndsWithALine) {
     volatile std::byte last = file.bytes().back();
     (void)last;
   };
-  const char* line = "trireme: .*shrunk_.*bin: the file became shorter, or could not be read";
+  const char* line = "trireme: .*shrunk_.*bin: the file became shorter, or went away";
   EXPECT_EXIT(read_after_cut(), testing::ExitedWithCode(1), line);
   write_text_atomic(path, std::string(1 << 16, 'x'));
   const auto in_a_thread_without_signals = [&] {

@@ -45,6 +45,7 @@ TEST(Choices, NamesFileLineAndKeyOfWhatIsWrong) {
       {"[1, 2]", "not a JSON object"},
       {"{\"prompt\": \"p\"", "not a JSON object"},
       {"{\"prompt\": \"\xFF\", \"choices\": [\"a\", \"b\"], \"answer\": 0}", "not a JSON object"},
+      {"{\"prompt\": \"p\", \"weight\": NaN, \"choices\": [\"a\", \"b\"], \"answer\": 0}", "NaN, Infinity"},
       {std::string(100000, '['), "not a JSON object"},
       {"{\"prompt\": " + std::string(200000, '[') + std::string(200000, ']') + "}",
        "\"prompt\" is a list of 1"},
