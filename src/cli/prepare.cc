@@ -90,6 +90,10 @@ TextSource source_of(const fs::path& path, const std::string& key, NotUtf8& not_
         "{} is not JSON Lines, which have one JSON object per line: jq -c '.[]' {} > {}l makes them of a "
         "list",
         path.string(), path.string(), path.string());
+  const std::string end = path.extension().string();
+  if (end == ".csv" || end == ".tsv" || end == ".CSV" || end == ".TSV")
+    say("note: {} is encoded as text, with its separators and header; for one column make JSON Lines of it\n",
+        visible(path.string()));
   if (head.find('\0') != std::string::npos)
     say("note: {} has bytes of value 0 and is hardly text; it is encoded all the same\n",
         visible(path.string()));

@@ -156,7 +156,11 @@ void refuse_foreign_shards(const RunSpec& run, const Texts& shards) {
           first->file.ends_with(".json") ? first->file : std::string("tokenizer.json"));
   };
   for (const std::string& name : run.data.train) hold(name, false);
-  for (const std::string& name : shards) hold(name, true);
+  for (const std::string& name : shards) {
+    const auto& list = run.data.valid.list;
+    const bool of_key = std::find(list.begin(), list.end(), name) != list.end();
+    naming_key(of_key ? "data.valid" : "--data", name, [&] { hold(name, true); });
+  }
 }
 
 void refuse_foreign_tokenizer(const RunSpec& run, const Tokenizer& tokenizer) {

@@ -40,7 +40,9 @@ Batches::Stamps::Stamps(const RunSpec& run) {
   for (const std::string& name : run.data.train)
     naming_key("data.train", name, [&] { train.push_back(stamps_of(name)); });
   for (const std::string& name : run.data.valid)
-    if (shard_exists(name)) naming_key("data.valid", name, [&] { valid[name] = stamps_of(name); });
+    naming_key("data.valid", name, [&] {
+      if (shard_exists(name)) valid[name] = stamps_of(name);
+    });
 }
 
 Batches::Batches(const RunSpec& run, int dp_rank, bool check)
