@@ -1,9 +1,12 @@
 #include "cli/auto_layout.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "device/device.h"
 #include "plan/cluster_device.h"
+#include "spec/lr_rule.h"
 #include "spec/toml.h"
 
 namespace trireme::cli {
@@ -89,6 +92,29 @@ bool take_layout_of_before(RunSpec& run, const AutoWish& wish) {
   }
 }
 
+// A run that continues from checkpoints keeps the learning rates of its folder's plan.toml: another version
+// may have had another rule or default. Returns a note if they are not the rule's.
+std::string take_rates_of_before(RunSpec& asked) {
+  const fs::path folder = asked.train.dir;
+  const fs::path file = folder / "plan.toml";
+  if (asked.optimizer.lr != kAutomatic || !fs::exists(file) || !fs::exists(folder / "checkpoints")) return "";
+  try {
+    const RunSpec before = load_run(file, {}, {.read_from = false});
+    const OptimizerSpec& o = before.optimizer;
+    if (before.model.hidden != asked.model.hidden || o.name != asked.optimizer.name) return "";
+    if (o.lr == kAutomatic) return "";
+    RunSpec by_rule = asked;
+    apply_lr_rule(by_rule);
+    asked.optimizer.lr = o.lr;
+    asked.optimizer.adamw_lr = o.adamw_lr;
+    asked.optimizer.embed_lr = o.embed_lr;
+    if (asked.optimizer == by_rule.optimizer) return "";
+    return fmt::format("optimizer.lr = \"auto\": {}, as this run folder began", toml_number(o.lr));
+  } catch (const Error&) {
+    return "";  // reported where the run starts
+  }
+}
+
 // A run starts on the device that is here; a plan is of the cluster that the file names.
 Facts facts_of(const RunSpec& run, bool goes_on) {
   if (!goes_on && !run.cluster.file.empty())
@@ -109,11 +135,13 @@ AutoWish auto_wish_of(const RunRequest& request) {
 
 ChosenRun load_or_choose(const RunRequest& request, bool goes_on, const Measuring& how) {
   if (!auto_wish_of(request).any()) {
-    const RunSpec asked = request.as_asked();
-    return {resolve(asked, facts_of(asked, goes_on)), "", asked.precision};
+    RunSpec asked = request.as_asked();
+    const std::string note = goes_on ? take_rates_of_before(asked) : "";
+    return {resolve(asked, facts_of(asked, goes_on)), note, asked.precision};
   }
   Opened o = open(request);
-  const RunSpec run = parse_run(o.text, request.file, o.sets);
+  RunSpec run = parse_run(o.text, request.file, o.sets);
+  if (goes_on) take_rates_of_before(run);
   if (run.train.comm != "thread")
     bad_request(
         "{} = \"auto\" chooses for rank threads of one machine, and train.comm is \"{}\": give the layout",

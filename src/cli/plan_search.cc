@@ -107,6 +107,7 @@ std::string cluster_file_of(const std::string& cluster) {
 RunSpec run_of_search(const SearchRequest& q, const std::string& cluster,
                       const std::optional<RunSpec>& given) {
   RunSpec run = given.value_or(RunSpec());
+  if (!given) run.optimizer.lr = kAutomatic;
   run.model = q.model;
   run.data.seq_len = q.seq;
   run.cluster.file = cluster_file_of(cluster);

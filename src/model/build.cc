@@ -131,10 +131,11 @@ Stage build_stages(const ModelSpec& m, std::span<const StageRange> ranges, const
   int64_t learned = m.positions == "learned" ? m.max_positions : 0;
   bool first = false, last = false;
   for (const StageRange& range : ranges) first |= range.embedding, last |= range.head;
+  const double embed_std = m.embed_std > 0 ? m.embed_std : m.init_std;
   const Head::Weight head = !m.tied ? Head::Weight::own : first ? Head::Weight::tied : Head::Weight::copy;
   for (const StageRange& range : ranges) {
     if (range.embedding)
-      stage.layers.push_back(std::make_unique<Embedding>(m.vocab, m.hidden, learned, float(m.init_std),
+      stage.layers.push_back(std::make_unique<Embedding>(m.vocab, m.hidden, learned, float(embed_std),
                                                          m.embd_pdrop, tp, m.tied && !last));
     for (int64_t i = range.first; i < range.last; i++)
       stage.layers.push_back(make_block(m, i, stage.rope.get(), tp, mesh.place(rank, Axis::ep), moe));

@@ -20,12 +20,13 @@ struct AdamW::Update {
 
   bool small() const { return o.moments != DType::f32; }
 
-  // One launch for each run of neighbours that decay alike; with bf16 moments one for each parameter, whose
-  // elements are numbered for their rounding. Padding is left alone: it stays zero.
+  // One launch for each run of neighbours that decay and learn alike; with bf16 moments one for each
+  // parameter, whose elements are numbered for their rounding. Padding is left alone: it stays zero.
   void run(Range own) const {
     auto alike = [&](size_t i, size_t j) {
       const ParamDecl &a = set.params[i].decl, &b = set.params[j].decl;
-      return !small() && a.decay == b.decay && (!others || a.hidden_matrix == b.hidden_matrix);
+      return !small() && a.decay == b.decay && (!others || a.hidden_matrix == b.hidden_matrix) &&
+             lr_factor(a) == lr_factor(b);
     };
     const int64_t first = own.begin;
     if (piece) own = {first + piece->own.begin, first + piece->own.end};
@@ -39,6 +40,8 @@ struct AdamW::Update {
       if (begin < end) launch(i, {begin - first, end - first}, in_box);
     }
   }
+
+  double lr_factor(const ParamDecl& d) const { return has_embed_lr(d, o.tied) ? o.embed_lr : 1; }
 
   // r: elements of the rank's own part.
   Tensor part(const Tensor& buffer, const Range& r) const {
@@ -79,7 +82,7 @@ struct AdamW::Update {
                 .exp_avg_sq = moment(1, first, r),
                 .grad = part(flat.grads, r),
                 .weight = copy ? part(flat.weights, r) : Tensor(),
-                .lr = float(in.lr),
+                .lr = float(in.lr * lr_factor(set.params[first].decl)),
                 .beta1 = float(o.beta1),
                 .beta2 = float(o.beta2),
                 .eps = float(o.eps),
@@ -107,6 +110,11 @@ Tensor FlatState::own(const Tensor& buffer, const ParamSet& set, const Unit& u) 
   const Range part = own_part(u, place_of(u));
   return whole(buffer, set) ? buffer.narrow(0, u.offset + part.begin, part.size())
                             : buffer.narrow(0, u.part_offset, part.size());
+}
+
+bool has_embed_lr(const ParamDecl& d, bool tied) {
+  if (d.global.rank == 1) return true;
+  return d.name.starts_with("embed.") && !(tied && d.name == "embed.tokens.weight");
 }
 
 std::unique_ptr<Optimizer> make_adamw(const AdamWOptions& o) {

@@ -57,7 +57,13 @@ struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
   DType moments = DType::f32;  // or bf16, rounded stochastically
   uint64_t seed = 0;           // seed of the rounding
+  double embed_lr = 1;         // factor on the learning rate where has_embed_lr()
+  bool tied = false;           // the token embedding is the head too
 };
+// Whether AdamWOptions::embed_lr applies: norms, biases, and embeddings that are not tied, whose outputs are
+// not sums over the width of the model.
+bool has_embed_lr(const ParamDecl&, bool tied);
+
 // Weight decay acts on parameters declared with `decay` (two or more dims).
 std::unique_ptr<Optimizer> make_adamw(const AdamWOptions&);
 

@@ -3,6 +3,7 @@
 namespace trireme {
 
 LrSchedule lr_schedule_of(const RunSpec& r) {
+  require(r.optimizer.lr >= 0, "the learning rate is a number before a run starts");
   return {.lr = r.optimizer.lr,
           .min_lr = r.optimizer.min_lr,
           .warmup = r.optimizer.warmup,

@@ -6,11 +6,13 @@
 #include "base/json.h"
 #include "base/progress.h"
 #include "comm/options.h"
+#include "cost/flops.h"
 #include "mesh/mesh.h"
 #include "plan/call_price.h"
 #include "plan/forecast.h"
 #include "plan/remedies.h"
 #include "plan/scaled_run.h"
+#include "spec/lr_rule.h"
 #include "spec/run_schedule.h"
 
 namespace trireme {
@@ -272,7 +274,9 @@ std::string run_text(const RunSpec& run, const Forecast& f) {
                                         : "at the roof and slower as above",
                      human_seconds(f.run_s));
   if (f.cost > 0) s += fmt::format("; {:.2f} at the cluster's price", f.cost);
-  return s + "\n";
+  s += fmt::format("\n  {:.3g} tokens per parameter; about 20 are the best use of a step's FLOPs\n",
+                   double(run.train.steps) * double(f.tokens) / double(parameters(run.model)));
+  return s + "  " + lr_text(run) + "\n";
 }
 
 nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {

@@ -7,12 +7,15 @@ namespace trireme {
 std::unique_ptr<Optimizer> make_optimizer(const RunSpec& run, const ParamSet& set, const Sharing& sharing,
                                           Device& device, Arena& arena) {
   const OptimizerSpec& o = run.optimizer;
+  const double others_lr = o.name == "muon" && o.adamw_lr > 0 ? o.adamw_lr : o.lr;
   const AdamWOptions adamw{.beta1 = o.betas[0],
                            .beta2 = o.betas[1],
                            .eps = o.eps,
                            .weight_decay = o.weight_decay,
                            .moments = dtype_from_name(run.precision.moments),
-                           .seed = uint64_t(run.train.seed)};
+                           .seed = uint64_t(run.train.seed),
+                           .embed_lr = o.embed_lr > 0 && others_lr > 0 ? o.embed_lr / others_lr : 1,
+                           .tied = run.model.tied};
   if (o.name == "adamw") return make_adamw(adamw);
   // In f16 the products are f32's: updates are as small as gradients, and bf16 would cost bits for nothing.
   return make_muon({.momentum = o.momentum,

@@ -25,6 +25,8 @@ void check_model(const ModelSpec& m, Problems& out) {
     return wrong({"heads", "kv_heads"}, "needs at least one head of each kind");
   if (m.heads % m.kv_heads != 0)
     wrong({"kv_heads", "heads"}, fmt::format("does not divide heads = {}", m.heads));
+  if (m.tied && m.embed_std > 0)
+    wrong({"embed_std", "tied"}, "has no effect with tied = true, where the head has the same weights");
   if (m.head_dim == 0)
     wrong({"heads", "hidden"},
           fmt::format("does not divide hidden = {}; change one, or give head_dim", m.hidden));
@@ -377,12 +379,16 @@ void check_layout(const RunSpec& run, Problems& out) {
 
 void check_training(const RunSpec& run, Problems& out) {
   const OptimizerSpec& o = run.optimizer;
-  if (o.min_lr > o.lr)
+  const bool automatic = o.lr == kAutomatic;  // resolve() checks min_lr
+  if (!automatic && o.min_lr > o.lr)
     out.push_back(
         {{"optimizer.min_lr", "optimizer.lr"}, fmt::format("is above lr = {}; give at most that", o.lr)});
   if (o.adamw_lr > 0 && o.lr == 0)
     out.push_back({{"optimizer.adamw_lr", "optimizer.lr"},
                    "has no effect with lr = 0, which both follow; give lr above 0"});
+  if (o.embed_lr > 0 && o.lr == 0)
+    out.push_back({{"optimizer.embed_lr", "optimizer.lr"},
+                   "has no effect with lr = 0, which all rates follow; give lr above 0"});
   if (o.post_validation != "off" && run.layout.pp == 1)
     out.push_back({{"optimizer.post_validation", "layout.pp"},
                    "has no effect with pp = 1, where no stage waits for another's norm; give "

@@ -20,8 +20,11 @@ struct Rule {
   double low = -std::numeric_limits<double>::infinity();
   double high = std::numeric_limits<double>::infinity();
   bool low_open = false, high_open = false;        // the bound itself is not allowed
+  bool automatic = false;                          // a double may be "auto", which is kAutomatic
   std::span<const std::string_view> choices = {};  // of a string; empty = any
 };
+// The value of a double that is "auto" until resolve().
+inline constexpr double kAutomatic = -1;
 constexpr Rule between(double low, double high) {
   return {.low = low, .high = high};
 }

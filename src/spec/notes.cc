@@ -28,7 +28,7 @@ void note_learning_rate(const RunSpec& run, std::vector<std::string>& out) {
   const OptimizerSpec& o = run.optimizer;
   if (o.lr == 0)
     out.push_back("optimizer.lr = 0: the weights stay as they are");
-  else if (o.warmup > run.train.steps)
+  else if (o.lr > 0 && o.warmup > run.train.steps)
     out.push_back(fmt::format(
         "optimizer.warmup = {} of train.steps = {}: the learning rate ends at {:.3g} and never reaches lr = "
         "{}",

@@ -78,6 +78,10 @@ struct Assign {
     return "";
   }
   std::string operator()(double* f) const {
+    if (auto* s = std::get_if<std::string>(&entry.value); rule.automatic && s && *s == "auto") {
+      *f = kAutomatic;
+      return "";
+    }
     auto v = number_of(entry);
     if (!v) return wrong_type();
     if (!std::isfinite(*v) || !in_range(*v, rule)) return out_of_range();

@@ -12,6 +12,7 @@
 #include "spec/hf_config.h"
 #include "spec/identity.h"
 #include "spec/kind.h"
+#include "spec/lr_rule.h"
 #include "spec/nearest.h"
 #include "spec/reader.h"
 #include "spec/supported.h"
@@ -91,6 +92,7 @@ void report_problems(Reader& reader, const RunSpec& asked, const RunSpec& run, c
 void read_run(Reader& reader, RunSpec& run, const Wanted& options) {
   bool from_folder = options.read_from && start_from_folder(reader, run.model);
   if (!from_folder) run.model = start_from_arch(reader);
+  run.optimizer.lr = kAutomatic;
   ModelSpec folder = run.model;
   reader.read(run);
   reader.report_unknown();
@@ -139,6 +141,7 @@ std::string as_toml(const std::vector<FieldText>& fields, bool comments,
 
 RunSpec defaults() {
   RunSpec run;
+  run.optimizer.lr = kAutomatic;
   run.model.finish(run.data.seq_len);
   return run;
 }
@@ -146,7 +149,9 @@ RunSpec defaults() {
 // Keys of [model] that have no value of their own until finish() or the architecture gives them one.
 std::set<std::string> derived_keys() {
   std::set<std::string> keys;
-  std::vector<FieldText> own = fields_of(RunSpec()), finished = fields_of(defaults());
+  RunSpec unfinished;
+  unfinished.optimizer.lr = kAutomatic;
+  std::vector<FieldText> own = fields_of(unfinished), finished = fields_of(defaults());
   for (size_t i = 0; i < own.size(); i++)
     if (own[i].value != finished[i].value) keys.insert(own[i].key);
   std::vector<FieldText> llama = fields_of(ModelSpec());
@@ -217,6 +222,8 @@ RunSpec resolve(RunSpec run, const Facts& facts) {
   if (p.compute == "auto") p.compute = facts.native_bf16 ? "bf16" : "f32";
   if (p.grads == "auto") p.grads = automatic_grads(run);
   if (p.reduce == "auto") p.reduce = p.compute == "bf16" ? "bf16" : "f32";
+  apply_lr_rule(run);
+  apply_init_rule(run.model);
   if (p.compute == "f32" && p.grads == "bf16")
     bad_request(
         "precision.grads: \"bf16\" gradients need bf16 compute, and this device has no native bf16; give "
@@ -238,6 +245,7 @@ std::string save_run(const RunSpec& run) {
 }
 std::string save_changed(const RunSpec& run) {
   RunSpec plain;
+  plain.optimizer.lr = kAutomatic;
   ModelSpec& m = plain.model;
   m = ModelSpec::of(run.model.arch);
   m.vocab = run.model.vocab, m.layers = run.model.layers, m.hidden = run.model.hidden;

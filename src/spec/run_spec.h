@@ -237,7 +237,7 @@ struct PrecisionSpec {
 
 struct OptimizerSpec {
   std::string name = "adamw";
-  double lr = 1e-3;
+  double lr = 1e-3;  // run files: default kAutomatic
   std::array<double, 2> betas = {0.9, 0.95};
   double eps = 1e-8, weight_decay = 0.1, clip_norm = 1;
   std::string schedule = "cosine";
@@ -246,7 +246,7 @@ struct OptimizerSpec {
   double momentum = 0.95;
   bool nesterov = true;
   std::string adjust_lr = "match_rms_adamw";
-  double adamw_lr = 0;
+  double adamw_lr = 0, embed_lr = 0;
   std::string post_validation = "off";
   bool operator==(const OptimizerSpec&) const = default;
 
@@ -255,7 +255,10 @@ struct OptimizerSpec {
     static constexpr std::string_view kNames[] = {"adamw", "muon"};
     static constexpr std::string_view kSchedules[] = {"cosine", "constant", "linear", "wsd"};
     v("name", name, "", "optimizer", one_of(kNames));
-    v("lr", lr, "", "peak learning rate", between(0, 1e6));
+    v("lr", lr, "",
+      "peak learning rate; auto = by model.hidden, also adamw_lr and embed_lr where they are 0 "
+      "(docs/optim.md)",
+      Rule{.low = 0, .high = 1e6, .automatic = true});
     v("betas", betas, "", "decay of the running mean of gradients, and of their squares",
       Rule{.low = 0, .high = 1, .high_open = true});
     v("eps", eps, "", "added to the root of the second moment", Rule{.low = 0, .high = 1, .low_open = true});
@@ -276,6 +279,9 @@ struct OptimizerSpec {
       one_of(kAdjusts));
     v("adamw_lr", adamw_lr, "",
       "muon: peak learning rate of what AdamW moves (embeddings, head, norms, biases); 0 = lr",
+      between(0, 1e6));
+    v("embed_lr", embed_lr, "",
+      "peak learning rate of embeddings that are not tied, norms and biases; 0 = lr, with muon adamw_lr",
       between(0, 1e6));
     static constexpr std::string_view kPosts[] = {"off", "calm", "always"};
     v("post_validation", post_validation, "",
@@ -487,7 +493,8 @@ void refuse_unsupported(const RunSpec&);
 struct Facts {
   bool native_bf16 = false;  // the device multiplies bf16 matrices in hardware
 };
-// Puts types in place of "auto" in [precision], and derives what is still derived in [model].
+// Puts types in place of "auto" in [precision] and learning rates in place of optimizer.lr = "auto"
+// (lr_rule.h), and derives what is still derived in [model].
 RunSpec resolve(RunSpec, const Facts&);
 
 std::string save_run(const RunSpec&);  // TOML; parse_run of it gives the same spec

@@ -55,9 +55,10 @@ struct Value {
 }  // namespace
 
 FieldText field_text(const FieldInfo& info, FieldRef ref, std::string_view section_help) {
+  double** number = info.rule.automatic ? std::get_if<double*>(&ref) : nullptr;
   return {.key = info.key,
-          .value = std::visit(Value{}, ref),
-          .type = std::visit(Type{}, ref),
+          .value = number && **number == kAutomatic ? "\"auto\"" : std::visit(Value{}, ref),
+          .type = number ? std::string_view("\"auto\", or a number") : std::visit(Type{}, ref),
           .unit = info.unit,
           .help = info.help,
           .rule = info.rule,

@@ -131,6 +131,38 @@ TEST(AdamW, DecaysOnlyWhatIsDeclaredToDecay) {
   for (int i = 21; i < 26; i++) EXPECT_EQ(f.w[size_t(i)], 2.0f);
 }
 
+// The first update of each element is its rate.
+TEST(AdamW, EmbeddingsNormsAndBiasesHaveTheirOwnRate) {
+  for (const bool tied : {false, true}) {
+    std::vector<ParamDecl> decls;
+    const auto add = [&](const char* name, Shape shape) {
+      decls.push_back({.name = name, .global = shape, .decay = shape.rank > 1});
+    };
+    add("embed.tokens.weight", {4, 3});
+    add("embed.positions.weight", {2, 3});
+    add("blocks.0.attn.q.weight", {3, 3});
+    add("blocks.0.attn.q.bias", {3});
+    add("norm.weight", {3});
+    add("head.weight", {4, 3});
+    const ParamSet set = lay_out(decls, Mesh(), 0);
+    const size_t n = size_t(set.numel);
+    Flat f{std::vector<float>(n, 0.0f), std::vector<float>(n, 1.0f), std::vector<float>(n, 0.0f),
+           std::vector<float>(n, 0.0f)};
+    const auto t = [&](std::vector<float>& x) { return Tensor(x.data(), {set.numel}, DType::f32); };
+    const FlatState state{
+        .weights = t(f.w), .grads = t(f.g), .master = t(f.w), .state = {t(f.m), t(f.v)}, .place = {}};
+    auto device = make_device("cpu", {.threads = 1});
+    auto opt = make_adamw({.embed_lr = 4, .tied = tied});
+    opt->step(device->kernels(), set, set.units[0], state, {.lr = 0.1, .step = 1, .grad_scale = 1}, {});
+    for (const Param& p : set.params) {
+      const bool matrix = p.decl.name.ends_with("q.weight") || p.decl.name == "head.weight";
+      const bool head = tied && p.decl.name == "embed.tokens.weight";
+      for (int64_t i = 0; i < p.numel(); i++)
+        EXPECT_NEAR(f.w[size_t(p.offset + i)], matrix || head ? -0.1 : -0.4, 1e-6) << p.decl.name << tied;
+    }
+  }
+}
+
 TEST(GradNorm, EqualsTheDoubleReferenceInBothTypes) {
   std::vector<ParamDecl> decls;
   for (int64_t n : {1, 4095, 4096, 4097, 10000}) {

@@ -47,7 +47,6 @@ const std::vector<std::vector<std::string>> kContradictions = {
     {"layout.offload_mb=8"},
     {"layout.recompute_blocks=3"},
     {"layout.recompute_limit=1000"},
-    {"optimizer.min_lr=0.1"},
     {"optimizer.lr=1e-5", "optimizer.min_lr=1e-4"},
     {"optimizer.post_validation=calm"},
     {"precision.compute=f32", "precision.grads=bf16"},

@@ -41,7 +41,7 @@ TEST(RunSpec, AllErrorsAtOnceEachWithItsLine) {
       "run.toml:6: data.order: \"shufled\" is not known, did you mean \"shuffled\"; give one of shuffled, sequential, such as \"shuffled\"",
       "run.toml:7: optimizr: unknown section, did you mean optimizer?",
       "run.toml:10: optimizer.betas: [0.9, 1] is out of range; give a list of two numbers from 0 to below 1, such as [0.9, 0.95]",
-      "run.toml:11: optimizer.lr: nan is out of range; give a number from 0 to 1000000, such as 0.001",
+      "run.toml:11: optimizer.lr: nan is out of range; give \"auto\", or a number from 0 to 1000000, such as \"auto\"",
       "run.toml:13: batch.global: 30 is not a multiple of dp * micro = 1 * 8 = 8; give 16, 24, 32 or 40",
       "--set: \"nonsense\" is not section.key=value, such as batch.micro=4",
       "--set: train.stepz: unknown key, did you mean train.steps?"}));
@@ -143,7 +143,7 @@ TEST(RunSpec, Contradictions) {
             "data.seq_len = 256 is not a multiple of it"},
            {"[layout]\npp = 4\nchunks = 2", "pp * chunks = 4 * 2 stages are more than model.layers = 6"},
            {"[layout]\ndp = 4\nshard_group = 3", "run.toml:3: layout.shard_group: 3 does not divide dp = 4"},
-           {"[optimizer]\nmin_lr = 0.1", "run.toml:2: optimizer.min_lr: 0.1 is above lr = 0.001"},
+           {"[optimizer]\nlr = 0.001\nmin_lr = 0.1", "run.toml:3: optimizer.min_lr: 0.1 is above lr = 0.001"},
            {"[optimizer]\npost_validation = \"calm\"",
             "run.toml:2: optimizer.post_validation: \"calm\" has no effect with pp = 1"},
            {"[precision]\ncompute = \"f32\"\ngrads = \"bf16\"",

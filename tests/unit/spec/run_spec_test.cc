@@ -56,7 +56,7 @@ compute = "auto"
 grads = "auto"
 [optimizer]
 name = "adamw"
-lr = 1e-3
+lr = "auto"
 betas = [0.9, 0.95]
 eps = 1e-8
 weight_decay = 0.1
