@@ -73,6 +73,10 @@ struct Report {
   bool leaving = false;  // it was asked to
 };
 
+// Outliers in a row that make a rollback. The batches are to blame for a single one, and the step that it
+// skipped leaves nothing to take back.
+constexpr int64_t kRollbackAfter = 3;
+
 // By then all that comes again has come again.
 constexpr int64_t kGraphsTold = 5;
 
@@ -385,7 +389,8 @@ class Trainer {
   // the step is repeated; the steps after that checkpoint count as skipped.
   void handle_spike(const StepResult& r) {
     std::string action = "skipped";
-    if (run_.train.spikes == "rollback" && runner_->spikes().state().in_a_row == 1) action = roll_back();
+    const int64_t after = std::min(kRollbackAfter, run_.train.spike_limit);
+    if (run_.train.spikes == "rollback" && runner_->spikes().state().in_a_row == after) action = roll_back();
     if (!spikes_) return;
     or_say_what_stays([&] {
       note(spikes_->write(done_, r, runner_->sequence_losses(), *batches_, run_.data.seq_len, action));
@@ -394,12 +399,16 @@ class Trainer {
   std::string roll_back() {
     doing("rollback", true);
     saves_->settle();
-    const fs::path root = checkpoint_root(run_.train.dir);
-    const FoundCheckpoint found =
-        find_together(first() ? checkpoints_in(root) : std::vector<fs::path>(), control_);
-    if (found.folder.empty()) return "skipped; no checkpoint exists yet to roll back to";
-    const Checkpoint c = Checkpoint::open(found.folder, Verify::sizes);
     const SpikeState now = runner_->spikes().state();
+    // One from just before the outliers, or from among them, holds the weights of now.
+    std::vector<fs::path> older;
+    if (first()) older = checkpoints_in(checkpoint_root(run_.train.dir));
+    std::erase_if(older, [&](const fs::path& c) {
+      return step_of_folder_name(c.filename().string()).value_or(done_) >= done_ - now.in_a_row;
+    });
+    const FoundCheckpoint found = find_together(older, control_);
+    if (found.folder.empty()) return "skipped; no older checkpoint exists to roll back to";
+    const Checkpoint c = Checkpoint::open(found.folder, Verify::sizes);
     load_checkpoint(*runner_, c, Load::resume);
     const int64_t before = runner_->spikes().state().skipped;
     runner_->spikes().restore(now);

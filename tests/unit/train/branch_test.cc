@@ -3,8 +3,11 @@
 
 #include <functional>
 
+#include "base/interrupt.h"
 #include "base/json.h"
+#include "base/rng.h"
 #include "checkpoint/named.h"
+#include "data/shard_writer.h"
 #include "tiny_run.h"
 #include "train/checkpointing.h"
 
@@ -100,6 +103,34 @@ TEST(Branch, UnchangedIsItsParent) {
   EXPECT_EQ(m.samples, 30);
   EXPECT_EQ(m.state.at("branched").at("step"), 3);
   EXPECT_FALSE(m.state.contains("data_place"));
+}
+
+// A branch with other rate, batch, sequence length and data, whose only step is an outlier and has no update:
+// it saves the state that it took.
+TEST(Branch, TakesMomentsToTheBitWhateverTheSettings) {
+  TempFolder tmp;
+  RunSpec run = run_in(tmp.path(), "run", 30);
+  run.train.spikes = "skip";
+  run.train.spike_window = 24;
+  const TrainSummary parent = train_here(run);
+  RunSpec branch = branch_of(run, run.train.dir, tmp / "branch");
+  branch.train.steps = 31;
+  branch.optimizer.lr = 0.3;
+  branch.batch = {.global = 12, .micro = 3};
+  branch.data.seq_len = 9;
+  branch.train.spike_z = 1e-3;
+  branch.data.train = (tmp / "noise").string();
+  ShardWriter noise(branch.data.train.first(), 61);
+  std::vector<int32_t> ids(400);
+  for (size_t i = 0; i < ids.size(); i++) ids[i] = int32_t(below(rng_key(9, 0, "noise"), i, 61));
+  noise.add_document(ids);
+  noise.commit();
+  const TrainSummary summary = train_here(branch);
+  ASSERT_EQ(summary.skipped, parent.skipped + 1) << "the branch's step is of no use for this test";
+  const Outcome got = outcome_of(branch.train.dir), want = outcome_of(run.train.dir);
+  EXPECT_EQ(got.step, 31);
+  ASSERT_EQ(got.tensors.size(), want.tensors.size());
+  for (const auto& [name, bytes] : want.tensors) EXPECT_TRUE(got.tensors.at(name) == bytes) << name;
 }
 
 // One stable run, three decayed models: each is the run that was planned so from the start.
@@ -211,6 +242,70 @@ TEST(Branch, TheBestCheckpointStays) {
     ASSERT_TRUE(best);
     EXPECT_EQ(best->folder, root / step_folder_name(losses.best()));
     EXPECT_EQ(eval_loss_of(Checkpoint::open(best->folder).manifest()), losses.by_step[losses.best()]);
+  }
+}
+
+// Stops at `step`, if that is not 0. The checkpoints right after the start, and the lines on saves.
+struct Part {
+  std::vector<std::string> at_start, saves;
+};
+Part run_part(const RunSpec& run, int64_t step, EvalLosses* losses = nullptr) {
+  Part part;
+  TrainHooks hooks;
+  hooks.start = [&](int64_t) {
+    for (const std::string& name : names_in(checkpoint_root(run.train.dir))) part.at_start.push_back(name);
+  };
+  hooks.step = [&](const StepMetrics& m) {
+    if (m.eval_loss && losses) losses->by_step[m.step] = *m.eval_loss;
+    if (m.step == step) request_interrupt();
+  };
+  hooks.note = [&](const std::string& line) {
+    if (line.starts_with("saved ")) part.saves.push_back(line);
+  };
+  train_here(run, hooks);
+  clear_interrupt();
+  return part;
+}
+
+// Worse at the peak of the rate, better after it. Stopped at the first worse loss and at the second one: the
+// best checkpoint stays through both resumes, until a better one comes.
+TEST(Branch, TheBestCheckpointStaysThroughResumes) {
+  for (const char* keep_best : {"saved", "always"}) {
+    SCOPED_TRACE(keep_best);
+    const bool always = std::string(keep_best) == "always";
+    TempFolder tmp;
+    RunSpec run = tiny_run(tmp.path(), 48);
+    run.optimizer.schedule = "linear";
+    run.optimizer.lr = 0.3;
+    run.optimizer.warmup = 16;
+    run.train.eval_every = 2;
+    run.train.checkpoint_every.count = always ? 1000 : 2;
+    run.train.keep = 1;
+    run.train.keep_best = keep_best;
+    EvalLosses losses;
+    RunSpec whole = run;
+    whole.train.dir = (tmp / "whole").string();
+    run_part(whole, 0, &losses);
+    int64_t best = 2;  // the first that two worse ones follow
+    while (best + 4 < 48 &&
+           std::min(losses.by_step[best + 2], losses.by_step[best + 4]) <= losses.by_step[best])
+      best += 2;
+    ASSERT_LT(losses.by_step[losses.best()], losses.by_step[best]) << "the run is of no use for this test";
+    const auto names = [](std::initializer_list<int64_t> steps) {
+      std::vector<std::string> out;
+      for (const int64_t s : steps) out.push_back(step_folder_name(s));
+      return out;
+    };
+    run_part(run, best + 2);
+    EXPECT_EQ(outcome_of(run.train.dir).checkpoints, names({best, best + 2}));
+    const Part second = run_part(run, best + 4);
+    EXPECT_EQ(second.at_start, names({best, best + 2}));
+    EXPECT_EQ(second.saves.size(), 1u);  // no save for the sake of a worse loss
+    EXPECT_EQ(outcome_of(run.train.dir).checkpoints, names({best, best + 4}));
+    EXPECT_EQ(run_part(run, 0).at_start, names({best, best + 4}));
+    expect_same(outcome_of(run.train.dir), outcome_of(whole.train.dir));
+    ASSERT_TRUE(checkpoint_named(run.train.dir + "@best"));
+    EXPECT_EQ(checkpoint_named(run.train.dir + "@best")->folder.filename(), step_folder_name(losses.best()));
   }
 }
 

@@ -15,13 +15,14 @@ constexpr int64_t kSteps = 150, kSeq = 13, kBatch = 6;
 // Sequences of steps 100 to 103, in sequential order, are noise.
 constexpr int64_t kPoisoned = 99 * kBatch * kSeq, kHealed = 103 * kBatch * kSeq;
 
-// Tokens that follow from one another, 1 in 8 drawn; poison: all drawn, in the range above.
-void write_text(const fs::path& name, uint64_t seed, int64_t tokens, bool poison) {
+// Tokens that follow from one another, 1 in 8 drawn; poison: all drawn, in the range [from, to).
+void write_text(const fs::path& name, uint64_t seed, int64_t tokens, bool poison, int64_t from = kPoisoned,
+                int64_t to = kHealed) {
   ShardWriter writer(name, 61);
   std::vector<int32_t> ids(static_cast<size_t>(tokens));
   const uint64_t key = rng_key(seed, 0, "text");
   for (int64_t i = 1; i < tokens; i++) {
-    const bool noise = poison && i >= kPoisoned && i < kHealed;
+    const bool noise = poison && i >= from && i < to;
     const bool drawn = noise || below(key, uint64_t(i), 8) == 0;
     ids[size_t(i)] =
         drawn ? int32_t(below(key, uint64_t(1000000 + i), 61)) : (ids[size_t(i - 1)] * 5 + 7) % 61;
@@ -112,13 +113,41 @@ TEST(Spikes, ARollbackTakesTheNewestCheckpoint) {
   TrainHooks hooks;
   hooks.note = [&](const std::string& line) { notes += line + "\n"; };
   const TrainSummary summary = train_here(run, hooks);
-  EXPECT_GE(summary.skipped, 4 + 9);  // steps 100 to 103, and 91 to 99, which are taken back
+  EXPECT_GE(summary.skipped, 4 + 9);  // steps 100 to 103, and 91 to 99, which the third takes back
   EXPECT_NE(notes.find("rolled back to the weights and moments of step 90"), std::string::npos) << notes;
+  const double clean = *train_here(spiked_run(tmp.path(), "clean-run", false, "off")).eval_loss;
+  EXPECT_NEAR(*summary.eval_loss, clean, 0.01 * clean);
   const Outcome want = outcome_of(run.train.dir);
   for (int64_t step : {100, 110, 120, 130, 140, 150})
     fs::remove_all(checkpoint_root(run.train.dir) / step_folder_name(step));
   train_here(run);
   expect_same(outcome_of(run.train.dir), want);
+}
+
+// In shuffled order a poisoned range comes in single sequences, here 18 of 900, over as many steps.
+TEST(Spikes, ShuffledPoisonEndsNoRun) {
+  TempFolder tmp;
+  const auto run_of = [&](const char* name, const char* text, const char* spikes) {
+    RunSpec r = spiked_run(tmp.path(), name, false, spikes);
+    r.data.order = "shuffled";
+    r.data.train = (tmp / text).string();
+    r.train.spike_z = 4;
+    return r;
+  };
+  const double clean = *train_here(run_of("clean-run", "clean", "off")).eval_loss;
+  write_text(tmp / "ill", 1, (kSteps * kBatch + 1) * kSeq, true, kPoisoned, kPoisoned + 18 * kSeq);
+  for (const char* spikes : {"skip", "rollback"}) {
+    SCOPED_TRACE(spikes);
+    const RunSpec run = run_of(spikes, "ill", spikes);
+    const TrainSummary summary = train_here(run);
+    EXPECT_GE(summary.skipped, 4);
+    EXPECT_NEAR(*summary.eval_loss, clean, 0.01 * clean);
+    const Outcome want = outcome_of(run.train.dir);
+    for (int64_t step : {80, 90, 100, 110, 120, 130, 140, 150})
+      fs::remove_all(checkpoint_root(run.train.dir) / step_folder_name(step));
+    train_here(run);
+    expect_same(outcome_of(run.train.dir), want);
+  }
 }
 
 // Every step is an outlier or not finite: the limit ends it.
