@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <fstream>
 #include <optional>
+#include <system_error>
 
 #include "base/interrupt.h"
 #include "base/say.h"
@@ -68,7 +70,9 @@ class Output {
       print_visible(stdout, std::string_view(piece_).substr(0, whole));
       piece_.erase(0, whole);
     }
-    std::fflush(stdout);
+    // The text is all that this command is for: that it was lost is an error.
+    if (std::fflush(stdout) != 0 || std::ferror(stdout))
+      throw std::system_error(errno, std::generic_category(), "cannot write to standard output");
   }
 
   void done(size_t i, const Generated& g) {

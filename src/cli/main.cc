@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <cstdio>
 #include <new>
+#include <string>
+#include <string_view>
 #include <system_error>
 
 #include "base/error_lines.h"
@@ -91,7 +93,10 @@ int main(int argc, char** argv) {
       ::signal(SIGPIPE, SIG_DFL);
       ::raise(SIGPIPE);
     }
-    trireme::say("trireme: {}\n", trireme::visible(e.what()));
+    std::string what = e.what();  // fmt's name of the stream says nothing to a user
+    if (const std::string_view file = "cannot write to file"; what.starts_with(file))
+      what.replace(0, file.size(), "cannot write to standard output (full, or closed)");
+    trireme::say("trireme: {}\n", trireme::visible(what));
     return int(trireme::fault_of_errno(code, trireme::Fault::run));
   } catch (const std::exception& e) {
     trireme::say("trireme: internal error: {}\n", trireme::visible(e.what()));

@@ -72,6 +72,7 @@ LoadedModel load_model(const RunSpec& run, int64_t arena_bytes, const fs::path& 
         "{} holds no complete checkpoint and model.from is empty: train first, or name a Hugging Face folder",
         run.train.dir);
   }
+  m.runner->require_finite_weights(m.where);
   return m;
 }
 

@@ -117,6 +117,10 @@ void StageRunner::find_nonfinite_weight(std::string_view what) const {
   }
 }
 
+void StageRunner::require_finite_weights(std::string_view what) const {
+  find_nonfinite_weight(what);
+}
+
 // The weights first: an op's output only shows what a weight of it has caused. Then the forward pass once
 // more, with every op's outputs checked.
 void StageRunner::find_nonfinite_forward(std::string_view what, const std::function<void()>& forward) {

@@ -160,6 +160,8 @@ class StageRunner {
   // Call on all ranks after an evaluation whose loss is not finite, each rank with its own batch. Throws
   // Error naming the weight, or the layer and op whose output shows it first.
   [[noreturn]] void find_nonfinite_loss(int64_t sequences, int64_t seq, const FillBatch&);
+  // Throws Error naming `what` and the first held weight with a value that is not finite.
+  void require_finite_weights(std::string_view what) const;
   // Next-token logits f32 [seq, vocab] of one sequence, on the host; all rows.
   void logits(std::span<const int32_t> tokens, std::vector<float>& out);
 

@@ -220,8 +220,8 @@ Outcome outcome_of(const Ended& e, const SuperviseOptions& o, bool started) {
     return out;
   }
   if (const int number = signal_of(e.status); number != 0) {
-    out.exit_code = int(Fault::run);
     out.failure = {.by_itself = is_crash(number), .code = -number};
+    out.exit_code = int(out.failure.by_itself ? Fault::run : Fault::environment);
     out.reason = fmt::format("it was killed by signal {} ({})", number, ::strsignal(number));
     return out;
   }

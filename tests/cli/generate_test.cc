@@ -311,27 +311,52 @@ TEST_F(Generate, NoResultComesOfAWeightThatIsNotFinite) {
   uint64_t header = 0;
   std::memcpy(&header, file.data(), 8);
   const json tensors = json::parse(file.substr(8, header));
-  std::string name;  // a matrix of a block
-  for (const auto& [key, value] : tensors.items())
-    if (key.find("mlp") != key.npos && key.ends_with("weight")) name = key;
-  ASSERT_FALSE(name.empty());
-  const size_t at = 8 + header + tensors[name]["data_offsets"][0].get<size_t>();
-  file[at] = '\xc0', file[at + 1] = '\x7f';  // NaN in bf16
-  put_file(tmp_ / "hf/model.safetensors", file);
+  const auto put_nan = [&](size_t number) {  // bf16, of the whole file's numbers
+    std::string damaged = file;
+    damaged[8 + header + 2 * number] = '\xc0';
+    damaged[8 + header + 2 * number + 1] = '\x7f';
+    put_file(tmp_ / "hf/model.safetensors", damaged);
+  };
+  size_t in_block = 0, in_embedding = 0;
+  for (const auto& [key, value] : tensors.items()) {
+    if (key.find("mlp") != key.npos && key.ends_with("weight"))
+      in_block = value["data_offsets"][0].get<size_t>() / 2;
+    // The row of the last token, which no text here has.
+    if (key.find("wte") != key.npos || key.find("embed_tokens") != key.npos)
+      in_embedding = value["data_offsets"][1].get<size_t>() / 2 - 1;
+  }
+  ASSERT_GT(in_block, 0u);
+  ASSERT_GT(in_embedding, 0u);
   put_file(tmp_ / "q.jsonl", "{\"prompt\": \"ab\", \"choices\": [\"c\", \"d\"], \"answer\": 0}\n");
   for (const auto& [verb, options] : std::vector<std::pair<std::string, std::vector<std::string>>>{
            {"eval", {}},
            {"eval", {"--json"}},
            {"eval", {"--tasks", (tmp_ / "q.jsonl").string()}},
-           {"generate", {"--prompt", "ab"}}}) {
-    std::vector<std::string> more = {"--set", "model.from=" + (tmp_ / "hf").string(), "--set",
-                                     "train.dir=none"};
-    more.insert(more.end(), options.begin(), options.end());
-    const Ran r = run(verb, more);
-    EXPECT_EQ(r.code, 1) << r.err;
-    EXPECT_NE(r.err.find("of the weight blocks."), r.err.npos) << r.err;
-    EXPECT_EQ(r.out.find("loss"), r.out.npos) << r.out;
-    EXPECT_EQ(r.out.find("accuracy"), r.out.npos) << r.out;
+           {"generate", {"--prompt", "ab"}}})
+    for (const size_t number : {in_block, in_embedding}) {
+      put_nan(number);
+      std::vector<std::string> more = {"--set", "model.from=" + (tmp_ / "hf").string(), "--set",
+                                       "train.dir=none"};
+      more.insert(more.end(), options.begin(), options.end());
+      const Ran r = run(verb, more);
+      EXPECT_EQ(r.code, 1) << r.err;
+      const char* weight = number == in_block ? "of the weight blocks." : "of the weight embed.";
+      EXPECT_NE(r.err.find(weight), r.err.npos) << r.err;
+      EXPECT_EQ(r.out.find("loss"), r.out.npos) << r.out;
+      EXPECT_EQ(r.out.find("accuracy"), r.out.npos) << r.out;
+    }
+}
+
+// A text that cannot be written is an error of the environment, not a text that was printed.
+TEST_F(Generate, ALostTextIsAnError) {
+  const Ran said = run("generate", {"--prompt", "ab", "--tokens", "2"});
+  ASSERT_EQ(said.code, 0) << said.err;
+  for (const char* more : {"", "--json "}) {
+    const std::string command = fmt::format("HOME={} {} generate {} {}--prompt ab --tokens 2 >/dev/full",
+                                            tmp_.string(), program(), (tmp_ / "run.toml").string(), more);
+    const Ran r = test::run({"/bin/sh", "-c", command}, tmp_);
+    EXPECT_EQ(r.code, 4) << command << r.err;
+    EXPECT_NE(r.err.find("cannot write to standard output"), r.err.npos) << r.err;
   }
 }
 

@@ -91,6 +91,14 @@ TEST(Supervisor, AKilledRunIsLaunchedAgain) {
   }
 }
 
+// Another process kills it, and not the run itself: the code is the environment's.
+TEST(Supervisor, ARunThatIsKilledTooOftenEndsWithTheCodeOfTheEnvironment) {
+  TempFolder tmp;
+  const Supervised s = supervise_script(tmp.path(), std::string(kStep) + "kill -9 $$", 2);
+  EXPECT_EQ(s.code, int(Fault::environment));
+  EXPECT_EQ(s.launches, "xxx");
+}
+
 TEST(Supervisor, NoProgressEndsEarly) {
   TempFolder tmp;
   const Supervised s = supervise_script(
