@@ -351,10 +351,11 @@ TEST_F(Generate, NoResultComesOfAWeightThatIsNotFinite) {
 TEST_F(Generate, ALostTextIsAnError) {
   const Ran said = run("generate", {"--prompt", "ab", "--tokens", "2"});
   ASSERT_EQ(said.code, 0) << said.err;
-  for (const char* more : {"", "--json "}) {
-    const std::string command = fmt::format("HOME={} {} generate {} {}--prompt ab --tokens 2 >/dev/full",
-                                            tmp_.string(), program(), (tmp_ / "run.toml").string(), more);
-    const Ran r = test::run({"/bin/sh", "-c", command}, tmp_);
+  for (const char* more : {"", " --json"}) {
+    std::string command = program();
+    for (const std::string& word : args("generate", {"--prompt", "ab", "--tokens", "2"}))
+      command += " '" + word + "'";
+    const Ran r = test::run({"/bin/sh", "-c", command + more + " >/dev/full"}, tmp_.path());
     EXPECT_EQ(r.code, 4) << command << r.err;
     EXPECT_NE(r.err.find("cannot write to standard output"), r.err.npos) << r.err;
   }
