@@ -241,7 +241,9 @@ RunSpec make_run_file(const DemoRequest& r) {
         100 * busy);
   run.train.steps = std::clamp<int64_t>(int64_t(training / step_s), kFewestSteps, kMostSteps);
   run.optimizer.warmup = std::min<int64_t>(run.optimizer.warmup, run.train.steps / 5);
-  tell("      a step takes {}, so training gets {} steps: about {}\n", human_seconds(step_s), run.train.steps,
+  const bool fewest = run.train.steps == kFewestSteps && training < step_s * double(kFewestSteps);
+  tell("      a step takes {}, so training gets {} steps{}: about {}\n", human_seconds(step_s),
+       run.train.steps, fewest ? ", which is the least" : "",
        human_seconds(step_s * double(run.train.steps)));
   if (const double epochs = epochs_of(run); epochs > kManyEpochs)
     tell("      the text is small: they read it {:.0f} times, and the model will know it by heart\n", epochs);

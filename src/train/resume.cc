@@ -67,8 +67,11 @@ RunSpec saved_run_or(const RunSpec& run, const Checkpoint& c) {
   }
 }
 
-// In messages: how a run with other settings keeps weights and moments.
-std::string branch_hint(const RunSpec& run) {
+// In messages: how a run with these other settings keeps weights and moments.
+std::string branch_hint(const RunSpec& run, const std::vector<std::string>& keys) {
+  for (const std::string& k : keys)
+    if (k.starts_with("model.") || k.starts_with("optimizer.name:"))
+      return "weights and moments of another model or optimizer cannot be continued from";
   return fmt::format(
       "to continue from its weights and moments with other settings, give train.branch = \"{}\" (--branch) "
       "and "
@@ -182,7 +185,7 @@ std::vector<std::string> refuse_other_run(const RunSpec& run, const Checkpoint& 
     bad_request(
         "{} holds a checkpoint of another run ({}{}): for a new run choose another train.dir, or remove the "
         "checkpoints; {}",
-        c.folder().string(), fmt::join(keys, "; "), why, branch_hint(run));
+        c.folder().string(), fmt::join(keys, "; "), why, branch_hint(run, keys));
   if (c.manifest().step > run.train.steps)
     bad_request("train.steps = {}: {} has {} steps already; give {} or more", run.train.steps,
                 c.folder().string(), c.manifest().step, c.manifest().step);
@@ -194,9 +197,10 @@ std::vector<std::string> refuse_other_run(const RunSpec& run, const Checkpoint& 
   return notes;
 }
 
-void refuse_other_branch(const RunSpec& run, const Checkpoint& c) {
+std::vector<std::string> refuse_other_branch(const RunSpec& run, const Checkpoint& c) {
   refuse_other_model(run, c);
-  const std::string& before = saved_run(c).optimizer.name;
+  const RunSpec saved = saved_run(c);
+  const std::string& before = saved.optimizer.name;
   if (before != run.optimizer.name)
     bad_request(
         "optimizer.name = {}: the moments of {} (train.branch) are of {}; give that, or model.from with the "
@@ -205,6 +209,10 @@ void refuse_other_branch(const RunSpec& run, const Checkpoint& c) {
   if (c.manifest().step >= run.train.steps)
     bad_request("train.steps = {}: {} (train.branch) has {} steps already; give more", run.train.steps,
                 c.folder().string(), c.manifest().step);
+  const std::vector<std::string> keys = diff_of_identity(saved, run);
+  if (keys.empty()) return {};
+  return {
+      fmt::format("settings that differ from those of {}: {}", c.folder().string(), fmt::join(keys, "; "))};
 }
 
 }  // namespace trireme

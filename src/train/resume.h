@@ -30,6 +30,7 @@ std::vector<fs::path> branch_checkpoints(const std::string& from);
 std::vector<std::string> refuse_other_run(const RunSpec&, const Checkpoint&, const DataContent&);
 
 // The same for a checkpoint that a run branches from: model and optimizer must be the same.
-void refuse_other_branch(const RunSpec&, const Checkpoint&);
+// Returns a note that names the settings which differ, or none.
+std::vector<std::string> refuse_other_branch(const RunSpec&, const Checkpoint&);
 
 }  // namespace trireme

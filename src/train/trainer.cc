@@ -270,7 +270,7 @@ class Trainer {
     std::optional<Checkpoint> c;
     if (!found.folder.empty()) c = Checkpoint::open(found.folder, Verify::sizes);
     if (first()) {
-      if (c) branches ? refuse_other_branch(run_, *c) : note_differences(*c);
+      if (c) branches ? note_branch(*c) : note_differences(*c);
       describe_run();
     }
     agree_max(control_, 0);  // whether the checkpoint is refused
@@ -319,6 +319,9 @@ class Trainer {
                   found.damaged.front());
   }
 
+  void note_branch(const Checkpoint& c) const {
+    for (const std::string& line : refuse_other_branch(run_, c)) note(line);
+  }
   void note_differences(const Checkpoint& c) const {
     for (const std::string& line : refuse_other_run(run_, c, batches_->content())) note(line);
     const nlohmann::json& state = c.manifest().state;

@@ -63,7 +63,7 @@ TEST(Branch, KeepsWeightsAndMomentsAndLeavesItsParent) {
   hooks.note = [&](const std::string& line) { notes += line + "\n"; };
   EXPECT_EQ(train_here(branch, hooks).ending, Ending::done);
   EXPECT_EQ(steps, (std::vector<int64_t>{5, 6}));
-  expect_in(notes, {"branched from step 4"});
+  expect_in(notes, {"branched from step 4", "settings that differ", "optimizer.lr: ", "-> 0.02"});
   EXPECT_EQ(damage(before, files_in(run.train.dir)), "");
   notes.clear();
   train_here(branch, hooks);  // the same command resumes without a note on the key
@@ -92,7 +92,11 @@ TEST(Branch, UnchangedIsItsParent) {
   TempFolder tmp;
   const RunSpec run = tiny_run(tmp.path(), 5);
   train_here(run);
-  train_here(branch_of(run, run.train.dir + "@3", tmp / "same"));
+  std::string notes;
+  TrainHooks hooks;
+  hooks.note = [&](const std::string& line) { notes += line + "\n"; };
+  train_here(branch_of(run, run.train.dir + "@3", tmp / "same"), hooks);
+  EXPECT_EQ(notes.find("settings that differ"), std::string::npos) << notes;
   Outcome got = outcome_of(tmp / "same");
   const Outcome want = outcome_of(tmp / "run");
   EXPECT_TRUE(got.tensors == want.tensors);
