@@ -426,8 +426,8 @@ TEST(Fuzz, FlopsReachTheEndsOfTheirInterval) {
     }
     divided++, wide += flops->least < flops->most, many += c.buffer < 1;
   }
-  EXPECT_GT(divided, 50);
-  EXPECT_GT(wide, 40);
+  EXPECT_GT(divided, 40);  // a fifth of what is drawn, or more
+  EXPECT_GT(wide, 30);
   EXPECT_GT(many, 20);
 }
 
