@@ -91,7 +91,7 @@ TEST(Supervise, ALimitIsALimit) {
   Process p = supervised(tmp.path(), 400, {"--supervise=1"});
   for (size_t steps : {6, 12}) ASSERT_TRUE(kill_child_at(p, tmp.path(), steps)) << steps;
   const Ran r = p.wait();
-  EXPECT_EQ(r.code, 1);
+  EXPECT_EQ(r.code, 4);
   EXPECT_NE(r.err.find("and is not launched again: that was relaunch 1 of 1"), std::string::npos) << r.err;
 }
 
