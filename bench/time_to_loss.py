@@ -104,7 +104,7 @@ def run_nanogpt(source, python, chars, train, valid, threads, work):
     checked = subprocess.run([python, "-c", NANOGPT_LOSS], cwd=here, env=environment, capture_output=True, text=True)
     if checked.returncode != 0:
         sys.exit(f"nanoGPT's checkpoint could not be evaluated: {checked.stderr[-2000:]}")
-    step, loss, parameters = checked.stdout.splitlines()[-1].split()  # nanoGPT prints a line of its own before
+    step, loss, parameters = checked.stdout.splitlines()[-1].split()  # nanoGPT prints another line before
     return {"what": "nanoGPT", "steps": len(steps) - 1, "loss": float(loss), "own_estimate": own[-1],
             "checkpoint_step": int(step), "parameters": int(parameters), "step_ms": 1e3 * usual,
             "seconds": sum(plain) + usual * (len(steps) - len(plain)), "whole_command_s": wall}

@@ -29,8 +29,8 @@ namespace {
 constexpr double kProbeSeconds = 5,
                  kDemoSeconds = 290;  // of timing steps; of the whole demo, if it can be helped
 constexpr int64_t kFewestSteps = 100, kMostSteps = 4000;
-// Tokens. In minutes a small model learns more bits of a text from many short tokens than from few long ones
-// (bench/results/demo_recipe.md).
+// The size of the demo's vocabulary. In minutes a small model learns more bits of a text from many short
+// tokens than from few long ones (bench/demo_recipe.py).
 constexpr int64_t kVocab = 1024;
 constexpr double kBusy = 0.1;          // share of the processors, others'
 constexpr double kLonger = 15;         // minutes that beat the control on a slow machine too

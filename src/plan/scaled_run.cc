@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/printable.h"
+#include "cost/memory.h"
 #include "cost/stage_time.h"
 #include "cost/step_memory.h"
 #include "model/stages.h"
@@ -188,7 +189,8 @@ StepCase step_case_of(const ScaledRun& s) {
   c.renorm = l.recompute == "selective";
   c.grad_bytes = run.precision.reduce == "bf16" ? 2 : 4;
   c.grad_stored = run.precision.grads == "bf16" ? 2 : 4;
-  if (run.precision.moments == "bf16") c.keeping.optimizer -= 4;
+  c.keeping.optimizer =
+      double(state_bytes_per_parameter("bf16", "bf16", run.precision.moments)[size_t(Bucket::optimizer)]);
   c.shards = l.shard_group, c.own = s.own, c.cast = c.grad_stored != c.grad_bytes;
   if (l.offloads_state()) c.offload = s.offload, c.offload_each_way = s.offload_each_way;
   if (run.precision.compute == "fp8") c.numbers = NumberType::fp8;

@@ -1,6 +1,7 @@
 #include "plan/searched_step.h"
 
 #include "base/error.h"
+#include "cost/memory.h"
 #include "plan/scaled_run.h"
 #include "spec/run_schedule.h"
 
@@ -27,7 +28,7 @@ void set_types(SearchRequest& q, const PrecisionSpec& p) {
   const bool half = p.compute == "auto" || p.compute == "bf16";
   if ((p.compute == "fp8" || p.fp8 != "none") && q.figures.fp8 > 0) q.numbers = NumberType::fp8;
   q.grad_bytes = p.reduce == "bf16" || (p.reduce == "auto" && half) ? 2 : 4;
-  q.optimizer = p.moments == "bf16" ? 8 : 12;
+  q.optimizer = double(state_bytes_per_parameter("bf16", "bf16", p.moments)[size_t(Bucket::optimizer)]);
   if (p.grads == "bf16") q.grad_stored = 2;
   if (p.grads == "f32" || (p.grads == "auto" && !half)) q.grad_stored = 4;
 }

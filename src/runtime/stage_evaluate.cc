@@ -97,7 +97,7 @@ void StageRunner::logits(std::span<const int32_t> tokens, std::vector<float>& ou
 }
 
 // Names the first weight with a value that is not finite, of those that this rank stores.
-void StageRunner::find_nonfinite_weight(std::string_view what) const {
+void StageRunner::require_finite_weights(std::string_view what) const {
   std::vector<float> host;
   for (const Param* p : params_.held()) {
     const Range own = owned(*p);
@@ -117,14 +117,10 @@ void StageRunner::find_nonfinite_weight(std::string_view what) const {
   }
 }
 
-void StageRunner::require_finite_weights(std::string_view what) const {
-  find_nonfinite_weight(what);
-}
-
 // The weights first: an op's output only shows what a weight of it has caused. Then the forward pass once
 // more, with every op's outputs checked.
 void StageRunner::find_nonfinite_forward(std::string_view what, const std::function<void()>& forward) {
-  find_nonfinite_weight(what);
+  require_finite_weights(what);
   NonfiniteFinder finder(device_, nonfinite_count_, {.what = std::string(what), .hint = ""}, layer_);
   OpObserver* before = device_.kernels().observe(&finder);
   forward();

@@ -292,7 +292,6 @@ class StageRunner {
   void take_back(const SpikeVerdict&);
   // Repeats a forward pass whose logits are not all finite, to name the cause.
   void require_finite(std::span<const float> logits, const std::function<void()>& forward);
-  void find_nonfinite_weight(std::string_view what) const;
   [[noreturn]] void find_nonfinite_forward(std::string_view what, const std::function<void()>& forward);
   [[noreturn]] void find_nonfinite(std::span<const Action>, const FillBatch&, double loss, double norm);
 

@@ -411,7 +411,8 @@ struct ClusterRef {
 
   template <class V>
   void visit(V& v) {
-    v("file", file, "path", "cluster file, or a name of one: h100-p5, H100; empty = this machine, as bench measured it");
+    v("file", file, "path",
+      "cluster file, or a name of one: h100-p5, H100; empty = this machine, as bench measured it");
   }
 };
 

@@ -3,9 +3,9 @@
 //
 //   fuzz_replay TARGET DRAWN DICTIONARY FOLDER...
 //
-// DRAWN inputs follow those of the folders, from a fixed seed. Of the last folder, what long runs learned,
-// some kMostLearned are taken, or all if TRIREME_ALL_CASES is set. DICTIONARY may not exist. The input that
-// ends the program is written into the working folder, to be given to the fuzzer.
+// The last folder has what long runs learned: some kMostLearned inputs are taken from it, or all if
+// TRIREME_ALL_CASES is set. DRAWN inputs follow those of the folders, from a fixed seed. DICTIONARY may not
+// exist. The input that ends the program is written into the working folder, to be given to the fuzzer.
 #include <sanitizer/asan_interface.h>
 #include <unistd.h>
 

@@ -115,7 +115,8 @@ Case draw(uint64_t seed) {
   if (c.optimizer == "muon") c.post = "off";
   if (c.pp > 1) c.cut = one_of("cost", "even");
   if (c.cut == "even" && c.layers > 2) c.layers -= one_of(0, 1, 2);  // ends without a block
-  if (c.optimizer == "adamw" && !c.state) c.moments = one_of("f32", "bf16");
+  if (c.optimizer == "adamw" && !c.state && seed % 2 == 0)
+    c.moments = "bf16";  // other draws stay as they were
   return c;
 }
 
@@ -194,7 +195,7 @@ Case draw_together(uint64_t seed, int* refused = nullptr) {
     c.optimizer = one_of("adamw", "adamw", "muon");
     if (c.optimizer == "adamw") c.state = one_of(false, false, true);
     if (c.pp > 1 && !c.state && c.optimizer == "adamw") c.post = one_of("off", "calm", "always");
-    if (c.optimizer == "adamw" && !c.state) c.moments = one_of("f32", "bf16");
+    if (c.optimizer == "adamw" && !c.state && seed % 2 == 0) c.moments = "bf16";
     if (problems(c).empty()) return c;
     if (refused) ++*refused;
   }
@@ -426,8 +427,8 @@ TEST(Fuzz, FlopsReachTheEndsOfTheirInterval) {
     }
     divided++, wide += flops->least < flops->most, many += c.buffer < 1;
   }
-  EXPECT_GT(divided, 40);  // a fifth of what is drawn, or more
-  EXPECT_GT(wide, 30);
+  EXPECT_GT(divided, 50);
+  EXPECT_GT(wide, 40);
   EXPECT_GT(many, 20);
 }
 
