@@ -122,7 +122,7 @@ class Setup(unittest.TestCase):
     def test_unknown_set(self):
         status, _, err = self.machine(dpkg_query=ALL_INSTALLED, id=ROOT).setup("everything")
         self.assertEqual(status, 2)
-        self.assertIn("sets are build, demo, test, slow", err)
+        self.assertIn("sets are build, demo, test, browser, slow", err)
 
 
 if __name__ == "__main__":
