@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,7 @@ void add_generate(CLI::App&);
 void add_bench(CLI::App&);
 void add_convert(CLI::App&);
 void add_score(CLI::App&);
+void add_report(CLI::App&);
 void add_inspect(CLI::App&);
 void add_config(CLI::App&);
 void add_doctor(CLI::App&);
@@ -62,6 +64,8 @@ struct Measuring {
 // not; what a busy machine gave is kept for an hour, in a file of its own); of a run on GPUs those that are
 // here, as their vendor states. Errors: there are none; a signal came meanwhile (interrupted).
 ClusterSpec cluster_of(const RunSpec&, const Measuring& = {});
+// The same without measuring anything: none where the machine was not measured before.
+std::optional<ClusterSpec> known_cluster_of(const RunSpec&);
 fs::path measured_cluster_path();  // in the user's cache folder
 std::string processor_name();
 // Without kernels. A signal or the deadline ends it, with rougher numbers.

@@ -240,6 +240,17 @@ ClusterSpec found_gpus(const RunSpec& run) {
 }
 }  // namespace
 
+std::optional<ClusterSpec> known_cluster_of(const RunSpec& run) {
+  if (!run.cluster.file.empty()) return as_met(run, cluster_called(run.cluster.file, run.world()));
+  if (run.train.device == "cuda") return std::nullopt;
+  const int threads = rank_threads_of(run);
+  for (const fs::path& file :
+       {measured_cluster_path(), other_cluster_path(run.world(), threads), busy_cluster_path()})
+    if (const std::optional<ClusterSpec> kept = kept_cluster(run, threads, file))
+      return run.train.comm == "thread" ? part_of(*kept, run.world(), threads, threads_of(RunSpec())) : *kept;
+  return std::nullopt;
+}
+
 // Threads of one process share the processors that it may use; of several, each may have some of its own.
 ClusterSpec cluster_of(const RunSpec& run, const Measuring& how) {
   if (!run.cluster.file.empty()) return as_met(run, cluster_called(run.cluster.file, run.world()));

@@ -39,6 +39,7 @@ int run(int argc, char** argv) {
   add_bench(app);
   add_convert(app);
   add_score(app);
+  add_report(app);
   add_inspect(app);
   add_config(app);
   add_doctor(app);

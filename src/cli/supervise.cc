@@ -7,6 +7,7 @@
 #include "base/printable.h"
 #include "base/say.h"
 #include "cli/training.h"
+#include "train/event_file.h"
 #include "train/supervisor.h"
 
 namespace trireme::cli {
@@ -75,7 +76,10 @@ void supervise_and_exit(const RunRequest& request, const RestartLimits& restarts
   o.run_dir = run.train.dir;
   o.restarts = restarts;
   const std::string who = placed && started->size > 1 ? fmt::format("rank {}: ", started->rank) : "";
-  o.say = [&](const std::string& line) { say("{}{}\n", who, line); };
+  o.say = [&](const std::string& line) {
+    say("{}{}\n", who, line);
+    if (!started || started->rank == 0) append_event(run.train.dir, "restart", {{"text", line}});
+  };
   std::exit(supervise(o));
 }
 

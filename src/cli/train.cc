@@ -14,12 +14,14 @@
 #include "base/machine.h"
 #include "cli/auto_layout.h"
 #include "cli/cli.h"
+#include "cli/run_facts.h"
 #include "cli/run_samples.h"
 #include "cli/source.h"
 #include "cli/training.h"
 #include "comm/mpi/mpi_world.h"
 #include "plan/remedies.h"
 #include "spec/toml.h"
+#include "train/event_file.h"
 
 namespace trireme::cli {
 
@@ -63,6 +65,7 @@ TrainingSetup prepare_training(const RunSpec& run, const PrecisionSpec& asked, c
   t.options.cluster = t.cluster;
   t.options.peak_flops = t.cluster.peak_flops(run.precision.compute);
   t.options.forecast_json = to_json(run, t.forecast) + "\n";
+  t.options.facts_json = run_facts_json(run, t.cluster, threads);
   t.options.algorithms_cache = measured_cluster_path().replace_filename("algorithms.txt");
   return t;
 }
@@ -95,6 +98,7 @@ TrainSummary train_with_progress(const RunSpec& run, TrainingSetup& t, bool quie
   hooks.warn = [&](const std::string& line) {
     // Who holds the bar may be the one who hangs: a second is enough for everybody else.
     std::unique_lock lock(bar_mutex, std::chrono::seconds(1));
+    if (!world || world->rank() == 0) append_event(run.train.dir, "straggler", {{"text", line}});
     if (bar && lock)
       bar->note(visible(line));
     else

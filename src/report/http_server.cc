@@ -36,7 +36,7 @@ struct Freed {
   void operator()(T* p) const { Free(p); }
 };
 template <class T, void (*Free)(T*)>
-using Owned = std::unique_ptr<T, Freed<T, Free>>;
+using Holder = std::unique_ptr<T, Freed<T, Free>>;
 
 int open_files() {
   std::error_code ec;
@@ -67,7 +67,7 @@ void send(evhttp_request* request, const HttpReply& reply) {
   const char* seen = evhttp_find_header(evhttp_request_get_input_headers(request), "If-None-Match");
   const bool same = !reply.etag.empty() && seen && reply.etag == seen;
   if (!reply.etag.empty()) evhttp_add_header(headers, "ETag", reply.etag.c_str());
-  Owned<evbuffer, evbuffer_free> body(evbuffer_new());
+  Holder<evbuffer, evbuffer_free> body(evbuffer_new());
   if (evhttp_request_get_command(request) == EVHTTP_REQ_HEAD) {  // libevent sends whatever body it is given
     if (!same) evhttp_add_header(headers, "Content-Length", std::to_string(reply.body->size()).c_str());
   } else if (!same && !reply.body->empty()) {  // the bytes stay the reply's until the last client has them
@@ -125,8 +125,8 @@ bool is_loopback(std::string_view host) {
 
 void serve_http(const HttpPlace& place, const std::function<void(int port)>& ready,
                 const std::function<HttpReply(std::string_view path)>& answer) {
-  Owned<event_base, event_base_free> base(event_base_new());
-  Owned<evhttp, evhttp_free> http(base ? evhttp_new(base.get()) : nullptr);
+  Holder<event_base, event_base_free> base(event_base_new());
+  Holder<evhttp, evhttp_free> http(base ? evhttp_new(base.get()) : nullptr);
   if (!http) environment_failed("cannot start a server: {}", std::strerror(errno));
   evhttp_set_allowed_methods(http.get(), EVHTTP_REQ_GET | EVHTTP_REQ_HEAD);
   evhttp_set_max_headers_size(http.get(), kHeaderBytes);
@@ -144,7 +144,7 @@ void serve_http(const HttpPlace& place, const std::function<void(int port)>& rea
                 .loopback = is_loopback(place.host),
                 .answer = &answer};
   evhttp_set_gencb(http.get(), on_request, &server);
-  Owned<event, event_free> tick(event_new(base.get(), -1, EV_PERSIST, on_tick, &server));
+  Holder<event, event_free> tick(event_new(base.get(), -1, EV_PERSIST, on_tick, &server));
   const timeval each{.tv_sec = 0, .tv_usec = 100'000};
   event_add(tick.get(), &each);
   ready(port_of(evhttp_bound_socket_get_fd(bound)));

@@ -32,17 +32,17 @@ constexpr std::array<UseStyle, kUses> kStyles = {{{"forward", "#4c78c8", 'F'},
                                                   {"disk", "#00798c", 'k'},
                                                   {"host", "#5bb5a2", 'h'},
                                                   {"stopped", "#ff0000", 'x'},
-                                                  {"done", "#ffffff", '.'}}};
+                                                  {"done", "#ffffff", '.'},
+                                                  {"data", "#f58518", 'i'},
+                                                  {"launch", "#9c755f", 'l'},
+                                                  {"save", "#2f4b7c", 'C'},
+                                                  {"between steps", "#bab0ab", '-'},
+                                                  {"unknown", "#ff9da6", '?'}}};
 
 Use work_of(const Piece& p) {
-  const std::string_view n = p.action;
   if (p.name == "I") return Use::input;
   if (p.name == "W") return Use::weight;
-  if (n == "F") return Use::forward;
-  if (n == "B" || n == "I") return Use::input;
-  if (n == "W") return Use::weight;
-  if (n == "R") return Use::again;
-  return n == "Step" || n == "update" || n == "norm" ? Use::update : Use::other_work;
+  return use_of_action(p.action);
 }
 
 Use axis_of(const Tape& t, const Piece& p) {
@@ -50,17 +50,7 @@ Use axis_of(const Tape& t, const Piece& p) {
   if (of_host(p)) return Use::host;
   if (p.kind == PieceKind::send || p.kind == PieceKind::recv) return Use::pp;
   if (p.group < 0) return Use::peers;
-  const std::string_view group = t.groups[size_t(p.group)].name;
-  for (Use u : {Use::tp, Use::cp, Use::ep, Use::dp})
-    if (group == kStyles[size_t(u)].name) return u;
-  if (group == "edp" || group.starts_with("dp") || group.find("shard") != group.npos) return Use::dp;
-  if (group == "pp") return Use::pp;
-  return Use::agree;
-}
-// While not all have come.
-Use late_of(Use axis) {
-  if (axis == Use::pp) return Use::bubble;
-  return axis == Use::agree || axis == Use::disk || axis == Use::host ? axis : Use::peers;
+  return use_of_group(t.groups[size_t(p.group)].name);
 }
 
 class ThreadWalk {
@@ -141,6 +131,26 @@ Use most_of_gap(const UseTimes& t) {
 
 std::string_view name_of(Use u) {
   return kStyles[size_t(u)].name;
+}
+
+Use use_of_action(std::string_view n) {
+  if (n == "F") return Use::forward;
+  if (n == "B" || n == "I") return Use::input;
+  if (n == "W") return Use::weight;
+  if (n == "R") return Use::again;
+  return n == "Step" || n == "update" || n == "norm" ? Use::update : Use::other_work;
+}
+
+Use use_of_group(std::string_view group) {
+  const std::string_view first = group.substr(0, group.find_first_of(" +"));
+  for (Use u : {Use::tp, Use::cp, Use::ep, Use::dp, Use::pp})
+    if (first == kStyles[size_t(u)].name) return u;
+  return first == "edp" || group.find("shard") != group.npos ? Use::dp : Use::agree;
+}
+
+Use late_of(Use axis) {
+  if (axis == Use::pp) return Use::bubble;
+  return axis == Use::agree || axis == Use::disk || axis == Use::host ? axis : Use::peers;
 }
 
 std::vector<Stretch> stretches_of(const RankTape& t, const RankReplay& r, int64_t makespan) {

@@ -13,7 +13,9 @@ namespace trireme {
 // What a rank's thread does, and what keeps it waiting. bubble: a message from a stage that has not made it
 // yet. peers: ranks that have not come to a collective of tp, cp, ep or dp. agree: all ranks, on the
 // gradient's norm. pp, tp, cp, ep, dp: data on its way. stopped: for a rank that has failed. done: the
-// rank's step is over.
+// rank's step is over. The last five occur in measured steps only. data: the rank waits for input tokens.
+// launch: host time between two ops. save: a checkpoint stalls training.
+// between: other time between two steps. unknown: a longer pause that no span of the trace explains.
 enum class Use : uint8_t {
   forward,
   input,
@@ -32,15 +34,27 @@ enum class Use : uint8_t {
   disk,
   host,
   stopped,
-  done
+  done,
+  data,
+  launch,
+  save,
+  between,
+  unknown
 };
-inline constexpr size_t kUses = 18;
+inline constexpr size_t kUses = 23;
 inline constexpr size_t kWorks = 6;  // the first of them are work
 std::string_view name_of(Use);
 inline bool is_work(Use u) {
   return size_t(u) < kWorks;
 }
 using UseTimes = std::array<int64_t, kUses>;
+
+// Returns the kind of work of an action ("F", "B", "Step").
+Use use_of_action(std::string_view action);
+// Returns the use of a rank that waits for data of a group ("dp", "dp+cp", "pp again"); agree: the group of all ranks.
+Use use_of_group(std::string_view group);
+// Returns the use of a rank that waits for others to reach the transfer, given the use that the transfer is.
+Use late_of(Use transfer);
 
 // A stretch of a rank's thread in one use; stretches follow one another from 0 to the step's end.
 struct Stretch {

@@ -16,7 +16,16 @@ void add(Rows& rows, std::string_view name, const Span& s) {
   it->second.calls++, it->second.seconds += s.seconds(), it->second.cost += s.cost;
 }
 
-// "blocks.11.attn" -> "blocks.*.attn"
+std::vector<TimeRow> sorted(const Rows& rows) {
+  std::vector<TimeRow> v;
+  for (const auto& [name, row] : rows) v.push_back(row);
+  std::stable_sort(v.begin(), v.end(),
+                   [](const TimeRow& a, const TimeRow& b) { return a.seconds > b.seconds; });
+  return v;
+}
+
+}  // namespace
+
 std::string kind_of_layer(std::string_view layer) {
   std::string out;
   for (size_t i = 0; i < layer.size(); i++) {
@@ -30,16 +39,6 @@ std::string kind_of_layer(std::string_view layer) {
   }
   return out.empty() ? "(no layer)" : out;
 }
-
-std::vector<TimeRow> sorted(const Rows& rows) {
-  std::vector<TimeRow> v;
-  for (const auto& [name, row] : rows) v.push_back(row);
-  std::stable_sort(v.begin(), v.end(),
-                   [](const TimeRow& a, const TimeRow& b) { return a.seconds > b.seconds; });
-  return v;
-}
-
-}  // namespace
 
 TraceSummary summarize(std::span<const Span> spans) {
   TraceSummary t;

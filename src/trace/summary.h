@@ -23,6 +23,8 @@ struct TraceSummary {
   BucketBytes at_peak{};               // the most that was booked at once
   int64_t peak_total = 0;
 };
+// "blocks.11.attn" -> "blocks.*.attn"
+std::string kind_of_layer(std::string_view layer);
 TraceSummary summarize(std::span<const Span>);
 
 }  // namespace trireme

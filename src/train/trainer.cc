@@ -1,14 +1,8 @@
 #include "train/trainer.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <cstring>
 
@@ -21,48 +15,19 @@
 #include "train/batches.h"
 #include "train/checkpointing.h"
 #include "train/data_place.h"
+#include "train/event_file.h"
 #include "train/probe.h"
 #include "train/replicas.h"
 #include "train/resume.h"
 #include "train/routing_file.h"
 #include "train/run_files.h"
+#include "train/run_lock.h"
 #include "train/saves.h"
 #include "train/spike_file.h"
 #include "train/step_trace.h"
 
 namespace trireme {
 namespace {
-
-// One trainer per run folder. Locks the file `lock`, and the folder itself, since a user may remove that file
-// while the run lives. Sets the file's time, by which a supervisor sees that the run has started.
-class RunLock {
- public:
-  explicit RunLock(const fs::path& dir) {
-    make_folders(dir);
-    fs::path path = dir / "lock";
-    fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (fd_ < 0)
-      system_failed(errno, "cannot write in {}: {}; choose a folder that you may write to", dir.string(),
-                    std::strerror(errno));
-    folder_ = ::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    for (int fd : {fd_, folder_})
-      if (fd >= 0 && ::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-        close();
-        bad_request("{} is in use by another run: wait for it, or choose another train.dir", dir.string());
-      }
-    (void)::futimens(fd_, nullptr);
-  }
-  RunLock(const RunLock&) = delete;
-  ~RunLock() { close(); }
-
- private:
-  void close() {
-    ::close(fd_);
-    if (folder_ >= 0) ::close(folder_);
-  }
-  int fd_ = -1;
-  int folder_ = -1;  // not locked on file systems that lock only files open for writing
-};
 
 // What each rank says of a step.
 struct Report {
@@ -113,6 +78,7 @@ class Trainer {
     tell_missing_shards();
     start_or_resume();
     take_algorithms();
+    record_start();
     if (first()) files_.emplace(run_, options_, done_);
     if (first() && runner_->spikes().active())
       spikes_.emplace(fs::path(run_.train.dir) / "spikes.jsonl", done_);
@@ -154,11 +120,16 @@ class Trainer {
     summary_.last_stall_s = saves_->take_stall_s(), summary_.last_write_s = saves_->take_write_s();
     if (files_) files_->add_last_save(summary_.last_stall_s, summary_.last_write_s);
     summary_.last_step = done_;
+    if (events_) events_->end(done_, summary_.ending == Ending::interrupted);
     summary_.skipped = runner_->loss_scale().state().skipped + runner_->spikes().state().skipped;
     summary_.seconds = now_s() - begin;
     summary_.tokens_per_s = median(speeds_);
     summary_.mfu = mfu_of(summary_.tokens_per_s);
     return summary_;
+  }
+  // The run ends with this error.
+  void failed(std::string_view why) {
+    if (events_) events_->failed(done_, why);
   }
 
  private:
@@ -250,6 +221,13 @@ class Trainer {
     if (!replayed) return;
     if (run_.train.graphs == "on" && !replayed->refused.empty()) run_failed("{}", graphs_refused(*replayed));
     if (steps_here_ == kGraphsTold) note(replay_text(*replayed));
+  }
+  // Before metrics.jsonl loses the lines of steps that are repeated.
+  void record_start() {
+    const int64_t nodes = run_.train.comm == "thread" ? 1 : count_hosts(control_);
+    if (!first()) return;
+    events_.emplace(run_.train.dir);
+    events_->start(done_, options_.facts_json, nodes, comms_.world());
   }
   void open_data() { batches_.emplace(run_, comms_.mesh().coord(comms_.rank(), Axis::dp), first()); }
 
@@ -384,6 +362,7 @@ class Trainer {
     else if (saves_->due(done_))
       saves_->save(done_);
     if (samples(done_)) sample();
+    if (events_) events_->after_step(done_);
     doing("step");
     if (hooks_.step) hooks_.step(m);
   }
@@ -555,6 +534,7 @@ class Trainer {
   std::optional<StageRunner> runner_;
   std::optional<Replicas> replicas_;  // since they were first compared
   std::optional<RunFiles> files_;
+  std::optional<EventFile> events_;  // rank 0
   std::optional<RoutingFile> routing_;
   std::optional<SpikeFile> spikes_;  // rank 0, if the run looks for spikes
   FillBatch fill_;
@@ -582,6 +562,7 @@ TrainSummary train(const RunSpec& run, const Schedule& schedule, Device& device,
   try {
     return trainer.train();
   } catch (const std::exception& e) {
+    trainer.failed(e.what());
     // Before the trainer goes: it waits for collectives under way, which only this brings to an end.
     factory.fail(e.what());
     throw;

@@ -43,6 +43,7 @@ struct TrainOptions {
   Pulse* pulse = nullptr;     // of this rank: told what it does; launch.h gives each rank its own
   MakeDevice device;          // of each rank thread; null: that of train.device
   std::string forecast_json;  // goes into the run folder as forecast.json; empty = none
+  std::string facts_json;     // versions and peaks, for the start event of the run folder; empty = none
   fs::path algorithms_cache;  // where runs share which algorithms of products were fastest; empty = nowhere
 };
 

@@ -99,6 +99,22 @@ TEST(Seeing, ATraceOfChosenStepsAddsUp) {
   EXPECT_NE(
       trireme(tmp.path(), {"inspect", (tmp / "run/trace.json").string()}).out.find("matmul in blocks.*.mlp"),
       std::string::npos);
+  // The report of the same run.
+  const json report = json_of(trireme(tmp.path(), {"report", (tmp / "run").string(), "--json"}));
+  EXPECT_EQ(report["kind"], "run");
+  EXPECT_EQ(report["state"], "finished");
+  EXPECT_EQ(report["comb"]["steps"], json({2, 4, 5}));
+  EXPECT_NEAR(report["comb"]["sum"].get<double>(), 1, 1e-9);
+  EXPECT_EQ(report["checked"].size(), 10u);
+  ASSERT_GE(report["events"].size(), 2u);
+  EXPECT_EQ(report["events"][0]["kind"], "start");
+  EXPECT_EQ(report["events"].back()["kind"], "end");
+  double lost = 0;
+  for (const json& l : report["goodput"]["lost"]) lost += l["s"].get<double>();
+  EXPECT_NEAR(report["goodput"]["useful_s"].get<double>() + lost, report["goodput"]["wall_s"].get<double>(),
+              1e-6);
+  EXPECT_NE(trireme(tmp.path(), {"report", (tmp / "run").string()}).out.find("tolls"), std::string::npos);
+  EXPECT_EQ(trireme(tmp.path(), {"report", (tmp / "none").string()}).code, 2);
 }
 
 TEST(Seeing, OneEventFileAStartAndNoneWhenToldSo) {

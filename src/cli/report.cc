@@ -1,0 +1,96 @@
+// trireme report RUN: what a run did, from what it wrote down, against what was forecast.
+#include "report/report.h"
+
+#include "base/file.h"
+#include "base/say.h"
+#include "cli/cli.h"
+#include "plan/forecast.h"
+#include "report/compare.h"
+#include "report/page.h"
+#include "report/price_plan.h"
+#include "spec/run_schedule.h"
+
+namespace trireme::cli {
+namespace {
+
+struct ReportRequest {
+  std::vector<std::string> runs;
+  std::string cluster, out;
+  bool json = false, markdown = false;
+};
+
+ReportInput input_of(const fs::path& folder) {
+  ReportInput in = read_report_input(folder);
+  if (!in.record.run) return in;
+  try {
+    in.cluster = known_cluster_of(*in.record.run);
+  } catch (const Error& e) {
+    in.record.notes.push_back(fmt::format("the run's cluster file is not read: {}", e.what()));
+  }
+  in.price = [plan = folder / "plan.toml"](std::span<const std::string> sets) -> std::optional<PricedRun> {
+    const std::optional<RunSpec> run = changed_plan(plan, sets);
+    const std::optional<ClusterSpec> cluster = run ? known_cluster_of(*run) : std::nullopt;
+    if (!cluster) return std::nullopt;
+    return price_plan(*run, *cluster, rank_threads_of(*run));
+  };
+  return in;
+}
+
+// The same run as planned on another cluster.
+ReportInput planned_on(const ReportInput& real, const std::string& file) {
+  if (!real.record.run) bad_request("--cluster: {} has no plan.toml that reads", real.record.folder.string());
+  RunSpec run = *real.record.run;
+  run.cluster.file = file;
+  const ClusterSpec cluster = load_cluster(file);
+  const Forecast f = forecast(run, schedule_of(run), cluster, rank_threads_of(run));
+  ReportInput planned;
+  planned.record.folder = "plan on " + cluster.name;
+  planned.record.forecast = nlohmann::json::parse(to_json(run, f))["candidates"][0];
+  planned.record.run = run;
+  planned.trace.why_not = "it is a plan";
+  planned.cluster = cluster;
+  return planned;
+}
+
+void print(const ReportRequest& request, const nlohmann::json& j, const std::string& text) {
+  if (!request.out.empty()) {
+    write_text_atomic(request.out, report_page(j));
+    tell("report: {}\n", request.out);
+  } else if (request.json)
+    print_text("{}\n", j.dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
+  else
+    print_text("{}", text);
+}
+
+void report(const ReportRequest& request) {
+  std::vector<ReportInput> all;
+  for (const std::string& run : request.runs) all.push_back(input_of(run));
+  if (!request.cluster.empty()) all.push_back(planned_on(all.front(), request.cluster));
+  if (all.size() > 1) {
+    if (request.markdown) bad_request("--markdown is the record of one run; give one RUN");
+    const nlohmann::json j = comparison_json(all);
+    return print(request, j, comparison_text(j));
+  }
+  const nlohmann::json j = report_json(all.front());
+  print(request, j, request.markdown ? j["record_markdown"].get<std::string>() : report_text(all.front(), j));
+}
+
+}  // namespace
+
+void add_report(CLI::App& app) {
+  CLI::App* verb = app.add_subcommand(
+      "report",
+      "compares a run with its forecast and lists the changes that pay most; several runs with each "
+      "other\nexample: trireme report runs/demo");
+  auto request = std::make_shared<ReportRequest>();
+  verb->add_option("RUN", request->runs, "run folders (train.dir)")->required();
+  verb->add_option("--cluster", request->cluster,
+                   "compares the run with its plan on this cluster (a cluster file)");
+  verb->add_option("--out", request->out, "writes the report as one HTML file");
+  verb->add_flag("--json", request->json, "prints JSON");
+  verb->add_flag("--markdown", request->markdown, "prints the systems record as a Markdown table")
+      ->excludes("--json");
+  verb->callback([request] { report(*request); });
+}
+
+}  // namespace trireme::cli

@@ -1,0 +1,47 @@
+#include "report/diagnose.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace trireme {
+
+std::optional<double> Symptoms::priced_gain(std::vector<std::string> sets) const {
+  if (!in.price || base.step_s <= 0) return std::nullopt;
+  const std::optional<PricedRun> changed = in.price(sets);
+  if (!changed || !changed->fits || changed->step_s <= 0) return std::nullopt;
+  return 1 - changed->step_s / base.step_s;
+}
+
+std::optional<double> Symptoms::priced_hiding(std::vector<std::string> sets) const {
+  if (!in.price || base.step_s <= 0 || base.exposed_s <= 0) return std::nullopt;
+  const std::optional<PricedRun> changed = in.price(sets);
+  if (!changed || !changed->fits || changed->step_s <= 0) return std::nullopt;
+  return std::max(0.0, 1 - changed->exposed_s / base.exposed_s);
+}
+
+double Symptoms::share(Use u) const {
+  if (!in.trace.any()) return 0;
+  const double step = in.trace.step_s();
+  return step > 0 ? in.trace.per_step(u) / step : 0;
+}
+
+std::vector<Diagnosis> diagnose(const ReportInput& in) {
+  if (!in.record.run) return {};
+  Symptoms s{.in = in, .run = *in.record.run, .steps = in.record.timed(), .base = {}};
+  s.step_s = s.median(&StepLine::step_s);
+  if (!known(s.step_s) || s.step_s <= 0) return {};
+  if (in.price)
+    if (const std::optional<PricedRun> base = in.price({})) s.base = *base;
+  std::vector<Diagnosis> all;
+  for (Diagnosis (*one)(const Symptoms&) :
+       {serialised_communication, microbatch_too_small, input_stall, checkpoints_too_frequent,
+        needless_recompute, straggler, wrong_placement, clock_throttling, launch_overhead, slow_storage})
+    all.push_back(one(s));
+  std::stable_sort(all.begin(), all.end(), [](const Diagnosis& a, const Diagnosis& b) {
+    return a.found != b.found ? a.found : a.found && a.gain_share > b.gain_share;
+  });
+  return all;
+}
+
+}  // namespace trireme

@@ -1,0 +1,17 @@
+// The parts of a report that charts show.
+#pragma once
+#include "report/report.h"
+
+namespace trireme {
+
+// A number that is not known or not finite is null.
+nlohmann::json number_or_null(double);
+// "1.20 GiB", "34.1 ms"; unit: "bytes" or "s".
+std::string amount_text(double v, const std::string& unit);
+
+nlohmann::json comb_json(const TraceFacts&);
+nlohmann::json memory_json(const ReportInput&, const MachineFacts&);
+nlohmann::json curves_json(const RunRecord&);
+nlohmann::json roofline_json(const ReportInput&, const MachineFacts&);
+
+}  // namespace trireme
