@@ -33,7 +33,7 @@ void RunRequest::add_to(CLI::App& verb, bool with_json) {
 void refuse(const RunSpec& run) {
   try {
     refuse_unsupported(run);
-    if (!has_own_schedule(run.layout)) schedule_of(run);
+    if (!has_own_schedule(run.layout)) schedules_of(run);
   } catch (const ErrorLines& e) {
     std::vector<std::string> lines = e.lines;
     lines.back() += nearest_layout_text(run);

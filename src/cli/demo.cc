@@ -169,7 +169,7 @@ double measured_step(const RunSpec& run) {
   constexpr int64_t kFewest = 6, kMost = 60, kWarmUp = 2;
   double begin = now_s();
   for (int64_t s = 1; s <= kFewest || (s <= kMost && now_s() - begin < kProbeSeconds); s++)
-    seconds.push_back(r.step(schedule.ranks[0], s, batches.targets_per_step(), fill).seconds);
+    seconds.push_back(r.step(schedule.ranks[0], s, batches.targets_of(s), fill).seconds);
   double sum = std::accumulate(seconds.begin() + kWarmUp, seconds.end(), 0.0);
   return sum / double(seconds.size() - kWarmUp);
 }

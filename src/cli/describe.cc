@@ -5,6 +5,7 @@
 #include "checkpoint/hash.h"
 #include "cost/flops.h"
 #include "data/token_shard.h"
+#include "spec/batch_ramp.h"
 #include "spec/hf_config.h"
 #include "spec/kind.h"
 #include "spec/toml.h"
@@ -58,10 +59,9 @@ Description describe_run_file(const fs::path& p) {
           {"hidden", m.hidden},
           {"vocab", m.vocab},
           {"data", r.data.train},
-          {"batch", fmt::format("{} sequences of {} tokens, {} a microbatch", r.batch.global, r.data.seq_len,
-                                r.batch.micro)},
+          {"batch", batch_text(r)},
           {"steps", r.train.steps},
-          {"tokens", r.train.steps * r.tokens_per_step()},
+          {"tokens", samples_until(r.batch, r.train.steps) * r.data.seq_len},
           {"compute", r.precision.compute},
           {"run_folder", r.train.dir},
           {"hash", hex64(hash(r))}};

@@ -70,7 +70,12 @@ Description forecast_and_measured(const fs::path& run) {
   const Description told = Description::parse(read_text(run / "forecast.json"), nullptr, false);
   if (!told.is_object() || !told.contains("best") || !told["best"].is_object()) return rows;
   const Description& forecast = told["best"];
-  const std::vector<Description> lines = newest_metrics(run / "metrics.jsonl");
+  std::vector<Description> lines = newest_metrics(run / "metrics.jsonl");
+  // With batch.ramp the forecast describes a step of the last stage.
+  if (forecast.contains("run") && forecast["run"].is_object() && forecast["run"].contains("stages"))
+    std::erase_if(lines, [&](const Description& line) {
+      return number_at(line, {"tokens"}) != number_at(forecast, {"tokens"});
+    });
   std::vector<double> ms;
   for (size_t i = 0; i < lines.size(); i++)
     if (const auto s = number_at(lines[i], {"step_s"}); s && (i >= kFirst || lines.size() <= kFirst))

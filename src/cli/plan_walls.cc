@@ -9,6 +9,7 @@
 #include "plan/scaled_run.h"
 #include "plan/search.h"
 #include "plan/walls.h"
+#include "spec/batch_ramp.h"
 #include "spec/run_schedule.h"
 
 namespace trireme::cli {
@@ -80,7 +81,7 @@ void from_run(const RunRequest& request, const WallsRequest& q, const std::strin
   c.seq = run.data.seq_len, c.micro = run.batch.micro;
   c.gpus = run.world(), c.tp = run.layout.tp, c.pp = run.layout.pp, c.microbatches = run.microbatches();
   c.chunks = run.layout.chunks, c.plain_bubble = bubble_is_plain(run.layout.schedule);
-  c.tokens = double(run.train.steps) * double(run.batch.global) * double(run.data.seq_len);
+  c.tokens = double(samples_until(run.batch, run.train.steps)) * double(run.data.seq_len);
 }
 
 // What --tp, --pp and --microbatches say is enough for the calibrated closed form.

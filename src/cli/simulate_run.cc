@@ -22,6 +22,7 @@
 #include "sim/failure.h"
 #include "sim/markup.h"
 #include "sim/world_report.h"
+#include "spec/batch_ramp.h"
 #include "spec/run_schedule.h"
 #include "spec/toml.h"
 #include "trace/chrome_trace.h"
@@ -170,6 +171,9 @@ Subject subject_of(const SimulateRunRequest& q) {
   Subject s;
   ScaledRun scaled;
   s.run = q.run.file.empty() ? run_of_options(q, scaled) : load_run(q.run.file, q.run.sets);
+  if (!s.run.batch.ramp.empty())
+    say("note: batch.ramp: {}; a step of {} sequences is simulated\n", ramp_text(s.run.batch),
+        s.run.batch.global);
   if (can_be_booked(q, s.run))
     book(q, s);
   else if (!q.routing.file.empty())

@@ -42,11 +42,14 @@ DataLoader::DataLoader(std::vector<TokenShard> shards, std::span<const double> w
       mixture_(weights.empty() ? windows_of(shards, options.seq_len)
                                : std::vector<double>(weights.begin(), weights.end())) {
   require(options.vocab >= 1 && options.seq_len >= 1, "DataLoader: vocab and seq_len must be at least 1");
-  require(options.global >= 1 && options.micro >= 1 && options.dp >= 1, "DataLoader: an empty batch");
+  const BatchSpec& batch = options.batch;
+  require(batch.global >= 1 && batch.micro >= 1 && options.dp >= 1, "DataLoader: an empty batch");
   require(mixture_.sources() == int64_t(shards.size()), "DataLoader: one weight a shard");
-  if (options.global % options.micro || options.global / options.micro % options.dp)
-    bad_request("batch.global = {} is not a multiple of layout.dp * batch.micro = {} * {}", options.global,
-                options.dp, options.micro);
+  if (const int64_t divisor = divisor_of_batches(batch);
+      divisor % batch.micro || divisor / batch.micro % options.dp)
+    bad_request("{} = {} is not a multiple of layout.dp * batch.micro = {} * {}",
+                batch.ramp.empty() ? "batch.global" : "the divisor of all batches", divisor, options.dp,
+                batch.micro);
   for (TokenShard& s : shards) {
     const int64_t windows = (s.tokens() - 1) / options.seq_len;
     if (windows < 1)
@@ -60,21 +63,21 @@ DataLoader::DataLoader(std::vector<TokenShard> shards, std::span<const double> w
 }
 
 int64_t DataLoader::sample(int64_t step, int64_t microbatch, int64_t dp_rank, int64_t row) const {
-  require(step >= 1 && microbatch >= 0 && microbatch < microbatches() && dp_rank >= 0 &&
-              dp_rank < options_.dp && row >= 0 && row < options_.micro,
+  const int64_t micro = options_.batch.micro;
+  require(step >= 1 && microbatch >= 0 && microbatch < microbatches(step) && dp_rank >= 0 &&
+              dp_rank < options_.dp && row >= 0 && row < micro,
           "DataLoader::sample() outside the batch");
-  const int64_t within = (microbatch * options_.dp + dp_rank) * options_.micro + row;
+  const int64_t within = (microbatch * options_.dp + dp_rank) * micro + row;
   int64_t at = 0;
   if (__builtin_add_overflow(samples_before(step - 1), within, &at))
-    bad_request("step {} of {} sequences is beyond sample 2^63", step, options_.global);
+    bad_request("step {} of {} sequences is beyond sample 2^63", step, global_at(options_.batch, step));
   return at;
 }
 
 int64_t DataLoader::samples_before(int64_t step) const {
-  int64_t at = 0;
-  if (__builtin_mul_overflow(step - place_.step, options_.global, &at) ||
-      __builtin_add_overflow(at, place_.samples, &at))
-    bad_request("step {} of {} sequences is beyond sample 2^63", step + 1, options_.global);
+  int64_t at = samples_until(options_.batch, step) - samples_until(options_.batch, place_.step);
+  if (__builtin_add_overflow(at, place_.samples, &at))
+    bad_request("step {} of {} sequences is beyond sample 2^63", step + 1, options_.batch.global);
   return at;
 }
 
@@ -94,10 +97,10 @@ int64_t DataLoader::window(Mixture::Draw draw) const {
 
 void DataLoader::get(int64_t step, int64_t microbatch, int64_t dp_rank, std::span<int32_t> tokens,
                      std::span<int32_t> targets, std::span<int32_t> positions) {
-  const size_t seq = size_t(options_.seq_len), all = size_t(options_.micro) * seq;
+  const size_t seq = size_t(options_.seq_len), micro = size_t(options_.batch.micro), all = micro * seq;
   require(tokens.size() == all && targets.size() == all && positions.size() == all,
           "DataLoader::get(): each buffer holds [micro, seq_len]");
-  for (size_t row = 0; row < size_t(options_.micro); row++) {
+  for (size_t row = 0; row < micro; row++) {
     const Mixture::Draw at = draw(mixture_, sample(step, microbatch, dp_rank, int64_t(row)));
     read(sources_[size_t(at.source)], window(at), tokens.subspan(row * seq, seq),
          targets.subspan(row * seq, seq), positions.subspan(row * seq, seq));

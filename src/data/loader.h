@@ -9,6 +9,7 @@
 
 #include "data/mixture.h"
 #include "data/token_shard.h"
+#include "spec/batch_ramp.h"
 
 namespace trireme {
 
@@ -18,9 +19,8 @@ SampleOrder sample_order(std::string_view name);  // "shuffled", "sequential"; b
 struct LoaderOptions {
   int64_t vocab = 0;
   int64_t seq_len = 0;
-  int64_t global = 1;  // sequences per step
-  int64_t micro = 1;   // sequences per microbatch and replica
-  int64_t dp = 1;      // replicas; global is a multiple of dp * micro
+  BatchSpec batch = {.global = 1, .micro = 1};  // each batch of it is a multiple of dp * micro
+  int64_t dp = 1;                               // replicas
   SampleOrder order = SampleOrder::shuffled;
   uint64_t seed = 1;
   bool separate = false;  // positions restart with each document
@@ -51,10 +51,10 @@ class DataLoader {
   int64_t samples(int64_t source = 0) const { return sources_[size_t(source)].windows; }  // in an epoch
   const TokenShard& shard(int64_t source = 0) const { return sources_[size_t(source)].shard; }
   const Mixture& mixture() const { return mixture_; }
-  int64_t microbatches() const {
-    return options_.global / (options_.dp * options_.micro);
-  }  // of a replica in a step
-  int64_t targets_per_step() const { return options_.global * options_.seq_len; }
+  int64_t microbatches(int64_t step) const {  // each replica runs
+    return global_at(options_.batch, step) / (options_.dp * options_.batch.micro);
+  }
+  int64_t targets_of(int64_t step) const { return global_at(options_.batch, step) * options_.seq_len; }
   const LoaderOptions& options() const { return options_; }
 
   // For the steps after place.step. Call before the first get().

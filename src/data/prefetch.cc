@@ -26,7 +26,7 @@ void push_nobody_aside() {
 Prefetcher::Prefetcher(DataLoader& loader, const Options& options)
     : loader_(loader),
       options_(options),
-      rows_(size_t(loader.options().micro * loader.options().seq_len)),
+      rows_(size_t(loader.options().batch.micro * loader.options().seq_len)),
       ring_(size_t(options.depth)),
       front_{options.first_step, 0} {
   require(options.depth >= 1, "a prefetcher reads at least one microbatch ahead");
@@ -52,7 +52,8 @@ void Prefetcher::ring_bell() {
 }
 
 Prefetcher::Place Prefetcher::after(Place p) const {
-  return p.microbatch + 1 < loader_.microbatches() ? Place{p.step, p.microbatch + 1} : Place{p.step + 1, 0};
+  return p.microbatch + 1 < loader_.microbatches(p.step) ? Place{p.step, p.microbatch + 1}
+                                                         : Place{p.step + 1, 0};
 }
 
 void Prefetcher::fill(Slot& slot, Place p) {

@@ -126,6 +126,22 @@ std::string remedies_text(const RunSpec& run, const Forecast& f) {
   return s;
 }
 
+// Time and tokens add up over the stages; memory is that of the largest (book_training).
+void add_stages(Forecast& f, const RunSpec& run, const ClusterSpec& given, int threads) {
+  for (const BatchStage& stage : batch_stages(run)) {
+    double step_s = f.mfu > 0 ? f.step_s : 0;
+    if (stage.global != run.batch.global) {
+      const RunSpec small = with_batch(run, stage.global);
+      const Forecast s = forecast(small, schedule_of(small), given, threads);
+      step_s = s.mfu > 0 ? s.step_s : 0;
+    }
+    f.stages.push_back({stage, step_s});
+  }
+  f.run_tokens = samples_until(run.batch, run.train.steps) * run.data.seq_len;
+  f.run_flops = f.model_flops * (double(f.run_tokens) / double(f.tokens));
+  f.run_s = f.seconds_after(0);
+}
+
 }  // namespace
 
 int64_t ranks_on_device(const RunSpec& run, const ClusterSpec& cluster) {
@@ -187,11 +203,17 @@ Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpe
     f.tokens_per_s = double(f.tokens) / f.step_s;
     f.mfu = f.model_flops / (f.step_s * matrix_peak * double(run.world()));
     f.hfu = f.mfu * f.hardware_flops / f.model_flops;
-    f.run_s = f.step_s * double(run.train.steps);
-    f.cost = f.run_s / 3600 * double(run.world()) * cluster.price_per_hour;
   }
-  f.run_flops = f.model_flops * double(run.train.steps);
+  add_stages(f, run, given, threads);
+  f.cost = f.run_s / 3600 * double(run.world()) * cluster.price_per_hour;
   return f;
+}
+
+double Forecast::seconds_after(int64_t done) const {
+  double s = 0;
+  for (const StageForecast& f : stages)
+    s += f.step_s * double(f.stage.last - std::clamp(done, f.stage.first - 1, f.stage.last));
+  return s;
 }
 
 std::string why_not(const RunSpec& run, const Forecast& f) {

@@ -9,6 +9,7 @@
 #include "plan/routed_rows.h"
 #include "plan/untrained_router.h"
 #include "runtime/booking.h"
+#include "spec/batch_ramp.h"
 #include "spec/cluster_spec.h"
 
 namespace trireme {
@@ -41,6 +42,12 @@ struct Remedies {
 struct Slowed {
   std::string by;    // "site mine of mine.json"
   double times = 1;  // as long
+};
+
+// Steps of one batch, where it grows (batch.ramp).
+struct StageForecast {
+  BatchStage stage;
+  double step_s = 0;  // 0 = the machine's peaks are not known
 };
 
 // Ranks that share a device's memory: all where they are threads of one machine's CPU.
@@ -76,10 +83,14 @@ struct Forecast {
   bool offload_priced() const { return disk_priced && host_priced; }
   bool wire_priced = true;  // false: several ranks, and no alpha and beta of their links are known
   std::vector<OpForecast> ops;
-  // Of all train.steps, evaluations and checkpoints left out; 0 where the step's time is not known.
+  // The whole run without evaluations and checkpoints; 0 where the step's time is not known. Everything above
+  // describes a step of batch.global.
   double run_s = 0, run_flops = 0;
-  double cost = 0;              // run_s x devices x their price; 0 = no price is known
-  int64_t memory_bytes = 0;     // of the device; 0 = not known
+  int64_t run_tokens = 0;
+  std::vector<StageForecast> stages;         // as batch_stages() has them
+  double seconds_after(int64_t done) const;  // that the run still takes once `done` steps are done
+  double cost = 0;                           // run_s x devices x their price; 0 = no price is known
+  int64_t memory_bytes = 0;                  // of the device; 0 = not known
   int64_t ranks_on_device = 1;  // that share that memory: all of them where ranks are threads of a CPU
   bool own_device = false;      // machines of several devices: each rank has one, with memory of its own
   bool fits = true;

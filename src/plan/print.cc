@@ -263,10 +263,23 @@ std::string time_text(const RunSpec& run, const Forecast& f, const ClusterSpec& 
   return s;
 }
 
+// A line for each batch, where there are several.
+std::string stages_text(const Forecast& f) {
+  std::string s;
+  for (const auto& [stage, step_s] : f.stages) {
+    if (f.stages.size() == 1) break;
+    s += fmt::format("  steps {} to {}: {} sequences a step", stage.first, stage.last, stage.global);
+    if (step_s > 0)
+      s += fmt::format(", {:.1f} ms, {} in all", step_s * 1e3, human_seconds(step_s * double(stage.steps())));
+    s += "\n";
+  }
+  return s;
+}
+
 std::string run_text(const RunSpec& run, const Forecast& f) {
   std::string s =
       fmt::format("the whole run: {}, {} tokens, {:.3g} model FLOPs", counted(run.train.steps, "step"),
-                  human_count(double(run.train.steps) * double(f.tokens)), f.run_flops);
+                  human_count(double(f.run_tokens)), f.run_flops);
   if (f.run_s > 0)
     s += fmt::format("; {} {}, evaluations and checkpoints left out",
                      f.expected         ? "expected"
@@ -275,8 +288,8 @@ std::string run_text(const RunSpec& run, const Forecast& f) {
                      human_seconds(f.run_s));
   if (f.cost > 0) s += fmt::format("; {:.2f} at the cluster's price", f.cost);
   s += fmt::format("\n  {:.3g} tokens per parameter; about 20 are the best use of a step's FLOPs\n",
-                   double(run.train.steps) * double(f.tokens) / double(parameters(run.model)));
-  return s + "  " + lr_text(run) + "\n";
+                   double(f.run_tokens) / double(parameters(run.model)));
+  return s + stages_text(f) + "  " + lr_text(run) + "\n";
 }
 
 nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
@@ -356,9 +369,13 @@ nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
   j["cost"] = nullptr;
   if (f.cost > 0) j["cost"] = f.cost;
   j["run"] = {{"steps", run.train.steps},
-              {"tokens", run.train.steps * f.tokens},
+              {"tokens", f.run_tokens},
               {"model_flops", f.run_flops},
               {"seconds", f.run_s}};
+  for (const auto& [stage, step_s] : f.stages)
+    if (f.stages.size() > 1)
+      j["run"]["stages"].push_back(
+          {{"first", stage.first}, {"last", stage.last}, {"global", stage.global}, {"step_s", step_s}});
   j["parameters"] = f.booking.parameters;
   j["tokens"] = f.tokens;
   j["model_flops"] = f.model_flops;
@@ -414,8 +431,9 @@ std::string time_line(const RunSpec& run, const Forecast& f, int64_t done) {
   const std::string step = f.expected ? fmt::format("{:.1f} ms a step expected ({:.1f} ms at the roof)",
                                                     f.step_s * 1e3, f.roof_s * 1e3)
                                       : fmt::format("{:.1f} ms a step at the roof (a bound)", f.roof_s * 1e3);
-  return fmt::format("{}, {}{} in {}", step, done > 0 ? "the last " : "", counted(left, "step"),
-                     human_seconds(f.step_s * double(left)));
+  return fmt::format("{}{}, {}{} in {}", step, f.stages.size() > 1 ? " of the largest batch" : "",
+                     done > 0 ? "the last " : "", counted(left, "step"),
+                     human_seconds(f.seconds_after(done)));
 }
 
 std::string to_text(const RunSpec& run, const Forecast& f, const ClusterSpec& cluster) {
@@ -426,6 +444,9 @@ std::string to_text(const RunSpec& run, const Forecast& f, const ClusterSpec& cl
       m.arch, human_count(double(f.booking.parameters)), m.layers, m.hidden, m.heads, m.kv_heads, m.ffn,
       m.vocab, run.batch.global, run.data.seq_len, f.tokens, run.microbatches(), run.precision.compute,
       run.precision.grads);
+  if (!run.batch.ramp.empty())
+    s += fmt::format("its batch grows: {}; memory and time below belong to a step of {} sequences\n",
+                     ramp_text(run.batch), run.batch.global);
   s += fmt::format("model FLOPs of a step: {:.4g} (3 x forward); {} count {:.4g}\n", f.model_flops,
                    run.world() > 1 ? fmt::format("rank {}'s kernels", f.booking.tape.rank) : "kernels",
                    f.op_flops);

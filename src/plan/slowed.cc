@@ -30,6 +30,7 @@ std::string words_of(const Disturbance& d) {
 
 void slow_down(Forecast& f, Slowed s) {
   f.step_s *= s.times, f.time.step_s *= s.times, f.run_s *= s.times, f.cost *= s.times;
+  for (StageForecast& stage : f.stages) stage.step_s *= s.times;
   if (f.remedies)
     for (Remedy& r : f.remedies->found) r.step_s *= s.times;
   f.tokens_per_s /= s.times, f.mfu /= s.times, f.hfu /= s.times;

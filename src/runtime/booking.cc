@@ -6,6 +6,8 @@
 #include "comm/meta/meta_comm.h"
 #include "cost/flops.h"
 #include "runtime/recording.h"
+#include "spec/batch_ramp.h"
+#include "spec/run_schedule.h"
 
 namespace trireme {
 namespace {
@@ -194,6 +196,13 @@ Booking book_training(const RunSpec& run, const Schedule& schedule, int threads,
     waiting = std::max(waiting, b.waiting_bytes);
     wire.take(b.wire);
     if (b.peak_total > worst.peak_total) worst = std::move(b);
+  }
+  for (const BatchStage& stage : batch_stages(run)) {
+    if (stage.global == run.batch.global) continue;
+    const RunSpec small = with_batch(run, stage.global);
+    const Schedule its = schedule_of(small);
+    for (int k = 0; k < int(run.layout.pp); k++)
+      arena = std::max(arena, arena_of_stage(small, its, threads, cluster, k));
   }
   worst.wire = std::move(wire);
   worst.arena_bytes = arena, worst.snapshot_bytes = snapshot, worst.waiting_bytes = waiting;

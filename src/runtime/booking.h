@@ -57,8 +57,9 @@ struct Booking {
 };
 
 // One rank of the run's layout; under data parallelism all take the same. threads: of the rank, because
-// kernels' scratch depends on it. book_stage: of the pipeline ranks the one at `pp_rank`, the first of the
-// world; book_training: the one whose peak is the largest, with the memory that is enough for each.
+// kernels' scratch depends on it. book_stage books the first rank of the world at the pipeline rank
+// `pp_rank`. book_training returns the stage whose peak is the largest, with the memory that is enough for
+// each stage and for the smaller batches of batch.ramp.
 Booking book_rank(const RunSpec&, const Schedule&, int threads, const ClusterSpec&, int rank);
 Booking book_stage(const RunSpec&, const Schedule&, int threads, const ClusterSpec&, int pp_rank);
 // What a booking asks of the arena, from its step on.

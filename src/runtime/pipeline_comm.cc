@@ -9,23 +9,31 @@ namespace {
 constexpr Axis kPp[] = {Axis::pp};
 }
 
-PipelineComm::PipelineComm(const Schedule& schedule, CommSet& comms, Device& device)
-    : holders_(schedule),
+PipelineComm::PipelineComm(std::span<const Schedule> schedules, CommSet& comms, Device& device)
+    : holders_(schedules.back()),
       rank_(comms.mesh().coord(comms.rank(), Axis::pp)),
       device_(device),
       compute_(device.stream("compute")),
       comms_{&comms.along(kPp), &comms.along_again(kPp)} {
-  require(schedule.ranks.size() == size_t(comms.mesh().size(Axis::pp)), "a schedule of as many ranks as pp");
-  send_ends_ = send_ends(schedule).at(size_t(rank_));
-  for (std::vector<Stream>& s : streams_) s.resize(2 * schedule.ranks.size());
-  const std::vector<Action>& mine = schedule.ranks.at(size_t(rank_));
+  const auto size = size_t(comms.mesh().size(Axis::pp));
+  for (std::vector<Stream>& s : streams_) s.resize(2 * size);
+  for (const Schedule& schedule : schedules) {
+    require(schedule.ranks.size() == size, "a schedule of as many ranks as pp");
+    const std::vector<Action>& mine = schedule.ranks[size_t(rank_)];
+    make_streams(mine);
+    known_ends_.push_back(send_ends(schedule).at(size_t(rank_)));
+    sent_.reserve(mine.size());
+  }
+  send_ends_ = &known_ends_.back();
+}
+
+void PipelineComm::make_streams(std::span<const Action> mine) {
   for (const Action& a : mine) {
     if (a.kind == Act::SendF) make_stream(forward, true, rank_of(a.stage + 1, a.mb));
     if (a.kind == Act::RecvF) make_stream(forward, false, rank_of(a.stage - 1, a.mb));
     if (a.kind == Act::SendB) make_stream(backward, true, rank_of(a.stage - 1, a.mb));
     if (a.kind == Act::RecvB) make_stream(backward, false, rank_of(a.stage + 1, a.mb));
   }
-  sent_.reserve(mine.size());
 }
 
 // What ended the run has told the group, so what is under way comes to an end.
@@ -37,8 +45,13 @@ PipelineComm::~PipelineComm() {
     }
 }
 
-bool PipelineComm::knows(std::span<const Action> actions) const {
-  return actions.size() == send_ends_.size();
+bool PipelineComm::follow(std::span<const Action> actions) {
+  for (const std::vector<int>& ends : known_ends_)
+    if (ends.size() == actions.size()) {
+      send_ends_ = &ends;
+      return true;
+    }
+  return false;
 }
 
 void PipelineComm::make_stream(Way way, bool send, int peer) {
@@ -65,7 +78,7 @@ void PipelineComm::start(Way way, const P2p& op, Stream s) {
 void PipelineComm::send(Way way, int to, Owned tensor, int action) {
   const Stream s = stream(way, true, to);
   start(way, {.buf = *tensor, .peer = to, .send = true}, s);
-  const int until = action < 0 ? int(send_ends_.size()) : send_ends_.at(size_t(action));
+  const int until = action < 0 ? int(send_ends_->size()) : send_ends_->at(size_t(action));
   sent_.push_back({.tensor = std::move(tensor), .read = device_.record(s), .until = until});
 }
 
@@ -92,7 +105,7 @@ void PipelineComm::let_go(int action) {
 }
 
 void PipelineComm::let_all_go() {
-  let_go(int(send_ends_.size()));
+  let_go(int(send_ends_->size()));
 }
 
 }  // namespace trireme

@@ -20,8 +20,9 @@ class PipelineComm {
     std::string name;  // "pp forward to 2"
   };
 
-  // Of a whole step (schedule_of): every rank has the same. Collective over all ranks.
-  PipelineComm(const Schedule&, CommSet&, Device&);
+  // Schedules of whole steps (schedules_of), which differ in their microbatches alone. Every rank gives the
+  // same. Collective over all ranks.
+  PipelineComm(std::span<const Schedule>, CommSet&, Device&);
   PipelineComm(const PipelineComm&) = delete;
   ~PipelineComm();
 
@@ -40,8 +41,8 @@ class PipelineComm {
   void let_all_go();
 
   std::span<const Lane> lanes() const { return lanes_; }
-  // Are these the actions it was made for?
-  bool knows(std::span<const Action>) const;
+  // The step to come has these actions. false: it was not made for them.
+  bool follow(std::span<const Action>);
   double waited_s() const { return waited_s_; }
   void wait(Event);  // compute comes after it
 
@@ -54,9 +55,11 @@ class PipelineComm {
   void make_stream(Way, bool send, int peer);
   Stream stream(Way, bool send, int peer) const;
   void start(Way, const P2p&, Stream);
+  void make_streams(std::span<const Action>);
 
   Holders holders_;
-  std::vector<int> send_ends_;  // by action
+  std::vector<std::vector<int>> known_ends_;     // by schedule
+  const std::vector<int>* send_ends_ = nullptr;  // by action, of the schedule that is followed
   int rank_;
   Device& device_;
   Stream compute_;

@@ -5,17 +5,18 @@
 // there by itself: one small batch a measurement, no bit of training changed. Experts that are units of their
 // own likewise, their replicas being those of edp.
 #include "runtime/microbatch.h"
+#include "spec/batch_ramp.h"
 
 namespace trireme {
 namespace {
 
 // Of units with replicas `groups` times, each of which `parts` ranks make up.
-SmallBatches small_batches(const BatchSpec& batch, int64_t groups, int64_t replicas, bool every_microbatch) {
-  const int64_t microbatches = batch.global / (replicas * batch.micro);
+SmallBatches small_batches(int64_t global, int64_t micro, int64_t groups, int64_t replicas,
+                           bool every_microbatch) {
+  const int64_t microbatches = global / (replicas * micro);
   const int64_t batches = groups * (every_microbatch ? microbatches : 1);
-  if (groups == 1 && !every_microbatch)
-    return {.reduced = false, .sequences = double(batch.micro * replicas)};
-  return {.batches = batches, .sequences = double(batch.global) / double(batches)};
+  if (groups == 1 && !every_microbatch) return {.reduced = false, .sequences = double(micro * replicas)};
+  return {.batches = batches, .sequences = double(global) / double(batches)};
 }
 
 }  // namespace
@@ -25,19 +26,25 @@ bool StageRunner::experts_apart() const {
   return run_.model.moe() && comms_ && (run_.layout.ep > 1 || run_.layout.tp > 1);
 }
 
+// Ranks of edp that have parts of the same sequences' rows.
+int StageRunner::edp_parts() const {
+  return int(std::max<int64_t>(1, run_.layout.cp * run_.layout.tp / run_.layout.ep));
+}
+
+SmallBatches StageRunner::small_batches_of(int64_t global, bool experts) const {
+  const bool each = sharing_.zero >= 2, shard = experts ? sharing_.experts.shard : sharing_.replicating.shard;
+  const int64_t groups = experts ? comms_->mesh().size(Axis::edp) / edp_parts() : sharing_.dp;
+  return small_batches(global, run_.batch.micro, groups, sharing_.dp, each && shard);
+}
+
 void StageRunner::make_local_norms() {
   static constexpr Axis kCp[] = {Axis::cp}, kEdp[] = {Axis::edp};
-  const LayoutSpec& l = run_.layout;
-  const bool each = sharing_.zero >= 2;
-  SmallBatches rest = small_batches(run_.batch, sharing_.dp, sharing_.dp, each && sharing_.replicating.shard);
-  SmallBatches experts;
+  SmallBatches rest = small_batches_of(run_.batch.global, false), experts;
   if (sharing_.cp.size > 1) rest.parts = &comms_->along(kCp), rest.counts = sharing_.cp.rank == 0;
   bool sums = !rest.reduced && sharing_.tp.size > 1;
   if (experts_apart()) {
-    // Ranks of edp that have parts of the same sequences' rows.
-    const int parts = int(std::max<int64_t>(1, l.cp * l.tp / l.ep)), all = comms_->mesh().size(Axis::edp);
-    experts = small_batches(run_.batch, all / parts, sharing_.dp, each && sharing_.experts.shard);
-    if (parts > 1) {
+    experts = small_batches_of(run_.batch.global, true);
+    if (const int parts = edp_parts(); parts > 1) {
       experts.parts = &comms_->inner(kEdp, parts);
       experts.counts = comms_->mesh().coord(comms_->rank(), Axis::edp) % parts == 0;
     }
@@ -92,17 +99,17 @@ void StageRunner::finish_noise() {
   if (!device_.has_data()) return;
   const double scale = loss_scale_.scale();
   // Gradients carry the loss scale, and the number of targets of the whole batch.
+  const int64_t global = global_at(run_.batch, step_);
   auto sample = [&](const SmallBatches& b, double small, double big) {
-    const double whole = double(run_.batch.global), factor = whole / b.sequences / scale;
+    const double whole = double(global), factor = whole / b.sequences / scale;
     return NoiseSample{.small = small / double(b.batches) * factor * factor,
                        .big = big,
                        .small_sequences = b.sequences,
                        .big_sequences = whole};
   };
   const double big = result_.grad_norm * result_.grad_norm, of_experts = all[2] / scale / scale;
-  std::vector<NoiseSample> samples = {sample(local_norms_->batches(Unit{}), all[0], big - of_experts)};
-  if (experts_apart())
-    samples.push_back(sample(local_norms_->batches(Unit{.experts = true}), all[1], of_experts));
+  std::vector<NoiseSample> samples = {sample(small_batches_of(global, false), all[0], big - of_experts)};
+  if (experts_apart()) samples.push_back(sample(small_batches_of(global, true), all[1], of_experts));
   result_.noise = samples[0];
   if (samples.size() > 1) result_.noise_experts = samples[1];
   noise_scale_.add(samples);

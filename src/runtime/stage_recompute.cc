@@ -47,10 +47,16 @@ int64_t StageRunner::kept_bytes() const {
 // Inputs that wait at once, by the schedule: of a microbatch's stage from its forward pass until its backward
 // pass. An R beside that is run within it; one that stands alone gives its places back earlier.
 int64_t StageRunner::most_away() const {
-  const Schedule schedule = schedule_of(run_);
+  int64_t most = 0;
+  for (const Schedule& schedule : schedules_of(run_))
+    most = std::max(most, most_away(schedule.ranks.at(size_t(sharing_.pp.rank))));
+  return most;
+}
+
+int64_t StageRunner::most_away(std::span<const Action> actions) const {
   std::set<std::pair<int, int>> waiting;
   int64_t now = 0, most = 0;
-  for (const Action& a : schedule.ranks.at(size_t(sharing_.pp.rank))) {
+  for (const Action& a : actions) {
     if (a.mb < 0) continue;
     const bool forward = a.kind == Act::F, again = a.kind == Act::I || a.kind == Act::B;
     if (!forward && !again) continue;

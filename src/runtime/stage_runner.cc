@@ -12,6 +12,7 @@
 #include "runtime/offload.h"
 #include "runtime/post_validation.h"
 #include "runtime/state_offload.h"
+#include "spec/batch_ramp.h"
 #include "spec/run_schedule.h"
 
 namespace trireme {
@@ -108,8 +109,9 @@ std::vector<StageRange> StageRunner::stage_ranges() {
   std::vector<StageRange> mine;
   std::vector<int> stages = {0};
   if (comms_ && sharing_.pp.size > 1) {
-    const Schedule schedule = schedule_of(run_);
-    pipeline_ = std::make_unique<PipelineComm>(schedule, *comms_, device_);
+    const std::vector<Schedule> schedules = schedules_of(run_);
+    const Schedule& schedule = schedules.back();
+    pipeline_ = std::make_unique<PipelineComm>(schedules, *comms_, device_);
     const std::vector<StageRange> all = split_layers(run_, schedule.stages);
     stages = pipeline_->holders().stages_of(sharing_.pp.rank);
     for (int s : stages) mine.push_back(all[size_t(s)]);
@@ -305,7 +307,7 @@ Ctx StageRunner::context(const Microbatch& m, bool backward) {
              .step = step_,
              .grad_scale = float(loss_scale_.scale() / double(std::max<int64_t>(1, targets_))),
              .loss_scale = loss_scale_.scale(),
-             .batch_tokens = run_.tokens_per_step(),
+             .batch_tokens = global_at(run_.batch, step_) * run_.data.seq_len,
              .token_loss = m.token_loss ? *m.token_loss : Tensor(),
              .logits = {},
              .layer = layer_,

@@ -243,6 +243,7 @@ class StageRunner {
   void update_unit(size_t unit, const UpdateInput&);
   int64_t kept_bytes() const;
   int64_t most_away() const;
+  int64_t most_away(std::span<const Action>) const;
   void free_places();
   void abandon_microbatches();
   void send_away(Microbatch&, size_t slot);
@@ -274,6 +275,8 @@ class StageRunner {
   void move_router_biases();
   void start_noise(int64_t step);
   bool experts_apart() const;
+  int edp_parts() const;
+  SmallBatches small_batches_of(int64_t global, bool experts) const;
   void make_local_norms();
   void first_microbatch_done(const Chunk&);
   void finish_noise();

@@ -9,6 +9,7 @@
 #include "runtime/nonfinite.h"
 #include "runtime/post_validation.h"
 #include "runtime/state_offload.h"
+#include "spec/batch_ramp.h"
 
 namespace trireme {
 namespace {
@@ -181,11 +182,14 @@ double StageRunner::global_loss(int64_t targets) {
 // all: of every rank, in order, as one rank's sequence_loss_ is.
 double StageRunner::loss_of(std::span<const double> all, int64_t step, int64_t targets) {
   if (!device_.has_data()) return 0;
-  const size_t sequences = sequence_loss_.size() - 1, micro = size_t(run_.batch.micro);
+  // A small batch (batch.ramp) uses a part of sequence_loss_.
+  const auto batch = size_t(global_at(run_.batch, step));
+  const size_t room = sequence_loss_.size() - 1, micro = size_t(run_.batch.micro);
+  const size_t sequences = batch / size_t(sharing_.dp);
   int64_t seen = 0;
-  std::fill(global_loss_.begin(), global_loss_.end(), 0.0);
-  for (size_t r = 0; r * (sequences + 1) < all.size(); r++) {
-    std::span<const double> mine = all.subspan(r * (sequences + 1), sequences + 1);
+  global_loss_.assign(batch, 0.0);
+  for (size_t r = 0; r * (room + 1) < all.size(); r++) {
+    std::span<const double> mine = all.subspan(r * (room + 1), room + 1);
     if (comms_ && comms_->mesh().coord(int(r), Axis::tp) > 0) continue;  // as the first one says
     if (comms_ && !sharing_.has_losses(comms_->mesh().coord(int(r), Axis::pp))) continue;
     size_t replica = comms_ ? size_t(comms_->mesh().coord(int(r), Axis::dp)) : 0;
@@ -242,7 +246,7 @@ void StageRunner::begin_step(int64_t step, int64_t targets) {
 StepResult StageRunner::step(std::span<const Action> actions, int64_t step, int64_t targets,
                              const FillBatch& fill, bool may_post) {
   require(mode_ == RunMode::train, "a runner made for inference cannot train");
-  require(!pipeline_ || pipeline_->knows(actions), "the actions of another schedule than the layout's");
+  require(!pipeline_ || pipeline_->follow(actions), "the actions of another schedule than the layout's");
   device_.kernels().attach(arena_.get());
   double begin = now_s();
   if (tracer_) tracer_->set_step(step);

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "spec/batch_ramp.h"
 #include "spec/check_recorded.h"
 #include "spec/recompute.h"
 #include "spec/toml.h"
@@ -407,11 +408,12 @@ void check_training(const RunSpec& run, Problems& out) {
   if (p.initial_scale < p.min_scale)
     out.push_back({{"precision.initial_scale", "precision.min_scale"},
                    fmt::format("is below min_scale = {}; give at least that", p.min_scale)});
-  if (run.train.noise_scale > 0 && run.batch.global <= run.batch.micro)
+  if (run.train.noise_scale > 0 && smallest_batch(run.batch) <= run.batch.micro)
     out.push_back({{"train.noise_scale", "batch.global", "batch.micro"},
-                   fmt::format("needs a batch of several parts to compare, and batch.global = {} is one "
+                   fmt::format("needs a batch of several parts to compare, and {} = {} is one "
                                "microbatch of one replica; give 0, or a smaller batch.micro",
-                               run.batch.global)});
+                               run.batch.ramp.empty() ? "batch.global" : "the first of batch.ramp",
+                               smallest_batch(run.batch))});
   check_recorded_steps(run, out);
   if (run.train.dir.empty())
     out.push_back({{"train.dir"}, "is not a folder; give one, such as \"runs/demo\""});
@@ -439,6 +441,7 @@ std::vector<Problem> problems_of(const RunSpec& run) {
   check_routers(run, out);
   check_sizes(run, out);
   check_layout(run, out);
+  check_ramp(run, out);
   check_recompute(run, out);
   check_offload(run, out);
   check_training(run, out);

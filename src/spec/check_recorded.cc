@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "spec/batch_ramp.h"
 #include "spec/toml.h"
 #include "trace/step_set.h"
 
@@ -16,6 +17,12 @@ void check_recorded_steps(const RunSpec& run, std::vector<Problem>& out) {
     else if (!steps.empty() && steps.first() > run.train.steps)
       out.push_back({{key, "train.steps"},
                      fmt::format("are beyond train.steps = {}; give steps up to that", run.train.steps)});
+    else if (text == &run.train.record_routing && !steps.empty() &&
+             global_at(run.batch, steps.first()) < run.batch.global)
+      out.push_back({{key, "batch.ramp"},
+                     fmt::format("has steps of a smaller batch than batch.global = {}, which `trireme plan` "
+                                 "books; give steps after {}",
+                                 run.batch.global, run.batch.ramp.back().until)});
   }
   if (!run.train.record_routing.empty() && !run.model.moe())
     out.push_back({{"train.record_routing", "model.experts"},

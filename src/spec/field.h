@@ -4,7 +4,7 @@
 // nested struct, and v.list(key, vector of structs, help) for tables of which there may be several
 // ([[key]] in TOML; their keys are "key[1].field", from 1). Loading, --set, saving, listing, comparing and
 // hashing are visitors over that one list. Fields are std::string, bool, int64_t, double, std::array<double,
-// 2>, CountOrAuto, NumberOrDynamic, ExpertLoad, Texts or Numbers.
+// 2>, CountOrAuto, NumberOrDynamic, ExpertLoad, Texts, Numbers or Ramp.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -88,5 +88,12 @@ struct Texts {
   bool operator==(const Texts&) const = default;
 };
 using Numbers = std::vector<double>;
+
+// Stages of a value that grows: so much up to and including a step.
+struct RampStage {
+  int64_t value = 0, until = 0;
+  bool operator==(const RampStage&) const = default;
+};
+using Ramp = std::vector<RampStage>;
 
 }  // namespace trireme

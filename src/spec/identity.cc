@@ -33,6 +33,7 @@ bool has_no_effect(const RunSpec& run, std::string_view key) {
   if (key.starts_with("moe.")) return !run.model.moe();
   if (is_one_of(key, kOfF16)) return run.precision.compute != "f16";
   if (key == "precision.moments") return run.precision.moments == "f32";  // as runs before this key
+  if (key == "batch.ramp") return run.batch.ramp.empty();                 // as runs before this key
   if (key == "model.embed_std") return run.model.embed_std == 0;
   if (key == "optimizer.embed_lr") return run.optimizer.embed_lr == 0;  // as runs before this key
   if (key == "precision.fp8_history") return run.precision.fp8 != "delayed";

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "base/error.h"
 #include "spec/toml.h"
 
 namespace trireme {

@@ -9,6 +9,7 @@
 
 #include "base/divisors.h"
 #include "base/error.h"
+#include "spec/batch_ramp.h"
 #include "spec/run_schedule.h"
 #include "spec/supported.h"
 #include "spec/toml.h"
@@ -182,8 +183,9 @@ RunSpec with_sizes(RunSpec run, const Sizes& s) {
 }
 // The largest microbatch up to the run's own that divides what a rank has of the batch.
 int64_t divisor_micro(const RunSpec& run) {
-  if (run.batch.global % run.layout.dp != 0) return run.batch.micro;
-  const int64_t own = run.batch.global / run.layout.dp;
+  const int64_t batch = divisor_of_batches(run.batch);
+  if (batch % run.layout.dp != 0) return run.batch.micro;
+  const int64_t own = batch / run.layout.dp;
   int64_t best = 1;
   for (int64_t low = 1; low <= own / low; low++) {
     if (own % low != 0) continue;

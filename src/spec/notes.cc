@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "spec/batch_ramp.h"
 #include "spec/run_schedule.h"
 #include "spec/toml.h"
 
@@ -133,6 +134,15 @@ void note_lost_range(const RunSpec& run, std::vector<std::string>& out) {
                     toml_number(o.lr), kHalfUlpOfOne));
 }
 
+void note_ramp(const RunSpec& run, std::vector<std::string>& out) {
+  const int64_t last = global_at(run.batch, run.train.steps);
+  if (last < run.batch.global)
+    out.push_back(
+        fmt::format("batch.ramp with train.steps = {}: the run ends with a batch of {} and never reaches "
+                    "batch.global = {}",
+                    run.train.steps, last, run.batch.global));
+}
+
 }  // namespace
 
 std::vector<std::string> notes_of(const RunSpec& run) {
@@ -140,6 +150,7 @@ std::vector<std::string> notes_of(const RunSpec& run) {
   note_foreign_parts(run.model, out);
   note_learning_rate(run, out);
   note_sharding(run.layout, out);
+  note_ramp(run, out);
   note_bf16_sums(run, out);
   note_lost_range(run, out);
   return out;

@@ -120,6 +120,22 @@ struct Assign {
     *f = *v;
     return "";
   }
+  std::string operator()(Ramp* f) const {
+    Ramp ramp;
+    const auto* none = std::get_if<std::vector<double>>(&entry.value);
+    const auto* lists = std::get_if<TomlLists>(&entry.value);
+    if (!lists && !(none && none->empty())) return wrong_type();
+    for (const std::vector<double>& pair : lists ? *lists : TomlLists()) {
+      const bool whole = std::all_of(pair.begin(), pair.end(),
+                                     [](double d) { return d >= 1 && d == std::floor(d) && d <= kMaxExact; });
+      if (pair.size() != 2 || !whole)
+        return fmt::format("{}: stage {} is not a pair of whole numbers from 1", shown(entry),
+                           ramp.size() + 1);
+      ramp.push_back({.value = int64_t(pair[0]), .until = int64_t(pair[1])});
+    }
+    *f = ramp;
+    return "";
+  }
   std::string operator()(CountOrAuto* f) const {
     if (auto* s = std::get_if<std::string>(&entry.value); s && *s == "auto") {
       *f = {.count = 0, .automatic = true};
@@ -255,7 +271,8 @@ void Reader::report_unknown() {
     }
     const bool table =
         std::holds_alternative<TomlTable>(entry.value) || std::holds_alternative<TomlTables>(entry.value);
-    std::string meant = suggest(key, table ? sections : known);
+    std::string meant = elsewhere(key, known);
+    if (table || meant.empty()) meant = suggest(key, table ? sections : known);
     std::string hint = !meant.empty() ? fmt::format("did you mean {}?", meant)
                        : table && !sections.empty()
                            ? fmt::format("sections are {}", fmt::join(sections, ", "))

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "schedule/holders.h"
+#include "spec/batch_ramp.h"
 #include "spec/toml.h"
 
 namespace trireme {
@@ -152,6 +153,19 @@ Schedule schedule_of(const RunSpec& run) {
   s = add_step(add_transfers(std::move(s)));
   if (replicas_of(l) == 1) return s;
   return add_zero(std::move(s), effective_zero(l), l.reshard_after_forward, l.ep > 1);
+}
+
+std::vector<Schedule> schedules_of(const RunSpec& run) {
+  std::vector<Schedule> all;
+  for (const RampStage& stage : run.batch.ramp) {
+    try {
+      all.push_back(schedule_of(with_batch(run, stage.value)));
+    } catch (const Error& e) {
+      throw Error(fmt::format("batch.ramp: a stage of {} sequences: {}", stage.value, e.what()), e.fault);
+    }
+  }
+  all.push_back(schedule_of(run));
+  return all;
 }
 
 }  // namespace trireme

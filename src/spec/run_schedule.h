@@ -27,5 +27,8 @@ void read_own_schedule(RunSpec&);
 // The generator that layout.schedule names, or the run's own, with its steps, and for several replicas with
 // what they say to each other.
 Schedule schedule_of(const RunSpec&);
+// By stage_at() (batch_ramp.h): schedule_of() the run with the batch of each stage. The last is schedule_of()
+// this run. An error names the stage.
+std::vector<Schedule> schedules_of(const RunSpec&);
 
 }  // namespace trireme

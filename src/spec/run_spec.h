@@ -52,11 +52,15 @@ struct DataSpec {
 
 struct BatchSpec {
   int64_t global = 32, micro = 8;
+  Ramp ramp{};  // batch_ramp.h
   bool operator==(const BatchSpec&) const = default;
 
   template <class V>
   void visit(V& v) {
     v("global", global, "sequences", "per optimizer step", between(1, 2147483647));
+    v("ramp", ramp, "",
+      "smaller global batches of the first steps, each with its last step: [[8, 100], [16, 200]] = 8 "
+      "sequences to step 100, 16 to step 200, then global; empty = none");
     v("micro", micro, "sequences", "per microbatch and replica; global is a multiple of dp * micro",
       between(1, 2147483647));
   }
@@ -446,7 +450,8 @@ struct RunSpec {
   bool operator==(const RunSpec&) const = default;
 
   int64_t world() const { return layout.pp * layout.dp * layout.cp * layout.tp; }
-  int64_t microbatches() const { return batch.global / (layout.dp * batch.micro); }  // per replica and step
+  // Per replica and step, and tokens of it; where the batch grows (batch.ramp), of the last and largest.
+  int64_t microbatches() const { return batch.global / (layout.dp * batch.micro); }
   int64_t tokens_per_step() const { return batch.global * data.seq_len; }
 
   template <class V>

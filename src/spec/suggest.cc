@@ -1,6 +1,7 @@
 #include "spec/suggest.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 namespace trireme {
@@ -46,6 +47,47 @@ std::string suggest(std::string_view name, std::span<const std::string> known) {
   for (const std::string& k : known)
     if (int d = edit_distance(last_part(name), last_part(k)); near(d, last_part(k))) consider(k, d + 1);
   return best;
+}
+
+std::string elsewhere(std::string_view name, std::span<const std::string> known) {
+  static constexpr std::pair<std::string_view, std::string_view> kNames[] = {
+      {"top_k", "model.experts_per_token"},
+      {"num_experts_per_tok", "model.experts_per_token"},
+      {"moe_router_topk", "model.experts_per_token"},
+      {"num_experts", "model.experts"},
+      {"num_layers", "model.layers"},
+      {"num_hidden_layers", "model.layers"},
+      {"n_layer", "model.layers"},
+      {"d_model", "model.hidden"},
+      {"dim", "model.hidden"},
+      {"n_embd", "model.hidden"},
+      {"hidden_size", "model.hidden"},
+      {"n_head", "model.heads"},
+      {"num_heads", "model.heads"},
+      {"num_attention_heads", "model.heads"},
+      {"num_key_value_heads", "model.kv_heads"},
+      {"intermediate_size", "model.ffn"},
+      {"d_ff", "model.ffn"},
+      {"vocab_size", "model.vocab"},
+      {"block_size", "data.seq_len"},
+      {"context_length", "data.seq_len"},
+      {"seq_length", "data.seq_len"},
+      {"batch_size", "batch.global"},
+      {"global_batch_size", "batch.global"},
+      {"micro_batch_size", "batch.micro"},
+      {"rampup_batch_size", "batch.ramp"},
+      {"learning_rate", "optimizer.lr"},
+      {"warmup_steps", "optimizer.warmup"},
+      {"warmup_iters", "optimizer.warmup"},
+      {"grad_clip", "optimizer.clip_norm"},
+      {"max_grad_norm", "optimizer.clip_norm"},
+      {"max_steps", "train.steps"},
+      {"max_iters", "train.steps"},
+      {"train_iters", "train.steps"}};
+  for (const auto& [other, ours] : kNames)
+    if (last_part(name) == other && std::find(known.begin(), known.end(), ours) != known.end())
+      return std::string(ours);
+  return "";
 }
 
 std::string joined(std::span<const std::string_view> names) {

@@ -93,6 +93,25 @@ int line_of(const toml::node& n) {
   return int(n.source().begin.line);
 }
 
+std::vector<double> numbers_of(const toml::array& a) {
+  std::vector<double> numbers;
+  for (const toml::node& x : a)
+    if (auto v = x.is_number() ? x.value<double>() : std::nullopt) numbers.push_back(*v);
+  return numbers;
+}
+
+// Empty unless each element is a list of numbers.
+TomlLists lists_of(const toml::array& a) {
+  TomlLists lists;
+  for (const toml::node& x : a) {
+    const toml::array* list = x.as_array();
+    if (!list) return {};
+    lists.push_back(numbers_of(*list));
+    if (lists.back().size() != list->size()) return {};
+  }
+  return lists;
+}
+
 TomlEntry entry_of(std::string key, const toml::node& n) {
   TomlEntry e{.key = std::move(key), .value = TomlOther{}, .line = line_of(n), .text = {}};
   if (auto* s = n.as_string()) {
@@ -104,16 +123,17 @@ TomlEntry entry_of(std::string key, const toml::node& n) {
   } else if (auto* d = n.as_floating_point()) {
     e.value = d->get();
   } else if (auto* a = n.as_array()) {
-    std::vector<double> numbers;
+    std::vector<double> numbers = numbers_of(*a);
+    TomlLists lists = lists_of(*a);
     std::vector<std::string> strings;
-    for (const toml::node& x : *a) {
-      if (auto v = x.is_number() ? x.value<double>() : std::nullopt) numbers.push_back(*v);
+    for (const toml::node& x : *a)
       if (auto* s = x.as_string()) strings.push_back(unhide(s->get()));
-    }
     if (numbers.size() == a->size())
       e.value = std::move(numbers);
     else if (strings.size() == a->size())
       e.value = std::move(strings);
+    else if (!lists.empty())
+      e.value = std::move(lists);
     else
       e.value = TomlOther{a->is_array_of_tables() ? "a list of tables"
                                                   : "a list of other things than numbers or strings"};
@@ -179,6 +199,18 @@ std::string escaped(std::string_view s, size_t limit) {
   return out;
 }
 
+std::string one_line(std::string_view s, size_t limit) {
+  std::string out;
+  for (char c : s.substr(0, limit)) {
+    auto u = static_cast<unsigned char>(c);
+    if (u < 0x20 || u >= 0x7f)
+      out += fmt::format("\\x{:02x}", u);
+    else
+      out += c;
+  }
+  return out;
+}
+
 // A table, or what is wrong and where.
 struct Parsed {
   toml::table table;
@@ -191,7 +223,7 @@ Parsed parse(std::string_view text) {
   try {
     return {.table = toml::parse(hide_unicode(text)), .wrong = "", .line = 0};
   } catch (const toml::parse_error& e) {
-    std::string wrong = escaped(unhide(e.description()), 200);
+    std::string wrong = one_line(unhide(e.description()), 200);  // it escapes what it quotes itself
     if (wrong.find("value type") != std::string::npos)
       wrong += "; text stands in quotes, as in key = \"auto\"";
     return {.table = {}, .wrong = wrong, .line = int(e.source().begin.line)};
@@ -315,6 +347,11 @@ std::string shown(const TomlEntry& e) {
       for (size_t i = 0; i < std::min<size_t>(v.size(), 4); i++) s += (i ? ", " : "") + shown(v[i]);
       return "[" + s + (v.size() > 4 ? ", ...]" : "]");
     }
+    std::string operator()(const TomlLists& lists) const {
+      std::string s;
+      for (size_t i = 0; i < std::min<size_t>(lists.size(), 4); i++) s += (i ? ", " : "") + (*this)(lists[i]);
+      return "[" + s + (lists.size() > 4 ? ", ...]" : "]");
+    }
     std::string operator()(const TomlTable&) const { return "it"; }
     std::string operator()(const TomlOther&) const { return "it"; }
     std::string operator()(const TomlTables&) const { return "it"; }
@@ -327,6 +364,7 @@ std::string_view kind_of(const TomlEntry& e) {
                                                 "a list",   "a list",        "a section"};
   if (auto* o = std::get_if<TomlOther>(&e.value)) return o->kind;
   if (std::holds_alternative<TomlTables>(e.value)) return "a list of tables";
+  if (std::holds_alternative<TomlLists>(e.value)) return "a list of lists";
   return kKinds[e.value.index()];
 }
 

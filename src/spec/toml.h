@@ -14,13 +14,14 @@ struct TomlTable {};  // a table's own entry; its keys follow as entries of thei
 struct TomlTables {   // [[key]] ...; an entry key[i] for each, from 1, and its keys as key[i].x
   size_t count = 0;
 };
-struct TomlOther {   // dates, times, lists of other things
-  std::string kind;  // with its article: "a date"
+using TomlLists = std::vector<std::vector<double>>;  // at least one
+struct TomlOther {                                   // dates, times, lists of other things
+  std::string kind;                                  // with its article: "a date"
 };
 struct TomlEntry {
   std::string key;  // "section.key"
   std::variant<std::string, bool, int64_t, double, std::vector<double>, std::vector<std::string>, TomlTable,
-               TomlOther, TomlTables>
+               TomlOther, TomlTables, TomlLists>
       value;         // an empty list is one of numbers
   int line = 0;      // from 1; 0 = from --set
   std::string text;  // the value as it was written, for --set

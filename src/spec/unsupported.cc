@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "base/error_lines.h"
+#include "spec/batch_ramp.h"
 #include "spec/complaint.h"
 #include "spec/run_schedule.h"
 #include "spec/supported.h"
@@ -35,7 +36,7 @@ void refuse_noise_scale(const RunSpec& run, bool apart, Problems& out) {
          fmt::format("the ranks of ep are no whole replicas, nor a part of one: give 0, or a layout.ep that "
                      "divides cp * tp = {} or is a multiple of it",
                      replica));
-  refuse(l.ep % (replica * l.dp) == 0 && run.batch.global == run.batch.micro * l.dp,
+  refuse(l.ep % (replica * l.dp) == 0 && smallest_batch(run.batch) == run.batch.micro * l.dp,
          {"layout.ep", "batch.global"},
          "experts' gradients are only there of the whole batch: give 0, a smaller layout.ep, or more "
          "microbatches "
@@ -107,6 +108,13 @@ void refuse_limits(const RunSpec& run, bool apart, Problems& out) {
          "a posted step ends inside the next one, which has begun with its weights: give \"off\", or "
          "train.spikes = \"skip\"");
   const std::string post = "optimizer.post_validation";
+  const bool ramps = !run.batch.ramp.empty();
+  refuse(ramps && has_own_schedule(l), {"batch.ramp", "layout.schedule"},
+         "a schedule that is searched or read from a file has one number of microbatches: give [], or a "
+         "layout.schedule by name");
+  refuse(ramps && posted, {post, "batch.ramp"},
+         "a posted step ends at one place of one schedule, and each batch has its own: give \"off\", or "
+         "batch.ramp = []");
   refuse(posted && run.moe.bias_rate > 0, {post, "moe.bias_rate"},
          "biases of routers move by the whole batch's choices, which a step that is not settled does not "
          "know: give \"off\", or moe.bias_rate = 0");

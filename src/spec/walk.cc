@@ -21,6 +21,9 @@ struct Type {
   std::string_view operator()(ExpertLoad*) const { return "\"balanced\", \"untrained\", or a number"; }
   std::string_view operator()(Texts*) const { return "a string, or a list of strings"; }
   std::string_view operator()(Numbers*) const { return "a list of numbers"; }
+  std::string_view operator()(Ramp*) const {
+    return "a list of pairs of whole numbers from 1, as [[8, 100], [16, 200]]";
+  }
 };
 struct Value {
   std::string operator()(std::string* s) const { return toml_string(*s); }
@@ -48,6 +51,11 @@ struct Value {
   std::string operator()(Numbers* n) const {
     std::string out;
     for (double d : *n) out += (out.empty() ? "" : ", ") + toml_number(d);
+    return "[" + out + "]";
+  }
+  std::string operator()(Ramp* r) const {
+    std::string out;
+    for (const RampStage& s : *r) out += fmt::format("{}[{}, {}]", out.empty() ? "" : ", ", s.value, s.until);
     return "[" + out + "]";
   }
 };

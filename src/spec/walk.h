@@ -13,7 +13,7 @@
 namespace trireme {
 
 using FieldRef = std::variant<std::string*, bool*, int64_t*, double*, std::array<double, 2>*, CountOrAuto*,
-                              NumberOrDynamic*, ExpertLoad*, Texts*, Numbers*>;
+                              NumberOrDynamic*, ExpertLoad*, Texts*, Numbers*, Ramp*>;
 
 struct FieldInfo {
   std::string key;  // "model.rope_scaling.factor"

@@ -8,8 +8,7 @@ namespace {
 LoaderOptions options_of(const RunSpec& run, SampleOrder order) {
   return {.vocab = run.model.vocab,
           .seq_len = run.data.seq_len,
-          .global = run.batch.global,
-          .micro = run.batch.micro,
+          .batch = run.batch,
           .dp = run.layout.dp,
           .order = order,
           .seed = uint64_t(run.train.seed),
@@ -155,7 +154,7 @@ std::vector<std::pair<std::string, int64_t>> Batches::drawn(int64_t steps) {
 std::vector<std::string> Batches::notes() const {
   std::vector<std::string> out;
   if (count_.sources() == 1) return out;
-  const double all = double(run_.train.steps) * double(run_.batch.global);
+  const double all = double(samples_until(run_.batch, run_.train.steps));
   for (int64_t i = 0; i < count_.sources(); i++)
     out.push_back(fmt::format("mixture: {:6.2f} % {}, {} sequences, of which the run takes {:.3g} epochs",
                               100 * count_.share(i), run_.data.train.list[size_t(i)], loader_.samples(i),

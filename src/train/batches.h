@@ -42,7 +42,7 @@ class Batches {
   NamedSequence sequence(int64_t step, int64_t index);
   // From step `first` on, data.prefetch microbatches ahead by a thread of its own (0: as training()). Once.
   FillBatch training_from(int64_t first);
-  int64_t targets_per_step() const { return loader_.targets_per_step(); }
+  int64_t targets_of(int64_t step) const { return loader_.targets_of(step); }
   const std::vector<std::string>& valid() const { return valid_; }  // shards that exist
 
   // Sequences drawn from each shard in the first `steps` steps; nothing where there is one shard.

@@ -8,6 +8,7 @@
 
 #include "checkpoint/named.h"
 #include "device/device_memory.h"
+#include "spec/batch_ramp.h"
 #include "spec/identity.h"
 
 namespace trireme {
@@ -169,8 +170,8 @@ Manifest checkpoint_manifest(const StageRunner& r, const RunSpec& run, int64_t s
   Manifest m;
   m.state["replicas_agreed"] = step;  // Replicas::compare() comes before every save
   m.step = step;
-  m.samples = step * run.batch.global;
-  m.tokens = step * run.tokens_per_step();
+  m.samples = samples_until(run.batch, step);
+  m.tokens = m.samples * run.data.seq_len;
   m.seed = uint64_t(run.train.seed);
   m.spec_hash = hash(run);
   m.run_toml = save_run(run);

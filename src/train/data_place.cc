@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/rounding.h"
+#include "spec/batch_ramp.h"
 
 namespace trireme {
 namespace {
@@ -38,6 +39,11 @@ std::vector<int64_t> counts_from(const nlohmann::json& list, const Checkpoint& c
   return out;
 }
 
+// Counts the steps after `begin` up to `end`.
+int64_t samples_between(const BatchSpec& batch, int64_t begin, int64_t end) {
+  return samples_until(batch, end) - samples_until(batch, begin);
+}
+
 // Samples drawn of each shard; zeros if a version without that record saved a mixture.
 std::vector<int64_t> drawn_of(const Checkpoint& c, const RunSpec& saved) {
   const nlohmann::json& state = c.manifest().state;
@@ -50,9 +56,9 @@ std::vector<int64_t> drawn_of(const Checkpoint& c, const RunSpec& saved) {
 }  // namespace
 
 void record_place(Manifest& m, const RunPlace& place, const RunSpec& run, const std::vector<int64_t>& drawn) {
-  const int64_t steps = m.step - place.loader.step;
-  m.samples = place.samples + steps * run.batch.global;
-  m.tokens = place.tokens + steps * run.tokens_per_step();
+  const int64_t here = samples_between(run.batch, place.loader.step, m.step);
+  m.samples = place.samples + here;
+  m.tokens = place.tokens + here * run.data.seq_len;
   if (drawn.size() > 1 || place != RunPlace()) m.state[kDrawn] = drawn;
   if (place == RunPlace()) return;
   m.state[kPlace] = {{"step", place.loader.step},
@@ -87,8 +93,8 @@ RunPlace branch_place(const Checkpoint& c, const RunSpec& saved, const RunSpec& 
                     saved.data.weights == run.data.weights && saved.data.seq_len == run.data.seq_len;
   RunPlace place{.loader = {.step = m.step}, .samples = m.samples, .tokens = m.tokens};
   if (same) {
-    if (saved.batch.global == run.batch.global) return parent;
-    place.loader.samples = parent.loader.samples + (m.step - parent.loader.step) * saved.batch.global;
+    if (same_batches(saved.batch, run.batch, m.step)) return parent;
+    place.loader.samples = parent.loader.samples + samples_between(saved.batch, parent.loader.step, m.step);
     place.loader.drawn = parent.loader.drawn;
     return place;
   }

@@ -8,6 +8,7 @@
 #include "checkpoint/named.h"
 #include "comm/comm_set.h"
 #include "optim/run_lr.h"
+#include "spec/batch_ramp.h"
 #include "spec/identity.h"
 #include "spec/toml.h"
 #include "train/batches.h"
@@ -84,6 +85,19 @@ void add_other_names(const RunSpec& saved, const RunSpec& run, std::vector<std::
   if (saved.data.train == run.data.train) return;
   keys.push_back(fmt::format("data.train: {} -> {}", fmt::join(saved.data.train, ", "),
                              fmt::join(run.data.train, ", ")));
+}
+
+// The batches of the steps done are the same; those of later steps may differ.
+void allow_later_batches(const RunSpec& saved, const RunSpec& run, std::vector<std::string>& keys,
+                         std::vector<std::string>& notes) {
+  const size_t erased = std::erase_if(keys, [](const std::string& k) {
+    return k.starts_with("batch.ramp:") || k.starts_with("batch.global:");
+  });
+  if (erased == 0) return;
+  notes.push_back(
+      fmt::format("the batches of the steps done are the same, so the run continues with other "
+                  "batches to come: {} instead of {}",
+                  ramp_text(run.batch), ramp_text(saved.batch)));
 }
 
 // A name that no other file has.
@@ -172,6 +186,7 @@ std::vector<std::string> refuse_other_run(const RunSpec& run, const Checkpoint& 
                     "the run continues as one of {} steps",
                     saved.train.steps, run.train.steps, c.manifest().step, run.train.steps));
   }
+  if (same_batches(saved.batch, run.batch, c.manifest().step)) allow_later_batches(saved, run, keys, notes);
   // Said where it is the reason: the end is part of the schedule.
   const bool replans = std::any_of(keys.begin(), keys.end(),
                                    [](const std::string& k) { return k.starts_with("train.steps:"); });

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/counted.h"
+#include "spec/batch_ramp.h"
 
 namespace trireme {
 namespace {
@@ -17,8 +18,7 @@ std::map<std::string, std::string> about(const RunSpec& run, const TrainOptions&
   const ModelSpec& m = run.model;
   return {{"model",
            fmt::format("{} of {} layers, hidden {}, vocabulary {}", m.arch, m.layers, m.hidden, m.vocab)},
-          {"batch", fmt::format("{} sequences of {} tokens, {} a microbatch", run.batch.global,
-                                run.data.seq_len, run.batch.micro)},
+          {"batch", batch_text(run)},
           {"compute", run.precision.compute},
           {"machine", o.machine},
           {"peak_flops", fmt::format("{:.0f}", o.peak_flops)}};

@@ -12,6 +12,8 @@
 #include "cost/flops.h"
 #include "device/algorithms.h"
 #include "runtime/recompute.h"
+#include "spec/batch_ramp.h"
+#include "spec/run_schedule.h"
 #include "train/batches.h"
 #include "train/checkpointing.h"
 #include "train/data_place.h"
@@ -58,6 +60,7 @@ class Trainer {
         control_(factory.control()),
         reports_(size_t(factory.world())),
         probe_(run) {
+    if (!run.batch.ramp.empty()) staged_ = schedules_of(run);
     // Rank 0 looks first: what is wrong with folder or data is told once.
     if (first()) open_data();  // before the lock, which makes the folder
     if (first()) lock_.emplace(run.train.dir);
@@ -96,8 +99,8 @@ class Trainer {
     while (done_ < run_.train.steps && !leaving()) {
       runner_->restart_peaks();
       trace_.begin(*runner_, done_ + 1);
-      StepResult r = runner_->step(schedule_.ranks.at(size_t(runner_->sharing().pp.rank)), done_ + 1,
-                                   batches_->targets_per_step(), fill_, !result_wanted(done_ + 1));
+      StepResult r = runner_->step(actions_of(done_ + 1), done_ + 1, batches_->targets_of(done_ + 1), fill_,
+                                   !result_wanted(done_ + 1));
       trace_.end(*runner_);
       if (r.stopped) break;
       done_++;
@@ -134,6 +137,11 @@ class Trainer {
 
  private:
   bool first() const { return comms_.rank() == 0; }
+  // This rank's; each stage of batch.ramp has its own schedule.
+  std::span<const Action> actions_of(int64_t step) const {
+    const Schedule& s = staged_.empty() ? schedule_ : staged_[stage_at(run_.batch, step)];
+    return s.ranks.at(size_t(runner_->sharing().pp.rank));
+  }
   bool posts() const { return run_.optimizer.post_validation != "off"; }
   bool asked_to_leave() const { return interrupt_requested() || options_.deadline.passed(); }
   // A signal may find one process only, and deadlines pass on one rank before another: all leave together.
@@ -524,6 +532,7 @@ class Trainer {
 
   const RunSpec& run_;
   const Schedule& schedule_;
+  std::vector<Schedule> staged_;  // by stage of batch.ramp; none: one batch
   const TrainOptions& options_;
   const TrainHooks& hooks_;
   StepTrace trace_;

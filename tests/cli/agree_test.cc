@@ -130,6 +130,36 @@ TEST(Agree, PlanAndTrainOnEveryByteAndEveryFlop) {
 }
 
 // The busiest rank's pairs of attention over the mean, as docs/context_parallel.md has them.
+// plan describes the largest batch and adds up all stages; inspect and simulate take the last stage.
+TEST(Agree, OnABatchThatGrows) {
+  TempFolder tmp;
+  const std::string file = tiny_run_file(tmp.path(), 6).string(), ramp = "batch.ramp=[[2, 1], [4, 3]]";
+  const json plan = json_of(trireme(tmp.path(), {"plan", file, "--json", "--set", ramp}))["best"];
+  const Ran train = trireme(tmp.path(), {"train", file, "--set", ramp});
+  EXPECT_EQ(train.code, 0) << train.err;
+  const std::vector<json> lines = metrics_of(tmp / "run");
+  ASSERT_EQ(lines.size(), 6u);
+  int64_t tokens = 0, most = 0;
+  for (const json& line : lines) {
+    const int64_t step = line["step"], sequences = step <= 1 ? 2 : step <= 3 ? 4 : 6;
+    EXPECT_EQ(line["tokens"], sequences * 13) << step;
+    EXPECT_NEAR(line["tokens_per_s"].get<double>() * line["step_s"].get<double>(), double(sequences * 13),
+                1e-6);
+    tokens += sequences * 13;
+    most = std::max(most, line["peak_bytes"]["total"].get<int64_t>());
+  }
+  EXPECT_EQ(plan["run"]["tokens"], tokens);
+  EXPECT_EQ(plan["tokens"], 6 * 13);
+  EXPECT_EQ(plan["memory"]["total"], most);
+  const json inspected = json_of(trireme(tmp.path(), {"inspect", (tmp / "run").string(), "--json"}));
+  EXPECT_NE(inspected.dump().find("median of 1 step"), std::string::npos) << "steps 4 to 6, without two";
+  const Ran simulated = trireme(tmp.path(), {"simulate", file, "--set", ramp});
+  EXPECT_NE(simulated.err.find("note: batch.ramp: 2 sequences to step 1, 4 to step 3, then 6; a step of 6 "
+                               "sequences is simulated"),
+            std::string::npos)
+      << simulated.err;
+}
+
 TEST(Agree, PlanTellsTheImbalanceOfEachPlacement) {
   TempFolder tmp;
   const fs::path file = tiny_run_file(tmp.path(), 2);
@@ -394,6 +424,32 @@ TEST(Agree, ConvertKeepsTypesIdsAndTokenizers) {
           EXPECT_TRUE(value == tensors_of(from)[tensor]) << tensor;
         }
     }
+}
+
+// Values that are not finite are written unchanged, and a note names them.
+TEST(Agree, ConvertTellsOfValuesThatAreNotFinite) {
+  TempFolder tmp;
+  const fs::path from = tmp / "from";
+  fs::copy(golden("llama2"), from);
+  std::string weights = read_text(from / "model.safetensors");
+  const float nan = std::nanf("");
+  std::memcpy(weights.data() + weights.size() - 4, &nan, 4);
+  std::memcpy(weights.data() + weights.size() - 12, &nan, 4);
+  fs::remove(from / "model.safetensors");
+  put_file(from / "model.safetensors", weights);
+  put_file(tmp / "run.toml", fmt::format("[model]\nfrom = \"{0}\"\n[data]\nseq_len = 13\n"
+                                         "[train]\nthreads = 1\ndir = \"{1}/run\"\n",
+                                         from.string(), tmp.path().string()));
+  const auto convert = [&](const char* type) {
+    return trireme(tmp.path(),
+                   {"convert", (tmp / "run.toml").string(), "--to", (tmp / type).string(), "--dtype", type});
+  };
+  for (const char* type : {"auto", "bf16"}) {
+    const Ran r = convert(type);
+    EXPECT_EQ(r.code, 0) << r.err;
+    EXPECT_NE(r.err.find("note: values that are not finite, written unchanged: 2 of "), std::string::npos)
+        << r.err;
+  }
 }
 
 }  // namespace

@@ -315,7 +315,8 @@ TEST(Malloc, ReadingAheadAllocatesNothing) {
     shards.push_back(TokenShard::open(folder / name));
   }
   const double weights[] = {5, 2, 0.3};
-  DataLoader loader(std::move(shards), weights, {.vocab = 100, .seq_len = 16, .global = 64, .micro = 8});
+  DataLoader loader(std::move(shards), weights,
+                    {.vocab = 100, .seq_len = 16, .batch = {.global = 64, .micro = 8}});
   std::vector<int32_t> tokens(128), targets(128), positions(128);
   {
     Prefetcher ahead(loader, {.depth = 4, .first_step = 1, .last_step = 300});

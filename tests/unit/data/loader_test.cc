@@ -37,7 +37,7 @@ struct Batch {
   Ids tokens, targets, positions;
 };
 Batch get(DataLoader& l, int64_t step, int64_t microbatch, int64_t dp_rank) {
-  size_t n = size_t(l.options().micro * l.options().seq_len);
+  size_t n = size_t(l.options().batch.micro * l.options().seq_len);
   Batch b{Ids(n, -7), Ids(n, -7), Ids(n, -7)};
   l.get(step, microbatch, dp_rank, b.tokens, b.targets, b.positions);
   return b;
@@ -105,19 +105,20 @@ TEST_F(Loader, AnySplitDrawsTheSameGlobalBatch) {
   shard(777);
   for (auto order : {SampleOrder::shuffled, SampleOrder::sequential}) {
     LoaderOptions whole = options(seq, order);
-    whole.global = whole.micro = global;
+    whole.batch.global = whole.batch.micro = global;
     DataLoader one(TokenShard::open(folder_ / "s"), whole);
     for (int64_t dp : {1, 2, 3, 4, 6})
       for (int64_t micro : {1, 2, 4}) {
         LoaderOptions o = options(seq, order);
-        o.global = global, o.micro = micro, o.dp = dp;
+        o.batch = {.global = global, .micro = micro};
+        o.dp = dp;
         DataLoader l(TokenShard::open(folder_ / "s"), o);
-        EXPECT_EQ(l.microbatches(), global / dp / micro);
-        EXPECT_EQ(l.targets_per_step(), global * seq);
+        EXPECT_EQ(l.microbatches(1), global / dp / micro);
+        EXPECT_EQ(l.targets_of(1), global * seq);
         for (int64_t step : {1, 2, 9}) {
           Batch all = get(one, step, 0, 0);
           std::set<int64_t> drawn;
-          for (int64_t m = 0; m < l.microbatches(); m++)
+          for (int64_t m = 0; m < l.microbatches(1); m++)
             for (int64_t r = 0; r < dp; r++) {
               Batch part = get(l, step, m, r);
               for (int64_t row = 0; row < micro; row++) {
@@ -137,9 +138,34 @@ TEST_F(Loader, AnySplitDrawsTheSameGlobalBatch) {
   }
 }
 
+// A batch that grows draws the samples that any batch draws: each once, in order of steps, microbatches,
+// replicas and rows; also where a branch continues.
+TEST_F(Loader, AGrowingBatchDrawsTheSameSamples) {
+  for (const int64_t skipped : {0, 3}) {
+    LoaderOptions o = options(6);
+    o.batch = {.global = 12, .micro = 2, .ramp = {{.value = 4, .until = 2}, {.value = 8, .until = 5}}};
+    o.dp = 2;
+    DataLoader l(shard(777), o);
+    if (skipped > 0) l.start_at({.step = skipped, .samples = 100});
+    int64_t next = skipped > 0 ? 100 : 0;
+    for (int64_t step = skipped + 1; step <= 8; step++) {
+      const int64_t global = step <= 2 ? 4 : step <= 5 ? 8 : 12;
+      EXPECT_EQ(l.microbatches(step), global / 4);
+      EXPECT_EQ(l.targets_of(step), global * 6);
+      EXPECT_EQ(l.samples_before(step - 1), next);
+      for (int64_t m = 0; m < l.microbatches(step); m++)
+        for (int64_t r = 0; r < 2; r++)
+          for (int64_t row = 0; row < 2; row++) ASSERT_EQ(l.sample(step, m, r, row), next++);
+    }
+    EXPECT_EQ(next, skipped > 0 ? 100 + 2 * 8 + 3 * 12 : 2 * 4 + 3 * 8 + 3 * 12);
+    o.batch.ramp[0].value = 6;
+    EXPECT_THROW(DataLoader(shard(777), o), Error);
+  }
+}
+
 TEST_F(Loader, IsPure) {
   LoaderOptions o = options(8);
-  o.global = 6, o.micro = 3;
+  o.batch = {.global = 6, .micro = 3};
   DataLoader l(shard(500), o);
   Batch late = get(l, 40, 1, 0), early = get(l, 1, 0, 0);
   DataLoader again(shard(500), o);  // as a run that resumes at step 40
@@ -186,9 +212,10 @@ TEST_F(Loader, TheShortestShard) {
 
 TEST_F(Loader, RefusesWhatCannotBe) {
   LoaderOptions uneven = options(5);
-  uneven.global = 10, uneven.micro = 4;
+  uneven.batch = {.global = 10, .micro = 4};
   EXPECT_NE(refusal([&] { DataLoader(shard(100), uneven); }).find("batch.global = 10"), std::string::npos);
-  uneven.micro = 5, uneven.dp = 4;
+  uneven.batch.micro = 5;
+  uneven.dp = 4;
   EXPECT_NE(refusal([&] { DataLoader(shard(100), uneven); }).find("4 * 5"), std::string::npos);
   LoaderOptions small = options(5);
   small.vocab = 60;  // the shard holds 0 to 99
@@ -201,7 +228,7 @@ TEST_F(Loader, RefusesWhatCannotBe) {
             std::string::npos);
   check_shard(folder_ / "s", 100);
   LoaderOptions wide = options(5);
-  wide.global = int64_t(1) << 31, wide.micro = int64_t(1) << 31;
+  wide.batch.global = wide.batch.micro = int64_t(1) << 31;
   DataLoader far(shard(100), wide);
   EXPECT_NE(refusal([&] { far.sample(INT64_MAX, 0, 0, 0); }).find("2^63"), std::string::npos);
 }

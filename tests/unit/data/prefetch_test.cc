@@ -29,12 +29,17 @@ class Prefetch : public testing::Test {
       w.commit();
     }
   }
-  DataLoader loader(std::vector<double> weights = {3, 2, 1}, int64_t vocab = 5000, int64_t dp = 1) {
+  DataLoader loader(std::vector<double> weights = {3, 2, 1}, int64_t vocab = 5000, int64_t dp = 1,
+                    const Ramp& ramp = {}) {
     std::vector<TokenShard> shards;
     for (size_t i = 0; i < weights.size(); i++)
       shards.push_back(TokenShard::open(folder_ / std::string(1, char('a' + i))));
     return DataLoader(std::move(shards), weights,
-                      {.vocab = vocab, .seq_len = 7, .global = 12 * dp, .micro = 4, .dp = dp, .seed = 3});
+                      {.vocab = vocab,
+                       .seq_len = 7,
+                       .batch = {.global = 12 * dp, .micro = 4, .ramp = ramp},
+                       .dp = dp,
+                       .seed = 3});
   }
   template <class From>
   static Fetched get(From& from, int64_t step, int64_t mb, int64_t rank) {
@@ -57,6 +62,18 @@ TEST_F(Prefetch, TheSameBatchesAsInLine) {
         for (int64_t mb = 0; mb < 3; mb++)
           ASSERT_EQ(get(p, step, mb, rank), get(plain, step, mb, rank)) << depth << " " << step << " " << mb;
     }
+}
+
+// Steps have as many microbatches as their batch, which grows.
+TEST_F(Prefetch, FollowsAGrowingBatch) {
+  const Ramp ramp = {{.value = 4, .until = 6}, {.value = 8, .until = 9}};
+  for (int64_t depth : {1, 4}) {
+    DataLoader plain = loader({3, 2, 1}, 5000, 1, ramp), read = loader({3, 2, 1}, 5000, 1, ramp);
+    Prefetcher p(read, {.depth = depth, .first_step = 5, .last_step = 12});
+    for (int64_t step = 5; step <= 12; step++)
+      for (int64_t mb = 0; mb < plain.microbatches(step); mb++)
+        ASSERT_EQ(get(p, step, mb, 0), get(plain, step, mb, 0)) << depth << " " << step << " " << mb;
+  }
 }
 
 // A step that is run twice, a leap, and a start elsewhere than announced.

@@ -238,7 +238,7 @@ TEST(ExpertRanks, MetricsHaveLoadAndLosses) {
   RecordedRouting choices;
   r.use_routing(Routing::Choices::recorded, &choices);
   Batches batches(alone);
-  const StepResult step = r.step(schedule.ranks[0], 1, batches.targets_per_step(), batches.training());
+  const StepResult step = r.step(schedule.ranks[0], 1, batches.targets_of(1), batches.training());
   EXPECT_NEAR(m.at("aux_loss").get<double>() / step.aux_loss, 1, 1e-6);
   EXPECT_NEAR(m.at("z_loss").get<double>() / step.z_loss, 1, 1e-6);
   EXPECT_GT(step.aux_loss, 0.01 * 2 * 3 * 0.99);  // balanced is the least
