@@ -1,6 +1,8 @@
 // trireme convert RUN.toml --to FOLDER: a checkpoint (or model.from) as a Hugging Face folder.
 #include "cli/convert.h"
 
+#include <cstring>
+
 #include "base/say.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/hf.h"
@@ -42,6 +44,40 @@ void add_tokenizer(HfOptions& o, const RunSpec& run) {
     o.tokenizer_config = t.config_json(run.model.max_positions);
 }
 
+// Counts the values that are not finite. The export holds them unchanged; the note names their tensors.
+class NonfiniteNote {
+ public:
+  void look(std::string_view name, const Tensor& t) {
+    int64_t bad = 0;
+    if (t.dtype == DType::f32) bad = count<uint32_t>(t, 0x7f800000);
+    if (t.dtype == DType::bf16) bad = count<uint16_t>(t, 0x7f80);
+    if (t.dtype == DType::f16) bad = count<uint16_t>(t, 0x7c00);
+    if (bad == 0 || ++tensors_ > kMost) return;
+    named_ += fmt::format("{}{} of {} values of {}", named_.empty() ? "" : ", ", bad, t.numel(), name);
+  }
+  ~NonfiniteNote() {
+    if (tensors_ > 0)
+      say("note: values that are not finite, written unchanged: {}{}\n", named_,
+          tensors_ > kMost ? fmt::format(", and of {} more tensors", tensors_ - kMost) : "");
+  }
+
+ private:
+  static constexpr int64_t kMost = 3;
+  // An exponent of ones alone is infinity or NaN.
+  template <class Bits>
+  static int64_t count(const Tensor& t, Bits exponent) {
+    int64_t n = 0;
+    for (int64_t i = 0; i < t.numel(); i++) {
+      Bits bits;
+      std::memcpy(&bits, t.data + i * int64_t(sizeof bits), sizeof bits);
+      n += (bits & exponent) == exponent;
+    }
+    return n;
+  }
+  std::string named_;
+  int64_t tensors_ = 0;
+};
+
 // model.from itself, where no checkpoint stands in its place: tensor for tensor, with nothing computed.
 void copy_folder(const RunSpec& run, const fs::path& to, const std::string& dtype) {
   HfFolder folder(run.model.from, run.model);
@@ -50,8 +86,14 @@ void copy_folder(const RunSpec& run, const fs::path& to, const std::string& dtyp
   o.dtype = dtype == "auto" ? folder.dtype() : dtype_from_name(dtype);
   if (dtype == "auto") o.dtype_of = [&](std::string_view name) { return folder.dtype(name); };
   if (to.has_parent_path()) make_folders(to.parent_path());
+  NonfiniteNote note;
   export_hf(
-      to, run.model, [&](std::string_view name, const Tensor& dst) { folder.read(name, dst); }, o);
+      to, run.model,
+      [&](std::string_view name, const Tensor& dst) {
+        folder.read(name, dst);
+        note.look(name, dst);
+      },
+      o);
 }
 
 bool has_checkpoints(const fs::path& run_dir) {
@@ -65,12 +107,14 @@ void export_model(const LoadedModel& m, const fs::path& folder, DType dtype) {
   HfOptions o{.dtype = dtype};
   add_tokenizer(o, m.run);
   std::vector<float> host;
+  NonfiniteNote note;
   auto get = [&](std::string_view name, const Tensor& dst) {
     const Param* p = m.runner->params().find(name);
     require(p != nullptr, "the export asks for a parameter that the model lacks");
     host.resize(size_t(p->numel()));
     m.runner->read_param(*p, "", host);
     convert_elements(name, dst.dtype, dst.data, DType::f32, host.data(), p->numel());
+    note.look(name, dst);
   };
   if (folder.has_parent_path()) make_folders(folder.parent_path());
   export_hf(folder, m.run.model, get, o);

@@ -92,6 +92,30 @@ Tokenizer learn(const TokenizeRequest& r, const CorpusTexts& texts, int threads)
   return train_tokenizer(texts, o);
 }
 
+// Shards know the tokenizer that made them, and so do models that were trained on them.
+void note_replaced(const fs::path& file, const Tokenizer& by) {
+  std::error_code none;
+  if (!fs::is_regular_file(file, none)) return;
+  try {
+    if (Tokenizer::load(file).fingerprint() == by.fingerprint()) return;
+  } catch (const Error&) {
+    return;  // nothing works with a broken one
+  }
+  say("note: {}: replaced a different tokenizer; shards and models made with that one no longer fit this "
+      "folder\n",
+      file.string());
+}
+
+// A token that is rarely seen is hardly learned.
+void note_few(const TokenizeRequest& r, const Tokenizer& t, int64_t tokens) {
+  constexpr double kFew = 20;
+  const double each = double(tokens) / t.vocab_size();
+  if (r.tokenizer.empty() && each < kFew)
+    say("note: {} tokens to train on for a vocabulary of {}, {:.1f} of each on average; give more text, or a "
+        "smaller --vocab\n",
+        tokens, t.vocab_size(), each);
+}
+
 void tokenize(const TokenizeRequest& r) {
   install_interrupt_handlers();
   CorpusTexts texts = gather_texts(r.texts, r.extensions, r.key, r.hold_out);
@@ -109,6 +133,7 @@ void tokenize(const TokenizeRequest& r) {
   const Tokenizer t = given ? std::move(*given) : learn(r, texts, threads);
   const int32_t end = end_of(r, t);
   const EncodedTexts done = encode_texts(t, texts, out / "train", out / "valid", threads, end, [&] {
+    note_replaced(out / "tokenizer.json", t);
     t.save(out / "tokenizer.json");
     save_config(r, t, end, out);
   });
@@ -132,6 +157,7 @@ void tokenize(const TokenizeRequest& r) {
     say("note: no document was held out (--hold-out {:g} of {}), so there is no {}; give a larger share "
         "or more documents\n",
         r.hold_out, done.train.documents, (out / "valid").string());
+  note_few(r, t, done.train.tokens);
   const int64_t bytes = done.train.bytes + done.valid.bytes;
   print_text("encoded {} in {}: {:.1f} MB/s on {} thread{}\n", human_bytes(bytes),
              human_seconds(done.seconds), double(bytes) * 1e-6 / std::max(done.seconds, 1e-9), threads,

@@ -304,8 +304,8 @@ void add_train(CLI::App& app) {
     if (!started && wants_nccl(*request)) started = launched_without_mpi();
     try {
       deadline = deadline_of(*stop_after);
-      if (supervised->count() > 0 && *relaunches < 0)
-        bad_request("--supervise = {}: give how often to launch it again, 0 or more", *relaunches);
+      if (supervised->count() > 0 && *relaunches < 1)
+        bad_request("--supervise = {}: give how often to launch it again per hour, 1 or more", *relaunches);
       const RestartLimits restarts{.per_hour = *relaunches,
                                    .first_pause_s = parse_duration("--backoff", *backoff),
                                    .most_pause_s = parse_duration("--backoff-max", *backoff_max)};

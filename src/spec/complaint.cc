@@ -154,8 +154,10 @@ std::vector<Complaint> complaints_of(const ComplaintSource& from, const std::vec
   std::vector<std::string> order;
   std::map<std::string, std::vector<Problem>> by_key;
   for (const Problem& p : all) {
-    const auto it =
-        std::find_if(p.keys.begin(), p.keys.end(), [&](auto& k) { return from.given(k).has_value(); });
+    auto it = p.keys.end();
+    if (from.given_by_set) it = std::find_if(p.keys.begin(), p.keys.end(), from.given_by_set);
+    if (it == p.keys.end())
+      it = std::find_if(p.keys.begin(), p.keys.end(), [&](auto& k) { return from.given(k).has_value(); });
     const std::string& key = it == p.keys.end() ? p.keys.front() : *it;
     if (!by_key.contains(key)) order.push_back(key);
     by_key[key].push_back(p);

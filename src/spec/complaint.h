@@ -29,12 +29,13 @@ struct ComplaintSource {
   std::function<std::vector<Problem>(const RunSpec& finished)> check;
   // The user's text of a key's value; none: the key was not given.
   std::function<std::optional<std::string>(const std::string& key)> given;
+  std::function<bool(const std::string& key)> given_by_set = nullptr;  // by --set; null: none was
 };
 
-// One line per key. A problem is reported at the first of its keys that was given, else at the front key.
-// The remedy of a line: values of its key, nearest first, with which no problem of the line is left and no
-// other appears, found by trying them. If none of the tried values does, the line ends with the problem's own
-// remedy.
+// One line per key. A problem is reported at the first of its keys that --set gave, else at the first that
+// was given, else at the front key. The remedy of a line: values of its key, nearest first, with which no
+// problem of the line is left and no other appears, found by trying them. If none of the tried values does,
+// the line ends with the problem's own remedy.
 std::vector<Complaint> complaints_of(const ComplaintSource&, const std::vector<Problem>&);
 
 }  // namespace trireme

@@ -80,7 +80,12 @@ void report_problems(Reader& reader, const RunSpec& asked, const RunSpec& run, c
                              .given = [&](const std::string& key) -> std::optional<std::string> {
                                const TomlEntry* e = reader.given(key);
                                return e ? std::optional(shown(*e)) : std::nullopt;
-                             }};
+                             },
+                             .given_by_set =
+                                 [&](const std::string& key) {
+                                   const TomlEntry* e = reader.given(key);
+                                   return e && e->line == 0;
+                                 }};
   const bool clean = reader.clean();
   std::vector<Problem> wrong = from.check(run);
   std::erase_if(wrong, [&](const Problem& p) { return reader.any_failed(p.keys); });

@@ -132,6 +132,9 @@ TEST(Supervise, WhatIsWrongWithTheRequestIsToldOnce) {
                              "/no/such/launcher could not be started"},
                         Case{{"--supervise", "3", "--set", "data.train=/no/such/shard"}, "/no/such/shard"},
                         Case{{"--supervise", "-1"}, "--supervise"},
+                        Case{{"--supervise", "0"},
+                             "--supervise = 0: give how often to launch it again per "
+                             "hour, 1 or more"},
                         Case{{"--backoff", "2s"}, "--backoff and --backoff-max go with --supervise N"},
                         Case{{"--supervise", "3", "--backoff-max", "long"}, "--backoff-max = \"long\""}}) {
     std::vector<std::string> args = {"train", file};

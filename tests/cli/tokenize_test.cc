@@ -160,6 +160,29 @@ TEST(Tokenize, NothingHeldOutIsTold) {
   EXPECT_FALSE(fs::exists(f / "out/valid.bin"));
 }
 
+// A tokenizer that others need, and a vocabulary that the text is too short for.
+TEST(Tokenize, AReplacedTokenizerAndAShortTextAreTold) {
+  TempFolder f;
+  write_text_atomic(f / "t.txt", prose(3000, 1));
+  const auto run = [&](const char* vocab) {
+    Ran r = trireme(f.path(), {"tokenize", (f / "t.txt").string(), "--out", (f / "out").string(), "--vocab",
+                               vocab, "--hold-out", "0"});
+    EXPECT_EQ(r.code, 0) << r.err;
+    return r.err;
+  };
+  std::string err = run("300");
+  EXPECT_NE(err.find("tokens to train on for a vocabulary of 300, "), std::string::npos) << err;
+  EXPECT_EQ(err.find("replaced a different tokenizer"), std::string::npos) << err;
+  EXPECT_EQ(run("300").find("replaced a different tokenizer"), std::string::npos) << "the same one";
+  err = run("310");
+  EXPECT_NE(err.find((f / "out/tokenizer.json").string() + ": replaced a different tokenizer"),
+            std::string::npos)
+      << err;
+  write_text_atomic(f / "t.txt", prose(60000, 1));
+  err = run("300");
+  EXPECT_EQ(err.find("tokens to train on for"), std::string::npos) << err;
+}
+
 TEST(Tokenize, ExtensionsAreTakenWithAndWithoutTheirDot) {
   TempFolder f;
   make_folders(f / "texts");

@@ -22,6 +22,8 @@ const std::vector<std::vector<std::string>> kContradictions = {
     {"layout.dp=3"},
     {"batch.micro=5"},
     {"batch.global=30"},
+    {"batch.ramp=[[12, 3]]"},
+    {"batch.ramp=[[40, 3]]"},
     {"model.hidden=100"},
     {"model.heads=5"},
     {"model.kv_heads=4"},
@@ -121,6 +123,15 @@ TEST(Complaint, OneLinePerKey) {
 
 TEST(Complaint, AKeyOfTheFileIsNamedWithItsLine) {
   EXPECT_HAS(wrong("[layout]\ndp = 3\n"), "run.toml:2: layout.dp: 3: batch.global = 32 is not a multiple");
+}
+
+// An error names the key that --set changed, not the key of the file that it contradicts.
+TEST(Complaint, TheKeyOfSetIsNamedBeforeKeysOfTheFile) {
+  const std::string text = wrong("[batch]\nglobal = 32\n", {"batch.micro=5"});
+  EXPECT_TRUE(text.starts_with("--set: batch.micro: 5: batch.global = 32 is not a multiple of dp * micro"))
+      << text;
+  EXPECT_TRUE(wrong("[batch]\nglobal = 32\nmicro = 5\n").starts_with("run.toml:2: batch.global: 32 is not"));
+  EXPECT_TRUE(wrong("", {"model.top_k=2"}).ends_with("unknown key, did you mean model.experts_per_token?"));
 }
 
 }  // namespace

@@ -58,5 +58,13 @@ TEST(Suggest, TheNearestKey) {
   EXPECT_EQ(suggest(std::string(100000, 'a'), known), "");
 }
 
+TEST(Suggest, NamesOfOtherPrograms) {
+  const std::vector<std::string> known = {"model.experts_per_token", "model.top_groups", "train.steps"};
+  EXPECT_EQ(elsewhere("model.top_k", known), "model.experts_per_token");
+  EXPECT_EQ(elsewhere("max_iters", known), "train.steps");
+  EXPECT_EQ(elsewhere("optimizer.learning_rate", known), "") << "no key of this file";
+  EXPECT_EQ(elsewhere("model.layer", known), "");
+}
+
 }  // namespace
 }  // namespace trireme

@@ -27,11 +27,25 @@ TEST(Toml, EntriesWithLines) {
   EXPECT_EQ(kind_of(e[7]), "a date");
 }
 
+TEST(Toml, ListsOfLists) {
+  const auto e = parse_toml("a = [[1, 2], [3.5]]\nb = [[1], 2]\nc = [[\"x\"]]\nd = [[]]\n", "f");
+  ASSERT_EQ(e.size(), 4u);
+  EXPECT_EQ(std::get<TomlLists>(e[0].value), (TomlLists{{1, 2}, {3.5}}));
+  EXPECT_EQ(shown(e[0]), "[[1, 2], [3.5]]");
+  EXPECT_EQ(kind_of(e[0]), "a list of lists");
+  EXPECT_TRUE(std::holds_alternative<TomlOther>(e[1].value));
+  EXPECT_TRUE(std::holds_alternative<TomlOther>(e[2].value));
+  EXPECT_EQ(std::get<TomlLists>(e[3].value), TomlLists{{}});
+}
+
 TEST(Toml, SyntaxErrorsNameFileAndLine) {
   std::string err = error_of([] { parse_toml("a = 1\nb = = 2\n", "run.toml"); });
   EXPECT_HAS(err, "run.toml:2: not TOML: ");
   EXPECT_HAS(error_of([] { parse_toml("a = auto\n", "run.toml"); }), "text stands in quotes");
   EXPECT_EQ(testing::lines_of(err).size(), 1u);
+  const std::string quoted = error_of([] { parse_toml("a =\nb = 2\n", "run.toml"); });
+  EXPECT_HAS(quoted, "'\\n'");
+  EXPECT_EQ(quoted.find("\\\\"), std::string::npos) << quoted;
   EXPECT_HAS(error_of([] { parse_toml("a = 1\na = 2\n", "run.toml"); }), "run.toml:2: ");
   EXPECT_HAS(error_of([] { parse_toml("a = 99999999999999999999\n", "run.toml"); }), "run.toml:1: ");
   EXPECT_HAS(error_of([] { parse_toml("a = \"\xff\xfe\"\n", "run.toml"); }), "run.toml:1: ");
