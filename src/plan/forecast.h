@@ -87,14 +87,15 @@ struct Forecast {
   // describes a step of batch.global.
   double run_s = 0, run_flops = 0;
   int64_t run_tokens = 0;
-  std::vector<StageForecast> stages;         // as batch_stages() has them
-  double seconds_after(int64_t done) const;  // that the run still takes once `done` steps are done
-  double cost = 0;                           // run_s x devices x their price; 0 = no price is known
-  int64_t memory_bytes = 0;                  // of the device; 0 = not known
+  double cost = 0;              // run_s x devices x their price; 0 = no price is known
+  int64_t memory_bytes = 0;     // of the device; 0 = not known
   int64_t ranks_on_device = 1;  // that share that memory: all of them where ranks are threads of a CPU
   bool own_device = false;      // machines of several devices: each rank has one, with memory of its own
   bool fits = true;
   std::optional<Remedies> remedies;  // where it does not fit and they were looked for
+  // batch_stages() with their times; and seconds that the run still takes once `done` steps are done.
+  std::vector<StageForecast> stages;
+  double seconds_after(int64_t done) const;
   // A CPU's device memory is its host memory: the copy that checkpoints are written from is there too.
   int64_t host_bytes() const { return booking.arena_bytes + booking.snapshot_bytes; }
   int64_t device_bytes() const { return own_device ? booking.arena_bytes : host_bytes(); }
