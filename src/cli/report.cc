@@ -69,7 +69,7 @@ void report(const ReportRequest& request) {
   if (all.size() > 1) {
     if (request.markdown) bad_request("--markdown is the record of one run; give one RUN");
     const nlohmann::json j = comparison_json(all);
-    return print(request, j, comparison_text(j));
+    return print(request, j, compared_text(j));
   }
   const nlohmann::json j = report_json(all.front());
   print(request, j, request.markdown ? j["record_markdown"].get<std::string>() : report_text(all.front(), j));

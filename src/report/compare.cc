@@ -334,7 +334,7 @@ json comparison_json(std::span<const ReportInput> all) {
   return j;
 }
 
-std::string comparison_text(const json& c) {
+std::string compared_text(const json& c) {
   std::string out;
   for (const json& r : c["runs"])
     out += fmt::format("{} ({})\n", r["folder"].get<std::string>(), r["state"].get<std::string>());

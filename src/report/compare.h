@@ -10,6 +10,6 @@ namespace trireme {
 // "kind": "comparison". A run without steps is a plan: its forecast stands in for what was measured.
 // Requires: two or more.
 nlohmann::json comparison_json(std::span<const ReportInput>);
-std::string comparison_text(const nlohmann::json& comparison);
+std::string compared_text(const nlohmann::json& comparison);
 
 }  // namespace trireme

@@ -28,7 +28,7 @@ void take_start(MachineFacts& m, const json& start) {
   m.host = text(start, "host");
   m.nodes = std::max<int64_t>(1, int64_t(number(start, "nodes")));
   if (const json* machine = member(start, "machine")) {
-    const std::string gpu = text(*machine, "gpu"), cpu = text(*machine, "cpu");
+    const std::string gpu = text(start, "gpu"), cpu = text(*machine, "cpu");
     if (!gpu.empty())
       m.device = gpu;
     else if (!cpu.empty())

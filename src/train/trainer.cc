@@ -233,7 +233,7 @@ class Trainer {
   // Before metrics.jsonl loses the lines of steps that are repeated.
   void record_start() {
     const int64_t nodes = run_.train.comm == "thread" ? 1 : count_hosts(control_);
-    if (!first()) return;
+    if (!first() || done_ >= run_.train.steps) return;  // a finished run leaves its folder unchanged
     events_.emplace(run_.train.dir);
     events_->start(done_, options_.facts_json, nodes, comms_.world());
   }

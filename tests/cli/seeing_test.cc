@@ -115,6 +115,9 @@ TEST(Seeing, ATraceOfChosenStepsAddsUp) {
               1e-6);
   EXPECT_NE(trireme(tmp.path(), {"report", (tmp / "run").string()}).out.find("tolls"), std::string::npos);
   EXPECT_EQ(trireme(tmp.path(), {"report", (tmp / "none").string()}).code, 2);
+  const Ran two = trireme(tmp.path(), {"report", (tmp / "run").string(), (tmp / "run").string()});
+  EXPECT_EQ(two.code, 0) << two.err;
+  EXPECT_NE(two.out.find("state shelf"), std::string::npos);
 }
 
 TEST(Seeing, OneEventFileAStartAndNoneWhenToldSo) {

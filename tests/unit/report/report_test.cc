@@ -138,7 +138,7 @@ TEST(Report, ComparesRunsAndMachines) {
   EXPECT_GT(rows["peak FLOP/s of a rank"]["cost_s"].get<double>(), 0);
   const auto step = [&](size_t i) { return two["steps"][i]["measured"].get<double>(); };
   EXPECT_NEAR(cost, step(1) - step(0), 1e-9);
-  EXPECT_FALSE(comparison_text(two).empty());
+  EXPECT_FALSE(compared_text(two).empty());
 }
 
 }  // namespace
