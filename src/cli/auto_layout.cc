@@ -7,7 +7,9 @@
 #include "device/device.h"
 #include "plan/cluster_device.h"
 #include "spec/lr_rule.h"
+#include "spec/run_spec.h"
 #include "spec/toml.h"
+#include "spec/walk.h"
 
 namespace trireme::cli {
 namespace {
@@ -92,24 +94,67 @@ bool take_layout_of_before(RunSpec& run, const AutoWish& wish) {
   }
 }
 
-// A run that continues from checkpoints keeps the learning rates of its folder's plan.toml: another version
-// may have had another rule or default. Returns a note if they are not the rule's.
-std::string take_rates_of_before(RunSpec& asked) {
+// Whether the request leaves a key to its rule.
+class LeftToRule {
+ public:
+  explicit LeftToRule(const RunRequest& request) {
+    if (!request.file.empty()) entries_ = parse_toml(read_small(request.file, kMostTomlBytes), request.file);
+    for (const std::string& s : request.sets) {
+      const std::vector<TomlEntry> more = parse_set(s);
+      entries_.insert(entries_.end(), more.begin(), more.end());
+    }
+  }
+  bool operator()(std::string_view key) const {
+    bool left = true;  // the last that is given counts
+    for (const TomlEntry& e : entries_)
+      if (e.key == key) left = is_auto(e);
+    return left;
+  }
+
+ private:
+  std::vector<TomlEntry> entries_;
+};
+
+// A run that continues from checkpoints keeps what rules gave when its folder began: another version may have
+// other rules, and a larger train.steps another batch and warmup. Returns a note if they are not the rule's.
+std::string take_rules_of_before(RunSpec& asked, const RunRequest& request) {
   const fs::path folder = asked.train.dir;
   const fs::path file = folder / "plan.toml";
-  if (asked.optimizer.lr != kAutomatic || !fs::exists(file) || !fs::exists(folder / "checkpoints")) return "";
+  if (!fs::exists(file) || !fs::exists(folder / "checkpoints")) return "";
   try {
     const RunSpec before = load_run(file, {}, {.read_from = false});
-    const OptimizerSpec& o = before.optimizer;
-    if (before.model.hidden != asked.model.hidden || o.name != asked.optimizer.name) return "";
-    if (o.lr == kAutomatic) return "";
+    const ModelSpec &m = before.model, &n = asked.model;
+    if (m.hidden != n.hidden || m.layers != n.layers || before.optimizer.name != asked.optimizer.name)
+      return "";
+    const LeftToRule left(request);
     RunSpec by_rule = asked;
     apply_lr_rule(by_rule);
-    asked.optimizer.lr = o.lr;
-    asked.optimizer.adamw_lr = o.adamw_lr;
-    asked.optimizer.embed_lr = o.embed_lr;
-    if (asked.optimizer == by_rule.optimizer) return "";
-    return fmt::format("optimizer.lr = \"auto\": {}, as this run folder began", toml_number(o.lr));
+    apply_init_rule(by_rule.model);
+    RunSpec kept = by_rule;
+    if (left("optimizer.lr")) {
+      kept.optimizer.lr = before.optimizer.lr;
+      kept.optimizer.adamw_lr = before.optimizer.adamw_lr;
+      kept.optimizer.embed_lr = before.optimizer.embed_lr;
+    }
+    if (left("optimizer.warmup")) kept.optimizer.warmup = before.optimizer.warmup;
+    if (left("batch.global")) {
+      kept.batch.global = before.batch.global;
+      if (left("batch.micro")) kept.batch.micro = before.batch.micro;
+    }
+    if (left("train.steps")) kept.train.steps = before.train.steps;
+    if (left("model.init_std") && n.init_std == kAutomatic) {
+      kept.model.init_std = m.init_std;
+      if (left("model.embed_std")) kept.model.embed_std = m.embed_std;
+      if (left("model.head_std")) kept.model.head_std = m.head_std;
+    }
+    if (!problems_of(kept).empty()) return "";
+    std::string changed;
+    const std::vector<FieldText> rule = fields_of(by_rule), now = fields_of(kept);
+    for (size_t i = 0; i < now.size(); i++)
+      if (now[i].value != rule[i].value)
+        changed += fmt::format("{}{} = {}", changed.empty() ? "" : ", ", now[i].key, now[i].value);
+    if (left("optimizer.lr") || left("model.init_std") || !changed.empty()) asked = kept;
+    return changed.empty() ? "" : fmt::format("kept from this run folder's beginning: {}", changed);
   } catch (const Error&) {
     return "";  // reported where the run starts
   }
@@ -136,12 +181,12 @@ AutoWish auto_wish_of(const RunRequest& request) {
 ChosenRun load_or_choose(const RunRequest& request, bool goes_on, const Measuring& how) {
   if (!auto_wish_of(request).any()) {
     RunSpec asked = request.as_asked();
-    const std::string note = goes_on ? take_rates_of_before(asked) : "";
+    const std::string note = goes_on ? take_rules_of_before(asked, request) : "";
     return {resolve(asked, facts_of(asked, goes_on)), note, asked.precision};
   }
   Opened o = open(request);
   RunSpec run = parse_run(o.text, request.file, o.sets);
-  if (goes_on) take_rates_of_before(run);
+  if (goes_on) take_rules_of_before(run, request);
   if (run.train.comm != "thread")
     bad_request(
         "{} = \"auto\" chooses for rank threads of one machine, and train.comm is \"{}\": give the layout",

@@ -21,9 +21,10 @@ constexpr auto kOfForward =
 constexpr auto kOfEval = std::to_array<std::string_view>({"data.valid", "data.documents", "batch.micro"});
 // Keys that change neither memory nor time of a step.
 constexpr auto kOfNoForecast = std::to_array<std::string_view>(
-    {"data.order", "data.tokenizer", "model.init_std", "model.embed_std", "optimizer.lr", "optimizer.min_lr",
-     "optimizer.warmup", "optimizer.schedule", "optimizer.betas", "optimizer.eps", "optimizer.weight_decay",
-     "optimizer.momentum", "optimizer.nesterov", "optimizer.adamw_lr", "optimizer.embed_lr", "train.seed"});
+    {"data.order", "data.tokenizer", "model.init_std", "model.embed_std", "model.head_std", "optimizer.lr",
+     "optimizer.min_lr", "optimizer.warmup", "optimizer.schedule", "optimizer.betas", "optimizer.eps",
+     "optimizer.weight_decay", "optimizer.momentum", "optimizer.nesterov", "optimizer.adamw_lr",
+     "optimizer.embed_lr", "train.seed"});
 constexpr auto kDegrees =
     std::to_array<std::string_view>({"layout.dp", "layout.tp", "layout.pp", "layout.cp", "layout.ep"});
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "cost/checked.h"
+#include "base/checked.h"
 
 namespace trireme {
 namespace {

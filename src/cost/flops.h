@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "spec/model_spec.h"
+#include "spec/parameters.h"
 #include "spec/recompute.h"
 
 namespace trireme {
@@ -19,15 +20,5 @@ double block_flops_per_token(const ModelSpec&, int64_t seq, bool experts);
 double recompute_flops_per_token(const ModelSpec&, int64_t seq, bool experts, const Recompute&);
 // Forward and backward: each product has two gradients of its own size.
 double train_flops_per_token(const ModelSpec&, int64_t seq);
-
-// Trainable numbers (a router's bias is none); a tied head counts once. tp: of them, what one of so many
-// tensor parallel ranks stores: heads, the feed-forward and the vocabulary divided (the last rounded up),
-// key/value heads whole where they are fewer, norms, learned positions and the biases behind sums whole.
-int64_t parameters(const ModelSpec&, int64_t tp = 1);
-// Of one block: with experts where the model has them, or one of its dense blocks.
-int64_t block_parameters(const ModelSpec&, int64_t tp = 1, bool experts = true);
-int64_t embedding_parameters(const ModelSpec&, int64_t tp = 1);  // tokens and learned positions
-int64_t head_parameters(const ModelSpec&,
-                        int64_t tp = 1);  // final norm and, unless tied, the output projection
 
 }  // namespace trireme

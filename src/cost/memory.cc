@@ -1,6 +1,6 @@
 #include "cost/memory.h"
 
-#include "cost/checked.h"
+#include "base/checked.h"
 #include "cost/flops.h"
 
 namespace trireme {

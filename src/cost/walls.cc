@@ -62,9 +62,4 @@ double kv_cache_bytes(const ModelSpec& m, double context, double batch) {
   return kHalf * double(m.layers) * row * context * batch;
 }
 
-double active_parameters(const ModelSpec& m) {
-  const double resting = double(m.experts - m.experts_per_token) * 3 * double(m.hidden) * double(m.moe_ffn);
-  return double(parameters(m)) - (m.moe() ? double(m.expert_blocks()) * resting : 0);
-}
-
 }  // namespace trireme

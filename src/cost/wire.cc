@@ -1,6 +1,6 @@
 #include "cost/wire.h"
 
-#include "cost/checked.h"
+#include "base/checked.h"
 
 namespace trireme {
 

@@ -132,6 +132,7 @@ Stage build_stages(const ModelSpec& m, std::span<const StageRange> ranges, const
   bool first = false, last = false;
   for (const StageRange& range : ranges) first |= range.embedding, last |= range.head;
   const double embed_std = m.embed_std > 0 ? m.embed_std : m.init_std;
+  const double head_std = m.head_std > 0 ? m.head_std : m.init_std;
   const Head::Weight head = !m.tied ? Head::Weight::own : first ? Head::Weight::tied : Head::Weight::copy;
   for (const StageRange& range : ranges) {
     if (range.embedding)
@@ -141,7 +142,7 @@ Stage build_stages(const ModelSpec& m, std::span<const StageRange> ranges, const
       stage.layers.push_back(make_block(m, i, stage.rope.get(), tp, mesh.place(rank, Axis::ep), moe));
     if (range.head)
       stage.layers.push_back(
-          std::make_unique<Head>(make_norm(m, "norm", tp), m.vocab, m.hidden, head, float(m.init_std), tp));
+          std::make_unique<Head>(make_norm(m, "norm", tp), m.vocab, m.hidden, head, float(head_std), tp));
   }
   return stage;
 }

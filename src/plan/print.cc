@@ -14,6 +14,7 @@
 #include "plan/scaled_run.h"
 #include "spec/lr_rule.h"
 #include "spec/run_schedule.h"
+#include "spec/size_rule.h"
 
 namespace trireme {
 namespace {
@@ -287,9 +288,8 @@ std::string run_text(const RunSpec& run, const Forecast& f) {
                                         : "at the roof and slower as above",
                      human_seconds(f.run_s));
   if (f.cost > 0) s += fmt::format("; {:.2f} at the cluster's price", f.cost);
-  s += fmt::format("\n  {:.3g} tokens per parameter; about 20 are the best use of a step's FLOPs\n",
-                   double(f.run_tokens) / double(parameters(run.model)));
-  return s + stages_text(f) + "  " + lr_text(run) + "\n";
+  return s + "\n  " + size_text(run, double(f.run_tokens)) + "\n" + stages_text(f) + "  " + lr_text(run) +
+         "\n";
 }
 
 nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {

@@ -28,6 +28,8 @@ void check_model(const ModelSpec& m, Problems& out) {
     wrong({"kv_heads", "heads"}, fmt::format("does not divide heads = {}", m.heads));
   if (m.tied && m.embed_std > 0)
     wrong({"embed_std", "tied"}, "has no effect with tied = true, where the head has the same weights");
+  if (m.tied && m.head_std > 0)
+    wrong({"head_std", "tied"}, "has no effect with tied = true, where the embedding has the same weights");
   if (m.head_dim == 0)
     wrong({"heads", "hidden"},
           fmt::format("does not divide hidden = {}; change one, or give head_dim", m.hidden));

@@ -20,11 +20,12 @@ struct Rule {
   double low = -std::numeric_limits<double>::infinity();
   double high = std::numeric_limits<double>::infinity();
   bool low_open = false, high_open = false;        // the bound itself is not allowed
-  bool automatic = false;                          // a double may be "auto", which is kAutomatic
+  bool automatic = false;                          // a number may be "auto", which is kAutomatic
   std::span<const std::string_view> choices = {};  // of a string; empty = any
 };
-// The value of a double that is "auto" until resolve().
+// The value of a number that is "auto": doubles until resolve(), whole numbers until a run file is read.
 inline constexpr double kAutomatic = -1;
+inline constexpr int64_t kAutomaticCount = -1;
 constexpr Rule between(double low, double high) {
   return {.low = low, .high = high};
 }

@@ -35,6 +35,7 @@ bool has_no_effect(const RunSpec& run, std::string_view key) {
   if (key == "precision.moments") return run.precision.moments == "f32";  // as runs before this key
   if (key == "batch.ramp") return run.batch.ramp.empty();                 // as runs before this key
   if (key == "model.embed_std") return run.model.embed_std == 0;
+  if (key == "model.head_std") return run.model.head_std == 0;
   if (key == "optimizer.embed_lr") return run.optimizer.embed_lr == 0;  // as runs before this key
   if (key == "precision.fp8_history") return run.precision.fp8 != "delayed";
   return key.starts_with("precision.fp8_") && run.precision.fp8 == "none";

@@ -41,7 +41,10 @@ LearningRates learning_rates_by_rule(const RunSpec& run) {
 void apply_init_rule(ModelSpec& m) {
   if (m.init_std != kAutomatic) return;
   m.init_std = to_three_digits(kStd * std::sqrt(256 / double(m.hidden)));
-  if (m.embed_std == 0 && !m.tied) m.embed_std = kStd;
+  if (m.tied) return;
+  if (m.embed_std == 0) m.embed_std = kStd;
+  if (m.head_std == 0)
+    m.head_std = to_three_digits(kStd * std::sqrt(256 / kWidth) * kWidth / double(m.hidden));
 }
 
 void apply_lr_rule(RunSpec& run) {

@@ -32,8 +32,10 @@ LearningRates learning_rates_by_rule(const RunSpec&);
 // Throws Error (request) if optimizer.min_lr is above the rate.
 void apply_lr_rule(RunSpec&);
 
-// Puts numbers in place of model.init_std = "auto", and of embed_std if it is 0 and embeddings are not tied:
-// each output of a fresh layer has one size at every width.
+// Puts numbers in place of model.init_std = "auto", and of embed_std and head_std if they are 0 and
+// embeddings are not tied. Each output of a fresh hidden layer has one size at every width: 1 / sqrt(n). The
+// head has 1 / n (Yang et al. 2022, table 8): an update of its input correlates with its rows, and their sum
+// over n would grow like sqrt(n).
 void apply_init_rule(ModelSpec&);
 
 // One line with the run's rates and whether they are the rule's; for plans. Requires: resolved.

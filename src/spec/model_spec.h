@@ -99,7 +99,7 @@ struct ModelSpec {
   double norm_eps = 1e-5;
   double rope_theta = 10000;
   RopeScaling rope_scaling;
-  double init_std = 0.02, embed_std = 0;
+  double init_std = 0.02, embed_std = 0, head_std = 0;
   // Dropout while training: of embeddings, of attention's probabilities, of what attention and feed-forward
   // add to the residual stream. No part of what the weights mean.
   double embd_pdrop = 0, attn_pdrop = 0, resid_pdrop = 0;
@@ -212,9 +212,12 @@ struct ModelSpec {
       Rule{.low = 0, .high = 1e30, .low_open = true});
     v.section("rope_scaling", rope_scaling, "rotary frequencies for longer contexts");
     v("init_std", init_std, "",
-      "standard deviation of fresh weights; auto = 0.02 sqrt(256 / hidden), and embed_std = 0.02",
+      "standard deviation of fresh weights; auto = 0.02 sqrt(256 / hidden), also embed_std and head_std by "
+      "hidden where they are 0 (docs/optim.md)",
       Rule{.low = 0, .high = 10, .automatic = true});
     v("embed_std", embed_std, "", "standard deviation of fresh embeddings that are not tied; 0 = init_std",
+      between(0, 10));
+    v("head_std", head_std, "", "standard deviation of a fresh head that is not tied; 0 = init_std",
       between(0, 10));
     static constexpr Rule kRate{.low = 0, .high = 1, .high_open = true};
     v("embd_pdrop", embd_pdrop, "", "training: share of the embeddings' elements dropped", kRate);

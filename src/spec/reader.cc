@@ -43,6 +43,10 @@ struct Assign {
       return out_of_range();
     return fmt::format("{} is {}", shown(entry), kind_of(entry));
   }
+  bool asked_automatic() const {
+    const auto* s = std::get_if<std::string>(&entry.value);
+    return rule.automatic && s && *s == "auto";
+  }
   std::string out_of_range() const { return fmt::format("{} is out of range", shown(entry)); }
 
   std::string operator()(std::string* f) const {
@@ -71,6 +75,10 @@ struct Assign {
     return "";
   }
   std::string operator()(int64_t* f) const {
+    if (asked_automatic()) {
+      *f = kAutomaticCount;
+      return "";
+    }
     auto v = whole_of(entry);
     if (!v) return wrong_type();
     if (!in_range(double(*v), rule)) return out_of_range();
@@ -78,7 +86,7 @@ struct Assign {
     return "";
   }
   std::string operator()(double* f) const {
-    if (auto* s = std::get_if<std::string>(&entry.value); rule.automatic && s && *s == "auto") {
+    if (asked_automatic()) {
       *f = kAutomatic;
       return "";
     }

@@ -15,6 +15,7 @@
 #include "spec/lr_rule.h"
 #include "spec/nearest.h"
 #include "spec/reader.h"
+#include "spec/size_rule.h"
 #include "spec/supported.h"
 #include "spec/toml.h"
 #include "spec/walk.h"
@@ -94,10 +95,37 @@ void report_problems(Reader& reader, const RunSpec& asked, const RunSpec& run, c
   for (const Complaint& c : lines) reader.problem(c.key, c.text);
 }
 
+// The defaults of a run file that follow rules.
+void ask_for_rules(RunSpec& run) {
+  run.optimizer.lr = kAutomatic;
+  run.optimizer.warmup = kAutomaticCount;
+  run.batch.global = kAutomaticCount;
+  run.train.steps = kAutomaticCount;
+}
+
+// The rules for whole numbers apply as soon as all keys are read: what is checked are numbers.
+void settle_sizes(const Reader& reader, RunSpec& run) {
+  RunSpec sized = run;
+  sized.model.finish(sized.data.seq_len);
+  try {
+    apply_size_rule(sized, reader.given("batch.micro") != nullptr);
+  } catch (const Error&) {  // no count of such a model; what is wrong with it is reported later
+    const RunSpec plain;
+    sized.batch = plain.batch, sized.train.steps = plain.train.steps,
+    sized.optimizer.warmup = plain.optimizer.warmup;
+  }
+  run.batch = sized.batch;
+  run.train.steps = sized.train.steps;
+  run.optimizer.warmup = sized.optimizer.warmup;
+}
+
 void read_run(Reader& reader, RunSpec& run, const Wanted& options) {
   bool from_folder = options.read_from && start_from_folder(reader, run.model);
-  if (!from_folder) run.model = start_from_arch(reader);
-  run.optimizer.lr = kAutomatic;
+  if (!from_folder) {
+    run.model = start_from_arch(reader);
+    run.model.init_std = kAutomatic;
+  }
+  ask_for_rules(run);
   ModelSpec folder = run.model;
   reader.read(run);
   reader.report_unknown();
@@ -106,6 +134,7 @@ void read_run(Reader& reader, RunSpec& run, const Wanted& options) {
          {&ModelSpec::kv_heads, &ModelSpec::head_dim, &ModelSpec::ffn, &ModelSpec::max_positions})
       if (run.model.*field == 0) run.model.*field = folder.*field;
   }
+  settle_sizes(reader, run);
   const RunSpec asked = run;
   run.model.finish(run.data.seq_len);
   if (from_folder) must_agree(reader, run.model, folder);
@@ -146,7 +175,8 @@ std::string as_toml(const std::vector<FieldText>& fields, bool comments,
 
 RunSpec defaults() {
   RunSpec run;
-  run.optimizer.lr = kAutomatic;
+  run.model.init_std = kAutomatic;
+  ask_for_rules(run);
   run.model.finish(run.data.seq_len);
   return run;
 }
@@ -155,7 +185,8 @@ RunSpec defaults() {
 std::set<std::string> derived_keys() {
   std::set<std::string> keys;
   RunSpec unfinished;
-  unfinished.optimizer.lr = kAutomatic;
+  unfinished.model.init_std = kAutomatic;
+  ask_for_rules(unfinished);
   std::vector<FieldText> own = fields_of(unfinished), finished = fields_of(defaults());
   for (size_t i = 0; i < own.size(); i++)
     if (own[i].value != finished[i].value) keys.insert(own[i].key);
@@ -250,11 +281,12 @@ std::string save_run(const RunSpec& run) {
 }
 std::string save_changed(const RunSpec& run) {
   RunSpec plain;
-  plain.optimizer.lr = kAutomatic;
+  ask_for_rules(plain);
   ModelSpec& m = plain.model;
   m = ModelSpec::of(run.model.arch);
   m.vocab = run.model.vocab, m.layers = run.model.layers, m.hidden = run.model.hidden;
   m.heads = run.model.heads;
+  m.init_std = kAutomatic;
   m.finish(run.data.seq_len);
   static constexpr std::string_view kAlways[] = {"model.arch", "model.vocab", "model.layers", "model.hidden",
                                                  "model.heads"};

@@ -57,11 +57,14 @@ struct BatchSpec {
 
   template <class V>
   void visit(V& v) {
-    v("global", global, "sequences", "per optimizer step", between(1, 2147483647));
+    v("global", global, "sequences",
+      "per optimizer step; auto = 0.58 D^0.571 tokens in a run over D tokens (docs/optim.md)",
+      Rule{.low = 1, .high = 2147483647, .automatic = true});
     v("ramp", ramp, "",
       "smaller global batches of the first steps, each with its last step: [[8, 100], [16, 200]] = 8 "
       "sequences to step 100, 16 to step 200, then global; empty = none");
-    v("micro", micro, "sequences", "per microbatch and replica; global is a multiple of dp * micro",
+    v("micro", micro, "sequences",
+      "per microbatch and replica; global is a multiple of dp * micro; with global = auto up to 8",
       between(1, 2147483647));
   }
 };
@@ -271,7 +274,9 @@ struct OptimizerSpec {
     v("clip_norm", clip_norm, "", "largest global gradient norm; 0 = no clipping", between(0, 1e30));
     v("schedule", schedule, "", "learning rate after warmup, from lr to min_lr; wsd decays in the last tenth",
       one_of(kSchedules));
-    v("warmup", warmup, "steps", "lr at step s (from 1) is lr * s / warmup", between(0, 1e12));
+    v("warmup", warmup, "steps",
+      "lr at step s (from 1) is lr * s / warmup; auto = a tenth of train.steps, at most 2000",
+      Rule{.low = 0, .high = 1e12, .automatic = true});
     v("min_lr", min_lr, "", "learning rate at the last step, at most lr", between(0, 1e6));
     static constexpr std::string_view kAdjusts[] = {"match_rms_adamw", "original"};
     v("momentum", momentum, "", "muon: decay of the running mean of gradients of hidden matrices",
@@ -322,7 +327,8 @@ struct TrainSpec {
     static constexpr std::string_view kDevices[] = {"cpu", "cuda"};
     static constexpr std::string_view kComms[] = {"thread", "mpi", "nccl"};
     static constexpr std::string_view kOrders[] = {"ordered", "auto", "ring", "halving", "hierarchical"};
-    v("steps", steps, "steps", "optimizer steps", between(1, 1e12));
+    v("steps", steps, "steps", "optimizer steps; auto = 20 tokens per active parameter",
+      Rule{.low = 1, .high = 1e12, .automatic = true});
     v("seed", seed, "", "of weights, data order and sampling", between(0, 9007199254740992));
     v("device", device, "", "where kernels run", one_of(kDevices));
     v("comm", comm, "", "how ranks talk", one_of(kComms));

@@ -64,9 +64,13 @@ struct Value {
 
 FieldText field_text(const FieldInfo& info, FieldRef ref, std::string_view section_help) {
   double** number = info.rule.automatic ? std::get_if<double*>(&ref) : nullptr;
+  int64_t** count = info.rule.automatic ? std::get_if<int64_t*>(&ref) : nullptr;
+  const bool automatic = (number && **number == kAutomatic) || (count && **count == kAutomaticCount);
   return {.key = info.key,
-          .value = number && **number == kAutomatic ? "\"auto\"" : std::visit(Value{}, ref),
-          .type = number ? std::string_view("\"auto\", or a number") : std::visit(Type{}, ref),
+          .value = automatic ? "\"auto\"" : std::visit(Value{}, ref),
+          .type = number  ? std::string_view("\"auto\", or a number")
+                  : count ? std::string_view("\"auto\", or a whole number")
+                          : std::visit(Type{}, ref),
           .unit = info.unit,
           .help = info.help,
           .rule = info.rule,

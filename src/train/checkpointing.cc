@@ -294,6 +294,7 @@ void refuse_other_model(const RunSpec& run, const Checkpoint& c) {
   saved.model = saved_run(c).model;
   saved.model.from = run.model.from, saved.model.init_std = run.model.init_std;
   saved.model.embed_std = run.model.embed_std;
+  saved.model.head_std = run.model.head_std;
   for (auto rate : {&ModelSpec::embd_pdrop, &ModelSpec::attn_pdrop, &ModelSpec::resid_pdrop})
     saved.model.*rate = run.model.*rate;
   // Rotary positions have no end; how many there are follows from data.seq_len.

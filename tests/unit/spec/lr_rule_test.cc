@@ -73,13 +73,21 @@ TEST(LrRule, TheSavedRunHasTheNumbers) {
 }
 
 TEST(LrRule, InitByFanIn) {
-  EXPECT_EQ(resolved("", 512).model.init_std, 0.02);
+  EXPECT_EQ(resolved("", 1024).model.init_std, 0.01);
+  EXPECT_EQ(resolved("", 512, "init_std = 0.02").model.init_std, 0.02);
   EXPECT_EQ(resolved("", 1024, "init_std = \"auto\"").model.init_std, 0.01);
   EXPECT_EQ(resolved("", 64, "init_std = \"auto\"").model.init_std, 0.04);
   EXPECT_EQ(resolved("", 64, "init_std = \"auto\"").model.embed_std, 0.02);
   EXPECT_EQ(resolved("", 64, "init_std = \"auto\"\nembed_std = 0.5").model.embed_std, 0.5);
   EXPECT_EQ(resolved("", 64, "init_std = \"auto\"\ntied = true").model.embed_std, 0);
-  EXPECT_EQ(resolved("", 64).model.embed_std, 0);
+  EXPECT_EQ(resolved("", 64, "init_std = 0.02").model.embed_std, 0);
+  EXPECT_EQ(resolved("", 64, "init_std = 0.02").model.head_std, 0);
+  // The head like 1 / n.
+  EXPECT_EQ(resolved("", 128).model.head_std, resolved("", 128).model.init_std);
+  EXPECT_EQ(resolved("", 1024).model.head_std, 0.00354);
+  EXPECT_EQ(resolved("", 1024, "head_std = 0.5").model.head_std, 0.5);
+  EXPECT_EQ(resolved("", 64, "tied = true").model.head_std, 0);
+  EXPECT_HAS(wrong("[model]\ntied = true\nhead_std = 0.5"), "model.head_std: 0.5 has no effect with tied");
   EXPECT_HAS(wrong("[model]\ntied = true\nembed_std = 0.5"), "model.embed_std: 0.5 has no effect with tied");
 }
 

@@ -123,12 +123,11 @@ TEST(RunSpec, Contradictions) {
            {"[model]\nrope_scaling.factor = 2", "2 has no effect with type = \"none\""},
            {"[model.rope_scaling]\ntype = \"llama3\"\nlow_freq_factor = 4",
             "must be below high_freq_factor = 4"},
-           {"[batch]\nmicro = 5",
-            "run.toml:2: batch.micro: 5: batch.global = 32 is not a multiple of dp * micro = 1 * 5 = 5; give "
-            "batch.micro = 2, 4, 8 or 16"},
-           {"[layout]\ndp = 3",
-            "run.toml:2: layout.dp: 3: batch.global = 32 is not a multiple of dp * micro = 3 * 8 = 24; give "
-            "layout.dp = 1, 2 or 4"},
+           {"[batch]\nmicro = 5\nglobal = 32",
+            "run.toml:3: batch.global: 32 is not a multiple of dp * micro = 1 * 5 = 5; give 25, 30, 35 or "
+            "40"},
+           {"[layout]\ndp = 3\n[batch]\nglobal = 32\nmicro = 8",
+            "run.toml:4: batch.global: 32 is not a multiple of dp * micro = 3 * 8 = 24; give 24, 48 or 72"},
            {"[layout]\nep = 2", "run.toml:2: layout.ep: 2 does not divide dp * cp * tp = 1"},
            {"[layout]\norder = \"pp dp cp\"", "\"pp dp cp\" must name pp, dp, cp and tp once each"},
            {"[layout]\norder = \"pp dp cp cp\"", "must name pp, dp, cp and tp once each"},

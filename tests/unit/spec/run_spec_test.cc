@@ -18,7 +18,8 @@ using testing::lines_of;
 using testing::parse;
 using testing::wrong;
 
-// The run file of DESIGN.md section 5, as it stands there. Tools and people rely on these keys and defaults.
+// The run file of DESIGN.md section 5. Sizes, warmup and learning rate follow rules (spec/size_rule.h) since.
+// Tools and people rely on these keys and defaults.
 constexpr const char* kContract = R"(
 [model]
 arch = "llama"
@@ -34,7 +35,7 @@ valid = "data/valid"
 seq_len = 256
 order = "shuffled"
 [batch]
-global = 32
+global = "auto"
 micro = 8
 [layout]
 dp = 1
@@ -62,10 +63,10 @@ eps = 1e-8
 weight_decay = 0.1
 clip_norm = 1.0
 schedule = "cosine"
-warmup = 100
+warmup = "auto"
 min_lr = 0.0
 [train]
-steps = 1000
+steps = "auto"
 seed = 1
 device = "cpu"
 comm = "thread"
@@ -153,12 +154,12 @@ TEST(RunSpec, ResolvePutsTypesInPlaceOfAuto) {
     RunSpec r = resolve(parse(toml), {.native_bf16 = native});
     return r.precision.compute + "/" + r.precision.grads;
   };
-  EXPECT_EQ(types("", true), "bf16/f32");  // 32 / 8 = 4 microbatches
-  EXPECT_EQ(types("[batch]\nmicro = 32", true), "bf16/bf16");
+  EXPECT_EQ(types("", true), "bf16/f32");  // 128 / 8 = 16 microbatches
+  EXPECT_EQ(types("[batch]\nglobal = 32\nmicro = 32", true), "bf16/bf16");
   EXPECT_EQ(types("[precision]\ncompute = \"f16\"", true), "f16/f32");
-  EXPECT_EQ(types("[batch]\nmicro = 32\n[precision]\ncompute = \"f16\"", true), "f16/f32");
-  EXPECT_EQ(types("[batch]\nmicro = 16\n[layout]\ndp = 2", true), "bf16/bf16");
-  EXPECT_EQ(types("[batch]\nmicro = 32", false), "f32/f32");
+  EXPECT_EQ(types("[batch]\nglobal = 32\nmicro = 32\n[precision]\ncompute = \"f16\"", true), "f16/f32");
+  EXPECT_EQ(types("[batch]\nglobal = 32\nmicro = 16\n[layout]\ndp = 2", true), "bf16/bf16");
+  EXPECT_EQ(types("[batch]\nglobal = 32\nmicro = 32", false), "f32/f32");
   EXPECT_EQ(types("[precision]\ncompute = \"bf16\"", false), "bf16/f32");
   EXPECT_EQ(types("[precision]\ngrads = \"bf16\"", true), "bf16/bf16");
   EXPECT_HAS(error_of([&] { types("[precision]\ngrads = \"bf16\"", false); }), "precision.grads: ");
@@ -297,7 +298,10 @@ TEST(RunSpec, DiffOfIdentityNamesKeysAtTheirDefaults) {
             (Lines{"precision.fp8: \"block\" -> \"none\"", "precision.fp8_margin: 2 -> 0"}));
   EXPECT_EQ(identity_diff({"precision.compute=f32"}, {"precision.compute=f16", "precision.initial_scale=8"}),
             (Lines{"precision.compute: \"f32\" -> \"f16\"", "precision.initial_scale: 65536.0 -> 8.0"}));
-  EXPECT_EQ(identity_diff({}, {"model.experts=4", "moe.z_loss=0.5"}).back(), "moe.z_loss: 0.0 -> 0.5");
+  EXPECT_EQ(identity_diff({"train.steps=9", "batch.global=8"},
+                          {"train.steps=9", "batch.global=8", "model.experts=4", "moe.z_loss=0.5"})
+                .back(),
+            "moe.z_loss: 0.0 -> 0.5");
 }
 
 // Auxiliary loss and capacity are functions of all sequences that a unit spans, and of nothing else that a

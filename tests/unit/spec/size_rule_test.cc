@@ -1,0 +1,84 @@
+// batch.global, train.steps and optimizer.warmup = "auto": numbers by the rules, given numbers, refusals.
+#include "spec/size_rule.h"
+
+#include <cmath>
+
+#include "run_text.h"
+#include "spec/parameters.h"
+
+namespace trireme {
+namespace {
+using testing::parse;
+using testing::wrong;
+
+TEST(SizeRule, TokensAndBatchByTheFormulas) {
+  const RunSpec run = parse("");
+  const double n = double(parameters(run.model)), tokens = 20 * n;
+  EXPECT_EQ(tokens_by_rule(run.model), tokens);
+  const double batch = 0.58 * std::pow(tokens, 0.571);
+  // The nearest power of two.
+  EXPECT_LE(std::abs(std::log2(double(run.batch.global * 256) / batch)), 0.5);
+  EXPECT_EQ(run.batch.global & (run.batch.global - 1), 0);
+  EXPECT_EQ(run.batch.micro, 8);
+  EXPECT_GE(double(run.train.steps * run.batch.global * 256), tokens);
+  EXPECT_LT(double((run.train.steps - 1) * run.batch.global * 256), tokens);
+  EXPECT_EQ(run.optimizer.warmup, run.train.steps / 10);
+}
+
+TEST(SizeRule, GivenStepsDecideTheBatch) {
+  for (const int steps : {1, 20, 1000, 100000}) {
+    const RunSpec run = parse("", {fmt::format("train.steps={}", steps)});
+    const double tokens = double(run.train.steps) * double(run.batch.global) * 256;
+    EXPECT_EQ(run.train.steps, steps);
+    // A fixed point of the rule, except for rounding to a power of two and to one sequence at least.
+    if (run.batch.global > 1) {
+      EXPECT_LE(std::abs(std::log2(double(run.batch.global * 256) / batch_tokens_by_rule(tokens))), 0.5)
+          << steps;
+    }
+    EXPECT_EQ(run.optimizer.warmup, std::min(steps / 10, 2000));
+    EXPECT_EQ(run.batch.global % run.batch.micro, 0);
+  }
+}
+
+TEST(SizeRule, TheBatchFitsTheLayout) {
+  for (const char* set : {"layout.dp=3", "layout.dp=5", "layout.pp=3", "batch.micro=7", "batch.micro=1000"}) {
+    const RunSpec run = parse("", {set});
+    EXPECT_EQ(run.batch.global % (run.layout.dp * run.layout.pp * run.batch.micro), 0) << set;
+  }
+  EXPECT_EQ(parse("", {"batch.micro=1000"}).batch.global, 1000);
+  // One sequence for each rank at least.
+  EXPECT_EQ(parse("", {"layout.dp=7", "train.steps=1"}).batch.global, 7);
+}
+
+TEST(SizeRule, GivenNumbersStay) {
+  const RunSpec run = parse("", {"batch.global=12", "batch.micro=4", "train.steps=77", "optimizer.warmup=3"});
+  EXPECT_EQ(run.batch.global, 12);
+  EXPECT_EQ(run.batch.micro, 4);
+  EXPECT_EQ(run.train.steps, 77);
+  EXPECT_EQ(run.optimizer.warmup, 3);
+  // The words are the defaults.
+  EXPECT_TRUE(parse("", {"batch.global=auto", "train.steps=auto", "optimizer.warmup=auto"}) == parse(""));
+  // A batch that is given, and steps by the rule.
+  EXPECT_NEAR(double(parse("", {"batch.global=12", "batch.micro=4"}).train.steps) * 12 * 256,
+              tokens_by_rule(run.model), 12 * 256);
+  // Written as numbers, read back as such.
+  EXPECT_TRUE(parse(save_run(run)) == run);
+  EXPECT_TRUE(parse(save_changed(parse(""))) == parse(""));
+}
+
+TEST(SizeRule, ExpertsCountAsFarAsTheyAreVisited) {
+  const RunSpec dense = parse("", {"model.layers=2"}),
+                sparse = parse("", {"model.layers=2", "model.experts=64"});
+  EXPECT_LT(tokens_by_rule(sparse.model), 3 * tokens_by_rule(dense.model));
+  EXPECT_GT(parameters(sparse.model), 5 * parameters(dense.model));
+}
+
+TEST(SizeRule, RefusesOtherWords) {
+  EXPECT_HAS(wrong("[batch]\nglobal = \"automatic\""), "batch.global: \"automatic\" is a string");
+  EXPECT_HAS(wrong("[train]\nsteps = -1"), "train.steps: -1 is out of range");
+  EXPECT_HAS(wrong("[batch]\nglobal = -1"), "batch.global: -1 is out of range");
+  EXPECT_HAS(wrong("[train]\nseed = \"auto\""), "train.seed: \"auto\" is a string");
+}
+
+}  // namespace
+}  // namespace trireme
