@@ -13,11 +13,11 @@ namespace trireme {
 namespace {
 
 constexpr double kWidth = 128;  // at which the constants hold
-constexpr double kAdamW = 4e-3;
-constexpr double kEmbed = 8e-3;  // with AdamW
+constexpr double kAdamW = 3.2e-3;
+constexpr double kEmbed = 6.4e-3;  // with AdamW
 constexpr double kMuon = 1.1e-2;
-constexpr double kMuonHead = 1.1e-2;
-constexpr double kMuonEmbed = 1.1e-2;
+constexpr double kMuonHead = 4e-3;
+constexpr double kMuonEmbed = 3e-2;
 constexpr double kStd = 0.02;  // init at width 256; embeddings at any width
 // Below this width the rates stay: no sweep has narrower models.
 constexpr int64_t kNarrowest = 64;
