@@ -18,7 +18,7 @@ namespace trireme {
 double tokens_by_rule(const ModelSpec&);  // Requires: finish()ed
 double batch_tokens_by_rule(double tokens);
 
-// One line with tokens per parameter and per step, and the rule's; for plans. tokens: of the whole run.
+// One line with tokens per parameter and per step, and the rule's; for plans. tokens: all tokens of the run.
 // Requires: resolved.
 std::string size_text(const RunSpec&, double tokens);
 
