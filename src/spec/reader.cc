@@ -257,7 +257,8 @@ void Reader::field(const FieldInfo& info, FieldRef ref) {
   std::string wrong = std::visit(Assign{*e, info.rule}, ref);
   if (wrong.empty()) return;
   FieldText f = field_text(info, ref, "");
-  const bool example = f.value != "\"\"" && f.value != "[]";  // what it was before may show nothing
+  const bool example =
+      f.value != "\"\"" && f.value != "[]" && f.value != "\"auto\"";  // what it was may show nothing
   problem(info.key, fmt::format("{}; give {}{}{}", wrong, allowed(f), example ? ", such as " : "",
                                 example ? f.value : ""));
 }

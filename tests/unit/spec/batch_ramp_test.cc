@@ -79,10 +79,10 @@ std::string refusal(const std::string& batch) {
 
 TEST(BatchRamp, WhatIsWrongIsOneLine) {
   const std::pair<const char*, const char*> cases[] = {
-      {"ramp = [[6, 3]]",
+      {"ramp = [[6, 3]]\nglobal = 32\nmicro = 8",
        "run.toml:2: batch.ramp: [[6, 3]]: 6 is not a multiple of dp * micro = 1 * 8 = 8; "
        "give multiples of it"},
-      {"ramp = [[40, 3]]",
+      {"ramp = [[40, 3]]\nglobal = 32",
        "run.toml:2: batch.ramp: [[40, 3]]: 40 is more than global = 32; give at most that"},
       {"ramp = [[16, 3], [8, 5]]",
        "run.toml:2: batch.ramp: [[16, 3], [8, 5]]: [8, 5] comes after [16, 3]; give pairs of which both "
@@ -105,9 +105,8 @@ TEST(BatchRamp, WhatIsWrongIsOneLine) {
        "run.toml:2: batch.ramp: \"8\" is a string; give a list of pairs of whole numbers from 1, "
        "as [[8, 100], [16, 200]]"},
       {"global = [[8, 3]]",
-       "run.toml:2: batch.global: [[8, 3]] is a list of lists; give a whole number from 1 to 2147483647, "
-       "such as "
-       "32"}};
+       "run.toml:2: batch.global: [[8, 3]] is a list of lists; give \"auto\", or a whole number from 1 to "
+       "2147483647"}};
   for (const auto& [batch, want] : cases) EXPECT_EQ(refusal(batch), want);
   std::string many = "ramp = [";
   for (int i = 1; i <= 65; i++) many += fmt::format("[{}, {}], ", 8 * i, i);
@@ -116,7 +115,8 @@ TEST(BatchRamp, WhatIsWrongIsOneLine) {
 }
 
 TEST(BatchRamp, ANoteTellsOfABatchThatIsNeverReached) {
-  RunSpec run = parse_run("[batch]\nramp = [[8, 1000]]\n[train]\nsteps = 1001\n", "run.toml");
+  RunSpec run = parse_run(
+      "[batch]\nglobal = 32\nramp = [[8, 1000]]\n[train]\nsteps = 1001\n[optimizer]\nwarmup = 9", "run.toml");
   EXPECT_TRUE(notes_of(run).empty());
   run.train.steps = 1000;
   ASSERT_EQ(notes_of(run).size(), 1u);

@@ -41,7 +41,7 @@ TEST(RunSpec, AllErrorsAtOnceEachWithItsLine) {
       "run.toml:6: data.order: \"shufled\" is not known, did you mean \"shuffled\"; give one of shuffled, sequential, such as \"shuffled\"",
       "run.toml:7: optimizr: unknown section, did you mean optimizer?",
       "run.toml:10: optimizer.betas: [0.9, 1] is out of range; give a list of two numbers from 0 to below 1, such as [0.9, 0.95]",
-      "run.toml:11: optimizer.lr: nan is out of range; give \"auto\", or a number from 0 to 1000000, such as \"auto\"",
+      "run.toml:11: optimizer.lr: nan is out of range; give \"auto\", or a number from 0 to 1000000",
       "run.toml:13: batch.global: 30 is not a multiple of dp * micro = 1 * 8 = 8; give 16, 24, 32 or 40",
       "--set: \"nonsense\" is not section.key=value, such as batch.micro=4",
       "--set: train.stepz: unknown key, did you mean train.steps?"}));
