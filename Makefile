@@ -13,7 +13,7 @@ FUZZ_JOBS ?= $(shell nproc)
 CLANG_FORMAT = clang-format-14
 CODE = $(shell find src tests bench tools -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null | sort)
 
-.PHONY: all program demo test test-slow bench fuzz format format-check clean help setup setup-demo setup-test setup-slow check-format-only
+.PHONY: all program demo test test-slow test-browser bench fuzz format format-check clean help setup setup-demo setup-test setup-browser setup-slow check-format-only
 
 all: program  ## build build/release/trireme
 	@echo 'the program is build/release/trireme; in this shell as trireme: export PATH="$(CURDIR)/build/release:$$PATH"'
@@ -49,6 +49,9 @@ test-slow: build/clang/with-tests build/tsan/with-tests build/asan-all/with-test
 	@ctest --test-dir build/release -L slow --output-on-failure
 	@cat build/release/refused/*
 
+test-browser: program setup-browser  ## opens every page of the report in headless Chromium; screenshots in build/browser
+	@/usr/bin/python3 tests/browser/pages.py build/release/trireme build/browser
+
 bench: program  ## training steps, ops and start-up, as a table (PEER_PYTHON=python-with-torch, BENCH_ARGS="--threads 2")
 	@cmake --build build/release -j $(JOBS) --target benches
 	@python3 bench/report.py $(if $(PEER_PYTHON),--peer-python "$(PEER_PYTHON)") $(BENCH_ARGS)
@@ -77,6 +80,8 @@ setup-demo:  # without the package the demo learns from Python's sources
 	@$(if $(DEMO_TEXT),true,tools/setup demo) || true
 setup-test:
 	@tools/setup build test
+setup-browser:
+	@tools/setup browser
 setup-slow:
 	@tools/setup build test slow
 

@@ -16,6 +16,7 @@
 #include "cli/convert.h"
 #include "cli/prepare.h"
 #include "cli/prompts.h"
+#include "cli/report_page.h"
 #include "cli/training.h"
 #include "generate/generate.h"
 #include "spec/run_schedule.h"
@@ -247,6 +248,7 @@ RunSpec make_run_file(const DemoRequest& r) {
        human_seconds(step_s * double(run.train.steps)));
   if (const double epochs = epochs_of(run); epochs > kManyEpochs)
     tell("      the text is small: they read it {:.0f} times, and the model will know it by heart\n", epochs);
+  run.train.trace_steps = "20-22";  // for the utilisation in its report
   write_text_atomic(path, fmt::format("{}{:g}\n{}", kChosenFor, r.minutes, save_run(run)));
   return load();
 }
@@ -408,11 +410,16 @@ void results(const RunSpec& run, const TrainSummary& trained, const Controls& co
   tell("  checkpoints/        {} (weights, optimizer, data position: resumes to the bit)\n",
        trained.checkpoint.filename().string());
   tell("  hf/                 config.json, model.safetensors, tokenizer: loads in transformers\n");
+  const fs::path page = write_run_page(dir);
+  if (!page.empty()) tell("  report.html         where time and memory went, and what to change\n");
   tell("\nTry next:\n");
   std::string me = program(), file = (dir / "run.toml").string();
   tell("  {} generate {} --prompt {} --temperature 0.5\n", me, file, quoted_for_a_shell(prompting.next));
   tell("  {} plan {} --set batch.micro=4      what another batch would cost\n", me, file);
   tell("  {} inspect {}                       what is in the checkpoint\n", me, dir.string());
+  tell("  {} report {}                        the report as text; --follow shows runs in progress\n", me,
+       dir.string());
+  if (!page.empty()) tell("\nThe report of this run: open {} in a browser\n", page.string());
 }
 
 // Says in plain words what planning does and what it found.

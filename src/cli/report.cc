@@ -3,10 +3,9 @@
 
 #include "base/file.h"
 #include "base/say.h"
-#include "cli/cli.h"
+#include "cli/report_page.h"
 #include "plan/forecast.h"
 #include "report/compare.h"
-#include "report/page.h"
 #include "report/price_plan.h"
 #include "spec/run_schedule.h"
 
@@ -14,8 +13,9 @@ namespace trireme::cli {
 namespace {
 
 struct ReportRequest {
+  PageRequest page;
   std::vector<std::string> runs;
-  std::string cluster, out;
+  std::string cluster;
   bool json = false, markdown = false;
 };
 
@@ -52,44 +52,62 @@ ReportInput planned_on(const ReportInput& real, const std::string& file) {
   return planned;
 }
 
-void print(const ReportRequest& request, const nlohmann::json& j, const std::string& text) {
-  if (!request.out.empty()) {
-    write_text_atomic(request.out, report_page(j));
-    tell("report: {}\n", request.out);
-  } else if (request.json)
+// Prints the report, then writes its page: text alone has one by itself, in `folder`.
+void print(const ReportRequest& request, const nlohmann::json& j, const std::string& text,
+           const fs::path& folder) {
+  if (request.json)
     print_text("{}\n", j.dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
   else
     print_text("{}", text);
+  const bool text_alone = !request.json && !request.markdown;
+  if (const fs::path page = write_page(request.page, text_alone ? folder : "", j); !page.empty())
+    say("page: {} (open it in a browser)\n", page.string());
 }
 
 void report(const ReportRequest& request) {
+  const std::string& first = request.runs.front();
+  if (request.page.follow)
+    return follow(request.page, request.runs,
+                  {.report = [](const fs::path& run) { return report_json(input_of(run)); }, .row = run_row});
+  if (const auto saved = request.runs.size() == 1 ? saved_report(first) : std::nullopt) {
+    if (request.page.out.empty()) bad_request("{} is a saved report; name its page with --out", first);
+    write_page(request.page, "", *saved);
+    return;
+  }
   std::vector<ReportInput> all;
   for (const std::string& run : request.runs) all.push_back(input_of(run));
   if (!request.cluster.empty()) all.push_back(planned_on(all.front(), request.cluster));
   if (all.size() > 1) {
     if (request.markdown) bad_request("--markdown is the record of one run; give one RUN");
     const nlohmann::json j = comparison_json(all);
-    return print(request, j, compared_text(j));
+    return print(request, j, compared_text(j), "");
   }
   const nlohmann::json j = report_json(all.front());
-  print(request, j, request.markdown ? j["record_markdown"].get<std::string>() : report_text(all.front(), j));
+  print(request, j, request.markdown ? j["record_markdown"].get<std::string>() : report_text(all.front(), j),
+        first);
 }
 
 }  // namespace
 
+fs::path write_run_page(const fs::path& run) {
+  return write_page({}, run, report_json(input_of(run)));
+}
+
 void add_report(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand(
-      "report",
-      "compares a run with its forecast and lists the changes that pay most; several runs with each "
-      "other\nexample: trireme report runs/demo");
+  CLI::App* verb = app.add_subcommand("report",
+                                      "compares what a run did with its forecast and lists what to change, "
+                                      "as text and as a page with charts; "
+                                      "several runs with each other\n"
+                                      "example: trireme report runs/demo\n"
+                                      "         trireme report --follow runs");
   auto request = std::make_shared<ReportRequest>();
   verb->add_option("RUN", request->runs, "run folders (train.dir)")->required();
   verb->add_option("--cluster", request->cluster,
                    "compares the run with its plan on this cluster (a cluster file)");
-  verb->add_option("--out", request->out, "writes the report as one HTML file");
   verb->add_flag("--json", request->json, "prints JSON");
   verb->add_flag("--markdown", request->markdown, "prints the systems record as a Markdown table")
       ->excludes("--json");
+  add_page_options(*verb, request->page);
   verb->callback([request] { report(*request); });
 }
 

@@ -179,7 +179,8 @@ void tell(const RunSpec& run, const TrainSummary& s, bool json) {
                                              : "interrupted",
                   s.last_step, run.train.steps, speed,
                   s.checkpoint.empty() ? "no step was finished, so there is nothing to save"
-                                       : "checkpoint " + s.checkpoint.string());
+                                       : fmt::format("checkpoint {}; report: trireme report {}",
+                                                     s.checkpoint.string(), run.train.dir));
   }
 }
 

@@ -273,9 +273,10 @@ class Differences {
     double sum = 0;
     int n = 0;
     for (const RunEvent& e : r.events)
-      if (const auto it = e.all.find("others_cpu"); it != e.all.end() && it->is_number())
+      if (const auto it = e.all.find("others_cpu"); it != e.all.end() && it->is_number()) {
         sum += it->get<double>();
-    n++;
+        n++;
+      }
     return n > 0 ? sum / n : 0;
   }
   // The step's whole change, less what has a price above.

@@ -125,6 +125,7 @@ bool is_loopback(std::string_view host) {
 
 void serve_http(const HttpPlace& place, const std::function<void(int port)>& ready,
                 const std::function<HttpReply(std::string_view path)>& answer) {
+  event_set_log_callback([](int, const char*) {});  // this file reports failures itself
   Holder<event_base, event_base_free> base(event_base_new());
   Holder<evhttp, evhttp_free> http(base ? evhttp_new(base.get()) : nullptr);
   if (!http) environment_failed("cannot start a server: {}", std::strerror(errno));

@@ -1,5 +1,9 @@
 // Verbs and files that show: traces, event files, inspect, doctor, completion.
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <fstream>
@@ -76,6 +80,74 @@ TraceSums sums_of(const json& trace) {
   return sums;
 }
 
+// A port that was free a moment ago.
+int free_port() {
+  const int s = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in at{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+  socklen_t size = sizeof at;
+  EXPECT_EQ(::bind(s, reinterpret_cast<sockaddr*>(&at), size), 0);
+  EXPECT_EQ(::getsockname(s, reinterpret_cast<sockaddr*>(&at), &size), 0);
+  ::close(s);
+  return ntohs(at.sin_port);
+}
+
+// The reply to a request on loopback.
+std::string got(int port, const std::string& path) {
+  const int s = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in to{.sin_family = AF_INET,
+                 .sin_port = htons(uint16_t(port)),
+                 .sin_addr = {htonl(INADDR_LOOPBACK)},
+                 .sin_zero = {}};
+  EXPECT_EQ(::connect(s, reinterpret_cast<sockaddr*>(&to), sizeof to), 0);
+  const std::string request = "GET " + path + " HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n";
+  EXPECT_EQ(::send(s, request.data(), request.size(), MSG_NOSIGNAL), ssize_t(request.size()));
+  std::string out;
+  char some[4096];
+  for (ssize_t n; (n = ::recv(s, some, sizeof some, 0)) > 0;) out.append(some, size_t(n));
+  ::close(s);
+  return out;
+}
+
+// The page of a run: in its folder, at --out, from a saved report, and served.
+void expect_pages(const fs::path& home, const fs::path& run) {
+  const fs::path page = run / "report.html", saved = home / "saved.json", elsewhere = home / "page.html";
+  Ran r = trireme(home, {"report", run.string()});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_NE(r.err.find(page.string()), std::string::npos) << r.err;
+  EXPECT_NE(read_text(page).find("application/json"), std::string::npos);
+  r = trireme(home, {"report", run.string(), "--json"});
+  EXPECT_EQ(json_of(r)["kind"], "run");
+  write_text_atomic(saved, r.out);
+  EXPECT_EQ(trireme(home, {"report", saved.string(), "--out", elsewhere.string()}).code, 0);
+  EXPECT_GT(fs::file_size(elsewhere), 100'000u);
+  write_text_atomic(saved, "{\"version\": 1}");
+  for (const std::vector<std::string>& wrong :
+       std::vector<std::vector<std::string>>{{saved.string(), "--out", elsewhere.string()},
+                                             {run.string(), "--out", (home / "none/x.html").string()},
+                                             {run.string(), "--port", "1"},
+                                             {run.string(), "--follow", "--host", "not a host"},
+                                             {(home / "none").string()}}) {
+    std::vector<std::string> args = {"report"};
+    args.insert(args.end(), wrong.begin(), wrong.end());
+    r = trireme(home, args);
+    EXPECT_EQ(r.code, 2) << wrong.back() << r.err;
+    EXPECT_EQ(lines_of(r.err).size(), 1u) << r.err;
+  }
+  const int port = free_port();
+  Process served(trireme_args({"report", "--follow", run.string(), "--port", std::to_string(port)}), home);
+  ASSERT_TRUE(served.wait_for_err("ctrl-C"));
+  EXPECT_NE(got(port, "/").find("text/html"), std::string::npos);
+  std::string reply;
+  for (int i = 0; i < 100 && (reply = got(port, "/run/0.json")).find(" 202 ") != reply.npos; i++)
+    ::usleep(50'000);
+  EXPECT_EQ(json::parse(reply.substr(reply.find("\r\n\r\n") + 4), nullptr, false).value("kind", ""), "run")
+      << reply;
+  served.send(SIGINT);
+  r = served.wait();
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(r.out, "http://127.0.0.1:" + std::to_string(port) + "/\n");
+}
+
 TEST(Seeing, ATraceOfChosenStepsAddsUp) {
   TempFolder tmp;
   fs::path file = tiny_run_file(tmp.path(), 5);
@@ -118,6 +190,7 @@ TEST(Seeing, ATraceOfChosenStepsAddsUp) {
   const Ran two = trireme(tmp.path(), {"report", (tmp / "run").string(), (tmp / "run").string()});
   EXPECT_EQ(two.code, 0) << two.err;
   EXPECT_NE(two.out.find("state shelf"), std::string::npos);
+  expect_pages(tmp.path(), tmp / "run");
 }
 
 TEST(Seeing, OneEventFileAStartAndNoneWhenToldSo) {

@@ -2,13 +2,20 @@
 
 // A fill is a colour and, for what is no work, a pattern: gaps differ from work without any colour.
 const fills = {
-  forward: ["--blue", ""], backward: ["--sky", ""], recompute: ["--green", ""], update: ["--violet", ""], optimizer: ["--violet", ""],
-  norm: ["--pink", ""], gather: ["--green", ""],
-  bubble: ["--orange", "up"], dp: ["--red", "down"], tp: ["--pink", "down"], cp: ["--yellow", "cross"], ep: ["--sky", "dots"],
-  pp: ["--yellow", "up"], data: ["--yellow", "dots"], checkpoint: ["--green", "cross"], host: ["--grey", "up"],
-  launch: ["--grey", "up"], straggler: ["--red", "cross"], startup: ["--violet", "up"], other: ["--grey", "dots"],
-  weights: ["--blue", ""], grads: ["--sky", ""], gradients: ["--sky", ""], activations: ["--orange", ""],
-  scratch: ["--yellow", ""], workspace: ["--yellow", ""], logits: ["--red", ""], communication: ["--pink", ""], kv_cache: ["--green", ""],
+  forward: ["--blue", ""], backward: ["--sky", ""], "input gradient": ["--sky", ""], "weight gradient": ["--green", ""], recompute: ["--pink", ""],
+  update: ["--violet", ""], norm: ["--pink", ""], "other work": ["--grey", ""],
+  bubble: ["--orange", "up"], pp: ["--yellow", "up"], tp: ["--pink", "down"], cp: ["--yellow", "cross"], ep: ["--sky", "dots"], dp: ["--red", "down"],
+  peers: ["--red", "dots"], agree: ["--violet", "dots"], disk: ["--green", "cross"], host: ["--grey", "up"], stopped: ["--red", "cross"], done: ["--line", "dots"],
+  data: ["--orange", "dots"], launch: ["--grey", "cross"], save: ["--green", "up"], "between steps": ["--grey", "down"], unknown: ["--pink", "dots"], other: ["--grey", "dots"],
+  weights: ["--blue", ""], grads: ["--sky", ""], optimizer: ["--violet", ""], activations: ["--orange", ""], comm: ["--pink", ""], scratch: ["--yellow", ""],
+};
+// The causes of the report's comb, in words.
+const causeWords = {
+  forward: "forward pass", backward: "backward pass", "input gradient": "backward pass, gradients of inputs", "weight gradient": "backward pass, gradients of weights",
+  recompute: "activations computed again", update: "optimizer and norm", "other work": "other ops", bubble: "a message from a stage that has not made it yet",
+  pp: "data in flight between stages", tp: "tensor parallel data in flight", cp: "context parallel data in flight", ep: "expert parallel data in flight", dp: "gradients or weights in flight",
+  peers: "ranks that have not reached a collective", agree: "all ranks, on the norm of the gradient", disk: "the disk", host: "host memory", stopped: "a rank that has failed",
+  done: "the rank's step is over", data: "input tokens", launch: "host time between two ops", save: "a checkpoint", "between steps": "other time between two steps", unknown: "no span of the trace explains it",
 };
 const spare = ["--blue", "--orange", "--green", "--pink", "--sky", "--red", "--violet", "--yellow"];
 const spareOf = new Map();
@@ -210,9 +217,11 @@ function barRows(host, width, o) {
   });
   o.rows.forEach((r, i) => {
     const top = tops[i], g = svg.append("g"), thick = r.bars.length > 1 ? 7 : 9;
-    const value = g.append("text").attr("class", "halo").attr("x", width - m.r).attr("y", top + 12).attr("text-anchor", "end").attr("font-weight", 600).text(r.value);
+    const behind = g.append("rect").attr("style", "fill:var(--card)"), value = g.append("text").attr("x", width - m.r).attr("y", top + 12).attr("text-anchor", "end").attr("font-weight", 600).text(r.value);
+    const long = value.node().getComputedTextLength();
+    behind.attr("x", width - m.r - long - 3).attr("y", top + 1).attr("width", long + 4).attr("height", 14);
     const name = g.append("text").attr("class", "halo").attr("x", m.l).attr("y", top + 12).attr("font-weight", r.strong ? 600 : 400).text(r.name);
-    shorten(name, width - m.r - m.l - value.node().getComputedTextLength() - 10);
+    shorten(name, width - m.r - m.l - long - 10);
     if (r.band) g.append("rect").attr("class", "band").attr("x", x(r.band[0])).attr("width", Math.max(1, x(r.band[1]) - x(r.band[0]))).attr("y", top + 15).attr("height", 14).attr("style", "fill:var(--line)");
     r.bars.forEach((bar, k) => {
       if (!known(bar.from) || !known(bar.to)) return;
@@ -236,14 +245,14 @@ function waterfall(host, width, o) {
   const format = o.format, rows = [], range = known(o.low) && known(o.high);
   const row = (name, value, from, to, fill, more) => rows.push({name, value, bars: [{from, to, fill}], link: to, ...more});
   if (known(o.bound)) row("bound: peak rates, nothing waits", format(o.bound), 0, o.bound, ["--grey", ""], {link: null});
-  if (known(o.forecast)) row("forecast", format(o.forecast) + (range ? ` (${format(o.low)} to ${format(o.high)})` : ""), 0, o.forecast, ["--blue", ""], {strong: true, band: range ? [o.low, o.high] : null});
+  if (known(o.forecast)) row("forecast", format(o.forecast), 0, o.forecast, ["--blue", ""], {strong: true});
   let at = known(o.forecast) ? o.forecast : 0;
   for (const t of list(o.terms)) {
-    if (!known(t.value)) continue;
+    if (!known(t.value) || t.value === 0) continue;  // the table has them all
     row(t.name, signed(format, t.value), at, at + t.value, t.value > 0 ? ["--red", "up"] : ["--green", "down"]);
     at += t.value;
   }
-  if (known(o.measured)) row("measured", format(o.measured) + (known(o.forecast) && o.forecast > 0 ? ` (${signed(percent, o.measured / o.forecast - 1)})` : ""), 0, o.measured, ["--ink", ""], {strong: true});
+  if (known(o.measured)) row("measured", format(o.measured) + (known(o.forecast) && o.forecast > 0 ? ` (${signed(percent, o.measured / o.forecast - 1)})` : ""), 0, o.measured, ["--ink", ""], {strong: true, band: range ? [o.low, o.high] : null});
   const ends = rows.flatMap(r => [r.bars[0].from, r.bars[0].to, ...(r.band || [])]), most = Math.max(1e-12, ...ends);
   barRows(host, width, {rows, label: o.label, format, domain: [Math.min(0, ...ends), most], values: upTo(most, format)});
 }
@@ -355,7 +364,9 @@ function roofline(host, width, o) {
     .attr("style", p => `fill:var(${p.bound === "compute" ? "--blue" : "--orange"});stroke:var(--card);stroke-width:1.2;fill-opacity:.85`);
   byShare.slice(0, 16).forEach((p, i) => {
     const r = radius(p) + 3, cx = x(p.intensity), cy = y(p.flops_per_s), text = width < 500 || !p.layer ? p.name : words(p);
-    put(text, cx + r, cy + 4, "start") || put(text, cx - r, cy + 4, "end") || put(text, cx, cy - r, "middle") || put(text, cx, cy + r + 9, "middle");
+    if (put(text, cx + r, cy + 4, "start") || put(text, cx - r, cy + 4, "end") || put(text, cx, cy - r, "middle") || put(text, cx, cy + r + 9, "middle")) return;
+    const away = [24, 38, 52, 66].find(d => put(text, cx, cy + r + d, "middle"));  // farther below, with a line to its mark
+    if (away) svg.insert("line", "g").attr("class", "rule").attr("x1", cx).attr("x2", cx).attr("y1", cy + r - 2).attr("y2", cy + r + away - 11);
   });
   reader(svg, {
     label: `Roofline, ${ops.length} ops`, n: byShare.length, x: i => x(byShare[i].intensity), y: () => 20,

@@ -21,7 +21,7 @@ function comparedTime(r) {
   for (const t of list(r.tolls)) {
     const values = list(t.values);
     if (!values.some(known)) continue;
-    const format = inUnit(t.unit || (t.toll === "bubble" ? "s" : "bytes")), change = known(t.change) ? t.change : values.length === 2 && values[0] > 0 ? values[1] / values[0] - 1 : null;
+    const format = inUnit(t.unit || (t.toll === "bubble" ? "s" : "bytes")), change = values.length === 2 && values[0] > 0 && known(values[1]) ? values[1] / values[0] - 1 : null;
     grid.append(figure({id: "toll-" + t.toll.replace(/\W+/g, "-"), title: capital(t.toll), sub: [tollWords[t.toll], !known(change) ? null : Math.abs(change) < 5e-4 ? "unchanged" : (change < 0 ? "falls by " : "rises by ") + percent(Math.abs(change))].filter(Boolean).join("; "),
       draw: (host, w) => barRows(host, w, {label: `${t.toll} of each run`, format, domain: [0, Math.max(1e-12, ...values.filter(known))], values: upTo(Math.max(...values.filter(known)), format),
         rows: values.map((v, i) => ({name: names[i], value: known(v) ? format(v) : "-", bars: [{from: 0, to: v, fill: [runFill(i)[0], ""]}]}))}),

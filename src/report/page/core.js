@@ -38,7 +38,7 @@ const si = (v, unit = "") => known(v) ? scaled(v, ["", "k", "M", "G", "T", "P", 
 function percent(v) {
   if (!known(v)) return "-";
   const a = Math.abs(v) * 100;
-  return (a >= 99.95 || a === 0 ? digits(v * 100, 4) : a < 0.995 ? digits(v * 100, 2) : (v * 100).toFixed(1)) + "\u00a0%";
+  return (a >= 99.95 || a === 0 ? digits(v * 100) : a < 0.995 ? digits(v * 100, 2) : (v * 100).toFixed(1)) + "\u00a0%";
 }
 function seconds(v) {
   if (!known(v)) return "-";

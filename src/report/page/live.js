@@ -4,11 +4,25 @@ const shown = new Map();  // section -> its part of the report, as text
 function drawReport(report) {
   const sections = report.kind === "comparison" ? comparisonSections : report.kind === "list" ? listSections : runSections;
   const main = byId("main"), there = sections.filter(s => !s.when || s.when(report));
-  if (main.dataset.kind !== String(report.kind) || [...main.children].map(e => e.id).join() !== there.map(s => s.id).join()) {
+  if (main.dataset.kind !== String(report.kind)) {
     main.dataset.kind = report.kind;
     shown.clear();
-    main.replaceChildren(...there.map(s => h("section", {id: s.id, "aria-labelledby": s.id + "-h"}, h("h2", {id: s.id + "-h", text: s.title}), s.lead ? h("p", {class: "lead", text: s.lead}) : null, h("div", {class: "body"}))));
-    byId("nav").replaceChildren(...(live && live.many && report.kind !== "list" ? [h("a", {href: "#/", text: "All runs"})] : []), ...(there.length > 1 ? there.map(s => h("a", {href: "#" + s.id, text: s.nav || s.title, onclick: e => { e.preventDefault(); byId(s.id).scrollIntoView(); const head = byId(s.id + "-h"); head.tabIndex = -1; head.focus({preventScroll: true}); }})) : []));
+    main.replaceChildren();
+  }
+  if ([...main.children].map(e => e.id).join() !== there.map(s => s.id).join()) {  // one that comes or goes leaves the others
+    for (const e of [...main.children]) if (!there.some(s => s.id === e.id)) { shown.delete(e.id); e.remove(); }
+    there.forEach((s, i) => {
+      if (byId(s.id)) return;
+      main.insertBefore(h("section", {id: s.id, "aria-labelledby": s.id + "-h"}, h("h2", {id: s.id + "-h", text: s.title}), s.lead ? h("p", {class: "lead", text: s.lead}) : null, h("div", {class: "body"})), main.children[i] || null);
+    });
+    const go = id => e => {
+      e.preventDefault();
+      const head = byId(id + "-h");
+      byId(id).scrollIntoView();
+      head.tabIndex = -1;
+      head.focus({preventScroll: true});
+    };
+    byId("nav").replaceChildren(...(live && live.many && report.kind !== "list" ? [h("a", {href: "#/", text: "All runs"})] : []), ...(there.length > 1 ? there.map(s => h("a", {href: "#" + s.id, text: s.nav || s.title, onclick: go(s.id)})) : []));
     follow(there);
   }
   const name = report.kind === "list" ? "Runs" : report.kind === "comparison" ? list(report.runs).map(r => r.name).join(" and ") : report.name || report.folder || "run";
@@ -74,7 +88,10 @@ async function poll() {
         say("live, updated " + new Date().toLocaleTimeString());
       }
     } else if (reply.status === 202) wait = 250;  // being read for the first time
-    else if (reply.status === 304) missed = 0;
+    else if (reply.status === 304) {  // what is drawn is current, also after trouble
+      missed = 0;
+      if (byId("live").className.includes("trouble")) say("live, updated " + new Date().toLocaleTimeString());
+    }
     else say(`the server answered ${reply.status}; trying again`, true);
   } catch {
     if (mine !== run) return;
@@ -95,6 +112,7 @@ function route() {
   shown.clear();
   kept.clear();
   byId("main").replaceChildren();
+  byId("main").dataset.kind = "";
   byId("nav").replaceChildren();
   say("reading the run");
   poll();

@@ -38,11 +38,12 @@ function tolls(report) {
     columns: [{name: "term"}, {name: "value", n: true}],
     rows: [["forecast", known(t.forecast) ? format(t.forecast) : "-"], ...list(t.terms).map(x => [x.name, signed(format, x.value)]), ["measured", known(t.measured) ? format(t.measured) : "-"]],
   });
-  const has = t => t && (known(t.forecast) || known(t.measured));
-  if (has(s)) grid.append(one("step_time", "Step time", s.note || "all of one step; the terms add up to measured minus forecast", s, seconds));
+  const has = t => t && (known(t.forecast) || known(t.measured)), nothing = t => !t.forecast && !t.measured && !list(t.terms).some(x => x.value);
+  if (has(s)) grid.append(one("step_time", "Step time", [known(s.low) && known(s.high) ? `8 of 10 steps take ${seconds(s.low)} to ${seconds(s.high)}` : null, s.note].filter(Boolean).join(". "), s, seconds));
   for (const t of list(report.tolls)) {
     const sub = [tollWords[t.toll], t.note].filter(Boolean).join(". ");
-    if (has(t)) grid.append(one("toll-" + t.toll.replace(/\W+/g, "-"), capital(t.toll), sub, t, inUnit(t.unit)));
+    if (has(t) && nothing(t)) grid.append(card(h("h3", {text: capital(t.toll)}), h("p", {class: "sub", text: sub}), why("None: " + (known(t.forecast) ? known(t.measured) ? "forecast and measured are 0." : "the forecast is 0." : "0 was measured."))));
+    else if (has(t)) grid.append(one("toll-" + t.toll.replace(/\W+/g, "-"), capital(t.toll), sub, t, inUnit(t.unit)));
     else grid.append(card(h("h3", {text: capital(t.toll)}), h("p", {class: "sub", text: tollWords[t.toll] || ""}), why(t.why_not || t.note || "Neither forecast nor measured for this run.")));
   }
   out.push(grid.children.length ? grid : why(report.tolls_why_not || "The run has no forecast to compare with."));
@@ -68,7 +69,7 @@ function combSection(c) {
   const totals = figure({
     id: "comb-totals", title: "All ranks together", sub: `causes add up to ${percent(sum)}`, draw: (host, w) => shareBar(host, w, {parts, label: "Share of each cause over all ranks"}),
     below: legend(parts.map(p => ({name: p.name + (isWork(p.name) ? "" : " (gap)"), fill: p.fill, value: percent(p.share)}))),
-    columns: [{name: "cause"}, {name: "counts as"}, {name: "share", n: true}], rows: parts.map(p => [p.name, isWork(p.name) ? "work" : "gap", percent(p.share)]),
+    columns: [{name: "cause", tight: true}, {name: "is"}, {name: "share", n: true}, {name: "time of, or wait for", long: true}], rows: parts.map(p => [p.name, isWork(p.name) ? "work" : "gap", percent(p.share), causeWords[p.name] || ""]),
   });
   const shown = gaps.slice(0, 20);
   const longest = h("div", {class: "card span2 short", "data-chart": "gaps"}, h("h3", {text: "Longest gaps"}), h("p", {class: "sub", text: shown.length ? `${shown.length} of ${gaps.length}; Show marks the gap above` : "no gap was recorded"}),
@@ -152,7 +153,7 @@ function curves(c) {
   line("loss", "Loss", c.thinned ? `nats per token; ${c.thinned}` : "nats per token", n > 60 ? [{name: "training loss", y: c.loss, fill: ["--sky"], thin: true, format: four}, {name: `mean of ${w} points`, y: smooth(c.loss || [], w), fill: ["--blue"], derived: true, format: four}] : [{name: "training loss", y: c.loss, fill: ["--blue"], format: four}], {points: evals, height: 250, span2: true});
   line("tokens_per_s", "Throughput", "tokens per second", [{name: "tokens/s", y: c.tokens_per_s, fill: ["--blue"]}], {zero: true, format: v => si(v)});
   line("mfu", "MFU and HFU", "share of peak FLOP/s: of the model alone, and with recompute", [{name: "MFU", y: c.mfu, fill: ["--blue"]}, {name: "HFU", y: c.hfu, fill: ["--orange"], dash: "5 3"}], {zero: true, format: percent, tick: wholePercent});
-  const t = c.time || {}, parts = Object.keys(t).filter(k => has(t[k]));
+  const t = c.time || {}, parts = [...new Set(["forward", "backward", "update", "norm", "other", ...Object.keys(t)])].filter(k => has(t[k]));
   if (parts.length) grid.append(figure({
     id: "time", title: "Step time by part", sub: "seconds of each step", legend: legend(parts.map(k => ({name: k, fill: fillOf(k, k !== "other")}))),
     draw: (host, w) => stackChart(host, w, {label: "Step time by part", x, xLabel: "step", xFormat: v => si(v), format: seconds, parts: parts.map(k => ({name: k, y: t[k], fill: fillOf(k, k !== "other")}))}),
@@ -233,7 +234,7 @@ const extraTables = tables => tables.map((t, i) => h("div", {class: "card", "dat
 
 const runSections = [
   {id: "overview", title: "Overview", of: r => [r.headline, r.advice, r.text, list(r.checked).length], make: (p, r) => overview(r)},
-  {id: "time", title: "Five tolls", lead: "Where memory, time and traffic go: forecast, named terms, measured.", of: r => [r.tolls, r.step_time], make: (p, r) => tolls(r)},
+  {id: "time", title: "Five tolls", lead: "Where memory, time and traffic go. The named terms add up to measured minus forecast.", of: r => [r.tolls, r.step_time], make: (p, r) => tolls(r)},
   {id: "comb-section", nav: "Utilisation", title: "Utilisation over time", of: r => r.comb, make: combSection},
   {id: "memory-section", title: "Memory", of: r => r.memory, make: memory},
   {id: "curves", title: "Curves", of: r => r.curves, make: curves},
@@ -242,5 +243,6 @@ const runSections = [
     make: ([g, c, e]) => [h("div", {class: "grid"}, goodput(g), checkpoints(c), some(e) ? eventTable(e) : null)]},
   {id: "record-section", title: "Systems record", nav: "Record", of: r => [r.record, r.record_markdown], make: (p, r) => record(r)},
   {id: "checked-section", title: "Diagnoses", of: r => r.checked, make: checked},
+  {id: "notes", title: "Notes", lead: "What was missing or damaged in the run folder.", of: r => r.notes, when: r => some(r.notes), make: notes => [card(h("ul", {}, notes.map(n => h("li", {text: n}))))]},
   {id: "tables", title: "More tables", of: r => r.tables, when: r => some(r.tables), make: extraTables},
 ];
