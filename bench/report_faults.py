@@ -13,8 +13,10 @@ import subprocess
 import sys
 import tempfile
 
+BASE = ["train.checkpoint_every=0", "batch.global=16", "batch.micro=8"]  # without a fault; later sets win
 FAULTS = {
-    "serialised_communication": ["layout.dp=2", "layout.bucket_mb=1000"],
+    "serialised_communication": ["layout.dp=2", "layout.bucket_mb=1000", "batch.micro=1", "batch.global=2",
+                                 "data.seq_len=32"],
     "microbatch_too_small": ["batch.micro=1", "data.seq_len=32", "batch.global=32"],
     "checkpoints_too_frequent": ["train.checkpoint_every=1", "train.async_save=false"],
     "needless_recompute": ["layout.recompute=full"],
@@ -26,7 +28,7 @@ CLEAN = {
     "one rank": [],
     "two replicas": ["layout.dp=2"],
     "two stages": ["layout.pp=2"],
-    "large microbatch": ["batch.micro=8"],
+    "large microbatch": ["batch.micro=16"],
     "long sequences": ["data.seq_len=256"],
 }
 
@@ -35,7 +37,7 @@ def found_in(args, sets, slow_rank):
     with tempfile.TemporaryDirectory() as folder:
         command = [args.trireme, "train", args.run, "--trace-steps", "20-25", "--set", f'train.dir="{folder}/run"',
                    "--set", "train.steps=40"]
-        for one in sets:
+        for one in BASE + sets:
             command += ["--set", one]
         # A process that computes on the last core slows the rank that is bound to it.
         busy = subprocess.Popen(["taskset", "-c", str(os.cpu_count() - 1), sys.executable, "-c", "while True: pass"]) \
@@ -48,7 +50,8 @@ def found_in(args, sets, slow_rank):
                 busy.wait()
         report = json.loads(subprocess.run([args.trireme, "report", f"{folder}/run", "--json"], check=True,
                                            capture_output=True).stdout)
-        return {c["id"]: c["number"] for c in report["checked"] if c["found"]}
+        return ({c["id"]: c["number"] for c in report["checked"] if c["found"]},
+                {c["id"]: c["number"] for c in report["checked"]})
 
 
 def main():
@@ -60,12 +63,12 @@ def main():
     missed, invented = 0, 0
     for fault, sets in FAULTS.items():
         if args.only in (None, fault):
-            found = found_in(args, sets, fault == "straggler")
+            found, numbers = found_in(args, sets, fault == "straggler")
             missed += fault not in found
-            print(f"{fault:<26} {'found' if fault in found else 'MISSED'}  {found}", flush=True)
+            print(f"{fault:<26} {'found' if fault in found else 'MISSED: ' + numbers.get(fault, '-')}  {found}", flush=True)
     for name, sets in CLEAN.items():
         if args.only in (None, name):
-            found = found_in(args, sets, False)
+            found, _ = found_in(args, sets, False)
             invented += bool(found)
             print(f"clean: {name:<19} {'INVENTED' if found else 'none'}  {found or ''}", flush=True)
     print(f"{missed} faults missed, {invented} clean runs with a finding")
