@@ -296,6 +296,7 @@ class Differences {
 bool same_run(const ReportInput& a, const ReportInput& b) {
   return a.record.run && b.record.run && a.record.run->model == b.record.run->model &&
          a.record.run->batch.global == b.record.run->batch.global &&
+         a.record.run->batch.ramp == b.record.run->batch.ramp &&
          a.record.run->data.seq_len == b.record.run->data.seq_len &&
          a.record.run->world() == b.record.run->world();
 }

@@ -5,6 +5,7 @@
 #include "base/counted.h"
 #include "base/progress.h"
 #include "report/report.h"
+#include "spec/batch_ramp.h"
 
 namespace trireme {
 namespace {
@@ -51,7 +52,7 @@ std::string cadence(const TrainSpec& t) {
 }
 
 void add_run(Rows& out, const RunSpec& run) {
-  out.stated("effective batch", fmt::format("{} sequences = {} tokens per step", run.batch.global,
+  out.stated("effective batch", fmt::format("{} = {} tokens per step", ramp_text(run.batch),
                                             run.batch.global * run.data.seq_len));
   out.stated("microbatch", fmt::format("{} per replica, {} per step", counted(run.batch.micro, "sequence"),
                                        counted(run.microbatches(), "microbatch", "microbatches")));
