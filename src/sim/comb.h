@@ -51,7 +51,8 @@ using UseTimes = std::array<int64_t, kUses>;
 
 // Returns the kind of work of an action ("F", "B", "Step").
 Use use_of_action(std::string_view action);
-// Returns the use of a rank that waits for data of a group ("dp", "dp+cp", "pp again"); agree: the group of all ranks.
+// Returns the use of a rank that waits for data of a group ("dp", "dp+cp", "pp again"); agree: the group of
+// all ranks.
 Use use_of_group(std::string_view group);
 // Returns the use of a rank that waits for others to reach the transfer, given the use that the transfer is.
 Use late_of(Use transfer);
