@@ -133,8 +133,8 @@ std::string take_rules_of_before(RunSpec& asked, const RunRequest& request) {
     RunSpec kept = by_rule;
     if (left("optimizer.lr")) {
       kept.optimizer.lr = before.optimizer.lr;
-      kept.optimizer.adamw_lr = before.optimizer.adamw_lr;
-      kept.optimizer.embed_lr = before.optimizer.embed_lr;
+      if (left("optimizer.adamw_lr")) kept.optimizer.adamw_lr = before.optimizer.adamw_lr;
+      if (left("optimizer.embed_lr")) kept.optimizer.embed_lr = before.optimizer.embed_lr;
     }
     if (left("optimizer.warmup")) kept.optimizer.warmup = before.optimizer.warmup;
     if (left("batch.global")) {

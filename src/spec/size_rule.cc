@@ -23,8 +23,10 @@ int64_t batch_of(double wanted, const RunSpec& run, bool micro_given) {
   const double sequences = std::exp2(std::round(std::log2(std::max(1.0, wanted / double(run.data.seq_len)))));
   const double unit =
       double(run.layout.dp) * double(run.layout.pp) * double(micro_given ? run.batch.micro : 1);
-  const double units =
-      std::clamp(std::round(sequences / unit), 1.0, std::max(1.0, std::floor(kMostBatch / unit)));
+  // At least the last stage of a ramp, which may not shrink.
+  const double least = run.batch.ramp.empty() ? 1 : std::ceil(double(run.batch.ramp.back().value) / unit);
+  const double most = std::max(least, std::floor(kMostBatch / unit));
+  const double units = std::clamp(std::round(sequences / unit), least, most);
   return int64_t(std::min(units * unit, kMostBatch));
 }
 

@@ -160,6 +160,39 @@ TEST(Agree, OnABatchThatGrows) {
       << simulated.err;
 }
 
+// With more steps the rules would give another batch and warmup; a run keeps those that its folder began
+// with.
+TEST(Agree, ALongerRunKeepsWhatRulesGave) {
+  TempFolder tmp;
+  std::string text = read_text(tiny_run_file(tmp.path(), 40));
+  for (const char* key : {"global = ", "micro = ", "warmup = ", "init_std = ", "lr = "})
+    if (const size_t at = text.find(std::string("\n") + key); at != text.npos)
+      text.erase(at, text.find('\n', at + 1) - at);
+  const fs::path file = tmp / "auto.toml";
+  write_text_atomic(file, text);
+  const auto train = [&](std::vector<std::string> sets) {
+    std::vector<std::string> words = {"train", file.string(),       "--set", "optimizer.schedule=constant",
+                                      "--set", "train.eval_every=0"};
+    for (const std::string& s : sets) words.insert(words.end(), {"--set", s});
+    return trireme(tmp.path(), words);
+  };
+  EXPECT_EQ(train({"train.steps=40", "train.checkpoint_every=0"}).code, 0);
+  const RunSpec before = load_run(tmp / "run" / "plan.toml", {}, {});
+  const Ran longer = train({"train.steps=400", "train.checkpoint_every=0"});
+  EXPECT_EQ(longer.code, 0) << longer.err;
+  EXPECT_NE(longer.err.find("kept from this run folder's beginning: batch.global = "), std::string::npos)
+      << longer.err;
+  const RunSpec after = load_run(tmp / "run" / "plan.toml", {}, {});
+  EXPECT_EQ(after.batch.global, before.batch.global);
+  EXPECT_EQ(after.optimizer.warmup, 4);
+  EXPECT_EQ(after.train.steps, 400);
+  // What is given counts.
+  const Ran other = train({"train.steps=500", "batch.global=64"});
+  EXPECT_EQ(other.code, 2);
+  EXPECT_NE(other.err.find(fmt::format("batch.global: {} -> 64", before.batch.global)), std::string::npos)
+      << other.err;
+}
+
 TEST(Agree, PlanTellsTheImbalanceOfEachPlacement) {
   TempFolder tmp;
   const fs::path file = tiny_run_file(tmp.path(), 2);
@@ -263,8 +296,9 @@ TEST(Agree, FineTuningStartsAtTheLossOfTheFolder) {
     json eval = json_of(trireme(tmp.path(), {"eval", file.string(), "--json"}));
     EXPECT_EQ(eval["step"], 0);
     EXPECT_EQ(eval["model"], golden(name).string());
-    json end = json_of(trireme(tmp.path(), {"train", file.string(), "--json", "--set", "optimizer.warmup=0",
-                                            "--set", "optimizer.schedule=constant"}));
+    json end =
+        json_of(trireme(tmp.path(), {"train", file.string(), "--json", "--set", "optimizer.warmup=0", "--set",
+                                     "optimizer.schedule=constant", "--set", "train.eval_every=0"}));
     EXPECT_NEAR(end["loss"].get<double>(), eval["loss"].get<double>(), 1e-12) << name;
     EXPECT_EQ(metrics_of(tmp / "run").at(0)["tokens"], eval["tokens"]);
     EXPECT_LT(end["eval_loss"], end["loss"]) << "the step was a step down";

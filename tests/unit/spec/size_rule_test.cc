@@ -48,6 +48,8 @@ TEST(SizeRule, TheBatchFitsTheLayout) {
   EXPECT_EQ(parse("", {"batch.micro=1000"}).batch.global, 1000);
   // The microbatch divides every stage of a ramp.
   EXPECT_EQ(parse("", {"batch.ramp=[[6, 10]]", "train.steps=1000"}).batch.micro, 2);
+  // The batch is not below a ramp.
+  EXPECT_EQ(parse("", {"batch.ramp=[[6, 3], [900, 10]]", "train.steps=20"}).batch.global, 900);
   // One sequence for each rank at least.
   EXPECT_EQ(parse("", {"layout.dp=7", "train.steps=1"}).batch.global, 7);
 }
