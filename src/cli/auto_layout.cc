@@ -4,10 +4,13 @@
 
 #include <algorithm>
 
+#include "checkpoint/named.h"
 #include "device/device.h"
 #include "plan/cluster_device.h"
+#include "spec/batch_ramp.h"
 #include "spec/lr_rule.h"
 #include "spec/run_spec.h"
+#include "spec/size_rule.h"
 #include "spec/toml.h"
 #include "spec/walk.h"
 
@@ -115,14 +118,26 @@ class LeftToRule {
   std::vector<TomlEntry> entries_;
 };
 
-// A run that continues from checkpoints keeps what rules gave when its folder began: another version may have
-// other rules, and a larger train.steps another batch and warmup. Returns a note if they are not the rule's.
-std::string take_rules_of_before(RunSpec& asked, const RunRequest& request) {
+// The plan of the run that `asked` continues: its own folder's, or that of the run it branches from.
+struct PlanOfBefore {
+  fs::path file;  // empty: it starts
+  bool branches = false;
+};
+PlanOfBefore plan_of_before(const RunSpec& asked) {
   const fs::path folder = asked.train.dir;
-  const fs::path file = folder / "plan.toml";
-  if (!fs::exists(file) || !fs::exists(folder / "checkpoints")) return "";
+  if (fs::exists(folder / "checkpoints")) return {folder / "plan.toml"};
+  if (asked.train.branch.empty()) return {};
+  const auto parent = checkpoint_named(asked.train.branch);
+  return parent ? PlanOfBefore{parent->run / "plan.toml", true} : PlanOfBefore{};
+}
+
+}  // namespace
+
+std::string take_rules_of_before(RunSpec& asked, const RunRequest& request) {
   try {
-    const RunSpec before = load_run(file, {}, {.read_from = false});
+    const PlanOfBefore plan = plan_of_before(asked);
+    if (plan.file.empty() || !fs::exists(plan.file)) return "";
+    const RunSpec before = load_run(plan.file, {}, {.read_from = false});
     const ModelSpec &m = before.model, &n = asked.model;
     if (m.hidden != n.hidden || m.layers != n.layers || before.optimizer.name != asked.optimizer.name)
       return "";
@@ -139,9 +154,13 @@ std::string take_rules_of_before(RunSpec& asked, const RunRequest& request) {
     if (left("optimizer.warmup")) kept.optimizer.warmup = before.optimizer.warmup;
     if (left("batch.global")) {
       kept.batch.global = before.batch.global;
-      if (left("batch.micro")) kept.batch.micro = before.batch.micro;
+      // Another layout may need another microbatch.
+      if (left("batch.micro"))
+        kept.batch.micro = divisor_of_batches(kept.batch) % (kept.layout.dp * before.batch.micro) == 0
+                               ? before.batch.micro
+                               : micro_by_rule(kept);
     }
-    if (left("train.steps")) kept.train.steps = before.train.steps;
+    if (left("train.steps") && !plan.branches) kept.train.steps = before.train.steps;
     if (left("model.init_std") && n.init_std == kAutomatic) {
       kept.model.init_std = m.init_std;
       if (left("model.embed_std")) kept.model.embed_std = m.embed_std;
@@ -154,10 +173,27 @@ std::string take_rules_of_before(RunSpec& asked, const RunRequest& request) {
       if (now[i].value != rule[i].value)
         changed += fmt::format("{}{} = {}", changed.empty() ? "" : ", ", now[i].key, now[i].value);
     if (left("optimizer.lr") || left("model.init_std") || !changed.empty()) asked = kept;
-    return changed.empty() ? "" : fmt::format("kept from this run folder's beginning: {}", changed);
+    return changed.empty() ? "" : fmt::format("kept from {}: {}", plan.file.string(), changed);
   } catch (const Error&) {
     return "";  // reported where the run starts
   }
+}
+
+namespace {
+
+// The sizes that are left to rules, for a layout of so many ranks.
+void size_for_ranks(RunSpec& run, const RunRequest& request, int64_t ranks) {
+  const LeftToRule left(request);
+  if (!left("batch.global")) return;
+  RunSpec sized = run;
+  sized.layout.dp = ranks;
+  sized.batch.global = kAutomaticCount;
+  if (left("train.steps")) sized.train.steps = kAutomaticCount;
+  if (left("optimizer.warmup")) sized.optimizer.warmup = kAutomaticCount;
+  apply_size_rule(sized, true);
+  run.batch.global = sized.batch.global;
+  run.train.steps = sized.train.steps;
+  run.optimizer.warmup = sized.optimizer.warmup;
 }
 
 // A run starts on the device that is here; a plan is of the cluster that the file names.
@@ -186,7 +222,6 @@ ChosenRun load_or_choose(const RunRequest& request, bool goes_on, const Measurin
   }
   Opened o = open(request);
   RunSpec run = parse_run(o.text, request.file, o.sets);
-  if (goes_on) take_rules_of_before(run, request);
   if (run.train.comm != "thread")
     bad_request(
         "{} = \"auto\" chooses for rank threads of one machine, and train.comm is \"{}\": give the layout",
@@ -197,6 +232,9 @@ ChosenRun load_or_choose(const RunRequest& request, bool goes_on, const Measurin
                 kMostRanks);
   if (o.wish.layout && o.wish.ranks == 1 && !o.given) o.wish.ranks = threads_of(run);
   if (!o.wish.layout) o.wish.ranks = run.world();
+  if (o.wish.layout) size_for_ranks(run, request, o.wish.ranks);
+  const std::string kept = goes_on ? take_rules_of_before(run, request) : "";
+  const auto with_kept = [&](const std::string& note) { return kept.empty() ? note : kept + "\n" + note; };
   RunSpec divided = run;  // as many ranks, for their share of the cores
   if (o.wish.layout) divided.layout.dp = o.wish.ranks;
   const Facts facts = facts_of(run, goes_on);
@@ -204,13 +242,13 @@ ChosenRun load_or_choose(const RunRequest& request, bool goes_on, const Measurin
   if (goes_on && take_layout_of_before(before, o.wish)) {
     before.precision.grads = run.precision.grads;  // follows the microbatches
     return {resolve(before, facts),
-            fmt::format("{} is the one that this run folder began with",
-                        o.wish.layout ? "the layout" : "batch.micro"),
+            with_kept(fmt::format("{} is the one that this run folder began with",
+                                  o.wish.layout ? "the layout" : "batch.micro")),
             run.precision};
   }
   const ClusterSpec cluster = cluster_of(divided, how);
   const AutoChoice c = choose_layout(run, o.wish, cluster, rank_threads_of(divided), facts);
-  return {c.tried[c.best].run, to_text(c), run.precision};
+  return {c.tried[c.best].run, with_kept(to_text(c)), run.precision};
 }
 
 }  // namespace trireme::cli

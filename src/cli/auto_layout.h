@@ -10,6 +10,11 @@ namespace trireme::cli {
 // What the file and --set leave open; the request is not loaded.
 AutoWish auto_wish_of(const RunRequest&);
 
+// A run that continues from checkpoints, or branches, keeps what rules gave when its folder or its parent
+// began: another version may have other rules, and another train.steps another batch and warmup. Puts the
+// kept numbers into `asked`. Returns a note if they are not the rules'.
+std::string take_rules_of_before(RunSpec& asked, const RunRequest&);
+
 struct ChosenRun {
   RunSpec run;          // as RunRequest::load() gives it
   std::string note;     // what was chosen, of what; empty: the file says it all

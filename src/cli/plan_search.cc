@@ -145,6 +145,7 @@ void set_cluster(SearchRequest& q, const PlanSubject& subject, const std::option
   q.device = d.name, q.figures = d.figures, q.price = d.price_per_hour, q.note = d.note;
   refuse_unknown_offload(run, d, cluster, asked);
   q.run = run_of_search(q, cluster, run);
+  q.by_rules = !run;
   set_offload(q, run ? &*run : &*q.run, d);
   q.reliability.devices_per_machine = d.machine > 0 ? d.machine : int64_t(q.figures.near);
   if (d.mtbf_hours > 0) q.reliability.mtbf_device_s = d.mtbf_hours * 3600;

@@ -11,6 +11,7 @@
 #include "plan/walls.h"
 #include "spec/batch_ramp.h"
 #include "spec/run_schedule.h"
+#include "spec/size_rule.h"
 
 namespace trireme::cli {
 namespace {

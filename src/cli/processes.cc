@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "cli/auto_layout.h"
 #include "cli/cli.h"
 #include "cli/training.h"
 #include "comm/nccl/nccl_world.h"
@@ -12,6 +13,8 @@ namespace {
 
 RunSpec load(const RunRequest& request, const ProcessWorld& world, PrecisionSpec& asked) {
   RunSpec run = request.as_asked();
+  const std::string kept = take_rules_of_before(run, request);
+  if (!kept.empty() && world.rank() == 0 && !request.json) say("{}\n", kept);
   asked = run.precision;
   run = resolved_here(run);
   const int n = world.size();

@@ -54,7 +54,4 @@ double kept_activation_bytes(const ActivationsCase&);
 // compressed row and what is rotated (DeepSeek-V2, 2405.04434 section 2.1.3).
 double kv_cache_bytes(const ModelSpec&, double context, double batch);
 
-// Chinchilla's rule of thumb (Hoffmann et al. 2022): tokens for each parameter that use compute best.
-inline constexpr double kTokensPerParameter = 20;
-
 }  // namespace trireme

@@ -85,6 +85,7 @@ struct SearchRequest {
   std::string note;   // what is assumed of the devices' links
   // The run that the layouts are of, for the run file that is printed: all but its layout and batch.
   std::optional<RunSpec> run;
+  bool by_rules = false;  // no run file gave steps, warmup, learning rates and initial weights
   DeviceFigures figures;
   FitValues fits{};
   std::string constants;  // whose these are, in words; "" = the shipped ones of all

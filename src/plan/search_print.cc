@@ -10,6 +10,7 @@
 #include "plan/search_chart.h"
 #include "plan/search_flip.h"
 #include "spec/run_spec.h"
+#include "spec/size_rule.h"
 #include "spec/supported.h"
 
 namespace trireme {
@@ -242,12 +243,17 @@ namespace {
 // Returns a run file that plan and train take unchanged.
 std::string run_toml(const SearchRequest& q, const SearchLayout& l) {
   if (!q.run) return layout_toml(l, q.disk_each_way);
-  const RunSpec run = with_layout(*q.run, l, q.disk_each_way);
+  RunSpec run = with_layout(*q.run, l, q.disk_each_way);
   std::string s;
   if (!q.own) s += "# the step above is of other software; `trireme plan` forecasts trireme's own\n";
   for (const std::vector<Problem>& all : {problems_of(run), unsupported_of(run)})
     for (const Problem& p : all)
       s += fmt::format("# this version does not run it: {}: {}\n", p.keys.front(), p.text);
+  if (q.by_rules) {
+    const int64_t global = run.batch.global;
+    ask_for_rules(run);
+    run.batch.global = global;
+  }
   return s + save_changed(run);
 }
 

@@ -15,6 +15,7 @@
 #include "cost/walls.h"
 #include "plan/scaled_run.h"
 #include "plan/score_fit.h"
+#include "spec/size_rule.h"
 
 namespace trireme {
 namespace {

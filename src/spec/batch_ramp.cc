@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 
@@ -43,6 +44,17 @@ bool same_batches(const BatchSpec& a, const BatchSpec& b, int64_t steps) {
       if (s.until < steps) looked.insert(looked.end(), {s.until, s.until + 1});
   return steps < 1 || std::all_of(looked.begin(), looked.end(),
                                   [&](int64_t step) { return global_at(a, step) == global_at(b, step); });
+}
+
+double steps_for(const BatchSpec& batch, double sequences) {
+  double done = 0;
+  for (const RampStage& s : batch.ramp) {
+    const double steps = std::max(0.0, double(s.until) - done), here = steps * double(s.value);
+    if (sequences <= here) return done + std::ceil(sequences / double(s.value));
+    sequences -= here;
+    done += steps;
+  }
+  return done + std::ceil(sequences / double(batch.global));
 }
 
 int64_t smallest_batch(const BatchSpec& batch) {

@@ -10,7 +10,8 @@
 // - Muon's update has spectral norm 0.2 sqrt(max(rows, cols)) times its rate with adjust_lr =
 //   "match_rms_adamw", so the rate is like 1 / sqrt(n). With "original" it is constant.
 //
-// The constants are from sweeps at n = 128 (bench/scaling_rule.py, docs/optim.md).
+// AdamW's constants are from sweeps at n = 128 and 256, Muon's at n = 128 (bench/scaling_rule.py,
+// docs/optim.md).
 #pragma once
 #include <string>
 

@@ -95,14 +95,6 @@ void report_problems(Reader& reader, const RunSpec& asked, const RunSpec& run, c
   for (const Complaint& c : lines) reader.problem(c.key, c.text);
 }
 
-// The defaults of a run file that follow rules.
-void ask_for_rules(RunSpec& run) {
-  run.optimizer.lr = kAutomatic;
-  run.optimizer.warmup = kAutomaticCount;
-  run.batch.global = kAutomaticCount;
-  run.train.steps = kAutomaticCount;
-}
-
 // The rules for whole numbers apply as soon as all keys are read: what is checked are numbers.
 void settle_sizes(const Reader& reader, RunSpec& run) {
   RunSpec sized = run;
@@ -121,11 +113,10 @@ void settle_sizes(const Reader& reader, RunSpec& run) {
 
 void read_run(Reader& reader, RunSpec& run, const Wanted& options) {
   bool from_folder = options.read_from && start_from_folder(reader, run.model);
-  if (!from_folder) {
-    run.model = start_from_arch(reader);
-    run.model.init_std = kAutomatic;
-  }
+  if (!from_folder) run.model = start_from_arch(reader);
+  const double of_folder = run.model.init_std;
   ask_for_rules(run);
+  if (from_folder) run.model.init_std = of_folder;
   ModelSpec folder = run.model;
   reader.read(run);
   reader.report_unknown();
@@ -175,17 +166,15 @@ std::string as_toml(const std::vector<FieldText>& fields, bool comments,
 
 RunSpec defaults() {
   RunSpec run;
-  run.model.init_std = kAutomatic;
   ask_for_rules(run);
   run.model.finish(run.data.seq_len);
   return run;
 }
 
-// Keys of [model] that have no value of their own until finish() or the architecture gives them one.
+// Keys that have no value of their own until finish(), the architecture or a rule gives them one.
 std::set<std::string> derived_keys() {
-  std::set<std::string> keys;
+  std::set<std::string> keys = {"batch.micro"};  // of the batch, unless it is given
   RunSpec unfinished;
-  unfinished.model.init_std = kAutomatic;
   ask_for_rules(unfinished);
   std::vector<FieldText> own = fields_of(unfinished), finished = fields_of(defaults());
   for (size_t i = 0; i < own.size(); i++)
@@ -281,13 +270,12 @@ std::string save_run(const RunSpec& run) {
 }
 std::string save_changed(const RunSpec& run) {
   RunSpec plain;
-  ask_for_rules(plain);
   ModelSpec& m = plain.model;
   m = ModelSpec::of(run.model.arch);
   m.vocab = run.model.vocab, m.layers = run.model.layers, m.hidden = run.model.hidden;
   m.heads = run.model.heads;
-  m.init_std = kAutomatic;
   m.finish(run.data.seq_len);
+  ask_for_rules(plain);
   static constexpr std::string_view kAlways[] = {"model.arch", "model.vocab", "model.layers", "model.hidden",
                                                  "model.heads"};
   const std::vector<FieldText> own = fields_of(run), given = fields_of(plain);

@@ -12,7 +12,6 @@
 namespace trireme {
 namespace {
 
-constexpr double kTokensPerParameter = 20;
 constexpr double kBatch = 0.58, kBatchPower = 0.571;
 constexpr int64_t kMostMicro = 8;
 constexpr int64_t kWarmupShare = 10, kMostWarmup = 2000;
@@ -30,14 +29,24 @@ int64_t batch_of(double wanted, const RunSpec& run, bool micro_given) {
   return int64_t(std::min(units * unit, kMostBatch));
 }
 
-int64_t micro_of(const RunSpec& run) {
-  const int64_t share = std::max<int64_t>(1, divisor_of_batches(run.batch) / (run.layout.dp * run.layout.pp));
-  for (int64_t n = kMostMicro; n > 1; n--)
-    if (share % n == 0) return n;
+}  // namespace
+
+int64_t micro_by_rule(const RunSpec& run) {
+  const int64_t divisor = divisor_of_batches(run.batch), dp = run.layout.dp, parts = dp * run.layout.pp;
+  // The noise scale compares parts of a batch.
+  const int64_t least = run.train.noise_scale > 0 ? 2 : 1;
+  for (int64_t n = std::min(kMostMicro, divisor / std::max(parts, least)); n > 1; n--)
+    if (divisor % (dp * n) == 0 && (divisor % parts != 0 || divisor % (parts * n) == 0)) return n;
   return 1;
 }
 
-}  // namespace
+void ask_for_rules(RunSpec& run) {
+  run.model.init_std = kAutomatic;
+  run.optimizer.lr = kAutomatic;
+  run.optimizer.warmup = kAutomaticCount;
+  run.batch.global = kAutomaticCount;
+  run.train.steps = kAutomaticCount;
+}
 
 double tokens_by_rule(const ModelSpec& m) {
   return kTokensPerParameter * active_parameters(m);
@@ -62,11 +71,11 @@ void apply_size_rule(RunSpec& run, bool micro_given) {
         auto_steps ? batch_tokens_by_rule(tokens_by_rule(run.model))
                    : std::pow(batch_tokens_by_rule(double(run.train.steps)), 1 / (1 - kBatchPower));
     run.batch.global = batch_of(wanted, run, micro_given);
-    if (!micro_given) run.batch.micro = micro_of(run);
+    if (!micro_given) run.batch.micro = micro_by_rule(run);
   }
   if (auto_steps)
-    run.train.steps = int64_t(
-        std::clamp(std::ceil(tokens_by_rule(run.model) / (double(run.batch.global) * seq)), 1.0, kMostSteps));
+    run.train.steps =
+        int64_t(std::clamp(steps_for(run.batch, tokens_by_rule(run.model) / seq), 1.0, kMostSteps));
   if (run.optimizer.warmup == kAutomaticCount)
     run.optimizer.warmup = std::min(run.train.steps / kWarmupShare, kMostWarmup);
 }

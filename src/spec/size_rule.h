@@ -14,6 +14,12 @@
 
 namespace trireme {
 
+// Makes every default of a run file that follows a rule "auto": these sizes, learning rates and initial
+// weights.
+void ask_for_rules(RunSpec&);
+
+inline constexpr double kTokensPerParameter = 20;
+
 // Tokens that a model is trained on by the rule, and tokens of a step in a run over that many.
 double tokens_by_rule(const ModelSpec&);  // Requires: finish()ed
 double batch_tokens_by_rule(double tokens);
@@ -22,9 +28,13 @@ double batch_tokens_by_rule(double tokens);
 // Requires: resolved.
 std::string size_text(const RunSpec&, double tokens);
 
+// The largest microbatch up to 8 that divides every batch of the run over dp, and over pp if the batch itself
+// does; with train.noise_scale not the whole batch.
+int64_t micro_by_rule(const RunSpec&);
+
 // Puts numbers in place of kAutomaticCount. The batch is a power of two of sequences, the nearest to the
 // rule's. It is then rounded to a multiple of dp * pp, and of batch.micro if that is given. Otherwise
-// batch.micro becomes the largest divisor up to 8.
+// batch.micro becomes micro_by_rule().
 // Requires: model finish()ed; other keys within their ranges.
 void apply_size_rule(RunSpec&, bool micro_given);
 

@@ -180,12 +180,25 @@ TEST(Agree, ALongerRunKeepsWhatRulesGave) {
   const RunSpec before = load_run(tmp / "run" / "plan.toml", {}, {});
   const Ran longer = train({"train.steps=400", "train.checkpoint_every=0"});
   EXPECT_EQ(longer.code, 0) << longer.err;
-  EXPECT_NE(longer.err.find("kept from this run folder's beginning: batch.global = "), std::string::npos)
+  EXPECT_NE(
+      longer.err.find(fmt::format("kept from {}: batch.global = ", (tmp / "run" / "plan.toml").string())),
+      std::string::npos)
       << longer.err;
   const RunSpec after = load_run(tmp / "run" / "plan.toml", {}, {});
   EXPECT_EQ(after.batch.global, before.batch.global);
   EXPECT_EQ(after.optimizer.warmup, 4);
   EXPECT_EQ(after.train.steps, 400);
+  // Another layout takes another microbatch; a branch keeps them too.
+  const Ran divided = train({"train.steps=410", "layout.dp=2"});
+  EXPECT_EQ(divided.code, 0) << divided.err;
+  const RunSpec halves = load_run(tmp / "run" / "plan.toml", {}, {});
+  EXPECT_EQ(halves.batch.global, before.batch.global);
+  EXPECT_EQ(halves.batch.micro, before.batch.micro / 2);
+  const std::string branched = (tmp / "branch").string(), parent = (tmp / "run").string();
+  EXPECT_EQ(train({"train.steps=430", "train.dir=" + branched, "train.branch=" + parent}).code, 0);
+  const RunSpec branch = load_run(tmp / "branch" / "plan.toml", {}, {});
+  EXPECT_EQ(branch.batch.global, before.batch.global);
+  EXPECT_EQ(branch.optimizer.warmup, 4);
   // What is given counts.
   const Ran other = train({"train.steps=500", "batch.global=64"});
   EXPECT_EQ(other.code, 2);

@@ -73,6 +73,9 @@ TEST(LrRule, TheSavedRunHasTheNumbers) {
 }
 
 TEST(LrRule, InitByFanIn) {
+  EXPECT_EQ(resolve(parse("[model]\ninit_std = 0.02\nhidden = 1024\nheads = 4", {"model.init_std=auto"}), {})
+                .model.init_std,
+            0.01);
   EXPECT_EQ(resolved("", 1024).model.init_std, 0.01);
   EXPECT_EQ(resolved("", 512, "init_std = 0.02").model.init_std, 0.02);
   EXPECT_EQ(resolved("", 1024, "init_std = \"auto\"").model.init_std, 0.01);

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "run_text.h"
+#include "spec/batch_ramp.h"
 #include "spec/parameters.h"
 
 namespace trireme {
@@ -68,6 +69,29 @@ TEST(SizeRule, GivenNumbersStay) {
   // Written as numbers, read back as such.
   EXPECT_TRUE(parse(save_run(run)) == run);
   EXPECT_TRUE(parse(save_changed(parse(""))) == parse(""));
+}
+
+TEST(SizeRule, StepsHaveTheTokensOfTheirRamp) {
+  const RunSpec run = parse("", {"batch.ramp=[[8, 100], [16, 300]]", "batch.global=32", "model.layers=1"});
+  const double wanted = tokens_by_rule(run.model) / 256;
+  EXPECT_GE(double(samples_until(run.batch, run.train.steps)), wanted);
+  EXPECT_LT(double(samples_until(run.batch, run.train.steps - 1)), wanted);
+  // Steps that end within a stage, and stages that a bad ramp has in a wrong order.
+  const BatchSpec batch = {.global = 32, .ramp = {{.value = 8, .until = 100}, {.value = 16, .until = 300}}};
+  EXPECT_EQ(steps_for(batch, 80), 10);
+  EXPECT_EQ(steps_for(batch, 801), 101);
+  EXPECT_EQ(steps_for(batch, 800 + 3200 + 33), 302);
+}
+
+TEST(SizeRule, TheMicrobatchSuitsOtherKeys) {
+  // The noise scale compares parts of a batch.
+  EXPECT_EQ(parse("", {"train.steps=500"}).batch.micro, 4);
+  EXPECT_EQ(parse("", {"train.steps=500"}).batch.global, 4);
+  EXPECT_EQ(parse("", {"train.steps=500", "train.noise_scale=1"}).batch.micro, 2);
+  EXPECT_EQ(wrong("[layout]\ndp = 3\npp = 2\n[batch]\nglobal = 126\nramp = [[21, 3]]\nmicro = 1"), "");
+  EXPECT_EQ(parse("", {"layout.dp=3", "layout.pp=2", "batch.ramp=[[21, 3]]"}).batch.micro, 1);
+  // The table of all keys names no microbatch, so that it stays the default.
+  EXPECT_TRUE(parse(config_table(), {"train.steps=20"}) == parse("", {"train.steps=20"}));
 }
 
 TEST(SizeRule, ExpertsCountAsFarAsTheyAreVisited) {
