@@ -10,8 +10,8 @@ namespace trireme::cli {
 // What the file and --set leave open; the request is not loaded.
 AutoWish auto_wish_of(const RunRequest&);
 
-// A run that continues from checkpoints, or branches, keeps what rules gave when its folder or its parent
-// began: another version may have other rules, and another train.steps another batch and warmup. Puts the
+// A run that continues from checkpoints keeps what rules gave when its folder began; a branch keeps its
+// parent's. Another version may have other rules, and another train.steps another batch and warmup. Puts the
 // kept numbers into `asked`. Returns a note if they are not the rules'.
 std::string take_rules_of_before(RunSpec& asked, const RunRequest&);
 

@@ -14,7 +14,7 @@ size_t stage_at(const BatchSpec&, int64_t step);
 int64_t global_at(const BatchSpec&, int64_t step);  // sequences of a step
 // Sequences of steps 1 to `step`. bad_request beyond 2^63.
 int64_t samples_until(const BatchSpec&, int64_t step);
-// The fewest steps that have so many sequences together.
+// Returns the fewest steps that have at least `sequences` sequences together.
 double steps_for(const BatchSpec&, double sequences);
 bool same_batches(const BatchSpec&, const BatchSpec&, int64_t steps);  // in steps 1 to `steps`
 int64_t smallest_batch(const BatchSpec&);

@@ -173,7 +173,7 @@ RunSpec defaults() {
 
 // Keys that have no value of their own until finish(), the architecture or a rule gives them one.
 std::set<std::string> derived_keys() {
-  std::set<std::string> keys = {"batch.micro"};  // of the batch, unless it is given
+  std::set<std::string> keys = {"batch.micro"};  // follows the batch, unless given
   RunSpec unfinished;
   ask_for_rules(unfinished);
   std::vector<FieldText> own = fields_of(unfinished), finished = fields_of(defaults());

@@ -199,7 +199,7 @@ TEST(Agree, ALongerRunKeepsWhatRulesGave) {
   const RunSpec branch = load_run(tmp / "branch" / "plan.toml", {}, {});
   EXPECT_EQ(branch.batch.global, before.batch.global);
   EXPECT_EQ(branch.optimizer.warmup, 4);
-  // What is given counts.
+  // A given batch counts.
   const Ran other = train({"train.steps=500", "batch.global=64"});
   EXPECT_EQ(other.code, 2);
   EXPECT_NE(other.err.find(fmt::format("batch.global: {} -> 64", before.batch.global)), std::string::npos)

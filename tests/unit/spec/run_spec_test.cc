@@ -202,9 +202,10 @@ TEST(RunSpec, HashFollowsWhatDeterminesTheNumbers) {
   EXPECT_EQ(hash(base), hash(resolve(parse(kContract), {})));
   for (const char* set :
        {"model.layers=5", "model.rope_theta=1e5", "model.rope_scaling.type=llama3", "model.init_std=0.01",
-        "data.weights=[3]", "data.seq_len=128", "data.order=sequential", "data.documents=separate",
-        "batch.global=64", "precision.compute=bf16", "precision.fp8=block", "precision.reduce=bf16",
-        "optimizer.lr=1e-4", "optimizer.betas=[0.9, 0.99]", "train.steps=999", "train.seed=2"})
+        "model.head_std=0.5", "data.weights=[3]", "data.seq_len=128", "data.order=sequential",
+        "data.documents=separate", "batch.global=64", "precision.compute=bf16", "precision.fp8=block",
+        "precision.reduce=bf16", "optimizer.lr=1e-4", "optimizer.betas=[0.9, 0.99]", "train.steps=999",
+        "train.seed=2"})
     EXPECT_TRUE(changed(set)) << set;
   for (const char* set : {"train.dir=x", "train.device=cuda", "train.checkpoint_every=7", "train.keep=3",
                           "train.threads=1", "train.log_every=1", "data.valid=x", "data.tokenizer=x",
