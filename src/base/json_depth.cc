@@ -25,4 +25,9 @@ int json_depth(std::string_view text) {
   return most;
 }
 
+nlohmann::json shallow_json(std::string_view text) {
+  if (json_depth(text) > kMostJsonDepth) return nlohmann::json(nlohmann::json::value_t::discarded);
+  return nlohmann::json::parse(text.data(), text.data() + text.size(), nullptr, false);
+}
+
 }  // namespace trireme

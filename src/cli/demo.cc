@@ -11,6 +11,7 @@
 #include "base/learning_curve.h"
 #include "base/machine.h"
 #include "base/say.h"
+#include "base/shell_word.h"
 #include "base/timed.h"
 #include "cli/controls.h"
 #include "cli/convert.h"
@@ -296,18 +297,12 @@ Prompting prompting_of(const RunSpec& run, const Tokenizer& t) {
   return p;
 }
 
-std::string quoted_for_a_shell(const std::string& s) {
-  std::string out = "'";
-  for (const char c : s) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
-}
-
 // What names the text that a folder was made from, for the same in another: nothing where it is the usual
 // one.
 std::string text_option(const fs::path& dir) {
   const auto j = nlohmann::json::parse(read_text(dir / "prepared.json"), nullptr, false);
   if (!j.is_object() || !j.value("own", false)) return "";
-  return " --text " + quoted_for_a_shell(j.value("text", ""));
+  return " --text " + shell_word(j.value("text", ""));
 }
 
 void show_samples(const RunSpec& run, const Tokenizer& t, const std::array<std::string, 2>& prompts) {
@@ -414,7 +409,7 @@ void results(const RunSpec& run, const TrainSummary& trained, const Controls& co
   if (!page.empty()) tell("  report.html         where time and memory went, and what to change\n");
   tell("\nTry next:\n");
   std::string me = program(), file = (dir / "run.toml").string();
-  tell("  {} generate {} --prompt {} --temperature 0.5\n", me, file, quoted_for_a_shell(prompting.next));
+  tell("  {} generate {} --prompt {} --temperature 0.5\n", me, file, shell_word(prompting.next));
   tell("  {} plan {} --set batch.micro=4      what another batch would cost\n", me, file);
   tell("  {} inspect {}                       what is in the checkpoint\n", me, dir.string());
   tell("  {} report {}                        the report as text; --follow shows runs in progress\n", me,

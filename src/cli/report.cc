@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/say.h"
 #include "cli/report_page.h"
+#include "plan/cluster_device.h"
 #include "plan/forecast.h"
 #include "report/compare.h"
 #include "report/price_plan.h"
@@ -27,11 +28,16 @@ ReportInput input_of(const fs::path& folder) {
   } catch (const Error& e) {
     in.record.notes.push_back(fmt::format("the run's cluster file is not read: {}", e.what()));
   }
+  if (!in.cluster) return in;
   in.price = [plan = folder / "plan.toml"](std::span<const std::string> sets) -> std::optional<PricedRun> {
-    const std::optional<RunSpec> run = changed_plan(plan, sets);
-    const std::optional<ClusterSpec> cluster = run ? known_cluster_of(*run) : std::nullopt;
-    if (!cluster) return std::nullopt;
-    return price_plan(*run, *cluster, rank_threads_of(*run));
+    try {
+      const std::optional<RunSpec> run = changed_plan(plan, sets);
+      const std::optional<ClusterSpec> cluster = run ? known_cluster_of(*run) : std::nullopt;
+      if (!cluster) return std::nullopt;
+      return price_plan(*run, *cluster, rank_threads_of(*run));
+    } catch (const Error&) {
+      return std::nullopt;
+    }
   };
   return in;
 }
@@ -41,7 +47,7 @@ ReportInput planned_on(const ReportInput& real, const std::string& file) {
   if (!real.record.run) bad_request("--cluster: {} has no plan.toml that reads", real.record.folder.string());
   RunSpec run = *real.record.run;
   run.cluster.file = file;
-  const ClusterSpec cluster = load_cluster(file);
+  const ClusterSpec cluster = cluster_called(file, run.world());
   const Forecast f = forecast(run, schedule_of(run), cluster, rank_threads_of(run));
   ReportInput planned;
   planned.record.folder = "plan on " + cluster.name;
@@ -70,6 +76,8 @@ void report(const ReportRequest& request) {
     return follow(request.page, request.runs,
                   {.report = [](const fs::path& run) { return report_json(input_of(run)); }, .row = run_row});
   if (const auto saved = request.runs.size() == 1 ? saved_report(first) : std::nullopt) {
+    if (request.json || request.markdown || !request.cluster.empty())
+      bad_request("{} is a saved report: --json, --markdown and --cluster need the run's folder", first);
     if (request.page.out.empty()) bad_request("{} is a saved report; name its page with --out", first);
     write_page(request.page, "", *saved);
     return;
@@ -102,12 +110,15 @@ void add_report(CLI::App& app) {
                                       "         trireme report --follow runs");
   auto request = std::make_shared<ReportRequest>();
   verb->add_option("RUN", request->runs, "run folders (train.dir)")->required();
-  verb->add_option("--cluster", request->cluster,
-                   "compares the run with its plan on this cluster (a cluster file)");
+  verb->add_option(
+      "--cluster", request->cluster,
+      "compares the run with its plan on this cluster: a cluster file, or a device such as H100");
   verb->add_flag("--json", request->json, "prints JSON");
   verb->add_flag("--markdown", request->markdown, "prints the systems record as a Markdown table")
       ->excludes("--json");
   add_page_options(*verb, request->page);
+  for (const char* other : {"--json", "--markdown", "--cluster"})
+    verb->get_option("--follow")->excludes(other);
   verb->callback([request] { report(*request); });
 }
 

@@ -27,11 +27,11 @@ void add_page_options(CLI::App& verb, PageRequest& r) {
 std::optional<nlohmann::json> saved_report(const fs::path& path) {
   std::error_code ec;
   if (!fs::is_regular_file(path, ec)) return std::nullopt;
-  const std::string text = read_text(path);
-  nlohmann::json j;
-  if (json_depth(text) <= kMostJsonDepth) j = nlohmann::json::parse(text, nullptr, false);
-  if (!j.is_object() || j.value("version", 0) != 1 ||
-      (j.value("kind", "") != "run" && j.value("kind", "") != "comparison"))
+  nlohmann::json j = shallow_json(read_text(path));
+  const auto is = [&j](const char* key, const nlohmann::json& value) {
+    return j.contains(key) && j[key] == value;
+  };
+  if (!j.is_object() || !is("version", 1) || (!is("kind", "run") && !is("kind", "comparison")))
     bad_request("{} is not a report; expected a run folder, or a file that `trireme report RUN --json` wrote",
                 path.string());
   return j;

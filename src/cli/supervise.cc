@@ -78,7 +78,9 @@ void supervise_and_exit(const RunRequest& request, const RestartLimits& restarts
   const std::string who = placed && started->size > 1 ? fmt::format("rank {}: ", started->rank) : "";
   o.say = [&](const std::string& line) {
     say("{}{}\n", who, line);
-    if (!started || started->rank == 0) append_event(run.train.dir, "restart", {{"text", line}});
+    if (started && started->rank != 0) return;
+    const bool again = line.starts_with("supervise: relaunch ");
+    append_event(run.train.dir, again ? "restart" : "failure", {{"text", line}});
   };
   std::exit(supervise(o));
 }

@@ -98,7 +98,9 @@ TrainSummary train_with_progress(const RunSpec& run, TrainingSetup& t, bool quie
   hooks.warn = [&](const std::string& line) {
     // Who holds the bar may be the one who hangs: a second is enough for everybody else.
     std::unique_lock lock(bar_mutex, std::chrono::seconds(1));
-    if (!world || world->rank() == 0) append_event(run.train.dir, "straggler", {{"text", line}});
+    // A rank that is slow is warned of; any other line ends the run.
+    const char* kind = line.starts_with("warning: ") ? "straggler" : "failure";
+    if (!world || world->rank() == 0) append_event(run.train.dir, kind, {{"text", line}});
     if (bar && lock)
       bar->note(visible(line));
     else

@@ -115,6 +115,7 @@ class ClockBounds {
   // `lane`: "pp forward from 0" of rank i.
   void messages(size_t i, int from, std::string_view lane, const std::vector<const Span*>& calls) {
     static constexpr std::array kAxis = {Axis::pp};
+    if (ranks_[i].rank >= mesh_.world()) return;  // without a plan the mesh has one rank
     const std::vector<int> stages = mesh_.group(ranks_[i].rank, kAxis);
     if (size_t(from) >= stages.size()) return;
     const auto sender = index_.find(stages[size_t(from)]);

@@ -7,6 +7,7 @@
 
 #include "base/counted.h"
 #include "base/progress.h"
+#include "base/timed.h"
 #include "report/sections.h"
 
 namespace trireme {
@@ -19,8 +20,7 @@ bool is_plan(const ReportInput& in) {
 }
 
 std::string name_of_run(const ReportInput& in) {
-  const std::string name = in.record.folder.filename().string();
-  return name.empty() ? in.record.folder.parent_path().filename().string() : name;
+  return in.record.folder.filename().string();
 }
 
 // Measured, or forecast of a plan.
@@ -148,8 +148,8 @@ class Differences {
 
  private:
   void add(const std::string& what, const std::string& a, const std::string& b, double cost,
-           const std::string& note) {
-    if (known(cost)) explained_ += cost;
+           const std::string& note, bool of_step = true) {
+    if (known(cost) && of_step) explained_ += cost;
     rows_.push_back({{"what", what},
                      {"a", a},
                      {"b", b},
@@ -210,30 +210,21 @@ class Differences {
     for (const RunEvent& e : r.events)
       if (const auto it = e.all.find("clock"); it != e.all.end() && it->is_number())
         all.push_back(it->get<double>());
-    if (all.empty()) return 0;
-    std::nth_element(all.begin(), all.begin() + int64_t(all.size() / 2), all.end());
-    return all[all.size() / 2];
+    return median(std::move(all));
   }
   // Bytes per second of checkpoints, and what saves cost a step.
   void add_storage() {
     double speed[2], stall[2];
     for (int side : {0, 1}) {
       const RunRecord& r = (side ? b_ : a_).record;
-      double write = 0, stalls = 0;
-      int64_t writes = 0;
-      for (const StepLine& s : r.steps) {
-        if (known(s.write_s) && s.write_s > 0) {
-          write += s.write_s;
-          writes++;
-        }
-        stalls += known(s.stall_s) ? s.stall_s : 0;
-      }
-      speed[side] = write > 0 ? double(r.checkpoint_bytes) * double(writes) / write : 0;
-      stall[side] = r.steps.empty() ? 0 : stalls / double(r.steps.size());
+      const SaveCosts costs = save_costs(r);
+      speed[side] = costs.bytes_per_s(r.checkpoint_bytes);
+      stall[side] = r.steps.empty() ? 0 : costs.stall_s / double(r.steps.size());
     }
     if (speed[0] > 0 && speed[1] > 0 && std::abs(speed[1] / speed[0] - 1) > 0.2)
       add("storage: checkpoint writes", human_bytes(int64_t(speed[0])) + "/s",
-          human_bytes(int64_t(speed[1])) + "/s", stall[1] - stall[0], "change of checkpoint stalls per step");
+          human_bytes(int64_t(speed[1])) + "/s", stall[1] - stall[0],
+          "change of checkpoint stalls per step, in addition to the step", false);
     const double data = change({&StepLine::data_s});
     if (std::abs(data) > 0.01 * step_)
       add("storage: input data", human_seconds(part(a_, {&StepLine::data_s})),
@@ -252,8 +243,8 @@ class Differences {
     differs("kernel", {"machine", "kernel"});
   }
   void add_launch() {
-    for (const char* key : {"threads", "bind", "comm", "device", "compute"})
-      if (std::string(key) != "threads") differs(std::string("launch: ") + key, {"launch", key});
+    for (const char* key : {"bind", "comm", "device", "compute"})
+      differs(std::string("launch: ") + key, {"launch", key});
     const double ta = value(0, {"launch", "threads"}), tb = value(1, {"launch", "threads"});
     if (ta > 0 && tb > 0 && ta != tb)
       differs("launch: threads per rank", {"launch", "threads"}, kNoNumber,

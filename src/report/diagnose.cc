@@ -16,7 +16,8 @@ std::optional<double> Symptoms::priced_gain(std::vector<std::string> sets) const
 std::optional<double> Symptoms::priced_hiding(std::vector<std::string> sets) const {
   if (!in.price || base.step_s <= 0 || base.exposed_s <= 0) return std::nullopt;
   const std::optional<PricedRun> changed = in.price(sets);
-  if (!changed || !changed->fits || changed->step_s <= 0) return std::nullopt;
+  if (changed && !changed->fits) return 0.0;
+  if (!changed || changed->step_s <= 0) return std::nullopt;
   return std::max(0.0, 1 - changed->exposed_s / base.exposed_s);
 }
 

@@ -29,7 +29,7 @@ struct Symptoms {
   // Share of a step that the change saves, as planned with and without it; none: not planned, or does not
   // fit.
   std::optional<double> priced_gain(std::vector<std::string> sets) const;
-  // Likewise the share of the exposed communication that the change hides.
+  // Likewise the share of the exposed communication that the change hides; 0 where the change does not fit.
   std::optional<double> priced_hiding(std::vector<std::string> sets) const;
   // Share of the traced steps in a use; 0 without a trace.
   double share(Use) const;

@@ -6,6 +6,7 @@
 
 #include "base/counted.h"
 #include "base/progress.h"
+#include "base/timed.h"
 #include "cost/checkpoint_interval.h"
 #include "report/diagnose.h"
 
@@ -19,35 +20,6 @@ constexpr int64_t kLeastDiskBytes = 4 << 20;  // smaller checkpoints measure the
 
 std::string percent_of(double share, std::string_view what) {
   return fmt::format("{:.1f} % of {}", 100 * share, what);
-}
-
-// Saves of the run: what they cost and how far apart they were.
-struct SaveCosts {
-  int64_t saves = 0, written = 0;
-  double stall_s = 0, write_s = 0, stall_median = 0, steps_s = 0;
-  double share() const { return stall_s + steps_s > 0 ? stall_s / (stall_s + steps_s) : 0; }
-};
-
-SaveCosts save_costs(const RunRecord& r) {
-  SaveCosts c;
-  std::vector<double> stalls;
-  for (const StepLine& s : r.steps) {
-    c.steps_s += known(s.step_s) ? s.step_s : 0;
-    if (known(s.stall_s)) {
-      c.saves++;
-      c.stall_s += s.stall_s;
-      stalls.push_back(s.stall_s);
-    }
-    if (known(s.write_s) && s.write_s > 0) {
-      c.written++;
-      c.write_s += s.write_s;
-    }
-  }
-  if (!stalls.empty()) {
-    std::nth_element(stalls.begin(), stalls.begin() + int64_t(stalls.size() / 2), stalls.end());
-    c.stall_median = stalls[stalls.size() / 2];
-  }
-  return c;
 }
 
 std::string cadence_text(const CountOrAuto& every) {
@@ -107,7 +79,7 @@ Diagnosis slow_storage(const Symptoms& s) {
   Diagnosis d{.id = "slow_storage", .title = "The storage of checkpoints is slow", .evidence = {}};
   const SaveCosts c = save_costs(s.in.record);
   const int64_t bytes = s.in.record.checkpoint_bytes;
-  const double speed = c.write_s > 0 ? double(bytes) * double(c.written) / c.write_s : 0;
+  const double speed = c.bytes_per_s(bytes);
   d.number = speed > 0 ? fmt::format("{}/s", human_bytes(int64_t(speed))) : "no save was measured";
   if (c.written == 0 || bytes < kLeastDiskBytes) return d;
   d.gain_share = c.share();
@@ -153,12 +125,8 @@ Diagnosis clock_throttling(const Symptoms& s) {
     if (known(t)) (line->step < border ? before : after).push_back(t);
   }
   if (before.empty() || after.empty()) return d;
-  const auto middle = [](std::vector<double>& v) {
-    std::nth_element(v.begin(), v.begin() + int64_t(v.size() / 2), v.end());
-    return v[v.size() / 2];
-  };
   before.resize(std::max<size_t>(1, before.size() / 3));
-  const double a = middle(before), b = middle(after);
+  const double a = median(before), b = median(after);
   d.gain_share = loss;
   d.found = loss >= kLeastClockLoss && b > a * (1 + loss / 2);
   d.evidence.push_back(fmt::format("{} measurements under load: {:.3f} at first, {:.3f} at last",

@@ -7,6 +7,7 @@
 
 #include "base/counted.h"
 #include "base/progress.h"
+#include "base/timed.h"
 #include "report/diagnose.h"
 
 namespace trireme {
@@ -31,10 +32,9 @@ std::vector<Serialising> serialising_keys(const Symptoms& s) {
   const LayoutSpec& l = s.run.layout;
   std::vector<Serialising> out;
   // Gradients in one bucket are reduced when the whole backward pass is done.
-  const double grads = s.in.record.forecast.is_object() && s.in.record.forecast.contains("state") &&
-                               s.in.record.forecast["state"].is_object()
-                           ? s.in.record.forecast["state"].value("grads", 0.0)
-                           : 0;
+  const nlohmann::json& forecast = s.in.record.forecast;
+  const nlohmann::json::json_pointer at("/state/grads");
+  const double grads = forecast.contains(at) && forecast[at].is_number() ? forecast[at].get<double>() : 0;
   if (l.dp * l.cp > 1 && l.zero == 0 && grads > 0 && l.bucket_mb * 1e6 > grads / 2)
     out.push_back({"layout.bucket_mb", fmt::format("{:g}", l.bucket_mb),
                    fmt::format("{:.3g}", std::max(0.1, grads / 8e6)),
@@ -61,10 +61,10 @@ std::vector<double> work_of(const TracedRank& r) {
   return out;
 }
 
-double middle(std::vector<double> v) {
-  if (v.empty()) return 0;
-  std::nth_element(v.begin(), v.begin() + int64_t(v.size() / 2), v.end());
-  return v[v.size() / 2];
+// Of choices that were planned without a gain, or not planned.
+std::string not_faster(const Symptoms& s, std::string_view which) {
+  return s.base.step_s > 0 ? fmt::format("; {} is planned to be faster", which)
+                           : std::string("; not planned: the machine is not measured");
 }
 
 }  // namespace
@@ -128,6 +128,10 @@ Diagnosis microbatch_too_small(const Symptoms& s) {
   }
   d.gain_share = best;
   d.found = best >= 2 * kLeastGain;
+  if (to == micro) {
+    d.number += not_faster(s, "no larger one");
+    return d;
+  }
   d.number += fmt::format("; the plan with {} is {:.1f} % faster", to, 100 * best);
   d.key = "batch.micro";
   d.from = std::to_string(micro);
@@ -205,19 +209,19 @@ Diagnosis straggler(const Symptoms& s) {
         std::vector<double> peers;
         for (size_t k : members)
           if (k != i) peers.push_back(work_of(s.in.trace.ranks[k])[step]);
-        others.push_back(middle(peers));
+        others.push_back(median(peers));
         slower += mine[step] > others.back() * (1 + kLeastSlowness / 2);
       }
-      const double slowness = middle(others) > 0 ? middle(mine) / middle(others) - 1 : 0;
+      const double slowness = median(others) > 0 ? median(mine) / median(others) - 1 : 0;
       if (slowness <= worst) continue;
       worst = slowness;
-      const double gain = (middle(mine) - middle(others)) / s.in.trace.step_s();
+      const double gain = (median(mine) - median(others)) / s.in.trace.step_s();
       // In nearly every step, or chance held it up.
       d.found = slowness >= kLeastSlowness && mine.size() >= 3 && slower * 4 >= int(mine.size()) * 3;
       d.gain_share = std::clamp(gain, 0.0, 1.0);
       d.evidence = {fmt::format("rank {} works {} per step, its peers {} (median of {})",
-                                s.in.trace.ranks[i].rank, human_seconds(middle(mine)),
-                                human_seconds(middle(others)), counted(mine.size(), "traced step")),
+                                s.in.trace.ranks[i].rank, human_seconds(median(mine)),
+                                human_seconds(median(others)), counted(mine.size(), "traced step")),
                     fmt::format("ranks wait for slower ones in {}",
                                 percent_of_step(s.share(Use::peers) + s.share(Use::agree)))};
       d.number = fmt::format("rank {} takes {:.0f} % longer", s.in.trace.ranks[i].rank, 100 * slowness);
@@ -249,6 +253,10 @@ Diagnosis wrong_placement(const Symptoms& s) {
   }
   d.gain_share = best;
   d.found = best >= kLeastGain;
+  if (best == 0) {
+    d.number += not_faster(s, "no other");
+    return d;
+  }
   d.number += fmt::format("; the best other order is {:.1f} % faster", 100 * best);
   d.key = "layout.order";
   d.from = fmt::format("\"{}\"", s.run.layout.order);
@@ -289,7 +297,8 @@ Diagnosis launch_overhead(const Symptoms& s) {
     d.key = "train.graphs";
     d.from = "\"off\"";
     d.to = "\"auto\"";
-  } else if (s.run.microbatches() > 1) {
+  } else if (s.run.microbatches() % 2 == 0 &&
+             (!s.in.price || s.priced_gain({fmt::format("batch.micro={}", 2 * s.run.batch.micro)}))) {
     d.key = "batch.micro", d.from = std::to_string(s.run.batch.micro),
     d.to = std::to_string(2 * s.run.batch.micro);
   } else {

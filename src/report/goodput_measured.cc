@@ -11,13 +11,6 @@ double number(const RunEvent& e, const char* key) {
   return it != e.all.end() && it->is_number() ? it->get<double>() : 0;
 }
 
-bool starts(const RunEvent& e) {
-  return e.kind == "start" || e.kind == "resume";
-}
-bool ends(const RunEvent& e) {
-  return e.kind == "end" || e.kind == "interrupt" || e.kind == "failure";
-}
-
 // One launch: from the process's begin to its last sign of life.
 struct Launch {
   double begin = 0, first_step = 0, end = 0;
@@ -48,14 +41,10 @@ std::vector<Launch> launches_of(const RunRecord& r) {
 
 MeasuredGoodput measured_goodput(const RunRecord& r) {
   MeasuredGoodput g;
-  double stalls = 0, skipped = 0, steps = 0;
-  for (const StepLine& s : r.steps) {
-    if (known(s.step_s)) {
-      steps += s.step_s;
-      skipped += s.skipped ? s.step_s : 0;
-    }
-    for (double stall : {s.stall_s, s.last_stall_s}) stalls += known(stall) ? stall : 0;
-  }
+  const SaveCosts saves = save_costs(r);
+  const double stalls = saves.stall_s, steps = saves.steps_s;
+  double skipped = 0;
+  for (const StepLine& s : r.steps) skipped += s.skipped && known(s.step_s) ? s.step_s : 0;
   g.useful_s = steps - skipped;
   const std::vector<Launch> launches = launches_of(r);
   double start_up = 0, between = 0, repeated = 0, inside = 0;

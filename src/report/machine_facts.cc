@@ -60,8 +60,8 @@ void take_cluster(MachineFacts& m, const ClusterSpec& c, const RunRecord& r) {
 double peak_by_mfu(const RunRecord& r) {
   const double flops = r.forecast_number("model_flops");
   if (!known(flops) || !r.run) return 0;
-  for (const StepLine& s : r.steps)
-    if (known(s.mfu) && s.mfu > 0 && s.step_s > 0) return flops / (s.step_s * double(r.run->world()) * s.mfu);
+  for (const StepLine* s : r.timed())
+    if (known(s->mfu) && s->mfu > 0) return flops / (s->step_s * double(r.run->world()) * s->mfu);
   return 0;
 }
 
@@ -77,13 +77,13 @@ MachineFacts machine_facts(const RunRecord& r, const TraceFacts& t, const Cluste
   if (const auto it = t.about.find("peak_flops"); m.peak_flops == 0 && it != t.about.end())
     m.peak_flops = std::strtod(it->second.c_str(), nullptr);
   if (!r.run || m.ranks == 1)
-    m.interconnect = "none: one rank";
+    m.interconnect = "one rank: no network";
   else if (r.run->train.comm == "thread")
     m.interconnect = "shared memory (rank threads of one process)";
   else
     m.interconnect = fmt::format("{}, {}", r.run->train.comm,
                                  m.nodes > 1 ? fmt::format("{} nodes", m.nodes) : std::string("one node"));
-  if (m.network > 0) m.interconnect += fmt::format(", {:.3g} GB/s each way", m.network * 1e-9);
+  if (m.ranks > 1 && m.network > 0) m.interconnect += fmt::format(", {:.3g} GB/s each way", m.network * 1e-9);
   return m;
 }
 

@@ -5,11 +5,12 @@
 
 #include "base/counted.h"
 #include "base/progress.h"
-#include "base/timed.h"
+#include "base/shell_word.h"
 #include "cost/checkpoint_interval.h"
 #include "report/diagnose.h"
 #include "report/report.h"
 #include "report/sections.h"
+#include "spec/toml.h"
 
 namespace trireme {
 namespace {
@@ -59,7 +60,7 @@ std::string state_of(const RunRecord& r) {
   if (r.locked) return "running";
   const RunEvent* end = nullptr;
   for (const RunEvent& e : r.events)
-    if (e.kind != "clock") end = &e;
+    if (starts(e) || ends(e)) end = &e;
   if (end && end->kind == "failure") return "failed";
   const bool all = r.run && !r.steps.empty() && r.steps.back().step >= r.run->train.steps;
   return all ? "finished" : "stopped";
@@ -116,21 +117,17 @@ json headline(const ReportInput& in, const MachineFacts& m, const MeasuredGoodpu
 json checkpoints(const ReportInput& in) {
   const RunRecord& r = in.record;
   json j = {{"saves", json::array()}};
-  double stalls = 0, steps = 0;
-  std::vector<double> costs;
+  const SaveCosts costs = save_costs(r);
   for (const StepLine& s : r.steps) {
-    steps += known(s.step_s) ? s.step_s : 0;
     const auto add = [&](double stall, double write, int64_t step) {
       if (!known(stall) && !known(write)) return;
       j["saves"].push_back(
           {{"step", step}, {"stall_s", number_or_null(stall)}, {"write_s", number_or_null(write)}});
-      stalls += known(stall) ? stall : 0;
-      if (known(stall)) costs.push_back(stall);
     };
     add(s.stall_s, s.write_s, s.step - 1);
     add(s.last_stall_s, s.last_write_s, s.step);
   }
-  j["stall_share"] = number_or_null(steps + stalls > 0 ? stalls / (steps + stalls) : kNoNumber);
+  j["stall_share"] = number_or_null(costs.steps_s + costs.stall_s > 0 ? costs.share() : kNoNumber);
   j["cadence"] = nullptr;
   j["best_cadence"] = nullptr;
   j["bytes"] = r.checkpoint_bytes > 0 ? json(r.checkpoint_bytes) : json(nullptr);
@@ -140,9 +137,9 @@ json checkpoints(const ReportInput& in) {
                  : every.count == 0 ? "at the end"
                                     : fmt::format("every {} steps", every.count);
   const double step = median_of(r.timed(), &StepLine::step_s);
-  if (!costs.empty() && known(step) && step > 0) {
+  if (costs.saves > 0 && known(step) && step > 0) {
     const double mtbf = (in.cluster ? *in.cluster : ClusterSpec()).mtbf_s(r.run->world());
-    const double interval = daly_interval(median(costs), mtbf);
+    const double interval = daly_interval(costs.stall_median, mtbf);
     j["best_cadence"] = fmt::format("every {} steps ({} between saves)",
                                     std::max<int64_t>(1, int64_t(interval / step)), human_seconds(interval));
   }
@@ -203,8 +200,9 @@ json advice_of(const Diagnosis& d, const ReportInput& in, double step_s) {
   // A value that a key can have has no spaces, or is quoted.
   if (!d.key.empty() && (d.to.find(' ') == d.to.npos || d.to.front() == '"'))
     j["command"] =
-        fmt::format("trireme train {} --set '{}={}' --set 'train.dir=\"{}-changed\"'",
-                    (in.record.folder / "plan.toml").string(), d.key, d.to, in.record.folder.string());
+        fmt::format("trireme train {} --set {} --set {}",
+                    shell_word((in.record.folder / "plan.toml").string()), shell_word(d.key + "=" + d.to),
+                    shell_word("train.dir=" + toml_string(in.record.folder.string() + "-changed")));
   return j;
 }
 
@@ -223,7 +221,7 @@ void add_advice(json& j, const ReportInput& in) {
 json run_row(const fs::path& folder) {
   const RunRecord r = read_run_folder(folder);
   json j = {{"folder", folder.string()},
-            {"name", folder.filename().string()},
+            {"name", r.folder.filename().string()},
             {"state", state_of(r)},
             {"step", r.steps.empty() ? 0 : r.steps.back().step},
             {"steps", r.run ? json(r.run->train.steps) : json(nullptr)},
@@ -245,10 +243,11 @@ json report_json(const ReportInput& in) {
   const MachineFacts m = machine_facts(r, in.trace, in.cluster ? &*in.cluster : nullptr);
   const MeasuredGoodput g = measured_goodput(r);
   const std::vector<RecordRow> record = systems_record(in, m, g);
-  std::string name = r.folder.filename().string();
-  if (name.empty()) name = r.folder.parent_path().filename().string();
-  json j = {
-      {"version", 1}, {"kind", "run"}, {"folder", r.folder.string()}, {"name", name}, {"state", state_of(r)}};
+  json j = {{"version", 1},
+            {"kind", "run"},
+            {"folder", r.folder.string()},
+            {"name", r.folder.filename().string()},
+            {"state", state_of(r)}};
   j["headline"] = headline(in, m, g);
   add_advice(j, in);
   j["tolls"] = tolls(tolls_of(r, in.trace));

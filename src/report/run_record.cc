@@ -12,8 +12,10 @@
 
 #include "base/counted.h"
 #include "base/error.h"
+#include "base/json_depth.h"
 #include "base/progress.h"
 #include "base/timed.h"
+#include "spec/batch_ramp.h"
 
 namespace trireme {
 namespace {
@@ -26,6 +28,12 @@ constexpr size_t kFirst = 2;                        // steps of a launch that ti
 double number_in(const json& j, const char* key) {
   const auto it = j.find(key);
   return it != j.end() && it->is_number() ? it->get<double>() : kNoNumber;
+}
+
+// Of seconds, rates and shares: a negative one is not known.
+double amount_in(const json& j, const char* key) {
+  const double v = number_in(j, key);
+  return v >= 0 ? v : kNoNumber;
 }
 
 int64_t whole_in(const json& j, const char* key, int64_t otherwise = 0) {
@@ -53,7 +61,7 @@ int64_t read_lines(const fs::path& file, RunRecord& r, const std::function<void(
     const size_t end = text.find('\n');
     const std::string_view line = text.substr(0, end);
     if (!line.empty()) {
-      const json j = json::parse(line.begin(), line.end(), nullptr, false);
+      const json j = shallow_json(line);
       if (j.is_object())
         take(j);
       else
@@ -75,24 +83,24 @@ StepLine step_line(const json& j) {
   s.loss = number_in(j, "loss");
   s.grad_norm = number_in(j, "grad_norm");
   s.lr = number_in(j, "lr");
-  s.step_s = number_in(j, "step_s");
-  s.tokens_per_s = number_in(j, "tokens_per_s");
-  s.mfu = number_in(j, "mfu");
-  s.hfu = number_in(j, "hfu");
-  s.data_s = number_in(j, "data_s");
-  s.comm_s = number_in(j, "comm_s");
+  s.step_s = amount_in(j, "step_s");
+  s.tokens_per_s = amount_in(j, "tokens_per_s");
+  s.mfu = amount_in(j, "mfu");
+  s.hfu = amount_in(j, "hfu");
+  s.data_s = amount_in(j, "data_s");
+  s.comm_s = amount_in(j, "comm_s");
   s.eval_loss = number_in(j, "eval_loss");
-  s.stall_s = number_in(j, "checkpoint_stall_s");
-  s.write_s = number_in(j, "checkpoint_write_s");
-  s.last_stall_s = number_in(j, "last_checkpoint_stall_s");
-  s.last_write_s = number_in(j, "last_checkpoint_write_s");
+  s.stall_s = amount_in(j, "checkpoint_stall_s");
+  s.write_s = amount_in(j, "checkpoint_write_s");
+  s.last_stall_s = amount_in(j, "last_checkpoint_stall_s");
+  s.last_write_s = amount_in(j, "last_checkpoint_write_s");
   if (const auto skipped = j.find("skipped"); skipped != j.end() && skipped->is_boolean())
     s.skipped = skipped->get<bool>();
   if (const auto time = j.find("time"); time != j.end() && time->is_object()) {
-    s.forward_s = number_in(*time, "forward");
-    s.backward_s = number_in(*time, "backward");
-    s.update_s = number_in(*time, "update");
-    s.norm_s = number_in(*time, "norm");
+    s.forward_s = amount_in(*time, "forward");
+    s.backward_s = amount_in(*time, "backward");
+    s.update_s = amount_in(*time, "update");
+    s.norm_s = amount_in(*time, "norm");
     s.other_s = number_in(*time, "other");
   }
   if (const auto peak = j.find("peak_bytes"); peak != j.end() && peak->is_object()) {
@@ -101,7 +109,7 @@ StepLine step_line(const json& j) {
   }
   if (const auto wire = j.find("comm_bytes"); wire != j.end() && wire->is_object())
     for (const auto& [name, bytes] : wire->items())
-      if (bytes.is_number()) s.comm_bytes.emplace_back(name, bytes.get<int64_t>());
+      s.comm_bytes.emplace_back(name, whole_in(*wire, name.c_str()));
   return s;
 }
 
@@ -139,7 +147,7 @@ void read_forecast(RunRecord& r) {
   const fs::path file = r.folder / "forecast.json";
   std::error_code ec;
   if (!fs::is_regular_file(file, ec)) return r.notes.push_back("forecast.json is missing: no forecast");
-  const json all = json::parse(read_text(file), nullptr, false);
+  const json all = shallow_json(read_text(file));
   const auto best = all.is_object() ? all.find("best") : all.end();
   if (!all.is_object() || best == all.end() || !best->is_object())
     return r.notes.push_back("forecast.json is not a forecast");
@@ -213,8 +221,11 @@ std::vector<const StepLine*> RunRecord::timed() const {
   std::vector<int64_t> firsts = {steps.empty() ? 0 : steps.front().step};
   for (const RunEvent& e : events)
     if (e.kind == "resume" && e.step >= 0) firsts.push_back(e.step + 1);
+  // With batch.ramp the forecast is of a step of the last stage.
+  const int64_t from = run && !run->batch.ramp.empty() ? batch_stages(*run).back().first : 0;
   std::vector<const StepLine*> out;
   for (const StepLine& s : steps) {
+    if (s.step < from) continue;
     const bool first = std::any_of(firsts.begin(), firsts.end(),
                                    [&](int64_t f) { return s.step >= f && s.step < f + int64_t(kFirst); });
     if (known(s.step_s) && s.step_s > 0 && (!first || steps.size() < 4)) out.push_back(&s);
@@ -229,8 +240,7 @@ const RunEvent* RunRecord::last_event(std::string_view kind) const {
 }
 
 const RunEvent* RunRecord::last_start() const {
-  const auto it = std::find_if(events.rbegin(), events.rend(),
-                               [](const RunEvent& e) { return e.kind == "start" || e.kind == "resume"; });
+  const auto it = std::find_if(events.rbegin(), events.rend(), starts);
   return it == events.rend() ? nullptr : &*it;
 }
 
@@ -245,7 +255,7 @@ RunRecord read_run_folder(const fs::path& folder) {
   if (!fs::is_directory(folder, ec))
     bad_request("{}: not a folder; give the folder of a run (train.dir of its run file)", folder.string());
   RunRecord r;
-  r.folder = folder;
+  r.folder = folder.has_filename() ? folder : folder.parent_path();  // "runs/a/" is runs/a
   read_metrics(r);
   read_events(r);
   find_traces(r);
@@ -265,6 +275,27 @@ double median_of(const std::vector<const StepLine*>& steps, double StepLine::*nu
   for (const StepLine* s : steps)
     if (known(s->*number)) all.push_back(s->*number);
   return all.empty() ? kNoNumber : median(all);
+}
+
+SaveCosts save_costs(const RunRecord& r) {
+  SaveCosts c;
+  std::vector<double> stalls;
+  for (const StepLine& s : r.steps) {
+    c.steps_s += known(s.step_s) ? s.step_s : 0;
+    for (double stall : {s.stall_s, s.last_stall_s})
+      if (known(stall)) {
+        c.stall_s += stall;
+        stalls.push_back(stall);
+      }
+    for (double write : {s.write_s, s.last_write_s})
+      if (known(write) && write > 0) {
+        c.written++;
+        c.write_s += write;
+      }
+  }
+  c.saves = int64_t(stalls.size());
+  c.stall_median = median(std::move(stalls));
+  return c;
 }
 
 std::string time_text(double since_1970) {

@@ -46,6 +46,14 @@ struct RunEvent {
   nlohmann::json all;
 };
 
+// A launch of the run, and how one ended; what a supervisor says between launches is neither.
+inline bool starts(const RunEvent& e) {
+  return e.kind == "start" || e.kind == "resume";
+}
+inline bool ends(const RunEvent& e) {
+  return e.kind == "end" || e.kind == "interrupt" || e.kind == "failure";
+}
+
 struct RunRecord {
   fs::path folder;
   std::optional<RunSpec> run;    // plan.toml
@@ -62,7 +70,8 @@ struct RunRecord {
   std::vector<std::string> notes;    // missing and damaged files
 
   // Steps that timings are taken from: all but the first two of each launch, which touch memory for the first
-  // time. All of them if there are fewer than four.
+  // time. All of them if there are fewer than four. With batch.ramp those of the last stage, which the
+  // forecast is of.
   std::vector<const StepLine*> timed() const;
   const RunEvent* last_event(std::string_view kind) const;  // null: none
   const RunEvent* last_start() const;                       // start or resume
@@ -74,6 +83,20 @@ RunRecord read_run_folder(const fs::path& folder);
 
 // The middle of some numbers of steps; kNoNumber: no step has it.
 double median_of(const std::vector<const StepLine*>&, double StepLine::*);
+
+// Saves of a run, the one after the last step included: what they cost, and seconds of the steps between
+// them.
+struct SaveCosts {
+  int64_t saves = 0, written = 0;  // stalls and writes that were measured
+  double stall_s = 0, write_s = 0, stall_median = 0, steps_s = 0;
+  // Of the time of steps and stalls.
+  double share() const { return stall_s + steps_s > 0 ? stall_s / (stall_s + steps_s) : 0; }
+  // Of checkpoints of so many bytes; 0: none was written.
+  double bytes_per_s(int64_t each) const {
+    return write_s > 0 ? double(each) * double(written) / write_s : 0;
+  }
+};
+SaveCosts save_costs(const RunRecord&);
 
 // "2026-11-27 09:40:12" in UTC.
 std::string time_text(double since_1970);

@@ -88,20 +88,20 @@ void add_speed(Rows& out, const RunRecord& r) {
 }
 
 void add_stalls(Rows& out, const RunRecord& r, const MeasuredGoodput& g) {
-  int64_t saves = 0, failures = 0, restarts = 0;
-  double stall = 0;
-  for (const StepLine& s : r.steps)
-    for (double one : {s.stall_s, s.last_stall_s})
-      if (known(one)) {
-        saves++;
-        stall += one;
-      }
+  const SaveCosts saves = save_costs(r);
+  int64_t failures = 0, restarts = 0;
+  // A launch fails once, whether it says so itself, its supervisor, or both.
+  bool failed = false;
   for (const RunEvent& e : r.events) {
-    failures += e.kind == "failure";
+    if (starts(e)) failed = false;
     restarts += e.kind == "resume";
+    if (e.kind != "failure") continue;
+    failures += !failed;
+    failed = true;
   }
-  if (saves > 0)
-    out.measured("checkpoint stalls", fmt::format("{} in {}", human_seconds(stall), counted(saves, "save")));
+  if (saves.saves > 0)
+    out.measured("checkpoint stalls",
+                 fmt::format("{} in {}", human_seconds(saves.stall_s), counted(saves.saves, "save")));
   if (r.checkpoint_bytes > 0) out.measured("checkpoint size", human_bytes(r.checkpoint_bytes));
   if (r.events.empty()) return;
   out.measured("failures and restarts",

@@ -15,8 +15,9 @@
 namespace trireme {
 namespace {
 
-constexpr size_t kLongest = 20;   // pauses of a rank that are kept
-constexpr size_t kSamples = 400;  // memory samples per rank, about
+constexpr size_t kLongest = 20;                      // pauses of a rank that are kept
+constexpr size_t kSamples = 400;                     // memory samples per rank, about
+constexpr int64_t kMostMakespan = int64_t(1) << 61;  // ns, of all ranks together
 
 struct OpKey {
   std::string_view name, layer;
@@ -59,6 +60,7 @@ class FactReader : public TraceSink {
     if (s.step != step_) flush();
     step_ = s.step;
     if (size_t(s.rank) >= spans_.size()) spans_.resize(size_t(s.rank) + 1);
+    if (spans_[size_t(s.rank)].empty()) present_.push_back(size_t(s.rank));
     spans_[size_t(s.rank)].push_back(s);
   }
 
@@ -70,6 +72,18 @@ class FactReader : public TraceSink {
     keep_ops();
   }
 
+  // Leaves out what is not in the facts yet: its texts end with the trace that could not be read.
+  void drop() {
+    spans_.clear();
+    present_.clear();
+    ops_.clear();
+    open_steps_.clear();
+    open_ = false;
+    for (RankState& state : states_) state.open.clear();
+    for (TracedRank& rank : facts_.ranks) rank.steps.resize(facts_.steps.size());
+    step_ = last_step_ = -2;
+  }
+
  private:
   struct RankState {
     int64_t step_end = 0;       // end of its last step, aligned
@@ -79,12 +93,15 @@ class FactReader : public TraceSink {
   void flush() {
     std::vector<RankCalls> calls;
     std::vector<size_t> present;
-    for (size_t r = 0; r < spans_.size(); r++) {
+    std::sort(present_.begin(), present_.end());
+    for (size_t r : present_) {
       const bool steps = std::any_of(spans_[r].begin(), spans_[r].end(),
                                      [](const Span& s) { return s.kind == SpanKind::step; });
       if (steps) present.push_back(r);
     }
-    if (!present.empty()) {
+    // Times of a hostile trace add up to more than a number holds.
+    const int64_t room = kMostMakespan / int64_t(facts_.ranks.size() + present.size() + 1);
+    if (!present.empty() && facts_.comb.makespan < room) {
       for (size_t r : present) {
         calls.push_back({.rank = int(r), .calls = {}});
         for (const Span& s : spans_[r])
@@ -99,7 +116,8 @@ class FactReader : public TraceSink {
         }
       take_step(present, calls, offsets);
     }
-    for (auto& one : spans_) one.clear();
+    for (size_t r : present_) spans_[r].clear();
+    present_.clear();
   }
 
   size_t row_of(size_t rank) {
@@ -326,6 +344,7 @@ class FactReader : public TraceSink {
   Mesh mesh_;
   std::map<int64_t, int64_t> stalls_;     // ns, by the step after the save
   std::vector<std::vector<Span>> spans_;  // spans of the step that is read, by rank
+  std::vector<size_t> present_;           // ranks that have any
   int64_t step_ = -2, last_step_ = -2;
   std::vector<RankState> states_;
   std::vector<TracedStep> open_steps_;
@@ -368,6 +387,7 @@ TraceFacts read_traces(const RunRecord& record) {
       facts.damaged += scan.damaged;
       for (const auto& [key, value] : scan.about) facts.about[key] = value;
     } catch (const Error& e) {
+      reader.drop();
       facts.why_not = e.what();
     }
   }

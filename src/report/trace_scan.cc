@@ -7,14 +7,17 @@
 #include <unordered_map>
 
 #include "base/error.h"
-#include "base/json.h"
+#include "base/json_depth.h"
 
 namespace trireme {
 namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kMostNs = int64_t(1) << 60;
+constexpr int64_t kMostNs = int64_t(1) << 50;          // from the first span: 13 days
+constexpr int64_t kMostBytes = 1'000'000'000'000'000;  // of an op, a transfer, a bucket
+constexpr int64_t kMostStep = 1'000'000'000'000'000;
+constexpr double kMostUs = double(kMostNs / 1000);
 constexpr int32_t kMostRank = 1 << 20;
 
 // Keeps each text once. A text comes thousands of times, so the newest ones of each length are tried first.
@@ -131,8 +134,7 @@ class Scanner {
     const size_t begin = line.find(kBefore), end = line.rfind(kAfter);
     json other;
     if (begin != line.npos && end != line.npos && end > begin) {
-      const std::string_view text = line.substr(begin + kBefore.size(), end - begin - kBefore.size());
-      other = json::parse(text.begin(), text.end(), nullptr, false);
+      other = shallow_json(line.substr(begin + kBefore.size(), end - begin - kBefore.size()));
     }
     if (!other.is_object() || other.value("made_by", json()) != json("trireme"))
       bad_request("{} is not a trace of trireme; expected the file that train --trace-steps writes", file);
@@ -161,6 +163,7 @@ class Scanner {
       if (c.text() != kBucketNames[i]) c.ok = false;
       c.skip(":");
       bytes[i] = c.whole();
+      if (bytes[i] < 0 || bytes[i] > kMostBytes) c.ok = false;
     }
     if (!c.ok || rank < 0 || rank > kMostRank) return false;
     memory_of(int32_t(rank)) = bytes;
@@ -216,7 +219,10 @@ class Scanner {
       c.skip(",\"waited_us\":");
       s.met_ns = s.begin_ns + c.us();
     }
-    if (!c.ok) return false;
+    const auto in = [](int64_t v, int64_t most) { return v >= 0 && v <= most; };
+    if (!c.ok || !in(s.step, kMostStep) || !in(s.wire_bytes, kMostBytes) ||
+        !in(s.cost.bytes_read, kMostBytes) || !in(s.cost.bytes_written, kMostBytes))
+      return false;
     s.rank = int32_t(rank);
     s.name = name;
     return pass(s, row);
@@ -240,7 +246,7 @@ class Scanner {
 
   // The same from any JSON of one event: another order of keys, escaped texts.
   bool slow_event(std::string_view line) {
-    const json e = json::parse(line.begin(), line.end(), nullptr, false);
+    const json e = shallow_json(line);
     if (!e.is_object()) return false;
     const auto number = [&](const json& j, const char* key) {
       const auto it = j.find(key);
@@ -264,14 +270,15 @@ class Scanner {
     if (ph == "C") {
       for (size_t i = 0; i < kBuckets; i++)
         memory_of(int32_t(rank))[i] =
-            int64_t(std::clamp(number(*args, std::string(kBucketNames[i]).c_str()), 0.0, 1e18));
+            int64_t(std::clamp(number(*args, std::string(kBucketNames[i]).c_str()), 0.0, double(kMostBytes)));
       return true;
     }
     bool ok = ph == "X";
     Span s;
     s.kind = kind_of(text(e, "cat"), ok);
     const double ts = number(e, "ts"), dur = number(e, "dur"), step = number(*args, "step");
-    if (!ok || ts < 0 || ts > 1e14 || dur < 0 || dur > 1e14 || step < 0 || step > 1e15) return false;
+    if (!ok || ts < 0 || ts > kMostUs || dur < 0 || dur > kMostUs || step < 0 || step > double(kMostStep))
+      return false;
     s.rank = int32_t(rank);
     s.name = text(e, "name");
     s.step = int64_t(step);
@@ -281,12 +288,12 @@ class Scanner {
     s.action = text(*args, "action");
     s.layer = text(*args, "layer");
     s.cost.flops = std::max(0.0, number(*args, "flops"));
-    s.cost.bytes_read = int64_t(std::clamp(number(*args, "bytes_read"), 0.0, 1e18));
-    s.cost.bytes_written = int64_t(std::clamp(number(*args, "bytes_written"), 0.0, 1e18));
+    s.cost.bytes_read = int64_t(std::clamp(number(*args, "bytes_read"), 0.0, double(kMostBytes)));
+    s.cost.bytes_written = int64_t(std::clamp(number(*args, "bytes_written"), 0.0, double(kMostBytes)));
     s.group = text(*args, "group");
     s.algorithm = text(*args, "algorithm");
-    s.wire_bytes = int64_t(std::clamp(number(*args, "wire_bytes"), 0.0, 1e18));
-    s.met_ns = s.begin_ns + std::llround(std::clamp(number(*args, "waited_us"), 0.0, 1e14) * 1000);
+    s.wire_bytes = int64_t(std::clamp(number(*args, "wire_bytes"), 0.0, double(kMostBytes)));
+    s.met_ns = s.begin_ns + std::llround(std::clamp(number(*args, "waited_us"), 0.0, kMostUs) * 1000);
     return pass(s, int64_t(row));
   }
 

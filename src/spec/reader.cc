@@ -258,7 +258,7 @@ void Reader::field(const FieldInfo& info, FieldRef ref) {
   if (wrong.empty()) return;
   FieldText f = field_text(info, ref, "");
   const bool example =
-      f.value != "\"\"" && f.value != "[]" && f.value != "\"auto\"";  // what it was may show nothing
+      f.value != "\"\"" && f.value != "[]" && f.value != "\"auto\"";  // the former value may show nothing
   problem(info.key, fmt::format("{}; give {}{}{}", wrong, allowed(f), example ? ", such as " : "",
                                 example ? f.value : ""));
 }

@@ -105,8 +105,7 @@ void keep_lines_up_to(const fs::path& path, int64_t last_step) {
     size_t end = text.find('\n', at);
     std::string line = text.substr(at, end == std::string::npos ? end : end - at);
     at = end == std::string::npos ? text.size() : end + 1;
-    if (json_depth(line) > kMostJsonDepth) line = "";
-    auto j = nlohmann::json::parse(line, nullptr, false);
+    const nlohmann::json j = shallow_json(line);
     bool keep = end != std::string::npos && j.is_object() && j.contains("step") &&
                 j["step"].is_number_integer() && j["step"].get<int64_t>() <= last_step;
     if (keep)

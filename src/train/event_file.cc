@@ -16,6 +16,7 @@
 
 #include "base/clock_burst.h"
 #include "base/error.h"
+#include "base/json_depth.h"
 #include "base/machine.h"
 #include "base/timed.h"
 #include "comm/comm_set.h"
@@ -84,7 +85,7 @@ int64_t add_lost(ordered_json& fields, const fs::path& metrics, int64_t done) {
   double seconds = 0;
   std::ifstream in(metrics);
   for (std::string line; std::getline(in, line);) {
-    const auto j = nlohmann::json::parse(line, nullptr, false);
+    const nlohmann::json j = shallow_json(line);
     if (!j.is_object() || !j.contains("step") || !j["step"].is_number_integer()) continue;
     const int64_t step = j["step"].get<int64_t>();
     last = std::max(last, step);

@@ -120,11 +120,14 @@ void expect_pages(const fs::path& home, const fs::path& run) {
   write_text_atomic(saved, r.out);
   EXPECT_EQ(trireme(home, {"report", saved.string(), "--out", elsewhere.string()}).code, 0);
   EXPECT_GT(fs::file_size(elsewhere), 100'000u);
-  write_text_atomic(saved, "{\"version\": 1}");
+  r = trireme(home, {"report", saved.string(), "--out", elsewhere.string(), "--json"});
+  EXPECT_EQ(r.code, 2) << "a saved report has no --json";
+  write_text_atomic(saved, "{\"version\": \"1\", \"kind\": [1]}");
   for (const std::vector<std::string>& wrong :
        std::vector<std::vector<std::string>>{{saved.string(), "--out", elsewhere.string()},
                                              {run.string(), "--out", (home / "none/x.html").string()},
                                              {run.string(), "--port", "1"},
+                                             {run.string(), "--follow", "--json"},
                                              {run.string(), "--follow", "--host", "not a host"},
                                              {(home / "none").string()}}) {
     std::vector<std::string> args = {"report"};
@@ -191,6 +194,11 @@ TEST(Seeing, ATraceOfChosenStepsAddsUp) {
   EXPECT_EQ(two.code, 0) << two.err;
   EXPECT_NE(two.out.find("state shelf"), std::string::npos);
   expect_pages(tmp.path(), tmp / "run");
+  // Without its cluster file a run has a report, in which nothing is planned.
+  const std::vector<std::string> lost = {"cluster.file=none/lost.toml"};
+  write_text_atomic(tmp / "run/plan.toml", save_run(load_run(tmp / "run/plan.toml", lost)));
+  r = trireme(tmp.path(), {"report", (tmp / "run").string()});
+  EXPECT_EQ(r.code, 0) << r.err;
 }
 
 TEST(Seeing, OneEventFileAStartAndNoneWhenToldSo) {

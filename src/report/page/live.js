@@ -61,8 +61,11 @@ function follow(sections) {
 // {live: base path of the server's JSON, many: a list of runs} in place of a report makes the page a live one.
 const embedded = JSON.parse(byId("data").textContent);
 const live = embedded && embedded.live != null ? embedded : null;
-const ended = r => r && (r.kind === "list" ? some(r.runs) && r.runs.every(x => x.state && x.state !== "running" && x.state !== "reading") : r.state && r.state !== "running" && r.state !== "reading");
-let timer = 0, tag = "", run = 0, missed = 0, place = "";
+const still = r => Boolean(r.state) && r.state !== "running" && r.state !== "reading";
+// A finished run changes no more. One that failed or stopped may be launched again, and a list may get other runs.
+const finished = r => r.kind !== "list" && r.state === "finished";
+const resting = r => r.kind === "list" ? some(r.runs) && r.runs.every(still) : still(r);
+let timer = 0, slow = false, tag = "", run = 0, missed = 0, place = "";
 function say(text, trouble) {
   const e = byId("live");
   if (e.textContent !== text) e.textContent = text;
@@ -84,8 +87,9 @@ async function poll() {
       else {
         tag = reply.headers.get("ETag") || "";
         drawReport(report);
-        if (ended(report)) { say(report.kind === "list" ? "all ended" : ""); byId("again").hidden = false; return; }
-        say("live, updated " + new Date().toLocaleTimeString());
+        if (finished(report)) { say(""); byId("again").hidden = false; return; }
+        slow = resting(report);
+        say(slow ? (report.kind === "list" ? "all ended" : "ended") + "; looks every 10 s" : "live, updated " + new Date().toLocaleTimeString());
       }
     } else if (reply.status === 202) wait = 250;  // being read for the first time
     else if (reply.status === 304) {  // what is drawn is current, also after trouble
@@ -101,7 +105,7 @@ async function poll() {
   } finally {
     clearTimeout(limit);
   }
-  if (document.hidden) wait = Math.max(wait, 10000);
+  if (document.hidden || slow) wait = Math.max(wait, 10000);
   timer = setTimeout(poll, wait);
 }
 function route() {
@@ -109,6 +113,7 @@ function route() {
   if (next === place) return;
   place = next;
   tag = "";
+  slow = false;
   shown.clear();
   kept.clear();
   byId("main").replaceChildren();

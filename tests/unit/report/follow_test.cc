@@ -53,6 +53,12 @@ int status_of(const std::string& reply) {
   return reply.starts_with("HTTP/1.1 ") ? std::stoi(reply.substr(9, 3)) : 0;
 }
 
+// Tries every 5 ms until it holds, for at most 5 s.
+template <class Holds>
+void wait_until(Holds holds) {
+  for (int i = 0; i < 1000 && !holds(); i++) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+}
+
 class Follow : public ::testing::Test {
  protected:
   Follow() : folder_(fs::temp_directory_path() / ("trireme-follow-" + std::to_string(::getpid()))) {
@@ -109,8 +115,7 @@ class Follow : public ::testing::Test {
   // Asks until the reader has read the run, at most 5 s.
   std::string get_read(const std::string& path) {
     std::string reply;
-    for (int i = 0; i < 100 && status_of(reply = get(path)) == 202; i++)
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    wait_until([&] { return status_of(reply = get(path)) != 202; });
     return reply;
   }
 
@@ -140,9 +145,7 @@ TEST_F(Follow, ServesThePageAndTheReport) {
 
   std::ofstream(folder_ / "a" / "metrics.jsonl", std::ios::app) << "{}\n";
   std::string later;
-  for (int i = 0; i < 100 && status_of(later = get("/run/0.json", "If-None-Match: " + etag + "\r\n")) == 304;
-       i++)
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  wait_until([&] { return status_of(later = get("/run/0.json", "If-None-Match: " + etag + "\r\n")) != 304; });
   EXPECT_EQ(nlohmann::json::parse(body_of(later))["bytes"], 6);
 }
 
@@ -200,10 +203,10 @@ TEST_F(Follow, RunsAppearAndVanish) {
   add_run("b");
   fs::remove_all(folder_ / "a");
   std::string error;
-  for (int i = 0; i < 100 && (error.empty() || names() != "a b "); i++) {
+  wait_until([&] {
     error = nlohmann::json::parse(body_of(get_read("/run/0.json"))).value("error", "");
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  }
+    return !error.empty() && names() == "a b ";
+  });
   EXPECT_NE(error.find("no such run"), error.npos);
   EXPECT_EQ(names(), "a b ");
 }
