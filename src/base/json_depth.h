@@ -12,7 +12,7 @@ int json_depth(std::string_view text);
 // More than any file that we read needs.
 inline constexpr int kMostJsonDepth = 64;
 
-// The value of a text; discarded: it is no JSON, or nests deeper than that.
+// Parses a text. Returns a discarded value if it is not JSON or nests deeper than kMostJsonDepth.
 nlohmann::json shallow_json(std::string_view text);
 
 }  // namespace trireme

@@ -61,7 +61,7 @@ std::vector<double> work_of(const TracedRank& r) {
   return out;
 }
 
-// Of choices that were planned without a gain, or not planned.
+// The end of a number whose choices were planned without a gain, or not planned.
 std::string not_faster(const Symptoms& s, std::string_view which) {
   return s.base.step_s > 0 ? fmt::format("; {} is planned to be faster", which)
                            : std::string("; not planned: the machine is not measured");

@@ -30,7 +30,7 @@ double number_in(const json& j, const char* key) {
   return it != j.end() && it->is_number() ? it->get<double>() : kNoNumber;
 }
 
-// Of seconds, rates and shares: a negative one is not known.
+// Seconds, rates and shares are not known if they are negative.
 double amount_in(const json& j, const char* key) {
   const double v = number_in(j, key);
   return v >= 0 ? v : kNoNumber;
@@ -221,7 +221,7 @@ std::vector<const StepLine*> RunRecord::timed() const {
   std::vector<int64_t> firsts = {steps.empty() ? 0 : steps.front().step};
   for (const RunEvent& e : events)
     if (e.kind == "resume" && e.step >= 0) firsts.push_back(e.step + 1);
-  // With batch.ramp the forecast is of a step of the last stage.
+  // With batch.ramp the forecast describes a step of the last stage.
   const int64_t from = run && !run->batch.ramp.empty() ? batch_stages(*run).back().first : 0;
   std::vector<const StepLine*> out;
   for (const StepLine& s : steps) {

@@ -89,9 +89,9 @@ double median_of(const std::vector<const StepLine*>&, double StepLine::*);
 struct SaveCosts {
   int64_t saves = 0, written = 0;  // stalls and writes that were measured
   double stall_s = 0, write_s = 0, stall_median = 0, steps_s = 0;
-  // Of the time of steps and stalls.
+  // Share of stalls in the time of steps and stalls.
   double share() const { return stall_s + steps_s > 0 ? stall_s / (stall_s + steps_s) : 0; }
-  // Of checkpoints of so many bytes; 0: none was written.
+  // Speed of writing checkpoints of `each` bytes; 0 if none was written.
   double bytes_per_s(int64_t each) const {
     return write_s > 0 ? double(each) * double(written) / write_s : 0;
   }

@@ -15,7 +15,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kMostNs = int64_t(1) << 50;          // from the first span: 13 days
-constexpr int64_t kMostBytes = 1'000'000'000'000'000;  // of an op, a transfer, a bucket
+constexpr int64_t kMostBytes = 1'000'000'000'000'000;  // per op, transfer, bucket
 constexpr int64_t kMostStep = 1'000'000'000'000'000;
 constexpr double kMostUs = double(kMostNs / 1000);
 constexpr int32_t kMostRank = 1 << 20;

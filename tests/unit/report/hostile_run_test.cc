@@ -60,7 +60,7 @@ TEST(HostileRun, WrongTypesAndSignsAreNotKnown) {
     EXPECT_TRUE(save["stall_s"].is_null() || save["stall_s"].get<double>() >= 0);
 }
 
-// The forecast is of the last stage; so are the timings that it is compared with.
+// The forecast describes the last stage, and so do the timings that it is compared with.
 TEST(HostileRun, OfAGrowingBatchTheLastStageIsTimed) {
   TempFolder tmp;
   const ReportInput in = planted(tmp / "run", {.sets = {"batch.ramp=[[4, 40]]"}, .late_factor = 2});
