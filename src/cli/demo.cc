@@ -19,6 +19,7 @@
 #include "cli/prompts.h"
 #include "cli/report_page.h"
 #include "cli/training.h"
+#include "cli/try_change.h"
 #include "generate/generate.h"
 #include "spec/run_schedule.h"
 #include "text/king_james.h"
@@ -34,9 +35,10 @@ constexpr int64_t kFewestSteps = 100, kMostSteps = 4000;
 // The size of the demo's vocabulary. In minutes a small model learns more bits of a text from many short
 // tokens than from few long ones (bench/demo_recipe.py).
 constexpr int64_t kVocab = 1024;
-constexpr double kBusy = 0.1;          // share of the processors, others'
-constexpr double kLonger = 15;         // minutes that beat the control on a slow machine too
-constexpr double kAfterTraining = 20;  // seconds: evaluation, samples, export
+constexpr double kBusy = 0.1;                        // share of the processors, others'
+constexpr double kLonger = 15;                       // minutes that beat the control on a slow machine too
+constexpr double kTrySeconds = 14;                   // for steps with and without a change
+constexpr double kAfterTraining = 20 + kTrySeconds;  // evaluation, samples, export
 
 struct DemoRequest {
   std::string text, dir = "runs/demo";
@@ -46,7 +48,7 @@ struct DemoRequest {
 };
 
 void heading(int n, std::string_view what) {
-  tell("\n[{}/6] {}\n", n, what);
+  tell("\n[{}/7] {}\n", n, what);
 }
 
 void leave_demo_if_interrupted() {
@@ -380,7 +382,48 @@ void compare(const RunSpec& run, const Controls& c, double loss) {
       "      interpolated Kneser-Ney\n");
 }
 
-void results(const RunSpec& run, const TrainSummary& trained, const Controls& controls) {
+// The keys that divide the same batch otherwise; no diagnosis asks for them. Empty: it cannot be divided.
+std::vector<std::string> other_division(const RunSpec& run) {
+  if (run.world() > 1 || run.batch.global % 2 != 0) return {};
+  std::vector<std::string> sets = {fmt::format("batch.micro={}", run.batch.global / 2)};
+  if (threads_of(run) > 1) sets.insert(sets.begin(), "layout.dp=2");
+  return sets;
+}
+
+// ---- 7: what the report advises, tried ----
+void try_advice(const RunSpec& run, double seconds) {
+  heading(7, "ask the report what to change, and try it");
+  const fs::path dir = run.train.dir;
+  const ReportInput in = report_input(dir);
+  const std::vector<Diagnosis> all = diagnose(in);
+  std::vector<const Diagnosis*> found;
+  for (const Diagnosis& d : all)
+    if (d.found) found.push_back(&d);
+  tell("      the report looked for {} of lost time in this run and found {}\n", counted(all.size(), "cause"),
+       found.empty() ? "none that takes 3 % of a step" : "these:");
+  for (const Diagnosis* d : found) tell("      - {} ({})\n", d->title, d->number);
+  if (const RunEvent* before = in.record.last_event("tried")) {
+    tell("      tried before: {}\n", before->all.value("text", ""));
+    return;
+  }
+  const auto best = std::find_if(found.begin(), found.end(), [](const Diagnosis* d) { return set_of(*d); });
+  const bool advised = best != found.end();
+  const std::vector<std::string> sets = advised ? std::vector{*set_of(**best)} : other_division(run);
+  if (sets.empty()) return;
+  tell("      {}: {}, some steps with it and without, by turns, about {:.0f} s\n",
+       advised ? "what promises most"
+       : found.empty()
+           ? "so it advises no change. Is that right? The same batch, divided otherwise"
+           : "no key of the run file changes that. Would the batch, divided otherwise, be faster?",
+       fmt::join(sets, " "), seconds);
+  std::fflush(stdout);
+  const TriedChange tried = try_change(dir, sets, seconds);
+  const std::string text = tried_text(tried, advised ? (*best)->gain_share : tried.planned_gain());
+  tell("      {}\n", text);
+  keep_tried(dir, text);
+}
+
+void results(const RunSpec& run, const TrainSummary& trained, const Controls& controls, double try_s) {
   heading(5, "compare with models that need no training");
   RunSpec f32 = run;
   EvalResult e = evaluate_shard(*load_model(run).runner, run, run.data.valid.first());
@@ -398,6 +441,7 @@ void results(const RunSpec& run, const TrainSummary& trained, const Controls& co
   f32.precision.compute = f32.precision.grads = "f32";
   fs::path dir = run.train.dir, hf = dir / "hf";
   export_model(load_model(f32), hf, DType::f32);
+  try_advice(run, try_s);
   tell("\nEverything is in {}:\n", dir.string());
   tell("  run.toml            the run, every key\n");
   tell("  metrics.jsonl       one line a step: loss, tokens/s, MFU, memory by bucket, time by part\n");
@@ -470,7 +514,7 @@ void demo(const DemoRequest& r) {
         "(forecast {})\n",
         s.last_step - s.first_step + 1, human_seconds(s.seconds), human_count(s.tokens_per_s), s.mfu * 100,
         t.options.peak_flops / 1e9, human_bytes(s.peak_bytes), human_bytes(f.booking.peak_total));
-  results(run, s, controls);
+  results(run, s, controls, r.minutes < 1 ? kTrySeconds / 5 : kTrySeconds);
 }
 
 }  // namespace

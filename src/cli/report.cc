@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/say.h"
 #include "cli/report_page.h"
+#include "cli/try_change.h"
 #include "plan/cluster_device.h"
 #include "plan/forecast.h"
 #include "report/compare.h"
@@ -11,16 +12,8 @@
 #include "spec/run_schedule.h"
 
 namespace trireme::cli {
-namespace {
 
-struct ReportRequest {
-  PageRequest page;
-  std::vector<std::string> runs;
-  std::string cluster;
-  bool json = false, markdown = false;
-};
-
-ReportInput input_of(const fs::path& folder) {
+ReportInput report_input(const fs::path& folder) {
   ReportInput in = read_report_input(folder);
   if (!in.record.run) return in;
   try {
@@ -41,6 +34,17 @@ ReportInput input_of(const fs::path& folder) {
   };
   return in;
 }
+
+namespace {
+
+struct ReportRequest {
+  PageRequest page;
+  std::vector<std::string> runs;
+  std::string cluster;
+  bool json = false, markdown = false, tries = false;
+};
+
+constexpr double kTrySeconds = 60;  // for steps with and without the change
 
 // The same run as planned on another cluster.
 ReportInput planned_on(const ReportInput& real, const std::string& file) {
@@ -70,11 +74,31 @@ void print(const ReportRequest& request, const nlohmann::json& j, const std::str
     say("page: {} (open it in a browser)\n", page.string());
 }
 
+// Tries what promises most, and notes the result in the run's events.
+void try_best(const fs::path& folder, const ReportInput& in) {
+  const std::vector<Diagnosis> all = diagnose(in);
+  const auto best = std::find_if(all.begin(), all.end(), [](const Diagnosis& d) { return set_of(d); });
+  if (best == all.end()) {
+    say("nothing to try: no diagnosis names a key that changes single steps\n");
+    return;
+  }
+  const std::string set = *set_of(*best);
+  say("trying {}: steps with it and without, by turns, about {:.0f} s\n", set, kTrySeconds);
+  const std::string text = tried_text(try_change(folder, {set}, kTrySeconds), best->gain_share);
+  say("{}\n", text);
+  keep_tried(folder, text);
+}
+
 void report(const ReportRequest& request) {
   const std::string& first = request.runs.front();
+  if (request.tries) {
+    if (request.runs.size() > 1) bad_request("--try takes one run; {} are given", request.runs.size());
+    try_best(first, report_input(first));
+  }
   if (request.page.follow)
-    return follow(request.page, request.runs,
-                  {.report = [](const fs::path& run) { return report_json(input_of(run)); }, .row = run_row});
+    return follow(
+        request.page, request.runs,
+        {.report = [](const fs::path& run) { return report_json(report_input(run)); }, .row = run_row});
   if (const auto saved = request.runs.size() == 1 ? saved_report(first) : std::nullopt) {
     if (request.json || request.markdown || !request.cluster.empty())
       bad_request("{} is a saved report: --json, --markdown and --cluster need the run's folder", first);
@@ -83,7 +107,7 @@ void report(const ReportRequest& request) {
     return;
   }
   std::vector<ReportInput> all;
-  for (const std::string& run : request.runs) all.push_back(input_of(run));
+  for (const std::string& run : request.runs) all.push_back(report_input(run));
   if (!request.cluster.empty()) all.push_back(planned_on(all.front(), request.cluster));
   if (all.size() > 1) {
     if (request.markdown) bad_request("--markdown is the record of one run; give one RUN");
@@ -98,7 +122,7 @@ void report(const ReportRequest& request) {
 }  // namespace
 
 fs::path write_run_page(const fs::path& run) {
-  return write_page({}, run, report_json(input_of(run)));
+  return write_page({}, run, report_json(report_input(run)));
 }
 
 void add_report(CLI::App& app) {
@@ -116,8 +140,10 @@ void add_report(CLI::App& app) {
   verb->add_flag("--json", request->json, "prints JSON");
   verb->add_flag("--markdown", request->markdown, "prints the systems record as a Markdown table")
       ->excludes("--json");
+  verb->add_flag("--try", request->tries,
+                 "trains some steps with and without the change that promises most, by turns");
   add_page_options(*verb, request->page);
-  for (const char* other : {"--json", "--markdown", "--cluster"})
+  for (const char* other : {"--json", "--markdown", "--cluster", "--try"})
     verb->get_option("--follow")->excludes(other);
   verb->callback([request] { report(*request); });
 }

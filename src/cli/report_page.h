@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "cli/cli.h"
 #include "report/follow.h"
+#include "report/report.h"
 
 namespace trireme::cli {
 
@@ -27,6 +28,10 @@ std::optional<nlohmann::json> saved_report(const fs::path& path);
 // Returns its path; "" = not written. Throws Error if --out cannot be written; if the folder cannot, prints a
 // note.
 fs::path write_page(const PageRequest&, const fs::path& folder, const nlohmann::json& report);
+
+// Reads a run for its report, with the plans that this machine or the run's cluster file can price; in
+// report.cc.
+ReportInput report_input(const fs::path& run);
 
 // Writes report.html into a run folder; in report.cc.
 fs::path write_run_page(const fs::path& run);

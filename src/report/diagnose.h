@@ -53,5 +53,6 @@ Diagnosis wrong_placement(const Symptoms&);
 Diagnosis clock_throttling(const Symptoms&);
 Diagnosis launch_overhead(const Symptoms&);
 Diagnosis slow_storage(const Symptoms&);
+Diagnosis busy_machine(const Symptoms&);
 
 }  // namespace trireme

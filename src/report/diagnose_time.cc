@@ -17,6 +17,7 @@ constexpr double kLeastStall = 0.02;          // share of steps that waits for d
 constexpr double kLeastClockLoss = 0.08;      // share of the clock
 constexpr double kLeastDiskSpeed = 50e6;      // bytes/s of a checkpoint's write
 constexpr int64_t kLeastDiskBytes = 4 << 20;  // smaller checkpoints measure the latency of a flush
+constexpr double kLeastOthers = 0.10;         // share of all processors that other programs use
 
 std::string percent_of(double share, std::string_view what) {
   return fmt::format("{:.1f} % of {}", 100 * share, what);
@@ -136,6 +137,53 @@ Diagnosis clock_throttling(const Symptoms& s) {
   d.key = "";
   d.from = "";
   d.to = "cooling, power limits and the governor of the machine";
+  return d;
+}
+
+// Between two measurements of the clock a run counts how much of the processors others used
+// (train/event_file.h).
+Diagnosis busy_machine(const Symptoms& s) {
+  Diagnosis d{
+      .id = "busy_machine",
+      .title = "Other programs use the processors",
+      .evidence = {},
+      .to = "the other programs on this machine, or its neighbours if it is virtual; or fewer threads",
+      .measured = false};
+  if (s.run.world() > 1 && s.run.train.comm != "thread") {
+    d.number = "not told apart from the run's other processes";
+    return d;
+  }
+  std::vector<double> shares;
+  for (const RunEvent& e : s.in.record.events)
+    if (const auto it = e.all.find("others_cpu"); it != e.all.end() && it->is_number())
+      shares.push_back(std::clamp(it->get<double>(), 0.0, 1.0));
+  if (shares.empty()) {
+    d.number = "not measured";
+    return d;
+  }
+  const double others = median(shares);
+  d.number = percent_of(others, "the processors, in the median");
+  if (s.run.train.device != "cpu" || others < kLeastOthers) return d;
+  // Cores that the run wants. It loses those of them that others use.
+  double cores = 0, threads = 0;
+  if (const RunEvent* start = s.in.record.last_start()) {
+    const auto number = [start](const char* at) {
+      const nlohmann::json::json_pointer p(at);
+      return start->all.contains(p) && start->all[p].is_number() ? start->all[p].get<double>() : 0.0;
+    };
+    cores = number("/machine/cores");
+    threads = number("/launch/threads") * double(s.run.world());
+  }
+  const double wanted = cores > 0 && threads > 0 ? std::min(1.0, threads / cores) : 1;
+  d.gain_share = std::clamp((wanted - (1 - others)) / wanted, 0.0, 1.0);
+  d.found = d.gain_share >= kLeastGain;
+  d.evidence.push_back(fmt::format("{}: {:.0f} to {:.0f} % of all cores",
+                                   counted(shares.size(), "measurement"),
+                                   100 * *std::min_element(shares.begin(), shares.end()),
+                                   100 * *std::max_element(shares.begin(), shares.end())));
+  if (cores > 0 && threads > 0)
+    d.evidence.push_back(
+        fmt::format("the run wants {:.0f} of {}", std::min(threads, cores), counted(int64_t(cores), "core")));
   return d;
 }
 

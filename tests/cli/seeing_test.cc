@@ -180,7 +180,7 @@ TEST(Seeing, ATraceOfChosenStepsAddsUp) {
   EXPECT_EQ(report["state"], "finished");
   EXPECT_EQ(report["comb"]["steps"], json({2, 4, 5}));
   EXPECT_NEAR(report["comb"]["sum"].get<double>(), 1, 1e-9);
-  EXPECT_EQ(report["checked"].size(), 10u);
+  EXPECT_EQ(report["checked"].size(), 11u);
   ASSERT_GE(report["events"].size(), 2u);
   EXPECT_EQ(report["events"][0]["kind"], "start");
   EXPECT_EQ(report["events"].back()["kind"], "end");
@@ -193,10 +193,15 @@ TEST(Seeing, ATraceOfChosenStepsAddsUp) {
   const Ran two = trireme(tmp.path(), {"report", (tmp / "run").string(), (tmp / "run").string()});
   EXPECT_EQ(two.code, 0) << two.err;
   EXPECT_NE(two.out.find("state shelf"), std::string::npos);
+  const Ran planned = trireme(tmp.path(), {"report", (tmp / "run").string(), "--cluster", "H100", "--json"});
+  EXPECT_EQ(json_of(planned)["runs"].size(), 2u);
+  const Ran unknown = trireme(tmp.path(), {"report", (tmp / "run").string(), "--cluster", "H1000"});
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_NE(unknown.err.find("H1000"), std::string::npos) << unknown.err;
   expect_pages(tmp.path(), tmp / "run");
   // Without its cluster file a run has a report, in which nothing is planned.
-  const std::vector<std::string> lost = {"cluster.file=none/lost.toml"};
-  write_text_atomic(tmp / "run/plan.toml", save_run(load_run(tmp / "run/plan.toml", lost)));
+  const std::vector<std::string> no_cluster = {"cluster.file=none/lost.toml"};
+  write_text_atomic(tmp / "run/plan.toml", save_run(load_run(tmp / "run/plan.toml", no_cluster)));
   r = trireme(tmp.path(), {"report", (tmp / "run").string()});
   EXPECT_EQ(r.code, 0) << r.err;
 }

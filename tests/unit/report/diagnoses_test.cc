@@ -1,4 +1,4 @@
-// Ten planted faults and five runs without one.
+// Planted faults and five runs without one.
 #include "report/diagnose.h"
 
 #include <fmt/ranges.h>
@@ -48,6 +48,7 @@ std::vector<Case> faults() {
       {"clock_throttling", {.late_factor = 1.25, .clocks = {3.2, 3.2, 2.5, 2.5}}},
       {"launch_overhead", {.op_us = 20, .gap_us = 9}},
       {"slow_storage", {.stall_s = 0.2, .write_s = 2.0}},
+      {"busy_machine", {.others_cpu = 0.4, .threads = 8}},
   };
 }
 
@@ -56,7 +57,7 @@ std::set<std::string> found_in(const Case& c, std::vector<Diagnosis>* all = null
   const ReportInput in = planted(tmp / "run", c.plant, c.cluster);
   std::set<std::string> out;
   const std::vector<Diagnosis> diagnoses = diagnose(in);
-  EXPECT_EQ(diagnoses.size(), 10u);
+  EXPECT_EQ(diagnoses.size(), 11u);
   for (const Diagnosis& d : diagnoses)
     if (d.found) out.insert(d.id);
   if (all) *all = diagnoses;
@@ -85,6 +86,7 @@ TEST(Diagnoses, NoneIsInventedInRunsWithoutAFault) {
   const std::vector<Case> clean = {
       {"", {}},
       {"", {.ranks = 2}},
+      {"", {.others_cpu = 0.6, .threads = 2}},  // enough cores are left
       {"", {.ranks = 4, .steps = 200, .slow = 1.03, .save_every = 50}},
       {"", {.micro = 8, .global = 32, .data_s = 1e-4, .late_factor = 1.04, .clocks = {3.2, 3.1, 3.2, 3.15}}},
       {"",

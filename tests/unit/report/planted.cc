@@ -148,8 +148,9 @@ void write_lines(const fs::path& folder, const Plant& p, double step_s) {
   double time = 1.7e9;
   append_line(folder / "events.jsonl",
               fmt::format("{{\"event\":\"start\",\"time\":{:.3f},\"step\":0,\"process_s\":1.5,"
-                          "\"nodes\":1,\"world\":{},\"lost_s\":0}}",
-                          time, p.ranks));
+                          "\"nodes\":1,\"world\":{},\"lost_s\":0,"
+                          "\"machine\":{{\"cores\":8}},\"launch\":{{\"threads\":{}}}}}",
+                          time, p.ranks, p.threads));
   size_t clock = 0;
   for (int64_t step = 1; step <= p.steps; step++) {
     StepMetrics m;
@@ -177,9 +178,10 @@ void write_lines(const fs::path& folder, const Plant& p, double step_s) {
     metrics.write(m);
     time += m.step_s + m.checkpoint_stall_s.value_or(0) + 2e-4;
     if (step % 15 == 3 && clock < p.clocks.size())
-      append_line(folder / "events.jsonl",
-                  fmt::format("{{\"event\":\"clock\",\"time\":{:.3f},\"step\":{},\"clock\":{}}}", time, step,
-                              p.clocks[clock++]));
+      append_line(
+          folder / "events.jsonl",
+          fmt::format("{{\"event\":\"clock\",\"time\":{:.3f},\"step\":{},\"clock\":{},\"others_cpu\":{}}}",
+                      time, step, p.clocks[clock++], p.others_cpu));
   }
   append_line(folder / "events.jsonl",
               fmt::format("{{\"event\":\"end\",\"time\":{:.3f},\"step\":{}}}", time, p.steps));

@@ -21,6 +21,8 @@ struct Plant {
   double stall_s = 0.004, write_s = 0.05;
   double late_factor = 1;  // on seconds of the last half of the steps
   std::vector<double> clocks = {3.2, 3.19, 3.21, 3.2};
+  double others_cpu = 0.01;  // share of the 8 processors
+  int threads = 1;           // per rank
   int64_t checkpoint_bytes = 5 << 20;
   bool recomputes = false;  // HFU is above MFU
   double clock_skew_s = 0;  // offset of the last rank's clock
