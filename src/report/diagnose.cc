@@ -37,7 +37,8 @@ std::vector<Diagnosis> diagnose(const ReportInput& in) {
   std::vector<Diagnosis> all;
   for (Diagnosis (*one)(const Symptoms&) :
        {serialised_communication, microbatch_too_small, input_stall, checkpoints_too_frequent,
-        needless_recompute, straggler, wrong_placement, clock_throttling, launch_overhead, slow_storage, busy_machine})
+        needless_recompute, straggler, wrong_placement, clock_throttling, launch_overhead, slow_storage,
+        busy_machine})
     all.push_back(one(s));
   std::stable_sort(all.begin(), all.end(), [](const Diagnosis& a, const Diagnosis& b) {
     return a.found != b.found ? a.found : a.found && a.gain_share > b.gain_share;
