@@ -16,7 +16,8 @@ import tempfile
 BASE = ["train.checkpoint_every=0", "batch.global=16", "batch.micro=8"]  # without a fault; later sets win
 FAULTS = {
     "serialised_communication": ["layout.dp=2", "layout.bucket_mb=1000", "batch.micro=1", "batch.global=2",
-                                 "data.seq_len=32"],
+                                 "data.seq_len=32", "model.hidden=512", "model.heads=8", "model.ffn=1536",
+                                 "optimizer.name=adamw", "optimizer.lr=1e-3"],
     "microbatch_too_small": ["batch.micro=1", "data.seq_len=32", "batch.global=32"],
     "checkpoints_too_frequent": ["train.checkpoint_every=1", "train.async_save=false"],
     "needless_recompute": ["layout.recompute=full"],

@@ -42,17 +42,18 @@ class ScratchFolder {
 // One side: with the change or without.
 struct Side {
   RunSpec run;
+  ClusterSpec cluster;  // its rates are those of as many ranks with as many threads
   double planned_s = 0;
   std::vector<double> seconds;  // per turn: the median of its steps
 };
 
 // Trains `steps` steps; returns the median seconds of one.
-double turn(Side& side, const ClusterSpec& cluster, const fs::path& folder, int64_t steps) {
+double turn(Side& side, const fs::path& folder, int64_t steps) {
   side.run.train.dir = folder.string();
   side.run.train.steps = steps + kWarmUp;
   fs::remove_all(folder);
   make_folders(folder);
-  TrainingSetup t = prepare_training(side.run, side.run.precision, cluster, side.run.world());
+  TrainingSetup t = prepare_training(side.run, side.run.precision, side.cluster, side.run.world());
   side.planned_s = t.forecast.expected ? t.forecast.step_s : 0;
   const TrainSummary s = train_with_progress(side.run, t, true);
   if (s.ending == Ending::interrupted) throw Error("interrupted", Fault::interrupted);
@@ -74,19 +75,19 @@ TriedChange try_change(const fs::path& folder, const std::vector<std::string>& s
           "--try: the ranks of {} are processes (train.comm = \"{}\"); it needs threads of one process",
           folder.string(), sides[i].run.train.comm);
   }
-  const ClusterSpec cluster = cluster_of(sides[0].run);
+  for (Side& side : sides) side.cluster = cluster_of(side.run);
   // The first turn says how many steps the others have time for.
   Progress bar("try", 1 + 2 * kTurns);
   bar.update(0, "timing a step");
   const double begin = now_s();
-  turn(sides[0], cluster, scratch.path(), kFewest);
+  turn(sides[0], scratch.path(), kFewest);
   const double each = std::max(1e-6, (now_s() - begin) / double(kFewest + kWarmUp));
   const double left = seconds - (now_s() - begin);
   const int64_t steps = std::clamp(int64_t(left / (2.0 * kTurns * each)) - kWarmUp, kFewest, kMost);
   for (int i = 0; i < 2 * kTurns; i++) {
     Side& side = sides[size_t(i % 2)];
     bar.update(1 + i, i % 2 ? "with the change" : "without the change");
-    side.seconds.push_back(turn(side, cluster, scratch.path(), steps));
+    side.seconds.push_back(turn(side, scratch.path(), steps));
   }
   bar.update(1 + 2 * kTurns);
   bar.finish();
