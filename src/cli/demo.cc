@@ -410,12 +410,12 @@ void try_advice(const RunSpec& run, double seconds) {
   const bool advised = best != found.end();
   const std::vector<std::string> sets = advised ? std::vector{*set_of(**best)} : other_division(run);
   if (sets.empty()) return;
-  tell("      {}: {}, some steps with it and without, by turns, about {:.0f} s\n",
-       advised ? "what promises most"
-       : found.empty()
-           ? "so it advises no change. Is that right? The same batch, divided otherwise"
-           : "no key of the run file changes that. Would the batch, divided otherwise, be faster?",
-       fmt::join(sets, " "), seconds);
+  if (!advised)
+    tell("      {}\n",
+         found.empty() ? "so it advises no change. Is that right? Here is the same batch, divided otherwise:"
+                       : "no key of the run file changes that. Here is the same batch, divided otherwise:");
+  tell("      {}{}: some steps with it and without, by turns, about {:.0f} s\n",
+       advised ? "the change that promises most is " : "", fmt::join(sets, " "), seconds);
   std::fflush(stdout);
   const TriedChange tried = try_change(dir, sets, seconds);
   const std::string text = tried_text(tried, advised ? (*best)->gain_share : tried.planned_gain());

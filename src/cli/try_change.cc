@@ -42,7 +42,7 @@ class ScratchFolder {
 // One side: with the change or without.
 struct Side {
   RunSpec run;
-  ClusterSpec cluster;  // its rates are those of as many ranks with as many threads
+  ClusterSpec cluster;  // with the rates of its number of ranks and threads
   double planned_s = 0;
   std::vector<double> seconds;  // per turn: the median of its steps
 };
