@@ -13,11 +13,11 @@ import sys
 
 ROWS = [
     ["base"],
-    ["mesh", "schedule", "trace"],
+    ["mesh", "schedule", "trace", "sandbox"],
     ["spec"],
     ["tensor", "cost"],
     ["device", "text"],
-    ["comm"],
+    ["comm", "tasks"],
     ["model", "optim", "checkpoint", "data"],
     ["runtime", "sim"],
     ["generate", "plan", "train"],
