@@ -27,6 +27,7 @@ class Generator {
     vocab_ = size_t(runner.run().model.vocab);
     logits_.resize(slots_ * vocab_);
     tokens_.resize(slots_), positions_.resize(slots_);
+    held_.assign(slots_, kNoPrompt);
   }
 
   GenerateStats run() {
@@ -54,18 +55,43 @@ class Generator {
     bool ended = false;
   };
 
+  bool more_prompts() const { return next_ < prompts_.size() && !(hooks_.leave && hooks_.leave()); }
+
   // Prompts take free slots. One may end at its first token and make room for another.
   void begin_texts() {
-    while (texts_.size() < slots_ && next_ < prompts_.size() && !(hooks_.leave && hooks_.leave())) {
-      texts_.push_back({.prompt = next_, .seen = prompts_[next_], .cached = 0, .out = {}});
-      next_++;
-      read(texts_.size() - 1, o_.context);
+    while (texts_.size() < slots_ && more_prompts()) {
+      texts_.emplace_back();
+      begin_text(texts_.size() - 1);
       drop_ended();
     }
   }
 
-  // Reads the last `most` tokens of a text into its slot and draws what follows.
-  void read(size_t slot, int64_t most) {
+  // The next prompt, in `slot`. A prompt equal to the one before is copied from a slot that still holds it.
+  void begin_text(size_t slot) {
+    const size_t prompt = next_++;
+    texts_[slot] = {.prompt = prompt, .seen = prompts_[prompt], .cached = 0, .out = {}};
+    const bool same = o_.share_prompts && read_ != kNoPrompt && prompts_[prompt] == prompts_[read_];
+    const auto holder = same ? std::find(held_.begin(), held_.end(), read_) : held_.end();
+    if (holder != held_.end()) return share(slot, size_t(holder - held_.begin()));
+    read_ = prompt;
+    read(slot, o_.context, o_.share_prompts ? &prompt_logits_ : nullptr);
+    held_[slot] = prompt;
+  }
+
+  // The prompt's keys and values are those of slot `from`, whose text has only added to them.
+  void share(size_t slot, size_t from) {
+    Text& t = texts_[slot];
+    t.cached = std::min(int64_t(t.seen.size()), o_.context);
+    const double begin = now_s();
+    if (held_[slot] != read_) runner_.move_text(int64_t(from), int64_t(slot), t.cached);
+    held_[slot] = read_;
+    stats_.read_s += now_s() - begin;
+    stats_.shared_tokens += t.cached;
+    draw(t, prompt_logits_);
+  }
+
+  // Reads the last `most` tokens of a text into its slot and draws what follows. `keep` gets the logits.
+  void read(size_t slot, int64_t most, std::vector<float>* keep = nullptr) {
     Text& t = texts_[slot];
     auto n = std::min(t.seen.size(), size_t(most));
     double begin = now_s();
@@ -74,6 +100,8 @@ class Generator {
     stats_.read_s += now_s() - begin;
     stats_.read_tokens += int64_t(n);
     t.cached = int64_t(n);
+    held_[slot] = kNoPrompt;
+    if (keep) keep->assign(row.begin(), row.end());
     draw(t, row);
   }
 
@@ -108,16 +136,25 @@ class Generator {
     if (hooks_.done) hooks_.done(t.prompt, t.out);
   }
 
-  // The last text moves into the slot that is free, so that those that run are always the first ones.
+  // The next prompt takes the slot of a text that has ended: another sample of its prompt finds the keys and
+  // values there. If no prompt is left, the last text moves into the slot, so that those that run are always
+  // the first ones.
   void drop_ended() {
     for (size_t i = 0; i < texts_.size();) {
       if (!texts_[i].ended) {
         i++;
         continue;
       }
+      if (more_prompts()) {
+        begin_text(i);
+        continue;
+      }
       size_t last = texts_.size() - 1;
       if (i < last && !texts_[last].ended) runner_.move_text(int64_t(last), int64_t(i), texts_[last].cached);
-      if (i < last) texts_[i] = std::move(texts_[last]);
+      if (i < last) {
+        texts_[i] = std::move(texts_[last]);
+        held_[i] = held_[last];
+      }
       texts_.pop_back();
     }
   }
@@ -137,8 +174,11 @@ class Generator {
   Sampler sampler_;
   size_t slots_ = 0, vocab_ = 0, next_ = 0;
   std::vector<Text> texts_;
-  std::vector<float> logits_;
+  std::vector<float> logits_, prompt_logits_;
   std::vector<int32_t> tokens_, positions_;
+  static constexpr size_t kNoPrompt = size_t(-1);
+  size_t read_ = kNoPrompt;   // the prompt that was read last; prompt_logits_ follow it
+  std::vector<size_t> held_;  // by slot: the prompt whose keys and values are the first ones there
   GenerateStats stats_;
 };
 

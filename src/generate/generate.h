@@ -4,6 +4,9 @@
 // its slot at once. Each prompt is read by a pass of its own and each draw is a function of (seed, number of
 // the prompt, number of the token), so a text comes out the same alone and among others, to the bit.
 //
+// Several samples of one prompt are prompts that follow one another. The prompt is read once: its keys and
+// values are copied from a slot that holds them. (Except after all of its texts outgrew the context.)
+//
 // A text that reaches the end of the context goes on from its last half, which is read again: positions count
 // from 0 anew, as in training, and the first half is forgotten. Half, because reading costs once what
 // decoding half a context costs many times.
@@ -18,12 +21,13 @@ namespace trireme {
 
 struct GenerateOptions {
   SampleOptions sample;
-  int64_t tokens = 200;      // at most so many new ones a text
-  int64_t context = 256;     // tokens that the model sees at once, prompt and text
-  int32_t end_of_text = -1;  // stops when drawn; -1 = never
-  int64_t vocab = 0;         // ids below this can be drawn (a model's rows beyond its tokenizer's mean
-                             // nothing); 0 = all
-  int64_t parallel = 1;      // texts at once
+  int64_t tokens = 200;       // new ones per text, at most
+  int64_t context = 256;      // tokens that the model sees at once, prompt and text
+  int32_t end_of_text = -1;   // stops when drawn; -1 = never
+  int64_t vocab = 0;          // ids below this can be drawn (a model's rows beyond its tokenizer's mean
+                              // nothing); 0 = all
+  int64_t parallel = 1;       // texts at once
+  bool share_prompts = true;  // a prompt equal to the one before is not read again
 };
 
 // Why a text ended.
@@ -45,10 +49,11 @@ struct GenerateHooks {
 };
 
 struct GenerateStats {
-  int64_t read_tokens = 0;  // of prompts, and of texts that were read again
-  int64_t new_tokens = 0;   // end-of-texts included
-  int64_t decoded = 0;      // of new_tokens, those that a decoding pass gave; the others came with reading
-  int64_t reread = 0;       // how often a text reached the end of the context
+  int64_t read_tokens = 0;    // prompts, and texts that were read again
+  int64_t shared_tokens = 0;  // prompts whose keys and values were copied
+  int64_t new_tokens = 0;     // end-of-texts included
+  int64_t decoded = 0;        // new_tokens from decoding passes; the others came with reading
+  int64_t reread = 0;         // how often a text reached the end of the context
   double read_s = 0, decode_s = 0;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/error.h"
 #include "base/rng.h"
@@ -15,19 +16,31 @@ Sampler::Sampler(const SampleOptions& o) : o_(o) {
   if (!(o.top_p > 0 && o.top_p <= 1)) bad_request("top-p {} must be above 0 and at most 1", o.top_p);
 }
 
-// The k likeliest in descending order. A heap of the best so far turns nearly all others away at one
-// comparison, where selecting from the whole vocabulary would move it about.
+// The k likeliest in descending order, and all that equal the k-th. A heap of the best so far turns nearly
+// all others away at one comparison, where selecting from the whole vocabulary would move it about.
 void Sampler::keep_top_k(std::span<const float> logits) {
   auto k = std::min(logits.size(), size_t(o_.top_k));
+  float turned_away = -std::numeric_limits<float>::infinity();  // the largest
   items_.clear();
   for (size_t i = 0; i < logits.size(); i++) {
     Item item{int32_t(i), logits[i]};
-    if (items_.size() == k && !likelier(item, items_.front())) continue;
-    if (items_.size() == k) std::pop_heap(items_.begin(), items_.end(), likelier), items_.pop_back();
+    if (items_.size() == k) {
+      if (!likelier(item, items_.front())) {
+        turned_away = std::max(turned_away, item.weight);
+        continue;
+      }
+      turned_away = std::max(turned_away, items_.front().weight);
+      std::pop_heap(items_.begin(), items_.end(), likelier);
+      items_.pop_back();
+    }
     items_.push_back(item);
     std::push_heap(items_.begin(), items_.end(), likelier);
   }
   std::sort_heap(items_.begin(), items_.end(), likelier);
+  const Item last = items_.back();
+  if (turned_away < last.weight) return;
+  for (auto i = size_t(last.id) + 1; i < logits.size(); i++)
+    if (logits[i] == last.weight) items_.push_back({int32_t(i), last.weight});
 }
 
 // Items in the order of ids, or of likelihood; their weights are relative to the largest, which is 1. Keeps

@@ -1,4 +1,5 @@
-// The next token from logits: temperature, then top-k, then top-p, then a draw.
+// The next token from logits: temperature, then top-k, then top-p, then a draw. generate/decode_rule.h states
+// the rule; here it is applied without sorting the vocabulary.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -9,7 +10,7 @@ namespace trireme {
 inline constexpr double kGreedy = 1e-5;  // a temperature below this one: the most likely token, no draw
 struct SampleOptions {
   double temperature = 0.8;
-  int64_t top_k = 0;   // keep the k largest logits; 0 = all
+  int64_t top_k = 0;   // keep the logits that are at least the k-th largest; 0 = all
   double top_p = 1.0;  // keep the fewest tokens whose probabilities reach p
   uint64_t seed = 1;
 };

@@ -100,6 +100,47 @@ TEST(Generate, AsTheTrainingForwardOverEachWindow) {
     }
 }
 
+// Several samples of a prompt: read once, and the bits of samples that were each read.
+TEST(Generate, SamplesOfOnePromptShareItsCache) {
+  for (const char* arch : {"gpt2", "llama"}) {
+    RunSpec run = run_of(arch);
+    run.precision.compute = "bf16";
+    const Prompts two = some_prompts(run, {9, 6});
+    const Prompts prompts = {two[0], two[0], two[0], two[0], two[0], two[1], two[1], two[1], two[1], two[0]};
+    GenerateOptions o{.sample = {.temperature = 1.2, .seed = 5},
+                      .tokens = 12,
+                      .context = 30,
+                      .end_of_text = 7,
+                      .share_prompts = false};
+    const Texts each = generate_all(run, prompts, o);
+    EXPECT_EQ(each.stats.read_tokens, 6 * 9 + 4 * 6);
+    EXPECT_NE(each.all[0].tokens, each.all[1].tokens);
+    o.share_prompts = true;
+    for (int64_t parallel : {1, 2, 3, 4, 8}) {
+      o.parallel = parallel;
+      const Texts t = generate_all(run, prompts, o);
+      for (size_t p = 0; p < prompts.size(); p++)
+        EXPECT_EQ(t.all[p].tokens, each.all[p].tokens)
+            << arch << " prompt " << p << ", " << parallel << " at once";
+      EXPECT_EQ(t.stats.read_tokens, 9 + 6 + 9) << parallel;
+      EXPECT_EQ(t.stats.shared_tokens, 4 * 9 + 3 * 6) << parallel;
+    }
+    // Texts that outgrow the context, so that slots lose the prompt.
+    o.context = 13;
+    o.parallel = 1;
+    o.share_prompts = false;
+    const Texts outgrown = generate_all(run, prompts, o);
+    o.share_prompts = true;
+    for (int64_t parallel : {1, 3}) {
+      o.parallel = parallel;
+      const Texts t = generate_all(run, prompts, o);
+      for (size_t p = 0; p < prompts.size(); p++)
+        EXPECT_EQ(t.all[p].tokens, outgrown.all[p].tokens) << arch << " prompt " << p << ", " << parallel;
+      EXPECT_GT(t.stats.reread, 0);
+    }
+  }
+}
+
 TEST(Generate, TheSameAloneAndAmongOthers) {
   RunSpec run = run_of("llama");
   run.precision.compute = "bf16";

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "generate/decode_rule.h"
 #include "sanitized.h"
 
 namespace trireme {
@@ -48,6 +49,43 @@ TEST(Sampler, TopKThenTopP) {
   auto one = frequencies({.temperature = 1, .top_p = 1e-9});
   EXPECT_EQ(one.size(), 1u);
   EXPECT_EQ(one.begin()->first, 1);
+}
+
+// vLLM's rule: every logit that is at least the k-th largest stays.
+TEST(Sampler, TopKKeepsTies) {
+  EXPECT_EQ(frequencies({.temperature = 1, .top_k = 1}).size(), 2u);
+  const std::vector<float> logits = {0, 2, 1, 2, 1, 1, 3, 1, 0};
+  for (int64_t k = 1; k <= 9; k++) {
+    Sampler s({.temperature = 5, .top_k = k});
+    std::map<int32_t, int> seen;
+    for (uint64_t i = 0; i < 3000; i++) seen[s.next(logits, 0, i)]++;
+    EXPECT_EQ(seen.size(), k == 1 ? 1u : k <= 3 ? 3u : k <= 7 ? 7u : 9u) << k;
+  }
+}
+
+// The rule as decode_rule.h states it, on logits with many ties: the same support, the same shares.
+TEST(Sampler, FollowsTheReferenceInDouble) {
+  for (uint64_t seed = 0; seed < 12; seed++) {
+    std::vector<float> logits(40);
+    std::vector<double> p;
+    double sum = 0;
+    for (size_t i = 0; i < logits.size(); i++) {
+      logits[i] = std::round(float(normal(rng_key(seed, 0, "ties"), i)) * 4) / 4;
+      sum += p.emplace_back(std::exp(double(logits[i])));
+    }
+    for (double& v : p) v /= sum;
+    const SampleOptions o{.temperature = seed % 2 ? 0.7 : 1.6,
+                          .top_k = seed % 3 == 0 ? 0 : int64_t(seed) + 2,
+                          .top_p = seed % 4 == 0 ? 1.0 : 0.8};
+    const std::vector<double> want = decoded(p, o.temperature, o.top_k, o.top_p);
+    Sampler s(o);
+    const int n = test::kSanitized ? 2000 : 20000;
+    std::vector<double> got(want.size());
+    for (int i = 0; i < n; i++) got[size_t(s.next(logits, 0, uint64_t(i)))] += 1.0 / n;
+    for (size_t i = 0; i < want.size(); i++) {
+      EXPECT_NEAR(got[i], want[i], 5 * std::sqrt(want[i] / n)) << "seed " << seed << " token " << i;
+    }
+  }
 }
 
 TEST(Sampler, SameSeedSameText) {
