@@ -106,13 +106,13 @@ std::vector<ChoiceQuestion> read_choices(const fs::path& path) {
   return parse_choices(text, path.string());
 }
 
-ScoredText scored_text(const Tokenizer& tokenizer, const ChoiceQuestion& q, size_t choice) {
-  std::string_view prompt = q.prompt;
-  prompt = prompt.substr(0, prompt.find_last_not_of(" \t\n\r\v\f") + 1);
+ScoredText scored_text(const Tokenizer& tokenizer, const std::string& prompt, const std::string& choice) {
+  const std::string_view before_blanks =
+      std::string_view(prompt).substr(0, prompt.find_last_not_of(" \t\n\r\v\f") + 1);
   ScoredText t;
-  t.tokens = tokenizer.encode(q.prompt + q.choices.at(choice));
+  t.tokens = tokenizer.encode(prompt + choice);
   auto all = int64_t(t.tokens.size());
-  int64_t before = prompt.empty() ? 0 : int64_t(tokenizer.encode(prompt).size());
+  int64_t before = before_blanks.empty() ? 0 : int64_t(tokenizer.encode(before_blanks).size());
   t.scored = std::clamp<int64_t>(all - before, 1, all);
   if (t.scored == all) t.tokens.insert(t.tokens.begin(), tokenizer.end_of_text());
   return t;

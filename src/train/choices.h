@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "text/tokenizer.h"
+#include "train/scored_batches.h"
 
 namespace trireme {
 
@@ -19,14 +20,10 @@ struct ChoiceQuestion {
 std::vector<ChoiceQuestion> parse_choices(std::string_view jsonl, std::string_view file);
 std::vector<ChoiceQuestion> read_choices(const fs::path&);
 
-// Prompt and choice as tokens, of which the last `scored` are the choice's. Both are encoded together, so
-// that they meet as they do in text, and the choice's tokens are those after as many as the prompt alone has;
-// blanks at the prompt's end belong to the choice (the lm-evaluation-harness does the same). An empty prompt
+// Prompt and choice as tokens, of which those of the choice are scored. Both are encoded together, so that
+// they meet as they do in text. The choice's tokens follow as many tokens as the prompt alone has. Blanks at
+// the prompt's end belong to the choice. The lm-evaluation-harness does the same. An empty prompt
 // is the start of a document.
-struct ScoredText {
-  std::vector<int32_t> tokens;
-  int64_t scored = 0;
-};
-ScoredText scored_text(const Tokenizer&, const ChoiceQuestion&, size_t choice);
+ScoredText scored_text(const Tokenizer&, const std::string& prompt, const std::string& choice);
 
 }  // namespace trireme

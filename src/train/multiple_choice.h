@@ -2,7 +2,6 @@
 #pragma once
 #include <functional>
 
-#include "runtime/booking.h"
 #include "train/choices.h"
 
 namespace trireme {
@@ -27,32 +26,21 @@ struct ChoiceResult {
   int64_t truncated = 0;  // choices whose prompt lost its beginning because it is longer than the context
 };
 
-// Choices are run in batches of about equal length, padded at their ends.
 class ChoiceBatches {
  public:
   // context: tokens that the model sees at once. bad_request where a choice alone is longer.
   ChoiceBatches(const Tokenizer&, std::vector<ChoiceQuestion>, const RunSpec&, int64_t context);
 
-  std::vector<BatchShape> shapes() const;  // for book_evaluation
-  int64_t count() const { return int64_t(texts_.size()); }
+  std::vector<BatchShape> shapes() const { return batches_.shapes(); }  // for book_evaluation
+  int64_t count() const { return batches_.count(); }
   const std::vector<ChoiceQuestion>& questions() const { return questions_; }
 
   // progress: called with the number of choices done after each batch; what it throws ends the work.
   ChoiceResult run(StageRunner&, const std::function<void(int64_t done)>& progress = {}) const;
 
  private:
-  struct Text {
-    ScoredText text;
-    size_t question, choice;
-  };
-  struct Batch {
-    size_t first, texts;
-    int64_t seq;
-  };
   std::vector<ChoiceQuestion> questions_;
-  std::vector<Text> texts_;  // longest first
-  std::vector<Batch> batches_;
-  int64_t truncated_ = 0;
+  ScoredBatches batches_;
 };
 
 }  // namespace trireme

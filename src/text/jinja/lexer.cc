@@ -12,8 +12,8 @@ namespace {
 
 using Kind = Token::Kind;
 
-// Line ends as \n, and none at the end.
-std::string normalized(std::string_view source) {
+// Line ends as \n; if trimmed, none at the end.
+std::string normalized(std::string_view source, Whitespace whitespace) {
   std::string out;
   for (size_t i = 0; i < source.size(); i++) {
     if (source[i] == '\r') {
@@ -23,7 +23,7 @@ std::string normalized(std::string_view source) {
       out += source[i];
     }
   }
-  if (out.ends_with('\n')) out.pop_back();
+  if (whitespace == Whitespace::trimmed && out.ends_with('\n')) out.pop_back();
   return out;
 }
 
@@ -36,7 +36,8 @@ bool is_digit(char c) {
 
 class Lexer {
  public:
-  Lexer(std::string source, Work& work) : source_(std::move(source)), work_(work) {}
+  Lexer(std::string source, Work& work, Whitespace whitespace)
+      : source_(std::move(source)), work_(work), trimmed_(whitespace == Whitespace::trimmed) {}
 
   std::vector<Token> run() {
     while (at_ < source_.size()) {
@@ -78,7 +79,7 @@ class Lexer {
     if (tag == source_.size()) return text;
     const char sign = tag + 2 < source_.size() ? source_[tag + 2] : ' ';
     if (sign == '-') return strip(text, nullptr, false, true);
-    if (sign == '+' || source_[tag + 1] == '{') return text;
+    if (!trimmed_ || sign == '+' || source_[tag + 1] == '{') return text;
     const size_t line = text.rfind('\n') + 1;  // npos + 1 = 0
     const bool at_begin = line > 0 || at_ == 0 || source_[at_ - 1] == '\n';
     return at_begin && strip(text.substr(line), nullptr, true, false).empty() ? text.substr(0, line) : text;
@@ -93,7 +94,7 @@ class Lexer {
     size_t at = at_;
     if (sign == '-')
       while (at < source_.size() && blank_at(source_, at)) at += blank_at(source_, at);
-    else if (sign != '+' && block && at < source_.size() && source_[at] == '\n')
+    else if (trimmed_ && sign != '+' && block && at < source_.size() && source_[at] == '\n')
       at++;
     move_to(at);
   }
@@ -270,13 +271,14 @@ class Lexer {
   std::vector<Token> tokens_;
   size_t at_ = 0;
   int line_ = 1;
+  const bool trimmed_;
 };
 
 }  // namespace
 
-std::vector<Token> tokens_of(std::string_view source, Work& work) {
+std::vector<Token> tokens_of(std::string_view source, Work& work, Whitespace whitespace) {
   if (source.size() > kMostSource) work.fail("the template is longer than {} bytes", kMostSource);
-  return Lexer(normalized(source), work).run();
+  return Lexer(normalized(source, whitespace), work, whitespace).run();
 }
 
 }  // namespace trireme::jinja

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "text/jinja/value.h"
+#include "text/jinja/whitespace.h"
 
 namespace trireme::jinja {
 
@@ -18,6 +19,6 @@ struct Token {
 };
 
 // Fails naming the line for text that is not a template. The last token is of kind `end`.
-std::vector<Token> tokens_of(std::string_view source, Work&);
+std::vector<Token> tokens_of(std::string_view source, Work&, Whitespace = Whitespace::trimmed);
 
 }  // namespace trireme::jinja

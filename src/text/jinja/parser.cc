@@ -15,7 +15,8 @@ using S = Stmt::Kind;
 
 class Parser {
  public:
-  Parser(std::string_view source, Work& work) : tokens_(tokens_of(source, work)), work_(work) {}
+  Parser(std::string_view source, Work& work, Whitespace whitespace)
+      : tokens_(tokens_of(source, work, whitespace)), work_(work) {}
 
   Body run() {
     Body body = statements({});
@@ -522,8 +523,8 @@ class Parser {
 
 }  // namespace
 
-Body parse(std::string_view source, Work& work) {
-  return Parser(source, work).run();
+Body parse(std::string_view source, Work& work, Whitespace whitespace) {
+  return Parser(source, work, whitespace).run();
 }
 
 bool has(const Body& body, Stmt::Kind kind) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "text/jinja/value.h"
+#include "text/jinja/whitespace.h"
 
 namespace trireme::jinja {
 
@@ -73,7 +74,7 @@ struct Stmt {
 };
 
 // Parses a template. Fails, naming line and construct, for what is not supported.
-Body parse(std::string_view source, Work&);
+Body parse(std::string_view source, Work&, Whitespace = Whitespace::trimmed);
 // Whether a statement of the kind is in it, at any depth.
 bool has(const Body&, Stmt::Kind);
 

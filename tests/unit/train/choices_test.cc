@@ -89,9 +89,7 @@ Tokenizer tiny_tokenizer() {
 
 TEST(Choices, PromptAndChoiceMeetAsTheyDoInText) {
   Tokenizer t = tiny_tokenizer();
-  auto scored = [&](std::string prompt, std::string choice) {
-    return scored_text(t, {.prompt = prompt, .choices = {choice, "x"}}, 0);
-  };
+  auto scored = [&](std::string prompt, std::string choice) { return scored_text(t, prompt, choice); };
   EXPECT_EQ(scored("ok?", " yes").tokens, (std::vector<int32_t>{'o', 'k', '?', 256, 257}));
   EXPECT_EQ(scored("ok?", " yes").scored, 2);
   // The blank at the end belongs to the choice, or the model would never have seen such a prompt.
@@ -165,7 +163,7 @@ TEST(MultipleChoice, ScoresAreThoseOfTheLogits) {
       int64_t best = 0, best_per_byte = 0;
       std::vector<double> ll, per_byte;
       for (size_t c = 0; c < all[q].choices.size(); c++) {
-        ll.push_back(log_likelihood(plain, scored_text(tokenizer, all[q], c)));
+        ll.push_back(log_likelihood(plain, scored_text(tokenizer, all[q].prompt, all[q].choices[c])));
         per_byte.push_back(ll[c] / double(all[q].choices[c].size()));
         EXPECT_NEAR(r.scores[q].log_likelihood[c], ll[c], 2e-4) << "question " << q << " choice " << c;
         if (ll[c] > ll[size_t(best)]) best = int64_t(c);
