@@ -26,6 +26,7 @@ void add_simulate(CLI::App&);
 void add_train(CLI::App&);
 void add_eval(CLI::App&);
 void add_generate(CLI::App&);
+void add_chat(CLI::App&);
 void add_bench(CLI::App&);
 void add_convert(CLI::App&);
 void add_score(CLI::App&);

@@ -4,7 +4,7 @@
 
 #include "base/interrupt.h"
 #include "base/json.h"
-#include "cli/source.h"
+#include "cli/eval.h"
 #include "cli/used_keys.h"
 #include "data/loader.h"
 #include "train/batches.h"
@@ -19,27 +19,13 @@ struct EvalRequest {
   RunRequest run;
   std::string data, tasks, out;
   int64_t context = 0;
+  CodeEval code;
+  HarnessEval harness;
 };
 
-// A bar, and the way out at a signal. Nothing of an evaluation is worth keeping, so the run failed (exit code
-// 1) rather than paused.
-class Watched {
- public:
-  explicit Watched(std::string what) : what_(std::move(what)) { install_interrupt_handlers(); }
-  void operator()(int64_t done, int64_t total) {
-    if (!bar_) bar_.emplace("evaluate", total);
-    bar_->update(done);
-    if (!interrupt_requested() || done == total) return;
-    bar_->finish();
-    run_failed(
-        "interrupted by signal {} after {} of {} {}: there is no result, the same command starts again",
-        interrupt_signal(), done, total, what_);
-  }
-
- private:
-  std::string what_;
-  std::optional<Progress> bar_;
-};
+bool is_yaml(const std::string& file) {
+  return file.ends_with(".yaml") || file.ends_with(".yml");
+}
 
 void perplexity(const EvalRequest& r, const UsedRun& used) {
   const RunSpec& run = used.run;
@@ -53,7 +39,7 @@ void perplexity(const EvalRequest& r, const UsedRun& used) {
   double sum = 0;
   EvalResult all;
   for (const std::string& shard : shards) {
-    Watched watched("windows");
+    Watched watched("evaluate", "windows");
     EvalResult e = evaluate_shard(*m.runner, run, shard, 0, std::ref(watched));
     sum += e.loss * double(e.tokens), all.tokens += e.tokens;
     all.loss = shards.size() > 1 ? sum / double(all.tokens) : e.loss;
@@ -97,7 +83,7 @@ void multiple_choice(const EvalRequest& r, const UsedRun& used) {
   ChoiceBatches batches(tokenizer, read_choices(r.tasks), run, context_of(run, r.context));
   if (!r.out.empty()) write_text_atomic(r.out, "");  // refused now rather than after the work
   LoadedModel m = load_model(run, book_evaluation(run, threads_of(run), batches.shapes()), used.checkpoint);
-  Watched watched("choices");
+  Watched watched("evaluate", "choices");
   ChoiceResult e = batches.run(*m.runner, [&](int64_t done) { watched(done, batches.count()); });
   if (!r.out.empty()) write_text_atomic(r.out, details(batches.questions(), e.scores));
   if (r.run.json) {
@@ -128,30 +114,71 @@ void multiple_choice(const EvalRequest& r, const UsedRun& used) {
 
 }  // namespace
 
+void Watched::operator()(int64_t done, int64_t total) {
+  if (!bar_) bar_.emplace(verb_, total);
+  bar_->update(done);
+  if (!interrupt_requested() || done == total) return;
+  bar_->finish();
+  run_failed("interrupted by signal {} after {} of {} {}: there is no result, the same command starts again",
+             interrupt_signal(), done, total, what_);
+}
+
 void add_eval(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand(
-      "eval",
-      "loss and perplexity on a token shard, or the accuracy on multiple-choice questions, of "
-      "the newest checkpoint or of model.from\n"
-      "example: trireme eval runs/demo/run.toml\n"
-      "example: trireme eval runs/demo/run.toml --tasks arc-easy.jsonl --json");
+  CLI::App* verb =
+      app.add_subcommand("eval",
+                         "loss and perplexity on a token shard, accuracy on multiple-choice questions, or "
+                         "pass@k on programming\n"
+                         "tasks, of the newest checkpoint or of model.from\n"
+                         "example: trireme eval runs/demo/run.toml\n"
+                         "example: trireme eval runs/demo/run.toml --tasks arc-easy.jsonl --json\n"
+                         "example: trireme eval runs/smol.toml --tasks arc_easy.yaml --fewshot 5\n"
+                         "example: trireme eval runs/code --code HumanEval.jsonl.gz -n 20 --temperature 0.2");
   auto r = std::make_shared<EvalRequest>();
   add_used_run(*verb, r->run);
+  verb->get_option("RUN")->required(false);  // --code can judge programs from a file
   auto* data = verb->add_option("--data", r->data, "token shard; default: data.valid of the run file");
   auto* tasks = verb->add_option("--tasks", r->tasks,
                                  "questions, JSON lines: {\"prompt\": \"...\", \"choices\": [\"...\", ...], "
-                                 "\"answer\": 0 or \"A\"}")
+                                 "\"answer\": 0 or \"A\"};\n"
+                                 "or a task file of lm-evaluation-harness, YAML, with local documents")
                     ->excludes(data);
-  verb->add_option("--out", r->out, "file for the likelihood of every choice, JSON lines")->needs(tasks);
-  verb->add_option(
-          "--context", r->context,
-          "tokens that the model sees of a question. Default: data.seq_len, or max_positions of model.from")
-      ->check(CLI::Range(2, 1 << 30))
-      ->needs(tasks);
-  verb->callback([r] {
-    check_set_keys("eval", r->run);
+  verb->add_option("--fewshot", r->harness.fewshot,
+                   "examples before each question (default: num_fewshot of the file)")
+      ->needs(tasks)
+      ->check(CLI::Range(0, 1000));
+  verb->add_option("--limit", r->harness.limit, "documents, the first ones (default: all)")
+      ->needs(tasks)
+      ->check(CLI::Range(1, 1 << 30));
+  auto* code = add_code_options(*verb, r->code);
+  code->excludes(data)->excludes(tasks);
+  verb->add_option("--out", r->out,
+                   "file for the likelihood of every choice, or for every sample and its result, JSON lines");
+  verb->add_option("--context", r->context,
+                   "tokens that the model sees of a question or program. Default: data.seq_len, or "
+                   "max_positions of model.from")
+      ->check(CLI::Range(2, 1 << 30));
+  verb->callback([r, verb, tasks, code] {
+    if (tasks->count() == 0 && code->count() == 0)
+      for (const char* name : {"--out", "--context"})
+        if (verb->count(name) > 0) bad_request("{} takes --tasks or --code", name);
+    if (code->count() == 0 && r->run.file.empty())
+      bad_request("eval takes RUN: a run file, or the folder of a run");
+    if (!r->run.file.empty()) check_set_keys("eval", r->run);
+    if (code->count() > 0) {
+      r->code.out = r->out;
+      r->code.context = r->context;
+      return evaluate_code(r->code, r->run);
+    }
     const UsedRun used = load_used(r->run);
     note_fp8("eval", used.run);
+    if (is_yaml(r->tasks)) {
+      r->harness.file = r->tasks;
+      r->harness.out = r->out;
+      r->harness.context = r->context;
+      return evaluate_harness(r->harness, used, r->run.json);
+    }
+    for (const char* name : {"--fewshot", "--limit"})
+      if (verb->count(name) > 0) bad_request("{} takes --tasks FILE.yaml", name);
     r->tasks.empty() ? perplexity(*r, used) : multiple_choice(*r, used);
   });
 }

@@ -1,16 +1,12 @@
 // trireme generate RUN.toml --prompt TEXT: samples text from a checkpoint or a Hugging Face folder.
 #include "generate/generate.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <fstream>
 #include <optional>
-#include <system_error>
 
 #include "base/interrupt.h"
 #include "base/say.h"
+#include "cli/live_text.h"
 #include "cli/prompts.h"
 #include "cli/source.h"
 #include "cli/used_keys.h"
@@ -23,6 +19,7 @@ struct GenerateRequest {
   RunRequest run;
   std::string prompt, prompts, out;
   std::vector<std::string> stops;
+  int64_t samples = 1;
   GenerateOptions o{.context = 0, .parallel = 8};
 };
 
@@ -35,14 +32,14 @@ class Output {
     for (size_t i = 0; i < prompts.size(); i++) streams_.emplace_back(r.stops);
     if (!r.out.empty()) write_text_atomic(r.out, "");  // refused now rather than after the work
     if (prompts.size() > 1 || lines()) bar_.emplace("generate", int64_t(prompts.size()));
-    if (live()) show(prompts[0]);
+    if (live()) out_.show(prompts[0]);
   }
 
   GenerateHooks hooks() {
     GenerateHooks h;
     h.token = [this](size_t i, int32_t id) {
       std::string_view part = streams_[i].push(tokenizer_.token(id));
-      if (live()) show(part);
+      if (live()) out_.show(part);
       return streams_[i].stopped();
     };
     h.done = [this](size_t i, const Generated& g) { done(i, g); };
@@ -59,25 +56,9 @@ class Output {
   bool lines() const { return request_.run.json || !request_.out.empty(); }
   bool live() const { return prompts_.size() == 1 && !lines(); }
 
-  // A terminal would obey control bytes of the text; a file or pipe gets the exact bytes. A character may
-  // come in several pieces.
-  void show(std::string_view text, bool last = false) {
-    if (!terminal_) {
-      std::fwrite(text.data(), 1, text.size(), stdout);
-    } else {
-      piece_ += text;
-      const size_t whole = last ? piece_.size() : trireme::whole_characters(piece_);
-      print_visible(stdout, std::string_view(piece_).substr(0, whole));
-      piece_.erase(0, whole);
-    }
-    // The text is all that this command is for: that it was lost is an error.
-    if (std::fflush(stdout) != 0 || std::ferror(stdout))
-      throw std::system_error(errno, std::generic_category(), "cannot write to standard output");
-  }
-
   void done(size_t i, const Generated& g) {
     std::string_view rest = streams_[i].finish();
-    if (live()) show(std::string(rest) + "\n", true);
+    if (live()) out_.show(std::string(rest) + "\n", true);
     if (g.finish == Finish::interrupted) return;
     done_[i] = g;
     for (; shown_ < done_.size() && done_[shown_]; shown_++) {
@@ -89,16 +70,15 @@ class Output {
 
   void print(size_t i) {
     const std::string &prompt = prompts_[i], &text = streams_[i].text();
-    if (!lines()) return show(fmt::format("--- {} of {}\n{}{}\n", i + 1, prompts_.size(), prompt, text));
+    if (!lines()) return out_.show(fmt::format("--- {} of {}\n{}{}\n", i + 1, prompts_.size(), prompt, text));
     std::string line = json_line(i, prompt, text, *done_[i]);
     if (request_.out.empty())
-      show(line + "\n");
+      out_.show(line + "\n");
     else
       append_line(request_.out, line);
   }
 
-  const bool terminal_ = ::isatty(STDOUT_FILENO) == 1;
-  std::string piece_;  // bytes of a character that is not complete yet
+  LiveText out_;
   const GenerateRequest& request_;
   const Tokenizer& tokenizer_;
   const std::vector<std::string>& prompts_;
@@ -120,6 +100,13 @@ void note_unused_draws(const CLI::App& verb) {
       say("note: {}: not used with --temperature 0, which takes the most likely token\n", name);
 }
 
+// Each text n times, one after the other: the copies share their prompt's cache.
+std::vector<std::string> repeated(const std::vector<std::string>& texts, int64_t n) {
+  std::vector<std::string> all;
+  for (const std::string& t : texts) all.insert(all.end(), size_t(n), t);
+  return all;
+}
+
 void generate_verb(GenerateRequest& r) {
   check_set_keys("generate", r.run);
   const UsedRun used = load_used(r.run);
@@ -134,6 +121,7 @@ void generate_verb(GenerateRequest& r) {
   Sampler good_options(r.o.sample);
   TextStream good_stops(r.stops);
   std::vector<std::string> texts = r.prompts.empty() ? std::vector{r.prompt} : read_prompts(r.prompts);
+  texts = repeated(texts, r.samples);
   Prompts prompts = encode_prompts(tokenizer, texts);
   if (const auto longest =
           int64_t(std::max_element(prompts.begin(), prompts.end(),
@@ -186,6 +174,9 @@ void add_generate(CLI::App& app) {
           "in JSON lines")
       ->excludes(prompt);
   verb->add_option("--out", r->out, "file for the texts, JSON lines; default: standard output");
+  verb->add_option("--samples", r->samples, "texts per prompt, one after the other; the prompt is read once")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 100000));
   verb->add_option("--tokens", r->o.tokens, "new tokens of a text, at most")
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));

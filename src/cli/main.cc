@@ -36,6 +36,7 @@ int run(int argc, char** argv) {
   add_train(app);
   add_eval(app);
   add_generate(app);
+  add_chat(app);
   add_bench(app);
   add_convert(app);
   add_score(app);

@@ -119,6 +119,10 @@ std::optional<uint64_t> vocabulary_said_by(const std::string& shard, bool used) 
 }
 }  // namespace
 
+std::optional<ChatTemplate> chat_template_of(const RunSpec& run) {
+  return ChatTemplate::find(tokenizer_path(run).parent_path());
+}
+
 std::optional<fs::path> find_tokenizer(const RunSpec& run) {
   if (!run.data.tokenizer.empty()) return run.data.tokenizer;
   const fs::path found = unnamed_tokenizer(run);

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "cli/cli.h"
+#include "text/chat_template.h"
 #include "text/tokenizer.h"
 #include "train/trainer.h"
 
@@ -32,6 +33,7 @@ LoadedModel load_model(const RunSpec&, int64_t arena_bytes = 0, const fs::path& 
 // data.tokenizer, else tokenizer.json in model.from, in the run folder or beside data.train; bad_request that
 // says where it looked.
 Tokenizer tokenizer_of(const RunSpec&);
+std::optional<ChatTemplate> chat_template_of(const RunSpec&);  // in the tokenizer's folder
 fs::path tokenizer_path(const RunSpec&);
 std::optional<fs::path> find_tokenizer(const RunSpec&);  // nothing where tokenizer_path() throws
 std::string no_tokenizer_text(const RunSpec&);           // why that is so

@@ -51,6 +51,85 @@ class Generate : public testing::Test {
   std::vector<std::string> sets_;
 };
 
+// Samples of a model, samples of a file, and the tasks' own solutions.
+TEST_F(Generate, ProgramsAreJudged) {
+  put_file(
+      tmp_ / "tasks.jsonl",
+      R"({"task_id": "a", "prompt": "def f(x):\n", "entry_point": "f", "canonical_solution": "    return x\n", "test": "def check(c):\n    assert c(2) == 2\n"})"
+      "\n");
+  Ran r = run("eval", {"--code", (tmp_ / "tasks.jsonl").string(), "-n", "2", "-k", "2", "--tokens", "20",
+                       "--json", "--out", (tmp_ / "samples.jsonl").string()});
+  ASSERT_EQ(r.code, 0) << r.err;
+  const json j = json::parse(r.out);
+  EXPECT_EQ(j["samples"], 2);
+  EXPECT_EQ(j["tasks"], 1);
+  EXPECT_TRUE(j["pass_at_k"].contains("2")) << r.out;
+  EXPECT_EQ(j["results"]["failed"].get<int>() + j["results"]["completed"].get<int>(), 2) << r.out;
+  EXPECT_GT(j["generated_per_s"], 0);
+  const auto lines = json_lines(read_text(tmp_ / "samples.jsonl"));
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[1]["task_id"], "a");
+  // The file is what --samples reads, with the same verdicts.
+  r = trireme(tmp_.path(), {"eval", "--code", (tmp_ / "tasks.jsonl").string(), "--samples",
+                            (tmp_ / "samples.jsonl").string(), "--json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(json::parse(r.out)["results"], j["results"]);
+  r = trireme(tmp_.path(), {"eval", "--code", (tmp_ / "tasks.jsonl").string(), "--canonical"});
+  EXPECT_NE(r.out.find("pass@1 1.0000"), std::string::npos) << r.out << r.err;
+  r = trireme(tmp_.path(), {"eval", "--code", (tmp_ / "tasks.jsonl").string()});
+  EXPECT_EQ(r.code, 2);
+  EXPECT_NE(r.err.find("--canonical"), std::string::npos) << r.err;
+  r = trireme(tmp_.path(), {"eval"});
+  EXPECT_EQ(r.code, 2);
+  EXPECT_NE(r.err.find("RUN"), std::string::npos) << r.err;
+}
+
+// A task of lm-evaluation-harness: choices, answers and whole texts.
+TEST_F(Generate, HarnessTasksAreScored) {
+  put_file(tmp_ / "docs.jsonl",
+           "{\"q\": \"ab\", \"o\": [\"x\", \"yz\"], \"k\": 1}\n"
+           "{\"q\": \"cd\", \"o\": [\"x\", \"y\"], \"k\": 0}\n");
+  const std::string head =
+      "dataset_path: json\ndataset_kwargs: {data_files: {test: docs.jsonl}}\ntest_split: test\n";
+  put_file(tmp_ / "a.yaml", head +
+                                "output_type: multiple_choice\ndoc_to_text: '{{q}}'\ndoc_to_target: k\n"
+                                "doc_to_choice: o\n");
+  put_file(tmp_ / "b.yaml", head +
+                                "doc_to_text: q\ndoc_to_target: q\ngeneration_kwargs: {max_gen_toks: 4}\n"
+                                "metric_list: [{metric: exact_match}]\n");
+  put_file(tmp_ / "c.yaml", head +
+                                "output_type: loglikelihood_rolling\ndoc_to_target: '{{q}}: longer than the "
+                                "context of forty tokens, so that its windows roll'\n");
+  for (const auto& [file, metric] : {std::pair("a.yaml", "acc_norm,none"),
+                                     {"b.yaml", "exact_match,none"},
+                                     {"c.yaml", "bits_per_byte,none"}}) {
+    Ran r =
+        run("eval", {"--tasks", (tmp_ / file).string(), "--json", "--out", (tmp_ / "out.jsonl").string()});
+    ASSERT_EQ(r.code, 0) << r.err;
+    const json j = json::parse(r.out);
+    EXPECT_GE(j["results"][metric].get<double>(), 0) << r.out;
+    EXPECT_EQ(j["documents"], 2);
+    EXPECT_EQ(json_lines(read_text(tmp_ / "out.jsonl")).size(), 2u);
+  }
+  // All tokens are about equally likely to a model of two steps: about log2(300) bits of each byte.
+  Ran r = run("eval", {"--tasks", (tmp_ / "c.yaml").string(), "--json", "--limit", "1"});
+  EXPECT_NEAR(json::parse(r.out)["results"]["bits_per_byte,none"], 8.2, 2.5) << r.out;
+}
+
+TEST_F(Generate, ChatsWithAPipe) {
+  std::string command = program() + " chat --tokens 6 --temperature 0";
+  for (const std::string& a : args("", {})) command += a.empty() ? "" : " '" + a + "'";
+  Ran r = trireme::test::run(
+      {"/bin/sh", "-c", "printf 'ab\\n\\n/reset\\nab\\n%s\\ncd' " + std::string(90, 'x') + " | " + command},
+      tmp_.path());
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_NE(r.err.find("plain turns"), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find("does not fit"), std::string::npos) << r.err;
+  // Three answers of six bytes; the first two begin a conversation alike, greedily.
+  ASSERT_EQ(r.out.size(), 21u) << r.out;
+  EXPECT_EQ(r.out.substr(0, 7), r.out.substr(7, 7));
+}
+
 TEST_F(Generate, ManyPromptsAreAnsweredAsEachAlone) {
   put_file(tmp_ / "p.txt",
            "def main(\r\n\n  \nxyz\nthe quick brown fox jumps over the lazy dog and on\nab\n");
@@ -76,6 +155,12 @@ TEST_F(Generate, ManyPromptsAreAnsweredAsEachAlone) {
   EXPECT_EQ(with({"--prompts", (tmp_ / "p.jsonl").string()}).out, alone.out);
   EXPECT_NE(alone.err.find("tokens/s"), std::string::npos) << alone.err;
   EXPECT_NE(alone.err.find("cache for 1 x"), std::string::npos) << alone.err;
+  // Three samples of each prompt: the cache of a prompt is shared, and its text is as if it were alone.
+  put_file(tmp_ / "one.txt", "def main(\n");
+  put_file(tmp_ / "three.txt", "def main(\ndef main(\ndef main(\n");
+  Ran three = with({"--prompts", (tmp_ / "three.txt").string(), "--parallel", "1"});
+  EXPECT_EQ(with({"--prompts", (tmp_ / "one.txt").string(), "--samples", "3"}).out, three.out);
+  EXPECT_NE(three.out.find("\"index\":2"), std::string::npos) << three.out;
   // Into a file: the same lines, and nothing on the screen.
   Ran r = with({"--prompts", (tmp_ / "p.txt").string(), "--out", (tmp_ / "out.jsonl").string()});
   EXPECT_EQ(r.out, "");
