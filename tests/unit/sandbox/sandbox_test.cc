@@ -212,14 +212,22 @@ TEST(Sandbox, NothingRemainsForTheNextProgram) {
 
 TEST(Sandbox, WorksForAUserWhoIsNotRoot) {
   if (::geteuid() != 0) GTEST_SKIP() << "the other tests are of this user";
+  // A visible folder of that user stays read-only.
+  const fs::path own = "/var/tmp/trireme_sandbox_own";
+  fs::create_directories(own);
+  ASSERT_EQ(::chown(own.c_str(), 1234, 1234), 0);
   const pid_t pid = ::fork();
   if (pid == 0) {
     if (::setgid(1234) != 0 || ::setuid(1234) != 0 || ::prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) != 0) ::_exit(9);
     int code = 1;
     try {
-      const Sandbox mine{find_interpreter("/usr/bin/python3")};
+      Interpreter python = find_interpreter("/usr/bin/python3");
+      python.visible.push_back(own.string());
+      const Sandbox mine{python};
       const SandboxResult r = mine.run(
-          "import os\nassert os.getuid() == 1000\n"
+          "import os\nassert os.getuid() == 1000\nassert os.path.isdir('/var/tmp/trireme_sandbox_own')\n"
+          "try:\n  open('/var/tmp/trireme_sandbox_own/x', 'w')\n  raise AssertionError\n"
+          "except OSError as e: assert e.errno == 30, e\n"
           "try:\n  while True:\n    if os.fork() == 0: os.wait()\n"
           "except OSError: pass\n",
           tight());
@@ -233,6 +241,7 @@ TEST(Sandbox, WorksForAUserWhoIsNotRoot) {
   int status = -1;
   ::waitpid(pid, &status, 0);
   EXPECT_EQ(status, 0);
+  fs::remove_all(own);
 }
 
 TEST(Sandbox, AMissingInterpreterIsNamed) {
