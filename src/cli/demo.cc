@@ -420,7 +420,7 @@ void try_advice(const RunSpec& run, double seconds) {
   const TriedChange tried = try_change(dir, sets, seconds);
   const std::string text = tried_text(tried, advised ? (*best)->gain_share : tried.planned_gain());
   tell("      {}\n", text);
-  keep_tried(dir, text);
+  keep_tried(dir, tried, text);
 }
 
 void results(const RunSpec& run, const TrainSummary& trained, const Controls& controls, double try_s) {

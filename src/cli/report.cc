@@ -52,9 +52,11 @@ ReportInput planned_on(const ReportInput& real, const std::string& file) {
   RunSpec run = *real.record.run;
   run.cluster.file = file;
   const ClusterSpec cluster = cluster_called(file, run.world());
+  if (has_own_devices(cluster)) run.train.device = "cuda";
   const Forecast f = forecast(run, schedule_of(run), cluster, rank_threads_of(run));
   ReportInput planned;
-  planned.record.folder = "plan on " + cluster.name;
+  planned.bound = !f.expected;
+  planned.record.folder = cluster.name;
   planned.record.forecast = nlohmann::json::parse(to_json(run, f))["candidates"][0];
   planned.record.run = run;
   planned.trace.why_not = "it is a plan";
@@ -62,16 +64,16 @@ ReportInput planned_on(const ReportInput& real, const std::string& file) {
   return planned;
 }
 
-// Prints the report, then writes its page: text alone has one by itself, in `folder`.
+// Writes the page, then prints the report: text alone has a page by itself, in `folder`.
 void print(const ReportRequest& request, const nlohmann::json& j, const std::string& text,
            const fs::path& folder) {
+  const bool text_alone = !request.json && !request.markdown;
+  const fs::path page = write_page(request.page, text_alone ? folder : "", j);
   if (request.json)
     print_text("{}\n", j.dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
   else
     print_text("{}", text);
-  const bool text_alone = !request.json && !request.markdown;
-  if (const fs::path page = write_page(request.page, text_alone ? folder : "", j); !page.empty())
-    say("page: {} (open it in a browser)\n", page.string());
+  if (!page.empty()) say("page: {} (open it in a browser)\n", page.string());
 }
 
 // Tries what promises most, and notes the result in the run's events.
@@ -84,9 +86,10 @@ void try_best(const fs::path& folder, const ReportInput& in) {
   }
   const std::string set = *set_of(*best);
   say("trying {}: steps with it and without, by turns, about {:.0f} s\n", set, kTrySeconds);
-  const std::string text = tried_text(try_change(folder, {set}, kTrySeconds), best->gain_share);
+  const TriedChange tried = try_change(folder, {set}, kTrySeconds);
+  const std::string text = tried_text(tried, best->gain_share);
   say("{}\n", text);
-  keep_tried(folder, text);
+  keep_tried(folder, tried, text);
 }
 
 void report(const ReportRequest& request) {
@@ -103,7 +106,7 @@ void report(const ReportRequest& request) {
     if (request.json || request.markdown || !request.cluster.empty())
       bad_request("{} is a saved report: --json, --markdown and --cluster need the run's folder", first);
     if (request.page.out.empty()) bad_request("{} is a saved report; name its page with --out", first);
-    write_page(request.page, "", *saved);
+    say("page: {} (open it in a browser)\n", write_page(request.page, "", *saved).string());
     return;
   }
   std::vector<ReportInput> all;

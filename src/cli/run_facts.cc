@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "base/json.h"
+#include "comm/mpi/mpi_world.h"
 #include "device/cpu/libraries.h"
 
 namespace trireme::cli {
@@ -28,6 +29,8 @@ std::string run_facts_json(const RunSpec& run, const ClusterSpec& c, int threads
       {"oneDNN", fmt::format("{} ({})", cpu::onednn_version(), cpu::onednn_instructions())},
       {"Highway kernels", cpu::simd_kernels()},
       {"compiler", __VERSION__}};
+  if (run.train.comm == "mpi" || run.train.comm == "nccl")
+    if (const std::string mpi = mpi_version(); !mpi.empty()) versions["MPI"] = mpi;
   if (run.train.device == "cuda") {
     if (const int v = version_number("libcuda.so.1", "cuDriverGetVersion"); v > 0)
       versions["CUDA driver"] = fmt::format("{}.{}", v / 1000, v % 1000 / 10);

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "base/machine.h"
 #include "base/progress.h"
 #include "base/timed.h"
 #include "cli/training.h"
@@ -15,6 +16,7 @@
 namespace trireme::cli {
 namespace {
 
+constexpr double kBusy = 0.1;                            // share of the processors; more spoils a comparison
 constexpr int kTurns = 2;                                // per side
 constexpr int64_t kFewest = 5, kMost = 60, kWarmUp = 2;  // steps of a turn
 
@@ -77,6 +79,7 @@ TriedChange try_change(const fs::path& folder, const std::vector<std::string>& s
   }
   for (Side& side : sides) side.cluster = cluster_of(side.run);
   // The first turn says how many steps the others have time for.
+  const OthersCpu others;
   Progress bar("try", 1 + 2 * kTurns);
   bar.update(0, "timing a step");
   const double begin = now_s();
@@ -91,7 +94,7 @@ TriedChange try_change(const fs::path& folder, const std::vector<std::string>& s
   }
   bar.update(1 + 2 * kTurns);
   bar.finish();
-  TriedChange out{.sets = sets, .steps = steps * kTurns};
+  TriedChange out{.sets = sets, .steps = steps * kTurns, .others_cpu = others.share()};
   // The faster turn: what disturbs a turn makes it slower.
   out.before_s = *std::min_element(sides[0].seconds.begin(), sides[0].seconds.end());
   out.after_s = *std::min_element(sides[1].seconds.begin(), sides[1].seconds.end());
@@ -119,13 +122,20 @@ std::string tried_text(const TriedChange& t, double promised) {
   const double gain = t.gain();
   const bool holds = promised > kNear ? gain >= promised / 2
                                       : std::abs(gain - promised) <= kNear || (promised < 0 && gain < 0);
-  return fmt::format("{}: forecast {} time per step, measured {} ({} -> {}, {} steps each): the forecast {}",
+  const std::string verdict =
+      t.others_cpu > kBusy
+          ? fmt::format("no verdict: other programs used {:.0f} % of the processors", 100 * t.others_cpu)
+          : fmt::format("the forecast {}", holds ? "holds" : "does not hold");
+  return fmt::format("{}: forecast {} time per step, measured {} ({} -> {}, {} steps each): {}",
                      fmt::join(t.sets, " "), change(promised), change(gain), human_seconds(t.before_s),
-                     human_seconds(t.after_s), t.steps, holds ? "holds" : "does not hold");
+                     human_seconds(t.after_s), t.steps, verdict);
 }
 
-void keep_tried(const fs::path& folder, const std::string& text) {
-  append_event(folder, "tried", {{"text", text}});
+void keep_tried(const fs::path& folder, const TriedChange& t, const std::string& text) {
+  nlohmann::ordered_json fields = {{"text", text}};
+  if (t.sets.size() == 1 && t.others_cpu <= kBusy)
+    fields.update({{"set", t.sets[0]}, {"measured", t.gain()}});
+  append_event(folder, "tried", std::move(fields));
 }
 
 }  // namespace trireme::cli

@@ -14,6 +14,7 @@ struct TriedChange {
   double before_s = 0, after_s = 0;                  // seconds per step, medians
   double planned_before_s = 0, planned_after_s = 0;  // forecasts; 0: not known
   int64_t steps = 0;                                 // that each side trained
+  double others_cpu = 0;                             // share of the processors that other programs used
   // Shares of a step that the change saves; below 0: it is slower.
   double gain() const { return 1 - after_s / before_s; }
   double planned_gain() const { return planned_before_s > 0 ? 1 - planned_after_s / planned_before_s : 0; }
@@ -31,7 +32,7 @@ std::optional<std::string> set_of(const Diagnosis&);
 // One sentence: what was promised and what was measured. promised: share of a step.
 std::string tried_text(const TriedChange&, double promised);
 
-// Notes the result in the run's events.jsonl, for its report.
-void keep_tried(const fs::path& folder, const std::string& text);
+// Notes the result in the run's events.jsonl, for its report. text: tried_text().
+void keep_tried(const fs::path& folder, const TriedChange&, const std::string& text);
 
 }  // namespace trireme::cli

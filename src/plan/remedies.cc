@@ -7,6 +7,7 @@
 #include "base/progress.h"
 #include "plan/own_schedule.h"
 #include "plan/quick_forecast.h"
+#include "spec/batch_ramp.h"
 #include "spec/run_schedule.h"
 #include "spec/supported.h"
 
@@ -38,9 +39,9 @@ void shard_more(const RunSpec& run, Family& out) {
   }
 }
 
-// The largest that divides the batch and is at most half of the one before it.
+// The largest that divides the batch of every stage and is at most half of the one before it.
 void smaller_microbatches(const RunSpec& run, Family& out) {
-  const int64_t replica = run.batch.global / run.layout.dp;
+  const int64_t replica = divisor_of_batches(run.batch) / run.layout.dp;
   int64_t before = run.batch.micro;
   for (int64_t micro = before / 2; micro >= 1; micro--) {
     if (replica % micro != 0 || micro > before / 2) continue;

@@ -1,6 +1,6 @@
 #include "report/compare.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -23,9 +23,9 @@ std::string name_of_run(const ReportInput& in) {
   return in.record.folder.filename().string();
 }
 
-// Measured, or forecast of a plan.
+// Measured; if the input is a plan, forecast.
 double value_of(const ReportInput& in, const Difference& d) {
-  return is_plan(in) || !known(d.measured) ? d.forecast : d.measured;
+  return is_plan(in) ? d.forecast : d.measured;
 }
 
 double step_of(const ReportInput& in) {
@@ -275,7 +275,7 @@ class Differences {
     const double whole = step_of(b_) - step_of(a_);
     if (!known(whole)) return;
     add("the rest of the step's difference", human_seconds(step_of(a_)), human_seconds(step_of(b_)),
-        whole - explained_, "software, threads, and what no fact above explains");
+        whole - explained_, "settings, software, threads, and what no fact above explains");
   }
 
   const ReportInput &a_, &b_;
@@ -283,6 +283,39 @@ class Differences {
   double step_ = 0, explained_ = 0;
   json rows_ = json::array();
 };
+
+// Keys of the run files that differ: rows like those of two machines, without a price.
+void add_settings(std::span<const ReportInput> all, json& rows, std::vector<std::string>& text) {
+  const ReportInput& first = all.front();
+  for (const ReportInput& other : all.subspan(1)) {
+    if (!first.record.run || !other.record.run) continue;
+    std::vector<std::string> keys;
+    for (const std::string& line : diff(*first.record.run, *other.record.run)) {
+      const size_t colon = line.find(": "), arrow = line.find(" -> ");
+      const std::string key = line.substr(0, colon);
+      if (key == "train.dir" || key.starts_with("cluster.") || colon == line.npos || arrow == line.npos)
+        continue;
+      keys.push_back(line);
+      rows.push_back({{"what", all.size() > 2 ? name_of_run(other) + ": " + key : "run file: " + key},
+                      {"a", line.substr(colon + 2, arrow - colon - 2)},
+                      {"b", line.substr(arrow + 4)},
+                      {"cost_s", nullptr},
+                      {"share", nullptr},
+                      {"note", "set in the run file"}});
+    }
+    if (!keys.empty())
+      text.push_back(fmt::format("set in {} and not in {}: {}", name_of_run(other), name_of_run(first),
+                                 fmt::join(keys, "; ")));
+  }
+}
+
+std::string times_text(double a, double b) {
+  if (a <= 0 || b <= 0) return "";
+  const auto times = [](double x) { return fmt::format("{:.{}f}", x, x < 10 ? 1 : 0); };
+  if (b > 3 * a) return fmt::format(" ({} times as long)", times(b / a));
+  if (a > 3 * b) return fmt::format(" ({} times as fast)", times(a / b));
+  return fmt::format(" ({:+.1f} %)", 100 * (b / a - 1));
+}
 
 bool same_run(const ReportInput& a, const ReportInput& b) {
   return a.record.run && b.record.run && a.record.run->model == b.record.run->model &&
@@ -307,17 +340,28 @@ json comparison_json(std::span<const ReportInput> all) {
     j["steps"].push_back(one["step_time"]);
     j["curves"].push_back(one["curves"]);
   }
-  const double a = step_of(all.front()), b = step_of(all.back());
-  if (known(a) && known(b))
-    text.push_back(fmt::format("a step of {} takes {}, one of {} {}{}", name_of_run(all.front()),
-                               human_seconds(a), name_of_run(all.back()), human_seconds(b),
-                               a > 0 ? fmt::format(" ({:+.1f} %)", 100 * (b / a - 1)) : ""));
+  const double a = step_of(all.front());
+  std::string steps;
+  for (const ReportInput& in : all)
+    if (const double s = step_of(in); known(s))
+      steps += steps.empty() ? fmt::format("a step of {} takes {}", name_of_run(in), human_seconds(s))
+                             : fmt::format(", of {} {}{}", name_of_run(in), human_seconds(s),
+                                           known(a) ? times_text(a, s) : "");
+  if (!steps.empty()) text.push_back(steps);
+  for (const ReportInput& in : all)
+    if (is_plan(in) && in.bound)
+      text.push_back(
+          fmt::format("{}: a bound; the kernels of that device are not measured, and the time to "
+                      "launch them does not count",
+                      name_of_run(in)));
   j["tolls"] = tolls_of_all(all, text);
   j["scaling"] = scaling_of(all, text);
+  add_settings(all, j["differences"], text);
   if (all.size() == 2 && !is_plan(all[0]) && !is_plan(all[1]) && same_run(all[0], all[1]) &&
       all[0].record.last_start() && all[1].record.last_start()) {
-    j["differences"] = Differences(all[0], all[1]).all();
-    for (const json& d : j["differences"])
+    const json facts = Differences(all[0], all[1]).all();
+    j["differences"].insert(j["differences"].end(), facts.begin(), facts.end());
+    for (const json& d : facts)
       if (d["cost_s"].is_number() && std::abs(d["cost_s"].get<double>()) > 0.01 * a)
         text.push_back(fmt::format("{}: {} against {}, {} per step", d["what"].get<std::string>(),
                                    d["a"].get<std::string>(), d["b"].get<std::string>(),
@@ -347,7 +391,7 @@ std::string compared_text(const json& c) {
                        s["name"].get<std::string>(), s["devices"].get<int64_t>(),
                        human_count(s["tokens_per_s"].get<double>()), s["speedup"].get<double>(),
                        s["ideal"].get<double>());
-  if (!c["differences"].empty()) out += "differences between the two starts\n";
+  if (!c["differences"].empty()) out += "what differs\n";
   for (const json& d : c["differences"])
     out += fmt::format("  {:<36} {:>22} {:>22} {}\n", d["what"].get<std::string>(),
                        d["a"].get<std::string>().substr(0, 22), d["b"].get<std::string>().substr(0, 22),

@@ -27,6 +27,26 @@ double Symptoms::share(Use u) const {
   return step > 0 ? in.trace.per_step(u) / step : 0;
 }
 
+namespace {
+
+// A trial of the change (`report --try`) says more than its plan.
+void take_tried(Diagnosis& d, const RunRecord& r) {
+  if (!d.found || d.key.empty()) return;
+  for (const RunEvent& e : r.events) {
+    const auto set = e.all.find("set"), gain = e.all.find("measured");
+    if (e.kind != "tried" || set == e.all.end() || *set != d.key + "=" + d.to || gain == e.all.end() ||
+        !gain->is_number())
+      continue;
+    d.gain_share = std::clamp(gain->get<double>(), 0.0, 1.0);
+    d.measured = true;
+    d.found = d.gain_share >= kLeastGain;
+    d.evidence.push_back(fmt::format("tried: {:.1f} % less time per step", 100 * gain->get<double>()));
+    if (!d.found) d.number += fmt::format("; tried, and {} = {} does not help", d.key, d.to);
+  }
+}
+
+}  // namespace
+
 std::vector<Diagnosis> diagnose(const ReportInput& in) {
   if (!in.record.run) return {};
   Symptoms s{.in = in, .run = *in.record.run, .steps = in.record.timed(), .base = {}};
@@ -36,12 +56,16 @@ std::vector<Diagnosis> diagnose(const ReportInput& in) {
     if (const std::optional<PricedRun> base = in.price({})) s.base = *base;
   std::vector<Diagnosis> all;
   for (Diagnosis (*one)(const Symptoms&) :
-       {serialised_communication, microbatch_too_small, input_stall, checkpoints_too_frequent,
-        needless_recompute, straggler, wrong_placement, clock_throttling, launch_overhead, slow_storage,
-        busy_machine})
+       {serialised_communication, microbatch_too_small, pipeline_bubble, input_stall,
+        checkpoints_too_frequent, needless_recompute, straggler, wrong_placement, clock_throttling,
+        launch_overhead, slow_storage, busy_machine})
     all.push_back(one(s));
+  for (Diagnosis& d : all) take_tried(d, in.record);
   std::stable_sort(all.begin(), all.end(), [](const Diagnosis& a, const Diagnosis& b) {
-    return a.found != b.found ? a.found : a.found && a.gain_share > b.gain_share;
+    if (a.found != b.found) return a.found;
+    if (!a.found) return false;
+    if (a.key.empty() != b.key.empty()) return b.key.empty();  // a key can be changed now
+    return a.gain_share > b.gain_share;
   });
   return all;
 }

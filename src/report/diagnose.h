@@ -54,5 +54,6 @@ Diagnosis clock_throttling(const Symptoms&);
 Diagnosis launch_overhead(const Symptoms&);
 Diagnosis slow_storage(const Symptoms&);
 Diagnosis busy_machine(const Symptoms&);
+Diagnosis pipeline_bubble(const Symptoms&);
 
 }  // namespace trireme

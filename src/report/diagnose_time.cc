@@ -87,7 +87,8 @@ Diagnosis slow_storage(const Symptoms& s) {
   // An asynchronous write delays training only if the next save waits for it.
   const double between = c.steps_s / double(std::max<int64_t>(1, c.saves));
   const bool in_the_way = !s.run.train.async_save || c.write_s / double(c.written) > 0.5 * between;
-  d.found = speed < kLeastDiskSpeed && c.share() >= 0.01 && in_the_way;
+  // Saves that are too frequent cost the same stalls, and fewer of them cost less on any storage.
+  d.found = speed < kLeastDiskSpeed && c.share() >= 0.01 && in_the_way && !checkpoints_too_frequent(s).found;
   d.evidence.push_back(fmt::format("a checkpoint of {} takes {} to write", human_bytes(bytes),
                                    human_seconds(c.write_s / double(c.written))));
   d.evidence.push_back(
@@ -161,8 +162,9 @@ Diagnosis busy_machine(const Symptoms& s) {
     d.number = "not measured";
     return d;
   }
-  const double others = median(shares);
-  d.number = percent_of(others, "the processors, in the median");
+  double others = 0;
+  for (double share : shares) others += share / double(shares.size());
+  d.number = percent_of(others, "the processors");
   if (s.run.train.device != "cpu" || others < kLeastOthers) return d;
   // Cores that the run wants. It loses those of them that others use.
   double cores = 0, threads = 0;
@@ -176,6 +178,8 @@ Diagnosis busy_machine(const Symptoms& s) {
   }
   const double wanted = cores > 0 && threads > 0 ? std::min(1.0, threads / cores) : 1;
   d.gain_share = std::clamp((wanted - (1 - others)) / wanted, 0.0, 1.0);
+  // A step without the others takes as long as the plan says, or what was measured is something else.
+  if (s.base.step_s > 0) d.gain_share = std::min(d.gain_share, std::max(0.0, 1 - s.base.step_s / s.step_s));
   d.found = d.gain_share >= kLeastGain;
   d.evidence.push_back(fmt::format("{}: {:.0f} to {:.0f} % of all cores",
                                    counted(shares.size(), "measurement"),

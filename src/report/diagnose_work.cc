@@ -16,6 +16,7 @@ namespace {
 constexpr double kLeastExposed = 0.05;   // share of a step that waits for data in flight
 constexpr double kLeastSlowness = 0.10;  // a rank compared with its peers
 constexpr double kLeastLaunch = 0.10;    // share of a step between ops
+constexpr double kLeastBubble = 0.10;    // share of a step
 constexpr int64_t kShortOp = 200'000;    // ns: launches of ops that are longer do not matter
 
 std::string percent_of_step(double share) {
@@ -151,6 +152,49 @@ Diagnosis microbatch_too_small(const Symptoms& s) {
   return d;
 }
 
+// Stages wait for one another: more microbatches, or another schedule, fill the pipeline.
+Diagnosis pipeline_bubble(const Symptoms& s) {
+  Diagnosis d{.id = "pipeline_bubble",
+              .title = "Pipeline stages wait for one another",
+              .evidence = {},
+              .measured = false};
+  if (s.run.layout.pp == 1) {
+    d.number = "one pipeline stage";
+    return d;
+  }
+  const double share = s.in.trace.any() ? s.share(Use::bubble) : s.in.record.forecast_number("bubble");
+  if (!known(share)) {
+    d.number = s.in.trace.why_not;
+    return d;
+  }
+  d.number =
+      fmt::format("{} is bubble{}; {}", percent_of_step(share), s.in.trace.any() ? "" : " by the forecast",
+                  counted(s.run.microbatches(), "microbatch", "microbatches"));
+  if (share < kLeastBubble) return d;
+  std::vector<std::pair<std::string, std::string>> changes;
+  for (int64_t micro = s.run.batch.micro / 2; micro >= 1; micro /= 2)
+    if (s.run.batch.micro % micro == 0) changes.emplace_back("batch.micro", std::to_string(micro));
+  for (const char* schedule : {"1f1b", "zb-h1"})
+    if (s.run.layout.schedule != schedule)
+      changes.emplace_back("layout.schedule", fmt::format("\"{}\"", schedule));
+  for (const auto& [key, to] : changes) {
+    const std::optional<double> gain = s.priced_gain({key + "=" + to});
+    if (!gain || *gain <= d.gain_share + 0.01) continue;
+    d.gain_share = std::min(*gain, share);
+    d.key = key;
+    d.from = key == "batch.micro" ? std::to_string(s.run.batch.micro)
+                                  : fmt::format("\"{}\"", s.run.layout.schedule);
+    d.to = to;
+  }
+  d.found = d.gain_share >= kLeastGain;
+  if (d.key.empty())
+    d.number += not_faster(s, "no other microbatch or schedule");
+  else
+    d.evidence.push_back(
+        fmt::format("planned with {} = {}: {:.1f} % less time per step", d.key, d.to, 100 * d.gain_share));
+  return d;
+}
+
 Diagnosis needless_recompute(const Symptoms& s) {
   Diagnosis d{.id = "needless_recompute",
               .title = "Activations are recomputed although they fit in memory",
@@ -161,7 +205,7 @@ Diagnosis needless_recompute(const Symptoms& s) {
   if (recompute == "none") return d;
   const double mfu = s.median(&StepLine::mfu), hfu = s.median(&StepLine::hfu);
   const double again = known(hfu) && hfu > 0 ? 1 - mfu / hfu : s.share(Use::again);
-  d.number = percent_of_step(again) + " computes again";
+  d.number = percent_of_step(again) + " is recompute";
   if (!s.in.price) return d;
   // "auto" chose what memory asks for.
   for (const char* less : {"none", "selective"}) {

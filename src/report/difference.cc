@@ -89,7 +89,9 @@ void add_traced_terms(Difference& d, const RunRecord& r, const TraceFacts& t) {
   d.terms.push_back({"host time between ops", t.per_step(Use::launch)});
   if (const double pauses = t.per_step(Use::unknown); pauses > 0)
     d.terms.push_back({"pauses that no span explains", pauses});
-  d.terms.push_back({"the median step against the traced ones", d.measured - t.step_s()});
+  d.terms.push_back({d.measured < t.step_s() ? "traced steps were slower than the median step"
+                                             : "traced steps were faster than the median step",
+                     d.measured - t.step_s()});
 }
 
 // From metrics.jsonl: the parts that the step loop times.
@@ -148,7 +150,11 @@ Difference cable(const RunRecord& r, const TraceFacts& t, const std::vector<cons
     d.note = "one rank: nothing is sent";
     return d;
   }
+  // The forecast counts waits for another stage as exposed; they are the bubble's.
   d.forecast = r.forecast_number("exposed_comm_s");
+  const double share = r.forecast_number("bubble"), step = r.forecast_number("step_s");
+  if (r.run && r.run->layout.pp > 1 && known(share) && known(step))
+    d.forecast = std::max(0.0, d.forecast - share * step);
   if (t.any()) {
     d.measured = 0;
     for (Use u : {Use::tp, Use::cp, Use::ep, Use::dp, Use::pp, Use::peers, Use::agree}) {

@@ -29,7 +29,8 @@ struct ReportInput {
   RunRecord record;
   TraceFacts trace;
   std::optional<ClusterSpec> cluster;
-  PriceRun price;  // empty: nothing is planned
+  PriceRun price;      // empty: nothing is planned
+  bool bound = false;  // a plan of a device whose kernels are not measured
 };
 ReportInput read_report_input(const fs::path& folder);
 

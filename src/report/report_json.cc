@@ -106,7 +106,7 @@ json headline(const ReportInput& in, const MachineFacts& m, const MeasuredGoodpu
   if (peak > 0) add("memory", human_bytes(peak), "peak of the rank with the most");
   if (g.wall_s > 0) {
     const double hours = g.wall_s / 3600 * double(m.ranks);
-    add("cost", human_seconds(g.wall_s),
+    add("time", human_seconds(g.wall_s),
         m.price_per_hour > 0
             ? fmt::format("{:.2f} at {:.2f} per device-hour", hours * m.price_per_hour, m.price_per_hour)
             : fmt::format("goodput {:.1f} %", 100 * g.share()));
@@ -118,12 +118,13 @@ json checkpoints(const ReportInput& in) {
   const RunRecord& r = in.record;
   json j = {{"saves", json::array()}};
   const SaveCosts costs = save_costs(r);
+  // A save stalls the step after it. Its write ends in a later one; writes end in the order of their saves.
+  size_t written = 0;
+  const auto add = [&](double stall, double write, int64_t step) {
+    if (known(stall)) j["saves"].push_back({{"step", step}, {"stall_s", stall}, {"write_s", nullptr}});
+    if (known(write) && written < j["saves"].size()) j["saves"][written++]["write_s"] = write;
+  };
   for (const StepLine& s : r.steps) {
-    const auto add = [&](double stall, double write, int64_t step) {
-      if (!known(stall) && !known(write)) return;
-      j["saves"].push_back(
-          {{"step", step}, {"stall_s", number_or_null(stall)}, {"write_s", number_or_null(write)}});
-    };
     add(s.stall_s, s.write_s, s.step - 1);
     add(s.last_stall_s, s.last_write_s, s.step);
   }
@@ -148,8 +149,18 @@ json checkpoints(const ReportInput& in) {
 
 json events(const RunRecord& r) {
   json out = json::array();
+  bool open = false;
   for (const RunEvent& e : r.events) {
     if (e.kind == "clock") continue;
+    if (starts(e) && open) {  // that launch was killed: the last line of its metrics remains
+      const auto step = e.all.find("had_step"), time = e.all.find("had_time");
+      out.push_back({{"time", time != e.all.end() && time->is_number() ? json(time_text(time->get<double>()))
+                                                                       : json(nullptr)},
+                     {"step", step != e.all.end() && step->is_number() ? *step : json(nullptr)},
+                     {"kind", "failure"},
+                     {"text", "the process ended without a word; its last step"}});
+    }
+    if (starts(e) || ends(e)) open = starts(e);
     const auto text = e.all.find("text");
     out.push_back({{"time", time_text(e.time)},
                    {"step", e.step >= 0 ? json(e.step) : json(nullptr)},
@@ -185,6 +196,14 @@ json record_json(const std::vector<RecordRow>& rows) {
   return out;
 }
 
+// A folder for the run with the change: "runs/a-micro-8".
+std::string changed_folder(const fs::path& folder, const Diagnosis& d) {
+  std::string name = folder.string() + "-" + d.key.substr(d.key.find('.') + 1) + "-";
+  for (char c : d.to)
+    if (c != '"') name += std::isalnum(uint8_t(c)) || c == '.' || c == '-' ? c : '_';
+  return name;
+}
+
 json advice_of(const Diagnosis& d, const ReportInput& in, double step_s) {
   json j = {{"id", d.id},
             {"title", d.title},
@@ -202,7 +221,7 @@ json advice_of(const Diagnosis& d, const ReportInput& in, double step_s) {
     j["command"] =
         fmt::format("trireme train {} --set {} --set {}",
                     shell_word((in.record.folder / "plan.toml").string()), shell_word(d.key + "=" + d.to),
-                    shell_word("train.dir=" + toml_string(in.record.folder.string() + "-changed")));
+                    shell_word("train.dir=" + toml_string(changed_folder(in.record.folder, d))));
   return j;
 }
 

@@ -29,9 +29,13 @@ std::string terms_text(const json& terms, const std::string& unit) {
     return std::abs((*a)["value"].get<double>()) > std::abs((*b)["value"].get<double>());
   });
   std::string out;
+  double others = 0;
+  for (size_t i = kMostTerms; i < all.size(); i++) others += (*all[i])["value"].get<double>();
   for (size_t i = 0; i < all.size() && i < kMostTerms; i++)
     out += fmt::format("  {:>12}  {}\n", signed_amount((*all[i])["value"], unit, true),
                        (*all[i])["name"].get<std::string>());
+  if (all.size() > kMostTerms)
+    out += fmt::format("  {:>12}  other terms\n", signed_amount(json(others), unit, true));
   return out;
 }
 
@@ -48,8 +52,20 @@ std::string advice_text(const json& advice) {
                          a["to"].get<std::string>(), gain);
     else
       out += fmt::format("    {}; {}\n", a["to"].get<std::string>(), gain);
+    if (i == 0 && a["command"].is_string()) out += fmt::format("    {}\n", a["command"].get<std::string>());
   }
+  if (advice.size() > kMostAdvice)
+    out += fmt::format("  and {} more, in the page\n", advice.size() - kMostAdvice);
   return out;
+}
+
+std::string_view toll_words(std::string_view toll) {
+  if (toll == "state shelf") return "weights, gradients, optimizer";
+  if (toll == "scratchpad") return "activations";
+  if (toll == "cable") return "communication that compute waits for";
+  if (toll == "bubble") return "pipeline stages wait for one another";
+  if (toll == "last inch") return "ops that the memory's bandwidth bounds";
+  return "";
 }
 
 std::string comb_part(const TraceFacts& t) {
@@ -68,8 +84,9 @@ std::string comb_part(const TraceFacts& t) {
   std::stable_sort(uses.begin(), uses.end(), [&](size_t a, size_t b) { return totals[a] > totals[b]; });
   std::string line = " ";
   for (size_t u : uses)
-    line += fmt::format(" {} {:.1f} %{}", name_of(Use(u)), 100 * double(totals[u]) / all,
-                        u == uses.back() ? "" : ",");
+    line += fmt::format(" {}{} {:.1f} %{}", shown_name(Use(u), totals),
+                        is_work(Use(u)) ? "" : fmt::format(" ({})", letter_of(Use(u))),
+                        100 * double(totals[u]) / all, u == uses.back() ? "" : ",");
   return out + line + "\n";
 }
 
@@ -92,8 +109,9 @@ std::string report_text(const ReportInput& in, const json& r) {
   out += "tolls           forecast     measured\n";
   for (const json& t : r["tolls"]) {
     const std::string unit = t["unit"].get<std::string>();
-    out += fmt::format("  {:<12} {:>11} {:>12}\n", t["toll"].get<std::string>(),
-                       signed_amount(t["forecast"], unit), signed_amount(t["measured"], unit));
+    out += fmt::format("  {:<12} {:>11} {:>12}  {}\n", t["toll"].get<std::string>(),
+                       signed_amount(t["forecast"], unit), signed_amount(t["measured"], unit),
+                       toll_words(t["toll"].get<std::string>()));
   }
   out += comb_part(in.trace);
   for (const json& note : r["notes"]) out += fmt::format("note: {}\n", note.get<std::string>());

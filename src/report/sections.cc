@@ -9,6 +9,11 @@
 #include "base/progress.h"
 
 namespace trireme {
+
+std::string shown_name(Use u, const UseTimes& totals) {
+  return u == Use::input && totals[size_t(Use::weight)] == 0 ? "backward" : std::string(name_of(u));
+}
+
 namespace {
 
 using nlohmann::json;
@@ -17,11 +22,6 @@ constexpr int kBins = 240;
 constexpr size_t kMostRows = 64;      // ranks that the comb shows
 constexpr size_t kMostPoints = 1000;  // per curve
 constexpr size_t kMostOps = 40;
-
-// Backwards of runs that do not split them are one kind of work.
-std::string shown_name(Use u, const UseTimes& totals) {
-  return u == Use::input && totals[size_t(Use::weight)] == 0 ? "backward" : std::string(name_of(u));
-}
 
 json pauses_json(const TracedRank& r, const UseTimes& totals) {
   json out = json::array();

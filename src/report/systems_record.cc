@@ -91,9 +91,13 @@ void add_stalls(Rows& out, const RunRecord& r, const MeasuredGoodput& g) {
   const SaveCosts saves = save_costs(r);
   int64_t failures = 0, restarts = 0;
   // A launch fails once, whether it says so itself, its supervisor, or both.
-  bool failed = false;
+  bool failed = false, open = false;
   for (const RunEvent& e : r.events) {
-    if (starts(e)) failed = false;
+    if (starts(e)) {
+      failures += open && !failed;  // killed: it wrote no end
+      failed = false;
+    }
+    if (starts(e) || ends(e)) open = starts(e);
     restarts += e.kind == "resume";
     if (e.kind != "failure") continue;
     failures += !failed;

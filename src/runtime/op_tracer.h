@@ -1,5 +1,7 @@
 // Records what a step does, op by op, into a SpanRecorder. Off, it costs the step a null pointer.
 #pragma once
+#include <utility>
+
 #include "comm/wrap/traced.h"
 #include "device/device.h"
 #include "trace/span.h"
@@ -15,6 +17,8 @@ class OpTracer : public OpObserver {
   void after(std::string_view op, const Cost&, const Outputs&) override;
 
   void set_step(int64_t step) { now_.step = step; }
+  // Ops from now on belong to that action. Returns the previous action.
+  std::string_view set_action(std::string_view action) { return std::exchange(now_.action, action); }
   size_t begin(SpanKind, std::string_view name, int64_t microbatch);
   void end(size_t i);
 
@@ -42,6 +46,20 @@ class TraceScope {
  private:
   OpTracer* tracer_;
   size_t i_;
+};
+
+// For its life, ops within a backward pass are those of recompute; nothing without a tracer.
+class RecomputeScope {
+ public:
+  explicit RecomputeScope(OpTracer* t) : tracer_(t), action_(t ? t->set_action("R") : std::string_view()) {}
+  RecomputeScope(const RecomputeScope&) = delete;
+  ~RecomputeScope() {
+    if (tracer_) tracer_->set_action(action_);
+  }
+
+ private:
+  OpTracer* tracer_;
+  std::string_view action_;
 };
 
 }  // namespace trireme

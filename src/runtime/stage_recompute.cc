@@ -110,6 +110,7 @@ void StageRunner::fetch(Microbatch& m, size_t slot) {
 void StageRunner::recompute(Microbatch& m, Ctx& ctx, size_t layer, size_t slot) {
   const Recompute& r = recompute_[layer];
   if (!r.any()) return;
+  const RecomputeScope traced(tracer_.get());
   if (!r.full) return stage_.layers[layer]->again(ctx, *m.x[slot], m.saved[layer]);
   if (!m.saved[layer].empty()) return;
   fetch(m, slot);

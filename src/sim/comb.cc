@@ -133,6 +133,10 @@ std::string_view name_of(Use u) {
   return kStyles[size_t(u)].name;
 }
 
+char letter_of(Use u) {
+  return kStyles[size_t(u)].letter;
+}
+
 Use use_of_action(std::string_view n) {
   if (n == "F") return Use::forward;
   if (n == "B" || n == "I") return Use::input;

@@ -44,6 +44,7 @@ enum class Use : uint8_t {
 inline constexpr size_t kUses = 23;
 inline constexpr size_t kWorks = 6;  // the first of them are work
 std::string_view name_of(Use);
+char letter_of(Use);  // in comb_text
 inline bool is_work(Use u) {
   return size_t(u) < kWorks;
 }

@@ -180,7 +180,7 @@ TEST(Seeing, ATraceOfChosenStepsAddsUp) {
   EXPECT_EQ(report["state"], "finished");
   EXPECT_EQ(report["comb"]["steps"], json({2, 4, 5}));
   EXPECT_NEAR(report["comb"]["sum"].get<double>(), 1, 1e-9);
-  EXPECT_EQ(report["checked"].size(), 11u);
+  EXPECT_EQ(report["checked"].size(), 12u);
   ASSERT_GE(report["events"].size(), 2u);
   EXPECT_EQ(report["events"][0]["kind"], "start");
   EXPECT_EQ(report["events"].back()["kind"], "end");

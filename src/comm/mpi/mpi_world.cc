@@ -227,4 +227,12 @@ std::unique_ptr<ProcessWorld> join_mpi_world() {
   return std::make_unique<mpi::WorldOfProcesses>();
 }
 
+std::string mpi_version() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
+  int length = 0;
+  if (MPI_Get_library_version(text, &length) != MPI_SUCCESS) return {};
+  const std::string all(text, size_t(std::max(0, length)));
+  return all.substr(0, all.find_first_of(",\n"));
+}
+
 }  // namespace trireme

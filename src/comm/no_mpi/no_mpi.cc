@@ -9,4 +9,8 @@ std::unique_ptr<ProcessWorld> join_mpi_world() {
       "build it again (cmake --preset release && make), or give \"thread\"");
 }
 
+std::string mpi_version() {
+  return {};
+}
+
 }  // namespace trireme

@@ -57,7 +57,7 @@ const scaling = s => [h("div", {class: "grid"}, figure({id: "scaling", wide: tru
   draw: (host, w) => scalingChart(host, w, s), columns: [{name: "run"}, {name: "devices", n: true}, {name: "tokens/s", n: true}, {name: "speed-up", n: true}, {name: "ideal", n: true}, {name: "efficiency", n: true}],
   rows: s.map(r => [r.name, plain(r.devices), si(r.tokens_per_s), digits(r.speedup), digits(r.ideal), percent(r.efficiency)])}))];
 function differences(rows) {
-  if (!some(rows)) return [why("Hardware, software and settings that were recorded do not differ.")];
+  if (!some(rows)) return [why("Nothing that was recorded differs: run files, hardware, software.")];
   const order = [...rows].sort((a, b) => Math.abs(b.cost_s || 0) - Math.abs(a.cost_s || 0));
   return [h("div", {class: "card", "data-chart": "differences"}, tableOf([{name: "what"}, {name: "first"}, {name: "second"}, {name: "costs", n: true}, {name: "share", n: true}, {name: "note"}],
     order.map(d => [d.what, plain(d.a), plain(d.b), known(d.cost_s) ? signed(seconds, d.cost_s) : "", known(d.cost_share) ? percent(d.cost_share) : "", d.note || ""])))];

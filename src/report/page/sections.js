@@ -23,7 +23,8 @@ function adviceCard(a, over) {
     h("div", {class: "top"}, h("h3", {text: a.title}), h("span", {class: "num", text: plain(a.number)}), a.sure ? h("span", {class: "sure", text: a.sure}) : null),
     some(a.evidence) ? h("ul", {}, a.evidence.map(e => h("li", {text: e}))) : null,
     a.key ? h("p", {class: "sub"}, "Set ", h("code", {text: a.key}), a.from != null ? h("span", {}, " from ", h("code", {text: plain(a.from)})) : null, a.to != null ? h("span", {}, " to ", h("code", {text: plain(a.to)})) : null,
-      known(a.gain_s) ? `: ${seconds(a.gain_s)} less per step` : "") : null,
+      known(a.gain_s) ? `: ${seconds(a.gain_s)} less per step` : "")
+      : a.to ? h("p", {class: "sub", text: `Look at ${a.to}` + (known(a.gain_s) ? `: up to ${seconds(a.gain_s)} less per step` : "")}) : null,
     a.command ? h("div", {class: "cmd"}, h("code", {text: a.command}), copyButton("Copy", a.command)) : null);
 }
 
@@ -205,7 +206,7 @@ function goodput(g) {
 function checkpoints(c) {
   if (!c || !some(c.saves)) return why((c && c.why_not) || "The run has saved no checkpoint.");
   const saves = c.saves, most = Math.max(1e-9, ...saves.flatMap(s => [s.stall_s || 0, s.write_s || 0])), last = saves.slice(-8);
-  const words = [known(c.stall_share) ? `stalls are ${percent(c.stall_share)} of the time` : null, c.cadence ? `cadence: ${plain(c.cadence)}` : null, c.best_cadence ? `best: ${plain(c.best_cadence)}` : null].filter(Boolean).join("; ");
+  const words = [known(c.stall_share) ? `stalls are ${percent(c.stall_share)} of steps and stalls` : null, c.cadence ? `cadence: ${plain(c.cadence)}` : null, c.best_cadence ? `best: ${plain(c.best_cadence)}` : null].filter(Boolean).join("; ");
   const rows = last.map(s => ({name: `step ${plain(s.step)}`, value: [s.stall_s, s.write_s].filter(known).map(seconds).join(" / "), bars: [
     {from: 0, to: s.stall_s, fill: ["--red", "up"]}, ...(known(s.write_s) ? [{from: 0, to: s.write_s, fill: ["--sky", ""]}] : [])]}));
   return figure({

@@ -8,6 +8,7 @@
 
 #include "folder.h"
 #include "planted.h"
+#include "report/price_plan.h"
 
 namespace trireme::test {
 namespace {
@@ -48,7 +49,7 @@ std::vector<Case> faults() {
       {"clock_throttling", {.late_factor = 1.25, .clocks = {3.2, 3.2, 2.5, 2.5}}},
       {"launch_overhead", {.op_us = 20, .gap_us = 9}},
       {"slow_storage", {.stall_s = 0.2, .write_s = 2.0}},
-      {"busy_machine", {.others_cpu = 0.4, .threads = 8}},
+      {"busy_machine", {.op_us = 9000, .others_cpu = 0.4, .threads = 8}},
   };
 }
 
@@ -57,7 +58,7 @@ std::set<std::string> found_in(const Case& c, std::vector<Diagnosis>* all = null
   const ReportInput in = planted(tmp / "run", c.plant, c.cluster);
   std::set<std::string> out;
   const std::vector<Diagnosis> diagnoses = diagnose(in);
-  EXPECT_EQ(diagnoses.size(), 11u);
+  EXPECT_EQ(diagnoses.size(), 12u);
   for (const Diagnosis& d : diagnoses)
     if (d.found) out.insert(d.id);
   if (all) *all = diagnoses;
@@ -96,6 +97,48 @@ TEST(Diagnoses, NoneIsInventedInRunsWithoutAFault) {
   for (size_t i = 0; i < clean.size(); i++) {
     const std::set<std::string> found = found_in(clean[i]);
     EXPECT_TRUE(found.empty()) << i << ": " << fmt::format("{}", fmt::join(found, ", "));
+  }
+}
+
+// Without a trace the forecast tells the bubble.
+TEST(Diagnoses, AnEmptyPipelineWantsMoreMicrobatches) {
+  TempFolder tmp;
+  const std::vector<std::string> stages = {"layout.dp=1", "layout.pp=2", "batch.global=4"};
+  ReportInput in =
+      planted(tmp / "run", {.ranks = 2, .micro = 4, .global = 8, .sets = stages}, quiet_machine());
+  in.trace = {};
+  const std::vector<Diagnosis> all = diagnose(in);
+  const auto d =
+      std::find_if(all.begin(), all.end(), [](const Diagnosis& x) { return x.id == "pipeline_bubble"; });
+  ASSERT_NE(d, all.end());
+  EXPECT_TRUE(d->found) << d->number;
+  EXPECT_EQ(d->key, "batch.micro");
+  EXPECT_LT(std::stoi(d->to), 4);
+}
+
+TEST(Diagnoses, ATrialCountsMoreThanAPlan) {
+  for (const double gain : {0.2, -0.01}) {
+    TempFolder tmp;
+    const Plant plant{.sets = {"layout.recompute=full"}, .recomputes = true};
+    planted(tmp / "run", plant, quiet_machine());
+    append_line(
+        tmp / "run" / "events.jsonl",
+        fmt::format(R"({{"event":"tried","time":1.7e9,"set":"layout.recompute=\"none\"","measured":{}}})",
+                    gain));
+    ReportInput in = read_report_input(tmp / "run");
+    in.cluster = quiet_machine();
+    in.price = [plan = tmp / "run" /
+                       "plan.toml"](std::span<const std::string> sets) -> std::optional<PricedRun> {
+      const std::optional<RunSpec> run = changed_plan(plan, sets);
+      return run ? price_plan(*run, quiet_machine(), 1) : std::nullopt;
+    };
+    const std::vector<Diagnosis> all = diagnose(in);
+    const auto d =
+        std::find_if(all.begin(), all.end(), [](const Diagnosis& x) { return x.id == "needless_recompute"; });
+    ASSERT_NE(d, all.end());
+    EXPECT_EQ(d->found, gain > 0) << d->number;
+    EXPECT_TRUE(d->measured);
+    EXPECT_NEAR(d->gain_share, std::max(0.0, gain), 1e-12);
   }
 }
 

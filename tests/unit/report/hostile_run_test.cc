@@ -48,14 +48,14 @@ TEST(HostileRun, WrongTypesAndSignsAreNotKnown) {
   json forecast = json::parse(read_text(tmp / "run" / "forecast.json"));
   forecast["best"]["state"]["grads"] = "many";
   put_file(tmp / "run" / "forecast.json", forecast.dump());
-  EXPECT_EQ(reported(tmp / "run")["checked"].size(), 11u);
+  EXPECT_EQ(reported(tmp / "run")["checked"].size(), 12u);
   for (int step : {21, 31, 41, 51})
     add_line(tmp / "run" / "metrics.jsonl",
              fmt::format(R"({{"step":{},"step_s":0.1,"data_s":-3,"checkpoint_stall_s":-1,)"
                          R"("checkpoint_write_s":-1,"comm_bytes":{{"dp":1e300}}}})",
                          step));
   const json r = reported(tmp / "run");
-  EXPECT_EQ(r["checked"].size(), 11u);
+  EXPECT_EQ(r["checked"].size(), 12u);
   for (const json& save : r["checkpoints"]["saves"])
     EXPECT_TRUE(save["stall_s"].is_null() || save["stall_s"].get<double>() >= 0);
 }
@@ -189,7 +189,7 @@ TEST(HostileRun, CommandsAreWordsOfAShellWhateverTheFolderIsCalled) {
   ASSERT_EQ(words.size(), 7u) << command;
   EXPECT_EQ(words[2], (folder / "plan.toml").string());
   const std::vector<std::string> sets = {words[4], words[6]};
-  EXPECT_EQ(load_run(folder / "plan.toml", sets).train.dir, folder.string() + "-changed");
+  EXPECT_EQ(load_run(folder / "plan.toml", sets).train.dir, folder.string() + "-prefetch-4");
 }
 
 TEST(HostileRun, WhatIsNotPlannedIsNotCalledFaster) {

@@ -141,5 +141,41 @@ TEST(Report, ComparesRunsAndMachines) {
   EXPECT_FALSE(compared_text(two).empty());
 }
 
+TEST(Report, ComparisonsNameTheKeysThatDifferAndInventNoMeasurement) {
+  TempFolder tmp;
+  planted(tmp / "a", {});
+  planted(tmp / "b", {.sets = {"layout.recompute=full"}});
+  fs::remove(tmp / "b" / "trace.json");
+  write_forecast(tmp / "b");
+  const std::vector<ReportInput> both = {read_report_input(tmp / "a"), read_report_input(tmp / "b")};
+  const json c = comparison_json(both);
+  bool named = false;
+  for (const json& d : c["differences"]) named |= d["what"] == "run file: layout.recompute";
+  EXPECT_TRUE(named);
+  EXPECT_TRUE(c["tolls"][4]["values"][1].is_null()) << c["tolls"][4];  // last inch of a run without a trace
+}
+
+TEST(Report, AKilledLaunchIsAFailureAndWritesBelongToTheirSaves) {
+  TempFolder tmp;
+  planted(tmp / "run", {});
+  std::string events = read_text(tmp / "run" / "events.jsonl");
+  events.resize(events.rfind("{\"event\":\"end\""));
+  events += "{\"event\":\"resume\",\"time\":1.71e9,\"step\":40,\"had_step\":44,\"had_time\":1.705e9}\n";
+  put_file(tmp / "run" / "events.jsonl", events);
+  std::string lines = "{\"step\":1,\"step_s\":0.1}\n";
+  lines += "{\"step\":2,\"step_s\":0.1,\"checkpoint_stall_s\":0.01}\n";
+  lines += "{\"step\":3,\"step_s\":0.1,\"checkpoint_write_s\":0.5}\n";
+  lines += "{\"step\":4,\"step_s\":0.1}\n";
+  put_file(tmp / "run" / "metrics.jsonl", lines);
+  const json r = report_json(read_report_input(tmp / "run"));
+  int failures = 0;
+  for (const json& e : r["events"]) failures += e["kind"] == "failure" && e["step"] == 44;
+  EXPECT_EQ(failures, 1);
+  EXPECT_NE(r["record_markdown"].get<std::string>().find("1 failure, 1 restart"), std::string::npos);
+  ASSERT_EQ(r["checkpoints"]["saves"].size(), 1u);
+  EXPECT_EQ(r["checkpoints"]["saves"][0]["step"], 1);
+  EXPECT_EQ(r["checkpoints"]["saves"][0]["write_s"], 0.5);
+}
+
 }  // namespace
 }  // namespace trireme::test
