@@ -7,6 +7,7 @@
 #include "base/interrupt.h"
 #include "base/say.h"
 #include "cli/live_text.h"
+#include "cli/sampling.h"
 #include "cli/source.h"
 #include "cli/used_keys.h"
 #include "generate/chat_history.h"
@@ -171,13 +172,7 @@ void add_chat(CLI::App& app) {
   verb->add_option("--stop", r->stops, "ends an answer before this string (may be repeated)")
       ->take_all()
       ->allow_extra_args(false);
-  verb->add_option("--temperature", r->o.sample.temperature, "0 = the most likely token")
-      ->capture_default_str();
-  verb->add_option("--top-k", r->o.sample.top_k, "keep the k most likely tokens; 0 = all")
-      ->capture_default_str();
-  verb->add_option("--top-p", r->o.sample.top_p, "keep the likeliest tokens that reach p")
-      ->capture_default_str();
-  verb->add_option("--seed", r->o.sample.seed, "of the draws")->capture_default_str();
+  add_sampling(*verb, r->o.sample);
   verb->add_option(
           "--context", r->o.context,
           "tokens that the model sees; the oldest turns are dropped as it fills. Default: data.seq_len,\n"

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "cli/source.h"
+#include "generate/sampler.h"
 
 namespace trireme::cli {
 
@@ -26,9 +27,8 @@ struct CodeEval {
   bool canonical = false, chat = false;
   int64_t per_task = 1;
   std::vector<int64_t> ks;
-  int64_t tokens = 512, top_k = 0, parallel = 8, context = 0;
-  double temperature = 0.8, top_p = 0.95;
-  uint64_t seed = 1;
+  SampleOptions sample{.top_p = 0.95};
+  int64_t tokens = 512, parallel = 8, context = 0;
   std::vector<std::string> stops;
   double time_limit = 3;
   int64_t memory_mib = 512;

@@ -7,6 +7,7 @@
 #include "base/say.h"
 #include "cli/eval.h"
 #include "cli/prompts.h"
+#include "cli/sampling.h"
 #include "cli/used_keys.h"
 #include "device/cpu/cpu_device.h"
 #include "generate/complete.h"
@@ -56,7 +57,7 @@ void generate_samples(const CodeEval& q, const RunRequest& request, const std::v
   note_fp8("eval", run);
   const Tokenizer tokenizer = tokenizer_of(run);
   refuse_foreign_tokenizer(run, tokenizer);
-  GenerateOptions o{.sample = {q.temperature, q.top_k, q.top_p, q.seed},
+  GenerateOptions o{.sample = q.sample,
                     .tokens = q.tokens,
                     .context = context_of(run, q.context),
                     .end_of_text = tokenizer.find_end_of_text().value_or(-1),
@@ -136,9 +137,9 @@ void print_json(const CodeEval& q, const CodeRun& c, const CodeScore& score, int
   if (c.generate_s > 0) {
     j["generate_s"] = c.generate_s;
     j["generated_per_s"] = double(c.samples.size()) / c.generate_s;
-    j["temperature"] = q.temperature;
-    j["top_k"] = q.top_k;
-    j["top_p"] = q.top_p;
+    j["temperature"] = q.sample.temperature;
+    j["top_k"] = q.sample.top_k;
+    j["top_p"] = q.sample.top_p;
     j["step"] = c.step;
     j["model"] = c.where;
   }
@@ -219,10 +220,7 @@ CLI::Option* add_code_options(CLI::App& verb, CodeEval& q) {
   needs(verb.add_option("-k", q.ks, "k of pass@k, several with commas (default: 1, 5, 10, 100 up to -n)"))
       ->delimiter(',')
       ->check(CLI::Range(1, 10000));
-  needs(verb.add_option("--temperature", q.temperature, "0 = the most likely token"))->capture_default_str();
-  needs(verb.add_option("--top-k", q.top_k, "keep the k most likely tokens; 0 = all"))->capture_default_str();
-  needs(verb.add_option("--top-p", q.top_p, "keep the likeliest tokens that reach p"))->capture_default_str();
-  needs(verb.add_option("--seed", q.seed, "of the draws"))->capture_default_str();
+  for (CLI::Option* o : add_sampling(verb, q.sample)) needs(o);
   needs(verb.add_option("--tokens", q.tokens, "new tokens of a sample, at most"))
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));

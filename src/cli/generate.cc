@@ -8,6 +8,7 @@
 #include "base/say.h"
 #include "cli/live_text.h"
 #include "cli/prompts.h"
+#include "cli/sampling.h"
 #include "cli/source.h"
 #include "cli/used_keys.h"
 #include "generate/text_stream.h"
@@ -185,13 +186,7 @@ void add_generate(CLI::App& app) {
           "ends a text before this string, taken as it is: a line's end is $'\\n' in bash (may be repeated)")
       ->take_all()
       ->allow_extra_args(false);
-  verb->add_option("--temperature", r->o.sample.temperature, "0 = the most likely token")
-      ->capture_default_str();
-  verb->add_option("--top-k", r->o.sample.top_k, "keep the k most likely tokens; 0 = all")
-      ->capture_default_str();
-  verb->add_option("--top-p", r->o.sample.top_p, "keep the likeliest tokens that reach p")
-      ->capture_default_str();
-  verb->add_option("--seed", r->o.sample.seed, "of the draws")->capture_default_str();
+  add_sampling(*verb, r->o.sample);
   verb->add_option(
           "--context", r->o.context,
           "tokens that the model sees; at its end the last half is read again. Default: data.seq_len,\n"

@@ -15,11 +15,39 @@ struct PythonRegex::Code {
 
 namespace {
 
-struct MatchData {
-  explicit MatchData(const pcre2_code* code) : data(pcre2_match_data_create_from_pattern(code, nullptr)) {}
-  ~MatchData() { pcre2_match_data_free(data); }
-  MatchData(const MatchData&) = delete;
-  pcre2_match_data* data;
+// The matches of an expression in a text, from left to right, as re.finditer gives them.
+class Matches {
+ public:
+  Matches(const pcre2_code* code, const std::string& text, const std::string& where)
+      : code_(code), text_(text), where_(where), data_(pcre2_match_data_create_from_pattern(code, nullptr)) {}
+  ~Matches() { pcre2_match_data_free(data_); }
+  Matches(const Matches&) = delete;
+
+  bool next() {
+    if (at_ > text_.size()) return false;
+    const int found =
+        pcre2_match(code_, reinterpret_cast<PCRE2_SPTR>(text_.data()), text_.size(), at_, 0, data_, nullptr);
+    if (found == PCRE2_ERROR_NOMATCH) return false;
+    if (found < 0)
+      bad_request("{}: the regular expression takes too long on a text of {} bytes", where_, text_.size());
+    at_ = end() > begin() ? end() : end() + 1;
+    return true;
+  }
+  size_t begin() const { return ends()[0]; }
+  size_t end() const { return ends()[1]; }
+  uint32_t groups() const { return pcre2_get_ovector_count(data_); }  // the whole match is group 0
+  std::string group(uint32_t g) const {
+    const size_t from = ends()[2 * g];
+    return from == PCRE2_UNSET ? "" : text_.substr(from, ends()[2 * g + 1] - from);
+  }
+
+ private:
+  const PCRE2_SIZE* ends() const { return pcre2_get_ovector_pointer(data_); }
+  const pcre2_code* code_;
+  const std::string& text_;
+  const std::string& where_;
+  pcre2_match_data* data_;
+  size_t at_ = 0;
 };
 
 }  // namespace
@@ -43,41 +71,18 @@ PythonRegex::PythonRegex(PythonRegex&&) noexcept = default;
 
 std::vector<std::vector<std::string>> PythonRegex::find_all(const std::string& text) const {
   std::vector<std::vector<std::string>> all;
-  const MatchData match(code_->code);
-  const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(match.data);
-  const uint32_t groups = pcre2_get_ovector_count(match.data);
-  for (size_t at = 0; at <= text.size();) {
-    const int found = pcre2_match(code_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at, 0,
-                                  match.data, nullptr);
-    if (found == PCRE2_ERROR_NOMATCH) break;
-    if (found < 0)
-      bad_request("{}: the regular expression takes too long on a text of {} bytes", code_->where,
-                  text.size());
+  for (Matches m(code_->code, text, code_->where); m.next();) {
     std::vector<std::string>& one = all.emplace_back();
-    for (uint32_t g = groups > 1 ? 1 : 0; g < groups; g++)
-      one.push_back(ends[2 * g] == PCRE2_UNSET ? ""
-                                               : text.substr(ends[2 * g], ends[2 * g + 1] - ends[2 * g]));
-    at = ends[1] > ends[0] ? ends[1] : ends[1] + 1;
+    for (uint32_t g = m.groups() > 1 ? 1 : 0; g < m.groups(); g++) one.push_back(m.group(g));
   }
   return all;
 }
 
 std::string PythonRegex::remove_all(const std::string& text) const {
   std::string kept;
-  const MatchData match(code_->code);
-  const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(match.data);
   size_t from = 0;
-  for (size_t at = 0; at <= text.size();) {
-    const int found = pcre2_match(code_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at, 0,
-                                  match.data, nullptr);
-    if (found == PCRE2_ERROR_NOMATCH) break;
-    if (found < 0)
-      bad_request("{}: the regular expression takes too long on a text of {} bytes", code_->where,
-                  text.size());
-    kept.append(text, from, ends[0] - from);
-    from = ends[1];
-    at = ends[1] > ends[0] ? ends[1] : ends[1] + 1;
-  }
+  for (Matches m(code_->code, text, code_->where); m.next(); from = m.end())
+    kept.append(text, from, m.begin() - from);
   return kept.append(text, from);
 }
 
