@@ -1,5 +1,7 @@
 #include "optim/run_lr.h"
 
+#include "base/error.h"
+
 namespace trireme {
 
 LrSchedule lr_schedule_of(const RunSpec& r) {
