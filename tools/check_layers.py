@@ -21,7 +21,7 @@ ROWS = [
     ["model", "optim", "checkpoint", "data"],
     ["runtime", "sim"],
     ["generate", "plan", "train"],
-    ["tune", "report"],
+    ["tune", "report", "scaling"],
     ["cli"],
 ]
 ROW_OF = {room: row for row, rooms in enumerate(ROWS) for room in rooms}

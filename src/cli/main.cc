@@ -40,6 +40,7 @@ int run(int argc, char** argv) {
   add_bench(app);
   add_convert(app);
   add_score(app);
+  add_scale(app);
   add_report(app);
   add_inspect(app);
   add_config(app);

@@ -347,13 +347,8 @@ bool SearchOptions::any() const {
   return wanted == 1;
 }
 
-void plan_search(const SearchOptions& o, const PlanSubject& subject, const RunRequest& request,
-                 double price) {
-  std::optional<RunSpec> run;
-  if (!request.file.empty()) {
-    refuse_two_models(subject);
-    run = load_run(request.file, request.sets);
-  }
+SearchRequest search_request(const SearchOptions& o, const PlanSubject& subject, std::optional<RunSpec>& run,
+                             double price) {
   SearchRequest q;
   const std::string_view asked = o.largest ? "--largest" : o.sweep.empty() ? "--search" : "--sweep";
   refuse_missing(o, subject, run, asked);
@@ -379,6 +374,17 @@ void plan_search(const SearchOptions& o, const PlanSubject& subject, const RunRe
     bad_request("--loss: {} is below what a model of {:.3g} parameters ever reaches, {:.3f}", q.loss, n,
                 chinchilla_loss(n, 1e30));
   refuse_hopeless(q);
+  return q;
+}
+
+void plan_search(const SearchOptions& o, const PlanSubject& subject, const RunRequest& request,
+                 double price) {
+  std::optional<RunSpec> run;
+  if (!request.file.empty()) {
+    refuse_two_models(subject);
+    run = load_run(request.file, request.sets);
+  }
+  SearchRequest q = search_request(o, subject, run, price);
   if (o.largest) {
     const std::vector<LargestRow> rows = trireme::largest(q);
     print_text("{}", request.json ? largest_json(q, rows) : largest_text(q, rows));
@@ -386,7 +392,8 @@ void plan_search(const SearchOptions& o, const PlanSubject& subject, const RunRe
   }
   if (!o.sweep.empty()) {
     ShownLooks looks;
-    const ConfirmRequest how{.most = o.confirm, .run = run, .by = by, .progress = std::ref(looks)};
+    const ConfirmRequest how{
+        .most = o.confirm, .run = run, .by = o.priced_by(q.device), .progress = std::ref(looks)};
     const Sweep s = trireme::sweep(q, o.confirm > 0 ? &how : nullptr);
     if (!o.svg.empty()) write_text_atomic(o.svg, sweep_svg(q, s));
     if (!o.mix.empty()) write_text_atomic(o.mix, mix_svg(q, s));

@@ -4,6 +4,7 @@
 
 #include "cli/plan_subject.h"
 #include "plan/scaled_run.h"
+#include "plan/search.h"
 
 namespace trireme::cli {
 
@@ -23,7 +24,11 @@ struct SearchOptions {
   PricedBy priced_by(std::string device) const;
 };
 
+// Makes the request of the options for the subject's model, or for `run`, which gets the cluster's device.
 // price: of a device-hour, 0 = the cluster file's.
+SearchRequest search_request(const SearchOptions&, const PlanSubject&, std::optional<RunSpec>& run,
+                             double price);
+
 void plan_search(const SearchOptions&, const PlanSubject&, const RunRequest&, double price);
 
 }  // namespace trireme::cli

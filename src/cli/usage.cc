@@ -15,7 +15,7 @@ namespace trireme::cli {
 namespace {
 
 // Verbs of the whole design (DESIGN.md section 5) that this version does not have.
-constexpr std::array<std::string_view, 3> kLater = {"distill", "tune", "scale"};
+constexpr std::array<std::string_view, 2> kLater = {"distill", "tune"};
 
 std::vector<std::string> verbs_of(const CLI::App& app) {
   std::vector<std::string> verbs;
@@ -78,6 +78,8 @@ std::string missing(const CLI::App& app, const CLI::App& verb) {
   for (const CLI::Option* o : verb.get_options())
     if (o->get_required() && o->count() == 0)
       return fmt::format("{} is required: {}{}", name_of(*o), o->get_description(), example_of(verb));
+  if (const std::vector<std::string> inner = verbs_of(verb); &verb != &app && !inner.empty())
+    return fmt::format("expected one of {}{}", fmt::join(inner, ", "), example_of(verb));
   return "no verb given: start with `trireme demo`";
 }
 
@@ -108,6 +110,9 @@ std::string usage_problem(const CLI::App& app, const CLI::ParseError& e) {
   if (dynamic_cast<const CLI::ConversionError*>(&e)) text = no_number(what);
   std::replace(text.begin(), text.end(), '\n', ' ');
   if (&verb == &app) return fmt::format("{}; `trireme --help` lists all verbs", text);
+  if (const CLI::App* parent = verb.get_parent(); parent != &app)
+    return fmt::format("{0} {1}: {2} (`trireme {0} {1} --help` says more)", parent->get_name(),
+                       verb.get_name(), text);
   return fmt::format("{}: {} (`trireme help {}` says more)", verb.get_name(), text, verb.get_name());
 }
 

@@ -4,20 +4,19 @@
 #include <limits>
 
 namespace trireme {
-namespace {
-
-constexpr double kE = 1.8172, kA = 482.01, kB = 2085.43, kAlpha = 0.3478, kBeta = 0.3658;
-
-}  // namespace
+double ChinchillaLaw::loss(double parameters, double tokens) const {
+  return E + A / std::pow(parameters, alpha) + B / std::pow(tokens, beta);
+}
 
 double chinchilla_loss(double parameters, double tokens) {
-  return kE + kA / std::pow(parameters, kAlpha) + kB / std::pow(tokens, kBeta);
+  return ChinchillaLaw{}.loss(parameters, tokens);
 }
 
 double chinchilla_tokens(double parameters, double loss) {
-  const double left = loss - kE - kA / std::pow(parameters, kAlpha);
+  const ChinchillaLaw law;
+  const double left = loss - law.E - law.A / std::pow(parameters, law.alpha);
   if (left <= 0) return std::numeric_limits<double>::infinity();
-  return std::pow(kB / left, 1 / kBeta);
+  return std::pow(law.B / left, 1 / law.beta);
 }
 
 double critical_batch(double loss) {

@@ -3,8 +3,13 @@
 
 namespace trireme {
 
-// L(N, D) = 1.8172 + 482.01 / N^0.3478 + 2085.43 / D^0.3658 nats a token: Hoffmann et al. 2022, approach 3,
-// as Besiroglu et al. 2024 fitted it again. N parameters, D tokens.
+// L(N, D) = E + A / N^alpha + B / D^beta nats per token (Hoffmann et al. 2022, approach 3). N parameters, D
+// tokens. Defaults: the constants of Besiroglu et al. 2024, a second fit to the same runs.
+struct ChinchillaLaw {
+  double E = 1.8172, A = 482.01, B = 2085.43, alpha = 0.3478, beta = 0.3658;
+  double loss(double parameters, double tokens) const;
+};
+// The default law's.
 double chinchilla_loss(double parameters, double tokens);
 // Its D at a loss; infinite where no number of tokens reaches it.
 double chinchilla_tokens(double parameters, double loss);

@@ -18,6 +18,7 @@ constexpr const char* kColors[] = {"#0b62a4", "#c8500a", "#2a7f3f", "#8c3f9e",
 // Where values lie on paper.
 // A number at an axis, short enough for its place.
 std::string tick_text(double v) {
+  if (std::abs(v) >= 1e16) return fmt::format("{:.3g}", v);
   for (const auto& [unit, name] : {std::pair{1e12, "T"}, {1e9, "G"}, {1e6, "M"}})
     if (std::abs(v) >= unit) return fmt::format("{:.3g} {}", v / unit, name);
   return fmt::format("{:.6g}", v);
@@ -28,6 +29,10 @@ class Scale {
   Scale(const ChartAxis& axis, double low, double high, double from, double to)
       : log_(axis.logarithmic), from_(from), to_(to) {
     if (log_) {
+      if (high > 1000 * low) {
+        add_decades(low, high);
+        return;
+      }
       low_ = std::floor(std::log2(low)), high_ = std::ceil(std::log2(high));
       if (high_ <= low_) high_ = low_ + 1;
       for (double e = low_; e <= high_; e += std::max(1.0, std::ceil((high_ - low_) / 12)))
@@ -52,6 +57,15 @@ class Scale {
   const std::vector<double>& ticks() const { return ticks_; }
 
  private:
+  void add_decades(double low, double high) {
+    const double first = std::floor(std::log10(low));
+    const double last = std::ceil(std::log10(high));
+    low_ = first * std::log2(10.0);
+    high_ = last * std::log2(10.0);
+    for (double e = first; e <= last; e += std::max(1.0, std::ceil((last - first) / 12)))
+      ticks_.push_back(std::pow(10.0, e));
+  }
+
   bool log_;
   double low_ = 0, high_ = 1, from_, to_;
   std::vector<double> ticks_;
@@ -64,7 +78,8 @@ template <class Of>
 ChartRange range_of(const Chart& c, Of&& of) {
   ChartRange r;
   for (const ChartSeries& s : c.series)
-    for (const ChartPoint& p : s.points) r.low = std::min(r.low, of(p)), r.high = std::max(r.high, of(p));
+    for (const auto* points : {&s.points, &s.lower})
+      for (const ChartPoint& p : *points) r.low = std::min(r.low, of(p)), r.high = std::max(r.high, of(p));
   if (r.low > r.high) r = {1, 2};
   return r;
 }
@@ -95,9 +110,15 @@ std::string series_svg(const ChartSeries& s, const Scale& x, const Scale& y, con
   std::string out, path;
   for (const ChartPoint& p : s.points)
     path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : " L", x.at(p.x), y.at(p.y));
+  if (!s.lower.empty()) {
+    for (size_t i = s.lower.size(); i-- > 0;)
+      path += fmt::format(" L{:.1f} {:.1f}", x.at(s.lower[i].x), y.at(s.lower[i].y));
+    return fmt::format("<path d=\"{} Z\" fill=\"{}\" fill-opacity=\"0.18\"/>\n", path, color);
+  }
   if (s.line && s.points.size() > 1)
     out += fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"2\"/>\n", path, color);
   for (const ChartPoint& p : s.points) {
+    if (!s.dots && !p.marked) continue;
     out += fmt::format(
         "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{}\" fill=\"{}\"{}><title>{}</title></circle>\n", x.at(p.x),
         y.at(p.y), p.marked ? 6 : 3.5, color, p.marked ? " stroke=\"#000\" stroke-width=\"1.5\"" : "",

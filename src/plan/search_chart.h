@@ -14,11 +14,13 @@ struct ChartSeries {
   std::string name;
   std::vector<ChartPoint> points;  // by x
   bool line = true;
+  bool dots = true;
+  std::vector<ChartPoint> lower;  // by x: the area between these and `points` is tinted instead
 };
 struct ChartAxis {
   std::string title;
-  bool logarithmic = false;
-  bool from_zero = true;  // of one that is not
+  bool logarithmic = false;  // ticks at powers of two, beyond a factor of 1,000 at powers of ten
+  bool from_zero = true;     // linear axes
 };
 struct Chart {
   std::string title;

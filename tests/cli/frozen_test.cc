@@ -17,7 +17,7 @@ bool g_regenerate = false;
 
 constexpr const char* kVerbs[] = {"demo",     "tokenize",   "plan",  "simulate", "train",   "eval",
                                   "generate", "chat",       "bench", "convert",  "inspect", "config",
-                                  "doctor",   "completion", "score", "report",   "help"};
+                                  "doctor",   "completion", "score", "report",   "scale",   "help"};
 
 void compare(const std::string& name, const std::string& now) {
   fs::path file = source_dir() / "tests/cli/frozen" / (name + ".txt");
@@ -43,6 +43,16 @@ TEST(Frozen, HelpOfEveryVerb) {
     EXPECT_EQ(r.err, "");
     EXPECT_NE(r.out.find(std::string("example: trireme ") + verb), std::string::npos) << verb;
     compare(std::string("help-") + verb, r.out);
+  }
+}
+
+TEST(Frozen, HelpOfScale) {
+  TempFolder tmp;
+  for (const char* inner : {"plan", "run", "fit", "optimum"}) {
+    Ran r = trireme(tmp.path(), {"scale", inner, "--help"});
+    EXPECT_EQ(r.code, 0) << inner;
+    EXPECT_NE(r.out.find(std::string("example: trireme scale ") + inner), std::string::npos) << inner;
+    compare(std::string("help-scale-") + inner, r.out);
   }
 }
 

@@ -1,0 +1,90 @@
+#include "scaling/ladder.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "base/error.h"
+#include "planted.h"
+
+namespace trireme::test {
+namespace {
+
+LadderRequest request(double budget) {
+  ModelSpec base;
+  base.vocab = 512;
+  base.finish(128);
+  return {.sizes = ladder_family(base, 128, 10), .budget = budget, .seq = 128};
+}
+
+const LadderDesign& design() {
+  static const LadderDesign d = design_ladder(request(1e16));
+  return d;
+}
+
+TEST(Ladder, SpendsTheBudgetOnBudgetsOfEqualFlops) {
+  for (const double budget : {1e16, 1e17}) {
+    const LadderDesign& d = budget == 1e16 ? design() : design_ladder(request(budget));
+    EXPECT_LE(d.cost, budget);
+    EXPECT_GT(d.cost, 0.5 * budget);
+    EXPECT_GE(d.runs.size(), 9u);
+    std::map<double, std::set<double>> of_level;
+    for (const LadderRun& r : d.runs) {
+      const double n = d.sizes[r.size].parameters;
+      EXPECT_NEAR(6 * n * r.tokens / r.flops, 1, 0.02);
+      EXPECT_GE(r.steps, 60);
+      EXPECT_EQ(r.steps - r.branches, r.steps / 10);
+      of_level[r.flops].insert(n);
+    }
+    for (const auto& [flops, sizes] : of_level) {
+      EXPECT_GE(sizes.size(), 3u);
+      const double best = chinchilla_optimum({}, flops).parameters;
+      EXPECT_LT(*sizes.begin(), best);
+      EXPECT_GT(*sizes.rbegin(), best);
+    }
+  }
+  EXPECT_THROW(design_ladder(request(1e8)), Error);
+}
+
+// The ladder that is chosen forecasts better than one of sizes trained on 20 tokens per parameter.
+TEST(Ladder, IdentifiesBetterThanOneRatio) {
+  const LadderDesign& d = design();
+  std::vector<Allocation> ladder;
+  std::vector<Allocation> line;
+  for (const LadderRun& r : d.runs) {
+    ladder.push_back({d.sizes[r.size].parameters, r.tokens});
+    line.push_back({d.sizes[r.size].parameters, 20 * d.sizes[r.size].parameters});
+  }
+  EXPECT_GT(log_determinant({}, ladder), log_determinant({}, line) + 2);
+}
+
+TEST(Ladder, ItemsBranchFromStableRuns) {
+  const LadderDesign& d = design();
+  RunSpec base;
+  base.data.seq_len = 128;
+  const std::vector<LadderItem> items = ladder_items(d, base, "L");
+  EXPECT_EQ(items.size(), 2 * d.runs.size());
+  std::map<std::string, const LadderItem*> known;
+  double flops = 0;
+  for (const LadderItem& i : items) {
+    int64_t begin = 0;
+    if (!i.after.empty()) {
+      ASSERT_TRUE(known.count(i.after)) << i.name;  // it comes before
+      const LadderItem& parent = *known[i.after];
+      EXPECT_FALSE(parent.point);
+      EXPECT_EQ(i.run.train.branch, fmt::format("L/runs/{}@{}", parent.name, parent.run.train.steps));
+      EXPECT_EQ(i.run.batch.global, parent.run.batch.global);
+      EXPECT_EQ(i.run.optimizer.warmup, parent.run.optimizer.warmup);
+      begin = parent.run.train.steps;
+    }
+    EXPECT_GT(i.run.train.steps, begin);
+    EXPECT_LT(i.run.optimizer.warmup, i.run.train.steps);
+    EXPECT_EQ(i.run.optimizer.schedule, i.point ? "wsd" : "constant");
+    flops += 6 * i.parameters * double((i.run.train.steps - begin) * i.run.batch.global * 128);
+    known[i.name] = &i;
+  }
+  EXPECT_NEAR(flops / d.flops, 1, 1e-9);
+}
+
+}  // namespace
+}  // namespace trireme::test
