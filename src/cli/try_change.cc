@@ -1,5 +1,7 @@
 #include "cli/try_change.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
