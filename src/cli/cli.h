@@ -24,6 +24,7 @@ void add_tokenize(CLI::App&);
 void add_plan(CLI::App&);
 void add_simulate(CLI::App&);
 void add_train(CLI::App&);
+void add_tune(CLI::App&);
 void add_eval(CLI::App&);
 void add_generate(CLI::App&);
 void add_chat(CLI::App&);

@@ -34,6 +34,7 @@ int run(int argc, char** argv) {
   add_plan(app);
   add_simulate(app);
   add_train(app);
+  add_tune(app);
   add_eval(app);
   add_generate(app);
   add_chat(app);

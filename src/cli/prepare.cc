@@ -19,12 +19,13 @@
 #include "text/unicode.h"
 
 namespace trireme::cli {
-namespace {
 
 void leave_if_interrupted() {
   if (interrupt_requested())
     throw Error("interrupted: nothing was written; the same command starts afresh", Fault::interrupted);
 }
+
+namespace {
 
 std::string first_bytes(const fs::path& path, size_t most) {
   std::ifstream in(path, std::ios::binary);

@@ -33,6 +33,9 @@ struct LearnOptions {
   std::vector<std::string> specials = {std::string(kEndOfText)};
   int threads = 1;
 };
+// Throws Error (interrupted) after a signal.
+void leave_if_interrupted();
+
 // Where nothing is held out: bad_request if a shard VALID is there. It would pass for the held-out part of
 // these texts, and its ids may be another tokenizer's.
 void refuse_old_valid(const CorpusTexts&, const fs::path& valid);

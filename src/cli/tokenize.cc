@@ -9,6 +9,7 @@
 #include "base/printable.h"
 #include "base/say.h"
 #include "cli/prepare.h"
+#include "cli/tokenize_chat.h"
 
 namespace trireme::cli {
 namespace {
@@ -20,6 +21,7 @@ struct TokenizeRequest {
   bool special_tokens = false, skip_bad_lines = false;
   int vocab = 4096, threads = 0;
   double hold_out = 0.05;
+  ChatRequest chat;
   std::vector<std::string> given;  // of --key, --skip-bad-lines and --ext, those on the command line
 };
 
@@ -173,13 +175,21 @@ void add_tokenize(CLI::App& app) {
       "tokenizer.json that is there\nexample: trireme tokenize src notes.txt corpus.jsonl --out data");
   auto r = std::make_shared<TokenizeRequest>();
   verb->add_option(
-          "TEXT", r->texts,
-          "folders of text files (a document each), text files, and JSON Lines (a document per line) under "
-          "any name; of any size")
-      ->required();
+      "TEXT", r->texts,
+      "folders of text files (a document each), text files, and JSON Lines (a document per line) under "
+      "any name; of any size");
   verb->add_option("--out", r->out, "folder for tokenizer.json, train.bin/.idx and valid.bin/.idx")
       ->required();
   verb->add_option("--tokenizer", r->tokenizer, "tokenizer.json to use; default: trains one");
+  verb->add_option(
+          "--chat", r->chat.files,
+          "in place of TEXT: JSON Lines of conversations (\"messages\", and \"tools\"), or of \"prompt\" and "
+          "\"completion\"; writes a loss mask too (may be repeated)")
+      ->allow_extra_args(false)
+      ->needs(verb->get_option("--tokenizer"));
+  verb->add_option("--chat-template", r->chat.chat_template,
+                   "Jinja file that renders conversations; default: that of the tokenizer's folder")
+      ->needs(verb->get_option("--chat"));
   verb->add_option("--vocab", r->vocab, "tokens of a trained tokenizer")
       ->capture_default_str()
       ->check(CLI::Range(257, 1 << 24));
@@ -213,7 +223,19 @@ void add_tokenize(CLI::App& app) {
   verb->callback([r, verb] {
     for (const char* option : {"--key", "--skip-bad-lines", "--ext"})
       if (verb->count(option) > 0) r->given.emplace_back(option);
-    tokenize(*r);
+    if (r->chat.files.empty()) {
+      if (r->texts.empty()) bad_request("tokenize: no TEXT, and no --chat FILE");
+      return tokenize(*r);
+    }
+    if (!r->texts.empty()) bad_request("tokenize: give TEXT or --chat, not both");
+    for (const char* option : {"--key", "--ext", "--special-tokens"})
+      if (verb->count(option) > 0) bad_request("{}: not used with --chat", option);
+    r->chat.out = r->out;
+    r->chat.tokenizer = r->tokenizer;
+    r->chat.end_of_text = r->end_of_text;
+    r->chat.hold_out = r->hold_out;
+    r->chat.skip_bad_lines = r->skip_bad_lines;
+    tokenize_chat(r->chat);
   });
 }
 

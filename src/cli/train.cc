@@ -202,6 +202,8 @@ Measuring measuring_until(const Deadline& deadline) {
   return how;
 }
 
+}  // namespace
+
 void train_here(const RunRequest& request, const Deadline& deadline) {
   if (const AutoWish wish = auto_wish_of(request); wish.any())  // before the choice, which is made once
     wait_without_spinning(wish.ranks > 1 ? wish.ranks : threads_of(RunSpec()));
@@ -231,6 +233,8 @@ void train_here(const RunRequest& request, const Deadline& deadline) {
   tell_notes(run, request.file);  // of a run that starts
   end(run, train_with_progress(run, t, request.json), request.json);
 }
+
+namespace {
 
 void train_in(TrainingJob& job, const Deadline& deadline, const RunRequest& request) {
   const bool first = job.world->rank() == 0, json = request.json;

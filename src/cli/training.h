@@ -50,6 +50,10 @@ TrainingSetup prepare_training(const RunSpec&, const PrecisionSpec& asked, const
 // ranks, where they are processes; null = threads of this one.
 TrainSummary train_with_progress(const RunSpec&, TrainingSetup&, bool quiet, ProcessWorld* world = nullptr);
 
+// Trains with rank threads of this process, chosen and planned here, and prints the result. An interrupt, and
+// the deadline, end it with Fault::interrupted.
+void train_here(const RunRequest&, const Deadline&);
+
 // What one process of several, started by mpirun or srun, does instead of all that. What is wrong with the
 // request is said by one of them. Returns null where there is but one, and its ranks are threads.
 struct TrainingJob {

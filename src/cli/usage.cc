@@ -15,7 +15,7 @@ namespace trireme::cli {
 namespace {
 
 // Verbs of the whole design (DESIGN.md section 5) that this version does not have.
-constexpr std::array<std::string_view, 2> kLater = {"distill", "tune"};
+constexpr std::array<std::string_view, 1> kLater = {"distill"};
 
 std::vector<std::string> verbs_of(const CLI::App& app) {
   std::vector<std::string> verbs;

@@ -54,11 +54,17 @@ IndexView IndexView::parse(std::span<const std::byte> idx, int64_t bin_bytes, st
   bool fits = sequences <= left / 12 && starts <= (left - 12 * sequences) / 8;
   uint64_t rest = fits ? left - 12 * sequences - 8 * starts : 0;
   constexpr uint64_t kRecord = sizeof(kVocabularyMagic) + 8;
-  if (const std::byte* record = idx.data() + idx.size() - kRecord;
-      rest >= kRecord && std::memcmp(record, kVocabularyMagic, sizeof(kVocabularyMagic)) == 0) {
-    view.vocabulary_ = load<uint64_t>(record + sizeof(kVocabularyMagic), 0);
+  static_assert(sizeof(kMaskMagic) == sizeof(kVocabularyMagic));
+  // The record that ends what is left, if it has this name.
+  auto take_record = [&](const char* magic, std::optional<uint64_t>& value) {
+    if (rest < kRecord) return;
+    const std::byte* record = idx.data() + kIndexHeader + 12 * sequences + 8 * starts + rest - kRecord;
+    if (std::memcmp(record, magic, sizeof(kVocabularyMagic)) != 0) return;
+    value = load<uint64_t>(record + sizeof(kVocabularyMagic), 0);
     rest -= kRecord;
-  }
+  };
+  take_record(kMaskMagic, view.mask_);
+  take_record(kVocabularyMagic, view.vocabulary_);
   constexpr uint64_t kContent = sizeof(kContentMagic) + 16;
   if (rest >= kContent) {
     const std::byte* record = idx.data() + kIndexHeader + 12 * sequences + 8 * starts + rest - kContent;

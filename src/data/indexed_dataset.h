@@ -11,9 +11,9 @@
 //   d x i64  document k is the sequences [list[k], list[k+1]); list[0] = 0, list[d-1] = s
 //   s x i8   modes of multimodal data: may follow, not read
 //   8 bytes  "TRIRXXH\0", u64 xxh3 of .bin, u64 xxh3 of all bytes of .idx before this record: may follow
-//   8 bytes  "TRIRTOK\0" and u64, which vocabulary the ids are of (Tokenizer::fingerprint()): may end the
-//   file.
-//            Both records are ours; Megatron's reader does not look behind the documents
+//   8 bytes  "TRIRTOK\0" and u64, which vocabulary the ids are of (Tokenizer::fingerprint()): may follow
+//   8 bytes  "TRIRMSK\0" and u64 xxh3 of the loss mask (loss_mask.h): may end the file
+//            These records are ours; Megatron's reader does not look behind the documents
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -33,6 +33,7 @@ inline constexpr char kIndexMagic[9] = {'M', 'M', 'I', 'D', 'I', 'D', 'X', '\0',
 inline constexpr int64_t kIndexHeader = 34;  // bytes before the lengths
 inline constexpr char kContentMagic[8] = {'T', 'R', 'I', 'R', 'X', 'X', 'H', '\0'};
 inline constexpr char kVocabularyMagic[8] = {'T', 'R', 'I', 'R', 'T', 'O', 'K', '\0'};
+inline constexpr char kMaskMagic[8] = {'T', 'R', 'I', 'R', 'M', 'S', 'K', '\0'};
 
 // Record of a shard's bytes, written by `tokenize`.
 struct ContentRecord {
@@ -53,6 +54,7 @@ class IndexView {
   int64_t tokens() const { return tokens_; }                          // of all sequences
   std::optional<uint64_t> vocabulary() const { return vocabulary_; }  // nothing: the file does not say
   const std::optional<ContentRecord>& content() const { return content_; }
+  std::optional<uint64_t> mask() const { return mask_; }  // xxh3 of the loss mask that the shard has
   bool contiguous() const { return contiguous_; }  // sequences lie in .bin in order, without gaps, from 0 on
   int64_t length(int64_t sequence) const { return load<int32_t>(lengths_, sequence); }  // elements
   int64_t offset(int64_t sequence) const { return load<int64_t>(offsets_, sequence); }  // bytes
@@ -74,6 +76,7 @@ class IndexView {
   int64_t sequences_ = 0, documents_ = 0, tokens_ = 0;
   std::optional<uint64_t> vocabulary_;
   std::optional<ContentRecord> content_;
+  std::optional<uint64_t> mask_;
   bool contiguous_ = true;
   const std::byte *lengths_ = nullptr, *offsets_ = nullptr, *starts_ = nullptr;
 };

@@ -9,6 +9,8 @@
 
 #include "data/mixture.h"
 #include "data/token_shard.h"
+#include "data/whole_windows.h"
+#include "mesh/shape.h"
 #include "spec/batch_ramp.h"
 
 namespace trireme {
@@ -24,6 +26,7 @@ struct LoaderOptions {
   SampleOrder order = SampleOrder::shuffled;
   uint64_t seed = 1;
   bool separate = false;  // positions restart with each document
+  bool whole = false;     // documents are not divided between windows (whole_windows.h); also separate
 };
 
 // Where a run's data continue after a branch: step `step` + 1 takes sample `samples` of the mixture, and the
@@ -39,7 +42,8 @@ struct DataPlace {
 // targets are the same shifted by one, and what is left at the end is not used. A source's sample i (from 0)
 // is window i mod n in sequential order; shuffled, it is element i mod n of a permutation that each epoch i /
 // n draws anew. Of several sources, the mixture says of which the n-th sample of the run is, and the how
-// maniest.
+// maniest. Targets outside the shard's loss mask are -1. With `whole`, windows hold whole documents
+// (whole_windows.h), and what they leave free has token 0 and target -1.
 class DataLoader {
  public:
   // bad_request when a shard has not one window, or the split is uneven. Weights of the shards as Mixture
@@ -54,7 +58,13 @@ class DataLoader {
   int64_t microbatches(int64_t step) const {  // each replica runs
     return global_at(options_.batch, step) / (options_.dp * options_.batch.micro);
   }
-  int64_t targets_of(int64_t step) const { return global_at(options_.batch, step) * options_.seq_len; }
+  // Targets of the step's global batch, on all ranks alike. The mixture is the caller's cursor: the loader's
+  // own belongs to the thread that reads.
+  int64_t targets_of(Mixture&, int64_t step) const;
+  // The tokens of a sample in its shard's concatenation; of whole documents, from the first to the last.
+  Range tokens_of(Mixture::Draw) const;
+  // The shard's loss mask and packing in a sentence; "" for a shard without either.
+  std::string note(int64_t source) const;
   const LoaderOptions& options() const { return options_; }
 
   // For the steps after place.step. Call before the first get().
@@ -84,9 +94,15 @@ class DataLoader {
  private:
   struct Source {
     TokenShard shard;
-    int64_t windows;
-    std::string order;  // name of its random numbers
+    int64_t windows = 0;
+    std::string order = {};  // name of its random numbers
+    std::optional<WholeWindows> whole = {};
+    std::vector<int32_t> targets = {};  // number per window; empty: seq_len each
   };
+  static std::vector<Source> sources_of(std::vector<TokenShard>, const LoaderOptions&);
+  static std::vector<double> windows_of(const std::vector<Source>&);
+  void read_whole(const Source&, int64_t window, std::span<int32_t> tokens, std::span<int32_t> targets,
+                  std::span<int32_t> positions) const;
   void read(const Source&, int64_t window, std::span<int32_t> tokens, std::span<int32_t> targets,
             std::span<int32_t> positions) const;
 

@@ -15,9 +15,9 @@ FileDigest digest_of(const MappedFile& file) {
   return {int64_t(file.bytes().size()), hash64(file.bytes().data(), file.bytes().size())};
 }
 
-std::optional<FileDigest> index_digest(const TokenShard& shard) {
-  if (!shard.idx()) return {};
-  return digest_of(*shard.idx());
+std::optional<FileDigest> digest_if(const MappedFile* file) {
+  if (!file) return {};
+  return digest_of(*file);
 }
 
 void refuse_other_than_recorded(const TokenShard& shard, const ShardContent& content) {
@@ -30,6 +30,8 @@ void refuse_other_than_recorded(const TokenShard& shard, const ShardContent& con
   if (record->bin != content.bin.xxh3) bad_request("{}: {} {}: {}", bin, fault, idx, remedy);
   if (record->idx != hash64(shard.idx()->bytes().data(), size_t(record->bytes)))
     bad_request("{}: {} it: {}", idx, fault, remedy);
+  if (shard.mask() && content.mask->xxh3 != *shard.index()->mask())
+    bad_request("{}: {} {}: {}", shard.mask()->path().string(), fault, idx, remedy);
 }
 
 std::string file_difference(const FileDigest& before, const FileDigest& now, const std::string& name) {
@@ -43,7 +45,7 @@ std::string file_difference(const FileDigest& before, const FileDigest& now, con
 }  // namespace
 
 ShardContent content_of(const TokenShard& shard) {
-  return {digest_of(shard.bin()), index_digest(shard)};
+  return {digest_of(shard.bin()), digest_if(shard.idx()), digest_if(shard.mask())};
 }
 
 namespace {
@@ -57,7 +59,7 @@ ShardContent check_ids_and_digest(const TokenShard& shard, int64_t vocab) {
     shard.check_ids(vocab, part(shard.tokens(), i), part(shard.tokens(), i + 1));
     hasher.add(bytes.data() + part(size, i), size_t(part(size, i + 1) - part(size, i)));
   }
-  return {{size, hasher.value()}, index_digest(shard)};
+  return {{size, hasher.value()}, digest_if(shard.idx()), digest_if(shard.mask())};
 }
 }  // namespace
 
@@ -80,6 +82,10 @@ uint64_t sample_of(const TokenShard& shard) {
   const int64_t sizes[] = {size, int64_t(idx.size())};
   hasher.add(sizes, sizeof sizes);
   hasher.add(idx.data(), std::min(idx.size(), size_t(1) << 20));
+  if (shard.mask()) {
+    const FileDigest mask = digest_of(*shard.mask());
+    hasher.add(&mask.xxh3, sizeof mask.xxh3);
+  }
   if (size <= kPages * kPage) {
     hasher.add(bin.data(), bin.size());
   } else {
@@ -94,7 +100,12 @@ std::string content_difference(const ShardContent& before, const ShardContent& n
   if (before.idx.has_value() != now.idx.has_value())
     return fmt::format("{}: {} an index -> {} an index", bin, before.idx ? "with" : "without",
                        now.idx ? "with" : "without");
+  if (before.mask.has_value() != now.mask.has_value())
+    return fmt::format("{}: {} a loss mask -> {} a loss mask", bin, before.mask ? "with" : "without",
+                       now.mask ? "with" : "without");
   std::string text = file_difference(before.bin, now.bin, bin);
+  if (before.mask && text.empty())
+    text = file_difference(*before.mask, *now.mask, fs::path(bin).replace_extension(".mask").string());
   if (!before.idx) return text;
   const std::string of_index = file_difference(*before.idx, *now.idx, idx);
   return text.empty() || of_index.empty() ? text + of_index : text + "; " + of_index;
@@ -111,6 +122,7 @@ ShardStamps stamps_of(const fs::path& name) {
   const ShardFiles files = shard_files(name);
   ShardStamps out{.bin = stamp_of(files.bin), .idx = {}};
   if (files.idx) out.idx = stamp_of(*files.idx);
+  out.mask = stamp_of(fs::path(files.bin).replace_extension(".mask"));
   return out;
 }
 
@@ -131,6 +143,7 @@ void WatchedShard::check_mapped(const TokenShard& shard) {
   };
   look(shard.bin(), stamps_.bin);
   if (shard.idx()) look(*shard.idx(), stamps_.idx);
+  if (shard.mask()) look(*shard.mask(), stamps_.mask);
   if (!changed) return;
   if (const std::string what = difference_now(content_, shard); !what.empty())
     run_failed("{} = \"{}\": {} changed while the run reads it; restore it", key_, shard.name(), what);

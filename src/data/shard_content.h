@@ -13,7 +13,8 @@ namespace trireme {
 // Digests of a shard's files, each byte included. Paths are not part of it.
 struct ShardContent {
   FileDigest bin;
-  std::optional<FileDigest> idx = {};  // none: a raw .bin
+  std::optional<FileDigest> idx = {};   // none: a raw .bin
+  std::optional<FileDigest> mask = {};  // none: every token is a target
   bool operator==(const ShardContent&) const = default;
 };
 
@@ -32,6 +33,7 @@ uint64_t sample_of(const TokenShard&);
 struct ShardStamps {
   std::optional<FileStamp> bin;
   std::optional<FileStamp> idx;
+  std::optional<FileStamp> mask = {};
   bool operator==(const ShardStamps&) const = default;
 };
 ShardStamps stamps_of(const fs::path& name);

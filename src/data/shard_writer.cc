@@ -57,6 +57,16 @@ void ShardWriter::add_document(std::span<const int32_t> ids) {
   end_document();
 }
 
+void ShardWriter::add_document(std::span<const int32_t> ids, std::span<const uint8_t> targets) {
+  require(ids.size() == targets.size(), "ShardWriter: one mask value per token");
+  if (!mask_) {
+    require(documents() == 0, "ShardWriter: documents with and without a loss mask");
+    mask_.emplace();
+  }
+  add_document(ids);
+  for (size_t i = 0; i < targets.size(); i++) mask_->add(i > 0 && targets[i] != 0);
+}
+
 void ShardWriter::append(std::span<const int32_t> ids) {
   if (int64_t(ids.size()) > INT32_MAX - open_)
     bad_request("{}: document {} has {} tokens; the format holds at most {}", bin_path_.string(), documents(),
@@ -113,12 +123,25 @@ void ShardWriter::commit() {
     idx.put_bytes({kVocabularyMagic, sizeof(kVocabularyMagic)});
     idx.put(*vocabulary_);
   }
+  const fs::path mask_path = fs::path(bin_path_).replace_extension(".mask");
+  std::optional<AtomicFile> mask;
+  if (mask_) {
+    require(mask_->tokens() == tokens_, "ShardWriter: a loss mask covers every token");
+    const std::string bytes = mask_->file();
+    mask.emplace(mask_path);
+    mask->write(bytes);
+    idx.put_bytes({kMaskMagic, sizeof(kMaskMagic)});
+    idx.put(hash64(bytes.data(), bytes.size()));
+  }
   idx.flush();
 
   std::error_code error;
   if (fs::remove(idx_path_, error)) sync_folder(idx_path_.has_parent_path() ? idx_path_.parent_path() : ".");
   if (error) bad_request("cannot replace {}: {}", idx_path_.string(), error.message());
+  fs::remove(mask_path, error);
+  if (error) bad_request("cannot replace {}: {}", mask_path.string(), error.message());
   bin_.commit();
+  if (mask) mask->commit();
   idx.commit();
 }
 

@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/hasher.h"
 #include "data/indexed_dataset.h"
+#include "data/loss_mask.h"
 
 namespace trireme {
 
@@ -21,12 +22,16 @@ class ShardWriter {
   ShardWriter(const fs::path& prefix, int64_t vocab, std::optional<uint64_t> vocabulary = {});
 
   void add_document(std::span<const int32_t> ids);  // one document of one sequence; may be empty
+  // A document with a loss mask: targets[i] != 0 if ids[i] is a target. A document's first token never is
+  // one: nothing of its document is before it. Requires: the shard's documents all come this way.
+  void add_document(std::span<const int32_t> ids, std::span<const uint8_t> targets);
   // The same piece by piece, for documents larger than memory.
   void append(std::span<const int32_t> ids);
   void end_document();
   void commit();
 
   int64_t tokens() const { return tokens_; }
+  int64_t targets() const { return mask_ ? mask_->targets() : tokens_; }
   int64_t documents() const { return int64_t(lengths_.size()); }
 
  private:
@@ -40,6 +45,7 @@ class ShardWriter {
   Hasher bin_hash_;  // hash of the bytes written to bin_
   std::vector<std::byte> buffer_;
   std::vector<int32_t> lengths_;
+  std::optional<LossMaskBits> mask_;
   int64_t open_ = 0;  // tokens of the document that is not ended
   int64_t tokens_ = 0;
 };

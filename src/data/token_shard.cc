@@ -87,6 +87,15 @@ TokenShard TokenShard::open(const fs::path& name) {
   const IndexView& index = *shard.index_;
   shard.type_ = index.type();
   shard.tokens_ = index.tokens();
+  if (index.mask()) {
+    const fs::path mask = fs::path(files.bin).replace_extension(".mask");
+    std::error_code none;
+    if (!fs::exists(mask, none))
+      bad_request("{} is missing: {} says that the shard has a loss mask", mask.string(),
+                  files.idx->string());
+    shard.mask_.emplace(mask);
+    shard.targets_ = LossMask::parse(shard.mask_->bytes(), shard.tokens_, mask.string());
+  }
   if (!index.contiguous()) {
     shard.starts_.reserve(size_t(index.sequences()) + 1);
     shard.starts_.push_back(0);

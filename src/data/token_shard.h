@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "data/indexed_dataset.h"
+#include "data/loss_mask.h"
 
 namespace trireme {
 
@@ -32,6 +33,16 @@ class TokenShard {
   const MappedFile& bin() const { return bin_; }
   const MappedFile* idx() const { return idx_ ? &*idx_ : nullptr; }
   const IndexView* index() const { return index_ ? &*index_ : nullptr; }
+  // The file of the loss mask. Null: every token is a target.
+  const MappedFile* mask() const { return mask_ ? &*mask_ : nullptr; }
+  // Tokens of [begin, end) that are targets of the loss.
+  int64_t targets(int64_t begin, int64_t end) const {
+    return mask_ ? targets_.count(begin, end) : end - begin;
+  }
+  // Replaces ids of tokens [begin, begin + ids.size()) that are not targets by -1.
+  void keep_targets(int64_t begin, std::span<int32_t> ids) const {
+    if (mask_) targets_.keep(begin, ids);
+  }
 
   // Tokens [begin, begin + out.size()) of the concatenation. An id outside [0, vocab) is a bad_request that
   // names the file, the document, the place in it, the id and the vocabulary. Allocates nothing.
@@ -47,6 +58,8 @@ class TokenShard {
 
   // Keeps where documents begin, 8 bytes each, so that the next is quick.
   void know_documents();
+  // After know_documents(): the first token of each document that has one, ascending.
+  std::span<const int64_t> document_starts() const { return document_starts_; }
   // For each token of [begin, begin + out.size()) its place in its document, or since `begin` where that is
   // less: positions of a window whose documents do not see each other. After know_documents(). Allocates
   // nothing.
@@ -66,6 +79,8 @@ class TokenShard {
   MappedFile bin_;
   std::optional<MappedFile> idx_;
   std::optional<IndexView> index_;
+  std::optional<MappedFile> mask_;
+  LossMask targets_;  // a view of mask_
   TokenType type_ = TokenType::u16;
   int64_t tokens_ = 0;
   int64_t raw_begin_ = 0;  // byte of the first token of a file without an index

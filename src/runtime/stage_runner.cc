@@ -101,7 +101,7 @@ StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64
   if (comms_) gathered_loss_.resize(sequence_loss_.size() * size_t(comms_->world()));
   size_t rows = size_t(run.batch.micro * run.data.seq_len);
   token_loss_host_.resize(rows);
-  staging_.resize((run.data.documents == "separate" ? 4 : 3) * rows);
+  staging_.resize((run.data.separate() ? 4 : 3) * rows);
 }
 
 // Fills chunks_ besides.
@@ -320,7 +320,7 @@ Ctx StageRunner::context(const Microbatch& m, bool backward) {
 void StageRunner::load_batch(Microbatch& m, int64_t sequences, int64_t seq, int64_t step, int64_t mb,
                              const FillBatch& fill) {
   size_t rows = size_t(sequences * seq);
-  const bool documents = run_.data.documents == "separate";
+  const bool documents = run_.data.separate();
   if (staging_.size() < (documents ? 4 : 3) * rows) staging_.resize((documents ? 4 : 3) * rows);
   HostBatch host{.tokens = {staging_.data(), rows},
                  .targets = {staging_.data() + rows, rows},

@@ -28,11 +28,12 @@ struct DataSpec {
   std::string order = "shuffled", documents = "attend";
   int64_t prefetch = 4;
   bool operator==(const DataSpec&) const = default;
+  bool separate() const { return documents != "attend"; }
 
   template <class V>
   void visit(V& v) {
     static constexpr std::string_view kOrders[] = {"shuffled", "sequential"};
-    static constexpr std::string_view kDocuments[] = {"attend", "separate"};
+    static constexpr std::string_view kDocuments[] = {"attend", "separate", "whole"};
     v("train", train, "path",
       "token shard to train on: NAME.bin + NAME.idx, or a raw uint16 .bin; or a list of them, mixed");
     v("weights", weights, "",
@@ -43,7 +44,8 @@ struct DataSpec {
     v("seq_len", seq_len, "tokens", "length of a sample", between(1, 2147483647));
     v("order", order, "", "sequential: sample i is tokens [i*seq_len, (i+1)*seq_len)", one_of(kOrders));
     v("documents", documents, "",
-      "packed into one sample: attend to those before, or separate, each with positions of its own",
+      "packed into one sample: attend to those before; separate, each with its own positions; or whole, "
+      "separate and never divided between samples",
       one_of(kDocuments));
     v("prefetch", prefetch, "microbatches", "that a thread of its own reads ahead; 0 = none does",
       between(0, 4096));

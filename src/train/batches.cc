@@ -12,7 +12,8 @@ LoaderOptions options_of(const RunSpec& run, SampleOrder order) {
           .dp = run.layout.dp,
           .order = order,
           .seed = uint64_t(run.train.seed),
-          .separate = run.data.documents == "separate"};
+          .separate = run.data.separate(),
+          .whole = run.data.documents == "whole"};
 }
 
 constexpr double kLookEvery_s = 1;
@@ -124,6 +125,10 @@ void Batches::start_at(const DataPlace& place) {
   loader_.start_at(place);
 }
 
+int64_t Batches::targets_of(int64_t step) {
+  return loader_.targets_of(count_, step);
+}
+
 std::vector<int64_t> Batches::drawn_by_shard(int64_t step) {
   const std::span<const int64_t> n = count_.drawn(loader_.samples_before(step));
   std::vector<int64_t> out(n.begin(), n.end());
@@ -136,8 +141,9 @@ Batches::NamedSequence Batches::sequence(int64_t step, int64_t index) {
   const Mixture::Draw draw = loader_.draw(count_, loader_.samples_before(step - 1) + index);
   const TokenShard& shard = loader_.shard(draw.source);
   NamedSequence s{.shard = run_.data.train.list[size_t(draw.source)]};
-  s.first_token = loader_.window(draw) * run_.data.seq_len;
-  s.last_token = s.first_token + run_.data.seq_len - 1;
+  const Range tokens = loader_.tokens_of(draw);
+  s.first_token = tokens.begin;
+  s.last_token = tokens.end - 1;
   s.first_document = shard.place_of(s.first_token).document;
   s.last_document = shard.place_of(s.last_token).document;
   return s;
@@ -153,6 +159,8 @@ std::vector<std::pair<std::string, int64_t>> Batches::drawn(int64_t steps) {
 
 std::vector<std::string> Batches::notes() const {
   std::vector<std::string> out;
+  for (int64_t i = 0; i < loader_.sources(); i++)
+    if (const std::string note = loader_.note(i); !note.empty()) out.push_back(note);
   if (count_.sources() == 1) return out;
   const double all = double(samples_until(run_.batch, run_.train.steps));
   for (int64_t i = 0; i < count_.sources(); i++)

@@ -42,12 +42,13 @@ class Batches {
   NamedSequence sequence(int64_t step, int64_t index);
   // From step `first` on, data.prefetch microbatches ahead by a thread of its own (0: as training()). Once.
   FillBatch training_from(int64_t first);
-  int64_t targets_of(int64_t step) const { return loader_.targets_of(step); }
+  // Targets of the global batch of a step: the divisor of its loss, on every rank.
+  int64_t targets_of(int64_t step);
   const std::vector<std::string>& valid() const { return valid_; }  // shards that exist
 
   // Sequences drawn from each shard in the first `steps` steps; nothing where there is one shard.
   std::vector<std::pair<std::string, int64_t>> drawn(int64_t steps);
-  std::vector<std::string> notes() const;  // of a mixture: a line a shard
+  std::vector<std::string> notes() const;  // loss masks, packing, and the shares of a mixture
 
  private:
   void watch();

@@ -16,6 +16,7 @@ nlohmann::json to_json(const FileDigest& d) {
 nlohmann::json to_json(const ShardContent& c) {
   nlohmann::json j = {{"bin", to_json(c.bin)}};
   if (c.idx) j["idx"] = to_json(*c.idx);
+  if (c.mask) j["mask"] = to_json(*c.mask);
   return j;
 }
 
@@ -39,6 +40,7 @@ ShardContent shard_from(const nlohmann::json& j, const std::string& file) {
   if (!j.is_object() || !j.contains("bin")) broken(file);
   ShardContent c{.bin = digest_from(j["bin"], file)};
   if (j.contains("idx")) c.idx = digest_from(j["idx"], file);
+  if (j.contains("mask")) c.mask = digest_from(j["mask"], file);
   return c;
 }
 

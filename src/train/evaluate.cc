@@ -58,6 +58,8 @@ EvalResult evaluate_shard(StageRunner& runner, const RunSpec& run, const fs::pat
       sum += told.sum;
       total.tokens += told.tokens;
     }
+  if (total.tokens == 0)
+    bad_request("{}: none of the tokens to evaluate on is a target of the loss mask", shard.string());
   total.loss = sum / double(total.tokens);
   if (!std::isfinite(total.loss)) {
     // Every rank knows all sums: all repeat the first round that has one which is not finite.

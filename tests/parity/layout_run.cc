@@ -116,12 +116,13 @@ void bring_gradients(Home& home, StageRunner& r, ByName& whole) {
 void fill_row(const RunSpec& run, int64_t step, int64_t global_row, std::span<int32_t> tokens,
               std::span<int32_t> targets, std::span<int32_t> positions) {
   const uint64_t key = rng_key(5, uint64_t(step), "parity data");
-  const bool separate = run.data.documents == "separate";
+  const bool separate = run.data.separate();
   for (size_t i = 0; i < tokens.size(); i++) {
     const uint64_t at = uint64_t(global_row) * 100003 + i;
     tokens[i] = int32_t(below(key, at, uint64_t(run.model.vocab) / 3) * 3);
     const bool ignored = below(key, at + 50000, uint64_t(2 + global_row)) == 0 && i > 0;
-    targets[i] = ignored ? -1 : (tokens[i] * 7 + 3) % int32_t(run.model.vocab);
+    const bool none = global_row == 1 && step % 2 == 0;  // a sequence, or a microbatch, without a target
+    targets[i] = ignored || none ? -1 : (tokens[i] * 7 + 3) % int32_t(run.model.vocab);
     const bool begins = separate && below(key, at + 70000, 4) == 0;
     positions[i] = i == 0 || begins ? 0 : positions[i - 1] + 1;
   }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/visible.h"
 
 namespace trireme::jinja {
 
@@ -36,7 +37,9 @@ class Work {
   }
   template <class... A>
   [[noreturn]] void fail(fmt::format_string<A...> f, A&&... a) const {
-    bad_request("{}, line {}: {}", name_, line, fmt::format(f, std::forward<A>(a)...));
+    constexpr size_t kLongest = 1000;  // bytes of a message, which may have the template's own words
+    const std::string what = fmt::format(f, std::forward<A>(a)...);
+    bad_request("{}, line {}: {}", visible(name_), line, visible(std::string_view(what).substr(0, kLongest)));
   }
 
  private:

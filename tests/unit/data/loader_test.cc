@@ -114,7 +114,8 @@ TEST_F(Loader, AnySplitDrawsTheSameGlobalBatch) {
         o.dp = dp;
         DataLoader l(TokenShard::open(folder_ / "s"), o);
         EXPECT_EQ(l.microbatches(1), global / dp / micro);
-        EXPECT_EQ(l.targets_of(1), global * seq);
+        Mixture count = l.mixture();
+        EXPECT_EQ(l.targets_of(count, 1), global * seq);
         for (int64_t step : {1, 2, 9}) {
           Batch all = get(one, step, 0, 0);
           std::set<int64_t> drawn;
@@ -147,11 +148,12 @@ TEST_F(Loader, AGrowingBatchDrawsTheSameSamples) {
     o.dp = 2;
     DataLoader l(shard(777), o);
     if (skipped > 0) l.start_at({.step = skipped, .samples = 100});
+    Mixture count = l.mixture();
     int64_t next = skipped > 0 ? 100 : 0;
     for (int64_t step = skipped + 1; step <= 8; step++) {
       const int64_t global = step <= 2 ? 4 : step <= 5 ? 8 : 12;
       EXPECT_EQ(l.microbatches(step), global / 4);
-      EXPECT_EQ(l.targets_of(step), global * 6);
+      EXPECT_EQ(l.targets_of(count, step), global * 6);
       EXPECT_EQ(l.samples_before(step - 1), next);
       for (int64_t m = 0; m < l.microbatches(step); m++)
         for (int64_t r = 0; r < 2; r++)
