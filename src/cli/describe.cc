@@ -163,6 +163,7 @@ Description describe_shard(const fs::path& p, FileHashes& hashes) {
   Description d = {{"kind", "token shard"}, {"path", s.name()}};
   d["tokens"] = s.tokens(), d["documents"] = s.documents(), d["bytes_per_token"] = size_of(s.type());
   if (s.vocabulary()) d["vocabulary"] = hex64(*s.vocabulary());
+  if (s.mask()) d["targets"] = s.targets(0, s.tokens());
   Description files = Description::array();
   ShardFiles f = shard_files(p);
   for (const fs::path& file : {f.bin, f.idx.value_or(fs::path())})
