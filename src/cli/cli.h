@@ -30,6 +30,7 @@ void add_generate(CLI::App&);
 void add_chat(CLI::App&);
 void add_bench(CLI::App&);
 void add_convert(CLI::App&);
+void add_distill(CLI::App&);
 void add_scale(CLI::App&);
 void add_score(CLI::App&);
 void add_report(CLI::App&);

@@ -53,10 +53,12 @@ std::vector<Verb> verbs_of(CLI::App& app) {
     std::string help = v->get_description();
     Verb verb{v->get_name(), help.substr(0, help.find('\n')), {}};
     for (const CLI::Option* o : v->get_options())
-      if (o->nonpositional())
-        verb.options.push_back({"--" + o->get_lnames().front(), o->get_description(),
-                                o->get_items_expected_max() > 0, choices_of(*o),
-                                known_names("--" + o->get_lnames().front())});
+      if (o->nonpositional()) {
+        const bool is_long = !o->get_lnames().empty();  // else "-k" alone
+        const std::string name = is_long ? "--" + o->get_lnames().front() : "-" + o->get_snames().front();
+        verb.options.push_back(
+            {name, o->get_description(), o->get_items_expected_max() > 0, choices_of(*o), known_names(name)});
+      }
     all.push_back(verb);
   }
   return all;

@@ -41,6 +41,7 @@ int run(int argc, char** argv) {
   add_bench(app);
   add_convert(app);
   add_score(app);
+  add_distill(app);
   add_scale(app);
   add_report(app);
   add_inspect(app);

@@ -128,8 +128,8 @@ std::string dollars_text(const LawFile& law, const std::vector<Approach>& approa
 }
 
 std::string solved_text(const LawFile& law, const PricedFamily& family, Ordered& j) {
-  const Bargain b = cheapest_solution(
-      [&](double n, double d, double k) { return law.pass->pass(n, d, k); }, family.market);
+  const Bargain b =
+      cheapest_solution([&](double n, double d, double k) { return law.pass->pass(n, d, k); }, family.market);
   const double each = b.total() / (family.market.life.problems * b.choice.value);
   j["cheapest_solution"] = bargain_json(b);
   j["cheapest_solution"]["dollars_per_solved"] = each;
@@ -139,7 +139,8 @@ std::string solved_text(const LawFile& law, const PricedFamily& family, Ordered&
 
 Budgets budgets_of(const OptimumRequest& q) {
   if (!q.money.dollars.empty() && !q.money.wanted()) bad_request("--dollars: goes with --cluster; give both");
-  if (q.flops.empty() && q.money.dollars.empty()) bad_request("--flops or --dollars: expected one of the two");
+  if (q.flops.empty() && q.money.dollars.empty())
+    bad_request("--flops or --dollars: expected one of the two");
   if (q.flops.empty() && (!q.inference.empty() || !q.served.empty()))
     bad_request("--inference and --served: go with --flops; give it too");
   return {q.flops.empty() ? 0 : positive("--flops", q.flops),

@@ -47,13 +47,8 @@ pid_t launch(const std::vector<std::string>& words, const fs::path& log) {
   posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0666);
   posix_spawn_file_actions_adddup2(&files, STDOUT_FILENO, STDERR_FILENO);
-  // A separate process group: a terminal's Ctrl-C reaches the child once, through this process.
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
   pid_t pid = -1;
-  const int error = posix_spawn(&pid, argv[0], &files, &attributes, argv.data(), environ);
-  posix_spawnattr_destroy(&attributes);
+  const int error = posix_spawn(&pid, argv[0], &files, nullptr, argv.data(), environ);
   posix_spawn_file_actions_destroy(&files);
   if (error != 0) system_failed_in_run(error, "{}: {}", argv[0], std::system_category().message(error));
   return pid;
@@ -145,7 +140,8 @@ class Ladder {
       if (pid < 0 && errno != EINTR) return;
       if (interrupt_requested() && !interrupted_) {
         interrupted_ = true;
-        for (const auto& [child, index] : running_) ::kill(child, SIGTERM);
+        // As one signal with a terminal's Ctrl-C, which reaches the children too (base/interrupt.h).
+        for (const auto& [child, index] : running_) ::sigqueue(child, SIGTERM, {});
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }

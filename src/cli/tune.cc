@@ -1,5 +1,5 @@
-// trireme tune MODEL --chat FILE --out RUN: supervised fine-tuning of all weights. It writes shards and a run file,
-// and trains by that file. So the run resumes, and is planned, evaluated and exported, like any other.
+// trireme tune MODEL --chat FILE --out RUN: supervised fine-tuning of all weights. It writes shards and a run
+// file, and trains by that file. So the run resumes, and is planned, evaluated and exported, like any other.
 #include <cmath>
 
 #include "base/counted.h"

@@ -14,9 +14,6 @@
 namespace trireme::cli {
 namespace {
 
-// Verbs of the whole design (DESIGN.md section 5) that this version does not have.
-constexpr std::array<std::string_view, 1> kLater = {"distill"};
-
 std::vector<std::string> verbs_of(const CLI::App& app) {
   std::vector<std::string> verbs;
   for (const CLI::App* v : app.get_subcommands([](const CLI::App*) { return true; }))
@@ -118,8 +115,6 @@ std::string usage_problem(const CLI::App& app, const CLI::ParseError& e) {
 
 void refuse_unknown_verb(const CLI::App& app, std::string_view given) {
   if (given.empty() || given[0] == '-') return;
-  if (std::find(kLater.begin(), kLater.end(), given) != kLater.end())
-    bad_request("the verb '{}' is not in this version; `trireme --help` lists those that are", given);
   std::vector<std::string> verbs = verbs_of(app);
   if (std::find(verbs.begin(), verbs.end(), given) != verbs.end()) return;
   std::string near = suggest(given, verbs);

@@ -1,9 +1,9 @@
 // Windows that hold whole documents: data.documents = "whole".
 //
-// A document of n tokens takes n - 1 places: its last token is only a target. Documents are packed by best fit
-// in order of falling length; documents of equal length in order of the shard. In a window, documents are in
-// order of the shard, and windows are in order of their first documents. A document of more than seq_len + 1
-// tokens is cut to its first seq_len + 1. A document of one token has no target and is left out.
+// A document of n tokens takes n - 1 places: its last token is only a target. Documents are packed by best
+// fit in order of falling length; documents of equal length in order of the shard. In a window, documents are
+// in order of the shard, and windows are in order of their first documents. A document of more than seq_len +
+// 1 tokens is cut to its first seq_len + 1. A document of one token has no target and is left out.
 #pragma once
 #include <cstdint>
 #include <span>

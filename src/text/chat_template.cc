@@ -146,8 +146,9 @@ const std::string& ChatTemplate::special(const std::string& name) const {
 
 ChatTemplate::Rendered ChatTemplate::render(const ChatInput& input) const {
   jinja::Work work(name_);
-  const bool objects = input.messages.is_array() && std::all_of(input.messages.begin(), input.messages.end(),
-                                                                [](const Ordered& m) { return m.is_object(); });
+  const bool objects =
+      input.messages.is_array() && std::all_of(input.messages.begin(), input.messages.end(),
+                                               [](const Ordered& m) { return m.is_object(); });
   if (!objects || input.messages.empty())
     bad_request("a conversation is a list of messages, objects with \"role\" and \"content\"; at least one");
   jinja::Entries names;

@@ -514,8 +514,8 @@ class Trainer {
     }
     if (r.noise) m.noise_measured = true, m.noise_scale = runner_->noise_scale().sequences();
     m.checkpoint_stall_s = saves_->take_stall_s(), m.checkpoint_write_s = saves_->take_write_s();
-    m.step_s = r.seconds, // Time is for positions, whether or not they have a target.
-    m.tokens_per_s = double(global_at(run_.batch, done_) * run_.data.seq_len) / r.seconds;
+    m.step_s = r.seconds,  // Time is for positions, whether or not they have a target.
+        m.tokens_per_s = double(global_at(run_.batch, done_) * run_.data.seq_len) / r.seconds;
     m.mfu = mfu_of(m.tokens_per_s);
     m.hfu =
         m.mfu * (1 + recompute_flops_per_token(run_) / train_flops_per_token(run_.model, run_.data.seq_len));

@@ -73,7 +73,7 @@ const std::vector<Case> kCases = {
     // ---- the command line ----
     {"NoVerb", {}, {"no verb", "trireme demo"}},
     {"UnknownVerb", {"trian", "{}/run.toml"}, {"trian"}},
-    {"VerbOfALaterVersion", {"distill", "{}/run.toml"}, {"distill", "not in this version"}},
+    {"NoTasks", {"distill", "{}", "--out", "{}/ssd"}, {"distill: --tasks is required"}},
     {"NoRunFile", {"train"}, {"train: RUN is required: run file", "example: trireme train"}},
     {"UnknownOption", {"train", "{}/run.toml", "--fast"}, {"--fast"}},
     {"MisspeltOption", {"train", "{}/run.toml", "--stop-afer=3m"}, {"train:", "did you mean --stop-after?"}},

@@ -84,6 +84,51 @@ TEST_F(Generate, ProgramsAreJudged) {
   EXPECT_NE(r.err.find("RUN"), std::string::npos) << r.err;
 }
 
+// Every stage once; the same command again does nothing, and another option is refused.
+TEST_F(Generate, SelfDistillationResumes) {
+  put_file(
+      tmp_ / "tasks.jsonl",
+      R"({"task_id": "a", "prompt": "def f(x):\n", "entry_point": "f", "canonical_solution": "    return x\n", "test": "def check(c):\n    assert c(2) == 2\n"})"
+      "\n");
+  std::string prompts;  // many: a sample of this model seldom has the two lines that keep it
+  for (int i = 0; i < 60; i++) prompts += std::to_string(i) + "\n";
+  put_file(tmp_ / "prompts.txt", prompts);
+  const std::string hf = (tmp_ / "hf").string(), out = (tmp_ / "ssd").string();
+  ASSERT_EQ(run("convert", {"--to", hf}).code, 0);
+  std::vector<std::string> words = {"distill",   hf,
+                                    "--tasks",   (tmp_ / "tasks.jsonl").string(),
+                                    "--out",     out,
+                                    "--prompts", (tmp_ / "prompts.txt").string(),
+                                    "--plain",   "--tokens",
+                                    "24",        "--eval-tokens",
+                                    "8",         "--eval-temperatures",
+                                    "1",         "-n",
+                                    "1",         "--seeds",
+                                    "1",         "--batch",
+                                    "1",         "--seq-len",
+                                    "32",        "--epochs",
+                                    "1",         "--temperature",
+                                    "2",         "--top-k",
+                                    "0",         "--top-p",
+                                    "1",         "--json"};
+  Ran r = trireme(tmp_.path(), words);
+  ASSERT_EQ(r.code, 0) << r.err;
+  const json j = json::parse(r.out);
+  EXPECT_EQ(j["pass_at_k"][0]["k"], 1);
+  EXPECT_TRUE(j["pass_at_k"][0]["gain"]["low"].is_null());  // one seed has no interval
+  EXPECT_EQ(json_lines(read_text(tmp_ / "ssd/seed-1/samples.jsonl")).size(), 60u);
+  const size_t stages = json_lines(read_text(tmp_ / "ssd/stages.jsonl")).size();
+  EXPECT_EQ(stages, 5u);  // sample, filter, fine-tune, two evaluations
+  r = trireme(tmp_.path(), words);
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(json::parse(r.out), j);
+  EXPECT_EQ(json_lines(read_text(tmp_ / "ssd/stages.jsonl")).size(), stages);
+  words.insert(words.end(), {"--lr", "1e-3"});
+  r = trireme(tmp_.path(), words);
+  EXPECT_EQ(r.code, 2);
+  EXPECT_NE(r.err.find("lr"), std::string::npos) << r.err;
+}
+
 // A task of lm-evaluation-harness: choices, answers and whole texts.
 TEST_F(Generate, HarnessTasksAreScored) {
   put_file(tmp_ / "docs.jsonl",

@@ -195,7 +195,8 @@ TEST(ChatTemplate, ComesFromAFolder) {
                     R"({"eos_token": {"content": "<e>"}, "chat_template": [
                        {"name": "default", "template": "plain{{ eos_token }}{{ bos_token }}"},
                        {"name": "tool_use", "template": "tools{{ tools | length }}"}]})");
-  write_text_atomic(folder.path() / "special_tokens_map.json", R"({"bos_token": "<b>", "eos_token": "other"})");
+  write_text_atomic(folder.path() / "special_tokens_map.json",
+                    R"({"bos_token": "<b>", "eos_token": "other"})");
   const ChatTemplate t = ChatTemplate::load(folder.path());
   ChatInput in = talk();
   EXPECT_EQ(t.render(in).text, "plain<e><b>");
