@@ -90,7 +90,7 @@ TEST_F(Generate, SelfDistillationResumes) {
       tmp_ / "tasks.jsonl",
       R"({"task_id": "a", "prompt": "def f(x):\n", "entry_point": "f", "canonical_solution": "    return x\n", "test": "def check(c):\n    assert c(2) == 2\n"})"
       "\n");
-  std::string prompts;  // many: a sample of this model seldom has the two lines that keep it
+  std::string prompts;  // many: samples of this model rarely have the two lines that keep them
   for (int i = 0; i < 60; i++) prompts += std::to_string(i) + "\n";
   put_file(tmp_ / "prompts.txt", prompts);
   const std::string hf = (tmp_ / "hf").string(), out = (tmp_ / "ssd").string();
