@@ -181,7 +181,7 @@ std::string take_rules_of_before(RunSpec& asked, const RunRequest& request) {
 
 namespace {
 
-// The sizes that are left to rules, for a layout of so many ranks.
+// The sizes that are left to rules, for a layout of `ranks` ranks.
 void size_for_ranks(RunSpec& run, const RunRequest& request, int64_t ranks) {
   const LeftToRule left(request);
   if (!left("batch.global")) return;

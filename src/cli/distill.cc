@@ -1,10 +1,7 @@
 // trireme distill MODEL --tasks FILE --out DIR: simple self-distillation (Zhang et al., 2026, arXiv
 // 2604.01193). One sample per prompt from the frozen model, fine-tuning on the unverified samples, and pass@k
 // over temperatures before and after. Each stage leaves a file in DIR; a stage whose file exists is skipped.
-#include <fcntl.h>
-#include <spawn.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <fstream>
 #include <set>
@@ -14,6 +11,7 @@
 #include "base/json_depth.h"
 #include "base/say.h"
 #include "base/timed.h"
+#include "cli/child.h"
 #include "cli/cli.h"
 #include "cli/eval.h"
 #include "cli/prompts.h"
@@ -22,8 +20,6 @@
 #include "spec/toml.h"
 #include "tasks/code_tasks.h"
 #include "tune/distill_report.h"
-
-extern char** environ;
 
 namespace trireme::cli {
 namespace {
@@ -45,11 +41,18 @@ struct DistillRequest {
   double time_limit = 3;
 };
 
+std::string digest_of(const fs::path& file) {
+  const std::string text = read_text(file);
+  return hex64(hash64(text.data(), text.size()));
+}
+
 // Options that determine the numbers. A folder with results refuses other values.
 ordered_json options_json(const DistillRequest& r) {
   return {{"model", r.model},
           {"tasks", r.tasks},
+          {"tasks_xxh3", digest_of(r.tasks)},
           {"prompts", r.prompts},
+          {"prompts_xxh3", r.prompts.empty() ? "" : digest_of(r.prompts)},
           {"temperature", r.temperature},
           {"top_k", r.top_k},
           {"top_p", r.top_p},
@@ -86,32 +89,14 @@ void keep_options(const DistillRequest& r) {
   }
 }
 
-// Runs this program with the arguments; stderr stays, stdout goes to `out`, or to stderr if it is empty.
-void run_self(const std::vector<std::string>& args, const fs::path& out) {
-  std::vector<std::string> all = {"/proc/self/exe"};
-  all.insert(all.end(), args.begin(), args.end());
-  std::vector<char*> argv;
-  for (std::string& a : all) argv.push_back(a.data());
-  argv.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  ::posix_spawn_file_actions_init(&actions);
-  if (out.empty())
-    ::posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
-  else
-    ::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, out.c_str(), O_WRONLY | O_CREAT | O_TRUNC,
-                                       0644);
-  pid_t pid = 0;
-  const int failed = ::posix_spawn(&pid, argv[0], &actions, nullptr, argv.data(), environ);
-  ::posix_spawn_file_actions_destroy(&actions);
-  if (failed != 0) run_failed("trireme {} cannot be started: {}", args[0], strerror(failed));
-  int status = 0;
-  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
-  }
+// Runs this program with the words; stdout goes to `out`, or to stderr if it is empty.
+void run_self(const std::vector<std::string>& words, const fs::path& out) {
+  const int status = wait_for_child(start_self(words, {.out = out}));
   if (interrupt_requested()) throw Error("interrupted; the same command resumes", Fault::interrupted);
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return;
   if (WIFEXITED(status) && WEXITSTATUS(status) == 2)
-    bad_request("trireme {} refused its options, see above", args[0]);
-  run_failed("trireme {} ended with {}", args[0],
+    bad_request("trireme {} refused its options, see above", words[0]);
+  run_failed("trireme {} ended with {}", words[0],
              WIFEXITED(status) ? fmt::format("exit code {}", WEXITSTATUS(status))
                                : fmt::format("signal {}", WTERMSIG(status)));
 }
@@ -170,6 +155,21 @@ Asked asked_of(const DistillRequest& r, const RunSpec& run) {
   return a;
 }
 
+// Returns the number of whole lines of the file, and cuts off what a crash left behind them. 0: there is
+// none.
+size_t whole_lines(const fs::path& file) {
+  std::error_code none;
+  if (!fs::exists(file, none)) return 0;
+  const std::string text = read_text(file);
+  size_t lines = 0, end = 0;
+  for (size_t at;
+       (at = text.find('\n', end)) != text.npos && shallow_json(text.substr(end, at - end)).is_object();
+       end = at + 1)
+    lines++;
+  if (end < text.size()) write_text_atomic(file, text.substr(0, end));
+  return lines;
+}
+
 // Samples are appended in groups, so that an interrupted run keeps them.
 void sample(const DistillRequest& r, uint64_t seed, const fs::path& file) {
   RunRequest request;
@@ -179,11 +179,7 @@ void sample(const DistillRequest& r, uint64_t seed, const fs::path& file) {
   const Tokenizer tokenizer = tokenizer_of(run);
   const Asked asked = asked_of(r, run);
   const fs::path part = file.string() + ".part";
-  size_t done = 0;
-  {
-    std::ifstream in(part);
-    for (std::string line; std::getline(in, line);) done += shallow_json(line).is_object();
-  }
+  const size_t done = whole_lines(part);
   GenerateOptions o{.sample = {r.temperature, r.top_k, r.top_p, seed},
                     .tokens = r.tokens,
                     .context = context_of(run, 0),
@@ -206,15 +202,13 @@ void sample(const DistillRequest& r, uint64_t seed, const fs::path& file) {
         [&](int64_t n) { watched(int64_t(first) + n, int64_t(all.size())); },
         [] { return interrupt_requested(); });
     if (interrupt_requested()) throw Error("interrupted; the same command resumes", Fault::interrupted);
-    std::string lines;
     for (size_t i = std::max(first, done); i < last; i++) {
       const Completion& c = got.texts[i - first];
-      lines += ordered_json{{"index", i},       {"prompt", asked.shown[i]}, {"messages", asked.messages[i]},
-                            {"sample", c.text}, {"tokens", c.tokens},       {"finish", name_of(c.finish)}}
-                   .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
-               "\n";
+      const ordered_json line =
+          ordered_json{{"index", i},       {"prompt", asked.shown[i]}, {"messages", asked.messages[i]},
+                       {"sample", c.text}, {"tokens", c.tokens},       {"finish", name_of(c.finish)}};
+      append_line(part, line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     }
-    std::ofstream(part, std::ios::app) << lines;
   }
   fs::rename(part, file);
 }
@@ -228,9 +222,9 @@ void filter(const fs::path& samples, const fs::path& file) {
     const nlohmann::json j = shallow_json(line);
     if (!j.is_object()) run_failed("{}: a line is not a JSON object", samples.string());
     const std::string text = j.at("sample").get<std::string>();
-    const Kept k = kept(text);
-    counts[size_t(k)]++;
-    if (k != Kept::kept) continue;
+    const SampleKind kind = kind_of_sample(text);
+    counts[size_t(kind)]++;
+    if (kind != SampleKind::kept) continue;
     cut += j.at("finish") == name_of(Finish::length);
     const ordered_json out =
         j.at("messages").is_null()
@@ -239,13 +233,13 @@ void filter(const fs::path& samples, const fs::path& file) {
                            {"completion", ordered_json::array({{{"role", "assistant"}, {"content", text}}})}};
     lines += out.dump() + "\n";
   }
-  say("      {} kept ({} cut at --tokens); left out: {} empty, {} of one line\n", counts[0], cut, counts[1],
+  say("      {} kept ({} cut at --tokens); left out: {} empty, {} stubs\n", counts[0], cut, counts[1],
       counts[2]);
   if (counts[0] == 0) run_failed("{}: no sample is left to fine-tune on", samples.string());
   write_text_atomic(file, lines);
   write_text_atomic(
       file.parent_path() / "filter.json",
-      ordered_json{{"kept", counts[0]}, {"empty", counts[1]}, {"one_line", counts[2]}, {"cut", cut}}.dump(2) +
+      ordered_json{{"kept", counts[0]}, {"empty", counts[1]}, {"stubs", counts[2]}, {"cut", cut}}.dump(2) +
           "\n");
 }
 
@@ -287,6 +281,8 @@ void evaluate(const DistillRequest& r, const fs::path& model, double temperature
                                    fmt::format("{:g}", r.time_limit),
                                    "--seed",
                                    std::to_string(seed),
+                                   "--context",
+                                   std::to_string(context_of_model(r)),
                                    "--json"};
   if (!r.plain) args.push_back("--chat");
   run_self(args, part);

@@ -1,10 +1,6 @@
 // trireme scale run: trains the runs of a ladder. Each is a separate `trireme train`: an interrupted run
 // resumes from its checkpoint, a finished one is not repeated.
-#include <fcntl.h>
-#include <signal.h>
-#include <spawn.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -15,11 +11,10 @@
 #include "base/file.h"
 #include "base/progress.h"
 #include "base/say.h"
+#include "cli/child.h"
 #include "cli/scale.h"
 #include "report/run_record.h"
 #include "scaling/ladder_file.h"
-
-extern char** environ;
 
 namespace trireme::cli {
 namespace {
@@ -35,23 +30,6 @@ bool finished(const LadderEntry& e) {
   const RunRecord r = read_run_folder(e.dir);
   return !r.steps.empty() && r.steps.back().step >= e.steps && !r.checkpoints.empty() &&
          r.checkpoints.back() >= e.steps;
-}
-
-// A child `trireme train` with its output in a file.
-pid_t launch(const std::vector<std::string>& words, const fs::path& log) {
-  std::vector<char*> argv;
-  for (const std::string& w : words) argv.push_back(const_cast<char*>(w.c_str()));
-  argv.push_back(nullptr);
-  posix_spawn_file_actions_t files;
-  posix_spawn_file_actions_init(&files);
-  posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0666);
-  posix_spawn_file_actions_adddup2(&files, STDOUT_FILENO, STDERR_FILENO);
-  pid_t pid = -1;
-  const int error = posix_spawn(&pid, argv[0], &files, nullptr, argv.data(), environ);
-  posix_spawn_file_actions_destroy(&files);
-  if (error != 0) system_failed_in_run(error, "{}: {}", argv[0], std::system_category().message(error));
-  return pid;
 }
 
 enum class EntryState : uint8_t { waiting, running, done, failed };
@@ -115,14 +93,13 @@ class Ladder {
     const LadderEntry& e = entries_[i];
     const fs::path folder = q_.folder;
     make_folders(folder / "runs");
-    std::vector<std::string> words = {fs::read_symlink("/proc/self/exe").string(), "train",
-                                      (folder / e.file).string()};
+    std::vector<std::string> words = {"train", (folder / e.file).string()};
     if (q_.parallel > 1)
       words.insert(words.end(), {"--set",
                                  fmt::format("train.threads={}",
                                              std::max<int64_t>(1, threads_of(RunSpec()) / q_.parallel)),
                                  "--set", "train.bind=off"});
-    running_[launch(words, log_of(e))] = i;
+    running_[start_self(words, {.out = log_of(e), .append = true, .errors = true})] = i;
     state_[i] = EntryState::running;
     bar.update(int64_t(done_), e.name);
   }
@@ -140,8 +117,7 @@ class Ladder {
       if (pid < 0 && errno != EINTR) return;
       if (interrupt_requested() && !interrupted_) {
         interrupted_ = true;
-        // As one signal with a terminal's Ctrl-C, which reaches the children too (base/interrupt.h).
-        for (const auto& [child, index] : running_) ::sigqueue(child, SIGTERM, {});
+        for (const auto& [child, index] : running_) pass_interrupt_on(child);
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }

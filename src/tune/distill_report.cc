@@ -28,6 +28,18 @@ nlohmann::ordered_json json_of(const SeedMean& m) {
   return {{"mean", m.mean}, {"low", m.low}, {"high", m.high}, {"seeds", m.seeds}};  // NaN is null
 }
 
+std::string_view trimmed(std::string_view s) {
+  const size_t first = s.find_first_not_of(" \t\r");
+  return first == s.npos ? std::string_view() : s.substr(first, s.find_last_not_of(" \t\r") + 1 - first);
+}
+
+bool does_nothing(std::string_view line) {
+  if (line.starts_with("def "))
+    if (const size_t colon = line.rfind(':'); colon != line.npos) line = trimmed(line.substr(colon + 1));
+  return line.empty() || line.starts_with('#') || line == "pass" || line == "..." || line == "return" ||
+         line == "return None" || line.starts_with("raise NotImplementedError");
+}
+
 }  // namespace
 
 SeedMean mean_over_seeds(const std::vector<double>& values) {
@@ -126,21 +138,19 @@ nlohmann::ordered_json gains_json(const std::vector<SweepGain>& all) {
   return out;
 }
 
-Kept kept(const std::string& sample) {
+SampleKind kind_of_sample(std::string_view sample) {
+  std::string_view only;
   size_t lines = 0;
-  bool inside = false;  // the line has a character
-  bool fence = false;   // the line is a code fence, which does not count
-  for (size_t i = 0; i <= sample.size(); i++) {
-    const char c = i < sample.size() ? sample[i] : '\n';
-    if (c == '\n') {
-      lines += inside && !fence;
-      inside = fence = false;
-    } else if (c != ' ' && c != '\t' && c != '\r') {
-      if (!inside && sample.compare(i, 3, "```") == 0) fence = true;
-      inside = true;
-    }
+  while (!sample.empty()) {
+    const size_t end = std::min(sample.find('\n'), sample.size());
+    const std::string_view line = trimmed(sample.substr(0, end));
+    sample.remove_prefix(std::min(end + 1, sample.size()));
+    if (line.empty() || line.starts_with("```")) continue;
+    only = line;
+    lines++;
   }
-  return lines == 0 ? Kept::empty : lines == 1 ? Kept::stub : Kept::kept;
+  if (lines == 0) return SampleKind::empty;
+  return lines == 1 && does_nothing(only) ? SampleKind::stub : SampleKind::kept;
 }
 
 }  // namespace trireme

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/json.h"
@@ -38,8 +39,10 @@ std::vector<SweepGain> gains_of(const std::vector<SweepPoint>&);
 std::string gains_text(const std::vector<SweepGain>&);
 nlohmann::ordered_json gains_json(const std::vector<SweepGain>&);
 
-// Samples that fine-tuning leaves out (PAPERS 1.2): without a character, or of one line alone.
-enum class Kept : uint8_t { kept, empty, stub };
-Kept kept(const std::string& sample);
+// Samples that fine-tuning leaves out (PAPERS 1.2): blank ones, and stubs. A stub is one line that does
+// nothing: pass, ..., a bare return, raise NotImplementedError, a comment, or a function of such a line. Code
+// fences do not count.
+enum class SampleKind : uint8_t { kept, empty, stub };
+SampleKind kind_of_sample(std::string_view sample);
 
 }  // namespace trireme

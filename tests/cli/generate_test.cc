@@ -90,9 +90,7 @@ TEST_F(Generate, SelfDistillationResumes) {
       tmp_ / "tasks.jsonl",
       R"({"task_id": "a", "prompt": "def f(x):\n", "entry_point": "f", "canonical_solution": "    return x\n", "test": "def check(c):\n    assert c(2) == 2\n"})"
       "\n");
-  std::string prompts;  // many: samples of this model rarely have the two lines that keep them
-  for (int i = 0; i < 60; i++) prompts += std::to_string(i) + "\n";
-  put_file(tmp_ / "prompts.txt", prompts);
+  put_file(tmp_ / "prompts.txt", "one\ntwo\none\n");
   const std::string hf = (tmp_ / "hf").string(), out = (tmp_ / "ssd").string();
   ASSERT_EQ(run("convert", {"--to", hf}).code, 0);
   std::vector<std::string> words = {"distill",   hf,
@@ -111,12 +109,15 @@ TEST_F(Generate, SelfDistillationResumes) {
                                     "2",         "--top-k",
                                     "0",         "--top-p",
                                     "1",         "--json"};
+  // A crash left half a line.
+  fs::create_directories(tmp_ / "ssd/seed-1");
+  put_file(tmp_ / "ssd/seed-1/samples.jsonl.part", "{\"index\": 0, \"pro");
   Ran r = trireme(tmp_.path(), words);
   ASSERT_EQ(r.code, 0) << r.err;
   const json j = json::parse(r.out);
   EXPECT_EQ(j["pass_at_k"][0]["k"], 1);
-  EXPECT_TRUE(j["pass_at_k"][0]["gain"]["low"].is_null());  // one seed has no interval
-  EXPECT_EQ(json_lines(read_text(tmp_ / "ssd/seed-1/samples.jsonl")).size(), 60u);
+  EXPECT_TRUE(j["pass_at_k"][0]["gain"]["low"].is_null());                         // one seed has no interval
+  EXPECT_EQ(json_lines(read_text(tmp_ / "ssd/seed-1/samples.jsonl")).size(), 2u);  // equal prompts once
   const size_t stages = json_lines(read_text(tmp_ / "ssd/stages.jsonl")).size();
   EXPECT_EQ(stages, 5u);  // sample, filter, fine-tune, two evaluations
   r = trireme(tmp_.path(), words);

@@ -51,13 +51,17 @@ TEST(DistillReport, NoiseIsNoGain) {
   EXPECT_NE(gains_text(gains).find("no difference is shown"), std::string::npos) << gains_text(gains);
 }
 
-TEST(DistillReport, EmptyAndOneLineSamplesAreLeftOut) {
-  EXPECT_EQ(kept(""), Kept::empty);
-  EXPECT_EQ(kept(" \n\t\r\n"), Kept::empty);
-  EXPECT_EQ(kept("```python\n```"), Kept::empty);
-  EXPECT_EQ(kept("    pass\n\n"), Kept::stub);
-  EXPECT_EQ(kept("```python\nreturn 1\n```\n"), Kept::stub);
-  EXPECT_EQ(kept("x = 1\nreturn x"), Kept::kept);
+TEST(DistillReport, EmptySamplesAndStubsAreLeftOut) {
+  for (const char* text : {"", " \n\t\r\n", "```python\n```"})
+    EXPECT_EQ(kind_of_sample(text), SampleKind::empty) << text;
+  for (const char* text :
+       {"    pass\n\n", "...", "return", "    return None\n", "# to do", "def f(x): pass",
+        "def f(x: int) -> int:\n", "raise NotImplementedError()", "```python\npass\n```\n"})
+    EXPECT_EQ(kind_of_sample(text), SampleKind::stub) << text;
+  // One line may be a whole answer.
+  for (const char* text : {"    return n + 2\n", "```python\nreturn 1\n```\n", "def f(x): return x",
+                           "x = 1\nreturn x", "pass\npass"})
+    EXPECT_EQ(kind_of_sample(text), SampleKind::kept) << text;
 }
 
 }  // namespace
