@@ -10,7 +10,7 @@
 namespace trireme::cli {
 
 struct ChildFiles {
-  fs::path out;         // of stdout; empty: it goes to stderr
+  fs::path out;         // takes stdout; empty: stdout goes to stderr
   bool append = false;  // keeps what the file has
   bool errors = false;  // stderr goes to `out` too
 };
