@@ -4,6 +4,7 @@
 #include <linux/capability.h>
 #include <linux/mount.h>
 #include <linux/seccomp.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -70,14 +71,29 @@ void make_file(const std::string& path) {
   if (fd >= 0) ::close(fd);
 }
 
-// A new root: the old one is visible at /old meanwhile, and gone at the end.
+// Makes all mounts private, in a chroot too, whose "/" is no mount that the kernel would change: setns() into
+// the own namespace leaves the chroot. The current folder is the caller's root afterwards.
+void leave_chroot() {
+  using enum SandboxStep;
+  const int root = ::open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+  const int mounts = ::open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
+  check(root >= 0 && mounts >= 0 && ::setns(mounts, CLONE_NEWNS) == 0, propagation);
+  check(::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 && ::fchdir(root) == 0,
+        propagation);
+  ::close(root);
+  ::close(mounts);
+}
+
+// A new root: the caller's root is visible at /old meanwhile, and gone at the end.
 void build_root(const Isolation& i) {
   using enum SandboxStep;
-  check(::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0, propagation);
-  check(::mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=0755") == 0, base);
-  check(::chdir("/tmp") == 0 && ::mkdir("new", 0755) == 0 && ::mkdir("old", 0755) == 0, roots);
-  check(::mount("new", "new", nullptr, MS_BIND | MS_REC, nullptr) == 0, roots);
-  check(::syscall(SYS_pivot_root, "/tmp", "old") == 0 && ::chdir("/") == 0, pivot);
+  leave_chroot();
+  check(::mount("tmpfs", "tmp", "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=0755") == 0, base);
+  for (const char* f : {"tmp/new", "tmp/old", "tmp/host"}) check(::mkdir(f, 0755) == 0, roots);
+  check(::mount(".", "tmp/old", nullptr, MS_BIND | MS_REC, nullptr) == 0, roots);
+  check(::mount("tmp/new", "tmp/new", nullptr, MS_BIND | MS_REC, nullptr) == 0 && ::chdir("tmp") == 0, roots);
+  check(::syscall(SYS_pivot_root, ".", "host") == 0 && ::chdir("/") == 0, pivot);
+  check(::umount2("/host", MNT_DETACH) == 0, pivot);
   for (const std::string& path : i.folders)
     check(::mkdir(path.c_str(), 0755) == 0 || errno == EEXIST, folder);
   for (const Isolation::Link& l : i.links)
@@ -170,8 +186,8 @@ void run_isolated(const Isolation& i) {
   // Direct calls: glibc would wait for the threads of the copied process, which do not exist here.
   if (i.other_user) check(::syscall(SYS_setgroups, 0, nullptr) == 0, SandboxStep::identity);
   ::prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0);  // to empty the bounding set later
-  check(::syscall(SYS_setresgid, kInnerId, kInnerId, kInnerId) == 0, SandboxStep::identity);
-  check(::syscall(SYS_setresuid, kInnerId, kInnerId, kInnerId) == 0, SandboxStep::identity);
+  check(::syscall(SYS_setresgid, i.user, i.user, i.user) == 0, SandboxStep::identity);
+  check(::syscall(SYS_setresuid, i.user, i.user, i.user) == 0, SandboxStep::identity);
   ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
   write_program(i.program);
   const auto child = pid_t(::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));

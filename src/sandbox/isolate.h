@@ -64,14 +64,13 @@ struct Isolation {
   std::string_view program;
   SandboxLimits limits;
   bool other_user = false;  // the program has another user id than the caller
+  unsigned user = 0;        // user and group of the program, as it sees them
 
   int go = -1;      // one byte comes once the user ids are mapped
   int report = -1;  // SandboxReport
   int output = -1;  // stdout and stderr
   int done = -1;    // fd 3 of the program
 };
-
-inline constexpr unsigned kInnerId = 1000;  // user and group of the program, as it sees them
 
 // The first process of the pid namespace. Returns never.
 [[noreturn]] void run_isolated(const Isolation&);

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -110,6 +111,15 @@ bool write_file(const std::string& path, std::string_view text) {
   return ok;
 }
 
+constexpr unsigned kInnerId = 1000;  // in a user namespace
+
+// Without a user namespace: an id that no user of the system has, and no other sandbox (the kernel counts the
+// processes of a user).
+unsigned own_id() {
+  static std::atomic<unsigned> next{0};
+  return 2000000000u + unsigned(::getpid()) * 512u + next++ % 512u;
+}
+
 // A program of root runs as user 65534, the program of another caller as the caller.
 void map_ids(pid_t pid, bool other_user) {
   const std::string proc = fmt::format("/proc/{}/", pid);
@@ -172,16 +182,22 @@ struct Pipes {
   Pipe go, report, output, done;
 };
 
-pid_t start(Isolation& i, Pipes& p) {
+// Starts the first process. Root does without a user namespace where the kernel makes none, as in a chroot.
+pid_t start(Isolation& i, Pipes& p, bool& user_namespace) {
   i.go = p.go.read.get();
   i.report = p.report.write.get();
   i.output = p.output.write.get();
   i.done = p.done.write.get();
   ::fcntl(i.go, F_SETFL, 0);
   const int go = p.go.write.get();
-  const unsigned long namespaces =
-      CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS;
-  const auto pid = pid_t(::syscall(SYS_clone, namespaces | SIGCHLD, 0, 0, 0, 0));
+  const unsigned long namespaces = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS;
+  pid_t pid = -1;
+  for (const bool own : {true, false}) {
+    user_namespace = own;
+    i.user = own ? kInnerId : own_id();
+    pid = pid_t(::syscall(SYS_clone, namespaces | (own ? CLONE_NEWUSER : 0ul) | SIGCHLD, 0, 0, 0, 0));
+    if (pid >= 0 || !i.other_user) break;
+  }
   if (pid == 0) {
     ::close(go);
     run_isolated(i);
@@ -189,7 +205,7 @@ pid_t start(Isolation& i, Pipes& p) {
   if (pid < 0)
     environment_failed(
         "sandbox: the kernel creates no namespaces for this user: {}; check user.max_user_namespaces, "
-        "kernel.unprivileged_userns_clone, and the seccomp profile of a container",
+        "kernel.unprivileged_userns_clone, and the seccomp profile of a container; in a chroot only root may",
         std::strerror(errno));
   return pid;
 }
@@ -312,9 +328,10 @@ SandboxResult Sandbox::run(std::string_view program, const SandboxLimits& limits
   i.environment = {"PATH=/usr/bin:/bin", "HOME=/tmp",        "TMPDIR=/tmp",
                    "LANG=C.UTF-8",       "PYTHONHASHSEED=0", nullptr};
   Pipes pipes;
-  Killer killer(start(i, pipes));
+  bool user_namespace = true;
+  Killer killer(start(i, pipes, user_namespace));
   const pid_t pid = killer.pid();
-  map_ids(pid, i.other_user);
+  if (user_namespace) map_ids(pid, i.other_user);
   pipes.output.write.close();
   pipes.report.write.close();
   pipes.done.write.close();

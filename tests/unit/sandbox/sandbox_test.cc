@@ -2,7 +2,9 @@
 #include "sandbox/sandbox.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -212,29 +214,14 @@ TEST(Sandbox, NothingRemainsForTheNextProgram) {
   completes("import os\nassert os.listdir('/tmp') == ['program.py'], os.listdir('/tmp')\n");
 }
 
-TEST(Sandbox, WorksForAUserWhoIsNotRoot) {
-  if (::geteuid() != 0) GTEST_SKIP() << "the other tests are of this user";
-  // A visible folder of that user stays read-only.
-  const fs::path own = "/var/tmp/trireme_sandbox_own";
-  fs::create_directories(own);
-  ASSERT_EQ(::chown(own.c_str(), 1234, 1234), 0);
+// Runs `body` in a child of this process; the status that waitpid() gives.
+template <class F>
+int in_a_child(F body) {
   const pid_t pid = ::fork();
   if (pid == 0) {
-    if (::setgid(1234) != 0 || ::setuid(1234) != 0 || ::prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) != 0) ::_exit(9);
     int code = 1;
     try {
-      Interpreter python = find_interpreter("/usr/bin/python3");
-      python.visible.push_back(own.string());
-      const Sandbox mine{python};
-      const SandboxResult r = mine.run(
-          "import os\nassert os.getuid() == 1000\nassert os.path.isdir('/var/tmp/trireme_sandbox_own')\n"
-          "try:\n  open('/var/tmp/trireme_sandbox_own/x', 'w')\n  raise AssertionError\n"
-          "except OSError as e: assert e.errno == 30, e\n"
-          "try:\n  while True:\n    if os.fork() == 0: os.wait()\n"
-          "except OSError: pass\n",
-          tight());
-      code = r.end == SandboxEnd::completed || r.end == SandboxEnd::processes ? 0 : 2;
-      if (code != 0) fprintf(stderr, "%s\n", r.output.c_str());
+      code = body();
     } catch (const Error& e) {
       fprintf(stderr, "%s\n", e.what());
     }
@@ -242,6 +229,56 @@ TEST(Sandbox, WorksForAUserWhoIsNotRoot) {
   }
   int status = -1;
   ::waitpid(pid, &status, 0);
+  return status;
+}
+
+TEST(Sandbox, WorksInAChroot) {
+  if (::geteuid() != 0) GTEST_SKIP() << "a chroot takes root";
+  const std::string root = "/var/tmp/trireme_sandbox_chroot";
+  fs::create_directories(root);
+  const int status = in_a_child([&] {
+    if (::unshare(CLONE_NEWNS) != 0 || ::mount("/", root.c_str(), nullptr, MS_BIND | MS_REC, nullptr) != 0 ||
+        ::chdir(root.c_str()) != 0 || ::chroot(".") != 0)
+      return 9;
+    if (::unshare(CLONE_NEWUSER) == 0) return 8;  // the kernel makes no user namespace in a chroot
+    const Sandbox sandbox{find_interpreter("/usr/bin/python3")};
+    const SandboxResult r = sandbox.run(
+        "import os\nassert os.getuid() >= 2000000000\nassert not os.path.exists('/home')\n"
+        "assert sorted(os.listdir('/tmp')) == ['program.py']\n"
+        "try:\n  os.chroot('/')\n  raise AssertionError\nexcept OSError: pass\n"
+        "try:\n  open('/usr/x', 'w')\n  raise AssertionError\nexcept OSError: pass\n",
+        tight());
+    if (r.end != SandboxEnd::completed) fprintf(stderr, "%s\n", r.output.c_str());
+    return r.end == SandboxEnd::completed ? 0 : 2;
+  });
+  EXPECT_EQ(status, 0);
+  fs::remove_all(root);
+}
+
+TEST(Sandbox, WorksForAUserWhoIsNotRoot) {
+  if (::geteuid() != 0) GTEST_SKIP() << "the other tests are of this user";
+  if (in_a_child([] { return ::unshare(CLONE_NEWUSER) == 0 ? 0 : 1; }) != 0)
+    GTEST_SKIP() << "the kernel makes no user namespace, as in a chroot";
+  // A visible folder of that user stays read-only.
+  const fs::path own = "/var/tmp/trireme_sandbox_own";
+  fs::create_directories(own);
+  ASSERT_EQ(::chown(own.c_str(), 1234, 1234), 0);
+  const int status = in_a_child([&] {
+    if (::setgid(1234) != 0 || ::setuid(1234) != 0 || ::prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) != 0) return 9;
+    Interpreter python = find_interpreter("/usr/bin/python3");
+    python.visible.push_back(own.string());
+    const Sandbox mine{python};
+    const SandboxResult r = mine.run(
+        "import os\nassert os.getuid() == 1000\nassert os.path.isdir('/var/tmp/trireme_sandbox_own')\n"
+        "try:\n  open('/var/tmp/trireme_sandbox_own/x', 'w')\n  raise AssertionError\n"
+        "except OSError as e: assert e.errno == 30, e\n"
+        "try:\n  while True:\n    if os.fork() == 0: os.wait()\n"
+        "except OSError: pass\n",
+        tight());
+    const bool fine = r.end == SandboxEnd::completed || r.end == SandboxEnd::processes;
+    if (!fine) fprintf(stderr, "%s\n", r.output.c_str());
+    return fine ? 0 : 2;
+  });
   EXPECT_EQ(status, 0);
   fs::remove_all(own);
 }
