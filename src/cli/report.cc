@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/say.h"
 #include "cli/report_page.h"
+#include "cli/scale.h"
 #include "cli/try_change.h"
 #include "plan/cluster_device.h"
 #include "plan/forecast.h"
@@ -94,6 +95,13 @@ void try_best(const fs::path& folder, const ReportInput& in) {
 
 void report(const ReportRequest& request) {
   const std::string& first = request.runs.front();
+  if (request.runs.size() == 1 && is_ladder(first)) {
+    if (request.markdown || request.tries || request.page.follow || !request.cluster.empty())
+      bad_request(
+          "{} is a ladder: --markdown, --try, --follow and --cluster are for runs, such as {}/runs/s1-run-1",
+          first, first);
+    return report_ladder(first, request.page.out, request.json);
+  }
   if (request.tries) {
     if (request.runs.size() > 1) bad_request("--try takes one run; {} are given", request.runs.size());
     try_best(first, report_input(first));
@@ -136,7 +144,8 @@ void add_report(CLI::App& app) {
                                       "example: trireme report runs/demo\n"
                                       "         trireme report --follow runs");
   auto request = std::make_shared<ReportRequest>();
-  verb->add_option("RUN", request->runs, "run folders (train.dir)")->required();
+  verb->add_option("RUN", request->runs, "run folders (train.dir), or a ladder of `trireme scale run`")
+      ->required();
   verb->add_option(
       "--cluster", request->cluster,
       "compares the run with its plan on this cluster: a cluster file, or a device such as H100");

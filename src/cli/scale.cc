@@ -62,7 +62,7 @@ ScaleRows read_scale_rows(const std::vector<std::string>& paths, int64_t worst) 
   for (const std::string& path : paths) {
     std::vector<LossPoint> points;
     int runs = 1;
-    if (fs::is_regular_file(fs::path(path) / kLadderFile)) {
+    if (is_ladder(path)) {
       runs = 0;
       for (const LadderEntry& e : read_ladder(path)) {
         if (!e.point || !fs::is_regular_file(fs::path(e.dir) / "metrics.jsonl")) continue;

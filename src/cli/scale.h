@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/file.h"
 #include "cli/cli.h"
 #include "scaling/fit_report.h"
 
@@ -13,6 +14,11 @@ void add_scale_fit(CLI::App& scale);
 void add_scale_optimum(CLI::App& scale);
 void add_scale_plan(CLI::App& scale);
 void add_scale_run(CLI::App& scale);
+
+// Whether a folder is that of a ladder; its fit as text, or as JSON, and as a page (default: report.html in
+// it).
+bool is_ladder(const fs::path& folder);
+void report_ladder(const std::string& folder, const std::string& page, bool json);
 
 // Rows of tables (files) and finished runs (folders), in one numbering of runs.
 struct ScaleRows {

@@ -1,15 +1,16 @@
-// trireme scale fit: laws of finished runs.
+// trireme scale fit: laws of finished runs. trireme report LADDER is the same with a page.
 #include "base/file.h"
 #include "base/say.h"
 #include "cli/scale.h"
-#include "scaling/pictures.h"
+#include "scaling/fit_page.h"
+#include "scaling/ladder_file.h"
 
 namespace trireme::cli {
 namespace {
 
 struct FitRequest {
   std::vector<std::string> paths, forecasts;
-  std::string out, pictures;
+  std::string out, pictures, page;
   int64_t bootstrap = 400, seed = 1, drop_worst = 0;
   double level = 0.9;
   bool json = false;
@@ -44,17 +45,33 @@ void fit(const FitRequest& q) {
   install_interrupt_handlers();
   const FitReport r = fit_all(rows.points, source, o);
   if (bar) bar->finish();
-  print_text("{}", q.json ? fit_json(r, forecasts) : fit_text(r, forecasts));
+  const std::string text = fit_text(r, forecasts);
+  print_text("{}", q.json ? fit_json(r, forecasts) : text);
   if (!q.json) print_text("{}", fit_sketch(r));
   if (!q.out.empty()) write_text_atomic(q.out, law_file_text(r));
+  if (q.pictures.empty() && q.page.empty()) return;
+  const std::vector<Picture> pictures = fit_pictures(r, rows.points, forecasts);
+  if (!q.pictures.empty()) make_folders(q.pictures);
   if (!q.pictures.empty())
-    for (const Picture& p : fit_pictures(r, rows.points, forecasts)) {
-      make_folders(q.pictures);
-      write_text_atomic(fs::path(q.pictures) / p.name, p.svg);
-    }
+    for (const Picture& p : pictures) write_text_atomic(fs::path(q.pictures) / p.name, p.svg);
+  if (q.page.empty()) return;
+  write_text_atomic(q.page, fit_page(source, text, pictures));
+  if (!q.json) say("page: {} (open it in a browser)\n", q.page);
 }
 
 }  // namespace
+
+bool is_ladder(const fs::path& folder) {
+  return fs::is_regular_file(folder / kLadderFile);
+}
+
+void report_ladder(const std::string& folder, const std::string& page, bool json) {
+  FitRequest q;
+  q.paths = {folder};
+  q.json = json;
+  q.page = page.empty() && !json ? (fs::path(folder) / "report.html").string() : page;
+  fit(q);
+}
 
 void add_scale_fit(CLI::App& scale) {
   CLI::App* verb = scale.add_subcommand("fit",
@@ -76,6 +93,8 @@ void add_scale_fit(CLI::App& scale) {
   verb->add_option("--out", q->out, "writes the law, JSON, for `scale optimum` and `scale plan`")
       ->type_name("FILE");
   verb->add_option("--pictures", q->pictures, "writes pictures into this folder, SVG")->type_name("FOLDER");
+  verb->add_option("--page", q->page, "writes a page with the pictures and this text, HTML")
+      ->type_name("FILE");
   verb->add_option("--bootstrap", q->bootstrap, "resamples of whole runs, for intervals; 0 = none")
       ->check(CLI::Range(0, 100000))
       ->capture_default_str();

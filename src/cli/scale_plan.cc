@@ -17,6 +17,7 @@ namespace {
 
 struct LadderPlanRequest {
   RunRequest run;
+  std::vector<double> rates, batches;
   std::string flops, hours, out = "ladder", law, cluster;
   int64_t gpus = 8, batch = 0, least_steps = 60, most_layers = 0;
 };
@@ -64,28 +65,32 @@ struct LadderPrice {
 
 // Tokens that a size is trained on, all of its stable run and branches.
 double tokens_of_size(const LadderDesign& d, size_t s, int64_t seq) {
-  double steps = 0;
+  double steps = 0;  // sequences
   int64_t last = 0;
   for (const LadderRun& r : d.runs)
     if (r.size == s) {
-      steps += double(r.branches - last + r.steps - r.branches);
-      last = r.branches;
+      steps += double(r.batch * (r.steps - (r.variant ? 0 : last)));
+      if (!r.variant) last = r.branches;
     }
-  return steps * double(d.batch[s]) * double(seq);
+  return steps * double(seq);
 }
 
 std::string ladder_text(const LadderDesign& d, const RunSpec& base) {
+  const auto variants = std::count_if(d.runs.begin(), d.runs.end(), [](auto& r) { return r.variant; });
   std::string s = fmt::format(
       "{} runs of {} sizes at {} budgets of {:.3g} to {:.3g} FLOPs; {:.3g} FLOPs in all (the best of {} "
       "ladders)\n",
-      d.runs.size(), d.sizes.size(), d.levels.size(), d.levels.front(), d.levels.back(), d.flops, d.designs);
+      d.runs.size() - size_t(variants), d.sizes.size(), d.levels.size(), d.levels.front(), d.levels.back(),
+      d.flops, d.designs);
+  if (variants > 0) s += fmt::format("and {} runs with other learning rates or batches\n", variants);
   s += fmt::format("  {:>10}{:>16}{:>8}   tokens per parameter (steps)\n", "parameters", "layers x width",
                    "batch");
   for (size_t i = 0; i < d.sizes.size(); i++) {
     s += fmt::format("  {:>10}{:>16}{:>8}  ", human_count(d.sizes[i].parameters),
                      fmt::format("{} x {}", d.sizes[i].model.layers, d.sizes[i].model.hidden), d.batch[i]);
     for (const LadderRun& r : d.runs)
-      if (r.size == i) s += fmt::format(" {:.3g} ({})", r.tokens / d.sizes[i].parameters, r.steps);
+      if (r.size == i && !r.variant)
+        s += fmt::format(" {:.3g} ({})", r.tokens / d.sizes[i].parameters, r.steps);
     s += "\n";
   }
   return s;
@@ -113,6 +118,16 @@ std::string price_text(const LadderPlanRequest& q, const LadderDesign& d, const 
   return s + "\n";
 }
 
+// Without 1, which the ladder itself has, and without repetitions.
+std::vector<double> factors(const char* option, std::vector<double> v) {
+  for (const double f : v)
+    if (!(f >= 0.01 && f <= 100)) bad_request("{} {}: expected factors from 0.01 to 100", option, f);
+  std::sort(v.begin(), v.end());
+  v.erase(std::unique(v.begin(), v.end()), v.end());
+  std::erase(v, 1.0);
+  return v;
+}
+
 void plan_ladder(const LadderPlanRequest& q) {
   if (q.flops.empty() == q.hours.empty()) bad_request("--flops or --hours: expected one of the two");
   const RunSpec base = q.run.as_asked();
@@ -120,6 +135,8 @@ void plan_ladder(const LadderPlanRequest& q) {
                                          q.most_layers > 0 ? q.most_layers : 2 * base.model.layers),
                   .seq = base.data.seq_len,
                   .batch = q.batch,
+                  .rates = factors("--rates", q.rates),
+                  .batches = factors("--batches", q.batches),
                   .least_steps = q.least_steps};
   if (!q.law.empty()) l.prior = law_called(q.law).parametric.law;
   std::optional<ClusterSpec> here;
@@ -175,6 +192,15 @@ void add_scale_plan(CLI::App& scale) {
   verb->add_option("--batch", q->batch,
                    "sequences per step (default: by the rule of run files, for each size)")
       ->check(CLI::Range(1, 1 << 20));
+  verb->add_option(
+          "--rates", q->rates,
+          "also runs with these factors on the learning rate, of each size's two shortest runs: 0.5,2")
+      ->delimiter(',')
+      ->type_name("FACTORS");
+  verb->add_option("--batches", q->batches,
+                   "also runs with these factors on the batch, of each size's two shortest runs: 0.5,2")
+      ->delimiter(',')
+      ->type_name("FACTORS");
   verb->add_option("--least-steps", q->least_steps, "of each run")
       ->check(CLI::Range(10, 1 << 20))
       ->capture_default_str();

@@ -71,8 +71,9 @@ void make_file(const std::string& path) {
   if (fd >= 0) ::close(fd);
 }
 
-// Makes all mounts private, in a chroot too, whose "/" is no mount that the kernel would change: setns() into
-// the own namespace leaves the chroot. The current folder is the caller's root afterwards.
+// Makes all mounts private, in a chroot too. There "/" is not a mount, and the kernel changes mounts only:
+// setns() into the process's mount namespace leaves the chroot. The current folder is the caller's root
+// afterwards.
 void leave_chroot() {
   using enum SandboxStep;
   const int root = ::open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);

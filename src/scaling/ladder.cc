@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 
 #include "base/error.h"
 #include "plan/search_sweep.h"
+#include "spec/lr_rule.h"
 #include "spec/parameters.h"
 #include "spec/size_rule.h"
 
@@ -16,6 +18,7 @@ namespace {
 
 constexpr double kDecay = 0.1;  // share of a wsd schedule that lowers the rate
 constexpr size_t kLeastRuns = 6;
+constexpr int kSizesVariants = 2;  // runs of a size, the shortest first, that have variants
 
 using Info = std::array<std::array<double, 5>, 5>;
 
@@ -53,6 +56,45 @@ int64_t batch_of_size(const LadderRequest& q, const LadderSize& s, double tokens
   return int64_t(std::exp2(std::floor(std::log2(std::max(1.0, std::min(sequences, most))))));
 }
 
+int64_t varied_batch(int64_t batch, double factor) {
+  return std::max<int64_t>(1, std::llround(double(batch) * factor));
+}
+
+// Steps of a run are a multiple of this, so that its variants have the same tokens: the fits compare such
+// runs.
+int64_t granule(const LadderRequest& q, int64_t batch) {
+  int64_t all = 1;
+  for (const double f : q.batches) {
+    const int64_t other = varied_batch(batch, f);
+    all = std::lcm(all, other / std::gcd(batch, other));
+    if (all > q.least_steps / 4)
+      bad_request(
+          "batches: a factor of {} on {} sequences makes no equal tokens; expected factors such as 0.5 or 2",
+          f, batch);
+  }
+  return all;
+}
+
+// Trained in full, besides the ladder's own run `r`.
+void add_variants(LadderDesign& d, const LadderRequest& q, const LadderSize& s, const LadderRun& r) {
+  const auto add = [&](double rate, int64_t batch) {
+    LadderRun v = r;
+    const double step = double(batch) * double(q.seq);
+    v.rate = rate;
+    v.batch = batch;
+    v.variant = true;
+    v.branches = 0;
+    v.steps = int64_t(std::llround(r.tokens / step));
+    v.tokens = double(v.steps) * step;
+    if (v.steps < q.least_steps || (rate == 1 && batch == r.batch)) return;
+    d.cost += s.token_cost * v.tokens;
+    d.flops += 6 * s.parameters * v.tokens;
+    d.runs.push_back(v);
+  };
+  for (const double f : q.rates) add(f, r.batch);
+  for (const double f : q.batches) add(1, varied_batch(r.batch, f));
+}
+
 // The ladder of these sizes with its highest level at `top`; no runs: it is not one.
 LadderDesign ladder_at(const LadderRequest& q, const std::vector<size_t>& sizes, int levels, double ratio,
                        double top) {
@@ -71,9 +113,12 @@ LadderDesign ladder_at(const LadderRequest& q, const std::vector<size_t>& sizes,
     const int64_t batch = batch_of_size(q, s, tokens.front().second);
     const double step = double(batch) * double(q.seq);
     double last = 0;
+    int of_size = 0;
     for (const auto& [level, t] : tokens) {
       LadderRun r{d.sizes.size(), d.levels[level]};
-      r.steps = int64_t(std::llround(t / step));
+      r.batch = batch;
+      const int64_t steps = of_size < kSizesVariants ? granule(q, batch) : 1;
+      r.steps = steps * int64_t(std::llround(t / (step * double(steps))));
       if (r.steps < q.least_steps) continue;
       r.branches = r.steps - std::max<int64_t>(1, int64_t(double(r.steps) * kDecay));
       r.tokens = double(r.steps) * step;
@@ -84,6 +129,7 @@ LadderDesign ladder_at(const LadderRequest& q, const std::vector<size_t>& sizes,
       d.runs.push_back(r);
       of_level[level].push_back(s.parameters);
       add_run(info, q.prior, {s.parameters, r.tokens});
+      if (of_size++ < kSizesVariants) add_variants(d, q, s, r);
     }
     if (last == 0) continue;
     d.sizes.push_back(s);
@@ -153,7 +199,8 @@ LadderDesign design_ladder(const LadderRequest& q) {
           for (const double ratio : {2.0, 3.0, 4.0}) {
             LadderDesign d = within_budget(q, sizes, levels, ratio);
             designs++;
-            if (d.runs.size() < kLeastRuns || d.cost > q.budget || d.cost < 0.5 * q.budget) continue;
+            const auto own = std::count_if(d.runs.begin(), d.runs.end(), [](auto& r) { return !r.variant; });
+            if (size_t(own) < kLeastRuns || d.cost > q.budget || d.cost < 0.5 * q.budget) continue;
             if (d.log_det > best.log_det) best = std::move(d);
           }
       }
@@ -168,6 +215,50 @@ LadderDesign design_ladder(const LadderRequest& q) {
   return best;
 }
 
+namespace {
+
+// A run of a size, without its place, steps and schedule.
+LadderItem item_of(const LadderDesign& d, const LadderRun& r, const RunSpec& base) {
+  LadderItem item;
+  item.size = r.size;
+  item.parameters = d.sizes[r.size].parameters;
+  item.run = base;
+  item.run.model = d.sizes[r.size].model;
+  item.run.batch.global = r.batch;
+  item.run.batch.ramp.clear();
+  item.run.batch.micro = micro_by_rule(item.run);
+  item.run.train.keep = 1;
+  item.run.train.keep_best = "off";
+  item.run.train.checkpoint_every = {.count = 0};
+  item.run.train.eval_every = 0;
+  return item;
+}
+
+void place(LadderItem& item, const std::string& folder, const std::string& name, const std::string& schedule,
+           int64_t steps) {
+  item.name = name;
+  item.run.train.dir = folder + "/runs/" + name;
+  item.run.train.steps = steps;
+  item.run.optimizer.schedule = schedule;
+}
+
+void make_point(LadderItem& item, const LadderRun& r) {
+  item.point = true;
+  item.tokens = r.tokens;
+  item.flops = 6 * item.parameters * r.tokens;
+}
+
+void scale_rates(RunSpec& run, double factor) {
+  if (factor == 1) return;
+  apply_lr_rule(run);
+  run.optimizer.lr *= factor;
+  run.optimizer.adamw_lr *= factor;
+  run.optimizer.embed_lr *= factor;
+  run.optimizer.min_lr *= factor;
+}
+
+}  // namespace
+
 std::vector<LadderItem> ladder_items(const LadderDesign& d, const RunSpec& base, const std::string& folder) {
   std::vector<LadderItem> items;
   for (size_t s = 0; s < d.sizes.size(); s++) {
@@ -176,36 +267,24 @@ std::vector<LadderItem> ladder_items(const LadderDesign& d, const RunSpec& base,
     int64_t last_step = 0;
     for (const LadderRun& r : d.runs) {
       if (r.size != s) continue;
+      LadderItem point = item_of(d, r, base);
+      make_point(point, r);
+      if (r.variant) {
+        const std::string what =
+            r.rate != 1 ? fmt::format("lr{:g}", r.rate) : fmt::format("batch{}", r.batch);
+        scale_rates(point.run, r.rate);
+        place(point, folder, fmt::format("s{}-run-{}-{}", s + 1, part, what), "wsd", r.steps);
+        items.push_back(std::move(point));
+        continue;
+      }
       part++;
-      LadderItem stable;
-      stable.size = s;
-      stable.parameters = d.sizes[s].parameters;
-      stable.run = base;
-      stable.run.model = d.sizes[s].model;
-      stable.run.batch.global = d.batch[s];
-      stable.run.batch.ramp.clear();
-      stable.run.batch.micro = micro_by_rule(stable.run);
-      stable.run.optimizer.schedule = "constant";
-      stable.run.train.keep = 1;
-      stable.run.train.keep_best = "off";
-      stable.run.train.checkpoint_every = {.count = 0};
-      stable.run.train.eval_every = 0;
-      LadderItem point = stable;
-      const auto place = [&](LadderItem& item, const std::string& kind, int64_t steps) {
-        item.name = fmt::format("s{}-{}-{}", s + 1, kind, part);
-        item.run.train.dir = folder + "/runs/" + item.name;
-        item.run.train.steps = steps;
-      };
-      place(stable, "stable", r.branches);
-      place(point, "run", r.steps);
+      LadderItem stable = item_of(d, r, base);
+      place(stable, folder, fmt::format("s{}-stable-{}", s + 1, part), "constant", r.branches);
+      place(point, folder, fmt::format("s{}-run-{}", s + 1, part), "wsd", r.steps);
       stable.after = last;
       if (!last.empty()) stable.run.train.branch = fmt::format("{}/runs/{}@{}", folder, last, last_step);
       point.after = stable.name;
       point.run.train.branch = fmt::format("{}@{}", stable.run.train.dir, r.branches);
-      point.run.optimizer.schedule = "wsd";
-      point.point = true;
-      point.tokens = r.tokens;
-      point.flops = 6 * point.parameters * r.tokens;
       last = stable.name;
       last_step = r.branches;
       items.push_back(std::move(stable));

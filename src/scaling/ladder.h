@@ -9,7 +9,8 @@
 //
 // Ladders of equal cost are compared by the determinant of the information matrix. The largest one is taken
 // (D-optimal): the confidence ellipsoid of log E, log A, log B, alpha and beta is the smallest. Each level
-// must have sizes on both sides of its best one.
+// must have sizes on both sides of its best one. Runs with other learning rates and batches are paid from the
+// same budget, and do not count there.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -36,7 +37,12 @@ struct LadderRun {
   double flops = 0;      // its level
   double tokens = 0;     // in whole steps
   int64_t steps = 0;     // until the end
-  int64_t branches = 0;  // step of the stable run that it starts from
+  int64_t branches = 0;  // step of the stable run that it starts from; variants: 0
+  double rate = 1;       // learning rate over the rule's or the run file's
+  int64_t batch = 0;     // sequences per step
+  // Trained from the start with another rate or batch, for the laws of the best rate and of the critical
+  // batch.
+  bool variant = false;
 };
 
 struct LadderDesign {
@@ -55,7 +61,8 @@ struct LadderRequest {
   double budget = 0;              // in the unit of token_cost
   bool in_seconds = false;        // that unit, for messages
   int64_t seq = 0;
-  int64_t batch = 0;  // sequences per step; 0 = by the rule of run files
+  int64_t batch = 0;                   // sequences per step; 0 = by the rule of run files
+  std::vector<double> rates, batches;  // factors, other than 1: variants of each size's two shortest runs
   int64_t least_steps = 60;
   double least_ratio = 2;  // tokens per parameter of a run
   double most_ratio = 400;
@@ -70,7 +77,7 @@ double log_determinant(const ChinchillaLaw&, const std::vector<Allocation>& runs
 
 // Run files of a ladder, in the order in which they can run.
 struct LadderItem {
-  std::string name;   // "s2-run-3": size 2, level 3; "s2-stable-3": its stable part
+  std::string name;   // "s2-run-3": size 2, level 3; "s2-stable-3": its stable part; "s2-run-3-lr0.5"
   std::string after;  // name of the item that it branches from; empty = none
   size_t size = 0;
   bool point = false;  // a run of the law; false: a stable part

@@ -1,7 +1,10 @@
 // trireme scale: tables in, laws out; a ladder planned, trained, resumed and fitted.
 #include <gtest/gtest.h>
+#include <signal.h>
 
+#include <chrono>
 #include <cmath>
+#include <thread>
 
 #include "base/file.h"
 #include "base/json.h"
@@ -27,11 +30,16 @@ std::string table() {
 TEST(Scale, FitsATableAndItsLawHasAnOptimum) {
   TempFolder tmp;
   put_file(tmp.path() / "runs.csv", table());
-  const Ran fit =
-      trireme(tmp.path(), {"scale", "fit", (tmp.path() / "runs.csv").string(), "--forecast", "1e21",
-                           "--bootstrap", "20", "--out", (tmp.path() / "law.json").string(), "--pictures",
-                           (tmp.path() / "p").string(), "--json"});
+  const Ran fit = trireme(
+      tmp.path(), {"scale", "fit", (tmp.path() / "runs.csv").string(), "--forecast", "1e21", "--bootstrap",
+                   "20", "--out", (tmp.path() / "law.json").string(), "--pictures",
+                   (tmp.path() / "p").string(), "--page", (tmp.path() / "page.html").string(), "--json"});
   ASSERT_EQ(fit.code, 0) << fit.err;
+  const std::string page = read_text(tmp.path() / "page.html");
+  EXPECT_EQ(page.find("http://") == std::string::npos ? 0 : page.find("www.w3.org"),
+            page.find("http://") + 7);
+  for (const char* part : {"<svg", "approach 2 (IsoFLOP parabolas)", "</html>"})
+    EXPECT_NE(page.find(part), std::string::npos) << part;
   const auto j = nlohmann::json::parse(fit.out);
   EXPECT_NEAR(j["law"]["alpha"].get<double>(), 0.35, 0.007);
   EXPECT_NEAR(j["law"]["E"].get<double>(), 1.8, 0.036);
@@ -114,6 +122,10 @@ TEST(Scale, TrainsALadderOnce) {
   const Ran fit = trireme(tmp.path(), {"scale", "fit", ladder.string()});
   EXPECT_EQ(fit.code, 2);  // the one point is found, and is too few
   EXPECT_NE(fit.err.find("there are 1 losses"), std::string::npos) << fit.err;
+  EXPECT_EQ(trireme(tmp.path(), {"report", ladder.string()}).err, fit.err);
+  const Ran refused = trireme(tmp.path(), {"report", ladder.string(), "--try"});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_NE(refused.err.find("is a ladder: --markdown, --try"), std::string::npos) << refused.err;
 
   put_file(ladder / "s2-stable-1.toml", "[model]\nlayers = 0\n");
   put_file(ladder / "ladder.json",
@@ -128,21 +140,43 @@ TEST(Scale, TrainsALadderOnce) {
       << failed.err;
 }
 
+TEST(Scale, ASignalReachesTheRunsOfALadder) {
+  TempFolder tmp;
+  const fs::path run = tmp.path() / "run";  // train.dir
+  const fs::path base = tiny_run_file(tmp.path(), 1'000'000);
+  fs::create_directories(tmp.path() / "ladder");
+  fs::copy_file(base, tmp.path() / "ladder/a.toml");
+  const nlohmann::json item = {{"name", "a"},      {"after", ""}, {"dir", run.string()},
+                               {"point", true},    {"size", 0},   {"N", 1000},
+                               {"steps", 1000000}, {"D", 100},    {"C", 6e5}};
+  put_file(tmp.path() / "ladder/ladder.json", nlohmann::json{{"items", {item}}}.dump());
+  Process p(trireme_args({"scale", "run", (tmp.path() / "ladder").string()}), tmp.path());
+  for (int i = 0; i < 3000 && !fs::exists(run / "metrics.jsonl"); i++)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  p.send(SIGINT);
+  const Ran r = p.wait();
+  EXPECT_EQ(r.code, 3) << r.err;
+  EXPECT_NE(r.err.find("interrupted with 0 of 1 parts finished; the same command resumes"), std::string::npos)
+      << r.err;
+  EXPECT_FALSE(fs::is_empty(run / "checkpoints"));
+}
+
 TEST(Scale, PlansALadder) {
   TempFolder tmp;
   const fs::path base = tiny_run_file(tmp.path(), 4);
   const std::string out = (tmp.path() / "ladder").string();
-  const std::vector<std::string> words = {"scale", "plan",          base.string(), "--flops",
-                                          "1e15",  "--most-layers", "8",           "--out",
-                                          out,     "--cluster",     "H100"};
+  const std::vector<std::string> words = {"scale",         "plan",    base.string(), "--flops", "1e15",
+                                          "--most-layers", "8",       "--out",       out,       "--cluster",
+                                          "H100",          "--rates", "0.5,1,2"};
   const Ran r = trireme(tmp.path(), words);
   ASSERT_EQ(r.code, 0) << r.err;
   EXPECT_NE(r.out.find("device-hours on 8 x H100"), std::string::npos) << r.out;
+  EXPECT_NE(r.out.find(" runs with other learning rates or batches"), std::string::npos) << r.out;
   const auto j = nlohmann::json::parse(read_text(fs::path(out) / "ladder.json"));
   EXPECT_GE(j["items"].size(), 12u);
   for (const auto& i : j["items"])
     EXPECT_TRUE(fs::exists(fs::path(out) / (i["name"].get<std::string>() + ".toml")));
-  const Ran checked = trireme(tmp.path(), {"plan", out + "/s1-run-1.toml"});
+  const Ran checked = trireme(tmp.path(), {"plan", out + "/s1-run-1-lr0.5.toml"});
   EXPECT_EQ(checked.code, 0) << checked.err;
   const Ran slurm = trireme(tmp.path(), {"scale", "run", out, "--slurm", (tmp.path() / "l.sbatch").string()});
   EXPECT_EQ(slurm.code, 0) << slurm.err;

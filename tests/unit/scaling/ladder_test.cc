@@ -86,5 +86,40 @@ TEST(Ladder, ItemsBranchFromStableRuns) {
   EXPECT_NEAR(flops / d.flops, 1, 1e-9);
 }
 
+TEST(Ladder, VariantsArePaidFromTheBudget) {
+  LadderRequest q = request(1e16);
+  q.rates = {0.5, 2};
+  q.batches = {2};
+  const LadderDesign d = design_ladder(q);
+  EXPECT_LE(d.cost, 1e16);
+  EXPECT_LT(d.levels.back(), design().levels.back());
+  RunSpec base;
+  base.data.seq_len = 128;
+  base.optimizer.lr = 1e-3;
+  const std::vector<LadderItem> items = ladder_items(d, base, "L");
+  std::map<std::string, const LadderItem*> known;
+  for (const LadderItem& i : items) EXPECT_TRUE(known.emplace(i.name, &i).second) << i.name;
+  double flops = 0;
+  int rates = 0, batches = 0;
+  for (const LadderItem& i : items) {
+    int64_t begin = 0;
+    if (!i.after.empty()) begin = known.at(i.after)->run.train.steps;
+    flops += 6 * i.parameters * double((i.run.train.steps - begin) * i.run.batch.global * 128);
+    const size_t end = i.name.find_last_of('-');
+    const auto own = known.find(i.name.substr(0, end));
+    if (own == known.end()) continue;
+    EXPECT_TRUE(i.point && i.after.empty() && i.run.train.branch.empty()) << i.name;
+    const RunSpec& like = own->second->run;
+    const bool rate = i.name.find("-lr") != std::string::npos;
+    (rate ? rates : batches)++;
+    EXPECT_EQ(i.run.batch.global, rate ? like.batch.global : 2 * like.batch.global);
+    EXPECT_EQ(i.tokens, own->second->tokens);  // the fits compare such runs
+    if (rate) EXPECT_EQ(i.run.optimizer.lr, 1e-3 * (i.name.ends_with("-lr2") ? 2 : 0.5));
+  }
+  EXPECT_NEAR(flops / d.flops, 1, 1e-9);
+  EXPECT_GE(rates, int(2 * d.sizes.size()));
+  EXPECT_GE(batches, int(d.sizes.size()) - 1);
+}
+
 }  // namespace
 }  // namespace trireme::test
