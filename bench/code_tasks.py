@@ -3,9 +3,12 @@
 
     bench/code_tasks.py > tasks.jsonl
     trireme eval --code tasks.jsonl --canonical          # every solution passes
+    bench/code_tasks.py --one-per-kind > some.jsonl      # 38 tasks, one of each kind
+    bench/code_tasks.py --requests 64 > prompts.jsonl    # requests for other tasks of the same kinds, for distill
 
 The tasks are our own, and small enough for models of 100 M parameters.
 """
+import argparse
 import json
 
 NUMBERS, WORDS = (2, 3, 5, 7), ("a", "e", "the", "x")
@@ -66,11 +69,35 @@ def task(kind, value):
             "canonical_solution": f"    {fill(body)}\n", "test": f"def check(candidate):\n{checks}"}
 
 
+def chosen(offset):
+    """One task of each kind; another offset gives other values."""
+    kinds = [(k, NUMBERS) for k in KINDS] + [(k, WORDS) for k in WORD_KINDS]
+    return [task(kind, values[(i + offset) % 4]) for i, (kind, values) in enumerate(kinds)]
+
+
+def requests(count):
+    """As trireme asks a chat model (src/tasks/code_tasks.cc), of the tasks that --one-per-kind leaves out."""
+    pairs = [t for two in zip(chosen(1), chosen(2)) for t in two]
+    for t in [t for n, t in enumerate(pairs) if n % 6 != 5][:count]:
+        yield {"prompt": "Complete this Python function. Answer with the whole function in one code block.\n\n"
+                         f"```python\n{t['prompt']}\n```"}
+
+
 def main():
-    for kinds, values in ((KINDS, NUMBERS), (WORD_KINDS, WORDS)):
-        for kind in kinds:
-            for value in values:
-                print(json.dumps(task(kind, value)))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("--one-per-kind", action="store_true", help="38 tasks, one of each kind")
+    only.add_argument("--requests", type=int, metavar="N", help="N requests (at most 64) for tasks of other values")
+    o = parser.parse_args()
+    if o.requests:
+        lines = requests(o.requests)
+    elif o.one_per_kind:
+        lines = chosen(0)
+    else:
+        lines = (task(kind, value) for kinds, values in ((KINDS, NUMBERS), (WORD_KINDS, WORDS))
+                 for kind in kinds for value in values)
+    for line in lines:
+        print(json.dumps(line))
 
 
 if __name__ == "__main__":
