@@ -28,6 +28,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "bench"))
+from plot import svg  # noqa: E402
 from scaling_forecast import call  # noqa: E402
 
 SAMPLES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -148,7 +149,7 @@ def chances_of_seed(o, name, seed, tasks):
     """The run's twin with another seed, from the first step."""
     folder = (o.work / f"{name}-seed-{seed}").resolve()
     if not (folder / "done").exists():
-        call(o.trireme, "train", o.ladder / f"{name}.toml", "--set", "train.branch=", "--set", f"train.seed={seed}",
+        call(o.trireme, "train", o.ladder / f"{name}.toml", "--set", 'train.branch=""', "--set", f"train.seed={seed}",
              "--set", f"train.dir={folder}")
         (folder / "done").touch()
     return likelihoods(o, f"{name}-seed-{seed}", folder, tasks)
@@ -188,6 +189,14 @@ def text_of(result):
     return "\n".join(told)
 
 
+def figure(same, chances):
+    """pass@k of each size over the FLOPs of inference per token served, at one level of training FLOPs."""
+    budgets = [2 * max(i["N"] for i in same) * 4 ** n for n in range(5)]
+    lines = {f"{i['N'] / 1e3:.0f} k, {i['D'] / i['N']:.0f} tokens each":
+             [(float(f"{b:.2g}"), 100 * pass_at(chances[i["name"]], b / (2 * i["N"]))) for b in budgets] for i in same}
+    return svg(f"Models of {same[0]['C']:.2g} training FLOPs", "2 N k, FLOPs", "pass@k, %", lines)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ladder", type=Path, required=True, help="folder of trireme scale run")
@@ -199,6 +208,7 @@ def main():
     parser.add_argument("--trireme", type=Path, default=ROOT / "build/release/trireme")
     parser.add_argument("--work", type=Path, default=Path("build/samples"))
     parser.add_argument("--out", type=Path, default=Path("samples.json"))
+    parser.add_argument("--figure", type=Path, help="SVG of pass@k over inference, at the largest level of training FLOPs")
     o = parser.parse_args()
     o.work.mkdir(parents=True, exist_ok=True)
     tasks = o.work / "tasks.jsonl"
@@ -219,6 +229,8 @@ def main():
                                           "pass_64": pass_at(chances[i["name"]], 64)} for i in items}}
     over_seeds(o, result["equal_budgets"], chances, tasks)
     print(text_of(result))
+    if o.figure and levels_of(items):
+        o.figure.write_text(figure(levels_of(items)[-1], chances))
     o.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
