@@ -22,6 +22,8 @@ namespace trireme::cli {
 void add_demo(CLI::App&);
 void add_tokenize(CLI::App&);
 void add_plan(CLI::App&);
+void add_search(CLI::App&);
+void add_estimate(CLI::App&);
 void add_simulate(CLI::App&);
 void add_train(CLI::App&);
 void add_tune(CLI::App&);

@@ -29,12 +29,12 @@ std::pair<int, double> pair_of(const std::string& text, char between, std::strin
 }
 
 void DisturbanceOptions::add_to(CLI::App& verb) {
-  verb.add_option("--slow", slow, "a rank that computes so much slower: 17=1.3 (may be repeated)")
+  verb.add_option("--slow", slow, "a slower rank: 17=1.3 (repeatable)")
       ->take_all()
       ->allow_extra_args(false)
       ->type_name("RANK=FACTOR");
   verb.add_option("--slow-link", slow_links,
-                  "a node whose link to the others has that share of its bandwidth: 3=0.5 (may be repeated)")
+                  "a node with a share of its bandwidth to others: 3=0.5")
       ->take_all()
       ->allow_extra_args(false)
       ->type_name("NODE=SHARE");

@@ -8,8 +8,8 @@ namespace trireme::cli {
 CLI::Option* KnownRoutingRequest::add_to(CLI::App& verb) {
   auto* const routing = verb.add_option(
       "--routing", file,
-      "books the rows that routers gave experts in a recorded step: routing.jsonl (train.record_routing)");
-  verb.add_option("--routing-step", step, "which step of it (default: the last)")
+      "books a recorded routing: routing.jsonl of train.record_routing");
+  verb.add_option("--routing-step", step, "step of the recording (default: the last)")
       ->check(number_between(1, 1e15))
       ->needs(routing);
   return routing;

@@ -32,6 +32,8 @@ int run(int argc, char** argv) {
   add_demo(app);
   add_tokenize(app);
   add_plan(app);
+  add_search(app);
+  add_estimate(app);
   add_simulate(app);
   add_train(app);
   add_tune(app);
@@ -55,6 +57,7 @@ int run(int argc, char** argv) {
   try {
     if (argc < 2) bad_request("no verb given: start with `trireme demo`; `trireme --help` lists all verbs");
     refuse_unknown_verb(app, argv[1]);
+    refuse_moved_option({argv + 1, argv + argc});
   } catch (const Error& e) {
     throw said_by_one(e);
   }

@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <array>
 #include <charconv>
 
 #include "cli/auto_layout.h"
@@ -77,6 +78,23 @@ CLI::Validator number_between(double low, double high) {
                            form.empty() ? "" : fmt::format("; {} is written {}", text, form));
       },
       "");
+}
+
+void refuse_given(const CLI::App& verb, std::span<const char* const> names, std::string_view why) {
+  for (const char* name : names)
+    if (const CLI::Option* option = verb.get_option_no_throw(name); option && option->count() > 0)
+      bad_request("{}: {}", name, why);
+}
+
+void refuse_size_of_shape(const CLI::App& verb) {
+  static constexpr std::array kSize = {"--parameters"};
+  if (verb.count("--model") > 0 || verb.count("--layers") > 0)
+    refuse_given(verb, kSize, "the model's shape says it already; leave it out");
+}
+
+void refuse_sets_without_run(const RunRequest& request) {
+  if (request.file.empty() && !request.sets.empty())
+    bad_request("--set: {}: it changes a run file's keys, and RUN is not given", request.sets.front());
 }
 
 void PlanSubject::add_to(CLI::App& verb) {

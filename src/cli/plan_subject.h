@@ -2,7 +2,9 @@
 // added to the verb once, whatever wants them.
 #pragma once
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "cli/cli.h"
 #include "cost/step_time.h"
@@ -39,6 +41,17 @@ struct PlannedRun {
 PlannedRun planned_run(RunRequest, const std::string& cluster, const Measuring& = {});
 // What the run leaves open beside that: layout.schedule = "auto" or "file", layout.recompute = "auto".
 void settle(PlannedRun&);
+
+// Options of the subject that a run file replaces.
+inline constexpr const char* kInPlaceOfRun[] = {
+    "--model",        "--parameters", "--arch", "--layers",    "--hidden", "--heads", "--kv-heads",
+    "--ffn",          "--vocab",      "--gpus", "--seq",       "--micro",  "--tp",    "--pp",
+    "--microbatches", "--chunks",     "--zero", "--recompute", "--ep"};
+// Rejects each of these options that is given. Options that the subcommand lacks count as not given.
+void refuse_given(const CLI::App& verb, std::span<const char* const> names, std::string_view why);
+// Rejects --parameters next to a model's shape.
+void refuse_size_of_shape(const CLI::App& verb);
+void refuse_sets_without_run(const RunRequest&);
 
 // A number from low to high; CLI::Range would take nan.
 CLI::Validator number_between(double low, double high);

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/progress.h"
-#include "cli/plan_search.h"
+#include "cli/search.h"
 #include "cost/walls.h"
 #include "plan/roofline.h"
 #include "scaling/ladder.h"
@@ -94,7 +94,7 @@ void MoneyOptions::add_to(CLI::App& verb) {
   verb.add_option("--gpus", subject.gpus, "with --cluster: devices that train")
       ->check(number_between(1, 1 << 20));
   verb.add_option("--model", subject.model,
-                  "with --cluster: model whose family is priced, as of `plan --search` (default: llama3-8B)");
+                  "with --cluster: model whose family is priced, as of `trireme search` (default: llama3-8B)");
   verb.add_option("--seq", subject.seq, "with --cluster: tokens of a sequence in training (default: 4096)")
       ->check(number_between(1, 1e9));
   verb.add_option("--price", price, "with --cluster: dollars per device-hour (default: the cluster file's)")
@@ -117,10 +117,10 @@ PricedFamily priced_family(const MoneyOptions& o) {
   if (s.seq == 0) s.seq = 4096;
   if (s.gpus == 0) s.gpus = 8;
   SearchOptions options;
-  options.search = true;
   options.global = s.gpus;
+  options.price = o.price;
   std::optional<RunSpec> none;
-  const SearchRequest q = search_request(options, s, none, o.price);
+  const SearchRequest q = search_request(options, s, none);
   PricedFamily f;
   f.base = q.model;
   f.name = q.name;

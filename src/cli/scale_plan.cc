@@ -5,7 +5,7 @@
 #include "base/json.h"
 #include "base/progress.h"
 #include "base/say.h"
-#include "cli/plan_search.h"
+#include "cli/search.h"
 #include "cli/scale.h"
 #include "plan/forecast.h"
 #include "scaling/ladder_file.h"
@@ -51,10 +51,9 @@ double token_device_seconds(const LadderPlanRequest& q, const ModelSpec& m, int6
   s.gpus = 1;
   s.seq = seq;
   SearchOptions o;
-  o.search = true;
   o.global = batch;
   std::optional<RunSpec> none;
-  const SearchRequest request = search_request(o, s, none, 0);
+  const SearchRequest request = search_request(o, s, none);
   const SearchResult r = search(request);
   return r.best.empty() ? 0 : r.best.front().token_s;
 }

@@ -436,7 +436,7 @@ std::vector<CLI::Option*> SimulateRunRequest::add_to(CLI::App& verb) {
   const auto seconds = number_between(0, 1e9);
   auto* const save = verb.add_option("--save", save_s,
                                      "seconds that training stands still for a checkpoint (default: its copy "
-                                     "to the host, as plan --search has it)");
+                                     "to the host, as search has it)");
   save->check(seconds);
   verb.add_option("--restart", restart_s, "seconds from a failure that is known to the first step after it")
       ->check(seconds)
@@ -448,7 +448,7 @@ std::vector<CLI::Option*> SimulateRunRequest::add_to(CLI::App& verb) {
                                      "prices in closed form, also where the run can be booked here");
   verb.add_flag(
           "--own", own,
-          "as trireme itself overlaps, which is what plan --search prices; else as published software does")
+          "as trireme itself overlaps, which is what search prices; else as published software does")
       ->needs(closed);
   verb.add_option("--trace", trace, "file for the timeline (chrome://tracing, Perfetto, trireme inspect)");
   verb.add_option("--trace-ranks", trace_ranks, "of these ranks: 0,3 (default: one of each group)")

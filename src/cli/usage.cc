@@ -113,6 +113,20 @@ std::string usage_problem(const CLI::App& app, const CLI::ParseError& e) {
   return fmt::format("{}: {} (`trireme help {}` says more)", verb.get_name(), text, verb.get_name());
 }
 
+void refuse_moved_option(const std::vector<std::string_view>& arguments) {
+  struct Moved {
+    std::string_view option, to;
+  };
+  static constexpr std::array kMoved = {Moved{"--search", "search"}, Moved{"--sweep", "search --sweep"},
+                                        Moved{"--largest", "search --largest"}, Moved{"--walls", "estimate"},
+                                        Moved{"--roofline", "estimate --roofline"}};
+  if (arguments.empty() || arguments[0] != "plan") return;
+  for (const std::string_view a : arguments)
+    for (const Moved& m : kMoved)
+      if (a.substr(0, a.find('=')) == m.option)
+        bad_request("plan {}: it is now `trireme {}`, with the same other options", m.option, m.to);
+}
+
 void refuse_unknown_verb(const CLI::App& app, std::string_view given) {
   if (given.empty() || given[0] == '-') return;
   std::vector<std::string> verbs = verbs_of(app);

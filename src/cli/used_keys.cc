@@ -34,7 +34,7 @@ bool named(std::string_view key, Names names) {
 }
 
 bool forecasts(std::string_view verb) {
-  return verb == "plan" || verb == "simulate";
+  return verb == "plan" || verb == "search" || verb == "estimate" || verb == "simulate";
 }
 
 bool reads(std::string_view verb, std::string_view key) {

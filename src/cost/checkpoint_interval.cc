@@ -24,4 +24,8 @@ int64_t checkpoint_steps(double interval_s, double write_s, double step_s) {
   return std::max<int64_t>(1, std::llround(std::min(steps, 1e12)));
 }
 
+double young_interval(double cost_s, double mtbf_s) {
+  return std::sqrt(2 * cost_s * mtbf_s);
+}
+
 }  // namespace trireme

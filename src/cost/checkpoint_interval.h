@@ -13,6 +13,9 @@ namespace trireme {
 // same whatever the interval is, so it does not move the optimum.
 double daly_interval(double cost_s, double mtbf_s);
 
+// The first-order optimum, sqrt(2 C M) (Young 1974).
+double young_interval(double cost_s, double mtbf_s);
+
 // The share of time lost at an interval: C / T for saves, and for failures, which come at random, on average
 // half an interval and a restart: Daly's exact expectation M e^(R/M) (e^((T+C)/M) - 1) of the time that T
 // seconds of work take.

@@ -18,8 +18,19 @@ double zero_state_bytes(double parameters, int zero, double n, const BucketBytes
 double zero_saving(int zero, double n, const BucketBytes& per) {
   return zero_state_bytes(1, 0, 1, per) / zero_state_bytes(1, zero, n, per);
 }
-double zero_traffic(int zero) {
-  return zero >= 3 ? 1.5 : 1;
+double zero_traffic(int zero, double microbatches) {
+  if (zero >= 3) return 1.5 * microbatches;
+  return zero == 2 ? (microbatches + 1) / 2 : 1;
+}
+
+double tensor_parallel_bytes(double rows, double hidden, double tp) {
+  constexpr double kHalf = 2, kReductions = 4;
+  return kReductions * 2 * (tp - 1) / tp * kHalf * rows * hidden;
+}
+
+double all_to_all_bytes(double rows, double hidden, double top_k, double ep) {
+  constexpr double kHalf = 2, kExchanges = 4;
+  return kExchanges * (ep - 1) / ep * kHalf * rows * hidden * top_k;
 }
 double devices_at_least(double bytes, double device_memory) {
   require(device_memory > 0, "devices without memory");

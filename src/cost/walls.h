@@ -14,9 +14,17 @@ namespace trireme {
 double zero_state_bytes(double parameters, int zero, double n, const BucketBytes& per);
 // How many times less that is than zero 0's; n = infinity: the limit, itself infinite for zero 3.
 double zero_saving(int zero, double n, const BucketBytes& per);
-// Bytes on the wire relative to plain data parallelism's all-reduce, one microbatch a step (section 7): a
-// reduce-scatter and an all-gather of all parameters are as much as that; zero 3 gathers once more.
-double zero_traffic(int zero);
+// Bytes on the wire relative to plain data parallelism's all-reduce, which is a reduce-scatter and an
+// all-gather of all parameters, once per step (section 7). Zero 2 reduces in each microbatch and gathers
+// once. Zero 3 reduces once and gathers twice in each microbatch.
+double zero_traffic(int zero, double microbatches = 1);
+
+// Bytes that a tensor parallel rank sends for one layer and microbatch: two all-reduces forward, two
+// backward, of `rows` x `hidden` 16-bit values, by rings (Shoeybi et al. 2019).
+double tensor_parallel_bytes(double rows, double hidden, double tp);
+// Bytes that an expert parallel rank sends for one layer and microbatch: rows go to `top_k` experts and back,
+// forward and backward, with balanced routing; 1 / ep of them stay.
+double all_to_all_bytes(double rows, double hidden, double top_k, double ep);
 
 double devices_at_least(double bytes, double device_memory);  // whole ones
 

@@ -10,6 +10,7 @@
 #include "base/timed.h"
 #include "cost/activations.h"
 #include "model/stages.h"
+#include "plan/searched_step.h"
 #include "runtime/short_booking.h"
 #include "sim/steady_step.h"
 #include "spec/complaint.h"
@@ -82,7 +83,8 @@ RunSpec run_of(const SearchRequest& q, const ConfirmRequest& c, const SearchLayo
   if (!c.run) {
     run.model = q.model, run.model.max_positions = 0, run.data.seq_len = q.seq;
     if (q.own) run.train.device = "cuda";  // for its scratch: no processor's is on a device that is searched
-    run.precision.compute = q.numbers == NumberType::fp8 ? "fp8" : "bf16";
+    run.precision.compute = "bf16";
+    if (q.numbers == NumberType::fp8) run.precision.fp8 = "current";
     run.precision.reduce = q.grad_bytes == 2 ? "bf16" : "f32";
     if (q.grad_stored > 0) run.precision.grads = q.grad_stored == 2 ? "bf16" : "f32";
   }
@@ -114,16 +116,7 @@ void book(const SearchRequest& q, const RunSpec& run, Confirmed& c) {
 
 void simulate(const SearchRequest& q, const ConfirmRequest& request, const RunSpec& run, Confirmed& c) {
   try {
-    const World w = world_of({.run = run,
-                              .window = q.window,
-                              .window_share = q.window_share,
-                              .expert_bias = q.expert_bias,
-                              .figures = q.figures,
-                              .by = request.by,
-                              .own = q.own,
-                              .offload = q.disk,
-                              .offload_each_way = q.disk_each_way});
-    const StepTotals step = step_totals(w);
+    const StepTotals step = replayed_step(q, request.by, run);
     c.step_s = double(step.makespan) * 1e-9;
     c.bubble = step.bubble;
   } catch (const Error& e) {

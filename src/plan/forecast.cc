@@ -66,10 +66,10 @@ void expect_as_searched(Forecast& f, const RunSpec& run, const ClusterSpec& clus
   if (f.expected || run.train.device != "cuda" || !has_own_devices(cluster)) return;
   const std::optional<SearchedStep> s = searched_step(run, cluster);
   if (!s) return;
-  // The replay lets messages queue behind sums on their link. The closed form does not, so its bound
-  // can be the lower one.
   f.step_s = s->step_s;
-  f.roof_s = std::min(f.roof_s, s->roof_s);
+  f.low_s = s->interval.low;
+  f.high_s = s->interval.high;
+  f.roof_s = s->roof_s;
   f.expected = f.closed_form = true;
 }
 

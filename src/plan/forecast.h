@@ -69,10 +69,11 @@ struct Forecast {
   // measured with as many ranks and threads, else at the roof; roof_s: at the roof.
   double step_s = 0, roof_s = 0, tokens_per_s = 0;
   bool expected = false;
-  bool closed_form =
-      false;  // step_s is the search's closed form (plan/searched_step.h); `time` is the bound's
-  double unmeasured_s = 0;     // of rank 0's ops in step_s: at the roof, for want of a measurement
-  std::vector<Slowed> slowed;  // what is in step_s beside its parts
+  // step_s is priced and replayed as the search does it (plan/searched_step.h). `time` is the bound's.
+  bool closed_form = false;
+  double low_s = 0, high_s = 0;  // then: the interval that 80 of 100 published runs are in
+  double unmeasured_s = 0;       // of rank 0's ops in step_s: at the roof, for want of a measurement
+  std::vector<Slowed> slowed;    // what is in step_s beside its parts
   double mfu = 0, hfu = 0;
   StepTime time;                            // of a step; step_s is its
   int64_t disk_read = 0, disk_written = 0;  // bytes of a step, each rank's: what is offloaded into files

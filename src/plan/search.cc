@@ -127,11 +127,15 @@ class DivisionSearch {
   DivisionSearch(const SearchRequest& q, SearchResult& out) : q_(q), out_(out) {
     c_ = step_case(q, SearchLayout{});
     room_ = q.figures.memory * q.memory_share, waits_ = q.disk > 0 ? 2 : 1;
+    set_waits();
   }
+  bool allowed(RequirementLevel level) { return meets(q_.require, level, at_, out_.unmet); }
   void begin_cluster(int64_t gpus) { price_ = cluster_price(q_, gpus); }
   void run(const SearchLayout& division);
 
  private:
+  // Places of optimizer state that the requirements allow.
+  void set_waits();
   // Schedules and their chunks that this many stages have.
   void list_schedules();
   void list_shardings();
@@ -157,7 +161,8 @@ class DivisionSearch {
   SearchLayout at_;
   ClusterPrice price_;
   double room_ = 0;
-  size_t waits_ = 1;  // 2: optimizer state has a place to wait
+  size_t waits_ = 1;       // 2: optimizer state has a place to wait
+  size_t first_wait_ = 0;  // 1: only layouts with offloaded state are required
   struct Choice {
     const KnownSchedule* schedule;
     int64_t chunks;
@@ -184,6 +189,16 @@ class DivisionSearch {
   // axes.
   std::array<std::array<std::array<std::optional<StepParts>, kOrders>, 2>, 3> parts_;
 };
+
+void DivisionSearch::set_waits() {
+  RejectedValues rejected;
+  const auto allows = [&](bool offload) {
+    return meets(q_.require, RequirementLevel::offload, {.offload = offload}, rejected);
+  };
+  if (waits_ == 2 && !allows(true)) waits_ = 1;
+  if (!allows(false)) first_wait_ = 1;
+  if (first_wait_ == waits_) out_.unmet = rejected;
+}
 
 void DivisionSearch::list_schedules() {
   schedules_.clear();
@@ -214,14 +229,23 @@ void DivisionSearch::list_shardings() {
     for (const int64_t d : divisors_of(whole ? 1 : replicas))
       if (d > 1 && d < replicas) shardings_.push_back({3, d});
   }
+  std::erase_if(shardings_, [&](const Sharding& s) {
+    at_.zero = s.zero, at_.shards = s.shards;
+    return !allowed(RequirementLevel::sharding);
+  });
 }
 
 // Orders that are the same to the closed forms are looked at once.
 void DivisionSearch::list_orders() {
   orders_ = {Nearest::tensor};
-  if (double(at_.gpus) <= q_.figures.near) return;
-  if (at_.pp > 1 && at_.dp > 1) orders_.push_back(Nearest::stages);
-  if (at_.tp > 1 && at_.dp * at_.cp > 1) orders_.push_back(Nearest::replicas);
+  if (double(at_.gpus) > q_.figures.near) {
+    if (at_.pp > 1 && at_.dp > 1) orders_.push_back(Nearest::stages);
+    if (at_.tp > 1 && at_.dp * at_.cp > 1) orders_.push_back(Nearest::replicas);
+  }
+  std::erase_if(orders_, [&](Nearest n) {
+    at_.nearest = n;
+    return !allowed(RequirementLevel::order);
+  });
 }
 
 // Other schedules with as many blocks in the same places have the same.
@@ -254,15 +278,14 @@ void DivisionSearch::set_memory(size_t sharding, size_t waits) {
 }
 
 void DivisionSearch::run(const SearchLayout& division) {
-  at_ = division;
+  at_ = division, shardings_.clear(), orders_.clear();
   c_.tp = at_.tp, c_.pp = at_.pp, c_.dp = at_.dp, c_.cp = at_.cp, c_.ep = at_.ep;
   list_schedules();
-  list_shardings();
-  list_orders();
   any_ = false, fits_before_ = out_.fits, nearest_bytes_ = INFINITY;
   for (const int64_t micro : divisors_of(at_.global / at_.dp)) {
     at_.micro = c_.micro = micro;
     c_.microbatches = at_.microbatches();
+    if (!allowed(RequirementLevel::microbatch)) continue;
     c_.grad_stored = stored_grads(q_, c_.microbatches), c_.cast = c_.grad_stored != c_.grad_bytes;
     states_.clear(), own_states_.clear(), parts_ = {};
     for (const Choice& choice : schedules_) {
@@ -279,6 +302,10 @@ void DivisionSearch::run(const SearchLayout& division) {
 
 void DivisionSearch::kind(const KnownSchedule& schedule, int64_t chunks, Again again) {
   at_.schedule = schedule.name, at_.chunks = chunks, at_.again = again;
+  if (!allowed(RequirementLevel::schedule)) return;
+  if (shardings_.empty()) list_shardings();
+  if (!shardings_.empty() && orders_.empty()) list_orders();
+  if (orders_.empty()) return;
   set_again(c_, again);
   set_schedule(q_, c_, schedule, chunks);
   list_states();
@@ -287,15 +314,16 @@ void DivisionSearch::kind(const KnownSchedule& schedule, int64_t chunks, Again a
       own_held_[i] = own_held(c_, q_.fits, places_.at[i]);
     else
       at_place_[i] = rank_memory(c_, q_.fits, places_.at[i]);
-  const auto all = int64_t(shardings_.size() * orders_.size() * waits_);
+  const auto all = int64_t(shardings_.size() * orders_.size() * (waits_ - first_wait_));
   out_.candidates += all;
   Refused& no = out_.refused[size_t(Refusal::memory)];
   // The leanest of this kind is known; the others need no look where it is too large.
   double least = 0;
   size_t leanest = 0;
   for (size_t i = 0; i < shardings_.size() * waits_; i++) {
+    if (i % waits_ < first_wait_) continue;
     set_memory(i / waits_, i % waits_);
-    if (i == 0 || memory_.total < least) least = memory_.total, leanest = i;
+    if (least == 0 || memory_.total < least) least = memory_.total, leanest = i;
   }
   if (least > room_) {
     out_.at_once += all, no.candidates += all;
@@ -310,7 +338,7 @@ void DivisionSearch::kind(const KnownSchedule& schedule, int64_t chunks, Again a
   }
   list_waits(schedule);
   for (size_t i = 0; i < shardings_.size(); i++)
-    for (size_t waits = 0; waits < waits_; waits++) {
+    for (size_t waits = first_wait_; waits < waits_; waits++) {
       set_memory(i, waits);
       at_.zero = shardings_[i].zero, at_.shards = shardings_[i].shards, at_.offload = waits == 1;
       if (memory_.total > room_) {
@@ -415,21 +443,21 @@ class Divisions {
     const int64_t ranks = l.dp * l.cp * l.tp;
     const Refusal whole = division_refusal(q_.model, q_.seq, l);
     if (whole != Refusal::count) return refuse(l, whole);
-    if (!q_.model.moe()) {
-      out_.divisions_seen++;
-      return inner_.run(l);
-    }
+    if (!q_.model.moe()) return price(l);
     for (const int64_t ep : divisors_of(ranks)) {
       l.ep = ep;
-      if (const Refusal r = division_refusal(q_.model, q_.seq, l); r != Refusal::count) {
-        refuse(l, r);
-        continue;
-      }
-      out_.divisions_seen++;
-      inner_.run(l);
+      const Refusal r = division_refusal(q_.model, q_.seq, l);
+      r == Refusal::count ? price(l) : refuse(l, r);
     }
   }
+  void price(const SearchLayout& l) {
+    if (!meets(q_.require, RequirementLevel::division, l, out_.unmet)) return;
+    out_.divisions_seen++;
+    inner_.run(l);
+  }
   void refuse(const SearchLayout& l, Refusal r) {
+    RejectedValues unused;
+    if (!meets(q_.require, RequirementLevel::division, l, unused)) return;
     out_.divisions_seen++;
     Refused& no = out_.refused[size_t(r)];
     if (no.divisions++ == 0) no.nearest = l;
@@ -456,33 +484,6 @@ Refusal division_refusal(const ModelSpec& m, int64_t seq, const SearchLayout& l)
   if (l.global % l.dp != 0) return Refusal::batch;
   if (l.ep > 1 && m.experts % l.ep != 0) return Refusal::experts;
   return Refusal::count;
-}
-
-RunSpec with_layout(RunSpec run, const SearchLayout& l, bool to_host) {
-  LayoutSpec& o = run.layout;
-  o.tp = l.tp, o.pp = l.pp, o.dp = l.dp, o.cp = l.cp, o.ep = l.ep;
-  o.order = std::string(order_of(l.nearest)), o.sequence = l.tp > 1;
-  o.cp_method = "ring", o.cp_placement = "zigzag";
-  o.zero = l.zero, o.shard_group = l.shards;
-  o.schedule = std::string(l.schedule), o.schedule_file.clear(), o.in_flight = 0, o.chunks = l.chunks;
-  o.recompute = l.again == Again::none ? "none" : l.again == Again::full ? "full" : "selective";
-  o.recompute_tensors = LayoutSpec().recompute_tensors, o.recompute_rest = {};
-  o.recompute_blocks = o.recompute_limit = 0, o.recompute_shard = false;
-  // The closed form prices these at their defaults.
-  const LayoutSpec plain;
-  o.prefetch = plain.prefetch;
-  o.cp_overlap = plain.cp_overlap;
-  o.tp_chunks = plain.tp_chunks;
-  o.reshard_after_forward = plain.reshard_after_forward;
-  o.reshard_last = plain.reshard_last;
-  o.cut = plain.cut;
-  o.offload = l.offload ? "state" : "none";
-  o.offload_to = l.offload && to_host ? "host" : LayoutSpec().offload_to;
-  if (!l.offload || to_host) o.offload_dir.clear();
-  if (!l.offload) o.offload_mb = LayoutSpec().offload_mb;
-  run.batch.global = l.global, run.batch.micro = l.micro;
-  run.own_schedule = {};
-  return run;
 }
 
 double seconds_of(const SearchRequest& q, const Priced& p) {
@@ -551,19 +552,6 @@ double score_step(const SearchRequest& q, const SearchLayout& l) {
   SearchRequest others = q;
   others.own = false, others.fits = *q.score_fits;
   return price_layout(others, l).time.total;
-}
-
-StepInterval interval_of(const SearchRequest& q, const Priced& p, double simulated_s) {
-  double least = p.time.total, most = p.time.total;
-  const auto take = [&](double s) {
-    least = std::min(least, s);
-    most = std::max(most, s);
-  };
-  take(score_step(q, p.layout));
-  if (simulated_s > 0) take(simulated_s);
-  const StepInterval i{q.low * least, q.high * most};
-  require(i.low <= p.time.total && p.time.total <= i.high, "the step's forecast is inside its interval");
-  return i;
 }
 
 double mfu_of(const SearchRequest& q, const Priced& p) {

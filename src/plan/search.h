@@ -11,41 +11,12 @@
 
 #include "cost/goodput.h"
 #include "cost/step_memory.h"
+#include "plan/requirement.h"
+#include "plan/search_layout.h"
 #include "spec/run_spec.h"
 
 namespace trireme {
 
-enum class Again { none, selective, full };  // layout.recompute
-
-struct SearchLayout {
-  int64_t gpus = 1, global = 1;  // global: sequences of a step
-  int64_t tp = 1, pp = 1, dp = 1, cp = 1, ep = 1;
-  int64_t micro = 1, chunks = 1;
-  std::string_view schedule = "1f1b";
-  Again again = Again::none;
-  int zero = 0;
-  int64_t shards = 0;  // layout.shard_group
-  bool offload = false;
-  Nearest nearest = Nearest::tensor;
-  int64_t microbatches() const { return global / (dp * micro); }
-  bool same_division(const SearchLayout& o) const {
-    return gpus == o.gpus && global == o.global && tp == o.tp && pp == o.pp && dp == o.dp && cp == o.cp &&
-           ep == o.ep;
-  }
-  // What ranks hold beside states is the same.
-  bool holds_as(const SearchLayout& o) const {
-    return same_division(o) && schedule == o.schedule && chunks == o.chunks && micro == o.micro &&
-           again == o.again;
-  }
-  bool operator==(const SearchLayout&) const = default;
-};
-// "tp 8 pp 4 dp 2, zero 1, interleaved x5, micro 1 (64 microbatches), recompute full"
-std::string text_of(const SearchLayout&);
-std::string division_text(const SearchLayout&);  // "tp 8 pp 4 dp 2"
-// layout.order of it.
-std::string_view order_of(Nearest);
-// The name as SearchLayout::schedule has it; nothing: the search has no such schedule.
-std::optional<std::string_view> searched_schedule(std::string_view name);
 // The run in this layout, as train would start it.
 // to_host: where state waits, if it does; else in files.
 RunSpec with_layout(RunSpec, const SearchLayout&, bool to_host = false);
@@ -80,6 +51,10 @@ struct SearchRequest {
   bool expert_bias = false;      // StepCase's
   std::vector<int64_t> gpus;     // each number of devices is searched
   std::vector<int64_t> globals;  // and with it each global batch, in sequences
+  std::vector<Requirement> require;
+  // The requested batch, if the devices' number does not divide with it and a near one is searched
+  // too; 0 = only the given ones.
+  int64_t asked_global = 0;
   std::string device;
   std::string curve;  // whose rates a cluster file's device has
   std::string note;   // what is assumed of the devices' links
@@ -174,6 +149,7 @@ struct SearchResult {
     double bytes = 0;
   };
   std::vector<Rejected> rejected;
+  RejectedValues unmet;   // of request.require
   int64_t front_cut = 0;  // of the front, taken out by cut_front()
   int64_t divisions_seen = 0, candidates = 0, fits = 0;
   int64_t at_once = 0;  // of the candidates, known not to fit by the leanest of their kind
@@ -222,7 +198,8 @@ struct SearchWhy {
   // With more memory: the leanest of the faster layouts. token_s = 0: none is faster.
   Priced with_memory;
 };
-SearchWhy why(const SearchRequest&, const SearchResult&);
+// with_memory: also finds SearchWhy::with_memory, by a second search.
+SearchWhy why(const SearchRequest&, const SearchResult&, bool with_memory = true);
 // Tolls of a step, largest first: name and seconds.
 std::vector<std::pair<std::string, double>> tolls_of(const StepSeconds&);
 // What binds a layout: the largest beside products.
@@ -234,6 +211,14 @@ std::string search_text(const SearchRequest&, const SearchResult&, const SearchW
                         const Confirmation* = nullptr, const std::vector<FlipPoint>* = nullptr);
 std::string search_json(const SearchRequest&, const SearchResult&, const SearchWhy*,
                         const Confirmation* = nullptr, const std::vector<FlipPoint>* = nullptr);
+// The answer of a search on one screen, at most 25 lines. why: null = nothing fits.
+std::string answer_text(const SearchRequest&, const SearchResult&, const SearchWhy*, const Confirmation*);
+// Rejected layouts by reason, one line each.
+std::string refused_text(const SearchRequest&, const SearchResult&);
+// A run file of this layout that plan and train accept.
+std::string run_file_of(const SearchRequest&, const SearchLayout&);
+// A number with three significant digits and grouped thousands: "54.7", "1,970".
+std::string three_digits(double);
 // [batch] and [layout] of a run file in this layout.
 std::string layout_toml(const SearchLayout&, bool to_host = false);
 // The front: step time against memory left, SVG.

@@ -60,7 +60,7 @@ std::string head_text(const SearchRequest& q, bool with_found) {
   if (with_found) s += fmt::format("{:>10} ", "simulated");
   s += fmt::format("{:>7} {:>10} ", "MFU", "memory");
   if (with_found) s += fmt::format("{:>10} ", "booked");
-  s += fmt::format("{:9} ", q.price > 0 ? "cost/1e9" : "dev-h/1e9");
+  s += fmt::format("{:9} ", q.price > 0 ? "cost/1e9" : "GPU-h/1e9");
   if (q.by == RankBy::loss) s += fmt::format("{:>11} {:6} ", "to the loss", "batch");
   if (q.gpus.size() > 1) s += fmt::format("{:>6} ", "GPUs");
   return s + fmt::format("{:28} ", "beside products") + "layout\n";
@@ -68,25 +68,6 @@ std::string head_text(const SearchRequest& q, bool with_found) {
 
 double over_bytes(const SearchRequest& q, const Refused& no) {
   return no.bytes - q.figures.memory * q.memory_share;
-}
-
-std::string refused_text(const SearchRequest& q, const SearchResult& r) {
-  std::string s;
-  for (size_t i = 0; i < kRefusals; i++) {
-    const Refused& no = r.refused[i];
-    if (no.divisions == 0 && no.candidates == 0) continue;
-    if (Refusal(i) == Refusal::memory) {
-      s += fmt::format(
-          "  {}: {} candidates, and {} divisions in whole; nearest, {} bytes over {:.1f} GB: {}\n",
-          text_of(Refusal(i)), count_text(no.candidates), count_text(no.divisions),
-          count_text(std::llround(over_bytes(q, no))), q.figures.memory * q.memory_share / kShownGiga,
-          text_of(no.nearest));
-    } else {
-      s += fmt::format("  {}: {} divisions, such as {}\n", text_of(Refusal(i)), count_text(no.divisions),
-                       division_text(no.nearest));
-    }
-  }
-  return s;
 }
 
 std::string why_text(const SearchRequest& q, const SearchResult& r, const SearchWhy& w) {
@@ -140,15 +121,19 @@ SearchJson layout_json(const SearchLayout& l) {
 }
 
 SearchJson priced_json(const SearchRequest& q, const Priced& p, const Confirmed* found = nullptr) {
+  const bool replayed = found && found->step_s > 0;
+  const double step_s = replayed ? found->step_s : p.time.total, times = step_s / p.time.total;
   const double busy = p.time.total - p.time.bubble, score = score_step(q, p.layout);
   const StepInterval interval = interval_of(q, p, found ? found->step_s : 0);
   SearchJson j = {{"layout", layout_json(p.layout)},
-                  {"step_s", p.time.total},
+                  {"step_s", step_s},
+                  {"replayed", replayed},
+                  {"closed_form_s", p.time.total},
                   {"score_step_s", score},
                   {"step_low_s", interval.low},
                   {"step_high_s", interval.high},
-                  {"tokens_per_s_per_gpu", step_tokens(q, p.layout) / p.time.total / double(p.layout.gpus)},
-                  {"mfu", mfu_of(q, p)},
+                  {"tokens_per_s_per_gpu", step_tokens(q, p.layout) / step_s / double(p.layout.gpus)},
+                  {"mfu", mfu_of(q, p) / times},
                   {"bubble", busy > 0 ? p.time.bubble / p.time.total : 0},
                   {"memory",
                    {{"states", p.memory.states},
@@ -159,7 +144,7 @@ SearchJson priced_json(const SearchRequest& q, const Priced& p, const Confirmed*
                     {"total", p.memory.total}}},
                   {"headroom", p.headroom},
                   {"fits", true},
-                  {"cost_per_1e9_tokens", p.cost * kPerTokens},
+                  {"cost_per_1e9_tokens", p.cost * times * kPerTokens},
                   {"goodput", goodput_of(q, p.layout.gpus).share}};
   if (q.by == RankBy::loss) j["seconds_to_loss"] = p.score;
   for (const Nearest n : orders_alike(p)) j["orders_alike"].push_back(order_of(n));
@@ -222,6 +207,25 @@ std::string_view by_text(RankBy by) {
 
 }  // namespace
 
+std::string refused_text(const SearchRequest& q, const SearchResult& r) {
+  std::string s;
+  for (size_t i = 0; i < kRefusals; i++) {
+    const Refused& no = r.refused[i];
+    if (no.divisions == 0 && no.candidates == 0) continue;
+    if (Refusal(i) == Refusal::memory) {
+      s += fmt::format(
+          "  {}: {} candidates, and {} divisions in whole; nearest, {} bytes over {:.1f} GB: {}\n",
+          text_of(Refusal(i)), count_text(no.candidates), count_text(no.divisions),
+          count_text(std::llround(over_bytes(q, no))), q.figures.memory * q.memory_share / kShownGiga,
+          text_of(no.nearest));
+    } else {
+      s += fmt::format("  {}: {} divisions, such as {}\n", text_of(Refusal(i)), count_text(no.divisions),
+                       division_text(no.nearest));
+    }
+  }
+  return s;
+}
+
 std::string layout_toml(const SearchLayout& l, bool to_host) {
   const RunSpec run = with_layout(RunSpec(), l, to_host);
   const LayoutSpec& o = run.layout;
@@ -238,10 +242,7 @@ std::string layout_toml(const SearchLayout& l, bool to_host) {
   return s;
 }
 
-namespace {
-
-// Returns a run file that plan and train take unchanged.
-std::string run_toml(const SearchRequest& q, const SearchLayout& l) {
+std::string run_file_of(const SearchRequest& q, const SearchLayout& l) {
   if (!q.run) return layout_toml(l, q.disk_each_way);
   RunSpec run = with_layout(*q.run, l, q.disk_each_way);
   std::string s;
@@ -256,8 +257,6 @@ std::string run_toml(const SearchRequest& q, const SearchLayout& l) {
   }
   return s + save_changed(run);
 }
-
-}  // namespace
 
 namespace {
 
@@ -313,17 +312,15 @@ std::string search_text(const SearchRequest& q, const SearchResult& r, const Sea
   if (confirmed)
     s += "-: not booked or not simulated; ranked by the simulated step, then by the closed form's\n";
   s += interval_text(q, r.best.front(), confirmed ? confirmed->of(r.best.front().layout) : nullptr);
-  s += fmt::format("\nnone is better than these in time, cost and memory left alike ({} layouts",
-                   r.front.size());
   const std::vector<size_t> listed = listed_of(r, confirmed);
-  s += r.front.size() > listed.size() ? fmt::format(", {} of them)\n", listed.size()) : ")\n";
+  s += fmt::format("\nPareto front of time, cost and memory left: {} of {}\n", listed.size(), r.front.size());
   for (const size_t i : listed) s += row(r.front[i]);
   if (r.front_cut > 0)
     s += fmt::format("{} more take over {:g} times the best one's time\n", count_text(r.front_cut),
                      kFrontTimes);
   if (w) s += why_text(q, r, *w);
   if (flips) s += flips_text(*flips);
-  s += "\nthe best, as a run file has it:\n" + run_toml(q, r.best.front().layout);
+  s += "\nthe best, as a run file has it:\n" + run_file_of(q, r.best.front().layout);
   return s;
 }
 
@@ -334,7 +331,7 @@ std::string search_json(const SearchRequest& q, const SearchResult& r, const Sea
   if (!q.note.empty()) j["note"] = q.note;
   const auto found = [&](const Priced& p) { return confirmed ? confirmed->of(p.layout) : nullptr; };
   j["best"] = r.best.empty() ? SearchJson() : priced_json(q, r.best.front(), found(r.best.front()));
-  if (!r.best.empty()) j["best"]["toml"] = run_toml(q, r.best.front().layout);
+  if (!r.best.empty()) j["best"]["toml"] = run_file_of(q, r.best.front().layout);
   j["candidates"] = SearchJson::array();
   for (const Priced& p : r.best) j["candidates"].push_back(priced_json(q, p, found(p)));
   for (const auto& no : refused_json(q, r)) j["candidates"].push_back(no);

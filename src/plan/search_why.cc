@@ -134,7 +134,7 @@ std::pair<std::string, double> binding_toll(const StepSeconds& t) {
   return all[all[0].first == "products" ? 1 : 0];
 }
 
-SearchWhy why(const SearchRequest& q, const SearchResult& r) {
+SearchWhy why(const SearchRequest& q, const SearchResult& r, bool with_memory) {
   SearchWhy w;
   if (r.divisions.empty()) return w;
   const Priced& best = w.best = r.divisions.front();
@@ -151,7 +151,7 @@ SearchWhy why(const SearchRequest& q, const SearchResult& r) {
   std::stable_sort(w.flips.begin(), w.flips.end(), [](const Flip& a, const Flip& b) {
     return std::abs(std::log(a.factor)) < std::abs(std::log(b.factor));
   });
-  w.with_memory = faster_with_memory(q, best);
+  if (with_memory) w.with_memory = faster_with_memory(q, best);
   return w;
 }
 

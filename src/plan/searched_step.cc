@@ -1,5 +1,7 @@
 #include "plan/searched_step.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "cost/memory.h"
 #include "plan/scaled_run.h"
@@ -49,8 +51,8 @@ SearchRequest search_request_of(const RunSpec& run, const SubjectDevice& d) {
   q.gpus = {run.world()}, q.globals = {run.batch.global};
   q.device = d.name;
   q.figures = d.figures;
-  q.fits =
-      own_constants(constants_of({.device = d.name, .software = "", .site = "", .own = nullptr, .file = ""}));
+  q.score_fits = constants_of({.device = d.name, .software = "", .site = "", .own = nullptr, .file = ""});
+  q.fits = own_constants(*q.score_fits);
   q.own = true;
   set_types(q, run.precision);
   set_offload(q, &run, d);
@@ -79,6 +81,30 @@ std::optional<SearchLayout> layout_of(const RunSpec& run) {
   return l;
 }
 
+void set_interval(SearchRequest& q, bool known_software) {
+  struct Percentiles {
+    double low, high;
+  };
+  constexpr Percentiles kDense{0.85, 1.27}, kDenseKnown{0.93, 1.10};
+  constexpr Percentiles kExperts{0.87, 1.67}, kExpertsKnown{0.82, 1.35};
+  const Percentiles& p =
+      q.model.moe() ? (known_software ? kExpertsKnown : kExperts) : (known_software ? kDenseKnown : kDense);
+  q.low = p.low;
+  q.high = p.high;
+}
+
+StepTotals replayed_step(const SearchRequest& q, const PricedBy& by, const RunSpec& run) {
+  return step_totals(world_of({.run = run,
+                               .window = q.window,
+                               .window_share = q.window_share,
+                               .expert_bias = q.expert_bias,
+                               .figures = q.figures,
+                               .by = by,
+                               .own = q.own,
+                               .offload = q.disk,
+                               .offload_each_way = q.disk_each_way}));
+}
+
 std::optional<SearchedStep> searched_step(const RunSpec& run, const ClusterSpec& cluster) {
   try {
     SubjectDevice d = device_of(cluster, "bf16", run.world());
@@ -88,9 +114,17 @@ std::optional<SearchedStep> searched_step(const RunSpec& run, const ClusterSpec&
     step_case_of({.run = run, .figures = d.figures, .by = {}, .own = true, .offload = q.disk});
     const std::optional<SearchLayout> l = layout_of(run);
     if (!l) return std::nullopt;
-    SearchedStep s{.step_s = price_layout(q, *l).time.total};
+    const Priced p = price_layout(q, *l);
+    SearchedStep s{.step_s = p.time.total, .closed_s = p.time.total};
+    try {
+      s.step_s = double(replayed_step(q, {.device = d.name}, run).makespan) * 1e-9;
+    } catch (const Error& e) {
+      if (e.fault != Fault::request) throw;
+    }
+    set_interval(q, false);
+    s.interval = interval_of(q, p, s.step_s);
     q.fits = constants_at_the_roof(q.fits);
-    s.roof_s = price_layout(q, *l).time.total;
+    s.roof_s = std::min(price_layout(q, *l).time.total, s.step_s);
     return s;
   } catch (const Error& e) {
     if (e.fault != Fault::request) throw;

@@ -1,9 +1,11 @@
-// The step of a run file as `plan --search` prices it, so that both give one layout one step time.
+// The step of a run file as `search` prices it, so that both give one layout one step time.
 #pragma once
 #include <optional>
 
 #include "plan/cluster_device.h"
+#include "plan/scaled_run.h"
 #include "plan/search.h"
+#include "sim/steady_step.h"
 
 namespace trireme {
 
@@ -14,7 +16,7 @@ void set_types(SearchRequest&, const PrecisionSpec&);
 // run: null = none is given.
 void set_offload(SearchRequest&, const RunSpec* run, const SubjectDevice&);
 
-// The request of `plan --search` for this run's model, batch and devices, with the constants of all measured
+// The request of `search` for this run's model, batch and devices, with the constants of all measured
 // sites. run and device as in set_types() and set_offload().
 SearchRequest search_request_of(const RunSpec&, const SubjectDevice&);
 
@@ -22,9 +24,19 @@ SearchRequest search_request_of(const RunSpec&, const SubjectDevice&);
 // form does not know the run.
 std::optional<SearchLayout> layout_of(const RunSpec&);
 
+// Sets the 10th and 90th percentile of measured over forecast steps of data/published_runs.json: held-out
+// halves if the software is known (trireme score), else of all rows read as of no software.
+void set_interval(SearchRequest&, bool known_software);
+
+// Replays a step of this run, in the request's figures and prices, event by event. Throws bad_request if the
+// run cannot be replayed.
+StepTotals replayed_step(const SearchRequest&, const PricedBy&, const RunSpec&);
+
 struct SearchedStep {
-  double step_s = 0;
-  double roof_s = 0;  // by the same closed form, with constants_at_the_roof()
+  double step_s = 0;    // replayed, or closed_s if it cannot be replayed
+  double closed_s = 0;  // by the search's closed form
+  double roof_s = 0;    // by the same closed form, with constants_at_the_roof()
+  StepInterval interval;
 };
 // The step that the search forecasts for this resolved run. Nothing: it does not know the run, or the cluster
 // lacks a figure.

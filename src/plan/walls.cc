@@ -56,6 +56,16 @@ Worked state_line(const WallsCase& c, Bucket b, const char* key, const char* wha
           .numbers = fmt::format("{} x {}", per, plain_number(c.parameters))};
 }
 
+// Bytes of 16-bit gradients that a device has.
+double gradient_bytes(const WallsCase& c) {
+  constexpr double kHalf = 2;
+  return kHalf * c.parameters / double(c.tp * c.pp);
+}
+// Bytes that a replica sends in an all-reduce of them, by a ring.
+double gradient_bytes_sent(const WallsCase& c) {
+  return 2 * (c.replicas() - 1) / c.replicas() * gradient_bytes(c);
+}
+
 void add_zero(const WallsCase& c, std::vector<Worked>& lines) {
   const double n = c.replicas(), memory = c.figures.memory;
   static constexpr std::array<const char*, 4> kFormula = {
@@ -65,7 +75,7 @@ void add_zero(const WallsCase& c, std::vector<Worked>& lines) {
   for (int zero = 0; zero <= 3; ++zero) {
     const double bytes = zero_state_bytes(c.parameters / parts, zero, n, c.per),
                  saving = zero_saving(zero, n, c.per), limit = zero_saving(zero, most, c.per),
-                 traffic = zero_traffic(zero);
+                 traffic = zero_traffic(zero, double(std::max<int64_t>(1, c.microbatches)));
     Worked w{.key = fmt::format("zero{}", zero),
              .what = fmt::format("on each, ZeRO {}", zero),
              .value = bytes,
@@ -75,12 +85,14 @@ void add_zero(const WallsCase& c, std::vector<Worked>& lines) {
       w.text += fmt::format(", {:.3g} x less", saving) +
                 (zero == 3 ? " (as many times as replicas)" : fmt::format(" (at most {:.0f} x)", limit));
     w.text += fmt::format(", {:.3g} x the traffic of data parallelism", traffic);
+    if (c.microbatches > 1)
+      w.text += fmt::format(", {} a step", decimal(traffic * gradient_bytes_sent(c), "B"));
     if (memory > 0) w.text += bytes <= memory ? "" : ": DOES NOT FIT";
     w.formula = kFormula[size_t(zero)];
     w.numbers = fmt::format("w = {}, g = {}, o = {}, P = {}, n = {}, tp pp = {}",
                             of_bucket(c.per, Bucket::weights), of_bucket(c.per, Bucket::grads),
                             of_bucket(c.per, Bucket::optimizer), plain_number(c.parameters), n, parts);
-    w.also = {{"saving", saving}, {"traffic", traffic}};
+    w.also = {{"saving", saving}, {"traffic", traffic}, {"sent", traffic * gradient_bytes_sent(c)}};
     if (zero < 3) w.also.emplace_back("saving_at_most", limit);
     lines.push_back(w);
   }
@@ -99,22 +111,47 @@ Worked activation_line(const WallsCase& c, const char* key, std::string what, do
                                  c.seq, c.micro, c.model->hidden, c.model->heads, c.model->ffn, c.tp)};
 }
 
-void add_activations(const WallsCase& c, std::vector<Worked>& lines) {
+// Bytes of activations of a microbatch, the mean over layers.
+double mean_layer_bytes(const WallsCase& c, AttentionKind attention) {
   StepCase step{.model = *c.model, .seq = c.seq, .tp = c.tp, .micro = c.micro};
+  step.attention = attention;
   const double with = double(c.model->expert_blocks()) / double(c.model->layers);
-  const auto mean_layer = [&] {
-    return (with > 0 ? with * layer_activations(step, true) : 0) +
-           (with < 1 ? (1 - with) * layer_activations(step, false) : 0);
-  };
+  return (with > 0 ? with * layer_activations(step, true) : 0) +
+         (with < 1 ? (1 - with) * layer_activations(step, false) : 0);
+}
+
+// State and activations of a device: of the first stage, 1F1B has min(p, m) microbatches in flight.
+Worked total_line(const WallsCase& c) {
+  const double state = zero_state_bytes(c.parameters / double(c.tp * c.pp), c.zero, c.replicas(), c.per);
+  const double layer = c.recompute ? 2.0 * double(c.seq) * double(c.micro) * double(c.model->hidden)
+                                   : mean_layer_bytes(c, AttentionKind::flash);
+  const auto flight = double(std::min(c.pp, std::max<int64_t>(1, c.microbatches)));
+  const double layers = double(c.model->layers) / double(c.pp);
+  const double bytes = state + flight * layers * layer;
+  Worked w{.key = "total",
+           .what = "one device in total, without logits",
+           .value = bytes,
+           .unit = "bytes",
+           .text = decimal(bytes, "B")};
+  if (c.figures.memory > 0)
+    w.text += fmt::format(" of {}{}", decimal(c.figures.memory, "B"),
+                          bytes <= c.figures.memory ? "" : ": DOES NOT FIT");
+  w.formula = "state of its ZeRO + min(p, m) L / p activations of a layer";
+  w.numbers = fmt::format("{} (ZeRO {}) + {:.0f} x {:.4g} x {}", plain_number(state), c.zero, flight, layers,
+                          plain_number(layer));
+  w.also = {{"state", state}, {"activations", flight * layers * layer}};
+  return w;
+}
+
+void add_activations(const WallsCase& c, std::vector<Worked>& lines) {
   const std::string of = fmt::format("activations ({} x {})", c.micro, c.seq);
   const bool plain = !c.model->moe() && !c.model->latent();
-  step.attention = AttentionKind::unfused;
-  lines.push_back(activation_line(c, "activations_scores_kept", of + ", scores kept", mean_layer(),
+  lines.push_back(activation_line(c, "activations_scores_kept", of + ", scores kept",
+                                  mean_layer_bytes(c, AttentionKind::unfused),
                                   plain ? "s b h (18 + 4 f / h + 5 a s / h) / t"
                                         : "s b h (18 + experts' and latent parts + 5 a s / h) / t"));
-  step.attention = AttentionKind::flash;
   lines.push_back(
-      activation_line(c, "activations", of + ", fused attention", mean_layer(),
+      activation_line(c, "activations", of + ", fused attention", mean_layer_bytes(c, AttentionKind::flash),
                       plain ? "s b h (18 + 4 f / h) / t" : "s b h (18 + experts' and latent parts) / t"));
   ActivationsCase k{.seq = double(c.seq),
                     .micro = double(c.micro),
@@ -182,7 +219,7 @@ WorkedSection memory_wall(const WallsCase& c) {
                  {}});
   }
   if (c.replicas() > 1) add_zero(c, l);
-  if (c.model && c.seq > 0) add_activations(c, l);
+  if (c.model && c.seq > 0) add_activations(c, l), l.push_back(total_line(c));
   const double saved = of_bucket(c.per, Bucket::weights) + of_bucket(c.per, Bucket::optimizer);
   l.push_back({"checkpoint",
                "a checkpoint (all but gradients)",
@@ -197,9 +234,7 @@ WorkedSection memory_wall(const WallsCase& c) {
 
 // What each replica sends, and receives, for the gradients of a step: a ring's reduce-scatter and all-gather.
 void add_traffic(const WallsCase& c, std::vector<Worked>& l) {
-  constexpr double kHalf = 2;
-  const double n = c.replicas(), buffer = kHalf * c.parameters / double(c.tp * c.pp),
-               bytes = 2 * (n - 1) / n * buffer;
+  const double n = c.replicas(), buffer = gradient_bytes(c), bytes = gradient_bytes_sent(c);
   Worked w{.key = "gradients_sent",
            .what = "each sends for gradients in a step",
            .value = bytes,
@@ -291,18 +326,60 @@ double run_seconds(const WallsCase& c) {
 }
 
 // The interval that loses least to saves and to failures together.
-Worked save_line(double stall_s, double between_s) {
+void add_saves(const WallsCase& c, double between_s, std::vector<Worked>& l) {
+  const double stall_s = c.save_s > 0 ? c.save_s : save_stall_s(c.parameters, c.gpus);
   const double every = daly_interval(stall_s, between_s), lost = checkpoint_waste(every, stall_s, between_s);
-  return {"save_every_s",
-          "least is lost with a save every",
-          every,
-          "s",
-          fmt::format("{}: {} of the time, for saves of {} and work done again", human_seconds(every),
-                      percent_of(lost), human_seconds(stall_s)),
-          "sqrt(2 C M) (1 + sqrt(C / (2 M)) / 3 + C / (18 M)) - C",
-          fmt::format("C = {:.4g} s (14 P / n to the host at 20 GB/s), M = {:.4g} s (Young 1974, Daly 2006)",
-                      stall_s, between_s),
-          {{"stall_s", stall_s}, {"lost_share", lost}}};
+  const double young = young_interval(stall_s, between_s);
+  const std::string cost = c.save_s > 0 ? "--save" : "14 P / n to the host at 20 GB/s";
+  const std::string numbers = fmt::format("C = {:.4g} s ({}), M = {:.4g} s", stall_s, cost, between_s);
+  l.push_back(time_line("young_save_every_s", "a save every, to first order", young, "sqrt(2 C M)",
+                        numbers + " (Young 1974)"));
+  l.push_back({"save_every_s",
+               "least is lost with a save every",
+               every,
+               "s",
+               fmt::format("{}: {} of the time, for saves of {} and work done again", human_seconds(every),
+                           percent_of(lost), human_seconds(stall_s)),
+               "sqrt(2 C M) (1 + sqrt(C / (2 M)) / 3 + C / (18 M)) - C",
+               numbers + " (Daly 2006)",
+               {{"stall_s", stall_s}, {"lost_share", lost}}});
+}
+
+// One collective's bytes of a layer and microbatch, and their time on the links that it uses.
+Worked exchange_line(const WallsCase& c, const char* key, const char* what, double bytes, int64_t ranks,
+                     const char* formula) {
+  Worked w{.key = key, .what = what, .value = bytes, .unit = "bytes", .text = decimal(bytes, "B")};
+  w.formula = formula;
+  w.numbers = fmt::format("s = {}, b = {}, h = {}, t = {}, e = {}, k = {}", c.seq, c.micro, c.model->hidden,
+                          c.tp, c.ep, c.top_k);
+  const double bandwidth = double(ranks) <= c.figures.near ? c.figures.bus : c.figures.nic;
+  if (bandwidth > 0) {
+    w.text += fmt::format(": {} at {}", human_seconds(bytes / bandwidth), decimal(bandwidth, "B/s"));
+    w.also = {{"seconds", bytes / bandwidth}};
+  }
+  return w;
+}
+
+// All-to-all against tensor parallel sums. A tensor parallel rank has 1 / t of the rows that it routes.
+void add_exchanges(const WallsCase& c, std::vector<Worked>& l) {
+  const double rows = double(c.seq) * double(c.micro), hidden = double(c.model->hidden);
+  const double sums = tensor_parallel_bytes(rows, hidden, double(c.tp));
+  if (c.tp > 1)
+    l.push_back(exchange_line(c, "tensor_parallel_sent", "each sends for tensor parallel sums of a layer",
+                              sums, c.tp, "4 x 2 (t - 1) / t x 2 s b h"));
+  if (c.ep == 1 || c.top_k == 0) return;
+  const double moved = all_to_all_bytes(rows / double(c.tp), hidden, c.top_k, double(c.ep));
+  l.push_back(exchange_line(c, "all_to_all_sent", "each sends for the all-to-alls of a layer", moved,
+                            c.tp * c.ep, "4 k (e - 1) / e x 2 s b h / t"));
+  if (c.tp == 1) return;
+  l.push_back({"all_to_all_over_sums",
+               "all-to-all over tensor parallel sums",
+               moved / sums,
+               "1",
+               fmt::format("{:.3g} x", moved / sums),
+               "k (e - 1) / e / (2 (t - 1))",
+               fmt::format("{0} x {1} / {2} / (2 x {3})", c.top_k, c.ep - 1, c.ep, c.tp - 1),
+               {}});
 }
 
 WorkedSection time_wall(const WallsCase& c) {
@@ -339,7 +416,8 @@ WorkedSection time_wall(const WallsCase& c) {
                  fmt::format("({0} - 1) / ({1} x {2} + {0} - 1)", c.pp, c.chunks, c.microbatches),
                  {}});
   }
-  if (c.mtbf_hours > 0 && c.gpus > 1) {
+  if (c.model && c.seq > 0) add_exchanges(c, l);
+  if (c.mtbf_hours > 0 && (c.gpus > 1 || c.save_s > 0)) {
     const double between = c.mtbf_hours * kHour / double(c.gpus);
     l.push_back({"mtbf_s",
                  "a device fails every",
@@ -349,7 +427,7 @@ WorkedSection time_wall(const WallsCase& c) {
                  "device-hours a failure / n",
                  fmt::format("{} h / {}", c.mtbf_hours, c.gpus),
                  {}});
-    if (c.parameters > 0) l.push_back(save_line(save_stall_s(c.parameters, c.gpus), between));
+    if (c.parameters > 0 || c.save_s > 0) add_saves(c, between, l);
   }
   return s;
 }

@@ -41,7 +41,12 @@ struct WallsCase {
   std::string device, device_source;
   DeviceFigures figures;
   double mtbf_hours = 0;  // device-hours between failures
+  double save_s = 0;      // that training waits for a save; 0 = its copy to the host
   int64_t gpus = 1, tp = 1, pp = 1, microbatches = 0, chunks = 1;
+  int zero = 0;
+  bool recompute = false;  // all blocks, from their inputs
+  int64_t ep = 1;
+  double top_k = 0;           // experts per token; 0 = no experts
   bool plain_bubble = true;   // of GPipe, 1F1B or interleaved chunks; else it is left out
   double mfu = 0, reach = 0;  // what is had; what could be
   StepForecast forecast;      // instead of mfu

@@ -154,7 +154,7 @@ def control():
     shows_no_control_byte("a value", "train", "run.toml", "--set", f"data.order={HOSTILE}")
     Path("red-cluster.toml").write_text(CLUSTER.replace('"one"', '"\\u001b[31mred\\u009b"'))
     shows_no_control_byte("a cluster's name", "inspect", "red-cluster.toml")
-    shows_no_control_byte("a cluster's name in a forecast", "plan", "--roofline", "--model", "hf/config.json",
+    shows_no_control_byte("a cluster's name in a forecast", "estimate", "--roofline", "--model", "hf/config.json",
                           "--cluster", "red-cluster.toml")
     Path("red.jsonl").write_text(json.dumps({"step": 1, "loss": HOSTILE, HOSTILE: 1}) + "\n")
     shows_no_control_byte("metrics", "inspect", "red.jsonl")

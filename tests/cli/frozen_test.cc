@@ -15,10 +15,10 @@ namespace {
 
 bool g_regenerate = false;
 
-constexpr const char* kVerbs[] = {"demo",       "tokenize", "plan",     "simulate", "train",
-                                  "tune",       "eval",     "generate", "chat",     "distill",
-                                  "bench",      "convert",  "inspect",  "config",   "doctor",
-                                  "completion", "score",    "report",   "scale",    "help"};
+constexpr const char* kVerbs[] = {"demo",    "tokenize", "plan",   "simulate",   "train", "tune",
+                                  "eval",    "generate", "chat",   "distill",    "bench", "convert",
+                                  "inspect", "config",   "doctor", "completion", "score", "report",
+                                  "scale",   "help",     "search", "estimate"};
 
 void compare(const std::string& name, const std::string& now) {
   fs::path file = source_dir() / "tests/cli/frozen" / (name + ".txt");

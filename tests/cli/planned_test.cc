@@ -85,8 +85,8 @@ TEST(Planned, AUsersOwnStepsCalibrateEveryForecast) {
       << mine["priced"];
 
   const std::vector<std::string> search = {
-      "plan", "--search", "--model", "llama3-8B",  "--cluster", "H100",           "--gpus",
-      "8",    "--seq",    "8192",    "--software", "llama3",    "--global-batch", "64"};
+      "search", "--model", "llama3-8B",  "--cluster", "H100",           "--gpus", "8",
+      "--seq",  "8192",    "--software", "llama3",    "--global-batch", "64"};
   const json all = planned(tmp.path(), search),
              all_mine = planned(tmp.path(), with(search, {"--constants", own}));
   // A site has what it exposes of gradients beside its pace, so that layouts move a little apart.
@@ -105,8 +105,8 @@ TEST(Planned, AUsersOwnStepsCalibrateEveryForecast) {
   EXPECT_GT(simulated, 0);
   EXPECT_NE(all_mine["constants"].get<std::string>().find("mine-constants.json"), std::string::npos);
   const std::vector<std::string> sweep = {
-      "plan", "--sweep",   "gpus=8..16", "--model", "llama3-8B", "--seq",      "8192",  "--global-batch",
-      "64",   "--cluster", "H100",       "--best",  "1",         "--software", "llama3"};
+      "search", "--sweep",   "gpus=8..16", "--model", "llama3-8B", "--seq",      "8192",  "--global-batch",
+      "64",     "--cluster", "H100",       "--best",  "1",         "--software", "llama3"};
   moved(planned(tmp.path(), with(sweep, {"--constants", own}))["sweep"][0]["step_s"],
         planned(tmp.path(), sweep)["sweep"][0]["step_s"]);
 
@@ -135,7 +135,7 @@ TEST(Planned, AUsersOwnStepsCalibrateEveryForecast) {
   refused(with(search, {"--constants", own, "--site", "nobodys"}), "--site: no \"nobodys\"");
   refused(with(search, {"--constants", (source_dir() / "data/score_constants.json").string()}),
           "differs from the shipped constants in its sites at most");
-  refused(with(run, {"--constants", own, "--axes"}), "--constants: it is of a run file's step");
+  refused(with(run, {"--constants", own, "--axes"}), "--constants: it applies to the forecast of a step");
 }
 
 // A device by name has the memory of its file, and one that only a file describes is taken from it.
@@ -155,9 +155,8 @@ TEST(Planned, DevicesByNameAreThoseOfTheFiles) {
                                    {"mi300x-8", "mi300x-8"},
                                    {"tpu-v5p", "tpu-v5p"}})
     EXPECT_EQ(fits(name), fits((source_dir() / "configs/cluster" / file).string() + ".toml")) << name;
-  const std::vector<std::string> search = {"plan",           "--search", "--model",  "llama3-8B",
-                                           "--gpus",         "8",        "--seq",    "4096",
-                                           "--global-batch", "64",       "--cluster"};
+  const std::vector<std::string> search = {"search", "--model", "llama3-8B",      "--gpus", "8",
+                                           "--seq",  "4096",    "--global-batch", "64",     "--cluster"};
   EXPECT_TRUE(planned(tmp.path(), with(search, {"MI300X"}))["best"].is_object());
   Ran r = trireme(tmp.path(), with(search, {"TPU"}));
   EXPECT_EQ(r.code, 2);
@@ -190,7 +189,7 @@ TEST(Planned, StragglersCostWhatSimulateSays) {
   EXPECT_EQ(r.code, 2);
   EXPECT_NE(r.err.find("--slow 3: ranks are 0 to 2"), std::string::npos) << r.err;
   r = trireme(tmp.path(), with(with({"plan", file}, two), {"--explain", "--slow", "1=1.5"}));
-  EXPECT_NE(r.err.find("--slow: it is of a run file's step"), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find("--slow: it applies to the forecast of a step"), std::string::npos) << r.err;
 }
 
 // Nothing can be kept where a file stands in the folder's place: then too a choice and the run that follows
@@ -221,9 +220,9 @@ TEST(Planned, AShortfallIsBytes) {
   EXPECT_NE(j["why_rejected"].get<std::string>().find(
                 fmt::format("needs {} bytes", j["device_bytes"].get<int64_t>())),
             std::string::npos);
-  const std::vector<std::string> search = {"plan",      "--search", "--model",        "llama3-70B",
-                                           "--cluster", "H100",     "--gpus",         "4",
-                                           "--seq",     "4096",     "--global-batch", "4"};
+  const std::vector<std::string> search = {"search", "--model",        "llama3-70B", "--cluster",
+                                           "H100",   "--gpus",         "4",          "--seq",
+                                           "4096",   "--global-batch", "4"};
   const json all = planned(tmp.path(), search);
   EXPECT_TRUE(all["best"].is_null());
   double nearest = 0;
@@ -263,7 +262,7 @@ TEST(Planned, AVOfOneChunkIsOfferedTwo) {
 TEST(Planned, AMistypedDeviceIsNoDevice) {
   TempFolder tmp;
   const auto walls = [&](const char* name) {
-    return trireme(tmp.path(), {"plan", "--walls", "--parameters", "7e9", "--cluster", name, "--gpus", "8"});
+    return trireme(tmp.path(), {"estimate", "--parameters", "7e9", "--cluster", name, "--gpus", "8"});
   };
   for (const auto& [typed, meant] :
        {std::pair{"H100x", "H100"}, {"H1000", "H100"}, {"B2000", "B200"}, {"h100-p6", "h100-p5"}}) {
@@ -277,9 +276,8 @@ TEST(Planned, AMistypedDeviceIsNoDevice) {
   for (const char* right : {"H100", "h100", "A100-80GB", "A100-SXM-80GB", "h100-p5", "H100-PCIE", "MI300X"})
     EXPECT_EQ(walls(right).code, 0) << right;
   const auto state = [&](const std::string& cluster) {
-    return planned(tmp.path(),
-                   {"plan", "--search", "--model", "llama3-8B", "--cluster", cluster, "--gpus", "16", "--seq",
-                    "4096", "--global-batch", "16", "--confirm", "0"})["best"]["step_s"];
+    return planned(tmp.path(), {"search", "--model", "llama3-8B", "--cluster", cluster, "--gpus", "16",
+                                "--seq", "4096", "--global-batch", "16", "--confirm", "0"})["best"]["step_s"];
   };
   EXPECT_EQ(state("h100-p5"), state((source_dir() / "configs/cluster/h100-p5.toml").string()));
   EXPECT_NE(state("h100-p5"), state("H100"));
@@ -295,9 +293,8 @@ TEST(Planned, AnAssumedLinkIsSaid) {
       "link "
       "between nodes of 50 GB/s a device, H100's in data/score_catalog.json";
   const auto search = [&](const std::string& cluster, const char* gpus) {
-    const Ran r =
-        trireme(tmp.path(), {"plan", "--search", "--model", "llama3-8B", "--cluster", cluster, "--gpus", gpus,
-                             "--seq", "4096", "--global-batch", "16", "--confirm", "0"});
+    const Ran r = trireme(tmp.path(), {"search", "--model", "llama3-8B", "--cluster", cluster, "--gpus", gpus,
+                                       "--seq", "4096", "--global-batch", "16", "--confirm", "0"});
     EXPECT_EQ(r.code, 0) << r.err;
     return r.out;
   };
@@ -318,6 +315,9 @@ void expect_as_searched(const json& found, const json& one) {
   EXPECT_TRUE(one["closed_form"].get<bool>());
   EXPECT_DOUBLE_EQ(one["step_s"].get<double>(), best["step_s"].get<double>());
   EXPECT_LE(one["roof_s"].get<double>(), best["step_s"].get<double>());
+  EXPECT_TRUE(best["replayed"].get<bool>());
+  EXPECT_DOUBLE_EQ(one["step_low_s"].get<double>(), best["step_low_s"].get<double>());
+  EXPECT_DOUBLE_EQ(one["step_high_s"].get<double>(), best["step_high_s"].get<double>());
   EXPECT_LE(best["step_low_s"].get<double>(), best["step_s"].get<double>());
   EXPECT_GE(best["step_high_s"].get<double>(), best["step_s"].get<double>());
   int booked = 0;
@@ -336,14 +336,17 @@ TEST(Planned, ASearchedLayoutIsARunFile) {
   fs::create_directories(tmp / "some clusters");
   const fs::path one = tmp / "some clusters" / "h 100.toml";
   fs::copy_file(source_dir() / "configs/cluster/h100-sxm-8.toml", one);
-  const std::vector<std::string> search = {
-      "plan", file, "--search", "--cluster", one.string(), "--gpus", "4", "--set", "precision.compute=bf16"};
+  const std::vector<std::string> search = {"search", file, "--cluster", one.string(),
+                                           "--gpus", "4",  "--set",     "precision.compute=bf16"};
   const json found = planned(tmp.path(), search);
   const std::string toml = found["best"]["toml"];
   EXPECT_EQ(found["best"]["layout"]["sequence"], found["best"]["layout"]["tp"] > 1);
-  const Ran r = trireme(tmp.path(), search);
-  ASSERT_EQ(r.code, 0) << r.err;
-  EXPECT_TRUE(r.out.ends_with("the best, as a run file has it:\n" + toml)) << r.out;
+  const Ran all = trireme(tmp.path(), with(search, {"--all"}));
+  ASSERT_EQ(all.code, 0) << all.err;
+  EXPECT_TRUE(all.out.ends_with("the best, as a run file has it:\n" + toml)) << all.out;
+  const Ran r = trireme(tmp.path(), with(search, {"--out", (tmp / "out.toml").string()}));
+  EXPECT_EQ(read_text(tmp / "out.toml"), toml);
+  EXPECT_LE(lines_of(r.out).size(), 25u) << r.out;
   put_file(tmp / "best.toml", toml);
   const RunSpec run = load_run(tmp / "best.toml");
   EXPECT_EQ(run.train.device, "cuda");
@@ -358,8 +361,8 @@ TEST(Planned, ASearchedLayoutOfANamedModelIsARunFile) {
   const std::string file = (source_dir() / "configs/cluster/h100-p5.toml").string();
   for (const auto& [model, cluster] :
        {std::pair{"llama3-8B", "H100"}, std::pair{"mixtral-8x7B", file.c_str()}}) {
-    const json found = planned(tmp.path(), {"plan", "--search", "--model", model, "--cluster", cluster,
-                                            "--gpus", "16", "--global-batch", "16", "--seq", "4096"});
+    const json found = planned(tmp.path(), {"search", "--model", model, "--cluster", cluster, "--gpus", "16",
+                                            "--global-batch", "16", "--seq", "4096"});
     put_file(tmp / "best.toml", found["best"]["toml"].get<std::string>());
     const RunSpec run = load_run(tmp / "best.toml");
     EXPECT_EQ(run.train.sum_order, "auto");  // NCCL's own, which the search priced

@@ -112,7 +112,7 @@ TEST(Worked, TheSearchsTableIsWhatSweepSays) {
   std::istringstream lines(page);
   int cells = 0;
   for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with("    trireme plan --sweep") &&
+    if (line.starts_with("    trireme search --sweep") &&
         (whole || line.find(" llama3-8B ") != std::string::npos)) {
       std::vector<std::string> args;
       std::istringstream words(line);
@@ -150,7 +150,7 @@ TEST(Worked, TheSearchsTableIsWhatSweepSays) {
 
 nlohmann::json walls(std::vector<std::string> args) {
   TempFolder tmp;
-  args.insert(args.begin(), {"plan", "--walls", "--json"});
+  args.insert(args.begin(), {"estimate", "--json"});
   const Ran r = trireme(tmp.path(), args);
   EXPECT_EQ(r.code, 0) << r.err;
   return nlohmann::json::parse(r.out, nullptr, false);
@@ -197,12 +197,12 @@ TEST(Worked, WallsTakeFilesAndSizes) {
 TEST(Worked, WallsRefuseByName) {
   TempFolder tmp;
   const auto refused = [&](std::vector<std::string> args, const char* with) {
-    args.insert(args.begin(), {"plan", "--walls"});
+    args.insert(args.begin(), "estimate");
     const Ran r = trireme(tmp.path(), args);
     EXPECT_EQ(r.code, 2);
     EXPECT_NE(r.err.find(with), std::string::npos) << r.err;
   };
-  refused({}, "--walls: nothing is given");
+  refused({}, "estimate: nothing is given");
   refused({"--model", "nessie"}, "no \"nessie\"; right are");
   refused({"--cluster", "K80", "--parameters", "1e9"}, "right are a cluster file");
   refused({"--parameters", "nan"}, "--parameters");
@@ -212,69 +212,83 @@ TEST(Worked, WallsRefuseByName) {
   refused({"--layers", "4"}, "a shape needs these three");
   refused({"--layers", "4", "--hidden", "10", "--heads", "3"}, "no multiple of --heads 3");
   refused({"--model", "GPT3-175B", "--pp", "97", "--microbatches", "4"}, "97 stages for 96 layers");
-  const Ran r = trireme(tmp.path(), {"plan", "--mfu", "0.5"});
-  EXPECT_EQ(r.code, 2);
 }
 
 TEST(Worked, SearchRefusesByName) {
   TempFolder tmp;
   const std::string file = tiny_run_file(tmp.path(), 1).string();
   const auto refused = [&](std::vector<std::string> args, const char* with) {
-    args.insert(args.begin(), {"plan", "--cluster", "A100-80GB"});
+    args.insert(args.begin(), {"search", "--cluster", "A100-80GB"});
     const Ran r = trireme(tmp.path(), args);
     EXPECT_EQ(r.code, 2) << r.out;
     EXPECT_NE(r.err.find(with), std::string::npos) << r.err;
   };
-  const std::vector<std::string> named = {"--search", "--model", "llama3-8B",      "--gpus", "8",
-                                          "--seq",    "4096",    "--global-batch", "8"};
+  const std::vector<std::string> named = {"--model", "llama3-8B", "--gpus",         "8",
+                                          "--seq",   "4096",      "--global-batch", "8"};
   const auto with = [](std::vector<std::string> args, std::vector<std::string> more) {
     args.insert(args.end(), more.begin(), more.end());
     return args;
   };
   for (const char* chosen : {"--tp", "--pp", "--micro", "--microbatches", "--chunks"})
-    refused(with(named, {chosen, "2"}), "--search, --sweep and --largest choose it");
-  refused({file, "--search", "--model", "llama3-8B"}, "--model: RUN is a model already");
-  refused({file, "--search", "--layers", "4"}, "--layers: RUN is a model already");
-  refused({file, "--search", "--set", "precision.compute=fp8"}, "A100-80GB has no fp8");
+    refused(with(named, {chosen, "2"}), "there is no option");
+  refused({file, "--model", "llama3-8B"}, "--model: RUN is a model already");
+  refused({file, "--layers", "4"}, "--layers: RUN is a model already");
+  refused({file, "--set", "precision.compute=fp8"}, "A100-80GB has no fp8");
   refused(with(named, {"--repair", "1e12"}), "--repair");
   refused(with(named, {"--parameters", "8e9"}), "--parameters: the model's shape says it already");
   refused(with(named, {"--layers", "8"}), "--layers: --model llama3-8B has its own");
   refused(with(named, {"--set", "layout.tp=2"}), "--set: layout.tp=2: it changes a run file's keys");
-  refused({"--search"},
-          "--search: not said: the model (a run file, --model, or --layers, --hidden, --heads), how many "
+  refused({},
+          "search: not said: the model (a run file, --model, or --layers, --hidden, --heads), how many "
           "(--gpus), tokens of a sequence (--seq), sequences of a step (--global-batch); such as --model "
           "llama3-8B --gpus 64 --seq 4096 --global-batch 512");
   refused(
       {"--largest", "--model", "llama3-8B"},
       "--largest: not said: how many (--gpus), tokens of a sequence (--seq); such as --gpus 64 --seq 4096");
-  refused({"--search", "--model", "llama3-8B", "--gpus", "1048576", "--seq", "4096", "--global-batch",
-           "1048576", "--restart", "1e6"},
+  refused({"--model", "llama3-8B", "--gpus", "1048576", "--seq", "4096", "--global-batch", "1048576",
+           "--restart", "1e6"},
           "nothing that they do stays");
 }
 
-// Answers that exclude each other, and options of one beside another: nothing is dropped in silence.
-TEST(Worked, PlanGivesOneAnswer) {
+// Two answers at once, and an option that the answer does not read, are errors.
+TEST(Worked, EachSubcommandGivesOneAnswer) {
   TempFolder tmp;
   const std::string file = tiny_run_file(tmp.path(), 1).string();
-  const std::vector<std::vector<std::string>> answers = {
-      {"--walls"},   {"--roofline"}, {"--search"}, {"--sweep", "gpus=1..2"},
-      {"--largest"}, {"--explain"},  {"--axes"}};
-  const auto refused = [&](std::vector<std::string> args, const std::string& with) {
-    args.insert(args.begin(), {"plan", file});
+  const auto refused = [&](const std::vector<std::string>& args, const std::string& with) {
     const Ran r = trireme(tmp.path(), args);
     EXPECT_EQ(r.code, 2) << r.out;
     EXPECT_NE(r.err.find(with), std::string::npos) << with << "\n" << r.err;
   };
-  for (size_t i = 0; i < answers.size(); i++)
-    for (size_t k = i + 1; k < answers.size(); k++) {
-      std::vector<std::string> both = answers[k];  // in either order the line is the same
-      both.insert(both.end(), answers[i].begin(), answers[i].end());
-      refused(both, answers[i][0] + " and " + answers[k][0] + ": each is an answer of its own");
-    }
-  for (const char* answer : {"--walls", "--roofline", "--explain", "--axes"})
-    refused({answer, "--cluster", "H100", "--by", "cost"}, "--by: goes with --search");
-  refused({"--roofline", "--cluster", "H100", "--price", "2"}, "--price: --roofline knows no money");
-  refused({"--price", "2"}, "--price: only --walls");
+  refused({"plan", file, "--axes", "--explain"}, "--explain and --axes: each is an answer of its own");
+  refused({"plan", file, "--axes-ranks", "2"}, "--axes-ranks: it needs --axes");
+  refused({"search", file, "--largest", "--sweep", "gpus=1..2"}, "--sweep and --largest: each is an answer");
+  refused({"search", file, "--largest", "--out", "x"}, "--out: --largest does not read it");
+  refused({"search", file, "--mix-svg", "x"}, "--mix-svg: only --sweep reads it");
+  refused({"estimate", "--roofline", "--cluster", "H100", "--price", "2"},
+          "--price: --roofline does not read it");
+  refused({"estimate", "--context", "100"}, "--context: only --roofline reads it");
+}
+
+// The options of `plan` that became subcommands name them, wherever they stand.
+TEST(Worked, MovedOptionsNameTheirSubcommand) {
+  TempFolder tmp;
+  for (const auto& [option, to] : {std::pair{"--search", "`trireme search`"},
+                                   {"--sweep=gpus=1..2", "`trireme search --sweep`"},
+                                   {"--largest", "`trireme search --largest`"},
+                                   {"--walls", "`trireme estimate`"},
+                                   {"--roofline", "`trireme estimate --roofline`"}}) {
+    const Ran r = trireme(tmp.path(), {"plan", "run.toml", "--model", "llama3-8B", option});
+    EXPECT_EQ(r.code, 2);
+    EXPECT_NE(r.err.find(to), std::string::npos) << r.err;
+    EXPECT_EQ(lines_of(r.err).size(), 1u) << r.err;
+  }
+}
+
+TEST(Worked, HelpOfPlanFitsAScreen) {
+  TempFolder tmp;
+  const std::vector<std::string> lines = lines_of(trireme(tmp.path(), {"plan", "--help"}).out);
+  EXPECT_LE(lines.size(), 24u);
+  for (const std::string& line : lines) EXPECT_LE(line.size(), 100u) << line;
 }
 
 // precision of a run file is what its search prices.
@@ -282,7 +296,7 @@ TEST(Worked, SearchTakesTheTypesOfTheRun) {
   TempFolder tmp;
   const std::string file = tiny_run_file(tmp.path(), 1).string();
   const auto best = [&](std::vector<std::string> sets) {
-    std::vector<std::string> args = {"plan", file, "--search", "--cluster", "H100", "--json"};
+    std::vector<std::string> args = {"search", file, "--cluster", "H100", "--json"};
     for (const std::string& s : sets) args.insert(args.end(), {"--set", s});
     const Ran r = trireme(tmp.path(), args);
     EXPECT_EQ(r.code, 0) << r.err;
@@ -307,7 +321,7 @@ TEST(Worked, SearchOffloadsToTheHostWhereItsLinkIsKnown) {
   ASSERT_NE(at, std::string::npos);
   write_text_atomic(unknown, text.substr(0, at) + text.substr(text.find('\n', at) + 1));
   const auto searched = [&](const fs::path& cluster, std::vector<std::string> more) {
-    std::vector<std::string> args = {"plan",           file,
+    std::vector<std::string> args = {"search",         file,
                                      "--largest",      "--cluster",
                                      cluster.string(), "--json",
                                      "--gpus",         "8",
@@ -345,7 +359,7 @@ TEST(Worked, TheHostsLinkTakesHalfAsLongAsADisk) {
   text.replace(at, text.find('#', at) - at, "host_bandwidth = 64e9\ndisk_bandwidth = 512e9 ");
   write_text_atomic(disk, text);
   const auto waits = [&](std::vector<std::string> more) {
-    std::vector<std::string> args = {"plan", file, "--search", "--cluster", disk.string()};
+    std::vector<std::string> args = {"search", file, "--cluster", disk.string()};
     args.insert(args.end(), {"--json", "--confirm", "0", "--memory-share", "0.1"});  // 16 GB of states
     more.insert(more.end(),
                 {"precision.compute=bf16", "train.device=cuda", "model.layers=20", "model.hidden=2048",
@@ -367,8 +381,8 @@ TEST(Worked, RooflineIsDrawnAsThePageShows) {
   TempFolder tmp;
   const std::string svg = (tmp / "roofline.svg").string();
   const Ran r =
-      trireme(tmp.path(), {"plan", "--roofline", "--model", "llama3-70B", "--cluster", "H100", "--tp", "8",
-                           "--gpus", "64", "--microbatches", "8", "--svg", svg, "--json"});
+      trireme(tmp.path(), {"estimate", "--roofline", "--model", "llama3-70B", "--cluster", "H100", "--tp",
+                           "8", "--gpus", "64", "--microbatches", "8", "--svg", svg, "--json"});
   ASSERT_EQ(r.code, 0) << r.err;
   EXPECT_EQ(read_text(svg), read_text(source_dir() / "docs/roofline.svg"));
   const auto j = nlohmann::json::parse(r.out);
@@ -393,7 +407,7 @@ TEST(Worked, RooflineIsDrawnAsThePageShows) {
 TEST(Worked, RooflineRefusesByName) {
   TempFolder tmp;
   const auto refused = [&](std::vector<std::string> args, const char* with) {
-    args.insert(args.begin(), "plan");
+    args.insert(args.begin(), "estimate");
     const Ran r = trireme(tmp.path(), args);
     EXPECT_EQ(r.code, 2);
     EXPECT_NE(r.err.find(with), std::string::npos) << r.err;
@@ -405,9 +419,6 @@ TEST(Worked, RooflineRefusesByName) {
           "--tp: 5 does not divide");
   refused({"--roofline", "--model", "llama3-8B", "--cluster", "H100", "--tp", "4", "--gpus", "6"},
           "--gpus: 6");
-  refused({"--context", "100"}, "--roofline");
-  refused({tiny_run_file(tmp.path(), 1).string(), "--tp", "2"},
-          "--tp: only --walls, --roofline and --search look at it");
 }
 
 // What --explain says of the real step is what plan counts of it, in layouts of 1 to 8 ranks.
@@ -460,6 +471,13 @@ TEST(Worked, ExplainAnswersFromTheRealStep) {
     EXPECT_NE(text.out.find(question), std::string::npos) << text.out;
 }
 
+nlohmann::json json_of_verb(const char* verb, const fs::path& folder, std::vector<std::string> args) {
+  args.insert(args.begin(), {verb, "--json"});
+  const Ran r = trireme(folder, args);
+  EXPECT_EQ(r.code, 0) << r.err;
+  return nlohmann::json::parse(r.out, nullptr, false);
+}
+
 nlohmann::json plan_json(const fs::path& home, std::vector<std::string> args) {
   args.insert(args.begin(), {"plan", "--json"});
   const Ran r = trireme(home, args);
@@ -496,7 +514,7 @@ TEST(Worked, WallsOfARunAreOfTheNamedCluster) {
   EXPECT_NE(named["time"]["mfu"].dump().find("step = "), std::string::npos);
   for (const auto& j : {here, there, named})
     EXPECT_NEAR(mfu_of_seconds(j) / j["time"]["mfu"]["value"].get<double>(), 1, 1e-6);
-  const auto drawn = plan_json(tmp.path(), {file, "--roofline", "--cluster", other});
+  const auto drawn = json_of_verb("estimate", tmp.path(), {file, "--roofline", "--cluster", other});
   EXPECT_EQ(drawn["device"], other);
 }
 
@@ -508,23 +526,24 @@ TEST(Worked, ClusterFilesWithTiersHaveAFarLink) {
   const std::string file = (tmp / "pod.toml").string();
   put_file(file, text);
   const std::vector<std::string> model = {"--model", "llama3-70B", "--cluster", file, "--gpus", "64"};
-  const auto with = [&](std::vector<std::string> more) {
+  const auto with = [&](const char* verb, std::vector<std::string> more) {
     more.insert(more.end(), model.begin(), model.end());
-    return plan_json(tmp.path(), more);
+    return json_of_verb(verb, tmp.path(), more);
   };
-  const auto walled = with({"--walls", "--tp", "8"});
+  const auto walled = with("estimate", {"--tp", "8"});
   EXPECT_EQ(walled["device"]["name"], file);
   const auto& sent = walled["time"]["gradients_sent"];
   EXPECT_NEAR(sent["value"].get<double>() / sent["seconds"].get<double>(), 400e9 / 8, 1);
-  EXPECT_NEAR(with({"--roofline", "--tp", "8"})["far_ridge"].get<double>(), 989.4e12 / 50e9, 1e-6);
-  const auto found = with({"--search", "--seq", "8192", "--global-batch", "128"});
+  EXPECT_NEAR(with("estimate", {"--roofline", "--tp", "8"})["far_ridge"].get<double>(), 989.4e12 / 50e9,
+              1e-6);
+  const auto found = with("search", {"--seq", "8192", "--global-batch", "128"});
   EXPECT_FALSE(found.dump().empty());
-  const Ran text_of = trireme(tmp.path(), {"plan", "--search", "--model", "llama3-70B", "--cluster", file,
-                                           "--gpus", "64", "--seq", "8192", "--global-batch", "128"});
+  const Ran text_of = trireme(tmp.path(), {"search", "--model", "llama3-70B", "--cluster", file, "--gpus",
+                                           "64", "--seq", "8192", "--global-batch", "128"});
   EXPECT_NE(text_of.out.find("64 x " + file), std::string::npos) << text_of.out << text_of.err;
 }
 
-// What `plan` settles before it forecasts, --walls and --roofline settle too.
+// What `plan` settles before it forecasts, estimate settles too.
 TEST(Worked, WallsSettleWhatTheRunLeavesOpen) {
   TempFolder tmp;
   const std::string file = tiny_run_file(tmp.path(), 2).string();
@@ -539,8 +558,7 @@ TEST(Worked, WallsSettleWhatTheRunLeavesOpen) {
     std::vector<std::string> args = {file};
     for (const std::string& key : keys) args.insert(args.end(), {"--set", key});
     const auto plan = plan_json(tmp.path(), args)["candidates"][0];
-    args.push_back("--walls");
-    const auto j = plan_json(tmp.path(), args);
+    const auto j = json_of_verb("estimate", tmp.path(), args);
     EXPECT_NEAR(j["time"]["mfu"]["value"].get<double>(), plan["mfu"].get<double>(), 1e-12);
     if (keys.front() == "layout.pp=2") {
       const bool plain = keys[1] == "layout.schedule=interleaved";
@@ -549,10 +567,10 @@ TEST(Worked, WallsSettleWhatTheRunLeavesOpen) {
         EXPECT_NEAR(j["time"]["bubble"]["value"].get<double>(), 1.0 / (2 * 6 + 1), 1e-12);
       }
     }
-    args.back() = "--roofline";
-    EXPECT_TRUE(plan_json(tmp.path(), args).contains("ridge"));
+    args.push_back("--roofline");
+    EXPECT_TRUE(json_of_verb("estimate", tmp.path(), args).contains("ridge"));
   }
-  const Ran r = trireme(tmp.path(), {"plan", file, "--walls", "--cluster", "H100", "--set", "layout=auto"});
+  const Ran r = trireme(tmp.path(), {"estimate", file, "--cluster", "H100", "--set", "layout=auto"});
   EXPECT_EQ(r.code, 2);
   EXPECT_NE(r.err.find("layout = \"auto\" is chosen by booking steps"), std::string::npos) << r.err;
 }
@@ -561,22 +579,26 @@ TEST(Worked, NothingThatARunFileSaysIsIgnored) {
   TempFolder tmp;
   const std::string file = tiny_run_file(tmp.path(), 1).string();
   const auto refused = [&](std::vector<std::string> args, const std::string& with) {
-    args.insert(args.begin(), "plan");
+    args.insert(args.begin(), "estimate");
     const Ran r = trireme(tmp.path(), args);
     EXPECT_EQ(r.code, 2) << with;
     EXPECT_NE(r.err.find(with), std::string::npos) << r.err;
   };
-  for (const char* verb : {"--walls", "--roofline"})
+  for (const bool roofline : {false, true})
     for (const auto& [option, value] : {std::pair{"--gpus", "1024"},
                                         {"--tp", "8"},
                                         {"--seq", "8192"},
                                         {"--model", "llama3-8B"},
                                         {"--parameters", "7e9"},
-                                        {"--micro", "3"}})
-      refused({file, verb, option, value}, std::string(option) + ": the run file has its own");
-  refused({file, "--walls", "--microbatches", "3"}, "--microbatches: the run file has its own");
-  refused({"--walls", "--parameters", "7e9", "--svg", (tmp / "x.svg").string()}, "--svg: --walls is a table");
-  refused({"--roofline", "--model", "llama3-8B", "--cluster", "H100", "--pp", "2"}, "--pp: --roofline knows");
+                                        {"--micro", "3"}}) {
+      std::vector<std::string> args = {file, option, value};
+      if (roofline) args.emplace_back("--roofline");
+      refused(args, std::string(option) + ": the run file has its own");
+    }
+  refused({file, "--microbatches", "3"}, "--microbatches: the run file has its own");
+  refused({"--parameters", "7e9", "--svg", (tmp / "x.svg").string()}, "--svg: only --roofline reads it");
+  refused({"--roofline", "--model", "llama3-8B", "--cluster", "H100", "--pp", "2"},
+          "--pp: --roofline does not read it");
 }
 
 // Links that nobody knows: no 0 that would read as free.

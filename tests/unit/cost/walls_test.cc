@@ -29,8 +29,11 @@ TEST(Walls, ZeroOfItsPaper) {
     EXPECT_DOUBLE_EQ(zero_saving(0, n, kPer), 1);
   }
   EXPECT_EQ(zero_saving(3, kEndless, kPer), kEndless);
-  const double traffic[] = {1, 1, 1, 1.5};
-  for (int zero = 0; zero <= 3; ++zero) EXPECT_EQ(zero_traffic(zero), traffic[zero]);
+  const double traffic[] = {1, 1, 1, 1.5}, eighteen[] = {1, 1, 9.5, 27};
+  for (int zero = 0; zero <= 3; ++zero) {
+    EXPECT_EQ(zero_traffic(zero), traffic[zero]);
+    EXPECT_EQ(zero_traffic(zero, 18), eighteen[zero]);
+  }
   EXPECT_THROW(zero_state_bytes(1, 1, 0, kPer), Error);
 }
 

@@ -89,8 +89,13 @@ TEST(SearchedStep, ARunFileOfASearchHasItsStep) {
         const std::optional<SearchedStep> step =
             searched_step(read, cluster_called(read.cluster.file, read.world()));
         ASSERT_TRUE(step) << cluster << " " << arch << " " << text_of(l);
-        EXPECT_DOUBLE_EQ(step->step_s, price_layout(q, l).time.total)
+        EXPECT_DOUBLE_EQ(step->closed_s, price_layout(q, l).time.total)
             << cluster << " " << arch << " " << text_of(l);
+        const StepTotals replayed = replayed_step(q, {.device = q.device}, resolved(run));
+        EXPECT_DOUBLE_EQ(step->step_s, double(replayed.makespan) * 1e-9) << text_of(l);
+        EXPECT_LE(step->roof_s, step->step_s);
+        EXPECT_LE(step->interval.low, step->step_s);
+        EXPECT_GE(step->interval.high, step->step_s);
         seen++;
       }
     }
@@ -150,7 +155,9 @@ TEST(SearchedStep, ABoundIsNeverAboveIt) {
         run = resolved(run);
         const Forecast f = forecast(run, schedule_of(run), cluster_called(run.cluster.file, 16), 1);
         ASSERT_TRUE(f.closed_form) << text_of(l);
-        EXPECT_DOUBLE_EQ(f.step_s, price_layout(q, l).time.total);
+        EXPECT_DOUBLE_EQ(f.step_s, double(replayed_step(q, {.device = q.device}, run).makespan) * 1e-9);
+        EXPECT_LE(f.low_s, f.step_s);
+        EXPECT_GE(f.high_s, f.step_s);
         EXPECT_GT(f.roof_s, 0);
         EXPECT_LE(f.roof_s, f.step_s) << cluster << " " << arch << " " << text_of(l);
         seen++;
@@ -225,6 +232,7 @@ TEST(SearchedStep, CollectivesTakeTheFilesConstants) {
 TEST(SearchedStep, AnIntervalHoldsItsForecasts) {
   SearchRequest q = request_on(run_on("h100-p5", "llama"), 16);
   q.low = 0.85, q.high = 1.27;
+  q.score_fits.reset();
   const Priced p = price_layout(q, some_layouts(q, 1, 0).front());
   const double step = p.time.total;
   EXPECT_DOUBLE_EQ(interval_of(q, p, 0).low, 0.85 * step);

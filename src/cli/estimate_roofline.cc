@@ -1,4 +1,4 @@
-#include "cli/plan_roofline.h"
+#include "cli/estimate_roofline.h"
 
 #include "plan/roofline.h"
 
@@ -45,10 +45,9 @@ RooflineCase roofline_case(const PlanSubject& subject, const WallsRequest& layou
 }  // namespace
 
 void RooflineRequest::add_to(CLI::App& verb) {
-  auto* const on =
-      verb.add_flag("--roofline", wanted,
-                    "instead, also without a run file: training, prefill and decode of the model on "
-                    "the device's roofline and on those of its links");
+  auto* const on = verb.add_flag(
+      "--roofline", wanted,
+      "instead: training, prefill and decode of the model on the device's roofline and its links");
   const auto number = [&](const char* name, int64_t& to, double most, const char* what) {
     verb.add_option(name, to, what)->check(number_between(1, most))->needs(on)->capture_default_str();
   };
@@ -56,8 +55,8 @@ void RooflineRequest::add_to(CLI::App& verb) {
   number("--batch", batch, 1e9, "prompts, or texts decoded together");
 }
 
-void plan_roofline(const RooflineRequest& q, const PlanSubject& subject, const WallsRequest& layout,
-                   const RunRequest& request, const std::string& svg) {
+void estimate_roofline(const RooflineRequest& q, const PlanSubject& subject, const WallsRequest& layout,
+                       const RunRequest& request, const std::string& svg) {
   RooflineCase c = roofline_case(subject, layout, request);
   c.context = q.context, c.batch = q.batch;
   const Roofline r = roofline_of(c);

@@ -1,4 +1,4 @@
-#include "cli/plan_walls.h"
+#include "cli/estimate_walls.h"
 
 #include <numeric>
 
@@ -21,7 +21,7 @@ bool bubble_is_plain(std::string_view schedule) {
   return schedule == "1f1b" || schedule == "gpipe" || schedule == "interleaved";
 }
 
-// In closed form, as --search prices this layout.
+// In closed form, as the search prices this layout.
 StepForecast closed_form_of(const PlannedRun& p) {
   const RunSpec& run = p.run;
   const LayoutSpec& l = run.layout;
@@ -36,7 +36,7 @@ StepForecast closed_form_of(const PlannedRun& p) {
                                                                 .schedule = l.schedule});
   step.bubble = pipeline.bubble, step.order = pipeline.order;
   StepForecast f = closed_form_step(step, p.device.name, p.device.figures);
-  f.source += ", as --search has it";
+  f.source += ", as in trireme search";
   return f;
 }
 
@@ -49,7 +49,7 @@ StepForecast forecast_of(PlannedRun& p) {
   if (!f.expected && p.run.train.device == "cuda") {
     try {
       PlannedRun known = p;
-      complete_figures(known.device, p.run.world(), "--walls");
+      complete_figures(known.device, p.run.world(), "estimate");
       return closed_form_of(known);
     } catch (const Error& e) {
       if (e.fault != Fault::request) throw;
@@ -58,7 +58,7 @@ StepForecast forecast_of(PlannedRun& p) {
   return {.step_s = f.step_s,
           .mfu = f.mfu,
           .tokens = double(f.tokens),
-          .source = f.closed_form ? "closed form, as in --search"
+          .source = f.closed_form ? "closed form, as in trireme search"
                     : f.expected  ? "expected, trireme plan"
                                   : "at the roof, trireme plan"};
 }
@@ -81,6 +81,9 @@ void from_run(const RunRequest& request, const WallsRequest& q, const std::strin
   c.per = state_bytes_per_parameter(run.precision.compute, run.precision.grads, run.precision.moments);
   c.seq = run.data.seq_len, c.micro = run.batch.micro;
   c.gpus = run.world(), c.tp = run.layout.tp, c.pp = run.layout.pp, c.microbatches = run.microbatches();
+  c.zero = effective_zero(run.layout);
+  c.recompute = run.layout.recompute == "full";
+  c.ep = run.layout.ep;
   c.chunks = run.layout.chunks, c.plain_bubble = bubble_is_plain(run.layout.schedule);
   c.tokens = double(samples_until(run.batch, run.train.steps)) * double(run.data.seq_len);
 }
@@ -112,15 +115,11 @@ void refuse_contradictions(const WallsCase& c) {
 }  // namespace
 
 void WallsRequest::add_to(CLI::App& verb) {
-  auto* const on = verb.add_flag("--walls", wanted,
-                                 "instead, also without a run file: the memory, the time and the money that "
-                                 "a run takes, in closed form");
   constexpr double kMost = 1e21, kMostDegree = 1e9;
   const auto number = [&](const char* name, double& to, double low, double high, const char* what) {
-    verb.add_option(name, to, what)->check(number_between(low, high))->needs(on);
+    verb.add_option(name, to, what)->check(number_between(low, high));
   };
-  verb.add_flag("--arithmetic", arithmetic, "prints under every number of --walls how it was reckoned")
-      ->needs(on);
+  verb.add_flag("--arithmetic", arithmetic, "prints the formula of each number under it");
   number("--tokens", tokens, 1, kMost, "to train on (default: 20 a parameter, or the run's)");
   number("--mfu", mfu, 1e-6, 1,
          "share of the peak that training uses, 0.4; else forecast where a layout is known");
@@ -135,10 +134,19 @@ void WallsRequest::add_to(CLI::App& verb) {
   degree("--tp", tp, "tensor parallel degree");
   degree("--pp", pp, "pipeline ranks");
   degree("--microbatches", microbatches, "of a step, of one replica");
+  verb.add_option("--zero", zero, "ZeRO stage of one device's total memory")
+      ->check(number_between(0, 3))
+      ->capture_default_str();
+  verb.add_flag("--recompute", recompute, "all blocks are recomputed from their inputs");
+  degree("--ep", ep, "expert parallel degree");
+  degree("--top-k", top_k, "experts per token (default: the model's)");
+  number("--mtbf", mtbf_hours, 1e-3, 1e12, "device-hours between failures (default: the cluster's)");
+  number("--save", save_s, 1e-6, 1e9,
+         "seconds that training waits for a save (default: its copy to the host)");
   degree("--chunks", chunks, "stages a pipeline rank, interleaved");
 }
 
-void plan_walls(const WallsRequest& q, const PlanSubject& subject, const RunRequest& request) {
+void estimate_walls(const WallsRequest& q, const PlanSubject& subject, const RunRequest& request) {
   WallsCase c;
   SubjectDevice device;
   if (!request.file.empty()) {
@@ -149,12 +157,18 @@ void plan_walls(const WallsRequest& q, const PlanSubject& subject, const RunRequ
     c.gpus = subject.gpus > 0 ? subject.gpus : q.tp * q.pp;
     c.seq = subject.seq, c.micro = q.micro, c.tp = q.tp, c.pp = q.pp, c.microbatches = q.microbatches;
     c.chunks = q.chunks;
+    c.zero = q.zero;
+    c.recompute = q.recompute;
+    c.ep = q.ep;
     device = device_of(subject.cluster, c.gpus);
   }
   if (!device.note.empty()) say("note: {}\n", device.note);
   c.active = c.model && c.model->moe() ? active_parameters(*c.model) : c.parameters;
   c.device = device.name, c.device_source = device.source, c.figures = device.figures;
-  c.mtbf_hours = device.mtbf_hours;
+  c.mtbf_hours = q.mtbf_hours > 0 ? q.mtbf_hours : device.mtbf_hours;
+  c.save_s = q.save_s;
+  if (c.model && c.model->moe()) c.top_k = double(c.model->experts_per_token);
+  if (q.top_k > 0) c.top_k = double(q.top_k);
   if (q.tokens > 0) c.tokens = q.tokens;
   if (c.tokens == 0) c.tokens = kTokensPerParameter * c.active, c.tokens_assumed = true;
   c.mfu = q.mfu, c.reach = q.reach, c.budget = q.budget;
@@ -163,7 +177,7 @@ void plan_walls(const WallsRequest& q, const PlanSubject& subject, const RunRequ
   if (c.mfu == 0 && c.forecast.step_s == 0) forecast_by_closed_form(c);
   if (walls_of(c).empty())
     bad_request(
-        "--walls: nothing is given; it takes a run file, --model or --parameters, and --tokens, --cluster, "
+        "estimate: nothing is given; it takes a run file, --model or --parameters, and --tokens, --cluster, "
         "--gpus, "
         "--mfu, --price");
   if (q.price > 0 && c.used() == 0)

@@ -1,19 +1,22 @@
-#include "cli/plan_search.h"
+#include "cli/search.h"
 
 #include <algorithm>
 #include <cinttypes>
 #include <cmath>
 #include <cstdio>
 #include <functional>
+#include <numeric>
 #include <tuple>
 
 #include "base/file.h"
 #include "base/progress.h"
 #include "base/timed.h"
+#include "cli/used_keys.h"
 #include "cost/flops.h"
 #include "cost/time_to_loss.h"
 #include "cost/walls.h"
 #include "plan/confirm.h"
+#include "plan/framework.h"
 #include "plan/scaled_run.h"
 #include "plan/score_catalog.h"
 #include "plan/search.h"
@@ -26,15 +29,6 @@ namespace trireme::cli {
 namespace {
 
 constexpr double kTokensToSearch = 20;  // a parameter, of the loss that --by loss aims at by itself
-
-// How measured steps lie about their forecasts, 10th and 90th percentile of data/published_runs.json:
-// held-out halves where the software is known (trireme score), all rows read as of none where it is not.
-void set_interval(SearchRequest& q, bool known) {
-  if (q.model.moe())
-    q.low = known ? 0.82 : 0.87, q.high = known ? 1.35 : 1.67;
-  else
-    q.low = known ? 0.93 : 0.85, q.high = known ? 1.10 : 1.27;
-}
 
 // All that the question leaves out, at once.
 void refuse_missing(const SearchOptions& o, const PlanSubject& s, const std::optional<RunSpec>& run,
@@ -164,6 +158,59 @@ std::vector<int64_t> swept(const std::string& text) {
   return all;
 }
 
+// If the number of devices has a prime factor that the batch lacks, most layouts' replicas do not divide the
+// batch. Adds the nearest batch that they divide. Batches are compared by time per token.
+void add_dividing_batch(SearchRequest& q) {
+  const int64_t gpus = q.gpus[0];
+  const int64_t global = q.globals[0];
+  int64_t missing = gpus;
+  for (int64_t g = std::gcd(missing, global); g > 1; g = std::gcd(missing, global)) missing /= g;
+  const bool fixed =
+      std::any_of(q.require.begin(), q.require.end(), [](const Requirement& r) { return r.key == "global"; });
+  if (missing == 1 || fixed) return;
+  int64_t multiple = missing * std::gcd(gpus / missing, global);
+  if (multiple > global) multiple = missing;
+  const int64_t near = std::max<int64_t>(1, (global + multiple / 2) / multiple) * multiple;
+  q.globals.push_back(near);
+  q.asked_global = global;
+}
+
+// Values of requirements that are properties of the run, not of its layout.
+struct RequiredValues {
+  int64_t seq = 0;
+  std::string precision;
+};
+
+// Splits --require into conditions on layouts (of the request) and values of the run.
+RequiredValues take_requirements(const SearchOptions& o, SearchRequest& q) {
+  RequiredValues values;
+  if (!o.as.empty()) q.require = framework_named(o.as).require;
+  for (const std::string& text : o.require) {
+    const size_t at = text.find('=');
+    const std::string key = text.substr(0, at);
+    const std::string value = at == text.npos ? "" : text.substr(at + 1);
+    if (key == "precision") {
+      if (value != "fp8" && value != "bf16")
+        bad_request("--require {}: expected precision=bf16 or fp8", text);
+      values.precision = value;
+    } else if (key == "seq_len") {
+      values.seq = std::atoll(value.c_str());
+      if (values.seq < 1) bad_request("--require {}: expected seq_len=N with an integer N >= 1", text);
+    } else {
+      q.require.push_back(parse_requirement(text));
+    }
+  }
+  return values;
+}
+
+void require_precision(SearchRequest& q, const std::string& precision) {
+  if (precision.empty()) return;
+  if (precision == "fp8" && q.figures.fp8 <= 0)
+    bad_request("--require precision=fp8: {} has no fp8; precision can be bf16", q.device);
+  q.run->precision.compute = "bf16";
+  q.run->precision.fp8 = precision == "fp8" ? "current" : "none";
+}
+
 void set_sizes(SearchRequest& q, const SearchOptions& o, const PlanSubject& subject) {
   if (subject.gpus > 0) q.gpus = {subject.gpus};
   if (!o.sweep.empty()) q.gpus = swept(o.sweep);
@@ -177,6 +224,7 @@ void set_sizes(SearchRequest& q, const SearchOptions& o, const PlanSubject& subj
                 int64_t(std::ceil(double(most) / q.figures.near)));
   if (o.fewer)
     for (int64_t n = q.gpus[0]; n % 2 == 0;) q.gpus.insert(q.gpus.begin(), n /= 2);
+  if (o.by != "loss" && o.layouts() && q.gpus.size() == 1) add_dividing_batch(q);
   if (o.by == "loss") {
     constexpr int64_t kAround = 8;
     std::vector<int64_t> around;
@@ -223,149 +271,167 @@ class ShownLooks {
   std::optional<Progress> progress_;
 };
 
-void print_search(const SearchOptions& o, SearchRequest& q, const std::optional<RunSpec>& run, bool json) {
-  q.best = std::max(o.best, o.confirm > 0 ? kMostConfirmed : 0);
-  SearchResult r;
+// The search, its replays and what follows from them.
+struct FoundLayouts {
+  SearchResult result;
   std::optional<Confirmation> looked;
+  std::optional<SearchWhy> why;
+  std::optional<std::vector<FlipPoint>> flips;
+};
+
+FoundLayouts find_layouts(const SearchOptions& o, SearchRequest& q, const std::optional<RunSpec>& run) {
+  FoundLayouts f;
+  q.best = std::max(o.best, o.confirm > 0 ? kMostConfirmed : 0);
+  SearchResult& r = f.result;
   if (o.confirm > 0) {
     ConfirmRequest c{.most = o.confirm, .run = run};
     c.by = o.priced_by(q.device);
     ShownLooks looks;
     c.progress = std::ref(looks);
-    looked = search_and_confirm(q, r, c);
+    f.looked = search_and_confirm(q, r, c);
     cut_front(q, r);
-    confirm_front(q, r, c, *looked);
-    if (looked->looked_at.empty()) looked.reset();
+    if (o.all || o.json) confirm_front(q, r, c, *f.looked);
+    if (f.looked->looked_at.empty()) f.looked.reset();
   } else {
     r = search(q);
     cut_front(q, r);
   }
-  std::optional<Priced> closed;
-  if (!o.flip.empty())  // what is confirmed is another list
-    if (const SearchResult all = o.confirm > 0 ? search(q) : r; !all.divisions.empty())
-      closed = all.divisions.front();
+  if (r.candidates == 0 && !q.require.empty()) bad_request("{}", unmet_text(q.require, r.unmet));
+  if (!o.flip.empty())  // confirmed layouts are another list
+    if (const SearchResult closed = o.confirm > 0 ? search(q) : r; !closed.divisions.empty())
+      f.flips = flips_of(o, q, closed.divisions.front());
+  if (!r.best.empty()) f.why = trireme::why(q, r, o.why);
+  return f;
+}
+
+void print_search(const SearchOptions& o, SearchRequest& q, const std::optional<RunSpec>& run) {
+  FoundLayouts f = find_layouts(o, q, run);
+  SearchResult& r = f.result;
   if (int64_t(r.best.size()) > o.best) r.best.resize(size_t(o.best));
-  std::optional<SearchWhy> w;
-  if (o.why && !r.best.empty()) w = trireme::why(q, r);
-  std::optional<std::vector<FlipPoint>> points;
-  if (closed) points = flips_of(o, q, *closed);
   if (!o.svg.empty()) write_text_atomic(o.svg, front_svg(q, r));
-  const SearchWhy* why = w ? &*w : nullptr;
-  const Confirmation* confirmed = looked ? &*looked : nullptr;
-  const std::vector<FlipPoint>* flips = points ? &*points : nullptr;
-  print_text("{}",
-             json ? search_json(q, r, why, confirmed, flips) : search_text(q, r, why, confirmed, flips));
+  const SearchWhy* why = f.why && o.why ? &*f.why : nullptr;
+  const Confirmation* confirmed = f.looked ? &*f.looked : nullptr;
+  const std::vector<FlipPoint>* flips = f.flips ? &*f.flips : nullptr;
+  if (!o.out.empty() && !r.best.empty()) write_text_atomic(o.out, run_file_of(q, r.best.front().layout));
+  if (o.json) return print_text("{}", search_json(q, r, why, confirmed, flips));
+  std::string text = o.all || why || flips ? search_text(q, r, why, confirmed, flips)
+                                           : answer_text(q, r, f.why ? &*f.why : nullptr, confirmed);
+  if (!o.as.empty() && !r.best.empty()) text += launch_text(framework_named(o.as), q, r.best.front().layout);
+  if (!o.out.empty() && !r.best.empty()) text += fmt::format("run file: {}\n", o.out);
+  print_text("{}", text);
 }
 
 }  // namespace
 
 void SearchOptions::add_to(CLI::App& verb) {
-  verb.add_flag("--search", search,
-                "instead, also without a run file: every layout of the model on --gpus "
-                "devices that fits, priced in closed form and ranked");
-  verb.add_option("--sweep", sweep,
-                  "instead: the best layout of each number of devices, doubling: gpus=8..4096");
-  verb.add_flag(
-      "--largest", largest,
-      "instead: the largest model of --model's family that fits with each technique alone, and with all");
-  const auto needs = [&](CLI::Option* option) { shared.push_back(option); };
   constexpr double kMost = 1e6;
-  needs(
-      verb.add_option("--by", by, "what layouts are ranked by: step time, cost of a token, or time to a loss")
-          ->check(CLI::IsMember({"step", "cost", "loss"}))
-          ->capture_default_str());
-  needs(verb.add_option("--global-batch", global, "sequences of a step (default: the run's)")
-            ->check(number_between(1, 1e9)));
-  needs(verb.add_flag("--fewer", fewer, "--search: also a half, a quarter, ... of the devices"));
-  needs(verb.add_flag("--why", why,
-                      "--search: what binds the best layout, and what would make another one the best"));
+  verb.add_option("--global-batch", global, "sequences per step (default: the run's)")
+      ->check(number_between(1, 1e9));
+  verb.add_option("--require", require,
+                  "a condition on layouts: tp=8, \"pp<=4\", schedule=1f1b,zb-h1, precision=fp8 (repeatable)")
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->type_name("CONDITION");
+  verb.add_option("--as", as, "only layouts of this framework, with its launch flags")
+      ->check(CLI::IsMember(framework_names()));
+  verb.add_option("--by", by, "rank by step time, cost per token, or time to a loss")
+      ->check(CLI::IsMember({"step", "cost", "loss"}))
+      ->capture_default_str();
+  verb.add_option("--out", out, "file that the best layout's run file is written to")->type_name("FILE");
+  verb.add_flag("--all", all, "also prints rejected layouts, every table and the run file");
+  verb.add_option("--sweep", sweep, "instead: the best layout for each number of devices: gpus=8..4096");
+  verb.add_flag("--largest", largest,
+                "instead: the largest model of --model's family that fits, by technique");
+  verb.add_flag("--fewer", fewer, "also a half, a quarter, ... of the devices");
+  verb.add_flag("--why", why, "with --all: how each figure would have to change to change the choice");
   std::vector<std::string> turned = flip_knobs();
   turned.emplace_back("all");
-  flips =
-      verb.add_option("--flip", flip,
-                      "--search: at which value of these another division is the best: near and far links, "
-                      "memory, peak, batch, or all of them")
-          ->check(CLI::IsMember(turned));
-  needs(flips);
-  needs(verb.add_option("--loss", loss,
-                        "nats a token that --by loss is timed to (default: Chinchilla's of 20 tokens a "
-                        "parameter)")
-            ->check(number_between(0.1, 100)));
-  needs(verb.add_option("--best", best, "--search: layouts that are printed")
-            ->check(number_between(1, 10000))
-            ->capture_default_str());
-  confirmed =
-      verb.add_option("--confirm", confirm,
-                      "--search, --sweep: layouts of the best that are booked on meta and simulated event by "
-                      "event at least, and on until none that is left could be better; 0 = none")
-          ->check(number_between(0, kMostConfirmed))
-          ->capture_default_str();
-  needs(confirmed);
-  needs(verb.add_option("--software", software,
-                        "whose measured constants to forecast by, of data/score_constants.json (default: all "
-                        "together)"));
-  verb.add_option("--site", site, "likewise, of the site; of RUN alone: the expected step as long as there");
-  verb.add_option("--constants", constants,
-                  "a file of `trireme score --calibrate` or --fit: its constants in the place of "
-                  "data/score_constants.json, by its own site unless --site names another");
-  needs(verb.add_option("--spares", spares, "machines that stand by (default: as many as pay)")
-            ->check(number_between(0, 1e6)));
-  needs(verb.add_option("--restart", restart_s, "seconds from a failure to the next step")
-            ->check(number_between(0, kMost))
-            ->capture_default_str());
-  needs(verb.add_option("--repair", repair_h, "hours until a machine that failed is back")
-            ->check(number_between(0, kMost))
-            ->capture_default_str());
-  needs(verb.add_option("--memory-share", memory_share, "of a device's memory that a layout may take")
-            ->check(number_between(0.01, 1))
-            ->capture_default_str());
-  needs(verb.add_option("--mix-svg", mix,
-                        "--sweep: file that the best layouts' degrees are drawn into, by tokens a device"));
-  verb.add_option("--svg", svg,
-                  "file that the front of --search, the curve of --sweep, or --roofline, is drawn into");
+  flips = verb.add_option("--flip", flip, "with --all: values of these figures at which another layout wins")
+              ->check(CLI::IsMember(turned));
+  verb.add_option("--loss", loss,
+                  "nats per token for --by loss (default: Chinchilla's of 20 tokens per parameter)")
+      ->check(number_between(0.1, 100));
+  verb.add_option("--best", best, "layouts that --all and --json list")
+      ->check(number_between(1, 10000))
+      ->capture_default_str();
+  confirmed = verb.add_option("--confirm", confirm,
+                              "layouts that are replayed at least; 0 = none, prices in closed form")
+                  ->check(number_between(0, kMostConfirmed))
+                  ->capture_default_str();
+  verb.add_option("--software", software, "framework whose measured constants price the step (default: all)");
+  verb.add_option("--site", site, "cluster whose measured constants price the step");
+  verb.add_option("--constants", constants, "constants file of `trireme score --calibrate` or --fit");
+  verb.add_option("--spares", spares, "spare machines (default: as many as pay)")
+      ->check(number_between(0, 1e6));
+  verb.add_option("--restart", restart_s, "seconds from a failure to the next step")
+      ->check(number_between(0, kMost))
+      ->capture_default_str();
+  verb.add_option("--repair", repair_h, "hours until a failed machine is back")
+      ->check(number_between(0, kMost))
+      ->capture_default_str();
+  verb.add_option("--memory-share", memory_share, "share of a device's memory that a layout may take")
+      ->check(number_between(0.01, 1))
+      ->capture_default_str();
+  verb.add_option("--price", price, "price of a device-hour (default: the cluster file's)")
+      ->check(number_between(0, 1e9));
+  verb.add_option("--mix-svg", mix, "--sweep: SVG of the best layouts' degrees");
+  verb.add_option("--svg", svg, "SVG of the Pareto front, or of --sweep's curve");
 }
 
-PricedBy SearchOptions::priced_by(std::string device) const {
+PricedBy priced_by(std::string device, const std::string& software, const std::string& site,
+                   const std::string& constants) {
   PricedBy by{.device = std::move(device), .software = software, .site = site, .own = nullptr, .file = ""};
   if (!constants.empty()) price_by_own(by, read_text(constants), constants);
   return by;
 }
 
-bool SearchOptions::any() const {
-  const int wanted = int(search) + int(largest) + int(!sweep.empty());
-  if (wanted == 0)
-    for (const CLI::Option* option : shared)
-      if (option->count() > 0)
-        bad_request("{}: goes with --search, --sweep or --largest; give one of them", option->get_name());
-  for (const auto& [name, given] :
-       {std::pair{"--why", why}, std::pair{"--fewer", fewer}, std::pair{"--flip", flips->count() > 0}})
-    if (given && !search) bad_request("{}: goes with --search alone", name);
-  if (confirmed->count() > 0 && !search && sweep.empty())
-    bad_request("--confirm: goes with --search or --sweep alone");
-  if (!mix.empty() && sweep.empty()) bad_request("--mix-svg: goes with --sweep alone");
-  if (largest && !svg.empty()) bad_request("--svg: --largest is a table; nothing is drawn");
-  return wanted == 1;
+PricedBy SearchOptions::priced_by(std::string device) const {
+  const std::string by =
+      software.empty() && !as.empty() ? std::string(framework_named(as).software) : software;
+  return cli::priced_by(std::move(device), by, site, constants);
 }
 
-SearchRequest search_request(const SearchOptions& o, const PlanSubject& subject, std::optional<RunSpec>& run,
-                             double price) {
+void SearchOptions::reject_unread() const {
+  if (largest && !sweep.empty())
+    bad_request("--sweep and --largest: each is an answer of its own; give one of them");
+  const std::string_view asked = largest ? "--largest" : "--sweep";
+  for (const auto& [name, given] : {std::pair{"--why", why},
+                                    {"--fewer", fewer},
+                                    {"--flip", flips->count() > 0},
+                                    {"--out", !out.empty()},
+                                    {"--all", all}})
+    if (given && !layouts()) bad_request("{}: {} does not read it; leave it out", name, asked);
+  if (confirmed->count() > 0 && largest) bad_request("--confirm: --largest does not read it; leave it out");
+  if (!mix.empty() && sweep.empty()) bad_request("--mix-svg: only --sweep reads it");
+  if (largest && !svg.empty()) bad_request("--svg: --largest is a table; nothing is drawn");
+}
+
+SearchRequest search_request(const SearchOptions& o, const PlanSubject& given_subject,
+                             std::optional<RunSpec>& run) {
   SearchRequest q;
-  const std::string_view asked = o.largest ? "--largest" : o.sweep.empty() ? "--search" : "--sweep";
+  const std::string_view asked = o.largest ? "--largest" : o.sweep.empty() ? "search" : "--sweep";
+  PlanSubject subject = given_subject;
+  const RequiredValues values = take_requirements(o, q);
+  if (values.seq > 0 && subject.seq > 0 && values.seq != subject.seq)
+    bad_request("--require seq_len={}: --seq is {}; give one of the two", values.seq, subject.seq);
+  if (values.seq > 0) subject.seq = values.seq;
   refuse_missing(o, subject, run, asked);
   set_model(q, subject, run, asked);
   const int64_t given = subject.gpus > 0 ? subject.gpus : run ? run->world() : 0;
   set_cluster(q, subject, run, o.sweep.empty() ? given : swept(o.sweep).back(), asked);
+  require_precision(q, values.precision);
   if (run) refuse_types(q, run->precision, asked), run = q.run;
   set_types(q, q.run->precision);
   set_sizes(q, o, subject);
   const PricedBy by = o.priced_by(q.device);
   q.fits = constants_of(by), q.constants = text_of(by);
-  q.own = o.software.empty();
+  q.own = by.software.empty();
   if (q.own) q.score_fits = q.fits, q.fits = own_constants(q.fits);
-  set_interval(q, !o.software.empty());
+  set_interval(q, !by.software.empty());
   q.by = o.by == "step" ? RankBy::step : o.by == "cost" ? RankBy::cost : RankBy::loss;
   q.best = o.best, q.memory_share = o.memory_share;
-  if (price > 0) q.price = price;
+  if (o.price > 0) q.price = o.price;
   q.reliability.spares = o.spares, q.reliability.restart_s = o.restart_s;
   q.reliability.repair_s = o.repair_h * 3600;
   const double n = active_parameters(q.model);
@@ -377,17 +443,18 @@ SearchRequest search_request(const SearchOptions& o, const PlanSubject& subject,
   return q;
 }
 
-void plan_search(const SearchOptions& o, const PlanSubject& subject, const RunRequest& request,
-                 double price) {
+namespace {
+
+void run_search(const SearchOptions& o, const PlanSubject& subject, const RunRequest& request) {
   std::optional<RunSpec> run;
   if (!request.file.empty()) {
     refuse_two_models(subject);
     run = load_run(request.file, request.sets);
   }
-  SearchRequest q = search_request(o, subject, run, price);
+  SearchRequest q = search_request(o, subject, run);
   if (o.largest) {
     const std::vector<LargestRow> rows = trireme::largest(q);
-    print_text("{}", request.json ? largest_json(q, rows) : largest_text(q, rows));
+    print_text("{}", o.json ? largest_json(q, rows) : largest_text(q, rows));
     return;
   }
   if (!o.sweep.empty()) {
@@ -397,10 +464,34 @@ void plan_search(const SearchOptions& o, const PlanSubject& subject, const RunRe
     const Sweep s = trireme::sweep(q, o.confirm > 0 ? &how : nullptr);
     if (!o.svg.empty()) write_text_atomic(o.svg, sweep_svg(q, s));
     if (!o.mix.empty()) write_text_atomic(o.mix, mix_svg(q, s));
-    print_text("{}", request.json ? sweep_json(q, s) : sweep_text(q, s));
+    print_text("{}", o.json ? sweep_json(q, s) : sweep_text(q, s));
     return;
   }
-  print_search(o, q, run, request.json);
+  print_search(o, q, run);
+}
+
+}  // namespace
+
+void add_search(CLI::App& app) {
+  CLI::App* verb = app.add_subcommand(
+      "search",
+      "finds the best layouts of a model on a number of devices: priced in closed form, the best replayed\n"
+      "example: trireme search --model llama3-70B --cluster H100 --gpus 64 --global-batch 512 --seq 8192");
+  auto request = std::make_shared<RunRequest>();
+  request->add_to(*verb);
+  verb->get_option("RUN")->required(false);
+  auto subject = std::make_shared<PlanSubject>();
+  subject->add_to(*verb);
+  auto options = std::make_shared<SearchOptions>();
+  options->add_to(*verb);
+  verb->callback([request, subject, options, verb] {
+    options->reject_unread();
+    options->json = request->json;
+    refuse_sets_without_run(*request);
+    refuse_size_of_shape(*verb);
+    check_set_keys("search", *request);
+    run_search(*options, *subject, *request);
+  });
 }
 
 }  // namespace trireme::cli

@@ -1,0 +1,107 @@
+// The closed forms of `trireme estimate` against their textbook formulas, written out.
+#include "plan/walls.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace trireme {
+namespace {
+
+const Worked& line_of(const std::vector<WorkedSection>& all, std::string_view key) {
+  for (const WorkedSection& s : all)
+    for (const Worked& w : s.lines)
+      if (w.key == key) return w;
+  ADD_FAILURE() << "no line " << key;
+  static const Worked kNone;
+  return kNone;
+}
+double also(const Worked& w, std::string_view key) {
+  for (const auto& [name, value] : w.also)
+    if (name == key) return value;
+  ADD_FAILURE() << w.key << " has no " << key;
+  return 0;
+}
+
+WallsCase gpt(int64_t layers, int64_t hidden) {
+  WallsCase c;
+  c.name = "gpt";
+  c.model = ModelSpec::of("gpt2");
+  c.model->layers = layers;
+  c.model->hidden = hidden;
+  c.model->heads = 16;
+  c.model->vocab = 50257;
+  c.model->finish(2048);
+  c.parameters = c.active = 7.5e9;
+  c.seq = 2048;
+  c.micro = 2;
+  return c;
+}
+
+// Rajbhandari et al. 2020, section 7, for each of m microbatches: zero 2 sends (m + 1) / 2 times what data
+// parallelism does, zero 3 sends 3 m / 2 times that.
+TEST(Walls, ZeroSendsByMicrobatch) {
+  WallsCase c;
+  c.parameters = 7.5e9;
+  c.gpus = 64;
+  c.microbatches = 18;
+  const auto all = walls_of(c);
+  const double once = 2 * 63.0 / 64 * 2 * 7.5e9;
+  const double times[] = {1, 1, 9.5, 27};
+  for (int zero = 0; zero < 4; zero++) {
+    const Worked& w = line_of(all, "zero" + std::to_string(zero));
+    EXPECT_DOUBLE_EQ(also(w, "traffic"), times[zero]);
+    EXPECT_DOUBLE_EQ(also(w, "sent"), times[zero] * once);
+  }
+  EXPECT_NE(line_of(all, "zero3").text.find("27 x the traffic"), std::string::npos);
+}
+
+TEST(Walls, OneDeviceInTotal) {
+  WallsCase c = gpt(32, 4096);
+  c.gpus = 16;
+  c.pp = 4;
+  c.microbatches = 8;
+  c.zero = 1;
+  const double state = 7.5e9 / 4 * (2 + 2 + 12.0 / 4);
+  const double layer = 2048.0 * 2 * 4096 * (18 + 4 * 4);  // s b h (18 + 4 f / h), f = 4 h
+  EXPECT_NEAR(line_of(walls_of(c), "total").value / (state + 4 * 8 * layer), 1, 1e-12);
+  c.microbatches = 2;  // fewer in flight than stages
+  EXPECT_NEAR(line_of(walls_of(c), "total").value / (state + 2 * 8 * layer), 1, 1e-12);
+  c.recompute = true;
+  EXPECT_NEAR(line_of(walls_of(c), "total").value / (state + 2 * 8 * 2048.0 * 2 * 2 * 4096), 1, 1e-12);
+}
+
+TEST(Walls, AllToAllAgainstTensorParallelSums) {
+  WallsCase c = gpt(32, 4096);
+  c.gpus = 64;
+  c.tp = 8;
+  c.ep = 8;
+  c.top_k = 2;
+  c.figures.near = 8;
+  c.figures.bus = 400e9;
+  c.figures.nic = 50e9;
+  const auto all = walls_of(c);
+  const double row = 2.0 * 2048 * 2 * 4096;  // 2 s b h
+  const Worked& sums = line_of(all, "tensor_parallel_sent");
+  const Worked& moved = line_of(all, "all_to_all_sent");
+  EXPECT_DOUBLE_EQ(sums.value, 4 * 2 * 7.0 / 8 * row);
+  EXPECT_DOUBLE_EQ(moved.value, 4 * 2 * 7.0 / 8 * row / 8);
+  EXPECT_DOUBLE_EQ(line_of(all, "all_to_all_over_sums").value, 2 * 7.0 / 8 / (2 * 7));
+  EXPECT_DOUBLE_EQ(also(sums, "seconds"), sums.value / 400e9);   // inside a node
+  EXPECT_DOUBLE_EQ(also(moved, "seconds"), moved.value / 50e9);  // 64 ranks leave it
+}
+
+TEST(Walls, CheckpointCadence) {
+  WallsCase c;
+  c.gpus = 1024;
+  c.mtbf_hours = 50000;
+  c.save_s = 30;
+  const auto all = walls_of(c);
+  const double m = 50000 * 3600.0 / 1024, young = std::sqrt(2 * 30 * m);
+  EXPECT_DOUBLE_EQ(line_of(all, "young_save_every_s").value, young);
+  const double daly = young * (1 + std::sqrt(30 / (2 * m)) / 3 + 30 / (18 * m)) - 30;
+  EXPECT_NEAR(line_of(all, "save_every_s").value, daly, 1e-9 * daly);
+}
+
+}  // namespace
+}  // namespace trireme
