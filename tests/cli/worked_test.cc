@@ -266,7 +266,7 @@ TEST(Worked, EachSubcommandGivesOneAnswer) {
   refused({"search", file, "--mix-svg", "x"}, "--mix-svg: only --sweep reads it");
   refused({"estimate", "--roofline", "--cluster", "H100", "--price", "2"},
           "--price: --roofline does not read it");
-  refused({"estimate", "--context", "100"}, "--context: only --roofline reads it");
+  refused({"estimate", "--context", "100"}, "--context requires --roofline");
 }
 
 // The options of `plan` that became subcommands name them, wherever they stand.
