@@ -26,7 +26,8 @@ std::string error_of(std::string_view text) {
 
 // All layouts that fit.
 std::vector<Priced> all_of(SearchRequest q, const std::vector<std::string>& require) {
-  q.best = 1'000'000;
+  q.best = 1000000;
+  q.globals = {12};
   for (const std::string& text : require) q.require.push_back(parse_requirement(text));
   return search(q).best;
 }
