@@ -15,7 +15,7 @@ ROWS = [
     ["base"],
     ["mesh", "schedule", "trace", "sandbox"],
     ["spec"],
-    ["tensor", "cost"],
+    ["tensor", "cost", "program"],
     ["device", "text"],
     ["comm", "tasks"],
     ["model", "optim", "checkpoint", "data"],

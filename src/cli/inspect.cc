@@ -1,6 +1,7 @@
 // trireme inspect PATH [OTHER]: what a file or folder is, and what is in it; of two cluster files, why they
 // differ.
 #include "cli/describe.h"
+#include "cli/inspect_program.h"
 #include "cost/compare_clusters.h"
 
 namespace trireme::cli {
@@ -77,18 +78,29 @@ void add_inspect(CLI::App& app) {
       "inspect",
       "what a file or folder is and what is in it: run folder, checkpoint, trace, Hugging Face "
       "folder, safetensors, tokenizer, token shard, run or cluster file; of two cluster files, what differs "
-      "and what follows for training\n"
+      "and what follows for training; with --program, every operation of a run's step\n"
       "example: trireme inspect runs/demo\n"
-      "         trireme inspect configs/cluster/h100-p5.toml configs/cluster/h100-ethernet.toml");
+      "         trireme inspect configs/cluster/h100-p5.toml configs/cluster/h100-ethernet.toml\n"
+      "         trireme inspect configs/run/demo.toml --program");
   auto path = std::make_shared<std::string>(), other = std::make_shared<std::string>();
   auto json = std::make_shared<bool>(false), hash = std::make_shared<bool>(false);
+  auto program = std::make_shared<bool>(false);
+  auto sets = std::make_shared<std::vector<std::string>>();
   verb->add_option("PATH", *path, "file or folder")->required();
   verb->add_option("OTHER", *other, "another cluster file, to compare with");
   verb->add_flag("--hash", *hash,
                  "hashes files of any size (default: xxh3 of the first 4 GiB of files, then -)")
       ->excludes("OTHER");
+  CLI::Option* of_program =
+      verb->add_flag("--program", *program,
+                     "PATH is a run file: prints what each pipeline rank does in a step, operation by "
+                     "operation: passes over layers, gathers, reductions, messages and what they wait for")
+          ->excludes("OTHER");
+  verb->add_option("--set", *sets, "with --program: section.key=value, in place of the file's")
+      ->needs(of_program);
   verb->add_flag("--json", *json, "prints JSON");
-  verb->callback([path, other, json, hash] {
+  verb->callback([path, other, json, hash, program, sets] {
+    if (*program) return print_programs({.file = *path, .sets = *sets, .json = *json});
     const Description d = other->empty() ? describe(*path, FileHashes(*hash)) : compare_files(*path, *other);
     if (*json)
       print_text("{}\n", d.dump(2, ' ', false, Description::error_handler_t::replace));

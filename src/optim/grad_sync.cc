@@ -5,11 +5,6 @@
 #include "base/timed.h"
 
 namespace trireme {
-namespace {
-
-constexpr size_t kMostPending = 2;  // reductions that hold memory of their own
-
-}  // namespace
 
 GradSync::GradSync(ParamSet& set, FlatState& flat, const GradSyncOptions& options, const SyncGroups& groups,
                    const SyncGroups& experts, CommSet* comms, Device& device, Arena& arena)
@@ -24,8 +19,7 @@ GradSync::GradSync(ParamSet& set, FlatState& flat, const GradSyncOptions& option
       dp_(alone() ? compute_ : device.stream("dp")),
       gathered_(set.units.size()),
       summands_(set.units.size()),
-      slots_(set.units.size()),
-      started_(set.units.size()) {
+      slots_(set.units.size()) {
   pending_.reserve(set.units.size());
   if (comms) find_summands(*comms);
 }
@@ -68,50 +62,65 @@ void GradSync::on_wire() {
   device_.wait(dp_, device_.record(compute_));
 }
 
-// ---- weights ----
-
-void GradSync::follow(std::span<const UnitUse> walk) {
-  if (!gathers()) return;
-  walk_ = walk, at_ = 0;
+std::vector<UnitShape> GradSync::shapes() const {
+  std::vector<UnitShape> all;
+  for (size_t u = 0; u < set_.units.size(); u++) {
+    const Unit& unit = set_.units[u];
+    const bool some = unit.numel > 0;
+    const int64_t element = size_of(options_.wire);
+    all.push_back({.name = {},
+                   .layer = unit.layer,
+                   .experts = unit.experts,
+                   .gathers = some && gathers(u),
+                   .slots = some && slots(u),
+                   .reduces = some && !groups(u).alone(),
+                   .begin = unit.offset * element,
+                   .end = (unit.offset + unit.padded) * element});
+  }
+  return all;
 }
+
+void GradSync::run(const Op& op) {
+  const auto unit = size_t(op.unit);
+  switch (op.kind) {
+    case OpKind::gather:
+      return gather(unit);
+    case OpKind::arrive:
+      return arrive(unit);
+    case OpKind::release:
+      return release(unit);
+    case OpKind::open:
+      return open(unit);
+    case OpKind::sum:
+      return sum(unit);
+    case OpKind::reduce:
+      return reduce(unit, size_t(op.last));
+    case OpKind::retire:
+      return retire(op.adds);
+    case OpKind::spread:
+      return spread(unit);
+    case OpKind::settle:
+      return settle();
+    default:
+      require(false, "an operation that is not of weights or gradients");
+  }
+}
+
+// ---- weights ----
 
 void GradSync::gather(size_t unit) {
   const Unit& u = set_.units[unit];
   Gathered& g = gathered_[unit];
-  if (g.full || u.numel == 0 || !gathers(unit)) return;
   g.full = Owned(arena_, Bucket::weights, {u.padded}, flat_.weights.dtype);
-  g.waited = false;
   live_++;
   on_wire();
   groups(unit).shard->all_gather({.shard = flat_.own(flat_.weights, set_, u), .full = *g.full}, dp_);
   g.arrived = device_.record(dp_);
 }
 
-// A layer that comes next again (the head after its forward, the embedding after its backward) has to let
-// its weights go first: meanwhile those of the layer behind it are gathered.
-void GradSync::gather_ahead() {
-  if (!gathers()) return;
-  constexpr size_t kUnitsOfLayer = 2;  // its own, and a shared table
-  auto in_use = [&](uint32_t unit) {
-    return gathered_[unit].full && (gathered_[unit].waited || (at_ > 0 && walk_[at_ - 1].unit == unit));
-  };
-  size_t first = at_;
-  while (first < walk_.size() && first < at_ + kUnitsOfLayer && in_use(walk_[first].unit)) first++;
-  for (size_t i = first; i < walk_.size() && i < first + size_t(options_.prefetch); i++)
-    gather(walk_[i].unit);
-}
-
-void GradSync::need(size_t unit) {
-  if (!gathers()) return;
-  require(at_ < walk_.size() && walk_[at_].unit == unit, "a layer runs that the walk did not foresee");
-  at_++;
-  gather(unit);
-  // The next use of this very unit in another pass gathers again, when this one has let it go.
-  gather_ahead();
+void GradSync::arrive(size_t unit) {
   Gathered& g = gathered_[unit];
-  if (g.waited || !g.full) return;
   wait(g.arrived);
-  g.waited = true;
   const Unit& u = set_.units[unit];
   for (size_t i = u.first; i < u.last; i++) {
     Param& p = set_.params[i];
@@ -119,21 +128,9 @@ void GradSync::need(size_t unit) {
   }
 }
 
-void GradSync::done(size_t unit) {
-  if (!gathers()) return;
-  require(at_ > 0, "done() before need()");
-  for (size_t i = at_; i-- > 0;)
-    if (walk_[i].unit == unit) {
-      if (walk_[i].release) release(unit);
-      break;
-    }
-  gather_ahead();
-}
-
 void GradSync::release(size_t unit) {
   Gathered& g = gathered_[unit];
   if (!g.full) return;
-  if (!g.waited) wait(g.arrived);
   g = {};
   live_--;
   const Unit& u = set_.units[unit];
@@ -144,14 +141,10 @@ void GradSync::release(size_t unit) {
 
 void GradSync::start_step() {
   waited_s_ = 0;
-  bucket_first_ = bucket_last_ = 0;
-  std::fill(started_.begin(), started_.end(), 0);
   for (Param& p : set_.params) p.grad_started = false;
 }
 
 void GradSync::open(size_t unit) {
-  if (!slots(unit) || slots_[unit] || set_.units[unit].numel == 0) return;
-  while (pending_.size() >= kMostPending) retire();
   const Unit& u = set_.units[unit];
   Owned& slot = slots_[unit];
   slot = Owned(arena_, Bucket::grads, {u.padded}, flat_.grads.dtype);
@@ -195,49 +188,33 @@ void GradSync::add_summands(size_t unit) {
   }
 }
 
-void GradSync::ready(size_t unit) {
+void GradSync::sum(size_t unit) {
   const Unit& u = set_.units[unit];
-  if (u.numel == 0 || groups(unit).alone()) return;
   zero_unstarted(unit);
   add_summands(unit);
-  if (norms_ && norms_->batches(u).reduced)
+  if (norms_ && u.numel > 0 && !groups(unit).alone() && norms_->batches(u).reduced)
     norms_->add(device_, set_, unit, slots(unit) ? *slots_[unit] : flat_.grads.narrow(0, u.offset, u.padded),
                 {}, compute_);
-  if (slots(unit)) {
-    reduce({.first = unit, .last = unit + 1, .slot = std::move(slots_[unit])});
-    for (size_t i = u.first; i < u.last; i++) set_.params[i].grad = {};
-    return;
-  }
-  if (bucket_first_ != bucket_last_ &&  // not a neighbour, or one with other replicas
-      (unit + 1 != bucket_first_ || u.experts != set_.units[bucket_first_].experts))
-    flush();
-  if (bucket_first_ == bucket_last_) bucket_last_ = unit + 1;
-  bucket_first_ = unit;
-  const Unit& last = set_.units[bucket_last_ - 1];
-  int64_t bytes = (last.offset + last.padded - u.offset) * size_of(options_.wire);
-  if (options_.zero > 0 || bytes >= options_.bucket_bytes) flush();
-}
-
-void GradSync::flush() {
-  if (bucket_first_ == bucket_last_) return;
-  reduce({.first = bucket_first_, .last = bucket_last_});
-  bucket_first_ = bucket_last_ = 0;
 }
 
 // The gradients of the units are complete on this rank. Casts, issues, and lets the memory of the cast go.
-void GradSync::reduce(Pending p) {
-  const Unit &first = set_.units[p.first], &last = set_.units[p.last - 1];
+void GradSync::reduce(size_t from, size_t to) {
+  const Unit &first = set_.units[from], &last = set_.units[to - 1];
+  Pending p{.unit = from};
+  if (slots(from)) {
+    p.slot = std::move(slots_[from]);
+    for (size_t i = first.first; i < first.last; i++) set_.params[i].grad = {};
+  }
   Tensor buf =
       p.slot ? *p.slot : flat_.grads.narrow(0, first.offset, last.offset + last.padded - first.offset);
   if (options_.wire != buf.dtype) {
-    while (pending_.size() >= kMostPending) retire();
     p.wire = Owned(arena_, Bucket::comm, buf.shape, options_.wire);
     device_.kernels().run(CastArgs{.src = buf, .dst = *p.wire}, compute_);
     p.slot.reset();
     buf = *p.wire;
   }
   on_wire();
-  const SyncGroups& ranks = groups(p.first);
+  const SyncGroups& ranks = groups(from);
   if (options_.zero == 0) {
     ranks.replicas->all_reduce({.buf = buf}, dp_);
   } else {
@@ -250,13 +227,13 @@ void GradSync::reduce(Pending p) {
   pending_.push_back(std::move(p));
 }
 
-void GradSync::retire() {
+void GradSync::retire(bool adds) {
   Pending p = std::move(pending_.front());
   pending_.erase(pending_.begin());
   wait(p.reduced);
   if (!p.slot && !p.wire) return;  // it was summed in place
   const Tensor& buf = p.wire ? *p.wire : *p.slot;
-  const Unit& u = set_.units[p.first];
+  const Unit& u = set_.units[p.unit];
   if (options_.zero == 0) {
     device_.kernels().run(CastArgs{.src = buf, .dst = flat_.grads.narrow(0, u.offset, buf.numel())},
                           compute_);
@@ -264,23 +241,15 @@ void GradSync::retire() {
   }
   const Range own = own_part(u, flat_.place_of(u));
   const Tensor sum = buf.narrow(0, own.begin, own.size()), grads = flat_.own(flat_.grads, set_, u);
-  if (started_[p.first])
+  if (adds)
     device_.kernels().run(AddArgs{.a = grads, .b = sum, .y = grads}, compute_);
   else
     device_.kernels().run(CastArgs{.src = sum, .dst = grads}, compute_);
-  started_[p.first] = slots(p.first);
-}
-
-void GradSync::finish() {
-  for (size_t u = 0; u < set_.units.size(); u++)
-    if (groups(u).alone()) zero_unstarted(u), add_summands(u);
-  flush();
-  while (!pending_.empty()) retire();
 }
 
 // ---- update ----
 
-void GradSync::updated(size_t unit) {
+void GradSync::spread(size_t unit) {
   const Unit& u = set_.units[unit];
   Communicator* shard = groups(unit).shard;
   if (!shard || gathers(unit) || u.numel == 0) return;
@@ -294,13 +263,12 @@ void GradSync::settle() {
 }
 
 void GradSync::spread_weights() {
-  for (size_t u = 0; u < set_.units.size(); u++) updated(u);
+  for (size_t u = 0; u < set_.units.size(); u++) spread(u);
   settle();
 }
 
 void GradSync::abandon() {
   if (alone()) return;
-  flush();
   for (Pending& p : pending_) wait(p.reduced);
   pending_.clear();
   for (size_t u = 0; u < slots_.size(); u++) {
@@ -308,8 +276,10 @@ void GradSync::abandon() {
     slots_[u].reset();
     for (size_t i = set_.units[u].first; i < set_.units[u].last; i++) set_.params[i].grad = {};
   }
-  for (size_t u = 0; u < gathered_.size(); u++) release(u);
-  walk_ = {}, at_ = 0;
+  for (size_t u = 0; u < gathered_.size(); u++) {
+    if (gathered_[u].full) wait(gathered_[u].arrived);
+    release(u);
+  }
 }
 
 }  // namespace trireme

@@ -1,9 +1,9 @@
 // ZeRO 0-3 and hybrid sharding over flat units (Rajbhandari et al. 2020, arXiv 1910.02054; FSDP, Zhao et al.
-// 2023, arXiv 2304.11277): when weights are gathered, gradients reduced, and both let go.
+// 2023, arXiv 2304.11277): memory, casts and collectives of weights and gradients.
 //
-// The runner walks the layers and says what it is about to use and what it is done with; everything here
-// happens at those places of the program, after waiting, so memory does not depend on time. Collectives run
-// on the stream "dp", next to compute.
+// The rank's program (program/lower.h) decides when each call is made; everything here happens at those
+// places of the program, after waiting, so memory does not depend on time. Collectives run on the stream
+// "dp", next to compute.
 //
 //   zero  weights           gradients                       collectives of a step of m microbatches
 //   0     whole             whole, reduced once             all_reduce of each bucket
@@ -23,6 +23,7 @@
 #include "device/device.h"
 #include "optim/noise_scale.h"
 #include "optim/optimizer.h"
+#include "program/program.h"
 #include "tensor/arena.h"
 
 namespace trireme {
@@ -31,9 +32,7 @@ namespace trireme {
 // the gradient. They are added first, on the compute stream, in the gradients' own type, neighbours together.
 struct GradSyncOptions {
   int zero = 0;
-  DType wire = DType::f32;   // of gradients
-  int64_t bucket_bytes = 0;  // zero 0: units are reduced together up to so many; 0 = each alone
-  int64_t prefetch = 1;      // zero 3: units gathered ahead of the one in use
+  DType wire = DType::f32;  // type of gradients there
 };
 
 // shard: the ranks that divide a unit; replicas: those that hold the same part. Each null when it has one
@@ -41,12 +40,6 @@ struct GradSyncOptions {
 struct SyncGroups {
   Communicator *shard = nullptr, *replicas = nullptr;
   bool alone() const { return !shard && !replicas; }
-};
-
-// One use of a unit's weights by a layer of a forward or backward pass.
-struct UnitUse {
-  uint32_t unit = 0;
-  bool release = true;  // the last one before the weights may go
 };
 
 class GradSync {
@@ -58,25 +51,14 @@ class GradSync {
   GradSync(const GradSync&) = delete;
   ~GradSync();
 
-  // ---- weights; calls without effect below zero 3 ----
-  void follow(std::span<const UnitUse>);  // the uses to come, in order; they outlive the walk
-  void need(size_t unit);  // the next use: gathered when it returns, its successors on their way
-  void done(size_t unit);
-  void gather_ahead();  // the next uses are on their way when it returns
+  // The input of lower(), without names.
+  std::vector<UnitShape> shapes() const;
+  void start_step();    // nothing is summed yet
+  void run(const Op&);  // gather to retire, spread and settle (program/program.h)
+  void measure(LocalNorms* norms) { norms_ = norms; }  // measures each `sum` from now on; null: none
+  std::vector<UnitSum> sums_of(size_t unit) const;     // the summands that `sum` adds
 
-  // ---- gradients ----
-  void start_step();        // nothing is summed yet
-  void open(size_t unit);   // before a backward pass adds into the unit's gradients
-  void ready(size_t unit);  // this rank's sum is complete: reduce it
-  void measure(LocalNorms* norms) { norms_ = norms; }  // of what is reduced from now on; null: nothing
-  std::vector<UnitSum> sums_of(size_t unit) const;     // what ready() adds up first
-  void finish();  // every reduction is done: own parts of the gradients hold the sum over ranks
-
-  // ---- update ----
-  void updated(size_t unit);  // own part of the weights is new: the others get it
-  void settle();              // all have all
-
-  void abandon();  // after a step was left: waits for what is under way, forgets it
+  void abandon();  // after a step was left: waits for what is in flight, forgets it
   // The weights of every unit from their owners, where they are kept whole (after a load).
   void spread_weights();
 
@@ -87,31 +69,32 @@ class GradSync {
   struct Gathered {
     Owned full;
     Event arrived{};
-    bool waited = false;
   };
   struct Summands {      // neighbouring parameters of a unit
     size_t first, last;  // of the set
     Communicator* group;
   };
-  struct Pending {               // a reduction under way
-    size_t first = 0, last = 0;  // units
-    Owned slot, wire;            // what it reduces in; neither: the flat gradients themselves
+  struct Pending {     // a reduction in flight
+    size_t unit = 0;   // the first of it
+    Owned slot, wire;  // its memory; neither: the flat gradients themselves
     Event reduced{};
   };
   const SyncGroups& groups(size_t unit) const { return set_.units[unit].experts ? experts_ : groups_; }
   bool alone() const { return groups_.alone() && experts_.alone(); }
-  bool gathers() const { return options_.zero == 3 && (groups_.shard || experts_.shard); }
   bool gathers(size_t unit) const { return options_.zero == 3 && groups(unit).shard; }
   bool slots(size_t unit) const { return options_.zero >= 2 && groups(unit).shard; }
   void gather(size_t unit);
+  void arrive(size_t unit);
   void release(size_t unit);
+  void open(size_t unit);
+  void sum(size_t unit);
+  void reduce(size_t first, size_t last);
+  void retire(bool adds);  // the oldest reduction
+  void spread(size_t unit);
+  void settle();
   void find_summands(CommSet&);
   void zero_unstarted(size_t unit);
   void add_summands(size_t unit);
-  void flush();  // zero 0: the bucket of units that are ready
-  void reduce(Pending);
-  void retire();  // the oldest reduction
-  void accumulate(const Unit&, const Tensor& sum);
   void wait(Event);
   void on_wire();  // work from here on comes after what compute was given
 
@@ -123,14 +106,10 @@ class GradSync {
   Arena& arena_;
   Stream compute_, dp_;
   std::vector<Gathered> gathered_;  // by unit
-  std::span<const UnitUse> walk_;
-  size_t at_ = 0;  // of walk_: the next use
   int64_t live_ = 0;
   std::vector<std::vector<Summands>> summands_;  // by unit
   std::vector<Owned> slots_;                     // by unit: whole gradients that a backward pass adds into
-  std::vector<char> started_;     // by unit: own part of flat gradients holds a sum (zero 2 and 3)
-  std::vector<Pending> pending_;  // oldest first
-  size_t bucket_first_ = 0, bucket_last_ = 0;  // units that are ready and not under way; empty if equal
+  std::vector<Pending> pending_;                 // oldest first
   double waited_s_ = 0;
   LocalNorms* norms_ = nullptr;
 };

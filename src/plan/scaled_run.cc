@@ -91,6 +91,9 @@ class WorkWriter {
     WorldWork w;
     w.zero = c_.dp * c_.cp > 1 ? c_.zero : 0;
     w.own = c_.own, w.cast = c_.cast;
+    w.prefetch = run_.layout.prefetch;
+    w.reshard_last = run_.layout.reshard_last;
+    w.bucket_bytes = int64_t(run_.layout.bucket_mb * 1e6);
     w.kinds = {layer(false), LayerWork{}, table(true), table(false)};
     if (c_.model.moe()) w.kinds[kExperts] = layer(true);
     stages(w, schedule);
@@ -112,6 +115,8 @@ class WorkWriter {
     const StateSeconds s = state_seconds(c_, d_, f_, held, layers);
     w.reduce = nanoseconds(s.reduce), w.gather = nanoseconds(s.gather);
     w.reduce_experts = nanoseconds(s.reduce_experts), w.gather_experts = nanoseconds(s.gather_experts);
+    w.wire = int64_t(held.dense * c_.grad_bytes);
+    w.wire_experts = int64_t(held.experts * c_.grad_bytes);
     w.state = int64_t(state_bytes(c_, held.dense, held.experts));
     if (c_.own) w.update = nanoseconds(update_seconds(c_, d_, f_, held));
   }

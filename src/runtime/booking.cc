@@ -209,6 +209,20 @@ Booking book_training(const RunSpec& run, const Schedule& schedule, int threads,
   return worst;
 }
 
+std::vector<Program> programs_of(const RunSpec& run, const Schedule& schedule) {
+  std::vector<Program> all;
+  for (int k = 0; k < int(run.layout.pp); k++) {
+    auto device = meta(run, 1);
+    std::unique_ptr<CommFactory> factory =
+        make_meta_comm(first_of_stage(run, k), int(run.world()), options_of(run, {}));
+    CommSet comms(*factory, mesh_of(run.layout));
+    StageRunner r(run, RunMode::train, *device, kEndless, &comms);
+    all.push_back(r.program_of(schedule.ranks.at(size_t(k))));
+  }
+  check_messages(all);
+  return all;
+}
+
 int64_t cache_bytes(const RunSpec& run, const GenerationShape& shape) {
   return StageRunner::cache_sizes(run, shape.slots, shape.capacity).bytes();
 }

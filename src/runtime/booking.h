@@ -72,6 +72,8 @@ struct ArenaCalls {
 int64_t arena_of_stage(const RunSpec&, const Schedule&, int threads, const ClusterSpec&, int pp_rank,
                        ArenaCalls* listed = nullptr);
 Booking book_training(const RunSpec&, const Schedule&, int threads, const ClusterSpec& = {});
+// The step's program of the first rank of each stage, checked, also against each other's messages.
+std::vector<Program> programs_of(const RunSpec&, const Schedule&);
 // Weights and a key/value cache: what generation takes.
 struct GenerationShape {
   int64_t slots = 1, capacity = 1;  // texts at once; tokens of each

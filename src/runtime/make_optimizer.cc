@@ -17,6 +17,8 @@ std::unique_ptr<Optimizer> make_optimizer(const RunSpec& run, const ParamSet& se
                            .embed_lr = o.embed_lr > 0 && others_lr > 0 ? o.embed_lr / others_lr : 1,
                            .tied = run.model.tied};
   if (o.name == "adamw") return make_adamw(adamw);
+  if (o.name != "muon")
+    bad_request("optimizer.name = \"{}\": no optimizer; use \"adamw\" or \"muon\"", o.name);
   // In f16 the products are f32's: updates are as small as gradients, and bf16 would cost bits for nothing.
   return make_muon({.momentum = o.momentum,
                     .nesterov = o.nesterov,

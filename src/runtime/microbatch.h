@@ -18,10 +18,8 @@ struct StageRunner::Microbatch {
   std::vector<Saved> saved;    // by layer
   std::vector<Event> x_here, dx_here;  // by chunk: the input, and the output's gradient, have arrived
   int64_t own_targets = 0;             // that are no -1
-  size_t chunks = 0, chunks_done = 0;  // that it passes; whose backward passes are done
 
-  void resize(size_t layers, size_t chunks, size_t passed) {
-    this->chunks = passed;
+  void resize(size_t layers, size_t chunks) {
     x.resize(layers + chunks);
     dx.resize(layers + chunks);
     away.resize(layers + chunks);
@@ -61,7 +59,6 @@ struct StageRunner::Microbatch {
   void release_batch() {
     tokens.reset(), targets.reset(), positions.reset(), token_loss.reset(), documents.reset();
     view = {};
-    chunks_done = 0;
   }
 
   // After an error or for a replay: whatever is still held goes back.

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/timed.h"
 
 namespace trireme {
@@ -21,10 +23,8 @@ PipelineComm::PipelineComm(std::span<const Schedule> schedules, CommSet& comms, 
     require(schedule.ranks.size() == size, "a schedule of as many ranks as pp");
     const std::vector<Action>& mine = schedule.ranks[size_t(rank_)];
     make_streams(mine);
-    known_ends_.push_back(send_ends(schedule).at(size_t(rank_)));
     sent_.reserve(mine.size());
   }
-  send_ends_ = &known_ends_.back();
 }
 
 void PipelineComm::make_streams(std::span<const Action> mine) {
@@ -43,15 +43,6 @@ PipelineComm::~PipelineComm() {
     } catch (const std::exception&) {
       // It is told by whoever caught what ended the run.
     }
-}
-
-bool PipelineComm::follow(std::span<const Action> actions) {
-  for (const std::vector<int>& ends : known_ends_)
-    if (ends.size() == actions.size()) {
-      send_ends_ = &ends;
-      return true;
-    }
-  return false;
 }
 
 void PipelineComm::make_stream(Way way, bool send, int peer) {
@@ -75,11 +66,10 @@ void PipelineComm::start(Way way, const P2p& op, Stream s) {
   comms_[way]->p2p({.ops = {&op, 1}}, s);
 }
 
-void PipelineComm::send(Way way, int to, Owned tensor, int action) {
+void PipelineComm::send(Way way, int to, Owned tensor, int number) {
   const Stream s = stream(way, true, to);
   start(way, {.buf = *tensor, .peer = to, .send = true}, s);
-  const int until = action < 0 ? int(send_ends_->size()) : send_ends_->at(size_t(action));
-  sent_.push_back({.tensor = std::move(tensor), .read = device_.record(s), .until = until});
+  sent_.push_back({.tensor = std::move(tensor), .read = device_.record(s), .number = number});
 }
 
 Event PipelineComm::receive(Way way, int from, const Tensor& into) {
@@ -93,19 +83,16 @@ void PipelineComm::wait(Event e) {
   device_.wait(compute_, e);
 }
 
-void PipelineComm::let_go(int action) {
-  for (size_t i = 0; i < sent_.size();) {
-    if (sent_[i].until > action) {
-      i++;
-      continue;
-    }
-    wait(sent_[i].read);
-    sent_.erase(sent_.begin() + std::ptrdiff_t(i));
-  }
+void PipelineComm::free(int number) {
+  const auto it = std::find_if(sent_.begin(), sent_.end(), [&](const Sent& s) { return s.number == number; });
+  require(it != sent_.end(), "a message is freed that was not sent");
+  wait(it->read);
+  sent_.erase(it);
 }
 
-void PipelineComm::let_all_go() {
-  let_go(int(send_ends_->size()));
+void PipelineComm::free_all() {
+  for (const Sent& s : sent_) wait(s.read);
+  sent_.clear();
 }
 
 }  // namespace trireme

@@ -32,17 +32,13 @@ class PipelineComm {
   int rank_of(int stage, int mb) const { return holders_.rank_of(stage, mb); }
   const Holders& holders() const { return holders_; }
 
-  // The tensor is kept until let_go() comes to the action before which it has surely been read (send_ends).
-  // action: the send's place in the rank's list; -1: until let_all_go().
-  void send(Way, int to, Owned, int action);
+  // The tensor is kept until free(number), when the other side has surely read it.
+  void send(Way, int to, Owned, int number);
   Event receive(Way, int from, const Tensor& into);
-  // Before the action: what has been read goes back.
-  void let_go(int action);
-  void let_all_go();
+  void free(int number);
+  void free_all();
 
   std::span<const Lane> lanes() const { return lanes_; }
-  // The step to come has these actions. false: it was not made for them.
-  bool follow(std::span<const Action>);
   double waited_s() const { return waited_s_; }
   void wait(Event);  // compute comes after it
 
@@ -50,7 +46,7 @@ class PipelineComm {
   struct Sent {
     Owned tensor;
     Event read;
-    int until;
+    int number;
   };
   void make_stream(Way, bool send, int peer);
   Stream stream(Way, bool send, int peer) const;
@@ -58,8 +54,6 @@ class PipelineComm {
   void make_streams(std::span<const Action>);
 
   Holders holders_;
-  std::vector<std::vector<int>> known_ends_;     // by schedule
-  const std::vector<int>* send_ends_ = nullptr;  // by action, of the schedule that is followed
   int rank_;
   Device& device_;
   Stream compute_;

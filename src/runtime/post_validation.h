@@ -34,7 +34,7 @@ struct StageRunner::PostValidation {
   StepResult result;
   int64_t step = 0, targets = 0;
   LossScaleState scale;  // before it
-  std::span<const Action> actions;
+  const Program* program = nullptr;
   FillBatch fill;
 };
 

@@ -21,12 +21,6 @@ void StageRunner::share_copies() {
   copies_ = &comms_->some(kPp, alike, "copies");
 }
 
-size_t StageRunner::chunks_with(int mb) const {
-  size_t n = 0;
-  for (const Chunk& c : chunks_) n += passes(c, mb);
-  return n;
-}
-
 // Of own parts: where replicas divide gradients, each copy divides them alike.
 void StageRunner::add_copies() {
   if (!copies_) return;

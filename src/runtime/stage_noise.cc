@@ -62,7 +62,7 @@ void StageRunner::start_noise(int64_t step) {
 void StageRunner::first_microbatch_done(const Chunk& c) {
   if (!measuring_) return;
   for (size_t l = c.first; l < c.last; l++)
-    for (uint32_t unit : units_of_layer_[l]) {
+    for (uint32_t unit : shape_.layers[l].units) {
       const Unit& u = params_.units[unit];
       if (local_norms_->batches(u).reduced || local_norms_->has(unit)) continue;
       for (size_t i = u.first; i < u.last; i++) {

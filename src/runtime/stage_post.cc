@@ -71,7 +71,7 @@ void StageRunner::keep_state() {
 }
 
 // In place of update(), once the gradients are summed.
-void StageRunner::post(std::span<const Action> actions, const FillBatch& fill) {
+void StageRunner::post(const FillBatch& fill) {
   PostValidation& p = *post_;
   with_sums([&] {
     std::vector<double> numbers = sequence_loss_;
@@ -87,7 +87,10 @@ void StageRunner::post(std::span<const Action> actions, const FillBatch& fill) {
   device_.wait(compute_, device_.record(p.keeping));
   p.kept = false;
   p.scale = loss_scale_.state();
-  p.step = step_, p.targets = targets_, p.actions = actions, p.fill = fill;
+  p.step = step_;
+  p.targets = targets_;
+  p.program = program_;
+  p.fill = fill;
   p.under_way = true;
   result_.posted = true;
   update(1);
@@ -148,7 +151,7 @@ void StageRunner::drop_begun() {
     const Owned into = boundary(run_.batch.micro, run_.data.seq_len / sharing_.cp.size);
     pipeline_->wait(pipeline_->receive(PipelineComm::forward, pipeline_->rank_of(a.stage - 1, a.mb), *into));
   }
-  pipeline_->let_all_go();
+  pipeline_->free_all();
 }
 
 // The gradients are still those of the step: nothing is added to them before the settle point.
@@ -158,14 +161,17 @@ void StageRunner::take_back(const SpikeVerdict& verdict) {
   layer_ = "optimizer";
   each_saved([&](const Tensor& state, const Tensor& saved) { device_.copy(state, saved, compute_); });
   loss_scale_.restore(p.scale);
-  result_ = p.result, step_ = p.step, targets_ = p.targets;
+  result_ = p.result;
+  step_ = p.step;
+  targets_ = p.targets;
+  program_ = p.program;
   if (verdict.finite && !verdict.skip) {
     update(clip_scale(result_.grad_norm));
     spikes_.updated(result_.loss, result_.grad_norm);
   } else {
     weights_from_master();
     const bool skipped = (!verdict.finite && skip_overflow()) || skip_spike(verdict);
-    if (!skipped) find_nonfinite(p.actions, p.fill, result_.loss, result_.grad_norm);
+    if (!skipped) find_nonfinite(p.fill, result_.loss, result_.grad_norm);
   }
   device_.sync(compute_);
   p.result = result_;

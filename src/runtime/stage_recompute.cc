@@ -1,11 +1,8 @@
 // What a forward pass lets go, and how the backward pass gets it again (docs/recompute.md).
-#include <set>
-
 #include "base/timed.h"
 #include "model/tensor_parallel.h"
 #include "runtime/microbatch.h"
 #include "runtime/offload.h"
-#include "spec/run_schedule.h"
 
 namespace trireme {
 
@@ -20,9 +17,9 @@ void StageRunner::find_recompute() {
 }
 
 // After a layer's forward pass. Of an input that is kept alone, ranks of tp may keep a part of the rows each.
-void StageRunner::let_activations_go(Microbatch& m, size_t layer, size_t slot) {
+void StageRunner::let_activations_go(const Op& op) {
+  const auto [m, chunk, layer, slot] = place_of(op);
   const Recompute& r = recompute_[layer];
-  if (!r.any()) return;
   if (!r.full) return stage_.layers[layer]->let_go(r, m.saved[layer]);
   m.saved[layer].clear();
   if (run_.layout.recompute_shard && sharing_.layers.tp) {
@@ -44,27 +41,16 @@ int64_t StageRunner::kept_bytes() const {
   return kept_rows() * run_.model.hidden * size_of(dtype_);
 }
 
-// Inputs that wait at once, by the schedule: of a microbatch's stage from its forward pass until its backward
-// pass. An R beside that is run within it; one that stands alone gives its places back earlier.
+// Inputs that wait at once, by the programs: from `drop` to `again`.
 int64_t StageRunner::most_away() const {
   int64_t most = 0;
-  for (const Schedule& schedule : schedules_of(run_))
-    most = std::max(most, most_away(schedule.ranks.at(size_t(sharing_.pp.rank))));
-  return most;
-}
-
-int64_t StageRunner::most_away(std::span<const Action> actions) const {
-  std::set<std::pair<int, int>> waiting;
-  int64_t now = 0, most = 0;
-  for (const Action& a : actions) {
-    if (a.mb < 0) continue;
-    const bool forward = a.kind == Act::F, again = a.kind == Act::I || a.kind == Act::B;
-    if (!forward && !again) continue;
-    if (!(forward ? waiting.emplace(a.stage, a.mb).second : waiting.erase({a.stage, a.mb}) > 0)) continue;
-    const Chunk& c = chunk_of(a.stage);
-    for (size_t l = c.first; l < c.last; l++)
-      if (recompute_[l].full) now += forward ? 1 : -1;
-    most = std::max(most, now);
+  for (const auto& program : programs_) {
+    int64_t now = 0;
+    for (const Op& op : program->ops) {
+      if (op.layer < 0 || !recompute_[size_t(op.layer)].full) continue;
+      now += (op.kind == OpKind::drop) - (op.kind == OpKind::again);
+      most = std::max(most, now);
+    }
   }
   return most;
 }
@@ -98,6 +84,10 @@ void StageRunner::settle_away() {
   leaving_.reset();
 }
 
+void StageRunner::fetch(const Op& op) {
+  const Place at = place_of(op);
+  fetch(at.m, at.slot);
+}
 void StageRunner::fetch(Microbatch& m, size_t slot) {
   if (m.away[slot] == 0 || m.fetched[slot].stream != 0) return;
   m.x[slot] = Owned(*arena_, Bucket::activations, {kept_rows(), run_.model.hidden}, dtype_);
@@ -105,31 +95,18 @@ void StageRunner::fetch(Microbatch& m, size_t slot) {
   m.fetched[slot] = offload_->get(place, place * kept_bytes(), *m.x[slot]);
 }
 
-// Before a layer's backward pass; once, whoever comes first. Routers count their choices by microbatch, so a
-// second time counts once.
-void StageRunner::recompute(Microbatch& m, Ctx& ctx, size_t layer, size_t slot) {
+// Before a layer's backward pass. Routers count their choices by microbatch, so a second time counts once.
+void StageRunner::recompute(const Op& op) {
+  const auto [m, chunk, layer, slot] = place_of(op);
+  Ctx& ctx = pass_context(m);
   const Recompute& r = recompute_[layer];
-  if (!r.any()) return;
   const RecomputeScope traced(tracer_.get());
   if (!r.full) return stage_.layers[layer]->again(ctx, *m.x[slot], m.saved[layer]);
-  if (!m.saved[layer].empty()) return;
   fetch(m, slot);
   device_.wait(compute_, std::exchange(m.fetched[slot], Event()));
   if (const int32_t at = std::exchange(m.away[slot], 0)) free_places_.push_back(at - 1);
   if (run_.layout.recompute_shard && sharing_.layers.tp) m.x[slot] = gathered_rows(ctx, *m.x[slot]);
   stage_.layers[layer]->forward(ctx, *m.x[slot], m.saved[layer]);
-}
-
-// All of a stage at once, ahead of its backward pass.
-void StageRunner::recompute_stage(Microbatch& m, const Chunk& c) {
-  Timed t(result_.backward_s);
-  Ctx ctx = context(m, true);
-  for (size_t l = c.first, at = c.slot; l < c.last; l++, at++) {
-    if (!recompute_[l].any()) continue;
-    use_weights(l);
-    recompute(m, ctx, l, at);
-    let_weights_go(l);
-  }
 }
 
 }  // namespace trireme

@@ -87,15 +87,15 @@ StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64
   stage_.bind(params_);
   const int64_t microbatches = run.batch.global / (sharing_.dp * run.batch.micro);
   microbatches_.resize(size_t(microbatches));
-  for (size_t i = 0; i < microbatches_.size(); i++)
-    microbatches_[i].resize(stage_.layers.size(), chunks_.size(), chunks_with(int(i)));
+  for (Microbatch& m : microbatches_) m.resize(stage_.layers.size(), chunks_.size());
+  prepare_post_validation();
+  lower_programs();
   if (mode == RunMode::train && run.layout.offloads_inputs()) {
     const int64_t places = most_away();
     offload_ = std::make_unique<OffloadStore>(offload_to(run), device, places, places * kept_bytes());
     offload_places_ = size_t(places);
     free_places();
   }
-  prepare_post_validation();
   sequence_loss_.resize(size_t(microbatches * run.batch.micro) + 1);
   global_loss_.resize(size_t(run.batch.global));
   if (comms_) gathered_loss_.resize(sequence_loss_.size() * size_t(comms_->world()));
@@ -188,7 +188,9 @@ void StageRunner::settle_layers() {
 // A layer uses its own units, and that of the parameter it is tied to.
 void StageRunner::find_units(std::span<const std::vector<ParamDecl>> decls) {
   for (size_t l = 0; l < decls.size(); l++) {
-    std::vector<uint32_t>& units = units_of_layer_.emplace_back();
+    LayerShape& layer = shape_.layers.emplace_back();
+    layer.name = stage_.layers[l]->name();
+    std::vector<uint32_t>& units = layer.units;
     for (size_t u = 0; u < params_.units.size(); u++)
       if (params_.units[u].layer == l) units.push_back(uint32_t(u));
     for (const ParamDecl& d : decls[l])
@@ -196,7 +198,6 @@ void StageRunner::find_units(std::span<const std::vector<ParamDecl>> decls) {
         for (size_t i = params_.units[u].first; i < params_.units[u].last; i++)
           if (!d.tied_to.empty() && params_.params[i].decl.name == d.tied_to) units.push_back(uint32_t(u));
   }
-  seen_.resize(params_.units.size());
 }
 
 void StageRunner::bind_memory() {
@@ -227,11 +228,7 @@ void StageRunner::bind_memory() {
   zero_padding();
   if (mode_ != RunMode::train) return;
   const DType wire = comms_ ? dtype_from_name(run_.precision.reduce) : grad_dtype_;
-  sync_ = std::make_unique<GradSync>(params_, flat_,
-                                     GradSyncOptions{.zero = sharing_.zero,
-                                                     .wire = wire,
-                                                     .bucket_bytes = int64_t(run_.layout.bucket_mb * 1e6),
-                                                     .prefetch = run_.layout.prefetch},
+  sync_ = std::make_unique<GradSync>(params_, flat_, GradSyncOptions{.zero = sharing_.zero, .wire = wire},
                                      sharing_.replicating, sharing_.experts, comms_, device_, *arena_);
 }
 
@@ -291,261 +288,6 @@ void StageRunner::zero_padding() {
       device_.kernels().run(ZeroArgs{.y = unit.narrow(0, first - begin, end - first)}, compute_);
     }
   }
-}
-
-Ctx StageRunner::context(const Microbatch& m, bool backward) {
-  device_.kernels().attach(arena_.get());  // several runners may share a device
-  return Ctx{.device = device_,
-             .k = device_.kernels(),
-             .arena = *arena_,
-             .compute = compute_,
-             .dtype = dtype_,
-             .batch = m.view,
-             .backward = backward,
-             .training = backward,
-             .seed = uint64_t(run_.train.seed),
-             .step = step_,
-             .grad_scale = float(loss_scale_.scale() / double(std::max<int64_t>(1, targets_))),
-             .loss_scale = loss_scale_.scale(),
-             .batch_tokens = global_at(run_.batch, step_) * run_.data.seq_len,
-             .token_loss = m.token_loss ? *m.token_loss : Tensor(),
-             .logits = {},
-             .layer = layer_,
-             .groups = sharing_.layers,
-             .routing = &routing_,
-             .fp8 = backward ? fp8() : nullptr};
-}
-
-// seq: of whole sequences, which every rank reads; of these it keeps what is its own.
-void StageRunner::load_batch(Microbatch& m, int64_t sequences, int64_t seq, int64_t step, int64_t mb,
-                             const FillBatch& fill) {
-  size_t rows = size_t(sequences * seq);
-  const bool documents = run_.data.separate();
-  if (staging_.size() < (documents ? 4 : 3) * rows) staging_.resize((documents ? 4 : 3) * rows);
-  HostBatch host{.tokens = {staging_.data(), rows},
-                 .targets = {staging_.data() + rows, rows},
-                 .positions = {staging_.data() + 2 * rows, rows}};
-  {
-    Timed t(result_.data_s);
-    TraceScope traced(tracer_.get(), SpanKind::wait, "data", mb);
-    if (device_.has_data()) fill(step, mb, host);
-  }
-  const ContextPlace place = sharing_.layers.cp.place();
-  const std::span<int32_t> first = std::span(staging_).subspan(3 * rows);
-  if (documents && device_.has_data())
-    document_starts(host.positions, seq, sharing_.layers.cp.ulysses ? ContextPlace{} : place,
-                    first.first(rows));
-  if (device_.has_data())
-    for (std::span<int32_t> t : {host.tokens, host.targets, host.positions}) keep_own(t, seq, place);
-  m.allocate_batch(*arena_, sequences, seq / place.size, documents ? int64_t(rows) : 0);
-  if (documents) device_.upload(m.view.documents, first.data());
-  device_.upload(m.view.tokens, host.tokens.data());
-  device_.upload(m.view.targets, host.targets.data());
-  device_.upload(m.view.positions, host.positions.data());
-  // Other batches may be staged before this one's losses are read.
-  m.own_targets = 0;
-  for (int64_t i = 0; device_.has_data() && i < m.view.rows(); i++)
-    m.own_targets += host.targets[size_t(i)] >= 0;
-}
-
-// The first chunk to run loads the batch: every stage wants positions, and the last one targets.
-void StageRunner::forward(Microbatch& m, const Chunk& c, int64_t mb, const FillBatch& fill) {
-  if (!m.tokens) load_batch(m, run_.batch.micro, run_.data.seq_len, step_, mb, fill);
-  m.view.first_sequence = (mb * sharing_.dp + sharing_.dp_rank) * run_.batch.micro;
-  Timed t(result_.forward_s);
-  // The stage before is on this rank too.
-  if (!c.embedding && !m.x[c.slot]) m.x[c.slot] = std::move(m.x[c.slot - 1]);
-  Ctx ctx = context(m, true);
-  for (size_t l = c.first, at = c.slot; l < c.last; l++, at++) {
-    use_weights(l);
-    m.x[at + 1] = stage_.layers[l]->forward(ctx, *m.x[at], m.saved[l]);
-    let_weights_go(l);
-    let_activations_go(m, l, at);
-  }
-  settle_away();
-  if (c.head) read_losses(m, mb);
-}
-
-void StageRunner::use_weights(size_t layer) {
-  if (pulse_) pulse_->layer(stage_.layers[layer]->name());
-  if (!sync_) return;
-  for (uint32_t u : units_of_layer_[layer]) sync_->need(u);
-}
-void StageRunner::let_weights_go(size_t layer) {
-  if (!sync_) return;
-  for (uint32_t u : units_of_layer_[layer]) sync_->done(u);
-}
-
-// Of a layer only its experts.
-void StageRunner::use_experts(size_t layer) {
-  for (uint32_t u : units_of_layer_[layer])
-    if (params_.units[u].experts) sync_->need(u);
-}
-void StageRunner::let_experts_go(size_t layer) {
-  for (uint32_t u : units_of_layer_[layer])
-    if (params_.units[u].experts) sync_->done(u);
-}
-
-// The uses of W, in its order.
-void StageRunner::add_experts_pass(const Chunk& c, bool release) {
-  for (size_t l = c.last; l-- > c.first;)
-    for (uint32_t u : units_of_layer_[l])
-      if (params_.units[u].experts) walk_.push_back({u, release});
-}
-
-// The uses of one pass over the layers. A unit that two layers use is kept from the first to the last.
-void StageRunner::add_pass(const Chunk& c, bool forward, bool release, bool recomputed, bool keep_last) {
-  const size_t begin = walk_.size();
-  for (size_t i = 0; i < c.last - c.first; i++) {
-    const size_t layer = forward ? c.first + i : c.last - 1 - i;
-    if (recomputed && !recompute_[layer].any()) continue;
-    for (uint32_t u : units_of_layer_[layer]) walk_.push_back({u, false});
-  }
-  if (!release) return;
-  std::fill(seen_.begin(), seen_.end(), 0);
-  if (keep_last)
-    for (uint32_t u : units_of_layer_[c.last - 1]) seen_[u] = 1;
-  for (size_t i = walk_.size(); i-- > begin;) {
-    walk_[i].release = !seen_[walk_[i].unit];
-    seen_[walk_[i].unit] = 1;
-  }
-}
-
-// Token losses are added in double, per sequence; global_loss() adds sequences in order of global index.
-void StageRunner::read_losses(const Microbatch& m, int64_t mb) {
-  device_.download(token_loss_host_.data(), *m.token_loss);
-  if (!device_.has_data()) return;
-  int64_t seq = m.view.seq;
-  for (int64_t s = 0; s < m.view.sequences; s++) {
-    double sum = 0;
-    for (int64_t t = 0; t < seq; t++) sum += token_loss_host_[size_t(s * seq + t)];
-    sequence_loss_[size_t(mb * run_.batch.micro + s)] = sum;
-  }
-  targets_seen_ += m.own_targets;
-}
-
-// I and W of each layer in turn when both are asked for, so a layer's memory is free before the next begins.
-// reduce: this rank's sum of the layer's gradients is complete then, and goes to the other ranks.
-void StageRunner::backward(Microbatch& m, const Chunk& c, bool input, bool weight, bool reduce) {
-  Timed t(result_.backward_s);
-  // The stage behind is on this rank too.
-  if (input && !c.head && !m.dx[c.end_slot()]) m.dx[c.end_slot()] = std::move(m.dx[c.end_slot() + 1]);
-  Ctx ctx = context(m, true);
-  // Experts over ranks may compute rows again, for which W wants the weights too (expert_exchange.h).
-  const bool again = weight && sharing_.layers.ep, kept = input && again;
-  if (weight) weights_left_[c.number]--;
-  for (size_t l = c.last, at = c.end_slot(); l-- > c.first;) {
-    at--;
-    if (input) {
-      fetch(m, at);
-      if (l > c.first) fetch(m, at - 1);  // travels meanwhile
-      use_weights(l);
-      recompute(m, ctx, l, at);
-      m.dx[at] = stage_.layers[l]->backward_input(ctx, *m.dx[at + 1], m.saved[l]);
-      if (!kept) let_weights_go(l);
-    }
-    if (!weight) continue;
-    for (uint32_t u : units_of_layer_[l]) sync_->open(u);
-    if (again && !input) use_experts(l);
-    stage_.layers[l]->backward_weight(ctx, m.saved[l]);
-    require(m.saved[l].empty(), "a layer kept something beyond its backward pass");
-    if (kept) let_weights_go(l);
-    if (again && !input) let_experts_go(l);
-    if (reduce) reduce_layer(l);
-    m.dx[at + 1].reset();
-    m.x[at].reset();
-  }
-  if (weight && ++m.chunks_done == m.chunks) m.release_batch();
-}
-
-// [rows, hidden] of this rank's part of a microbatch, as they pass from stage to stage.
-Owned StageRunner::boundary(int64_t sequences, int64_t seq) {
-  const int64_t rows = sequences * seq / (run_.layout.sequence ? sharing_.tp.size : 1);
-  return Owned(*arena_, Bucket::activations, {rows, run_.model.hidden}, dtype_);
-}
-
-// Memory for what comes, and the receive on its way: before the action that computes before it, so that it
-// travels meanwhile.
-void StageRunner::post_receive(const Action& a) {
-  Microbatch& m = microbatches_.at(size_t(a.mb));
-  const Chunk& c = chunk_of(a.stage);
-  const bool forward = a.kind == Act::RecvF;
-  Owned& into = forward ? m.x[c.slot] : m.dx[c.end_slot()];
-  if (into) return;
-  into = boundary(run_.batch.micro, run_.data.seq_len / sharing_.cp.size);
-  (forward ? m.x_here : m.dx_here)[c.number] =
-      pipeline_->receive(forward ? PipelineComm::forward : PipelineComm::backward,
-                         pipeline_->rank_of(a.stage + (forward ? -1 : 1), a.mb), *into);
-}
-
-// Those that the next action that computes will want.
-void StageRunner::post_receives(std::span<const Action> next) {
-  for (const Action& a : next) {
-    if (a.kind == Act::RecvF || a.kind == Act::RecvB) post_receive(a);
-    if (a.kind == Act::F || a.kind == Act::B || a.kind == Act::I || a.kind == Act::W) return;
-  }
-}
-
-void StageRunner::receive(const Action& a) {
-  post_receive(a);
-  Microbatch& m = microbatches_.at(size_t(a.mb));
-  pipeline_->wait((a.kind == Act::RecvF ? m.x_here : m.dx_here)[chunk_of(a.stage).number]);
-}
-
-void StageRunner::send(const Action& a, int action) {
-  Microbatch& m = microbatches_.at(size_t(a.mb));
-  const Chunk& c = chunk_of(a.stage);
-  if (a.kind == Act::SendF)
-    pipeline_->send(PipelineComm::forward, pipeline_->rank_of(a.stage + 1, a.mb),
-                    std::move(m.x[c.end_slot()]), action);
-  else
-    pipeline_->send(PipelineComm::backward, pipeline_->rank_of(a.stage - 1, a.mb), std::move(m.dx[c.slot]),
-                    action);
-}
-
-// A layer completes its own units. A table that two of this rank's stages use is completed by the one of them
-// whose weight gradients end last; with ZeRO 2 and 3, where every backward pass reduces, by either.
-bool StageRunner::completes(size_t layer, uint32_t unit) const {
-  const bool own = params_.units[unit].layer == layer;
-  const Chunk &first = chunks_.front(), &last = chunks_.back();
-  if (!run_.model.tied || !first.embedding || !last.head || first.stage == last.stage) return own;
-  if (!own) return weights_left_[first.number] == 0;
-  return layer != first.first || sharing_.zero >= 2 || weights_left_[last.number] == 0;
-}
-
-// The last unit first: as units lie.
-void StageRunner::reduce_layer(size_t layer) {
-  const std::vector<uint32_t>& units = units_of_layer_[layer];
-  for (size_t i = units.size(); i-- > 0;)
-    if (completes(layer, units[i])) sync_->ready(units[i]);
-}
-
-// Evaluations go as microbatch 0 does: of copies one.
-void StageRunner::forward_only(Microbatch& m, Ctx& ctx) {
-  if (sync_) {
-    walk_.clear();
-    for (const Chunk& c : chunks_)
-      if (passes(c, 0)) add_pass(c, true, true);
-    sync_->follow(walk_);
-  }
-  for (const Chunk& c : chunks_) {
-    if (!passes(c, 0)) continue;
-    if (!c.embedding && !m.x[0]) {
-      m.x[0] = boundary(m.view.sequences, m.view.seq);
-      pipeline_->wait(pipeline_->receive(PipelineComm::forward, pipeline_->rank_of(c.stage - 1, 0), *m.x[0]));
-    }
-    for (size_t l = c.first; l < c.last; l++) {
-      use_weights(l);
-      Owned y = stage_.layers[l]->forward(ctx, *m.x[0], m.saved[l]);
-      let_weights_go(l);
-      m.saved[l].clear();
-      m.x[0] = std::move(y);
-    }
-    if (!c.head && pipeline_->rank_of(c.stage + 1, 0) != pipeline_->rank())
-      pipeline_->send(PipelineComm::forward, pipeline_->rank_of(c.stage + 1, 0), std::move(m.x[0]), -1);
-  }
-  m.x[0].reset();
-  if (pipeline_) pipeline_->let_all_go();
 }
 
 }  // namespace trireme

@@ -1,5 +1,4 @@
-// The only interpreter of schedule actions: the same class trains on cpu, prices on meta, evaluates and
-// generates.
+// Executes a rank's program: the same class trains on cpu, prices on meta, evaluates and generates.
 #pragma once
 #include <array>
 #include <functional>
@@ -20,6 +19,7 @@
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
 #include "optim/spikes.h"
+#include "program/lower.h"
 #include "runtime/op_tracer.h"
 #include "runtime/pipeline_comm.h"
 #include "runtime/sharing.h"
@@ -118,6 +118,12 @@ class StageRunner {
   const Fp8Layers* fp8() const { return fp8_ ? &*fp8_ : nullptr; }
   bool restore_fp8(const Fp8Histories& h) { return fp8_->restore(device_, h); }
 
+  // ---- its program ----
+  // The program of a step with these actions, lowered once. A pipeline has those of the run's schedules
+  // alone.
+  const Program& program_of(std::span<const Action>);
+  const RankShape& shape() const { return shape_; }
+
   // ---- training ----
   // Runs one rank's actions of a step (counted from 1). `targets` = target tokens of the global batch. Throws
   // Error naming step, layer and op when a value is not finite; the weights are then still those before the
@@ -209,7 +215,6 @@ class StageRunner {
   bool passes(const Chunk& c, int mb) const {
     return !pipeline_ || pipeline_->rank_of(c.stage, mb) == pipeline_->rank();
   }
-  size_t chunks_with(int mb) const;
   void settle_layers();
   void bind_memory();
   void bind_views();
@@ -222,51 +227,57 @@ class StageRunner {
   void find_units(std::span<const std::vector<ParamDecl>>);
   void load_batch(Microbatch&, int64_t sequences, int64_t seq, int64_t step, int64_t mb, const FillBatch&);
   Ctx context(const Microbatch&, bool backward);
-  void forward(Microbatch&, const Chunk&, int64_t mb, const FillBatch&);
+  // Where an operation on a layer takes place: slot holds the layer's input.
+  struct Place {
+    Microbatch& m;
+    const Chunk& chunk;
+    size_t layer, slot;
+  };
+  Place place_of(const Op&);
+  Ctx& pass_context(const Microbatch&);
+  void load(const Op&, const FillBatch&);
+  void forward(const Op&);
+  void input(const Op&);
+  void weight(const Op&);
+  void clear(const Op&);
   void read_losses(const Microbatch&, int64_t mb);
-  void backward(Microbatch&, const Chunk&, bool input, bool weight, bool reduce);
   Owned boundary(int64_t sequences, int64_t seq);
-  void post_receive(const Action&);
-  void post_receives(std::span<const Action>);
-  void receive(const Action&);
-  void send(const Action&, int action);
-  void use_weights(size_t layer);
-  void let_weights_go(size_t layer);
-  void use_experts(size_t layer);
-  void let_experts_go(size_t layer);
+  void post_receive(const Op&);
+  void receive(const Op&);
+  void send(const Op&, int number);
+  void tell_layer(const Op& op) const {
+    if (pulse_ && op.layer >= 0) pulse_->layer(stage_.layers[size_t(op.layer)]->name());
+  }
   void find_recompute();
-  void let_activations_go(Microbatch&, size_t layer, size_t slot);
-  void recompute(Microbatch&, Ctx&, size_t layer, size_t slot);
-  void recompute_stage(Microbatch&, const Chunk&);
+  void let_activations_go(const Op&);
+  void recompute(const Op&);
   int64_t kept_rows() const;
   void hold_state();
   void update_unit(size_t unit, const UpdateInput&);
   int64_t kept_bytes() const;
   int64_t most_away() const;
-  int64_t most_away(std::span<const Action>) const;
   void free_places();
   void abandon_microbatches();
   void send_away(Microbatch&, size_t slot);
   void settle_away();
+  void fetch(const Op&);
   void fetch(Microbatch&, size_t slot);
-  // To walk_. keep_last: but for the last layer's units, which the next pass begins with.
-  void add_pass(const Chunk&, bool forward, bool release, bool recomputed = false, bool keep_last = false);
-  void add_experts_pass(const Chunk&, bool release);
   void forward_only(Microbatch&, Ctx&);
   void run_cached(int64_t texts, std::span<const int32_t> tokens, std::span<const int32_t> positions,
                   std::span<float> logits);
-  Ran run_actions(std::span<const Action>, const FillBatch&);
+  void lower_programs();
+  Program lower_step(std::span<const Action>, std::span<const int> send_ends) const;
+  Ran run_actions(const FillBatch&);
+  void run_action(const ActionOps&, const FillBatch&);
+  void run_op(const Op&, const FillBatch&);
+  void sum_gradients();
   void begin_step(int64_t step, int64_t targets);
   void with_sums(const std::function<void()>& make);
-  void finish_step(std::span<const Action>, const FillBatch&);
+  void finish_step(const FillBatch&);
   void enter(std::string_view phase, int64_t mb = -1) const {
     if (pulse_) pulse_->action(phase, mb);
     if (control_.phase) control_.phase(phase);
   }
-  void add_passes(std::span<const Action>);
-  void reduce_stage(const Chunk&, bool with_backward);
-  bool completes(size_t layer, uint32_t unit) const;
-  void reduce_layer(size_t layer);
   double global_loss(int64_t targets);
   double loss_of(std::span<const double> all, int64_t step, int64_t targets);
   void add_shared();
@@ -288,7 +299,7 @@ class StageRunner {
   template <class Each>
   void each_saved(const Each&);
   void keep_state();
-  void post(std::span<const Action>, const FillBatch&);
+  void post(const FillBatch&);
   void read_settlement();
   bool settle_step(bool begun);
   void drop_begun();
@@ -296,7 +307,7 @@ class StageRunner {
   // Repeats a forward pass whose logits are not all finite, to name the cause.
   void require_finite(std::span<const float> logits, const std::function<void()>& forward);
   [[noreturn]] void find_nonfinite_forward(std::string_view what, const std::function<void()>& forward);
-  [[noreturn]] void find_nonfinite(std::span<const Action>, const FillBatch&, double loss, double norm);
+  [[noreturn]] void find_nonfinite(const FillBatch&, double loss, double norm);
 
   RunSpec run_;
   RunMode mode_;
@@ -321,16 +332,19 @@ class StageRunner {
   std::vector<Owned> persistent_;
   Tensor nonfinite_count_;  // i64 [1]: held always, so that a replay places its memory as the step did
   std::unique_ptr<GradNorm> grad_norm_;
-  std::vector<std::vector<uint32_t>> units_of_layer_;  // its own, then that of a tied parameter
-  std::vector<UnitUse> walk_;                          // of weights, to come
-  std::vector<int> weights_left_;                      // by chunk: weight gradients to come in the step
-  std::vector<char> seen_;                             // by unit, for add_pass
-  std::vector<Recompute> recompute_;                   // by layer
-  std::unique_ptr<OffloadStore> offload_;              // none: inputs stay in memory
-  std::unique_ptr<StateOffload> state_offload_;        // none: so does optimizer state
-  size_t offload_places_ = 0;                          // of offload_, of an input each;
-  std::vector<int32_t> free_places_;                   // those that are free, the next to be taken last
-  Owned leaving_;                                      // on its way out
+  RankShape shape_;
+  ShardPolicy policy_;
+  // A pipeline has one per batch of batch.ramp; else one per list of actions that step() was given.
+  std::vector<std::unique_ptr<const Program>> programs_;
+  const Program* program_ = nullptr;             // the step that runs
+  Program forward_;                              // evaluation and generation
+  std::optional<Ctx> ctx_;                       // context of the action that runs
+  std::vector<Recompute> recompute_;             // by layer
+  std::unique_ptr<OffloadStore> offload_;        // none: inputs stay in memory
+  std::unique_ptr<StateOffload> state_offload_;  // none: so does optimizer state
+  size_t offload_places_ = 0;                    // of offload_, of an input each;
+  std::vector<int32_t> free_places_;             // those that are free, the next to be taken last
+  Owned leaving_;                                // on its way out
   Event left_;
   std::optional<Fp8Layers> fp8_;
   Routing routing_;

@@ -14,42 +14,6 @@
 namespace trireme {
 namespace {
 
-// Is an action of this kind issued together with the i-th one?
-bool together(std::span<const Action> actions, size_t i, Act kind) {
-  const uint16_t id = actions[i].overlap;
-  if (id == 0) return false;
-  size_t first = i;
-  while (first > 0 && actions[first - 1].overlap == id) first--;
-  for (size_t j = first; j < actions.size() && actions[j].overlap == id; j++)
-    if (actions[j].kind == kind) return true;
-  return false;
-}
-
-// An R beside its backward is done there, layer by layer.
-bool beside_backward(std::span<const Action> actions, size_t i) {
-  const Action& r = actions[i];
-  for (size_t j = i + 1; r.overlap != 0 && j < actions.size() && actions[j].overlap == r.overlap; j++)
-    if ((actions[j].kind == Act::B || actions[j].kind == Act::I) && actions[j].stage == r.stage &&
-        actions[j].mb == r.mb)
-      return true;
-  return false;
-}
-
-// Does a backward of the same stage come next, of all that uses weights?
-bool turns_back(std::span<const Action> actions, size_t i) {
-  const int stage = actions[i].stage;
-  while (++i < actions.size()) {
-    const Act kind = actions[i].kind;
-    if (kind == Act::B || kind == Act::I) return actions[i].stage == stage;
-    if (kind == Act::F || (kind == Act::R && !beside_backward(actions, i))) return false;
-  }
-  return false;
-}
-
-bool computes(Act a) {
-  return a == Act::F || a == Act::B || a == Act::I || a == Act::W;
-}
-
 // Among the actions of a rank's steps.
 int64_t number_of(const Action& a) {
   return int64_t(a.mb + 1) << 32 | int64_t(a.stage) << 8 | int64_t(a.kind);
@@ -63,31 +27,11 @@ CommCounts minus(CommCounts a, const CommCounts& b) {
 
 }  // namespace
 
-// Every use of weights in the step, so that each gather can be on its way before it is needed.
-void StageRunner::add_passes(std::span<const Action> actions) {
-  walk_.clear();
-  for (size_t i = 0; sharing_.zero == 3 && i < actions.size(); i++) {
-    const Act kind = actions[i].kind;
-    const bool alone = kind == Act::R && !beside_backward(actions, i);
-    if (kind == Act::W && sharing_.layers.ep)
-      add_experts_pass(chunk_of(actions[i].stage), together(actions, i, Act::Reshard));
-    if (kind != Act::F && kind != Act::B && kind != Act::I && !alone) continue;
-    require(together(actions, i, Act::Unshard), "ZeRO 3 needs an Unshard with every use of weights");
-    const bool keep_last = !run_.layout.reshard_last && kind == Act::F && turns_back(actions, i);
-    add_pass(chunk_of(actions[i].stage), kind == Act::F || alone, together(actions, i, Act::Reshard), alone,
-             keep_last);
-  }
-  sync_->follow(walk_);
-}
-
-StageRunner::Ran StageRunner::run_actions(std::span<const Action> actions, const FillBatch& fill) {
-  add_passes(actions);
-  weights_left_.assign(chunks_.size(), 0);
-  for (const Action& a : actions)
-    if (a.kind == Act::B || a.kind == Act::W) weights_left_[chunk_of(a.stage).number]++;
+StageRunner::Ran StageRunner::run_actions(const FillBatch& fill) {
+  const std::vector<ActionOps>& actions = program_->actions;
   const size_t settle_at = post_ ? size_t(post_->point.action) : 0;
   for (size_t i = 0; i < actions.size(); i++) {
-    const Action& a = actions[i];
+    const Action& a = actions[i].action;
     if (post_ && i == settle_at) {
       if (post_->under_way && !settle_step(true)) return Ran::again;
       keep_state();
@@ -95,69 +39,74 @@ StageRunner::Ran StageRunner::run_actions(std::span<const Action> actions, const
     enter(name_of(a.kind), a.mb);
     if (a.kind == Act::Step) continue;  // step() does it once loss and norm are known to be finite
     TraceScope traced(tracer_.get(), SpanKind::action, name_of(a.kind), a.mb);
-    if (pipeline_) {
-      pipeline_->let_go(int(i));
-      // What may be dropped has no message under way beyond it.
-      const size_t ahead = i < settle_at ? settle_at - i - 1 : actions.size();
-      const std::span<const Action> next = actions.subspan(i + 1);
-      if (computes(a.kind) || a.kind == Act::R) post_receives(next.first(std::min(ahead, next.size())));
-    }
-    const Chunk& c = chunk_of(a.stage);
-    device_.begin_action(this, number_of(a));
-    Microbatch* m = a.mb >= 0 ? &microbatches_.at(size_t(a.mb)) : nullptr;
-    const bool reduce = together(actions, i, Act::ReduceGrad);
-    switch (a.kind) {
-      case Act::F:
-        forward(*m, c, a.mb, fill);
-        break;
-      case Act::B:
-        backward(*m, c, true, true, reduce);
-        break;
-      case Act::I:
-        backward(*m, c, true, false, false);
-        break;
-      case Act::W:
-        backward(*m, c, false, true, reduce);
-        break;
-      case Act::R:
-        if (!beside_backward(actions, i)) recompute_stage(*m, c);
-        break;
-      case Act::ReduceGrad:
-        reduce_stage(c, a.overlap != 0);
-        break;
-      case Act::Unshard:
-        sync_->gather_ahead();
-        break;
-      case Act::Reshard:  // done layer by layer in the pass it is issued with
-        break;
-      case Act::RecvF:
-      case Act::RecvB:
-        receive(a);
-        break;
-      case Act::SendF:
-      case Act::SendB:
-        send(a, int(i));
-        break;
-      case Act::Step:
-        break;
-    }
-    device_.end_action();
+    run_action(actions[i], fill);
     // Left only where more microbatches would follow: with the last one done, the step is nearly free.
-    bool done = a.kind == Act::B || a.kind == Act::W;
-    if (done) first_microbatch_done(c);
-    bool more = std::any_of(actions.begin() + std::ptrdiff_t(i) + 1, actions.end(),
-                            [](const Action& next) { return has_microbatch(next.kind); });
+    const bool done = a.kind == Act::B || a.kind == Act::W;
+    if (done) first_microbatch_done(chunk_of(a.stage));
+    const bool more = std::any_of(actions.begin() + std::ptrdiff_t(i) + 1, actions.end(),
+                                  [](const ActionOps& next) { return has_microbatch(next.action.kind); });
     if (done && more && !pipeline_ && control_.stop && control_.stop()) return Ran::stopped;
   }
-  if (pipeline_) pipeline_->let_all_go();
+  for (const Op& op : program_->frees_ops()) run_op(op, fill);
   return Ran::done;
 }
 
-// Beside a backward the layers' gradients were reduced as they came; alone, all of them here.
-void StageRunner::reduce_stage(const Chunk& c, bool with_backward) {
-  if (with_backward) return;
-  require(sharing_.zero < 2, "ZeRO 2 and 3 need a ReduceGrad with every weight gradient");
-  for (size_t l = c.last; l-- > c.first;) reduce_layer(l);
+// Messages that travel during the action are issued before what a device may record and run again.
+void StageRunner::run_action(const ActionOps& action, const FillBatch& fill) {
+  const Act kind = action.action.kind;
+  const bool passes = kind == Act::B || kind == Act::I || kind == Act::W || kind == Act::R;
+  double others = 0;
+  Timed t(kind == Act::F ? result_.forward_s : passes ? result_.backward_s : others);
+  ctx_.reset();
+  std::span<const Op> ops = program_->of(action);
+  while (!ops.empty() && (ops.front().kind == OpKind::free || ops.front().kind == OpKind::post)) {
+    run_op(ops.front(), fill);
+    ops = ops.subspan(1);
+  }
+  device_.begin_action(this, number_of(action.action));
+  for (const Op& op : ops) run_op(op, fill);
+  device_.end_action();
+}
+
+void StageRunner::run_op(const Op& op, const FillBatch& fill) {
+  switch (op.kind) {
+    case OpKind::forward:
+      tell_layer(op);
+      return forward(op);
+    case OpKind::again:
+      tell_layer(op);
+      return recompute(op);
+    case OpKind::input:
+      tell_layer(op);
+      return input(op);
+    case OpKind::weight:
+      return weight(op);
+    case OpKind::load:
+      return load(op, fill);
+    case OpKind::drop:
+      return let_activations_go(op);
+    case OpKind::left:
+      return settle_away();
+    case OpKind::losses:
+      return read_losses(microbatches_[size_t(op.mb)], op.mb);
+    case OpKind::fetch:
+      return fetch(op);
+    case OpKind::clear:
+      return clear(op);
+    case OpKind::unload:
+      return microbatches_[size_t(op.mb)].release_batch();
+    case OpKind::post:
+      return post_receive(op);
+    case OpKind::receive:
+      return receive(op);
+    case OpKind::send:
+      return send(op, int(&op - program_->ops.data()));
+    case OpKind::free:
+      return pipeline_->free(op.after);
+    default:
+      if (op.kind == OpKind::arrive) tell_layer(op);
+      return sync_->run(op);
+  }
 }
 
 void StageRunner::trace(SpanRecorder* spans, CommTracer* collectives) {
@@ -246,7 +195,7 @@ void StageRunner::begin_step(int64_t step, int64_t targets) {
 StepResult StageRunner::step(std::span<const Action> actions, int64_t step, int64_t targets,
                              const FillBatch& fill, bool may_post) {
   require(mode_ == RunMode::train, "a runner made for inference cannot train");
-  require(!pipeline_ || pipeline_->follow(actions), "the actions of another schedule than the layout's");
+  program_ = &program_of(actions);
   device_.kernels().attach(arena_.get());
   double begin = now_s();
   if (tracer_) tracer_->set_step(step);
@@ -257,7 +206,7 @@ StepResult StageRunner::step(std::span<const Action> actions, int64_t step, int6
   Ran ran;
   do {
     begin_step(step, targets);
-    ran = run_actions(actions, fill);
+    ran = run_actions(fill);
   } while (ran == Ran::again);
   if (ran == Ran::stopped) {
     abandon_microbatches();
@@ -267,9 +216,9 @@ StepResult StageRunner::step(std::span<const Action> actions, int64_t step, int6
   }
   result_.lr = lr_.at(step_);
   if (post_ && post_->kept)
-    post(actions, fill);
+    post(fill);
   else
-    finish_step(actions, fill);
+    finish_step(fill);
   device_.sync(compute_);
   result_.comm_s += sync_->waited_s() + optimizer_->waited_s() - optimizer_waited_s_;
   optimizer_waited_s_ = optimizer_->waited_s();
@@ -284,20 +233,24 @@ StepResult StageRunner::step(std::span<const Action> actions, int64_t step, int6
   return result_;
 }
 
+void StageRunner::sum_gradients() {
+  for (const Op& op : program_->sums_ops()) sync_->run(op);
+}
+
 // What is made of the gradients' sums, once they are all there: the norm and its like.
 void StageRunner::with_sums(const std::function<void()>& make) {
   enter("norm");
   Timed t(result_.norm_s);
   TraceScope part(tracer_.get(), SpanKind::action, "norm");
   layer_ = "grad_norm";
-  sync_->finish();
+  sum_gradients();
   add_shared();
   add_copies();
   make();
 }
 
 // All ranks meet, and know how the step was before weights move.
-void StageRunner::finish_step(std::span<const Action> actions, const FillBatch& fill) {
+void StageRunner::finish_step(const FillBatch& fill) {
   result_.loss = global_loss(targets_);
   count_routing();
   const NoiseScaleState noise_before = noise_scale_.state();
@@ -317,7 +270,7 @@ void StageRunner::finish_step(std::span<const Action> actions, const FillBatch& 
     result_.noise.reset();
     return;
   }
-  if (!verdict.finite) find_nonfinite(actions, fill, result_.loss, result_.grad_norm);
+  if (!verdict.finite) find_nonfinite(fill, result_.loss, result_.grad_norm);
   update(scale);
   spikes_.updated(result_.loss, result_.grad_norm);
 }
@@ -352,12 +305,14 @@ void StageRunner::update(double scale) {
   const UpdateInput in{.lr = result_.lr,
                        .step = step_ - loss_scale_.state().skipped - spikes_.state().skipped,
                        .grad_scale = float(scale / loss_scale_.scale())};
-  for (size_t u = 0; u < params_.units.size(); u++) {
-    update_unit(u, in);
-    sync_->updated(u);
+  for (const Op& op : program_->update_ops()) {
+    if (op.kind == OpKind::update) {
+      update_unit(size_t(op.unit), in);
+      continue;
+    }
+    if (op.kind == OpKind::settle && state_offload_) state_offload_->settle();
+    sync_->run(op);
   }
-  if (state_offload_) state_offload_->settle();
-  sync_->settle();
   move_router_biases();
   if (fp8_) fp8_->end_step(device_, comms_ ? &comms_->control() : nullptr);
   loss_scale_.good_step();
@@ -414,8 +369,7 @@ std::string why_not_skipped(const LossScale& scale, double loss) {
 
 // Runs the step's forward and backward passes once more (data and randomness are pure functions, and the
 // weights have not moved) with every op's outputs checked.
-void StageRunner::find_nonfinite(std::span<const Action> actions, const FillBatch& fill, double loss,
-                                 double norm) {
+void StageRunner::find_nonfinite(const FillBatch& fill, double loss, double norm) {
   abandon_microbatches();
   sync_->start_step();
   sync_->measure(nullptr);
@@ -425,13 +379,13 @@ void StageRunner::find_nonfinite(std::span<const Action> actions, const FillBatc
   NonfiniteFinder finder(device_, nonfinite_count_, {fmt::format("step {}", step_), hint}, layer_);
   OpObserver* before = device_.kernels().observe(&finder);
   try {
-    run_actions(actions, fill);
+    run_actions(fill);
   } catch (const Error& e) {
     if (!loss_scale_.active()) throw;
     throw Error(e.what() + why_not_skipped(loss_scale_, loss), e.fault);
   }
   device_.kernels().observe(before);
-  sync_->finish();
+  sum_gradients();
   if (comms_) agree_max(comms_->control(), 0);  // a rank that found it is told of first
   run_failed(
       "step {}: loss {} and gradient norm {} are not finite, yet no op's output shows it when run again",

@@ -25,7 +25,8 @@ struct PassTimes {
 struct LayerWork {
   PassTimes forward, input, weight, again;
   int64_t reduce = 0, gather = 0, reduce_experts = 0, gather_experts = 0;
-  int64_t update = 0;  // WorldWork::own
+  int64_t update = 0;                  // WorldWork::own
+  int64_t wire = 0, wire_experts = 0;  // bytes of these gradients
   // Bytes of a rank: parameters' states, what a microbatch keeps from its forward pass to its weight
   // gradient, what it holds besides from the beginning of its input gradient to then, and what is there
   // besides while the backward pass is at the layer.
@@ -51,7 +52,10 @@ struct WorldWork {
   bool own = false;
   bool cast = false;  // own: gradients travel in a type of their own
   int zero = 0;       // 1, 2: updated weights are gathered behind the step; 3: before each use
-  int64_t base = 0;   // bytes of a rank beside all that
+  // Own, as in program/shape.h.
+  int64_t prefetch = 1, bucket_bytes = 0;
+  bool reshard_last = true;
+  int64_t base = 0;  // bytes of a rank beside all that
 };
 
 // What is unlike the plan. Factors are of time: ranks compute so much slower; of bandwidth: a node's link to

@@ -291,6 +291,16 @@ TEST(Seeing, InspectKnowsWhatARunLeaves) {
   EXPECT_EQ(inspected(tmp.path(), tmp / "data/train")["kind"], "token shard");
   EXPECT_EQ(inspected(tmp.path(), tmp / "cluster.toml")["kind"], "cluster file");
   EXPECT_EQ(inspected(tmp.path(), file)["steps"], 4);
+  std::vector<std::string> program = {"inspect", file.string(),   "--program", "--set",        "layout.dp=2",
+                                      "--set",   "layout.zero=3", "--set",     "batch.micro=1"};
+  EXPECT_NE(trireme(tmp.path(), program).out.find("arrive blocks.0 after"), std::string::npos);
+  program.push_back("--json");
+  const json ranks = json_of(trireme(tmp.path(), program))["ranks"];
+  ASSERT_EQ(ranks.size(), 1u);
+  std::map<std::string, int> ops;
+  for (const json& op : ranks[0]["operations"]) ops[op["kind"]]++;
+  EXPECT_GT(ops["gather"], 0);
+  EXPECT_EQ(ops["gather"], ops["release"]);
   EXPECT_EQ(inspected(tmp.path(), tmp / "run/metrics.jsonl")["lines"], 4);
   EXPECT_EQ(inspected(tmp.path(), golden)["kind"], "Hugging Face folder");
   json tensors = inspected(tmp.path(), golden / "model.safetensors");

@@ -9,6 +9,7 @@
 
 #include "../comm/ranks.h"
 #include "flat_set.h"
+#include "program/lower.h"
 
 namespace trireme {
 namespace {
@@ -29,10 +30,16 @@ float gradient(int rank, size_t p, int64_t i) {
   return float(normal(uint64_t(rank) * 100 + p, uint64_t(i)));
 }
 
+struct Options {
+  int zero = 0;
+  DType wire = DType::f32;
+  int64_t bucket_bytes = 0;
+};
+
 // One rank's gradients, and who reduces them. Memory holds no zeros before the first gradient.
 struct Reduced {
   // expert_units: of these layers replicas are those of `experts`.
-  Reduced(Rank& me, Device& device, const GradSyncOptions& options, const SyncGroups& groups,
+  Reduced(Rank& me, Device& device, const Options& options, const SyncGroups& groups,
           const SyncGroups& experts = {}, std::initializer_list<size_t> expert_units = {})
       : rank(me.rank), device(device) {
     const int shards = groups.shard ? groups.shard->size() : 1;
@@ -48,8 +55,18 @@ struct Reduced {
     }
     if (options.zero < 2)
       for (Param& p : set.params) p.grad = p.view(buffers->flat.grads, p.offset);
-    sync.emplace(set, buffers->flat, options, groups, experts, nullptr, device, memory.arena);
+    sync.emplace(set, buffers->flat, GradSyncOptions{.zero = options.zero, .wire = options.wire}, groups,
+                 experts, nullptr, device, memory.arena);
     sync->start_step();
+    policy = {
+        .zero = options.zero, .casts = options.wire != DType::f32, .bucket_bytes = options.bucket_bytes};
+    shape.units = sync->shapes();
+    gathers.emplace(shape, policy, ops);
+    reduces.emplace(shape, policy, ops);
+  }
+  // The runner's part: what the plans have decided.
+  void run() {
+    for (; ran < ops.size(); ran++) sync->run(ops[ran]);
   }
 
   void contribute(size_t p) {
@@ -61,10 +78,16 @@ struct Reduced {
   }
   // A backward pass through one layer. gives: does this rank contribute to the parameter?
   void backward(size_t unit, const std::function<bool(size_t)>& gives) {
-    sync->open(unit);
+    reduces->open(uint32_t(unit));
+    run();
     for (size_t p = set.units[unit].first; p < set.units[unit].last; p++)
       if (gives(p)) contribute(p);
-    sync->ready(unit);
+    reduces->ready(uint32_t(unit));
+    run();
+  }
+  void finish() {
+    reduces->finish();
+    run();
   }
   // Of this rank's own part: the sum over `ranks` of what each gave.
   void expect_sums(size_t unit, const std::vector<int>& ranks,
@@ -90,6 +113,12 @@ struct Reduced {
   DeviceArena memory{device, 4 << 20};
   std::optional<FlatBuffers> buffers;
   std::optional<GradSync> sync;
+  RankShape shape;
+  ShardPolicy policy;
+  std::vector<Op> ops;
+  size_t ran = 0;  // operations that have run
+  std::optional<GatherPlan> gathers;
+  std::optional<ReducePlan> reduces;
 };
 
 bool everything(int, size_t) {
@@ -107,7 +136,7 @@ TEST(GradSync, WhatNobodyWroteIsZero) {
         if (ranks > 1) (zero == 0 ? groups.replicas : groups.shard) = me.all.get();
         Reduced r(me, me.device, {.zero = ranks == 1 ? 0 : zero}, groups);
         for (size_t u = 4; u-- > 0;) r.backward(u, [&](size_t p) { return gives(me.rank, p); });
-        r.sync->finish();
+        r.finish();
         for (size_t u = 0; u < 4; u++) r.expect_sums(u, testing::ranks_upto(ranks), gives);
       });
     }
@@ -126,7 +155,7 @@ TEST(GradSync, ABucketHasNeighboursOnly) {
     testing::with_ranks(4, [&](Rank& me) {
       Reduced r(me, me.device, {.zero = 0, .bucket_bytes = c.bucket_bytes}, {.replicas = me.all.get()});
       for (size_t u : c.order) r.backward(u, [](size_t) { return true; });
-      r.sync->finish();
+      r.finish();
       for (size_t u = 0; u < 4; u++) r.expect_sums(u, {0, 1, 2, 3}, everything);
       EXPECT_EQ(me.all->counts()[size_t(Collective::all_reduce)].calls, c.calls);
     });
@@ -141,7 +170,7 @@ TEST(GradSync, ABucketHasOneGroupOnly) {
     Reduced r(me, me.device, {.zero = 0, .bucket_bytes = 1 << 20}, {.replicas = me.all.get()},
               {.replicas = replicas.get()}, {1, 3});
     for (size_t u = 4; u-- > 0;) r.backward(u, [](size_t) { return true; });
-    r.sync->finish();
+    r.finish();
     for (size_t u = 0; u < 4; u++) r.expect_sums(u, u % 2 ? pair : std::vector{0, 1, 2, 3}, everything);
     EXPECT_EQ(me.all->counts()[size_t(Collective::all_reduce)].calls, 2);
     EXPECT_EQ(replicas->counts()[size_t(Collective::all_reduce)].calls, 2);
@@ -201,20 +230,21 @@ TEST(GradSync, NothingTravelsBeforeComputeHasMadeIt) {
         (zero == 0 ? groups.replicas : groups.shard) = me.all.get();
         Reduced r(me, device, {.zero = zero, .wire = wire}, groups);
         me.all->observe(&observer);
-        const std::vector<UnitUse> walk = {{3}, {2}, {1}, {0}};
-        r.sync->follow(walk);
-        for (size_t u = 4; u-- > 0;) {
-          r.sync->need(u);
+        for (uint32_t u = 4; u-- > 0;) r.gathers->add({u, true});
+        for (uint32_t u = 4; u-- > 0;) {
+          r.gathers->need(u);
+          r.run();
           r.backward(u, [](size_t) { return true; });
-          r.sync->done(u);
+          r.gathers->done(u);
+          r.run();
         }
-        r.sync->finish();
+        r.finish();
         for (size_t u = 0; u < 4; u++) {
           const Tensor own = r.buffers->flat.own(r.buffers->flat.weights, r.set, r.set.units[u]);
           device.kernels().run(ZeroArgs{.y = own});  // an update
-          r.sync->updated(u);
+          r.sync->run({.kind = OpKind::spread, .unit = int32_t(u)});
         }
-        r.sync->settle();
+        r.sync->run({.kind = OpKind::settle});
         me.all->observe(nullptr);
         EXPECT_EQ(observer.calls, zero == 0 ? 4 : 8);
       });

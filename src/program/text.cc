@@ -1,0 +1,54 @@
+#include <fmt/format.h>
+
+#include <array>
+
+#include "program/program.h"
+
+namespace trireme {
+namespace {
+
+constexpr std::array<std::string_view, kOpKinds> kNames = {
+    "forward", "again",   "input",  "weight", "load",    "drop",   "left",   "losses", "fetch",
+    "clear",   "unload",  "gather", "arrive", "release", "open",   "sum",    "reduce", "retire",
+    "post",    "receive", "send",   "free",   "norm",    "update", "spread", "settle"};
+
+}  // namespace
+
+std::string_view name_of(OpKind k) {
+  return kNames[size_t(k)];
+}
+
+std::string to_text(const Program& p, const Op& op) {
+  std::string s(name_of(op.kind));
+  const auto units = [&] {
+    return op.last > op.unit + 1
+               ? fmt::format("{} to {}", p.units[size_t(op.unit)], p.units[size_t(op.last) - 1])
+               : p.units[size_t(op.unit)];
+  };
+  if (op.unit >= 0)
+    s += " " + units();
+  else if (op.layer >= 0)
+    s += " " + p.layers[size_t(op.layer)];
+  if (op.peer >= 0)
+    s += fmt::format(" {} {} {}", op.back ? "gradient" : "activations",
+                     op.kind == OpKind::send || op.kind == OpKind::free ? "to" : "from", op.peer);
+  if (op.adds) s += " adding";
+  if (op.after >= 0) s += fmt::format(" after {}", op.after);
+  return s;
+}
+
+std::string to_text(const Program& p) {
+  std::string s;
+  const auto list = [&](std::string_view title, int32_t begin, int32_t end) {
+    if (begin < end) s += fmt::format("{}\n", title);
+    for (int32_t i = begin; i < end; i++) s += fmt::format("{:>8} {}\n", i, to_text(p, p.ops[size_t(i)]));
+  };
+  for (const ActionOps& a : p.actions)
+    if (a.action.kind != Act::Step)
+      list(to_text(Action{a.action.kind, a.action.stage, a.action.mb}), a.begin, a.end);
+  list("end of the passes", p.frees, p.sums);
+  list("Step", p.sums, int32_t(p.ops.size()));
+  return s;
+}
+
+}  // namespace trireme
