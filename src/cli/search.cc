@@ -423,6 +423,7 @@ SearchRequest search_request(const SearchOptions& o, const PlanSubject& given_su
   require_precision(q, values.precision);
   if (run) refuse_types(q, run->precision, asked), run = q.run;
   set_types(q, q.run->precision);
+  q.ep_buffer = q.run->layout.ep_buffer;
   set_sizes(q, o, subject);
   const PricedBy by = o.priced_by(q.device);
   q.fits = constants_of(by), q.constants = text_of(by);

@@ -9,7 +9,6 @@ namespace {
 constexpr double kHalfBytes = 2, kSingleBytes = 4;  // of an activation; of a sum, a statistic or an index
 // Of matrix products on CUDA: the library's workspace (device/cuda/product_scratch.cc).
 constexpr double kProductScratch = (32 << 20) + 256;
-constexpr double kEpBuffer = 1.5;  // layout.ep_buffer
 
 // What is held now, and at most.
 class Held {
@@ -151,7 +150,7 @@ ExpertBytes expert_bytes(const StepCase& c, const Rows& r) {
   const double k = double(m.experts_per_token), choices = r.own * k;
   ExpertBytes e;
   e.spread = c.ep > 1;
-  const double room = e.spread ? std::min(std::ceil(kEpBuffer * choices), choices * double(c.ep)) : choices;
+  const double room = e.spread ? std::min(std::ceil(c.ep_buffer * choices), choices * double(c.ep)) : choices;
   e.logits = kSingleBytes * r.own * double(m.experts);
   e.router = e.logits + 2 * kSingleBytes * choices;
   e.index = e.spread ? 2 * kSingleBytes * room : 0;

@@ -190,6 +190,7 @@ StepCase step_case_of(const ScaledRun& s) {
   c.micro = run.batch.micro, c.microbatches = run.microbatches(), c.chunks = l.chunks;
   c.zero = effective_zero(l), c.nearest = nearest_of(l.order);
   c.sequence = l.sequence || l.tp == 1, c.cut = l.cut == "even" ? StageCut::even : StageCut::by_cost;
+  c.ep_buffer = l.ep_buffer;
   c.recompute = l.recompute == "full" ? 1 : 0;
   c.renorm = l.recompute == "selective";
   c.grad_bytes = run.precision.reduce == "bf16" ? 2 : 4;

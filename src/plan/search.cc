@@ -1,6 +1,7 @@
 #include "plan/search.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -68,11 +69,17 @@ double waits_of(const SearchRequest& q, StepCase& c, const KnownSchedule& s) {
   return message_waits(s.name, c.chunks, c.pp, c.microbatches, shares, message);
 }
 
+std::vector<std::string_view> schedules_searched() {
+  std::vector<std::string_view> names;
+  for (const KnownSchedule& s : kKnown) names.push_back(s.name);
+  return names;
+}
+
 const KnownSchedule& schedule_named(std::string_view name) {
   for (const KnownSchedule& s : kKnown)
     if (s.name == name) return s;
-  require(false, "a schedule that is not searched");
-  return kKnown[0];
+  bad_request("layout.schedule = \"{}\": no closed form of its idle time; use one of {}", name,
+              fmt::join(schedules_searched(), ", "));
 }
 
 void set_again(StepCase& c, Again a) {
@@ -511,6 +518,7 @@ StepCase step_case(const SearchRequest& q, const SearchLayout& l) {
   c.numbers = q.numbers, c.nearest = l.nearest, c.cut = StageCut::by_cost;
   c.offload = l.offload ? q.disk : 0, c.offload_each_way = q.disk_each_way;
   c.own = q.own, c.cast = c.grad_stored != c.grad_bytes;
+  c.ep_buffer = q.ep_buffer;
   set_again(c, l.again);
   const KnownSchedule& schedule = schedule_named(l.schedule);
   set_schedule(q, c, schedule, l.chunks);

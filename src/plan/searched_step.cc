@@ -54,6 +54,7 @@ SearchRequest search_request_of(const RunSpec& run, const SubjectDevice& d) {
   q.score_fits = constants_of({.device = d.name, .software = "", .site = "", .own = nullptr, .file = ""});
   q.fits = own_constants(*q.score_fits);
   q.own = true;
+  q.ep_buffer = run.layout.ep_buffer;
   set_types(q, run.precision);
   set_offload(q, &run, d);
   return q;

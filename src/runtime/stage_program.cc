@@ -53,8 +53,13 @@ const Program& StageRunner::program_of(std::span<const Action> actions) {
   for (const auto& known : programs_)
     if (std::equal(actions.begin(), actions.end(), known->actions.begin(), known->actions.end(), same))
       return *known;
-  require(!pipeline_, "the actions of another schedule than the layout's");
-  programs_.push_back(std::make_unique<const Program>(lower_step(actions, {})));
+  // Other actions of a pipeline send the same messages in the same places.
+  std::vector<int> ends;
+  const auto rank = size_t(sharing_.pp.rank);
+  for (const Schedule& s : pipeline_ ? schedules_of(run_) : std::vector<Schedule>())
+    if (s.ranks.at(rank).size() == actions.size()) ends = send_ends(s).at(rank);
+  require(!pipeline_ || !ends.empty(), "the actions of another schedule than the layout's");
+  programs_.push_back(std::make_unique<const Program>(lower_step(actions, ends)));
   return *programs_.back();
 }
 

@@ -195,7 +195,7 @@ void StageRunner::begin_step(int64_t step, int64_t targets) {
 StepResult StageRunner::step(std::span<const Action> actions, int64_t step, int64_t targets,
                              const FillBatch& fill, bool may_post) {
   require(mode_ == RunMode::train, "a runner made for inference cannot train");
-  program_ = &program_of(actions);
+  const Program& program = program_of(actions);
   device_.kernels().attach(arena_.get());
   double begin = now_s();
   if (tracer_) tracer_->set_step(step);
@@ -205,6 +205,7 @@ StepResult StageRunner::step(std::span<const Action> actions, int64_t step, int6
   if (post_) post_->may_post = may_post;
   Ran ran;
   do {
+    program_ = &program;  // a step that was taken back has left its own
     begin_step(step, targets);
     ran = run_actions(fill);
   } while (ran == Ran::again);
