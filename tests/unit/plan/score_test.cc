@@ -23,7 +23,7 @@ namespace {
 
 using test::TestJson, test::read_one, test::whole_row;
 
-// A batch of more sequences than 64 bits count, as options of plan --walls allow.
+// A batch of more sequences than 64 bits count, as options of estimate allow.
 TEST(ClosedForm, TokensOfAnEndlessBatchAreAProduct) {
   StepCase c;
   c.model = ModelSpec::of("llama");
