@@ -166,8 +166,9 @@ TEST(SearchedStep, ABoundIsNeverAboveIt) {
   EXPECT_GT(seen, 30);
 }
 
-// An interleaved layout: in the replay a chunk's messages queue behind the sums of the chunk before on
-// their link, which the closed form does not know. Here the bound was 1.98 times the step.
+// An interleaved layout whose gradients fill the link between nodes: messages queue behind sums. The replay
+// and the bound follow the same program, so the bound that plan computes from the runner's tapes is below the
+// replayed step without being cut to it.
 TEST(SearchedStep, ABoundIsNotAboveItWhereSumsFillTheLink) {
   RunSpec run = run_on("h100-ethernet", "mixtral");
   run.model = ModelSpec::of("llama");
@@ -193,7 +194,8 @@ TEST(SearchedStep, ABoundIsNotAboveItWhereSumsFillTheLink) {
   const ClusterSpec cluster = cluster_called(run.cluster.file, 512);
   const Forecast f = forecast(run, schedule_of(run), cluster, 1);
   ASSERT_TRUE(f.closed_form);
-  EXPECT_GT(f.time.step_s, f.step_s) << "no longer a case of it: choose another";
+  EXPECT_LE(f.time.step_s, f.step_s);
+  EXPECT_GT(f.time.step_s, 0.8 * f.step_s);
   EXPECT_LE(f.roof_s, f.step_s);
   EXPECT_GT(f.roof_s, 0.2 * f.step_s);
 }
