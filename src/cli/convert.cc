@@ -10,6 +10,7 @@
 #include "cli/used_keys.h"
 #include "spec/hf_config.h"
 #include "tensor/dtype.h"
+#include "train/adapter_files.h"
 #include "train/checkpointing.h"
 
 namespace trireme::cli {
@@ -113,6 +114,7 @@ void export_model(const LoadedModel& m, const fs::path& folder, DType dtype) {
     require(p != nullptr, "the export asks for a parameter that the model lacks");
     host.resize(size_t(p->numel()));
     m.runner->read_param(*p, "", host);
+    merge_adapter(*m.runner, *p, host);
     convert_elements(name, dst.dtype, dst.data, DType::f32, host.data(), p->numel());
     note.look(name, dst);
   };
@@ -134,11 +136,19 @@ void add_convert(CLI::App& app) {
                    "of the tensors; auto: a checkpoint's f32, or what each tensor of model.from is stored in")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "f32", "bf16", "f16"}));
-  verb->callback([request, to, dtype] {
+  auto adapter = std::make_shared<bool>(false);
+  verb->add_flag(
+      "--adapter", *adapter,
+      "writes the adapter alone, as adapter_config.json and adapter_model.safetensors (PEFT); default: "
+      "merged into the base model");
+  verb->callback([request, to, dtype, adapter] {
     check_set_keys("convert", *request);
     UsedRun used = load_used(*request);
     RunSpec& run = used.run;
-    if (!run.model.from.empty() && used.checkpoint.empty() && !has_checkpoints(run.train.dir)) {
+    if (*adapter && !run.lora.active())
+      bad_request("--adapter: lora.rank = 0: the run trains all weights, and has no adapter");
+    if (!run.lora.active() && !run.model.from.empty() && used.checkpoint.empty() &&
+        !has_checkpoints(run.train.dir)) {
       copy_folder(run, *to, *dtype);
       print_text("{} written to {} as {}\n", run.model.from, *to, *dtype == "auto" ? "stored" : *dtype);
       return;
@@ -146,6 +156,11 @@ void add_convert(CLI::App& app) {
     // Master copies are f32: read them unrounded, whatever the run computes in.
     run.precision.compute = run.precision.grads = "f32";
     LoadedModel m = load_model(run, 0, used.checkpoint);
+    if (*adapter) {
+      write_adapter(*m.runner, *to);
+      print_text("the adapter of {} written to {} in PEFT's format\n", m.where, *to);
+      return;
+    }
     const std::string type = *dtype == "auto" ? "f32" : *dtype;
     export_model(m, *to, dtype_from_name(type));
     print_text("{} written to {} as {}\n", m.where, *to, type);

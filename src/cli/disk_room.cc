@@ -47,6 +47,7 @@ int64_t checkpoint_bytes(const RunSpec& run) {
 }
 
 std::string disk_note(const RunSpec& run) {
+  if (run.lora.active()) return "";  // checkpoints of adapters are small
   const int64_t free = free_bytes(nearest_existing(run.train.dir));
   if (free < 0) return "";
   const double one = double(checkpoint_bytes(run));

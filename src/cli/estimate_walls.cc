@@ -76,6 +76,7 @@ void from_run(const RunRequest& request, const WallsRequest& q, const std::strin
     c.forecast = closed_form_of(planned);
   }
   const RunSpec& run = planned.run;
+  refuse_adapters(run, "estimate");
   c.name = run.model.arch, c.model = run.model;
   c.parameters = double(parameters(run.model));
   c.per = state_bytes_per_parameter(run.precision.compute, run.precision.grads, run.precision.moments);

@@ -4,11 +4,10 @@
 #include "base/json.h"
 #include "base/say.h"
 #include "cli/eval.h"
+#include "cli/harness_texts.h"
 #include "cli/prompts.h"
 #include "generate/complete.h"
 #include "tasks/harness_score.h"
-#include "text/chat_template.h"
-#include "train/choices.h"
 #include "train/scored_batches.h"
 
 namespace trireme::cli {
@@ -34,64 +33,19 @@ class HarnessModel {
 
   HarnessAnswers answer(const HarnessTask& task, const std::vector<HarnessRequest>& requests) {
     if (task.kind == HarnessTask::Kind::generate_until) return generated(task, requests);
-    std::vector<ScoredText> texts;
-    std::vector<size_t> request_of;
-    for (size_t i = 0; i < requests.size(); i++) {
-      const HarnessRequest& r = requests[i];
-      for (size_t c = 0; c < r.continuations.size(); c++) {
-        if (task.kind == HarnessTask::Kind::loglikelihood_rolling)
-          add_windows(r.continuations[c], texts);
-        else
-          texts.push_back(choice_text(task, i, r.contexts[c], r.continuations[c]));
-        request_of.resize(texts.size(), i);
-      }
-    }
-    HarnessAnswers a = scored(std::move(texts), request_of, requests.size());
-    if (task.kind == HarnessTask::Kind::loglikelihood_rolling)
-      for (std::vector<double>& windows : a.log_likelihoods) {
-        double sum = 0;
-        for (double w : windows) sum += w;
-        windows = {sum};
-      }
-    return a;
+    return scored(task, harness_texts(task, requests, tokenizer_, used_.run, context_), requests.size());
   }
 
  private:
-  ScoredText choice_text(const HarnessTask& task, size_t i, const std::string& context,
-                         const std::string& choice) const {
-    ScoredText t = scored_text(tokenizer_, context, choice);
-    if (t.scored > context_)
-      bad_request("{}: document {}: a choice has {} tokens, but the model sees {} at once", task.file, i + 1,
-                  t.scored, context_);
-    return t;
-  }
-
-  // The harness's rolling windows. Each token is scored once. The first window begins with the token that
-  // starts a document, a later one with the last token of the window before. The last window takes as much
-  // context as fits, and scores the rest.
-  void add_windows(const std::string& text, std::vector<ScoredText>& texts) const {
-    std::vector<int32_t> ids = {document_start(tokenizer_, used_.run)};
-    const std::vector<int32_t> tokens = tokenizer_.encode(text);
-    ids.insert(ids.end(), tokens.begin(), tokens.end());
-    const auto n = int64_t(ids.size());
-    for (int64_t at = 1; at < n; at += context_) {
-      const int64_t end = std::min(n, at + context_);
-      const int64_t begin = end == n ? std::max<int64_t>(0, std::min(at - 1, n - 1 - context_)) : at - 1;
-      texts.push_back({{ids.begin() + begin, ids.begin() + end}, end - at});
-    }
-  }
-
-  HarnessAnswers scored(std::vector<ScoredText> texts, const std::vector<size_t>& request_of,
-                        size_t requests) {
-    const ScoredBatches batches(std::move(texts), used_.run, context_);
+  HarnessAnswers scored(const HarnessTask& task, const HarnessTexts& texts, size_t requests) {
+    const ScoredBatches batches(texts.texts, used_.run, context_);
     HarnessAnswers a;
-    a.log_likelihoods.resize(requests);
     a.truncated = batches.truncated();
     const LoadedModel m = load(a, book_evaluation(used_.run, threads_of(used_.run), batches.shapes()));
     Watched watched("evaluate", "texts");
     const std::vector<double> all =
         batches.run(*m.runner, [&](int64_t done) { watched(done, batches.count()); });
-    for (size_t i = 0; i < all.size(); i++) a.log_likelihoods[request_of[i]].push_back(all[i]);
+    a.log_likelihoods = by_request(task, texts, requests, all);
     return a;
   }
 
@@ -148,17 +102,7 @@ class HarnessModel {
   const UsedRun& used_;
   Tokenizer tokenizer_;
   int64_t context_;
-
-  // lm-evaluation-harness takes the beginning-of-text token if there is one, else the end-of-text token.
-  static int32_t document_start(const Tokenizer& tokenizer, const RunSpec& run);
 };
-
-int32_t HarnessModel::document_start(const Tokenizer& tokenizer, const RunSpec& run) {
-  const auto special = special_tokens(tokenizer_path(run).parent_path());
-  const auto begin = special.find("bos_token");
-  const auto id = begin == special.end() ? std::nullopt : tokenizer.find_added(begin->second);
-  return id ? *id : tokenizer.end_of_text();
-}
 
 std::string request_lines(const std::vector<HarnessRequest>& requests, const HarnessAnswers& a) {
   std::string lines;
@@ -180,12 +124,8 @@ std::string request_lines(const std::vector<HarnessRequest>& requests, const Har
 
 std::vector<HarnessScore> score_answers(const HarnessTask& task, const std::vector<HarnessRequest>& requests,
                                         const HarnessAnswers& a) {
-  if (task.kind == HarnessTask::Kind::multiple_choice)
-    return score_choices(task, requests, a.log_likelihoods);
   if (task.kind == HarnessTask::Kind::generate_until) return score_texts(task, requests, a.texts);
-  std::vector<double> sums;
-  for (const std::vector<double>& one : a.log_likelihoods) sums.push_back(one[0]);
-  return score_rolling(task, requests, sums);
+  return score_likelihoods(task, requests, a.log_likelihoods);
 }
 
 }  // namespace

@@ -162,6 +162,14 @@ PlannedRun run_on_device(const RunRequest& request, const std::string& name) {
 
 }  // namespace
 
+void refuse_adapters(const RunSpec& run, std::string_view what) {
+  if (run.lora.active())
+    bad_request(
+        "lora.rank = {}: {} is for runs that train all weights; plan RUN alone, or give --set "
+        "lora.rank=0",
+        run.lora.rank, what);
+}
+
 PlannedRun planned_run(RunRequest request, const std::string& cluster, const Measuring& how) {
   if (is_device_name(cluster)) return run_on_device(request, cluster);
   if (!cluster.empty()) request.sets.push_back("cluster.file=" + toml_string(cluster));

@@ -52,6 +52,8 @@ void refuse_given(const CLI::App& verb, std::span<const char* const> names, std:
 // Rejects --parameters next to a model's shape.
 void refuse_size_of_shape(const CLI::App& verb);
 void refuse_sets_without_run(const RunRequest&);
+// bad_request if the run trains adapters: `what` is for runs that train all weights.
+void refuse_adapters(const RunSpec&, std::string_view what);
 
 // A number from low to high; CLI::Range would take nan.
 CLI::Validator number_between(double low, double high);

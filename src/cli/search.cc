@@ -451,6 +451,7 @@ void run_search(const SearchOptions& o, const PlanSubject& subject, const RunReq
   if (!request.file.empty()) {
     refuse_two_models(subject);
     run = load_run(request.file, request.sets);
+    refuse_adapters(*run, "search");
   }
   SearchRequest q = search_request(o, subject, run);
   if (o.largest) {

@@ -14,6 +14,7 @@
 #include "base/machine.h"
 #include "cli/auto_layout.h"
 #include "cli/cli.h"
+#include "cli/harness_texts.h"
 #include "cli/run_facts.h"
 #include "cli/run_samples.h"
 #include "cli/source.h"
@@ -65,6 +66,7 @@ TrainingSetup prepare_training(const RunSpec& run, const PrecisionSpec& asked, c
   t.options.cluster = t.cluster;
   t.options.peak_flops = t.cluster.peak_flops(run.precision.compute);
   t.options.forecast_json = to_json(run, t.forecast) + "\n";
+  t.options.tasks = train_tasks_of(run);
   t.options.facts_json = run_facts_json(run, t.cluster, threads);
   t.options.algorithms_cache = measured_cluster_path().replace_filename("algorithms.txt");
   return t;
@@ -144,6 +146,8 @@ TrainSummary train_with_progress(const RunSpec& run, TrainingSetup& t, bool quie
     if (const std::string row = t.row ? t.row(m) : ""; !row.empty()) bar->note(row);
     if (m.eval_loss && !t.row)
       bar->note(fmt::format("step {}: held-out loss {:.4f} nats per token", m.step, *m.eval_loss));
+    for (const auto& [name, score] : m.tasks)
+      bar->note(fmt::format("step {}: {} {:.4f}", m.step, name, score));
   };
   install_interrupt_handlers();
   TrainSummary s = world ? train_on_process(run, t.schedule, t.device, t.options, hooks, *world)

@@ -1,15 +1,19 @@
-// trireme tune MODEL --chat FILE --out RUN: supervised fine-tuning of all weights. It writes shards and a run
-// file, and trains by that file. So the run resumes, and is planned, evaluated and exported, like any other.
+// trireme tune MODEL --chat FILE --out RUN: supervised fine-tuning of all weights, or of adapters of low
+// rank. It writes shards and a run file, and trains by that file. So the run resumes, and is planned,
+// evaluated and exported, like any other.
 #include <cmath>
 
 #include "base/counted.h"
 #include "base/say.h"
+#include "checkpoint/peft.h"
 #include "cli/cli.h"
+#include "cli/convert.h"
 #include "cli/tokenize_chat.h"
 #include "cli/training.h"
 #include "data/whole_windows.h"
 #include "spec/hf_config.h"
 #include "spec/toml.h"
+#include "train/adapter_files.h"
 
 namespace trireme::cli {
 namespace {
@@ -18,12 +22,18 @@ struct TuneRequest {
   std::string model;
   ChatRequest chat;
   std::string out;
-  double epochs = 3, lr = 2e-5;
+  double epochs = 3;
+  double lr = 0;                     // 0: kLr, or with adapters kLoraLr
+  int64_t rank = 0;                  // rank of adapters; 0: all weights are trained
+  double alpha = 0;                  // 0: twice the rank
+  std::vector<std::string> targets;  // empty: all
+  std::string adapter;               // that training starts from
   int64_t batch = 16, seq_len = 0;
   std::vector<std::string> sets;
   bool json = false;
 };
 
+constexpr double kLr = 2e-5, kLoraLr = 2e-4;
 constexpr int64_t kSeqLen = 1024;  // default, if the model has as many positions
 
 int64_t seq_len_of(const TuneRequest& r) {
@@ -40,6 +50,32 @@ int64_t steps_of(const TuneRequest& r, const fs::path& shard, int64_t seq_len) {
   return std::max<int64_t>(1, int64_t(std::ceil(r.epochs * double(windows.count()) / double(r.batch))));
 }
 
+// The adapter's own rank, alpha and matrices, if one is given.
+LoraSpec lora_of(const TuneRequest& r) {
+  LoraSpec l;
+  l.rank = r.rank;
+  l.alpha = r.alpha > 0 ? r.alpha : 2 * double(r.rank);
+  if (!r.targets.empty()) l.targets = Texts::of(r.targets);
+  if (r.adapter.empty()) return l;
+  const ModelSpec model = model_from_hf(fs::path(r.model) / "config.json");
+  const PeftFolder found(r.adapter, model);
+  std::vector<std::string> all;
+  for (const PeftPlace& p : peft_places(model)) all.push_back(p.ours);
+  l.rank = found.config().rank;
+  l.alpha = found.config().alpha;
+  l.targets = Texts::of(target_patterns(found.matrices(), all));
+  l.adapter = r.adapter;
+  return l;
+}
+
+std::string lora_text(const LoraSpec& l) {
+  if (!l.active()) return "";
+  std::string targets;
+  for (const std::string& t : l.targets) targets += (targets.empty() ? "" : ", ") + toml_string(t);
+  return fmt::format("[lora]\nrank = {}\nalpha = {}\ntargets = [{}]\nadapter = {}\n\n", l.rank,
+                     toml_number(l.alpha), targets, toml_string(l.adapter));
+}
+
 std::string run_file_text(const TuneRequest& r) {
   const fs::path data = fs::path(r.out) / "data";
   const int64_t seq_len = seq_len_of(r), steps = steps_of(r, data / "train", seq_len);
@@ -53,35 +89,75 @@ std::string run_file_text(const TuneRequest& r) {
       toml_string(r.model), toml_string((data / "train").string()),
       valid ? toml_string((data / "valid").string()) : "[]", toml_string((data / "tokenizer.json").string()),
       seq_len, r.batch, micro);
+  const LoraSpec lora = lora_of(r);
+  const double lr = r.lr > 0 ? r.lr : lora.active() ? kLoraLr : kLr;
+  text += lora_text(lora);
   text += fmt::format(
       "[optimizer]\nlr = {:g}\nmin_lr = {:g}\nwarmup = {}\nweight_decay = 0.0\n\n[train]\nsteps = {}\ndir = "
       "{}\n",
-      r.lr, r.lr / 10, std::max<int64_t>(1, steps * 3 / 100), steps, toml_string(r.out));
+      lr, lr / 10, std::max<int64_t>(1, steps * 3 / 100), steps, toml_string(r.out));
   return text;
+}
+
+bool is_hf_folder(const fs::path& folder) {
+  std::error_code none;
+  return fs::is_regular_file(folder / "config.json", none);
+}
+
+// The folder of the base model: MODEL, or the newest checkpoint of the run that MODEL names, exported into
+// OUT/base.
+std::string base_folder(const TuneRequest& r) {
+  if (is_hf_folder(r.model)) return r.model;
+  if (!fs::exists(r.model) && r.model.find('@') == std::string::npos)
+    bad_request("{}: there is no such model; MODEL is a Hugging Face folder, a run file or a run folder",
+                r.model);
+  RunRequest request;
+  request.file = r.model;
+  UsedRun used = load_used(request);
+  used.run.precision.compute = used.run.precision.grads = "f32";  // as the master copies that are exported
+  const fs::path base = fs::path(r.out) / "base";
+  export_model(load_model(used.run, 0, used.checkpoint), base, DType::f32);
+  return base.string();
+}
+
+void write_run(TuneRequest r, const fs::path& file) {
+  if (r.chat.files.empty()) bad_request("tune: no --chat FILE");
+  if (!r.adapter.empty() && (r.rank > 0 || r.alpha > 0 || !r.targets.empty()))
+    bad_request("--adapter: its files give rank, alpha and targets; leave --lora-* out");
+  if (r.rank == 0 && (r.alpha > 0 || !r.targets.empty()))
+    bad_request("--lora-alpha and --lora-targets belong to adapters; give --lora-rank too");
+  make_folders(r.out);
+  r.model = base_folder(r);
+  ChatRequest chat = r.chat;
+  chat.out = (fs::path(r.out) / "data").string();
+  chat.tokenizer = (fs::path(r.model) / "tokenizer.json").string();
+  tokenize_chat(chat);
+  write_text_atomic(file, run_file_text(r));
+}
+
+// OUT/adapter, in PEFT's format.
+void write_trained_adapter(const RunRequest& request, const fs::path& out) {
+  RunSpec run = request.load();
+  if (!run.lora.active()) return;
+  run.precision.compute = run.precision.grads = "f32";
+  const LoadedModel m = load_model(run);
+  write_adapter(*m.runner, out / "adapter");
+  if (!request.json) print_text("adapter in PEFT's format: {}\n", (out / "adapter").string());
 }
 
 void tune(const TuneRequest& r) {
   const fs::path out = r.out, file = out / "tune.toml";
   std::error_code none;
-  if (!fs::is_regular_file(fs::path(r.model) / "config.json", none))
-    bad_request("{}: no config.json: MODEL is a Hugging Face folder; `trireme convert` makes one from a run",
-                r.model);
-  if (fs::is_regular_file(file, none)) {
-    if (!r.json)
-      say("note: {} exists: this run resumes by it, and other options are not used\n", file.string());
-  } else {
-    if (r.chat.files.empty()) bad_request("tune: no --chat FILE");
-    ChatRequest chat = r.chat;
-    chat.out = (out / "data").string();
-    chat.tokenizer = (fs::path(r.model) / "tokenizer.json").string();
-    tokenize_chat(chat);
-    write_text_atomic(file, run_file_text(r));
-  }
+  if (!fs::is_regular_file(file, none))
+    write_run(r, file);
+  else if (!r.json)
+    say("note: {} exists: this run resumes by it, and other options are not used\n", file.string());
   RunRequest request;
   request.file = file.string();
   request.sets = r.sets;
   request.json = r.json;
   train_here(request, {});
+  write_trained_adapter(request, out);
 }
 
 }  // namespace
@@ -89,10 +165,12 @@ void tune(const TuneRequest& r) {
 void add_tune(CLI::App& app) {
   CLI::App* verb = app.add_subcommand(
       "tune",
-      "fine-tunes a model on conversations: tokenizes them, writes RUN/tune.toml, and trains by it; the same "
+      "fine-tunes a model on conversations, all weights or adapters (LoRA): tokenizes them, writes "
+      "RUN/tune.toml, and trains by it; the same "
       "command resumes\nexample: trireme tune models/smollm2 --chat talks.jsonl --out runs/tuned");
   auto r = std::make_shared<TuneRequest>();
-  verb->add_option("MODEL", r->model, "Hugging Face folder")->required();
+  verb->add_option("MODEL", r->model, "Hugging Face folder, run file, run folder, RUN@STEP or RUN@best")
+      ->required();
   verb->add_option("--chat", r->chat.files,
                    "JSON Lines of conversations, as `tokenize --chat` takes (may be repeated)")
       ->allow_extra_args(false);
@@ -102,7 +180,22 @@ void add_tune(CLI::App& app) {
   verb->add_option("--epochs", r->epochs, "passes over the conversations")
       ->capture_default_str()
       ->check(CLI::Range(1e-3, 1e6));
-  verb->add_option("--lr", r->lr, "peak learning rate")->capture_default_str()->check(CLI::Range(1e-12, 1e3));
+  verb->add_option("--lr", r->lr, "peak learning rate (default: 2e-5, with adapters 2e-4)")
+      ->check(CLI::Range(1e-12, 1e3));
+  verb->add_option(
+          "--lora-rank", r->rank,
+          "trains adapters of this rank (LoRA) and no other weight; RUN/adapter has them in PEFT's format "
+          "(default: 0, all weights are trained)")
+      ->check(CLI::Range(int64_t(1), int64_t(65536)));
+  verb->add_option("--lora-alpha", r->alpha,
+                   "an adapter's product is multiplied by alpha / rank (default: twice the rank)")
+      ->check(CLI::Range(1e-6, 1e6));
+  verb->add_option(
+          "--lora-targets", r->targets,
+          "pattern of names of matrices with an adapter, such as '*.attn.q' (default: '*'; may be repeated)")
+      ->allow_extra_args(false);
+  verb->add_option("--adapter", r->adapter,
+                   "adapter in PEFT's format that training starts from (default: a new one)");
   verb->add_option("--batch", r->batch, "sequences per step")
       ->capture_default_str()
       ->check(CLI::Range(int64_t(1), int64_t(1) << 20));

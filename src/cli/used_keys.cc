@@ -13,8 +13,9 @@ namespace {
 using Names = std::span<const std::string_view>;
 
 // Keys, and sections that end in ".", which a subcommand of one rank reads.
-constexpr auto kOfWeights = std::to_array<std::string_view>(
-    {"model.", "data.tokenizer", "data.train", "data.seq_len", "train.dir", "train.device", "train.threads"});
+constexpr auto kOfWeights =
+    std::to_array<std::string_view>({"model.", "lora.", "data.tokenizer", "data.train", "data.seq_len",
+                                     "train.dir", "train.device", "train.threads"});
 // precision.fp8 is reported by note_fp8().
 constexpr auto kOfForward =
     std::to_array<std::string_view>({"precision.compute", "precision.fp8", "train.attention"});

@@ -36,5 +36,9 @@ double forward_flops_per_token(const ModelSpec& m, int64_t seq) {
 double train_flops_per_token(const ModelSpec& m, int64_t seq) {
   return 3 * forward_flops_per_token(m, seq);
 }
+double frozen_flops_per_token(const ModelSpec& m, int64_t seq) {
+  const double attention = 2 * (double(seq) / 2) * double(m.q_size() + m.o_size());
+  return 2 * forward_flops_per_token(m, seq) + double(m.layers) * attention;
+}
 
 }  // namespace trireme

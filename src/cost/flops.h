@@ -20,5 +20,8 @@ double block_flops_per_token(const ModelSpec&, int64_t seq, bool experts);
 double recompute_flops_per_token(const ModelSpec&, int64_t seq, bool experts, const Recompute&);
 // Forward and backward: each product has two gradients of its own size.
 double train_flops_per_token(const ModelSpec&, int64_t seq);
+// With frozen weights (lora.rank) a product has the gradient of its input alone. The adapters' own products,
+// about rank (in + out) / (in out) of a matrix's, are not counted.
+double frozen_flops_per_token(const ModelSpec&, int64_t seq);
 
 }  // namespace trireme

@@ -69,6 +69,7 @@ int64_t Embedding::first_row() const {
 }
 
 void Embedding::backward_weight(Ctx& ctx, Saved& saved) {
+  if (tokens_->decl.frozen) return saved.drop_all(this);
   ctx.layer = name();
   Owned dropped = dropout_.backward(ctx, saved.get(this, "dy"));
   Tensor dy = dropped ? *dropped : saved.get(this, "dy");

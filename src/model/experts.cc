@@ -62,6 +62,7 @@ Owned Experts::backward_input(Ctx& ctx, const Tensor& dy, const Tensor& offsets)
   return dx;
 }
 void Experts::backward_weight(Ctx& ctx, const Tensor& dy, const Tensor& x, const Tensor& offsets) const {
+  if (weights_[0]->decl.frozen) return;
   const bool started = weights_[0]->grad_started;
   ctx.k.run(
       GroupedMatmulWeightArgs{
@@ -77,6 +78,7 @@ int64_t Experts::scratch(Ctx& ctx, const Tensor& x, const Tensor& y, const Tenso
       ctx.k.scratch_of(GroupedMatmulArgs{.x = y, .w = w, .offsets = offsets, .y = x}));
 }
 int64_t Experts::weight_scratch(Ctx& ctx, const Tensor& dy, const Tensor& x, const Tensor& offsets) const {
+  if (weights_[0]->decl.frozen) return 0;
   return ctx.k.scratch_of(
       GroupedMatmulWeightArgs{.dy = dy, .x = x, .offsets = offsets, .dw = all(&Param::grad)});
 }

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "spec/name_patterns.h"
+
 namespace trireme {
 namespace {
 
@@ -16,27 +18,6 @@ Fp8Recipe recipe_from(const std::string& name) {
   if (name == "current") return Fp8Recipe::current;
   require(name == "block", "a recipe that is none");
   return Fp8Recipe::block;
-}
-
-// '*' stands for any text.
-bool matches(std::string_view pattern, std::string_view name) {
-  const size_t star = pattern.find('*');
-  if (star == std::string_view::npos) return pattern == name;
-  if (!name.starts_with(pattern.substr(0, star))) return false;
-  const std::string_view rest = pattern.substr(star + 1);
-  for (size_t i = star; i <= name.size(); i++)
-    if (matches(rest, name.substr(i))) return true;
-  return false;
-}
-
-// By the last pattern that matches; "!" takes out.
-bool chosen(const Texts& patterns, std::string_view name) {
-  bool in = false;
-  for (const std::string& p : patterns) {
-    const bool out = p.starts_with('!');
-    if (matches(std::string_view(p).substr(out ? 1 : 0), name)) in = !out;
-  }
-  return in;
 }
 
 // The matrices of each linear layer, by the layer's name, without ".weight".
@@ -53,7 +34,7 @@ Matrices matrices_of(std::span<const std::vector<ParamDecl>> decls) {
 
 void refuse_idle_patterns(const Texts& patterns, const Matrices& all) {
   for (const std::string& p : patterns) {
-    const std::string_view bare = std::string_view(p).substr(p.starts_with('!') ? 1 : 0);
+    const std::string_view bare = bare_pattern(p);
     const bool names = std::any_of(all.begin(), all.end(), [&](const auto& layer) {
       return std::any_of(layer.second.begin(), layer.second.end(),
                          [&](const std::string& m) { return matches(bare, m); });

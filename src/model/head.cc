@@ -89,7 +89,7 @@ void Head::whole(Ctx& ctx, Owned n, Saved& saved) const {
   gathered.reset();
   cross_entropy(ctx, logits, 0);
   if (!ctx.backward) return;
-  saved.keep(this, "n", std::move(n));
+  if (!weight_->decl.frozen) saved.keep(this, "n", std::move(n));
   saved.keep(this, "dlogits", std::move(padded));
 }
 
@@ -98,7 +98,7 @@ void Head::by_blocks(Ctx& ctx, Owned n, Saved& saved) const {
   Owned dn, dweight;
   if (ctx.backward) {
     dn = ctx.activation({n->rows(), hidden_});
-    dweight = ctx.activation({columns(), hidden_}, DType::f32);
+    if (!weight_->decl.frozen) dweight = ctx.activation({columns(), hidden_}, DType::f32);
   }
   Owned block = logits_block(ctx, Bucket::scratch, std::min(kRows, n->rows()));
   for (int64_t r = 0; r < n->rows(); r += kRows) {
@@ -108,12 +108,13 @@ void Head::by_blocks(Ctx& ctx, Owned n, Saved& saved) const {
     cross_entropy(ctx, logits, r);
     if (!ctx.backward) continue;
     ctx.k.run(MatmulArgs{.a = logits, .b = weight_->weight, .c = dn->narrow(0, r, rows)}, ctx.compute);
-    ctx.k.run(MatmulArgs{.a = logits, .b = part, .c = *dweight, .trans_a = true, .accumulate = r > 0},
-              ctx.compute);
+    if (dweight)
+      ctx.k.run(MatmulArgs{.a = logits, .b = part, .c = *dweight, .trans_a = true, .accumulate = r > 0},
+                ctx.compute);
   }
   if (!ctx.backward) return;
   saved.keep(this, "dn", summed(ctx, std::move(dn)));
-  saved.keep(this, "dweight", std::move(dweight));
+  if (dweight) saved.keep(this, "dweight", std::move(dweight));
 }
 
 // The gradient of the norm's output, from every rank's summand; with sequence of this rank's rows.
@@ -134,6 +135,7 @@ Owned Head::backward_input(Ctx& ctx, const Tensor&, Saved& saved) {
   ctx.k.run(
       MatmulArgs{.a = saved.get(this, "dlogits").narrow(1, 0, columns()), .b = weight_->weight, .c = *dn},
       ctx.compute);
+  if (weight_->decl.frozen) saved.drop(this, "dlogits");
   dn = summed(ctx, std::move(dn));
   return norm_.backward_input(ctx, *dn, saved);
 }
@@ -141,6 +143,7 @@ Owned Head::backward_input(Ctx& ctx, const Tensor&, Saved& saved) {
 void Head::backward_weight(Ctx& ctx, Saved& saved) {
   ctx.layer = name();
   norm_.backward_weight(ctx, saved);
+  if (weight_->decl.frozen) return;
   if (saved.has(this, "dweight")) {
     add_gradient(ctx, *weight_, saved.get(this, "dweight"));
   } else {

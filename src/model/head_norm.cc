@@ -43,12 +43,13 @@ void HeadNorm::backward_input(Ctx& ctx, const Tensor& dy, const Tensor& dx, Save
                                 .dx = dx,
                                 .dweight = *dweight},
             ctx.compute);
-  saved.keep(this, "dweight", std::move(dweight));
+  if (!weight_->decl.frozen) saved.keep(this, "dweight", std::move(dweight));
   saved.drop(this, "rstd");
   saved.drop(this, "x");
 }
 
 void HeadNorm::backward_weight(Ctx& ctx, Saved& saved) const {
+  if (weight_->decl.frozen) return;
   add_gradient(ctx, *weight_, saved.get(this, "dweight"));
   saved.drop_all(this);
 }

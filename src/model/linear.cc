@@ -79,8 +79,21 @@ void Linear::declare(std::vector<ParamDecl>& decls) const {
 void Linear::bind(ParamSet& set) {
   weights_.clear(), biases_.clear();
   for (const Part& p : parts_) weights_.push_back(set.find(p.name + ".weight"));
+  adapters_.bind(set, adapted_parts());
   if (!bias_) return;
   for (const Part& p : parts_) biases_.push_back(set.find(p.name + ".bias"));
+}
+
+std::vector<AdaptedPart> Linear::adapted_parts() const {
+  std::vector<AdaptedPart> out;
+  int64_t column = 0;
+  for (const Part& p : parts_) {
+    const int64_t rows = rows_of(p);
+    const bool complete = !by_columns() || !p.shared || rows == p.out;
+    out.push_back({p.name, column, rows, complete ? 0 : p.first, complete});
+    column += rows;
+  }
+  return out;
 }
 
 Tensor Linear::matrix(const Run& r, Tensor Param::*field) const {
@@ -105,10 +118,12 @@ const Fp8Layers* Linear::in_8_bits(const Ctx& ctx) const {
 
 // One product, of no ranks' summand: gelu is of all of it.
 bool Linear::gelu_in_product(const Ctx& ctx, DType t) const {
-  return ctx.k.gelu_in_products(t) && !in_8_bits(ctx) && runs_.size() == 1 && !divided(Divide::rows);
+  return ctx.k.gelu_in_products(t) && !in_8_bits(ctx) && runs_.size() == 1 && !divided(Divide::rows) &&
+         !adapters_.any();
 }
 bool Linear::gelu_in_back_product(const Ctx& ctx, DType t) const {
-  return ctx.k.gelu_in_products(t) && !in_8_bits(ctx) && runs_.size() == 1 && !by_columns();
+  return ctx.k.gelu_in_products(t) && !in_8_bits(ctx) && runs_.size() == 1 && !by_columns() &&
+         !adapters_.any();
 }
 
 int64_t Linear::rows_out(const Tensor& x) const {
@@ -116,8 +131,8 @@ int64_t Linear::rows_out(const Tensor& x) const {
 }
 
 // y = x W^T + b (+ residual) of some rows. Divided by rows of W^T, one rank adds the bias to its summand.
-void Linear::product(Ctx& ctx, const Tensor& x, const Tensor& y, const Tensor& residual,
-                     const Tensor& gelu) const {
+void Linear::product(Ctx& ctx, const Tensor& x, const Tensor& y, const Tensor& residual, const Tensor& gelu,
+                     const Tensor& h) const {
   const bool biased = bias_ && !(divided(Divide::rows) && tp_.rank > 0), only = runs_.size() == 1;
   const Fp8Layers* fp8 = in_8_bits(ctx);
   const Fp8Codes x8 = fp8 ? fp8->quantise(ctx, name(), Fp8Operand::x, x, false) : Fp8Codes();
@@ -139,10 +154,14 @@ void Linear::product(Ctx& ctx, const Tensor& x, const Tensor& y, const Tensor& r
         MatmulArgs{.a = x, .b = w, .c = part(y), .trans_b = true, .bias = bias, .residual = part(residual)},
         ctx.compute);
   }
+  if (!adapters_.any()) return;
+  const Owned own = h ? Owned() : ctx.activation({x.rows(), adapters_.width()});
+  adapters_.forward(ctx, x, y, h ? h : *own);
 }
 
 // dx = dy W of some rows.
-void Linear::back_product(Ctx& ctx, const Tensor& dy, const Tensor& dx, const Tensor& before) const {
+void Linear::back_product(Ctx& ctx, const Tensor& dy, const Tensor& dx, const Tensor& before,
+                          const Tensor& dh) const {
   const Fp8Layers* fp8 = in_8_bits(ctx);
   for (const Run& r : runs_) {
     const Tensor columns = runs_.size() == 1 ? dy : dy.narrow(1, r.column, r.rows);
@@ -160,6 +179,7 @@ void Linear::back_product(Ctx& ctx, const Tensor& dy, const Tensor& dx, const Te
     }
     ctx.k.run(MatmulArgs{.a = columns, .b = w, .c = dx, .accumulate = r.column > 0}, ctx.compute);
   }
+  if (adapters_.any()) adapters_.backward_input(ctx, dy, dx, dh);
 }
 
 // dW (+)= dy^T x.
@@ -194,7 +214,11 @@ Owned Linear::forward(Ctx& ctx, const Tensor& x, Saved& saved, const Tensor& res
                       const Tensor& gelu) const {
   if (!keeps_codes(ctx)) {
     saved.borrow(this, "x", x);
-    return again(ctx, x, residual, gelu);
+    if (!adapters_.any() || !ctx.backward) return again(ctx, x, residual, gelu);
+    Owned h = ctx.activation({rows_out(x), adapters_.width()});
+    Owned y = compute(ctx, x, residual, gelu, *h);
+    saved.keep(this, "h", std::move(h));
+    return y;
   }
   Owned y = again(ctx, x, residual, gelu);
   Fp8Codes x8 = ctx.fp8->quantise(ctx, name(), Fp8Operand::x, x, true);
@@ -203,8 +227,13 @@ Owned Linear::forward(Ctx& ctx, const Tensor& x, Saved& saved, const Tensor& res
   return y;
 }
 
-// Behind a sum over ranks comes the residual: rounded as often as without ranks.
 Owned Linear::again(Ctx& ctx, const Tensor& x, const Tensor& residual, const Tensor& gelu) const {
+  return compute(ctx, x, residual, gelu, {});
+}
+
+// Behind a sum over ranks comes the residual: rounded as often as without ranks.
+Owned Linear::compute(Ctx& ctx, const Tensor& x, const Tensor& residual, const Tensor& gelu,
+                      const Tensor& h) const {
   Owned y;
   auto rows_of = [](const Tensor& t, int64_t first, int64_t rows) {
     return t ? t.narrow(0, first, rows) : t;
@@ -213,19 +242,19 @@ Owned Linear::again(Ctx& ctx, const Tensor& x, const Tensor& residual, const Ten
     y = ctx.activation({rows_out(x), out_});
     gathered_product(ctx, x, [&](int64_t first, int64_t rows, const Tensor& from) {
       product(ctx, from, y->narrow(0, first, rows), rows_of(residual, first, rows),
-              rows_of(gelu, first, rows));
+              rows_of(gelu, first, rows), rows_of(h, first, rows));
     });
     return y;
   }
   auto summand = [&](int64_t first, int64_t rows, const Tensor& to) {
-    product(ctx, x.narrow(0, first, rows), to, {}, {});
+    product(ctx, x.narrow(0, first, rows), to, {}, {}, rows_of(h, first, rows));
   };
   if (rows_apart(Divide::rows)) {
     y = scattered_product(ctx, x.rows(), out_, summand);
   } else {
     y = ctx.activation({x.rows(), out_});
     if (!divided(Divide::rows)) {
-      product(ctx, x, *y, residual, gelu);
+      product(ctx, x, *y, residual, gelu, h);
       return y;
     }
     summed_product(ctx, *y, summand);
@@ -241,19 +270,26 @@ Owned Linear::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved, const Ten
     saved.keep(this, "dy", std::move(gathered));
   else
     saved.borrow(this, "dy", dy);
+  Tensor dh;
+  if (adapters_.any()) {
+    Owned own = ctx.activation({out.rows(), adapters_.width()});
+    dh = *own;
+    saved.keep(this, "dh", std::move(own));
+  }
   auto summand = [&](int64_t first, int64_t rows, const Tensor& to) {
-    back_product(ctx, out.narrow(0, first, rows), to, {});
+    back_product(ctx, out.narrow(0, first, rows), to, {}, dh ? dh.narrow(0, first, rows) : dh);
   };
   if (rows_apart(Divide::columns)) return scattered_product(ctx, out.rows(), in_, summand);
   Owned dx = ctx.activation({out.rows(), in_});
   if (divided(Divide::columns))
     summed_product(ctx, *dx, summand);
   else
-    back_product(ctx, out, *dx, before);
+    back_product(ctx, out, *dx, before, dh);
   return dx;
 }
 
 void Linear::backward_weight(Ctx& ctx, Saved& saved) const {
+  if (frozen() && !adapters_.any()) return saved.drop_all(this);
   const Tensor dy = saved.get(this, "dy");
   if (saved.has(this, "codes")) {
     Fp8View x8 = ctx.fp8->form(Fp8Operand::x, true);
@@ -264,6 +300,10 @@ void Linear::backward_weight(Ctx& ctx, Saved& saved) const {
   Tensor x = saved.get(this, "x");
   Owned gathered = rows_apart(Divide::columns) ? gathered_rows(ctx, x) : Owned();
   if (gathered) x = *gathered;
+  if (frozen()) {
+    adapters_.backward_weight(ctx, dy, x, saved.get(this, "h"), saved.get(this, "dh"));
+    return saved.drop_all(this);
+  }
   weight_product(ctx, dy, x, nullptr);
   saved.drop_all(this);
 }

@@ -2,6 +2,7 @@
 #pragma once
 #include <string>
 
+#include "model/adapters.h"
 #include "model/tensor_parallel.h"
 
 namespace trireme {
@@ -42,7 +43,7 @@ class Linear {
   // and its gradient is what comes back; where gelu_in_back_product().
   Owned backward_input(Ctx&, const Tensor& dy, Saved&, const Tensor& before = {}) const;
   bool gelu_in_back_product(const Ctx&, DType) const;
-  // dW += dy^T x; db += column sums of dy.
+  // dW += dy^T x; db += column sums of dy; frozen ones get nothing. Adapters (adapters.h) get theirs.
   void backward_weight(Ctx&, Saved&) const;
 
   // What comes to it is nobody else's, so that of 8-bit products its codes may be kept in its place.
@@ -63,12 +64,17 @@ class Linear {
   bool divided(Divide d) const { return divide_ == d && tp_.size > 1; }
   bool by_columns() const { return divided(Divide::columns) || divided(Divide::own_columns); }
   bool rows_apart(Divide d) const { return divided(d) && tp_.sequence; }  // of x, or of y
-  void product(Ctx&, const Tensor& x, const Tensor& y, const Tensor& residual, const Tensor& gelu) const;
-  void back_product(Ctx&, const Tensor& dy, const Tensor& dx, const Tensor& before) const;
+  // h, dh: as Adapters says; h may be null, and is then not kept.
+  Owned compute(Ctx&, const Tensor& x, const Tensor& residual, const Tensor& gelu, const Tensor& h) const;
+  void product(Ctx&, const Tensor& x, const Tensor& y, const Tensor& residual, const Tensor& gelu,
+               const Tensor& h) const;
+  void back_product(Ctx&, const Tensor& dy, const Tensor& dx, const Tensor& before, const Tensor& dh) const;
   // x: its codes where they were kept, else null.
   void weight_product(Ctx&, const Tensor& dy, const Tensor& x, const Fp8View* kept) const;
   const Fp8Layers* in_8_bits(const Ctx&) const;  // null: in the compute type
   const std::string& name() const { return parts_[0].name; }
+  std::vector<AdaptedPart> adapted_parts() const;
+  bool frozen() const { return weights_[0]->decl.frozen; }
   Tensor matrix(const Run&, Tensor Param::*) const;  // [rows, in]
   Tensor vector(const Run&, Tensor Param::*) const;  // [rows]
   bool start(Ctx&, const Run&, const std::vector<Param*>&) const;
@@ -81,6 +87,7 @@ class Linear {
   TensorPlace tp_;
   std::vector<Run> runs_;
   std::vector<Param*> weights_, biases_;
+  Adapters adapters_;
 };
 
 }  // namespace trireme

@@ -59,6 +59,7 @@ void Router::backward_input(Ctx& ctx, const Tensor& dlogits, const Tensor& dx, S
   saved.keep(this, "dlogits", std::move(d));
 }
 void Router::backward_weight(Ctx& ctx, Saved& saved) const {
+  if (weight_->decl.frozen) return saved.drop_all(this);
   ctx.k.run(MatmulArgs{.a = saved.get(this, "dlogits"),
                        .b = saved.get(this, "x"),
                        .c = weight_->grad,

@@ -74,7 +74,7 @@ Owned Norm::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved, const Tenso
                                     .dweight = *dweight,
                                     .dbias = *dbias},
               ctx.compute);
-    saved.keep(this, "dbias", std::move(dbias));
+    if (!weight_->decl.frozen) saved.keep(this, "dbias", std::move(dbias));
   } else {
     ctx.k.run(RmsNormBackwardArgs{.dy = dy,
                                   .x = x,
@@ -85,7 +85,7 @@ Owned Norm::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved, const Tenso
                                   .dweight = *dweight},
               ctx.compute);
   }
-  saved.keep(this, "dweight", std::move(dweight));
+  if (!weight_->decl.frozen) saved.keep(this, "dweight", std::move(dweight));
   saved.drop(this, "mean");
   saved.drop(this, "rstd");
   saved.drop(this, "x");
@@ -93,6 +93,7 @@ Owned Norm::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved, const Tenso
 }
 
 void Norm::backward_weight(Ctx& ctx, Saved& saved) const {
+  if (weight_->decl.frozen) return;
   add_gradient(ctx, *weight_, saved.get(this, "dweight"));
   if (bias_) add_gradient(ctx, *bias_, saved.get(this, "dbias"));
   saved.drop_all(this);

@@ -59,6 +59,7 @@ double order_independent_sum(std::span<const double> values) {
 GradNorm::GradNorm(const ParamSet& set, const FlatState& flat, Arena& arena) {
   int64_t n = 0;
   for (const Unit& u : set.units) {
+    if (u.frozen) continue;
     // The first replica's share is the largest; every rank books as much.
     ShardPlace first = flat.place_of(u);
     first.replica = 0;
@@ -102,6 +103,7 @@ std::span<const double> GradNorm::squares(Device& device, const ParamSet& set, c
                                           Stream stream) {
   int64_t at = 0;
   for (const Unit& u : set.units) {
+    if (u.frozen) continue;
     const Range share = own_share(u, flat.place_of(u));
     const bool whole =
         std::all_of(set.params.begin() + std::ptrdiff_t(u.first), set.params.begin() + std::ptrdiff_t(u.last),

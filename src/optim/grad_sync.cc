@@ -27,7 +27,7 @@ GradSync::GradSync(ParamSet& set, FlatState& flat, const GradSyncOptions& option
 // Groups are made in the order of the set, so on every rank alike.
 void GradSync::find_summands(CommSet& comms) {
   for (size_t u = 0; u < set_.units.size(); u++)
-    for (size_t i = set_.units[u].first; i < set_.units[u].last; i++) {
+    for (size_t i = set_.units[u].first; !set_.units[u].frozen && i < set_.units[u].last; i++) {
       std::vector<Axis> axes;
       for (Axis a : set_.params[i].decl.sum_grad)
         if (comms.mesh().size(a) > 1) axes.push_back(a);
@@ -67,13 +67,15 @@ std::vector<UnitShape> GradSync::shapes() const {
   for (size_t u = 0; u < set_.units.size(); u++) {
     const Unit& unit = set_.units[u];
     const bool some = unit.numel > 0;
+    const bool trained = some && !unit.frozen;
     const int64_t element = size_of(options_.wire);
     all.push_back({.name = {},
                    .layer = unit.layer,
                    .experts = unit.experts,
                    .gathers = some && gathers(u),
-                   .slots = some && slots(u),
-                   .reduces = some && !groups(u).alone(),
+                   .slots = trained && slots(u),
+                   .reduces = trained && !groups(u).alone(),
+                   .frozen = unit.frozen,
                    .begin = unit.offset * element,
                    .end = (unit.offset + unit.padded) * element});
   }

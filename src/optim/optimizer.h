@@ -22,7 +22,11 @@ struct FlatState {
   const ShardPlace& place_of(const Unit& u) const { return u.experts ? experts : place; }
   // This rank's own part of a unit, [padded / shards]; `buffer` is one of the above that all parameters have.
   Tensor own(const Tensor& buffer, const ParamSet&, const Unit&) const;
-  bool whole(const Tensor& buffer, const ParamSet& set) const { return buffer.numel() == set.numel; }
+  // Buffers of weights have all units, the others those that are trained.
+  bool has(const Tensor& buffer, const Unit& u) const { return !u.frozen || buffer.data == weights.data; }
+  bool whole(const Tensor& buffer, const ParamSet& set) const {
+    return buffer.numel() == (buffer.data == weights.data ? set.numel : set.trained);
+  }
 };
 
 struct UpdateInput {

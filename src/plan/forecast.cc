@@ -169,7 +169,7 @@ Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpe
   Forecast f;
   f.booking = book_training(run, schedule, threads, cluster);
   f.tokens = run.tokens_per_step();
-  f.model_flops = train_flops_per_token(run.model, run.data.seq_len) * double(f.tokens);
+  f.model_flops = step_flops_per_token(run) * double(f.tokens);
   f.hardware_flops = f.model_flops + recompute_flops_per_token(run) * double(f.tokens);
   f.op_flops = f.booking.total.flops;
   f.memory_bytes = cluster.memory_bytes;

@@ -382,6 +382,7 @@ nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
       j["run"]["stages"].push_back(
           {{"first", stage.first}, {"last", stage.last}, {"global", stage.global}, {"step_s", step_s}});
   j["parameters"] = f.booking.parameters;
+  if (run.lora.active()) j["trained_parameters"] = f.booking.trained;
   j["tokens"] = f.tokens;
   j["model_flops"] = f.model_flops;
   j["hardware_flops"] = f.hardware_flops;
@@ -449,10 +450,14 @@ std::string to_text(const RunSpec& run, const Forecast& f, const ClusterSpec& cl
       m.arch, human_count(double(f.booking.parameters)), m.layers, m.hidden, m.heads, m.kv_heads, m.ffn,
       m.vocab, run.batch.global, run.data.seq_len, f.tokens, run.microbatches(), run.precision.compute,
       run.precision.grads);
+  if (run.lora.active())
+    s += fmt::format("adapters of rank {} are trained: {} parameters; all others are frozen\n", run.lora.rank,
+                     human_count(double(f.booking.trained)));
   if (!run.batch.ramp.empty())
     s += fmt::format("its batch grows: {}; memory and time below belong to a step of {} sequences\n",
                      ramp_text(run.batch), run.batch.global);
-  s += fmt::format("model FLOPs of a step: {:.4g} (3 x forward); {} count {:.4g}\n", f.model_flops,
+  s += fmt::format("model FLOPs of a step: {:.4g} ({}); {} count {:.4g}\n", f.model_flops,
+                   run.lora.active() ? "2 x forward, 3 x attention" : "3 x forward",
                    run.world() > 1 ? fmt::format("rank {}'s kernels", f.booking.tape.rank) : "kernels",
                    f.op_flops);
   s += recompute_text(run, f);

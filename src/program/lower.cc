@@ -433,7 +433,8 @@ class Lowering {
         out_.ops.push_back({.kind = OpKind::spread, .unit = unit, .last = last});
     };
     if (policy_.by_stage && all > 0) update(0, all);
-    for (int32_t u = 0; !policy_.by_stage && u < all; u++) update(u, u + 1);
+    for (int32_t u = 0; !policy_.by_stage && u < all; u++)
+      if (!shape_.units[size_t(u)].frozen) update(u, u + 1);
     out_.ops.push_back({.kind = OpKind::settle});
     for (ActionOps& a : out_.actions)
       if (a.action.kind == Act::Step) a = {a.action, out_.sums, int32_t(out_.ops.size())};

@@ -64,7 +64,7 @@ void ReducePlan::retire() {
 
 void ReducePlan::finish() {
   for (size_t u = 0; u < shape_.units.size(); u++)
-    if (!shape_.units[u].reduces)
+    if (!shape_.units[u].reduces && !shape_.units[u].frozen)
       out_.push_back({.kind = OpKind::sum, .layer = int32_t(shape_.units[u].layer), .unit = int32_t(u)});
   flush();
   while (!pending_.empty()) retire();

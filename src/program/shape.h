@@ -14,7 +14,8 @@ struct UnitShape {
   bool experts = false;        // the experts of a layer whose other parameters are another unit
   bool gathers = false;        // ZeRO 3: the weights are divided and gathered for each use
   bool slots = false;          // ZeRO 2 and 3: the whole gradient has memory only until it is reduced
-  bool reduces = true;         // false: no other rank has the same parameters
+  bool reduces = true;         // false: no other rank has the same parameters, or they are frozen
+  bool frozen = false;         // not trained: neither summed nor updated
   int64_t begin = 0, end = 0;  // bytes of the unit's gradient on the wire, from the start of the flat layout
 };
 

@@ -91,6 +91,14 @@ json headline(const ReportInput& in, const MachineFacts& m, const MeasuredGoodpu
   }
   if (known(loss))
     add("loss", fmt::format("{:.4f}", loss), known(eval) ? fmt::format("held-out {:.4f}", eval) : "");
+  const auto scored =
+      std::find_if(r.steps.rbegin(), r.steps.rend(), [](const StepLine& s) { return !s.tasks.empty(); });
+  if (scored != r.steps.rend()) {
+    std::string scores;
+    for (const auto& [name, score] : scored->tasks)
+      scores += fmt::format("{}{} {:.4f}", scores.empty() ? "" : ", ", name, score);
+    add("tasks", scores, fmt::format("step {}", scored->step));
+  }
   const double speed = median_of(steps, &StepLine::tokens_per_s), mfu = median_of(steps, &StepLine::mfu);
   if (known(speed))
     add("speed", human_count(speed) + " tokens/s",

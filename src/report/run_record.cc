@@ -110,6 +110,9 @@ StepLine step_line(const json& j) {
   if (const auto wire = j.find("comm_bytes"); wire != j.end() && wire->is_object())
     for (const auto& [name, bytes] : wire->items())
       s.comm_bytes.emplace_back(name, whole_in(*wire, name.c_str()));
+  if (const auto tasks = j.find("tasks"); tasks != j.end() && tasks->is_object())
+    for (const auto& [name, score] : tasks->items())
+      if (score.is_number()) s.tasks.emplace_back(name, score.get<double>());
   return s;
 }
 

@@ -36,6 +36,7 @@ struct StepLine {
   int64_t peak_total = 0;
   bool skipped = false;
   std::vector<std::pair<std::string, int64_t>> comm_bytes;  // by collective
+  std::vector<std::pair<std::string, double>> tasks;        // scores of train.tasks, by "task/metric"
 };
 
 // A line of events.jsonl (train/event_file.h): its kind, its time and all that it holds.

@@ -162,6 +162,7 @@ json curves_json(const RunRecord& r) {
     const StepLine& s = r.steps[i];
     tokens += s.tokens;
     if (known(s.eval_loss)) j["eval"].push_back({s.step, s.eval_loss});
+    for (const auto& [name, score] : s.tasks) j["tasks"][name].push_back({s.step, score});
     if (every > 1 && i % every != 0 && i + 1 != r.steps.size()) continue;
     j["step"].push_back(s.step), j["tokens"].push_back(tokens);
     for (const Curve& c : kCurves) j[c.name].push_back(number_or_null(s.*c.number));

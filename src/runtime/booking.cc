@@ -5,6 +5,7 @@
 
 #include "comm/meta/meta_comm.h"
 #include "cost/flops.h"
+#include "model/adapters.h"
 #include "runtime/recording.h"
 #include "spec/batch_ramp.h"
 #include "spec/run_schedule.h"
@@ -62,12 +63,14 @@ void try_lengths(StageRunner& r, int64_t seq_len) {
 // The last batch of an evaluation may be any size.
 void try_batches(StageRunner& r, const RunSpec& run) {
   for (int64_t n = run.batch.micro; n >= 1; n--) r.evaluate(n, run.data.seq_len, nothing);
+  if (run.train.tasks.empty()) return;
+  for (const BatchShape& s : task_shapes(run)) r.evaluate(s.sequences, s.seq, nothing);
 }
 
 // Master copies (f32) and moments of what the rank answers for.
 int64_t snapshot_bytes(const StageRunner& r) {
   int64_t bytes = 0;
-  for (const Param* p : r.params().held()) {
+  for (const Param* p : r.params().saved()) {
     int64_t element = size_of(DType::f32);
     for (const StateDecl& s : r.state_decls())
       if (!p->decl.buffer && s.has(p->decl)) element += size_of(s.dtype);
@@ -152,6 +155,7 @@ Booking book_rank(const RunSpec& run, const Schedule& schedule, int threads, con
   b.tape = recorder.stop();
   b.wire.take(b.tape);
   b.parameters = parameters(run.model);
+  b.trained = run.lora.active() ? adapter_parameters(run.model, run.lora) : b.parameters;
   if (run.train.async_save) b.snapshot_bytes = snapshot_bytes(r);
   b.waiting_bytes = r.waiting_bytes();
   b.peak = r.arena().ledger().peaks();
@@ -239,6 +243,17 @@ int64_t book_generation(const RunSpec& run, int threads, const GenerationShape& 
     r.decode(each, each, rows(n));
   }
   return r.arena().high_water();
+}
+
+std::vector<BatchShape> task_shapes(const RunSpec& run) {
+  constexpr int64_t kShortest = 32;
+  constexpr int64_t kMostTexts = 64;
+  const int64_t divided = 2 * run.layout.cp * run.layout.tp;  // zigzag cuts a sequence twice per rank of cp
+  std::vector<BatchShape> out;
+  for (int64_t seq = run.data.seq_len;; seq /= 2) {
+    out.push_back({std::clamp<int64_t>(run.batch.micro * run.data.seq_len / seq, 1, kMostTexts), seq});
+    if (seq / 2 < kShortest || seq % 2 != 0 || seq / 2 % divided != 0) return out;
+  }
 }
 
 int64_t book_evaluation(const RunSpec& run, int threads, std::span<const BatchShape> shapes) {

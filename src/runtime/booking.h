@@ -39,6 +39,7 @@ CommCounts counts_of(const Tape&);
 
 struct Booking {
   int64_t parameters = 0;
+  int64_t trained = 0;    // parameters of adapters (lora.rank); without adapters all parameters
   BucketBytes peak{};     // of a step, by bucket
   BucketBytes at_peak{};  // what the peak of the total was made of
   int64_t peak_total = 0;
@@ -86,6 +87,9 @@ struct BatchShape {
   int64_t sequences = 1, seq = 1;
   bool operator==(const BatchShape&) const = default;
 };
+// The batches in which a run scores texts of train.tasks: lengths from data.seq_len down by halves that all
+// ranks can divide, as many texts as a microbatch has tokens for. Training's memory is booked for them.
+std::vector<BatchShape> task_shapes(const RunSpec&);
 int64_t book_evaluation(const RunSpec&, int threads, std::span<const BatchShape>);
 // Weights only, one sequence forward at a time, every length up to seq_len.
 int64_t book_inference(const RunSpec&, int threads);

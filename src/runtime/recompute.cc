@@ -15,4 +15,9 @@ double recompute_flops_per_token(const RunSpec& run) {
   return flops;
 }
 
+double step_flops_per_token(const RunSpec& run) {
+  return run.lora.active() ? frozen_flops_per_token(run.model, run.data.seq_len)
+                           : train_flops_per_token(run.model, run.data.seq_len);
+}
+
 }  // namespace trireme

@@ -26,7 +26,7 @@ void StageRunner::add_copies() {
   if (!copies_) return;
   Timed t(result_.comm_s);
   for (const Unit& u : params_.units)
-    if (u.numel > 0) copies_->all_reduce({.buf = flat_.own(flat_.grads, params_, u)}, compute_);
+    if (u.numel > 0 && !u.frozen) copies_->all_reduce({.buf = flat_.own(flat_.grads, params_, u)}, compute_);
 }
 
 }  // namespace trireme

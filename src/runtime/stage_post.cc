@@ -22,7 +22,7 @@ void StageRunner::prepare_post_validation() {
   post_ = std::make_unique<PostValidation>(comms_->factory(), device_, points.at(size_t(sharing_.pp.rank)),
                                            how == "always");
   for (size_t i = 0; i < 1 + flat_.state.size(); i++)
-    post_->saved.emplace_back(*arena_, Bucket::optimizer, Shape{params_.part},
+    post_->saved.emplace_back(*arena_, Bucket::optimizer, Shape{params_.trained_part},
                               i == 0 ? DType::f32 : flat_.state[i - 1].dtype);
 }
 
@@ -53,7 +53,7 @@ std::span<const std::byte> StageRunner::told() {
 template <class Each>
 void StageRunner::each_saved(const Each& each) {
   for (const Unit& u : params_.units) {
-    if (u.numel == 0) continue;
+    if (u.numel == 0 || u.frozen) continue;
     for (size_t i = 0; i < post_->saved.size(); i++) {
       const Tensor own = flat_.own(i == 0 ? flat_.master : flat_.state[i - 1], params_, u);
       each(own, post_->saved[i]->narrow(0, u.part_offset, own.numel()));

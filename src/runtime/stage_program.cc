@@ -13,15 +13,17 @@ void StageRunner::lower_programs() {
   shape_.units.resize(params_.units.size());
   for (size_t u = 0; u < params_.units.size(); u++) {
     const Unit& unit = params_.units[u];
-    shape_.units[u].name = shape_.layers[unit.layer].name + (unit.experts  ? ".experts"
-                                                             : unit.shared ? ".tied"
-                                                                           : "");
+    shape_.units[u].name = shape_.layers[unit.layer].name +
+                           (unit.experts  ? ".experts"
+                            : unit.shared ? ".tied"
+                                          : "") +
+                           (unit.frozen ? ".frozen" : "");
   }
   for (size_t l = 0; l < shape_.layers.size(); l++) shape_.layers[l].recomputes = recompute_[l].any();
   for (const Chunk& c : chunks_) shape_.stages.push_back({c.stage, c.first, c.last, c.embedding, c.head});
   shape_.tied = run_.model.tied;
   policy_ = {.zero = sharing_.zero,
-             .prefetch = run_.layout.prefetch,
+             .prefetch = run_.layout.prefetch * (params_.trained < params_.numel ? 2 : 1),
              .reshard_last = run_.layout.reshard_last,
              .experts_in_weight = sharing_.layers.ep != nullptr,
              .casts = comms_ && dtype_from_name(run_.precision.reduce) != grad_dtype_,

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/timed.h"
+#include "model/adapters.h"
 #include "model/stages.h"
 #include "optim/run_lr.h"
 #include "runtime/context.h"
@@ -73,6 +74,11 @@ StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64
   if (sharing_.layers.cp.comm && !sharing_.layers.cp.ulysses && run.layout.cp_overlap)
     sharing_.layers.cp.stream = device.stream("cp");
   std::vector<std::vector<ParamDecl>> decls = stage_.declare();
+  if (run.lora.active()) {
+    const StageRange whole{.first = 0, .last = run.model.layers};
+    refuse_idle_targets(build_stage(run.model, whole).declare(), run.lora);
+    add_adapters(decls, run.lora);
+  }
   params_ = comms_ ? lay_out(decls, comms_->mesh(), comms_->rank(), sharing_.place.shards,
                              sharing_.expert_place.shards)
                    : lay_out(decls, Mesh(), 0);
@@ -206,18 +212,20 @@ void StageRunner::bind_memory() {
     return *persistent_.back();
   };
   const int64_t all = params_.numel, part = params_.part;
+  const int64_t trained = params_.trained, trained_part = params_.trained_part;
   flat_.place = sharing_.place, flat_.experts = sharing_.expert_place;
   flat_.weights = hold(Bucket::weights, sharing_.zero == 3 ? part : all, dtype_);
   flat_.master = flat_.weights;
   if (mode_ == RunMode::train) {
-    flat_.grads = hold(Bucket::grads, sharing_.zero >= 2 ? part : all, grad_dtype_);
+    flat_.grads = hold(Bucket::grads, sharing_.zero >= 2 ? trained_part : trained, grad_dtype_);
     if (run_.layout.offloads_state()) {
       hold_state();
     } else {
-      if (dtype_ != DType::f32) flat_.master = hold(Bucket::optimizer, part, DType::f32);
+      if (dtype_ != DType::f32) flat_.master = hold(Bucket::optimizer, trained_part, DType::f32);
       for (const StateDecl& s : state_decls_)
-        flat_.state.push_back(hold(
-            Bucket::optimizer, s.of_hidden ? part : others_numel(params_, sharing_.place.shards), s.dtype));
+        flat_.state.push_back(hold(Bucket::optimizer,
+                                   s.of_hidden ? trained_part : others_numel(params_, sharing_.place.shards),
+                                   s.dtype));
     }
     grad_norm_ = std::make_unique<GradNorm>(params_, flat_, *arena_);
     if (run_.train.noise_scale > 0) make_local_norms();
@@ -265,7 +273,8 @@ void StageRunner::bind_views() {
     for (size_t i = u.first; i < u.last; i++) {
       Param& p = params_.params[i];
       if (sharing_.zero < 3 || !divided) p.weight = at(p, flat_.weights);
-      if (mode_ == RunMode::train && (sharing_.zero < 2 || !divided)) p.grad = at(p, flat_.grads);
+      if (mode_ == RunMode::train && !u.frozen && (sharing_.zero < 2 || !divided))
+        p.grad = at(p, flat_.grads);
     }
   }
 }
@@ -278,6 +287,7 @@ void StageRunner::zero_padding() {
   for (const Tensor& t : buffers) {
     if (waits(t)) continue;  // zero as it was taken
     for (const Unit& u : params_.units) {
+      if (!flat_.has(t, u)) continue;
       const Range own = own_part(u, flat_.place_of(u));
       const int64_t begin = flat_.whole(t, params_) ? 0 : own.begin,
                     end = flat_.whole(t, params_) ? u.padded : own.end;

@@ -195,7 +195,7 @@ Tensor StageRunner::state_tensor(const Param& p, std::string_view what) const {
     return own.size() == 0 ? Tensor(nullptr, Shape{0}, buffer.dtype)
                            : flat_.own(buffer, params_, u).narrow(0, begin, own.size());
   };
-  if (what.empty()) return part(flat_.master);
+  if (what.empty()) return part(p.decl.frozen ? flat_.weights : flat_.master);
   for (size_t i = 0; i < state_decls_.size(); i++) {
     if (state_decls_[i].name != what || !state_decls_[i].has(p.decl)) continue;
     if (state_decls_[i].of_hidden) return part(flat_.state[i]);
@@ -232,9 +232,11 @@ void StageRunner::weights_from_master() {
   if (away) cast_master();
   const bool copy = !away && flat_.weights.data != flat_.master.data;
   const bool divided = params_.part < params_.numel;
-  if (copy && !divided) device_.kernels().run(CastArgs{.src = flat_.master, .dst = flat_.weights}, compute_);
+  if (copy && !divided)
+    device_.kernels().run(CastArgs{.src = flat_.master, .dst = flat_.weights.narrow(0, 0, params_.trained)},
+                          compute_);
   for (const Unit& u : params_.units)
-    if (copy && divided && u.numel > 0)
+    if (copy && divided && u.numel > 0 && !u.frozen)
       device_.kernels().run(
           CastArgs{.src = flat_.own(flat_.master, params_, u), .dst = flat_.own(flat_.weights, params_, u)},
           compute_);

@@ -159,7 +159,8 @@ void StageRunner::add_shared() {
   if (!shared_) return;
   Timed t(result_.comm_s);
   for (const Unit& u : params_.units)
-    if (u.shared) shared_->all_reduce({.buf = flat_.own(flat_.grads, params_, u)}, compute_);
+    if (u.shared && !u.frozen && u.numel > 0)
+      shared_->all_reduce({.buf = flat_.own(flat_.grads, params_, u)}, compute_);
 }
 
 // Load, drops and balancing losses of every router, over all ranks.

@@ -407,6 +407,12 @@ void check_training(const RunSpec& run, Problems& out) {
   if (p.fp8 != "none" && p.fp8_layers.empty())
     out.push_back({{"precision.fp8_layers", "precision.fp8"},
                    "chooses no layer; give patterns such as \"*\", or precision.fp8 = \"none\""});
+  if (!run.lora.active() && !run.lora.adapter.empty())
+    out.push_back({{"lora.adapter", "lora.rank"},
+                   "has no effect with lora.rank = 0; give the adapter's rank, or no adapter"});
+  if (run.lora.active() && run.lora.targets.empty())
+    out.push_back(
+        {{"lora.targets", "lora.rank"}, "chooses no matrix; give patterns such as \"*\", or lora.rank = 0"});
   if (p.initial_scale < p.min_scale)
     out.push_back({{"precision.initial_scale", "precision.min_scale"},
                    fmt::format("is below min_scale = {}; give at least that", p.min_scale)});

@@ -36,6 +36,7 @@ bool has_no_effect(const RunSpec& run, std::string_view key) {
   if (key == "batch.ramp") return run.batch.ramp.empty();                 // as runs before this key
   if (key == "model.embed_std") return run.model.embed_std == 0;
   if (key == "model.head_std") return run.model.head_std == 0;
+  if (key.starts_with("lora.")) return !run.lora.active();              // as runs before these keys
   if (key == "optimizer.embed_lr") return run.optimizer.embed_lr == 0;  // as runs before this key
   if (key == "precision.fp8_history") return run.precision.fp8 != "delayed";
   return key.starts_with("precision.fp8_") && run.precision.fp8 == "none";
@@ -44,7 +45,8 @@ bool has_no_effect(const RunSpec& run, std::string_view key) {
 // Whether the key decides a run's loss.
 bool determines_numbers(const RunSpec& run, std::string_view key) {
   static constexpr std::string_view kDivision[] = {"batch.micro", "optimizer.post_validation"};
-  static constexpr std::string_view kSections[] = {"model.", "batch.", "moe.", "precision.", "optimizer."};
+  static constexpr std::string_view kSections[] = {"model.",     "batch.", "moe.",
+                                                   "precision.", "lora.",  "optimizer."};
   // data.train is compared by content.
   static constexpr std::string_view kKeys[] = {"data.weights",   "data.seq_len", "data.order",
                                                "data.documents", "train.steps",  "train.seed"};
@@ -94,6 +96,10 @@ KeyValue value_of(const RunSpec& run, const FieldText& f) {
   // The folder may move; its weights are hashed where they are read.
   if (f.key == "model.from") {
     const std::string from = run.model.from.empty() ? "scratch" : "folder";
+    return {from, from};
+  }
+  if (f.key == "lora.adapter") {
+    const std::string from = run.lora.adapter.empty() ? "new" : "folder";
     return {from, from};
   }
   if (f.key == "moe.unit") return {unit_value(run), unit_text(run)};

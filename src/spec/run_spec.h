@@ -244,6 +244,31 @@ struct PrecisionSpec {
   }
 };
 
+// Low-rank adapters (Hu et al. 2021, arXiv 2106.09685; docs/after_pretraining.md).
+struct LoraSpec {
+  int64_t rank = 0;
+  double alpha = 16;
+  Texts targets = "*";
+  std::string adapter;
+  bool operator==(const LoraSpec&) const = default;
+  bool active() const { return rank > 0; }
+
+  template <class V>
+  void visit(V& v) {
+    v("rank", rank, "",
+      "trains only adapters, products B A of this rank that are added to the matrices of lora.targets, and "
+      "freezes all other weights; 0 = trains all weights",
+      between(0, 65536));
+    v("alpha", alpha, "", "an adapter's product is multiplied by alpha / rank",
+      Rule{.low = 0, .high = 1e6, .low_open = true});
+    v("targets", targets, "",
+      "patterns of names of matrices with an adapter, such as \"*.attn.q\" or \"*.mlp.*\"; \"!\" in front "
+      "takes out, the last match counts; \"*\" = all of attention and feed-forward, without experts");
+    v("adapter", adapter, "folder",
+      "adapter in PEFT's format that training starts from; empty = a new one, whose product is zero");
+  }
+};
+
 struct OptimizerSpec {
   std::string name = "adamw";
   double lr = 1e-3;  // run files: default kAutomatic
@@ -319,6 +344,8 @@ struct TrainSpec {
   int64_t sample_every = 0, sample_tokens = 60;
   double spike_z = 8;
   int64_t spike_window = 64, spike_limit = 20;
+  Texts tasks;
+  int64_t tasks_limit = 0;
   bool operator==(const TrainSpec&) const = default;
 
   template <class V>
@@ -365,6 +392,11 @@ struct TrainSpec {
     v("eval_every", eval_every, "steps", "loss on data.valid; 0 = only at the end", between(0, 1e12));
     v("eval_batches", eval_batches, "microbatches", "of one evaluation; 0 = all of data.valid",
       between(0, 1e12));
+    v("tasks", tasks, "path",
+      "task files of lm-evaluation-harness, scored with every evaluation of data.valid; each score goes to "
+      "metrics.jsonl");
+    v("tasks_limit", tasks_limit, "documents",
+      "number of documents that each task takes, from its first; 0 = all", between(0, 1e12));
     v("log_every", log_every, "steps",
       "between progress lines where the output is not a terminal; 0 = a line every ten seconds",
       between(0, 1e12));
@@ -450,6 +482,7 @@ struct RunSpec {
   LayoutSpec layout;
   MoeSpec moe;
   PrecisionSpec precision;
+  LoraSpec lora;
   OptimizerSpec optimizer;
   TrainSpec train;
   ClusterRef cluster;
@@ -470,6 +503,7 @@ struct RunSpec {
     v.section("layout", layout, "how the work is divided over ranks");
     v.section("moe", moe, "how the routers of a mixture of experts are trained");
     v.section("precision", precision, "number types");
+    v.section("lora", lora, "adapters of low rank, trained instead of all weights");
     v.section("optimizer", optimizer, "how weights move");
     v.section("train", train, "the loop, its place and its files");
     v.section("cluster", cluster, "the machines that plan prices for");

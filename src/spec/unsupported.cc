@@ -77,6 +77,26 @@ void refuse_invalid(const RunSpec& run, bool apart, Problems& out) {
          "cannot be had with train.comm = \"nccl\", where NCCL chooses the order; give \"auto\"");
 }
 
+// Combinations with adapters, whose base has no gradient and no master copy.
+void refuse_with_lora(const RunSpec& run, Problems& out) {
+  if (!run.lora.active()) return;
+  auto refuse = [&](bool unsupported, std::string key, std::string_view works) {
+    if (unsupported)
+      out.push_back(
+          {{"lora.rank", std::move(key)}, fmt::format("is not supported by this version; {}", works)});
+  };
+  refuse(run.optimizer.name == "muon", "optimizer.name",
+         "Muon trains hidden matrices, not adapters: give 0, or optimizer.name = \"adamw\"");
+  refuse(run.precision.fp8 != "none", "precision.fp8",
+         "adapters want inputs that 8-bit products do not keep: give 0, or precision.fp8 = \"none\"");
+  refuse(run.layout.offloads_state(), "layout.offload",
+         "the state of adapters is small: give 0, or layout.offload = \"none\" or \"inputs\"");
+  refuse(run.optimizer.post_validation != "off", "optimizer.post_validation", "give 0, or \"off\"");
+  refuse(run.train.noise_scale > 0, "train.noise_scale", "give 0, or train.noise_scale = 0");
+  refuse(run.moe.bias_rate > 0, "moe.bias_rate",
+         "it moves the base model's routers: give 0, or moe.bias_rate = 0");
+}
+
 // One line for each limit that a later version lifts: drop the line with the limit.
 void refuse_limits(const RunSpec& run, bool apart, Problems& out) {
   const LayoutSpec& l = run.layout;
@@ -126,6 +146,7 @@ void refuse_limits(const RunSpec& run, bool apart, Problems& out) {
   refuse(posted && run.optimizer.name == "muon", {post, "optimizer.name"},
          "the state before a step is kept of AdamW alone: give \"off\", or optimizer.name = \"adamw\"");
   refuse_noise_scale(run, apart, out);
+  refuse_with_lora(run, out);
   refuse(p.compute == "fp8", {"precision.compute"},
          "give \"auto\", \"bf16\", \"f32\" or \"f16\"; linear layers multiply 8-bit floats by precision.fp8");
   refuse(p.fp8 == "delayed" && posted, {post, "precision.fp8"},

@@ -22,6 +22,12 @@ std::vector<const Param*> ParamSet::held() const {
   return all;
 }
 
+std::vector<const Param*> ParamSet::saved() const {
+  std::vector<const Param*> all = held();
+  std::erase_if(all, [](const Param* p) { return p->decl.frozen && !p->decl.buffer; });
+  return all;
+}
+
 int64_t padded_unit(int64_t numel, int shards) {
   if (shards == 1) return numel;
   int64_t blocks = (numel + kFlatBlock - 1) / kFlatBlock;
@@ -44,12 +50,13 @@ Param place(const ParamDecl& d, const Mesh& mesh, int rank) {
 }  // namespace
 
 // Appends one unit of a layer's parameters: its experts (where they are apart), what is tied to another
-// stage, or the rest.
+// stage, or the rest. A unit is trained or frozen as a whole.
 static void add_unit(ParamSet& set, Unit u, const std::vector<ParamDecl>& decls, bool apart, const Mesh& mesh,
                      int rank) {
   u.first = set.params.size(), u.offset = set.numel, u.part_offset = set.part;
   for (const ParamDecl& d : decls) {
     if (!d.tied_to.empty() || (apart && d.expert != u.experts) || d.shared != u.shared) continue;
+    if ((d.frozen && !d.buffer) != u.frozen) continue;
     require(set.find(d.name) == nullptr, "parameter " + d.name + " is declared twice");
     (d.buffer ? set.buffers : set.params).push_back(place(d, mesh, rank));
   }
@@ -76,16 +83,20 @@ ParamSet lay_out(std::span<const std::vector<ParamDecl>> units, const Mesh& mesh
   set.shards = shards, set.expert_shards = expert_shards;
   set.divided = mesh.size(Axis::tp) > 1;
   const bool others_replicate = mesh.size(Axis::ep) > 1 || mesh.size(Axis::tp) > 1;
-  for (size_t l = 0; l < units.size(); l++) {
-    const bool apart = others_replicate && std::any_of(units[l].begin(), units[l].end(),
-                                                       [](const ParamDecl& d) { return d.expert; });
-    const auto copy = [](const ParamDecl& d) { return d.copy; };
-    set.divided |= std::any_of(units[l].begin(), units[l].end(), copy);
-    add_unit(set, {.layer = l}, units[l], apart, mesh, rank);
-    if (std::any_of(units[l].begin(), units[l].end(), [](const ParamDecl& d) { return d.shared; }))
-      add_unit(set, {.layer = l, .shared = true}, units[l], apart, mesh, rank);
-    if (apart) add_unit(set, {.layer = l, .experts = true}, units[l], apart, mesh, rank);
-  }
+  const auto any = [&](size_t l, auto what) { return std::any_of(units[l].begin(), units[l].end(), what); };
+  const auto add_units = [&](size_t l, bool frozen) {
+    const bool apart = others_replicate && any(l, [](const ParamDecl& d) { return d.expert; });
+    set.divided |= any(l, [](const ParamDecl& d) { return d.copy; });
+    add_unit(set, {.layer = l, .frozen = frozen}, units[l], apart, mesh, rank);
+    if (any(l, [](const ParamDecl& d) { return d.shared; }))
+      add_unit(set, {.layer = l, .shared = true, .frozen = frozen}, units[l], apart, mesh, rank);
+    if (apart) add_unit(set, {.layer = l, .experts = true, .frozen = frozen}, units[l], apart, mesh, rank);
+  };
+  for (size_t l = 0; l < units.size(); l++) add_units(l, false);
+  set.trained = set.numel;
+  set.trained_part = set.part;
+  for (size_t l = 0; l < units.size(); l++)
+    if (any(l, [](const ParamDecl& d) { return d.frozen; })) add_units(l, true);
   return set;
 }
 

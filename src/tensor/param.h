@@ -30,6 +30,10 @@ struct ParamDecl {
   // Tied over stages: the last stage has a copy of what the first one has, by the same name. Each computes a
   // summand of the gradient; where shared, a unit of its own, so both sides divide it alike.
   bool shared = false, copy = false;
+  // Not trained: it has no gradient, no optimizer state and no master copy (lora.rank).
+  bool frozen = false;
+  // The factor alpha / rank of an adapter's product, set for its A and B (model/adapters.h); 0: no adapter.
+  float adapter_scale = 0;
   // No parameter: f32 state of the model that has no gradient and that no optimizer sees, whole on every rank
   // (the bias by which a router balances its experts). In checkpoints and exports like parameters.
   bool buffer = false;
@@ -63,6 +67,7 @@ struct Unit {
   size_t layer = 0;            // number of the list of declarations that it comes from
   bool experts = false;        // of a layer of which the rest is another unit
   bool shared = false;         // likewise: what is tied to another stage (ParamDecl::shared)
+  bool frozen = false;         // likewise: what is not trained; only flat buffers of weights have it
   size_t first = 0, last = 0;  // parameters [first, last) of the set
   int64_t offset = 0;          // elements from the start of the flat layout
   int64_t numel = 0;           // of its parameters
@@ -73,7 +78,7 @@ struct Unit {
 
 // The parameters of a rank in declaration order. The flat layout is unit behind unit, `numel` elements in
 // all; inside a unit it is one box behind the other. Weights, gradients, master copies and moments all follow
-// it.
+// it. Units that are trained come first, so that the buffers of what frozen units lack are a beginning of it.
 struct ParamSet {
   std::vector<Param> params;
   std::vector<Param> buffers;  // ParamDecl::buffer: memory of their own, outside the flat layout
@@ -84,10 +89,14 @@ struct ParamSet {
   int64_t numel = 0;       // of the flat layout
   int64_t part = 0;        // of one rank's parts of all units
   int64_t parameters = 0;  // without padding
+  // Sizes of the flat layout, and of one rank's parts of it, without frozen units.
+  int64_t trained = 0, trained_part = 0;
 
   Param* find(std::string_view name);  // buffers too
   const Param* find(std::string_view name) const;
-  std::vector<const Param*> held() const;  // parameters, then buffers: what checkpoints hold
+  std::vector<const Param*> held() const;  // parameters, then buffers
+  // Parameters that are not frozen, then buffers: checkpoints hold these.
+  std::vector<const Param*> saved() const;
 };
 
 // Elements that a unit of `numel` takes: dense for one shard, else shards equal parts of whole blocks.
@@ -126,7 +135,7 @@ struct StateDecl {
   std::string name;
   DType dtype = DType::f32;
   bool of_hidden = true;  // false: hidden matrices have none (others_range)
-  bool has(const ParamDecl& d) const { return of_hidden || !d.hidden_matrix; }
+  bool has(const ParamDecl& d) const { return !d.frozen && (of_hidden || !d.hidden_matrix); }
 };
 
 }  // namespace trireme

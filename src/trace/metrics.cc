@@ -55,6 +55,7 @@ std::string to_json_line(const StepMetrics& m) {
   if (m.eval_loss) j["eval_loss"] = *m.eval_loss;
   for (const auto& [shard, loss] : m.eval_losses)
     j["eval_losses"].push_back({{"shard", shard}, {"loss", loss}});
+  for (const auto& [name, score] : m.tasks) j["tasks"][name] = score;
   if (m.noise_measured) j["noise_scale"] = nullptr;
   if (m.noise_scale) j["noise_scale"] = *m.noise_scale;
   if (m.checkpoint_stall_s) j["checkpoint_stall_s"] = *m.checkpoint_stall_s;
@@ -89,6 +90,7 @@ std::vector<std::pair<std::string, double>> scalars_of(const StepMetrics& m) {
   for (size_t l = 0; l < m.ep_load.size(); l++)
     s.emplace_back("experts/rank_load." + std::to_string(l), m.ep_load[l]);
   if (m.eval_loss) s.emplace_back("loss/eval", *m.eval_loss);
+  for (const auto& [name, score] : m.tasks) s.emplace_back("tasks/" + name, score);
   if (m.loss_scale) s.emplace_back("optimizer/loss_scale", *m.loss_scale);
   if (m.noise_scale) s.emplace_back("optimizer/noise_scale", *m.noise_scale);
   if (m.checkpoint_stall_s) s.emplace_back("seconds/checkpoint_stall", *m.checkpoint_stall_s);

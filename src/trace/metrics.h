@@ -33,6 +33,7 @@ struct StepMetrics {
   bool skipped = false;              // nothing moved: gradients overflowed, or the step was a spike
   std::optional<double> eval_loss;   // nats per token on the held-out data, where this step evaluated
   std::vector<std::pair<std::string, double>> eval_losses;  // by shard, where there are several
+  std::vector<std::pair<std::string, double>> tasks;        // train.tasks: by "task/metric", as eval_loss
   std::vector<std::pair<std::string, int64_t>> sequences;   // drawn up to here from each shard of a mixture
   // Since the line before: seconds that training stood still for a checkpoint, seconds from there until it
   // was complete on disk.

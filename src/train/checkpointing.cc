@@ -10,6 +10,7 @@
 #include "device/device_memory.h"
 #include "spec/batch_ramp.h"
 #include "spec/identity.h"
+#include "train/trainer.h"
 
 namespace trireme {
 namespace {
@@ -124,7 +125,7 @@ RunSpec saved_run(const Checkpoint& c) {
 
 std::vector<NamedTensor> checkpoint_tensors(const StageRunner& r) {
   std::vector<NamedTensor> tensors;
-  for (const Param* held : r.params().held()) {
+  for (const Param* held : r.params().saved()) {
     const Param& p = *held;
     const Range own = r.owned(p), mine = r.answers_for(p);
     if (mine.size() == 0) continue;
@@ -260,8 +261,9 @@ fs::path save_checkpoint(const StageRunner& r, const RunSpec& run, int64_t step,
 
 void load_checkpoint(StageRunner& r, const Checkpoint& c, Load what_for) {
   const bool with_state = what_for != Load::weights;
+  if (r.run().lora.active()) base_weights(r);
   std::vector<float> host;
-  for (const Param* p : r.params().held())
+  for (const Param* p : r.params().saved())
     for (const std::string& what : states_of(r, *p)) {
       if (!what.empty() && !with_state) continue;
       const Range own = r.owned(*p);
@@ -291,7 +293,10 @@ std::vector<std::string> other_division(const RunSpec& run, const Checkpoint& c)
 
 void refuse_other_model(const RunSpec& run, const Checkpoint& c) {
   RunSpec saved = run;
-  saved.model = saved_run(c).model;
+  const RunSpec of_checkpoint = saved_run(c);
+  saved.model = of_checkpoint.model;
+  if (of_checkpoint.lora.active() || run.lora.active()) saved.lora = of_checkpoint.lora;
+  saved.lora.adapter = run.lora.adapter;
   saved.model.from = run.model.from, saved.model.init_std = run.model.init_std;
   saved.model.embed_std = run.model.embed_std;
   saved.model.head_std = run.model.head_std;

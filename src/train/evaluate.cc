@@ -4,12 +4,11 @@
 
 #include "train/batches.h"
 #include "train/checkpointing.h"
+#include "train/teller.h"
 #include "train/trainer.h"
 
 namespace trireme {
 
-namespace {
-// The rank that reports the losses of a replica, or of its part of the sequences: it has the last layers.
 int teller_of(const StageRunner& runner, int replica, int part) {
   if (!runner.comms()) return 0;
   const Mesh& mesh = runner.comms()->mesh();
@@ -19,7 +18,6 @@ int teller_of(const StageRunner& runner, int replica, int part) {
     rank++;
   return rank;
 }
-}  // namespace
 
 // Batch b is replica b % dp's. Sums are added in order of batches, so how many ranks there are changes
 // nothing.

@@ -1,9 +1,11 @@
 #include "checkpoint/hf.h"
+#include "train/adapter_files.h"
 #include "train/trainer.h"
 
 namespace trireme {
 
-void initial_weights(StageRunner& runner, const RunSpec& run) {
+void base_weights(StageRunner& runner) {
+  const RunSpec& run = runner.run();
   runner.init_weights();
   if (run.model.from.empty()) return;
   HfFolder folder(run.model.from, run.model);
@@ -11,11 +13,18 @@ void initial_weights(StageRunner& runner, const RunSpec& run) {
   for (const Param* held : runner.params().held()) {
     const Param& p = *held;
     const Range own = runner.owned(p);
-    if (own.size() == 0) continue;
+    if (own.size() == 0 || p.decl.adapter_scale != 0) continue;
     host.resize(size_t(own.size()));
     folder.read(p.decl.name, p.box, own, Tensor(host.data(), {own.size()}, DType::f32));
     runner.write_param(p, "", host);
   }
+  runner.weights_from_master();
+}
+
+void initial_weights(StageRunner& runner, const RunSpec& run) {
+  base_weights(runner);
+  if (run.lora.adapter.empty()) return;
+  read_adapter(runner, run.lora.adapter);
   runner.weights_from_master();
 }
 

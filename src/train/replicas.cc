@@ -52,6 +52,10 @@ Replicas::Replicas(const StageRunner& r) : runner_(r) {
   for (const Param& p : r.params().params) {
     const Range own = r.owned(p);
     const bool whole = r.sharing().zero < 3;
+    if (p.decl.frozen) {
+      hold(p.decl.name, whole ? p.weight : r.state_tensor(p, ""), p, whole ? Range{0, p.numel()} : own);
+      continue;
+    }
     if (whole) hold(p.decl.name, p.weight, p, {0, p.numel()}, overwrites);
     if (!whole || flat.master.data != flat.weights.data)
       hold(p.decl.name + "/master", r.state_tensor(p, ""), p, own);

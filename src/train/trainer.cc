@@ -156,7 +156,8 @@ class Trainer {
   bool checks(int64_t step) const { return run_.train.check_every > 0 && step % run_.train.check_every == 0; }
   bool evaluates(int64_t step) const {
     const int64_t every = run_.train.eval_every;
-    return !batches_->valid().empty() && (step == run_.train.steps || (every > 0 && step % every == 0));
+    if (batches_->valid().empty() && options_.tasks.empty()) return false;
+    return (step == run_.train.steps || (every > 0 && step % every == 0));
   }
   bool samples(int64_t step) const {
     return run_.train.sample_every > 0 && step % run_.train.sample_every == 0;
@@ -349,6 +350,7 @@ class Trainer {
       doing("eval");
       phase("eval");
       evaluate(m);
+      score_tasks(m);
     }
     or_say_what_stays(
         [&] { keep_algorithms(); });  // a product may come first in any step, or in an evaluation
@@ -438,6 +440,12 @@ class Trainer {
     if (better) best_loss_ = eval_loss_;
   }
 
+  void score_tasks(StepMetrics& m) {
+    for (const TrainTask& t : options_.tasks)
+      for (const auto& [metric, value] : t.score(score_texts(*runner_, run_, t.texts)))
+        m.tasks.emplace_back(t.name + "/" + metric, value);
+  }
+
   Replicas& replicas() {
     if (!replicas_) replicas_.emplace(*runner_);
     return *replicas_;
@@ -466,7 +474,7 @@ class Trainer {
   double mfu_of(double tokens_per_s) const {
     if (options_.peak_flops <= 0) return 0;
     double peak = options_.peak_flops * double(comms_.world());
-    return tokens_per_s * train_flops_per_token(run_.model, run_.data.seq_len) / peak;
+    return tokens_per_s * step_flops_per_token(run_) / peak;
   }
 
   Report report_of(const StepResult& r) const {
@@ -517,8 +525,7 @@ class Trainer {
     m.step_s = r.seconds,  // Time is for positions, whether or not they have a target.
         m.tokens_per_s = double(global_at(run_.batch, done_) * run_.data.seq_len) / r.seconds;
     m.mfu = mfu_of(m.tokens_per_s);
-    m.hfu =
-        m.mfu * (1 + recompute_flops_per_token(run_) / train_flops_per_token(run_.model, run_.data.seq_len));
+    m.hfu = m.mfu * (1 + recompute_flops_per_token(run_) / step_flops_per_token(run_));
     const Report all = worst(r);
     m.peak = all.peak, m.peak_total = all.peak_total, m.at_peak = all.at_peak;
     m.data_s = r.data_s, m.forward_s = r.forward_s, m.backward_s = r.backward_s, m.norm_s = r.norm_s;

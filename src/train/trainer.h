@@ -12,6 +12,7 @@
 #include "runtime/stage_runner.h"
 #include "spec/cluster_spec.h"
 #include "trace/metrics.h"
+#include "train/task_scores.h"
 
 namespace trireme {
 
@@ -44,6 +45,8 @@ struct TrainOptions {
   MakeDevice device;          // of each rank thread; null: that of train.device
   std::string forecast_json;  // goes into the run folder as forecast.json; empty = none
   std::string facts_json;     // versions and peaks, for the start event of the run folder; empty = none
+  // The tasks of train.tasks, scored with each evaluation.
+  std::vector<TrainTask> tasks;
   fs::path algorithms_cache;  // where runs share which algorithms of products were fastest; empty = nowhere
 };
 
@@ -84,6 +87,8 @@ EvalResult evaluate_shard(StageRunner&, const RunSpec&, const fs::path& shard, i
 
 // Fresh weights (seeded), or those of model.from.
 void initial_weights(StageRunner&, const RunSpec&);
+// The same without lora.adapter: what a checkpoint of adapters, which lacks the base, is read on top of.
+void base_weights(StageRunner&);
 
 // Weights of the newest complete checkpoint of a run folder, into a runner of either mode; returns its step.
 int64_t load_newest(StageRunner&, const fs::path& run_dir);

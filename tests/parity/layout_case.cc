@@ -30,7 +30,7 @@ void each(C& c, V&& v) {
       v("order", c.order), v("axes", c.axes);
   v("recompute", c.recompute), v("again", c.again), v("blocks", c.blocks), v("shard", c.shard),
       v("offload", c.offload), v("state", c.state), v("to", c.to), v("post", c.post), v("fp8", c.fp8),
-      v("scale", c.scale);
+      v("scale", c.scale), v("lora", c.lora), v("targets", c.targets);
 }
 
 void set(std::string& value, const std::string& text) {
@@ -130,6 +130,8 @@ RunSpec unchecked_run_of(const Case& c) {
   if (c.state) r.layout.offload_mb = 0.05;  // pieces of a block of elements
   r.precision.compute = c.compute, r.precision.grads = c.grads, r.precision.reduce = c.reduce;
   r.precision.moments = c.moments;
+  r.lora.rank = c.lora;
+  r.lora.targets = names_of(c.targets);
   r.precision.fp8 = c.fp8, r.precision.fp8_history = 3, r.precision.initial_scale = c.scale;
   r.optimizer.name = c.optimizer, r.optimizer.lr = 3e-3, r.optimizer.warmup = 2;
   r.train.sum_order = c.order;

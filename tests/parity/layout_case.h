@@ -37,6 +37,9 @@ struct Case {
   std::string to = "file";                            // where what is offloaded waits
   std::string post = "off";                           // optimizer.post_validation
   std::string fp8 = "none";
+  // Rank of adapters, and patterns of their matrices, joined by +.
+  int64_t lora = 0;
+  std::string targets = "*";
   double scale = 65536;  // of the loss in f16, of the first step
   bool operator==(const Case&) const = default;
 

@@ -42,6 +42,23 @@ class Calls : public CommObserver {
   std::vector<std::string> list;
 };
 
+// Element by global index, so every layout has the same.
+void stir_adapters(StageRunner& r) {
+  for (const Param& p : r.params().params) {
+    if (!p.decl.name.ends_with(".lora_b")) continue;
+    const Range own = r.owned(p);
+    const uint64_t key = rng_key(3, 0, p.decl.name);
+    Values values;
+    for (int64_t i = own.begin; i < own.end; i++) {
+      const int64_t columns = p.box.extent[1];
+      const int64_t row = p.box.offset[0] + i / columns, column = p.box.offset[1] + i % columns;
+      values.push_back(float(below(key, uint64_t(row * p.decl.global[1] + column), 2001)) / 20000.0f - 0.05f);
+    }
+    r.write_param(p, "", values);
+  }
+  r.weights_from_master();
+}
+
 // Rank by rank into whole parameters: each says what it answers for.
 struct Home {
   std::mutex mutex;
@@ -65,6 +82,7 @@ void bring_state(Home& home, const StageRunner& r, uint64_t& hash) {
     const Range own = r.owned(p), mine = r.answers_for(p);
     Values all(size_t(own.size()));
     for (const char* what : kStates) {
+      if (p.decl.frozen && *what) continue;
       if (what == std::string("exp_avg_sq") && p.decl.hidden_matrix && r.run().optimizer.name == "muon")
         continue;
       r.read_param(p, what, all);
@@ -89,7 +107,7 @@ void bring_buffers(Home& home, const StageRunner& r, ByName& step) {
 void bring_gradients(Home& home, StageRunner& r, ByName& whole) {
   const FlatState& flat = r.flat();
   for (const Unit& u : r.params().units) {
-    if (u.numel == 0) continue;
+    if (u.numel == 0 || u.frozen) continue;
     const Range part = own_part(u, flat.place_of(u));
     const Tensor own = flat.own(flat.grads, r.params(), u);
     Values f32(size_t(own.numel()));
@@ -159,6 +177,7 @@ Ran train_layout(RunSpec run, const Plan& plan) {
     if (plan.replay) own = *plan.replay;
     r.use_routing(plan.replay ? Routing::Choices::replayed : Routing::Choices::recorded, &own);
     r.init_weights();
+    if (run.lora.active() && !plan.fresh_adapters) stir_adapters(r);
     r.set_control({.phase =
                        [&](std::string_view phase) {
                          if (phase == "B" && facts.saved == 0) facts.saved = ledger.now(Bucket::activations);

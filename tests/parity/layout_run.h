@@ -54,6 +54,7 @@ struct Plan {
   bool graphs = false;  // launches that come again are kept (device/replay.h); else as the test's device says
   bool far = false;     // on far devices (far_device.h), in place of the test's device
   bool gelu_in_products = false;  // of those
+  bool fresh_adapters = false;    // B is zero, as in a run; else noise, so that every gradient has a value
 };
 
 Ran train_layout(RunSpec, const Plan&);
