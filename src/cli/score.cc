@@ -10,7 +10,8 @@ namespace trireme::cli {
 namespace {
 
 struct ScoreRequest {
-  std::string file, constants, fit, calibrate;
+  std::string file, constants, fit, calibrate, leave_out = "source";
+  std::vector<std::string> files;
   bool json = false, rows = false, as_is = false;
   int splits = 5;
 };
@@ -38,10 +39,18 @@ void refuse_unusable(const std::vector<MeasuredRow>& rows, const std::string& fi
                 rows[0].skipped);
 }
 
-void score(const ScoreRequest& q) {
-  const std::string text = read_text(q.file);
-  if (is_microbench(text)) return score_curve_file(q, text);
-  const std::vector<MeasuredRow> rows = read_rows(text, q.file, shipped_catalog());
+void score(ScoreRequest q) {
+  q.file = q.files.front();
+  std::vector<MeasuredRow> rows;
+  for (const std::string& file : q.files) {
+    const std::string text = read_text(file);
+    if (is_microbench(text)) {
+      if (q.files.size() > 1)
+        bad_request("{}: curves of operations and collectives; give this file alone", file);
+      return score_curve_file(q, text);
+    }
+    for (MeasuredRow& r : read_rows(text, file, shipped_catalog())) rows.push_back(std::move(r));
+  }
   const ScoreConstants constants =
       q.constants.empty() ? shipped_constants() : parse_constants(read_text(q.constants), q.constants);
   if (!q.fit.empty() || !q.calibrate.empty()) {
@@ -57,7 +66,12 @@ void score(const ScoreRequest& q) {
     return;
   }
   refuse_unusable(rows, q.file);
-  const ScoreReport report = score_rows(rows, constants, q.as_is ? 0 : q.splits);
+  ScoreOptions options{.splits = q.splits, .others = published_rows()};
+  if (q.as_is)
+    options.leave_out = LeaveOut::nothing;
+  else if (q.leave_out == "half")
+    options.leave_out = LeaveOut::half;
+  const ScoreReport report = score_rows(rows, constants, options);
   print_text("{}", q.json ? score_json(report) : score_text(report, q.rows));
 }
 
@@ -71,7 +85,7 @@ void add_score(CLI::App& app) {
       "example: trireme score data/published_runs.json\n"
       "         trireme score data/published_microbench.json");
   auto q = std::make_shared<ScoreRequest>();
-  verb->add_option("FILE", q->file,
+  verb->add_option("FILE", q->files,
                    "measured runs, or curves of operations and collectives, JSON (docs/score.md)")
       ->required();
   verb->add_option("--constants", q->constants, "constants of one's own instead of the shipped ones, JSON");
@@ -82,15 +96,23 @@ void add_score(CLI::App& app) {
                        "instead: the same, moving constants of the rows' sites alone; two rows are enough");
   calibrate->excludes(fit);
   auto* const as_is =
-      verb->add_flag("--as-is", q->as_is, "forecasts by the constants unchanged, nothing fitted on halves");
-  auto* const splits = verb->add_option("--splits", q->splits, "times that the rows are halved")
-                           ->check(CLI::Range(1, 100))
-                           ->capture_default_str()
-                           ->excludes(as_is);
+      verb->add_flag("--as-is", q->as_is, "forecasts by the constants unchanged, nothing fitted");
+  auto* const leave_out =
+      verb->add_option(
+              "--leave-out", q->leave_out,
+              "rows that the fit does not see: source (all of the row's publication), half (of each family)")
+          ->check(CLI::IsMember({"source", "half"}))
+          ->capture_default_str()
+          ->excludes(as_is);
+  auto* const splits =
+      verb->add_option("--splits", q->splits, "with --leave-out half: times that rows are halved")
+          ->check(CLI::Range(1, 100))
+          ->capture_default_str()
+          ->excludes(as_is);
   auto* const rows = verb->add_flag("--rows", q->rows, "prints every row");
   auto* const json = verb->add_flag("--json", q->json, "prints JSON");
   for (CLI::Option* fitted : {fit, calibrate})  // they print one line and no score
-    for (CLI::Option* of_a_score : {as_is, splits, rows, json}) fitted->excludes(of_a_score);
+    for (CLI::Option* of_a_score : {as_is, leave_out, splits, rows, json}) fitted->excludes(of_a_score);
   verb->callback([q] { score(*q); });
 }
 

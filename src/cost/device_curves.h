@@ -20,6 +20,7 @@ struct DeviceFigures {
   double bus = 0;                       // bytes/s of a long all-reduce among near devices (bus bandwidth)
   double near = 8;                      // devices that reach each other so
   double nic = 0;                       // bytes/s of a device to those farther away
+  double latency = 0;                   // s of a message to those farther away; 0 = a usual network's
   double attention = 0;                 // FLOP/s of the fastest fused attention kernel (AttentionCurve)
   double attention2 = 0;                // the same of FlashAttention 2; 0 = nobody runs it there
   double k0 = 300, m0 = 200, n0 = 200;  // products of these sizes reach half their rate

@@ -34,11 +34,9 @@ double state_bytes_of(const StepCase& c, double dense, double experts, double ta
   const bool divided = c.zero == 2 || (c.zero >= 1 && c.keeping.divided_gradients);
   const double replicas = double(c.dp * c.cp);
   const double expert_replicas = std::max(1.0, replicas * double(c.tp) / double(c.ep * c.expert_tp));
-  const auto of = [&](double parameters, double owners, double weights) {
-    if (c.zero >= 3) {
-      const double n = c.shards > 0 ? std::min(double(c.shards), owners) : owners;
-      return parameters * (weights + c.grad_stored + optimizer) / n;
-    }
+  const auto of = [&](double parameters, double all, double weights) {
+    const double owners = c.shards > 0 ? std::min(double(c.shards), all) : all;
+    if (c.zero >= 3) return parameters * (weights + c.grad_stored + optimizer) / owners;
     const double grads = divided ? c.grad_stored / owners : c.grad_stored;
     return parameters * (weights + grads + optimizer / (c.zero >= 1 ? owners : 1));
   };
@@ -89,7 +87,11 @@ double layer_activations(const StepCase& c, bool experts) {
   if (c.keeping.tensors) return kept_tensors(c, experts) + score_bytes(c);
   const ModelSpec& m = c.model;
   const double t = double(c.tp), h = double(m.hidden);
-  const double between = c.keeping.hidden * h / (c.sequence ? t : 1);
+  // A norm of single operations keeps its input in f32 and the result before its weight.
+  const double norms = c.fused_norms ? 0 : 2 * 4;
+  // Queries, keys, values and what attention's projection reads are a rank's own heads in any case.
+  constexpr double kHeads = 8;
+  const double between = (c.keeping.hidden - kHeads + norms) * h / (c.sequence ? t : 1) + kHeads * h / t;
   // Two inputs of products, whole for the part that they are otherwise.
   double inner = c.keeping.gathered && c.sequence ? 4 * h * (1 - 1 / t) : 0;
   if (m.latent())

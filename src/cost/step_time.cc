@@ -9,6 +9,7 @@
 #include "cost/pipeline_layers.h"
 #include "cost/stage_time.h"
 #include "cost/stated_links.h"
+#include "cost/step_state.h"
 
 namespace trireme {
 namespace {
@@ -60,6 +61,11 @@ struct StepRoof {
     const double moved = bytes * (n - 1) / n / link(n, stride);
     return std::max(moved, all_reduce ? stated(CollectiveKind::all_reduce, bytes / 2, n, stride)
                                       : stated(CollectiveKind::all_gather, bytes, n, stride));
+  }
+  // How much longer a round to far devices takes than on a usual network, of 3 us.
+  double slower_rounds() const {
+    constexpr double kUsual = 3e-6;
+    return d.latency > 0 ? d.latency / kUsual : 1;
   }
   // Ranks between neighbours of a group, by the order of the axes.
   double tensor_stride() const { return c.nearest == Nearest::replicas ? double(c.dp * c.cp) : 1; }
@@ -174,7 +180,9 @@ Passes elementwise(const StepRoof& r, bool experts) {
   const double t = double(r.c.tp), h = double(m.hidden), up = m.activation == "swiglu" ? 2 : 1;
   // Side by side: one norm and one sum of residuals less two reads and two writes.
   const double residual = r.c.attention == AttentionKind::unfused ? 24 : r.c.side_by_side ? 12 : 16;
-  double bytes = h * residual / (r.c.sequence ? t : 1) + 12 * double(m.q_size()) / t;
+  // A norm of single operations in f32 moves 36 bytes of a unit for a kernel's 4 (docs/score.md).
+  const double norms = r.c.fused_norms ? 0 : 2 * (36 - 4);
+  double bytes = h * (residual + norms) / (r.c.sequence ? t : 1) + 12 * double(m.q_size()) / t;
   if (experts) {
     const auto k = double(m.experts_per_token);
     bytes += 10 * double(m.shared_ffn) / t;
@@ -197,7 +205,8 @@ double tensor_collective(const StepRoof& r) {
   // Start and each further rank, as NCCL's all-reduce of 8 ranks in a node and of 16 on two is measured: 12.9
   // and 55.5 us (docs/score.md, curves).
   const bool is_near = t * r.tensor_stride() <= r.d.near;
-  const double each = is_near ? 1e-6 : 3e-6, start = is_near ? 6e-6 : 10e-6;
+  const double each = is_near ? 1e-6 : 3e-6 * r.slower_rounds(),
+               start = is_near ? 6e-6 : 10e-6 * r.slower_rounds();
   const double bytes = 2 * (t - 1) / t * rows_of(r.c) * double(r.c.model.hidden) * 2;
   const double stride = r.tensor_stride();
   const double bus = t * stride <= r.d.near ? r.d.bus * std::min(1.0, 0.65 + 0.05 * t) : r.link(t, stride);
@@ -335,40 +344,6 @@ Passes head_passes(const StepRoof& r) {
   return p;
 }
 
-struct Stored {
-  double dense = 0, experts = 0;  // parameters of the fullest rank
-};
-Stored stored(const StepCase& c) {
-  const ModelSpec& m = c.model;
-  const double pp = double(c.pp), tp = double(c.tp);
-  const double with = double(m.expert_blocks()), without = double(m.layers) - with;
-  Stored s;
-  if (with > 0) {
-    s.experts =
-        with * double(m.experts) * 3 * double(m.hidden) * double(m.moe_ffn) / double(c.ep * c.expert_tp) / pp;
-    s.dense = with *
-              (double(block_parameters(m, 1)) - double(m.experts) * 3 * double(m.hidden) * double(m.moe_ffn));
-  }
-  if (without > 0) s.dense += without * double(block_parameters(m, 1, false));
-  s.dense = s.dense / (tp * pp) + double(m.hidden) * double(m.vocab) / tp * (c.pp == 1 && !m.tied ? 2 : 1);
-  return s;
-}
-
-// Ranks that divide the state among them.
-double sharers(const StepCase& c) {
-  const double replicas = double(c.dp * c.cp);
-  if (c.zero == 0) return 1;
-  return c.zero >= 3 && c.shards > 0 ? std::min(double(c.shards), replicas) : replicas;
-}
-
-// Where ZeRO's collectives take lists of tensors, each slice of each is cut out, checked and copied back by
-// calls of its own, which the device waits for: some five of PyTorch, 2 to 3 us each.
-double sliced_time(const StepCase& c, double layers) {
-  constexpr double kSlice = 12e-6;
-  const double replicas = double(c.dp * c.cp);
-  return c.zero > 0 && replicas > 1 ? kSlice * double(c.sliced) * layers * replicas : 0;
-}
-
 // Gradients' sums, and weights' gathers: behind the step, or (zero 3) around
 // every microbatch.
 double gradient_time(const StepRoof& r, const StepParts& s, double compute) {
@@ -379,14 +354,21 @@ double gradient_time(const StepRoof& r, const StepParts& s, double compute) {
   // A layer's collective starts at every rank in turn; microbatches gather and
   // reduce their own.
   const double layers = std::ceil(double(c.model.layers) / double(c.pp));
-  const double starts = r.of(Fit::ring) * (replicas - 1) * layers;
+  const bool far = replicas * stride > r.d.near;
+  const double starts = r.of(Fit::ring) * (far ? r.slower_rounds() : 1) * (replicas - 1) * layers;
   if (c.zero < 3) {
     // ZeRO 2 has nowhere to keep whole gradients: each microbatch's are reduced.
     const double sums = c.zero == 2 ? double(c.microbatches) : 1;
     const double bytes = c.zero == 0 ? 2 * c.grad_bytes : sums * c.grad_bytes + kHalf;
     const double share = r.of(Fit::dp) * (c.sums_hidden ? 1 / double(c.chunks) : 1);
-    return share * (r.gathered(s.dense * bytes, replicas, stride) +
-                    r.gathered(s.experts * bytes, expert_replicas, r.expert_stride())) +
+    // Groups of replicas that divide the state sum their parts of the gradients among one another.
+    const auto grouped = [&](double parameters, double all, double apart) {
+      const double n = c.zero > 0 && c.shards > 0 ? std::min(double(c.shards), all) : all;
+      return r.gathered(parameters * bytes, n, apart) +
+             r.gathered(parameters / n * 2 * sums * c.grad_bytes, all / n, apart * n);
+    };
+    return share *
+               (grouped(s.dense, replicas, stride) + grouped(s.experts, expert_replicas, r.expert_stride())) +
            sums * starts + sliced_time(c, layers);
   }
   const double n = sharers(c);
@@ -395,15 +377,11 @@ double gradient_time(const StepRoof& r, const StepParts& s, double compute) {
   // Between shard groups: a rank's own shard of the gradients, once a step (Zhao et al. 2023, section 3.2.2).
   const double groups = replicas / n;
   const double between = r.gathered((s.dense + s.experts) / n * 2 * c.grad_bytes, groups, stride * n);
-  constexpr double kHidden = 0.9;
-  return std::max(r.of(Fit::dp) * comm, comm - kHidden * compute) + r.of(Fit::dp) * between;
-}
-
-// The same of experts, which have replicas of their own.
-double expert_sharers(const StepCase& c) {
-  const double replicas = std::max(1.0, double(c.dp * c.cp * c.tp) / double(c.ep * c.expert_tp));
-  if (c.zero == 0) return 1;
-  return c.zero >= 3 && c.shards > 0 ? std::min(double(c.shards), replicas) : replicas;
+  // Gathers and sums run while the device computes. Compute hides them if they are much shorter. If they are
+  // much longer, they hide compute. Between the two, compute waits for a part of them.
+  constexpr double kBeside = 3;
+  const double moved = r.of(Fit::dp) * (comm + between);
+  return std::pow(std::pow(compute, kBeside) + std::pow(moved, kBeside), 1 / kBeside) - compute;
 }
 
 double update_time(const StepRoof& r, double dense, double experts) {
@@ -426,7 +404,8 @@ double one_message(const StepRoof& r) {
   constexpr double kReached = 0.8, kLatency = 20e-6;
   const double bytes = rows_of(r.c) * double(r.c.model.hidden) * 2 / (r.c.sequence ? double(r.c.tp) : 1);
   const double ranks = double(r.c.tp * r.c.cp) * (r.c.nearest == Nearest::stages ? 1 : double(r.c.dp));
-  return std::max(r.of(Fit::pp) * (bytes / (kReached * (r.stages_near() ? r.d.bus : r.d.nic)) + kLatency),
+  const double start = kLatency * (r.stages_near() ? 1 : r.slower_rounds());
+  return std::max(r.of(Fit::pp) * (bytes / (kReached * (r.stages_near() ? r.d.bus : r.d.nic)) + start),
                   r.stated(CollectiveKind::p2p, bytes, double(r.c.pp), ranks));
 }
 double message_time(const StepRoof& r) {
@@ -566,8 +545,9 @@ StateSeconds state_seconds(const StepCase& c, const DeviceFigures& d, const FitV
   };
   const double own = r.replica_stride(), far = r.expert_stride();
   StateSeconds s;
+  const double rounds = replicas * own > d.near ? r.slower_rounds() : 1;
   s.reduce = of(held.dense, sums * c.grad_bytes, replicas, own, c.zero == 0) +
-             layers * r.of(Fit::ring) * (replicas - 1);
+             layers * r.of(Fit::ring) * rounds * (replicas - 1);
   s.reduce_experts = of(held.experts, sums * c.grad_bytes, expert_replicas, far, c.zero == 0);
   if (c.own && c.zero >= 3) {
     // Shard groups: each microbatch's sums among groups as well, of a rank's own shard.

@@ -138,6 +138,7 @@ struct StepCase {
   int zero = 0;                      // 3: weights gathered for every microbatch
   int64_t shards = 0;                // zero 3: ranks that divide the state; 0 = dp
   bool sequence = true;              // what lies between tp's products is divided too
+  bool fused_norms = true;           // a norm is one kernel; else one of PyTorch's operations after another
   double recompute = 0;              // share of a block's forward that is done again
   bool recompute_attention = false;  // and of unfused attention its core
   double bubble = 1;                 // the pipeline's idle time relative to 1F1B's

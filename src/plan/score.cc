@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "base/file.h"
 #include "cost/step_memory.h"
@@ -64,8 +65,8 @@ double bytes_of(const MeasuredRow& r) {
 constexpr Measure kTime = {seconds_of, forecast_of, control_seconds, "", 0.085};
 constexpr Measure kMemory = {bytes_of, memory_of, control_bytes, "memory", 0.073};
 
-// One constant a family and precision, the median of measured over control; of
-// the family, of all, where there are none.
+// One constant for each family and precision: the median of measured over control. A row without such rows
+// takes its family's constant, then its precision's, then the constant of all rows.
 class FittedControl {
  public:
   explicit FittedControl(const Measure& m) : m_(m) {}
@@ -81,7 +82,8 @@ class FittedControl {
 
  private:
   static std::vector<std::string> keys(const MeasuredRow& r) {
-    return {r.family + "/" + std::to_string(int(r.cases[0].numbers)), r.family, ""};
+    const std::string numbers = "/" + std::to_string(int(r.cases[0].numbers));
+    return {r.family + numbers, r.family, numbers, ""};
   }
   const Measure& m_;
   std::map<std::string, std::vector<double>> ratios_;
@@ -155,16 +157,117 @@ void hold_out(const Measure& m, const Rows& rows, const std::vector<int>& half,
   }
 }
 
+// The value below which a share q of the weight lies.
+double weighted_quantile(std::vector<std::pair<double, double>> values_and_weights, double q) {
+  std::sort(values_and_weights.begin(), values_and_weights.end());
+  double all = 0, below = 0;
+  for (const auto& [value, weight] : values_and_weights) all += weight;
+  for (const auto& [value, weight] : values_and_weights)
+    if ((below += weight) >= q * all) return value;
+  return values_and_weights.empty() ? 0 : values_and_weights.back().first;
+}
+
+// Forecasts by constants that have not seen a row's publication. An interval is a number of spreads wide
+// (spread_of): as many as hold 80 % of the other publications' rows. Each publication counts alike. If there
+// are too few of them, the number is `unseen`.
+// Returns that number over all of the rows' publications.
+double hold_publications_out(const Measure& m, bool memory, const Rows& rows, const Rows& training,
+                             const std::map<std::string, ScoreConstants>& without, double unseen,
+                             std::vector<HeldOut>& held) {
+  std::map<std::string, std::vector<double>> scores;  // by publication, in spreads
+  std::map<std::string, FittedControl> controls;
+  std::vector<RowForecast> forecasts(rows.size());
+  std::vector<double> spreads(rows.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const std::string& own = rows[i]->publication;
+    const ScoreConstants& c = without.at(own);
+    forecasts[i] = m.forecast(*rows[i], c.of(*rows[i]));
+    spreads[i] = spread_of(*rows[i], c, memory);
+    if (const auto [it, fresh] = controls.try_emplace(own, m); fresh)
+      for (const MeasuredRow* r : training)
+        if (r->publication != own && m.measured(*r) > 0) it->second.add(*r);
+    if (const double measured = m.measured(*rows[i]); measured > 0)
+      scores[own].push_back(outside(forecasts[i], measured) / spreads[i]);
+  }
+  // Counts the publications except `own` that have enough rows to show how far off they are.
+  const auto width_but = [&](const std::string& own) {
+    constexpr size_t kLeastRows = 5, kLeastPublications = 4;
+    constexpr double kCoverage = 0.8;
+    std::vector<std::pair<double, double>> others;
+    size_t publications = 0;
+    for (const auto& [name, all] : scores) {
+      if (name == own || all.size() < kLeastRows) continue;
+      ++publications;
+      for (const double x : all) others.emplace_back(x, 1 / double(all.size()));
+    }
+    return publications < kLeastPublications ? unseen : weighted_quantile(others, kCoverage);
+  };
+  std::map<std::string, double> widths;
+  for (const auto& [own, constants] : without) widths[own] = width_but(own);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const std::string& own = rows[i]->publication;
+    const double width = std::exp(widths.at(own) * spreads[i]);
+    held[i].predicted.push_back(forecasts[i].middle);
+    held[i].control.push_back(controls.at(own).value(*rows[i]));
+    held[i].low.push_back(forecasts[i].low / width), held[i].high.push_back(forecasts[i].high * width);
+  }
+  return width_but("");
+}
+
+// A layout of a sheet: forecast (logarithm) and measured.
+struct SheetRow {
+  double forecast = 0, measured = 0;
+};
+void add_sheets(const Measure& m, const std::vector<size_t>& which, const Rows& rows,
+                const std::vector<HeldOut>& held, ScoreStats& s) {
+  // A layout that was measured several times is one: the mean of its logarithms.
+  std::map<std::string, std::map<std::string, std::pair<SheetRow, double>>> layouts;
+  for (const size_t i : which) {
+    double logs = 0;
+    for (const double p : held[i].predicted) logs += std::log(p) / double(held[i].predicted.size());
+    auto& [sum, n] = layouts[rows[i]->sheet][rows[i]->configuration];
+    sum.forecast += logs;
+    sum.measured += std::log(m.measured(*rows[i]));
+    n += 1;
+  }
+  std::map<std::string, std::vector<SheetRow>> sheets;
+  for (const auto& [sheet, all] : layouts)
+    for (const auto& [layout, x] : all)
+      sheets[sheet].push_back({x.first.forecast / x.second, std::exp(x.first.measured / x.second)});
+  double ordered = 0;
+  constexpr size_t kLeast = 4;  // layouts
+  for (const auto& [name, all] : sheets) {
+    if (all.size() < kLeast) continue;
+    const SheetRow* first = &all[0];
+    double best = all[0].measured;
+    for (const SheetRow& x : all) {
+      if (x.forecast < first->forecast) first = &x;
+      best = std::min(best, x.measured);
+    }
+    ++s.sheets, s.regret += 100 * (first->measured / best - 1);
+    for (size_t a = 0; a < all.size(); ++a)
+      for (size_t b = 0; b < a; ++b) {
+        const double measured = all[a].measured - all[b].measured,
+                     forecast = all[a].forecast - all[b].forecast;
+        if (measured == 0) continue;
+        ++s.pairs, ordered += measured * forecast > 0 ? 1 : 0;
+      }
+  }
+  if (s.sheets > 0) s.regret /= double(s.sheets);
+  if (s.pairs > 0) s.ordered = 100 * ordered / double(s.pairs);
+}
+
 ScoreStats stats_of(const Measure& m, const std::string& name, const std::vector<size_t>& which,
                     const Rows& rows, const std::vector<HeldOut>& held) {
   ScoreStats s{.source = name, .rows = int64_t(which.size())};
   std::vector<double> errors;
-  double inside = 0;
+  double inside = 0, logs = 0;
   for (const size_t i : which) {
     const double measured = m.measured(*rows[i]);
     s.control_mape += percent_off(m.control(*rows[i]), measured) / double(which.size());
     for (size_t k = 0; k < held[i].predicted.size(); ++k) {
       errors.push_back(percent_off(held[i].predicted[k], measured));
+      logs += std::log(held[i].predicted[k] / measured);
       s.fitted_control_mape += percent_off(held[i].control[k], measured);
       inside += held[i].low[k] <= measured && measured <= held[i].high[k] ? 1 : 0;
     }
@@ -172,8 +275,10 @@ ScoreStats stats_of(const Measure& m, const std::string& name, const std::vector
   if (errors.empty()) return s;
   const auto n = double(errors.size());
   for (const double e : errors) s.mape += e / n;
+  s.bias = 100 * (std::exp(logs / n) - 1);
   s.median = middle_of(errors), s.p90 = quantile_of(errors, 0.9);
   s.fitted_control_mape /= n, s.coverage = 100 * inside / n;
+  add_sheets(m, which, rows, held, s);
   return s;
 }
 
@@ -185,8 +290,9 @@ std::string_view verdict_of(double low, double high, double room) {
 
 // Which it was: rows that ran did fit.
 VerdictStats verdicts_of(const std::string& name, const std::vector<size_t>& which, const Rows& rows,
-                         const std::vector<HeldOut>& held) {
-  VerdictStats s{.source = name, .rows = int64_t(which.size())};
+                         const std::vector<HeldOut>& held, int64_t refused) {
+  VerdictStats s{.source = name, .rows = int64_t(which.size()), .ran = refused};
+  double ran_refused = double(refused), failed_fits = 0;
   double n = 0;
   for (const size_t i : which) {
     const double room = rows[i]->figures.memory;
@@ -194,11 +300,17 @@ VerdictStats verdicts_of(const std::string& name, const std::vector<size_t>& whi
     for (size_t k = 0; k < held[i].low.size(); ++k, ++n) {
       const std::string_view said = verdict_of(held[i].low[k], held[i].high[k], room);
       const bool fits = said == kDoesFit, fails = said == kDoesNotFit;
+      const double one = 1 / double(held[i].low.size());
+      if (ran && fails) ran_refused += one;
+      if (!ran && fits) failed_fits += one;
       s.right += (ran && fits) || (!ran && fails) ? 1 : 0,
           s.wrong += (ran && fails) || (!ran && fits) ? 1 : 0;
       s.control_right += ran == (control_bytes(*rows[i]) <= room) ? 1 : 0;
     }
   }
+  for (const size_t i : which) ++(rows[i]->out_of_memory ? s.failed : s.ran);
+  if (s.ran > 0) s.ran_refused = 100 * ran_refused / double(s.ran);
+  if (s.failed > 0) s.failed_fits = 100 * failed_fits / double(s.failed);
   if (n == 0) return s;
   s.right *= 100 / n, s.wrong *= 100 / n, s.control_right *= 100 / n,
       s.risky = std::max(0.0, 100 - s.right - s.wrong);
@@ -269,18 +381,23 @@ double control_bytes(const MeasuredRow& r) {
   return over_cases(r, [](const MeasuredRow&, const StepCase& c) { return least_memory(c); });
 }
 
-ScoreReport score_rows(const std::vector<MeasuredRow>& all, const ScoreConstants& constants, int splits) {
-  ScoreReport report;
+namespace {
+
+std::vector<const MeasuredRow*> usable(std::span<const MeasuredRow> all) {
   Rows rows;
-  for (const MeasuredRow& r : all) {
-    if (!r.skipped.empty()) report.skipped.push_back({r.id, r.source, r.skipped});
-    for (const std::string& n : r.notes) report.notes.push_back({r.id, r.source, n});
+  for (const MeasuredRow& r : all)
     if (r.skipped.empty()) rows.push_back(&r);
-  }
-  std::vector<HeldOut> time(rows.size()), memory(rows.size());
-  // From the priors alone: what an earlier fit made of all rows would tell a half about the other.
-  ScoreConstants unfitted = constants;
-  unfitted.fitted.clear();
+  return rows;
+}
+
+struct Held {
+  std::vector<HeldOut> time, memory;
+  double unseen_seconds = 0, unseen_bytes = 0;
+};
+
+Held hold_halves_out(const Rows& rows, const ScoreConstants& constants, const ScoreConstants& unfitted,
+                     int splits) {
+  Held held{std::vector<HeldOut>(rows.size()), std::vector<HeldOut>(rows.size())};
   for (int split = 0; split < std::max(splits, 1); ++split) {
     const std::vector<int> half = halves_of(rows, split);
     std::array<ScoreConstants, 2> fitted_without;
@@ -290,26 +407,105 @@ ScoreReport score_rows(const std::vector<MeasuredRow>& all, const ScoreConstants
         if (half[i] != test) training.push_back(rows[i]);
       fitted_without[size_t(test)] = splits > 0 ? fit_constants(unfitted, training) : constants;
     }
-    hold_out(kTime, rows, half, fitted_without, time);
-    hold_out(kMemory, rows, half, fitted_without, memory);
+    hold_out(kTime, rows, half, fitted_without, held.time);
+    hold_out(kMemory, rows, half, fitted_without, held.memory);
   }
-  const auto tables = [&](const Measure& m, const std::vector<HeldOut>& held) {
+  return held;
+}
+
+Held hold_publications_out(const Rows& rows, const ScoreConstants& unfitted,
+                           std::span<const MeasuredRow> others) {
+  // A row that is given and shipped is one.
+  std::set<std::pair<std::string, std::string>> given;
+  for (const MeasuredRow* r : rows) given.emplace(r->source, r->id);
+  Rows training = rows;
+  for (const MeasuredRow* r : usable(others))
+    if (!given.contains({r->source, r->id})) training.push_back(r);
+  const ScoreConstants of_all = fit_constants(unfitted, training);
+  std::map<std::string, ScoreConstants> without;
+  for (const MeasuredRow* left_out : rows) {
+    const auto [it, fresh] = without.try_emplace(left_out->publication);
+    if (!fresh) continue;
+    Rows seen;
+    for (const MeasuredRow* r : training)
+      if (r->publication != it->first) seen.push_back(r);
+    it->second = fit_constants(unfitted, seen, Moves::all, &of_all);
+  }
+  Held held{std::vector<HeldOut>(rows.size()), std::vector<HeldOut>(rows.size())};
+  held.unseen_seconds =
+      hold_publications_out(kTime, false, rows, training, without, unfitted.unseen_seconds, held.time);
+  held.unseen_bytes =
+      hold_publications_out(kMemory, true, rows, training, without, unfitted.unseen_bytes, held.memory);
+  return held;
+}
+
+}  // namespace
+
+SourceSummary summary_of(const std::vector<ScoreStats>& all, int64_t least) {
+  SourceSummary s;
+  double sheets = 0, pairs = 0;
+  for (const ScoreStats& x : all) {
+    sheets += x.sheets > 0 ? 1 : 0;
+    s.regret += x.regret;
+    pairs += x.pairs > 0 ? 1 : 0;
+    s.ordered += x.ordered;
+    if (x.rows < least) continue;
+    ++s.sources;
+    s.mape += x.mape;
+    s.median += x.median;
+    s.coverage += x.coverage;
+    s.below_both += x.mape < x.control_mape && x.mape < x.fitted_control_mape ? 1 : 0;
+  }
+  const double n = std::max<double>(1, double(s.sources));
+  s.mape /= n;
+  s.median /= n;
+  s.coverage /= n;
+  s.regret /= std::max(1.0, sheets);
+  s.ordered /= std::max(1.0, pairs);
+  return s;
+}
+
+ScoreReport score_rows(const std::vector<MeasuredRow>& all, const ScoreConstants& constants,
+                       const ScoreOptions& options) {
+  ScoreReport report;
+  std::map<std::string, int64_t> refused;  // by family, by source, of all
+  for (const MeasuredRow& r : all) {
+    if (!r.skipped.empty()) report.skipped.push_back({r.id, r.source, r.skipped});
+    for (const std::string& n : r.notes) report.notes.push_back({r.id, r.source, n});
+    if (!r.cannot_fit) continue;
+    ++refused["all"], ++refused[r.source];
+    if (r.family != r.source) ++refused[r.family];
+  }
+  const Rows rows = usable(all);
+  // From the priors alone: what an earlier fit made of all rows would tell a half about the other.
+  ScoreConstants unfitted = constants;
+  unfitted.fitted.clear();
+  const bool halves = options.leave_out != LeaveOut::publication;
+  const Held held = halves ? hold_halves_out(rows, constants, unfitted,
+                                             options.leave_out == LeaveOut::nothing ? 0 : options.splits)
+                           : hold_publications_out(rows, unfitted, options.others);
+  const auto tables = [&](const Measure& m, const std::vector<HeldOut>& of) {
     return tables_of<ScoreStats>(
         rows, [&](const MeasuredRow& r) { return m.measured(r) > 0; },
         [&](const std::string& name, const std::vector<size_t>& which) {
-          return stats_of(m, name, which, rows, held);
+          return stats_of(m, name, which, rows, of);
         });
   };
-  report.time = tables(kTime, time), report.memory = tables(kMemory, memory);
+  report.time = tables(kTime, held.time);
+  report.memory = tables(kMemory, held.memory);
   report.fits = tables_of<VerdictStats>(
       rows, [](const MeasuredRow&) { return true; },
       [&](const std::string& name, const std::vector<size_t>& which) {
-        return verdicts_of(name, which, rows, memory);
+        return verdicts_of(name, which, rows, held.memory, refused[name]);
       });
-  report.verdicts = row_verdicts(rows, memory);
-  report.rows = scored_rows(kTime, rows, time, report.verdicts);
-  report.memory_rows = scored_rows(kMemory, rows, memory, report.verdicts);
-  report.measured_rows = report.time.all.rows, report.splits = splits;
+  report.verdicts = row_verdicts(rows, held.memory);
+  report.rows = scored_rows(kTime, rows, held.time, report.verdicts);
+  report.memory_rows = scored_rows(kMemory, rows, held.memory, report.verdicts);
+  report.unseen_seconds = held.unseen_seconds;
+  report.unseen_bytes = held.unseen_bytes;
+  report.measured_rows = report.time.all.rows;
+  report.leave_out = options.leave_out;
+  report.splits = options.leave_out == LeaveOut::half ? options.splits : 0;
   return report;
 }
 

@@ -85,10 +85,7 @@ std::string recompute_of(const std::string& s, std::string_view file) {
 }
 
 AttentionKind attention_of(std::string_view s, std::string_view file) {
-  if (s == "flash") return AttentionKind::flash;
-  if (s == "flash 1") return AttentionKind::flash1;
-  if (s == "flash 2") return AttentionKind::flash2;
-  if (s == "unfused") return AttentionKind::unfused;
+  if (const auto kind = attention_named(s)) return *kind;
   bad_request("{}: attention \"{}\"; right are flash, flash 1, flash 2, unfused", file, printable(s));
 }
 
@@ -173,6 +170,8 @@ SourceRule rule_of(const Json& j, std::string_view file) {
   const std::vector<std::string> none;
   r.ids = j.value("id", none), r.devices = j.value("device", none), r.names = j.value("name", none);
   r.precisions = j.value("precision", none);
+  r.notes = j.value("note", none);
+  r.recomputes = j.value("recompute_is", none);
   if (j.contains("moe")) r.moe = j.at("moe").get<bool>();
   if (j.contains("zero")) r.zero = j.at("zero").get<int>();
   if (j.contains("dense_layers")) r.dense_layers = j.at("dense_layers").get<int64_t>();
@@ -189,6 +188,8 @@ SourceRule rule_of(const Json& j, std::string_view file) {
     for (const Json& k : j.at("or_keeping")) r.or_keeping.push_back(keeping_of(k, file));
   r.binary = j.value("binary", false);
   r.sequence = j.value("sequence", true);
+  r.fused_norms = j.value("fused_norms", true);
+  r.gradients_unknown = j.value("gradients_unknown", false);
   r.grad_bytes = j.value("grad_bytes", 4.0), r.grad_stored = j.value("grad_stored", r.grad_bytes);
   r.selective = j.value("selective", 0.0);
   r.sliced = j.value("sliced", int64_t{0}), r.interleaved = j.value("interleaved", int64_t{0});
@@ -214,6 +215,14 @@ SourceRule rule_of(const Json& j, std::string_view file) {
 }
 
 }  // namespace
+
+std::optional<AttentionKind> attention_named(std::string_view s) {
+  if (s == "flash") return AttentionKind::flash;
+  if (s == "flash 1") return AttentionKind::flash1;
+  if (s == "flash 2") return AttentionKind::flash2;
+  if (s == "unfused") return AttentionKind::unfused;
+  return std::nullopt;
+}
 
 const KnownShape* Catalog::shape_named(std::string_view name) const {
   for (const KnownShape& s : shapes)
@@ -271,6 +280,12 @@ double Catalog::nic_of(std::string_view site) const {
   return 0;
 }
 
+std::string Catalog::publication_of(const std::string& source) const {
+  for (const auto& [start, name] : publications)
+    if (source.starts_with(start)) return name;
+  return source;
+}
+
 Catalog parse_catalog(std::string_view text, std::string_view file) {
   constexpr size_t kMost = 4 << 20;
   constexpr double kGiga = 1e9;
@@ -286,6 +301,9 @@ Catalog parse_catalog(std::string_view text, std::string_view file) {
     for (const Json& s : j.at("sites"))
       c.sites.emplace_back(s.at("name").get<std::string>(), s.at("nic_gbps").get<double>() * kGiga);
     for (const Json& s : j.at("sources")) c.sources.push_back(rule_of(s, file));
+    if (j.contains("publications"))
+      for (const auto& [name, starts] : j.at("publications").items())
+        for (const Json& start : starts) c.publications.emplace_back(start.get<std::string>(), name);
   } catch (const Json::exception& e) {
     bad_request("{}: no catalog of shapes, devices, sites and sources: {}", file, e.what());
   }

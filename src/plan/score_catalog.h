@@ -35,6 +35,9 @@ struct UnmeasuredDevice {
   double memory = 0;
 };
 
+// "flash", "flash 1", "flash 2", "unfused".
+std::optional<AttentionKind> attention_named(std::string_view);
+
 // How a source counts the FLOPs behind its TFLOP/s and MFU.
 enum class Convention {
   model,           // 3 forward passes, all of attention's scores (Narayanan et al. 2021
@@ -47,8 +50,8 @@ enum class Convention {
 // The first that fits a row says how to read it.
 struct SourceRule {
   std::string source, family, software, site;  // source: how the row's begins
-  std::vector<std::string> ids, devices, names,
-      precisions;  // how they begin; empty = any
+  std::vector<std::string> ids, devices, names, precisions, notes,
+      recomputes;  // how they begin; empty = any
   std::optional<bool> moe;
   std::optional<int> zero;              // only rows with this degree
   std::optional<int64_t> dense_layers;  // of its models that are cut to fewer layers
@@ -58,7 +61,8 @@ struct SourceRule {
   Keeping keeping;
   std::vector<Keeping> or_keeping;  // what else may be so, for nobody says: cases range over it
   bool binary = false;              // its gigabytes of memory are 2^30 bytes
-  bool sequence = true;
+  bool sequence = true, fused_norms = true;
+  bool gradients_unknown = false;  // their type is not known: cases range over f32 and 16 bits
   double grad_bytes = 4, grad_stored = 4, selective = 0;
   int64_t sliced = 0;        // StepCase's
   int64_t interleaved = 0;   // chunks of an interleaved schedule whose row does not say how many; 0 = any
@@ -94,6 +98,7 @@ struct Catalog {
   std::vector<std::pair<std::string, double>>
       sites;  // name, bytes/s of a device to far ones; 0 = the device's
   std::vector<SourceRule> sources;
+  std::vector<std::pair<std::string, std::string>> publications;  // how sources of one begin; its name
 
   const KnownShape* shape_named(std::string_view) const;  // apart from case, spaces, - and _
   const KnownShape* shape_of_params(double) const;
@@ -106,6 +111,9 @@ struct Catalog {
   // nearest.
   const KnownDevice* device_alike(std::string_view name, double memory) const;
   double nic_of(std::string_view site) const;
+  // Returns the publication of a source. Sources of one publication are measured by the same people on the
+  // same machines. A source without a publication in the catalog is its own.
+  std::string publication_of(const std::string& source) const;
 };
 Catalog parse_catalog(std::string_view json, std::string_view file);
 const Catalog& shipped_catalog();

@@ -1,7 +1,8 @@
-// Texts of data/score_catalog.json and data/score_constants.json, compiled in.
+// Texts of data/score_catalog.json, score_constants.json, published_runs.json and published_runs_2.json,
+// compiled in.
 #pragma once
 #include <string_view>
 
 namespace trireme {
-extern const std::string_view kScoreCatalog, kScoreConstants;
+extern const std::string_view kScoreCatalog, kScoreConstants, kPublishedRuns[2];
 }  // namespace trireme

@@ -21,6 +21,10 @@ constexpr double kNoise = 0.05;     // of a measurement: what releases of one th
 constexpr double kOwnNoise = 0.02;  // of steps of one's own, of one release: what they repeat to
 constexpr double kFar = 0.08;       // residuals beyond lose weight: a Cauchy likelihood
 
+bool of_memory(Fit f) {
+  return f == Fit::kept || f == Fit::base;
+}
+
 struct Unknown {
   std::string scope;
   Fit fit;
@@ -56,7 +60,8 @@ std::vector<double> solve_spd(std::vector<double>& a, std::vector<double> b) {
 // them (-1: fixed).
 class Fitter {
  public:
-  Fitter(const ScoreConstants& c, std::span<const MeasuredRow* const> rows, Moves moves)
+  Fitter(const ScoreConstants& c, std::span<const MeasuredRow* const> rows, Moves moves,
+         const ScoreConstants* start)
       : constants_(c),
         rows_(rows),
         noise_(moves == Moves::sites_alone ? kOwnNoise : kNoise),
@@ -81,7 +86,7 @@ class Fitter {
           if (fresh) {
             Prior p = c.prior(scope, fit);
             if (moves == Moves::sites_alone) p.center = c.factor(scope, fit);
-            unknowns_.push_back({scope, fit, p, std::log(p.center)});
+            unknowns_.push_back({scope, fit, p, std::log(start ? start->factor(scope, fit) : p.center)});
           }
           at_[i][f].push_back(it->second);
         }
@@ -189,8 +194,6 @@ class Fitter {
       unknowns_[i].log_value = from[i].log_value - std::clamp(step[i], -kLongest, kLongest);
   }
 
-  static bool of_memory(Fit f) { return f == Fit::kept || f == Fit::base; }
-
   const ScoreConstants& constants_;
   std::span<const MeasuredRow* const> rows_;
   double noise_;
@@ -296,6 +299,13 @@ ScoreConstants parse_constants(std::string_view text, std::string_view file) {
   for (const auto& [scope, fits] : object(j, "fitted").items())
     for (const auto& [name, v] : fits.items())
       c.fitted[scope_named(scope, file)][fit_named(name, file)] = positive(v, name, file);
+  if (j.contains("unseen")) {
+    const nlohmann::json& unseen = object(j, "unseen");
+    const auto take = [&](const char* key, double& to) {
+      if (unseen.contains(key)) to = positive(unseen.at(key), key, file);
+    };
+    take("seconds", c.unseen_seconds), take("bytes", c.unseen_bytes);
+  }
   return c;
 }
 
@@ -313,6 +323,7 @@ std::string save_constants(const ScoreConstants& c) {
   const auto short_of = [](double v) { return std::stod(fmt::format("{:.4g}", v)); };
   for (const auto& [scope, fits] : c.fitted)
     for (const auto& [f, v] : fits) j["fitted"][scope][name_of(f)] = short_of(v);
+  j["unseen"] = {{"seconds", short_of(c.unseen_seconds)}, {"bytes", short_of(c.unseen_bytes)}};
   return j.dump(1) + "\n";
 }
 
@@ -340,8 +351,32 @@ RowForecast memory_of(const MeasuredRow& r, const FitValues& v) {
   return over_cases(r, [&](const StepCase& c) { return step_memory(c, v).total; });
 }
 
-ScoreConstants fit_constants(const ScoreConstants& c, std::span<const MeasuredRow* const> rows, Moves moves) {
-  return rows.empty() ? c : Fitter(c, rows, moves).run();
+ScoreConstants fit_constants(const ScoreConstants& c, std::span<const MeasuredRow* const> rows, Moves moves,
+                             const ScoreConstants* start) {
+  return rows.empty() ? c : Fitter(c, rows, moves, start).run();
+}
+
+double spread_of(const MeasuredRow& r, const ScoreConstants& c, bool memory) {
+  FitValues v = c.of(r);
+  const auto log_of = [&] { return std::log((memory ? memory_of(r, v) : forecast_of(r, v)).middle); };
+  const double here = log_of();
+  constexpr double kPublication = 0.1;  // two publications of one software on one device differ by that
+  double variance = kNoise * kNoise + kPublication * kPublication;
+  for (size_t f = 0; f < kFits; ++f) {
+    if (memory != of_memory(Fit(f))) continue;
+    double unseen = 0;
+    for (const std::string& scope : scopes_of(r, Fit(f)))
+      if (const auto s = c.fitted.find(scope); s == c.fitted.end() || !s->second.contains(Fit(f)))
+        unseen += c.prior(scope, Fit(f)).sigma * c.prior(scope, Fit(f)).sigma;
+    if (unseen == 0) continue;
+    constexpr double kStep = 1e-3;
+    const double kept = v[f];
+    v[f] = kept * std::exp(kStep);
+    const double slope = (log_of() - here) / kStep;
+    v[f] = kept;
+    variance += slope * slope * unseen;
+  }
+  return std::sqrt(variance);
 }
 
 }  // namespace trireme

@@ -29,6 +29,9 @@ struct ScoreConstants {
   std::array<Prior, kFits> priors;
   std::map<std::string, std::map<Fit, Prior>> scope_priors;  // where a scope is known to differ
   std::map<std::string, std::map<Fit, double>> fitted;
+  // Half width of an 80 % interval of a publication that the fit has not seen, in spreads
+  // (spread_of).
+  double unseen_seconds = 1.3, unseen_bytes = 1.3;
   Prior prior(const std::string& scope, Fit) const;
   double factor(const std::string& scope,
                 Fit) const;  // fitted, else the prior's center
@@ -50,7 +53,14 @@ RowForecast memory_of(const MeasuredRow&, const FitValues&);    // bytes
 // What a fit moves: every constant that `rows` depend on, from its prior; or those of their sites alone, from
 // where they are (a user's few own measurements).
 enum class Moves { all, sites_alone };
+// start: constants near the result, from which the search begins; null = the priors. It moves the number of
+// steps, not the result.
 ScoreConstants fit_constants(const ScoreConstants&, std::span<const MeasuredRow* const> rows,
-                             Moves = Moves::all);
+                             Moves = Moves::all, const ScoreConstants* start = nullptr);
+
+// Standard deviation of a measurement around its forecast by `fitted`, in logarithms. It adds the noise of a
+// measurement, the difference of two publications of one thing, and the prior spread of each constant that
+// no fitted row has, times its effect on this row.
+double spread_of(const MeasuredRow&, const ScoreConstants& fitted, bool memory);
 
 }  // namespace trireme

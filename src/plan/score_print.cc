@@ -11,21 +11,25 @@ namespace {
 using ReportJson = nlohmann::ordered_json;
 
 std::string line_of(const ScoreStats& s) {
-  return fmt::format("{:<34} {:>5} {:>6.1f} {:>7.1f} {:>6.1f} {:>7.0f} {:>8.1f} {:>8.1f}\n",
-                     s.source.substr(0, 34), s.rows, s.mape, s.median, s.p90, s.coverage, s.control_mape,
-                     s.fitted_control_mape);
+  std::string text = fmt::format(
+      "{:<34} {:>5} {:>6.1f} {:>7.1f} {:>6.1f} {:>+6.1f} {:>7.0f} {:>8.1f} {:>8.1f}", s.source.substr(0, 34),
+      s.rows, s.mape, s.median, s.p90, s.bias, s.coverage, s.control_mape, s.fitted_control_mape);
+  if (s.sheets > 0) text += fmt::format(" {:>7.1f} {:>8.1f}", s.regret, s.ordered);
+  return text + "\n";
 }
 
 std::string table_of(const Tables<ScoreStats>& t) {
-  std::string text = fmt::format("{:<34} {:>5} {:>6} {:>7} {:>6} {:>7} {:>8} {:>8}\n", "family", "rows",
-                                 "mean", "median", "p90", "in 80%", "control", "fitted");
+  std::string text =
+      fmt::format("{:<34} {:>5} {:>6} {:>7} {:>6} {:>6} {:>7} {:>8} {:>8} {:>7} {:>8}\n", "family", "rows",
+                  "mean", "median", "p90", "bias", "in 80%", "control", "fitted", "regret", "ordered");
   for (const ScoreStats& s : t.families) text += line_of(s);
   return text + line_of(t.all);
 }
 
 std::string line_of(const VerdictStats& s) {
-  return fmt::format("{:<34} {:>5} {:>6.1f} {:>7.1f} {:>6.1f} {:>16.1f}\n", s.source.substr(0, 34), s.rows,
-                     s.right, s.risky, s.wrong, s.control_right);
+  return fmt::format("{:<34} {:>5} {:>6.1f} {:>7.1f} {:>6.1f} {:>16.1f} {:>5} {:>8.1f} {:>5} {:>8.1f}\n",
+                     s.source.substr(0, 34), s.rows, s.right, s.risky, s.wrong, s.control_right, s.ran,
+                     s.ran_refused, s.failed, s.failed_fits);
 }
 
 // Every row is in one of these counts.
@@ -80,14 +84,22 @@ ReportJson json_of(const ScoreStats& s) {
           {"mape", s.mape},
           {"median", s.median},
           {"p90", s.p90},
+          {"bias", s.bias},
           {"coverage", s.coverage},
           {"control_mape", s.control_mape},
-          {"fitted_control_mape", s.fitted_control_mape}};
+          {"fitted_control_mape", s.fitted_control_mape},
+          {"sheets", s.sheets},
+          {"regret", s.regret},
+          {"pairs", s.pairs},
+          {"ordered", s.ordered}};
 }
 
 ReportJson json_of(const VerdictStats& s) {
-  return {{"source", s.source}, {"rows", s.rows},   {"right", s.right},
-          {"risky", s.risky},   {"wrong", s.wrong}, {"control_right", s.control_right}};
+  return {{"source", s.source}, {"rows", s.rows},
+          {"right", s.right},   {"risky", s.risky},
+          {"wrong", s.wrong},   {"control_right", s.control_right},
+          {"ran", s.ran},       {"ran_refused", s.ran_refused},
+          {"failed", s.failed}, {"failed_fits", s.failed_fits}};
 }
 
 template <class Stats>
@@ -139,20 +151,35 @@ std::string score_text(const ScoreReport& r, bool rows) {
   if (rows) text += rows_text(r) + "\n";
   text += fmt::format(
       "fits, risky or does not fit, of {} runs, percent; control: weights, gradients and optimizer alone\n"
-      "{:<34} {:>5} {:>6} {:>7} {:>6} {:>16}\n",
-      r.fits.all.rows, "family", "rows", "right", "risky", "wrong", "right by control");
+      "{:<34} {:>5} {:>6} {:>7} {:>6} {:>16} {:>5} {:>8} {:>5} {:>8}\n",
+      r.fits.all.rows, "family", "rows", "right", "risky", "wrong", "right by control", "ran", "refused",
+      "oom", "\"fits\"");
   for (const VerdictStats& s : r.fits.families) text += line_of(s);
   text += line_of(r.fits.all);
   if (r.memory.all.rows > 0)
     text += fmt::format("\nmemory of {} runs, percent; control: the same; the rest as below\n{}",
                         r.memory.all.rows, table_of(r.memory));
   text += fmt::format("\nstep time of {} measured runs, percent; ", r.measured_rows);
-  text += r.splits > 0 ? fmt::format(
-                             "constants fitted on half of each family's configurations, errors on\n"
-                             "the other half, {} times",
-                             r.splits)
-                       : "constants as they are";
-  return text + "; control: half of the peak; fitted: one constant of the same half\n" + table_of(r.time);
+  switch (r.leave_out) {
+    case LeaveOut::publication:
+      text += "constants fitted without any row of the row's publication";
+      break;
+    case LeaveOut::half:
+      text += fmt::format(
+          "constants fitted on half of each family's configurations, errors on\nthe other half, {} times",
+          r.splits);
+      break;
+    case LeaveOut::nothing:
+      text += "constants unchanged";
+  }
+  text += "; control: half of the peak; fitted: one constant of the same rows\n" + table_of(r.time);
+  const SourceSummary s = summary_of(r.time.families);
+  if (r.leave_out == LeaveOut::publication && s.sources > 0)
+    text += fmt::format(
+        "{} families of 5 rows or more: mean {:.1f}, median {:.1f}, {:.0f} % in their interval, below both "
+        "controls {}; sheets: regret {:.1f}, ordered {:.1f}\n",
+        s.sources, s.mape, s.median, s.coverage, s.below_both, s.regret, s.ordered);
+  return text;
 }
 
 std::string score_json(const ScoreReport& r) {
@@ -160,6 +187,14 @@ std::string score_json(const ScoreReport& r) {
   j["rows"] = rows_json(r.rows);
   j["memory"] = tables_json(r.memory), j["memory"]["rows"] = rows_json(r.memory_rows);
   j["fits"] = tables_json(r.fits), j["fits"]["rows"] = verdicts_json(r.verdicts);
+  if (r.leave_out == LeaveOut::publication) {
+    const SourceSummary all = summary_of(r.time.families);
+    j["summary"] = {{"families", all.sources},       {"mape", all.mape},
+                    {"median", all.median},          {"coverage", all.coverage},
+                    {"below_both", all.below_both},  {"regret", all.regret},
+                    {"ordered", all.ordered},        {"unseen_seconds", r.unseen_seconds},
+                    {"unseen_bytes", r.unseen_bytes}};
+  }
   j["skipped"] = skipped_json(r.skipped), j["notes"] = skipped_json(r.notes);
   return j.dump(1) + "\n";
 }

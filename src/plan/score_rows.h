@@ -13,13 +13,15 @@ namespace trireme {
 enum class MemoryKind { none, allocator, driver };
 
 struct MeasuredRow {
-  std::string id, source, family, software, site, device, configuration;
+  std::string id, source, publication, family, software, site, device, configuration;
+  std::string sheet;   // rows of one differ in their layout alone: same model, batch, devices and types
   std::string metric;  // where the measured seconds are from: "step_time_s",
                        // "tokens_per_s", ...
   double step_s = 0;   // measured; 0 = none
   double memory = 0;   // measured, bytes of a device; 0 = none
   MemoryKind memory_kind = MemoryKind::none;
-  bool out_of_memory = false;   // the run was tried, and did not fit
+  bool out_of_memory = false;  // the run was tried, and did not fit
+  bool cannot_fit = false;     // it ran, and is not forecast: its states alone are more than the device holds
   std::vector<StepCase> cases;  // several where settings are missing: each is possible
   DeviceFigures figures;
   std::string skipped;               // why it cannot be forecast or cannot be true; empty =
@@ -29,7 +31,13 @@ struct MeasuredRow {
   double peak = 0;                   // FLOP/s of a device in the row's precision
 };
 
+// Bytes/s of a node's ports to other nodes, by the text of cluster.interconnect: "8x200 Gb/s",
+// "400 Gb/s per node", or "400Gb/s per GPU" times the devices of a node. 0 for any other text.
+double node_bandwidth(std::string_view interconnect, double devices);
+
 // Errors (request): one line for a text that is no such file.
 std::vector<MeasuredRow> read_rows(std::string_view json, std::string_view file, const Catalog&);
+// data/published_runs.json and published_runs_2.json.
+const std::vector<MeasuredRow>& published_rows();
 
 }  // namespace trireme

@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "cost/step_memory.h"
 #include "plan/score_fit.h"
+#include "spec/parameters.h"
 
 namespace trireme {
 namespace {
@@ -101,6 +102,44 @@ TEST(ScoreRecipes, UnknownModulesAreNamed) {
     FAIL();
   } catch (const Error& e) {
     EXPECT_STREQ(e.what(), "c.json: redo \"attention\"; right are layernorm, mla_up_proj, mlp, moe_act");
+  }
+}
+
+// Names as the Hub and nvidia-smi spell them; parameters as the models' cards count them, in billions.
+TEST(ScoreCatalog, SixtyModelsAndTwentyFiveDevices) {
+  const Catalog& c = shipped_catalog();
+  EXPECT_GE(c.shapes.size(), 60u);
+  EXPECT_GE(c.devices.size() + c.unmeasured.size(), 25u);
+  const std::pair<const char*, double> cards[] = {
+      {"meta-llama/Llama-3.2-1B", 1.24},  {"Qwen/Qwen2.5-72B", 72.7},
+      {"Qwen/Qwen3-32B", 32.8},           {"mistralai/Mistral-Nemo-Base-2407", 12.2},
+      {"google/gemma-7b", 8.54},          {"bigscience/bloom", 176.2},
+      {"allenai/OLMoE-1B-7B-0924", 6.92}, {"HuggingFaceTB/SmolLM2-135M", 0.1345},
+      {"EleutherAI/pythia-12b", 11.85},   {"openai/gpt-oss-20b", 20.9}};
+  for (const auto& [name, billions] : cards) {
+    const KnownShape* k = c.shape_named(name);
+    ASSERT_NE(k, nullptr) << name;
+    ModelSpec m = k->model;
+    m.finish(2048);
+    double all = double(m.hidden * m.vocab) * (m.tied ? 1 : 2);
+    all += double(m.layers) * double(block_parameters(m, 1, m.moe()));
+    EXPECT_NEAR(all / 1e9 / billions, 1, 0.02) << name;
+  }
+  const std::pair<const char*, const char*> devices[] = {{"NVIDIA GeForce RTX 4090", "RTX 4090"},
+                                                         {"NVIDIA L40S", "L40S"},
+                                                         {"NVIDIA L4", "L4"},
+                                                         {"NVIDIA H20", "H20"},
+                                                         {"NVIDIA H200", "H200"},
+                                                         {"NVIDIA H100 80GB HBM3", "H100"},
+                                                         {"NVIDIA A100-SXM4-80GB", "A100-80GB"},
+                                                         {"NVIDIA GH200 480GB", "GH200"},
+                                                         {"AMD Instinct MI355X", "MI355X"},
+                                                         {"TPU v4", "TPUv4"},
+                                                         {"tpu-v6e", "TPUv6e"}};
+  for (const auto& [asked, name] : devices) {
+    const KnownDevice* d = c.device_called(asked);
+    ASSERT_NE(d, nullptr) << asked;
+    EXPECT_EQ(d->name, name);
   }
 }
 

@@ -311,7 +311,7 @@ TEST(Score, APlantedSourceIsFoundAgain) {
   truth[size_t(Fit::gemm)] = 0.71, truth[size_t(Fit::host)] = 0.004, truth[size_t(Fit::memory)] = 2.1;
   truth[size_t(Fit::dp)] = 1.3, truth[size_t(Fit::softmax)] = 11;
   const std::vector<MeasuredRow> rows = planted_rows(truth, 60);
-  const ScoreReport r = score_rows(rows, priors, 3);
+  const ScoreReport r = score_rows(rows, priors, {.leave_out = LeaveOut::half, .splits = 3});
   EXPECT_EQ(r.time.all.rows, 60);
   EXPECT_LT(r.time.all.mape, 2.5);
   EXPECT_GT(r.time.all.fitted_control_mape, 4 * r.time.all.mape);
@@ -330,9 +330,10 @@ TEST(Score, AnEarlierFitTellsNothing) {
   ScoreConstants told = fresh;
   for (const char* scope : {"device", "device:A100-80GB", "site", "site:alone", "software"})
     for (size_t f = 0; f < kFits; ++f) told.fitted[scope][Fit(f)] = 7;
-  EXPECT_EQ(score_json(score_rows(rows, told, 1)), score_json(score_rows(rows, fresh, 1)));
-  EXPECT_NE(score_json(score_rows(rows, told, 0)), score_json(score_rows(rows, fresh, 0)));
-  const std::string text = score_text(score_rows(rows, fresh, 1), true);
+  const ScoreOptions half{.leave_out = LeaveOut::half, .splits = 1}, as_is{.leave_out = LeaveOut::nothing};
+  EXPECT_EQ(score_json(score_rows(rows, told, half)), score_json(score_rows(rows, fresh, half)));
+  EXPECT_NE(score_json(score_rows(rows, told, as_is)), score_json(score_rows(rows, fresh, as_is)));
+  const std::string text = score_text(score_rows(rows, fresh, half), true);
   const std::string last = text.substr(text.rfind('\n', text.size() - 2) + 1);
   EXPECT_TRUE(last.starts_with("all ")) << last;
 }
@@ -368,7 +369,7 @@ TEST(Score, AFewRowsHaveIntervalsAsWideAsIsUsual) {
   }
   for (const size_t n : {1, 2, 3}) {
     const std::vector<MeasuredRow> few(rows.begin(), rows.begin() + std::ptrdiff_t(n));
-    const ScoreReport report = score_rows(few, shipped, 0);
+    const ScoreReport report = score_rows(few, shipped, {.leave_out = LeaveOut::nothing});
     ASSERT_EQ(report.verdicts.size(), n);
     for (const RowVerdict& v : report.verdicts) EXPECT_GT(v.high / v.low, 1.15) << n << " " << v.id;
     for (const ScoredRow& r : report.rows) EXPECT_GT(r.high / r.low, 1.15) << n << " " << r.id;
@@ -388,7 +389,8 @@ TEST(Score, TheShippedRows) {
   const fs::path file = test::source_dir() / "data/published_runs.json";
   const std::vector<MeasuredRow> rows = read_rows(read_text(file), file.string(), shipped_catalog());
   EXPECT_EQ(rows.size(), 851u);
-  const ScoreReport r = score_rows(rows, parse_constants(shipped_constants_text(), "shipped"), 2);
+  const ScoreReport r = score_rows(rows, parse_constants(shipped_constants_text(), "shipped"),
+                                   {.leave_out = LeaveOut::half, .splits = 2});
   EXPECT_GE(r.measured_rows, 655);
   EXPECT_LT(r.time.all.mape, 9);
   EXPECT_LT(r.time.all.median, 5);
@@ -430,7 +432,8 @@ TEST(Score, NoVerdictIsRiskyLessThanNever) {
   failed["result"] = {{"oom", true}};
   const auto rows =
       read_rows(TestJson::array({whole_row(), whole_row(), failed}).dump(), "rows.json", shipped_catalog());
-  const ScoreReport r = score_rows(rows, parse_constants(shipped_constants_text(), "shipped"), 0);
+  const ScoreReport r = score_rows(rows, parse_constants(shipped_constants_text(), "shipped"),
+                                   {.leave_out = LeaveOut::nothing});
   EXPECT_NEAR(r.fits.all.wrong, 100.0 / 3, 1e-9);
   EXPECT_GE(r.fits.all.risky, 0);
   EXPECT_FALSE(std::signbit(r.fits.all.risky));
@@ -445,7 +448,8 @@ TEST(Score, Json) {
   small["id"] = "r4";
   const auto rows =
       read_rows(TestJson::array({whole_row(), second, large, small}).dump(), "rows.json", shipped_catalog());
-  const ScoreReport r = score_rows(rows, parse_constants(shipped_constants_text(), "shipped"), 0);
+  const ScoreReport r = score_rows(rows, parse_constants(shipped_constants_text(), "shipped"),
+                                   {.leave_out = LeaveOut::nothing});
   const TestJson j = TestJson::parse(score_json(r));
   // Each row is held against a step time, has a verdict alone, or is left out.
   EXPECT_EQ(j.at("rows").size(), 2u);
