@@ -444,7 +444,7 @@ TEST(Completion, BashCompletesVerbsOptionsKeysAndFiles) {
   EXPECT_EQ(offered(tmp.path(), "trireme train x.toml --set layout.schedule = zb-v"), Words{"zb-v"});
   EXPECT_EQ(offered(tmp.path(), "trireme train x.toml --set layout.offload ="),
             (Words{"none", "inputs", "state", "all"}));
-  EXPECT_EQ(offered(tmp.path(), "trireme plan --model llama3-40"), Words{"llama3-405B"});
+  EXPECT_EQ(offered(tmp.path(), "trireme search --model llama3-40"), Words{"llama3-405B"});
   EXPECT_EQ(offered(tmp.path(), "trireme help ev"), Words{"eval"});
   tiny_run_file(tmp.path(), 1);
   EXPECT_EQ(offered(tmp.path(), "trireme plan " + (tmp / "ru").string()), Words{(tmp / "run.toml").string()});
