@@ -33,8 +33,7 @@ void DisturbanceOptions::add_to(CLI::App& verb) {
       ->take_all()
       ->allow_extra_args(false)
       ->type_name("RANK=FACTOR");
-  verb.add_option("--slow-link", slow_links,
-                  "a node with a share of its bandwidth to others: 3=0.5")
+  verb.add_option("--slow-link", slow_links, "a node with a share of its bandwidth to others: 3=0.5")
       ->take_all()
       ->allow_extra_args(false)
       ->type_name("NODE=SHARE");

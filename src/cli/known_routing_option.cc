@@ -6,9 +6,8 @@
 namespace trireme::cli {
 
 CLI::Option* KnownRoutingRequest::add_to(CLI::App& verb) {
-  auto* const routing = verb.add_option(
-      "--routing", file,
-      "books a recorded routing: routing.jsonl of train.record_routing");
+  auto* const routing =
+      verb.add_option("--routing", file, "books a recorded routing: routing.jsonl of train.record_routing");
   verb.add_option("--routing-step", step, "step of the recording (default: the last)")
       ->check(number_between(1, 1e15))
       ->needs(routing);

@@ -93,8 +93,9 @@ void MoneyOptions::add_to(CLI::App& verb) {
                   "prices training and serving on these devices: a cluster file, or one by name: H100");
   verb.add_option("--gpus", subject.gpus, "with --cluster: devices that train")
       ->check(number_between(1, 1 << 20));
-  verb.add_option("--model", subject.model,
-                  "with --cluster: model whose family is priced, as of `trireme search` (default: llama3-8B)");
+  verb.add_option(
+      "--model", subject.model,
+      "with --cluster: model whose family is priced, as of `trireme search` (default: llama3-8B)");
   verb.add_option("--seq", subject.seq, "with --cluster: tokens of a sequence in training (default: 4096)")
       ->check(number_between(1, 1e9));
   verb.add_option("--price", price, "with --cluster: dollars per device-hour (default: the cluster file's)")

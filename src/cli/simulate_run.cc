@@ -446,9 +446,8 @@ std::vector<CLI::Option*> SimulateRunRequest::add_to(CLI::App& verb) {
                 "transfers of a rank that are under way at once share its links (closed form)");
   auto* const closed = verb.add_flag("--closed-form", closed_form,
                                      "prices in closed form, also where the run can be booked here");
-  verb.add_flag(
-          "--own", own,
-          "as trireme itself overlaps, which is what search prices; else as published software does")
+  verb.add_flag("--own", own,
+                "as trireme itself overlaps, which is what search prices; else as published software does")
       ->needs(closed);
   verb.add_option("--trace", trace, "file for the timeline (chrome://tracing, Perfetto, trireme inspect)");
   verb.add_option("--trace-ranks", trace_ranks, "of these ranks: 0,3 (default: one of each group)")

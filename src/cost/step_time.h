@@ -131,8 +131,8 @@ struct StepCase {
   double window_share = 0;   // which share of layers that is
   bool expert_bias = false;  // experts' products have biases, of which the second's is added expert by expert
   int64_t tp = 1, pp = 1, dp = 1, cp = 1, ep = 1;
-  int64_t expert_tp = 1;  // ranks that divide each expert: tp, or none, where tp's ranks divide its rows
-  bool grouped = true;    // products of a rank's experts run together and fill the device as one
+  int64_t expert_tp = 1;   // ranks that divide each expert: tp, or none, where tp's ranks divide its rows
+  bool grouped = true;     // products of a rank's experts run together and fill the device as one
   double ep_buffer = 1.5;  // layout.ep_buffer
   int64_t micro = 1, microbatches = 1, chunks = 1;
   int zero = 0;                      // 3: weights gathered for every microbatch
