@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 
@@ -232,14 +233,31 @@ int in_a_child(F body) {
   return status;
 }
 
+// Makes /root of a private tmpfs at `base` the root: a folder, not a mount, as most chroots are.
+bool enter_chroot(const std::string& base) {
+  const std::string root = base + "/root";
+  // Private first: otherwise the mounts below could reach the system's own namespace.
+  if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+      ::mount("tmpfs", base.c_str(), "tmpfs", 0, "size=1m") != 0)
+    return false;
+  for (const char* folder : {"", "/usr", "/etc", "/dev", "/proc", "/tmp"})
+    fs::create_directory(root + folder);
+  for (const char* folder : {"/usr", "/etc", "/dev", "/proc"})
+    if (::mount(folder, (root + folder).c_str(), nullptr, MS_BIND | MS_REC, nullptr) != 0) return false;
+  for (const char* link : {"/bin", "/lib", "/lib64"})
+    if (fs::is_symlink(link)) fs::create_symlink(fs::read_symlink(link), root + link);
+  return ::chdir(root.c_str()) == 0 && ::chroot(".") == 0;
+}
+
 TEST(Sandbox, WorksInAChroot) {
   if (::geteuid() != 0) GTEST_SKIP() << "a chroot takes root";
-  const std::string root = "/var/tmp/trireme_sandbox_chroot";
-  fs::create_directories(root);
+  const std::string base = "/var/tmp/trireme_sandbox_chroot";
+  fs::create_directories(base);
+  constexpr int kInOne = 77;
   const int status = in_a_child([&] {
-    if (::unshare(CLONE_NEWNS) != 0 || ::mount("/", root.c_str(), nullptr, MS_BIND | MS_REC, nullptr) != 0 ||
-        ::chdir(root.c_str()) != 0 || ::chroot(".") != 0)
-      return 9;
+    if (::unshare(CLONE_NEWNS) != 0) return 9;
+    if (::mount(nullptr, "/", nullptr, MS_PRIVATE, nullptr) != 0 && errno == EINVAL) return kInOne;
+    if (!enter_chroot(base)) return 10;
     if (::unshare(CLONE_NEWUSER) == 0) return 8;  // the kernel makes no user namespace in a chroot
     const Sandbox sandbox{find_interpreter("/usr/bin/python3")};
     const SandboxResult r = sandbox.run(
@@ -251,8 +269,10 @@ TEST(Sandbox, WorksInAChroot) {
     if (r.end != SandboxEnd::completed) fprintf(stderr, "%s\n", r.output.c_str());
     return r.end == SandboxEnd::completed ? 0 : 2;
   });
+  fs::remove(base);  // empty, or it stays
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kInOne)
+    GTEST_SKIP() << "the other tests are in a chroot already";
   EXPECT_EQ(status, 0);
-  fs::remove_all(root);
 }
 
 TEST(Sandbox, WorksForAUserWhoIsNotRoot) {
@@ -280,7 +300,7 @@ TEST(Sandbox, WorksForAUserWhoIsNotRoot) {
     return fine ? 0 : 2;
   });
   EXPECT_EQ(status, 0);
-  fs::remove_all(own);
+  fs::remove(own);
 }
 
 TEST(Sandbox, AMissingInterpreterIsNamed) {
