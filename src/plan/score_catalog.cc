@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 
 #include "base/error.h"
@@ -261,13 +262,31 @@ const KnownDevice* Catalog::device_called(std::string_view name) const {
   return nullptr;
 }
 
+namespace {
+
+// The first word of a device's name that is not its maker's or a brand: of "NVIDIA H100 NVL" and of
+// "H100-PCIE" H100.
+std::string family_of(std::string_view name) {
+  constexpr std::string_view kBrands[] = {"NVIDIA", "AMD", "INTEL", "TESLA", "GEFORCE", "RTX", "INSTINCT"};
+  std::string word;
+  do {
+    const size_t end = std::min(name.find_first_of("-_ "), name.size());
+    word.assign(name.substr(0, end));
+    for (char& c : word) c = char(std::toupper(static_cast<unsigned char>(c)));
+    name.remove_prefix(std::min(end + 1, name.size()));
+  } while (!name.empty() && std::find(std::begin(kBrands), std::end(kBrands), word) != std::end(kBrands));
+  return word;
+}
+
+}  // namespace
+
 const KnownDevice* Catalog::device_alike(std::string_view name, double memory) const {
   if (const KnownDevice* d = device_named(name)) return d;
-  const auto family = [](std::string_view s) { return s.substr(0, s.find_first_of("-_ ")); };
+  const std::string family = family_of(name);
   const KnownDevice* nearest = nullptr;
   for (const KnownDevice& d : devices) {
     const bool alike = std::any_of(d.match.begin(), d.match.end(),
-                                   [&](const std::string& m) { return family(m) == family(name); });
+                                   [&](const std::string& m) { return family_of(m) == family; });
     const auto off = [&](const KnownDevice& k) { return std::abs(k.figures.memory - memory); };
     if (alike && (!nearest || off(d) < off(*nearest))) nearest = &d;
   }

@@ -238,6 +238,27 @@ TEST(ScoreCatalog, EveryNameHasTheMemoryOfItsFiles) {
   EXPECT_EQ(shipped_cluster("h100"), nullptr);
 }
 
+// A maker's name alone says nothing: AMD's processors are not its accelerators.
+TEST(ScoreCatalog, DevicesOfOneMakerAreNotAlike) {
+  const Catalog& c = shipped_catalog();
+  for (const char* name : {"AMD EPYC", "INTEL XEON", "NVIDIA GRACE", "RTX A2000", "AMD", ""})
+    EXPECT_EQ(c.device_alike(name, 25e9), nullptr) << name;
+  struct Known {
+    const char* name;
+    double memory;
+    const char* device;
+  };
+  for (const Known& k : {Known{"NVIDIA H100 NVL", 100e9, "H100-96GB"},
+                         {"H100-PCIE", 85e9, "H100"},
+                         {"NVIDIA A100-PCIE-40GB", 42e9, "A100-40GB"},
+                         {"NVIDIA GEFORCE RTX 4090 D", 25e9, "RTX 4090"},
+                         {"AMD INSTINCT MI250X", 137e9, "MI250X"}}) {
+    const KnownDevice* d = c.device_alike(k.name, k.memory);
+    ASSERT_TRUE(d) << k.name;
+    EXPECT_EQ(d->name, k.device) << k.name;
+  }
+}
+
 TEST(ScoreCatalog, UnknownWordsAreNamed) {
   const auto message = [](const char* key, const TestJson& value) -> std::string {
     const TestJson rule = {{"source", "s"}, {"family", "f"},    {"software", "w"},
