@@ -118,6 +118,7 @@ class Second(Fakes):
         self.assertIn("| m=5 n=3 k=4 dtype=bf16 | 4 | - | - |", table)
         self.assertIn("| layernorm | n=7 c=8 dtype=bf16 | 2000.0 | 500 |", table)
         self.assertNotIn("s=512", table)
+        self.assertNotIn("s=8192", table)
         asked = self.asked()
         self.assertEqual(sum("--op-events" in x for x in asked), 2)
         self.assertFalse([x for x in asked if x.startswith("perf") and "quantise" in x])
@@ -195,11 +196,17 @@ class Second(Fakes):
 class Others(Fakes):
     def test_third(self):
         self.pretend()
-        _, rows, _ = self.call("third")
+        _, rows, out = self.call("third")
         for name in ("parity:fp8", "parity:pipeline", "graphs:golden", "graphs:parity_recompute", "train-gpt2-124m-fp8",
-                     "fp8-gpt2-124m", "train-gpt2-1.5b-auto", "forecast-gpt2-1.5b", "perf:quantise", "perf:attention"):
+                     "fp8-gpt2-124m", "train-gpt2-1.5b-auto", "forecast-gpt2-1.5b", "perf:quantise", "perf:attention",
+                     "again:128", "perf:attention mma", "perf:attention sm90"):
             self.assertEqual(rows[name][0], "passed", name)
         self.assertIn("test_golden on cuda-graphs", rows["graphs:golden"][1])
+        self.assertIn("| forward | b=1 s=8192 h=2 kv=2 d=64 dv=64 causal=1 | 9 | 9 |", (out / "table.md").read_text())
+        measured = {name: (out / f"problems/perf-{name}/attention.txt").read_text() for name in ("attention", "other")}
+        self.assertIn("s=8192", measured["attention"])
+        self.assertIn("s=512", measured["other"])
+        self.assertNotIn("s=1024", measured["attention"] + measured["other"])  # the second call measures those
         self.assertEqual(rows["nccl-zero0"][0], "left out")
         self.assertIn("pack --nccl", rows["nccl-zero0"][1])
 
@@ -286,7 +293,8 @@ class Lines(unittest.TestCase):
         lines, _ = problems.read(self.OPS / "gpu")
         for op in sm90.OPS:
             seen = {(k.get("s"), k.get("d")) for k in (problems.keys_of(x)[1] for x in lines[op])}
-            self.assertLessEqual({(str(s), str(d)) for s in measure.LENGTHS for d in measure.WIDTHS}, seen, op)
+            lengths = measure.LENGTHS + measure.LONG
+            self.assertLessEqual({(str(s), str(d)) for s in lengths for d in measure.WIDTHS}, seen, op)
 
     def test_profiled_kernels_are_in_the_source(self):
         source = "".join(p.read_text() for p in (TOOLS.parent / "src/device/cuda").glob("*.cu*"))

@@ -41,7 +41,8 @@ PROBLEMS = {
 GPU = {
     "attention": """bound bf16 nmse=1 worst=1
         attention b=4 s=1024 h=2 d=64 dtype=bf16 for=perf
-        attention b=4 s=512 h=2 d=64 dtype=bf16 for=perf""",
+        attention b=4 s=512 h=2 d=64 dtype=bf16 for=perf
+        attention b=1 s=8192 h=2 d=64 dtype=bf16 for=perf""",
     "attention_backward": "attention_backward b=4 s=1024 h=2 d=64 dtype=bf16 for=perf",
     "matmul": "matmul m=2 n=3 k=4 dtype=bf16 trans_b=1 for=perf",
     "matmul_small_model": "matmul m=5 n=3 k=4 dtype=bf16 for=perf  # another file of the same op",

@@ -70,10 +70,7 @@ def second(c):
     take_over(c)
     if not works(c):
         return
-    if sm90.usable(c.results) is None:  # the first call left nothing, or had no time for them
-        c.row("first-call", "left out", 0, "it left no result of the sm_90a kernels: two classes are tested now")
-        sm90.test(c, ("fwd-64", "bwd-64"), "again")
-    right = bool(sm90.usable(c.results))
+    right = sm90_right(c, ("fwd-64", "bwd-64"))
     wrong = sm90.failures(c.results)
     ways = ["auto", "sm90"] if right else ["auto"]
     parts = [("events", 12, lambda: measure.op_events(c, SMALL, ways))]
@@ -97,6 +94,14 @@ def take_over(c):
     before = results_of("first", c.state) if c.state else None
     if before:
         c.results = before
+
+
+def sm90_right(c, classes):
+    """Whether models can use the sm_90a kernels. Tests `classes` if the first call left nothing, or had no time for them."""
+    if sm90.usable(c.results) is None:
+        c.row("first-call", "left out", 0, f"it left no result of the sm_90a kernels: {', '.join(classes)} are tested now")
+        sm90.test(c, classes, "again")
+    return bool(sm90.usable(c.results))
 
 
 def predicted(c):
@@ -146,8 +151,10 @@ def third(c):
         steps.forecast(c, LARGE)
 
     c.parts(560, ("parity", 150, parity), ("graphs", 220, graphs),
-            ("nccl", 300, lambda: [ranks.two_ranks(c, zero) for zero in (0, 3)]), ("fp8", 370, fp8), ("large", 480, large),
-            ("other ops", 560, lambda: measure.other_ops(c)))
+            ("nccl", 290, lambda: [ranks.two_ranks(c, zero) for zero in (0, 3)]), ("fp8", 360, fp8), ("large", 470, large),
+            ("attention", 530, lambda: measure.attention(
+                c, sm90_right(c, ("fwd-64", "bwd-64", "128")), 20, measure.LONG)),
+            ("other ops", 560, lambda: measure.other_ops(c, 20)))
 
 
 def all_ops_sanitized(c):

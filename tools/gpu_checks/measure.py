@@ -4,7 +4,7 @@ import importlib.util
 import json
 import sys
 
-from gpu_checks import environment, problems, steps
+from gpu_checks import environment, problems, sm90, steps
 
 # Kernels under ncu: (regular expression in the demangled name, way of training whose step has it). The first are those
 # whose counters are needed most, since the part may end before the last.
@@ -19,7 +19,7 @@ COUNTERS = {  # column of the table -> part of the counter's name
     "memory %": "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
     "HBM %": "dram__throughput.avg.pct_of_peak_sustained_elapsed", "registers": "launch__registers_per_thread",
     "warps %": "sm__warps_active.avg.pct_of_peak_sustained_active"}
-LENGTHS, WIDTHS = (1024, 2048, 4096), (64, 128)
+LENGTHS, LONG, WIDTHS = (1024, 2048, 4096), (8192, 16384), (64, 128)
 PRODUCTS = ("matmul",)
 APART = ("matmul", "matmul_gelu", "matmul_gelu_backward", "grouped_matmul", "fp8_matmul", "quantise", "attention",
          "attention_backward", "attention_cached")  # not among the memory-bound ops
@@ -172,16 +172,17 @@ def peer_lines(c, name, path, most):
     return c.texts.get(f"peer:{name}", "")
 
 
-def attention(c, with_sm90, most=25):
-    """Attention by both kernels next to cuDNN and FlashAttention, for each of LENGTHS and WIDTHS."""
-    def chosen(op, line):
-        keys = problems.keys_of(line)[1]
-        return (op in ("attention", "attention_backward") and problems.is_for(line, "perf") and keys.get("causal", "1") == "1"
-                and problems.number(keys, "s", 0) in LENGTHS and problems.number(keys, "d", 0) in WIDTHS
-                and "dv" not in keys)
+def compared(op, line, lengths):
+    """Whether attention() measures the line."""
+    keys = problems.keys_of(line)[1]
+    return (op in sm90.OPS and problems.is_for(line, "perf") and keys.get("causal", "1") == "1"
+            and problems.number(keys, "s", 0) in lengths and problems.number(keys, "d", 0) in WIDTHS and "dv" not in keys)
 
+
+def attention(c, with_sm90, most=25, lengths=LENGTHS):
+    """Attention by both kernels next to cuDNN and FlashAttention, for each of `lengths` and WIDTHS."""
     folder = c.out / "problems/perf-attention"
-    ops = list(problems.stage(folder, c.home / "tree/tests/ops/gpu", chosen))
+    ops = list(problems.stage(folder, c.home / "tree/tests/ops/gpu", lambda op, line: compared(op, line, lengths)))
     if not ops:
         return c.row("perf:attention", "left out", 0, "tests/ops/gpu has no such lines")
     peer = peer_module(c, "peer_attention")
@@ -235,9 +236,9 @@ def products(c, most=25):
 
 
 def other_ops(c, most=60):
-    """The lines of tests/ops/gpu that the second call leaves out."""
+    """The lines of tests/ops/gpu that other parts leave out."""
     folder = c.out / "problems/perf-other"
-    staged = problems.stage(folder, c.home / "tree/tests/ops/gpu",
-                            lambda op, line: op in APART and op not in PRODUCTS and problems.is_for(line, "perf"))
+    staged = problems.stage(folder, c.home / "tree/tests/ops/gpu", lambda op, line: (
+        op in APART and op not in PRODUCTS and problems.is_for(line, "perf") and not compared(op, line, LENGTHS + LONG)))
     for op in staged:
         perf(c, f"perf:{op}", folder, [op], most)
