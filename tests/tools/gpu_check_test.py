@@ -210,7 +210,10 @@ class Environments(Fakes):
             (cuda / name).write_text("x")
         (cuda / "libcublasLt.so").symlink_to("libcublasLt.so.13.1")
         with mock.patch.object(environment, "cuda_folders", return_value=[cuda]):
-            jobs = self.read_ahead()
+            with mock.patch.object(environment, "have_torch", return_value=False):
+                self.assertEqual([name for name, _ in self.read_ahead()], ["ahead:cublasLt", "ahead:cudnn"])
+            with mock.patch.object(environment, "have_torch", return_value=True):
+                jobs = self.read_ahead()
         self.assertEqual([name for name, _ in jobs], ["ahead:cublasLt", "ahead:torch", "ahead:cudnn"])
         done = subprocess.run(jobs[0][1], capture_output=True, text=True)
         self.assertEqual((done.returncode, done.stdout), (0, "1 files\n"))

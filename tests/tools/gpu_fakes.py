@@ -17,7 +17,7 @@ loader = importlib.machinery.SourceFileLoader("gpu_check", str(TOOLS / "gpu_chec
 gpu_check = importlib.util.module_from_spec(importlib.util.spec_from_loader("gpu_check", loader))
 loader.exec_module(gpu_check)
 
-from gpu_checks import calls, check, environment, steps  # noqa: E402
+from gpu_checks import calls, check, environment  # noqa: E402
 
 PROBLEMS = {
     "zero": "zero n=1",
@@ -165,7 +165,8 @@ class Fakes(unittest.TestCase):
     def call(self, name, what=None, seconds=60, torch=False, back=None, planned=None, home=True):
         """Runs a call. Returns (exit code, {step: (result, text)}, folder of logs)."""
         out = self.folder / f"out-{name}"
-        with mock.patch.object(steps, "have_torch", return_value=torch), contextlib.redirect_stdout(io.StringIO()) as said, \
+        with mock.patch.object(environment, "have_torch", return_value=torch), \
+                contextlib.redirect_stdout(io.StringIO()) as said, \
                 mock.patch.dict(gpu_check.CALLS, {name: (what, planned or seconds)} if what else {}):
             code = gpu_check.run(out, name, None, self.folder if home else None, self.folder / "state", seconds, back)
         self.said = said.getvalue()

@@ -4,6 +4,7 @@ Only the packed programs see the packed libraries. nvidia-smi, ncu, compute-sani
 environment: an older libstdc++ in front of the machine's would stop them.
 """
 import concurrent.futures
+import importlib.util
 import os
 import pathlib
 import re
@@ -91,13 +92,17 @@ def find_tool(name, *folders):
     return next((str(place / name) for place in places if (place / name).is_file()), None)
 
 
+def have_torch():
+    return importlib.util.find_spec("torch") is not None
+
+
 def read_ahead():
     """Commands that bring the large libraries into the page cache, the first needed first: (name, command)."""
     def read(*names):
         paths = {path.resolve(): None for folder in cuda_folders() for name in names for path in sorted(folder.glob(name))}
         return ["sh", "-c", 'cat "$@" >/dev/null; echo $# files', "sh", *map(str, paths)] if paths else None
 
-    said = "import torch; print('torch', torch.__version__, 'CUDA', torch.version.cuda)"
-    jobs = (("ahead:cublasLt", read("libcublasLt.so*")), ("ahead:torch", [sys.executable, "-c", said]),
+    torch = [sys.executable, "-c", "import torch; print('torch', torch.__version__, 'CUDA', torch.version.cuda)"]
+    jobs = (("ahead:cublasLt", read("libcublasLt.so*")), ("ahead:torch", have_torch() and torch),
             ("ahead:cudnn", read("libcudnn*.so*")))
     return [job for job in jobs if job[1]]

@@ -164,7 +164,7 @@ def peer_module(c, name):
 
 def peer_lines(c, name, path, most):
     """Output of a peer script on a file of lines; "" without PyTorch."""
-    if not steps.have_torch():
+    if not environment.have_torch():
         c.row(f"peer:{name}", "left out", 0, f"{sys.executable} has no torch to compare with")
         return ""
     c.step(f"peer:{name}", [sys.executable, c.home / f"tree/tools/peer_{name}.py", path], most,

@@ -1,9 +1,9 @@
 """Whole training steps: trireme's, PyTorch's, the memory and the time that `plan` predicts for them."""
-import importlib.util
 import json
 import statistics
 import sys
 
+from gpu_checks import environment
 from gpu_checks.check import json_line
 
 # Models trained whole, ours and the peer's, with the same number of sequences per step.
@@ -24,10 +24,6 @@ WAYS = {
     "timed": ["--set", "train.deterministic=false"],
     "fp8": ["--set", "precision.fp8=current"],
 }
-
-
-def have_torch():
-    return importlib.util.find_spec("torch") is not None
 
 
 def run_file(c, model):
@@ -115,7 +111,7 @@ def step_s(told):
 def peer_step(c, model, most, precision="autocast"):
     """The same model in PyTorch, compiled; then the ratio of tokens/s for each way in which trireme trained it."""
     name = f"peer-{model}" + ("-fp8" if precision == "fp8" else "")
-    if not have_torch():
+    if not environment.have_torch():
         return c.row(name, "left out", 0, f"{sys.executable} has no torch to compare with")
     m = MODELS[model]
     c.step(name, [sys.executable, c.home / "tree/tools/peer_step.py", "--device", "cuda", "--model", model,
