@@ -73,15 +73,15 @@ def second(c):
     right = sm90_right(c, ("fwd-64", "bwd-64"))
     wrong = sm90.failures(c.results)
     ways = ["auto", "sm90"] if right else ["auto"]
-    parts = [("events", 12, lambda: measure.op_events(c, SMALL, ways))]
+    parts = [("events", 25, lambda: measure.op_events(c, SMALL, ways))]
     if wrong:  # why, rather than how fast
-        parts.append(("wrong", 120, lambda: sanitize.lines_of_sm90(
+        parts.append(("wrong", 128, lambda: sanitize.lines_of_sm90(
             c, wrong[:3], ("memcheck", "synccheck", "racecheck"), 35, 3)))
     else:
         kernels = [k for k in measure.PROFILED if right or k[1] != "sm90"]
-        parts += [("ncu", 60, lambda: measure.profile(c, kernels, SMALL)),
-                  ("attention", 120, lambda: measure.attention(c, right))]
-    parts += [("products", 155, lambda: measure.products(c)), ("forecast", 205, lambda: predicted(c)),
+        parts += [("ncu", 70, lambda: measure.profile(c, kernels, SMALL)),
+                  ("attention", 128, lambda: measure.attention(c, right))]
+    parts += [("products", 160, lambda: measure.products(c)), ("forecast", 205, lambda: predicted(c)),
               ("llama", 245, lambda: llama(c, right)), ("peer", 355, lambda: steps.peer_step(c, MIDDLE, 110))]
     if right and not wrong:
         parts.append(("sanitize", 388, lambda: sanitize.lines_of_sm90(
