@@ -22,10 +22,12 @@ double steady_seconds() {
 }
 
 // Three significant digits and the unit; a value that would round to the next unit's 1.00 takes that unit.
-std::string scaled(double v, double base, std::span<const char* const> units) {
+std::string scaled(double v, std::span<const char* const> units) {
   size_t u = 0;
-  while (u + 1 < units.size() && std::abs(v) >= base - (u == 0 ? 0.5 : base == 1000 ? 0.5 : 0))
-    v /= base, u++;
+  while (u + 1 < units.size() && std::abs(v) >= 999.5) {
+    v /= 1000;
+    u++;
+  }
   if (u == 0) return fmt::format("{:.0f}{}", v, units[0]);
   const double size = std::abs(v);
   const int decimals = size < 9.995 ? 2 : size < 99.95 ? 1 : 0;
@@ -40,18 +42,18 @@ int columns_of(std::FILE* f) {
 }  // namespace
 
 std::string human_bytes(int64_t bytes) {
-  constexpr std::array<const char*, 6> kUnits = {" B", " KiB", " MiB", " GiB", " TiB", " PiB"};
-  return scaled(double(bytes), 1024, kUnits);
+  constexpr std::array<const char*, 6> kUnits = {" B", " kB", " MB", " GB", " TB", " PB"};
+  return scaled(double(bytes), kUnits);
 }
 
 std::string exact_bytes(int64_t bytes) {
   const std::string exact = fmt::format("{} byte{}", bytes, bytes == 1 ? "" : "s");
-  return bytes < 1024 ? exact : fmt::format("{} ({})", exact, human_bytes(bytes));
+  return bytes < 1000 ? exact : fmt::format("{} ({})", exact, human_bytes(bytes));
 }
 
 std::string human_count(double n) {
   constexpr std::array<const char*, 5> kUnits = {"", " k", " M", " B", " T"};
-  return scaled(n, 1000, kUnits);
+  return scaled(n, kUnits);
 }
 
 std::string human_seconds(double s) {

@@ -8,8 +8,8 @@
 
 namespace trireme {
 
-std::string human_bytes(int64_t bytes);     // "999 B", "1.50 KiB", "12.0 GiB": units of 1024
-std::string exact_bytes(int64_t bytes);     // "999 bytes", "1536 bytes (1.50 KiB)": for what must add up
+std::string human_bytes(int64_t bytes);     // "999 B", "1.50 kB", "12.0 GB": units of 1000
+std::string exact_bytes(int64_t bytes);     // "999 bytes", "1500 bytes (1.50 kB)": for what must add up
 std::string human_seconds(double seconds);  // "340 us", "1.20 s", "3 min 05 s", "2 h 05 min", "4 d 3 h"
 std::string human_count(double n);          // "999", "1.25 k", "10.3 M", "7.00 B", "2.10 T": k = 1000
 

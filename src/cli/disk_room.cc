@@ -4,9 +4,8 @@
 #include <sys/statvfs.h>
 
 #include "base/progress.h"
-#include "cost/flops.h"
+#include "cost/checkpoint_plan.h"
 #include "spec/toml.h"
-#include "tensor/dtype.h"
 
 namespace trireme::cli {
 namespace {
@@ -36,14 +35,6 @@ int64_t free_bytes(const fs::path& folder) {
   // File systems without blocks, such as /proc, store no files.
   return ::statvfs(folder.c_str(), &v) == 0 && v.f_blocks > 0 ? int64_t(v.f_bavail) * int64_t(v.f_frsize)
                                                               : -1;
-}
-
-int64_t checkpoint_bytes(const RunSpec& run) {
-  const int64_t all = parameters(run.model);
-  // Muon keeps one moment of the blocks' matrices, AdamW two.
-  const int64_t hidden = all - embedding_parameters(run.model) - head_parameters(run.model);
-  const int64_t moment = size_of(dtype_from_name(run.precision.moments));
-  return (4 + 2 * moment) * all - (run.optimizer.name == "muon" ? moment * hidden : 0);
 }
 
 std::string disk_note(const RunSpec& run) {

@@ -6,6 +6,7 @@
 #include "cost/flops.h"
 #include "cost/walls.h"
 #include "plan/forecast.h"
+#include "plan/price_list.h"
 #include "plan/scaled_run.h"
 #include "plan/search.h"
 #include "plan/walls.h"
@@ -173,7 +174,8 @@ void estimate_walls(const WallsRequest& q, const PlanSubject& subject, const Run
   if (q.tokens > 0) c.tokens = q.tokens;
   if (c.tokens == 0) c.tokens = kTokensPerParameter * c.active, c.tokens_assumed = true;
   c.mfu = q.mfu, c.reach = q.reach, c.budget = q.budget;
-  c.price = q.price > 0 ? q.price : device.price_per_hour;
+  const ListedPrice listed = listed_price(subject.prices, subject.region, device.name);
+  c.price = q.price > 0 ? q.price : listed.per_hour > 0 ? listed.per_hour : device.price_per_hour;
   refuse_contradictions(c);
   if (c.mfu == 0 && c.forecast.step_s == 0) forecast_by_closed_form(c);
   if (walls_of(c).empty())

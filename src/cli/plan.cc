@@ -6,9 +6,11 @@
 #include "cli/known_routing_option.h"
 #include "cli/search.h"
 #include "cli/used_keys.h"
+#include "plan/alternatives.h"
 #include "plan/axes.h"
 #include "plan/booked_step.h"
 #include "plan/explain.h"
+#include "plan/price_list.h"
 #include "plan/remedies.h"
 #include "plan/slowed.h"
 #include "spec/run_schedule.h"
@@ -36,8 +38,8 @@ void print_explanation(const Explanation& e, bool json) {
 
 // The options of plan.
 struct PlanOptions {
-  bool explain = false;
-  std::string site, constants;
+  bool explain = false, all = false;
+  std::string site, constants, prices, region;
   AxesRequest axes;
   KnownRoutingRequest routing;
   DisturbanceOptions disturbed;
@@ -69,6 +71,8 @@ void reject_unread(const CLI::App& verb, const PlanOptions& o) {
   static constexpr std::array kOfAxes = {"--axes-ranks", "--axes-longest"};
   static constexpr std::array kOfStep = {"--slow", "--slow-link", "--site", "--constants"};
   if (!o.axes.wanted) refuse_given(verb, kOfAxes, "it needs --axes");
+  static constexpr std::array kOfAnswer = {"--all", "--prices", "--region"};
+  if (o.axes.wanted || o.explain) refuse_given(verb, kOfAnswer, "--explain and --axes do not read it");
   if (o.axes.wanted || o.explain)
     refuse_given(verb, kOfStep, "it applies to the forecast of a step; leave out --explain and --axes");
   if (!o.routing.file.empty() && o.axes.wanted)
@@ -84,13 +88,17 @@ void plan_run(const RunRequest& request, const PlanOptions& o) {
   if (o.axes.wanted) return print_axes(run, cluster, o.axes, request.json);
   settle(planned);
   o.routing.give_to(planned.run);
+  const ListedPrice listed = listed_price(o.prices, o.region, planned.device.name);
+  planned.cluster.price_per_hour = listed.per_hour > 0 ? listed.per_hour : planned.device.price_per_hour;
   Schedule schedule = schedule_of(run);
   Forecast f = forecast(run, schedule, cluster, rank_threads_of(run));
   if (o.explain)
     return print_explanation(explain(run, schedule, f, rank_threads_of(run), cluster), request.json);
   find_remedies(f, run, planned.asked, cluster, rank_threads_of(run));
+  find_alternatives(f, run, cluster);
   slow_as_asked(f, planned, o);
-  print_text("{}\n", request.json ? to_json(run, f) : to_text(run, f, cluster));
+  if (request.json) return print_text("{}\n", to_json(run, f));
+  print_text("{}", o.all ? to_text(run, f, cluster) + "\n" : answer_text(run, f, cluster));
 }
 
 }  // namespace
@@ -105,6 +113,8 @@ void add_plan(CLI::App& app) {
   auto options = std::make_shared<PlanOptions>();
   PlanOptions& o = *options;
   verb->add_flag("--explain", o.explain, "instead: where memory lives, when ranks synchronise");
+  verb->add_flag("--all", o.all, "also ops, memory by bucket, collectives");
+  add_price_options(*verb, o.prices, o.region);
   verb->add_option("--site", o.site, "cluster whose measured constants price the step");
   verb->add_option("--constants", o.constants, "file of `trireme score --calibrate`, --fit");
   o.routing.add_to(*verb);

@@ -117,6 +117,13 @@ void PlanSubject::add_to(CLI::App& verb) {
                   "a cluster file (.toml), or a device by name: H100, A100-80GB, B200, ...");
   size("--gpus", gpus, 1e9, "devices (default: 1, or the run's)");
   size("--seq", seq, kMostSeq, "tokens of a sequence");
+  add_price_options(verb, prices, region);
+}
+
+void add_price_options(CLI::App& verb, std::string& prices, std::string& region) {
+  verb.add_option("--prices", prices, "price table by device and region (default: data/prices.toml)")
+      ->type_name("FILE");
+  verb.add_option("--region", region, "region whose price of a device-hour holds");
 }
 
 SubjectModel model_of(const PlanSubject& s) {

@@ -14,6 +14,7 @@ namespace trireme::cli {
 
 struct PlanSubject {
   std::string model, cluster, arch = "llama";
+  std::string prices, region;  // price table and its region
   double parameters = 0;
   int64_t layers = 0, hidden = 0, heads = 0, kv_heads = 0, ffn = 0, vocab = 0;
   int64_t gpus = 0, seq = 0;
@@ -54,6 +55,9 @@ void refuse_size_of_shape(const CLI::App& verb);
 void refuse_sets_without_run(const RunRequest&);
 // bad_request if the run trains adapters: `what` is for runs that train all weights.
 void refuse_adapters(const RunSpec&, std::string_view what);
+
+// Adds --prices and --region.
+void add_price_options(CLI::App& verb, std::string& prices, std::string& region);
 
 // A number from low to high; CLI::Range would take nan.
 CLI::Validator number_between(double low, double high);

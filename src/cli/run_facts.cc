@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "comm/mpi/mpi_world.h"
 #include "device/cpu/libraries.h"
+#include "plan/cluster_device.h"
 
 namespace trireme::cli {
 namespace {
@@ -38,14 +39,15 @@ std::string run_facts_json(const RunSpec& run, const ClusterSpec& c, int threads
       versions["NCCL"] = std::to_string(v);
   }
   const LinkSpec link = c.nodes > 1 ? c.between_nodes() : c.intra_node;
-  nlohmann::ordered_json cluster = {{"name", c.name},
-                                    {"peak_flops", c.peak_flops(run.precision.compute)},
-                                    {"memory_bandwidth", c.memory_bandwidth},
-                                    {"memory_bytes", c.memory_bytes},
-                                    {"link_bandwidth", link.bandwidth},
-                                    {"link_latency", link.latency},
-                                    {"disk_bandwidth", c.disk_bandwidth},
-                                    {"price_per_hour", c.price_per_hour}};
+  nlohmann::ordered_json cluster = {
+      {"name", c.name},
+      {"peak_flops", c.peak_flops(run.precision.compute)},
+      {"memory_bandwidth", c.memory_bandwidth},
+      {"memory_bytes", c.memory_bytes},
+      {"link_bandwidth", link.bandwidth},
+      {"link_latency", link.latency},
+      {"disk_bandwidth", c.disk_bandwidth},
+      {"price_per_hour", device_of(c, run.precision.compute, run.world()).price_per_hour}};
   nlohmann::ordered_json j = {{"versions", versions},
                               {"cluster", cluster},
                               {"launch",

@@ -5,8 +5,7 @@
 
 #include "base/progress.h"
 #include "cli/search.h"
-#include "cost/walls.h"
-#include "plan/roofline.h"
+#include "plan/serving.h"
 #include "scaling/ladder.h"
 #include "spec/parameters.h"
 #include "spec/size_rule.h"
@@ -15,9 +14,6 @@ namespace trireme::cli {
 namespace {
 
 constexpr size_t kMostSizes = 9;
-constexpr double kMostTexts = 64;      // decoded together
-constexpr double kServedMemory = 0.9;  // usable share of a device's memory
-constexpr double kServedBytes = 2;     // per parameter
 
 // Some of the family, evenly in the logarithm of their sizes.
 std::vector<LadderSize> some_of(const std::vector<LadderSize>& family) {
@@ -35,37 +31,12 @@ std::vector<LadderSize> some_of(const std::vector<LadderSize>& family) {
   return some;
 }
 
-// The fewest devices that have the weights, and texts whose cache the rest of their memory has.
-bool serve(RooflineCase& c) {
-  const double weights = kServedBytes * double(parameters(c.model));
-  for (c.tp = 1; c.tp <= int64_t(c.figures.near) && c.model.heads % c.tp == 0; c.tp *= 2) {
-    const double rest = kServedMemory * c.figures.memory * double(c.tp) - weights;
-    const double text = kv_cache_bytes(c.model, double(c.context), 1);
-    if (rest < text) continue;
-    c.batch = int64_t(std::exp2(std::floor(std::log2(std::min(kMostTexts, rest / text)))));
-    c.gpus = c.tp;
-    return true;
-  }
-  return false;
-}
-
-double phase_seconds(const Roofline& r, Phase phase) {
-  double seconds = 0;
-  for (const RooflinePoint& p : r.memory)
-    if (p.phase == phase && p.part == "all") seconds += p.seconds;
-  for (const RooflinePoint& p : r.network)
-    if (p.phase == phase) seconds += p.bytes / p.slope;
-  return seconds;
-}
-
-bool price_serving(RooflineCase c, const Life& life, PricedSize& s) {
-  c.context = int64_t(std::max(1.0, life.prompt + life.answer / 2));
-  if (!serve(c)) return false;
-  s.serving = c.tp;
-  s.decode_s = phase_seconds(roofline_of(c), Phase::decode) * double(c.tp) / double(c.batch);
-  c.batch = 1;
-  c.context = int64_t(std::max(1.0, life.prompt));
-  s.prefill_s = phase_seconds(roofline_of(c), Phase::prefill) * double(c.tp) / double(c.context);
+bool price_serving(const RooflineCase& c, const Life& life, PricedSize& s) {
+  const std::optional<Serving> served = serving_of(c, life.prompt, life.answer);
+  if (!served) return false;
+  s.serving = served->tp;
+  s.decode_s = 1 / served->per_device();
+  s.prefill_s = 1 / served->prefill_per_device();
   return true;
 }
 

@@ -11,12 +11,14 @@
 #include "base/file.h"
 #include "base/progress.h"
 #include "base/timed.h"
+#include "cli/search_here.h"
 #include "cli/used_keys.h"
 #include "cost/flops.h"
 #include "cost/time_to_loss.h"
 #include "cost/walls.h"
 #include "plan/confirm.h"
 #include "plan/framework.h"
+#include "plan/price_list.h"
 #include "plan/scaled_run.h"
 #include "plan/score_catalog.h"
 #include "plan/search.h"
@@ -142,6 +144,13 @@ void set_cluster(SearchRequest& q, const PlanSubject& subject, const std::option
   q.by_rules = !run;
   set_offload(q, run ? &*run : &*q.run, d);
   q.reliability.devices_per_machine = d.machine > 0 ? d.machine : int64_t(q.figures.near);
+  const ListedPrice listed = listed_price(subject.prices, subject.region, d.name);
+  if (listed.per_hour > 0) q.price = listed.per_hour;
+  q.price_note = listed.text;
+  q.site = d.site;
+  q.saved_bytes = double(checkpoint_bytes(*q.run));
+  const double write = d.site.checkpoint_bandwidth();
+  if (write > 0) q.reliability.write_s = q.saved_bytes / write;
   if (d.mtbf_hours > 0) q.reliability.mtbf_device_s = d.mtbf_hours * 3600;
 }
 
@@ -428,6 +437,7 @@ SearchRequest search_request(const SearchOptions& o, const PlanSubject& given_su
   const PricedBy by = o.priced_by(q.device);
   q.fits = constants_of(by), q.constants = text_of(by);
   q.own = by.software.empty();
+  if (!o.as.empty()) refuse_fp8(framework_named(o.as), q);
   if (q.own) q.score_fits = q.fits, q.fits = own_constants(q.fits);
   set_interval(q, !by.software.empty());
   q.by = o.by == "step" ? RankBy::step : o.by == "cost" ? RankBy::cost : RankBy::loss;
@@ -492,6 +502,8 @@ void add_search(CLI::App& app) {
     refuse_sets_without_run(*request);
     refuse_size_of_shape(*verb);
     check_set_keys("search", *request);
+    if (options->layouts() && searches_cpu(*request, *subject))
+      return search_cpu(*verb, *options, *subject, *request);
     run_search(*options, *subject, *request);
   });
 }

@@ -128,7 +128,8 @@ void book(const SimulateRunRequest& q, Subject& s) {
   s.step_flops = train_flops_per_token(s.run.model, s.run.data.seq_len) * double(s.run.tokens_per_step());
   s.peak_flops = s.cluster.peak_flops(s.run.precision.compute);
   s.memory = double(s.cluster.memory_bytes) / double(ranks_on_device(s.run, s.cluster));
-  s.price_per_hour = s.cluster.price_per_hour, s.mtbf_hours = s.cluster.mtbf_hours;
+  s.price_per_hour = device_of(s.cluster, s.run.precision.compute, s.run.world()).price_per_hour;
+  s.mtbf_hours = s.cluster.mtbf_hours;
   if (s.peak_flops == 0 && s.cluster.memory_bandwidth == 0)
     bad_request(
         "{}: no peaks are known of it, so ops have no price; right is a cluster file with peak and "

@@ -4,6 +4,9 @@
 
 namespace trireme {
 
+// Bytes/s of a device to its host's memory, if nothing states it: PCIe 4 x16, as copies reach it.
+inline constexpr double kHostLink = 20e9;
+
 // Seconds of work between two saves (Daly 2006, "A higher order estimate of the optimum checkpoint interval
 // for restart dumps", eq. 37), from C = seconds that a save costs and M = mean seconds between failures:
 //   sqrt(2 C M) (1 + sqrt(C / (2 M)) / 3 + C / (18 M)) - C for C < 2 M, else M.

@@ -21,10 +21,10 @@ double at_least(double mean, int64_t s) {
 
 Goodput with_spares(const Reliability& r, int64_t devices, double save_s, int64_t spares) {
   Goodput g{.mtbf_s = r.mtbf_device_s / double(devices), .spares = spares};
-  g.interval_s = daly_interval(save_s, g.mtbf_s);
+  g.interval_s = std::max(daly_interval(save_s, g.mtbf_s), r.write_s);
   g.waits = at_least(r.repair_s / g.mtbf_s, spares);
-  g.share =
-      std::max(0.0, 1 - checkpoint_waste(g.interval_s, save_s, g.mtbf_s, r.restart_s + g.waits * r.repair_s));
+  g.share = std::max(0.0, 1 - checkpoint_waste(g.interval_s, save_s, g.mtbf_s,
+                                               r.restart_s + r.write_s + g.waits * r.repair_s));
   g.paid = devices + spares * r.devices_per_machine;
   return g;
 }
@@ -53,7 +53,7 @@ Goodput goodput(const Reliability& r, int64_t devices, double save_s) {
 }
 
 double save_stall_s(double parameters, int64_t devices) {
-  constexpr double kBytes = 14, kHostLink = 20e9;  // PCIe 4 x16, as copies reach it
+  constexpr double kBytes = 14;
   return kBytes * parameters / double(devices) / kHostLink;
 }
 

@@ -9,6 +9,9 @@ struct Reliability {
   double mtbf_device_s = 50000 * 3600.0;  // device-seconds between failures that end a run
   double restart_s = 600;                 // from a failure to the first step after it
   double repair_s = 24 * 3600.0;          // of a machine that failed
+  // Seconds until a copy in the hosts' memory is written to storage. A failed machine loses its copy, so a
+  // failure goes back to the last one that is written (cost/checkpoint_plan.h).
+  double write_s = 0;
   int64_t devices_per_machine = 8;
   int64_t spares = -1;  // machines that stand by; -1 = as many as make a step cheapest
 };

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/progress.h"
 #include "base/timed.h"
+#include "base/units.h"
 #include "plan/own_schedule.h"
 #include "plan/recompute.h"
 #include "plan/search.h"
@@ -20,6 +21,7 @@ SearchRequest request_of(const RunSpec& run, const AutoWish& wish, const Cluster
   SearchRequest q;
   q.model = run.model, q.seq = run.data.seq_len, q.name = run.model.arch, q.device = cluster.name;
   q.gpus = {wish.ranks}, q.globals = {run.batch.global};
+  q.require = wish.require;
   const auto known = [](double v, double otherwise) { return v > 0 ? v : otherwise; };
   const double peak =
       known(cluster.peak_flops(run.precision.compute == "auto" ? "f32" : run.precision.compute),
@@ -50,6 +52,7 @@ void add_once(std::vector<SearchLayout>& all, const SearchLayout& l) {
 std::vector<SearchLayout> layouts_to_book(const SearchRequest& q) {
   constexpr size_t kFastest = 8, kLeaner = 6;
   const SearchResult r = search(q);
+  if (r.candidates == 0 && !q.require.empty()) bad_request("{}", unmet_text(q.require, r.unmet));
   std::vector<SearchLayout> all;
   for (size_t i = 0; i < std::min(kFastest, r.divisions.size()); i++) add_once(all, r.divisions[i].layout);
   const size_t n = std::min(kLeaner, r.front.size());
@@ -97,6 +100,8 @@ bool book(TriedLayout& t, const ClusterSpec& cluster, int threads, std::string& 
     run = choose_recompute(run, cluster, threads);
     const Forecast f = forecast(run, schedule_of(run), cluster, threads);
     t.step_s = f.step_s, t.bytes = f.host_bytes(), t.fits = f.fits;
+    t.roof_s = f.roof_s;
+    t.expected = f.expected;
     return true;
   } catch (const Error& e) {
     if (e.fault != Fault::request) throw;
@@ -114,7 +119,7 @@ AutoChoice choose_layout(const RunSpec& run, const AutoWish& wish, const Cluster
   const double begin = now_s();
   std::string refused;
   for (const RunSpec& c : candidates_of(run, wish, cluster)) {
-    TriedLayout t{.run = resolve(c, facts), .text = text_of_run(c)};
+    TriedLayout t{.run = resolve(c, facts), .asked = c, .text = text_of_run(c)};
     if (book(t, cluster, threads, refused)) out.tried.push_back(std::move(t));
   }
   out.seconds = now_s() - begin;
@@ -154,6 +159,36 @@ std::string to_text(const AutoChoice& c) {
                        t.fits ? fmt::format("{:.4f} s a step, {}", t.step_s, human_bytes(t.bytes))
                               : fmt::format("does not fit, {}", human_bytes(t.bytes)));
   return s;
+}
+
+std::string answer_text(const AutoChoice& c, const ClusterSpec& cluster, bool all) {
+  constexpr size_t kOthers = 2;
+  const TriedLayout& best = c.tried[c.best];
+  std::vector<const TriedLayout*> others;
+  for (const TriedLayout& t : c.tried)
+    if (&t != &best) others.push_back(&t);
+  std::stable_sort(others.begin(), others.end(), [](const TriedLayout* a, const TriedLayout* b) {
+    return a->fits != b->fits ? a->fits : a->step_s < b->step_s;
+  });
+  const size_t fits =
+      size_t(std::count_if(c.tried.begin(), c.tried.end(), [](const auto& t) { return t.fits; }));
+  std::string s = answer_line("layout", best.text);
+  if (best.step_s > 0)
+    s += fmt::format("  step        {}\n",
+                     best.expected ? fmt::format("{} expected, as kernels were measured [bound {}]",
+                                                 seconds_text(best.step_s), seconds_text(best.roof_s))
+                                   : fmt::format("[bound {}]; `trireme bench` measures kernels",
+                                                 seconds_text(best.step_s)));
+  s += fmt::format("  memory      {} of a rank; {} ranks share {}\n", bytes_text(double(best.bytes)),
+                   best.run.world(), capacity_text(double(cluster.memory_bytes)));
+  s += "alternatives\n";
+  if (others.empty()) s += "  none divides the model and the batch\n";
+  for (size_t i = 0; i < others.size() && (all || i < kOthers); i++)
+    s +=
+        fmt::format("  {}, {}: {}{}\n", seconds_text(others[i]->step_s), bytes_text(double(others[i]->bytes)),
+                    others[i]->text, others[i]->fits ? "" : " (does not fit)");
+  return s + fmt::format("  searched    {} of {} booked layouts fit, in {}\n", fits, c.tried.size(),
+                         seconds_text(c.seconds));
 }
 
 }  // namespace trireme

@@ -5,21 +5,26 @@
 #include <vector>
 
 #include "plan/forecast.h"
+#include "plan/requirement.h"
 
 namespace trireme {
 
 struct AutoWish {
-  bool layout = false;  // all of [layout] and batch.micro
-  bool micro = false;   // batch.micro alone
-  int64_t ranks = 1;    // that the layout divides the run over
+  bool layout = false;               // all of [layout] and batch.micro
+  bool micro = false;                // batch.micro alone
+  int64_t ranks = 1;                 // that the layout divides the run over
+  std::vector<Requirement> require;  // conditions on the layout
   bool any() const { return layout || micro; }
 };
 
 struct TriedLayout {
-  RunSpec run;  // resolved
+  RunSpec run;    // resolved
+  RunSpec asked;  // the same before resolve()
   std::string text;
   double step_s = 0;  // 0: the machine's peaks are not known
-  int64_t bytes = 0;  // of a rank's memory
+  double roof_s = 0;
+  bool expected = false;  // true: by measured kernels; else the step is the bound
+  int64_t bytes = 0;      // a rank's memory
   bool fits = false;
 };
 struct AutoChoice {
@@ -33,5 +38,7 @@ struct AutoChoice {
 AutoChoice choose_layout(const RunSpec&, const AutoWish&, const ClusterSpec&, int threads, const Facts&);
 
 std::string to_text(const AutoChoice&);
+// The choice on one screen, in the form of a search's answer (plan/search.h). all: every booked layout.
+std::string answer_text(const AutoChoice&, const ClusterSpec&, bool all);
 
 }  // namespace trireme

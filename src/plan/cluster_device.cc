@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "cost/stated_links.h"
 #include "plan/call_price.h"
 #include "plan/cluster_data.h"
+#include "plan/price_list.h"
 #include "plan/score_catalog.h"
 #include "spec/cluster_links.h"
 #include "spec/suggest.h"
@@ -37,7 +39,8 @@ bool says_more_than_bandwidth(const LinkSpec& l) {
 
 // Does the file say more of collectives than DeviceFigures has?
 bool states_collectives(const ClusterSpec& c) {
-  return c.launch > 0 || says_more_than_bandwidth(c.intra_node) || says_more_than_bandwidth(c.inter_node) ||
+  return c.launch > 0 || c.oversubscription > 1 || says_more_than_bandwidth(c.intra_node) ||
+         says_more_than_bandwidth(c.inter_node) ||
          std::any_of(c.tiers.begin(), c.tiers.end(),
                      [](const TierSpec& t) { return says_more_than_bandwidth(t.link); });
 }
@@ -86,7 +89,7 @@ SubjectDevice device_of(const ClusterSpec& c, std::string_view compute, int64_t 
                .bandwidth = c.memory_bandwidth,
                .bus = c.intra_node.bandwidth,
                .near = double(c.devices_per_node),
-               .nic = link_among_nodes(c, nodes).bandwidth / double(per)};
+               .nic = link_among_nodes(c, c.leaf_nodes > 0 ? 2 : nodes).bandwidth / double(per)};
   // Chips on a torus are near as far as it reaches: a ring has two cables of each chip, one each way round.
   // Larger groups on two or three of its sides have more; that is left out.
   if (c.devices_per_node == 1 && !c.tiers.empty() && c.tiers.front().torus()) {
@@ -97,8 +100,15 @@ SubjectDevice device_of(const ClusterSpec& c, std::string_view compute, int64_t 
     d.figures.nic = c.tiers.size() > 1 ? c.tiers[1].link.bandwidth * c.tiers[1].link.efficiency : 0;
     d.machine = 1;
   }
+  std::string device = c.name;  // the slowest kind's, if there are several
+  double slowest = std::numeric_limits<double>::infinity();
+  for (const KindSpec& k : c.kinds) {
+    if (k.peak.bf16 >= slowest) continue;
+    slowest = k.peak.bf16;
+    device = k.name;
+  }
   // The catalog's figures of the same device know what a cluster file does not: how its products slow down.
-  if (const KnownDevice* k = shipped_catalog().device_alike(upper(c.name), double(c.memory_bytes))) {
+  if (const KnownDevice* k = shipped_catalog().device_alike(upper(device), double(c.memory_bytes))) {
     d.name = k->name, d.curve = k->name;
     const DeviceFigures& f = k->figures;
     d.figures.attention = f.attention, d.figures.attention2 = f.attention2;
@@ -118,7 +128,10 @@ SubjectDevice device_of(const ClusterSpec& c, std::string_view compute, int64_t 
   if (d.note.empty() && !d.assumed.empty() && devices > per)
     d.note = fmt::format("cluster {}: priced by {}; right is inter_node.bandwidth and .latency in that file",
                          c.name, d.assumed);
-  d.price_per_hour = c.price_per_hour, d.mtbf_hours = c.mtbf_hours;
+  d.price_per_hour = c.price_per_hour > 0 || c.region.empty() ? c.price_per_hour
+                                                              : listed_price("", c.region, d.name).per_hour;
+  d.mtbf_hours = c.mtbf_hours;
+  d.site = with_nodes(c, nodes, d.figures.nic);
   d.host = c.host_bandwidth;
   d.disk = c.disk_bandwidth / std::max(1.0, d.machine > 0 ? double(d.machine) : d.figures.near);
   return d;
@@ -198,12 +211,20 @@ SubjectDevice device_of(const std::string& cluster, int64_t devices) {
   if (cluster.empty()) return {};
   if (!is_device_name(cluster))
     return device_of(naming("--cluster", [&] { return named_cluster(cluster); }), "bf16", devices);
-  if (const KnownDevice* k = shipped_catalog().device_called(cluster))
-    return {.name = k->name,
-            .source = "data/score_catalog.json",
-            .figures = k->figures,
-            .curve = k->name,
-            .mtbf_hours = ClusterSpec().mtbf_hours};
+  if (const KnownDevice* k = shipped_catalog().device_called(cluster)) {
+    SubjectDevice d{.name = k->name,
+                    .source = "data/score_catalog.json",
+                    .figures = k->figures,
+                    .curve = k->name,
+                    .mtbf_hours = ClusterSpec().mtbf_hours};
+    d.site = cluster_of_catalog(*k, devices);
+    if (const ClusterSpec* file = k->cluster.empty() ? nullptr : shipped_cluster(k->cluster)) {
+      d.site.power = file->power;
+      d.site.storage = file->storage;
+      d.site.host_bandwidth = file->host_bandwidth;
+    }
+    return d;
+  }
   const std::string file = file_called(cluster, "--cluster");
   SubjectDevice d = device_of(*shipped_cluster(file), "bf16", devices);
   d.source = fmt::format("configs/cluster/{}.toml", file);

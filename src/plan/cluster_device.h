@@ -21,6 +21,8 @@ struct SubjectDevice {
   // Bytes/s between a device and the place where its optimizer state may wait; 0 = not known. host: the
   // host's memory, over the device's link, both ways at once. disk: the device's share of the machine's disk.
   double host = 0, disk = 0;
+  // The machines with as many nodes as the devices need, for energy, checkpoints and kinds of devices.
+  ClusterSpec site;
 };
 // Reads --cluster: a cluster file, or a device of data/score_catalog.json by name ("H100"). compute: the type
 // whose peak is DeviceFigures::bf16. devices: the number of neighbouring devices that DeviceFigures::nic

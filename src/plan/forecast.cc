@@ -9,6 +9,7 @@
 #include "mesh/mesh.h"
 #include "plan/call_price.h"
 #include "plan/remedies.h"
+#include "plan/run_costs.h"
 #include "plan/searched_step.h"
 #include "plan/speeds.h"
 #include "runtime/recompute.h"
@@ -64,12 +65,23 @@ void price_step(Forecast& f, const RunSpec& run, const Schedule& schedule, const
 // GPUs without measured kernels take the search's forecast, so that one layout has one step time.
 void expect_as_searched(Forecast& f, const RunSpec& run, const ClusterSpec& cluster) {
   if (f.expected || run.train.device != "cuda" || !has_own_devices(cluster)) return;
-  const std::optional<SearchedStep> s = searched_step(run, cluster);
+  RunSpec whole = run;
+  whole.lora = {};
+  const std::optional<SearchedStep> s = searched_step(whole, cluster);
   if (!s) return;
-  f.step_s = s->step_s;
-  f.low_s = s->interval.low;
-  f.high_s = s->interval.high;
-  f.roof_s = s->roof_s;
+  if (run.lora
+          .active()) {  // the replay's bound of the adapters' step, at the efficiency of all weights' step
+    const double bound_s = f.roof_s;
+    f.step_s = bound_s * s->step_s / s->roof_s;
+    f.low_s = bound_s * s->interval.low / s->roof_s;
+    f.high_s = bound_s * s->interval.high / s->roof_s;
+  } else {
+    f.step_s = s->step_s;
+    f.low_s = s->interval.low;
+    f.high_s = s->interval.high;
+    f.roof_s = s->roof_s;
+    f.tolls = s->tolls;
+  }
   f.expected = f.closed_form = true;
 }
 
@@ -94,7 +106,7 @@ std::vector<int> other_senders(const RunSpec& run, const MostWire& booked) {
   return {ranks.begin(), ranks.end()};
 }
 
-// "weights 1.20 MiB, grads 600 KiB, ..."
+// "weights 1.20 MB, grads 600 kB, ..."
 std::string buckets_text(const Forecast& f) {
   const Booking& b = f.booking;
   std::string s;
@@ -206,6 +218,9 @@ Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpe
   }
   add_stages(f, run, given, threads);
   f.cost = f.run_s / 3600 * double(run.world()) * cluster.price_per_hour;
+  f.watts = run_watts(cluster, run.world());
+  const int64_t saved = checkpoint_bytes(run, run.lora.active() ? f.booking.trained : 0);
+  f.checkpoint = checkpoint_plan(checkpoint_case(cluster, double(saved), run.world(), f.step_s));
   return f;
 }
 

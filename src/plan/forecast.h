@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "cost/checkpoint_plan.h"
 #include "plan/cluster_device.h"
 #include "plan/price.h"
 #include "plan/routed_rows.h"
@@ -36,6 +37,13 @@ struct Remedies {
   int tried = 0;                  // changes that were booked
   int64_t booked = 0;             // ranks of them, where their steps are not replayed
   std::optional<Remedy> leanest;  // none is found: the one that saves most
+};
+
+// The run with one key changed, by the search's closed form; plan/alternatives.h.
+struct Alternative {
+  std::string change;  // "layout.recompute = \"none\""
+  double step_s = 0;
+  double bytes = 0;  // the most loaded rank's
 };
 
 // A factor on the whole step that its parts do not foretell; plan/slowed.h.
@@ -72,8 +80,9 @@ struct Forecast {
   // step_s is priced and replayed as the search does it (plan/searched_step.h). `time` is the bound's.
   bool closed_form = false;
   double low_s = 0, high_s = 0;  // then: the interval that 80 of 100 published runs are in
-  double unmeasured_s = 0;       // of rank 0's ops in step_s: at the roof, for want of a measurement
-  std::vector<Slowed> slowed;    // what is in step_s beside its parts
+  std::vector<std::pair<std::string, double>> tolls;  // then: shares of the step, largest first
+  double unmeasured_s = 0;     // of rank 0's ops in step_s: at the roof, for want of a measurement
+  std::vector<Slowed> slowed;  // what is in step_s beside its parts
   double mfu = 0, hfu = 0;
   StepTime time;                            // of a step; step_s is its
   int64_t disk_read = 0, disk_written = 0;  // bytes of a step, each rank's: what is offloaded into files
@@ -88,12 +97,15 @@ struct Forecast {
   // describes a step of batch.global.
   double run_s = 0, run_flops = 0;
   int64_t run_tokens = 0;
-  double cost = 0;              // run_s x devices x their price; 0 = no price is known
+  double cost = 0;   // run_s x devices x their price; 0 = no price is known
+  double watts = 0;  // power of all devices and machines; 0 = the cluster states none
+  CheckpointPlan checkpoint;
   int64_t memory_bytes = 0;     // of the device; 0 = not known
   int64_t ranks_on_device = 1;  // that share that memory: all of them where ranks are threads of a CPU
   bool own_device = false;      // machines of several devices: each rank has one, with memory of its own
   bool fits = true;
-  std::optional<Remedies> remedies;  // where it does not fit and they were looked for
+  std::optional<Remedies> remedies;       // where it does not fit and they were looked for
+  std::vector<Alternative> alternatives;  // if it fits and they were requested, fastest first
   // batch_stages() with their times; and seconds that the run still takes once `done` steps are done.
   std::vector<StageForecast> stages;
   double seconds_after(int64_t done) const;
@@ -118,6 +130,9 @@ std::string recompute_text(const RunSpec&, const Forecast&);
 // all steps are done.
 std::string time_line(const RunSpec&, const Forecast&, int64_t done = 0);
 
+// The answer on one screen, at most 25 lines (plan/forecast_answer.cc).
+std::string answer_text(const RunSpec&, const Forecast&, const ClusterSpec&);
+// Every table.
 std::string to_text(const RunSpec&, const Forecast&, const ClusterSpec&);
 // DESIGN.md section 5: {"best": ..., "candidates": [...]}.
 std::string to_json(const RunSpec&, const Forecast&);

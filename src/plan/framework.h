@@ -18,6 +18,9 @@ std::vector<std::string> framework_names();
 // Requires: the name is one of framework_names().
 const Framework& framework_named(std::string_view name);
 
+// Throws bad_request if the framework lacks the request's recipe of 8-bit products.
+void refuse_fp8(const Framework&, const SearchRequest&);
+
 // The flags that start this layout in the framework, wrapped at 100 columns. Model, data and optimizer flags
 // are left out.
 std::string launch_text(const Framework&, const SearchRequest&, const SearchLayout&);

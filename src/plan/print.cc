@@ -11,6 +11,7 @@
 #include "plan/call_price.h"
 #include "plan/forecast.h"
 #include "plan/remedies.h"
+#include "plan/run_costs.h"
 #include "plan/scaled_run.h"
 #include "spec/lr_rule.h"
 #include "spec/run_schedule.h"
@@ -373,6 +374,14 @@ nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
   if (const double beside = beside_bytes(run); beside > 0) j["beside_bytes"] = int64_t(beside);
   j["cost"] = nullptr;
   if (f.cost > 0) j["cost"] = f.cost;
+  j["checkpoint"] = json_of(f.checkpoint);
+  if (f.watts > 0) {
+    constexpr double kJoulesOfKwh = 3.6e6;
+    j["watts"] = f.watts;
+    j["energy_kwh"] = f.watts * f.run_s / kJoulesOfKwh;
+  }
+  for (const Alternative& a : f.alternatives)
+    j["alternatives"].push_back({{"change", a.change}, {"step_s", a.step_s}, {"device_bytes", a.bytes}});
   j["run"] = {{"steps", run.train.steps},
               {"tokens", f.run_tokens},
               {"model_flops", f.run_flops},

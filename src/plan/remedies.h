@@ -16,7 +16,7 @@ inline constexpr int64_t kMostReplayedPieces = 100'000;
 void find_remedies(Forecast& f, const RunSpec&, const PrecisionSpec& asked, const ClusterSpec&, int threads,
                    int64_t replayed = kMostReplayedPieces);
 
-// "layout.zero = 2 saves 1.20 GiB a rank and costs 0.4 % of the step's time"
+// "layout.zero = 2 saves 1.20 GB a rank and costs 0.4 % of the step's time"
 std::string to_text(const Remedy&);
 
 }  // namespace trireme

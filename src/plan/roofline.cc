@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "base/json.h"
+#include "base/units.h"
 #include "cost/walls.h"
 #include "plan/walls.h"
 #include "sim/markup.h"

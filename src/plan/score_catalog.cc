@@ -60,6 +60,7 @@ KnownDevice device_of(const Json& j, std::string_view file) {
   constexpr double kTera = 1e12, kGiga = 1e9;
   KnownDevice d;
   d.name = j.at("name").get<std::string>(), d.match = j.at("match").get<std::vector<std::string>>();
+  d.cluster = j.value("cluster", "");
   DeviceFigures& f = d.figures;
   f.bf16 = j.at("bf16_tflops").get<double>() * kTera, f.fp8 = j.at("fp8_tflops").get<double>() * kTera;
   f.fp4 = j.at("fp4_tflops").get<double>() * kTera, f.memory = memory_of(j, file);

@@ -25,6 +25,7 @@ struct KnownDevice {
   std::string name;
   std::vector<std::string> match;  // how names of it begin
   DeviceFigures figures;
+  std::string cluster;  // its file in configs/cluster; "" = it has none
 };
 
 // A device with a cluster file, of whose products and attention nobody has measured a curve here: its rows

@@ -527,7 +527,18 @@ StepCase step_case(const SearchRequest& q, const SearchLayout& l) {
 }
 
 Goodput goodput_of(const SearchRequest& q, int64_t gpus) {
-  return goodput(q.reliability, gpus, save_stall_s(double(parameters(q.model)), gpus));
+  const double stall_s = q.saved_bytes > 0 ? checkpoint_plan(checkpoint_case_of(q, gpus, 0)).stall_s
+                                           : save_stall_s(double(parameters(q.model)), gpus);
+  return goodput(q.reliability, gpus, stall_s);
+}
+
+CheckpointCase checkpoint_case_of(const SearchRequest& q, int64_t gpus, double step_s) {
+  ClusterSpec site = q.site;
+  site.nodes = std::max<int64_t>(1, int64_t(std::ceil(double(gpus) / double(site.devices_per_node))));
+  CheckpointCase c = checkpoint_case(site, q.saved_bytes, gpus, step_s);
+  c.mtbf_s = q.reliability.mtbf_device_s / double(gpus);
+  c.restart_s = q.reliability.restart_s;
+  return c;
 }
 
 namespace {

@@ -9,10 +9,12 @@
 #include <string_view>
 #include <vector>
 
+#include "cost/checkpoint_plan.h"
 #include "cost/goodput.h"
 #include "cost/step_memory.h"
 #include "plan/requirement.h"
 #include "plan/search_layout.h"
+#include "spec/cluster_spec.h"
 #include "spec/run_spec.h"
 
 namespace trireme {
@@ -78,6 +80,9 @@ struct SearchRequest {
   double memory_share = 1;     // of the device's memory that may be planned with
   double price = 0;            // of a device-hour; 0 = cost is in device-hours
   Reliability reliability;
+  ClusterSpec site;        // for energy and checkpoints; its nodes are not read
+  double saved_bytes = 0;  // size of a checkpoint; 0 = 14 bytes per parameter
+  std::string price_note;  // row of the price table; "" = none
   RankBy by = RankBy::step;
   double loss = 0;  // the target of RankBy::loss, nats a token
   int64_t best = 10;
@@ -179,6 +184,8 @@ struct StepInterval {
 };
 StepInterval interval_of(const SearchRequest&, const Priced&, double simulated_s);
 Goodput goodput_of(const SearchRequest&, int64_t gpus);
+// Requires: saved_bytes > 0.
+CheckpointCase checkpoint_case_of(const SearchRequest&, int64_t gpus, double step_s);
 // Model FLOPs utilisation of the step itself.
 double mfu_of(const SearchRequest&, const Priced&);
 double step_tokens(const SearchRequest&, const SearchLayout&);
@@ -218,8 +225,6 @@ std::string answer_text(const SearchRequest&, const SearchResult&, const SearchW
 std::string refused_text(const SearchRequest&, const SearchResult&);
 // A run file of this layout that plan and train accept.
 std::string run_file_of(const SearchRequest&, const SearchLayout&);
-// A number with three significant digits and grouped thousands: "54.7", "1,970".
-std::string three_digits(double);
 // [batch] and [layout] of a run file in this layout.
 std::string layout_toml(const SearchLayout&, bool to_host = false);
 // The front: step time against memory left, SVG.

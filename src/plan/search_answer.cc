@@ -6,15 +6,16 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/units.h"
 #include "plan/confirm.h"
 #include "plan/scaled_run.h"
 #include "plan/search.h"
+#include "plan/search_costs.h"
 
 namespace trireme {
 namespace {
 
 constexpr double kBillion = 1e9;
-constexpr double kBytesOfGiB = 1024.0 * 1024 * 1024;
 constexpr double kSecondsOfHour = 3600;
 
 // A layout's times and bytes: replayed and booked if they are known, else of the closed form.
@@ -26,27 +27,16 @@ struct Shown {
   double bytes() const { return found && found->refused.empty() ? found->bytes : priced->memory.total; }
 };
 
-std::string seconds_text(double s) {
-  return three_digits(s) + " s";
-}
-
-std::string gb_text(double bytes) {
-  return three_digits(bytes / kBillion) + " GB";
-}
-
-std::string line(std::string_view name, const std::string& text) {
-  return fmt::format("  {:<11} {}\n", name, text);
-}
-
 std::string step_line(const SearchRequest& q, const Shown& b) {
   const StepInterval i = interval_of(q, *b.priced, b.found ? b.found->step_s : 0);
   SearchRequest roof = q;
   roof.fits = constants_at_the_roof(q.fits);
   const double bound = price_layout(roof, b.priced->layout).time.total;
-  return line("step", fmt::format("{} expected, {} to {} in 80 of 100 runs [bound {}]{}",
-                                  seconds_text(b.step_s()), three_digits(i.low), seconds_text(i.high),
-                                  seconds_text(std::min(bound, b.step_s())),
-                                  b.found && b.found->step_s > 0 ? "" : " (closed form, not replayed)"));
+  return answer_line(
+      "step",
+      fmt::format("{} expected, {} to {} in 80 of 100 runs [bound {}]{}", seconds_text(b.step_s()),
+                  seconds_text(i.low), seconds_text(i.high), seconds_text(std::min(bound, b.step_s())),
+                  b.found && b.found->step_s > 0 ? "" : " (closed form, not replayed)"));
 }
 
 std::string speed_line(const SearchRequest& q, const Shown& b) {
@@ -60,16 +50,16 @@ std::string speed_line(const SearchRequest& q, const Shown& b) {
   if (q.by == RankBy::loss)
     s += fmt::format("; {} days to a loss of {:.3f}", three_digits(b.priced->score * b.times() / 86400),
                      q.loss);
-  return line("speed", s);
+  return answer_line("speed", s);
 }
 
 std::string memory_line(const SearchRequest& q, const Shown& b) {
   const double capacity = q.figures.memory;
-  std::string s = fmt::format("{} of {} ({:.0f} GiB) on the most loaded GPU", gb_text(b.bytes()),
-                              gb_text(capacity), capacity / kBytesOfGiB);
+  std::string s =
+      fmt::format("{} of {} on the most loaded GPU", bytes_text(b.bytes()), capacity_text(capacity));
   if (q.memory_share < 1) s += fmt::format(", {:.0f} % of it allowed", 100 * q.memory_share);
   s += b.found && b.found->refused.empty() ? "; its real step on meta" : "; closed form";
-  return line("memory", s);
+  return answer_line("memory", s);
 }
 
 // The largest parts of the step next to products.
@@ -85,7 +75,7 @@ std::string binds_line(const Shown& b) {
     n++;
   }
   const auto products = b.priced->time.products / b.priced->time.total;
-  return line("binds", fmt::format("products take {:.0f} % of the step; next {}", 100 * products, s));
+  return answer_line("binds", fmt::format("products take {:.0f} % of the step; next {}", 100 * products, s));
 }
 
 std::string change_lines(const SearchWhy& w) {
@@ -101,7 +91,7 @@ std::string change_lines(const SearchWhy& w) {
 std::string alternative(const SearchRequest& q, const Shown& a, const Shown& best, std::string_view what) {
   return fmt::format("  {} ({:+.1f} %), {}: {} ({})\n", seconds_text(a.step_s()),
                      100 * (a.priced->score * a.times() / (best.priced->score * best.times()) - 1),
-                     gb_text(a.bytes()), text_of(a.priced->layout), what);
+                     bytes_text(a.bytes()), text_of(a.priced->layout), what);
 }
 
 // The fastest of another division, and the fastest that leaves a tenth more of the memory.
@@ -138,10 +128,10 @@ std::string batch_line(const SearchRequest& q, const SearchResult& r) {
   }
   std::string s = fmt::format("{} GPUs and {} sequences: replicas that are a multiple of {} do not divide it",
                               q.gpus[0], q.asked_global, q.gpus[0] / std::gcd(q.gpus[0], q.asked_global));
-  if (!other) return line("batch", s);
+  if (!other) return answer_line("batch", s);
   s += fmt::format("; {} do", other->layout.global);
   if (asked) s += fmt::format(", {:+.1f} % time per token", 100 * (other->token_s / asked->token_s - 1));
-  return line("batch", s + " (--require global=N fixes it)");
+  return answer_line("batch", s + " (--require global=N fixes it)");
 }
 
 std::string searched_line(const SearchRequest& q, const SearchResult& r, const Confirmation* all) {
@@ -162,25 +152,10 @@ std::string searched_line(const SearchRequest& q, const SearchResult& r, const C
     source = c.source;
   }
   s += required;
-  return line("searched", s);
+  return answer_line("searched", s);
 }
 
 }  // namespace
-
-std::string three_digits(double x) {
-  if (!std::isfinite(x)) return "?";
-  if (x == 0) return "0";
-  const double power = std::floor(std::log10(std::abs(x))) - 2;
-  const double unit = std::pow(10, power);
-  const double rounded = std::round(x / unit) * unit;
-  if (std::abs(rounded) < 99.95) {
-    const int after = std::max(0, int(2 - std::floor(std::log10(std::abs(rounded)) + 1e-9)));
-    return fmt::format("{:.{}f}", rounded, after);
-  }
-  std::string s = fmt::format("{:.0f}", rounded);
-  for (auto i = int64_t(s.size()) - 3; i > (s[0] == '-' ? 1 : 0); i -= 3) s.insert(size_t(i), ",");
-  return s;
-}
 
 StepInterval interval_of(const SearchRequest& q, const Priced& p, double simulated_s) {
   double least = p.time.total, most = p.time.total;
@@ -212,22 +187,25 @@ std::string answer_text(const SearchRequest& q, const SearchResult& r, const Sea
   s += fmt::format("the best by {}\n", q.by == RankBy::step   ? "step time"
                                        : q.by == RankBy::cost ? "cost per token"
                                                               : "time to a loss");
-  s += line("layout", text_of(*best.priced) +
-                          (q.gpus.size() > 1 ? fmt::format(" on {} GPUs", best.priced->layout.gpus) : ""));
+  s += answer_line("layout",
+                   text_of(*best.priced) +
+                       (q.gpus.size() > 1 ? fmt::format(" on {} GPUs", best.priced->layout.gpus) : ""));
   s += step_line(q, best) + speed_line(q, best) + memory_line(q, best) + binds_line(best);
   if (best.found && !best.found->refused.empty())
-    s += line("not run", "this version does not run it: " +
-                             best.found->refused.substr(0, best.found->refused.find('\n')));
+    s += answer_line("not run", "this version does not run it: " +
+                                    best.found->refused.substr(0, best.found->refused.find('\n')));
   s += batch_line(q, r);
   if (w) s += "another division is the best if\n" + change_lines(*w);
   s += "alternatives\n" + alternative_lines(q, r, all, best);
-  s += line("failures", fmt::format("one every {} h; save every {}; goodput {:.1f} %; {} spare machine{}",
-                                    three_digits(g.mtbf_s / kSecondsOfHour), seconds_text(g.interval_s),
-                                    100 * g.share, g.spares, g.spares == 1 ? "" : "s"));
+  for (const auto& [name, text] : cost_lines(q, costs_of(q, best.priced->layout, best.step_s())))
+    s += answer_line(name, text);
+  s += answer_line("failures", fmt::format("one every {} h; goodput {:.1f} %; {} spare machine{}",
+                                           three_digits(g.mtbf_s / kSecondsOfHour), 100 * g.share, g.spares,
+                                           g.spares == 1 ? "" : "s"));
   s += searched_line(q, r, all);
-  if (!q.note.empty()) s += line("note", q.note);
-  if (!q.constants.empty()) s += line("prices", q.constants);
-  return s + line("run file", "--out FILE writes it, --all prints it");
+  if (!q.note.empty()) s += answer_line("note", q.note);
+  if (!q.constants.empty()) s += answer_line("prices", q.constants);
+  return s + answer_line("run file", "--out FILE writes it, --all prints it");
 }
 
 }  // namespace trireme

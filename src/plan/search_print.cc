@@ -8,6 +8,7 @@
 #include "plan/confirm.h"
 #include "plan/search.h"
 #include "plan/search_chart.h"
+#include "plan/search_costs.h"
 #include "plan/search_flip.h"
 #include "spec/run_spec.h"
 #include "spec/size_rule.h"
@@ -331,6 +332,8 @@ std::string search_json(const SearchRequest& q, const SearchResult& r, const Sea
   if (!q.note.empty()) j["note"] = q.note;
   const auto found = [&](const Priced& p) { return confirmed ? confirmed->of(p.layout) : nullptr; };
   j["best"] = r.best.empty() ? SearchJson() : priced_json(q, r.best.front(), found(r.best.front()));
+  if (!r.best.empty())
+    add_costs(j["best"], q, costs_of(q, r.best.front().layout, j["best"]["step_s"].get<double>()));
   if (!r.best.empty()) j["best"]["toml"] = run_file_of(q, r.best.front().layout);
   j["candidates"] = SearchJson::array();
   for (const Priced& p : r.best) j["candidates"].push_back(priced_json(q, p, found(p)));

@@ -37,6 +37,7 @@ struct SearchedStep {
   double closed_s = 0;  // by the search's closed form
   double roof_s = 0;    // by the same closed form, with constants_at_the_roof()
   StepInterval interval;
+  std::vector<std::pair<std::string, double>> tolls;  // shares of closed_s, largest first
 };
 // The step that the search forecasts for this resolved run. Nothing: it does not know the run, or the cluster
 // lacks a figure.

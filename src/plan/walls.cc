@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "base/progress.h"
+#include "base/units.h"
 #include "cost/checkpoint_interval.h"
 #include "cost/flops.h"
 #include "cost/goodput.h"
@@ -526,15 +527,6 @@ std::string heading(const WallsCase& c) {
 }
 
 }  // namespace
-
-std::string decimal(double value, std::string_view unit) {
-  static constexpr std::array<const char*, 8> kPrefixes = {"", "k", "M", "G", "T", "P", "E", "Z"};
-  size_t i = 0;
-  while (i + 1 < kPrefixes.size() && value >= 999.5) value /= 1000, ++i;
-  const int digits = value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
-  return fmt::format("{:.{}f} {}{}", value, i == 0 && value == std::floor(value) ? 0 : digits, kPrefixes[i],
-                     unit);
-}
 
 std::string long_time(double s) {
   if (s < 10 * kDay) return human_seconds(s);

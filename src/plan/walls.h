@@ -63,8 +63,7 @@ std::string walls_json(const WallsCase&);
 // named.
 StepForecast closed_form_step(const StepCase&, const std::string& device, const DeviceFigures&);
 
-// "1.12 TB": units of 1000, three digits. "1,966 days (5.38 years)".
-std::string decimal(double value, std::string_view unit);
+// "1,966 days (5.38 years)".
 std::string long_time(double seconds);
 
 }  // namespace trireme

@@ -6,7 +6,7 @@ namespace trireme {
 
 // A number that is not known or not finite is null.
 nlohmann::json number_or_null(double);
-// "1.20 GiB", "34.1 ms"; unit: "bytes" or "s".
+// "1.20 GB", "34.1 ms"; unit: "bytes" or "s".
 std::string amount_text(double v, const std::string& unit);
 
 // The name of a use of time; input gradients of runs that do not split their backward passes are "backward".

@@ -56,7 +56,7 @@ int64_t peak_of(const std::vector<MemoryPoint>& points) {
 
 std::string memory_svg(const std::vector<MemoryRow>& rows, int64_t makespan, int64_t limit,
                        std::string_view title) {
-  constexpr double kWidth = 1200, kLeft = 130, kRight = 110, kTop = 30, kRow = 44, kTall = 38, kGiB = 1 << 30;
+  constexpr double kWidth = 1200, kLeft = 130, kRight = 110, kTop = 30, kRow = 44, kTall = 38, kGB = 1e9;
   int64_t most = limit;
   for (const MemoryRow& row : rows) most = std::max(most, peak_of(row.points));
   const double height = kTop + kRow * double(rows.size()) + 22;
@@ -76,14 +76,14 @@ std::string memory_svg(const std::vector<MemoryRow>& rows, int64_t makespan, int
     if (limit > 0)
       fmt::format_to(to, "<path stroke=\"#a8323e\" stroke-dasharray=\"4 3\" d=\"M{:.1f},{:.1f}H{:.1f}\"/>\n",
                      kLeft, floor - tall * double(limit), kWidth - kRight);
-    fmt::format_to(to, "<text x=\"{:.0f}\" y=\"{:.0f}\">peak {:.1f} GiB</text>\n", kWidth - kRight + 6,
-                   floor - 14, double(peak) / kGiB);
+    fmt::format_to(to, "<text x=\"{:.0f}\" y=\"{:.0f}\">peak {:.1f} GB</text>\n", kWidth - kRight + 6,
+                   floor - 14, double(peak) / kGB);
   }
   fmt::format_to(to, "<text x=\"{:.0f}\" y=\"{:.0f}\">0 s</text>\n", kLeft, height - 6);
   fmt::format_to(
       to, "<text x=\"{:.0f}\" y=\"{:.0f}\" text-anchor=\"end\">{:.4g} s{}</text>\n", kWidth - kRight,
       height - 6, double(makespan) * 1e-9,
-      limit > 0 ? fmt::format("; dashed: {:.1f} GiB, the device's memory", double(limit) / kGiB) : "");
+      limit > 0 ? fmt::format("; dashed: {:.1f} GB, the device's memory", double(limit) / kGB) : "");
   return out + "</svg>\n";
 }
 

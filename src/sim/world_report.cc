@@ -70,7 +70,7 @@ double bubble_of(const std::vector<StepRow>& rows) {
 }
 
 std::string rows_text(const std::vector<StepRow>& rows, int64_t makespan) {
-  constexpr double kGiB = 1 << 30;
+  constexpr double kGB = 1e9;
   std::vector<size_t> columns;
   size_t wide = 5;
   for (size_t u = 0; u < kUses; u++)
@@ -80,14 +80,14 @@ std::string rows_text(const std::vector<StepRow>& rows, int64_t makespan) {
   std::string out = fmt::format("{:<{}} {:>6}", "% of the step", std::max<size_t>(wide, 13), "ranks");
   const auto width = [](size_t u) { return std::max<size_t>(6, name_of(Use(u)).size()); };
   for (size_t u : columns) out += fmt::format("  {:>{}}", name_of(Use(u)), width(u));
-  out += "  bubble/span  peak GiB\n";
+  out += "  bubble/span    peak GB\n";
   for (const StepRow& r : rows) {
     out += fmt::format("{:<{}} {:>6}", r.name, std::max<size_t>(wide, 13), r.ranks);
     for (size_t u : columns)
       out += fmt::format("  {:>{}.1f}", 100 * double(r.use[u]) / double(std::max<int64_t>(1, makespan)),
                          width(u));
     out += fmt::format("  {:>9.1f} %", 100 * r.span.bubble());
-    out += r.peak > 0 ? fmt::format("  {:>8.1f}\n", double(r.peak) / kGiB) : "         -\n";
+    out += r.peak > 0 ? fmt::format("  {:>8.1f}\n", double(r.peak) / kGB) : "         -\n";
   }
   return out;
 }

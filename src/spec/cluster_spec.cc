@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <type_traits>
 
 #include "base/error.h"
 #include "spec/kind.h"
@@ -56,12 +58,74 @@ void check_tiers(Reader& r, const ClusterSpec& c) {
                                  c.nodes, nodes));
 }
 
+// A leaf switch is a level of inter_node: tiers state their own links.
+void check_leaves(Reader& r, const ClusterSpec& c) {
+  if (c.leaf_nodes > 0 && !c.tiers.empty())
+    r.problem(Keys{"leaf_nodes", "tier[1].size"},
+              "[[tier]] states each level and its bandwidth; leave leaf_nodes out");
+  if (c.oversubscription > 1 && c.leaf_nodes == 0)
+    r.problem(Keys{"oversubscription", "leaf_nodes"},
+              "a leaf switch is oversubscribed; give leaf_nodes, the machines under one");
+  if (c.leaf_nodes > 0 && c.nodes > c.leaf_nodes && c.nodes % c.leaf_nodes != 0)
+    r.problem(Keys{"leaf_nodes", "nodes"},
+              fmt::format("{} machines, and {} under a leaf; give a divisor", c.nodes, c.leaf_nodes));
+}
+
+// The least of the kinds that state it; 0 = one of them does not.
+template <class Number>
+Number least_of(const std::vector<KindSpec>& kinds, const std::function<Number(const KindSpec&)>& of) {
+  Number least = of(kinds[0]);
+  for (const KindSpec& k : kinds) least = std::min(least, of(k));
+  return least;
+}
+
+// Sets the figures of the slowest member: an op takes the longer of FLOPs / peak and bytes / bandwidth on
+// each kind, so the least of each is exactly the slowest kind's time. Prices and power are means over
+// machines.
+void settle_kinds(Reader& r, ClusterSpec& c) {
+  if (c.kinds.empty()) return;
+  int64_t nodes = 0;
+  for (const KindSpec& k : c.kinds) nodes += k.nodes;
+  std::vector<std::string> keys = {"nodes"};
+  for (size_t i = 0; i < c.kinds.size(); i++) keys.push_back(fmt::format("kind[{}].nodes", i + 1));
+  if (nodes != c.nodes)
+    r.problem(keys, fmt::format("nodes = {}, and the kinds have {}; give equal numbers", c.nodes, nodes));
+  const auto settle = [&](auto& value, const char* key, auto of) {
+    using Number = std::remove_reference_t<decltype(value)>;
+    const Number least = least_of<Number>(c.kinds, of);
+    if (value != Number() && value != least)
+      r.problem(key,
+                fmt::format("[[kind]] states it of each kind (the least is {}); leave it out here", least));
+    value = least;
+  };
+  settle(c.peak.f32, "peak.f32", [](const KindSpec& k) { return k.peak.f32; });
+  settle(c.peak.bf16, "peak.bf16", [](const KindSpec& k) { return k.peak.bf16; });
+  settle(c.peak.f16, "peak.f16", [](const KindSpec& k) { return k.peak.f16; });
+  settle(c.peak.fp8, "peak.fp8", [](const KindSpec& k) { return k.peak.fp8; });
+  settle(c.peak.fp4, "peak.fp4", [](const KindSpec& k) { return k.peak.fp4; });
+  settle(c.memory_bytes, "memory_bytes", [](const KindSpec& k) { return k.memory_bytes; });
+  settle(c.memory_bandwidth, "memory_bandwidth", [](const KindSpec& k) { return k.memory_bandwidth; });
+  settle(c.host_bandwidth, "host_bandwidth", [](const KindSpec& k) { return k.host_bandwidth; });
+  double price = 0;
+  double watts = 0;
+  for (const KindSpec& k : c.kinds) {
+    price += k.price_per_hour * double(k.nodes) / double(nodes);
+    watts += k.watts * double(k.nodes) / double(nodes);
+  }
+  if (price > 0) c.price_per_hour = price;
+  if (watts > 0) c.power.device = watts;
+}
+
 // What a plain file has no need of, and is written only where it says something.
 bool fine_print(const std::string& key) {
   const std::string name = key.substr(key.rfind('.') + 1);
   for (const char* fine :
        {"f16", "fp8", "fp4", "efficiency", "round", "message", "ramp", "reduce_bandwidth", "launch", "dims"})
     if (name == fine) return true;
+  for (const char* section : {"storage.", "power."})
+    if (key.starts_with(section)) return true;
+  for (const char* fine : {"region", "leaf_nodes", "oversubscription"})
+    if (key == fine) return true;
   return name.starts_with("step_");
 }
 
@@ -77,14 +141,30 @@ double ClusterSpec::peak_flops(std::string_view dtype) const {
 std::vector<TierSpec> ClusterSpec::levels() const {
   if (!tiers.empty() || nodes <= 1) return tiers;
   TierSpec all;
-  all.name = "cluster", all.size = nodes, all.link = inter_node;
-  return {all};
+  all.name = "cluster";
+  all.size = nodes;
+  all.link = inter_node;
+  if (leaf_nodes == 0 || leaf_nodes >= nodes) return {all};
+  TierSpec leaf = all;
+  leaf.name = "leaf";
+  leaf.size = leaf_nodes;
+  all.size = (nodes + leaf_nodes - 1) / leaf_nodes;
+  all.link.bandwidth /= oversubscription;
+  return {leaf, all};
+}
+
+double ClusterSpec::checkpoint_bandwidth() const {
+  const double machines = storage.node_bandwidth * double(nodes);
+  if (storage.bandwidth > 0 && machines > 0) return std::min(storage.bandwidth, machines);
+  if (storage.bandwidth > 0 || machines > 0) return std::max(storage.bandwidth, machines);
+  return disk_bandwidth * double(nodes);
 }
 
 LinkSpec ClusterSpec::between_nodes() const {
-  if (tiers.empty()) return inter_node;
-  LinkSpec slow = tiers.front().link;
-  for (const TierSpec& t : tiers) {
+  const std::vector<TierSpec> all = levels();
+  if (all.empty()) return inter_node;
+  LinkSpec slow = all.front().link;
+  for (const TierSpec& t : all) {
     slow.latency = std::max(slow.latency, t.link.latency);
     if (t.link.bandwidth * t.link.efficiency < slow.bandwidth * slow.efficiency)
       slow.bandwidth = t.link.bandwidth, slow.efficiency = t.link.efficiency;
@@ -135,6 +215,8 @@ ClusterSpec parse_cluster(std::string_view toml, std::string_view file) {
   for (const auto& [name, c] : {std::pair("alone", &cluster.alone), {"together", &cluster.together}})
     check_tables(reader, name, *c);
   check_tiers(reader, cluster);
+  check_leaves(reader, cluster);
+  settle_kinds(reader, cluster);
   reader.report_unknown();
   reader.raise();
   return cluster;
@@ -146,6 +228,7 @@ ClusterSpec load_cluster(const fs::path& path) {
 std::string save_cluster(const ClusterSpec& cluster) {
   ClusterSpec plain;
   plain.tiers.resize(cluster.tiers.size());
+  plain.kinds.resize(cluster.kinds.size());
   const std::vector<FieldText> defaults = fields_of(plain), fields = fields_of(cluster);
   std::string out, table;  // tables stand last: keys after [[tier]] are its own
   for (size_t i = 0; i < fields.size(); i++) {

@@ -76,6 +76,64 @@ struct TierSpec {
   }
 };
 
+// Where checkpoints are written.
+struct StorageSpec {
+  double bandwidth = 0;       // bytes/s, all machines' writes together
+  double node_bandwidth = 0;  // bytes/s, one machine's writes
+  double bytes = 0;           // capacity
+  bool operator==(const StorageSpec&) const = default;
+
+  template <class V>
+  void visit(V& v) {
+    v("bandwidth", bandwidth, "bytes/s",
+      "writes to the storage of checkpoints, all machines together; 0 = not known", between(0, 1e18));
+    v("node_bandwidth", node_bandwidth, "bytes/s", "one machine's writes to it; 0 = not known",
+      between(0, 1e15));
+    v("bytes", bytes, "bytes", "capacity of that storage; 0 = not known", between(0, 1e21));
+  }
+};
+
+struct PowerSpec {
+  double device = 0, node = 0;  // W under load: one device; a machine besides its devices
+  double pue = 1;               // power of the site over power of its machines
+  bool operator==(const PowerSpec&) const = default;
+  bool known() const { return device > 0 || node > 0; }
+  double watts(double devices, double nodes) const { return (devices * device + nodes * node) * pue; }
+
+  template <class V>
+  void visit(V& v) {
+    v("device", device, "W", "one device under load; 0 = not known", between(0, 1e6));
+    v("node", node, "W", "a machine under load besides its devices: CPUs, fans, network adapters",
+      between(0, 1e7));
+    v("pue", pue, "", "power usage effectiveness: power of the site over power of its machines",
+      between(1, 10));
+  }
+};
+
+// Machines of one kind, in a cluster of several kinds of devices.
+struct KindSpec {
+  std::string name;  // its device's
+  int64_t nodes = 1;
+  Peaks peak;
+  int64_t memory_bytes = 0;
+  double memory_bandwidth = 0, host_bandwidth = 0;
+  double price_per_hour = 0, watts = 0;  // one device's
+  bool operator==(const KindSpec&) const = default;
+
+  template <class V>
+  void visit(V& v) {
+    v("name", name, "", "of this kind's device");
+    v("nodes", nodes, "", "machines of this kind", between(1, 1e6));
+    v.section("peak", peak, "peaks of a device of this kind");
+    v("memory_bytes", memory_bytes, "bytes", "memory of one device of this kind", between(0, 1e15));
+    v("memory_bandwidth", memory_bandwidth, "bytes/s", "to and from that memory", between(0, 1e18));
+    v("host_bandwidth", host_bandwidth, "bytes/s", "between one device and the host's memory, each way",
+      between(0, 1e15));
+    v("price_per_hour", price_per_hour, "money per hour", "one device of this kind", between(0, 1e9));
+    v("watts", watts, "W", "one device of this kind under load", between(0, 1e6));
+  }
+};
+
 struct ClusterSpec {
   std::string name;
   int64_t nodes = 1, devices_per_node = 1;
@@ -86,13 +144,22 @@ struct ClusterSpec {
   LinkSpec intra_node_mpi;      // of a CPU: between two processes of one machine
   LinkSpec inter_node;          // of a machine to another, shared by its devices
   std::vector<TierSpec> tiers;  // levels above the node, nearest first, in the place of inter_node
-  double launch = 0;            // s, of every collective before its first round
-  double disk_bandwidth = 0;    // bytes/s of one machine's disk, each way, shared by its ranks
-  double host_bandwidth = 0;    // bytes/s between one device's memory and the host's, each way
-  double price_per_hour = 0;    // of one device, in any currency; 0 = not known
-  double mtbf_hours = 50000;    // device-hours between failures
-  int64_t threads = 0;          // CPU: threads that the numbers were measured with
-  double others = 0;            // CPU: share of the processors that other processes had meanwhile
+  // Machines under one leaf switch (0 = all), and the factor by which less leaves it than arrives: groups
+  // beyond a leaf have 1 / oversubscription of inter_node's bandwidth.
+  int64_t leaf_nodes = 0;
+  double oversubscription = 1;
+  StorageSpec storage;
+  PowerSpec power;
+  // Kinds of machines. Then peaks, memory and rates above are those of the slowest member (settle_kinds).
+  std::vector<KindSpec> kinds;
+  double launch = 0;          // s, of every collective before its first round
+  double disk_bandwidth = 0;  // bytes/s of one machine's disk, each way, shared by its ranks
+  double host_bandwidth = 0;  // bytes/s between one device's memory and the host's, each way
+  double price_per_hour = 0;  // of one device, in any currency; 0 = not known
+  std::string region;         // region of the price table (plan/price_list.h)
+  double mtbf_hours = 50000;  // device-hours between failures
+  int64_t threads = 0;        // CPU: threads that the numbers were measured with
+  double others = 0;          // CPU: share of the processors that other processes had meanwhile
   // What kernels reach here: one rank with all threads, and ranks of fewer threads together.
   Calibration alone, together;
   std::string source, date;  // "measured by bench" or a vendor's page; YYYY-MM-DD
@@ -102,7 +169,10 @@ struct ClusterSpec {
   int64_t devices() const { return nodes * devices_per_node; }
   // Above a tenth, what was measured is too slow to be held against a quiet run.
   bool disturbed() const { return others > 0.1; }
-  // Levels above the node: `tiers`, or one of all nodes, joined by inter_node; none of a single node.
+  // Bytes/s of checkpoints: of the storage as far as machines reach it, else of their own disks; 0 = not
+  // known.
+  double checkpoint_bandwidth() const;
+  // Levels above the node: `tiers`, or leaves and all nodes, joined by inter_node; none of a single node.
   std::vector<TierSpec> levels() const;
   // What two levels make of it: the slowest that a node meets on its way to any other.
   LinkSpec between_nodes() const;
@@ -130,6 +200,14 @@ struct ClusterSpec {
       between(0, 1e15));
     v("price_per_hour", price_per_hour, "money per hour", "of one device, in any currency; 0 = not known",
       between(0, 1e9));
+    v("region", region, "", "region whose price holds, of the price table; used if price_per_hour is 0");
+    v("leaf_nodes", leaf_nodes, "", "machines under one leaf switch; 0 = all", between(0, 1e6));
+    v("oversubscription", oversubscription, "",
+      "bandwidth into a leaf switch over bandwidth out of it: groups beyond a leaf have inter_node's divided "
+      "by it",
+      between(1, 1000));
+    v.section("storage", storage, "where checkpoints are written");
+    v.section("power", power, "power of devices and machines");
     v("mtbf_hours", mtbf_hours, "device-hours",
       "between failures that end a run: n devices fail n times as often (Llama 3 on H100s: 50,675)",
       Rule{.low = 0, .high = 1e12, .low_open = true});
@@ -147,6 +225,10 @@ struct ClusterSpec {
     v.list("tier", tiers,
            "a level above the node (rack, pod, ...), nearest first: [[tier]] for each, in the place of "
            "inter_node");
+    v.list(
+        "kind", kinds,
+        "machines of one kind, in a cluster of several kinds of devices: [[kind]] for each. Steps wait for "
+        "the slowest member");
   }
 };
 

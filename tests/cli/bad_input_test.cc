@@ -179,7 +179,7 @@ const std::vector<Case> kCases = {
      2},
     {"DoesNotFit",
      {"train", "{}/run.toml"},
-     {"this run needs", "on rank 0", "has 4096 bytes (4.00 KiB)", "none of", "single changes"},
+     {"this run needs", "on rank 0", "has 4096 bytes (4.10 kB)", "none of", "single changes"},
      [](const fs::path& f) {
        std::string s = read_text(f / "cluster.toml");
        put_file(f / "cluster.toml", replaced(s, "17179869184", "4096"));

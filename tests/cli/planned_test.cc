@@ -356,6 +356,31 @@ TEST(Planned, ASearchedLayoutIsARunFile) {
                      planned(tmp / "elsewhere", {"plan", (tmp / "best.toml").string()})["candidates"][0]);
 }
 
+// The run file of a search for two rank threads is planned and trained, with its cluster file.
+TEST(Planned, ASearchedLayoutOfACpuTrains) {
+  TempFolder tmp;
+  const std::string file = tiny_run_file(tmp.path(), 3);
+  const std::string out = (tmp / "best.toml").string();
+  const std::vector<std::string> search = {"search", file, "--gpus", "2", "--require", "tp=2", "--out", out};
+  const json found = planned(tmp.path(), search);
+  EXPECT_EQ(read_text(out), found["best"]["toml"]);
+  const RunSpec run = load_run(out);
+  EXPECT_EQ(run.layout.tp, 2);
+  EXPECT_EQ(run.cluster.file, load_run(file).cluster.file);
+  const json one = planned(tmp.path(), {"plan", out})["candidates"][0];
+  EXPECT_DOUBLE_EQ(one["step_s"].get<double>(), found["best"]["step_s"].get<double>());
+  EXPECT_EQ(one["device_bytes"], found["best"]["device_bytes"]);
+  const Ran trained = trireme(tmp.path(), {"train", out});
+  EXPECT_EQ(trained.code, 0) << trained.err;
+  EXPECT_TRUE(fs::exists(fs::path(run.train.dir) / "checkpoints")) << trained.out;
+  const Ran r = trireme(tmp.path(), search);
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_LE(lines_of(r.out).size(), 25u) << r.out;
+  const Ran wrong = trireme(tmp.path(), with(search, {"--price", "2"}));
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_NE(wrong.err.find("--price: a CPU's layouts are booked"), std::string::npos) << wrong.err;
+}
+
 TEST(Planned, ASearchedLayoutOfANamedModelIsARunFile) {
   TempFolder tmp;
   const std::string file = (source_dir() / "configs/cluster/h100-p5.toml").string();

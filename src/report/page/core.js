@@ -33,7 +33,7 @@ function scaled(v, units, base) {
   while (i + 1 < units.length && Math.abs(v) >= base * (1 - 5e-4)) v /= base, i++;
   return digits(v) + "\u00a0" + units[i];
 }
-const bytes = v => known(v) ? scaled(v, ["B", "KiB", "MiB", "GiB", "TiB", "PiB"], 1024) : "-";
+const bytes = v => known(v) ? scaled(v, ["B", "kB", "MB", "GB", "TB", "PB"], 1000) : "-";
 const si = (v, unit = "") => known(v) ? scaled(v, ["", "k", "M", "G", "T", "P", "E"].map(p => p + unit), 1000).replace(/\u00a0$/, "") : "-";
 function percent(v) {
   if (!known(v)) return "-";

@@ -10,12 +10,12 @@ namespace {
 TEST(Human, Bytes) {
   EXPECT_EQ(human_bytes(0), "0 B");
   EXPECT_EQ(human_bytes(1023), "1023 B");
-  EXPECT_EQ(human_bytes(1024), "1.00 KiB");
-  EXPECT_EQ(human_bytes(1536), "1.50 KiB");
-  EXPECT_EQ(human_bytes(10 * 1024 - 1), "10.0 KiB");
-  EXPECT_EQ(human_bytes(int64_t(200) << 20), "200 MiB");
-  EXPECT_EQ(human_bytes(int64_t(12) << 30), "12.0 GiB");
-  EXPECT_EQ(human_bytes(-2048), "-2.00 KiB");
+  EXPECT_EQ(human_bytes(1000), "1.00 kB");
+  EXPECT_EQ(human_bytes(1536), "1.54 kB");
+  EXPECT_EQ(human_bytes(10 * 1000 - 1), "10.0 kB");
+  EXPECT_EQ(human_bytes(int64_t(200) << 20), "210 MB");
+  EXPECT_EQ(human_bytes(int64_t(12) << 30), "12.9 GB");
+  EXPECT_EQ(human_bytes(-2048), "-2.05 kB");
 }
 
 TEST(Human, Counts) {
@@ -168,7 +168,7 @@ TEST_F(ProgressTest, ALineEachSoMuchOfTheWork) {
 TEST(Human, ExactBytes) {
   EXPECT_EQ(exact_bytes(1), "1 byte");
   EXPECT_EQ(exact_bytes(1023), "1023 bytes");
-  EXPECT_EQ(exact_bytes(1537), "1537 bytes (1.50 KiB)");
+  EXPECT_EQ(exact_bytes(1537), "1537 bytes (1.54 kB)");
 }
 
 TEST_F(ProgressTest, ResumedWorkDoesNotCountInTheSpeed) {

@@ -51,6 +51,15 @@ TEST(AutoLayout, TakesTheFastestThatFits) {
   }
 }
 
+TEST(AutoLayout, MeetsRequirements) {
+  AutoWish wish{.layout = true, .ranks = 2};
+  wish.require = {parse_requirement("tp=2")};
+  const AutoChoice c = choose_layout(run_to_choose(), wish, roomy_machine(), 1, {});
+  for (const TriedLayout& t : c.tried) EXPECT_EQ(t.run.layout.tp, 2) << t.text;
+  wish.require = {parse_requirement("tp=5")};
+  EXPECT_THROW(choose_layout(run_to_choose(), wish, roomy_machine(), 1, {}), Error);
+}
+
 TEST(AutoLayout, LittleMemoryTakesALeanerOne) {
   const AutoWish wish{.layout = true, .ranks = 2};
   const AutoChoice free = choose_layout(run_to_choose(), wish, roomy_machine(), 1, {});

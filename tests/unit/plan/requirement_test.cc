@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/units.h"
 #include "plan/framework.h"
 #include "plan/search.h"
 #include "search_requests.h"
@@ -122,16 +123,42 @@ TEST(Framework, LaunchFlagsSayTheLayout) {
         "--recompute-granularity full"})
     EXPECT_NE(megatron.find(flag), std::string::npos) << megatron;
   EXPECT_EQ(megatron.find("--cp-comm-type"), std::string::npos);
+  EXPECT_EQ(megatron.find("--fp8-format"), std::string::npos);
+  EXPECT_EQ(megatron.find("--expert-tensor-parallel-size"), std::string::npos);
   l.schedule = "1f1b";
   l.chunks = 1;
   const std::string deepspeed = launch_text(framework_named("deepspeed"), q, l);
   EXPECT_NE(deepspeed.find("\"zero_optimization\":{\"stage\":1}"), std::string::npos) << deepspeed;
   EXPECT_NE(deepspeed.find("\"gradient_accumulation_steps\":32"), std::string::npos) << deepspeed;
+  EXPECT_NE(deepspeed.find("in train.py: PipelineModule(num_stages=4)"), std::string::npos) << deepspeed;
+  EXPECT_EQ(deepspeed.find("\"stages\""), std::string::npos) << deepspeed;  // no such key
   l.pp = 1;
   l.dp = 8;
   l.zero = 3;
   const std::string titan = launch_text(framework_named("torchtitan"), q, l);
   EXPECT_NE(titan.find("--parallelism.data_parallel_shard_degree 8"), std::string::npos) << titan;
+}
+
+// The recipe is the framework's name of precision.fp8; a framework without it is an error.
+TEST(Framework, LaunchFlagsSayTheRecipeAndTheExperts) {
+  SearchRequest q = small_experts();
+  q.numbers = NumberType::fp8;
+  q.run.emplace();
+  q.run->precision.fp8 = "block";
+  const SearchLayout l{.gpus = 4, .global = 8, .tp = 2, .dp = 2, .micro = 1};
+  const std::string megatron = launch_text(framework_named("megatron"), q, l);
+  EXPECT_NE(megatron.find("--fp8-format hybrid --fp8-recipe blockwise"), std::string::npos) << megatron;
+  EXPECT_NE(megatron.find("--expert-tensor-parallel-size 1"), std::string::npos) << megatron;
+  EXPECT_NE(megatron.find("--nnodes 1 --nproc_per_node 4"), std::string::npos) << megatron;
+  EXPECT_NE(launch_text(framework_named("nemo"), q, l).find("trainer.plugins.fp8_recipe=blockwise"),
+            std::string::npos);
+  EXPECT_THROW(refuse_fp8(framework_named("torchtitan"), q), Error);
+  EXPECT_THROW(refuse_fp8(framework_named("deepspeed"), q), Error);
+  q.run->precision.fp8 = "current";
+  EXPECT_NO_THROW(refuse_fp8(framework_named("torchtitan"), q));
+  EXPECT_NE(launch_text(framework_named("torchtitan"), q, l)
+                .find("--quantize.linear.float8.recipe_name tensorwise"),
+            std::string::npos);
 }
 
 TEST(Answer, FitsAScreen) {
@@ -156,6 +183,12 @@ TEST(Answer, NumbersHaveThreeDigits) {
                                 {0.0, "0"},
                                 {123456789.0, "123,000,000"}})
     EXPECT_EQ(three_digits(x), text);
+  EXPECT_EQ(capacity_text(85899345920), "85.9 GB (80 GiB)");
+  EXPECT_EQ(capacity_text(8e9), "8.00 GB (7.45 GiB)");
+  EXPECT_EQ(seconds_text(0.1732), "173 ms");
+  EXPECT_EQ(seconds_text(24.53), "24.5 s");
+  EXPECT_EQ(seconds_text(0.9999), "1.00 s");
+  EXPECT_EQ(seconds_text(85.04e-6), "85.0 us");
 }
 
 }  // namespace

@@ -47,6 +47,72 @@ TEST(ClusterSpec, ReadsBackWhatItSaved) {
   EXPECT_EQ(c.peak_flops("fp4"), 4e15);
 }
 
+// Two machines under a leaf talk at the full rate, and groups beyond it at a third.
+TEST(ClusterSpec, ALeafIsALevel) {
+  const ClusterSpec c = parse_cluster(
+      "nodes = 8\ndevices_per_node = 8\ninter_node.bandwidth = 300e9\nleaf_nodes = 2\noversubscription = 3\n",
+      "c");
+  const std::vector<TierSpec> levels = c.levels();
+  ASSERT_EQ(levels.size(), 2u);
+  EXPECT_EQ(levels[0].size, 2);
+  EXPECT_EQ(levels[0].link.bandwidth, 300e9);
+  EXPECT_EQ(levels[1].size, 4);
+  EXPECT_EQ(levels[1].link.bandwidth, 100e9);
+  EXPECT_EQ(c.between_nodes().bandwidth, 100e9);
+  EXPECT_EQ(link_among_nodes(c, 2).bandwidth, 300e9);
+  EXPECT_EQ(link_among_nodes(c, 3).bandwidth, 100e9);
+  EXPECT_TRUE(parse_cluster(save_cluster(c), "c") == c) << save_cluster(c);
+  EXPECT_HAS(error_of([] { parse_cluster("oversubscription = 2\n", "c"); }), "give leaf_nodes");
+  EXPECT_HAS(error_of([] { parse_cluster("nodes = 8\nleaf_nodes = 3\n", "c"); }), "3 under a leaf");
+  EXPECT_HAS(error_of([] { parse_cluster("leaf_nodes = 1\n[[tier]]\nsize = 1\n", "c"); }),
+             "leave leaf_nodes out");
+}
+
+constexpr std::string_view kTwoKinds = R"(nodes = 3
+devices_per_node = 8
+[[kind]]
+name = "H100"
+nodes = 1
+peak.bf16 = 989e12
+memory_bytes = 85899345920
+memory_bandwidth = 3.35e12
+price_per_hour = 4
+watts = 700
+[[kind]]
+name = "A100-40GB"
+nodes = 2
+peak.bf16 = 312e12
+memory_bytes = 42949672960
+memory_bandwidth = 1.555e12
+price_per_hour = 1
+watts = 400
+)";
+
+TEST(ClusterSpec, KindsAreAsSlowAsTheSlowest) {
+  const ClusterSpec c = parse_cluster(kTwoKinds, "c");
+  EXPECT_EQ(c.peak.bf16, 312e12);
+  EXPECT_EQ(c.memory_bytes, 42949672960);
+  EXPECT_EQ(c.memory_bandwidth, 1.555e12);
+  EXPECT_DOUBLE_EQ(c.price_per_hour, 2);  // (4 + 1 + 1) / 3
+  EXPECT_DOUBLE_EQ(c.power.device, 500);
+  EXPECT_TRUE(parse_cluster(save_cluster(c), "c") == c) << save_cluster(c);
+  EXPECT_HAS(error_of([] { parse_cluster("nodes = 4\n" + std::string(kTwoKinds).substr(10), "c"); }),
+             "the kinds have 3");
+  EXPECT_HAS(error_of([] { parse_cluster("memory_bytes = 1e11\n" + std::string(kTwoKinds), "c"); }),
+             "leave it out here");
+}
+
+TEST(ClusterSpec, CheckpointsAreWrittenAsFastAsMachinesAndStorageAllow) {
+  ClusterSpec c{.nodes = 4};
+  c.disk_bandwidth = 2e9;
+  EXPECT_EQ(c.checkpoint_bandwidth(), 8e9);  // own disks
+  c.storage.bandwidth = 50e9;
+  EXPECT_EQ(c.checkpoint_bandwidth(), 50e9);
+  c.storage.node_bandwidth = 10e9;
+  EXPECT_EQ(c.checkpoint_bandwidth(), 40e9);
+  EXPECT_EQ(PowerSpec({.device = 700, .node = 4600, .pue = 1.2}).watts(8, 1), 12240);
+}
+
 constexpr std::string_view kThreeLevels = R"(nodes = 1024
 devices_per_node = 8
 launch = 7e-6

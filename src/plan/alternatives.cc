@@ -1,0 +1,92 @@
+#include "plan/alternatives.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "plan/searched_step.h"
+#include "spec/run_schedule.h"
+#include "spec/supported.h"
+
+namespace trireme {
+namespace {
+
+constexpr size_t kAlternatives = 2;
+
+struct Neighbour {
+  std::string change;
+  SearchLayout layout;
+};
+
+void add_degree(const SearchLayout& l, int64_t SearchLayout::*axis, const char* name,
+                std::vector<Neighbour>& all) {
+  const auto add = [&](const SearchLayout& n) {
+    all.push_back({fmt::format("layout.{} = {} with layout.dp = {}", name, n.*axis, n.dp), n});
+  };
+  SearchLayout n = l;
+  if (l.dp % 2 == 0) {
+    n.*axis *= 2;
+    n.dp /= 2;
+    if (l.schedule == "1f1b") add(n);
+  }
+  n = l;
+  if (l.*axis % 2 == 0) {
+    n.*axis /= 2;
+    n.dp *= 2;
+    if (n.pp > 1 || l.schedule == "1f1b") add(n);
+  }
+}
+
+std::vector<Neighbour> neighbours_of(const SearchLayout& l) {
+  std::vector<Neighbour> all;
+  SearchLayout n = l;
+  for (const auto& [again, name] :
+       {std::pair{Again::none, "none"}, {Again::selective, "selective"}, {Again::full, "full"}}) {
+    n.again = again;
+    if (again != l.again) all.push_back({fmt::format("layout.recompute = \"{}\"", name), n});
+  }
+  n = l;
+  for (int zero = 0; zero <= 3 && l.dp * l.cp > 1; zero++) {
+    n.zero = zero;
+    n.shards = 0;
+    if (zero != l.zero) all.push_back({fmt::format("layout.zero = {}", zero), n});
+  }
+  for (const int64_t micro : {l.micro / 2, l.micro * 2}) {
+    n = l;
+    n.micro = micro;
+    if (micro > 0 && l.global % (l.dp * micro) == 0)
+      all.push_back({fmt::format("batch.micro = {}", micro), n});
+  }
+  add_degree(l, &SearchLayout::tp, "tp", all);
+  add_degree(l, &SearchLayout::pp, "pp", all);
+  return all;
+}
+
+bool runs(const RunSpec& run, const SearchRequest& q, const SearchLayout& l) {
+  if (division_refusal(q.model, q.seq, l) != Refusal::count) return false;
+  if (l.global % (l.dp * l.micro) != 0) return false;
+  const RunSpec changed = with_layout(run, l, q.disk_each_way);
+  return problems_of(changed).empty() && unsupported_of(changed).empty();
+}
+
+}  // namespace
+
+void find_alternatives(Forecast& f, const RunSpec& run, const ClusterSpec& cluster) {
+  if (!f.closed_form || !f.fits || run.lora.active()) return;
+  SubjectDevice d = device_of(cluster, "bf16", run.world());
+  complete_figures(d, run.world(), "cluster.file");
+  const SearchRequest q = search_request_of(run, d);
+  const std::optional<SearchLayout> l = layout_of(run);
+  if (!l) return;
+  const double own_s = price_layout(q, *l).time.total;
+  for (const Neighbour& n : neighbours_of(*l)) {
+    if (!runs(run, q, n.layout)) continue;
+    const Priced p = price_layout(q, n.layout);
+    if (p.memory.total > q.figures.memory) continue;
+    f.alternatives.push_back({n.change, f.step_s * p.time.total / own_s, p.memory.total});
+  }
+  std::stable_sort(f.alternatives.begin(), f.alternatives.end(),
+                   [](const Alternative& a, const Alternative& b) { return a.step_s < b.step_s; });
+  if (f.alternatives.size() > kAlternatives) f.alternatives.resize(kAlternatives);
+}
+
+}  // namespace trireme

@@ -1,0 +1,11 @@
+// Single changes of a run on GPUs that fit, by the search's closed form: what else the run could be.
+#pragma once
+#include "plan/forecast.h"
+
+namespace trireme {
+
+// Sets f.alternatives: the two fastest, relative to f.step_s. Leaves it empty if the step is not the search's
+// (Forecast::closed_form) or does not fit.
+void find_alternatives(Forecast& f, const RunSpec&, const ClusterSpec&);
+
+}  // namespace trireme

@@ -1,0 +1,22 @@
+// Energy, checkpoints and mixed devices of a run in words: lines that `plan` and `search` share.
+#pragma once
+#include <string>
+
+#include "base/json.h"
+#include "cost/checkpoint_plan.h"
+#include "spec/cluster_spec.h"
+
+namespace trireme {
+
+// Returns W of the run's devices and machines, with the site's share; 0 = the cluster states none.
+double run_watts(const ClusterSpec&, int64_t devices);
+// "46.1 kW; 12.8 Wh per step, 356 kWh per billion tokens". Requires: watts > 0, step_s > 0.
+std::string energy_text(double watts, double step_s, double step_tokens);
+// "1.18 TB, training waits 115 ms, written in 59.0 s; save every 12 min 31 s (410 steps), 0.9 % of time
+// lost".
+std::string checkpoint_text(const CheckpointPlan&);
+nlohmann::ordered_json json_of(const CheckpointPlan&);
+// Describes the slowest member of a cluster of several kinds; "" for one kind.
+std::string kinds_text(const ClusterSpec&);
+
+}  // namespace trireme
