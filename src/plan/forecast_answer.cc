@@ -19,7 +19,7 @@
 namespace trireme {
 namespace {
 
-constexpr size_t kListed = 3;  // largest entries that a list shows
+constexpr size_t kAnswerParts = 3;  // largest entries that a list shows
 
 std::string layout_line(const RunSpec& run) {
   const LayoutSpec& l = run.layout;
@@ -79,7 +79,7 @@ std::string memory_line(const RunSpec& run, const Forecast& f) {
   std::stable_sort(parts.begin(), parts.end(),
                    [](const auto& a, const auto& b) { return a.first > b.first; });
   std::string of;
-  for (size_t i = 0; i < std::min(parts.size(), kListed); i++)
+  for (size_t i = 0; i < std::min(parts.size(), kAnswerParts); i++)
     of += fmt::format("{}{} {}", i > 0 ? ", " : "", parts[i].second, bytes_text(double(parts[i].first)));
   return answer_line("memory", s) + answer_line("", fmt::format("of rank {}: {}", f.booking.tape.rank, of));
 }
@@ -101,7 +101,7 @@ std::string binds_lines(const Forecast& f) {
   if (all.empty() || f.step_s == 0) return "";
   constexpr double kLeast = 0.005;
   std::string s;
-  for (size_t i = 0; i < std::min(all.size(), kListed + 1) && all[i].second >= kLeast; i++)
+  for (size_t i = 0; i < std::min(all.size(), kAnswerParts + 1) && all[i].second >= kLeast; i++)
     s += fmt::format("{}{} {:.0f} %", i > 0 ? ", " : "", all[i].first, 100 * all[i].second);
   // The largest parts at twice their rate.
   std::string gains;

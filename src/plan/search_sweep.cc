@@ -13,7 +13,7 @@ namespace trireme {
 namespace {
 
 using SweepJson = nlohmann::ordered_json;
-constexpr double kGigaTokens = 1e9, kGigaBytes = 1e9;
+constexpr double kGigaTokens = 1e9, kSweptGiga = 1e9;
 
 // Device-seconds a token by toll, and what failures and spares take.
 std::vector<std::pair<std::string, double>> shares_of(const SearchRequest& q, const SweepRow& r) {
@@ -57,7 +57,7 @@ std::optional<Confirmed> confirmed_best(SearchRequest& q, SearchResult& r, const
 std::string confirmed_columns(const SweepRow& r) {
   const bool simulated = r.confirmed && r.confirmed->step_s > 0;
   return fmt::format("{:>10} {:>9}", simulated ? fmt::format("{:.3f} s", r.confirmed->step_s) : "-",
-                     r.confirmed ? fmt::format("{:.1f} GB", r.confirmed->bytes / kGigaBytes) : "-");
+                     r.confirmed ? fmt::format("{:.1f} GB", r.confirmed->bytes / kSweptGiga) : "-");
 }
 
 SweepJson row_json(const SearchRequest& q, const SweepRow& r) {
@@ -359,7 +359,7 @@ std::vector<LargestRow> largest(const SearchRequest& q) {
 std::string largest_text(const SearchRequest& q, const std::vector<LargestRow>& rows) {
   std::string s = fmt::format(
       "the largest of {}'s family on {} x {}, {:.1f} GB each, {} sequences of {} tokens a step\n", q.name,
-      q.gpus[0], q.device, q.figures.memory * q.memory_share / kGigaBytes, q.globals[0], q.seq);
+      q.gpus[0], q.device, q.figures.memory * q.memory_share / kSweptGiga, q.globals[0], q.seq);
   s += fmt::format("{:28} {:>10} {:>7} {:>7} {:>7} {:>8} {:>8}  {}\n", "technique", "parameters", "times",
                    "layers", "hidden", "states", "kept", "layout");
   const double first = rows.empty() || !rows[0].any ? 0 : rows[0].parameters;
@@ -370,8 +370,8 @@ std::string largest_text(const SearchRequest& q, const std::vector<LargestRow>& 
     }
     s += fmt::format("{:28} {:8.2f} B {:>7} {:7} {:7} {:5.1f} GB {:5.1f} GB  {}\n", r.technique,
                      r.parameters / 1e9, first > 0 ? fmt::format("{:.1f}", r.parameters / first) : "",
-                     r.model.layers, r.model.hidden, r.memory.states / kGigaBytes,
-                     (r.memory.activations + r.memory.gradients + r.memory.logits) / kGigaBytes,
+                     r.model.layers, r.model.hidden, r.memory.states / kSweptGiga,
+                     (r.memory.activations + r.memory.gradients + r.memory.logits) / kSweptGiga,
                      text_of(r.layout));
   }
   s += "in closed form: what is booked (holes, the schedule's own) can be some percent more, so `plan` one "

@@ -10,6 +10,7 @@
 #include "plan/alternatives.h"
 #include "plan/price_list.h"
 #include "plan/score_catalog.h"
+#include "plan/searched_step.h"
 #include "plan/serving.h"
 #include "spec/run_schedule.h"
 
@@ -103,6 +104,31 @@ Forecast planned(const RunSpec& run) {
   Forecast f = forecast(run, schedule_of(run), c, 1);
   find_alternatives(f, run, c);
   return f;
+}
+
+// Sums among the two machines of a leaf take as long as without oversubscription, larger groups longer.
+TEST(RunCosts, OversubscriptionSlowsWhatLeavesALeaf) {
+  ClusterSpec flat = cluster_called("h100-sxm-8", 8);
+  flat.nodes = 4;
+  flat.inter_node = {.latency = 1e-5, .bandwidth = 400e9};
+  ClusterSpec leaves = flat;
+  leaves.leaf_nodes = 2;
+  leaves.oversubscription = 4;
+  RunSpec run = gpu_run();
+  run.batch.micro = 1;
+  for (const int64_t dp : {16, 32}) {
+    run.layout.dp = run.batch.global = dp;
+    const std::optional<SearchedStep> a = searched_step(run, flat);
+    const std::optional<SearchedStep> b = searched_step(run, leaves);
+    ASSERT_TRUE(a && b);
+    if (dp == 16) {
+      EXPECT_DOUBLE_EQ(a->closed_s, b->closed_s);
+      EXPECT_DOUBLE_EQ(a->step_s, b->step_s);
+    } else {
+      EXPECT_GT(b->closed_s, 1.5 * a->closed_s);
+      EXPECT_GT(b->step_s, 1.5 * a->step_s);
+    }
+  }
 }
 
 TEST(RunCosts, AdaptersTakeFewerFlopsAndLessState) {
