@@ -381,6 +381,38 @@ TEST(Planned, ASearchedLayoutOfACpuTrains) {
   EXPECT_NE(wrong.err.find("--price: a CPU's layouts are booked"), std::string::npos) << wrong.err;
 }
 
+// Prices by region, energy, checkpoints and service of the best layout, as the cluster file states them.
+TEST(Planned, ASearchSaysWhatDecides) {
+  TempFolder tmp;
+  std::string text = read_text(source_dir() / "configs/cluster/h100-sxm-8.toml");
+  put_file(tmp / "site.toml", text + "power.pue = 1.5\nstorage.bandwidth = 2e9\nstorage.bytes = 1e12\n");
+  const auto found = [&](const std::vector<std::string>& more) {
+    return with({"search", "--model", "llama3-8B", "--gpus", "8", "--global-batch", "8", "--seq", "4096",
+                 "--confirm", "0"},
+                more);
+  };
+  const json best = planned(tmp.path(), found({"--cluster", (tmp / "site.toml").string()}))["best"];
+  EXPECT_DOUBLE_EQ(best["watts"], 1.5 * (8 * 700 + 4600));
+  const double bytes = best["checkpoint"]["bytes"];
+  EXPECT_NEAR(bytes, 12 * 8.03e9, 0.01e9 * 12);
+  EXPECT_DOUBLE_EQ(best["checkpoint"]["write_s"], bytes / 2e9);
+  EXPECT_DOUBLE_EQ(best["checkpoint"]["stall_s"], bytes / 8 / 64e9);
+  EXPECT_EQ(best["checkpoint"]["kept"], 10);
+  EXPECT_GT(best["serving"]["tokens_per_s_per_gpu"], 0);
+  EXPECT_FALSE(best.contains("price_per_hour"));
+  EXPECT_DOUBLE_EQ(
+      planned(tmp.path(), found({"--cluster", "H100", "--region", "us-east-1"}))["best"]["price_per_hour"],
+      12.29);
+  put_file(tmp / "mine.toml", "[[price]]\ndevice = \"H100\"\nregion = \"home\"\nper_hour = 1.5\n");
+  EXPECT_DOUBLE_EQ(planned(tmp.path(), found({"--cluster", "H100", "--prices",
+                                              (tmp / "mine.toml").string()}))["best"]["price_per_hour"],
+                   1.5);
+  const Ran r = trireme(tmp.path(), found({"--cluster", "H100", "--region", "mars"}));
+  EXPECT_EQ(r.code, 2);
+  EXPECT_NE(r.err.find("--region mars: data/prices.toml has no price of H100 there"), std::string::npos)
+      << r.err;
+}
+
 TEST(Planned, ASearchedLayoutOfANamedModelIsARunFile) {
   TempFolder tmp;
   const std::string file = (source_dir() / "configs/cluster/h100-p5.toml").string();
