@@ -121,7 +121,7 @@ void PlanSubject::add_to(CLI::App& verb) {
 }
 
 void add_price_options(CLI::App& verb, std::string& prices, std::string& region) {
-  verb.add_option("--prices", prices, "price table by device and region (default: data/prices.toml)")
+  verb.add_option("--prices", prices, "price table by device and --region (default: data/prices.toml)")
       ->type_name("FILE");
   verb.add_option("--region", region, "region whose price of a device-hour holds");
 }

@@ -103,12 +103,12 @@ std::string binds_lines(const Forecast& f) {
   std::string s;
   for (size_t i = 0; i < std::min(all.size(), kAnswerParts + 1) && all[i].second >= kLeast; i++)
     s += fmt::format("{}{} {:.0f} %", i > 0 ? ", " : "", all[i].first, 100 * all[i].second);
-  // The largest parts at twice their rate.
+  // The step if one of the largest parts took half as long.
   std::string gains;
   for (size_t i = 0; i < std::min<size_t>(all.size(), 2) && all[i].second >= kLeast; i++)
     gains += fmt::format("{}{}: {}", i > 0 ? "; " : "", all[i].first,
                          seconds_text(f.step_s * (1 - all[i].second / 2)));
-  return answer_line("binds", s) + answer_line("at twice", "the rate of " + gains);
+  return answer_line("binds", s) + answer_line("if halved", gains);
 }
 
 std::string other_lines(const RunSpec& run, const Forecast& f) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/counted.h"
 #include "base/progress.h"
 #include "base/units.h"
 
@@ -27,8 +28,8 @@ std::string checkpoint_text(const CheckpointPlan& p) {
   std::string s = fmt::format("{}, training waits {}", bytes_text(p.bytes), seconds_text(p.stall_s));
   if (p.write_s > 0) s += fmt::format(", written in {}", seconds_text(p.write_s));
   if (p.interval_s > 0)
-    s += fmt::format("; save every {} ({} step{}), {:.2g} % of time lost", human_seconds(p.interval_s),
-                     three_digits(double(p.steps)), p.steps == 1 ? "" : "s", 100 * p.lost);
+    s += fmt::format("; save every {} ({}), {:.2g} % of time lost", human_seconds(p.interval_s),
+                     counted(p.steps, "step"), 100 * p.lost);
   if (p.write_s == 0) s += "; storage.bandwidth is not stated";
   if (p.kept > 0) s += fmt::format("; storage holds {}", three_digits(p.kept));
   return s;

@@ -54,9 +54,9 @@ std::optional<Serving> serving_of(RooflineCase c, double prompt, double answer) 
 }
 
 std::string serving_text(const Serving& s) {
-  return fmt::format("first token of {} in {}, {} tokens/s per GPU from {} texts at once (bounds; tp {})",
-                     three_digits(double(s.prompt)), seconds_text(s.first_token_s),
-                     three_digits(s.per_device()), s.batch, s.tp);
+  return fmt::format(
+      "first token of {} tokens in {}, {} tokens/s per GPU from {} texts at once (bounds; tp {})", s.prompt,
+      seconds_text(s.first_token_s), three_digits(s.per_device()), s.batch, s.tp);
 }
 
 }  // namespace trireme

@@ -79,9 +79,8 @@ Number least_of(const std::vector<KindSpec>& kinds, const std::function<Number(c
   return least;
 }
 
-// Sets the figures of the slowest member: an op takes the longer of FLOPs / peak and bytes / bandwidth on
-// each kind, so the least of each is exactly the slowest kind's time. Prices and power are means over
-// machines.
+// Sets the figures of the slowest member. An op takes the longer of FLOPs / peak and bytes / bandwidth on
+// each kind. So the least of each figure gives exactly the slowest kind's time. Prices and power are means.
 void settle_kinds(Reader& r, ClusterSpec& c) {
   if (c.kinds.empty()) return;
   int64_t nodes = 0;

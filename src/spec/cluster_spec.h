@@ -169,7 +169,7 @@ struct ClusterSpec {
   int64_t devices() const { return nodes * devices_per_node; }
   // Above a tenth, what was measured is too slow to be held against a quiet run.
   bool disturbed() const { return others > 0.1; }
-  // Bytes/s of checkpoints: of the storage as far as machines reach it, else of their own disks; 0 = not
+  // Returns bytes/s at which checkpoints are written, to storage or else to the machines' disks; 0 = not
   // known.
   double checkpoint_bandwidth() const;
   // Levels above the node: `tiers`, or leaves and all nodes, joined by inter_node; none of a single node.

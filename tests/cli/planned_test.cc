@@ -356,16 +356,16 @@ TEST(Planned, ASearchedLayoutIsARunFile) {
                      planned(tmp / "elsewhere", {"plan", (tmp / "best.toml").string()})["candidates"][0]);
 }
 
-// The run file of a search for two rank threads is planned and trained, with its cluster file.
+// The run file of a search for three rank threads is planned and trained, with its cluster file.
 TEST(Planned, ASearchedLayoutOfACpuTrains) {
   TempFolder tmp;
   const std::string file = tiny_run_file(tmp.path(), 3);
   const std::string out = (tmp / "best.toml").string();
-  const std::vector<std::string> search = {"search", file, "--gpus", "2", "--require", "tp=2", "--out", out};
+  const std::vector<std::string> search = {"search", file, "--gpus", "3", "--require", "dp=3", "--out", out};
   const json found = planned(tmp.path(), search);
   EXPECT_EQ(read_text(out), found["best"]["toml"]);
   const RunSpec run = load_run(out);
-  EXPECT_EQ(run.layout.tp, 2);
+  EXPECT_EQ(run.layout.dp, 3);
   EXPECT_EQ(run.cluster.file, load_run(file).cluster.file);
   const json one = planned(tmp.path(), {"plan", out})["candidates"][0];
   EXPECT_DOUBLE_EQ(one["step_s"].get<double>(), found["best"]["step_s"].get<double>());

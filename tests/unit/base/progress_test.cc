@@ -9,7 +9,7 @@ namespace {
 
 TEST(Human, Bytes) {
   EXPECT_EQ(human_bytes(0), "0 B");
-  EXPECT_EQ(human_bytes(1023), "1023 B");
+  EXPECT_EQ(human_bytes(999), "999 B");
   EXPECT_EQ(human_bytes(1000), "1.00 kB");
   EXPECT_EQ(human_bytes(1536), "1.54 kB");
   EXPECT_EQ(human_bytes(10 * 1000 - 1), "10.0 kB");
@@ -167,7 +167,7 @@ TEST_F(ProgressTest, ALineEachSoMuchOfTheWork) {
 
 TEST(Human, ExactBytes) {
   EXPECT_EQ(exact_bytes(1), "1 byte");
-  EXPECT_EQ(exact_bytes(1023), "1023 bytes");
+  EXPECT_EQ(exact_bytes(999), "999 bytes");
   EXPECT_EQ(exact_bytes(1537), "1537 bytes (1.54 kB)");
 }
 
