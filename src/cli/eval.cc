@@ -5,6 +5,7 @@
 #include "base/interrupt.h"
 #include "base/json.h"
 #include "cli/eval.h"
+#include "cli/use_model.h"
 #include "cli/used_keys.h"
 #include "data/loader.h"
 #include "train/batches.h"
@@ -17,7 +18,7 @@ using nlohmann::ordered_json;
 
 struct EvalRequest {
   RunRequest run;
-  std::string data, tasks, out;
+  std::string data, tasks, out, layout;
   int64_t context = 0;
   CodeEval code;
   HarnessEval harness;
@@ -27,14 +28,7 @@ bool is_yaml(const std::string& file) {
   return file.ends_with(".yaml") || file.ends_with(".yml");
 }
 
-void perplexity(const EvalRequest& r, const UsedRun& used) {
-  const RunSpec& run = used.run;
-  Texts shards = r.data.empty() ? run.data.valid : Texts(r.data);
-  if (shards.empty()) bad_request("data.valid is empty: name a token shard with --data");
-  for (const std::string& shard : shards)
-    naming_key(r.data.empty() ? "data.valid" : "--data", shard, [&] { check_shard(shard, run.model.vocab); });
-  refuse_foreign_shards(run, shards);
-  LoadedModel m = load_model(run, 0, used.checkpoint);
+void print_perplexity(const EvalRequest& r, const RunSpec& run, const Texts& shards, const LoadedModel& m) {
   ordered_json each = ordered_json::array();
   double sum = 0;
   EvalResult all;
@@ -62,6 +56,17 @@ void perplexity(const EvalRequest& r, const UsedRun& used) {
   }
 }
 
+void perplexity(const EvalRequest& r, const UsedRun& used) {
+  const RunSpec& run = used.run;
+  Texts shards = r.data.empty() ? run.data.valid : Texts(r.data);
+  if (shards.empty()) bad_request("data.valid is empty: name a token shard with --data");
+  for (const std::string& shard : shards)
+    naming_key(r.data.empty() ? "data.valid" : "--data", shard, [&] { check_shard(shard, run.model.vocab); });
+  refuse_foreign_shards(run, shards);
+  use_model(used, r.layout, book_inference,
+            [&](LoadedModel& m, const ModelMemory&) { print_perplexity(r, run, shards, m); });
+}
+
 // A line a question: what the model held of each choice.
 std::string details(const std::vector<ChoiceQuestion>& questions, const std::vector<ChoiceScore>& scores) {
   std::string lines;
@@ -82,9 +87,18 @@ void multiple_choice(const EvalRequest& r, const UsedRun& used) {
   refuse_foreign_tokenizer(run, tokenizer);
   ChoiceBatches batches(tokenizer, read_choices(r.tasks), run, context_of(run, r.context));
   if (!r.out.empty()) write_text_atomic(r.out, "");  // refused now rather than after the work
-  LoadedModel m = load_model(run, book_evaluation(run, threads_of(run), batches.shapes()), used.checkpoint);
-  Watched watched("evaluate", "choices");
-  ChoiceResult e = batches.run(*m.runner, [&](int64_t done) { watched(done, batches.count()); });
+  const auto book = [&](const RunSpec& of, int threads, int pp_rank) {
+    return book_evaluation(of, threads, batches.shapes(), pp_rank);
+  };
+  ChoiceResult e;
+  std::string where;
+  int64_t step = 0;
+  use_model(used, r.layout, book, [&](LoadedModel& m, const ModelMemory&) {
+    Watched watched("evaluate", "choices");
+    e = batches.run(*m.runner, [&](int64_t done) { watched(done, batches.count()); });
+    where = m.where;
+    step = m.step;
+  });
   if (!r.out.empty()) write_text_atomic(r.out, details(batches.questions(), e.scores));
   if (r.run.json) {
     // NaN (the error of one question's mean) is null.
@@ -95,8 +109,8 @@ void multiple_choice(const EvalRequest& r, const UsedRun& used) {
                                     {"chance", e.chance},
                                     {"questions", e.scores.size()},
                                     {"truncated", e.truncated},
-                                    {"step", m.step},
-                                    {"model", m.where}}
+                                    {"step", step},
+                                    {"model", where}}
                            .dump(2));
     return;
   }
@@ -105,7 +119,7 @@ void multiple_choice(const EvalRequest& r, const UsedRun& used) {
                                         : fmt::format("{:.4f} +- {:.4f}", a.mean, a.standard_error);
   };
   print_text("{}: accuracy {}, by likelihood per byte {}, over {} questions of {}; guessing reaches {:.4f}\n",
-             m.where, show(e.raw), show(e.per_byte), e.scores.size(), r.tasks, e.chance);
+             where, show(e.raw), show(e.per_byte), e.scores.size(), r.tasks, e.chance);
   if (e.truncated > 0)
     print_text(
         "{} choices lost the beginning of their prompt: together they are longer than the context of {}\n",
@@ -157,6 +171,7 @@ void add_eval(CLI::App& app) {
                    "tokens that the model sees of a question or program. Default: data.seq_len, or "
                    "max_positions of model.from")
       ->check(CLI::Range(2, 1 << 30));
+  add_layout(*verb, r->layout);
   verb->callback([r, verb, tasks, code] {
     if (tasks->count() == 0 && code->count() == 0)
       for (const char* name : {"--out", "--context"})
@@ -167,6 +182,7 @@ void add_eval(CLI::App& app) {
     if (code->count() > 0) {
       r->code.out = r->out;
       r->code.context = r->context;
+      r->code.layout = r->layout;
       return evaluate_code(r->code, r->run);
     }
     const UsedRun used = load_used(r->run);
@@ -175,6 +191,7 @@ void add_eval(CLI::App& app) {
       r->harness.file = r->tasks;
       r->harness.out = r->out;
       r->harness.context = r->context;
+      r->harness.layout = r->layout;
       return evaluate_harness(r->harness, used, r->run.json);
     }
     for (const char* name : {"--fewshot", "--limit"})

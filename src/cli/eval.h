@@ -23,7 +23,7 @@ class Watched {
 
 // eval --code: programming tasks in HumanEval's format (docs/evaluation.md).
 struct CodeEval {
-  std::string tasks, samples, out, python = "python3";
+  std::string tasks, samples, out, layout, python = "python3";
   bool canonical = false, chat = false;
   int64_t per_task = 1;
   std::vector<int64_t> ks;
@@ -39,7 +39,7 @@ void evaluate_code(const CodeEval&, const RunRequest&);
 
 // eval --tasks FILE.yaml: a task of lm-evaluation-harness (docs/evaluation.md).
 struct HarnessEval {
-  std::string file, out;
+  std::string file, out, layout;
   int64_t fewshot = -1, limit = 0, context = 0;
 };
 void evaluate_harness(const HarnessEval&, const UsedRun&, bool json);

@@ -8,6 +8,7 @@
 #include "cli/eval.h"
 #include "cli/prompts.h"
 #include "cli/sampling.h"
+#include "cli/use_model.h"
 #include "cli/used_keys.h"
 #include "device/cpu/cpu_device.h"
 #include "generate/complete.h"
@@ -74,23 +75,28 @@ void generate_samples(const CodeEval& q, const RunRequest& request, const std::v
   std::vector<std::string> stops = q.chat ? std::vector<std::string>{} : code_stop_strings();
   stops.insert(stops.end(), q.stops.begin(), q.stops.end());
   const Prompts prompts = encode_prompts(tokenizer, texts);
-  const int64_t arena = book_generation(run, threads_of(run), generation_shape(prompts, o));
-  LoadedModel m = load_model(run, arena, used.checkpoint);
-  const double begin = clock_s();
-  Watched watched("generate", "samples");
-  auto all = complete_texts(
-      *m.runner, tokenizer, prompts, o, std::vector(prompts.size(), stops),
-      [&](int64_t done) { watched(done, int64_t(prompts.size())); }, [] { return interrupt_requested(); });
+  const GenerationShape shape = generation_shape(prompts, o);
+  const auto book = [&](const RunSpec& of, int threads, int pp_rank) {
+    return book_generation(of, threads, shape, pp_rank);
+  };
+  Completions all;
+  use_model(used, q.layout, book, [&](LoadedModel& m, const ModelMemory&) {
+    const double begin = clock_s();
+    Watched watched("generate", "samples");
+    all = complete_texts(
+        *m.runner, tokenizer, prompts, o, std::vector(prompts.size(), stops),
+        [&](int64_t done) { watched(done, int64_t(prompts.size())); }, [] { return interrupt_requested(); });
+    c.generate_s = clock_s() - begin;
+    c.where = m.where;
+    c.step = m.step;
+  });
   if (interrupt_requested())
     run_failed("interrupted by signal {}: there is no result, the same command starts again",
                interrupt_signal());
-  c.generate_s = clock_s() - begin;
   for (size_t i = 0; i < c.samples.size(); i++) {
     const std::string& text = all.texts[i].text;
     c.samples[i].completion = q.chat ? code_of_answer(text, tasks[c.samples[i].task]) : text;
   }
-  c.where = m.where;
-  c.step = m.step;
 }
 
 std::string sample_lines(const std::vector<CodeTask>& tasks, const CodeRun& c,

@@ -6,6 +6,7 @@
 #include "cli/eval.h"
 #include "cli/harness_texts.h"
 #include "cli/prompts.h"
+#include "cli/use_model.h"
 #include "generate/complete.h"
 #include "tasks/harness_score.h"
 #include "train/scored_batches.h"
@@ -41,10 +42,14 @@ class HarnessModel {
     const ScoredBatches batches(texts.texts, used_.run, context_);
     HarnessAnswers a;
     a.truncated = batches.truncated();
-    const LoadedModel m = load(a, book_evaluation(used_.run, threads_of(used_.run), batches.shapes()));
-    Watched watched("evaluate", "texts");
-    const std::vector<double> all =
-        batches.run(*m.runner, [&](int64_t done) { watched(done, batches.count()); });
+    const auto book = [&](const RunSpec& of, int threads, int pp_rank) {
+      return book_evaluation(of, threads, batches.shapes(), pp_rank);
+    };
+    std::vector<double> all;
+    use(a, book, [&](StageRunner& runner) {
+      Watched watched("evaluate", "texts");
+      all = batches.run(runner, [&](int64_t done) { watched(done, batches.count()); });
+    });
     a.log_likelihoods = by_request(task, texts, requests, all);
     return a;
   }
@@ -71,12 +76,18 @@ class HarnessModel {
         p.erase(p.begin(), p.end() - most);
         a.truncated++;
       }
-    const LoadedModel m =
-        load(a, book_generation(used_.run, threads_of(used_.run), generation_shape(prompts, o)));
-    Watched watched("generate", "answers");
-    Completions all = complete_texts(
-        *m.runner, tokenizer_, prompts, o, std::vector(prompts.size(), stops_of(task)),
-        [&](int64_t done) { watched(done, int64_t(prompts.size())); }, [] { return interrupt_requested(); });
+    const GenerationShape shape = generation_shape(prompts, o);
+    const auto book = [&](const RunSpec& of, int threads, int pp_rank) {
+      return book_generation(of, threads, shape, pp_rank);
+    };
+    Completions all;
+    use(a, book, [&](StageRunner& runner) {
+      Watched watched("generate", "answers");
+      all = complete_texts(
+          runner, tokenizer_, prompts, o, std::vector(prompts.size(), stops_of(task)),
+          [&](int64_t done) { watched(done, int64_t(prompts.size())); },
+          [] { return interrupt_requested(); });
+    });
     if (interrupt_requested())
       run_failed("interrupted by signal {}: there is no result, the same command starts again",
                  interrupt_signal());
@@ -91,11 +102,12 @@ class HarnessModel {
     return stops;
   }
 
-  LoadedModel load(HarnessAnswers& a, int64_t arena) const {
-    LoadedModel m = load_model(used_.run, arena, used_.checkpoint);
-    a.step = m.step;
-    a.where = m.where;
-    return m;
+  void use(HarnessAnswers& a, const BookModel& book, const std::function<void(StageRunner&)>& work) const {
+    use_model(used_, q_.layout, book, [&](LoadedModel& m, const ModelMemory&) {
+      work(*m.runner);
+      a.step = m.step;
+      a.where = m.where;
+    });
   }
 
   const HarnessEval& q_;

@@ -2,6 +2,7 @@
 #include "generate/generate.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 
 #include "base/interrupt.h"
@@ -9,7 +10,7 @@
 #include "cli/live_text.h"
 #include "cli/prompts.h"
 #include "cli/sampling.h"
-#include "cli/source.h"
+#include "cli/use_model.h"
 #include "cli/used_keys.h"
 #include "generate/text_stream.h"
 
@@ -18,7 +19,7 @@ namespace {
 
 struct GenerateRequest {
   RunRequest run;
-  std::string prompt, prompts, out;
+  std::string prompt, prompts, out, layout;
   std::vector<std::string> stops;
   int64_t samples = 1;
   GenerateOptions o{.context = 0, .parallel = 8};
@@ -108,6 +109,44 @@ std::vector<std::string> repeated(const std::vector<std::string>& texts, int64_t
   return all;
 }
 
+std::string memory_text(const LoadedModel& m, const ModelMemory& memory, const GenerationShape& shape) {
+  const std::string weights = human_bytes(m.runner->flat().weights.bytes());
+  const std::string cache = human_bytes(m.runner->cache_sizes(shape.slots, shape.capacity).bytes());
+  if (memory.ranks == 1)
+    return fmt::format("{} of memory: {} weights, {} cache for {} x {} tokens", human_bytes(memory.all),
+                       weights, cache, shape.slots, shape.capacity);
+  return fmt::format("{} ranks, at most {} of memory each: on rank 0 {} weights, {} cache for {} x {} tokens",
+                     memory.ranks, human_bytes(memory.most), weights, cache, shape.slots, shape.capacity);
+}
+
+// With a divided model in f32 and temperature 0: the places where rounding may choose the token. Up to the
+// first of a text, the tokens are those of one rank.
+class NearTies {
+ public:
+  NearTies(const StageRunner& runner, const SampleOptions& o)
+      : watched_(runner.divided() && o.temperature < kGreedy && runner.run().precision.compute == "f32") {}
+  bool watched() const { return watched_; }
+  void operator()(size_t prompt, size_t token, float gap) {
+    if (!first_.contains(prompt)) first_[prompt] = {token, gap};
+  }
+  void report() const {
+    constexpr size_t kMost = 10;
+    size_t n = 0;
+    for (const auto& [prompt, place] : first_) {
+      if (n++ == kMost) break;
+      say("note: text {}, token {}: the two most likely tokens are {:.1e} apart, within rounding; another "
+          "layout "
+          "may take the other one from here on\n",
+          prompt + 1, place.first + 1, place.second);
+    }
+    if (first_.size() > kMost) say("note: likewise in {} more texts\n", first_.size() - kMost);
+  }
+
+ private:
+  bool watched_;
+  std::map<size_t, std::pair<size_t, float>> first_;  // by prompt: token, difference of the logits
+};
+
 void generate_verb(GenerateRequest& r) {
   check_set_keys("generate", r.run);
   const UsedRun used = load_used(r.run);
@@ -132,15 +171,23 @@ void generate_verb(GenerateRequest& r) {
     say("note: {} of {} tokens, and the model sees {} at once: of what is longer it reads the end\n",
         prompts.size() == 1 ? "the prompt is" : "the longest prompt is", longest, r.o.context);
   const GenerationShape shape = generation_shape(prompts, r.o);
-  int64_t arena = book_generation(run, threads_of(run), shape);
-  LoadedModel m = load_model(run, arena, used.checkpoint);
+  const auto book = [&](const RunSpec& of, int threads, int pp_rank) {
+    return book_generation(of, threads, shape, pp_rank);
+  };
   install_interrupt_handlers();
-  say("{}\n{} of memory: {} weights, {} cache for {} x {} tokens\n", m.where, human_bytes(arena),
-      human_bytes(m.runner->flat().weights.bytes()), human_bytes(cache_bytes(run, shape)), shape.slots,
-      shape.capacity);
-  Output output(r, tokenizer, texts);
-  GenerateStats s = generate(*m.runner, prompts, r.o, output.hooks());
-  output.finish();
+  GenerateStats s;
+  size_t complete = 0;
+  use_model(used, r.layout, book, [&](LoadedModel& m, const ModelMemory& memory) {
+    say("{}\n{}\n", m.where, memory_text(m, memory, shape));
+    Output output(r, tokenizer, texts);
+    NearTies ties(*m.runner, r.o.sample);
+    GenerateHooks hooks = output.hooks();
+    if (ties.watched()) hooks.near_tie = std::ref(ties);
+    s = generate(*m.runner, prompts, r.o, hooks);
+    output.finish();
+    complete = output.complete();
+    ties.report();
+  });
   // Of the new tokens those that came with reading took no time of their own.
   const std::string decoding = s.decoded == 0
                                    ? ""
@@ -151,8 +198,8 @@ void generate_verb(GenerateRequest& r) {
       s.reread ? fmt::format("; {} times at the end of the context of {}, half of it read again", s.reread,
                              r.o.context)
                : "");
-  if (output.complete() < texts.size())
-    run_failed("interrupted by signal {}: {} of {} texts are complete", interrupt_signal(), output.complete(),
+  if (complete < texts.size())
+    run_failed("interrupted by signal {}: {} of {} texts are complete", interrupt_signal(), complete,
                texts.size());
 }
 
@@ -192,6 +239,7 @@ void add_generate(CLI::App& app) {
           "tokens that the model sees; at its end the last half is read again. Default: data.seq_len,\n"
           "or max_positions of model.from")
       ->check(CLI::Range(2, 1 << 30));
+  add_layout(*verb, r->layout);
   verb->add_option("--parallel", r->o.parallel, "texts at once")
       ->capture_default_str()
       ->check(CLI::Range(1, 32));

@@ -42,14 +42,9 @@ UsedRun load_used(const RunRequest& request) {
   return used;
 }
 
-LoadedModel load_model(const RunSpec& run, int64_t arena_bytes, const fs::path& checkpoint) {
-  LoadedModel m;
-  m.run = run;
-  int threads = threads_of(run);
-  m.device =
-      make_device(run.train.device, {.threads = threads, .sm90_attention = run.train.attention == "sm90"});
-  if (arena_bytes == 0) arena_bytes = book_inference(run, threads);
-  m.runner = std::make_unique<StageRunner>(run, RunMode::infer, *m.device, arena_bytes);
+void load_weights(LoadedModel& m, const fs::path& checkpoint) {
+  const RunSpec& run = m.run;
+  const bool speaks = !m.runner->divided() || m.runner->comms()->rank() == 0;
   Found found;
   if (checkpoint.empty())
     found = find_newest(checkpoint_root(run.train.dir));
@@ -58,7 +53,8 @@ LoadedModel load_model(const RunSpec& run, int64_t arena_bytes, const fs::path& 
   if (!found.newest && !found.damaged.empty())
     bad_request("no checkpoint in {} is complete: {}; name another train.dir, or remove them",
                 checkpoint_root(run.train.dir).string(), found.damaged.front());
-  for (const std::string& d : found.damaged) say("passed over a damaged checkpoint: {}\n", d);
+  for (const std::string& d : found.damaged)
+    if (speaks) say("passed over a damaged checkpoint: {}\n", d);
   if (found.newest) {
     refuse_other_model(run, *found.newest);
     load_checkpoint(*m.runner, *found.newest, Load::weights);
@@ -73,6 +69,17 @@ LoadedModel load_model(const RunSpec& run, int64_t arena_bytes, const fs::path& 
         run.train.dir);
   }
   m.runner->require_finite_weights(m.where);
+}
+
+LoadedModel load_model(const RunSpec& run, int64_t arena_bytes, const fs::path& checkpoint) {
+  LoadedModel m;
+  m.run = run;
+  int threads = threads_of(run);
+  m.device =
+      make_device(run.train.device, {.threads = threads, .sm90_attention = run.train.attention == "sm90"});
+  if (arena_bytes == 0) arena_bytes = book_inference(run, threads);
+  m.runner = std::make_unique<StageRunner>(run, RunMode::infer, *m.device, arena_bytes);
+  load_weights(m, checkpoint);
   return m;
 }
 

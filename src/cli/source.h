@@ -11,7 +11,7 @@ namespace trireme::cli {
 
 struct LoadedModel {
   RunSpec run;
-  std::unique_ptr<Device> device;
+  std::unique_ptr<Device> device;  // null: the rank thread's
   std::unique_ptr<StageRunner> runner;
   int64_t step = 0;   // of the checkpoint; 0 = none
   std::string where;  // what was read
@@ -29,6 +29,9 @@ void add_used_run(CLI::App& verb, RunRequest&, bool with_json = true);  // as an
 // Weights only. `checkpoint`, or the newest complete one of run.train.dir, else model.from. arena_bytes: what
 // the use of it was booked for; 0 = evaluation.
 LoadedModel load_model(const RunSpec&, int64_t arena_bytes = 0, const fs::path& checkpoint = {});
+
+// The same into a runner that is made already: its rank's part.
+void load_weights(LoadedModel&, const fs::path& checkpoint);
 
 // data.tokenizer, else tokenizer.json in model.from, in the run folder or beside data.train; bad_request that
 // says where it looked.

@@ -17,8 +17,8 @@ constexpr auto kOfWeights =
     std::to_array<std::string_view>({"model.", "lora.", "data.tokenizer", "data.train", "data.seq_len",
                                      "train.dir", "train.device", "train.threads"});
 // precision.fp8 is reported by note_fp8().
-constexpr auto kOfForward =
-    std::to_array<std::string_view>({"precision.compute", "precision.fp8", "train.attention"});
+constexpr auto kOfForward = std::to_array<std::string_view>(
+    {"precision.compute", "precision.fp8", "train.attention", "train.comm", "train.timeout"});
 constexpr auto kOfEval = std::to_array<std::string_view>({"data.valid", "data.documents", "batch.micro"});
 // Keys that change neither memory nor time of a step.
 constexpr auto kOfNoForecast = std::to_array<std::string_view>(
@@ -65,6 +65,9 @@ void check_set_keys(std::string_view verb, const RunRequest& request) {
       if (!exists || reads(verb, e.key)) continue;
       const int64_t* degree = named(e.key, kDegrees) ? std::get_if<int64_t>(&e.value) : nullptr;
       if (degree && *degree == 1) continue;
+      if (degree && (verb == "eval" || verb == "generate"))
+        bad_request("--set: {}: {} is not used by {}; give --layout, such as tp=2, or leave it out", e.key,
+                    *degree, verb);
       if (degree)
         bad_request("--set: {}: {} is not used by {}, which runs on one rank; leave it out, or give 1", e.key,
                     *degree, verb);

@@ -8,8 +8,9 @@ namespace trireme::cli {
 
 // A run file has keys for all subcommands, and none of them is reported. A key of --set was meant for this
 // subcommand:
-// - on one rank (eval, generate, convert), a degree of the layout above 1 is a bad_request that names the
-// key;
+// - a degree of the layout above 1 is a bad_request that names the key (eval, generate, chat, convert); eval
+// and
+//   generate take --layout in its place;
 // - any other key that the subcommand does not read is named in one note on stderr.
 // Call before the run is loaded.
 void check_set_keys(std::string_view verb, const RunRequest&);

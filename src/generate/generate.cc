@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <set>
 
 namespace trireme {
@@ -122,6 +123,7 @@ class Generator {
 
   void draw(Text& t, std::span<const float> logits) {
     if (o_.vocab > 0) logits = logits.first(std::min(logits.size(), size_t(o_.vocab)));
+    if (hooks_.near_tie && o_.sample.temperature < kGreedy) find_near_tie(t, logits);
     int32_t id = sampler_.next(logits, t.prompt, t.out.tokens.size());
     stats_.new_tokens++;
     if (id == o_.end_of_text) return end(t, Finish::end_of_text);
@@ -129,6 +131,17 @@ class Generator {
     t.out.tokens.push_back(id);
     if (hooks_.token && hooks_.token(t.prompt, id)) return end(t, Finish::stopped);
     if (int64_t(t.out.tokens.size()) >= o_.tokens) end(t, Finish::length);
+  }
+
+  void find_near_tie(const Text& t, std::span<const float> logits) const {
+    if (logits.size() < 2) return;
+    float first = -INFINITY, second = -INFINITY, largest = 0;
+    for (const float f : logits) {
+      largest = std::max(largest, std::fabs(f));
+      second = std::max(second, std::min(first, f));
+      first = std::max(first, f);
+    }
+    if (first - second <= kNearTie * largest) hooks_.near_tie(t.prompt, t.out.tokens.size(), first - second);
   }
 
   void end(Text& t, Finish why) {

@@ -44,9 +44,14 @@ struct GenerateHooks {
   std::function<bool(size_t prompt, int32_t id)> token;
   // A text is complete; texts that run together end in any order.
   std::function<void(size_t prompt, const Generated&)> done;
+  // At temperature 0: rounding may choose this new token. The two largest logits differ by no more than
+  // kNearTie of the row's largest magnitude. token counts from 0.
+  std::function<void(size_t prompt, size_t token, float gap)> near_tie;
   // Asked between passes. True: every text that runs ends as it is, the others do not begin.
   std::function<bool()> leave;
 };
+
+inline constexpr float kNearTie = 1e-5f;  // f32: other orders of sums move logits by less
 
 struct GenerateStats {
   int64_t read_tokens = 0;    // prompts, and texts that were read again

@@ -100,26 +100,6 @@ void Attention::rotate(Ctx& ctx, const Tensor& qk, bool inverse) const {
       ctx.compute);
 }
 
-// Keys and values of new tokens go into the cache. True: o [B, S, H, D] was computed from it. False where
-// there is nothing before these tokens: the attention of training, with its bits.
-bool Attention::attend_to_cache(Ctx& ctx, const Heads& t, const Tensor& o) const {
-  if (!ctx.cache) return false;
-  KvCache::Part cache = ctx.cache->next();
-  const Tensor& positions = ctx.batch.positions;
-  ctx.k.run(
-      CacheAppendArgs{.k = t.k, .v = t.v, .positions = positions, .k_cache = cache.k, .v_cache = cache.v},
-      ctx.compute);
-  if (ctx.cache->fresh()) return false;
-  ctx.k.run(CachedAttentionArgs{.q = t.q,
-                                .k = cache.k,
-                                .v = cache.v,
-                                .positions = positions,
-                                .o = o,
-                                .scale = 1 / std::sqrt(float(sizes_.head_dim))},
-            ctx.compute);
-  return true;
-}
-
 DropoutMask Attention::mask(const Ctx& ctx) const {
   return probs_.probabilities(ctx, sizes_.heads * tp_.size, tp_.rank * sizes_.heads);
 }
@@ -155,7 +135,8 @@ Owned Attention::forward(Ctx& ctx, const Tensor& x, const Tensor& residual, Save
   int64_t b = ctx.batch.sequences, s = ctx.batch.seq, h = sizes_.heads, d = sizes_.head_dim;
   Owned o = ctx.activation({b * s, h * d}), lse = ctx.activation({b, h, s}, DType::f32);
   Owned exchanged;
-  if (!attend_to_cache(ctx, split(ctx, qk, *qkv), o->view({b, s, h, d})))
+  const Heads t = split(ctx, qk, *qkv);
+  if (!attend_to_cache(ctx, t.q, t.k, t.v, o->view({b, s, h, d}), 1 / std::sqrt(float(d))))
     exchanged = attend(ctx, attention(ctx, qk, *qkv, *o, *lse));
   if (exchanged) saved.keep(this, "exchanged", std::move(exchanged));
   bool drop = resid_.on(ctx);

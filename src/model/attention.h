@@ -47,7 +47,6 @@ class Attention {
   struct Heads {
     Tensor q, k, v;  // views [B, S, heads, D]
   };
-  bool attend_to_cache(Ctx&, const Heads&, const Tensor& o) const;
   // q and k lie side by side in the first columns of qk; v in the last of the fused matrix, which may be qk.
   Heads split(const Ctx&, const Tensor& qk, const Tensor& qkv) const;
   // Columns of q, of k, as [N, heads, D].

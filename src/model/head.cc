@@ -60,16 +60,34 @@ void Head::split_cross_entropy(Ctx& ctx, const Tensor& logits, int64_t first_row
 
 Owned Head::forward(Ctx& ctx, const Tensor& x, Saved& saved) {
   ctx.layer = name();
-  require(!ctx.logits || tp_.size == 1, "logits are asked of a rank that has all of their columns");
-  int64_t rows = ctx.logits ? ctx.logits.rows() : x.rows();
-  Owned n = norm_.forward(ctx, x.narrow(0, x.rows() - rows, rows), saved);
+  require(!ctx.logits || !tp_.sequence, "logits with sequence parallelism");
+  const int64_t rows = ctx.logits ? ctx.logits.rows() : x.rows();
+  const int64_t first = ctx.logits && ctx.logits_row >= 0 ? ctx.logits_row : x.rows() - rows;
+  Owned n = norm_.forward(ctx, x.narrow(0, first, rows), saved);
   if (ctx.logits)
-    ctx.k.run(MatmulArgs{.a = *n, .b = weight_->weight, .c = ctx.logits, .trans_b = true}, ctx.compute);
+    write_logits(ctx, *n);
   else if (ctx.dtype == DType::f32)
     by_blocks(ctx, std::move(n), saved);
   else
     whole(ctx, std::move(n), saved);
   return {};
+}
+
+// Fills ctx.logits. Each rank of tp computes its columns, and all ranks get all of them.
+void Head::write_logits(Ctx& ctx, const Tensor& n) const {
+  const auto product = [&](const Tensor& to) {
+    ctx.k.run(MatmulArgs{.a = n, .b = weight_->weight, .c = to, .trans_b = true}, ctx.compute);
+  };
+  if (tp_.size == 1) return product(ctx.logits);
+  Owned parts = ctx.activation({tp_.size, n.rows(), columns()}, ctx.logits.dtype);
+  const auto part = [&](int rank) { return parts->narrow(0, rank, 1).view({n.rows(), columns()}); };
+  product(part(tp_.rank));
+  gather_over_tp(ctx, part(tp_.rank), *parts);
+  for (int rank = 0; rank < tp_.size; rank++) {
+    const int64_t first = rank * columns(), used = std::min(columns(), vocab_ - first);
+    ctx.k.run(CastArgs{.src = part(rank).narrow(1, 0, used), .dst = ctx.logits.narrow(1, first, used)},
+              ctx.compute);
+  }
 }
 
 // [rows, vocab], rows on cache lines where they are long: with an odd vocabulary (GPT-2's 50257) every row of

@@ -124,20 +124,7 @@ DropoutMask LatentAttention::mask(const Ctx& ctx) const {
 
 // As Attention does: from the cache where there is something before these tokens. Returns what attend() does.
 Owned LatentAttention::attend_heads(Ctx& ctx, const Heads& t, const Tensor& o, const Tensor& lse) const {
-  if (ctx.cache) {
-    KvCache::Part cache = ctx.cache->next();
-    const Tensor& positions = ctx.batch.positions;
-    ctx.k.run(
-        CacheAppendArgs{.k = t.k, .v = t.v, .positions = positions, .k_cache = cache.k, .v_cache = cache.v},
-        ctx.compute);
-    if (!ctx.cache->fresh()) {
-      ctx.k.run(
-          CachedAttentionArgs{
-              .q = t.q, .k = cache.k, .v = cache.v, .positions = positions, .o = o, .scale = scale()},
-          ctx.compute);
-      return {};
-    }
-  }
+  if (attend_to_cache(ctx, t.q, t.k, t.v, o, scale())) return {};
   return attend(
       ctx, AttentionArgs{
                .q = t.q, .k = t.k, .v = t.v, .o = o, .lse = lse, .scale = scale(), .dropout = mask(ctx)});

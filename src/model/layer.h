@@ -66,7 +66,8 @@ struct Ctx {
   int64_t batch_tokens = 1;  // of the global batch
   Tensor token_loss;         // f32 [rows], written by the head; or, when `logits` is set,
   Tensor logits;             // f32 or compute dtype [n, vocab], written by the head in place of a loss: of
-                             // the last n rows of the batch
+                             // n rows of the batch: the last ones, or n rows starting at logits_row
+  int64_t logits_row = -1;   // -1: the last n
   std::string_view& layer;   // which layer runs now, for traces and errors
   KvCache* cache = nullptr;  // generation: keys and values of the tokens before; forward only
   LayerGroups groups = {};

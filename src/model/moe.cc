@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/rounding.h"
 #include "model/capacity.h"
 
 namespace trireme {
@@ -112,6 +113,11 @@ namespace {
 struct Routed {
   Owned logits, ids, weights, y;
 };
+Owned first_rows(Ctx& ctx, const Tensor& all, int64_t n) {
+  Owned rows = ctx.activation({n, all.cols()});
+  ctx.k.run(CastArgs{.src = all.narrow(0, 0, n), .dst = *rows}, ctx.compute);
+  return rows;
+}
 void keep_routing(const void* key, Routed r, Saved& saved) {
   saved.keep(key, "logits", std::move(r.logits));
   saved.keep(key, "ids", std::move(r.ids));
@@ -348,8 +354,21 @@ Owned Moe::answers(Ctx& ctx, const Tensor& x, Saved& saved, const std::function<
   return yp;
 }
 
+// Rows and zeros after them, so that each rank of tp routes the same number; empty if the rows divide
+// already. Only inference has such numbers of rows.
+Owned Moe::completed(Ctx& ctx, const Tensor& rows) const {
+  const int64_t n = rows.rows(), all = round_up(n, sizes_.tp.size);
+  if (!sliced() || all == n) return {};
+  require(!ctx.backward, "ranks of tp route equal parts of a microbatch");
+  Owned out = ctx.activation({all, rows.cols()});
+  ctx.k.run(CastArgs{.src = rows, .dst = out->narrow(0, 0, n)}, ctx.compute);
+  ctx.k.run(ZeroArgs{.y = out->narrow(0, n, all - n)}, ctx.compute);
+  return out;
+}
+
 Owned Moe::forward(Ctx& ctx, const Tensor& x, const Tensor& residual, Saved& saved) const {
-  const Tensor own = own_rows(x);
+  const Owned complete = completed(ctx, x);
+  const Tensor own = own_rows(complete ? *complete : x);
   const int64_t n = own.rows(), k = sizes_.experts_per_token;
   Owned logits = router_.forward(ctx, own, saved);
   Owned ids = ctx.activation({n, k}, DType::i32), weights = ctx.activation({n, k}, DType::f32);
@@ -361,7 +380,9 @@ Owned Moe::forward(Ctx& ctx, const Tensor& x, const Tensor& residual, Saved& sav
   Owned yp = answers(ctx, own, saved, [&] {
     if (spread() && shared_) base = add_shared(ctx, x, Owned(), drop ? Tensor() : residual, saved);
   });
-  const Tensor add = base ? *base : drop ? Tensor() : residual;
+  Tensor add = base ? *base : drop ? Tensor() : residual;
+  const Owned complete_add = add ? completed(ctx, add) : Owned();
+  if (complete_add) add = *complete_add;
   Owned y = ctx.activation({n, sizes_.hidden});
   ctx.k.run(CombineRowsArgs{.x = *yp,
                             .place = saved.get(this, "place"),
@@ -371,10 +392,12 @@ Owned Moe::forward(Ctx& ctx, const Tensor& x, const Tensor& residual, Saved& sav
             ctx.compute);
   base.reset();
   keep_routing(this, {std::move(logits), std::move(ids), std::move(weights), std::move(yp)}, saved);
-  if (spread())
+  if (spread()) {
     y = all_rows(ctx, std::move(y));
-  else if (shared_)
+    if (complete) y = first_rows(ctx, *y, x.rows());
+  } else if (shared_) {
     y = add_shared(ctx, x, std::move(y), Tensor(), saved);
+  }
   if (drop) resid_.forward(ctx, *y, *y, residual);
   saved.borrow(this, "x", own);
   return y;

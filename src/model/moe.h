@@ -95,6 +95,7 @@ class Moe {
   bool sliced() const { return sizes_.tp.size > 1 && !sizes_.tp.sequence; }
   Tensor own_rows(const Tensor& rows) const;
   Owned all_rows(Ctx&, Owned own) const;
+  Owned completed(Ctx&, const Tensor& rows) const;
   int64_t first_row(const Tensor& own) const;
   int64_t unit_offset(const Tensor& own) const;
   Owned answers(Ctx&, const Tensor& x, Saved&, const std::function<void()>& between) const;

@@ -87,6 +87,22 @@ int first_of_stage(const RunSpec& run, int pp_rank) {
   return rank;
 }
 
+// A model for inference: whole, or the part of the first rank at `pp_rank`.
+struct MetaModel {
+  std::unique_ptr<Device> device;
+  std::unique_ptr<CommFactory> factory;
+  std::unique_ptr<CommSet> comms;
+  StageRunner runner;
+
+  MetaModel(const RunSpec& run, int threads, int pp_rank)
+      : device(meta(run, threads)),
+        factory(pp_rank == kAlone
+                    ? nullptr
+                    : make_meta_comm(first_of_stage(run, pp_rank), int(run.world()), options_of(run, {}))),
+        comms(factory ? std::make_unique<CommSet>(*factory, mesh_of(run.layout)) : nullptr),
+        runner(run, RunMode::infer, *device, kEndless, comms.get()) {}
+};
+
 }  // namespace
 
 CommCounts counts_of(const Tape& tape) {
@@ -227,13 +243,9 @@ std::vector<Program> programs_of(const RunSpec& run, const Schedule& schedule) {
   return all;
 }
 
-int64_t cache_bytes(const RunSpec& run, const GenerationShape& shape) {
-  return StageRunner::cache_sizes(run, shape.slots, shape.capacity).bytes();
-}
-
-int64_t book_generation(const RunSpec& run, int threads, const GenerationShape& shape) {
-  auto device = meta(run, threads);
-  StageRunner r(run, RunMode::infer, *device, kEndless);
+int64_t book_generation(const RunSpec& run, int threads, const GenerationShape& shape, int pp_rank) {
+  MetaModel m(run, threads, pp_rank);
+  StageRunner& r = m.runner;
   r.open_cache(shape.slots, shape.capacity);
   std::vector<float> logits(size_t(shape.slots * run.model.vocab));
   auto rows = [&](int64_t n) { return std::span(logits).first(size_t(n * run.model.vocab)); };
@@ -256,19 +268,17 @@ std::vector<BatchShape> task_shapes(const RunSpec& run) {
   }
 }
 
-int64_t book_evaluation(const RunSpec& run, int threads, std::span<const BatchShape> shapes) {
-  auto device = meta(run, threads);
-  StageRunner r(run, RunMode::infer, *device, kEndless);
-  for (const BatchShape& s : shapes) r.evaluate(s.sequences, s.seq, nothing);
-  return r.arena().high_water();
+int64_t book_evaluation(const RunSpec& run, int threads, std::span<const BatchShape> shapes, int pp_rank) {
+  MetaModel m(run, threads, pp_rank);
+  for (const BatchShape& s : shapes) m.runner.evaluate(s.sequences, s.seq, nothing);
+  return m.runner.arena().high_water();
 }
 
-int64_t book_inference(const RunSpec& run, int threads) {
-  auto device = meta(run, threads);
-  StageRunner r(run, RunMode::infer, *device, kEndless);
-  try_batches(r, run);
-  try_lengths(r, run.data.seq_len);
-  return r.arena().high_water();
+int64_t book_inference(const RunSpec& run, int threads, int pp_rank) {
+  MetaModel m(run, threads, pp_rank);
+  try_batches(m.runner, run);
+  if (pp_rank == kAlone) try_lengths(m.runner, run.data.seq_len);
+  return m.runner.arena().high_water();
 }
 
 }  // namespace trireme

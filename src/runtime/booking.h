@@ -80,8 +80,10 @@ struct GenerationShape {
   int64_t slots = 1, capacity = 1;  // texts at once; tokens of each
   std::vector<int64_t> prefills;    // lengths of the texts that come in
 };
-int64_t cache_bytes(const RunSpec&, const GenerationShape&);  // a part of book_generation
-int64_t book_generation(const RunSpec&, int threads, const GenerationShape&);
+// pp_rank, here and below: kAlone = one rank has the whole model; else the first rank at this place of the
+// pipeline, of an inference_run().
+inline constexpr int kAlone = -1;
+int64_t book_generation(const RunSpec&, int threads, const GenerationShape&, int pp_rank = kAlone);
 // Weights and evaluations of given shapes.
 struct BatchShape {
   int64_t sequences = 1, seq = 1;
@@ -90,8 +92,9 @@ struct BatchShape {
 // The batches in which a run scores texts of train.tasks: lengths from data.seq_len down by halves that all
 // ranks can divide, as many texts as a microbatch has tokens for. Training's memory is booked for them.
 std::vector<BatchShape> task_shapes(const RunSpec&);
-int64_t book_evaluation(const RunSpec&, int threads, std::span<const BatchShape>);
-// Weights only, one sequence forward at a time, every length up to seq_len.
-int64_t book_inference(const RunSpec&, int threads);
+int64_t book_evaluation(const RunSpec&, int threads, std::span<const BatchShape>, int pp_rank = kAlone);
+// Weights only; evaluations of a microbatch and of fewer sequences; alone also one sequence forward at a
+// time, every length up to seq_len.
+int64_t book_inference(const RunSpec&, int threads, int pp_rank = kAlone);
 
 }  // namespace trireme

@@ -4,44 +4,61 @@
 #include <cmath>
 #include <functional>
 
+#include "base/rounding.h"
 #include "runtime/microbatch.h"
 
 namespace trireme {
 
-KvCache::Sizes StageRunner::cache_sizes(const RunSpec& run, int64_t slots, int64_t capacity) {
-  const ModelSpec& m = run.model;
-  return {.blocks = m.layers,
+KvCache::Sizes StageRunner::cache_sizes(int64_t slots, int64_t capacity) const {
+  const ModelSpec& m = run_.model;
+  int64_t blocks = 0;
+  for (const Chunk& c : chunks_) blocks += int64_t(c.last - c.first) - c.embedding - c.head;
+  return {.blocks = blocks,
           .slots = slots,
           .capacity = capacity,
-          .kv_heads = m.kv_heads,
+          .kv_heads = std::max<int64_t>(1, m.kv_heads / sharing_.tp.size),
           .head_dim = m.head_dim,
           .v_head_dim = m.value_dim(),
-          .dtype = dtype_from_name(run.precision.compute)};
+          .dtype = dtype_from_name(run_.precision.compute)};
 }
 
 void StageRunner::open_cache(int64_t slots, int64_t capacity) {
+  lead(Call::open_cache, {slots, capacity});
   require(slots >= 1 && capacity >= 1, "a cache holds at least one token of one text");
   require(capacity <= std::max(run_.model.max_positions, run_.data.seq_len),
           "a cache longer than the model's positions");
   cache_.reset();
-  cache_ = std::make_unique<KvCache>(*arena_, cache_sizes(run_, slots, capacity));
+  cache_ = std::make_unique<KvCache>(*arena_, cache_sizes(slots, capacity));
 }
 
-// tokens and positions [texts * seq]; logits [rows, vocab] of the last `rows` of them.
+// tokens and positions [texts * seq]; logits [rows, vocab] of the last `rows` of them. positions: empty for a
+// text that begins here. Over cp a text that begins is cut into equal parts, the last one completed with
+// copies of its last token, which no token sees. Later tokens are the same on all ranks of cp.
 void StageRunner::run_cached(int64_t texts, std::span<const int32_t> tokens,
                              std::span<const int32_t> positions, std::span<float> logits) {
-  int64_t seq = int64_t(tokens.size()) / texts, rows = int64_t(logits.size()) / run_.model.vocab;
+  const bool begins = positions.empty();
+  const ContextPlace place = begins ? sharing_.layers.cp.place() : ContextPlace{};
+  const int64_t n = int64_t(tokens.size()) / texts, seq = round_up(n, place.size);
+  const int64_t rows = int64_t(logits.size()) / run_.model.vocab, part = seq / place.size;
   Microbatch& m = microbatches_[0];
-  load_batch(m, texts, seq, 0, 0, [&](int64_t, int64_t, const HostBatch& b) {
-    for (size_t i = 0; i < tokens.size(); i++)
-      b.tokens[i] = tokens[i], b.targets[i] = -1,
-      b.positions[i] = positions.empty() ? int32_t(i) : positions[i];
-  });
+  const auto fill = [&](int64_t, int64_t, const HostBatch& b) {
+    for (size_t i = 0; i < b.tokens.size(); i++) {
+      const size_t from = std::min(i, tokens.size() - 1);
+      b.tokens[i] = tokens[from];
+      b.targets[i] = -1;
+      b.positions[i] = begins ? int32_t(from) : positions[from];
+    }
+  };
+  load_batch(m, texts, seq, 0, 0, std::ref(fill), place);
   Ctx ctx = context(m, false);
   ctx.cache = cache_.get();
+  if (!begins) ctx.groups.cp = {};
+  if (divided() && ctx.groups.ep) ctx.groups.expert_rows = expert_rows(m.view.rows());
   Owned y = ctx.activation({rows, run_.model.vocab}, DType::f32);
   ctx.logits = *y;
+  if (place.size > 1) ctx.logits_row = (n - 1) % part;
   forward_only(m, ctx);
+  if (answers_) answers_->broadcast({.buf = *y, .root = answering_rank(int((n - 1) / part))}, compute_);
   device_.download(logits.data(), *y);
   m.release();
 }
@@ -56,8 +73,9 @@ void StageRunner::prefill(int64_t slot, std::span<const int32_t> tokens, std::sp
   require(cache_ != nullptr && !tokens.empty() && int64_t(tokens.size()) <= cache_->sizes().capacity,
           "a text of no tokens, or of more than the cache holds");
   require(int64_t(logits.size()) == run_.model.vocab, "prefill gives one row of logits");
+  lead(Call::prefill, {slot}, tokens);
   const auto forward = [&] {
-    cache_->begin(slot, 1, true);
+    cache_->begin(slot, 1, int64_t(tokens.size()), true);
     run_cached(1, tokens, {}, logits);
   };
   forward();
@@ -70,8 +88,9 @@ void StageRunner::decode(std::span<const int32_t> tokens, std::span<const int32_
   require(cache_ != nullptr && texts > 0 && positions.size() == tokens.size(),
           "decoding takes a token and its position of each text");
   require(int64_t(logits.size()) == texts * run_.model.vocab, "decoding gives a row of logits a text");
+  lead(Call::decode, {}, tokens, positions);
   const auto forward = [&] {
-    cache_->begin(0, texts, false);
+    cache_->begin(0, texts, 1, false);
     run_cached(texts, tokens, positions, logits);
   };
   forward();
@@ -79,6 +98,7 @@ void StageRunner::decode(std::span<const int32_t> tokens, std::span<const int32_
 }
 
 void StageRunner::move_text(int64_t from, int64_t to, int64_t length) {
+  lead(Call::move_text, {from, to, length});
   for (int64_t b = 0; b < cache_->sizes().blocks; b++) {
     KvCache::Part src = cache_->slot(b, from, length), dst = cache_->slot(b, to, length);
     device_.copy(dst.k, src.k, compute_);

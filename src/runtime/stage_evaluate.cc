@@ -50,19 +50,30 @@ StageRunner::TokenLoss StageRunner::evaluate(int64_t sequences, int64_t seq, con
   require(each.empty() || int64_t(each.size()) == sequences,
           "a sum of losses for each sequence, or for none");
   require(!post_ || !post_->under_way, "an evaluation wants weights that are settled");
-  Microbatch& m = microbatches_[0];
-  load_batch(m, sequences, seq, 0, 0, fill);
-  Ctx ctx = context(m, false);
+  if (divided()) return evaluate_divided(sequences, seq, fill, each);
   // With other ranks the caller compares all ranks' sums first (train/trainer.h), since all must repeat the
   // pass.
-  std::optional<LogitsWatch> watch;
-  if (!comms_ && device_.has_data()) watch.emplace(device_, nonfinite_count_, layer_);
+  TokenLoss sum;
+  const bool finite = own_losses(sequences, seq, fill, !comms_, sum, each);
+  if (!comms_ && !finite) find_nonfinite_loss(sequences, seq, fill);
+  return sum;
+}
+
+// Adds up the losses of this rank's part of the sequences; 0 on ranks without losses. Returns false if a sum
+// is not finite or, with `watch`, a logit.
+bool StageRunner::own_losses(int64_t sequences, int64_t seq, const FillBatch& fill, bool watch,
+                             TokenLoss& sum, std::span<double> each) {
+  Microbatch& m = microbatches_[0];
+  load_batch(m, sequences, seq, 0, 0, fill, sharing_.layers.cp.place());
+  Ctx ctx = context(m, false);
+  if (divided() && ctx.groups.ep) ctx.groups.expert_rows = expert_rows(m.view.rows());
+  std::optional<LogitsWatch> logits;
+  if (watch && device_.has_data()) logits.emplace(device_, nonfinite_count_, layer_);
   forward_only(m, ctx);
-  const bool finite_logits = !watch || watch->bad() == 0;
-  watch.reset();
+  const bool finite_logits = !logits || logits->bad() == 0;
+  logits.reset();
   if (token_loss_host_.size() < size_t(sequences * seq)) token_loss_host_.resize(size_t(sequences * seq));
   device_.download(token_loss_host_.data(), *m.token_loss);
-  TokenLoss sum;
   std::fill(each.begin(), each.end(), 0.0);
   const int64_t own = seq / sharing_.cp.size;
   for (int64_t i = 0; device_.has_data() && sharing_.pp.rank == sharing_.head_rank() && i < sequences * own;
@@ -73,20 +84,22 @@ StageRunner::TokenLoss StageRunner::evaluate(int64_t sequences, int64_t seq, con
       if (!each.empty()) each[size_t(i / own)] += loss;
     }
   m.release();
-  if (!comms_ && !(finite_logits && std::isfinite(sum.sum))) find_nonfinite_loss(sequences, seq, fill);
-  return sum;
+  return finite_logits && std::isfinite(sum.sum);
 }
 
 void StageRunner::logits(std::span<const int32_t> tokens, std::vector<float>& out) {
+  require(!divided(), "logits of all tokens are one rank's");
   Microbatch& m = microbatches_[0];
   int64_t seq = int64_t(tokens.size());
-  load_batch(m, 1, seq, 0, 0, [&](int64_t, int64_t, const HostBatch& b) {
-    for (size_t i = 0; i < tokens.size(); i++) {
-      b.tokens[i] = tokens[i];
-      b.targets[i] = -1;
-      b.positions[i] = int32_t(i);
-    }
-  });
+  load_batch(m, 1, seq, 0, 0,
+             [&](int64_t, int64_t, const HostBatch& b) {
+               for (size_t i = 0; i < tokens.size(); i++) {
+                 b.tokens[i] = tokens[i];
+                 b.targets[i] = -1;
+                 b.positions[i] = int32_t(i);
+               }
+             },
+             {});
   Ctx ctx = context(m, false);
   Owned y = ctx.activation({seq, run_.model.vocab}, DType::f32);
   ctx.logits = *y;
@@ -132,8 +145,9 @@ void StageRunner::find_nonfinite_forward(std::string_view what, const std::funct
 void StageRunner::find_nonfinite_loss(int64_t sequences, int64_t seq, const FillBatch& fill) {
   find_nonfinite_forward("evaluation", [&] {
     Microbatch& m = microbatches_[0];
-    load_batch(m, sequences, seq, 0, 0, fill);
+    load_batch(m, sequences, seq, 0, 0, fill, sharing_.layers.cp.place());
     Ctx ctx = context(m, false);
+    if (divided() && ctx.groups.ep) ctx.groups.expert_rows = expert_rows(m.view.rows());
     forward_only(m, ctx);
     m.release();
   });

@@ -37,9 +37,9 @@ Ctx StageRunner::context(const Microbatch& m, bool backward) {
              .fp8 = backward ? fp8() : nullptr};
 }
 
-// seq: of whole sequences, which every rank reads; of these it keeps what is its own.
+// seq: of whole sequences, which every rank reads; of these it keeps what is its own at `place`.
 void StageRunner::load_batch(Microbatch& m, int64_t sequences, int64_t seq, int64_t step, int64_t mb,
-                             const FillBatch& fill) {
+                             const FillBatch& fill, const ContextPlace& place) {
   size_t rows = size_t(sequences * seq);
   const bool documents = run_.data.separate();
   if (staging_.size() < (documents ? 4 : 3) * rows) staging_.resize((documents ? 4 : 3) * rows);
@@ -51,7 +51,6 @@ void StageRunner::load_batch(Microbatch& m, int64_t sequences, int64_t seq, int6
     TraceScope traced(tracer_.get(), SpanKind::wait, "data", mb);
     if (device_.has_data()) fill(step, mb, host);
   }
-  const ContextPlace place = sharing_.layers.cp.place();
   const std::span<int32_t> first = std::span(staging_).subspan(3 * rows);
   if (documents && device_.has_data())
     document_starts(host.positions, seq, sharing_.layers.cp.ulysses ? ContextPlace{} : place,
@@ -83,7 +82,7 @@ StageRunner::Place StageRunner::place_of(const Op& op) {
 // Every stage wants positions, and the last one targets.
 void StageRunner::load(const Op& op, const FillBatch& fill) {
   Microbatch& m = microbatches_.at(size_t(op.mb));
-  load_batch(m, run_.batch.micro, run_.data.seq_len, step_, op.mb, fill);
+  load_batch(m, run_.batch.micro, run_.data.seq_len, step_, op.mb, fill, sharing_.layers.cp.place());
   m.view.first_sequence = (op.mb * sharing_.dp + sharing_.dp_rank) * run_.batch.micro;
 }
 

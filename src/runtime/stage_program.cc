@@ -26,7 +26,7 @@ void StageRunner::lower_programs() {
              .prefetch = run_.layout.prefetch * (params_.trained < params_.numel ? 2 : 1),
              .reshard_last = run_.layout.reshard_last,
              .experts_in_weight = sharing_.layers.ep != nullptr,
-             .casts = comms_ && dtype_from_name(run_.precision.reduce) != grad_dtype_,
+             .casts = sync_ && comms_ && dtype_from_name(run_.precision.reduce) != grad_dtype_,
              .bucket_bytes = int64_t(run_.layout.bucket_mb * 1e6),
              .offloads_inputs = mode_ == RunMode::train && run_.layout.offloads_inputs()};
   std::vector<int> stages;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/rounding.h"
 #include "base/timed.h"
 #include "model/adapters.h"
 #include "model/stages.h"
@@ -57,16 +58,19 @@ StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64
                .z = run.train.spike_z,
                .window = run.train.spike_window,
                .limit = run.train.spike_limit}) {
-  require(mode == RunMode::train || !comms_, "several ranks train; inference is one rank's");
+  if (divided()) {
+    static constexpr Axis kAnswers[] = {Axis::pp, Axis::cp};
+    require(sharing_.zero == 0 && !run.layout.sequence, "ranks of inference have whole units and rows");
+    require(sharing_.cp.size == 1 || placement_of(run.layout) == ContextPlacement::contiguous,
+            "ranks of inference have contiguous parts of a text");
+    if (sharing_.pp.size * sharing_.cp.size > 1) answers_ = &comms_->along(kAnswers);
+  }
   sharing_.layers.waited_s = &result_.comm_s;
   sharing_.layers.chunks = run.layout.tp_chunks;
   if (sharing_.layers.tp && run.layout.tp_chunks > 1) sharing_.layers.tp_stream = device.stream("tp");
   if (sharing_.layers.ep) {
     sharing_.layers.ep_stream = device.stream("ep");
-    const int64_t tokens = run.batch.micro * run.data.seq_len / (sharing_.tp.size * sharing_.cp.size);
-    const int64_t rows = tokens * run.model.experts_per_token;
-    sharing_.layers.expert_rows =
-        std::min(int64_t(std::ceil(run.layout.ep_buffer * double(rows))), rows * sharing_.layers.ep->size());
+    sharing_.layers.expert_rows = expert_rows(run.batch.micro * run.data.seq_len / sharing_.cp.size);
     if (run.known_routing.rows && !device.has_data())
       routing_.expect(run.known_routing.rows, comms_->mesh().group(comms_->rank(), std::array{Axis::ep}),
                       run.layout.dp * run.batch.micro);
@@ -108,6 +112,15 @@ StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64
   size_t rows = size_t(run.batch.micro * run.data.seq_len);
   token_loss_host_.resize(rows);
   staging_.resize((run.data.separate() ? 4 : 3) * rows);
+}
+
+// Rows of other ranks that a rank's experts have room for at once, in a pass over `tokens` tokens of this
+// rank of cp.
+int64_t StageRunner::expert_rows(int64_t tokens) const {
+  const int64_t own = divided() ? div_up(tokens, sharing_.tp.size) : tokens / sharing_.tp.size;
+  const int64_t rows = own * run_.model.experts_per_token;
+  return std::min(int64_t(std::ceil(run_.layout.ep_buffer * double(rows))),
+                  rows * sharing_.layers.ep->size());
 }
 
 // Fills chunks_ besides.
@@ -281,7 +294,8 @@ void StageRunner::bind_views() {
 
 // So that sums over padding are zero, and what is gathered is the same on every run.
 void StageRunner::zero_padding() {
-  std::vector<Tensor> buffers = {flat_.weights, flat_.grads, flat_.master};
+  std::vector<Tensor> buffers = {flat_.weights, flat_.master};
+  if (mode_ == RunMode::train) buffers.push_back(flat_.grads);
   for (size_t i = 0; i < flat_.state.size(); i++)
     if (state_decls_[i].of_hidden) buffers.push_back(flat_.state[i]);
   for (const Tensor& t : buffers) {

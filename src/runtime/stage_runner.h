@@ -75,8 +75,9 @@ enum class RunMode : uint8_t { train, infer };  // infer: weights only, no gradi
 class StageRunner {
  public:
   // The spec is resolved (no "auto"). arena_bytes: what a booking run on meta found; on meta itself, endless.
-  // comms: the other ranks; null = this is the only one, whatever the layout says (evaluation, generation).
-  // Every rank makes its runner, and calls what says so below, at the same place of the program.
+  // comms: the other ranks; null = this is the only one, whatever the layout says. Every rank makes its
+  // runner, and calls what says so below, at the same place of the program. Several ranks of RunMode::infer:
+  // the run is an inference_run(); rank 0 calls, the others follow().
   StageRunner(const RunSpec&, RunMode, Device&, int64_t arena_bytes, CommSet* comms = nullptr);
   ~StageRunner();
   StageRunner(const StageRunner&) = delete;
@@ -155,13 +156,22 @@ class StageRunner {
   // Where choices of experts come from in the steps to come.
   void use_routing(Routing::Choices c, RecordedRouting* recording) { routing_.use(c, recording); }
 
+  // ---- inference on several ranks (stage_follow.cc) ----
+  // True: several ranks hold the model for inference. Rank 0 calls evaluate(), open_cache(), prefill(),
+  // decode() and move_text(); each call is sent to the other ranks, which do their part of it.
+  bool divided() const { return mode_ == RunMode::infer && comms_; }
+  // Ranks above 0: does what rank 0 calls, until it calls dismiss().
+  void follow();
+  void dismiss();
+
   // ---- evaluation: forward only ----
   struct TokenLoss {
     double sum = 0;
     int64_t tokens = 0;
   };
   // each: empty, or room for the sum of each sequence's token losses. On all ranks, whatever the sequences,
-  // where weights are sharded (ZeRO 3).
+  // where weights are sharded (ZeRO 3). In training each rank has its own sequences; if divided(), all
+  // ranks evaluate rank 0's.
   TokenLoss evaluate(int64_t sequences, int64_t seq, const FillBatch&, std::span<double> each = {});
   // Call on all ranks after an evaluation whose loss is not finite, each rank with its own batch. Throws
   // Error naming the weight, or the layer and op whose output shows it first.
@@ -174,7 +184,8 @@ class StageRunner {
   // ---- generation: texts in the slots of a key/value cache (stage_cached.cc) ----
   // Memory for `slots` texts of at most `capacity` tokens; the one opened before is given up.
   void open_cache(int64_t slots, int64_t capacity);
-  static KvCache::Sizes cache_sizes(const RunSpec&, int64_t slots, int64_t capacity);
+  // Sizes of this rank's blocks and heads.
+  KvCache::Sizes cache_sizes(int64_t slots, int64_t capacity) const;
   const KvCache& cache() const { return *cache_; }
   // A new text in `slot`, in place of what was there: logits f32 [vocab] of what follows its last token. The
   // arithmetic is logits()'s, so are the bits.
@@ -225,7 +236,8 @@ class StageRunner {
   void bind_fp8();
   const Unit& unit_of(const Param&) const;
   void find_units(std::span<const std::vector<ParamDecl>>);
-  void load_batch(Microbatch&, int64_t sequences, int64_t seq, int64_t step, int64_t mb, const FillBatch&);
+  void load_batch(Microbatch&, int64_t sequences, int64_t seq, int64_t step, int64_t mb, const FillBatch&,
+                  const ContextPlace&);
   Ctx context(const Microbatch&, bool backward);
   // Where an operation on a layer takes place: slot holds the layer's input.
   struct Place {
@@ -265,6 +277,15 @@ class StageRunner {
   void forward_only(Microbatch&, Ctx&);
   void run_cached(int64_t texts, std::span<const int32_t> tokens, std::span<const int32_t> positions,
                   std::span<float> logits);
+  // A call of rank 0 to the ranks that follow.
+  enum class Call : int64_t { open_cache, prefill, decode, move_text, evaluate, dismiss };
+  void lead(Call, const std::array<int64_t, 3>& numbers, std::span<const int32_t> ids = {},
+            std::span<const int32_t> more = {});
+  int answering_rank(int cp_part) const;
+  int64_t expert_rows(int64_t tokens) const;
+  bool own_losses(int64_t sequences, int64_t seq, const FillBatch&, bool watch, TokenLoss&,
+                  std::span<double> each);
+  TokenLoss evaluate_divided(int64_t sequences, int64_t seq, const FillBatch&, std::span<double> each);
   void lower_programs();
   Program lower_step(std::span<const Action>, std::span<const int> send_ends) const;
   Ran run_actions(const FillBatch&);
@@ -323,6 +344,7 @@ class StageRunner {
   std::vector<Chunk> chunks_;               // ascending
   Communicator* shared_ = nullptr;          // who has the other copy of Unit::shared
   Communicator* copies_ = nullptr;          // who has the same stages (stage_copies.cc); null: nobody
+  Communicator* answers_ = nullptr;         // inference: ranks of pp and cp, one of which has the logits
   Stage stage_;
   ParamSet params_;
   std::unique_ptr<Optimizer> optimizer_;

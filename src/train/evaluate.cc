@@ -10,7 +10,7 @@
 namespace trireme {
 
 int teller_of(const StageRunner& runner, int replica, int part) {
-  if (!runner.comms()) return 0;
+  if (!runner.comms() || runner.divided()) return 0;
   const Mesh& mesh = runner.comms()->mesh();
   int rank = 0;
   while (mesh.coord(rank, Axis::dp) != replica || mesh.coord(rank, Axis::cp) != part ||
@@ -29,9 +29,11 @@ EvalResult evaluate_shard(StageRunner& runner, const RunSpec& run, const fs::pat
   if (n == 0)
     bad_request("{} holds no whole window of seq_len = {} tokens to evaluate on", shard.string(),
                 run.data.seq_len);
-  const Sharing& s = runner.sharing();
+  // A divided model's ranks evaluate one batch together, and rank 0 has its sum.
+  const bool alone = !runner.comms() || runner.divided();
+  const Sharing s = alone ? Sharing() : runner.sharing();
   const int64_t batches = (n + micro - 1) / micro, rounds = (batches + s.dp - 1) / s.dp;
-  const int ranks = runner.comms() ? runner.comms()->world() : 1;
+  const int ranks = alone ? 1 : runner.comms()->world();
   std::vector<StageRunner::TokenLoss> mine(static_cast<size_t>(rounds)), all(size_t(rounds * ranks));
   for (int64_t k = 0; k < rounds; k++) {
     const int64_t batch = k * s.dp + s.dp_rank, first = std::min(batch, batches - 1) * micro;
@@ -43,7 +45,7 @@ EvalResult evaluate_shard(StageRunner& runner, const RunSpec& run, const fs::pat
     if (batch < batches) mine[size_t(k)] = part;
     if (progress) progress(std::min(n, (k + 1) * s.dp * micro), n);
   }
-  if (runner.comms())
+  if (!alone)
     gather_bytes(runner.comms()->control(), std::as_bytes(std::span(mine)),
                  std::as_writable_bytes(std::span(all)));
   else

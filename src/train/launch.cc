@@ -152,7 +152,7 @@ TrainSummary train_on_threads(const RunSpec& run, const Schedule& schedule,
 namespace {
 
 template <class Work>
-TrainSummary ended_well(ProcessWorld& world, const Work& work) {
+auto ended_well(ProcessWorld& world, const Work& work) {
   try {
     return work();
   } catch (const Error& e) {
@@ -164,14 +164,12 @@ TrainSummary ended_well(ProcessWorld& world, const Work& work) {
   }
 }
 
-TrainSummary train_as_rank(const RunSpec& run, const Schedule& schedule, Device& device,
-                           const TrainOptions& options, const TrainHooks& hooks, ProcessWorld& world) {
-  const TrainHooks none;
+// Runs the body as this process's rank, with a watchdog over it.
+void run_as_rank(const RunSpec& run, Device& device, const TrainOptions& options, const TrainHooks& hooks,
+                 ProcessWorld& world, const WatchedBody& body) {
   std::unique_ptr<CommFactory> ranks = world.factory(&device, options_of(run, options.cluster));
-  if (world.size() == 1) return train(run, schedule, device, *ranks, options, hooks);
+  if (world.size() == 1) return body(device, *ranks, nullptr);
   Pulse pulse(world.rank());
-  TrainOptions mine = options;
-  mine.pulse = &pulse;
   WatchHooks ends = watch_hooks(hooks);
   ends.end = [&world, end = ends.end](const Verdict& v) {
     if (v.rank >= 0)
@@ -182,10 +180,30 @@ TrainSummary train_as_rank(const RunSpec& run, const Schedule& schedule, Device&
   Leave leave{pulse};
   std::unique_ptr<CommFactory> told = make_watched(*ranks, &device, pulse);
   if (run.train.check_comm) told = make_checked(std::move(told), &device);
-  return train(run, schedule, device, *told, mine, world.rank() == 0 ? hooks : none);
+  body(device, *told, &pulse);
+}
+
+TrainSummary train_as_rank(const RunSpec& run, const Schedule& schedule, Device& device,
+                           const TrainOptions& options, const TrainHooks& hooks, ProcessWorld& world) {
+  const TrainHooks none;
+  TrainSummary summary;
+  run_as_rank(run, device, options, hooks, world, [&](Device& own, CommFactory& ranks, Pulse* pulse) {
+    TrainOptions mine = options;
+    mine.pulse = pulse;
+    summary = train(run, schedule, own, ranks, mine, world.rank() == 0 ? hooks : none);
+  });
+  return summary;
 }
 
 }  // namespace
+
+void run_watched_process(const RunSpec& run, const DeviceOptions& device_options, const TrainOptions& options,
+                         const TrainHooks& hooks, ProcessWorld& world, const WatchedBody& body) {
+  ended_well(world, [&] {
+    const std::unique_ptr<Device> device = make_device(run.train.device, device_options);
+    run_as_rank(run, *device, options, hooks, world, body);
+  });
+}
 
 TrainSummary train_on_process(const RunSpec& run, const Schedule& schedule, Device& device,
                               const TrainOptions& options, const TrainHooks& hooks, ProcessWorld& world) {

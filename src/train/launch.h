@@ -20,6 +20,12 @@ using WatchedBody = std::function<void(Device&, CommFactory&, Pulse*)>;
 void run_watched_threads(const RunSpec&, const DeviceOptions&, const TrainOptions&, const TrainHooks&,
                          const WatchedBody&);
 
+// The body as the rank that this process is, with a watchdog over it. The error of one rank ends all; thrown
+// on each is the result of ProcessWorld::end_failed(). The body tells the other ranks of its error
+// (CommFactory::fail) before it leaves.
+void run_watched_process(const RunSpec&, const DeviceOptions&, const TrainOptions&, const TrainHooks&,
+                         ProcessWorld&, const WatchedBody&);
+
 // train() as the rank that this process is. Hooks are called on rank 0. The error of one rank ends all;
 // thrown on each is what ProcessWorld::end_failed() gives.
 TrainSummary train_on_process(const RunSpec&, const Schedule&, const DeviceOptions&, const TrainOptions&,

@@ -176,6 +176,40 @@ TEST_F(Generate, ChatsWithAPipe) {
   EXPECT_EQ(r.out.substr(0, 7), r.out.substr(7, 7));
 }
 
+// Divided over ranks: the same texts and the same loss; a layout that the model cannot have is an error.
+TEST_F(Generate, RanksHoldTheModelBetweenThem) {
+  put_file(tmp_ / "p.txt", "def main(\nxyz\nthe quick brown fox\n");
+  const std::vector<std::string> texts = {
+      "--prompts", (tmp_ / "p.txt").string(), "--json", "--tokens", "12", "--temperature", "0",
+      "--set",     "precision.compute=f32"};
+  const std::vector<std::string> loss = {"--json", "--set", "precision.compute=f32"};
+  const auto with = [&](const std::string& verb, std::vector<std::string> more, const std::string& layout) {
+    if (!layout.empty()) more.insert(more.end(), {"--layout", layout});
+    return run(verb, more);
+  };
+  const Ran text = with("generate", texts, ""), one = with("eval", loss, "");
+  ASSERT_EQ(text.code, 0) << text.err;
+  ASSERT_EQ(one.code, 0) << one.err;
+  const json want = json::parse(one.out);
+  for (const char* layout : {"pp=2", "cp=2", "pp=2,cp=2"}) {
+    SCOPED_TRACE(layout);
+    const Ran divided = with("generate", texts, layout), other = with("eval", loss, layout);
+    EXPECT_EQ(divided.code, 0) << divided.err;
+    EXPECT_EQ(divided.out, text.out) << divided.err;
+    EXPECT_NE(divided.err.find(" ranks, at most "), std::string::npos) << divided.err;
+    EXPECT_EQ(other.code, 0) << other.err;
+    const json got = json::parse(other.out);
+    EXPECT_NEAR(got["loss"].get<double>(), want["loss"].get<double>(), 1e-5 * want["loss"].get<double>());
+    EXPECT_EQ(got["tokens"], want["tokens"]);
+  }
+  const Ran wrong = with("generate", texts, "tp=2");
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_NE(wrong.err.find("model.heads = 3"), std::string::npos) << wrong.err;
+  const Ran set = run("generate", {"--set", "layout.tp=3"});
+  EXPECT_EQ(set.code, 2);
+  EXPECT_NE(set.err.find("--layout"), std::string::npos) << set.err;
+}
+
 TEST_F(Generate, ManyPromptsAreAnsweredAsEachAlone) {
   put_file(tmp_ / "p.txt",
            "def main(\r\n\n  \nxyz\nthe quick brown fox jumps over the lazy dog and on\nab\n");

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "base/json.h"
 #include "process.h"
 #include "spec/cluster_spec.h"
 #include "tiny_run.h"
@@ -50,6 +51,27 @@ void expect_one_line(const Ran& r, int code, const std::vector<std::string>& par
   EXPECT_EQ(r.code, code) << r.err;
   EXPECT_EQ(lines_of(r.err).size(), 1u) << r.err;
   for (const std::string& p : parts) EXPECT_NE(r.err.find(p), std::string::npos) << p << " not in: " << r.err;
+}
+
+// Two processes hold the model between them: one says the loss, which is one rank's.
+TEST(MpiTrain, ProcessesEvaluateADividedModel) {
+  TempFolder tmp;
+  const std::string file = run_file(tmp.path(), 2, 2, 0, "mpi");
+  const Ran trained = run(mpirun(2, {file}), tmp.path());
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const std::vector<std::string> options = {file, "--json", "--set", "precision.compute=f32"};
+  std::vector<std::string> divided = options;
+  divided.insert(divided.end(), {"--layout", "pp=2"});
+  std::vector<std::string> alone = options;
+  alone.insert(alone.begin(), "eval");
+  const Ran one = trireme(tmp.path(), alone), two = run(mpirun(2, divided, "eval"), tmp.path());
+  ASSERT_EQ(one.code, 0) << one.err;
+  ASSERT_EQ(two.code, 0) << two.err;
+  const auto want = nlohmann::json::parse(one.out), got = nlohmann::json::parse(two.out);
+  EXPECT_NEAR(got["loss"].get<double>(), want["loss"].get<double>(), 1e-5 * want["loss"].get<double>());
+  EXPECT_EQ(got["tokens"], want["tokens"]);
+  expect_one_line(run(mpirun(3, divided, "eval"), tmp.path()), 2,
+                  {"--layout: 2 ranks", "processes started: 3"});
 }
 
 TEST(MpiTrain, ProcessesAreThreadsToTheBit) {
