@@ -10,6 +10,10 @@
 //   memory   bytes by bucket: what the booking on meta says and what the last step's ledger says
 //   graphs   what came of train.graphs (docs/device.md), where the device keeps launches
 //   startup_s  seconds from the first line of main to the end of the first step, device and memory included
+//   kernels  launches that each kernel took, for ops that have several (attention, products of 8-bit floats)
+//
+// --op-events runs further steps with events around every op (device/op_times.h), on any device, and writes
+// their table to stderr, as JSON lines to --op-events-out, and its sums as op_events of the object.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -18,12 +22,17 @@
 #include <map>
 #include <thread>
 
+#include "base/file.h"
 #include "base/json.h"
 #include "base/timed.h"
+#include "base/topology.h"
 #include "cost/flops.h"
 #include "device/cpu/peak.h"
+#include "device/op_times.h"
+#include "plan/cluster_data.h"
 #include "random_batch.h"
 #include "runtime/booking.h"
+#include "spec/found_topology.h"
 
 namespace trireme {
 namespace {
@@ -110,13 +119,43 @@ struct Options {
   std::string run, device = "cpu";
   std::vector<std::string> sets;
   int steps = 10, warmup = 3;
+  bool op_events = false;
+  int op_event_steps = 3;
+  std::string op_events_out;
+  std::vector<double> peaks;  // FLOP/s of the compute type, bytes/s
 };
+
+// Given, measured (CPU), or of the vendor's file for this GPU.
+OpPeaks op_peaks(const Options& o, const RunSpec& run, const Peaks& measured, Device& device) {
+  if (!o.peaks.empty()) return {.flops = o.peaks[0], .bytes_per_s = o.peaks[1], .source = "--peaks"};
+  const bool bf16 = run.precision.compute == "bf16";
+  if (o.device == "cpu")
+    return {.flops = bf16 ? measured.bf16 : measured.f32,
+            .bytes_per_s = measured.memory,
+            .source = "measured here"};
+  Topology found = read_topology();
+  if (!ask_nvml(found)) return {};
+  const ClusterSpec* c = shipped_cluster(vendor_file_of(keep_alike(found, device.pci())));
+  if (!c) return {};
+  return {.flops = c->peak_flops(run.precision.compute),
+          .fp8_flops = c->peak_flops("fp8"),
+          .bytes_per_s = c->memory_bandwidth,
+          .source = c->name};
+}
+
+nlohmann::ordered_json kernels_table(Kernels& kernels) {
+  auto rows = nlohmann::ordered_json::array();
+  for (const KernelCount& c : kernels.kernels_taken())
+    rows.push_back({{"op", c.op}, {"kernel", c.kernel}, {"launches", c.launches}});
+  return rows;
+}
 
 void measure(const Options& o, double begin) {
   RunSpec run = load_run(o.run, o.sets);
   run.train.device = o.device;
   auto device = make_device(o.device, {.threads = int(run.train.threads),
                                        .deterministic = run.train.deterministic,
+                                       .require_fp8 = run.precision.fp8_kernels == "required",
                                        .sm90_attention = run.train.attention == "sm90",
                                        .graphs = run.train.graphs == "on"});
   run = resolve(run, {.native_bf16 = device->native(DType::bf16)});
@@ -149,6 +188,23 @@ void measure(const Options& o, double begin) {
   }
   device->kernels().observe(nullptr);
   if (here) peaks.measure(threads);
+  nlohmann::ordered_json op_events;
+  if (o.op_events) {
+    OpTimes times(device->kernels(), device->stamps());
+    device->kernels().observe(&times);
+    for (int s = o.warmup + o.steps + 1; s <= o.warmup + o.steps + o.op_event_steps; s++) {
+      times.begin_step();
+      const StepResult r = runner.step(schedule.ranks.at(0), s, run.tokens_per_step(), fill);
+      times.end_step(r.seconds - r.data_s);
+    }
+    device->kernels().observe(nullptr);
+    const OpTable table = times.table();
+    const OpPeaks of = op_peaks(o, run, peaks, *device);
+    const std::string lines = to_json_lines(table, of, o.device, run.train.attention);
+    if (!o.op_events_out.empty()) write_text_atomic(o.op_events_out, lines);
+    fmt::print(stderr, "{}", to_text(table, of));
+    op_events = nlohmann::ordered_json::parse(lines.substr(0, lines.find('\n')));
+  }
   double tokens = double(run.tokens_per_step());
   const std::optional<ReplayCounts> replayed = device->replayed();
   if (replayed && !replayed->refused.empty()) run_failed("{}", graphs_refused(*replayed));
@@ -163,7 +219,9 @@ void measure(const Options& o, double begin) {
                               {"loss", loss},
                               {"memory", memory_table(booked, runner.arena().ledger())},
                               {"graphs", replayed ? replay_text(*replayed) : ""},
+                              {"kernels", kernels_table(device->kernels())},
                               {"ops", watch.table()}};
+  if (o.op_events) j["op_events"] = op_events;
   fmt::print("{}\n", j.dump());
 }
 
@@ -177,9 +235,18 @@ int main(int argc, char** argv) {
   Options o;
   app.add_option("run", o.run, "run file")->required();
   app.add_option("--set", o.sets, "section.key=value in place of the run file's");
-  app.add_option("--device", o.device, "cpu, or cuda: whole steps alone, without times of ops and peaks");
+  app.add_option("--device", o.device,
+                 "cpu, or cuda: whole steps alone, without peaks, and times of ops by --op-events");
   app.add_option("--steps", o.steps, "timed steps")->check(CLI::Range(1, 10000));
   app.add_option("--warmup", o.warmup, "steps before them")->check(CLI::Range(1, 1000));
+  app.add_flag("--op-events", o.op_events,
+               "further steps with events around every op; the table goes to stderr");
+  app.add_option("--op-event-steps", o.op_event_steps, "how many (default: 3)")->check(CLI::Range(1, 1000));
+  app.add_option("--op-events-out", o.op_events_out, "file for the table as JSON lines");
+  app.add_option("--peaks", o.peaks,
+                 "the device's FLOP/s of the compute type and bytes/s (default: the vendor's)")
+      ->expected(2)
+      ->delimiter(',');
   CLI11_PARSE(app, argc, argv);
   try {
     measure(o, begin);

@@ -57,6 +57,8 @@ TrainingSetup prepare_training(const RunSpec& run, const PrecisionSpec& asked, c
               .spin = ranks_here * (threads + 1) <= threads_of(RunSpec()),
               .bind = run.train.bind == "auto" && run.train.device == "cpu",
               .deterministic = run.train.deterministic,
+              .ordered = run.train.comm == "nccl",
+              .require_fp8 = run.precision.fp8_kernels == "required",
               .sm90_attention = run.train.attention == "sm90",
               .graphs = run.train.graphs == "on"};
   t.options.arena_bytes = t.forecast.booking.arena_bytes;

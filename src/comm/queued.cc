@@ -53,6 +53,7 @@ void QueuedCommunicator::run(QueuedOp& op) {
 }
 
 void QueuedCommunicator::enqueue(QueuedOp& op) {
+  if (device_ && in_order(op)) return;
   if (device_ && op.call.stream.id == 0)
     device_->sync(op.call.stream);  // what was issued there, where it runs behind
   if (!device_ || op.call.stream.id == 0) return run(op);

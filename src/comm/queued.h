@@ -48,6 +48,10 @@ class QueuedCommunicator : public Communicator {
   // On the stream's thread; several at once for several streams. What it throws fails the stream.
   virtual void execute(QueuedOp&) = 0;
 
+  // Puts a call's work into the order of its stream, on the rank's thread, without waiting for it, and tells
+  // the observer when it is done. Returns false and does nothing if it cannot: then execute() follows.
+  virtual bool in_order(QueuedOp&) { return false; }
+
   // For destructors of backends, while they are whole: waits for what is under way. When the rank is leaving
   // with an exception, peers may never come: abandon() must wake what waits for them.
   void finish();

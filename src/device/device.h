@@ -1,5 +1,6 @@
 // A device: memory, copies, streams, and the kernels of ops.h. Backends: cpu, meta (no data), cuda.
 #pragma once
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -8,6 +9,7 @@
 #include "device/device_queue.h"
 #include "device/graphs.h"
 #include "device/kernels.h"
+#include "device/stamps.h"
 #include "tensor/stream.h"
 #include "tensor/tensor.h"
 
@@ -19,9 +21,13 @@ struct DeviceOptions {
   // CPU: threads that wait for a stream look for some microseconds before they sleep. Faster where cores are
   // idle meanwhile; where ranks x threads fill them it takes time from those that compute.
   bool spin = false;
-  bool bind = false;            // CPU: ranks' threads keep to cores of their own (runtime/rank_threads.h)
-  int index = 0;                // CUDA: which of the GPUs that this process sees
-  bool deterministic = true;    // no choice of an algorithm follows a clock
+  bool bind = false;          // CPU: ranks' threads keep to cores of their own (runtime/rank_threads.h)
+  int index = 0;              // CUDA: which of the GPUs that this process sees
+  bool deterministic = true;  // no choice of an algorithm follows a clock
+  // CUDA: a stream other than compute is a CUDA stream until its first task of the host, so that
+  // collectives over NCCL follow it without a thread that waits.
+  bool ordered = false;
+  bool require_fp8 = false;     // CUDA: a product of 8-bit codes that no 8-bit kernel takes is an error
   bool sm90_attention = false;  // CUDA (meta for it): attention by kernels for sm_90a; refused on other GPUs
   bool graphs = false;  // keeps launches that come again as graphs (replay.h); refused where a device cannot
 };
@@ -79,8 +85,22 @@ class Device {
   virtual std::string choices() const { return {}; }
   virtual std::string take_choices(std::string_view) { return {}; }
 
+  // Times of places on the compute stream. The host's clock, where compute is done when a call returns.
+  virtual std::unique_ptr<Stamps> stamps();
+
   // A new queue for a library's work; null where the device has none (cpu, meta).
   virtual std::unique_ptr<DeviceQueue> queue() { return nullptr; }
+
+  // A queue's work in the order of a stream, without a wait of the host. orders: is the stream's order the
+  // device's own? If not, a thread of the host runs it, and may wait. queue_after: what the queue is given
+  // from here on comes after what the stream was given. stream_after: what the stream is given from here on
+  // comes after the queue's mark. Both require orders(stream) and a queue of this device.
+  virtual bool orders(Stream) { return false; }
+  virtual void queue_after(DeviceQueue&, Stream) {}
+  virtual void stream_after(Stream, DeviceQueue&, int64_t mark) {}
+  // While a thread waits for the device it calls `look` now and then, which throws if what is waited for will
+  // not come. An empty one ends that.
+  virtual void guard(const void* who, std::function<void()> look) {}
 };
 
 // "cpu", "meta" or "cuda"; an unknown or absent backend is a bad request that says what is there.

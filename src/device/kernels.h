@@ -16,6 +16,12 @@ class OpObserver {
   virtual void after(std::string_view op, const Cost&, const Outputs&) = 0;
 };
 
+// Launches of an op that one kernel took, of ops that have several kernels.
+struct KernelCount {
+  std::string_view op, kernel;
+  int64_t launches = 0;
+};
+
 // run(args): check, take scratch from the arena, launch, count. Backends implement launch and scratch_bytes.
 class Kernels {
  public:
@@ -53,6 +59,10 @@ class Kernels {
 
   // Does this device run OrthogonaliseArgs for f32 matrices of this size? A function of the size alone.
   virtual bool orthogonalises(int64_t rows, int64_t cols) const { return false; }
+  // The kernel that took the last launch ("" = its op has one kernel), and how many launches each took so
+  // far.
+  virtual std::string_view last_kernel() const { return {}; }
+  virtual std::span<const KernelCount> kernels_taken() const { return {}; }
 
   void attach(Arena* arena) { arena_ = arena; }  // where scratch comes from
   void detach(const Arena* arena) {

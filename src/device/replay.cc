@@ -86,6 +86,8 @@ class ReplayKernels final : public Kernels {
   }
   bool gelu_in_products(DType t) const override { return inner_.gelu_in_products(t); }
   bool orthogonalises(int64_t rows, int64_t cols) const override { return inner_.orthogonalises(rows, cols); }
+  std::string_view last_kernel() const override { return inner_.last_kernel(); }
+  std::span<const KernelCount> kernels_taken() const override { return inner_.kernels_taken(); }
   // Of an action that an error ended: what was not launched is not.
   void drop() { now_ = nullptr; }
   void forget(const void* of) {
@@ -321,6 +323,17 @@ class ReplayDevice final : public Device {
   std::byte* reserve_host(int64_t bytes) override { return inner_->reserve_host(bytes); }
   void release_host(std::byte* p, int64_t bytes) override { inner_->release_host(p, bytes); }
   std::unique_ptr<DeviceQueue> queue() override { return inner_->queue(); }
+  std::unique_ptr<Stamps> stamps() override { return inner_->stamps(); }
+  bool orders(Stream s) override { return inner_->orders(s); }
+  void queue_after(DeviceQueue& q, Stream s) override {
+    meet(s);
+    inner_->queue_after(q, s);
+  }
+  void stream_after(Stream s, DeviceQueue& q, int64_t mark) override {
+    meet(s);
+    inner_->stream_after(s, q, mark);
+  }
+  void guard(const void* who, std::function<void()> look) override { inner_->guard(who, std::move(look)); }
   Kernels& kernels() override { return kernels_; }
   Stream stream(std::string_view name) override { return inner_->stream(name); }
 

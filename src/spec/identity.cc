@@ -44,7 +44,8 @@ bool has_no_effect(const RunSpec& run, std::string_view key) {
 
 // Whether the key decides a run's loss.
 bool determines_numbers(const RunSpec& run, std::string_view key) {
-  static constexpr std::string_view kDivision[] = {"batch.micro", "optimizer.post_validation"};
+  static constexpr std::string_view kDivision[] = {"batch.micro", "optimizer.post_validation",
+                                                   "precision.fp8_kernels"};
   static constexpr std::string_view kSections[] = {"model.",     "batch.", "moe.",
                                                    "precision.", "lora.",  "optimizer."};
   // data.train is compared by content.

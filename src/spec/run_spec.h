@@ -196,6 +196,7 @@ struct PrecisionSpec {
   std::string fp8 = "none";
   Texts fp8_layers = "*";
   int64_t fp8_history = 16, fp8_margin = 0;
+  std::string fp8_kernels = "auto";
   bool operator==(const PrecisionSpec&) const = default;
 
   template <class V>
@@ -241,6 +242,10 @@ struct PrecisionSpec {
       between(1, 1024));
     v("fp8_margin", fp8_margin, "bits", "fp8: of room above that magnitude; each halves the numbers' codes",
       between(0, 8));
+    static constexpr std::string_view kFp8Kernels[] = {"auto", "required"};
+    v("fp8_kernels", fp8_kernels, "",
+      "fp8: auto multiplies as bf16 numbers whatever no 8-bit kernel takes; required ends the run there",
+      one_of(kFp8Kernels));
   }
 };
 

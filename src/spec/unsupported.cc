@@ -68,6 +68,9 @@ void refuse_invalid(const RunSpec& run, bool apart, Problems& out) {
          "keeps launches of a GPU; give \"auto\", \"off\", or train.device = \"cuda\"");
   refuse(!cuda && run.train.attention != "auto", {"train.attention", "train.device"},
          "is a kernel of a GPU; give \"auto\", or train.device = \"cuda\"");
+  refuse(run.precision.fp8_kernels == "required" && (!cuda || run.precision.fp8 == "none"),
+         {"precision.fp8_kernels", "precision.fp8", "train.device"},
+         "needs a GPU's 8-bit kernels; give \"auto\", or train.device = \"cuda\" and precision.fp8");
   refuse(!run.train.deterministic && run.world() > 1,
          {"train.deterministic", "layout.dp", "layout.tp", "layout.pp", "layout.cp"},
          "lets ranks that compute the same choose differently; give true, or one rank");

@@ -106,6 +106,7 @@ class Trainer {
       done_++;
       steps_here_++;
       look_at_graphs();
+      tell_kernels();
       if (r.posted) {
         const Report mine = report_of(r);
         runner_->tell(std::as_bytes(std::span(&mine, 1)));
@@ -237,6 +238,21 @@ class Trainer {
     if (!first() || done_ >= run_.train.steps) return;  // a finished run leaves its folder unchanged
     events_.emplace(run_.train.dir);
     events_->start(done_, options_.facts_json, nodes, comms_.world());
+  }
+  // Kernels of ops that have several, in the first step: "kernels: fp8_matmul by 8-bit one 72, bf16 2".
+  void tell_kernels() const {
+    if (steps_here_ != 1 || !first()) return;
+    const auto taken = runner_->device().kernels().kernels_taken();
+    std::vector<KernelCount> all(taken.begin(), taken.end());
+    std::stable_sort(all.begin(), all.end(), [](auto& a, auto& b) { return a.op < b.op; });
+    std::string text;
+    std::string_view op;
+    for (const KernelCount& c : all) {
+      text += c.op == op ? fmt::format(", {} {}", c.kernel, c.launches)
+                         : fmt::format("{}{} by {} {}", op.empty() ? "" : "; ", c.op, c.kernel, c.launches);
+      op = c.op;
+    }
+    if (!text.empty()) note("kernels: " + text);
   }
   void open_data() { batches_.emplace(run_, comms_.mesh().coord(comms_.rank(), Axis::dp), first()); }
 

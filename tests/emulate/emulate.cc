@@ -50,7 +50,7 @@ constexpr size_t kStack = 256 << 10;  // of a fiber; pages that nobody touches a
 constexpr unsigned kMostThreads = 1024;
 constexpr int64_t kSharedBytes = 48 << 10, kMostShared = 227 << 10;  // without and with being asked for
 
-enum class Wait : uint8_t { nothing, block, warp, until, done };
+enum class Wait : uint8_t { nothing, block, warp, until, a_while, done };
 
 struct Fiber {
 #if defined(__x86_64__)
@@ -98,6 +98,12 @@ class Machine {
     fibers_[current_].until = &f;
     wait(Wait::until);
   }
+  bool wait_a_while(const std::function<bool()>& f) {
+    if (f()) return true;
+    fibers_[current_].until = &f;
+    wait(Wait::a_while);
+    return f();
+  }
   void later(std::function<void()> job) {
     if (haste_ == Haste::at_once)
       job();
@@ -144,6 +150,7 @@ class Machine {
   Warp& warp() { return warps_[current_ / 32]; }
 
   uint64_t seed_ = 0, begun_ = 0;  // begun_: blocks
+  uint64_t clock_ns_ = 0;
   int64_t allowed_ = kSharedBytes;
   std::vector<std::byte> shared_;
 
@@ -183,7 +190,10 @@ class Machine {
           left -= fibers_[t].wait == Wait::done;
         }
       if (left == 0 || release() || ran > 0) continue;
-      if (jobs_.empty()) fail();
+      if (jobs_.empty()) {
+        if (!jump()) fail();
+        continue;
+      }
       do_a_job(seed_ ? below(key, draws++, jobs_.size()) : 0);
       release();
     }
@@ -202,12 +212,23 @@ class Machine {
     }
   }
 
+  // No thread can run: the clock advances, and threads that wait a while read it.
+  bool jump() {
+    bool any = false;
+    for (Fiber& f : fibers_)
+      if (f.wait == Wait::a_while) {
+        f.wait = Wait::nothing;
+        any = true;
+      }
+    if (any) clock_ns_ += 3'000'000'000;
+    return any;
+  }
   // Lets go whoever waits for a barrier that all have reached.
   bool release() {
     bool any = false;
     for (unsigned w = 0; w < threads_; w += 32) any |= release_of(w, w + 32, Wait::warp);
     for (unsigned t = 0; t < threads_; t++)
-      if (fibers_[t].wait == Wait::until && (*fibers_[t].until)())
+      if ((fibers_[t].wait == Wait::until || fibers_[t].wait == Wait::a_while) && (*fibers_[t].until)())
         fibers_[t].wait = Wait::nothing, any = true;
     return release_of(0, threads_, Wait::block) || any;
   }
@@ -345,6 +366,15 @@ void block_barrier() {
 }
 void wait_until(const std::function<bool()>& f) {
   machine().wait_until(f);
+}
+bool wait_a_while(const std::function<bool()>& f) {
+  return machine().wait_a_while(f);
+}
+uint32_t clock_ns() {
+  return uint32_t(machine().clock_ns_);
+}
+void trap() {
+  throw Trapped();
 }
 void later(std::function<void()> job) {
   machine().later(std::move(job));

@@ -47,6 +47,11 @@ void block_barrier();
 
 // The thread goes on when f() is true.
 void wait_until(const std::function<bool()>& f);
+// The same, but it returns false when no thread of the block can run. The clock has then advanced by 3 s.
+bool wait_a_while(const std::function<bool()>& f);
+uint32_t clock_ns();  // the GPU's, lower 32 bits
+struct Trapped {};    // run() throws it when a thread has trapped
+[[noreturn]] void trap();
 // What a unit beside the threads does (a copy, a product): at once, at some time, or when no thread can go
 // on, as the order has it. A block must not end before it is done.
 void later(std::function<void()> job);

@@ -215,6 +215,10 @@ void wait_for(uint64_t& barrier, uint32_t parity) {
   made(barrier);
   wait_until([&] { return uint32_t(phase_of(barrier).bytes_and_parity & 1) != parity; });
 }
+bool has_left(uint64_t& barrier, uint32_t parity) {
+  made(barrier);
+  return wait_a_while([&] { return uint32_t(phase_of(barrier).bytes_and_parity & 1) != parity; });
+}
 
 void pass_by(int id, int threads) {
   require(id > 0 && id < 16 && threads % 32 == 0, "a named barrier is one of 1 to 15, of whole warps");

@@ -24,6 +24,7 @@ void arrive(uint64_t& barrier);
 void arrive_expecting(uint64_t& barrier, int bytes);
 void expect(uint64_t& barrier, int bytes);
 void wait_for(uint64_t& barrier, uint32_t parity);  // until the barrier has left the phase
+bool has_left(uint64_t& barrier, uint32_t parity);  // waits a while (emulate.h)
 
 // ---- named barriers of a block (bar.sync, bar.arrive) ----
 

@@ -253,6 +253,53 @@ TEST(CudaKernels, QuantiseToTheCpusBits) {
   EXPECT_EQ(std::count(times.begin(), times.end(), 0), 0);  // all 256 codes were among them
 }
 
+// c [M, N] of codes [M, K] and [N, K], all ones, by one scale an operand.
+std::string product_of_codes(Device& device, int64_t m, int64_t n, int64_t k) {
+  std::vector<uint8_t> a(size_t(m * k), 0x38), b(size_t(n * k), 0x38);  // 1 in e4m3
+  std::vector<float> scale{1}, c(size_t(m * n));
+  std::vector<std::byte> memory(1 << 16);
+  Arena arena(memory.data(), int64_t(memory.size()));
+  device.kernels().attach(&arena);
+  const std::string error = error_of([&] {
+    device.kernels().run(Fp8MatmulArgs{.a = tensor_of(a).view({m, k}),
+                                       .scale_a = tensor_of(scale).view({1, 1}),
+                                       .b = tensor_of(b).view({n, k}),
+                                       .scale_b = tensor_of(scale).view({1, 1}),
+                                       .c = tensor_of(c).view({m, n}),
+                                       .trans_b = true});
+  });
+  device.kernels().detach(&arena);
+  if (error.empty()) {
+    EXPECT_EQ(c.back(), float(k));
+  }
+  return error;
+}
+
+TEST(CudaKernels, SayWhichKernelTookAProductOfCodes) {
+  auto hopper = make_emulated_device(true), ampere = make_emulated_device();
+  EXPECT_EQ(product_of_codes(*hopper, 32, 16, 48), "");
+  EXPECT_EQ(hopper->kernels().last_kernel(), "8-bit one");
+  EXPECT_EQ(product_of_codes(*hopper, 32, 24, 48), "");  // 24: no multiple of 16
+  EXPECT_EQ(hopper->kernels().last_kernel(), "bf16");
+  EXPECT_EQ(product_of_codes(*hopper, 16, 16, 16), "");
+  const auto taken = hopper->kernels().kernels_taken();
+  ASSERT_EQ(taken.size(), 2u);
+  EXPECT_EQ(taken[0].launches, 2);
+  EXPECT_EQ(taken[1].launches, 1);
+  EXPECT_EQ(product_of_codes(*ampere, 32, 16, 48), "");
+  EXPECT_EQ(ampere->kernels().last_kernel(), "bf16");
+}
+
+TEST(CudaKernels, EndWhere8BitKernelsAreRequiredAndNoneTakesTheProduct) {
+  auto hopper = make_emulated_device(true, true), ampere = make_emulated_device(false, true);
+  EXPECT_EQ(product_of_codes(*hopper, 32, 16, 48), "");
+  EXPECT_EQ(product_of_codes(*hopper, 32, 24, 48),
+            "precision.fp8_kernels = \"required\": op 'fp8_matmul', c f32 [32, 24], 48 summed: no 8-bit "
+            "tensor cores "
+            "take it on this GPU (sm_90), and 'bf16' would; give \"auto\"");
+  EXPECT_NE(product_of_codes(*ampere, 32, 16, 48).find("(sm_80)"), std::string::npos);
+}
+
 TEST(CudaKernels, NameTheFirstBadIdAtTheNextSync) {
   auto device = make_emulated_device();
   auto cpu = make_cpu_device({.threads = 1});

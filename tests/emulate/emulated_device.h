@@ -1,6 +1,8 @@
 // The kernels of src/device/cuda on a processor, as a device of the op harness.
 #pragma once
-#include "device/cuda/cuda_device.h"
+#include <span>
+
+#include "device/device.h"
 
 namespace trireme {
 
@@ -8,8 +10,8 @@ inline constexpr std::string_view kEmulatedCuda = "cuda-emulated", kEmulatedSm90
 
 // Memory, copies and streams are the CPU's. Every launch shuffles blocks and threads another way.
 // sm90: it is a Hopper: attention takes the kernels for sm_90a, tensor cores multiply 8 bits.
-// attention_kernel: as of make_cuda_device.
-std::unique_ptr<Device> make_emulated_device(bool sm90 = false, std::string_view* attention_kernel = nullptr);
+// require_fp8: as DeviceOptions'.
+std::unique_ptr<Device> make_emulated_device(bool sm90 = false, bool require_fp8 = false);
 
 // launches.h's fold_pieces, which only communicators' threads call; by whole threads in another order each
 // time.

@@ -21,11 +21,12 @@ inline RunSpec three_ranks(const fs::path& folder, int64_t steps, int64_t zero) 
 }
 
 // One rank of the run, in this process: what it ends with, "" = well.
-inline std::string train_as(RunSpec run, int rank, int port, const TrainHooks& hooks) {
+inline std::string train_as(RunSpec run, int rank, int port, const TrainHooks& hooks,
+                            testing::QueueWaits* waits = nullptr) {
   const Schedule schedule = schedule_of(run);
   TrainOptions options;
   options.arena_bytes = book_training(run, schedule, 1).arena_bytes;
-  auto device = testing::make_queue_device();
+  auto device = testing::make_queue_device(nullptr, 0, waits != nullptr, waits);
   auto world =
       make_nccl_world(join_tcp_world({.port = port, .rank = rank, .size = int(run.world()), .timeout_s = 60}),
                       {.library = FAKE_NCCL});

@@ -48,6 +48,52 @@ TEST(NcclTrain, ProcessesLearnAsThreadsDo) {
   }
 }
 
+// Returns the waits of rank 0's last step, "host 6, device 11", or a rank's error.
+std::string waits_of_a_step(const RunSpec& run) {
+  const int port = free_port();
+  const auto said = testing::run_forked(int(run.world()), [&](int r) {
+    testing::QueueWaits waits, before, last;
+    TrainHooks hooks;
+    hooks.step = [&](const StepMetrics&) {
+      last = {waits.of_host - before.of_host, waits.of_device - before.of_device};
+      before = waits;
+    };
+    const std::string error = train_as(run, r, port, hooks, &waits);
+    if (!error.empty() || r > 0) return error;
+    return fmt::format("host {}, device {}", last.of_host, last.of_device);
+  });
+  for (size_t r = 1; r < said.size(); r++)
+    if (!said[r].empty()) return said[r];
+  return said[0];
+}
+
+// Sums over tp follow the compute stream's order. The host waits for the batch, the loss and the norm, as it
+// does without tp, and for no layer.
+TEST(NcclTrain, NoTensorParallelCallMakesTheHostWait) {
+  TempFolder tmp;
+  RunSpec run = three_ranks(tmp.path(), 3, 0);
+  run.model.hidden = 32;
+  run.model.heads = 4;
+  run.model.kv_heads = 2;
+  run.model.head_dim = 8;
+  run.layout.dp = 1;
+  run.batch.global = run.batch.micro;
+  run.train.eval_every = 0;
+  run.data.valid = {};
+  run.train.dir = (tmp.path() / "alone").string();
+  const std::string alone = waits_of_a_step(run);
+  ASSERT_TRUE(alone.starts_with("host ") && alone.ends_with(", device 0")) << alone;
+  const std::string of_host = alone.substr(0, alone.find(','));
+  run.layout.tp = 2;
+  for (const int chunks : {1, 2}) {
+    run.layout.tp_chunks = chunks;
+    run.train.dir = (tmp.path() / fmt::format("chunks{}", chunks)).string();
+    const std::string divided = waits_of_a_step(run);
+    EXPECT_TRUE(divided.starts_with(of_host + ", device ") && !divided.ends_with(" 0"))
+        << divided << ", alone: " << alone;
+  }
+}
+
 TEST(NcclTrain, ARankThatIsKilledIsNamedOnce) {
   TempFolder tmp;
   const RunSpec run = three_ranks(tmp.path(), 100'000, 2);

@@ -27,6 +27,8 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--problems", options.problems, "folder of <op>.txt, or one file of any ops")
       ->capture_default_str();
+  app.add_flag("--require-8-bit", options.require_8_bit,
+               "fp8_matmul: a line that no 8-bit kernel takes is a failure");
   app.add_flag("--verbose", options.verbose, "print every output's distance");
   app.require_subcommand(1)->fallthrough();
   app.add_subcommand("test", "against a naive double-precision reference; bits, fences, scratch");

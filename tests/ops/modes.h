@@ -15,16 +15,16 @@ struct Options {
   std::vector<int> threads = {1};
   fs::path problems;  // folder of <op>.txt, or one file of any ops
   bool verbose = false;
-  bool in_turn = false;  // perf: the lines take turns, launch by launch
+  bool require_8_bit = false;  // fp8_matmul by another than an 8-bit kernel is a failure
+  bool in_turn = false;        // perf: the lines take turns, launch by launch
 };
 
 // make_device, which also knows "cuda-emulated": the CUDA kernels on this processor (tests/emulate); and
 // "cuda-sm90", "cuda-emulated-sm90": with attention's kernels for sm_90a, which until they have run are on
-// trial. attention_kernel: told at each attention on a CUDA device which kernel took it.
-std::unique_ptr<Device> make_harness_device(std::string_view name, const DeviceOptions& = {},
-                                            std::string_view* attention_kernel = nullptr);
-// The kernel that must take the problem on the device; "" where any may.
-std::string_view kernel_asked_for(std::string_view device, std::string_view op, const Problem&);
+// trial.
+std::unique_ptr<Device> make_harness_device(std::string_view name, const DeviceOptions& = {});
+// Why the kernel must not have taken the problem: "" if it may.
+std::string wrong_kernel(const Options&, std::string_view op, const Problem&, std::string_view kernel);
 bool on_sm90(std::string_view device);
 // A meta device that books what device `name` does.
 std::unique_ptr<Device> make_meta_of(std::string_view name, int threads);

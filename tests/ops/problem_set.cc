@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 
-#include "device/cuda/cuda_device.h"
 #include "emulated_device.h"
 #include "modes.h"
 
@@ -24,19 +23,19 @@ void refuse_missing_cases() {
 
 }  // namespace
 
-std::unique_ptr<Device> make_harness_device(std::string_view name, const DeviceOptions& options,
-                                            std::string_view* attention_kernel) {
-  if (name == kEmulatedCuda || name == kEmulatedSm90)
-    return make_emulated_device(on_sm90(name), attention_kernel);
+std::unique_ptr<Device> make_harness_device(std::string_view name, const DeviceOptions& options) {
+  if (name == kEmulatedCuda || name == kEmulatedSm90) return make_emulated_device(on_sm90(name));
   if (name != "cuda" && name != kSm90) return make_device(name, options);
   DeviceOptions with = options;
   with.sm90_attention = on_sm90(name);
-  return make_cuda_device(with, attention_kernel);
+  return make_cuda_device(with);
 }
 bool on_sm90(std::string_view device) {
   return device == kSm90 || device == kEmulatedSm90;
 }
-// By what docs/device.md says of those kernels, not by what they say of themselves.
+namespace {
+
+// As docs/device.md describes those kernels, not as they report themselves. "": any may take it.
 std::string_view kernel_asked_for(std::string_view device, std::string_view op, const Problem& p) {
   if (!on_sm90(device) || !op.starts_with("attention") || size_of(p.dtype()) != 2) return {};
   // A negative scale is simt's.
@@ -45,6 +44,19 @@ std::string_view kernel_asked_for(std::string_view device, std::string_view op, 
   for (int64_t n : {p.size("d"), p.size("dv", p.size("d")), p.size("pad", 0), p.size("offset", 0)})
     if (n % 8 != 0 || n > widest) return {};
   return "sm_90a";
+}
+
+}  // namespace
+
+std::string wrong_kernel(const Options& options, std::string_view op, const Problem& p,
+                         std::string_view kernel) {
+  const std::string_view asked = kernel_asked_for(options.device, op, p);
+  if (!asked.empty() && kernel != asked)
+    return fmt::format("kernel {} was asked for, and {} took it", asked, kernel);
+  if (options.require_8_bit && op == "fp8_matmul" && !kernel.starts_with("8-bit"))
+    return fmt::format("an 8-bit kernel was asked for, and {} took it",
+                       kernel.empty() ? fmt::format("device {} has none", options.device) : kernel);
+  return "";
 }
 std::unique_ptr<Device> make_meta_of(std::string_view name, int threads) {
   if (name == "meta") name = "cpu";

@@ -22,7 +22,7 @@ WAYS = {
     "graphs": ["--set", "train.graphs=on"],
     "timed+sm90": ["--set", "train.deterministic=false", "--set", "train.attention=sm90"],
     "timed": ["--set", "train.deterministic=false"],
-    "fp8": ["--set", "precision.fp8=current"],
+    "fp8": ["--set", "precision.fp8=current", "--set", "precision.fp8_kernels=required"],
 }
 
 

@@ -7,7 +7,6 @@
 #include <optional>
 #include <thread>
 
-#include "base/gate.h"
 #include "comm/waiting.h"
 #include "device/device_memory.h"
 
@@ -22,26 +21,16 @@ constexpr auto kNewsTime = std::chrono::seconds(3);
 constexpr auto kGraceTime = std::chrono::seconds(1);  // for what all ranks have begun, as MPI's
 constexpr auto kFinishTime = std::chrono::seconds(5);
 
-// What all ranks have come to when one fails ends; what a rank is missing in does not.
-class Grace {
- public:
-  bool over(const Failure& news) {
-    if (!news.is_set()) return false;
-    if (!heard_) heard_ = NcclClock::now();
-    return NcclClock::now() - *heard_ > kGraceTime;
-  }
-
- private:
-  std::optional<NcclClock::time_point> heard_;
-};
-
 }  // namespace
 
 void Patience::rest() {
-  if (++looks_ <= 200) return pause_thread();
   still_waiting();
-  std::this_thread::sleep_for(std::chrono::microseconds(sleep_us_));
-  sleep_us_ = std::min(200, 2 * sleep_us_);
+  pause_.rest();
+}
+bool Grace::over(const Failure& news) {
+  if (!news.is_set()) return false;
+  if (!heard_) heard_ = NcclClock::now();
+  return NcclClock::now() - *heard_ > kGraceTime;
 }
 
 Channel::Channel(Shared& shared, std::string what, std::unique_ptr<DeviceQueue> queue, const UniqueId& id,
@@ -233,6 +222,15 @@ void Channel::wait(int64_t mark) {
     if (!news.is_set() || grace.over(news)) look();
     patience.rest();
   }
+}
+
+void Channel::look_after() {
+  const int64_t mark = left_;
+  if (mark == 0) return;
+  queue_->enter();
+  if (queue_->passed(mark)) return;
+  const Failure& news = shared_.host.news();
+  if (!news.is_set() || left_grace_.over(news)) look();
 }
 
 void Channel::use(const std::byte* p) {

@@ -5,12 +5,15 @@
 // communicator is aborted, which ends its kernels on the GPU too.
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "base/patience.h"
 #include "comm/nccl/api.h"
 #include "comm/process_world.h"
 #include "device/device_queue.h"
@@ -24,13 +27,23 @@ struct Shared {
   double meet_s = 600;  // for the ranks of a group to come, when it is made, and to a call that begins
 };
 
-// Sleeps ever longer between looks.
+// Sleeps ever longer between looks, and reports the wait (comm/waiting.h).
 class Patience {
  public:
   void rest();
 
  private:
-  int looks_ = 0, sleep_us_ = 10;
+  trireme::Patience pause_;
+};
+
+// After a failure, a call that all ranks have made ends within a grace period. A call that a rank is missing
+// in does not.
+class Grace {
+ public:
+  bool over(const Failure& news);
+
+ private:
+  std::optional<std::chrono::steady_clock::time_point> heard_;
 };
 
 class Channel {
@@ -78,6 +91,15 @@ class Channel {
     f();
   }
   void wait(int64_t mark);
+  // For work up to `mark` that the device waits for by itself: look_after(), on any one thread at a time,
+  // throws as wait() does where it will not end.
+  void leave_to_device(int64_t mark) { left_ = mark; }
+  void look_after();
+  bool passed(int64_t mark) {
+    queue_->enter();
+    return queue_->passed(mark);
+  }
+  DeviceQueue& queue() { return *queue_; }
   // Ranges of memory that tensors lie in are told to NCCL once, where it takes that: then it may send from
   // there without copies of its own.
   void use(const std::byte*);
@@ -114,6 +136,8 @@ class Channel {
   Comm comm_ = nullptr;
   bool aborted_ = false;
   std::atomic<int64_t> next_ = 0;
+  std::atomic<int64_t> left_ = 0;
+  Grace left_grace_;
   std::vector<Registered> registered_;
 };
 

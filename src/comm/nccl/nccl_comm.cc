@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/file.h"
+#include "comm/waiting.h"
 #include "device/cpu/sum_pieces.h"
 
 namespace trireme::nccl {
@@ -63,7 +64,17 @@ NcclCommunicator::NcclCommunicator(Shared& shared, uint64_t key, std::string_vie
       ranks_(ranks.begin(), ranks.end()),
       device_(device),
       all_(std::move(all)),
-      by_host_(std::move(by_host)) {}
+      by_host_(std::move(by_host)) {
+  device_.guard(this, [this] {
+    settle();
+    all_->look_after();
+  });
+}
+
+NcclCommunicator::~NcclCommunicator() {
+  finish();
+  device_.guard(this, {});
+}
 
 std::string_view NcclCommunicator::algorithm(Collective c, int64_t) const {
   const bool adds = c == Collective::all_reduce || c == Collective::reduce || c == Collective::reduce_scatter;
@@ -88,6 +99,44 @@ void NcclCommunicator::execute(QueuedOp& op) {
       op.number, [&](const Api& api, Comm comm, CudaStream stream) { return start(op, api, comm, stream); });
   all_->wait(mark);
   count(op.call.wire);
+}
+
+void NcclCommunicator::settle() {
+  std::lock_guard lock(left_mutex_);
+  for (; left_begin_ < left_end_; left_begin_++) {
+    const Left& l = left_[size_t(left_begin_ % kMostLeft)];
+    if (!all_->passed(l.mark)) {
+      if (observer_ && comm_now_ns() - reported_ns_ > std::chrono::nanoseconds(kWaitReport).count() / 2) {
+        observer_->waiting(l.call);
+        reported_ns_ = comm_now_ns();
+      }
+      return;
+    }
+    if (observer_) observer_->done(l.call, l.begin_ns, l.begin_ns, comm_now_ns());
+  }
+}
+
+bool NcclCommunicator::in_order(QueuedOp& op) {
+  const Stream stream = op.call.stream;
+  if (op.call.kind == Collective::p2p || !device_.orders(stream) || of_host(op)) return false;
+  if (shared_.host.news().is_set()) shared_.host.news().raise();
+  Patience patience;
+  for (; left_end_ - left_begin_ == kMostLeft; settle()) all_->look_after(), patience.rest();
+  all_->use(op.a.data), all_->use(op.b.data);
+  const int64_t begin_ns = comm_now_ns();
+  const int64_t mark = all_->issue(op.number, [&](const Api& api, Comm comm, CudaStream queue) {
+    device_.queue_after(all_->queue(), stream);
+    return start(op, api, comm, queue);
+  });
+  {
+    std::lock_guard lock(left_mutex_);
+    left_[size_t(left_end_++ % kMostLeft)] = {op.call, begin_ns, mark};
+  }
+  all_->leave_to_device(mark);
+  device_.stream_after(stream, all_->queue(), mark);
+  count(op.call.wire);
+  settle();
+  return true;
 }
 
 // A barrier is the host's too: all that stood before it on its stream is done. So is what has no elements,

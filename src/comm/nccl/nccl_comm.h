@@ -1,12 +1,18 @@
 // The communicator of ranks with a GPU each: tensors of the device by NCCL, tensors of the host as the world
 // beneath moves them.
 //
+// Some streams have the device's own order (Device::orders: compute, and streams without tasks of the host).
+// There a collective of device memory follows the stream by events, and the host continues. Failures are
+// reported where the host waits for the device (Device::guard). On other streams the stream's thread waits.
+//
 // Collectives of a group are one channel's, in the order of their calls on every rank, whatever their
 // streams: NCCL asks for that. Messages from one rank to another have a channel of their own for each
 // direction, made by the first of them, so that they wait for nobody but each other, as the contract of p2p
 // says.
 #pragma once
+#include <array>
 #include <map>
+#include <mutex>
 
 #include "comm/nccl/channel.h"
 #include "comm/queued.h"
@@ -19,7 +25,7 @@ class NcclCommunicator final : public QueuedCommunicator {
   // communicator of the same ranks for memory of the host, used by one thread at a time.
   NcclCommunicator(Shared&, uint64_t key, std::string_view name, std::span<const int> ranks, int rank,
                    Device&, std::shared_ptr<Channel>, std::unique_ptr<Communicator> by_host);
-  ~NcclCommunicator() override { finish(); }
+  ~NcclCommunicator() override;
   // Who adds what in which order is NCCL's choice: by NCCL_ALGO and NCCL_PROTO, size and topology.
   std::string_view algorithm(Collective, int64_t payload) const override;
   // Of work that is done, what the calls' front said: NCCL does not tell what it sends.
@@ -27,6 +33,8 @@ class NcclCommunicator final : public QueuedCommunicator {
 
  private:
   void execute(QueuedOp&) override;
+  bool in_order(QueuedOp&) override;
+  void settle();  // tells the observer of what the device is through with
   void abandon() override;
   bool of_host(const QueuedOp&) const;
   void by_host(QueuedOp&);
@@ -50,6 +58,17 @@ class NcclCommunicator final : public QueuedCommunicator {
   std::mutex pairs_mutex_;
   std::map<std::pair<int, int>, std::unique_ptr<Pair>> pairs_;  // by places in the group: from, to
   std::atomic<int64_t> moved_ = 0;
+  // Work that the device has in its own order, oldest first. At most kMostLeft: the host waits before it is
+  // further ahead.
+  struct Left {
+    CommCall call;
+    int64_t begin_ns = 0, mark = 0;
+  };
+  static constexpr int64_t kMostLeft = 64;
+  std::mutex left_mutex_;
+  std::array<Left, size_t(kMostLeft)> left_;
+  int64_t left_begin_ = 0, left_end_ = 0;
+  int64_t reported_ns_ = 0;  // time of the last report that the oldest one waits
 };
 
 // Waits for a note of a rank of the world; who keeps us waiting longer is named, and what

@@ -1,5 +1,6 @@
 // The attention kernels of each type, instantiated in a file of their own for nvcc's time.
 #pragma once
+#include "device/cuda/attention_kernel_names.h"
 #include "device/cuda/launches.h"
 
 namespace trireme::cuda {
@@ -16,9 +17,8 @@ TRIREME_ATTENTION_OF(f16)
 #undef TRIREME_ATTENTION_OF
 
 inline void tell_kernel(const CudaContext& ctx, std::string_view kernel) {
-  if (ctx.attention_kernel) *ctx.attention_kernel = kernel;
+  ctx.last_kernel = kernel;
 }
-inline constexpr std::string_view kSm90Kernel = "sm_90a", kMmaKernel = "mma.sync", kSimtKernel = "simt";
 
 // Takes the problem to attention_sm90*.cu where that is wanted and can; else false, and nothing is
 // done.

@@ -33,6 +33,7 @@ template <class T, int D>
 __device__ __forceinline__ void copy_tile(T* to, const AttentionRows<const T>& from, int b, int row, int h,
                                           int n, int r, int columns) {
   constexpr int per_row = D / 8;
+#pragma unroll 1  // addresses of several rows at once spilled at 128 columns
   for (int i = int(threadIdx.x); i < r * per_row; i += kMmaThreads) {
     const int y = i / per_row, x = i % per_row * 8;
     const bool there = y < n && x < columns;
@@ -86,34 +87,41 @@ __device__ __forceinline__ void scores_of(float (&c)[kM][kTiles][4], const T* le
     }
   }
 }
-// c[kM][kOut / 8] += x . right columns [first, first + kOut) over 8 kTiles rows of it; x are sums of a
-// product before, rounded here.
-template <class T, int D, int kM, int kTiles, int kOut>
-__device__ __forceinline__ void add_product(float (&c)[kM][kOut / 8][4], const float (&x)[kM][kTiles][4],
-                                            const T* right, int first) {
+// Sums of a product, rounded, as left operands of 8 kTiles / 16 steps of the next.
+template <class T, int kM, int kTiles>
+__device__ __forceinline__ void pairs_of(uint32_t (&a)[kM][kTiles / 2][4], const float (&x)[kM][kTiles][4]) {
 #pragma unroll
-  for (int n = 0; n < kTiles; n += 2) {
-    uint32_t a[kM][4];
+  for (int m = 0; m < kM; m++)
 #pragma unroll
-    for (int m = 0; m < kM; m++) {
-      a[m][0] = pair_of<T>(x[m][n][0], x[m][n][1]);
-      a[m][1] = pair_of<T>(x[m][n][2], x[m][n][3]);
-      a[m][2] = pair_of<T>(x[m][n + 1][0], x[m][n + 1][1]);
-      a[m][3] = pair_of<T>(x[m][n + 1][2], x[m][n + 1][3]);
-    }
+    for (int n = 0; n < kTiles; n++)
+#pragma unroll
+      for (int e = 0; e < 2; e++) a[m][n / 2][n % 2 * 2 + e] = pair_of<T>(x[m][n][2 * e], x[m][n][2 * e + 1]);
+}
+// c[kM][kOut / 8] += a . right columns [first, first + kOut) over 16 kSteps rows of it.
+template <class T, int D, int kM, int kSteps, int kOut>
+__device__ __forceinline__ void add_pairs(float (&c)[kM][kOut / 8][4], const uint32_t (&a)[kM][kSteps][4],
+                                          const T* right, int first) {
+#pragma unroll
+  for (int n = 0; n < kSteps; n++)
 #pragma unroll
     for (int d = 0; d < kOut / 8; d += 2) {
       uint32_t b[4];
-      load_right_columns<T, D>(b, right, 8 * n, first + 8 * d);
+      load_right_columns<T, D>(b, right, 16 * n, first + 8 * d);
 #pragma unroll
       for (int m = 0; m < kM; m++) {
-        mma(c[m][d], a[m], b[0], b[1], T());
-        mma(c[m][d + 1], a[m], b[2], b[3], T());
+        mma(c[m][d], a[m][n], b[0], b[1], T());
+        mma(c[m][d + 1], a[m][n], b[2], b[3], T());
       }
     }
-  }
 }
-
+// The same of sums of the product before.
+template <class T, int D, int kM, int kTiles, int kOut>
+__device__ __forceinline__ void add_product(float (&c)[kM][kOut / 8][4], const float (&x)[kM][kTiles][4],
+                                            const T* right, int first) {
+  uint32_t a[kM][kTiles / 2][4];
+  pairs_of<T>(a, x);
+  add_pairs<T, D, kM, kTiles / 2, kOut>(c, a, right, first);
+}
 template <int kA, int kB>
 __device__ __forceinline__ void clear(float (&c)[kA][kB][4]) {
 #pragma unroll
@@ -230,7 +238,6 @@ __global__ void __launch_bounds__(kMmaThreads) attention_forward_mma(AttentionPr
   end_copies();
 
   float o[kM][DV / 8][4], most[kM][2], sum[kM][2];  // in units of log 2; sum: of this lane's columns
-  SeenKeys seen[kM][2];
   clear(o);
 #pragma unroll
   for (int m = 0; m < kM; m++)
@@ -239,7 +246,6 @@ __global__ void __launch_bounds__(kMmaThreads) attention_forward_mma(AttentionPr
       const int row = q0 + warp_row + 16 * m + 8 * half + g;
       most[m][half] = kNoScore, sum[m][half] = 0;
       if (row >= p.seq) continue;
-      seen[m][half] = SeenKeys(p.begin_of(b, row), p.end_of(row));
       const float before = p.accumulate ? *p.lse_at(b, h, row) : -HUGE_VALF;
       if (before == -HUGE_VALF) continue;
       most[m][half] = before * kLog2E, sum[m][half] = t == 0 ? 1 : 0;
@@ -255,6 +261,15 @@ __global__ void __launch_bounds__(kMmaThreads) attention_forward_mma(AttentionPr
     __syncthreads();  // K has come, and nobody reads V any more
     copy_tile<T, D>(v, p.v, b, k0, kv, p.keys - k0, kKeys, p.v_dim);
     end_copies();
+    // Dropout draws before there are scores: later it would spill.
+    uint32_t kept[kM];
+    if constexpr (kDrops)
+#pragma unroll
+      for (int m = 0; m < kM; m++)
+        kept[m] = bits_of<4 * kTiles>([&](int i) {
+          const int j = i % (2 * kTiles), row = q0 + warp_row + 16 * m + i / (2 * kTiles) * 8 + g;
+          return p.mask.keeps(b, h, row, k0 + j / 2 * 8 + 2 * t + j % 2);
+        });
     float s[kM][kTiles][4];
     scores_of<T, D, kM, kTiles>(s, q, warp_row, k);
     const bool all_seen = !p.first && k0 + kKeys <= p.end_of(q0);
@@ -263,30 +278,33 @@ __global__ void __launch_bounds__(kMmaThreads) attention_forward_mma(AttentionPr
 #pragma unroll
       for (int half = 0; half < 2; half++) {
         const int row = q0 + warp_row + 16 * m + 8 * half + g;
-        if (!all_seen) {
+        if (!all_seen) {  // computed here: kept, they take 8 registers, which spill at 128 columns
+          const SeenKeys seen = row < p.seq ? SeenKeys(p.begin_of(b, row), p.end_of(row)) : SeenKeys();
 #pragma unroll
           for (int n = 0; n < kTiles; n++)
 #pragma unroll
-            for (int e = 0; e < 2; e++) seen[m][half].hide(s[m][n][2 * half + e], k0 + 8 * n + 2 * t + e);
+            for (int e = 0; e < 2; e++) seen.hide(s[m][n][2 * half + e], k0 + 8 * n + 2 * t + e);
         }
         const float keep = probabilities_of(s[m], half, scale, most[m][half], sum[m][half]);
         if constexpr (kDrops) {
-          const uint32_t kept = bits_of<2 * kTiles>(
-              [&](int i) { return p.mask.keeps(b, h, row, k0 + i / 2 * 8 + 2 * t + i % 2); });
           const float factor = float(p.mask.scale);
 #pragma unroll
           for (int n = 0; n < kTiles; n++)
 #pragma unroll
-            for (int e = 0; e < 2; e++) s[m][n][2 * half + e] *= kept >> (2 * n + e) & 1 ? factor : 0.0f;
+            for (int e = 0; e < 2; e++)
+              s[m][n][2 * half + e] *= kept[m] >> (2 * kTiles * half + 2 * n + e) & 1 ? factor : 0.0f;
         }
 #pragma unroll
         for (int n = 0; n < DV / 8; n++) o[m][n][2 * half] *= keep, o[m][n][2 * half + 1] *= keep;
       }
+    uint32_t prob[kM][kTiles / 2][4];  // half the registers of s, while K's addresses take theirs
+    pairs_of<T>(prob, s);
+    pin_pairs(prob);
     wait_copies<0>();
     __syncthreads();  // V has come, and nobody reads K any more
     if (k0 + kKeys < last) copy_tile<T, D>(k, p.k, b, k0 + kKeys, kv, p.keys - k0 - kKeys, kKeys, p.dim);
     end_copies();
-    add_product<T, D, kM, kTiles, DV>(o, s, v, 0);
+    add_pairs<T, D, kM, kTiles / 2, DV>(o, prob, v, 0);
   }
   wait_copies<0>();
 #pragma unroll

@@ -87,9 +87,9 @@ __device__ __forceinline__ void produce(const TileMap& q, const TileMap& k, cons
   copy_rows<kQueries, D>(shared + q_at(), q, barriers.q, h, q0, b);
   for (int i = 0; i < n; i++) {
     const int stage = stage_of(i), row = from + i * kKeys;
-    wait_for(barriers.k_empty[stage], empty_phase(i));
+    wait_for<spin_name("k_empty")>(barriers.k_empty[stage], empty_phase(i));
     copy_rows<kKeys, D>(shared + uint32_t(k_at(kWidths, stage)), k, barriers.k_full[stage], kv, row, b);
-    wait_for(barriers.v_empty[stage], empty_phase(i));
+    wait_for<spin_name("v_empty")>(barriers.v_empty[stage], empty_phase(i));
     copy_rows<kKeys, DV>(shared + uint32_t(v_at(kWidths, stage)), v, barriers.v_full[stage], kv, row, b);
   }
 }
@@ -191,8 +191,8 @@ __device__ __forceinline__ void consume(const AttentionProblem<T, float>& p, Bar
   };
 
   if (n > 0) {
-    wait_for(barriers.q, 0);
-    wait_for(barriers.k_full[0], full_phase(0));
+    wait_for<spin_name("q")>(barriers.q, 0);
+    wait_for<spin_name("k_full")>(barriers.k_full[0], full_phase(0));
     pin(s);
     begin_products();
     start_scores<T, D>(s, q, 64 * consumer, k(0));
@@ -206,8 +206,8 @@ __device__ __forceinline__ void consume(const AttentionProblem<T, float>& p, Bar
     if (gives_first_turn(consumer, n)) give_turn(1 - consumer);
   }
   for (int i = 1; i < n; i++) {
-    wait_for(barriers.k_full[stage_of(i)], full_phase(i));
-    wait_for(barriers.v_full[stage_of(i - 1)], full_phase(i - 1));
+    wait_for<spin_name("k_full")>(barriers.k_full[stage_of(i)], full_phase(i));
+    wait_for<spin_name("v_full")>(barriers.v_full[stage_of(i - 1)], full_phase(i - 1));
     take_turn(consumer);
     pin(s), pin(o), pin(prob);
     begin_products();
@@ -222,7 +222,7 @@ __device__ __forceinline__ void consume(const AttentionProblem<T, float>& p, Bar
     // The next product needs these values; that they are waited for here keeps the softmax before the wait
     // for the last one, where the compiler moved it behind: no basic block reaches over a loop.
     pin(s);
-    wait_for(barriers.v_full[stage_of(i)], full_phase(i));
+    wait_for<spin_name("v_full")>(barriers.v_full[stage_of(i)], full_phase(i));
     wait_products<0>();
     pin(o), pin(prob);
     give_back(barriers.v_empty[stage_of(i - 1)]);
@@ -230,7 +230,7 @@ __device__ __forceinline__ void consume(const AttentionProblem<T, float>& p, Bar
     round_pairs<T>(prob, s);
   }
   if (n > 0) {
-    wait_for(barriers.v_full[stage_of(n - 1)], full_phase(n - 1));
+    wait_for<spin_name("v_full")>(barriers.v_full[stage_of(n - 1)], full_phase(n - 1));
     pin(o), pin(prob);
     begin_products();
     start_values<T, DV>(o, prob, v(n - 1));
@@ -313,6 +313,10 @@ bool attention_on_sm90(const AttentionArgs& a, const CudaContext& ctx, cudaStrea
   tell_kernel(ctx, kSm90Kernel);
   a.q.dtype == DType::bf16 ? launch_sm90<bf16>(a, stream) : launch_sm90<f16>(a, stream);
   return true;
+}
+
+void report_forward_spins(SpinReport* to) {
+  set_spin_report(spin_report, to);
 }
 
 }  // namespace trireme::cuda

@@ -57,7 +57,7 @@ __device__ __forceinline__ void produce_steps(const TileMap& q, const TileMap& k
   const auto least = [&](int q0, int rows) { return least_of_rows(p, b, q0, rows); };
   each_step<R, kKeys>(p, n, kv, least, [&](int h, int q0, int rows, const KeyBlocks& blocks) {
     const int stage = stage_of(i);
-    wait_for(barriers.empty[stage], empty_phase(i));
+    wait_for<spin_name("empty")>(barriers.empty[stage], empty_phase(i));
     if (lane == 0) {  // before what the warp loads itself, which waits for memory several times
       const uint32_t at = shared + uint32_t(stage * kAt.stage);
       expect(barriers.full[stage], 2 * tile_bytes(R, D));
@@ -68,7 +68,7 @@ __device__ __forceinline__ void produce_steps(const TileMap& q, const TileMap& k
     arrive(barriers.full[stage]);
     i++;
   });
-  wait_for(barriers.empty[stage_of(i)], empty_phase(i));
+  wait_for<spin_name("empty")>(barriers.empty[stage_of(i)], empty_phase(i));
   if (lane == 0) queries[stage_of(i)].q0 = -1;
   arrive(barriers.full[stage_of(i)]);
 }
@@ -93,11 +93,11 @@ __device__ __forceinline__ void consume_steps(const AttentionProblem<T, float>& 
 #pragma unroll
     for (int e = 0; e < 4; e++) dk[i][e] = 0, dv[i][e] = 0;
 
-  wait_for(barriers.kv, 0);
+  wait_for<spin_name("kv")>(barriers.kv, 0);
   int i = 0;
   for (;; i++) {
     const int stage = stage_of(i);
-    wait_for(barriers.full[stage], full_phase(i));
+    wait_for<spin_name("full")>(barriers.full[stage], full_phase(i));
     const Queries& now = queries[stage];
     const int q0 = now.q0, h = now.head;
     if (q0 < 0) break;
@@ -153,7 +153,7 @@ __device__ __forceinline__ void consume_steps(const AttentionProblem<T, float>& 
     wait_products<1>();
     pin(sums), pin(prob_pairs);
     const int before = now.before;
-    wait_for(barriers.pieces.empty[consumer], uint32_t(i % 2 ^ 1));
+    wait_for<spin_name("p_empty")>(barriers.pieces.empty[consumer], uint32_t(i % 2 ^ 1));
 #pragma unroll
     for (int j = 0; j < 8; j++) put_floats(staged + uint32_t((128 * j + thread) * 16), sums[j]);
     if (thread == 0) pieces[consumer] = {dq.step_of(b, p.heads, h, q0, R), before};
@@ -163,7 +163,7 @@ __device__ __forceinline__ void consume_steps(const AttentionProblem<T, float>& 
     pin(dv), pin(dk), pin(ds_pairs);
     if (lane == 0) arrive(barriers.empty[stage]);
   }
-  wait_for(barriers.pieces.empty[consumer], uint32_t(i % 2 ^ 1));
+  wait_for<spin_name("p_empty")>(barriers.pieces.empty[consumer], uint32_t(i % 2 ^ 1));
   if (thread == 0) pieces[consumer].step = -1;
   arrive(barriers.pieces.full[consumer]);
 
@@ -247,6 +247,10 @@ bool attention_on_sm90(const AttentionBackwardArgs& a, const Tensor& scratch, co
   a.q.dtype == DType::bf16 ? launch_backward_sm90<bf16>(a, scratch, stream)
                            : launch_backward_sm90<f16>(a, scratch, stream);
   return true;
+}
+
+void report_backward_spins(SpinReport* to) {
+  set_spin_report(spin_report, to);
 }
 
 }  // namespace trireme::cuda

@@ -105,7 +105,7 @@ __device__ __forceinline__ void write_pieces(const DqSums& dq, PieceBarriers& ba
     for (int n = 0; n < kPieces; n++) {
       const int c = n % 2;
       const uint32_t before_it = i * ((kPieces + 1 - c) / 2) + n / 2;  // that consumer's
-      wait_for(barriers.full[c], before_it % 2);
+      wait_for<spin_name("p_full")>(barriers.full[c], before_it % 2);
       step = pieces[c].step;
       const int before = pieces[c].before;
       if (step < 0) return;

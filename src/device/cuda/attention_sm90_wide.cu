@@ -63,7 +63,7 @@ __device__ __forceinline__ void produce_wide(const TileMap& q, const TileMap& k,
   const auto least = [&](int q0, int rows) { return least_of_rows(p, b, q0, rows); };
   each_step<R, kKeys>(p, n, kv, least, [&](int h, int q0, int rows, const KeyBlocks& blocks) {
     const int stage = stage_of(i);
-    wait_for(barriers.q_empty[stage], empty_phase(i));
+    wait_for<spin_name("q_empty")>(barriers.q_empty[stage], empty_phase(i));
     if (lane == 0) {  // before what the warp loads itself, which waits for memory several times
       expect(barriers.q_full[stage], tile_bytes(R, D));
       copy_tiles<R, D>(shared + uint32_t(kAt.q + stage * kAt.q_stage), q, barriers.q_full[stage], h, q0, b);
@@ -72,13 +72,13 @@ __device__ __forceinline__ void produce_wide(const TileMap& q, const TileMap& k,
     arrive(barriers.q_full[stage]);
     if (lane == 0) {
       uint64_t& full = barriers.dout_full[Dout::of(i)];
-      wait_for(barriers.dout_empty[Dout::of(i)], Dout::empty_phase(i));
+      wait_for<spin_name("do_empty")>(barriers.dout_empty[Dout::of(i)], Dout::empty_phase(i));
       arrive_expecting(full, tile_bytes(R, DV));
       copy_tiles<R, DV>(shared + uint32_t(kAt.dout + Dout::of(i) * kAt.dout_stage), dout, full, h, q0, b);
     }
     i++;
   });
-  wait_for(barriers.q_empty[stage_of(i)], empty_phase(i));
+  wait_for<spin_name("q_empty")>(barriers.q_empty[stage_of(i)], empty_phase(i));
   if (lane == 0) queries[stage_of(i)].q0 = -1;
   arrive(barriers.q_full[stage_of(i)]);
 }
@@ -107,7 +107,9 @@ __device__ __forceinline__ void consume_wide(const AttentionProblem<T, float>& p
     for (int e = 0; e < 4; e++) own[i][e] = 0;
 
   uint32_t given = 0;  // pieces
-  const auto next_piece = [&] { wait_for(barriers.pieces.empty[kConsumer], given++ % 2 ^ 1); };
+  const auto next_piece = [&] {
+    wait_for<spin_name("p_empty")>(barriers.pieces.empty[kConsumer], given++ % 2 ^ 1);
+  };
   const auto give = [&](int64_t step, int before) {
     next_piece();
 #pragma unroll
@@ -133,10 +135,10 @@ __device__ __forceinline__ void consume_wide(const AttentionProblem<T, float>& p
           pairs[step]);
   };
 
-  wait_for(barriers.kv, 0);
+  wait_for<spin_name("kv")>(barriers.kv, 0);
   for (int i = 0;; i++) {
     const int stage = stage_of(i);
-    wait_for(barriers.q_full[stage], full_phase(i));
+    wait_for<spin_name("q_full")>(barriers.q_full[stage], full_phase(i));
     const Queries& now = queries[stage];
     const int q0 = now.q0, h = now.head, before = now.before;
     if (q0 < 0) break;
@@ -149,7 +151,7 @@ __device__ __forceinline__ void consume_wide(const AttentionProblem<T, float>& p
       multiply<false, false>(s, summed_columns(k, kKeys, 0, step), summed_columns(q, R, kFirst, step),
                              step == 0, T());
     end_products();
-    wait_for(barriers.dout_full[Dout::of(i)], Dout::full_phase(i));
+    wait_for<spin_name("do_full")>(barriers.dout_full[Dout::of(i)], Dout::full_phase(i));
     pin(dp);
     begin_products();
 #pragma unroll
@@ -163,7 +165,8 @@ __device__ __forceinline__ void consume_wide(const AttentionProblem<T, float>& p
         !p.first && (n + 1) * kKeys <= p.keys && (!p.causal || q0 + p.offset + 1 >= int64_t(n + 1) * kKeys);
     probabilities(s, now, kFirst, all_seen, key, scale);
     pin(s);
-    wait_for(barriers.dout_full[Dout::of(i)], Dout::full_phase(i));  // again: as in attention_sm90.cu
+    wait_for<spin_name("do_full")>(barriers.dout_full[Dout::of(i)],
+                                   Dout::full_phase(i));  // again: as in attention_sm90.cu
     wait_products<0>();
     pin(dp);
     gradients_of_scores<kDrops>(s, dp, p, now, kFirst, b, h, q0, key);
@@ -280,6 +283,10 @@ void launch_wide_backward(const AttentionProblem<bf16, float>& p, const Tensor& 
 }
 void launch_wide_backward(const AttentionProblem<f16, float>& p, const Tensor& scratch, cudaStream_t stream) {
   launch_of_width(p, scratch, stream);
+}
+
+void report_wide_spins(SpinReport* to) {
+  set_spin_report(spin_report, to);
 }
 
 }  // namespace trireme::cuda

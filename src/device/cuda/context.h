@@ -27,7 +27,8 @@ struct CudaContext {
   std::string gpu;              // its name: "NVIDIA H100 80GB HBM3"
   bool deterministic = true;    // no choice of an algorithm depends on a clock
   bool sm90_attention = false;  // attention_sm90*.cu take what they can, which until they have run is a trial
-  std::string_view* attention_kernel = nullptr;  // told which kernel took an attention, where somebody asks
+  bool require_fp8 = false;     // a product of codes that no 8-bit kernel takes is an error
+  mutable std::string_view last_kernel;  // that took the last launch, where its op has several
 
   // Ids are looked at on the device, and what was found is thrown at the next sync: checks of kind i write
   // the first bad place and its id into slot i (indices.h).

@@ -5,7 +5,8 @@
 // other stream is a thread of the host with a queue (cpu/worker.h), because what is put there are tasks of
 // the host, which may copy and wait for others, and CUDA's own callbacks may do neither. Its copies go over a
 // CUDA stream of its own; where it waits for compute, its thread waits for a CUDA event. Where compute waits
-// for it, the rank's thread waits: what is issued next starts a launch later than it could.
+// for it, the rank's thread waits: what is issued next starts a launch later than it could. With
+// DeviceOptions::ordered a stream is a CUDA stream until a task of the host comes there, and no thread waits.
 #include <cuda_runtime.h>
 
 #include <array>
@@ -14,10 +15,10 @@
 #include <utility>
 #include <vector>
 
-#include "device/cpu/worker.h"
-#include "device/cuda/cuda_device.h"
+#include "device/cuda/cuda_streams.h"
 #include "device/cuda/gpu.cuh"
 #include "device/cuda/indices.h"
+#include "device/cuda/kernel_tally.h"
 #include "device/device.h"
 #include "device/device_memory.h"
 
@@ -56,47 +57,14 @@ cudaDeviceProp nth_device(int& index) {
   return p;
 }
 
-// Freed when it goes; CUDA may be gone before static objects are, so errors are nobody's.
-struct StreamDeleter {
-  void operator()(CUstream_st* s) const { (void)cudaStreamDestroy(s); }
-};
-struct EventDeleter {
-  void operator()(CUevent_st* e) const { (void)cudaEventDestroy(e); }
-};
-struct PinnedDeleter {
-  void operator()(std::byte* p) const { (void)cudaFreeHost(p); }
-};
-using OwnedStream = std::unique_ptr<CUstream_st, StreamDeleter>;
-using OwnedEvent = std::unique_ptr<CUevent_st, EventDeleter>;
-
-OwnedStream make_stream() {
-  cudaStream_t s = nullptr;
-  TRIREME_CUDA_CALL(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
-  return OwnedStream(s);
+// Memory of the host that kernels reach on every GPU, and that outlives a context in which one trapped.
+SpinReport* make_spin_reports() {
+  void* p = nullptr;
+  TRIREME_CUDA_CALL(
+      cudaHostAlloc(&p, kSpinners * sizeof(SpinReport), cudaHostAllocPortable | cudaHostAllocMapped));
+  std::memset(p, 0, kSpinners * sizeof(SpinReport));
+  return static_cast<SpinReport*>(p);
 }
-OwnedEvent make_event() {
-  cudaEvent_t e = nullptr;
-  TRIREME_CUDA_CALL(cudaEventCreateWithFlags(&e, cudaEventDisableTiming));
-  return OwnedEvent(e);
-}
-
-// Places in the compute stream. Mark m is slot m mod kSlots: who waits for an old mark whose slot was used
-// again waits for a later place of the same stream, which is after it.
-class ComputeEvents {
- public:
-  int64_t record(cudaStream_t stream) {
-    OwnedEvent& e = slots_[size_t(++last_ % kSlots)];
-    if (!e) e = make_event();
-    TRIREME_CUDA_CALL(cudaEventRecord(e.get(), stream));
-    return last_;
-  }
-  cudaEvent_t at(int64_t mark) const { return slots_[size_t(mark % kSlots)].get(); }
-
- private:
-  static constexpr int64_t kSlots = 1024;
-  std::array<OwnedEvent, size_t(kSlots)> slots_;
-  int64_t last_ = 0;
-};
 
 // Host memory that the GPU copies from and to by itself, in two halves: one is filled while the other is
 // copied. CUDA looks where dst and src lie: what was offloaded is read and written between steps too.
@@ -174,12 +142,16 @@ class CudaKernels final : public Kernels {
  public:
   CudaKernels(CudaContext& ctx, cudaStream_t stream) : ctx_(ctx), stream_(stream) {}
   bool gelu_in_products(DType t) const override { return cuda::gelu_in_products(t, ctx_.deterministic); }
+  std::string_view last_kernel() const override { return ctx_.last_kernel; }
+  std::span<const KernelCount> kernels_taken() const override { return tally_.all(); }
 
  private:
 #define TRIREME_FORWARD(Args)                                            \
   void launch(const Args& p, const Tensor& scratch, Stream s) override { \
     require(s.id == 0, "kernels run on the compute stream");             \
+    ctx_.last_kernel = {};                                               \
     cuda_launch(p, scratch, ctx_, stream_);                              \
+    tally_.add(Args::kName, ctx_.last_kernel);                           \
   }                                                                      \
   int64_t scratch_bytes(const Args& p) override {                        \
     return cuda_scratch(p, ctx_.sm90_attention);                         \
@@ -188,74 +160,7 @@ class CudaKernels final : public Kernels {
 #undef TRIREME_FORWARD
   CudaContext& ctx_;
   cudaStream_t stream_;
-};
-
-// A stream beside compute. Entries are used again after kEntries tasks, which is more than its queue holds.
-class HostStream {
- public:
-  HostStream(std::string name, int device, const ComputeEvents& events, bool spin)
-      : device_(device), events_(events), stream_(make_stream()), worker_(std::move(name), spin ? 2000 : 1) {}
-
-  void copy(const Tensor& dst, const Tensor& src) {
-    Entry& e = next();
-    e.dst = dst, e.src = src;
-    worker_.run({[](void* self, int64_t i) { static_cast<HostStream*>(self)->run_copy(i); }, this, last_});
-  }
-  void wait_for_compute(int64_t mark) {
-    worker_.run({[](void* self, int64_t m) { static_cast<HostStream*>(self)->run_wait(m); }, this, mark});
-  }
-  cpu::Worker& worker() { return worker_; }
-
- private:
-  struct Entry {
-    Tensor dst, src;
-  };
-  static constexpr int64_t kEntries = 1024;
-  Entry& next() { return entries_[size_t(++last_ % kEntries)]; }
-  // On the worker's thread, which has its own idea of the current device.
-  void run_copy(int64_t i) {
-    TRIREME_CUDA_CALL(cudaSetDevice(device_));
-    const Entry& e = entries_[size_t(i % kEntries)];
-    copy_strided(e.dst, e.src, stream_.get());
-    TRIREME_CUDA_CALL(cudaStreamSynchronize(stream_.get()));
-  }
-  void run_wait(int64_t mark) {
-    TRIREME_CUDA_CALL(cudaSetDevice(device_));
-    TRIREME_CUDA_CALL(cudaEventSynchronize(events_.at(mark)));
-  }
-
-  int device_;
-  const ComputeEvents& events_;
-  OwnedStream stream_;
-  std::array<Entry, size_t(kEntries)> entries_;
-  int64_t last_ = 0;
-  cpu::Worker worker_;  // last: gone before what its tasks use
-};
-
-class LibraryQueue final : public DeviceQueue {
- public:
-  explicit LibraryQueue(int device) : device_(device) {
-    enter();
-    stream_ = make_stream();
-  }
-  void* handle() override { return stream_.get(); }
-  void enter() override { TRIREME_CUDA_CALL(cudaSetDevice(device_)); }
-  int64_t mark() override { return events_.record(stream_.get()); }
-  bool passed(int64_t mark) override {
-    const cudaError_t e = cudaEventQuery(events_.at(mark));
-    if (e == cudaErrorNotReady) {
-      (void)cudaGetLastError();
-      return false;
-    }
-    check_call(e, "work of a library");
-    return true;
-  }
-  bool owns(const std::byte* p) const override { return device_copy_of(p) != nullptr; }
-
- private:
-  int device_;
-  OwnedStream stream_;
-  ComputeEvents events_;
+  KernelTally tally_;
 };
 
 // Of launches on the compute stream. Only this thread's calls are refused while it captures: others' streams
@@ -327,21 +232,23 @@ class CudaGraphMaker final : public GraphMaker {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(const cudaDeviceProp& p, int index, const DeviceOptions& o, std::string_view* attention_kernel)
-      : spin_(o.spin) {
+  CudaDevice(const cudaDeviceProp& p, int index, const DeviceOptions& o)
+      : spin_(o.spin), ordered_(o.ordered) {
     ctx_.deterministic = o.deterministic;
     if (o.sm90_attention && p.major != 9)
       bad_request(
           "train.attention = \"sm90\" (device cuda-sm90): this GPU, {}, is sm_{}{}, and those kernels are "
           "for sm_90a: give \"auto\"",
           p.name, p.major, p.minor);
-    ctx_.sm90_attention = o.sm90_attention, ctx_.attention_kernel = attention_kernel;
+    ctx_.sm90_attention = o.sm90_attention;
+    ctx_.require_fp8 = o.require_fp8;
     ctx_.device = index;
     TRIREME_CUDA_CALL(cudaSetDevice(ctx_.device));
     ctx_.gpu = p.name;
     ctx_.multiprocessors = p.multiProcessorCount, ctx_.major = p.major, ctx_.minor = p.minor;
     ctx_.shared_bytes = int64_t(p.sharedMemPerMultiprocessor);
     compute_ = make_stream();
+    if (o.sm90_attention) report_spins(spin_reports(make_spin_reports));
     const int64_t bytes = CudaContext::kIndexSlots * int64_t(sizeof(uint64_t));
     slots_ = reserve(bytes);
     ctx_.index_slots = reinterpret_cast<uint64_t*>(slots_);
@@ -401,14 +308,16 @@ class CudaDevice final : public Device {
 
   void copy(const Tensor& dst, const Tensor& src, Stream s) override {
     require(dst.shape == src.shape && dst.dtype == src.dtype, "copy() between unequal shapes or types");
-    s.id == 0 ? copy_strided(dst, src, compute_.get()) : host(s.id).copy(dst, src);
+    s.id == 0 ? copy_strided(dst, src, compute_.get()) : side(s.id).copy(dst, src);
   }
   void upload(const Tensor& dst, const void* src) override {
     require(dst.contiguous(), "upload() needs a contiguous tensor");
+    await_compute();
     staging_.up(dst.data, static_cast<const std::byte*>(src), dst.bytes(), compute_.get());
   }
   void download(void* dst, const Tensor& src) override {
     require(src.contiguous(), "download() needs a contiguous tensor");
+    await_compute();
     staging_.down(static_cast<std::byte*>(dst), src.data, src.bytes(), compute_.get());
     raise_bad_indices(ctx_, compute_.get());
   }
@@ -417,31 +326,46 @@ class CudaDevice final : public Device {
     if (name == "compute") return {};
     for (size_t i = 0; i < streams_.size(); i++)
       if (streams_[i]->worker().name() == name) return {int(i) + 1};
-    streams_.push_back(std::make_unique<HostStream>(std::string(name), ctx_.device, events_, spin_));
+    streams_.push_back(
+        std::make_unique<SideStream>(std::string(name), ctx_.device, guards_, spin_, ordered_));
     return {int(streams_.size())};
   }
   Event record(Stream s) override {
-    return s.id == 0 ? Event{0, events_.record(compute_.get())} : Event{s.id, host(s.id).worker().issued()};
+    return s.id == 0 ? Event{0, events_.record(compute_.get())} : Event{s.id, side(s.id).record()};
   }
   void wait(Stream s, Event e) override {
     if (e.mark == 0 || e.stream == s.id) return;
-    if (s.id == 0)
-      host(e.stream).worker().join(e.mark);
-    else if (e.stream == 0)
-      host(s.id).wait_for_compute(e.mark);
-    else
-      host(s.id).worker().wait_for(host(e.stream).worker(), e.mark);
+    const bool on_gpu = e.stream == 0 || (e.mark & SideStream::kOnGpu);
+    if (on_gpu) {
+      const cudaEvent_t event = e.stream == 0 ? events_.at(e.mark) : side(e.stream).event(e.mark);
+      return s.id == 0 ? TRIREME_CUDA_CALL(cudaStreamWaitEvent(compute_.get(), event, 0))
+                       : side(s.id).wait_for(event);
+    }
+    s.id == 0 ? side(e.stream).worker().join(e.mark) : side(s.id).wait_for(side(e.stream), e.mark);
   }
   void sync(Stream s) override {
-    if (s.id == 0) return raise_bad_indices(ctx_, compute_.get());
-    host(s.id).worker().join(host(s.id).worker().issued());
+    if (s.id != 0) return side(s.id).sync();
+    await_compute();
+    raise_bad_indices(ctx_, compute_.get());
   }
   // On compute a host task runs when what was issued there is done.
   void enqueue(Stream s, HostTask task) override {
-    if (s.id != 0) return host(s.id).worker().run(task);
+    if (s.id != 0) return side(s.id).run(task);
     sync(s);
     task.run(task.self, task.arg);
   }
+
+  bool orders(Stream s) override { return s.id == 0 || side(s.id).ordered(); }
+  void queue_after(DeviceQueue& q, Stream s) override {
+    const Event e = record(s);
+    const cudaEvent_t event = s.id == 0 ? events_.at(e.mark) : side(s.id).event(e.mark);
+    TRIREME_CUDA_CALL(cudaStreamWaitEvent(static_cast<LibraryQueue&>(q).stream(), event, 0));
+  }
+  void stream_after(Stream s, DeviceQueue& q, int64_t mark) override {
+    const cudaStream_t stream = s.id == 0 ? compute_.get() : side(s.id).cuda_stream();
+    TRIREME_CUDA_CALL(cudaStreamWaitEvent(stream, static_cast<LibraryQueue&>(q).event(mark), 0));
+  }
+  void guard(const void* who, std::function<void()> look) override { guards_.set(who, std::move(look)); }
 
   Kernels& kernels() override { return *kernels_; }
   std::string pci() const override {
@@ -452,22 +376,28 @@ class CudaDevice final : public Device {
   std::string choices() const override { return product_choices(ctx_); }
   std::string take_choices(std::string_view text) override { return take_product_choices(ctx_, text); }
   GraphMaker* graphs() override { return graphs_.get(); }
+  std::unique_ptr<Stamps> stamps() override { return std::make_unique<EventStamps>(compute_.get()); }
   std::unique_ptr<DeviceQueue> queue() override { return std::make_unique<LibraryQueue>(ctx_.device); }
 
  private:
-  HostStream& host(int id) {
+  // Waits for compute and looks after its collectives. Later waits of the caller return at once.
+  void await_compute() {
+    if (guards_.any()) await_event(events_.at(events_.record(compute_.get())), guards_);
+  }
+  SideStream& side(int id) {
     require(id >= 1 && size_t(id) <= streams_.size(), "a stream of another device");
     return *streams_[size_t(id) - 1];
   }
-  bool spin_;
+  bool spin_, ordered_;
   CudaContext ctx_;
   OwnedStream compute_;
-  ComputeEvents events_;
+  StreamEvents events_;
+  Guards guards_;
   Staging staging_;
   std::byte* slots_ = nullptr;
   std::unique_ptr<CudaKernels> kernels_;
   std::unique_ptr<CudaGraphMaker> graphs_;
-  std::vector<std::unique_ptr<HostStream>> streams_;  // of streams 1, 2, ...
+  std::vector<std::unique_ptr<SideStream>> streams_;  // of streams 1, 2, ...
 };
 
 }  // namespace
@@ -475,13 +405,10 @@ class CudaDevice final : public Device {
 
 namespace trireme {
 
-std::unique_ptr<Device> make_cuda_device(const DeviceOptions& options, std::string_view* attention_kernel) {
+std::unique_ptr<Device> make_cuda_device(const DeviceOptions& options) {
   int index = options.index;
   const cudaDeviceProp p = cuda::nth_device(index);
-  return std::make_unique<cuda::CudaDevice>(p, index, options, attention_kernel);
-}
-std::unique_ptr<Device> make_cuda_device(const DeviceOptions& options) {
-  return make_cuda_device(options, nullptr);
+  return std::make_unique<cuda::CudaDevice>(p, index, options);
 }
 
 }  // namespace trireme

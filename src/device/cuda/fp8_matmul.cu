@@ -174,22 +174,40 @@ bool on_tensor_cores(const Fp8MatmulArgs& p, const Fp8AsBf16& as, const Tensor& 
   // In the place of the bf16 numbers, which takes twice as much.
   const LaidOperand left(p.a, a, of_a, p.trans_a, as.product.a.data, stream),
       right(p.b, b, of_b, !p.trans_b, as.product.b.data, stream);
+  ctx.last_kernel = of_a == CodeScales::one                                      ? kFp8OneScale
+                    : of_a == CodeScales::squares || of_b == CodeScales::squares ? kFp8Squares
+                                                                                 : kFp8Vectors;
   MatmulArgs product = as.product;
   product.a = left.codes, product.trans_a = false;
   product.b = right.codes, product.trans_b = true;
   return codes_in_library(product, left.besides, right.besides, as.rest(scratch), ctx, stream);
 }
 
+// The product goes to `kernel`, which has no 8-bit tensor cores: an error where they are required.
+void refuse_other_kernels(const Fp8MatmulArgs& a, const CudaContext& ctx, std::string_view kernel) {
+  ctx.last_kernel = kernel;
+  if (!ctx.require_fp8) return;
+  run_failed(
+      "precision.fp8_kernels = \"required\": op 'fp8_matmul', c {} {}, {} summed: no 8-bit tensor cores take "
+      "it on "
+      "{} (sm_{}{}), and '{}' would; give \"auto\"",
+      name_of(a.c.dtype), to_string(a.c.shape), a.a.shape[a.trans_a ? 0 : 1],
+      ctx.gpu.empty() ? "this GPU" : ctx.gpu, ctx.major, ctx.minor, kernel);
+}
+
 }  // namespace
 
 void cuda_launch(const Fp8MatmulArgs& a, const Tensor& scratch, CudaContext& ctx, cudaStream_t stream) {
+  ctx.last_kernel = {};
   if (a.c.numel() == 0) return;
   if (const Fp8AsBf16 as(a, scratch.data); as.possible) {
     if (on_tensor_cores(a, as, scratch, ctx, stream)) return;
+    refuse_other_kernels(a, ctx, kFp8InBf16);
     numbers_of(code_factor(a.a, a.format_a, a.scale_a, a.blocks_a, false), as.product.a, stream);
     numbers_of(code_factor(a.b, a.format_b, a.scale_b, a.blocks_b, false), as.product.b, stream);
     return cuda_launch(as.product, as.rest(scratch), ctx, stream);
   }
+  refuse_other_kernels(a, ctx, kFp8Simt);
   by_type(a.c.dtype, [&]<class Out>(Out) {
     by_type(a.bias ? a.bias.dtype : a.c.dtype,
             [&]<class Bias>(Bias) { product_of_codes<Bias, Out>(a, stream); });

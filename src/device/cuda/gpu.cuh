@@ -17,6 +17,7 @@
 #include <cmath>
 
 #include "device/cuda/launches.h"
+#include "device/cuda/spins.h"
 
 namespace trireme::cuda {
 
@@ -31,8 +32,10 @@ inline int64_t ceil_div(int64_t a, int64_t b) {
 #if defined(__CUDACC__)
 
 inline void check_call(cudaError_t e, const char* call) {
-  if (e != cudaSuccess) [[unlikely]]
-    run_failed("CUDA: {} failed: {} ({})", call, cudaGetErrorString(e), cudaGetErrorName(e));
+  if (e == cudaSuccess) [[likely]]
+    return;
+  if (const std::string wait = spin_report_text(); !wait.empty()) run_failed("CUDA: a kernel hung: {}", wait);
+  run_failed("CUDA: {} failed: {} ({})", call, cudaGetErrorString(e), cudaGetErrorName(e));
 }
 #define TRIREME_CUDA_CALL(call) ::trireme::cuda::check_call(call, #call)
 
@@ -75,8 +78,12 @@ void run_blocks(void (*kernel)(P...), Grid grid, int threads, int64_t shared, cu
                 const A&... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   require(grid.x <= INT_MAX && grid.y <= 65535 && grid.z <= 65535, "a grid larger than CUDA's");
-  emulate::run({unsigned(grid.x), unsigned(grid.y), unsigned(grid.z)}, unsigned(threads), shared,
-               [&] { kernel(P(args)...); });
+  try {
+    emulate::run({unsigned(grid.x), unsigned(grid.y), unsigned(grid.z)}, unsigned(threads), shared,
+                 [&] { kernel(P(args)...); });
+  } catch (const emulate::Trapped&) {
+    run_failed("CUDA: a kernel hung: {}", spin_report_text());
+  }
 }
 template <class... P>
 void allow_shared(void (*)(P...), int64_t bytes) {

@@ -73,8 +73,21 @@ template <int kPending>  // groups that may still be under way
 __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
+// The compiler moves nothing that makes these behind this.
+template <int kA, int kB>
+__device__ __forceinline__ void pin_pairs(uint32_t (&a)[kA][kB][4]) {
+#pragma unroll
+  for (int i = 0; i < kA; i++)
+#pragma unroll
+    for (int j = 0; j < kB; j++)
+#pragma unroll
+      for (int e = 0; e < 4; e++) asm volatile("" : "+r"(a[i][j][e]));
+}
 
 #else
+
+template <int kA, int kB>
+void pin_pairs(uint32_t (&)[kA][kB][4]) {}
 
 // Emulated: lanes lay their registers down, and each takes what the fragments say.
 namespace emulated {

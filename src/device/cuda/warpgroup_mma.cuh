@@ -12,6 +12,7 @@
 #include <emulate_sm90.h>
 #endif
 
+#include "device/cuda/spins.cuh"
 #include "device/cuda/warp_mma.cuh"
 
 namespace trireme::cuda {
@@ -52,15 +53,10 @@ __device__ __forceinline__ void expect(uint64_t& b, int bytes) {
                "r"(bytes)
                : "memory");
 }
-// Until the barrier has left the phase.
+// Waits until the barrier has left the phase. name: spin_name, for a report (spins.h).
+template <uint64_t name>
 __device__ __forceinline__ void wait_for(uint64_t& b, uint32_t phase) {
-  uint32_t done = 0;
-  while (!done)
-    asm volatile(
-        "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-        : "=r"(done)
-        : "r"(shared_address(&b)), "r"(phase)
-        : "memory");
+  spin_at_barrier<name>(shared_address(&b), phase);
 }
 // Named barriers: comes and waits until so many threads have come; comes and goes on.
 __device__ __forceinline__ void meet(int id, int threads) {
@@ -131,8 +127,7 @@ __device__ __forceinline__ void wait_out() {
 }
 // Counts in memory that blocks wait for: what was written before a count was raised is seen after waiting.
 __device__ __forceinline__ void wait_count(const int* at, int n) {
-  for (int now = -1; now != n;)
-    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(at) : "memory");
+  spin_at_count<kCountName>(at, n);
 }
 __device__ __forceinline__ void raise_count(int* at) {
   asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(at) : "memory");
@@ -253,8 +248,14 @@ TRIREME_ALL_PRODUCTS(f16, "f16")
 
 using emulate::arrive, emulate::arrive_expecting, emulate::begin_products, emulate::copy_box,
     emulate::end_products, emulate::expect, emulate::fence_async, emulate::init_barrier, emulate::meet,
-    emulate::pass_by, emulate::shared_address, emulate::show_barriers, emulate::TileMap, emulate::wait_for;
+    emulate::pass_by, emulate::shared_address, emulate::show_barriers, emulate::TileMap;
 
+// A barrier is static there, and has no address in dynamic shared memory.
+template <uint64_t name>
+void wait_for(uint64_t& b, uint32_t phase) {
+  spin([&] { return emulate::has_left(b, phase); }, name, uint32_t(reinterpret_cast<uintptr_t>(&b) & 0xffff),
+       phase);
+}
 inline void fence_async_memory() {}  // memory is one here
 inline int warp_uniform(int v) {
   return __shfl_sync(~0u, v, 0);
@@ -292,7 +293,8 @@ inline void wait_out() {
   emulate::wait_bulk(0, false);
 }
 inline void wait_count(const int* at, int n) {
-  emulate::wait_until([=] { return *at == n; });
+  spin([=] { return emulate::wait_a_while([=] { return *at == n; }); }, kCountName,
+       uint32_t(reinterpret_cast<uintptr_t>(at)), uint32_t(n));
 }
 inline void raise_count(int* at) {
   atomicAdd(at, 1);

@@ -402,6 +402,20 @@ TEST(RunSpec, TheTableMarksWhatThisVersionRefuses) {
   for (auto& [key, text] : limits) EXPECT_HAS(config_table(), "this version: " + text);
 }
 
+TEST(RunSpec, Required8BitKernelsAreAGpusAndOfFp8) {
+  const std::string required = "precision.fp8_kernels=\"required\"", fp8 = "precision.fp8=\"current\"";
+  const auto refused = [](const std::vector<std::string>& sets) {
+    std::vector<std::string> keys;
+    for (const Problem& p : unsupported_of(parse("", sets))) keys.push_back(p.keys.front());
+    return keys;
+  };
+  const std::vector<std::string> key = {"precision.fp8_kernels"};
+  EXPECT_EQ(refused({required}), key);
+  EXPECT_EQ(refused({required, fp8}), key);  // on a processor
+  EXPECT_EQ(refused({required, "train.device=\"cuda\""}), key);
+  EXPECT_EQ(refused({required, fp8, "train.device=\"cuda\""}), std::vector<std::string>());
+}
+
 TEST(RunSpec, KernelsOfAGpuAreRefusedOnAProcessor) {
   const std::string asked = "train.attention=\"sm90\"";
   const std::vector<Problem> refused = unsupported_of(parse("", {asked}));
