@@ -290,13 +290,29 @@ TEST(CudaKernels, SayWhichKernelTookAProductOfCodes) {
   EXPECT_EQ(ampere->kernels().last_kernel(), "bf16");
 }
 
+// A product of bf16 that another op runs inside itself leaves that op its own name.
+TEST(CudaKernels, SayWhichKernelTookAProduct) {
+  auto device = make_emulated_device();
+  std::vector<float> a(6, 1), b(6, 1), c(4);
+  device->kernels().run(MatmulArgs{
+      .a = tensor_of(a).view({2, 3}), .b = tensor_of(b).view({3, 2}), .c = tensor_of(c).view({2, 2})});
+  EXPECT_EQ(device->kernels().last_kernel(), "simt");
+  EXPECT_EQ(product_of_codes(*device, 32, 16, 48), "");
+  const auto taken = device->kernels().kernels_taken();
+  ASSERT_EQ(taken.size(), 2u);
+  EXPECT_EQ(taken[0].op, "matmul");
+  EXPECT_EQ(taken[0].kernel, "simt");
+  EXPECT_EQ(taken[1].op, "fp8_matmul");
+  EXPECT_EQ(taken[1].kernel, "bf16");
+  EXPECT_EQ(taken[1].launches, 1);
+}
+
 TEST(CudaKernels, EndWhere8BitKernelsAreRequiredAndNoneTakesTheProduct) {
   auto hopper = make_emulated_device(true, true), ampere = make_emulated_device(false, true);
   EXPECT_EQ(product_of_codes(*hopper, 32, 16, 48), "");
   EXPECT_EQ(product_of_codes(*hopper, 32, 24, 48),
             "precision.fp8_kernels = \"required\": op 'fp8_matmul', c f32 [32, 24], 48 summed: no 8-bit "
-            "tensor cores "
-            "take it on this GPU (sm_90), and 'bf16' would; give \"auto\"");
+            "tensor cores take it on this GPU (sm_90), and 'bf16' would; give \"auto\"");
   EXPECT_NE(product_of_codes(*ampere, 32, 16, 48).find("(sm_80)"), std::string::npos);
 }
 

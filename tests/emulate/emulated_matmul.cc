@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "device/cuda/fp8.h"
+#include "device/cuda/kernel_names.h"
 #include "device/cuda/matmul_gelu.h"
 #include "device/cuda/matmul_simt.h"
 #include "device/cuda/numbers.cuh"
@@ -64,8 +65,10 @@ float product(const Factor& a, int64_t i, const Factor& b, int64_t j) {
 
 }  // namespace
 
-void cuda_launch(const MatmulArgs& a, const Tensor&, CudaContext&, cudaStream_t stream) {
-  if (a.c.numel() > 0) simt_matmul(a, stream);
+void cuda_launch(const MatmulArgs& a, const Tensor&, CudaContext& ctx, cudaStream_t stream) {
+  if (a.c.numel() == 0) return;
+  ctx.last_kernel = kSimtKernel;
+  simt_matmul(a, stream);
 }
 
 bool gelu_in_library(const MatmulGeluArgs&, const Tensor&, CudaContext&, cudaStream_t) {

@@ -79,6 +79,15 @@ class First(Fakes):
         _, rows, _ = self.call("first")
         self.assertEqual(rows["graphs-gpt2-124m"][0], "failed (losses differ)")
         self.assertEqual(rows["memory-gpt2-124m-auto"], ("failed", "grads: booked 5, met 6"))
+        self.assertIn("attention mma.sync, attention_backward mma.sync, matmul cuBLASLt+simt", rows["train-gpt2-124m-auto"][1])
+
+    def test_a_way_that_other_kernels_took_fails(self):
+        self.pretend(step=(STEP % (1, 5)).replace("kernel=sm_90a", "kernel=mma.sync"))
+        _, rows, _ = self.call("first")
+        self.assertEqual(rows["train-gpt2-124m-auto"][0], "passed")
+        self.assertEqual(rows["train-gpt2-124m-sm90"],
+                         ("failed (what it said)", "ValueError: attention was taken by ['mma.sync'], not by sm_90a"))
+        self.assertNotIn("sm90-gpt2-124m", rows)
 
 
 class Second(Fakes):

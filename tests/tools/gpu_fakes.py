@@ -49,7 +49,10 @@ GPU = {
     "layernorm": "layernorm n=7 c=8 dtype=bf16 for=perf",
     "quantise": "quantise n=4 c=4 dtype=bf16 for=perf",
 }
-STEP = """echo '{"step_s": [0.1, 0.1], "tokens": 6, "flops_per_step": 1, "loss": %s, "graphs": "",
+STEP = """case $* in *sm90*) kernel=sm_90a;; *) kernel=mma.sync;; esac
+    echo '{"kernels": [{"op": "attention", "kernel": "'$kernel'"}, {"op": "attention_backward", "kernel": "'$kernel'"},
+    {"op": "matmul", "kernel": "cuBLASLt"}, {"op": "matmul", "kernel": "simt"}],
+    "step_s": [0.1, 0.1], "tokens": 6, "flops_per_step": 1, "loss": %s, "graphs": "",
     "ops": [], "memory": {"grads": {"booked": 5, "met": %s}, "total": {"booked": 7, "met": 7}}}' | tr -d '\\n'; echo"""
 # Writes the file of --op-events-out.
 EVENTS = """case $* in *--op-events-out*) while [ $1 != --op-events-out ]; do shift; done; cat > $2 <<'E'

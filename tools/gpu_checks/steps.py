@@ -44,11 +44,23 @@ def run_file(c, model):
     return path
 
 
-def training(lines):
+# Kernels that ops must have in a way of training. Else the way's time is that of another.
+KERNELS = {"sm90": {"attention": "sm_90a", "attention_backward": "sm_90a"}}
+KERNELS["timed+sm90"] = KERNELS["sm90"]
+
+
+def training(lines, way="auto"):
     told = json_line(lines)
+    taken = {}
+    for k in told["kernels"]:
+        taken.setdefault(k["op"], []).append(k["kernel"])
+    for op, kernel in KERNELS.get(way, {}).items():
+        if taken.get(op) != [kernel]:
+            raise ValueError(f"{op} was taken by {taken.get(op)}, not by {kernel}")
     step = statistics.median(told["step_s"])
     return (f"{told['tokens'] / step:.0f} tokens/s, {told['flops_per_step'] / step * 1e-12:.1f} TFLOP/s, "
-            f"step {1e3 * step:.1f} ms, loss {told['loss']!r}")
+            f"step {1e3 * step:.1f} ms, loss {told['loss']!r}; " +
+            ", ".join(f"{op} {'+'.join(kernels)}" for op, kernels in sorted(taken.items())))
 
 
 def peer(lines):
@@ -75,7 +87,7 @@ def train(c, model, way, most):
     """Trains a model one way: 8 steps, then 10 timed ones. Adds a row that checks memory against the booking."""
     name = f"train-{model}-{way}"
     c.step(name, [c.home / "bin/trireme_step_ops", run_file(c, model), "--device", "cuda", "--steps", "10", "--warmup", "8",
-                  *WAYS[way]], most, training)
+                  *WAYS[way]], most, lambda lines: training(lines, way))
     told = keep(c, name)
     if told:
         memory(c, f"memory-{model}-{way}", told)

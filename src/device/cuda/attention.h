@@ -1,6 +1,6 @@
 // The attention kernels of each type, instantiated in a file of their own for nvcc's time.
 #pragma once
-#include "device/cuda/attention_kernel_names.h"
+#include "device/cuda/kernel_names.h"
 #include "device/cuda/launches.h"
 
 namespace trireme::cuda {

@@ -37,11 +37,6 @@ struct Fp8AsBf16 {
   int64_t bytes = 0;
 };
 
-// Kernels of fp8_matmul: 8-bit tensor cores by the kind of scales (squares: one operand of 128 x 128), bf16
-// tensor cores, or plain code.
-inline constexpr std::string_view kFp8OneScale = "8-bit one", kFp8Vectors = "8-bit vectors",
-                                  kFp8Squares = "8-bit squares", kFp8InBf16 = "bf16", kFp8Simt = "simt";
-
 inline constexpr int64_t kCodeBlock = 128;  // the edge of blocks that tensor cores know
 
 // How the scales of codes [I,K], K summed, lie where tensor cores read them; 16-byte aligned. Numbered as

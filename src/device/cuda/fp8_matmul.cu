@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "device/cuda/fp8.h"
+#include "device/cuda/kernel_names.h"
 #include "device/cuda/matmul_simt.cuh"
 
 namespace trireme::cuda {
@@ -185,12 +186,10 @@ bool on_tensor_cores(const Fp8MatmulArgs& p, const Fp8AsBf16& as, const Tensor& 
 
 // The product goes to `kernel`, which has no 8-bit tensor cores: an error where they are required.
 void refuse_other_kernels(const Fp8MatmulArgs& a, const CudaContext& ctx, std::string_view kernel) {
-  ctx.last_kernel = kernel;
   if (!ctx.require_fp8) return;
   run_failed(
       "precision.fp8_kernels = \"required\": op 'fp8_matmul', c {} {}, {} summed: no 8-bit tensor cores take "
-      "it on "
-      "{} (sm_{}{}), and '{}' would; give \"auto\"",
+      "it on {} (sm_{}{}), and '{}' would; give \"auto\"",
       name_of(a.c.dtype), to_string(a.c.shape), a.a.shape[a.trans_a ? 0 : 1],
       ctx.gpu.empty() ? "this GPU" : ctx.gpu, ctx.major, ctx.minor, kernel);
 }
@@ -205,9 +204,12 @@ void cuda_launch(const Fp8MatmulArgs& a, const Tensor& scratch, CudaContext& ctx
     refuse_other_kernels(a, ctx, kFp8InBf16);
     numbers_of(code_factor(a.a, a.format_a, a.scale_a, a.blocks_a, false), as.product.a, stream);
     numbers_of(code_factor(a.b, a.format_b, a.scale_b, a.blocks_b, false), as.product.b, stream);
-    return cuda_launch(as.product, as.rest(scratch), ctx, stream);
+    cuda_launch(as.product, as.rest(scratch), ctx, stream);
+    ctx.last_kernel = kFp8InBf16;  // in place of the product's own
+    return;
   }
-  refuse_other_kernels(a, ctx, kFp8Simt);
+  refuse_other_kernels(a, ctx, kSimtKernel);
+  ctx.last_kernel = kSimtKernel;
   by_type(a.c.dtype, [&]<class Out>(Out) {
     by_type(a.bias ? a.bias.dtype : a.c.dtype,
             [&]<class Bias>(Bias) { product_of_codes<Bias, Out>(a, stream); });

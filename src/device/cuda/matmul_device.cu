@@ -30,6 +30,7 @@
 #include "device/algorithms.h"
 #include "device/cuda/fp8.h"
 #include "device/cuda/gpu.cuh"
+#include "device/cuda/kernel_names.h"
 #include "device/cuda/matmul_gelu.h"
 #include "device/cuda/matmul_simt.h"
 
@@ -430,16 +431,20 @@ std::string take_product_choices(CudaContext& ctx, std::string_view text) {
 
 void cuda_launch(const MatmulArgs& a, const Tensor& scratch, CudaContext& ctx, cudaStream_t stream) {
   if (a.c.numel() == 0) return;
-  if (!run_on_library(a, nullptr, {}, scratch, ctx, stream)) simt_matmul(a, stream);
+  const bool by_library = run_on_library(a, nullptr, {}, scratch, ctx, stream);
+  ctx.last_kernel = by_library ? kLibraryKernel : kSimtKernel;
+  if (!by_library) simt_matmul(a, stream);
 }
 
 bool gelu_in_library(const MatmulGeluArgs& a, const Tensor& scratch, CudaContext& ctx, cudaStream_t stream) {
   MatmulArgs product = product_of(a);
   product.c = a.y;
+  ctx.last_kernel = kGeluEpilogue;
   return may_be_auxiliary(a.c) && run_on_library(product, nullptr, {&a.c, false}, scratch, ctx, stream);
 }
 bool gelu_in_library(const MatmulGeluBackwardArgs& a, const Tensor& scratch, CudaContext& ctx,
                      cudaStream_t stream) {
+  ctx.last_kernel = kGeluEpilogue;
   return may_be_auxiliary(a.x) && run_on_library(product_of(a), nullptr, {&a.x, true}, scratch, ctx, stream);
 }
 

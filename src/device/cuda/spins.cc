@@ -4,7 +4,7 @@
 
 #include <mutex>
 
-#include "device/cuda/attention_kernel_names.h"
+#include "device/cuda/kernel_names.h"
 
 namespace trireme::cuda {
 namespace {
