@@ -10,7 +10,7 @@
 //   memory   bytes by bucket: what the booking on meta says and what the last step's ledger says
 //   graphs   what came of train.graphs (docs/device.md), where the device keeps launches
 //   startup_s  seconds from the first line of main to the end of the first step, device and memory included
-//   kernels  launches that each kernel took, for ops that have several (attention, products of 8-bit floats)
+//   kernels  launches that each kernel took, for ops that have several (attention, products)
 //
 // --op-events runs further steps with events around every op (device/op_times.h), on any device, and writes
 // their table to stderr, as JSON lines to --op-events-out, and its sums as op_events of the object.

@@ -11,6 +11,7 @@
 #include "checkpoint/named.h"
 #include "cost/flops.h"
 #include "device/algorithms.h"
+#include "device/kernels_text.h"
 #include "runtime/recompute.h"
 #include "spec/batch_ramp.h"
 #include "spec/run_schedule.h"
@@ -239,19 +240,10 @@ class Trainer {
     events_.emplace(run_.train.dir);
     events_->start(done_, options_.facts_json, nodes, comms_.world());
   }
-  // Kernels of ops that have several, in the first step: "kernels: fp8_matmul by 8-bit one 72, bf16 2".
+  // Of the first step.
   void tell_kernels() const {
     if (steps_here_ != 1 || !first()) return;
-    const auto taken = runner_->device().kernels().kernels_taken();
-    std::vector<KernelCount> all(taken.begin(), taken.end());
-    std::stable_sort(all.begin(), all.end(), [](auto& a, auto& b) { return a.op < b.op; });
-    std::string text;
-    std::string_view op;
-    for (const KernelCount& c : all) {
-      text += c.op == op ? fmt::format(", {} {}", c.kernel, c.launches)
-                         : fmt::format("{}{} by {} {}", op.empty() ? "" : "; ", c.op, c.kernel, c.launches);
-      op = c.op;
-    }
+    const std::string text = kernels_text(runner_->device().kernels().kernels_taken());
     if (!text.empty()) note("kernels: " + text);
   }
   void open_data() { batches_.emplace(run_, comms_.mesh().coord(comms_.rank(), Axis::dp), first()); }

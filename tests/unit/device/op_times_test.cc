@@ -7,6 +7,7 @@
 
 #include "base/json.h"
 #include "device/device.h"
+#include "device/kernels_text.h"
 
 namespace trireme {
 namespace {
@@ -117,6 +118,13 @@ TEST(OpTimes, OfRealOpsOnTheCpu) {
   EXPECT_GT(t.rows[0].seconds, 0);
   EXPECT_LT(t.ops_s, 1);
   EXPECT_EQ(times.table().rows.size(), 0u);
+}
+
+TEST(KernelsText, GroupsKernelsByOp) {
+  const KernelCount taken[] = {
+      {"fp8_matmul", "8-bit one", 72}, {"attention", "mma.sync", 12}, {"fp8_matmul", "bf16", 2}};
+  EXPECT_EQ(kernels_text(taken), "attention by mma.sync 12; fp8_matmul by 8-bit one 72, bf16 2");
+  EXPECT_EQ(kernels_text({}), "");
 }
 
 }  // namespace
