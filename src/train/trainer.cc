@@ -240,7 +240,7 @@ class Trainer {
     events_.emplace(run_.train.dir);
     events_->start(done_, options_.facts_json, nodes, comms_.world());
   }
-  // Of the first step.
+  // Prints the kernels of the first step.
   void tell_kernels() const {
     if (steps_here_ != 1 || !first()) return;
     const std::string text = kernels_text(runner_->device().kernels().kernels_taken());
