@@ -253,22 +253,27 @@ TEST(CudaKernels, QuantiseToTheCpusBits) {
   EXPECT_EQ(std::count(times.begin(), times.end(), 0), 0);  // all 256 codes were among them
 }
 
+// Runs an op with scratch at hand. Returns its error, "" = none.
+template <class Args>
+std::string error_of_op(Device& device, const Args& args) {
+  std::vector<std::byte> memory(1 << 20);
+  Arena arena(memory.data(), int64_t(memory.size()));
+  device.kernels().attach(&arena);
+  const std::string error = error_of([&] { device.kernels().run(args); });
+  device.kernels().detach(&arena);
+  return error;
+}
+
 // c [M, N] of codes [M, K] and [N, K], all ones, by one scale an operand.
 std::string product_of_codes(Device& device, int64_t m, int64_t n, int64_t k) {
   std::vector<uint8_t> a(size_t(m * k), 0x38), b(size_t(n * k), 0x38);  // 1 in e4m3
   std::vector<float> scale{1}, c(size_t(m * n));
-  std::vector<std::byte> memory(1 << 16);
-  Arena arena(memory.data(), int64_t(memory.size()));
-  device.kernels().attach(&arena);
-  const std::string error = error_of([&] {
-    device.kernels().run(Fp8MatmulArgs{.a = tensor_of(a).view({m, k}),
-                                       .scale_a = tensor_of(scale).view({1, 1}),
-                                       .b = tensor_of(b).view({n, k}),
-                                       .scale_b = tensor_of(scale).view({1, 1}),
-                                       .c = tensor_of(c).view({m, n}),
-                                       .trans_b = true});
-  });
-  device.kernels().detach(&arena);
+  const std::string error = error_of_op(device, Fp8MatmulArgs{.a = tensor_of(a).view({m, k}),
+                                                              .scale_a = tensor_of(scale).view({1, 1}),
+                                                              .b = tensor_of(b).view({n, k}),
+                                                              .scale_b = tensor_of(scale).view({1, 1}),
+                                                              .c = tensor_of(c).view({m, n}),
+                                                              .trans_b = true});
   if (error.empty()) {
     EXPECT_EQ(c.back(), float(k));
   }
@@ -294,8 +299,10 @@ TEST(CudaKernels, SayWhichKernelTookAProductOfCodes) {
 TEST(CudaKernels, SayWhichKernelTookAProduct) {
   auto device = make_emulated_device();
   std::vector<float> a(6, 1), b(6, 1), c(4);
-  device->kernels().run(MatmulArgs{
-      .a = tensor_of(a).view({2, 3}), .b = tensor_of(b).view({3, 2}), .c = tensor_of(c).view({2, 2})});
+  EXPECT_EQ(error_of_op(*device, MatmulArgs{.a = tensor_of(a).view({2, 3}),
+                                            .b = tensor_of(b).view({3, 2}),
+                                            .c = tensor_of(c).view({2, 2})}),
+            "");
   EXPECT_EQ(device->kernels().last_kernel(), "simt");
   EXPECT_EQ(product_of_codes(*device, 32, 16, 48), "");
   const auto taken = device->kernels().kernels_taken();

@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <thread>
 
@@ -67,8 +68,8 @@ std::string waits_of_a_step(const RunSpec& run) {
   return said[0];
 }
 
-// Sums over tp follow the compute stream's order. The host waits for the batch, the loss and the norm, as it
-// does without tp, and for no layer.
+// Sums over tp follow the compute stream's order. The host waits for the batch, the loss and the norm, no
+// more than without tp, and for no layer.
 TEST(NcclTrain, NoTensorParallelCallMakesTheHostWait) {
   TempFolder tmp;
   RunSpec run = three_ranks(tmp.path(), 3, 0);
@@ -80,17 +81,27 @@ TEST(NcclTrain, NoTensorParallelCallMakesTheHostWait) {
   run.batch.global = run.batch.micro;
   run.train.eval_every = 0;
   run.data.valid = {};
-  run.train.dir = (tmp.path() / "alone").string();
-  const std::string alone = waits_of_a_step(run);
-  ASSERT_TRUE(alone.starts_with("host ") && alone.ends_with(", device 0")) << alone;
-  const std::string of_host = alone.substr(0, alone.find(','));
-  run.layout.tp = 2;
-  for (const int chunks : {1, 2}) {
+  struct Waits {
+    int host = -1, device = -1;
+  };
+  const auto waits = [&](int tp, int chunks, int layers) {
+    run.layout.tp = tp;
     run.layout.tp_chunks = chunks;
-    run.train.dir = (tmp.path() / fmt::format("chunks{}", chunks)).string();
-    const std::string divided = waits_of_a_step(run);
-    EXPECT_TRUE(divided.starts_with(of_host + ", device ") && !divided.ends_with(" 0"))
-        << divided << ", alone: " << alone;
+    run.model.layers = layers;
+    run.train.dir = (tmp.path() / fmt::format("tp{}-{}-{}", tp, chunks, layers)).string();
+    const std::string said = waits_of_a_step(run);
+    Waits w;
+    EXPECT_EQ(std::sscanf(said.c_str(), "host %d, device %d", &w.host, &w.device), 2) << said;
+    return w;
+  };
+  const Waits alone = waits(1, 1, 2);
+  EXPECT_EQ(alone.device, 0);
+  for (const int chunks : {1, 2}) {
+    const Waits shallow = waits(2, chunks, 2), deep = waits(2, chunks, 4);
+    EXPECT_GT(shallow.device, 0);
+    EXPECT_GT(deep.device, shallow.device);
+    EXPECT_EQ(deep.host, shallow.host);
+    EXPECT_LE(shallow.host, alone.host);
   }
 }
 
