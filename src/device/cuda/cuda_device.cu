@@ -397,7 +397,7 @@ class CudaDevice final : public Device {
   std::byte* slots_ = nullptr;
   std::unique_ptr<CudaKernels> kernels_;
   std::unique_ptr<CudaGraphMaker> graphs_;
-  std::vector<std::unique_ptr<SideStream>> streams_;  // of streams 1, 2, ...
+  std::vector<std::unique_ptr<SideStream>> streams_;  // streams 1, 2, ...
 };
 
 }  // namespace
