@@ -3,9 +3,11 @@
 
     python3 bench/demo_recipe.py --out sweep.json --plot sweep.svg
     python3 bench/demo_recipe.py --run vocab=1024,layers=4,hidden=192,lr=6e-3,batch=8 --cpu-seconds 320
+    python3 bench/demo_recipe.py --times times.json --only-times          # on a quiet machine; then without --only-times
 
-Every run gets the same processor seconds: a run of a few steps is timed, then as many steps as fit are trained. One
-thread by default, so that the count does not depend on what else the machine does. The text is the demo's own:
+Every run gets the same processor seconds on one thread: a few steps of each are timed first, then as many steps as fit
+are trained. What else the machine does slows a step, so --times keeps the seconds of a quiet machine. Then only the
+training may share the machine, for losses do not depend on it. The text is the demo's own:
 `trireme demo` writes it to runs/demo/text, and --text names another folder. One file in 25 is held out.
 Results of different tokenizers are compared in bits per byte of the held-out text. "below bigram" is in nats per token,
 the demo's own comparison with an interpolated Kneser-Ney bigram of the same tokens.
@@ -107,9 +109,11 @@ class Sweep:
                                    threads=self.options.threads, precision=self.options.precision))
         return self.call("train", file)[1], file
 
-    def measure(self, run):
-        few, more = self.train(run, 2)[0], self.train(run, 14)[0]
-        step = (more - few) / 12
+    def step_seconds(self, run):
+        """Processor seconds of a step: the lowest of three."""
+        return min((self.train(run, 14)[0] - self.train(run, 2)[0]) / 12 for _ in range(3))
+
+    def measure(self, run, step):
         steps = max(30, int(self.options.cpu_seconds / step))
         used, file = self.train(run, steps)
         loss = json.loads(self.call("eval", file, "--json")[0])["loss"]
@@ -177,6 +181,8 @@ def main():
     parser.add_argument("--precision", default="f32")
     parser.add_argument("--run", action="append", help="key=value,...: this instead of the sweep; may be repeated")
     parser.add_argument("--out", type=Path, help="JSON file; runs that it has are not repeated")
+    parser.add_argument("--times", type=Path, help="JSON file of processor seconds per step; what it lacks is timed")
+    parser.add_argument("--only-times", action="store_true", help="ends after the timing")
     parser.add_argument("--plot", type=Path, help="SVG file")
     options = parser.parse_args()
     if not options.text.is_dir():
@@ -188,11 +194,22 @@ def main():
     results = json.loads(options.out.read_text()) if options.out and options.out.exists() else []
     with tempfile.TemporaryDirectory() as folder:
         runner = Sweep(options, Path(folder))
-        for change in sweep:
-            run = {**KEYS, **change}
+        times = json.loads(options.times.read_text()) if options.times and options.times.exists() else {}
+        runs = [{**KEYS, **change} for change in sweep]
+        # A learning rate changes no time.
+        shape = lambda run: " ".join(f"{k}={run[k]}" for k in KEYS if k not in ("lr", "momentum"))  # noqa: E731
+        for run in runs:
+            if shape(run) not in times:
+                times[shape(run)] = runner.step_seconds(run)
+                print(f"{shape(run)}: {times[shape(run)]:.4f} processor seconds per step", flush=True)
+        if options.times:
+            options.times.write_text(json.dumps(times, indent=1) + "\n")
+        if options.only_times:
+            return
+        for run in runs:
             if any(all(r[k] == run[k] for k in KEYS) for r in results):
                 continue
-            results.append(runner.measure(run))
+            results.append(runner.measure(run, times[shape(run)]))
             print(table(results[-1:]).splitlines()[-1], flush=True)
             if options.out:
                 options.out.write_text(json.dumps(results, indent=1) + "\n")

@@ -2,8 +2,10 @@
 """A checked forecast: a ladder of small runs, the loss that it forecasts for four times its largest FLOPs, and the runs.
 
     python3 bench/scaling_forecast.py --hours 1 --work build/forecast --out forecast.json
+    python3 bench/scaling_forecast.py --flops 5e13 --law law.json        # designed for a law of an earlier ladder
 
-1. Tokenizes a text (default: Python's standard library), plans and trains a ladder (trireme scale plan, run).
+1. Cuts files (default: Python's standard library) into pieces of some 2,000 bytes, of which 5 % are held out, so that
+   both parts have one distribution. Tokenizes them (default: bytes), plans and trains a ladder (scale plan, run).
 2. Fits the law and writes the forecast into WORK/forecast.json, before any test run starts.
 3. Trains test runs of --times the largest FLOPs at the best size, with --seeds seeds, and compares.
 
@@ -14,9 +16,12 @@ finished is kept, so that the same command resumes.
 import argparse
 import json
 import math
+import os
+import random
 import subprocess
 import sys
 import sysconfig
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -69,13 +74,34 @@ def held_out(folder):
     return [line["eval_loss"] for line in lines if line.get("eval_loss") is not None][-1]
 
 
+def pieces(o, size=2000):
+    """Writes JSON Lines: paragraphs joined to pieces of `size` bytes or more, in shuffled order."""
+    found = []
+    for file in sorted(Path(o.text).rglob(f"*{o.ext}")):
+        piece = ""
+        for paragraph in file.read_bytes().decode("utf-8", "replace").split("\n\n"):
+            piece += paragraph + "\n\n"
+            if len(piece) >= size:
+                found.append(piece)
+                piece = ""
+        if piece.strip():
+            found.append(piece)
+    random.Random(1).shuffle(found)
+    with (o.work / "pieces.jsonl").open("w") as f:
+        f.writelines(json.dumps({"text": p}) + "\n" for p in found)
+
+
 def prepare(o):
     if not (o.work / "data/train.bin").exists():
-        call(o.trireme, "tokenize", o.text, "--ext", o.ext, "--vocab", o.vocab, "--out", o.work / "data")
+        pieces(o)
+        call(o.trireme, "tokenize", o.work / "pieces.jsonl", "--vocab", o.vocab, "--out", o.work / "data")
     (o.work / "base.toml").write_text(
         BASE.format(vocab=o.vocab, work=o.work, seq=o.seq, eval_batches=o.eval_batches))
     if not (o.work / "ladder/ladder.json").exists():
-        print(call(o.trireme, "scale", "plan", o.work / "base.toml", "--hours", o.hours, "--out", o.work / "ladder"))
+        budget = ["--flops", o.flops] if o.flops else ["--hours", o.hours]
+        law = ["--law", o.law] if o.law else []
+        print(call(o.trireme, "scale", "plan", o.work / "base.toml", *budget, *law, "--batch", o.batch,
+                   "--least-runs", 12, "--least-steps", o.least_steps, "--out", o.work / "ladder"))
     call(o.trireme, "scale", "run", o.work / "ladder", "--parallel", o.parallel)
 
 
@@ -107,12 +133,13 @@ def test_run(o, told, seed):
     ladder = json.loads((o.work / "ladder/ladder.json").read_text())
     largest = [i for i in ladder["items"] if i["point"]][-1]["name"]
     text = (o.work / "ladder" / f"{largest}.toml").read_text()
-    batch = int(text.split("global = ")[1].split()[0])
-    steps = round(told["D"] / (batch * o.seq))
+    warmup = int(text.split("warmup = ")[1].split()[0])
+    steps = round(told["D"] / (o.batch * o.seq))
     hidden = 32 * told["layers"]
     sets = {"model.layers": told["layers"], "model.hidden": hidden, "model.heads": told["layers"],
-            "model.ffn": round(512 * told["layers"] / 4), "batch.global": batch, "train.steps": steps,
-            "optimizer.schedule": "wsd", "train.seed": seed, "train.dir": folder}
+            "model.ffn": round(512 * told["layers"] / 4), "batch.global": o.batch, "train.steps": steps,
+            "optimizer.schedule": "wsd", "optimizer.warmup": warmup, "train.seed": seed, "train.dir": folder,
+            "train.threads": max(1, len(os.sched_getaffinity(0)) // o.parallel), "train.checkpoint_every": 200}
     words = [o.trireme, "train", o.work / "base.toml"]
     for key, value in sets.items():
         words += ["--set", f"{key}={value}"]
@@ -123,12 +150,16 @@ def test_run(o, told, seed):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hours", type=float, default=1, help="hours of this machine for the ladder")
+    parser.add_argument("--flops", help="instead: FLOPs of the whole ladder")
+    parser.add_argument("--law", type=Path, help="law that the ladder is best for (default: Besiroglu's)")
+    parser.add_argument("--batch", type=int, default=16, help="sequences of a step, of every run")
+    parser.add_argument("--least-steps", type=int, default=150)
     parser.add_argument("--times", type=float, default=4, help="test FLOPs over the ladder's largest")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--parallel", type=int, default=1, help="runs of the ladder at once")
+    parser.add_argument("--parallel", type=int, default=1, help="runs at once, each with its share of the cores")
     parser.add_argument("--text", default=sysconfig.get_paths()["stdlib"])
     parser.add_argument("--ext", default=".py")
-    parser.add_argument("--vocab", type=int, default=512)
+    parser.add_argument("--vocab", type=int, default=257, help="257: bytes")
     parser.add_argument("--seq", type=int, default=128)
     parser.add_argument("--eval-batches", type=int, default=64)
     parser.add_argument("--trireme", type=Path, default=ROOT / "build/release/trireme")
@@ -141,12 +172,13 @@ def main():
     low, high = told["interval"]
     print(f"forecast at {told['flops']:.3g} FLOPs: {told['loss']:.4f}, a run within [{low:.4f}, {high:.4f}]; "
           f"the straight line: {told['line']:.4f}", flush=True)
-    losses = []
-    for seed in range(1, o.seeds + 1):
-        losses.append(test_run(o, told, seed))
-        inside = low <= losses[-1] <= high
-        print(f"seed {seed}: {losses[-1]:.4f}, {'inside' if inside else 'OUTSIDE'}; error {told['loss'] - losses[-1]:+.4f}, "
-              f"error of the line {told['line'] - losses[-1]:+.4f}", flush=True)
+    with ThreadPoolExecutor(o.parallel) as pool:
+        losses = []
+        for seed, loss in zip(range(1, o.seeds + 1),
+                              pool.map(lambda s: test_run(o, told, s), range(1, o.seeds + 1))):
+            losses.append(loss)
+            print(f"seed {seed}: {loss:.4f}, {'inside' if low <= loss <= high else 'OUTSIDE'}; error "
+                  f"{told['loss'] - loss:+.4f}, error of the line {told['line'] - loss:+.4f}", flush=True)
     o.out.write_text(json.dumps({**told, "losses": losses}, indent=1) + "\n")
 
 

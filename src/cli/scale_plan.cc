@@ -19,7 +19,7 @@ struct LadderPlanRequest {
   RunRequest run;
   std::vector<double> rates, batches;
   std::string flops, hours, out = "ladder", law, cluster;
-  int64_t gpus = 8, batch = 0, least_steps = 60, most_layers = 0;
+  int64_t gpus = 8, batch = 0, least_runs = 6, least_steps = 60, most_layers = 0;
 };
 
 RunSpec run_of_size(const RunSpec& base, const ModelSpec& model, int64_t batch) {
@@ -136,6 +136,7 @@ void plan_ladder(const LadderPlanRequest& q) {
                   .batch = q.batch,
                   .rates = factors("--rates", q.rates),
                   .batches = factors("--batches", q.batches),
+                  .least_runs = q.least_runs,
                   .least_steps = q.least_steps};
   if (!q.law.empty()) l.prior = law_called(q.law).parametric.law;
   std::optional<ClusterSpec> here;
@@ -200,6 +201,9 @@ void add_scale_plan(CLI::App& scale) {
                    "also runs with these factors on the batch, of each size's two shortest runs: 0.5,2")
       ->delimiter(',')
       ->type_name("FACTORS");
+  verb->add_option("--least-runs", q->least_runs, "of the ladder, other rates and batches not counted")
+      ->check(CLI::Range(6, 1000))
+      ->capture_default_str();
   verb->add_option("--least-steps", q->least_steps, "of each run")
       ->check(CLI::Range(10, 1 << 20))
       ->capture_default_str();

@@ -92,8 +92,9 @@ class StageRunner {
   // The streams on which it talks to other stages, and their names.
   std::span<const PipelineComm::Lane> pipeline_lanes() const;
   std::vector<StateDecl> state_decls() const;
-  // Fresh weights: functions of (train.seed, name, global element index); optimizer state zero.
-  void init_weights();
+  // Fresh weights: functions of (train.seed, name, global element index); optimizer state zero. Where `given`
+  // says that the caller writes a parameter next, no numbers are drawn for it.
+  void init_weights(const std::function<bool(const Param&)>& given = {});
   // Elements of the parameter whose master copy and moments are this rank's (all of them on one rank), and
   // those that it answers for where replicas have the same ones.
   Range owned(const Param&) const;

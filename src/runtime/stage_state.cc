@@ -138,7 +138,7 @@ std::vector<StateDecl> StageRunner::state_decls() const {
 }
 
 // Memory is touched first by ops, whose threads share the page faults; numbers are drawn a few MB at a time.
-void StageRunner::init_weights() {
+void StageRunner::init_weights(const std::function<bool(const Param&)>& given) {
   if (!device_.has_data()) return;
   device_.kernels().attach(arena_.get());
   if (state_offload_) state_offload_->zero();
@@ -149,6 +149,7 @@ void StageRunner::init_weights() {
   std::vector<float> host;
   for (const Param* held : params_.held()) {
     const Param& p = *held;
+    if (given && given(p)) continue;
     const Range own = owned(p);
     const Tensor master = state_tensor(p, "");
     for (int64_t first = own.begin; first < own.end;) {

@@ -17,7 +17,6 @@ namespace trireme {
 namespace {
 
 constexpr double kDecay = 0.1;  // share of a wsd schedule that lowers the rate
-constexpr size_t kLeastRuns = 6;
 constexpr int kSizesVariants = 2;  // runs of a size, the shortest first, that have variants
 
 using Info = std::array<std::array<double, 5>, 5>;
@@ -106,8 +105,10 @@ LadderDesign ladder_at(const LadderRequest& q, const std::vector<size_t>& sizes,
     const LadderSize& s = q.sizes[i];
     std::vector<std::pair<size_t, double>> tokens;
     for (size_t l = 0; l < d.levels.size(); l++) {
+      const Allocation best = chinchilla_optimum(q.prior, d.levels[l]);
       const double t = d.levels[l] / (6 * s.parameters);
-      if (t >= q.least_ratio * s.parameters && t <= q.most_ratio * s.parameters) tokens.emplace_back(l, t);
+      const double ratio = t / s.parameters / (best.tokens / best.parameters);
+      if (ratio >= q.least_ratio && ratio <= q.most_ratio) tokens.emplace_back(l, t);
     }
     if (tokens.empty()) continue;
     const int64_t batch = batch_of_size(q, s, tokens.front().second);
@@ -149,8 +150,7 @@ LadderDesign within_budget(const LadderRequest& q, const std::vector<size_t>& si
                            double ratio) {
   const double smallest = q.sizes[sizes.front()].parameters;
   double low = std::log(6 * smallest * smallest * 1e-3);
-  double high =
-      std::log(6 * std::pow(q.sizes[sizes.back()].parameters, 2) * q.most_ratio) + levels * std::log(ratio);
+  double high = std::log(6 * std::pow(q.sizes[sizes.back()].parameters, 2) * 1e4) + levels * std::log(ratio);
   for (int i = 0; i < 24; i++) {
     const double middle = 0.5 * (low + high);
     (ladder_at(q, sizes, levels, ratio, std::exp(middle)).cost > q.budget ? high : low) = middle;
@@ -200,17 +200,16 @@ LadderDesign design_ladder(const LadderRequest& q) {
             LadderDesign d = within_budget(q, sizes, levels, ratio);
             designs++;
             const auto own = std::count_if(d.runs.begin(), d.runs.end(), [](auto& r) { return !r.variant; });
-            if (size_t(own) < kLeastRuns || d.cost > q.budget || d.cost < 0.5 * q.budget) continue;
+            if (own < q.least_runs || d.cost > q.budget || d.cost < 0.5 * q.budget) continue;
             if (d.log_det > best.log_det) best = std::move(d);
           }
       }
   best.designs = designs;
   if (best.runs.empty())
     bad_request(
-        "no ladder of six runs spends the budget of {:.3g} {}: sizes from {:.3g} to {:.3g} parameters, {} "
-        "steps per "
-        "run at least; expected another budget, or another range of sizes",
-        q.budget, q.in_seconds ? "s" : "FLOPs", q.sizes.front().parameters, q.sizes.back().parameters,
+        "no ladder of {} runs or more spends the budget of {:.3g} {}: sizes from {:.3g} to {:.3g} "
+        "parameters, {} steps per run at least; expected another budget, or another range of sizes",
+        q.least_runs, q.budget, q.in_seconds ? "s" : "FLOPs", q.sizes.front().parameters, q.sizes.back().parameters,
         q.least_steps);
   return best;
 }

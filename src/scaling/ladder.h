@@ -63,13 +63,15 @@ struct LadderRequest {
   int64_t seq = 0;
   int64_t batch = 0;                   // sequences per step; 0 = by the rule of run files
   std::vector<double> rates, batches;  // factors, other than 1: variants of each size's two shortest runs
+  int64_t least_runs = 6;  // variants not counted
   int64_t least_steps = 60;
-  double least_ratio = 2;  // tokens per parameter of a run
-  double most_ratio = 400;
+  // Tokens per parameter of a run, over those of the prior's best run with the same FLOPs.
+  double least_ratio = 0.1;
+  double most_ratio = 10;
   ChinchillaLaw prior;
 };
 
-// Throws Error (request) if no ladder of at least six runs fits into the budget.
+// Throws Error (request) if no ladder of at least least_runs runs fits into the budget.
 LadderDesign design_ladder(const LadderRequest&);
 
 // log det of the information matrix of runs at these (N, D), each with the same error of log loss.

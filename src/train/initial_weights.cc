@@ -6,14 +6,15 @@ namespace trireme {
 
 void base_weights(StageRunner& runner) {
   const RunSpec& run = runner.run();
-  runner.init_weights();
+  const auto in_file = [&](const Param& p) { return !run.model.from.empty() && p.decl.adapter_scale == 0; };
+  runner.init_weights(in_file);
   if (run.model.from.empty()) return;
   HfFolder folder(run.model.from, run.model);
   std::vector<float> host;
   for (const Param* held : runner.params().held()) {
     const Param& p = *held;
     const Range own = runner.owned(p);
-    if (own.size() == 0 || p.decl.adapter_scale != 0) continue;
+    if (own.size() == 0 || !in_file(p)) continue;
     host.resize(size_t(own.size()));
     folder.read(p.decl.name, p.box, own, Tensor(host.data(), {own.size()}, DType::f32));
     runner.write_param(p, "", host);
