@@ -46,6 +46,26 @@ TEST(Ladder, SpendsTheBudgetOnBudgetsOfEqualFlops) {
   EXPECT_THROW(design_ladder(request(1e8)), Error);
 }
 
+// Sizes lie around the best ones of the law that is assumed, however many tokens per parameter those have.
+TEST(Ladder, FollowsTheAssumedLaw) {
+  LadderRequest q = request(1e16);
+  q.prior = {.E = 0.5, .A = 30, .B = 50, .alpha = 0.35, .beta = 0.35};  // 4.3 tokens per parameter
+  q.least_runs = 12;
+  const LadderDesign d = design_ladder(q);
+  EXPECT_GE(d.runs.size(), 12u);
+  int below = 0;
+  for (const LadderRun& r : d.runs) {
+    const Allocation best = chinchilla_optimum(q.prior, r.flops);
+    const double own = r.tokens / d.sizes[r.size].parameters, ratio = own / (best.tokens / best.parameters);
+    EXPECT_GT(ratio, 0.09);
+    EXPECT_LT(ratio, 10.5);
+    below += own < 2;
+  }
+  EXPECT_GT(below, 0);
+  q.least_runs = 1000;
+  EXPECT_THROW(design_ladder(q), Error);
+}
+
 // The ladder that is chosen forecasts better than one of sizes trained on 20 tokens per parameter.
 TEST(Ladder, IdentifiesBetterThanOneRatio) {
   const LadderDesign& d = design();
