@@ -6,7 +6,7 @@
     python3 bench/demo_recipe.py --times times.json --only-times          # on a quiet machine; then without --only-times
 
 Every run gets the same processor seconds on one thread: a few steps of each are timed first, then as many steps as fit
-are trained. What else the machine does slows a step, so --times keeps the seconds of a quiet machine. Then only the
+are trained. Other programs slow a step, so --times keeps the seconds of a quiet machine. Then only the
 training may share the machine, for losses do not depend on it. The text is the demo's own:
 `trireme demo` writes it to runs/demo/text, and --text names another folder. One file in 25 is held out.
 Results of different tokenizers are compared in bits per byte of the held-out text. "below bigram" is in nats per token,

@@ -201,7 +201,8 @@ void add_scale_plan(CLI::App& scale) {
                    "also runs with these factors on the batch, of each size's two shortest runs: 0.5,2")
       ->delimiter(',')
       ->type_name("FACTORS");
-  verb->add_option("--least-runs", q->least_runs, "of the ladder, other rates and batches not counted")
+  verb->add_option("--least-runs", q->least_runs,
+                   "runs of the ladder at least, without those of other rates and batches")
       ->check(CLI::Range(6, 1000))
       ->capture_default_str();
   verb->add_option("--least-steps", q->least_steps, "of each run")

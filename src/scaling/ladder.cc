@@ -16,7 +16,7 @@
 namespace trireme {
 namespace {
 
-constexpr double kDecay = 0.1;  // share of a wsd schedule that lowers the rate
+constexpr double kDecay = 0.1;     // share of a wsd schedule that lowers the rate
 constexpr int kSizesVariants = 2;  // runs of a size, the shortest first, that have variants
 
 using Info = std::array<std::array<double, 5>, 5>;
@@ -209,8 +209,8 @@ LadderDesign design_ladder(const LadderRequest& q) {
     bad_request(
         "no ladder of {} runs or more spends the budget of {:.3g} {}: sizes from {:.3g} to {:.3g} "
         "parameters, {} steps per run at least; expected another budget, or another range of sizes",
-        q.least_runs, q.budget, q.in_seconds ? "s" : "FLOPs", q.sizes.front().parameters, q.sizes.back().parameters,
-        q.least_steps);
+        q.least_runs, q.budget, q.in_seconds ? "s" : "FLOPs", q.sizes.front().parameters,
+        q.sizes.back().parameters, q.least_steps);
   return best;
 }
 

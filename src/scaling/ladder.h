@@ -63,7 +63,7 @@ struct LadderRequest {
   int64_t seq = 0;
   int64_t batch = 0;                   // sequences per step; 0 = by the rule of run files
   std::vector<double> rates, batches;  // factors, other than 1: variants of each size's two shortest runs
-  int64_t least_runs = 6;  // variants not counted
+  int64_t least_runs = 6;              // variants not counted
   int64_t least_steps = 60;
   // Tokens per parameter of a run, over those of the prior's best run with the same FLOPs.
   double least_ratio = 0.1;

@@ -29,6 +29,24 @@ PowerData data_of(const std::vector<LossPoint>& points) {
   return d;
 }
 
+// Residuals of a fit are smaller than those of a further run, by its five constants.
+double residual_of_run(const std::vector<double>& residuals, uint64_t key, uint64_t draw) {
+  const double n = double(residuals.size());
+  return std::sqrt(n / std::max(1.0, n - 5)) * residuals[below(key, draw, residuals.size())];
+}
+
+void redraw(ParametricFit& f, PowerData d, const BootstrapOptions& o) {
+  const std::vector<double> measured = d.y;
+  std::fill(d.weight.begin(), d.weight.end(), 1);
+  for (int64_t i = 0; i < o.resamples; i++) {
+    const uint64_t key = rng_key(o.seed, uint64_t(i), "scaling/redraw");
+    for (size_t j = 0; j < d.y.size(); j++)
+      d.y[j] = measured[j] * std::exp(residual_of_run(f.residuals, key, j) - f.residuals[j]);
+    const PowerFit again = fit_power_sum(d, FitLoss::huber_of_log, &f.fit.law, true);
+    if (std::isfinite(again.objective)) f.redrawn.push_back(law_of(again.law));
+  }
+}
+
 void refuse_few(const std::vector<LossPoint>& points) {
   if (points.size() < kLeastPoints)
     bad_request("the parametric form has 5 constants, and there are {} losses; expected at least {}",
@@ -62,14 +80,10 @@ Interval ParametricFit::of(const std::function<double(const ChinchillaLaw&)>& f)
 Interval ParametricFit::loss_of_run(double parameters, double tokens) const {
   std::vector<double> values;
   const uint64_t key = rng_key(1, 0, "scaling/residual");
-  // Residuals of a fit are smaller than those of a further run, by its constants.
-  const double wider = std::sqrt(double(points) / std::max(1.0, double(points) - 5));
   uint64_t draw = 0;
-  for (const ChinchillaLaw& l : resampled)
-    for (int i = 0; i < 8; i++) {
-      const double r = residuals[below(key, draw++, residuals.size())];
-      values.push_back(l.loss(parameters, tokens) * std::exp(wider * r));
-    }
+  for (const ChinchillaLaw& l : redrawn.empty() ? resampled : redrawn)
+    for (int i = 0; i < 8; i++)
+      values.push_back(l.loss(parameters, tokens) * std::exp(residual_of_run(residuals, key, draw++)));
   if (values.empty()) values.push_back(law.loss(parameters, tokens));
   return central(values, level);
 }
@@ -97,6 +111,7 @@ ParametricFit fit_parametric(const std::vector<LossPoint>& points, const Bootstr
     if (std::isfinite(again.objective)) f.resampled.push_back(law_of(again.law));
     if (o.done) o.done(i + 1);
   }
+  if (std::set<int>(runs.begin(), runs.end()).size() == runs.size()) redraw(f, d, o);
   return f;
 }
 

@@ -35,10 +35,13 @@ struct ParametricFit {
   int points = 0;
   double spread = 0;                     // standard deviation of residuals of log loss
   std::vector<double> residuals;         // residuals of log loss
-  std::vector<ChinchillaLaw> resampled;  // the bootstrap's
+  std::vector<ChinchillaLaw> resampled;  // by a bootstrap over whole runs
+  // By a bootstrap over residuals: the same sizes and tokens, as a ladder has them by design. Empty where one
+  // run has several points, whose residuals are not independent.
+  std::vector<ChinchillaLaw> redrawn;
   double level = 0.9;
   Interval of(const std::function<double(const ChinchillaLaw&)>&) const;
-  // The interval of one further run: law and residual are drawn together.
+  // The interval of one further run: law (redrawn; without those, resampled) and residual are drawn together.
   Interval loss_of_run(double parameters, double tokens) const;
 };
 // Throws Error (request) if there are fewer than six points, or one size or number of tokens alone.

@@ -70,16 +70,12 @@ class LawReader {
     f.parametric.law = law(all_["law"], "law");
     f.parametric.fit.converged = true;
     if (all_.contains("level")) f.parametric.level = number(all_["level"], "level", 0.01, 0.999);
-    for (const nlohmann::json& l : list(all_, "resampled")) {
-      if (!l.is_array() || l.size() != 5) refuse("resampled", l, "lists of E, A, B, alpha, beta");
-      std::array<double, 5> v{};
-      for (size_t i = 0; i < 5; i++) v[i] = number(l[i], "resampled", 0, 1e300);
-      f.parametric.resampled.push_back({v[0], v[1], v[2], v[3], v[4]});
-    }
+    f.parametric.resampled = laws("resampled");
+    f.parametric.redrawn = laws("redrawn");
     for (const nlohmann::json& v : list(all_, "residuals"))
       f.parametric.residuals.push_back(number(v, "residuals", -100, 100));
     f.parametric.points = int(f.parametric.residuals.size());
-    if (f.parametric.residuals.empty()) f.parametric.resampled.clear();
+    if (f.parametric.residuals.empty()) f.parametric.resampled.clear(), f.parametric.redrawn.clear();
     if (all_.contains("range")) f.range = range(all_["range"]);
     if (all_.contains("task")) f.task = task(all_["task"]);
     if (all_.contains("pass")) f.pass = pass(all_["pass"]);
@@ -107,6 +103,16 @@ class LawReader {
   ChinchillaLaw law(const nlohmann::json& j, std::string_view of) const {
     return {at(j, "E", of, 0, 1e4), at(j, "A", of, 1e-30, 1e100), at(j, "B", of, 1e-30, 1e100),
             at(j, "alpha", of, 1e-4, 10), at(j, "beta", of, 1e-4, 10)};
+  }
+  std::vector<ChinchillaLaw> laws(const char* key) const {
+    std::vector<ChinchillaLaw> all;
+    for (const nlohmann::json& l : list(all_, key)) {
+      if (!l.is_array() || l.size() != 5) refuse(key, l, "lists of E, A, B, alpha, beta");
+      std::array<double, 5> v{};
+      for (size_t i = 0; i < 5; i++) v[i] = number(l[i], key, 0, 1e300);
+      all.push_back({v[0], v[1], v[2], v[3], v[4]});
+    }
+    return all;
   }
   Interval interval(const nlohmann::json& j, const char* key) const {
     if (!j.is_object() || !j.contains(key) || !j[key].is_array() || j[key].size() != 2)
@@ -196,9 +202,12 @@ std::string law_file_text(const FitReport& r) {
   j["critical_batch"] = rate_json(r.critical.law);
   add_samples(j, r);
   j["residuals"] = r.parametric->residuals;
-  j["resampled"] = Ordered::array();
-  for (const ChinchillaLaw& l : r.parametric->resampled)
-    j["resampled"].push_back({l.E, l.A, l.B, l.alpha, l.beta});
+  const auto add = [&](const char* key, const std::vector<ChinchillaLaw>& laws) {
+    j[key] = Ordered::array();
+    for (const ChinchillaLaw& l : laws) j[key].push_back({l.E, l.A, l.B, l.alpha, l.beta});
+  };
+  add("resampled", r.parametric->resampled);
+  add("redrawn", r.parametric->redrawn);
   return j.dump(1) + "\n";
 }
 

@@ -58,6 +58,28 @@ TEST(ParametricFit, IntervalsCover) {
   EXPECT_GE(inside, kTries * 7 / 10);
 }
 
+// The 90 % interval of a run with four times the largest FLOPs contains such runs about as often. It comes
+// from residuals; points of one run are not independent, and there whole runs are resampled.
+TEST(ParametricFit, ForecastsOfRunsCover) {
+  int inside = 0;
+  constexpr int kTries = 20;
+  for (int seed = 0; seed < kTries; seed++) {
+    std::vector<LossPoint> points = planted_runs(kBesiroglu, 4e-3, uint64_t(seed), 4, 4);
+    const LossPoint further = planted_runs(kBesiroglu, 4e-3, uint64_t(seed) + 100, 4, 5).back();
+    const ParametricFit f = fit_parametric(points, {.resamples = 40, .seed = 7});
+    EXPECT_EQ(f.redrawn.size(), 40u);
+    const Interval i = f.loss_of_run(further.parameters, further.tokens);
+    inside += i.low <= further.loss && further.loss <= i.high;
+    EXPECT_LT(i.high - i.low, 0.1 * further.loss);
+  }
+  EXPECT_GE(inside, kTries * 3 / 4);
+  std::vector<LossPoint> curves = planted_runs(kBesiroglu, 4e-3, 1, 4, 4);
+  for (LossPoint& p : curves) p.run /= 2;
+  const ParametricFit f = fit_parametric(curves, {.resamples = 10});
+  EXPECT_TRUE(f.redrawn.empty());
+  EXPECT_EQ(f.resampled.size(), 10u);
+}
+
 TEST(ParametricFit, ResamplesWholeRuns) {
   const std::vector<int> runs = {0, 0, 0, 1, 1, 2};
   const std::vector<double> w = resampled(runs, 3, 5);
