@@ -5,6 +5,7 @@
 
 #include "cost/checkpoint_interval.h"
 #include "cost/flops.h"
+#include "cost/goodput.h"
 
 namespace trireme {
 
@@ -38,7 +39,8 @@ CheckpointCase checkpoint_case(const ClusterSpec& cluster, double bytes, int64_t
           .write_bandwidth = cluster.checkpoint_bandwidth(),
           .storage_bytes = cluster.storage.bytes,
           .step_s = step_s,
-          .mtbf_s = cluster.mtbf_s(devices)};
+          .mtbf_s = cluster.mtbf_s(devices),
+          .restart_s = Reliability().restart_s};
 }
 
 }  // namespace trireme

@@ -61,17 +61,18 @@ std::string step_lines(const RunSpec& run, const Forecast& f) {
 }
 
 std::string memory_line(const RunSpec& run, const Forecast& f) {
-  std::string s = bytes_text(double(f.device_bytes()));
+  const bool gpu = run.train.device == "cuda";
+  const double beside = gpu ? constants_of({})[size_t(Fit::base)] : 0;  // drivers and libraries, as in search
+  std::string s = bytes_text(double(f.device_bytes()) + beside);
   if (f.memory_bytes > 0) {
     s += fmt::format(" of {}", capacity_text(double(f.memory_bytes)));
     if (f.ranks_on_device > 1) s += fmt::format(" that {} ranks share", f.ranks_on_device);
-    const int64_t left = f.allowed_bytes() - f.device_bytes();
-    s += f.fits ? ": fits" : fmt::format(": DOES NOT FIT, {} are missing", bytes_text(double(-left)));
-    const double beside = run.train.device == "cuda" ? constants_of({})[size_t(Fit::base)] : 0;
+    const double left = double(f.allowed_bytes() - f.device_bytes()) - beside;
+    s += f.fits ? ": fits" : fmt::format(": DOES NOT FIT, {} are missing", bytes_text(-left));
     if (f.fits && beside > 0)
-      s += double(left) >= beside
-               ? fmt::format(", {} left next to drivers and libraries", bytes_text(double(left) - beside))
-               : fmt::format(", but not next to some {} of drivers and libraries", bytes_text(beside));
+      s += left >= 0 ? fmt::format(", {} left; drivers and libraries have {} of it", bytes_text(left),
+                                   bytes_text(beside))
+                     : fmt::format(" only without the {} of drivers and libraries", bytes_text(beside));
   }
   std::vector<std::pair<int64_t, std::string_view>> parts;
   for (size_t i = 0; i < kBuckets; i++)
