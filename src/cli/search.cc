@@ -25,6 +25,7 @@
 #include "plan/search_flip.h"
 #include "plan/search_sweep.h"
 #include "plan/searched_step.h"
+#include "plan/untrained_router.h"
 #include "spec/toml.h"
 
 namespace trireme::cli {
@@ -432,7 +433,8 @@ SearchRequest search_request(const SearchOptions& o, const PlanSubject& given_su
   require_precision(q, values.precision);
   if (run) refuse_types(q, run->precision, asked), run = q.run;
   set_types(q, q.run->precision);
-  q.ep_buffer = q.run->layout.ep_buffer;
+  q.keys.ep_buffer = q.run->layout.ep_buffer;
+  q.keys.ep_load = with_expected_load(*q.run).layout.ep_load;
   set_sizes(q, o, subject);
   const PricedBy by = o.priced_by(q.device);
   q.fits = constants_of(by), q.constants = text_of(by);

@@ -58,39 +58,65 @@ class ReplicaClock {
 
  private:
   struct Use {
-    int unit;
-    bool gathers;
+    int id;
+    bool release;
   };
+  // Weights that are gathered; they arrive at `at`.
+  struct Weights {
+    bool gathered = false, arrived = false;
+    double at = 0;
+  };
+  // turns: the use before, of the same unit, is right before this one. Else other passes are between the two,
+  // and weights that were released count as a second unit, which may be gathered meanwhile.
+  void add_use(int unit, bool release, bool turns) {
+    const bool again = used_ > 0 && uses_[size_t(used_ - 1)].id % int(kUnits) == unit;
+    const bool other = again && !turns && uses_[size_t(used_ - 1)].release;
+    int id = used_ > 0 && again ? uses_[size_t(used_ - 1)].id : unit;
+    if (other) id = id < int(kUnits) ? id + int(kUnits) : unit;
+    uses_[size_t(used_++)] = {id, release};
+  }
   void list_uses(bool forward, bool backward) {
-    for (int i = 0; forward && i < count_; i++) uses_[size_t(used_++)] = i;
-    for (int i = count_; backward && i-- > 0;) uses_[size_t(used_++)] = i;
+    const bool keeps_last = forward && backward && s_.turns_back && !s_.reshard_last;
+    for (int i = 0; forward && i < count_; i++)
+      add_use(i, s_.reshard_after_forward && !(keeps_last && i + 1 == count_), s_.turns_on);
+    for (int i = count_; backward && i-- > 0;) add_use(i, true, s_.turns_back);
   }
   void forward() {
     for (int i = 0; i < count_; i++) use(units_[size_t(i)]->forward);
   }
   bool gathers() const { return s_.zero == 3; }
-  void gather(int use) {
-    if (use >= last_use_) return;
-    if (gathered_[size_t(use)]) return;
-    gathered_[size_t(use)] = true;
-    link_ = std::max(link_, now_) + units_[size_t(uses_[size_t(use)])]->gather;
-    arrived_[size_t(use)] = link_;
+  void gather(int id) {
+    Weights& w = weights_[size_t(id)];
+    if (w.gathered) return;
+    link_ = std::max(link_, now_) + units_[size_t(id % int(kUnits))]->gather;
+    w = {.gathered = true, .arrived = false, .at = link_};
   }
-  bool again(int use) const {
-    if (use <= 0 || use >= last_use_ || uses_[size_t(use)] != uses_[size_t(use - 1)]) return false;
-    return uses_[size_t(use)] + 1 == count_ ? s_.turns_back : s_.turns_on;
+  // As program/gather_plan.cc.
+  void ahead() {
+    constexpr int kUnitsOfLayer = 2;
+    const auto in_use = [&](int id) {
+      return weights_[size_t(id)].gathered &&
+             (weights_[size_t(id)].arrived || (used_ > 0 && uses_[size_t(used_ - 1)].id == id));
+    };
+    int first = used_;
+    while (first < last_use_ && first < used_ + kUnitsOfLayer && in_use(uses_[size_t(first)].id)) first++;
+    for (int i = first; i < last_use_ && i < first + s_.prefetch; i++) gather(uses_[size_t(i)].id);
   }
-  // A pass that uses the unit's weights: they are waited for, those of the next use are on their way.
+  // A pass that uses the unit's weights: they are waited for, those of the next uses are in flight.
   void use(double seconds) {
     if (!gathers()) {
       now_ += seconds;
       return;
     }
-    gather(used_);
-    gather(again(used_ + 1) ? used_ + 2 : used_ + 1);
-    now_ = std::max(now_, arrived_[size_t(used_)]) + seconds;
-    used_++;
-    if (again(used_)) gather(used_);
+    const Use u = uses_[size_t(used_++)];
+    Weights& w = weights_[size_t(u.id)];
+    gather(u.id);
+    ahead();
+    if (!w.arrived) now_ = std::max(now_, w.at);
+    w.arrived = true;
+    now_ += seconds;
+    if (u.release) w = {};
+    ahead();
   }
   // Two whole sums of gradients at most: the oldest has to be there.
   void wait_pending() {
@@ -117,10 +143,9 @@ class ReplicaClock {
   int count_ = 0;
   double left_ = 0;
   double now_ = 0, link_ = 0;
-  std::array<int, kUses> uses_{};
+  std::array<Use, kUses> uses_{};
   int used_ = 0, last_use_ = 0;
-  std::array<bool, kUses> gathered_{};
-  std::array<double, kUses> arrived_{};
+  std::array<Weights, 2 * kUnits> weights_{};
   std::array<double, 3 * kUnits> sums_{};
   int pending_ = 0, retired_ = 0;
 };
@@ -133,11 +158,12 @@ double excess(double link, double compute) {
 double block_waits(const OwnStage& s) {
   const OwnUnit& b = s.block;
   const double gather = s.zero == 3 ? b.gather : 0, reduce = b.reduce;
+  const double again = s.reshard_after_forward ? gather : 0;
   double waits = excess(gather, b.forward);
   if (s.split)
-    waits += excess(gather, b.input) + excess(reduce, b.weight);
+    waits += excess(again, b.input) + excess(reduce, b.weight);
   else
-    waits += excess(gather + reduce, b.input + b.weight);
+    waits += excess(again + reduce, b.input + b.weight);
   return waits;
 }
 

@@ -37,6 +37,9 @@ struct OwnStage {
   // of the layer between them are gathered again just when they were let go.
   bool turns_back = true, turns_on = true;
   bool forwards_first = false;  // all forward passes before all backward ones
+  // zero 3: StepCase's.
+  int64_t prefetch = 1;
+  bool reshard_after_forward = true, reshard_last = true;
 };
 
 struct OwnWaits {

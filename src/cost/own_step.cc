@@ -16,6 +16,9 @@ class OwnStep {
     replicas_ = c.dp * c.cp > 1 || c.dp * c.cp * c.tp > c.ep * c.expert_tp;
     const double n = double(c.model.layers);
     stage_.zero = replicas_ ? c.zero : 0, stage_.cast = c.cast;
+    stage_.prefetch = c.prefetch;
+    stage_.reshard_after_forward = c.reshard_after_forward;
+    stage_.reshard_last = c.reshard_last;
     stage_.split = splits(c.order), stage_.forwards_first = c.order == PipelineOrder::gpipe && c.pp > 1;
     const HeldParameters block = {all.block_dense, all.block_experts}, table = {table_held(c), 0};
     stage_.block =
@@ -117,7 +120,7 @@ class OwnStep {
     if (!replicas_ || c_.zero < 3) return;
     const StateSeconds t = state_seconds(c_, d_, f_, block, 1);
     if (t.gather_experts <= 0) return;
-    shown_ = 2 * t.gather_experts + stage_.block.reduce;
+    shown_ = (c_.reshard_after_forward ? 2 : 1) * t.gather_experts + stage_.block.reduce;
     stage_.block.gather -= t.gather_experts;
     stage_.block.reduce = 0;
   }

@@ -132,7 +132,7 @@ Passes feed_forward(const StepRoof& r, bool experts) {
   // Balanced: each of E experts sees rows k / E of every ep group's choices; tp
   // ranks divide the rows.
   const double parts = double(r.c.expert_tp), local = double(m.experts) / double(r.c.ep);
-  const double choices = rows / t * parts * double(m.experts_per_token);
+  const double choices = rows / t * parts * double(m.experts_per_token) * r.c.ep_load;
   const double each = choices * double(r.c.ep) / double(m.experts);
   const ProductRate expert_rate = {rate.flops * r.of(Fit::expert), rate.bytes};
   const double wide = double(m.moe_ffn) / parts;
@@ -156,7 +156,8 @@ Passes attention_core(const StepRoof& r) {
   const ModelSpec& m = r.c.model;
   const double rows = rows_of(r.c), t = double(r.c.tp), s = double(r.c.seq);
   const double windowed = r.c.window > 0 ? r.c.window_share : 0;
-  const double keys = (1 - windowed) * s / 2 + windowed * std::min(double(r.c.window), s / 2);
+  const double keys =
+      r.c.cp_busiest * ((1 - windowed) * s / 2 + windowed * std::min(double(r.c.window), s / 2));
   const double width = double(m.q_size() + m.o_size()) / t;
   if (r.c.attention != AttentionKind::unfused) {
     const AttentionSeconds a = attention_seconds(r.d, r.c.attention, 2 * rows * keys * width, s,
@@ -189,7 +190,8 @@ Passes elementwise(const StepRoof& r, bool experts) {
     // The bias of an expert's second product, times the router's f32 share: multiplied, added, joined,
     // rounded (Megatron-LM, TEGroupedMLP._apply_bias): 4 + 10 + 8 + 6 bytes.
     const double outer = r.c.expert_bias ? 12 + 28 : 12;
-    bytes += r.of(Fit::routing) / r.of(Fit::memory) * k * (10 * double(m.moe_ffn) + outer * h) / t;
+    bytes +=
+        r.of(Fit::routing) / r.of(Fit::memory) * k * r.c.ep_load * (10 * double(m.moe_ffn) + outer * h) / t;
   } else {
     bytes += (4 * up + 2) * double(m.ffn) / t;
   }
@@ -229,6 +231,7 @@ Passes context_exchange(const StepRoof& r, const Passes& core) {
     constexpr double kSums = 2;  // gradients are f32 where keys and values are 16 bits
     const double hop = std::max(seconds / (n - 1),
                                 r.stated(CollectiveKind::p2p, rows_of(r.c) * kv * 2, n, r.context_stride()));
+    if (!r.c.cp_overlap) return {(n - 1) * hop, (n - 1) * hop + n * kSums * hop, 0};
     return {ring_forward_waits(r.c.cp, core.forward, hop),
             ring_backward_waits(r.c.cp, core.input + core.weight, hop, kSums * hop), 0};
   }
@@ -244,7 +247,8 @@ double expert_exchange(const StepRoof& r) {
   if (n <= 1) return 0;
   constexpr double kReached = 0.65, kHalf = 2;
   const ModelSpec& m = r.c.model;
-  const double rows = rows_of(r.c) / double(r.c.tp), h = double(m.hidden), k = double(m.experts_per_token);
+  const double rows = rows_of(r.c) / double(r.c.tp) * r.c.ep_load, h = double(m.hidden),
+               k = double(m.experts_per_token);
   const double apart = n > double(r.c.tp * r.c.cp) ? r.stages_between() : 1;
   const double in_node = std::max(1.0, r.d.near / apart);
   const double near = std::min(n, in_node), nodes = std::max(1.0, n / in_node);

@@ -164,7 +164,14 @@ struct StepCase {
   // trireme's own runtime: what compute waits for follows from its order of events (own_overlap.h), no share
   // of it is fitted: Fit::tp, cp, ep, ep_far, dp and pp are 1, or make these collectives dearer.
   bool own = false;
-  bool cast = true;          // own: gradients travel in another type than they are summed in
+  bool cast = true;        // own: gradients travel in another type than they are summed in
+  bool cp_overlap = true;  // own: keys and values of the next block travel while one is computed
+  double cp_busiest = 1;   // pairs of attention that the busiest rank of cp computes, over the mean
+  double ep_load = 1;      // rows of the most loaded rank's experts, over the mean
+  // own, zero 3: units gathered ahead; weights are released after the forward pass, and also those of the
+  // last layer if its backward pass is next.
+  int64_t prefetch = 1;
+  bool reshard_after_forward = true, reshard_last = true;
   double message_waits = 0;  // own: seconds a step that the schedule waits for messages, stages being equal
   NumberType numbers = NumberType::half;
   AttentionKind attention = AttentionKind::flash;

@@ -13,6 +13,7 @@
 #include "cost/step_memory.h"
 #include "model/stages.h"
 #include "plan/score_fit.h"
+#include "plan/untrained_router.h"
 #include "spec/recompute.h"
 #include "spec/run_schedule.h"
 #include "spec/suggest.h"
@@ -177,8 +178,21 @@ class WorkWriter {
 
 }  // namespace
 
+void set_layout_keys(StepCase& c, const LayoutSpec& l) {
+  c.sequence = l.sequence || c.tp == 1;
+  c.cut = l.cut == "even" ? StageCut::even : StageCut::by_cost;
+  c.cp_overlap = l.cp_overlap;
+  if (c.cp > 1 && placement_of(l) != ContextPlacement::zigzag)  // which is balanced
+    c.cp_busiest = imbalance(placement_of(l), int(c.cp), c.seq);
+  c.ep_buffer = l.ep_buffer;
+  if (c.ep > 1) c.ep_load = std::min(l.ep_load.number, double(c.ep));
+  c.prefetch = l.prefetch;
+  c.reshard_after_forward = l.reshard_after_forward;
+  c.reshard_last = l.reshard_last;
+}
+
 StepCase step_case_of(const ScaledRun& s) {
-  const RunSpec& run = s.run;
+  const RunSpec run = with_expected_load(s.run);
   const LayoutSpec& l = run.layout;
   refuse_unpriced(s);
   StepCase c{.model = run.model,
@@ -189,8 +203,7 @@ StepCase step_case_of(const ScaledRun& s) {
   c.tp = l.tp, c.pp = l.pp, c.dp = l.dp, c.cp = l.cp, c.ep = l.ep;
   c.micro = run.batch.micro, c.microbatches = run.microbatches(), c.chunks = l.chunks;
   c.zero = effective_zero(l), c.nearest = nearest_of(l.order);
-  c.sequence = l.sequence || l.tp == 1, c.cut = l.cut == "even" ? StageCut::even : StageCut::by_cost;
-  c.ep_buffer = l.ep_buffer;
+  set_layout_keys(c, l);
   c.recompute = l.recompute == "full" ? 1 : 0;
   c.renorm = l.recompute == "selective";
   c.grad_bytes = run.precision.reduce == "bf16" ? 2 : 4;

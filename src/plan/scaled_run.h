@@ -44,6 +44,10 @@ struct ScaledRun {
 
 // The run as a case of step_time(). Errors (request): what the closed form does not know, by name.
 StepCase step_case_of(const ScaledRun&);
+// Keys of [layout] that move a step and that the search does not vary: sequence, cut, cp_overlap,
+// cp_placement, ep_buffer, ep_load, prefetch, reshard_after_forward, reshard_last. The case has its degrees
+// and seq already.
+void set_layout_keys(StepCase&, const LayoutSpec&);
 // Errors (request): a software or a site of which nothing was measured.
 FitValues constants_of(const PricedBy&);
 // Of trireme's own runs: no collective is exposed by a share.

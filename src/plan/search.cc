@@ -17,6 +17,7 @@
 #include "cost/stage_time.h"
 #include "cost/time_to_loss.h"
 #include "cost/walls.h"
+#include "plan/scaled_run.h"
 #include "plan/schedule_idle.h"
 
 namespace trireme {
@@ -515,10 +516,11 @@ StepCase step_case(const SearchRequest& q, const SearchLayout& l) {
   c.zero = l.zero, c.shards = l.shards;
   c.grad_bytes = q.grad_bytes, c.grad_stored = stored_grads(q, c.microbatches);
   c.keeping.optimizer = q.optimizer;
-  c.numbers = q.numbers, c.nearest = l.nearest, c.cut = StageCut::by_cost;
+  c.numbers = q.numbers;
+  c.nearest = l.nearest;
   c.offload = l.offload ? q.disk : 0, c.offload_each_way = q.disk_each_way;
   c.own = q.own, c.cast = c.grad_stored != c.grad_bytes;
-  c.ep_buffer = q.ep_buffer;
+  set_layout_keys(c, q.keys);
   set_again(c, l.again);
   const KnownSchedule& schedule = schedule_named(l.schedule);
   set_schedule(q, c, schedule, l.chunks);

@@ -73,7 +73,8 @@ struct SearchRequest {
   double grad_bytes = 2;   // of a gradient on the wire
   double grad_stored = 0;  // and in memory; 0 = 4 where a step has several microbatches, else 2
   double optimizer = 12;   // bytes of a parameter (Keeping::optimizer)
-  double ep_buffer = 1.5;  // layout.ep_buffer
+  // Keys that the search does not vary (set_layout_keys()).
+  LayoutSpec keys{.sequence = true};
   // Bytes/s of a device to its machine's disk, or to the host's memory, where state may wait; 0 = nowhere.
   double disk = 0;
   bool disk_each_way = false;  // reads and writes have that rate at once: the host's link

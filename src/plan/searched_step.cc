@@ -5,22 +5,16 @@
 #include "base/error.h"
 #include "cost/memory.h"
 #include "plan/scaled_run.h"
+#include "plan/untrained_router.h"
 #include "spec/run_schedule.h"
 
 namespace trireme {
 namespace {
 
-// Keys whose effect the search's closed form does not have.
+// The search's closed form has the ring of cp alone, no recorded routing and no posted steps.
 bool is_searched(const RunSpec& run) {
   const LayoutSpec& l = run.layout;
-  const LayoutSpec plain;
-  const bool gathers = l.prefetch == plain.prefetch &&
-                       l.reshard_after_forward == plain.reshard_after_forward &&
-                       l.reshard_last == plain.reshard_last;
-  const bool zigzag = l.cp == 1 || (l.cp_placement == "zigzag" && l.cp_overlap == plain.cp_overlap);
-  const bool divides = l.in_flight == 0 && l.cut == plain.cut && (l.tp == 1 || l.sequence);
-  const bool balanced = !run.known_routing.rows && l.ep_load == plain.ep_load;
-  return (effective_zero(l) < 3 || gathers) && zigzag && divides && balanced &&
+  return (l.cp == 1 || l.cp_method == "ring") && !run.known_routing.rows &&
          run.optimizer.post_validation == "off";
 }
 
@@ -54,7 +48,8 @@ SearchRequest search_request_of(const RunSpec& run, const SubjectDevice& d) {
   q.score_fits = constants_of({.device = d.name, .software = "", .site = "", .own = nullptr, .file = ""});
   q.fits = own_constants(*q.score_fits);
   q.own = true;
-  q.ep_buffer = run.layout.ep_buffer;
+  q.keys.ep_buffer = run.layout.ep_buffer;
+  q.keys.ep_load = with_expected_load(run).layout.ep_load;
   set_types(q, run.precision);
   set_offload(q, &run, d);
   return q;
@@ -115,6 +110,7 @@ std::optional<SearchedStep> searched_step(const RunSpec& run, const ClusterSpec&
     step_case_of({.run = run, .figures = d.figures, .by = {}, .own = true, .offload = q.disk});
     const std::optional<SearchLayout> l = layout_of(run);
     if (!l) return std::nullopt;
+    q.keys = with_expected_load(run).layout;
     const Priced p = price_layout(q, *l);
     SearchedStep s{.step_s = p.time.total, .closed_s = p.time.total};
     try {
