@@ -116,8 +116,8 @@ TEST(SearchedStep, OtherRunsHaveNone) {
   const auto priced = [&](const std::vector<std::string>& sets) {
     return searched_step(resolved(parse_run(save_run(run), "test", sets)), cluster).has_value();
   };
-  EXPECT_TRUE(priced({"layout.dp=8", "layout.tp=2"}));  // without layout.sequence
-  EXPECT_TRUE(priced({"layout.zero=3", "layout.prefetch=3"}));
+  EXPECT_TRUE(priced({"layout.dp=8", "layout.tp=2", "batch.micro=1"}));  // without layout.sequence
+  EXPECT_TRUE(priced({"layout.zero=3", "layout.prefetch=3", "batch.micro=1"}));
   EXPECT_TRUE(none([](RunSpec& r) { r.optimizer.name = "muon"; }));
   EXPECT_TRUE(none([](RunSpec& r) { r.precision.compute = "f32"; }));
   EXPECT_TRUE(none([](RunSpec& r) { r.layout.dp = 8, r.layout.pp = 2, r.layout.schedule = "dualpipe"; }));
