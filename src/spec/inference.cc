@@ -86,7 +86,7 @@ RunSpec inference_run(const RunSpec& run, const InferenceLayout& layout) {
   for (Problem& p : unsupported_of(checked)) problems.push_back(std::move(p));
   std::vector<std::string> lines;
   for (const Problem& p : problems) lines.push_back(text_of(checked, p));
-  if (!lines.empty()) bad_request("--layout: {}", fmt::join(lines, "\n"));
+  if (!lines.empty()) bad_request("--layout: {}", fmt::join(lines, "; "));
   return out;
 }
 
