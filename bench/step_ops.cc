@@ -9,7 +9,7 @@
 //   ops      by op and shape of its output: launches a step, FLOPs, bytes, median and least seconds of a step
 //   memory   bytes by bucket: what the booking on meta says and what the last step's ledger says
 //   graphs   what came of train.graphs (docs/device.md), where the device keeps launches
-//   startup_s  seconds from the first line of main to the end of the first step, device and memory included
+//   startup_s  seconds from main to the end of the first step, with device and memory
 //   kernels  launches that each kernel took, for ops that have several (attention, products)
 //
 // --op-events runs further steps with events around every op (device/op_times.h), on any device, and writes

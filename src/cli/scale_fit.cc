@@ -95,7 +95,7 @@ void add_scale_fit(CLI::App& scale) {
   verb->add_option("--pictures", q->pictures, "writes pictures into this folder, SVG")->type_name("FOLDER");
   verb->add_option("--page", q->page, "writes a page with the pictures and this text, HTML")
       ->type_name("FILE");
-  verb->add_option("--bootstrap", q->bootstrap, "resamples of whole runs, for intervals; 0 = none")
+  verb->add_option("--bootstrap", q->bootstrap, "resamples of runs and of residuals, for intervals; 0 = none")
       ->check(CLI::Range(0, 100000))
       ->capture_default_str();
   verb->add_option("--level", q->level, "share of resamples within intervals")

@@ -81,8 +81,8 @@ struct Forecast {
   bool closed_form = false;
   double low_s = 0, high_s = 0;  // then: the interval that 80 of 100 published runs are in
   std::vector<std::pair<std::string, double>> tolls;  // then: shares of the step, largest first
-  double unmeasured_s = 0;     // of rank 0's ops in step_s: at the roof, for want of a measurement
-  std::vector<Slowed> slowed;  // what is in step_s beside its parts
+  double unmeasured_s = 0;     // rank 0's ops in step_s that no measurement covers, at peak rates
+  std::vector<Slowed> slowed;  // waits in step_s, in addition to its parts
   double mfu = 0, hfu = 0;
   StepTime time;                            // of a step; step_s is its
   int64_t disk_read = 0, disk_written = 0;  // bytes of a step, each rank's: what is offloaded into files
@@ -104,7 +104,7 @@ struct Forecast {
   int64_t ranks_on_device = 1;  // that share that memory: all of them where ranks are threads of a CPU
   bool own_device = false;      // machines of several devices: each rank has one, with memory of its own
   bool fits = true;
-  std::optional<Remedies> remedies;       // where it does not fit and they were looked for
+  std::optional<Remedies> remedies;       // if it does not fit and they were requested
   std::vector<Alternative> alternatives;  // if it fits and they were requested, fastest first
   // batch_stages() with their times; and seconds that the run still takes once `done` steps are done.
   std::vector<StageForecast> stages;

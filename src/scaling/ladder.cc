@@ -99,15 +99,16 @@ LadderDesign ladder_at(const LadderRequest& q, const std::vector<size_t>& sizes,
                        double top) {
   LadderDesign d;
   for (int l = levels - 1; l >= 0; l--) d.levels.push_back(top / std::pow(ratio, l));
+  std::vector<Allocation> best;  // by level
+  for (const double flops : d.levels) best.push_back(chinchilla_optimum(q.prior, flops));
   std::vector<std::vector<double>> of_level(d.levels.size());
   Info info{};
   for (const size_t i : sizes) {
     const LadderSize& s = q.sizes[i];
     std::vector<std::pair<size_t, double>> tokens;
     for (size_t l = 0; l < d.levels.size(); l++) {
-      const Allocation best = chinchilla_optimum(q.prior, d.levels[l]);
       const double t = d.levels[l] / (6 * s.parameters);
-      const double ratio = t / s.parameters / (best.tokens / best.parameters);
+      const double ratio = t / s.parameters / (best[l].tokens / best[l].parameters);
       if (ratio >= q.least_ratio && ratio <= q.most_ratio) tokens.emplace_back(l, t);
     }
     if (tokens.empty()) continue;
@@ -137,9 +138,8 @@ LadderDesign ladder_at(const LadderRequest& q, const std::vector<size_t>& sizes,
     d.batch.push_back(batch);
   }
   for (size_t l = 0; l < d.levels.size(); l++) {
-    const double best = chinchilla_optimum(q.prior, d.levels[l]).parameters;
     const std::vector<double>& n = of_level[l];
-    if (n.size() < 3 || n.front() > best || n.back() < best) d.runs.clear();
+    if (n.size() < 3 || n.front() > best[l].parameters || n.back() < best[l].parameters) d.runs.clear();
   }
   d.log_det = log_det(info);
   return d;

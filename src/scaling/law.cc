@@ -35,16 +35,12 @@ double residual_of_run(const std::vector<double>& residuals, uint64_t key, uint6
   return std::sqrt(n / std::max(1.0, n - 5)) * residuals[below(key, draw, residuals.size())];
 }
 
-void redraw(ParametricFit& f, PowerData d, const BootstrapOptions& o) {
-  const std::vector<double> measured = d.y;
-  std::fill(d.weight.begin(), d.weight.end(), 1);
-  for (int64_t i = 0; i < o.resamples; i++) {
-    const uint64_t key = rng_key(o.seed, uint64_t(i), "scaling/redraw");
-    for (size_t j = 0; j < d.y.size(); j++)
-      d.y[j] = measured[j] * std::exp(residual_of_run(f.residuals, key, j) - f.residuals[j]);
-    const PowerFit again = fit_power_sum(d, FitLoss::huber_of_log, &f.fit.law, true);
-    if (std::isfinite(again.objective)) f.redrawn.push_back(law_of(again.law));
-  }
+// The rows with the fit's losses times redrawn residuals.
+PowerData redrawn(const ParametricFit& f, PowerData d, uint64_t seed, int64_t index) {
+  const uint64_t key = rng_key(seed, uint64_t(index), "scaling/redraw");
+  for (size_t j = 0; j < d.y.size(); j++)
+    d.y[j] *= std::exp(residual_of_run(f.residuals, key, j) - f.residuals[j]);
+  return d;
 }
 
 void refuse_few(const std::vector<LossPoint>& points) {
@@ -105,13 +101,18 @@ ParametricFit fit_parametric(const std::vector<LossPoint>& points, const Bootstr
   f.spread = std::sqrt(squares / std::max(1.0, double(points.size()) - 5));
   std::vector<int> runs;
   for (const LossPoint& p : points) runs.push_back(p.run);
+  const bool alone = std::set<int>(runs.begin(), runs.end()).size() == runs.size();
+  const auto refit = [&](const PowerData& rows, std::vector<ChinchillaLaw>& laws) {
+    const PowerFit again = fit_power_sum(rows, FitLoss::huber_of_log, &f.fit.law, true);
+    if (std::isfinite(again.objective)) laws.push_back(law_of(again.law));
+  };
   for (int64_t i = 0; i < o.resamples; i++) {
-    d.weight = resampled(runs, o.seed, i);
-    const PowerFit again = fit_power_sum(d, FitLoss::huber_of_log, &f.fit.law, true);
-    if (std::isfinite(again.objective)) f.resampled.push_back(law_of(again.law));
+    PowerData rows = d;
+    rows.weight = resampled(runs, o.seed, i);
+    refit(rows, f.resampled);
+    if (alone) refit(redrawn(f, d, o.seed, i), f.redrawn);
     if (o.done) o.done(i + 1);
   }
-  if (std::set<int>(runs.begin(), runs.end()).size() == runs.size()) redraw(f, d, o);
   return f;
 }
 
