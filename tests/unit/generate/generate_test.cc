@@ -198,6 +198,42 @@ TEST(Generate, OneTokenAndTheSmallestContext) {
   EXPECT_THROW(generation_shape({{1}, {}}, {}), Error);
 }
 
+// Two tokens with the same row of the head have the same logit wherever one of them is the largest.
+TEST(Generate, NearTiesAreReported) {
+  const RunSpec run = run_of("llama");
+  const Prompts prompts = some_prompts(run, {4, 6});
+  GenerateOptions o{.sample = {.temperature = 0}, .tokens = 5, .context = 23, .parallel = 2};
+  auto device = make_device("cpu", {.threads = 1});
+  StageRunner runner(run, RunMode::infer, *device, book_generation(run, 1, generation_shape(prompts, o)));
+  runner.init_weights();
+  std::vector<std::pair<size_t, size_t>> ties;
+  std::vector<Ids> texts(prompts.size());
+  GenerateHooks hooks;
+  hooks.near_tie = [&](size_t prompt, size_t token, float gap) {
+    ties.emplace_back(prompt, token);
+    EXPECT_EQ(gap, 0);
+  };
+  hooks.done = [&](size_t p, const Generated& g) { texts[p] = g.tokens; };
+  generate(runner, prompts, o, hooks);
+  EXPECT_TRUE(ties.empty());
+
+  const int64_t chosen = texts[1][0], width = run.model.hidden;
+  const Param* head = runner.params().find("head.weight");
+  ASSERT_NE(head, nullptr);
+  std::vector<float> rows(size_t(head->numel()));
+  runner.read_param(*head, "", rows);
+  const auto row = rows.begin() + chosen * width;
+  std::copy(row, row + width, rows.begin() + (chosen + 1) % run.model.vocab * width);
+  runner.write_param(*head, "", rows);
+  runner.weights_from_master();
+  generate(runner, prompts, o, hooks);
+  EXPECT_EQ(std::count(ties.begin(), ties.end(), std::pair<size_t, size_t>(1, 0)), 1);
+  ties.clear();
+  o.sample.temperature = 1;
+  generate(runner, prompts, o, hooks);
+  EXPECT_TRUE(ties.empty());
+}
+
 // Whether the prompt or a later token shows it: no text, and the weight is named.
 TEST(Generate, AWeightThatIsNotFiniteIsNamed) {
   for (const char* compute : {"f32", "bf16", "f16"})

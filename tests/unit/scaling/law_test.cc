@@ -62,17 +62,23 @@ TEST(ParametricFit, IntervalsCover) {
 // from residuals; points of one run are not independent, and there whole runs are resampled.
 TEST(ParametricFit, ForecastsOfRunsCover) {
   int inside = 0;
+  double width = 0, by_runs = 0;
   constexpr int kTries = 20;
   for (int seed = 0; seed < kTries; seed++) {
     std::vector<LossPoint> points = planted_runs(kBesiroglu, 4e-3, uint64_t(seed), 4, 4);
     const LossPoint further = planted_runs(kBesiroglu, 4e-3, uint64_t(seed) + 100, 4, 5).back();
-    const ParametricFit f = fit_parametric(points, {.resamples = 40, .seed = 7});
+    ParametricFit f = fit_parametric(points, {.resamples = 40, .seed = 7});
     EXPECT_EQ(f.redrawn.size(), 40u);
     const Interval i = f.loss_of_run(further.parameters, further.tokens);
     inside += i.low <= further.loss && further.loss <= i.high;
     EXPECT_LT(i.high - i.low, 0.1 * further.loss);
+    width += i.high - i.low;
+    f.redrawn.clear();
+    const Interval all = f.loss_of_run(further.parameters, further.tokens);
+    by_runs += all.high - all.low;
   }
   EXPECT_GE(inside, kTries * 3 / 4);
+  EXPECT_LT(width, 0.95 * by_runs);  // which leaves out whole budgets or sizes now and then
   std::vector<LossPoint> curves = planted_runs(kBesiroglu, 4e-3, 1, 4, 4);
   for (LossPoint& p : curves) p.run /= 2;
   const ParametricFit f = fit_parametric(curves, {.resamples = 10});
