@@ -45,6 +45,7 @@ void StageRunner::follow() {
     std::memcpy(n.data(), text.data(), sizeof n);
     std::vector<int32_t> all((text.size() - sizeof n) / sizeof(int32_t));
     if (!all.empty()) std::memcpy(all.data(), text.data() + sizeof n, all.size() * sizeof(int32_t));
+    require(n[4] >= 0 && size_t(n[4]) <= all.size(), "a call of rank 0 is cut short");
     const std::span<const int32_t> ids = std::span(all).first(size_t(n[4])),
                                    more = std::span(all).subspan(ids.size());
     const auto rows = [&](size_t count) {
