@@ -5,52 +5,39 @@
 #include <string>
 #include <vector>
 
-#include "device/cpu/cpu_device.h"
-#include "device/cpu/f16.h"
-#include "device/cpu/matmul.h"
-#include "device/cpu/orthogonalise.h"
 #include "device/cuda/launches.h"
+#include "device/meta/meta_kernels.h"
 
 namespace trireme {
 namespace {
 
-class MetaKernels final : public Kernels {
+class CudaModel {
  public:
-  MetaKernels(cpu::Context ctx, bool cuda, bool sm90, bool deterministic)
-      : ctx_(ctx), cuda_(cuda), sm90_(sm90), deterministic_(deterministic) {
-    ctx_.matmuls = &matmuls_;
-  }
-  bool gelu_in_products(DType t) const override { return cuda_ && cuda::gelu_in_products(t, deterministic_); }
-  bool orthogonalises(int64_t rows, int64_t cols) const override {
-    return !cuda_ && cpu::orthogonalises(rows, cols);
+  explicit CudaModel(const DeviceOptions& options)
+      : sm90_(options.sm90_attention), deterministic_(options.deterministic) {}
+  bool gelu_in_products(DType t) const { return cuda::gelu_in_products(t, deterministic_); }
+  bool orthogonalises(int64_t, int64_t) const { return false; }
+  template <class Args>
+  int64_t scratch(const Args& p) const {
+    return cuda::cuda_scratch(p, sm90_);
   }
 
  private:
-#define TRIREME_BOOK(Args)                                                            \
-  void launch(const Args&, const Tensor&, Stream) override {}                         \
-  int64_t scratch_bytes(const Args& p) override {                                     \
-    return cuda_ ? cuda::cuda_scratch(p, sm90_) : cpu::scratch_bytes_of_any(p, ctx_); \
-  }
-  TRIREME_OPS(TRIREME_BOOK)
-#undef TRIREME_BOOK
-  cpu::MatmulCache matmuls_;
-  cpu::Context ctx_;
-  bool cuda_;  // what it stands for: a GPU, or else a CPU
-  bool sm90_;  // a GPU whose attention goes to the kernels for sm_90a
+  bool sm90_;  // attention goes to the kernels for sm_90a
   bool deterministic_;
 };
 
+bool native_of_cuda(DType t) {
+  return t == DType::f16 || t == DType::bf16 || t == DType::f32 || t == DType::f64;
+}
+
 class MetaDevice final : public Device {
  public:
-  MetaDevice(cpu::Context ctx, bool cuda, bool sm90, bool deterministic)
-      : kernels_(ctx, cuda, sm90, deterministic), cuda_(cuda) {}
+  explicit MetaDevice(MetaModel model) : model_(std::move(model)) {}
 
   std::string_view name() const override { return "meta"; }
   bool has_data() const override { return false; }
-  bool native(DType t) const override {
-    return cuda_ ? t == DType::f16 || t == DType::bf16 || t == DType::f32 || t == DType::f64
-                 : cpu::multiplies_natively(t);
-  }
+  bool native(DType t) const override { return model_.native(t); }
 
   // Ranges follow one another from an address that no process maps: a stray access faults at once, and
   // tensors of two arenas never look like one another.
@@ -60,7 +47,7 @@ class MetaDevice final : public Device {
     return reinterpret_cast<std::byte*>(base);
   }
   void release(std::byte*, int64_t) override {}
-  bool own_memory() const override { return cuda_; }
+  bool own_memory() const override { return model_.own_memory; }
   std::byte* reserve_host(int64_t bytes) override { return reserve(bytes); }
   void release_host(std::byte*, int64_t) override {}
 
@@ -87,15 +74,14 @@ class MetaDevice final : public Device {
   void sync(Stream) override {}
   void enqueue(Stream, HostTask) override {}
 
-  Kernels& kernels() override { return kernels_; }
+  Kernels& kernels() override { return *model_.kernels; }
 
  private:
   static constexpr uintptr_t kAlign = 2 << 20;
   uintptr_t next_ = uintptr_t(1) << 56;  // above every user address of x86-64 and AArch64
   std::vector<std::string> streams_;
   int64_t events_ = 0;
-  MetaKernels kernels_;
-  bool cuda_;
+  MetaModel model_;
 };
 
 }  // namespace
@@ -103,8 +89,10 @@ class MetaDevice final : public Device {
 std::unique_ptr<Device> make_meta_device(const DeviceOptions& options) {
   if (options.models != "cpu" && options.models != "cuda")
     bad_request("meta cannot stand for device '{}'; it knows the scratch of: cpu, cuda", options.models);
-  return std::make_unique<MetaDevice>(cpu::make_context(options), options.models != "cpu",
-                                      options.sm90_attention, options.deterministic);
+  if (options.models == "cpu") return std::make_unique<MetaDevice>(meta_cpu_model(options));
+  return std::make_unique<MetaDevice>(MetaModel{.kernels = std::make_unique<MetaKernels<CudaModel>>(options),
+                                                .native = native_of_cuda,
+                                                .own_memory = true});
 }
 
 }  // namespace trireme
