@@ -308,6 +308,25 @@ void HfFolder::read(std::string_view name, const Slice& box, const Range& range,
   });
 }
 
+FileDigest HfFolder::sampled_digest() const {
+  constexpr int64_t kSample = 4096, kSamples = 64;
+  FileDigest out;
+  Hasher hash;
+  const auto add_text = [&](const std::string& text) { hash.add(text.c_str(), text.size() + 1); };
+  for (const auto& [name, source] : sources_) {
+    const int64_t bytes = source.entry->end - source.entry->begin;
+    add_text(name), add_text(source.entry->stored_type), add_text(to_string(source.entry->shape));
+    const int64_t samples = std::min(kSamples, div_up(bytes, kSample));
+    for (int64_t i = 0; i < samples; i++) {
+      const int64_t begin = samples < kSamples ? i * kSample : (bytes - kSample) / (kSamples - 1) * i;
+      hash.add(source.data + begin, size_t(std::min(kSample, bytes - begin)));
+    }
+    out.bytes += bytes;
+  }
+  out.xxh3 = hash.value();
+  return out;
+}
+
 DType HfFolder::dtype(std::string_view name) const {
   auto it = sources_.find(name);
   if (it == sources_.end()) bad_request("{}: the model has no parameter '{}'", folder_.string(), name);

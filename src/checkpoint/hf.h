@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/hasher.h"
 #include "checkpoint/fp8.h"
 #include "checkpoint/hf_names.h"
 #include "checkpoint/parts.h"
@@ -32,6 +33,9 @@ class HfFolder {
 
   DType dtype() const { return dtype_; }     // of the token embedding
   DType dtype(std::string_view name) const;  // that a parameter is stored in; of 8-bit floats dtype()
+  // Bytes of the tensors that are read, and a hash of their names, types, shapes, and of samples of their
+  // bytes: up to 256 KiB of each tensor, spread evenly. Files and their order do not matter.
+  FileDigest sampled_digest() const;
   // Tensors that are stored and not read: buffers, and tensors of types that no weight has.
   const std::vector<std::string>& ignored() const { return ignored_; }
 

@@ -54,8 +54,7 @@ class HarnessModel {
     return a;
   }
 
-  // The most likely tokens, up to the task's stop strings. As the harness, a context keeps its last tokens
-  // that leave room for an answer.
+  // The most likely tokens, up to the task's stop strings.
   HarnessAnswers generated(const HarnessTask& task, const std::vector<HarnessRequest>& requests) {
     GenerateOptions o{.sample = {.temperature = 0},
                       .tokens = task.most_tokens,
@@ -63,19 +62,10 @@ class HarnessModel {
                       .end_of_text = tokenizer_.find_end_of_text().value_or(-1),
                       .vocab = tokenizer_.vocab_size(),
                       .parallel = 16};
-    std::vector<std::string> texts;
-    for (const HarnessRequest& r : requests) texts.push_back(r.contexts[0]);
-    Prompts prompts = encode_prompts(tokenizer_, texts);
+    const HarnessPrompts cut = harness_prompts(task, requests, tokenizer_, context_);
+    const Prompts& prompts = cut.prompts;
     HarnessAnswers a;
-    const int64_t most = context_ - task.most_tokens;
-    if (most < 1)
-      bad_request("{}: answers of {} tokens do not fit into a context of {}", task.file, task.most_tokens,
-                  context_);
-    for (std::vector<int32_t>& p : prompts)
-      if (int64_t(p.size()) > most) {
-        p.erase(p.begin(), p.end() - most);
-        a.truncated++;
-      }
+    a.truncated = cut.truncated;
     const GenerationShape shape = generation_shape(prompts, o);
     const auto book = [&](const RunSpec& of, int threads, int pp_rank) {
       return book_generation(of, threads, shape, pp_rank);
@@ -93,13 +83,6 @@ class HarnessModel {
                  interrupt_signal());
     for (Completion& c : all.texts) a.texts.push_back(std::move(c.text));
     return a;
-  }
-
-  static std::vector<std::string> stops_of(const HarnessTask& task) {
-    std::vector<std::string> stops;
-    for (const std::string& s : task.until)
-      if (!s.empty()) stops.push_back(s);
-    return stops;
   }
 
   void use(HarnessAnswers& a, const BookModel& book, const std::function<void(StageRunner&)>& work) const {

@@ -1,6 +1,10 @@
 #include "cli/harness_texts.h"
 
+#include <memory>
+
+#include "cli/prompts.h"
 #include "cli/source.h"
+#include "generate/text_stream.h"
 #include "text/chat_template.h"
 #include "train/batches.h"
 #include "train/choices.h"
@@ -45,25 +49,52 @@ ScoredText scored_choice(const HarnessTask& task, const Tokenizer& tokenizer, si
   return t;
 }
 
-TrainTask train_task(const std::string& file, const RunSpec& run, const Tokenizer& tokenizer) {
-  HarnessTask task = read_harness_task(file);
-  if (task.kind == HarnessTask::Kind::generate_until)
-    bad_request(
-        "{}: its answers are generated, which a step of training does not; `trireme eval RUN --tasks {}` "
-        "scores it",
-        file, file);
-  std::vector<HarnessRequest> requests = harness_requests(task, run.train.tasks_limit);
+TaskScores by_metric(const std::vector<HarnessScore>& scores) {
+  TaskScores out;
+  for (const HarnessScore& s : scores) out.emplace_back(s.metric, s.value);
+  return out;
+}
+
+LikelihoodTask likelihood_task(const HarnessTask& task, const std::vector<HarnessRequest>& requests,
+                               const RunSpec& run, const Tokenizer& tokenizer) {
   HarnessTexts texts = harness_texts(task, requests, tokenizer, run, run.data.seq_len);
-  TrainTask out{.name = task.name, .texts = texts.texts, .score = {}};
-  out.score = [task = std::move(task), requests = std::move(requests),
-               texts = std::move(texts)](const std::vector<double>& all) {
-    TrainTask::Scores scores;
-    for (const HarnessScore& s :
-         score_likelihoods(task, requests, by_request(task, texts, requests.size(), all)))
-      scores.emplace_back(s.metric, s.value);
-    return scores;
+  LikelihoodTask out{.texts = texts.texts, .score = {}};
+  out.score = [task, requests, texts = std::move(texts)](const std::vector<double>& all) {
+    return by_metric(score_likelihoods(task, requests, by_request(task, texts, requests.size(), all)));
   };
   return out;
+}
+
+AnswerTask answer_task(const HarnessTask& task, const std::vector<HarnessRequest>& requests,
+                       const RunSpec& run, const std::shared_ptr<const Tokenizer>& tokenizer) {
+  AnswerTask out{.prompts = harness_prompts(task, requests, *tokenizer, run.data.seq_len).prompts,
+                 .most_tokens = task.most_tokens,
+                 .vocab = std::min<int64_t>(tokenizer->vocab_size(), run.model.vocab),
+                 .end_of_text = tokenizer->find_end_of_text().value_or(-1),
+                 .ended = {},
+                 .score = {}};
+  const auto text_of = [tokenizer, stops = stops_of(task)](const AnswerTask::Tokens& answer) {
+    TextStream text(stops);
+    for (int32_t id : answer) text.push(tokenizer->token(id));
+    text.finish();
+    return text;
+  };
+  out.ended = [text_of](const AnswerTask::Tokens& answer) { return text_of(answer).stopped(); };
+  out.score = [task, requests, text_of](const std::vector<AnswerTask::Tokens>& answers) {
+    std::vector<std::string> texts;
+    for (const AnswerTask::Tokens& a : answers) texts.push_back(text_of(a).text());
+    return by_metric(score_texts(task, requests, texts));
+  };
+  return out;
+}
+
+TrainTask train_task(const std::string& file, const RunSpec& run,
+                     const std::shared_ptr<const Tokenizer>& tokenizer) {
+  const HarnessTask task = read_harness_task(file);
+  const std::vector<HarnessRequest> requests = harness_requests(task, run.train.tasks_limit);
+  if (task.kind == HarnessTask::Kind::generate_until)
+    return {task.name, answer_task(task, requests, run, tokenizer)};
+  return {task.name, likelihood_task(task, requests, run, *tokenizer)};
 }
 
 }  // namespace
@@ -83,6 +114,30 @@ HarnessTexts harness_texts(const HarnessTask& task, const std::vector<HarnessReq
     }
   }
   return out;
+}
+
+HarnessPrompts harness_prompts(const HarnessTask& task, const std::vector<HarnessRequest>& requests,
+                               const Tokenizer& tokenizer, int64_t context) {
+  std::vector<std::string> texts;
+  for (const HarnessRequest& r : requests) texts.push_back(r.contexts[0]);
+  HarnessPrompts out{.prompts = encode_prompts(tokenizer, texts)};
+  const int64_t most = context - task.most_tokens;
+  if (most < 1)
+    bad_request("{}: answers of {} tokens do not fit into a context of {}", task.file, task.most_tokens,
+                context);
+  for (std::vector<int32_t>& p : out.prompts)
+    if (int64_t(p.size()) > most) {
+      p.erase(p.begin(), p.end() - most);
+      out.truncated++;
+    }
+  return out;
+}
+
+std::vector<std::string> stops_of(const HarnessTask& task) {
+  std::vector<std::string> stops;
+  for (const std::string& s : task.until)
+    if (!s.empty()) stops.push_back(s);
+  return stops;
 }
 
 std::vector<std::vector<double>> by_request(const HarnessTask& task, const HarnessTexts& texts,
@@ -110,7 +165,7 @@ std::vector<HarnessScore> score_likelihoods(const HarnessTask& task,
 std::vector<TrainTask> train_tasks_of(const RunSpec& run) {
   std::vector<TrainTask> out;
   if (run.train.tasks.empty()) return out;
-  const Tokenizer tokenizer = tokenizer_of(run);
+  const auto tokenizer = std::make_shared<const Tokenizer>(tokenizer_of(run));
   for (const std::string& file : run.train.tasks)
     out.push_back(naming_key("train.tasks", file, [&] { return train_task(file, run, tokenizer); }));
   return out;

@@ -19,6 +19,16 @@ struct HarnessTexts {
 HarnessTexts harness_texts(const HarnessTask&, const std::vector<HarnessRequest>&, const Tokenizer&,
                            const RunSpec&, int64_t context);
 
+struct HarnessPrompts {
+  std::vector<std::vector<int32_t>> prompts;  // by request
+  int64_t truncated = 0;                      // prompts that lost their beginning
+};
+// Of a task of generate_until. As the harness, a prompt keeps its last tokens that leave room for an answer
+// in the context; bad_request if there is none.
+HarnessPrompts harness_prompts(const HarnessTask&, const std::vector<HarnessRequest>&, const Tokenizer&,
+                               int64_t context);
+std::vector<std::string> stops_of(const HarnessTask&);
+
 // Sums by request, then by choice; a rolling task has one sum per document. all: by text.
 std::vector<std::vector<double>> by_request(const HarnessTask&, const HarnessTexts&, size_t requests,
                                             const std::vector<double>& all);
@@ -27,7 +37,7 @@ std::vector<HarnessScore> score_likelihoods(const HarnessTask&, const std::vecto
                                             const std::vector<std::vector<double>>& log_likelihoods);
 
 // The tasks that train.tasks names, ready for the trainer. bad_request naming train.tasks for a file that
-// cannot be read, or a task whose answers are generated.
+// cannot be read.
 std::vector<TrainTask> train_tasks_of(const RunSpec&);
 
 }  // namespace trireme::cli

@@ -60,7 +60,13 @@ void Head::split_cross_entropy(Ctx& ctx, const Tensor& logits, int64_t first_row
 
 Owned Head::forward(Ctx& ctx, const Tensor& x, Saved& saved) {
   ctx.layer = name();
-  require(!ctx.logits || !tp_.sequence, "logits with sequence parallelism");
+  if (!ctx.logits_rows.empty()) {
+    const Owned picked = picked_rows(ctx, x);
+    const Owned normed = norm_.forward(ctx, *picked, saved);
+    write_logits(ctx, *normed);
+    return {};
+  }
+  require(!ctx.logits || !tp_.sequence, "logits of rows in a row with sequence parallelism");
   const int64_t rows = ctx.logits ? ctx.logits.rows() : x.rows();
   const int64_t first = ctx.logits && ctx.logits_row >= 0 ? ctx.logits_row : x.rows() - rows;
   Owned n = norm_.forward(ctx, x.narrow(0, first, rows), saved);
@@ -71,6 +77,16 @@ Owned Head::forward(Ctx& ctx, const Tensor& x, Saved& saved) {
   else
     whole(ctx, std::move(n), saved);
   return {};
+}
+
+// x: with sequence this rank's rows; ctx.logits_rows counts those of all.
+Owned Head::picked_rows(Ctx& ctx, const Tensor& x) const {
+  const Owned gathered = tp_.sequence ? gathered_rows(ctx, x) : Owned();
+  const Tensor all = gathered ? *gathered : x;
+  Owned picked = ctx.activation({int64_t(ctx.logits_rows.size()), hidden_});
+  for (size_t i = 0; i < ctx.logits_rows.size(); i++)
+    ctx.device.copy(picked->narrow(0, int64_t(i), 1), all.narrow(0, ctx.logits_rows[i], 1), ctx.compute);
+  return picked;
 }
 
 // Fills ctx.logits. Each rank of tp computes its columns, and all ranks get all of them.

@@ -34,6 +34,7 @@ class Head : public Layer {
  private:
   void whole(Ctx&, Owned n, Saved&) const;
   void by_blocks(Ctx&, Owned n, Saved&) const;
+  Owned picked_rows(Ctx&, const Tensor& x) const;
   void write_logits(Ctx&, const Tensor& n) const;
   Owned summed(Ctx&, Owned dn) const;
   Owned logits_block(Ctx&, Bucket, int64_t rows) const;

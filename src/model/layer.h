@@ -68,6 +68,8 @@ struct Ctx {
   Tensor logits;             // f32 or compute dtype [n, vocab], written by the head in place of a loss: of
                              // n rows of the batch: the last ones, or n rows starting at logits_row
   int64_t logits_row = -1;   // -1: the last n
+  std::span<const int64_t>
+      logits_rows;           // n rows of the batch in any order, in place of the n above; empty: those
   std::string_view& layer;   // which layer runs now, for traces and errors
   KvCache* cache = nullptr;  // generation: keys and values of the tokens before; forward only
   LayerGroups groups = {};

@@ -64,7 +64,12 @@ void try_lengths(StageRunner& r, int64_t seq_len) {
 void try_batches(StageRunner& r, const RunSpec& run) {
   for (int64_t n = run.batch.micro; n >= 1; n--) r.evaluate(n, run.data.seq_len, nothing);
   if (run.train.tasks.empty()) return;
-  for (const BatchShape& s : task_shapes(run)) r.evaluate(s.sequences, s.seq, nothing);
+  for (const BatchShape& s : task_shapes(run)) {
+    r.evaluate(s.sequences, s.seq, nothing);
+    const std::vector<int64_t> last(size_t(s.sequences), 0);
+    std::vector<int32_t> ids(last.size());
+    r.most_likely_next(s.sequences, s.seq, nothing, last, run.model.vocab, ids);
+  }
 }
 
 // Master copies (f32) and moments of what the rank answers for.

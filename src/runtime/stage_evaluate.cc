@@ -1,4 +1,5 @@
 // Evaluation: the training layers run forward alone. A result that is not finite ends it, with the cause.
+#include <algorithm>
 #include <cmath>
 #include <optional>
 
@@ -106,6 +107,39 @@ void StageRunner::logits(std::span<const int32_t> tokens, std::vector<float>& ou
   forward_only(m, ctx);
   out.resize(size_t(seq * run_.model.vocab));
   device_.download(out.data(), *y);
+  m.release();
+}
+
+void StageRunner::most_likely_next(int64_t sequences, int64_t seq, const FillBatch& fill,
+                                   std::span<const int64_t> last, int64_t vocab, std::span<int32_t> ids) {
+  require(!divided() && int64_t(last.size()) == sequences && int64_t(ids.size()) == sequences,
+          "in training, a last token and an id of each sequence");
+  require(!post_ || !post_->under_way, "generation wants weights that are settled");
+  Microbatch& m = microbatches_[0];
+  const ContextPlace place = sharing_.layers.cp.place();
+  load_batch(m, sequences, seq, 0, 0, fill, place);
+  const int64_t part = seq / place.size;
+  std::vector<int64_t> rows(last.size());
+  std::vector<bool> own(last.size());
+  for (int64_t i = 0; i < sequences; i++)
+    for (int64_t t = 0; t < part; t++)
+      if (place.position(t, seq, place.rank) == last[size_t(i)])
+        rows[size_t(i)] = i * part + t, own[size_t(i)] = true;
+  Ctx ctx = context(m, false);
+  Owned y = ctx.activation({sequences, run_.model.vocab}, DType::f32);
+  ctx.logits = *y;
+  ctx.logits_rows = rows;
+  forward_only(m, ctx);
+  std::vector<float> logits(size_t(y->numel()));
+  device_.download(logits.data(), *y);
+  std::fill(ids.begin(), ids.end(), 0);
+  for (size_t i = 0; device_.has_data() && sharing_.pp.rank == sharing_.head_rank() && i < ids.size(); i++) {
+    if (!own[i]) continue;
+    const std::span<const float> row =
+        std::span(logits).subspan(i * size_t(run_.model.vocab), size_t(run_.model.vocab));
+    const bool finite = std::all_of(row.begin(), row.end(), [](float f) { return std::isfinite(f); });
+    ids[i] = finite ? int32_t(std::max_element(row.begin(), row.begin() + vocab) - row.begin()) : -1;
+  }
   m.release();
 }
 

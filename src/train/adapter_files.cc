@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "checkpoint/hf.h"
 #include "checkpoint/peft.h"
 #include "model/adapters.h"
 #include "spec/name_patterns.h"
@@ -91,6 +92,23 @@ void write_adapter(const StageRunner& runner, const fs::path& folder) {
   };
   export_peft(folder, run.model, {.rank = run.lora.rank, .alpha = run.lora.alpha}, run.model.from, matrices,
               get);
+}
+
+nlohmann::json base_identity(const RunSpec& run) {
+  const FileDigest d = HfFolder(run.model.from, run.model).sampled_digest();
+  return {{"bytes", d.bytes}, {"sampled_xxh3", hex64(d.xxh3)}};
+}
+
+void refuse_other_base(const RunSpec& run, const Checkpoint& c) {
+  const nlohmann::json& state = c.manifest().state;
+  if (!has_base(run) || !state.is_object() || !state.contains("base")) return;
+  const nlohmann::json now = base_identity(run);
+  if (state["base"] == now) return;
+  bad_request(
+      "model.from = {}: other weights than those that the adapters of {} were trained on ({}, now {}): "
+      "restore the "
+      "folder; lora.adapter puts an adapter on another base",
+      toml_string(run.model.from), c.folder().string(), state["base"].dump(), now.dump());
 }
 
 void merge_adapter(const StageRunner& runner, const Param& matrix, std::span<float> values) {

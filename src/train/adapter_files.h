@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/checkpoint.h"
 #include "runtime/stage_runner.h"
 
 namespace trireme {
@@ -15,6 +16,15 @@ void write_adapter(const StageRunner&, const fs::path& folder);
 // Adds the adapter's product to the values f32 [out, in] of the matrix, if it has one: W + s B A, summed in
 // double and rounded once. The runner has the whole model.
 void merge_adapter(const StageRunner&, const Param& matrix, std::span<float> values);
+
+// The base that adapters are trained on, as checkpoints record it (HfFolder::sampled_digest).
+inline bool has_base(const RunSpec& run) {
+  return run.lora.active() && !run.model.from.empty();
+}
+nlohmann::json base_identity(const RunSpec&);
+// Throws Error (request) if the checkpoint's adapters were trained on other weights than model.from has. A
+// checkpoint that records no base passes.
+void refuse_other_base(const RunSpec&, const Checkpoint&);
 
 // Patterns for lora.targets that choose these of `all` matrices: "*", "*.attn.q", or their names.
 std::vector<std::string> target_patterns(const std::vector<std::string>& matrices,

@@ -10,6 +10,7 @@
 #include "device/device_memory.h"
 #include "spec/batch_ramp.h"
 #include "spec/identity.h"
+#include "train/adapter_files.h"
 #include "train/trainer.h"
 
 namespace trireme {
@@ -261,7 +262,10 @@ fs::path save_checkpoint(const StageRunner& r, const RunSpec& run, int64_t step,
 
 void load_checkpoint(StageRunner& r, const Checkpoint& c, Load what_for) {
   const bool with_state = what_for != Load::weights;
-  if (r.run().lora.active()) base_weights(r);
+  if (r.run().lora.active()) {
+    if (!r.comms() || r.comms()->rank() == 0) refuse_other_base(r.run(), c);
+    base_weights(r);
+  }
   std::vector<float> host;
   for (const Param* p : r.params().saved())
     for (const std::string& what : states_of(r, *p)) {

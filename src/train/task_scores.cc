@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "train/teller.h"
 
@@ -52,11 +53,13 @@ void fill_batch(const TaskBatch& b, const std::vector<ScoredText>& texts, const 
   }
 }
 
-}  // namespace
+// What a rank found out about each text of a batch.
+using Pass = std::function<void(const TaskBatch&, std::span<double> each)>;
 
-// Batch b is replica b % dp's, as in evaluate_shard().
-std::vector<double> score_texts(StageRunner& runner, const RunSpec& run,
-                                const std::vector<ScoredText>& texts) {
+// Of each text, what the ranks of its replica found, summed. Batch b is replica b % dp's, as in
+// evaluate_shard().
+std::vector<double> pass_over(StageRunner& runner, const RunSpec& run, const std::vector<ScoredText>& texts,
+                              const Pass& pass) {
   const std::vector<TaskBatch> batches = batches_of(run, texts);
   const Sharing& s = runner.sharing();
   const size_t dp = size_t(s.dp), rounds = (batches.size() + dp - 1) / dp;
@@ -68,9 +71,7 @@ std::vector<double> score_texts(StageRunner& runner, const RunSpec& run,
     if (number >= batches.size() && !s.together()) continue;
     const TaskBatch& b = batches[std::min(number, batches.size() - 1)];
     std::vector<double> each(size_t(b.shape.sequences));
-    runner.evaluate(
-        b.shape.sequences, b.shape.seq,
-        [&](int64_t, int64_t, const HostBatch& h) { fill_batch(b, texts, h); }, each);
+    pass(b, each);
     if (number < batches.size()) std::copy(each.begin(), each.end(), mine.begin() + std::ptrdiff_t(k * most));
   }
   std::vector<double> all = mine;
@@ -81,16 +82,79 @@ std::vector<double> score_texts(StageRunner& runner, const RunSpec& run,
   }
   std::vector<double> out(texts.size());
   for (size_t number = 0; number < batches.size(); number++)
-    for (size_t i = 0; i < batches[number].texts.size(); i++) {
-      double loss = 0;
+    for (size_t i = 0; i < batches[number].texts.size(); i++)
       for (int part = 0; part < s.cp.size; part++) {
         const auto teller = size_t(teller_of(runner, int(number % dp), part));
-        loss += all[teller * mine.size() + number / dp * most + i];
+        out[batches[number].texts[i]] += all[teller * mine.size() + number / dp * most + i];
       }
-      if (!std::isfinite(loss)) run_failed("a task's text has a loss of {}", loss);
-      out[batches[number].texts[i]] = -loss;
-    }
   return out;
+}
+
+std::vector<int32_t> next_tokens(StageRunner& runner, const RunSpec& run, const AnswerTask& task,
+                                 const std::vector<ScoredText>& texts) {
+  std::vector<int64_t> last;
+  std::vector<int32_t> ids;
+  const std::vector<double> found =
+      pass_over(runner, run, texts, [&](const TaskBatch& b, std::span<double> each) {
+        last.assign(each.size(), 0), ids.resize(each.size());
+        for (size_t i = 0; i < b.texts.size(); i++) last[i] = inputs_of(texts[b.texts[i]]) - 1;
+        runner.most_likely_next(
+            b.shape.sequences, b.shape.seq,
+            [&](int64_t, int64_t, const HostBatch& h) { fill_batch(b, texts, h); }, last, task.vocab, ids);
+        std::copy(ids.begin(), ids.end(), each.begin());
+      });
+  for (double id : found)
+    if (id < 0) run_failed("a task's answer has logits that are not finite");
+  return {found.begin(), found.end()};
+}
+
+}  // namespace
+
+std::vector<double> score_texts(StageRunner& runner, const RunSpec& run,
+                                const std::vector<ScoredText>& texts) {
+  std::vector<double> losses = pass_over(runner, run, texts, [&](const TaskBatch& b, std::span<double> each) {
+    runner.evaluate(
+        b.shape.sequences, b.shape.seq,
+        [&](int64_t, int64_t, const HostBatch& h) { fill_batch(b, texts, h); }, each);
+  });
+  for (double& loss : losses) {
+    if (!std::isfinite(loss)) run_failed("a task's text has a loss of {}", loss);
+    loss = -loss;
+  }
+  return losses;
+}
+
+std::vector<AnswerTask::Tokens> answer_prompts(StageRunner& runner, const RunSpec& run,
+                                               const AnswerTask& task) {
+  std::vector<AnswerTask::Tokens> answers(task.prompts.size());
+  std::vector<size_t> open(answers.size());
+  std::iota(open.begin(), open.end(), size_t(0));
+  while (!open.empty()) {
+    std::vector<ScoredText> texts;
+    for (size_t p : open) {
+      ScoredText t{task.prompts[p], 1};
+      t.tokens.insert(t.tokens.end(), answers[p].begin(), answers[p].end());
+      t.tokens.push_back(0);  // what is asked for
+      texts.push_back(std::move(t));
+    }
+    const std::vector<int32_t> ids = next_tokens(runner, run, task, texts);
+    std::vector<size_t> left;
+    for (size_t i = 0; i < open.size(); i++) {
+      AnswerTask::Tokens& answer = answers[open[i]];
+      if (ids[i] == task.end_of_text) continue;
+      answer.push_back(ids[i]);
+      if (int64_t(answer.size()) < task.most_tokens && !task.ended(answer)) left.push_back(open[i]);
+    }
+    open = std::move(left);
+  }
+  return answers;
+}
+
+TaskScores score_task(StageRunner& runner, const RunSpec& run, const TrainTask& t) {
+  if (const auto* answers = std::get_if<AnswerTask>(&t.task))
+    return answers->score(answer_prompts(runner, run, *answers));
+  const auto& likelihoods = std::get<LikelihoodTask>(t.task);
+  return likelihoods.score(score_texts(runner, run, likelihoods.texts));
 }
 
 }  // namespace trireme

@@ -4,22 +4,45 @@
 #include <functional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "train/scored_batches.h"
 
 namespace trireme {
 
-struct TrainTask {
-  using Scores = std::vector<std::pair<std::string, double>>;  // by metric
-  std::string name;
+using TaskScores = std::vector<std::pair<std::string, double>>;  // by metric
+
+struct LikelihoodTask {
   std::vector<ScoredText> texts;  // of at most data.seq_len scored tokens
-  std::function<Scores(const std::vector<double>& log_likelihoods)> score;
+  std::function<TaskScores(const std::vector<double>& log_likelihoods)> score;
+};
+
+// Its answers are the most likely tokens.
+struct AnswerTask {
+  using Tokens = std::vector<int32_t>;
+  std::vector<Tokens> prompts;  // none empty; of at most data.seq_len - most_tokens tokens
+  int64_t most_tokens = 1;      // of an answer
+  int64_t vocab = 0;            // of the tokenizer: other ids are not drawn
+  int32_t end_of_text = -1;     // ends an answer, and is no part of it
+  std::function<bool(const Tokens& answer)> ended;  // asked behind each token
+  std::function<TaskScores(const std::vector<Tokens>& answers)> score;
+};
+
+struct TrainTask {
+  std::string name;
+  std::variant<LikelihoodTask, AnswerTask> task;
 };
 
 // Log-likelihoods of the scored tokens of each text, in nats, in the order given. On all ranks. A longer text
 // than data.seq_len loses its beginning. Sums are equal on every layout whose forward pass is. Throws Error
 // (run) if one is not finite.
 std::vector<double> score_texts(StageRunner&, const RunSpec&, const std::vector<ScoredText>&);
+
+// The answer to each prompt. On all ranks, in every layout: there is no cache, each token costs a forward
+// pass over the texts so far. Throws Error (run) if a logit is not finite.
+std::vector<AnswerTask::Tokens> answer_prompts(StageRunner&, const RunSpec&, const AnswerTask&);
+
+TaskScores score_task(StageRunner&, const RunSpec&, const TrainTask&);
 
 }  // namespace trireme

@@ -15,6 +15,7 @@
 #include "runtime/recompute.h"
 #include "spec/batch_ramp.h"
 #include "spec/run_schedule.h"
+#include "train/adapter_files.h"
 #include "train/batches.h"
 #include "train/checkpointing.h"
 #include "train/data_place.h"
@@ -303,6 +304,10 @@ class Trainer {
   void complete_manifest(Manifest& m) {
     m.state["data"] = to_json(batches_->content(), run_);
     record_place(m, place_, run_, batches_->drawn_by_shard(m.step));
+    if (first() && has_base(run_)) {
+      if (base_.is_null()) base_ = base_identity(run_);
+      m.state["base"] = base_;
+    }
     if (!branched_.is_null()) m.state["branched"] = branched_;
     if (evaluated_ == m.step) m.state["eval_loss"] = eval_loss_;
   }
@@ -450,7 +455,7 @@ class Trainer {
 
   void score_tasks(StepMetrics& m) {
     for (const TrainTask& t : options_.tasks)
-      for (const auto& [metric, value] : t.score(score_texts(*runner_, run_, t.texts)))
+      for (const auto& [metric, value] : score_task(*runner_, run_, t))
         m.tasks.emplace_back(t.name + "/" + metric, value);
   }
 
@@ -569,6 +574,7 @@ class Trainer {
   std::optional<double> best_loss_;
   RunPlace place_;               // in the data, before the first step of the run
   nlohmann::json branched_;      // from which run, and at which step; null: not a branch
+  nlohmann::json base_;          // base_identity(), once a save wants it
   std::vector<Report> reports_;  // by rank
   LossProbe probe_;
   std::optional<Saves> saves_;

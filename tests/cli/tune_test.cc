@@ -120,7 +120,7 @@ TEST_F(Tune, ErrorsNameTheOption) {
                "estimate is for runs");
 }
 
-// Scores of each evaluation are in metrics.jsonl; a task that generates is refused by name.
+// Scores of each evaluation are in metrics.jsonl, of choices and of answers; those of the last are `eval`'s.
 TEST_F(Tune, TasksAreScoredWhileItTrains) {
   put_file(*folder_ / "docs.jsonl", "{\"q\": \"ab\", \"o\": [\"x\", \"yz\"], \"k\": 1}\n");
   const std::string head =
@@ -129,19 +129,26 @@ TEST_F(Tune, TasksAreScoredWhileItTrains) {
                                     "task: mine\noutput_type: multiple_choice\ndoc_to_text: '{{q}}'\n"
                                     "doc_to_target: k\ndoc_to_choice: o\n");
   put_file(*folder_ / "b.yaml",
-           head + "doc_to_text: q\ndoc_to_target: q\nmetric_list: [{metric: exact_match}]\n");
+           head +
+               "task: answers\ndoc_to_text: q\ndoc_to_target: q\nmetric_list: [{metric: exact_match}]\n"
+               "generation_kwargs: {max_gen_toks: 5}\n");
   Ran r = tune(path("run"), "tasks",
-               {"--lora-rank", "1", "--hold-out", "0.3", "--set", "train.tasks=" + path("a.yaml"), "--set",
+               {"--lora-rank", "1", "--hold-out", "0.3", "--set",
+                "train.tasks=[\"" + path("a.yaml") + "\", \"" + path("b.yaml") + "\"]", "--set",
                 "train.eval_every=1"});
   ASSERT_EQ(r.code, 0) << r.err;
   for (const std::string& line : lines_of(read_text(*folder_ / "tasks/metrics.jsonl"))) {
     const json tasks = json::parse(line)["tasks"];
     EXPECT_GE(tasks["mine/acc"].get<double>(), 0) << line;
     EXPECT_TRUE(tasks.contains("mine/acc_norm")) << line;
+    EXPECT_EQ(tasks["answers/exact_match"].get<double>(), 0) << line;
   }
   r = program_run({"report", path("tasks")});
   EXPECT_NE(r.out.find("mine/acc"), std::string::npos) << r.out << r.err;
-  expect_error(tune(path("run"), "tasks2", {"--set", "train.tasks=" + path("b.yaml")}), "train.tasks");
+  put_file(*folder_ / "c.yaml", head +
+                                    "doc_to_text: q\ndoc_to_target: q\nmetric_list: [{metric: exact_match}]\n"
+                                    "generation_kwargs: {max_gen_toks: 4000}\n");
+  expect_error(tune(path("run"), "tasks2", {"--set", "train.tasks=" + path("c.yaml")}), "train.tasks");
 }
 
 }  // namespace

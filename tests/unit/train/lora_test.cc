@@ -2,6 +2,7 @@
 // a run scores while it trains.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -141,6 +142,26 @@ TEST(LoraRuns, FilesComputeWhatTheRunDoes) {
   EXPECT_LE(furthest(exported.logits(), want), 2e-5);
 }
 
+// One weight of the base changes after a save: a resume and a reader refuse, and name the folder.
+TEST(LoraRuns, AChangedBaseIsRefused) {
+  TempFolder tmp;
+  RunSpec run = golden_run(tmp.path(), 2);
+  fs::copy(run.model.from, tmp / "base", fs::copy_options::recursive);
+  run.model.from = (tmp / "base").string();
+  train_here(run);
+  AdapterModel reader(run);
+  EXPECT_EQ(load_newest(*reader.runner, run.train.dir), 2);
+  const fs::path weights = tmp / "base" / "model-00002-of-00003.safetensors";
+  std::string bytes = read_text(weights);
+  bytes[bytes.size() - 5] ^= 1;
+  write_text_atomic(weights, bytes);
+  AdapterModel other(run);
+  const std::string words = "base\": other weights than those that the adapters of ";
+  expect_lora_refused([&] { load_newest(*other.runner, run.train.dir); }, words);
+  run.train.steps = 3;
+  expect_lora_refused([&] { train_here(run); }, words);
+}
+
 TEST(LoraRuns, AnotherAdapterIsRefused) {
   TempFolder tmp;
   RunSpec run = golden_run(tmp.path(), 3);
@@ -162,33 +183,52 @@ TEST(LoraRuns, AnotherAdapterIsRefused) {
 
 // Texts of several lengths, one longer than a sequence.
 TrainTask some_task() {
-  TrainTask t{.name = "some", .texts = {}, .score = {}};
+  LikelihoodTask t;
   for (int64_t n : {3, 9, 14, 2, 30, 7}) {
     ScoredText text{.tokens = {}, .scored = std::min<int64_t>(n - 1, 4)};
     for (int64_t i = 0; i < n; i++) text.tokens.push_back(int32_t((i * 7 + n) % 61));
     t.texts.push_back(std::move(text));
   }
   t.score = [](const std::vector<double>& all) {
-    TrainTask::Scores scores;
+    TaskScores scores;
     for (size_t i = 0; i < all.size(); i++) scores.emplace_back(std::to_string(i), all[i]);
+    return scores;
+  };
+  return {"some", t};
+}
+
+// Prompts of several lengths; answers of 7 tokens at most, which an id below 12 ends. The scores are their
+// tokens.
+AnswerTask some_answers() {
+  AnswerTask t{.prompts = {}, .most_tokens = 7, .vocab = 61, .end_of_text = -1, .ended = {}, .score = {}};
+  for (int32_t n : {3, 5, 1, 4, 2}) {
+    t.prompts.emplace_back();
+    for (int32_t i = 0; i < n; i++) t.prompts.back().push_back((i * 11 + n) % 61);
+  }
+  t.ended = [](const AnswerTask::Tokens& answer) { return answer.back() < 12; };
+  t.score = [](const std::vector<AnswerTask::Tokens>& answers) {
+    TaskScores scores;
+    for (const AnswerTask::Tokens& a : answers)
+      for (int32_t id : a) scores.emplace_back("id", id);
     return scores;
   };
   return t;
 }
 
 // Scores of every evaluation, and what the run leaves.
-std::pair<std::vector<double>, Outcome> with_tasks(const fs::path& folder, RunSpec run, bool tasks) {
+std::pair<std::vector<double>, Outcome> with_tasks(const fs::path& folder, RunSpec run,
+                                                   std::vector<TrainTask> tasks) {
   run.train.dir = (folder / "run").string();
   run.precision.compute = run.precision.grads = "f32";
-  if (tasks) run.train.tasks = "task.yaml";
+  if (!tasks.empty()) run.train.tasks = "task.yaml";
   std::vector<double> scores;
   TrainHooks hooks;
   hooks.step = [&](const StepMetrics& m) {
-    EXPECT_EQ(m.tasks.empty(), !tasks || !m.eval_loss);
+    EXPECT_EQ(m.tasks.empty(), tasks.empty() || !m.eval_loss);
     for (const auto& [name, score] : m.tasks) scores.push_back(score);
   };
   TrainOptions options;
-  if (tasks) options.tasks = {some_task()};
+  options.tasks = tasks;
   train_here(run, hooks, options);
   return {scores, outcome_of(run.train.dir)};
 }
@@ -197,11 +237,11 @@ std::pair<std::vector<double>, Outcome> with_tasks(const fs::path& folder, RunSp
 TEST(TrainTasks, ChangeNoBitAndAreTheModels) {
   TempFolder tmp, plain;
   RunSpec run = tiny_run(tmp.path(), 4);
-  const auto [scores, outcome] = with_tasks(tmp.path(), run, true);
-  expect_same(with_tasks(plain.path(), tiny_run(plain.path(), 4), false).second, outcome);
+  const auto [scores, outcome] = with_tasks(tmp.path(), run, {some_task()});
+  expect_same(with_tasks(plain.path(), tiny_run(plain.path(), 4), {}).second, outcome);
   ASSERT_EQ(scores.size(), 12u);  // behind steps 2 and 4
   run.precision.compute = run.precision.grads = "f32";
-  const std::vector<ScoredText> texts = some_task().texts;
+  const std::vector<ScoredText> texts = std::get<LikelihoodTask>(some_task().task).texts;
   const ScoredBatches batches(texts, run, run.data.seq_len);
   auto device = make_device("cpu", {.threads = 1});
   StageRunner r(run, RunMode::infer, *device, book_evaluation(run, 1, batches.shapes()));
@@ -215,25 +255,55 @@ TEST(TrainTasks, ScoreAlikeInEveryLayout) {
   const auto spec = [](const fs::path& folder) {
     RunSpec run = tiny_run(folder, 2);
     run.model.ffn = 54;  // tp divides it
+    run.data.seq_len = 12;
+    run.model.finish(run.data.seq_len);
     return run;
   };
-  const std::vector<double> want = with_tasks(one.path(), spec(one.path()), true).first;
+  const std::vector<double> want =
+      with_tasks(one.path(), spec(one.path()), {some_task(), {"answers", some_answers()}}).first;
   const auto layout = [](int64_t LayoutSpec::*axis, int64_t ranks, int64_t zero) {
     LayoutSpec l;
     l.*axis = ranks;
     l.zero = zero;
     return l;
   };
-  for (const LayoutSpec& l :
-       {layout(&LayoutSpec::dp, 3, 3), layout(&LayoutSpec::pp, 2, 0), layout(&LayoutSpec::tp, 3, 0)}) {
+  for (const LayoutSpec& l : {layout(&LayoutSpec::dp, 3, 3), layout(&LayoutSpec::pp, 2, 0),
+                              layout(&LayoutSpec::tp, 3, 0), layout(&LayoutSpec::cp, 2, 0)}) {
     TempFolder tmp;
     RunSpec run = spec(tmp.path());
     run.layout = l;
     run.batch.micro = l.dp == 1 ? 2 : 1;
-    const std::vector<double> got = with_tasks(tmp.path(), run, true).first;
+    const std::vector<double> got =
+        with_tasks(tmp.path(), run, {some_task(), {"answers", some_answers()}}).first;
     ASSERT_EQ(got.size(), want.size());
     for (size_t i = 0; i < want.size(); i++) EXPECT_NEAR(got[i], want[i], 1e-4 * std::abs(want[i])) << i;
   }
+}
+
+// The answers are the most likely tokens of the saved weights; training ends as without them.
+TEST(TrainTasks, AnswersAreTheMostLikelyTokens) {
+  TempFolder tmp, plain;
+  const AnswerTask task = some_answers();
+  RunSpec run = tiny_run(tmp.path(), 2);
+  const auto [scores, outcome] = with_tasks(tmp.path(), run, {{"answers", task}});
+  expect_same(with_tasks(plain.path(), tiny_run(plain.path(), 2), {}).second, outcome);
+  run.precision.compute = run.precision.grads = "f32";
+  auto device = make_device("cpu", {.threads = 1});
+  StageRunner r(run, RunMode::infer, *device, book_inference(run, 1));
+  load_newest(r, run.train.dir);
+  std::vector<double> want;
+  std::vector<float> logits;
+  for (const AnswerTask::Tokens& prompt : task.prompts) {
+    AnswerTask::Tokens text = prompt;
+    do {
+      r.logits(text, logits);
+      const auto row = logits.end() - run.model.vocab;
+      text.push_back(int32_t(std::max_element(row, row + task.vocab) - row));
+      want.push_back(text.back());
+    } while (int64_t(text.size() - prompt.size()) < task.most_tokens && text.back() >= 12);
+  }
+  EXPECT_GT(want.size(), task.prompts.size());
+  EXPECT_EQ(std::vector<double>(scores.end() - std::ptrdiff_t(want.size()), scores.end()), want);
 }
 
 }  // namespace
