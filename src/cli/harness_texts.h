@@ -23,7 +23,7 @@ struct HarnessPrompts {
   std::vector<std::vector<int32_t>> prompts;  // by request
   int64_t truncated = 0;                      // prompts that lost their beginning
 };
-// Of a task of generate_until. As the harness, a prompt keeps its last tokens that leave room for an answer
+// For generate_until. As in the harness, a prompt keeps its last tokens that leave room for an answer
 // in the context; bad_request if there is none.
 HarnessPrompts harness_prompts(const HarnessTask&, const std::vector<HarnessRequest>&, const Tokenizer&,
                                int64_t context);

@@ -123,8 +123,10 @@ void StageRunner::most_likely_next(int64_t sequences, int64_t seq, const FillBat
   std::vector<bool> own(last.size());
   for (int64_t i = 0; i < sequences; i++)
     for (int64_t t = 0; t < part; t++)
-      if (place.position(t, seq, place.rank) == last[size_t(i)])
-        rows[size_t(i)] = i * part + t, own[size_t(i)] = true;
+      if (place.position(t, seq, place.rank) == last[size_t(i)]) {
+        rows[size_t(i)] = i * part + t;
+        own[size_t(i)] = true;
+      }
   Ctx ctx = context(m, false);
   Owned y = ctx.activation({sequences, run_.model.vocab}, DType::f32);
   ctx.logits = *y;

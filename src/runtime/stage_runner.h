@@ -174,7 +174,7 @@ class StageRunner {
   // where weights are sharded (ZeRO 3). In training each rank has its own sequences; if divided(), all
   // ranks evaluate rank 0's.
   TokenLoss evaluate(int64_t sequences, int64_t seq, const FillBatch&, std::span<double> each = {});
-  // The most likely token behind each sequence's token `last[i]`, of the ids below `vocab`, in training. On
+  // The most likely token after each sequence's token `last[i]`, of the ids below `vocab`, in training. On
   // all ranks where they take part together. A sequence whose logits are another rank's (pp, cp) gets 0; one
   // with a logit that is not finite gets -1.
   void most_likely_next(int64_t sequences, int64_t seq, const FillBatch&, std::span<const int64_t> last,

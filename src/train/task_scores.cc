@@ -53,10 +53,10 @@ void fill_batch(const TaskBatch& b, const std::vector<ScoredText>& texts, const 
   }
 }
 
-// What a rank found out about each text of a batch.
+// Values of a batch's texts on one rank.
 using Pass = std::function<void(const TaskBatch&, std::span<double> each)>;
 
-// Of each text, what the ranks of its replica found, summed. Batch b is replica b % dp's, as in
+// Sums over the ranks of a replica, by text. Batch b is replica b % dp's, as in
 // evaluate_shard().
 std::vector<double> pass_over(StageRunner& runner, const RunSpec& run, const std::vector<ScoredText>& texts,
                               const Pass& pass) {
@@ -134,7 +134,7 @@ std::vector<AnswerTask::Tokens> answer_prompts(StageRunner& runner, const RunSpe
     for (size_t p : open) {
       ScoredText t{task.prompts[p], 1};
       t.tokens.insert(t.tokens.end(), answers[p].begin(), answers[p].end());
-      t.tokens.push_back(0);  // what is asked for
+      t.tokens.push_back(0);  // the place of the token to find
       texts.push_back(std::move(t));
     }
     const std::vector<int32_t> ids = next_tokens(runner, run, task, texts);

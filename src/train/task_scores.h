@@ -22,10 +22,10 @@ struct LikelihoodTask {
 struct AnswerTask {
   using Tokens = std::vector<int32_t>;
   std::vector<Tokens> prompts;  // none empty; of at most data.seq_len - most_tokens tokens
-  int64_t most_tokens = 1;      // of an answer
-  int64_t vocab = 0;            // of the tokenizer: other ids are not drawn
+  int64_t most_tokens = 1;      // an answer's
+  int64_t vocab = 0;            // the tokenizer's: other ids are not drawn
   int32_t end_of_text = -1;     // ends an answer, and is no part of it
-  std::function<bool(const Tokens& answer)> ended;  // asked behind each token
+  std::function<bool(const Tokens& answer)> ended;  // asked after each token
   std::function<TaskScores(const std::vector<Tokens>& answers)> score;
 };
 
