@@ -83,6 +83,9 @@ class Interpreter {
         scope.set(s.macro->name, Value(std::make_shared<const Callable>(
                                      Callable{Callable::Kind::macro, s.macro->name, {}, s.macro.get()})));
         return Flow::on;
+      case Stmt::Kind::call:
+        write(str_of(call_block(s, scope), work_));
+        return Flow::on;
       case Stmt::Kind::generation:
         return generation(s, scope);
       case Stmt::Kind::break_:
@@ -176,9 +179,29 @@ class Interpreter {
   }
   Arguments arguments(const Expr& e, Scope& scope) {
     Arguments a;
-    for (size_t i = 1; i < e.args.size(); i++) a.values.push_back(eval(*e.args[i], scope));
-    for (const auto& [name, value] : e.named) a.named.emplace_back(name, eval(*value, scope));
+    for (size_t i = 1; i < e.args.size(); i++) {
+      const Expr& one = *e.args[i];
+      if (one.kind != Expr::Kind::spread) {
+        a.values.push_back(eval(one, scope));
+        continue;
+      }
+      for (Value& v : items_of(eval(*one.args[0], scope), work_)) a.values.push_back(std::move(v));
+    }
+    for (const auto& [name, value] : e.named) {
+      const Value v = eval(*value, scope);
+      if (name != "**") {
+        add_named(a, name, v);
+        continue;
+      }
+      if (!v.mapping()) work_.fail("** of {}, not of a dict", kind_name(v));
+      for (const auto& [key, entry] : v.mapping()->entries) add_named(a, key, entry);
+    }
     return a;
+  }
+  void add_named(Arguments& a, const std::string& name, Value v) {
+    work_.step();
+    if (find(a.named, name)) work_.fail("two arguments with the name {}", name);
+    a.named.emplace_back(name, std::move(v));
   }
   std::vector<Value> all(const Expr& e, Scope& scope) {
     std::vector<Value> out;
@@ -209,6 +232,8 @@ class Interpreter {
         return slice(e, scope);
       case Expr::Kind::call:
         return call(e, scope);
+      case Expr::Kind::spread:
+        break;  // arguments() takes it apart
       case Expr::Kind::filter:
         return filter(e, scope);
       case Expr::Kind::test:
@@ -365,25 +390,47 @@ class Interpreter {
   }
 
   // ---- calls ----
-  Value call(const Expr& e, Scope& scope) {
+  // {% call %}: its body is a function `caller` for the macro that is called. It sees the names at its place,
+  // and lives no longer than the call.
+  Value call_block(const Stmt& s, Scope& scope) {
+    const int64_t number = next_caller_++;
+    callers_.push_back({number, s.macro.get(), &scope});
+    const Value caller(std::make_shared<const Callable>(
+        Callable{Callable::Kind::caller, s.macro->name, Value(number), s.macro.get()}));
+    Value out = call(*s.expr, scope, &caller);
+    callers_.pop_back();
+    return out;
+  }
+  Value call_caller(const Callable& c, const Arguments& a) {
+    const auto at = std::find_if(callers_.begin(), callers_.end(),
+                                 [&](const Caller& one) { return one.number == c.self.integer(); });
+    if (at == callers_.end()) work_.fail("caller() after the end of its {{% call %}}");
+    return call_macro(*at->macro, a, *at->scope);
+  }
+  Value call(const Expr& e, Scope& scope, const Value* caller = nullptr) {
     const Value callee = eval(*e.args[0], scope);
-    const Arguments a = arguments(e, scope);
+    Arguments a = arguments(e, scope);
+    if (caller) add_named(a, "caller", *caller);
     work_.line = e.line;
     if (callee.is_undefined()) work_.fail("{:?} is undefined", std::get<Undefined>(callee.data()).name);
     const Callable* c = callee.callable();
     if (!c) work_.fail("{} cannot be called", kind_name(callee));
     if (c->kind == Callable::Kind::method) return call_method(c->self, c->name, a, work_);
-    return c->kind == Callable::Kind::macro ? call_macro(*c->macro, a) : call_global(c->name, a);
+    if (c->kind == Callable::Kind::caller) return call_caller(*c, a);
+    return c->kind == Callable::Kind::macro ? call_macro(*c->macro, a, root_) : call_global(c->name, a);
   }
-  Value call_macro(const Macro& m, const Arguments& a) {
+  Value call_macro(const Macro& m, const Arguments& a, Scope& outer) {
     const Deeper deeper(*this);
     if (a.values.size() > m.parameters.size())
       work_.fail("macro {}: {} arguments for {} parameters", m.name, a.values.size(), m.parameters.size());
-    for (const auto& [name, value] : a.named)
-      if (std::none_of(m.parameters.begin(), m.parameters.end(),
-                       [&](const auto& p) { return p.first == name; }))
-        work_.fail("macro {}: no parameter {:?}", m.name, name);
-    Scope scope{&root_};
+    Scope scope{&outer};
+    for (const auto& [name, value] : a.named) {
+      if (std::any_of(m.parameters.begin(), m.parameters.end(),
+                      [&](const auto& p) { return p.first == name; }))
+        continue;
+      if (name != "caller" || !m.calls_caller) work_.fail("macro {}: no parameter {:?}", m.name, name);
+      scope.set(name, value);
+    }
     for (size_t i = 0; i < m.parameters.size(); i++) {
       const auto& [name, otherwise] = m.parameters[i];
       const Value* given = a.get(i, name);
@@ -438,6 +485,13 @@ class Interpreter {
   Rendered result_;
   std::string* out_ = nullptr;
   std::vector<std::unique_ptr<Namespace>> spaces_;
+  struct Caller {
+    int64_t number;
+    const Macro* macro;
+    Scope* scope;
+  };
+  std::vector<Caller> callers_;  // the running calls
+  int64_t next_caller_ = 0;
   int depth_ = 0, loops_ = 0;
 };
 

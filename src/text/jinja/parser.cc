@@ -119,6 +119,7 @@ class Parser {
     if (tag == "for") return for_statement(line);
     if (tag == "set") return set_statement(line);
     if (tag == "macro") return macro_statement(line);
+    if (tag == "call") return call_statement(line);
     if (tag == "generation") {
       auto s = make(S::generation, line);
       expect_block_end();
@@ -214,20 +215,36 @@ class Parser {
     auto s = make(S::macro, line);
     s->macro = std::make_unique<Macro>();
     s->macro->name = expect_name();
+    parameters(*s->macro);
+    expect_block_end();
+    in_macro_ = s->macro.get();
+    s->macro->body = block_until("endmacro");
+    in_macro_ = nullptr;
+    return s;
+  }
+  void parameters(Macro& m) {
     expect_op("(");
     while (!at_op(")")) {
-      if (!s->macro->parameters.empty()) expect_op(",");
+      if (!m.parameters.empty()) expect_op(",");
       std::string name = expect_name();
       ExprPtr otherwise = skip_op("=") ? expression() : nullptr;
-      if (!otherwise && !s->macro->parameters.empty() && s->macro->parameters.back().second)
+      if (!otherwise && !m.parameters.empty() && m.parameters.back().second)
         work_.fail("a parameter without default follows one with it");
-      s->macro->parameters.emplace_back(std::move(name), std::move(otherwise));
+      m.parameters.emplace_back(std::move(name), std::move(otherwise));
     }
     take();
+  }
+  std::unique_ptr<Stmt> call_statement(int line) {
+    auto s = make(S::call, line);
+    s->macro = std::make_unique<Macro>();
+    s->macro->name = "caller";
+    if (at_op("(")) parameters(*s->macro);
+    s->expr = expression();
+    if (s->expr->kind != E::call) work_.fail("{{% call %}} wants a call");
     expect_block_end();
-    in_macro_ = true;
-    s->macro->body = block_until("endmacro");
-    in_macro_ = false;
+    const int loops = std::exchange(loops_, 0);
+    s->macro->body = block_until("endcall");
+    loops_ = loops;
     return s;
   }
 
@@ -386,6 +403,7 @@ class Parser {
       if (t.text == "true" || t.text == "True") return literal(true, t.line);
       if (t.text == "false" || t.text == "False") return literal(false, t.line);
       if (t.text == "none" || t.text == "None") return literal(None(), t.line);
+      if (t.text == "caller" && in_macro_) in_macro_->calls_caller = true;
       ExprPtr e = node(E::name, t.line);
       e->name = t.text;
       return e;
@@ -470,17 +488,21 @@ class Parser {
         if (skip_op(")")) break;
       }
       first = false;
-      if (at_op("*") || at_op("**")) work_.fail("arguments by {} are not supported", now().text);
-      if (now().kind == Kind::name && is(after(), Kind::op, "=")) {
-        std::string name = expect_name();
-        take();
+      if (!e->named.empty() && e->named.back().first == "**") unexpected("\")\"");
+      const int line = now().line;
+      const bool names = now().kind == Kind::name && is(after(), Kind::op, "=");
+      if (names || at_op("**")) {
+        std::string name = take().text;
+        if (names) take();
         ExprPtr value = expression();
         e->depth = std::max(e->depth, value->depth + 1);
         e->named.emplace_back(std::move(name), std::move(value));
-      } else {
-        if (!e->named.empty()) unexpected("a named argument");
-        e = with(std::move(e), expression());
+        continue;
       }
+      const bool spreads = skip_op("*"), after_spread = e->args.back() && e->args.back()->kind == E::spread;
+      if (after_spread || (!spreads && !e->named.empty())) unexpected("a named argument");
+      ExprPtr value = expression();
+      e = with(std::move(e), spreads ? with(node(E::spread, line), std::move(value)) : std::move(value));
     }
     return e;
   }
@@ -518,7 +540,7 @@ class Parser {
   Work& work_;
   size_t at_ = 0;
   int depth_ = 0, loops_ = 0;
-  bool in_macro_ = false;
+  Macro* in_macro_ = nullptr;
 };
 
 }  // namespace

@@ -23,6 +23,7 @@ struct Expr {
     item,       // args[0][args[1]]
     slice,      // args[0][args[1]:args[2]:args[3]]; each bound may be null
     call,       // args[0](args[1...], named)
+    spread,     // *args[0], an argument of a call
     filter,     // args[0] | name(args[1...], named)
     test,       // args[0] is name(args[1...])
     unary,      // ops[0] of args[0]: - + not
@@ -38,7 +39,7 @@ struct Expr {
   std::string name = {};
   Value value = {};
   std::vector<ExprPtr> args = {};
-  std::vector<std::pair<std::string, ExprPtr>> named = {};
+  std::vector<std::pair<std::string, ExprPtr>> named = {};  // name "**": all entries of a dict
   std::vector<std::string> ops = {};
 };
 
@@ -48,6 +49,7 @@ struct Macro {
   std::string name;
   std::vector<std::pair<std::string, ExprPtr>> parameters;  // a null default: none
   Body body;
+  bool calls_caller = false;  // its body names `caller`
 };
 struct Stmt {
   enum class Kind : uint8_t {
@@ -58,6 +60,7 @@ struct Stmt {
     set,        // names = expr; or text.names[0] = expr of a namespace
     set_block,  // names[0] = body through filters
     macro,
+    call,        // expr, a call; `macro` is its caller()
     generation,  // body
     break_,
     continue_,

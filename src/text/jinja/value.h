@@ -104,9 +104,9 @@ struct Loop {
   int depth = 1;  // nesting level, from 1
 };
 struct Callable {
-  enum class Kind : uint8_t { global, method, macro } kind = Kind::global;
+  enum class Kind : uint8_t { global, method, macro, caller } kind = Kind::global;
   std::string name;
-  Value self = {};               // the method's object
+  Value self = {};               // a method: its object; a caller: the number of its {% call %}
   const Macro* macro = nullptr;  // owned by the template, which outlives it
 };
 

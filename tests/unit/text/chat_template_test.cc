@@ -90,6 +90,15 @@ TEST(ChatTemplate, RendersAsJinja) {
        "3"},
       {"{% set t | upper %}a{{ 1 }}{% endset %}{{ t }}{% set a, b = 1, 2 %}{{ a + b }}", "A13"},
       {"{% macro m(a, b='d') %}[{{ a }}{{ b }}]{% endmacro %}{{ m(1) }}{{ m(1, b=2) }}", "[1d][12]"},
+      {"{% macro m(a, b='d') %}[{{ a }}{{ b }}]{% endmacro %}{{ m(*[1]) }}{{ m(*(1, 2)) }}{{ m(b=3, *[4]) }}"
+       "{{ m(5, **{'b': 6}) }}{{ m(*'xy') }}",
+       "[1d][12][43][56][xy]"},
+      {"{% macro m(x) %}<{{ caller(x) }}{{ caller(2) }}>{% endmacro %}{% for i in [7, 8] %}"
+       "{% call(n, k='z') m(1) %}{{ i }}{{ n }}{{ k }};{% endcall %}{% endfor %}",
+       "<71z;72z;><81z;82z;>"},
+      {"{% macro m() %}{% if caller is defined %}{{ caller() }}{% else %}-{% endif %}{% endmacro %}"
+       "{{ m() }}{% call m() %}a{% call m() %}b{% endcall %}c{% endcall %}",
+       "-abc"},
       {"{% macro f(n) %}{{ n }}{% if n > 0 %}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(3) }}", "3210"},
       // filters
       {"{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | list }}",
@@ -141,7 +150,9 @@ TEST(ChatTemplate, FaultsNameFileLineAndConstruct) {
       {"a\n{% include 'x' %}", "t.jinja, line 2: {% include %} is not supported"},
       {"{{ 'a' | nosuch }}", "t.jinja, line 1: the filter \"nosuch\" is not supported"},
       {"\n\n{{ 1 is nosuch }}", "t.jinja, line 3: the test \"nosuch\" is not supported"},
-      {"{{ f(*x) }}", "t.jinja, line 1: arguments by * are not supported"},
+      {"{{ f(**x, a=1) }}", "t.jinja, line 1: expected \")\", found \"a\""},
+      {"{{ f(*x, 1) }}", "t.jinja, line 1: expected a named argument, found \"1\""},
+      {"{% call 1 %}{% endcall %}", "t.jinja, line 1: {% call %} wants a call"},
       {"{% for x in y recursive %}{% endfor %}", "t.jinja, line 1: a recursive loop is not supported"},
       {"{% if true %}", "t.jinja, line 1: expected {% endif %}, found the end of the template"},
       {"{{ 'a }}", "t.jinja, line 1: a text is not closed by '"},
@@ -160,6 +171,13 @@ TEST(ChatTemplate, HostileTemplatesEnd) {
   const Case cases[] = {
       {"{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "steps"},
       {"{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "deeper"},
+      {"{% macro m() %}{{ caller is defined }}{% call m() %}{% endcall %}{% endmacro %}{{ m() }}", "deeper"},
+      {"{% set ns = namespace() %}{% macro m() %}{% set ns.c = caller %}{% endmacro %}{% call m() %}x{% "
+       "endcall %}"
+       "{{ ns.c() }}",
+       "caller() after the end of its {% call %}"},
+      {"{{ dict(**1) }}", "** of int, not of a dict"},
+      {"{{ dict(a=1, **{'a': 2}) }}", "two arguments with the name a"},
       {"{% set ns = namespace(x='aaaaaaaaaaaaaaaa') %}{% for i in range(99) %}{% set ns.x = ns.x ~ ns.x %}{% "
        "endfor %}",
        "bytes"},
