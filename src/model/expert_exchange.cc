@@ -14,6 +14,22 @@ Owned as_tensor(Ctx& ctx, const std::vector<int32_t>& values) {
   return t;
 }
 
+// For its life no other pass runs. The number of further rounds depends on the routers' choices. These must
+// change neither the order of ranks' collectives nor the memory that is in use at once.
+class OnePass {
+ public:
+  explicit OnePass(Ctx& ctx) : ctx_(ctx), other_(ctx.groups.other_pass) {
+    static const std::function<void()> kNone = [] {};
+    if (other_) ctx_.groups.other_pass = &kNone;  // collectives stay on their stream
+  }
+  OnePass(const OnePass&) = delete;
+  ~OnePass() { ctx_.groups.other_pass = other_; }
+
+ private:
+  Ctx& ctx_;
+  const std::function<void()>* other_;
+};
+
 }  // namespace
 
 // ---- where rows go ----
@@ -22,7 +38,8 @@ Owned as_tensor(Ctx& ctx, const std::vector<int32_t>& values) {
 RowPlan ExpertExchange::agree(Ctx& ctx, const Tensor& offsets, int64_t rows, Saved& saved) const {
   Communicator& ep = *ctx.groups.ep;
   Owned counts = ctx.activation({ep.size(), experts_ + 1}, DType::i32);
-  timed(ctx, [&] { ep.all_gather({.shard = offsets, .full = *counts}, ctx.compute); });
+  collective(ctx, ctx.groups.ep_stream,
+             [&](Stream s) { ep.all_gather({.shard = offsets, .full = *counts}, s); });
   saved.keep(this, "counts", std::move(counts));
   const RowPlan plan = agreed(ctx, rows, saved);
   if (!ctx.device.has_data()) return plan;
@@ -123,12 +140,12 @@ void ExpertExchange::give_back(Ctx& ctx, Owned by_expert, const RowPlan::Round& 
   Owned y = ctx.activation(by_expert->shape);
   ctx.k.run(CombineRowsArgs{.x = *by_expert, .place = back.view({back.numel(), 1}), .y = *y}, ctx.compute);
   by_expert.reset();
-  timed(ctx, [&] {
+  collective(ctx, ctx.groups.ep_stream, [&](Stream s) {
     ctx.groups.ep->all_to_all({.send = y->narrow(0, 0, r.received()),
                                .recv = rows.narrow(0, r.first, r.sent()),
                                .send_rows = r.receive,
                                .recv_rows = r.send},
-                              ctx.compute);
+                              s);
   });
 }
 
@@ -197,6 +214,7 @@ void ExpertExchange::backward_weight(Ctx& ctx, const ExpertFfn& ffn, const Tenso
 
 void ExpertExchange::further_forward(Ctx& ctx, const ExpertFfn& ffn, const RowPlan& plan, const Tensor& xs,
                                      const Tensor& answers) const {
+  const OnePass alone(ctx);
   for (int64_t i = 1; i < plan.rounds(); i++) {
     const RowPlan::Round r = plan.round(i);
     const Tables t = tables(ctx, r);
@@ -211,6 +229,7 @@ void ExpertExchange::further_forward(Ctx& ctx, const ExpertFfn& ffn, const RowPl
 void ExpertExchange::further_backward(Ctx& ctx, const ExpertFfn& ffn, const RowPlan& plan, const Tensor& x,
                                       const Tensor& source, const Tensor& dy, const Tensor* dx) const {
   if (plan.rounds() == 1) return;
+  const OnePass alone(ctx);
   Owned xs = sent_rows(ctx, x, source);
   for (int64_t i = 1; i < plan.rounds(); i++) {
     const RowPlan::Round r = plan.round(i);

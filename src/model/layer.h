@@ -1,5 +1,6 @@
 // What a layer is: parameters declared once, and maths in three passes.
 #pragma once
+#include <functional>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -47,6 +48,9 @@ struct LayerGroups {
   Communicator *balance = nullptr, *capacity = nullptr;
   ContextGroup cp;
   double* waited_s = nullptr;  // seconds spent in them, waiting or moving, are added here; may be null
+  // Not null: another pass computes meanwhile. Called once a collective has been issued on its own stream,
+  // before compute waits for it; returns when this pass continues.
+  const std::function<void()>* other_pass = nullptr;
 };
 
 // What differs between one use of a layer and the next: training and generation, this microbatch and that.

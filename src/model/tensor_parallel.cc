@@ -13,11 +13,12 @@ void timed(const Ctx& ctx, const std::function<void()>& collective) {
 
 void sum_over_tp(Ctx& ctx, const Tensor& t) {
   if (!ctx.groups.tp) return;
-  timed(ctx, [&] { ctx.groups.tp->all_reduce({.buf = t}, ctx.compute); });
+  collective(ctx, ctx.groups.tp_stream, [&](Stream s) { ctx.groups.tp->all_reduce({.buf = t}, s); });
 }
 
 void gather_over_tp(Ctx& ctx, const Tensor& own, const Tensor& full) {
-  timed(ctx, [&] { ctx.groups.tp->all_gather({.shard = own, .full = full}, ctx.compute); });
+  collective(ctx, ctx.groups.tp_stream,
+             [&](Stream s) { ctx.groups.tp->all_gather({.shard = own, .full = full}, s); });
 }
 
 Owned gathered_rows(Ctx& ctx, const Tensor& x) {
@@ -28,7 +29,8 @@ Owned gathered_rows(Ctx& ctx, const Tensor& x) {
 
 Owned scattered_sum(Ctx& ctx, const Tensor& summand) {
   Owned own = ctx.activation({summand.rows() / ctx.groups.tp->size(), summand.cols()});
-  timed(ctx, [&] { ctx.groups.tp->reduce_scatter({.full = summand, .shard = *own}, ctx.compute); });
+  collective(ctx, ctx.groups.tp_stream,
+             [&](Stream s) { ctx.groups.tp->reduce_scatter({.full = summand, .shard = *own}, s); });
   return own;
 }
 
@@ -43,6 +45,7 @@ void start_scattered_sum(Ctx& ctx, const Tensor& summand, const Tensor& own) {
 }
 
 void wait_for_tp(Ctx& ctx, Event e) {
+  if (ctx.groups.other_pass) (*ctx.groups.other_pass)();
   timed(ctx, [&] { ctx.device.wait(ctx.compute, e); });
 }
 

@@ -36,8 +36,19 @@ inline ShardSpec vocabulary_shard() {
   return s;
 }
 
+void wait_for_tp(Ctx&, Event);
 // What it takes is time spent waiting for other ranks, or moving (LayerGroups::waited_s).
 void timed(const Ctx&, const std::function<void()>& collective);
+
+// start(stream) issues one collective. Compute waits for it; another pass, if there is one, computes
+// meanwhile, and the collective then goes to the stream `beside`.
+template <class Start>
+void collective(Ctx& ctx, Stream beside, const Start& start) {
+  if (!ctx.groups.other_pass) return timed(ctx, [&] { start(ctx.compute); });
+  ctx.device.wait(beside, ctx.device.record(ctx.compute));
+  start(beside);
+  wait_for_tp(ctx, ctx.device.record(beside));
+}
 
 // t becomes the sum of all ranks' t: in rank order, rounded once. Nothing to do for one rank.
 void sum_over_tp(Ctx&, const Tensor& t);
@@ -53,7 +64,6 @@ Owned scattered_sum(Ctx&, const Tensor& summand);
 // Issued behind what compute was given, on the stream beside it.
 void start_sum(Ctx&, const Tensor& t);
 void start_scattered_sum(Ctx&, const Tensor& summand, const Tensor& own);
-void wait_for_tp(Ctx&, Event);
 inline constexpr int64_t kMostChunks = 64;
 
 // y [N, C] summed over tp: product(first, rows, to) computes this rank's summand of some rows.

@@ -94,6 +94,7 @@ class WorkWriter {
     w.own = c_.own, w.cast = c_.cast;
     w.prefetch = run_.layout.prefetch;
     w.reshard_last = run_.layout.reshard_last;
+    w.interleave = run_.layout.interleave;
     w.bucket_bytes = int64_t(run_.layout.bucket_mb * 1e6);
     w.kinds = {layer(false), LayerWork{}, table(true), table(false)};
     if (c_.model.moe()) w.kinds[kExperts] = layer(true);

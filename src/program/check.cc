@@ -45,6 +45,16 @@ class Held {
   void add(const Op& op) {
     switch (op.kind) {
       case OpKind::forward:
+        for (int32_t i = 1; i <= op.by_turns; i++) {
+          const size_t other = at_ + size_t(i);
+          const OpKind kind = other < p_.ops.size() ? p_.ops[other].kind : OpKind::forward;
+          if ((kind != OpKind::again && kind != OpKind::input && kind != OpKind::weight) ||
+              p_.ops[other].mb == op.mb)
+            fail(at_,
+                 "runs by turns with an operation that does not belong to a backward pass of another "
+                 "microbatch");
+        }
+        return uses_weights(op);
       case OpKind::again:
       case OpKind::input:
         return uses_weights(op);

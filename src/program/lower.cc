@@ -83,10 +83,16 @@ class Lowering {
   }
 
   Program run() {
+    bool interleaved = false;
+    for (size_t i = 0; i < actions_.size(); i++) interleaved = interleaved || alternating_with(i) > 0;
+    if (interleaved) gathers_.interleave();
     policy_.by_stage ? list_stage_uses() : list_uses();
     for (at_ = 0; at_ < actions_.size(); at_++) {
       out_.actions.push_back({actions_[at_], int32_t(out_.ops.size())});
-      if (actions_[at_].kind != Act::Step) action(actions_[at_]);
+      if (const size_t other = alternating_with(at_); other > 0)
+        interleave(other);
+      else if (actions_[at_].kind != Act::Step)
+        action(actions_[at_]);
       out_.actions.back().end = int32_t(out_.ops.size());
     }
     end();
@@ -136,6 +142,17 @@ class Lowering {
     return false;
   }
 
+  // The backward pass that the forward pass i is interleaved with; 0: none. Operations before the settle
+  // point may be dropped, so none after it moves there.
+  size_t alternating_with(size_t i) const {
+    const Action& f = actions_[i];
+    if (!policy_.interleaves || policy_.by_stage || f.overlap == 0 || f.kind != Act::F) return 0;
+    size_t b = i + 1;
+    while (b < group_[i].second && actions_[b].kind == Act::R && in_backward(b)) b++;
+    if (b == group_[i].second || actions_[b].kind != Act::B || actions_[b].stage == f.stage) return 0;
+    return in_.settle_at && *in_.settle_at > i && *in_.settle_at <= b ? 0 : b;
+  }
+
   size_t chunk_number(int stage) const {
     for (size_t c = 0; c < shape_.stages.size(); c++)
       if (shape_.stages[c].stage == stage) return c;
@@ -150,35 +167,51 @@ class Lowering {
   // Every use of weights in the step, so that each gather can be in flight before it is needed.
   void list_uses() {
     for (size_t i = 0; policy_.zero == 3 && i < actions_.size(); i++) {
-      const Act kind = actions_[i].kind;
-      const bool alone = kind == Act::R && !in_backward(i), release = together(i, Act::Reshard);
-      const StageShape* c = passes(kind) || alone ? &chunk(actions_[i].stage) : nullptr;
-      if (kind == Act::W && policy_.experts_in_weight) add_uses_of_experts(*c, release);
-      if (kind != Act::F && !begins_backward(kind) && !alone) continue;
-      require(together(i, Act::Unshard), "ZeRO 3 needs an Unshard with every use of weights");
-      const bool keep_last = !policy_.reshard_last && kind == Act::F && turns_back(i);
-      add_uses(*c, kind == Act::F || alone, release, alone, keep_last);
+      const size_t other = alternating_with(i);
+      Uses own = uses_of(i), beside = other > 0 ? uses_of(other) : Uses();
+      for (size_t n = 0; n < std::max(own.size(), beside.size()); n++)
+        for (const Uses* all : {&own, &beside})
+          if (n < all->size())
+            for (const GatherPlan::Use& u : (*all)[n]) gathers_.add(u);
+      i = std::max(i, other);
     }
   }
-  void add_uses_of_experts(const StageShape& c, bool release) {
-    for (size_t l = c.last; l-- > c.first;)
+  using Uses = std::vector<std::vector<GatherPlan::Use>>;  // by layer, in the order of the pass
+  Uses uses_of(size_t i) const {
+    const Act kind = actions_[i].kind;
+    const bool alone = kind == Act::R && !in_backward(i), release = together(i, Act::Reshard);
+    const StageShape* c = passes(kind) || alone ? &chunk(actions_[i].stage) : nullptr;
+    if (kind == Act::W && policy_.experts_in_weight) return uses_of_experts(*c, release);
+    if (kind != Act::F && !begins_backward(kind) && !alone) return {};
+    require(together(i, Act::Unshard), "ZeRO 3 needs an Unshard with every use of weights");
+    const bool keep_last = !policy_.reshard_last && kind == Act::F && turns_back(i);
+    return uses_of_pass(*c, kind == Act::F || alone, release, alone, keep_last);
+  }
+  Uses uses_of_experts(const StageShape& c, bool release) const {
+    Uses uses;
+    for (size_t l = c.last; l-- > c.first;) {
+      uses.emplace_back();
       for (const uint32_t u : units(l))
-        if (experts(u)) gathers_.add({u, release, int32_t(l)});
+        if (experts(u)) uses.back().push_back({u, release, int32_t(l)});
+    }
+    return uses;
   }
   // One pass over the layers. A unit that two layers use is kept from the first to the last; keep_last: so
   // are those of the last layer, with which the next pass begins.
-  void add_uses(const StageShape& c, bool forward, bool release, bool recomputed, bool keep_last) {
-    std::vector<GatherPlan::Use>& uses = gathers_.uses();
-    const size_t begin = uses.size();
+  Uses uses_of_pass(const StageShape& c, bool forward, bool release, bool recomputed, bool keep_last) const {
+    Uses uses;
     for (size_t i = 0; i < c.last - c.first; i++) {
       const size_t layer = forward ? c.first + i : c.last - 1 - i;
+      uses.emplace_back();
       if (recomputed && !shape_.layers[layer].recomputes) continue;
-      for (const uint32_t u : units(layer)) uses.push_back({u, false, int32_t(layer)});
+      for (const uint32_t u : units(layer)) uses.back().push_back({u, false, int32_t(layer)});
     }
-    if (!release) return;
+    if (!release) return uses;
     std::set<uint32_t> seen;
     if (keep_last) seen.insert(units(c.last - 1).begin(), units(c.last - 1).end());
-    for (size_t i = uses.size(); i-- > begin;) uses[i].release = seen.insert(uses[i].unit).second;
+    for (size_t i = uses.size(); i-- > 0;)
+      for (size_t u = uses[i].size(); u-- > 0;) uses[i][u].release = seen.insert(uses[i][u].unit).second;
+    return uses;
   }
 
   // By stage: actions that gather are those that find their stage's weights missing.
@@ -262,13 +295,22 @@ class Lowering {
   }
 
   void forward(const StageShape& c) {
-    if (loaded_.insert(now().mb).second) put(OpKind::load);
+    load();
     for (size_t l = c.first; l < c.last; l++) {
       use(l);
       put(OpKind::forward, l);
-      done(l);
-      if (shape_.layers[l].recomputes) put(OpKind::drop, l);
+      after_forward(l);
     }
+    end_forward(c);
+  }
+  void load() {
+    if (loaded_.insert(now().mb).second) put(OpKind::load);
+  }
+  void after_forward(size_t l) {
+    done(l);
+    if (shape_.layers[l].recomputes) put(OpKind::drop, l);
+  }
+  void end_forward(const StageShape& c) {
     if (policy_.offloads_inputs) put(OpKind::left);
     if (c.head) put(OpKind::losses);
   }
@@ -287,32 +329,105 @@ class Lowering {
     if (policy_.offloads_inputs && shape_.layers[layer].recomputes) put(OpKind::fetch, layer);
   }
 
-  // I and W of each layer in turn if the action has both, so a layer's memory is free before the next begins.
-  void backward(const StageShape& c, bool input, bool weight) {
-    const bool reduce = weight && together(at_, Act::ReduceGrad);
-    const bool rows = weight && policy_.experts_in_weight, kept = input && rows;
-    const bool again = input && !policy_.by_stage && made_again_.count({now().stage, now().mb}) == 0;
+  // A backward pass, of the gradient of the input, of the weights, or of both.
+  struct Backward {
+    bool input, weight;
+    bool reduce;  // gradients leave as they come
+    bool rows;    // the weight gradients use experts' weights
+    bool again;   // dropped activations are recomputed in this pass
+  };
+  Backward begin_backward(const StageShape& c, bool input, bool weight) {
     if (weight) weights_left_[chunk_number(c.stage)]--;
+    return {.input = input,
+            .weight = weight,
+            .reduce = weight && together(at_, Act::ReduceGrad),
+            .rows = weight && policy_.experts_in_weight,
+            .again = input && !policy_.by_stage && made_again_.count({now().stage, now().mb}) == 0};
+  }
+  void fetch_inputs(const Backward& b, const StageShape& c, size_t l) {
+    if (b.again && l + 1 == c.last) fetch(l);
+    if (b.again && l > c.first) fetch(l - 1);  // travels meanwhile
+  }
+  void input(const Backward& b, size_t l) {
+    if (b.again && shape_.layers[l].recomputes) put(OpKind::again, l);
+    put(OpKind::input, l);
+  }
+  void open(size_t l) {
+    if (policy_.by_stage) return;
+    for (const uint32_t u : units(l)) reduces_.open(u);
+  }
+  void after_weight(const Backward& b, size_t l) {
+    if (b.reduce) reduce_layer(l);
+    put(OpKind::clear, l);
+  }
+  void end_backward(const Backward& b) {
+    if (b.weight && --batch_uses_[now().mb] == 0) put(OpKind::unload);
+  }
+
+  // I and W of each layer in turn if the action has both, so a layer's memory is free before the next begins.
+  void backward(const StageShape& c, bool with_input, bool weight) {
+    const Backward b = begin_backward(c, with_input, weight);
+    const bool kept = b.input && b.rows;
     for (size_t l = c.last; l-- > c.first;) {
-      if (input) {
-        if (again && l + 1 == c.last) fetch(l);
-        if (again && l > c.first) fetch(l - 1);  // travels meanwhile
+      if (b.input) {
+        fetch_inputs(b, c, l);
         use(l);
-        if (again && shape_.layers[l].recomputes) put(OpKind::again, l);
-        put(OpKind::input, l);
+        input(b, l);
         if (!kept) done(l);
       }
-      if (!weight) continue;
-      if (!policy_.by_stage)
-        for (const uint32_t u : units(l)) reduces_.open(u);
-      if (rows && !input) use_experts(l);
+      if (!b.weight) continue;
+      open(l);
+      if (b.rows && !b.input) use_experts(l);
       put(OpKind::weight, l);
       if (kept) done(l);
-      if (rows && !input) done_experts(l);
-      if (reduce) reduce_layer(l);
-      put(OpKind::clear, l);
+      if (b.rows && !b.input) done_experts(l);
+      after_weight(b, l);
     }
-    if (weight && --batch_uses_[now().mb] == 0) put(OpKind::unload);
+    end_backward(b);
+  }
+
+  // A forward pass and the backward pass `other`, paired layer by layer.
+  void interleave(size_t other) {
+    const size_t f = at_;
+    out_.actions.back().interleaved = int32_t(other - f);
+    for (const size_t i : {f, other}) {
+      at_ = i;
+      free_read();
+      post_next();
+    }
+    const StageShape &up = chunk(actions_[f].stage), &down = chunk(actions_[other].stage);
+    const Backward b = begin_backward(down, true, true);
+    at_ = f;
+    load();
+    const size_t layers_up = up.last - up.first, layers_down = down.last - down.first;
+    for (size_t n = 0; n < std::max(layers_up, layers_down); n++) {
+      const size_t l = up.first + n, back = down.last - 1 - n;
+      if (n < layers_up) use(l);
+      if (n < layers_down) {
+        at_ = other;
+        fetch_inputs(b, down, back);
+        use(back);
+        open(back);
+      }
+      const size_t first = out_.ops.size();
+      at_ = f;
+      if (n < layers_up) put(OpKind::forward, l);
+      at_ = other;
+      if (n < layers_down) input(b, back), put(OpKind::weight, back);
+      if (n < layers_up) out_.ops[first].by_turns = int32_t(out_.ops.size() - first) - 1;
+      at_ = f;
+      if (n < layers_up) after_forward(l);
+      at_ = other;
+      if (n < layers_down) done(back), after_weight(b, back);
+    }
+    at_ = f;
+    end_forward(up);
+    at_ = other;
+    end_backward(b);
+    // The actions between and the backward pass have no operations.
+    out_.actions.back().end = int32_t(out_.ops.size());
+    for (size_t i = f + 1; i <= other; i++)
+      out_.actions.push_back({actions_[i], int32_t(out_.ops.size()), int32_t(out_.ops.size())});
   }
   void use_experts(size_t layer) {
     if (policy_.by_stage) return use(layer);

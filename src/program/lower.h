@@ -40,6 +40,8 @@ class GatherPlan {
   // The next use: gathered and waited for, its successors in flight.
   void need(uint32_t unit);
   void done(uint32_t unit);
+  // Two passes run by turns, each of which has `prefetch` units in flight.
+  void interleave() { prefetch_ *= 2; }
   void ahead();  // the next uses are in flight
 
  private:

@@ -60,6 +60,9 @@ struct Op {
   int32_t layer = -1;  // number in the rank's shape
   int32_t unit = -1, last = -1;
   int32_t after = -1;  // the operation on another stream that this one waits for; -1: none
+  // forward: passes that follow and belong to another microbatch. Both run by turns: while a collective of
+  // one travels, the other one computes.
+  int32_t by_turns = 0;
   bool operator==(const Op&) const = default;
 };
 
@@ -67,6 +70,9 @@ struct Op {
 struct ActionOps {
   Action action;
   int32_t begin = 0, end = 0;  // in Program::ops
+  // A forward pass interleaved with the backward pass of a later action: actions up to that one, whose
+  // operations are all here. 0: none.
+  int32_t interleaved = 0;
 };
 
 struct Program {

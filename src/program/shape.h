@@ -48,6 +48,7 @@ struct ShardPolicy {
   bool casts = false;              // gradients travel in another type than they are summed in
   int64_t bucket_bytes = 0;        // zero 0: neighbouring units are reduced together up to this size
   bool offloads_inputs = false;    // inputs of recomputed layers wait outside the device's memory
+  bool interleaves = false;        // a forward and a backward pass of an overlap group run by turns
   // trireme's runtime overlaps by unit, and only programs by unit are executed. The fitted times of other
   // software stand for an overlap by stage:
   // - a layer's weights are gathered while the layer before runs, even if the same weights are still in use;

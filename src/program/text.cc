@@ -33,6 +33,7 @@ std::string to_text(const Program& p, const Op& op) {
     s += fmt::format(" {} {} {}", op.back ? "gradient" : "activations",
                      op.kind == OpKind::send || op.kind == OpKind::free ? "to" : "from", op.peer);
   if (op.adds) s += " adding";
+  if (op.by_turns > 0) s += fmt::format(" by turns with the next {}", op.by_turns);
   if (op.after >= 0) s += fmt::format(" after {}", op.after);
   return s;
 }
@@ -43,9 +44,14 @@ std::string to_text(const Program& p) {
     if (begin < end) s += fmt::format("{}\n", title);
     for (int32_t i = begin; i < end; i++) s += fmt::format("{:>8} {}\n", i, to_text(p, p.ops[size_t(i)]));
   };
-  for (const ActionOps& a : p.actions)
-    if (a.action.kind != Act::Step)
-      list(to_text(Action{a.action.kind, a.action.stage, a.action.mb}), a.begin, a.end);
+  const auto name = [](const Action& a) { return to_text(Action{a.kind, a.stage, a.mb}); };
+  for (size_t i = 0; i < p.actions.size(); i++) {
+    const ActionOps& a = p.actions[i];
+    if (a.action.kind == Act::Step) continue;
+    const std::string other =
+        a.interleaved > 0 ? " and " + name(p.actions[i + size_t(a.interleaved)].action) : "";
+    list(name(a.action) + other, a.begin, a.end);
+  }
   list("end of the passes", p.frees, p.sums);
   list("Step", p.sums, int32_t(p.ops.size()));
   return s;

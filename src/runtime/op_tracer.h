@@ -18,6 +18,7 @@ class OpTracer : public OpObserver {
 
   void set_step(int64_t step) { now_.step = step; }
   // Ops from now on belong to that action. Returns the previous action.
+  std::string_view action() const { return now_.action; }
   std::string_view set_action(std::string_view action) { return std::exchange(now_.action, action); }
   size_t begin(SpanKind, std::string_view name, int64_t microbatch);
   void end(size_t i);

@@ -195,7 +195,13 @@ void StepRecorder::start(StageRunner& runner, std::span<const Action> actions) {
   phase_ = layer_ = {}, microbatch_ = -1;
   runner_ = &runner;
   next_ = runner.device().kernels().observe(this);
-  runner.set_control({.phase = [this](std::string_view phase) { enter(phase); }, .stop = {}});
+  runner.set_control({.phase = [this](std::string_view phase) { enter(phase); },
+                      .turn =
+                          [this](const Action& a) {
+                            phase_ = name_of(a.kind);
+                            microbatch_ = a.mb;
+                          },
+                      .stop = {}});
   put(PieceKind::op, 0, "begin");  // where the step's time begins
 }
 

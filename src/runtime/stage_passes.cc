@@ -70,8 +70,13 @@ void StageRunner::load_batch(Microbatch& m, int64_t sequences, int64_t seq, int6
 
 // The context of a pass over a layer; the same for all layers of an action.
 Ctx& StageRunner::pass_context(const Microbatch& m) {
-  if (!ctx_) ctx_.emplace(context(m, true));
-  return *ctx_;
+  const bool interleaved = turns_.mb >= 0;
+  std::optional<Ctx>& ctx = interleaved && &m == &microbatches_[size_t(turns_.mb)] ? turns_.ctx : ctx_;
+  if (!ctx) {
+    ctx.emplace(context(m, true));
+    if (interleaved) ctx->groups.other_pass = &turns_.other_pass;
+  }
+  return *ctx;
 }
 StageRunner::Place StageRunner::place_of(const Op& op) {
   const Chunk& c = chunk_of(op.stage);

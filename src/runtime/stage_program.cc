@@ -28,7 +28,8 @@ void StageRunner::lower_programs() {
              .experts_in_weight = sharing_.layers.ep != nullptr,
              .casts = sync_ && comms_ && dtype_from_name(run_.precision.reduce) != grad_dtype_,
              .bucket_bytes = int64_t(run_.layout.bucket_mb * 1e6),
-             .offloads_inputs = mode_ == RunMode::train && run_.layout.offloads_inputs()};
+             .offloads_inputs = mode_ == RunMode::train && run_.layout.offloads_inputs(),
+             .interleaves = run_.layout.interleave && (sharing_.layers.tp || sharing_.layers.ep)};
   std::vector<int> stages;
   for (const Chunk& c : chunks_)
     if (passes(c, 0)) stages.push_back(c.stage);
@@ -38,6 +39,10 @@ void StageRunner::lower_programs() {
   for (const Schedule& s : schedules_of(run_)) {
     const auto rank = size_t(sharing_.pp.rank);
     programs_.push_back(std::make_unique<const Program>(lower_step(s.ranks.at(rank), send_ends(s).at(rank))));
+    const auto has_pairs = [](const ActionOps& a) { return a.interleaved > 0; };
+    const std::vector<ActionOps>& all = programs_.back()->actions;
+    if (sharing_.layers.tp && std::any_of(all.begin(), all.end(), has_pairs))
+      sharing_.layers.tp_stream = device_.stream("tp");
   }
 }
 

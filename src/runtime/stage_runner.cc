@@ -99,6 +99,7 @@ StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64
   microbatches_.resize(size_t(microbatches));
   for (Microbatch& m : microbatches_) m.resize(stage_.layers.size(), chunks_.size());
   prepare_post_validation();
+  turns_.other_pass = [this] { let_other_pass_run(); };
   lower_programs();
   if (mode == RunMode::train && run.layout.offloads_inputs()) {
     const int64_t places = most_away();

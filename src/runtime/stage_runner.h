@@ -23,6 +23,7 @@
 #include "runtime/op_tracer.h"
 #include "runtime/pipeline_comm.h"
 #include "runtime/sharing.h"
+#include "runtime/two_passes.h"
 #include "schedule/schedule.h"
 #include "spec/recompute.h"
 
@@ -65,6 +66,8 @@ struct StepResult {
 struct StepControl {
   // "F", "B", ..., "norm", "update": before each action and each part of Step; a test kills the process here.
   std::function<void(std::string_view phase)> phase;
+  // Called with the pass that continues, if two run by turns (Op::by_turns); `phase` was called for both.
+  std::function<void(const Action&)> turn;
   // After a microbatch's last backward action, when more follow: true = leave the step, drop its gradients.
   // All ranks must answer alike. Not asked in a pipeline, whose ranks are never at the same place.
   std::function<bool()> stop;
@@ -224,6 +227,19 @@ class StageRunner {
     bool embedding = true, head = true;
     size_t end_slot() const { return slot + last - first; }
   };
+  // Two passes that run by turns.
+  struct Turns {
+    TwoPasses passes;
+    std::function<void()> other_pass;  // for contexts of layers
+    int mb = -1;                       // microbatch of the backward pass; -1: no turns
+    std::optional<Ctx> ctx;            // its context
+    const Action* action = nullptr;    // whose turn it is
+    const Action* backward = nullptr;
+    std::span<const Op> ops;  // a forward pass, then the backward passes
+    const FillBatch* fill = nullptr;
+    std::optional<TraceScope> span;
+    double began = 0;  // the turn, on base/timed.h's clock
+  };
   std::vector<StageRange> stage_ranges();
   const Chunk& chunk_of(int stage) const;
   void share_ends(const Schedule&);
@@ -296,6 +312,10 @@ class StageRunner {
   Program lower_step(std::span<const Action>, std::span<const int> send_ends) const;
   Ran run_actions(const FillBatch&);
   void run_action(const ActionOps&, const FillBatch&);
+  void run_interleaved(const ActionOps& forward, const Action& backward, const FillBatch&);
+  void take_turn(const Action&);
+  void end_turn();
+  void let_other_pass_run();
   void run_op(const Op&, const FillBatch&);
   void sum_gradients();
   void begin_step(int64_t step, int64_t targets);
@@ -364,9 +384,10 @@ class StageRunner {
   ShardPolicy policy_;
   // A pipeline has one per batch of batch.ramp; else one per list of actions that step() was given.
   std::vector<std::unique_ptr<const Program>> programs_;
-  const Program* program_ = nullptr;             // the step that runs
-  Program forward_;                              // evaluation and generation
-  std::optional<Ctx> ctx_;                       // context of the action that runs
+  const Program* program_ = nullptr;  // the step that runs
+  Program forward_;                   // evaluation and generation
+  std::optional<Ctx> ctx_;            // context of the action that runs
+  Turns turns_;
   std::vector<Recompute> recompute_;             // by layer
   std::unique_ptr<OffloadStore> offload_;        // none: inputs stay in memory
   std::unique_ptr<StateOffload> state_offload_;  // none: so does optimizer state

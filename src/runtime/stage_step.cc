@@ -31,15 +31,21 @@ StageRunner::Ran StageRunner::run_actions(const FillBatch& fill) {
   const std::vector<ActionOps>& actions = program_->actions;
   const size_t settle_at = post_ ? size_t(post_->point.action) : 0;
   for (size_t i = 0; i < actions.size(); i++) {
-    const Action& a = actions[i].action;
+    const ActionOps& first = actions[i];
     if (post_ && i == settle_at) {
       if (post_->under_way && !settle_step(true)) return Ran::again;
       keep_state();
     }
-    enter(name_of(a.kind), a.mb);
-    if (a.kind == Act::Step) continue;  // step() does it once loss and norm are known to be finite
-    TraceScope traced(tracer_.get(), SpanKind::action, name_of(a.kind), a.mb);
-    run_action(actions[i], fill);
+    enter(name_of(first.action.kind), first.action.mb);
+    if (first.action.kind == Act::Step) continue;  // step() does it once loss and norm are known to be finite
+    if (const size_t other = i + size_t(actions[i].interleaved); other > i) {
+      for (; i < other; i++) enter(name_of(actions[i + 1].action.kind), actions[i + 1].action.mb);
+      run_interleaved(first, actions[other].action, fill);
+    } else {
+      TraceScope traced(tracer_.get(), SpanKind::action, name_of(first.action.kind), first.action.mb);
+      run_action(first, fill);
+    }
+    const Action& a = actions[i].action;  // the last that was run
     // Left only where more microbatches would follow: with the last one done, the step is nearly free.
     const bool done = a.kind == Act::B || a.kind == Act::W;
     if (done) first_microbatch_done(chunk_of(a.stage));

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
+#include <utility>
 
 #include "program/lower.h"
 
@@ -73,13 +75,15 @@ class TapeWriter {
   }
 
   RankProgram run() {
-    const ShardPolicy policy{.zero = work_.zero,
-                             .prefetch = work_.prefetch,
-                             .reshard_last = work_.reshard_last,
-                             .experts_in_weight = world_.mesh.size(Axis::ep) > 1,
-                             .casts = work_.cast,
-                             .bucket_bytes = work_.bucket_bytes,
-                             .by_stage = !work_.own};
+    const ShardPolicy policy{
+        .zero = work_.zero,
+        .prefetch = work_.prefetch,
+        .reshard_last = work_.reshard_last,
+        .experts_in_weight = world_.mesh.size(Axis::ep) > 1,
+        .casts = work_.cast,
+        .bucket_bytes = work_.bucket_bytes,
+        .interleaves = work_.interleave && (grouped(GroupKind::tp) || grouped(GroupKind::ep)),
+        .by_stage = !work_.own};
     const Holders holders(world_.schedule);
     const Program program =
         lower({.actions = world_.schedule.ranks[size_t(rank_)], .holders = &holders}, shape_, policy);
@@ -87,9 +91,11 @@ class TapeWriter {
     size_t action = 0;
     for (size_t i = 0; i < program.ops.size(); i++) {
       while (action < program.actions.size() && int32_t(i) >= program.actions[action].end) action++;
-      if (action < program.actions.size()) {
-        mb_ = program.actions[action].action.mb;
-        action_ = name_of(program.actions[action].action.kind);
+      if (action < program.actions.size()) at(program.ops[i], program.actions, action);
+      if (const auto beside = size_t(program.ops[i].by_turns); beside > 0) {  // passes alone: no marks
+        by_turns(std::span(program.ops).subspan(i, 1 + beside), program.actions, action);
+        i += beside;
+        continue;
       }
       add(program.ops[i]);
       marks_[i] = issued_[kDp];
@@ -116,6 +122,64 @@ class TapeWriter {
   void call(int stream, GroupKind k, std::string_view name, std::string_view layer, int64_t time) {
     put({.kind = PieceKind::call, .stream = stream, .group = group_at_[size_t(k)]}, name, layer, action_,
         time);
+  }
+
+  // Sets the action and microbatch of an operation. Two interleaved actions share their operations; the
+  // microbatch tells them apart.
+  void at(const Op& op, std::span<const ActionOps> actions, size_t action) {
+    const Action *a = &actions[action].action,
+                 *other = &actions[action + size_t(actions[action].interleaved)].action;
+    if (op.mb == other->mb) a = other;
+    mb_ = a->mb;
+    action_ = name_of(a->kind);
+  }
+
+  // A forward pass and the backward passes that alternate with it. Half of a pass's collectives are amid its
+  // compute, as rows that go to their experts, and half after it. Collectives of tp and ep travel while the
+  // other pass computes its next half.
+  void by_turns(std::span<const Op> ops, std::span<const ActionOps> actions, size_t action) {
+    struct Half {
+      const Op* op;
+      bool second;
+    };
+    std::array<std::vector<Half>, 2> sides;
+    for (const Op& op : ops)
+      for (const bool second : {false, true}) sides[size_t(&op != ops.data())].push_back({&op, second});
+    std::array<size_t, 2> next = {0, 0};
+    std::array<std::vector<std::pair<int, int64_t>>, 2> issued;  // that a side waits for: stream, mark
+    const auto part = [](int64_t all, bool second) { return second ? all - all / 2 : all / 2; };
+    for (size_t side = 0;
+         next[0] < sides[0].size() || next[1] < sides[1].size() || !issued[0].empty() || !issued[1].empty();
+         side = 1 - side) {
+      const bool ends = next[side] == sides[side].size();
+      at(*sides[side][std::min(next[side], sides[side].size() - 1)].op, actions, action);
+      for (const auto& [stream, mark] : issued[side]) wait_for(stream, mark);
+      issued[side].clear();
+      if (ends) continue;
+      const Half h = sides[side][next[side]++];
+      const auto& [name, t] = pass_of(*h.op);
+      const std::string& layer = layer_name(h.op->layer);
+      if (const int64_t c = part(t.compute, h.second); c > 0) put({}, name, layer, action_, c);
+      if (const int64_t c = part(t.cp, h.second); c > 0 && grouped(GroupKind::cp)) {
+        call(kCp, GroupKind::cp, "exchange", layer, c);
+        wait_for(kCp, issued_[kCp]);
+      }
+      const auto start = [&](GroupKind k, int stream, std::string_view kind, int64_t all) {
+        const int64_t c = part(all, h.second);
+        if (c == 0 || !grouped(k)) return;
+        call(stream, k, kind, layer, c);
+        issued[side].push_back({stream, issued_[size_t(stream)]});
+      };
+      start(GroupKind::tp, kTp, "all_reduce", t.tp);
+      start(GroupKind::ep, kEp, "all_to_all", t.ep);
+    }
+  }
+  std::pair<std::string_view, const PassTimes&> pass_of(const Op& op) const {
+    const LayerWork& w = work(op.layer);
+    if (op.kind == OpKind::forward) return {"F", w.forward};
+    if (op.kind == OpKind::again) return {"R", w.again};
+    if (op.kind == OpKind::input) return {"I", w.input};
+    return {"W", w.weight};
   }
 
   // One pass over one layer, compute first.
@@ -149,13 +213,10 @@ class TapeWriter {
   void add(const Op& op) {
     switch (op.kind) {
       case OpKind::forward:
-        return pass(op, work(op.layer).forward, "F");
       case OpKind::again:
-        return pass(op, work(op.layer).again, "R");
       case OpKind::input:
-        return pass(op, work(op.layer).input, "I");
       case OpKind::weight:
-        return pass(op, work(op.layer).weight, "W");
+        return pass(op, pass_of(op).second, pass_of(op).first);
       case OpKind::gather:
       case OpKind::spread:
         return replicas(op, "all_gather", &LayerWork::gather, &LayerWork::gather_experts);

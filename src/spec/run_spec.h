@@ -78,7 +78,7 @@ struct LayoutSpec {
   std::string cp_method = "ring", cp_placement = "zigzag";
   bool cp_overlap = true;
   int64_t zero = 0, shard_group = 0, prefetch = 1;
-  bool reshard_after_forward = true, reshard_last = true;
+  bool reshard_after_forward = true, reshard_last = true, interleave = true;
   double bucket_mb = 25;
   int64_t tp_chunks = 1;
   double ep_buffer = 1.5;
@@ -127,6 +127,9 @@ struct LayoutSpec {
       "with that: also those of a stage's last layer where its backward pass comes next, and waits for them; "
       "false "
       "keeps them, as FSDP does, and saves that gather");
+    v("interleave", interleave, "",
+      "dualpipe, dualpipe-v: a forward and a backward pass that are issued together run by turns, so that "
+      "collectives of tp and ep of one travel while the other computes");
     v("bucket_mb", bucket_mb, "MB",
       "zero = 0: gradients of neighbouring layers are reduced together up to this", between(0, 1e6));
     v("tp_chunks", tp_chunks, "pieces",

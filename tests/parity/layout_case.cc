@@ -19,7 +19,7 @@ void each(C& c, V&& v) {
   v("schedule", c.schedule), v("tied", c.tied), v("reshard", c.reshard), v("last", c.last), v("dp", c.dp),
       v("zero", c.zero);
   v("pp", c.pp), v("stages", c.stages), v("cut", c.cut), v("cp", c.cp), v("method", c.method),
-      v("placement", c.placement), v("overlap", c.overlap), v("separate", c.separate);
+      v("placement", c.placement), v("overlap", c.overlap), v("turns", c.turns), v("separate", c.separate);
   v("tp", c.tp), v("sequence", c.sequence), v("chunks", c.chunks), v("heads", c.heads),
       v("kv_heads", c.kv_heads), v("latent", c.latent);
   v("ep", c.ep), v("experts", c.experts), v("buffer", c.buffer), v("aux", c.aux), v("capacity", c.capacity),
@@ -118,7 +118,7 @@ RunSpec unchecked_run_of(const Case& c) {
   r.layout.cp_method = c.method, r.layout.cp_placement = c.placement, r.layout.cp_overlap = c.overlap;
   if (c.separate) r.data.documents = "separate";
   r.layout.prefetch = c.prefetch, r.layout.reshard_after_forward = c.reshard, r.layout.reshard_last = c.last,
-  r.layout.bucket_mb = c.bucket_mb;
+  r.layout.bucket_mb = c.bucket_mb, r.layout.interleave = c.turns;
   r.optimizer.post_validation = c.post;
   r.layout.recompute = c.recompute, r.layout.recompute_tensors = names_of(c.again),
   r.layout.recompute_blocks = c.blocks, r.layout.recompute_shard = c.shard;

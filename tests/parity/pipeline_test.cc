@@ -61,6 +61,41 @@ INSTANTIATE_TEST_SUITE_P(
         "pp=3 layers=3 microbatches=5 schedule=zb-h1 optimizer=muon",
         "pp=2 dp=2 tp=2 heads=2 zero=1 microbatches=2 optimizer=muon"));
 
+// Passes that run by turns have the bits of passes one after the other; each setting has the memory that was
+// booked.
+class Interleaved : public testing::TestWithParam<const char*> {};
+
+TEST_P(Interleaved, HasTheBitsOfPassesInTurn) {
+  Case c = from_text(GetParam());
+  SCOPED_TRACE(GetParam());
+  Ran ran[2];
+  for (const bool turns : {false, true}) {
+    c.turns = turns;
+    const RunSpec run = run_of(c);
+    int64_t pairs = 0;
+    for (const Program& p : programs_of(run, schedule_of(run)))
+      for (const Op& op : p.ops) pairs += op.by_turns > 0;
+    EXPECT_EQ(pairs > 0, turns);
+    ran[turns] = train_layout(run, {});
+    for (size_t r = 0; r < ran[turns].ranks.size(); r++) {
+      EXPECT_EQ(ran[turns].ranks[r].left_over, 0);
+      const Booking b = book_stage(run, schedule_of(run), 1, {}, mesh_of(run.layout).coord(int(r), Axis::pp));
+      EXPECT_EQ(ran[turns].ranks[r].peaks, b.peak) << r;
+    }
+  }
+  expect_identical(ran[true], ran[false]);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, Interleaved,
+    testing::Values(
+        "pp=2 tp=2 stages=2 layers=4 heads=2 microbatches=6 schedule=dualpipe-v",
+        "pp=2 tp=2 layers=3 heads=2 sequence=1 seq=24 microbatches=4 schedule=dualpipe recompute=full",
+        "pp=2 dp=2 ep=2 stages=2 layers=5 arch=mixtral experts=4 aux=0.3 zero=3 microbatches=6 "
+        "schedule=dualpipe-v compute=bf16 tied=1",
+        "pp=2 dp=2 ep=2 stages=2 layers=4 arch=mixtral experts=4 buffer=0.4 zero=2 micro=1 microbatches=6 "
+        "schedule=dualpipe-v recompute=selective"));
+
 // Schedules of one's own: odd mixtures of B with I and W, stages on ranks in any order, overlaps.
 struct Own {
   const char *layout, *text;

@@ -99,6 +99,7 @@ Drawn draw(std::mt19937& random) {
   d.policy.casts = one_of(2);
   d.policy.bucket_bytes = 100 * one_of(4);
   d.policy.offloads_inputs = d.again && one_of(2);
+  d.policy.interleaves = one_of(2);
   return d;
 }
 
@@ -169,6 +170,36 @@ TEST(Program, DrawnRunsAreValid) {
     check_messages(all.programs);
     EXPECT_EQ(lowered(d).programs[0].ops, all.programs[0].ops);
   }
+}
+
+// Rank 0 of DualPipe-V with two layers per stage: pairs of layers, the backward pass from its last layer on.
+TEST(Program, InterleavesPassesThatAreIssuedTogether) {
+  Drawn d{.schedule = "dualpipe-v", .pp = 2, .chunks = 2, .microbatches = 4, .layers = 2};
+  EXPECT_EQ(to_text(lowered(d).programs[0]).find("beside"), std::string::npos);
+  d.policy.interleaves = true;
+  const Lowered all = lowered(d);
+  const Program& p = all.programs[0];
+  std::string passes;
+  for (const ActionOps& a : p.actions)
+    if (passes.empty() && a.interleaved > 0)
+      for (const Op& op : p.of(a))
+        if (op.layer >= 0) passes += to_text(p, op) + "\n";
+  EXPECT_EQ(passes,
+            "forward 0.0 by turns with the next 2\n"
+            "input 3.1\n"
+            "weight 3.1\n"
+            "clear 3.1\n"
+            "forward 0.1 by turns with the next 2\n"
+            "input 3.0\n"
+            "weight 3.0\n"
+            "clear 3.0\n");
+  EXPECT_NE(to_text(p).find(" and 3B"), std::string::npos);
+  for (size_t r = 0; r < all.programs.size(); r++) check_program(all.programs[r], all.shapes[r]);
+  check_messages(all.programs);
+  Program broken = all.programs[0];
+  for (Op& op : broken.ops)
+    if (op.by_turns > 0) op.by_turns++;
+  EXPECT_THROW(check_program(broken, all.shapes[0]), Error);
 }
 
 // Weights of at most the units in use and those gathered ahead of them are held at once.
