@@ -58,6 +58,14 @@ void GradSync::wait(Event e) {
   waited_s_ += now_s() - begin;
 }
 
+void GradSync::show(size_t unit, Tensor Param::*view, const Tensor& whole) {
+  const Unit& u = set_.units[unit];
+  for (size_t i = u.first; i < u.last; i++) {
+    Param& p = set_.params[i];
+    p.*view = whole ? p.view(whole, p.offset - u.offset) : Tensor();
+  }
+}
+
 void GradSync::on_wire() {
   device_.wait(dp_, device_.record(compute_));
 }
@@ -123,11 +131,7 @@ void GradSync::gather(size_t unit) {
 void GradSync::arrive(size_t unit) {
   Gathered& g = gathered_[unit];
   wait(g.arrived);
-  const Unit& u = set_.units[unit];
-  for (size_t i = u.first; i < u.last; i++) {
-    Param& p = set_.params[i];
-    p.weight = p.view(*g.full, p.offset - u.offset);
-  }
+  show(unit, &Param::weight, *g.full);
 }
 
 void GradSync::release(size_t unit) {
@@ -135,8 +139,7 @@ void GradSync::release(size_t unit) {
   if (!g.full) return;
   g = {};
   live_--;
-  const Unit& u = set_.units[unit];
-  for (size_t i = u.first; i < u.last; i++) set_.params[i].weight = {};
+  show(unit, &Param::weight, {});
 }
 
 // ---- gradients ----
@@ -150,11 +153,8 @@ void GradSync::open(size_t unit) {
   const Unit& u = set_.units[unit];
   Owned& slot = slots_[unit];
   slot = Owned(arena_, Bucket::grads, {u.padded}, flat_.grads.dtype);
-  for (size_t i = u.first; i < u.last; i++) {
-    Param& p = set_.params[i];
-    p.grad = p.view(*slot, p.offset - u.offset);
-    p.grad_started = false;
-  }
+  show(unit, &Param::grad, *slot);
+  for (size_t i = u.first; i < u.last; i++) set_.params[i].grad_started = false;
   if (u.padded > u.numel)
     device_.kernels().run(ZeroArgs{.y = slot->narrow(0, u.numel, u.padded - u.numel)}, compute_);
 }
@@ -205,7 +205,7 @@ void GradSync::reduce(size_t from, size_t to) {
   Pending p{.unit = from};
   if (slots(from)) {
     p.slot = std::move(slots_[from]);
-    for (size_t i = first.first; i < first.last; i++) set_.params[i].grad = {};
+    show(from, &Param::grad, {});
   }
   Tensor buf =
       p.slot ? *p.slot : flat_.grads.narrow(0, first.offset, last.offset + last.padded - first.offset);
@@ -276,7 +276,7 @@ void GradSync::abandon() {
   for (size_t u = 0; u < slots_.size(); u++) {
     if (!slots_[u]) continue;
     slots_[u].reset();
-    for (size_t i = set_.units[u].first; i < set_.units[u].last; i++) set_.params[i].grad = {};
+    show(u, &Param::grad, {});
   }
   for (size_t u = 0; u < gathered_.size(); u++) {
     if (gathered_[u].full) wait(gathered_[u].arrived);

@@ -57,6 +57,7 @@ class GradSync {
   void run(const Op&);  // gather to retire, spread and settle (program/program.h)
   void measure(LocalNorms* norms) { norms_ = norms; }  // measures each `sum` from now on; null: none
   std::vector<UnitSum> sums_of(size_t unit) const;     // the summands that `sum` adds
+  void zero_unstarted(size_t unit);                    // gradients of this rank without a contribution
 
   void abandon();  // after a step was left: waits for what is in flight, forgets it
   // The weights of every unit from their owners, where they are kept whole (after a load).
@@ -92,8 +93,9 @@ class GradSync {
   void retire(bool adds);  // the oldest reduction
   void spread(size_t unit);
   void settle();
+  // Layers see the unit's weights or gradients in `whole` [padded] from now on; an empty tensor: nowhere.
+  void show(size_t unit, Tensor Param::*view, const Tensor& whole);
   void find_summands(CommSet&);
-  void zero_unstarted(size_t unit);
   void add_summands(size_t unit);
   void wait(Event);
   void on_wire();  // work from here on comes after what compute was given

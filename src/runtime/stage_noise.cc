@@ -65,11 +65,7 @@ void StageRunner::first_microbatch_done(const Chunk& c) {
     for (uint32_t unit : shape_.layers[l].units) {
       const Unit& u = params_.units[unit];
       if (local_norms_->batches(u).reduced || local_norms_->has(unit)) continue;
-      for (size_t i = u.first; i < u.last; i++) {
-        Param& p = params_.params[i];
-        if (!p.grad_started) device_.kernels().run(ZeroArgs{.y = p.grad}, compute_);
-        p.grad_started = true;
-      }
+      sync_->zero_unstarted(unit);
       local_norms_->add(device_, params_, unit, flat_.grads.narrow(0, u.offset, u.padded),
                         sync_->sums_of(unit), compute_);
     }

@@ -15,7 +15,7 @@ PipelineComm::Way way_of(const Op& op) {
 }  // namespace
 
 Ctx StageRunner::context(const Microbatch& m, bool backward) {
-  device_.kernels().attach(arena_.get());  // several runners may share a device
+  device_.kernels().attach(arena_);  // several runners may share a device
   return Ctx{.device = device_,
              .k = device_.kernels(),
              .arena = *arena_,

@@ -29,11 +29,6 @@ LossScale loss_scale_of(const PrecisionSpec& p) {
                     .least = p.min_scale});
 }
 
-OffloadTo offload_to(const RunSpec& r) {
-  return {.folder = r.layout.offload_dir.empty() ? r.train.dir : r.layout.offload_dir,
-          .host = r.layout.offload_to == "host"};
-}
-
 }  // namespace
 
 StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64_t arena_bytes,
@@ -46,11 +41,12 @@ StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64
       compute_(device.stream("compute")),
       dtype_(dtype_from_name(run.precision.compute)),
       grad_dtype_(dtype_from_name(run.precision.grads)),
-      memory_(device.reserve(arena_bytes)),
-      memory_bytes_(arena_bytes),
-      arena_(std::make_unique<Arena>(memory_, arena_bytes)),
+      memory_(run_, mode == RunMode::train, device, sharing_, arena_bytes),
+      arena_(&memory_.arena()),
       stage_(build_stages(run.model, stage_ranges(), comms_ ? comms_->mesh() : Mesh(),
                           comms_ ? comms_->rank() : 0, run.layout.sequence, run.moe)),
+      params_(memory_.params()),
+      flat_(memory_.flat()),
       routing_(run.model.layers),
       lr_(lr_schedule_of(run)),
       loss_scale_(loss_scale_of(run.precision)),
@@ -89,8 +85,7 @@ StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64
   find_units(decls);
   find_recompute();
   optimizer_ = make_optimizer(run, params_, sharing_, device_, *arena_);
-  if (mode == RunMode::train) state_decls_ = optimizer_->state();
-  device_.kernels().attach(arena_.get());
+  device_.kernels().attach(arena_);
   bind_memory();
   bind_rope();
   bind_fp8();
@@ -180,16 +175,12 @@ StageRunner::~StageRunner() {
   post_.reset();
   settle_layers();
   offload_.reset();
-  state_offload_.reset();
   leaving_.reset();
   pipeline_.reset();
   microbatches_.clear();
   cache_.reset();
   grad_norm_.reset();
   local_norms_.reset();
-  persistent_.clear();
-  device_.kernels().detach(arena_.get());
-  device_.release(memory_, memory_bytes_);
 }
 
 // After an error collectives of layers may be under way: who ended the run has told the group, so they come
@@ -221,98 +212,23 @@ void StageRunner::find_units(std::span<const std::vector<ParamDecl>> decls) {
 }
 
 void StageRunner::bind_memory() {
-  auto hold = [&](Bucket b, int64_t n, DType t) {
-    persistent_.emplace_back(*arena_, b, Shape{n}, t);
-    return *persistent_.back();
-  };
-  const int64_t all = params_.numel, part = params_.part;
-  const int64_t trained = params_.trained, trained_part = params_.trained_part;
-  flat_.place = sharing_.place, flat_.experts = sharing_.expert_place;
-  flat_.weights = hold(Bucket::weights, sharing_.zero == 3 ? part : all, dtype_);
-  flat_.master = flat_.weights;
-  if (mode_ == RunMode::train) {
-    flat_.grads = hold(Bucket::grads, sharing_.zero >= 2 ? trained_part : trained, grad_dtype_);
-    if (run_.layout.offloads_state()) {
-      hold_state();
-    } else {
-      if (dtype_ != DType::f32) flat_.master = hold(Bucket::optimizer, trained_part, DType::f32);
-      for (const StateDecl& s : state_decls_)
-        flat_.state.push_back(hold(Bucket::optimizer,
-                                   s.of_hidden ? trained_part : others_numel(params_, sharing_.place.shards),
-                                   s.dtype));
-    }
+  const bool trains = mode_ == RunMode::train;
+  memory_.hold_flat(trains ? optimizer_->state() : std::vector<StateDecl>());
+  if (trains) {
     grad_norm_ = std::make_unique<GradNorm>(params_, flat_, *arena_);
     if (run_.train.noise_scale > 0) make_local_norms();
   }
-  nonfinite_count_ = hold(Bucket::scratch, 1, DType::i64);
-  for (Param& p : params_.buffers) p.weight = hold(Bucket::weights, p.numel(), DType::f32).view(p.box.extent);
-  bind_views();
-  zero_padding();
-  if (mode_ != RunMode::train) return;
+  nonfinite_count_ = memory_.hold(Bucket::scratch, Shape{1}, DType::i64);
+  memory_.bind();
+  if (!trains) return;
   const DType wire = comms_ ? dtype_from_name(run_.precision.reduce) : grad_dtype_;
   sync_ = std::make_unique<GradSync>(params_, flat_, GradSyncOptions{.zero = sharing_.zero, .wire = wire},
                                      sharing_.replicating, sharing_.experts, comms_, device_, *arena_);
 }
 
-// Outside: by state_decls_, then the master copy where weights are none themselves.
-void StageRunner::hold_state() {
-  const bool master = dtype_ != DType::f32;
-  const size_t kinds = state_decls_.size() + master;
-  state_offload_ = std::make_unique<StateOffload>(offload_to(run_), device_, *arena_, params_, flat_, kinds,
-                                                  int64_t(run_.layout.offload_mb * 1e6));
-  for (size_t i = 0; i < state_decls_.size(); i++) {
-    require(state_decls_[i].of_hidden && state_decls_[i].dtype == DType::f32,
-            "state that waits in a file is f32, of all parameters");
-    flat_.state.push_back(state_offload_->home(i));
-  }
-  if (master) flat_.master = state_offload_->home(kinds - 1);
-}
-
-// Of flat_'s buffers: is it memory that ops do not reach?
-bool StageRunner::waits(const Tensor& state) const {
-  return state_offload_ && state.data != flat_.weights.data && state.data != flat_.grads.data;
-}
-
 int64_t StageRunner::waiting_bytes() const {
-  return (offload_ ? offload_->host_bytes() : 0) + (state_offload_ ? state_offload_->host_bytes() : 0);
-}
-
-// What is whole is seen from the start; the rest while GradSync has it.
-void StageRunner::bind_views() {
-  for (const Unit& u : params_.units) {
-    const bool divided = flat_.place_of(u).shards > 1;
-    auto at = [&](const Param& p, const Tensor& buffer) {
-      return p.view(buffer, flat_.whole(buffer, params_) ? p.offset : p.offset - u.offset + u.part_offset);
-    };
-    for (size_t i = u.first; i < u.last; i++) {
-      Param& p = params_.params[i];
-      if (sharing_.zero < 3 || !divided) p.weight = at(p, flat_.weights);
-      if (mode_ == RunMode::train && !u.frozen && (sharing_.zero < 2 || !divided))
-        p.grad = at(p, flat_.grads);
-    }
-  }
-}
-
-// So that sums over padding are zero, and what is gathered is the same on every run.
-void StageRunner::zero_padding() {
-  std::vector<Tensor> buffers = {flat_.weights, flat_.master};
-  if (mode_ == RunMode::train) buffers.push_back(flat_.grads);
-  for (size_t i = 0; i < flat_.state.size(); i++)
-    if (state_decls_[i].of_hidden) buffers.push_back(flat_.state[i]);
-  for (const Tensor& t : buffers) {
-    if (waits(t)) continue;  // zero as it was taken
-    for (const Unit& u : params_.units) {
-      if (!flat_.has(t, u)) continue;
-      const Range own = own_part(u, flat_.place_of(u));
-      const int64_t begin = flat_.whole(t, params_) ? 0 : own.begin,
-                    end = flat_.whole(t, params_) ? u.padded : own.end;
-      const int64_t first = std::max(begin, u.numel);
-      if (first >= end) continue;
-      const Tensor unit =
-          flat_.whole(t, params_) ? t.narrow(0, u.offset, u.padded) : flat_.own(t, params_, u);
-      device_.kernels().run(ZeroArgs{.y = unit.narrow(0, first - begin, end - first)}, compute_);
-    }
-  }
+  const StateOffload* state = memory_.state_offload();
+  return (offload_ ? offload_->host_bytes() : 0) + (state ? state->host_bytes() : 0);
 }
 
 }  // namespace trireme

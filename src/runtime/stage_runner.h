@@ -23,6 +23,7 @@
 #include "runtime/op_tracer.h"
 #include "runtime/pipeline_comm.h"
 #include "runtime/sharing.h"
+#include "runtime/stage_memory.h"
 #include "runtime/two_passes.h"
 #include "schedule/schedule.h"
 #include "spec/recompute.h"
@@ -30,7 +31,6 @@
 namespace trireme {
 
 class OffloadStore;  // offload.h
-class StateOffload;  // state_offload.h
 
 // Host buffers of one microbatch, [sequences * seq] each, filled by the data side.
 struct HostBatch {
@@ -94,20 +94,24 @@ class StageRunner {
   CommSet* comms() const { return comms_; }
   // The streams on which it talks to other stages, and their names.
   std::span<const PipelineComm::Lane> pipeline_lanes() const;
-  std::vector<StateDecl> state_decls() const;
+  const std::vector<StateDecl>& state_decls() const { return memory_.state_decls(); }
   // Fresh weights: functions of (train.seed, name, global element index); optimizer state zero. Where `given`
   // says that the caller writes a parameter next, no numbers are drawn for it.
   void init_weights(const std::function<bool(const Param&)>& given = {});
   // Elements of the parameter whose master copy and moments are this rank's (all of them on one rank), and
   // those that it answers for where replicas have the same ones.
-  Range owned(const Param&) const;
-  Range answers_for(const Param&) const;
+  Range owned(const Param& p) const { return memory_.owned(p); }
+  Range answers_for(const Param& p) const { return memory_.answers_for(p); }
   // The owned elements, f32 on the host; what = "" for the parameter itself (its master copy), or a state
   // name such as "exp_avg".
-  void write_param(const Param&, std::string_view what, std::span<const float>);
-  void read_param(const Param&, std::string_view what, std::span<float>) const;
+  void write_param(const Param& p, std::string_view what, std::span<const float> v) {
+    memory_.write_param(p, what, v);
+  }
+  void read_param(const Param& p, std::string_view what, std::span<float> v) const {
+    memory_.read_param(p, what, v);
+  }
   // The same memory as a tensor [owned]: host memory on cpu, for checkpoints.
-  Tensor state_tensor(const Param&, std::string_view what) const;
+  Tensor state_tensor(const Param& p, std::string_view what) const { return memory_.state_tensor(p, what); }
   // After write_param: rounds the master copies into the compute dtype, and the owners hand them round. On
   // all ranks.
   void weights_from_master();
@@ -250,13 +254,8 @@ class StageRunner {
   }
   void settle_layers();
   void bind_memory();
-  void bind_views();
-  void zero_padding();
-  bool waits(const Tensor& state) const;
-  void cast_master();
   void bind_rope();
   void bind_fp8();
-  const Unit& unit_of(const Param&) const;
   void find_units(std::span<const std::vector<ParamDecl>>);
   void load_batch(Microbatch&, int64_t sequences, int64_t seq, int64_t step, int64_t mb, const FillBatch&,
                   const ContextPlace&);
@@ -286,7 +285,6 @@ class StageRunner {
   void let_activations_go(const Op&);
   void recompute(const Op&);
   int64_t kept_rows() const;
-  void hold_state();
   void update_unit(size_t unit, const UpdateInput&);
   int64_t kept_bytes() const;
   int64_t most_away() const;
@@ -363,21 +361,18 @@ class StageRunner {
   Sharing sharing_;
   Stream compute_;
   DType dtype_, grad_dtype_;
-  std::byte* memory_ = nullptr;
-  int64_t memory_bytes_ = 0;
-  std::unique_ptr<Arena> arena_;
+  StageMemory memory_;
+  Arena* arena_;                            // memory_'s
   std::unique_ptr<PipelineComm> pipeline_;  // none: this rank has all layers
   std::vector<Chunk> chunks_;               // ascending
   Communicator* shared_ = nullptr;          // who has the other copy of Unit::shared
   Communicator* copies_ = nullptr;          // who has the same stages (stage_copies.cc); null: nobody
   Communicator* answers_ = nullptr;         // inference: ranks of pp and cp, one of which has the logits
   Stage stage_;
-  ParamSet params_;
+  ParamSet& params_;  // memory_'s
+  FlatState& flat_;
   std::unique_ptr<Optimizer> optimizer_;
   double optimizer_waited_s_ = 0, pipeline_waited_s_ = 0;  // before this step
-  std::vector<StateDecl> state_decls_;
-  FlatState flat_;
-  std::vector<Owned> persistent_;
   Tensor nonfinite_count_;  // i64 [1]: held always, so that a replay places its memory as the step did
   std::unique_ptr<GradNorm> grad_norm_;
   RankShape shape_;
@@ -388,12 +383,11 @@ class StageRunner {
   Program forward_;                   // evaluation and generation
   std::optional<Ctx> ctx_;            // context of the action that runs
   Turns turns_;
-  std::vector<Recompute> recompute_;             // by layer
-  std::unique_ptr<OffloadStore> offload_;        // none: inputs stay in memory
-  std::unique_ptr<StateOffload> state_offload_;  // none: so does optimizer state
-  size_t offload_places_ = 0;                    // of offload_, of an input each;
-  std::vector<int32_t> free_places_;             // those that are free, the next to be taken last
-  Owned leaving_;                                // on its way out
+  std::vector<Recompute> recompute_;       // by layer
+  std::unique_ptr<OffloadStore> offload_;  // none: inputs stay in memory
+  size_t offload_places_ = 0;              // inputs that offload_ holds at once
+  std::vector<int32_t> free_places_;       // free places of offload_; the next one is last
+  Owned leaving_;                          // input that offload_ reads
   Event left_;
   std::optional<Fp8Layers> fp8_;
   Routing routing_;

@@ -203,7 +203,7 @@ StepResult StageRunner::step(std::span<const Action> actions, int64_t step, int6
                              const FillBatch& fill, bool may_post) {
   require(mode_ == RunMode::train, "a runner made for inference cannot train");
   const Program& program = program_of(actions);
-  device_.kernels().attach(arena_.get());
+  device_.kernels().attach(arena_);
   double begin = now_s();
   if (tracer_) tracer_->set_step(step);
   if (pulse_) pulse_->step(step);
@@ -318,7 +318,8 @@ void StageRunner::update(double scale) {
       update_unit(size_t(op.unit), in);
       continue;
     }
-    if (op.kind == OpKind::settle && state_offload_) state_offload_->settle();
+    if (StateOffload* const outside = memory_.state_offload(); outside && op.kind == OpKind::settle)
+      outside->settle();
     sync_->run(op);
   }
   move_router_biases();
@@ -329,14 +330,15 @@ void StageRunner::update(double scale) {
 // Whole, or piece by piece from the file.
 void StageRunner::update_unit(size_t unit, const UpdateInput& in) {
   const Unit& u = params_.units[unit];
-  if (!state_offload_) return optimizer_->step(device_.kernels(), params_, u, flat_, in, compute_);
-  const size_t states = state_decls_.size();
-  while (const auto piece = state_offload_->next(unit)) {
+  StateOffload* const outside = memory_.state_offload();
+  if (!outside) return optimizer_->step(device_.kernels(), params_, u, flat_, in, compute_);
+  const size_t states = memory_.state_decls().size();
+  while (const auto piece = outside->next(unit)) {
     const StatePiece at{.own = piece->own,
                         .state = piece->kinds.first(states),
                         .master = piece->kinds.size() > states ? &piece->kinds[states] : nullptr};
     optimizer_->step_piece(device_.kernels(), params_, u, flat_, at, in, compute_);
-    state_offload_->updated();
+    outside->updated();
   }
 }
 
