@@ -54,7 +54,7 @@ struct WorldWork {
   int zero = 0;       // 1, 2: updated weights are gathered behind the step; 3: before each use
   // Own, as in program/shape.h.
   int64_t prefetch = 1, bucket_bytes = 0;
-  bool reshard_last = true, interleave = true;
+  bool reshard_last = true, interleave = false;
   int64_t base = 0;  // bytes of a rank beside all that
 };
 

@@ -78,7 +78,7 @@ struct LayoutSpec {
   std::string cp_method = "ring", cp_placement = "zigzag";
   bool cp_overlap = true;
   int64_t zero = 0, shard_group = 0, prefetch = 1;
-  bool reshard_after_forward = true, reshard_last = true, interleave = true;
+  bool reshard_after_forward = true, reshard_last = true, interleave = false;
   double bucket_mb = 25;
   int64_t tp_chunks = 1;
   double ep_buffer = 1.5;
