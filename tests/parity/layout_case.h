@@ -13,7 +13,7 @@ struct Case {
               order = "ordered";  // of sums; hierarchical: two neighbours are a node
   std::string axes;               // layout.order, joined by +: "tp+cp+dp+pp"; empty: the default
   bool tied = false, reshard = true, last = true, sequence = false;
-  bool turns = true;  // layout.interleave
+  bool turns = false;  // layout.interleave
   int64_t dp = 1, tp = 1, ep = 1, zero = 0, group = 0, prefetch = 1;
   int64_t experts = 5;  // of models that have them
   double buffer = 1.5;  // of rows that ranks of ep receive
