@@ -9,9 +9,9 @@ namespace trireme::cli {
 namespace {
 
 void reject_unread(const CLI::App& verb, const RunRequest& request, bool roofline) {
-  static constexpr std::array kOfWalls = {"--arithmetic", "--tokens", "--mfu",    "--reach", "--price",
-                                          "--budget",     "--pp",     "--chunks", "--zero",  "--recompute",
-                                          "--ep",         "--top-k",  "--mtbf",   "--save"};
+  static constexpr std::array kOfWalls = {"--all",       "--arithmetic", "--tokens", "--mfu",    "--reach",
+                                          "--price",     "--budget",     "--pp",     "--chunks", "--zero",
+                                          "--recompute", "--ep",         "--top-k",  "--mtbf",   "--save"};
   static constexpr std::array kOfRoofline = {"--svg", "--context", "--batch"};
   refuse_sets_without_run(request);
   if (roofline) refuse_given(verb, kOfWalls, "--roofline does not read it; leave it out");

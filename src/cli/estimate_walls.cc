@@ -7,6 +7,7 @@
 #include "cost/walls.h"
 #include "plan/forecast.h"
 #include "plan/price_list.h"
+#include "plan/run_costs.h"
 #include "plan/scaled_run.h"
 #include "plan/search.h"
 #include "plan/walls.h"
@@ -122,6 +123,7 @@ void WallsRequest::add_to(CLI::App& verb) {
     verb.add_option(name, to, what)->check(number_between(low, high));
   };
   verb.add_flag("--arithmetic", arithmetic, "prints the formula of each number under it");
+  verb.add_flag("--all", all, "prints all numbers, not only those that fit a screen");
   number("--tokens", tokens, 1, kMost, "to train on (default: 20 a parameter, or the run's)");
   number("--mfu", mfu, 1e-6, 1,
          "share of the peak that training uses, 0.4; else forecast where a layout is known");
@@ -176,6 +178,8 @@ void estimate_walls(const WallsRequest& q, const PlanSubject& subject, const Run
   c.mfu = q.mfu, c.reach = q.reach, c.budget = q.budget;
   const ListedPrice listed = listed_price(subject.prices, subject.region, device.name);
   c.price = q.price > 0 ? q.price : listed.per_hour > 0 ? listed.per_hour : device.price_per_hour;
+  c.watts = run_watts(device.site, c.gpus);
+  c.write_bandwidth = checkpoint_case(device.site, 0, c.gpus, 0).write_bandwidth;
   refuse_contradictions(c);
   if (c.mfu == 0 && c.forecast.step_s == 0) forecast_by_closed_form(c);
   if (walls_of(c).empty())
@@ -185,7 +189,7 @@ void estimate_walls(const WallsRequest& q, const PlanSubject& subject, const Run
         "--mfu, --price");
   if (q.price > 0 && c.used() == 0)
     say("note: --price: cost needs how fast it is: --mfu, or --tp, --pp, --microbatches and a shape\n");
-  print_text("{}", request.json ? walls_json(c) + "\n" : walls_text(c, q.arithmetic));
+  print_text("{}", request.json ? walls_json(c) + "\n" : walls_text(c, q.arithmetic, q.all));
 }
 
 }  // namespace trireme::cli

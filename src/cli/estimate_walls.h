@@ -5,7 +5,7 @@
 namespace trireme::cli {
 
 struct WallsRequest {
-  bool arithmetic = false;
+  bool all = false, arithmetic = false;
   double tokens = 0, mfu = 0, reach = 0, price = 0, budget = 0;
   double mtbf_hours = 0, save_s = 0;
   int64_t micro = 1, tp = 1, pp = 1, microbatches = 0, chunks = 1;

@@ -96,6 +96,7 @@ void plan_run(const RunRequest& request, const PlanOptions& o) {
     return print_explanation(explain(run, schedule, f, rank_threads_of(run), cluster), request.json);
   find_remedies(f, run, planned.asked, cluster, rank_threads_of(run));
   find_alternatives(f, run, cluster);
+  find_replayed_alternatives(f, run, planned.asked, cluster, rank_threads_of(run));
   slow_as_asked(f, planned, o);
   if (request.json) return print_text("{}\n", to_json(run, f));
   print_text("{}", o.all ? to_text(run, f, cluster) + "\n" : answer_text(run, f, cluster));

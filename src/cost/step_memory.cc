@@ -234,7 +234,8 @@ double backward_bytes(const StepCase& c, bool experts) {
 }
 double logit_bytes(const StepCase& c, const FitValues& f) {
   constexpr double kHalf = 2;
-  return f[size_t(Fit::kept)] * kHalf * memory_rows(c) * double(c.model.vocab) / double(c.tp);
+  const double parts = c.keeping.whole_logits ? 1 : double(c.tp);
+  return f[size_t(Fit::kept)] * kHalf * memory_rows(c) * double(c.model.vocab) / parts;
 }
 double loss_bytes(const StepCase& c, const FitValues& f) {
   constexpr double kHalf = 2;

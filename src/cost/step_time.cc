@@ -72,8 +72,18 @@ struct StepRoof {
   double replica_stride() const {
     return c.nearest == Nearest::replicas ? 1 : double(c.tp) * stages_between();
   }
+  // Tensor parallel ranks divide each expert. Then ep's ranks are replicas of the dense layers (Megatron Core
+  // before expert tensor parallelism of its own).
+  bool divided_experts() const { return !c.own && c.expert_tp > 1; }
+  // Ranks between two neighbours that exchange choices of experts.
+  double exchange_stride() const {
+    if (divided_experts()) return replica_stride() * double(c.cp);
+    return c.ep > c.tp * c.cp ? stages_between() : 1;
+  }
   // Experts' ranks are the stage's, numbered without gaps (mesh/mesh.h): ep of them hold different experts.
-  double expert_stride() const { return double(c.ep) * stages_between(); }
+  double expert_stride() const {
+    return double(c.ep) * (divided_experts() ? exchange_stride() : stages_between());
+  }
   // A stage's ranks are runs of tp * cp neighbours. Returns the number of stages whose runs share a node.
   double stages_between() const {
     if (c.nearest != Nearest::stages) return 1;
@@ -249,7 +259,7 @@ double expert_exchange(const StepRoof& r) {
   const ModelSpec& m = r.c.model;
   const double rows = rows_of(r.c) / double(r.c.tp) * r.c.ep_load, h = double(m.hidden),
                k = double(m.experts_per_token);
-  const double apart = n > double(r.c.tp * r.c.cp) ? r.stages_between() : 1;
+  const double apart = r.exchange_stride();
   const double in_node = std::max(1.0, r.d.near / apart);
   const double near = std::min(n, in_node), nodes = std::max(1.0, n / in_node);
   const double near_seconds = rows * k * h * kHalf * (near - 1) / near / (kReached * r.d.bus);
@@ -288,6 +298,8 @@ LayerPasses layer_passes(const StepRoof& r, bool experts) {
                 .tp = tensor_collective(r),
                 .ep = {}};
   p.products += feed_forward(r, experts);
+  // Ranks that divide each expert gather and sum a row for each of its choices, of attention a row once.
+  if (experts && r.divided_experts()) p.tp *= (1 + double(r.c.model.experts_per_token)) / 2;
   p.context = context_exchange(r, p.core);
   const double exchange = experts ? expert_exchange(r) : 0;
   p.ep = {exchange, exchange, 0};

@@ -95,14 +95,15 @@ enum class SavedProducts {
 
 // What a software keeps on a device, where it is not as others (docs/score.md has the sources).
 struct Keeping {
-  double hidden = 18;      // bytes of a hidden unit of a block: 2 of them are dropout's masks
-  double ffn = 4;          // of a feed-forward unit
-  double loss = 4;         // of a logit in the loss, beside its 16 bits
-  double loss_parts = 0;   // the same where tensor parallel ranks have parts of the logits; 0 = as `loss`
-  bool gathered = false;   // what tensor parallel products read stays as it was gathered, whole
-  bool products = false;   // recompute of a share keeps attention's result and every second product's
-  bool gradients = false;  // 16-bit gradients of a whole stage; where replicas divide nothing, also the
-                           // buckets that they are summed in
+  double hidden = 18;         // bytes of a hidden unit of a block: 2 of them are dropout's masks
+  double ffn = 4;             // of a feed-forward unit
+  double loss = 4;            // of a logit in the loss, beside its 16 bits
+  double loss_parts = 0;      // the same where tensor parallel ranks have parts of the logits; 0 = as `loss`
+  bool whole_logits = false;  // each tensor parallel rank has the logits of all words, and their loss
+  bool gathered = false;      // what tensor parallel products read stays as it was gathered, whole
+  bool products = false;      // recompute of a share keeps attention's result and every second product's
+  bool gradients = false;     // 16-bit gradients of a whole stage; where replicas divide nothing, also the
+                              // buckets that they are summed in
   bool fsdp = false;   // weights are 16-bit only where gathered: of a pipeline's stage all and for the whole
                        // step, as are its gradients, in f32; else two blocks and the tables
   bool split = false;  // a pipeline's microbatches are as many as its stages, however many a row says

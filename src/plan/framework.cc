@@ -278,7 +278,7 @@ void refuse_fp8(const Framework& f, const SearchRequest& q) {
 }
 
 std::string launch_text(const Framework& f, const SearchRequest& q, const SearchLayout& l) {
-  constexpr size_t kColumns = 100;
+  constexpr size_t kColumns = 136;  // as wide as answers: flags and answer fit a screen
   constexpr std::string_view kCode = "code ";
   const FrameworkRow& row = row_named(f.name);
   std::vector<std::string> flags, settings;

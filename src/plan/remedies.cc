@@ -85,7 +85,41 @@ std::vector<Family> families_of(const RunSpec& run) {
   return all;
 }
 
-// Tries changes of one run that does not fit.
+void divide_less(const RunSpec& run, int64_t LayoutSpec::*axis, const char* name, Family& out) {
+  const LayoutSpec& l = run.layout;
+  if (l.*axis % 2 != 0) return;
+  Change c{fmt::format("layout.{} = {} with layout.dp = {}", name, l.*axis / 2, 2 * l.dp), run};
+  c.run.layout.*axis /= 2;
+  c.run.layout.dp *= 2;
+  out.push_back(std::move(c));
+}
+
+// Single changes of a run in either direction.
+Family neighbours_of(const RunSpec& run) {
+  Family all;
+  const auto add = [&](std::string text, auto&& change) {
+    Change c{std::move(text), run};
+    change(c.run);
+    all.push_back(std::move(c));
+  };
+  for (const std::string_view again : {"none", "selective", "full"})
+    if (run.layout.recompute != again)
+      add(fmt::format("layout.recompute = \"{}\"", again), [&](RunSpec& r) { r.layout.recompute = again; });
+  for (int64_t zero = 0; zero <= 3 && replicas_of(run.layout) > 1; zero++)
+    if (zero != effective_zero(run.layout))
+      add(fmt::format("layout.zero = {}", zero), [&](RunSpec& r) { r.layout.zero = zero; });
+  const int64_t replica = divisor_of_batches(run.batch) / run.layout.dp;
+  for (const int64_t micro : {run.batch.micro / 2, run.batch.micro * 2})
+    if (micro > 0 && replica % micro == 0)
+      add(fmt::format("batch.micro = {}", micro), [&](RunSpec& r) { r.batch.micro = micro; });
+  divide_more(run, &LayoutSpec::tp, "tp", all);
+  divide_less(run, &LayoutSpec::tp, "tp", all);
+  divide_more(run, &LayoutSpec::pp, "pp", all);
+  divide_less(run, &LayoutSpec::pp, "pp", all);
+  return all;
+}
+
+// Tries changes of one run.
 class Trial {
  public:
   Trial(const Forecast& before, const RunSpec& run, const ClusterSpec& cluster, int threads, int64_t replayed)
@@ -163,6 +197,24 @@ std::string to_text(const Remedy& r) {
   if (std::abs(r.costs) < 5e-4) return fmt::format("{} at the same step time{}", saves, unpriced);
   return fmt::format("{} and {} {}{:.1f} % of the step's time{}", saves, r.costs < 0 ? "spares" : "costs",
                      r.about ? "about " : "", 100 * std::abs(r.costs), unpriced);
+}
+
+void find_replayed_alternatives(Forecast& f, const RunSpec& run, const PrecisionSpec& asked,
+                                const ClusterSpec& cluster, int threads, int64_t replayed) {
+  constexpr size_t kAlternatives = 2;
+  if (!f.fits || f.closed_form || f.step_s <= 0 || run.lora.active()) return;
+  RunSpec from = run;
+  from.precision = asked, from.precision.compute = run.precision.compute;
+  Trial trial(f, run, cluster, threads, replayed);
+  for (const Change& c : neighbours_of(from)) {
+    bool fits = false;
+    const std::optional<Remedy> r = trial.of(c, fits);
+    if (!r || !fits || r->step_s <= 0 || !r->priced) continue;
+    f.alternatives.push_back({c.text, r->step_s, double(f.device_bytes() - r->saves)});
+  }
+  std::stable_sort(f.alternatives.begin(), f.alternatives.end(),
+                   [](const Alternative& a, const Alternative& b) { return a.step_s < b.step_s; });
+  if (f.alternatives.size() > kAlternatives) f.alternatives.resize(kAlternatives);
 }
 
 void find_remedies(Forecast& f, const RunSpec& run, const PrecisionSpec& asked, const ClusterSpec& cluster,

@@ -1,4 +1,4 @@
-// What would make a run fit that does not: single changes, each booked on meta and priced as the run was.
+// Single changes of a run, each booked on meta and priced as the run was: what makes a run fit, or faster.
 #pragma once
 #include <string>
 
@@ -18,5 +18,11 @@ void find_remedies(Forecast& f, const RunSpec&, const PrecisionSpec& asked, cons
 
 // "layout.zero = 2 saves 1.20 GB a rank and costs 0.4 % of the step's time"
 std::string to_text(const Remedy&);
+
+// Sets f.alternatives: the two single changes with the shortest steps that fit, relative to a run that fits.
+// Each is forecast as find_remedies() forecasts a change. Leaves it empty if the step is the search's closed
+// form (find_alternatives() has those) or not known.
+void find_replayed_alternatives(Forecast& f, const RunSpec&, const PrecisionSpec& asked, const ClusterSpec&,
+                                int threads, int64_t replayed = kMostReplayedPieces);
 
 }  // namespace trireme

@@ -1,5 +1,7 @@
 #include "plan/score.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -167,14 +169,49 @@ double weighted_quantile(std::vector<std::pair<double, double>> values_and_weigh
   return values_and_weights.empty() ? 0 : values_and_weights.back().first;
 }
 
-// Forecasts by constants that have not seen a row's publication. An interval is a number of spreads wide
-// (spread_of): as many as hold 80 % of the other publications' rows. Each publication counts alike. If there
-// are too few of them, the number is `unseen`.
-// Returns that number over all of the rows' publications.
+// How far a measured row tells the error of a forecast row: wholly if both have one chip, number type and
+// kind of feed-forward (dense or experts), half as much if they have one type and kind, else a quarter.
+double likeness(const MeasuredRow& a, const MeasuredRow& b) {
+  const StepCase &x = a.cases[0], &y = b.cases[0];
+  if (x.numbers != y.numbers || x.model.moe() != y.model.moe()) return 0.25;
+  return a.figures.bf16 == b.figures.bf16 ? 1 : 0.5;  // chips of one peak are one chip
+}
+
+// Half widths of 80 % intervals, in units of a row's spread: what holds 80 % of other publications' rows.
+// Each publication counts alike, and its rows by likeness.
+class UnseenWidths {
+ public:
+  UnseenWidths(double usual, bool by_likeness) : usual_(usual), by_likeness_(by_likeness) {}
+  void add(const MeasuredRow& r, double score) { scores_[r.publication].emplace_back(&r, score); }
+  // row: null for the mean over all publications.
+  double of(const MeasuredRow* row) const {
+    constexpr size_t kLeastRows = 5, kLeastPublications = 4;
+    constexpr double kCoverage = 0.8;
+    std::vector<std::pair<double, double>> others;
+    size_t publications = 0;
+    for (const auto& [name, all] : scores_) {
+      if ((row && name == row->publication) || all.size() < kLeastRows) continue;
+      ++publications;
+      for (const auto& [other, score] : all)
+        others.emplace_back(score, (row && by_likeness_ ? likeness(*row, *other) : 1) / double(all.size()));
+    }
+    // Too few publications have enough rows to show how far off they are.
+    return publications < kLeastPublications ? usual_ : weighted_quantile(others, kCoverage);
+  }
+
+ private:
+  std::map<std::string, std::vector<std::pair<const MeasuredRow*, double>>> scores_;  // by publication
+  double usual_;
+  bool by_likeness_;
+};
+
+// Forecasts by constants that have not seen a row's publication. A spread is 1 of seconds, and of bytes
+// memory_spread().
+// Returns the half width over all of the rows' publications.
 double hold_publications_out(const Measure& m, bool memory, const Rows& rows, const Rows& training,
                              const std::map<std::string, ScoreConstants>& without, double unseen,
                              std::vector<HeldOut>& held) {
-  std::map<std::string, std::vector<double>> scores;  // by publication, in spreads
+  UnseenWidths widths(unseen, !memory);
   std::map<std::string, FittedControl> controls;
   std::vector<RowForecast> forecasts(rows.size());
   std::vector<double> spreads(rows.size());
@@ -182,36 +219,20 @@ double hold_publications_out(const Measure& m, bool memory, const Rows& rows, co
     const std::string& own = rows[i]->publication;
     const ScoreConstants& c = without.at(own);
     forecasts[i] = m.forecast(*rows[i], c.of(*rows[i]));
-    spreads[i] = spread_of(*rows[i], c, memory);
+    spreads[i] = memory ? memory_spread(*rows[i], c) : 1;
     if (const auto [it, fresh] = controls.try_emplace(own, m); fresh)
       for (const MeasuredRow* r : training)
         if (r->publication != own && m.measured(*r) > 0) it->second.add(*r);
     if (const double measured = m.measured(*rows[i]); measured > 0)
-      scores[own].push_back(outside(forecasts[i], measured) / spreads[i]);
+      widths.add(*rows[i], outside(forecasts[i], measured) / spreads[i]);
   }
-  // Counts the publications except `own` that have enough rows to show how far off they are.
-  const auto width_but = [&](const std::string& own) {
-    constexpr size_t kLeastRows = 5, kLeastPublications = 4;
-    constexpr double kCoverage = 0.8;
-    std::vector<std::pair<double, double>> others;
-    size_t publications = 0;
-    for (const auto& [name, all] : scores) {
-      if (name == own || all.size() < kLeastRows) continue;
-      ++publications;
-      for (const double x : all) others.emplace_back(x, 1 / double(all.size()));
-    }
-    return publications < kLeastPublications ? unseen : weighted_quantile(others, kCoverage);
-  };
-  std::map<std::string, double> widths;
-  for (const auto& [own, constants] : without) widths[own] = width_but(own);
   for (size_t i = 0; i < rows.size(); ++i) {
-    const std::string& own = rows[i]->publication;
-    const double width = std::exp(widths.at(own) * spreads[i]);
+    const double width = std::exp(widths.of(rows[i]) * spreads[i]);
     held[i].predicted.push_back(forecasts[i].middle);
-    held[i].control.push_back(controls.at(own).value(*rows[i]));
+    held[i].control.push_back(controls.at(rows[i]->publication).value(*rows[i]));
     held[i].low.push_back(forecasts[i].low / width), held[i].high.push_back(forecasts[i].high * width);
   }
-  return width_but("");
+  return widths.of(nullptr);
 }
 
 // A layout of a sheet: forecast (logarithm) and measured.

@@ -66,7 +66,7 @@ struct ScoreReport {
   std::vector<SkippedRow> skipped, notes;
   std::vector<RowVerdict> verdicts;
   int64_t measured_rows = 0, splits = 0;  // with seconds
-  // By publication: in how many spreads 80 % of the measurements lie (ScoreConstants::unseen_seconds).
+  // Half width that holds 80 % of the measurements, each publication alike (ScoreConstants::unseen_seconds).
   double unseen_seconds = 0, unseen_bytes = 0;
   LeaveOut leave_out = LeaveOut::publication;
 };

@@ -142,6 +142,8 @@ Keeping keeping_of(const Json& j, std::string_view file) {
       k.loss = v.get<double>();
     else if (key == "loss_parts")
       k.loss_parts = v.get<double>();
+    else if (key == "whole_logits")
+      k.whole_logits = v.get<bool>();
     else if (key == "gathered")
       k.gathered = v.get<bool>();
     else if (key == "products")
@@ -156,7 +158,8 @@ Keeping keeping_of(const Json& j, std::string_view file) {
       k.first = v.get<bool>();
     else
       bad_request(
-          "{}: keeping \"{}\"; right are hidden, ffn, loss, loss_parts, gathered, products, gradients, fsdp, "
+          "{}: keeping \"{}\"; right are hidden, ffn, loss, loss_parts, whole_logits, gathered, products, "
+          "gradients, fsdp, "
           "split, first, tensors, attention8, dropout, weights8, cast_weights, transposed, "
           "divided_gradients, "
           "inputs_elsewhere, optimizer, offloaded, redo",

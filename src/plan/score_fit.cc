@@ -356,14 +356,14 @@ ScoreConstants fit_constants(const ScoreConstants& c, std::span<const MeasuredRo
   return rows.empty() ? c : Fitter(c, rows, moves, start).run();
 }
 
-double spread_of(const MeasuredRow& r, const ScoreConstants& c, bool memory) {
+double memory_spread(const MeasuredRow& r, const ScoreConstants& c) {
   FitValues v = c.of(r);
-  const auto log_of = [&] { return std::log((memory ? memory_of(r, v) : forecast_of(r, v)).middle); };
+  const auto log_of = [&] { return std::log(memory_of(r, v).middle); };
   const double here = log_of();
   constexpr double kPublication = 0.1;  // two publications of one software on one device differ by that
   double variance = kNoise * kNoise + kPublication * kPublication;
   for (size_t f = 0; f < kFits; ++f) {
-    if (memory != of_memory(Fit(f))) continue;
+    if (!of_memory(Fit(f))) continue;
     double unseen = 0;
     for (const std::string& scope : scopes_of(r, Fit(f)))
       if (const auto s = c.fitted.find(scope); s == c.fitted.end() || !s->second.contains(Fit(f)))

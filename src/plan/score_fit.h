@@ -29,9 +29,9 @@ struct ScoreConstants {
   std::array<Prior, kFits> priors;
   std::map<std::string, std::map<Fit, Prior>> scope_priors;  // where a scope is known to differ
   std::map<std::string, std::map<Fit, double>> fitted;
-  // Half width of an 80 % interval of a publication that the fit has not seen, in spreads
-  // (spread_of).
-  double unseen_seconds = 1.3, unseen_bytes = 1.3;
+  // Half width of an 80 % interval of a publication that the fit has not seen: logarithm of seconds; bytes in
+  // spreads (memory_spread).
+  double unseen_seconds = 0.2, unseen_bytes = 1.3;
   Prior prior(const std::string& scope, Fit) const;
   double factor(const std::string& scope,
                 Fit) const;  // fitted, else the prior's center
@@ -58,9 +58,9 @@ enum class Moves { all, sites_alone };
 ScoreConstants fit_constants(const ScoreConstants&, std::span<const MeasuredRow* const> rows,
                              Moves = Moves::all, const ScoreConstants* start = nullptr);
 
-// Standard deviation of a measurement around its forecast by `fitted`, in logarithms. It adds the noise of a
-// measurement, the difference of two publications of one thing, and the prior spread of each constant that
+// Standard deviation of measured memory around its forecast by `fitted`, in logarithms. It adds the noise of
+// a measurement, the difference of two publications of one thing, and the prior spread of each constant that
 // no fitted row has, times its effect on this row.
-double spread_of(const MeasuredRow&, const ScoreConstants& fitted, bool memory);
+double memory_spread(const MeasuredRow&, const ScoreConstants& fitted);
 
 }  // namespace trireme

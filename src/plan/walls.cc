@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -55,6 +56,11 @@ Worked state_line(const WallsCase& c, Bucket b, const char* key, const char* wha
           .text = decimal(per * c.parameters, "B"),
           .formula = fmt::format("{} B x P", per),
           .numbers = fmt::format("{} x {}", per, plain_number(c.parameters))};
+}
+
+// Bytes of a checkpoint: all but gradients.
+double checkpoint_bytes_of(const WallsCase& c) {
+  return (of_bucket(c.per, Bucket::weights) + of_bucket(c.per, Bucket::optimizer)) * c.parameters;
 }
 
 // Bytes of 16-bit gradients that a device has.
@@ -224,9 +230,9 @@ WorkedSection memory_wall(const WallsCase& c) {
   const double saved = of_bucket(c.per, Bucket::weights) + of_bucket(c.per, Bucket::optimizer);
   l.push_back({"checkpoint",
                "a checkpoint (all but gradients)",
-               saved * c.parameters,
+               checkpoint_bytes_of(c),
                "bytes",
-               decimal(saved * c.parameters, "B"),
+               decimal(checkpoint_bytes_of(c), "B"),
                fmt::format("{} B x P", saved),
                fmt::format("{} x {}", saved, plain_number(c.parameters)),
                {}});
@@ -326,10 +332,18 @@ double run_seconds(const WallsCase& c) {
   return 0;
 }
 
+// Seconds that a checkpoint takes to storage; 0 = not known.
+double write_seconds(const WallsCase& c) {
+  return c.write_bandwidth > 0 ? checkpoint_bytes_of(c) / c.write_bandwidth : 0;
+}
+
 // The interval that loses least to saves and to failures together.
 void add_saves(const WallsCase& c, double between_s, std::vector<Worked>& l) {
   const double stall_s = c.save_s > 0 ? c.save_s : save_stall_s(c.parameters, c.gpus);
-  const double every = daly_interval(stall_s, between_s), lost = checkpoint_waste(every, stall_s, between_s);
+  // A failure goes back to the last save that is written.
+  const double write_s = write_seconds(c);
+  const double every = std::max(daly_interval(stall_s, between_s), write_s);
+  const double lost = checkpoint_waste(every, stall_s, between_s) + write_s / between_s;
   const double young = young_interval(stall_s, between_s);
   const std::string cost = c.save_s > 0 ? "--save" : "14 P / n to the host at 20 GB/s";
   const std::string numbers = fmt::format("C = {:.4g} s ({}), M = {:.4g} s", stall_s, cost, between_s);
@@ -341,7 +355,8 @@ void add_saves(const WallsCase& c, double between_s, std::vector<Worked>& l) {
                "s",
                fmt::format("{}: {} of the time, for saves of {} and work done again", human_seconds(every),
                            percent_of(lost), human_seconds(stall_s)),
-               "sqrt(2 C M) (1 + sqrt(C / (2 M)) / 3 + C / (18 M)) - C",
+               write_s > 0 ? "sqrt(2 C M) (1 + sqrt(C / (2 M)) / 3 + C / (18 M)) - C, at least a write"
+                           : "sqrt(2 C M) (1 + sqrt(C / (2 M)) / 3 + C / (18 M)) - C",
                numbers + " (Daly 2006)",
                {{"stall_s", stall_s}, {"lost_share", lost}}});
 }
@@ -418,6 +433,10 @@ WorkedSection time_wall(const WallsCase& c) {
                  {}});
   }
   if (c.model && c.seq > 0) add_exchanges(c, l);
+  if (const double write_s = write_seconds(c); write_s > 0)
+    l.push_back(time_line(
+        "checkpoint_write_s", "a checkpoint is written in", write_s, "(w + o) P / storage",
+        fmt::format("{} / {} B/s", plain_number(checkpoint_bytes_of(c)), plain_number(c.write_bandwidth))));
   if (c.mtbf_hours > 0 && (c.gpus > 1 || c.save_s > 0)) {
     const double between = c.mtbf_hours * kHour / double(c.gpus);
     l.push_back({"mtbf_s",
@@ -489,6 +508,18 @@ WorkedSection cost_wall(const WallsCase& c) {
                    {}});
     }
   }
+  if (hours > 0 && c.watts > 0) {
+    constexpr double kKilo = 1000;
+    const double energy = c.watts / kKilo * run_seconds(c) / kHour;
+    l.push_back({"energy_kwh",
+                 "energy",
+                 energy,
+                 "kWh",
+                 fmt::format("{} at {}", decimal(kKilo * energy, "Wh"), decimal(c.watts, "W")),
+                 "power x time",
+                 fmt::format("{} W x {:.4g} h", plain_number(c.watts), run_seconds(c) / kHour),
+                 {}});
+  }
   if (c.budget > 0 && c.price > 0)
     l.push_back({"budget_hours",
                  "the budget buys device-hours",
@@ -544,9 +575,57 @@ std::vector<WorkedSection> walls_of(const WallsCase& c) {
   return all;
 }
 
-std::string walls_text(const WallsCase& c, bool arithmetic) {
+namespace {
+
+// Numbers that decide, the first ones before others.
+constexpr std::array<std::string_view, 21> kFirst = {"state",           "zero0",
+                                                     "zero1",           "zero2",
+                                                     "zero3",           "total",
+                                                     "seconds",         "mfu",
+                                                     "device_hours",    "cost",
+                                                     "energy_kwh",      "gradients_sent",
+                                                     "bubble",          "all_to_all_over_sums",
+                                                     "save_every_s",    "mtbf_s",
+                                                     "flops",           "activations",
+                                                     "budget_hours",    "wasted_share",
+                                                     "devices_at_least"};
+
+// Removes lines until the text fits a screen. Returns their number.
+size_t fit_screen(std::vector<WorkedSection>& sections, size_t heading_lines) {
+  constexpr size_t kScreen = 23;  // and a note and its blank line before it
+  const auto rank = [](const Worked& w) {
+    return size_t(std::find(kFirst.begin(), kFirst.end(), w.key) - kFirst.begin());
+  };
+  size_t lines = heading_lines + 2 * sections.size();  // titles, with a blank line or the last one below
+  std::vector<size_t> ranks;
+  for (const WorkedSection& s : sections)
+    for (const Worked& w : s.lines) ranks.push_back(rank(w));
+  if (lines + ranks.size() <= kScreen) return 0;
+  const size_t kept = kScreen - std::min(kScreen, lines);
+  std::stable_sort(ranks.begin(), ranks.end());
+  const size_t most = ranks.at(std::min(kept, ranks.size() - 1));  // lines of this rank and above may go
+  size_t below = 0;
+  for (const size_t r : ranks) below += r < most ? 1 : 0;
+  size_t equal = kept - std::min(kept, below), removed = 0;
+  for (WorkedSection& s : sections)
+    removed += std::erase_if(s.lines, [&](const Worked& w) {
+      if (rank(w) != most) return rank(w) > most;
+      if (equal == 0) return true;
+      --equal;
+      return false;
+    });
+  std::erase_if(sections, [](const WorkedSection& s) { return s.lines.empty(); });
+  return removed;
+}
+
+}  // namespace
+
+std::string walls_text(const WallsCase& c, bool arithmetic, bool all) {
   std::string s = heading(c);
-  for (const WorkedSection& section : walls_of(c)) {
+  std::vector<WorkedSection> sections = walls_of(c);
+  const size_t left_out =
+      all || arithmetic ? 0 : fit_screen(sections, size_t(std::count(s.begin(), s.end(), '\n')));
+  for (const WorkedSection& section : sections) {
     s += fmt::format("{}{} wall\n", s.empty() ? "" : "\n", section.name);
     for (const Worked& w : section.lines) {
       s += fmt::format("  {:<46} {}\n", w.what, w.text);
@@ -555,6 +634,8 @@ std::string walls_text(const WallsCase& c, bool arithmetic) {
                              : fmt::format("      = {}: {}\n", w.formula, w.numbers);
     }
   }
+  if (left_out > 0)
+    s += fmt::format("--all prints {} further numbers, --arithmetic their formulas too\n", left_out);
   return s;
 }
 

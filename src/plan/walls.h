@@ -51,12 +51,15 @@ struct WallsCase {
   double mfu = 0, reach = 0;  // what is had; what could be
   StepForecast forecast;      // instead of mfu
   double price = 0, budget = 0;
+  double watts = 0;            // of the devices and machines; 0 = not stated
+  double write_bandwidth = 0;  // bytes/s of all machines to storage; 0 = not stated
   double replicas() const { return double(gpus) / double(tp * pp); }
   double used() const { return mfu > 0 ? mfu : forecast.mfu; }
 };
 
 std::vector<WorkedSection> walls_of(const WallsCase&);
-std::string walls_text(const WallsCase&, bool arithmetic);
+// What fits a screen: the lines that decide, unless `all`. arithmetic: all, with formulas.
+std::string walls_text(const WallsCase&, bool arithmetic, bool all);
 std::string walls_json(const WallsCase&);
 
 // Step time by cost/step_time.h with data/score_constants.json's figures for the device, no software or site

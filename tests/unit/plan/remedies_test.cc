@@ -353,5 +353,26 @@ TEST(Remedies, BehindAChosenRecompute) {
   EXPECT_TRUE(forecast(there, schedule_of(there), own, 1).fits);
 }
 
+// Of a run on the CPU that fits, too: two changes, the faster first, each as its user would find it.
+TEST(Alternatives, OfARunOnTheCpu) {
+  RunSpec asked = large_run();
+  asked.layout.dp = 2;
+  asked.layout.recompute = "full";
+  const ClusterSpec c = machine_of(1 << 30);
+  const RunSpec run = resolve(asked, {});
+  Forecast f = forecast_on(asked, c);
+  ASSERT_TRUE(f.fits && !f.closed_form && f.alternatives.empty());
+  find_replayed_alternatives(f, run, asked.precision, c, 1);
+  ASSERT_EQ(f.alternatives.size(), 2u);
+  EXPECT_LE(f.alternatives[0].step_s, f.alternatives[1].step_s);
+  for (const Alternative& a : f.alternatives) {
+    SCOPED_TRACE(a.change);
+    const Forecast after = forecast_on(changed(asked, a.change), c);
+    EXPECT_DOUBLE_EQ(a.step_s, after.step_s);
+    EXPECT_DOUBLE_EQ(a.bytes, double(after.device_bytes()));
+  }
+  EXPECT_LT(f.alternatives[0].step_s, f.step_s);  // recompute costs a forward pass
+}
+
 }  // namespace
 }  // namespace trireme

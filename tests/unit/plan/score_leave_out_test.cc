@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "cost/step_memory.h"
 #include "plan/score.h"
 #include "score_row.h"
 
@@ -137,6 +138,79 @@ TEST(ScoreLeaveOut, TheBarsOfUnseenSources) {
   EXPECT_GT(s.ordered, 83);
   EXPECT_LT(r.fits.all.ran_refused, 2);
   EXPECT_LT(r.fits.all.failed_fits, 10);
+  for (const VerdictStats& v : r.fits.families) EXPECT_LT(v.failed_fits, 10) << v.source;
+}
+
+// Six publications of one chip are 2 % off, two of another 30 %: intervals of the first are narrower.
+TEST(ScoreLeaveOut, IntervalsAreThoseOfAlikeRows) {
+  constexpr int kAlike = 6, kPublications = 8, kRows = 6;
+  const ScoreConstants c = unfitted_priors();
+  std::vector<MeasuredRow> rows;
+  for (int p = 0; p < kPublications; ++p)
+    for (int i = 0; i < kRows; ++i) {
+      TestJson row = test::whole_row();
+      row["id"] = fmt::format("{} of {}", i, p);
+      row["layout"]["micro_batch"] = 1 << (i % 3);
+      MeasuredRow r = read_one(row);
+      r.publication = fmt::format("publication {}", p);
+      if (p >= kAlike) r.figures.bf16 *= 2;
+      const double off = p < kAlike ? 0.02 : 0.3;
+      r.step_s = forecast_of(r, c.of(r)).middle * std::exp(i < 3 ? off : -off);
+      rows.push_back(r);
+    }
+  const ScoreReport r = score_rows(rows, c);
+  ASSERT_EQ(r.rows.size(), size_t(kPublications * kRows));
+  for (size_t i = 0; i < r.rows.size(); ++i) {
+    const double half = std::log(r.rows[i].high / r.rows[i].low) / 2;
+    if (i < size_t(kAlike * kRows))
+      EXPECT_LT(half, 0.15) << r.rows[i].id;
+    else
+      EXPECT_GT(half, 0.2) << r.rows[i].id;
+  }
+}
+
+StepCase sparse_case() {
+  StepCase c;
+  c.model = ModelSpec::of("mixtral");
+  c.model.layers = 4;
+  c.model.hidden = 4096;
+  c.model.heads = c.model.kv_heads = 32;
+  c.model.vocab = 32000;
+  c.model.experts = 8;
+  c.model.experts_per_token = 2;
+  c.model.moe_ffn = 14336;
+  c.seq = 4096;
+  c.model.finish(c.seq);
+  c.tp = 4;
+  c.dp = c.ep = 8;
+  return c;
+}
+
+// If tensor parallel ranks divide each expert, those of one expert group are on different nodes: 2 of 8 in
+// one.
+TEST(ScoreForm, DividedExpertsExchangeBetweenNodes) {
+  StepCase c = sparse_case();
+  FitValues f;
+  f.fill(1);
+  for (const Fit x : {Fit::host, Fit::host_moe, Fit::each, Fit::step, Fit::ring, Fit::jitter})
+    f[size_t(x)] = 1e-9;
+  const DeviceFigures d = shipped_catalog().device_called("H100")->figures;
+  const StepSeconds whole = step_time(c, d, f);
+  c.expert_tp = c.tp;
+  const StepSeconds divided = step_time(c, d, f);
+  EXPECT_GT(divided.ep, 4 * whole.ep);
+  // Two choices a row: of experts' two collectives twice the bytes, of attention's as many.
+  EXPECT_GT(divided.tp, 1.4 * whole.tp);
+  EXPECT_LT(divided.tp, 1.6 * whole.tp);
+}
+
+TEST(ScoreForm, WholeLogitsAreNotDivided) {
+  StepCase c = sparse_case();
+  FitValues f;
+  f.fill(1);
+  const double parts = step_memory(c, f).logits;
+  c.keeping.whole_logits = true;
+  EXPECT_NEAR(step_memory(c, f).logits / parts, 4, 1e-9);
 }
 
 }  // namespace

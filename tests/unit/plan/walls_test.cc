@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace trireme {
@@ -101,6 +102,57 @@ TEST(Walls, CheckpointCadence) {
   EXPECT_DOUBLE_EQ(line_of(all, "young_save_every_s").value, young);
   const double daly = young * (1 + std::sqrt(30 / (2 * m)) / 3 + 30 / (18 * m)) - 30;
   EXPECT_NEAR(line_of(all, "save_every_s").value, daly, 1e-9 * daly);
+}
+
+// Everything that can be asked at once: a screen has 25 lines. What is left out comes with --all.
+TEST(Walls, FitsAScreen) {
+  WallsCase c = gpt(32, 4096);
+  c.device = "H100";
+  c.figures.bf16 = 989e12;
+  c.figures.memory = 86e9;
+  c.figures.bandwidth = 3.35e12;
+  c.tokens = 3e11;
+  c.gpus = 64;
+  c.tp = 4;
+  c.pp = 4;
+  c.microbatches = 16;
+  c.mtbf_hours = 50000;
+  c.mfu = 0.4;
+  c.reach = 0.5;
+  c.price = 2;
+  c.budget = 1e6;
+  c.watts = 64e3;
+  c.write_bandwidth = 1e9;
+  const std::string text = walls_text(c, false, false), all = walls_text(c, false, true);
+  EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 25);
+  EXPECT_GT(std::count(all.begin(), all.end(), '\n'), 40);
+  for (const char* what :
+       {"on each, ZeRO 3", "64 devices at 40.0 %", "cost  ", "energy  ", "pipeline bubble"})
+    EXPECT_NE(text.find(what), std::string::npos) << what << " in\n" << text;
+  EXPECT_NE(text.find("--all prints"), std::string::npos);
+  EXPECT_EQ(all.find("--all prints"), std::string::npos);
+  EXPECT_NE(walls_text(c, true, false).find("      = "), std::string::npos);
+}
+
+// Storage and power as `plan` has them: a write of 14 bytes a parameter at 1 GB/s, and 64 kW for the time.
+TEST(Walls, StorageAndPower) {
+  WallsCase c;
+  c.parameters = c.active = 7.5e9;
+  c.tokens = 1e11;
+  c.gpus = 64;
+  c.figures.bf16 = 989e12;
+  c.mfu = 0.4;
+  c.mtbf_hours = 50000;
+  const auto without = walls_of(c);
+  c.watts = 64e3;
+  c.write_bandwidth = 1e7;
+  const auto with = walls_of(c);
+  const double write_s = 14 * 7.5e9 / 1e7;
+  EXPECT_DOUBLE_EQ(line_of(with, "checkpoint_write_s").value, write_s);
+  EXPECT_LT(line_of(without, "save_every_s").value, write_s);
+  EXPECT_DOUBLE_EQ(line_of(with, "save_every_s").value, write_s);
+  const double hours = 6 * 7.5e9 * 1e11 / (64 * 989e12 * 0.4) / 3600;
+  EXPECT_NEAR(line_of(with, "energy_kwh").value, 64 * hours, 1e-6 * hours);
 }
 
 }  // namespace
