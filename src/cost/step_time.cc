@@ -73,7 +73,7 @@ struct StepRoof {
     return c.nearest == Nearest::replicas ? 1 : double(c.tp) * stages_between();
   }
   // Tensor parallel ranks divide each expert. Then ep's ranks are replicas of the dense layers (Megatron Core
-  // before expert tensor parallelism of its own).
+  // before separate expert tensor parallelism).
   bool divided_experts() const { return !c.own && c.expert_tp > 1; }
   // Ranks between two neighbours that exchange choices of experts.
   double exchange_stride() const {

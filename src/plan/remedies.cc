@@ -204,7 +204,8 @@ void find_replayed_alternatives(Forecast& f, const RunSpec& run, const Precision
   constexpr size_t kAlternatives = 2;
   if (!f.fits || f.closed_form || f.step_s <= 0 || run.lora.active()) return;
   RunSpec from = run;
-  from.precision = asked, from.precision.compute = run.precision.compute;
+  from.precision = asked;
+  from.precision.compute = run.precision.compute;
   Trial trial(f, run, cluster, threads, replayed);
   for (const Change& c : neighbours_of(from)) {
     bool fits = false;

@@ -51,14 +51,14 @@ struct WallsCase {
   double mfu = 0, reach = 0;  // what is had; what could be
   StepForecast forecast;      // instead of mfu
   double price = 0, budget = 0;
-  double watts = 0;            // of the devices and machines; 0 = not stated
+  double watts = 0;            // power of devices and machines; 0 = not stated
   double write_bandwidth = 0;  // bytes/s of all machines to storage; 0 = not stated
   double replicas() const { return double(gpus) / double(tp * pp); }
   double used() const { return mfu > 0 ? mfu : forecast.mfu; }
 };
 
 std::vector<WorkedSection> walls_of(const WallsCase&);
-// What fits a screen: the lines that decide, unless `all`. arithmetic: all, with formulas.
+// The lines that decide, as many as fit a screen. all: all lines. arithmetic: all lines, with formulas.
 std::string walls_text(const WallsCase&, bool arithmetic, bool all);
 std::string walls_json(const WallsCase&);
 

@@ -353,7 +353,8 @@ TEST(Remedies, BehindAChosenRecompute) {
   EXPECT_TRUE(forecast(there, schedule_of(there), own, 1).fits);
 }
 
-// Of a run on the CPU that fits, too: two changes, the faster first, each as its user would find it.
+// A run on the CPU that fits has two alternatives, the faster first. Each forecast is that of the changed
+// run.
 TEST(Alternatives, OfARunOnTheCpu) {
   RunSpec asked = large_run();
   asked.layout.dp = 2;

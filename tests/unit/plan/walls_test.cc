@@ -104,7 +104,7 @@ TEST(Walls, CheckpointCadence) {
   EXPECT_NEAR(line_of(all, "save_every_s").value, daly, 1e-9 * daly);
 }
 
-// Everything that can be asked at once: a screen has 25 lines. What is left out comes with --all.
+// All options together: the text has at most 25 lines. --all prints the other lines.
 TEST(Walls, FitsAScreen) {
   WallsCase c = gpt(32, 4096);
   c.device = "H100";
@@ -134,7 +134,8 @@ TEST(Walls, FitsAScreen) {
   EXPECT_NE(walls_text(c, true, false).find("      = "), std::string::npos);
 }
 
-// Storage and power as `plan` has them: a write of 14 bytes a parameter at 1 GB/s, and 64 kW for the time.
+// Storage and power of the cluster file: a write of 14 bytes per parameter at 10 MB/s, and 64 kW for the
+// time.
 TEST(Walls, StorageAndPower) {
   WallsCase c;
   c.parameters = c.active = 7.5e9;
