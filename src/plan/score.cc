@@ -169,8 +169,8 @@ double weighted_quantile(std::vector<std::pair<double, double>> values_and_weigh
   return values_and_weights.empty() ? 0 : values_and_weights.back().first;
 }
 
-// How far a measured row tells the error of a forecast row: wholly if both have one chip, number type and
-// kind of feed-forward (dense or experts), half as much if they have one type and kind, else a quarter.
+// Weight of a measured row's error for another row: 1 if both have one chip, number type and kind of
+// feed-forward (dense or experts). 1/2 if they have one type and kind, else 1/4.
 double likeness(const MeasuredRow& a, const MeasuredRow& b) {
   const StepCase &x = a.cases[0], &y = b.cases[0];
   if (x.numbers != y.numbers || x.model.moe() != y.model.moe()) return 0.25;
