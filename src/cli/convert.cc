@@ -16,16 +16,30 @@
 namespace trireme::cli {
 namespace {
 
+constexpr char kTemplate[] = "chat_template.jinja";
+
+bool same_tokenizer(const fs::path& a, const fs::path& b) {
+  return fs::exists(a) && fs::exists(b) &&
+         Tokenizer::load(a).fingerprint() == Tokenizer::load(b).fingerprint();
+}
+
 // The files beside the weights, and the ids that config.json names: all that model.from has, unless the run
 // has a tokenizer of its own; then that, with the end-of-text token that it knows.
 void add_tokenizer(HfOptions& o, const RunSpec& run) {
   const fs::path own = run.data.tokenizer, from = run.model.from;
   const bool of_folder =
-      !from.empty() && (own.empty() || fs::weakly_canonical(own).parent_path() == fs::weakly_canonical(from));
+      !from.empty() &&
+      (own.empty() || fs::weakly_canonical(own).parent_path() == fs::weakly_canonical(from) ||
+       same_tokenizer(own, from / "tokenizer.json"));
   if (of_folder) {
     o.copy = hf_companions(from);
     HfIds ids = hf_token_ids(from / "config.json");
     o.bos = ids.bos, o.eos = ids.eos, o.pad = ids.pad;
+    // The template that the run was tuned with stands in for the model's.
+    const fs::path own_template = own.empty() ? fs::path() : own.parent_path() / kTemplate;
+    if (!fs::exists(own_template)) return;
+    std::erase_if(o.copy, [](const fs::path& f) { return f.filename() == kTemplate; });
+    o.copy.push_back(own_template);
     return;
   }
   const std::optional<fs::path> found = find_tokenizer(run);
@@ -38,6 +52,8 @@ void add_tokenizer(HfOptions& o, const RunSpec& run) {
   Tokenizer t = Tokenizer::load(tokenizer);
   if (auto end = t.find_end_of_text()) o.bos = *end, o.eos = {*end};
   o.copy.push_back(tokenizer);
+  for (const char* name : {kTemplate, "special_tokens_map.json"})
+    if (const fs::path beside = tokenizer.parent_path() / name; fs::exists(beside)) o.copy.push_back(beside);
   fs::path config = tokenizer.parent_path() / "tokenizer_config.json";
   if (fs::exists(config))
     o.copy.push_back(config);
@@ -145,6 +161,9 @@ void add_convert(CLI::App& app) {
     check_set_keys("convert", *request);
     UsedRun used = load_used(*request);
     RunSpec& run = used.run;
+    std::error_code none;
+    if (!run.model.from.empty() && fs::equivalent(*to, run.model.from, none))
+      bad_request("--to {}: is model.from, the model that the run begins with; give another folder", *to);
     if (*adapter && !run.lora.active())
       bad_request("--adapter: lora.rank = 0: the run trains all weights, and has no adapter");
     if (!run.lora.active() && !run.model.from.empty() && used.checkpoint.empty() &&

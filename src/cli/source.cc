@@ -18,10 +18,30 @@ void add_used_run(CLI::App& verb, RunRequest& request, bool with_json) {
       "run file (TOML), the folder of a run or of one of its checkpoints, or RUN@STEP or RUN@best");
 }
 
+namespace {
+
+// A file that names a model and no run folder means that model: in the default folder may be a checkpoint of
+// another run, such as the demo's.
+RunSpec without_other_run(RunSpec run) {
+  if (run.model.from.empty() || run.train.dir != RunSpec().train.dir) return run;
+  const std::vector<fs::path> all = checkpoints_in(checkpoint_root(run.train.dir));
+  if (all.empty()) return run;
+  try {
+    if (saved_run(Checkpoint::open(all[0], Verify::sizes)).model.from == run.model.from) return run;
+  } catch (const Error&) {
+    return run;  // the reader reports it
+  }
+  say("note: {} is used; {} has checkpoints of another run\n", run.model.from, run.train.dir);
+  run.train.dir = run.model.from;
+  return run;
+}
+
+}  // namespace
+
 UsedRun load_used(const RunRequest& request) {
   UsedRun used;
   const fs::path given = request.file;
-  if (fs::is_regular_file(given)) return {request.load(), {}};
+  if (fs::is_regular_file(given)) return {without_other_run(request.load()), {}};
   const std::optional<NamedCheckpoint> found = checkpoint_named(given.string());
   if (!found) return {request.load(), {}};
   used.checkpoint = found->folder;

@@ -95,7 +95,9 @@ class ChatEncoder {
       return;
     }
     writer.add_document(tokens.ids, tokens.targets);
-    const auto n = std::count(tokens.targets.begin(), tokens.targets.end(), 1);
+    // A document's first token is not a target (data/shard_writer.h).
+    const auto n =
+        tokens.targets.empty() ? 0 : std::count(tokens.targets.begin() + 1, tokens.targets.end(), 1);
     sum.documents++;
     sum.tokens += int64_t(tokens.ids.size());
     sum.targets += n;
@@ -121,21 +123,27 @@ class ChatEncoder {
       write_text_atomic(out / "chat_template.jinja", read_text(request_.chat_template));
   }
 
+  template <class... A>
+  void tell(fmt::format_string<A...> text, A&&... a) const {
+    if (request_.report_on_stderr)
+      say(text, std::forward<A>(a)...);
+    else
+      print_text(text, std::forward<A>(a)...);
+  }
   void report(const fs::path& out) const {
     auto one = [&](const char* name, const ChatTotals& t) {
-      print_text("{}: {}, {} tokens, {} of them targets ({:.1f} %)\n", (out / name).string(),
-                 counted(t.documents, "conversation"), t.tokens, t.targets,
-                 100 * double(t.targets) / double(std::max<int64_t>(1, t.tokens)));
+      tell("{}: {}, {} tokens, {} of them targets ({:.1f} %)\n", (out / name).string(),
+           counted(t.documents, "conversation"), t.tokens, t.targets,
+           100 * double(t.targets) / double(std::max<int64_t>(1, t.tokens)));
       if (t.without > 0)
-        print_text("{}: {} without a target\n", (out / name).string(), counted(t.without, "conversation"));
+        tell("{}: {} without a target\n", (out / name).string(), counted(t.without, "conversation"));
     };
     one("train", train_);
     if (valid_.documents > 0) one("valid", valid_);
     if (changed_ > 0)
-      print_text("{} not trained on: the template renders them otherwise when messages follow\n",
-                 counted(changed_, "message"));
-    if (skipped_ > 0)
-      print_text("skipped: {}; the first: {}\n", counted(skipped_, "bad line"), first_skipped_);
+      tell("{} not trained on: the template renders them otherwise when messages follow\n",
+           counted(changed_, "message"));
+    if (skipped_ > 0) tell("skipped: {}; the first: {}\n", counted(skipped_, "bad line"), first_skipped_);
   }
 
   const ChatRequest& request_;

@@ -14,6 +14,7 @@ struct ChatRequest {
   std::optional<std::string> end_of_text;  // closes a pair of texts; none: the tokenizer's
   double hold_out = 0;                     // share of conversations for valid
   bool skip_bad_lines = false;
+  bool report_on_stderr = false;
 };
 // Writes OUT/train and, if conversations are held out, OUT/valid, and the tokenizer's files next to them.
 void tokenize_chat(const ChatRequest&);

@@ -1,6 +1,7 @@
 // trireme tune MODEL --chat FILE --out RUN: supervised fine-tuning of all weights, or of adapters of low
 // rank. It writes shards and a run file, and trains by that file. So the run resumes, and is planned,
 // evaluated and exported, like any other.
+#include <algorithm>
 #include <cmath>
 
 #include "base/counted.h"
@@ -8,15 +9,21 @@
 #include "checkpoint/peft.h"
 #include "cli/cli.h"
 #include "cli/convert.h"
+#include "cli/kept_options.h"
 #include "cli/tokenize_chat.h"
 #include "cli/training.h"
 #include "data/whole_windows.h"
+#include "model/adapters.h"
+#include "model/build.h"
 #include "spec/hf_config.h"
 #include "spec/toml.h"
 #include "train/adapter_files.h"
+#include "train/run_lock.h"
 
 namespace trireme::cli {
 namespace {
+
+using nlohmann::ordered_json;
 
 struct TuneRequest {
   std::string model;
@@ -34,6 +41,8 @@ struct TuneRequest {
 };
 
 constexpr double kLr = 2e-5, kLoraLr = 2e-4;
+constexpr char kOptions[] = "tune.json";
+constexpr char kHead[] = "# Written by `trireme tune`; `trireme train` takes it too, on any layout.\n";
 constexpr int64_t kSeqLen = 1024;  // default, if the model has as many positions
 
 int64_t seq_len_of(const TuneRequest& r) {
@@ -76,14 +85,14 @@ std::string lora_text(const LoraSpec& l) {
                      toml_number(l.alpha), targets, toml_string(l.adapter));
 }
 
-std::string run_file_text(const TuneRequest& r) {
+std::string run_file_text(const TuneRequest& r, int64_t steps) {
   const fs::path data = fs::path(r.out) / "data";
-  const int64_t seq_len = seq_len_of(r), steps = steps_of(r, data / "train", seq_len);
+  const int64_t seq_len = seq_len_of(r);
   const int64_t micro = r.batch % 4 == 0 ? 4 : r.batch % 2 == 0 ? 2 : 1;
   const bool valid = fs::exists(data / "valid.idx");
-  std::string text = fmt::format(
-      "# Written by `trireme tune`; `trireme train` takes it too, on any layout.\n[model]\nfrom = "
-      "{}\n\n[data]\n"
+  std::string text = kHead;
+  text += fmt::format(
+      "[model]\nfrom = {}\n\n[data]\n"
       "train = {}\nvalid = {}\ntokenizer = {}\nseq_len = {}\ndocuments = \"whole\"\n\n[batch]\nglobal = "
       "{}\nmicro = {}\n\n",
       toml_string(r.model), toml_string((data / "train").string()),
@@ -120,19 +129,77 @@ std::string base_folder(const TuneRequest& r) {
   return base.string();
 }
 
-void write_run(TuneRequest r, const fs::path& file) {
+// The request that the run file and its data follow from. A file that is gone has no digest: a run that has
+// its shards needs it no more.
+ordered_json options_json(const TuneRequest& r) {
+  ordered_json digests = ordered_json::array();
+  std::error_code none;
+  bool all = true;
+  for (const std::string& f : r.chat.files) {
+    all = all && fs::is_regular_file(f, none);
+    if (all) digests.push_back(digest_of(f));
+  }
+  const std::string& t = r.chat.chat_template;
+  return {{"model", r.model},
+          {"chat", r.chat.files},
+          {"chat_xxh3", all ? digests : ordered_json()},
+          {"chat_template", t},
+          {"chat_template_xxh3", fs::is_regular_file(t, none) ? ordered_json(digest_of(t)) : ordered_json()},
+          {"hold_out", r.chat.hold_out},
+          {"skip_bad_lines", r.chat.skip_bad_lines},
+          {"epochs", r.epochs},
+          {"lr", r.lr},
+          {"lora_rank", r.rank},
+          {"lora_alpha", r.alpha},
+          {"lora_targets", r.targets},
+          {"adapter", r.adapter},
+          {"batch", r.batch},
+          {"seq_len", r.seq_len}};
+}
+
+// Refuses a folder of something else before a file in it changes.
+void refuse_occupied(const fs::path& out) {
+  constexpr std::string_view kOwn[] = {kOptions, "data", "base", "lock"};
+  std::error_code none;
+  if (fs::exists(out / "tune.toml", none)) return;
+  const bool begun = fs::exists(out / kOptions, none);
+  for (const std::string& name : names_in(out))
+    if (std::find(std::begin(kOwn), std::end(kOwn), name) == std::end(kOwn) || (!begun && name != "lock"))
+      bad_request("--out {}: holds {:?}, which no `trireme tune` has begun; give a new or empty folder",
+                  out.string(), name);
+}
+
+void refuse_contradictions(const TuneRequest& r) {
   if (r.chat.files.empty()) bad_request("tune: no --chat FILE");
   if (!r.adapter.empty() && (r.rank > 0 || r.alpha > 0 || !r.targets.empty()))
     bad_request("--adapter: its files give rank, alpha and targets; leave --lora-* out");
   if (r.rank == 0 && (r.alpha > 0 || !r.targets.empty()))
     bad_request("--lora-alpha and --lora-targets belong to adapters; give --lora-rank too");
-  make_folders(r.out);
+}
+
+// The run file, checked as `train` checks it. --set becomes part of it.
+std::string checked_run_file(const TuneRequest& r, const fs::path& file, int64_t steps) {
+  const std::string text = run_file_text(r, steps);
+  const RunSpec run = parse_run(text, file.string(), r.sets, {.nearest = true});
+  refuse(run);
+  if (run.lora.active())
+    refuse_idle_targets(build_stage(run.model, {.first = 0, .last = run.model.layers}).declare(), run.lora);
+  return r.sets.empty() ? text : std::string(kHead) + save_run(run);
+}
+
+void write_run(TuneRequest r, const fs::path& file) {
+  const fs::path out = r.out, data = out / "data";
+  const ordered_json options = options_json(r);
+  write_text_atomic(out / kOptions, options.dump(2) + "\n");
   r.model = base_folder(r);
+  (void)checked_run_file(r, file, 1);  // before hours of work on the data
+  fs::remove_all(data);
   ChatRequest chat = r.chat;
-  chat.out = (fs::path(r.out) / "data").string();
+  chat.out = data.string();
   chat.tokenizer = (fs::path(r.model) / "tokenizer.json").string();
+  chat.report_on_stderr = r.json;
   tokenize_chat(chat);
-  write_text_atomic(file, run_file_text(r));
+  write_text_atomic(file, checked_run_file(r, file, steps_of(r, data / "train", seq_len_of(r))));
 }
 
 // OUT/adapter, in PEFT's format.
@@ -147,11 +214,18 @@ void write_trained_adapter(const RunRequest& request, const fs::path& out) {
 
 void tune(const TuneRequest& r) {
   const fs::path out = r.out, file = out / "tune.toml";
-  std::error_code none;
-  if (!fs::is_regular_file(file, none))
-    write_run(r, file);
-  else if (!r.json)
-    say("note: {} exists: this run resumes by it, and other options are not used\n", file.string());
+  refuse_contradictions(r);
+  refuse_occupied(out);
+  {
+    const RunLock lock(out);  // the trainer takes it next
+    std::error_code none;
+    if (!fs::is_regular_file(file, none)) {
+      write_run(r, file);
+    } else if (fs::is_regular_file(out / kOptions, none)) {
+      refuse_other_options(r.out, out / kOptions, options_json(r));
+      if (!r.json) say("note: {} exists: this run resumes by it\n", file.string());
+    }
+  }
   RunRequest request;
   request.file = file.string();
   request.sets = r.sets;

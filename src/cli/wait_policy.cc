@@ -48,8 +48,8 @@ void wait_without_spinning(int64_t ranks) {
 }
 
 void spin_briefly(std::string_view verb) {
-  constexpr std::string_view kComputing[] = {"demo", "train", "eval", "generate",
-                                             "chat", "bench", "plan", "estimate"};
+  constexpr std::string_view kComputing[] = {"demo",     "train", "tune",  "distill", "eval",
+                                             "generate", "chat",  "bench", "plan",    "estimate"};
   if (std::find(std::begin(kComputing), std::end(kComputing), verb) == std::end(kComputing)) return;
   if (std::getenv(kPolicy) || std::getenv(kSpins)) return;
   start_again_with(kSpins, kFewSpins);

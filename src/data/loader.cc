@@ -55,6 +55,11 @@ std::vector<DataLoader::Source> DataLoader::sources_of(std::vector<TokenShard> s
     for (int64_t w = 0; (source.whole || source.shard.mask()) && w < source.windows; w++)
       source.targets.push_back(int32_t(source.whole ? source.whole->targets(source.shard, w)
                                                     : source.shard.targets(w * seq + 1, (w + 1) * seq + 1)));
+    if (!source.targets.empty() &&
+        std::all_of(source.targets.begin(), source.targets.end(), [](int32_t n) { return n == 0; }))
+      bad_request(
+          "{}: no place in its samples of data.seq_len = {} is a target of the loss; {}", source.shard.name(),
+          seq, options.whole ? "give a data.seq_len that prompts and answers fit into" : "its mask is empty");
     out.push_back(std::move(source));
   }
   return out;

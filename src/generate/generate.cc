@@ -37,8 +37,7 @@ class Generator {
         for (Text& t : texts_) end(t, Finish::interrupted);
         break;
       }
-      reread_full();
-      drop_ended();
+      while (reread_full()) drop_ended();  // the prompt that takes a slot may fill the context too
       if (texts_.empty()) continue;
       decode();
       drop_ended();
@@ -172,12 +171,16 @@ class Generator {
     }
   }
 
-  void reread_full() {
+  // Returns whether a text was full.
+  bool reread_full() {
+    bool any = false;
     for (size_t i = 0; i < texts_.size(); i++)
       if (texts_[i].cached >= o_.context) {
         stats_.reread++;
         read(i, reread_tokens(o_));
+        any = true;
       }
+    return any;
   }
 
   StageRunner& runner_;

@@ -124,12 +124,21 @@ std::vector<double> score_texts(StageRunner& runner, const RunSpec& run,
   return losses;
 }
 
-std::vector<AnswerTask::Tokens> answer_prompts(StageRunner& runner, const RunSpec& run,
-                                               const AnswerTask& task) {
+namespace {
+bool any_leaves(StageRunner& runner, const std::function<bool()>& leave) {
+  const int64_t mine = leave && leave() ? 1 : 0;
+  return (runner.comms() ? agree_max(runner.comms()->control(), mine) : mine) > 0;
+}
+}  // namespace
+
+std::optional<std::vector<AnswerTask::Tokens>> answer_prompts(StageRunner& runner, const RunSpec& run,
+                                                              const AnswerTask& task,
+                                                              const std::function<bool()>& leave) {
   std::vector<AnswerTask::Tokens> answers(task.prompts.size());
   std::vector<size_t> open(answers.size());
   std::iota(open.begin(), open.end(), size_t(0));
   while (!open.empty()) {
+    if (any_leaves(runner, leave)) return std::nullopt;
     std::vector<ScoredText> texts;
     for (size_t p : open) {
       ScoredText t{task.prompts[p], 1};
@@ -150,9 +159,12 @@ std::vector<AnswerTask::Tokens> answer_prompts(StageRunner& runner, const RunSpe
   return answers;
 }
 
-TaskScores score_task(StageRunner& runner, const RunSpec& run, const TrainTask& t) {
-  if (const auto* answers = std::get_if<AnswerTask>(&t.task))
-    return answers->score(answer_prompts(runner, run, *answers));
+std::optional<TaskScores> score_task(StageRunner& runner, const RunSpec& run, const TrainTask& t,
+                                     const std::function<bool()>& leave) {
+  if (const auto* task = std::get_if<AnswerTask>(&t.task)) {
+    const auto answers = answer_prompts(runner, run, *task, leave);
+    return answers ? std::optional(task->score(*answers)) : std::nullopt;
+  }
   const auto& likelihoods = std::get<LikelihoodTask>(t.task);
   return likelihoods.score(score_texts(runner, run, likelihoods.texts));
 }

@@ -2,6 +2,7 @@
 // the weights, on all ranks, and no bit of training changed.
 #pragma once
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -40,9 +41,13 @@ struct TrainTask {
 std::vector<double> score_texts(StageRunner&, const RunSpec&, const std::vector<ScoredText>&);
 
 // The answer to each prompt. On all ranks, in every layout: there is no cache, each token costs a forward
-// pass over the texts so far. Throws Error (run) if a logit is not finite.
-std::vector<AnswerTask::Tokens> answer_prompts(StageRunner&, const RunSpec&, const AnswerTask&);
+// pass over the texts so far. Returns nothing if `leave` is true on a rank; it is asked before each token.
+// Throws Error (run) if a logit is not finite.
+std::optional<std::vector<AnswerTask::Tokens>> answer_prompts(StageRunner&, const RunSpec&, const AnswerTask&,
+                                                              const std::function<bool()>& leave = {});
 
-TaskScores score_task(StageRunner&, const RunSpec&, const TrainTask&);
+// Returns nothing if `leave` ended the work.
+std::optional<TaskScores> score_task(StageRunner&, const RunSpec&, const TrainTask&,
+                                     const std::function<bool()>& leave = {});
 
 }  // namespace trireme

@@ -454,9 +454,11 @@ class Trainer {
   }
 
   void score_tasks(StepMetrics& m) {
-    for (const TrainTask& t : options_.tasks)
-      for (const auto& [metric, value] : score_task(*runner_, run_, t))
-        m.tasks.emplace_back(t.name + "/" + metric, value);
+    for (const TrainTask& t : options_.tasks) {
+      const auto scores = score_task(*runner_, run_, t, [this] { return asked_to_leave(); });
+      if (!scores) return;
+      for (const auto& [metric, value] : *scores) m.tasks.emplace_back(t.name + "/" + metric, value);
+    }
   }
 
   Replicas& replicas() {

@@ -61,8 +61,8 @@ TEST_F(Tune, AdaptersOfARun) {
   EXPECT_EQ(config["r"], 2);
   EXPECT_EQ(config["target_modules"].size(), 7u);
 
-  // Done before; other options are not used.
-  r = tune(path("run"), "lora", {"--lora-rank", "3"});
+  // Done before.
+  r = tune(path("run"), "lora", {"--lora-rank", "2", "--hold-out", "0.3", "--lr", "1e-2"});
   EXPECT_EQ(r.code, 0) << r.err;
   EXPECT_NE(r.err.find("tune.toml exists"), std::string::npos) << r.err;
 
@@ -115,9 +115,73 @@ TEST_F(Tune, ErrorsNameTheOption) {
   expect_error(tune(path("run"), "e", {"--adapter", path("a"), "--lora-rank", "3"}), "--adapter");
   expect_error(program_run({"tune", path("run"), "--out", path("e")}), "--chat");
   expect_error(tune(path("run"), "e", {"--lora-rank", "2", "--set", "optimizer.name=muon"}), "lora.rank");
-  expect_error(program_run({"estimate", path("e/tune.toml"), "--set", "optimizer.name=adamw", "--set",
-                            "cluster.file=" + path("cluster.toml")}),
-               "estimate is for runs");
+  EXPECT_EQ(tune(path("run"), "e", {"--lora-rank", "2"}).code, 0);
+  expect_error(
+      program_run({"estimate", path("e/tune.toml"), "--set", "cluster.file=" + path("cluster.toml")}),
+      "estimate is for runs");
+}
+
+// A wrong option is an error before a file is kept: the corrected command begins afresh. A folder with a run
+// takes no other options, and a folder of something else is left alone.
+TEST_F(Tune, AFolderHasOneRequest) {
+  expect_error(tune(path("run"), "kept", {"--seq-len", "5000"}), "data.seq_len");
+  expect_error(tune(path("run"), "kept", {"--lora-rank", "1", "--lora-targets", "*.zz"}), "lora.targets");
+  Ran r = tune(path("run"), "kept", {"--lora-rank", "1", "--set", "optimizer.weight_decay=0.125"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_NE(read_text(*folder_ / "kept/tune.toml").find("weight_decay = 0.125"), std::string::npos);
+  EXPECT_EQ(tune(path("run"), "kept", {"--lora-rank", "1", "--set", "optimizer.weight_decay=0.125"}).code, 0);
+  expect_error(tune(path("run"), "kept", {"--lora-rank", "2"}), "lora_rank = 1, not 2");
+  expect_error(tune(path("none"), "kept", {"--lora-rank", "1"}), "model = ");
+  put_file(*folder_ / "talks2.jsonl", "{\"prompt\": \"a\", \"completion\": \"b\"}\n");
+  expect_error(tune(path("run"), "kept", {"--lora-rank", "1", "--chat", path("talks2.jsonl")}), "chat = ");
+  const std::string before = read_text(*folder_ / "run/plan.toml");
+  expect_error(tune(path("run"), "run", {}), "which no `trireme tune` has begun");
+  EXPECT_EQ(read_text(*folder_ / "run/plan.toml"), before);
+  EXPECT_FALSE(fs::exists(*folder_ / "run/tune.toml"));
+}
+
+TEST_F(Tune, JsonAloneOnStdout) {
+  const Ran r = tune(path("run"), "json", {"--json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_TRUE(json::accept(r.out)) << r.out;
+}
+
+TEST_F(Tune, NoTargetInASampleIsAnError) {
+  put_file(*folder_ / "long.jsonl",
+           "{\"prompt\": \"" + std::string(60, 'a') + "\", \"completion\": \"b\"}\n");
+  expect_error(program_run({"tune", path("run"), "--chat", path("long.jsonl"), "--out", path("long"), "--set",
+                            "train.threads=1", "--set", "cluster.file=" + path("cluster.toml")}),
+               "is a target of the loss");
+}
+
+// An export has the template that the run was tuned with, and never replaces the model that the run begins
+// with.
+TEST_F(Tune, AnExportKeepsTheTemplate) {
+  ASSERT_EQ(program_run({"convert", path("run"), "--to", path("hf")}).code, 0);
+  put_file(*folder_ / "hf/chat_template.jinja", "{% for m in messages %}{{ m.content }}{% endfor %}");
+  put_file(*folder_ / "own.jinja", "{% for m in messages %}<{{ m.content }}>{% endfor %}");
+  ASSERT_EQ(tune(path("hf"), "with_own", {"--chat-template", path("own.jinja")}).code, 0);
+  Ran r = program_run({"convert", path("with_own"), "--to", path("hf2")});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(read_text(*folder_ / "hf2/chat_template.jinja"), read_text(*folder_ / "own.jinja"));
+  ASSERT_EQ(tune(path("hf"), "with_models", {"--lora-rank", "1"}).code, 0);
+  ASSERT_EQ(program_run({"convert", path("with_models"), "--to", path("hf3")}).code, 0);
+  EXPECT_EQ(read_text(*folder_ / "hf3/chat_template.jinja"), read_text(*folder_ / "hf/chat_template.jinja"));
+  expect_error(program_run({"convert", path("with_models"), "--to", path("hf")}), "is model.from");
+}
+
+// A file with model.from alone means that model, whatever the default run folder holds.
+TEST_F(Tune, AModelIsNotTheDefaultFoldersRun) {
+  TempFolder here;
+  ASSERT_EQ(program_run({"convert", path("run"), "--to", path("other")}).code, 0);
+  fs::create_directories(here / "runs");
+  fs::copy(*folder_ / "run", here / "runs/demo", fs::copy_options::recursive);
+  put_file(here / "m.toml", "[model]\nfrom = " + json(path("other")).dump() + "\n");
+  const std::string command = "cd " + here.path().string() + " && exec " + program() +
+                              " generate m.toml --prompt a --tokens 2 --set data.seq_len=40";
+  const Ran r = run({"/bin/sh", "-c", command}, here.path());
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_NE(r.err.find("runs/demo has checkpoints of another run"), std::string::npos) << r.err;
 }
 
 // Scores of each evaluation are in metrics.jsonl, of choices and of answers; those of the last are `eval`'s.

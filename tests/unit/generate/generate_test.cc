@@ -100,6 +100,20 @@ TEST(Generate, AsTheTrainingForwardOverEachWindow) {
     }
 }
 
+// Few tokens each, so that a slot passes from one full text to the next.
+TEST(Generate, PromptsThatFillTheContextFollowOneAnother) {
+  const RunSpec run = run_of("llama");
+  const Prompts prompts = some_prompts(run, {22, 40, 13, 30});
+  for (int64_t parallel : {1, 2})
+    for (int64_t tokens = 1; tokens <= 4; tokens++) {
+      const GenerateOptions o{
+          .sample = {.temperature = 0}, .tokens = tokens, .context = 13, .parallel = parallel};
+      const Texts t = generate_all(run, prompts, o);
+      for (size_t p = 0; p < prompts.size(); p++)
+        EXPECT_EQ(t.all[p].tokens, plain(run, prompts[p], o, p)) << tokens << " tokens, prompt " << p;
+    }
+}
+
 // Several samples of a prompt: read once, and the bits of samples that were each read.
 TEST(Generate, SamplesOfOnePromptShareItsCache) {
   for (const char* arch : {"gpt2", "llama"}) {

@@ -288,9 +288,13 @@ TEST(TrainTasks, AnswersAreTheMostLikelyTokens) {
   const auto [scores, outcome] = with_tasks(tmp.path(), run, {{"answers", task}});
   expect_same(with_tasks(plain.path(), tiny_run(plain.path(), 2), {}).second, outcome);
   run.precision.compute = run.precision.grads = "f32";
+  run.train.tasks = "task.yaml";
   auto device = make_device("cpu", {.threads = 1});
   StageRunner r(run, RunMode::infer, *device, book_inference(run, 1));
   load_newest(r, run.train.dir);
+  int asked = 0;
+  EXPECT_FALSE(answer_prompts(r, run, task, [&] { return ++asked == 2; }));
+  EXPECT_EQ(asked, 2);
   std::vector<double> want;
   std::vector<float> logits;
   for (const AnswerTask::Tokens& prompt : task.prompts) {
