@@ -14,7 +14,8 @@ struct ChildFiles {
   bool append = false;  // keeps what the file has
   bool errors = false;  // stderr goes to `out` too
 };
-// Starts this program with the words after its name. stdin is empty. Throws Error (failed) if it cannot.
+// Starts this program with the words after its name. stdin is empty. The kernel kills the child when the
+// calling thread ends, so that a killed parent leaves no work behind. Throws Error (failed) if it cannot.
 pid_t start_self(std::vector<std::string> words, const ChildFiles&);
 
 // Passes the signal of this process on to a child, as one signal with a terminal's Ctrl-C, which reaches the

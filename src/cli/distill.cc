@@ -4,7 +4,6 @@
 #include <sys/wait.h>
 
 #include <fstream>
-#include <set>
 
 #include "base/counted.h"
 #include "base/json.h"
@@ -13,81 +12,18 @@
 #include "base/timed.h"
 #include "cli/child.h"
 #include "cli/cli.h"
+#include "cli/distill.h"
 #include "cli/eval.h"
 #include "cli/prompts.h"
 #include "generate/complete.h"
-#include "spec/hf_config.h"
-#include "spec/toml.h"
 #include "tasks/code_tasks.h"
+#include "train/run_lock.h"
 #include "tune/distill_report.h"
 
 namespace trireme::cli {
 namespace {
 
 using nlohmann::ordered_json;
-
-struct DistillRequest {
-  std::string model, tasks, prompts, out;
-  double temperature = 1.2, top_p = 0.8;  // sampling
-  int64_t top_k = 20, tokens = 512, parallel = 8;
-  double epochs = 3, lr = 5e-6;
-  int64_t batch = 32, seq_len = 0;
-  std::vector<std::string> sets;
-  std::vector<double> eval_temperatures = {0.2, 0.4, 0.6, 0.8, 1.0, 1.2};
-  double eval_top_p = 0.8;
-  int64_t eval_top_k = 20, per_task = 5, eval_tokens = 512;
-  int64_t seeds = 3;
-  bool plain = false;
-  double time_limit = 3;
-};
-
-std::string digest_of(const fs::path& file) {
-  const std::string text = read_text(file);
-  return hex64(hash64(text.data(), text.size()));
-}
-
-// Options that determine the numbers. A folder with results refuses other values.
-ordered_json options_json(const DistillRequest& r) {
-  return {{"model", r.model},
-          {"tasks", r.tasks},
-          {"tasks_xxh3", digest_of(r.tasks)},
-          {"prompts", r.prompts},
-          {"prompts_xxh3", r.prompts.empty() ? "" : digest_of(r.prompts)},
-          {"temperature", r.temperature},
-          {"top_k", r.top_k},
-          {"top_p", r.top_p},
-          {"tokens", r.tokens},
-          {"epochs", r.epochs},
-          {"lr", r.lr},
-          {"batch", r.batch},
-          {"seq_len", r.seq_len},
-          {"set", r.sets},
-          {"eval_top_k", r.eval_top_k},
-          {"eval_top_p", r.eval_top_p},
-          {"eval_tokens", r.eval_tokens},
-          {"per_task", r.per_task},
-          {"plain", r.plain},
-          {"time_limit", r.time_limit}};
-}
-
-void keep_options(const DistillRequest& r) {
-  const fs::path file = fs::path(r.out) / "distill.json";
-  const ordered_json now = options_json(r);
-  std::error_code none;
-  if (!fs::exists(file, none)) {
-    make_folders(r.out);
-    return write_text_atomic(file, now.dump(2) + "\n");
-  }
-  const nlohmann::json before = shallow_json(read_text(file));
-  if (!before.is_object())
-    bad_request("{} is damaged: it is not a JSON object; give another --out", file.string());
-  for (const auto& [key, value] : now.items()) {
-    const auto it = before.find(key);
-    if (it == before.end() || *it != nlohmann::json(value))
-      bad_request("{}: this folder has results with {} = {}, not {}: give another --out", r.out, key,
-                  it == before.end() ? "nothing" : it->dump(), value.dump());
-  }
-}
 
 // Runs this program with the words; stdout goes to `out`, or to stderr if it is empty.
 void run_self(const std::vector<std::string>& words, const fs::path& out) {
@@ -111,48 +47,6 @@ void stage(const DistillRequest& r, const fs::path& file, const std::string& nam
   work();
   append_line(fs::path(r.out) / "stages.jsonl",
               ordered_json{{"stage", name}, {"seconds", now_s() - begin}}.dump());
-}
-
-// Tokens that the model sees at once when it samples.
-int64_t context_of_model(const DistillRequest& r) {
-  constexpr int64_t kMost = 4096;
-  const int64_t most = model_from_hf(fs::path(r.model) / "config.json").max_positions;
-  return most > 0 ? std::min(most, kMost) : kMost;
-}
-
-fs::path base_file(const DistillRequest& r) {
-  return fs::path(r.out) / "base.toml";
-}
-
-// Prompts, rendered for the model, and as messages for the fine-tuning file.
-struct Asked {
-  std::vector<std::string> shown;      // rendered
-  std::vector<ordered_json> messages;  // null without a chat template
-};
-
-Asked asked_of(const DistillRequest& r, const RunSpec& run) {
-  std::vector<std::string> texts;
-  const std::optional<ChatTemplate> chat = r.plain ? std::nullopt : chat_template_of(run);
-  if (!r.prompts.empty())
-    texts = read_prompts(r.prompts);
-  else
-    for (const CodeTask& t : read_code_tasks(r.tasks)) texts.push_back(chat ? chat_request(t) : t.prompt);
-  Asked a;
-  std::set<std::string> seen;  // a prompt is asked once
-  for (const std::string& text : texts) {
-    if (!seen.insert(text).second) continue;
-    if (!chat) {
-      a.shown.push_back(text);
-      a.messages.push_back(nullptr);
-      continue;
-    }
-    ChatInput input;
-    input.messages.push_back({{"role", "user"}, {"content", text}});
-    input.add_generation_prompt = true;
-    a.shown.push_back(chat->render(input).text);
-    a.messages.push_back(input.messages);
-  }
-  return a;
 }
 
 // Returns the number of whole lines of the file, and cuts off what a crash left behind them. 0: there is
@@ -213,11 +107,12 @@ void sample(const DistillRequest& r, uint64_t seed, const fs::path& file) {
   fs::rename(part, file);
 }
 
-// Conversations for fine-tuning; what is left out is counted.
+// Conversations for fine-tuning; what is left out is counted. A sample that the model did not end itself, at
+// --tokens or at a stop string, is marked "cut": the training does not teach an end there.
 void filter(const fs::path& samples, const fs::path& file) {
   std::ifstream in(samples);
   std::string lines;
-  int64_t counts[3] = {}, cut = 0;
+  int64_t counts[3] = {}, cut = 0, open = 0;
   for (std::string line; std::getline(in, line);) {
     const nlohmann::json j = shallow_json(line);
     if (!j.is_object()) run_failed("{}: a line is not a JSON object", samples.string());
@@ -226,33 +121,39 @@ void filter(const fs::path& samples, const fs::path& file) {
     counts[size_t(kind)]++;
     if (kind != SampleKind::kept) continue;
     cut += j.at("finish") == name_of(Finish::length);
-    const ordered_json out =
+    const bool is_open = j.at("finish") != name_of(Finish::end_of_text);
+    open += is_open;
+    ordered_json out =
         j.at("messages").is_null()
             ? ordered_json{{"prompt", j.at("prompt")}, {"completion", text}}
             : ordered_json{{"prompt", j.at("messages")},
                            {"completion", ordered_json::array({{{"role", "assistant"}, {"content", text}}})}};
+    if (is_open) out["cut"] = true;
     lines += out.dump() + "\n";
   }
-  say("      {} kept ({} cut at --tokens); left out: {} empty, {} stubs\n", counts[0], cut, counts[1],
-      counts[2]);
+  say("      {} kept ({} without a sampled end, {} of these cut at --tokens); left out: {} empty, {}\n",
+      counts[0], open, cut, counts[1], counted(counts[2], "stub"));
   if (counts[0] == 0) run_failed("{}: no sample is left to fine-tune on", samples.string());
   write_text_atomic(file, lines);
-  write_text_atomic(
-      file.parent_path() / "filter.json",
-      ordered_json{{"kept", counts[0]}, {"empty", counts[1]}, {"stubs", counts[2]}, {"cut", cut}}.dump(2) +
-          "\n");
+  write_text_atomic(file.parent_path() / "filter.json", ordered_json{{"kept", counts[0]},
+                                                                     {"empty", counts[1]},
+                                                                     {"stubs", counts[2]},
+                                                                     {"cut", cut},
+                                                                     {"without_end", open}}
+                                                                .dump(2) +
+                                                            "\n");
 }
 
 void tune(const DistillRequest& r, const fs::path& data, const fs::path& run, uint64_t seed) {
-  std::vector<std::string> args = {"tune",     r.model,
-                                   "--chat",   data.string(),
-                                   "--out",    run.string(),
-                                   "--epochs", fmt::format("{:g}", r.epochs),
-                                   "--lr",     fmt::format("{:g}", r.lr),
-                                   "--batch",  std::to_string(r.batch),
-                                   "--set",    fmt::format("train.seed={}", seed)};
-  if (r.seq_len > 0) args.insert(args.end(), {"--seq-len", std::to_string(r.seq_len)});
-  for (const std::string& set : r.sets) args.insert(args.end(), {"--set", set});
+  const TuneRequest t = tune_request(r, data, run, seed);
+  std::vector<std::string> args = {"tune",     t.model,
+                                   "--chat",   t.chat.files[0],
+                                   "--out",    t.out,
+                                   "--epochs", fmt::format("{:g}", t.epochs),
+                                   "--lr",     fmt::format("{:g}", t.lr),
+                                   "--batch",  std::to_string(t.batch)};
+  if (t.seq_len > 0) args.insert(args.end(), {"--seq-len", std::to_string(t.seq_len)});
+  for (const std::string& set : t.sets) args.insert(args.end(), {"--set", set});
   run_self(args, "");
 }
 
@@ -299,20 +200,13 @@ SweepPoint point_of(const fs::path& file, double temperature, uint64_t seed, boo
 }
 
 void distill(const DistillRequest& r, bool json) {
-  std::error_code none;
-  if (!fs::is_regular_file(fs::path(r.model) / "config.json", none))
-    bad_request("{}: no config.json: MODEL is a Hugging Face folder; `trireme convert` makes one from a run",
-                r.model);
-  read_code_tasks(r.tasks);
+  refuse_bad(r);
+  const ordered_json options = options_of(r);
   install_interrupt_handlers();
-  keep_options(r);
   const fs::path out = r.out;
-  write_text_atomic(
-      base_file(r),
-      fmt::format(
-          "# The model before fine-tuning.\n[model]\nfrom = {}\n[data]\ntokenizer = {}\nseq_len = {}\n",
-          toml_string(r.model), toml_string((fs::path(r.model) / "tokenizer.json").string()),
-          context_of_model(r)));
+  const RunLock lock(out, "--out");
+  keep_options(r, options);
+  write_text_atomic(base_file(r), base_file_text(r));
   std::vector<SweepPoint> points;
   for (uint64_t seed = 1; seed <= uint64_t(r.seeds); seed++) {
     const fs::path dir = out / fmt::format("seed-{}", seed);
@@ -335,8 +229,7 @@ void distill(const DistillRequest& r, bool json) {
       }
   }
   const std::vector<SweepGain> gains = gains_of(points);
-  const ordered_json result = {
-      {"options", options_json(r)}, {"seeds", r.seeds}, {"pass_at_k", gains_json(gains)}};
+  const ordered_json result = {{"options", options}, {"seeds", r.seeds}, {"pass_at_k", gains_json(gains)}};
   write_text_atomic(out / "result.json", result.dump(2) + "\n");
   if (json)
     print_text("{}\n", result.dump(2));

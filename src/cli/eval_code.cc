@@ -3,6 +3,7 @@
 #include <cmath>
 #include <thread>
 
+#include "base/counted.h"
 #include "base/json.h"
 #include "base/say.h"
 #include "cli/eval.h"
@@ -154,14 +155,14 @@ void print_json(const CodeEval& q, const CodeRun& c, const CodeScore& score, int
 
 void print_table(const CodeEval& q, const CodeRun& c, const CodeScore& score, int64_t judged_tasks) {
   for (const auto& [k, m] : score.pass)
-    print_text("{}: pass@{} {:.4f}{}, 95 % interval {:.4f} to {:.4f}, over {} tasks of {}\n", c.where, k,
-               m.mean, std::isnan(m.standard_error) ? "" : fmt::format(" +- {:.4f}", m.standard_error), m.low,
-               m.high, judged_tasks, q.tasks);
+    print_text("{}: pass@{} {:.4f}{}, 95 % interval {:.4f} to {:.4f}, over {} of {}\n", c.where, k, m.mean,
+               std::isnan(m.standard_error) ? "" : fmt::format(" +- {:.4f}", m.standard_error), m.low, m.high,
+               counted(judged_tasks, "task"), q.tasks);
   std::string ends;
   for (size_t e = 0; e < kSandboxEnds; e++)
     if (score.ends[e] > 0)
       ends += fmt::format("{}{} {}", ends.empty() ? "" : ", ", score.ends[e], name_of(SandboxEnd(e)));
-  print_text("{} samples: {}\n", c.samples.size(), ends);
+  print_text("{}: {}\n", counted(c.samples.size(), "sample"), ends);
   const std::string generated =
       c.generate_s > 0 ? fmt::format("generated in {} ({:.3g} samples/s), ", human_seconds(c.generate_s),
                                      double(c.samples.size()) / c.generate_s)

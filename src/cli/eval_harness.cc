@@ -1,6 +1,7 @@
 // trireme eval --tasks FILE.yaml: a task in the format of lm-evaluation-harness.
 #include <cmath>
 
+#include "base/counted.h"
 #include "base/json.h"
 #include "base/say.h"
 #include "cli/eval.h"
@@ -149,12 +150,11 @@ void evaluate_harness(const HarnessEval& q, const UsedRun& used, bool json) {
     return;
   }
   for (const HarnessScore& s : scores)
-    print_text("{}: {}: {}{} {:.4f}{}, over {} documents, {} examples each\n", a.where, task.name, s.metric,
-               s.filter == "none" ? "" : " (" + s.filter + ")", s.value,
+    print_text("{}: {}: {} {:.4f}{}, over {}, {} each\n", a.where, task.name, s.name(), s.value,
                std::isnan(s.standard_error) ? "" : fmt::format(" +- {:.4f}", s.standard_error),
-               requests.size(), task.fewshot);
+               counted(requests.size(), "document"), counted(task.fewshot, "example"));
   if (a.truncated > 0)
-    print_text("{} texts lost their beginning: they are longer than the context\n", a.truncated);
+    print_text("{} cut at the beginning: longer than the context\n", counted(a.truncated, "text"));
 }
 
 }  // namespace trireme::cli

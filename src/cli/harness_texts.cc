@@ -1,5 +1,6 @@
 #include "cli/harness_texts.h"
 
+#include <map>
 #include <memory>
 
 #include "cli/prompts.h"
@@ -51,7 +52,7 @@ ScoredText scored_choice(const HarnessTask& task, const Tokenizer& tokenizer, si
 
 TaskScores by_metric(const std::vector<HarnessScore>& scores) {
   TaskScores out;
-  for (const HarnessScore& s : scores) out.emplace_back(s.metric, s.value);
+  for (const HarnessScore& s : scores) out.emplace_back(s.name(), s.value);
   return out;
 }
 
@@ -166,8 +167,14 @@ std::vector<TrainTask> train_tasks_of(const RunSpec& run) {
   std::vector<TrainTask> out;
   if (run.train.tasks.empty()) return out;
   const auto tokenizer = std::make_shared<const Tokenizer>(tokenizer_of(run));
+  std::map<std::string, std::string> file_of;
   for (const std::string& file : run.train.tasks)
-    out.push_back(naming_key("train.tasks", file, [&] { return train_task(file, run, tokenizer); }));
+    out.push_back(naming_key("train.tasks", file, [&] {
+      TrainTask t = train_task(file, run, tokenizer);
+      if (const auto [first, added] = file_of.emplace(t.name, file); !added)
+        bad_request("task = {:?} is also the name in {}; give each task its own name", t.name, first->second);
+      return t;
+    }));
   return out;
 }
 

@@ -10,8 +10,8 @@
 #include "cli/cli.h"
 #include "cli/convert.h"
 #include "cli/kept_options.h"
-#include "cli/tokenize_chat.h"
 #include "cli/training.h"
+#include "cli/tune.h"
 #include "data/whole_windows.h"
 #include "model/adapters.h"
 #include "model/build.h"
@@ -24,21 +24,6 @@ namespace trireme::cli {
 namespace {
 
 using nlohmann::ordered_json;
-
-struct TuneRequest {
-  std::string model;
-  ChatRequest chat;
-  std::string out;
-  double epochs = 3;
-  double lr = 0;                     // 0: kLr, or with adapters kLoraLr
-  int64_t rank = 0;                  // rank of adapters; 0: all weights are trained
-  double alpha = 0;                  // 0: twice the rank
-  std::vector<std::string> targets;  // empty: all
-  std::string adapter;               // that training starts from
-  int64_t batch = 16, seq_len = 0;
-  std::vector<std::string> sets;
-  bool json = false;
-};
 
 constexpr double kLr = 2e-5, kLoraLr = 2e-4;
 constexpr char kOptions[] = "tune.json";
@@ -85,7 +70,9 @@ std::string lora_text(const LoraSpec& l) {
                      toml_number(l.alpha), targets, toml_string(l.adapter));
 }
 
-std::string run_file_text(const TuneRequest& r, int64_t steps) {
+}  // namespace
+
+std::string tune_file_text(const TuneRequest& r, int64_t steps) {
   const fs::path data = fs::path(r.out) / "data";
   const int64_t seq_len = seq_len_of(r);
   const int64_t micro = r.batch % 4 == 0 ? 4 : r.batch % 2 == 0 ? 2 : 1;
@@ -107,6 +94,8 @@ std::string run_file_text(const TuneRequest& r, int64_t steps) {
       lr, lr / 10, std::max<int64_t>(1, steps * 3 / 100), steps, toml_string(r.out));
   return text;
 }
+
+namespace {
 
 bool is_hf_folder(const fs::path& folder) {
   std::error_code none;
@@ -179,7 +168,7 @@ void refuse_contradictions(const TuneRequest& r) {
 
 // The run file, checked as `train` checks it. --set becomes part of it.
 std::string checked_run_file(const TuneRequest& r, const fs::path& file, int64_t steps) {
-  const std::string text = run_file_text(r, steps);
+  const std::string text = tune_file_text(r, steps);
   const RunSpec run = parse_run(text, file.string(), r.sets, {.nearest = true});
   refuse(run);
   if (run.lora.active())

@@ -49,6 +49,11 @@ std::string suggest(std::string_view name, std::span<const std::string> known) {
   return best;
 }
 
+std::string did_you_mean(std::string_view name, std::span<const std::string> known) {
+  const std::string meant = suggest(name, known);
+  return meant.empty() ? "" : ", did you mean " + meant + "?";
+}
+
 std::string elsewhere(std::string_view name, std::span<const std::string> known) {
   static constexpr std::pair<std::string_view, std::string_view> kNames[] = {
       {"top_k", "model.experts_per_token"},

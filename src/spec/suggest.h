@@ -14,6 +14,9 @@ int edit_distance(std::string_view a, std::string_view b);
 // none.
 std::string suggest(std::string_view name, std::span<const std::string> known);
 
+// ", did you mean X?" with X = suggest(), or "".
+std::string did_you_mean(std::string_view name, std::span<const std::string> known);
+
 // The key of `known` that other programs call so: "top_k" is model.experts_per_token. Empty if there is none.
 std::string elsewhere(std::string_view name, std::span<const std::string> known);
 

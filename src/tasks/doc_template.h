@@ -7,7 +7,8 @@
 namespace trireme {
 
 // Jinja, with the settings of lm-evaluation-harness: blocks keep the line ends around them, and the end of
-// the template stays. The keys of `doc` are the variables. bad_request begins with `where`.
+// the template stays. The keys of `doc` are the variables, and the use of another name is an error
+// (StrictUndefined). bad_request begins with `where`.
 std::string render_doc(const std::string& source, const nlohmann::ordered_json& doc,
                        const std::string& where);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "tasks/doc_template.h"
 #include "tasks/python_literal.h"
@@ -44,6 +45,7 @@ class Asker {
 
   HarnessRequest request(const ordered_json& doc) {
     HarnessRequest r;
+    document_++;
     if (task_.kind == HarnessTask::Kind::loglikelihood_rolling) {
       r.contexts = {""};
       r.continuations = {shown(target(task_.fields, doc))};
@@ -72,7 +74,7 @@ class Asker {
         r.contexts.push_back(before + question(task_.fields, choice, prefix, ""));
         r.continuations.push_back(delimiter + shown(right));
       }
-      r.right = {index_of(text(task_.fields, doc), r.choices)};
+      r.right = {right_choice("doc_to_text", text(task_.fields, doc), r.choices)};
       return;
     }
     const std::string context =
@@ -82,10 +84,19 @@ class Asker {
       r.continuations.push_back(delimiter + choice);
     }
     for (const ordered_json& one : right.is_array() ? right : ordered_json::array({right}))
-      r.right.push_back(index_of(one, r.choices));
+      r.right.push_back(right_choice("doc_to_target", one, r.choices));
   }
 
-  // -1: no choice, which is never right.
+  int64_t right_choice(const char* key, const ordered_json& v,
+                       const std::vector<std::string>& choices) const {
+    const int64_t i = index_of(v, choices);
+    if (i < 0)
+      fail(key, "= {}, document {}: expected one of its {}, or an index from 0 to {}", v.dump(), document_,
+           counted(choices.size(), "choice"), choices.size() - 1);
+    return i;
+  }
+
+  // -1: no choice.
   static int64_t index_of(const ordered_json& v, const std::vector<std::string>& choices) {
     if (v.is_number_integer()) return v < choices.size() && v >= 0 ? v.get<int64_t>() : -1;
     const auto at = std::find(choices.begin(), choices.end(), shown(v));
@@ -96,9 +107,7 @@ class Asker {
     const ordered_json v = target(task_.fields, doc);
     if (!task_.fields.choice.is_null()) {
       const std::vector<std::string> all = choices(task_.fields, doc);
-      const int64_t i = index_of(v, all);
-      if (i < 0) fail("doc_to_target", "= {}: not one of the choices", v.dump());
-      return {all[size_t(i)]};
+      return {all[size_t(right_choice("doc_to_target", v, all))]};
     }
     std::vector<std::string> texts;
     if (several_right_ && v.is_array())
@@ -149,26 +158,32 @@ class Asker {
       drop_itself();
     } else {
       const size_t drawn = n + (task_.without_itself ? 1 : 0);
-      if (drawn > pool.size()) fail("num_fewshot", "= {}: only {} examples", n, pool.size());
+      if (drawn > pool.size()) too_few(pool.size() - (task_.without_itself ? 1 : 0));
       all = random_.sample(pool.size(), drawn);
       drop_itself();
       if (all.size() < n) {
         std::vector<size_t> others;
         for (size_t i = 0; i < pool.size(); i++)
           if (pool[i] != doc) others.push_back(i);
-        if (others.size() < n) fail("num_fewshot", "= {}: only {} examples", n, others.size());
+        if (others.size() < n) too_few(others.size());
         all.clear();
         for (size_t i : random_.sample(others.size(), n)) all.push_back(others[i]);
       }
     }
-    if (all.size() < n) fail("num_fewshot", "= {}: only {} examples", n, all.size());
+    if (all.size() < n) too_few(all.size());
     all.resize(n);
     return all;
   }
 
+  [[noreturn]] void too_few(size_t available) const {
+    fail("num_fewshot", "= {}: only {}{} {}", task_.fewshot, available, task_.without_itself ? " other" : "",
+         available == 1 ? "document exists" : "documents exist");
+  }
+
   std::string at(const std::vector<std::string>& choices, const ordered_json& i) const {
     if (!i.is_number_integer() || i < 0 || i >= choices.size())
-      fail("doc_to_target", "= {}: expected the index of one of {} choices", i.dump(), choices.size());
+      fail("doc_to_target", "= {} in an example of document {}: expected an index from 0 to {}", i.dump(),
+           document_, choices.size() - 1);
     return choices[i.get<size_t>()];
   }
 
@@ -231,6 +246,7 @@ class Asker {
   const HarnessTask& task_;
   PythonRandom random_;
   bool several_right_ = false, several_contexts_ = false;
+  int64_t document_ = 0;  // the one being asked about, from 1
 };
 
 }  // namespace

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
+#include "base/counted.h"
 #include "base/error.h"
+#include "spec/suggest.h"
 #include "tasks/python_regex.h"
 
 namespace trireme {
@@ -41,20 +44,28 @@ double characters(const std::string& s) {
                               [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
 }
 
-std::string regex_filter(const ordered_json& f, const std::string& answer) {
-  const PythonRegex regex(f.value("regex_pattern", "#### (\\-?[0-9\\.\\,]+)"), "filter_list: regex_pattern");
+const std::string kStandardPattern = "#### (\\-?[0-9\\.\\,]+)";
+
+std::string regex_filter(const ordered_json& f, const std::string& answer, const std::string& where) {
+  const PythonRegex regex(f.value("regex_pattern", kStandardPattern), where + ": regex_pattern");
   const std::string fallback = f.value("fallback", "[invalid]");
   const auto all = regex.find_all(answer);
   const int64_t select = f.value("group_select", int64_t(0));
   const int64_t at = select < 0 ? int64_t(all.size()) + select : select;
   if (all.empty()) return fallback;
   if (at < 0 || at >= int64_t(all.size()))
-    bad_request("filter_list: group_select = {}: {} matches", select, all.size());
+    bad_request("{}: group_select = {}: an answer has {}", where, select,
+                counted(all.size(), "match", "matches"));
   const std::vector<std::string>& groups = all[size_t(at)];
   if (groups.size() == 1) return strip(groups[0]);
   const auto first =
       std::find_if(groups.begin(), groups.end(), [](const std::string& g) { return !g.empty(); });
   return strip(first == groups.end() ? fallback : *first);
+}
+
+bool all_texts(const ordered_json& map) {
+  return map.is_object() &&
+         std::all_of(map.begin(), map.end(), [](const ordered_json& v) { return v.is_string(); });
 }
 
 std::string normal_form_of(const HarnessMetric& m, const std::vector<PythonRegex>& ignored, std::string s) {
@@ -77,28 +88,61 @@ size_t first_of_largest(const std::vector<double>& values) {
 
 }  // namespace
 
+void check_filter(const HarnessFilter& filter) {
+  // Functions, and their arguments.
+  static const std::map<std::string, std::vector<std::string>> kKnown = {
+      {"regex", {"regex_pattern", "group_select", "fallback"}},
+      {"remove_whitespace", {}},
+      {"lowercase", {}},
+      {"uppercase", {}},
+      {"map", {"mapping_dict", "default_value"}},
+      {"take_first", {}}};
+  for (const ordered_json& f : filter.functions) {
+    const bool named = f.is_object() && f.contains("function") && f["function"].is_string();
+    const auto known = kKnown.find(named ? f["function"].get<std::string>() : "");
+    if (known == kKnown.end())
+      bad_request(
+          "{}: {}: not supported; use regex, remove_whitespace, lowercase, uppercase, map, take_first",
+          filter.where, f.dump());
+    for (const auto& [key, value] : f.items()) {
+      if (key == "function") continue;
+      if (std::find(known->second.begin(), known->second.end(), key) == known->second.end())
+        bad_request("{}: {}: no argument of {}{}", filter.where, key, known->first,
+                    did_you_mean(key, known->second));
+      const bool sound = key == "group_select" ? value.is_number_integer()
+                         : key == "mapping_dict"
+                             ? all_texts(value)
+                             : value.is_string() || (key == "default_value" && value.is_null());
+      if (!sound)
+        bad_request("{}: {} = {}: expected {}", filter.where, key, value.dump(),
+                    key == "group_select"   ? "an integer"
+                    : key == "mapping_dict" ? "a map of texts"
+                                            : "a text");
+    }
+    if (known->first == "regex")
+      PythonRegex(f.value("regex_pattern", kStandardPattern), filter.where + ": regex_pattern");
+    if (known->first == "map" && !f.contains("mapping_dict"))
+      bad_request("{}: map: no mapping_dict", filter.where);
+  }
+}
+
 std::string filtered_answer(const HarnessFilter& filter, const std::string& answer) {
   std::string s = answer;
   for (const ordered_json& f : filter.functions) {
     const std::string name = f.is_object() ? f.value("function", "") : "";
     if (name == "take_first") continue;  // there is one answer
     if (name == "regex")
-      s = regex_filter(f, s);
+      s = regex_filter(f, s, filter.where);
     else if (name == "remove_whitespace")
       s = strip(s);
     else if (name == "lowercase")
       s = lower(s);
     else if (name == "uppercase")
       s = upper(s);
-    else if (name == "map" && f.contains("mapping_dict"))
+    else if (name == "map")
       s = f["mapping_dict"].value(s, f.contains("default_value") && f["default_value"].is_string()
                                          ? f["default_value"].get<std::string>()
                                          : "None");
-    else
-      bad_request(
-          "filter_list: {}: not supported; use regex, remove_whitespace, lowercase, uppercase, map, "
-          "take_first",
-          f.dump());
   }
   return s;
 }

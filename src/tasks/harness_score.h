@@ -9,6 +9,9 @@ struct HarnessScore {
   std::string metric, filter;  // "acc", "none"
   double value = 0;
   double standard_error = 0;  // NaN with one document, or if the metric has none
+
+  // "acc", or with a filter "exact_match,strict-match".
+  std::string name() const { return filter == "none" ? metric : metric + "," + filter; }
 };
 
 // multiple_choice. log_likelihoods: by request, then by choice, in nats.
@@ -21,7 +24,10 @@ std::vector<HarnessScore> score_texts(const HarnessTask&, const std::vector<Harn
 std::vector<HarnessScore> score_rolling(const HarnessTask&, const std::vector<HarnessRequest>&,
                                         const std::vector<double>& log_likelihoods);
 
-// An answer after all functions of a filter. bad_request names one that is not supported.
+// bad_request names a function that is not supported, an argument that it does not have or that has the wrong
+// type, and a regular expression that is not valid.
+void check_filter(const HarnessFilter&);
+// An answer after all functions of a filter that check_filter() passes.
 std::string filtered_answer(const HarnessFilter&, const std::string& answer);
 
 }  // namespace trireme

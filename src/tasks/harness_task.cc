@@ -3,13 +3,58 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "spec/suggest.h"
+#include "tasks/harness_score.h"
+#include "tasks/python_regex.h"
 #include "tasks/text_lines.h"
 #include "tasks/yaml_json.h"
+#include "text/json_line.h"
 
 namespace trireme {
 namespace {
 
 using nlohmann::ordered_json;
+
+// Fields of lm-evaluation-harness's TaskConfig and FewshotConfig. The original rejects other keys too.
+const std::vector<std::string> kTaskKeys = {"task",
+                                            "task_alias",
+                                            "tag",
+                                            "group",
+                                            "group_alias",
+                                            "dataset_path",
+                                            "dataset_name",
+                                            "dataset_kwargs",
+                                            "custom_dataset",
+                                            "training_split",
+                                            "validation_split",
+                                            "test_split",
+                                            "fewshot_split",
+                                            "process_docs",
+                                            "doc_to_text",
+                                            "doc_to_target",
+                                            "doc_to_image",
+                                            "doc_to_audio",
+                                            "doc_to_choice",
+                                            "unsafe_code",
+                                            "process_results",
+                                            "use_prompt",
+                                            "description",
+                                            "target_delimiter",
+                                            "fewshot_delimiter",
+                                            "fewshot_config",
+                                            "num_fewshot",
+                                            "metric_list",
+                                            "output_type",
+                                            "generation_kwargs",
+                                            "repeats",
+                                            "filter_list",
+                                            "should_decontaminate",
+                                            "doc_to_decontamination_query",
+                                            "gen_prefix",
+                                            "metadata"};
+const std::vector<std::string> kFewshotKeys = {
+    "sampler",       "split",         "samples",    "process_docs",      "fewshot_indices", "doc_to_text",
+    "doc_to_choice", "doc_to_target", "gen_prefix", "fewshot_delimiter", "target_delimiter"};
 
 // The keys of one task file, with messages that name file and key.
 class TaskFile {
@@ -18,7 +63,8 @@ class TaskFile {
 
   template <class... A>
   [[noreturn]] void fail(const std::string& key, fmt::format_string<A...> f, A&&... a) const {
-    bad_request("{}: {} {}", file_.string(), key, fmt::format(f, std::forward<A>(a)...));
+    const std::string fault = fmt::format(f, std::forward<A>(a)...);
+    bad_request("{}: {}{}{}", file_.string(), key, fault.starts_with(':') ? "" : " ", fault);
   }
   // Null where the key is absent. Python functions are rejected.
   ordered_json get(const std::string& key) const { return checked(key, keys_.value(key, ordered_json())); }
@@ -33,6 +79,16 @@ class TaskFile {
     if (v.is_null()) return otherwise;
     if (!v.is_number_integer()) fail(key, "= {}: expected an integer", v.dump());
     return v.get<int64_t>();
+  }
+  int64_t integer_from(int64_t least, const std::string& key, int64_t otherwise) const {
+    const int64_t v = integer(key, otherwise);
+    if (v < least) fail(key, "= {}: expected an integer >= {}", v, least);
+    return v;
+  }
+  void refuse_unknown(const std::vector<std::string>& known, const std::string& before) const {
+    for (const auto& [key, value] : keys_.items())
+      if (std::find(known.begin(), known.end(), key) == known.end())
+        fail(before + key, ": no key of a task of lm-evaluation-harness{}", did_you_mean(key, known));
   }
   ordered_json checked(const std::string& key, const ordered_json& v) const {
     if (v.is_object() && v.contains("!tag"))
@@ -56,7 +112,7 @@ std::vector<ordered_json> read_documents(const fs::path& path) {
   } else {
     each_line(text, path.string(), [&](std::string_view line, const std::string& where) {
       docs.push_back(ordered_json::parse(line, nullptr, false));
-      if (!docs.back().is_object()) bad_request("{}: not a JSON object", where);
+      if (!docs.back().is_object()) bad_request("{}: not a JSON object: {}", where, json_fault(line));
     });
   }
   for (const ordered_json& d : docs)
@@ -141,16 +197,28 @@ void read_metrics(const TaskFile& t, HarnessTask& task) {
     for (const std::string& name : standard) task.metrics.push_back({.name = name});
   else
     for (const ordered_json& entry : list) task.metrics.push_back(metric_of(t, entry, known));
+  for (const HarnessMetric& m : task.metrics) {
+    const auto same = [&](const HarnessMetric& other) { return other.name == m.name; };
+    if (std::count_if(task.metrics.begin(), task.metrics.end(), same) > 1)
+      t.fail("metric_list", "metric = {:?}: given twice", m.name);
+    for (const std::string& pattern : m.regexes_to_ignore)
+      PythonRegex(pattern, t.path().string() + ": metric_list.regexes_to_ignore");
+  }
   const ordered_json filters = t.get("filter_list");
   if (filters.is_null()) {
     task.filters.push_back({});
     return;
   }
   for (const ordered_json& f : filters) {
-    if (!f.is_object() || !f.contains("name") || !f.contains("filter") || !f["filter"].is_array())
+    if (!f.is_object() || !f.contains("name") || !f["name"].is_string() || !f.contains("filter") ||
+        !f["filter"].is_array())
       t.fail("filter_list", "= {}: expected a name and a list of filters", f.dump());
     HarnessFilter filter{.name = f["name"].get<std::string>()};
+    for (const HarnessFilter& other : task.filters)
+      if (other.name == filter.name) t.fail("filter_list", "name = {:?}: given twice", filter.name);
     for (const ordered_json& function : f["filter"]) filter.functions.push_back(function);
+    filter.where = fmt::format("{}: filter_list, {}", t.path().string(), filter.name);
+    check_filter(filter);
     task.filters.push_back(std::move(filter));
   }
 }
@@ -159,12 +227,13 @@ void read_generation(const TaskFile& t, HarnessTask& task) {
   const ordered_json g = t.get("generation_kwargs");
   task.until = {task.fields.fewshot_delimiter};
   if (g.is_null()) return;
+  if (!g.is_object()) t.fail("generation_kwargs", "= {}: expected a map", g.dump());
   for (const auto& [key, v] : g.items()) {
     if (key == "until")
       task.until = texts_of(t, "generation_kwargs.until", v);
     else if ((key == "max_gen_toks" || key == "max_tokens" || key == "max_new_tokens") &&
              v.is_number_integer())
-      task.most_tokens = v.get<int64_t>();
+      task.most_tokens = TaskFile(g, t.path()).integer_from(1, key, 0);
     else if (key == "do_sample"     ? v == true
              : key == "temperature" ? v != 0 && g.value("do_sample", false)
                                     : key != "top_p")
@@ -175,7 +244,9 @@ void read_generation(const TaskFile& t, HarnessTask& task) {
 
 void read_examples(const TaskFile& t, HarnessTask& task) {
   const ordered_json own = t.get("fewshot_config");
+  if (!own.is_null() && !own.is_object()) t.fail("fewshot_config", "= {}: expected a map", own.dump());
   const TaskFile config(own.is_null() ? ordered_json::object() : own, t.path());
+  config.refuse_unknown(kFewshotKeys, "fewshot_config.");
   task.examples = {.text = own.contains("doc_to_text") ? config.get("doc_to_text") : task.fields.text,
                    .target = own.contains("doc_to_target") ? config.get("doc_to_target") : task.fields.target,
                    .choice = own.contains("doc_to_choice") ? config.get("doc_to_choice") : task.fields.choice,
@@ -218,6 +289,7 @@ HarnessTask read_harness_task(const fs::path& path, int64_t fewshot) {
     if (!t.get(key).is_null()) t.fail(key, ": not supported");
   if (t.keys().contains("group") || t.get("task").is_array())
     t.fail("group", ": not supported; name one task's file");
+  t.refuse_unknown(kTaskKeys, "");
   HarnessTask task{.name = t.text("task", path.stem().string()), .file = path.string()};
   const std::string kind = t.text("output_type", "generate_until");
   if (kind == "multiple_choice")
@@ -235,7 +307,7 @@ HarnessTask read_harness_task(const fs::path& path, int64_t fewshot) {
                  .gen_prefix = t.text("gen_prefix"),
                  .target_delimiter = t.text("target_delimiter", " "),
                  .fewshot_delimiter = t.text("fewshot_delimiter", "\n\n")};
-  task.fewshot = fewshot >= 0 ? fewshot : t.integer("num_fewshot", 0);
+  task.fewshot = fewshot >= 0 ? fewshot : t.integer_from(0, "num_fewshot", 0);
   if (t.integer("repeats", 1) != 1) t.fail("repeats", ": not supported; one answer per question");
   const std::string split = t.text("test_split", t.text("validation_split"));
   if (split.empty()) t.fail("test_split", ": no test_split and no validation_split");

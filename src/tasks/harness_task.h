@@ -21,6 +21,7 @@ struct HarnessMetric {
 struct HarnessFilter {
   std::string name = "none";
   std::vector<nlohmann::ordered_json> functions;
+  std::string where = "filter_list";  // file and key, for messages
 };
 
 // Fields of the file: the name of a key of the document, a template, or a value.

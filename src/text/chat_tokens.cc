@@ -4,6 +4,7 @@
 
 #include "base/json_depth.h"
 #include "text/jinja/characters.h"
+#include "text/json_line.h"
 #include "text/normal_form.h"
 
 namespace trireme {
@@ -16,6 +17,11 @@ bool is_messages(const Ordered& j) {
   return j.is_array() && !j.empty() && std::all_of(j.begin(), j.end(), [](const Ordered& m) {
            return m.is_object() && m.contains("role") && m["role"].is_string();
          });
+}
+
+bool ends_with_answer(const Ordered& messages) {
+  const Ordered& last = messages.back();
+  return last["role"] == "assistant" && last.contains("content") && last["content"].is_string();
 }
 
 size_t common_prefix(std::string_view a, std::string_view b) {
@@ -71,7 +77,7 @@ void trim(std::string_view text, Span& s) {
 Conversation Conversation::parse(std::string_view line, const std::string& where) {
   if (json_depth(line) > kMostJsonDepth) bad_request("{}: nests deeper than {}", where, kMostJsonDepth);
   const Ordered j = Ordered::parse(line, nullptr, false);
-  if (!j.is_object()) bad_request("{}: not a JSON object", where);
+  if (!j.is_object()) bad_request("{}: not a JSON object: {}", where, json_fault(line));
   Conversation c;
   const bool messages = j.contains("messages"), pair = j.contains("prompt") && j.contains("completion");
   if (messages && !is_messages(j["messages"]))
@@ -92,6 +98,12 @@ Conversation Conversation::parse(std::string_view line, const std::string& where
         "messages",
         where);
   }
+  if (const auto cut = j.find("cut"); cut != j.end()) {
+    if (!cut->is_boolean()) bad_request("{}: \"cut\" = {}: expected true or false", where, cut->dump());
+    c.cut = *cut;
+    if (c.cut && !c.plain && !ends_with_answer(c.input.messages))
+      bad_request("{}: \"cut\" = true: the last message is not a text of the assistant", where);
+  }
   if (const auto tools = j.find("tools"); tools != j.end()) {
     // Data sets keep tools as JSON inside of a text, since their columns have one type.
     const std::string text = tools->is_string() ? tools->get<std::string>() : "";
@@ -109,6 +121,31 @@ Conversation Conversation::parse(std::string_view line, const std::string& where
   return c;
 }
 
+namespace {
+
+// The text up to the end of the last message, without what the template writes after it. A mark at that end
+// shows where it is in the rendering.
+ChatText text_of_cut(const Conversation& c, const ChatTemplate& chat) {
+  constexpr std::string_view kMark =
+      "\x01"
+      "cut here"
+      "\x01";
+  Conversation marked = c;
+  marked.cut = false;
+  Ordered& content = marked.input.messages.back()["content"];
+  content = content.get<std::string>() + std::string(kMark);
+  ChatText out = chat_text(marked, &chat);
+  const size_t end = out.text.rfind(kMark);
+  if (end == std::string::npos)
+    bad_request("\"cut\" = true: {} does not write the last message unchanged", chat.name());
+  out.text.resize(end);
+  for (Span& s : out.targets) s = {std::min(s.begin, end), std::min(s.end, end)};
+  std::erase_if(out.targets, [](const Span& s) { return s.begin == s.end; });
+  return out;
+}
+
+}  // namespace
+
 ChatText chat_text(const Conversation& c, const ChatTemplate* chat) {
   ChatText out;
   if (c.plain) {
@@ -117,6 +154,7 @@ ChatText chat_text(const Conversation& c, const ChatTemplate* chat) {
     return out;
   }
   require(chat, "a conversation wants a chat template");
+  if (c.cut) return text_of_cut(c, *chat);
   ChatTemplate::Rendered r = chat->render(c.input);
   out.text = std::move(r.text);
   if (!chat->marks_generated(c.input)) {
@@ -185,7 +223,7 @@ ChatTokens chat_tokens(const Tokenizer& t, const ChatTemplate* chat, const Conve
     if (span == text.targets.size()) break;
     out.targets[i] = places[i].end > text.targets[span].begin;
   }
-  if (c.plain && end_of_text >= 0) {
+  if (c.plain && !c.cut && end_of_text >= 0) {
     out.ids.push_back(end_of_text);
     out.targets.push_back(1);
   }

@@ -23,9 +23,11 @@ struct Conversation {
   size_t prompt = 0;         // messages before it are context, also the assistant's
   std::string before, said;  // a pair of texts, which no template renders
   bool plain = false;        // a pair of texts
+  bool cut = false;          // the completion was cut off: what would end it is not learned
 
   // A JSON object with "messages" (and "tools", "chat_template_kwargs"), or with "prompt" and "completion":
-  // two texts, or two lists of messages. bad_request, beginning with `where`, for another line.
+  // two texts, or two lists of messages. "cut": true may follow; the last message is then an assistant's
+  // text. bad_request, beginning with `where`, for another line.
   static Conversation parse(std::string_view line, const std::string& where);
 };
 
@@ -42,7 +44,8 @@ struct ChatTokens {
   std::vector<uint8_t> targets;  // 1 for each id that is a target
   int64_t changed = 0;           // as in ChatText
 };
-// The ids of the text. A pair of texts is closed by the token end_of_text (-1: none), which is a target.
+// The ids of the text. A pair of texts is closed by the token end_of_text (-1: none), which is a target. A
+// conversation that was cut has no such token, and no text of the template after its last message.
 // bad_request if the tokens cannot be placed in the text: a normalizer changed it.
 ChatTokens chat_tokens(const Tokenizer&, const ChatTemplate*, const Conversation&, int32_t end_of_text);
 

@@ -215,4 +215,9 @@ JsonLine read_json_line(std::string_view line, std::string_view key) {
   return out;
 }
 
+std::string json_fault(std::string_view line) {
+  const std::string error = read_json_line(line, "").error;
+  return error.empty() ? "a number that JSON does not have: NaN, Infinity, or beyond 1e308" : error;
+}
+
 }  // namespace trireme

@@ -19,4 +19,8 @@ struct JsonLine {
 };
 JsonLine read_json_line(std::string_view line, std::string_view key);
 
+// Why a line that a strict parser rejected is not a JSON object, with the byte: "the line ends before a } at
+// byte 27".
+std::string json_fault(std::string_view line);
+
 }  // namespace trireme

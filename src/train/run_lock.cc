@@ -12,7 +12,7 @@
 
 namespace trireme {
 
-RunLock::RunLock(const fs::path& dir) {
+RunLock::RunLock(const fs::path& dir, std::string_view option) {
   make_folders(dir);
   fs::path path = dir / "lock";
   fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
@@ -23,7 +23,7 @@ RunLock::RunLock(const fs::path& dir) {
   for (int fd : {fd_, folder_})
     if (fd >= 0 && ::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
       close();
-      bad_request("{} is in use by another run: wait for it, or choose another train.dir", dir.string());
+      bad_request("{} is in use by another run: wait for it, or choose another {}", dir.string(), option);
     }
   (void)::futimens(fd_, nullptr);
 }

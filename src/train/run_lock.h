@@ -1,5 +1,7 @@
 // The lock of a run folder.
 #pragma once
+#include <string_view>
+
 #include "base/file.h"
 
 namespace trireme {
@@ -8,8 +10,8 @@ namespace trireme {
 // while the run lives. Sets the file's time, by which a supervisor sees that the run has started.
 class RunLock {
  public:
-  // Throws Error (request) if another run holds the folder.
-  explicit RunLock(const fs::path& dir);
+  // Throws Error (request) if another run holds the folder; `option` is what chooses the folder.
+  explicit RunLock(const fs::path& dir, std::string_view option = "train.dir");
   RunLock(const RunLock&) = delete;
   ~RunLock() { close(); }
 

@@ -12,7 +12,8 @@
 
 namespace trireme {
 
-using TaskScores = std::vector<std::pair<std::string, double>>;  // by metric
+using TaskScores =
+    std::vector<std::pair<std::string, double>>;  // by metric, such as "exact_match,strict-match"
 
 struct LikelihoodTask {
   std::vector<ScoredText> texts;  // of at most data.seq_len scored tokens

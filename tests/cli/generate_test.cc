@@ -3,8 +3,12 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <thread>
 
 #include "base/json.h"
 #include "process.h"
@@ -84,50 +88,144 @@ TEST_F(Generate, ProgramsAreJudged) {
   EXPECT_NE(r.err.find("RUN"), std::string::npos) << r.err;
 }
 
-// Every stage once; the same command again does nothing, and another option is refused.
-TEST_F(Generate, SelfDistillationResumes) {
-  put_file(
-      tmp_ / "tasks.jsonl",
-      R"({"task_id": "a", "prompt": "def f(x):\n", "entry_point": "f", "canonical_solution": "    return x\n", "test": "def check(c):\n    assert c(2) == 2\n"})"
-      "\n");
-  put_file(tmp_ / "prompts.txt", "one\ntwo\none\n");
-  const std::string hf = (tmp_ / "hf").string(), out = (tmp_ / "ssd").string();
-  ASSERT_EQ(run("convert", {"--to", hf}).code, 0);
-  std::vector<std::string> words = {"distill",   hf,
-                                    "--tasks",   (tmp_ / "tasks.jsonl").string(),
-                                    "--out",     out,
-                                    "--prompts", (tmp_ / "prompts.txt").string(),
-                                    "--plain",   "--tokens",
-                                    "24",        "--eval-tokens",
-                                    "8",         "--eval-temperatures",
-                                    "1",         "-n",
-                                    "1",         "--seeds",
-                                    "1",         "--batch",
-                                    "1",         "--seq-len",
-                                    "32",        "--epochs",
-                                    "1",         "--temperature",
-                                    "2",         "--top-k",
-                                    "0",         "--top-p",
-                                    "1",         "--json"};
-  // A crash left half a line.
-  fs::create_directories(tmp_ / "ssd/seed-1");
-  put_file(tmp_ / "ssd/seed-1/samples.jsonl.part", "{\"index\": 0, \"pro");
-  Ran r = trireme(tmp_.path(), words);
+// Self-distillation of an export of the run, in small.
+class Distill : public Generate {
+ protected:
+  void SetUp() override {
+    Generate::SetUp();
+    put_file(
+        tmp_ / "tasks.jsonl",
+        R"({"task_id": "a", "prompt": "def f(x):\n", "entry_point": "f", "canonical_solution": "    return x\n", "test": "def check(c):\n    assert c(2) == 2\n"})"
+        "\n");
+    put_file(tmp_ / "prompts.txt", "one\ntwo\none\n");
+    ASSERT_EQ(run("convert", {"--to", hf()}).code, 0);
+  }
+  std::string hf() const { return (tmp_ / "hf").string(); }
+  std::vector<std::string> words(const std::vector<std::string>& more) const {
+    std::vector<std::string> all = {"distill",
+                                    hf(),
+                                    "--tasks",
+                                    (tmp_ / "tasks.jsonl").string(),
+                                    "--out",
+                                    (tmp_ / "ssd").string(),
+                                    "--prompts",
+                                    (tmp_ / "prompts.txt").string(),
+                                    "--tokens",
+                                    "24",
+                                    "--eval-tokens",
+                                    "8",
+                                    "-n",
+                                    "1",
+                                    "--seeds",
+                                    "1",
+                                    "--batch",
+                                    "1",
+                                    "--epochs",
+                                    "1"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  void expect_refused(const std::vector<std::string>& all, const std::string& why) const {
+    const Ran r = trireme(tmp_.path(), all);
+    EXPECT_EQ(r.code, 2) << r.err;
+    EXPECT_NE(r.err.find(why), std::string::npos) << why << "\n" << r.err;
+    EXPECT_EQ(lines_of(r.err).size(), 1u) << r.err;
+  }
+};
+
+TEST_F(Distill, RefusesBeforeItWrites) {
+  for (const auto& [more, why] : std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"--plain", "--eval-top-p", "7"}, "--eval-top-p = 7: expected a number above 0, at most 1"},
+           {{"--plain", "--top-k=-1"}, "--top-k = -1: expected"},
+           {{"--plain", "--temperature=-1"}, "--temperature = -1: expected a number from 0 to 1000"},
+           {{"--plain", "--seq-len", "5000"}, "--seq-len = 5000: expected 2 to 40"},
+           {{"--plain", "--set", "optimizer.nme=3"}, "optimizer.nme"},
+           {{"--plain", "--eval-temperatures", "0.2,0.2"},
+            "--eval-temperatures = 0.2,0.2: 0.2 is given twice"},
+           {{}, "no chat template in its folder; --plain"}}) {
+    expect_refused(words(more), why);
+    EXPECT_FALSE(fs::exists(tmp_ / "ssd")) << why;
+  }
+  fs::create_directories(tmp_ / "ssd");
+  put_file(tmp_ / "ssd/tune.toml", "");
+  expect_refused(words({"--plain"}), "holds other files, such as tune.toml");
+  EXPECT_FALSE(fs::exists(tmp_ / "ssd/distill.json"));
+}
+
+// A process that runs `trireme tune` and whose parent is `parent`; -1: there is none.
+pid_t tune_of(pid_t parent) {
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    std::error_code none;
+    if (!fs::exists(entry.path() / "exe", none)) continue;  // no process, or a zombie
+    std::ifstream in(entry.path() / "stat");
+    std::string line;
+    std::getline(in, line);
+    const size_t name_end = line.rfind(')');
+    if (name_end == std::string::npos) continue;
+    if (std::atoi(line.c_str() + name_end + 4) != parent) continue;
+    std::ifstream words(entry.path() / "cmdline");
+    std::string word;
+    std::getline(words, word, '\0');
+    if (std::getline(words, word, '\0') && word == "tune") return std::atoi(line.c_str());
+  }
+  return -1;
+}
+
+template <class Condition>
+bool within_10_s(Condition condition) {
+  for (int i = 0; i < 1000; i++) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
+}
+
+// A killed command leaves no child. The same command resumes; once done it does nothing. Other options and
+// other weights are refused.
+TEST_F(Distill, Resumes) {
+  std::vector<std::string> all = words({"--plain", "--eval-temperatures", "1", "--seq-len", "32",
+                                        "--temperature", "2", "--top-k", "0", "--top-p", "1", "--json"});
+  {
+    Process first(trireme_args(all), tmp_.path());
+    ASSERT_TRUE(first.wait_for_err("fine-tune"));
+    pid_t child = -1;
+    ASSERT_TRUE(within_10_s([&] { return (child = tune_of(first.pid())) > 0; }));
+    ::kill(child, SIGSTOP);
+    expect_refused(all, "is in use by another run: wait for it, or choose another --out");
+    first.send(SIGKILL);
+    EXPECT_EQ(first.wait().signal, SIGKILL);
+    EXPECT_TRUE(within_10_s([&] { return !fs::exists(fmt::format("/proc/{}/exe", child)); }));
+  }
+  const fs::path seed = tmp_ / "ssd/seed-1";
+  for (const char* name : {"samples.jsonl", "kept.jsonl"}) fs::remove(seed / name);
+  put_file(seed / "samples.jsonl.part", "{\"index\": 0, \"pro");  // half a line
+  Ran r = trireme(tmp_.path(), all);
   ASSERT_EQ(r.code, 0) << r.err;
   const json j = json::parse(r.out);
   EXPECT_EQ(j["pass_at_k"][0]["k"], 1);
-  EXPECT_TRUE(j["pass_at_k"][0]["gain"]["low"].is_null());                         // one seed has no interval
-  EXPECT_EQ(json_lines(read_text(tmp_ / "ssd/seed-1/samples.jsonl")).size(), 2u);  // equal prompts once
+  EXPECT_TRUE(j["pass_at_k"][0]["gain"]["low"].is_null());  // one seed has no interval
+  const auto samples = json_lines(read_text(seed / "samples.jsonl"));
+  const auto kept = json_lines(read_text(seed / "kept.jsonl"));
+  ASSERT_EQ(samples.size(), 2u);  // equal prompts once
+  ASSERT_FALSE(kept.empty());
+  for (const json& k : kept)
+    for (const json& one : samples)
+      if (one["prompt"] == k["prompt"])
+        EXPECT_EQ(k.value("cut", false), one["finish"] != "end_of_text") << one;
   const size_t stages = json_lines(read_text(tmp_ / "ssd/stages.jsonl")).size();
-  EXPECT_EQ(stages, 5u);  // sample, filter, fine-tune, two evaluations
-  r = trireme(tmp_.path(), words);
+  EXPECT_EQ(stages, 7u);  // sample and filter twice, fine-tune, two evaluations
+  r = trireme(tmp_.path(), all);
   EXPECT_EQ(r.code, 0) << r.err;
   EXPECT_EQ(json::parse(r.out), j);
   EXPECT_EQ(json_lines(read_text(tmp_ / "ssd/stages.jsonl")).size(), stages);
-  words.insert(words.end(), {"--lr", "1e-3"});
-  r = trireme(tmp_.path(), words);
-  EXPECT_EQ(r.code, 2);
-  EXPECT_NE(r.err.find("lr"), std::string::npos) << r.err;
+  std::string weights = read_text(tmp_ / "hf/model.safetensors");
+  weights.back() = char(weights.back() ^ 1);
+  put_file(tmp_ / "hf/model.safetensors", weights);
+  expect_refused(all, "this folder has results with weights = ");
+  all.insert(all.end(), {"--lr", "1e-3"});
+  weights.back() = char(weights.back() ^ 1);
+  put_file(tmp_ / "hf/model.safetensors", weights);
+  expect_refused(all, "lr = ");
 }
 
 // A task of lm-evaluation-harness: choices, answers and whole texts.

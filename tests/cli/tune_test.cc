@@ -195,6 +195,8 @@ TEST_F(Tune, TasksAreScoredWhileItTrains) {
   put_file(*folder_ / "b.yaml",
            head +
                "task: answers\ndoc_to_text: q\ndoc_to_target: q\nmetric_list: [{metric: exact_match}]\n"
+               "filter_list: [{name: strict, filter: [{function: regex}]},\n"
+               "              {name: none, filter: [{function: take_first}]}]\n"
                "generation_kwargs: {max_gen_toks: 5}\n");
   Ran r = tune(path("run"), "tasks",
                {"--lora-rank", "1", "--hold-out", "0.3", "--set",
@@ -206,6 +208,7 @@ TEST_F(Tune, TasksAreScoredWhileItTrains) {
     EXPECT_GE(tasks["mine/acc"].get<double>(), 0) << line;
     EXPECT_TRUE(tasks.contains("mine/acc_norm")) << line;
     EXPECT_EQ(tasks["answers/exact_match"].get<double>(), 0) << line;
+    EXPECT_EQ(tasks["answers/exact_match,strict"].get<double>(), 0) << line;
   }
   r = program_run({"report", path("tasks")});
   EXPECT_NE(r.out.find("mine/acc"), std::string::npos) << r.out << r.err;
@@ -213,6 +216,9 @@ TEST_F(Tune, TasksAreScoredWhileItTrains) {
                                     "doc_to_text: q\ndoc_to_target: q\nmetric_list: [{metric: exact_match}]\n"
                                     "generation_kwargs: {max_gen_toks: 4000}\n");
   expect_error(tune(path("run"), "tasks2", {"--set", "train.tasks=" + path("c.yaml")}), "train.tasks");
+  expect_error(tune(path("run"), "tasks2",
+                    {"--set", "train.tasks=[\"" + path("a.yaml") + "\", \"" + path("a.yaml") + "\"]"}),
+               "task = \"mine\" is also the name in");
 }
 
 }  // namespace

@@ -69,7 +69,7 @@ class Interpreter {
         return Flow::on;
       case Stmt::Kind::if_:
         for (const auto& [condition, body] : s.branches)
-          if (!condition || truth(eval(*condition, scope))) return run(body, scope);
+          if (!condition || true_of(*condition, scope)) return run(body, scope);
         return Flow::on;
       case Stmt::Kind::for_:
         return loop(s, scope);
@@ -150,7 +150,7 @@ class Interpreter {
       for (Value& item : items) {
         Scope scope{&outer};
         bind(s.names, item, scope);
-        if (truth(eval(*s.condition, scope))) kept.push_back(std::move(item));
+        if (true_of(*s.condition, scope)) kept.push_back(std::move(item));
       }
       items = std::move(kept);
     }
@@ -253,6 +253,11 @@ class Interpreter {
     }
     return {};
   }
+  bool true_of(const Expr& e, Scope& scope) {
+    const Value v = eval(e, scope);
+    check_defined(v, work_);
+    return truth(v);
+  }
   Value item(const Expr& e, Scope& scope) {
     const Value of = eval(*e.args[0], scope);
     return item_of(of, eval(*e.args[1], scope), work_);
@@ -265,6 +270,7 @@ class Interpreter {
     const Value of = eval(*e.args[0], scope);
     const Arguments a = arguments(e, scope);
     work_.line = e.line;
+    if (e.name != "default" && e.name != "d") check_defined(of, work_);
     return filtered(e.name, of, a, work_);
   }
   Value test(const Expr& e, Scope& scope) {
@@ -290,10 +296,11 @@ class Interpreter {
   }
   Value logical(const Expr& e, Scope& scope) {
     Value left = eval(*e.args[0], scope);
+    check_defined(left, work_);
     return truth(left) == (e.ops[0] == "or") ? left : eval(*e.args[1], scope);
   }
   Value choose(const Expr& e, Scope& scope) {
-    if (truth(eval(*e.args[1], scope))) return eval(*e.args[0], scope);
+    if (true_of(*e.args[1], scope)) return eval(*e.args[0], scope);
     return e.args[2] ? eval(*e.args[2], scope) : Value::undefined("the missing else of an if expression");
   }
   Value concat(const Expr& e, Scope& scope) {
@@ -322,6 +329,7 @@ class Interpreter {
 
   Value unary(const Expr& e, Scope& scope) {
     const Value v = eval(*e.args[0], scope);
+    check_defined(v, work_);
     if (e.ops[0] == "not") return !truth(v);
     if (!v.is_number()) work_.fail("{} of {} is not supported", e.ops[0], kind_name(v));
     if (std::holds_alternative<double>(v.data())) return e.ops[0] == "-" ? -v.number() : v.number();

@@ -202,6 +202,7 @@ std::string repr_of(const Value& v, Work& work) {
 }
 
 std::string str_of(const Value& v, Work& work) {
+  check_defined(v, work);
   if (v.is_undefined()) return "";
   if (const std::string* s = v.text()) {
     work.move(s->size());

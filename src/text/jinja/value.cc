@@ -101,6 +101,10 @@ std::string_view kind_name(const Value& v) {
   return kNames[v.data().index()];
 }
 
+void check_defined(const Value& v, const Work& work) {
+  if (work.strict && v.is_undefined()) work.fail("{:?} is undefined", std::get<Undefined>(v.data()).name);
+}
+
 bool truth(const Value& v) {
   if (v.is_undefined() || v.is_none()) return false;
   if (v.is_number()) return v.number() != 0;
@@ -112,6 +116,8 @@ bool truth(const Value& v) {
 
 bool equal(const Value& a, const Value& b, Work& work) {
   work.step();
+  check_defined(a, work);
+  check_defined(b, work);
   if (a.is_number() && b.is_number()) {
     const bool whole = !std::holds_alternative<double>(a.data()) && !std::holds_alternative<double>(b.data());
     return whole ? a.integer() == b.integer() : a.number() == b.number();
@@ -159,6 +165,7 @@ bool less(const Value& a, const Value& b, Work& work) {
 }
 
 bool contains(const Value& container, const Value& item, Work& work) {
+  check_defined(container, work);
   if (container.is_undefined()) return false;
   if (const std::string* s = container.text()) {
     if (!item.text()) work.fail("'in' of a text wants a text, not {}", kind_name(item));
@@ -174,6 +181,7 @@ bool contains(const Value& container, const Value& item, Work& work) {
 }
 
 std::vector<Value> items_of(const Value& v, Work& work) {
+  check_defined(v, work);
   if (v.is_undefined()) return {};
   if (const Sequence* s = v.sequence()) {
     work.step(int64_t(s->items.size()));
@@ -198,6 +206,7 @@ std::vector<Value> items_of(const Value& v, Work& work) {
 }
 
 int64_t length_of(const Value& v, Work& work) {
+  check_defined(v, work);
   if (v.is_undefined()) return 0;
   if (const Sequence* s = v.sequence()) return int64_t(s->items.size());
   if (const Mapping* m = v.mapping()) return int64_t(m->entries.size());

@@ -114,6 +114,8 @@ struct Callable {
 const Value* find(const Entries&, std::string_view key);
 std::string_view kind_name(const Value&);  // Python's name of the type, for messages
 
+// Fails if the value is undefined and the rendering is strict.
+void check_defined(const Value&, const Work&);
 bool truth(const Value&);
 bool equal(const Value&, const Value&, Work&);
 // Whether a comes before b: numbers and texts; others fail.

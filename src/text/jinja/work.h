@@ -25,7 +25,8 @@ class Work {
  public:
   explicit Work(std::string name) : name_(std::move(name)) {}
 
-  int line = 1;  // line of the node being evaluated
+  int line = 1;         // line of the node being evaluated
+  bool strict = false;  // the use of an undefined value fails, as with jinja2's StrictUndefined
 
   void step(int64_t n = 1) {
     if ((steps_ += n) > kMostSteps) fail("takes more than {} steps", kMostSteps);

@@ -126,6 +126,56 @@ TEST_F(Harness, NamesWhatIsNotSupported) {
   EXPECT_EQ(fault(""), "none");
 }
 
+TEST_F(Harness, NamesWhatIsWrong) {
+  const auto expect = [&](const std::string& more, const std::string& words) {
+    EXPECT_NE(fault(more).find(words), std::string::npos) << more << fault(more);
+  };
+  expect("num_fewshots: 5\n",
+         "c.yaml: num_fewshots: no key of a task of lm-evaluation-harness, did you mean "
+         "num_fewshot?");
+  expect("fewshot_config: {sampller: first_n}\n", "did you mean sampler?");
+  // As jinja2's StrictUndefined.
+  expect("doc_to_text: '{{qestion}}'\n", "doc_to_text, line 1: \"qestion\" is undefined");
+  expect("doc_to_text: '{% if a.b == 1 %}x{% endif %}'\n", "\"a\" is undefined");
+  expect("doc_to_text: '{% if nil %}x{% endif %}'\n", "\"nil\" is undefined");
+  expect("doc_to_text: '{{ nil | upper }}'\n", "\"nil\" is undefined");
+  expect("doc_to_text: '{{ nil | default(q) }}{% if nil is defined %}{{ nil }}{% endif %}'\n", "none");
+  // Answers that no choice has.
+  expect("doc_to_target: 7\n", "doc_to_target = 7");
+  expect("fewshot_config: {doc_to_target: 0}\ndoc_to_target: '{{opts | length}}'\n",
+         "doc_to_target = 3, document 1: expected one of its 3 choices, or an index from 0 to 2");
+  expect("fewshot_config: {doc_to_target: 0}\ndoc_to_target: none of them\n", "document 1");
+  // Numbers.
+  const std::string answers = "output_type: generate_until\ndoc_to_choice: null\ndoc_to_target: key\n";
+  expect(answers + "generation_kwargs: {max_gen_toks: -5}\n", "max_gen_toks = -5: expected an integer >= 1");
+  try {
+    read_harness_task(put("d.yaml", "include: a.yaml\nnum_fewshot: -2\n"));
+    ADD_FAILURE();
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("num_fewshot = -2: expected an integer >= 0"), std::string::npos);
+  }
+  try {
+    harness_requests(read_harness_task(put("d.yaml", "include: a.yaml\nfewshot_split: test\n"), 4));
+    ADD_FAILURE();
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("num_fewshot = 4: only 3 other documents exist"), std::string::npos)
+        << e.what();
+  }
+  // Filters, before a model is asked.
+  const auto filter = [&](const std::string& function) {
+    return answers + "filter_list: [{name: f, filter: [" + function + "]}]\n";
+  };
+  expect(filter("{function: regex, regex_pattern: '('}"), "c.yaml: filter_list, f: regex_pattern: regular");
+  expect(filter("{function: regex, group_selct: 1}"), "did you mean group_select?");
+  expect(filter("{function: regex, group_select: a}"), "group_select = \"a\": expected an integer");
+  expect(filter("{function: format_span}"), "c.yaml: filter_list, f: ");
+  expect(answers + "metric_list: [{metric: exact_match, regexes_to_ignore: ['(']}]\n",
+         "c.yaml: metric_list.regexes_to_ignore");
+  expect(answers + "metric_list: [{metric: exact_match}, {metric: exact_match, ignore_case: true}]\n",
+         "given twice");
+  expect(filter("{function: take_first}") + "\n", "none");
+}
+
 TEST_F(Harness, ScoresChoicesRawAndByLength) {
   HarnessTask t;
   t.metrics = {{.name = "acc"}, {.name = "acc_norm"}, {.name = "acc_bytes"}};
@@ -153,14 +203,14 @@ TEST_F(Harness, FiltersAndMatchesAnswers) {
   const auto scores = score_texts(
       t, requests, {"so\n#### 1005.", "it is 12 or $1,005 in all 1005", "#### 7, not 1005", "none"});
   ASSERT_EQ(scores.size(), 2u);
-  EXPECT_EQ(scores[0].filter, "strict");
+  EXPECT_EQ(scores[0].name(), "exact_match,strict");
   EXPECT_NEAR(scores[0].value, 0.25, 1e-12);
   EXPECT_NEAR(scores[1].value, 0.75, 1e-12);
   EXPECT_EQ(filtered_answer(t.filters[0], "none"), "[invalid]");
   EXPECT_EQ(
       filtered_answer({"x", {{{"function", "remove_whitespace"}}, {{"function", "lowercase"}}}}, " A b\n"),
       "a b");
-  EXPECT_THROW(filtered_answer({"x", {{{"function", "format_span"}}}}, "a"), Error);
+  EXPECT_THROW(check_filter({"x", {{{"function", "format_span"}}}}), Error);
 }
 
 TEST_F(Harness, PerplexityOfWholeTexts) {

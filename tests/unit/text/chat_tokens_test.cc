@@ -64,6 +64,40 @@ TEST(ChatTokens, ACompletionIsTheTarget) {
   EXPECT_EQ(targets(kChatMl, R"({"prompt": "", "completion": "<|s|>"})"), "<|s|><|e|>|");
 }
 
+// The end of a completion that was cut is neither a target nor in the text.
+TEST(ChatTokens, ACutCompletionHasNoEnd) {
+  EXPECT_EQ(targets(kChatMl, R"({"prompt": "ab", "completion": "cd", "cut": true})"), "cd|");
+  EXPECT_EQ(targets(kChatMl, R"({"prompt": "ab", "completion": "cd", "cut": false})"), "cd<|e|>|");
+  const std::string line =
+      R"({"prompt": [{"role": "user", "content": "a"}],
+          "completion": [{"role": "assistant", "content": "d "}], "cut": true})";
+  EXPECT_EQ(targets(kChatMl, line), "d |");
+  EXPECT_EQ(
+      targets("{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content | trim "
+              "}}!{% endgeneration %}{% endif %}{% endfor %}.",
+              line),
+      "d |");
+  const ChatTemplate chat = ChatTemplate::of(kChatMl, "t", {});
+  EXPECT_EQ(chat_text(talk(line), &chat).text, "<|s|>user\na<|e|>\n<|s|>assistant\nd ");
+  EXPECT_THROW(talk(R"({"prompt": "a", "completion": "b", "cut": 1})"), Error);
+  EXPECT_THROW(talk(R"({"messages": [{"role": "user", "content": "a"}], "cut": true})"), Error);
+}
+
+TEST(ChatTokens, NamesTheByteOfAMalformedLine) {
+  const auto fault = [](const std::string& line) -> std::string {
+    try {
+      talk(line);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "none";
+  };
+  EXPECT_EQ(fault(R"({"prompt": "a", "completion": )"),
+            "t, line 1: not a JSON object: the line ends before a value at byte 30");
+  EXPECT_EQ(fault("[1]"), "t, line 1: not a JSON object: no { at byte 0");
+  EXPECT_NE(fault(R"({"prompt": "a", "completion": "b", "n": NaN})").find("NaN"), std::string::npos);
+}
+
 // The template leaves the thoughts of all but the last message out.
 TEST(ChatTokens, AMessageThatChangesIsNotATarget) {
   int64_t changed = 0;
