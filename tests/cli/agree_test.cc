@@ -126,7 +126,7 @@ TEST(Agree, PlanAndTrainOnEveryByteAndEveryFlop) {
       EXPECT_EQ(end["steps"], 2);
       json forecast = json::parse(read_text(tmp / "run" / "forecast.json"));
       json best = plan;
-      best.erase("alternatives");  // of the plan alone
+      best.erase("alternatives");  // the plan has them alone
       EXPECT_EQ(forecast["best"], best);
     }
 }
