@@ -1,6 +1,7 @@
 #include "cli/kept_options.h"
 
 #include "base/error.h"
+#include "checkpoint/hash.h"
 
 namespace trireme::cli {
 
@@ -19,8 +20,7 @@ void refuse_other_options(const std::string& folder, const fs::path& file,
 }
 
 std::string digest_of(const fs::path& file) {
-  const std::string text = read_text(file);
-  return hex64(hash64(text.data(), text.size()));
+  return hex64(digest_file(file).xxh3);
 }
 
 }  // namespace trireme::cli

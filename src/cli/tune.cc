@@ -213,6 +213,9 @@ void tune(const TuneRequest& r) {
     } else if (fs::is_regular_file(out / kOptions, none)) {
       refuse_other_options(r.out, out / kOptions, options_json(r));
       if (!r.json) say("note: {} exists: this run resumes by it\n", file.string());
+    } else if (!r.json) {
+      say("note: {} exists without {}: this run resumes by it, and other options are not compared\n",
+          file.string(), kOptions);
     }
   }
   RunRequest request;
