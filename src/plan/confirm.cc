@@ -3,15 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <map>
 
 #include "base/error.h"
 #include "base/timed.h"
-#include "cost/activations.h"
-#include "model/stages.h"
 #include "plan/searched_step.h"
-#include "runtime/short_booking.h"
+#include "runtime/composed_booking.h"
 #include "sim/steady_step.h"
 #include "spec/complaint.h"
 #include "spec/run_schedule.h"
@@ -21,61 +17,6 @@ namespace trireme {
 namespace {
 
 constexpr double kGigaByte = 1e9;
-
-// What a pipeline rank holds: of each of its stages whether the embedding and the head are there, and blocks
-// without and with experts.
-using Held = std::vector<std::array<int64_t, 4>>;
-
-// Bytes that blocks hold of a microbatch: behind the forward pass, and behind the input gradient, until their
-// weight gradient is there: what that reads, the gradient that came in included, however much was done again
-// (StepMemory counts them alike). By stage.
-struct StageHolds {
-  int64_t kept = 0, waiting = 0;
-};
-std::vector<StageHolds> stage_holds(const RunSpec& run, const std::vector<StageRange>& stages, bool full) {
-  const LayoutSpec& l = run.layout;
-  const ActivationShape shape{.rows = run.batch.micro * run.data.seq_len / l.cp,
-                              .bytes = run.precision.compute == "f32" ? 4 : 2,
-                              .tp = l.tp,
-                              .sequence = l.sequence};
-  const int64_t row = shape.rows * run.model.hidden * shape.bytes, input = row / (l.sequence ? l.tp : 1);
-  const int64_t dense = block_activation_bytes(run.model, shape);
-  int64_t experts = dense;  // of these the rows too, on their way to experts and back
-  if (run.model.moe()) {
-    ModelSpec visited = run.model;
-    visited.ffn = run.model.experts_per_token * run.model.moe_ffn + run.model.shared_ffn;
-    experts = block_activation_bytes(visited, shape) + 2 * run.model.experts_per_token * row / l.tp;
-  }
-  std::vector<StageHolds> all;
-  for (const StageRange& s : stages) {
-    StageHolds h;
-    for (int64_t b = s.first; b < s.last; b++) {
-      const int64_t whole = run.model.expert_block(b) ? experts : dense;
-      h.kept += full ? input : whole, h.waiting += whole + input;
-    }
-    all.push_back(h);
-  }
-  return all;
-}
-
-// Bytes of blocks that a rank holds at its fullest moment.
-int64_t most_held(const std::vector<Action>& actions, const std::vector<StageRange>& stages,
-                  const std::vector<StageHolds>& holds) {
-  int64_t now = 0, most = 0;
-  std::map<std::pair<int, int>, int64_t> held;  // by stage and microbatch
-  for (const Action& a : actions) {
-    const StageHolds& h = holds[size_t(a.stage)];
-    const int64_t more = h.waiting - h.kept,
-                  blocks = stages[size_t(a.stage)].last - stages[size_t(a.stage)].first;
-    int64_t& own = held[{a.stage, a.mb}];
-    if (a.kind == Act::F) own += h.kept, now += h.kept;
-    if (a.kind == Act::I) own += more, now += more;
-    // Both gradients at once: of one block after the other.
-    most = std::max(most, now + (a.kind == Act::B ? more / std::max<int64_t>(1, blocks) : 0));
-    if (a.kind == Act::B || a.kind == Act::W) now -= own, own = 0;
-  }
-  return most;
-}
 
 // The run that train would start in this layout.
 RunSpec run_of(const SearchRequest& q, const ConfirmRequest& c, const SearchLayout& l) {
@@ -102,13 +43,12 @@ std::string why_not_run(const RunSpec& run) {
 }
 
 void book(const SearchRequest& q, const RunSpec& run, Confirmed& c) {
-  const Schedule schedule = schedule_of(run);
-  const std::vector<int> ranks = fullest_ranks(run, schedule);
+  const std::vector<StageArena> ranks = largest_arenas(run, schedule_of(run), 1, {});
   c.booked_ranks = int64_t(ranks.size());
-  const std::optional<SteadyPart> part = steady_part(schedule);
-  for (const int r : ranks) {
-    const int64_t arena = short_arena_of_stage(run, schedule, part, 1, {}, r).arena_bytes;
-    if (arena > c.arena) c.arena = arena, c.pp = r;
+  for (const StageArena& a : ranks) {
+    if (a.bytes <= c.arena) continue;
+    c.arena = a.bytes;
+    c.pp = a.pp_rank;
   }
   c.bytes = double(c.arena) + c.priced.memory.base;
   c.fits = c.bytes <= q.figures.memory * q.memory_share;
@@ -286,41 +226,6 @@ std::string row_text(const SearchRequest& q, const Confirmed& c, bool dropped) {
 }
 
 }  // namespace
-
-std::vector<int> fullest_ranks(const RunSpec& run, const Schedule& schedule) {
-  const std::vector<StageRange> stages = split_layers(run, schedule.stages);
-  // What selective keeps lies between all of a block and its input alone: the fullest of both.
-  std::vector<std::vector<StageHolds>> holds;
-  if (run.layout.recompute != "full") holds.push_back(stage_holds(run, stages, false));
-  if (run.layout.recompute != "none") holds.push_back(stage_holds(run, stages, true));
-  struct Fullest {
-    int rank = 0;
-    int64_t held = -1;
-  };
-  std::map<Held, std::array<Fullest, 2>> kinds;  // by `holds`
-  for (size_t r = 0; r < schedule.ranks.size(); r++) {
-    std::vector<bool> mine(stages.size());
-    for (const Action& a : schedule.ranks[r]) mine[size_t(a.stage)] = true;
-    Held held;
-    for (size_t s = 0; s < stages.size(); s++) {
-      if (!mine[s]) continue;
-      std::array<int64_t, 4> h{stages[s].embedding, stages[s].head, 0, 0};
-      for (int64_t b = stages[s].first; b < stages[s].last; b++) h[run.model.expert_block(b) ? 3 : 2]++;
-      held.push_back(h);
-    }
-    std::array<Fullest, 2>& fullest = kinds[held];
-    for (size_t i = 0; i < holds.size(); i++) {
-      const int64_t most = most_held(schedule.ranks[r], stages, holds[i]);
-      if (most > fullest[i].held) fullest[i] = {int(r), most};
-    }
-  }
-  std::vector<int> ranks;
-  for (const auto& [held, fullest] : kinds)
-    for (size_t i = 0; i < holds.size(); i++) ranks.push_back(fullest[i].rank);
-  std::sort(ranks.begin(), ranks.end());
-  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-  return ranks;
-}
 
 Confirmation confirm(const SearchRequest& q, SearchResult& r, const ConfirmRequest& request,
                      const Confirmation& before) {

@@ -72,12 +72,6 @@ std::vector<size_t> listed_of(const SearchResult&, const Confirmation*);
 // everybody's): none of them holds more. false: it was not above the line before. Exported for tests.
 bool learn_held(HeldMore&, const HeldMore::Seen&);
 
-// Pipeline ranks that stand for all: of those that hold alike (embedding, head, as many blocks of each kind
-// in each of their stages) the one that holds most of the microbatches in flight, in bytes: of ZB-H1 and -H2
-// the last, where most of them wait for their weight gradient; two where recompute keeps some of a block and
-// it depends on how much. Exported for tests.
-std::vector<int> fullest_ranks(const RunSpec&, const Schedule&);
-
 std::string confirmed_text(const SearchRequest&, const Confirmation&);
 
 }  // namespace trireme

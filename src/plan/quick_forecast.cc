@@ -4,7 +4,7 @@
 
 #include "comm/options.h"
 #include "plan/call_price.h"
-#include "plan/confirm.h"
+#include "runtime/composed_booking.h"
 #include "sim/replay.h"
 #include "spec/run_schedule.h"
 
@@ -32,8 +32,8 @@ QuickForecast quick_forecast(const RunSpec& run, const ClusterSpec& cluster, int
   QuickForecast q{.idle = idle_of(run)};
   int64_t arena = 0, snapshot = 0;
   bool disk = false, host = false;
-  for (const int r : fullest_ranks(run, schedule)) {
-    Booking b = book_stage(run, schedule, threads, cluster, r);
+  for (const StageArena& a : largest_arenas(run, schedule, threads, cluster)) {
+    Booking b = book_stage(run, schedule, threads, cluster, a.pp_rank);
     arena = std::max(arena, b.arena_bytes), snapshot = std::max(snapshot, b.snapshot_bytes);
     for (const Piece& p : b.tape.pieces) disk |= of_disk(p), host |= of_host(p);
     q.alone_s = std::max(q.alone_s, seconds_alone(std::move(b.tape), run, priced));

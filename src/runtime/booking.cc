@@ -6,14 +6,13 @@
 #include "comm/meta/meta_comm.h"
 #include "cost/flops.h"
 #include "model/adapters.h"
+#include "runtime/meta_rank.h"
 #include "runtime/recording.h"
 #include "spec/batch_ramp.h"
 #include "spec/run_schedule.h"
 
 namespace trireme {
 namespace {
-
-constexpr int64_t kEndless = int64_t(1) << 52;
 
 // Ops of a step by kind, most FLOPs first.
 std::vector<OpTotal> totals_of(const Tape& tape) {
@@ -42,13 +41,6 @@ std::optional<Collective> collective_of(const Tape& tape, const Piece& p) {
   return std::nullopt;
 }
 
-// Stands for the run's device.
-std::unique_ptr<Device> meta(const RunSpec& run, int threads) {
-  return make_device("meta", {.threads = threads,
-                              .models = run.train.device,
-                              .deterministic = run.train.deterministic,
-                              .sm90_attention = run.train.attention == "sm90"});
-}
 void nothing(int64_t, int64_t, const HostBatch&) {}
 
 // The longest sequence wants the most of every tensor, but placement may differ for others: try a spread.
@@ -57,18 +49,6 @@ void try_lengths(StageRunner& r, int64_t seq_len) {
   for (int64_t s = seq_len; s >= 1; s = s > 64 ? s - std::max<int64_t>(1, seq_len / 64) : s - 1) {
     std::vector<int32_t> tokens(static_cast<size_t>(s));
     r.logits(tokens, out);
-  }
-}
-
-// The last batch of an evaluation may be any size.
-void try_batches(StageRunner& r, const RunSpec& run) {
-  for (int64_t n = run.batch.micro; n >= 1; n--) r.evaluate(n, run.data.seq_len, nothing);
-  if (run.train.tasks.empty()) return;
-  for (const BatchShape& s : task_shapes(run)) {
-    r.evaluate(s.sequences, s.seq, nothing);
-    const std::vector<int64_t> last(size_t(s.sequences), 0);
-    std::vector<int32_t> ids(last.size());
-    r.most_likely_next(s.sequences, s.seq, nothing, last, run.model.vocab, ids);
   }
 }
 
@@ -84,14 +64,6 @@ int64_t snapshot_bytes(const StageRunner& r) {
   return bytes;
 }
 
-// The first rank of the world that has this place in its pipeline.
-int first_of_stage(const RunSpec& run, int pp_rank) {
-  const Mesh mesh = mesh_of(run.layout);
-  int rank = 0;
-  while (mesh.coord(rank, Axis::pp) != pp_rank) rank++;
-  return rank;
-}
-
 // A model for inference: whole, or the part of the first rank at `pp_rank`.
 struct MetaModel {
   std::unique_ptr<Device> device;
@@ -100,15 +72,42 @@ struct MetaModel {
   StageRunner runner;
 
   MetaModel(const RunSpec& run, int threads, int pp_rank)
-      : device(meta(run, threads)),
+      : device(meta_device(run, threads)),
         factory(pp_rank == kAlone
                     ? nullptr
                     : make_meta_comm(first_of_stage(run, pp_rank), int(run.world()), options_of(run, {}))),
         comms(factory ? std::make_unique<CommSet>(*factory, mesh_of(run.layout)) : nullptr),
-        runner(run, RunMode::infer, *device, kEndless, comms.get()) {}
+        runner(run, RunMode::infer, *device, kEndlessArena, comms.get()) {}
 };
 
 }  // namespace
+
+std::unique_ptr<Device> meta_device(const RunSpec& run, int threads) {
+  return make_device("meta", {.threads = threads,
+                              .models = run.train.device,
+                              .deterministic = run.train.deterministic,
+                              .sm90_attention = run.train.attention == "sm90"});
+}
+
+int first_of_stage(const RunSpec& run, int pp_rank) {
+  const Mesh mesh = mesh_of(run.layout);
+  int rank = 0;
+  while (mesh.coord(rank, Axis::pp) != pp_rank) rank++;
+  return rank;
+}
+
+// The last batch of an evaluation may be any size.
+int64_t evaluations_high_water(StageRunner& r, const RunSpec& run) {
+  for (int64_t n = run.batch.micro; n >= 1; n--) r.evaluate(n, run.data.seq_len, nothing);
+  const bool tasks = !run.train.tasks.empty();
+  for (const BatchShape& s : tasks ? task_shapes(run) : std::vector<BatchShape>()) {
+    r.evaluate(s.sequences, s.seq, nothing);
+    const std::vector<int64_t> last(size_t(s.sequences), 0);
+    std::vector<int32_t> ids(last.size());
+    r.most_likely_next(s.sequences, s.seq, nothing, last, run.model.vocab, ids);
+  }
+  return r.arena().high_water();
+}
 
 CommCounts counts_of(const Tape& tape) {
   CommCounts counts{};
@@ -158,12 +157,12 @@ Booking book_stage(const RunSpec& run, const Schedule& schedule, int threads, co
 
 Booking book_rank(const RunSpec& run, const Schedule& schedule, int threads, const ClusterSpec& cluster,
                   int rank) {
-  auto device = meta(run, threads);
+  auto device = meta_device(run, threads);
   const int pp_rank = mesh_of(run.layout).coord(rank, Axis::pp);
   std::unique_ptr<CommFactory> factory = make_meta_comm(rank, int(run.world()), options_of(run, cluster));
   StepRecorder recorder(*device, *factory);
   CommSet comms(recorder.factory(), mesh_of(run.layout));
-  StageRunner r(run, RunMode::train, recorder.device(), kEndless, &comms);
+  StageRunner r(run, RunMode::train, recorder.device(), kEndlessArena, &comms);
   device->kernels().restart_counts();
   r.restart_peaks();
   Booking b;
@@ -186,29 +185,20 @@ Booking book_rank(const RunSpec& run, const Schedule& schedule, int threads, con
   b.launches = device->kernels().launches();
   b.ops = totals_of(b.tape);
   r.settle();
-  try_batches(r, run);
-  b.arena_bytes = r.arena().high_water();
+  b.arena_bytes = evaluations_high_water(r, run);
   return b;
 }
 
 int64_t arena_of_stage(const RunSpec& run, const Schedule& schedule, int threads, const ClusterSpec& cluster,
-                       int pp_rank, ArenaCalls* listed) {
-  auto device = meta(run, threads);
+                       int pp_rank) {
+  auto device = meta_device(run, threads);
   std::unique_ptr<CommFactory> factory =
       make_meta_comm(first_of_stage(run, pp_rank), int(run.world()), options_of(run, cluster));
   CommSet comms(*factory, mesh_of(run.layout));
-  StageRunner r(run, RunMode::train, *device, kEndless, &comms);
-  const std::vector<Action>& actions = schedule.ranks.at(size_t(pp_rank));
-  if (listed) {
-    listed->before = r.arena().places();
-    r.list_calls(&listed->calls);
-    r.set_control({.phase = [&](std::string_view) { listed->first.push_back(listed->calls.size()); }});
-  }
-  r.step(actions, 1, run.tokens_per_step(), nothing);
+  StageRunner r(run, RunMode::train, *device, kEndlessArena, &comms);
+  r.step(schedule.ranks.at(size_t(pp_rank)), 1, run.tokens_per_step(), nothing);
   r.settle();
-  try_batches(r, run);
-  r.list_calls(nullptr), r.set_control({});
-  return r.arena().high_water();
+  return evaluations_high_water(r, run);
 }
 
 Booking book_training(const RunSpec& run, const Schedule& schedule, int threads, const ClusterSpec& cluster) {
@@ -237,11 +227,11 @@ Booking book_training(const RunSpec& run, const Schedule& schedule, int threads,
 std::vector<Program> programs_of(const RunSpec& run, const Schedule& schedule) {
   std::vector<Program> all;
   for (int k = 0; k < int(run.layout.pp); k++) {
-    auto device = meta(run, 1);
+    auto device = meta_device(run, 1);
     std::unique_ptr<CommFactory> factory =
         make_meta_comm(first_of_stage(run, k), int(run.world()), options_of(run, {}));
     CommSet comms(*factory, mesh_of(run.layout));
-    StageRunner r(run, RunMode::train, *device, kEndless, &comms);
+    StageRunner r(run, RunMode::train, *device, kEndlessArena, &comms);
     all.push_back(r.program_of(schedule.ranks.at(size_t(k))));
   }
   check_messages(all);
@@ -281,7 +271,7 @@ int64_t book_evaluation(const RunSpec& run, int threads, std::span<const BatchSh
 
 int64_t book_inference(const RunSpec& run, int threads, int pp_rank) {
   MetaModel m(run, threads, pp_rank);
-  try_batches(m.runner, run);
+  evaluations_high_water(m.runner, run);
   if (pp_rank == kAlone) try_lengths(m.runner, run.data.seq_len);
   return m.runner.arena().high_water();
 }

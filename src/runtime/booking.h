@@ -63,15 +63,8 @@ struct Booking {
 // each stage and for the smaller batches of batch.ramp.
 Booking book_rank(const RunSpec&, const Schedule&, int threads, const ClusterSpec&, int rank);
 Booking book_stage(const RunSpec&, const Schedule&, int threads, const ClusterSpec&, int pp_rank);
-// What a booking asks of the arena, from its step on.
-struct ArenaCalls {
-  BestFit before{0};  // of what a runner holds all along
-  std::vector<Arena::Call> calls;
-  std::vector<size_t> first;  // by action: in calls, the first of it or of what follows
-};
 // book_stage's arena_bytes alone, without a tape.
-int64_t arena_of_stage(const RunSpec&, const Schedule&, int threads, const ClusterSpec&, int pp_rank,
-                       ArenaCalls* listed = nullptr);
+int64_t arena_of_stage(const RunSpec&, const Schedule&, int threads, const ClusterSpec&, int pp_rank);
 Booking book_training(const RunSpec&, const Schedule&, int threads, const ClusterSpec& = {});
 // The step's program of the first rank of each stage, checked, also against each other's messages.
 std::vector<Program> programs_of(const RunSpec&, const Schedule&);

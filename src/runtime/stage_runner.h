@@ -30,7 +30,8 @@
 
 namespace trireme {
 
-class OffloadStore;  // offload.h
+class LayerRecorder;  // layer_recorder.h
+class OffloadStore;   // offload.h
 
 // Host buffers of one microbatch, [sequences * seq] each, filled by the data side.
 struct HostBatch {
@@ -220,6 +221,7 @@ class StageRunner {
   std::string_view layer() const { return layer_; }  // which runs; of the runner's own texts
 
  private:
+  friend class LayerRecorder;
   struct Microbatch;
   struct PostValidation;  // post_validation.h
   enum class Ran : uint8_t { done, stopped, again };

@@ -9,19 +9,21 @@
 #include <utility>
 #include <vector>
 
-#include "tensor/best_fit.h"
 #include "tensor/tensor.h"
+#include "trace/best_fit.h"
 #include "trace/ledger.h"
 
 namespace trireme {
 
 class Arena {
  public:
-  static constexpr int64_t kAlign = 64;  // bytes: one cache line, one AVX-512 register
+  static constexpr int64_t kAlign = kBlockAlign;
 
-  // What was placed or, with size < 0, given back: bytes from the range's begin, and padded.
+  // A block that was placed or, with size < 0, freed: bytes from the range's begin, and padded.
   struct Call {
-    int64_t at, size;
+    int64_t at = 0, size = 0;
+    Bucket bucket = Bucket::scratch;
+    int64_t bytes = 0;  // without padding
   };
 
   Arena(std::byte* base, int64_t capacity);  // the range outlives the arena
@@ -38,6 +40,8 @@ class Arena {
   int64_t high_water() const { return places_.high_water(); }
   int64_t capacity() const { return places_.capacity(); }
   int64_t live_blocks() const { return live_; }
+  // Bytes from the range's begin to a block of this arena.
+  int64_t place_of(const Tensor& t) const { return t.data - base_; }
   void list_calls(std::vector<Call>* in) { calls_ = in; }  // from here on; null: no more
 
  private:

@@ -14,6 +14,26 @@ inline constexpr std::array<std::string_view, kBuckets> kBucketNames = {"weights
                                                                         "activations", "comm",  "scratch"};
 using BucketBytes = std::array<int64_t, kBuckets>;
 
+// Several bookings in a row, relative to what is booked before them.
+struct Bookings {
+  BucketBytes net{};       // after all of them
+  BucketBytes most{};      // after the ones that give each bucket the most
+  int64_t most_total = 0;  // after the one that gives the highest total, and its composition:
+  BucketBytes at_most{};
+  void add(Bucket b, int64_t bytes) {
+    net[size_t(b)] += bytes;
+    total_ += bytes;
+    most[size_t(b)] = std::max(most[size_t(b)], net[size_t(b)]);
+    if (total_ <= most_total) return;
+    most_total = total_;
+    at_most = net;
+  }
+  bool operator==(const Bookings&) const = default;
+
+ private:
+  int64_t total_ = 0;
+};
+
 // Bytes booked now, the peak of each bucket, and the peak of the total with its composition (peaks by bucket
 // do not add up to it). Exact requested bytes: alignment and holes are the arena's placement, not booked
 // here.
@@ -25,6 +45,18 @@ class Ledger {
     peak_[size_t(b)] = std::max(peak_[size_t(b)], now_[size_t(b)]);
     if (total_ > peak_total_) peak_total_ = total_, at_peak_ = now_;
     high_ = std::max(high_, total_);
+  }
+  void book(const Bookings& all) {
+    if (total_ + all.most_total > peak_total_) {
+      peak_total_ = total_ + all.most_total;
+      for (size_t b = 0; b < kBuckets; b++) at_peak_[b] = now_[b] + all.at_most[b];
+    }
+    high_ = std::max(high_, total_ + all.most_total);
+    for (size_t b = 0; b < kBuckets; b++) {
+      peak_[b] = std::max(peak_[b], now_[b] + all.most[b]);
+      now_[b] += all.net[b];
+      total_ += all.net[b];
+    }
   }
   void release(Bucket b, int64_t bytes) { now_[size_t(b)] -= bytes, total_ -= bytes; }
 

@@ -8,10 +8,9 @@
 #include <cmath>
 #include <random>
 
-#include "plan/confirm.h"
 #include "plan/score_catalog.h"
 #include "plan/search.h"
-#include "runtime/booking.h"
+#include "runtime/composed_booking.h"
 #include "sanitized.h"
 #include "spec/run_schedule.h"
 #include "spec/supported.h"
@@ -102,7 +101,7 @@ constexpr BookedKind kBookedKinds[] = {
     {"v pp dp ep zero 1", true, 4, 12, 55},
 };
 
-// The fullest of the ranks that differ.
+// The most of all ranks.
 double booked_peak(const SearchRequest& q, const SearchLayout& l) {
   RunSpec run;
   run.model = q.model, run.model.max_positions = 0, run.data.seq_len = q.seq;
@@ -112,8 +111,9 @@ double booked_peak(const SearchRequest& q, const SearchLayout& l) {
   run = resolve(run, {.native_bf16 = true});
   const Schedule all = schedule_of(run);
   int64_t most = 0;
-  for (const int r : fullest_ranks(run, all))
-    most = std::max(most, book_stage(run, all, 1, {}, r).peak_total);
+  LayerTapes tapes;
+  const ComposedRun composed(run, all, 1, {}, tapes);
+  for (int r = 0; r < int(l.pp); r++) most = std::max(most, composed.booked(r).peak_total);
   return double(most);
 }
 

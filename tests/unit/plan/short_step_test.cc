@@ -1,4 +1,4 @@
-// Steps of many microbatches booked and simulated by few of them, against all: bytes and nanoseconds.
+// Steps of many microbatches simulated by few of them, against all, to the nanosecond.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,12 +7,10 @@
 #include "plan/scaled_run.h"
 #include "plan/score_catalog.h"
 #include "plan/search.h"
-#include "runtime/short_booking.h"
 #include "sanitized.h"
 #include "sim/steady_step.h"
 #include "sim/world_report.h"
 #include "spec/run_schedule.h"
-#include "spec/supported.h"
 
 namespace trireme {
 namespace {
@@ -46,40 +44,6 @@ class DrawnSteps {
  private:
   std::mt19937_64 random_;
 };
-
-TEST(ShortStep, BooksTheBytesOfAllMicrobatches) {
-  DrawnSteps draw(20261124);
-  int shorter = 0, pipelines = 0, all = 0;
-  const int draws = 160 / test::one_of(4, 4);
-  for (int i = 0; i < draws; i++) {
-    RunSpec run;
-    const bool experts = i % 4 == 3;
-    run.model = ModelSpec::of("llama");
-    run.model.layers = draw.one_of({8, 9, 13}), run.model.hidden = 48, run.model.heads = 4;
-    run.model.kv_heads = 2, run.model.ffn = 136, run.model.vocab = draw.one_of({61, 300, 1500});
-    run.model.tied = draw.one_of({0, 1}) == 1;
-    if (experts) run.model.experts = 4, run.model.experts_per_token = 2, run.model.moe_ffn = 40;
-    run.data.seq_len = 32, run.model.finish(32);
-    run.precision.compute = "bf16", run.precision.reduce = draw.one_of({0, 1}) ? "bf16" : "f32";
-    const SearchLayout l = draw.layout(size_t(i) % std::size(kShortSchedules), run.model.layers, experts);
-    run = with_layout(run, l);
-    if (!problems_of(run).empty() || !unsupported_of(run).empty()) continue;
-    run = resolve(run, {.native_bf16 = true});
-    SCOPED_TRACE(text_of(l));
-    const Schedule schedule = schedule_of(run);
-    const std::optional<SteadyPart> part = steady_part(schedule);
-    for (int r = 0; r < int(l.pp); r++) {
-      const ShortBooking one = short_arena_of_stage(run, schedule, part, 1, {}, r);
-      EXPECT_EQ(one.arena_bytes, arena_of_stage(run, schedule, 1, {}, r)) << "rank " << r;
-      shorter += one.microbatches < schedule.microbatches;
-      pipelines += one.microbatches < schedule.microbatches && l.pp > 1, all++;
-    }
-  }
-  RecordProperty("shorter", shorter), RecordProperty("of", all);
-  EXPECT_GT(all, draws * 3 / 2);
-  EXPECT_GT(shorter, all / 2);  // gpipe never is
-  EXPECT_GT(pipelines, all / 3);
-}
 
 TEST(ShortStep, TakesTheNanosecondsOfAllMicrobatches) {
   DrawnSteps draw(20261125);

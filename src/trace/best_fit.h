@@ -1,10 +1,17 @@
-// Where blocks lie in a range: best fit, lowest address first, neighbours merged. A pure function of what was
-// asked for, so it can be asked again without what asked (runtime/short_booking.h).
+// Placement of blocks in a range: best fit, lowest address first, neighbours merged. A pure function of the
+// calls, so it can be repeated without the caller (program/program_bytes.h).
 #pragma once
 #include <cstdint>
 #include <vector>
 
 namespace trireme {
+
+// Bytes: one cache line, one AVX-512 register.
+inline constexpr int64_t kBlockAlign = 64;
+// Bytes that a block of `bytes` takes in its range.
+constexpr int64_t padded_block(int64_t bytes) {
+  return (bytes > 0 ? (bytes + kBlockAlign - 1) / kBlockAlign : 1) * kBlockAlign;
+}
 
 class BestFit {
  public:

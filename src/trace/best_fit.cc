@@ -1,4 +1,4 @@
-#include "tensor/best_fit.h"
+#include "trace/best_fit.h"
 
 #include <algorithm>
 

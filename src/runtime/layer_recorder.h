@@ -1,0 +1,51 @@
+// Records tapes of a rank's layers (program/layer_tape.h), by running each kind of layer once on meta.
+#pragma once
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "program/program_bytes.h"
+#include "runtime/stage_runner.h"
+
+namespace trireme {
+
+// Tapes by kind of layer. Runs whose tapes are equal may share one.
+using LayerTapes = std::map<std::string, std::map<PassKey, LayerTape>>;
+
+class LayerRecorder {
+ public:
+  // Requires: a training runner on meta, between steps. Both outlive this; the runner takes no steps
+  // meanwhile. `tapes` has those that are known already, of runs with an equal run_key().
+  LayerRecorder(StageRunner&, LayerTapes& tapes);
+  LayerRecorder(const LayerRecorder&) = delete;
+  ~LayerRecorder();
+
+  const LayerTape& pass(size_t layer, const PassKey&);
+  // Everything else of the rank. Its `pass` calls this recorder.
+  RankTapes rank();
+  // Equal for layers whose passes take equal memory in runs with an equal run_key().
+  const std::string& kind(size_t layer) const { return kinds_.at(layer); }
+
+ private:
+  using Calls = std::vector<Arena::Call>;
+  struct At;  // a layer of the microbatch that is recorded
+  struct Blocks;
+  void record(size_t layer, const PassKey&);
+  LayerTape run_pass(const At&, OpKind, Blocks&);
+  LayerTape between(const std::function<void()>&);
+  std::string kind_of(size_t layer) const;
+  void run(OpKind, const At&, int32_t unit = -1);
+  std::vector<BlockSize> batch_blocks();
+
+  StageRunner& runner_;
+  LayerTapes& tapes_;
+  std::vector<std::string> kinds_;  // by layer
+  Calls calls_;
+};
+
+// Runs with equal keys have equal tapes of equal kinds of layers: everything of the run but what the program
+// decides.
+std::string run_key(const RunSpec&);
+
+}  // namespace trireme
