@@ -3,7 +3,7 @@
 #include <map>
 
 #include "cli/describe.h"
-#include "runtime/booking.h"
+#include "runtime/composed_booking.h"
 #include "spec/run_schedule.h"
 
 namespace trireme::cli {
@@ -25,9 +25,14 @@ Description json_of(const Program& p, const Op& op) {
   return d;
 }
 
-Description json_of(const Program& p, int rank) {
+// listed: empty if the run's memory does not compose.
+Description json_of(const Program& p, int rank, const PlacedCalls& listed) {
   Description d = {{"pipeline_rank", rank}, {"operations", Description::array()}};
-  for (const Op& op : p.ops) d["operations"].push_back(json_of(p, op));
+  for (size_t i = 0; i < p.ops.size(); i++) {
+    Description op = json_of(p, p.ops[i]);
+    if (i + 1 < listed.booked.size()) op["bytes_after"] = listed.booked[i + 1];
+    d["operations"].push_back(std::move(op));
+  }
   Description& actions = d["actions"] = Description::array();
   for (const ActionOps& a : p.actions)
     actions.push_back({{"action", to_text(a.action)}, {"begin", a.begin}, {"end", a.end}});
@@ -54,14 +59,21 @@ std::string counts_text(const std::vector<Program>& all) {
 
 void print_programs(const RunRequest& request) {
   const RunSpec run = request.load();
-  const std::vector<Program> all = programs_of(run, schedule_of(run));
+  const Schedule schedule = schedule_of(run);
+  const std::vector<Program> all = programs_of(run, schedule);
+  std::vector<PlacedCalls> listed(all.size());
+  if (composes(run)) {
+    LayerTapes tapes;
+    const ComposedRun composed(run, schedule, int(std::max<int64_t>(1, run.train.threads)), {}, tapes);
+    for (size_t r = 0; r < all.size(); r++) listed[r] = composed.listed(int(r));
+  }
   if (request.json) {
     Description d = {{"kind", "program of a step"}, {"path", request.file}, {"ranks", Description::array()}};
-    for (size_t r = 0; r < all.size(); r++) d["ranks"].push_back(json_of(all[r], int(r)));
+    for (size_t r = 0; r < all.size(); r++) d["ranks"].push_back(json_of(all[r], int(r), listed[r]));
     return print_text("{}\n", d.dump());
   }
   print_text("{}", counts_text(all));
-  for (size_t r = 0; r < all.size(); r++) print_text("\npipeline rank {}\n{}", r, to_text(all[r]));
+  for (size_t r = 0; r < all.size(); r++) print_text("\npipeline rank {}\n{}", r, to_text(all[r], listed[r]));
 }
 
 }  // namespace trireme::cli

@@ -301,6 +301,21 @@ TEST(Seeing, InspectKnowsWhatARunLeaves) {
   for (const json& op : ranks[0]["operations"]) ops[op["kind"]]++;
   EXPECT_GT(ops["gather"], 0);
   EXPECT_EQ(ops["gather"], ops["release"]);
+  // A gather takes memory and a release frees it.
+  const json& all = ranks[0]["operations"];
+  for (size_t i = 1; i < all.size(); i++) {
+    if (!all[i].contains("bytes_after")) continue;
+    const int64_t more = all[i]["bytes_after"].get<int64_t>() - all[i - 1]["bytes_after"].get<int64_t>();
+    if (all[i]["kind"] == "gather") {
+      EXPECT_GT(more, 0);
+    }
+    if (all[i]["kind"] == "release") {
+      EXPECT_LT(more, 0);
+    }
+    if (all[i]["kind"] == "arrive") {
+      EXPECT_EQ(more, 0);
+    }
+  }
   EXPECT_EQ(inspected(tmp.path(), tmp / "run/metrics.jsonl")["lines"], 4);
   EXPECT_EQ(inspected(tmp.path(), golden)["kind"], "Hugging Face folder");
   json tensors = inspected(tmp.path(), golden / "model.safetensors");
