@@ -6,6 +6,7 @@
 #include "cost/flops.h"
 #include "cost/own_block.h"
 #include "cost/pipeline_layers.h"
+#include "cost/schedule_held.h"
 
 namespace trireme {
 namespace {
@@ -229,8 +230,15 @@ OwnHeld own_held(const StepCase& c, const FitValues& f, const PipelinePlace& p) 
     OwnHeld::At& at = o.at[size_t(k)];
     if (activations + logits > at.activations + at.logits) at = {activations, logits};
   };
-  const double own = p.layers / double(c.chunks);  // blocks that a backward pass goes through
-  const double first = own - 1, second = std::min(first, 1.0), third = std::min(first, 2.0);
+  // Blocks that a backward pass goes through.
+  double own = 0, first = 0, second = 0, third = 0;
+  const auto goes_through = [&](double n) {
+    own = n;
+    first = n - 1;
+    second = std::min(first, 1.0);
+    third = std::min(first, 2.0);
+  };
+  goes_through(p.layers / double(c.chunks));
   // A backward pass that begins at so many bytes: blocks one behind the other. input, weight: of a block
   // beside what is held of it; done: what is held more when a block is behind it.
   bool to_first = true;  // as far as the embedding
@@ -283,11 +291,52 @@ OwnHeld own_held(const StepCase& c, const FitValues& f, const PipelinePlace& p) 
   const double messages = c.pp > 1 && c.order != PipelineOrder::gpipe ? 2 * b.between : 0;
   // Of one group of microbatches the other chunks have gone when the first one's backward passes begin.
   to_first = !interleaved || c.microbatches > c.pp;
-  for (const HeldMoment& at : held_moments(c.order, c.pp, c.chunks, c.microbatches, p.rank)) {
+  for (const HeldMoment& at :
+       is_v(c.order) ? HeldMoments() : held_moments(c.order, c.pp, c.chunks, c.microbatches, p.rank)) {
     const double others = (at.before + at.waiting) * own_batch(c) + messages;
     const double before = interleaved ? cut.in_flight(p.rank, at.before * n) : p.held_layers * at.before;
     const double held = before * b.kept + p.held_layers * at.waiting * b.waiting + others;
     pass(held, at.logits * head.kept, at.waiting > 0, c.pp == 1);
+  }
+  if (is_v(c.order)) {
+    // Rank 0 has more blocks on the way down, because the way up ends with the head.
+    const double down = p.rank == 0 ? p.held_layers / 2 : p.layers / 2;
+    const std::array<double, 2> of_chunk = {down, p.layers - down};
+    const auto moment = [&](const CountedMoment& at) {
+      double held = messages, logits = 0;
+      for (size_t k = 0; k < 2; k++) {
+        held += of_chunk[k] * (at.before[k] * b.kept + at.waiting[k] * b.waiting);
+        held += (at.before[k] + at.waiting[k]) * own_batch(c) / 2;
+      }
+      if (head_here) logits = (at.before[1] + at.waiting[1]) * head.kept;
+      const bool of_head = head_here && at.chunk == 1;
+      const double others = of_head ? logits - head.kept : logits;  // other microbatches'
+      const OwnPlace inputs = of_head ? OwnPlace::head_input : OwnPlace::behind_input;
+      const double input = b.input - b.kept, weight = b.weight - b.kept, done = b.weight - b.waiting;
+      goes_through(of_chunk[size_t(at.chunk)]);
+      to_first = at.chunk == 0;
+      using At = CountedMoment::At;
+      if (of_head && (at.at == At::backward || at.at == At::input))
+        reach(OwnPlace::head_input, held, logits + head.input);
+      if (of_head && (at.at == At::backward || at.at == At::weight)) {
+        reach(OwnPlace::head_weight, held, logits + head.weight);
+        reach(OwnPlace::head_sum, held + 2 * b.between, others);
+      }
+      if (at.at == At::backward) blocks(held, others, input, weight, -b.kept, false);
+      if (at.at == At::weight) blocks(held, others, done, done, -b.waiting, false);
+      if (at.at == At::input) reach(inputs, held + input, logits);
+      if (at.at == At::after_input) reach(inputs, held + b.input - b.waiting, logits);
+    };
+    // The last rank stands for all that have no more blocks, and rank 1 for those that have.
+    const std::vector<std::vector<CountedMoment>>& ranks = counted_moments(c.order, c.pp, c.microbatches);
+    const double fewest = cut.own(c.pp - 1);
+    for (int64_t r = 0; r < c.pp; r++) {
+      const bool meant = p.rank == 0 || r == 0 ? r == p.rank : (cut.own(r) > fewest) == (p.layers > fewest);
+      if (!meant) continue;
+      for (const CountedMoment& at : ranks[size_t(r)]) moment(at);
+    }
+    goes_through(p.layers / 2);
+    to_first = true;
   }
   if (!to_first) {
     to_first = true;

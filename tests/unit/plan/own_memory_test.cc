@@ -96,9 +96,9 @@ constexpr BookedKind kBookedKinds[] = {
     {"pp dp ep zero 1", true, 0.5, 1, 5},
     {"tp cp pp dp ep zero 2", true, 1, 2.5, 5},
     {"tp cp pp dp ep zero 3", true, 1, 3, 5},
-    {"v pp dp zero 1", false, 3, 11, 36},
-    {"v tp pp dp zero 3", false, 4, 18, 36},
-    {"v pp dp ep zero 1", true, 4, 12, 55},
+    {"v pp dp zero 1", false, 0.5, 1, 6},
+    {"v tp pp dp zero 3", false, 1, 7, 13},
+    {"v pp dp ep zero 1", true, 0.5, 1, 4},
 };
 
 // The most of all ranks.
@@ -119,7 +119,7 @@ double booked_peak(const SearchRequest& q, const SearchLayout& l) {
 
 TEST(OwnMemory, IsWhatMetaBooks) {
   constexpr int kDrawnEach = 30;
-  const int one_of = test::one_of(5, 15);  // books whole steps, a minute for all
+  const int one_of = test::one_of(1, 15);
   DrawnMemory draw(20261124);
   int all = 0;
   for (const BookedKind& k : kBookedKinds) {
