@@ -57,6 +57,13 @@ class CommSet {
   std::map<std::pair<std::vector<int>, bool>, std::unique_ptr<Communicator>> groups_;
 };
 
+// shard: the ranks that divide a unit; replicas: those that hold the same part. Each null when it has one
+// rank.
+struct SyncGroups {
+  Communicator *shard = nullptr, *replicas = nullptr;
+  bool alone() const { return !shard && !replicas; }
+};
+
 // A world of one rank. Copies (all_gather, reduce_scatter, all_to_all) go through the device where there is
 // one, on the call's stream; without a device tensors are host memory and every call is done when it returns.
 std::unique_ptr<CommFactory> make_single(Device* = nullptr);

@@ -156,23 +156,21 @@ void Adapters::backward_input(Ctx& ctx, const Tensor& dy, const Tensor& dx, cons
 
 void Adapters::backward_weight(Ctx& ctx, const Tensor& dy, const Tensor& x, const Tensor& h,
                                const Tensor& dh) const {
-  ctx.k.run(MatmulArgs{.a = dh,
-                       .b = x,
-                       .c = all_a(&Param::grad),
-                       .trans_a = true,
-                       .accumulate = all_.front().a->grad_started},
+  bool started = false;  // all or none
+  for (const One& m : all_) started = m.a->start_grad();
+  ctx.k.run(MatmulArgs{.a = dh, .b = x, .c = all_a(&Param::grad), .trans_a = true, .accumulate = started},
             ctx.compute);
   for (size_t i = 0; i < all_.size(); i++) {
     const One& m = all_[i];
+    started = m.b->start_grad();
     // Gradients of rows that this rank does not use are zero.
-    if (!m.b->grad_started && !m.part.complete) ctx.k.run(ZeroArgs{.y = m.b->grad}, ctx.compute);
+    if (!started && !m.part.complete) ctx.k.run(ZeroArgs{.y = m.b->grad}, ctx.compute);
     ctx.k.run(MatmulArgs{.a = dy.narrow(1, m.part.column, m.part.rows),
                          .b = columns(h, i),
                          .c = rows_of_b(m, &Param::grad),
                          .trans_a = true,
-                         .accumulate = m.b->grad_started},
+                         .accumulate = started},
               ctx.compute);
-    m.a->grad_started = m.b->grad_started = true;
   }
 }
 

@@ -78,18 +78,16 @@ void Embedding::backward_weight(Ctx& ctx, Saved& saved) {
   EmbeddingBackwardArgs args{.ids = ctx.batch.tokens,
                              .dy = dy,
                              .dtable = tokens_->grad,
-                             .accumulate = tokens_->grad_started,
+                             .accumulate = tokens_->start_grad(),
                              .first = first_row(),
                              .vocab = vocab_};
   ctx.k.run(args, ctx.compute);
-  tokens_->grad_started = true;
   if (positions_) {
     ctx.k.run(EmbeddingBackwardArgs{.ids = ctx.batch.positions,
                                     .dy = dy,
                                     .dtable = positions_->grad,
-                                    .accumulate = positions_->grad_started},
+                                    .accumulate = positions_->start_grad()},
               ctx.compute);
-    positions_->grad_started = true;
   }
   saved.drop_all(this);
 }

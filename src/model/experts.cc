@@ -63,12 +63,12 @@ Owned Experts::backward_input(Ctx& ctx, const Tensor& dy, const Tensor& offsets)
 }
 void Experts::backward_weight(Ctx& ctx, const Tensor& dy, const Tensor& x, const Tensor& offsets) const {
   if (weights_[0]->decl.frozen) return;
-  const bool started = weights_[0]->grad_started;
+  bool started = false;  // all or none
+  for (Param* p : weights_) started = p->start_grad();
   ctx.k.run(
       GroupedMatmulWeightArgs{
           .dy = dy, .x = x, .offsets = offsets, .dw = all(&Param::grad), .accumulate = started},
       ctx.compute);
-  for (Param* p : weights_) p->grad_started = true;
 }
 
 int64_t Experts::scratch(Ctx& ctx, const Tensor& x, const Tensor& y, const Tensor& offsets) const {

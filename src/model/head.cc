@@ -187,9 +187,8 @@ void Head::backward_weight(Ctx& ctx, Saved& saved) {
                          .b = gathered ? *gathered : n,
                          .c = weight_->grad,
                          .trans_a = true,
-                         .accumulate = weight_->grad_started},
+                         .accumulate = weight_->start_grad()},
               ctx.compute);
-    weight_->grad_started = true;
   }
   saved.drop_all(this);
 }

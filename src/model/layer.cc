@@ -62,11 +62,10 @@ void Saved::drop_all(const void* layer) {
 
 void add_gradient(Ctx& ctx, Param& p, const Tensor& contribution) {
   Tensor grad(p.grad.data, contribution.shape, p.grad.dtype);
-  if (p.grad_started)
+  if (p.start_grad())
     ctx.k.run(AddArgs{.a = grad, .b = contribution, .y = grad}, ctx.compute);
   else
     ctx.k.run(CastArgs{.src = contribution, .dst = grad}, ctx.compute);
-  p.grad_started = true;
 }
 
 }  // namespace trireme

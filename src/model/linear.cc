@@ -106,9 +106,9 @@ Tensor Linear::vector(const Run& r, Tensor Param::*field) const {
 // Are the run's gradients started? All or none; marks them started. Rows that this rank does not use are
 // zero.
 bool Linear::start(Ctx& ctx, const Run& r, const std::vector<Param*>& ps) const {
-  const bool was = ps[r.first]->grad_started;
+  bool was = false;
+  for (size_t i = r.first; i < r.last; i++) was = ps[i]->start_grad();
   if (!was && !r.complete) ctx.k.run(ZeroArgs{.y = ps[r.first]->grad}, ctx.compute);
-  for (size_t i = r.first; i < r.last; i++) ps[i]->grad_started = true;
   return was;
 }
 

@@ -65,9 +65,8 @@ void Router::backward_weight(Ctx& ctx, Saved& saved) const {
                        .b = saved.get(this, "x"),
                        .c = weight_->grad,
                        .trans_a = true,
-                       .accumulate = weight_->grad_started},
+                       .accumulate = weight_->start_grad()},
             ctx.compute);
-  weight_->grad_started = true;
   saved.drop_all(this);
 }
 

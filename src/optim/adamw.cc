@@ -106,12 +106,6 @@ void AdamW::step_piece(Kernels& k, const ParamSet& set, const Unit& unit, const 
   Update{o_, others_, k, set, unit, flat, &piece, in, stream}.run(own_part(unit, flat.place_of(unit)));
 }
 
-Tensor FlatState::own(const Tensor& buffer, const ParamSet& set, const Unit& u) const {
-  const Range part = own_part(u, place_of(u));
-  return whole(buffer, set) ? buffer.narrow(0, u.offset + part.begin, part.size())
-                            : buffer.narrow(0, u.part_offset, part.size());
-}
-
 bool has_embed_lr(const ParamDecl& d, bool tied) {
   if (d.global.rank == 1) return true;
   return d.name.starts_with("embed.") && !(tied && d.name == "embed.tokens.weight");

@@ -7,8 +7,8 @@
 
 #include "comm/comm_set.h"
 #include "device/device.h"
-#include "optim/optimizer.h"
 #include "tensor/arena.h"
+#include "tensor/flat_state.h"
 
 namespace trireme {
 

@@ -6,8 +6,9 @@
 
 namespace trireme {
 
-GradSync::GradSync(ParamSet& set, FlatState& flat, const GradSyncOptions& options, const SyncGroups& groups,
-                   const SyncGroups& experts, CommSet* comms, Device& device, Arena& arena)
+GradSync::GradSync(const ParamSet& set, const FlatState& flat, const GradSyncOptions& options,
+                   const SyncGroups& groups, const SyncGroups& experts, CommSet* comms, Device& device,
+                   Arena& arena)
     : set_(set),
       flat_(flat),
       options_(options),
@@ -56,14 +57,6 @@ void GradSync::wait(Event e) {
   double begin = now_s();
   device_.wait(compute_, e);
   waited_s_ += now_s() - begin;
-}
-
-void GradSync::show(size_t unit, Tensor Param::*view, const Tensor& whole) {
-  const Unit& u = set_.units[unit];
-  for (size_t i = u.first; i < u.last; i++) {
-    Param& p = set_.params[i];
-    p.*view = whole ? p.view(whole, p.offset - u.offset) : Tensor();
-  }
 }
 
 void GradSync::on_wire() {
@@ -129,9 +122,7 @@ void GradSync::gather(size_t unit) {
 }
 
 void GradSync::arrive(size_t unit) {
-  Gathered& g = gathered_[unit];
-  wait(g.arrived);
-  show(unit, &Param::weight, *g.full);
+  wait(gathered_[unit].arrived);
 }
 
 void GradSync::release(size_t unit) {
@@ -139,34 +130,24 @@ void GradSync::release(size_t unit) {
   if (!g.full) return;
   g = {};
   live_--;
-  show(unit, &Param::weight, {});
 }
 
 // ---- gradients ----
-
-void GradSync::start_step() {
-  waited_s_ = 0;
-  for (Param& p : set_.params) p.grad_started = false;
-}
 
 void GradSync::open(size_t unit) {
   const Unit& u = set_.units[unit];
   Owned& slot = slots_[unit];
   slot = Owned(arena_, Bucket::grads, {u.padded}, flat_.grads.dtype);
-  show(unit, &Param::grad, *slot);
-  for (size_t i = u.first; i < u.last; i++) set_.params[i].grad_started = false;
   if (u.padded > u.numel)
     device_.kernels().run(ZeroArgs{.y = slot->narrow(0, u.numel, u.padded - u.numel)}, compute_);
 }
 
 // What got no contribution is zero.
-void GradSync::zero_unstarted(size_t unit) {
+void GradSync::zero_unstarted(size_t unit) const {
   const Unit& u = set_.units[unit];
-  for (size_t i = u.first; i < u.last; i++) {
-    Param& p = set_.params[i];
-    if (!p.grad_started) device_.kernels().run(ZeroArgs{.y = p.grad}, compute_);
-    p.grad_started = true;
-  }
+  for (size_t i = u.first; i < u.last; i++)
+    if (const Param& p = set_.params[i]; !p.grad_started)
+      device_.kernels().run(ZeroArgs{.y = p.grad}, compute_);
 }
 
 std::vector<UnitSum> GradSync::sums_of(size_t unit) const {
@@ -203,10 +184,7 @@ void GradSync::sum(size_t unit) {
 void GradSync::reduce(size_t from, size_t to) {
   const Unit &first = set_.units[from], &last = set_.units[to - 1];
   Pending p{.unit = from};
-  if (slots(from)) {
-    p.slot = std::move(slots_[from]);
-    show(from, &Param::grad, {});
-  }
+  if (slots(from)) p.slot = std::move(slots_[from]);
   Tensor buf =
       p.slot ? *p.slot : flat_.grads.narrow(0, first.offset, last.offset + last.padded - first.offset);
   if (options_.wire != buf.dtype) {
@@ -273,14 +251,29 @@ void GradSync::abandon() {
   if (alone()) return;
   for (Pending& p : pending_) wait(p.reduced);
   pending_.clear();
-  for (size_t u = 0; u < slots_.size(); u++) {
-    if (!slots_[u]) continue;
-    slots_[u].reset();
-    show(u, &Param::grad, {});
-  }
+  for (Owned& slot : slots_) slot.reset();
   for (size_t u = 0; u < gathered_.size(); u++) {
     if (gathered_[u].full) wait(gathered_[u].arrived);
     release(u);
+  }
+}
+
+void run_unit_op(GradSync& sync, const Op& op, ParamSet& of_layers) {
+  sync.run(op);
+  const auto unit = size_t(op.unit);
+  if (op.kind == OpKind::arrive || op.kind == OpKind::release)
+    of_layers.show(unit, &Param::weight, sync.gathered(unit));
+  if (op.kind == OpKind::open || (op.kind == OpKind::reduce && sync.slots(unit)))
+    of_layers.show(unit, &Param::grad, sync.slot(unit));
+  if (op.kind == OpKind::open || op.kind == OpKind::sum)
+    of_layers.mark_grads(of_layers.units[unit], op.kind == OpKind::sum);
+}
+
+void abandon(GradSync& sync, ParamSet& of_layers) {
+  sync.abandon();
+  for (size_t u = 0; u < of_layers.units.size(); u++) {
+    if (sync.gathers(u)) of_layers.show(u, &Param::weight, {});
+    if (sync.slots(u)) of_layers.show(u, &Param::grad, {});
   }
 }
 

@@ -22,9 +22,9 @@
 #include "comm/comm_set.h"
 #include "device/device.h"
 #include "optim/noise_scale.h"
-#include "optim/optimizer.h"
 #include "program/program.h"
 #include "tensor/arena.h"
+#include "tensor/flat_state.h"
 
 namespace trireme {
 
@@ -35,29 +35,27 @@ struct GradSyncOptions {
   DType wire = DType::f32;  // type of gradients there
 };
 
-// shard: the ranks that divide a unit; replicas: those that hold the same part. Each null when it has one
-// rank.
-struct SyncGroups {
-  Communicator *shard = nullptr, *replicas = nullptr;
-  bool alone() const { return !shard && !replicas; }
-};
-
 class GradSync {
  public:
   // Groups of units, and of those of experts (Unit::experts). Everything given outlives this.
   // comms: where the groups of sum_grad come from, made here; null: one rank.
-  GradSync(ParamSet&, FlatState&, const GradSyncOptions&, const SyncGroups&, const SyncGroups& experts,
-           CommSet* comms, Device&, Arena&);
+  GradSync(const ParamSet&, const FlatState&, const GradSyncOptions&, const SyncGroups&,
+           const SyncGroups& experts, CommSet* comms, Device&, Arena&);
   GradSync(const GradSync&) = delete;
   ~GradSync();
 
   // The input of lower(), without names.
   std::vector<UnitShape> shapes() const;
-  void start_step();    // nothing is summed yet
+  void start_step() { waited_s_ = 0; }
   void run(const Op&);  // gather to retire, spread and settle (program/program.h)
+  // Where layers find the unit's weights (ZeRO 3) or write its gradients (ZeRO 2 and 3); empty: nowhere.
+  Tensor gathered(size_t unit) const { return gathered_[unit].full ? *gathered_[unit].full : Tensor(); }
+  Tensor slot(size_t unit) const { return slots_[unit] ? *slots_[unit] : Tensor(); }
+  bool gathers(size_t unit) const { return options_.zero == 3 && groups(unit).shard; }
+  bool slots(size_t unit) const { return options_.zero >= 2 && groups(unit).shard; }
   void measure(LocalNorms* norms) { norms_ = norms; }  // measures each `sum` from now on; null: none
   std::vector<UnitSum> sums_of(size_t unit) const;     // the summands that `sum` adds
-  void zero_unstarted(size_t unit);                    // gradients of this rank without a contribution
+  void zero_unstarted(size_t unit) const;              // gradients of this rank without a contribution
 
   void abandon();  // after a step was left: waits for what is in flight, forgets it
   // The weights of every unit from their owners, where they are kept whole (after a load).
@@ -82,8 +80,6 @@ class GradSync {
   };
   const SyncGroups& groups(size_t unit) const { return set_.units[unit].experts ? experts_ : groups_; }
   bool alone() const { return groups_.alone() && experts_.alone(); }
-  bool gathers(size_t unit) const { return options_.zero == 3 && groups(unit).shard; }
-  bool slots(size_t unit) const { return options_.zero >= 2 && groups(unit).shard; }
   void gather(size_t unit);
   void arrive(size_t unit);
   void release(size_t unit);
@@ -93,15 +89,13 @@ class GradSync {
   void retire(bool adds);  // the oldest reduction
   void spread(size_t unit);
   void settle();
-  // Layers see the unit's weights or gradients in `whole` [padded] from now on; an empty tensor: nowhere.
-  void show(size_t unit, Tensor Param::*view, const Tensor& whole);
   void find_summands(CommSet&);
   void add_summands(size_t unit);
   void wait(Event);
   void on_wire();  // work from here on comes after what compute was given
 
-  ParamSet& set_;
-  FlatState& flat_;
+  const ParamSet& set_;
+  const FlatState& flat_;
   GradSyncOptions options_;
   SyncGroups groups_, experts_;
   Device& device_;
@@ -115,5 +109,10 @@ class GradSync {
   double waited_s_ = 0;
   LocalNorms* norms_ = nullptr;
 };
+
+// Runs the operation. Layers then find weights and gradients of its unit where they are.
+void run_unit_op(GradSync&, const Op&, ParamSet& of_layers);
+// abandon(). Layers find no weights that were gathered.
+void abandon(GradSync&, ParamSet& of_layers);
 
 }  // namespace trireme

@@ -22,8 +22,8 @@
 
 #include "comm/communicator.h"
 #include "device/device.h"
-#include "optim/optimizer.h"
 #include "tensor/arena.h"
+#include "tensor/flat_state.h"
 
 namespace trireme {
 

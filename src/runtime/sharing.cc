@@ -1,10 +1,13 @@
 #include "runtime/sharing.h"
 
+#include "schedule/holders.h"
 #include "spec/run_schedule.h"
 
 namespace trireme {
 
 namespace {
+
+constexpr Axis kPipeline[] = {Axis::pp};
 
 // dp and cp together: both have the same weights and other tokens.
 void share_replicas(Sharing& s, const RunSpec& run, CommSet& comms) {
@@ -63,9 +66,37 @@ void share_units(Sharing& s, const RunSpec& run, CommSet& comms) {
   if (!axes.empty()) s.layers.balance = &comms.along(axes);
 }
 
+// Copies of stages (dualpipe): ranks of a pipeline that hold the same layers, and take other microbatches
+// through them. Each adds up its own microbatches' gradients, over its replicas too; then copies add their
+// sums, in rank order, and all make the same update. So they start equal and stay bit-identical. Each
+// copy answers for a part of its weights, as replicas do: the norm counts it once, checkpoints hold it once.
+void share_copies(Sharing& s, const Holders& holders, CommSet& comms) {
+  const int rank = s.pp.rank;
+  const std::vector<int> alike = holders.alike(rank);
+  for (int r : holders.ranks_of(int(holders.stages()) - 1))
+    if (r != s.head_rank()) s.head_ranks.push_back(r);
+  const int copies = int(alike.size());
+  const int copy = int(std::find(alike.begin(), alike.end(), rank) - alike.begin());
+  for (ShardPlace* place : {&s.place, &s.expert_place}) {
+    place->replica += copy * place->replicas;
+    place->replicas *= copies;
+  }
+  s.copies = &comms.some(kPipeline, alike, "copies");
+}
+
+// Groups of ranks that add up gradients of the same layers, or of the same table.
+void share_ends(Sharing& s, const RunSpec& run, const Schedule& schedule, CommSet& comms) {
+  const Holders holders(schedule);
+  s.head_ranks = {holders.rank_of(schedule.stages - 1, 0)};
+  if (schedule.copies > 1) return share_copies(s, holders, comms);
+  const int ends[] = {holders.rank_of(0, 0), s.head_rank()};
+  if (run.model.tied && ends[0] != ends[1] && (s.pp.rank == ends[0] || s.pp.rank == ends[1]))
+    s.tied = &comms.some(kPipeline, ends, "tied");
+}
+
 }  // namespace
 
-Sharing sharing_of(const RunSpec& run, CommSet* comms) {
+Sharing sharing_of(const RunSpec& run, CommSet* comms, std::span<const Schedule> schedules) {
   Sharing s;
   if (!comms) return s;
   s.dp = comms->mesh().size(Axis::dp);
@@ -77,6 +108,7 @@ Sharing sharing_of(const RunSpec& run, CommSet* comms) {
   share_context(s, run, *comms);
   share_replicas(s, run, *comms);
   if (run.model.moe()) share_experts(s, *comms), share_units(s, run, *comms);
+  if (s.pp.size > 1) share_ends(s, run, schedules.back(), *comms);
   return s;
 }
 

@@ -5,7 +5,7 @@
 
 #include "comm/comm_set.h"
 #include "model/layer.h"
-#include "optim/grad_sync.h"
+#include "schedule/schedule.h"
 #include "spec/run_spec.h"
 #include "tensor/param.h"
 
@@ -28,11 +28,15 @@ struct Sharing {
   ShardPlace expert_place;
   SyncGroups replicating, experts;
   LayerGroups layers;  // what layers talk in
+  // Pipelines: the ranks that hold the first and the last stage, if both have a copy of Unit::shared; those
+  // that hold the same stages. Null: there are none, or this rank is not one of them.
+  Communicator *tied = nullptr, *copies = nullptr;
   // Do all ranks take part in every pass over the layers, whatever each has to do?
   bool together() const { return zero == 3 || layers.ep; }
 };
 
 // Makes the groups when they are first asked for: collective over all ranks. null: one rank, alone.
-Sharing sharing_of(const RunSpec&, CommSet*);
+// schedules: schedules_of() the run if it has a pipeline.
+Sharing sharing_of(const RunSpec&, CommSet*, std::span<const Schedule> schedules);
 
 }  // namespace trireme

@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "device/device.h"
-#include "optim/optimizer.h"
 #include "runtime/offload.h"
 #include "runtime/sharing.h"
 #include "runtime/state_offload.h"
 #include "spec/run_spec.h"
 #include "tensor/arena.h"
+#include "tensor/flat_state.h"
 
 namespace trireme {
 

@@ -66,6 +66,7 @@ void StageRunner::first_microbatch_done(const Chunk& c) {
       const Unit& u = params_.units[unit];
       if (local_norms_->batches(u).reduced || local_norms_->has(unit)) continue;
       sync_->zero_unstarted(unit);
+      params_.mark_grads(u, true);
       local_norms_->add(device_, params_, unit, flat_.grads.narrow(0, u.offset, u.padded),
                         sync_->sums_of(unit), compute_);
     }

@@ -189,7 +189,7 @@ void StageRunner::forward_only(Microbatch& m, Ctx& ctx) {
         break;
       default:
         tell_layer(op);
-        sync_->run(op);
+        run_unit_op(*sync_, op, params_);
     }
   }
   m.x[0].reset();

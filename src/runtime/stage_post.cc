@@ -18,7 +18,7 @@ namespace trireme {
 void StageRunner::prepare_post_validation() {
   const std::string& how = run_.optimizer.post_validation;
   if (mode_ != RunMode::train || !pipeline_ || how == "off") return;
-  const std::vector<SettlePoint> points = settle_points(schedule_of(run_));
+  const std::vector<SettlePoint> points = settle_points(schedules_.back());
   post_ = std::make_unique<PostValidation>(comms_->factory(), device_, points.at(size_t(sharing_.pp.rank)),
                                            how == "always");
   for (size_t i = 0; i < 1 + flat_.state.size(); i++)
@@ -146,7 +146,7 @@ void StageRunner::settle() {
 // and forgotten; every rank has sent as much, whatever the others do.
 void StageRunner::drop_begun() {
   abandon_microbatches();
-  sync_->abandon();
+  abandon(*sync_, params_);
   for (const Action& a : post_->point.unread) {
     const Owned into = boundary(run_.batch.micro, run_.data.seq_len / sharing_.cp.size);
     pipeline_->wait(pipeline_->receive(PipelineComm::forward, pipeline_->rank_of(a.stage - 1, a.mb), *into));

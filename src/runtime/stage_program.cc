@@ -35,8 +35,8 @@ void StageRunner::lower_programs() {
     if (passes(c, 0)) stages.push_back(c.stage);
   const Holders* holders = pipeline_ ? &pipeline_->holders() : nullptr;
   forward_ = lower_forward(stages, holders, sharing_.pp.rank, shape_, policy_);
-  if (mode_ != RunMode::train || !(pipeline_ || policy_.offloads_inputs)) return;
-  for (const Schedule& s : schedules_of(run_)) {
+  if (mode_ != RunMode::train) return;
+  for (const Schedule& s : schedules_) {
     const auto rank = size_t(sharing_.pp.rank);
     programs_.push_back(std::make_unique<const Program>(lower_step(s.ranks.at(rank), send_ends(s).at(rank))));
     const auto has_pairs = [](const ActionOps& a) { return a.interleaved > 0; };
@@ -63,8 +63,8 @@ const Program& StageRunner::program_of(std::span<const Action> actions) {
   // Other actions of a pipeline send the same messages in the same places.
   std::vector<int> ends;
   const auto rank = size_t(sharing_.pp.rank);
-  for (const Schedule& s : pipeline_ ? schedules_of(run_) : std::vector<Schedule>())
-    if (s.ranks.at(rank).size() == actions.size()) ends = send_ends(s).at(rank);
+  for (const Schedule& s : schedules_)
+    if (pipeline_ && s.ranks.at(rank).size() == actions.size()) ends = send_ends(s).at(rank);
   require(!pipeline_ || !ends.empty(), "the actions of another schedule than the layout's");
   programs_.push_back(std::make_unique<const Program>(lower_step(actions, ends)));
   return *programs_.back();

@@ -37,7 +37,11 @@ StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64
       mode_(mode),
       device_(device),
       comms_(comms && comms->world() > 1 ? comms : nullptr),
-      sharing_(sharing_of(run, comms_)),
+      schedules_((comms_ && comms_->mesh().size(Axis::pp) > 1) ||
+                         (mode == RunMode::train && run.layout.offloads_inputs())
+                     ? schedules_of(run)
+                     : std::vector<Schedule>()),
+      sharing_(sharing_of(run, comms_, schedules_)),
       compute_(device.stream("compute")),
       dtype_(dtype_from_name(run.precision.compute)),
       grad_dtype_(dtype_from_name(run.precision.grads)),
@@ -123,14 +127,11 @@ int64_t StageRunner::expert_rows(int64_t tokens) const {
 std::vector<StageRange> StageRunner::stage_ranges() {
   std::vector<StageRange> mine;
   std::vector<int> stages = {0};
-  if (comms_ && sharing_.pp.size > 1) {
-    const std::vector<Schedule> schedules = schedules_of(run_);
-    const Schedule& schedule = schedules.back();
-    pipeline_ = std::make_unique<PipelineComm>(schedules, *comms_, device_);
-    const std::vector<StageRange> all = split_layers(run_, schedule.stages);
+  if (sharing_.pp.size > 1) {
+    pipeline_ = std::make_unique<PipelineComm>(schedules_, *comms_, device_);
+    const std::vector<StageRange> all = split_layers(run_, schedules_.back().stages);
     stages = pipeline_->holders().stages_of(sharing_.pp.rank);
     for (int s : stages) mine.push_back(all[size_t(s)]);
-    share_ends(schedule);
   } else {
     mine.push_back({.first = 0, .last = run_.model.layers});
   }
@@ -146,17 +147,6 @@ std::vector<StageRange> StageRunner::stage_ranges() {
     layer += mine[c].layers();
   }
   return mine;
-}
-
-// What ranks with the same layers, or with the same table, say to each other.
-void StageRunner::share_ends(const Schedule& schedule) {
-  const int last = schedule.stages - 1;
-  sharing_.head_ranks = {pipeline_->rank_of(last, 0)};
-  if (schedule.copies > 1) return share_copies();
-  const int ends[] = {pipeline_->rank_of(0, 0), sharing_.head_rank()};
-  static constexpr Axis kPp[] = {Axis::pp};
-  if (run_.model.tied && ends[0] != ends[1] && (sharing_.pp.rank == ends[0] || sharing_.pp.rank == ends[1]))
-    shared_ = &comms_->some(kPp, ends, "tied");
 }
 
 std::span<const PipelineComm::Lane> StageRunner::pipeline_lanes() const {

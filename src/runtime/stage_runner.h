@@ -248,9 +248,6 @@ class StageRunner {
   };
   std::vector<StageRange> stage_ranges();
   const Chunk& chunk_of(int stage) const;
-  void share_ends(const Schedule&);
-  void share_copies();
-  void add_copies();
   bool passes(const Chunk& c, int mb) const {
     return !pipeline_ || pipeline_->rank_of(c.stage, mb) == pipeline_->rank();
   }
@@ -317,6 +314,7 @@ class StageRunner {
   void end_turn();
   void let_other_pass_run();
   void run_op(const Op&, const FillBatch&);
+  void start_gradients();
   void sum_gradients();
   void begin_step(int64_t step, int64_t targets);
   void with_sums(const std::function<void()>& make);
@@ -360,6 +358,7 @@ class StageRunner {
   RunMode mode_;
   Device& device_;
   CommSet* comms_;
+  std::vector<Schedule> schedules_;  // one per batch of batch.ramp; empty: programs are lowered as steps come
   Sharing sharing_;
   Stream compute_;
   DType dtype_, grad_dtype_;
@@ -367,8 +366,6 @@ class StageRunner {
   Arena* arena_;                            // memory_'s
   std::unique_ptr<PipelineComm> pipeline_;  // none: this rank has all layers
   std::vector<Chunk> chunks_;               // ascending
-  Communicator* shared_ = nullptr;          // who has the other copy of Unit::shared
-  Communicator* copies_ = nullptr;          // who has the same stages (stage_copies.cc); null: nobody
   Communicator* answers_ = nullptr;         // inference: ranks of pp and cp, one of which has the logits
   Stage stage_;
   ParamSet& params_;  // memory_'s

@@ -111,7 +111,7 @@ void StageRunner::run_op(const Op& op, const FillBatch& fill) {
       return pipeline_->free(op.after);
     default:
       if (op.kind == OpKind::arrive) tell_layer(op);
-      return sync_->run(op);
+      return run_unit_op(*sync_, op, params_);
   }
 }
 
@@ -159,14 +159,16 @@ double StageRunner::loss_of(std::span<const double> all, int64_t step, int64_t t
   return loss / double(std::max<int64_t>(1, targets));
 }
 
-// The gradients of what the first and the last stage share: each has its own part of the sum over replicas,
-// and both hold the whole sum afterwards.
+// The gradients of what the first and the last stage share, then of copies of stages. Each rank has its own
+// part of the sum over replicas, and all hold the whole sum afterwards.
 void StageRunner::add_shared() {
-  if (!shared_) return;
   Timed t(result_.comm_s);
-  for (const Unit& u : params_.units)
-    if (u.shared && !u.frozen && u.numel > 0)
-      shared_->all_reduce({.buf = flat_.own(flat_.grads, params_, u)}, compute_);
+  for (const Unit& u : params_.units) {
+    if (u.frozen || u.numel == 0) continue;
+    if (sharing_.tied && u.shared)
+      sharing_.tied->all_reduce({.buf = flat_.own(flat_.grads, params_, u)}, compute_);
+    if (sharing_.copies) sharing_.copies->all_reduce({.buf = flat_.own(flat_.grads, params_, u)}, compute_);
+  }
 }
 
 // Load, drops and balancing losses of every router, over all ranks.
@@ -190,10 +192,15 @@ void StageRunner::add_routing(StepResult& result, int64_t step) const {
   for (const LayerRouting& l : routed_) result.aux_loss += l.aux_loss, result.z_loss += l.z_loss;
 }
 
+void StageRunner::start_gradients() {
+  sync_->start_step();
+  for (const Unit& u : params_.units) params_.mark_grads(u, false);
+}
+
 void StageRunner::begin_step(int64_t step, int64_t targets) {
   result_ = {.loss_scale = loss_scale_.scale()};
   step_ = step, targets_ = targets, targets_seen_ = 0;
-  sync_->start_step();
+  start_gradients();
   routing_.start_step();
   if (fp8_) fp8_->start_step(device_.kernels(), compute_);
   start_noise(step);
@@ -218,7 +225,7 @@ StepResult StageRunner::step(std::span<const Action> actions, int64_t step, int6
   } while (ran == Ran::again);
   if (ran == Ran::stopped) {
     abandon_microbatches();
-    sync_->abandon();
+    abandon(*sync_, params_);
     result_.stopped = true;
     return result_;
   }
@@ -242,7 +249,7 @@ StepResult StageRunner::step(std::span<const Action> actions, int64_t step, int6
 }
 
 void StageRunner::sum_gradients() {
-  for (const Op& op : program_->sums_ops()) sync_->run(op);
+  for (const Op& op : program_->sums_ops()) run_unit_op(*sync_, op, params_);
 }
 
 // What is made of the gradients' sums, once they are all there: the norm and its like.
@@ -253,7 +260,6 @@ void StageRunner::with_sums(const std::function<void()>& make) {
   layer_ = "grad_norm";
   sum_gradients();
   add_shared();
-  add_copies();
   make();
 }
 
@@ -320,7 +326,7 @@ void StageRunner::update(double scale) {
     }
     if (StateOffload* const outside = memory_.state_offload(); outside && op.kind == OpKind::settle)
       outside->settle();
-    sync_->run(op);
+    run_unit_op(*sync_, op, params_);
   }
   move_router_biases();
   if (fp8_) fp8_->end_step(device_, comms_ ? &comms_->control() : nullptr);
@@ -381,7 +387,7 @@ std::string why_not_skipped(const LossScale& scale, double loss) {
 // weights have not moved) with every op's outputs checked.
 void StageRunner::find_nonfinite(const FillBatch& fill, double loss, double norm) {
   abandon_microbatches();
-  sync_->start_step();
+  start_gradients();
   sync_->measure(nullptr);
   measuring_ = false;
   const char* hint =

@@ -6,9 +6,9 @@
 #include <memory>
 #include <optional>
 
-#include "optim/optimizer.h"
 #include "runtime/offload.h"
 #include "tensor/arena.h"
+#include "tensor/flat_state.h"
 
 namespace trireme {
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "tensor/flat_state.h"
+
 namespace trireme {
 
 Param* ParamSet::find(std::string_view name) {
@@ -13,6 +15,14 @@ Param* ParamSet::find(std::string_view name) {
 }
 const Param* ParamSet::find(std::string_view name) const {
   return const_cast<ParamSet*>(this)->find(name);
+}
+
+void ParamSet::show(size_t unit, Tensor Param::*view, const Tensor& whole) {
+  const Unit& u = units[unit];
+  for (size_t i = u.first; i < u.last; i++) {
+    Param& p = params[i];
+    p.*view = whole ? p.view(whole, p.offset - u.offset) : Tensor();
+  }
 }
 
 std::vector<const Param*> ParamSet::held() const {
@@ -145,6 +155,12 @@ Range others_range(const ParamSet& set, const Unit& unit, const ShardPlace& at, 
   for (size_t i = unit.first; i < param; i++)
     if (!set.params[i].decl.hidden_matrix) begin += inside(set.params[i], unit, own).size();
   return {begin, begin + inside(set.params[param], unit, own).size()};
+}
+
+Tensor FlatState::own(const Tensor& buffer, const ParamSet& set, const Unit& u) const {
+  const Range part = own_part(u, place_of(u));
+  return whole(buffer, set) ? buffer.narrow(0, u.offset + part.begin, part.size())
+                            : buffer.narrow(0, u.part_offset, part.size());
 }
 
 }  // namespace trireme

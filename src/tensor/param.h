@@ -2,6 +2,7 @@
 #pragma once
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "mesh/shard.h"
@@ -51,8 +52,10 @@ struct Param {
   int64_t offset = 0;  // elements from the start of the flat layout
   Tensor weight;       // compute dtype
   Tensor grad;         // f32 or bf16
-  // Does the gradient hold a sum yet in this step? The first contribution writes, later ones add.
+  // Whether the gradient holds a sum already: the first contribution writes, later ones add.
   bool grad_started = false;
+  // For a contribution. Returns what grad_started was.
+  bool start_grad() { return std::exchange(grad_started, true); }
   int64_t numel() const { return box.extent.numel(); }
   // Of this rank's buffer, laid out as the set is.
   Tensor view(const Tensor& flat, int64_t at) const {
@@ -92,6 +95,11 @@ struct ParamSet {
   // Sizes of the flat layout, and of one rank's parts of it, without frozen units.
   int64_t trained = 0, trained_part = 0;
 
+  // Layers find the unit's weights or gradients in `whole` [padded] from now on; an empty tensor: nowhere.
+  void show(size_t unit, Tensor Param::*view, const Tensor& whole);
+  void mark_grads(const Unit& u, bool started) {
+    for (size_t i = u.first; i < u.last; i++) params[i].grad_started = started;
+  }
   Param* find(std::string_view name);  // buffers too
   const Param* find(std::string_view name) const;
   std::vector<const Param*> held() const;  // parameters, then buffers

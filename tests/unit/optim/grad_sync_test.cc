@@ -66,7 +66,7 @@ struct Reduced {
   }
   // The runner's part: what the plans have decided.
   void run() {
-    for (; ran < ops.size(); ran++) sync->run(ops[ran]);
+    for (; ran < ops.size(); ran++) run_unit_op(*sync, ops[ran], set);
   }
 
   void contribute(size_t p) {
