@@ -129,7 +129,7 @@ class Runner {
         fill_(random_batch(c.run)) {
     runner_.init_weights();
     if (!c.pads.empty())
-      runner_.set_control({.phase = [this](std::string_view) { pad_.enter(); }, .stop = {}});
+      runner_.watch().control = {.phase = [this](std::string_view) { pad_.enter(); }, .stop = {}};
   }
 
   Lap step(int64_t number) {

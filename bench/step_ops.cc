@@ -177,7 +177,7 @@ void measure(const Options& o, double begin) {
     if (s == o.warmup + 1) watch.clear();
     const double before = here && s > o.warmup ? peak_now(run, threads) : 0;
     watch.start();
-    runner.restart_peaks();
+    runner.arena().ledger().restart_peaks();
     StepResult r = runner.step(schedule.ranks.at(0), s, run.tokens_per_step(), fill);
     if (s == 1) startup = now() - begin;
     if (s > o.warmup) {

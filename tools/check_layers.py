@@ -29,6 +29,15 @@ LIBRARIES = {"hwy"}  # includes its own headers in quotes, as Highway's document
 HIGHEST_SEEN_BY = {"sim": 3}  # rooms that see less than all rows below their own
 SUFFIXES = {".h", ".cc", ".cu", ".cuh", ".inc"}
 MOST_LINES = 600
+# Files that reach none of these, directly or through headers (names begin so): the split of the runner.
+PASSES = ["runtime/stage_passes.h", "runtime/stage_passes.cc", "runtime/pass_ops.cc", "runtime/pass_recompute.cc",
+          "runtime/pass_turns.cc", "runtime/evaluator.h", "runtime/evaluator.cc", "runtime/cached_decoder.h",
+          "runtime/cached_decoder.cc"]
+NEVER_REACHES = {name: ("optim/", "runtime/step_", "runtime/posted_", "runtime/stage_runner") for name in PASSES}
+NEVER_REACHES |= {name: ("optim/",) for name in ["runtime/stage_memory.h", "runtime/stage_memory.cc"]}
+NEVER_REACHES |= {name: ("runtime/stage_passes", "runtime/stage_runner", "runtime/pipeline_comm")
+                  for name in ["runtime/step_end.h", "runtime/step_noise.h", "runtime/posted_step.h"]}
+ALLOWED = {"runtime/step_watch.h"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"')
 
 
@@ -93,6 +102,34 @@ def twice_named(src, headers):
     return errors
 
 
+def reached(src, name):
+    """Headers of src that a file reaches, each with the file that includes it."""
+    found, todo = {}, [name]
+    while todo:
+        file = todo.pop()
+        path = src / file
+        for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
+            match = INCLUDE.match(line)
+            if match and match.group(1) not in found:
+                found[match.group(1)] = file
+                todo.append(match.group(1))
+    return found
+
+
+def breaches_of_reach(src):
+    """A file that is gone is an error too, so that a new name cannot end its check."""
+    errors = []
+    for name, prefixes in NEVER_REACHES.items():
+        if not (src / "runtime").is_dir():
+            continue
+        if not (src / name).is_file():
+            errors.append(f"{name}: NEVER_REACHES has a file that does not exist")
+        for header, by in sorted(reached(src, name).items()):
+            if header.startswith(prefixes) and header not in ALLOWED:
+                errors.append(f"{name}: reaches {header} through {by}; NEVER_REACHES says why it must not")
+    return errors
+
+
 def check_tree(src):
     """Errors, warnings and the number of files of the whole tree."""
     # A generated table (*_table.inc, say) may be long, and so may be data; code may not: suffixes say which is which.
@@ -102,6 +139,7 @@ def check_tree(src):
         new_errors, new_warnings = check_file(src, path)
         errors += new_errors
         warnings += [w for w in new_warnings if path.suffix != ".inc"]
+    errors += breaches_of_reach(src)
     errors += twice_named(src, [p for p in files if p.suffix == ".h"])
     for folder in sorted(p.name for p in src.iterdir() if p.is_dir()):
         if folder not in ROW_OF and not any(e.startswith(folder + "/") for e in errors):

@@ -129,7 +129,7 @@ void export_model(const LoadedModel& m, const fs::path& folder, DType dtype) {
     const Param* p = m.runner->params().find(name);
     require(p != nullptr, "the export asks for a parameter that the model lacks");
     host.resize(size_t(p->numel()));
-    m.runner->read_param(*p, "", host);
+    m.runner->memory().read_param(*p, "", host);
     merge_adapter(*m.runner, *p, host);
     convert_elements(name, dst.dtype, dst.data, DType::f32, host.data(), p->numel());
     note.look(name, dst);

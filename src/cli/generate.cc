@@ -111,7 +111,7 @@ std::vector<std::string> repeated(const std::vector<std::string>& texts, int64_t
 
 std::string memory_text(const LoadedModel& m, const ModelMemory& memory, const GenerationShape& shape) {
   const std::string weights = human_bytes(m.runner->flat().weights.bytes());
-  const std::string cache = human_bytes(m.runner->cache_sizes(shape.slots, shape.capacity).bytes());
+  const std::string cache = human_bytes(m.runner->decoder().cache_sizes(shape.slots, shape.capacity).bytes());
   if (memory.ranks == 1)
     return fmt::format("{} of memory: {} weights, {} cache for {} x {} tokens", human_bytes(memory.all),
                        weights, cache, shape.slots, shape.capacity);
@@ -124,7 +124,8 @@ std::string memory_text(const LoadedModel& m, const ModelMemory& memory, const G
 class NearTies {
  public:
   NearTies(const StageRunner& runner, const SampleOptions& o)
-      : watched_(runner.divided() && o.temperature < kGreedy && runner.run().precision.compute == "f32") {}
+      : watched_(runner.passes().divided() && o.temperature < kGreedy &&
+                 runner.run().precision.compute == "f32") {}
   bool watched() const { return watched_; }
   void operator()(size_t prompt, size_t token, float gap) {
     if (!first_.contains(prompt)) first_[prompt] = {token, gap};

@@ -6,6 +6,7 @@
 #include "checkpoint/named.h"
 #include "data/token_shard.h"
 #include "runtime/booking.h"
+#include "runtime/nonfinite.h"
 #include "spec/toml.h"
 #include "train/batches.h"
 #include "train/checkpointing.h"
@@ -64,7 +65,7 @@ UsedRun load_used(const RunRequest& request) {
 
 void load_weights(LoadedModel& m, const fs::path& checkpoint) {
   const RunSpec& run = m.run;
-  const bool speaks = !m.runner->divided() || m.runner->comms()->rank() == 0;
+  const bool speaks = !m.runner->passes().divided() || m.runner->comms()->rank() == 0;
   Found found;
   if (checkpoint.empty())
     found = find_newest(checkpoint_root(run.train.dir));
@@ -88,7 +89,7 @@ void load_weights(LoadedModel& m, const fs::path& checkpoint) {
         "{} holds no complete checkpoint and model.from is empty: train first, or name a Hugging Face folder",
         run.train.dir);
   }
-  m.runner->require_finite_weights(m.where);
+  require_finite_weights(m.where, m.runner->memory());
 }
 
 LoadedModel load_model(const RunSpec& run, int64_t arena_bytes, const fs::path& checkpoint) {

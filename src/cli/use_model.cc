@@ -43,7 +43,7 @@ class DividedModel {
     m.run = run_;
     const int pp_rank = comms.mesh().coord(comms.rank(), Axis::pp);
     m.runner = std::make_unique<StageRunner>(run_, RunMode::infer, device, arenas_[size_t(pp_rank)], &comms);
-    m.runner->watch(pulse);
+    m.runner->watch().pulse = pulse;
     try {
       load_weights(m, checkpoint_);
       if (comms.rank() > 0) return m.runner->follow();

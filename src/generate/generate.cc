@@ -22,7 +22,7 @@ class Generator {
   Generator(StageRunner& runner, const Prompts& prompts, const GenerateOptions& o, const GenerateHooks& hooks)
       : runner_(runner), prompts_(prompts), o_(o), hooks_(hooks), sampler_(o.sample) {
     GenerationShape shape = generation_shape(prompts, o);
-    runner_.open_cache(shape.slots, shape.capacity);
+    runner_.decoder().open_cache(shape.slots, shape.capacity);
     slots_ = size_t(shape.slots);
     texts_.reserve(slots_);
     vocab_ = size_t(runner.run().model.vocab);
@@ -83,7 +83,7 @@ class Generator {
     Text& t = texts_[slot];
     t.cached = std::min(int64_t(t.seen.size()), o_.context);
     const double begin = now_s();
-    if (held_[slot] != read_) runner_.move_text(int64_t(from), int64_t(slot), t.cached);
+    if (held_[slot] != read_) runner_.decoder().move_text(int64_t(from), int64_t(slot), t.cached);
     held_[slot] = read_;
     stats_.read_s += now_s() - begin;
     stats_.shared_tokens += t.cached;
@@ -96,7 +96,7 @@ class Generator {
     auto n = std::min(t.seen.size(), size_t(most));
     double begin = now_s();
     std::span<float> row = std::span(logits_).first(vocab_);
-    runner_.prefill(int64_t(slot), std::span(t.seen).last(n), row);
+    runner_.decoder().prefill(int64_t(slot), std::span(t.seen).last(n), row);
     stats_.read_s += now_s() - begin;
     stats_.read_tokens += int64_t(n);
     t.cached = int64_t(n);
@@ -110,8 +110,8 @@ class Generator {
     double begin = now_s();
     for (size_t i = 0; i < n; i++)
       tokens_[i] = texts_[i].seen.back(), positions_[i] = int32_t(texts_[i].cached);
-    runner_.decode(std::span(tokens_).first(n), std::span(positions_).first(n),
-                   std::span(logits_).first(n * vocab_));
+    runner_.decoder().decode(std::span(tokens_).first(n), std::span(positions_).first(n),
+                             std::span(logits_).first(n * vocab_));
     for (size_t i = 0; i < n; i++) {
       texts_[i].cached++;
       draw(texts_[i], std::span(logits_).subspan(i * vocab_, vocab_));
@@ -162,7 +162,8 @@ class Generator {
         continue;
       }
       size_t last = texts_.size() - 1;
-      if (i < last && !texts_[last].ended) runner_.move_text(int64_t(last), int64_t(i), texts_[last].cached);
+      if (i < last && !texts_[last].ended)
+        runner_.decoder().move_text(int64_t(last), int64_t(i), texts_[last].cached);
       if (i < last) {
         texts_[i] = std::move(texts_[last]);
         held_[i] = held_[last];

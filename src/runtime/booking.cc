@@ -48,7 +48,7 @@ void try_lengths(StageRunner& r, int64_t seq_len) {
   std::vector<float> out;
   for (int64_t s = seq_len; s >= 1; s = s > 64 ? s - std::max<int64_t>(1, seq_len / 64) : s - 1) {
     std::vector<int32_t> tokens(static_cast<size_t>(s));
-    r.logits(tokens, out);
+    r.evaluator().logits(tokens, out);
   }
 }
 
@@ -57,9 +57,9 @@ int64_t snapshot_bytes(const StageRunner& r) {
   int64_t bytes = 0;
   for (const Param* p : r.params().saved()) {
     int64_t element = size_of(DType::f32);
-    for (const StateDecl& s : r.state_decls())
+    for (const StateDecl& s : r.memory().state_decls())
       if (!p->decl.buffer && s.has(p->decl)) element += size_of(s.dtype);
-    bytes += r.answers_for(*p).size() * element;
+    bytes += r.memory().answers_for(*p).size() * element;
   }
   return bytes;
 }
@@ -98,13 +98,13 @@ int first_of_stage(const RunSpec& run, int pp_rank) {
 
 // The last batch of an evaluation may be any size.
 int64_t evaluations_high_water(StageRunner& r, const RunSpec& run) {
-  for (int64_t n = run.batch.micro; n >= 1; n--) r.evaluate(n, run.data.seq_len, nothing);
+  for (int64_t n = run.batch.micro; n >= 1; n--) r.evaluator().evaluate(n, run.data.seq_len, nothing);
   const bool tasks = !run.train.tasks.empty();
   for (const BatchShape& s : tasks ? task_shapes(run) : std::vector<BatchShape>()) {
-    r.evaluate(s.sequences, s.seq, nothing);
+    r.evaluator().evaluate(s.sequences, s.seq, nothing);
     const std::vector<int64_t> last(size_t(s.sequences), 0);
     std::vector<int32_t> ids(last.size());
-    r.most_likely_next(s.sequences, s.seq, nothing, last, run.model.vocab, ids);
+    r.evaluator().most_likely_next(s.sequences, s.seq, nothing, last, run.model.vocab, ids);
   }
   return r.arena().high_water();
 }
@@ -164,11 +164,11 @@ Booking book_rank(const RunSpec& run, const Schedule& schedule, int threads, con
   CommSet comms(recorder.factory(), mesh_of(run.layout));
   StageRunner r(run, RunMode::train, recorder.device(), kEndlessArena, &comms);
   device->kernels().restart_counts();
-  r.restart_peaks();
+  r.arena().ledger().restart_peaks();
   Booking b;
   for (Bucket k : {Bucket::weights, Bucket::grads, Bucket::optimizer})
     b.state[size_t(k)] = r.arena().ledger().now(k);
-  b.rollback_bytes = r.rollback_bytes();
+  if (r.posted()) b.rollback_bytes = r.posted()->rollback_bytes();
   const std::vector<Action>& actions = schedule.ranks.at(size_t(pp_rank));
   recorder.start(r, actions);
   b.comm = r.step(actions, 1, run.tokens_per_step(), nothing).comm;
@@ -232,7 +232,7 @@ std::vector<Program> programs_of(const RunSpec& run, const Schedule& schedule) {
         make_meta_comm(first_of_stage(run, k), int(run.world()), options_of(run, {}));
     CommSet comms(*factory, mesh_of(run.layout));
     StageRunner r(run, RunMode::train, *device, kEndlessArena, &comms);
-    all.push_back(r.program_of(schedule.ranks.at(size_t(k))));
+    all.push_back(r.programs().of(schedule.ranks.at(size_t(k))));
   }
   check_messages(all);
   return all;
@@ -241,13 +241,13 @@ std::vector<Program> programs_of(const RunSpec& run, const Schedule& schedule) {
 int64_t book_generation(const RunSpec& run, int threads, const GenerationShape& shape, int pp_rank) {
   MetaModel m(run, threads, pp_rank);
   StageRunner& r = m.runner;
-  r.open_cache(shape.slots, shape.capacity);
+  r.decoder().open_cache(shape.slots, shape.capacity);
   std::vector<float> logits(size_t(shape.slots * run.model.vocab));
   auto rows = [&](int64_t n) { return std::span(logits).first(size_t(n * run.model.vocab)); };
-  for (int64_t n : shape.prefills) r.prefill(0, std::vector<int32_t>(size_t(n)), rows(1));
+  for (int64_t n : shape.prefills) r.decoder().prefill(0, std::vector<int32_t>(size_t(n)), rows(1));
   for (int64_t n = 1; n <= shape.slots; n++) {
     std::vector<int32_t> each(static_cast<size_t>(n));
-    r.decode(each, each, rows(n));
+    r.decoder().decode(each, each, rows(n));
   }
   return r.arena().high_water();
 }
@@ -265,7 +265,7 @@ std::vector<BatchShape> task_shapes(const RunSpec& run) {
 
 int64_t book_evaluation(const RunSpec& run, int threads, std::span<const BatchShape> shapes, int pp_rank) {
   MetaModel m(run, threads, pp_rank);
-  for (const BatchShape& s : shapes) m.runner.evaluate(s.sequences, s.seq, nothing);
+  for (const BatchShape& s : shapes) m.runner.evaluator().evaluate(s.sequences, s.seq, nothing);
   return m.runner.arena().high_water();
 }
 

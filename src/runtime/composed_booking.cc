@@ -49,7 +49,7 @@ ComposedRank::ComposedRank(const RunSpec& run, const Schedule& schedule, int thr
       factory_(make_meta_comm(first_of_stage(run, pp_rank), int(run.world()), options_of(run, cluster))),
       comms_(std::make_unique<CommSet>(*factory_, mesh_of(run.layout))),
       runner_(std::make_unique<StageRunner>(run, RunMode::train, *device_, kEndlessArena, comms_.get())),
-      program_(&runner_->program_of(schedule.ranks.at(size_t(pp_rank)))) {
+      program_(&runner_->programs().of(schedule.ranks.at(size_t(pp_rank)))) {
   const int64_t evaluations = evaluations_high_water(*runner_, run);
   recorder_ = std::make_unique<LayerRecorder>(*runner_, tapes);
   tapes_ = recorder_->rank();

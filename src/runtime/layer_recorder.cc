@@ -4,9 +4,6 @@
 
 #include <algorithm>
 
-#include "runtime/microbatch.h"
-#include "runtime/post_validation.h"
-
 namespace trireme {
 namespace {
 
@@ -20,8 +17,8 @@ void no_batch(int64_t, int64_t, const HostBatch&) {}
 }  // namespace
 
 struct LayerRecorder::At {
-  const StageRunner::Chunk& chunk;
-  StageRunner::Microbatch& m;
+  const StagePasses::Chunk& chunk;
+  Microbatch& m;
   size_t layer, slot;
   int16_t mb;
   bool embedding, head;
@@ -34,27 +31,27 @@ struct LayerRecorder::Blocks {
   std::vector<int64_t> saved;
 };
 
-LayerRecorder::LayerRecorder(StageRunner& r, LayerTapes& tapes) : runner_(r), tapes_(tapes) {
-  require(r.mode_ == RunMode::train && !r.device_.has_data(), "tapes are recorded on meta");
-  r.step_ = 1;
-  r.targets_ = 1;
-  r.turns_.other_pass = [this] { calls_.push_back(kPause); };
-  for (size_t l = 0; l < r.stage_.layers.size(); l++) kinds_.push_back(kind_of(l));
+LayerRecorder::LayerRecorder(StageRunner& r, LayerTapes& tapes)
+    : runner_(r), passes_(r.passes()), params_(r.memory().params()), tapes_(tapes) {
+  require(r.sync_ && !r.device().has_data(), "tapes are recorded on meta");
+  passes_.set_facts({.step = 1, .targets = 1});
+  passes_.turns_.other_pass = [this] { calls_.push_back(kPause); };
+  for (size_t l = 0; l < passes_.stage_.layers.size(); l++) kinds_.push_back(kind_of(l));
 }
 
 LayerRecorder::~LayerRecorder() {
-  runner_.arena_->list_calls(nullptr);
-  runner_.turns_.other_pass = [this_runner = &runner_] { this_runner->let_other_pass_run(); };
+  runner_.arena().list_calls(nullptr);
+  passes_.turns_.other_pass = [passes = &passes_] { passes->let_other_pass_run(); };
 }
 
 // Layers are alike if their parameters are, their place at an end of the model, and how they run.
 std::string LayerRecorder::kind_of(size_t layer) const {
-  const StageRunner& r = runner_;
+  const StagePasses& r = passes_;
   std::vector<ParamDecl> decls;
   r.stage_.layers[layer]->declare(decls);
   const Recompute& again = r.recompute_[layer];
   std::string s = fmt::format("{} {}", again.full, again.tensors);
-  for (const StageRunner::Chunk& c : r.chunks_)
+  for (const StagePasses::Chunk& c : r.chunks_)
     if (layer >= c.first && layer < c.last)
       s += fmt::format(" {}{}", c.embedding && layer == c.first ? "e" : "",
                        c.head && layer + 1 == c.last ? "h" : "");
@@ -66,10 +63,10 @@ std::string LayerRecorder::kind_of(size_t layer) const {
     s += fmt::format("; {} {} {}", part_of(d.name), part_of(d.tied_to),
                      r.fp8_ && !d.linear.empty() && r.fp8_->has(d.linear));
   for (const uint32_t u : r.shape_.layers[layer].units) {
-    const Unit& unit = r.params_.units[u];
+    const Unit& unit = params_.units[u];
     s += unit.layer == layer ? " unit" : " other unit";
     for (size_t i = unit.first; i < unit.last; i++) {
-      const Param& p = r.params_.params[i];
+      const Param& p = params_.params[i];
       s += fmt::format(", {} {}", part_of(p.decl.name), p.decl.frozen);
       for (int d = 0; d < p.stored.rank; d++) s += fmt::format(" {}/{}", p.box.extent[d], p.stored[d]);
     }
@@ -79,15 +76,15 @@ std::string LayerRecorder::kind_of(size_t layer) const {
 }
 
 void LayerRecorder::run(OpKind kind, const At& at, int32_t unit) {
-  runner_.ctx_.reset();
-  runner_.turns_.ctx.reset();
-  runner_.run_op({.kind = kind,
-                  .mb = at.mb,
-                  .stage = int16_t(at.chunk.stage),
-                  .layer = int32_t(at.layer),
-                  .unit = unit,
-                  .last = unit + 1},
-                 no_batch);
+  passes_.ctx_.reset();
+  passes_.turns_.ctx.reset();
+  passes_.run({.kind = kind,
+               .mb = at.mb,
+               .stage = int16_t(at.chunk.stage),
+               .layer = int32_t(at.layer),
+               .unit = unit,
+               .last = unit + 1},
+              no_batch);
 }
 
 const LayerTape& LayerRecorder::pass(size_t layer, const PassKey& key) {
@@ -98,8 +95,9 @@ const LayerTape& LayerRecorder::pass(size_t layer, const PassKey& key) {
 
 // All passes in their order, because each takes over what the ones before it saved.
 void LayerRecorder::record(size_t layer, const PassKey& key) {
-  StageRunner& r = runner_;
-  const StageRunner::Chunk& c = *std::find_if(r.chunks_.begin(), r.chunks_.end(), [&](const auto& chunk) {
+  StagePasses& r = passes_;
+  const RankShape& shape = runner_.programs().shape();
+  const StagePasses::Chunk& c = *std::find_if(r.chunks_.begin(), r.chunks_.end(), [&](const auto& chunk) {
     return layer >= chunk.first && layer < chunk.last;
   });
   const int16_t mb = std::max<int16_t>(0, key.mb);
@@ -110,13 +108,13 @@ void LayerRecorder::record(size_t layer, const PassKey& key) {
               .mb = mb,
               .embedding = c.embedding && layer == c.first,
               .head = c.head && layer + 1 == c.last};
-  const std::vector<uint32_t>& units = r.shape_.layers[layer].units;
-  r.device_.kernels().attach(r.arena_);
+  const std::vector<uint32_t>& units = shape.layers[layer].units;
+  r.device_.kernels().attach(&r.arena_);
   r.routing_.start_step();
   run(OpKind::load, at);
   for (const uint32_t u : units) {
-    if (r.shape_.units[u].gathers) run(OpKind::gather, at, int32_t(u)), run(OpKind::arrive, at, int32_t(u));
-    if (r.shape_.units[u].slots) run(OpKind::open, at, int32_t(u));
+    if (shape.units[u].gathers) run(OpKind::gather, at, int32_t(u)), run(OpKind::arrive, at, int32_t(u));
+    if (shape.units[u].slots) run(OpKind::open, at, int32_t(u));
   }
   const auto boundary = [&] {
     return r.boundary(r.run_.batch.micro, r.run_.data.seq_len / r.sharing_.cp.size);
@@ -143,29 +141,29 @@ void LayerRecorder::record(size_t layer, const PassKey& key) {
   pass(OpKind::input, key.by_turns);
   size_t bit = 0;
   for (const uint32_t u : units)
-    for (size_t i = r.params_.units[u].first; i < r.params_.units[u].last; i++)
-      r.params_.params[i].grad_started = key.kind == OpKind::weight && key.started.at(bit++) == '1';
+    for (size_t i = params_.units[u].first; i < params_.units[u].last; i++)
+      params_.params[i].grad_started = key.kind == OpKind::weight && key.started.at(bit++) == '1';
   pass(OpKind::weight, key.by_turns);
-  r.abandon_microbatches();
-  r.sync_->abandon();
+  r.abandon();
+  abandon(*runner_.sync_, params_);
 }
 
 // Runs one pass; `blocks` has the blocks from before it, then those after it.
 LayerTape LayerRecorder::run_pass(const At& at, OpKind kind, Blocks& blocks) {
-  const Arena& arena = *runner_.arena_;
+  const Arena& arena = runner_.arena();
   const auto homes = [&] {
     const auto place = [&](const Owned& t) { return t ? arena.place_of(*t) : -1; };
     return std::map<Home, int64_t>{{Home::input, place(at.m.x[at.slot])},
                                    {Home::output, place(at.m.x[at.slot + 1])},
                                    {Home::output_grad, place(at.m.dx[at.slot + 1])},
                                    {Home::input_grad, place(at.m.dx[at.slot])},
-                                   {Home::leaving, place(runner_.leaving_)}};
+                                   {Home::leaving, place(passes_.leaving_)}};
   };
   blocks.homes = homes();
   calls_.clear();
-  runner_.arena_->list_calls(&calls_);
+  runner_.arena().list_calls(&calls_);
   run(kind, at);
-  runner_.arena_->list_calls(nullptr);
+  runner_.arena().list_calls(nullptr);
   const std::map<Home, int64_t> after = homes();
 
   LayerTape tape;
@@ -200,7 +198,7 @@ LayerTape LayerRecorder::run_pass(const At& at, OpKind kind, Blocks& blocks) {
   const bool moved = left >= 0 && left != blocks.homes.at(Home::leaving) && now[left] == 0;
   if (moved) {
     taken[left] = int32_t(tape.takes.size());
-    take(left, {Bucket::activations, runner_.leaving_->bytes()});
+    take(left, {Bucket::activations, passes_.leaving_->bytes()});
   }
   for (const Arena::Call& c : calls_) {
     if (c.size == 0) {
@@ -228,9 +226,9 @@ LayerTape LayerRecorder::run_pass(const At& at, OpKind kind, Blocks& blocks) {
     if (home == Home::saved) blocks.saved.push_back(place);
   }
   if (kind == OpKind::weight)
-    for (const uint32_t u : runner_.shape_.layers[at.layer].units)
-      for (size_t i = runner_.params_.units[u].first; i < runner_.params_.units[u].last; i++)
-        tape.started += runner_.params_.params[i].grad_started ? '1' : '0';
+    for (const uint32_t u : passes_.shape_.layers[at.layer].units)
+      for (size_t i = params_.units[u].first; i < params_.units[u].last; i++)
+        tape.started += params_.params[i].grad_started ? '1' : '0';
   sum_events(tape);
   return tape;
 }
@@ -238,9 +236,9 @@ LayerTape LayerRecorder::run_pass(const At& at, OpKind kind, Blocks& blocks) {
 // Work that leaves nothing behind.
 LayerTape LayerRecorder::between(const std::function<void()>& work) {
   calls_.clear();
-  runner_.arena_->list_calls(&calls_);
+  runner_.arena().list_calls(&calls_);
   work();
-  runner_.arena_->list_calls(nullptr);
+  runner_.arena().list_calls(nullptr);
   LayerTape tape;
   std::map<int64_t, int32_t> made;
   for (const Arena::Call& c : calls_) {
@@ -260,8 +258,8 @@ LayerTape LayerRecorder::between(const std::function<void()>& work) {
 
 std::vector<BlockSize> LayerRecorder::batch_blocks() {
   const LayerTape tape = between([&] {
-    const StageRunner::Chunk& c = runner_.chunks_.front();
-    const At at{c, runner_.microbatches_[0], c.first, c.slot, 0, false, false};
+    const StagePasses::Chunk& c = passes_.chunks_.front();
+    const At at{c, passes_.microbatches_[0], c.first, c.slot, 0, false, false};
     run(OpKind::load, at);
     run(OpKind::unload, at);
   });
@@ -269,28 +267,39 @@ std::vector<BlockSize> LayerRecorder::batch_blocks() {
 }
 
 RankTapes LayerRecorder::rank() {
-  StageRunner& r = runner_;
-  r.device_.kernels().attach(r.arena_);
-  RankTapes t{.shape = r.shape_, .policy = r.policy_};
+  StagePasses& r = passes_;
+  const StagePrograms& programs = runner_.programs();
+  const FlatState& flat = runner_.flat();
+  r.device_.kernels().attach(&r.arena_);
+  RankTapes t{.shape = programs.shape(), .policy = programs.policy()};
   t.by_microbatch = r.run_.known_routing.rows != nullptr;
-  t.placed = r.arena_->places();
-  t.booked = r.arena_->ledger();
+  t.placed = r.arena_.places();
+  t.booked = r.arena_.ledger();
   t.batch = batch_blocks();
   const Owned boundary = r.boundary(r.run_.batch.micro, r.run_.data.seq_len / r.sharing_.cp.size);
   t.message = {Bucket::activations, boundary->bytes()};
   t.fetched = {Bucket::activations, r.kept_bytes()};
-  for (const Unit& u : r.params_.units) {
-    t.weights.push_back({Bucket::weights, u.padded * size_of(r.flat_.weights.dtype)});
-    t.grads.push_back({Bucket::grads, u.padded * size_of(r.flat_.grads.dtype)});
+  for (const Unit& u : params_.units) {
+    t.weights.push_back({Bucket::weights, u.padded * size_of(flat.weights.dtype)});
+    t.grads.push_back({Bucket::grads, u.padded * size_of(flat.grads.dtype)});
     t.parameters.push_back(u.last - u.first);
   }
-  t.begin = between([&] { r.begin_step(1, r.run_.tokens_per_step()); });
+  const StepFacts facts{.step = 1, .targets = r.run_.tokens_per_step()};
+  t.begin = between([&] {
+    r.start_step(facts);
+    runner_.step_end().start_step(1);
+  });
   // The end of a step without actions; sums over replicas are separate operations.
-  Program end = lower({.actions = {}}, r.shape_, r.policy_);
+  Program end = lower({.actions = {}}, programs.shape(), programs.policy());
   end.sums = end.norm;
-  r.program_ = &end;
-  t.end = between([&] { r.finish_step(no_batch); });
-  r.program_ = nullptr;
+  t.end = between([&] {
+    runner_.step_end().finish({.step = 1,
+                               .targets = facts.targets,
+                               .program = &end,
+                               .losses = r.sequence_losses(),
+                               .routing = &r.routing(),
+                               .fp8 = r.fp8()});
+  });
   t.pass = [this](size_t layer, const PassKey& key) -> const LayerTape& { return pass(layer, key); };
   return t;
 }

@@ -39,6 +39,8 @@ class LayerRecorder {
   std::vector<BlockSize> batch_blocks();
 
   StageRunner& runner_;
+  StagePasses& passes_;  // runner_'s
+  ParamSet& params_;     // likewise
   LayerTapes& tapes_;
   std::vector<std::string> kinds_;  // by layer
   Calls calls_;

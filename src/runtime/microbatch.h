@@ -1,17 +1,26 @@
-// What one microbatch in flight holds.
+// A microbatch: its host buffers, and the memory that it has between passes.
 #pragma once
 #include <algorithm>
+#include <functional>
+#include <span>
 #include <vector>
 
-#include "runtime/stage_runner.h"
+#include "model/layer.h"
 
 namespace trireme {
 
-struct StageRunner::Microbatch {
+// Host buffers of one microbatch, [sequences * seq] each, filled by the data side.
+struct HostBatch {
+  std::span<int32_t> tokens, targets, positions;
+};
+// A pure function of (step, microbatch). It must not allocate.
+using FillBatch = std::function<void(int64_t step, int64_t mb, const HostBatch&)>;
+
+struct Microbatch {
   Owned tokens, targets, positions, token_loss, documents;
   BatchView view;
-  // By slot (Chunk): the input of each layer of a chunk, then the output of its last; x[0] stays empty on the
-  // first stage. dx: their gradients.
+  // By slot (StagePasses::Chunk): the input of each layer of a chunk, then the output of its last; x[0] stays
+  // empty on the first stage. dx: their gradients.
   std::vector<Owned> x, dx;
   std::vector<int32_t> away;   // by slot: 0, or 1 + the place where the input waits outside (offload.h)
   std::vector<Event> fetched;  // by slot: it is on its way back until then

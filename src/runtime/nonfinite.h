@@ -1,8 +1,9 @@
 // Finds the op whose output first holds a value that is not finite.
 #pragma once
+#include <functional>
 #include <string>
 
-#include "device/device.h"
+#include "runtime/stage_passes.h"
 
 namespace trireme {
 
@@ -22,5 +23,12 @@ class NonfiniteFinder : public OpObserver {
   Text text_;
   const std::string_view& layer_;
 };
+
+// Throws Error naming `what` and the first weight of this rank with a value that is not finite.
+void require_finite_weights(std::string_view what, const StageMemory&);
+// After a forward pass whose result is not finite, on all ranks: repeats it. Throws Error naming the weight,
+// or the layer and op whose output shows it first.
+[[noreturn]] void find_nonfinite_forward(std::string_view what, const StageMemory&, const StagePasses&,
+                                         const std::function<void()>& forward);
 
 }  // namespace trireme

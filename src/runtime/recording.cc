@@ -195,20 +195,20 @@ void StepRecorder::start(StageRunner& runner, std::span<const Action> actions) {
   phase_ = layer_ = {}, microbatch_ = -1;
   runner_ = &runner;
   next_ = runner.device().kernels().observe(this);
-  runner.set_control({.phase = [this](std::string_view phase) { enter(phase); },
-                      .turn =
-                          [this](const Action& a) {
-                            phase_ = name_of(a.kind);
-                            microbatch_ = a.mb;
-                          },
-                      .stop = {}});
+  runner.watch().control = {.phase = [this](std::string_view phase) { enter(phase); },
+                            .turn =
+                                [this](const Action& a) {
+                                  phase_ = name_of(a.kind);
+                                  microbatch_ = a.mb;
+                                },
+                            .stop = {}};
   put(PieceKind::op, 0, "begin");  // where the step's time begins
 }
 
 Tape StepRecorder::stop() {
   put(PieceKind::op, 0, "end");
   runner_->device().kernels().observe(next_);
-  runner_->set_control({});
+  runner_->watch().control = {};
   runner_ = nullptr;
   tape_.streams = streams_, tape_.groups = groups_;
   return std::move(tape_);
@@ -223,7 +223,7 @@ void StepRecorder::enter(std::string_view phase) {
 
 Piece& StepRecorder::put(PieceKind kind, int stream, std::string_view name) {
   issued_.at(size_t(stream))++;
-  const int64_t high = runner_->take_high();
+  const int64_t high = runner_->arena().ledger().take_high();
   if (tape_.pieces.empty()) last_on_compute_ = 0;
   if (!tape_.pieces.empty()) {
     int64_t& most = tape_.pieces[last_on_compute_].most;
@@ -239,7 +239,7 @@ Piece& StepRecorder::put(PieceKind kind, int stream, std::string_view name) {
 }
 
 void StepRecorder::before(std::string_view op) {
-  layer_ = tape_.keep(runner_->layer());
+  layer_ = tape_.keep(runner_->watch().layer);
   if (waits_) runner_->device().sync({});
   put(PieceKind::op, 0, op).launched = true;
   if (next_) next_->before(op);

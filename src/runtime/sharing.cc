@@ -99,6 +99,7 @@ void share_ends(Sharing& s, const RunSpec& run, const Schedule& schedule, CommSe
 Sharing sharing_of(const RunSpec& run, CommSet* comms, std::span<const Schedule> schedules) {
   Sharing s;
   if (!comms) return s;
+  s.world = comms->world();
   s.dp = comms->mesh().size(Axis::dp);
   s.dp_rank = comms->mesh().coord(comms->rank(), Axis::dp);
   s.tp = comms->mesh().place(comms->rank(), Axis::tp);

@@ -12,6 +12,7 @@
 namespace trireme {
 
 struct Sharing {
+  int world = 1;
   int dp = 1, dp_rank = 0;  // who has other sequences
   AxisPlace tp, cp;         // cp: who has other parts of them
   AxisPlace pp;             // who has other layers

@@ -138,6 +138,7 @@ void StageMemory::hold_flat(std::vector<StateDecl> state) {
 }
 
 void StageMemory::bind() {
+  nonfinite_count_ = hold(Bucket::scratch, Shape{1}, DType::i64);
   for (Param& p : params_.buffers)
     p.weight = hold(Bucket::weights, Shape{p.numel()}, DType::f32).view(p.box.extent);
   bind_views();

@@ -40,12 +40,18 @@ class StageMemory {
   // what is kept whole of the parameters' views. hold() takes memory that is kept to the end.
   void hold_flat(std::vector<StateDecl>);
   void bind();
+  Tensor nonfinite_count() const { return nonfinite_count_; }  // i64 [1]: for counting, always held
   Tensor hold(Bucket, const Shape&, DType);
 
-  // As StageRunner's functions of these names.
+  // Fresh weights, in master copies alone: StageRunner::init_weights().
   void init_weights(const std::function<bool(const Param&)>& given);
+  // Elements of the parameter whose master copy and moments are this rank's (all of them on one rank), and
+  // those that it answers for where replicas have the same ones.
   Range owned(const Param&) const;
   Range answers_for(const Param&) const;
+  // The owned elements, f32 on the host; what = "" for the parameter itself (its master copy), or a state
+  // name such as "exp_avg". state_tensor: the same memory as a tensor [owned]: host memory on cpu, for
+  // checkpoints.
   Tensor state_tensor(const Param&, std::string_view what) const;
   void write_param(const Param&, std::string_view what, std::span<const float>);
   void read_param(const Param&, std::string_view what, std::span<float>) const;
@@ -72,6 +78,7 @@ class StageMemory {
   ParamSet params_;
   std::vector<StateDecl> state_decls_;
   FlatState flat_;
+  Tensor nonfinite_count_;
   std::vector<Owned> persistent_;
   std::unique_ptr<StateOffload> state_offload_;  // none: state is in the arena
 };

@@ -1,200 +1,218 @@
-// The passes over a rank's layers, and what a microbatch holds between them: one function per operation of
-// the rank's program (program/program.h).
-#include "base/timed.h"
-#include "runtime/context.h"
-#include "runtime/microbatch.h"
-#include "spec/batch_ramp.h"
+#include "runtime/stage_passes.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/rounding.h"
+#include "device/rope_table.h"
+#include "model/adapters.h"
+#include "model/stages.h"
+#include "runtime/offload.h"
+#include "spec/run_schedule.h"
 
 namespace trireme {
-namespace {
 
-PipelineComm::Way way_of(const Op& op) {
-  return op.back ? PipelineComm::backward : PipelineComm::forward;
-}
-
-}  // namespace
-
-Ctx StageRunner::context(const Microbatch& m, bool backward) {
-  device_.kernels().attach(arena_);  // several runners may share a device
-  return Ctx{.device = device_,
-             .k = device_.kernels(),
-             .arena = *arena_,
-             .compute = compute_,
-             .dtype = dtype_,
-             .batch = m.view,
-             .backward = backward,
-             .training = backward,
-             .seed = uint64_t(run_.train.seed),
-             .step = step_,
-             .grad_scale = float(loss_scale_.scale() / double(std::max<int64_t>(1, targets_))),
-             .loss_scale = loss_scale_.scale(),
-             .batch_tokens = global_at(run_.batch, step_) * run_.data.seq_len,
-             .token_loss = m.token_loss ? *m.token_loss : Tensor(),
-             .logits = {},
-             .layer = layer_,
-             .groups = sharing_.layers,
-             .routing = &routing_,
-             .fp8 = backward ? fp8() : nullptr};
-}
-
-// seq: of whole sequences, which every rank reads; of these it keeps what is its own at `place`.
-void StageRunner::load_batch(Microbatch& m, int64_t sequences, int64_t seq, int64_t step, int64_t mb,
-                             const FillBatch& fill, const ContextPlace& place) {
-  size_t rows = size_t(sequences * seq);
-  const bool documents = run_.data.separate();
-  if (staging_.size() < (documents ? 4 : 3) * rows) staging_.resize((documents ? 4 : 3) * rows);
-  HostBatch host{.tokens = {staging_.data(), rows},
-                 .targets = {staging_.data() + rows, rows},
-                 .positions = {staging_.data() + 2 * rows, rows}};
-  {
-    Timed t(result_.data_s);
-    TraceScope traced(tracer_.get(), SpanKind::wait, "data", mb);
-    if (device_.has_data()) fill(step, mb, host);
+StagePasses::StagePasses(const RunSpec& run, bool trains, Device& device, CommSet* comms,
+                         const Sharing& sharing, std::span<const Schedule> schedules, StageMemory& memory,
+                         StepWatch& watch)
+    : run_(run),
+      trains_(trains),
+      device_(device),
+      comms_(comms),
+      sharing_(sharing),
+      memory_(memory),
+      arena_(memory.arena()),
+      watch_(watch),
+      compute_(device.stream("compute")),
+      dtype_(dtype_from_name(run.precision.compute)),
+      groups_(sharing.layers),
+      stage_(build_stages(run.model, stage_ranges(schedules), comms ? comms->mesh() : Mesh(),
+                          comms ? comms->rank() : 0, run.layout.sequence, run.moe)),
+      routing_(run.model.layers) {
+  make_groups();
+  std::vector<std::vector<ParamDecl>> decls = stage_.declare();
+  if (run.lora.active()) {
+    const StageRange whole{.first = 0, .last = run.model.layers};
+    refuse_idle_targets(build_stage(run.model, whole).declare(), run.lora);
+    add_adapters(decls, run.lora);
   }
-  const std::span<int32_t> first = std::span(staging_).subspan(3 * rows);
-  if (documents && device_.has_data())
-    document_starts(host.positions, seq, sharing_.layers.cp.ulysses ? ContextPlace{} : place,
-                    first.first(rows));
-  if (device_.has_data())
-    for (std::span<int32_t> t : {host.tokens, host.targets, host.positions}) keep_own(t, seq, place);
-  m.allocate_batch(*arena_, sequences, seq / place.size, documents ? int64_t(rows) : 0);
-  if (documents) device_.upload(m.view.documents, first.data());
-  device_.upload(m.view.tokens, host.tokens.data());
-  device_.upload(m.view.targets, host.targets.data());
-  device_.upload(m.view.positions, host.positions.data());
-  // Other batches may be staged before this one's losses are read.
-  m.own_targets = 0;
-  for (int64_t i = 0; device_.has_data() && i < m.view.rows(); i++)
-    m.own_targets += host.targets[size_t(i)] >= 0;
+  memory.params() =
+      comms ? lay_out(decls, comms->mesh(), comms->rank(), sharing.place.shards, sharing.expert_place.shards)
+            : lay_out(decls, Mesh(), 0);
+  find_recompute();
+  find_shape(decls);
+  const int64_t microbatches = run.batch.global / (sharing.dp * run.batch.micro);
+  microbatches_.resize(size_t(microbatches));
+  for (Microbatch& m : microbatches_) m.resize(stage_.layers.size(), chunks_.size());
+  turns_.other_pass = [this] { let_other_pass_run(); };
+  sequence_loss_.resize(size_t(microbatches * run.batch.micro) + 1);
+  const auto rows = size_t(run.batch.micro * run.data.seq_len);
+  token_loss_host_.resize(rows);
+  staging_.resize((run.data.separate() ? 4 : 3) * rows);
 }
 
-// The context of a pass over a layer; the same for all layers of an action.
-Ctx& StageRunner::pass_context(const Microbatch& m) {
-  const bool interleaved = turns_.mb >= 0;
-  std::optional<Ctx>& ctx = interleaved && &m == &microbatches_[size_t(turns_.mb)] ? turns_.ctx : ctx_;
-  if (!ctx) {
-    ctx.emplace(context(m, true));
-    if (interleaved) ctx->groups.other_pass = &turns_.other_pass;
+StagePasses::~StagePasses() {
+  device_.forget_actions(this);
+  settle_layers();
+  offload_.reset();
+  leaving_.reset();
+  pipeline_.reset();
+}
+
+void StagePasses::make_groups() {
+  if (divided()) {
+    require(sharing_.zero == 0 && !run_.layout.sequence, "ranks of inference have whole units and rows");
+    require(sharing_.cp.size == 1 || placement_of(run_.layout) == ContextPlacement::contiguous,
+            "ranks of inference have contiguous parts of a text");
   }
-  return *ctx;
-}
-StageRunner::Place StageRunner::place_of(const Op& op) {
-  const Chunk& c = chunk_of(op.stage);
-  const auto layer = size_t(op.layer);
-  return {microbatches_.at(size_t(op.mb)), c, layer, c.slot + layer - c.first};
-}
-
-// Every stage wants positions, and the last one targets.
-void StageRunner::load(const Op& op, const FillBatch& fill) {
-  Microbatch& m = microbatches_.at(size_t(op.mb));
-  load_batch(m, run_.batch.micro, run_.data.seq_len, step_, op.mb, fill, sharing_.layers.cp.place());
-  m.view.first_sequence = (op.mb * sharing_.dp + sharing_.dp_rank) * run_.batch.micro;
-}
-
-void StageRunner::forward(const Op& op) {
-  const Place at = place_of(op);
-  Microbatch& m = at.m;
-  // The stage before is on this rank too.
-  if (at.layer == at.chunk.first && !at.chunk.embedding && !m.x[at.slot])
-    m.x[at.slot] = std::move(m.x[at.slot - 1]);
-  m.x[at.slot + 1] = stage_.layers[at.layer]->forward(pass_context(m), *m.x[at.slot], m.saved[at.layer]);
+  groups_.waited_s = &times_.comm_s;
+  groups_.chunks = run_.layout.tp_chunks;
+  if (groups_.tp && groups_.chunks > 1) groups_.tp_stream = device_.stream("tp");
+  if (groups_.ep) {
+    groups_.ep_stream = device_.stream("ep");
+    groups_.expert_rows = expert_rows(run_.batch.micro * run_.data.seq_len / sharing_.cp.size);
+    if (run_.known_routing.rows && !device_.has_data())
+      routing_.expect(run_.known_routing.rows, comms_->mesh().group(comms_->rank(), std::array{Axis::ep}),
+                      run_.layout.dp * run_.batch.micro);
+  }
+  if (groups_.cp.comm && !groups_.cp.ulysses && run_.layout.cp_overlap)
+    groups_.cp.stream = device_.stream("cp");
 }
 
-void StageRunner::input(const Op& op) {
-  const Place at = place_of(op);
-  Microbatch& m = at.m;
-  // The stage behind is on this rank too.
-  if (at.layer + 1 == at.chunk.last && !at.chunk.head && !m.dx[at.slot + 1])
-    m.dx[at.slot + 1] = std::move(m.dx[at.slot + 2]);
-  m.dx[at.slot] =
-      stage_.layers[at.layer]->backward_input(pass_context(m), *m.dx[at.slot + 1], m.saved[at.layer]);
+// Rows of other ranks that a rank's experts have room for at once, in a pass over `tokens` tokens of this
+// rank of cp.
+int64_t StagePasses::expert_rows(int64_t tokens) const {
+  const int64_t own = divided() ? div_up(tokens, sharing_.tp.size) : tokens / sharing_.tp.size;
+  const int64_t rows = own * run_.model.experts_per_token;
+  return std::min(int64_t(std::ceil(run_.layout.ep_buffer * double(rows))), rows * groups_.ep->size());
 }
 
-void StageRunner::weight(const Op& op) {
-  const Place at = place_of(op);
-  stage_.layers[at.layer]->backward_weight(pass_context(at.m), at.m.saved[at.layer]);
-  require(at.m.saved[at.layer].empty(), "a layer kept something beyond its backward pass");
+// Fills chunks_ too.
+std::vector<StageRange> StagePasses::stage_ranges(std::span<const Schedule> schedules) {
+  std::vector<StageRange> mine;
+  std::vector<int> stages = {0};
+  if (sharing_.pp.size > 1) {
+    pipeline_ = std::make_unique<PipelineComm>(schedules, *comms_, device_);
+    const std::vector<StageRange> all = split_layers(run_, schedules.back().stages);
+    stages = pipeline_->holders().stages_of(sharing_.pp.rank);
+    for (int s : stages) mine.push_back(all[size_t(s)]);
+  } else {
+    mine.push_back({.first = 0, .last = run_.model.layers});
+  }
+  size_t layer = 0;
+  for (size_t c = 0; c < mine.size(); c++) {
+    chunks_.push_back({.stage = stages[c],
+                       .number = c,
+                       .first = layer,
+                       .last = layer + mine[c].layers(),
+                       .slot = layer + c,
+                       .embedding = mine[c].embedding,
+                       .head = mine[c].head});
+    layer += mine[c].layers();
+  }
+  return mine;
 }
 
-void StageRunner::clear(const Op& op) {
-  const Place at = place_of(op);
-  at.m.dx[at.slot + 1].reset();
-  at.m.x[at.slot].reset();
+const StagePasses::Chunk& StagePasses::chunk_of(int stage) const {
+  for (const Chunk& c : chunks_)
+    if (c.stage == stage) return c;
+  run_failed("the schedule has stage {} on a rank that does not hold it", stage);
 }
 
-// Token losses are added in double, per sequence; global_loss() adds sequences in order of global index.
-void StageRunner::read_losses(const Microbatch& m, int64_t mb) {
-  device_.download(token_loss_host_.data(), *m.token_loss);
+// A layer uses its own units, and that of the parameter it is tied to.
+void StagePasses::find_shape(std::span<const std::vector<ParamDecl>> decls) {
+  const ParamSet& params = memory_.params();
+  for (size_t l = 0; l < decls.size(); l++) {
+    LayerShape& layer = shape_.layers.emplace_back();
+    layer.name = stage_.layers[l]->name();
+    layer.recomputes = recompute_[l].any();
+    std::vector<uint32_t>& units = layer.units;
+    for (size_t u = 0; u < params.units.size(); u++)
+      if (params.units[u].layer == l) units.push_back(uint32_t(u));
+    for (const ParamDecl& d : decls[l])
+      for (size_t u = 0; u < params.units.size(); u++)
+        for (size_t i = params.units[u].first; i < params.units[u].last; i++)
+          if (!d.tied_to.empty() && params.params[i].decl.name == d.tied_to) units.push_back(uint32_t(u));
+  }
+  for (const Chunk& c : chunks_) shape_.stages.push_back({c.stage, c.first, c.last, c.embedding, c.head});
+  shape_.tied = run_.model.tied;
+}
+
+void StagePasses::bind() {
+  bind_rope();
+  bind_fp8();
+  stage_.bind(memory_.params());
+}
+
+void StagePasses::bind_rope() {
+  if (!stage_.rope) return;
+  const ModelSpec& m = run_.model;
+  RopeScaling s = m.rope_scaling;
+  int64_t positions = std::max(m.max_positions, run_.data.seq_len), half = m.rope_dim() / 2;
+  RopeAngles angles{.theta = m.rope_theta,
+                    .scaling = rope_scaling_from_name(s.type),
+                    .factor = s.factor,
+                    .low_freq_factor = s.low_freq_factor,
+                    .high_freq_factor = s.high_freq_factor,
+                    .original_max_positions = s.original_max_positions,
+                    .beta_fast = s.beta_fast,
+                    .beta_slow = s.beta_slow};
+  if (angles.scaling == RopeStretch::yarn)
+    angles.amplitude = yarn_factors(s.factor, s.mscale, s.mscale_all_dim, s.attention_factor).amplitude;
+  for (Tensor* t : {&stage_.rope->cos, &stage_.rope->sin})
+    *t = memory_.hold(Bucket::scratch, Shape{positions, half}, DType::f32);
   if (!device_.has_data()) return;
-  int64_t seq = m.view.seq;
-  for (int64_t s = 0; s < m.view.sequences; s++) {
-    double sum = 0;
-    for (int64_t t = 0; t < seq; t++) sum += token_loss_host_[size_t(s * seq + t)];
-    sequence_loss_[size_t(mb * run_.batch.micro + s)] = sum;
+  std::vector<float> cos(size_t(positions * half)), sin(cos.size());
+  rope_table(angles, positions, m.rope_dim(), cos, sin);
+  device_.upload(stage_.rope->cos, cos.data());
+  device_.upload(stage_.rope->sin, sin.data());
+}
+
+// Every rank keeps the magnitudes of all layers, whatever stage it has.
+void StagePasses::bind_fp8() {
+  if (!trains_ || run_.precision.fp8 == "none") return;
+  const StageRange whole{.first = 0, .last = run_.model.layers};
+  const LayoutSpec& l = run_.layout;  // recompute by name needs unchanged inputs
+  const bool keeps = (l.recompute == "none" || l.recompute == "full") && l.recompute_rest.empty();
+  fp8_.emplace(run_.precision, build_stage(run_.model, whole).declare(), keeps);
+  if (!fp8_->delayed()) return;
+  Tensor held[2];
+  for (Tensor& t : held) {
+    t = memory_.hold(Bucket::scratch, Shape{fp8_->magnitudes()}, DType::f32);
+    device_.kernels().run(ZeroArgs{.y = t}, compute_);
   }
-  targets_seen_ += m.own_targets;
+  fp8_->bind(held[0], held[1]);
 }
 
-// [rows, hidden] of this rank's part of a microbatch, as they pass from stage to stage.
-Owned StageRunner::boundary(int64_t sequences, int64_t seq) {
-  const int64_t rows = sequences * seq / (run_.layout.sequence ? sharing_.tp.size : 1);
-  return Owned(*arena_, Bucket::activations, {rows, run_.model.hidden}, dtype_);
+void StagePasses::prepare(std::span<const std::unique_ptr<const Program>> programs, RunUnits units) {
+  units_ = std::move(units);
+  int64_t places = 0;
+  for (const auto& program : programs) {
+    const auto has_pairs = [](const ActionOps& a) { return a.interleaved > 0; };
+    if (groups_.tp && std::any_of(program->actions.begin(), program->actions.end(), has_pairs))
+      groups_.tp_stream = device_.stream("tp");
+    places = std::max(places, most_away(*program));
+  }
+  if (!trains_ || !run_.layout.offloads_inputs()) return;
+  offload_ = std::make_unique<OffloadStore>(offload_to(run_), device_, places, places * kept_bytes());
+  offload_places_ = size_t(places);
+  free_places();
 }
 
-// Memory for what comes, and its receive.
-void StageRunner::post_receive(const Op& op) {
-  Microbatch& m = microbatches_.at(size_t(op.mb));
-  const Chunk& c = chunk_of(op.stage);
-  Owned& into = op.back ? m.dx[c.end_slot()] : m.x[c.slot];
-  into = boundary(run_.batch.micro, run_.data.seq_len / sharing_.cp.size);
-  (op.back ? m.dx_here : m.x_here)[c.number] = pipeline_->receive(way_of(op), op.peer, *into);
+int64_t StagePasses::waiting_bytes() const {
+  return offload_ ? offload_->host_bytes() : 0;
 }
 
-void StageRunner::receive(const Op& op) {
-  Microbatch& m = microbatches_.at(size_t(op.mb));
-  pipeline_->wait((op.back ? m.dx_here : m.x_here)[chunk_of(op.stage).number]);
-}
-
-void StageRunner::send(const Op& op, int number) {
-  Microbatch& m = microbatches_.at(size_t(op.mb));
-  const Chunk& c = chunk_of(op.stage);
-  pipeline_->send(way_of(op), op.peer, std::move(op.back ? m.dx[c.slot] : m.x[c.end_slot()]), number);
-}
-
-// Evaluation and generation: a layer's output takes the place of its input.
-void StageRunner::forward_only(Microbatch& m, Ctx& ctx) {
-  for (size_t i = 0; i < forward_.ops.size(); i++) {
-    const Op& op = forward_.ops[i];
-    const auto layer = size_t(op.layer);
-    switch (op.kind) {
-      case OpKind::post:
-        m.x[0] = boundary(m.view.sequences, m.view.seq);
-        m.x_here[0] = pipeline_->receive(way_of(op), op.peer, *m.x[0]);
-        break;
-      case OpKind::receive:
-        pipeline_->wait(m.x_here[0]);
-        break;
-      case OpKind::send:
-        pipeline_->send(way_of(op), op.peer, std::move(m.x[0]), int(i));
-        break;
-      case OpKind::free:
-        break;  // below
-      case OpKind::forward:
-        tell_layer(op);
-        m.x[1] = stage_.layers[layer]->forward(ctx, *m.x[0], m.saved[layer]);
-        break;
-      case OpKind::drop:
-        m.saved[layer].clear();
-        m.x[0] = std::move(m.x[1]);
-        break;
-      default:
-        tell_layer(op);
-        run_unit_op(*sync_, op, params_);
+// After an error collectives of layers may be in flight. Each rank of the group has the error, so they end.
+void StagePasses::settle_layers() {
+  for (Stream s : {groups_.tp_stream, groups_.ep_stream, groups_.cp.stream}) {
+    if (s.id == 0) continue;
+    try {
+      device_.sync(s);
+    } catch (const std::exception&) {
+      // The error that ended the run has a handler already.
     }
   }
-  m.x[0].reset();
-  for (const Op& op : forward_.ops)
-    if (op.kind == OpKind::free) pipeline_->free(op.after);
 }
 
 }  // namespace trireme

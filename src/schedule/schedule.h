@@ -42,7 +42,7 @@ std::string_view name_of(Act);
 
 // Which rank has which stages is said by its actions: all of a microbatch in a stage are on one rank, and the
 // stage is on `copies` ranks. Copies (dualpipe: 2) have the same weights, each its own microbatches, and add
-// their gradients up once a step, before the norm (runtime/stage_copies.cc).
+// their gradients up once a step, before the norm (runtime/sharing.cc).
 struct Schedule {
   int stages = 0, microbatches = 0;
   std::vector<std::vector<Action>> ranks;  // [pipeline rank][step]

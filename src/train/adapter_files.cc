@@ -70,11 +70,11 @@ void read_adapter(StageRunner& runner, const fs::path& folder) {
   std::vector<float> host;
   for (const Param& p : runner.params().params) {
     if (p.decl.adapter_scale == 0) continue;
-    const Range own = runner.owned(p);
+    const Range own = runner.memory().owned(p);
     if (own.size() == 0) continue;
     host.resize(size_t(own.size()));
     found.read(matrix_of(p), which_of(p), p.box, own, Tensor(host.data(), {own.size()}, DType::f32));
-    runner.write_param(p, "", host);
+    runner.memory().write_param(p, "", host);
   }
 }
 
@@ -87,7 +87,7 @@ void write_adapter(const StageRunner& runner, const fs::path& folder) {
     const Param* p = runner.params().find(adapter_name(matrix, which));
     require(p != nullptr, "an adapter has one factor");
     std::vector<float> values(size_t(p->numel()));
-    runner.read_param(*p, "", values);
+    runner.memory().read_param(*p, "", values);
     return values;
   };
   export_peft(folder, run.model, {.rank = run.lora.rank, .alpha = run.lora.alpha}, run.model.from, matrices,
@@ -121,8 +121,8 @@ void merge_adapter(const StageRunner& runner, const Param& matrix, std::span<flo
   const size_t rank = size_t(a->decl.global[0]), in = size_t(a->decl.global[1]),
                out = size_t(b->decl.global[0]);
   std::vector<float> as(rank * in), bs(out * rank);
-  runner.read_param(*a, "", as);
-  runner.read_param(*b, "", bs);
+  runner.memory().read_param(*a, "", as);
+  runner.memory().read_param(*b, "", bs);
   std::vector<double> row(in);
   for (size_t o = 0; o < out; o++) {
     float* w = values.data() + o * in;

@@ -29,7 +29,7 @@ NamedTensor named(const Param& p, std::string_view what, const Range& range, con
 std::vector<std::string> states_of(const StageRunner& r, const Param& p) {
   std::vector<std::string> names = {""};
   if (p.decl.buffer) return names;
-  for (const StateDecl& s : r.state_decls())
+  for (const StateDecl& s : r.memory().state_decls())
     if (s.has(p.decl)) names.push_back(s.name);
   return names;
 }
@@ -74,7 +74,7 @@ Fp8Histories saved_fp8(const Checkpoint& c) {
 }
 
 void restore_fp8(StageRunner& r, const Checkpoint& c) {
-  if (!r.restore_fp8(saved_fp8(c)))
+  if (!r.passes().fp8()->restore(r.device(), saved_fp8(c)))
     bad_request("{}: state holds no magnitudes of 8-bit layers (\"fp8\") that this run can go on with",
                 (c.folder() / "manifest.json").string());
 }
@@ -128,11 +128,11 @@ std::vector<NamedTensor> checkpoint_tensors(const StageRunner& r) {
   std::vector<NamedTensor> tensors;
   for (const Param* held : r.params().saved()) {
     const Param& p = *held;
-    const Range own = r.owned(p), mine = r.answers_for(p);
+    const Range own = r.memory().owned(p), mine = r.memory().answers_for(p);
     if (mine.size() == 0) continue;
     for (const std::string& what : states_of(r, p))
-      tensors.push_back(
-          named(p, what, mine, r.state_tensor(p, what).narrow(0, mine.begin - own.begin, mine.size())));
+      tensors.push_back(named(
+          p, what, mine, r.memory().state_tensor(p, what).narrow(0, mine.begin - own.begin, mine.size())));
   }
   return tensors;
 }
@@ -177,13 +177,14 @@ Manifest checkpoint_manifest(const StageRunner& r, const RunSpec& run, int64_t s
   m.seed = uint64_t(run.train.seed);
   m.spec_hash = hash(run);
   m.run_toml = save_run(run);
-  if (r.loss_scale().active()) {
-    const LossScaleState& s = r.loss_scale().state();
+  if (r.step_end().loss_scale().active()) {
+    const LossScaleState& s = r.step_end().loss_scale().state();
     m.state["loss_scale"] = {{"scale", s.scale}, {"good_steps", s.good_steps}, {"skipped", s.skipped}};
   }
-  if (r.spikes().active()) m.state["spikes"] = json_of(r.spikes().state());
-  if (r.fp8() && r.fp8()->delayed()) m.state["fp8"] = json_of(r.fp8()->histories());
-  if (const NoiseScaleState& n = r.noise_scale().state(); n.weight > 0)
+  if (r.step_end().spikes().active()) m.state["spikes"] = json_of(r.step_end().spikes().state());
+  if (r.passes().fp8() && r.passes().fp8()->delayed())
+    m.state["fp8"] = json_of(r.passes().fp8()->histories());
+  if (const NoiseScaleState& n = r.step_end().noise().scale().state(); n.weight > 0)
     m.state["noise_scale"] = {{"squared", n.squared}, {"trace", n.trace}, {"weight", n.weight}};
   if (complete) complete(m);
   return m;
@@ -270,21 +271,21 @@ void load_checkpoint(StageRunner& r, const Checkpoint& c, Load what_for) {
   for (const Param* p : r.params().saved())
     for (const std::string& what : states_of(r, *p)) {
       if (!what.empty() && !with_state) continue;
-      const Range own = r.owned(*p);
+      const Range own = r.memory().owned(*p);
       if (own.size() == 0) continue;
       host.resize(size_t(own.size()));
       c.read(named(*p, what, own, Tensor(host.data(), {own.size()}, DType::f32)));
-      r.write_param(*p, what, host);
+      r.memory().write_param(*p, what, host);
     }
   r.weights_from_master();
   if (!with_state) return;
   const nlohmann::json& state = c.manifest().state;
   auto restores = [&](const char* key) { return what_for == Load::resume || state.contains(key); };
-  r.spikes().restore(saved_spikes(r.spikes(), c));
-  if (r.run().train.noise_scale > 0) r.restore_noise_scale(saved_noise_scale(c));
-  if (r.fp8() && r.fp8()->delayed() && restores("fp8")) restore_fp8(r, c);
-  if (r.loss_scale().active() && restores("loss_scale"))
-    r.restore_loss_scale(saved_loss_scale(r.loss_scale(), c));
+  r.step_end().spikes().restore(saved_spikes(r.step_end().spikes(), c));
+  if (r.run().train.noise_scale > 0) r.step_end().noise().scale().restore(saved_noise_scale(c));
+  if (r.passes().fp8() && r.passes().fp8()->delayed() && restores("fp8")) restore_fp8(r, c);
+  if (r.step_end().loss_scale().active() && restores("loss_scale"))
+    r.step_end().loss_scale().restore(saved_loss_scale(r.step_end().loss_scale(), c));
 }
 
 std::vector<std::string> other_division(const RunSpec& run, const Checkpoint& c) {

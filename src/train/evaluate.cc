@@ -10,7 +10,7 @@
 namespace trireme {
 
 int teller_of(const StageRunner& runner, int replica, int part) {
-  if (!runner.comms() || runner.divided()) return 0;
+  if (!runner.comms() || runner.passes().divided()) return 0;
   const Mesh& mesh = runner.comms()->mesh();
   int rank = 0;
   while (mesh.coord(rank, Axis::dp) != replica || mesh.coord(rank, Axis::cp) != part ||
@@ -30,18 +30,18 @@ EvalResult evaluate_shard(StageRunner& runner, const RunSpec& run, const fs::pat
     bad_request("{} holds no whole window of seq_len = {} tokens to evaluate on", shard.string(),
                 run.data.seq_len);
   // A divided model's ranks evaluate one batch together, and rank 0 has its sum.
-  const bool alone = !runner.comms() || runner.divided();
+  const bool alone = !runner.comms() || runner.passes().divided();
   const Sharing s = alone ? Sharing() : runner.sharing();
   const int64_t batches = (n + micro - 1) / micro, rounds = (batches + s.dp - 1) / s.dp;
   const int ranks = alone ? 1 : runner.comms()->world();
-  std::vector<StageRunner::TokenLoss> mine(static_cast<size_t>(rounds)), all(size_t(rounds * ranks));
+  std::vector<TokenLoss> mine(static_cast<size_t>(rounds)), all(size_t(rounds * ranks));
   for (int64_t k = 0; k < rounds; k++) {
     const int64_t batch = k * s.dp + s.dp_rank, first = std::min(batch, batches - 1) * micro;
     // With sharded weights, or experts over ranks, every rank takes part in every round, the last one for
     // nothing.
     if (batch >= batches && !s.together()) continue;
-    StageRunner::TokenLoss part =
-        runner.evaluate(std::min(micro, n - first), run.data.seq_len, windows.from(first));
+    TokenLoss part =
+        runner.evaluator().evaluate(std::min(micro, n - first), run.data.seq_len, windows.from(first));
     if (batch < batches) mine[size_t(k)] = part;
     if (progress) progress(std::min(n, (k + 1) * s.dp * micro), n);
   }
@@ -71,7 +71,7 @@ EvalResult evaluate_shard(StageRunner& runner, const RunSpec& run, const fs::pat
     };
     while (bad + 1 < rounds && !is_bad(bad)) bad++;
     const int64_t first = std::min(bad * s.dp + s.dp_rank, batches - 1) * micro;
-    runner.find_nonfinite_loss(std::min(micro, n - first), run.data.seq_len, windows.from(first));
+    runner.evaluator().find_nonfinite_loss(std::min(micro, n - first), run.data.seq_len, windows.from(first));
   }
   return total;
 }

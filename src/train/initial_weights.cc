@@ -13,11 +13,11 @@ void base_weights(StageRunner& runner) {
   std::vector<float> host;
   for (const Param* held : runner.params().held()) {
     const Param& p = *held;
-    const Range own = runner.owned(p);
+    const Range own = runner.memory().owned(p);
     if (own.size() == 0 || !in_file(p)) continue;
     host.resize(size_t(own.size()));
     folder.read(p.decl.name, p.box, own, Tensor(host.data(), {own.size()}, DType::f32));
-    runner.write_param(p, "", host);
+    runner.memory().write_param(p, "", host);
   }
   runner.weights_from_master();
 }

@@ -30,9 +30,9 @@ void LossProbe::check(StageRunner& runner, Communicator& control, int64_t step) 
     std::copy(positions_.begin(), positions_.end(), b.positions.begin());
   };
   try {
-    const StageRunner::TokenLoss loss = runner.evaluate(micro_, seq_, kept);
+    const TokenLoss loss = runner.evaluator().evaluate(micro_, seq_, kept);
     if (agree_max(control, std::isfinite(loss.sum) ? 0 : 1) == 0) return;
-    runner.find_nonfinite_loss(micro_, seq_, kept);
+    runner.evaluator().find_nonfinite_loss(micro_, seq_, kept);
   } catch (const Error& e) {
     if (e.fault != Fault::run) throw;
     run_failed("step {}: the update damaged the weights, so they were not saved: {}", step, e.what());

@@ -50,17 +50,18 @@ Replicas::Replicas(const StageRunner& r) : runner_(r) {
   const bool overwrites = zero_gathers || flat.master.data != flat.weights.data;
   for (const Param& p : r.params().buffers) hold(p.decl.name, p.weight, p, {0, p.numel()});
   for (const Param& p : r.params().params) {
-    const Range own = r.owned(p);
+    const Range own = r.memory().owned(p);
     const bool whole = r.sharing().zero < 3;
     if (p.decl.frozen) {
-      hold(p.decl.name, whole ? p.weight : r.state_tensor(p, ""), p, whole ? Range{0, p.numel()} : own);
+      hold(p.decl.name, whole ? p.weight : r.memory().state_tensor(p, ""), p,
+           whole ? Range{0, p.numel()} : own);
       continue;
     }
     if (whole) hold(p.decl.name, p.weight, p, {0, p.numel()}, overwrites);
     if (!whole || flat.master.data != flat.weights.data)
-      hold(p.decl.name + "/master", r.state_tensor(p, ""), p, own);
-    for (const StateDecl& s : r.state_decls())
-      if (s.has(p.decl)) hold(p.decl.name + "/" + s.name, r.state_tensor(p, s.name), p, own);
+      hold(p.decl.name + "/master", r.memory().state_tensor(p, ""), p, own);
+    for (const StateDecl& s : r.memory().state_decls())
+      if (s.has(p.decl)) hold(p.decl.name + "/" + s.name, r.memory().state_tensor(p, s.name), p, own);
   }
   const size_t world = size_t(r.comms()->world());
   most_pieces_ = size_t(agree_max(r.comms()->control(), int64_t(pieces_.size())));

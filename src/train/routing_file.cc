@@ -12,7 +12,7 @@ namespace {
 std::string lines_of_step(const RunSpec& run, const StageRunner& runner, int rank, int64_t step) {
   std::string lines;
   for (int64_t block = 0; block < run.model.layers; block++)
-    for (const auto& [first, m] : runner.own_routing().microbatches(block))
+    for (const auto& [first, m] : runner.passes().routing().microbatches(block))
       if (!m.routing.rows.empty())
         lines += recorded_line(step, rank, block, first / (run.layout.dp * run.batch.micro), m.routing.rows) +
                  "\n";

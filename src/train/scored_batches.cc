@@ -59,7 +59,7 @@ std::vector<double> ScoredBatches::run(StageRunner& runner,
         }
       }
     };
-    runner.evaluate(int64_t(b.texts), b.seq, fill, losses);
+    runner.evaluator().evaluate(int64_t(b.texts), b.seq, fill, losses);
     for (size_t i = 0; i < b.texts; i++) log_likelihoods[texts_[b.first + i].place] = -losses[i];
     if (progress) progress(int64_t(b.first + b.texts));
   }

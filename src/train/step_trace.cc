@@ -35,8 +35,8 @@ StepTrace::StepTrace(const RunSpec& run, Device& device, CommFactory& factory, i
 void StepTrace::begin(StageRunner& runner, int64_t step) {
   if (!wants(step)) return;
   spans_->clear();
-  if (collectives_)
-    for (const auto& [stream, name] : runner.pipeline_lanes()) {
+  if (const PipelineComm* const pipeline = runner.passes().pipeline(); collectives_ && pipeline)
+    for (const auto& [stream, name] : pipeline->lanes()) {
       if (std::find(lanes_.begin(), lanes_.end(), name) != lanes_.end()) continue;
       lanes_.push_back(name);
       collectives_->name_lane(stream, lanes_.back());

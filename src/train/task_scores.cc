@@ -98,7 +98,7 @@ std::vector<int32_t> next_tokens(StageRunner& runner, const RunSpec& run, const 
       pass_over(runner, run, texts, [&](const TaskBatch& b, std::span<double> each) {
         last.assign(each.size(), 0), ids.resize(each.size());
         for (size_t i = 0; i < b.texts.size(); i++) last[i] = inputs_of(texts[b.texts[i]]) - 1;
-        runner.most_likely_next(
+        runner.evaluator().most_likely_next(
             b.shape.sequences, b.shape.seq,
             [&](int64_t, int64_t, const HostBatch& h) { fill_batch(b, texts, h); }, last, task.vocab, ids);
         std::copy(ids.begin(), ids.end(), each.begin());
@@ -113,7 +113,7 @@ std::vector<int32_t> next_tokens(StageRunner& runner, const RunSpec& run, const 
 std::vector<double> score_texts(StageRunner& runner, const RunSpec& run,
                                 const std::vector<ScoredText>& texts) {
   std::vector<double> losses = pass_over(runner, run, texts, [&](const TaskBatch& b, std::span<double> each) {
-    runner.evaluate(
+    runner.evaluator().evaluate(
         b.shape.sequences, b.shape.seq,
         [&](int64_t, int64_t, const HostBatch& h) { fill_batch(b, texts, h); }, each);
   });

@@ -79,27 +79,28 @@ class Trainer {
 
   TrainSummary train() {
     double begin = now_s();
-    runner_->watch(options_.pulse);
+    runner_->watch().pulse = options_.pulse;
     tell_missing_shards();
     start_or_resume();
     take_algorithms();
     record_start();
     if (first()) files_.emplace(run_, options_, done_);
-    if (first() && runner_->spikes().active())
+    if (first() && runner_->step_end().spikes().active())
       spikes_.emplace(fs::path(run_.train.dir) / "spikes.jsonl", done_);
     routing_.emplace(run_, done_, first());
-    runner_->on_settled([this](const StepResult& r) { after_step(r); });
+    if (PostedStep* const p = runner_->posted())
+      p->on_settled([this](const StepResult& r) { after_step(r); });
     // Steps that end without a meeting cannot compare in their midst.
     if (comms_.world() > 1 && !posts()) compares_weights_ = replicas().overwrites_weights();
-    runner_->set_control(
-        {.phase = [this](std::string_view p) { enter_phase(p); }, .stop = [this] { return leaving(); }});
+    runner_->watch().control = {.phase = [this](std::string_view p) { enter_phase(p); },
+                                .stop = [this] { return leaving(); }};
     summary_.first_step = done_ + 1;
     if (hooks_.start) hooks_.start(done_);
     if (first())
       for (const std::string& line : batches_->notes()) note(line);
     fill_ = probe_.keep(batches_->training_from(done_ + 1));
     while (done_ < run_.train.steps && !leaving()) {
-      runner_->restart_peaks();
+      runner_->arena().ledger().restart_peaks();
       trace_.begin(*runner_, done_ + 1);
       StepResult r = runner_->step(actions_of(done_ + 1), done_ + 1, batches_->targets_of(done_ + 1), fill_,
                                    !result_wanted(done_ + 1));
@@ -111,7 +112,7 @@ class Trainer {
       tell_kernels();
       if (r.posted) {
         const Report mine = report_of(r);
-        runner_->tell(std::as_bytes(std::span(&mine, 1)));
+        runner_->posted()->tell(std::as_bytes(std::span(&mine, 1)));
       } else {
         after_step(r);
       }
@@ -127,7 +128,8 @@ class Trainer {
     if (files_) files_->add_last_save(summary_.last_stall_s, summary_.last_write_s);
     summary_.last_step = done_;
     if (events_) events_->end(done_, summary_.ending == Ending::interrupted);
-    summary_.skipped = runner_->loss_scale().state().skipped + runner_->spikes().state().skipped;
+    summary_.skipped =
+        runner_->step_end().loss_scale().state().skipped + runner_->step_end().spikes().state().skipped;
     summary_.seconds = now_s() - begin;
     summary_.tokens_per_s = median(speeds_);
     summary_.mfu = mfu_of(summary_.tokens_per_s);
@@ -352,7 +354,7 @@ class Trainer {
     if (r.spike) handle_spike(r);
     if (r.skipped && !r.spike)
       note(fmt::format("step {}: gradients overflowed at loss scale {}: skipped, and the scale is {} now",
-                       done_, r.loss_scale, runner_->loss_scale().scale()));
+                       done_, r.loss_scale, runner_->step_end().loss_scale().scale()));
     summary_.loss = r.loss;
     summary_.peak_bytes = std::max(summary_.peak_bytes, m.peak_total);
     if (done_ > summary_.first_step + 1) speeds_.push_back(m.tokens_per_s);
@@ -395,16 +397,18 @@ class Trainer {
   void handle_spike(const StepResult& r) {
     std::string action = "skipped";
     const int64_t after = std::min(kRollbackAfter, run_.train.spike_limit);
-    if (run_.train.spikes == "rollback" && runner_->spikes().state().in_a_row == after) action = roll_back();
+    if (run_.train.spikes == "rollback" && runner_->step_end().spikes().state().in_a_row == after)
+      action = roll_back();
     if (!spikes_) return;
     or_say_what_stays([&] {
-      note(spikes_->write(done_, r, runner_->sequence_losses(), *batches_, run_.data.seq_len, action));
+      note(spikes_->write(done_, r, runner_->step_end().sequence_losses(), *batches_, run_.data.seq_len,
+                          action));
     });
   }
   std::string roll_back() {
     doing("rollback", true);
     saves_->settle();
-    const SpikeState now = runner_->spikes().state();
+    const SpikeState now = runner_->step_end().spikes().state();
     // One from just before the outliers, or from among them, holds the weights of now.
     std::vector<fs::path> older;
     if (first()) older = checkpoints_in(checkpoint_root(run_.train.dir));
@@ -415,9 +419,9 @@ class Trainer {
     if (found.folder.empty()) return "skipped; no older checkpoint exists to roll back to";
     const Checkpoint c = Checkpoint::open(found.folder, Verify::sizes);
     load_checkpoint(*runner_, c, Load::resume);
-    const int64_t before = runner_->spikes().state().skipped;
-    runner_->spikes().restore(now);
-    runner_->spikes().set_skipped(before + done_ - c.manifest().step);
+    const int64_t before = runner_->step_end().spikes().state().skipped;
+    runner_->step_end().spikes().restore(now);
+    runner_->step_end().spikes().set_skipped(before + done_ - c.manifest().step);
     return fmt::format("rolled back to the weights and moments of step {}", c.manifest().step);
   }
 
@@ -505,7 +509,7 @@ class Trainer {
   Report worst(const StepResult& r) {
     if (comms_.world() == 1) return report_of(r);
     if (r.posted) {
-      const std::span<const std::byte> told = runner_->told();
+      const std::span<const std::byte> told = runner_->posted()->told();
       std::memcpy(reports_.data(), told.data(), told.size());
     } else {
       const Report mine = report_of(r);
@@ -526,16 +530,16 @@ class Trainer {
   StepMetrics metrics_of(const StepResult& r) {
     StepMetrics m;
     m.step = done_, m.loss = r.loss, m.grad_norm = r.grad_norm, m.lr = r.lr, m.tokens = r.tokens;
-    if (runner_->loss_scale().active()) m.loss_scale = r.loss_scale;
+    if (runner_->step_end().loss_scale().active()) m.loss_scale = r.loss_scale;
     m.skipped = r.skipped;
     if (run_.moe.aux_loss > 0) m.aux_loss = r.aux_loss;
     if (run_.moe.z_loss > 0) m.z_loss = r.z_loss;
-    for (const LayerRouting& l : runner_->routing()) {
+    for (const LayerRouting& l : runner_->step_end().routing()) {
       m.expert_load.push_back(l.max_load());
       if (run_.layout.ep > 1) m.ep_load.push_back(l.max_load(run_.layout.ep));
       m.dropped.push_back(double(l.dropped) / double(std::max<int64_t>(1, l.choices())));
     }
-    if (r.noise) m.noise_measured = true, m.noise_scale = runner_->noise_scale().sequences();
+    if (r.noise) m.noise_measured = true, m.noise_scale = runner_->step_end().noise().scale().sequences();
     m.checkpoint_stall_s = saves_->take_stall_s(), m.checkpoint_write_s = saves_->take_write_s();
     m.step_s = r.seconds,  // Time is for positions, whether or not they have a target.
         m.tokens_per_s = double(global_at(run_.batch, done_) * run_.data.seq_len) / r.seconds;

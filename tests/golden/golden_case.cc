@@ -169,7 +169,7 @@ GoldenRun::GoldenRun(const GoldenCase& golden, const std::string& compute, const
   for (const Param* p : runner_->params().held()) {
     std::vector<float> host(size_t(p->numel()));
     weights.read(p->decl.name, Tensor(host.data(), p->decl.global, DType::f32));
-    runner_->write_param(*p, "", host);
+    runner_->memory().write_param(*p, "", host);
   }
   runner_->weights_from_master();
 }
@@ -181,7 +181,7 @@ StepResult GoldenRun::step(int64_t number, int64_t batch) {
 
 ByName GoldenRun::gradients() const {
   ByName out;
-  double scale = runner_->loss_scale().scale();  // of f16; no step of a golden moves it
+  double scale = runner_->step_end().loss_scale().scale();  // of f16; no step of a golden moves it
   for (const Param& p : runner_->params().params) {
     Values& v = out[p.decl.name] = values_of(*device_, p.grad);
     if (p.grad.dtype == DType::f32)
@@ -194,7 +194,7 @@ ByName GoldenRun::weights() const {
   ByName out;
   for (const Param& p : runner_->params().params) {
     std::vector<float> host(size_t(p.numel()));
-    runner_->read_param(p, "", host);
+    runner_->memory().read_param(p, "", host);
     out[p.decl.name] = Values(host.begin(), host.end());
   }
   return out;
@@ -205,7 +205,7 @@ Values GoldenRun::logits() {
   for (int64_t s = 0; s < golden_.sequences(); s++) {
     std::vector<int32_t> tokens(ids.begin() + s * golden_.seq(), ids.begin() + (s + 1) * golden_.seq());
     std::vector<float> out;
-    runner_->logits(tokens, out);
+    runner_->evaluator().logits(tokens, out);
     all.insert(all.end(), out.begin(), out.end());
   }
   return all;
@@ -218,19 +218,19 @@ Values GoldenRun::cached_logits(int64_t read) {
   std::vector<float> host;
   for (const Param* p : runner_->params().held()) {
     host.resize(size_t(p->numel()));
-    runner_->read_param(*p, "", host);
-    cached.write_param(*cached.params().find(p->decl.name), "", host);
+    runner_->memory().read_param(*p, "", host);
+    cached.memory().write_param(*cached.params().find(p->decl.name), "", host);
   }
-  cached.open_cache(1, seq);
+  cached.decoder().open_cache(1, seq);
   Values ids = golden_.values("input_ids"), all;
   std::vector<float> row(size_t(run_.model.vocab));
   for (int64_t s = 0; s < golden_.sequences(); s++) {
     std::vector<int32_t> tokens(ids.begin() + s * seq, ids.begin() + (s + 1) * seq);
     all.resize(all.size() + size_t(read - 1) * row.size());
-    cached.prefill(0, std::span(tokens).first(size_t(read)), row);
+    cached.decoder().prefill(0, std::span(tokens).first(size_t(read)), row);
     all.insert(all.end(), row.begin(), row.end());
     for (auto t = int32_t(read); t < seq; t++) {
-      cached.decode({&tokens[size_t(t)], 1}, {&t, 1}, row);
+      cached.decoder().decode({&tokens[size_t(t)], 1}, {&t, 1}, row);
       all.insert(all.end(), row.begin(), row.end());
     }
   }
@@ -248,7 +248,7 @@ Values GoldenRun::token_losses() {
         b.positions[t] = int32_t(t);
       }
     };
-    losses[at] = runner_->evaluate(1, golden_.seq(), only_one).sum;
+    losses[at] = runner_->evaluator().evaluate(1, golden_.seq(), only_one).sum;
   }
   return losses;
 }

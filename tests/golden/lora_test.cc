@@ -41,7 +41,7 @@ class LoraGolden : public testing::Test {
         peft_.read(matrix(p), p.decl.name.back(), p.box, {0, p.numel()}, dst);
       else
         weights.read(p.decl.name, dst);
-      runner_->write_param(p, "", host);
+      runner_->memory().write_param(p, "", host);
     }
     runner_->weights_from_master();
   }
@@ -62,7 +62,7 @@ class LoraGolden : public testing::Test {
   }
   Values read(const Param& p) const {
     std::vector<float> host(size_t(p.numel()));
-    runner_->read_param(p, "", host);
+    runner_->memory().read_param(p, "", host);
     return Values(host.begin(), host.end());
   }
 
@@ -94,7 +94,7 @@ TEST_F(LoraGolden, Logits) {
   std::vector<float> got;
   for (int64_t s = 0; s < base_.sequences(); s++) {
     std::vector<int32_t> tokens(ids.begin() + s * base_.seq(), ids.begin() + (s + 1) * base_.seq());
-    runner_->logits(tokens, got);
+    runner_->evaluator().logits(tokens, got);
     const size_t first = size_t(s) * got.size();
     double worst = 0;
     for (size_t i = 0; i < got.size(); i++)

@@ -41,7 +41,7 @@ void load(StageRunner& r, const GoldenCase& golden) {
     std::vector<float> whole(size_t(p.decl.global.numel())), part(size_t(p.numel()));
     weights.read(p.decl.name, Tensor(whole.data(), p.decl.global, DType::f32));
     each_element(p, [&](size_t all, size_t own) { part[own] = whole[all]; });
-    r.write_param(p, "", part);
+    r.memory().write_param(p, "", part);
   }
   r.weights_from_master();
 }

@@ -211,7 +211,7 @@ void check_ranks(const RunSpec& run, const std::string& what) {
     CommFactory& factory = *told;
     CommSet comms(factory, mesh_of(run.layout));
     StageRunner r(run, RunMode::train, device, arena, &comms);
-    r.watch(&pulse);
+    r.watch().pulse = &pulse;
     r.init_weights();
     const FillBatch fill = test::random_batches(run);
     const std::vector<Action>& actions = schedule.ranks[size_t(r.sharing().pp.rank)];
@@ -281,15 +281,15 @@ TEST(Malloc, DecodingAllocatesNothingAfterWarmUp) {
       StageRunner runner(run, RunMode::infer, *device,
                          book_generation(run, threads, {.slots = 3, .capacity = 20, .prefills = {4}}));
       runner.init_weights();
-      runner.open_cache(3, 20);
+      runner.decoder().open_cache(3, 20);
       std::vector<float> logits(size_t(3 * run.model.vocab));
       std::vector<int32_t> tokens = {1, 2, 3, 4}, positions;
       for (int64_t slot = 0; slot < 3; slot++)
-        runner.prefill(slot, tokens, std::span(logits).first(size_t(run.model.vocab)));
+        runner.decoder().prefill(slot, tokens, std::span(logits).first(size_t(run.model.vocab)));
       tokens.resize(3);
       auto decode = [&](int32_t position) {
         positions.assign(3, position);
-        runner.decode(tokens, positions, logits);
+        runner.decoder().decode(tokens, positions, logits);
       };
       for (int32_t p = 4; p < 7; p++) decode(p);
       int64_t live = g_live;

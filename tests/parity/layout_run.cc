@@ -46,7 +46,7 @@ class Calls : public CommObserver {
 void stir_adapters(StageRunner& r) {
   for (const Param& p : r.params().params) {
     if (!p.decl.name.ends_with(".lora_b")) continue;
-    const Range own = r.owned(p);
+    const Range own = r.memory().owned(p);
     const uint64_t key = rng_key(3, 0, p.decl.name);
     Values values;
     for (int64_t i = own.begin; i < own.end; i++) {
@@ -54,7 +54,7 @@ void stir_adapters(StageRunner& r) {
       const int64_t row = p.box.offset[0] + i / columns, column = p.box.offset[1] + i % columns;
       values.push_back(float(below(key, uint64_t(row * p.decl.global[1] + column), 2001)) / 20000.0f - 0.05f);
     }
-    r.write_param(p, "", values);
+    r.memory().write_param(p, "", values);
   }
   r.weights_from_master();
 }
@@ -79,13 +79,13 @@ struct Home {
 
 void bring_state(Home& home, const StageRunner& r, uint64_t& hash) {
   for (const Param& p : r.params().params) {
-    const Range own = r.owned(p), mine = r.answers_for(p);
+    const Range own = r.memory().owned(p), mine = r.memory().answers_for(p);
     Values all(size_t(own.size()));
     for (const char* what : kStates) {
       if (p.decl.frozen && *what) continue;
       if (what == std::string("exp_avg_sq") && p.decl.hidden_matrix && r.run().optimizer.name == "muon")
         continue;
-      r.read_param(p, what, all);
+      r.memory().read_param(p, what, all);
       hash = hash * 0x9E3779B97F4A7C15u + hash64(all.data(), all.size() * sizeof(float));
       home.take(home.ran.state.at(what), p, mine,
                 std::span(all).subspan(size_t(mine.begin - own.begin), size_t(mine.size())));
@@ -97,7 +97,7 @@ void bring_state(Home& home, const StageRunner& r, uint64_t& hash) {
 void bring_buffers(Home& home, const StageRunner& r, ByName& step) {
   for (const Param& p : r.params().buffers) {
     Values all(size_t(p.numel()));
-    r.read_param(p, "", all);
+    r.memory().read_param(p, "", all);
     std::lock_guard lock(home.mutex);
     const auto [at, first] = step.try_emplace(p.decl.name, all);
     if (!first && at->second != all) run_failed("ranks differ in {}", p.decl.name);
@@ -120,7 +120,7 @@ void bring_gradients(Home& home, StageRunner& r, ByName& whole) {
     }
     for (size_t i = u.first; i < u.last; i++) {
       const Param& p = r.params().params[i];
-      const Range mine = r.answers_for(p);
+      const Range mine = r.memory().answers_for(p);
       home.take(whole, p, mine,
                 std::span(f32).subspan(
                     size_t(p.offset - u.offset + mine.begin - part.begin) * size_t(mine.size() > 0),
@@ -175,30 +175,31 @@ Ran train_layout(RunSpec run, const Plan& plan) {
       facts.state[size_t(b)] = ledger.now(b);
     RecordedRouting own;
     if (plan.replay) own = *plan.replay;
-    r.use_routing(plan.replay ? Routing::Choices::replayed : Routing::Choices::recorded, &own);
+    r.passes().routing().use(plan.replay ? Routing::Choices::replayed : Routing::Choices::recorded, &own);
     r.init_weights();
     if (run.lora.active() && !plan.fresh_adapters) stir_adapters(r);
-    r.set_control({.phase =
-                       [&](std::string_view phase) {
-                         if (phase == "B" && facts.saved == 0) facts.saved = ledger.now(Bucket::activations);
-                       },
-                   .stop = {}});
+    r.watch().control = {.phase =
+                             [&](std::string_view phase) {
+                               if (phase == "B" && facts.saved == 0)
+                                 facts.saved = ledger.now(Bucket::activations);
+                             },
+                         .stop = {}};
     RoutingFile recorded(run, 0, factory.rank() == 0);
     const FillBatch fill = batches_of(run, r.sharing().dp_rank);
     const auto take = [&](const StepResult& result) {
       if (factory.rank() == 0)
         home.ran.losses.push_back(result.loss), home.ran.norms.push_back(result.grad_norm);
     };
-    r.on_settled(take);
+    if (r.posted()) r.posted()->on_settled(take);
     try {
       for (int64_t s = 1; s <= plan.steps; s++) {
         calls.list.clear();
-        r.restart_peaks();
+        r.arena().ledger().restart_peaks();
         device.kernels().restart_counts();
-        const int64_t taken_back = r.taken_back();
+        const int64_t taken_back = r.posted() ? r.posted()->taken_back() : 0;
         StepResult result = r.step(schedule.ranks[size_t(r.sharing().pp.rank)], s,
                                    targets_of(run, s) + plan.announce_more, fill);
-        facts.comm = result.comm, facts.again = r.taken_back() > taken_back;
+        facts.comm = result.comm, facts.again = r.posted() && r.posted()->taken_back() > taken_back;
         facts.cost = device.kernels().total(), facts.launches = device.kernels().launches();
         if (recorded.wants(s)) recorded.write(r, factory.control(), s);
         if (!result.posted) take(result);
@@ -214,7 +215,7 @@ Ran train_layout(RunSpec run, const Plan& plan) {
     {
       std::lock_guard lock(home.mutex);
       home.ran.routing.merge(own);
-      if (factory.rank() == 0) home.ran.routed = r.routing(), home.ran.taken_back = r.taken_back();
+      if (factory.rank() == 0) home.ran.routed = r.step_end().routing(), home.ran.taken_back = r.posted() ? r.posted()->taken_back() : 0;
     }
     facts.peaks = ledger.peaks(), facts.at_peak = ledger.at_peak(), facts.peak_total = ledger.peak_total();
     facts.high_water = r.arena().high_water();

@@ -84,7 +84,7 @@ std::map<int64_t, CountedStep> counted_steps(const RunSpec& run, const fs::path&
     const auto& actions = schedule.ranks.at(size_t(r.sharing().pp.rank));
     for (int64_t s = 1; s <= 3; s++) {
       device.kernels().restart_counts();
-      r.restart_peaks();
+      r.arena().ledger().restart_peaks();
       const StepResult done = r.step(actions, s, batches.targets_of(s), batches.training());
       if (!file.wants(s)) continue;
       const auto rank = size_t(factory.rank());

@@ -75,6 +75,19 @@ class CheckLayers(unittest.TestCase):
     def test_file_outside_of_rooms(self):
         self.assert_error({"main.cc": ""}, "main.cc: a file outside of every room")
 
+    def test_reach(self):
+        runtime = {name: "" for name in check_layers.NEVER_REACHES} | {"runtime/step_watch.h": "", "runtime/a.h": ""}
+        self.assertEqual(self.check(runtime)[0], 0)
+        self.assertEqual(self.check(runtime | {"runtime/evaluator.h": '#include "runtime/step_watch.h"\n'})[0], 0)
+        self.assert_error(runtime | {"runtime/evaluator.h": '#include "runtime/a.h"\n',
+                                     "runtime/a.h": '#include "optim/adamw.h"\n'},
+                          "runtime/evaluator.h: reaches optim/adamw.h through runtime/a.h")
+        self.assert_error(runtime | {"runtime/posted_step.h": '#include "runtime/stage_passes.h"\n'},
+                          "runtime/posted_step.h: reaches runtime/stage_passes.h")
+        gone = dict(runtime)
+        del gone["runtime/evaluator.cc"]
+        self.assert_error(gone, "runtime/evaluator.cc: NEVER_REACHES has a file that does not exist")
+
     def test_missing_file(self):
         self.assert_error({"mesh/bad.h": '#include "base/gone.h"\n'}, '"base/gone.h" does not exist')
 

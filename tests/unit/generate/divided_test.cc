@@ -116,20 +116,20 @@ Values logits_of(StageRunner& r, const std::vector<Ids>& texts, std::span<const 
     all.resize(all.size() + count * vocab);
     return std::span(all).last(count * vocab);
   };
-  r.open_cache(int64_t(n), 20);
+  r.decoder().open_cache(int64_t(n), 20);
   for (size_t i = 0; i < n; i++)
-    r.prefill(int64_t(i), std::span(texts[i]).first(size_t(prompts[i])), rows(1));
+    r.decoder().prefill(int64_t(i), std::span(texts[i]).first(size_t(prompts[i])), rows(1));
   for (int64_t step = 0; step < 4; step++) {
     Ids tokens, positions;
     for (size_t i = 0; i < n; i++) {
       positions.push_back(int32_t(prompts[i] + step));
       tokens.push_back(texts[i][size_t(positions.back())]);
     }
-    r.decode(tokens, positions, rows(n));
+    r.decoder().decode(tokens, positions, rows(n));
   }
-  r.move_text(int64_t(n) - 1, 0, prompts[n - 1] + 4);
+  r.decoder().move_text(int64_t(n) - 1, 0, prompts[n - 1] + 4);
   const int32_t at = int32_t(prompts[n - 1]) + 4;
-  r.decode({&texts[n - 1][size_t(at)], 1}, {&at, 1}, rows(1));
+  r.decoder().decode({&texts[n - 1][size_t(at)], 1}, {&at, 1}, rows(1));
   return all;
 }
 
@@ -143,7 +143,7 @@ TEST_P(Divided, GivesOneRanksLogitsInTheMemoryThatWasBooked) {
   alone(one_, book_generation(one_, 1, shape), [&](StageRunner& r) {
     want = logits_of(r, texts, prompts);
     whole = r.flat().weights.bytes();
-    whole_cache = r.cache().sizes().bytes();
+    whole_cache = r.decoder().cache().sizes().bytes();
   });
   int64_t most = 0, most_cache = 0;
   on_ranks(
@@ -151,7 +151,7 @@ TEST_P(Divided, GivesOneRanksLogitsInTheMemoryThatWasBooked) {
       [&](StageRunner& r) { got = logits_of(r, texts, prompts); },
       [&](int, StageRunner& r) {
         most = std::max(most, r.flat().weights.bytes());
-        most_cache = std::max(most_cache, r.cache().sizes().bytes());
+        most_cache = std::max(most_cache, r.decoder().cache().sizes().bytes());
       });
   ASSERT_EQ(got.size(), want.size());
   double off = 0, square = 0;
@@ -222,7 +222,7 @@ TEST_P(Divided, GivesOneRanksLosses) {
         }
       };
       std::vector<double> each(size_t(s.sequences));
-      const StageRunner::TokenLoss sum = r.evaluate(s.sequences, s.seq, fill, each);
+      const TokenLoss sum = r.evaluator().evaluate(s.sequences, s.seq, fill, each);
       all.insert(all.end(), each.begin(), each.end());
       all.insert(all.end(), {sum.sum, double(sum.tokens)});
     }
@@ -290,8 +290,8 @@ TEST(DividedModel, AFailureEndsAllRanks) {
         if (comms.rank() == bad) run_failed("a test ends here");
         if (comms.rank() > 0) return r.follow();
         Values logits(size_t(run.model.vocab));
-        r.open_cache(1, 8);
-        r.prefill(0, random_text(run, 5, 1), logits);
+        r.decoder().open_cache(1, 8);
+        r.decoder().prefill(0, random_text(run, 5, 1), logits);
         r.dismiss();
       });
     } catch (const Error& e) {
@@ -314,10 +314,10 @@ TEST(DividedModel, WeightsThatAreNotFiniteAreNamed) {
       r.init_weights();
       if (comms.rank() == 1) {
         for (const Param* p : r.params().held())
-          r.write_param(*p, "", Values(size_t(r.owned(*p).size()), NAN));
+          r.memory().write_param(*p, "", Values(size_t(r.memory().owned(*p).size()), NAN));
       }
       if (comms.rank() > 0) return r.follow();
-      r.evaluate(1, 7, [](int64_t, int64_t, const HostBatch& b) {
+      r.evaluator().evaluate(1, 7, [](int64_t, int64_t, const HostBatch& b) {
         for (size_t i = 0; i < b.tokens.size(); i++) b.tokens[i] = b.targets[i] = b.positions[i] = int32_t(i);
       });
       r.dismiss();

@@ -58,7 +58,7 @@ Ids plain(const RunSpec& run, Ids seen, const GenerateOptions& o, size_t text) {
   Ids window = last(size_t(o.context)), out;
   std::vector<float> logits;
   for (int64_t i = 0; i < o.tokens; i++) {
-    runner.logits(window, logits);
+    runner.evaluator().logits(window, logits);
     auto row = std::span<const float>(logits).last(size_t(run.model.vocab));
     int32_t id = sampler.next(row.first(o.vocab ? size_t(o.vocab) : row.size()), text, uint64_t(i));
     if (id == o.end_of_text) break;
@@ -235,10 +235,10 @@ TEST(Generate, NearTiesAreReported) {
   const Param* head = runner.params().find("head.weight");
   ASSERT_NE(head, nullptr);
   std::vector<float> rows(size_t(head->numel()));
-  runner.read_param(*head, "", rows);
+  runner.memory().read_param(*head, "", rows);
   const auto row = rows.begin() + chosen * width;
   std::copy(row, row + width, rows.begin() + (chosen + 1) % run.model.vocab * width);
-  runner.write_param(*head, "", rows);
+  runner.memory().write_param(*head, "", rows);
   runner.weights_from_master();
   generate(runner, prompts, o, hooks);
   EXPECT_EQ(std::count(ties.begin(), ties.end(), std::pair<size_t, size_t>(1, 0)), 1);
@@ -265,9 +265,9 @@ TEST(Generate, AWeightThatIsNotFiniteIsNamed) {
         const Param* p = runner.params().find(weight);
         ASSERT_NE(p, nullptr);
         std::vector<float> host(size_t(p->numel()));
-        runner.read_param(*p, "", host);
+        runner.memory().read_param(*p, "", host);
         host.back() = value;  // in the head: the row of a token that the tokenizer does not have
-        runner.write_param(*p, "", host);
+        runner.memory().write_param(*p, "", host);
         try {
           generate(runner, prompts, o, {});
           ADD_FAILURE() << compute << " " << weight << " " << value;

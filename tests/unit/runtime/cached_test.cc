@@ -62,9 +62,9 @@ Values cached_logits(StageRunner& r, std::span<const int32_t> text, int64_t firs
   auto vocab = size_t(r.run().model.vocab);
   Values all((text.size() - size_t(first) + 1) * vocab);
   auto row = [&](size_t i) { return std::span(all).subspan(i * vocab, vocab); };
-  r.prefill(0, text.first(size_t(first)), row(0));
+  r.decoder().prefill(0, text.first(size_t(first)), row(0));
   for (auto i = int32_t(first); i < int32_t(text.size()); i++)
-    r.decode({&text[size_t(i)], 1}, {&i, 1}, row(size_t(i) + 1 - size_t(first)));
+    r.decoder().decode({&text[size_t(i)], 1}, {&i, 1}, row(size_t(i) + 1 - size_t(first)));
   return all;
 }
 
@@ -81,14 +81,14 @@ TEST_P(Cached, PrefillAndDecodeGiveTheLogitsOfTheWholeText) {
   Values weights;
   for (const Param& p : exact->params().params) {
     weights.resize(size_t(p.numel()));
-    whole->read_param(p, "", weights);
-    exact->write_param(p, "", weights);
+    whole->memory().read_param(p, "", weights);
+    exact->memory().write_param(p, "", weights);
   }
-  cached->open_cache(2, n);
+  cached->decoder().open_cache(2, n);
   std::vector<int32_t> text = random_text(run, n, 1);
   Values all, oracle;
-  whole->logits(text, all);
-  exact->logits(text, oracle);
+  whole->evaluator().logits(text, all);
+  exact->evaluator().logits(text, oracle);
   for (int64_t first : shape.prefills) {
     Values got = cached_logits(*cached.runner, text, first);
     auto tail = [&](const Values& v) { return std::span(v).last(size_t(n - first + 1) * vocab); };
@@ -115,14 +115,14 @@ TEST_P(Cached, TextsThatShareAPassAreAsTheyWereAlone) {
   const std::vector<int64_t> lengths = {3, 11, 1, 7};
   GenerationShape shape{.slots = 4, .capacity = 20, .prefills = lengths};
   Runner r(run, book_generation(run, 1, shape)), two(run, book_generation(run, 2, shape), 2);
-  r->open_cache(4, 20), two->open_cache(4, 20);
+  r->decoder().open_cache(4, 20), two->decoder().open_cache(4, 20);
   Values logits(4 * vocab), again(4 * vocab);
   std::vector<Values> alone;
   for (size_t t = 0; t < 4; t++) {
     std::vector<int32_t> text = random_text(run, 20, t);
-    r->prefill(0, std::span(text).first(size_t(lengths[t])), std::span(logits).first(vocab));
+    r->decoder().prefill(0, std::span(text).first(size_t(lengths[t])), std::span(logits).first(vocab));
     for (int32_t i = int32_t(lengths[t]); i < lengths[t] + 5; i++) {
-      r->decode({&text[size_t(i)], 1}, {&i, 1}, std::span(logits).first(vocab));
+      r->decoder().decode({&text[size_t(i)], 1}, {&i, 1}, std::span(logits).first(vocab));
       alone.emplace_back(logits.begin(), logits.begin() + int64_t(vocab));
     }
   }
@@ -131,12 +131,13 @@ TEST_P(Cached, TextsThatShareAPassAreAsTheyWereAlone) {
   for (Runner* x : {&r, &two})
     for (size_t t : {0u, 1u, 2u, 3u}) {
       std::vector<int32_t> text = random_text(run, 20, t);
-      (*x)->prefill(int64_t(t), std::span(text).first(size_t(lengths[t])), std::span(logits).first(vocab));
+      (*x)->decoder().prefill(int64_t(t), std::span(text).first(size_t(lengths[t])),
+                              std::span(logits).first(vocab));
     }
   for (Runner* x : {&r, &two}) {
-    (*x)->move_text(3, 1, lengths[3]);
+    (*x)->decoder().move_text(3, 1, lengths[3]);
     std::vector<int32_t> text = random_text(run, 20, 1);
-    (*x)->prefill(3, std::span(text).first(size_t(lengths[1])), std::span(logits).first(vocab));
+    (*x)->decoder().prefill(3, std::span(text).first(size_t(lengths[1])), std::span(logits).first(vocab));
   }
   for (int32_t step = 0; step < 5; step++) {
     std::vector<int32_t> tokens, positions;
@@ -144,8 +145,8 @@ TEST_P(Cached, TextsThatShareAPassAreAsTheyWereAlone) {
       positions.push_back(int32_t(lengths[size_t(t)]) + step);
       tokens.push_back(random_text(run, 20, uint64_t(t))[size_t(positions.back())]);
     }
-    r->decode(tokens, positions, logits);
-    two->decode(tokens, positions, again);
+    r->decoder().decode(tokens, positions, logits);
+    two->decoder().decode(tokens, positions, again);
     EXPECT_EQ(logits, again) << "threads, step " << step;
     for (size_t i = 0; i < 4; i++) {
       Values row(logits.begin() + int64_t(i * vocab), logits.begin() + int64_t((i + 1) * vocab));
@@ -160,20 +161,20 @@ TEST_P(Cached, MetaEqualsTheRun) {
   GenerationShape shape{.slots = 3, .capacity = 19, .prefills = {5, 17}};
   int64_t booked = book_generation(run, 1, shape);
   Runner r(run, booked);
-  r->open_cache(3, 19);
-  EXPECT_EQ(r->cache().sizes().bytes(), 2 * run.model.layers * 3 * 19 * run.model.kv_size() *
-                                            size_of(dtype_from_name(run.precision.compute)));
+  r->decoder().open_cache(3, 19);
+  EXPECT_EQ(r->decoder().cache().sizes().bytes(), 2 * run.model.layers * 3 * 19 * run.model.kv_size() *
+                                                      size_of(dtype_from_name(run.precision.compute)));
   Values logits(3 * size_t(run.model.vocab));
   for (int64_t n : shape.prefills)
-    r->prefill(2, random_text(run, n, 1), std::span(logits).first(size_t(run.model.vocab)));
+    r->decoder().prefill(2, random_text(run, n, 1), std::span(logits).first(size_t(run.model.vocab)));
   for (size_t n : {1u, 2u, 3u}) {
     std::vector<int32_t> each(n, 4);
-    r->decode(each, each, std::span(logits).first(n * size_t(run.model.vocab)));
+    r->decoder().decode(each, each, std::span(logits).first(n * size_t(run.model.vocab)));
   }
   EXPECT_EQ(r->arena().high_water(), booked);
   // A smaller cache afterwards, in the same arena.
-  r->open_cache(1, 7);
-  r->prefill(0, random_text(run, 5, 2), std::span(logits).first(size_t(run.model.vocab)));
+  r->decoder().open_cache(1, 7);
+  r->decoder().prefill(0, random_text(run, 5, 2), std::span(logits).first(size_t(run.model.vocab)));
   EXPECT_EQ(r->arena().high_water(), booked);
 }
 
@@ -181,14 +182,14 @@ TEST(Cache, RefusesWhatItCannotHold) {
   RunSpec run = run_of("llama", "f32");
   Runner r(run, book_generation(run, 1, {.slots = 1, .capacity = 6, .prefills = {6}}));
   Values logits(size_t(run.model.vocab));
-  EXPECT_THROW(r->prefill(0, random_text(run, 3, 1), logits), Error);  // no cache yet
-  EXPECT_THROW(r->open_cache(1, run.data.seq_len + 1), Error);
-  r->open_cache(1, 6);
-  EXPECT_THROW(r->prefill(0, random_text(run, 7, 1), logits), Error);
-  EXPECT_THROW(r->prefill(1, random_text(run, 3, 1), logits), Error);
-  r->prefill(0, random_text(run, 6, 1), logits);
+  EXPECT_THROW(r->decoder().prefill(0, random_text(run, 3, 1), logits), Error);  // no cache yet
+  EXPECT_THROW(r->decoder().open_cache(1, run.data.seq_len + 1), Error);
+  r->decoder().open_cache(1, 6);
+  EXPECT_THROW(r->decoder().prefill(0, random_text(run, 7, 1), logits), Error);
+  EXPECT_THROW(r->decoder().prefill(1, random_text(run, 3, 1), logits), Error);
+  r->decoder().prefill(0, random_text(run, 6, 1), logits);
   int32_t token = 3, position = 6;
-  EXPECT_THROW(r->decode({&token, 1}, {&position, 1}, logits), Error);
+  EXPECT_THROW(r->decoder().decode({&token, 1}, {&position, 1}, logits), Error);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Cached,

@@ -123,10 +123,10 @@ std::vector<int64_t> calls_of_step(const RunSpec& run, const Schedule& schedule,
   CommSet comms(*factory, mesh_of(run.layout));
   StageRunner runner(run, RunMode::train, *device, kEndlessArena, &comms);
   std::vector<Arena::Call> calls;
-  runner.list_calls(&calls);
+  runner.arena().list_calls(&calls);
   runner.step(schedule.ranks.at(size_t(pp_rank)), 1, run.tokens_per_step(),
               [](int64_t, int64_t, const HostBatch&) {});
-  runner.list_calls(nullptr);
+  runner.arena().list_calls(nullptr);
   std::vector<int64_t> sizes;
   for (const Arena::Call& c : calls) sizes.push_back(c.size);
   return sizes;
@@ -298,9 +298,9 @@ TEST(ComposedBooking, IsWhatRanksWithDataDo) {
       const auto pp = size_t(mesh.coord(factory.rank(), Axis::pp));
       StageRunner runner(run, RunMode::train, device, bytes[pp], &comms);
       runner.init_weights();
-      runner.list_calls(&calls[size_t(factory.rank())]);
+      runner.arena().list_calls(&calls[size_t(factory.rank())]);
       runner.step(schedule.ranks[pp], 1, run.tokens_per_step(), test::random_batches(run));
-      runner.list_calls(nullptr);
+      runner.arena().list_calls(nullptr);
     });
     for (int r = 0; r < int(c.pp); r++) {
       std::vector<int64_t> sizes;

@@ -28,20 +28,20 @@ TEST(Documents, HaveTheLossesTheyHaveAlone) {
           }
     };
     std::vector<double> packed(2);
-    rig.runner->evaluate(2, seq, fill, packed);
+    rig.runner->evaluator().evaluate(2, seq, fill, packed);
     for (int64_t row = 0; row < 2; row++) {
       double alone = 0;
       for (int64_t d = 0, at = 0; d < 4; at += kLengths[row ? 3 - d : d], d++) {
         const int64_t n = kLengths[row ? 3 - d : d];
-        alone += rig.runner
-                     ->evaluate(1, n,
-                                [&](int64_t, int64_t, const HostBatch& b) {
-                                  for (int64_t i = 0; i < n; i++) {
-                                    const auto k = size_t(i);
-                                    b.tokens[k] = token(row, at + i), b.targets[k] = token(row, at + i + 1);
-                                    b.positions[k] = int32_t(i);
-                                  }
-                                })
+        alone += rig.runner->evaluator()
+                     .evaluate(1, n,
+                               [&](int64_t, int64_t, const HostBatch& b) {
+                                 for (int64_t i = 0; i < n; i++) {
+                                   const auto k = size_t(i);
+                                   b.tokens[k] = token(row, at + i), b.targets[k] = token(row, at + i + 1);
+                                   b.positions[k] = int32_t(i);
+                                 }
+                               })
                      .sum;
       }
       EXPECT_NEAR(packed[size_t(row)] / alone, 1, 1e-6);

@@ -118,7 +118,7 @@ TEST(Dropout, GradientIsTheSlopeOfTheLoss) {
       std::vector<float> w = w0;
       for (size_t i = 0; i < w.size(); i++) w[i] = float(w0[i] + h * g[i] / norm);
       for (const Param& p : at.runner->params().params)
-        at.runner->write_param(p, "", std::span(w).subspan(size_t(p.offset), size_t(p.numel())));
+        at.runner->memory().write_param(p, "", std::span(w).subspan(size_t(p.offset), size_t(p.numel())));
       return step_of(at, 1).loss;
     };
     double h = 5e-3;
@@ -136,8 +136,8 @@ TEST(Dropout, SchedulesAndResumesAreBitIdentical) {
     for (const char* what : {"", "exp_avg", "exp_avg_sq"})
       for (const Param& p : a.runner->params().params) {
         part.resize(size_t(p.numel()));
-        a.runner->read_param(p, what, part);
-        resumed.runner->write_param(p, what, part);
+        a.runner->memory().read_param(p, what, part);
+        resumed.runner->memory().write_param(p, what, part);
       }
     resumed.runner->weights_from_master();
     for (int64_t s = 3; s <= 4; s++) {
@@ -155,11 +155,11 @@ TEST(Dropout, EvaluationAndLogitsDropNothing) {
   without.model.embd_pdrop = without.model.attn_pdrop = without.model.resid_pdrop = 0;
   Rig a(run), b(without);
   auto fill = [&](int64_t, int64_t, const HostBatch& h) { by_sequence(run, 1, 0, h); };
-  EXPECT_EQ(a.runner->evaluate(2, run.data.seq_len, fill).sum,
-            b.runner->evaluate(2, run.data.seq_len, fill).sum);
+  EXPECT_EQ(a.runner->evaluator().evaluate(2, run.data.seq_len, fill).sum,
+            b.runner->evaluator().evaluate(2, run.data.seq_len, fill).sum);
   std::vector<float> la, lb;
   std::vector<int32_t> tokens = {3, 1, 4, 1, 5};
-  a.runner->logits(tokens, la), b.runner->logits(tokens, lb);
+  a.runner->evaluator().logits(tokens, la), b.runner->evaluator().logits(tokens, lb);
   EXPECT_EQ(la, lb);
 }
 
@@ -168,7 +168,7 @@ TEST(Dropout, MetaEqualsTheRun) {
     for (const char* compute : {"f32", "bf16"}) {
       Rig rig(dropped_run(arch, compute, 2));
       rig.device->kernels().restart_counts();
-      rig.runner->restart_peaks();
+      rig.runner->arena().ledger().restart_peaks();
       step_of(rig, 1);
       const Ledger& real = rig.runner->arena().ledger();
       EXPECT_EQ(rig.booking.peak, real.peaks());

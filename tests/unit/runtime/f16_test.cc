@@ -31,7 +31,7 @@ int64_t skip_down(Rig& rig) {
   std::vector<float> before[] = {rig.all(""), rig.all("exp_avg"), rig.all("exp_avg_sq")};
   double scale = kHuge;
   for (int64_t s = 1; s < 60; s++) {
-    EXPECT_EQ(rig.runner->loss_scale().scale(), scale);
+    EXPECT_EQ(rig.runner->step_end().loss_scale().scale(), scale);
     StepResult r = rig.step(s);
     EXPECT_EQ(r.loss_scale, scale);
     EXPECT_TRUE(std::isfinite(r.loss));
@@ -61,10 +61,10 @@ TEST(F16, ARunThatOverflowsTrainsLikeF32Afterwards) {
     Rig full(exact);
     double first = step_on_later(full, 1, skipped).loss, last = 0, worst = 0;
     for (int64_t s = skipped + 2; s <= skipped + 40; s++) {
-      double scale = half.runner->loss_scale().scale();
+      double scale = half.runner->step_end().loss_scale().scale();
       StepResult a = half.step(s);
       EXPECT_TRUE(std::isfinite(a.loss));
-      grown += half.runner->loss_scale().scale() > scale;
+      grown += half.runner->step_end().loss_scale().scale() > scale;
       later += a.skipped;
       if (a.skipped) continue;
       good++;
@@ -81,7 +81,7 @@ TEST(F16, ARunThatOverflowsTrainsLikeF32Afterwards) {
     EXPECT_GT(later, 0);
     EXPECT_GT(grown, later / 2);
     EXPECT_LT(last, first - 0.2);
-    EXPECT_EQ(half.runner->loss_scale().state().skipped, skipped + later);
+    EXPECT_EQ(half.runner->step_end().loss_scale().state().skipped, skipped + later);
   }
 }
 
@@ -90,7 +90,7 @@ TEST(F16, ARunThatOverflowsTrainsLikeF32Afterwards) {
 TEST(F16, SkippedStepsLeaveNoTrace) {
   Rig a(f16_run("llama", kHuge));
   int64_t skipped = skip_down(a);
-  Rig b(f16_run("llama", a.runner->loss_scale().scale()));
+  Rig b(f16_run("llama", a.runner->step_end().loss_scale().scale()));
   EXPECT_FALSE(step_on_later(b, 1, skipped).skipped);
   for (int64_t s = 2; s <= 6; s++) {
     StepResult ra = a.step(skipped + s), rb = step_on_later(b, s, skipped);
@@ -149,7 +149,7 @@ TEST(F16, AnOverflowAtAFixedScaleEndsTheRunByName) {
   run.precision.loss_scale.number = 4096;
   Rig good(run);
   EXPECT_FALSE(good.step(1).skipped);
-  EXPECT_EQ(good.runner->loss_scale().scale(), 4096);
+  EXPECT_EQ(good.runner->step_end().loss_scale().scale(), 4096);
 }
 
 // Activations beyond 65504: no scale mends that, and no step is skipped for it.
@@ -160,16 +160,16 @@ TEST(F16, AForwardPassThatOverflowsIsNotTheScalesDoing) {
   ASSERT_NE(p, nullptr);
   std::vector<float> w(size_t(p->numel()), 60000.0f);
   for (size_t i = 0; i < w.size(); i += 2) w[i] = -60000.0f;
-  rig.runner->write_param(*p, "", w);
+  rig.runner->memory().write_param(*p, "", w);
   const Param* up = rig.runner->params().find("blocks.1.mlp.up.weight");
   std::vector<float> u(size_t(up->numel()));
-  rig.runner->read_param(*up, "", u);
+  rig.runner->memory().read_param(*up, "", u);
   for (float& x : u) x *= 1000;
-  rig.runner->write_param(*up, "", u);
+  rig.runner->memory().write_param(*up, "", u);
   rig.runner->weights_from_master();
   expect_has(failure_of(rig, 2), {"step 2: ", "matmul in layer blocks.1.mlp", "the forward pass", "65504"});
-  EXPECT_EQ(rig.runner->loss_scale().scale(), 65536);
-  EXPECT_EQ(rig.runner->loss_scale().state().skipped, 0);
+  EXPECT_EQ(rig.runner->step_end().loss_scale().scale(), 65536);
+  EXPECT_EQ(rig.runner->step_end().loss_scale().state().skipped, 0);
 }
 
 // Inference rounds weights straight into f16: one that does not fit is named, not made infinite.
@@ -179,10 +179,10 @@ TEST(F16, AWeightBeyondF16IsNamedWhereItIsLoaded) {
   StageRunner infer(run, RunMode::infer, *device, book_inference(run, 1));
   const Param& p = infer.params().params[0];
   std::vector<float> w(size_t(p.numel()), 1.0f);
-  infer.write_param(p, "", w);
+  infer.memory().write_param(p, "", w);
   w[3] = 65520;
   try {
-    infer.write_param(p, "", w);
+    infer.memory().write_param(p, "", w);
     FAIL() << "65520 fits into nothing of f16";
   } catch (const Error& e) {
     EXPECT_EQ(e.fault, Fault::request);

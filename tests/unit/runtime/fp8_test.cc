@@ -45,7 +45,7 @@ class Fp8Recipes : public testing::TestWithParam<const char*> {};
 TEST_P(Fp8Recipes, MetaIsTheRun) {
   for (const char* arch : {"gpt2", "llama"}) {
     test::Rig rig(fp8_run(arch, GetParam(), arch[0] == 'g' ? "f32" : "bf16"));
-    rig.runner->restart_peaks();
+    rig.runner->arena().ledger().restart_peaks();
     rig.device->kernels().restart_counts();
     rig.step(1);
     EXPECT_EQ(rig.runner->arena().ledger().peaks(), rig.booking.peak) << arch;
@@ -60,12 +60,12 @@ TEST_P(Fp8Recipes, InputsAreKeptInOneByte) {
   const auto kept = [](const RunSpec& run) {
     test::Rig rig(run);
     int64_t bytes = 0;
-    rig.runner->set_control({.phase =
-                                 [&](std::string_view phase) {
-                                   if (phase == "B" && bytes == 0)
-                                     bytes = rig.runner->arena().ledger().now(Bucket::activations);
-                                 },
-                             .stop = {}});
+    rig.runner->watch().control = {.phase =
+                                       [&](std::string_view phase) {
+                                         if (phase == "B" && bytes == 0)
+                                           bytes = rig.runner->arena().ledger().now(Bucket::activations);
+                                       },
+                                   .stop = {}};
     rig.step(1);
     return bytes;
   };
@@ -103,7 +103,7 @@ TEST(Fp8, PatternsChooseLayers) {
   const auto loss = [&](const Texts& layers) {
     run.precision.fp8_layers = layers;
     test::Rig rig(run);
-    EXPECT_EQ(rig.runner->fp8()->has("blocks.1.mlp.gate"), layers.size() != 2);
+    EXPECT_EQ(rig.runner->passes().fp8()->has("blocks.1.mlp.gate"), layers.size() != 2);
     return rig.step(1).loss;
   };
   const double all = loss("*"), mlp = loss("*.mlp.*"), first = loss(Texts::of({"blocks.*", "!blocks.1.*"}));
@@ -141,7 +141,7 @@ TEST(Fp8, HistoriesRememberTheLargestOfEachStep) {
   std::vector<float> seen;
   for (int64_t s = 1; s <= 6; s++) {
     rig.step(s);
-    const Fp8History& h = rig.runner->fp8()->histories().find("blocks.0.mlp.down")->second;
+    const Fp8History& h = rig.runner->passes().fp8()->histories().find("blocks.0.mlp.down")->second;
     for (const std::vector<float>& of : h) {
       EXPECT_EQ(of.size(), size_t(std::min<int64_t>(s, 4)));
       EXPECT_GT(of[0], 0);
@@ -159,16 +159,17 @@ TEST(Fp8, HistoriesRememberTheLargestOfEachStep) {
 TEST(Fp8, WhatIsBeyondDelayedScalesSaturates) {
   test::Rig rig(fp8_run("llama", "delayed")), same(fp8_run("llama", "delayed"));
   rig.step(1), same.step(1);
-  Fp8Histories small = rig.runner->fp8()->histories();
+  Fp8Histories small = rig.runner->passes().fp8()->histories();
   for (auto& [linear, history] : small)
     for (std::vector<float>& h : history)
       for (float& m : h) m /= 64;
-  ASSERT_TRUE(rig.runner->restore_fp8(small));
+  ASSERT_TRUE(rig.runner->passes().fp8()->restore(rig.runner->device(), small));
   const StepResult cut = rig.step(2), whole = same.step(2);
   EXPECT_TRUE(std::isfinite(cut.loss) && std::isfinite(cut.grad_norm));
   EXPECT_NE(cut.loss, whole.loss);
-  const float now = rig.runner->fp8()->histories().begin()->second[1][0];
-  EXPECT_EQ(now, same.runner->fp8()->histories().begin()->second[1][0]);  // of weights, before the update
+  const float now = rig.runner->passes().fp8()->histories().begin()->second[1][0];
+  EXPECT_EQ(now,
+            same.runner->passes().fp8()->histories().begin()->second[1][0]);  // of weights, before the update
   for (int64_t s = 3; s <= 6; s++) EXPECT_TRUE(std::isfinite(rig.step(s).loss));
 }
 
@@ -176,20 +177,20 @@ TEST(Fp8, WhatIsBeyondDelayedScalesSaturates) {
 TEST(Fp8, HistoriesOfOthersAreRefused) {
   test::Rig rig(fp8_run("llama", "delayed"));
   rig.step(1);
-  const Fp8Histories good = rig.runner->fp8()->histories();
+  const Fp8Histories good = rig.runner->passes().fp8()->histories();
   const auto refused = [&](const std::function<void(Fp8Histories&)>& spoil) {
     Fp8Histories bad = good;
     spoil(bad);
-    return !rig.runner->restore_fp8(bad);
+    return !rig.runner->passes().fp8()->restore(rig.runner->device(), bad);
   };
   const std::string first = good.begin()->first;
-  EXPECT_TRUE(rig.runner->restore_fp8(good));
+  EXPECT_TRUE(rig.runner->passes().fp8()->restore(rig.runner->device(), good));
   EXPECT_TRUE(refused([&](Fp8Histories& h) { h.erase(first); }));
   EXPECT_TRUE(refused([&](Fp8Histories& h) { h[first][0][0] = -1; }));
   EXPECT_TRUE(refused([&](Fp8Histories& h) { h[first][2][0] = HUGE_VALF; }));
   EXPECT_TRUE(refused([&](Fp8Histories& h) { h[first][1].resize(9, 1.0f); }));
   EXPECT_TRUE(refused([&](Fp8Histories& h) { h["blocks.7.mlp.down"] = h[first], h.erase(first); }));
-  EXPECT_EQ(rig.runner->fp8()->histories(), good);
+  EXPECT_EQ(rig.runner->passes().fp8()->histories(), good);
 }
 
 }  // namespace

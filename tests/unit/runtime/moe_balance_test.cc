@@ -31,7 +31,7 @@ void move(Rig& rig, const std::vector<float>& from, const std::vector<double>& b
   for (const Param& p : rig.runner->params().params) {
     std::vector<float> host;
     for (int64_t i = 0; i < p.numel(); i++, at++) host.push_back(float(double(from[at]) + step * by[at]));
-    rig.runner->write_param(p, "", host);
+    rig.runner->memory().write_param(p, "", host);
   }
   rig.runner->weights_from_master();
 }
@@ -46,9 +46,9 @@ TEST_P(BalanceUnits, SlopeIsThatOfFiniteDifferences) {
   run.optimizer.lr = run.optimizer.min_lr = 0;
   Rig rig(run);
   RecordedRouting choices;
-  rig.runner->use_routing(Routing::Choices::recorded, &choices);
+  rig.runner->passes().routing().use(Routing::Choices::recorded, &choices);
   rig.step(1);
-  rig.runner->use_routing(Routing::Choices::replayed, &choices);
+  rig.runner->passes().routing().use(Routing::Choices::replayed, &choices);
   const std::vector<float> g = gradients(rig), w = rig.all("");
   double norm = 0;
   for (float x : g) norm += double(x) * x;
@@ -111,8 +111,8 @@ TEST(Balance, EvensOutTheLoad) {
   Rig a(with), b(without);
   double even = 0, uneven = 0;
   for (int64_t s = 1; s <= 60; s++) a.step(s), b.step(s);
-  for (const LayerRouting& l : a.runner->routing()) even = std::max(even, l.max_load());
-  for (const LayerRouting& l : b.runner->routing()) uneven = std::max(uneven, l.max_load());
+  for (const LayerRouting& l : a.runner->step_end().routing()) even = std::max(even, l.max_load());
+  for (const LayerRouting& l : b.runner->step_end().routing()) uneven = std::max(uneven, l.max_load());
   EXPECT_LT(even, 1.3);
   EXPECT_LT(even, uneven);
 }
@@ -121,7 +121,7 @@ TEST(Balance, MetaBooksWhatLossesAndCapacityTake) {
   for (const char* unit : {"sequence", "microbatch"}) {
     Rig rig(balanced_run({.aux_loss = 0.1, .z_loss = 0.01, .capacity = 1.0, .unit = unit}));
     rig.device->kernels().restart_counts();
-    rig.runner->restart_peaks();
+    rig.runner->arena().ledger().restart_peaks();
     rig.step(1);
     EXPECT_EQ(rig.booking.peak, rig.runner->arena().ledger().peaks());
     EXPECT_EQ(rig.booking.total, rig.device->kernels().total());
@@ -134,7 +134,7 @@ TEST(Capacity, DropsWhatComesLastInItsUnit) {
   for (const char* unit : {"sequence", "microbatch"}) {
     Rig rig(balanced_run({.capacity = 1.0, .unit = unit}, 1));
     RecordedRouting record;
-    rig.runner->use_routing(Routing::Choices::recorded, &record);
+    rig.runner->passes().routing().use(Routing::Choices::recorded, &record);
     rig.step(1);
     const int64_t seq = rig.run.data.seq_len, tokens = 2 * seq, k = 2, experts = 5;
     const int64_t per_unit = std::string(unit) == "sequence" ? seq : tokens;
@@ -150,7 +150,7 @@ TEST(Capacity, DropsWhatComesLastInItsUnit) {
         load[e]++;
         dropped += ++taken[e] > capacity;
       }
-      const LayerRouting& l = rig.runner->routing()[size_t(block)];
+      const LayerRouting& l = rig.runner->step_end().routing()[size_t(block)];
       EXPECT_EQ(l.load, load);
       EXPECT_EQ(l.dropped, dropped);
       EXPECT_GT(dropped, 0);
@@ -171,7 +171,7 @@ TEST(BalanceByBias, MovesAgainstTheLoad) {
   for (int64_t s = 1; s <= 80; s++) {
     rig.step(s), other.step(s);
     for (size_t l = 0; l < 2; l++) {
-      const LayerRouting& r = rig.runner->routing()[l];
+      const LayerRouting& r = rig.runner->step_end().routing()[l];
       const Param* p = rig.runner->params().find("blocks." + std::to_string(l) + ".moe.router.bias");
       ASSERT_TRUE(p);
       for (size_t e = 0; e < 5; e++) {
@@ -179,7 +179,7 @@ TEST(BalanceByBias, MovesAgainstTheLoad) {
         want[l][e] += 0.01f * float((load < mean) - (load > mean));
         EXPECT_EQ(p->weight.as<float>()[e], want[l][e]) << s;
       }
-      if (s > 70) even += r.max_load() / 20, uneven += other.runner->routing()[l].max_load() / 20;
+      if (s > 70) even += r.max_load() / 20, uneven += other.runner->step_end().routing()[l].max_load() / 20;
     }
   }
   EXPECT_LT(even, 1.4);
@@ -193,25 +193,25 @@ TEST(Capacity, OfAllChoicesIsDropless) {
   EXPECT_EQ(a.loss, b.loss);
   EXPECT_EQ(a.grad_norm, b.grad_norm);
   EXPECT_NE(a.loss, c.loss);
-  EXPECT_GT(few.runner->routing()[0].dropped, 0);
-  EXPECT_EQ(all.runner->routing()[0].dropped, 0);
+  EXPECT_GT(few.runner->step_end().routing()[0].dropped, 0);
+  EXPECT_EQ(all.runner->step_end().routing()[0].dropped, 0);
 }
 
 // Evaluation drops nothing.
 TEST(Capacity, IsOfTrainingAlone) {
   Rig dropless(balanced_run({})), few(balanced_run({.capacity = 0.5}));
   const int64_t seq = dropless.run.data.seq_len;
-  EXPECT_EQ(dropless.runner->evaluate(2, seq, random_batches(dropless.run)).sum,
-            few.runner->evaluate(2, seq, random_batches(few.run)).sum);
+  EXPECT_EQ(dropless.runner->evaluator().evaluate(2, seq, random_batches(dropless.run)).sum,
+            few.runner->evaluator().evaluate(2, seq, random_batches(few.run)).sum);
 }
 
 TEST(RecordedChoices, ReplayToTheSameBits) {
   Rig rig(balanced_run({.aux_loss = 1}));
   RecordedRouting record, again;
-  rig.runner->use_routing(Routing::Choices::recorded, &record);
+  rig.runner->passes().routing().use(Routing::Choices::recorded, &record);
   const StepResult a = rig.step(1);
   Rig other(balanced_run({.aux_loss = 1}));
-  other.runner->use_routing(Routing::Choices::replayed, &record);
+  other.runner->passes().routing().use(Routing::Choices::replayed, &record);
   const StepResult b = other.step(1);
   EXPECT_EQ(a.loss, b.loss);
   EXPECT_EQ(a.grad_norm, b.grad_norm);

@@ -36,7 +36,7 @@ TEST_P(MoeModels, MetaEqualsTheRunAndTheLossFalls) {
   Rig rig(moe_run(arch, compute, 2));
   EXPECT_EQ(rig.runner->params().parameters, parameters(rig.run.model));
   rig.device->kernels().restart_counts();
-  rig.runner->restart_peaks();
+  rig.runner->arena().ledger().restart_peaks();
   const double first = rig.step(1).loss;
   const Ledger& real = rig.runner->arena().ledger();
   EXPECT_EQ(rig.booking.peak, real.peaks());
@@ -73,7 +73,7 @@ TEST(MoeDropout, IsBookedAndTrains) {
   r.model.resid_pdrop = 0.2;
   Rig rig(r);
   rig.device->kernels().restart_counts();
-  rig.runner->restart_peaks();
+  rig.runner->arena().ledger().restart_peaks();
   const double first = rig.step(1).loss;
   EXPECT_EQ(rig.booking.peak, rig.runner->arena().ledger().peaks());
   EXPECT_EQ(rig.booking.launches, rig.device->kernels().launches());

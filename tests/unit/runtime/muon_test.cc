@@ -44,7 +44,7 @@ TEST_P(MuonModels, MetaEqualsTheRunAndTheLossFalls) {
   auto [arch, compute] = GetParam();
   Rig rig(muon_run(arch, compute, 2));
   rig.device->kernels().restart_counts();
-  rig.runner->restart_peaks();
+  rig.runner->arena().ledger().restart_peaks();
   const double first = rig.step(1).loss;
   const Ledger& real = rig.runner->arena().ledger();
   EXPECT_EQ(rig.booking.peak, real.peaks());
@@ -81,7 +81,7 @@ Trained train(RunSpec run, int dp, int zero, int64_t steps) {
     CommSet comms(ranks, mesh_of(run.layout));
     StageRunner r(run, RunMode::train, device, booking.arena_bytes, &comms);
     r.init_weights();
-    r.restart_peaks();
+    r.arena().ledger().restart_peaks();
     const int64_t dp_rank = ranks.rank();
     auto fill = [&](int64_t step, int64_t mb, const HostBatch& b) {
       test::random_batch(run, step, mb * dp + dp_rank, b);
@@ -104,9 +104,9 @@ Trained train(RunSpec run, int dp, int zero, int64_t steps) {
     for (const Param& p : r.params().params)
       for (std::string what : {"", "exp_avg", "exp_avg_sq"}) {
         if (p.decl.hidden_matrix && what == "exp_avg_sq") continue;
-        const Range own = r.owned(p);
+        const Range own = r.memory().owned(p);
         std::vector<float> part(size_t(own.size()));
-        r.read_param(p, what, part);
+        r.memory().read_param(p, what, part);
         std::vector<float>& whole = out.tensors[p.decl.name + "/" + what];
         whole.resize(size_t(p.numel()));
         std::copy(part.begin(), part.end(), whole.begin() + own.begin);

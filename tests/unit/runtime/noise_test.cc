@@ -143,7 +143,7 @@ NoiseEstimate measured(const RunSpec& run) {
     CommSet comms(ranks, mesh);
     StageRunner r(run, RunMode::train, device, booking.arena_bytes, &comms);
     r.init_weights();
-    r.restart_peaks();
+    r.arena().ledger().restart_peaks();
     NoiseEstimate mean;
     for (int64_t step = 1; step <= batches; step++) {
       auto fill = [&](int64_t s, int64_t mb, const HostBatch& b) {

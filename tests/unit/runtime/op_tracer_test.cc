@@ -16,7 +16,7 @@ TEST(OpTracer, EveryOpWithItsCostItsPlaceAndTheMemoryOfThen) {
     test::Rig rig(test::tiny_run("llama", "f32", 3), schedule);
     SpanRecorder spans(size_t(rig.booking.launches + 4 * 3 + 8));
     rig.step(1);
-    rig.runner->restart_peaks();
+    rig.runner->arena().ledger().restart_peaks();
     rig.runner->trace(&spans);
     rig.step(2);
     rig.runner->trace(nullptr);

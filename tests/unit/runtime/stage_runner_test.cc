@@ -78,7 +78,7 @@ TEST_P(EveryModel, MetaEqualsTheRun) {
   for (const char* schedule : {"1f1b", "gpipe"}) {
     Rig rig(run(3), schedule);
     rig.device->kernels().restart_counts();
-    rig.runner->restart_peaks();
+    rig.runner->arena().ledger().restart_peaks();
     rig.step(1);
     const Ledger& real = rig.runner->arena().ledger();
     EXPECT_EQ(rig.booking.peak, real.peaks());
@@ -119,7 +119,7 @@ TEST(StageRunner, WeightsAreThoseOfTheirElements) {
     for (const Param& p : rig.runner->params().params) {
       if (p.decl.init.kind != Init::Kind::normal) continue;
       std::vector<float> got(size_t(p.numel()));
-      rig.runner->read_param(p, "", got);
+      rig.runner->memory().read_param(p, "", got);
       uint64_t key = rng_key(uint64_t(run.train.seed), 0, p.decl.name);
       for (size_t i = 0; i < got.size(); i++)
         ASSERT_EQ(got[i], float(normal(key, i) * p.decl.init.std)) << p.decl.name << " " << i;
@@ -151,14 +151,13 @@ TEST(StageRunner, GradientIsTheSlopeOfTheLoss) {
       std::vector<float> w = w0;
       for (size_t i = 0; i < w.size(); i++) w[i] = float(w0[i] + h * g[i] / norm);
       for (const Param& p : at.runner->params().params)
-        at.runner->write_param(p, "", std::span(w).subspan(size_t(p.offset), size_t(p.numel())));
+        at.runner->memory().write_param(p, "", std::span(w).subspan(size_t(p.offset), size_t(p.numel())));
       double sum = 0;
       for (int64_t mb = 0; mb < 2; mb++)
-        sum +=
-            at.runner
-                ->evaluate(2, run.data.seq_len,
-                           [&](int64_t, int64_t, const HostBatch& b) { test::random_batch(run, 1, mb, b); })
-                .sum;
+        sum += at.runner->evaluator()
+                   .evaluate(2, run.data.seq_len,
+                             [&](int64_t, int64_t, const HostBatch& b) { test::random_batch(run, 1, mb, b); })
+                   .sum;
       return sum / double(run.tokens_per_step());
     };
     double h = 5e-3;
@@ -173,9 +172,9 @@ TEST(StageRunner, NonFiniteIsNamedWithStepLayerAndOp) {
   const Param* p = rig.runner->params().find("blocks.1.mlp.down.weight");
   ASSERT_NE(p, nullptr);
   std::vector<float> w(static_cast<size_t>(p->numel()));
-  rig.runner->read_param(*p, "", w);
+  rig.runner->memory().read_param(*p, "", w);
   w[17] = std::numeric_limits<float>::infinity();
-  rig.runner->write_param(*p, "", w);
+  rig.runner->memory().write_param(*p, "", w);
   rig.runner->weights_from_master();
   try {
     rig.step(2);
@@ -195,11 +194,11 @@ TEST(StageRunner, NonFiniteIsNamedWithStepLayerAndOp) {
 TEST(StageRunner, StopsBetweenMicrobatchesAndKeepsTheWeights) {
   Rig rig(tiny_run("gpt2", "f32", 3));
   std::vector<float> before = rig.all("");
-  rig.runner->set_control({.phase = {}, .stop = [] { return true; }});
+  rig.runner->watch().control = {.phase = {}, .stop = [] { return true; }};
   EXPECT_TRUE(rig.step(1).stopped);
   EXPECT_EQ(rig.all(""), before);
   EXPECT_EQ(rig.runner->arena().ledger().now(Bucket::activations), 0);
-  rig.runner->set_control({});
+  rig.runner->watch().control = {};
   Rig other(tiny_run("gpt2", "f32", 3));
   EXPECT_EQ(rig.step(1).loss, other.step(1).loss);
   EXPECT_EQ(rig.all(""), other.all(""));
@@ -214,20 +213,21 @@ TEST(StageRunner, LogitsAgreeWithTheLoss) {
     size_t rows = size_t(run.batch.micro * run.data.seq_len), seq = size_t(run.data.seq_len);
     std::vector<int32_t> tokens(rows), targets(rows), positions(rows);
     test::random_batch(run, 9, 0, {tokens, targets, positions});
-    auto loss = rig.runner->evaluate(1, run.data.seq_len, [&](int64_t, int64_t, const HostBatch& b) {
-      for (size_t i = 0; i < seq; i++)
-        b.tokens[i] = tokens[i], b.targets[i] = targets[i], b.positions[i] = int32_t(i);
-    });
+    auto loss =
+        rig.runner->evaluator().evaluate(1, run.data.seq_len, [&](int64_t, int64_t, const HostBatch& b) {
+          for (size_t i = 0; i < seq; i++)
+            b.tokens[i] = tokens[i], b.targets[i] = targets[i], b.positions[i] = int32_t(i);
+        });
     Device& device = *rig.device;
     StageRunner infer(run, RunMode::infer, device, book_inference(run, 1));
     std::vector<float> part;
     for (const Param& p : rig.runner->params().params) {
       part.resize(size_t(p.numel()));
-      rig.runner->read_param(p, "", part);
-      infer.write_param(*infer.params().find(p.decl.name), "", part);
+      rig.runner->memory().read_param(p, "", part);
+      infer.memory().write_param(*infer.params().find(p.decl.name), "", part);
     }
     std::vector<float> logits;
-    infer.logits(std::span(tokens).first(seq), logits);
+    infer.evaluator().logits(std::span(tokens).first(seq), logits);
     double sum = 0;
     size_t v = size_t(run.model.vocab);
     for (size_t t = 0; t < seq; t++) {
@@ -239,7 +239,7 @@ TEST(StageRunner, LogitsAgreeWithTheLoss) {
     EXPECT_NEAR(sum / loss.sum, 1, tolerance) << compute;
     // A shorter prompt gives the same row.
     std::vector<float> shorter;
-    infer.logits(std::span(tokens).first(7), shorter);
+    infer.evaluator().logits(std::span(tokens).first(7), shorter);
     for (size_t j = 0; j < v; j++)
       EXPECT_NEAR(shorter[6 * v + j], logits[6 * v + j], std::string(compute) == "f32" ? 1e-5 : 2e-2);
   }

@@ -61,7 +61,7 @@ struct Rig {
     std::vector<float> out, part;
     for (const Param& p : runner->params().params) {
       part.resize(size_t(p.numel()));
-      runner->read_param(p, what, part);
+      runner->memory().read_param(p, what, part);
       out.insert(out.end(), part.begin(), part.end());
     }
     return out;

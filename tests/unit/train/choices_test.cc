@@ -130,7 +130,7 @@ std::vector<ChoiceQuestion> questions(int n) {
 // By hand: logits of the whole text, log-softmax in double, one text at a time.
 double log_likelihood(StageRunner& runner, const ScoredText& t) {
   std::vector<float> logits;
-  runner.logits(std::span(t.tokens).first(t.tokens.size() - 1), logits);
+  runner.evaluator().logits(std::span(t.tokens).first(t.tokens.size() - 1), logits);
   auto vocab = size_t(runner.run().model.vocab);
   double sum = 0;
   for (size_t i = t.tokens.size() - size_t(t.scored); i < t.tokens.size(); i++) {
@@ -217,9 +217,9 @@ TEST(MultipleChoice, ScoresThatAreNotFiniteAreAnError) {
     runner.init_weights();
     const Param* p = runner.params().find("blocks.0.mlp.down.weight");
     std::vector<float> host(size_t(p->numel()));
-    runner.read_param(*p, "", host);
+    runner.memory().read_param(*p, "", host);
     host[7] = value;
-    runner.write_param(*p, "", host);
+    runner.memory().write_param(*p, "", host);
     try {
       batches.run(runner);
       ADD_FAILURE() << value;

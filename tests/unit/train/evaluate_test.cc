@@ -41,7 +41,7 @@ Sum by_hand(Model& m, const RunSpec& run, const fs::path& name, int64_t windows)
   const size_t vocab = size_t(run.model.vocab);
   for (int64_t w = 0; w < windows; w++) {
     shard.read(w * run.data.seq_len, ids, run.model.vocab);
-    m.runner->logits(std::span(ids).first(ids.size() - 1), logits);
+    m.runner->evaluator().logits(std::span(ids).first(ids.size() - 1), logits);
     for (size_t t = 0; t + 1 < ids.size(); t++) {
       const float* row = logits.data() + t * vocab;
       double total = 0;
@@ -107,10 +107,10 @@ TEST(Evaluate, TellsItsProgressAndCanBeLeft) {
 void damage_weight(Model& m, std::string_view name, float value) {
   const Param* p = m.runner->params().find(name);
   ASSERT_NE(p, nullptr) << name;
-  std::vector<float> host(size_t(m.runner->owned(*p).size()));
-  m.runner->read_param(*p, "", host);
+  std::vector<float> host(size_t(m.runner->memory().owned(*p).size()));
+  m.runner->memory().read_param(*p, "", host);
   host[host.size() / 2] = value;
-  m.runner->write_param(*p, "", host);
+  m.runner->memory().write_param(*p, "", host);
   m.runner->weights_from_master();
 }
 
@@ -144,7 +144,8 @@ TEST(Evaluate, AnOverflowIsNamedByLayerAndOp) {
   for (const char* weight : {"blocks.0.mlp.up.weight", "blocks.0.mlp.gate.weight"}) {
     const Param* p = m.runner->params().find(weight);
     ASSERT_NE(p, nullptr);
-    m.runner->write_param(*p, "", std::vector<float>(size_t(m.runner->owned(*p).size()), 1e30f));
+    m.runner->memory().write_param(*p, "",
+                                   std::vector<float>(size_t(m.runner->memory().owned(*p).size()), 1e30f));
   }
   try {
     evaluate_shard(*m.runner, run, run.data.valid.first());
@@ -165,11 +166,11 @@ TEST(Evaluate, ALogitThatIsNotFiniteIsAnError) {
   const double sound = by_hand(m, run, run.data.valid.first(), windows).loss;
   EXPECT_TRUE(std::isfinite(sound));
   const Param* head = m.runner->params().find("head.weight");
-  std::vector<float> host(size_t(m.runner->owned(*head).size()));
-  m.runner->read_param(*head, "", host);
+  std::vector<float> host(size_t(m.runner->memory().owned(*head).size()));
+  m.runner->memory().read_param(*head, "", host);
   // The row of the last token, which the shard may not have as a target: products beyond the range of f32.
   for (size_t i = host.size() - size_t(run.model.hidden); i < host.size(); i++) host[i] = 3e38f;
-  m.runner->write_param(*head, "", host);
+  m.runner->memory().write_param(*head, "", host);
   m.runner->weights_from_master();
   try {
     evaluate_shard(*m.runner, run, run.data.valid.first());

@@ -236,7 +236,7 @@ TEST(ExpertRanks, MetricsHaveLoadAndLosses) {
   StageRunner r(alone, RunMode::train, *device, book_training(alone, schedule, 1).arena_bytes);
   r.init_weights();
   RecordedRouting choices;
-  r.use_routing(Routing::Choices::recorded, &choices);
+  r.passes().routing().use(Routing::Choices::recorded, &choices);
   Batches batches(alone);
   const StepResult step = r.step(schedule.ranks[0], 1, batches.targets_of(1), batches.training());
   EXPECT_NEAR(m.at("aux_loss").get<double>() / step.aux_loss, 1, 1e-6);

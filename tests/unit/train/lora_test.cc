@@ -54,7 +54,7 @@ struct AdapterModel {
   std::vector<float> logits() {
     const std::vector<int32_t> tokens = {5, 3, 60, 0, 17, 2, 2, 40};
     std::vector<float> out;
-    runner->logits(tokens, out);
+    runner->evaluator().logits(tokens, out);
     return out;
   }
 };
@@ -131,7 +131,7 @@ TEST(LoraRuns, FilesComputeWhatTheRunDoes) {
   export_hf(tmp / "hf", run.model, [&](std::string_view name, const Tensor& dst) {
     const Param& p = *trained.runner->params().find(name);
     std::span<float> values(dst.as<float>(), size_t(dst.numel()));
-    trained.runner->read_param(p, "", values);
+    trained.runner->memory().read_param(p, "", values);
     merge_adapter(*trained.runner, p, values);
   });
   RunSpec merged = run;
@@ -300,7 +300,7 @@ TEST(TrainTasks, AnswersAreTheMostLikelyTokens) {
   for (const AnswerTask::Tokens& prompt : task.prompts) {
     AnswerTask::Tokens text = prompt;
     do {
-      r.logits(text, logits);
+      r.evaluator().logits(text, logits);
       const auto row = logits.end() - run.model.vocab;
       text.push_back(int32_t(std::max_element(row, row + task.vocab) - row));
       want.push_back(text.back());

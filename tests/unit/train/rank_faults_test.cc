@@ -76,7 +76,7 @@ TEST(Ranks, ANonfiniteValueIsNamed) {
       StageRunner r(run, RunMode::train, device, arena, &comms);
       r.init_weights();
       const Param& p = *r.params().find("blocks.1.mlp.down.weight");
-      Tensor t = r.state_tensor(p, "");
+      Tensor t = r.memory().state_tensor(p, "");
       if (t.numel() > 0) t.as<float>()[0] = std::numeric_limits<float>::infinity();
       r.weights_from_master();
       try {
@@ -130,7 +130,7 @@ std::string spoil(const Spoilt& s) {
     EXPECT_EQ(sent.payloads, std::vector<int64_t>{8 * s.sets * run.world()});
     const Param& p = *r.params().find(s.parameter);
     if (factory.rank() == s.rank) {
-      Tensor t = s.what[0] || s.layout.zero == 0 ? r.state_tensor(p, s.what) : p.weight;
+      Tensor t = s.what[0] || s.layout.zero == 0 ? r.memory().state_tensor(p, s.what) : p.weight;
       if (t.numel() == 0) run_failed("rank {} has nothing of {}", s.rank, s.parameter);
       const Tensor first = t.view({t.numel()}).narrow(0, 0, 1);
       std::array<std::byte, 4> bytes{};

@@ -221,7 +221,7 @@ TEST(Ranks, ReshardingMovesNoBit) {
     EXPECT_EQ(load_newest(r, alone.train.dir), 4);
     for (const Param& p : r.params().params) {
       std::vector<float> x(size_t(p.numel()));
-      r.read_param(p, "", x);
+      r.memory().read_param(p, "", x);
       EXPECT_EQ(x, master_of(saved, p.decl.name + "/master")) << p.decl.name;
     }
   }

@@ -369,7 +369,7 @@ TEST(LoadNewest, TakesTheWeightsAndRefusesAnotherModel) {
   Checkpoint c = Checkpoint::open(s.checkpoint);
   for (const Param& p : r.params().params) {
     std::vector<float> got(size_t(p.numel())), want(got.size());
-    r.read_param(p, "", got);
+    r.memory().read_param(p, "", got);
     c.read(p.decl.name + "/master", p.box, {0, p.numel()}, Tensor(want.data(), {p.numel()}, DType::f32));
     EXPECT_EQ(got, want) << p.decl.name;
   }
@@ -398,7 +398,7 @@ TEST(InitialWeights, AreThoseOfTheFolder) {
     HfFolder hf(folder, run.model);
     for (const Param& p : r.params().params) {
       std::vector<float> got(size_t(p.numel())), want(got.size());
-      r.read_param(p, "", got);
+      r.memory().read_param(p, "", got);
       hf.read(p.decl.name, Tensor(want.data(), p.decl.global, DType::f32));
       EXPECT_EQ(got, want) << p.decl.name;
     }
