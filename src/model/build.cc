@@ -122,11 +122,9 @@ void Stage::bind(ParamSet& set) {
   for (auto& l : layers) l->bind(set);
 }
 
-Stage build_stages(const ModelSpec& m, std::span<const StageRange> ranges, const Mesh& mesh, int rank,
-                   bool sequence, const MoeSpec& moe) {
+Stage build_stages(const ModelSpec& m, std::span<const StageRange> ranges, const TensorPlace& tp,
+                   AxisPlace ep, const MoeSpec& moe) {
   Stage stage;
-  const AxisPlace place = mesh.place(rank, Axis::tp);
-  const TensorPlace tp{.size = place.size, .rank = place.rank, .sequence = sequence && place.size > 1};
   if (m.positions == "rope") stage.rope = std::make_unique<RopeTable>();
   int64_t learned = m.positions == "learned" ? m.max_positions : 0;
   bool first = false, last = false;
@@ -139,7 +137,7 @@ Stage build_stages(const ModelSpec& m, std::span<const StageRange> ranges, const
       stage.layers.push_back(std::make_unique<Embedding>(m.vocab, m.hidden, learned, float(embed_std),
                                                          m.embd_pdrop, tp, m.tied && !last));
     for (int64_t i = range.first; i < range.last; i++)
-      stage.layers.push_back(make_block(m, i, stage.rope.get(), tp, mesh.place(rank, Axis::ep), moe));
+      stage.layers.push_back(make_block(m, i, stage.rope.get(), tp, ep, moe));
     if (range.head)
       stage.layers.push_back(
           std::make_unique<Head>(make_norm(m, "norm", tp), m.vocab, m.hidden, head, float(head_std), tp));
@@ -147,9 +145,8 @@ Stage build_stages(const ModelSpec& m, std::span<const StageRange> ranges, const
   return stage;
 }
 
-Stage build_stage(const ModelSpec& m, const StageRange& range, const Mesh& mesh, int rank, bool sequence,
-                  const MoeSpec& moe) {
-  return build_stages(m, std::span(&range, 1), mesh, rank, sequence, moe);
+Stage build_stage(const ModelSpec& m, const StageRange& range) {
+  return build_stages(m, std::span(&range, 1));
 }
 
 }  // namespace trireme

@@ -25,12 +25,10 @@ struct Stage {
   void bind(ParamSet&);
 };
 
-// The spec is resolved: heads, kv_heads, head_dim, ffn and max_positions are numbers. The layers are those of
-// `rank`: of what tp divides they have its part, and their passes want Ctx::groups. sequence: activations
-// between divided layers are divided too. MoeSpec: how routers are trained.
-Stage build_stages(const ModelSpec&, std::span<const StageRange>, const Mesh& = {}, int rank = 0,
-                   bool sequence = false, const MoeSpec& = {});
-Stage build_stage(const ModelSpec&, const StageRange&, const Mesh& = {}, int rank = 0, bool sequence = false,
-                  const MoeSpec& = {});
+// The spec is resolved: heads, kv_heads, head_dim, ffn and max_positions are numbers. tp, ep: the
+// rank's places among the ranks that divide layers and experts. MoeSpec: how routers are trained.
+Stage build_stages(const ModelSpec&, std::span<const StageRange>, const TensorPlace& = {}, AxisPlace ep = {},
+                   const MoeSpec& = {});
+Stage build_stage(const ModelSpec&, const StageRange&);
 
 }  // namespace trireme

@@ -44,9 +44,9 @@ Owned Embedding::forward(Ctx& ctx, const Tensor&, Saved&) {
           .ids = ctx.batch.tokens, .table = tokens_->weight, .y = *y, .first = first_row(), .vocab = vocab_},
       ctx.compute);
   if (tp_.sequence)
-    y = scattered_sum(ctx, *y);
+    y = scattered_sum(ctx, tp_, *y);
   else
-    sum_over_tp(ctx, *y);
+    sum_over_tp(ctx, tp_, *y);
   if (positions_) {
     const Tensor all = ctx.batch.positions.view({ctx.batch.rows()});
     ctx.k.run(EmbeddingArgs{.ids = all.narrow(0, tp_.part() * y->rows(), y->rows()),
@@ -73,7 +73,7 @@ void Embedding::backward_weight(Ctx& ctx, Saved& saved) {
   ctx.layer = name();
   Owned dropped = dropout_.backward(ctx, saved.get(this, "dy"));
   Tensor dy = dropped ? *dropped : saved.get(this, "dy");
-  Owned gathered = tp_.sequence ? gathered_rows(ctx, dy) : Owned();
+  Owned gathered = tp_.sequence ? gathered_rows(ctx, tp_, dy) : Owned();
   if (gathered) dy = *gathered;
   EmbeddingBackwardArgs args{.ids = ctx.batch.tokens,
                              .dy = dy,

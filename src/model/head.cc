@@ -46,7 +46,7 @@ void Head::split_cross_entropy(Ctx& ctx, const Tensor& logits, int64_t first_row
       SoftmaxStatsArgs{
           .logits = logits, .targets = targets, .stats = own.view({3 * n}), .first = first, .vocab = vocab},
       ctx.compute);
-  gather_over_tp(ctx, own, *stats);
+  gather_over_tp(ctx, tp_, own, *stats);
   ctx.k.run(SplitCrossEntropyArgs{.logits = logits,
                                   .targets = targets,
                                   .stats = *stats,
@@ -81,7 +81,7 @@ Owned Head::forward(Ctx& ctx, const Tensor& x, Saved& saved) {
 
 // x: with sequence this rank's rows; ctx.logits_rows counts those of all.
 Owned Head::picked_rows(Ctx& ctx, const Tensor& x) const {
-  const Owned gathered = tp_.sequence ? gathered_rows(ctx, x) : Owned();
+  const Owned gathered = tp_.sequence ? gathered_rows(ctx, tp_, x) : Owned();
   const Tensor all = gathered ? *gathered : x;
   Owned picked = ctx.activation({int64_t(ctx.logits_rows.size()), hidden_});
   for (size_t i = 0; i < ctx.logits_rows.size(); i++)
@@ -98,7 +98,7 @@ void Head::write_logits(Ctx& ctx, const Tensor& n) const {
   Owned parts = ctx.activation({tp_.size, n.rows(), columns()}, ctx.logits.dtype);
   const auto part = [&](int rank) { return parts->narrow(0, rank, 1).view({n.rows(), columns()}); };
   product(part(tp_.rank));
-  gather_over_tp(ctx, part(tp_.rank), *parts);
+  gather_over_tp(ctx, tp_, part(tp_.rank), *parts);
   for (int rank = 0; rank < tp_.size; rank++) {
     const int64_t first = rank * columns(), used = std::min(columns(), vocab_ - first);
     ctx.k.run(CastArgs{.src = part(rank).narrow(1, 0, used), .dst = ctx.logits.narrow(1, first, used)},
@@ -115,7 +115,7 @@ Owned Head::logits_block(Ctx& ctx, Bucket bucket, int64_t rows) const {
 }
 
 void Head::whole(Ctx& ctx, Owned n, Saved& saved) const {
-  Owned gathered = tp_.sequence ? gathered_rows(ctx, *n) : Owned();
+  Owned gathered = tp_.sequence ? gathered_rows(ctx, tp_, *n) : Owned();
   const Tensor all = gathered ? *gathered : *n;
   Owned padded = logits_block(ctx, Bucket::activations, all.rows());
   Tensor logits = padded->narrow(1, 0, columns());
@@ -128,7 +128,7 @@ void Head::whole(Ctx& ctx, Owned n, Saved& saved) const {
 }
 
 void Head::by_blocks(Ctx& ctx, Owned n, Saved& saved) const {
-  if (tp_.sequence) n = gathered_rows(ctx, *n);
+  if (tp_.sequence) n = gathered_rows(ctx, tp_, *n);
   Owned dn, dweight;
   if (ctx.backward) {
     dn = ctx.activation({n->rows(), hidden_});
@@ -153,8 +153,8 @@ void Head::by_blocks(Ctx& ctx, Owned n, Saved& saved) const {
 
 // The gradient of the norm's output, from every rank's summand; with sequence of this rank's rows.
 Owned Head::summed(Ctx& ctx, Owned dn) const {
-  if (tp_.sequence) return scattered_sum(ctx, *dn);
-  sum_over_tp(ctx, *dn);
+  if (tp_.sequence) return scattered_sum(ctx, tp_, *dn);
+  sum_over_tp(ctx, tp_, *dn);
   return dn;
 }
 
@@ -182,7 +182,7 @@ void Head::backward_weight(Ctx& ctx, Saved& saved) {
     add_gradient(ctx, *weight_, saved.get(this, "dweight"));
   } else {
     const Tensor n = saved.get(this, "n");
-    Owned gathered = tp_.sequence ? gathered_rows(ctx, n) : Owned();
+    Owned gathered = tp_.sequence ? gathered_rows(ctx, tp_, n) : Owned();
     ctx.k.run(MatmulArgs{.a = saved.get(this, "dlogits").narrow(1, 0, columns()),
                          .b = gathered ? *gathered : n,
                          .c = weight_->grad,

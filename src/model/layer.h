@@ -32,10 +32,10 @@ struct ContextGroup {
   }
 };
 
-// The rank's groups along the axes that divide layers; null: alone on the axis.
+// The rank's groups along the axes that divide the rows of layers; null: alone on the axis.
 struct LayerGroups {
-  Communicator* tp = nullptr;
-  // Sums over tp are cut in `chunks`, each on its way on this stream while the next is computed; 1: in line.
+  // Sums over tp (TensorPlace) are cut in `chunks`, each in flight on this stream while the next is computed;
+  // 1: in line.
   int64_t chunks = 1;
   Stream tp_stream = {};
   // Those that divide experts among them, the stream beside compute on which rows travel to them, and how

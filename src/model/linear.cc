@@ -240,7 +240,7 @@ Owned Linear::compute(Ctx& ctx, const Tensor& x, const Tensor& residual, const T
   };
   if (rows_apart(Divide::columns)) {
     y = ctx.activation({rows_out(x), out_});
-    gathered_product(ctx, x, [&](int64_t first, int64_t rows, const Tensor& from) {
+    gathered_product(ctx, tp_, x, [&](int64_t first, int64_t rows, const Tensor& from) {
       product(ctx, from, y->narrow(0, first, rows), rows_of(residual, first, rows),
               rows_of(gelu, first, rows), rows_of(h, first, rows));
     });
@@ -250,21 +250,21 @@ Owned Linear::compute(Ctx& ctx, const Tensor& x, const Tensor& residual, const T
     product(ctx, x.narrow(0, first, rows), to, {}, {}, rows_of(h, first, rows));
   };
   if (rows_apart(Divide::rows)) {
-    y = scattered_product(ctx, x.rows(), out_, summand);
+    y = scattered_product(ctx, tp_, x.rows(), out_, summand);
   } else {
     y = ctx.activation({x.rows(), out_});
     if (!divided(Divide::rows)) {
       product(ctx, x, *y, residual, gelu, h);
       return y;
     }
-    summed_product(ctx, *y, summand);
+    summed_product(ctx, tp_, *y, summand);
   }
   if (residual) ctx.k.run(AddArgs{.a = *y, .b = residual, .y = *y}, ctx.compute);
   return y;
 }
 
 Owned Linear::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved, const Tensor& before) const {
-  Owned gathered = rows_apart(Divide::rows) ? gathered_rows(ctx, dy) : Owned();
+  Owned gathered = rows_apart(Divide::rows) ? gathered_rows(ctx, tp_, dy) : Owned();
   const Tensor out = gathered ? *gathered : dy;
   if (gathered)
     saved.keep(this, "dy", std::move(gathered));
@@ -279,10 +279,10 @@ Owned Linear::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved, const Ten
   auto summand = [&](int64_t first, int64_t rows, const Tensor& to) {
     back_product(ctx, out.narrow(0, first, rows), to, {}, dh ? dh.narrow(0, first, rows) : dh);
   };
-  if (rows_apart(Divide::columns)) return scattered_product(ctx, out.rows(), in_, summand);
+  if (rows_apart(Divide::columns)) return scattered_product(ctx, tp_, out.rows(), in_, summand);
   Owned dx = ctx.activation({out.rows(), in_});
   if (divided(Divide::columns))
-    summed_product(ctx, *dx, summand);
+    summed_product(ctx, tp_, *dx, summand);
   else
     back_product(ctx, out, *dx, before, dh);
   return dx;
@@ -298,7 +298,7 @@ void Linear::backward_weight(Ctx& ctx, Saved& saved) const {
     return saved.drop_all(this);
   }
   Tensor x = saved.get(this, "x");
-  Owned gathered = rows_apart(Divide::columns) ? gathered_rows(ctx, x) : Owned();
+  Owned gathered = rows_apart(Divide::columns) ? gathered_rows(ctx, tp_, x) : Owned();
   if (gathered) x = *gathered;
   if (frozen()) {
     adapters_.backward_weight(ctx, dy, x, saved.get(this, "h"), saved.get(this, "dh"));

@@ -208,7 +208,8 @@ Owned Moe::without_dropped(Ctx& ctx, const Tensor& ids) const {
   const ContextPlace cp = ctx.groups.cp.place();
   const int64_t k = sizes_.experts_per_token, rows = ids.rows() * sizes_.tp.size;
   Owned of_tp, of_cp;
-  if (sizes_.tp.size > 1) of_tp = ctx.activation({rows, k}, DType::i32), gather_over_tp(ctx, ids, *of_tp);
+  if (sizes_.tp.size > 1)
+    of_tp = ctx.activation({rows, k}, DType::i32), gather_over_tp(ctx, sizes_.tp, ids, *of_tp);
   const Tensor here = of_tp ? *of_tp : ids;
   if (cp.size > 1) {
     of_cp = ctx.activation({cp.size * rows, k}, DType::i32);
@@ -334,7 +335,7 @@ Tensor Moe::own_rows(const Tensor& rows) const {
   return sliced() ? rows.narrow(0, sizes_.tp.rank * n, n) : rows;
 }
 Owned Moe::all_rows(Ctx& ctx, Owned own) const {
-  return sliced() ? gathered_rows(ctx, *own) : std::move(own);
+  return sliced() ? gathered_rows(ctx, sizes_.tp, *own) : std::move(own);
 }
 
 // The experts' answers to the rows of all choices [R, hidden].

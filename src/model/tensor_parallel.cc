@@ -11,37 +11,37 @@ void timed(const Ctx& ctx, const std::function<void()>& collective) {
     *ctx.groups.waited_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-void sum_over_tp(Ctx& ctx, const Tensor& t) {
-  if (!ctx.groups.tp) return;
-  collective(ctx, ctx.groups.tp_stream, [&](Stream s) { ctx.groups.tp->all_reduce({.buf = t}, s); });
+void sum_over_tp(Ctx& ctx, const TensorPlace& tp, const Tensor& t) {
+  if (tp.size == 1) return;
+  collective(ctx, ctx.groups.tp_stream, [&](Stream s) { tp.group->all_reduce({.buf = t}, s); });
 }
 
-void gather_over_tp(Ctx& ctx, const Tensor& own, const Tensor& full) {
+void gather_over_tp(Ctx& ctx, const TensorPlace& tp, const Tensor& own, const Tensor& full) {
   collective(ctx, ctx.groups.tp_stream,
-             [&](Stream s) { ctx.groups.tp->all_gather({.shard = own, .full = full}, s); });
+             [&](Stream s) { tp.group->all_gather({.shard = own, .full = full}, s); });
 }
 
-Owned gathered_rows(Ctx& ctx, const Tensor& x) {
-  Owned full = ctx.activation({x.rows() * ctx.groups.tp->size(), x.cols()});
-  gather_over_tp(ctx, x, *full);
+Owned gathered_rows(Ctx& ctx, const TensorPlace& tp, const Tensor& x) {
+  Owned full = ctx.activation({x.rows() * tp.size, x.cols()});
+  gather_over_tp(ctx, tp, x, *full);
   return full;
 }
 
-Owned scattered_sum(Ctx& ctx, const Tensor& summand) {
-  Owned own = ctx.activation({summand.rows() / ctx.groups.tp->size(), summand.cols()});
+Owned scattered_sum(Ctx& ctx, const TensorPlace& tp, const Tensor& summand) {
+  Owned own = ctx.activation({summand.rows() / tp.size, summand.cols()});
   collective(ctx, ctx.groups.tp_stream,
-             [&](Stream s) { ctx.groups.tp->reduce_scatter({.full = summand, .shard = *own}, s); });
+             [&](Stream s) { tp.group->reduce_scatter({.full = summand, .shard = *own}, s); });
   return own;
 }
 
-void start_sum(Ctx& ctx, const Tensor& t) {
+void start_sum(Ctx& ctx, const TensorPlace& tp, const Tensor& t) {
   ctx.device.wait(ctx.groups.tp_stream, ctx.device.record(ctx.compute));
-  ctx.groups.tp->all_reduce({.buf = t}, ctx.groups.tp_stream);
+  tp.group->all_reduce({.buf = t}, ctx.groups.tp_stream);
 }
 
-void start_scattered_sum(Ctx& ctx, const Tensor& summand, const Tensor& own) {
+void start_scattered_sum(Ctx& ctx, const TensorPlace& tp, const Tensor& summand, const Tensor& own) {
   ctx.device.wait(ctx.groups.tp_stream, ctx.device.record(ctx.compute));
-  ctx.groups.tp->reduce_scatter({.full = summand, .shard = own}, ctx.groups.tp_stream);
+  tp.group->reduce_scatter({.full = summand, .shard = own}, ctx.groups.tp_stream);
 }
 
 void wait_for_tp(Ctx& ctx, Event e) {

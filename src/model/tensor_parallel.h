@@ -20,7 +20,8 @@ enum class Divide : uint8_t { none, columns, rows, own_columns };
 // (Korthikanti et al. 2022, arXiv 2205.05198): sums become reduce_scatters, and inputs are gathered.
 struct TensorPlace {
   int size = 1, rank = 0;
-  bool sequence = false;  // only with size > 1
+  bool sequence = false;          // only with size > 1
+  Communicator* group = nullptr;  // the ranks; null: size = 1, or the layer makes no passes
 
   int parts() const { return sequence ? size : 1; }  // of the rows between divided layers
   int part() const { return sequence ? rank : 0; }
@@ -51,46 +52,47 @@ void collective(Ctx& ctx, Stream beside, const Start& start) {
 }
 
 // t becomes the sum of all ranks' t: in rank order, rounded once. Nothing to do for one rank.
-void sum_over_tp(Ctx&, const Tensor& t);
+void sum_over_tp(Ctx&, const TensorPlace&, const Tensor& t);
 // own: this rank's part of full, which holds a part of each rank, in rank order.
-void gather_over_tp(Ctx&, const Tensor& own, const Tensor& full);
+void gather_over_tp(Ctx&, const TensorPlace&, const Tensor& own, const Tensor& full);
 // All ranks' rows of x [n, C], as an activation [tp n, C].
-Owned gathered_rows(Ctx&, const Tensor& x);
+Owned gathered_rows(Ctx&, const TensorPlace&, const Tensor& x);
 // This rank's rows [N / tp, C] of the sum of all ranks' summands [N, C].
-Owned scattered_sum(Ctx&, const Tensor& summand);
+Owned scattered_sum(Ctx&, const TensorPlace&, const Tensor& summand);
 
 // ---- products and the collectives beside them, in LayerGroups::chunks ----
 
 // Issued behind what compute was given, on the stream beside it.
-void start_sum(Ctx&, const Tensor& t);
-void start_scattered_sum(Ctx&, const Tensor& summand, const Tensor& own);
+void start_sum(Ctx&, const TensorPlace&, const Tensor& t);
+void start_scattered_sum(Ctx&, const TensorPlace&, const Tensor& summand, const Tensor& own);
 inline constexpr int64_t kMostChunks = 64;
 
 // y [N, C] summed over tp: product(first, rows, to) computes this rank's summand of some rows.
 template <class Product>
-void summed_product(Ctx& ctx, const Tensor& y, const Product& product) {
+void summed_product(Ctx& ctx, const TensorPlace& tp, const Tensor& y, const Product& product) {
   const int64_t chunks = std::min(ctx.groups.chunks, y.rows());
   if (chunks == 1) {
     product(0, y.rows(), y);
-    return sum_over_tp(ctx, y);
+    return sum_over_tp(ctx, tp, y);
   }
   for (int64_t i = 0; i < chunks; i++) {
     const Range r = piece_of(y.rows(), int(chunks), int(i));
     const Tensor rows = y.narrow(0, r.begin, r.size());
     product(r.begin, r.size(), rows);
-    start_sum(ctx, rows);
+    start_sum(ctx, tp, rows);
   }
   wait_for_tp(ctx, ctx.device.record(ctx.groups.tp_stream));
 }
 
 // The same, of which each rank gets its rows [N / tp, C]. A chunk is of a piece of every rank's rows.
 template <class Product>
-Owned scattered_product(Ctx& ctx, int64_t rows, int64_t columns, const Product& product) {
-  const int64_t ranks = ctx.groups.tp->size(), n = rows / ranks, chunks = std::min(ctx.groups.chunks, n);
+Owned scattered_product(Ctx& ctx, const TensorPlace& tp, int64_t rows, int64_t columns,
+                        const Product& product) {
+  const int64_t ranks = tp.size, n = rows / ranks, chunks = std::min(ctx.groups.chunks, n);
   Owned summand = ctx.activation({rows, columns});
   if (chunks == 1) {
     product(0, rows, *summand);
-    return scattered_sum(ctx, *summand);
+    return scattered_sum(ctx, tp, *summand);
   }
   Owned own = ctx.activation({n, columns});
   for (int64_t i = 0; i < chunks; i++) {
@@ -98,7 +100,7 @@ Owned scattered_product(Ctx& ctx, int64_t rows, int64_t columns, const Product& 
     const Tensor chunk = summand->narrow(0, ranks * r.begin, ranks * r.size());
     for (int64_t rank = 0; rank < ranks; rank++)
       product(rank * n + r.begin, r.size(), chunk.narrow(0, rank * r.size(), r.size()));
-    start_scattered_sum(ctx, chunk, own->narrow(0, r.begin, r.size()));
+    start_scattered_sum(ctx, tp, chunk, own->narrow(0, r.begin, r.size()));
   }
   wait_for_tp(ctx, ctx.device.record(ctx.groups.tp_stream));
   return own;
@@ -106,10 +108,10 @@ Owned scattered_product(Ctx& ctx, int64_t rows, int64_t columns, const Product& 
 
 // x [n, C] of every rank: product(first, rows, from) for some rows of [tp n, C] as they arrive.
 template <class Product>
-void gathered_product(Ctx& ctx, const Tensor& x, const Product& product) {
-  const int64_t ranks = ctx.groups.tp->size(), n = x.rows(), chunks = std::min(ctx.groups.chunks, n);
+void gathered_product(Ctx& ctx, const TensorPlace& tp, const Tensor& x, const Product& product) {
+  const int64_t ranks = tp.size, n = x.rows(), chunks = std::min(ctx.groups.chunks, n);
   if (chunks == 1) {
-    Owned full = gathered_rows(ctx, x);
+    Owned full = gathered_rows(ctx, tp, x);
     return product(0, ranks * n, *full);
   }
   require(chunks <= kMostChunks, "more chunks than there may be");
@@ -118,7 +120,7 @@ void gathered_product(Ctx& ctx, const Tensor& x, const Product& product) {
   ctx.device.wait(ctx.groups.tp_stream, ctx.device.record(ctx.compute));
   for (int64_t i = 0; i < chunks; i++) {
     const Range r = piece_of(n, int(chunks), int(i));
-    ctx.groups.tp->all_gather(
+    tp.group->all_gather(
         {.shard = x.narrow(0, r.begin, r.size()), .full = full->narrow(0, ranks * r.begin, ranks * r.size())},
         ctx.groups.tp_stream);
     arrived[size_t(i)] = ctx.device.record(ctx.groups.tp_stream);

@@ -32,7 +32,7 @@ std::unique_ptr<Optimizer> make_optimizer(const RunSpec& run, const ParamSet& se
                     .expert_place = sharing.expert_place,
                     .shard = sharing.replicating.shard,
                     .expert_shard = sharing.experts.shard,
-                    .tp = sharing.layers.tp},
+                    .tp = sharing.tp.group},
                    device, arena);
 }
 

@@ -23,7 +23,7 @@ void StagePasses::drop(const Op& op) {
   const Recompute& r = recompute_[layer];
   if (!r.full) return stage_.layers[layer]->let_go(r, m.saved[layer]);
   m.saved[layer].clear();
-  if (run_.layout.recompute_shard && groups_.tp) {
+  if (run_.layout.recompute_shard && sharing_.tp.group) {
     const int64_t rows = kept_rows();
     Owned own(arena_, Bucket::activations, {rows, m.x[slot]->cols()}, dtype_);
     device_.copy(*own, m.x[slot]->narrow(0, sharing_.tp.rank * rows, rows), compute_);
@@ -96,7 +96,7 @@ void StagePasses::recompute(const Op& op) {
   fetch(at);
   device_.wait(compute_, std::exchange(m.fetched[slot], Event()));
   if (const int32_t place = std::exchange(m.away[slot], 0)) free_places_.push_back(place - 1);
-  if (run_.layout.recompute_shard && groups_.tp) m.x[slot] = gathered_rows(ctx, *m.x[slot]);
+  if (run_.layout.recompute_shard && sharing_.tp.group) m.x[slot] = gathered_rows(ctx, sharing_.tp, *m.x[slot]);
   stage_.layers[layer]->forward(ctx, *m.x[slot], m.saved[layer]);
 }
 

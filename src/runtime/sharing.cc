@@ -102,10 +102,11 @@ Sharing sharing_of(const RunSpec& run, CommSet* comms, std::span<const Schedule>
   s.world = comms->world();
   s.dp = comms->mesh().size(Axis::dp);
   s.dp_rank = comms->mesh().coord(comms->rank(), Axis::dp);
-  s.tp = comms->mesh().place(comms->rank(), Axis::tp);
+  const AxisPlace tp = comms->mesh().place(comms->rank(), Axis::tp);
+  s.tp = {.size = tp.size, .rank = tp.rank, .sequence = run.layout.sequence && tp.size > 1};
   s.pp = comms->mesh().place(comms->rank(), Axis::pp);
   static constexpr Axis kTp[] = {Axis::tp};
-  if (s.tp.size > 1) s.layers.tp = &comms->along(kTp);
+  if (tp.size > 1) s.tp.group = &comms->along(kTp);
   share_context(s, run, *comms);
   share_replicas(s, run, *comms);
   if (run.model.moe()) share_experts(s, *comms), share_units(s, run, *comms);

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "comm/comm_set.h"
-#include "model/layer.h"
+#include "model/tensor_parallel.h"
 #include "schedule/schedule.h"
 #include "spec/run_spec.h"
 #include "tensor/param.h"
@@ -14,7 +14,8 @@ namespace trireme {
 struct Sharing {
   int world = 1;
   int dp = 1, dp_rank = 0;  // who has other sequences
-  AxisPlace tp, cp;         // cp: who has other parts of them
+  AxisPlace cp;             // who has other parts of them
+  TensorPlace tp;           // who has other parts of layers
   AxisPlace pp;             // who has other layers
   // Of them those with the last layers, which have the losses: of copies (Schedule::copies) each those of its
   // own microbatches. First the one that has them in an evaluation, which goes as microbatch 0 does.

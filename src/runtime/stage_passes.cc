@@ -26,8 +26,8 @@ StagePasses::StagePasses(const RunSpec& run, bool trains, Device& device, CommSe
       compute_(device.stream("compute")),
       dtype_(dtype_from_name(run.precision.compute)),
       groups_(sharing.layers),
-      stage_(build_stages(run.model, stage_ranges(schedules), comms ? comms->mesh() : Mesh(),
-                          comms ? comms->rank() : 0, run.layout.sequence, run.moe)),
+      stage_(build_stages(run.model, stage_ranges(schedules), sharing.tp,
+                          comms ? comms->mesh().place(comms->rank(), Axis::ep) : AxisPlace(), run.moe)),
       routing_(run.model.layers) {
   make_groups();
   std::vector<std::vector<ParamDecl>> decls = stage_.declare();
@@ -67,7 +67,7 @@ void StagePasses::make_groups() {
   }
   groups_.waited_s = &times_.comm_s;
   groups_.chunks = run_.layout.tp_chunks;
-  if (groups_.tp && groups_.chunks > 1) groups_.tp_stream = device_.stream("tp");
+  if (sharing_.tp.group && groups_.chunks > 1) groups_.tp_stream = device_.stream("tp");
   if (groups_.ep) {
     groups_.ep_stream = device_.stream("ep");
     groups_.expert_rows = expert_rows(run_.batch.micro * run_.data.seq_len / sharing_.cp.size);
@@ -189,7 +189,7 @@ void StagePasses::prepare(std::span<const std::unique_ptr<const Program>> progra
   int64_t places = 0;
   for (const auto& program : programs) {
     const auto has_pairs = [](const ActionOps& a) { return a.interleaved > 0; };
-    if (groups_.tp && std::any_of(program->actions.begin(), program->actions.end(), has_pairs))
+    if (sharing_.tp.group && std::any_of(program->actions.begin(), program->actions.end(), has_pairs))
       groups_.tp_stream = device_.stream("tp");
     places = std::max(places, most_away(*program));
   }

@@ -32,7 +32,7 @@ StagePrograms::StagePrograms(const RunSpec& run, bool trains, const Sharing& sha
              .casts = trains && sharing.world > 1 && run.precision.reduce != run.precision.grads,
              .bucket_bytes = int64_t(run.layout.bucket_mb * 1e6),
              .offloads_inputs = trains && run.layout.offloads_inputs(),
-             .interleaves = run.layout.interleave && (sharing.layers.tp || sharing.layers.ep)};
+             .interleaves = run.layout.interleave && (sharing.tp.group || sharing.layers.ep)};
   std::vector<int> stages;
   for (const StageShape& s : shape_.stages)
     if (!holders || holders->rank_of(s.stage, 0) == sharing.pp.rank) stages.push_back(s.stage);
